@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FEW 8 /* a growing array begins with; a power of two */
+
 static atomic_uint_fast64_t count;
 static atomic_int_fast64_t live;
 static atomic_int_fast64_t fail_in; /* 0: off; 1: the next one fails */
@@ -93,6 +95,30 @@ void *ptc_reallocarray(void *p, size_t n, size_t size)
 	if (ptc_ckd_mul(&all, n, size))
 		return NULL;
 	return ptc_realloc(p, all);
+}
+
+bool ptc_grow(void **v, size_t *cap, size_t need, size_t size)
+{
+	size_t want = PTC_MAX(need, *cap + *cap / 2 + FEW);
+	void *more;
+
+	if (need <= *cap)
+		return true;
+	more = ptc_reallocarray(*v, want, size);
+	if (!more)
+		return false;
+	*v = more;
+	*cap = want;
+	return true;
+}
+
+bool ptc_grow_one(void **v, size_t n, size_t size)
+{
+	size_t cap = n;
+
+	if (n && (n < FEW || (n & (n - 1))))
+		return true;
+	return ptc_grow(v, &cap, n ? 2 * n : FEW, size);
 }
 
 void ptc_free(void *p)

@@ -16,6 +16,12 @@ static inline void ptc_cleanup_close(int *fd)
 	if (*fd >= 0)
 		close(*fd);
 }
+/* Closes it unless it is -1, which it is then. */
+static inline void ptc_close(int *fd)
+{
+	ptc_cleanup_close(fd);
+	*fd = -1;
+}
 static inline void ptc_cleanup_fclose(FILE **f)
 {
 	if (*f)

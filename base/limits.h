@@ -14,6 +14,7 @@
 #define PTC_MAX_PADDING          (INT64_C(1) << 32) /* elements that a buffer is padded to; times ranks it fits 64 bits */
 #define PTC_MAX_RANKS            (1u << 17)
 #define PTC_MAX_NODES            16384
+#define PTC_MAX_COPIES           (1u << 18) /* of ranks' parts on other nodes, of one snapshot: two of each rank */
 #define PTC_MAX_DEVICES_PER_NODE 64
 #define PTC_MAX_REGIONS          (1u << 24) /* regions in one layout */
 #define PTC_MAX_DECLARED_BOXES   1024       /* of one tensor on one rank; frameworks make fewer than 20 */
@@ -34,13 +35,15 @@
 #define PTC_SPEC_MAX_BYTES         (64u << 20) /* canonical spec JSON */
 #define PTC_JOB_YAML_MAX_BYTES     (16u << 20)
 #define PTC_SAFETENSORS_HEADER_MAX 100000000u /* the format's own limit */
-#define PTC_CONTROL_FIELDS_MAX     (1u << 16) /* fields of one control request, nested ones included; most is node names */
-#define PTC_CONTROL_MESSAGE_MAX    (80u << 20)         /* one control message, holds a spec */
-#define PTC_BULK_MESSAGE_MAX       (4u << 20)          /* one Fetch/Put message */
-#define PTC_HUGE_PAGE_BYTES        (UINT64_C(2) << 20) /* of x86-64 and of arm64 with 4 KiB pages */
-#define PTC_BULK_MESSAGE_BYTES     (2u << 20)          /* what we send; see docs/benchmarking.md */
-#define PTC_MAX_USER_CALLS         24                  /* of those, of one user's clients */
-#define PTC_MAX_SERVER_CALLS       64                  /* handlers of calls that run at once, of each server */
+#define PTC_CONTROL_FIELDS_MAX                                                                                         \
+	(1u << 16)                          /* fields of one control request, nested ones included; most is node names \
+					     */
+#define PTC_CONTROL_MESSAGE_MAX (80u << 20) /* one control message, holds a spec */
+#define PTC_BULK_MESSAGE_MAX    (4u << 20)  /* one Fetch/Put message */
+#define PTC_HUGE_PAGE_BYTES     (UINT64_C(2) << 20) /* of x86-64 and of arm64 with 4 KiB pages */
+#define PTC_BULK_MESSAGE_BYTES  (2u << 20)          /* what we send; see docs/benchmarking.md */
+#define PTC_MAX_USER_CALLS      24                  /* of those, of one user's clients */
+#define PTC_MAX_SERVER_CALLS    64                  /* handlers of calls that run at once, of each server */
 
 #define PTC_CHUNK_BYTES      ((1u << 20) - 64) /* 256 pages, less LMDB's page header and what aligns them */
 #define PTC_BLOCK_BYTES      (64u << 10)       /* unit of the store's checksums */

@@ -124,3 +124,8 @@ int ptc_error_wrap(struct ptc_error *err, const char *fmt, ...)
 		 text);
 	return err->code;
 }
+
+int ptc_nomem(struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+}

@@ -96,10 +96,46 @@ static void threads_do_not_pass_it_together(void **state)
 	}
 }
 
+/* Both kinds of growing arrays, beside counts kept here; and that a failure leaves what there was. */
+static void arrays_grow(void **state)
+{
+	uint32_t *v = NULL, cap = 0, before;
+	uint64_t *one = NULL;
+	size_t grown = 0;
+
+	(void)state;
+	assert_true(PTC_ROOM(v, 0, cap) && !v && cap == 0);
+	for (uint32_t n = 0; n < 5000; n++) {
+		before = cap;
+		assert_true(PTC_ROOM(v, n + 1, cap));
+		assert_true(cap > n && (cap == before || before == n));
+		grown += cap != before;
+		memset(v + before, 0xff, (cap - before) * sizeof *v); /* the sanitizer sees whether it is there */
+		v[n] = n * 7;
+		assert_true(PTC_MORE(one, n));
+		one[n] = n * 11;
+	}
+	assert_true(grown < 25);
+	assert_true(PTC_ROOM(v, 100000, cap) && cap == 100000);
+	v[99999] = 1;
+	ptc_alloc_limit_set(ptc_alloc_bytes() + 1000);
+	assert_false(PTC_ROOM(v, 100001, cap));
+	assert_false(PTC_ROOM(v, SIZE_MAX, cap));
+	assert_int_equal(cap, 100000);
+	assert_true(PTC_MORE(one, 5000));
+	assert_false(PTC_MORE(one, 8192));
+	ptc_alloc_limit_set(UINT64_MAX);
+	for (uint32_t n = 0; n < 5000; n++)
+		assert_true(v[n] == n * 7 && one[n] == n * 11);
+	ptc_free(v);
+	ptc_free(one);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(bytes_follow_every_call, unbounded, unbounded),
+		cmocka_unit_test_setup_teardown(arrays_grow, unbounded, unbounded),
 		cmocka_unit_test_setup_teardown(the_bound_is_kept, unbounded, unbounded),
 		cmocka_unit_test_setup_teardown(threads_do_not_pass_it_together, unbounded, unbounded),
 	};

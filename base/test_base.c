@@ -32,7 +32,7 @@ static void search_is_as_counted(void **state)
 	} v[64];
 	static const uint32_t ends[] = { 0, 1, UINT32_MAX - 1, UINT32_MAX };
 
-	assert_int_equal(ptc_search_u32(NULL, 0, sizeof(*v), 0, 7), 0);
+	assert_int_equal(ptc_search_u32(NULL, 0, sizeof *v, 0, 7), 0);
 	for (size_t n = 0; n <= PTC_ARRAY_LEN(v); n++) {
 		for (size_t i = 0; i < n; i++)
 			v[i].key = (uint32_t)(i / 3 * 5 + (n % 2 ? 0 : UINT32_MAX - 120));

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's questions about documents, answered from the caches.
+ *
  * Failure modes: those of daemon/documents/documents.h. */
 #include "daemon/ptcd.h"
 #include "daemon/agent/calls/agent_env.h"
+#include "daemon/scrub/scrub.h"
 
 static int layout_get(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec,
 		      const struct ptc_layout **ret_layout, void **ret_ref, struct ptc_error *err)
@@ -44,6 +46,19 @@ static int blob_get(void *arg, const char *uuid, const char *hash, char **ret_da
 	return ptc_document_get(d->docs.kept, uuid, hash, PTC_SPEC_MAX_BYTES, ret_data, ret_len, err);
 }
 
+static int committed_get(void *arg, const char *uuid, struct ptc_agent_committed *ret, struct ptc_error *err)
+{
+	struct ptc_daemon *d = arg;
+
+	return ptc_committed_get(&d->docs, d->agent, uuid, ret, err);
+}
+
+static void committed_release(void *arg, struct ptc_agent_committed *committed)
+{
+	(void)arg;
+	ptc_committed_release(committed);
+}
+
 void ptc_layouts_agent_env(struct ptc_agent_env *env)
 {
 	env->layout_get = layout_get;
@@ -51,4 +66,7 @@ void ptc_layouts_agent_env(struct ptc_agent_env *env)
 	env->job_get = job_get;
 	env->job_release = job_release;
 	env->blob_get = blob_get;
+	env->committed_get = committed_get;
+	env->committed_release = committed_release;
+	env->healed = ptc_healed;
 }

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/sys/sys.h"
 #include "base/number/units.h"
+#include "base/sys/thread.h"
 #include "daemon/ptcd.h"
 #include "fusefs/launch/launch.h"
 
@@ -100,16 +101,13 @@ static void *mount_main(void *arg)
 
 	pthread_mutex_lock(&m->lock);
 	while (!m->stopping) {
-		struct timespec until;
 		bool soon;
 
 		pthread_mutex_unlock(&m->lock);
 		soon = look_after(m);
-		clock_gettime(CLOCK_MONOTONIC, &until); /* an administrator may set the other one */
-		until.tv_sec += soon ? LOOK_S : RETRY_S;
 		pthread_mutex_lock(&m->lock);
 		if (!m->stopping)
-			pthread_cond_clockwait(&m->cond, &m->lock, CLOCK_MONOTONIC, &until);
+			ptc_cond_wait_ms(&m->cond, &m->lock, 1000 * (soon ? LOOK_S : RETRY_S));
 	}
 	pthread_mutex_unlock(&m->lock);
 	return NULL;
@@ -117,23 +115,23 @@ static void *mount_main(void *arg)
 
 int ptc_mount_start(const struct ptc_daemon_config *config, struct ptc_mount **ret_mount, struct ptc_error *err)
 {
-	struct ptc_mount *m = ptc_calloc(1, sizeof(*m));
-	int e;
+	struct ptc_mount *m = ptc_calloc(1, sizeof *m);
+	int rc;
 
 	if (m)
 		m->lock_path = ptc_asprintf("%s/fuse.lock", config->run_dir);
 	if (!m || !m->lock_path) {
 		ptc_free(m);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	m->config = config;
 	pthread_mutex_init(&m->lock, NULL);
-	pthread_cond_init(&m->cond, NULL);
-	e = pthread_create(&m->thread, NULL, mount_main, m);
-	if (e) {
+	ptc_cond_init(&m->cond);
+	rc = ptc_thread_start(&m->thread, "ptc-mount", mount_main, m, err);
+	if (rc) {
 		ptc_free(m->lock_path);
 		ptc_free(m);
-		return ptc_error_errno(err, e, "cannot start a thread");
+		return rc;
 	}
 	*ret_mount = m;
 	return 0;

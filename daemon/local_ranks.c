@@ -4,6 +4,7 @@
  * Happy path: what a node's ranks have come to is written under the job's
  * keys, where its controller sees it whoever that is; rendezvous keys
  * are asked for at the daemon of rank 0's node.
+ *
  * Failure modes: etcd unreachable (the worker event waits and is written when it answers; a
  * restarted daemon tells it again), a job that is gone (its worker event is dropped),
  * rank 0's daemon unreachable (asked again until the caller's time is over), a
@@ -31,7 +32,7 @@
 #include <unistd.h>
 
 #define PINNED_PER_DEVICE    ((uint64_t)16 << 20) /* ptc-gpu's ring for each */
-#define EVENT_RETRY_US       500000
+#define EVENT_RETRY_MS       500
 #define RENDEZVOUS_POLL_US   100000
 #define RENDEZVOUS_CALL_MS   2000 /* of one question; the caller's wait may be longer */
 #define RENDEZVOUS_ANSWER_MS 10000
@@ -55,7 +56,8 @@ static int put_event(struct event *n, struct ptc_etcd *e, struct ptc_error *err)
 				      .state = states[n->event.kind],
 				      .rank = n->event.rank,
 				      .step = n->event.step,
-				      .exit_status = n->event.exit_status };
+				      .exit_status = n->event.exit_status,
+				      .gone = n->event.gone };
 	char key[160], meta[96], *json;
 	struct ptc_etcd_compare cmp = { meta, PTC_ETCD_VERSION, 1 };
 	bool ok;
@@ -64,7 +66,7 @@ static int put_event(struct event *n, struct ptc_etcd *e, struct ptc_error *err)
 	memcpy(doc.text, n->event.text, sizeof doc.text);
 	json = ptc_worker_doc_encode(&doc);
 	if (!json)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	snprintf(meta, sizeof meta, "/ptc/jobs/%s/meta", n->event.key.uuid);
 	snprintf(key, sizeof key, "/ptc/jobs/%s/worker/%s", n->event.key.uuid, n->d->config.node);
 	rc = ptc_etcd_txn(e, &cmp, 1, &(struct ptc_etcd_op){ .key = key, .value = json, .len = strlen(json) }, 1,
@@ -79,18 +81,17 @@ static void event_work(void *arg, struct ptc_etcd *e)
 	struct event *n = arg;
 
 	n->again = put_event(n, e, &err) != 0;
-	if (!n->again)
-		return;
-	ptc_warn("worker", "job=%s cannot tell what its ranks have come to, trying again: %s", n->event.key.uuid,
-		 err.text);
-	usleep(EVENT_RETRY_US); /* the coordination thread, which can do nothing else without etcd either */
+	if (n->again)
+		ptc_warn("worker", "job=%s cannot tell what its ranks have come to, trying again: %s",
+			 n->event.key.uuid, err.text);
 }
 
 static void event_done(void *arg)
 {
 	struct event *n = arg;
 
-	if (n->again && !atomic_load(&n->d->stopping) && ptc_cluster_run(n->d->cluster, event_work, event_done, n) == 0)
+	if (n->again && !atomic_load(&n->d->stopping) &&
+	    ptc_cluster_run_later(n->d->cluster, n->event.key.uuid, EVENT_RETRY_MS, event_work, event_done, n) == 0)
 		return;
 	ptc_free(n);
 }
@@ -120,7 +121,7 @@ void ptc_live_event(void *arg, const struct ptc_worker_event *event)
 	ptc_require(n); /* a failure that nobody hears of would hang the job */
 	n->d = d;
 	n->event = *event;
-	if (ptc_cluster_run(d->cluster, event_work, event_done, n) != 0)
+	if (ptc_cluster_run(d->cluster, event->key.uuid, event_work, event_done, n) != 0)
 		ptc_free(n);
 }
 
@@ -241,20 +242,20 @@ static bool same_folder(const char *a, const char *b)
 	       (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
 }
 
-/* Ranks are found again below run_dir only, so one that has been changed must not leave some behind, unlisted and training. */
+/* Ranks are found again below run_dir only, so one that has been changed must not leave some behind, unlisted and
+ * training. */
 static int left_nothing(const struct ptc_daemon_config *c, const char *was, struct ptc_error *err)
 {
 	ptc_auto_free char *dir = ptc_asprintf("%s/workers", was);
 	pid_t pid = 0;
-	int rc = dir ? ptc_workers_running(dir, &pid, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = dir ? ptc_workers_running(dir, &pid, err) : ptc_nomem(err);
 
 	if (rc || !pid)
 		return rc;
-	return ptc_error_set(
-		err, PTC_ESTATE,
-		"run_dir: is %s, but ranks that ptcd has started with %s still run (pid %d, for one) and would be "
-		"lost sight of; start it with that, or stop their jobs first",
-		c->run_dir, was, (int)pid);
+	return ptc_error_set(err, PTC_ESTATE,
+			     "run_dir: is %s, but ranks that ptcd started with %s still run (for example pid %d), and "
+			     "ptcd would not find them; start ptcd with that run_dir, or stop their jobs first",
+			     c->run_dir, was, (int)pid);
 }
 
 /* state_dir/run-dir has the run_dir of the life before. */
@@ -262,8 +263,7 @@ static int check_run_dir(const struct ptc_daemon_config *c, struct ptc_error *er
 {
 	ptc_auto_free char *path = ptc_asprintf("%s/run-dir", c->state_dir);
 	ptc_auto_free char *was = NULL;
-	int rc = path ? ptc_sys_read_file(path, PATH_MAX, &was, NULL, err)
-		      : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = path ? ptc_sys_read_file(path, PATH_MAX, &was, NULL, err) : ptc_nomem(err);
 
 	if (rc == 0 && strcmp(was, c->run_dir) == 0)
 		return 0;
@@ -290,7 +290,7 @@ int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
 				       .rendezvous_put = rendezvous_put,
 				       .arg = d };
 
-	int rc = dir ? check_run_dir(&d->config, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = dir ? check_run_dir(&d->config, err) : ptc_nomem(err);
 
 	return rc ? rc : ptc_workers_new(&env, &d->workers, err);
 }

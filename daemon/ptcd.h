@@ -21,7 +21,8 @@ int ptc_mount_start(const struct ptc_daemon_config *config, struct ptc_mount **r
 struct ptc_mount *ptc_mount_stop(struct ptc_mount *m); /* the files stay; NULL ok */
 
 /* ---- agent_env.c -------------------------------------------------------------------------- */
-/* Puts the callbacks layout_get, layout_release, job_get, job_release and blob_get into env, whose arg is d. */
+/* Puts the callbacks about documents (layouts, jobs, blobs, committed state), and `healed`, into env, whose arg is d.
+ */
 void ptc_layouts_agent_env(struct ptc_agent_env *env);
 
 /* ---- reload.c: SIGHUP --------------------------------------------------------------------- */
@@ -34,3 +35,6 @@ struct ptc_reload *ptc_reload_free(struct ptc_reload *r); /* after the loop has 
 /* ---- damage.c: blocks that do not match their checksums ------------------------------------ */
 /* Any thread; arg: the daemon. What struct ptc_store_opts calls. */
 void ptc_damaged(void *arg, const struct ptc_store_damage *what);
+/* Any thread; arg: the daemon. What struct ptc_agent_env calls. */
+struct ptc_agent_healed;
+void ptc_healed(void *arg, const struct ptc_agent_healed *healed);

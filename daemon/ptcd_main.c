@@ -5,6 +5,7 @@
  * local), listeners, lease and mirror, agent, controllers; READY=1 to systemd;
  * the loop until SIGTERM or SIGINT; then everything in reverse. SIGHUP reads
  * again what can be (reload.c), and ends nothing, from the first line on.
+ *
  * Failure modes: anything that fails before READY is one line on stderr and
  * exit status 1 (2 for usage); a store of another cluster is refused; after
  * READY errors belong to the job or the call they hit. kill -9 at any point
@@ -24,6 +25,8 @@
 #include "daemon/notify.h"
 #include "daemon/planning/links/links.h"
 #include "daemon/samples/peer_samples.h"
+#include "daemon/agent/healing/heal.h"
+#include "daemon/scrub/scrub.h"
 #include "formats/json.h"
 #include "fusefs/launch/launch.h"
 
@@ -89,11 +92,11 @@ static const char usage[] =
 	"--help\n"
 	"\n"
 	"  --config FILE         configuration (default " DEFAULT_CONFIG ")\n"
-	"  --check-config        read and check the configuration, print nothing when it is fine\n"
+	"  --check-config        read and check the configuration; print nothing if it is right\n"
 	"  --dump-config         print the configuration with every default filled in\n"
 	"  --man-config          print the keys of the configuration as a man page section\n"
-	"  --list-metrics        print what is served at the address metrics, as the rows of a Markdown table\n"
-	"  --unmount-stale       detach what is mounted at fuse.dir if nobody serves it any more\n"
+	"  --list-metrics        print the metrics that ptcd serves, as rows of a Markdown table\n"
+	"  --unmount-stale       detach the mount at fuse.dir if no process serves it any more\n"
 	"  --insecure-loopback   plain TCP on loopback addresses, for benchmarks only\n"
 	"\n"
 	"exit status: 0 done, 1 failed, 2 usage\n";
@@ -221,6 +224,7 @@ static void on_tick(uv_timer_t *timer)
 	ptc_notify_watchdog();
 	if (++p->idle.ticks % (IDLE_MS / TICK_MS) == 0)
 		give_back(p);
+	ptc_cluster_tick(p->d.cluster);
 	ptc_controllers_tick(&p->d.controllers);
 	ptc_kept_tick(p->d.docs.kept);
 	ptc_pins_expire(p->d.pins);
@@ -310,7 +314,7 @@ static int start_store(struct process *p, struct ptc_error *err)
 	int rc;
 
 	if (!meta)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ptc_sys_mkdirs(c->state_dir, 0700, err);
 	if (rc == 0)
 		rc = ptc_sys_mkdirs(c->run_dir, 0755, err);
@@ -400,7 +404,7 @@ static int open_documents(struct ptc_daemon *d, struct ptc_error *err)
 		rc = ptc_vault_new(&vault, &d->docs.vault, err);
 	d->docs.kept = ptc_kept_new(d->cluster, d->store);
 	if (rc == 0 && !d->docs.kept)
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	if (rc == 0)
 		rc = ptc_specs_new(d->docs.kept, d->docs.vault, &d->docs.specs, err);
 	return rc ? rc : ptc_layouts_new(d->docs.kept, &d->docs.layouts, err);
@@ -410,6 +414,7 @@ static int start_agent(struct process *p, struct ptc_error *err)
 {
 	struct ptc_daemon *d = &p->d;
 	struct ptc_agent_env env = {
+		.copies_rate = p->d.config.copies.rate,
 		.store = d->store,
 		.node = d->config.node,
 		.devices = d->config.found,
@@ -433,7 +438,7 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	d->pins = ptc_pins_new();
 	d->samples = ptc_samples_new(&(struct ptc_samples_opts){ &d->config, d->loop, d->cluster, d->channels });
 	if (rc == 0 && (!d->read_views || !d->pins || !d->samples))
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	if (rc == 0)
 		rc = ptc_rpc_client_new(d->loop, &d->client, err);
 	if (rc == 0)
@@ -482,6 +487,7 @@ static int new_cluster(struct process *p, struct ptc_error *err)
 			  .insecure = p->d.insecure },
 		.state_dir = c->state_dir,
 		.lease_ttl_s = (int)(c->lease_ttl_ms / 1000),
+		.node_lost_after_ns = (int64_t)c->node_lost_after_ms * 1000000,
 		.quota = { c->quota.jobs, c->quota.documents, c->quota.etcd },
 		.on_change = on_change,
 		.on_synced = on_synced,
@@ -519,9 +525,26 @@ static int start_metrics(struct process *p, struct ptc_error *err)
 		.memory = &p->memory,
 		.control = p->control,
 		.peers = p->peers,
+		.scrubber = p->d.scrubber,
 	};
 
 	return ptc_metrics_start(&opts, &p->metrics, err);
+}
+
+static int start_scrubber(struct process *p, struct ptc_error *err)
+{
+	const struct ptc_scrubber_opts opts = { .cluster = p->d.cluster,
+						.store = p->d.store,
+						.agent = p->d.agent,
+						.node = p->d.config.node,
+						.rate = p->d.config.scrub.rate,
+						.pause_ms = p->d.config.scrub.pause_ms };
+	struct ptc_scrubber *s;
+	int rc = ptc_scrubber_new(&opts, &s, err);
+
+	if (rc == 0)
+		atomic_store(&p->d.scrubber, s);
+	return rc;
 }
 
 static void watch_signal(struct process *p, uv_signal_t *handle, uv_signal_cb fn, int signum)
@@ -567,6 +590,8 @@ static int start(struct process *p, struct ptc_error *err)
 	if (rc == 0)
 		rc = ptc_mount_start(&p->d.config, &p->mount, err);
 	if (rc == 0)
+		rc = start_scrubber(p, err);
+	if (rc == 0)
 		rc = start_metrics(p, err);
 	if (rc)
 		return rc;
@@ -598,9 +623,10 @@ static void stop(struct process *p)
 	p->metrics = ptc_metrics_stop(p->metrics);
 	p->mount = ptc_mount_stop(p->mount);
 	ptc_controllers_free(&d->controllers);
-	ptc_pulls_wait();
 	if (d->loop)
 		ptc_loop_stop(d->loop); /* server threads waiting for the loop get PTC_ECANCELED */
+	ptc_agent_healing_stop(d->agent);
+	ptc_scrubber_stop(d->scrubber);
 	p->direct_reads = ptc_direct_reads_free(p->direct_reads);
 	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
 	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
@@ -613,6 +639,7 @@ static void stop(struct process *p)
 	d->read_views = ptc_read_views_free(d->read_views); /* geometries belong to the agent */
 	d->agent = ptc_agent_free(d->agent);
 	ptc_live_stop(d);
+	d->scrubber = ptc_scrubber_free(d->scrubber);
 	d->docs.layouts = ptc_layouts_free(d->docs.layouts);
 	d->channels = ptc_channels_free(d->channels);
 	d->docs.specs = ptc_specs_free(d->docs.specs);
@@ -684,7 +711,7 @@ static int read_config(const struct options *o, struct process *p, struct ptc_er
 	ptc_daemon_config_memory(c, &p->memory, NULL);
 	ptc_memory_json(&p->memory, &p->memory_json);
 	if (ptc_buf_failed(&p->memory_json))
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	ptc_log_level_set(c->log);
 	if (ptc_daemon_tls_rpc(&c->tls, &p->d.tls) && !o->insecure)
 		p->d.tls_or_null = &p->d.tls;
@@ -712,7 +739,7 @@ static int dump_config(const struct ptc_daemon_config *c, struct ptc_error *err)
 		fwrite(b.data, 1, b.len, stdout);
 	ptc_buf_done(&b);
 	if (failed)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	return fflush(stdout) == 0 ? 0 : ptc_error_errno(err, errno, "writing the configuration");
 }
 
@@ -766,7 +793,7 @@ int main(int argc, char **argv)
 	p.uv = uv_default_loop();
 	p.reload = ptc_reload_new(p.uv, &p.d, o.config);
 	if (!p.reload) {
-		ptc_error_set(&err, PTC_ENOMEM, "out of memory");
+		ptc_nomem(&err);
 		return only_config(&o, &p, PTC_ENOMEM, &err);
 	}
 	ptc_alloc_keep(MALLOC_KEEP_BYTES);

@@ -5,6 +5,7 @@
  * one names are checked, on a thread of libuv's; then the log's level is set
  * and certificates count as renewed: connections made from now on, in either
  * direction, show and ask for what the files hold. Those that are open stay.
+ *
  * Failure modes: a configuration or certificate that is wrong is one line in
  * the log, and nothing of it is taken; keys that need a restart are named as
  * such. Never ends the daemon. */

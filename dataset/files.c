@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A directory whose files are the samples: all regular files under it, however deep, in the byte order of their paths
- * relative to it. Names that begin with '.' are left out, folders too. Links to files count as files; a link to a folder
- * is refused, because it may lead round.
+ * relative to it. Names that begin with '.' are left out, folders too. Links to files count as files; a link to a
+ * folder is refused, because it may lead round.
  *
  * Happy path: open reads all names and sorts them; sizes are asked for when a sample is. Failure modes: PTC_EINVAL with
  * the path of what is neither file nor folder; PTC_ELIMIT; a file that has gone, when it is asked for. */
@@ -27,41 +27,18 @@ struct walk {
 	struct ptc_error *err;
 };
 
-static int grow(void **p, uint64_t *cap, uint64_t need, size_t size)
-{
-	uint64_t n = PTC_MAX(*cap, 4096);
-	void *more;
-
-	if (need <= *cap)
-		return 0;
-	while (n < need)
-		n *= 2;
-	more = ptc_reallocarray(*p, n, size);
-	if (!more)
-		return PTC_ENOMEM;
-	*p = more;
-	*cap = n;
-	return 0;
-}
-
 static int add(struct walk *w, size_t len)
 {
 	struct ptc_source *s = w->s;
-	void *names = s->names, *at = s->name_at;
-	int rc;
 
 	if (s->info.samples == PTC_SOURCE_FILES_MAX || s->names_bytes + len + 1 > PTC_SOURCE_NAMES_BYTES)
 		return ptc_error_set(w->err, PTC_ELIMIT,
 				     "%s: more than %u files, or names of more than %" PRIu64
 				     " bytes; put so many samples into an indexed dataset",
 				     s->data.path, PTC_SOURCE_FILES_MAX, PTC_SOURCE_NAMES_BYTES);
-	rc = grow(&names, &w->names_cap, s->names_bytes + len + 1, 1);
-	s->names = names;
-	if (!rc)
-		rc = grow(&at, &w->files_cap, s->info.samples + 1, sizeof *s->name_at);
-	s->name_at = at;
-	if (rc)
-		return ptc_error_set(w->err, rc, "out of memory for the names of %s", s->data.path);
+	if (!PTC_ROOM(s->names, s->names_bytes + len + 1, w->names_cap) ||
+	    !PTC_ROOM(s->name_at, s->info.samples + 1, w->files_cap))
+		return ptc_nomem(w->err);
 	s->name_at[s->info.samples++] = s->names_bytes;
 	memcpy(s->names + s->names_bytes, w->path, len + 1);
 	s->names_bytes += len + 1;
@@ -142,7 +119,7 @@ static int files_open(struct ptc_source *s, const struct ptc_source_spec *spec, 
 		return ptc_error_set(err, PTC_EINVAL, "a directory of files takes neither dtype nor record length");
 	s->data.path = ptc_strdup(spec->path);
 	if (!s->data.path)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	s->data.fd = open(spec->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (s->data.fd < 0)
 		return ptc_error_errno(err, errno, "cannot open the directory %s", spec->path);

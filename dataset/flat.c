@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arrays of elements cut into records of one length: a bare file, or one with NumPy's header. What is left at the end,
- * less than a record, is of no sample. Happy path: arithmetic. Failure modes: PTC_EINVAL where the sizes contradict each
- * other; PTC_EIO where the file cannot be read to its end. */
+ * less than a record, is of no sample. Happy path: arithmetic. Failure modes: PTC_EINVAL where the sizes contradict
+ * each other; PTC_EIO where the file cannot be read to its end. */
 #include "dataset/internal.h"
 
 #include "base/alloc.h"
@@ -94,7 +94,7 @@ static int npy_open(struct ptc_source *s, const struct ptc_source_spec *spec, st
 	int rc;
 
 	if (!head)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ptc_source_file_open(spec->path, &s->data, err);
 	if (rc)
 		return rc;
@@ -124,7 +124,7 @@ static int check(const struct ptc_source *s, struct ptc_source_report *r, struct
 	struct ptc_error bad = PTC_ERROR_INIT;
 
 	if (!buf)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (uint64_t at = s->first; at < s->data.bytes && !r->enough; at += READ_BYTES)
 		if (ptc_source_file_read(&s->data, at, buf, PTC_MIN(s->data.bytes - at, READ_BYTES), &bad))
 			ptc_source_problem(r, "%s", bad.text);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz entry point: a byte that chooses a kind of source, then a file of that
  * kind: an index beside 256 bytes of data, an array of NumPy's, plain elements.
  * Every sample of a source that opens lies in its file, can be read, and the

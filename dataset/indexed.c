@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Megatron's indexed dataset: tokens in PATH.bin, where they are in PATH.idx. All numbers are little-endian.
  *
  *   bytes 0..8    "MMIDIDX" and two zero bytes      9..16  version, 1        17  code of the dtype
@@ -7,8 +7,9 @@
  *   then          m int64: sequences where documents begin, 0 first, n last; then nothing, or n bytes of modes
  *
  * Happy path: open looks at the header, the file's length, the last sequence and both end marks; a sample is two reads.
- * Failure modes: PTC_EINVAL with the file and the sequence; a sample that does not lie in PATH.bin is refused when it is
- * asked for, whatever open has seen. */
+ *
+ * Failure modes: PTC_EINVAL with the file and the sequence; a sample that does not lie in PATH.bin is refused when it
+ * is asked for, whatever open has seen. */
 #include "dataset/internal.h"
 
 #include "base/alloc.h"
@@ -170,7 +171,7 @@ static int open_both(struct ptc_source *s, const char *path, struct ptc_error *e
 	bin = ptc_asprintf("%.*s.bin", (int)n, path);
 	idx = ptc_asprintf("%.*s.idx", (int)n, path);
 	if (!bin || !idx)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ptc_source_file_open(idx, &s->index, err);
 	return rc ? rc : ptc_source_file_open(bin, &s->data, err);
 }
@@ -268,7 +269,7 @@ static int check(const struct ptc_source *s, struct ptc_source_report *r, struct
 	int rc;
 
 	if (!w)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = check_sequences(s, r, w, err);
 	return rc ? rc : check_documents(s, r, w, err);
 }

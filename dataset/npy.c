@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NumPy's header: six bytes of magic, a version, a length, and a Python dict with three keys in any order. Happy path:
  * one pass over the text. Failure modes: PTC_EINVAL with the byte where it stops making sense; big-endian, structured
  * and Fortran-ordered arrays are refused by name. */

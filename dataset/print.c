@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Fingerprints. Happy path: sizes, times of change and the ends of each file, and when the whole is asked for the digest
- * of everything that says where samples lie. Failure modes: PTC_EIO where a file cannot be read; PTC_ECORRUPT with what
- * differs. It finds changes that happen, not those that somebody hides. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fingerprints. Happy path: sizes, times of change and the ends of each file, and when the whole is asked for the
+ * digest of everything that says where samples lie. Failure modes: PTC_EIO where a file cannot be read; PTC_ECORRUPT
+ * with what differs. It finds changes that happen, not those that somebody hides. */
 #include "dataset/internal.h"
 
 #include "base/alloc.h"
@@ -49,7 +49,7 @@ int ptc_source_print(const struct ptc_source *s, bool whole, struct ptc_source_p
 {
 	ptc_auto_free char *buf = ptc_malloc(READ_BYTES);
 	struct ptc_source_print p = { .nfiles = 1, .whole = whole };
-	int rc = buf ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = buf ? 0 : ptc_nomem(err);
 
 	if (rc)
 		return rc;
@@ -88,7 +88,7 @@ static int same_file(const char *path, const struct ptc_source_file_print *was, 
 		return ptc_error_set(err, PTC_ECORRUPT,
 				     "%s has changed since it was added: other bytes at its ends; %s", path, advice);
 	if (was->mtime_ns != now->mtime_ns)
-		return ptc_error_set(err, PTC_ECORRUPT, "%s has been written since it was added; %s", path, advice);
+		return ptc_error_set(err, PTC_ECORRUPT, "%s was written to since it was added; %s", path, advice);
 	return 0;
 }
 
@@ -114,7 +114,7 @@ int ptc_source_same(const struct ptc_source *s, const struct ptc_source_print *w
 	if (!was->whole || !now->whole || was->index == now->index)
 		return 0;
 	if (files)
-		return ptc_error_set(err, PTC_ECORRUPT, "%s: files in it have been written since it was added",
+		return ptc_error_set(err, PTC_ECORRUPT, "%s: files in it were written to since it was added",
 				     s->data.path);
 	return ptc_error_set(err, PTC_ECORRUPT,
 			     "%s has changed since it was added; its size and its time are as they were",

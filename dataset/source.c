@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names of kinds and dtypes, and what is the same for every kind. Happy path: each function hands on to the
  * kind's own. Failure modes: source.h. */
 #include "dataset/internal.h"
@@ -13,26 +13,22 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const kinds[PTC_SOURCE_KINDS] = { "indexed", "flat", "npy", "files" };
+const char *const ptc_source_kinds[PTC_SOURCE_KINDS] = { "indexed", "flat", "npy", "files" };
+const char *const ptc_source_dtypes[PTC_SOURCE_DTYPES] = {
+	"", "uint8", "int8", "int16", "int32", "int64", "float64", "float32", "uint16", "uint32", "uint64", "float16"
+};
+static const uint32_t dtype_bytes[PTC_SOURCE_DTYPES] = { 0, 1, 1, 2, 4, 8, 8, 4, 2, 4, 8, 2 };
 static const struct ptc_source_ops *const ops[PTC_SOURCE_KINDS] = { &ptc_source_indexed, &ptc_source_flat,
 								    &ptc_source_npy, &ptc_source_files };
-static const struct {
-	const char *name;
-	uint32_t bytes;
-} dtypes[PTC_SOURCE_DTYPES] = {
-	{ "", 0 },        { "uint8", 1 },   { "int8", 1 },   { "int16", 2 },  { "int32", 4 },  { "int64", 8 },
-	{ "float64", 8 }, { "float32", 4 }, { "uint16", 2 }, { "uint32", 4 }, { "uint64", 8 }, { "float16", 2 },
-};
-
 const char *ptc_source_kind_name(enum ptc_source_kind kind)
 {
-	return kinds[kind];
+	return ptc_source_kinds[kind];
 }
 
 bool ptc_source_kind_parse(const char *name, enum ptc_source_kind *ret_kind)
 {
 	for (int i = 0; i < PTC_SOURCE_KINDS; i++)
-		if (!strcmp(name, kinds[i])) {
+		if (!strcmp(name, ptc_source_kinds[i])) {
 			*ret_kind = (enum ptc_source_kind)i;
 			return true;
 		}
@@ -41,13 +37,13 @@ bool ptc_source_kind_parse(const char *name, enum ptc_source_kind *ret_kind)
 
 const char *ptc_source_dtype_name(enum ptc_source_dtype dtype)
 {
-	return dtypes[dtype].name;
+	return ptc_source_dtypes[dtype];
 }
 
 bool ptc_source_dtype_parse(const char *name, enum ptc_source_dtype *ret_dtype)
 {
 	for (int i = 1; i < PTC_SOURCE_DTYPES; i++)
-		if (!strcmp(name, dtypes[i].name)) {
+		if (!strcmp(name, ptc_source_dtypes[i])) {
 			*ret_dtype = (enum ptc_source_dtype)i;
 			return true;
 		}
@@ -56,7 +52,7 @@ bool ptc_source_dtype_parse(const char *name, enum ptc_source_dtype *ret_dtype)
 
 uint32_t ptc_source_dtype_bytes(enum ptc_source_dtype dtype)
 {
-	return dtypes[dtype].bytes;
+	return dtype_bytes[dtype];
 }
 
 struct ptc_source *ptc_source_close(struct ptc_source *s)
@@ -83,7 +79,7 @@ int ptc_source_open(const struct ptc_source_spec *spec, struct ptc_source **ret_
 				     strlen(spec->path), PTC_SOURCE_PATH_MAX);
 	s = ptc_calloc(1, sizeof *s);
 	if (!s)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	s->ops = ops[spec->kind];
 	s->info = (struct ptc_source_info){ .kind = spec->kind, .memory_bytes = sizeof *s };
 	rc = s->ops->open(s, spec, err);
@@ -186,7 +182,7 @@ static int file_unchanged(const struct ptc_source_file *f, struct ptc_error *err
 		return ptc_error_errno(err, errno, "cannot look at %s", f->path);
 	if ((uint64_t)st.st_size == f->bytes && ptc_source_mtime_ns(&st) == f->mtime_ns)
 		return 0;
-	return ptc_error_set(err, PTC_ECORRUPT, "%s has been written while it was read; samples may be others now",
+	return ptc_error_set(err, PTC_ECORRUPT, "%s was written to while it was read; its samples may have changed",
 			     f->path);
 }
 

@@ -5,12 +5,13 @@
  * memory; of a directory the names are read), then any sample is found and read by its number, by any thread. check
  * reads everything that open did not look at and names each place that is wrong. print and same tell whether a source
  * is still the one that was registered.
- * Failure modes: PTC_EINVAL (not such a file, or one that contradicts itself), PTC_ENOTFOUND, PTC_ELIMIT, PTC_EIO (it was cut, or
- * the disk failed, while read), PTC_ECORRUPT (changed since it was registered). One line, which names the file and the
- * place in it.
  *
- * Files are read, not mapped: a file on a shared path that somebody cuts short would end whoever has it mapped (SIGBUS).
- * A source is immutable once open; readable from any thread. */
+ * Failure modes: PTC_EINVAL (not such a file, or one that contradicts itself), PTC_ENOTFOUND, PTC_ELIMIT, PTC_EIO (it
+ * was cut, or the disk failed, while read), PTC_ECORRUPT (changed since it was registered). One line, which names the
+ * file and the place in it.
+ *
+ * Files are read, not mapped: a file on a shared path that somebody cuts short would end whoever has it mapped
+ * (SIGBUS). A source is immutable once open; readable from any thread. */
 #pragma once
 
 #include "base/status.h"
@@ -19,11 +20,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PTC_SOURCE_PATH_MAX    4000
-#define PTC_SOURCE_RECORD_MAX  (UINT64_C(1) << 31)   /* elements of one sample; an index counts them in 32 bits */
-#define PTC_SOURCE_FILES_MAX   (1u << 22)            /* of a directory; more samples belong into an indexed file */
-#define PTC_SOURCE_NAMES_BYTES (UINT64_C(256) << 20) /* of all names of a directory: what an open one takes, at most */
-#define PTC_SOURCE_DEPTH_MAX   16
+#define PTC_SOURCE_PATH_MAX   4000
+#define PTC_SOURCE_RECORD_MAX (UINT64_C(1) << 31) /* elements of one sample; an index counts them in 32 bits */
+#define PTC_SOURCE_FILES_MAX  (1u << 22)          /* of a directory; more samples belong into an indexed file */
+#define PTC_SOURCE_NAMES_BYTES                                                                                         \
+	(UINT64_C(256) << 20) /* of all names of a directory: what an open one takes, at most                          \
+			       */
+#define PTC_SOURCE_DEPTH_MAX 16
 
 enum ptc_source_kind {
 	PTC_SOURCE_INDEXED, /* PATH.bin and PATH.idx, as Megatron writes them */
@@ -32,6 +35,7 @@ enum ptc_source_kind {
 	PTC_SOURCE_FILES,   /* a directory; each file is a sample */
 	PTC_SOURCE_KINDS,
 };
+extern const char *const ptc_source_kinds[PTC_SOURCE_KINDS]; /* their names */
 const char *ptc_source_kind_name(enum ptc_source_kind kind);
 bool ptc_source_kind_parse(const char *name, enum ptc_source_kind *ret_kind);
 
@@ -52,6 +56,7 @@ enum ptc_source_dtype {
 	PTC_SOURCE_F16,
 	PTC_SOURCE_DTYPES,
 };
+extern const char *const ptc_source_dtypes[PTC_SOURCE_DTYPES];  /* their names */
 const char *ptc_source_dtype_name(enum ptc_source_dtype dtype); /* "uint8", as NumPy says it; "" for none */
 bool ptc_source_dtype_parse(const char *name, enum ptc_source_dtype *ret_dtype);
 uint32_t ptc_source_dtype_bytes(enum ptc_source_dtype dtype); /* of an element; 0 for none */
@@ -92,13 +97,13 @@ const char *ptc_source_file(const struct ptc_source *s, uint64_t i);
 int ptc_source_read(const struct ptc_source *s, uint64_t i, uint64_t offset, void *buf, size_t len,
 		    struct ptc_error *err);
 
-/* Up to len bytes of sample i from offset on, as many as it has there: *ret_len; *ret_length: of the whole sample. One look at where
- * it lies, where ptc_source_sample and ptc_source_read take two. */
+/* Up to len bytes of sample i from offset on, as many as it has there: *ret_len; *ret_length: of the whole sample. One
+ * look at where it lies, where ptc_source_sample and ptc_source_read take two. */
 int ptc_source_read_up_to(const struct ptc_source *s, uint64_t i, uint64_t offset, void *buf, size_t len,
 			  size_t *ret_len, uint64_t *ret_length, struct ptc_error *err);
 
-/* PTC_ECORRUPT: a file that it has open has been written since. Asked after reading, it says that what was read is of the source that
- * was opened. Of a directory only that it is there is seen. A few system calls. */
+/* PTC_ECORRUPT: a file that it has open has been written since. Asked after reading, it says that what was read is of
+ * the source that was opened. Of a directory only that it is there is seen. A few system calls. */
 int ptc_source_unchanged(const struct ptc_source *s, struct ptc_error *err);
 
 /* Everything wrong is told, line by line; not 0 from the callback: enough. Returns 0 when the whole source could be
@@ -126,7 +131,8 @@ struct ptc_source_print {
 	bool whole;
 	uint64_t index; /* whole: digest of the index; FILES: of each file's name, size and time of change */
 };
-/* whole: reads the whole index, or looks at each file of a directory; else in constant time (a directory: its names). */
+/* whole: reads the whole index, or looks at each file of a directory; else in constant time (a directory: its names).
+ */
 int ptc_source_print(const struct ptc_source *s, bool whole, struct ptc_source_print *ret_print, struct ptc_error *err);
 /* PTC_ECORRUPT, and what differs. The index counts where both have it. */
 int ptc_source_same(const struct ptc_source *s, const struct ptc_source_print *was, const struct ptc_source_print *now,

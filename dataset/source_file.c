@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* What every kind of source uses: a regular file that is open for reading, and the report of a check. Happy path: a file is
- * opened, read at offsets and closed. Failure modes: internal.h. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every kind of source uses: a regular file that is open for reading, and the report of a check. Happy path: a
+ * file is opened, read at offsets and closed. Failure modes: internal.h. */
 #include "dataset/internal.h"
 
 #include "base/alloc.h"
@@ -32,7 +32,7 @@ int ptc_source_file_open(const char *path, struct ptc_source_file *ret_file, str
 	f.path = ptc_strdup(path);
 	if (!f.path) {
 		close(f.fd);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	f.bytes = (uint64_t)st.st_size;
 	f.mtime_ns = ptc_source_mtime_ns(&st);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* YAML and JSON as one bounded tree. Happy path: nodes and strings in arena
  * blocks, children linked in document order. Failure: PTC_EINVAL or
  * PTC_ELIMIT with file and line (jansson keeps no lines: those errors name
@@ -32,7 +32,7 @@ static void *take(struct ptc_doc *doc, size_t bytes)
 	if (!b || b->size - b->used < bytes) {
 		size_t size = PTC_MAX(bytes, BLOCK_BYTES);
 
-		b = ptc_malloc(sizeof(*b) + size);
+		b = ptc_malloc(sizeof *b + size);
 		if (!b)
 			return NULL;
 		*b = (struct ptc_doc_block){ .next = doc->blocks, .size = size };
@@ -62,7 +62,7 @@ void ptc_doc_done(struct ptc_doc *doc)
 		doc->blocks = next;
 	}
 	ptc_free(doc->what);
-	memset(doc, 0, sizeof(*doc));
+	memset(doc, 0, sizeof *doc);
 }
 
 int ptc_doc_error(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_error *err, int code,
@@ -90,10 +90,10 @@ static int add_node(struct ptc_doc *doc, struct ptc_doc_node *parent, const char
 	if (parent && parent->kind == PTC_DOC_MAP && parent->n >= PTC_DOC_MAX_KEYS)
 		return ptc_doc_error(doc, &where, err, PTC_ELIMIT, "more than %u keys in one map", PTC_DOC_MAX_KEYS);
 	if (key && ptc_doc_get(parent, key))
-		return ptc_doc_error(doc, &where, err, PTC_EINVAL, "key \"%.80s\" appears twice", key);
-	node = take(doc, sizeof(*node));
+		return ptc_doc_error(doc, &where, err, PTC_EINVAL, "key \"%.80s\" appears twice; remove one", key);
+	node = take(doc, sizeof *node);
 	if (!node)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	*node = (struct ptc_doc_node){ .kind = kind, .line = line, .key = key };
 	doc->nodes++;
 	if (!parent)
@@ -117,7 +117,8 @@ struct yaml_walk {
 	struct ptc_doc_node *open[PTC_DOC_MAX_DEPTH];
 	size_t depth;
 	const char *key; /* of the value that comes next */
-	bool documents;  /* one was seen */
+	yaml_mark_t key_mark;
+	bool documents; /* one was seen */
 	struct ptc_error *err;
 };
 
@@ -131,6 +132,27 @@ static int walk_refuse(struct yaml_walk *w, const yaml_event_t *e, int code, con
 static struct ptc_doc_node *walk_parent(struct yaml_walk *w)
 {
 	return w->depth ? w->open[w->depth - 1] : NULL;
+}
+
+static uint16_t column(const yaml_mark_t *mark)
+{
+	return (uint16_t)PTC_MIN(mark->column + 1, UINT16_MAX);
+}
+
+/* The value that e begins. */
+static int walk_add(struct yaml_walk *w, const yaml_event_t *e, enum ptc_doc_kind kind, struct ptc_doc_node **ret_node)
+{
+	int rc = add_node(w->doc, walk_parent(w), w->key, kind, (uint32_t)e->start_mark.line + 1, ret_node, w->err);
+
+	if (rc)
+		return rc;
+	(*ret_node)->column = column(&e->start_mark);
+	if (w->key) {
+		(*ret_node)->key_line = (uint32_t)w->key_mark.line + 1;
+		(*ret_node)->key_column = column(&w->key_mark);
+	}
+	w->key = NULL;
+	return 0;
 }
 
 /* True where the next scalar is a map's key. */
@@ -154,18 +176,18 @@ static int walk_scalar(struct yaml_walk *w, const yaml_event_t *e)
 		return walk_refuse(w, e, PTC_EINVAL, "a NUL character is not allowed");
 	text = take_text(w->doc, text, len);
 	if (!text)
-		return ptc_error_set(w->err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(w->err);
 	if (wants_key(w)) {
 		w->key = text;
+		w->key_mark = e->start_mark;
 		return 0;
 	}
-	rc = add_node(w->doc, walk_parent(w), w->key, PTC_DOC_TEXT, (uint32_t)e->start_mark.line + 1, &node, w->err);
+	rc = walk_add(w, e, PTC_DOC_TEXT, &node);
 	if (rc)
 		return rc;
 	node->text = text;
 	node->string = true;
 	node->plain = e->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-	w->key = NULL;
 	return 0;
 }
 
@@ -180,12 +202,10 @@ static int walk_open(struct yaml_walk *w, const yaml_event_t *e, enum ptc_doc_ki
 		return walk_refuse(w, e, PTC_EINVAL, "a key must be a plain word");
 	if (w->depth == PTC_DOC_MAX_DEPTH)
 		return walk_refuse(w, e, PTC_ELIMIT, "nested too deeply");
-	rc = add_node(w->doc, walk_parent(w), w->key, kind, (uint32_t)e->start_mark.line + 1, &node, w->err);
-	if (rc)
-		return rc;
-	w->open[w->depth++] = node;
-	w->key = NULL;
-	return 0;
+	rc = walk_add(w, e, kind, &node);
+	if (!rc)
+		w->open[w->depth++] = node;
+	return rc;
 }
 
 static int walk_event(struct yaml_walk *w, const yaml_event_t *e)
@@ -224,9 +244,10 @@ static int walk(yaml_parser_t *parser, struct yaml_walk *w)
 			struct ptc_doc_node where = { .line = (uint32_t)parser->problem_mark.line + 1 };
 
 			if (parser->error == YAML_MEMORY_ERROR)
-				return ptc_error_set(w->err, PTC_ENOMEM, "out of memory");
-			return ptc_doc_error(w->doc, &where, w->err, PTC_EINVAL, "%s",
-					     parser->problem ? parser->problem : "not YAML");
+				return ptc_nomem(w->err);
+			return ptc_doc_error(w->doc, &where, w->err, PTC_EINVAL, "not YAML: column %zu: %s",
+					     parser->problem_mark.column + 1,
+					     parser->problem ? parser->problem : "syntax error");
 		}
 		rc = walk_event(w, &event);
 		end = event.type == YAML_STREAM_END_EVENT;
@@ -246,7 +267,7 @@ int ptc_doc_from_yaml(const char *what, const void *data, size_t len, struct ptc
 
 	if (!doc.what || !yaml_parser_initialize(&parser)) {
 		ptc_doc_done(&doc);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	yaml_parser_set_input_string(&parser, data, len);
 	rc = walk(&parser, &w);
@@ -280,7 +301,7 @@ static int add_json_text(struct ptc_doc *doc, struct ptc_doc_node *parent, const
 	snprintf(number, sizeof(number), "%" JSON_INTEGER_FORMAT, json_integer_value(json));
 	node->text = node->string ? take_text(doc, json_string_value(json), json_string_length(json))
 				  : take_text(doc, number, strlen(number));
-	return node->text ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return node->text ? 0 : ptc_nomem(err);
 }
 
 /* Recursion is bounded by PTC_DOC_MAX_DEPTH. */
@@ -309,8 +330,7 @@ static int add_json(struct ptc_doc *doc, struct ptc_doc_node *parent, const char
 	json_object_foreach(json, name, value) {
 		const char *copy = take_text(doc, name, strlen(name));
 
-		rc = copy ? add_json(doc, node, copy, value, depth + 1, err)
-			  : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = copy ? add_json(doc, node, copy, value, depth + 1, err) : ptc_nomem(err);
 		if (rc)
 			return rc;
 	}
@@ -324,7 +344,7 @@ int ptc_doc_from_json(const char *what, const void *data, size_t len, struct ptc
 	int rc;
 
 	if (!doc.what)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ptc_json_load(what, data, len, &json, err);
 	if (!rc)
 		rc = add_json(&doc, NULL, NULL, json, 0, err);

@@ -17,12 +17,13 @@
 
 enum ptc_doc_kind { PTC_DOC_TEXT, PTC_DOC_LIST, PTC_DOC_MAP };
 struct ptc_doc_node {
-	enum ptc_doc_kind kind;
-	bool plain;       /* TEXT: may be a number (unquoted YAML, JSON number) */
-	bool string;      /* TEXT: may be a string (any YAML scalar, JSON string) */
-	uint32_t line;    /* 0: not known */
-	const char *key;  /* set for a map's values */
-	const char *text; /* TEXT */
+	uint8_t kind; /* enum ptc_doc_kind */
+	bool plain;   /* TEXT: may be a number (unquoted YAML, JSON number) */
+	bool string;  /* TEXT: may be a string (any YAML scalar, JSON string) */
+	uint16_t column, key_column;
+	uint32_t line, key_line; /* 0: not known */
+	const char *key;         /* set for a map's values */
+	const char *text;        /* TEXT */
 	struct ptc_doc_node *first, *next;
 	size_t n; /* children */
 	/* private */

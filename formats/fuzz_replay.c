@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a fuzz entry point over every file of the directories given, and over
  * every prefix of each, so that a corpus is worth more than its files. Exit 1
  * when a directory can't be read or holds nothing. */

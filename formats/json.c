@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* jansson behind our allocator. Happy path: a constructor hands the allocator
  * over before any document exists, so none is ever freed by the wrong one.
  * Failure: a document that does not parse is PTC_EINVAL with line and reason;
@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* jansson may call a failed allocation bad syntax, or nothing at all */
+/* jansson may call a failed allocation bad syntax, or go on without some bytes of a text */
 static _Thread_local bool short_of_memory;
 
 static void *allocate(size_t size)
@@ -38,8 +38,10 @@ int ptc_json_load(const char *what, const void *data, size_t len, json_t **ret_j
 
 	short_of_memory = false;
 	json = json_loadb(data, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &je);
-	if (!json && short_of_memory)
+	if (short_of_memory) {
+		json_decref(json);
 		return ptc_error_set(err, PTC_ENOMEM, "%s: out of memory", what);
+	}
 	/* jansson quotes the input, which may hold anything */
 	for (char *p = je.text; !json && *p; p++)
 		if ((unsigned char)*p < 0x20 || *p == 0x7f)
@@ -88,7 +90,14 @@ uint64_t ptc_json_count(const json_t *object, const char *key)
 
 char *ptc_json_text(const json_t *json)
 {
-	return json_dumps(json, JSON_COMPACT | JSON_ENCODE_ANY);
+	char *text;
+
+	short_of_memory = false;
+	text = json_dumps(json, JSON_COMPACT | JSON_ENCODE_ANY);
+	if (!short_of_memory)
+		return text;
+	ptc_free(text);
+	return NULL;
 }
 
 void ptc_json_put_string(struct ptc_buf *b, const char *s)

@@ -15,9 +15,9 @@ void ptc_json_init(void);
 /* One JSON value with nothing but white space after it. Duplicate keys, invalid UTF-8 and NUL escapes are errors.
  * what names the document in the error. json_decref the result. */
 int ptc_json_load(const char *what, const void *data, size_t len, json_t **ret_json, struct ptc_error *err);
-/* Whether root, a document of ours, is of a version from oldest to one above ours (PTC_EVERSION; PTC_EINVAL: it says none), and needs
- * nothing that we do not know. Members that we do not know are passed over; what a later version must not have passed over it
- * names in the member "needs", a list of strings. */
+/* Whether root, a document of ours, is of a version from oldest to one above ours (PTC_EVERSION; PTC_EINVAL: it says
+ * none), and needs nothing that we do not know. Members that we do not know are passed over; what a later version must
+ * not have passed over it names in the member "needs", a list of strings. */
 int ptc_json_version(const char *what, const json_t *root, uint32_t oldest, uint32_t ours, struct ptc_error *err);
 int ptc_json_needs(const char *what, const json_t *root, struct ptc_error *err);
 /* Compact text in insertion order; ptc_free it; NULL when out of memory. */

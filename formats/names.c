@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Name checks and nearest words. Happy path: 0. Failure: PTC_EINVAL or
  * PTC_ELIMIT with the name cut to a printable length. */
 #include "formats/names.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: one pass over the bytes. Strings with escapes or other than
  * ASCII go through jansson, so that one place knows what is valid. */
 #include "formats/scan.h"
@@ -126,7 +126,8 @@ int ptc_scan_version(struct ptc_scan *s, uint64_t oldest, uint64_t ours, uint64_
 {
 	int rc = ptc_scan_text(s, "{\"version\":");
 
-	rc = rc ? rc : ptc_scan_number(s, UINT32_MAX, ret_version);
+	if (rc == 0)
+		rc = ptc_scan_number(s, UINT32_MAX, ret_version);
 	if (!rc && !ptc_version_reads(*ret_version, oldest, ours))
 		rc = ptc_error_set(
 			s->err, PTC_EVERSION,

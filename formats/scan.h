@@ -25,6 +25,7 @@ int ptc_scan_number(struct ptc_scan *s, uint64_t max, uint64_t *ret);
 int ptc_scan_string(struct ptc_scan *s, size_t max, char **ret);
 /* The document begins {"version":n; one that is not from oldest to one above ours is PTC_EVERSION. */
 int ptc_scan_version(struct ptc_scan *s, uint64_t oldest, uint64_t ours, uint64_t *ret_version);
-/* The document ends here. Members that a later version has added before its end are passed over (formats/json.h, "needs"). */
+/* The document ends here. Members that a later version has added before its end are passed over (formats/json.h,
+ * "needs"). */
 int ptc_scan_close(struct ptc_scan *s, bool later);
 int ptc_scan_fail(struct ptc_scan *s, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptc-fuse: serves the file system of a daemon's jobs at a directory. Started
  * by ptcd (fuse.dir), by `ptcctl mount`, or by hand.
  * Happy path: takes the lock, mounts, writes a newline to --ready-fd, serves
@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/sys/sys.h"
 #include "base/number/units.h"
+#include "base/sys/thread.h"
 #include "formats/json.h"
 #include "fusefs/mount/mountpoint.h"
 #include "fusefs/serve/fusefs.h"
@@ -36,14 +37,14 @@ static const char usage[] =
 	"usage: ptc-fuse [options] DIR\n"
 	"\n"
 	"  --socket PATH      the daemon's socket (default $PTC_SOCKET, else " PTC_ADMIN_DEFAULT_SOCKET ")\n"
-	"  --cache BYTES      content kept in memory (default 64MiB)\n"
-	"  --timeout TIME     a request is answered within it, by an error at last (default 30s)\n"
-	"  --others           other users may come, and see their own jobs (root only)\n"
-	"  --lock FILE        only one process holds it; another one ends at once\n"
-	"  --linger TIME      end once the daemon has not answered for so long (default: never)\n"
-	"  --unmount          instead: detach what is mounted at DIR, if it is ours\n"
-	"  --stale            with --unmount: only if nobody serves it any more\n"
-	"  --ready-fd N       where to say that it is mounted, or why not\n"
+	"  --cache BYTES      memory for file content (default 64MiB)\n"
+	"  --timeout TIME     answer each request within this time, at last by an error (default 30s)\n"
+	"  --others           let other users in; each sees their own jobs (root only)\n"
+	"  --lock FILE        lock this file; a second process with the same file ends at once\n"
+	"  --linger TIME      end once the daemon has not answered for this time (default: never)\n"
+	"  --unmount          do not mount: detach the mount at DIR, if it is a ptc mount\n"
+	"  --stale            with --unmount: only if no process serves it any more\n"
+	"  --ready-fd N       descriptor to write to once the mount is there, or why it is not\n"
 	"\n"
 	"exit status: 0 done, 1 failed, 2 usage\n";
 
@@ -168,7 +169,7 @@ static int take_lock(struct process *p, struct ptc_error *err)
 			return ptc_error_errno(err, errno, "%s", p->o.lock);
 		return 0;
 	}
-	return ptc_error_set(err, PTC_EEXIST, "another ptc-fuse has %s", p->o.lock);
+	return ptc_error_set(err, PTC_EEXIST, "another ptc-fuse serves %s; unmount it first", p->o.lock);
 }
 
 static int start(struct process *p, struct ptc_error *err)
@@ -184,7 +185,8 @@ static int start(struct process *p, struct ptc_error *err)
 	int rc = take_lock(p, err);
 
 	ptc_alloc_limit_set(p->o.cache_bytes + WORK_BYTES);
-	rc = rc ? rc : ptc_fs_admin_new(&admin, &p->admin, err);
+	if (rc == 0)
+		rc = ptc_fs_admin_new(&admin, &p->admin, err);
 	if (rc)
 		return rc;
 	p->source = opts.source = ptc_fs_admin_source(p->admin);
@@ -194,13 +196,11 @@ static int start(struct process *p, struct ptc_error *err)
 
 static void drop_lock(struct process *p)
 {
-	if (p->lock_fd >= 0)
-		close(p->lock_fd);
-	p->lock_fd = -1;
+	ptc_close(&p->lock_fd);
 }
 
-/* Ends the process's service when the daemon is gone for good. Unmounted by somebody, it goes on for those who have files open,
- * and gives up the lock, so that ptcd starts another one. */
+/* Ends the process's service when the daemon is gone for good. Unmounted by somebody, it goes on for those who have
+ * files open, and gives up the lock, so that ptcd starts another one. */
 static void *linger_main(void *arg)
 {
 	struct process *p = arg;
@@ -239,7 +239,7 @@ static int serve(struct process *p, struct ptc_error *err)
 	sigaction(SIGHUP, &sa, NULL);
 	say_ready(&p->o, "");
 	if (p->o.linger_ms)
-		lingers = !pthread_create(&lingerer, NULL, linger_main, p);
+		lingers = !ptc_thread_start(&lingerer, "ptc-fuse-linger", linger_main, p, NULL);
 	rc = ptc_fs_run(p->fs, err);
 	serving = NULL;
 	if (lingers)

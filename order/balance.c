@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A global batch by what its samples cost: longest processing time first (R. L. Graham: Bounds on Multiprocessing Timing
- * Anomalies, SIAM J. Appl. Math. 17, 1969) with a limit of slots, first to ranks, then within each to its micro steps.
+/* A global batch by what its samples cost: longest processing time first (R. L. Graham: Bounds on Multiprocessing
+ * Timing Anomalies, SIAM J. Appl. Math. 17, 1969) with a limit of slots, first to ranks, then within each to its micro
+ * steps.
  *
  * Happy path: samples leave a heap by falling cost; the heaps of ranks and of each rank's micro steps have the next one
  * to take it at their root. Failure modes: costs that do not fit 64 bits are refused. */
@@ -85,7 +86,8 @@ static bool count_split(const struct ptc_batch *b, const uint64_t *lengths, cons
 
 uint64_t ptc_balance_work(const struct ptc_batch *batch)
 {
-	/* Micro steps times ranks are below global + dp, so that this has less than 2^60 items of less than 2^5 bytes. */
+	/* Micro steps times ranks are below global + dp, so that this has less than 2^60 items of less than 2^5 bytes.
+	 */
 	return !batch->global || batch->global >> 58 ? 0 : batch->global + batch->dp + batch->n_micro * batch->dp;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which tokens of a sequence a context-parallel rank has. The zig-zag split is that of Megatron-LM's context parallelism
- * (get_batch_on_this_cp_rank) and of Llama 3 (The Llama 3 Herd of Models, 2024, section 3.3.2).
+/* Which tokens of a sequence a context-parallel rank has. The zig-zag split is that of Megatron-LM's context
+ * parallelism (get_batch_on_this_cp_rank) and of Llama 3 (The Llama 3 Herd of Models, 2024, section 3.3.2).
  *
  * Happy path: arithmetic. Failure modes: arguments out of range are refused. */
 #include "order/order.h"

@@ -4,6 +4,6 @@
 
 #include "order/order.h"
 
-/* The seed of block i of an order, or of part i of a mixture: output 1 + i of SplitMix64 seeded with seed (output 0 is the
- * key of an order's own epochs). */
+/* The seed of block i of an order, or of part i of a mixture: output 1 + i of SplitMix64 seeded with seed (output 0 is
+ * the key of an order's own epochs). */
 uint64_t ptc_order_seed(uint64_t seed, uint64_t i);

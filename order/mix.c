@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mixtures: which part each position is drawn from. Parts take turns in order of falling weight; each takes its share of
- * the positions that those before it have left, the i-th of n positions where floor(i * w / rest) grows, as Bresenham
- * draws a line. Counts follow from a position alone, so nothing is kept.
+/* Mixtures: which part each position is drawn from. Parts take turns in order of falling weight; each takes its share
+ * of the positions that those before it have left, the i-th of n positions where floor(i * w / rest) grows, as
+ * Bresenham draws a line. Counts follow from a position alone, so nothing is kept.
  *
  * Happy path: a division per part. Failure modes: none after ptc_mix_init. */
 #include "order/internal.h"
@@ -82,7 +82,8 @@ struct ptc_mix_sample ptc_mix_at(const struct ptc_mix *mix, uint64_t position)
 		const uint32_t i = mix->turn[k];
 		const struct ptc_order *o = &mix->order[i];
 		uint64_t before = share(p, mix->weight[i], rest);
-		/* As one more than p may not fit, by the remainder: the share grows where w more reaches the next multiple. */
+		/* As one more than p may not fit, by the remainder: the share grows where w more reaches the next
+		 * multiple. */
 		bool here = p % rest * mix->weight[i] % rest + mix->weight[i] >= rest;
 
 		if (here) {

@@ -4,6 +4,7 @@
  * Happy path: an order is made from the number of samples and a seed; the job's position counts the samples consumed
  * since its start; a step consumes the next global batch; each data-parallel rank asks for its micro batches of it.
  * Any element is computed from its index alone, so that a job goes on from its position under any parallelism.
+ *
  * Failure modes: arguments out of range are refused (false, or PTC_ORDER_NONE); there is no other.
  *
  * What is computed here is part of a job's stored meaning and never changes; docs/order.md defines it exactly.
@@ -29,13 +30,14 @@ struct ptc_order {
 	bool shuffled;
 };
 
-/* A permutation of [0, nsamples) for each epoch, drawn by seed and epoch. false: nsamples is 0 or above PTC_ORDER_MAX. */
+/* A permutation of [0, nsamples) for each epoch, drawn by seed and epoch. false: nsamples is 0 or above PTC_ORDER_MAX.
+ */
 bool ptc_order_init(struct ptc_order *ret_order, uint64_t nsamples, uint64_t seed);
 /* The same without shuffling: every epoch is 0, 1, 2 ... */
 bool ptc_order_init_sequential(struct ptc_order *ret_order, uint64_t nsamples);
 
-/* The same, shuffled only within blocks of `block` neighbouring samples (the last may have fewer): each block stays where it is,
- * so that what is read together lies together. false: also for block 0. */
+/* The same, shuffled only within blocks of `block` neighbouring samples (the last may have fewer): each block stays
+ * where it is, so that what is read together lies together. false: also for block 0. */
 bool ptc_order_init_blocks(struct ptc_order *ret_order, uint64_t nsamples, uint64_t seed, uint64_t block);
 
 /* The sample at place i of an epoch; PTC_ORDER_NONE unless i < nsamples. */
@@ -46,10 +48,10 @@ uint64_t ptc_order_find(const struct ptc_order *order, uint64_t epoch, uint64_t 
  * dropped or repeated where an epoch ends. false, and nothing written: position + n exceeds 64 bits. */
 bool ptc_order_fill(const struct ptc_order *order, uint64_t position, uint64_t n, uint64_t *ret_samples);
 
-/* Several sets of samples drawn from by weight, each in its own order, interleaved evenly: of the first p samples a part
- * has had its share of p, less at most one, or more by less than 1 + ln(number of parts). Samples are numbered through: those of
- * part j are first[j] .. first[j + 1] - 1. One part alone is its order with the seed of the mixture. In the caller's
- * memory, no clean-up; the members are for mix.c. */
+/* Several sets of samples drawn from by weight, each in its own order, interleaved evenly: of the first p samples a
+ * part has had its share of p, less at most one, or more by less than 1 + ln(number of parts). Samples are numbered
+ * through: those of part j are first[j] .. first[j + 1] - 1. One part alone is its order with the seed of the mixture.
+ * In the caller's memory, no clean-up; the members are for mix.c. */
 #define PTC_MIX_MAX 64
 struct ptc_mix_part {
 	uint64_t nsamples;
@@ -110,31 +112,32 @@ struct ptc_cost {
 struct ptc_balance_item {
 	uint64_t cost, count, index;
 };
-/* What a step costs ranks, padding slots too: the one that has most, all together; and so split by count (ptc_batch_slot). The mean
- * is total / dp. */
+/* What a step costs ranks, padding slots too: the one that has most, all together; and so split by count
+ * (ptc_batch_slot). The mean is total / dp. */
 struct ptc_batch_cost {
 	uint64_t max, total;
 	uint64_t count_max, count_total;
 };
 /* Items that ptc_batch_balance needs to work with; 0: a batch of none, or their bytes are more than 64 bits count. */
 uint64_t ptc_balance_work(const struct ptc_batch *batch);
-/* The same samples on the same number of slots, assigned by what they cost. lengths[i] is that of offset i of the global batch;
- * ret_slots has n_micro * width entries, slot k of rank d in micro step m at m * width + d * micro + k: the offset that it
- * holds, each once, or for padding global + an offset that it names again. The one that has most of k slots of a rank has at
- * most 2 - 1/k times what it would have at best, and never more than by count. false, and no answer written: slots times
- * the greatest cost do not fit 64 bits, or ptc_balance_work is 0. */
+/* The same samples on the same number of slots, assigned by what they cost. lengths[i] is that of offset i of the
+ * global batch; ret_slots has n_micro * width entries, slot k of rank d in micro step m at m * width + d * micro + k:
+ * the offset that it holds, each once, or for padding global + an offset that it names again. The one that has most of
+ * k slots of a rank has at most 2 - 1/k times what it would have at best, and never more than by count. false, and no
+ * answer written: slots times the greatest cost do not fit 64 bits, or ptc_balance_work is 0. */
 bool ptc_batch_balance(const struct ptc_batch *batch, const uint64_t *lengths, struct ptc_cost cost,
 		       struct ptc_balance_item *work, uint64_t *ret_slots, struct ptc_batch_cost *ret_cost);
 
-/* How a sequence is cut for cp ranks that share it (context parallelism), in equal chunks: cp, of which rank r has chunk r; or
- * zig-zag, 2 * cp, of which it has chunk r and then chunk 2 * cp - 1 - r, equal work where a token attends to those before it.
- * A chunk has tokens first .. first + length - 1, of which the first `real` are of the sequence, the others padding. */
+/* How a sequence is cut for cp ranks that share it (context parallelism), in equal chunks: cp, of which rank r has
+ * chunk r; or zig-zag, 2 * cp, of which it has chunk r and then chunk 2 * cp - 1 - r, equal work where a token attends
+ * to those before it. A chunk has tokens first .. first + length - 1, of which the first `real` are of the sequence,
+ * the others padding. */
 struct ptc_chunk {
 	uint64_t first, length, real;
 };
-/* A rank's chunks, in their order: returns how many, 1 or 2. A length that they do not divide is padded at its end, to the next
- * that they do: where none can be padded, refuse real < length. 0, and nothing written: length is 0 or above PTC_ORDER_MAX, or
- * there is no such rank. */
+/* A rank's chunks, in their order: returns how many, 1 or 2. A length that they do not divide is padded at its end, to
+ * the next that they do: where none can be padded, refuse real < length. 0, and nothing written: length is 0 or above
+ * PTC_ORDER_MAX, or there is no such rank. */
 uint32_t ptc_order_chunks(uint64_t length, uint32_t cp, uint32_t cp_rank, bool zigzag, struct ptc_chunk ret_chunks[2]);
 
 #ifdef __cplusplus

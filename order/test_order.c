@@ -110,7 +110,7 @@ static void test_refusals(void **state)
 static void check_permutation(uint64_t n, uint64_t seed, uint64_t epoch)
 {
 	struct ptc_order o = make(n, seed);
-	uint64_t *place = calloc(n, sizeof(*place));
+	uint64_t *place = calloc(n, sizeof *place);
 
 	assert_non_null(place);
 	for (uint64_t i = 0; i < n; i++) {
@@ -214,9 +214,9 @@ static void test_table(void **state)
 /* Counts over all slots of a batch: each offset once with weight 1; what a rank gets in bulk is what its slots say. */
 static void check_batch(const struct ptc_batch *b, const struct ptc_order *o, uint64_t position)
 {
-	unsigned *seen = calloc(b->global, sizeof(*seen));
-	uint64_t *samples = calloc(b->micro, sizeof(*samples)), slots = 0, real = 0, offset;
-	float *weights = calloc(b->micro, sizeof(*weights));
+	unsigned *seen = calloc(b->global, sizeof *seen);
+	uint64_t *samples = calloc(b->micro, sizeof *samples), slots = 0, real = 0, offset;
+	float *weights = calloc(b->micro, sizeof *weights);
 
 	assert_true(seen && samples && weights);
 	for (uint64_t m = 0; m < b->n_micro; m++)
@@ -261,7 +261,7 @@ static void check_balance(const struct ptc_batch *b, uint64_t longest)
 {
 	uint64_t slots = b->n_micro * b->width, work = ptc_balance_work(b), *lengths = calloc(b->global, 8);
 	uint64_t *had = malloc(slots * 8), *cost = calloc(b->dp, 8), *seen = calloc(b->global, 8), max = 0, total = 0;
-	struct ptc_balance_item *items = calloc(work, sizeof(*items));
+	struct ptc_balance_item *items = calloc(work, sizeof *items);
 	struct ptc_cost c = { rnd(1000), rnd(10) };
 	struct ptc_batch_cost got;
 
@@ -312,7 +312,7 @@ static void test_job(void **state)
 	for (int job = 0; job < 100; job++) {
 		uint64_t n = 1 + rnd(200), global = 1 + rnd(60), position = 0, offset;
 		struct ptc_order o = make(n, rnd(1000));
-		unsigned *seen = calloc(n, sizeof(*seen));
+		unsigned *seen = calloc(n, sizeof *seen);
 		struct ptc_batch b;
 
 		for (int step = 0; step < 20; step++, position += global) {

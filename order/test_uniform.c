@@ -90,7 +90,7 @@ static double z_permutations(source_fn *source, uint64_t n, uint64_t per_cell)
 	for (uint64_t i = 2; i <= n; i++)
 		cells *= i;
 	draws = cells * per_cell;
-	seen = calloc(cells, sizeof(*seen));
+	seen = calloc(cells, sizeof *seen);
 	assert_non_null(seen);
 	for (uint64_t k = 0; k < draws; k++) {
 		uint64_t rank = 0;
@@ -115,8 +115,8 @@ static double z_permutations(source_fn *source, uint64_t n, uint64_t per_cell)
  * cells is n/(n-1) times a chi-square. */
 static double z_places(source_fn *source, uint64_t n, uint64_t per_cell)
 {
-	uint64_t *p = calloc(n, sizeof(*p));
-	unsigned *seen = calloc(n * n, sizeof(*seen));
+	uint64_t *p = calloc(n, sizeof *p);
+	unsigned *seen = calloc(n * n, sizeof *seen);
 	double chi = 0, expected = (double)per_cell;
 
 	assert_true(p && seen);

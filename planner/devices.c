@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kinds of devices and how groups of them are connected. Fails only in the check. */
 #include "planner/devices.h"
 

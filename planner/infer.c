@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Layers by the first number in a name; the hidden size is what most of their matrices share; matrices of attention, of the
- * feed-forward part and of experts are summed up by their names. Fails where a layer is missing or has neither part. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layers by the first number in a name; the hidden size is what most of their matrices share; matrices of attention, of
+ * the feed-forward part and of experts are summed up by their names. Fails where a layer is missing or has neither
+ * part. */
 #include "planner/infer.h"
 
 #include "base/check.h"
@@ -112,7 +113,8 @@ static int add(struct stack *s, const struct ptc_tensor *t, struct ptc_error *er
 	if (at < 0)
 		return 0;
 	if (at >= PTC_MODEL_MAX_LAYERS)
-		return ptc_error_set(err, PTC_EINVAL, "tensor %s: more than %d layers", t->name, PTC_MODEL_MAX_LAYERS);
+		return ptc_error_set(err, PTC_EINVAL, "tensor %s: there are more than %d layers", t->name,
+				     PTC_MODEL_MAX_LAYERS);
 	l = &s->l[at];
 	l->seen = true;
 	s->layers = PTC_MAX(s->layers, (uint32_t)at + 1);

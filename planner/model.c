@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes and work of a model, counted from its matrices. Fails only in ptc_model_check, on numbers
  * that cannot be; every other function takes a checked model. */
 #include "planner/model.h"

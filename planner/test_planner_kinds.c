@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Clusters of several kinds of devices: placements against an oracle that computes each one's step time from single layers
- * and from estimates of single kinds, and tries every share of the batch; the search against trying every candidate. PTC_TEST_SEED=n
- * PTC_CASES=1 repeats the case that a failure prints. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Clusters of several kinds of devices: placements against an oracle that computes each one's step time from single
+ * layers and from estimates of single kinds, and tries every share of the batch; the search against trying every
+ * candidate. PTC_TEST_SEED=n PTC_CASES=1 repeats the case that a failure prints. */
 #include "planner/cost/on_kinds.h"
 #include "planner/search/fastest.h"
 
@@ -75,7 +75,8 @@ static struct ptc_work alone(const struct ptc_work *w, uint32_t kind)
 }
 
 /* Step time with the first stages on x: what a single kind's estimate says of traffic, with computing, waiting and the
- * optimizer (the most dense and the most expert parameters of a device) summed here, layer by layer. The work's stages are given. */
+ * optimizer (the most dense and the most expert parameters of a device) summed here, layer by layer. The work's stages
+ * are given. */
 static double step_by_stages(const struct ptc_work *w, const struct ptc_cand *c, uint32_t x, uint32_t y, uint32_t first)
 {
 	struct ptc_work one[2] = { alone(w, x), alone(w, y) };

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Formulas against numbers that their papers print, and inputs that cannot be. */
 #include "planner/cost/step.h"
 #include "planner/fit/fit.h"
@@ -367,8 +367,8 @@ static void test_calibration_recovers(void **state)
 	assert_int_equal(ptc_alloc_live(), live);
 }
 
-/* Kinds of layers recompute for themselves: computing and activations lie between those of all and of none, and the text is
- * read back. */
+/* Kinds of layers recompute for themselves: computing and activations lie between those of all and of none, and the
+ * text is read back. */
 static void test_recompute_by_kind(void **state)
 {
 	struct ptc_work w = work_of(64);
@@ -399,7 +399,8 @@ static void test_recompute_by_kind(void **state)
 	expect_line(ptc_cand_parse("tp=1,recompute=none/some", &back, NULL, &err), &err, "not \"some\"");
 }
 
-/* A machine that is twenty times slower than any that the model knows: two measured steps say so of all configurations. */
+/* A machine that is twenty times slower than any that the model knows: two measured steps say so of all configurations.
+ */
 static void test_calibration_of_another_machine(void **state)
 {
 	struct ptc_work w = work_of(64);

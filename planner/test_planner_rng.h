@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of the planner's property tests: one generator, its seed and the number of cases. PTC_TEST_SEED=n PTC_CASES=1 repeats the case
- * whose seed a failure prints. Include after cmocka.h's own needs; one thread. */
+/* Of the planner's property tests: one generator, its seed and the number of cases. PTC_TEST_SEED=n PTC_CASES=1 repeats
+ * the case whose seed a failure prints. Include after cmocka.h's own needs; one thread. */
 #pragma once
 
 #include "base/check.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz entry point: a byte that chooses a kind of message, then its wire form.
  * Its fields are counted before it is decoded, as for callers. A message that
  * is read again after it was written is the same then. */

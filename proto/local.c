@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Frames of the local connection. Happy path: a message is cut into frames, sent, and put together again. Failure modes:
- * a frame out of order, too long, of another kind than the message it continues, or a message that grows beyond its
- * bound ends the connection (-EPROTO); descriptors that came with it are closed. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Frames of the local connection. Happy path: a message is cut into frames, sent, and put together again. Failure
+ * modes: a frame out of order, too long, of another kind than the message it continues, or a message that grows beyond
+ * its bound ends the connection (-EPROTO); descriptors that came with it are closed. */
 #include "proto/local.h"
 
 #include <errno.h>

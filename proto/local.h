@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a training process (libptc) and its node's ptcd say to each other: messages over a SOCK_SEQPACKET unix socket, and
- * one page of shared memory. Both ends are of one machine, so numbers are in its byte order. Needs libc only.
- * Here: limits, types of messages, frames and connections. local_page.h: the page; local_messages.h: messages;
- * local_rules.h: what may be declared.
+/* What a training process (libptc) and its node's ptcd say to each other: messages over a SOCK_SEQPACKET unix socket,
+ * and one page of shared memory. Both ends are of one machine, so numbers are in its byte order. Needs libc only. Here:
+ * limits, types of messages, frames and connections. local_page.h: the page; local_messages.h: messages; local_rules.h:
+ * what may be declared.
  *
  * A message is one or more frames; each is a header and at most PTC_LOCAL_FRAME_MAX - sizeof header bytes; all but
  * the last carry PTC_LOCAL_MORE. A file descriptor travels with the first frame. Fields are appended, never
  * changed: a decoder ignores what follows what it knows, and either end passes over types it does not know.
  *
- * Versions: HELLO says which protocols the rank speaks, WELCOME names the one that is used: the highest of both ends. A rank
- * lives through upgrades of its ptcd, so ptcd speaks PTC_LOCAL_OLDEST as well, and negotiates anew on every connection.
+ * Versions: HELLO says which protocols the rank speaks, WELCOME names the one that is used: the highest of both ends. A
+ * rank lives through upgrades of its ptcd, so ptcd speaks PTC_LOCAL_OLDEST as well, and negotiates anew on every
+ * connection.
  *
  *   rank                              ptcd
  *   HELLO (page, when it has one)  ->
@@ -24,10 +25,11 @@
  *                                  <- GO | FINISHED | ENDED
  *   BYE                            ->
  *
- * ENDED may come whenever the rank has a generation. After a new connection the rank says everything again that still holds:
- * HELLO with its generation, TENSOR.., DECLARED, BLOB.., CURSOR.., STOPPED or NEXT, the question it waits on.
+ * ENDED may come whenever the rank has a generation. After a new connection the rank says everything again that still
+ * holds: HELLO with its generation, TENSOR.., DECLARED, BLOB.., CURSOR.., STOPPED or NEXT, the question it waits on.
  *
- * Failure modes: every decoder takes any bytes and answers false for what is not a message. Threads: none of its own. */
+ * Failure modes: every decoder takes any bytes and answers false for what is not a message. Threads: none of its own.
+ */
 #pragma once
 
 #include "base/number/versions.h"
@@ -140,16 +142,16 @@ struct ptc_local_message {
 };
 
 void ptc_local_conn_init(struct ptc_local_conn *c, int fd, ptc_local_realloc grow);
-/* Sends the frames from *offset on (begin with 0). 1: all sent; 0: would block, call again; else -errno. pass_fd: -1 or what
- * goes with the first frame. Never raises SIGPIPE. */
+/* Sends the frames from *offset on (begin with 0). 1: all sent; 0: would block, call again; else -errno. pass_fd: -1 or
+ * what goes with the first frame. Never raises SIGPIPE. */
 int ptc_local_send(struct ptc_local_conn *c, uint16_t type, const void *data, size_t len, int pass_fd, size_t *offset);
-/* Takes one frame. 1: *ret is a whole message; 0: not yet (more_frames: call again at once); else -errno: -ECONNRESET at the
- * end, -EPROTO for what is no frame of ours, -ENOMEM. */
+/* Takes one frame. 1: *ret is a whole message; 0: not yet (more_frames: call again at once); else -errno: -ECONNRESET
+ * at the end, -EPROTO for what is no frame of ours, -ENOMEM. */
 int ptc_local_receive(struct ptc_local_conn *c, struct ptc_local_message *ret, bool *ret_more_frames);
 /* The part of ptc_local_receive that looks at bytes: as it, for a frame that came with fd (which it owns now). */
 int ptc_local_feed(struct ptc_local_conn *c, const void *frame, size_t len, int fd, struct ptc_local_message *ret);
 /* Frees what was received and closes rx_fd; not fd. */
 void ptc_local_conn_done(struct ptc_local_conn *c, void (*release)(void *p));
-/* Address of a socket file whose path may be longer than an address takes: then through its folder, opened as *ret_dir (else -1),
- * which must stay open until bind or connect has been called. 0 or -errno. */
+/* Address of a socket file whose path may be longer than an address takes: then through its folder, opened as *ret_dir
+ * (else -1), which must stay open until bind or connect has been called. 0 or -errno. */
 int ptc_local_address(const char *path, struct sockaddr_un *ret, int *ret_dir);

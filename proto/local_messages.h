@@ -28,6 +28,31 @@ const void *ptc_local_get_bytes(struct ptc_local_in *in, size_t max, size_t *ret
 /* NUL-terminated, without a NUL in it, of at most max bytes; borrowed. "" when bad. */
 const char *ptc_local_get_text(struct ptc_local_in *in, size_t max);
 
+/* A table of these writes and reads the members of a struct, in the order of the table. */
+struct ptc_local_member {
+	enum {
+		PTC_LOCAL_U8,
+		PTC_LOCAL_FLAG, /* bool */
+		PTC_LOCAL_U32,  /* or int32_t, or an array of either */
+		PTC_LOCAL_U64,
+		PTC_LOCAL_TEXT,    /* const char *: NULL is written as "", what is read is borrowed */
+		PTC_LOCAL_ARRAY,   /* char[] */
+		PTC_LOCAL_BYTES,   /* const void *, and a size_t right behind it */
+		PTC_LOCAL_EXACTLY, /* const void *, to max bytes */
+	} kind;
+	uint32_t offset, size; /* bytes, in the struct */
+	uint64_t max;          /* of a number (0: any) or of bytes */
+	bool later;            /* where the message ends before, it is 0 */
+};
+/* first to last: members of the same type that stand behind each other. */
+#define PTC_LOCAL_MEMBER(type, first, last, kind, max, later)                                                          \
+	{                                                                                                              \
+		PTC_LOCAL_##kind, offsetof(type, first),                                                               \
+			offsetof(type, last) + sizeof(((type *)0)->last) - offsetof(type, first), max, later           \
+	}
+void ptc_local_put_members(struct ptc_local_out *o, const struct ptc_local_member *f, size_t n, const void *from);
+void ptc_local_get_members(struct ptc_local_in *in, const struct ptc_local_member *f, size_t n, void *to);
+
 /* Where a rank is when it connects; what it says then leads there again. */
 enum ptc_local_resume_phase {
 	PTC_LOCAL_NOWHERE, /* in no generation */
@@ -119,8 +144,8 @@ struct ptc_local_staging {
 	struct ptc_local_in spans;
 };
 
-/* Declared memory that lies on a device: an allocation that another process can map by its IPC handle, or by the descriptor that
- * came with the message, or a range that only the rank can copy. */
+/* Declared memory that lies on a device: an allocation that another process can map by its IPC handle, or by the
+ * descriptor that came with the message, or a range that only the rank can copy. */
 struct ptc_local_device {
 	uint64_t address, bytes;  /* in the rank's address space */
 	uint64_t context, buffer; /* the driver's numbers: with process and device, which allocation this is */
@@ -148,28 +173,19 @@ struct ptc_local_filled {
 	int32_t code;    /* why: errno */
 };
 
-void ptc_local_put_hello(struct ptc_local_out *o, const struct ptc_local_hello *m);
-bool ptc_local_get_hello(const void *data, size_t len, struct ptc_local_hello *ret);
-void ptc_local_put_welcome(struct ptc_local_out *o, const struct ptc_local_welcome *m);
-bool ptc_local_get_welcome(const void *data, size_t len, struct ptc_local_welcome *ret);
+/* ptc_local_put_NAME(out, message), ptc_local_get_NAME(bytes, number, ret_message). Of rendezvous, PUT, GET and REPLY
+ * are the same; unused members are 0 or "". */
+#define PTC_LOCAL_PLAIN(X)                                                                                             \
+	X(hello) X(welcome) X(generation) X(blob) X(cursor) X(stopped) X(rendezvous) X(restored) X(filled) X(device)
+#define PTC_LOCAL_BOTH_WAYS(name)                                                                                      \
+	void ptc_local_put_##name(struct ptc_local_out *o, const struct ptc_local_##name *m);                          \
+	bool ptc_local_get_##name(const void *data, size_t len, struct ptc_local_##name *ret);
+PTC_LOCAL_PLAIN(PTC_LOCAL_BOTH_WAYS)
 void ptc_local_put_refusal(struct ptc_local_out *o, int32_t code, const char *text);
 bool ptc_local_get_refusal(const void *data, size_t len, struct ptc_local_refusal *ret);
-void ptc_local_put_generation(struct ptc_local_out *o, const struct ptc_local_generation *m);
-bool ptc_local_get_generation(const void *data, size_t len, struct ptc_local_generation *ret);
 void ptc_local_put_tensor(struct ptc_local_out *o, const struct ptc_local_tensor *m, const struct ptc_local_box *boxes);
 bool ptc_local_get_tensor(const void *data, size_t len, struct ptc_local_tensor *ret);
 bool ptc_local_get_box(struct ptc_local_tensor *t, struct ptc_local_box *ret);
-void ptc_local_put_blob(struct ptc_local_out *o, const struct ptc_local_blob *m);
-bool ptc_local_get_blob(const void *data, size_t len, struct ptc_local_blob *ret);
-void ptc_local_put_cursor(struct ptc_local_out *o, const struct ptc_local_cursor *m);
-bool ptc_local_get_cursor(const void *data, size_t len, struct ptc_local_cursor *ret);
-void ptc_local_put_stopped(struct ptc_local_out *o, const struct ptc_local_stopped *m);
-bool ptc_local_get_stopped(const void *data, size_t len, struct ptc_local_stopped *ret);
-/* RENDEZVOUS_PUT, RENDEZVOUS_GET and RENDEZVOUS_REPLY are the same; unused members are 0 or "". */
-void ptc_local_put_rendezvous(struct ptc_local_out *o, const struct ptc_local_rendezvous *m);
-bool ptc_local_get_rendezvous(const void *data, size_t len, struct ptc_local_rendezvous *ret);
-void ptc_local_put_restored(struct ptc_local_out *o, const struct ptc_local_restored *m);
-bool ptc_local_get_restored(const void *data, size_t len, struct ptc_local_restored *ret);
 void ptc_local_put_staging(struct ptc_local_out *o, uint64_t bytes, const struct ptc_local_span *spans,
 			   uint32_t nspans);
 bool ptc_local_get_staging(const void *data, size_t len, struct ptc_local_staging *ret);
@@ -177,10 +193,6 @@ bool ptc_local_get_span(struct ptc_local_staging *s, struct ptc_local_span *ret)
 void ptc_local_put_fill(struct ptc_local_out *o, const struct ptc_local_fill *m, const struct ptc_local_rows *rows);
 bool ptc_local_get_fill(const void *data, size_t len, struct ptc_local_fill *ret);
 bool ptc_local_get_rows(struct ptc_local_fill *f, struct ptc_local_rows *ret);
-void ptc_local_put_filled(struct ptc_local_out *o, const struct ptc_local_filled *m);
-bool ptc_local_get_filled(const void *data, size_t len, struct ptc_local_filled *ret);
-void ptc_local_put_device(struct ptc_local_out *o, const struct ptc_local_device *m);
-bool ptc_local_get_device(const void *data, size_t len, struct ptc_local_device *ret);
 void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t incarnation);
 bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation, uint64_t *ret_incarnation);
 /* DECLARED: whether it runs already. GO, FINISHED: the step. One number. */

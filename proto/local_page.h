@@ -28,7 +28,8 @@ struct ptc_local_report {
 };
 struct ptc_local_page {
 	uint32_t magic, version;
-	/* The rank's: 0 before the first boundary of a generation; then (step + 1) << 1, plus 1 while the state is whole. */
+	/* The rank's: 0 before the first boundary of a generation; then (step + 1) << 1, plus 1 while the state is
+	 * whole. */
 	_Alignas(64) _Atomic uint64_t state;
 	/* ptcd's: a boundary at this step or a later one waits. */
 	_Alignas(64) _Atomic uint64_t stop;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What may be declared. Failure modes: each check answers with a phrase that fits after "tensor NAME: ". */
 #include "proto/local_rules.h"
 

@@ -13,7 +13,8 @@ const char *ptc_local_field_error(const char *field);
 const char *
 ptc_local_short_error(const char *name); /* of a blob, a cursor, a key: 1..255 bytes, no control characters */
 const char *ptc_local_shape_error(uint32_t ndim, const int64_t *shape, uint32_t element_bytes);
-/* A box with at least one element: inside of shape, with memory that does not wrap and elements that do not lie on each other. */
+/* A box with at least one element: inside of shape, with memory that does not wrap and elements that do not lie on each
+ * other. */
 const char *ptc_local_box_error(uint32_t ndim, const int64_t *shape, uint32_t element_bytes,
 				const struct ptc_local_box *b);
 /* First address and the one after the last byte. */

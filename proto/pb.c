@@ -66,8 +66,7 @@ int ptc_pb_encode(const ProtobufCMessage *msg, void **ret_data, size_t *ret_len,
 	uint8_t *data = ptc_malloc(len);
 
 	if (!data)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory encoding a %s of %zu bytes",
-				     msg->descriptor->short_name, len);
+		return ptc_nomem(err);
 	memcpy(data, first, n);
 	protobuf_c_message_pack(msg, data + n);
 	*ret_data = data;

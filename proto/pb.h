@@ -16,8 +16,8 @@
 
 /* PTC_EVERSION unless we speak it. */
 int ptc_pb_version(uint32_t version, struct ptc_error *err);
-/* Where every message of ptc.v1 begins: the field that a raised build adds (base/number/versions.h). Returns its length, 0
- * in any other build. */
+/* Where every message of ptc.v1 begins: the field that a raised build adds (base/number/versions.h). Returns its
+ * length, 0 in any other build. */
 size_t ptc_pb_added(uint8_t to[PTC_PB_ADDED_BYTES]);
 /* Pass it to every generated __unpack and __free_unpacked. protobuf-c takes it non-const but never writes to it. */
 extern ProtobufCAllocator ptc_pb_allocator;

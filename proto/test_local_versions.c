@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each message of the local protocol with the fields of a later version behind it reads as it does without them, and one that ends
- * early is none. */
+/* Each message of the local protocol with the fields of a later version behind it reads as it does without them, and
+ * one that ends early is none. */
 #include "proto/local_messages.h"
 
 #include <setjmp.h>

@@ -595,7 +595,8 @@ static int say(const char *config, const struct said *v, size_t n, struct ptc_er
 		if (k)
 			rc = ptc_declared_merge_add(m, r, t, k, err);
 	}
-	rc = rc ? rc : ptc_declared_merge_finish(m, &d, err);
+	if (rc == 0)
+		rc = ptc_declared_merge_finish(m, &d, err);
 	ptc_declared_merge_free(m);
 	ptc_declared_done(&d);
 	return rc;

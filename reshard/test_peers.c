@@ -190,9 +190,9 @@ static void megatron_uneven_1d(void **state)
 	}
 }
 
-/* PyTorch test/distributed/checkpoint/test_file_system_checkpoint_cpu.py, test_load_with_different_shard_plan: a [10, 20]
- * tensor on two ranks, in halves; in four chunks of ranks 0 1 1 0; rows 2/1/3/3/1 in turns; 8/2 the other way round; every
- * ordered pair. And test_load_rowwise_to_colwise: from the halves to halves of the columns. */
+/* PyTorch test/distributed/checkpoint/test_file_system_checkpoint_cpu.py, test_load_with_different_shard_plan: a [10,
+ * 20] tensor on two ranks, in halves; in four chunks of ranks 0 1 1 0; rows 2/1/3/3/1 in turns; 8/2 the other way
+ * round; every ordered pair. And test_load_rowwise_to_colwise: from the halves to halves of the columns. */
 static void dcp_shard_plans(void **state)
 {
 	static const struct shards all[] = {
@@ -240,7 +240,8 @@ static void dcp_sharded_and_replicated(void **state)
 	every_ordered_pair(all, sizeof all / sizeof *all);
 }
 
-/* A mesh of dp times tp ranks, tp fastest; which dim each axis cuts (-1: none; both the same: dp first), in equal parts. */
+/* A mesh of dp times tp ranks, tp fastest; which dim each axis cuts (-1: none; both the same: dp first), in equal
+ * parts. */
 static struct shards mesh(int64_t rows, int64_t cols, uint32_t dp, uint32_t tp, int dp_dim, int tp_dim)
 {
 	struct shards s = { .world = dp * tp, .ndim = 2, .n = dp * tp, .shape = { rows, cols } };
@@ -270,9 +271,10 @@ static void dtensor_resharding(void **state)
 	every_ordered_pair(all, sizeof all / sizeof *all);
 }
 
-/* meta-pytorch torch_checkpointing tests/test_default_resharder.py: an (8, 8) tensor from Shard(0) to Shard(1) on 4 ranks, and
- * from [Shard(0), Shard(1)] on 2x2 to [Shard(0), Replicate()] on 4x1; (8, 4) between Replicate() and Shard(0); a state of which
- * one tensor (4, 4) keeps its rows on half of the ranks. Here every ordered pair, the same topology among them. */
+/* meta-pytorch torch_checkpointing tests/test_default_resharder.py: an (8, 8) tensor from Shard(0) to Shard(1) on 4
+ * ranks, and from [Shard(0), Shard(1)] on 2x2 to [Shard(0), Replicate()] on 4x1; (8, 4) between Replicate() and
+ * Shard(0); a state of which one tensor (4, 4) keeps its rows on half of the ranks. Here every ordered pair, the same
+ * topology among them. */
 static void torch_checkpointing_reshards(void **state)
 {
 	const struct shards wide[] = { mesh(8, 8, 4, 1, 0, -1), mesh(8, 8, 4, 1, 1, -1), mesh(8, 8, 2, 2, 0, 1) };
@@ -284,8 +286,8 @@ static void torch_checkpointing_reshards(void **state)
 	every_ordered_pair(small, 2);
 }
 
-/* There, tests/test_tensor_slice.py: of a (4, 3) tensor, the slice (2, 3) at (1, 0) is elements 3 to 9; (2, 1) at (1, 1) is no
- * contiguous range; (0, 3) at (4, 0) is empty, and so is what it shares with anything. */
+/* There, tests/test_tensor_slice.py: of a (4, 3) tensor, the slice (2, 3) at (1, 0) is elements 3 to 9; (2, 1) at (1,
+ * 1) is no contiguous range; (0, 3) at (4, 0) is empty, and so is what it shares with anything. */
 static void torch_checkpointing_slices(void **state)
 {
 	const struct ptc_box whole = { 2, { 0, 0 }, { 4, 3 } }, rows = { 2, { 1, 0 }, { 2, 3 } };
@@ -304,7 +306,8 @@ static void torch_checkpointing_slices(void **state)
 	assert_false(ptc_box_intersect(&rows, &none, &cut));
 }
 
-/* There too: negative shapes, offsets and sizes, and slices that do not fit are refused, with the tensor and what is wrong. */
+/* There too: negative shapes, offsets and sizes, and slices that do not fit are refused, with the tensor and what is
+ * wrong. */
 static void torch_checkpointing_bad_slices(void **state)
 {
 	static const struct {
@@ -368,8 +371,8 @@ static struct shards equal_parts(int64_t size, uint32_t world)
 }
 
 /* PyTorch test/distributed/checkpoint/test_planner.py, what rank 1 reads: 128 elements from 8 ranks to 4 and back
- * (test_load_with_resharding), 120 from 4 to 3 (test_load_with_world_size_diff_by_one); elements 4 to 11 of 16 in two chunks
- * (test_create_read_item_from_chunks). */
+ * (test_load_with_resharding), 120 from 4 to 3 (test_load_with_world_size_diff_by_one); elements 4 to 11 of 16 in two
+ * chunks (test_create_read_item_from_chunks). */
 static void dcp_read_plans(void **state)
 {
 	const struct shards eight = equal_parts(128, 8), four = equal_parts(128, 4), two = equal_parts(16, 2);
@@ -404,8 +407,8 @@ static struct ptc_layout *held(uint32_t world, const struct ptc_declared_tensor 
 	return l;
 }
 
-/* PyTorch test/distributed/checkpoint/test_dedup_tensors.py: tensor_0 is on both ranks, and one of them writes it; r0 and
- * r1 are on one each. Here who sends: to a rank that needs all, each of the three comes once. */
+/* PyTorch test/distributed/checkpoint/test_dedup_tensors.py: tensor_0 is on both ranks, and one of them writes it; r0
+ * and r1 are on one each. Here who sends: to a rank that needs all, each of the three comes once. */
 static void dcp_dedup(void **state)
 {
 	const int64_t four = 4, ten = 10, zero = 0;
@@ -463,8 +466,8 @@ static void modelexpress_slices(void **state)
 	assert_false(ptc_box_intersect(&left, &right, &cut));
 }
 
-/* NVIDIA ModelExpress, fused QKV of 64 query and 2 key and value heads at tp 8: groups of 32 queries, K, V are cut in 8, so
- * that keys and values are on ranks 3 and 7 only. */
+/* NVIDIA ModelExpress, fused QKV of 64 query and 2 key and value heads at tp 8: groups of 32 queries, K, V are cut in
+ * 8, so that keys and values are on ranks 3 and 7 only. */
 static void fused_qkv(struct ptc_spec *ret, struct ptc_tensor *t, struct ptc_rule *r)
 {
 	static const int64_t blocks[] = { 64 * 128, 2 * 128, 2 * 128 };
@@ -475,8 +478,8 @@ static void fused_qkv(struct ptc_spec *ret, struct ptc_tensor *t, struct ptc_rul
 	*ret = (struct ptc_spec){ .name = "m", .tensors = t, .ntensors = 1, .rules = r, .nrules = 1 };
 }
 
-/* Publishers of keys and values are missing: it fails, and says of what how much is lost. With a replica of them it does
- * not, and what the missing ones had comes from that. */
+/* Publishers of keys and values are missing: it fails, and says of what how much is lost. With a replica of them it
+ * does not, and what the missing ones had comes from that. */
 static void modelexpress_missing_publishers(void **state)
 {
 	struct ptc_spec spec;
@@ -523,7 +526,8 @@ static void modelexpress_missing_publishers(void **state)
 	ptc_layout_free(to);
 }
 
-/* NVIDIA ModelExpress, slice plans: the published tensor has another rank than the one that is filled, of equal size. */
+/* NVIDIA ModelExpress, slice plans: the published tensor has another rank than the one that is filled, of equal size.
+ */
 static void modelexpress_rank_mismatch(void **state)
 {
 	struct ptc_tensor flat = { "w", PTC_BF16, 1, { 32 } }, square = { "w", PTC_BF16, 2, { 4, 8 } };
@@ -558,9 +562,9 @@ static struct ptc_layout *padded(struct ptc_spec *spec, struct ptc_tensor *t, st
 	return l;
 }
 
-/* Megatron-core tests/unit_tests/dist_checkpointing, test_tensor_shape_mismatch: 32 rows loaded as 28 or 36 fail where shapes
- * are rigid. Here they always are, padded or not: padding is no part of a shape, and what two descriptions pad to is free to
- * differ, then only rows that are there move. */
+/* Megatron-core tests/unit_tests/dist_checkpointing, test_tensor_shape_mismatch: 32 rows loaded as 28 or 36 fail where
+ * shapes are rigid. Here they always are, padded or not: padding is no part of a shape, and what two descriptions pad
+ * to is free to differ, then only rows that are there move. */
 static void megatron_shape_mismatch(void **state)
 {
 	static const struct {
@@ -615,8 +619,8 @@ static uint64_t digest_of_halves(const uint8_t *data, int64_t column)
 	return sum;
 }
 
-/* NVIDIA ModelExpress, digests of tensors: they tell apart a single other value, values that changed places, and what is
- * behind the last whole word; a strided part counts as what it is. */
+/* NVIDIA ModelExpress, digests of tensors: they tell apart a single other value, values that changed places, and what
+ * is behind the last whole word; a strided part counts as what it is. */
 static void modelexpress_digests(void **state)
 {
 	const struct ptc_box whole = { 2, { 0, 0 }, { 4, 8 } }, odd = { 1, { 0 }, { 29 } };
@@ -643,8 +647,8 @@ static void modelexpress_digests(void **state)
 		assert_true(digest_of_halves(data, column) == digest);
 }
 
-/* NVIDIA ModelExpress, the gate on byte coverage: that every tensor's name has been published is not enough, every byte has to
- * be. One element of 64 is on no rank; a row is; a corner is; then nothing is missing. */
+/* NVIDIA ModelExpress, the gate on byte coverage: that every tensor's name has been published is not enough, every byte
+ * has to be. One element of 64 is on no rank; a row is; a corner is; then nothing is missing. */
 static void modelexpress_byte_coverage(void **state)
 {
 	static const struct {
@@ -671,7 +675,8 @@ static void modelexpress_byte_coverage(void **state)
 	}
 }
 
-/* Megatron-core's rank generators for dense and for expert tensors (parallel_state.py): 16 ranks as tp 2, dp 4, pp 2. */
+/* Megatron-core's rank generators for dense and for expert tensors (parallel_state.py): 16 ranks as tp 2, dp 4, pp 2.
+ */
 static void megatron_expert_groups(void **state)
 {
 	struct ptc_config c;

@@ -363,7 +363,8 @@ static int is_master(void *arg, const struct ptc_move *m)
 	return 0;
 }
 
-/* What nodes lack of a parameter enters none: its master does. What they have stays; nothing is lost with the last copy. */
+/* What nodes lack of a parameter enters none: its master does. What they have stays; nothing is lost with the last
+ * copy. */
 static void what_is_derived_enters_no_node(void **state)
 {
 	const int64_t elements = (4 * 16 + 64) * 24;
@@ -460,8 +461,10 @@ static void every_allocation_fails_in_turn(void **state)
 	for (uint64_t n = 1; rc; n++) {
 		ptc_alloc_fail_at(n);
 		rc = whole_run(&spec);
-		rc = rc ? rc : whole_run(&reset_spec);
-		rc = rc ? rc : whole_run(&derive_spec);
+		if (rc == 0)
+			rc = whole_run(&reset_spec);
+		if (rc == 0)
+			rc = whole_run(&derive_spec);
 		ptc_alloc_fail_at(0);
 		assert_true(rc == 0 || rc == PTC_ENOMEM);
 		assert_int_equal(ptc_alloc_live(), live);

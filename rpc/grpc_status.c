@@ -3,6 +3,7 @@
  *
  * Happy path: a ptc peer's code comes in trailing metadata "ptc-status" as
  * decimal text and its error line as the status message; both are passed on.
+ *
  * Failure modes: a status without that key comes from the core or a foreign
  * peer and is mapped by meaning, with the target named. Text from the wire is
  * cut to one line of printable bytes. */
@@ -149,7 +150,8 @@ static int connect_error(const char *reason, const char *target, struct ptc_erro
 		return ptc_error_set(err, PTC_EPEER, "nobody listens at %s (%s); is ptcd running?", name, reason);
 	if (local && strcmp(reason, "Permission denied") == 0)
 		return ptc_error_set(err, PTC_EPEER, "%s: permission denied; that socket is not for this user", name);
-	/* The kernel's queue of a listener that accepts nothing is full; the core then takes the socket for connected. */
+	/* The kernel's queue of a listener that accepts nothing is full; the core then takes the socket for connected.
+	 */
 	if (local && (strstr(reason, "recvmsg:") || strstr(reason, "Socket closed") || strstr(reason, "unavailable")))
 		return ptc_error_set(err, PTC_EPEER,
 				     "%s: connection closed at once (%s): too many connections there; try again", name,

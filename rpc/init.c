@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Library life, threads, completion queues, and the core's log.
+/* Library life, completion queues, and the core's log.
  *
- * Happy path: ptc_rpc_init() once; every thread started here has all signals
- * blocked, so that they reach the loop's thread.
- * Failure modes: a thread cannot be started (PTC_EIO). What the core logs goes
+ * Happy path: ptc_rpc_init() once; the core's own threads have all signals
+ * blocked as well as ours (base/sys/thread.h).
+ *
+ * Failure modes: the polling thread cannot be started (the process ends). What the core logs goes
  * to our debug log; its last error line is kept per thread, because some of
  * its functions tell their reason only there. */
 #include "rpc/internal.h"
 
 #include "base/log.h"
+#include "base/sys/thread.h"
 
 #include <grpc/support/log.h>
 #include <signal.h>
@@ -63,20 +65,6 @@ static void signals_block(sigset_t *ret_old)
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, ret_old);
-}
-
-int ptc_rpc_thread_start(pthread_t *ret_thread, const char *name, void *(*fn)(void *), void *arg, struct ptc_error *err)
-{
-	sigset_t old;
-	int e;
-
-	signals_block(&old);
-	e = pthread_create(ret_thread, NULL, fn, arg);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (e)
-		return ptc_error_set(err, PTC_EIO, "cannot start thread %s: %s", name, strerror(e));
-	pthread_setname_np(*ret_thread, name);
-	return 0;
 }
 
 grpc_call_error ptc_rpc_slot_start(struct ptc_rpc_slot *slot, grpc_call *call, const grpc_op *ops, size_t nops)
@@ -139,20 +127,15 @@ static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	bool stop;
-} tick = { .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER };
+} tick = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static bool tick_sleep(void)
 {
-	struct timespec until;
 	bool stop;
 
-	clock_gettime(CLOCK_MONOTONIC, &until); /* an administrator may set the other one */
-	until.tv_nsec += TICK_EVERY_MS * 1000000;
-	until.tv_sec += until.tv_nsec / 1000000000;
-	until.tv_nsec %= 1000000000;
 	pthread_mutex_lock(&tick.lock);
 	if (!tick.stop)
-		pthread_cond_clockwait(&tick.wake, &tick.lock, CLOCK_MONOTONIC, &until);
+		ptc_cond_wait_ms(&tick.wake, &tick.lock, TICK_EVERY_MS);
 	stop = tick.stop;
 	pthread_mutex_unlock(&tick.lock);
 	return !stop;
@@ -179,7 +162,8 @@ static void first_init(void)
 
 	signals_block(&old); /* the core's own threads inherit it */
 	gpr_set_log_function(on_core_log);
-	/* The C library's resolver: /etc/hosts and nsswitch as everywhere else, and c-ares 1.18 leaks each "localhost". */
+	/* The C library's resolver: /etc/hosts and nsswitch as everywhere else, and c-ares 1.18 leaks each "localhost".
+	 */
 	resolver = core_setting(RESOLVER, "native");
 	/* While calls fail fast nobody polls a connection that is being made; the core then looks at it every 5 s, by
 	 * which time its handshake has timed out. */
@@ -191,8 +175,9 @@ static void first_init(void)
 		unsetenv(BACKUP_POLL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	tick.stop = false;
+	ptc_cond_init(&tick.wake);
 	tick.cq = grpc_completion_queue_create_for_next(NULL);
-	ptc_require(ptc_rpc_thread_start(&tick.thread, "ptc-rpc-tick", tick_main, NULL, NULL) == 0);
+	ptc_require(ptc_thread_start(&tick.thread, "ptc-rpc-tick", tick_main, NULL, NULL) == 0);
 }
 
 /* ---- memory -------------------------------------------------------------------- */
@@ -225,6 +210,7 @@ static void last_shutdown(void)
 	pthread_cond_signal(&tick.wake);
 	pthread_mutex_unlock(&tick.lock);
 	pthread_join(tick.thread, NULL);
+	pthread_cond_destroy(&tick.wake);
 	ptc_rpc_cq_free(tick.cq);
 	if (quota)
 		grpc_resource_quota_unref(quota);

@@ -55,9 +55,6 @@ void ptc_rpc_cq_free(grpc_completion_queue *cq);
 
 /* ---- threads, log ------------------------------------------------------- */
 
-/* Starts a thread with every signal blocked. */
-int ptc_rpc_thread_start(pthread_t *ret_thread, const char *name, void *(*fn)(void *), void *arg,
-			 struct ptc_error *err);
 /* What the core last complained about on this thread since _clear; "" if nothing. */
 void ptc_rpc_core_log_clear(void);
 const char *ptc_rpc_core_log(void);

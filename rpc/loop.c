@@ -3,12 +3,14 @@
  *
  * Happy path: any thread appends a node and wakes the loop; the loop takes the
  * whole queue at once (wake-ups coalesce) and runs it in order.
+ *
  * Failure modes: after ptc_loop_stop() nothing is accepted (PTC_ECANCELED);
  * memory for a posted node can run out (PTC_ENOMEM), ptc_loop_call needs none. */
 #include "rpc/internal.h"
 
 #include "base/alloc.h"
 
+#include <signal.h>
 #include <uv.h>
 
 struct ptc_loop {
@@ -21,6 +23,13 @@ struct ptc_loop {
 
 struct posted {
 	struct ptc_loop_node node;
+	void (*fn)(void *arg);
+	void *arg;
+};
+
+struct work {
+	uv_work_t uv;
+	struct ptc_loop *loop;
 	void (*fn)(void *arg);
 	void *arg;
 };
@@ -63,7 +72,7 @@ int ptc_loop_new(struct uv_loop_s *uv, struct ptc_loop **ret_loop, struct ptc_er
 	int e;
 
 	if (!loop)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a loop bridge");
+		return ptc_nomem(err);
 	e = uv_async_init(uv, &loop->async, on_async);
 	if (e) {
 		ptc_free(loop);
@@ -131,6 +140,46 @@ int ptc_loop_post(struct ptc_loop *loop, void (*fn)(void *arg), void *arg)
 	rc = ptc_loop_post_node(loop, &p->node);
 	if (rc)
 		ptc_free(p);
+	return rc;
+}
+
+static void work_run(uv_work_t *uv)
+{
+	const struct work *w = uv->data;
+
+	pthread_setname_np(pthread_self(), "ptc-compute"); /* libuv starts the pool's threads, without a name */
+	w->fn(w->arg);
+}
+
+static void work_ended(uv_work_t *uv, int status)
+{
+	(void)status;
+	ptc_free(uv->data);
+}
+
+/* The first one starts the pool's threads, which inherit our signal mask. */
+static void work_queue(void *arg)
+{
+	struct work *w = arg;
+	sigset_t all, old;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	uv_queue_work(w->loop->async.loop, &w->uv, work_run, work_ended); /* fails for want of a function only */
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+int ptc_loop_work(struct ptc_loop *loop, void (*fn)(void *arg), void *arg)
+{
+	struct work *w = ptc_calloc(1, sizeof *w);
+	int rc;
+
+	if (!w)
+		return PTC_ENOMEM;
+	*w = (struct work){ .uv.data = w, .loop = loop, .fn = fn, .arg = arg };
+	rc = ptc_loop_post(loop, work_queue, w);
+	if (rc)
+		ptc_free(w);
 	return rc;
 }
 

@@ -4,6 +4,7 @@
  * Happy path: a received message is walked slice by slice, one copy from
  * socket slice to destination or none; sent parts become slices that alias
  * the caller's memory until the core has done with them.
+ *
  * Failure modes: too many parts (PTC_ELIMIT), no memory (PTC_ENOMEM): every
  * part is then released at once. */
 #include "rpc/internal.h"
@@ -117,7 +118,7 @@ int ptc_rpc_parts_pack(const struct ptc_rpc_part *parts, size_t nparts, grpc_byt
 		slices = ptc_reallocarray(NULL, nparts, sizeof *slices);
 	if (!slices) {
 		release_from(parts, 0, nparts);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a message of %zu parts", nparts);
+		return ptc_nomem(err);
 	}
 	for (size_t i = 0; i < nparts; i++)
 		slices[i] = part_slice(&parts[i]);

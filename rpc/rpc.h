@@ -2,7 +2,7 @@
 /* gRPC over the C core, behind one module. Nothing outside rpc/ includes
  * <grpc/...>. Messages are byte strings here; protobuf-c is the caller's.
  *
- * Model. Control calls start asynchronously and complete on the libuv loop.
+ * Model. Control calls, unary or answered by a stream, start asynchronously and complete on the libuv loop.
  * Bulk and other long calls are blocking and belong to the one thread that
  * uses them; each such call polls its own completion queue, so bytes go from
  * the socket to the caller's memory on one thread.
@@ -16,6 +16,7 @@
  * Happy path: server_new, add_method..., listen..., start (rpc/server/server.h);
  * channel_new, unary or stream (rpc/client/client.h); certificates: rpc/trust/tls.h;
  * protobuf messages: rpc/pb/pbcall.h. Here is what all of them share.
+ *
  * Failure modes: peer gone (PTC_EPEER), deadline (PTC_ETIMEOUT), cancelled
  * (PTC_ECANCELED), message over the limit (PTC_ELIMIT); a status sent by a
  * ptc peer arrives with the peer's own PTC_ code and text (trailing metadata
@@ -43,6 +44,9 @@ struct ptc_loop *ptc_loop_free(struct ptc_loop *loop);
 int ptc_loop_post(struct ptc_loop *loop, void (*fn)(void *arg), void *arg);
 /* Any thread but the loop's: posts and waits until fn has returned. PTC_ECANCELED after ptc_loop_stop. */
 int ptc_loop_call(struct ptc_loop *loop, void (*fn)(void *arg), void *arg);
+/* Any thread: fn computes on libuv's pool, where it may not wait for its caller. PTC_ECANCELED after ptc_loop_stop;
+ * whatever was accepted before runs to its end, also when the loop stops meanwhile. */
+int ptc_loop_work(struct ptc_loop *loop, void (*fn)(void *arg), void *arg);
 /* Loop thread: drains what was posted, refuses the rest. */
 void ptc_loop_stop(struct ptc_loop *loop);
 
@@ -58,8 +62,9 @@ void ptc_rpc_shutdown(void); /* after every channel and server is freed */
 
 enum ptc_role {
 	PTC_ROLE_NONE,
-	PTC_ROLE_USER, /* a local uid, from SO_PEERCRED */
-	PTC_ROLE_NODE, /* certificate SAN URI "ptc://node/NAME" and the DNS name of members, or the daemon's own uid on a peer socket, or --insecure-loopback */
+	PTC_ROLE_USER,  /* a local uid, from SO_PEERCRED */
+	PTC_ROLE_NODE,  /* certificate SAN URI "ptc://node/NAME" and the DNS name of members, or the daemon's own uid on
+			   a peer socket, or --insecure-loopback */
 	PTC_ROLE_ADMIN, /* certificate SAN URI "ptc://admin/NAME"; acts as uid 0 on control calls */
 };
 
@@ -80,8 +85,8 @@ struct ptc_rpc_meta {
 struct ptc_rpc_part {
 	const void *data;
 	size_t len;
-	void (*release)(
-		void *arg); /* NULL: copied before return. Else: memory stays unchanged until release(arg) is called, on any thread, exactly once, also on failure */
+	void (*release)(void *arg); /* NULL: copied before return. Else: memory stays unchanged until release(arg) is
+				       called, on any thread, exactly once, also on failure */
 	void *arg;
 };
 

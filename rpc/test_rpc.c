@@ -512,8 +512,8 @@ static bool all_over(const struct ptc_rpc_server *srv)
 	return running + waiting == 0 && atomic_load(&cut_seen) + atomic_load(&ended_seen) == atomic_load(&begun);
 }
 
-/* A caller that is cut off must not look like one that half-closes. Repeated, at any time of the call: it is a race. Half of them
- * wait until the handler has begun; the others may be cut off before the server takes them. */
+/* A caller that is cut off must not look like one that half-closes. Repeated, at any time of the call: it is a race.
+ * Half of them wait until the handler has begun; the others may be cut off before the server takes them. */
 static void cut_off_is_not_half_close(const char *method, struct fixture *f, bool first_reply)
 {
 	struct ptc_error err = PTC_ERROR_INIT;

@@ -578,7 +578,8 @@ static int h_meet(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 	return 0;
 }
 
-/* Two calls become ready while one thread is idle: it is woken for both, takes one, and sees to it that the other has a thread too. */
+/* Two calls become ready while one thread is idle: it is woken for both, takes one, and sees to it that the other has a
+ * thread too. */
 static void calls_that_are_ready_at_once(void **state)
 {
 	char path[PATH_MAX_UN], target[PATH_MAX_UN + 5];

@@ -394,8 +394,8 @@ static const char *seen(struct ptc_rpc_channel *ch, struct ptc_error *err)
 	return text;
 }
 
-/* Files are replaced under a server and its callers: each end shows the new one to connections made from then on, and a stream goes
- * on. What cannot be used is not taken. */
+/* Files are replaced under a server and its callers: each end shows the new one to connections made from then on, and a
+ * stream goes on. What cannot be used is not taken. */
 static void tls_files_are_renewed(void **state)
 {
 	struct ptc_rpc_server *srv = server();
@@ -563,8 +563,8 @@ static void a_revoked_certificate_ends(void **state)
 	ptc_rpc_server_free(srv, 0);
 }
 
-/* The other direction: a node whose certificate is revoked while we are connected to it is called no more, and what is open to it
- * ends; the node itself knows nothing of the list. */
+/* The other direction: a node whose certificate is revoked while we are connected to it is called no more, and what is
+ * open to it ends; the node itself knows nothing of the list. */
 static void an_open_channel_ends(void **state)
 {
 	struct ptc_rpc_server *srv = server();
@@ -676,8 +676,8 @@ static void an_answer_that_comes_late(void **state)
 	ptc_rpc_server_free(srv, 0);
 }
 
-/* Where no other connection can be made, because our own certificate was replaced by junk, the one that there is serves no call to
- * a node whose certificate is revoked. */
+/* Where no other connection can be made, because our own certificate was replaced by junk, the one that there is serves
+ * no call to a node whose certificate is revoked. */
 static void an_old_channel_looks_at_the_list(void **state)
 {
 	struct ptc_rpc_server *srv = server();

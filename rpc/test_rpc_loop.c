@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -196,6 +197,23 @@ static int h_wait(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 	return PTC_ECANCELED;
 }
 
+/* As many messages as the request's byte says, each with its number; then it waits, where the second byte says so. */
+static int h_count(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct ptc_rpc_message *m;
+	unsigned char ask[2] = { 0 };
+	int rc = ptc_rpc_call_recv(call, &m, err);
+
+	if (rc || !m)
+		return rc;
+	ptc_rpc_message_read(m, ask, sizeof ask);
+	for (unsigned char i = 0; i < ask[0] && rc == 0; i++)
+		rc = ptc_rpc_call_send(call, &(struct ptc_rpc_part){ .data = &i, .len = 1 }, 1, err);
+	if (rc == 0 && ask[1] == 'e')
+		rc = ptc_error_set(err, PTC_EDIGEST, "after %u messages", ask[0]);
+	return rc == 0 && ask[1] == 'w' ? h_wait(arg, call, err) : rc;
+}
+
 struct pair {
 	struct ptc_rpc_server *srv;
 	struct ptc_rpc_channel *ch;
@@ -212,6 +230,7 @@ static struct pair pair_new(void)
 	assert_int_equal(ptc_rpc_server_new(&so, &p.srv, NULL), 0);
 	assert_int_equal(ptc_rpc_server_method(p.srv, "/t.T/Echo", 1u << PTC_ROLE_NODE, h_echo, NULL, NULL), 0);
 	assert_int_equal(ptc_rpc_server_method(p.srv, "/t.T/Wait", 1u << PTC_ROLE_NODE, h_wait, NULL, NULL), 0);
+	assert_int_equal(ptc_rpc_server_method(p.srv, "/t.T/Count", 1u << PTC_ROLE_NODE, h_count, NULL, NULL), 0);
 	assert_int_equal(ptc_rpc_server_listen_insecure(p.srv, "localhost:0", &port, NULL), 0);
 	assert_int_equal(ptc_rpc_server_start(p.srv, NULL), 0);
 	snprintf(target, sizeof target, "localhost:%d", port);
@@ -246,6 +265,186 @@ static void async_calls_complete_on_the_loop(void **state)
 	ptc_rpc_client_free(c);
 	pair_free(&p);
 	assert_int_equal(d.calls, CALLS + 1);
+}
+
+/* ---- the pool ---------------------------------------------------------------- */
+
+struct work {
+	pthread_barrier_t both;
+	pthread_t loop_thread;
+	atomic_int ran, wrong;
+};
+
+static void work_fn(void *arg)
+{
+	struct work *w = arg;
+	sigset_t mask;
+
+	pthread_sigmask(SIG_SETMASK, NULL, &mask);
+	if (pthread_equal(pthread_self(), w->loop_thread) || sigismember(&mask, SIGTERM) != 1)
+		atomic_fetch_add(&w->wrong, 1);
+	pthread_barrier_wait(&w->both); /* two at once, while the loop does something else */
+	atomic_fetch_add(&w->ran, 1);
+}
+
+static void work_runs_beside_the_loop(void **state)
+{
+	struct work w = { .loop_thread = pthread_self() };
+	struct env *e = *state;
+
+	pthread_barrier_init(&w.both, NULL, 2);
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(ptc_loop_work(e->loop, work_fn, &w), 0);
+	ptc_loop_stop(e->loop); /* what was accepted runs, also when the loop is over */
+	assert_int_equal(ptc_loop_work(e->loop, work_fn, &w), PTC_ECANCELED);
+	while (atomic_load(&w.ran) < 4)
+		usleep(1000);
+	assert_int_equal(atomic_load(&w.wrong), 0);
+	uv_run(&e->uv, UV_RUN_NOWAIT);
+	pthread_barrier_destroy(&w.both);
+}
+
+/* ---- answers that stream ----------------------------------------------------- */
+
+struct counting {
+	atomic_int seen;   /* messages, in order */
+	int refuse_at;     /* -1: none */
+	bool on_loop, off; /* a message came on the loop's thread; another one than the next */
+	pthread_t loop_thread;
+	int calls, status;
+	char text[PTC_ERROR_MAX];
+};
+
+static int on_number(void *arg, struct ptc_rpc_message *m, struct ptc_error *err)
+{
+	struct counting *c = arg;
+	unsigned char n = 255;
+
+	c->on_loop |= pthread_equal(pthread_self(), c->loop_thread);
+	c->off |= ptc_rpc_message_read(m, &n, 1) != 1 || n != atomic_load(&c->seen);
+	if (atomic_load(&c->seen) == c->refuse_at)
+		return ptc_error_set(err, PTC_EDIGEST, "number %d is refused", n);
+	atomic_fetch_add(&c->seen, 1);
+	return 0;
+}
+
+static void on_counted(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
+{
+	struct counting *c = arg;
+
+	assert_true(pthread_equal(pthread_self(), c->loop_thread));
+	assert_null(reply);
+	assert_int_equal(len, 0);
+	c->calls++;
+	c->status = status;
+	snprintf(c->text, sizeof c->text, "%s", status ? err->text : "");
+}
+
+static struct ptc_rpc_async *numbers(struct ptc_rpc_client *c, struct pair *p, const char ask[2], int refuse_at,
+				     struct counting *ret)
+{
+	*ret = (struct counting){ .refuse_at = refuse_at, .loop_thread = pthread_self() };
+	return ptc_rpc_stream_async(c, p->ch, "/t.T/Count", ask, 2, on_number, on_counted, ret);
+}
+
+static void streams_come_message_by_message(void **state)
+{
+	struct env *e = *state;
+	struct pair p = pair_new();
+	struct ptc_rpc_client *c;
+	struct counting n[4];
+
+	assert_int_equal(ptc_rpc_client_new(e->loop, &c, NULL), 0);
+	numbers(c, &p, "\x64.", -1, &n[0]);
+	numbers(c, &p, "\x00.", -1, &n[1]);
+	numbers(c, &p,
+		"\x07"
+		"e",
+		-1, &n[2]);
+	numbers(c, &p,
+		"\x64"
+		"w",
+		3, &n[3]); /* the peer would go on for ever */
+	while (n[0].calls + n[1].calls + n[2].calls + n[3].calls < 4)
+		uv_run(&e->uv, UV_RUN_ONCE);
+	assert_int_equal(n[0].status, 0);
+	assert_int_equal(n[0].seen, 100);
+	assert_int_equal(n[1].status, 0);
+	assert_int_equal(n[1].seen, 0);
+	assert_int_equal(n[2].status, PTC_EDIGEST);
+	assert_int_equal(n[2].seen, 7);
+	assert_non_null(strstr(n[2].text, "after 7 messages"));
+	assert_int_equal(n[3].status, PTC_EDIGEST);
+	assert_int_equal(n[3].seen, 3);
+	assert_string_equal(n[3].text, "number 3 is refused");
+	for (int i = 0; i < 4; i++)
+		assert_false(n[i].on_loop || n[i].off);
+	ptc_rpc_client_free(c);
+	pair_free(&p);
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(n[i].calls, 1);
+}
+
+static void a_stream_is_cancelled_by_its_caller_or_with_the_client(void **state)
+{
+	struct env *e = *state;
+	struct pair p = pair_new();
+	struct ptc_rpc_client *c;
+	struct counting n[3];
+	struct ptc_rpc_async *call;
+
+	assert_int_equal(ptc_rpc_client_new(e->loop, &c, NULL), 0);
+	call = numbers(c, &p,
+		       "\x02"
+		       "w",
+		       -1, &n[0]);
+	numbers(c, &p,
+		"\x02"
+		"w",
+		-1, &n[1]);
+	numbers(c, &p,
+		"\xff"
+		"w",
+		-1, &n[2]);
+	while (atomic_load(&n[0].seen) < 2 || atomic_load(&n[1].seen) < 2)
+		usleep(1000);
+	ptc_rpc_async_cancel(call);
+	while (n[0].calls == 0)
+		uv_run(&e->uv, UV_RUN_ONCE);
+	assert_int_equal(n[0].status, PTC_ECANCELED);
+	assert_int_equal(n[1].calls, 0);
+	ptc_rpc_client_free(c);
+	for (int i = 1; i < 3; i++) {
+		assert_int_equal(n[i].calls, 1);
+		assert_int_equal(n[i].status, PTC_ECANCELED);
+	}
+	uv_run(&e->uv, UV_RUN_NOWAIT);
+	pair_free(&p);
+}
+
+static void a_stream_that_cannot_begin_calls_back(void **state)
+{
+	struct env *e = *state;
+	struct pair p = pair_new();
+	struct ptc_rpc_client *c;
+	struct counting n[4];
+
+	assert_int_equal(ptc_rpc_client_new(e->loop, &c, NULL), 0);
+	n[3] = (struct counting){ .refuse_at = -1, .loop_thread = pthread_self() };
+	ptc_rpc_async_cancel(ptc_rpc_stream_async(c, p.ch, "not a method", "\x01.", 2, on_number, on_counted, &n[3]));
+	for (int at = 1; at <= 3; at++) {
+		ptc_alloc_fail_at((uint64_t)at);
+		numbers(c, &p, "\x01.", -1, &n[at - 1]);
+		while (n[at - 1].calls == 0)
+			uv_run(&e->uv, UV_RUN_ONCE);
+		ptc_alloc_fail_at(0);
+		assert_int_equal(n[at - 1].calls, 1);
+	}
+	assert_int_equal(n[0].status, PTC_ENOMEM);
+	assert_int_equal(n[3].calls, 1);
+	assert_int_equal(n[3].status, PTC_EINVAL);
+	ptc_rpc_client_free(c);
+	pair_free(&p);
 }
 
 static void freeing_cancels_each_exactly_once(void **state)
@@ -333,6 +532,10 @@ int main(void)
 		WITH(posts_arrive_in_order),
 		WITH(stop_drains_then_refuses),
 		WITH(async_calls_complete_on_the_loop),
+		WITH(streams_come_message_by_message),
+		WITH(a_stream_is_cancelled_by_its_caller_or_with_the_client),
+		WITH(a_stream_that_cannot_begin_calls_back),
+		WITH(work_runs_beside_the_loop),
 		WITH(freeing_cancels_each_exactly_once),
 		WITH(client_freed_by_a_callback),
 		WITH(stopped_loop_leaves_callbacks_to_free),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The process's quota: senders that nobody reads from fill the windows of their streams; with a quota all of them
- * together take little more than it, without one each takes its (small) window. The senders' bytes are one static block, so what
- * grows is what the core buffers. Afterwards a call goes through as ever. */
+ * together take little more than it, without one each takes its (small) window. The senders' bytes are one static
+ * block, so what grows is what the core buffers. Afterwards a call goes through as ever. */
 #include "base/alloc.h"
 #include "base/sys/sys.h"
 #include "rpc/client/client.h"

@@ -6,8 +6,8 @@
  * each (RACKS: - for none). One line of JSON for each plan:
  * {"error": text}, or {"now": [[node, device], ...], "gap": bytes,
  * "groups": [TP groups, split, across racks],
- * "totals": [kept, in_place, within, between], "reset": bytes, "derived": bytes, "nodes": [[in, out, within, peak], ...],
- * "moves": [[kind, item, src node, src rank, dst rank, [offset], [extent]], ...]} in elements. */
+ * "totals": [kept, in_place, within, between], "reset": bytes, "derived": bytes, "nodes": [[in, out, within, peak],
+ * ...], "moves": [[kind, item, src node, src rank, dst rank, [offset], [extent]], ...]} in elements. */
 #include "base/alloc.h"
 #include "formats/job/job.h"
 #include "reshard/place/place.h"

@@ -1,8 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What planner/ says of published cases, for tests/planner_replay.py: one JSON request a line on
  * standard input, one answer a line on standard output. A request is
- *   {"cases": [case, ...], "train": [index, ...], "peaks": [index, ...], "prior": [11 numbers], "settings": [reach, size, noise, prior]}
- * and a case {"model": {...}, "cluster": {...}, "config": {...}, "rules": {...}, "batch": G,
+ *   {"cases": [case, ...], "train": [index, ...], "peaks": [index, ...], "prior": [11 numbers], "settings": [reach,
+ * size, noise, prior]} and a case {"model": {...}, "cluster": {...}, "config": {...}, "rules": {...}, "batch": G,
  * "step": seconds, "peak": bytes}. With "train" the coefficients are fitted to these cases' steps
  * first, with "peaks" the memory rules to these cases' peaks. A case that cannot be is answered
  * {"error": text}; a wrong request ends the program. */

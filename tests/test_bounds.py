@@ -13,11 +13,11 @@ import harness
 import numpy as np
 import state as states
 import wire
-from harness import PATIENCE, ROOT, SANITIZED, Job, needs, skip_unless_root
+from harness import PATIENCE, ROOT, SANITIZED, SLOWED, Job, needs, skip_unless_root
 
 UID = 54500 # the first attacker's; nobody has these
 HONEST = 54999
-BOUND_S = 1.0 * PATIENCE
+BOUND_S = 1.0 * SLOWED
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
 
 

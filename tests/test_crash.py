@@ -20,6 +20,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 import unittest
@@ -515,14 +516,17 @@ class Crash(harness.Case):
                     print(f"{first} is a rank's node: it has to come back", flush=True)
                 self.arm(c.nodes[first], point)
                 caller = next(n for n in c.nodes if n != first)
-                self.quietly(c, "resize", job.name, "--config", there, "--wait", node=caller)
-                wait_for(lambda: not c.nodes[first].pid(), 10, f"the death of {first} at {point}") # noqa: B023
+                client = threading.Thread(target=self.quietly, args=(c, "resize", job.name, "--config", there, "--wait"),
+                                          kwargs={"node": caller}) # which follows the switch to its end
+                client.start()
+                wait_for(lambda: not c.nodes[first].pid(), 10 * PATIENCE, f"the death of {first} at {point}") # noqa: B023
                 back = first in nodes
                 if back: # and perhaps it controls the job again
                     self.recover(c)
                 second = wait_for(lambda: (lambda s: s["phase"] == "idle" and (back or s["controller"] != first) # noqa: B023
                                            and s["controller"])(job.status(node=caller)), # noqa: B023
                                   30 * PATIENCE, "another controller that has finished", 0.05)
+                client.join()
                 config = job.status(node=caller)["config"]
                 print(f"{first} dead at {point}: {second} went on to {config}", flush=True)
                 self.assertTrue(same(config, there), "the switch was written down; it is to be finished")
@@ -585,6 +589,60 @@ class Crash(harness.Case):
             for victim, point in plan:
                 self.reach(point, lambda: attempt(victim, point)) # noqa: B023
             self.check_reached()
+            self.assert_empty(c)
+
+    def lose_controller(self, c, job, point, ask):
+        """The job's controller dies at the point while ask(another node) runs; what ptcctl said."""
+        victim, said = self.controller_of(c, job), []
+        node = next(n for n in c.nodes if n != victim)
+        self.forget(c.nodes[victim])
+        self.arm(c.nodes[victim], point)
+        self.assertTrue(self.while_running(c, lambda: said.append(ask(node)), c.nodes[victim]), f"{point} was not reached")
+        return said[0]
+
+    def test_import_is_followed_when_the_controller_dies(self):
+        """Once all its bytes are there, who asked hears at another node what becomes of the import: committed by the next controller, or aborted."""
+        with self.crash_cluster(nodes=3) as c:
+            self.up(c)
+            for i, point in enumerate(("etcd.commit2.before", "etcd.commit2.after")):
+                with self.subTest(point):
+                    job = self.start(c, f"import{i}")
+                    job.create()
+                    r = self.lose_controller(c, job, point, lambda node: self.quietly(c, *job.import_args("tp=2"), "--format", "json", node=node)) # noqa: B023
+                    there = job.wait_idle(90)["has_state"]
+                    self.assertEqual(0 if there else 1, r.returncode, r.stderr)
+                    if there:
+                        summary = json.loads(r.stdout)
+                        self.assertEqual((1, True), (summary["generation"], summary["taken_over"])) # its kind is in an event that nobody may have written
+                        job.check_whole(self)
+                    else:
+                        self.assertRegex(r.stderr, r"(?m)^ptcctl import: .*(aborted|controller)[^\n]*\n\Z")
+                    job.delete()
+            self.assert_empty(c)
+
+    def test_delete_is_followed_when_the_controller_dies(self):
+        """Before the job has gone, and after: who asked another node hears that it is deleted, and by then it is."""
+        with self.crash_cluster(nodes=3) as c:
+            self.up(c)
+            for point in ("etcd.unjob.before", "etcd.unjob.after"):
+                with self.subTest(point):
+                    job = self.start(c, point.replace(".", "-"))
+                    job.imported("tp=2")
+                    r = self.lose_controller(c, job, point, lambda node: job.delete(check=False, node=node)) # noqa: B023
+                    self.assertEqual(0, r.returncode, r.stderr)
+                    self.assertNotIn(job.name, c.ptcctl("job", "list").stdout)
+            self.assert_empty(c)
+
+    def test_delete_asked_of_a_dead_controller(self):
+        """The controller died a moment ago, and nobody knows yet: the next one deletes the job."""
+        with self.crash_cluster(nodes=3) as c:
+            self.up(c)
+            job = self.start(c, "orphan")
+            job.create(node="n1")
+            victim = self.controller_of(c, job)
+            c.nodes[victim].kill()
+            self.assertEqual(0, job.delete(check=False, node=next(n for n in c.nodes if n not in (victim, "n0"))).returncode)
+            self.recover(c)
             self.assert_empty(c)
 
     def test_points_of_datasets(self):
@@ -952,6 +1010,17 @@ class Crash(harness.Case):
         c.ptcctl("job", "delete", job.name)
         wait_for(lambda: not job.processes(), 30 * PATIENCE, "the end of every rank", 0.1)
 
+    def chunks_lost(self, c, client):
+        """A job whose chunks are gone from a node begins anew there."""
+        twice = self.start(c, "twice")
+        twice.imported("dp=4", env=client)
+        c.nodes["n2"].kill()
+        os.unlink(os.path.join(c.nodes["n2"].chunk_dir, twice.status()["uuid"], "data.mdb"))
+        c.start_node(c.nodes["n2"], {**self.env(c.nodes["n2"]), **client})
+        self.settle(c)
+        twice.resize("dp=4")
+        twice.delete()
+
     def gpu_copies(self, client):
         """Of ptc-gpu, which these jobs do not start, as their tensors are in host memory: copies of its client's own test."""
         r = subprocess.run([harness.binary("daemon/gpu/client/test_gpu_client"), "test_ring"], stdout=subprocess.PIPE,
@@ -959,6 +1028,14 @@ class Crash(harness.Case):
                            env={**os.environ, **client, "PTC_GPU": harness.binary("daemon/ptc-gpu"),
                                 "LD_LIBRARY_PATH": harness.binary("tests/gpu/fake")})
         self.assertEqual(0, r.returncode, r.stdout)
+
+    def elsewhere(self, client):
+        """Blocks that are healed, one that is not, and copies: of clusters of their own, whose stores may be written to."""
+        for module, test in (("test_damage", "Damage.test_another_copy"), ("test_damage", "Damage.test_unhealed"),
+                             ("test_keep_copies", "KeepCopies.test_racks")):
+            r = subprocess.run([sys.executable, "-B", os.path.join(ROOT, "tests", "run"), module, test], stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, env={**os.environ, **client})
+            self.assertEqual(0, r.returncode, r.stdout)
 
     @harness.labels("repeats")
     def test_every_point_is_reached(self):
@@ -1002,8 +1079,11 @@ class Crash(harness.Case):
             thread.join()
             c.ptcctl("drain", "n3", check=False)
             c.ptcctl("drain", "n3", "--undo")
+            c.ptcctl("node", "lost", "n3", "--undo")
+            self.chunks_lost(c, client)
             self.live_jobs(c, client)
             self.gpu_copies(client)
+            self.elsewhere(client)
             c.nodes["n2"].kill() # its socket is stale now, its lease to be revoked
             c.start_node(c.nodes["n2"], client)
             self.settle(c) # one that is just starting when etcd goes away says so and ends

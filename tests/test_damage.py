@@ -11,11 +11,13 @@ import re
 import signal
 import struct
 import subprocess
+import time
 import unittest
 
 import harness
 import live
 import numpy as np
+import oracle
 import state as states
 from harness import PATIENCE, Job, wait_for
 from test_fuse import CAN_MOUNT, Mount
@@ -104,18 +106,112 @@ class Damage(harness.Case):
             job.resize("tp=1", extra=("--nodes", "n1"))
             job.check_whole(self)
 
-    @harness.labels("repeats")
+    def kinds(self, c, job="j"):
+        return [e["kind"] for e in self.events(c, job)]
+
+    def scrub(self, c, node):
+        """What the scrubber of the node says of itself."""
+        return json.loads(c.ptcctl("status", "--format", "json", node=node).stdout)["daemon"]["scrub"]
+
     def test_another_copy(self):
-        """Where another node has the same bytes, a whole export takes its; a rank's file is that rank's, so it is refused."""
-        with self.cluster(nodes=2, devices=1) as c:
-            job = self.job(c, "dp=2")
+        """Where another node has the same bytes, whoever reads gets right ones: a rank's file, the whole, a switch. The block is
+        healed by it. The scrubber reads nothing here."""
+        with self.cluster(nodes=3, devices=2, scrub={"rate": "0B"}) as c:
+            job = self.job(c, "dp=3")
+            reads = [lambda: job.check_ranks(self, oracle.Config("dp=3"), TP), lambda: c.ptcctl("verify", "j", "--repair"),
+                     lambda: job.resize("tp=2,dp=3"), lambda: job.resize("dp=6"), lambda: job.check_whole(self)]
+            for i, read in enumerate(reads):
+                with self.subTest(i):
+                    seen = self.kinds(c).count("healed")
+                    self.flip(c, job, row=100 + 600 * i)
+                    read()
+                    wait_for(lambda: self.kinds(c).count("healed") > seen, 10 * PATIENCE, "the event")
+                    c.ptcctl("verify", "j")
             job.check_whole(self)
-            job.export(self.path("ranks"), ranks=True)
+            job.check_ranks(self, oracle.Config("dp=6"), TP)
+            self.assertNotIn("unhealed", self.kinds(c))
+            healed = [e for e in self.events(c) if e["kind"] == "healed"][0]
+            self.assertRegex(healed["text"], r'^node n0: tensor "a", rows \d+ to \d+: block .*; healed from node n[12]$')
+            self.assertNotIn("damaged", job.status())
+
+    def test_scrubber(self):
+        """Bits flip in chunks that nobody reads: the scrubber finds and heals them, and says how far it is."""
+        with self.cluster(nodes=2, devices=1, scrub={"rate": "64MiB", "pause": "0s"}) as c:
+            job = self.job(c, "dp=2")
+            for name, row in (("a", 7), ("b", 2000), ("a", 4000)):
+                self.flip(c, job, name=name, row=row)
+            wait_for(lambda: self.kinds(c).count("healed") >= 3, 30 * PATIENCE, "three healed blocks")
+            c.ptcctl("verify", "j")
+            rounds = self.scrub(c, "n0")["rounds"]
+            wait_for(lambda: self.scrub(c, "n0")["rounds"] > rounds + 1, 30 * PATIENCE, "a round without a find")
+            said = self.scrub(c, "n0")
+            self.assertEqual((64 << 20, 3, 3, 0), tuple(said[k] for k in ("rate", "found_blocks", "healed_blocks", "damaged_blocks")))
+            self.assertGreaterEqual(said["bytes"], said["rounds"] * 16 << 20)
+            job.check_whole(self)
+            job.check_ranks(self, oracle.Config("dp=2"), TP)
+
+    def test_scrubber_rate(self):
+        """It reads no faster than it may."""
+        with self.cluster(nodes=1, devices=1, scrub={"rate": "2MiB", "pause": "0s"}) as c:
+            self.job(c, "dp=1")
+            begin, before = time.monotonic(), self.scrub(c, "n0")["bytes"]
+            wait_for(lambda: self.scrub(c, "n0")["bytes"] > before + (6 << 20), 60 * PATIENCE, "it reads")
+            read = self.scrub(c, "n0")["bytes"] - before
+            self.assertLessEqual(read, (2 << 20) * (time.monotonic() - begin) + (2 << 20))
+
+    def test_unhealed(self):
+        """The only copy is damaged: status, an event and the metrics say which tensor on which node, until it is right."""
+        with self.cluster(nodes=2, devices=1, scrub={"rate": "64MiB", "pause": "0s"}) as c:
+            job = self.job(c, "tp=2")
             self.flip(c, job)
-            for node in c.nodes:
-                job.check_whole(self, node=node)
-            self.refused(c, "export", "j", "--ranks", self.path("again"), contains='"a"')
-            self.refused(c, "verify", "j", contains='"a"')
+            damaged = wait_for(lambda: job.status().get("damaged"), 30 * PATIENCE, "status says so")
+            self.assertEqual([("n0", 1)], [(d["node"], d["blocks"]) for d in damaged])
+            self.assertEqual("a", damaged[0]["list"][0]["tensor"])
+            self.assertRegex(damaged[0]["list"][0]["text"], r"^rows \d+ to \d+: block \d+ of chunk \d+ does not match its checksum$")
+            self.assertRegex(c.ptcctl("status", "j").stdout, r"warning: 1 damaged blocks on node n0 .*\n  a  rows")
+            said = [e["text"] for e in self.events(c) if e["kind"] == "unhealed"]
+            self.assertEqual(1, len(said), said)
+            self.assertRegex(said[0], r'^node n0: tensor "a", rows .*no other node has all of its bytes$')
+            self.refused(c, "verify", "j", "--repair", contains='"a"')
+            self.assertEqual(1, self.scrub(c, "n0")["damaged_blocks"])
+            self.flip(c, job)
+            wait_for(lambda: "damaged" not in job.status(), 60 * PATIENCE, "status says nothing any more")
+            c.ptcctl("verify", "j")
+            self.assertEqual(1, self.kinds(c).count("unhealed"))
+
+    @harness.labels("repeats")
+    def test_stopped_while_healing(self):
+        """Five blocks are damaged, and the only node with copies says nothing: a daemon that is told to stop does, within what systemd
+        gives it, though it would ask for minutes."""
+        with self.cluster(nodes=2, devices=1, scrub={"rate": "256MiB", "pause": "0s"}) as c:
+            job = self.job(c, "dp=2")
+            silent = c.nodes["n1"].pid()
+            os.kill(silent, signal.SIGSTOP)
+            try:
+                for row in range(100, 2600, 500):
+                    self.flip(c, job, row=row)
+                wait_for(lambda: self.scrub(c, "n0")["found_blocks"], 30 * PATIENCE, "the scrubber to find it")
+                os.kill(c.nodes["n0"].pid(), signal.SIGTERM)
+                wait_for(lambda: not c.nodes["n0"].pid(), 25 * PATIENCE, "the daemon's end")
+            finally:
+                os.kill(silent, signal.SIGCONT)
+
+    @harness.labels("repeats")
+    def test_killed_while_healing(self):
+        """A daemon is killed in the middle of a block that it heals, and wherever else it heals: after its restart the block is
+        healed, and until then nobody is given other bytes."""
+        for point in ("before", "middle", "after"):
+            with self.subTest(point), self.cluster(nodes=2, devices=1, scrub={"rate": "0B"},
+                                                   env={"n1": {"PTC_FAULT": f"store.heal.{point}=kill"}}) as c:
+                job = self.job(c, "dp=2")
+                self.flip(c, job, nodes=("n1",))
+                c.ptcctl("verify", "j", check=False)
+                wait_for(lambda: not c.nodes["n1"].pid(), 30 * PATIENCE, "the daemon is dead")
+                c.restart("n1", timeout_s=60 * PATIENCE)
+                c.ptcctl("verify", "j", "--repair")
+                c.ptcctl("verify", "j")
+                job.check_whole(self, node="n1")
+                job.check_ranks(self, oracle.Config("dp=2"), TP)
 
     @unittest.skipUnless(CAN_MOUNT, "FUSE cannot be mounted here")
     @harness.labels("repeats")
@@ -174,6 +270,27 @@ class Damage(harness.Case):
             for m in mounts.values():
                 m.stop()
 
+    @unittest.skipUnless(CAN_MOUNT, "FUSE cannot be mounted here")
+    def test_files_heal(self):
+        """A file whose bytes another node has, too: a reader past the page cache is given right ones, and the block is healed."""
+        with self.cluster(nodes=2, devices=1, scrub={"rate": "0B"}) as c:
+            job = self.job(c, "dp=2")
+            m = Mount(self, c)
+            path = m.path("j", "state", "latest", "model.safetensors")
+            whole = job.state.tensors["param"]["a"].tobytes()
+            with open(path, "rb") as f:
+                n = struct.unpack("<Q", f.read(8))[0]
+                at = 8 + n + json.loads(f.read(n))["a"]["data_offsets"][0]
+            self.flip(c, job)
+            fd, buffer = os.open(path, os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, 1 << 20)
+            try:
+                self.assertEqual(1 << 20, os.preadv(fd, [buffer], at))
+            finally:
+                os.close(fd)
+            self.assertEqual(whole[:1 << 20], buffer[:])
+            wait_for(lambda: "healed" in self.kinds(c), 30 * PATIENCE, "the event")
+            m.stop()
+
     # ---- ranks ---------------------------------------------------------------------------------------------------
 
     ROW, HEAD = 4000, slice(4000, 4016) # of layer 1: no other tensor has these values after any step
@@ -203,26 +320,26 @@ class Damage(harness.Case):
         os.rename(self.path("fault.new"), self.path("fault"))
 
     def test_no_run_from_it(self):
-        """The state that ranks stopped with is damaged at one node after it was read: no rank takes a step with it, in whatever
-        configuration; put right, the next run goes on from it."""
+        """The state that ranks stopped with is damaged after it was read, in every copy: no rank takes a step with it, in whatever
+        configuration. One copy put right, the next run goes on from it, and the other is healed."""
         with self.cluster(nodes=2, devices=2) as c:
             job = self.live_job(c)
             step = self.at_rest(c, job)
             ran = job.steps_logged()
-            self.flip_bytes(c, self.uuid, ("n0",), self.part(step))
+            self.flip_bytes(c, self.uuid, ("n0", "n1"), self.part(step))
             for config in ("tp=2,dp=2", "tp=1,dp=4"):
-                self.refused(c, "run", job.name, "--config", config, "--wait", contains='node n0: tensor "layer.1.weight"',
+                self.refused(c, "run", job.name, "--config", config, "--wait", contains='tensor "layer.1.weight"',
                              timeout_s=60 * PATIENCE)
                 self.assertEqual((step, "stopped"), (job.status()["step"], job.status()["run"]["state"]))
             self.assertEqual(ran, job.steps_logged())
-            self.flip_bytes(c, self.uuid, ("n0",), self.part(step))
+            self.flip_bytes(c, self.uuid, ("n1",), self.part(step))
             c.ptcctl("run", job.name, "--config", "tp=4", "--wait", timeout_s=60 * PATIENCE)
             job.wait_step(step + 3)
             after = self.at_rest(c, job)
             self.assertGreaterEqual(after, step + 3)
 
     def test_no_restore_of_it(self):
-        """What a switch has put together, verified and is about to commit is damaged at one node: the ranks there are not given it.
+        """What a switch has put together, verified and is about to commit is damaged in every copy: ranks are not given it.
         They fail by the name of the tensor, no rank takes a step, and put right, all goes on with the step before."""
         self.arm()
         with self.cluster(nodes=2, devices=2, env={n: {"PTC_FAULT_FILE": self.path("fault")} for n in ("n0", "n1")}) as c:
@@ -241,18 +358,31 @@ class Damage(harness.Case):
                     return f.read().rpartition(")")[2].split()[0] == "T"
 
             wait_for(is_stopped, 60 * PATIENCE, "the second commit", 0.02)
-            self.flip_bytes(c, self.uuid, ("n0",), self.part(step))
+            self.flip_bytes(c, self.uuid, ("n0", "n1"), self.part(step))
             self.arm()
             os.kill(pid, signal.SIGCONT)
             run.communicate(timeout=120 * PATIENCE) # the switch is committed; what its ranks do then is told by status and events
             failed = job.wait_run("failed")
-            self.assertRegex(failed["run"]["text"], r'^node n0: restoring "layer\.1\.weight" on rank [01]: tensor "layer\.1\.weight", '
+            self.assertRegex(failed["run"]["text"], r'^node n[01]: restoring "layer\.1\.weight" on rank [0-3]: tensor "layer\.1\.weight", '
                              r"rows \d+ to \d+: block \d+ of chunk \d+ does not match its checksum")
             self.assertEqual(step, failed["step"])
-            self.assertEqual([], [key for key in job.steps_logged() if key not in ran and key[2] in (0, 1)], "ranks at n0 went on")
-            self.assertEqual(1, len([e for e in self.events(c, job.name) if e["kind"] == "damaged"]))
-            self.refused(c, "run", job.name, "--config", "tp=2,dp=2", "--wait", contains='node n0: tensor "layer.1.weight"')
+            self.assertEqual([], [key for key in job.steps_logged() if key not in ran], "ranks went on")
+            self.assertIn("unhealed", self.kinds(c, job.name))
+            self.refused(c, "run", job.name, "--config", "tp=2,dp=2", "--wait", contains='tensor "layer.1.weight"')
+            self.flip_bytes(c, self.uuid, ("n0", "n1"), self.part(step))
+            c.ptcctl("run", job.name, "--config", "tp=2,dp=2", "--wait", timeout_s=60 * PATIENCE)
+            job.wait_step(step + 3)
+            self.assertGreaterEqual(self.at_rest(c, job), step + 3)
+
+    def test_restore_heals(self):
+        """The same, but damaged at one node only: its ranks are given what the other has, and go on."""
+        self.arm()
+        with self.cluster(nodes=2, devices=2, scrub={"rate": "0B"}) as c:
+            job = self.live_job(c)
+            step = self.at_rest(c, job)
             self.flip_bytes(c, self.uuid, ("n0",), self.part(step))
             c.ptcctl("run", job.name, "--config", "tp=2,dp=2", "--wait", timeout_s=60 * PATIENCE)
             job.wait_step(step + 3)
             self.assertGreaterEqual(self.at_rest(c, job), step + 3)
+            self.assertIn("healed", self.kinds(c, job.name))
+            self.assertNotIn("unhealed", self.kinds(c, job.name))

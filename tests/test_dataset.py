@@ -273,7 +273,7 @@ class Dataset(harness.Case):
             os.utime(f.name, ns=(st.st_atime_ns, st.st_mtime_ns))
             same("c.idx has changed .* its time are as they were" if whole else None)  # a quick look cannot see it
             touch(prefix + ".idx")
-            same("c.idx has been written")
+            same("c.idx was written to")
         oracle.write_indexed(prefix, [[1] * 5, [2] * 7])
         self.opened("indexed", prefix)
         self.ask("print", 0)
@@ -292,7 +292,7 @@ class Dataset(harness.Case):
         self.ask("print", 1)
         same()
         touch(os.path.join(root, "3"))
-        same("files in it have been written")
+        same("files in it were written to")
         os.unlink(os.path.join(root, "4"))
         same("other files than when")
 

@@ -75,7 +75,7 @@ class DatasetCtl(harness.Case):
     def refusals(self, c):
         self.fails(c, 2, "cannot tell what", "dataset", "add", "x", self.path("flat.bin"))
         self.fails(c, 2, "needs --dtype and --record", "dataset", "add", "x", self.path("flat.bin"), "--kind", "flat")
-        self.fails(c, 2, "none of those", "dataset", "add", "x", self.path("flat.bin"), "--kind", "flat", "--dtype", "int5")
+        self.fails(c, 2, "not supported; docs/dataset.md", "dataset", "add", "x", self.path("flat.bin"), "--kind", "flat", "--dtype", "int5")
         self.fails(c, 2, "indexed, flat, npy or files, not", "dataset", "add", "x", self.path("flat.bin"), "--kind", "tape")
         self.fails(c, 1, "cannot open .*none", "dataset", "add", "x", self.path("none"), "--kind", "npy")
         self.fails(c, 1, "X_y", "dataset", "add", "X_y", self.path("rows.npy"))

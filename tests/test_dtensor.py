@@ -15,7 +15,7 @@ import numpy as np
 import state as states
 from test_layout import Dump, spec_of
 
-CASES = 400 if harness.LONG else 250
+CASES = 400 if harness.LONG else 100
 TORCH = importlib.util.find_spec("torch") is not None
 
 

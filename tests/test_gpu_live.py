@@ -80,6 +80,13 @@ class GpuLive(harness.Case):
         with open(os.path.join(self.gpu, "faults"), "w") as f:
             f.write("".join(rule + "\n" for rule in rules))
 
+    def tried(self, job):
+        """What each rank's status says of its device memory, once ptc-gpu has tried to open it, which goes on beside training."""
+        def look():
+            said = {r: s["device_memory"] for r, s in job.ranks().items()}
+            return said if all(s["copied_by"] != "untried" for s in said.values()) else None
+        return wait_for(look, 20 * PATIENCE, "ptc-gpu to try")
+
     def resizes(self, c, by, why="", **options):
         """tp=2, tp=1, dp=2, tp=2, where replicas are compared, too: at each stop and after each restore the bytes are right; who copied is what status says."""
         job = GpuJob(c, self.dir, self.gpu, **options)
@@ -87,7 +94,7 @@ class GpuLive(harness.Case):
         at = 0
         for config in ("tp=1", "dp=2", "tp=2"):
             job.wait_step(at + 10)
-            said = {r: s["device_memory"] for r, s in job.ranks().items()}
+            said = self.tried(job)
             self.assertEqual({by}, {s["copied_by"] for s in said.values()}, said)
             for s in said.values():
                 self.assertIn(why, s.get("why", ""))

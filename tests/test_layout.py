@@ -119,7 +119,7 @@ class Layout(harness.Case):
     def test_rules(self):
         """Random rules of every sort, alone and together, from one random configuration to another and back. What the
         oracle cannot cut must be refused."""
-        cases = int(os.environ.get("PTC_CASES", 40000 if LONG else 1000 if SANITIZED else 10000))
+        cases = int(os.environ.get("PTC_CASES", 40000 if LONG else 500 if SANITIZED else 3000))
         asked = refused = done = 0
         with Dump() as dump:
             while done < cases:

@@ -153,6 +153,7 @@ class Memory(harness.Case):
         wait_for(lambda: most() < max(before * 3 // 4, 48 * MIB), 40, f"less than the {before / MIB:.0f} MiB a busy daemon had",
                  0.5)
 
+    @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1")
     @skip_unless_root
     def test_many_import_streams(self):
         """What a gateway and its nodes buffer is bounded whatever the number of streams."""
@@ -192,6 +193,7 @@ class Memory(harness.Case):
             self.assertEqual([1, before["snapshot"], before["config"], "idle"], [after[k] for k in ("generation", "snapshot", "config", "phase")])
             job.check_whole(self)
 
+    @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1")
     def test_import_and_export_stream(self):
         """4 GiB through import and export; anonymous memory of client and daemons grows by less than 512 MiB. In the short run
         1 GiB and 192 MiB. A copy of what a node holds would show: it is 1 GiB of the 4 GiB, 256 MiB of the 1 GiB, or the whole

@@ -424,7 +424,7 @@ class Partitions(harness.Case):
             mount = Mount(self, c)
             self.assertRaises(OSError, os.listdir, mount.path(job.name, "data", "d", "gen-1"))
             with open(mount.log) as f:
-                self.assertIn("dataset d is another one than when the job was created", f.read())
+                self.assertIn("dataset d has another source than when the job was created", f.read())
             mount.stop()
             other = live.Job(c, self.path("x"), name="other", run={"data": {"d": {"dataset": "nothing"}}})
             p = other.run("dp=1", check=False)

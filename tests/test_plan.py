@@ -386,7 +386,7 @@ class Plan(harness.Case):
         self.assertGreater(seen.get("compared", 0), cases // 10)
 
     def test_random(self):
-        self.many(30000 if LONG else 200 if SANITIZED else 1500, False)
+        self.many(30000 if LONG else 200 if SANITIZED else 1000, False)
 
     def test_few_blocks_on_many_nodes(self):
         """The best is found wherever there are at most 8 blocks: k replicas, s to a node, of what N nodes have a part each of enter
@@ -430,7 +430,7 @@ class Plan(harness.Case):
 
     def test_constraints(self):
         """Lost and drained nodes, failed devices, pins and racks."""
-        self.many(30000 if LONG else 200 if SANITIZED else 1500, True)
+        self.many(30000 if LONG else 200 if SANITIZED else 1000, True)
 
 
 class Offline(harness.Case):

@@ -16,7 +16,7 @@ import harness
 import live
 import numpy as np
 import state as states
-from harness import LONG, PATIENCE, SANITIZED, Job, skip_unless_root, wait_for
+from harness import LONG, PATIENCE, SANITIZED, SLOWED, Job, skip_unless_root, wait_for
 
 OTHER_UID = 65534
 OTHER = ["setpriv", f"--reuid={OTHER_UID}", "--clear-groups"]
@@ -96,7 +96,7 @@ class Quota(harness.Case):
                     for i in range(2):
                         self.create(c, f"large-{i}", 5000)
                     line = self.refused_job(c, "large-2", "(quota.documents)", 5000)
-                    self.assertIn("may take 1.00 MiB", line)
+                    self.assertIn("may have 1.00 MiB", line)
                     self.assertLess(live.database(c)[0], 48 * MiB)
                     job.resize(["tp=2", "tp=1"][turn % 2])
                     self.small_job(c, f"other-{turn}")
@@ -107,8 +107,8 @@ class Quota(harness.Case):
                 asking.join()
             waits.sort()
             print(f"{len(waits)} questions, answered within {waits[len(waits) // 2]:.3f} s, the slowest {waits[-1]:.3f} s", flush=True)
-            self.assertLess(waits[len(waits) * 9 // 10], 1 * PATIENCE)
-            self.assertLess(waits[-1], 5 * PATIENCE)
+            self.assertLess(waits[len(waits) * 9 // 10], 1 * SLOWED)
+            self.assertLess(waits[-1], 5 * SLOWED)
             kept = json.loads(c.etcdctl("get", "--prefix", "/ptc/blobs/", "-w", "json").stdout)["kvs"]
             self.assertLess(sum(len(kv.get("value", "")) for kv in kept), 64 << 10)
             self.assertLess(live.database(c)[0], before[0] + 48 * MiB)
@@ -152,7 +152,7 @@ class Quota(harness.Case):
         with self.cluster(nodes=1, devices=2, quota={"etcd": "32MiB"}) as c:
             job = self.small_job(c, "there-is")
             self.fill(c, 64 * MiB)
-            self.refused_job(c, "new", "etcd takes no writes: its database has come to its quota", prefix=())
+            self.refused_job(c, "new", "etcd takes no writes: its database has reached its quota", prefix=())
             self.assertEqual(0, c.etcdctl("del", "--prefix", "junk/").returncode)
             wait_for(lambda: self.create(c, "new", prefix=(), check=False).returncode == 0, 60 * PATIENCE, "writes again", 0.5)
             job.resize("tp=2")
@@ -186,7 +186,7 @@ class Quota(harness.Case):
     def test_soak(self):
         """Switch after switch: so many revisions each, and a database that does not grow with their number, nor anything else
         (2,000 with PTC_TEST_LONG)."""
-        switches, configs = (2000 if LONG else 40 if SANITIZED else 100), ["tp=2", "tp=4", "tp=1", "dp=2"]
+        switches, configs = (2000 if LONG else 40), ["tp=2", "tp=4", "tp=1", "dp=2"]
         with self.cluster(nodes=2, devices=2, env=harness.measured_env(harness.NO_LEAKS)) as c:
             job = self.small_job(c, "soak")
             wait_for(lambda: job.resize("dp=2") and True, 60, "a first switch")

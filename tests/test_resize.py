@@ -248,8 +248,9 @@ class Resize(harness.Case):
 
     @harness.labels("threads")
     def test_random_unix(self):
-        self.walk(4 if SANITIZED else 10, tiny=2000 if LONG else 60, transport="unix")
+        self.walk(2 if SANITIZED else 10 if LONG else 5, tiny=2000 if LONG else 60, transport="unix")
 
+    @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1")
     @harness.labels("repeats")
     def test_thousands_of_tiny_tensors(self):
         rng, (heads, _) = self.rng(), states.VARIANTS[0]
@@ -261,17 +262,20 @@ class Resize(harness.Case):
             job.check_ranks(self, oracle.Config("tp=4,pp=2"), rules)
             job.check_whole(self)
 
+    @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1")
     @harness.labels("repeats")
     def test_random_tls(self):
-        self.walk(30 if LONG else 4, tiny=2000 if LONG else 50, transport="tls")
+        self.walk(30 if LONG else 3, tiny=2000 if LONG else 50, transport="tls")
 
+    @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1")
     @harness.labels("repeats")
     def test_random_etcd_cluster(self):
-        self.walk(10 if LONG else 4, tiny=50, transport="tls", coordinator="etcd-cluster")
+        self.walk(10 if LONG else 2, tiny=50, transport="tls", coordinator="etcd-cluster")
 
+    @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1")
     @harness.labels("repeats")
     def test_disk(self):
-        self.walk(3, tiny=50, store="disk")
+        self.walk(3 if LONG else 1, tiny=50, store="disk")
 
     def test_a_b_a(self):
         """A to B to A gives A's bytes on each rank."""
@@ -400,7 +404,7 @@ class Resize(harness.Case):
         if SANITIZED:
             self.skipTest("too slow with sanitizers")
         s, rng = states.State(), self.rng()
-        s.add(rng, "large", "BF16", (8192 if LONG else 2048, 65536))
+        s.add(rng, "large", "BF16", (8192 if LONG else 1024, 65536))
         rules = [{"match": "*", "split": {"axis": "tp", "dim": 0}, "shard": "flat"}]
         configs = [oracle.random_config(rng, 8, (1, 2, 4, 8)) for _ in range(100)]
         configs = [x for x in configs if x.world <= 2 * x.n["tp"]][:10] # or rank files of up to 8 GiB are compared
@@ -457,6 +461,21 @@ class Resize(harness.Case):
             job.resize("tp=4")
             job.check_ranks(self, oracle.Config("tp=4"), rules)
             job.check_whole(self)
+
+    def test_order_of_arrival(self):
+        """Ranks are placed by the names of nodes, whatever the order in which the nodes joined."""
+        s = states.State()
+        s.add(self.rng(), "w", "F32", (64, 16))
+        with self.cluster(nodes=4, devices=1, up=False) as c:
+            c.start_members()
+            there = []
+            for name in ("n0", "n3", "n1", "n2"):
+                c.start_node(c.nodes[name])
+                there.append(name)
+                c.wait_nodes(there)
+            job = Job(c, "placed", s, self.path("job"), [{"match": "*", "split": {"axis": "tp", "dim": 0}}])
+            job.imported("tp=4")
+            self.assertEqual(["n0", "n1", "n2", "n3"], [r["node"] for r in sorted(job.status()["ranks"], key=lambda r: r["rank"])])
 
     @contextlib.contextmanager
     def small_tmpfs(self, directory, size):

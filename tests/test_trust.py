@@ -288,11 +288,11 @@ class Trust(harness.Case):
                 os.unlink(os.path.join(n.dir, "state", "key"))
             c.nodes["n0"].signal(19) # it holds etcd, which goes on
             n1.run()
-            wait_for(lambda: "has not got the cluster's key" in n1.log_tail(50), 30 * PATIENCE, "n1 to miss the key")
+            wait_for(lambda: "does not have the cluster's key" in n1.log_tail(50), 30 * PATIENCE, "n1 to miss the key")
             wait_for(lambda: c.nodes_up("n1"), 30 * PATIENCE, "n1 to answer")
             with open(self.path("job.yaml")) as f, open(self.path("other.yaml"), "w") as t:
                 t.write(f.read().replace("name: job", "name: other"))
-            self.refused(c, "job", "create", "-f", self.path("other.yaml"), node="n1", contains="has not got the cluster's key")
+            self.refused(c, "job", "create", "-f", self.path("other.yaml"), node="n1", contains="does not have the cluster's key")
             c.nodes["n0"].signal(18)
             wait_for(lambda: c.ptcctl("plan", "job", "--gpus", "1", node="n1", check=False).returncode == 0, 30 * PATIENCE, "n1 to have the key")
             c.start_node(n2)
@@ -319,14 +319,14 @@ class Trust(harness.Case):
             node.stop()
             node.run()
             c.wait_nodes(["n0"])
-            self.refused(c, "run", "one", contains="not what was sealed: somebody changed it, or put it elsewhere")
+            self.refused(c, "run", "one", contains="the sealed bytes were changed, or moved to another key")
             self.assertIn("two", c.ptcctl("plan", "two", "--gpus", "1", "--format", "json").stdout)
             node.stop()
             with open(os.path.join(node.dir, "state", "key"), "r+") as f:
                 f.write("x")
             node.run()
             node.wait_gone(20 * PATIENCE)
-            self.assertRegex(node.log_tail(1), r"^ptcd: \S+/state/key is no key of a cluster; remove it")
+            self.assertRegex(node.log_tail(1), r"^ptcd: \S+/state/key is not a cluster's key; remove the file")
 
     # ---- names ------------------------------------------------------------------------------------------------------
 
@@ -353,7 +353,7 @@ class Trust(harness.Case):
                 jobs[who].name = f"{rows[0]['uid']}:train" # for root
                 jobs[who].check_whole(self)
             self.refused(c, "status", "54322:train", prefix=alice, contains='job "54322:train" does not exist')
-            line = self.refused(c, "status", "train", contains='2 users have a job "train"; write whose is meant: ')
+            line = self.refused(c, "status", "train", contains='2 users have a job "train"; write UID:NAME: ')
             self.assertTrue("54321:train" in line and "54322:train" in line, line)
             for ref, config in (("54321:train", "tp=1"), ("54322:train", "tp=4")):
                 self.assertEqual(config, c.json("status", ref)["jobs"][0]["config"])

@@ -7,8 +7,10 @@ unknown in every message, record and document. `scripts/test --full` builds it i
 """
 import contextlib
 import json
+import mmap
 import os
 import subprocess
+import threading
 import unittest
 
 import harness
@@ -16,6 +18,7 @@ import numpy as np
 import state as states
 from harness import LONG, PATIENCE, Job, wait_for
 from test_ctrainer import BATCH, Trainer, differences
+from test_fuse import CAN_MOUNT, Mount
 
 NEXT = os.path.abspath(os.environ.get("PTC_NEXT_BUILD", os.path.join(harness.ROOT, "build", "next")))
 ASKED = LONG or "PTC_NEXT_BUILD" in os.environ  # else it may be of a tree that has changed since
@@ -47,6 +50,55 @@ class Ridge(Trainer):
 
     def pids(self):
         return sorted(rank["pid"] for rank in self.status()["run"]["ranks"])
+
+
+class Reader(Mount):
+    """A mount by the ptc-fuse of one build at a node, and a thread that reads a job there: a file that stays open, and each tensor's, opened
+    anew each time. Nothing comes out of the kernel's pages. Requests that meet a daemon that is away wait for it."""
+
+    def __init__(self, test, c, build, node, job, expected):
+        self.build, self.job, self.expected = build, job, expected
+        self.rounds, self.failed, self.over = 0, None, threading.Event()
+        super().__init__(test, c, "--timeout", f"{60 * PATIENCE:.0f}s", node=node)
+        self.thread = threading.Thread(target=self.run)
+        test.addCleanup(self.end) # before the mount goes
+        self.thread.start()
+
+    def start(self):
+        self.argv[0] = os.path.join(self.build, "daemon", "ptc-fuse")
+        super().start()
+
+    def read(self, fd):
+        with mmap.mmap(-1, 1 << 16) as buf: # O_DIRECT wants whole pages
+            n = os.preadv(fd, [buf], 0)
+            return buf[:n]
+
+    def run(self):
+        top = self.path(self.job, "state", "latest")
+        try:
+            kept = os.open(os.path.join(top, "model.safetensors"), os.O_RDONLY | os.O_DIRECT)
+            first = self.read(kept)
+            while not self.over.is_set():
+                for name, data in self.expected.items():
+                    fd = os.open(os.path.join(top, "tensors", f"{name}.npy"), os.O_RDONLY | os.O_DIRECT)
+                    found = self.read(fd)
+                    os.close(fd)
+                    if not found.endswith(data) or self.read(kept) != first:
+                        raise AssertionError(f"{name}: other bytes")
+                self.rounds += 1
+            os.close(kept)
+        except Exception as e: # noqa: BLE001  told to the test's own thread
+            self.failed = e
+
+    def goes_on(self, test):
+        """Until it has read all of it twice since."""
+        before = self.rounds
+        wait_for(lambda: self.failed or self.rounds >= before + 2, 90 * PATIENCE, "reads through the mount", 0.05)
+        test.assertIsNone(self.failed)
+
+    def end(self):
+        self.over.set()
+        self.thread.join()
 
 
 class Upgrade(harness.Case):
@@ -157,6 +209,33 @@ class Upgrade(harness.Case):
                 j.do("stop")
                 j.steps = j.wait_run("stopped")["step"]
                 self.assertEqual([], differences(j.lines(), j.reference()), j.name)
+
+    @needs_next
+    @unittest.skipUnless(CAN_MOUNT, "FUSE cannot be mounted here")
+    @harness.labels("repeats")
+    def test_mounts(self):
+        """Mounts by the ptc-fuse of either version, at every node, are read while daemons are replaced, by the next version and back: each
+        read has its bytes, and none fails. A file that was opened before the first daemon was replaced is read until the end."""
+        s = states.State({})
+        rng = np.random.default_rng(self.seed)
+        for i in range(6):
+            s.add(rng, f"h.{i}.w", "F32", (64, 48))
+        with self.cluster(nodes=2, devices=2, coordinator="etcd-cluster", transport="tls") as c:
+            job = Job(c, "state", s, self.path("state"), [{"match": "h.*", "split": {"axis": "tp", "dim": 0}}])
+            job.imported("tp=2") # each node has half of each tensor
+            expected = {name: t.tobytes() for name, t in s.tensors["param"].items()}
+            readers = [Reader(self, c, build, node, job.name, expected) for build in (harness.BUILD, NEXT) for node in c.nodes]
+            for reader in readers:
+                reader.goes_on(self)
+            for build in (NEXT, None):
+                for name in list(c.nodes):
+                    self.replace(c, name, build)
+                    for reader in readers:
+                        reader.goes_on(self)
+            for reader in readers:
+                reader.end()
+                self.assertIsNone(reader.failed)
+                reader.stop()
 
     @needs_next
     @harness.labels("repeats")

@@ -4,7 +4,7 @@
 
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--rendezvous 1] [--log DIR]
              [--fail-at STEP --fail-rank R] [--early STEP] [--hold-at STEP] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP | --megatron 1]]
-             [--stat 1] [--blobs NAME,..] [--amax DTYPE]
+             [--together fail|hang] [--stat 1] [--blobs NAME,..] [--amax DTYPE]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
 element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
@@ -15,7 +15,8 @@ With --blobs each rank writes down what it is given of these per-rank blobs, car
 With --amax there are `amax`, whole on each rank, and `amax.rows`, rows split over tp, of which each rank has values of its own:
 random ones of its number and the step, with zeros of both signs and a NaN. What a rank is given and what it stops with goes to a
 file beside its steps.
-With --log each rank appends a JSON line per step. Ranks do not wait for each other: how far they are apart is theirs.
+With --together ranks end each step together, as with an all-reduce; a rank whose peer has gone fails, as with gloo, or hangs.
+With --log each rank appends a JSON line per step. Else ranks do not wait for each other: how far they are apart is theirs.
 Tests start thousands of these: what takes long to import (NumPy: three quarters of a start) is imported where it is needed.
 """
 import argparse
@@ -25,6 +26,7 @@ import itertools
 import json
 import mmap
 import os
+import struct
 import time
 
 import ptc
@@ -199,6 +201,43 @@ class Rank:
             self.measure(self.steps[0])
 
 
+class Together:
+    """Each rank's file has its process and the number of steps that it has ended."""
+    def __init__(self, args, gen):
+        base = os.path.join(args.log.rstrip("/") + "-together", f"g{gen.generation}-l{gen.incarnation}-r")
+        self.fails, self.peers = args.together == "fail", [f"{base}{r}" for r in range(gen.world) if r != gen.rank]
+        os.makedirs(os.path.dirname(base), exist_ok=True)
+        self.mine = os.open(f"{base}{gen.rank}", os.O_RDWR | os.O_CREAT, 0o666)
+
+    @staticmethod
+    def read(path):
+        try:
+            with open(path, "rb") as f:
+                return struct.unpack("qq", f.read(16))
+        except (OSError, struct.error):
+            return None, -1
+
+    @staticmethod
+    def gone(pid):
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as f:
+                return f.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+        except OSError:
+            return True
+
+    def end(self, step):
+        os.pwrite(self.mine, struct.pack("qq", os.getpid(), step), 0)
+        for path in self.peers:
+            while True:
+                pid, ended = self.read(path)
+                if ended >= step:
+                    break
+                if self.fails and pid and self.gone(pid):
+                    print("connection closed by peer", flush=True)
+                    raise SystemExit(4)
+                time.sleep(0.001)
+
+
 def run(args, client, gen):
     if args.rendezvous:
         client.rendezvous_put(f"at/{gen.rank}", f"{gen.rank} of {gen.generation}".encode())
@@ -214,6 +253,7 @@ def run(args, client, gen):
     client.on_stop(rank.at_stop)
     log = open(os.path.join(args.log, f"g{gen.generation}-l{gen.incarnation}-r{gen.rank}.jsonl"), "a", buffering=1) if args.log else None
     step, each = gen.start_step, rank.from_megatron()
+    together = Together(args, gen) if args.together else None
     while True:
         if client.boundary(step):
             return
@@ -233,6 +273,8 @@ def run(args, client, gen):
             print("giving up, as told", flush=True)
             raise SystemExit(3)
         time.sleep(args.sleep)
+        if together:
+            together.end(step + 1)
         rank.update()
         step += 1
 
@@ -256,6 +298,7 @@ def main():
     p.add_argument("--fail-rank", type=int, default=0)
     p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")
     p.add_argument("--rendezvous", type=int, default=0, help="1: before a rank declares, it has met all others")
+    p.add_argument("--together", choices=["fail", "hang"], help="ranks end each step together; what one does whose peer has gone")
     p.add_argument("--stat", type=int, default=0, help="1: with the tensor whose replicas differ")
     p.add_argument("--maps", help="with a tensor that lies in a mapping of this file")
     p.add_argument("--blobs", type=lambda s: s.split(","), default=[], help="names of per-rank blobs; NAME@tp: of the tensor-parallel group")

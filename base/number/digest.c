@@ -15,9 +15,9 @@
 static int has_clmul, has_avx, has_avx2;
 #endif
 
-/* libisal's AVX-512 code leaves the upper halves of vector registers in use. Whatever a thread then does without AVX (libxxhash,
- * the C library's string functions for old processors) merges them at every step, at a fifth of its speed, until they are
- * cleared. */
+/* libisal's AVX-512 code leaves the upper halves of vector registers in use. Whatever a thread then does without AVX
+ * (libxxhash, the C library's string functions for old processors) merges them at every step, at a fifth of its speed,
+ * until they are cleared. */
 #if defined(__x86_64__)
 __attribute__((target("avx"))) static void clear_upper_halves(void)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a number comes in a sorted array of structs. No failure modes. */
+/* Where a number comes in a sorted array of structs, and comparisons for qsort and bsearch. No failure modes. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-/* Index of the first of n structs of `size` bytes, sorted by the uint32_t at `offset` in each, in which that is at least
- * key; n if none is. v may be NULL if n is 0. */
+/* Index of the first of n structs of `size` bytes, sorted by the uint32_t at `offset` in each, in which that is at
+ * least key; n if none is. v may be NULL if n is 0. */
 static inline size_t ptc_search_u32(const void *v, size_t n, size_t size, size_t offset, uint32_t key)
 {
 	size_t lo = 0, hi = n;
@@ -27,3 +27,21 @@ static inline size_t ptc_search_u32(const void *v, size_t n, size_t size, size_t
 
 /* The same of an array of a struct TYPE by its MEMBER. */
 #define PTC_SEARCH(TYPE, MEMBER, v, n, key) ptc_search_u32((v), (n), sizeof(TYPE), offsetof(TYPE, MEMBER), (key))
+
+/* Defines a comparison of two TYPE: by one member, by several in their order, by a name, or by the value itself. */
+#define PTC_ORDER(a, b) ((a) < (b) ? -1 : (a) > (b))
+#define PTC_COMPARE(fn, TYPE, order)                                                                                   \
+	static int fn(const void *ptc_a_, const void *ptc_b_)                                                          \
+	{                                                                                                              \
+		const TYPE *a = ptc_a_;                                                                                \
+		const TYPE *b = ptc_b_;                                                                                \
+                                                                                                                       \
+		return order;                                                                                          \
+	}
+#define PTC_THEN(first, order)  ((first) ?: (order))
+#define PTC_BY(fn, TYPE, m)     PTC_COMPARE(fn, TYPE, PTC_ORDER(a->m, b->m))
+#define PTC_BY2(fn, TYPE, m, k) PTC_COMPARE(fn, TYPE, PTC_THEN(PTC_ORDER(a->m, b->m), PTC_ORDER(a->k, b->k)))
+#define PTC_BY3(fn, TYPE, m, k, l)                                                                                     \
+	PTC_COMPARE(fn, TYPE, PTC_THEN(PTC_ORDER(a->m, b->m), PTC_THEN(PTC_ORDER(a->k, b->k), PTC_ORDER(a->l, b->l))))
+#define PTC_BY_NAME(fn, TYPE, m) PTC_COMPARE(fn, TYPE, strcmp(a->m, b->m))
+#define PTC_BY_VALUE(fn, TYPE)   PTC_COMPARE(fn, TYPE, PTC_ORDER(*a, *b))

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See become.h. */
 #include "base/sys/become.h"
 
@@ -24,7 +24,9 @@ static int take_user(uid_t uid, struct ptc_error *err)
 			return ptc_error_errno(err, errno, "cannot become user %u", (unsigned)uid);
 	}
 	if (geteuid() != uid)
-		return ptc_error_set(err, PTC_EPERM, "started as uid %u, for %u", (unsigned)geteuid(), (unsigned)uid);
+		return ptc_error_set(err, PTC_EPERM,
+				     "this process has uid %u and cannot become uid %u; start it as root",
+				     (unsigned)geteuid(), (unsigned)uid);
 	return 0;
 }
 

@@ -20,7 +20,7 @@ bool ptc_fault_armed;
 static struct rule {
 	char name[96];
 	long countdown;
-	enum act { ACT_KILL, ACT_FAIL, ACT_SLEEP, ACT_STOP } act;
+	enum act { ACT_KILL, ACT_FAIL, ACT_SLEEP, ACT_HOLD, ACT_STOP } act;
 } rules[MAX_RULES];
 static size_t nrules;
 
@@ -45,10 +45,11 @@ static void parse_rule(char *text)
 		*nth++ = '\0';
 	snprintf(r->name, sizeof r->name, "%s", text);
 	r->countdown = nth ? strtol(nth, NULL, 10) : 1;
-	r->act = !action                        ? ACT_KILL
-		 : strcmp(action, "sleep") == 0 ? ACT_SLEEP
-		 : strcmp(action, "stop") == 0  ? ACT_STOP
-						: ACT_FAIL;
+	r->act = !action || strcmp(action, "kill") == 0 ? ACT_KILL
+		 : strcmp(action, "sleep") == 0         ? ACT_SLEEP
+		 : strcmp(action, "hold") == 0          ? ACT_HOLD
+		 : strcmp(action, "stop") == 0          ? ACT_STOP
+							: ACT_FAIL;
 	nrules++;
 }
 
@@ -116,9 +117,25 @@ static void list_locked(const char *name)
 	fclose(f);
 }
 
+/* Tests only: nobody tells us of a file that is renamed. */
+static void hold(const char *name)
+{
+	const struct timespec look = { .tv_nsec = 10000000 };
+
+	for (bool held = rules_path; held;) {
+		nanosleep(&look, NULL);
+		pthread_mutex_lock(&lock);
+		reread_locked();
+		held = false;
+		for (size_t i = 0; i < nrules; i++)
+			held |= rules[i].act == ACT_HOLD && strcmp(rules[i].name, name) == 0;
+		pthread_mutex_unlock(&lock);
+	}
+}
+
 bool ptc_fault_hit(const char *name)
 {
-	bool fail = false, nap = false, stop = false;
+	bool fail = false, nap = false, stop = false, holds = false;
 
 	pthread_mutex_lock(&lock);
 	if (rules_path)
@@ -130,6 +147,7 @@ bool ptc_fault_hit(const char *name)
 			continue;
 		fail |= rules[i].act == ACT_FAIL;
 		nap |= rules[i].act == ACT_SLEEP;
+		holds |= rules[i].act == ACT_HOLD;
 		stop |= rules[i].act == ACT_STOP;
 		if (rules[i].act == ACT_KILL)
 			kill(getpid(), SIGKILL);
@@ -137,6 +155,8 @@ bool ptc_fault_hit(const char *name)
 	pthread_mutex_unlock(&lock);
 	if (stop)
 		kill(getpid(), SIGSTOP);
+	if (holds)
+		hold(name);
 	if (nap)
 		nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
 	return fail;

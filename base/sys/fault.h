@@ -7,11 +7,11 @@
  * Test-only environment: PTC_FAULT="point[@nth][=action][,...]" with action
  * "kill" (default: SIGKILL to ourselves), "fail" (the wrapped call reports
  * PTC_EIO without being made; at a point ".bytes", one bit of what came is
- * another one, and nothing reports it), "sleep" (this thread, for a second) or "stop" (SIGSTOP to ourselves: until a test has done
- * what it wants to and sends SIGCONT). PTC_FAULT_LIST=FILE appends each point's name
- * to FILE the first time it is passed, so a test can enumerate the points a
- * scenario reaches. PTC_FAULT_FILE=FILE: rules in FILE (which a test renames
- * into place while we run) replace the others, and points are listed anew. */
+ * another one, and nothing reports it), "sleep" (this thread, for a second), "hold" (this thread, until rules
+ * without it are renamed into place) or "stop" (SIGSTOP to ourselves: until a test has done what it wants to and sends
+ * SIGCONT). PTC_FAULT_LIST=FILE appends each point's name to FILE the first time it is passed, so a test can enumerate
+ * the points a scenario reaches. PTC_FAULT_FILE=FILE: rules in FILE (which a test renames into place while we run)
+ * replace the others, and points are listed anew. */
 #pragma once
 
 #include <stdbool.h>

@@ -99,7 +99,7 @@ int ptc_sys_create_beside(const char *path, mode_t mode, int *ret_fd, char **ret
 		int fd, e;
 
 		if (!tmp)
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			return ptc_nomem(err);
 		fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
 		e = errno;
 		if (fd >= 0) {
@@ -172,7 +172,7 @@ int ptc_sys_read_file(const char *path, size_t max, char **ret_data, size_t *ret
 	ptc_buf_append(&buf, "", 0);
 	if (ptc_buf_failed(&buf)) {
 		ptc_buf_done(&buf);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory reading %s", path);
+		return ptc_nomem(err);
 	}
 	*ret_data = ptc_buf_steal(&buf, ret_len);
 	return 0;

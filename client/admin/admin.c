@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The handle and the two kinds of call. Happy path: pack, send, unpack, check
  * the version. Failure: what the daemon or the transport said, unchanged;
  * PTC_EPEER for a reply that does not decode, PTC_EVERSION for one of another
@@ -93,7 +93,8 @@ int ptc_admin_give(const char *name, void *ret, size_t oldest, const void *mine,
 	return 0;
 }
 
-/* Without descriptors the gRPC core ends the process, in words of its own; so they are counted before it is asked for anything. */
+/* Without descriptors the gRPC core ends the process, in words of its own; so they are counted before it is asked for
+ * anything. */
 static int check_descriptors(struct ptc_error *err)
 {
 	int fds[DESCRIPTORS_MIN], n = 0, number;
@@ -147,7 +148,7 @@ static int open_channels(const struct ptc_admin_opts *opts, struct ptc_admin *a,
 		return rc;
 	unix_target = ptc_asprintf("unix:%s", opts->socket ? opts->socket : PTC_ADMIN_DEFAULT_SOCKET);
 	if (!unix_target)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	channel.target = opts->server ? opts->server : unix_target;
 	channel.tls = opts->server ? &tls : NULL;
 	rc = ptc_rpc_channel_new(&channel, &a->control, err);
@@ -162,12 +163,13 @@ int ptc_admin_open(const struct ptc_admin_opts *given, struct ptc_admin **ret_ad
 	struct ptc_admin *a;
 	int rc = given ? PTC_ADMIN_TAKE(opts, given, &mine, err) : 0;
 
-	rc = rc ? rc : check_descriptors(err);
+	if (rc == 0)
+		rc = check_descriptors(err);
 	if (rc)
 		return rc;
-	a = ptc_calloc(1, sizeof(*a));
+	a = ptc_calloc(1, sizeof *a);
 	if (!a)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	ptc_rpc_init();
 	a->timeout_ms = opts->timeout_ms > 0 ? opts->timeout_ms : DEFAULT_TIMEOUT_MS;
 	a->stream_timeout_ms = opts->stream_timeout_ms;
@@ -176,7 +178,7 @@ int ptc_admin_open(const struct ptc_admin_opts *given, struct ptc_admin **ret_ad
 	rc = open_channels(opts, a, err);
 	if (!rc && !opts->server) {
 		a->direct_read.control = ptc_strdup(opts->socket ? opts->socket : PTC_ADMIN_DEFAULT_SOCKET);
-		rc = a->direct_read.control ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = a->direct_read.control ? 0 : ptc_nomem(err);
 	}
 	if (rc) {
 		ptc_admin_close(a);
@@ -192,8 +194,7 @@ struct ptc_admin *ptc_admin_close(struct ptc_admin *a)
 		return NULL;
 	ptc_rpc_channel_free(a->control);
 	ptc_rpc_channel_free(a->bulk);
-	if (a->direct_read.fd >= 0)
-		close(a->direct_read.fd);
+	ptc_close(&a->direct_read.fd);
 	pthread_mutex_destroy(&a->direct_read.lock);
 	ptc_free(a->direct_read.control);
 	ptc_free(a);
@@ -302,7 +303,7 @@ int ptc_admin_gather(struct ptc_rpc_message *msg, void **ret_data, size_t *ret_l
 		len = ptc_rpc_message_read(msg, data, len);
 	ptc_rpc_message_done(msg);
 	if (!data)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	*ret_data = data;
 	*ret_len = len;
 	return 0;

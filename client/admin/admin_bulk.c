@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Import and export: the calls that carry a job's bytes. Happy path: messages
  * of at most PTC_ADMIN_CHUNK_BYTES on the bulk channel. Failure: see admin.c;
  * a read that ends early or runs over is PTC_EPEER with both counts. */
@@ -79,7 +79,7 @@ static int import_take(struct import *import, struct ptc_rpc_message *m, struct 
 						  .spec = import->spec,
 						  .spec_len = r->spec_json.len };
 	ptc_admin_reply_free(reply);
-	return import->config && import->spec ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return import->config && import->spec ? 0 : ptc_nomem(err);
 }
 
 static int import_ask(struct ptc_admin *a, const struct ptc_admin_target *t, struct import *import,
@@ -112,11 +112,11 @@ int ptc_admin_import_begin(struct ptc_admin *a, const struct ptc_admin_target *t
 {
 	struct ptc_admin_target t;
 	int rc = PTC_ADMIN_TAKE(target, target, &t, err);
-	struct import *import = rc ? NULL : ptc_calloc(1, sizeof(*import));
+	struct import *import = rc ? NULL : ptc_calloc(1, sizeof *import);
 
 	if (rc)
 		return rc;
-	rc = import ? import_ask(a, &t, import, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = import ? import_ask(a, &t, import, err) : ptc_nomem(err);
 	if (rc) {
 		ptc_admin_import_done(import ? &import->seen : NULL);
 		return rc;
@@ -141,15 +141,15 @@ struct ptc_admin_import *ptc_admin_import_done(struct ptc_admin_import *seen)
 int ptc_admin_import_open(struct ptc_admin *a, const char *job, uint64_t import_id,
 			  struct ptc_admin_stream **ret_stream, struct ptc_error *err)
 {
-	struct ptc_admin_stream *s = ptc_calloc(1, sizeof(*s));
+	struct ptc_admin_stream *s = ptc_calloc(1, sizeof *s);
 	int rc;
 
 	if (!s)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	s->job = ptc_strdup(job);
 	s->import_id = import_id;
 	rc = s->job ? ptc_rpc_stream_open(a->bulk, SERVICE "ImportData", a->stream_timeout_ms, NULL, 0, &s->rpc, err)
-		    : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		    : ptc_nomem(err);
 	if (rc) {
 		ptc_admin_import_close(s);
 		return rc;
@@ -241,13 +241,13 @@ struct ptc_admin_stream *ptc_admin_import_close(struct ptc_admin_stream *s)
 static int pack_files(const struct ptc_admin_file *files, size_t nfiles, Ptc__V1__ImportedFile **ret_messages,
 		      Ptc__V1__ImportedFile ***ret_list, struct ptc_error *err)
 {
-	Ptc__V1__ImportedFile *messages = ptc_calloc(nfiles, sizeof(*messages));
-	Ptc__V1__ImportedFile **list = ptc_calloc(nfiles, sizeof(*list));
+	Ptc__V1__ImportedFile *messages = ptc_calloc(nfiles, sizeof *messages);
+	Ptc__V1__ImportedFile **list = ptc_calloc(nfiles, sizeof *list);
 
 	if (!messages || !list) {
 		ptc_free(messages);
 		ptc_free(list);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	for (size_t i = 0; i < nfiles; i++) {
 		ptc__v1__imported_file__init(&messages[i]);
@@ -313,9 +313,9 @@ static int view_files(struct export *x, const Ptc__V1__ExportInfoReply *r, struc
 {
 	if (!r->n_files)
 		return 0;
-	x->files = ptc_calloc(r->n_files, sizeof(*x->files));
+	x->files = ptc_calloc(r->n_files, sizeof *x->files);
 	if (!x->files)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < r->n_files; i++) {
 		const Ptc__V1__ImportedFile *f = r->files[i];
 
@@ -353,18 +353,19 @@ static int view(struct export *x, struct ptc_error *err)
 int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin_export **ret_export,
 			  struct ptc_error *err)
 {
-	struct export *x = ptc_calloc(1, sizeof(*x));
+	struct export *x = ptc_calloc(1, sizeof *x);
 	Ptc__V1__ExportInfoRequest request;
 	int rc;
 
 	if (!x)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	ptc__v1__export_info_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
 	request.job = ptc_admin_borrow(job);
 	rc = ptc_admin_call(a, SERVICE "ExportInfo", &request.base, &ptc__v1__export_info_reply__descriptor, &x->reply,
 			    err);
-	rc = rc ? rc : view(x, err);
+	if (rc == 0)
+		rc = view(x, err);
 	if (rc)
 		ptc_admin_export_done(&x->seen);
 	else
@@ -427,7 +428,7 @@ static int deliver(struct ptc_rpc_message *msg, void **buf, size_t *cap, uint64_
 
 		if (!bigger) {
 			ptc_rpc_message_done(msg);
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			return ptc_nomem(err);
 		}
 		*buf = bigger;
 		*cap = len;
@@ -456,9 +457,8 @@ struct ptc_admin_reading {
 static int reading_new(struct ptc_admin *a, const char *method, const ProtobufCMessage *request,
 		       struct ptc_admin_reading **ret_reading, struct ptc_error *err)
 {
-	struct ptc_admin_reading *r = ptc_calloc(1, sizeof(*r));
-	int rc = r ? ptc_admin_open_stream(a, a->bulk, method, request, &r->rpc, err)
-		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	struct ptc_admin_reading *r = ptc_calloc(1, sizeof *r);
+	int rc = r ? ptc_admin_open_stream(a, a->bulk, method, request, &r->rpc, err) : ptc_nomem(err);
 
 	if (rc) {
 		ptc_free(r);
@@ -523,14 +523,14 @@ int ptc_admin_read_many_begin(struct ptc_admin *a, const char *job, const struct
 			      const struct ptc_admin_range *ranges, size_t n, struct ptc_admin_reading **ret_reading,
 			      struct ptc_error *err)
 {
-	ptc_auto_free uint32_t *items = ptc_calloc(n, sizeof(*items));
-	ptc_auto_free uint64_t *offsets = ptc_calloc(n, sizeof(*offsets)), *lengths = ptc_calloc(n, sizeof(*lengths));
+	ptc_auto_free uint32_t *items = ptc_calloc(n, sizeof *items);
+	ptc_auto_free uint64_t *offsets = ptc_calloc(n, sizeof *offsets), *lengths = ptc_calloc(n, sizeof *lengths);
 	Ptc__V1__ReadManyRequest request;
 	uint64_t bytes = 0;
 	int rc;
 
 	if (!items || !offsets || !lengths)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < n; i++) {
 		items[i] = ranges[i].item;
 		offsets[i] = ranges[i].offset;

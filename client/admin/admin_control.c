@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Control calls: one function each, fields in, fields out. Failure: see
  * admin.c; a stream of progress that ends without "finished" is PTC_EPEER. */
 #include "client/admin/internal.h"
@@ -15,7 +15,7 @@ static int take(const char *s, char **ret, struct ptc_error *err)
 	char *copy = ptc_strdup(s);
 
 	if (!copy)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	*ret = copy;
 	return 0;
 }
@@ -109,7 +109,8 @@ int ptc_admin_advise(struct ptc_admin *a, const struct ptc_admin_target *target,
 	struct ptc_admin_target t;
 	int rc = PTC_ADMIN_TAKE(target, target, &t, err);
 
-	rc = rc ? rc : PTC_ADMIN_TAKE(advice, ask, &advice, err);
+	if (rc == 0)
+		rc = PTC_ADMIN_TAKE(advice, ask, &advice, err);
 	if (rc)
 		return rc;
 	ptc__v1__advise_request__init(&request);
@@ -342,10 +343,33 @@ int ptc_admin_undrain(struct ptc_admin *a, const char *node, ptc_admin_progress_
 	return ptc_admin_follow(a, SERVICE "Drain", &request.base, fn, arg, err);
 }
 
+int ptc_admin_node_lost(struct ptc_admin *a, const char *node, bool undo, struct ptc_error *err)
+{
+	ProtobufCMessage *reply = NULL;
+	Ptc__V1__NodeLostRequest request;
+	int rc;
+
+	ptc__v1__node_lost_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.node = ptc_admin_borrow(node);
+	request.undo = undo;
+	rc = ptc_admin_call(a, SERVICE "NodeLost", &request.base, &ptc__v1__ack__descriptor, &reply, err);
+	ptc_admin_reply_free(reply);
+	return rc;
+}
+
 int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
 {
 	Ptc__V1__JobRequest request = job_request(job);
 
+	return ptc_admin_follow(a, SERVICE "Verify", &request.base, fn, arg, err);
+}
+
+int ptc_admin_repair(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
+{
+	Ptc__V1__JobRequest request = job_request(job);
+
+	request.repair = true;
 	return ptc_admin_follow(a, SERVICE "Verify", &request.base, fn, arg, err);
 }
 

@@ -1,7 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Where bytes lie in the daemon's chunk files: proto/direct_read.h from the asking side. Happy path: one connection, a question and its
- * answer at a time. Failure modes: no daemon, one that does not answer in time or says what is no answer, or a socket that is not
- * the daemon's (PTC_EPEER): the connection is closed, and not made again for a second; what the daemon said, as it is. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where bytes lie in the daemon's chunk files: proto/direct_read.h from the asking side. Happy path: one connection, a
+ * question and its answer at a time. Failure modes: no daemon, one that does not answer in time or says what is no
+ * answer, or a socket that is not the daemon's (PTC_EPEER): the connection is closed, and not made again for a second;
+ * what the daemon said, as it is. */
 #include "client/admin/internal.h"
 
 #include "base/alloc.h"
@@ -164,18 +165,18 @@ static int ask_locked(struct ptc_admin *a, const struct ptc_direct_read_request 
 
 static int more(struct ptc_admin_spans *s, const struct ptc_direct_read_reply *r)
 {
-	struct ptc_admin_span *v = ptc_reallocarray(s->v, PTC_MAX(s->n + r->nspans, (size_t)1), sizeof(*v));
+	struct ptc_admin_span *v = ptc_reallocarray(s->v, PTC_MAX(s->n + r->nspans, (size_t)1), sizeof *v);
 	struct ptc_admin_chunk *chunks;
 
 	if (!v)
 		return PTC_ENOMEM;
 	s->v = v;
-	chunks = ptc_reallocarray(s->chunks, PTC_MAX(s->nchunks + r->nchunks, (size_t)1), sizeof(*chunks));
+	chunks = ptc_reallocarray(s->chunks, PTC_MAX(s->nchunks + r->nchunks, (size_t)1), sizeof *chunks);
 	if (!chunks)
 		return PTC_ENOMEM;
 	s->chunks = chunks;
-	memcpy(v + s->n, r->spans, r->nspans * sizeof(*v));
-	memcpy(chunks + s->nchunks, chunks_of(r), r->nchunks * sizeof(*chunks));
+	memcpy(v + s->n, r->spans, r->nspans * sizeof *v);
+	memcpy(chunks + s->nchunks, chunks_of(r), r->nchunks * sizeof *chunks);
 	for (uint32_t i = 0; i < r->nspans; i++)
 		v[s->n + i].chunk += (uint32_t)s->nchunks;
 	s->n += r->nspans;
@@ -201,7 +202,7 @@ int ptc_admin_locate(struct ptc_admin *a, const struct ptc_admin_export *e, cons
 {
 	struct ptc_admin_spans s = { .dev = spans->dev, .ino = spans->ino, .fd = -1 };
 	ptc_auto_free struct ptc_direct_read_request *q =
-		ptc_calloc(1, sizeof(*q) + PTC_DIRECT_READ_RANGES_MAX * sizeof(struct ptc_direct_read_range));
+		ptc_calloc(1, sizeof *q + PTC_DIRECT_READ_RANGES_MAX * sizeof(struct ptc_direct_read_range));
 	ptc_auto_free struct ptc_direct_read_reply *reply = ptc_malloc(REPLY_MAX);
 	int rc = q && reply ? 0 : PTC_ENOMEM, fd = -1;
 
@@ -216,7 +217,7 @@ int ptc_admin_locate(struct ptc_admin *a, const struct ptc_admin_export *e, cons
 						       .dev = s.dev,
 						       .ino = s.ino };
 		memcpy(q->uuid, e->uuid, strlen(e->uuid) + 1);
-		memcpy(q->ranges, pieces + at, q->nranges * sizeof(*pieces));
+		memcpy(q->ranges, pieces + at, q->nranges * sizeof *pieces);
 		pthread_mutex_lock(&a->direct_read.lock);
 		rc = ask_locked(a, q, reply, &fd);
 		pthread_mutex_unlock(&a->direct_read.lock);
@@ -225,8 +226,7 @@ int ptc_admin_locate(struct ptc_admin *a, const struct ptc_admin_export *e, cons
 		rc = take(&s, reply, fd, at == 0);
 	}
 	if (rc) {
-		if (s.fd >= 0)
-			close(s.fd);
+		ptc_close(&s.fd);
 		ptc_free(s.v);
 		ptc_free(s.chunks);
 		return ptc_error_set(err, rc, "the daemon does not say where it lies");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where bytes of items lie on the daemon's own node, for a program that maps the store's file and reads there itself
- * (ptc-fuse). Not installed: the format (proto/direct_read.h) changes with the daemon.
+/* Asks where bytes of items lie on the daemon's own node, for a program that maps the store's file and reads it itself
+ * (ptc-fuse). This header is not installed, because the format (proto/direct_read.h) changes with the daemon.
  * Errors, threads and ownership: <ptc/admin.h>. */
 #pragma once
 
@@ -13,10 +13,10 @@ struct ptc_admin_piece { /* bytes [offset, offset + length) of an item, row-majo
 };
 struct ptc_admin_span {
 	uint64_t at, bytes;       /* of the file */
-	uint32_t chunk, reserved; /* the chunk that it lies in */
+	uint32_t chunk, reserved; /* index of its chunk in `chunks` */
 };
-/* Bytes that were read are right if each block of them has its checksum (proto/direct_read.h), and if then, after an acquire
- * fence, the 8 bytes at use_at still equal `use`. */
+/* Bytes are right under two conditions. Each of their blocks has its checksum (proto/direct_read.h). After that, and
+ * after an acquire fence, the 8 bytes at use_at still equal `use`. */
 struct ptc_admin_chunk {
 	uint64_t at;
 	uint64_t use_at, use;
@@ -27,11 +27,11 @@ struct ptc_admin_spans {
 	size_t n;
 	struct ptc_admin_chunk *chunks; /* ptc_admin_free it */
 	size_t nchunks;
-	uint64_t dev, ino; /* the file's. Before the call: of the one that the caller has open; 0: none */
-	int fd;            /* the file, for reading only, the caller's; -1: the caller has it */
+	uint64_t dev, ino; /* of the file. Before the call: of the file that the caller has open; 0: none */
+	int fd;            /* of the file, for reading only, owned by the caller; -1: the caller has the file open */
 };
-/* PTC_ENOTFOUND: some bytes are not there; PTC_ELIMIT: they are in too many pieces; PTC_ESTATE: they are not in memory. After
- * any code: read them as usual. Takes two seconds at most; a daemon that did not answer is not asked again for one. The call
- * holds nothing of what it found. */
+/* PTC_ENOTFOUND: the node does not have some of the bytes. PTC_ELIMIT: the bytes are in too many pieces. PTC_ESTATE:
+ * the bytes are not in memory. After each of these, read the bytes with ptc_admin_read. The call takes at most two
+ * seconds. If a daemon does not answer, the next second's calls do not ask it. The call pins none of the bytes. */
 int ptc_admin_locate(struct ptc_admin *a, const struct ptc_admin_export *e, const struct ptc_admin_piece *pieces,
 		     size_t n, struct ptc_admin_spans *spans, struct ptc_error *err);

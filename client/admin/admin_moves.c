@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A switch planned without a daemon: reshard/place puts the new ranks on devices, reshard/plan lists the moves, and a
  * program takes them one by one. Failure: what these rooms say, unchanged. */
 #include "client/admin/offline_handles.h"
@@ -55,11 +55,11 @@ static int offer(const struct ptc_admin_cluster *k, uint32_t need, struct offere
 	if (rc)
 		return rc;
 	o->per_node = k->devices_per_node;
-	o->devices = ptc_calloc((size_t)o->nodes * o->per_node, sizeof(*o->devices));
-	o->usable = ptc_calloc(o->nodes, sizeof(*o->usable));
-	o->racks = k->nodes_per_rack ? ptc_calloc(o->nodes, sizeof(*o->racks)) : NULL;
+	o->devices = ptc_calloc((size_t)o->nodes * o->per_node, sizeof *o->devices);
+	o->usable = ptc_calloc(o->nodes, sizeof *o->usable);
+	o->racks = k->nodes_per_rack ? ptc_calloc(o->nodes, sizeof *o->racks) : NULL;
 	if (!o->devices || !o->usable || (k->nodes_per_rack && !o->racks))
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (uint32_t n = 0; n < o->nodes; n++) {
 		o->usable[n] = !k->failed || !k->failed[n];
 		if (o->racks)
@@ -74,15 +74,8 @@ static int keep_move(void *arg, const struct ptc_move *move)
 {
 	struct ptc_admin_moves *m = arg;
 
-	if (m->n == m->cap) {
-		size_t cap = PTC_MAX(2 * m->cap, (size_t)64);
-		struct ptc_move *v = ptc_reallocarray(m->v, cap, sizeof(*v));
-
-		if (!v)
-			return PTC_ENOMEM;
-		m->v = v;
-		m->cap = cap;
-	}
+	if (!PTC_ROOM(m->v, m->n + 1, m->cap))
+		return PTC_ENOMEM;
 	m->v[m->n++] = *move;
 	return 0;
 }
@@ -150,9 +143,9 @@ int ptc_admin_moves_plan(struct ptc_admin_layout *from, struct ptc_admin_layout 
 
 	if (rc)
 		return rc;
-	m = ptc_calloc(1, sizeof(*m));
+	m = ptc_calloc(1, sizeof *m);
 	if (!m)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	atomic_fetch_add(&from->users, 1);
 	atomic_fetch_add(&to->users, 1);
 	m->from = from;

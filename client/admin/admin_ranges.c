@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranges of items, in order. A call costs a round trip, which for small ranges
  * is nearly all of it: so many small ones that follow each other are one call,
  * and a few calls are begun ahead of the one whose bytes are taken: at most
@@ -164,7 +164,8 @@ static int take(struct ahead *h, struct ptc_error *err)
 	h->asked = c->n;
 	if (c->reading)
 		rc = ptc_admin_read_take(c->reading, receive, h, err);
-	rc = rc ? rc : range_end(h, err);
+	if (rc == 0)
+		rc = range_end(h, err);
 	if (rc)
 		return rc;
 	c->reading = ptc_admin_read_end(c->reading);

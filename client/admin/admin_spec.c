@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Job descriptions and layouts for programs: handles that count their users, around formats/job and reshard/layout. Happy
- * path: read, lint, lay out, walk regions. Failure: what these rooms say, unchanged. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Job descriptions and layouts for programs: handles that count their users, around formats/job and reshard/layout.
+ * Happy path: read, lint, lay out, walk regions. Failure: what these rooms say, unchanged. */
 #include "client/admin/offline_handles.h"
 
 #include "base/alloc.h"
@@ -21,10 +21,10 @@ static int check_tensors(const struct ptc_job_desc *job, struct ptc_error *err)
 
 static int new_spec(struct ptc_admin_spec **ret_spec, struct ptc_error *err)
 {
-	struct ptc_admin_spec *s = ptc_calloc(1, sizeof(*s));
+	struct ptc_admin_spec *s = ptc_calloc(1, sizeof *s);
 
 	if (!s)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	atomic_init(&s->users, 1);
 	*ret_spec = s;
 	return 0;
@@ -39,9 +39,12 @@ int ptc_admin_spec_read(const char *path, const struct ptc_admin_spec_opts *give
 
 	if (!rc && !path)
 		rc = ptc_error_set(err, PTC_EINVAL, "the path of the job's file is missing");
-	rc = rc ? rc : new_spec(&s, err);
-	rc = rc ? rc : ptc_job_read(path, opts.rules_path ? opts.rules_path : "", &s->job, err);
-	rc = rc ? rc : check_tensors(&s->job, err);
+	if (rc == 0)
+		rc = new_spec(&s, err);
+	if (rc == 0)
+		rc = ptc_job_read(path, opts.rules_path ? opts.rules_path : "", &s->job, err);
+	if (rc == 0)
+		rc = check_tensors(&s->job, err);
 	if (!rc && opts.cwd)
 		rc = ptc_job_resolve_run(&s->job, opts.cwd, opts.environment, err);
 	if (rc) {
@@ -57,8 +60,10 @@ int ptc_admin_spec_from_json(const void *json, size_t len, struct ptc_admin_spec
 	struct ptc_admin_spec *s = NULL;
 	int rc = new_spec(&s, err);
 
-	rc = rc ? rc : ptc_job_from_json(json, len, &s->job, err);
-	rc = rc ? rc : check_tensors(&s->job, err);
+	if (rc == 0)
+		rc = ptc_job_from_json(json, len, &s->job, err);
+	if (rc == 0)
+		rc = check_tensors(&s->job, err);
 	if (rc) {
 		ptc_admin_spec_free(s);
 		return rc;
@@ -95,7 +100,7 @@ int ptc_admin_spec_config(const struct ptc_admin_spec *spec, uint32_t gpus, char
 		return ptc_error_set(err, PTC_ENOTFOUND, "job %s has no configuration for %u devices in its table",
 				     spec->job.spec.name, gpus);
 	if (!text)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (ptc_config_format(config, text, PTC_CONFIG_TEXT_MAX))
 		return ptc_error_set(err, PTC_ELIMIT, "the configuration is too long to print");
 	*ret_config = text;
@@ -147,9 +152,9 @@ int ptc_admin_layout_new(struct ptc_admin_spec *spec, const char *config, struct
 		    : ptc_error_set(err, PTC_EINVAL, "the configuration is missing, e.g. \"tp=2\"");
 	if (rc)
 		return rc;
-	l = ptc_calloc(1, sizeof(*l));
+	l = ptc_calloc(1, sizeof *l);
 	if (!l)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ptc_layout_new(&spec->job.spec, &parsed, &l->layout, err);
 	if (rc) {
 		ptc_free(l);

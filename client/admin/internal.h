@@ -17,23 +17,24 @@ struct ptc_admin {
 	int timeout_ms, stream_timeout_ms;
 	struct {
 		pthread_mutex_t lock;
-		char *control; /* the daemon's socket, beside which the other one is; NULL: it is on another node */
-		int fd;        /* -1: not connected */
-		int64_t not_before; /* to be tried */
+		char *control;      /* path of the daemon's socket; NULL: the daemon is on another node */
+		int fd;             /* -1: not connected */
+		int64_t not_before; /* the next time to try a connection */
 	} direct_read;              /* admin_direct_read.c */
 };
 
-/* Copies a struct that begins with `size` and that the program filled into ret, of this version's `size` bytes; members that the
- * program does not know are zero. oldest: the struct's size in its first version. PTC_EINVAL: it is smaller; PTC_EVERSION: the
- * program sets a member that this version does not know. name: the struct's, for the message. */
+/* Copies a program's struct, which begins with `size`, into ret of this version's `size` bytes. Members that the
+ * program does not know become zero. oldest: the struct's size in its first version. name: the struct's name, for the
+ * message. PTC_EINVAL: the struct is smaller than that. PTC_EVERSION: the program sets a member that this version does
+ * not know. */
 int ptc_admin_take(const char *name, const void *given, size_t oldest, void *ret, size_t size, struct ptc_error *err);
 #define PTC_ADMIN_TAKE(name, given, ret, err)                                                                          \
 	ptc_admin_take("struct ptc_admin_" #name, given, PTC_ADMIN_OLDEST_##name, ret, sizeof *(ret), err)
-/* The other way round: fills the program's struct, whose `size` it has set, as far as that goes, and leaves `size` as it is. */
+/* Fills the program's struct, as far as the `size` that the program has set, and leaves `size` unchanged. */
 int ptc_admin_give(const char *name, void *ret, size_t oldest, const void *mine, size_t size, struct ptc_error *err);
 #define PTC_ADMIN_GIVE(name, ret, mine, err)                                                                           \
 	ptc_admin_give("struct ptc_admin_" #name, ret, PTC_ADMIN_OLDEST_##name, mine, sizeof *(mine), err)
-/* Sizes of the first versions. A member that is added leaves its struct's number here as it is. */
+/* Sizes of the structs' first versions. If you add a member, do not change the struct's number here. */
 #define PTC_ADMIN_OLDEST_opts      64
 #define PTC_ADMIN_OLDEST_target    48
 #define PTC_ADMIN_OLDEST_advice    24
@@ -45,25 +46,26 @@ int ptc_admin_give(const char *name, void *ret, size_t oldest, const void *mine,
 #define PTC_ADMIN_OLDEST_item      112
 #define PTC_ADMIN_OLDEST_move      184
 #define PTC_ADMIN_OLDEST_totals    56
-/* A string for a message that only reads it; NULL becomes "". */
+/* Gives a borrowed string for a message that only reads it; NULL becomes "". */
 char *ptc_admin_borrow(const char *s);
-/* Unary call; *ret_reply is released with ptc_admin_reply_free. */
+/* Makes a unary call. Release *ret_reply with ptc_admin_reply_free. */
 int ptc_admin_call(struct ptc_admin *a, const char *method, const ProtobufCMessage *request,
 		   const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_reply, struct ptc_error *err);
-/* One request, then a stream of replies of one type; fn's result other than 0 ends the call and is returned. */
+/* Receives a reply. Returns 0 to go on; otherwise the call ends with that code. */
 typedef int (*ptc_admin_reply_fn)(void *arg, const ProtobufCMessage *reply, struct ptc_error *err);
+/* Sends one request and gives each reply of its stream to fn. */
 int ptc_admin_call_stream(struct ptc_admin *a, const char *method, const ProtobufCMessage *request,
 			  const ProtobufCMessageDescriptor *type, ptc_admin_reply_fn fn, void *arg,
 			  struct ptc_error *err);
 void ptc_admin_reply_free(ProtobufCMessage *reply);
 
-/* Opens a stream and sends the one request. */
+/* Opens a stream and sends its one request. */
 int ptc_admin_open_stream(struct ptc_admin *a, struct ptc_rpc_channel *channel, const char *method,
 			  const ProtobufCMessage *request, struct ptc_rpc_stream **ret_stream, struct ptc_error *err);
 int ptc_admin_unpack(const void *data, size_t len, const ProtobufCMessageDescriptor *type,
 		     ProtobufCMessage **ret_message, struct ptc_error *err);
-/* A whole message, contiguous; ptc_free it. Consumes msg. */
+/* Copies a whole message into one buffer, which the caller frees with ptc_free. Consumes msg. */
 int ptc_admin_gather(struct ptc_rpc_message *msg, void **ret_data, size_t *ret_len, struct ptc_error *err);
-/* fn over a stream of Progress; done when one says finished. */
+/* Calls fn for each message of a stream of Progress, and returns 0 after the message that says finished. */
 int ptc_admin_follow(struct ptc_admin *a, const char *method, const ProtobufCMessage *request, ptc_admin_progress_fn fn,
 		     void *arg, struct ptc_error *err);

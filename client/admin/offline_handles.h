@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Behind the handles of <ptc/admin_plan.h>. Between admin_spec.c and admin_moves.c. A handle lives while its creator or a
- * handle made of it uses it; what it points to is immutable, so that threads may share it. */
+/* The structs behind the handles of <ptc/admin_plan.h>, shared by admin_spec.c and admin_moves.c. A handle lives while
+ * its creator, or a handle made from it, uses it. Threads may share a handle, because nothing behind it changes. */
 #pragma once
 
 #include "base/status.h"

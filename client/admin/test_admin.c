@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* libptcadmin without a daemon: structs of older and newer programs, and what a missing daemon answers. */
 #include "base/status.h"
 

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* ptcctl completion SHELL: a script made from the table of verbs. A verb of two words ("job create") is completed word by
- * word. Printing a script asks no daemon; the script does when it completes a job's or a node's name. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptcctl completion SHELL: a script made from the table of verbs. A verb of two words ("job create") is completed word
+ * by word. Printing a script asks no daemon; the script does when it completes a job's or a node's name. */
 #include "client/ctl/verbs.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl(1) from the table of verbs: ptcctl help --man. */
 #include "client/ctl/verbs.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Command lines. Happy path: the longest verb that fits, then options in any
  * place ("--name value", "--name=value", "--" ends them), then its arguments.
  * Failure: CTL_USAGE with one line that names the nearest known word. */
@@ -153,7 +153,7 @@ static int take_value(struct ctl *c, const struct ctl_option *o, const char *val
 	if (o->arg && !*value)
 		return ctl_usage(err, "--%s needs a value (%s)", o->name, o->arg);
 	if (c->ngiven == CTL_MAX_OPTIONS)
-		return ctl_usage(err, "more than %d options", CTL_MAX_OPTIONS);
+		return ctl_usage(err, "there are more than %d options; leave some out", CTL_MAX_OPTIONS);
 	c->given[c->ngiven].option = o;
 	c->given[c->ngiven++].value = value ? value : "";
 	return 0;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl. Happy path: parse, run the verb, exit 0. Failure: exactly one line
  * on stderr, exit 1 (failed) or 2 (usage). */
 #include "client/ctl/verbs.h"

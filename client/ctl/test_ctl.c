@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the ptcctl binary: arguments, help, exit codes, one line per error.
  * No daemon is running; where one is needed its absence is the error. */
 #include "client/ctl/test_control_server.h"
@@ -14,7 +14,7 @@ static void test_help(void **state)
 		{ "snapshot", NULL },   { "layout", NULL },       { "mount", NULL },      { "umount", NULL },
 		{ "rules", "lint" },    { "rules", "show" },      { "dataset", "add" },   { "dataset", "list" },
 		{ "dataset", "check" }, { "dataset", "inspect" }, { "dataset", "proof" }, { "dataset", "remove" },
-		{ "report", NULL },     { "top", NULL },
+		{ "report", NULL },     { "top", NULL },          { "node", "lost" },
 	};
 
 	assert_int_equal(RUN("--help"), 0);
@@ -284,7 +284,7 @@ static void test_completion(void **state)
 	assert_int_equal(RUN("completion", "bash"), 0);
 	assert_non_null(strstr(out, "complete -o filenames -F _ptcctl ptcctl"));
 	assert_non_null(strstr(out, "\"job create\") words=\" --file\""));
-	assert_non_null(strstr(out, " nodes status job run stop logs import export"));
+	assert_non_null(strstr(out, " nodes node status job run stop logs import export"));
 }
 
 int main(void)

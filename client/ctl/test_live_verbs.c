@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl and libptcadmin for live jobs, against a server in this process that
  * plays a script: run, stop, snapshot, logs, status, plan, events, and an
  * export whose job is switched meanwhile. */
@@ -390,7 +390,7 @@ static void test_run_existing(void **state)
 	one_line("ptcctl run: job \"live\" exists, and the daemon does not say how it is described", "");
 	g.status = NULL;
 	assert_int_equal(RUN("run", "-f", g.yaml), 1);
-	one_line("ptcctl run: job \"live\" is being made, or deleted; try again", "");
+	one_line("ptcctl run: job \"live\" is being created or deleted; try again", "");
 	assert_int_equal(g.runs, runs); /* nothing of this started anything */
 	g.create = PTC_ENOSPC;
 	assert_int_equal(RUN("run", "-f", g.yaml), 1);

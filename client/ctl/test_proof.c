@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* ptcctl dataset proof against a server in this process whose ledgers begin late, do not join up, name another mixture than the
- * job has, or change their order: what a real job takes five hundred generations for, or never does. What it makes of real
- * ones is in tests/test_proof.py. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptcctl dataset proof against a server in this process whose ledgers begin late, do not join up, name another mixture
+ * than the job has, or change their order: what a real job takes five hundred generations for, or never does. What it
+ * makes of real ones is in tests/test_proof.py. */
 #include "base/sys/sys.h"
 #include "client/ctl/test_control_server.h"
 #include "formats/job/job.h"
@@ -103,7 +103,7 @@ static void begins_late(void **state)
 	expect(out, "what came before position 37 is not recorded any more\n"
 		    "4 epochs finished, each sample once in each; 1 of 10 samples of the next\n");
 	assert_int_equal(RUN("dataset", "proof", "j", "--steps", "99", "--format", "json"), 1);
-	one_line("ptcctl dataset proof: ", "none of these steps is in the job's state");
+	one_line("ptcctl dataset proof: ", "the job's state has none of these steps");
 	/* an epoch's place at which it begins is counted from there on */
 	serve_entries(entry("data", "n=10,seed=3,sequential=1;batch=5", 100, 104, 40, 60, 5));
 	assert_int_equal(RUN("dataset", "proof", "j", "--format", "json"), 0);

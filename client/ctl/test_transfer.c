@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl and libptcadmin against a server in this process that keeps items in
  * memory: import, export, digests, progress, documents, errors. The server
  * decodes with protobuf-c and computes digests over whole items. */
@@ -375,7 +375,8 @@ static void test_failures(void **state)
 	assert_ptr_equal(strchr(errors, '\n'), errors + strlen(errors) - 1);
 }
 
-/* Megatron-core pads vocabularies: a file has 4 rows, or 2 of another width, where the job has [2, 3]. Each import is aborted. */
+/* Megatron-core pads vocabularies: a file has 4 rows, or 2 of another width, where the job has [2, 3]. Each import is
+ * aborted. */
 static void test_other_shapes(void **state)
 {
 	static const struct {

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Blobs and cursors. Happy path: what is set is kept here and said at the next stop, if it has changed. What was restored and is
- * not set anew is carried on. Failure modes: too many names, too long a value: LIMIT. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blobs and cursors. Happy path: what is set is kept here and said at the next stop, if it has changed. What was
+ * restored and is not set anew is carried on. Failure modes: too many names, too long a value: LIMIT. */
 #include "client/lib/internal.h"
 
 #include <stdio.h>

@@ -1,9 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Being restored by reading. Happy path: while the program waits in ptc_restore, ptcd hands us its store's file, to be read only, and
- * says which bytes of it belong where; our thread copies them there, with our own page table and on our own processor, which is
- * faster than another process can write them; then ptcd hears that it is done. Failure modes: what cannot be read or
- * written is said, and ptcd writes it itself or names what is wrong with that memory; what is of another generation is not
- * done. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Being restored by reading. Happy path: while the program waits in ptc_restore, ptcd hands us its store's file, to be
+ * read only, and says which bytes of it belong where; our thread copies them there, with our own page table and on our
+ * own processor, which is faster than another process can write them; then ptcd hears that it is done. Failure modes:
+ * what cannot be read or written is said, and ptcd writes it itself or names what is wrong with that memory; what is of
+ * another generation is not done. */
 #include "client/lib/link.h"
 
 #include <errno.h>
@@ -18,7 +18,8 @@
 #define PAGE_BYTES   4096u
 #define DEVICE_BYTES (1u << 20) /* copied to a device at once */
 #define READ_BYTES                                                                                                     \
-	(64u << 10) /* from a disk, a row of so many is read by a call: what it cannot read is an error, not a signal */
+	(64u << 10) /* from a disk, a row of so many is read by a call: what it cannot read is an error, not a signal  \
+		     */
 
 static int read_row(int fd, uint64_t address, uint64_t offset, uint64_t bytes)
 {
@@ -95,8 +96,8 @@ static int map_file(ptc_client *c, int fd)
 	return 0;
 }
 
-/* Out of the mapping, at the rate of memcpy. The first and the last byte go through the kernel, which says so if that memory is not
- * there, or not to be written. */
+/* Out of the mapping, at the rate of memcpy. The first and the last byte go through the kernel, which says so if that
+ * memory is not there, or not to be written. */
 static int copy_rows(ptc_client *c, int fd, const struct ptc_local_rows *r)
 {
 	uint64_t there = (r->count - 1) * r->address_step + r->bytes - 1;
@@ -106,7 +107,8 @@ static int copy_rows(ptc_client *c, int fd, const struct ptc_local_rows *r)
 	if (!r->bytes)
 		return 0;
 	rc = r->offset + here >= c->filled.map_bytes ? ENODATA : read_row(fd, r->address, r->offset, 1);
-	rc = rc ? rc : read_row(fd, r->address + there, r->offset + here, 1);
+	if (rc == 0)
+		rc = read_row(fd, r->address + there, r->offset + here, 1);
 	for (uint64_t i = 0; !rc && i < r->count; i++)
 		memcpy((void *)(uintptr_t)(r->address + i * r->address_step),
 		       c->filled.map + r->offset + i * r->offset_step, r->bytes);

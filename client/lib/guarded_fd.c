@@ -1,8 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
-/* May a client still be used: forks, fatal errors, and our descriptors in a program that closes some it has not opened (closefrom,
- * os.closerange). Happy path: it is of this process, and each descriptor still is the file that it was. Failure modes: a
- * descriptor is not; then it is never used again, not even to close it, and the client is over: without the shared page no
- * connection can be made anew. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* May a client still be used: forks, fatal errors, and our descriptors in a program that closes some it has not opened
+ * (closefrom, os.closerange). Happy path: it is of this process, and each descriptor still is the file that it was.
+ * Failure modes: a descriptor is not; then it is never used again, not even to close it, and the client is over:
+ * without the shared page no connection can be made anew. */
 #include "client/lib/internal.h"
 
 #include <stdarg.h>
@@ -75,9 +75,8 @@ int ptc_client_enter(ptc_client *c)
 	if (!c)
 		return ptc_client_fail(NULL, PTC_R_INVALID, "the client is NULL");
 	if (ptc_client_forked(c))
-		return ptc_client_fail(
-			c, PTC_R_INVALID,
-			"this process was forked after ptc_open; a client is of use only where it was opened");
+		return ptc_client_fail(c, PTC_R_INVALID,
+				       "this process was forked after ptc_open; call ptc_open in this process");
 	return 0;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of a client. Two threads: the caller's, and ours (link.c), which owns the connection. What they share is under
- * `lock`; our thread alone sends, and what it sends it derives from the shared state (link.c, next_message), so that a new
- * connection only has to forget what has been sent.
+/* The inside of a client. Two threads: the caller's, and ours (link.c), which owns the connection. What they share is
+ * under `lock`; our thread alone sends, and what it sends it derives from the shared state (link.c, next_message), so
+ * that a new connection only has to forget what has been sent.
  *
  *   IDLE -> NEXT -> BUILDING -> RESTORING -> RUNNING <-> STOPPED
  *    ^        \-> OVER   |          |           |           |
@@ -22,8 +22,8 @@
 /* From BUILDING to STOPPED in the order of enum ptc_local_resume_phase. */
 enum phase { PHASE_IDLE, PHASE_NEXT, PHASE_BUILDING, PHASE_RESTORING, PHASE_RUNNING, PHASE_STOPPED, PHASE_OVER };
 
-/* A descriptor that we have opened, and which file that was: a program may close descriptors that it has not opened, and then the
- * number may be another file, which is not ours to touch. */
+/* A descriptor that we have opened, and which file that was: a program may close descriptors that it has not opened,
+ * and then the number may be another file, which is not ours to touch. */
 struct guarded_fd {
 	int fd; /* -1: none */
 	dev_t dev;
@@ -187,8 +187,8 @@ static inline bool ptc_client_forked(const ptc_client *c)
 /* Under lock. */
 int ptc_client_fatal_locked(ptc_client *c);
 void ptc_client_forget_locked(ptc_client *c); /* all that belongs to a generation */
-/* The host runs ahead of its devices: what it has told them is done when this returns. false: a device has failed, `why` says how. The
- * caller's thread only. */
+/* The host runs ahead of its devices: what it has told them is done when this returns. false: a device has failed,
+ * `why` says how. The caller's thread only. */
 bool ptc_client_settle(const ptc_client *c, char *why, size_t size);
 void ptc_client_staging_done(struct staging *s);
 struct blob *ptc_client_blob(struct rank_state *k, const char *name, enum ptc_blob_scope scope);

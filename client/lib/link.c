@@ -1,8 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Our thread: keeps the connection to ptcd. Happy path: connect, HELLO, WELCOME; then send what the shared state says is still to
- * be said, and act on what comes. Failure modes: a lost connection, or bytes that are none of ours, is made anew with growing
- * pauses for as long as the process lives, and everything is said again; REFUSED, another version, or a job whose folder has
- * been gone for a while is final (`fatal`): every call says so, and a running rank is led into it at its next boundary. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Our thread: keeps the connection to ptcd. Happy path: connect, HELLO, WELCOME; then send what the shared state says
+ * is still to be said, and act on what comes. Failure modes: a lost connection, or bytes that are none of ours, is made
+ * anew with growing pauses for as long as the process lives, and everything is said again; REFUSED, another version, or
+ * a job whose folder has been gone for a while is final (`fatal`): every call says so, and a running rank is led into
+ * it at its next boundary. */
 #include "client/lib/link.h"
 
 #include <errno.h>
@@ -245,8 +246,8 @@ static int open_socket(ptc_client *c)
 	return e ? e : fd;
 }
 
-/* So that what ptcd has started for our user (ptc-copy) may copy our memory where ptrace is restricted to parents: who is named, and his
- * descendants. */
+/* So that what ptcd has started for our user (ptc-copy) may copy our memory where ptrace is restricted to parents: who
+ * is named, and his descendants. */
 static void allow_reading(int fd)
 {
 	struct ucred cred;
@@ -418,8 +419,8 @@ static bool on_staging(ptc_client *c, struct ptc_local_message *m)
 	return true;
 }
 
-/* Its pages are there; now they get into our page table, a little at a time so that nobody waits long for the lock. At a stop
- * this would cost as much as the copy itself. true: there is more. */
+/* Its pages are there; now they get into our page table, a little at a time so that nobody waits long for the lock. At
+ * a stop this would cost as much as the copy itself. true: there is more. */
 static bool touch_staging(ptc_client *c)
 {
 	struct staging *o = &c->offered;
@@ -640,7 +641,8 @@ static bool send_all(ptc_client *c)
 
 /* ---- the thread -------------------------------------------------------------- */
 
-/* Before a descriptor is used and after each wait: it may have been closed meanwhile. A lost connection is made anew. */
+/* Before a descriptor is used and after each wait: it may have been closed meanwhile. A lost connection is made anew.
+ */
 static bool robbed(ptc_client *c)
 {
 	bool yes;

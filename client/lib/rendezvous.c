@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Meeting other ranks. Happy path: a question to ptcd and its answer. Failure modes: nobody puts the key in time (TIMEOUT); the
- * generation ends meanwhile (STALE); a key put with two values (REFUSED). */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Meeting other ranks. Happy path: a question to ptcd and its answer. Failure modes: nobody puts the key in time
+ * (TIMEOUT); the generation ends meanwhile (STALE); a key put with two values (REFUSED). */
 #include "client/lib/internal.h"
 
 #include <errno.h>
@@ -119,7 +119,7 @@ static int wait_get_locked(ptc_client *c, const char *key, void *buffer, size_t 
 	if (!c->get.answered) {
 		rc = check_generation_locked(c, "ptc_rendezvous_get");
 		return rc ? rc
-			  : ptc_client_fail(c, PTC_R_TIMEOUT, "nobody has put \"%s\" within %u ms", key, timeout_ms);
+			  : ptc_client_fail(c, PTC_R_TIMEOUT, "no rank has put \"%s\" within %u ms", key, timeout_ms);
 	}
 	if (c->get.code)
 		return ptc_client_fail(c, c->get.code, "ptc_rendezvous_get \"%s\": %s", key, c->link_text);

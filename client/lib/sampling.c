@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* The order of samples (order/order.h), for programs. Happy path: arithmetic. Failure modes: arguments out of range; for
- * ptc_balance_step no memory to work with, and costs that are too large. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The order of samples (order/order.h), for programs. Happy path: arithmetic. Failure modes: arguments out of range;
+ * for ptc_balance_step no memory to work with, and costs that are too large. */
 #include "client/lib/internal.h"
 
 #include "order/order.h"
@@ -9,7 +9,7 @@
 
 static bool sampling(const struct ptc_sampling *s, struct ptc_order *ret_order, struct ptc_batch *ret_batch)
 {
-	if (!s || s->size < sizeof(*s))
+	if (!s || s->size < sizeof *s)
 		return false;
 	return (s->sequential ? ptc_order_init_sequential(ret_order, s->samples)
 			      : ptc_order_init(ret_order, s->samples, s->seed)) &&
@@ -45,10 +45,10 @@ int ptc_balance_step(const struct ptc_sampling *s, const uint64_t *lengths, uint
 	struct ptc_balance_item *work;
 	bool fits;
 
-	if (!lengths || !ret_slots || (ret_balance && ret_balance->size < sizeof(*ret_balance)) ||
+	if (!lengths || !ret_slots || (ret_balance && ret_balance->size < sizeof *ret_balance) ||
 	    !sampling(s, &order, &batch))
 		return ptc_client_fail(NULL, PTC_R_INVALID, "ptc_balance_step: an argument is out of range");
-	work = ptc_balance_work(&batch) ? calloc(ptc_balance_work(&batch), sizeof(*work)) : NULL;
+	work = ptc_balance_work(&batch) ? calloc(ptc_balance_work(&batch), sizeof *work) : NULL;
 	if (!work)
 		return ptc_client_fail(NULL, PTC_R_MEMORY, "ptc_balance_step: no memory for %llu samples",
 				       (unsigned long long)batch.global);

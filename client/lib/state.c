@@ -1,7 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Declaring and restoring. Happy path: each tensor is checked and kept; ptc_restore has our thread say them all and waits until
- * ptcd has filled them. Failure modes: a mistake in a declaration is named at the call that makes it; what only ptcd can see
- * (ranks that contradict each other) is REFUSED by ptc_restore; STALE when the generation ended meanwhile. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Declaring and restoring. Happy path: each tensor is checked and kept; ptc_restore has our thread say them all and
+ * waits until ptcd has filled them. Failure modes: a mistake in a declaration is named at the call that makes it; what
+ * only ptcd can see (ranks that contradict each other) is REFUSED by ptc_restore; STALE when the generation ended
+ * meanwhile. */
 #include "client/lib/internal.h"
 
 #include <stdlib.h>
@@ -80,7 +81,7 @@ static const char *desc_error(const struct ptc_tensor_desc *desc)
 	if (!what && desc->field)
 		what = ptc_local_field_error(desc->field);
 	if (!what && !bytes)
-		what = "a dtype that is none of safetensors' with whole bytes, as \"F32\" or \"BF16\"";
+		what = "an unknown dtype; use a name of safetensors with whole bytes, such as \"F32\" or \"BF16\"";
 	if (!what && ((desc->ndim && !desc->shape) || (desc->nboxes && !desc->boxes)))
 		what = "shape or boxes are NULL";
 	if (!what)
@@ -108,11 +109,10 @@ static int find_devices(ptc_client *c, const struct tensor *t, bool sure, struct
 			return ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s\": memory on a device at 0x%llx: %s",
 					       t->name, (unsigned long long)low, why);
 		if (!is && sure)
-			return ptc_client_fail(
-				c, PTC_R_INVALID,
-				"tensor \"%.200s\": 0x%llx is said to be device memory, but the CUDA driver "
-				"does not know it on this thread; is its device the current one?",
-				t->name, (unsigned long long)low);
+			return ptc_client_fail(c, PTC_R_INVALID,
+					       "tensor \"%.200s\": 0x%llx is declared as device memory, but the CUDA "
+					       "driver does not know it on this thread; make its device current first",
+					       t->name, (unsigned long long)low);
 	}
 	return 0;
 }
@@ -147,8 +147,8 @@ static int build(ptc_client *c, const struct ptc_tensor_desc *desc, struct tenso
 	return what ? ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s\": %s", desc->name, what) : 0;
 }
 
-/* By name and field; *ret_at: where it belongs. The list is kept sorted, so a model of a million tensors is declared quickly when
- * it is declared in order, and found quickly always. */
+/* By name and field; *ret_at: where it belongs. The list is kept sorted, so a model of a million tensors is declared
+ * quickly when it is declared in order, and found quickly always. */
 static bool find(const ptc_client *c, const char *name, const char *field, size_t *ret_at)
 {
 	size_t low = 0, high = c->ntensors;
@@ -196,7 +196,8 @@ static int insert_locked(ptc_client *c, const struct tensor *t)
 	return 0;
 }
 
-/* Under lock: a generation is being built. ENDED meanwhile is told by ptc_restore, so that a program has one place for it. */
+/* Under lock: a generation is being built. ENDED meanwhile is told by ptc_restore, so that a program has one place for
+ * it. */
 static int check_building(ptc_client *c, const char *call)
 {
 	int rc = ptc_client_fatal_locked(c);
@@ -222,17 +223,20 @@ int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc)
 	if (!desc || desc->size < sizeof *desc)
 		return ptc_client_fail(c, PTC_R_INVALID, "desc is NULL, or its size is not set");
 	if (!desc->name || !desc->dtype)
-		return ptc_client_fail(c, PTC_R_INVALID, "a tensor without a name or without a dtype");
+		return ptc_client_fail(c, PTC_R_INVALID, "the tensor has no name or no dtype; set both in desc");
 	what = desc_error(desc);
 	if (what)
 		return ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s\": %s", desc->name, what);
 	rc = build(c, desc, &t);
-	rc = rc ? rc : find_devices(c, &t, desc->flags & PTC_TENSOR_DEVICE, &devices);
+	if (rc == 0)
+		rc = find_devices(c, &t, desc->flags & PTC_TENSOR_DEVICE, &devices);
 	if (!rc) {
 		pthread_mutex_lock(&c->lock);
 		rc = check_building(c, "ptc_tensor_declare");
-		rc = rc ? rc : take_devices_locked(c, &t, &devices);
-		rc = rc ? rc : insert_locked(c, &t);
+		if (rc == 0)
+			rc = take_devices_locked(c, &t, &devices);
+		if (rc == 0)
+			rc = insert_locked(c, &t);
 		pthread_mutex_unlock(&c->lock);
 	}
 	ptc_device_clear(&devices);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening where there is no ptcd, or not the right one: an answer in time, one line that names variable or socket, nothing left. */
+/* Opening where there is no ptcd, or not the right one: an answer in time, one line that names variable or socket,
+ * nothing left. */
 #include "client/lib/internal.h"
 
 #include <setjmp.h>

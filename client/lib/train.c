@@ -1,7 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Training. Happy path: a boundary publishes its step in the shared page and reads the stop there: no system call, no lock. When
- * it has come to the stop, it says so and waits for GO or ENDED. With staging memory (copy: fast) it copies the declared memory
- * first. Failure modes: a program that refuses the stop (the switch comes to nothing, it goes on); steps out of order (INVALID, nothing published); a client that is over (`fatal`). */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training. Happy path: a boundary publishes its step in the shared page and reads the stop there: no system call, no
+ * lock. When it has come to the stop, it says so and waits for GO or ENDED. With staging memory (copy: fast) it copies
+ * the declared memory first. Failure modes: a program that refuses the stop (the switch comes to nothing, it goes on);
+ * steps out of order (INVALID, nothing published); a client that is over (`fatal`). */
 #include "client/lib/internal.h"
 
 #include <fcntl.h>
@@ -14,7 +15,8 @@
 
 /* ---- copying into staging memory ---------------------------------------------- */
 
-/* What ptcd has offered on this connection becomes ours. Our thread has mapped it, and by now most likely touched it. */
+/* What ptcd has offered on this connection becomes ours. Our thread has mapped it, and by now most likely touched it.
+ */
 static void adopt_staging_locked(ptc_client *c)
 {
 	if (!c->offered.map)
@@ -74,8 +76,9 @@ static void copy_box(const struct tensor *t, const struct ptc_local_box *b, uint
 	}
 }
 
-/* The caller's thread is stopped here, so tensors do not change; our own thread only reads them. Where another rank was faster, the
- * stop moves on: then nobody wants what is at this step, and whoever waits at the next stop would wait for this copy. */
+/* The caller's thread is stopped here, so tensors do not change; our own thread only reads them. Where another rank was
+ * faster, the stop moves on: then nobody wants what is at this step, and whoever waits at the next stop would wait for
+ * this copy. */
 static bool stage(ptc_client *c, uint64_t step)
 {
 	uint32_t free_word = PTC_LOCAL_STAGE_FREE;

@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent's life. Happy path: new, register, calls, free. Failure modes: too little staging memory (PTC_EINVAL), no memory. */
+/* The agent's life. Happy path: new, register, calls, free. Failure modes: too little staging memory (PTC_EINVAL), no
+ * memory. */
 #include "daemon/agent/agent.h"
 #include "daemon/agent/calls/operation.h"
 #include "daemon/agent/capture/capture.h"
 #include "daemon/agent/gateway/gateway.h"
 #include "daemon/agent/geometry/geometry.h"
+#include "daemon/agent/healing/heal.h"
 #include "daemon/agent/ranks/ranks.h"
 #include "daemon/agent/switch/switch.h"
 #include "daemon/agent/tables/node_digest.h"
 #include "daemon/agent/tables/rank_tensor.h"
 #include "daemon/agent/tables/tables.h"
-#include "daemon/agent/transfer/fetch.h"
+#include "daemon/agent/transfer/transfer.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/limits.h"
+#include "base/sys/thread.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -33,7 +36,7 @@ static const struct {
 	{ "/ptc.v1.Peer/Stop", ptc_agent_on_stop },     { "/ptc.v1.Peer/End", ptc_agent_on_end },
 	{ "/ptc.v1.Peer/Build", ptc_agent_on_build },   { "/ptc.v1.Peer/Rendezvous", ptc_agent_on_rendezvous },
 	{ "/ptc.v1.Peer/Ranks", ptc_agent_on_ranks },   { "/ptc.v1.Peer/Log", ptc_agent_on_log },
-	{ "/ptc.v1.Peer/Pin", ptc_agent_on_pin },
+	{ "/ptc.v1.Peer/Pin", ptc_agent_on_pin },       { "/ptc.v1.Peer/Drop", ptc_agent_on_drop },
 };
 
 int ptc_agent_new(const struct ptc_agent_env *env, struct ptc_agent **ret_agent, struct ptc_error *err)
@@ -43,21 +46,24 @@ int ptc_agent_new(const struct ptc_agent_env *env, struct ptc_agent **ret_agent,
 	if (env->staging_bytes < PTC_AGENT_STAGING_MIN)
 		return ptc_error_set(err, PTC_EINVAL, "staging memory of %llu bytes; at least %u are needed",
 				     (unsigned long long)env->staging_bytes, PTC_AGENT_STAGING_MIN);
-	agent = ptc_calloc(1, sizeof(*agent));
+	agent = ptc_calloc(1, sizeof *agent);
 	if (!agent)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for the agent");
+		return ptc_nomem(err);
 	agent->env = *env;
 	agent->node = ptc_strdup(env->node);
 	if (!agent->node) {
 		ptc_free(agent);
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for the agent");
+		return ptc_nomem(err);
 	}
 	ptc_pool_init(&agent->recv, env->staging_bytes / 2);
 	ptc_pool_init(&agent->send, env->staging_bytes / 4);
 	ptc_pool_init(&agent->gate, env->staging_bytes / 4);
 	ptc_pool_init(&agent->push, PTC_AGENT_PUSH_BYTES);
+	ptc_geometry_cache_init(agent);
 	ptc_require(!pthread_mutex_init(&agent->shared.lock, NULL));
 	ptc_cond_init(&agent->shared.cond);
+	ptc_thread_count_init(&agent->shared.reconcilers);
+	ptc_agent_healing_init(agent);
 	*ret_agent = agent;
 	return 0;
 }
@@ -65,10 +71,10 @@ int ptc_agent_new(const struct ptc_agent_env *env, struct ptc_agent **ret_agent,
 int ptc_agent_register(struct ptc_agent *agent, struct ptc_rpc_server *server, struct ptc_error *err)
 {
 	for (size_t i = 0; i < PTC_ARRAY_LEN(methods); i++) {
-		int r = ptc_rpc_server_method(server, methods[i].method, 1u << PTC_ROLE_NODE, methods[i].fn, agent,
-					      err);
-		if (r)
-			return r;
+		int rc = ptc_rpc_server_method(server, methods[i].method, 1u << PTC_ROLE_NODE, methods[i].fn, agent,
+					       err);
+		if (rc)
+			return rc;
 	}
 	/* Users make nodes do these; what a switch needs does not wait for them. */
 	ptc_rpc_server_method_kind(server, "/ptc.v1.Peer/Digest", PTC_RPC_BULK);
@@ -84,7 +90,7 @@ struct ptc_agent *ptc_agent_free(struct ptc_agent *agent)
 		return NULL;
 	ptc_reconcile_stop(agent);
 	ptc_agent_pins_done(agent);
-	ptc_geometry_cache_done(agent);
+	ptc_cache_done(&agent->geometries);
 	while ((job = agent->shared.jobs)) {
 		agent->shared.jobs = job->next;
 		ptc_free(job);

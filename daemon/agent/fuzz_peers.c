@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzz entry point: calls of ptc.v1.Peer, one after the other; of each a byte that chooses it, two that say how long its message is, and
- * that. A whole agent with committed state and a store of its own gets them over a socket, as from a node: decoded, checked and done.
- * Whatever they say, the agent answers, and committed bytes are what they were as long as they are there. */
+/* Fuzz entry point: calls of ptc.v1.Peer, one after the other; of each a byte that chooses it, two that say how long
+ * its message is, and that. A whole agent with committed state and a store of its own gets them over a socket, as from
+ * a node: decoded, checked and done. Whatever they say, the agent answers, and committed bytes are what they were as
+ * long as they are there. */
 #include "daemon/agent/test_world.h"
 
 #include "daemon/store/store_read.h"
@@ -74,7 +75,7 @@ static void up(void)
 	down();
 	rng = 1;
 	world_hook = hook;
-	w = ptc_calloc(1, sizeof(*w));
+	w = ptc_calloc(1, sizeof *w);
 	assert_non_null(w);
 	world_up(w, 1, false);
 	gen_make(&committed, 1, "tp=2", 1);
@@ -120,14 +121,16 @@ static int call(const char *name, const uint8_t *data, size_t len)
 	snprintf(method, sizeof(method), "/ptc.v1.Peer/%s", name);
 	OK(ptc_rpc_stream_open(control(w, 0), method, CALL_MS, NULL, 0, &s, &err));
 	rc = ptc_rpc_stream_send(s, &p, 1, &err);
-	rc = rc ? rc : ptc_rpc_stream_half_close(s, &err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_half_close(s, &err);
 	for (int i = 0; !rc && i < REPLIES; i++) {
 		rc = ptc_rpc_stream_recv(s, &m, &err);
 		if (rc || !m)
 			break;
 		ptc_rpc_message_done(m);
 	}
-	rc = rc ? rc : ptc_rpc_stream_finish(s, &err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_finish(s, &err);
 	ptc_rpc_stream_free(s);
 	if (getenv("PTC_FUZZ_SHOW"))
 		fprintf(stderr, "%s of %zu bytes: %d %s\n", name, len, rc, err.text);

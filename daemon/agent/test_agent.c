@@ -166,8 +166,8 @@ static void test_finish_cancels(void **state)
 	OK(do_finish(&w, 1, NULL, false, &err));
 	pthread_join(p.thread, NULL);
 	/* Before, beside or after the pull: nothing of the old attempt may be left once a last finish came. */
-	if (p.r)
-		assert_true(p.r == PTC_ECANCELED || p.r == PTC_ESTATE || p.r == PTC_EPEER);
+	if (p.rc)
+		assert_true(p.rc == PTC_ECANCELED || p.rc == PTC_ESTATE || p.rc == PTC_EPEER);
 	else
 		ptc_pb_free(&p.reply->base);
 	OK(do_finish(&w, 1, NULL, false, &err));
@@ -178,11 +178,12 @@ static void test_finish_cancels(void **state)
 
 /* ---- liars ---- */
 
-/* Up to NLIES those that break the protocol; what is wrong only in its bytes is seen by nobody who has not the digests. */
+/* Up to NLIES those that break the protocol; what is wrong only in its bytes is seen by nobody who has not the digests.
+ */
 enum lie { LIE_SHORT, LIE_LONG, LIE_GARBAGE, LIE_LENGTH, LIE_VERSION, LIE_STATUS, LIE_NOTHING, NLIES, LIE_WRONG_BYTES };
 
 struct liar {
-	enum lie lie;
+	_Atomic enum lie lie; /* the test changes it while the server runs */
 	struct ptc_rpc_server *server;
 	char sock[200];
 };
@@ -201,10 +202,10 @@ static int liar_wrong_bytes(struct ptc_rpc_call *call, struct ptc_rpc_message *a
 	ProtobufCMessage *msg;
 	const Ptc__V1__FetchRequest *req;
 	uint64_t left = 0;
-	int r = ptc_wire_decode(asked, &ptc__v1__fetch_request__descriptor, &msg, err);
+	int rc = ptc_wire_decode(asked, &ptc__v1__fetch_request__descriptor, &msg, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	req = (const Ptc__V1__FetchRequest *)msg;
 	for (size_t i = 0; i < req->n_boxes; i++) {
 		uint64_t bytes = 1;
@@ -214,14 +215,14 @@ static int liar_wrong_bytes(struct ptc_rpc_call *call, struct ptc_rpc_message *a
 		left += bytes;
 	}
 	ptc_pb_free(msg);
-	while (!r && left) {
+	while (!rc && left) {
 		uint64_t n = PTC_MIN(left, 1u << 20);
 		uint8_t head[16];
 
-		r = liar_send(call, head, ptc_wire_data_head(head, n), n, err);
+		rc = liar_send(call, head, ptc_wire_data_head(head, n), n, err);
 		left -= n;
 	}
-	return r;
+	return rc;
 }
 
 static int liar_fetch(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -229,23 +230,23 @@ static int liar_fetch(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	static const uint8_t ok[] = { 8, 1, 122, 16 }, version[] = { 8, 9, 122, 16 }, length[] = { 8, 1, 122, 99 };
 	static const uint8_t garbage[] = { 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1 };
 	static const uint8_t megabyte[] = { 8, 1, 122, 128, 128, 64 };
-	struct liar *l = arg;
 	struct ptc_rpc_message *msg;
-	int r = ptc_rpc_call_recv(call, &msg, err);
+	const enum lie lie = ((struct liar *)arg)->lie;
+	int rc = ptc_rpc_call_recv(call, &msg, err);
 
-	if (!r && l->lie == LIE_WRONG_BYTES) {
-		r = liar_wrong_bytes(call, msg, err);
+	if (!rc && lie == LIE_WRONG_BYTES) {
+		rc = liar_wrong_bytes(call, msg, err);
 		ptc_rpc_message_done(msg);
-		return r;
+		return rc;
 	}
-	ptc_rpc_message_done(r ? NULL : msg);
-	switch (l->lie) {
+	ptc_rpc_message_done(rc ? NULL : msg);
+	switch (lie) {
 	case LIE_SHORT:
 		return liar_send(call, ok, sizeof(ok), 16, err);
 	case LIE_LONG:
-		for (int i = 0; !r && i < 400; i++)
-			r = liar_send(call, megabyte, sizeof(megabyte), 1 << 20, err);
-		return r;
+		for (int i = 0; !rc && i < 400; i++)
+			rc = liar_send(call, megabyte, sizeof(megabyte), 1 << 20, err);
+		return rc;
 	case LIE_GARBAGE:
 		return liar_send(call, garbage, sizeof(garbage), 16, err);
 	case LIE_LENGTH:
@@ -271,12 +272,20 @@ static void liar_up(struct liar *l, struct world *w)
 	OK(ptc_rpc_server_start(l->server, &err));
 }
 
+/* Whoever asks that node asks there, from now on; NULL: the node. */
+static void ask_instead(struct world *w, uint32_t node, const char *sock)
+{
+	pthread_mutex_lock(&w->lock);
+	w->target_override[node] = sock;
+	pthread_mutex_unlock(&w->lock);
+}
+
 static void test_liars(void **state)
 {
 	struct world w;
 	struct gen now, next;
 	struct info info;
-	struct liar liar;
+	struct liar liar = { .lie = LIE_SHORT };
 
 	rng = seed + 5;
 	world_up(&w, NODES, false);
@@ -286,7 +295,7 @@ static void test_liars(void **state)
 	gen_make(&next, 2, "tp=2", 1);
 	seal_and_prepare(&w, &info, &now, &next);
 	liar_up(&liar, &w);
-	w.target_override[1] = liar.sock;
+	ask_instead(&w, 1, liar.sock);
 	for (int i = 0; i < NLIES; i++) {
 		struct ptc_error err = PTC_ERROR_INIT;
 		Ptc__V1__PullReply *reply;
@@ -298,7 +307,7 @@ static void test_liars(void **state)
 		OK(do_finish(&w, 0, NULL, false, &err)); /* as the controller does: what a liar sent is dropped */
 		prepare_all(&w, &info, &next);
 	}
-	w.target_override[1] = NULL;
+	ask_instead(&w, 1, NULL);
 	pull_all(&w, &info, &next, false);
 	check_ranks(&w, &next, 0);
 	ptc_rpc_server_free(liar.server, 100);
@@ -313,15 +322,15 @@ static int merge_of(struct world *w, struct info *info, uint32_t node, const Ptc
 	uint64_t merged[NITEMS];
 	struct ptc_digests *d;
 	struct ptc_geometry g;
-	int r;
+	int rc;
 
 	OK(ptc_agent_geometry(w->nodes[0].agent, &info->pb, &info->to, &g, &err));
 	OK(ptc_digests_new(&g, &d, &err));
 	OK(ptc_digests_add(d, node, reply->need_index, reply->digests, reply->n_digests, &err));
-	r = ptc_digests_merge(d, expected, merged, ret_err);
+	rc = ptc_digests_merge(d, expected, merged, ret_err);
 	ptc_digests_free(d);
 	ptc_geometry_done(&g);
-	return r;
+	return rc;
 }
 
 /* Bytes that are other ones get past every check but the last. */
@@ -342,14 +351,14 @@ static void test_wrong_bytes(void **state)
 	gen_make(&next, 2, "tp=1", 1);
 	seal_and_prepare(&w, &info, &now, &next);
 	liar_up(&liar, &w);
-	w.target_override[1] = liar.sock;
+	ask_instead(&w, 1, liar.sock);
 	OK(do_pull(&w, 0, &info, false, &reply, &err));
 	OK(merge_of(&w, &info, 0, reply, NULL, &err));
 	assert_int_equal(merge_of(&w, &info, 0, reply, w.digest, &err), PTC_EDIGEST);
 	assert_non_null(strstr(err.text, "\" has digest 0000000000000000 instead of "));
 	ptc_pb_free(&reply->base);
 	OK(do_finish(&w, 0, NULL, false, &err)); /* as the controller does */
-	w.target_override[1] = NULL;
+	ask_instead(&w, 1, NULL);
 	prepare_all(&w, &info, &next);
 	pull_all(&w, &info, &next, false);
 	check_ranks(&w, &next, 0);
@@ -364,7 +373,7 @@ static void test_replicas(void **state)
 	struct world w;
 	struct gen now, next;
 	struct info info;
-	struct liar liar;
+	struct liar liar = { .lie = LIE_GARBAGE };
 
 	rng = seed + 6;
 	world_up(&w, NODES, false);
@@ -376,14 +385,14 @@ static void test_replicas(void **state)
 	next.nodes[0] = next.nodes[1] = 3;
 	seal_and_prepare(&w, &info, &now, &next);
 	liar_up(&liar, &w);
-	liar.lie = LIE_GARBAGE;
-	w.target_override[1] = liar.sock;
+	ask_instead(&w, 1, liar.sock);
 	node_down(&w, &w.nodes[0]);
 	check_gather(&w, &now, 3);
 	{
 		Ptc__V1__PullReply *reply, *again;
 
-		/* The first digests what came as it came, and what a source that failed sent does not count; the second reads. */
+		/* The first digests what came as it came, and what a source that failed sent does not count; the second
+		 * reads. */
 		OK(do_pull(&w, 3, &info, false, &reply, &err));
 		OK(do_pull(&w, 3, &info, false, &again, &err));
 		assert_int_equal(reply->n_digests, again->n_digests);
@@ -392,7 +401,7 @@ static void test_replicas(void **state)
 		ptc_pb_free(&reply->base);
 		ptc_pb_free(&again->base);
 	}
-	w.target_override[1] = NULL;
+	ask_instead(&w, 1, NULL);
 	check_ranks(&w, &next, 3);
 	ptc_rpc_server_free(liar.server, 100);
 	world_down(&w);
@@ -479,8 +488,9 @@ static void heap_up(struct world *w, struct gen *now, struct gen *next, struct i
 	info_make(info, w, now, next);
 }
 
-/* A heap that is full refuses with the key to change, and nothing is lost or left. The allocation that fails may be one of
- * the RPC layer's own that it can do without: then the node was prepared, and another one is tried in a world of its own. */
+/* A heap that is full refuses with the key to change, and nothing is lost or left. The allocation that fails may be one
+ * of the RPC layer's own that it can do without: then the node was prepared, and another one is tried in a world of its
+ * own. */
 static void test_heap(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -489,22 +499,22 @@ static void test_heap(void **state)
 	struct world w;
 	struct gen now, next;
 	struct info info;
-	int r = PTC_ENOMEM;
+	int rc = PTC_ENOMEM;
 
 	heap_up(&w, &now, &next, &info);
-	for (uint64_t k = 1; (r || !refused) && k < 5000; k += 3) {
-		if (!r) {
+	for (uint64_t k = 1; (rc || !refused) && k < 5000; k += 3) {
+		if (!rc) {
 			world_down(&w);
 			heap_up(&w, &now, &next, &info);
 		}
 		ptc_alloc_fail_at(k);
-		r = do_prepare(&w, 1, &info, true, &reply, &err);
+		rc = do_prepare(&w, 1, &info, true, &reply, &err);
 		ptc_alloc_fail_at(0);
-		refused += r && strstr(err.text, "memory.work of 1234 bytes");
-		if (!r)
+		refused += rc && strstr(err.text, "memory.work of 1234 bytes");
+		if (!rc)
 			ptc_pb_free(&reply->base);
 	}
-	assert_int_equal(r, 0);
+	assert_int_equal(rc, 0);
 	assert_true(refused > 0);
 	check_gather(&w, &now, 1);
 	world_down(&w);
@@ -555,7 +565,7 @@ static int try_fetch(struct world *w, uint32_t item, size_t noff, int64_t *off, 
 	Ptc__V1__FetchRequest req;
 	struct ptc_rpc_message *msg;
 	struct ptc_rpc_stream *s;
-	int r;
+	int rc;
 
 	ptc__v1__fetch_request__init(&req);
 	req.version = version;
@@ -568,12 +578,13 @@ static int try_fetch(struct world *w, uint32_t item, size_t noff, int64_t *off, 
 	box.offset = off;
 	box.n_extent = next;
 	box.extent = ext;
-	r = open_call(w, 0, "/ptc.v1.Peer/Fetch", &req.base, &s, err);
-	while (!r && !(r = ptc_rpc_stream_recv(s, &msg, err)) && msg)
+	rc = open_call(w, 0, "/ptc.v1.Peer/Fetch", &req.base, &s, err);
+	while (!rc && !(rc = ptc_rpc_stream_recv(s, &msg, err)) && msg)
 		ptc_rpc_message_done(msg);
-	r = r ? r : ptc_rpc_stream_finish(s, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_finish(s, err);
 	ptc_rpc_stream_free(s);
-	return r;
+	return rc;
 }
 
 static int try_put(struct world *w, uint64_t id, uint32_t item, int64_t off, int64_t ext, size_t payload,
@@ -583,7 +594,7 @@ static int try_put(struct world *w, uint64_t id, uint32_t item, int64_t off, int
 	Ptc__V1__PutChunk chunk;
 	struct ptc_rpc_stream *s;
 	struct ptc_rpc_message *msg;
-	int r;
+	int rc;
 
 	ptc__v1__put_chunk__init(&chunk);
 	chunk.version = 1;
@@ -595,13 +606,15 @@ static int try_put(struct world *w, uint64_t id, uint32_t item, int64_t off, int
 	chunk.extent = &ext;
 	chunk.data.data = data;
 	chunk.data.len = payload;
-	r = open_call(w, 0, "/ptc.v1.Peer/Put", &chunk.base, &s, err);
-	r = r ? r : ptc_rpc_stream_recv(s, &msg, err);
-	if (!r)
+	rc = open_call(w, 0, "/ptc.v1.Peer/Put", &chunk.base, &s, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_recv(s, &msg, err);
+	if (!rc)
 		ptc_rpc_message_done(msg);
-	r = r ? r : ptc_rpc_stream_finish(s, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_finish(s, err);
 	ptc_rpc_stream_free(s);
-	return r;
+	return rc;
 }
 
 static void test_wire_numbers(void **state)
@@ -653,12 +666,12 @@ int main(void)
 		cmocka_unit_test(test_wrong_bytes),
 	};
 	const char *text = getenv("PTC_CASES");
-	int r;
+	int rc;
 
 	seed = ptc_test_seed();
 	cases = text ? strtoull(text, NULL, 0) : cases;
 	ptc_rpc_init();
-	r = cmocka_run_group_tests(tests, NULL, NULL);
+	rc = cmocka_run_group_tests(tests, NULL, NULL);
 	ptc_rpc_shutdown();
-	return r;
+	return rc;
 }

@@ -65,7 +65,8 @@ struct live {
 	char event_text[1024];
 };
 
-/* What the test does and what agents' threads do come one after the other by calls over a socket, which no sanitizer sees. */
+/* What the test does and what agents' threads do come one after the other by calls over a socket, which no sanitizer
+ * sees. */
 static void in_order(struct live *l)
 {
 	pthread_mutex_lock(&l->w.lock);
@@ -152,7 +153,7 @@ static void split(struct cut *c, const struct tensor *t, size_t number, struct c
 
 static struct cut *random_cut(struct live *l, uint64_t number, const char *config, unsigned nodes)
 {
-	struct cut *c = calloc(1, sizeof(*c));
+	struct cut *c = calloc(1, sizeof *c);
 
 	assert_non_null(c);
 	gen_make(&c->gen, number, config, nodes);
@@ -248,11 +249,11 @@ static void declare(void *arg, struct rank_process *p)
 			memcpy(r->box.ext, h->cells[k].ext, sizeof(h->cells[k].ext));
 			at += (uint64_t)random_strides(&l->tensors[t], r) + rnd(40);
 		}
-		qsort(to->regions, to->nregions, sizeof(*to->regions), by_offset);
+		qsort(to->regions, to->nregions, sizeof *to->regions, by_offset);
 		n++;
 	}
 	assert_true(at < p->base + RANK_BYTES);
-	qsort(p->tensors, n, sizeof(*p->tensors), by_name);
+	qsort(p->tensors, n, sizeof *p->tensors, by_name);
 	p->view.tensors = p->tensors;
 	p->view.ntensors = n;
 }
@@ -372,7 +373,7 @@ static void hook(struct world *w, struct node *n, struct ptc_agent_env *env)
 
 static struct live *live_up(bool big)
 {
-	struct live *l = calloc(1, sizeof(*l));
+	struct live *l = calloc(1, sizeof *l);
 
 	assert_non_null(l);
 	for (int i = 0; i < NODES; i++) {
@@ -428,9 +429,9 @@ static int last_workers(struct ptc_rpc_stream *s, Ptc__V1__WorkersReply **ret, u
 	struct ptc_rpc_message *msg;
 	ProtobufCMessage *last = NULL;
 	unsigned n = 0;
-	int r;
+	int rc;
 
-	while (!(r = ptc_rpc_stream_recv(s, &msg, err)) && msg) {
+	while (!(rc = ptc_rpc_stream_recv(s, &msg, err)) && msg) {
 		size_t len = ptc_rpc_message_len(msg);
 		void *data = ptc_malloc(len + 1);
 
@@ -438,37 +439,39 @@ static int last_workers(struct ptc_rpc_stream *s, Ptc__V1__WorkersReply **ret, u
 		last = NULL;
 		n++;
 		assert_int_equal(ptc_rpc_message_read(msg, data, len), len);
-		r = ptc_pb_decode(&ptc__v1__workers_reply__descriptor, data, len, &last, err);
+		rc = ptc_pb_decode(&ptc__v1__workers_reply__descriptor, data, len, &last, err);
 		ptc_free(data);
 		ptc_rpc_message_done(msg);
-		if (r)
+		if (rc)
 			break;
 	}
-	r = r ? r : ptc_rpc_stream_finish(s, err);
-	if (!r && !((Ptc__V1__WorkersReply *)last)->finished)
-		r = ptc_error_set(err, PTC_EPEER, "no last reply");
-	if (r) {
+	if (rc == 0)
+		rc = ptc_rpc_stream_finish(s, err);
+	if (!rc && !((Ptc__V1__WorkersReply *)last)->finished)
+		rc = ptc_error_set(err, PTC_EPEER, "no last reply");
+	if (rc) {
 		ptc_pb_free(last);
 		last = NULL;
 	}
 	*ret = (Ptc__V1__WorkersReply *)last;
 	if (ret_beats)
 		*ret_beats = n ? n - 1 : 0;
-	return r;
+	return rc;
 }
 
 static int stream(struct live *l, uint32_t node, const char *method, const ProtobufCMessage *req,
 		  Ptc__V1__WorkersReply **ret, struct ptc_error *err)
 {
 	struct ptc_rpc_stream *s = NULL;
-	int r;
+	int rc;
 
 	in_order(l);
-	r = open_call(&l->w, node, method, req, &s, err);
-	r = r ? r : last_workers(s, ret, NULL, err);
+	rc = open_call(&l->w, node, method, req, &s, err);
+	if (rc == 0)
+		rc = last_workers(s, ret, NULL, err);
 	ptc_rpc_stream_free(s);
 	in_order(l);
-	return r;
+	return rc;
 }
 
 static void start_all(struct live *l, struct info *info, struct gen *g)
@@ -529,7 +532,7 @@ static int finish_live(struct live *l, uint32_t node, struct gen *g, bool state,
 	Ptc__V1__TableKey key = PTC__V1__TABLE_KEY__INIT, *keys[1] = { &key };
 	ProtobufCMessage *reply = NULL;
 	struct info info;
-	int r;
+	int rc;
 
 	ptc__v1__finish_request__init(&req);
 	info_make(&info, &l->w, g, g);
@@ -546,10 +549,10 @@ static int finish_live(struct live *l, uint32_t node, struct gen *g, bool state,
 	if (state)
 		req.state_hash = state_hash;
 	in_order(l);
-	r = unary(&l->w, node, "/ptc.v1.Peer/Finish", &req.base, &ptc__v1__finish_reply__descriptor, &reply, err);
+	rc = unary(&l->w, node, "/ptc.v1.Peer/Finish", &req.base, &ptc__v1__finish_reply__descriptor, &reply, err);
 	ptc_pb_free(reply);
 	in_order(l);
-	return r;
+	return rc;
 }
 
 static int do_capture(struct live *l, uint32_t node, struct gen *g, uint64_t snapshot, uint64_t step, uint64_t id,
@@ -559,7 +562,7 @@ static int do_capture(struct live *l, uint32_t node, struct gen *g, uint64_t sna
 	Ptc__V1__TableKey key = PTC__V1__TABLE_KEY__INIT;
 	struct ptc_rpc_stream *s = NULL;
 	struct info info;
-	int r;
+	int rc;
 
 	info_make(&info, &l->w, g, g);
 	info.pb.id = id;
@@ -572,11 +575,12 @@ static int do_capture(struct live *l, uint32_t node, struct gen *g, uint64_t sna
 	req.release = release;
 	*ret = NULL;
 	in_order(l);
-	r = open_call(&l->w, node, "/ptc.v1.Peer/Capture", &req.base, &s, err);
-	r = r ? r : last_reply(s, ret, err);
+	rc = open_call(&l->w, node, "/ptc.v1.Peer/Capture", &req.base, &s, err);
+	if (rc == 0)
+		rc = last_reply(s, ret, err);
 	ptc_rpc_stream_free(s);
 	in_order(l);
-	return r;
+	return rc;
 }
 
 /* Digests of the state, in the order of the layout's items. */
@@ -710,13 +714,13 @@ static void check_exported(struct live *l, struct gen *g, uint32_t rank)
 	for (uint32_t i = 0; i < geo.spec->ntensors; i++) {
 		struct ptc_buf got = PTC_BUF_INIT, want = PTC_BUF_INIT;
 		const struct ptc_slot_tensor *t = NULL;
-		int r = ptc_agent_gather_rank(l->w.nodes[0].agent, &geo, &info.pb,
-					      &(struct ptc_rank_range){ rank, i, 0, 0 }, to_buf, &got, &err);
+		int rc = ptc_agent_gather_rank(l->w.nodes[0].agent, &geo, &info.pb,
+					       &(struct ptc_rank_range){ rank, i, 0, 0 }, to_buf, &got, &err);
 
 		for (size_t k = 0; k < p->view.ntensors; k++)
 			if (!strcmp(p->view.tensors[k].name, geo.spec->tensors[i].name))
 				t = &p->view.tensors[k];
-		assert_int_equal(r, t ? 0 : PTC_ENOTFOUND);
+		assert_int_equal(rc, t ? 0 : PTC_ENOTFOUND);
 		for (size_t k = 0; t && k < t->nregions; k++) {
 			const struct ptc_box *b = &t->regions[k].box;
 			struct tensor *is = tensor_named(l, t->name);
@@ -843,7 +847,8 @@ static void switch_to(struct live *l, struct cut *from, struct cut *to)
 	switch_on(l, from, to);
 }
 
-/* What ptc_blob_get and ptc_cursor_get answer: the blobs of the same coordinates, rank 0's for the job; known before a rank declares. */
+/* What ptc_blob_get and ptc_cursor_get answer: the blobs of the same coordinates, rank 0's for the job; known before a
+ * rank declares. */
 static void check_rank_state(struct live *l, struct gen *from, struct gen *to)
 {
 	for (uint32_t r = 0; r < to->world; r++) {
@@ -893,7 +898,7 @@ static void test_switches(void **state)
 static struct cut *replicas_on(struct live *l, uint32_t last)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct cut *c = calloc(1, sizeof(*c));
+	struct cut *c = calloc(1, sizeof *c);
 	struct info info;
 
 	gen_make(&c->gen, 1, "dp=3", 1);
@@ -1062,14 +1067,14 @@ struct capturer {
 	bool release;
 	Ptc__V1__PullReply *reply;
 	struct ptc_error err;
-	int r;
+	int rc;
 };
 
 static void *capturer_run(void *arg)
 {
 	struct capturer *x = arg;
 
-	x->r = do_capture(x->l, x->node, x->g, x->snapshot, x->step, x->id, x->release, &x->reply, &x->err);
+	x->rc = do_capture(x->l, x->node, x->g, x->snapshot, x->step, x->id, x->release, &x->reply, &x->err);
 	return NULL;
 }
 
@@ -1087,8 +1092,8 @@ static void capturer_start(struct capturer *x, struct live *l, struct gen *g, ui
 	assert_int_equal(pthread_create(&x->thread, NULL, capturer_run, x), 0);
 }
 
-/* All nodes at once, `first` some time before the others: each may need what another has, and that one what it has. Returns bytes
- * that they asked each other for. */
+/* All nodes at once, `first` some time before the others: each may need what another has, and that one what it has.
+ * Returns bytes that they asked each other for. */
 static uint64_t capture_from(struct live *l, struct gen *g, uint32_t first, uint64_t snapshot, uint64_t step,
 			     uint64_t id, bool release)
 {
@@ -1107,7 +1112,7 @@ static uint64_t capture_from(struct live *l, struct gen *g, uint32_t first, uint
 		if (!gen_has(g, i))
 			continue;
 		assert_int_equal(pthread_join(x[i].thread, NULL), 0);
-		if (x[i].r)
+		if (x[i].rc)
 			fail_msg("node %u: %s", i, x[i].err.text);
 		wire += x[i].reply->wire_bytes;
 		collect(&c, i, g, x[i].reply);
@@ -1169,7 +1174,7 @@ static void test_primary_never(void **state)
 	usleep(50000);
 	OK(do_finish(&l->w, 1, NULL, false, &err));
 	assert_int_equal(pthread_join(x.thread, NULL), 0);
-	assert_int_equal(x.r, PTC_ECANCELED);
+	assert_int_equal(x.rc, PTC_ECANCELED);
 	assert_int_equal(tables(l, 1), 0);
 	l->job.spec = (struct ptc_spec){ 0 };
 	live_down(l);
@@ -1272,7 +1277,7 @@ static unsigned train_apart(struct live *l, struct gen *g, uint64_t step)
 /* Each rank holds a box of its own of each tensor, whatever others hold; one holds all. */
 static struct cut *overlapping_cut(struct live *l, uint64_t number, const char *config)
 {
-	struct cut *c = calloc(1, sizeof(*c));
+	struct cut *c = calloc(1, sizeof *c);
 
 	assert_non_null(c);
 	gen_make(&c->gen, number, config, NODES);
@@ -1324,7 +1329,8 @@ static void finish_all(struct live *l, struct gen *g)
 		}
 }
 
-/* The snapshot has the greatest of what ranks of all nodes hold; they themselves go on with what they have, until the next switch. */
+/* The snapshot has the greatest of what ranks of all nodes hold; they themselves go on with what they have, until the
+ * next switch. */
 static void test_max(void **state)
 {
 	unsigned differ = 0, exposed = 0;
@@ -1390,7 +1396,8 @@ static void drop_snapshot(struct live *l, uint32_t node, uint64_t snapshot)
 	OK(ptc_store_keep(l->w.nodes[node].store, UUID, o.v, o.n, &err));
 }
 
-/* A daemon that is killed at any moment makes the same again, with what the others expose; of another attempt nothing is taken. */
+/* A daemon that is killed at any moment makes the same again, with what the others expose; of another attempt nothing
+ * is taken. */
 static void test_max_again(void **state)
 {
 	struct live *l;
@@ -1414,7 +1421,7 @@ static void test_max_again(void **state)
 		drop_snapshot(l, i, 5);
 		capturer_start(&x, l, &c->gen, i, 5, 7, 1, false);
 		assert_int_equal(pthread_join(x.thread, NULL), 0);
-		if (x.r)
+		if (x.rc)
 			fail_msg("node %u: %s", i, x.err.text);
 		ptc_pb_free(&x.reply->base);
 		capture_from(l, &c->gen, 0, 5, 7, 1, false); /* answered as before, and it is the truth */
@@ -1433,7 +1440,8 @@ static void test_max_again(void **state)
 	max_down(l);
 }
 
-/* What is waited for never comes, for who merges and for who exposes: whoever ends the switch ends the wait, and nothing is left. */
+/* What is waited for never comes, for who merges and for who exposes: whoever ends the switch ends the wait, and
+ * nothing is left. */
 static void test_max_never(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -1454,7 +1462,7 @@ static void test_max_never(void **state)
 		usleep(50000);
 		OK(do_finish(&l->w, node, NULL, false, &err));
 		assert_int_equal(pthread_join(x.thread, NULL), 0);
-		assert_int_equal(x.r, PTC_ECANCELED);
+		assert_int_equal(x.rc, PTC_ECANCELED);
 		assert_int_equal(tables(l, node), 0);
 		max_down(l);
 	}
@@ -1531,7 +1539,7 @@ static void test_again(void **state)
 	memory_set(rank_of(l, &c->gen, 0), image);
 	OK(do_capture(l, 0, &c->gen, 5, 7, 1, true, &b, &err));
 	assert_int_equal(a->n_digests, b->n_digests);
-	assert_memory_equal(a->digests, b->digests, a->n_digests * sizeof(*a->digests));
+	assert_memory_equal(a->digests, b->digests, a->n_digests * sizeof *a->digests);
 	assert_int_equal(b->n_ranks, 3);
 	assert_int_equal(b->ranks[2]->cursors[0]->position, 107);
 	ptc_pb_free(&a->base);
@@ -1578,7 +1586,8 @@ static void test_memory(void **state)
 	live_down(l);
 }
 
-/* Ranks that have copied their memory themselves go on before anything else is done, even what may fail; all of them or none. */
+/* Ranks that have copied their memory themselves go on before anything else is done, even what may fail; all of them or
+ * none. */
 static void test_staged(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -1653,7 +1662,7 @@ static void test_revive(void **state)
 	node_up(&l->w, &l->w.nodes[0]);
 	OK(finish_live(l, 0, &c->gen, true, &err));
 	wait_for(&l->event, 1);
-	assert_non_null(strstr(l->event_text, "not on this node any more"));
+	assert_non_null(strstr(l->event_text, "no longer run on this node"));
 	assert_true(strncmp(l->event_text, "node ", 5) != 0); /* whoever tells it puts that before it */
 	assert_int_equal(w->starts, 2);
 	assert_int_equal(w->n, 0);
@@ -1662,7 +1671,7 @@ static void test_revive(void **state)
 	c->holds[1][0].cells[0].ext[0]--;
 	OK(finish_live(l, 0, &c->gen, true, &err));
 	wait_for(&l->event, 2);
-	assert_non_null(strstr(l->event_text, "rank 1 has declared it otherwise"));
+	assert_non_null(strstr(l->event_text, "the declaration of rank 1 differs"));
 	assert_false(rank_of(l, &c->gen, 0)->went);
 	/* not live: all end */
 	in_order(l);
@@ -1672,7 +1681,8 @@ static void test_revive(void **state)
 	live_down(l);
 }
 
-/* A node that has never heard of the job, or lost all it had: ranks start there; what they need and is not there is told. */
+/* A node that has never heard of the job, or lost all it had: of a generation without a snapshot no rank starts there,
+ * for it was begun elsewhere or before; of others they start, and what they need and is not there is told. */
 static void test_fresh_node(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -1687,13 +1697,13 @@ static void test_fresh_node(void **state)
 		c->gen.nodes[r] = 2;
 	c->gen.incarnation = 2;
 	OK(finish_live(l, 2, &c->gen, false, &err));
-	assert_int_equal(l->workers[2].n, 3);
-	assert_true(rank_of(l, &c->gen, 1)->went);
-	assert_int_equal(l->event, 0);
+	wait_for(&l->event, 1);
+	assert_non_null(strstr(l->event_text, "no longer run on this node"));
+	assert_int_equal(l->workers[2].n, 0);
 	c->gen.incarnation = 3;
 	c->gen.snapshot = 5;
 	OK(finish_live(l, 2, &c->gen, true, &err));
-	wait_for(&l->event, 1);
+	wait_for(&l->event, 2);
 	assert_non_null(strstr(l->event_text, "not-found"));
 	assert_false(rank_of(l, &c->gen, 1)->went);
 	live_down(l);
@@ -1710,6 +1720,7 @@ static void test_overtaken(void **state)
 	l = live_up(false);
 	c = replicas(l);
 	c->gen.incarnation = 2;
+	c->gen.snapshot = 5;
 	l->workers[0].hold_ms = 60000;
 	node_down(&l->w, &l->w.nodes[0]);
 	node_up(&l->w, &l->w.nodes[0]);
@@ -1861,12 +1872,12 @@ int main(void)
 		cmocka_unit_test(test_streams),       cmocka_unit_test(test_log),
 	};
 	const char *c = getenv("PTC_CASES");
-	int r;
+	int rc;
 
 	seed = ptc_test_seed();
 	cases = c ? strtoull(c, NULL, 0) : cases;
 	ptc_rpc_init();
-	r = cmocka_run_group_tests(tests, NULL, NULL);
+	rc = cmocka_run_group_tests(tests, NULL, NULL);
 	ptc_rpc_shutdown();
-	return r;
+	return rc;
 }

@@ -148,7 +148,7 @@ int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 
 		if (slot_find(w, &desc->key, desc->ranks[i].rank))
 			continue;
-		p = calloc(1, sizeof(*p));
+		p = calloc(1, sizeof *p);
 		assert_non_null(p);
 		assert_true(w->n < MAX_SLOTS);
 		p->key = desc->key;
@@ -280,7 +280,7 @@ void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_
 int ptc_workers_slots(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_slot_view **ret_slots,
 		      size_t *ret_n, struct ptc_error *err)
 {
-	struct ptc_slot_view *v = calloc(MAX_SLOTS, sizeof(*v));
+	struct ptc_slot_view *v = calloc(MAX_SLOTS, sizeof *v);
 	size_t n = 0;
 
 	pthread_mutex_lock(&w->lock);
@@ -347,52 +347,34 @@ static void assert_given(const struct ptc_slot_copying *c, const struct iovec *l
 	}
 }
 
-int ptc_slot_read(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
-		  size_t nremote, const struct iovec *local, size_t nlocal, bool fresh, struct ptc_error *err)
-{
-	size_t want = iov_bytes(remote, nremote);
-
-	assert_given(copying, local, nlocal, false);
-
-	assert_int_equal(want, iov_bytes(local, nlocal));
-	assert_true(nremote <= 1024 && nlocal <= 1024);
-	if (process_vm_readv(slot->pid, local, nlocal, remote, nremote, 0) != (ssize_t)want)
-		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", slot->rank.rank);
-	return 0;
-}
-
-int ptc_slot_write(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
-		   size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err)
-{
-	size_t want = iov_bytes(remote, nremote);
-
-	assert_given(copying, local, nlocal, true);
-
-	assert_int_equal(want, iov_bytes(local, nlocal));
-	assert_true(nremote <= 1024 && nlocal <= 1024);
-	if (process_vm_writev(slot->pid, local, nlocal, remote, nremote, 0) != (ssize_t)want)
-		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", slot->rank.rank);
-	return 0;
-}
-
-int ptc_slot_compare(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
-		     size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err)
+int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct ptc_slot_copying *copying,
+		  const struct iovec *remote, size_t nremote, const struct iovec *local, size_t nlocal, bool fresh,
+		  struct ptc_error *err)
 {
 	size_t want = iov_bytes(remote, nremote), at = 0;
 	uint8_t *seen = malloc(want + 1);
 	struct iovec to = { seen, want };
+	ssize_t n = 0;
 	bool same = true;
 
-	assert_given(copying, local, nlocal, true);
+	assert_given(copying, local, nlocal, op != PTC_COPY_READ);
 	assert_int_equal(want, iov_bytes(local, nlocal));
-	if (process_vm_readv(slot->pid, &to, 1, remote, nremote, 0) != (ssize_t)want) {
-		free(seen);
-		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", slot->rank.rank);
-	}
-	for (size_t i = 0; i < nlocal; at += local[i++].iov_len)
+	assert_true(nremote <= 1024 && nlocal <= 1024);
+	assert_true(op == PTC_COPY_READ || !fresh);
+	if (op == PTC_COPY_READ)
+		n = process_vm_readv(slot->pid, local, nlocal, remote, nremote, 0);
+	else if (op == PTC_COPY_WRITE)
+		n = process_vm_writev(slot->pid, local, nlocal, remote, nremote, 0);
+	else if (op == PTC_COPY_COMPARE)
+		n = process_vm_readv(slot->pid, &to, 1, remote, nremote, 0);
+	else
+		fail_msg("a copy of kind %d", (int)op);
+	for (size_t i = 0; op == PTC_COPY_COMPARE && i < nlocal; at += local[i++].iov_len)
 		same = same && memcmp(seen + at, local[i].iov_base, local[i].iov_len) == 0;
 	free(seen);
-	return same ? 0 : ptc_error_set(err, PTC_EDIGEST, "bytes of rank %u are others", slot->rank.rank);
+	if (n != (ssize_t)want)
+		return ptc_error_set(err, PTC_ESTATE, "rank %u is gone", slot->rank.rank);
+	return same ? 0 : ptc_error_set(err, PTC_EDIGEST, "the bytes of rank %u differ", slot->rank.rank);
 }
 
 /* Every other rank can: what it would read of the file is written into it. */

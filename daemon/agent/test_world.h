@@ -57,8 +57,8 @@ struct node {
 struct world {
 	char dir[128];
 	struct node nodes[NODES];
+	pthread_mutex_t lock;               /* of the next, and of the nodes' channels */
 	const char *target_override[NODES]; /* a lying server's socket */
-	pthread_mutex_t lock;
 	struct ptc_tensor tensors[NTENSORS];
 	struct ptc_field fields[NFIELDS];
 	struct ptc_rule rules[8];
@@ -124,24 +124,24 @@ static int world_channel(void *arg, const char *node, const char *address, bool 
 	unsigned slot = bulk ? lane : 2, i = 0;
 	struct ptc_rpc_channel_opts opts = { .bulk = bulk };
 	char target[200];
-	int r = 0;
+	int rc = 0;
 
 	while (i < NODES && strcmp(w->nodes[i].name, node))
 		i++;
 	if (i == NODES || slot > 2)
 		return ptc_error_set(err, PTC_EINVAL, "no node %s", node);
-	snprintf(target, sizeof(target), "unix:%s", w->target_override[i] ? w->target_override[i] : w->nodes[i].sock);
 	pthread_mutex_lock(&w->lock);
+	snprintf(target, sizeof(target), "unix:%s", w->target_override[i] ? w->target_override[i] : w->nodes[i].sock);
 	if (w->nodes[i].channels[slot] && strcmp(target, w->nodes[i].channel_target[slot]))
 		w->nodes[i].channels[slot] = ptc_rpc_channel_free(w->nodes[i].channels[slot]);
 	opts.target = target;
 	if (!w->nodes[i].channels[slot]) {
-		r = ptc_rpc_channel_new(&opts, &w->nodes[i].channels[slot], err);
+		rc = ptc_rpc_channel_new(&opts, &w->nodes[i].channels[slot], err);
 		strcpy(w->nodes[i].channel_target[slot], target);
 	}
 	*ret_channel = w->nodes[i].channels[slot];
 	pthread_mutex_unlock(&w->lock);
-	return r;
+	return rc;
 }
 
 static void node_up(struct world *w, struct node *n)
@@ -514,17 +514,17 @@ static int unary(struct world *w, uint32_t node, const char *method, const Proto
 {
 	void *data, *reply;
 	size_t len, rlen;
-	int r = ptc_pb_encode(req, &data, &len, err);
+	int rc = ptc_pb_encode(req, &data, &len, err);
 
-	if (r)
-		return r;
-	r = ptc_rpc_unary(control(w, node), method, data, len, 20000, NULL, 0, &reply, &rlen, err);
+	if (rc)
+		return rc;
+	rc = ptc_rpc_unary(control(w, node), method, data, len, 20000, NULL, 0, &reply, &rlen, err);
 	ptc_free(data);
-	if (r)
-		return r;
-	r = ptc_pb_decode(type, reply, rlen, ret, err);
+	if (rc)
+		return rc;
+	rc = ptc_pb_decode(type, reply, rlen, ret, err);
 	ptc_free(reply);
-	return r;
+	return rc;
 }
 
 static int do_prepare(struct world *w, uint32_t node, struct info *info, bool dry, Ptc__V1__PrepareReply **ret,
@@ -532,14 +532,14 @@ static int do_prepare(struct world *w, uint32_t node, struct info *info, bool dr
 {
 	Ptc__V1__PrepareRequest req = PTC__V1__PREPARE_REQUEST__INIT;
 	ProtobufCMessage *reply = NULL;
-	int r;
+	int rc;
 
 	req.version = 1;
 	req.info = &info->pb;
 	req.dry_run = dry;
-	r = unary(w, node, "/ptc.v1.Peer/Prepare", &req.base, &ptc__v1__prepare_reply__descriptor, &reply, err);
+	rc = unary(w, node, "/ptc.v1.Peer/Prepare", &req.base, &ptc__v1__prepare_reply__descriptor, &reply, err);
 	*ret = (Ptc__V1__PrepareReply *)reply;
-	return r;
+	return rc;
 }
 
 static int do_seal(struct world *w, uint32_t node, struct info *info, uint64_t gen, uint64_t a, uint64_t b,
@@ -548,7 +548,7 @@ static int do_seal(struct world *w, uint32_t node, struct info *info, uint64_t g
 	Ptc__V1__SealRequest req = PTC__V1__SEAL_REQUEST__INIT;
 	Ptc__V1__TableKey from = PTC__V1__TABLE_KEY__INIT, to = PTC__V1__TABLE_KEY__INIT;
 	ProtobufCMessage *reply = NULL;
-	int r;
+	int rc;
 
 	req.version = 1;
 	req.info = &info->pb;
@@ -557,9 +557,9 @@ static int do_seal(struct world *w, uint32_t node, struct info *info, uint64_t g
 	to.snapshot = b;
 	req.from = &from;
 	req.to = &to;
-	r = unary(w, node, "/ptc.v1.Peer/Seal", &req.base, &ptc__v1__seal_reply__descriptor, &reply, err);
+	rc = unary(w, node, "/ptc.v1.Peer/Seal", &req.base, &ptc__v1__seal_reply__descriptor, &reply, err);
 	ptc_pb_free(reply);
-	return r;
+	return rc;
 }
 
 static int do_finish(struct world *w, uint32_t node, const struct gen *keep, bool delete_job, struct ptc_error *err)
@@ -567,7 +567,7 @@ static int do_finish(struct world *w, uint32_t node, const struct gen *keep, boo
 	Ptc__V1__FinishRequest req;
 	Ptc__V1__TableKey key = PTC__V1__TABLE_KEY__INIT, *keys[1] = { &key };
 	ProtobufCMessage *reply = NULL;
-	int r;
+	int rc;
 
 	ptc__v1__finish_request__init(&req);
 	req.version = 1;
@@ -580,9 +580,9 @@ static int do_finish(struct world *w, uint32_t node, const struct gen *keep, boo
 		req.keep = keys;
 	}
 	req.delete_job = delete_job;
-	r = unary(w, node, "/ptc.v1.Peer/Finish", &req.base, &ptc__v1__finish_reply__descriptor, &reply, err);
+	rc = unary(w, node, "/ptc.v1.Peer/Finish", &req.base, &ptc__v1__finish_reply__descriptor, &reply, err);
 	ptc_pb_free(reply);
-	return r;
+	return rc;
 }
 
 /* Opens a server-streaming call with one request. */
@@ -591,16 +591,18 @@ static int open_call(struct world *w, uint32_t node, const char *method, const P
 {
 	struct ptc_rpc_part part = { 0 };
 	void *data;
-	int r = ptc_rpc_stream_open(control(w, node), method, 60000, NULL, 0, ret, err);
+	int rc = ptc_rpc_stream_open(control(w, node), method, 60000, NULL, 0, ret, err);
 
-	if (r)
-		return r;
-	r = ptc_pb_encode(req, &data, &part.len, err);
+	if (rc)
+		return rc;
+	rc = ptc_pb_encode(req, &data, &part.len, err);
 	part.data = data;
-	r = r ? r : ptc_rpc_stream_send(*ret, &part, 1, err);
-	r = r ? r : ptc_rpc_stream_half_close(*ret, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_send(*ret, &part, 1, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_half_close(*ret, err);
 	ptc_free(data);
-	return r;
+	return rc;
 }
 
 /* Reads replies to the end; *ret is the last one. */
@@ -608,28 +610,29 @@ static int last_reply(struct ptc_rpc_stream *s, Ptc__V1__PullReply **ret, struct
 {
 	struct ptc_rpc_message *msg;
 	ProtobufCMessage *last = NULL;
-	int r;
+	int rc;
 
-	while (!(r = ptc_rpc_stream_recv(s, &msg, err)) && msg) {
+	while (!(rc = ptc_rpc_stream_recv(s, &msg, err)) && msg) {
 		size_t len = ptc_rpc_message_len(msg);
 		void *data = ptc_malloc(len + 1);
 
 		ptc_pb_free(last);
 		last = NULL;
 		assert_int_equal(ptc_rpc_message_read(msg, data, len), len);
-		r = ptc_pb_decode(&ptc__v1__pull_reply__descriptor, data, len, &last, err);
+		rc = ptc_pb_decode(&ptc__v1__pull_reply__descriptor, data, len, &last, err);
 		ptc_free(data);
 		ptc_rpc_message_done(msg);
-		if (r)
+		if (rc)
 			break;
 	}
-	r = r ? r : ptc_rpc_stream_finish(s, err);
-	if (!r && (!last || !((Ptc__V1__PullReply *)last)->finished))
-		r = ptc_error_set(err, PTC_EPEER, "no last reply");
-	if (r)
+	if (rc == 0)
+		rc = ptc_rpc_stream_finish(s, err);
+	if (!rc && (!last || !((Ptc__V1__PullReply *)last)->finished))
+		rc = ptc_error_set(err, PTC_EPEER, "no last reply");
+	if (rc)
 		ptc_pb_free(last);
-	*ret = r ? NULL : (Ptc__V1__PullReply *)last;
-	return r;
+	*ret = rc ? NULL : (Ptc__V1__PullReply *)last;
+	return rc;
 }
 
 static int do_pull(struct world *w, uint32_t node, struct info *info, bool pushed, Ptc__V1__PullReply **ret,
@@ -637,16 +640,17 @@ static int do_pull(struct world *w, uint32_t node, struct info *info, bool pushe
 {
 	Ptc__V1__PullRequest req = PTC__V1__PULL_REQUEST__INIT;
 	struct ptc_rpc_stream *s = NULL;
-	int r;
+	int rc;
 
 	req.version = 1;
 	req.info = &info->pb;
 	req.pushed = pushed;
 	*ret = NULL;
-	r = open_call(w, node, "/ptc.v1.Peer/Pull", &req.base, &s, err);
-	r = r ? r : last_reply(s, ret, err);
+	rc = open_call(w, node, "/ptc.v1.Peer/Pull", &req.base, &s, err);
+	if (rc == 0)
+		rc = last_reply(s, ret, err);
 	ptc_rpc_stream_free(s);
-	return r;
+	return rc;
 }
 
 struct puller {
@@ -655,7 +659,7 @@ struct puller {
 	struct info *info;
 	bool pushed;
 	Ptc__V1__PullReply *reply;
-	int r;
+	int rc;
 	struct ptc_error err;
 	pthread_t thread;
 };
@@ -664,7 +668,7 @@ static void *puller_main(void *arg)
 {
 	struct puller *p = arg;
 
-	p->r = do_pull(p->w, p->node, p->info, p->pushed, &p->reply, &p->err);
+	p->rc = do_pull(p->w, p->node, p->info, p->pushed, &p->reply, &p->err);
 	return NULL;
 }
 
@@ -719,7 +723,7 @@ static int64_t pull_all(struct world *w, struct info *info, struct gen *to, bool
 
 		pthread_join(p->thread, NULL);
 		err = p->err;
-		OK(p->r);
+		OK(p->rc);
 		wire += (int64_t)p->reply->wire_bytes;
 		OK(ptc_digests_add(d, p->node, p->reply->need_index, p->reply->digests, p->reply->n_digests, &err));
 		ptc_pb_free(&p->reply->base);
@@ -858,13 +862,13 @@ static void check_ranks(struct world *w, struct gen *g, uint32_t gateway)
 		for (uint32_t i = 0; i < NITEMS; i++) {
 			struct ptc_buf got = PTC_BUF_INIT, want = PTC_BUF_INIT;
 			int64_t n = oracle_rank(w, g, rank, i, &want);
-			int r = ptc_agent_gather_rank(w->nodes[gateway].agent, &geo, &info.pb,
-						      &(struct ptc_rank_range){ rank, i, 0, 0 }, to_buf, &got, &err);
+			int rc = ptc_agent_gather_rank(w->nodes[gateway].agent, &geo, &info.pb,
+						       &(struct ptc_rank_range){ rank, i, 0, 0 }, to_buf, &got, &err);
 
 			if (n < 0) {
-				assert_int_equal(r, PTC_ENOTFOUND);
+				assert_int_equal(rc, PTC_ENOTFOUND);
 			} else {
-				OK(r);
+				OK(rc);
 				assert_int_equal(got.len, n);
 				if (n)
 					assert_memory_equal(got.data, want.data, (size_t)n);

@@ -52,6 +52,7 @@ int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, st
 		{ "/ptc.v1.Control/Profile", ptc_control_profile, .bulk = true },
 		{ "/ptc.v1.Control/Resize", ptc_control_resize, .relayed = true },
 		{ "/ptc.v1.Control/Drain", ptc_control_drain, .bulk = true },
+		{ "/ptc.v1.Control/NodeLost", ptc_control_node_lost },
 		{ "/ptc.v1.Control/Abort", ptc_control_abort, .relayed = true },
 		{ "/ptc.v1.Control/Snapshots", ptc_control_snapshots },
 		{ "/ptc.v1.Control/Verify", ptc_control_verify, .bulk = true },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The service ptc.v1.Control: its methods on a server. Nothing of a call outlives the
- * server; the daemon outlives both. Fails for a server that has no room for them. */
+/* Registers the methods of the service ptc.v1.Control on a server. Calls end before the server does, and the daemon
+ * outlives both. Fails if the server has no room for the methods. */
 #pragma once
 
 #include "daemon/api/caller/daemon.h"

@@ -27,7 +27,7 @@ int ptc_channels_new(const struct ptc_rpc_tls *tls, struct ptc_channels **ret_ch
 	struct ptc_channels *c = ptc_calloc(1, sizeof *c);
 
 	if (!c)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	c->tls = tls;
 	pthread_mutex_init(&c->lock, NULL);
 	*ret_channels = c;
@@ -78,7 +78,7 @@ static int open_locked(struct ptc_channels *c, const char *key, const char *node
 	int rc;
 
 	if (!l)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = open_channel(c->tls, node, address, bulk, &l->channel, err);
 	if (rc) {
 		ptc_free(l);

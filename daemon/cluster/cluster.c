@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/cluster/cluster.h"
 
+#include "daemon/cluster/loss/node_loss.h"
+
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
@@ -9,6 +11,7 @@
 #include "base/number/versions.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 #include "formats/json.h"
 
 #include <inttypes.h>
@@ -17,20 +20,23 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define CLUSTER_KEY    "/ptc/cluster"
 #define NODES_PREFIX   "/ptc/nodes"
+#define LOST_PREFIX    "/ptc/nodes-lost/"
 #define JOBS_PREFIX    "/ptc/jobs/"
 #define WORKER_LEAF    "worker/"
-#define LEASE_RETRY_US 500000
-#define SHOWN_JOBS     3 /* in a message */
+#define OWN_LANE       "cluster"
+#define LEASE_RETRY_MS 500
+#define GONE_LOOK_MS   200 /* gRPC tells only the call's own thread that its caller is gone */
+#define SHOWN_JOBS     3   /* in a message */
 
-struct task {
-	void (*work)(void *arg, struct ptc_etcd *etcd);
-	void (*done)(void *arg);
-	void *arg;
-	struct task *next;
+/* Somebody who waits, on his stack. */
+struct wait {
+	const struct ptc_cluster_wait *what;
+	struct ptc_cluster *c;
+	bool holds;
+	struct wait *next;
 };
 
 struct ptc_cluster {
@@ -45,19 +51,25 @@ struct ptc_cluster {
 	struct ptc_job_view **jobs;
 	size_t njobs;
 	bool nodes_synced, jobs_synced;
+	bool listed; /* both have been */
 	uint64_t epoch;
-	/* coordination thread */
-	pthread_t thread;
-	bool started;
+	struct ptc_loss loss;
+	struct ptc_tasks *tasks;
+	/* lease keeper */
+	pthread_t keeper;
+	bool keeps;
 	struct ptc_etcd_lease *lease;
 	struct {
 		pthread_mutex_t lock;
 		pthread_cond_t wake;
-		struct task *head, **tail;
-		struct task *orphans; /* worked on, but the loop had stopped: _free tells them */
 		bool stop;
 		bool lease_wanted;
 	} shared;
+	struct {
+		pthread_mutex_t lock;
+		pthread_cond_t wake;
+		struct wait *head;
+	} waits;
 	atomic_int_least64_t lease_id;
 	struct {
 		atomic_uint_fast64_t bytes, used;
@@ -65,14 +77,14 @@ struct ptc_cluster {
 	} database;
 };
 
-/* ---- coordination thread -------------------------------------------------- */
+/* ---- lease keeper --------------------------------------------------------- */
 
 static int node_key(const struct ptc_cluster *c, char *key, size_t size)
 {
 	return snprintf(key, size, NODES_PREFIX "/%s", c->opts.node.name);
 }
 
-/* Runs on the lease's thread: ask the coordination thread for another one. */
+/* Any thread: asks the keeper for another one. */
 static void lease_gone(void *arg)
 {
 	struct ptc_cluster *c = arg;
@@ -155,11 +167,13 @@ int ptc_cluster_check(struct ptc_cluster *c, struct ptc_error *err)
 
 static int take_lease(struct ptc_cluster *c, struct ptc_error *err)
 {
-	char key[128], *json;
+	char key[128], lost[128], *json;
+	struct ptc_etcd_op ops[2] = { { .key = key }, { .key = lost } }; /* we are back */
 	bool ok = false;
 	int rc;
 
 	node_key(c, key, sizeof key);
+	snprintf(lost, sizeof lost, LOST_PREFIX "%s", c->opts.node.name);
 	c->lease = ptc_etcd_lease_free(c->lease, false);
 	rc = ptc_cluster_check(c, err); /* etcd may have lost its data while we ran */
 	if (rc == 0)
@@ -172,12 +186,11 @@ static int take_lease(struct ptc_cluster *c, struct ptc_error *err)
 	json = ptc_node_doc_encode(&c->opts.node);
 	if (!json)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the node document");
-	rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ key, PTC_ETCD_CREATE_REV, 0 }, 1,
-			  &(struct ptc_etcd_op){ .key = key,
-						 .value = json,
-						 .len = strlen(json),
-						 .lease = ptc_etcd_lease_id(c->lease) },
-			  1, "etcd.node", &ok, NULL, err);
+	ops[0].value = json;
+	ops[0].len = strlen(json);
+	ops[0].lease = ptc_etcd_lease_id(c->lease);
+	rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ key, PTC_ETCD_CREATE_REV, 0 }, 1, ops, 2, "etcd.node",
+			  &ok, NULL, err);
 	ptc_free(json);
 	if (rc == 0 && !ok)
 		rc = ptc_error_set(err, PTC_ECONFLICT, "node key %s appeared while we took it", key);
@@ -186,83 +199,135 @@ static int take_lease(struct ptc_cluster *c, struct ptc_error *err)
 	return rc;
 }
 
-static void retake_lease(struct ptc_cluster *c)
+static bool retake_lease(struct ptc_cluster *c)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
+	int rc;
 
 	ptc_loop_post(c->opts.loop, tell_lease_lost, c);
-	if (take_lease(c, &err) == 0) {
-		ptc_info("etcd", "lease taken again");
-		ptc_loop_post(c->opts.loop, tell_lease_have, c);
-		return;
+	rc = take_lease(c, &err);
+	if (rc) {
+		ptc_warn("etcd", "no lease: %s", err.text);
+		return false;
 	}
-	ptc_warn("etcd", "no lease: %s", err.text);
-	usleep(LEASE_RETRY_US); /* our own thread; nothing else can be done without a lease */
-	lease_gone(c);
+	ptc_info("etcd", "lease taken again");
+	ptc_loop_post(c->opts.loop, tell_lease_have, c);
+	return true;
 }
 
-/* After the loop has stopped the worker event waits for ptc_cluster_free, which runs on the loop's thread. */
-static void task_tell(struct ptc_cluster *c, struct task *t)
-{
-	if (t->done && ptc_loop_post(c->opts.loop, t->done, t->arg) != 0) {
-		pthread_mutex_lock(&c->shared.lock);
-		t->next = c->shared.orphans;
-		c->shared.orphans = t;
-		pthread_mutex_unlock(&c->shared.lock);
-		return;
-	}
-	ptc_free(t);
-}
-
-static void *coord_main(void *arg)
+static void *keeper_main(void *arg)
 {
 	struct ptc_cluster *c = arg;
+	bool have;
 
 	pthread_mutex_lock(&c->shared.lock);
-	for (;;) {
-		struct task *t = c->shared.head;
-		bool lease = c->shared.lease_wanted;
-
-		if (lease && !c->shared.stop) {
-			c->shared.lease_wanted = false;
-			pthread_mutex_unlock(&c->shared.lock);
-			retake_lease(c);
-			pthread_mutex_lock(&c->shared.lock);
-			t = c->shared.head;
-		}
-		if (t) {
-			c->shared.head = t->next;
-			if (!t->next)
-				c->shared.tail = &c->shared.head;
-			pthread_mutex_unlock(&c->shared.lock);
-			t->work(t->arg, c->etcd);
-			task_tell(c, t);
-			pthread_mutex_lock(&c->shared.lock);
+	while (!c->shared.stop) {
+		if (!c->shared.lease_wanted) {
+			pthread_cond_wait(&c->shared.wake, &c->shared.lock);
 			continue;
 		}
-		if (c->shared.stop)
-			break;
-		if (!c->shared.lease_wanted)
-			pthread_cond_wait(&c->shared.wake, &c->shared.lock);
+		c->shared.lease_wanted = false;
+		pthread_mutex_unlock(&c->shared.lock);
+		have = retake_lease(c);
+		pthread_mutex_lock(&c->shared.lock);
+		c->shared.lease_wanted |= !have;
+		if (!have && !c->shared.stop)
+			ptc_cond_wait_ms(&c->shared.wake, &c->shared.lock, LEASE_RETRY_MS);
 	}
 	pthread_mutex_unlock(&c->shared.lock);
 	return NULL;
 }
 
-int ptc_cluster_run(struct ptc_cluster *c, void (*work)(void *arg, struct ptc_etcd *etcd), void (*done)(void *arg),
-		    void *arg)
-{
-	struct task *t = ptc_malloc(sizeof *t);
+/* ---- tasks ------------------------------------------------------------------ */
 
-	if (!t)
-		return PTC_ENOMEM;
-	*t = (struct task){ work, done, arg, NULL };
-	pthread_mutex_lock(&c->shared.lock);
-	*c->shared.tail = t;
-	c->shared.tail = &t->next;
-	pthread_cond_signal(&c->shared.wake);
-	pthread_mutex_unlock(&c->shared.lock);
-	return 0;
+int ptc_cluster_steps(struct ptc_cluster *c, const char *lane, const struct ptc_task_step *steps,
+		      void (*done)(void *arg), void *arg)
+{
+	return ptc_tasks_run(c->tasks, lane, 0, steps, done, arg);
+}
+
+int ptc_cluster_run_later(struct ptc_cluster *c, const char *lane, int64_t delay_ms,
+			  void (*work)(void *arg, struct ptc_etcd *etcd), void (*done)(void *arg), void *arg)
+{
+	const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, work }, { 0 } };
+
+	return ptc_tasks_run(c->tasks, lane, delay_ms, steps, done, arg);
+}
+
+int ptc_cluster_run(struct ptc_cluster *c, const char *lane, void (*work)(void *arg, struct ptc_etcd *etcd),
+		    void (*done)(void *arg), void *arg)
+{
+	return ptc_cluster_run_later(c, lane, 0, work, done, arg);
+}
+
+/* ---- waits ------------------------------------------------------------------ */
+
+void ptc_cluster_changed(struct ptc_cluster *c)
+{
+	bool any = false;
+
+	pthread_mutex_lock(&c->waits.lock);
+	for (struct wait *w = c->waits.head; w; w = w->next)
+		any |= w->holds = w->holds || w->what->holds(w->what->arg);
+	if (any)
+		pthread_cond_broadcast(&c->waits.wake);
+	pthread_mutex_unlock(&c->waits.lock);
+}
+
+static void wait_begins(void *arg)
+{
+	struct wait *w = arg;
+	struct ptc_cluster *c = w->c;
+
+	pthread_mutex_lock(&c->waits.lock);
+	w->holds = w->what->holds(w->what->arg);
+	w->next = c->waits.head;
+	c->waits.head = w;
+	pthread_mutex_unlock(&c->waits.lock);
+}
+
+static void wait_ends_locked(struct ptc_cluster *c, const struct wait *w)
+{
+	struct wait **at = &c->waits.head;
+
+	while (*at != w)
+		at = &(*at)->next;
+	*at = w->next;
+}
+
+/* Without the lock, for which the loop would wait. */
+static bool is_gone(struct ptc_cluster *c, const struct ptc_cluster_wait *what)
+{
+	bool gone;
+
+	pthread_mutex_unlock(&c->waits.lock);
+	gone = what->gone(what->gone_arg);
+	pthread_mutex_lock(&c->waits.lock);
+	return gone;
+}
+
+int ptc_cluster_wait(struct ptc_cluster *c, const struct ptc_cluster_wait *what)
+{
+	int64_t end = ptc_sys_now_ns() + what->ms * 1000000;
+	struct wait w = { .what = what, .c = c };
+	int rc = ptc_loop_call(c->opts.loop, wait_begins, &w);
+
+	if (rc)
+		return PTC_ECANCELED;
+	pthread_mutex_lock(&c->waits.lock);
+	while (rc == 0 && !w.holds) {
+		int64_t now = ptc_sys_now_ns(), look = now + GONE_LOOK_MS * INT64_C(1000000);
+
+		if (now >= end)
+			rc = PTC_ETIMEOUT;
+		else if (what->gone && is_gone(c, what))
+			rc = PTC_ECANCELED;
+		else if (!w.holds)
+			ptc_cond_wait_until(&c->waits.wake, &c->waits.lock, what->gone ? PTC_MIN(end, look) : end);
+	}
+	wait_ends_locked(c, &w);
+	pthread_mutex_unlock(&c->waits.lock);
+	return rc;
 }
 
 /* ---- mirror: nodes ---------------------------------------------------------- */
@@ -289,26 +354,99 @@ bool ptc_cluster_find_node(struct ptc_cluster *c, const char *name, uint32_t *re
 
 int ptc_cluster_intern_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index)
 {
-	struct ptc_node **nodes, *n;
+	struct ptc_node *n;
 
 	if (ptc_cluster_find_node(c, name, ret_index))
 		return 0;
 	if (c->nnodes == PTC_MAX_NODES)
 		return PTC_ELIMIT;
-	nodes = ptc_reallocarray(c->nodes, c->nnodes + 1, sizeof *nodes);
-	if (!nodes)
+	if (!PTC_MORE(c->nodes, c->nnodes))
 		return PTC_ENOMEM;
-	c->nodes = nodes;
 	n = ptc_calloc(1, sizeof *n);
 	if (!n)
 		return PTC_ENOMEM;
 	snprintf(n->doc.name, sizeof n->doc.name, "%s", name);
+	n->down_ns = ptc_sys_now_ns();
 	c->nodes[c->nnodes] = n;
 	*ret_index = (uint32_t)c->nnodes++;
 	return 0;
 }
 
-/* Coordination thread: with a key that is not there, or not with our lease, nobody would ever see us again. */
+static void node_ended(struct ptc_cluster *c, struct ptc_node *n)
+{
+	uint32_t up = 0;
+
+	if (!n->up)
+		return;
+	n->up = false;
+	n->down_ns = ptc_sys_now_ns();
+	for (size_t i = 0; i < c->nnodes; i++)
+		up += c->nodes[i]->up;
+	ptc_loss_node_ended(&c->loss, up, n->down_ns);
+}
+
+bool ptc_cluster_any_lost(const struct ptc_cluster *c)
+{
+	for (size_t i = 0; i < c->nnodes; i++)
+		if (c->nodes[i]->lost)
+			return true;
+	return false;
+}
+
+int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c)
+{
+	return c->loss.after_ns;
+}
+
+void ptc_cluster_tick(struct ptc_cluster *c)
+{
+	int64_t now = ptc_sys_now_ns();
+	bool changed = false;
+
+	ptc_loss_tick(&c->loss, ptc_cluster_synced(c) && ptc_cluster_lease(c), now);
+	for (size_t i = 0; i < c->nnodes; i++) {
+		struct ptc_node *n = c->nodes[i];
+		bool lost = !n->up && ptc_loss_is(&c->loss, n->down_ns, n->declared, now);
+
+		if (lost != n->lost)
+			ptc_info("node", "node=%s %s", n->doc.name,
+				 !lost         ? "counts as lost no longer"
+				 : n->declared ? "is lost: an operator says so"
+					       : "is lost: it has had no lease for too long");
+		changed = changed || lost != n->lost;
+		n->lost = lost;
+	}
+	if (changed && ptc_cluster_synced(c)) {
+		c->epoch++;
+		c->opts.on_change(c->opts.arg, NULL);
+	}
+}
+
+int ptc_cluster_declare_lost(struct ptc_cluster *c, const char *node, bool lost, struct ptc_error *err)
+{
+	static const char value[] = "{\"version\":1}";
+	char key[128], alive[128];
+	struct ptc_etcd_op op = { .key = key };
+	bool ok = false;
+	int rc;
+
+	snprintf(key, sizeof key, LOST_PREFIX "%s", node);
+	snprintf(alive, sizeof alive, NODES_PREFIX "/%s", node);
+	if (lost) {
+		op.value = value;
+		op.len = strlen(value);
+	}
+	rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ alive, PTC_ETCD_CREATE_REV, 0 }, lost ? 1 : 0, &op, 1,
+			  "etcd.lost", &ok, NULL, err);
+	if (rc == 0 && !ok)
+		rc = ptc_error_set(err, PTC_ESTATE,
+				   "node %s is up, so it is not lost: `ptcctl drain %s` moves jobs off it; or stop its "
+				   "ptcd first",
+				   node, node);
+	return rc;
+}
+
+/* Our own lane: with a key that is not there, or not with our lease, nobody would ever see us again. */
 static void look_for_own_key(void *arg, struct ptc_etcd *e)
 {
 	struct ptc_cluster *c = arg;
@@ -331,11 +469,11 @@ static void look_for_own_key(void *arg, struct ptc_etcd *e)
 static void own_key_changed(struct ptc_cluster *c, const char *name)
 {
 	if (strcmp(name, c->opts.node.name) == 0)
-		ptc_cluster_run(c, look_for_own_key, NULL, c); /* no memory: at the next change */
+		ptc_cluster_run(c, OWN_LANE, look_for_own_key, NULL, c); /* no memory: at the next change */
 }
 
-/* What is written from now on, every member that is up reads without passing anything over. One that is away, and comes back, reads it as
- * what the next version wrote. */
+/* What is written from now on, every member that is up reads without passing anything over. One that is away, and comes
+ * back, reads it as what the next version wrote. */
 static void learn_versions(struct ptc_cluster *c)
 {
 	uint32_t lowest = c->opts.node.documents;
@@ -365,23 +503,28 @@ static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 		c->opts.on_node_up(c->opts.arg, doc.name);
 	c->nodes[i]->doc = doc;
 	c->nodes[i]->up = c->nodes[i]->seen = true;
+	c->nodes[i]->lost = false;
+	c->nodes[i]->down_ns = 0;
 	c->nodes[i]->create_revision = kv->create_revision;
 	c->nodes[i]->lease = kv->lease;
 }
 
 static void node_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
 {
-	const char *drained = NODES_PREFIX "-drained/", *plain = NODES_PREFIX "/";
+	const char *drained = NODES_PREFIX "-drained/", *plain = NODES_PREFIX "/", *lost = LOST_PREFIX;
 	uint32_t i;
 
 	if (strncmp(kv->key, drained, strlen(drained)) == 0) {
 		if (ptc_cluster_intern_node(c, kv->key + strlen(drained), &i) == 0)
 			c->nodes[i]->drained = c->nodes[i]->seen_drained = kind == PTC_WATCH_PUT;
+	} else if (strncmp(kv->key, lost, strlen(lost)) == 0) {
+		if (ptc_cluster_intern_node(c, kv->key + strlen(lost), &i) == 0)
+			c->nodes[i]->declared = c->nodes[i]->seen_declared = kind == PTC_WATCH_PUT;
 	} else if (strncmp(kv->key, plain, strlen(plain)) == 0) {
 		if (kind == PTC_WATCH_PUT)
 			node_put(c, kv);
 		else if (ptc_cluster_find_node(c, kv->key + strlen(plain), &i))
-			c->nodes[i]->up = false;
+			node_ended(c, c->nodes[i]);
 		if (kind == PTC_WATCH_DELETE)
 			own_key_changed(c, kv->key + strlen(plain));
 	}
@@ -417,7 +560,7 @@ static int several(const struct ptc_cluster *c, const char *name, struct ptc_err
 		if (c->jobs[i]->has_meta && strcmp(c->jobs[i]->meta.name, name) == 0 && n++ < SHOWN_JOBS)
 			len += (size_t)snprintf(list + len, sizeof list - len, "%s%u:%s", n > 1 ? ", " : "",
 						(unsigned)c->jobs[i]->meta.uid, name);
-	return ptc_error_set(err, PTC_EINVAL, "%zu users have a job \"%s\"; write whose is meant: %s%s", n, name, list,
+	return ptc_error_set(err, PTC_EINVAL, "%zu users have a job \"%s\"; write UID:NAME: %s%s", n, name, list,
 			     n > SHOWN_JOBS ? ", ..." : "");
 }
 
@@ -464,15 +607,10 @@ struct ptc_job_view *ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uu
 static struct ptc_job_view *intern_job(struct ptc_cluster *c, const char *uuid)
 {
 	struct ptc_job_view *j = ptc_cluster_find_uuid(c, uuid);
-	struct ptc_job_view **jobs;
 
 	if (j)
 		return j;
-	jobs = ptc_reallocarray(c->jobs, c->njobs + 1, sizeof *jobs);
-	if (!jobs)
-		return NULL;
-	c->jobs = jobs;
-	j = ptc_calloc(1, sizeof *j);
+	j = PTC_MORE(c->jobs, c->njobs) ? ptc_calloc(1, sizeof *j) : NULL;
 	if (!j)
 		return NULL;
 	snprintf(j->uuid, sizeof j->uuid, "%s", uuid);
@@ -505,7 +643,7 @@ static struct ptc_worker_view *find_worker(struct ptc_job_view *j, const char *n
 
 static int worker_put(struct ptc_job_view *j, const char *node, const struct ptc_etcd_kv *kv, struct ptc_error *err)
 {
-	struct ptc_worker_view *w = find_worker(j, node), *list;
+	struct ptc_worker_view *w = find_worker(j, node);
 	struct ptc_worker_doc doc;
 	int rc = ptc_worker_doc_decode(kv->value, kv->len, &doc, err);
 
@@ -513,12 +651,11 @@ static int worker_put(struct ptc_job_view *j, const char *node, const struct ptc
 		return rc;
 	if (!w) {
 		if (j->nworkers == PTC_MAX_NODES || strlen(node) > PTC_NAME_MAX)
-			return ptc_error_set(err, PTC_ELIMIT, "too many nodes, or too long a name");
-		list = ptc_reallocarray(j->workers, j->nworkers + 1, sizeof *list);
-		if (!list)
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-		j->workers = list;
-		w = &list[j->nworkers++];
+			return ptc_error_set(err, PTC_ELIMIT,
+					     "the cluster has too many nodes, or a node's name is too long");
+		if (!PTC_MORE(j->workers, j->nworkers))
+			return ptc_nomem(err);
+		w = &j->workers[j->nworkers++];
 		snprintf(w->node, sizeof w->node, "%s", node);
 	}
 	w->doc = doc;
@@ -530,6 +667,20 @@ static void worker_delete(struct ptc_job_view *j, struct ptc_worker_view *w)
 {
 	if (w)
 		*w = j->workers[--j->nworkers];
+}
+
+static int copies_put(struct ptc_job_view *j, const struct ptc_etcd_kv *kv, struct ptc_error *err)
+{
+	ptc_copies_doc_done(&j->copies);
+	j->copies_revision = kv->mod_revision;
+	j->seen.copies = true;
+	return ptc_copies_doc_decode(kv->value, kv->len, &j->copies, err);
+}
+
+static void copies_delete(struct ptc_job_view *j)
+{
+	ptc_copies_doc_done(&j->copies);
+	j->copies_revision = 0;
 }
 
 static void job_put(struct ptc_job_view *j, const char *leaf, const struct ptc_etcd_kv *kv)
@@ -551,6 +702,8 @@ static void job_put(struct ptc_job_view *j, const char *leaf, const struct ptc_e
 		j->has_intent = j->seen.intent = rc == 0;
 	} else if (strcmp(leaf, "lock") == 0) {
 		lock_put(j, kv);
+	} else if (strcmp(leaf, "copies") == 0) {
+		rc = copies_put(j, kv, &err);
 	} else if (strncmp(leaf, WORKER_LEAF, strlen(WORKER_LEAF)) == 0) {
 		rc = worker_put(j, leaf + strlen(WORKER_LEAF), kv, &err);
 	}
@@ -568,6 +721,8 @@ static void job_delete(struct ptc_job_view *j, const char *leaf)
 		j->has_intent = false;
 	else if (strcmp(leaf, "lock") == 0)
 		j->has_lock = false;
+	else if (strcmp(leaf, "copies") == 0)
+		copies_delete(j);
 	else if (strncmp(leaf, WORKER_LEAF, strlen(WORKER_LEAF)) == 0)
 		worker_delete(j, find_worker(j, leaf + strlen(WORKER_LEAF)));
 }
@@ -586,6 +741,7 @@ static struct ptc_job_view *job_event(struct ptc_cluster *c, enum ptc_watch_kind
 	j = intern_job(c, uuid);
 	if (!j)
 		return NULL;
+	j->changes++;
 	if (kind == PTC_WATCH_PUT)
 		job_put(j, slash + 1, kv);
 	else
@@ -611,7 +767,7 @@ static void reset(struct ptc_cluster *c, bool jobs)
 			c->jobs[i]->workers[k].seen = false;
 	}
 	for (size_t i = 0; !jobs && i < c->nnodes; i++)
-		c->nodes[i]->seen = c->nodes[i]->seen_drained = false;
+		c->nodes[i]->seen = c->nodes[i]->seen_drained = c->nodes[i]->seen_declared = false;
 	if (jobs)
 		c->jobs_synced = false;
 	else
@@ -624,19 +780,24 @@ static void synced(struct ptc_cluster *c, bool jobs)
 	for (size_t i = 0; !jobs && i < c->nnodes; i++) {
 		struct ptc_node *n = c->nodes[i];
 
-		n->up = n->up && n->seen;
+		if (!n->seen)
+			node_ended(c, n);
 		n->drained = n->drained && n->seen_drained;
+		n->declared = n->declared && n->seen_declared;
 		if (!n->up)
 			own_key_changed(c, n->doc.name);
 	}
 	for (size_t i = 0; jobs && i < c->njobs; i++) {
 		struct ptc_job_view *j = c->jobs[i];
 
+		j->changes++;
 		j->has_meta = j->has_meta && j->seen.meta;
 		j->has_record = j->has_record && j->seen.record;
 		j->bad_record = j->bad_record && j->seen.record;
 		j->has_intent = j->has_intent && j->seen.intent;
 		j->has_lock = j->has_lock && j->seen.lock;
+		if (!j->seen.copies)
+			copies_delete(j);
 		for (size_t k = j->nworkers; k-- > 0;)
 			if (!j->workers[k].seen)
 				worker_delete(j, &j->workers[k]);
@@ -647,8 +808,10 @@ static void synced(struct ptc_cluster *c, bool jobs)
 		c->nodes_synced = true;
 	if (!jobs)
 		learn_versions(c);
-	if (c->jobs_synced && c->nodes_synced)
-		c->opts.on_synced(c->opts.arg);
+	if (!c->jobs_synced || !c->nodes_synced)
+		return;
+	c->listed = true;
+	c->opts.on_synced(c->opts.arg);
 }
 
 static void apply(void *arg)
@@ -673,6 +836,7 @@ static void apply(void *arg)
 		if (c->jobs_synced && c->nodes_synced)
 			c->opts.on_change(c->opts.arg, NULL);
 	}
+	ptc_cluster_changed(c);
 	ptc_free(ch->kv.key);
 	ptc_free(ch->kv.value);
 	ptc_free(ch);
@@ -718,8 +882,7 @@ static int learn_cluster_id(struct ptc_cluster *c, struct ptc_error *err)
 	char uuid[PTC_UUID_TEXT];
 	struct ptc_etcd_kvs kvs = { 0 };
 	bool ok;
-	int rc = path ? ptc_sys_read_file(path, 4096, &c->id, NULL, err)
-		      : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = path ? ptc_sys_read_file(path, 4096, &c->id, NULL, err) : ptc_nomem(err);
 
 	if (rc != PTC_ENOTFOUND) /* a file we cannot read may name another cluster */
 		return rc ? rc : ptc_cluster_check(c, err);
@@ -728,7 +891,7 @@ static int learn_cluster_id(struct ptc_cluster *c, struct ptc_error *err)
 		return rc;
 	json = ptc_asprintf("{\"version\":1,\"id\":\"%s\"}", uuid);
 	if (!json)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ CLUSTER_KEY, PTC_ETCD_CREATE_REV, 0 }, 1,
 			  &(struct ptc_etcd_op){ .key = CLUSTER_KEY, .value = json, .len = strlen(json) }, 1,
 			  "etcd.cluster", &ok, NULL, err);
@@ -740,7 +903,7 @@ static int learn_cluster_id(struct ptc_cluster *c, struct ptc_error *err)
 		rc = ptc_sys_write_file(path, kvs.kv[0].value, kvs.kv[0].len, 0600, "cluster.write", err);
 	if (rc == 0) {
 		c->id = ptc_strdup(kvs.kv[0].value);
-		rc = c->id ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = c->id ? 0 : ptc_nomem(err);
 	}
 	ptc_etcd_kvs_done(&kvs);
 	return rc;
@@ -752,13 +915,17 @@ int ptc_cluster_new(const struct ptc_cluster_opts *opts, struct ptc_cluster **re
 	int rc;
 
 	if (!c)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	c->opts = *opts;
+	c->loss.after_ns = opts->node_lost_after_ns;
 	c->state_dir = ptc_strdup(opts->state_dir);
 	pthread_mutex_init(&c->shared.lock, NULL);
-	pthread_cond_init(&c->shared.wake, NULL);
-	c->shared.tail = &c->shared.head;
+	ptc_cond_init(&c->shared.wake);
+	pthread_mutex_init(&c->waits.lock, NULL);
+	ptc_cond_init(&c->waits.wake);
 	rc = c->state_dir ? ptc_etcd_new(&opts->etcd, &c->etcd, err) : PTC_ENOMEM;
+	if (rc == 0)
+		rc = ptc_tasks_new(opts->loop, c->etcd, &c->tasks, err);
 	if (rc) {
 		ptc_cluster_free(c);
 		return rc;
@@ -780,10 +947,10 @@ int ptc_cluster_start(struct ptc_cluster *c, struct ptc_error *err)
 		rc = ptc_etcd_watch_new(c->etcd, NODES_PREFIX, watched_nodes, c, &c->watch_nodes, err);
 	if (rc == 0)
 		rc = ptc_etcd_watch_new(c->etcd, JOBS_PREFIX, watched_jobs, c, &c->watch_jobs, err);
-	if (rc == 0 && pthread_create(&c->thread, NULL, coord_main, c) != 0)
-		rc = ptc_error_set(err, PTC_ENOMEM, "cannot start the coordination thread");
-	c->started = rc == 0;
-	return rc;
+	if (rc == 0)
+		rc = ptc_thread_start(&c->keeper, "ptc-lease", keeper_main, c, err);
+	c->keeps = rc == 0;
+	return rc ? rc : ptc_tasks_start(c->tasks, err);
 }
 
 struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c)
@@ -792,32 +959,29 @@ struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c)
 		return NULL;
 	c->watch_nodes = ptc_etcd_watch_free(c->watch_nodes);
 	c->watch_jobs = ptc_etcd_watch_free(c->watch_jobs);
-	if (c->started) {
+	if (c->keeps) {
 		pthread_mutex_lock(&c->shared.lock);
 		c->shared.stop = true;
 		pthread_cond_signal(&c->shared.wake);
 		pthread_mutex_unlock(&c->shared.lock);
-		pthread_join(c->thread, NULL);
+		pthread_join(c->keeper, NULL);
 	}
-	while (c->shared.orphans) {
-		struct task *t = c->shared.orphans;
-
-		c->shared.orphans = t->next;
-		t->done(t->arg);
-		ptc_free(t);
-	}
+	c->tasks = ptc_tasks_free(c->tasks);
 	c->lease = ptc_etcd_lease_free(c->lease, true);
 	c->etcd = ptc_etcd_free(c->etcd);
 	for (size_t i = 0; i < c->nnodes; i++)
 		ptc_free(c->nodes[i]);
 	for (size_t i = 0; i < c->njobs; i++) {
 		ptc_free(c->jobs[i]->workers);
+		ptc_copies_doc_done(&c->jobs[i]->copies);
 		ptc_free(c->jobs[i]);
 	}
 	ptc_free(c->nodes);
 	ptc_free(c->jobs);
 	ptc_free(c->state_dir);
 	ptc_free(c->id);
+	pthread_cond_destroy(&c->waits.wake);
+	pthread_mutex_destroy(&c->waits.lock);
 	pthread_cond_destroy(&c->shared.wake);
 	pthread_mutex_destroy(&c->shared.lock);
 	ptc_free(c);
@@ -864,6 +1028,11 @@ bool ptc_cluster_synced(const struct ptc_cluster *c)
 	return c->nodes_synced && c->jobs_synced;
 }
 
+bool ptc_cluster_listed(const struct ptc_cluster *c)
+{
+	return c->listed;
+}
+
 /* ---- the database ------------------------------------------------------------------ */
 
 static void look_work(void *arg, struct ptc_etcd *e)
@@ -888,7 +1057,7 @@ static void look_work(void *arg, struct ptc_etcd *e)
 
 void ptc_cluster_look(struct ptc_cluster *c)
 {
-	ptc_cluster_run(c, look_work, NULL, c); /* no memory: the next time */
+	ptc_cluster_run(c, OWN_LANE, look_work, NULL, c); /* no memory: the next time */
 }
 
 struct ptc_cluster_database ptc_cluster_database(struct ptc_cluster *c)
@@ -938,8 +1107,7 @@ int ptc_blob_put(struct ptc_etcd *e, const char *uuid, const struct ptc_etcd_com
 				  &(struct ptc_etcd_op){ .key = key, .value = p + part * PTC_ETCD_VALUE_MAX, .len = n },
 				  1, "etcd.blob", &ok, NULL, err);
 		if (rc == 0 && !ok)
-			rc = ptc_error_set(err, PTC_EFENCED, "%s is not what it was any more; nothing was written",
-					   guard->key);
+			rc = ptc_error_set(err, PTC_EFENCED, "%s changed meanwhile; nothing was written", guard->key);
 		if (rc)
 			return rc;
 		part++;
@@ -969,7 +1137,9 @@ int ptc_blob_get(struct ptc_etcd *e, const char *uuid, const char *hash, size_t 
 		ptc_content_hash(buf.data, buf.len, found);
 	if (strcmp(found, hash) != 0) {
 		rc = ptc_error_set(err, ptc_buf_failed(&buf) ? PTC_ENOMEM : PTC_ENOTFOUND,
-				   "blob %s of job %s is missing or damaged in etcd", hash, uuid);
+				   "blob %s of job %s is missing or damaged in etcd; restore etcd from its backup, or "
+				   "delete the job",
+				   hash, uuid);
 		ptc_buf_done(&buf);
 		return rc;
 	}

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cluster as this daemon sees it: a mirror of /ptc/nodes and /ptc/jobs,
- * kept by watches and owned by the loop; our own node's lease; and the one
- * coordination thread on which every blocking etcd operation runs, in order.
+/* The cluster as this daemon sees it. The mirror is a copy of /ptc/nodes and /ptc/jobs; watches keep it and the loop
+ * owns it. A thread of its own keeps this node's lease. Tasks write to etcd or compute, off the loop.
  *
- * Happy path: new (connects, checks /ptc/cluster against our state
- * directory), start (lease, node key, watches), then the mirror is synced and
- * every change calls on_change on the loop.
- * Failure modes: etcd unreachable (operations fail with PTC_ECOORD; the mirror
- * keeps its last view and `coordinator_ok` is false), lease lost (on_lease(false);
- * a new one is taken as soon as etcd answers), a node key that somebody deletes
- * (it is written again), an etcd that lost its data while we run (no lease, and
- * nothing of ours is removed), a node key of an earlier life
- * of ours (its lease is revoked first), the same node name in use by another
- * machine (PTC_EEXIST at start). */
+ * Happy path: new connects, and compares /ptc/cluster with the state directory. start takes the lease, writes the node
+ * key and begins the watches. Then the mirror is synced, and every change calls on_change on the loop.
+ *
+ * Failure modes:
+ * - etcd is unreachable: operations fail with PTC_ECOORD; the mirror keeps its last view.
+ * - The lease is lost: on_lease(false); the thread takes a new one as soon as etcd answers.
+ * - Somebody deletes the node key: it is written again.
+ * - etcd has lost its data: the daemon takes no lease, and removes nothing from this node.
+ * - A node key of an earlier run of this daemon exists: its lease is revoked first.
+ * - Another machine uses the node's name: PTC_EEXIST at start. */
 #pragma once
 
 #include "daemon/coord/etcd.h"
+#include "daemon/cluster/copies/copies_doc.h"
 #include "daemon/cluster/records.h"
+#include "daemon/cluster/tasks.h"
 #include "rpc/client/client.h"
 
 #define PTC_BLOB_KEY 160 /* bytes of a key of a part of a blob */
@@ -27,12 +28,23 @@ struct ptc_node {
 	struct ptc_node_doc doc;
 	bool up; /* its key exists */
 	bool drained;
-	bool seen, seen_drained; /* in the listing under way */
-	int64_t create_revision; /* of the key, while up */
+	bool declared;   /* an operator declared it lost; counts while it is down */
+	bool lost;       /* it is down, and switches of state go on without it (daemon/cluster/loss) */
+	int64_t down_ns; /* since when this daemon has seen it down; 0: it is up */
+	bool seen, seen_drained, seen_declared; /* in the listing under way */
+	int64_t create_revision;                /* of the key, while up */
 	int64_t lease;
 };
 
-/* What one node last told of a job's ranks. */
+/* Whether switches of a job go on without the node. A node without a lease does not end its ranks by itself, so they
+ * may still write to their user's files. Therefore a job that has had ranks goes on only if an operator declared the
+ * node lost, or if the controller has seen that no step ends any more (daemon/controller/recovery). */
+static inline bool ptc_node_lost_for(const struct ptc_node *n, const struct ptc_record_doc *r)
+{
+	return n->lost && r->run != PTC_RUN_LIVE && (n->declared || r->run == PTC_RUN_NONE || r->recovery);
+}
+
+/* A node's last report about a job's ranks. */
 struct ptc_worker_view {
 	char node[PTC_NAME_MAX + 1];
 	struct ptc_worker_doc doc;
@@ -41,19 +53,22 @@ struct ptc_worker_view {
 
 struct ptc_job_view {
 	char uuid[PTC_UUID_TEXT];
+	uint64_t changes; /* grows with each change of the job's keys */
 	bool has_meta, has_record, has_intent, has_lock;
-	bool bad_record; /* there is one, which this version cannot read */
+	bool bad_record; /* there is a record that this version cannot read */
 	struct ptc_meta_doc meta;
 	struct ptc_record_doc record;
 	int64_t record_revision; /* mod_revision of the record */
 	struct ptc_intent_doc intent;
+	struct ptc_copies_doc copies; /* of zeros where there is none, or none that this version can read */
+	int64_t copies_revision;      /* mod_revision; 0: there is none */
 	char lock_node[PTC_NAME_MAX + 1];
-	int64_t lock_revision;   /* create_revision: the fencing token */
-	unsigned ticks_unlocked; /* see controller election */
+	int64_t lock_revision;   /* its create_revision, which is the fence */
+	unsigned ticks_unlocked; /* see ptc_controllers_tick */
 	struct ptc_worker_view *workers;
 	size_t nworkers; /* at most PTC_MAX_NODES */
 	struct {
-		bool meta, record, intent, lock;
+		bool meta, record, intent, lock, copies;
 	} seen; /* in the listing under way */
 };
 
@@ -63,67 +78,102 @@ struct ptc_cluster_opts {
 	struct ptc_node_doc node;
 	const char *state_dir; /* holds the file `cluster` */
 	int lease_ttl_s;
+	int64_t node_lost_after_ns;
 	struct ptc_cluster_quota {
 		uint64_t jobs, documents, etcd; /* cluster/quota.h */
 	} quota;
-	/* Loop thread. job NULL: nodes changed. */
+	/* These are called on the loop thread. job NULL: nodes changed. */
 	void (*on_change)(void *arg, struct ptc_job_view *job);
-	void (*on_synced)(void *arg); /* both mirrors complete, at start and after each re-listing */
+	void (*on_synced)(void *arg); /* both mirrors are complete, at start and after each new listing */
 	void (*on_lease)(void *arg, bool have);
-	void (*on_node_up)(void *arg, const char *node); /* before on_change: a node has a key it did not have */
+	void (*on_node_up)(void *arg, const char *node); /* before on_change: a node has got a key */
 	void *arg;
 };
 
 int ptc_cluster_new(const struct ptc_cluster_opts *opts, struct ptc_cluster **ret_cluster, struct ptc_error *err);
 int ptc_cluster_start(struct ptc_cluster *c, struct ptc_error *err);
-/* Loop thread. Revokes our lease, stops threads. NULL ok. */
+/* Revokes the lease and stops threads. Loop thread. NULL ok. */
 struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c);
 
-/* Any thread: the etcd client, for reads that may block. */
+/* The etcd client, for reads that may block. Any thread. */
 struct ptc_etcd *ptc_cluster_etcd(struct ptc_cluster *c);
 struct ptc_loop *ptc_cluster_loop(const struct ptc_cluster *c);
 const struct ptc_cluster_quota *ptc_cluster_quota(const struct ptc_cluster *c);
-int64_t ptc_cluster_lease(struct ptc_cluster *c);             /* 0: none now; any thread */
-const char *ptc_cluster_self(const struct ptc_cluster *c);    /* our node's name; any thread */
-const char *ptc_cluster_boot_id(const struct ptc_cluster *c); /* of our run; any thread */
-/* Any thread, blocking: whether etcd still is the one our state belongs to (PTC_ESTATE). What it does not know may be removed
- * from this node only then. */
+int64_t ptc_cluster_lease(struct ptc_cluster *c);             /* 0: there is none now; any thread */
+const char *ptc_cluster_self(const struct ptc_cluster *c);    /* this node's name; any thread */
+const char *ptc_cluster_boot_id(const struct ptc_cluster *c); /* of this run of the daemon; any thread */
+/* Checks that etcd is still the one of this node's state directory (PTC_ESTATE: it is not). Only then may a caller
+ * remove from this node what etcd does not know. Blocking; any thread. */
 int ptc_cluster_check(struct ptc_cluster *c, struct ptc_error *err);
-/* Any thread: work runs on the coordination thread, then done on the loop (also after shutdown began, so that arg can be freed). */
-int ptc_cluster_run(struct ptc_cluster *c, void (*work)(void *arg, struct ptc_etcd *etcd), void (*done)(void *arg),
-		    void *arg);
+/* Runs work on a thread that may wait for etcd, then done (NULL ok) on the loop, also after shutdown has begun, so that
+ * done can free arg. Tasks of one lane run one after another; a job's lane is its uuid (cluster/tasks.h). Any thread.
+ */
+int ptc_cluster_run(struct ptc_cluster *c, const char *lane, void (*work)(void *arg, struct ptc_etcd *etcd),
+		    void (*done)(void *arg), void *arg);
+/* Do the same for several steps, and after a delay. */
+int ptc_cluster_steps(struct ptc_cluster *c, const char *lane, const struct ptc_task_step *steps,
+		      void (*done)(void *arg), void *arg);
+int ptc_cluster_run_later(struct ptc_cluster *c, const char *lane, int64_t delay_ms,
+			  void (*work)(void *arg, struct ptc_etcd *etcd), void (*done)(void *arg), void *arg);
 
-/* Loop thread only. Node numbers never change while we run; nodes are only added. */
+/* Waits until holds(arg) is true, on any thread that may block. The loop calls holds now, after each change of the
+ * mirror, and after each ptc_cluster_changed. The caller's thread calls gone (NULL ok). PTC_ETIMEOUT: ms have passed.
+ * PTC_ECANCELED: the daemon stops, or gone(gone_arg) is true. */
+struct ptc_cluster_wait {
+	bool (*holds)(void *arg);
+	void *arg;
+	int64_t ms;
+	bool (*gone)(void *arg);
+	void *gone_arg;
+};
+int ptc_cluster_wait(struct ptc_cluster *c, const struct ptc_cluster_wait *w);
+/* Call this on the loop thread after another change that somebody may wait for. */
+void ptc_cluster_changed(struct ptc_cluster *c);
+
+/* The next functions are for the loop thread only. Nodes are only added, so node numbers never change in a run. */
 size_t ptc_cluster_nnodes(const struct ptc_cluster *c);
 struct ptc_node *ptc_cluster_node(struct ptc_cluster *c, uint32_t index);
 bool ptc_cluster_find_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index);
-/* As find, but adds an unknown (down) node: a record may name one that is away. PTC_ENOMEM or 0. */
+/* Finds a node, or adds an unknown one as down, because a record may name such a node. PTC_ENOMEM or 0. */
 int ptc_cluster_intern_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index);
 size_t ptc_cluster_njobs(const struct ptc_cluster *c);
 struct ptc_job_view *ptc_cluster_job(struct ptc_cluster *c, size_t index);
-/* The job that uid means by `ref`: its uuid, UID:NAME, or the name of one of his own; for root also of the only one of that
- * name. PTC_ENOTFOUND also where it is somebody else's; PTC_EINVAL: several users have one, err names them. */
+/* Finds the job that user uid means by `ref`: a uuid, UID:NAME, or the name of a job of their own. For root also the
+ * name of any job, if only one has it. PTC_ENOTFOUND: there is none, or it is somebody else's. PTC_EINVAL: jobs of
+ * several users have the name; the line names the users. */
 int ptc_cluster_find_job(struct ptc_cluster *c, const char *ref, uid_t uid, struct ptc_job_view **ret_job,
 			 struct ptc_error *err);
 struct ptc_job_view *ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uuid);
+/* Whether any node counts as lost. */
+bool ptc_cluster_any_lost(const struct ptc_cluster *c);
+int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c);
+/* Call this every 200 ms. It decides which nodes count as lost, and calls on_change if that has changed. */
+void ptc_cluster_tick(struct ptc_cluster *c);
+/* Declares a node lost for an operator, or takes that back. A node that comes back takes it back itself. Blocking; any
+ * thread. */
+int ptc_cluster_declare_lost(struct ptc_cluster *c, const char *node, bool lost, struct ptc_error *err);
 /* Grows with every change of a node. */
 uint64_t ptc_cluster_epoch(const struct ptc_cluster *c);
 bool ptc_cluster_synced(const struct ptc_cluster *c);
+/* The mirror has been complete at least once: before, what it lacks, or has only a part of, may be there. */
+bool ptc_cluster_listed(const struct ptc_cluster *c);
 
-/* How large etcd's database was when it was looked at last; zeros before. ptc_cluster_look asks for another look, and returns at once. */
+/* The size of etcd's database at the last look; zeros before. ptc_cluster_look asks for a new look and returns at once.
+ */
 struct ptc_cluster_database {
 	uint64_t bytes, used;
-	bool full; /* it takes no writes */
+	bool full; /* etcd takes no writes */
 };
 struct ptc_cluster_database ptc_cluster_database(struct ptc_cluster *c);
 void ptc_cluster_look(struct ptc_cluster *c);
 
-/* Blobs: content-addressed, any thread, blocking. Written only while `guard` holds (PTC_EFENCED else): a blob of a job
- * that is gone, or of a controller that is none any more, would never be collected. */
+/* Writes a blob, which is content-addressed. Blocking; any thread. PTC_EFENCED: `guard` does not hold any more. Without
+ * the guard, nobody would collect the blob of a deleted job or of a former controller. */
 int ptc_blob_put(struct ptc_etcd *e, const char *uuid, const struct ptc_etcd_compare *guard, const void *data,
 		 size_t len, char ret_hash[PTC_HASH_HEX], struct ptc_error *err);
-/* One of a single part, as an operation of the caller's own transaction: then it is there when that has happened, and only then.
- * The operation borrows data and ret_key. False: it has more parts; ptc_blob_put it before. */
+/* Makes an operation of a blob with a single part, for the caller's own transaction. The blob then exists exactly if
+ * the transaction has happened. The operation borrows data and ret_key. False: the blob has more parts; call
+ * ptc_blob_put before the transaction. */
 bool ptc_blob_op(const char *uuid, const void *data, size_t len, char ret_hash[PTC_HASH_HEX],
 		 char ret_key[PTC_BLOB_KEY], struct ptc_etcd_op *ret_op);
 int ptc_blob_get(struct ptc_etcd *e, const char *uuid, const char *hash, size_t max, char **ret_data, size_t *ret_len,

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz entry point: a byte that chooses a kind of record, then its JSON. A
  * record that is accepted is written and read again, and is the same then. */
 #include "base/alloc.h"

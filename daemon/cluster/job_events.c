@@ -2,7 +2,8 @@
 /* The event log of a job: one line a decision, in etcd, so that it outlives
  * every daemon. A failed append is logged and forgotten: events explain, they
  * decide nothing. The oldest are dropped, now and then, by an append. What this daemon wrote, or read when it began to
- * keep a job's documents, it also remembers, RING lines at most, for whoever asks while the coordinator is unreachable. */
+ * keep a job's documents, it also remembers, RING lines at most, for whoever asks while the coordinator is unreachable.
+ */
 #include "daemon/cluster/job_events.h"
 
 #include "base/alloc.h"
@@ -111,7 +112,8 @@ int ptc_events_remembered(const char *uuid, json_t *to)
 	}
 	pthread_mutex_unlock(&ring.lock);
 	for (size_t i = 0; i < n; i++) {
-		rc = rc ? rc : ptc_events_add(to, found[i].number, found[i].json, strlen(found[i].json));
+		if (rc == 0)
+			rc = ptc_events_add(to, found[i].number, found[i].json, strlen(found[i].json));
 		ptc_free(found[i].json);
 	}
 	ptc_free(found);
@@ -120,24 +122,29 @@ int ptc_events_remembered(const char *uuid, json_t *to)
 
 /* ---- written ---- */
 
-/* Whether a job's log is to be cut, in memory of the coordination thread: at its first event here, and whenever twenty have come
- * since. Jobs that share a slot are due each time, so that none of them is left out. */
+/* Whether a job's log is to be cut: at its first event here, and whenever twenty have come since. Jobs that share a
+ * slot are due each time, so that none of them is left out. */
 static bool due(const char *uuid)
 {
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static struct {
 		char uuid[PTC_UUID_TEXT];
 		unsigned n;
 	} slots[SLOTS];
 	size_t at = 0;
+	bool is_due;
 
 	for (const char *p = uuid; *p; p++)
 		at = at * 31 + (unsigned char)*p;
 	at %= SLOTS;
-	if (strcmp(slots[at].uuid, uuid) == 0 && ++slots[at].n < PRUNE_EVERY)
-		return false;
-	snprintf(slots[at].uuid, sizeof slots[at].uuid, "%s", uuid);
-	slots[at].n = 0;
-	return true;
+	pthread_mutex_lock(&lock);
+	is_due = strcmp(slots[at].uuid, uuid) != 0 || ++slots[at].n >= PRUNE_EVERY;
+	if (is_due) {
+		snprintf(slots[at].uuid, sizeof slots[at].uuid, "%s", uuid);
+		slots[at].n = 0;
+	}
+	pthread_mutex_unlock(&lock);
+	return is_due;
 }
 
 /* With the event that comes: in the same revision. */
@@ -213,7 +220,7 @@ static void post(struct ptc_cluster *c, const char *uuid, const char *kind, json
 	l->number = next_number();
 	if (l->json)
 		remember(uuid, l->number, l->json, strlen(l->json));
-	if (!l->json || ptc_cluster_run(c, append, NULL, l) != 0) {
+	if (!l->json || ptc_cluster_run(c, uuid, append, NULL, l) != 0) {
 		ptc_free(l->json);
 		ptc_free(l);
 	}

@@ -13,7 +13,8 @@
 #include <string.h>
 
 #define KEYS_BYTES            8192 /* meta, lock, record, intent, barrier, and what its ranks' nodes say of it */
-/* Written without a count, which takes a request or two for each job of the user: rank state is written while they stand. */
+/* Written without a count, which takes a request or two for each job of the user: rank state is written while they
+ * stand. */
 #define FREE_BYTES            (1u << 20)
 /* Of etcd's quota. Commits have the last eighth for themselves: thousands of manifests. */
 #define CREATE_SHARE(quota)   ((quota) / 4 * 3)
@@ -138,8 +139,7 @@ static int list_jobs(struct ptc_cluster *c, uid_t uid, struct usage *u, struct p
 	int rc = ptc_loop_call(ptc_cluster_loop(c), list_mirror, &m);
 
 	if (rc || !u->uuids)
-		return rc ? ptc_error_set(err, rc, "the daemon is stopping")
-			  : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return rc ? ptc_error_set(err, rc, "the daemon is stopping") : ptc_nomem(err);
 	ptc_quota_key(uid, "", prefix);
 	return ptc_etcd_get(ptc_cluster_etcd(c), prefix, true, 0, &u->announced, err);
 }
@@ -201,7 +201,7 @@ static int check_user(struct ptc_cluster *c, uid_t uid, uint64_t more, struct pt
 				   (unsigned)uid, u.jobs - 1, (unsigned long long)ptc_cluster_quota(c)->jobs);
 	if (rc == 0 && u.bytes + u.events + more > limit)
 		rc = ptc_error_set(err, PTC_ELIMIT,
-				   "with this the documents of uid %u's jobs would take %s in etcd, and may take %s "
+				   "this document would bring uid %u's jobs to %s in etcd, and they may have %s "
 				   "(quota.documents); delete a job first (`ptcctl job list`)",
 				   (unsigned)uid, ptc_units_format_bytes(u.bytes + u.events + more, has),
 				   ptc_units_format_bytes(limit, may));
@@ -218,10 +218,9 @@ static int check_room(struct ptc_cluster *c, uint64_t share, uint64_t more, stru
 	if (rc)
 		return rc;
 	if (s.full)
-		return ptc_error_set(
-			err, PTC_ENOSPC,
-			"etcd takes no writes: its database has come to its quota; see \"etcd is full\" in "
-			"docs/install.md");
+		return ptc_error_set(err, PTC_ENOSPC,
+				     "etcd takes no writes: its database has reached its quota; see \"etcd is full\" "
+				     "in docs/install.md");
 	if (s.bytes + more <= share)
 		return 0;
 	return ptc_error_set(

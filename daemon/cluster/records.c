@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: a document is packed with jansson, members in a fixed order,
- * compact, so that equal documents have equal hashes. Failure modes: anything
- * but the expected members and types is PTC_EINVAL naming the document; a
+/* Happy path: a document is the members of its struct, in the order of its table, compact, so that equal documents have
+ * equal hashes. Failure modes: a member that is missing or cannot be is PTC_EINVAL naming document and member; a
  * version that is not next to ours, or a need that we do not know, is PTC_EVERSION.
  * What is written is of the version that all members read (base/number/versions.h). */
 #include "daemon/cluster/records.h"
@@ -12,6 +11,8 @@
 #include "base/number/versions.h"
 
 #include "formats/json.h"
+#include "formats/members.h"
+#include "formats/names.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,99 +22,116 @@
 /* The version to write: all members of the cluster read it. */
 #define WRITTEN ((int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION))
 
+/* NULL: out of memory, or a text is not UTF-8. */
+static json_t *pack(int version, const struct ptc_members *t, const void *from)
+{
+	json_t *root = json_pack("{s:i}", "version", version);
+
+	if (!root || ptc_members_put(root, t, from) == 0)
+		return root;
+	json_decref(root);
+	return NULL;
+}
+
 static char *dump(json_t *root)
 {
-	char *text;
+	char *text = NULL;
 
-	if (root && ptc_version_adds() &&
-	    json_object_set_new(root, "added", json_integer((json_int_t)PTC_VERSION_ADDED))) {
-		json_decref(root);
-		return NULL;
-	}
-	text = root ? ptc_json_text(root) : NULL;
-
+	if (root && (!ptc_version_adds() ||
+		     json_object_set_new(root, "added", json_integer((json_int_t)PTC_VERSION_ADDED)) == 0))
+		text = ptc_json_text(root);
 	json_decref(root);
 	return text;
 }
 
-static int load(const char *what, const char *json, size_t len, json_t **ret_root, struct ptc_error *err)
+/* What a reader of the document must know. */
+static int put_need(json_t *root, const char *name)
 {
-	char name[32];
-	json_t *root;
-	int rc = ptc_json_load(what, json, len, &root, err);
+	return json_object_set_new(root, "needs", json_pack("[s]", name));
+}
 
-	if (rc)
-		return rc;
-	snprintf(name, sizeof name, "%s document", what);
-	rc = ptc_json_version(name, root, PTC_DOC_OLDEST, PTC_DOC_VERSION, err);
-	if (rc) {
-		json_decref(root);
-		return rc;
+/* what: "record document". known: a name that it may need; NULL: none. */
+static int load(const char *what, const char *known, const char *json, size_t len, json_t **ret_root,
+		struct ptc_error *err)
+{
+	int rc = ptc_json_load(what, json, len, ret_root, err);
+
+	for (json_t *needs = json_object_get(*ret_root, "needs"); rc == 0 && known && json_array_size(needs);) {
+		const char *first = json_string_value(json_array_get(needs, 0));
+
+		if (!first || strcmp(first, known) != 0 || json_array_remove(needs, 0) != 0)
+			break;
 	}
-	*ret_root = root;
-	return 0;
+	if (rc == 0)
+		rc = ptc_json_version(what, *ret_root, PTC_DOC_OLDEST, PTC_DOC_VERSION, err);
+	if (rc) {
+		json_decref(*ret_root);
+		*ret_root = NULL;
+	}
+	return rc;
 }
 
-static int malformed(const char *what, json_t *root, struct ptc_error *err)
+/* Of a document that is its members alone. *to as of ptc_members_from_json. */
+static int unpack(const char *what, const char *known, const struct ptc_members *t, const char *json, size_t len,
+		  void *to, struct ptc_error *err)
 {
+	json_t *root = NULL;
+	int rc = load(what, known, json, len, &root, err);
+
+	if (rc == 0)
+		rc = ptc_members_from_json(what, t, root, to, err);
 	json_decref(root);
-	return ptc_error_set(err, PTC_EINVAL, "%s document: malformed or a member is missing", what);
+	return rc;
 }
 
-/* false when src is NULL or does not fit. */
-static bool take(char *dst, size_t size, const char *src)
-{
-	size_t len = src ? strlen(src) : size;
-
-	if (len >= size)
-		return false;
-	memcpy(dst, src, len + 1);
-	return true;
-}
+/* A document that is its members alone. sound: what must be true of its members
+ * together; ...: initialisers of what may be missing. */
+#define ENCODE(name, version)                                                                                          \
+	char *ptc_##name##_doc_encode(const struct ptc_##name##_doc *d)                                                \
+	{                                                                                                              \
+		return dump(pack(version, &name##_members, d));                                                        \
+	}
+#define DECODE(name, what, sound, ...)                                                                                 \
+	int ptc_##name##_doc_decode(const char *json, size_t len, struct ptc_##name##_doc *ret_doc,                    \
+				    struct ptc_error *err)                                                             \
+	{                                                                                                              \
+		struct ptc_##name##_doc d = { __VA_ARGS__ };                                                           \
+		int rc = unpack(what, NULL, &name##_members, json, len, &d, err);                                      \
+                                                                                                                       \
+		if (!rc && !(sound))                                                                                   \
+			rc = ptc_error_set(err, PTC_EINVAL, what ": its members contradict each other");               \
+		if (!rc)                                                                                               \
+			*ret_doc = d;                                                                                  \
+		return rc;                                                                                             \
+	}
+#define AS(key, doc, member, ...) PTC_ROW(struct ptc_##doc, key, member, __VA_ARGS__)
+#define IS(doc, member, ...)      AS(#member, doc, member, __VA_ARGS__)
+#define IF(doc, member)           PTC_IF(struct ptc_##doc, member)
+#define IF_TEXT(doc, member)      PTC_IF_TEXT(struct ptc_##doc, member)
+#define COUNT(doc, member)        PTC_COUNT(struct ptc_##doc, member)
 
 /* ---- node ---------------------------------------------------------------- */
 
-char *ptc_node_doc_encode(const struct ptc_node_doc *d)
-{
-	/* The oldest there is: who is too far from us is to learn that from "documents". */
-	return dump(json_pack("{s:i, s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:b, s:i, s:[I,I]}", "version", PTC_DOC_OLDEST,
-			      "node", d->name, "address", d->address, "devices", (json_int_t)d->devices,
-			      "ceiling_bytes", (json_int_t)d->ceiling_bytes, "store_id", d->store_id, "boot_id",
-			      d->boot_id, "rack", d->rack, "insecure", (int)d->insecure, "pid", d->pid, "documents",
-			      (json_int_t)d->documents_oldest, (json_int_t)d->documents));
-}
+static const struct ptc_member node_rows[] = {
+	AS("node", node_doc, name, TEXT),
+	IS(node_doc, address, TEXT),
+	IS(node_doc, devices, U32, .max = PTC_MAX_DEVICES_PER_NODE),
+	IS(node_doc, ceiling_bytes, U64),
+	IS(node_doc, store_id, TEXT),
+	IS(node_doc, boot_id, TEXT),
+	IS(node_doc, rack, TEXT),
+	IS(node_doc, insecure, BOOL),
+	IS(node_doc, pid, INT),
+	{ "documents", PTC_IS_U32, .offset = offsetof(struct ptc_node_doc, documents_oldest), .size = 8, .min = 1,
+	  IF(node_doc, documents) },
+};
+_Static_assert(offsetof(struct ptc_node_doc, documents) == offsetof(struct ptc_node_doc, documents_oldest) + 4, "");
+static const struct ptc_members node_members = PTC_MEMBERS(node_rows, struct ptc_node_doc);
 
-int ptc_node_doc_decode(const char *json, size_t len, struct ptc_node_doc *ret_doc, struct ptc_error *err)
-{
-	const char *name = NULL, *address = NULL, *store_id = NULL, *boot_id = NULL, *rack = NULL;
-	struct ptc_node_doc d = { 0 };
-	json_int_t devices = 0, ceiling = 0, oldest = 1, newest = 1; /* of a ptcd that says none */
-	int insecure = 0;
-	json_t *root, *documents;
-	int rc = load("node", json, len, &root, err);
-
-	if (rc)
-		return rc;
-	documents = json_object_get(root, "documents");
-	if (documents && json_unpack(documents, "[I,I]", &oldest, &newest) != 0)
-		oldest = 0;
-	if (json_unpack(root, "{s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:b, s:i}", "node", &name, "address", &address,
-			"devices", &devices, "ceiling_bytes", &ceiling, "store_id", &store_id, "boot_id", &boot_id,
-			"rack", &rack, "insecure", &insecure, "pid", &d.pid) != 0 ||
-	    !take(d.name, sizeof d.name, name) || !take(d.address, sizeof d.address, address) ||
-	    !take(d.store_id, sizeof d.store_id, store_id) || !take(d.boot_id, sizeof d.boot_id, boot_id) ||
-	    !take(d.rack, sizeof d.rack, rack) || devices < 0 || devices > PTC_MAX_DEVICES_PER_NODE || ceiling < 0 ||
-	    oldest < 1 || newest < oldest || newest > UINT32_MAX)
-		return malformed("node", root, err);
-	d.devices = (uint32_t)devices;
-	d.ceiling_bytes = (uint64_t)ceiling;
-	d.insecure = insecure;
-	d.documents_oldest = (uint32_t)oldest;
-	d.documents = (uint32_t)newest;
-	json_decref(root);
-	*ret_doc = d;
-	return 0;
-}
+/* The oldest there is: who is too far from us is to learn that from "documents". */
+ENCODE(node, PTC_DOC_OLDEST)
+/* A ptcd that says none reads and writes the first. */
+DECODE(node, "node document", d.documents >= d.documents_oldest, .documents_oldest = 1, .documents = 1)
 
 int ptc_node_doc_near(const struct ptc_node_doc *d, struct ptc_error *err)
 {
@@ -131,36 +149,26 @@ int ptc_node_doc_near(const struct ptc_node_doc *d, struct ptc_error *err)
 
 /* ---- meta ---------------------------------------------------------------- */
 
-#define NO_GROUP ((json_int_t)UINT32_MAX) /* as a gid it is none */
+#define NO_GROUP UINT32_MAX /* as a gid it is none */
 
-char *ptc_meta_doc_encode(const struct ptc_meta_doc *d)
-{
-	return dump(json_pack("{s:i, s:s, s:s, s:I, s:s, s:I, s:o*}", "version", WRITTEN, "uuid", d->uuid, "name",
-			      d->name, "uid", (json_int_t)d->uid, "spec", d->spec_hash, "created_ms",
-			      (json_int_t)d->created_ms, "files_group",
-			      d->shared ? json_integer((json_int_t)d->gid) : NULL));
-}
+static const struct ptc_member meta_rows[] = {
+	IS(meta_doc, uuid, TEXT),      IS(meta_doc, name, TEXT),
+	IS(meta_doc, uid, U32),        AS("spec", meta_doc, spec_hash, TEXT),
+	IS(meta_doc, created_ms, I64), AS("files_group", meta_doc, gid, U32, IF(meta_doc, shared)),
+};
+static const struct ptc_members meta_members = PTC_MEMBERS(meta_rows, struct ptc_meta_doc);
+
+ENCODE(meta, WRITTEN)
 
 int ptc_meta_doc_decode(const char *json, size_t len, struct ptc_meta_doc *ret_doc, struct ptc_error *err)
 {
-	const char *uuid = NULL, *name = NULL, *spec = NULL;
-	struct ptc_meta_doc d = { 0 };
-	json_int_t uid = -1, created = 0, gid = NO_GROUP;
-	json_t *root;
-	int rc = load("job meta", json, len, &root, err);
+	struct ptc_meta_doc d = { .gid = NO_GROUP };
+	int rc = unpack("job meta document", NULL, &meta_members, json, len, &d, err);
 
 	if (rc)
 		return rc;
-	if (json_unpack(root, "{s:s, s:s, s:I, s:s, s:I, s?I}", "uuid", &uuid, "name", &name, "uid", &uid, "spec",
-			&spec, "created_ms", &created, "files_group", &gid) != 0 ||
-	    !take(d.uuid, sizeof d.uuid, uuid) || !take(d.name, sizeof d.name, name) ||
-	    !take(d.spec_hash, sizeof d.spec_hash, spec) || uid < 0 || uid > UINT32_MAX || gid < 0 || gid > NO_GROUP)
-		return malformed("job meta", root, err);
-	d.uid = (uid_t)uid;
-	d.shared = gid != NO_GROUP;
-	d.gid = d.shared ? (gid_t)gid : 0;
-	d.created_ms = created;
-	json_decref(root);
+	d.shared = d.gid != NO_GROUP;
+	d.gid = d.shared ? d.gid : 0;
 	*ret_doc = d;
 	return 0;
 }
@@ -177,66 +185,41 @@ const char *ptc_run_name(enum ptc_run run)
 	return (unsigned)run < PTC_RUN_COUNT ? runs[run] : "unknown";
 }
 
-/* The place of a name in a list; false: it is not there. */
-static bool name_find(const char *const *names, int n, const char *name, int *ret)
+const char *ptc_record_run_name(const struct ptc_record_doc *d)
 {
-	for (int i = 0; name && i < n; i++)
-		if (strcmp(names[i], name) == 0) {
-			*ret = i;
-			return true;
-		}
-	return false;
+	return d->recovery ? "recovering" : ptc_run_name(d->run);
 }
 
-char *ptc_record_doc_encode(const struct ptc_record_doc *d)
-{
-	json_t *root = json_pack("{s:i, s:I, s:I, s:I, s:s, s:{}}", "version", WRITTEN, "generation",
-				 (json_int_t)d->generation, "snapshot", (json_int_t)d->snapshot, "step",
-				 (json_int_t)d->step, "manifest", d->manifest_hash, "cursors");
+static const char *const recoveries[PTC_RECOVERY_COUNT] = {
+	[PTC_RECOVERY_NONE] = "none",
+	[PTC_RECOVERY_NODE] = "node",
+	[PTC_RECOVERY_PROGRAM] = "program",
+};
 
-	if (root && d->run != PTC_RUN_NONE &&
-	    (json_object_set_new(root, "run", json_string(runs[d->run])) != 0 ||
-	     json_object_set_new(root, "incarnation", json_integer((json_int_t)d->incarnation)))) {
-		json_decref(root);
-		return NULL;
-	}
-	if (root && d->switch_id && json_object_set_new(root, "switch", json_integer((json_int_t)d->switch_id))) {
-		json_decref(root);
-		return NULL;
-	}
-	return dump(root);
-}
+static const struct ptc_member record_rows[] = {
+	IS(record_doc, generation, U64, .min = 1),
+	IS(record_doc, snapshot, U64),
+	IS(record_doc, step, U64),
+	AS("manifest", record_doc, manifest_hash, TEXT),
+	{ "cursors", PTC_IS_EMPTY, .optional = true },
+	IS(record_doc, run, WORD, .words = runs, .max = PTC_RUN_COUNT - 1, IF(record_doc, run)),
+	IS(record_doc, incarnation, U64, IF(record_doc, run)),
+	AS("switch", record_doc, switch_id, U64, IF(record_doc, switch_id)),
+	IS(record_doc, recovery, WORD, .words = recoveries, .max = PTC_RECOVERY_COUNT - 1, IF(record_doc, recovery)),
+	IS(record_doc, reached, U64, IF(record_doc, reached)),
+	IS(record_doc, restarts, U32, IF(record_doc, restarts)),
+	IS(record_doc, restarted_ms, I64, IF(record_doc, restarted_ms)),
+	IS(record_doc, failed_step, U64, IF(record_doc, failed_step)),
+};
+static const struct ptc_members record_members = PTC_MEMBERS(record_rows, struct ptc_record_doc);
 
-int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *ret_doc, struct ptc_error *err)
-{
-	struct ptc_record_doc d = { 0 };
-	json_int_t generation = 0, snapshot = 0, step = 0, incarnation = 0, switch_id = 0;
-	const char *manifest = NULL, *run = runs[PTC_RUN_NONE];
-	int number = 0;
-	json_t *root;
-	int rc = load("record", json, len, &root, err);
-
-	if (rc)
-		return rc;
-	if (json_unpack(root, "{s:I, s:I, s:I, s:s, s?s, s?I, s?I}", "generation", &generation, "snapshot", &snapshot,
-			"step", &step, "manifest", &manifest, "run", &run, "incarnation", &incarnation, "switch",
-			&switch_id) != 0 ||
-	    generation < 1 || snapshot < 0 || step < 0 || incarnation < 0 || switch_id < 0 ||
-	    !name_find(runs, PTC_RUN_COUNT, run, &number) || (snapshot == 0 && number == PTC_RUN_NONE) ||
-	    !take(d.manifest_hash, sizeof d.manifest_hash, manifest))
-		return malformed("record", root, err);
-	d.generation = (uint64_t)generation;
-	d.snapshot = (uint64_t)snapshot;
-	d.step = (uint64_t)step;
-	d.run = (enum ptc_run)number;
-	d.incarnation = (uint64_t)incarnation;
-	d.switch_id = (uint64_t)switch_id;
-	json_decref(root);
-	*ret_doc = d;
-	return 0;
-}
+ENCODE(record, WRITTEN)
+DECODE(record, "record document", d.snapshot || d.run != PTC_RUN_NONE, 0)
 
 /* ---- intent -------------------------------------------------------------- */
+
+#define NEED_WITHOUT   "without" /* who passes it over takes tables that nobody has cleaned for this switch's */
+#define NEED_PLACEMENT "placement"
 
 static const char *const kinds[] = {
 	[PTC_SWITCH_RESIZE] = "resize",
@@ -245,87 +228,100 @@ static const char *const kinds[] = {
 	[PTC_SWITCH_HALT] = "halt",
 };
 
+/* Of the same struct: a map in the document only. */
+static const struct ptc_member intent_run_rows[] = {
+	AS("from", intent_doc, run_from, BOOL),
+	AS("to", intent_doc, run_to, BOOL),
+	IS(intent_doc, end, WORD, .words = runs, .max = PTC_RUN_COUNT - 1),
+	IS(intent_doc, stop, U64),
+};
+static const struct ptc_members intent_run_members = PTC_MEMBERS(intent_run_rows, struct ptc_intent_doc);
+
+static const struct ptc_member intent_rows[] = {
+	IS(intent_doc, id, U64, .min = 1),
+	IS(intent_doc, kind, WORD, .words = kinds, .max = PTC_ARRAY_LEN(kinds) - 1),
+	IS(intent_doc, from_generation, U64),
+	IS(intent_doc, from_snapshot, U64),
+	IS(intent_doc, to_generation, U64, .min = 1),
+	IS(intent_doc, to_snapshot, U64),
+	AS("generation", intent_doc, generation_hash, TEXT),
+	IS(intent_doc, started_ms, I64),
+	{ "run", PTC_IS_MAP, .of = &intent_run_members, .if_offset = offsetof(struct ptc_intent_doc, run_from),
+	  .if_size = offsetof(struct ptc_intent_doc, run_to) + 1 - offsetof(struct ptc_intent_doc, run_from) },
+	IS(intent_doc, without, TEXT, IF_TEXT(intent_doc, without)),
+};
+static const struct ptc_members intent_members = PTC_MEMBERS(intent_rows, struct ptc_intent_doc);
+
 char *ptc_intent_doc_encode(const struct ptc_intent_doc *d)
 {
-	json_t *root =
-		json_pack("{s:i, s:I, s:s, s:I, s:I, s:I, s:I, s:s, s:I}", "version", WRITTEN, "id", (json_int_t)d->id,
-			  "kind", kinds[d->kind], "from_generation", (json_int_t)d->from_generation, "from_snapshot",
-			  (json_int_t)d->from_snapshot, "to_generation", (json_int_t)d->to_generation, "to_snapshot",
-			  (json_int_t)d->to_snapshot, "generation", d->generation_hash, "started_ms",
-			  (json_int_t)d->started_ms);
-	json_t *run = NULL;
+	json_t *root = pack(WRITTEN, &intent_members, d);
 
-	if (d->run_from || d->run_to)
-		run = json_pack("{s:b, s:b, s:s, s:I}", "from", (int)d->run_from, "to", (int)d->run_to, "end",
-				runs[d->end], "stop", (json_int_t)d->stop);
-	if (root && run && json_object_set_new(root, "run", run) != 0) {
+	if (root && d->without[0] && put_need(root, NEED_WITHOUT) != 0) {
 		json_decref(root);
 		return NULL;
 	}
 	return dump(root);
 }
 
-static bool intent_run(json_t *run, struct ptc_intent_doc *d)
-{
-	int from = 0, to = 0, number = 0;
-	const char *end = NULL;
-	json_int_t stop = 0;
-
-	if (!run)
-		return true;
-	if (json_unpack(run, "{s:b, s:b, s:s, s:I}", "from", &from, "to", &to, "end", &end, "stop", &stop) != 0 ||
-	    !name_find(runs, PTC_RUN_COUNT, end, &number) || stop < 0)
-		return false;
-	d->run_from = from;
-	d->run_to = to;
-	d->end = (enum ptc_run)number;
-	d->stop = (uint64_t)stop;
-	return true;
-}
-
 int ptc_intent_doc_decode(const char *json, size_t len, struct ptc_intent_doc *ret_doc, struct ptc_error *err)
 {
 	struct ptc_intent_doc d = { 0 };
-	json_int_t id = 0, fg = 0, fs = 0, tg = 0, ts = 0, started = 0;
-	const char *kind = NULL, *generation = NULL;
-	json_t *root, *run = NULL;
-	int number = 0, rc = load("intent", json, len, &root, err);
+	int rc = unpack("intent document", NEED_WITHOUT, &intent_members, json, len, &d, err);
 
-	if (rc)
-		return rc;
-	if (json_unpack(root, "{s:I, s:s, s:I, s:I, s:I, s:I, s:s, s:I, s?o}", "id", &id, "kind", &kind,
-			"from_generation", &fg, "from_snapshot", &fs, "to_generation", &tg, "to_snapshot", &ts,
-			"generation", &generation, "started_ms", &started, "run", &run) != 0 ||
-	    !take(d.generation_hash, sizeof d.generation_hash, generation) || id < 1 || fg < 0 || fs < 0 || tg < 1 ||
-	    ts < 0 || !name_find(kinds, PTC_ARRAY_LEN(kinds), kind, &number) || !intent_run(run, &d) ||
-	    (ts == 0 && !d.run_to))
-		return malformed("intent", root, err);
-	d.kind = (enum ptc_switch_kind)number;
-	d.id = (uint64_t)id;
-	d.from_generation = (uint64_t)fg;
-	d.from_snapshot = (uint64_t)fs;
-	d.to_generation = (uint64_t)tg;
-	d.to_snapshot = (uint64_t)ts;
-	d.started_ms = started;
-	json_decref(root);
-	*ret_doc = d;
+	if (rc == 0 && !d.to_snapshot && !d.run_to)
+		rc = ptc_error_set(err, PTC_EINVAL, "intent document: its members contradict each other");
+	if (rc == 0)
+		*ret_doc = d;
+	return rc;
+}
+
+bool ptc_intent_without(const struct ptc_intent_doc *d, const char *node)
+{
+	const size_t len = strlen(node);
+
+	for (const char *at = d->without; *at; at += strspn(at, " ")) {
+		size_t n = strcspn(at, " ");
+
+		if (n == len && memcmp(at, node, n) == 0)
+			return true;
+		at += n;
+	}
+	return false;
+}
+
+int ptc_intent_without_add(struct ptc_intent_doc *d, const char *node)
+{
+	const size_t len = strlen(d->without);
+
+	if (ptc_intent_without(d, node))
+		return 0;
+	if (len + strlen(node) + 2 > sizeof d->without)
+		return PTC_ELIMIT;
+	snprintf(d->without + len, sizeof d->without - len, "%s%s", len ? " " : "", node);
 	return 0;
 }
 
 /* ---- generation ---------------------------------------------------------- */
 
+static const struct ptc_member name_rows[] = { { NULL, PTC_IS_STRING, .size = sizeof(char *), .max = PTC_NAME_MAX } };
+static const struct ptc_members name_members = PTC_MEMBERS(name_rows, char *);
+static const struct ptc_member generation_rows[] = {
+	IS(generation_doc, config, STRING),
+	IS(generation_doc, nodes, LIST, COUNT(generation_doc, nnodes), .max = PTC_MAX_NODES, .of = &name_members),
+	AS("layout", generation_doc, layout_hash, TEXT, IF_TEXT(generation_doc, layout_hash)),
+};
+static const struct ptc_members generation_members = PTC_MEMBERS(generation_rows, struct ptc_generation_doc);
+static const struct ptc_members before_ranks = { generation_rows, 2, 0, false },
+				after_ranks = { generation_rows + 2, 1, 0, false };
+
 char *ptc_generation_doc_encode(const struct ptc_generation_doc *d)
 {
-	json_t *nodes = json_array(), *ranks = json_array(), *root;
+	json_t *ranks = json_array(), *root = pack(WRITTEN, &before_ranks, d);
 
-	for (size_t i = 0; i < d->nnodes; i++)
-		json_array_append_new(nodes, json_string(d->nodes[i]));
 	for (uint32_t r = 0; r < d->world; r++)
 		json_array_append_new(ranks,
 				      json_pack("[I,I]", (json_int_t)d->rank_node[r], (json_int_t)d->rank_device[r]));
-	root = json_pack("{s:i, s:s, s:o, s:o}", "version", WRITTEN, "config", d->config, "nodes", nodes, "ranks",
-			 ranks);
-	if (root && d->layout_hash[0] && json_object_set_new(root, "layout", json_string(d->layout_hash)) != 0) {
+	if (json_object_set_new(root, "ranks", ranks) || ptc_members_put(root, &after_ranks, d)) {
 		json_decref(root);
 		return NULL;
 	}
@@ -334,40 +330,28 @@ char *ptc_generation_doc_encode(const struct ptc_generation_doc *d)
 
 void ptc_generation_doc_done(struct ptc_generation_doc *d)
 {
-	for (size_t i = 0; i < d->nnodes; i++)
-		ptc_free(d->nodes[i]);
-	ptc_free(d->nodes);
-	ptc_free(d->config);
+	ptc_members_done(&generation_members, d);
 	ptc_free(d->rank_node);
 	ptc_free(d->rank_device);
 	memset(d, 0, sizeof *d);
 }
 
-static int generation_alloc(struct ptc_generation_doc *d, const char *config, size_t nnodes, uint32_t world)
+static int ranks_alloc(struct ptc_generation_doc *d, size_t world)
 {
-	memset(d, 0, sizeof *d);
-	d->config = ptc_strdup(config);
-	d->nodes = ptc_calloc(nnodes, sizeof *d->nodes);
 	d->rank_node = ptc_calloc(world, sizeof *d->rank_node);
 	d->rank_device = ptc_calloc(world, sizeof *d->rank_device);
-	if (!d->config || !d->nodes || !d->rank_node || !d->rank_device) {
-		ptc_generation_doc_done(d);
-		return PTC_ENOMEM;
-	}
-	d->nnodes = nnodes;
-	d->world = world;
-	return 0;
+	d->world = (uint32_t)world;
+	return d->rank_node && d->rank_device ? 0 : PTC_ENOMEM;
 }
 
 int ptc_generation_doc_copy(const struct ptc_generation_doc *d, struct ptc_generation_doc *ret_doc)
 {
-	struct ptc_generation_doc c;
-	int rc = generation_alloc(&c, d->config, d->nnodes, d->world);
+	struct ptc_generation_doc c = { .config = ptc_strdup(d->config),
+					.nodes = ptc_calloc(d->nnodes, sizeof *c.nodes) };
+	int rc = c.config && c.nodes ? ranks_alloc(&c, d->world) : PTC_ENOMEM;
 
-	if (rc)
-		return rc;
 	for (size_t i = 0; i < d->nnodes && rc == 0; i++) {
-		c.nodes[i] = ptc_strdup(d->nodes[i]);
+		c.nodes[c.nnodes++] = ptc_strdup(d->nodes[i]);
 		rc = c.nodes[i] ? 0 : PTC_ENOMEM;
 	}
 	if (rc) {
@@ -381,130 +365,132 @@ int ptc_generation_doc_copy(const struct ptc_generation_doc *d, struct ptc_gener
 	return 0;
 }
 
-static bool generation_fill(struct ptc_generation_doc *d, json_t *nodes, json_t *ranks)
+static int ranks_fill(struct ptc_generation_doc *d, const json_t *ranks, struct ptc_error *err)
 {
 	size_t i;
 	json_t *v;
 
-	json_array_foreach(nodes, i, v) {
-		if (!json_is_string(v) || json_string_length(v) > PTC_NAME_MAX)
-			return false;
-		d->nodes[i] = ptc_strdup(json_string_value(v));
-		if (!d->nodes[i])
-			return false;
-	}
+	if (!json_is_array(ranks) || json_array_size(ranks) > PTC_MAX_RANKS)
+		return ptc_error_set(err, PTC_EINVAL, "generation document: \"ranks\" must be a list of at most %u",
+				     PTC_MAX_RANKS);
+	if (ranks_alloc(d, json_array_size(ranks)))
+		return ptc_error_set(err, PTC_ENOMEM, "generation document: out of memory");
 	json_array_foreach(ranks, i, v) {
 		json_int_t node = -1, device = -1;
 
 		if (json_unpack(v, "[I,I!]", &node, &device) != 0 || node < 0 || (size_t)node >= d->nnodes ||
 		    device < 0 || device >= PTC_MAX_DEVICES_PER_NODE)
-			return false;
+			return ptc_error_set(err, PTC_EINVAL,
+					     "generation document: rank %zu is on no node and device of it", i);
 		d->rank_node[i] = (uint32_t)node;
 		d->rank_device[i] = (uint32_t)device;
 	}
-	return true;
+	return 0;
 }
 
 int ptc_generation_doc_decode(const char *json, size_t len, struct ptc_generation_doc *ret_doc, struct ptc_error *err)
 {
-	struct ptc_generation_doc d;
-	const char *config = NULL, *layout = "";
-	json_t *root, *nodes = NULL, *ranks = NULL;
-	int rc = load("generation", json, len, &root, err);
+	static const char what[] = "generation document";
+	struct ptc_generation_doc d = { 0 };
+	json_t *root = NULL;
+	int rc = load(what, NULL, json, len, &root, err);
 
-	if (rc)
-		return rc;
-	if (json_unpack(root, "{s:s, s:o, s:o, s?s}", "config", &config, "nodes", &nodes, "ranks", &ranks, "layout",
-			&layout) != 0 ||
-	    strlen(layout) >= PTC_HASH_HEX || !json_is_array(nodes) || !json_is_array(ranks) ||
-	    json_array_size(nodes) > PTC_MAX_NODES || json_array_size(ranks) > PTC_MAX_RANKS)
-		return malformed("generation", root, err);
-	rc = generation_alloc(&d, config, json_array_size(nodes), (uint32_t)json_array_size(ranks));
-	if (rc) {
-		json_decref(root);
-		return ptc_error_set(err, rc, "generation document: out of memory");
-	}
-	take(d.layout_hash, sizeof d.layout_hash, layout);
-	if (!generation_fill(&d, nodes, ranks)) {
-		ptc_generation_doc_done(&d);
-		return malformed("generation", root, err);
-	}
+	if (rc == 0)
+		rc = ptc_members_from_json(what, &generation_members, root, &d, err);
+	if (rc == 0)
+		rc = ranks_fill(&d, json_object_get(root, "ranks"), err);
 	json_decref(root);
-	*ret_doc = d;
-	return 0;
+	if (rc)
+		ptc_generation_doc_done(&d);
+	else
+		*ret_doc = d;
+	return rc;
 }
 
 /* ---- manifest ------------------------------------------------------------ */
 
-static json_t *file_pack(const struct ptc_file_doc *f)
-{
-	json_t *items = json_array();
-
-	for (size_t i = 0; i < f->nitems; i++)
-		json_array_append_new(items, json_integer(f->items[i]));
-	return json_pack("{s:s, s:s, s:s, s:o}", "field", f->field, "name", f->name, "header", f->header_hash, "items",
-			 items);
-}
-
-/* What only live jobs have. */
-static int manifest_live(json_t *root, const struct ptc_manifest_doc *d)
-{
-	json_t *layouts;
-	int rc = 0;
-
-	if (d->ledger.n)
-		rc = json_object_set_new(root, "ledger", ptc_ledger_to_json(&d->ledger));
-	if (rc)
-		return rc;
-	if (d->state_hash[0])
-		rc = json_object_set_new(root, "state", json_string(d->state_hash));
-	if (rc || d->nlayouts == 0)
-		return rc;
-	layouts = json_array();
-	for (size_t i = 0; i < d->nlayouts; i++)
-		json_array_append_new(layouts, json_pack("[s,s]", d->layouts[i].config, d->layouts[i].layout_hash));
-	return json_object_set_new(root, "layouts", layouts);
-}
+static const struct ptc_member item_rows[] = { { NULL, PTC_IS_U32, .size = sizeof(uint32_t) } };
+static const struct ptc_members item_members = PTC_MEMBERS(item_rows, uint32_t);
+static const struct ptc_member file_rows[] = {
+	IS(file_doc, field, STRING),
+	IS(file_doc, name, STRING),
+	AS("header", file_doc, header_hash, TEXT),
+	IS(file_doc, items, LIST, COUNT(file_doc, nitems), .of = &item_members),
+};
+static const struct ptc_members file_members = PTC_MEMBERS(file_rows, struct ptc_file_doc);
+static const struct ptc_member layout_rows[] = {
+	AS(NULL, known_layout, config, STRING),
+	AS(NULL, known_layout, layout_hash, TEXT),
+};
+static const struct ptc_members layout_members = PTC_TUPLE(layout_rows, struct ptc_known_layout);
+/* Placement in its short form: derived from the layout but for some nodes. Of the same struct: a map in the document
+ * only. */
+static const struct ptc_member placement_rows[] = {
+	IS(manifest_doc, without, LIST, COUNT(manifest_doc, nwithout), .max = PTC_MAX_NODES, .of = &name_members),
+};
+static const struct ptc_members placement_members = PTC_MEMBERS(placement_rows, struct ptc_manifest_doc);
+static const struct ptc_member manifest_rows[] = {
+	IS(manifest_doc, generation, U64, .min = 1),
+	IS(manifest_doc, snapshot, U64),
+	IS(manifest_doc, step, U64),
+	AS("spec", manifest_doc, spec_hash, TEXT),
+	AS("layout", manifest_doc, generation_hash, TEXT),
+#define BEFORE_DIGESTS 5
+	IS(manifest_doc, files, LIST, COUNT(manifest_doc, nfiles), .of = &file_members),
+	/* what only live jobs have */
+	IS(manifest_doc, ledger, MAP, IF(manifest_doc, ledger.n), .of = &ptc_ledger_members),
+	AS("state", manifest_doc, state_hash, TEXT, IF_TEXT(manifest_doc, state_hash)),
+	IS(manifest_doc, layouts, LIST, COUNT(manifest_doc, nlayouts), IF(manifest_doc, nlayouts),
+	   .max = PTC_KNOWN_LAYOUTS_MAX, .of = &layout_members),
+	{ "placement", PTC_IS_MAP, .of = &placement_members, IF(manifest_doc, nwithout) },
+};
+static const struct ptc_members manifest_members = PTC_MEMBERS(manifest_rows, struct ptc_manifest_doc);
+static const struct ptc_members before_digests = { manifest_rows, BEFORE_DIGESTS, 0, false };
+static const struct ptc_members after_digests = { manifest_rows + BEFORE_DIGESTS,
+						  PTC_ARRAY_LEN(manifest_rows) - BEFORE_DIGESTS, 0, false };
 
 char *ptc_manifest_doc_encode(const struct ptc_manifest_doc *d)
 {
-	json_t *files = json_array(), *root;
+	json_t *root = pack(WRITTEN, &before_digests, d);
 	struct ptc_buf hex = PTC_BUF_INIT;
-	char *text;
+	bool fine;
 
 	for (size_t i = 0; i < d->ndigests; i++)
 		ptc_buf_printf(&hex, "%016" PRIx64, d->digests[i]);
-	for (size_t i = 0; i < d->nfiles; i++)
-		json_array_append_new(files, file_pack(&d->files[i]));
-	root = json_pack("{s:i, s:I, s:I, s:I, s:s, s:s, s:s, s:o}", "version", WRITTEN, "generation",
-			 (json_int_t)d->generation, "snapshot", (json_int_t)d->snapshot, "step", (json_int_t)d->step,
-			 "spec", d->spec_hash, "layout", d->generation_hash, "digests", hex.data ? hex.data : "",
-			 "files", files);
-	if (root && manifest_live(root, d) != 0) {
-		json_decref(root);
-		root = NULL;
-	}
-	text = dump(root);
-	if (ptc_buf_failed(&hex)) {
-		ptc_free(text);
-		text = NULL;
-	}
+	fine = !ptc_buf_failed(&hex) &&
+	       json_object_set_new(root, "digests", json_string(hex.data ? hex.data : "")) == 0 &&
+	       ptc_members_put(root, &after_digests, d) == 0 &&
+	       (!d->nwithout ||
+		put_need(root, NEED_PLACEMENT) == 0); /* whoever passes it over reads what is not there */
 	ptc_buf_done(&hex);
-	return text;
+	if (fine)
+		return dump(root);
+	json_decref(root);
+	return NULL;
+}
+
+bool ptc_manifest_placed(const struct ptc_manifest_doc *d, const char *node)
+{
+	for (size_t i = 0; i < d->nwithout; i++)
+		if (strcmp(d->without[i], node) == 0)
+			return false;
+	return true;
+}
+
+int ptc_manifest_without_add(struct ptc_manifest_doc *d, const char *node)
+{
+	char **v = ptc_reallocarray(d->without, d->nwithout + 1, sizeof *v);
+
+	if (!v)
+		return PTC_ENOMEM;
+	d->without = v;
+	v[d->nwithout] = ptc_strdup(node);
+	return v[d->nwithout] ? (d->nwithout++, 0) : PTC_ENOMEM;
 }
 
 void ptc_manifest_doc_done(struct ptc_manifest_doc *d)
 {
-	for (size_t i = 0; i < d->nfiles; i++) {
-		ptc_free(d->files[i].field);
-		ptc_free(d->files[i].name);
-		ptc_free(d->files[i].items);
-	}
-	for (size_t i = 0; i < d->nlayouts; i++)
-		ptc_free(d->layouts[i].config);
-	ptc_free(d->layouts);
-	ptc_ledger_done(&d->ledger);
-	ptc_free(d->files);
+	ptc_members_done(&manifest_members, d);
 	ptc_free(d->digests);
 	memset(d, 0, sizeof *d);
 }
@@ -516,8 +502,9 @@ int ptc_manifest_layout_add(struct ptc_manifest_doc *d, const char *config, cons
 	if (!v)
 		return PTC_ENOMEM;
 	d->layouts = v;
-	if (!take(known.layout_hash, sizeof known.layout_hash, hash) || !(known.config = ptc_strdup(config)))
+	if (strlen(hash) >= sizeof known.layout_hash || !(known.config = ptc_strdup(config)))
 		return PTC_ENOMEM;
+	memcpy(known.layout_hash, hash, strlen(hash) + 1);
 	for (size_t i = 0; i < d->nlayouts; i++)
 		if (strcmp(v[i].config, config) == 0 || (i == 0 && d->nlayouts >= PTC_KNOWN_LAYOUTS_MAX)) {
 			ptc_free(v[i].config);
@@ -536,112 +523,42 @@ const char *ptc_manifest_layout_find(const struct ptc_manifest_doc *d, const cha
 	return NULL;
 }
 
-static bool layouts_fill(struct ptc_manifest_doc *d, json_t *layouts)
+static int digests_fill(struct ptc_manifest_doc *d, const char *hex, struct ptc_error *err)
 {
-	size_t i;
-	json_t *v;
+	size_t len = hex ? strlen(hex) : 0;
 
-	if (!layouts)
-		return true;
-	if (!json_is_array(layouts) || json_array_size(layouts) > PTC_KNOWN_LAYOUTS_MAX)
-		return false;
-	json_array_foreach(layouts, i, v) {
-		const char *config = NULL, *hash = NULL;
-
-		if (json_unpack(v, "[s,s!]", &config, &hash) != 0 || strlen(hash) >= PTC_HASH_HEX ||
-		    ptc_manifest_layout_add(d, config, hash) != 0)
-			return false;
-	}
-	return true;
-}
-
-static bool digests_fill(struct ptc_manifest_doc *d, const char *hex)
-{
-	size_t len = strlen(hex);
-
-	if (len % 16 != 0)
-		return false;
-	d->ndigests = len / 16;
-	d->digests = ptc_calloc(d->ndigests, sizeof *d->digests);
+	if (!hex || len % 16 != 0 || strspn(hex, "0123456789abcdef") != len)
+		return ptc_error_set(err, PTC_EINVAL,
+				     "manifest document: \"digests\" must be 16 hexadecimal digits for each tensor");
+	d->digests = ptc_calloc(PTC_MAX(len / 16, 1u), sizeof *d->digests);
 	if (!d->digests)
-		return false;
-	for (size_t i = 0; i < d->ndigests; i++) {
+		return ptc_error_set(err, PTC_ENOMEM, "manifest document: out of memory");
+	for (d->ndigests = 0; d->ndigests < len / 16; d->ndigests++) {
 		char one[17] = { 0 };
 
-		memcpy(one, hex + 16 * i, 16);
-		if (strspn(one, "0123456789abcdef") != 16) /* strtoull would take signs, spaces and 0x */
-			return false;
-		d->digests[i] = strtoull(one, NULL, 16);
+		memcpy(one, hex + 16 * d->ndigests, 16);
+		d->digests[d->ndigests] = strtoull(one, NULL, 16);
 	}
-	return true;
-}
-
-static bool file_fill(struct ptc_file_doc *f, json_t *v)
-{
-	const char *field = NULL, *name = NULL, *header = NULL;
-	json_t *items = NULL, *item;
-	size_t i;
-
-	if (json_unpack(v, "{s:s, s:s, s:s, s:o}", "field", &field, "name", &name, "header", &header, "items",
-			&items) != 0 ||
-	    !json_is_array(items) || !take(f->header_hash, sizeof f->header_hash, header))
-		return false;
-	f->field = ptc_strdup(field);
-	f->name = ptc_strdup(name);
-	f->items = ptc_calloc(json_array_size(items), sizeof *f->items);
-	if (!f->field || !f->name || !f->items)
-		return false;
-	f->nitems = json_array_size(items);
-	json_array_foreach(items, i, item) {
-		if (!json_is_integer(item) || json_integer_value(item) < 0 || json_integer_value(item) > UINT32_MAX)
-			return false;
-		f->items[i] = (uint32_t)json_integer_value(item);
-	}
-	return true;
-}
-
-static bool files_fill(struct ptc_manifest_doc *d, json_t *files)
-{
-	size_t i;
-	json_t *v;
-
-	d->files = ptc_calloc(json_array_size(files), sizeof *d->files);
-	if (!d->files)
-		return false;
-	d->nfiles = json_array_size(files);
-	json_array_foreach(files, i, v)
-		if (!file_fill(&d->files[i], v))
-			return false;
-	return true;
+	return 0;
 }
 
 int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err)
 {
+	static const char what[] = "manifest document";
 	struct ptc_manifest_doc d = { 0 };
-	json_int_t generation = 0, snapshot = 0, step = 0;
-	const char *spec = NULL, *layout = NULL, *digests = NULL, *state = "";
-	json_t *root, *files = NULL, *layouts = NULL, *ledger = NULL;
-	int rc = load("manifest", json, len, &root, err);
+	json_t *root = NULL;
+	int rc = load(what, NEED_PLACEMENT, json, len, &root, err);
 
-	if (rc)
-		return rc;
-	if (json_unpack(root, "{s:I, s:I, s:I, s:s, s:s, s:s, s:o, s?s, s?o, s?o}", "generation", &generation,
-			"snapshot", &snapshot, "step", &step, "spec", &spec, "layout", &layout, "digests", &digests,
-			"files", &files, "state", &state, "layouts", &layouts, "ledger", &ledger) != 0 ||
-	    !json_is_array(files) || generation < 1 || snapshot < 0 || step < 0 ||
-	    !take(d.state_hash, sizeof d.state_hash, state) || !layouts_fill(&d, layouts) ||
-	    (ledger && ptc_ledger_from_json(ledger, &d.ledger) != 0) || !take(d.spec_hash, sizeof d.spec_hash, spec) ||
-	    !take(d.generation_hash, sizeof d.generation_hash, layout) || !digests_fill(&d, digests) ||
-	    !files_fill(&d, files)) {
-		ptc_manifest_doc_done(&d);
-		return malformed("manifest", root, err);
-	}
-	d.generation = (uint64_t)generation;
-	d.snapshot = (uint64_t)snapshot;
-	d.step = (uint64_t)step;
+	if (rc == 0)
+		rc = ptc_members_from_json(what, &manifest_members, root, &d, err);
+	if (rc == 0)
+		rc = digests_fill(&d, json_string_value(json_object_get(root, "digests")), err);
 	json_decref(root);
-	*ret_doc = d;
-	return 0;
+	if (rc)
+		ptc_manifest_doc_done(&d);
+	else
+		*ret_doc = d;
+	return rc;
 }
 
 /* ---- worker -------------------------------------------------------------- */
@@ -651,41 +568,25 @@ static const char *const worker_states[PTC_WORKER_STATES] = {
 	[PTC_WORKER_FINISHED] = "finished",
 	[PTC_WORKER_DUE] = "due",
 };
+static const struct ptc_member worker_rows[] = {
+	IS(worker_doc, generation, U64, .min = 1),
+	IS(worker_doc, incarnation, U64),
+	IS(worker_doc, state, WORD, .words = worker_states, .max = PTC_WORKER_STATES - 1),
+	IS(worker_doc, rank, U32, .max = PTC_MAX_RANKS - 1),
+	IS(worker_doc, step, U64),
+	AS("exit", worker_doc, exit_status, INT),
+	IS(worker_doc, gone, BOOL, IF(worker_doc, gone)),
+	IS(worker_doc, text, TEXT),
+};
+static const struct ptc_members worker_members = PTC_MEMBERS(worker_rows, struct ptc_worker_doc);
 
 char *ptc_worker_doc_encode(const struct ptc_worker_doc *d)
 {
-	/* a log may hold anything; JSON holds only UTF-8 */
-	json_t *text = json_string(d->text);
+	struct ptc_worker_doc said = *d;
 
-	return dump(json_pack("{s:i, s:I, s:I, s:s, s:I, s:I, s:i, s:o}", "version", WRITTEN, "generation",
-			      (json_int_t)d->generation, "incarnation", (json_int_t)d->incarnation, "state",
-			      worker_states[d->state], "rank", (json_int_t)d->rank, "step", (json_int_t)d->step, "exit",
-			      d->exit_status, "text", text ? text : json_string("(not text)")));
+	if (!ptc_name_is_utf8(said.text)) /* a log may hold anything; JSON holds only UTF-8 */
+		snprintf(said.text, sizeof said.text, "(not text)");
+	return dump(pack(WRITTEN, &worker_members, &said));
 }
 
-int ptc_worker_doc_decode(const char *json, size_t len, struct ptc_worker_doc *ret_doc, struct ptc_error *err)
-{
-	struct ptc_worker_doc d = { 0 };
-	json_int_t generation = 0, incarnation = 0, rank = 0, step = 0;
-	const char *state = NULL, *text = NULL;
-	int number = 0;
-	json_t *root;
-	int rc = load("worker", json, len, &root, err);
-
-	if (rc)
-		return rc;
-	if (json_unpack(root, "{s:I, s:I, s:s, s:I, s:I, s:i, s:s}", "generation", &generation, "incarnation",
-			&incarnation, "state", &state, "rank", &rank, "step", &step, "exit", &d.exit_status, "text",
-			&text) != 0 ||
-	    generation < 1 || incarnation < 0 || rank < 0 || rank >= PTC_MAX_RANKS || step < 0 ||
-	    !name_find(worker_states, PTC_WORKER_STATES, state, &number) || !take(d.text, sizeof d.text, text))
-		return malformed("worker", root, err);
-	d.generation = (uint64_t)generation;
-	d.incarnation = (uint64_t)incarnation;
-	d.rank = (uint32_t)rank;
-	d.step = (uint64_t)step;
-	d.state = (enum ptc_worker_state)number;
-	json_decref(root);
-	*ret_doc = d;
-	return 0;
-}
+DECODE(worker, "worker document", true, 0)

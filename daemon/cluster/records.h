@@ -1,30 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The documents in etcd: their keys, their JSON, and what they mean. A person
- * reads them with `etcdctl get --prefix /ptc/`; docs/control.md lists them.
+/* The documents in etcd: their keys, their JSON, and their meaning. A person reads them with
+ * `etcdctl get --prefix /ptc/`; docs/control.md lists them, too.
  *
- *   /ptc/cluster                      {version, id}: written once; a daemon with state of another id refuses to start
- *   /ptc/nodes/NAME                   node document, under the node's lease
- *   /ptc/nodes-drained/NAME           {version}: no new ranks here
- *   /ptc/names/UID/JOB                the job's uuid
- *   /ptc/key                          {version, id}: names the key that descriptions are sealed with (vault.c)
- *   /ptc/jobs/UUID/meta               {version, uuid, name, uid, spec, created_ms}, and files_group where the job has one
- *   /ptc/jobs/UUID/lock               {version, node}, under the controller's lease; create_revision is the fencing token
- *   /ptc/jobs/UUID/record             the one committed thing, at most 4 KiB
- *   /ptc/jobs/UUID/intent             the switch under way
- *   /ptc/jobs/UUID/barrier            moved on by every abort, so that what was on its way before it fails
- *   /ptc/jobs/UUID/worker/NODE        what a node's ranks have come to (daemon/workers/types/worker_event.h); read after the
- *                                     keys above, which sort before it
- *   /ptc/jobs/UUID/measured           steps and pauses that were measured (daemon/planning/measured_doc.h); no mirror has it
- *   /ptc/profile                      the cluster's devices and links (daemon/planning/remembered.h)
- *   /ptc/datasets/NAME                a registered dataset (formats/dataset/dataset_doc.h)
- *   /ptc/upkeep                       {version}: written by a local etcd's supervisor (daemon/coord/etcd_upkeep.c)
- *   /ptc/creating/UUID                {version, node, boot_id, uid}: a job whose spec is being written; gone when it exists
- *   /ptc/users/UID/UUID               {version, bytes}: a job of that user, and how long its spec is (daemon/cluster/quota.h)
- *   /ptc/blobs/UUID/HASH/PART-BYTES   content-addressed parts of at most 512 KiB: spec (sealed), generation, manifest, headers
- *   /ptc/events/UUID/NUMBER           event log, oldest dropped
+ *   /ptc/cluster             {version, id}, written once; a daemon whose state has another id does not start
+ *   /ptc/key                 {version, id}: names the key that seals descriptions (vault.c)
+ *   /ptc/upkeep              {version}, written by a local etcd's supervisor (daemon/coord/etcd_upkeep.c)
+ *   /ptc/profile             the cluster's devices and links (daemon/planning/remembered.h)
+ *   /ptc/nodes/NAME          node document, under the node's lease
+ *   /ptc/nodes-drained/NAME  {version}: the node gets no new ranks
+ *   /ptc/nodes-lost/NAME     {version}: an operator declares the node lost; the node deletes it when it comes back
+ *   /ptc/names/UID/JOB       the job's uuid
+ *   /ptc/users/UID/UUID      {version, bytes}: a job of that user, and its spec's length (daemon/cluster/quota.h)
+ *   /ptc/creating/UUID       {version, node, boot_id, uid}: a job whose spec is being written; gone once it exists
+ *   /ptc/datasets/NAME       a registered dataset (formats/dataset/dataset_doc.h)
+ *   /ptc/blobs/UUID/HASH/PART-BYTES   content-addressed parts of at most 512 KiB: spec (sealed), generation,
+ *                            manifest, headers
+ *   /ptc/events/UUID/NUMBER  event log; the oldest are dropped
+ *   /ptc/jobs/UUID/meta      {version, uuid, name, uid, spec, created_ms}, and files_group if the job has one
+ *   /ptc/jobs/UUID/lock      {version, node}, under the controller's lease; its create_revision is the fence
+ *   /ptc/jobs/UUID/record    the one committed thing, at most 4 KiB
+ *   /ptc/jobs/UUID/intent    the switch under way
+ *   /ptc/jobs/UUID/barrier   every abort moves it on, so that older transactions fail
+ *   /ptc/jobs/UUID/worker/NODE   events of a node's ranks (daemon/workers/types/worker_event.h); read after the keys
+ *                            above, which sort before it
+ *   /ptc/jobs/UUID/copies   copies beside the layout (daemon/cluster/copies/copies_doc.h)
+ *   /ptc/jobs/UUID/measured  measured steps and pauses (daemon/planning/measured_doc.h); not mirrored
+ *   /ptc/jobs/UUID/damage/NODE   damaged blocks (daemon/scrub/bad_blocks.c)
  *
- * Encoders return ptc_free-able JSON text or NULL when out of memory;
- * decoders check every member that they know, pass over others, and refuse versions that are not next to ours. */
+ * Encoders return JSON text for ptc_free, or NULL when out of memory. Decoders check every member that they know, pass
+ * over others, and refuse versions that are not next to theirs. */
 #pragma once
 
 #include "base/limits.h"
@@ -43,7 +47,7 @@
 
 struct ptc_node_doc {
 	char name[PTC_NAME_MAX + 1];
-	char address[256]; /* what peers connect to */
+	char address[256]; /* where peers connect */
 	uint32_t devices;
 	uint64_t ceiling_bytes; /* of chunks */
 	char store_id[PTC_UUID_TEXT];
@@ -55,14 +59,14 @@ struct ptc_node_doc {
 };
 char *ptc_node_doc_encode(const struct ptc_node_doc *d);
 int ptc_node_doc_decode(const char *json, size_t len, struct ptc_node_doc *ret_doc, struct ptc_error *err);
-/* PTC_EVERSION, and what to do, where its version is not next to ours. */
+/* PTC_EVERSION: the node's version is not next to ours; the line says what to do. */
 int ptc_node_doc_near(const struct ptc_node_doc *d, struct ptc_error *err);
 
 struct ptc_meta_doc {
 	char uuid[PTC_UUID_TEXT];
 	char name[PTC_NAME_MAX + 1];
 	uid_t uid;
-	bool shared; /* its files, with members of group gid; of jobs made by older versions: not */
+	bool shared; /* members of group gid may read its files; false in jobs of older versions */
 	gid_t gid;
 	char spec_hash[PTC_HASH_HEX];
 	int64_t created_ms;
@@ -72,7 +76,7 @@ int ptc_meta_doc_decode(const char *json, size_t len, struct ptc_meta_doc *ret_d
 
 /* Whether the job's ranks run. */
 enum ptc_run {
-	PTC_RUN_NONE, /* state only: it has none */
+	PTC_RUN_NONE, /* a state-only job: it has no ranks */
 	PTC_RUN_LIVE,
 	PTC_RUN_STOPPED, /* by a person */
 	PTC_RUN_DONE,    /* every rank has finished */
@@ -81,16 +85,27 @@ enum ptc_run {
 };
 const char *ptc_run_name(enum ptc_run run);
 
-/* What is committed. manifest_hash names a blob. snapshot 0: ranks run that have not made one yet. */
+/* Why ranks that do not run are to be started again without a request: a node was lost, or a rank failed by itself. */
+enum ptc_recovery_kind { PTC_RECOVERY_NONE, PTC_RECOVERY_NODE, PTC_RECOVERY_PROGRAM, PTC_RECOVERY_COUNT };
+
+/* The committed record. manifest_hash names a blob. snapshot 0: ranks run, and have made no snapshot yet. */
 struct ptc_record_doc {
 	uint64_t generation, snapshot, step;
 	char manifest_hash[PTC_HASH_HEX];
 	enum ptc_run run;
 	uint64_t incarnation; /* of the generation's ranks; 0: there are none */
-	uint64_t switch_id;   /* that was committed last; 0: by a version that did not say */
+	uint64_t switch_id;   /* of the last committed switch; 0: an older version did not say */
+	enum ptc_recovery_kind recovery;
+	uint64_t reached;     /* with recovery: the greatest boundary that a rank is known to have published */
+	uint32_t restarts;    /* restarts after errors of the program, since restarted_ms */
+	int64_t restarted_ms; /* Unix time of the first of these restarts */
+	uint64_t failed_step; /* step of the last of these errors */
 };
+const char *ptc_record_run_name(const struct ptc_record_doc *d); /* for people: "recovering", too */
 char *ptc_record_doc_encode(const struct ptc_record_doc *d);
 int ptc_record_doc_decode(const char *json, size_t len, struct ptc_record_doc *ret_doc, struct ptc_error *err);
+
+#define PTC_WITHOUT_MAX 2048 /* bytes of names; after a larger loss no switch goes on */
 
 struct ptc_intent_doc {
 	uint64_t id;
@@ -98,12 +113,18 @@ struct ptc_intent_doc {
 	uint64_t from_generation, from_snapshot, to_generation, to_snapshot;
 	char generation_hash[PTC_HASH_HEX]; /* blob of the new ptc_generation_doc */
 	int64_t started_ms;
-	bool run_from, run_to; /* ranks of the old generation run; of the new one are to */
-	enum ptc_run end;      /* snapshot without run_to, halt: what the record then says */
+	bool run_from, run_to; /* ranks of the old generation run; ranks of the new one will */
+	enum ptc_run end;      /* of a snapshot without run_to, or a halt: the record's `run` afterwards */
 	uint64_t stop;         /* first round of arming */
+	/* Names of nodes that the switch began without, with spaces between: they are lost, and hold old tables. "":
+	 * none. */
+	char without[PTC_WITHOUT_MAX];
 };
 char *ptc_intent_doc_encode(const struct ptc_intent_doc *d);
 int ptc_intent_doc_decode(const char *json, size_t len, struct ptc_intent_doc *ret_doc, struct ptc_error *err);
+
+bool ptc_intent_without(const struct ptc_intent_doc *d, const char *node);
+int ptc_intent_without_add(struct ptc_intent_doc *d, const char *node); /* 0 or PTC_ELIMIT */
 
 /* Configuration and allocation; a blob. */
 struct ptc_generation_doc {
@@ -112,8 +133,8 @@ struct ptc_generation_doc {
 	size_t nnodes;
 	uint32_t *rank_node, *rank_device;
 	uint32_t world;
-	char layout_hash
-		[PTC_HASH_HEX]; /* blob: what the ranks declared (formats/state/layout_doc.h); "": laid out by rules */
+	char layout_hash[PTC_HASH_HEX]; /* blob: the ranks' declared layout (formats/state/layout_doc.h); "": rules give
+					   the layout */
 };
 char *ptc_generation_doc_encode(const struct ptc_generation_doc *d);
 int ptc_generation_doc_decode(const char *json, size_t len, struct ptc_generation_doc *ret_doc, struct ptc_error *err);
@@ -121,7 +142,7 @@ void ptc_generation_doc_done(struct ptc_generation_doc *d);
 int ptc_generation_doc_copy(const struct ptc_generation_doc *d,
 			    struct ptc_generation_doc *ret_doc); /* 0 or PTC_ENOMEM */
 
-/* One imported file, for the same bytes on export. */
+/* An imported file, so that an export gives the same bytes. */
 struct ptc_file_doc {
 	char *field, *name;
 	char header_hash[PTC_HASH_HEX]; /* blob */
@@ -129,41 +150,49 @@ struct ptc_file_doc {
 	size_t nitems;
 };
 
-/* The layout that ranks declared under a configuration, remembered to plan with when it comes again. */
+/* A layout that ranks have declared under a configuration. Plans use it when the configuration comes again. */
 struct ptc_known_layout {
 	char *config;
 	char layout_hash[PTC_HASH_HEX];
 };
 #define PTC_KNOWN_LAYOUTS_MAX 32 /* the oldest is forgotten */
 
-/* What a record's snapshot is, complete; a blob. */
+/* The full description of a record's snapshot; a blob. */
 struct ptc_manifest_doc {
 	uint64_t generation, snapshot, step;
 	char spec_hash[PTC_HASH_HEX];
 	char generation_hash[PTC_HASH_HEX];
 	uint64_t *digests;
-	size_t ndigests; /* per item */
+	size_t ndigests; /* of items */
 	struct ptc_file_doc *files;
 	size_t nfiles;
 	char state_hash[PTC_HASH_HEX]; /* blob: the ranks' blobs and cursors (formats/state/state_doc.h); "": none */
 	struct ptc_known_layout *layouts;
 	size_t nlayouts; /* oldest first */
 	struct ptc_ledger ledger;
+	/* Placement: the snapshot's bytes are on the nodes of the generation's layout, but for these nodes, which were
+	 * left out. */
+	char **without;
+	size_t nwithout;
 };
+/* Whether the node has the snapshot's table: it was not left out. */
+bool ptc_manifest_placed(const struct ptc_manifest_doc *d, const char *node);
+int ptc_manifest_without_add(struct ptc_manifest_doc *d, const char *node); /* 0 or PTC_ENOMEM */
 char *ptc_manifest_doc_encode(const struct ptc_manifest_doc *d);
 int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err);
 void ptc_manifest_doc_done(struct ptc_manifest_doc *d);
-/* Remembers it as the newest. 0 or PTC_ENOMEM. */
+/* Adds a layout as the newest. 0 or PTC_ENOMEM. */
 int ptc_manifest_layout_add(struct ptc_manifest_doc *d, const char *config, const char *hash);
 const char *ptc_manifest_layout_find(const struct ptc_manifest_doc *d, const char *config); /* NULL: not known */
 
-/* What a node tells of its ranks. */
+/* A node's report about its ranks. */
 enum ptc_worker_state { PTC_WORKER_FAILED, PTC_WORKER_FINISHED, PTC_WORKER_DUE, PTC_WORKER_STATES };
 struct ptc_worker_doc {
 	uint64_t generation, incarnation, step;
 	enum ptc_worker_state state;
 	uint32_t rank;
 	int exit_status; /* as of wait(2) */
+	bool gone;       /* failed: the node lost its ranks, or their state, by itself */
 	char text[1024];
 };
 char *ptc_worker_doc_encode(const struct ptc_worker_doc *d);

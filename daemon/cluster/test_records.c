@@ -110,7 +110,8 @@ static const char *const good[KINDS] = {
 		"\"],[\"dp=4\",\"" HASH "\"]]}",
 };
 
-/* The document as a ptcd `on` versions further on would have written it: its number, and a member that we do not know. */
+/* The document as a ptcd `on` versions further on would have written it: its number, and a member that we do not know.
+ */
 static char *later(const char *json, unsigned on, const char *member)
 {
 	char *text = ptc_asprintf("{\"version\":%u%.*s,%s}", PTC_DOC_VERSION + on,
@@ -121,7 +122,8 @@ static char *later(const char *json, unsigned on, const char *member)
 	return text;
 }
 
-/* What the next version has added is passed over, unless it says that it is needed; the version after that is refused. */
+/* What the next version has added is passed over, unless it says that it is needed; the version after that is refused.
+ */
 static void test_versions(void **state)
 {
 	static const char added[] = "\"later\":{\"deep\":[1,\"x\"]}", needed[] = "\"needs\":[\"copies\"],\"copies\":3";
@@ -274,6 +276,58 @@ static void test_wrong_members(void **state)
 	}
 }
 
+/* Who was left out is said, and is what a reader must know. */
+static void test_left_out(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_manifest_doc m, plain;
+	struct ptc_intent_doc in;
+	char *text, *other;
+
+	(void)state;
+	assert_int_equal(ptc_manifest_doc_decode(good[MANIFEST], strlen(good[MANIFEST]), &m, &err), 0);
+	assert_true(ptc_manifest_placed(&m, "n2"));
+	assert_int_equal(ptc_manifest_without_add(&m, "n2"), 0);
+	assert_int_equal(ptc_manifest_without_add(&m, "n31"), 0);
+	text = ptc_manifest_doc_encode(&m);
+	ptc_manifest_doc_done(&m);
+	assert_non_null(strstr(text, "\"needs\":[\"placement\"]"));
+	assert_int_equal(ptc_manifest_doc_decode(text, strlen(text), &m, &err), 0);
+	assert_false(ptc_manifest_placed(&m, "n2") || ptc_manifest_placed(&m, "n31"));
+	assert_true(ptc_manifest_placed(&m, "n3") && ptc_manifest_placed(&m, "n") && m.nwithout == 2);
+	ptc_manifest_doc_done(&m);
+	/* a document that needs more than that is refused by name, as is a placement that is none */
+	other = ptc_asprintf("%.*s,\"copies\"]%s", (int)(strstr(text, "\"placement\"]") + 11 - text), text,
+			     strstr(text, "\"placement\"]") + 12);
+	assert_int_equal(ptc_manifest_doc_decode(other, strlen(other), &plain, &err), PTC_EVERSION);
+	assert_non_null(strstr(err.text, "copies"));
+	ptc_free(other);
+	*strstr(text, "\"n2\"") = '1';
+	assert_int_equal(ptc_manifest_doc_decode(text, strlen(text), &plain, &err), PTC_EINVAL);
+	ptc_free(text);
+	assert_int_equal(ptc_intent_doc_decode(good[INTENT], strlen(good[INTENT]), &in, &err), 0);
+	assert_false(ptc_intent_without(&in, "n1") || ptc_intent_without(&in, ""));
+	for (int i = 0; i < 2; i++) { /* each once */
+		assert_int_equal(ptc_intent_without_add(&in, "n1"), 0);
+		assert_int_equal(ptc_intent_without_add(&in, "n22"), 0);
+	}
+	text = ptc_intent_doc_encode(&in);
+	assert_non_null(strstr(text, "\"needs\":[\"without\"]"));
+	assert_int_equal(ptc_intent_doc_decode(text, strlen(text), &in, &err), 0);
+	assert_string_equal(in.without, "n1 n22");
+	assert_true(ptc_intent_without(&in, "n1") && ptc_intent_without(&in, "n22"));
+	assert_false(ptc_intent_without(&in, "n2") || ptc_intent_without(&in, "n"));
+	assert_int_equal(ptc_manifest_doc_decode(text, strlen(text), &plain, &err), PTC_EVERSION); /* no need of its */
+	ptc_free(text);
+	for (int i = 0, rc = 0; rc == 0; i++) { /* there is an end, and it is whole names up to there */
+		char name[16];
+
+		snprintf(name, sizeof name, "node-%d", i);
+		rc = ptc_intent_without_add(&in, name);
+		assert_true(rc == 0 ? ptc_intent_without(&in, name) : rc == PTC_ELIMIT && i > 100);
+	}
+}
+
 /* Cut at every byte: refused. */
 static void test_cut(void **state)
 {
@@ -333,9 +387,10 @@ static void test_depth_and_size(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_versions), cmocka_unit_test(test_members),
-		cmocka_unit_test(test_wrong_members),  cmocka_unit_test(test_cut),      cmocka_unit_test(test_damage),
-		cmocka_unit_test(test_depth_and_size),
+		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_versions),
+		cmocka_unit_test(test_members),    cmocka_unit_test(test_wrong_members),
+		cmocka_unit_test(test_left_out),   cmocka_unit_test(test_cut),
+		cmocka_unit_test(test_damage),     cmocka_unit_test(test_depth_and_size),
 	};
 
 	ptc_json_init();

@@ -4,6 +4,7 @@
  *
  * Happy path: libyaml's document is walked once; each scalar finds its key by
  * its dotted path and is parsed by the key's kind into the struct.
+ *
  * Failure modes: not YAML, unknown key (with the nearest known one), key given
  * twice, missing key, wrong shape, malformed value: one line each, with
  * file, line and column. */
@@ -16,17 +17,17 @@
 #include "base/sys/sys.h"
 #include "base/number/units.h"
 #include "daemon/gpu/node/node_devices.h"
+#include "formats/doc.h"
+#include "formats/names.h"
 
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <yaml.h>
 
 #define FILE_MAX_BYTES (1u << 20)
-#define MAX_DEPTH      8    /* keys need 3 */
 #define STRING_MAX     1023 /* longest value of a key */
-#define NEAR_MAX       64   /* longest key that gets a suggestion */
+#define SECTION_MAX    32   /* longest name of a section */
 
 /* ---- kinds of values ------------------------------------------------------ */
 
@@ -42,12 +43,12 @@ static int set_string(void *field, const char *text, struct ptc_error *err)
 	char **s = field;
 
 	if (strlen(text) > STRING_MAX)
-		return ptc_error_set(err, PTC_ELIMIT, "longer than %d bytes", STRING_MAX);
+		return ptc_error_set(err, PTC_ELIMIT, "write at most %d bytes", STRING_MAX);
 	for (const char *p = text; *p; p++)
 		if ((unsigned char)*p < 0x20 || *p == 0x7f)
-			return ptc_error_set(err, PTC_EINVAL, "holds a control character");
+			return ptc_error_set(err, PTC_EINVAL, "leave out control characters");
 	*s = ptc_strdup(text);
-	return *s ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return *s ? 0 : ptc_nomem(err);
 }
 
 static void print_text(const char *s, struct ptc_buf *b)
@@ -78,18 +79,9 @@ static bool print_string(const void *field, struct ptc_buf *b)
 	return s != NULL;
 }
 
-static bool is_name(const char *s)
-{
-	size_t len = strlen(s);
-
-	if (len == 0 || len > PTC_NAME_MAX || s[0] == '-' || s[len - 1] == '-')
-		return false;
-	return strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == len;
-}
-
 static int parse_name(void *field, const char *text, struct ptc_error *err)
 {
-	if (!is_name(text))
+	if (ptc_name_check_job(text, NULL))
 		return ptc_error_set(err, PTC_EINVAL,
 				     "\"%.80s\" is no name: write 1 to %d of a-z, 0-9 and -, with a letter or digit at "
 				     "both ends",
@@ -246,16 +238,13 @@ static bool print_local(const void *field, struct ptc_buf *b)
 static int add_endpoint(void *field, const char *text, struct ptc_error *err)
 {
 	struct ptc_daemon_strings *list = field;
-	char **grown;
 	int rc;
 
 	if (list->n == PTC_DAEMON_ENDPOINTS_MAX)
 		return ptc_error_set(err, PTC_ELIMIT, "more than %d endpoints", PTC_DAEMON_ENDPOINTS_MAX);
-	grown = ptc_reallocarray(list->v, list->n + 1, sizeof *grown);
-	if (!grown)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	list->v = grown;
-	rc = parse_address(&grown[list->n], text, err);
+	if (!PTC_MORE(list->v, list->n))
+		return ptc_nomem(err);
+	rc = parse_address(&list->v[list->n], text, err);
 	if (rc == 0)
 		list->n++;
 	return rc;
@@ -339,42 +328,41 @@ static const struct key {
 	{ "node", &k_name, AT(node), NULL, "a name that no other node has, such as n0",
 	  "Name of this node in the cluster. With TLS the certificate must carry the URI ptc://node/NAME." },
 	{ "rack", &k_name, AT(rack), NULL, NULL,
-	  "What this node shares a switch with. A TP group that needs several nodes stays in one rack, where it fits; "
-	  "nodes "
-	  "that name none count as one rack." },
+	  "Name of the nodes that share a network switch. A TP group that needs several nodes stays in one rack if it "
+	  "fits. Nodes without a rack count as one rack." },
 	{ "state_dir", &k_path, AT(state_dir), NULL, "a directory on a disk",
-	  "What the node must remember: which bytes it holds, with their checksums. Durable, small." },
+	  "Records of this node: which bytes it holds, with their checksums. Durable, small." },
 	{ "chunk_dir", &k_path, AT(chunk_dir), NULL, "a directory, for speed on a tmpfs",
-	  "The state's bytes. On a tmpfs they are lost when the machine restarts, and reported as lost." },
+	  "Bytes of jobs' state. On a tmpfs they are lost when the machine restarts, and reported as lost." },
 	{ "run_dir", &k_path, AT(run_dir), NULL, "a directory such as /run/ptc", "Sockets." },
 	{ "control_socket", &k_path, AT(control_socket), "@RUN_DIR/control.sock", NULL,
 	  "Where ptcctl reaches this daemon; any local user may connect, and acts as that user." },
 	{ "listen", &k_address, AT(listen), NULL, "HOST:PORT, or unix:PATH for daemons of one user on one machine",
 	  "Where other daemons reach this one. TCP needs tls; unix: needs a directory of mode 0700." },
-	{ "advertise", &k_address, AT(advertise), "@listen", NULL, "The same as other nodes must write it." },
+	{ "advertise", &k_address, AT(advertise), "@listen", NULL, "The address of `listen` as other nodes reach it." },
 	{ "tls.ca", &k_path, AT(tls.ca), NULL, NULL,
 	  "PEM file of the authority that signs every node and administrator." },
 	{ "tls.cert", &k_path, AT(tls.cert), NULL, NULL, "PEM file of this node's certificate." },
 	{ "tls.key", &k_path, AT(tls.key), NULL, NULL, "PEM file of its key, readable by ptcd only." },
 	{ "tls.member", &k_dns, AT(tls.member), PTC_RPC_MEMBER, NULL,
-	  "DNS name that certificates of this cluster's nodes carry, beside ptc://node/NAME, and no others do: who "
-	  "lacks "
-	  "it is no member. Clusters of one authority have different ones." },
+	  "DNS name in the certificates of this cluster's nodes, beside ptc://node/NAME. A certificate without it is "
+	  "no member's. Clusters of one authority need different names." },
 	{ "tls.crl", &k_path, AT(tls.crl), NULL, NULL,
-	  "PEM file, signed by the authority, of certificates that count no more. It is read again when it changes." },
+	  "PEM file of revoked certificates, signed by the authority. ptcd reads it again when it changes." },
 	{ "devices", &k_devices, AT(devices), "auto", NULL,
 	  "auto finds the GPUs that the driver and CUDA_VISIBLE_DEVICES show; a number gives that many virtual "
 	  "devices." },
 	{ "memory.ceiling", &k_bytes, AT(memory.ceiling), NULL, "a size such as 8GiB",
-	  "What chunks, staging, buffers and a local etcd may use together. What does not fit is refused." },
-	{ "memory.staging", &k_bytes, AT(memory.staging), "256MiB", NULL, "The part of it for bytes on their way." },
+	  "Most memory that chunks, staging, buffers and a local etcd use together. Work that does not fit is "
+	  "refused." },
+	{ "memory.staging", &k_bytes, AT(memory.staging), "256MiB", NULL,
+	  "Part of the ceiling for bytes on their way." },
 	{ "memory.work", &k_bytes, AT(memory.work), "96MiB", NULL,
-	  "The part for the program, specs, layouts and plans. A model of very many tensors on very many devices needs "
-	  "more." },
+	  "Part of the ceiling for the program, specs, layouts and plans. A model of very many tensors on very many "
+	  "devices needs more." },
 	{ "memory.spare", &k_bytes, AT(memory.spare), "0B", NULL,
-	  "What a job may keep of memory it has freed, for its next switch: new memory costs more time than the "
-	  "network. "
-	  "0B: a tenth of what it uses, at least 64MiB." },
+	  "Freed memory that a job may keep for its next switch, because new memory costs more time than the network. "
+	  "0B: a tenth of the memory that it uses, at least 64MiB." },
 	{ "coordinator", &k_local, AT(coordinator.local), NULL, NULL,
 	  "local: this daemon runs an etcd of its own. Otherwise a section with these keys:" },
 	{ "coordinator.endpoints", &k_endpoints, AT(coordinator.endpoints), NULL, NULL, "The etcd members." },
@@ -382,59 +370,66 @@ static const struct key {
 	{ "coordinator.tls.cert", &k_path, AT(coordinator.tls.cert), "@tls.cert", NULL, "Certificate shown to etcd." },
 	{ "coordinator.tls.key", &k_path, AT(coordinator.tls.key), "@tls.key", NULL, "Its key." },
 	{ "coordinator.stranger.cert", &k_path, AT(coordinator.stranger.cert), NULL, NULL,
-	  "A certificate of the same authority that names no node: ptcd shows it to every etcd member when it starts, "
-	  "and "
-	  "does not start if one lets it in. Not needed where coordinator.tls has an authority of its own: then "
-	  "tls.cert "
-	  "is the stranger." },
+	  "A certificate of the same authority that names no node. When ptcd starts it shows this to every etcd "
+	  "member, and does not start if one lets it in. Not needed if coordinator.tls has an authority of its own: "
+	  "then tls.cert is the stranger." },
 	{ "coordinator.stranger.key", &k_path, AT(coordinator.stranger.key), NULL, NULL, "Its key." },
 	{ "coordinator.unproved", &k_flag, AT(coordinator.unproved), "no", NULL,
-	  "yes: ptcd starts without having seen that etcd turns strangers away." },
+	  "yes: ptcd starts without proof that etcd refuses strangers." },
 	{ "local_coordinator.data_dir", &k_path, AT(local_coordinator.data_dir), "@STATE_DIR/etcd", NULL,
 	  "Data of the local etcd; mode 0700, on a disk." },
 	{ "local_coordinator.listen", &k_etcd_listen, AT(local_coordinator.listen), "unix", NULL,
 	  "Where the local etcd listens: a socket in data_dir, or TLS for other nodes." },
 	{ "lease_ttl", &k_ms, AT(lease_ttl_ms), "5s", NULL,
-	  "How long a silent node counts as alive. Whole seconds; etcd grants at least 2." },
+	  "Time for which a silent node counts as alive. Whole seconds; etcd grants at least 2." },
+	{ "node_lost_after", &k_ms, AT(node_lost_after_ms), "10s", NULL,
+	  "Time that switches wait for a node after its lease has ended. Then the node counts as lost: switches of "
+	  "jobs that never had ranks go on without it if other nodes hold the state. While etcd is unreachable no node "
+	  "becomes lost; if most nodes end together, it takes three times as long." },
 	{ "stall_after", &k_ms, AT(stall_after_ms), "10m", NULL,
-	  "Ranks whose step has not moved for so long, and for 30 times what a step took, are said to have stalled, in "
-	  "events and "
-	  "status. Nothing is done to them. 0s: never." },
+	  "If the step of ranks does not move for this time, and for 30 times a step's time, events and status say "
+	  "that they have stalled. ptcd does nothing to them. 0s: never." },
 	{ "copy_timeout", &k_ms, AT(copy_timeout_ms), "30s", NULL,
-	  "A rank's memory that does not answer for so long while at most 16MiB of it are copied is taken to hang, as "
-	  "a mapping "
-	  "of a dead file system does: the snapshot or switch fails and names the rank." },
+	  "If a copy of at most 16MiB of a rank's memory does not answer for this time, the memory hangs, for example "
+	  "because it is mapped from a dead file system. The snapshot or switch then fails and names the rank." },
 	{ "fuse.dir", &k_path, AT(fuse.dir), NULL, NULL,
-	  "Where jobs' state appears as files, each user's own to him; made if missing. Not set: nowhere." },
+	  "Directory that shows jobs' state as files, to each user their own; made if missing. Not set: no files." },
 	{ "fuse.cache", &k_bytes, AT(fuse.cache), "64MiB", NULL,
-	  "What the process that serves them keeps in memory, besides memory.ceiling. At least 8MiB." },
+	  "Memory of the process that serves these files, besides memory.ceiling. At least 8MiB." },
 	{ "fuse.timeout", &k_ms, AT(fuse.timeout_ms), "30s", NULL,
-	  "A read there fails after this long without an answer. With less than 25s a node that hangs is not found out "
-	  "in "
-	  "time for a replica of its bytes to be read instead." },
+	  "A read of these files fails after this time without an answer. With less than 25s ptcd does not notice a "
+	  "node that hangs in time to read a replica of its bytes instead." },
 	{ "sources.dir", &k_path, AT(sources.dir), "@STATE_DIR/sources", NULL,
-	  "Where samples of datasets that lie on other nodes are kept; made, mode 0700, with the first of them." },
+	  "Directory that keeps samples of datasets on other nodes; made, mode 0700, with the first sample." },
 	{ "sources.cache", &k_bytes, AT(sources.cache), "1GiB", NULL,
-	  "How large the file there is, at most. At least 16MiB; 0B: nothing is kept, and nothing read ahead." },
+	  "Largest size of the file there. At least 16MiB; 0B: keep no samples, and read none ahead." },
+	{ "scrub.rate", &k_bytes, AT(scrub.rate), "32MiB", NULL,
+	  "Bytes of chunks that ptcd reads each second, while no switch is under way here, to find damaged blocks and "
+	  "heal them from other nodes. 100MiB cost a hundredth of a core. 0B: none; only damage that readers find is "
+	  "healed." },
+	{ "scrub.pause", &k_ms, AT(scrub.pause_ms), "1m", NULL,
+	  "Time from the last chunk until ptcd begins with the first again." },
+	{ "copies.rate", &k_bytes, AT(copies.rate), "64MiB", NULL,
+	  "Bytes of copies (`copies` in job.yaml) that may come to this node each second, beside the jobs' own "
+	  "traffic. At least 1MiB; 0B: no limit." },
 	{ "quota.jobs", &k_count, AT(quota.jobs), "100", NULL,
-	  "How many jobs one user may have, in the whole cluster. root has no bound. The same on every node." },
+	  "Most jobs of one user in the whole cluster. root has no bound. Write the same on every node." },
 	{ "quota.documents", &k_bytes, AT(quota.documents), "256MiB", NULL,
-	  "What the documents of one user's jobs may take in etcd: descriptions, layouts, rank state beside "
-	  "tensors, "
-	  "events. At least 1MiB. root has no bound." },
+	  "Most bytes in etcd for the documents of one user's jobs: descriptions, layouts, rank state, events. At "
+	  "least 1MiB. root has no bound." },
 	{ "quota.etcd", &k_bytes, AT(quota.etcd), "2GiB", NULL,
-	  "How large etcd's database may become: a local etcd is given that, of a cluster it is what its members have "
-	  "as "
+	  "Largest size of etcd's database. A local etcd gets this value; for a cluster write its members' "
 	  "--quota-backend-bytes. Above three quarters of it no job is created, so that jobs can commit. 32MiB to "
 	  "8GiB." },
 	{ "metrics", &k_tcp, AT(metrics), NULL, NULL,
-	  "Where Prometheus finds numbers of this daemon, at the path /metrics, such as 127.0.0.1:7461. Without TLS or "
-	  "passwords. Not set: nowhere." },
+	  "Address where Prometheus finds this daemon's metrics, at the path /metrics, such as 127.0.0.1:7461. Without "
+	  "TLS or passwords. Not set: no metrics." },
 	{ "metrics_jobs", &k_flag, AT(metrics_jobs), "no", NULL,
-	  "Whether jobs are listed there by name, with step and rate: whoever can connect sees those of every user." },
+	  "yes: the metrics list jobs by name, with step and rate. Whoever can connect then sees the jobs of every "
+	  "user." },
 	{ "metrics_public", &k_flag, AT(metrics_public), "no", NULL,
-	  "yes: metrics may be an address that other machines reach. Otherwise it must be one of this machine's own." },
-	{ "log", &k_log, AT(log), "info", NULL, "What goes to the log." },
+	  "yes: `metrics` may be an address that other machines reach. no: it must be a loopback address." },
+	{ "log", &k_log, AT(log), "info", NULL, "Least severe messages that go to the log." },
 #undef AT
 };
 
@@ -491,12 +486,11 @@ bool ptc_daemon_config_given(const struct ptc_daemon_config *cfg, const char *na
 
 struct walk {
 	struct ptc_daemon_config *cfg;
-	yaml_document_t *doc;
 	struct ptc_error *err;
 };
 
-__attribute__((format(printf, 5, 6))) static int node_error(const struct walk *w, const yaml_node_t *node,
-							    const char *name, int code, const char *fmt, ...)
+__attribute__((format(printf, 6, 7))) static int error_at(const struct walk *w, uint32_t line, unsigned column,
+							  const char *name, int code, const char *fmt, ...)
 {
 	char text[PTC_ERROR_MAX / 2];
 	va_list ap;
@@ -504,213 +498,121 @@ __attribute__((format(printf, 5, 6))) static int node_error(const struct walk *w
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	return ptc_error_set(w->err, code, "%.300s:%zu:%zu: %s%s%s", w->cfg->file, node->start_mark.line + 1,
-			     node->start_mark.column + 1, name, *name ? ": " : "", text);
+	return ptc_error_set(w->err, code, "%.300s:%" PRIu32 ":%u: %s: %s", w->cfg->file, line, column, name, text);
 }
+#define VALUE_ERROR(w, n, ...) error_at(w, (n)->line, (n)->column, __VA_ARGS__)
+#define KEY_ERROR(w, n, ...)   error_at(w, (n)->key_line, (n)->key_column, __VA_ARGS__)
 
 /* ---- the nearest key -------------------------------------------------------------- */
 
-/* Levenshtein distance; both at most NEAR_MAX long. */
-static size_t distance(const char *a, const char *b)
+static const char *last_part(const char *name)
 {
-	size_t row[NEAR_MAX + 1], lb = strlen(b);
+	const char *dot = strrchr(name, '.');
 
-	for (size_t j = 0; j <= lb; j++)
-		row[j] = j;
-	for (size_t i = 1; a[i - 1]; i++) {
-		size_t diagonal = row[0];
-
-		row[0] = i;
-		for (size_t j = 1; j <= lb; j++) {
-			size_t change = diagonal + (a[i - 1] != b[j - 1]);
-
-			diagonal = row[j];
-			row[j] = PTC_MIN(change, PTC_MIN(row[j], row[j - 1]) + 1);
-		}
-	}
-	return row[lb];
+	return dot ? dot + 1 : name;
 }
 
-/* The known name nearest to the dotted one, at any depth; what is near is judged by the last component too. */
-static bool nearest(const char *name, char *ret_name, size_t size)
+/* The key or section nearest to a dotted name; else the key whose last part is, in whatever section. NULL: none is
+ * near. */
+static const char *nearest(const char *name, char sections[][SECTION_MAX])
 {
-	const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
-	size_t best = SIZE_MAX;
+	const char *all[2 * PTC_ARRAY_LEN(keys)], *parts[PTC_ARRAY_LEN(keys)], *near;
+	size_t n = 0;
 
-	if (strlen(name) > NEAR_MAX)
-		return false;
 	for (size_t i = 0; i < PTC_ARRAY_LEN(keys); i++) {
-		/* every prefix of a key that ends at a component: sections are names too */
-		for (const char *end = keys[i].name; end; end = *end ? end : NULL) {
-			char candidate[NEAR_MAX + 1];
-			const char *tail;
-			size_t d;
-
-			end += strcspn(end, ".");
-			snprintf(candidate, sizeof candidate, "%.*s", (int)(end - keys[i].name), keys[i].name);
-			tail = strrchr(candidate, '.');
-			d = distance(name, candidate) * 2;
-			d = PTC_MIN(d, distance(last, tail ? tail + 1 : candidate) * 2 + 1); /* same word elsewhere */
-			if (d < best) {
-				best = d;
-				snprintf(ret_name, size, "%s", candidate);
-			}
-			end += *end == '.';
-		}
+		snprintf(sections[i], SECTION_MAX, "%.*s", (int)(last_part(keys[i].name) - keys[i].name), keys[i].name);
+		sections[i][strlen(sections[i]) - (*sections[i] != '\0')] = '\0';
+		all[n++] = keys[i].name;
+		all[n++] = sections[i];
+		parts[i] = last_part(keys[i].name);
 	}
-	return best / 2 <= PTC_MAX(strlen(last) / 3, 2);
+	near = ptc_name_nearest(name, all, n);
+	if (near)
+		return near;
+	near = ptc_name_nearest(last_part(name), parts, PTC_ARRAY_LEN(keys));
+	for (size_t i = 0; near && i < PTC_ARRAY_LEN(keys); i++)
+		if (parts[i] == near)
+			return keys[i].name;
+	return NULL;
 }
 
-static int unknown_key(const struct walk *w, const yaml_node_t *node, const char *name)
+static int unknown_key(const struct walk *w, const struct ptc_doc_node *node, const char *name)
 {
-	char near[NEAR_MAX + 1];
+	char sections[PTC_ARRAY_LEN(keys)][SECTION_MAX];
+	const char *near = nearest(name, sections);
 
-	if (nearest(name, near, sizeof near))
-		return node_error(w, node, name, PTC_EINVAL, "unknown key; did you mean %s?", near);
-	return node_error(w, node, name, PTC_EINVAL, "unknown key; ptcd --dump-config prints the known ones");
+	if (near)
+		return KEY_ERROR(w, node, name, PTC_EINVAL, "unknown key; did you mean %s?", near);
+	return KEY_ERROR(w, node, name, PTC_EINVAL, "unknown key; ptcd --dump-config prints the known ones");
 }
 
 /* ---- walking the document ------------------------------------------------------------ */
 
-/* The text of a scalar without NULs inside; NULL: it is none. */
-static const char *scalar(const yaml_node_t *node)
+static int set_value(const struct walk *w, const struct key *k, const struct ptc_doc_node *node)
 {
-	if (node->type != YAML_SCALAR_NODE || strlen((const char *)node->data.scalar.value) != node->data.scalar.length)
-		return NULL;
-	return (const char *)node->data.scalar.value;
-}
-
-static int set_value(const struct walk *w, const struct key *k, const yaml_node_t *node)
-{
-	const char *text = scalar(node);
 	struct ptc_error why = PTC_ERROR_INIT;
 	int rc;
 
-	if (!text || !*text)
-		return node_error(w, node, k->name, PTC_EINVAL, "needs a value: %s", k->kind->syntax);
-	rc = k->kind->parse(field_of(w->cfg, k), text, &why);
-	return rc ? node_error(w, node, k->name, rc, "%s", why.text) : 0;
+	if (node->kind != PTC_DOC_TEXT || !node->text[0])
+		return VALUE_ERROR(w, node, k->name, PTC_EINVAL, "needs a value: %s", k->kind->syntax);
+	rc = k->kind->parse(field_of(w->cfg, k), node->text, &why);
+	return rc ? VALUE_ERROR(w, node, k->name, rc, "%s", why.text) : 0;
 }
 
-static int set_list(const struct walk *w, const struct key *k, const yaml_node_t *node)
+static int set_list(const struct walk *w, const struct key *k, const struct ptc_doc_node *node)
 {
 	int rc = 0;
 
-	if (node->type != YAML_SEQUENCE_NODE || node->data.sequence.items.start == node->data.sequence.items.top)
-		return node_error(w, node, k->name, PTC_EINVAL, "needs a list: %s", k->kind->syntax);
-	for (yaml_node_item_t *i = node->data.sequence.items.start; i < node->data.sequence.items.top && !rc; i++)
-		rc = set_value(w, k, yaml_document_get_node(w->doc, *i));
+	if (node->kind != PTC_DOC_LIST || !node->n)
+		return VALUE_ERROR(w, node, k->name, PTC_EINVAL, "needs a list: %s", k->kind->syntax);
+	for (const struct ptc_doc_node *n = node->first; n && !rc; n = n->next)
+		rc = set_value(w, k, n);
 	return rc;
 }
 
-static int walk_mapping(const struct walk *w, const yaml_node_t *map, const char *prefix);
+static int walk_map(const struct walk *w, const struct ptc_doc_node *map, const char *prefix);
 
-static int walk_pair(const struct walk *w, const yaml_node_t *key, const yaml_node_t *value, const char *prefix)
+static int walk_member(const struct walk *w, const struct ptc_doc_node *node, const char *prefix)
 {
 	char name[STRING_MAX + 1];
-	const char *text = scalar(key);
+	const bool dotted = strchr(node->key, '.');
 	const struct key *k;
 	size_t i;
 
-	if (!text || snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "." : "", text) >= (int)sizeof name)
-		return node_error(w, key, prefix, PTC_EINVAL, "a key must be a short word");
-	k = strchr(text, '.') ? NULL : find_key(name);
-	if (value->type == YAML_MAPPING_NODE && is_section(name) && !strchr(text, '.'))
-		return walk_mapping(w, value, name);
+	if (snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "." : "", node->key) >= (int)sizeof name)
+		return KEY_ERROR(w, node, *prefix ? prefix : "a key", PTC_EINVAL, "a key must be a short word");
+	k = dotted ? NULL : find_key(name);
+	if (node->kind == PTC_DOC_MAP && is_section(name) && !dotted)
+		return walk_map(w, node, name);
 	if (!k && is_section(name))
-		return node_error(w, value, name, PTC_EINVAL, "needs a section with keys of its own");
+		return VALUE_ERROR(w, node, name, PTC_EINVAL, "needs a section with keys of its own");
 	if (!k)
-		return unknown_key(w, key, name);
+		return unknown_key(w, node, name);
 	i = (size_t)(k - keys);
-	w->cfg->where[i].line = (unsigned)key->start_mark.line + 1;
-	w->cfg->where[i].col = (unsigned)key->start_mark.column + 1;
-	return k->kind->list ? set_list(w, k, value) : set_value(w, k, value);
+	w->cfg->where[i].line = node->key_line;
+	w->cfg->where[i].col = node->key_column;
+	return k->kind->list ? set_list(w, k, node) : set_value(w, k, node);
 }
 
-static bool given_before(const struct walk *w, const yaml_node_t *map, const yaml_node_pair_t *pair)
-{
-	const char *text = scalar(yaml_document_get_node(w->doc, pair->key));
-
-	for (const yaml_node_pair_t *p = map->data.mapping.pairs.start; text && p < pair; p++) {
-		const char *other = scalar(yaml_document_get_node(w->doc, p->key));
-
-		if (other && strcmp(other, text) == 0)
-			return true;
-	}
-	return false;
-}
-
-static int walk_mapping(const struct walk *w, const yaml_node_t *map, const char *prefix)
+static int walk_map(const struct walk *w, const struct ptc_doc_node *map, const char *prefix)
 {
 	int rc = 0;
 
-	if (map->data.mapping.pairs.top - map->data.mapping.pairs.start > PTC_DAEMON_CONFIG_KEYS_MAX)
-		return node_error(w, map, prefix, PTC_ELIMIT, "more keys than there are");
-	for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top && !rc; p++) {
-		const yaml_node_t *key = yaml_document_get_node(w->doc, p->key);
-
-		if (given_before(w, map, p))
-			return node_error(w, key, scalar(key), PTC_EINVAL, "given twice; remove one");
-		rc = walk_pair(w, key, yaml_document_get_node(w->doc, p->value), prefix);
-	}
+	for (const struct ptc_doc_node *n = map->first; n && !rc; n = n->next)
+		rc = walk_member(w, n, prefix);
 	return rc;
 }
 
-static int yaml_error(const struct ptc_daemon_config *cfg, const yaml_parser_t *p, struct ptc_error *err)
+static int walk_document(struct ptc_daemon_config *cfg, const char *text, size_t len, struct ptc_error *err)
 {
-	if (p->error == YAML_MEMORY_ERROR)
-		return ptc_error_set(err, PTC_ENOMEM, "%s: out of memory", cfg->file);
-	return ptc_error_set(err, PTC_EINVAL, "%.300s:%zu:%zu: not YAML: %.200s", cfg->file, p->problem_mark.line + 1,
-			     p->problem_mark.column + 1, p->problem ? p->problem : "syntax error");
-}
+	struct ptc_doc doc = { 0 };
+	int rc = ptc_doc_from_yaml(cfg->file, text, len, &doc, err);
 
-/* libyaml's time grows with the square of the depth, so what is nested deeper than any key is refused before it is read. */
-static int check_depth(struct ptc_daemon_config *cfg, yaml_parser_t *parser, struct ptc_error *err)
-{
-	bool end = false;
-	size_t line;
-	int depth = 0;
-
-	while (!end) {
-		yaml_event_t e;
-
-		if (!yaml_parser_parse(parser, &e))
-			return yaml_error(cfg, parser, err);
-		depth += e.type == YAML_MAPPING_START_EVENT || e.type == YAML_SEQUENCE_START_EVENT;
-		depth -= e.type == YAML_MAPPING_END_EVENT || e.type == YAML_SEQUENCE_END_EVENT;
-		end = e.type == YAML_STREAM_END_EVENT;
-		line = e.start_mark.line + 1;
-		yaml_event_delete(&e);
-		if (depth > MAX_DEPTH)
-			return ptc_error_set(err, PTC_ELIMIT, "%.300s:%zu: nested too deeply", cfg->file, line);
-	}
-	return 0;
-}
-
-static int walk_document(struct ptc_daemon_config *cfg, yaml_parser_t *parser, struct ptc_error *err)
-{
-	yaml_document_t doc, next;
-	struct walk w = { cfg, &doc, err };
-	yaml_node_t *root;
-	int rc;
-
-	if (!yaml_parser_load(parser, &doc))
-		return yaml_error(cfg, parser, err);
-	root = yaml_document_get_root_node(&doc);
-	if (!root || root->type != YAML_MAPPING_NODE)
+	if (!rc && doc.root->kind != PTC_DOC_MAP)
 		rc = ptc_error_set(err, PTC_EINVAL, "%s: expected keys such as \"node: NAME\"", cfg->file);
-	else
-		rc = walk_mapping(&w, root, "");
-	yaml_document_delete(&doc);
-	if (rc)
-		return rc;
-	if (!yaml_parser_load(parser, &next))
-		return yaml_error(cfg, parser, err);
-	root = yaml_document_get_root_node(&next);
-	if (root)
-		rc = ptc_error_set(err, PTC_EINVAL, "%s:%zu: a second document; there may be one", cfg->file,
-				   root->start_mark.line + 1);
-	yaml_document_delete(&next);
+	if (!rc)
+		rc = walk_map(&(struct walk){ cfg, err }, doc.root, "");
+	ptc_doc_done(&doc);
 	return rc;
 }
 
@@ -721,7 +623,7 @@ static int default_string(char **field, const char *dir, const char *name, struc
 	if (*field || !dir)
 		return 0;
 	*field = ptc_asprintf("%s%s", dir, name);
-	return *field ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return *field ? 0 : ptc_nomem(err);
 }
 
 static int fill_computed(struct ptc_daemon_config *cfg, struct ptc_error *err)
@@ -767,30 +669,14 @@ static int fill_defaults(struct ptc_daemon_config *cfg, struct ptc_error *err)
 	return fill_computed(cfg, err);
 }
 
-static int parse_with(struct ptc_daemon_config *cfg, const char *text, size_t len,
-		      int (*fn)(struct ptc_daemon_config *, yaml_parser_t *, struct ptc_error *), struct ptc_error *err)
-{
-	yaml_parser_t parser;
-	int rc;
-
-	if (!yaml_parser_initialize(&parser))
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);
-	rc = fn(cfg, &parser, err);
-	yaml_parser_delete(&parser);
-	return rc;
-}
-
 int ptc_daemon_config_parse(const char *name, const char *text, size_t len, struct ptc_daemon_config *ret_cfg,
 			    struct ptc_error *err)
 {
 	struct ptc_daemon_config cfg = { .file = ptc_strdup(name) };
-	int rc = cfg.file ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = cfg.file ? 0 : ptc_nomem(err);
 
 	if (!rc)
-		rc = parse_with(&cfg, text, len, check_depth, err);
-	if (!rc)
-		rc = parse_with(&cfg, text, len, walk_document, err);
+		rc = walk_document(&cfg, text, len, err);
 	if (!rc)
 		rc = fill_defaults(&cfg, err);
 	if (rc) {

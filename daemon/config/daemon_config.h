@@ -4,6 +4,7 @@
  *
  * Happy path: load (syntax, units, names), set insecure_loopback from the
  * command line, check (what needs the file system or two keys at once).
+ *
  * Failure modes: every error is one line "FILE:LINE:COL: KEY: what is wrong
  * and what to write"; nothing is returned then. Not thread-safe; the config is
  * read-only once checked. */
@@ -63,7 +64,8 @@ struct ptc_daemon_config {
 		char *data_dir; /* default state_dir/etcd */
 		char *listen;   /* "unix" (default) or "https://HOST:PORT" */
 	} local_coordinator;
-	uint64_t lease_ttl_ms;   /* whole seconds */
+	uint64_t lease_ttl_ms; /* whole seconds */
+	uint64_t node_lost_after_ms;
 	uint64_t stall_after_ms; /* 0: never */
 	uint64_t copy_timeout_ms;
 	struct {
@@ -74,6 +76,13 @@ struct ptc_daemon_config {
 		char *dir;
 		uint64_t cache; /* bytes; 0: none */
 	} sources;
+	struct {
+		uint64_t rate;     /* bytes a second; 0: none are read */
+		uint64_t pause_ms; /* between rounds */
+	} scrub;
+	struct {
+		uint64_t rate; /* bytes a second that come to this node; 0: as many as can */
+	} copies;
 	struct {
 		uint64_t jobs, documents, etcd; /* daemon/cluster/quota.h */
 	} quota;
@@ -97,7 +106,8 @@ void ptc_daemon_config_done(struct ptc_daemon_config *cfg);
 
 /* Files, addresses, sizes and keys that depend on each other. Finds devices: auto by ptc-gpu. */
 int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err);
-/* What is in the files of tls, coordinator.tls and coordinator.stranger: key, signature, time, uses, this node's name. */
+/* What is in the files of tls, coordinator.tls and coordinator.stranger: key, signature, time, uses, this node's name.
+ */
 int ptc_daemon_config_check_certificates(const struct ptc_daemon_config *cfg, struct ptc_error *err);
 /* Connects to the etcd members as a stranger does. PTC_EPERM: one lets him in. What does not answer is warned of. */
 int ptc_daemon_config_check_strangers(const struct ptc_daemon_config *cfg, struct ptc_error *err);

@@ -2,11 +2,12 @@
 /* Whether the certificates that a configuration names will do, and whether etcd turns strangers away. Apart from
  * daemon_config_check.c, which needs no rpc.
  *
- * etcd decides which jobs run as whom. A local one is started so that members alone pass its handshake (etcd_child.c). Of
- * others that is tried: each is shown no certificate at all, and then a stranger's: coordinator.stranger, or, where etcd's
- * clients have an authority of their own, this node's own certificate, of the cluster's authority.
- * Failure modes: the first that will not do, as one line that names the key; a member of etcd that does not answer is not
- * tried, and said to be so. */
+ * etcd decides which jobs run as whom. A local one is started so that members alone pass its handshake (etcd_child.c).
+ * Of others that is tried: each is shown no certificate at all, and then a stranger's: coordinator.stranger, or, where
+ * etcd's clients have an authority of their own, this node's own certificate, of the cluster's authority.
+ *
+ * Failure modes: the first that will not do, as one line that names the key; a member of etcd that does not answer is
+ * not tried, and said to be so. */
 #include "daemon/config/internal.h"
 
 #include "base/sys/sys.h"

@@ -2,6 +2,7 @@
 /* What a configuration must satisfy beyond the syntax of each key.
  *
  * Happy path: every rule holds; devices: auto is counted.
+ *
  * Failure modes: the first rule that does not hold, as one line that names the
  * key and what to write. Nothing is created or changed. */
 #include "daemon/config/internal.h"
@@ -25,8 +26,10 @@
 #define FUSE_CACHE_MIN      (8ull << 20)                  /* fusefs/serve/fusefs.h */
 #define FUSE_TIMEOUT_MAX    600000
 #define SOURCES_CACHE_MIN   (16ull << 20) /* daemon/sources/cache.h */
+#define COPIES_RATE_MIN     (1ull << 20)  /* a slice of 512 KiB has to come well within the time a stream may stall */
 #define LEASE_TTL_MAX       600000
 #define STALL_AFTER_MAX     (7 * 86400000ull)
+#define NODE_LOST_AFTER_MAX (7 * 86400000ull)
 #define COPY_TIMEOUT_MAX    3600000
 
 /* ---- rules ------------------------------------------------------------------ */
@@ -237,6 +240,14 @@ static int check_sources(const struct ptc_daemon_config *cfg, struct ptc_error *
 	return 0;
 }
 
+static int check_copies(const struct ptc_daemon_config *cfg, struct ptc_error *err)
+{
+	if (cfg->copies.rate && cfg->copies.rate < COPIES_RATE_MIN)
+		return ptc_daemon_config_error(cfg, "copies.rate", err, PTC_EINVAL, "must be at least %lluMiB, or 0B",
+					       COPIES_RATE_MIN >> 20);
+	return 0;
+}
+
 static int check_metrics(const struct ptc_daemon_config *cfg, struct ptc_error *err)
 {
 	static const char *const keys[] = { "metrics_jobs", "metrics_public" };
@@ -302,6 +313,8 @@ int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err
 		rc = check_coordinator(cfg, err);
 	if (!rc && (cfg->lease_ttl_ms < 1000 || cfg->lease_ttl_ms > LEASE_TTL_MAX || cfg->lease_ttl_ms % 1000))
 		rc = ptc_daemon_config_error(cfg, "lease_ttl", err, PTC_EINVAL, "write whole seconds, 1s to 600s");
+	if (!rc && (cfg->node_lost_after_ms < 1000 || cfg->node_lost_after_ms > NODE_LOST_AFTER_MAX))
+		rc = ptc_daemon_config_error(cfg, "node_lost_after", err, PTC_EINVAL, "write 1s to 7d");
 	if (!rc && cfg->stall_after_ms && (cfg->stall_after_ms < 1000 || cfg->stall_after_ms > STALL_AFTER_MAX))
 		rc = ptc_daemon_config_error(cfg, "stall_after", err, PTC_EINVAL, "write 1s to 7d, or 0s for never");
 	if (!rc && (cfg->copy_timeout_ms < 1000 || cfg->copy_timeout_ms > COPY_TIMEOUT_MAX))
@@ -310,6 +323,8 @@ int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err
 		rc = check_fuse(cfg, err);
 	if (!rc)
 		rc = check_sources(cfg, err);
+	if (!rc)
+		rc = check_copies(cfg, err);
 	if (!rc)
 		rc = check_metrics(cfg, err);
 	if (!rc && cfg->quota.documents < QUOTA_DOCUMENTS_MIN)

@@ -39,6 +39,7 @@ static void drop(struct ptc_controller *ctl)
 	uv_timer_stop(ctl->timer);
 	uv_timer_stop(ctl->retry);
 	ptc_controller_cancel(ctl, 0);
+	ptc_copy_keeper_stop(ctl);
 	ptc_watcher_finish(ctl->watcher, PTC_EFENCED, "another daemon took over the job; `ptcctl status` follows it",
 			   NULL);
 	ptc_watcher_finish(ctl->fill_watcher, PTC_EFENCED, "another daemon took over the job", NULL);
@@ -97,11 +98,15 @@ static void tell_nodes(struct ptc_controller *ctl)
 		ctl->known[i].revision = node->create_revision;
 		if (was_up != node->up && (was_up || since))
 			ptc_controller_tell_node(ctl, i, node->up, since);
+		if (node->up && (was_up || since)) /* another life of it, too */
+			ctl->known[i].back_ns = ptc_sys_now_ns();
 		if (was_up)
 			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_DOWN, .node = i });
+		ctl->recovery.retry_ns = 0;
 		if (node->up && !ctl->gone)
 			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_UP, .node = i });
 	}
+	ptc_controller_tell_lost(ctl);
 	ptc_controller_unref(ctl);
 }
 
@@ -109,11 +114,9 @@ static void perform_step(struct ptc_controller *ctl, const struct ptc_job_event 
 
 static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 {
-	struct ptc_controller **list = ptc_reallocarray(all->list, all->n + 1, sizeof *list);
 	struct ptc_controller *ctl = ptc_calloc(1, sizeof *ctl);
 
-	ptc_require(list && ctl);
-	all->list = list;
+	ptc_require(ctl && PTC_MORE(all->list, all->n));
 	ctl->all = all;
 	ctl->refs = 1;
 	ctl->step = perform_step;
@@ -128,7 +131,7 @@ static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 	uv_timer_init(uv_default_loop(), ctl->timer);
 	uv_timer_init(uv_default_loop(), ctl->retry);
 	ctl->timer->data = ctl->retry->data = ctl;
-	list[all->n++] = ctl;
+	all->list[all->n++] = ctl;
 	ptc_info("job", "job=%s controlling it, fence=%lld", job->meta.name, (long long)ctl->fence);
 	if (job->has_record || job->has_intent) /* else it has just been created, here */
 		ptc_event(all->cluster, ctl->uuid, "takeover", "node %s controls the job now%s", all->node,
@@ -286,12 +289,20 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 {
 	int64_t lease = ptc_cluster_lease(all->cluster);
 
+	for (size_t i = all->n; i-- > 0 && ptc_cluster_any_lost(all->cluster);)
+		if (i < all->n) /* whether that counts for a job is known once its record has been read */
+			ptc_controller_tell_lost(all->list[i]);
 	for (size_t i = 0; i < all->n; i++)
 		if (all->list[i]->running || waits(all->list[i])) /* bytes move, or seconds are counted */
 			ptc_controller_progress(all->list[i]);
 	for (size_t i = all->n; i-- > 0;)
 		if (i < all->n)
 			ptc_controller_event(all->list[i]);
+	for (size_t i = all->n; i-- > 0;)
+		if (i < all->n)
+			ptc_recovery_tick(all->list[i]);
+	for (size_t i = 0; i < all->n; i++)
+		ptc_copy_keeper_tick(all->list[i]);
 	for (size_t i = 0; lease && ptc_cluster_synced(all->cluster) && i < ptc_cluster_njobs(all->cluster); i++) {
 		struct ptc_job_view *j = ptc_cluster_job(all->cluster, i);
 		unsigned due;
@@ -310,7 +321,7 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 		snprintf(t->key, sizeof t->key, "/ptc/jobs/%s/lock", j->uuid);
 		snprintf(t->node, sizeof t->node, "%s", all->node);
 		t->lease = lease;
-		if (ptc_cluster_run(all->cluster, lock_work, NULL, t) != 0)
+		if (ptc_cluster_run(all->cluster, j->uuid, lock_work, NULL, t) != 0)
 			ptc_free(t);
 	}
 }
@@ -332,6 +343,14 @@ bool ptc_controller_passing(struct ptc_controller *ctl)
 		ctl->yield_until_ns = ptc_sys_now_ns() + YIELD_NS;
 		return true;
 	}
+}
+
+bool ptc_controller_ready(const struct ptc_controller *ctl)
+{
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid);
+
+	return j && ptc_controller_idle(ctl) && j->has_record == ctl->has_record &&
+	       (!ctl->has_record || j->record_revision == ctl->record_revision);
 }
 
 int64_t ptc_controller_fence(const struct ptc_controller *ctl)
@@ -398,7 +417,7 @@ static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_reque
 	ctl->plan_hash[0] = '\0';
 }
 
-static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t *to)
+static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t nfrom, uint32_t *to)
 {
 	struct ptc_switch sw = {
 		.id = ctl->intent.id,
@@ -408,7 +427,7 @@ static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t *to
 		.to_generation = ctl->intent.to_generation,
 		.to_snapshot = ctl->intent.to_snapshot,
 		.from_nodes = from,
-		.nfrom = (uint32_t)ctl->view.from.nnodes,
+		.nfrom = nfrom,
 		.to_nodes = to,
 		.nto = (uint32_t)ctl->view.to.nnodes,
 		.run_from = ctl->intent.run_from,
@@ -421,7 +440,7 @@ static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t *to
 
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
 {
-	uint32_t *from, *to;
+	uint32_t *from, *to, nfrom;
 	int rc = check_base(ctl, r, err);
 
 	if (rc)
@@ -429,12 +448,12 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 	ptc_generation_doc_done(&ctl->view.to);
 	ctl->view.to = r->to;
 	memset(&r->to, 0, sizeof r->to);
-	from = ptc_controller_numbers(ctl, &ctl->view.from);
+	from = ptc_controller_placed(ctl, NULL, &nfrom);
 	to = ptc_controller_numbers(ctl, &ctl->view.to);
 	if (!from || !to || ptc_view_nodes(&ctl->view) != 0) {
 		ptc_free(from);
 		ptc_free(to);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	ptc_controller_switch_done(ctl);
 	ctl->watcher = r->watcher;
@@ -446,7 +465,7 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 	if (ctl->view.to.config)
 		ptc_event(ctl->all->cluster, ctl->uuid, "switch", "%s %s -> %s requested", ptc_switch_name(ctl),
 			  ctl->view.from.config ? ctl->view.from.config : "nothing", ctl->view.to.config);
-	step_switch(ctl, from, to);
+	step_switch(ctl, from, nfrom, to);
 	ptc_free(from);
 	ptc_free(to);
 	return 0;
@@ -495,7 +514,7 @@ static void roll(struct ptc_controller *ctl)
 	ptc_generation_doc_done(&ctl->view.from);
 	ctl->view.from = ctl->view.to;
 	memset(&ctl->view.to, 0, sizeof ctl->view.to);
-	ptc_require(ptc_view_nodes(&ctl->view) == 0);
+	ptc_copy_keeper_committed(ctl);
 }
 
 static void committed(struct ptc_controller *ctl)
@@ -515,6 +534,7 @@ static void committed(struct ptc_controller *ctl)
 			       "%s: snapshot %llu, step %llu", ptc_switch_name(ctl),
 			       (unsigned long long)ctl->record.snapshot, (unsigned long long)ctl->record.step);
 	}
+	ptc_recovery_committed(ctl);
 }
 
 struct ptc_switch_tally ptc_switch_tally;
@@ -551,7 +571,12 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		 up->status == PTC_ECOORD ? ctl->etcd_said : "");
 	if (up->waited_ms)
 		ptc_controller_waited_text(ctl, up, why, sizeof why);
+	if (up->lost)
+		ptc_controller_lost_text(ctl, up, why, sizeof why);
 	count(ctl, up->status == 0);
+	if (ctl->recovery.held)
+		ctl->recovery.ended_ns = ptc_sys_now_ns();
+	ctl->recovery.held = false;
 	if (up->status == 0) {
 		text = ptc_switch_summary(ctl);
 		if (ctl->intent.run_to && ctl->intent.kind == PTC_SWITCH_RESIZE)
@@ -564,6 +589,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 						 up->status, "why", why),
 				       "%s: %s", ptc_status_name(up->status), why);
 		ptc_generation_doc_done(&ctl->view.to);
+		ptc_recovery_aborted(ctl, up->status, why);
 		if (up->status == PTC_EFINISHED)
 			ptc_ending_begins(ctl, why);
 		else
@@ -596,6 +622,7 @@ static void phase_changed(struct ptc_controller *ctl, enum ptc_job_phase phase)
 		ctl->phases[ctl->nphases].phase = phase;
 		ctl->phases[ctl->nphases++].at_ns = ptc_sys_now_ns();
 	}
+	ctl->recovery.held |= phase == PTC_JOB_ARMING || phase == PTC_JOB_SEALING;
 	ptc_debug("job", "job=%s phase %s", ctl->meta.name, ptc_job_phase_name(phase));
 	ptc_controller_progress(ctl);
 }
@@ -622,7 +649,10 @@ static void perform(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		ptc_controller_check_digests(ctl, up->seq);
 		break;
 	case PTC_UP_AGREE:
-		ptc_controller_agree(ctl, up->seq);
+		if (ctl->intent.run_from)
+			ptc_controller_agree(ctl, up->seq);
+		else
+			ptc_controller_cover(ctl, up->seq);
 		break;
 	case PTC_UP_LAYOUT:
 		ptc_controller_layout(ctl, up->seq);
@@ -651,6 +681,7 @@ static void perform(struct ptc_controller *ctl, const struct ptc_job_update *up)
 
 static void perform_step(struct ptc_controller *ctl, const struct ptc_job_event *event)
 {
+	struct ptc_cluster *cluster = ctl->all->cluster;
 	struct ptc_job_updates ups;
 
 	if (ctl->gone)
@@ -662,4 +693,5 @@ static void perform_step(struct ptc_controller *ctl, const struct ptc_job_event 
 	if (ctl->stopped)
 		drop(ctl);
 	ptc_controller_unref(ctl);
+	ptc_cluster_changed(cluster);
 }

@@ -7,7 +7,8 @@
  * compares them with what the old generation held and writes the layout
  * document and the generation that names it; worker events of a node (a rank failed, all
  * have finished, a snapshot is due) becomes a switch when none is under way.
- * Both tasks run on the coordination thread with copies of all they need.
+ * Both are tasks of the job's lane, with copies of all they need.
+ *
  * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks),
  * declarations that contradict each other, the old generation or a rule (PTC_ELAYOUT),
  * etcd unreachable (PTC_ECOORD): the switch aborts; nothing was committed by it. */
@@ -43,8 +44,7 @@ static void view_of(const struct ptc_controller *ctl, const struct ptc_generatio
 /* ---- AGREE --------------------------------------------------------------------- */
 
 struct agree {
-	struct ptc_controller *ctl;
-	uint64_t seq;
+	struct ptc_ctl_task task;
 	int64_t fence;
 	struct ptc_view view; /* the captured generation, as `to` */
 	struct ptc_merge merge;
@@ -58,12 +58,12 @@ struct agree {
 	uint64_t old_step, step;            /* of the snapshot before, of this one */
 	struct ptc_ledger ledger;           /* of the snapshot before */
 	struct ptc_ledger cursors;          /* of this one */
-	int status;
-	struct ptc_error err;
 };
 
-static void agree_free(struct agree *a)
+static void agree_release(struct ptc_ctl_task *t)
 {
+	struct agree *a = (struct agree *)t;
+
 	for (size_t i = 0; i < a->ncaptures; i++)
 		ptc_pb_free(&a->captures[i]->base);
 	ptc_free(a->captures);
@@ -73,8 +73,6 @@ static void agree_free(struct agree *a)
 	ptc_free(a->to_config);
 	ptc_ledger_done(&a->cursors);
 	ptc_ledger_done(&a->ledger);
-	ptc_controller_unref(a->ctl);
-	ptc_free(a);
 }
 
 /* What the position of data means, as ptc.torch's sampler says it where there is one dataset. */
@@ -85,7 +83,7 @@ static int data_tag(const struct ptc_job_data *data, uint64_t batch, uint64_t mi
 	char how[48] = "", mix[33] = "";
 
 	if (ptc_job_data_mix(data, mix))
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (part->sequential)
 		snprintf(how, sizeof how, ",sequential=1");
 	else if (part->block)
@@ -105,8 +103,8 @@ static int count_data(struct agree *a, const struct ptc_config *config, struct p
 {
 	const struct ptc_job_desc *desc;
 	void *ref;
-	int rc =
-		ptc_specs_get(a->ctl->all->docs.specs, a->view.meta.uuid, a->view.meta.spec_hash, &desc, &ref, &a->err);
+	int rc = ptc_specs_get(a->task.ctl->all->docs.specs, a->view.meta.uuid, a->view.meta.spec_hash, &desc, &ref,
+			       &a->task.err);
 
 	if (rc)
 		return rc;
@@ -116,7 +114,7 @@ static int count_data(struct agree *a, const struct ptc_config *config, struct p
 		uint64_t micro = config->micro_batch ? config->micro_batch : data->micro_batch;
 		char tag[PTC_STATE_NAME_MAX + 1];
 
-		rc = data_tag(data, batch, micro, tag, sizeof tag, &a->err);
+		rc = data_tag(data, batch, micro, tag, sizeof tag, &a->task.err);
 		if (!rc && batch && micro)
 			rc = ptc_state_count(s,
 					     &(struct ptc_state_cursor){
@@ -124,7 +122,7 @@ static int count_data(struct agree *a, const struct ptc_config *config, struct p
 						     .tag = tag,
 						     .position = ptc_ledger_position(&a->ledger, data->name,
 										     a->old_step, a->step, batch) },
-					     &a->err);
+					     &a->task.err);
 	}
 	ptc_specs_release(ref);
 	return rc;
@@ -134,27 +132,27 @@ static int count_data(struct agree *a, const struct ptc_config *config, struct p
 static int collect_state(struct agree *a, struct ptc_state *s)
 {
 	struct ptc_config config;
-	int rc = ptc_config_parse(a->view.to.config, &config, &a->err);
+	int rc = ptc_config_parse(a->view.to.config, &config, &a->task.err);
 
 	for (size_t i = 0; rc == 0 && i < a->ncaptures; i++)
 		for (size_t k = 0; rc == 0 && k < a->captures[i]->n_ranks; k++)
-			rc = ptc_agent_state_add(s, &config, a->captures[i]->ranks[k], &a->err);
+			rc = ptc_agent_state_add(s, &config, a->captures[i]->ranks[k], &a->task.err);
 	if (rc == 0)
-		rc = ptc_rank_states_check(&a->ctl->all->docs, &a->view.meta, s, &a->err);
+		rc = ptc_rank_states_check(&a->task.ctl->all->docs, &a->view.meta, s, &a->task.err);
 	return rc ? rc : count_data(a, &config, s);
 }
 
 /* Before the first commit: where a switch cannot carry what it has to, the ranks go on. */
 static int switch_rank_state(struct agree *a, const struct ptc_state *s, struct ptc_etcd *e)
 {
-	struct ptc_rank_states_ask ask = { .docs = &a->ctl->all->docs,
+	struct ptc_rank_states_ask ask = { .docs = &a->task.ctl->all->docs,
 					   .meta = &a->view.meta,
 					   .from = a->view.to.config,
 					   .to = a->to_config,
 					   .hash = "",
 					   .fence = a->fence };
 
-	return a->to_config ? ptc_rank_states_switch(&ask, s, e, &a->rank_states, &a->err) : 0;
+	return a->to_config ? ptc_rank_states_switch(&ask, s, e, &a->rank_states, &a->task.err) : 0;
 }
 
 static int write_state(struct agree *a, struct ptc_etcd *e)
@@ -171,62 +169,63 @@ static int write_state(struct agree *a, struct ptc_etcd *e)
 									      .tag = s.cursors[i].tag,
 									      .end = s.cursors[i].position });
 	if (rc == 0)
-		rc = ptc_state_doc_encode(&s, &json, &len, &a->err);
+		rc = ptc_state_doc_encode(&s, &json, &len, &a->task.err);
 	if (rc == 0)
-		rc = ptc_quota_document(a->ctl->all->cluster, a->view.meta.uid, len, "rank state", &a->err);
+		rc = ptc_quota_document(a->task.ctl->all->cluster, a->view.meta.uid, len, "rank state", &a->task.err);
 	if (rc == 0)
-		rc = ptc_controller_put_blob(a->view.meta.uuid, a->fence, e, json, len, a->state_hash, &a->err);
+		rc = ptc_controller_put_blob(a->view.meta.uuid, a->fence, e, json, len, a->state_hash, &a->task.err);
 	ptc_free(json);
 	ptc_state_done(&s);
 	return rc;
 }
 
-static void agree_work(void *arg, struct ptc_etcd *e)
+static void agree_merge(void *arg, struct ptc_etcd *e)
 {
 	struct ptc_geometry g;
 	struct agree *a = arg;
 
-	a->status = ptc_view_geometry(a->ctl->all->agent, &a->view, true, &g, &a->err);
-	if (a->status)
+	(void)e;
+	a->task.status = ptc_view_geometry(a->task.ctl->all->agent, &a->view, true, &g, &a->task.err);
+	if (a->task.status)
 		return;
-	a->status = ptc_merge_digests(&a->merge, &g, NULL, 0, &a->items, &a->nitems, &a->err);
+	a->task.status = ptc_merge_digests(&a->merge, &g, NULL, 0, &a->items, &a->nitems, &a->task.err);
 	ptc_geometry_done(&g);
-	if (a->status == 0)
-		a->status = write_state(a, e);
 }
 
-static void agree_done(void *arg)
+static void agree_write(void *arg, struct ptc_etcd *e)
 {
 	struct agree *a = arg;
-	struct ptc_controller *ctl = a->ctl;
 
-	if (!ctl->gone) {
-		if (a->status == 0) {
-			ptc_free(ctl->digests);
-			ctl->digests = a->items;
-			ctl->ndigests = a->nitems;
-			a->items = NULL;
-			ptc_ledger_done(&ctl->cursors);
-			ctl->cursors = a->cursors;
-			a->cursors = (struct ptc_ledger){ 0 };
-			memcpy(ctl->state_hash, a->state_hash, sizeof ctl->state_hash);
-			ctl->rank_states = a->rank_states;
-		}
-		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_AGREED,
-								  .seq = a->seq,
-								  .status = a->status,
-								  .text = a->err.text });
-	}
-	agree_free(a);
+	if (a->task.status == 0)
+		a->task.status = write_state(a, e);
+}
+
+static void agree_adopt(struct ptc_ctl_task *t)
+{
+	struct ptc_controller *ctl = t->ctl;
+	struct agree *a = (struct agree *)t;
+
+	ptc_free(ctl->digests);
+	ctl->digests = a->items;
+	ctl->ndigests = a->nitems;
+	a->items = NULL;
+	ptc_ledger_done(&ctl->cursors);
+	ctl->cursors = a->cursors;
+	a->cursors = (struct ptc_ledger){ 0 };
+	memcpy(ctl->state_hash, a->state_hash, sizeof ctl->state_hash);
+	ctl->rank_states = a->rank_states;
 }
 
 void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq)
 {
-	struct agree *a = ptc_calloc(1, sizeof *a);
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, agree_merge },
+						      { PTC_TASK_ETCD, agree_write },
+						      { 0 } };
+	struct agree *a = ptc_ctl_task_new(ctl, sizeof *a, seq);
 
-	ptc_require(a);
-	a->ctl = ptc_controller_ref(ctl);
-	a->seq = seq;
+	a->task.answer = PTC_EV_AGREED;
+	a->task.adopt = agree_adopt;
+	a->task.release = agree_release;
 	a->fence = ctl->fence;
 	a->step = ctl->capture_step;
 	a->old_step = ctl->view.manifest.step;
@@ -244,14 +243,13 @@ void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq)
 		ctl->pulls[i].capture = NULL;
 	}
 	ptc_pull_results_done(ctl); /* what comes next are other answers */
-	ptc_require(ptc_cluster_run(ctl->all->cluster, agree_work, agree_done, a) == 0);
+	ptc_ctl_task_run(&a->task, steps);
 }
 
 /* ---- LAYOUT ------------------------------------------------------------------------- */
 
 struct layout_task {
-	struct ptc_controller *ctl;
-	uint64_t seq;
+	struct ptc_ctl_task task;
 	int64_t fence;
 	struct ptc_view view; /* from: the old generation, with its state; to: the new one */
 	Ptc__V1__WorkersReply **replies;
@@ -260,36 +258,37 @@ struct layout_task {
 	struct ptc_plan_pool *pool; /* borrows view */
 	char *planned;              /* what was planned before the layout was known; NULL: nothing */
 	char *plan_json;
-	int status;
-	struct ptc_error err;
+	char *document; /* of the layout */
+	size_t len;
 };
 
-static void layout_task_free(struct layout_task *l)
+static void layout_release(struct ptc_ctl_task *t)
 {
+	struct layout_task *l = (struct layout_task *)t;
+
 	for (size_t i = 0; i < l->nreplies; i++)
 		ptc_pb_free(&l->replies[i]->base);
 	ptc_free(l->replies);
 	ptc_free(l->planned);
 	ptc_free(l->plan_json);
 	ptc_plan_pool_free(l->pool);
+	ptc_free(l->document);
 	ptc_view_done(&l->view);
-	ptc_controller_unref(l->ctl);
-	ptc_free(l);
 }
 
 static int merge_layout(struct layout_task *l, struct ptc_declared *ret_declared)
 {
 	struct ptc_declared_merge *m = NULL;
 	struct ptc_config config;
-	int rc = ptc_config_parse(l->view.to.config, &config, &l->err);
+	int rc = ptc_config_parse(l->view.to.config, &config, &l->task.err);
 
 	if (rc == 0)
-		rc = ptc_declared_merge_new(&config, &m, &l->err);
+		rc = ptc_declared_merge_new(&config, &m, &l->task.err);
 	for (size_t i = 0; rc == 0 && i < l->nreplies; i++)
 		for (size_t k = 0; rc == 0 && k < l->replies[i]->n_ranks; k++)
-			rc = ptc_agent_declared_add(m, l->replies[i]->ranks[k], &l->err);
+			rc = ptc_agent_declared_add(m, l->replies[i]->ranks[k], &l->task.err);
 	if (rc == 0)
-		rc = ptc_declared_merge_finish(m, ret_declared, &l->err);
+		rc = ptc_declared_merge_finish(m, ret_declared, &l->task.err);
 	ptc_declared_merge_free(m);
 	return rc;
 }
@@ -301,7 +300,7 @@ static int check_max(struct layout_task *l, const struct ptc_spec *rules, const 
 
 	for (size_t i = 0; rc == 0 && rules->nrules && i < now->ntensors; i++)
 		rc = ptc_rule_check_max(ptc_spec_rule_named(rules, now->tensors[i].name), now->tensors[i].name,
-					now->tensors[i].dtype, &l->err);
+					now->tensors[i].dtype, &l->task.err);
 	return rc;
 }
 
@@ -311,14 +310,15 @@ static int compare_described(struct layout_task *l, const struct ptc_declared *n
 	bool imported = l->view.to_snapshot && !l->view.from.layout_hash[0];
 	const struct ptc_job_desc *desc;
 	void *ref;
-	int rc =
-		ptc_specs_get(l->ctl->all->docs.specs, l->view.meta.uuid, l->view.meta.spec_hash, &desc, &ref, &l->err);
+	int rc = ptc_specs_get(l->task.ctl->all->docs.specs, l->view.meta.uuid, l->view.meta.spec_hash, &desc, &ref,
+			       &l->task.err);
 
 	if (rc)
 		return rc;
 	if (imported)
-		rc = ptc_declared_same(&desc->spec, &now->spec, "the job's ranks", &l->err);
-	rc = rc ? rc : check_max(l, &desc->spec, &now->spec);
+		rc = ptc_declared_same(&desc->spec, &now->spec, "the job's ranks", &l->task.err);
+	if (rc == 0)
+		rc = check_max(l, &desc->spec, &now->spec);
 	ptc_specs_release(ref);
 	return rc;
 }
@@ -334,12 +334,12 @@ static int compare(struct layout_task *l, const struct ptc_declared *now)
 
 	if (rc || l->view.to_snapshot == 0 || !l->view.from.layout_hash[0])
 		return rc;
-	rc = ptc_layouts_get(l->ctl->all->docs.layouts, l->view.meta.uuid, l->view.from.layout_hash, &before, &layout,
-			     &ref, &l->err);
+	rc = ptc_layouts_get(l->task.ctl->all->docs.layouts, l->view.meta.uuid, l->view.from.layout_hash, &before,
+			     &layout, &ref, &l->task.err);
 	if (rc)
 		return rc;
 	snprintf(text, sizeof text, "configuration %.200s", l->view.to.config);
-	rc = ptc_declared_same(&before->spec, &now->spec, text, &l->err);
+	rc = ptc_declared_same(&before->spec, &now->spec, text, &l->task.err);
 	ptc_layouts_release(ref);
 	return rc;
 }
@@ -352,7 +352,7 @@ static int add_document(struct layout_task *l, struct ptc_etcd *e, const char *j
 		(*nops)++;
 		return 0;
 	}
-	return ptc_controller_put_blob(l->view.meta.uuid, l->fence, e, json, len, ret_hash, &l->err);
+	return ptc_controller_put_blob(l->view.meta.uuid, l->fence, e, json, len, ret_hash, &l->task.err);
 }
 
 /* Training waits meanwhile: both in one revision, if that is possible. */
@@ -370,74 +370,76 @@ static int put_documents(struct layout_task *l, struct ptc_etcd *e, const char *
 	memcpy(l->view.to.layout_hash, l->layout_hash, sizeof l->layout_hash);
 	generation = ptc_generation_doc_encode(&l->view.to);
 	if (!generation)
-		return ptc_error_set(&l->err, PTC_ENOMEM, "out of memory for the generation");
+		return ptc_error_set(&l->task.err, PTC_ENOMEM, "out of memory for the generation");
 	rc = add_document(l, e, generation, strlen(generation), l->generation_hash, keys[1], ops, &n);
 	if (rc || n == 0)
 		return rc;
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", l->view.meta.uuid);
 	rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, l->fence }, 1, ops, n, "etcd.blob",
-			  &ok, NULL, &l->err);
+			  &ok, NULL, &l->task.err);
 	if (rc == 0 && !ok)
-		rc = ptc_error_set(&l->err, PTC_EFENCED, "%s is not what it was any more; nothing was written", lock);
+		rc = ptc_error_set(&l->task.err, PTC_EFENCED, "%s changed meanwhile; nothing was written", lock);
 	return rc;
 }
 
-static int write_layout(struct layout_task *l, const struct ptc_declared *d, struct ptc_etcd *e)
-{
-	ptc_auto_free char *json = NULL;
-	size_t len;
-	int rc = ptc_layout_doc_encode(d, &json, &len, &l->err);
-
-	if (rc == 0)
-		rc = ptc_quota_document(l->ctl->all->cluster, l->view.meta.uid, len, "what the ranks declared",
-					&l->err);
-	return rc ? rc : put_documents(l, e, json, len);
-}
-
-static void layout_work(void *arg, struct ptc_etcd *e)
+static void layout_merge(void *arg, struct ptc_etcd *e)
 {
 	struct ptc_declared declared = { 0 };
 	struct layout_task *l = arg;
 
-	l->status = merge_layout(l, &declared);
-	if (l->status)
+	(void)e;
+	l->task.status = merge_layout(l, &declared);
+	if (l->task.status)
 		return;
-	l->status = compare(l, &declared);
-	if (l->status == 0)
-		l->status = write_layout(l, &declared, e);
+	l->task.status = compare(l, &declared);
+	if (l->task.status == 0)
+		l->task.status = ptc_layout_doc_encode(&declared, &l->document, &l->len, &l->task.err);
 	ptc_declared_done(&declared);
-	if (l->status == 0)
-		l->status = ptc_plan_of_layout(l->pool, &l->view, l->planned, &l->plan_json, &l->err);
 }
 
-static void layout_done(void *arg)
+static void layout_write(void *arg, struct ptc_etcd *e)
 {
 	struct layout_task *l = arg;
-	struct ptc_controller *ctl = l->ctl;
 
-	if (!ctl->gone) {
-		if (l->status == 0) {
-			memcpy(ctl->view.to.layout_hash, l->layout_hash, sizeof l->layout_hash);
-			memcpy(ctl->intent.generation_hash, l->generation_hash, sizeof l->generation_hash);
-			ptc_free(ctl->plan_json);
-			ctl->plan_json = l->plan_json;
-			l->plan_json = NULL;
-		}
-		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LAYOUT,
-								  .seq = l->seq,
-								  .status = l->status,
-								  .text = l->err.text });
-	}
-	layout_task_free(l);
+	if (l->task.status == 0)
+		l->task.status = ptc_quota_document(l->task.ctl->all->cluster, l->view.meta.uid, l->len,
+						    "what the ranks declared", &l->task.err);
+	if (l->task.status == 0)
+		l->task.status = put_documents(l, e, l->document, l->len);
+}
+
+static void layout_plan(void *arg, struct ptc_etcd *e)
+{
+	struct layout_task *l = arg;
+
+	(void)e;
+	if (l->task.status == 0)
+		l->task.status = ptc_plan_of_layout(l->pool, &l->view, l->planned, &l->plan_json, &l->task.err);
+}
+
+static void layout_adopt(struct ptc_ctl_task *t)
+{
+	struct ptc_controller *ctl = t->ctl;
+	struct layout_task *l = (struct layout_task *)t;
+
+	memcpy(ctl->view.to.layout_hash, l->layout_hash, sizeof l->layout_hash);
+	memcpy(ctl->intent.generation_hash, l->generation_hash, sizeof l->generation_hash);
+	ptc_free(ctl->plan_json);
+	ctl->plan_json = l->plan_json;
+	l->plan_json = NULL;
 }
 
 void ptc_controller_layout(struct ptc_controller *ctl, uint64_t seq)
 {
-	struct layout_task *l = ptc_calloc(1, sizeof *l);
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, layout_merge },
+						      { PTC_TASK_ETCD, layout_write },
+						      { PTC_TASK_COMPUTE, layout_plan },
+						      { 0 } };
+	struct layout_task *l = ptc_ctl_task_new(ctl, sizeof *l, seq);
 
-	ptc_require(l);
-	l->ctl = ptc_controller_ref(ctl);
-	l->seq = seq;
+	l->task.answer = PTC_EV_LAYOUT;
+	l->task.adopt = layout_adopt;
+	l->task.release = layout_release;
 	l->fence = ctl->fence;
 	l->view = (struct ptc_view){ .meta = ctl->meta,
 				     .to_generation = ctl->intent.to_generation,
@@ -447,6 +449,8 @@ void ptc_controller_layout(struct ptc_controller *ctl, uint64_t seq)
 		l->view.from_generation = ctl->intent.from_generation;
 		l->view.from_snapshot = ctl->intent.to_snapshot;
 		ptc_require(ptc_generation_doc_copy(&ctl->view.from, &l->view.from) == 0);
+		if (!ctl->intent.run_from)
+			ptc_require(ptc_copies_doc_copy(&ctl->view.copies, &l->view.copies) == 0);
 	}
 	ptc_require(ptc_view_nodes(&l->view) == 0);
 	l->pool = ptc_plan_pool_new(ctl->all, &l->view);
@@ -460,7 +464,7 @@ void ptc_controller_layout(struct ptc_controller *ctl, uint64_t seq)
 		ctl->pulls[i].layout = NULL;
 	}
 	ptc_pull_results_done(ctl);
-	ptc_require(ptc_cluster_run(ctl->all->cluster, layout_work, layout_done, l) == 0);
+	ptc_ctl_task_run(&l->task, steps);
 }
 
 /* ---- worker events -------------------------------------------------------------------------- */
@@ -488,8 +492,9 @@ static const struct ptc_worker_view *newest(const struct ptc_controller *ctl, co
 	return best;
 }
 
-/* Whether the switch under way waits, or may wait, for ranks of this incarnation: others do for one that has failed, and STOP and BUILD
- * have no deadline of ours. Where a node is asked for the failed rank itself (CAPTURE), its answer says so. */
+/* Whether the switch under way waits, or may wait, for ranks of this incarnation: others do for one that has failed,
+ * and STOP and BUILD have no deadline of ours. Where a node is asked for the failed rank itself (CAPTURE), its answer
+ * says so. */
 static bool awaited(const struct ptc_controller *ctl, const struct ptc_worker_doc *w)
 {
 	const struct ptc_intent_doc *in = &ctl->intent;
@@ -531,10 +536,13 @@ static void abort_for_failed(struct ptc_controller *ctl, const struct ptc_job_vi
 	}
 }
 
-/* After a switch that came to nothing. A failed rank has made it so perhaps: only a halt that failed itself is waited after.
- * Or a request waits for its turn, which snapshots in close order would not leave it. The tick comes back to it. */
+/* After a switch that came to nothing. A failed rank has made it so perhaps: only a halt that failed itself is waited
+ * after. Or a request waits for its turn, which snapshots in close order would not leave it. The tick comes back to it.
+ */
 static bool too_early(const struct ptc_controller *ctl, const struct ptc_worker_view *w)
 {
+	if (w->doc.state != PTC_WORKER_FAILED && ptc_recovery_holds(ctl))
+		return true;
 	/* Ranks wait at a due step, so another one than that which failed is not put off. */
 	if (w->doc.state == PTC_WORKER_DUE)
 		return ptc_sys_now_ns() < ctl->yield_until_ns ||
@@ -547,7 +555,7 @@ static bool too_early(const struct ptc_controller *ctl, const struct ptc_worker_
 void ptc_controller_event(struct ptc_controller *ctl)
 {
 	struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid);
-	struct ptc_switch_request r = { .kind = PTC_SWITCH_SNAPSHOT, .run_from = true };
+	struct ptc_switch_request r;
 	struct ptc_error err = PTC_ERROR_INIT;
 	const struct ptc_worker_view *w;
 
@@ -558,10 +566,8 @@ void ptc_controller_event(struct ptc_controller *ctl)
 	w = newest(ctl, j);
 	if (!w || too_early(ctl, w))
 		return;
-	ptc_sys_random(&r.id, sizeof r.id, NULL);
-	r.id = (r.id & PTC_ID_MASK) | 1;
-	r.base_generation = ctl->record.generation;
-	r.base_snapshot = ctl->record.snapshot;
+	ptc_controller_request(ctl, PTC_SWITCH_SNAPSHOT, &r);
+	r.run_from = true;
 	r.stop = w->doc.step;
 	r.run_to = w->doc.state == PTC_WORKER_DUE;
 	r.end = PTC_RUN_FAILED;
@@ -574,7 +580,8 @@ void ptc_controller_event(struct ptc_controller *ctl)
 		ctl->due_step = w->doc.step;
 	}
 	if (w->doc.state == PTC_WORKER_FAILED) {
-		r.kind = PTC_SWITCH_HALT;
+		if (!ptc_recovery_judges(ctl, w, &r))
+			return;
 		ptc_event(ctl->all->cluster, ctl->uuid, "failed", "node %s: %s", w->node, w->doc.text);
 	}
 	if (ctl->submit(ctl, &r, &err) == 0)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls of a controller to nodes (itself included: one path for all).
  *
- * Happy path: short ones (Seal, Prepare, Start, Arm, Finish) are asynchronous
- * unary calls whose answer comes back on the loop; those that last (Pull and
- * Capture move bytes, Stop, End and Build wait for ranks) are streams on a
- * thread of their own, which posts what it has learned.
+ * Happy path: all are asynchronous, and their answer comes back on the loop:
+ * short ones (Seal, Prepare, Start, Arm, Finish) have one message; those that
+ * last (Pull and Capture move bytes, Stop, End and Build wait for ranks) have a
+ * stream of them, which the rpc client's thread decodes.
+ *
  * Failure modes: every failure becomes a REPLY with its status; the core
  * decides. A node that cannot be reached is suspected: it is asked once more
  * (Stat, one second), and when that fails too its lease is revoked, so that
@@ -19,13 +20,15 @@
 
 #include "ptc.pb-c.h"
 
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #define CONTROL_TIMEOUT_MS 60000
-#define START_TIMEOUT_MS   (PTC_RUN_BOUNDARY_MAX_MS + CONTROL_TIMEOUT_MS) /* the node keeps to the job's build_timeout */
-#define PROBE_TIMEOUT_MS   1000
+#define START_TIMEOUT_MS                                                                                               \
+	(PTC_RUN_BOUNDARY_MAX_MS + CONTROL_TIMEOUT_MS) /* the node keeps to the job's build_timeout                    \
+							*/
+#define PROBE_TIMEOUT_MS 1000
 
 struct call {
 	struct ptc_controller *ctl;
@@ -74,12 +77,12 @@ static void probed(void *arg, int status, const struct ptc_error *err, const voi
 		return;
 	}
 	ptc_warn("node", "node=%s does not answer (%s); revoking its lease", p->name, err->text);
-	if (ptc_cluster_run(p->all->cluster, revoke, probe_free, p) != 0)
+	if (ptc_cluster_run(p->all->cluster, "revoke", revoke, probe_free, p) != 0)
 		probe_free(p);
 }
 
 /* lease: the one the node had when the request that failed was sent; a newer one belongs to a newer life. */
-static void suspect(struct ptc_controller *ctl, uint32_t node, int64_t lease)
+void ptc_controller_suspect(struct ptc_controller *ctl, uint32_t node, int64_t lease)
 {
 	struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, node);
 	Ptc__V1__ListRequest req = PTC__V1__LIST_REQUEST__INIT;
@@ -121,8 +124,8 @@ static int check_plan(struct call *c, const void *data, size_t len, struct ptc_e
 		snprintf(ctl->plan_hash, sizeof ctl->plan_hash, "%s", r->plan_hash);
 	else if (strcmp(ctl->plan_hash, r->plan_hash) != 0)
 		rc = ptc_error_set(err, PTC_EINTERNAL,
-				   "it computed plan %s, others %s: do all nodes run the same version?", r->plan_hash,
-				   ctl->plan_hash);
+				   "it computed plan %s, other nodes %s: do all nodes run the same version?",
+				   r->plan_hash, ctl->plan_hash);
 	ptc_pb_free(&r->base);
 	return rc;
 }
@@ -163,7 +166,7 @@ static void answer(struct call *c, int status, const struct ptc_error *err, cons
 		snprintf(text, sizeof text, "node %s: %s", ptc_cluster_node(c->ctl->all->cluster, c->node)->doc.name,
 			 err->text);
 	if (status == PTC_EPEER && !c->ctl->gone)
-		suspect(c->ctl, c->node, c->lease);
+		ptc_controller_suspect(c->ctl, c->node, c->lease);
 	if (status && c->op == PTC_OP_FINISH &&
 	    !c->ctl->gone) /* the core tries again while it is idle, and tells nobody */
 		ptc_warn("job", "job=%s finish: %s", c->ctl->meta.name, text);
@@ -235,7 +238,8 @@ static int encode_prepare(Ptc__V1__SwitchInfo *info, bool dry_run, void **data, 
 	return ptc_pb_encode(&req.base, data, len, err);
 }
 
-/* The record's generation, for FINISH: what runs, from which snapshot. Borrows everything, and is borrowed by the message. */
+/* The record's generation, for FINISH: what runs, from which snapshot. Borrows everything, and is borrowed by the
+ * message. */
 static void finish_view(struct ptc_controller *ctl, const struct ptc_job_update *up, struct ptc_view *ret_view)
 {
 	*ret_view = ctl->view;
@@ -243,25 +247,60 @@ static void finish_view(struct ptc_controller *ctl, const struct ptc_job_update 
 	ret_view->fence = ctl->fence;
 	ret_view->seq = up->seq;
 	ret_view->to_generation = 0;
+	ret_view->copies = (struct ptc_copies_doc){ 0 };
+}
+
+/* Tables that stay: the record's, and those that have copies. */
+struct keep {
+	Ptc__V1__TableKey **list, *keys;
+	size_t n;
+};
+
+static void keep_add(void *arg, uint64_t generation, uint64_t snapshot)
+{
+	struct keep *k = arg;
+
+	ptc__v1__table_key__init(&k->keys[k->n]);
+	k->keys[k->n].generation = generation;
+	k->keys[k->n].snapshot = snapshot;
+	k->list[k->n] = &k->keys[k->n];
+	k->n++;
+}
+
+/* Room for `more` besides what the document of copies names on that node. */
+static void keep_init(struct keep *k, const struct ptc_controller *ctl, uint32_t node, size_t more)
+{
+	const size_t most = ctl->copies.nkeepers + ctl->copies.nold + more;
+
+	*k = (struct keep){ ptc_calloc(most, sizeof *k->list), ptc_calloc(most, sizeof *k->keys), 0 };
+	ptc_require(k->list && k->keys);
+	ptc_copies_tables(&ctl->copies, ptc_cluster_node(ctl->all->cluster, node)->doc.name, keep_add, k);
+}
+
+static void keep_done(struct keep *k)
+{
+	ptc_free(k->list);
+	ptc_free(k->keys);
 }
 
 static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,
 			 struct ptc_error *err)
 {
 	Ptc__V1__FinishRequest req = PTC__V1__FINISH_REQUEST__INIT;
-	Ptc__V1__TableKey keep = PTC__V1__TABLE_KEY__INIT, *list = &keep;
+	struct keep keep;
 	struct ptc_info info = { NULL, NULL };
 	struct ptc_view v;
 	int rc = 0;
 
-	keep.generation = up->keep_generation;
-	keep.snapshot = up->keep_snapshot;
+	keep_init(&keep, ctl, up->node, 1);
+	if (up->has_keep && up->keep_snapshot) /* snapshot 0: ranks run that have not made one */
+		keep_add(&keep, up->keep_generation, up->keep_snapshot);
 	req.version = PTC_WIRE_VERSION;
 	req.uuid = ctl->uuid;
 	req.fence = ctl->fence;
 	req.seq = up->seq;
-	req.n_keep = up->has_keep && up->keep_snapshot; /* snapshot 0: ranks run that have not made one */
-	req.keep = &list;
+	req.n_keep = keep.n;
+	req.keep = keep.list;
 	req.live = up->has_keep && ctl->has_record && ctl->record.run == PTC_RUN_LIVE;
 	if (req.live) {
 		finish_view(ctl, up, &v);
@@ -273,6 +312,7 @@ static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update
 	if (rc == 0)
 		rc = ptc_pb_encode(&req.base, data, len, err);
 	ptc_info_done(&info);
+	keep_done(&keep);
 	return rc;
 }
 
@@ -296,8 +336,8 @@ static int encode_workers(struct ptc_controller *ctl, const struct ptc_job_updat
 			  void **data, size_t *len, struct ptc_error *err)
 {
 	Ptc__V1__WorkersRequest req = PTC__V1__WORKERS_REQUEST__INIT;
-	Ptc__V1__TableKey sealed = PTC__V1__TABLE_KEY__INIT, next = PTC__V1__TABLE_KEY__INIT,
-			  *keep[2] = { &sealed, &next };
+	struct keep keep;
+	int rc;
 
 	req.version = PTC_WIRE_VERSION;
 	req.info = info;
@@ -308,14 +348,14 @@ static int encode_workers(struct ptc_controller *ctl, const struct ptc_job_updat
 	req.has_state = ctl->intent.to_snapshot > 0;
 	if (req.has_state) /* Build comes after the first commit: the snapshot's, or what rules make of that */
 		req.state_hash = ctl->rank_states.hash[0] ? ctl->rank_states.hash : ctl->view.manifest.state_hash;
-	sealed.generation = ctl->intent.from_generation;
-	next.generation = ctl->intent.to_generation;
-	sealed.snapshot = next.snapshot = ctl->intent.to_snapshot;
-	req.n_keep = up->op == PTC_OP_END
-			     ? 2
-			     : 0; /* what is older than the first commit's snapshot is not needed any more */
-	req.keep = keep;
-	return ptc_pb_encode(&req.base, data, len, err);
+	keep_init(&keep, ctl, up->node, 2);
+	keep_add(&keep, ctl->intent.from_generation, ctl->intent.to_snapshot);
+	keep_add(&keep, ctl->intent.to_generation, ctl->intent.to_snapshot);
+	req.n_keep = up->op == PTC_OP_END ? keep.n : 0; /* what is older than the first commit's snapshot may go */
+	req.keep = keep.list;
+	rc = ptc_pb_encode(&req.base, data, len, err);
+	keep_done(&keep);
+	return rc;
 }
 
 static int encode_pull(struct ptc_controller *ctl, Ptc__V1__SwitchInfo *info, void **data, size_t *len,
@@ -329,15 +369,15 @@ static int encode_pull(struct ptc_controller *ctl, Ptc__V1__SwitchInfo *info, vo
 	return ptc_pb_encode(&req.base, data, len, err);
 }
 
-static int encode(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,
-		  struct ptc_error *err)
+static int encode_of(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,
+		     struct ptc_error *err)
 {
 	struct ptc_view *v = &ctl->view;
 	struct ptc_info info;
 	int rc;
 
 	if (ptc_view_locate(v, ctl->all->cluster) != 0)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (up->op == PTC_OP_FINISH)
 		return encode_finish(ctl, up, data, len, err);
 	v->fence = ctl->fence;
@@ -366,7 +406,24 @@ static int encode(struct ptc_controller *ctl, const struct ptc_job_update *up, v
 	return rc;
 }
 
-/* ---- calls that stream: Pull and Capture (progress, then digests), Stop, End and Build (signs of life, then one answer) -- */
+/* Of ranks that run the bytes are others by now than those that there are copies of. */
+static int encode(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,
+		  struct ptc_error *err)
+{
+	const struct ptc_copies_doc none = { 0 }, copies = ctl->view.copies;
+	bool without = ctl->intent.run_from && up->op != PTC_OP_FINISH;
+	int rc;
+
+	if (without)
+		ctl->view.copies = none;
+	rc = encode_of(ctl, up, data, len, err);
+	if (without)
+		ctl->view.copies = copies;
+	return rc;
+}
+
+/* ---- calls that stream: Pull and Capture (progress, then digests), Stop, End and Build (signs of life, then one
+ * answer) -- */
 
 static const struct {
 	const char *path;
@@ -388,59 +445,32 @@ static const struct {
 
 struct ptc_pull {
 	struct call *call;
-	struct ptc_rpc_channel *channel;
-	void *data;
-	size_t len;
+	struct ptc_rpc_async *rpc;
 	atomic_uint_least64_t done, total;
-	atomic_bool cancelled;
-	pthread_mutex_t lock;
-	struct ptc_rpc_stream *stream; /* guarded by lock */
+	bool cancelled; /* [loop] */
+	/* the rpc client's thread, until the call has ended; then the loop */
 	struct ptc_pull_result result;
-	int status;
-	struct ptc_error err;
+	bool finished; /* the last message has come: nothing after it counts */
 	struct ptc_pull *next;
 };
 
-static pthread_mutex_t pulls_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t pulls_none = PTHREAD_COND_INITIALIZER;
-static size_t pulls_running;
-
-static void pulls_count(int by)
-{
-	pthread_mutex_lock(&pulls_lock);
-	pulls_running += (size_t)(ssize_t)by;
-	if (pulls_running == 0)
-		pthread_cond_broadcast(&pulls_none);
-	pthread_mutex_unlock(&pulls_lock);
-}
-
-void ptc_pulls_wait(void)
-{
-	pthread_mutex_lock(&pulls_lock);
-	while (pulls_running)
-		pthread_cond_wait(&pulls_none, &pulls_lock);
-	pthread_mutex_unlock(&pulls_lock);
-}
-
 static void pull_free(struct ptc_pull *p)
 {
-	pthread_mutex_destroy(&p->lock);
 	ptc_pull_result_done(&p->result);
-	ptc_free(p->data);
 	ptc_free(p);
 }
 
-static int take_result(struct ptc_pull *p, const Ptc__V1__PullReply *r)
+static int take_result(struct ptc_pull *p, const Ptc__V1__PullReply *r, struct ptc_error *err)
 {
 	struct ptc_pull_result *res = &p->result;
 
 	if (r->n_need_index != r->n_digests)
-		return ptc_error_set(&p->err, PTC_EPEER, "pull reply with %zu places and %zu digests", r->n_need_index,
-				     r->n_digests);
+		return ptc_error_set(err, PTC_EPEER, "the node answered with %zu places and %zu digests",
+				     r->n_need_index, r->n_digests);
 	res->need_index = ptc_reallocarray(NULL, r->n_digests, sizeof *res->need_index);
 	res->digests = ptc_reallocarray(NULL, r->n_digests, sizeof *res->digests);
 	if (!res->need_index || !res->digests)
-		return ptc_error_set(&p->err, PTC_ENOMEM, "out of memory for %zu digests", r->n_digests);
+		return ptc_error_set(err, PTC_ENOMEM, "out of memory for %zu digests", r->n_digests);
 	res->n = r->n_digests;
 	for (size_t i = 0; i < res->n; i++) {
 		res->need_index[i] = r->need_index[i];
@@ -453,9 +483,9 @@ static int take_result(struct ptc_pull *p, const Ptc__V1__PullReply *r)
 }
 
 /* The last of Pull and Capture. */
-static int pull_finished(struct ptc_pull *p, Ptc__V1__PullReply *r, bool *ret_taken)
+static int pull_finished(struct ptc_pull *p, Ptc__V1__PullReply *r, bool *ret_taken, struct ptc_error *err)
 {
-	int rc = take_result(p, r);
+	int rc = take_result(p, r, err);
 
 	if (rc == 0 && p->call->op == PTC_OP_CAPTURE) {
 		p->result.capture = r;
@@ -464,22 +494,23 @@ static int pull_finished(struct ptc_pull *p, Ptc__V1__PullReply *r, bool *ret_ta
 	return rc;
 }
 
-static int pull_message(struct ptc_pull *p, struct ptc_rpc_message *m, bool *ret_finished)
+/* The rpc client's thread. */
+static int pull_message(void *arg, struct ptc_rpc_message *m, struct ptc_error *err)
 {
+	struct ptc_pull *p = arg;
 	bool pull = methods[p->call->op].reply == &ptc__v1__pull_reply__descriptor, taken = false;
 	ProtobufCMessage *msg;
-	int rc = ptc_pb_message(m, methods[p->call->op].reply, &msg, &p->err);
+	int rc = p->finished ? 0 : ptc_pb_message(m, methods[p->call->op].reply, &msg, err);
 
-	ptc_rpc_message_done(m);
-	if (rc)
+	if (rc || p->finished)
 		return rc;
 	if (pull) {
 		Ptc__V1__PullReply *r = (Ptc__V1__PullReply *)msg;
 
 		atomic_store(&p->done, r->bytes_done);
 		atomic_store(&p->total, r->bytes_total);
-		*ret_finished = r->finished;
-		rc = r->finished ? pull_finished(p, r, &taken) : 0;
+		rc = r->finished ? pull_finished(p, r, &taken, err) : 0;
+		p->finished = r->finished && rc == 0;
 	} else { /* the last one counts */
 		if (p->result.layout)
 			ptc_pb_free(&p->result.layout->base);
@@ -491,60 +522,17 @@ static int pull_message(struct ptc_pull *p, struct ptc_rpc_message *m, bool *ret
 	return rc;
 }
 
-static int pull_receive(struct ptc_pull *p, bool *ret_finished)
-{
-	struct ptc_rpc_message *m;
-	int rc = ptc_rpc_stream_recv(p->stream, &m, &p->err);
-
-	if (rc == 0 && !m) {
-		rc = ptc_rpc_stream_finish(p->stream, &p->err);
-		*ret_finished = p->result.layout != NULL;
-		if (rc == 0 && !*ret_finished)
-			rc = ptc_error_set(&p->err, PTC_EPEER, "%s ended without an answer", methods[p->call->op].path);
-		return rc;
-	}
-	return rc ? rc : pull_message(p, m, ret_finished);
-}
-
-static int pull_run(struct ptc_pull *p)
-{
-	struct ptc_rpc_stream *s = NULL;
-	bool finished = false;
-	int rc = ptc_rpc_stream_open(p->channel, methods[p->call->op].path, 0, NULL, 0, &s, &p->err);
-
-	if (rc)
-		return rc;
-	pthread_mutex_lock(&p->lock);
-	p->stream = s;
-	pthread_mutex_unlock(&p->lock);
-	if (atomic_load(&p->cancelled))
-		ptc_rpc_stream_cancel(s);
-	rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = p->data, .len = p->len }, 1, &p->err);
-	if (rc == 0)
-		rc = ptc_rpc_stream_half_close(s, &p->err);
-	while (rc == 0 && !finished)
-		rc = pull_receive(p, &finished);
-	pthread_mutex_lock(&p->lock);
-	p->stream = NULL;
-	pthread_mutex_unlock(&p->lock);
-	ptc_rpc_stream_free(s);
-	return rc;
-}
-
 /* One result per node: a call that was sent again counts once. */
-static void keep_result(struct ptc_controller *ctl, struct ptc_pull *p)
+static int keep_result(struct ptc_controller *ctl, struct ptc_pull *p, struct ptc_error *err)
 {
 	struct ptc_pull_result *pulls;
 
 	/* of an attempt that is over: the core has sent the next one, or none */
-	if (p->call->op == PTC_OP_STOP || p->call->op == PTC_OP_END || atomic_load(&p->cancelled))
-		return;
-	pulls = ptc_reallocarray(ctl->pulls, ctl->npulls + 1, sizeof *pulls);
-	if (!pulls) {
-		p->status = ptc_error_set(&p->err, PTC_ENOMEM, "out of memory");
-		return;
-	}
-	ctl->pulls = pulls;
+	if (p->call->op == PTC_OP_STOP || p->call->op == PTC_OP_END || p->cancelled)
+		return 0;
+	if (!PTC_MORE(ctl->pulls, ctl->npulls))
+		return ptc_nomem(err);
+	pulls = ctl->pulls;
 	for (size_t i = 0; i < ctl->npulls; i++)
 		if (pulls[i].node == p->call->node) {
 			ptc_pull_result_done(&pulls[i]);
@@ -553,66 +541,52 @@ static void keep_result(struct ptc_controller *ctl, struct ptc_pull *p)
 	p->result.node = p->call->node;
 	pulls[ctl->npulls++] = p->result;
 	memset(&p->result, 0, sizeof p->result);
+	return 0;
 }
 
-static void pull_ended(void *arg)
+/* A stream that brought all of its answer has succeeded, however it ended. */
+static int pull_status(struct ptc_pull *p, int status, const struct ptc_error *why, struct ptc_error *err)
+{
+	if (p->finished || (status == 0 && p->result.layout))
+		return 0;
+	return status ? ptc_error_set(err, status, "%s", why->text)
+		      : ptc_error_set(err, PTC_EPEER, "%s ended without an answer", methods[p->call->op].path);
+}
+
+static void pull_ended(void *arg, int status, const struct ptc_error *why, const void *data, size_t len)
 {
 	struct ptc_pull *p = arg, **at;
 	struct ptc_controller *ctl = p->call->ctl;
-	const Ptc__V1__WorkersReply *r = p->call->op == PTC_OP_STOP && p->status == 0 ? p->result.layout : NULL;
+	struct ptc_error err = PTC_ERROR_INIT;
+	const Ptc__V1__WorkersReply *r;
+
+	status = pull_status(p, status, why, &err);
+	r = p->call->op == PTC_OP_STOP && status == 0 ? p->result.layout : NULL;
 
 	for (at = &ctl->running; *at && *at != p;)
 		at = &(*at)->next;
 	if (*at)
 		*at = p->next;
-	if (p->status == 0 && !ctl->gone)
-		keep_result(ctl, p);
-	answer(p->call, p->status, &p->err, NULL, 0, r && r->passed ? r->why : NULL);
+	if (status == 0 && !ctl->gone)
+		status = keep_result(ctl, p, &err);
+	answer(p->call, status, &err, NULL, 0, r && r->passed ? r->why : NULL);
 	pull_free(p);
 }
 
-static void *pull_main(void *arg)
-{
-	struct ptc_pull *p = arg;
-
-	p->status = pull_run(p);
-	/* refused only when the loop has stopped for good: then the process is going down and nobody reads p */
-	ptc_loop_post(p->call->ctl->all->loop, pull_ended, p);
-	pulls_count(-1);
-	return NULL;
-}
-
-static void pull_start(struct call *c, struct ptc_rpc_channel *channel, void *data, size_t len)
+static void pull_start(struct call *c, struct ptc_rpc_channel *channel, const void *data, size_t len)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_pull *p = ptc_calloc(1, sizeof *p);
-	pthread_attr_t attr;
-	pthread_t thread;
-	int rc;
 
 	if (!p) {
-		ptc_free(data);
-		fail_later(c, ptc_error_set(&err, PTC_ENOMEM, "out of memory"), &err);
+		fail_later(c, ptc_nomem(&err), &err);
 		return;
 	}
 	p->call = c;
-	p->channel = channel;
-	p->data = data;
-	p->len = len;
-	pthread_mutex_init(&p->lock, NULL);
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	pulls_count(1);
-	rc = pthread_create(&thread, &attr, pull_main, p);
-	pthread_attr_destroy(&attr);
-	if (rc) {
-		pulls_count(-1);
-		pull_free(p);
-		fail_later(c, ptc_error_set(&err, PTC_ENOMEM, "cannot start a thread"), &err);
-		return;
-	}
 	p->next = c->ctl->running;
 	c->ctl->running = p;
+	p->rpc = ptc_rpc_stream_async(c->ctl->all->client, channel, methods[c->op].path, data, len, pull_message,
+				      pull_ended, p);
 }
 
 void ptc_controller_cancel(struct ptc_controller *ctl, uint64_t seq)
@@ -620,11 +594,8 @@ void ptc_controller_cancel(struct ptc_controller *ctl, uint64_t seq)
 	for (struct ptc_pull *p = ctl->running; p; p = p->next) {
 		if (seq && p->call->seq != seq)
 			continue;
-		atomic_store(&p->cancelled, true);
-		pthread_mutex_lock(&p->lock);
-		if (p->stream)
-			ptc_rpc_stream_cancel(p->stream);
-		pthread_mutex_unlock(&p->lock);
+		p->cancelled = true;
+		ptc_rpc_async_cancel(p->rpc);
 	}
 }
 
@@ -676,13 +647,12 @@ void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update
 	if (rc) {
 		fail_later(c, rc, &err);
 	} else if (up->op == PTC_OP_CHECK && !layout_known(ctl)) {
-		ptc_free(data);
 		fail_later(c, 0, &err); /* what the ranks will hold is known when they have built it */
 	} else if (methods[up->op].reply) {
 		pull_start(c, channel, data, len);
 	} else {
 		ptc_rpc_unary_async(ctl->all->client, channel, methods[up->op].path, data, len,
 				    methods[up->op].timeout_ms, answered, c);
-		ptc_free(data);
 	}
+	ptc_free(data);
 }

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A controller in memory: counted, freed with its last reference, with all that belongs to its switch. What every other file of
- * the controller stands on; it calls none of them but the watcher. Loop thread. Failure modes: memory, where a function says so. */
+/* A controller in memory: counted, freed with its last reference, with all that belongs to its switch. What every other
+ * file of the controller stands on; it calls none of them but the watcher. Loop thread. Failure modes: memory, where a
+ * function says so. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
+#include "base/sys/sys.h"
+#include "base/check.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
@@ -77,11 +80,47 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 		return;
 	ptc_controller_switch_done(ctl);
 	ptc_view_done(&ctl->view);
+	ptc_copies_doc_done(&ctl->copies);
+	if (ctl->keeper_free)
+		ctl->keeper_free(ctl->keeper);
 	ptc_job_free(ctl->core);
 	ptc_free(ctl->known);
 	uv_close((uv_handle_t *)ctl->timer, timer_closed);
 	uv_close((uv_handle_t *)ctl->retry, timer_closed);
 	ptc_free(ctl);
+}
+
+void *ptc_ctl_task_new(struct ptc_controller *ctl, size_t size, uint64_t seq)
+{
+	struct ptc_ctl_task *t = ptc_calloc(1, size);
+
+	ptc_require(t);
+	t->ctl = ptc_controller_ref(ctl);
+	t->seq = seq;
+	return t;
+}
+
+static void task_done(void *arg)
+{
+	struct ptc_ctl_task *t = arg;
+	struct ptc_controller *ctl = t->ctl;
+
+	if (!ctl->gone) {
+		if (t->status == 0)
+			t->adopt(t);
+		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = t->answer,
+								  .seq = t->seq,
+								  .status = t->status,
+								  .text = t->err.text });
+	}
+	t->release(t);
+	ptc_free(t);
+	ptc_controller_unref(ctl);
+}
+
+void ptc_ctl_task_run(struct ptc_ctl_task *t, const struct ptc_task_step *steps)
+{
+	ptc_require(ptc_cluster_steps(t->ctl->all->cluster, t->ctl->uuid, steps, task_done, t) == 0);
 }
 
 bool ptc_controller_idle(const struct ptc_controller *ctl)
@@ -101,9 +140,36 @@ uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_ge
 	return v;
 }
 
+uint32_t *ptc_controller_placed(struct ptc_controller *ctl, const struct ptc_intent_doc *intent, uint32_t *ret_n)
+{
+	const struct ptc_generation_doc *g = &ctl->view.from;
+	uint32_t *v = ptc_controller_numbers(ctl, g), n = 0;
+
+	for (size_t i = 0; v && i < g->nnodes; i++)
+		if (ptc_manifest_placed(&ctl->view.manifest, g->nodes[i]) &&
+		    !(intent && ptc_intent_without(intent, g->nodes[i])))
+			v[n++] = v[i];
+	*ret_n = n;
+	return v;
+}
+
 const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl)
 {
 	bool rolled = ctl->view.to.world && ctl->record.generation == ctl->intent.to_generation;
 
 	return rolled ? &ctl->view.to : &ctl->view.from;
+}
+
+void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_kind kind, struct ptc_switch_request *ret)
+{
+	*ret = (struct ptc_switch_request){ .kind = kind,
+					    .base_generation = ctl->record.generation,
+					    .base_snapshot = ctl->record.snapshot };
+	ptc_sys_random(&ret->id, sizeof ret->id, NULL);
+	ret->id = (ret->id & PTC_ID_MASK) | 1;
+}
+
+const char *ptc_controller_waits(const struct ptc_controller *ctl)
+{
+	return ctl->recovery.waits;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The controller's durable steps. Each is a task of its own that carries
- * copies of all it needs to the coordination thread and its outcome back.
+/* The controller's durable steps. Each is a task of the job's lane that carries
+ * copies of all it needs, and its outcome back to the loop; what is long is
+ * encoded and compared on the pool that computes.
  *
  * Happy path: blobs that are too long for it first (content-addressed, so
  * writing them twice is harmless), then one Txn, with the others, that compares the lock's create_revision (we are
@@ -13,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/fault.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
 
@@ -33,8 +35,10 @@ struct txn {
 	struct ptc_intent_doc intent;
 	struct ptc_record_doc record;
 	struct ptc_manifest_doc manifest; /* shares nothing with the controller */
+	char *manifest_json;              /* of a commit */
 	char *generation_json;
 	bool new_incarnation;
+	bool too_many; /* nodes were left out for the intent to name */
 	/* INTENT of a job whose ranks do not run: what they carry is known */
 	struct ptc_meta_doc meta;
 	char state_hash[PTC_HASH_HEX], *from_config, *to_config;
@@ -53,6 +57,7 @@ struct txn {
 static void txn_free(struct txn *t)
 {
 	ptc_manifest_doc_done(&t->manifest);
+	ptc_free(t->manifest_json);
 	ptc_free(t->generation_json);
 	ptc_free(t->from_config);
 	ptc_free(t->to_config);
@@ -61,7 +66,7 @@ static void txn_free(struct txn *t)
 	ptc_free(t);
 }
 
-/* ---- on the coordination thread ------------------------------------------------- */
+/* ---- in the job's lane ---------------------------------------------------------- */
 
 int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,
 			    char ret_hash[PTC_HASH_HEX], struct ptc_error *err)
@@ -132,7 +137,10 @@ static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 	struct ptc_etcd_op ops[2] = { { 0 } };
 	char key[96], *json;
 	size_t n = 0;
-	int rc = generation.json ? name_blob(t, e, &generation, t->intent.generation_hash, err) : 0;
+	int rc = t->too_many       ? ptc_error_set(err, PTC_ELIMIT,
+						   "too many nodes are lost for one switch to go on without them")
+		 : generation.json ? name_blob(t, e, &generation, t->intent.generation_hash, err)
+				   : 0;
 
 	if (rc == 0 && t->to_config)
 		rc = switch_rank_states(t, e, err);
@@ -140,7 +148,7 @@ static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 		return rc;
 	json = ptc_intent_doc_encode(&t->intent);
 	if (!json)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the intent");
+		return ptc_nomem(err);
 	snprintf(key, sizeof key, "/ptc/jobs/%s/intent", t->uuid);
 	ops[n++] = (struct ptc_etcd_op){ .key = key, .value = json, .len = strlen(json) };
 	if (generation.op.key)
@@ -160,7 +168,7 @@ static int put_record(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_o
 	int rc;
 
 	if (!json)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the record");
+		return ptc_nomem(err);
 	ptc_require(strlen(json) <= PTC_RECORD_MAX_BYTES);
 	snprintf(record, sizeof record, "/ptc/jobs/%s/record", t->uuid);
 	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
@@ -177,16 +185,15 @@ static int put_record(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_o
 static int do_commit(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
 	bool first = t->kind == PTC_TXN_COMMIT1;
-	struct named manifest = { .json = ptc_manifest_doc_encode(&t->manifest) };
+	struct named manifest = { .json = t->manifest_json };
 	int rc;
 
 	if (!manifest.json)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the manifest");
+		return ptc_nomem(err);
 	rc = name_blob(t, e, &manifest, t->record.manifest_hash, err);
 	if (rc == 0)
 		rc = put_record(t, e, &manifest.op, !first || t->intent.kind == PTC_SWITCH_SNAPSHOT,
 				first ? "etcd.commit1" : "etcd.commit2", err);
-	ptc_free(manifest.json);
 	return rc;
 }
 
@@ -207,12 +214,22 @@ static int do_clear(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 	if (t->new_incarnation) {
 		json = ptc_record_doc_encode(&t->record);
 		if (!json)
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory for the record");
+			return ptc_nomem(err);
 		ops[n++] = (struct ptc_etcd_op){ .key = record, .value = json, .len = strlen(json) };
 	}
 	rc = run_txn(t, e, ops, n, "etcd.clear", err);
 	ptc_free(json);
 	return rc;
+}
+
+/* Of a large model it has megabytes. */
+static void txn_encode(void *arg, struct ptc_etcd *e)
+{
+	struct txn *t = arg;
+
+	(void)e;
+	if (t->kind == PTC_TXN_COMMIT1 || t->kind == PTC_TXN_COMMIT2)
+		t->manifest_json = ptc_manifest_doc_encode(&t->manifest);
 }
 
 static void txn_work(void *arg, struct ptc_etcd *e)
@@ -240,6 +257,7 @@ static void txn_work(void *arg, struct ptc_etcd *e)
 
 static void adopt_record(struct ptc_controller *ctl, const struct txn *t)
 {
+	ptc_recovery_saw(ctl, &t->record);
 	ctl->has_record = true;
 	ctl->record = t->record;
 	ctl->record_revision = t->revision;
@@ -271,6 +289,7 @@ static void adopt(struct ptc_controller *ctl, struct txn *t)
 	ptc_manifest_doc_done(&ctl->view.manifest);
 	ctl->view.manifest = t->manifest;
 	memset(&t->manifest, 0, sizeof t->manifest);
+	ptc_copy_keeper_committed(ctl);
 }
 
 static void txn_done(void *arg)
@@ -344,6 +363,32 @@ static int make_ledger(struct ptc_controller *ctl, bool captured, struct ptc_man
 	return rc;
 }
 
+/* The first commit's snapshot is where the nodes are that gave it. */
+static int make_placement(struct ptc_controller *ctl, struct ptc_manifest_doc *m)
+{
+	const struct ptc_generation_doc *g = &ctl->view.from;
+	uint32_t node;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < g->nnodes; i++)
+		if (!ptc_cluster_find_node(ctl->all->cluster, g->nodes[i], &node) || !ptc_job_gives(ctl->core, node))
+			rc = ptc_manifest_without_add(m, g->nodes[i]);
+	return rc;
+}
+
+/* Whoever goes on with the switch must not take for its part what these nodes have, which nobody has cleaned for it. */
+static void make_without(struct ptc_controller *ctl, struct txn *t)
+{
+	const struct ptc_generation_doc *g = &ctl->view.from;
+	uint32_t node;
+
+	for (size_t i = 0; i < g->nnodes; i++)
+		if (ptc_manifest_placed(&ctl->view.manifest, g->nodes[i]) &&
+		    ptc_cluster_find_node(ctl->all->cluster, g->nodes[i], &node) && !ptc_job_gives(ctl->core, node) &&
+		    ptc_intent_without_add(&t->intent, g->nodes[i]) != 0)
+			t->too_many = true;
+}
+
 /* The manifest of the commit. Digests are those just compared: of the new generation (second commit), or of what was
  * captured from ranks (first); else they are what they were. */
 static int make_manifest(struct ptc_controller *ctl, struct txn *t, uint64_t step)
@@ -377,6 +422,8 @@ static int make_manifest(struct ptc_controller *ctl, struct txn *t, uint64_t ste
 	rc = make_ledger(ctl, captured, m);
 	if (rc == 0)
 		rc = copy_layouts(old, m);
+	if (rc == 0 && !second)
+		rc = make_placement(ctl, m);
 	if (rc == 0 && second && to->layout_hash[0])
 		rc = ptc_manifest_layout_add(m, to->config, to->layout_hash);
 	if (rc)
@@ -403,8 +450,11 @@ static void make_record(struct ptc_controller *ctl, struct txn *t)
 			r->run = PTC_RUN_LIVE;
 		if (in->run_to)
 			r->incarnation = in->id;
+		if (in->run_to)
+			ptc_recovery_starts(r);
 	} else if (t->kind == PTC_TXN_HALT) {
 		r->run = in->end;
+		ptc_recovery_halts(ctl, r);
 	} else if (t->new_incarnation) {
 		ptc_sys_random(&r->incarnation, sizeof r->incarnation, NULL);
 		r->incarnation = (r->incarnation & PTC_ID_MASK) | 1;
@@ -451,6 +501,8 @@ static int txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_
 
 	t->new_incarnation = t->kind == PTC_TXN_CLEAR && up->new_incarnation;
 	make_record(ctl, t);
+	if (t->kind == PTC_TXN_INTENT)
+		make_without(ctl, t);
 	if (t->kind == PTC_TXN_INTENT && ctl->view.to.world) {
 		t->generation_json = ptc_generation_doc_encode(&ctl->view.to);
 		rc = t->generation_json ? make_rank_states(ctl, t) : PTC_ENOMEM;
@@ -464,6 +516,9 @@ static int txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_
 
 void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, txn_encode },
+						      { PTC_TASK_ETCD, txn_work },
+						      { 0 } };
 	struct txn *t = ptc_calloc(1, sizeof *t);
 
 	ptc_require(t); /* a lost step of the protocol would stop the job for good; a restart resumes it */
@@ -477,31 +532,28 @@ void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update 
 	t->barrier_revision = ctl->barrier_revision;
 	t->intent = ctl->intent;
 	ptc_require(txn_fill(ctl, t, up) == 0);
-	ptc_require(ptc_cluster_run(ctl->all->cluster, txn_work, txn_done, t) == 0);
+	ptc_require(ptc_cluster_steps(ctl->all->cluster, ctl->uuid, steps, txn_done, t) == 0);
 }
 
 /* ---- digests ----------------------------------------------------------------------------- */
 
 struct check {
-	struct ptc_controller *ctl;
-	uint64_t seq;
+	struct ptc_ctl_task task;
 	struct ptc_view view; /* a copy: to generation only */
 	struct ptc_merge merge;
 	uint64_t *items, *expected;
 	size_t nitems, nexpected;
 	bool import; /* expected is what the client sent, of every item; else the snapshot's */
-	int status;
-	struct ptc_error err;
 };
 
-static void check_free(struct check *c)
+static void check_release(struct ptc_ctl_task *t)
 {
+	struct check *c = (struct check *)t;
+
 	ptc_merge_done(&c->merge);
 	ptc_view_done(&c->view);
 	ptc_free(c->items);
 	ptc_free(c->expected);
-	ptc_controller_unref(c->ctl);
-	ptc_free(c);
 }
 
 void ptc_merge_done(struct ptc_merge *m)
@@ -539,8 +591,10 @@ int ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, c
 	size_t nitems = ptc_spec_items(g->spec);
 	uint64_t *items = ptc_calloc(nitems, sizeof *items);
 	struct ptc_digests *d = NULL;
-	int rc = items ? ptc_digests_new(g, &d, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = items ? ptc_digests_new(g, &d, err) : ptc_nomem(err);
 
+	if (rc == 0 && ptc_fault("digests.merge"))
+		rc = ptc_error_set(err, PTC_EIO, "fault point digests.merge");
 	for (size_t i = 0; rc == 0 && i < m->nanswers; i++) {
 		const struct answer *a = &m->answers[i];
 
@@ -549,7 +603,7 @@ int ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, c
 				rc = ptc_digests_add(d, (uint32_t)n, a->need_index, a->digests, a->n, err);
 	}
 	if (rc == 0 && expected && nexpected != nitems)
-		rc = ptc_error_set(err, PTC_EDIGEST, "%zu digests to compare with, the spec has %zu items", nexpected,
+		rc = ptc_error_set(err, PTC_EDIGEST, "the import has %zu digests, but the job has %zu items", nexpected,
 				   nitems);
 	if (rc == 0)
 		rc = ptc_digests_merge(d, expected, items, err);
@@ -577,30 +631,23 @@ static void check_work(void *arg, struct ptc_etcd *e)
 	struct check *c = arg;
 
 	(void)e;
-	c->status = ptc_view_geometry(c->ctl->all->agent, &c->view, true, &g, &c->err);
-	if (c->status)
+	c->task.status = ptc_view_geometry(c->task.ctl->all->agent, &c->view, true, &g, &c->task.err);
+	if (c->task.status)
 		return;
 	expect_resets(c, &g);
-	c->status = ptc_merge_digests(&c->merge, &g, c->expected, c->nexpected, &c->items, &c->nitems, &c->err);
+	c->task.status =
+		ptc_merge_digests(&c->merge, &g, c->expected, c->nexpected, &c->items, &c->nitems, &c->task.err);
 	ptc_geometry_done(&g);
 }
 
-static void check_done(void *arg)
+static void check_adopt(struct ptc_ctl_task *t)
 {
-	struct check *c = arg;
-	struct ptc_controller *ctl = c->ctl;
-	struct ptc_job_event ev = { .kind = PTC_EV_DIGESTS, .seq = c->seq, .status = c->status, .text = c->err.text };
+	struct check *c = (struct check *)t;
 
-	if (!ctl->gone) {
-		if (c->status == 0) {
-			ptc_free(ctl->digests);
-			ctl->digests = c->items;
-			ctl->ndigests = c->nitems;
-			c->items = NULL;
-		}
-		ptc_controller_step(ctl, &ev);
-	}
-	check_free(c);
+	ptc_free(t->ctl->digests);
+	t->ctl->digests = c->items;
+	t->ctl->ndigests = c->nitems;
+	c->items = NULL;
 }
 
 void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq)
@@ -608,11 +655,11 @@ void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq)
 	bool import = ctl->intent.kind == PTC_SWITCH_IMPORT;
 	const uint64_t *expected = import ? ctl->expected : ctl->view.manifest.digests;
 	size_t n = import ? ctl->nexpected : ctl->view.manifest.ndigests;
-	struct check *c = ptc_calloc(1, sizeof *c);
+	struct check *c = ptc_ctl_task_new(ctl, sizeof *c, seq);
 
-	ptc_require(c);
-	c->ctl = ptc_controller_ref(ctl);
-	c->seq = seq;
+	c->task.answer = PTC_EV_DIGESTS;
+	c->task.adopt = check_adopt;
+	c->task.release = check_release;
 	c->import = import;
 	c->view.meta = ctl->meta;
 	c->view.to_generation = ctl->intent.to_generation;
@@ -624,7 +671,7 @@ void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq)
 	memcpy(c->expected, expected, n * sizeof *c->expected);
 	c->nexpected = n;
 	ptc_merge_take(&c->merge, ctl);
-	ptc_require(ptc_cluster_run(ctl->all->cluster, check_work, check_done, c) == 0);
+	ptc_ctl_task_run(&c->task, (const struct ptc_task_step[]){ { PTC_TASK_COMPUTE, check_work }, { 0 } });
 }
 
 /* ---- load ---------------------------------------------------------------------------------- */
@@ -637,8 +684,9 @@ struct load {
 	struct ptc_error err;
 	bool has_record, has_intent;
 	struct ptc_record_doc record;
-	int64_t record_revision, intent_revision, barrier_revision;
+	int64_t record_revision, intent_revision, barrier_revision, copies_revision;
 	struct ptc_intent_doc intent;
+	struct ptc_copies_doc copies;
 	struct ptc_view view;
 	struct ptc_rank_states rank_states;
 };
@@ -665,15 +713,18 @@ static int load_keys(struct load *l, const struct ptc_etcd_kvs *kvs, const char 
 			l->has_intent = true;
 		} else if (strcmp(leaf, "barrier") == 0) {
 			l->barrier_revision = kv->mod_revision;
+		} else if (strcmp(leaf, "copies") == 0) {
+			rc = ptc_copies_doc_decode(kv->value, kv->len, &l->copies, &l->err);
+			l->copies_revision = kv->mod_revision;
 		}
 	}
 	if (rc == 0 && !locked)
-		rc = ptc_error_set(&l->err, PTC_EFENCED, "the job's lock is not ours any more");
+		rc = ptc_error_set(&l->err, PTC_EFENCED, "another daemon controls the job now; ask again");
 	return rc;
 }
 
-/* Of a switch that is past the point where it was made first, or has no such point: made again, for it is not written down
- * where it lies. */
+/* Of a switch that is past the point where it was made first, or has no such point: made again, for it is not written
+ * down where it lies. */
 static int load_rank_states(struct load *l, struct ptc_etcd *e)
 {
 	struct ptc_rank_states_ask ask = { .docs = &l->ctl->all->docs,
@@ -720,20 +771,21 @@ static void start_core(struct ptc_controller *ctl, struct load *l)
 {
 	struct ptc_switch intent = { 0 };
 	struct ptc_job_event ev = { .kind = PTC_EV_START, .seq = l->seq, .fence = ctl->fence };
-	uint32_t *from = ptc_controller_numbers(ctl, &ctl->view.from), *to = NULL;
+	uint32_t nplaced, nfrom, *placed = ptc_controller_placed(ctl, NULL, &nplaced), *from = NULL, *to = NULL;
 
-	ptc_require(from);
+	ptc_require(placed);
 
 	ev.halted = l->has_record && ctl->intent.kind == PTC_SWITCH_HALT && l->record.run == ctl->intent.end;
 	if (l->has_record) {
 		ev.generation = l->record.generation;
 		ev.snapshot = l->record.snapshot;
-		ev.record_nodes = from;
-		ev.nrecord_nodes = (uint32_t)ctl->view.from.nnodes;
+		ev.record_nodes = placed;
+		ev.nrecord_nodes = nplaced;
 	}
 	if (l->has_intent) {
+		from = ptc_controller_placed(ctl, &l->intent, &nfrom);
 		to = ptc_controller_numbers(ctl, &ctl->view.to);
-		ptc_require(to);
+		ptc_require(from && to);
 		intent = (struct ptc_switch){
 			.id = l->intent.id,
 			.kind = l->intent.kind,
@@ -742,7 +794,7 @@ static void start_core(struct ptc_controller *ctl, struct load *l)
 			.to_generation = l->intent.to_generation,
 			.to_snapshot = l->intent.to_snapshot,
 			.from_nodes = from,
-			.nfrom = (uint32_t)ctl->view.from.nnodes,
+			.nfrom = nfrom,
 			.to_nodes = to,
 			.nto = (uint32_t)ctl->view.to.nnodes,
 			.run_from = l->intent.run_from,
@@ -754,6 +806,7 @@ static void start_core(struct ptc_controller *ctl, struct load *l)
 	ptc_controller_step(ctl, &ev);
 	if (!ctl->gone)
 		ptc_controller_tidy(ctl); /* an earlier controller may not have come to it */
+	ptc_free(placed);
 	ptc_free(from);
 	ptc_free(to);
 }
@@ -784,7 +837,7 @@ static void load_done(void *arg)
 		ptc_view_done(&l->view);
 	} else if (l->status == PTC_EFENCED) {
 		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
-	} else if (l->status) { /* by a timer: the coordination thread serves the other jobs meanwhile */
+	} else if (l->status) { /* by a timer: until then the lane is free */
 		ctl->retry_seq = l->seq;
 		uv_timer_start(ctl->retry, retry_fired, RELOAD_RETRY_MS, 0);
 	} else {
@@ -792,11 +845,17 @@ static void load_done(void *arg)
 		ptc_view_done(&ctl->view);
 		ctl->view = l->view;
 		ctl->plan_hash[0] = '\0';
+		ptc_recovery_saw(ctl, &l->record);
 		ctl->has_record = l->has_record;
 		ctl->record = l->record;
 		ctl->record_revision = l->record_revision;
 		ctl->intent_revision = l->intent_revision;
 		ctl->barrier_revision = l->barrier_revision;
+		ptc_copies_doc_done(&ctl->copies);
+		ctl->copies = l->copies;
+		ctl->copies_revision = l->copies_revision;
+		memset(&l->copies, 0, sizeof l->copies);
+		ptc_copy_keeper_committed(ctl);
 		if (l->has_intent) {
 			ctl->intent = l->intent;
 			ctl->rank_states = l->rank_states;
@@ -806,6 +865,7 @@ static void load_done(void *arg)
 		start_core(ctl, l);
 	}
 	ptc_controller_unref(ctl);
+	ptc_copies_doc_done(&l->copies);
 	ptc_free(l);
 }
 
@@ -817,5 +877,5 @@ void ptc_controller_load(struct ptc_controller *ctl, uint64_t seq)
 	l->ctl = ptc_controller_ref(ctl);
 	l->seq = seq;
 	l->fence = ctl->fence;
-	ptc_require(ptc_cluster_run(ctl->all->cluster, load_work, load_done, l) == 0);
+	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, load_work, load_done, l) == 0);
 }

@@ -1,56 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside the controller: shared by controller_state.c (memory), controller_send.c (calls to nodes), controller_txn.c
- * (etcd), controller_live.c (ranks) and, above them, controller.c (mirror, steps). Loop thread
- * unless a function says otherwise. */
+/* Shared by the controller's files. controller.c (mirror, steps) is above the others. Everything runs on the loop
+ * thread unless a function says otherwise. */
 #pragma once
 
 #include "daemon/cluster/job_events.h"
 #include "daemon/cluster/quota.h"
 #include "daemon/controller/controller.h"
+#include "daemon/controller/controller_work.h"
+#include "daemon/controller/recovery.h"
 #include "daemon/core/job_core.h"
 
 #define PTC_PHASES_KEPT 24
 
-/* One node's answer to Pull, Capture or Build. */
+/* A node's answer to Pull, Capture or Build. */
 struct ptc_pull_result {
 	uint32_t node; /* cluster number */
 	uint32_t *need_index;
 	uint64_t *digests; /* both move to the thread that compares them */
 	size_t n;
 	uint64_t wire_bytes, copied_bytes, verified_bytes;
-	struct Ptc__V1__PullReply *capture;   /* of Capture: its last message, for the ranks' state */
-	struct Ptc__V1__WorkersReply *layout; /* of Build: what the node's ranks have declared */
+	struct Ptc__V1__PullReply *capture;   /* of Capture: its last message, for rank states */
+	struct Ptc__V1__WorkersReply *layout; /* of Build: the declarations of the node's ranks */
 };
 
 struct ptc_pull; /* a running call that streams, controller_send.c */
 
 struct ptc_controller {
 	struct ptc_controllers *all;
-	/* controller.c's, for the files below it: what has happened is handed to the core; a switch is asked for. */
+	/* Functions of controller.c, for the files below it: give the core an event; submit a switch. */
 	void (*step)(struct ptc_controller *ctl, const struct ptc_job_event *event);
 	int (*submit)(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err);
 	int refs;     /* [loop] operations in flight and the daemon's list */
 	bool gone;    /* lock lost or job deleted: answers are ignored */
 	bool stopped; /* the core performed STOPPED */
-	bool untidy;  /* blobs could not be removed: again, while idle */
+	bool untidy;  /* blobs could not be removed; try again while idle */
 	char uuid[PTC_UUID_TEXT];
 	struct ptc_meta_doc meta;
 	int64_t fence;
 	struct ptc_job *core;
-	/* what START found or the last commit made */
+	/* read by START, or made by the last commit */
 	bool has_record;
 	struct ptc_record_doc record;
-	/* mod_revisions as last read or written, 0: no such key; every transaction compares them, so that an older one whose
-	 * outcome we never learned cannot come through later */
+	/* mod_revisions as last read or written (0: no key); each transaction compares them */
 	int64_t record_revision, intent_revision, barrier_revision;
 	struct ptc_view view; /* from: the record; to: the switch under way */
+	/* what etcd says of copies, as last read or written, and what is done about them (copies/) */
+	struct ptc_copies_doc copies;
+	int64_t copies_revision;
+	struct ptc_copy_keeper *keeper;
+	struct ptc_copy_keeper *(*keeper_free)(struct ptc_copy_keeper *c); /* NULL: there is none */
 	/* the switch under way */
 	struct ptc_intent_doc intent;
 	char plan_hash[PTC_HASH_HEX]; /* of the first node that answered Prepare */
 	char *plan_json;
 	char *from_config;                /* the configuration it began with, for its summary */
-	struct ptc_watcher *watcher;      /* who started it */
-	struct ptc_watcher *fill_watcher; /* import: who waits for the commit */
+	struct ptc_watcher *watcher;      /* of the caller who started it */
+	struct ptc_watcher *fill_watcher; /* import: of the caller who waits for the commit */
 	uint64_t *expected;
 	size_t nexpected; /* import: the client's digests */
 	struct ptc_file_doc *files;
@@ -59,24 +64,22 @@ struct ptc_controller {
 	size_t npulls;
 	struct ptc_pull *running; /* list */
 	uint64_t *digests;
-	size_t ndigests;               /* merged, for the manifest */
-	char state_hash[PTC_HASH_HEX]; /* of the state document that AGREE wrote */
-	struct ptc_rank_states
-		rank_states;       /* of the generation switched to; made before ENDING by whoever comes there */
-	uint64_t capture_step;     /* where the ranks wait that were asked for it last */
-	struct ptc_ledger cursors; /* as AGREE found them; only name, tag and position */
-	uint64_t captured_bytes;   /* from ranks, in all */
-	char etcd_said[256];       /* why the last transaction failed; "": it did not */
-	int64_t event_after_ns;    /* what follows from the nodes' worker events is not tried again before */
+	size_t ndigests;                    /* merged, for the manifest */
+	char state_hash[PTC_HASH_HEX];      /* of the state document that AGREE wrote */
+	struct ptc_rank_states rank_states; /* of the generation switched to; made before ENDING */
+	uint64_t capture_step;              /* the step at which ranks wait, of the last Capture */
+	struct ptc_ledger cursors;          /* from AGREE; only name, tag and position */
+	uint64_t captured_bytes;            /* from ranks, in all */
+	char etcd_said[256];                /* why the last transaction failed; "": it did not */
+	int64_t event_after_ns;             /* until then nodes' worker events are not acted on again */
 	/* a rank has finished before a step where a switch was to stop it */
 	struct {
-		uint64_t incarnation,
-			due; /* which ranks; snapshots due at that step or before cannot be had any more */
-		bool tried;  /* to end the job at one step of all ranks: it ends when all have finished */
+		uint64_t incarnation, due; /* of these ranks; snapshots due at that step or before are impossible now */
+		bool tried; /* a halt at one step of all ranks was tried; now the job ends once all have finished */
 	} over;
-	struct ptc_watcher *heir;           /* of a switch that ended so: it hears how the job ends */
-	uint64_t due_incarnation, due_step; /* of the last snapshot that was due and begun */
-	int64_t yield_until_ns; /* no snapshot that is due begins before: somebody waits for the last one's end */
+	struct ptc_watcher *heir;           /* of a switch that ended so; it hears the end of the job */
+	uint64_t due_incarnation, due_step; /* of the last due snapshot that was begun */
+	int64_t yield_until_ns; /* until then no due snapshot begins, because a caller waits for the last one's end */
 	struct {
 		enum ptc_job_phase phase;
 		int64_t at_ns;
@@ -85,10 +88,13 @@ struct ptc_controller {
 	/* node states told to the core, by cluster number */
 	struct {
 		bool up;
+		bool lost;
 		int64_t revision;
-		int64_t down_ns; /* since when it is down, as far as we know; 0: it is up */
+		int64_t down_ns; /* since when this daemon has seen it down; 0: it is up */
+		int64_t back_ns; /* when it came back; 0: it did not */
 	} * known;
 	size_t nknown;
+	struct ptc_recovery recovery;
 	struct uv_timer_s *timer;
 	uint64_t timer_seq;
 	struct uv_timer_s *retry; /* of a load that failed */
@@ -105,75 +111,90 @@ void ptc_controller_progress(struct ptc_controller *ctl);
 /* controller_state.c */
 struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl);
 void ptc_controller_unref(struct ptc_controller *ctl);
-void ptc_controller_switch_done(struct ptc_controller *ctl); /* frees everything that belongs to one switch */
-/* A generation's nodes as the core knows them: cluster numbers, each once; ptc_free it. NULL: out of memory. */
+void ptc_controller_switch_done(struct ptc_controller *ctl); /* frees everything of one switch */
+/* Makes a request of the controller's own, with a new id, for the present record. */
+void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_kind kind,
+			    struct ptc_switch_request *ret);
+/* Gives a generation's nodes by their cluster numbers, each once; ptc_free it. NULL: out of memory. */
 uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g);
+/* Gives the nodes of the record's generation that have the record's snapshot and, with intent, a part in that switch.
+ */
+uint32_t *ptc_controller_placed(struct ptc_controller *ctl, const struct ptc_intent_doc *intent, uint32_t *ret_n);
 void ptc_pull_results_done(struct ptc_controller *ctl);
 void ptc_pull_result_done(struct ptc_pull_result *r);
-/* The document of the record's generation: while FINISHING is under way it is still the view's `to`. */
+/* The document of the record's generation; in FINISHING this is still the view's `to`. */
 const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl);
 
-/* tidy.c: removes the job's blobs that neither its meta nor its record names. Only while no switch is under way. */
+/* tidy.c: removes the job's blobs that neither its meta nor its record names. Call it only if no switch is under way.
+ */
 void ptc_tidy_blobs(struct ptc_controller *ctl);
 
-/* ending.c: how a job ends whose ranks finish. */
-/* The switch under way ended because a rank had finished: whoever waits for it waits for the job's end. why: one line. */
+/* ending.c: the end of a job whose ranks finish. */
+/* The switch under way ended because a rank had finished. Its waiting caller now waits for the job's end. why: one
+ * line. */
 void ptc_ending_begins(struct ptc_controller *ctl, const char *why);
-/* After a switch that is committed: the job has ended, one way or another, or goes on. */
+/* Call it after a committed switch: tells waiting callers whether the job has ended or goes on. */
 void ptc_ending_over(struct ptc_controller *ctl, const char *summary);
-/* The lock is lost: nobody here can say how the job ends. */
-void ptc_ending_lost(struct ptc_controller *ctl);
-/* What the worker event is for, now: a switch to submit (kind and end are set), or nothing. */
+void ptc_ending_lost(struct ptc_controller *ctl); /* the lock is lost, so this daemon does not learn the job's end */
+/* Whether the worker event asks for a switch now; it then sets kind and end of r. */
 bool ptc_ending_asks(struct ptc_controller *ctl, const struct ptc_job_view *j, const struct ptc_worker_doc *w,
 		     struct ptc_switch_request *r);
-/* Nothing follows from this worker event (any more). */
+/* Whether this worker event asks for nothing, or for nothing any more. */
 bool ptc_ending_ignores(const struct ptc_controller *ctl, const struct ptc_job_view *j, const struct ptc_worker_doc *w);
 
-/* summary.c: of the switch that has just been committed, before the view is rolled on. */
+/* summary.c: about the switch that has just been committed, before the view moves on. */
 const char *ptc_switch_name(const struct ptc_controller *ctl);      /* "resize", "snapshot", ... */
-const char *ptc_switch_to_config(const struct ptc_controller *ctl); /* "" where there is none */
+const char *ptc_switch_to_config(const struct ptc_controller *ctl); /* "": there is none */
 char *ptc_switch_summary(struct ptc_controller *ctl);               /* ptc_free it; NULL: out of memory */
 json_t *ptc_switch_brief(struct ptc_controller *ctl);               /* for its event */
 
-/* waits.c: the nodes that the switch under way waits for, and for how long. */
+/* waits.c: the nodes that the switch under way waits for, and since when. */
 void ptc_controller_saw_node(struct ptc_controller *ctl, uint32_t node, bool up);
-/* An event, if the node has a part of what is committed; since_ns: since when it was down. */
+/* Writes an event if the node has a part of the committed state. since_ns: since when it was down. */
 void ptc_controller_tell_node(struct ptc_controller *ctl, uint32_t node, bool up, int64_t since_ns);
-/* For its progress: in buf, or what etcd said last ("": nothing is waited for). */
+/* A text for the switch's progress, in buf, or etcd's last error; "": the switch waits for nothing. */
 const char *ptc_controller_waits_text(const struct ptc_controller *ctl, char *buf, size_t size);
-/* For its end: up->node stayed down for up->waited_ms. */
+/* A text for the switch's end: up->node stayed down for up->waited_ms. */
 void ptc_controller_waited_text(const struct ptc_controller *ctl, const struct ptc_job_update *up, char *buf,
 				size_t size);
+
+/* loss/lost_tensors.c */
+/* Asks which nodes of v (located) have the record's table. Blocking; not on the loop. */
+void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *usable);
+/* PTC_ELOST: usable nodes (by v's numbers) do not hold all committed tensors; the line names some. Asks no node. Not on
+ * the loop. */
+int ptc_lost_covered(struct ptc_controllers *all, const struct ptc_view *v, const bool *usable, struct ptc_error *err);
+
+/* loss/told_loss.c: tells the core and the job's events which nodes count as lost for this job. May free ctl. */
+void ptc_controller_tell_lost(struct ptc_controller *ctl);
+/* A text for the switch's end: up->node, which should get state, is lost. */
+void ptc_controller_lost_text(const struct ptc_controller *ctl, const struct ptc_job_update *up, char *buf,
+			      size_t size);
+/* loss/loss_cover.c: AGREE of a switch whose ranks do not run: checks that the sending nodes hold every tensor. */
+void ptc_controller_cover(struct ptc_controller *ctl, uint64_t seq);
+
+/* copies/: copies of what is committed on other nodes. */
+void ptc_copy_keeper_tick(struct ptc_controller *ctl); /* every 200 ms */
+/* The record or its manifest has changed, so other copies may hold. */
+void ptc_copy_keeper_committed(struct ptc_controller *ctl);
+void ptc_copy_keeper_stop(struct ptc_controller *ctl); /* ends all of its work */
 
 /* controller_send.c */
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up);
 void ptc_controller_cancel(struct ptc_controller *ctl, uint64_t seq); /* 0: all */
+/* It has not answered, under that lease: it is asked once more, and the lease is revoked when that fails, too. */
+void ptc_controller_suspect(struct ptc_controller *ctl, uint32_t node, int64_t lease);
 void ptc_controller_bytes(const struct ptc_controller *ctl, uint64_t *ret_done, uint64_t *ret_total);
 
 /* controller_txn.c */
 void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update *up);
 void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq);
-void ptc_controller_load(struct ptc_controller *ctl,
-			 uint64_t seq); /* reads lock, record, intent; then START or LOCK_LOST */
+/* Reads lock, record and intent, and then gives the core START or LOCK_LOST. */
+void ptc_controller_load(struct ptc_controller *ctl, uint64_t seq);
 
 /* controller_live.c */
 void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq);
 void ptc_controller_layout(struct ptc_controller *ctl, uint64_t seq);
-/* On the coordination thread: written only while the lock of that fence is held. */
+/* Writes a blob while the lock with that fence is held. May wait. */
 int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,
 			    char ret_hash[PTC_HASH_HEX], struct ptc_error *err);
-/* Compares what nodes hold, by their answers to Pull or Capture; takes the answers. */
-struct ptc_merge {
-	struct answer {
-		char node[PTC_NAME_MAX + 1];
-		uint32_t *need_index;
-		uint64_t *digests;
-		size_t n;
-	} * answers; /* ours: the loop may end the switch meanwhile */
-	size_t nanswers;
-};
-void ptc_merge_take(struct ptc_merge *m, struct ptc_controller *ctl);
-void ptc_merge_done(struct ptc_merge *m);
-/* ret_items: one per item of g's spec; ptc_free it. */
-int ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, const uint64_t *expected,
-		      size_t nexpected, uint64_t **ret_items, size_t *ret_nitems, struct ptc_error *err);

@@ -4,14 +4,15 @@
  * ranks and counts what moves. Failure modes: more devices asked for than are
  * known (PTC_ENODEVICES: only a scheduler grants nodes), a rule that does not
  * fit (PTC_ELAYOUT naming the tensor), bytes without a live source (PTC_ELOST).
- * Who has a say in the configuration, in this order: --config, the job's table, the planner (daemon/planning), dp scaling.
- * A job whose ranks declare their tensors is placed by the layout they had under that configuration before; the first
- * time there is none, and ranks stay where they are, if TP groups are kept together there as well as anywhere.
- * TP groups stay in one rack where they fit; where they do not, racks are no matter: a job that goes on is worth more. */
+ * Who has a say in the configuration, in this order: --config, the job's table, the planner (daemon/planning), dp
+ * scaling. A job whose ranks declare their tensors is placed by the layout they had under that configuration before;
+ * the first time there is none, and ranks stay where they are, if TP groups are kept together there as well as
+ * anywhere. TP groups stay in one rack where they fit; where they do not, racks are no matter: a job that goes on is
+ * worth more. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "daemon/controller/controller.h"
+#include "daemon/controller/internal.h"
 #include "formats/json.h"
 #include "reshard/place/place.h"
 
@@ -45,8 +46,9 @@ static int default_config(const char *current, uint32_t gpus, struct ptc_config 
 	return rc;
 }
 
-/* Nothing asked for: as it was, or, for a job that has nothing yet, the largest of its table that these devices can have. Bytes
- * alone need no more than one rank, which keeps them once; a program is not started where nobody said how. */
+/* Nothing asked for: as it was, or, for a job that has nothing yet, the largest of its table that these devices can
+ * have. Bytes alone need no more than one rank, which keeps them once; a program is not started where nobody said how.
+ */
 static int same_config(const struct ptc_job_desc *desc, const char *current, const struct ptc_plan_request *req,
 		       size_t ndevices, struct ptc_config *ret_config, struct ptc_error *err)
 {
@@ -59,7 +61,8 @@ static int same_config(const struct ptc_job_desc *desc, const char *current, con
 		}
 	if (req->or_one)
 		return ptc_config_parse("tp=1", ret_config, err);
-	return ptc_error_set(err, PTC_EINVAL, "neither a configuration nor a number of gpus is given");
+	return ptc_error_set(err, PTC_EINVAL,
+			     "give a configuration or a number of devices: --config CONFIG or --gpus N");
 }
 
 /* ---- which devices ---------------------------------------------------------------- */
@@ -131,11 +134,33 @@ static void collect_state(struct pool *p, const struct ptc_node *n)
 	p->counts[i] = n->doc.devices;
 }
 
+static int compare_names(const void *a, const void *b)
+{
+	const struct ptc_node *const *x = a, *const *y = b;
+
+	return strcmp((*x)->doc.name, (*y)->doc.name);
+}
+
+/* The cluster's nodes by name: it has them in the order in which they came, and a plan must not depend on that. NULL:
+ * no memory. The caller frees it; its nodes are the loop's. */
+static const struct ptc_node **by_name(struct ptc_cluster *c)
+{
+	uint32_t n = ptc_cluster_nnodes(c);
+	const struct ptc_node **nodes = ptc_calloc(n + 1, sizeof *nodes);
+
+	for (uint32_t i = 0; nodes && i < n; i++)
+		nodes[i] = ptc_cluster_node(c, i);
+	if (nodes)
+		qsort(nodes, n, sizeof *nodes, compare_names);
+	return nodes;
+}
+
 /* Loop thread. */
 static void collect(void *arg)
 {
 	struct pool *p = arg;
 	struct ptc_cluster *c = p->all->cluster;
+	ptc_auto_free const struct ptc_node **nodes = by_name(c);
 	size_t most = ptc_cluster_nnodes(c) + p->v->nnodes, devices = 0;
 
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(c); i++)
@@ -148,7 +173,7 @@ static void collect(void *arg)
 	p->rack_of = ptc_calloc(most, sizeof *p->rack_of);
 	p->racks = ptc_calloc(most, sizeof *p->racks);
 	p->devices = ptc_calloc(devices, sizeof *p->devices);
-	if (!p->names || !p->states || !p->counts || !p->usable || !p->ceilings || !p->rack_of || !p->racks ||
+	if (!nodes || !p->names || !p->states || !p->counts || !p->usable || !p->ceilings || !p->rack_of || !p->racks ||
 	    !p->devices) {
 		p->rc = PTC_ENOMEM;
 		return;
@@ -156,13 +181,13 @@ static void collect(void *arg)
 	for (size_t i = 0; i < p->v->nnodes; i++)
 		pool_name(p, p->v->nodes[i]);
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(c); i++) {
-		const struct ptc_node *n = ptc_cluster_node(c, i);
+		const struct ptc_node *n = nodes[i];
 		uint32_t number;
 
 		if (!n->up || p->rc)
 			continue;
 		number = pool_name(p, n->doc.name);
-		p->usable[number] = true;
+		p->usable[number] = ptc_view_placed(p->v, n->doc.name);
 		p->ceilings[number] = n->doc.ceiling_bytes;
 		p->rack_of[number] = pool_rack(p, n->doc.rack);
 		if (n->drained || !wanted(p, n->doc.name))
@@ -172,7 +197,7 @@ static void collect(void *arg)
 	}
 	p->nall = p->nnames;
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(c) && !p->rc; i++)
-		collect_state(p, ptc_cluster_node(c, i));
+		collect_state(p, nodes[i]);
 	ptc_free(p->racks); /* what it points to is the loop's */
 	p->racks = NULL;
 }
@@ -197,7 +222,8 @@ static int check_known(const struct pool *p, struct ptc_error *err)
 		bool found = false;
 
 		for (size_t k = 0; k < p->nnames && !found; k++)
-			found = strcmp(p->names[k], p->req->nodes[i]) == 0 && p->usable[k];
+			found = strcmp(p->names[k], p->req->nodes[i]) == 0 && p->states[k] &&
+				strcmp(p->states[k], "down") != 0;
 		if (!found)
 			return ptc_error_set(err, PTC_ENOTFOUND,
 					     "node \"%s\" is not known or is down; see `ptcctl nodes`",
@@ -214,6 +240,9 @@ struct layouts {
 	struct ptc_layout *own_from, *own_to;
 	void *from_ref, *to_ref;
 	struct ptc_allocation from_alloc, to_alloc;
+	/* with copies, which are sources like any other: `from` is that layout, and this where it is */
+	struct ptc_allocation copied_at;
+	struct ptc_view_copied copied;
 	struct ptc_plan *plan;
 	struct ptc_plan *need; /* the same layout brought to empty nodes: in_bytes is what each node will hold */
 	struct ptc_groups groups;
@@ -227,6 +256,7 @@ static void layouts_done(struct layouts *l)
 	ptc_layout_free(l->own_to);
 	ptc_layouts_release(l->from_ref);
 	ptc_layouts_release(l->to_ref);
+	ptc_view_copied_done(&l->copied);
 	ptc_allocation_done(&l->from_alloc);
 	ptc_allocation_done(&l->to_alloc);
 	ptc_plan_free(l->plan);
@@ -263,15 +293,26 @@ static int one_layout(struct ptc_controllers *all, const struct ptc_view *v, con
 static int from_layout(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
 		       struct layouts *l, struct ptc_error *err)
 {
+	int rc;
+
 	if (!v->from_generation)
 		return 0;
 	if (ptc_view_allocation(v, &v->from, &l->from_alloc) != 0)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
+	l->copied_at = l->from_alloc;
 	/* live ranks hold state before their first snapshot, and have declared what */
 	if (!v->from_snapshot && !v->from.layout_hash[0])
 		return 0;
-	return one_layout(all, v, desc, v->from.layout_hash, v->from.config, &l->spec, &l->from, &l->own_from,
-			  &l->from_ref, err);
+	rc = one_layout(all, v, desc, v->from.layout_hash, v->from.config, &l->spec, &l->from, &l->own_from,
+			&l->from_ref, err);
+	if (rc || !v->copies.nparts)
+		return rc;
+	rc = ptc_view_copied(v, l->from, &l->copied, err);
+	if (rc == 0) {
+		l->from = l->copied.layout;
+		l->copied_at = l->copied.at;
+	}
+	return rc;
 }
 
 static bool device_free(const struct pool *p, const bool *used, struct ptc_device want, size_t *ret)
@@ -295,7 +336,7 @@ static int stay(const struct pool *p, const struct ptc_allocation *from, uint32_
 
 	if (!ranks || !used || !placed) {
 		ptc_free(ranks);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	for (uint32_t r = 0; r < world && r < from->world; r++)
 		if (device_free(p, used, from->ranks[r], &at)) {
@@ -401,8 +442,7 @@ static int sum_moves(const struct pool *p, const struct ptc_change *change, cons
 {
 	static const struct ptc_plan_opts count_only;
 
-	return ptc_plan_stream(change, &l->from_alloc, &l->to_alloc, (uint32_t)p->nnames, usable, &count_only, ret,
-			       err);
+	return ptc_plan_stream(change, &l->copied_at, &l->to_alloc, (uint32_t)p->nnames, usable, &count_only, ret, err);
 }
 
 static int count_moves(const struct pool *p, const struct ptc_change *change, struct layouts *l, struct ptc_error *err)
@@ -411,7 +451,7 @@ static int count_moves(const struct pool *p, const struct ptc_change *change, st
 	int rc = sum_moves(p, change, l, p->usable, &l->plan, err);
 
 	if (rc == PTC_ELOST && l->from) /* the plan knows nodes by number only */
-		rc = ptc_lost_error(p->v, l->spec, l->from, &l->from_alloc, (uint32_t)p->nnames, p->usable, p->names,
+		rc = ptc_lost_error(p->v, l->spec, l->from, &l->copied_at, (uint32_t)p->nnames, p->usable, p->names,
 				    err);
 	if (rc == 0)
 		rc = ptc_change_new(NULL, l->to, &alone, err);
@@ -432,7 +472,7 @@ static int place(const struct pool *p, struct layouts *l, struct ptc_error *err)
 	if (rc)
 		return rc;
 	if (!placed)
-		rc = place_ranks(p, change, &l->from_alloc, &l->to_alloc, &gap, err);
+		rc = place_ranks(p, change, &l->copied_at, &l->to_alloc, &gap, err);
 	if (rc == 0)
 		rc = count_groups(p, ptc_layout_config(l->to), &l->to_alloc, &l->groups, err);
 	if (rc == 0)
@@ -461,7 +501,7 @@ static int make_layouts(struct ptc_controllers *all, const struct ptc_job_desc *
 			"%u devices are needed, %zu are known, up and not drained; add nodes first (`ptcctl nodes`)",
 			world, p->ndevices);
 	if (rc == 0 && (!text || ptc_config_format(config, text, PTC_CONFIG_TEXT_MAX) != 0))
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	if (rc == 0)
 		rc = from_layout(all, v, desc, l, err);
 	if (rc)
@@ -472,7 +512,7 @@ static int make_layouts(struct ptc_controllers *all, const struct ptc_job_desc *
 		return place_unknown(p, config, world, l, err);
 	rc = one_layout(all, v, desc, known ? known : "", text, &l->spec, &l->to, &l->own_to, &l->to_ref, err);
 	if (rc == 0 && known && !(*ret_known = ptc_strdup(known)))
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	return rc ? rc : place(p, l, err);
 }
 
@@ -507,8 +547,8 @@ static int known_layout(const struct ptc_manifest_doc *m, const struct ptc_confi
 	return rc;
 }
 
-/* Nobody has declared what ranks hold under it: a node needs of each replica what its ranks are of it, and has none of it
- * or all. */
+/* Nobody has declared what ranks hold under it: a node needs of each replica what its ranks are of it, and has none of
+ * it or all. */
 static void estimate_moves(const struct pricer *pr, const struct ptc_config *to, const struct ptc_allocation *a,
 			   const struct ptc_planning_links *links, struct ptc_planning_moves *ret)
 {
@@ -586,7 +626,9 @@ static int price_config(void *arg, const struct ptc_config *to, const bool *leav
 {
 	const struct pricer *all = arg;
 	struct pricer pr = *all;
-	struct layouts l = { .spec = pr.now.spec, .from = pr.now.from, .from_alloc = pr.now.from_alloc };
+	struct layouts l = {
+		.spec = pr.now.spec, .from = pr.now.from, .from_alloc = pr.now.from_alloc, .copied_at = pr.now.copied_at
+	};
 	struct pool left;
 	const char *known = NULL;
 	uint32_t world;
@@ -672,7 +714,7 @@ static int planner_ask(struct pricer *pr, const struct ptc_plan_request *req, st
 	int rc = from_layout(pr->all, pr->v, pr->desc, &pr->now, err);
 
 	if (rc == 0 && shape_of(pr->p, &pr->shape) != 0)
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	pr->now_leaves = rc ? NULL : nodes_left(pr->p, &pr->now.from_alloc);
 	ask.shape = pr->shape;
 	ask.now_leaves = pr->now_leaves;
@@ -687,7 +729,7 @@ static int by_planner(struct pricer *pr, const struct ptc_plan_request *req, str
 	struct ptc_planning_ask ask;
 	ptc_auto_free struct ptc_planning_answer *a = ptc_calloc(1, sizeof *a);
 	json_t *first;
-	int rc = a ? planner_ask(pr, req, &ask, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = a ? planner_ask(pr, req, &ask, err) : ptc_nomem(err);
 
 	if (rc == 0)
 		rc = ptc_planning_choose(pr->all->planning, &ask, a, err);
@@ -720,7 +762,7 @@ static int leave_nodes(struct pool *p, const bool *leave, struct ptc_error *err)
 	struct pool left;
 
 	if (pool_without(p, leave, &left) != 0)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	ptc_free(p->devices);
 	p->devices = left.devices;
 	p->ndevices = left.ndevices;
@@ -740,8 +782,8 @@ static int given_config(const struct ptc_plan_request *req, struct ptc_config *r
 	return rc;
 }
 
-/* *ret_choice: who chose, and why; NULL where nobody had to. The pool loses nodes that the planner does without. A job without a model is scaled over dp, as is one that has
- * never said its batch. */
+/* *ret_choice: who chose, and why; NULL where nobody had to. The pool loses nodes that the planner does without. A job
+ * without a model is scaled over dp, as is one that has never said its batch. */
 static int choose_config(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
 			 struct pool *p, const struct ptc_plan_request *req, struct ptc_config *ret_config,
 			 struct ptc_planned *ret, json_t **ret_choice, struct ptc_error *err)
@@ -755,9 +797,11 @@ static int choose_config(struct ptc_controllers *all, const struct ptc_view *v, 
 	if (req->config && req->config[0])
 		return given_config(req, ret_config, err);
 	if (req->gpus == 0)
-		return req->or_same ? same_config(desc, v->from.config, req, p->ndevices, ret_config, err)
-				    : ptc_error_set(err, PTC_EINVAL,
-						    "neither a configuration nor a number of gpus is given");
+		return req->or_same
+			       ? same_config(desc, v->from.config, req, p->ndevices, ret_config, err)
+			       : ptc_error_set(
+					 err, PTC_EINVAL,
+					 "give a configuration or a number of devices: --config CONFIG or --gpus N");
 	if (known) {
 		*ret_config = *known;
 		rc = 0;
@@ -811,7 +855,7 @@ static int make_doc(const struct pool *p, const struct ptc_config *config, const
 	return 0;
 nomem:
 	ptc_generation_doc_done(&g);
-	return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return ptc_nomem(err);
 }
 
 /* Of every node of the cluster, and those that have something of the job; what moves, where it is known. */
@@ -929,7 +973,11 @@ static int collect_pool(struct ptc_controllers *all, struct pool *p, struct ptc_
 
 	if (rc == 0 && p->rc)
 		rc = ptc_error_set(err, p->rc, "out of memory");
-	return rc ? rc : check_known(p, err);
+	if (rc == 0)
+		rc = check_known(p, err);
+	if (rc == 0 && p->req->at_rest && p->v->from_snapshot) /* the view's nodes are the pool's first */
+		ptc_lost_ask(all, p->v, p->usable);
+	return rc;
 }
 
 int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
@@ -963,7 +1011,7 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 		if (known)
 			memcpy(planned.to.layout_hash, known, strlen(known) + 1);
 		planned.json = plan_json(&p, v, desc, &planned.to, &l, &rank_states.review, choice);
-		rc = planned.json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = planned.json ? 0 : ptc_nomem(err);
 	}
 	json_decref(choice);
 	layouts_done(&l);
@@ -986,7 +1034,7 @@ int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const
 	struct ptc_planning_ask ask;
 	void *ref = NULL;
 	int rc = a ? ptc_specs_get(all->docs.specs, v->meta.uuid, v->meta.spec_hash, &pr.desc, &ref, err)
-		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		   : ptc_nomem(err);
 
 	if (rc == 0)
 		rc = collect_pool(all, &p, err);
@@ -1006,7 +1054,9 @@ int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const
 /* The best that these devices allow, beside what the mapping chosen before the layout was known comes to. */
 static int plan_of_layout(const struct pool *p, struct layouts *l, struct ptc_error *err)
 {
-	struct layouts best = { .spec = l->spec, .from = l->from, .to = l->to, .from_alloc = l->from_alloc };
+	struct layouts best = {
+		.spec = l->spec, .from = l->from, .to = l->to, .from_alloc = l->from_alloc, .copied_at = l->copied_at
+	};
 	int rc = place(p, l, err);
 
 	if (rc)
@@ -1062,14 +1112,14 @@ int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *
 		rc = one_layout(p->all, v, NULL, v->to.layout_hash, v->to.config, &l.spec, &l.to, &l.own_to, &l.to_ref,
 				err);
 	if (rc == 0 && ptc_view_allocation(v, &v->to, &l.to_alloc) != 0)
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	if (rc == 0)
 		rc = plan_of_layout(p, &l, err);
 	if (rc == 0 && planned)
 		rc = ptc_json_load("plan", planned, strlen(planned), &before, err);
 	if (rc == 0) {
 		*ret_json = plan_json(p, v, NULL, &v->to, &l, NULL, json_object_get(before, "choice"));
-		rc = *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = *ret_json ? 0 : ptc_nomem(err);
 	}
 	json_decref(before);
 	layouts_done(&l);

@@ -8,6 +8,7 @@
  * /ptc/creating/, and whoever sees the creator's life end removes both); blobs
  * of switches that were aborted or superseded (ptc_tidy_blobs, whenever a
  * controller comes to rest).
+ *
  * Failure modes: etcd unreachable, or without its data (asked again; all->reconciled and
  * ctl->untidy remember it); a controller that is none any more (every
  * removal is a transaction that compares its lock). */
@@ -32,7 +33,8 @@ struct orphan {
 	bool unknown; /* no answer, or no success: ask again */
 };
 
-/* Coordination thread: a job that etcd does not know (asked again, now) has been deleted; so are its bytes here. */
+/* A task of the job's lane: a job that etcd does not know (asked again, now) has been deleted; so are its bytes here.
+ */
 static void drop_orphan(void *arg, struct ptc_etcd *e)
 {
 	struct orphan *o = arg;
@@ -76,7 +78,7 @@ void ptc_tidy_job(struct ptc_controllers *all, const char *uuid)
 	}
 	o->all = all;
 	snprintf(o->uuid, sizeof o->uuid, "%s", uuid);
-	if (ptc_cluster_run(all->cluster, drop_orphan, orphan_dropped, o) != 0) {
+	if (ptc_cluster_run(all->cluster, uuid, drop_orphan, orphan_dropped, o) != 0) {
 		ptc_free(o);
 		all->reconciled = false;
 	}
@@ -132,7 +134,7 @@ int ptc_creation_begin(struct ptc_controllers *all, const char *uuid, uid_t uid,
 	value = ptc_asprintf("{\"version\":1,\"node\":\"%s\",\"boot_id\":\"%s\",\"uid\":%u}", all->node,
 			     ptc_cluster_boot_id(all->cluster), (unsigned)uid);
 	if (!value)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	ops[0].value = value;
 	ops[0].len = strlen(value);
 	ops[1].len = (size_t)snprintf(size, sizeof size, "{\"version\":1,\"bytes\":%zu}", bytes);
@@ -197,7 +199,8 @@ static void creations_work(void *arg, struct ptc_etcd *e)
 
 void ptc_tidy_creations(struct ptc_controllers *all)
 {
-	ptc_cluster_run(all->cluster, creations_work, NULL, NULL); /* no memory: at the next change of the nodes */
+	ptc_cluster_run(all->cluster, "creations", creations_work, NULL,
+			NULL); /* no memory: at the next change of the nodes */
 }
 
 /* ---- blobs -------------------------------------------------------------------------- */
@@ -298,7 +301,7 @@ void ptc_tidy_blobs(struct ptc_controller *ctl)
 		memcpy(p->keep[2], m->generation_hash, PTC_HASH_HEX);
 		memcpy(p->keep[3], m->state_hash, PTC_HASH_HEX);
 	}
-	if (!keep_more(p, m) || ptc_cluster_run(ctl->all->cluster, prune_work, pruned, p) != 0) {
+	if (!keep_more(p, m) || ptc_cluster_run(ctl->all->cluster, ctl->uuid, prune_work, pruned, p) != 0) {
 		ctl->untidy = true;
 		prune_free(p);
 	}

@@ -2,6 +2,7 @@
 /* The client itself: endpoints, one unary call, and the life of its threads.
  *
  * Happy path: the endpoint that answered last is asked; its answer comes back.
+ *
  * Failure modes. A repeatable call goes round the endpoints until one answers
  * or the deadline passes (PTC_ECOORD). A call that must happen at most once is
  * sent only to an endpoint that has just answered a read, and is never sent
@@ -15,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/number/count.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 
 #include <signal.h>
 #include <string.h>
@@ -44,7 +46,7 @@ static int endpoint_open(struct ptc_etcd_endpoint *ep, const char *target, const
 		return ptc_error_set(err, PTC_EPERM, "etcd endpoint %s: TCP needs tls: {ca, cert, key}", target);
 	ep->target = ptc_strdup(target);
 	if (!ep->target)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	return ptc_rpc_channel_new(&copts, &ep->channel, err);
 }
 
@@ -58,12 +60,12 @@ int ptc_etcd_new(const struct ptc_etcd_opts *opts, struct ptc_etcd **ret_etcd, s
 				     PTC_ETCD_MAX_MEMBERS);
 	e = ptc_calloc(1, sizeof *e);
 	if (!e)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	pthread_mutex_init(&e->lock, NULL);
 	e->timeout_ms = opts->timeout_ms > 0 ? opts->timeout_ms : DEFAULT_TIMEOUT_MS;
 	e->ep = ptc_calloc(opts->nendpoints, sizeof *e->ep);
 	if (!e->ep)
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	for (size_t i = 0; i < opts->nendpoints && !rc; i++, e->nep++)
 		rc = endpoint_open(&e->ep[i], opts->endpoints[i], opts, err);
 	if (rc) {
@@ -137,10 +139,9 @@ static int attempt(struct ptc_etcd *e, const struct attempt *a, size_t which, in
 			atomic_store(&e->healthy, false);
 		if (err &&
 		    strstr(err->text, "database space exceeded")) /* etcd's own words; of everybody's next write, too */
-			rc = ptc_error_set(
-				err, PTC_ENOSPC,
-				"it takes no writes: its database has come to its quota; see \"etcd is full\" in "
-				"docs/install.md");
+			rc = ptc_error_set(err, PTC_ENOSPC,
+					   "it takes no writes: its database has reached its quota; see \"etcd is "
+					   "full\" in docs/install.md");
 		ptc_error_wrap(err, "etcd at %s", e->ep[which].target);
 	}
 	return rc;
@@ -251,7 +252,7 @@ int ptc_etcd_call(struct ptc_etcd *e, enum ptc_etcd_effect effect, const char *m
 		return rc;
 	rc = ptc_pb_decode(reply_type, reply, len, ret_reply, err);
 	if (rc && effect == PTC_ETCD_ONCE) /* done, but we cannot say what */
-		return ptc_error_set(err, PTC_ECOORD, "outcome unknown, read it back: etcd's answer does not parse");
+		return ptc_error_set(err, PTC_ECOORD, "outcome unknown, read it back: etcd's answer cannot be read");
 	return rc;
 }
 
@@ -265,27 +266,19 @@ static void *task_main(void *arg)
 	return NULL;
 }
 
-int ptc_etcd_task_start(struct ptc_etcd_task *t, struct ptc_etcd *e, void (*run)(struct ptc_etcd_task *t),
-			struct ptc_error *err)
+int ptc_etcd_task_start(struct ptc_etcd_task *t, struct ptc_etcd *e, const char *name,
+			void (*run)(struct ptc_etcd_task *t), struct ptc_error *err)
 {
-	pthread_condattr_t attr;
-	sigset_t all, old;
 	int rc;
 
 	t->e = e;
 	t->run = run;
 	pthread_mutex_init(&t->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&t->wake, &attr);
-	pthread_condattr_destroy(&attr);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&t->thread, NULL, task_main, t);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	ptc_cond_init(&t->wake);
+	rc = ptc_thread_start(&t->thread, name, task_main, t, err);
 	if (rc) {
 		ptc_etcd_task_done(t);
-		return ptc_error_errno(err, rc, "cannot start a thread for etcd");
+		return rc;
 	}
 	t->running = true;
 	pthread_mutex_lock(&e->lock);
@@ -327,11 +320,10 @@ void ptc_etcd_task_done(struct ptc_etcd_task *t)
 bool ptc_etcd_task_wait(struct ptc_etcd_task *t, int64_t ms)
 {
 	int64_t until = ptc_sys_now_ns() + PTC_MAX(ms, 0) * 1000000;
-	struct timespec ts = { until / 1000000000, until % 1000000000 };
 	bool stop;
 
 	pthread_mutex_lock(&t->lock);
-	while (!t->stop && pthread_cond_timedwait(&t->wake, &t->lock, &ts) == 0)
+	while (!t->stop && ptc_cond_wait_until(&t->wake, &t->lock, until))
 		;
 	stop = t->stop;
 	pthread_mutex_unlock(&t->lock);

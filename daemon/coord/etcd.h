@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A client of etcd's v3 gRPC API: KV, Lease, Watch. Blocking and thread-safe;
- * the daemon calls it from its coordination thread, never from the loop.
+ * the daemon calls it from tasks (daemon/cluster/tasks.h) and from threads of calls, never from the loop.
  *
  * Failure modes: unreachable endpoint (next one is tried until the deadline,
  * then PTC_ECOORD), compare failed (PTC_OK with succeeded=false), a Put/Txn whose outcome is
@@ -21,8 +21,8 @@ struct ptc_etcd;
 struct ptc_etcd_opts {
 	const char *const *endpoints; /* "host:port" or "unix:/path" */
 	size_t nendpoints;
-	const struct ptc_rpc_tls *
-		tls; /* NULL for unix endpoints or insecure loopback; outlives the client, its files are read again after ptc_rpc_tls_renew */
+	const struct ptc_rpc_tls *tls; /* NULL for unix endpoints or insecure loopback; outlives the client, its files
+					  are read again after ptc_rpc_tls_renew */
 	bool insecure;
 	int timeout_ms; /* per operation; 0: 5000 */
 };
@@ -43,7 +43,8 @@ struct ptc_etcd_kvs {
 };
 void ptc_etcd_kvs_done(struct ptc_etcd_kvs *kvs);
 
-/* key, or all keys with that prefix, paged inside so that no reply exceeds the message limit. At most max_keys (0: 1e6) else PTC_ELIMIT. */
+/* key, or all keys with that prefix, paged inside so that no reply exceeds the message limit. At most max_keys (0: 1e6)
+ * else PTC_ELIMIT. */
 int ptc_etcd_get(struct ptc_etcd *e, const char *key, bool prefix, size_t max_keys, struct ptc_etcd_kvs *ret_kvs,
 		 struct ptc_error *err);
 
@@ -75,16 +76,16 @@ int ptc_etcd_put(struct ptc_etcd *e, const char *key, const void *value, size_t 
 		 struct ptc_error *err);
 int ptc_etcd_delete(struct ptc_etcd *e, const char *key, bool prefix, const char *point, struct ptc_error *err);
 
-/* The database's file at the endpoint that answers, what of it is in use (history included), and whether it takes no writes any
- * more because it has come to its quota. */
+/* The database's file at the endpoint that answers, what of it is in use (history included), and whether it takes no
+ * writes any more because it has come to its quota. */
 struct ptc_etcd_size {
 	uint64_t bytes, used;
 	int64_t revision;
 	bool full;
 };
 int ptc_etcd_size(struct ptc_etcd *e, struct ptc_etcd_size *ret_size, struct ptc_error *err);
-/* Any thread, at once: whether it did not answer when it was asked last (leases ask every third of their TTL), and when it did
- * (realtime clock). */
+/* Any thread, at once: whether it did not answer when it was asked last (leases ask every third of their TTL), and when
+ * it did (realtime clock). */
 bool ptc_etcd_unreachable(const struct ptc_etcd *e, int64_t *ret_answered_ms);
 
 /* A lease and its keep-alive thread. on_lost runs once, on that thread, when etcd says
@@ -97,7 +98,8 @@ struct ptc_etcd_lease *ptc_etcd_lease_free(struct ptc_etcd_lease *l, bool revoke
 int ptc_etcd_revoke(struct ptc_etcd *e, int64_t lease, struct ptc_error *err); /* any lease, e.g. a node found dead */
 
 enum ptc_watch_kind { PTC_WATCH_PUT, PTC_WATCH_DELETE, PTC_WATCH_RESET, PTC_WATCH_SYNCED };
-/* RESET: forget all; PUTs of every current key follow, then SYNCED. The first listing is delivered the same way. Runs on the watch thread. */
+/* RESET: forget all; PUTs of every current key follow, then SYNCED. The first listing is delivered the same way. Runs
+ * on the watch thread. */
 typedef void (*ptc_watch_fn)(void *arg, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv);
 struct ptc_etcd_watch;
 int ptc_etcd_watch_new(struct ptc_etcd *e, const char *prefix, ptc_watch_fn fn, void *arg,
@@ -108,9 +110,9 @@ struct ptc_etcd_watch *ptc_etcd_watch_free(struct ptc_etcd_watch *w); /* NULL ok
 
 struct ptc_etcd_child;
 struct ptc_etcd_child_opts {
-	const char *data_dir; /* 0700; holds etcd's data, its pid file and, in unix mode, its sockets */
-	const char *
-		client_url; /* "https://127.0.0.1:2379" with tls, "unix" (a socket in data_dir), or "http://127.0.0.1:PORT" with insecure */
+	const char *data_dir;   /* 0700; holds etcd's data, its pid file and, in unix mode, its sockets */
+	const char *client_url; /* "https://127.0.0.1:2379" with tls, "unix" (a socket in data_dir), or
+				   "http://127.0.0.1:PORT" with insecure */
 	const struct ptc_rpc_tls *tls;
 	bool insecure;
 	const char *binary;    /* NULL: "etcd" beside our helpers (base/sys/helper.h), else in PATH */

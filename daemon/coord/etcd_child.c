@@ -10,6 +10,7 @@
  *
  * Happy path: no etcd is left from before; start one, wait until it answers a
  * linearizable read, watch it through a pidfd, start it again when it ends, look after its database (etcd_upkeep.c).
+ *
  * Failure modes: a live etcd left by a dead daemon (adopted if started the same
  * way and answering, else ended first; one that is just dying is waited for, as
  * it holds the data and the port until then); an etcd that answers, but slowly
@@ -23,10 +24,12 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/sys/child.h"
 #include "base/sys/helper.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +42,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
-#include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -80,12 +82,8 @@ struct ptc_etcd_child {
 	pthread_t thread;
 	bool running;
 	pthread_mutex_t lock;
-	struct child_proc {
-		pid_t pid; /* 0: none */
-		int pidfd;
-		bool ours; /* else adopted: not to be waited for */
-	} proc;            /* under lock while the thread runs */
-	struct stat crl;   /* the list of revoked certificates as this etcd began with it */
+	struct ptc_child proc; /* under lock while the thread runs */
+	struct stat crl;       /* the list of revoked certificates as this etcd began with it */
 };
 
 static int64_t now_ms(void)
@@ -100,27 +98,6 @@ static char *in_dir(const struct ptc_etcd_child *c, const char *name)
 
 /* ---- processes ------------------------------------------------------------- */
 
-/* Start time in clock ticks from a /proc/PID/stat line; the name before it may hold anything but ends with ')'. */
-static bool parse_stat(const char *line, long *ret_pid, unsigned long long *ret_start)
-{
-	const char *p = strrchr(line, ')');
-
-	return p && sscanf(line, "%ld", ret_pid) == 1 &&
-	       sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-		      ret_start) == 1;
-}
-
-static bool start_time(long pid, unsigned long long *ret_start)
-{
-	char path[64];
-	ptc_auto_free char *line = NULL;
-	size_t len;
-	long same;
-
-	snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-	return ptc_sys_read_file(path, 4096, &line, &len, NULL) == 0 && parse_stat(line, &same, ret_start);
-}
-
 /* Where it runs; "" when it is dying, and when there is nothing left of it but its number. */
 static void working_dir(long pid, char ret_cwd[PATH_BYTES])
 {
@@ -132,133 +109,34 @@ static void working_dir(long pid, char ret_cwd[PATH_BYTES])
 	ret_cwd[n < 0 ? 0 : n] = '\0';
 }
 
-static bool wait_exit(const struct child_proc *p, int timeout_ms)
-{
-	struct pollfd pfd = { p->pidfd, POLLIN, 0 };
-	int n;
-
-	do
-		n = poll(&pfd, 1, timeout_ms);
-	while (n < 0 && errno == EINTR);
-	return n > 0;
-}
-
 /* What a dead daemon left: the process named by etcd.pid, if it is still that one. */
-static bool find_orphan(const struct ptc_etcd_child *c, struct child_proc *ret_proc)
+static bool find_orphan(const struct ptc_etcd_child *c, struct ptc_child *ret_proc)
 {
 	ptc_auto_free char *path = in_dir(c, "etcd.pid");
 	ptc_auto_free char *line = NULL;
-	unsigned long long then, now;
-	struct child_proc p;
+	struct ptc_process_stat then;
 	char cwd[PATH_BYTES];
 	size_t len;
-	long pid;
+	int fd;
 
-	if (!path || ptc_sys_read_file(path, 4096, &line, &len, NULL) || !parse_stat(line, &pid, &then) || pid <= 1)
+	if (!path || ptc_sys_read_file(path, 4096, &line, &len, NULL) || !ptc_process_stat_parse(line, &then) ||
+	    then.pid <= 1)
 		return false;
-	/* before the checks: afterwards the pid cannot change its meaning */
-	p = (struct child_proc){ (pid_t)pid, pidfd_open((pid_t)pid, 0), false };
-	if (p.pidfd < 0)
+	fd = ptc_process_open(then.pid, then.start_time, NULL);
+	if (fd < 0)
 		return false;
-	if (start_time(pid, &now) && now == then) {
-		working_dir(pid, cwd);
-		if (strcmp(cwd, c->data_dir) == 0) {
-			*ret_proc = p;
-			return true;
-		}
-		if (!*cwd) /* its threads still hold the data's locks and the port */
-			wait_exit(&p, TERM_MS);
+	working_dir(then.pid, cwd);
+	if (strcmp(cwd, c->data_dir) == 0) {
+		*ret_proc = (struct ptc_child){ then.pid, fd };
+		return true;
 	}
-	close(p.pidfd);
+	if (!*cwd) /* its threads still hold the data's locks and the port */
+		ptc_child_ended(fd, TERM_MS);
+	close(fd);
 	return false;
 }
 
-static void reap(struct child_proc *p)
-{
-	if (p->pid && p->ours)
-		while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR)
-			;
-	if (p->pid)
-		close(p->pidfd);
-	*p = (struct child_proc){ 0, -1, false };
-}
-
-static void end_process(struct child_proc *p)
-{
-	if (!p->pid)
-		return;
-	pidfd_send_signal(p->pidfd, SIGTERM, NULL, 0);
-	if (!wait_exit(p, TERM_MS)) {
-		pidfd_send_signal(p->pidfd, SIGKILL, NULL, 0);
-		wait_exit(p, -1);
-	}
-	reap(p);
-}
-
 /* ---- starting it ------------------------------------------------------------- */
-
-struct spawn_args {
-	const char *binary, *dir;
-	char *const *argv, *const *envp;
-	int log_fd;
-	volatile int failed; /* errno of what went wrong in the child; vfork shares it with us */
-};
-
-/* In the child of vfork: system calls only, nothing that allocates, locks or returns. */
-__attribute__((noreturn)) static void become_etcd(struct spawn_args *l)
-{
-	char stat[1024];
-	struct sigaction dfl = { .sa_handler = SIG_DFL };
-	sigset_t none;
-	ssize_t n;
-	int fd;
-
-	for (int sig = 1; sig < NSIG; sig++)
-		sigaction(sig, &dfl, NULL);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	setsid();
-	umask(077);
-	if (chdir(l->dir) != 0)
-		goto fail;
-	fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? -1 : read(fd, stat, sizeof stat);
-	if (n <= 0)
-		goto fail;
-	fd = open("etcd.pid", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	if (fd < 0 || write(fd, stat, (size_t)n) != n)
-		goto fail;
-	fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-	if (fd < 0 || dup2(fd, 0) < 0 || dup2(l->log_fd, 1) < 0 || dup2(l->log_fd, 2) < 0)
-		goto fail;
-	if (close_range(3, ~0U, 0) != 0)
-		goto fail;
-	execve(l->binary, l->argv, l->envp);
-fail:
-	l->failed = errno ? errno : EIO;
-	_exit(127);
-}
-
-static int fork_etcd(struct spawn_args *l, pid_t *ret_pid)
-{
-	sigset_t all, old;
-	pid_t pid;
-
-	/* signals wait: a handler must not run in the child, on our memory */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	/* not fork: gRPC's threads hold locks we could never release; not posix_spawn: it writes no pid file
-	 * NOLINTBEGIN(clang-analyzer-security.insecureAPI.vfork,clang-analyzer-unix.Vfork): it makes system calls only */
-	pid = vfork();
-	if (pid == 0)
-		become_etcd(l);
-	/* NOLINTEND(clang-analyzer-security.insecureAPI.vfork,clang-analyzer-unix.Vfork) */
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (pid < 0)
-		return errno;
-	*ret_pid = pid;
-	return 0;
-}
 
 /* etcd does not replace the socket files of one that was killed. */
 static int remove_sockets(const struct ptc_etcd_child *c, struct ptc_error *err)
@@ -268,44 +146,36 @@ static int remove_sockets(const struct ptc_etcd_child *c, struct ptc_error *err)
 	int rc;
 
 	if (!client || !peer)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ptc_sys_unlink(client, "etcd.socket", err);
 	return rc ? rc : ptc_sys_unlink(peer, "etcd.socket", err);
 }
 
-static int spawn(struct ptc_etcd_child *c, struct child_proc *ret_proc, struct ptc_error *err)
+static int spawn(struct ptc_etcd_child *c, struct ptc_child *ret_proc, struct ptc_error *err)
 {
 	ptc_auto_free char *log = in_dir(c, "etcd.log");
 	ptc_auto_close int log_fd = -1;
-	struct spawn_args l = { .binary = c->binary, .dir = c->data_dir, .argv = c->argv, .envp = c->envp };
-	struct child_proc p = { 0, -1, true };
-	int e;
+	struct ptc_child_args args = { .path = c->binary,
+				       .argv = c->argv,
+				       .envp = c->envp,
+				       .session = true,
+				       .default_signals = true,
+				       .dir = c->data_dir,
+				       .pid_file = "etcd.pid" };
+	int rc;
 
 	if (!log)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (c->tls.crl_path)
 		ptc_sys_file_changed(c->tls.crl_path, &c->crl);
-	e = remove_sockets(c, err);
-	if (e)
-		return e;
+	rc = remove_sockets(c, err);
+	if (rc)
+		return rc;
 	log_fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
 	if (log_fd < 0)
 		return ptc_error_errno(err, errno, "cannot open %s", log);
-	l.log_fd = log_fd;
-	e = fork_etcd(&l, &p.pid);
-	if (e)
-		return ptc_error_errno(err, e, "cannot start %s", c->binary);
-	p.pidfd = pidfd_open(p.pid, 0); /* ours and not waited for: the pid stays valid */
-	if (l.failed || p.pidfd < 0) {
-		e = l.failed ? l.failed : errno;
-		kill(p.pid, SIGKILL);
-		waitpid(p.pid, NULL, 0);
-		if (p.pidfd >= 0)
-			close(p.pidfd);
-		return ptc_error_errno(err, e, "cannot start %s in %s", c->binary, c->data_dir);
-	}
-	*ret_proc = p;
-	return 0;
+	args.output = args.errors = log_fd;
+	return ptc_child_start(&args, ret_proc, err);
 }
 
 /* ---- is it up? ------------------------------------------------------------------ */
@@ -358,7 +228,7 @@ static void log_tail(const struct ptc_etcd_child *c, char *ret_text, size_t size
 	snprintf(ret_text, size, "%s", msg ? msg : text + from);
 }
 
-static int wait_ready(const struct ptc_etcd_child *c, const struct child_proc *p, int timeout_ms, struct ptc_error *err)
+static int wait_ready(const struct ptc_etcd_child *c, const struct ptc_child *p, int timeout_ms, struct ptc_error *err)
 {
 	int64_t deadline = now_ms() + timeout_ms;
 	struct ptc_error last = PTC_ERROR_INIT;
@@ -370,14 +240,14 @@ static int wait_ready(const struct ptc_etcd_child *c, const struct child_proc *p
 		return rc;
 	for (int64_t ms = ASK_MIN_MS;; ms = PTC_MIN(ms * 2, ASK_MAX_MS)) {
 		rc = ptc_etcd_probe(e, PTC_MIN(now_ms() + ms, deadline), &last);
-		if (rc == 0 || wait_exit(p, 0) || now_ms() >= deadline)
+		if (rc == 0 || ptc_child_ended(p->pidfd, 0) || now_ms() >= deadline)
 			break;
 	}
 	ptc_etcd_free(e);
 	if (rc == 0)
 		return 0;
 	log_tail(c, tail, sizeof tail);
-	if (wait_exit(p, 0))
+	if (ptc_child_ended(p->pidfd, 0))
 		return ptc_error_set(err, PTC_ECOORD, "etcd ended while starting in %s; it said: %s", c->data_dir,
 				     tail);
 	return ptc_error_set(err, PTC_ECOORD, "etcd in %s does not answer after %d s (%.300s); it said: %s",
@@ -411,9 +281,11 @@ static int check_port_free(const struct ptc_etcd_child *c, struct ptc_error *err
 	name = host[0] == '[' ? ptc_strndup(host + 1, strcspn(host + 1, "]"))
 			      : ptc_strndup(host, (size_t)(port - host) - 1);
 	if (!name)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (getaddrinfo(name, port, &hints, &list) != 0)
-		return ptc_error_set(err, PTC_EINVAL, "local coordinator: %s is no address of this machine", c->url);
+		return ptc_error_set(err, PTC_EINVAL,
+				     "local coordinator: %s is not an address of this machine; write one of its own",
+				     c->url);
 	fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd >= 0 && (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
 			bind(fd, list->ai_addr, list->ai_addrlen) != 0))
@@ -429,7 +301,7 @@ static int start_new(struct ptc_etcd_child *c, struct ptc_error *err)
 	int rc;
 
 	if (!path)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = check_port_free(c, err);
 	if (!rc)
 		rc = ptc_sys_write_file(path, c->args_text, strlen(c->args_text), 0600, "etcd.args", err);
@@ -446,11 +318,11 @@ static int adopt_or_start(struct ptc_etcd_child *c, struct ptc_error *err)
 
 	if (find_orphan(c, &c->proc)) {
 		if (!same_args(c))
-			ptc_error_set(&why, PTC_ESTATE, "it was started otherwise");
+			ptc_error_set(&why, PTC_ESTATE, "it was started with other arguments");
 		else if (wait_ready(c, &c->proc, READY_MS, &why) == 0)
 			return 0;
 		ptc_debug("etcd", "ending the etcd left in %s, pid %d: %s", c->data_dir, (int)c->proc.pid, why.text);
-		end_process(&c->proc);
+		ptc_child_end(&c->proc, TERM_MS);
 	}
 	return start_new(c, err);
 }
@@ -477,7 +349,7 @@ static bool stop_within(const struct ptc_etcd_child *c, int ms)
 static void restart(struct ptc_etcd_child *c)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct child_proc p = { 0, -1, false };
+	struct ptc_child p;
 	int rc = spawn(c, &p, &err);
 
 	pthread_mutex_lock(&c->lock);
@@ -490,11 +362,11 @@ static void restart(struct ptc_etcd_child *c)
 		ptc_info("etcd", "started again in %s, pid %d", c->data_dir, (int)p.pid);
 }
 
-/* etcd reads the list at each handshake, and never again: a connection that was let in before is ended with etcd itself,
- * which is back in a second or two. Leases go on where they were. */
+/* etcd reads the list at each handshake, and never again: a connection that was let in before is ended with etcd
+ * itself, which is back in a second or two. Leases go on where they were. */
 static void end_revoked(struct ptc_etcd_child *c)
 {
-	struct child_proc p;
+	struct ptc_child p;
 
 	if (!c->tls.crl_path || !c->proc.pid || !ptc_sys_file_changed(c->tls.crl_path, &c->crl))
 		return;
@@ -504,9 +376,9 @@ static void end_revoked(struct ptc_etcd_child *c)
 		 c->tls.crl_path);
 	p = c->proc;
 	pthread_mutex_lock(&c->lock);
-	c->proc = (struct child_proc){ 0, -1, false };
+	c->proc = PTC_CHILD_NONE;
 	pthread_mutex_unlock(&c->lock);
-	end_process(&p);
+	ptc_child_end(&p, TERM_MS);
 }
 
 static void *supervise(void *arg)
@@ -529,7 +401,8 @@ static void *supervise(void *arg)
 			log_tail(c, tail, sizeof tail);
 			ptc_warn("etcd", "the local coordinator in %s ended; it said: %s", c->data_dir, tail);
 			pthread_mutex_lock(&c->lock);
-			reap(&c->proc);
+			ptc_child_wait(&c->proc, -1, NULL);
+			ptc_child_close(&c->proc);
 			pthread_mutex_unlock(&c->lock);
 			if (stop_within(c, RESTART_MS))
 				return NULL;
@@ -561,15 +434,15 @@ static int find_binary(const char *name, char **ret_path, struct ptc_error *err)
 		if (!realpath(name, full) || access(full, X_OK) != 0)
 			return ptc_error_errno(err, errno, "coordinator: cannot run %s", name);
 		*ret_path = ptc_strdup(full);
-		return *ret_path ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return *ret_path ? 0 : ptc_nomem(err);
 	}
 	if (ptc_helper_beside(name, beside)) { /* one that was brought along */
 		*ret_path = ptc_strdup(beside);
-		return *ret_path ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return *ret_path ? 0 : ptc_nomem(err);
 	}
 	dirs = ptc_strdup(path ? path : "/usr/local/bin:/usr/bin:/bin");
 	if (!dirs)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (char *d = strtok_r(dirs, ":", &save); d; d = strtok_r(NULL, ":", &save)) {
 		char *full = ptc_asprintf("%s/%s", d, name);
 
@@ -609,7 +482,7 @@ static int set_unix(struct ptc_etcd_child *c, struct ptc_error *err)
 	if (c->endpoint && strlen(c->endpoint) - 5 >= sizeof((struct sockaddr_un *)0)->sun_path)
 		return ptc_error_set(err, PTC_ELIMIT, "%s: too long for a socket in it; at most %zu bytes", c->data_dir,
 				     sizeof((struct sockaddr_un *)0)->sun_path - sizeof CLIENT_SOCKET - 1);
-	return c->url && c->endpoint ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return c->url && c->endpoint ? 0 : ptc_nomem(err);
 }
 
 static int set_tcp(struct ptc_etcd_child *c, const struct ptc_etcd_child_opts *opts, struct ptc_error *err)
@@ -636,7 +509,7 @@ static int set_tcp(struct ptc_etcd_child *c, const struct ptc_etcd_child_opts *o
 	c->insecure = !https;
 	c->url = ptc_strdup(opts->client_url);
 	c->endpoint = reachable(hostport);
-	return c->url && c->endpoint ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return c->url && c->endpoint ? 0 : ptc_nomem(err);
 }
 
 /* Our copies: the files are named absolutely, as etcd runs elsewhere, and outlive opts. */
@@ -651,7 +524,7 @@ static int copy_tls(struct ptc_etcd_child *c, struct ptc_error *err)
 		return 0;
 	c->tls.member = ptc_strdup(name);
 	if (!c->tls.member)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(path); i++) {
 		char full[PATH_BYTES];
 
@@ -663,7 +536,7 @@ static int copy_tls(struct ptc_etcd_child *c, struct ptc_error *err)
 			return ptc_error_errno(err, errno, "local coordinator: %s", given[i]);
 		*path[i] = ptc_strdup(full);
 		if (!*path[i])
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			return ptc_nomem(err);
 	}
 	return 0;
 }
@@ -723,8 +596,8 @@ static int add_args(struct ptc_etcd_child *c, struct ptc_error *err)
 	c->args_text = ptc_buf_steal(&text, NULL);
 	for (size_t i = 0; i < c->argc; i++)
 		if (!c->argv[i])
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	return c->args_text ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			return ptc_nomem(err);
+	return c->args_text ? 0 : ptc_nomem(err);
 }
 
 /* Nothing of ours: an ETCD_* or proxy variable would change what etcd does. */
@@ -737,9 +610,7 @@ static int set_environment(struct ptc_etcd_child *c, uint64_t memory_bytes, stru
 	c->envp[1] = arch ? ptc_asprintf("ETCD_UNSUPPORTED_ARCH=%s", arch) : NULL;
 	if (c->envp[0] && (!arch || c->envp[1]) && memory_bytes)
 		c->envp[arch ? 2 : 1] = ptc_asprintf("GOMEMLIMIT=%lluMiB", soft);
-	return c->envp[0] && (!arch || c->envp[1]) && (!memory_bytes || c->envp[arch ? 2 : 1])
-		       ? 0
-		       : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return c->envp[0] && (!arch || c->envp[1]) && (!memory_bytes || c->envp[arch ? 2 : 1]) ? 0 : ptc_nomem(err);
 }
 
 static int open_dir(struct ptc_etcd_child *c, const char *dir, struct ptc_error *err)
@@ -761,7 +632,7 @@ static int open_dir(struct ptc_etcd_child *c, const char *dir, struct ptc_error 
 	c->data_dir = ptc_strdup(full);
 	lock = c->data_dir ? in_dir(c, "lock") : NULL;
 	if (!lock)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	c->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (c->lock_fd < 0)
 		return ptc_error_errno(err, errno, "cannot open %s", lock);
@@ -787,21 +658,16 @@ static int configure(struct ptc_etcd_child *c, const struct ptc_etcd_child_opts 
 
 static int start_thread(struct ptc_etcd_child *c, struct ptc_error *err)
 {
-	sigset_t all, old;
-	int e;
+	int rc = client_new(c, &c->client, err);
 
-	e = client_new(c, &c->client, err);
-	if (e)
-		return e;
+	if (rc)
+		return rc;
 	c->stop_fd = eventfd(0, EFD_CLOEXEC);
 	if (c->stop_fd < 0)
 		return ptc_error_errno(err, errno, "eventfd");
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	e = pthread_create(&c->thread, NULL, supervise, c);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	c->running = e == 0;
-	return e ? ptc_error_errno(err, e, "cannot start a thread for etcd") : 0;
+	rc = ptc_thread_start(&c->thread, "ptc-etcd-child", supervise, c, err);
+	c->running = rc == 0;
+	return rc;
 }
 
 int ptc_etcd_child_new(const struct ptc_etcd_child_opts *opts, struct ptc_etcd_child **ret_child, char **ret_endpoint,
@@ -812,7 +678,7 @@ int ptc_etcd_child_new(const struct ptc_etcd_child_opts *opts, struct ptc_etcd_c
 	int rc;
 
 	if (!c)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	c->lock_fd = c->stop_fd = c->proc.pidfd = -1;
 	c->quota_bytes = opts->quota_bytes ? opts->quota_bytes : PTC_ETCD_QUOTA;
 	c->look_ms = opts->look_ms ? opts->look_ms : TICK_MS;
@@ -820,7 +686,7 @@ int ptc_etcd_child_new(const struct ptc_etcd_child_opts *opts, struct ptc_etcd_c
 	rc = configure(c, opts, err);
 	if (!rc) {
 		endpoint = ptc_strdup(c->endpoint);
-		rc = endpoint ? adopt_or_start(c, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = endpoint ? adopt_or_start(c, err) : ptc_nomem(err);
 	}
 	if (!rc)
 		rc = start_thread(c, err);
@@ -836,7 +702,7 @@ int ptc_etcd_child_new(const struct ptc_etcd_child_opts *opts, struct ptc_etcd_c
 
 int ptc_etcd_child_rss_bytes(const struct ptc_etcd_child *c, uint64_t *ret_bytes)
 {
-	struct child_proc p;
+	struct ptc_child p;
 	ptc_auto_free char *text = NULL;
 	unsigned long long pages;
 	char path[64];
@@ -888,14 +754,12 @@ struct ptc_etcd_child *ptc_etcd_child_free(struct ptc_etcd_child *c)
 	if (c->proc.pid) {
 		ptc_auto_free char *path = in_dir(c, "etcd.pid");
 
-		end_process(&c->proc);
+		ptc_child_end(&c->proc, TERM_MS);
 		if (path)
 			ptc_sys_unlink(path, "etcd.pid", NULL);
 	}
-	if (c->stop_fd >= 0)
-		close(c->stop_fd);
-	if (c->lock_fd >= 0)
-		close(c->lock_fd);
+	ptc_close(&c->stop_fd);
+	ptc_close(&c->lock_fd);
 	for (size_t i = 0; i < c->argc; i++)
 		ptc_free(c->argv[i]);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(c->envp); i++)

@@ -91,11 +91,12 @@ struct ptc_etcd_upkeep {
 	int64_t rewritten;  /* the revision when the file was last written anew */
 	char said[PTC_ERROR_MAX];
 };
-/* One look, and what follows from it; blocks as long as etcd takes. quota: its --quota-backend-bytes. True: look again soon. */
+/* One look, and what follows from it; blocks as long as etcd takes. quota: its --quota-backend-bytes. True: look again
+ * soon. */
 bool ptc_etcd_upkeep(struct ptc_etcd *e, struct ptc_etcd_upkeep *u, uint64_t quota);
 
-int ptc_etcd_task_start(struct ptc_etcd_task *t, struct ptc_etcd *e, void (*run)(struct ptc_etcd_task *t),
-			struct ptc_error *err);
+int ptc_etcd_task_start(struct ptc_etcd_task *t, struct ptc_etcd *e, const char *name,
+			void (*run)(struct ptc_etcd_task *t), struct ptc_error *err);
 void ptc_etcd_task_stop(struct ptc_etcd_task *t); /* joins; also leaves e's list; twice is fine */
 void ptc_etcd_task_done(struct ptc_etcd_task *t); /* after _stop: the lock and the condition */
 /* On the task's thread. Sleeps; true: stop. */

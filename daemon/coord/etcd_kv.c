@@ -4,6 +4,7 @@
  * Happy path: a listing asks for pages that grow while replies stay small; a
  * write passes its fault points, is sent once, and its header's revision
  * comes back.
+ *
  * Failure modes: the listing's revision compacted away (starts again), a page
  * too large for a message (asked for again, smaller), a value or Txn over our
  * limits (PTC_ELIMIT, nothing sent), an answer that was lost (outcome unknown). */
@@ -43,7 +44,7 @@ int ptc_etcd_prefix_end(const char *prefix, ProtobufCBinaryData *ret_end, struct
 			end[len - 1]++;
 	}
 	if (!end)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	*ret_end = ptc_etcd_bytes(end, len);
 	return 0;
 }
@@ -76,7 +77,7 @@ int ptc_etcd_kv_copy(const Ptc__Etcd__KeyValue *from, struct ptc_etcd_kv *ret_kv
 	kv.value = ptc_malloc(from->value.len + 1);
 	if (!kv.key || !kv.value) {
 		ptc_etcd_kv_done(&kv);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for an etcd value of %zu bytes", kv.len);
+		return ptc_nomem(err);
 	}
 	if (from->key.len)
 		memcpy(kv.key, from->key.data, from->key.len);
@@ -162,7 +163,7 @@ static int take_page(struct cursor *c, const Ptc__Etcd__RangeResponse *page, con
 		uint8_t *from = ptc_calloc(1, last->len + 1); /* last key + NUL: the next possible key */
 
 		if (!from)
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			return ptc_nomem(err);
 		memcpy(from, last->data, last->len);
 		ptc_free(c->from.data);
 		c->from = ptc_etcd_bytes(from, last->len + 1);
@@ -206,7 +207,7 @@ int ptc_etcd_list(struct ptc_etcd *e, const char *key, bool prefix, const struct
 		struct cursor c = { .end = end, .limit = PAGE_MIN, .keys_only = to->keys_only };
 		char *from = ptc_strdup(key);
 
-		rc = from ? 0 : ptc_error_set(&why, PTC_ENOMEM, "out of memory");
+		rc = from ? 0 : ptc_nomem(&why);
 		c.from = ptc_etcd_bytes(from, strlen(key));
 		if (!rc)
 			rc = list_once(e, &c, to, &why);
@@ -233,15 +234,8 @@ static int collect_key(void *arg, const Ptc__Etcd__KeyValue *kv, struct ptc_erro
 
 	if (c->kvs.n == c->max)
 		return ptc_error_set(err, PTC_ELIMIT, "more than %zu keys", c->max);
-	if (c->kvs.n == c->cap) {
-		size_t cap = c->cap ? c->cap * 2 : 16;
-		struct ptc_etcd_kv *grown = ptc_reallocarray(c->kvs.kv, cap, sizeof *grown);
-
-		if (!grown)
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory for %zu keys", cap);
-		c->kvs.kv = grown;
-		c->cap = cap;
-	}
+	if (!PTC_ROOM(c->kvs.kv, c->kvs.n + 1, c->cap))
+		return ptc_nomem(err);
 	rc = ptc_etcd_kv_copy(kv, &c->kvs.kv[c->kvs.n], err);
 	if (rc == 0)
 		c->kvs.n++;
@@ -291,7 +285,8 @@ int ptc_etcd_count(struct ptc_etcd *e, const char *prefix, size_t *ret_n, struct
 	ProtobufCMessage *reply;
 	int rc = check_key(prefix, err);
 
-	rc = rc ? rc : ptc_etcd_prefix_end(prefix, &req.range_end, err);
+	if (rc == 0)
+		rc = ptc_etcd_prefix_end(prefix, &req.range_end, err);
 	if (rc)
 		return rc;
 	req.key = ptc_etcd_bytes(prefix, strlen(prefix));
@@ -332,7 +327,7 @@ static int fill_op(struct op_store *s, const struct ptc_etcd_op *op, struct ptc_
 		s->del.key = ptc_etcd_bytes(op->key, strlen(op->key));
 		if (op->until) {
 			s->del.range_end = ptc_etcd_bytes(ptc_strdup(op->until), strlen(op->until));
-			return s->del.range_end.data ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			return s->del.range_end.data ? 0 : ptc_nomem(err);
 		}
 		return op->prefix ? ptc_etcd_prefix_end(op->key, &s->del.range_end, err) : 0;
 	}
@@ -447,7 +442,7 @@ int ptc_etcd_txn(struct ptc_etcd *e, const struct ptc_etcd_compare *cmp, size_t 
 	int rc;
 
 	if (!t)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = txn_fill(t, cmp, ncmp, ops, nops, err);
 	req.n_compare = t->ncmp;
 	req.compare = t->pcmp;

@@ -3,6 +3,7 @@
  *
  * Happy path: every third of the TTL one keep-alive; the moment it was sent
  * plus the TTL is until when the lease certainly lives.
+ *
  * Failure modes: a lost keep-alive is tried again a ninth of a TTL later; etcd
  * answering that the lease is gone, or a whole TTL without an answer, ends the
  * thread with one call of on_lost. (Our clock starts before etcd's, so we give
@@ -119,7 +120,7 @@ int ptc_etcd_lease_new(struct ptc_etcd *e, int ttl_s, void (*on_lost)(void *arg)
 		return ptc_error_set(err, PTC_EINVAL, "a lease of %d s; 1 to 86400 are possible", ttl_s);
 	l = ptc_calloc(1, sizeof *l);
 	if (!l)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	l->e = e;
 	l->on_lost = on_lost;
 	l->arg = arg;
@@ -127,7 +128,7 @@ int ptc_etcd_lease_new(struct ptc_etcd *e, int ttl_s, void (*on_lost)(void *arg)
 	if (rc == 0) {
 		l->ttl_ms = ttl * 1000;
 		l->alive_until_ms = asked_ms + l->ttl_ms;
-		rc = ptc_etcd_task_start(&l->task, e, lease_run, err);
+		rc = ptc_etcd_task_start(&l->task, e, "ptc-keepalive", lease_run, err);
 		if (rc) {
 			struct ptc_error ignored = PTC_ERROR_INIT; /* it expires by itself */
 

@@ -12,6 +12,7 @@
  * whoever follows has that long to come back; beyond half of the quota, all. Where much of the file is free it
  * is written anew: while nothing is written, as nobody is served meanwhile, or
  * at any time once it has come to half of its quota.
+ *
  * Failure modes: etcd does not answer (the next look tries again); no room on
  * the disk for the new file (said once); live documents alone fill the quota
  * (the alarm stays: job creation is refused long before, daemon/cluster/quota.h). */
@@ -126,8 +127,8 @@ static int64_t forget_up_to(const struct ptc_etcd_upkeep *u, const struct ptc_et
 	return 0;
 }
 
-/* What is in use is as the last writes left it: of a database that takes none nothing is known, and it is tried, again after each
- * delete. */
+/* What is in use is as the last writes left it: of a database that takes none nothing is known, and it is tried, again
+ * after each delete. */
 static bool worth_writing_anew(const struct ptc_etcd_upkeep *u, const struct ptc_etcd_size *s, uint64_t quota,
 			       bool idle)
 {
@@ -165,7 +166,8 @@ static int forget(struct ptc_etcd *e, struct ptc_etcd_upkeep *u, uint64_t quota,
 	return rc;
 }
 
-/* Pages that a compaction has freed count as free two writes later; where job creation is refused there may be none for long. */
+/* Pages that a compaction has freed count as free two writes later; where job creation is refused there may be none for
+ * long. */
 static void nudge(struct ptc_etcd *e, struct ptc_etcd_upkeep *u)
 {
 	static const char key[] = "/ptc/upkeep", value[] = "{\"version\":1}";
@@ -192,7 +194,8 @@ static int write_anew(struct ptc_etcd *e, struct ptc_etcd_upkeep *u, uint64_t qu
 		return 0;
 	u->rewritten = s->revision;
 	rc = defragment(e, err);
-	rc = rc ? rc : ptc_etcd_size(e, s, err);
+	if (rc == 0)
+		rc = ptc_etcd_size(e, s, err);
 	if (rc == 0)
 		ptc_info("etcd", "database written anew: %" PRIu64 " KiB instead of %" PRIu64 " KiB", s->bytes >> 10,
 			 before >> 10);

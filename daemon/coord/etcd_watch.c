@@ -6,6 +6,7 @@
  *   RESET, list the prefix (PUT...), SYNCED  ->  stream from revision + 1
  *
  * Happy path: one listing, then events as they come.
+ *
  * Failure modes: every one of them ends the stream, and the next round lists
  * again from whichever endpoint answers. That is right also where the stream
  * could have been resumed (compaction, a restored or replaced etcd with lower
@@ -131,7 +132,7 @@ static int take_message(struct ptc_etcd_watch *w, struct ptc_rpc_message *m, str
 	int rc;
 
 	if (!data)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for an event of %zu bytes", len);
+		return ptc_nomem(err);
 	if (ptc_rpc_message_read(m, data, len) != len)
 		return ptc_error_set(err, PTC_EPEER, "a message shorter than announced");
 	rc = ptc_pb_decode(&ptc__etcd__watch_response__descriptor, data, len, &msg, err);
@@ -213,13 +214,12 @@ int ptc_etcd_watch_new(struct ptc_etcd *e, const char *prefix, ptc_watch_fn fn, 
 		return ptc_error_set(err, PTC_EINVAL, "a watch needs a prefix");
 	w = ptc_calloc(1, sizeof *w);
 	if (!w)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	w->e = e;
 	w->fn = fn;
 	w->arg = arg;
 	w->prefix = ptc_strdup(prefix);
-	rc = w->prefix ? ptc_etcd_task_start(&w->task, e, watch_run, err)
-		       : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = w->prefix ? ptc_etcd_task_start(&w->task, e, "ptc-watch", watch_run, err) : ptc_nomem(err);
 	if (rc) {
 		ptc_free(w->prefix);
 		ptc_free(w);

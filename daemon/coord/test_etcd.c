@@ -1113,7 +1113,8 @@ static void tls_is_mutual_and_replaces_a_unix_orphan(void **state)
 	ptc_free(endpoint);
 }
 
-/* Where there is a list of revoked certificates, which is looked at more often, the database is looked at as often as without one. */
+/* Where there is a list of revoked certificates, which is looked at more often, the database is looked at as often as
+ * without one. */
 static void a_database_beside_a_list_is_kept_small(void **state)
 {
 	char ca[160], cert[160], key[160], crl[160], url[64], *value = ptc_calloc(1, VALUE_BYTES);

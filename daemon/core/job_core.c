@@ -1,29 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job core: see job_core.h for the protocol and for what it asks of shell, nodes and etcd. This file has the
- * events; job_state.c the states and their moves, job_moves.c what each phase begins and ends, job_nodes.c what nodes are
- * asked, job_replies.c what their answers mean, job_start.c where a switch begins or, found written down, goes on.
+ * events; job_state.c the states and their moves, job_moves.c what each phase begins and ends, job_nodes.c what nodes
+ * are asked, job_replies.c what their answers mean, job_start.c where a switch begins or, found written down, goes on.
  *
  * Happy path: START, IDLE, SWITCH; CHECKING cleans the nodes that take part and asks for a dry run; INTENT makes the
- * switch durable; STARTING and ARMING get new ranks ready and stop the old; SEALING, AGREEING and COMMIT1 make the snapshot;
- * ENDING, BUILDING, LAYOUT put the new ranks in the place of the old; PREPARING, FILLING, DIGESTING make the new tables;
- * COMMIT2 makes the new generation; FINISHING drops what is no longer needed and lets ranks go; DONE.
+ * switch durable; STARTING and ARMING get new ranks ready and stop the old; SEALING, AGREEING and COMMIT1 make the
+ * snapshot; ENDING, BUILDING, LAYOUT put the new ranks in the place of the old; PREPARING, FILLING, DIGESTING make the
+ * new tables; COMMIT2 makes the new generation; FINISHING drops what is no longer needed and lets ranks go; DONE.
  *
  * Failure modes
  *   a node answers with a retriable status  again after 1, 2, 4 .. ticks, max_attempts times, then the switch aborts
  *   a node answers with anything else       the switch aborts
  *   a node is down                          waited for, node_wait_ms, then the switch aborts. FINISHING never waits
+ *   a node is lost, or has lost its table   a switch of state leaves it out, if others hold all; else the switch aborts
  *   a node says we are fenced               RELOAD
  *   a transaction conflicts or is unknown   RELOAD, max_attempts times in a row, then the switch aborts
  *   abort while a transaction is in flight  remembered until its outcome is known; a committed switch stays committed
  *   abort before ENDING                     ranks go on from where they wait
- *   abort after it                          CLEAR raises the incarnation: the old generation starts again from the new snapshot
- *   lock lost                               DONE (PTC_EFENCED) for the switch, STOPPED; nothing more from this job
+ *   abort after it                          CLEAR raises the incarnation: the old generation starts again from the new
+ * snapshot lock lost                               DONE (PTC_EFENCED) for the switch, STOPPED; nothing more from this
+ * job
  *
  * Why nothing old can hurt a new switch: table keys are used again after an abort, so a node that was away during the
  * abort could hold a sealed table of the failed attempt under the very key of the next. Hence `stale`: an intent is
- * written only after every node in it has answered a FINISH. And a FINISH is sent only when no intent is in etcd: before
- * INTENT, after CLEAR or after COMMIT2, so that a controller that has lost its lock cannot drop what its successor
- * builds on. Requests are ordered by (fence, seq) at the node.
+ * written only after every node in it has answered a FINISH. And a FINISH is sent only when no intent is in etcd:
+ * before INTENT, after CLEAR or after COMMIT2, so that a controller that has lost its lock cannot drop what its
+ * successor builds on. Requests are ordered by (fence, seq) at the node.
  *
  * Time is counted in ticks of one timer, armed only while something waits. */
 #include "daemon/core/job_internal.h"
@@ -46,6 +48,8 @@ static void txn_good(struct ptc_job *job)
 		break;
 	case PTC_JOB_COMMIT1:
 		job->snapshot = job->cur.to_snapshot;
+		for (uint32_t i = 0; i < job->nnodes; i++)
+			job->nodes[i].in_record = ptc_job_gives(job, i);
 		if (job->cur.kind == PTC_SWITCH_SNAPSHOT) { /* it is the last transaction, so the switch holds */
 			ptc_job_enter(job, PTC_JOB_FINISHING);
 			return;
@@ -134,6 +138,7 @@ static void on_lock_lost(struct ptc_job *job)
 	if (job->has_switch) {
 		job->why.status = 0;
 		job->why.waited_ms = 0;
+		job->why.lost = false;
 		ptc_job_reason_set(&job->why, PTC_EFENCED, PTC_JOB_NO_NODE, "this node is no longer the controller; %s",
 				   job->intent_held ? "the next one goes on with the switch"
 						    : "ask again there if the record does not say so already");
@@ -155,36 +160,22 @@ static void max_node(const uint32_t *v, uint32_t n, uint32_t *count)
 static int reserve_nodes(struct ptc_job *job, uint32_t count)
 {
 	if (count > job->nnodes) {
-		struct ptc_job_node *v = ptc_reallocarray(job->nodes, count, sizeof(*v));
+		struct ptc_job_node *v = ptc_reallocarray(job->nodes, count, sizeof *v);
 		if (!v)
 			return PTC_ENOMEM;
-		memset(v + job->nnodes, 0, (count - job->nnodes) * sizeof(*v));
+		memset(v + job->nnodes, 0, (count - job->nnodes) * sizeof *v);
 		for (uint32_t i = job->nnodes; i < count; i++)
 			v[i].stale = true;
 		job->nodes = v;
 		job->nnodes = count;
 	}
-	size_t cap = 4 * (size_t)job->nnodes + 16; /* at most SEND, CANCEL, SEND to each, and the rest */
-	if (cap > job->updates_cap) {
-		struct ptc_job_update *u = ptc_reallocarray(job->updates, cap, sizeof(*u));
-		if (!u)
-			return PTC_ENOMEM;
-		job->updates = u;
-		job->updates_cap = cap;
-	}
-	return 0;
+	/* at most SEND, CANCEL, SEND to each, and the rest */
+	return PTC_ROOM(job->updates, 4 * (size_t)job->nnodes + 16, job->updates_cap) ? 0 : PTC_ENOMEM;
 }
 
 static int reserve_list(uint32_t **list, uint32_t *cap, uint32_t n)
 {
-	if (n <= *cap || n > PTC_MAX_NODES)
-		return 0;
-	uint32_t *v = ptc_reallocarray(*list, n, sizeof(*v));
-	if (!v)
-		return PTC_ENOMEM;
-	*list = v;
-	*cap = n;
-	return 0;
+	return n > PTC_MAX_NODES || PTC_ROOM(*list, n, *cap) ? 0 : PTC_ENOMEM;
 }
 
 static int job_reserve(struct ptc_job *job, const struct ptc_job_event *ev)
@@ -197,7 +188,7 @@ static int job_reserve(struct ptc_job *job, const struct ptc_job_event *ev)
 		s = ev->intent;
 		max_node(ev->record_nodes, ev->nrecord_nodes, &count);
 	}
-	if ((ev->kind == PTC_EV_NODE_UP || ev->kind == PTC_EV_NODE_DOWN) && ev->node < PTC_MAX_NODES)
+	if (ev->kind >= PTC_EV_NODE_UP && ev->kind <= PTC_EV_NODE_FOUND && ev->node < PTC_MAX_NODES)
 		count = ev->node + 1;
 	if (s) {
 		max_node(s->from_nodes, s->nfrom, &count);
@@ -248,6 +239,11 @@ static void dispatch(struct ptc_job *job, const struct ptc_job_event *ev)
 		if (!ptc_fails(ev->node < job->nnodes))
 			ptc_job_on_node_down(job, ev->node);
 		break;
+	case PTC_EV_NODE_LOST:
+	case PTC_EV_NODE_FOUND:
+		if (!ptc_fails(ev->node < job->nnodes))
+			ptc_job_on_node_lost(job, ev->node, ev->kind == PTC_EV_NODE_LOST);
+		break;
 	case PTC_EV_ABORT:
 		on_abort(job, ev);
 		break;
@@ -277,9 +273,9 @@ int ptc_job_step(struct ptc_job *job, const struct ptc_job_event *event, struct 
 int ptc_job_new(const struct ptc_job_opts *opts, struct ptc_job **ret_job, struct ptc_error *err)
 {
 	uint32_t wait_ms = opts && opts->node_wait_ms ? opts->node_wait_ms : 30000;
-	struct ptc_job *job = ptc_calloc(1, sizeof(*job));
+	struct ptc_job *job = ptc_calloc(1, sizeof *job);
 	if (!job)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	job->max_attempts = opts && opts->max_attempts ? opts->max_attempts : 6;
 	job->tick_ms = PTC_MIN(wait_ms, TICK_MS);
 	job->wait_ticks = wait_ms / job->tick_ms + (wait_ms % job->tick_ms != 0);
@@ -308,4 +304,9 @@ enum ptc_job_phase ptc_job_phase(const struct ptc_job *job)
 const struct ptc_switch *ptc_job_switch(const struct ptc_job *job)
 {
 	return job->has_switch ? &job->cur : NULL;
+}
+
+uint64_t ptc_job_take_seq(struct ptc_job *job)
+{
+	return ++job->seq;
 }

@@ -1,21 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the job core share. Each calls only those above it here: job_state.c, job_nodes.c, job_moves.c, then
- * job_replies.c and job_start.c; job_core.c calls them all. Nobody else includes it. Nothing here fails: room was reserved before. */
+/* What the files of the job core share. Each calls only those above it here: job_state.c, job_nodes.c, job_moves.c,
+ * then job_replies.c and job_start.c; job_core.c calls them all. Nobody else includes it. Nothing here fails: room was
+ * reserved before. */
 #pragma once
 
 #include "daemon/core/job_core.h"
 
 struct ptc_job_node {
 	uint64_t seq;        /* of the request not answered yet; 0: none */
+	uint64_t up_seq;     /* of the last request to any node before this one came up */
 	int op;              /* of that request */
 	uint32_t attempts;   /* retriable failures in a row */
 	uint32_t backoff;    /* ticks until the next attempt */
 	uint32_t down_ticks; /* waited for it this long */
+	uint32_t downs;      /* how often it went down in this phase */
 	bool up;
 	bool stale; /* may hold tables, or have ranks, other than the record's */
 	bool in_record;
 	bool from, to;
 	bool need;     /* the phase ends only when it has answered */
+	bool lost;     /* down, and declared lost: a switch of state goes on without it */
+	bool left_out; /* of this switch: it is not one that gives, and was not cleaned for it */
 	bool prepared; /* answered PREPARE, and has not restarted since */
 	bool armed;    /* answered ARM for the present stop, and has not restarted since */
 };
@@ -24,6 +29,7 @@ struct ptc_job_reason {
 	int status;
 	uint32_t node;
 	uint32_t waited_ms; /* not 0: the node is down, and was waited for that long */
+	bool lost;          /* the node, which was to take state, is lost */
 	char text[PTC_JOB_TEXT_MAX];
 };
 
@@ -92,12 +98,14 @@ struct ptc_job_state {
 	int update;      /* LOCAL: that asks the shell */
 };
 const struct ptc_job_state *ptc_job_state(enum ptc_job_phase phase);
-/* Aborts the process where an invariant does not hold. The O(1) part holds in every build, the counts in debug builds. */
+/* Aborts the process where an invariant does not hold. The O(1) part holds in every build, the counts in debug builds.
+ */
 void ptc_job_check(const struct ptc_job *job);
 struct ptc_job_update *ptc_job_push(struct ptc_job *job, enum ptc_job_update_kind kind);
 void ptc_job_want_tick(struct ptc_job *job);
 __attribute__((format(printf, 4, 5))) void ptc_job_reason_set(struct ptc_job_reason *r, int status, uint32_t node,
 							      const char *fmt, ...);
+void ptc_job_reason_lost(struct ptc_job_reason *r, uint32_t node);
 void ptc_job_move(struct ptc_job *job, enum ptc_job_phase next);
 void ptc_job_push_done(struct ptc_job *job, uint64_t id, const struct ptc_job_reason *r);
 /* The end of the current switch, told once; then it is forgotten. */
@@ -129,6 +137,12 @@ bool ptc_job_node_awaited(const struct ptc_job *job, const struct ptc_job_node *
 void ptc_job_node_mark_stale(struct ptc_job *job, uint32_t i);
 /* Nobody is needed any more. A FINISH may go on: it is right until the record changes (mark_stale). */
 void ptc_job_nodes_release(struct ptc_job *job, bool cancel_finish);
+/* The switch goes on without what that node has. The phase does not need its answer. */
+void ptc_job_node_leave_out(struct ptc_job *job, uint32_t i);
+/* It goes on without this one as soon as that is lost: it has state, and no rank that is waited for. */
+bool ptc_job_node_dispensable(const struct ptc_job *job, const struct ptc_job_node *n);
+/* The switch is to put state on it, and has not done with it: without it, it cannot end well. */
+bool ptc_job_node_indispensable(const struct ptc_job *job, const struct ptc_job_node *n);
 /* Starts a phase that the from or the to nodes have to answer. */
 void ptc_job_nodes_ask(struct ptc_job *job, bool from, bool to);
 /* Starts ARMING: the first round, for the switch's stop. */
@@ -157,6 +171,8 @@ void ptc_job_switch_fail(struct ptc_job *job);
 void ptc_job_on_reply(struct ptc_job *job, const struct ptc_job_event *ev);
 void ptc_job_on_node_down(struct ptc_job *job, uint32_t i);
 void ptc_job_on_node_up(struct ptc_job *job, uint32_t i);
+/* lost: from now on; else not any more. Of a node that is down. */
+void ptc_job_on_node_lost(struct ptc_job *job, uint32_t i, bool lost);
 void ptc_job_node_tick(struct ptc_job *job, uint32_t i);
 
 /* ---- job_start.c: where a switch begins or goes on ------------------------------------------ */

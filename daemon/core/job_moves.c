@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From phase to phase: what each begins, and what ends it. Happy path: a phase is entered, asks nodes (job_nodes.c), the shell or
- * etcd, and is advanced when nobody is waited for any more. Failure modes: a switch that goes wrong is aborted; what is
- * written down is read again, later and later. */
+/* From phase to phase: what each begins, and what ends it. Happy path: a phase is entered, asks nodes (job_nodes.c),
+ * the shell or etcd, and is advanced when nobody is waited for any more. Failure modes: a switch that goes wrong is
+ * aborted; what is written down is read again, later and later. */
 #include "daemon/core/job_internal.h"
 
 #include "base/check.h"
@@ -68,9 +68,23 @@ static enum ptc_job_txn phase_txn(const struct ptc_job *job)
 		return PTC_TXN_COMMIT1;
 	case PTC_JOB_COMMIT2:
 		return job->cur.kind == PTC_SWITCH_HALT ? PTC_TXN_HALT : PTC_TXN_COMMIT2;
-	default: /* the intent may be in etcd, or on its way there: CLEAR makes sure it is not, before anything is dropped */
+	default: /* the intent may be in etcd, or on its way there: CLEAR makes sure it is not, before anything is
+		    dropped */
 		return PTC_TXN_CLEAR;
 	}
+}
+
+/* A node that the switch cannot end well without is lost already. */
+static bool target_lost(struct ptc_job *job)
+{
+	for (uint32_t k = 0; k < job->cur.nto; k++) {
+		uint32_t i = job->cur.to_nodes[k];
+		if (job->nodes[i].lost && ptc_job_node_indispensable(job, &job->nodes[i])) {
+			ptc_job_reason_lost(&job->why, i);
+			return true;
+		}
+	}
+	return false;
 }
 
 void ptc_job_enter(struct ptc_job *job, enum ptc_job_phase phase)
@@ -93,7 +107,10 @@ void ptc_job_enter(struct ptc_job *job, enum ptc_job_phase phase)
 		ptc_job_push(job, (enum ptc_job_update_kind)s->update)->seq = job->local_seq = ++job->seq;
 	else
 		ptc_job_nodes_ask(job, s->from, s->to);
-	ptc_job_advance(job);
+	if (s->to && target_lost(job))
+		ptc_job_switch_fail(job);
+	else
+		ptc_job_advance(job);
 }
 
 void ptc_job_enter_after(struct ptc_job *job, enum ptc_job_phase phase)

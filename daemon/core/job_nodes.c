@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the nodes of a job are asked: which of them a phase needs, and what each is sent, one operation at a time. job_replies.c
- * has what they answer. Nothing here fails. */
+/* What the nodes of a job are asked: which of them a phase needs, and what each is sent, one operation at a time.
+ * job_replies.c has what they answer. Nothing here fails. */
 #include "daemon/core/job_internal.h"
 
 #include "base/check.h"
@@ -123,8 +123,32 @@ void ptc_job_node_answered(struct ptc_job *job, struct ptc_job_node *n)
 
 bool ptc_job_node_awaited(const struct ptc_job *job, const struct ptc_job_node *n)
 {
-	return n->need ||
-	       (job->phase == PTC_JOB_FILLING && n->from && job->cur.kind == PTC_SWITCH_RESIZE && job->pending > 0);
+	bool source = n->from && !n->left_out && !n->lost;
+	bool moving = job->phase == PTC_JOB_PREPARING || job->phase == PTC_JOB_FILLING;
+	return n->need || (moving && source && job->cur.kind == PTC_SWITCH_RESIZE && job->pending > 0);
+}
+
+bool ptc_job_node_dispensable(const struct ptc_job *job, const struct ptc_job_node *n)
+{
+	return n->from && !n->to && !job->cur.run_from &&
+	       (job->phase == PTC_JOB_CHECKING || job->phase == PTC_JOB_SEALING);
+}
+
+bool ptc_job_node_indispensable(const struct ptc_job *job, const struct ptc_job_node *n)
+{
+	return n->to && !job->cur.run_from && !ptc_job_may_finish(job) && job->phase != PTC_JOB_ABORTING;
+}
+
+void ptc_job_node_leave_out(struct ptc_job *job, uint32_t i)
+{
+	struct ptc_job_node *n = &job->nodes[i];
+	n->left_out = true;
+	ptc_job_node_answered(job, n);
+}
+
+bool ptc_job_gives(const struct ptc_job *job, uint32_t node)
+{
+	return job->has_switch && node < job->nnodes && job->nodes[node].from && !job->nodes[node].left_out;
 }
 
 bool ptc_job_awaits_down(const struct ptc_job *job, uint32_t node)
@@ -138,11 +162,13 @@ void ptc_job_nodes_ask(struct ptc_job *job, bool from, bool to)
 	ptc_require(job->pending == 0);
 	for (uint32_t i = 0; i < job->nnodes; i++) {
 		struct ptc_job_node *n = &job->nodes[i];
-		n->need = (from && n->from) || (to && n->to);
+		if (n->lost && ptc_job_node_dispensable(job, n))
+			n->left_out = true;
+		n->need = (from && n->from && !n->left_out) || (to && n->to);
 		if (job->phase == PTC_JOB_CHECKING && !n->to && !n->stale)
 			n->need = false; /* a clean node that only gives needs no dry run */
 		job->pending += n->need;
-		n->attempts = n->backoff = n->down_ticks = 0;
+		n->attempts = n->backoff = n->down_ticks = n->downs = 0;
 	}
 	for (uint32_t i = 0; i < job->nnodes; i++) {
 		if (!job->nodes[i].up && ptc_job_node_awaited(job, &job->nodes[i]))

@@ -7,6 +7,7 @@
  *   retriable answer      held back for 1, 2, 4 .. ticks, then sent again; max_attempts in a row abort the switch
  *   any other             aborts the switch; in FINISHING, ABORTING and IDLE the node stays stale and is tried again
  *   down                  waited for; what it was asked is asked again when it is back
+ *   down often            in one phase, more than max_attempts times: it excuses failures of others no more
  *   restarted in ARMING   its ranks go on, its stop may not have been set: armed again before it may answer STOP
  *   restarted in STARTING, BUILDING   asked again: its processes may have gone with the machine
  *   passed again          a new round, later; max_attempts repetitions abort the switch
@@ -67,7 +68,8 @@ static void arming_reply(struct ptc_job *job, struct ptc_job_node *n, const stru
 	}
 }
 
-/* All ranks wait at the stop, so none is ahead of another; where one's state cannot be taken there, all go on to the next step. */
+/* All ranks wait at the stop, so none is ahead of another; where one's state cannot be taken there, all go on to the
+ * next step. */
 static void stop_reply(struct ptc_job *job, struct ptc_job_node *n, const struct ptc_job_event *ev)
 {
 	struct ptc_job_arming *a = &job->arming;
@@ -91,8 +93,8 @@ static void stop_reply(struct ptc_job *job, struct ptc_job_node *n, const struct
 	ptc_job_nodes_try(job);
 }
 
-/* A new process of a node whose ranks others wait for. They go on if it was only ptcd that died; a stop may be forgotten, and with
- * the machine they are gone: it is asked again what it has answered already. */
+/* A new process of a node whose ranks others wait for. They go on if it was only ptcd that died; a stop may be
+ * forgotten, and with the machine they are gone: it is asked again what it has answered already. */
 static void node_restarted(struct ptc_job *job, struct ptc_job_node *n)
 {
 	if (job->phase == PTC_JOB_ARMING && n->from) {
@@ -157,26 +159,43 @@ static void reply_good(struct ptc_job *job, uint32_t i, int op, const struct ptc
 	ptc_job_node_try(job, i);
 }
 
-/* A source that is down explains failures of PULL; they do not count while it is waited for. */
-static bool source_down(const struct ptc_job *job)
+/* A source that is down explains why PREPARE finds bytes nowhere and PULL fails; neither counts while it is waited for.
+ * So does one that came up after request seq was sent. */
+static bool source_down(const struct ptc_job *job, uint64_t seq)
 {
-	for (uint32_t i = 0; job->phase == PTC_JOB_FILLING && i < job->cur.nfrom; i++) {
-		if (!job->nodes[job->cur.from_nodes[i]].up)
+	bool moving = job->phase == PTC_JOB_PREPARING || job->phase == PTC_JOB_FILLING;
+	for (uint32_t k = 0; moving && k < job->cur.nfrom; k++) {
+		const struct ptc_job_node *n = &job->nodes[job->cur.from_nodes[k]];
+		if (n->downs > job->max_attempts) /* it comes and goes, and would be waited for without end */
+			continue;
+		if ((!n->up || n->up_seq >= seq) && !n->lost && !n->left_out)
 			return true;
 	}
 	return false;
+}
+
+/* It is there, and its table is not. */
+static bool table_gone(int op, int status)
+{
+	return op == PTC_OP_SEAL && (status == PTC_ENOTFOUND || status == PTC_ELOST || status == PTC_ECORRUPT);
 }
 
 static void reply_bad(struct ptc_job *job, uint32_t i, int op, const struct ptc_job_event *ev)
 {
 	struct ptc_job_node *n = &job->nodes[i];
 	bool again = status_retriable(ev->status);
+	if (table_gone(op, ev->status)) {
+		ptc_job_node_leave_out(job, i);
+		return;
+	}
 	if (op == PTC_OP_PULL && ev->status == PTC_ESTATE && job->cur.kind == PTC_SWITCH_RESIZE) {
 		n->prepared = false; /* it has forgotten: restarted without our noticing */
 		again = true;
 	}
+	if (op == PTC_OP_PREPARE && ev->status == PTC_ELOST && source_down(job, ev->seq))
+		again = true; /* what it has is there again with it */
 	node_back_off(job, n);
-	if (again && op == PTC_OP_PULL && source_down(job))
+	if (again && (op == PTC_OP_PULL || op == PTC_OP_PREPARE) && source_down(job, ev->seq))
 		n->attempts = 1;
 	if (again && n->attempts < job->max_attempts)
 		return;
@@ -216,6 +235,7 @@ void ptc_job_on_node_down(struct ptc_job *job, uint32_t i)
 {
 	struct ptc_job_node *n = &job->nodes[i];
 	ptc_job_node_cancel(job, i);
+	n->downs += n->up;
 	n->up = n->prepared = false;
 	n->attempts = n->backoff = n->down_ticks = 0;
 	node_restarted(job, n);
@@ -235,6 +255,8 @@ void ptc_job_on_node_up(struct ptc_job *job, uint32_t i)
 	if (job->nodes[i].up) /* it has restarted */
 		ptc_job_on_node_down(job, i);
 	job->nodes[i].up = true;
+	job->nodes[i].up_seq = job->seq;
+	job->nodes[i].lost = false;
 	job->nodes[i].stale = true;
 	ptc_job_node_try(job, i);
 }
@@ -255,4 +277,21 @@ void ptc_job_node_tick(struct ptc_job *job, uint32_t i)
 		ptc_job_reason_set(&job->why, PTC_EPEER, i, "down for more than %u ms", job->why.waited_ms);
 	}
 	ptc_job_switch_fail(job);
+}
+
+void ptc_job_on_node_lost(struct ptc_job *job, uint32_t i, bool lost)
+{
+	struct ptc_job_node *n = &job->nodes[i];
+	if (lost && n->up)
+		ptc_job_on_node_down(job, i);
+	n->lost = lost;
+	if (!lost || !job->has_switch)
+		return;
+	if (ptc_job_node_indispensable(job, n)) {
+		ptc_job_reason_lost(&job->why, i);
+		ptc_job_switch_fail(job);
+	} else if (ptc_job_node_dispensable(job, n)) {
+		ptc_job_node_leave_out(job, i);
+		ptc_job_advance(job);
+	}
 }

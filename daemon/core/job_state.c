@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The states of a job with the moves they allow, and what is noted of a switch: updates for the shell, reasons, its end. Lowest
- * of the core's files: it calls none of the others. Nothing here fails; a move that is not allowed aborts the process. */
+/* The states of a job with the moves they allow, and what is noted of a switch: updates for the shell, reasons, its
+ * end. Lowest of the core's files: it calls none of the others. Nothing here fails; a move that is not allowed aborts
+ * the process. */
 #include "daemon/core/job_internal.h"
 
 #include "base/check.h"
@@ -21,7 +22,7 @@
  *    |                           INTENT                                                     |
  *    |  snapshot not yet,          |                                                        |
  *    |  or from nothing            v                                                        |
- *    +----------------> [STARTING] [ARMING] SEALING [AGREEING] -+                           |
+ *    +----------------> [STARTING] [ARMING] SEALING AGREEING ---+                           |
  *    |                             |                            |                           |
  *    |                             v                            |                           |
  *    |                          COMMIT1 -- SNAPSHOT --> FINISHING                           |
@@ -56,7 +57,7 @@ static const struct ptc_job_state states[PTC_JOB_PHASE_COUNT] = {
 	[PTC_JOB_STARTING] = { "starting", B(ARMING) | B(SEALING) | B(BUILDING) | ABORTABLE, true, PTC_JOB_WAITS_NODES,
 			       false, true },
 	[PTC_JOB_ARMING] = { "arming", B(SEALING) | ABORTABLE, true, PTC_JOB_WAITS_NODES, true, false },
-	[PTC_JOB_SEALING] = { "sealing", B(AGREEING) | B(COMMIT1) | ABORTABLE, true, PTC_JOB_WAITS_NODES, true, false },
+	[PTC_JOB_SEALING] = { "sealing", B(AGREEING) | ABORTABLE, true, PTC_JOB_WAITS_NODES, true, false },
 	[PTC_JOB_AGREEING] = { "agreeing", B(COMMIT1) | ABORTABLE, true, PTC_JOB_WAITS_LOCAL, false, false,
 			       PTC_UP_AGREE },
 	[PTC_JOB_COMMIT1] = { "commit1", B(ENDING) | B(BUILDING) | B(PREPARING) | B(FINISHING) | ABORTABLE, true,
@@ -148,6 +149,7 @@ void ptc_job_push_done(struct ptc_job *job, uint64_t id, const struct ptc_job_re
 	u->status = r->status;
 	u->node = r->node;
 	u->waited_ms = r->waited_ms;
+	u->lost = r->lost;
 	snprintf(u->text, sizeof(u->text), "%s", r->text);
 }
 
@@ -163,6 +165,12 @@ void ptc_job_reason_set(struct ptc_job_reason *r, int status, uint32_t node, con
 	va_end(ap);
 }
 
+void ptc_job_reason_lost(struct ptc_job_reason *r, uint32_t node)
+{
+	r->lost |= !r->status;
+	ptc_job_reason_set(r, PTC_EPEER, node, "lost, and the switch was to put state there");
+}
+
 void ptc_job_switch_forget(struct ptc_job *job)
 {
 	job->has_switch = false;
@@ -172,7 +180,7 @@ void ptc_job_switch_forget(struct ptc_job *job)
 	memset(&job->why, 0, offsetof(struct ptc_job_reason, text) + 1);
 	for (uint32_t i = 0; i < job->nnodes; i++) {
 		struct ptc_job_node *n = &job->nodes[i];
-		n->from = n->to = n->prepared = n->armed = false;
+		n->from = n->to = n->left_out = n->prepared = n->armed = false;
 	}
 }
 
@@ -213,9 +221,9 @@ bool ptc_job_switch_has(const struct ptc_switch *s, enum ptc_job_phase phase)
 	case PTC_JOB_LAYOUT:
 		return to;
 	case PTC_JOB_ARMING:
-	case PTC_JOB_AGREEING:
 		return from;
 	case PTC_JOB_SEALING:
+	case PTC_JOB_AGREEING:
 	case PTC_JOB_COMMIT1:
 		return seals;
 	case PTC_JOB_ENDING:

@@ -19,7 +19,7 @@ enum ptc_job_phase {
 	PTC_JOB_STARTING, /* run_to: new processes get ready */
 	PTC_JOB_ARMING,   /* run_from: ranks are brought to wait at one step */
 	PTC_JOB_SEALING,  /* SEAL, or CAPTURE where ranks run */
-	PTC_JOB_AGREEING, /* run_from: replicas and cursors are compared */
+	PTC_JOB_AGREEING, /* every tensor is covered; run_from: replicas and cursors are compared */
 	PTC_JOB_COMMIT1,
 	PTC_JOB_ENDING,   /* run_from: ranks of the old generation end */
 	PTC_JOB_BUILDING, /* run_to: ranks of the new one build and declare */
@@ -45,7 +45,8 @@ struct ptc_switch {
 	uint64_t from_generation, from_snapshot; /* the record when it began; 0,0: nothing yet */
 	uint64_t to_generation;                  /* from_generation + 1; SNAPSHOT, HALT: from_generation */
 	uint64_t to_snapshot;                    /* from_snapshot + 1; RESIZE from nothing: 0; HALT: from_snapshot */
-	const uint32_t *from_nodes;
+	const uint32_t
+		*from_nodes;      /* that have the record's table, and of an intent found: whom it did not leave out */
 	uint32_t nfrom;           /* copied by the core */
 	const uint32_t *to_nodes; /* SNAPSHOT, HALT: none */
 	uint32_t nto;
@@ -58,7 +59,8 @@ enum ptc_job_op {
 	PTC_OP_SEAL,    /* from_nodes: (from_generation, from_snapshot) -> (from_generation, to_snapshot) */
 	PTC_OP_PREPARE, /* to_nodes: table (to_generation, to_snapshot) */
 	PTC_OP_PULL,    /* to_nodes: move or (import) seal; replies digests */
-	PTC_OP_FINISH, /* any node: make what the record says; keep only `keep` (keep_snapshot 0: no table), or nothing */
+	PTC_OP_FINISH,  /* any node: make what the record says; keep only `keep` (keep_snapshot 0: no table), or nothing
+			 */
 	PTC_OP_START,   /* to_nodes */
 	PTC_OP_ARM,     /* from_nodes; update: stop; reply: passed, step */
 	PTC_OP_STOP,    /* from_nodes; update: stop. May take minutes, as END and BUILD */
@@ -68,13 +70,14 @@ enum ptc_job_op {
 };
 
 enum ptc_job_txn {
-	PTC_TXN_INTENT, /* put intent */
-	PTC_TXN_COMMIT1, /* record := (from_generation, to_snapshot); run_from: its step := update.step. The intent stays;
-			  * SNAPSHOT: deletes it */
-	PTC_TXN_COMMIT2, /* record := (to_generation, to_snapshot), manifest; delete intent. Compares node keys as well */
+	PTC_TXN_INTENT,  /* put intent */
+	PTC_TXN_COMMIT1, /* record := (from_generation, to_snapshot); run_from: its step := update.step. The intent
+			  * stays; SNAPSHOT: deletes it */
+	PTC_TXN_COMMIT2, /* record := (to_generation, to_snapshot), manifest; delete intent. Compares node keys as well
+			  */
 	/* abort: delete the intent, if there, and put the record again as it is (0,0 if none), so that its mod_revision
-	 * grows and an INTENT or COMMIT still on its way fails. update.new_incarnation: the record's incarnation grows by one, because
-	 * ranks of the old generation may have ended */
+	 * grows and an INTENT or COMMIT still on its way fails. update.new_incarnation: the record's incarnation grows
+	 * by one, because ranks of the old generation may have ended */
 	PTC_TXN_CLEAR,
 	PTC_TXN_HALT, /* record := the same generation and snapshot with the run state asked for */
 };

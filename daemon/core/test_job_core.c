@@ -109,8 +109,8 @@ static void clear(struct fix *f)
 	f->n = 0;
 }
 
-/* The last update of that kind, or NULL; op < 0: any. Out of line, so that the tests may dereference what has to be there:
- * a crash is a failed test. */
+/* The last update of that kind, or NULL; op < 0: any. Out of line, so that the tests may dereference what has to be
+ * there: a crash is a failed test. */
 __attribute__((noinline)) static const struct ptc_job_update *last(const struct fix *f, enum ptc_job_update_kind kind,
 								   int op)
 {
@@ -189,7 +189,7 @@ static void drive(struct fix *f, enum ptc_job_phase until)
 static void open_job(struct fix *f)
 {
 	struct ptc_job_opts opts = { .node_wait_ms = 1000, .max_attempts = 3 };
-	memset(f, 0, sizeof(*f));
+	memset(f, 0, sizeof *f);
 	assert_int_equal(ptc_job_new(&opts, &f->job, NULL), 0);
 	for (uint32_t i = 0; i < 4; i++)
 		FEED(f, .kind = PTC_EV_NODE_UP, .node = i);
@@ -224,11 +224,11 @@ static bool has_phase(const struct ptc_switch *s, int phase)
 	case PTC_JOB_LAYOUT:
 		return s->run_to && s->kind == PTC_SWITCH_RESIZE;
 	case PTC_JOB_ARMING:
-	case PTC_JOB_AGREEING:
 		return s->run_from;
 	case PTC_JOB_ENDING:
 		return s->run_from && s->kind == PTC_SWITCH_RESIZE;
 	case PTC_JOB_SEALING:
+	case PTC_JOB_AGREEING:
 	case PTC_JOB_COMMIT1:
 		return has_state && s->kind != PTC_SWITCH_IMPORT;
 	case PTC_JOB_PREPARING:
@@ -271,8 +271,9 @@ static void expect_done(struct fix *f, uint64_t id, int status)
 static void test_resize(void **state)
 {
 	static const enum ptc_job_phase order[] = {
-		PTC_JOB_CHECKING, PTC_JOB_INTENT,    PTC_JOB_SEALING, PTC_JOB_COMMIT1,   PTC_JOB_PREPARING,
-		PTC_JOB_FILLING,  PTC_JOB_DIGESTING, PTC_JOB_COMMIT2, PTC_JOB_FINISHING, PTC_JOB_IDLE,
+		PTC_JOB_CHECKING, PTC_JOB_INTENT,    PTC_JOB_SEALING, PTC_JOB_AGREEING,
+		PTC_JOB_COMMIT1,  PTC_JOB_PREPARING, PTC_JOB_FILLING, PTC_JOB_DIGESTING,
+		PTC_JOB_COMMIT2,  PTC_JOB_FINISHING, PTC_JOB_IDLE,
 	};
 	struct fix f;
 	open_switch(&f, &resize, PTC_JOB_IDLE);
@@ -602,8 +603,8 @@ static void test_retries(void **state)
 	static const struct {
 		int status;
 		bool again;
-	} rows[] = { { PTC_EPEER, true },   { PTC_ETIMEOUT, true },  { PTC_ECANCELED, true }, { PTC_EIO, true },
-		     { PTC_ENOSPC, false }, { PTC_ECORRUPT, false }, { PTC_EINTERNAL, false } };
+	} rows[] = { { PTC_EPEER, true },   { PTC_ETIMEOUT, true }, { PTC_ECANCELED, true }, { PTC_EIO, true },
+		     { PTC_ENOSPC, false }, { PTC_EPERM, false },   { PTC_EINTERNAL, false } };
 	for (size_t r = 0; r < PTC_ARRAY_LEN(rows); r++) {
 		struct fix f;
 		open_switch(&f, &resize, PTC_JOB_SEALING);
@@ -626,6 +627,224 @@ static void test_retries(void **state)
 		expect_done(&f, resize.id, rows[r].status);
 		assert_string_equal(last(&f, PTC_UP_DONE, -1)->text, "seal: no luck");
 		assert_int_equal(last(&f, PTC_UP_DONE, -1)->node, 0);
+		close_job(&f);
+	}
+}
+
+/* ---- lost nodes ----------------------------------------------------------------------------- */
+
+/* Lost before the switch: it has no part in it, whenever it comes back, and keeps nothing afterwards. */
+static void test_lost_before(void **state)
+{
+	for (int back = PTC_JOB_CHECKING; back <= PTC_JOB_IDLE + PTC_JOB_FINISHING; back++) {
+		struct fix f;
+		enum ptc_job_phase until = (enum ptc_job_phase)(back > PTC_JOB_FINISHING ? PTC_JOB_IDLE : back);
+		if (!has_phase(&resize, (int)until))
+			continue;
+		open_idle(&f, 3, 5);
+		FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 0);
+		FEED(&f, .kind = PTC_EV_NODE_LOST, .node = 0);
+		FEED(&f, .kind = PTC_EV_SWITCH, .request = &resize);
+		assert_true(ptc_job_gives(f.job, 1) && !ptc_job_gives(f.job, 0) && !ptc_job_gives(f.job, 2));
+		assert_false(ptc_job_gives(f.job, 4000000000u) || ptc_job_awaits_down(f.job, 0));
+		drive(&f, until);
+		FEED(&f, .kind = PTC_EV_NODE_UP, .node = 0);
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, resize.id, 0);
+		for (int op = PTC_OP_CHECK; op <= PTC_OP_BUILD; op++)
+			assert_true(op == PTC_OP_FINISH || !sent(&f, 0, op));
+		assert_true(sent(&f, 0, PTC_OP_FINISH) && !sent(&f, 0, PTC_OP_FINISH)->has_keep);
+		close_job(&f);
+	}
+}
+
+/* It is waited for, then lost, while its answer is needed. After an abort from here on it is out of the record. */
+static void test_lost_meanwhile(void **state)
+{
+	static const int statuses[] = { 0, PTC_EPEER, PTC_ENOTFOUND, PTC_ELOST, PTC_ECORRUPT };
+	for (size_t i = 0; i < PTC_ARRAY_LEN(statuses); i++) {
+		struct fix f;
+		open_switch(&f, &resize, PTC_JOB_SEALING);
+		FEED(&f, .kind = PTC_EV_REPLY, .node = 1, .seq = sent(&f, 1, PTC_OP_SEAL)->seq);
+		if (statuses[i] && statuses[i] != PTC_EPEER) { /* it is there, and its table is not */
+			FEED(&f, .kind = PTC_EV_REPLY, .node = 0, .seq = sent(&f, 0, PTC_OP_SEAL)->seq,
+			     .status = statuses[i], .text = "gone");
+		} else {
+			FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 0);
+			assert_true(ptc_job_awaits_down(f.job, 0));
+			FEED(&f, .kind = PTC_EV_NODE_LOST, .node = 0);
+		}
+		assert_int_equal(ptc_job_phase(f.job), PTC_JOB_AGREEING);
+		assert_false(ptc_job_gives(f.job, 0));
+		if (statuses[i] == PTC_EPEER) /* others do not hold all */
+			FEED(&f, .kind = PTC_EV_AGREED, .seq = last(&f, PTC_UP_AGREE, -1)->seq, .status = PTC_ELOST,
+			     .text = "w is nowhere");
+		else
+			FEED(&f, .kind = PTC_EV_AGREED, .seq = last(&f, PTC_UP_AGREE, -1)->seq);
+		f.answered = last(&f, PTC_UP_TXN, -1)->seq - 1;
+		if (statuses[i] == 0) {
+			drive(&f, PTC_JOB_PREPARING);
+			FEED(&f, .kind = PTC_EV_ABORT);
+		}
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, resize.id, statuses[i] == PTC_EPEER ? PTC_ELOST : statuses[i] ? 0 : PTC_ECANCELED);
+		clear(&f);
+		FEED(&f, .kind = PTC_EV_NODE_UP, .node = 0);
+		const struct ptc_job_update *u = sent(&f, 0, PTC_OP_FINISH);
+		assert_true(u && u->has_keep == (statuses[i] == PTC_EPEER));
+		assert_true(!u->has_keep || u->keep_snapshot == 5);
+		close_job(&f);
+	}
+}
+
+/* Answers the next Prepare of node 2 so; false: the switch is past Prepare, or has failed. */
+static bool prepare_finds_nothing(struct fix *f, uint64_t *seq)
+{
+	const struct ptc_job_update *u = sent(f, 2, PTC_OP_PREPARE);
+
+	while (ptc_job_phase(f->job) == PTC_JOB_PREPARING && (!u || u->seq == *seq)) {
+		tick(f);
+		u = sent(f, 2, PTC_OP_PREPARE);
+	}
+	if (ptc_job_phase(f->job) != PTC_JOB_PREPARING)
+		return false;
+	*seq = u->seq;
+	FEED(f, .kind = PTC_EV_REPLY, .node = 2, .seq = *seq, .status = PTC_ELOST, .text = "only n0 has w");
+	return true;
+}
+
+/* What only a node has that is down for a moment: Prepare is asked again, until the node is back, lost, or down for too
+ * long. */
+static void test_source_comes_back(void **state)
+{
+	enum { BACK, LOST, TOO_LONG, ENDS };
+
+	for (int end = BACK; end < ENDS; end++) {
+		struct fix f;
+		uint64_t seq = 0;
+
+		open_switch(&f, &resize, PTC_JOB_PREPARING);
+		FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 0);
+		assert_true(ptc_job_awaits_down(f.job, 0));
+		FEED(&f, .kind = PTC_EV_REPLY, .node = 1, .seq = sent(&f, 1, PTC_OP_PREPARE)->seq);
+		for (int tries = 0; tries < 3; tries++) /* as many as fail it otherwise */
+			assert_true(prepare_finds_nothing(&f, &seq));
+		assert_int_equal(ptc_job_phase(f.job), PTC_JOB_PREPARING);
+		if (end == LOST)
+			FEED(&f, .kind = PTC_EV_NODE_LOST, .node = 0);
+		if (end == BACK) {
+			FEED(&f, .kind = PTC_EV_NODE_UP, .node = 0);
+			while (sent(&f, 2, PTC_OP_PREPARE)->seq == seq)
+				tick(&f);
+			f.answered = seq;
+		} else {
+			while (prepare_finds_nothing(&f, &seq))
+				;
+			f.answered = last(&f, PTC_UP_TXN, -1)->seq - 1;
+		}
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, resize.id, end == BACK ? 0 : end == LOST ? PTC_ELOST : PTC_EPEER);
+		close_job(&f);
+	}
+}
+
+/* The source is back before the answer is that was given without it: Prepare is asked again. An answer to a later
+ * request counts. */
+static void test_source_back_before_answer(void **state)
+{
+	struct fix f;
+	uint64_t seq;
+
+	open_switch(&f, &resize, PTC_JOB_PREPARING);
+	seq = sent(&f, 2, PTC_OP_PREPARE)->seq;
+	FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 0);
+	FEED(&f, .kind = PTC_EV_REPLY, .node = 1, .seq = sent(&f, 1, PTC_OP_PREPARE)->seq);
+	FEED(&f, .kind = PTC_EV_NODE_UP, .node = 0);
+	FEED(&f, .kind = PTC_EV_REPLY, .node = 2, .seq = seq, .status = PTC_ELOST, .text = "only n0 has w");
+	assert_int_equal(ptc_job_phase(f.job), PTC_JOB_PREPARING);
+	assert_true(prepare_finds_nothing(&f, &seq));
+	assert_int_not_equal(ptc_job_phase(f.job), PTC_JOB_PREPARING);
+	f.answered = last(&f, PTC_UP_TXN, -1)->seq - 1;
+	drive(&f, PTC_JOB_IDLE);
+	expect_done(&f, resize.id, PTC_ELOST);
+	close_job(&f);
+}
+
+/* A source that is lost is not waited for; what others cannot give fails by itself. */
+static void test_lost_source(void **state)
+{
+	struct fix f;
+	open_switch(&f, &resize, PTC_JOB_FILLING);
+	FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 0);
+	assert_true(ptc_job_awaits_down(f.job, 0));
+	FEED(&f, .kind = PTC_EV_NODE_LOST, .node = 0);
+	assert_false(ptc_job_awaits_down(f.job, 0));
+	FEED(&f, .kind = PTC_EV_NODE_FOUND, .node = 0);
+	assert_true(ptc_job_awaits_down(f.job, 0));
+	FEED(&f, .kind = PTC_EV_NODE_LOST, .node = 0);
+	tick(&f); /* of the wait that is over */
+	int tries = 0;
+	while (ptc_job_phase(f.job) == PTC_JOB_FILLING) {
+		const struct ptc_job_update *u = sent(&f, 2, PTC_OP_PULL);
+		if (!u) {
+			tick(&f);
+			continue;
+		}
+		uint64_t seq = u->seq;
+		clear(&f);
+		tries++;
+		FEED(&f, .kind = PTC_EV_REPLY, .node = 2, .seq = seq, .status = PTC_EPEER, .text = "nobody has w");
+	}
+	assert_int_equal(tries, 3);
+	f.answered = last(&f, PTC_UP_TXN, -1)->seq - 1;
+	drive(&f, PTC_JOB_IDLE);
+	expect_done(&f, resize.id, PTC_EPEER);
+	close_job(&f);
+}
+
+/* A node that was to take state: at once, and named. */
+static void test_lost_target(void **state)
+{
+	for (int p = PTC_JOB_IDLE; p < PTC_JOB_COMMIT2; p++) {
+		struct fix f;
+		bool txn = p == PTC_JOB_INTENT || p == PTC_JOB_COMMIT1;
+		if (p != PTC_JOB_IDLE && !has_phase(&resize, p))
+			continue;
+		open_idle(&f, 3, 5);
+		if (p != PTC_JOB_IDLE) {
+			FEED(&f, .kind = PTC_EV_SWITCH, .request = &resize);
+			drive(&f, (enum ptc_job_phase)p);
+		}
+		FEED(&f, .kind = PTC_EV_NODE_LOST, .node = 2); /* also without NODE_DOWN before */
+		if (p == PTC_JOB_IDLE)
+			FEED(&f, .kind = PTC_EV_SWITCH, .request = &resize);
+		assert_true(ptc_job_phase(f.job) == PTC_JOB_IDLE || ptc_job_phase(f.job) == PTC_JOB_ABORTING || txn);
+		if (p != PTC_JOB_IDLE)
+			drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, resize.id, PTC_EPEER);
+		assert_true(last(&f, PTC_UP_DONE, -1)->lost && last(&f, PTC_UP_DONE, -1)->node == 2);
+		close_job(&f);
+	}
+}
+
+/* Where ranks run, their node is waited for as ever. */
+static void test_lost_live(void **state)
+{
+	static const enum ptc_job_phase phases[] = { PTC_JOB_CHECKING, PTC_JOB_ARMING, PTC_JOB_SEALING,
+						     PTC_JOB_ENDING };
+	for (size_t i = 0; i < PTC_ARRAY_LEN(phases); i++) {
+		struct fix f;
+		if (phases[i] == PTC_JOB_CHECKING) {
+			open_job(&f);
+			start(&f, 3, 5, NULL);
+			FEED(&f, .kind = PTC_EV_SWITCH, .request = &live);
+		} else {
+			open_switch(&f, &live, phases[i]);
+		}
+		FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 0);
+		FEED(&f, .kind = PTC_EV_NODE_LOST, .node = 0);
+		assert_int_equal(ptc_job_phase(f.job), phases[i]);
+		assert_true(ptc_job_awaits_down(f.job, 0) && ptc_job_gives(f.job, 0));
 		close_job(&f);
 	}
 }
@@ -701,6 +920,29 @@ static void test_source_down(void **state)
 	close_job(&f);
 }
 
+/* A source that comes and goes excuses the failures of others for a while, not for ever. */
+static void test_source_flaps(void **state)
+{
+	struct fix f;
+	int flaps = 0;
+	open_switch(&f, &resize, PTC_JOB_FILLING);
+	for (; ptc_job_phase(f.job) == PTC_JOB_FILLING && flaps < 100; flaps++) {
+		const struct ptc_job_update *u;
+		while (!(u = sent(&f, 1, PTC_OP_PULL)) || u->seq <= f.answered)
+			tick(&f);
+		f.answered = u->seq;
+		FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 0);
+		FEED(&f, .kind = PTC_EV_REPLY, .node = 1, .seq = f.answered, .status = PTC_EPEER);
+		if (ptc_job_phase(f.job) == PTC_JOB_FILLING)
+			FEED(&f, .kind = PTC_EV_NODE_UP, .node = 0);
+	}
+	assert_in_range(flaps, 4, 10);
+	f.answered = last(&f, PTC_UP_TXN, -1)->seq - 1;
+	drive(&f, PTC_JOB_IDLE);
+	expect_done(&f, resize.id, PTC_EPEER);
+	close_job(&f);
+}
+
 static void test_forgotten_prepare(void **state)
 {
 	struct fix f;
@@ -765,7 +1007,8 @@ static void test_keep_by_membership(void **state)
 	close_job(&f);
 }
 
-/* An import over a record, without that record's nodes, whose second commit is known only from reading: they are out. */
+/* An import over a record, without that record's nodes, whose second commit is known only from reading: they are out.
+ */
 static void test_out_of_the_record(void **state)
 {
 	static const uint32_t two[] = { 2 };
@@ -885,9 +1128,9 @@ static void test_other_ways(void **state)
 		PTC_JOB_LAYOUT,   PTC_JOB_COMMIT2, PTC_JOB_FINISHING, PTC_JOB_IDLE,
 	};
 	static const enum ptc_job_phase from_state[] = {
-		PTC_JOB_CHECKING, PTC_JOB_INTENT,    PTC_JOB_STARTING,  PTC_JOB_SEALING, PTC_JOB_COMMIT1,
-		PTC_JOB_BUILDING, PTC_JOB_LAYOUT,    PTC_JOB_PREPARING, PTC_JOB_FILLING, PTC_JOB_DIGESTING,
-		PTC_JOB_COMMIT2,  PTC_JOB_FINISHING, PTC_JOB_IDLE,
+		PTC_JOB_CHECKING,  PTC_JOB_INTENT,   PTC_JOB_STARTING,  PTC_JOB_SEALING,   PTC_JOB_AGREEING,
+		PTC_JOB_COMMIT1,   PTC_JOB_BUILDING, PTC_JOB_LAYOUT,    PTC_JOB_PREPARING, PTC_JOB_FILLING,
+		PTC_JOB_DIGESTING, PTC_JOB_COMMIT2,  PTC_JOB_FINISHING, PTC_JOB_IDLE,
 	};
 	static const enum ptc_job_phase to_state[] = {
 		PTC_JOB_CHECKING, PTC_JOB_INTENT,    PTC_JOB_ARMING,    PTC_JOB_SEALING, PTC_JOB_AGREEING,
@@ -1086,7 +1329,8 @@ static void test_arming_moves(void **state)
 	}
 }
 
-/* A node whose process is another one is armed again before it may say that its ranks wait, and what it then says counts. */
+/* A node whose process is another one is armed again before it may say that its ranks wait, and what it then says
+ * counts. */
 static void test_arming_restart(void **state)
 {
 	for (int passed = 0; passed < 2; passed++) {
@@ -1119,8 +1363,8 @@ static void test_arming_restart(void **state)
 	}
 }
 
-/* A node that restarts after its answer is asked again: its processes may have gone with the machine, and the others' ranks
- * would wait for them for ever. */
+/* A node that restarts after its answer is asked again: its processes may have gone with the machine, and the others'
+ * ranks would wait for them for ever. */
 static void test_build_restart(void **state)
 {
 	static const struct {
@@ -1401,9 +1645,17 @@ int main(void)
 		cmocka_unit_test(test_other_intent),
 		cmocka_unit_test(test_fenced),
 		cmocka_unit_test(test_retries),
+		cmocka_unit_test(test_lost_before),
+		cmocka_unit_test(test_lost_meanwhile),
+		cmocka_unit_test(test_source_comes_back),
+		cmocka_unit_test(test_source_back_before_answer),
+		cmocka_unit_test(test_lost_source),
+		cmocka_unit_test(test_lost_target),
+		cmocka_unit_test(test_lost_live),
 		cmocka_unit_test(test_node_wait),
 		cmocka_unit_test(test_node_gone),
 		cmocka_unit_test(test_source_down),
+		cmocka_unit_test(test_source_flaps),
 		cmocka_unit_test(test_forgotten_prepare),
 		cmocka_unit_test(test_import_node_restarts),
 		cmocka_unit_test(test_finishing_does_not_wait),

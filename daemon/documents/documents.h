@@ -2,6 +2,7 @@
 /* Documents of jobs that etcd holds and that daemons read: specs, layouts, rank state, and the
  * generations of a switch. Parsed ones are cached by their hash, counted, and shared by every reader.
  * Threads: any but the loop, unless a function says otherwise; they block (etcd).
+ *
  * Failure modes: etcd unreachable (PTC_ECOORD), a document that does not decode (its code, naming the hash), memory. */
 #pragma once
 
@@ -41,7 +42,8 @@ struct ptc_vault *ptc_vault_free(struct ptc_vault *v); /* NULL ok */
 /* Any thread but the loop, blocking: sees to it that this node has the cluster's key; makes it where there is none yet.
  * PTC_ECOORD: etcd, or every node that has it, is unreachable; it is tried again when the key is needed. */
 int ptc_vault_join(struct ptc_vault *v, struct ptc_error *err);
-/* Same; a job's description, as etcd is to have it, and back. ptc_free *ret_data. What older versions wrote is not sealed. */
+/* Same; a job's description, as etcd is to have it, and back. ptc_free *ret_data. What older versions wrote is not
+ * sealed. */
 int ptc_vault_seal(struct ptc_vault *v, const char *uuid, const char *json, size_t len, char **ret_data,
 		   size_t *ret_len, struct ptc_error *err);
 int ptc_vault_open(struct ptc_vault *v, const char *uuid, char *data, size_t len, char **ret_json, size_t *ret_len,
@@ -93,8 +95,8 @@ struct ptc_rank_states {
 	char hash[PTC_HASH_HEX]; /* of what ranks of the new generation are given; "": the snapshot's */
 	struct ptc_blobs_review review;
 };
-/* What a switch makes of a state document, by the job's rules. state NULL: it is read. e NULL: nothing is written, and no hash
- * known; else it is while the lock of that fence is held. Blocking; any thread but the loop. */
+/* What a switch makes of a state document, by the job's rules. state NULL: it is read. e NULL: nothing is written, and
+ * no hash known; else it is while the lock of that fence is held. Blocking; any thread but the loop. */
 int ptc_rank_states_switch(const struct ptc_rank_states_ask *ask, const struct ptc_state *state, struct ptc_etcd *e,
 			   struct ptc_rank_states *ret, struct ptc_error *err);
 /* As summaries and plans have it (docs/control.md); NULL: there is nothing to say. */
@@ -110,8 +112,11 @@ struct ptc_view {
 	uint64_t from_generation, from_snapshot, to_generation, to_snapshot; /* 0: absent */
 	uint64_t from_incarnation, to_incarnation;                           /* of their ranks; 0: none run */
 	struct ptc_generation_doc from, to;
-	struct ptc_manifest_doc manifest; /* of from */
-	/* every node either uses, in order of first use; addresses "" while down */
+	struct ptc_manifest_doc manifest;  /* of from */
+	struct ptc_copies_doc copies;      /* of from, where they hold for its bytes; else of zeros */
+	const struct ptc_copies_doc *more; /* borrowed: of to, which is from with these copies; NULL: a switch */
+	/* every node either uses or that has copies, in order of first use; addresses "" while down. down: no source,
+	 * also for a node that is up and was left out of the snapshot (manifest) */
 	char **nodes, **addresses;
 	bool *down;
 	size_t nnodes;
@@ -120,6 +125,23 @@ void ptc_view_done(struct ptc_view *v);
 /* Loads the documents named by record and intent (either may be NULL). Blocking; any thread but the loop. */
 int ptc_view_load(struct ptc_kept *k, const struct ptc_meta_doc *meta, const struct ptc_record_doc *record,
 		  const struct ptc_intent_doc *intent, struct ptc_view *ret_view, struct ptc_error *err);
+/* Takes over what holds for v->from's bytes of the document, in place of what was before. 0 or PTC_ENOMEM. */
+int ptc_view_copies(struct ptc_view *v, const struct ptc_copies_doc *copies);
+/* [loop] The same of the mirror's document. */
+int ptc_view_find_copies(struct ptc_view *v, struct ptc_cluster *c);
+/* The node has the table that v->from is on it, or one with copies. */
+bool ptc_view_placed(const struct ptc_view *v, const char *node);
+/* Of that table. */
+uint64_t ptc_view_table(const struct ptc_view *v, const char *node);
+/* v->from as it is held, with copies beside its layout. base: its layout, which is borrowed, as is spec. */
+struct ptc_view_copied {
+	const struct ptc_layout *layout;
+	struct ptc_layout *own;
+	struct ptc_allocation at;
+};
+int ptc_view_copied(const struct ptc_view *v, const struct ptc_layout *base, struct ptc_view_copied *ret,
+		    struct ptc_error *err);
+void ptc_view_copied_done(struct ptc_view_copied *h); /* one of zeros is fine */
 /* Collects v->nodes from the generations. 0 or PTC_ENOMEM. */
 int ptc_view_nodes(struct ptc_view *v);
 /* [loop] Fills addresses and down from the mirror. */

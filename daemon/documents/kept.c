@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The committed documents of the jobs whose state lies on this node, kept in memory: what is needed to read it while the coordinator
- * is away. Happy path: a tick finds a record that is not kept yet and no switch under way; the coordination thread reads the manifest
- * and what it names; readers look here first. Documents go by their content's hash, so one that is found is right.
- * Failure modes: etcd does not answer (tried again a second later); more than KEPT_BYTES (the jobs that changed longest ago are not
- * kept any more; one that alone is larger is never, which is logged); the daemon restarts (all is read again: it starts with
- * etcd only). A node without state of the job keeps nothing of it, and says so when it is asked. */
+/* The committed documents of the jobs whose state lies on this node, kept in memory: what is needed to read it while
+ * the coordinator is unreachable. Happy path: a tick finds a record that is not kept yet and no switch under way; a
+ * task reads the manifest and what it names; readers look here first. Documents go by their content's hash, so one that
+ * is found is right.
+ *
+ * Failure modes: etcd does not answer (tried again a second later); more than KEPT_BYTES (the jobs that changed longest
+ * ago are not kept any more; one that alone is larger is never, which is logged); the daemon restarts (all is read
+ * again: it starts with etcd only). A node without state of the job keeps nothing of it, and says so when it is asked.
+ */
 #include "daemon/cluster/job_events.h"
 #include "daemon/store/store.h"
 #include "daemon/documents/documents.h"
@@ -79,7 +82,7 @@ size_t ptc_kept_jobs(struct ptc_kept *k)
 	return ptc_kept_jobs_count(&k->jobs);
 }
 
-/* ---- gathering, on the coordination thread ---- */
+/* ---- gathering, in a lane of its own: it only reads ---- */
 
 /* *ret_data: the job's; NULL: it has that already. */
 static int gather_one(struct gathering *g, const char *hash, char **ret_data, size_t *ret_len)
@@ -95,7 +98,8 @@ static int gather_one(struct gathering *g, const char *hash, char **ret_data, si
 	rc = ptc_kept_jobs_copy(&g->kept->jobs, j->uuid, hash, &data, &len)
 		     ? 0
 		     : ptc_blob_get(g->etcd, j->uuid, hash, KEPT_BYTES, &data, &len, NULL);
-	rc = rc ? rc : ptc_kept_job_add(j, hash, data, len);
+	if (rc == 0)
+		rc = ptc_kept_job_add(j, hash, data, len);
 	if (rc) {
 		ptc_free(data);
 		return rc;
@@ -115,7 +119,8 @@ static int gather_generation(struct gathering *g, const char *hash)
 	if (rc || !data)
 		return rc;
 	rc = ptc_generation_doc_decode(data, len, &gen, NULL);
-	rc = rc ? rc : gather_one(g, gen.layout_hash, &data, &len);
+	if (rc == 0)
+		rc = gather_one(g, gen.layout_hash, &data, &len);
 	ptc_generation_doc_done(&gen);
 	return rc;
 }
@@ -130,8 +135,10 @@ static int gather_all(struct gathering *g)
 	if (rc || !data)
 		return rc;
 	rc = ptc_manifest_doc_decode(data, len, &m, NULL);
-	rc = rc ? rc : gather_generation(g, m.generation_hash);
-	rc = rc ? rc : gather_one(g, g->meta.spec_hash, &data, &len);
+	if (rc == 0)
+		rc = gather_generation(g, m.generation_hash);
+	if (rc == 0)
+		rc = gather_one(g, g->meta.spec_hash, &data, &len);
 	for (size_t i = 0; rc == 0 && i < m.nfiles; i++)
 		rc = gather_one(g, m.files[i].header_hash, &data, &len);
 	ptc_manifest_doc_done(&m);
@@ -207,7 +214,7 @@ static bool begin(struct ptc_kept *k, const struct ptc_job_view *j, bool first)
 	g->first = first;
 	memcpy(g->job->uuid, j->uuid, sizeof g->job->uuid);
 	g->job->revision = j->record_revision;
-	if (ptc_cluster_run(k->cluster, gather, gathered, g) == 0)
+	if (ptc_cluster_run(k->cluster, "kept", gather, gathered, g) == 0)
 		return true;
 	ptc_kept_job_free(g->job);
 	ptc_free(g);

@@ -24,13 +24,12 @@ void ptc_kept_job_empty(struct ptc_kept_job *j)
 
 int ptc_kept_job_add(struct ptc_kept_job *j, const char *hash, char *data, size_t len)
 {
-	struct ptc_kept_doc *v = ptc_reallocarray(j->v, j->n + 1, sizeof *v), doc = { .data = data, .len = len };
+	struct ptc_kept_doc doc = { .data = data, .len = len };
 
-	if (!v)
+	if (!PTC_MORE(j->v, j->n))
 		return PTC_ENOMEM;
 	memcpy(doc.hash, hash, sizeof doc.hash);
-	j->v = v;
-	v[j->n++] = doc;
+	j->v[j->n++] = doc;
 	j->bytes += len;
 	return 0;
 }

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Documents of jobs in memory, within a number of bytes: the list that kept.c fills. Documents go by their content's hash.
+/* Documents of jobs in memory, within a number of bytes: the list that kept.c fills. Documents go by their content's
+ * hash.
  *
- * Happy path: a job is put together by whoever reads it, and installed whole; readers copy. Where there is no room, jobs that were
- * installed longest ago are emptied first: they stay in the list, so that they are not read again before they change.
+ * Happy path: a job is put together by whoever reads it, and installed whole; readers copy. Where there is no room,
+ * jobs that were installed longest ago are emptied first: they stay in the list, so that they are not read again before
+ * they change.
+ *
  * Failure modes: PTC_ENOMEM. Threads: a job that is not installed is its maker's; the list may be used from any. */
 #pragma once
 

@@ -4,6 +4,7 @@
  * blob_rules.h), and where ranks of the new generation are given other than
  * the snapshot has, a state document of theirs is written beside it. It is made anew
  * from what is written down whenever it is needed: equal bytes have one name.
+ *
  * Failure modes: a blob that a rule refuses, or that has to be carried and
  * cannot be (PTC_ESTATE naming it); etcd. */
 #include "daemon/documents/documents.h"

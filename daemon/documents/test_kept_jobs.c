@@ -121,7 +121,8 @@ static void those_that_are_gone(void **state)
 	assert_int_equal(ptc_alloc_live(), live);
 }
 
-/* In the order of their last change, each has its documents if they fit beside those of all that are newer and have theirs. */
+/* In the order of their last change, each has its documents if they fit beside those of all that are newer and have
+ * theirs. */
 static void against_a_model(void **state)
 {
 	unsigned seed = (unsigned)ptc_test_seed();

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The key of the cluster, and what it seals: descriptions of jobs, which hold their environments, tokens and all. Whoever
- * reads etcd, or a backup of it, does not read these.
+/* The key of the cluster, and what it seals: descriptions of jobs, which hold their environments, tokens and all.
+ * Whoever reads etcd, or a backup of it, does not read these.
  *
  * /ptc/key names the key, it does not hold it: {version, id}. Every node keeps a copy in state_dir/key, mode 0600.
- * Happy path: the first node makes a key, keeps it and then names it in etcd; one that finds a name there whose key it has
- * not got asks the nodes that are up (Peer/Key), and keeps what it is given.
+ * Happy path: the first node makes a key, keeps it and then names it in etcd; one that finds a name there whose key it
+ * has not got asks the nodes that are up (Peer/Key), and keeps what it is given.
+ *
  * Failure modes: nobody that is up has it (PTC_ECOORD; asked again when it is needed, at most once a second); two nodes
  * make one at a time (etcd takes one name, the other node asks for that key); a crash between file and name (the file's
- * key is named at the next start); a file that is no key (PTC_ESTATE, the node does not start); every node that had it is
- * gone for good (docs/install.md). */
+ * key is named at the next start); a file that is no key (PTC_ESTATE, the node does not start); every node that had it
+ * is gone for good (docs/install.md). */
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -78,9 +79,10 @@ static int read_key(struct ptc_vault *v, struct ptc_error *err)
 		explicit_bzero(text, len);
 	ptc_free(text);
 	if (rc == PTC_ESTATE)
-		return ptc_error_set(err, rc,
-				     "%s is no key of a cluster; remove it, and this node asks another one for it",
-				     v->path);
+		return ptc_error_set(
+			err, rc,
+			"%s is not a cluster's key; remove the file, and this node asks another node for the key",
+			v->path);
 	v->have = rc == 0;
 	return rc ? ptc_error_set(err, rc, "out of memory") : 0;
 }
@@ -108,7 +110,7 @@ static int replace_key(struct ptc_vault *v, const struct ptc_seal_key *key, stru
 	if (v->have && strcmp(v->key.id, key->id) == 0)
 		return 0;
 	if (v->have)
-		rc = beside ? write_key(beside, &v->key, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = beside ? write_key(beside, &v->key, err) : ptc_nomem(err);
 	return rc ? rc : write_key(v->path, key, err);
 }
 
@@ -125,7 +127,8 @@ static int named(struct ptc_vault *v, char ret_id[PTC_SEAL_ID_TEXT], struct ptc_
 	ret_id[0] = '\0';
 	if (rc == 0 && kvs.n) {
 		rc = ptc_json_load(KEY_KEY, kvs.kv[0].value, kvs.kv[0].len, &root, err);
-		rc = rc ? rc : ptc_json_version(KEY_KEY, root, PTC_DOC_OLDEST, PTC_DOC_VERSION, err);
+		if (rc == 0)
+			rc = ptc_json_version(KEY_KEY, root, PTC_DOC_OLDEST, PTC_DOC_VERSION, err);
 		if (rc == 0 && (json_unpack(root, "{s:s}", "id", &id) != 0 || strlen(id) != PTC_SEAL_ID_TEXT - 1))
 			rc = ptc_error_set(err, PTC_EVERSION, KEY_KEY " in etcd is not one that this ptcd can read");
 		if (rc == 0)
@@ -171,7 +174,7 @@ static int ask_one(struct ptc_vault *v, const struct ptc_node_doc *n, const char
 		rc = ptc_seal_key_identify(ret_key);
 	}
 	if (rc == 0 && (reply->key.len != PTC_SEAL_KEY_BYTES || strcmp(ret_key->id, id) != 0))
-		rc = ptc_error_set(err, PTC_EPEER, "node %s has another key", n->name);
+		rc = ptc_error_set(err, PTC_EPEER, "node %s has another cluster's key", n->name);
 	ptc_pb_free(&reply->base);
 	return rc;
 }
@@ -197,11 +200,10 @@ static int ask(struct ptc_vault *v, const char *id, struct ptc_seal_key *ret_key
 	ptc_etcd_kvs_done(&kvs);
 	if (rc || found)
 		return rc;
-	return ptc_error_set(
-		err, PTC_ECOORD,
-		"this node has not got the cluster's key %s, and none of the %zu other nodes that were asked gave "
-		"it%s%.200s; without it descriptions of jobs can be neither read nor written",
-		id, asked, last.code ? ": " : "", last.text);
+	return ptc_error_set(err, PTC_ECOORD,
+			     "this node does not have the cluster's key %s, and none of %zu other nodes gave "
+			     "it%s%.200s; without the key it can neither read nor write descriptions of jobs",
+			     id, asked, last.code ? ": " : "", last.text);
 }
 
 static int serve_key(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -216,7 +218,7 @@ static int serve_key(void *arg, struct ptc_rpc_call *call, struct ptc_error *err
 	ptc_pb_free(request);
 	/* without the lock: who holds it may be asking the one who asks us */
 	if (!atomic_load(&v->ready))
-		return ptc_error_set(err, PTC_ENOTFOUND, "node %s has not got the cluster's key yet", v->o.node);
+		return ptc_error_set(err, PTC_ENOTFOUND, "node %s does not have the cluster's key yet", v->o.node);
 	reply.version = PTC_WIRE_VERSION;
 	reply.id = v->key.id;
 	reply.key.data = v->key.bytes;
@@ -320,11 +322,11 @@ int ptc_vault_new(const struct ptc_vault_opts *opts, struct ptc_vault **ret_vaul
 	int rc;
 
 	if (!v)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	v->o = *opts;
 	pthread_mutex_init(&v->lock, NULL);
 	v->path = ptc_asprintf("%s/key", opts->state_dir);
-	rc = v->path ? read_key(v, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = v->path ? read_key(v, err) : ptc_nomem(err);
 	if (rc) {
 		ptc_vault_free(v);
 		return rc;

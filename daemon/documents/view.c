@@ -2,10 +2,11 @@
 /* Happy path: record and intent name blobs; they are fetched and decoded, the
  * nodes both generations use are collected, and the whole is turned into the
  * message every peer call carries or into a geometry. Failure modes: a blob
- * that is missing from etcd (PTC_ENOTFOUND naming it), or neither kept here nor to be had (PTC_ECOORD), out of memory. */
+ * that is missing from etcd (PTC_ENOTFOUND naming it), or neither kept here nor to be had (PTC_ECOORD), out of memory.
+ */
 #include "base/alloc.h"
 #include "base/check.h"
-#include "daemon/documents/documents.h"
+#include "daemon/documents/view_copies.h"
 
 #include "ptc.pb-c.h"
 
@@ -26,6 +27,7 @@ void ptc_view_done(struct ptc_view *v)
 	ptc_generation_doc_done(&v->from);
 	ptc_generation_doc_done(&v->to);
 	ptc_manifest_doc_done(&v->manifest);
+	ptc_copies_doc_done(&v->copies);
 	memset(v, 0, sizeof *v);
 }
 
@@ -80,7 +82,7 @@ int ptc_view_load(struct ptc_kept *k, const struct ptc_meta_doc *meta, const str
 	if (rc == 0 && intent && intent->generation_hash[0]) /* a snapshot or a halt has no new generation */
 		rc = load_generation(k, meta->uuid, intent->generation_hash, &v.to, err);
 	if (rc == 0 && ptc_view_nodes(&v) != 0)
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	if (rc) {
 		ptc_view_done(&v);
 		return rc;
@@ -99,25 +101,30 @@ static bool find_name(const struct ptc_view *v, const char *name, size_t *ret_in
 	return false;
 }
 
+static int add_node(struct ptc_view *v, const char *name)
+{
+	size_t at;
+
+	if (find_name(v, name, &at))
+		return 0;
+	v->nodes[v->nnodes] = ptc_strdup(name);
+	v->addresses[v->nnodes] = ptc_strdup("");
+	v->nnodes++;
+	return v->nodes[v->nnodes - 1] && v->addresses[v->nnodes - 1] ? 0 : PTC_ENOMEM;
+}
+
 static int add_nodes(struct ptc_view *v, const struct ptc_generation_doc *g)
 {
-	for (size_t i = 0; i < g->nnodes; i++) {
-		size_t at;
+	int rc = 0;
 
-		if (find_name(v, g->nodes[i], &at))
-			continue;
-		v->nodes[v->nnodes] = ptc_strdup(g->nodes[i]);
-		v->addresses[v->nnodes] = ptc_strdup("");
-		v->nnodes++;
-		if (!v->nodes[v->nnodes - 1] || !v->addresses[v->nnodes - 1])
-			return PTC_ENOMEM;
-	}
-	return 0;
+	for (size_t i = 0; !rc && i < g->nnodes; i++)
+		rc = add_node(v, g->nodes[i]);
+	return rc;
 }
 
 int ptc_view_nodes(struct ptc_view *v)
 {
-	size_t most = v->from.nnodes + v->to.nnodes;
+	size_t most = v->from.nnodes + v->to.nnodes + v->copies.nkeepers + (v->more ? v->more->nkeepers : 0);
 	int rc;
 
 	for (size_t i = 0; i < v->nnodes; i++) {
@@ -134,7 +141,13 @@ int ptc_view_nodes(struct ptc_view *v)
 	if (!v->nodes || !v->addresses || !v->down)
 		return PTC_ENOMEM;
 	rc = add_nodes(v, &v->from);
-	return rc ? rc : add_nodes(v, &v->to);
+	if (rc == 0)
+		rc = add_nodes(v, &v->to);
+	for (size_t i = 0; !rc && i < v->copies.nkeepers; i++)
+		rc = add_node(v, v->copies.keepers[i].node);
+	for (size_t i = 0; !rc && v->more && i < v->more->nkeepers; i++)
+		rc = add_node(v, v->more->keepers[i].node);
+	return rc;
 }
 
 int ptc_view_locate(struct ptc_view *v, struct ptc_cluster *c)
@@ -142,13 +155,15 @@ int ptc_view_locate(struct ptc_view *v, struct ptc_cluster *c)
 	for (size_t i = 0; i < v->nnodes; i++) {
 		uint32_t n;
 		bool up = ptc_cluster_find_node(c, v->nodes[i], &n) && ptc_cluster_node(c, n)->up;
-		char *address = ptc_strdup(up ? ptc_cluster_node(c, n)->doc.address : "");
+		bool placed = ptc_view_placed(v, v->nodes[i]);
+		/* a node that was left out is asked for no bytes; a switch may still put some there */
+		char *address = ptc_strdup(up && (placed || v->to.world) ? ptc_cluster_node(c, n)->doc.address : "");
 
 		if (!address)
 			return PTC_ENOMEM;
 		ptc_free(v->addresses[i]);
 		v->addresses[i] = address;
-		v->down[i] = !up;
+		v->down[i] = !up || !placed;
 	}
 	return 0;
 }
@@ -175,6 +190,7 @@ struct info_memory {
 	Ptc__V1__SwitchInfo info;
 	Ptc__V1__Generation from, to;
 	uint32_t *from_nodes, *to_nodes, *lost;
+	Ptc__V1__Copies copies, more;
 };
 
 static int fill_generation(const struct ptc_view *v, const struct ptc_generation_doc *g, uint64_t number,
@@ -214,6 +230,8 @@ static void info_free(struct info_memory *m)
 	ptc_free(m->from_nodes);
 	ptc_free(m->to_nodes);
 	ptc_free(m->lost);
+	ptc_view_copies_info_done(&m->copies);
+	ptc_view_copies_info_done(&m->more);
 	ptc_free(m);
 }
 
@@ -231,8 +249,10 @@ int ptc_view_info(const struct ptc_view *v, struct ptc_info *ret_info, struct pt
 				     &m->to_nodes);
 	if (rc == 0) {
 		m->lost = ptc_calloc(v->nnodes, sizeof *m->lost);
-		rc = m->lost ? 0 : PTC_ENOMEM;
+		rc = m->lost ? ptc_view_copies_info(v, &v->copies, &m->copies) : PTC_ENOMEM;
 	}
+	if (rc == 0 && v->more)
+		rc = ptc_view_copies_info(v, v->more, &m->more);
 	if (rc) {
 		info_free(m);
 		return ptc_error_set(err, rc, "out of memory for a switch message");
@@ -251,6 +271,10 @@ int ptc_view_info(const struct ptc_view *v, struct ptc_info *ret_info, struct pt
 	pb->nodes = v->nodes;
 	pb->addresses = v->addresses;
 	pb->from = &m->from;
+	if (v->copies.nparts)
+		m->from.copies = &m->copies;
+	if (v->more)
+		m->to.copies = &m->more;
 	pb->to = &m->to;
 	for (size_t i = 0; i < v->nnodes; i++)
 		if (v->down[i])

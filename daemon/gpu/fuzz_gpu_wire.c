@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Fuzz entry point: a byte that says how many descriptors come along, then a request. Each box of a request that is accepted is
- * checked against random memory sizes, and an accepted one again by wider arithmetic: no byte of it lies outside. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fuzz entry point: a byte that says how many descriptors come along, then a request. Each box of a request that is
+ * accepted is checked against random memory sizes, and an accepted one again by wider arithmetic: no byte of it lies
+ * outside. */
 #include "base/check.h"
 #include "daemon/gpu/gpu_wire.h"
 

@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Happy path: NVML counts devices; each says its name, memory, health and processes; a card in MIG mode gives its instances
- * instead. Failure modes: gpu_devices.h; what a device does not support (ECC on a consumer card, processes in a container)
- * counts as nothing to say. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path: NVML counts devices; each says its name, memory, health and processes; a card in MIG mode gives its
+ * instances instead. Failure modes: gpu_devices.h; what a device does not support (ECC on a consumer card, processes in
+ * a container) counts as nothing to say. */
 #include "daemon/gpu/gpu_devices.h"
 
 #include "base/buf.h"
@@ -152,7 +152,8 @@ int ptc_gpu_devices_find(struct ptc_gpu_device *ret, size_t max, size_t *ret_n, 
 	return 0;
 }
 
-/* The device that an element of the list names, or NULL. The driver reads an index as strtol does, and ignores the rest. */
+/* The device that an element of the list names, or NULL. The driver reads an index as strtol does, and ignores the
+ * rest. */
 static struct ptc_gpu_device *named(struct ptc_gpu_device *devices, size_t n, const char *element, size_t len)
 {
 	struct ptc_gpu_device *found = NULL;

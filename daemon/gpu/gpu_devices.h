@@ -2,8 +2,8 @@
 /* The node's devices, by NVML: who they are and how they are, with a context on none of them.
  *
  * ptc_gpu_devices_find fills in every device of the node in NVML's order (by PCI address) and marks those that
- * CUDA_VISIBLE_DEVICES leaves. A device that cannot be asked is listed with health PTC_GPU_LOST. Failure modes: no driver
- * (PTC_ENODEVICES, PTC_EVERSION); a node with none has none. */
+ * CUDA_VISIBLE_DEVICES leaves. A device that cannot be asked is listed with health PTC_GPU_LOST. Failure modes: no
+ * driver (PTC_ENODEVICES, PTC_EVERSION); a node with none has none. */
 #pragma once
 
 #include "daemon/gpu/cuda/gpu_export.h"
@@ -30,9 +30,9 @@ struct ptc_gpu_device {
 
 int ptc_gpu_devices_find(struct ptc_gpu_device *ret, size_t max, size_t *ret_n, struct ptc_error *err);
 
-/* Which devices a value of CUDA_VISIBLE_DEVICES leaves, as the driver reads it: NULL leaves all; elements are indices, UUIDs
- * or unambiguous beginnings of UUIDs ("GPU-8f", "MIG-…"); the first that names no device, -1 among them, ends the list; one
- * named twice empties it. Sets `visible` of each. An index means NVML's order, which is CUDA's with
+/* Which devices a value of CUDA_VISIBLE_DEVICES leaves, as the driver reads it: NULL leaves all; elements are indices,
+ * UUIDs or unambiguous beginnings of UUIDs ("GPU-8f", "MIG-…"); the first that names no device, -1 among them, ends the
+ * list; one named twice empties it. Sets `visible` of each. An index means NVML's order, which is CUDA's with
  * CUDA_DEVICE_ORDER=PCI_BUS_ID, and where all devices are of one model. MIG instances are no indices. */
 void ptc_gpu_devices_show(struct ptc_gpu_device *devices, size_t n, const char *value);
 

@@ -1,7 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
-/* The reading side of ptc-gpu. Happy path: receive, check, hand over to the worker of the device. Failure modes: a request that
- * is malformed or names nothing is answered with why; a message without a head ends the process, as its sender is no ptcd of
- * this package. When the socket closes the workers end, and with them every mapping, context and pinned page. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reading side of ptc-gpu. Happy path: receive, check, hand over to the worker of the device. Failure modes: a
+ * request that is malformed or names nothing is answered with why; a message without a head ends the process, as its
+ * sender is no ptcd of this package. When the socket closes the workers end, and with them every mapping, context and
+ * pinned page. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "daemon/gpu/gpu_server.h"
@@ -191,7 +192,7 @@ static int forget(struct ptc_gpu_server *s, struct ptc_gpu_job *j, struct ptc_er
 		while (i > 0)
 			ptc_free(copies[--i]);
 		ptc_free(all);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	all->left = s->nworkers;
 	for (unsigned i = 0; i < s->nworkers; i++)
@@ -281,7 +282,7 @@ static void handle(struct ptc_gpu_server *s, const struct ptc_gpu_request *q, si
 
 	if (rc == 0) {
 		j = job_new(q, fds, nfds);
-		rc = j ? begin(s, j, &taken, &f.err) : ptc_error_set(&f.err, PTC_ENOMEM, "out of memory");
+		rc = j ? begin(s, j, &taken, &f.err) : ptc_nomem(&f.err);
 	}
 	if (j && !taken)
 		ptc_gpu_server_job_free(s, j);
@@ -320,7 +321,7 @@ int ptc_gpu_serve(int socket, uint64_t pinned_max, struct ptc_error *err)
 	int rc;
 
 	if (!s)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	s->socket = socket;
 	s->budget.max = pinned_max;
 	pthread_mutex_init(&s->send_lock, NULL);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc-gpu's work: requests of one socket (gpu_wire.h), a thread for each device they name. gpu_serve.c reads requests and makes
- * host maps; gpu_worker.c has a device's thread, and the allocations mapped on it; gpu_server.c has what both use.
+/* ptc-gpu's work: requests of one socket (gpu_wire.h), a thread for each device they name. gpu_serve.c reads requests
+ * and makes host maps; gpu_worker.c has a device's thread, and the allocations mapped on it; gpu_server.c has what both
+ * use.
  *
- * Locks: `hosts_lock` guards host maps, each worker's `lock` its queue. A worker's allocations are its thread's alone. */
+ * Locks: `hosts_lock` guards host maps, each worker's `lock` its queue. A worker's allocations are its thread's alone.
+ */
 #pragma once
 
 #include "daemon/gpu/gpu_wire.h"

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Happy path: one sendmsg or recvmsg per message. Failure modes: gpu_wire.h. Descriptors of a message that is refused here are
- * closed here. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path: one sendmsg or recvmsg per message. Failure modes: gpu_wire.h. Descriptors of a message that is refused
+ * here are closed here. */
 #include "daemon/gpu/gpu_wire.h"
 
 #include "base/check.h"

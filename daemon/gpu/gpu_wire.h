@@ -1,25 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ptcd and its ptc-gpu say to each other: SOCK_SEQPACKET, one socket, each message one packet.
+/* Messages between ptcd and its ptc-gpu: SOCK_SEQPACKET, one socket, each message one packet.
  *
- *   ptc-gpu --serve --pinned BYTES      the socket is descriptor PTC_GPU_FD; it ends when the socket is closed
+ *   ptc-gpu --serve --pinned BYTES      the socket is descriptor PTC_GPU_FD; ptc-gpu ends when the socket is closed
  *
- * ptc-gpu sends an answer with id 0 when it is ready. A request is a head and then its parts; descriptors come along. Every
- * request gets one answer, in any order between devices and in order for each device. Bytes that are copied never go through
- * the socket. At most PTC_GPU_REQUESTS_MAX requests are read ahead; a further one waits in the socket.
+ * ptc-gpu sends an answer with id 0 when it is ready. A request is a head and then its parts; descriptors come along.
+ * Every request gets one answer, in any order between devices and in order for each device. Copied bytes never go
+ * through the socket. ptc-gpu reads at most PTC_GPU_REQUESTS_MAX requests ahead; a further one waits in the socket.
  *
- *   MAP_HOST    the file that comes along becomes a host map of `bytes`; pinned for `bind.uuid` with PTC_GPU_PIN. -> host
- *               A file that may only be read is a map to copy in from.
- *   UNMAP_HOST  host. Refused while a request uses it.
- *   BIND        bind: map a rank's allocation, or count one more user of it where it is mapped. -> memory; missing handles
+ *   MAP_HOST    Makes a host map of `bytes` bytes of the file in the message. With PTC_GPU_PIN it is pinned for the
+ *               device `bind.uuid`. Copies only read a map of a file that may only be read. -> host
+ *   UNMAP_HOST  host. Refused while a request uses the map.
+ *   BIND        bind: maps a rank's allocation, or counts one more user of a mapped one. -> memory; missing handles
  *   HANDLES     memory: the next descriptors of a VMM allocation, at most PTC_GPU_FDS_MAX. -> missing handles
- *   COPY_OUT    memory, host, parts; with PTC_GPU_GUARD the word at guard_at of guard_host has guard_value before and after
+ *   COPY_OUT    memory, host, parts. With PTC_GPU_GUARD the word at guard_at of guard_host must have guard_value before
+ *               and after the copy.
  *   COPY_IN     memory, host, parts
  *   DIGEST      memory, parts. -> value
- *   CLOSE       memory: one user less; answered when it is unmapped if that was the last, so the rank may free it
- *   FORGET      bind.pid, bind.process_start: unmaps all of a process that has ended. -> how many allocations
+ *   CLOSE       memory: one user less. If that was the last, the answer comes once the memory is unmapped, so the rank
+ *               may free it.
+ *   FORGET      bind.pid, bind.process_start: unmaps all allocations of a process that has ended. -> their number
  *   STATS       -> value: mapped bytes; more: pinned bytes; count: allocations
  *
- * Both ends may be of two packages while one is replaced by the other: versions next to each other are taken. Numbers from the socket are checked before use. */
+ * ptcd and ptc-gpu may be of two packages during an upgrade, so neighbouring versions are accepted. Numbers from the
+ * socket are checked before use. */
 #pragma once
 
 #include "base/number/versions.h"
@@ -79,13 +82,14 @@ struct ptc_gpu_answer {
 	char text[PTC_GPU_TEXT_MAX];
 };
 
-/* Receives one message of at most max bytes and its descriptors. Returns its length; 0: the other end has closed; negative:
- * PTC_EPEER, also for one that was cut short. Descriptors are close-on-exec and the caller's. */
+/* Receives one message of at most max bytes and its descriptors. Returns its length; 0: the other end has closed;
+ * negative: PTC_EPEER, also for one that was cut short. Descriptors are close-on-exec and the caller's. */
 long ptc_gpu_receive(int socket, void *ret, size_t max, int ret_fds[PTC_GPU_FDS_MAX], unsigned *ret_nfds);
 /* Sends one message: a head, and a body of body_size bytes or none. PTC_EPEER when the other end is gone. */
 int ptc_gpu_send(int socket, const void *head, size_t head_size, const void *body, size_t body_size, const int *fds,
 		 unsigned nfds);
 /* Whether a request of `size` bytes with nfds descriptors is well-formed by itself. */
 int ptc_gpu_request_check(const struct ptc_gpu_request *q, size_t size, unsigned nfds, struct ptc_error *err);
-/* Whether a box lies in device memory of device_bytes and, if host_bytes is not UINT64_MAX, in host memory of that size. */
+/* Whether a box lies in device memory of device_bytes and, if host_bytes is not UINT64_MAX, in host memory of that
+ * size. */
 int ptc_gpu_part_check(const struct ptc_gpu_part *p, uint64_t device_bytes, uint64_t host_bytes, struct ptc_error *err);

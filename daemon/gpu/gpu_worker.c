@@ -1,9 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A device's thread. Happy path: takes requests in order, attaches the device at the first that needs it, does each and
- * answers. Failure modes: a request that fails is answered with why and who is to blame. After a sticky failure every later
- * request is answered with it: the context is of no more use, and ptcd replaces this process. */
+ * answers. Failure modes: a request that fails is answered with why and who is to blame. After a sticky failure every
+ * later request is answered with it: the context is of no more use, and ptcd replaces this process. */
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/thread.h"
 #include "daemon/gpu/gpu_server.h"
 
 #include <inttypes.h>
@@ -383,20 +384,22 @@ int ptc_gpu_worker_new(struct ptc_gpu_server *s, unsigned index, const char *uui
 		       struct ptc_error *err)
 {
 	struct ptc_gpu_worker *w = ptc_calloc(1, sizeof *w);
+	char name[PTC_THREAD_NAME_MAX + 1];
 	int rc;
 
 	if (!w)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	w->server = s;
 	w->index = index;
 	w->last = &w->first;
 	snprintf(w->uuid, sizeof w->uuid, "%s", uuid);
 	pthread_mutex_init(&w->lock, NULL);
 	pthread_cond_init(&w->changed, NULL);
-	rc = pthread_create(&w->thread, NULL, loop, w);
+	snprintf(name, sizeof name, "ptc-gpu-%u", index);
+	rc = ptc_thread_start(&w->thread, name, loop, w, err);
 	if (rc) {
 		ptc_free(w);
-		return ptc_error_errno(err, rc, "start a thread for device %s", uuid);
+		return rc;
 	}
 	*ret = w;
 	return 0;

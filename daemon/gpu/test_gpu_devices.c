@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA_VISIBLE_DEVICES as the driver reads it. */
 #include "base/alloc.h"
 #include "daemon/gpu/gpu_devices.h"

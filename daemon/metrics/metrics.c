@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of metrics, where each comes from, and the scrape.
  *
- * Labels are names of jobs this daemon controls or runs ranks of (at most JOBS_MAX of each; the rest is counted), and words
- * that are in this program: the number of series is bounded. Each job is shown by the one daemon that controls it, so sums
- * over nodes are right. Failure modes: metrics.h. */
+ * Labels are names of jobs this daemon controls or runs ranks of (at most JOBS_MAX of each; the rest is counted), and
+ * words that are in this program: the number of series is bounded. Each job is shown by the one daemon that controls
+ * it, so sums over nodes are right. Failure modes: metrics.h. */
+#include "daemon/scrub/scrub.h"
 #include "daemon/metrics/metrics.h"
 #include "daemon/store/store.h"
 #include "rpc/server/server.h"
@@ -20,7 +21,6 @@
 
 #include <dirent.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -38,20 +38,22 @@
 struct local_job {
 	char uuid[PTC_UUID_TEXT], name[PTC_NAME_MAX + 1];
 	uid_t uid;
-	uint64_t ranks, step; /* step: the least of those that have one */
-	bool stepped;
-	double step_seconds; /* of the slowest; 0: not known */
+	struct ptc_workers_sum sum;
 };
 
 struct sample {
 	struct ptc_store_stats store;
 	struct local_job jobs[JOBS_MAX];
 	size_t njobs;
-	bool fuse;
-	struct rusage usage;
-	uint64_t resident, virtual, fds, fds_max, threads;
+	uint64_t fuse, resident, virtual, fds, fds_max, threads;
 	struct ptc_rpc_connections connections;
-	double start_time;
+	double start_time, cpu_seconds;
+	/* read on the loop, when the rest is there */
+	uint64_t coordinator, epoch, unlisted, between, within, captured, bound, checksums, healed, etcd_errors;
+	uint64_t heap, heap_peak, heap_limit, database_limit, database_full;
+	struct ptc_scrub_progress scrub;
+	struct ptc_cluster_database database;
+	struct ptc_memory memory;
 };
 
 struct ptc_metrics {
@@ -61,29 +63,6 @@ struct ptc_metrics {
 	bool working;
 	struct sample sample;
 };
-
-static void read_ranks(struct ptc_workers *w, struct local_job *j)
-{
-	ptc_auto_free char *text = NULL;
-	json_t *rows = NULL, *row;
-	size_t i;
-
-	if (ptc_workers_json(w, j->uuid, &text, NULL) != 0 ||
-	    ptc_json_load("ranks", text, strlen(text), &rows, NULL) != 0)
-		return;
-	json_array_foreach(rows, i, row) {
-		const json_t *step = json_object_get(row, "step"), *pid = json_object_get(row, "pid");
-
-		j->ranks += json_integer_value(pid) > 0;
-		j->step_seconds = PTC_MAX(j->step_seconds, json_number_value(json_object_get(row, "step_seconds")));
-		if (!json_is_integer(step))
-			continue;
-		j->step = j->stepped ? PTC_MIN(j->step, (uint64_t)json_integer_value(step))
-				     : (uint64_t)json_integer_value(step);
-		j->stepped = true;
-	}
-	json_decref(rows);
-}
 
 static uint64_t count_fds(void)
 {
@@ -125,8 +104,11 @@ static void read_stat(struct sample *s)
 static void read_process(struct sample *s)
 {
 	struct rlimit limit;
+	struct rusage u;
 
-	getrusage(RUSAGE_SELF, &s->usage);
+	getrusage(RUSAGE_SELF, &u);
+	s->cpu_seconds = (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+			 (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 	s->fds = count_fds();
 	s->fds_max = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 0;
 	read_stat(s);
@@ -143,9 +125,34 @@ static void gather(uv_work_t *work)
 	snprintf(lock, sizeof lock, "%s/fuse.lock", m->o.config->run_dir);
 	s->fuse = ptc_fuse_lock_held(lock, &pid, dir, sizeof dir);
 	for (size_t i = 0; i < s->njobs; i++)
-		read_ranks(m->o.workers, &s->jobs[i]);
+		s->jobs[i].sum = ptc_workers_sum(m->o.workers, s->jobs[i].uuid);
 	read_process(s);
 	ptc_rpc_connections(&s->connections);
+}
+
+static void look(struct ptc_metrics *m)
+{
+	struct sample *s = &m->sample;
+	const size_t njobs = m->o.controllers->n, shown = m->o.config->metrics_jobs ? JOBS_MAX : 0;
+
+	s->coordinator = ptc_cluster_lease(m->o.cluster) != 0;
+	s->epoch = ptc_cluster_epoch(m->o.cluster);
+	s->unlisted = njobs > shown ? njobs - shown : 0;
+	s->between = ptc_switch_tally.between_bytes;
+	s->within = ptc_switch_tally.within_bytes;
+	s->captured = ptc_switch_tally.captured_bytes;
+	s->bound = ptc_switch_tally.bound_bytes;
+	s->checksums = ptc_count_get(PTC_COUNT_CHECKSUM_ERRORS);
+	s->healed = ptc_count_get(PTC_COUNT_HEALED_BLOCKS);
+	ptc_scrubber_progress(m->o.scrubber, &s->scrub);
+	s->etcd_errors = ptc_count_get(PTC_COUNT_ETCD_ERRORS);
+	s->heap = ptc_alloc_bytes();
+	s->heap_peak = ptc_alloc_peak();
+	s->heap_limit = ptc_memory_heap(m->o.memory);
+	s->memory = *m->o.memory;
+	s->database = ptc_cluster_database(m->o.cluster);
+	s->database_full = s->database.full;
+	s->database_limit = ptc_cluster_quota(m->o.cluster)->etcd;
 }
 
 /* ---- writing ------------------------------------------------------------------------- */
@@ -160,7 +167,10 @@ struct out {
 struct metric {
 	const char *name, *type, *labels, *help;
 	void (*write)(struct out *o);
+	size_t at; /* w_number, w_real: in struct sample; w_record: in a job's record */
 };
+#define AT(member) offsetof(struct sample, member)
+#define RUNNING    SIZE_MAX /* no member: whether the job's ranks run */
 
 static void label_value(struct out *o, const char *value)
 {
@@ -189,23 +199,37 @@ static void head(struct out *o, const char *suffix, const struct label *labels, 
 	ptc_buf_puts(o->b, n ? "} " : " ");
 }
 
-static void number(struct out *o, uint64_t value)
-{
-	head(o, "", NULL, 0);
-	ptc_buf_printf(o->b, "%" PRIu64 "\n", value);
-}
-
-static void real(struct out *o, double value)
-{
-	head(o, "", NULL, 0);
-	ptc_buf_printf(o->b, "%.9g\n", value);
-}
-
 static void labelled(struct out *o, const struct label *labels, size_t n, uint64_t value)
 {
 	head(o, "", labels, n);
 	ptc_buf_printf(o->b, "%" PRIu64 "\n", value);
 }
+
+static void w_number(struct out *o)
+{
+	labelled(o, NULL, 0, *(const uint64_t *)((const char *)&o->m->sample + o->metric->at));
+}
+
+static void w_real(struct out *o)
+{
+	head(o, "", NULL, 0);
+	ptc_buf_printf(o->b, o->metric->at == AT(start_time) ? "%.3f\n" : "%.9g\n",
+		       *(const double *)((const char *)&o->m->sample + o->metric->at));
+}
+
+struct part {
+	const char *name;
+	uint64_t value;
+};
+
+static void parts(struct out *o, const char *label, const struct part *v, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		labelled(o, &(struct label){ label, v[i].name }, 1, v[i].value);
+}
+#define PARTS(o, label, ...)                                                                                           \
+	parts(o, label, (const struct part[]){ __VA_ARGS__ },                                                          \
+	      sizeof((const struct part[]){ __VA_ARGS__ }) / sizeof(struct part))
 
 /* Users may have jobs of one name. */
 static void job_labels(struct label labels[2], char uid[16], const char *job, uid_t owner)
@@ -256,16 +280,6 @@ static void w_build(struct out *o)
 	labelled(o, labels, 2, 1);
 }
 
-static void w_coordinator(struct out *o)
-{
-	number(o, ptc_cluster_lease(o->m->o.cluster) != 0);
-}
-
-static void w_epoch(struct out *o)
-{
-	number(o, ptc_cluster_epoch(o->m->o.cluster));
-}
-
 static void w_nodes(struct out *o)
 {
 	static const char *const states[] = { "up", "drained", "down" };
@@ -294,15 +308,8 @@ static void w_jobs(struct out *o)
 		labelled(o, &(struct label){ "phase", ptc_job_phase_name((enum ptc_job_phase)i) }, 1, n[i]);
 }
 
-static void w_jobs_unlisted(struct out *o)
-{
-	size_t n = o->m->o.controllers->n, shown = o->m->o.config->metrics_jobs ? JOBS_MAX : 0;
-
-	number(o, n > shown ? n - shown : 0);
-}
-
 /* One of the record's numbers of each job that is shown. */
-static void each_record(struct out *o, uint64_t (*value)(const struct ptc_record_doc *r))
+static void w_record(struct out *o)
 {
 	enum ptc_job_phase phase;
 	const char *uuid;
@@ -313,48 +320,11 @@ static void each_record(struct out *o, uint64_t (*value)(const struct ptc_record
 		const struct ptc_job_view *j = ptc_cluster_find_uuid(o->m->o.cluster, uuid);
 
 		if (j && j->has_record)
-			of_job(o, j->meta.name, j->meta.uid, value(&j->record));
+			of_job(o, j->meta.name, j->meta.uid,
+			       o->metric->at == RUNNING
+				       ? j->record.run == PTC_RUN_LIVE
+				       : *(const uint64_t *)((const char *)&j->record + o->metric->at));
 	}
-}
-
-static uint64_t generation_of(const struct ptc_record_doc *r)
-{
-	return r->generation;
-}
-
-static uint64_t step_of(const struct ptc_record_doc *r)
-{
-	return r->step;
-}
-
-static uint64_t snapshot_of(const struct ptc_record_doc *r)
-{
-	return r->snapshot;
-}
-
-static uint64_t running_of(const struct ptc_record_doc *r)
-{
-	return r->run == PTC_RUN_LIVE;
-}
-
-static void w_job_generation(struct out *o)
-{
-	each_record(o, generation_of);
-}
-
-static void w_job_step(struct out *o)
-{
-	each_record(o, step_of);
-}
-
-static void w_job_snapshot(struct out *o)
-{
-	each_record(o, snapshot_of);
-}
-
-static void w_job_running(struct out *o)
-{
-	each_record(o, running_of);
 }
 
 static void w_local_ranks(struct out *o)
@@ -362,8 +332,8 @@ static void w_local_ranks(struct out *o)
 	const struct sample *s = &o->m->sample;
 
 	for (size_t i = 0; i < s->njobs; i++)
-		if (s->jobs[i].ranks)
-			of_job(o, s->jobs[i].name, s->jobs[i].uid, s->jobs[i].ranks);
+		if (s->jobs[i].sum.ranks)
+			of_job(o, s->jobs[i].name, s->jobs[i].uid, s->jobs[i].sum.ranks);
 }
 
 static void w_local_step(struct out *o)
@@ -371,8 +341,8 @@ static void w_local_step(struct out *o)
 	const struct sample *s = &o->m->sample;
 
 	for (size_t i = 0; i < s->njobs; i++)
-		if (s->jobs[i].stepped)
-			of_job(o, s->jobs[i].name, s->jobs[i].uid, s->jobs[i].step);
+		if (s->jobs[i].sum.stepped)
+			of_job(o, s->jobs[i].name, s->jobs[i].uid, s->jobs[i].sum.step);
 }
 
 static void w_local_rate(struct out *o)
@@ -383,10 +353,10 @@ static void w_local_rate(struct out *o)
 	char uid[16];
 
 	for (size_t i = 0; i < s->njobs; i++)
-		if (s->jobs[i].step_seconds > 0) {
+		if (s->jobs[i].sum.step_seconds > 0) {
 			job_labels(labels, uid, s->jobs[i].name, s->jobs[i].uid);
 			head(o, "", labels, 2);
-			ptc_buf_printf(o->b, "%.9g\n", 1 / s->jobs[i].step_seconds);
+			ptc_buf_printf(o->b, "%.9g\n", 1 / s->jobs[i].sum.step_seconds);
 		}
 }
 
@@ -409,88 +379,40 @@ static void w_phases(struct out *o)
 				  &ptc_switch_tally.phases[i]);
 }
 
-static void w_between(struct out *o)
-{
-	number(o, ptc_switch_tally.between_bytes);
-}
-
-static void w_within(struct out *o)
-{
-	number(o, ptc_switch_tally.within_bytes);
-}
-
-static void w_captured(struct out *o)
-{
-	number(o, ptc_switch_tally.captured_bytes);
-}
-
-static void w_bound(struct out *o)
-{
-	number(o, ptc_switch_tally.bound_bytes);
-}
-
-static void w_store_limit(struct out *o)
-{
-	number(o, o->m->sample.store.ceiling);
-}
-
-static void w_store_used(struct out *o)
-{
-	number(o, o->m->sample.store.used_bytes);
-}
-
-static void w_store_file(struct out *o)
-{
-	number(o, o->m->sample.store.file_bytes);
-}
-
 static void w_store_chunks(struct out *o)
 {
-	labelled(o, &(struct label){ "state", "used" }, 1, o->m->sample.store.chunks_used);
-	labelled(o, &(struct label){ "state", "free" }, 1, o->m->sample.store.chunks_free);
-}
+	const struct ptc_store_stats *s = &o->m->sample.store;
 
-static void w_store_lost(struct out *o)
-{
-	number(o, o->m->sample.store.lost_jobs);
-}
-
-static void w_checksums(struct out *o)
-{
-	number(o, ptc_count_get(PTC_COUNT_CHECKSUM_ERRORS));
-}
-
-static void w_ceiling(struct out *o)
-{
-	number(o, o->m->o.memory->ceiling);
+	PARTS(o, "state", { "used", s->chunks_used }, { "free", s->chunks_free });
 }
 
 static void w_share(struct out *o)
 {
-	const struct ptc_memory *m = o->m->o.memory;
-	const struct {
-		const char *name;
-		uint64_t bytes;
-	} shares[] = { { "staging", m->staging }, { "work", m->work },     { "transport", m->transport },
-		       { "etcd", m->etcd },       { "tables", m->tables }, { "chunks", m->chunks } };
+	const struct ptc_memory *m = &o->m->sample.memory;
 
-	for (size_t i = 0; i < PTC_ARRAY_LEN(shares); i++)
-		labelled(o, &(struct label){ "share", shares[i].name }, 1, shares[i].bytes);
+	PARTS(o, "share", { "staging", m->staging }, { "work", m->work }, { "transport", m->transport },
+	      { "etcd", m->etcd }, { "tables", m->tables }, { "chunks", m->chunks });
 }
 
-static void w_heap(struct out *o)
+static void w_connections(struct out *o)
 {
-	number(o, ptc_alloc_bytes());
+	const struct ptc_rpc_connections *c = &o->m->sample.connections;
+
+	PARTS(o, "of", { "users", c->users }, { "nodes", c->members }, { "strangers", c->strangers });
 }
 
-static void w_heap_peak(struct out *o)
+static void w_connections_max(struct out *o)
 {
-	number(o, ptc_alloc_peak());
+	const struct ptc_rpc_connections *c = &o->m->sample.connections;
+
+	PARTS(o, "of", { "users", c->max_users }, { "nodes", c->max_members }, { "strangers", c->max_strangers });
 }
 
-static void w_heap_limit(struct out *o)
+static void w_connections_ended(struct out *o)
 {
-	number(o, ptc_memory_heap(o->m->o.memory));
+	const struct ptc_rpc_connections *c = &o->m->sample.connections;
+
+	PARTS(o, "why", { "refused", c->refused }, { "replaced", c->shed }, { "late", c->expired });
 }
 
 struct rpc_out {
@@ -523,26 +445,6 @@ static void w_rpc_errors(struct out *o)
 	rpc(o, true);
 }
 
-static void w_database(struct out *o)
-{
-	number(o, ptc_cluster_database(o->m->o.cluster).bytes);
-}
-
-static void w_database_used(struct out *o)
-{
-	number(o, ptc_cluster_database(o->m->o.cluster).used);
-}
-
-static void w_database_limit(struct out *o)
-{
-	number(o, ptc_cluster_quota(o->m->o.cluster)->etcd);
-}
-
-static void w_database_full(struct out *o)
-{
-	number(o, ptc_cluster_database(o->m->o.cluster).full);
-}
-
 static void w_rpc_open(struct out *o)
 {
 	const struct ptc_rpc_server *servers[] = { o->m->o.control, o->m->o.peers };
@@ -557,162 +459,107 @@ static void w_rpc_open(struct out *o)
 	}
 }
 
-static void w_connections(struct out *o)
-{
-	const struct ptc_rpc_connections *c = &o->m->sample.connections;
-
-	labelled(o, &(struct label){ "of", "users" }, 1, c->users);
-	labelled(o, &(struct label){ "of", "nodes" }, 1, c->members);
-	labelled(o, &(struct label){ "of", "strangers" }, 1, c->strangers);
-}
-
-static void w_connections_max(struct out *o)
-{
-	const struct ptc_rpc_connections *c = &o->m->sample.connections;
-
-	labelled(o, &(struct label){ "of", "users" }, 1, c->max_users);
-	labelled(o, &(struct label){ "of", "nodes" }, 1, c->max_members);
-	labelled(o, &(struct label){ "of", "strangers" }, 1, c->max_strangers);
-}
-
-static void w_connections_ended(struct out *o)
-{
-	const struct ptc_rpc_connections *c = &o->m->sample.connections;
-
-	labelled(o, &(struct label){ "why", "refused" }, 1, c->refused);
-	labelled(o, &(struct label){ "why", "replaced" }, 1, c->shed);
-	labelled(o, &(struct label){ "why", "late" }, 1, c->expired);
-}
-
-static void w_connection_bytes(struct out *o)
-{
-	number(o, o->m->sample.connections.bytes);
-}
-
 static void w_etcd(struct out *o)
 {
 	histogram(o, (struct label){ NULL, NULL }, &ptc_etcd_times);
 }
 
-static void w_etcd_errors(struct out *o)
-{
-	number(o, ptc_count_get(PTC_COUNT_ETCD_ERRORS));
-}
-
-static void w_fuse(struct out *o)
-{
-	number(o, o->m->sample.fuse);
-}
-
-static void w_cpu(struct out *o)
-{
-	const struct rusage *u = &o->m->sample.usage;
-
-	real(o, (double)(u->ru_utime.tv_sec + u->ru_stime.tv_sec) +
-			(double)(u->ru_utime.tv_usec + u->ru_stime.tv_usec) / 1e6);
-}
-
-static void w_resident(struct out *o)
-{
-	number(o, o->m->sample.resident);
-}
-
-static void w_virtual(struct out *o)
-{
-	number(o, o->m->sample.virtual);
-}
-
-static void w_fds(struct out *o)
-{
-	number(o, o->m->sample.fds);
-}
-
-static void w_fds_max(struct out *o)
-{
-	number(o, o->m->sample.fds_max);
-}
-
-static void w_threads(struct out *o)
-{
-	number(o, o->m->sample.threads);
-}
-
-static void w_start(struct out *o)
-{
-	head(o, "", NULL, 0);
-	ptc_buf_printf(o->b, "%.3f\n", o->m->sample.start_time);
-}
-
 /* ---- the table ---------------------------------------------------------------------------- */
 
 static const struct metric metrics[] = {
-	{ "ptc_build_info", "gauge", "version, node", "1; what runs here.", w_build },
-	{ "ptc_coordinator_up", "gauge", "", "1 while this node holds its lease in etcd, else 0.", w_coordinator },
-	{ "ptc_cluster_epoch", "gauge", "", "Grows with every change of a node, as this daemon sees it.", w_epoch },
-	{ "ptc_nodes", "gauge", "state", "Nodes this daemon knows: up, drained (up, to be left empty), down.",
+	{ "ptc_build_info", "gauge", "version, node", "Always 1; the labels say which version runs on which node.",
+	  w_build },
+	{ "ptc_coordinator_up", "gauge", "", "1 while this node holds its lease in etcd, else 0.", w_number,
+	  AT(coordinator) },
+	{ "ptc_cluster_epoch", "gauge", "", "Number that grows with every change of a node that this daemon sees.",
+	  w_number, AT(epoch) },
+	{ "ptc_nodes", "gauge", "state", "Nodes that this daemon knows: up, drained (up, but given no ranks), down.",
 	  w_nodes },
-	{ "ptc_jobs", "gauge", "phase", "Jobs this daemon controls; each job is controlled by one daemon.", w_jobs },
-	{ "ptc_jobs_unlisted", "gauge", "", "Of these, jobs that have no series of their own.", w_jobs_unlisted },
-	{ "ptc_job_generation", "gauge", "ptc_job, uid", "Committed generation of a job this daemon controls.",
-	  w_job_generation },
-	{ "ptc_job_step", "gauge", "ptc_job, uid", "Step of the committed snapshot.", w_job_step },
-	{ "ptc_job_snapshot", "gauge", "ptc_job, uid", "Number of the committed snapshot.", w_job_snapshot },
-	{ "ptc_job_running", "gauge", "ptc_job, uid", "1 while its ranks run, else 0.", w_job_running },
-	{ "ptc_job_local_ranks", "gauge", "ptc_job, uid", "Processes of a job's ranks on this node.", w_local_ranks },
-	{ "ptc_job_local_step", "gauge", "ptc_job, uid", "Step of the slowest of them.", w_local_step },
-	{ "ptc_job_local_steps_per_second", "gauge", "ptc_job, uid", "Rate of the slowest of them.", w_local_rate },
-	{ "ptc_switches_total", "counter", "kind, outcome", "Switches that began and ended under this controller.",
-	  w_switches },
-	{ "ptc_switch_phase_seconds", "histogram", "phase", "Time such a switch spent in each phase.", w_phases },
-	{ "ptc_switch_between_bytes_total", "counter", "", "Bytes that entered nodes in switches.", w_between },
-	{ "ptc_switch_within_bytes_total", "counter", "", "Bytes copied within nodes in switches.", w_within },
-	{ "ptc_switch_captured_bytes_total", "counter", "", "Bytes copied out of ranks in switches.", w_captured },
-	{ "ptc_switch_bound_bytes_total", "counter", "", "The least that could have entered nodes in the resizes.",
-	  w_bound },
-	{ "ptc_store_limit_bytes", "gauge", "", "What chunks may use on this node.", w_store_limit },
-	{ "ptc_store_used_bytes", "gauge", "", "Chunks in use.", w_store_used },
-	{ "ptc_store_reserved_bytes", "gauge", "", "Blocks of the chunk files: used, and kept for reuse.",
-	  w_store_file },
-	{ "ptc_store_chunks", "gauge", "state", "Chunks in use, and free ones whose memory is kept.", w_store_chunks },
-	{ "ptc_store_lost_jobs", "gauge", "", "Jobs whose chunks are gone from this node.", w_store_lost },
-	{ "ptc_store_checksum_errors_total", "counter", "", "Blocks that did not match their checksum when read.",
-	  w_checksums },
-	{ "ptc_memory_ceiling_bytes", "gauge", "", "memory.ceiling.", w_ceiling },
-	{ "ptc_memory_share_bytes", "gauge", "share", "What it is divided into (docs/memory.md).", w_share },
-	{ "ptc_heap_bytes", "gauge", "", "Memory of the program itself: specs, layouts, plans, staging.", w_heap },
-	{ "ptc_heap_peak_bytes", "gauge", "", "The most that was.", w_heap_peak },
-	{ "ptc_heap_limit_bytes", "gauge", "", "The most it may be.", w_heap_limit },
-	{ "ptc_rpc_calls_total", "counter", "listener, method", "Calls served: of ptcctl and of other daemons.",
-	  w_rpc_calls },
-	{ "ptc_rpc_errors_total", "counter", "listener, method", "Of these, calls that were answered with an error.",
+	{ "ptc_jobs", "gauge", "phase", "Jobs that this daemon controls; one daemon controls each job.", w_jobs },
+	{ "ptc_jobs_unlisted", "gauge", "", "Jobs that this daemon controls and that have no series of their own.",
+	  w_number, AT(unlisted) },
+	{ "ptc_job_generation", "gauge", "ptc_job, uid", "Committed generation of a job that this daemon controls.",
+	  w_record, offsetof(struct ptc_record_doc, generation) },
+	{ "ptc_job_step", "gauge", "ptc_job, uid", "Step of the committed snapshot.", w_record,
+	  offsetof(struct ptc_record_doc, step) },
+	{ "ptc_job_snapshot", "gauge", "ptc_job, uid", "Number of the committed snapshot.", w_record,
+	  offsetof(struct ptc_record_doc, snapshot) },
+	{ "ptc_job_running", "gauge", "ptc_job, uid", "1 while the job's ranks run, else 0.", w_record, RUNNING },
+	{ "ptc_job_local_ranks", "gauge", "ptc_job, uid", "Processes of the job's ranks on this node.", w_local_ranks },
+	{ "ptc_job_local_step", "gauge", "ptc_job, uid", "Step of the job's slowest rank on this node.", w_local_step },
+	{ "ptc_job_local_steps_per_second", "gauge", "ptc_job, uid", "Rate of the job's slowest rank on this node.",
+	  w_local_rate },
+	{ "ptc_switches_total", "counter", "kind, outcome",
+	  "Switches that began and ended while this daemon controlled the job.", w_switches },
+	{ "ptc_switch_phase_seconds", "histogram", "phase", "Time that each of these switches spent in each phase.",
+	  w_phases },
+	{ "ptc_switch_between_bytes_total", "counter", "", "Bytes that entered nodes in switches.", w_number,
+	  AT(between) },
+	{ "ptc_switch_within_bytes_total", "counter", "", "Bytes copied within nodes in switches.", w_number,
+	  AT(within) },
+	{ "ptc_switch_captured_bytes_total", "counter", "", "Bytes copied out of ranks in switches.", w_number,
+	  AT(captured) },
+	{ "ptc_switch_bound_bytes_total", "counter", "", "Least bytes that could have entered nodes in resizes.",
+	  w_number, AT(bound) },
+	{ "ptc_store_limit_bytes", "gauge", "", "Most bytes that chunks may use on this node.", w_number,
+	  AT(store.ceiling) },
+	{ "ptc_store_used_bytes", "gauge", "", "Bytes of the chunks in use.", w_number, AT(store.used_bytes) },
+	{ "ptc_store_reserved_bytes", "gauge", "", "Bytes of the chunk files on disk: in use, or kept for reuse.",
+	  w_number, AT(store.file_bytes) },
+	{ "ptc_store_chunks", "gauge", "state", "Chunks in use, and free chunks whose memory is kept.",
+	  w_store_chunks },
+	{ "ptc_store_lost_jobs", "gauge", "", "Jobs whose chunks this node has lost.", w_number, AT(store.lost_jobs) },
+	{ "ptc_store_checksum_errors_total", "counter", "",
+	  "Blocks that did not match their checksum when they were read.", w_number, AT(checksums) },
+	{ "ptc_store_healed_blocks_total", "counter", "", "Damaged blocks that were healed.", w_number, AT(healed) },
+	{ "ptc_store_damaged_blocks", "gauge", "", "Damaged blocks without a copy that answers.", w_number,
+	  AT(scrub.damaged) },
+	{ "ptc_scrub_limit_bytes_per_second", "gauge", "", "The setting scrub.rate.", w_number, AT(scrub.rate) },
+	{ "ptc_scrub_bytes_total", "counter", "", "Bytes that the scrubber has read and verified.", w_number,
+	  AT(scrub.bytes) },
+	{ "ptc_scrub_rounds_total", "counter", "", "Times that the scrubber has read all chunks.", w_number,
+	  AT(scrub.rounds) },
+	{ "ptc_scrub_damaged_blocks_total", "counter", "", "Damaged blocks that the scrubber has found.", w_number,
+	  AT(scrub.found) },
+	{ "ptc_memory_ceiling_bytes", "gauge", "", "The setting memory.ceiling.", w_number, AT(memory.ceiling) },
+	{ "ptc_memory_share_bytes", "gauge", "share", "Shares of memory.ceiling (docs/memory.md).", w_share },
+	{ "ptc_heap_bytes", "gauge", "", "Heap of the daemon: specs, layouts, plans, staging.", w_number, AT(heap) },
+	{ "ptc_heap_peak_bytes", "gauge", "", "Largest heap since the start.", w_number, AT(heap_peak) },
+	{ "ptc_heap_limit_bytes", "gauge", "", "Most bytes that the heap may have.", w_number, AT(heap_limit) },
+	{ "ptc_rpc_calls_total", "counter", "listener, method",
+	  "Calls that were served, of ptcctl and of other daemons.", w_rpc_calls },
+	{ "ptc_rpc_errors_total", "counter", "listener, method", "Calls that were answered with an error.",
 	  w_rpc_errors },
 	{ "ptc_rpc_open_calls", "gauge", "listener, state",
 	  "Calls that have a thread, and calls that wait without one.", w_rpc_open },
 	{ "ptc_connections", "gauge", "of",
-	  "Connections of local users, of other nodes, and those without a certificate yet.", w_connections },
-	{ "ptc_connections_max", "gauge", "of", "The most there may be.", w_connections_max },
+	  "Connections of local users, of other nodes, and of peers without a certificate yet.", w_connections },
+	{ "ptc_connections_max", "gauge", "of", "Most connections that there may be.", w_connections_max },
 	{ "ptc_connections_ended_total", "counter", "why",
-	  "Refused for want of room, ended to make room for others, and ended as no certificate came in time.",
+	  "Connections refused for lack of room, ended to make room, or ended because no certificate came in time.",
 	  w_connections_ended },
-	{ "ptc_connection_bytes", "gauge", "", "Memory that connections take, about; part of the transport's share.",
-	  w_connection_bytes },
-	{ "ptc_etcd_request_seconds", "histogram", "", "Requests to etcd that were answered.", w_etcd },
-	{ "ptc_etcd_errors_total", "counter", "", "Requests to etcd that were not.", w_etcd_errors },
-	{ "ptc_etcd_database_bytes", "gauge", "", "The file of etcd's database, at the member that answers.",
-	  w_database },
-	{ "ptc_etcd_database_used_bytes", "gauge", "", "What of it is in use, history included.", w_database_used },
-	{ "ptc_etcd_database_limit_bytes", "gauge", "", "quota.etcd: above three quarters of it no job is created.",
-	  w_database_limit },
-	{ "ptc_etcd_database_full", "gauge", "", "1 while etcd takes no writes because of it, else 0.",
-	  w_database_full },
-	{ "ptc_fuse_mounts", "gauge", "", "1 while fuse.dir is served, else 0.", w_fuse },
-	{ "process_cpu_seconds_total", "counter", "", "CPU time of this process.", w_cpu },
-	{ "process_resident_memory_bytes", "gauge", "", "Its memory in RAM, mapped chunks included.", w_resident },
-	{ "process_virtual_memory_bytes", "gauge", "", "Its address space.", w_virtual },
-	{ "process_open_fds", "gauge", "", "Its open descriptors.", w_fds },
-	{ "process_max_fds", "gauge", "", "The most it may have.", w_fds_max },
-	{ "process_threads", "gauge", "", "Its threads.", w_threads },
-	{ "process_start_time_seconds", "gauge", "", "When it was started, since 1970.", w_start },
+	{ "ptc_connection_bytes", "gauge", "", "Memory of connections, estimated; a part of the transport's share.",
+	  w_number, AT(connections.bytes) },
+	{ "ptc_etcd_request_seconds", "histogram", "", "Time of requests that etcd answered.", w_etcd },
+	{ "ptc_etcd_errors_total", "counter", "", "Requests that etcd did not answer.", w_number, AT(etcd_errors) },
+	{ "ptc_etcd_database_bytes", "gauge", "", "Size of etcd's database file, at the member that answers.", w_number,
+	  AT(database.bytes) },
+	{ "ptc_etcd_database_used_bytes", "gauge", "", "Bytes in use in etcd's database file, with history.", w_number,
+	  AT(database.used) },
+	{ "ptc_etcd_database_limit_bytes", "gauge", "",
+	  "The setting quota.etcd; above three quarters of it no job is created.", w_number, AT(database_limit) },
+	{ "ptc_etcd_database_full", "gauge", "", "1 while etcd refuses writes because its database is full, else 0.",
+	  w_number, AT(database_full) },
+	{ "ptc_fuse_mounts", "gauge", "", "1 while fuse.dir is served, else 0.", w_number, AT(fuse) },
+	{ "process_cpu_seconds_total", "counter", "", "CPU time of the daemon.", w_real, AT(cpu_seconds) },
+	{ "process_resident_memory_bytes", "gauge", "", "The daemon's memory in RAM, with mapped chunks.", w_number,
+	  AT(resident) },
+	{ "process_virtual_memory_bytes", "gauge", "", "The daemon's address space.", w_number, AT(virtual) },
+	{ "process_open_fds", "gauge", "", "The daemon's open descriptors.", w_number, AT(fds) },
+	{ "process_max_fds", "gauge", "", "Most descriptors that the daemon may open.", w_number, AT(fds_max) },
+	{ "process_threads", "gauge", "", "The daemon's threads.", w_number, AT(threads) },
+	{ "process_start_time_seconds", "gauge", "", "Time of the daemon's start, since 1970.", w_real,
+	  AT(start_time) },
 };
 
 void ptc_metrics_list(FILE *out)
@@ -742,6 +589,7 @@ static void gathered(uv_work_t *work, int status)
 	bool fine;
 
 	m->working = false;
+	look(m);
 	write_all(m, &b);
 	fine = status == 0 && !ptc_buf_failed(&b) && b.len <= BODY_MAX;
 	if (m->http)
@@ -792,7 +640,7 @@ int ptc_metrics_start(const struct ptc_metrics_opts *opts, struct ptc_metrics **
 		return 0;
 	m = ptc_calloc(1, sizeof *m);
 	if (!m)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	m->o = *opts;
 	rc = ptc_http_new(opts->uv, opts->config->metrics, asked, m, &m->http, err);
 	if (rc) {

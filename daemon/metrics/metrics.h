@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers of this daemon for Prometheus: GET /metrics at the configured address (text format 0.0.4). One table in metrics.c is
- * what is served, what `ptcd --list-metrics` prints and what docs/metrics.md lists.
+/* Numbers of this daemon for Prometheus: GET /metrics at the configured address (text format 0.0.4). One table in
+ * metrics.c is what is served, what `ptcd --list-metrics` prints and what docs/metrics.md lists.
  *
- * Happy path: a request comes on the loop, what may block (store, processes, /proc) is read on a thread of libuv's pool, the rest
- * from the mirror, all requests that wait are answered with the same text.
+ * Happy path: a request comes on the loop, what may block (store, processes, /proc) is read on a thread of libuv's
+ * pool, the rest from the mirror, all requests that wait are answered with the same text.
+ *
  * Failure modes: the address is taken (start fails); out of memory (503); too many connections, too long or too slow a
  * request (metrics_http.h). Nothing here can hold up the loop or change anything. */
 #pragma once
@@ -14,6 +15,7 @@
 #include <stdio.h>
 
 struct ptc_metrics;
+struct ptc_scrubber;
 struct uv_loop_s;
 
 struct ptc_metrics_opts {
@@ -25,6 +27,7 @@ struct ptc_metrics_opts {
 	struct uv_loop_s *uv;
 	const struct ptc_memory *memory;
 	const struct ptc_rpc_server *control, *peers;
+	struct ptc_scrubber *scrubber;
 };
 /* [loop] Listens where the configuration says; *ret_metrics NULL where it says nothing. */
 int ptc_metrics_start(const struct ptc_metrics_opts *opts, struct ptc_metrics **ret_metrics, struct ptc_error *err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path and failure modes: metrics_http.h. A connection's memory is one of a fixed number of slots, so what strangers can
- * make us hold is bounded whatever they do; only the answer is allocated, once for all who wait. */
+/* Happy path and failure modes: metrics_http.h. A connection's memory is one of a fixed number of slots, so what
+ * strangers can make us hold is bounded whatever they do; only the answer is allocated, once for all who wait. */
 #include "daemon/metrics/metrics_http.h"
 
 #include "base/alloc.h"
@@ -256,7 +256,7 @@ int ptc_http_new(struct uv_loop_s *uv, const char *address, void (*asked)(void *
 	int e;
 
 	if (!h)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	h->uv = uv;
 	h->asked = asked;
 	h->arg = arg;

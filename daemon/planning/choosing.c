@@ -199,7 +199,7 @@ static int keep_leave(const struct ptc_planning_ask *ask, const struct pricer *p
 		return 0;
 	*ret = ptc_calloc(ask->shape.nnodes + 1, sizeof **ret);
 	if (!*ret)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	memcpy(*ret, s->leave, ask->shape.nnodes * sizeof **ret);
 	return 0;
 }
@@ -225,7 +225,7 @@ static int answer(const struct ptc_planning_ask *ask, struct pricer *p, const st
 	if (!ret->json) {
 		json_decref(rows);
 		ptc_free(ret->leave);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	json_object_set_new(ret->json, "why", json_string(ret->why));
 	json_object_set_new(ret->json, "candidates", rows);
@@ -237,7 +237,7 @@ static int new_pricer(const struct ptc_planning_ask *ask, struct ptc_job_work *w
 {
 	struct ptc_job_work_opts opts = { .desc = ask->desc, .now = ask->now };
 	struct pricer *p = ptc_calloc(1, sizeof *p);
-	int rc = p ? ptc_job_manner(&opts, &p->manner, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = p ? ptc_job_manner(&opts, &p->manner, err) : ptc_nomem(err);
 
 	if (rc) {
 		ptc_free(p);
@@ -249,7 +249,8 @@ static int new_pricer(const struct ptc_planning_ask *ask, struct ptc_job_work *w
 	return 0;
 }
 
-/* The configuration that runs is among those found, on other nodes than now: to leave a slow link it need not be another. */
+/* The configuration that runs is among those found, on other nodes than now: to leave a slow link it need not be
+ * another. */
 static bool runs_elsewhere(const struct pricer *p, const struct ptc_choice *now)
 {
 	const struct ptc_planning_ask *ask = p->ask;
@@ -288,7 +289,7 @@ static int choose(const struct ptc_planning_ask *ask, struct ptc_job_work *w, st
 	struct ptc_choice v[PRICED_MAX];
 	char why[PTC_WHY_MAX];
 	size_t n = 0;
-	int rc = found && ranked ? new_pricer(ask, w, &p, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = found && ranked ? new_pricer(ask, w, &p, err) : ptc_nomem(err);
 
 	if (rc == 0)
 		rc = ptc_job_work_search(w, ask->gpus, found, &n, err);
@@ -306,7 +307,7 @@ static int choose(const struct ptc_planning_ask *ask, struct ptc_job_work *w, st
 static int check_ask(const struct ptc_planning_ask *ask, struct ptc_error *err)
 {
 	if (!ask->gpus)
-		return ptc_error_set(err, PTC_EINVAL, "a number of gpus is at least 1");
+		return ptc_error_set(err, PTC_EINVAL, "write a number of devices of at least 1");
 	if (ask->gpus > ask->shape.devices)
 		return ptc_error_set(
 			err, PTC_ENODEVICES,
@@ -320,7 +321,7 @@ int ptc_planning_choose(struct ptc_planning *p, const struct ptc_planning_ask *a
 {
 	struct ptc_job_work *w = NULL;
 	struct ptc_planning_answer *a = ptc_calloc(1, sizeof *a);
-	int rc = a ? check_ask(ask, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = a ? check_ask(ask, err) : ptc_nomem(err);
 
 	if (rc == 0)
 		rc = ptc_planning_work(p, ask, &w, err);
@@ -328,7 +329,7 @@ int ptc_planning_choose(struct ptc_planning *p, const struct ptc_planning_ask *a
 		rc = choose(ask, w, a, err);
 	if (rc == 0)
 		json_object_set_new(a->json, "measured", measured(p, ask->uuid));
-	ptc_planning_work_release(p, w);
+	ptc_planning_work_release(w);
 	if (rc == 0)
 		*ret = *a;
 	ptc_free(a);
@@ -392,7 +393,7 @@ static int range(const struct ptc_planning_ask *ask, struct ptc_job_work *w, uin
 	root = head(w, ask);
 	if (!root) {
 		json_decref(rows);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	json_object_set_new(root, "counts", rows);
 	*ret_json = root;
@@ -411,6 +412,6 @@ int ptc_planning_range(struct ptc_planning *p, const struct ptc_planning_ask *as
 		rc = ptc_planning_work(p, ask, &w, err);
 	if (rc == 0)
 		rc = range(ask, w, first, ret_json, err);
-	ptc_planning_work_release(p, w);
+	ptc_planning_work_release(w);
 	return rc;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cluster's profile in etcd: what a person has put in as a file, and links that were measured, each with its date. Happy
- * path: read, one part replaced, written back. Failure: a profile that cannot be, named by its line; etcd unreachable. */
+/* The cluster's profile in etcd: what a person has put in as a file, and links that were measured, each with its date.
+ * Happy path: read, one part replaced, written back. Failure: a profile that cannot be, named by its line; etcd
+ * unreachable. */
 #include "daemon/planning/remembered.h"
 
 #include "base/alloc.h"
@@ -16,7 +17,7 @@
 static int empty(json_t **ret_doc, struct ptc_error *err)
 {
 	*ret_doc = json_pack("{s:i, s:n, s:[]}", "version", VERSION, "profile", "pairs");
-	return *ret_doc ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return *ret_doc ? 0 : ptc_nomem(err);
 }
 
 int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct ptc_error *err)
@@ -35,8 +36,7 @@ int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct p
 		json_decref(doc);
 		return ptc_error_set(err, PTC_EINVAL,
 				     "what etcd has at " PTC_PROFILE_KEY
-				     " is no profile; `ptcctl profile -f FILE` puts one in "
-				     "its place");
+				     " is not a profile; `ptcctl profile -f FILE` replaces it");
 	}
 	*ret_doc = doc;
 	return 0;
@@ -66,7 +66,7 @@ static int put(struct ptc_planning *p, const json_t *doc, struct ptc_error *err)
 	int rc;
 
 	if (!text)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (strlen(text) > VALUE_MAX)
 		rc = ptc_error_set(err, PTC_ELIMIT, "the profile with its links has %zu bytes, at most %u are kept",
 				   strlen(text), VALUE_MAX);

@@ -42,7 +42,7 @@ static int each_config(const struct ptc_job_work_opts *o, void (*fn)(void *arg, 
 	ptc_auto_free struct ptc_config *c = ptc_calloc(1, sizeof *c);
 
 	if (!c)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (o->now && ptc_config_parse(o->now, c, NULL) == 0)
 		fn(arg, c);
 	for (size_t i = o->measured ? o->measured->nrows : 0; i-- > 0;)
@@ -108,7 +108,7 @@ static int derive(const struct ptc_job_work_opts *o, uint32_t batch, struct ptc_
 {
 	ptc_auto_free char *text = ptc_asprintf("{global_batch: %u}", batch);
 	struct ptc_space s = { 0 };
-	int rc = text ? read_space(text, w, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = text ? read_space(text, w, err) : ptc_nomem(err);
 
 	if (rc == 0)
 		rc = each_config(o, add_degrees, &s, err);
@@ -148,7 +148,7 @@ int ptc_job_space(const struct ptc_job_work_opts *opts, struct ptc_job_work *w, 
 {
 	ptc_auto_free struct ptc_config *manner = ptc_calloc(1, sizeof *manner);
 	uint32_t batch = 0;
-	int rc = manner ? look(opts, manner, &batch, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = manner ? look(opts, manner, &batch, err) : ptc_nomem(err);
 
 	if (rc)
 		return rc;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job as planner/ sees it. Happy path: model and space are read, the profile is fitted to the nodes that are there, what
- * was measured calibrates the model. A measured configuration that the model cannot have is left out; a cluster without a
- * profile gets assumed devices and links, and no memory is compared. */
+/* A job as planner/ sees it. Happy path: model and space are read, the profile is fitted to the nodes that are there,
+ * what was measured calibrates the model. A measured configuration that the model cannot have is left out; a cluster
+ * without a profile gets assumed devices and links, and no memory is compared. */
 #include "daemon/planning/job_work.h"
 
 #include "base/alloc.h"
@@ -79,7 +79,7 @@ static int read_links(const struct ptc_job_work_opts *o, struct ptc_job_work *w,
 	double middle;
 
 	if (!names)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	w->linked = !w->assumed;
 	for (size_t i = 0; i < o->shape->nnodes; i++)
 		names[i] = o->shape->nodes[i].name;
@@ -87,7 +87,7 @@ static int read_links(const struct ptc_job_work_opts *o, struct ptc_job_work *w,
 		return 0;
 	w->links = ptc_link_sets_new(o->pairs, names, o->shape->nnodes);
 	if (!w->links)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	middle = ptc_link_sets_median(w->links);
 	if (middle > 0)
 		w->profile.cluster.node_bytes_s = middle;
@@ -166,7 +166,7 @@ static int take_measured(const struct ptc_job_work_opts *o, struct ptc_job_work 
 	ptc_auto_free struct ptc_config *config = ptc_calloc(1, sizeof *config);
 
 	if (!config)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < w->profile.nmeasured; i++) {
 		const struct ptc_plan_measured *m = &w->profile.measured[i];
 
@@ -193,7 +193,7 @@ static int calibrate(const struct ptc_job_work_opts *o, struct ptc_job_work *w, 
 	ptc_auto_free struct ptc_fit_row *steps = ptc_calloc(most, sizeof *steps);
 	ptc_auto_free struct ptc_peak_row *peaks = ptc_calloc(most, sizeof *peaks);
 	struct rows r = { steps, peaks };
-	int rc = steps && peaks ? take_measured(o, w, &r, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = steps && peaks ? take_measured(o, w, &r, err) : ptc_nomem(err);
 
 	if (rc == 0 && w->npeaks) {
 		struct ptc_memory_rules rules = w->work.memory;
@@ -252,13 +252,13 @@ int ptc_job_work_new(const struct ptc_job_work_opts *opts, struct ptc_job_work *
 
 	if (!opts->desc->model)
 		return ptc_error_set(err, PTC_ENOTFOUND,
-				     "job %s has no model: in its description, which its step times are predicted by "
-				     "(docs/planner.md)",
+				     "job %s has no model: in its description, so the planner cannot predict its step "
+				     "times (docs/planner.md)",
 				     opts->desc->spec.name);
 	w = ptc_calloc(1, sizeof *w);
 	if (!w || !(w->memory = ptc_calloc(1, sizeof *w->memory))) {
 		ptc_free(w);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	pthread_mutex_init(&w->memory->lock, NULL);
 	rc = fill(opts, w, err);
@@ -343,7 +343,7 @@ int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_job_found
 {
 	ptc_auto_free struct ptc_choice *v = ptc_calloc(PTC_WORK_KEEP, sizeof *v);
 	size_t all = 0;
-	int rc = v ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = v ? 0 : ptc_nomem(err);
 
 	if (rc == 0 && remembered(w->memory, n, ret, ret_n))
 		return 0;
@@ -439,7 +439,7 @@ int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *
 	int rc;
 
 	if (!cluster)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	*cluster = w->profile.cluster;
 	if (slowest > 0)
 		cluster->node_bytes_s = slowest;

@@ -3,6 +3,7 @@
  * measured. Immutable once made but for what ptc_job_work_search remembers, which has a lock of its own. Counted. */
 #pragma once
 
+#include "base/cache/counted_cache.h"
 #include "daemon/planning/links/links.h"
 #include "daemon/planning/measured_doc.h"
 #include "daemon/planning/planning.h"
@@ -27,6 +28,7 @@ struct ptc_job_found {
 	unsigned set;
 };
 struct ptc_job_work {
+	struct ptc_cached cached;
 	struct ptc_model model;
 	struct ptc_plan_profile profile;
 	struct ptc_space space;
@@ -57,15 +59,15 @@ struct ptc_job_work *ptc_job_work_free(struct ptc_job_work *w); /* NULL ok */
 /* The best few for at most n devices, remembered: best first, at most PTC_WORK_KEEP into ret. Any thread. */
 int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_job_found *ret, size_t *ret_n,
 			struct ptc_error *err);
-/* The fastest for at most n devices, by the sets' frontiers, which are made once, for more than PTC_WORK_FRONTIER by searching.
- * False: nothing fits, or memory is short. *ret_set (may be NULL): of which set it is. */
+/* The fastest for at most n devices, by the sets' frontiers, which are made once, for more than PTC_WORK_FRONTIER by
+ * searching. False: nothing fits, or memory is short. *ret_set (may be NULL): of which set it is. */
 bool ptc_job_work_best(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_point *ret, unsigned *ret_set);
 /* What this job calls a candidate. manner: one of its configurations, whose rank order is kept, and which says whether
  * configurations of this job have a batch in them at all. */
 int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *manner, const struct ptc_cand *c,
 			struct ptc_config *ret, struct ptc_error *err);
-/* A configuration of this job with its predicted step, on the nodes that are not left (NULL: wherever). PTC_EINVAL: the model
- * cannot be cut so. */
+/* A configuration of this job with its predicted step, on the nodes that are not left (NULL: wherever). PTC_EINVAL: the
+ * model cannot be cut so. */
 int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *config, const bool *leave,
 			 struct ptc_choice *ret, struct ptc_error *err);
 

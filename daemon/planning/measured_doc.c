@@ -5,85 +5,52 @@
 
 #include "base/check.h"
 #include "formats/json.h"
+#include "formats/members.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #define VERSION 1
 
+#define IS(doc, member, ...) PTC_ROW(struct ptc_measured_##doc, #member, member, __VA_ARGS__)
+#define LIST(member, count, members)                                                                                   \
+	IS(doc, member, ARRAY, .optional = true, PTC_COUNT(struct ptc_measured_doc, count), .of = &members)
+
+static const struct ptc_member row_rows[] = { IS(row, config, TEXT), IS(row, step_s, REAL),
+					      IS(row, peak_bytes, REAL, .optional = true),
+					      IS(row, steps, U64, .optional = true),
+					      IS(row, time_ms, I64, .optional = true) };
+static const struct ptc_members row_members = PTC_MEMBERS(row_rows, struct ptc_measured_row);
+static const struct ptc_member change_rows[] = { IS(change, time_ms, I64, .optional = true),
+						 IS(change, pause_s, REAL, .optional = true),
+						 IS(change, moving_s, REAL, .optional = true) };
+static const struct ptc_members change_members = PTC_MEMBERS(change_rows, struct ptc_measured_change);
+static const struct ptc_member doc_rows[] = { LIST(rows, nrows, row_members), LIST(changes, nchanges, change_members) };
+static const struct ptc_members doc_members = PTC_MEMBERS(doc_rows, struct ptc_measured_doc);
+
 char *ptc_measured_encode(const struct ptc_measured_doc *d)
 {
-	json_t *rows = json_array(), *changes = json_array(), *root;
-	char *text;
+	json_t *root = json_pack("{s:i}", "version", VERSION);
+	char *text = ptc_members_put(root, &doc_members, d) == 0 ? ptc_json_text(root) : NULL;
 
-	for (size_t i = 0; i < d->nrows; i++) {
-		const struct ptc_measured_row *r = &d->rows[i];
-
-		json_array_append_new(rows, json_pack("{s:s, s:f, s:f, s:I, s:I}", "config", r->config, "step_s",
-						      r->step_s, "peak_bytes", r->peak_bytes, "steps",
-						      (json_int_t)r->steps, "time_ms", (json_int_t)r->time_ms));
-	}
-	for (size_t i = 0; i < d->nchanges; i++) {
-		const struct ptc_measured_change *c = &d->changes[i];
-
-		json_array_append_new(changes, json_pack("{s:I, s:f, s:f}", "time_ms", (json_int_t)c->time_ms,
-							 "pause_s", c->pause_s, "moving_s", c->moving_s));
-	}
-	root = json_pack("{s:i, s:o, s:o}", "version", VERSION, "rows", rows, "changes", changes);
-	text = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	return text;
 }
 
-static double number(const json_t *o, const char *key)
-{
-	double v = json_number_value(json_object_get(o, key));
-
-	return isfinite(v) && v > 0 ? v : 0;
-}
-
-static int read_row(const json_t *o, struct ptc_measured_row *r, struct ptc_error *err)
-{
-	const char *config = json_string_value(json_object_get(o, "config"));
-
-	*r = (struct ptc_measured_row){ .step_s = number(o, "step_s"),
-					.peak_bytes = number(o, "peak_bytes"),
-					.steps = ptc_json_count(o, "steps"),
-					.time_ms = (int64_t)ptc_json_count(o, "time_ms") };
-	if (!config || strlen(config) >= sizeof r->config || !(r->step_s > 0))
-		return ptc_error_set(err, PTC_EINVAL, "measured steps: a row without config or step_s");
-	snprintf(r->config, sizeof r->config, "%s", config);
-	return 0;
-}
-
 int ptc_measured_decode(const char *json, size_t len, struct ptc_measured_doc *ret, struct ptc_error *err)
 {
-	json_t *root = NULL, *rows, *changes, *o;
-	size_t i;
-	int rc = ptc_json_load("measured steps", json, len, &root, err);
+	static const char what[] = "measured steps";
+	json_t *root = NULL;
+	int rc = ptc_json_load(what, json, len, &root, err);
 
-	if (rc)
-		return rc;
 	memset(ret, 0, sizeof *ret);
-	rows = json_object_get(root, "rows");
-	changes = json_object_get(root, "changes");
-	if (ptc_json_count(root, "version") != VERSION)
-		rc = ptc_error_set(err, PTC_EVERSION, "measured steps are of another version");
-	else if (json_array_size(rows) > PTC_MEASURED_ROWS || json_array_size(changes) > PTC_MEASURED_CHANGES)
-		rc = ptc_error_set(err, PTC_ELIMIT, "measured steps: more than %d rows or %d changes",
-				   PTC_MEASURED_ROWS, PTC_MEASURED_CHANGES);
-	json_array_foreach(rows, i, o) {
-		if (rc == 0)
-			rc = read_row(o, &ret->rows[ret->nrows++], err);
-	}
-	json_array_foreach(changes, i, o) {
-		if (rc == 0)
-			ret->changes[ret->nchanges++] =
-				(struct ptc_measured_change){ .time_ms = (int64_t)ptc_json_count(o, "time_ms"),
-							      .pause_s = number(o, "pause_s"),
-							      .moving_s = number(o, "moving_s") };
-	}
+	if (!rc && ptc_json_count(root, "version") != VERSION)
+		rc = ptc_error_set(err, PTC_EVERSION, "%s: of another version", what);
+	if (rc == 0)
+		rc = ptc_members_from_json(what, &doc_members, root, ret, err);
+	for (size_t i = 0; !rc && i < ret->nrows; i++)
+		if (!(ret->rows[i].step_s > 0))
+			rc = ptc_error_set(err, PTC_EINVAL, "%s: a row without step_s", what);
 	json_decref(root);
 	return rc;
 }

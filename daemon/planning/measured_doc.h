@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was measured of a job, in etcd beside its record (/ptc/jobs/UUID/measured): the step time of each configuration that
- * has run, and when the job has changed. Bounded; the oldest goes first. Plain data of the caller, no thread of its own. */
+/* What was measured of a job, in etcd beside its record (/ptc/jobs/UUID/measured): the step time of each configuration
+ * that has run, and when the job has changed. Bounded; the oldest goes first. Plain data of the caller, no thread of
+ * its own. */
 #pragma once
 
 #include "base/status.h"

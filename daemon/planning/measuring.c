@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: a run appears with a new incarnation; after its first steps windows of steps are timed, each from one change of the
- * step to another; the median of the last few is the configuration's step time. The first window of an incarnation is compared
- * with what was predicted, in an event. Failure: a rank that does not answer is asked again; what cannot be written is
- * written with the next window. */
+/* Happy path: a run appears with a new incarnation; after its first steps windows of steps are timed, each from one
+ * change of the step to another; the median of the last few is the configuration's step time. The first window of an
+ * incarnation is compared with what was predicted, in an event. Failure: a rank that does not answer is asked again;
+ * what cannot be written is written with the next window. */
 #include "daemon/planning/measuring.h"
 #include "daemon/planning/remembered.h"
 
@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 #include "daemon/cluster/job_events.h"
 #include "rpc/pb/pbcall.h"
 
@@ -173,7 +174,7 @@ static int write_doc(struct ptc_measuring *m, const struct ptc_measuring_run *r,
 	int rc;
 
 	if (!json)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	op.len = strlen(json);
 	ptc_planning_measured_key(r->uuid, key);
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", r->uuid);
@@ -181,7 +182,7 @@ static int write_doc(struct ptc_measuring *m, const struct ptc_measuring_run *r,
 			  &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, r->fence }, 1, &op, 1, "etcd.measured",
 			  &ok, NULL, err);
 	ptc_free(json);
-	return rc ? rc : ok ? 0 : ptc_error_set(err, PTC_EFENCED, "somebody else controls the job");
+	return rc ? rc : ok ? 0 : ptc_error_set(err, PTC_EFENCED, "another daemon controls the job now");
 }
 
 /* What would have been said of this configuration before it was measured here. */
@@ -200,7 +201,7 @@ static bool predict(struct ptc_measuring *m, const struct watched *w, struct ptc
 	      ptc_specs_get(m->opts.docs->specs, r->uuid, r->spec_hash, &ask.desc, &ref, NULL) == 0 &&
 	      ptc_planning_work(m->opts.planning, &ask, &work, NULL) == 0 &&
 	      ptc_job_work_predict(work, config, NULL, ret, NULL) == 0;
-	ptc_planning_work_release(m->opts.planning, work);
+	ptc_planning_work_release(work);
 	ptc_specs_release(ref);
 	ptc_free(config);
 	return yes;
@@ -489,11 +490,7 @@ static void *measure(void *arg)
 
 	pthread_mutex_lock(&m->lock);
 	while (!atomic_load(&m->stop)) {
-		struct timespec until;
-
-		clock_gettime(CLOCK_MONOTONIC, &until);
-		until.tv_sec += TICK_MS / 1000;
-		pthread_cond_timedwait(&m->wake, &m->lock, &until);
+		ptc_cond_wait_ms(&m->wake, &m->lock, TICK_MS);
 		if (atomic_load(&m->stop))
 			break;
 		pthread_mutex_unlock(&m->lock);
@@ -507,21 +504,19 @@ static void *measure(void *arg)
 int ptc_measuring_new(const struct ptc_measuring_opts *opts, struct ptc_measuring **ret, struct ptc_error *err)
 {
 	struct ptc_measuring *m = ptc_calloc(1, sizeof *m);
-	pthread_condattr_t monotonic;
+	int rc;
 
 	if (!m)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	m->opts = *opts;
 	pthread_mutex_init(&m->lock, NULL);
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&m->wake, &monotonic);
-	pthread_condattr_destroy(&monotonic);
-	if (pthread_create(&m->thread, NULL, measure, m) != 0) {
+	ptc_cond_init(&m->wake);
+	rc = ptc_thread_start(&m->thread, "ptc-measuring", measure, m, err);
+	if (rc) {
 		pthread_cond_destroy(&m->wake);
 		pthread_mutex_destroy(&m->lock);
 		ptc_free(m);
-		return ptc_error_set(err, PTC_ELIMIT, "no thread can be started for measuring steps");
+		return rc;
 	}
 	*ret = m;
 	return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the daemon remembers for planning: the last works, by job and by what they were made of. Happy path: profile and
- * measured steps are read from etcd, and a work made of the same is there. While etcd is unreachable the documents that were read
- * last stand in. */
+ * measured steps are read from etcd, and a work made of the same is there. While etcd is unreachable the documents that
+ * were read last stand in. */
 #include "daemon/planning/remembered.h"
 
 #include "base/alloc.h"
@@ -16,17 +16,10 @@
 #define WORKS        8
 #define WARM_DEVICES 64 /* numbers of devices that are searched ahead */
 
-struct kept {
-	char key[PTC_UUID_TEXT + 2 * PTC_HASH_HEX];
-	struct ptc_job_work *work;
-	unsigned refs; /* of callers */
-	uint64_t used;
-};
 struct ptc_planning {
 	struct ptc_cluster *cluster;
 	pthread_mutex_t lock;
-	struct kept kept[WORKS];
-	uint64_t clock;
+	struct ptc_cache works;
 	char *profile; /* as read last; NULL: none, or never read */
 	struct {
 		char uuid[PTC_UUID_TEXT];
@@ -35,14 +28,20 @@ struct ptc_planning {
 	size_t next_measured;
 };
 
+static void drop(struct ptc_cached *cached)
+{
+	ptc_job_work_free((struct ptc_job_work *)cached);
+}
+
 int ptc_planning_new(struct ptc_cluster *cluster, struct ptc_planning **ret_planning, struct ptc_error *err)
 {
 	struct ptc_planning *p = ptc_calloc(1, sizeof *p);
 
 	if (!p)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	p->cluster = cluster;
 	pthread_mutex_init(&p->lock, NULL);
+	ptc_cache_init(&p->works, WORKS, drop);
 	*ret_planning = p;
 	return 0;
 }
@@ -51,10 +50,9 @@ struct ptc_planning *ptc_planning_free(struct ptc_planning *p)
 {
 	if (!p)
 		return NULL;
-	for (size_t i = 0; i < WORKS; i++) {
-		ptc_job_work_free(p->kept[i].work);
+	ptc_cache_done(&p->works);
+	for (size_t i = 0; i < WORKS; i++)
 		ptc_free(p->measured[i].json);
-	}
 	ptc_free(p->profile);
 	pthread_mutex_destroy(&p->lock);
 	ptc_free(p);
@@ -87,7 +85,7 @@ static int get(struct ptc_planning *p, const char *key, char **ret, struct ptc_e
 		return ptc_error_set(err, PTC_ECOORD, "the coordinator is unreachable");
 	rc = ptc_etcd_get(etcd, key, false, 1, &kvs, err);
 	if (rc == 0 && kvs.n && !(*ret = ptc_strndup(kvs.kv[0].value, kvs.kv[0].len)))
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	ptc_etcd_kvs_done(&kvs);
 	return rc;
 }
@@ -161,25 +159,6 @@ char *ptc_planning_measured(struct ptc_planning *p, const char *uuid, struct ptc
 
 /* ---- works ---- */
 
-static struct kept *find_locked(struct ptc_planning *p, const char *key)
-{
-	for (size_t i = 0; i < WORKS; i++)
-		if (p->kept[i].work && strcmp(p->kept[i].key, key) == 0)
-			return &p->kept[i];
-	return NULL;
-}
-
-/* The one that was used least recently, of those that nobody uses; NULL: all are in use. */
-static struct kept *oldest_locked(struct ptc_planning *p)
-{
-	struct kept *found = NULL;
-
-	for (size_t i = 0; i < WORKS; i++)
-		if (!p->kept[i].refs && (!found || p->kept[i].used < found->used))
-			found = &p->kept[i];
-	return found;
-}
-
 /* What a work is made of, in a few bytes. */
 static void key_of(const struct ptc_planning_ask *ask, const char *profile, const char *measured, char *key,
 		   size_t size)
@@ -198,50 +177,17 @@ static void key_of(const struct ptc_planning_ask *ask, const char *profile, cons
 	snprintf(key, size, "%s/%s/%s", ask->uuid, ask->spec_hash, hash);
 }
 
-static struct ptc_job_work *take(struct ptc_planning *p, const char *key)
-{
-	struct kept *k;
-	struct ptc_job_work *w = NULL;
-
-	pthread_mutex_lock(&p->lock);
-	k = find_locked(p, key);
-	if (k) {
-		k->refs++;
-		k->used = ++p->clock;
-		w = k->work;
-	}
-	pthread_mutex_unlock(&p->lock);
-	return w;
-}
-
-/* Somebody else may have made the same meanwhile, or nothing can be forgotten: then it is the caller's alone. */
-static void keep(struct ptc_planning *p, const char *key, struct ptc_job_work *w)
-{
-	struct ptc_job_work *old = NULL;
-	struct kept *k;
-
-	pthread_mutex_lock(&p->lock);
-	k = find_locked(p, key) ? NULL : oldest_locked(p);
-	if (k) {
-		old = k->work;
-		*k = (struct kept){ .work = w, .refs = 1, .used = ++p->clock };
-		snprintf(k->key, sizeof k->key, "%s", key);
-	}
-	pthread_mutex_unlock(&p->lock);
-	ptc_job_work_free(old);
-}
-
 int ptc_planning_work(struct ptc_planning *p, const struct ptc_planning_ask *ask, struct ptc_job_work **ret,
 		      struct ptc_error *err)
 {
-	char key[sizeof((struct kept *)NULL)->key];
+	char key[PTC_CACHE_KEY];
 	char *doc = ptc_planning_profile(p), *json = NULL;
 	struct ptc_measured_doc *measured = ptc_calloc(1, sizeof *measured);
 	json_t *profile = NULL;
 	struct ptc_job_work_opts opts = {
 		.desc = ask->desc, .now = ask->now, .measured = measured, .shape = &ask->shape
 	};
-	int rc = measured ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = measured ? 0 : ptc_nomem(err);
 
 	if (rc == 0 && doc)
 		rc = ptc_json_load("the cluster's profile", doc, strlen(doc), &profile, err);
@@ -250,9 +196,9 @@ int ptc_planning_work(struct ptc_planning *p, const struct ptc_planning_ask *ask
 		opts.pairs = json_object_get(profile, "pairs");
 		json = ptc_planning_measured(p, ask->uuid, measured);
 		key_of(ask, doc, json, key, sizeof key);
-		*ret = take(p, key);
+		*ret = (struct ptc_job_work *)ptc_cache_find(&p->works, key);
 		if (!*ret && (rc = ptc_job_work_new(&opts, ret, err)) == 0)
-			keep(p, key, *ret);
+			*ret = (struct ptc_job_work *)ptc_cache_add(&p->works, key, &(*ret)->cached);
 	}
 	json_decref(profile);
 	ptc_free(json);
@@ -261,21 +207,9 @@ int ptc_planning_work(struct ptc_planning *p, const struct ptc_planning_ask *ask
 	return rc;
 }
 
-void ptc_planning_work_release(struct ptc_planning *p, struct ptc_job_work *w)
+void ptc_planning_work_release(struct ptc_job_work *w)
 {
-	bool kept = false;
-
-	if (!w)
-		return;
-	pthread_mutex_lock(&p->lock);
-	for (size_t i = 0; i < WORKS && !kept; i++)
-		if (p->kept[i].work == w) {
-			p->kept[i].refs--;
-			kept = true;
-		}
-	pthread_mutex_unlock(&p->lock);
-	if (!kept)
-		ptc_job_work_free(w);
+	ptc_cached_unref((struct ptc_cached *)w);
 }
 
 /* ---- ahead ---- */
@@ -292,7 +226,7 @@ static int check_text(const char *what, const char *text, bool model, struct ptc
 	if (rc)
 		return rc;
 	w = ptc_calloc(1, sizeof *w);
-	rc = !w      ? ptc_error_set(err, PTC_ENOMEM, "out of memory")
+	rc = !w      ? ptc_nomem(err)
 	     : model ? ptc_plan_model_read(&doc, doc.root, &w->model, err)
 		     : ptc_plan_space_read(&doc, doc.root, &w->space, &w->work, err);
 	ptc_free(w);
@@ -358,7 +292,7 @@ void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *
 		ptc_job_work_best(w, 1, &best, NULL);
 		for (uint32_t n = 1; n <= PTC_MIN(shape->devices, (uint32_t)WARM_DEVICES) && !atomic_load(stop); n++)
 			ptc_job_work_search(w, n, v, &found, NULL);
-		ptc_planning_work_release(p, w);
+		ptc_planning_work_release(w);
 	}
 	ptc_free(v);
 }

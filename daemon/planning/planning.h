@@ -2,11 +2,12 @@
 /* The daemon's planner: which configuration a job takes on so many devices. It feeds planner/ with the job's model, the
  * cluster's profile and the job's measured steps, and remembers what planner/ found.
  *
- * Threads: any but the loop and the coordination thread, unless a function says otherwise; functions read etcd and compute,
- * for up to a second. One struct ptc_planning per daemon; its owner frees it after all callers are gone.
- * Failure modes: PTC_ENOTFOUND (the job has no `model:`, or nothing says its global batch: there is nothing to plan with),
- * PTC_EINVAL (a description or a profile that cannot be), PTC_ENODEVICES (nothing fits). While etcd is unreachable the last
- * profile and measurements that were read are used. */
+ * Threads: any but the loop, and no task that others wait for, unless a function says otherwise; functions read etcd
+ * and compute, for up to a second. One struct ptc_planning per daemon; its owner frees it after all callers are gone.
+ *
+ * Failure modes: PTC_ENOTFOUND (the job has no `model:`, or nothing says its global batch: there is nothing to plan
+ * with), PTC_EINVAL (a description or a profile that cannot be), PTC_ENODEVICES (nothing fits). While etcd is
+ * unreachable the last profile and measurements that were read are used. */
 #pragma once
 
 #include "daemon/cluster/cluster.h"
@@ -47,8 +48,8 @@ struct ptc_planning_moves {
 	double seconds;            /* of moving `bytes` */
 	bool exact;
 };
-/* leave: of each node of the shape, whether it is not to be used; NULL: all may be. 0, or an error: the configuration cannot
- * be reached and is left out. */
+/* leave: of each node of the shape, whether it is not to be used; NULL: all may be. 0, or an error: the configuration
+ * cannot be reached and is left out. */
 typedef int (*ptc_planning_price_fn)(void *arg, const struct ptc_config *to, const bool *leave,
 				     const struct ptc_planning_links *links, struct ptc_planning_moves *ret);
 
@@ -89,8 +90,9 @@ void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *
 			  const struct ptc_job_desc *desc, const struct ptc_planning_shape *shape,
 			  const atomic_bool *stop);
 
-/* The cluster's profile (docs/control.md, "profile"). show: null where there is none. put replaces what is not NULL: the profile
- * as a file has it, checked; pairs, of ptc_links_measure. *ret_changed: links that differ from what they were. */
+/* The cluster's profile (docs/control.md, "profile"). show: null where there is none. put replaces what is not NULL:
+ * the profile as a file has it, checked; pairs, of ptc_links_measure. *ret_changed: links that differ from what they
+ * were. */
 int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct ptc_error *err);
 int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const json_t *pairs, json_t **ret_doc,
 			     json_t **ret_changed, struct ptc_error *err);

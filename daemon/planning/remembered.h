@@ -16,4 +16,4 @@ struct ptc_etcd *ptc_planning_etcd(struct ptc_planning *p);
 /* A work for that ask, shared; given back with release. */
 int ptc_planning_work(struct ptc_planning *p, const struct ptc_planning_ask *ask, struct ptc_job_work **ret,
 		      struct ptc_error *err);
-void ptc_planning_work_release(struct ptc_planning *p, struct ptc_job_work *w);
+void ptc_planning_work_release(struct ptc_job_work *w); /* NULL ok */

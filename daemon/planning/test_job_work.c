@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job as planner/ sees it: what its description, a profile, measured steps and links make of it, against planner/ asked
- * directly. */
+/* A job as planner/ sees it: what its description, a profile, measured steps and links make of it, against planner/
+ * asked directly. */
 #include "daemon/planning/job_work.h"
 
 #include "base/alloc.h"

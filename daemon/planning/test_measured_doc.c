@@ -82,7 +82,7 @@ static void what_is_not_ours_is_refused(void **state)
 	size_t at = strlen(many);
 
 	refused("{\"version\":2}", PTC_EVERSION, "another version");
-	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\"}]}", PTC_EINVAL, "without config or step_s");
+	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\"}]}", PTC_EINVAL, "\"step_s\" is missing");
 	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\",\"step_s\":-1.0}]}", PTC_EINVAL, "step_s");
 	for (int i = 0; i <= PTC_MEASURED_CHANGES; i++)
 		at += (size_t)snprintf(many + at, sizeof many - at, "%s{}", i ? "," : "");

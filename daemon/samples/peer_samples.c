@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Another node's samples: from this node's disk, and from that node what is not there. Happy path and failure modes: samples.h. */
+/* Another node's samples: from this node's disk, and from that node what is not there. Happy path and failure modes:
+ * samples.h. */
 #include "daemon/samples/peer_samples.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 #include "rpc/pb/pbcall.h"
 
 #include <stdio.h>
@@ -42,17 +44,16 @@ static int enter(struct ptc_samples *s, const struct ptc_samples_reader *r, stru
 	pthread_mutex_lock(&s->lock);
 	while (s->calls >= CALLS && (now = ptc_sys_now_ns()) < r->end_ns &&
 	       !(r->call && ptc_rpc_call_cancelled(r->call))) {
-		int64_t until_ns = now + 100000000;
-		struct timespec until = { until_ns / 1000000000, until_ns % 1000000000 };
-
-		pthread_cond_timedwait(&s->turn, &s->lock, &until);
+		ptc_cond_wait_until(&s->turn, &s->lock, now + 100000000);
 	}
 	in = s->calls < CALLS;
 	s->calls += in;
 	pthread_mutex_unlock(&s->lock);
 	return in ? 0
-		  : ptc_error_set(err, PTC_ETIMEOUT,
-				  "%d reads of other nodes' datasets are under way, none of which ends", CALLS);
+		  : ptc_error_set(
+			    err, PTC_ETIMEOUT,
+			    "%d reads of other nodes' datasets are under way and none ends; see the other nodes' logs",
+			    CALLS);
 }
 
 static void leave(struct ptc_samples *s)
@@ -100,9 +101,7 @@ static int gather(struct ptc_rpc_message *m, void **ret, size_t *ret_len, struct
 {
 	size_t len = m ? ptc_rpc_message_len(m) : 0;
 	void *data = ptc_malloc(PTC_MAX(len, (size_t)1));
-	int rc = !m     ? ptc_error_set(err, PTC_EPEER, "no answer")
-		 : data ? 0
-			: ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = !m ? ptc_error_set(err, PTC_EPEER, "no answer") : data ? 0 : ptc_nomem(err);
 
 	if (rc) {
 		ptc_free(data);
@@ -249,7 +248,8 @@ static int size_is(struct getting *g, size_t i, uint64_t size, struct ptc_error 
 {
 	if (g->reply.sizes[i] != UINT64_MAX && g->reply.sizes[i] != size)
 		return ptc_error_set(err, PTC_ECORRUPT,
-				     "dataset %s: sample %llu has another size than when it was read before",
+				     "dataset %s: sample %llu has another size than before: its file was changed; add "
+				     "the dataset again",
 				     g->r->doc->name, (unsigned long long)g->q->samples[i]);
 	g->reply.sizes[i] = size;
 	return 0;
@@ -292,15 +292,18 @@ static int ask_runs(struct getting *g, struct ptc_error *err)
 	q.samples = ptc_calloc(g->nruns, sizeof *q.samples);
 	q.offsets = ptc_calloc(g->nruns, sizeof *q.offsets);
 	q.lengths = ptc_calloc(g->nruns, sizeof *q.lengths);
-	rc = q.samples && q.offsets && q.lengths ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = q.samples && q.offsets && q.lengths ? 0 : ptc_nomem(err);
 	for (size_t i = 0; !rc && i < g->nruns; i++) {
 		q.samples[i] = g->q->samples[g->runs[i].want];
 		q.offsets[i] = g->runs[i].first * PTC_CACHE_PIECE;
 		q.lengths[i] = (uint32_t)(g->runs[i].n * PTC_CACHE_PIECE);
 	}
-	rc = rc ? rc : ask(g->s, g->r, &q, &raw, &len, err);
-	rc = rc ? rc : ptc_pb_decode(&ptc__v1__samples_reply__descriptor, raw, len, &reply, err);
-	rc = rc ? rc : ptc_samples_fits(&q, (Ptc__V1__SamplesReply *)reply, err);
+	if (rc == 0)
+		rc = ask(g->s, g->r, &q, &raw, &len, err);
+	if (rc == 0)
+		rc = ptc_pb_decode(&ptc__v1__samples_reply__descriptor, raw, len, &reply, err);
+	if (rc == 0)
+		rc = ptc_samples_fits(&q, (Ptc__V1__SamplesReply *)reply, err);
 	if (!rc)
 		rc = take_runs(g, &q, (Ptc__V1__SamplesReply *)reply, err);
 	g->nruns = g->npieces = 0;
@@ -377,7 +380,7 @@ static int getting_new(struct getting *g, struct ptc_error *err)
 	g->name.uid = g->r->doc->uid;
 	if (!g->reply.sizes || !g->at || !g->runs || !g->reply.data.data ||
 	    ptc_dataset_doc_reader(g->r->doc, g->name.reader))
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	return 0;
 }
 
@@ -414,15 +417,17 @@ int ptc_samples_get(struct ptc_samples *s, const struct ptc_samples_reader *r, c
 		return ask(s, r, q, ret_reply, ret_len, err); /* goes through as it comes: who asked checks it */
 	g = ptc_calloc(1, sizeof *g);
 	if (!g)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	g->s = s;
 	g->r = r;
 	g->q = q;
 	rc = getting_new(g, err);
 	for (size_t i = 0; !rc && i < q->n_samples; i++)
 		rc = get_one(g, i, err);
-	rc = rc ? rc : ask_runs(g, err);
-	rc = rc ? rc : encode(g, ret_reply, ret_len, err);
+	if (rc == 0)
+		rc = ask_runs(g, err);
+	if (rc == 0)
+		rc = encode(g, ret_reply, ret_len, err);
 	getting_free(g);
 	return rc;
 }

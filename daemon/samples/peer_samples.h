@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samples of datasets that lie on other nodes: this node's cache of them, asking the node that has them, and reading ahead.
+/* Samples of datasets that lie on other nodes: this node's cache of them, asking the node that has them, and reading
+ * ahead.
  *
- * Happy path: what is on disk is taken from there (daemon/sources/cache.h); the rest is asked for in whole pieces, which are kept; what a reader will
- * want next is fetched on a thread of its own. Failure modes: the node is down (PTC_EPEER, at once), or does not answer
- * (PTC_ETIMEOUT after PTC_SAMPLES_NODE_NS; then for a second at once); what it says. Without a cache, because none is configured or it cannot be
- * opened (said once), everything is asked for and nothing is read ahead.
+ * Happy path: what is on disk is taken from there (daemon/sources/cache.h); the rest is asked for in whole pieces,
+ * which are kept; what a reader will want next is fetched on a thread of its own. Failure modes: the node is down
+ * (PTC_EPEER, at once), or does not answer (PTC_ETIMEOUT after PTC_SAMPLES_NODE_NS; then for a second at once); what it
+ * says. Without a cache, because none is configured or it cannot be opened (said once), everything is asked for and
+ * nothing is read ahead.
  *
- * A bounded number of answers of up to a megabyte are waited for at once, others wait for their turn. A node that has too much to
- * do says so and is asked again. What this node answers itself is not counted here, so that two nodes that ask each other never
- * wait for themselves. */
+ * A bounded number of answers of up to a megabyte are waited for at once, others wait for their turn. A node that has
+ * too much to do says so and is asked again. What this node answers itself is not counted here, so that two nodes that
+ * ask each other never wait for themselves. */
 #pragma once
 
 #include "daemon/cluster/channels.h"
@@ -81,6 +83,7 @@ int ptc_samples_get(struct ptc_samples *s, const struct ptc_samples_reader *r, c
 		    void **ret_reply, size_t *ret_len, struct ptc_error *err);
 /* NULL: there is none. */
 struct ptc_cache *ptc_samples_cache(struct ptc_samples *s);
-/* samples_ahead.c: at most PTC_SAMPLES_AHEAD samples are put into the cache when there is time; dropped where too much waits. */
+/* samples_ahead.c: at most PTC_SAMPLES_AHEAD samples are put into the cache when there is time; dropped where too much
+ * waits. */
 void ptc_samples_ahead(struct ptc_samples *s, const struct ptc_samples_reader *r, const uint64_t *samples, size_t n);
 void ptc_samples_ahead_stop(struct ptc_samples *s);

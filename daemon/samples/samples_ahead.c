@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading ahead: a reader knows which samples come next and says so; one thread puts them into the cache, in their order.
+/* Reading ahead: a reader knows which samples come next and says so; one thread puts them into the cache, in their
+ * order.
  *
- * Happy path: how long they are, where that differs; then as many at once as one answer holds. Failure modes: the node is away, or the list is
- * one too many: they are dropped, and who wants one asks for it then. */
+ * Happy path: how long they are, where that differs; then as many at once as one answer holds. Failure modes: the node
+ * is away, or the list is one too many: they are dropped, and who wants one asks for it then. */
 #include "daemon/samples/peer_samples.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 #include "proto/pb.h"
 
 #include <string.h>
@@ -153,7 +155,7 @@ void ptc_samples_ahead(struct ptc_samples *s, const struct ptc_samples_reader *r
 	memcpy(j->samples, samples, j->n * sizeof *samples);
 	pthread_mutex_lock(&s->lock);
 	if (!s->thread_runs && !s->stopping)
-		s->thread_runs = !pthread_create(&s->thread, NULL, main_of, s);
+		s->thread_runs = !ptc_thread_start(&s->thread, "ptc-ahead", main_of, s, NULL);
 	if (s->thread_runs && !s->stopping && s->njobs < PTC_SAMPLES_JOBS) {
 		*s->jobs_tail = j;
 		s->jobs_tail = &j->next;

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making and ending what a daemon has for samples that lie on other nodes. Happy path: new, use by any thread, free.
+ *
  * Failure modes: memory. */
 #include "daemon/samples/peer_samples.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/thread.h"
 
 #include <time.h>
 
 struct ptc_samples *ptc_samples_new(const struct ptc_samples_opts *opts)
 {
 	struct ptc_samples *s = ptc_calloc(1, sizeof *s);
-	pthread_condattr_t attr;
 
 	if (s)
 		s->sources = ptc_sources_new();
@@ -21,11 +22,9 @@ struct ptc_samples *ptc_samples_new(const struct ptc_samples_opts *opts)
 	}
 	s->o = *opts;
 	s->jobs_tail = &s->jobs;
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	ptc_require(!pthread_mutex_init(&s->lock, NULL) && !pthread_cond_init(&s->turn, &attr) &&
-		    !pthread_cond_init(&s->work, &attr));
-	pthread_condattr_destroy(&attr);
+	ptc_require(!pthread_mutex_init(&s->lock, NULL));
+	ptc_cond_init(&s->turn);
+	ptc_cond_init(&s->work);
 	return s;
 }
 

@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* The file: a page that says how it is divided, the heads of all pieces, the pieces. Heads of the places that a piece may have lie together,
- * so that one read finds it. Writers do not wait for each other or for readers: what two of them mix up in one place does not
- * have the checksum that its head says.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The file: a page that says how it is divided, the heads of all pieces, the pieces. Heads of the places that a piece
+ * may have lie together, so that one read finds it. Writers do not wait for each other or for readers: what two of them
+ * mix up in one place does not have the checksum that its head says.
  *
  * Failure modes: the header's. A file that is divided otherwise is emptied. */
 #include "daemon/sources/cache.h"
@@ -70,7 +70,7 @@ int ptc_cache_open(const char *dir, uint64_t bytes, struct ptc_cache **ret_cache
 	ptc_auto_free char *path = ptc_asprintf("%s/samples", dir);
 	struct ptc_cache *c = ptc_calloc(1, sizeof *c);
 	struct stat st;
-	int rc = c && path ? ptc_sys_mkdirs(dir, 0700, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = c && path ? ptc_sys_mkdirs(dir, 0700, err) : ptc_nomem(err);
 
 	if (!rc && bytes < PTC_CACHE_MIN)
 		rc = ptc_error_set(err, PTC_EINVAL, "a cache of samples needs %u bytes", PTC_CACHE_MIN);
@@ -82,12 +82,14 @@ int ptc_cache_open(const char *dir, uint64_t bytes, struct ptc_cache **ret_cache
 	if (c->fd < 0)
 		rc = ptc_error_errno(err, errno, "cannot open %s", path);
 	else if (flock(c->fd, LOCK_EX | LOCK_NB))
-		rc = ptc_error_set(err, PTC_EEXIST, "another process has %s", path);
+		rc = ptc_error_set(err, PTC_EEXIST, "another process uses %s; give each ptcd a directory of its own",
+				   path);
 	else if (fstat(c->fd, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1 ||
 		 (st.st_mode & 077))
-		rc = ptc_error_set(err, PTC_EPERM,
-				   "%s holds all users' samples: it must be a file of ours with mode 0600; remove it",
-				   path);
+		rc = ptc_error_set(
+			err, PTC_EPERM,
+			"%s has samples of all users, so it must belong to ptcd's user with mode 0600; remove it",
+			path);
 	if (!rc)
 		rc = divide(c, bytes, path, err);
 	if (rc) {

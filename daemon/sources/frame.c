@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Frames: 4 bytes of status, 4 of length, in this machine's order, then the bytes. Failure modes: the header's. */
 #include "daemon/sources/frame.h"
 
@@ -43,7 +43,7 @@ static int transfer(int fd, bool out, void *data, size_t len, int64_t deadline_n
 		} else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
 			rc = await(fd, out ? POLLOUT : POLLIN, deadline_ns, err);
 		} else {
-			rc = ptc_error_set(err, PTC_EPEER, "the other end is gone");
+			rc = ptc_error_set(err, PTC_EPEER, "the other process has ended");
 		}
 		if (rc)
 			return rc;
@@ -68,11 +68,10 @@ int ptc_frame_recv(int fd, size_t max, int64_t deadline_ns, int *ret_status, voi
 	int rc = transfer(fd, false, &h, sizeof h, deadline_ns, err);
 
 	if (!rc && h.len > max)
-		rc = ptc_error_set(err, PTC_EPEER, "a frame of %u bytes, at most %zu are taken", h.len, max);
+		rc = ptc_error_set(err, PTC_EPEER, "a frame has %u bytes; at most %zu are allowed", h.len, max);
 	if (!rc && h.len) {
 		data = ptc_malloc((size_t)h.len + 1);
-		rc = data ? transfer(fd, false, data, h.len, deadline_ns, err)
-			  : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = data ? transfer(fd, false, data, h.len, deadline_ns, err) : ptc_nomem(err);
 	}
 	if (rc) {
 		ptc_free(data);

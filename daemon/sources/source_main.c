@@ -1,10 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptc-source UID: reads one source for ptcd, as that user. Started by ptcd only, with a socket as descriptor 3.
  *
- * Happy path: becomes the user, is told a dataset (its document), opens it, answers requests for samples until the socket is
- * closed. Failure modes: it cannot become the user; the source cannot be opened, or is not what it was when it was added:
- * said in the answer, and the process ends. A source that is written while it is read is seen after each read, and nothing that
- * was read then is given. */
+ * Happy path: becomes the user, is told a dataset (its document), opens it, answers requests for samples until the
+ * socket is closed. Failure modes: it cannot become the user; the source cannot be opened, or is not what it was when
+ * it was added: said in the answer, and the process ends. A source that is written while it is read is seen after each
+ * read, and nothing that was read then is given. */
 #include "base/alloc.h"
 #include "base/sys/become.h"
 #include "base/check.h"
@@ -54,7 +54,7 @@ static int answer_new(struct answer *a, struct ptc_error *err)
 	a->r.names = a->q->names ? ptc_calloc(n, sizeof *a->r.names) : NULL;
 	a->r.data.data = ptc_malloc(PTC_MAX(a->cap, (size_t)1));
 	if (!a->r.sizes || !a->r.data.data || (a->q->names && !a->r.names))
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	return 0;
 }
 
@@ -87,7 +87,7 @@ static int answer(const struct ptc_source *source, const Ptc__V1__SamplesRequest
 	int rc = ptc_samples_check(q, err);
 
 	if (!rc && q->names && ptc_source_info(source)->kind != PTC_SOURCE_FILES)
-		rc = ptc_error_set(err, PTC_EINVAL, "names of samples that are no files");
+		rc = ptc_error_set(err, PTC_EINVAL, "the samples of this dataset are not files, so they have no names");
 	if (!rc)
 		rc = answer_new(&a, err);
 	for (size_t i = 0; !rc && i < q->n_samples; i++)
@@ -109,7 +109,7 @@ static int open_source(struct ptc_source **ret, struct ptc_error *err)
 	ptc_auto_free struct ptc_dataset_doc *doc = ptc_malloc(sizeof *doc);
 	ptc_auto_free void *json = NULL;
 	size_t len;
-	int status, rc = doc ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int status, rc = doc ? 0 : ptc_nomem(err);
 
 	if (!rc)
 		rc = ptc_frame_recv(PTC_SOURCE_FD, PTC_DATASET_DOC_MAX, PTC_FRAME_FOREVER, &status, &json, &len, err);
@@ -131,7 +131,8 @@ static bool serve(const struct ptc_source *source)
 	if (rc)
 		return false;
 	rc = ptc_pb_decode(&ptc__v1__samples_request__descriptor, data, len, &q, &err);
-	rc = rc ? rc : answer(source, (Ptc__V1__SamplesRequest *)q, &reply, &reply_len, &err);
+	if (rc == 0)
+		rc = answer(source, (Ptc__V1__SamplesRequest *)q, &reply, &reply_len, &err);
 	ptc_pb_free(q);
 	if (!rc)
 		return !ptc_frame_send(PTC_SOURCE_FD, 0, reply, reply_len, PTC_FRAME_FOREVER, NULL);
@@ -154,7 +155,8 @@ int main(int argc, char **argv)
 	ptc_alloc_limit_set(MEMORY_BYTES);
 	die_first();
 	rc = ptc_become((uid_t)strtoul(argv[1], NULL, 10), &err);
-	rc = rc ? rc : open_source(&source, &err);
+	if (rc == 0)
+		rc = open_source(&source, &err);
 	if (rc)
 		ptc_frame_send(PTC_SOURCE_FD, rc, err.text, strlen(err.text), PTC_FRAME_FOREVER, NULL);
 	else

@@ -1,16 +1,18 @@
-// SPDX-License-Identifier: Apache-2.0
-/* ptcd's side of ptc-source. A helper is used by one thread at a time; it knows nothing that is not on disk, so it is ended by
- * SIGKILL whenever it is not wanted or does not answer.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptcd's side of ptc-source. A helper is used by one thread at a time; it knows nothing that is not on disk, so it is
+ * ended by SIGKILL whenever it is not wanted or does not answer.
  *
- * Happy path: a helper of that source that nobody uses is taken, asked, and put back. Failure modes: sources.h. One that is killed while it
- * waits for a dead disk stays in its slot until it has gone. */
+ * Happy path: a helper of that source that nobody uses is taken, asked, and put back. Failure modes: sources.h. One
+ * that is killed while it waits for a dead disk stays in its slot until it has gone. */
 #include "daemon/sources/sources.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/child.h"
 #include "base/sys/helper.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 #include "daemon/sources/frame.h"
 #include "proto/sample_rules.h"
 
@@ -18,11 +20,9 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define PER_SOURCE 4 /* processes of one source at once, those that a dead disk keeps from ending among them */
@@ -30,15 +30,12 @@
 #define WAITING    16                    /* threads that wait for one; more are told to come again */
 #define OPEN_NS    INT64_C(300000000000) /* to open a source, however many wait for it in vain */
 #define IDLE_NS    60000000000           /* one that has had nothing to do for so long is ended */
-#define FD_BASE    10 /* above the number that it gets in the child, where dup2 onto itself would leave it close-on-exec */
-
-extern char **environ;
 
 struct helper {
 	enum { NONE, BUSY, IDLE, ENDING } state;
-	char reader[33]; /* whose source: ptc_dataset_doc_reader ... */
-	uid_t uid;       /* ... and his number, which no two documents of the same hash can make one */
-	pid_t pid;       /* 0: not started */
+	char reader[33];          /* whose source: ptc_dataset_doc_reader ... */
+	uid_t uid;                /* ... and his number, which no two documents of the same hash can make one */
+	struct ptc_child process; /* pid 0: not started */
 	int fd;
 	bool opened; /* the source, as it has said */
 	int64_t started_ns, used_ns;
@@ -54,14 +51,11 @@ struct ptc_sources {
 struct ptc_sources *ptc_sources_new(void)
 {
 	struct ptc_sources *s = ptc_calloc(1, sizeof *s);
-	pthread_condattr_t attr;
 
 	if (!s)
 		return NULL;
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	ptc_require(!pthread_mutex_init(&s->lock, NULL) && !pthread_cond_init(&s->freed, &attr));
-	pthread_condattr_destroy(&attr);
+	ptc_require(!pthread_mutex_init(&s->lock, NULL));
+	ptc_cond_init(&s->freed);
 	return s;
 }
 
@@ -69,15 +63,18 @@ struct ptc_sources *ptc_sources_new(void)
 
 static void reap_locked(struct helper *h)
 {
-	if (h->state == ENDING && (!h->pid || waitpid(h->pid, NULL, WNOHANG)))
-		*h = (struct helper){ .state = NONE };
+	if (h->state != ENDING || (h->process.pid && !ptc_child_wait(&h->process, 0, NULL)))
+		return;
+	if (h->process.pid)
+		ptc_child_close(&h->process);
+	*h = (struct helper){ .state = NONE };
 }
 
 static void end_locked(struct helper *h)
 {
-	if (h->pid) {
+	if (h->process.pid) {
 		close(h->fd);
-		kill(h->pid, SIGKILL);
+		ptc_child_signal(&h->process, SIGKILL);
 	}
 	h->state = ENDING;
 	reap_locked(h);
@@ -90,6 +87,9 @@ struct ptc_sources *ptc_sources_free(struct ptc_sources *s)
 	for (size_t i = 0; i < PTC_SOURCES_MAX; i++)
 		if (s->v[i].state == IDLE || s->v[i].state == BUSY)
 			end_locked(&s->v[i]);
+	for (size_t i = 0; i < PTC_SOURCES_MAX; i++)
+		if (s->v[i].process.pid)
+			ptc_child_close(&s->v[i].process);
 	pthread_cond_destroy(&s->freed);
 	pthread_mutex_destroy(&s->lock);
 	ptc_free(s);
@@ -156,10 +156,9 @@ static struct helper *take(struct ptc_sources *s, const char *reader, uid_t uid,
 	while (!(h = take_locked(s, reader, uid)) && s->waiting < WAITING && ptc_sys_now_ns() < deadline_ns) {
 		int64_t until_ns =
 			PTC_MIN(deadline_ns, ptc_sys_now_ns() + 100000000); /* nobody tells of one that has ended */
-		struct timespec until = { until_ns / 1000000000, until_ns % 1000000000 };
 
 		s->waiting++;
-		pthread_cond_timedwait(&s->freed, &s->lock, &until);
+		ptc_cond_wait_until(&s->freed, &s->lock, until_ns);
 		s->waiting--;
 	}
 	pthread_mutex_unlock(&s->lock);
@@ -181,35 +180,11 @@ static void put(struct ptc_sources *s, struct helper *h, bool useful)
 
 /* ---- a process ---- */
 
-static int spawn(const char *path, uid_t uid, int fd, pid_t *ret_pid)
-{
-	char name[] = "ptc-source", text[16];
-	char *argv[] = { name, text, NULL };
-	posix_spawn_file_actions_t actions;
-	posix_spawnattr_t attr;
-	sigset_t none;
-	int e;
-
-	snprintf(text, sizeof text, "%u", (unsigned)uid);
-	sigemptyset(&none);
-	posix_spawn_file_actions_init(&actions);
-	posix_spawnattr_init(&attr);
-	posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-	posix_spawn_file_actions_adddup2(&actions, fd, PTC_SOURCE_FD);
-	posix_spawn_file_actions_addclosefrom_np(&actions, PTC_SOURCE_FD + 1); /* the store's are not close-on-exec */
-	posix_spawnattr_setsigmask(&attr, &none);
-	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
-	e = posix_spawn(ret_pid, path, &actions, &attr, argv, environ);
-	posix_spawnattr_destroy(&attr);
-	posix_spawn_file_actions_destroy(&actions);
-	return e;
-}
-
 static int start_process(struct helper *h, uid_t uid, struct ptc_error *err)
 {
-	char path[PTC_HELPER_PATH];
-	int fds[2], theirs, e, rc = ptc_helper_find("ptc-source", "PTC_SOURCE", path, err);
+	char path[PTC_HELPER_PATH], name[] = "ptc-source", user[16];
+	char *argv[] = { name, user, NULL };
+	int fds[2], rc = ptc_helper_find("ptc-source", "PTC_SOURCE", path, err);
 
 	if (rc)
 		return rc;
@@ -218,18 +193,16 @@ static int start_process(struct helper *h, uid_t uid, struct ptc_error *err)
 				     (unsigned)geteuid());
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds))
 		return ptc_error_errno(err, errno, "cannot make a socket pair");
-	theirs = fcntl(fds[1], F_DUPFD_CLOEXEC, FD_BASE);
-	e = theirs < 0 ? errno : spawn(path, uid, theirs, &h->pid);
+	snprintf(user, sizeof user, "%u", (unsigned)uid);
+	rc = ptc_child_start(
+		&(struct ptc_child_args){ .path = path, .argv = argv, .fds = &fds[1], .nfds = 1, .session = true },
+		&h->process, err);
 	close(fds[1]);
-	if (theirs >= 0)
-		close(theirs);
-	if (e) {
-		h->pid = 0;
+	if (rc)
 		close(fds[0]);
-		return ptc_error_errno(err, e, "cannot start %s", path);
-	}
-	h->fd = fds[0];
-	return 0;
+	else
+		h->fd = fds[0];
+	return rc;
 }
 
 /* What the other end answers; what it says is wrong is err. */
@@ -253,7 +226,7 @@ static int receive(struct helper *h, int64_t deadline_ns, void **ret_reply, size
 static int start(struct helper *h, const struct ptc_dataset_doc *doc, int64_t deadline_ns, struct ptc_error *err)
 {
 	char *json = ptc_dataset_doc_encode(doc);
-	int rc = json ? start_process(h, doc->uid, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = json ? start_process(h, doc->uid, err) : ptc_nomem(err);
 
 	h->started_ns = ptc_sys_now_ns();
 	if (!rc)
@@ -282,7 +255,8 @@ struct reading {
 	int64_t deadline_ns;
 };
 
-/* A wrong question is no reason to end it, nor is a directory whose millions of names take longer than one who asks waits. */
+/* A wrong question is no reason to end it, nor is a directory whose millions of names take longer than one who asks
+ * waits. */
 static bool goes_on(const struct helper *h, int rc)
 {
 	if (h->opened)
@@ -301,7 +275,7 @@ static int read_once(struct ptc_sources *s, const struct reading *r, bool *again
 	*again = false;
 	if (!h)
 		return PTC_ELIMIT;
-	fresh = !h->pid;
+	fresh = !h->process.pid;
 	rc = fresh ? start(h, r->doc, r->deadline_ns, err) : 0;
 	if (!rc && !h->opened)
 		rc = await_open(h, r->deadline_ns, err);
@@ -310,8 +284,8 @@ static int read_once(struct ptc_sources *s, const struct reading *r, bool *again
 	if (!rc)
 		rc = receive(h, r->deadline_ns, ret_reply, ret_len, err);
 	if (rc == PTC_ETIMEOUT)
-		ptc_error_set(err, rc, "dataset %s: its source has not %s in time", r->doc->name,
-			      h->opened ? "answered" : "been opened");
+		ptc_error_set(err, rc, "dataset %s: its source has not %s in time; check the file system of its files",
+			      r->doc->name, h->opened ? "answered" : "been opened");
 	*again = rc == PTC_EPEER && !fresh;
 	put(s, h, goes_on(h, rc));
 	return rc;

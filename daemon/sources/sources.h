@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samples of sources that lie on this node, read as their owners: by ptc-source, a process for each source and reader at work,
- * which becomes the owner before it opens anything (docs/decisions/0006-sources.md).
+/* Samples of sources that lie on this node, read as their owners: by ptc-source, a process for each source and reader
+ * at work, which becomes the owner before it opens anything (docs/decisions/0006-sources.md).
  *
- * Happy path: new, read from any thread, free. A process that is there is used again; one that has had nothing to do for a
- * minute is ended. Failure modes: what the source says (dataset/source.h), PTC_EPERM where ptcd is not root and somebody else
- * asks, PTC_ETIMEOUT: the source's file system does not answer; the process is killed, or, where even that does not help, counted
- * until it has ended, so that there are never more than PTC_SOURCES_MAX; PTC_ELIMIT: too many ask, or all processes hang; later may be better. */
+ * Happy path: new, read from any thread, free. A process that is there is used again; one that has had nothing to do
+ * for a minute is ended. Failure modes: what the source says (dataset/source.h), PTC_EPERM where ptcd is not root and
+ * somebody else asks, PTC_ETIMEOUT: the source's file system does not answer; the process is killed, or, where even
+ * that does not help, counted until it has ended, so that there are never more than PTC_SOURCES_MAX; PTC_ELIMIT: too
+ * many ask, or all processes hang; later may be better. */
 #pragma once
 
 #include "formats/dataset/dataset_doc.h"
@@ -15,8 +16,9 @@
 struct ptc_sources;
 struct ptc_sources *ptc_sources_new(void);                   /* NULL: out of memory */
 struct ptc_sources *ptc_sources_free(struct ptc_sources *s); /* after the last read has returned; NULL ok */
-/* Blocks for at most timeout_ms. request, *ret_reply: encoded SamplesRequest (checked) and SamplesReply (as the helper has made
- * it: a process of the dataset's owner, who can make it say anything about what is his). ptc_free the reply. */
+/* Blocks for at most timeout_ms. request, *ret_reply: encoded SamplesRequest (checked) and SamplesReply (as the helper
+ * has made it: a process of the dataset's owner, who can make it say anything about what is his). ptc_free the reply.
+ */
 int ptc_sources_read(struct ptc_sources *s, const struct ptc_dataset_doc *doc, const void *request, size_t len,
 		     int timeout_ms, void **ret_reply, size_t *ret_len, struct ptc_error *err);
 /* From time to time: ends processes that have nothing to do, forgets those that have ended. Does not block. */

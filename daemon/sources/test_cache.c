@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* The cache of samples: what it gives is what was put under that name, whatever was written over its file; it stays as large as
- * it was made. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cache of samples: what it gives is what was put under that name, whatever was written over its file; it stays as
+ * large as it was made. */
 #include "daemon/sources/cache.h"
 
 #include "base/alloc.h"

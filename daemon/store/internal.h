@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables inside the store: what its files share. Locks: chunks/store_state.h.
+/* Tables, for the files of daemon/store only. Locks: chunks/store_state.h.
  *
- * A table's bytes are one stream: chunk i of table.chunks holds stream positions [i, i+1) * PTC_CHUNK_BYTES. An extent is
- * a position and a length, so it may cross chunks but its chunks are neighbours in the list. */
+ * A table's bytes are one stream: chunk i of table.chunks holds stream positions [i, i+1) * PTC_CHUNK_BYTES. An extent
+ * is a position and a length. So it may cross chunks, but its chunks are neighbours in the list. */
 #pragma once
 
 #include "base/buf.h"
@@ -15,8 +15,8 @@
 _Static_assert(CHUNK_BLOCKS == PTC_CHUNK_BLOCKS, "store_read.h says how many blocks a chunk has");
 
 struct loc {
-	uint64_t pos;  /* where the extent starts in the table's stream */
-	uint32_t next; /* next piece with the same hash of its item */
+	uint64_t pos;  /* the extent's position in the table's stream */
+	uint32_t next; /* index of the next piece with the same hash of its item */
 	_Atomic bool filled;
 };
 
@@ -24,11 +24,11 @@ struct ptc_table {
 	struct ptc_table *next; /* in the job's list */
 	struct job *job;
 	struct ptc_table_key key;
-	unsigned refs; /* store.lock */
+	unsigned refs; /* under store.lock */
 	_Atomic bool sealed;
-	_Atomic bool dropped; /* no longer in meta nor in the registry */
+	_Atomic bool dropped; /* neither in meta nor in the registry any more */
 	pthread_rwlock_t lock;
-	struct ptc_piece *pieces; /* piece.extent is the index while under construction */
+	struct ptc_piece *pieces; /* in a begun table, piece.extent is the piece's index */
 	struct loc *locs;         /* parallel to pieces */
 	size_t n, cap;
 	struct chunk **chunks;
@@ -37,7 +37,7 @@ struct ptc_table {
 	size_t nheads;
 	uint64_t tail;    /* stream position after the last own extent; 0: start a new chunk */
 	size_t unsaved;   /* chunks summed since the last flush */
-	size_t resumable; /* unfilled extents found in meta, which reserve hands out again */
+	size_t resumable; /* unfilled extents found in meta, which reserve gives again */
 	uint32_t xparts, cparts;
 };
 
@@ -48,13 +48,15 @@ void ptc_store_table_register_locked(struct ptc_table *t);
 int ptc_store_table_room(struct ptc_table *t, size_t pieces, size_t chunks); /* 0 or PTC_ENOMEM */
 void ptc_store_table_push(struct ptc_table *t, const struct ptc_piece *p, uint64_t pos, bool filled);
 void ptc_store_table_rehash(struct ptc_table *t);
-void ptc_store_table_sort(struct ptc_table *t, struct loc *room); /* by item; takes room for t->n + 1 over */
+void ptc_store_table_sort(struct ptc_table *t,
+			  struct loc *room); /* by item; takes ownership of room, which has t->n + 1 entries */
 int ptc_store_box_check(uint32_t item, const struct ptc_box *b, struct ptc_error *err);
-/* Bytes of box that pieces have. */
+/* The number of bytes of box that pieces have. */
 int64_t ptc_store_covered(const struct ptc_table *t, uint32_t item, const struct ptc_box *box);
 
 /* table.c */
-/* New pieces. alias: over chunks given beside (pos relative to their first); else a new extent is made for box live. */
+/* A new piece. alias: it lies over given chunks, and pos is relative to the first of them. Otherwise it gets a new
+ * extent for its box `live`. */
 struct addition {
 	struct ptc_piece p;
 	uint64_t pos;
@@ -62,10 +64,10 @@ struct addition {
 };
 int ptc_store_table_append(struct ptc_table *t, struct addition *v, size_t n, struct chunk *const *chunks,
 			   size_t nchunks, struct ptc_error *err);
-/* The extent will be written again from its beginning: what was summed early of it does not count. */
+/* Says that the extent will be written again from its beginning, so its early checksums do not count. */
 void ptc_store_extent_again(const struct ptc_table *t, uint32_t extent);
-/* Stream position for an extent of bytes after *tail (0: at a new chunk, the first of which is number nchunks), and the
- * number of chunks the stream then has. */
+/* Gives the stream position for an extent of `bytes` after *tail, and updates the number of chunks in the stream. *tail
+ * 0: the extent begins at a new chunk. */
 uint64_t ptc_store_place(uint64_t *tail, size_t *nchunks, int64_t bytes);
 static inline size_t ptc_store_chunk_of(uint64_t pos)
 {
@@ -78,21 +80,24 @@ static inline uint8_t *ptc_store_at(const struct ptc_table *t, uint64_t pos, int
 	*ret_room = (int64_t)(PTC_CHUNK_BYTES - off);
 	return t->chunks[pos / PTC_CHUNK_BYTES]->ptr + off;
 }
-/* First piece of an item's hash chain, as index + 1; 0: none. */
+/* The first piece of an item's hash chain, as index + 1; 0: none. */
 static inline uint32_t ptc_store_table_head(const struct ptc_table *t, uint32_t item)
 {
 	return t->nheads ? t->heads[(item * 2654435761u) & (t->nheads - 1)] : 0;
 }
 
-/* store_damage.c: a block, of the chunk-th chunk of t, read for that piece; always PTC_ECORRUPT */
+/* store_damage.c: reports a damaged block of t's chunk number `chunk`, read for that piece. Always returns
+ * PTC_ECORRUPT. */
 int ptc_store_damage(const struct ptc_table *t, size_t piece, size_t chunk, unsigned block, struct ptc_error *err);
+void ptc_store_damage_describe(const struct ptc_table *t, size_t piece, size_t chunk, unsigned block,
+			       struct ptc_store_damage *ret);
 
 /* read.c */
-/* Bytes of box out of sealed src, verified, into the extent at stream position pos of t. */
+/* Copies box, verified, from the sealed table src into the extent at stream position pos of t. */
 int ptc_store_gather(struct ptc_table *src, uint32_t item, const struct ptc_box *box, struct ptc_table *t, uint64_t pos,
 		     struct ptc_error *err);
 
-/* record.c: the store's id, jobs, notes and tables in meta. Each function is one commit or one read. */
+/* record.c: the store's id, jobs, notes and tables in meta. Each function makes one commit or one read. */
 struct key {
 	uint8_t b[KEY_MAX_BYTES];
 	size_t len;
@@ -103,6 +108,8 @@ enum job_state { JOB_CREATING = 1, JOB_READY, JOB_DELETING };
 int ptc_store_rec_job_put(struct ptc_store *s, const struct job *j, enum job_state state, struct ptc_error *err);
 /* Removes every record of the job, the job's own included. */
 int ptc_store_rec_job_del(struct ptc_store *s, const char *uuid, struct ptc_error *err);
+/* Removes the job's tables and checksums; owner, fence and notes stay. */
+int ptc_store_rec_job_empty(struct ptc_store *s, const char *uuid, struct ptc_error *err);
 typedef int (*ptc_store_rec_job_fn)(void *arg, const char *uuid, uid_t uid, int64_t fence, enum job_state state,
 				    struct ptc_error *err);
 int ptc_store_rec_jobs(struct ptc_store *s, ptc_store_rec_job_fn fn, void *arg, struct ptc_error *err);
@@ -112,12 +119,14 @@ int ptc_store_rec_note_get(struct ptc_store *s, const char *uuid, const char *na
 			   struct ptc_error *err);
 int ptc_store_rec_tables_load(struct job *j, struct ptc_error *err); /* fills j->tables and chunk states */
 struct table_save {
-	size_t first_piece, first_chunk; /* what is not in meta yet */
+	size_t first_piece, first_chunk; /* the first that are not in meta yet */
 	bool seal;
 };
-/* Everything of t from first_piece, first_chunk on, its header, its fill state, and sums: one commit. */
+/* Writes t from first_piece and first_chunk on, its header, its fill state, and checksums: one commit. */
 int ptc_store_rec_table_save(struct ptc_table *t, const struct table_save *what, struct chunk *const *sums,
 			     size_t nsums, struct ptc_error *err);
-/* Removes tables and the sums of chunks: one commit. */
+/* Writes new checksums of chunks that have some in meta: one commit. */
+int ptc_store_rec_sums(struct job *j, struct chunk *const *sums, size_t nsums, struct ptc_error *err);
+/* Removes tables and the checksums of chunks: one commit. */
 int ptc_store_rec_tables_del(struct job *j, struct ptc_table *const *tables, size_t n, struct chunk *const *chunks,
 			     size_t nchunks, struct ptc_error *err);

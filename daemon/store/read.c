@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading: pieces, bytes, spans, digests, scrub.
  *
- * Happy path: the pieces of the item that intersect the box are found by the hash of the item. What is copied or digested is
- * verified block by block, each right before its bytes are used, so that these come out of the processor's cache; what is
- * handed out in place is verified before. Nothing is remembered of it: memory that was right once need not be right now.
+ * Happy path: the pieces of the item that intersect the box are found by the hash of the item. What is copied or
+ * digested is verified block by block, each right before its bytes are used, so that these come out of the processor's
+ * cache; what is handed out in place is verified before. Nothing is remembered of it: memory that was right once need
+ * not be right now.
+ *
  * Failure modes: a part that is not here is PTC_ENOTFOUND before anything is written; a block that does not match its
  * sum is PTC_ECORRUPT naming item, rows, block and chunk, and is told to the store's owner once (damage.c). */
 #include "daemon/store/internal.h"
@@ -11,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/number/digest.h"
+#include "base/number/search.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +37,8 @@ static int verify_block(struct check *k, uint64_t pos, struct ptc_error *err)
 	unsigned b = (unsigned)(pos % PTC_CHUNK_BYTES / PTC_BLOCK_BYTES);
 	size_t off = (size_t)b * PTC_BLOCK_BYTES, len = PTC_MIN(PTC_BLOCK_BYTES, PTC_CHUNK_BYTES - off);
 
-	if ((k->t->sealed || c->summed) && ptc_checksum(c->ptr + off, len) != c->sum[b])
+	if ((k->t->sealed || c->summed) &&
+	    ptc_checksum(c->ptr + off, len) != __atomic_load_n(&c->sum[b], __ATOMIC_RELAXED))
 		return ptc_store_damage(k->t, k->piece, ptc_store_chunk_of(pos), b, err);
 	k->begin = pos - pos % PTC_CHUNK_BYTES + off;
 	k->end = k->begin + len;
@@ -151,7 +155,7 @@ int ptc_table_pieces(struct ptc_table *t, uint32_t item, const struct ptc_box *b
 	}
 	pthread_rwlock_unlock(&t->lock);
 	if (!v)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	*ret_pieces = v;
 	*ret_n = n;
 	return 0;
@@ -291,12 +295,7 @@ static int list_run(void *arg, const struct ptc_table *t, size_t i, const struct
 	return verify(t, i, pos, pos + (uint64_t)r.run_bytes, err);
 }
 
-static int by_off(const void *a, const void *b)
-{
-	int64_t x = ((const struct run *)a)->b_off, y = ((const struct run *)b)->b_off;
-
-	return x < y ? -1 : x > y;
-}
+PTC_BY(by_off, struct run, b_off)
 
 /* Spans of the runs in order; 0 when they do not fit. */
 static int spans(const struct ptc_table *t, const struct run_list *l, struct iovec *iov, int niov)
@@ -329,7 +328,7 @@ int ptc_table_read_iov(struct ptc_table *t, uint32_t item, const struct ptc_box 
 
 	l.v = ptc_malloc((size_t)l.max * sizeof *l.v);
 	if (!l.v)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ptc_box_empty(box) ? 0 : each_part(t, item, box, list_run, &l, err);
 	if (!rc && l.n > 1)
 		qsort(l.v, (size_t)l.n, sizeof *l.v, by_off);
@@ -604,7 +603,8 @@ static int span_run(const struct ptc_table *t, const struct run *r, const uint8_
 		struct ptc_span s = { .at = (uint64_t)(p - base), .bytes = (uint64_t)PTC_MIN(room, left) };
 
 		rc = span_chunk(spans, t->chunks[ptc_store_chunk_of(pos)], base, &s.chunk, err);
-		rc = rc ? rc : span_add(spans, &s, err);
+		if (rc == 0)
+			rc = span_add(spans, &s, err);
 		pos += s.bytes;
 		left -= (int64_t)s.bytes;
 	}
@@ -618,14 +618,15 @@ int ptc_table_spans(struct ptc_table *t, uint32_t item, const struct ptc_box *bo
 	const uint8_t *base = NULL;
 	int rc = is_sealed(t, err);
 
-	rc = rc ? rc : file_base(t, &base, err);
+	if (rc == 0)
+		rc = file_base(t, &base, err);
 	if (rc)
 		return rc;
 	if (!t->job->volatile_fs)
 		return ptc_error_set(err, PTC_ESTATE, "the chunks of job %s are on a disk", t->job->uuid);
 	l.v = ptc_malloc(PTC_MAX((size_t)l.max, (size_t)1) * sizeof *l.v);
 	if (!l.v)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ptc_box_empty(box) ? 0 : each_part(t, item, box, list_runs, &l, err);
 	if (!rc && l.n > 1)
 		qsort(l.v, (size_t)l.n, sizeof *l.v, by_off);

@@ -10,12 +10,13 @@
  *   C uuid chunk                    bytes used and sums of its 16 blocks
  *   N uuid name                     a note: its bytes
  *
- * Versions: a later one adds behind what is known of S, J, h and C, and records of kinds of its own; lists (c, x, f) and notes
- * never change. Both are passed over here. S has the highest version that has written in the store, from before it wrote
- * anything: so a store of a version that is not read is refused at open with nothing changed.
+ * Versions: a later one adds behind what is known of S, J, h and C, and records of kinds of its own; lists (c, x, f)
+ * and notes never change. Both are passed over here. S has the highest version that has written in the store, from
+ * before it wrote anything: so a store of a version that is not read is refused at open with nothing changed.
  *
  * A table's parts are only ever appended, so a reservation writes what it adds and not the table again.
  * Happy path: save() writes parts, sums and header in one commit; load() reads them back at open.
+ *
  * Failure modes: a value that does not verify or does not add up is PTC_ECORRUPT, one of another version PTC_EVERSION,
  * both reported for the job they belong to; a full disk is PTC_ENOSPC with nothing changed. */
 #include "daemon/store/internal.h"
@@ -154,7 +155,7 @@ int ptc_store_rec_put(MDB_txn *txn, MDB_dbi dbi, const struct key *k, struct ptc
 	if (!ptc_buf_failed(payload))
 		put_uint(payload, ptc_checksum(payload->data, payload->len), 8);
 	if (ptc_buf_failed(payload))
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	memcpy(kb, k->b, k->len);
 	v = (MDB_val){ payload->len, payload->data };
 	rc = mdb_put(txn, dbi, &kv, &v, 0);
@@ -271,6 +272,22 @@ int ptc_store_rec_job_put(struct ptc_store *s, const struct job *j, enum job_sta
 	return rc;
 }
 
+int ptc_store_rec_job_empty(struct ptc_store *s, const char *uuid, struct ptc_error *err)
+{
+	struct key kinds[2] = { key_start('T', uuid), key_start('C', uuid) };
+	MDB_txn *txn;
+	int rc = ptc_store_begin(s->meta, true, &txn, err);
+
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(kinds) && !rc; i++)
+		rc = del_prefix(txn, s->dbi, &kinds[i], err);
+	if (!rc)
+		return ptc_store_commit(txn, STORE_META, err);
+	mdb_txn_abort(txn);
+	return rc;
+}
+
 int ptc_store_rec_job_del(struct ptc_store *s, const char *uuid, struct ptc_error *err)
 {
 	struct key kinds[4] = { key_start('T', uuid), key_start('C', uuid), key_start('N', uuid),
@@ -331,7 +348,7 @@ int ptc_store_rec_note_get(struct ptc_store *s, const char *uuid, const char *na
 	rc = rec_get(txn, s->dbi, &k, "of a note", &r, err);
 	data = rc ? NULL : ptc_malloc((size_t)(r.end - r.p) + 1);
 	if (!rc && !data)
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	if (!rc) {
 		memcpy(data, r.p, (size_t)(r.end - r.p));
 		*ret_data = data;
@@ -515,23 +532,36 @@ static int save_filled(MDB_txn *txn, struct ptc_table *t, bool seal, struct ptc_
 	return rc;
 }
 
-static int save_sums(MDB_txn *txn, const struct ptc_table *t, struct chunk *const *sums, size_t n,
-		     struct ptc_error *err)
+static int save_sums(MDB_txn *txn, const struct job *j, struct chunk *const *sums, size_t n, struct ptc_error *err)
 {
 	struct ptc_buf b = PTC_BUF_INIT;
 	int rc = 0;
 
 	for (size_t i = 0; i < n && !rc; i++) {
-		struct key k = chunk_key(t->key.uuid, sums[i]->id);
+		struct key k = chunk_key(j->uuid, sums[i]->id);
 
 		put_version(&b);
 		put_uint(&b, sums[i]->used, 4);
 		for (unsigned s = 0; s < CHUNK_BLOCKS; s++)
 			put_uint(&b, sums[i]->sum[s], 8);
 		put_added(&b);
-		rc = ptc_store_rec_put(txn, t->job->s->dbi, &k, &b, err);
+		rc = ptc_store_rec_put(txn, j->s->dbi, &k, &b, err);
 	}
 	ptc_buf_done(&b);
+	return rc;
+}
+
+int ptc_store_rec_sums(struct job *j, struct chunk *const *sums, size_t nsums, struct ptc_error *err)
+{
+	MDB_txn *txn;
+	int rc = ptc_store_begin(j->s->meta, true, &txn, err);
+
+	if (rc)
+		return rc;
+	rc = save_sums(txn, j, sums, nsums, err);
+	if (!rc)
+		return ptc_store_commit(txn, STORE_META, err);
+	mdb_txn_abort(txn);
 	return rc;
 }
 
@@ -545,7 +575,7 @@ int ptc_store_rec_table_save(struct ptc_table *t, const struct table_save *what,
 
 	if (rc)
 		return rc;
-	rc = save_sums(txn, t, sums, nsums, err);
+	rc = save_sums(txn, t->job, sums, nsums, err);
 	if (!rc)
 		rc = save_chunk_list(txn, t, what->first_chunk, err);
 	if (!rc)
@@ -724,7 +754,7 @@ static int sort_loaded(struct ptc_table *t, struct ptc_error *err)
 	struct loc *room = ptc_malloc((t->n + 1) * sizeof *room);
 
 	if (!room)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	ptc_store_table_sort(t, room);
 	return 0;
 }
@@ -733,10 +763,10 @@ static int load_table(MDB_txn *txn, struct job *j, const struct ptc_table_key *t
 		      struct ptc_error *err)
 {
 	struct ptc_table *t = ptc_store_table_new(j, tk);
-	int rc = t ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = t ? 0 : ptc_nomem(err);
 
 	if (!rc && ptc_store_table_room(t, h->n, h->nchunks))
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	if (!rc)
 		rc = load_chunk_list(txn, t, h, err);
 	if (!rc)

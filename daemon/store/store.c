@@ -2,9 +2,10 @@
 /* Opening the store, and its jobs.
  *
  * Happy path: open takes the lock file, makes meta if there is none, reads the store's id, opens each job's chunks,
- * loads its tables and so knows which chunks are free. job_create records its intent (creating), makes the environment, records that it is ready;
- * job_delete records its intent (deleting), removes the directory, removes the records. So open finishes or undoes what
- * a crash left.
+ * loads its tables and so knows which chunks are free. job_create records its intent (creating), makes the environment,
+ * records that it is ready; job_delete records its intent (deleting), removes the directory, removes the records. So
+ * open finishes or undoes what a crash left.
+ *
  * Failure modes: a job whose chunks are gone, belong to another store or whose records do not verify stays in the list
  * as lost with its reason, every use of it says so, and the others work; a second process is refused. */
 #include "daemon/store/internal.h"
@@ -73,8 +74,7 @@ static void job_register(struct job *j)
 static int remove_job(struct ptc_store *s, const char *uuid, struct ptc_error *err)
 {
 	char *dir = ptc_asprintf("%s/%s", s->chunk_dir, uuid);
-	int rc = dir ? ptc_sys_remove_tree(dir, "store.job.remove", err)
-		     : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = dir ? ptc_sys_remove_tree(dir, "store.job.remove", err) : ptc_nomem(err);
 
 	ptc_free(dir);
 	return rc ? rc : ptc_store_rec_job_del(s, uuid, err);
@@ -121,7 +121,7 @@ static int open_job(void *arg, const char *uuid, uid_t uid, int64_t fence, enum 
 		return remove_job(s, uuid, err);
 	j = job_new(s, uuid, uid, fence);
 	if (!j)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	job_register(j);
 	rc = load_job(j, &e);
 	if (rc == PTC_ENOMEM)
@@ -146,31 +146,34 @@ static int make_dir(const char *path, struct ptc_error *err)
 	if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
 		return ptc_error_set(err, PTC_EINVAL, "%s is not a directory", path);
 	if (st.st_uid != geteuid() || (st.st_mode & 077))
-		return ptc_error_set(err, PTC_EPERM, "%s must belong to uid %u with mode 0700", path,
-				     (unsigned)geteuid());
+		return ptc_error_set(err, PTC_EPERM, "%s must belong to uid %u with mode 0700: chown and chmod it",
+				     path, (unsigned)geteuid());
 	return 0;
 }
 
-/* Stores with tables of their own may have been given one folder for chunks: of the same job each would overwrite the other's. */
+/* Stores with tables of their own may have been given one folder for chunks: of the same job each would overwrite the
+ * other's. */
 static int take_locks(struct ptc_store *s, struct ptc_error *err)
 {
 	char *path = ptc_asprintf("%s/lock", s->meta_dir);
 
 	if (!path)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	s->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	ptc_free(path);
 	if (s->lock_fd < 0)
 		return ptc_error_errno(err, errno, "cannot open the lock file in %s", s->meta_dir);
 	if (flock(s->lock_fd, LOCK_EX | LOCK_NB) != 0)
-		return ptc_error_set(err, PTC_ESTATE, "store %s is in use by another process", s->meta_dir);
+		return ptc_error_set(
+			err, PTC_ESTATE,
+			"another process uses the store %s; stop it, or give each daemon a directory of its own",
+			s->meta_dir);
 	s->chunk_lock_fd = open(s->chunk_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (s->chunk_lock_fd < 0)
 		return ptc_error_errno(err, errno, "cannot open %s", s->chunk_dir);
 	if (flock(s->chunk_lock_fd, LOCK_EX | LOCK_NB) != 0)
 		return ptc_error_set(err, PTC_ESTATE,
-				     "chunks in %s are in use by another process; give each daemon a "
-				     "chunk_dir of its own",
+				     "another process uses the chunks in %s; give each daemon a chunk_dir of its own",
 				     s->chunk_dir);
 	return 0;
 }
@@ -189,7 +192,7 @@ static int make_meta(struct ptc_store *s, struct ptc_error *err)
 	int rc;
 
 	if (!path || !dir || !made)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (lstat(path, &st) == 0)
 		return 0;
 	rc = ptc_sys_remove_tree(dir, "store.new.remove", err);
@@ -229,7 +232,7 @@ int ptc_store_open(const struct ptc_store_opts *opts, struct ptc_store **ret_sto
 	int rc;
 
 	if (!s)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	s->lock_fd = s->chunk_lock_fd = -1;
 	s->ceiling = opts->chunk_ceiling;
 	s->cushion = opts->cushion_bytes;
@@ -240,7 +243,7 @@ int ptc_store_open(const struct ptc_store_opts *opts, struct ptc_store **ret_sto
 	pthread_mutex_init(&s->huge.blocks, NULL);
 	s->meta_dir = ptc_strdup(opts->meta_dir);
 	s->chunk_dir = ptc_strdup(opts->chunk_dir);
-	rc = s->meta_dir && s->chunk_dir ? open_parts(s, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = s->meta_dir && s->chunk_dir ? open_parts(s, err) : ptc_nomem(err);
 	if (rc) {
 		ptc_store_close(s);
 		return rc;
@@ -265,10 +268,8 @@ struct ptc_store *ptc_store_close(struct ptc_store *s)
 	}
 	if (s->meta)
 		mdb_env_close(s->meta);
-	if (s->lock_fd >= 0)
-		close(s->lock_fd);
-	if (s->chunk_lock_fd >= 0)
-		close(s->chunk_lock_fd);
+	ptc_close(&s->lock_fd);
+	ptc_close(&s->chunk_lock_fd);
 	pthread_mutex_destroy(&s->wlock);
 	pthread_mutex_destroy(&s->lock);
 	pthread_mutex_destroy(&s->huge.blocks);
@@ -322,12 +323,11 @@ int ptc_store_outside_take(struct ptc_store *s, uint64_t bytes, struct ptc_error
 	used = s->nused * PTC_CHUNK_BYTES;
 	room = s->ceiling - PTC_MIN(s->ceiling, used);
 	if (ptc_ckd_add(&want, s->outside, bytes) || want > room / 2) {
-		rc = ptc_error_set(
-			err, PTC_ENOSPC,
-			"%llu bytes more than the %llu that are no chunks', and as much again for chunks: %llu of "
-			"%llu bytes are free",
-			(unsigned long long)bytes, (unsigned long long)s->outside, (unsigned long long)room,
-			(unsigned long long)s->ceiling);
+		rc = ptc_error_set(err, PTC_ENOSPC,
+				   "staging memory needs %llu bytes beside the %llu that it has, and as much again for "
+				   "chunks: %llu of %llu bytes are free",
+				   (unsigned long long)bytes, (unsigned long long)s->outside, (unsigned long long)room,
+				   (unsigned long long)s->ceiling);
 	} else {
 		pthread_mutex_lock(&s->lock);
 		s->outside = want;
@@ -370,7 +370,7 @@ static int create_locked(struct ptc_store *s, const char *uuid, uid_t uid, struc
 		return 0;
 	j = job_new(s, uuid, uid, 0);
 	if (!j)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ptc_store_rec_job_put(s, j, JOB_CREATING, err);
 	if (!rc)
 		rc = ptc_store_chunks_create(j, err);
@@ -393,6 +393,41 @@ int ptc_store_job_create(struct ptc_store *s, const char *uuid, uid_t uid, struc
 		return rc;
 	pthread_mutex_lock(&s->wlock);
 	rc = create_locked(s, uuid, uid, err);
+	pthread_mutex_unlock(&s->wlock);
+	return rc;
+}
+
+/* In this order: cut off anywhere, the next open finds chunks that cannot be used, or none and no table that has any.
+ */
+static int anew_locked(struct job *j, struct ptc_error *err)
+{
+	struct ptc_store *s = j->s;
+	char *dir = ptc_asprintf("%s/%s", s->chunk_dir, j->uuid);
+	int rc = dir ? ptc_sys_remove_tree(dir, "store.job.anew", err) : ptc_nomem(err);
+
+	ptc_free(dir);
+	if (!rc)
+		rc = ptc_store_rec_job_empty(s, j->uuid, err);
+	if (!rc)
+		rc = ptc_store_chunks_create(j, err);
+	if (rc)
+		return rc;
+	j->bad = 0;
+	j->why[0] = '\0';
+	return 0;
+}
+
+int ptc_store_job_anew(struct ptc_store *s, const char *uuid, struct ptc_error *err)
+{
+	struct job *j;
+	int rc = 0;
+
+	pthread_mutex_lock(&s->wlock);
+	j = job_find(s, uuid);
+	if (j && (j->bad == PTC_ELOST || j->bad == PTC_ECORRUPT))
+		rc = anew_locked(j, err);
+	else if (j)
+		rc = ptc_store_job_usable(j, uuid, err);
 	pthread_mutex_unlock(&s->wlock);
 	return rc;
 }
@@ -486,7 +521,7 @@ static int note_check(const char *name, struct ptc_error *err)
 	size_t len = strlen(name);
 
 	if (!len || len > PTC_NOTE_NAME_MAX || strspn(name, "abcdefghijklmnopqrstuvwxyz") != len)
-		return ptc_error_set(err, PTC_EINVAL, "a note's name has 1 to %d letters", PTC_NOTE_NAME_MAX);
+		return ptc_error_set(err, PTC_EINVAL, "a note's name must have 1 to %d letters", PTC_NOTE_NAME_MAX);
 	return 0;
 }
 
@@ -597,12 +632,12 @@ static int drop_others(struct job *j, const struct ptc_table_key *keep, size_t n
 		max++;
 	v = ptc_malloc((max + 1) * sizeof(struct ptc_table *));
 	if (!v)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (struct ptc_table *t = j->tables; t; t = t->next)
 		if (!wanted(&t->key, keep, nkeep))
 			v[n++] = t;
 	if (n > 0 && orphans(j, v, n, &chunks, &nchunks))
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	if (n > 0 && !rc)
 		rc = ptc_store_rec_tables_del(j, v, n, chunks, nchunks, err);
 	for (size_t i = 0; i < n && !rc; i++)

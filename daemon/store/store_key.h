@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names in the store: a table's key, a box of an item, a list of boxes. Plain data; a list is the
- * caller's. */
+/* Names in the store: a table's key, a box of an item, a list of boxes. Plain data; the caller owns a list. */
 #pragma once
 
 #include "reshard/box/box.h"

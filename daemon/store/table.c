@@ -3,6 +3,7 @@
  *
  * Happy path: append() takes chunks, adds the pieces in memory and in meta (one commit); any thread fills extents; the
  * one that completes a chunk sums it; flush() and seal() msync what lies on a disk and then write its sums to meta.
+ *
  * Failure modes: no room is PTC_ENOSPC and the table is as before; a table that was dropped while it was being filled
  * says PTC_ESTATE at its next change; a failed msync or commit leaves the table under construction. */
 #include "daemon/store/internal.h"
@@ -80,7 +81,7 @@ static int begin_locked(struct ptc_store *s, const struct ptc_table_key *key, st
 	if (!t) {
 		t = ptc_store_table_new(j, key);
 		if (!t)
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			return ptc_nomem(err);
 		pthread_mutex_lock(&s->lock);
 		ptc_store_table_register_locked(t);
 		t->refs++;
@@ -294,7 +295,7 @@ int ptc_store_table_append(struct ptc_table *t, struct addition *v, size_t n, st
 			most += (size_t)ptc_box_volume(&v[i].p.live) / PTC_CHUNK_BYTES + 2;
 	scratch = ptc_malloc(most * sizeof(struct chunk *));
 	if (!scratch)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	pthread_mutex_lock(&t->job->s->wlock);
 	rc = writable(t, err);
 	if (!rc)
@@ -344,7 +345,7 @@ static int reserve_new(struct ptc_table *t, const struct ptc_store_box *boxes, s
 	int rc = 0;
 
 	if (!v)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < n; i++)
 		if (extents[i] == 0)
 			v[fresh++].p = (struct ptc_piece){ .item = boxes[i].item,
@@ -362,7 +363,7 @@ int ptc_table_reserve(struct ptc_table *t, const struct ptc_store_box *boxes, si
 		      struct ptc_error *err)
 {
 	ptc_auto_free uint32_t *extents = ptc_calloc(n + 1, sizeof *extents);
-	int rc = extents ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = extents ? 0 : ptc_nomem(err);
 
 	for (size_t i = 0; i < n && !rc; i++) {
 		rc = ptc_store_box_check(boxes[i].item, &boxes[i].box, err);
@@ -624,7 +625,7 @@ static int collect(struct ptc_table *t, struct chunk ***ret_v, size_t *ret_n, st
 	size_t n = 0;
 
 	if (!v)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	pthread_mutex_lock(&t->job->s->lock);
 	for (size_t i = 0; i < t->nchunks; i++)
 		if (claim_locked(t->chunks[i]))
@@ -703,7 +704,7 @@ static int seal_locked(struct ptc_table *t, struct ptc_error *err)
 	if (rc)
 		return rc;
 	room = ptc_malloc((t->n + 1) * sizeof *room); /* before the commit, behind which nothing may fail */
-	rc = room ? save(t, true, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = room ? save(t, true, err) : ptc_nomem(err);
 	if (rc) {
 		ptc_free(room);
 		return rc;

@@ -3,14 +3,16 @@
  * reported missing.
  *
  * Happy path: needs are made disjoint and merged; what the table has already (a resumed one) is taken out; each cut of
- * a source piece with a need is classified by the live share of the chunks it reaches; aliases and the extents of copies
- * are added in one commit; copies are filled, verified at the source, and recorded.
+ * a source piece with a need is classified by the live share of the chunks it reaches; aliases and the extents of
+ * copies are added in one commit; copies are filled, verified at the source, and recorded.
+ *
  * Failure modes: a table holding other boxes is PTC_ESTATE (drop it first); no room is PTC_ENOSPC with nothing changed;
  * a corrupt source block is PTC_ECORRUPT with the copies left to be resumed. */
 #include "daemon/store/internal.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/search.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -48,38 +50,17 @@ void ptc_store_boxes_done(struct ptc_store_boxes *b)
 	*b = (struct ptc_store_boxes){ 0 };
 }
 
-static int grow(void **v, size_t *cap, size_t n, size_t size)
-{
-	size_t want = PTC_MAX(PTC_MAX(*cap * 2, n), 16);
-	void *p;
-
-	if (n <= *cap)
-		return 0;
-	p = ptc_reallocarray(*v, want, size);
-	if (!p)
-		return PTC_ENOMEM;
-	*v = p;
-	*cap = want;
-	return 0;
-}
-
 static int push(struct list *l, uint32_t item, const struct ptc_box *boxes, size_t n)
 {
-	if (grow((void **)&l->v, &l->cap, l->n + n, sizeof *l->v))
+	if (!PTC_ROOM(l->v, l->n + n, l->cap))
 		return PTC_ENOMEM;
 	for (size_t i = 0; i < n; i++)
 		l->v[l->n++] = (struct ptc_store_box){ item, boxes[i] };
 	return 0;
 }
 
-static int by_item(const void *a, const void *b)
-{
-	const struct ptc_store_box *x = a, *y = b;
-
-	if (x->item != y->item)
-		return x->item < y->item ? -1 : 1;
-	return 0;
-}
+/* Of addresses of boxes: a box is as large as seventeen of them. */
+PTC_COMPARE(by_item, struct ptc_store_box *const, PTC_THEN(PTC_ORDER((*a)->item, (*b)->item), PTC_ORDER(*a, *b)))
 
 static size_t group_end(const struct ptc_store_box *v, size_t n, size_t i)
 {
@@ -91,7 +72,7 @@ static size_t group_end(const struct ptc_store_box *v, size_t n, size_t i)
 }
 
 /* Needs of one item, which may overlap (replicas on this node), as disjoint merged boxes. */
-static int normalise_item(struct work *w, const struct ptc_store_box *v, size_t n)
+static int normalise_item(struct work *w, const struct ptc_store_box *const *v, size_t n)
 {
 	struct ptc_boxes b = { 0 };
 	int rc = 0;
@@ -100,9 +81,9 @@ static int normalise_item(struct work *w, const struct ptc_store_box *v, size_t 
 		struct ptc_boxes fresh = { 0 };
 
 		if (b.n == 0)
-			rc = ptc_boxes_push(&fresh, &v[i].box);
+			rc = ptc_boxes_push(&fresh, &v[i]->box);
 		else
-			rc = ptc_boxes_missing(&v[i].box, b.v, b.n, &fresh);
+			rc = ptc_boxes_missing(&v[i]->box, b.v, b.n, &fresh);
 		for (size_t k = 0; k < fresh.n && !rc; k++)
 			rc = ptc_boxes_push(&b, &fresh.v[k]);
 		ptc_boxes_done(&fresh);
@@ -110,33 +91,36 @@ static int normalise_item(struct work *w, const struct ptc_store_box *v, size_t 
 	if (!rc)
 		ptc_boxes_join(b.v, &b.n);
 	if (!rc)
-		rc = push(&w->needs, v[0].item, b.v, b.n);
+		rc = push(&w->needs, v[0]->item, b.v, b.n);
 	ptc_boxes_done(&b);
 	return rc;
 }
 
 static int normalise(struct work *w, const struct ptc_store_box *needs, size_t n, struct ptc_error *err)
 {
-	struct ptc_store_box *v = ptc_malloc((n + 1) * sizeof *v);
+	const struct ptc_store_box **v = ptc_reallocarray(NULL, n + 1, sizeof *v);
 	size_t used = 0;
 	int rc = 0;
 
 	if (!v)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < n && !rc; i++) {
 		if (ptc_box_empty(&needs[i].box))
 			continue;
 		rc = ptc_store_box_check(needs[i].item, &needs[i].box, err);
-		v[used++] = needs[i];
+		v[used++] = &needs[i];
 	}
 	if (!rc && used > 1)
 		qsort(v, used, sizeof *v, by_item);
 	for (size_t i = 1; i < used && !rc; i++)
-		if (v[i].item == v[i - 1].item && v[i].box.ndim != v[i - 1].box.ndim)
-			rc = ptc_error_set(err, PTC_EINVAL, "item %u: boxes of different dimensions", v[i].item);
-	for (size_t i = 0; i < used && !rc; i = group_end(v, used, i))
-		if (normalise_item(w, v + i, group_end(v, used, i) - i))
-			rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		if (v[i]->item == v[i - 1]->item && v[i]->box.ndim != v[i - 1]->box.ndim)
+			rc = ptc_error_set(err, PTC_EINVAL, "item %u: boxes of different dimensions", v[i]->item);
+	for (size_t i = 0, end; i < used && !rc; i = end) {
+		for (end = i + 1; end < used && v[end]->item == v[i]->item;)
+			end++;
+		if (normalise_item(w, v + i, end - i))
+			rc = ptc_nomem(err);
+	}
 	ptc_free(v);
 	return rc;
 }
@@ -208,7 +192,7 @@ static int find_cuts(struct work *w)
 			if (src->pieces[i - 1].item != b->item || src->pieces[i - 1].live.ndim != b->box.ndim ||
 			    !ptc_box_intersect(&src->pieces[i - 1].live, &b->box, &c.box))
 				continue;
-			if (grow((void **)&w->cuts, &w->cuts_cap, w->ncuts + 1, sizeof c))
+			if (!PTC_ROOM(w->cuts, w->ncuts + 1, w->cuts_cap))
 				return PTC_ENOMEM;
 			w->cuts[w->ncuts++] = c;
 		}
@@ -330,7 +314,7 @@ static int merged_group(const struct work *w, size_t from, size_t to, struct ptc
 
 static int add(struct work *w, const struct ptc_piece *p, uint64_t pos, bool alias)
 {
-	if (grow((void **)&w->add, &w->add_cap, w->nadd + 1, sizeof *w->add))
+	if (!PTC_ROOM(w->add, w->nadd + 1, w->add_cap))
 		return PTC_ENOMEM;
 	w->add[w->nadd++] = (struct addition){ *p, pos, alias };
 	return 0;
@@ -546,6 +530,8 @@ int ptc_table_derive(struct ptc_table *t, struct ptc_table *src, const bool *fre
 		rc = ptc_store_table_append(t, w.add, w.nadd, w.chunks, w.nchunks, err);
 	if (!rc && !dry_run)
 		rc = copy(&w, err);
+	if (rc == PTC_ECORRUPT)
+		*ret_new_bytes = new_bytes(&w);
 	if (!rc) {
 		struct ptc_store_boxes m = { w.missing.v, w.missing.n, 0 };
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A table in memory: its pieces, found by item, and its place in the job's registry. Knows neither meta nor how tables are
- * filled. Failure modes: memory (PTC_ENOMEM), more pieces than a table may have (PTC_ELIMIT), a box that is none (PTC_EINVAL). */
+/* A table in memory: its pieces, found by item, and its place in the job's registry. Knows neither meta nor how tables
+ * are filled. Failure modes: memory (PTC_ENOMEM), more pieces than a table may have (PTC_ELIMIT), a box that is none
+ * (PTC_EINVAL). */
 #include "daemon/store/internal.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/search.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -83,23 +85,15 @@ void ptc_store_table_push(struct ptc_table *t, const struct ptc_piece *p, uint64
 
 static int room_pieces(struct ptc_table *t, size_t n)
 {
-	size_t cap = PTC_MAX(PTC_MAX(t->cap, 16), t->n + n > t->cap ? PTC_MAX(t->n + n, t->cap * 2) : 0), heads = 16;
-	struct ptc_piece *pieces;
-	struct loc *locs;
+	size_t cap = t->cap, locs_cap = t->cap, heads = 16;
 	uint32_t *h;
 
 	if (t->n + n <= t->cap)
 		return 0;
 	if (t->n + n > PTC_MAX_REGIONS)
 		return PTC_ELIMIT;
-	pieces = ptc_reallocarray(t->pieces, cap, sizeof *pieces);
-	if (!pieces)
+	if (!PTC_ROOM(t->pieces, t->n + n, cap) || !PTC_ROOM(t->locs, t->n + n, locs_cap))
 		return PTC_ENOMEM;
-	t->pieces = pieces;
-	locs = ptc_reallocarray(t->locs, cap, sizeof *locs);
-	if (!locs)
-		return PTC_ENOMEM;
-	t->locs = locs;
 	while (heads < cap)
 		heads *= 2;
 	h = ptc_reallocarray(t->heads, heads, sizeof *h);
@@ -114,28 +108,12 @@ static int room_pieces(struct ptc_table *t, size_t n)
 
 int ptc_store_table_room(struct ptc_table *t, size_t pieces, size_t chunks)
 {
-	size_t cap = PTC_MAX(t->nchunks + chunks, t->chunks_cap * 2);
-	struct chunk **v;
 	int rc = room_pieces(t, PTC_MAX(pieces, 1));
 
-	if (rc || t->nchunks + chunks <= t->chunks_cap)
-		return rc;
-	v = ptc_reallocarray(t->chunks, cap, sizeof(struct chunk *));
-	if (!v)
-		return PTC_ENOMEM;
-	t->chunks = v;
-	t->chunks_cap = cap;
-	return 0;
+	return rc ? rc : PTC_ROOM(t->chunks, t->nchunks + chunks, t->chunks_cap) ? 0 : PTC_ENOMEM;
 }
 
-static int by_item(const void *a, const void *b)
-{
-	const struct ptc_piece *x = a, *y = b;
-
-	if (x->item != y->item)
-		return x->item < y->item ? -1 : 1;
-	return x->extent < y->extent ? -1 : x->extent > y->extent;
-}
+PTC_BY2(by_item, struct ptc_piece, item, extent)
 
 void ptc_store_table_sort(struct ptc_table *t, struct loc *room)
 {

@@ -613,6 +613,61 @@ static void a_lost_job_harms_no_other(void **state)
 	free(x);
 }
 
+/* A job that has lost its chunks begins anew: with its owner, fence and notes, and no table; also after one more open.
+ */
+static void a_lost_job_begins_anew(void **state)
+{
+	const int64_t shape[] = { 100, 100 };
+	uint8_t *x = tensor(100, 100, 6);
+	struct ptc_table_key k = key_of(JOB_A, 1, 1), k2 = key_of(JOB_A, 2, 2);
+	struct ptc_store_box need = { 0, BOX2(0, 0, 100, 100) };
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_store_stats st;
+	struct ptc_table *t;
+	struct ptc_store *s;
+	struct place p;
+	char path[160];
+	void *note;
+	size_t len;
+
+	for (int round = 0; round < 3; round++) {
+		place_make(&p, fast_base());
+		s = store_open(&p, 64 * MIB);
+		ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+		ok(ptc_store_fence(s, JOB_A, 7, err));
+		ok(ptc_store_note_put(s, JOB_A, "kept", "note", 4, err));
+		make_table(s, &k, &need, 1, x, shape);
+		ok(ptc_store_job_anew(s, JOB_A, err)); /* nothing is lost: it stays as it is */
+		ok(ptc_store_job_anew(s, JOB_B, err));
+		expect_box(s, &k, 0, need.box, x, shape);
+		ptc_store_close(s);
+		snprintf(path, sizeof path, "%s/%s%s", p.chunks, JOB_A, round == 0 ? "" : "/data.mdb");
+		if (round < 2)
+			assert_int_equal(ptc_sys_remove_tree(path, NULL, NULL), 0);
+		else
+			assert_int_equal(truncate(path, 3 * 4096), 0);
+		s = store_open(&p, 64 * MIB);
+		assert_int_equal(ptc_table_open(s, &k, &t, &why), PTC_ELOST);
+		ok(ptc_store_job_anew(s, JOB_A, err));
+		assert_int_equal(ptc_table_open(s, &k, &t, &why), PTC_ENOTFOUND);
+		make_table(s, &k2, &need, 1, x, shape);
+		expect_box(s, &k2, 0, need.box, x, shape);
+		ptc_store_close(s);
+		s = store_open(&p, 64 * MIB);
+		assert_int_equal(ptc_table_open(s, &k, &t, &why), PTC_ENOTFOUND);
+		expect_box(s, &k2, 0, need.box, x, shape);
+		assert_int_equal(ptc_store_fence(s, JOB_A, 6, &why), PTC_EFENCED);
+		ok(ptc_store_note_get(s, JOB_A, "kept", &note, &len, err));
+		assert_true(len == 4 && memcmp(note, "note", 4) == 0);
+		ptc_free(note);
+		ptc_store_stats(s, &st);
+		assert_int_equal(st.lost_jobs, 0);
+		ptc_store_close(s);
+		place_remove(&p);
+	}
+	free(x);
+}
+
 /* A reference held across keep and job_delete keeps its bytes. */
 static void references_outlive_the_registry(void **state)
 {
@@ -710,7 +765,8 @@ static pid_t writer_begin(int fd, int *ret_end)
 	return pid;
 }
 
-/* Chunks that a process may still write to, for a ptcd that was killed, are given to nobody until that process has ended. */
+/* Chunks that a process may still write to, for a ptcd that was killed, are given to nobody until that process has
+ * ended. */
 static void a_writer_that_outlives_us_is_waited_for(void **state)
 {
 	struct ptc_table_key key = key_of(JOB_A, 1, 1), other = key_of(JOB_B, 1, 1);
@@ -1147,7 +1203,8 @@ static int small_table(struct ptc_store *s, uint64_t generation, struct ptc_erro
 		fill_extent(t, ext[i], bytes, sizeof bytes);
 		rc = ptc_table_filled(t, ext[i], err);
 	}
-	rc = rc ? rc : ptc_table_seal(t, err);
+	if (rc == 0)
+		rc = ptc_table_seal(t, err);
 	ptc_table_unref(t);
 	return rc;
 }
@@ -1230,6 +1287,7 @@ int main(void)
 		cmocka_unit_test(a_flipped_bit_is_named),
 		cmocka_unit_test(a_bit_flips_later),
 		cmocka_unit_test(a_lost_job_harms_no_other),
+		cmocka_unit_test(a_lost_job_begins_anew),
 		cmocka_unit_test(references_outlive_the_registry),
 		cmocka_unit_test(descriptors_are_close_on_exec),
 		cmocka_unit_test(a_writer_that_outlives_us_is_waited_for),

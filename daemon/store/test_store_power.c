@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Power cuts. A small session runs on files whose syncs are ours: this program defines msync, fsync, fdatasync and pwrite,
- * and LMDB and the store call them. At each sync, before and after, the power is cut: the files are written out as a disk
- * could then hold them, a child opens the store on that image and compares.
+/* Power cuts. A small session runs on files whose syncs are ours: this program defines msync, fsync, fdatasync and
+ * pwrite, and LMDB and the store call them. At each sync, before and after, the power is cut: the files are written out
+ * as a disk could then hold them, a child opens the store on that image and compares.
  *
- * The disk: what was synced is there. Of what was written since, through the map or not, each sector of 512 bytes is old
- * or new, by a seed that is printed; so is a file's length. A file that was never synced may be missing. Names are
+ * The disk: what was synced is there. Of what was written since, through the map or not, each sector of 512 bytes is
+ * old or new, by a seed that is printed; so is a file's length. A file that was never synced may be missing. Names are
  * otherwise as they were, which is what file systems with a journal do once a file in the directory was synced.
  * Everything happens on tmpfs, which is taken for a disk here. */
 #include "base/check.h"

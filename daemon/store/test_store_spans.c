@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Bytes read in the chunk file by somebody who only knows what ptc_table_spans has said: they are the table's, or a count of uses
- * has changed; a bit that was flipped is found by the checksum of its block. Random boxes out of random tables, which are dropped, replaced, reopened and deleted under the reader. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes read in the chunk file by somebody who only knows what ptc_table_spans has said: they are the table's, or a
+ * count of uses has changed; a bit that was flipped is found by the checksum of its block. Random boxes out of random
+ * tables, which are dropped, replaced, reopened and deleted under the reader. */
 #include "base/check.h"
 #include "base/number/digest.h"
 #include "base/test_seed.h"

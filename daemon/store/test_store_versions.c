@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stores of other versions: what the next one has written is read, every byte, and goes on to be written; the one after is refused
- * by name, and its files stay as they were, byte for byte. The records are rewritten here, with LMDB alone. */
+/* Stores of other versions: what the next one has written is read, every byte, and goes on to be written; the one after
+ * is refused by name, and its files stay as they were, byte for byte. The records are rewritten here, with LMDB alone.
+ */
 #include "daemon/store/test_store_place.h"
 
 #include <lmdb.h>

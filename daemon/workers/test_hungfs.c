@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file system that hangs: see test_rank.h. It speaks just enough of the kernel's FUSE protocol for one file to be opened and mapped, and
- * takes what is to be read of it without ever answering. So whoever reads waits in the kernel, where no signal ends the wait. */
+/* A file system that hangs: see test_rank.h. It speaks just enough of the kernel's FUSE protocol for one file to be
+ * opened and mapped, and takes what is to be read of it without ever answering. So whoever reads waits in the kernel,
+ * where no signal ends the wait. */
 #include "daemon/workers/test_rank.h"
 
 #include <errno.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each call of ptc.h used in a way it forbids: refused with a line that says why, and the client still works afterwards. */
+/* Each call of ptc.h used in a way it forbids: refused with a line that says why, and the client still works
+ * afterwards. */
 #include "daemon/workers/test_rank.h"
 #include "ptc/ptc.h"
 

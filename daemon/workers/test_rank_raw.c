@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank that speaks the local protocol by hand, and wrongly: each mistake on a connection of its own, and after each of them
- * ptcd must still take a good one. */
+/* A rank that speaks the local protocol by hand, and wrongly: each mistake on a connection of its own, and after each
+ * of them ptcd must still take a good one. */
 #include "daemon/workers/test_rank.h"
 #include "proto/local_messages.h"
 #include "proto/local_page.h"
@@ -177,7 +177,8 @@ static int page_of(uint32_t version)
 	return fd;
 }
 
-/* A HELLO that speaks from min to max and has a page of that version (0: none), with bytes of a later version behind it. */
+/* A HELLO that speaks from min to max and has a page of that version (0: none), with bytes of a later version behind
+ * it. */
 static void hello_of(struct ptc_local_conn *c, uint32_t min, uint32_t max, uint32_t page)
 {
 	struct ptc_local_out o = { .grow = realloc };
@@ -284,7 +285,8 @@ static void out_of_turn(uint16_t type, const char *what)
 	expect_refusal(&c, 0, what);
 }
 
-/* One that says it is of a generation or incarnation it was not given: it is told that this has ended, whatever it says. */
+/* One that says it is of a generation or incarnation it was not given: it is told that this has ended, whatever it
+ * says. */
 static void stale(uint64_t generation, uint64_t incarnation)
 {
 	struct ptc_local_conn c = dial();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank that turns into a program of root's: when it is asked to, a child keeps its connection to ptcd, and it executes a setuid
- * program, which has other memory at the addresses that the rank has declared. That program is this one again. */
+/* A rank that turns into a program of root's: when it is asked to, a child keeps its connection to ptcd, and it
+ * executes a setuid program, which has other memory at the addresses that the rank has declared. That program is this
+ * one again. */
 #include "daemon/workers/test_rank.h"
 #include "ptc/ptc.h"
 

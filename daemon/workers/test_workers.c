@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Both ends: ranks are real processes, started by the real helper, that use libptc.so; this program is also their program
+/* Both ends: ranks are real processes, started by the real helper, that use libptc.so; this program is also their
+ * program
  * (--rank). A ptcd that dies is played by freeing the module and making it anew.
  *
- * What a rank trains: "w" F64 [64], split over ranks along dim 0; "m" F32 [4][16], split by columns, in a buffer with other
- * bytes between; "s" F64 scalar, on every rank. Element i of each is begin(i) + step. */
+ * What a rank trains: "w" F64 [64], split over ranks along dim 0; "m" F32 [4][16], split by columns, in a buffer with
+ * other bytes between; "s" F64 scalar, on every rank. Element i of each is begin(i) + step. */
 #include "daemon/workers/test_rank.h"
 #include "daemon/workers/group/rank_groups.h"
 #include "daemon/workers/group/rank_slots.h"
@@ -176,7 +177,8 @@ static void nap_us(long us)
 	nanosleep(&(struct timespec){ .tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000 }, NULL);
 }
 
-/* Closes what it has not opened, and takes the numbers for files of its own. Exits with 42 when it is told so, and these are whole. */
+/* Closes what it has not opened, and takes the numbers for files of its own. Exits with 42 when it is told so, and
+ * these are whole. */
 static void rank_closes(struct rank *r, uint64_t step)
 {
 	int fds[40], rc = 0;
@@ -259,7 +261,8 @@ static void rank_flickers(struct rank *r)
 	rank_check(r->page != MAP_FAILED && pthread_create(&thread, NULL, flicker, r->page) == 0, NULL, "mmap");
 }
 
-/* A page of a file on a file system that hangs; of rank 0 only, as far as its ranks can tell before they are told: of the first. */
+/* A page of a file on a file system that hangs; of rank 0 only, as far as its ranks can tell before they are told: of
+ * the first. */
 static void rank_maps(struct rank *r)
 {
 	char path[256];
@@ -578,8 +581,8 @@ static int slot_io(const struct ptc_slot_view *v, const struct iovec *remote, si
 		in[i] = (struct iovec){ at, local[i].iov_len };
 		memcpy(at, local[i].iov_base, local[i].iov_len);
 	}
-	rc = writing ? ptc_slot_write(v, &r.copying, remote, nremote, in, nlocal, err)
-		     : ptc_slot_read(v, &r.copying, remote, nremote, in, nlocal, true, err);
+	rc = ptc_slot_copy(v, writing ? PTC_COPY_WRITE : PTC_COPY_READ, &r.copying, remote, nremote, in, nlocal,
+			   !writing, err);
 	for (size_t i = 0; i < nlocal; i++)
 		memcpy(local[i].iov_base, in[i].iov_base, local[i].iov_len);
 	room_close(&r, v);
@@ -843,8 +846,8 @@ static void life(enum ptc_worker_mode mode, bool fast)
 	assert_int_equal(t.nevents, 0);
 }
 
-/* To fewer ranks and to more again, over and over: that a process which is not needed any more takes its time to exit is nobody's
- * failure. Groups come and go meanwhile, and get each other's memory. */
+/* To fewer ranks and to more again, over and over: that a process which is not needed any more takes its time to exit
+ * is nobody's failure. Groups come and go meanwhile, and get each other's memory. */
 static void test_life_slow_exit(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -995,7 +998,8 @@ static void test_restarted_while_running(void **state)
 	assert_int_equal(t.nevents, 0);
 }
 
-/* The file of a group as a ptcd would have written it that is `on` versions further on: with more behind what we know. */
+/* The file of a group as a ptcd would have written it that is `on` versions further on: with more behind what we know.
+ */
 static void rewrite_group(const struct ptc_group_desc *desc, uint32_t on)
 {
 	char path[256];
@@ -1025,8 +1029,8 @@ static void rewrite_group(const struct ptc_group_desc *desc, uint32_t on)
 	free(more);
 }
 
-/* An upgrade, and back from it, under ranks: what the next version has written is read; the one after is refused by name, and
- * the ranks live on until a ptcd comes that reads it. */
+/* An upgrade, and back from it, under ranks: what the next version has written is read; the one after is refused by
+ * name, and the ranks live on until a ptcd comes that reads it. */
 static void test_restarted_by_another_version(void **state)
 {
 	struct ptc_workers_env env = { .node = "n0", .dir = t.dir, .cgroup = "", .event = on_event };
@@ -1149,7 +1153,8 @@ static void rendezvous(const struct group *g, const char *name, const char *valu
 	assert_memory_equal(buf, value, len);
 }
 
-/* Keys that ranks of other nodes have put here are not put again; what a crash has cut off does not hide what comes after. */
+/* Keys that ranks of other nodes have put here are not put again; what a crash has cut off does not hide what comes
+ * after. */
 static void test_restarted_during_rendezvous(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_RESTART, "", NULL);
@@ -1221,6 +1226,13 @@ static void test_rank_fails(void **state)
 	rc = ptc_workers_arm(t.w, &g->desc.key, 1000, &passed, &step, &err);
 	assert_int_equal(rc, PTC_ESTATE);
 	assert_non_null(strstr(err.text, "rank 1"));
+	/* told again after a switch that came to nothing */
+	assert_int_not_equal(event.step, 0);
+	step = event.step;
+	forget_event();
+	ptc_workers_report_again(t.w, &g->desc.key);
+	assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
+	assert_int_equal(event.step, step);
 	/* told again by the next ptcd */
 	forget_event();
 	again();
@@ -1365,7 +1377,8 @@ static void test_hang(void **state)
 	end(g);
 }
 
-/* A step that does not move is told, once, without a switch that waits for it; ranks that do not train yet have none. */
+/* A step that does not move is told, once, without a switch that waits for it; ranks that do not train yet have none.
+ */
 static void test_stall(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_REBUILD, "hang", NULL);
@@ -1408,7 +1421,8 @@ static void test_deaf(void **state)
 	end(g);
 }
 
-/* What is published of a rank that stands is whether its state is whole there: before an update it is, in one it is not. */
+/* What is published of a rank that stands is whether its state is whole there: before an update it is, in one it is
+ * not. */
 static void test_whole(void **state)
 {
 	static const char *const hows[] = { "hang", "hang-in-update" }, *const says[] = { "true", "false" };
@@ -1440,6 +1454,7 @@ static void test_status(void **state)
 	uint64_t step;
 	bool passed;
 	char *json = NULL;
+	struct ptc_workers_sum sum;
 	struct ptc_worker_log log;
 
 	(void)state;
@@ -1453,6 +1468,9 @@ static void test_status(void **state)
 	}
 	assert_non_null(strstr(json, "\"state\": \"running\""));
 	ptc_free(json);
+	sum = ptc_workers_sum(t.w, UUID);
+	assert_true(sum.ranks == 2 && sum.stepped && sum.step <= 5);
+	assert_int_equal(ptc_workers_sum(t.w, "no such job").ranks, 0);
 	ok(ptc_workers_log(t.w, UUID, 1, 1, &log, &err), &err);
 	assert_int_equal(access(log.path, R_OK), 0);
 	assert_false(log.over);
@@ -1714,8 +1732,8 @@ static char victims_first_byte(pid_t pid)
 	return c;
 }
 
-/* A rank whose process has become another user's program, while a child of its keeps the connection: nothing of that program's
- * memory is read into the job, and nothing of the job written into it. */
+/* A rank whose process has become another user's program, while a child of its keeps the connection: nothing of that
+ * program's memory is read into the job, and nothing of the job written into it. */
 static void turned(bool writing)
 {
 	static char bytes[TEST_TURN_BYTES];
@@ -1835,7 +1853,7 @@ static void test_memory_flickers(void **state)
 	room_open(&r, &v[0], 8);
 	here = (struct iovec){ r.map, 8 };
 	for (int i = 0; i < 100000 && (i < 1000 || !done || !refused); i++) {
-		int rc = ptc_slot_read(&v[0], &r.copying, &there, 1, &here, 1, false, &err);
+		int rc = ptc_slot_copy(&v[0], PTC_COPY_READ, &r.copying, &there, 1, &here, 1, false, &err);
 
 		assert_true(rc == 0 || rc == PTC_ESTATE);
 		done += rc == 0;
@@ -1918,7 +1936,8 @@ struct hang {
 	struct iovec there, here;
 };
 
-/* Two ranks that have stopped; the first one's "p" lies where nothing answers. false: no such file system can be mounted. */
+/* Two ranks that have stopped; the first one's "p" lies where nothing answers. false: no such file system can be
+ * mounted. */
 static bool hang_begin(struct hang *h)
 {
 	static char env[96];
@@ -1960,8 +1979,8 @@ static bool says_hangs(void)
 	return yes;
 }
 
-/* Memory on a file system that hangs: found out in time and said by name, not tried again, others' is copied, the ranks end; what it
- * may still be copied to is kept until the kernel lets go. */
+/* Memory on a file system that hangs: found out in time and said by name, not tried again, others' is copied, the ranks
+ * end; what it may still be copied to is kept until the kernel lets go. */
 static void test_memory_hangs(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -1972,16 +1991,18 @@ static void test_memory_hangs(void **state)
 	(void)state;
 	if (!hang_begin(&h))
 		skip();
-	assert_int_equal(ptc_slot_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ESTATE);
+	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1, false, &err),
+			 PTC_ESTATE);
 	assert_non_null(strstr(err.text, "tensor \"p\" of rank 0 (pid "));
 	assert_non_null(strstr(err.text, "has not answered for 0.3 s"));
-	assert_int_equal(ptc_slot_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ESTATE);
+	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1, false, &err),
+			 PTC_ESTATE);
 	assert_non_null(strstr(err.text, "still hangs"));
 	assert_true(says_hangs());
 	assert_true(has_event(PTC_WORKER_EVENT_HANGS, &event));
 	assert_non_null(strstr(event.text, "rank 0 (pid "));
 	there = page_of(&h.v[1]);
-	ok(ptc_slot_read(&h.v[1], &h.room.copying, &there, 1, &h.here, 1, false, &err), &err);
+	ok(ptc_slot_copy(&h.v[1], PTC_COPY_READ, &h.room.copying, &there, 1, &h.here, 1, false, &err), &err);
 	hang_end(&h);
 	end(h.g);
 	assert_false(atomic_load(&let_go));
@@ -2002,9 +2023,11 @@ static void test_memory_hangs_and_ptcd_ends(void **state)
 	if (!hang_begin(&h))
 		skip();
 	h.room.copying.wait = &wait;
-	assert_int_equal(ptc_slot_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ECANCELED);
+	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1, false, &err),
+			 PTC_ECANCELED);
 	h.room.copying.wait = NULL;
-	assert_int_equal(ptc_slot_read(&h.v[0], &h.room.copying, &h.there, 1, &h.here, 1, false, &err), PTC_ESTATE);
+	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1, false, &err),
+			 PTC_ESTATE);
 	hang_end(&h);
 	assert_false(atomic_load(&let_go));
 	t.w = ptc_workers_free(t.w);

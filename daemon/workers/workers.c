@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Life of the module and its loop: sockets, connections, ended processes, times. Happy path: poll, act under the lock, signal
- * `changed`. Failure modes: an accept or a poll that fails is tried again at the next round; memory that runs out closes the
- * connection it was for, which its rank makes anew. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Life of the module and its loop: sockets, connections, ended processes, times. Happy path: poll, act under the lock,
+ * signal `changed`. Failure modes: an accept or a poll that fails is tried again at the next round; memory that runs
+ * out closes the connection it was for, which its rank makes anew. */
 #include "daemon/workers/group/worker_jobs.h"
 #include "daemon/workers/session/rank_conn.h"
 #include "daemon/workers/session/session.h"
@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -84,8 +85,8 @@ static void conn_event_locked(struct ptc_workers *w, struct conn *c, short event
 		ptc_conn_read_locked(w, c);
 }
 
-/* Objects are only freed by this thread while it holds the lock, or by API calls (workers, jobs): what poll returned is compared
- * with what is there now. */
+/* Objects are only freed by this thread while it holds the lock, or by API calls (workers, jobs): what poll returned is
+ * compared with what is there now. */
 static bool still_there(const struct ptc_workers *w, char kind, const void *what, int fd)
 {
 	if (kind == 'c') {
@@ -205,7 +206,6 @@ static void *loop(void *workers)
 
 static int init(struct ptc_workers *w, const struct ptc_workers_env *env, struct ptc_error *err)
 {
-	pthread_condattr_t attr;
 	int rc;
 
 	w->env = *env;
@@ -213,16 +213,14 @@ static int init(struct ptc_workers *w, const struct ptc_workers_env *env, struct
 	snprintf(w->node, sizeof w->node, "%s", env->node);
 	ptc_copiers_init(&w->copiers, env->copy_ms);
 	pthread_mutex_init(&w->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&w->changed, &attr);
-	pthread_condattr_destroy(&attr);
+	ptc_cond_init(&w->changed);
+	ptc_thread_count_init(&w->tasks);
 	w->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	w->dir = ptc_strdup(env->dir);
 	if (w->wake < 0)
 		return ptc_error_errno(err, errno, "eventfd");
 	if (!w->dir)
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	if (env->cgroup)
 		snprintf(w->cgroup, sizeof w->cgroup, "%s", env->cgroup);
 	else
@@ -237,7 +235,7 @@ int ptc_workers_new(const struct ptc_workers_env *env, struct ptc_workers **ret_
 	int rc;
 
 	if (!w)
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	rc = init(w, env, err);
 	if (!rc) {
 		pthread_mutex_lock(&w->lock);
@@ -247,10 +245,12 @@ int ptc_workers_new(const struct ptc_workers_env *env, struct ptc_workers **ret_
 		pthread_mutex_unlock(&w->lock);
 	}
 	if (!rc) {
-		w->loop_runs = pthread_create(&w->loop, NULL, loop, w) == 0;
-		w->reporter_runs = w->loop_runs && pthread_create(&w->reporter, NULL, ptc_workers_reporter, w) == 0;
-		if (!w->reporter_runs)
-			rc = ptc_error_set(err, PTC_EIO, "cannot start threads for workers");
+		rc = ptc_thread_start(&w->loop, "ptc-ranks", loop, w, err);
+		w->loop_runs = rc == 0;
+	}
+	if (!rc) {
+		rc = ptc_thread_start(&w->reporter, "ptc-rank-events", ptc_workers_reporter, w, err);
+		w->reporter_runs = rc == 0;
 	}
 	if (rc) {
 		ptc_workers_free(w);
@@ -267,9 +267,8 @@ struct ptc_workers *ptc_workers_free(struct ptc_workers *w)
 	pthread_mutex_lock(&w->lock);
 	w->quit = true;
 	ptc_workers_changed_locked(w);
-	while (w->ntasks)
-		pthread_cond_wait(&w->changed, &w->lock);
 	pthread_mutex_unlock(&w->lock);
+	ptc_thread_count_done(&w->tasks);
 	if (w->loop_runs)
 		pthread_join(w->loop, NULL);
 	if (w->reporter_runs)
@@ -294,8 +293,7 @@ struct ptc_workers *ptc_workers_free(struct ptc_workers *w)
 	}
 	ptc_copiers_done(&w->copiers);
 	ptc_device_copier_free(w->gpu);
-	if (w->wake >= 0)
-		close(w->wake);
+	ptc_close(&w->wake);
 	pthread_cond_destroy(&w->changed);
 	pthread_mutex_destroy(&w->lock);
 	ptc_free(w->dir);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # A public header as roff: comments in column 0 are text, their indented lines and all declarations are code, a comment with dashes
-# is a section. So a page says what the header says. -v name=, about=, version=, api= (what marks functions), names= (of functions).
+# is a section, a line after "- " an item of a list. So a page says what the header says. -v name=, about=, version=, api= (what marks functions), names= (of functions).
 function plain(s) {
 	gsub(/\\/, "\\e", s)
 	gsub(/-/, "\\-", s)
@@ -27,8 +27,11 @@ function comment_line(s) {
 		print ".PP"
 	} else {
 		as_code(0)
-		if (s ~ /^[A-Z][a-z]+: /)
+		if (s ~ /^- /)
+			print ".IP \\(bu 2"
+		else if (s ~ /^[A-Z][a-z]+: /)
 			print ".PP"
+		sub(/^(- |  )/, "", s)
 		put(s)
 	}
 }

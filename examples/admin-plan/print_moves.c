@@ -1,10 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prints what a switch of a job would move, with libptcadmin and without a daemon.
  *
  *   print-moves JOB.YAML FROM TO NODES DEVICES-PER-NODE
  *
- * One line for each rank of the new configuration, one for each move, one with the sums. A device is NODE/DEVICE; a box has
- * FIRST:END for each dim, in elements. */
+ * One line for each rank of the new configuration, one for each move, one with the sums. A device is NODE/DEVICE; a box
+ * has FIRST:END for each dim, in elements. */
 #include <inttypes.h>
 #include <ptc/admin.h>
 #include <ptc/admin_plan.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums over a few ranks, by TCP. The members of a group connect to its first one, which adds up in the order of members, so the
- * same group always gives the same bits. Happy path: group_join, group_sum.., group_leave. Failure modes: a member that is gone:
- * -1, and `errno`; the program exits then, and ptcd starts the ranks anew. Threads: one. */
+/* Sums over a few ranks, by TCP. The members of a group connect to its first one, which adds up in the order of
+ * members, so the same group always gives the same bits. Happy path: group_join, group_sum.., group_leave. Failure
+ * modes: a member that is gone: -1, and `errno`; the program exits then, and ptcd starts the ranks anew. Threads: one.
+ */
 #ifndef C_TRAINER_NET_H
 #define C_TRAINER_NET_H
 

@@ -1,12 +1,12 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Ridge regression with Adam, data and tensor parallel, as a job of ptcd: what a plain C program does with libptc. README.md
- * explains it. One program, two ways to run it:
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ridge regression with Adam, data and tensor parallel, as a job of ptcd: what a plain C program does with libptc.
+ * README.md explains it. One program, two ways to run it:
  *
  *   started by ptcd       (ptcctl run): as many ranks as the configuration says, which may change while it trains
  *   c-trainer --alone     one process without ptcd: the reference that every other way of running must equal
  *
- * The model predicts y = x . w + b. Tensor parallel ranks hold parts of w and of its two Adam moments; b is on every rank.
- * Data parallel ranks compute different samples of each global batch. Everything is fp64. */
+ * The model predicts y = x . w + b. Tensor parallel ranks hold parts of w and of its two Adam moments; b is on every
+ * rank. Data parallel ranks compute different samples of each global batch. Everything is fp64. */
 #define _POSIX_C_SOURCE 200809L
 #include "net.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The document of a dataset. Happy path: members in a fixed order, digests as 16 hex digits. Failure modes: see the
  * header; a document is refused whole. */
 #include "formats/dataset/dataset_doc.h"
@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/number/digest.h"
 #include "formats/json.h"
+#include "formats/members.h"
 #include "formats/names.h"
 
 #include <errno.h>
@@ -14,44 +15,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *hex(uint64_t v)
-{
-	char text[17];
+#define AS(key, doc, member, ...) PTC_ROW(struct ptc_##doc, key, member, __VA_ARGS__)
+#define IS(doc, member, ...)      AS(#member, doc, member, __VA_ARGS__)
 
-	snprintf(text, sizeof text, "%016" PRIx64, v);
-	return json_string(text);
-}
-
-static json_t *print_to_json(const struct ptc_source_print *p)
-{
-	json_t *files = json_array(), *root;
-
-	for (uint32_t i = 0; i < p->nfiles; i++) {
-		const struct ptc_source_file_print *f = &p->files[i];
-
-		json_array_append_new(files, json_pack("{s:s, s:I, s:I, s:o}", "suffix", f->suffix, "bytes",
-						       (json_int_t)f->bytes, "mtime_ns", (json_int_t)f->mtime_ns,
-						       "ends", hex(f->ends)));
-	}
-	root = json_pack("{s:o}", "files", files);
-	if (p->whole)
-		json_object_set_new(root, "index", hex(p->index));
-	return root;
-}
+static const struct ptc_member file_rows[] = {
+	IS(source_file_print, suffix, TEXT),
+	IS(source_file_print, bytes, U64),
+	IS(source_file_print, mtime_ns, I64),
+	IS(source_file_print, ends, HEX),
+};
+static const struct ptc_members file_members = PTC_MEMBERS(file_rows, struct ptc_source_file_print);
+static const struct ptc_member print_rows[] = {
+	IS(source_print, files, ARRAY, .min = 1, PTC_COUNT(struct ptc_source_print, nfiles), .of = &file_members),
+	IS(source_print, index, HEX, PTC_IF(struct ptc_source_print, whole)),
+};
+static const struct ptc_members print_members = PTC_MEMBERS(print_rows, struct ptc_source_print);
+static const struct ptc_member doc_rows[] = {
+	IS(dataset_doc, name, TEXT),
+	IS(dataset_doc, uid, U32),
+	AS("kind", dataset_doc, info.kind, WORD, .words = ptc_source_kinds, .max = PTC_SOURCE_KINDS - 1),
+	IS(dataset_doc, path, TEXT),
+	AS("dtype", dataset_doc, info.dtype, WORD, .words = ptc_source_dtypes, .max = PTC_SOURCE_DTYPES - 1),
+	AS("record", dataset_doc, info.record, U64),
+	AS("samples", dataset_doc, info.samples, U64),
+	AS("documents", dataset_doc, info.documents, U64),
+	AS("bytes", dataset_doc, info.bytes, U64),
+	IS(dataset_doc, longest_bytes, U64),
+	IS(dataset_doc, created_ms, I64),
+	AS("fingerprint", dataset_doc, print, MAP, .of = &print_members),
+	IS(dataset_doc, node, TEXT, PTC_IF_TEXT(struct ptc_dataset_doc, node)),
+};
+static const struct ptc_members doc_members = PTC_MEMBERS(doc_rows, struct ptc_dataset_doc);
 
 static json_t *to_json(const struct ptc_dataset_doc *d, uint32_t version)
 {
-	json_t *root = json_pack("{s:i, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "version",
-				 (int)version, "name", d->name, "uid", (json_int_t)d->uid, "kind",
-				 ptc_source_kind_name(d->info.kind), "path", d->path, "dtype",
-				 ptc_source_dtype_name(d->info.dtype), "record", (json_int_t)d->info.record, "samples",
-				 (json_int_t)d->info.samples, "documents", (json_int_t)d->info.documents, "bytes",
-				 (json_int_t)d->info.bytes, "longest_bytes", (json_int_t)d->longest_bytes, "created_ms",
-				 (json_int_t)d->created_ms, "fingerprint", print_to_json(&d->print));
+	json_t *root = json_pack("{s:i}", "version", (int)version);
 
-	if (root && d->node[0])
-		json_object_set_new(root, "node", json_string(d->node));
-	return root;
+	if (ptc_members_put(root, &doc_members, d) == 0)
+		return root;
+	json_decref(root);
+	return NULL;
 }
 
 json_t *ptc_dataset_doc_to_json(const struct ptc_dataset_doc *d)
@@ -72,40 +75,6 @@ char *ptc_dataset_doc_encode(const struct ptc_dataset_doc *d)
 	return text;
 }
 
-static bool take_hex(const json_t *node, uint64_t *ret)
-{
-	const char *text = json_string_value(node);
-	char *end;
-
-	if (!text || strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
-		return false;
-	*ret = strtoull(text, &end, 16);
-	return true;
-}
-
-static bool take_print(json_t *node, struct ptc_source_print *p)
-{
-	json_t *files = json_object_get(node, "files"), *index = json_object_get(node, "index");
-
-	if (!json_is_array(files) || json_array_size(files) < 1 || json_array_size(files) > 2)
-		return false;
-	p->nfiles = (uint32_t)json_array_size(files);
-	for (uint32_t i = 0; i < p->nfiles; i++) {
-		json_t *file = json_array_get(files, i), *ends = json_object_get(file, "ends");
-		json_int_t bytes = -1, mtime = 0;
-		const char *suffix = NULL;
-
-		if (json_unpack(file, "{s:s, s:I, s:I}", "suffix", &suffix, "bytes", &bytes, "mtime_ns", &mtime) ||
-		    strlen(suffix) >= sizeof p->files[i].suffix || bytes < 0 || !take_hex(ends, &p->files[i].ends))
-			return false;
-		memcpy(p->files[i].suffix, suffix, strlen(suffix) + 1);
-		p->files[i].bytes = (uint64_t)bytes;
-		p->files[i].mtime_ns = mtime;
-	}
-	p->whole = index != NULL;
-	return !index || take_hex(index, &p->index);
-}
-
 /* What opening the source would have refused. */
 static bool sound(const struct ptc_dataset_doc *d)
 {
@@ -117,53 +86,27 @@ static bool sound(const struct ptc_dataset_doc *d)
 	       d->print.nfiles == (i->kind == PTC_SOURCE_INDEXED ? 2 : 1);
 }
 
-static bool take_info(json_t *root, struct ptc_dataset_doc *d)
-{
-	const char *name = NULL, *kind = NULL, *path = NULL, *dtype = NULL, *node = NULL;
-	json_int_t uid = -1, record = -1, samples = -1, documents = -1, bytes = -1, longest = -1, created = 0;
-
-	if (json_unpack(root, "{s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s?s}", "name", &name, "uid",
-			&uid, "kind", &kind, "path", &path, "dtype", &dtype, "record", &record, "samples", &samples,
-			"documents", &documents, "bytes", &bytes, "longest_bytes", &longest, "created_ms", &created,
-			"node", &node) ||
-	    longest < 0 || uid < 0 || uid > UINT32_MAX || record < 0 || samples < 0 || documents < 0 || bytes < 0 ||
-	    strlen(path) > PTC_SOURCE_PATH_MAX || !ptc_source_kind_parse(kind, &d->info.kind) ||
-	    (dtype[0] && !ptc_source_dtype_parse(dtype, &d->info.dtype)) || strlen(name) > PTC_NAME_MAX)
-		return false;
-	if (node && (strlen(node) > PTC_NAME_MAX || !node[0]))
-		return false;
-	memcpy(d->node, node ? node : "", node ? strlen(node) + 1 : 1);
-	memcpy(d->name, name, strlen(name) + 1);
-	memcpy(d->path, path, strlen(path) + 1);
-	d->uid = (uid_t)uid;
-	d->created_ms = created;
-	d->info.record = (uint64_t)record;
-	d->info.samples = (uint64_t)samples;
-	d->info.documents = (uint64_t)documents;
-	d->info.bytes = (uint64_t)bytes;
-	d->longest_bytes = (uint64_t)longest;
-	d->spec = (struct ptc_source_spec){ .kind = d->info.kind, .dtype = d->info.dtype };
-	if (d->info.kind != PTC_SOURCE_INDEXED)
-		d->spec.record = d->info.record;
-	return true;
-}
-
 int ptc_dataset_doc_from_json(const json_t *root, struct ptc_dataset_doc *ret_doc, struct ptc_error *err)
 {
-	json_t *tree = (json_t *)(uintptr_t)root; /* json_unpack and json_object_get only read */
+	static const char what[] = "dataset document";
 	struct ptc_dataset_doc d = { 0 };
-	int rc = ptc_json_version("dataset document", root, PTC_DATASET_DOC_OLDEST, PTC_DATASET_DOC_VERSION, err);
+	const json_t *node = json_object_get(root, "node");
+	int rc = ptc_json_version(what, root, PTC_DATASET_DOC_OLDEST, PTC_DATASET_DOC_VERSION, err);
 
+	if (rc == 0)
+		rc = ptc_members_from_json(what, &doc_members, root, &d, err);
 	if (rc)
 		return rc;
-	if (!take_info(tree, &d) || !take_print(json_object_get(tree, "fingerprint"), &d.print) || !sound(&d))
-		return ptc_error_set(err, PTC_EINVAL,
-				     "dataset document: a member is missing, malformed or contradicts another");
+	d.print.whole = json_object_get(json_object_get(root, "fingerprint"), "index");
+	d.spec = (struct ptc_source_spec){ .kind = d.info.kind, .dtype = d.info.dtype };
+	if (d.info.kind != PTC_SOURCE_INDEXED)
+		d.spec.record = d.info.record;
+	if (!sound(&d) || (node && !d.node[0]))
+		return ptc_error_set(err, PTC_EINVAL, "%s: its members contradict each other", what);
 	rc = ptc_name_check_job(d.name, err);
-	if (rc)
-		return rc;
-	*ret_doc = d;
-	return 0;
+	if (!rc)
+		*ret_doc = d;
+	return rc;
 }
 
 int ptc_dataset_doc_decode(const char *json, size_t len, struct ptc_dataset_doc *ret_doc, struct ptc_error *err)

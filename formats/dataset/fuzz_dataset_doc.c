@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Fuzz entry point: a byte that chooses, then the document of a registered dataset, as etcd has it and users send it; what a snapshot's
- * manifest says was consumed; or a cursor's tag, as a rank gives it. What is accepted is written and read again, and is the same then. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fuzz entry point: a byte that chooses, then the document of a registered dataset, as etcd has it and users send it;
+ * what a snapshot's manifest says was consumed; or a cursor's tag, as a rank gives it. What is accepted is written and
+ * read again, and is the same then. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "formats/dataset/dataset_doc.h"
@@ -32,7 +33,7 @@ static void dataset(const char *text, size_t len)
 
 static char *ledger_text(const struct ptc_ledger *l)
 {
-	json_t *root = ptc_ledger_to_json(l);
+	json_t *root = ptc_members_to_json(&ptc_ledger_members, l);
 	char *text = root ? ptc_json_text(root) : NULL;
 
 	json_decref(root);

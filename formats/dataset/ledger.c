@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ledger of consumed samples. Happy path: notes extend the newest entry of their cursor, or begin another. Failure
  * modes: see the header; a note that fails leaves the ledger as it was. */
 #include "formats/dataset/ledger.h"
@@ -28,22 +28,21 @@ void ptc_ledger_done(struct ptc_ledger *l)
 
 static int append(struct ptc_ledger *l, const struct ptc_ledger_entry *e)
 {
-	struct ptc_ledger_entry copy = *e, *v = ptc_reallocarray(l->v, l->n + 1, sizeof *v);
+	struct ptc_ledger_entry copy = *e;
 
-	if (!v)
+	if (!PTC_MORE(l->v, l->n))
 		return PTC_ENOMEM;
-	l->v = v;
 	copy.cursor = ptc_strdup(e->cursor);
 	copy.tag = ptc_strdup(e->tag);
 	if (!copy.cursor || !copy.tag) {
 		entry_done(&copy);
 		return PTC_ENOMEM;
 	}
-	v[l->n++] = copy;
+	l->v[l->n++] = copy;
 	if (l->n <= PTC_LEDGER_MAX)
 		return 0;
-	entry_done(&v[0]);
-	memmove(v, v + 1, --l->n * sizeof *v);
+	entry_done(&l->v[0]);
+	memmove(l->v, l->v + 1, --l->n * sizeof *l->v);
 	l->forgotten++;
 	return 0;
 }
@@ -100,70 +99,41 @@ int ptc_ledger_note(struct ptc_ledger *l, const struct ptc_ledger_entry *now)
 	return append(l, &e);
 }
 
-json_t *ptc_ledger_to_json(const struct ptc_ledger *l)
-{
-	json_t *list = json_array();
-
-	for (size_t i = 0; i < l->n; i++) {
-		const struct ptc_ledger_entry *e = &l->v[i];
-		json_t *row = json_pack("{s:s, s:I, s:[I,I], s:[I,I], s:I, s:I, s:I, s:s}", "cursor", e->cursor,
-					"generation", (json_int_t)e->generation, "steps", (json_int_t)e->first_step,
-					(json_int_t)e->end_step, "positions", (json_int_t)e->first, (json_int_t)e->end,
-					"dp", (json_int_t)e->dp, "micro_batch", (json_int_t)e->micro, "global_batch",
-					(json_int_t)e->batch, "tag", e->tag);
-
-		if (json_array_append_new(list, row)) {
-			json_decref(list);
-			return NULL;
-		}
+#define AS(key, member, ...) PTC_ROW(struct ptc_ledger_entry, key, member, __VA_ARGS__)
+/* Two numbers that stand behind each other. */
+#define PAIR(key, first, kind)                                                                                         \
+	{                                                                                                              \
+		key, PTC_IS_##kind, .offset = offsetof(struct ptc_ledger_entry, first), .size = 2 * sizeof(uint64_t)   \
 	}
-	return json_pack("{s:I, s:o}", "forgotten", (json_int_t)l->forgotten, "entries", list);
-}
 
-/* Numbers are 64 bits without a sign; JSON as we write it has them with one. */
-static bool entry_from_json(json_t *row, struct ptc_ledger_entry *e)
-{
-	json_int_t generation = 0, steps[2] = { 0 }, at[2] = { 0 }, dp = 0, micro = 0, batch = 0;
-
-	if (json_unpack(row, "{s:s, s:I, s:[I,I], s:[I,I], s:I, s:I, s:I, s:s}", "cursor", &e->cursor, "generation",
-			&generation, "steps", &steps[0], &steps[1], "positions", &at[0], &at[1], "dp", &dp,
-			"micro_batch", &micro, "global_batch", &batch, "tag", &e->tag) ||
-	    generation < 1 || dp < 0 || dp > UINT32_MAX || micro < 0 || micro > UINT32_MAX || batch < 0 ||
-	    steps[0] < 0 || steps[1] < 0 || strlen(e->cursor) > TEXT_MAX || strlen(e->tag) > TEXT_MAX)
-		return false;
-	e->generation = (uint64_t)generation;
-	e->first_step = (uint64_t)steps[0];
-	e->end_step = (uint64_t)steps[1];
-	e->first = (uint64_t)at[0];
-	e->end = (uint64_t)at[1];
-	e->dp = (uint32_t)dp;
-	e->micro = (uint32_t)micro;
-	e->batch = (uint64_t)batch;
-	return true;
-}
+static const struct ptc_member entry_rows[] = {
+	AS("cursor", cursor, STRING, .max = TEXT_MAX),
+	AS("generation", generation, U64, .min = 1),
+	PAIR("steps", first_step, U64),
+	PAIR("positions", first, I64), /* all 64 bits of them, which JSON has with a sign */
+	AS("dp", dp, U32),
+	AS("micro_batch", micro, U32),
+	AS("global_batch", batch, U64),
+	AS("tag", tag, STRING, .max = TEXT_MAX),
+};
+static const struct ptc_members entry_members = PTC_MEMBERS(entry_rows, struct ptc_ledger_entry);
+static const struct ptc_member ledger_rows[] = {
+	{ "forgotten", PTC_IS_U64, PTC_AT(struct ptc_ledger, forgotten) },
+	{ "entries", PTC_IS_LIST, PTC_AT(struct ptc_ledger, v), PTC_COUNT(struct ptc_ledger, n), .max = PTC_LEDGER_MAX,
+	  .of = &entry_members },
+};
+const struct ptc_members ptc_ledger_members = PTC_MEMBERS(ledger_rows, struct ptc_ledger);
 
 int ptc_ledger_from_json(const json_t *root, struct ptc_ledger *ret_ledger)
 {
-	json_t *list = json_object_get(root, "entries"), *forgotten = json_object_get(root, "forgotten"), *row;
 	struct ptc_ledger l = { 0 };
-	size_t i;
-	int rc = 0;
+	int rc = ptc_members_from_json("ledger", &ptc_ledger_members, root, &l, NULL);
 
-	if (!json_is_array(list) || json_array_size(list) > PTC_LEDGER_MAX || !json_is_integer(forgotten) ||
-	    json_integer_value(forgotten) < 0)
-		return PTC_EINVAL;
-	l.forgotten = (uint64_t)json_integer_value(forgotten);
-	json_array_foreach(list, i, row) {
-		struct ptc_ledger_entry e = { 0 };
-
-		rc = rc ? rc : entry_from_json(row, &e) ? append(&l, &e) : PTC_EINVAL;
-	}
-	if (rc) {
+	if (rc)
 		ptc_ledger_done(&l);
-		return rc;
-	}
-	*ret_ledger = l;
-	return 0;
+	else
+		*ret_ledger = l;
+	return rc;
 }
 
 static bool number(const char *text, const char *end, uint64_t max, uint64_t *ret)

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: the ranks' blobs are listed by name, then rank; each name is
  * looked at once, by its rule; where that changes what ranks are given, the
  * new state document is written out rank by rank. Steps are blobs times their
@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/number/search.h"
 #include "reshard/spec/glob.h"
 #include "reshard/spec/spec.h"
 
@@ -22,11 +23,6 @@
 #define NAME_SAID     64 /* ... and bytes of each */
 #define RANKS_SAID    6
 #define MIN_BLOB_TEXT 32 /* bytes a blob takes in a state document at least, beside its name and data */
-
-static int nomem(struct ptc_error *err)
-{
-	return ptc_error_set(err, PTC_ENOMEM, "what becomes of blobs: out of memory");
-}
 
 const char *ptc_blob_fate_name(enum ptc_blob_fate fate)
 {
@@ -45,8 +41,8 @@ void ptc_blob_rules_done(struct ptc_blob_rules *r)
 	}
 }
 
-/* Stars and other characters only, and it fits the later pattern's own text: each wildcard there falls into a star here. What
- * is between brackets there stands for less than it says, so nothing is said of those. */
+/* Stars and other characters only, and it fits the later pattern's own text: each wildcard there falls into a star
+ * here. What is between brackets there stands for less than it says, so nothing is said of those. */
 bool ptc_blob_rule_shadows(const char *earlier, const char *later)
 {
 	return !strcmp(earlier, later) || (!strpbrk(earlier, "?[") && !strchr(later, '[') &&
@@ -159,15 +155,9 @@ static void say(struct said *s, const char *name)
 	s->n++;
 }
 
-static int compare(const void *pa, const void *pb)
-{
-	const struct one *a = pa, *b = pb;
-	int c = strcmp(a->blob->name, b->blob->name);
-
-	if (!c && a->blob->scope != b->blob->scope)
-		c = a->blob->scope < b->blob->scope ? -1 : 1;
-	return c ? c : (a->rank > b->rank) - (a->rank < b->rank);
-}
+PTC_COMPARE(compare, struct one,
+	    PTC_THEN(strcmp(a->blob->name, b->blob->name),
+		     PTC_THEN(PTC_ORDER(a->blob->scope, b->blob->scope), PTC_ORDER(a->rank, b->rank))))
 
 static int list(struct blob_work *c, struct ptc_error *err)
 {
@@ -182,7 +172,7 @@ static int list(struct blob_work *c, struct ptc_error *err)
 	c->ngroups = c->world / c->sw->to->tp;
 	c->groups = ptc_calloc(c->ngroups, sizeof *c->groups);
 	if (!c->v || !c->mark || !c->names || !c->groups)
-		return nomem(err);
+		return ptc_nomem(err);
 	for (size_t i = 0; i < s->nranks; i++) {
 		const struct ptc_coords *at = &s->ranks[i].at;
 		bool was = has_place(c->sw->from, at), is = has_place(c->sw->to, at);
@@ -249,13 +239,8 @@ static int no_place(struct blob_work *c, const struct group *g, struct ptc_error
 
 static int push_copy(struct blob_work *c, uint32_t to, const struct ptc_state_blob *blob, struct ptc_error *err)
 {
-	if ((c->ncopies & (c->ncopies - 1)) == 0) {
-		struct copy *v = ptc_reallocarray(c->copies, c->ncopies ? 2 * c->ncopies : 1, sizeof *v);
-
-		if (!v)
-			return nomem(err);
-		c->copies = v;
-	}
+	if (!PTC_MORE(c->copies, c->ncopies))
+		return ptc_nomem(err);
 	c->copies[c->ncopies++] = (struct copy){ to, blob };
 	c->copies_bytes += MIN_BLOB_TEXT + strlen(blob->name) + (blob->len + 2) / 3 * 4;
 	if (c->copies_bytes > PTC_STATE_DOC_MAX_BYTES) /* before they take memory */
@@ -292,8 +277,8 @@ static struct tp_group *group_at(const struct blob_work *c, const struct ptc_coo
 	return &c->groups[((size_t)at->pp * to->dp + at->dp) * to->cp + at->cp];
 }
 
-/* As ptc_state_group_blob decides when ranks ask: who has none of its own has its group's, where that is one. What a rank
- * that is gone had lives on in its group then. */
+/* As ptc_state_group_blob decides when ranks ask: who has none of its own has its group's, where that is one. What a
+ * rank that is gone had lives on in its group then. */
 static void share(struct blob_work *c, struct group *g)
 {
 	uint64_t before = c->review->group;
@@ -385,12 +370,7 @@ static int decide_all(struct blob_work *c, struct ptc_error *err)
 
 /* ---- what ranks of the new generation are given ---- */
 
-static int by_rank(const void *pa, const void *pb)
-{
-	const struct copy *a = pa, *b = pb;
-
-	return a->to != b->to ? (a->to > b->to) - (a->to < b->to) : strcmp(a->blob->name, b->blob->name);
-}
+PTC_COMPARE(by_rank, struct copy, PTC_THEN(PTC_ORDER(a->to, b->to), strcmp(a->blob->name, b->blob->name)))
 
 /* What of its own a rank keeps; r NULL: it had nothing. */
 static size_t keep(const struct blob_work *c, const struct ptc_state_rank *r, struct ptc_state_blob *to)
@@ -422,7 +402,8 @@ static int write_ranks(const struct blob_work *c, const size_t *index, struct pt
 			else
 				v[n++] = *c->copies[at].blob;
 		}
-		rc = rc ? rc : ptc_state_add(to, c->sw->to, r, v, n, s->cursors, r ? 0 : s->ncursors, err);
+		if (rc == 0)
+			rc = ptc_state_add(to, c->sw->to, r, v, n, s->cursors, r ? 0 : s->ncursors, err);
 	}
 	return rc;
 }
@@ -448,15 +429,17 @@ static int write_state(struct blob_work *c, struct ptc_state *ret, struct ptc_er
 	const struct ptc_state *s = c->sw->state;
 	size_t *index = ptc_calloc(c->world, sizeof *index);
 	struct ptc_state to = { 0 };
-	int rc = index ? 0 : nomem(err);
+	int rc = index ? 0 : ptc_nomem(err);
 
 	for (size_t i = 0; !rc && i < s->nranks; i++)
 		if (has_place(c->sw->to, &s->ranks[i].at))
 			index[ptc_config_rank(c->sw->to, &s->ranks[i].at)] = i + 1;
 	if (c->ncopies > 1)
 		qsort(c->copies, c->ncopies, sizeof *c->copies, by_rank);
-	rc = rc ? rc : write_ranks(c, index, &to, err);
-	rc = rc ? rc : write_others(c, &to, err);
+	if (rc == 0)
+		rc = write_ranks(c, index, &to, err);
+	if (rc == 0)
+		rc = write_others(c, &to, err);
 	ptc_free(index);
 	if (rc)
 		ptc_state_done(&to);
@@ -511,10 +494,10 @@ static int review(struct blob_work *c, struct ptc_error *err)
 	}
 	c->review->replicated = c->ncopies;
 	if (said_failed(c))
-		return nomem(err);
+		return ptc_nomem(err);
 	put_review(c, &b);
 	if (ptc_buf_failed(&b))
-		rc = nomem(err);
+		rc = ptc_nomem(err);
 	else if (b.len)
 		snprintf(c->review->text, sizeof c->review->text, "%s", b.data + strlen("; "));
 	ptc_buf_done(&b);
@@ -537,9 +520,12 @@ int ptc_blobs_apply(const struct ptc_blobs_switch *sw, struct ptc_blobs_review *
 
 	if (!rc)
 		c.nnew = c.world - common(sw->from, sw->to);
-	rc = rc ? rc : list(&c, err);
-	rc = rc ? rc : decide_all(&c, err);
-	rc = rc ? rc : review(&c, err);
+	if (rc == 0)
+		rc = list(&c, err);
+	if (rc == 0)
+		rc = decide_all(&c, err);
+	if (rc == 0)
+		rc = review(&c, err);
 	changed = !rc && (r.reset || r.replicated);
 	if (changed)
 		rc = write_state(&c, ret_state, err);

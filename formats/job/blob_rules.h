@@ -3,17 +3,17 @@
  * job.yaml (docs/job.md), and the decision by it. The first rule whose pattern
  * fits a blob's name counts:
  *
- *   none        restored where the coordinates (tp, pp, dp, cp) exist. What has no place stays in the state document, for a later
- *               configuration that has it again, until ranks give a new one
- *   carry       as none, but each blob must find its place and each new rank have one; else the switch is refused
- *   replicate   a rank that has none of its own is given that of the lowest rank which has one
- *   reset       no rank of the new generation has one
- *   refuse      no rank may give one
+ *   none        restored where the coordinates (tp, pp, dp, cp) exist. What has no place stays in the state document,
+ * for a later configuration that has it again, until ranks give a new one carry       as none, but each blob must find
+ * its place and each new rank have one; else the switch is refused replicate   a rank that has none of its own is given
+ * that of the lowest rank which has one reset       no rank of the new generation has one refuse      no rank may give
+ * one
  *
- * A rank is gone when its coordinates exist in the old configuration and not in the new one, and new the other way round. A
- * job's blob (PTC_STATE_JOB) finds its place always: only reset and refuse are of it, too. A blob of scope PTC_STATE_TP finds its place
- * wherever its tensor-parallel group has one and all ranks of that have the same bytes; else it is as a rank's own. Failure modes: PTC_ESTATE
- * naming blob, rule and ranks; PTC_ELIMIT where replicas come to more than a state document holds; PTC_ENOMEM. Pure. */
+ * A rank is gone when its coordinates exist in the old configuration and not in the new one, and new the other way
+ * round. A job's blob (PTC_STATE_JOB) finds its place always: only reset and refuse are of it, too. A blob of scope
+ * PTC_STATE_TP finds its place wherever its tensor-parallel group has one and all ranks of that have the same bytes;
+ * else it is as a rank's own. Failure modes: PTC_ESTATE naming blob, rule and ranks; PTC_ELIMIT where replicas come to
+ * more than a state document holds; PTC_ENOMEM. Pure. */
 #pragma once
 
 #include "formats/state/state_doc.h"
@@ -53,7 +53,7 @@ struct ptc_blobs_switch {
 	const struct ptc_state *state; /* of the snapshot */
 	const struct ptc_config *from, *to;
 };
-/* *ret_changed: the new generation has another state document, which is in *ret_state then; else that is left as it is. Its ranks are
- * numbered by the new configuration, those without a place in it come after. */
+/* *ret_changed: the new generation has another state document, which is in *ret_state then; else that is left as it is.
+ * Its ranks are numbered by the new configuration, those without a place in it come after. */
 int ptc_blobs_apply(const struct ptc_blobs_switch *sw, struct ptc_blobs_review *ret_review, bool *ret_changed,
 		    struct ptc_state *ret_state, struct ptc_error *err);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz entry point: bytes as job.yaml, which may name built-in rule sets, as
  * a rule set that a job names, in a file of $PTC_RULES_DIR, as canonical JSON
  * and as a configuration. What a decoder accepts must survive a trip through
@@ -107,7 +107,8 @@ static void write_set(const uint8_t *data, size_t len)
 	ptc_require(f && fwrite(data, 1, len, f) == len && !fclose(f));
 }
 
-/* The bytes as set.yaml, named by a job with tensors of the names that sets are for; with its own parameters, and another head. */
+/* The bytes as set.yaml, named by a job with tensors of the names that sets are for; with its own parameters, and
+ * another head. */
 static void check_set(const uint8_t *data, size_t len)
 {
 	static const char *const uses[] = { "set", "{use: set, head: 2}", "[{match: s}, set]" };

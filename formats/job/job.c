@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Job descriptions: version, name, tensors, fields. Happy path: the tree is
  * decoded key by key into a spec, tensors are sorted by name, the rules are
  * linted. Failure: PTC_EINVAL, PTC_ELIMIT or PTC_EVERSION with file and line,
@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys/sys.h"
+#include "base/number/search.h"
 #include "formats/job/job_decode.h"
 #include "formats/names.h"
 #include "formats/tensors/safetensors.h"
@@ -20,18 +21,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const job_keys[] = { "version", "name",  "tensors", "fields", "rules",          "buffers",
-					"gpus",    "run",   "mode",    "copy",   "snapshot_every", "seed",
-					"data",    "blobs", "files",   "model",  "space",          "on_link_change" };
+static const char *const job_keys[] = { "version", "name",  "tensors", "fields",         "rules",   "buffers", "gpus",
+					"run",     "mode",  "copy",    "snapshot_every", "seed",    "data",    "blobs",
+					"files",   "model", "space",   "on_link_change", "elastic", "copies" };
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
 static const char *const field_keys[] = { "dtype" };
 static const char *const files_keys[] = { "group", "carry" };
-
-static int no_memory(struct ptc_job_decoder *d)
-{
-	return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
-}
+static const char *const copies_keys[] = { "count", "across" };
 
 /* Puts file and line before the text a check left in d->err. */
 static int located(struct ptc_job_decoder *d, const struct ptc_doc_node *node, int rc)
@@ -72,8 +69,8 @@ static int decode_version(struct ptc_job_decoder *d, const struct ptc_doc_node *
 	return rc;
 }
 
-/* A later ptc's own text: keys that we do not know are passed over, and what must not be it names. Keys inside of others
- * are never passed over. */
+/* A later ptc's own text: keys that we do not know are passed over, and what must not be it names. Keys inside of
+ * others are never passed over. */
 static int check_later(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
 	const struct ptc_doc_node *needs = ptc_doc_get(root, "needs"), *first = needs ? needs->first : NULL;
@@ -100,7 +97,7 @@ static int decode_name(struct ptc_job_decoder *d, const struct ptc_doc_node *roo
 	if (rc)
 		return rc;
 	d->job->spec.name = ptc_strdup(name);
-	return d->job->spec.name ? 0 : no_memory(d);
+	return d->job->spec.name ? 0 : ptc_nomem(d->err);
 }
 
 static int decode_dtype(struct ptc_job_decoder *d, const struct ptc_doc_node *node, enum ptc_dtype *ret_dtype)
@@ -166,15 +163,10 @@ static int decode_tensor(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 	if (rc)
 		return rc;
 	t->name = ptc_strdup(text);
-	return t->name ? 0 : no_memory(d);
+	return t->name ? 0 : ptc_nomem(d->err);
 }
 
-static int compare_tensor(const void *pa, const void *pb)
-{
-	const struct ptc_tensor *a = pa, *b = pb;
-
-	return strcmp(a->name, b->name);
-}
+PTC_BY_NAME(compare_tensor, struct ptc_tensor, name)
 
 static int decode_tensor_list(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
 {
@@ -185,16 +177,16 @@ static int decode_tensor_list(struct ptc_job_decoder *d, const struct ptc_doc_no
 	if (node->n > PTC_MAX_TENSORS)
 		return ptc_doc_error(d->doc, node, d->err, PTC_ELIMIT, "%zu tensors, at most %u are supported", node->n,
 				     PTC_MAX_TENSORS);
-	spec->tensors = ptc_calloc(node->n, sizeof(*spec->tensors));
+	spec->tensors = ptc_calloc(node->n, sizeof *spec->tensors);
 	if (!spec->tensors)
-		return no_memory(d);
+		return ptc_nomem(d->err);
 	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
 		int rc = decode_tensor(d, n, &spec->tensors[spec->ntensors++]);
 
 		if (rc)
 			return rc;
 	}
-	qsort(spec->tensors, spec->ntensors, sizeof(*spec->tensors), compare_tensor);
+	qsort(spec->tensors, spec->ntensors, sizeof *spec->tensors, compare_tensor);
 	for (size_t i = 1; i < spec->ntensors; i++)
 		if (!strcmp(spec->tensors[i - 1].name, spec->tensors[i].name))
 			return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "tensor \"%s\" appears twice",
@@ -207,16 +199,16 @@ static int copy_tensors(struct ptc_job_decoder *d, const struct ptc_st_set *set)
 {
 	struct ptc_spec *spec = &d->job->spec;
 
-	spec->tensors = ptc_calloc(PTC_MAX(set->nrefs, 1), sizeof(*spec->tensors));
+	spec->tensors = ptc_calloc(PTC_MAX(set->nrefs, 1), sizeof *spec->tensors);
 	if (!spec->tensors)
-		return no_memory(d);
+		return ptc_nomem(d->err);
 	for (size_t i = 0; i < set->nrefs; i++) {
 		struct ptc_tensor *t = &spec->tensors[spec->ntensors];
 
 		*t = ptc_st_set_tensor(set, i)->t;
 		t->name = ptc_strdup(t->name);
 		if (!t->name)
-			return no_memory(d);
+			return ptc_nomem(d->err);
 		spec->ntensors++;
 	}
 	return 0;
@@ -240,7 +232,7 @@ static int decode_tensors_from(struct ptc_job_decoder *d, const struct ptc_doc_n
 		return rc;
 	d->job->source = path[0] == '/' ? ptc_strdup(path) : ptc_asprintf("%s/%s", d->dir, path);
 	if (!d->job->source)
-		return no_memory(d);
+		return ptc_nomem(d->err);
 	rc = located(d, from, ptc_st_set_read(d->job->source, &set, d->err));
 	if (rc)
 		return rc;
@@ -269,15 +261,10 @@ static int decode_field(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 	if (rc)
 		return rc;
 	f->name = ptc_strdup(node->key);
-	return f->name ? 0 : no_memory(d);
+	return f->name ? 0 : ptc_nomem(d->err);
 }
 
-static int compare_field(const void *pa, const void *pb)
-{
-	const struct ptc_field *a = pa, *b = pb;
-
-	return strcmp(a->name, b->name);
-}
+PTC_BY_NAME(compare_field, struct ptc_field, name)
 
 /* Kept in name order, so that equal jobs written differently are equal. */
 static int decode_fields(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
@@ -289,21 +276,21 @@ static int decode_fields(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 	if (node->n > PTC_MAX_FIELDS)
 		return ptc_doc_error(d->doc, node, d->err, PTC_ELIMIT, "%zu fields, at most %d are supported", node->n,
 				     PTC_MAX_FIELDS);
-	spec->fields = ptc_calloc(PTC_MAX(node->n, 1), sizeof(*spec->fields));
+	spec->fields = ptc_calloc(PTC_MAX(node->n, 1), sizeof *spec->fields);
 	if (!spec->fields)
-		return no_memory(d);
+		return ptc_nomem(d->err);
 	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
 		int rc = decode_field(d, n, &spec->fields[spec->nfields++]);
 
 		if (rc)
 			return rc;
 	}
-	qsort(spec->fields, spec->nfields, sizeof(*spec->fields), compare_field);
+	qsort(spec->fields, spec->nfields, sizeof *spec->fields, compare_field);
 	return 0;
 }
 
-/* tensors, fields and rules. A live job may have none: then its ranks declare them, and rules, if there are any, say which
- * replicas count. */
+/* tensors, fields and rules. A live job may have none: then its ranks declare them, and rules, if there are any, say
+ * which replicas count. */
 static int decode_spec(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
 	const struct ptc_doc_node *tensors = NULL, *rules = NULL, *fields = ptc_doc_get(root, "fields");
@@ -365,6 +352,28 @@ static int decode_files(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 	return rc || !carry ? rc : ptc_job_decode_carried(d, carry);
 }
 
+static int decode_copies(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	static const char *const domains[] = { "node", "rack" };
+	const struct ptc_doc_node *count, *across;
+	int64_t n = 1;
+	size_t word = 0;
+	int rc = ptc_doc_check_map(d->doc, node, "copies", copies_keys, PTC_ARRAY_LEN(copies_keys), d->err);
+
+	if (rc)
+		return rc;
+	count = ptc_doc_get(node, "count");
+	across = ptc_doc_get(node, "across");
+	if (!count)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				     "copies has no \"count\": write on how many nodes each region is to be");
+	rc = ptc_doc_int(d->doc, count, "count", 1, PTC_JOB_MAX_COPIES, &n, d->err);
+	if (!rc && across)
+		rc = ptc_doc_word(d->doc, across, "across", domains, PTC_ARRAY_LEN(domains), &word, d->err);
+	d->job->copies = (struct ptc_job_copies){ (uint32_t)n, word == 1 };
+	return rc;
+}
+
 static int check_states(struct ptc_job_decoder *d)
 {
 	return d->yaml ? ptc_job_check_states(d->job, d->err) : 0;
@@ -395,6 +404,9 @@ static int decode_job(struct ptc_job_decoder *d)
 		rc = ptc_job_decode_blobs(d, root);
 	if (!rc)
 		rc = ptc_job_decode_planning(d, root);
+	d->job->copies.count = 1;
+	if (!rc && ptc_doc_get(root, "copies"))
+		rc = decode_copies(d, ptc_doc_get(root, "copies"));
 	gpus = ptc_doc_get(root, "gpus");
 	if (!rc && gpus)
 		rc = ptc_job_decode_gpus(d, gpus);
@@ -449,7 +461,7 @@ int ptc_job_read(const char *path, const char *rules_path, struct ptc_job_desc *
 		return rc;
 	dir = slash ? ptc_strndup(path, (size_t)PTC_MAX(slash - path, 1)) : ptc_strdup(".");
 	if (!dir)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	return ptc_job_from_yaml(path, data, len, dir, rules_path, ret_job, err);
 }
 
@@ -475,7 +487,7 @@ void ptc_job_desc_done(struct ptc_job_desc *job)
 	ptc_free(job->model);
 	ptc_free(job->space);
 	ptc_free(job->source);
-	memset(job, 0, sizeof(*job));
+	memset(job, 0, sizeof *job);
 }
 
 const struct ptc_config *ptc_job_config_for(const struct ptc_job_desc *job, uint32_t n)

@@ -14,10 +14,11 @@
 
 #include <sys/types.h>
 
-#define PTC_JOB_VERSION  PTC_VERSION_NUMBER(1)
-#define PTC_JOB_OLDEST   1
-#define PTC_JOB_SINCE    PTC_VERSION_NUMBER(1) /* of PTC_DOC_VERSION */
-#define PTC_JOB_MAX_GPUS 1024                  /* entries of the gpus table */
+#define PTC_JOB_VERSION    PTC_VERSION_NUMBER(1)
+#define PTC_JOB_OLDEST     1
+#define PTC_JOB_SINCE      PTC_VERSION_NUMBER(1) /* of PTC_DOC_VERSION */
+#define PTC_JOB_MAX_GPUS   1024                  /* entries of the gpus table */
+#define PTC_JOB_MAX_COPIES 16                    /* more is no protection, and much to move */
 
 struct ptc_job_gpus {
 	uint32_t n;
@@ -41,10 +42,19 @@ struct ptc_job_run {
 	uint64_t build_timeout_ms;    /* for new ranks: to start; then, to build and declare */
 	uint64_t log_bytes;           /* of one rank */
 };
+/* What becomes of a live job when a node or a rank is lost (docs/job.md, "elastic"). */
+#define PTC_JOB_RESTARTS_MAX 1000
+enum ptc_job_on_failure { PTC_JOB_SHRINK, PTC_JOB_WAIT, PTC_JOB_STOP };
+struct ptc_job_elastic {
+	uint32_t min_gpus, max_gpus; /* 0: not said */
+	enum ptc_job_on_failure on_failure;
+	uint32_t max_restarts; /* after errors of the program itself, within PTC_JOB_RESTARTS_MS */
+};
+#define PTC_JOB_RESTARTS_MS INT64_C(3600000)
 /* What the job consumes, in which order (docs/order.md). */
-#define PTC_JOB_MAX_DATA   16
-#define PTC_JOB_MAX_PARTS  64 /* as PTC_MIX_MAX of order/order.h */
-#define PTC_JOB_MAX_WEIGHT (UINT32_MAX / PTC_JOB_MAX_PARTS)
+#define PTC_JOB_MAX_DATA    16
+#define PTC_JOB_MAX_PARTS   64 /* as PTC_MIX_MAX of order/order.h */
+#define PTC_JOB_MAX_WEIGHT  (UINT32_MAX / PTC_JOB_MAX_PARTS)
 struct ptc_job_part {
 	char dataset[PTC_NAME_MAX + 1];
 	char source[33];  /* ptc_dataset_doc_source when the job was submitted; "": not looked up yet */
@@ -86,13 +96,18 @@ struct ptc_job_desc {
 	enum ptc_job_mode mode;
 	bool fast_copy;
 	uint64_t snapshot_every; /* steps; 0: never */
+	struct ptc_job_elastic elastic;
 	bool has_seed;
 	uint64_t seed; /* of the job; where it has none, ptc_job_seed makes one of its uuid */
 	struct ptc_blob_rules blobs;
 	struct ptc_job_data *data; /* by name */
 	size_t ndata;
 	struct ptc_job_files files;
-	char *model, *space;  /* for planner/io, JSON; NULL: not described */
+	char *model, *space; /* for planner/io, JSON; NULL: not described */
+	struct ptc_job_copies {
+		uint32_t count; /* failure domains that have each region of a snapshot; 1: what the layout gives */
+		bool racks;     /* a domain is a rack, where nodes name one */
+	} copies;
 	bool replan_on_links; /* when measured links change, the planner is asked anew and followed */
 	char *source; /* path of tensors.from (a file or directory that could be opened), NULL: none. Not in the JSON */
 };
@@ -105,21 +120,22 @@ int ptc_job_from_yaml(const char *what, const void *data, size_t len, const char
 		      struct ptc_job_desc *ret_job, struct ptc_error *err);
 /* At most PTC_SPEC_MAX_BYTES. Opens no file. */
 int ptc_job_from_json(const void *data, size_t len, struct ptc_job_desc *ret_job, struct ptc_error *err);
-/* What nobody may ask for who makes a job: a state that is not carried out, or not there. PTC_EINVAL naming rule, state and what to do;
- * PTC_ELAYOUT naming tensor and dtype where there is no greatest of it.
- * ptc_job_from_yaml asks this; ptc_job_from_json does not, so that jobs made by older versions, which carried max, derive and
- * replicate like any other, can be read for as long as they live. */
+/* What nobody may ask for who makes a job: a state that is not carried out, or not there. PTC_EINVAL naming rule, state
+ * and what to do; PTC_ELAYOUT naming tensor and dtype where there is no greatest of it. ptc_job_from_yaml asks this;
+ * ptc_job_from_json does not, so that jobs made by older versions, which carried max, derive and replicate like any
+ * other, can be read for as long as they live. */
 int ptc_job_check_states(const struct ptc_job_desc *job, struct ptc_error *err);
-/* For whoever submits a live job (nothing is done for others): makes run.cwd absolute, from cwd, which is the submitter's and absolute,
- * and puts the submitter's environment (NULL-terminated) under run.env, without what belongs to its shell and terminal and
- * without what ptcd sets. On failure the description is as it was. */
+/* For whoever submits a live job (nothing is done for others): makes run.cwd absolute, from cwd, which is the
+ * submitter's and absolute, and puts the submitter's environment (NULL-terminated) under run.env, without what belongs
+ * to its shell and terminal and without what ptcd sets. On failure the description is as it was. */
 int ptc_job_resolve_run(struct ptc_job_desc *job, const char *cwd, char *const *environment, struct ptc_error *err);
 /* Deterministic: equal descriptions give equal bytes, of one version. ptc_free it. */
 int ptc_job_to_json(const struct ptc_job_desc *job, char **ret_json, size_t *ret_len, struct ptc_error *err);
 /* 32 hex digits and a NUL, the same for equal descriptions whatever versions write and read them. */
 int ptc_job_hash(const struct ptc_job_desc *job, char ret_hex[33], struct ptc_error *err);
 void ptc_job_desc_done(struct ptc_job_desc *job);
-/* What random streams of the job are derived from (docs/job.md): its own seed, or the first 16 hexadecimal digits of its uuid. */
+/* What random streams of the job are derived from (docs/job.md): its own seed, or the first 16 hexadecimal digits of
+ * its uuid. */
 uint64_t ptc_job_seed(const struct ptc_job_desc *job, const char *uuid);
 /* The table's configuration for n devices; NULL: the table has none. */
 const struct ptc_config *ptc_job_config_for(const struct ptc_job_desc *job, uint32_t n);

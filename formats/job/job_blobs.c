@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What becomes of the blobs of a live job's ranks: "blobs". Happy path: a list
  * of patterns, each with a state, in order. Failure: file and line of the key
  * at fault; states that bytes nobody can read cannot have (max, derive), rules
@@ -16,7 +16,8 @@
 #include <string.h>
 
 static const char *const keys[] = { "match", "state" };
-/* Those that can be carried out in the order of enum ptc_blob_fate, less its first; then those that are of tensors only. */
+/* Those that can be carried out in the order of enum ptc_blob_fate, less its first; then those that are of tensors
+ * only. */
 static const char *const states[] = { "carry", "replicate", "reset", "refuse", "max", "derive" };
 
 static int get_match(struct ptc_job_decoder *d, const struct ptc_doc_node *map, struct ptc_blob_rule *r)
@@ -35,7 +36,7 @@ static int get_match(struct ptc_job_decoder *d, const struct ptc_doc_node *map, 
 			"closed",
 			text, PTC_STATE_NAME_MAX);
 	r->match = ptc_strdup(text);
-	return r->match ? 0 : ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+	return r->match ? 0 : ptc_nomem(d->err);
 }
 
 /* A word. As a map, which rules of tensors know, it asks for what blobs cannot have either. */
@@ -72,14 +73,16 @@ static int get_rule(struct ptc_job_decoder *d, const struct ptc_doc_node *node, 
 	struct ptc_blob_rule *r = &rules->v[rules->n++];
 	int rc = ptc_doc_check_map(d->doc, node, "a rule of blobs", keys, PTC_ARRAY_LEN(keys), d->err);
 
-	rc = rc ? rc : get_match(d, node, r);
-	rc = rc ? rc : get_state(d, node, r);
+	if (rc == 0)
+		rc = get_match(d, node, r);
+	if (rc == 0)
+		rc = get_state(d, node, r);
 	for (size_t i = 0; !rc && i + 1 < rules->n; i++)
 		if (ptc_blob_rule_shadows(rules->v[i].match, r->match))
-			rc = ptc_doc_error(
-				d->doc, node, d->err, PTC_EINVAL,
-				"rule \"%.80s\" of blobs never counts: \"%.80s\" before it fits all that it does",
-				r->match, rules->v[i].match);
+			rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+					   "rule \"%.80s\" of blobs never applies: the earlier rule \"%.80s\" takes "
+					   "every name that it matches",
+					   r->match, rules->v[i].match);
 	return rc;
 }
 
@@ -98,7 +101,7 @@ int ptc_job_decode_blobs(struct ptc_job_decoder *d, const struct ptc_doc_node *r
 				     PTC_BLOB_RULES_MAX);
 	rules->v = ptc_calloc(list->n, sizeof *rules->v);
 	if (!rules->v)
-		return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(d->err);
 	for (const struct ptc_doc_node *n = list->first; n; n = n->next) {
 		int rc = get_rule(d, n, rules);
 

@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* What a job consumes: "data". Happy path: a map of cursor names, each with one dataset or a mix of several. Whoever submits the
- * job looks datasets up and pins what they are (`source`); a description that comes as JSON has that. Failure: file and
- * line of the key at fault. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a job consumes: "data". Happy path: a map of cursor names, each with one dataset or a mix of several. Whoever
+ * submits the job looks datasets up and pins what they are (`source`); a description that comes as JSON has that.
+ * Failure: file and line of the key at fault. */
 #include "formats/job/job_decode.h"
 
 #include "base/alloc.h"
@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/number/digest.h"
 #include "base/limits.h"
+#include "base/number/search.h"
 #include "formats/json.h"
 #include "formats/names.h"
 
@@ -108,26 +109,24 @@ static int get_data(struct ptc_job_decoder *d, const struct ptc_doc_node *map, s
 	snprintf(data->name, sizeof data->name, "%s", map->key);
 	data->parts = ptc_calloc(mix ? PTC_MAX(mix->n, 1) : 1, sizeof *data->parts);
 	if (!data->parts)
-		return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(d->err);
 	if (mix)
 		rc = get_mix(d, mix, data);
 	else
 		rc = get_part(d, map, &data->parts[data->nparts++]);
-	rc = rc ? rc : get_number(d, map, "seed", 0, INT64_MAX, &seed);
-	rc = rc ? rc : get_number(d, map, "global_batch", 1, UINT32_MAX, &global);
-	rc = rc ? rc : get_number(d, map, "micro_batch", 1, UINT32_MAX, &micro);
+	if (rc == 0)
+		rc = get_number(d, map, "seed", 0, INT64_MAX, &seed);
+	if (rc == 0)
+		rc = get_number(d, map, "global_batch", 1, UINT32_MAX, &global);
+	if (rc == 0)
+		rc = get_number(d, map, "micro_batch", 1, UINT32_MAX, &micro);
 	data->seed = (uint64_t)seed;
 	data->global_batch = (uint32_t)global;
 	data->micro_batch = (uint32_t)micro;
 	return rc;
 }
 
-static int compare(const void *pa, const void *pb)
-{
-	const struct ptc_job_data *a = pa, *b = pb;
-
-	return strcmp(a->name, b->name);
-}
+PTC_BY_NAME(compare, struct ptc_job_data, name)
 
 int ptc_job_decode_data(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
@@ -140,7 +139,7 @@ int ptc_job_decode_data(struct ptc_job_decoder *d, const struct ptc_doc_node *ro
 				     PTC_JOB_MAX_DATA);
 	d->job->data = ptc_calloc(map->n, sizeof *d->job->data);
 	if (!d->job->data)
-		return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(d->err);
 	for (const struct ptc_doc_node *n = map->first; n; n = n->next) {
 		int rc = get_data(d, n, &d->job->data[d->job->ndata++]);
 

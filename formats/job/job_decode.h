@@ -27,6 +27,13 @@ struct ptc_job_decoder {
 	struct ptc_error *err;
 };
 
+/* Words in the order of the enums of reshard/spec/rule.h. */
+#define PTC_JOB_AXES   6
+#define PTC_JOB_KINDS  3
+#define PTC_JOB_STATES 6
+extern const char *const ptc_job_axes[PTC_JOB_AXES], *const ptc_job_kinds[PTC_JOB_KINDS],
+							     *const ptc_job_states[PTC_JOB_STATES];
+
 /* "rules": a list, or the name of a rule set. Fields must have been decoded. */
 int ptc_job_decode_rules(struct ptc_job_decoder *d, const struct ptc_doc_node *node);
 /* job_split.c: keys of a rule into r, which has none yet; node NULL: what base says (NULL: the default). */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The canonical JSON of a job description. Happy path: fixed key order,
  * defaults left out, no white space, so equal descriptions are equal bytes.
  * Failure: PTC_ENOMEM, or PTC_ELIMIT above PTC_SPEC_MAX_BYTES. */
@@ -13,11 +13,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-
-/* In the order of the enums of reshard/spec/rule.h. */
-static const char *const axes[] = { "none", "tp", "ep", "etp", "dp", "cp" };
-static const char *const kinds[] = { "even", "ceil", "balanced" };
-static const char *const states[] = { "carry", "max", "replicate", "derive", "reset", "refuse" };
 
 static void put_tensors(struct ptc_buf *b, const struct ptc_spec *spec)
 {
@@ -57,8 +52,8 @@ static void put_numbers(struct ptc_buf *b, const char *open, const int64_t *v, s
 
 static void put_split(struct ptc_buf *b, const struct ptc_split *s)
 {
-	ptc_buf_printf(b, "{\"axis\":\"%s\",\"dim\":%" PRIu32 ",\"kind\":\"%s\"", axes[s->axis], s->dim,
-		       kinds[s->kind]);
+	ptc_buf_printf(b, "{\"axis\":\"%s\",\"dim\":%" PRIu32 ",\"kind\":\"%s\"", ptc_job_axes[s->axis], s->dim,
+		       ptc_job_kinds[s->kind]);
 	if (s->nblocks && s->ratio)
 		put_numbers(b, ",\"blocks\":{\"ratio\":[", s->blocks, s->nblocks, "]}");
 	else if (s->nblocks)
@@ -138,11 +133,12 @@ static void put_rule(struct ptc_buf *b, const struct ptc_rule *r)
 	if (r->fields)
 		put_field_list(b, r->fields);
 	if (r->primary != PTC_AXIS_NONE)
-		ptc_buf_printf(b, ",\"state\":{\"replicate\":{\"%s\":%" PRIu32 "}}}", axes[r->primary], r->primary_at);
+		ptc_buf_printf(b, ",\"state\":{\"replicate\":{\"%s\":%" PRIu32 "}}}", ptc_job_axes[r->primary],
+			       r->primary_at);
 	else if (r->master)
 		ptc_buf_printf(b, ",\"state\":{\"derive\":\"%s\"}}", r->master);
 	else
-		ptc_buf_printf(b, ",\"state\":\"%s\"}", states[r->carry]);
+		ptc_buf_printf(b, ",\"state\":\"%s\"}", ptc_job_states[r->carry]);
 }
 
 static void put_groups(struct ptc_buf *b, const struct ptc_buffers *f, const char *comma)
@@ -205,7 +201,7 @@ static void put_buffers(struct ptc_buf *b, const struct ptc_buffers *f)
 static int put_gpus(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
 {
 	char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
-	int rc = text ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = text ? 0 : ptc_nomem(err);
 
 	ptc_buf_puts(b, ",\"gpus\":{");
 	for (size_t i = 0; i < job->ngpus && !rc; i++) {
@@ -238,7 +234,7 @@ static int put_env(struct ptc_buf *b, const struct ptc_job_run *run, struct ptc_
 
 		if (!value) {
 			ptc_free(name);
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			return ptc_nomem(err);
 		}
 		*value++ = '\0';
 		if (i)
@@ -250,6 +246,29 @@ static int put_env(struct ptc_buf *b, const struct ptc_job_run *run, struct ptc_
 	}
 	ptc_buf_puts(b, "}");
 	return 0;
+}
+
+/* What is as it would be without: not. */
+static void put_elastic(struct ptc_buf *b, const struct ptc_job_elastic *e)
+{
+	static const char *const failures[] = { "shrink", "wait", "stop" };
+	const char *sep = "";
+
+	if (!e->min_gpus && !e->max_gpus && !e->max_restarts && e->on_failure == PTC_JOB_SHRINK)
+		return;
+	ptc_buf_puts(b, ",\"elastic\":{");
+	if (e->min_gpus)
+		ptc_buf_printf(b, "\"min_gpus\":%" PRIu32, e->min_gpus);
+	sep = e->min_gpus ? "," : "";
+	if (e->max_gpus)
+		ptc_buf_printf(b, "%s\"max_gpus\":%" PRIu32, sep, e->max_gpus);
+	sep = e->max_gpus ? "," : sep;
+	if (e->on_failure != PTC_JOB_SHRINK)
+		ptc_buf_printf(b, "%s\"on_failure\":\"%s\"", sep, failures[e->on_failure]);
+	sep = e->on_failure != PTC_JOB_SHRINK ? "," : sep;
+	if (e->max_restarts)
+		ptc_buf_printf(b, "%s\"max_restarts\":%" PRIu32, sep, e->max_restarts);
+	ptc_buf_puts(b, "}");
 }
 
 static int put_run(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
@@ -283,6 +302,7 @@ static int put_run(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 		ptc_buf_printf(b, ",\"snapshot_every\":%" PRIu64, job->snapshot_every);
 	if (job->has_seed)
 		ptc_buf_printf(b, ",\"seed\":%" PRIu64, job->seed);
+	put_elastic(b, &job->elastic);
 	return 0;
 }
 
@@ -314,6 +334,13 @@ static void put_files(struct ptc_buf *b, const struct ptc_job_files *files)
 	ptc_buf_puts(b, "}");
 }
 
+static void put_copies(struct ptc_buf *b, const struct ptc_job_copies *c)
+{
+	if (c->count > 1)
+		ptc_buf_printf(b, ",\"copies\":{\"count\":%" PRIu32 "%s}", c->count,
+			       c->racks ? ",\"across\":\"rack\"" : "");
+}
+
 static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, uint32_t version, bool adds,
 		   struct ptc_error *err)
 {
@@ -340,11 +367,12 @@ static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, uint32_t v
 	ptc_job_put_blobs(b, job);
 	put_files(b, &job->files);
 	ptc_job_put_planning(b, job);
+	put_copies(b, &job->copies);
 	if (adds)
 		ptc_buf_printf(b, ",\"added\":%" PRIu64, PTC_VERSION_ADDED);
 	ptc_buf_puts(b, "}");
 	if (ptc_buf_failed(b))
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (b->len > PTC_SPEC_MAX_BYTES)
 		return ptc_error_set(err, PTC_ELIMIT, "the job's description has %zu bytes, at most %u are allowed",
 				     b->len, PTC_SPEC_MAX_BYTES);

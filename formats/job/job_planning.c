@@ -1,9 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
-/* What a description only carries. Files that a job's directories have beside its state: "carry" of "files", read now, kept as text.
- * "model", "space" and "on_link_change" of a job: what planner/ is told (docs/planner.md), of which nothing here understands the
- * first two. Happy path: each is a
- * map, kept as JSON; a config.json that "model" names is read now, of it what is a single value. What no JSON number of ours can be (a point,
- * true, null) is kept as a string. Failure: no map, too large, a file that cannot be read. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a description only carries. Files that a job's directories have beside its state: "carry" of "files", read now,
+ * kept as text. "model", "space" and "on_link_change" of a job: what planner/ is told (docs/planner.md), of which
+ * nothing here understands the first two. Happy path: each is a map, kept as JSON; a config.json that "model" names is
+ * read now, of it what is a single value. What no JSON number of ours can be (a point, true, null) is kept as a string.
+ * Failure: no map, too large, a file that cannot be read. */
 #include "formats/job/job_decode.h"
 
 #include "base/alloc.h"
@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys/sys.h"
+#include "base/number/search.h"
 #include "formats/json.h"
 #include "formats/names.h"
 #include "formats/tensors/safetensors.h"
@@ -75,7 +76,7 @@ static int put_with_config(struct ptc_job_decoder *d, const struct ptc_doc_node 
 				     "no file may be named here; write the model out");
 	path = config->text[0] == '/' ? ptc_strdup(config->text) : ptc_asprintf("%s/%s", d->dir, config->text);
 	if (!path)
-		return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(d->err);
 	rc = ptc_sys_read_file(path, CONFIG_JSON_MAX, &text, &len, d->err);
 	if (!rc)
 		rc = ptc_doc_from_yaml(path, text, len, &doc, d->err);
@@ -116,7 +117,7 @@ static int decode_one(struct ptc_job_decoder *d, const struct ptc_doc_node *root
 		rc = ptc_doc_error(d->doc, node, d->err, PTC_ELIMIT, "%s has %zu bytes, at most %u are kept", key,
 				   b.len, PLANNING_MAX);
 	if (!rc && !(*ret = ptc_buf_steal(&b, NULL)))
-		rc = ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(d->err);
 	ptc_buf_done(&b);
 	return rc;
 }
@@ -134,7 +135,7 @@ int ptc_job_decode_planning(struct ptc_job_decoder *d, const struct ptc_doc_node
 		rc = ptc_doc_word(d->doc, node, "on_link_change", words, PTC_ARRAY_LEN(words), &word, d->err);
 	if (!rc && word && !d->job->model)
 		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
-				   "on_link_change: replan needs a model:, which the planner predicts steps by");
+				   "on_link_change: replan needs a model:, from which the planner predicts steps");
 	d->job->replan_on_links = word == 1;
 	return rc;
 }
@@ -215,7 +216,7 @@ static int add_carried(struct ptc_job_decoder *d, const struct ptc_doc_node *nod
 				   "the job",
 				   bytes, name, PTC_JOB_CARRIED_BYTES);
 	if (!rc && !c.name)
-		rc = ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(d->err);
 	if (rc) {
 		ptc_free(c.name);
 		ptc_free(c.text);
@@ -241,7 +242,7 @@ static int carry_path(struct ptc_job_decoder *d, const struct ptc_doc_node *node
 				     "no file may be named here; write carry as NAME: TEXT");
 	path = given[0] == '/' ? ptc_strdup(given) : ptc_asprintf("%s/%s", d->dir, given);
 	if (!path)
-		return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(d->err);
 	rc = ptc_sys_read_file(path, PTC_JOB_CARRIED_BYTES, &text, &len, d->err);
 	if (rc) {
 		ptc_error_wrap(d->err, "%s:%u: carry", d->doc->what, node->line);
@@ -264,13 +265,10 @@ static int carry_text(struct ptc_job_decoder *d, const struct ptc_doc_node *node
 	if (node->kind != PTC_DOC_TEXT || !node->string)
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "carry: \"%.130s\" is no text", node->key);
 	copy = ptc_strdup(node->text);
-	return copy ? add_carried(d, node, node->key, copy) : ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+	return copy ? add_carried(d, node, node->key, copy) : ptc_nomem(d->err);
 }
 
-static int compare_carried(const void *a, const void *b)
-{
-	return strcmp(((const struct ptc_job_carried *)a)->name, ((const struct ptc_job_carried *)b)->name);
-}
+PTC_BY_NAME(compare_carried, struct ptc_job_carried, name)
 
 int ptc_job_decode_carried(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
 {
@@ -283,12 +281,12 @@ int ptc_job_decode_carried(struct ptc_job_decoder *d, const struct ptc_doc_node 
 	if (!node->n || node->n > PTC_JOB_MAX_CARRIED)
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "carry has %zu files: 1 to %d are possible",
 				     node->n, PTC_JOB_MAX_CARRIED);
-	files->carried = ptc_calloc(node->n, sizeof(*files->carried));
+	files->carried = ptc_calloc(node->n, sizeof *files->carried);
 	if (!files->carried)
-		return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(d->err);
 	for (const struct ptc_doc_node *n = node->first; !rc && n; n = n->next)
 		rc = node->kind == PTC_DOC_LIST ? carry_path(d, n) : carry_text(d, n);
-	qsort(files->carried, files->ncarried, sizeof(*files->carried), compare_carried);
+	qsort(files->carried, files->ncarried, sizeof *files->carried, compare_carried);
 	return rc;
 }
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules and the gpus table. A rule's "fields" map becomes one rule per field
  * before the rule itself, so that below this file a rule is flat. Happy path:
  * rules in document order. Failure: file and line of the key at fault. */
@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys/sys.h"
+#include "base/number/search.h"
 #include "formats/names.h"
 #include "reshard/spec/glob.h"
 
@@ -30,13 +31,7 @@ static const enum ptc_axis primary_axes[] = { PTC_AXIS_TP, PTC_AXIS_DP, PTC_AXIS
 static const char *const config_keys[] = { "tp",           "pp",   "dp",       "cp",     "ep",
 					   "etp",          "zero", "order",    "stages", "micro_batch",
 					   "global_batch", "vpp",  "replicas", "shard",  "experts" };
-/* In the order of the enums of reshard/spec/rule.h. */
-static const char *const states[] = { "carry", "max", "replicate", "derive", "reset", "refuse" };
-
-static int no_memory(struct ptc_job_decoder *d)
-{
-	return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
-}
+const char *const ptc_job_states[PTC_JOB_STATES] = { "carry", "max", "replicate", "derive", "reset", "refuse" };
 
 static char *own(const char *s)
 {
@@ -105,7 +100,7 @@ static int decode_layer_map(struct ptc_job_decoder *d, const struct ptc_doc_node
 	if (rc)
 		return rc;
 	r->layer = ptc_strdup(text);
-	return r->layer ? 0 : no_memory(d);
+	return r->layer ? 0 : ptc_nomem(d->err);
 }
 
 static int decode_layer(struct ptc_job_decoder *d, const struct ptc_doc_node *node, struct ptc_rule *r)
@@ -132,7 +127,7 @@ static int decode_layer(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 		return rc;
 	r->place = PTC_PLACE_LAYER;
 	r->layer = ptc_strdup(text);
-	return r->layer ? 0 : no_memory(d);
+	return r->layer ? 0 : ptc_nomem(d->err);
 }
 
 /* layer, or base's. */
@@ -146,7 +141,7 @@ static int decode_place(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 	r->place = base->place;
 	r->layer_offset = base->layer_offset;
 	r->layer = own(base->layer);
-	return base->layer && !r->layer ? no_memory(d) : 0;
+	return base->layer && !r->layer ? ptc_nomem(d->err) : 0;
 }
 
 static int check_declared(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const char *field)
@@ -172,7 +167,8 @@ static int decode_primary(struct ptc_job_decoder *d, const struct ptc_doc_node *
 
 	if (!rc && node->n != 1)
 		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "replicate names one axis");
-	rc = rc ? rc : ptc_doc_int(d->doc, node->first, node->first->key, 0, UINT32_MAX, &at, d->err);
+	if (rc == 0)
+		rc = ptc_doc_int(d->doc, node->first, node->first->key, 0, UINT32_MAX, &at, d->err);
 	if (rc)
 		return rc;
 	r->carry = PTC_CARRY_REPLICATE;
@@ -188,16 +184,17 @@ static int decode_master(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 	const char *text = NULL;
 	int rc = ptc_doc_text(d->doc, node, "a field", &text, d->err);
 
-	rc = rc ? rc : check_declared(d, node, text);
+	if (rc == 0)
+		rc = check_declared(d, node, text);
 	if (rc)
 		return rc;
 	r->carry = PTC_CARRY_DERIVE;
 	r->master = ptc_strdup(text);
-	return r->master ? 0 : no_memory(d);
+	return r->master ? 0 : ptc_nomem(d->err);
 }
 
-/* A word, {derive: field} or {replicate: {axis: index}}. Of fields, which are what parameters are derived from, a rule's
- * derive says nothing. */
+/* A word, {derive: field} or {replicate: {axis: index}}. Of fields, which are what parameters are derived from, a
+ * rule's derive says nothing. */
 static int decode_state(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const struct ptc_rule *base,
 			struct ptc_rule *r)
 {
@@ -211,7 +208,7 @@ static int decode_state(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 		return 0;
 	}
 	if (node->kind != PTC_DOC_MAP) {
-		rc = ptc_doc_word(d->doc, node, "state", states, PTC_ARRAY_LEN(states), &word, d->err);
+		rc = ptc_doc_word(d->doc, node, "state", ptc_job_states, PTC_JOB_STATES, &word, d->err);
 		r->carry = (enum ptc_carry)word;
 		return rc;
 	}
@@ -224,7 +221,8 @@ static int decode_state(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 						  : decode_master(d, node->first, r);
 }
 
-/* split, layer, expert, shard and state of node into r, which has none yet; absent keys come from base (NULL: defaults). */
+/* split, layer, expert, shard and state of node into r, which has none yet; absent keys come from base (NULL:
+ * defaults). */
 static int decode_placement(struct ptc_job_decoder *d, const struct ptc_doc_node *node, const struct ptc_rule *base,
 			    struct ptc_rule *r)
 {
@@ -285,8 +283,8 @@ int ptc_job_check_states(const struct ptc_job_desc *job, struct ptc_error *err)
 
 		if (wrong)
 			return ptc_error_set(err, PTC_EINVAL, "rule \"%.300s\"%s%.200s: state %s %s", r->match,
-					     r->fields ? ", fields " : "", r->fields ? r->fields : "", states[r->carry],
-					     wrong);
+					     r->fields ? ", fields " : "", r->fields ? r->fields : "",
+					     ptc_job_states[r->carry], wrong);
 	}
 	return check_max(&job->spec, err);
 }
@@ -300,15 +298,15 @@ static int push_rule(struct ptc_job_decoder *d, const struct ptc_doc_node *node,
 		return ptc_doc_error(d->doc, node, d->err, PTC_ELIMIT, "more than %d rules", PTC_MAX_RULES);
 	if (spec->nrules == d->rules_cap) {
 		size_t cap = d->rules_cap ? d->rules_cap * 2 : 16;
-		struct ptc_rule *rules = ptc_reallocarray(spec->rules, cap, sizeof(*rules));
+		struct ptc_rule *rules = ptc_reallocarray(spec->rules, cap, sizeof *rules);
 
 		if (!rules)
-			return no_memory(d);
+			return ptc_nomem(d->err);
 		spec->rules = rules;
 		d->rules_cap = cap;
 	}
 	*ret_rule = &spec->rules[spec->nrules++];
-	memset(*ret_rule, 0, sizeof(**ret_rule));
+	memset(*ret_rule, 0, sizeof **ret_rule);
 	(*ret_rule)->of_set = d->in_set;
 	return 0;
 }
@@ -332,7 +330,7 @@ static int decode_field_list(struct ptc_job_decoder *d, const struct ptc_doc_nod
 			ptc_buf_printf(&b, "%s%s", b.len ? "," : "", text);
 	}
 	if (!rc && ptc_buf_failed(&b))
-		rc = no_memory(d);
+		rc = ptc_nomem(d->err);
 	if (!rc)
 		*ret_fields = ptc_buf_steal(&b, NULL);
 	ptc_buf_done(&b);
@@ -356,7 +354,7 @@ static int decode_overrides(struct ptc_job_decoder *d, const struct ptc_doc_node
 		r->match = own(base->match);
 		r->fields = own(n->key);
 		if (!r->match || !r->fields)
-			return no_memory(d);
+			return ptc_nomem(d->err);
 		rc = decode_placement(d, n, base, r);
 		if (rc)
 			return rc;
@@ -387,7 +385,7 @@ static int decode_rule_into(struct ptc_job_decoder *d, const struct ptc_doc_node
 		return rc;
 	r->match = own(text);
 	if (!r->match)
-		return no_memory(d);
+		return ptc_nomem(d->err);
 	rc = decode_placement(d, node, NULL, r);
 	if (rc || !fields)
 		return rc;
@@ -552,8 +550,8 @@ static int fits_tensor(struct ptc_job_decoder *d, const struct ptc_doc_node *nod
 	return 0;
 }
 
-/* when and unless, a pattern or a list of them: does the job have a tensor whose name fits one? An absent key leaves *ret as
- * it is. */
+/* when and unless, a pattern or a list of them: does the job have a tensor whose name fits one? An absent key leaves
+ * *ret as it is. */
 static int has_tensor(struct ptc_job_decoder *d, const struct ptc_doc_node *node, bool *ret)
 {
 	bool list = node && node->kind == PTC_DOC_LIST, found = false;
@@ -670,7 +668,7 @@ static int decode_config(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 	else
 		rc = config_text(d, node, &b);
 	if (!rc && ptc_buf_failed(&b))
-		rc = no_memory(d);
+		rc = ptc_nomem(d->err);
 	if (!rc) {
 		rc = ptc_config_parse(b.data ? b.data : "", &g->config, d->err);
 		if (!rc)
@@ -687,12 +685,7 @@ static int decode_config(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 	return rc;
 }
 
-static int compare_gpus(const void *pa, const void *pb)
-{
-	const struct ptc_job_gpus *a = pa, *b = pb;
-
-	return a->n < b->n ? -1 : a->n > b->n;
-}
+PTC_BY(compare_gpus, struct ptc_job_gpus, n)
 
 int ptc_job_decode_gpus(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
 {
@@ -702,9 +695,9 @@ int ptc_job_decode_gpus(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
 				     "gpus must be a map from 1 to %d numbers of devices to configurations",
 				     PTC_JOB_MAX_GPUS);
-	job->gpus = ptc_calloc(node->n, sizeof(*job->gpus));
+	job->gpus = ptc_calloc(node->n, sizeof *job->gpus);
 	if (!job->gpus)
-		return no_memory(d);
+		return ptc_nomem(d->err);
 	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
 		struct ptc_doc_node key = { .kind = PTC_DOC_TEXT, .plain = true, .line = n->line, .text = n->key };
 		int64_t devices = 0;
@@ -717,6 +710,6 @@ int ptc_job_decode_gpus(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 		if (rc)
 			return rc;
 	}
-	qsort(job->gpus, job->ngpus, sizeof(*job->gpus), compare_gpus);
+	qsort(job->gpus, job->ngpus, sizeof *job->gpus, compare_gpus);
 	return 0;
 }

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-/* What a live job runs: "run", "mode", "copy", "snapshot_every", "seed". Happy path:
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a live job runs: "run", "mode", "copy", "snapshot_every", "seed", "elastic". Happy path:
  * decode; where the description is submitted, resolve completes it with the
  * submitter's working directory and environment. Failure: file and line of
  * the key at fault; PTC_ELIMIT for what execve or etcd would not take. */
@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/number/units.h"
+#include "base/number/search.h"
+#include "formats/doc_rows.h"
 #include "formats/names.h"
 
 #include <inttypes.h>
@@ -21,8 +23,10 @@ static const char *const run_keys[] = {
 /* In the order of enum ptc_job_mode; the last one is not one yet. */
 static const char *const modes[] = { "restart", "rebuild", "keep" };
 static const char *const copies[] = { "lean", "fast" };
-/* Of the submitter's shell and terminal, or set by ptcd for each rank; a trailing '*' stands for the rest of the name. They would
- * be wrong in a rank, or make descriptions differ that are the same. */
+/* In the order of enum ptc_job_on_failure. */
+static const char *const failures[] = { "shrink", "wait", "stop" };
+/* Of the submitter's shell and terminal, or set by ptcd for each rank; a trailing '*' stands for the rest of the name.
+ * They would be wrong in a rank, or make descriptions differ that are the same. */
 static const char *const not_inherited[] = {
 	"PTC_*",
 	"_",
@@ -48,11 +52,6 @@ static const char *const not_inherited[] = {
 	"MASTER_PORT",
 };
 
-static int no_memory(struct ptc_error *err)
-{
-	return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-}
-
 /* ---- decoding ---------------------------------------------------------------- */
 
 /* Any text, empty too. */
@@ -76,9 +75,9 @@ static int decode_argv(struct ptc_job_decoder *d, const struct ptc_doc_node *nod
 	if (node->n > PTC_RUN_MAX_ARGS)
 		return ptc_doc_error(d->doc, node, d->err, PTC_ELIMIT, "argv has %zu entries, at most %d are supported",
 				     node->n, PTC_RUN_MAX_ARGS);
-	run->argv = ptc_calloc(node->n + 1, sizeof(*run->argv));
+	run->argv = ptc_calloc(node->n + 1, sizeof *run->argv);
 	if (!run->argv)
-		return no_memory(d->err);
+		return ptc_nomem(d->err);
 	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
 		const char *text = NULL;
 		int rc = get_text(d, n, "an entry of argv", &text);
@@ -93,7 +92,7 @@ static int decode_argv(struct ptc_job_decoder *d, const struct ptc_doc_node *nod
 					     PTC_RUN_ARGS_BYTES);
 		run->argv[run->argc] = ptc_strdup(text);
 		if (!run->argv[run->argc++])
-			return no_memory(d->err);
+			return ptc_nomem(d->err);
 	}
 	return 0;
 }
@@ -112,10 +111,7 @@ static int compare_names(const char *a, const char *b)
 }
 
 /* By name, as the canonical form has them. */
-static int compare_variables(const void *pa, const void *pb)
-{
-	return compare_names(*(char *const *)pa, *(char *const *)pb);
-}
+PTC_COMPARE(compare_variables, char *const, compare_names(*a, *b))
 
 static int decode_variable(struct ptc_job_decoder *d, const struct ptc_doc_node *node, size_t *bytes)
 {
@@ -133,7 +129,7 @@ static int decode_variable(struct ptc_job_decoder *d, const struct ptc_doc_node 
 	if (*bytes > PTC_RUN_ENV_BYTES)
 		return ptc_doc_error(d->doc, node, d->err, PTC_ELIMIT, "env has more than %d bytes", PTC_RUN_ENV_BYTES);
 	run->env[run->nenv] = ptc_asprintf("%s=%s", node->key, value);
-	return run->env[run->nenv++] ? 0 : no_memory(d->err);
+	return run->env[run->nenv++] ? 0 : ptc_nomem(d->err);
 }
 
 static int decode_env(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
@@ -146,16 +142,16 @@ static int decode_env(struct ptc_job_decoder *d, const struct ptc_doc_node *node
 	if (node->n > PTC_RUN_MAX_ENV)
 		return ptc_doc_error(d->doc, node, d->err, PTC_ELIMIT,
 				     "env has %zu variables, at most %d are supported", node->n, PTC_RUN_MAX_ENV);
-	run->env = ptc_calloc(node->n + 1, sizeof(*run->env));
+	run->env = ptc_calloc(node->n + 1, sizeof *run->env);
 	if (!run->env)
-		return no_memory(d->err);
+		return ptc_nomem(d->err);
 	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
 		int rc = decode_variable(d, n, &bytes);
 
 		if (rc)
 			return rc;
 	}
-	qsort(run->env, run->nenv, sizeof(*run->env), compare_variables);
+	qsort(run->env, run->nenv, sizeof *run->env, compare_variables);
 	return 0;
 }
 
@@ -176,7 +172,7 @@ static int decode_cwd(struct ptc_job_decoder *d, const struct ptc_doc_node *run,
 	if (strlen(cwd) > PTC_RUN_CWD_MAX)
 		return ptc_doc_error(d->doc, node, d->err, PTC_ELIMIT, "cwd has more than %d bytes", PTC_RUN_CWD_MAX);
 	d->job->run.cwd = cwd[0] == '/' ? ptc_strdup(cwd) : ptc_asprintf("%s/%s", d->dir, cwd);
-	return d->job->run.cwd ? 0 : no_memory(d->err);
+	return d->job->run.cwd ? 0 : ptc_nomem(d->err);
 }
 
 /* A size or a duration in min..max; *ret_value keeps its default where there is no such key. */
@@ -253,9 +249,28 @@ static int decode_mode(struct ptc_job_decoder *d, const struct ptc_doc_node *nod
 	return rc;
 }
 
+static int decode_elastic(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	struct ptc_job_elastic e = { .on_failure = PTC_JOB_SHRINK };
+	const struct ptc_doc_row rows[] = {
+		{ "min_gpus", PTC_DOC_COUNT, &e.min_gpus, 1, PTC_MAX_RANKS, NULL },
+		{ "max_gpus", PTC_DOC_COUNT, &e.max_gpus, 1, PTC_MAX_RANKS, NULL },
+		{ "on_failure", PTC_DOC_WORD, &e.on_failure, 0, PTC_ARRAY_LEN(failures) - 1, failures },
+		{ "max_restarts", PTC_DOC_COUNT, &e.max_restarts, 0, PTC_JOB_RESTARTS_MAX, NULL },
+	};
+	int rc = ptc_doc_read(d->doc, node, "elastic", rows, PTC_ARRAY_LEN(rows), d->err);
+
+	if (!rc && e.max_gpus && e.max_gpus < e.min_gpus)
+		rc = ptc_doc_error(d->doc, ptc_doc_get(node, "max_gpus"), d->err, PTC_EINVAL,
+				   "max_gpus (%" PRIu32 ") is less than min_gpus (%" PRIu32 ")", e.max_gpus,
+				   e.min_gpus);
+	d->job->elastic = e;
+	return rc;
+}
+
 int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
-	static const char *const live_keys[] = { "mode", "copy", "snapshot_every", "seed" };
+	static const char *const live_keys[] = { "mode", "copy", "snapshot_every", "seed", "elastic" };
 	const struct ptc_doc_node *run = ptc_doc_get(root, "run"), *node[PTC_ARRAY_LEN(live_keys)];
 	int64_t every = 0, seed = 0;
 	size_t copy = 0;
@@ -276,6 +291,8 @@ int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *roo
 		rc = ptc_doc_int(d->doc, node[2], "snapshot_every", 0, INT64_MAX, &every, d->err);
 	if (!rc && node[3])
 		rc = ptc_doc_int(d->doc, node[3], "seed", 0, INT64_MAX, &seed, d->err);
+	if (!rc && node[4])
+		rc = decode_elastic(d, node[4]);
 	if (rc)
 		return rc;
 	d->job->fast_copy = copy == 1;
@@ -312,7 +329,7 @@ void ptc_job_run_done(struct ptc_job_run *run)
 	ptc_free(run->argv);
 	ptc_free(run->env);
 	ptc_free(run->cwd);
-	memset(run, 0, sizeof(*run));
+	memset(run, 0, sizeof *run);
 }
 
 /* ---- submitting ------------------------------------------------------------------ */
@@ -338,22 +355,16 @@ struct entry {
 	size_t at; /* the job's own first, then in the environment's order */
 };
 
-static int compare_entries(const void *pa, const void *pb)
-{
-	const struct entry *a = pa, *b = pb;
-	const int order = compare_names(a->text, b->text);
-
-	return order ? order : (a->at > b->at) - (a->at < b->at);
-}
+PTC_COMPARE(compare_entries, struct entry, PTC_THEN(compare_names(a->text, b->text), PTC_ORDER(a->at, b->at)))
 
 /* Copies the first of each name, as getenv would find it. */
 static int copy_entries(const struct entry *all, size_t n, struct ptc_job_run *ret_run, struct ptc_error *err)
 {
 	size_t bytes = 0;
 
-	ret_run->env = ptc_calloc(n + 1, sizeof(*ret_run->env));
+	ret_run->env = ptc_calloc(n + 1, sizeof *ret_run->env);
 	if (!ret_run->env)
-		return no_memory(err);
+		return ptc_nomem(err);
 	for (size_t i = 0; i < n; i++) {
 		const char *text = all[i].text;
 
@@ -374,7 +385,7 @@ static int copy_entries(const struct entry *all, size_t n, struct ptc_job_run *r
 				(int)PTC_MIN(name_len(text), 80), text);
 		ret_run->env[ret_run->nenv] = ptc_strdup(text);
 		if (!ret_run->env[ret_run->nenv++])
-			return no_memory(err);
+			return ptc_nomem(err);
 	}
 	return 0;
 }
@@ -388,9 +399,9 @@ static int merge_env(struct ptc_job_run *run, char *const *environment, struct p
 
 	while (environment[n])
 		n++;
-	all = ptc_calloc(run->nenv + n + 1, sizeof(*all));
+	all = ptc_calloc(run->nenv + n + 1, sizeof *all);
 	if (!all)
-		return no_memory(err);
+		return ptc_nomem(err);
 	for (size_t i = 0; i < run->nenv; i++, m++)
 		all[m] = (struct entry){ run->env[i], m };
 	for (size_t i = 0; i < n; i++)
@@ -398,7 +409,7 @@ static int merge_env(struct ptc_job_run *run, char *const *environment, struct p
 			all[m] = (struct entry){ environment[i], m };
 			m++;
 		}
-	qsort(all, m, sizeof(*all), compare_entries);
+	qsort(all, m, sizeof *all, compare_entries);
 	rc = copy_entries(all, m, &merged, err);
 	ptc_free(all);
 	if (!rc) {
@@ -419,7 +430,7 @@ static int join(const char *base, const char *path, char **ret_path, struct ptc_
 	const char *parts[] = { base, path };
 
 	if (!out)
-		return no_memory(err);
+		return ptc_nomem(err);
 	for (size_t i = path[0] == '/'; i < 2; i++)
 		for (const char *p = parts[i]; *p;) {
 			const size_t n = strcspn(p, "/");

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a rule says of placement beside the pipeline stage: split, expert and
  * shard. Happy path: keys into the struct of reshard/spec/rule.h; where a key is
  * absent, what the rule that is overridden says. Failure: file and line of
@@ -17,15 +17,9 @@ static const char *const split_keys[] = { "axis", "dim", "kind", "blocks", "inte
 static const char *const buffers_keys[] = { "order", "reverse", "unit",          "align",  "pad",
 					    "range", "bucket",  "bucket_stages", "groups", "bucket_per_dp" };
 static const char *const expert_keys[] = { "match", "order" };
-/* In the order of the enums of reshard/spec/rule.h. */
-static const char *const axes[] = { "none", "tp", "ep", "etp", "dp", "cp" };
-static const char *const kinds[] = { "even", "ceil", "balanced" };
+const char *const ptc_job_axes[PTC_JOB_AXES] = { "none", "tp", "ep", "etp", "dp", "cp" };
+const char *const ptc_job_kinds[PTC_JOB_KINDS] = { "even", "ceil", "balanced" };
 static const char *const shards[] = { "config", "none", "flat" };
-
-static int no_memory(struct ptc_job_decoder *d)
-{
-	return ptc_error_set(d->err, PTC_ENOMEM, "out of memory");
-}
 
 /* "$head": of the rule set that the node is in. */
 static int parameter(struct ptc_job_decoder *d, const struct ptc_doc_node *node, int64_t *value)
@@ -49,9 +43,9 @@ static int decode_numbers(struct ptc_job_decoder *d, const struct ptc_doc_node *
 	if (node->kind != PTC_DOC_LIST || !node->n || node->n > cap)
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "%s must be a list of 1 to %zu numbers", what,
 				     cap);
-	v = ptc_calloc(node->n, sizeof(*v));
+	v = ptc_calloc(node->n, sizeof *v);
 	if (!v)
-		return no_memory(d);
+		return ptc_nomem(d->err);
 	*ret_v = v;
 	*ret_n = node->n;
 	for (const struct ptc_doc_node *n = node->first; n; n = n->next, i++) {
@@ -137,7 +131,7 @@ static int decode_split(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 	kind = ptc_doc_get(node, "kind");
 	if (!axis)
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "split has no \"axis\"");
-	rc = ptc_doc_word(d->doc, axis, "axis", axes, PTC_ARRAY_LEN(axes), &word, d->err);
+	rc = ptc_doc_word(d->doc, axis, "axis", ptc_job_axes, PTC_JOB_AXES, &word, d->err);
 	if (rc)
 		return rc;
 	s->axis = (enum ptc_axis)word;
@@ -148,7 +142,7 @@ static int decode_split(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "split has no \"dim\"");
 	word = PTC_SPLIT_EVEN;
 	if (kind)
-		rc = ptc_doc_word(d->doc, kind, "kind", kinds, PTC_ARRAY_LEN(kinds), &word, d->err);
+		rc = ptc_doc_word(d->doc, kind, "kind", ptc_job_kinds, PTC_JOB_KINDS, &word, d->err);
 	s->kind = (enum ptc_split_kind)word;
 	return rc ? rc : decode_numbers_of_split(d, node, s);
 }
@@ -156,13 +150,13 @@ static int decode_split(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 static int copy_numbers(struct ptc_job_decoder *d, const int64_t **v, size_t n)
 {
 	const int64_t *from = *v;
-	int64_t *to = n ? ptc_calloc(n, sizeof(*to)) : NULL;
+	int64_t *to = n ? ptc_calloc(n, sizeof *to) : NULL;
 
 	*v = to;
 	if (n && !to)
-		return no_memory(d);
+		return ptc_nomem(d->err);
 	if (n)
-		memcpy(to, from, n * sizeof(*to));
+		memcpy(to, from, n * sizeof *to);
 	return 0;
 }
 
@@ -217,7 +211,7 @@ int ptc_job_decode_expert(struct ptc_job_decoder *d, const struct ptc_doc_node *
 	if (!node) {
 		r->expert = base && base->expert ? ptc_strdup(base->expert) : NULL;
 		if (base && base->expert && !r->expert)
-			return no_memory(d);
+			return ptc_nomem(d->err);
 		r->experts = base ? base->experts : NULL;
 		r->nexperts = base ? base->nexperts : 0;
 		return copy_numbers(d, &r->experts, r->nexperts);
@@ -241,7 +235,7 @@ int ptc_job_decode_expert(struct ptc_job_decoder *d, const struct ptc_doc_node *
 			"expert must be a pattern with one {} where the expert's number stands, not \"%.80s\"", text);
 	r->expert = ptc_strdup(text);
 	if (!r->expert)
-		return no_memory(d);
+		return ptc_nomem(d->err);
 	return order ? decode_numbers(d, order, "order", PTC_MAX_PERMUTED, 0, &r->experts, &r->nexperts) : 0;
 }
 
@@ -279,9 +273,9 @@ static int decode_order(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 	if (node->kind != PTC_DOC_LIST || !node->n || node->n > PTC_MAX_RULES)
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "order must be a list of 1 to %d patterns",
 				     PTC_MAX_RULES);
-	b->order = ptc_calloc(node->n, sizeof(*b->order));
+	b->order = ptc_calloc(node->n, sizeof *b->order);
 	if (!b->order)
-		return no_memory(d);
+		return ptc_nomem(d->err);
 	for (const struct ptc_doc_node *n = node->first; n; n = n->next) {
 		const char *text = NULL;
 		int rc = ptc_doc_text(d->doc, n, "a pattern", &text, d->err);
@@ -290,7 +284,7 @@ static int decode_order(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 			return rc;
 		b->order[b->norder] = ptc_strdup(text);
 		if (!b->order[b->norder++])
-			return no_memory(d);
+			return ptc_nomem(d->err);
 	}
 	return 0;
 }
@@ -299,7 +293,6 @@ static int decode_order(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 static int push_group(struct ptc_job_decoder *d, const struct ptc_doc_node *node, uint32_t number)
 {
 	struct ptc_buffers *b = &d->job->spec.buffers;
-	struct ptc_buffer_group *groups;
 	const char *text = NULL;
 	int rc = ptc_doc_text(d->doc, node, "a pattern", &text, d->err);
 
@@ -308,12 +301,10 @@ static int push_group(struct ptc_job_decoder *d, const struct ptc_doc_node *node
 	if (b->ngroups == PTC_MAX_RULES)
 		return ptc_doc_error(d->doc, node, d->err, PTC_ELIMIT, "groups have more than %d patterns",
 				     PTC_MAX_RULES);
-	groups = ptc_reallocarray(b->groups, b->ngroups + 1, sizeof(*groups));
-	if (!groups)
-		return no_memory(d);
-	b->groups = groups;
-	groups[b->ngroups] = (struct ptc_buffer_group){ ptc_strdup(text), number };
-	return groups[b->ngroups++].glob ? 0 : no_memory(d);
+	if (!PTC_MORE(b->groups, b->ngroups))
+		return ptc_nomem(d->err);
+	b->groups[b->ngroups] = (struct ptc_buffer_group){ ptc_strdup(text), number };
+	return b->groups[b->ngroups++].glob ? 0 : ptc_nomem(d->err);
 }
 
 /* A list with a pattern, or a list of patterns, for each group. */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What becomes of ranks' blobs in a switch: each state when ranks go and come,
  * what is said of it, what the new generation is given, and every allocation
  * failing in turn; random switches against counting by coordinates. */
@@ -120,7 +120,8 @@ static void refused(const char *rules, const char *from, const char *to, const c
 	assert_int_equal(ptc_alloc_live(), live);
 }
 
-/* As fill(), and `agree` and `apart` of scope PTC_STATE_TP: the first is the same in a tensor-parallel group, the second in none. */
+/* As fill(), and `agree` and `apart` of scope PTC_STATE_TP: the first is the same in a tensor-parallel group, the
+ * second in none. */
 static void fill_groups(struct ptc_state *s, const char *config)
 {
 	struct ptc_config c = config_of(config);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Unit tests of formats/job/job.h: decoding, strictness, round trips, rule sets. */
 #include "base/alloc.h"
 #include "base/buf.h"
@@ -531,7 +531,8 @@ static void test_blobs(void **state)
 	       "replicate of blobs names no axis");
 	refuse(LIVE "blobs: [{match: a, state: rest}]\n", PTC_EINVAL, "did you mean \"reset\"?");
 	refuse(LIVE "blobs:\n- {match: 'a*', state: reset}\n- {match: ab, state: carry}\n", PTC_EINVAL,
-	       "job.yaml:8: rule \"ab\" of blobs never counts: \"a*\" before it fits all that it does");
+	       "job.yaml:8: rule \"ab\" of blobs never applies: the earlier rule \"a*\" takes every name that it "
+	       "matches");
 	snprintf(text, sizeof text, "%s\"blobs\":[{\"match\":\"a\",\"state\":\"max\"}]}", head);
 	refuse_json(text, PTC_EINVAL, "state max is not for blobs");
 }
@@ -605,6 +606,40 @@ static void test_planning(void **state)
 	       "job.yaml:8: no file may be named here; write the model out");
 }
 
+/* On how many nodes everything is kept: nothing said is one, and one is nothing said. */
+static void test_copies(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc job = { 0 }, again = { 0 };
+	char *json = NULL, one[33], none[33];
+	size_t len = 0;
+
+	assert_int_equal(decode(HEAD "rules: [{match: '*'}]\ncopies: {count: 3, across: rack}\n", &job, &err), 0);
+	assert_int_equal(job.copies.count, 3);
+	assert_true(job.copies.racks);
+	assert_int_equal(ptc_job_to_json(&job, &json, &len, &err), 0);
+	assert_int_equal(ptc_job_from_json(json, len, &again, &err), 0);
+	assert_int_equal(again.copies.count, 3);
+	assert_true(again.copies.racks);
+	ptc_free(json);
+	ptc_job_desc_done(&job);
+	ptc_job_desc_done(&again);
+	assert_int_equal(decode(HEAD "rules: [{match: '*'}]\ncopies: {count: 1}\n", &job, &err), 0);
+	assert_int_equal(decode(HEAD "rules: [{match: '*'}]\n", &again, &err), 0);
+	assert_int_equal(again.copies.count, 1);
+	assert_int_equal(ptc_job_hash(&job, one, &err), 0);
+	assert_int_equal(ptc_job_hash(&again, none, &err), 0);
+	assert_string_equal(one, none);
+	ptc_job_desc_done(&job);
+	ptc_job_desc_done(&again);
+	refuse(HEAD "rules: [{match: '*'}]\ncopies: 2\n", PTC_EINVAL, "job.yaml:8: copies is not a map");
+	refuse(HEAD "rules: [{match: '*'}]\ncopies: {across: rack}\n", PTC_EINVAL, "copies has no \"count\"");
+	refuse(HEAD "rules: [{match: '*'}]\ncopies: {count: 0}\n", PTC_EINVAL, "job.yaml:8: count");
+	refuse(HEAD "rules: [{match: '*'}]\ncopies: {count: 17}\n", PTC_EINVAL, "job.yaml:8: count");
+	refuse(HEAD "rules: [{match: '*'}]\ncopies: {count: 2, across: room}\n", PTC_EINVAL, "across");
+	refuse(HEAD "rules: [{match: '*'}]\ncopies: {cuont: 2}\n", PTC_EINVAL, "did you mean \"count\"?");
+}
+
 static void test_run_refused(void **state)
 {
 	refuse(LIVE "  agv: [a]\n", PTC_EINVAL, "job.yaml:6: unknown key \"agv\" in run; did you mean \"argv\"?");
@@ -636,6 +671,14 @@ static void test_run_refused(void **state)
 	refuse(LIVE "mode: keep\n", PTC_EINVAL, "job.yaml:6: mode keep comes later; write restart or rebuild");
 	refuse(LIVE "mode: rebild\n", PTC_EINVAL, "job.yaml:6: unknown mode \"rebild\"; did you mean \"rebuild\"?");
 	refuse(LIVE "copy: slow\n", PTC_EINVAL, "job.yaml:6: unknown copy \"slow\"");
+	refuse(LIVE "elastic: {min_gpus: 0}\n", PTC_EINVAL, "job.yaml:6: min_gpus must be in 1..");
+	refuse(LIVE "elastic: {min_gpus: 4, max_gpus: 2}\n", PTC_EINVAL,
+	       "job.yaml:6: max_gpus (2) is less than min_gpus (4)");
+	refuse(LIVE "elastic: {on_join: grow}\n", PTC_EINVAL, "job.yaml:6: unknown key \"on_join\"");
+	refuse(LIVE "elastic: {on_failure: pray}\n", PTC_EINVAL, "job.yaml:6: unknown on_failure \"pray\"");
+	refuse(LIVE "elastic: {max_restarts: 1001}\n", PTC_EINVAL, "job.yaml:6: max_restarts must be in 0..1000");
+	refuse(LIVE "elastic: 3\n", PTC_EINVAL, "job.yaml:6: elastic is not a map");
+	refuse(HEAD RULES "elastic: {min_gpus: 1}\n", PTC_EINVAL, "job.yaml:8: \"elastic\" is for jobs that run");
 	refuse(LIVE "snapshot_every: 10m\n", PTC_EINVAL, "job.yaml:6: snapshot_every must be a whole number");
 	refuse(LIVE "seed: -1\n", PTC_EINVAL, "job.yaml:6: seed must be a whole number");
 	refuse(LIVE "seed: x\n", PTC_EINVAL, "job.yaml:6: seed must be a whole number");
@@ -1090,7 +1133,8 @@ static void test_json_memory(void **state)
 	assert_int_equal(rc, 0);
 }
 
-/* What a later ptc writes: what it has added is passed over, what it needs is named, and what it adds inside of a rule is none. */
+/* What a later ptc writes: what it has added is passed over, what it needs is named, and what it adds inside of a rule
+ * is none. */
 static void test_versions(void **state)
 {
 	static const char tail[] =
@@ -1162,6 +1206,7 @@ int main(void)
 		cmocka_unit_test(test_json_memory),
 		cmocka_unit_test(test_files),
 		cmocka_unit_test(test_planning),
+		cmocka_unit_test(test_copies),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz entry point: bytes as a layout document. What is accepted is written
  * again as it was, and gives a layout whose ranks can be asked about. */
 #include "base/alloc.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz entry point: bytes as a state document. What is accepted is written
  * again as it was. */
 #include "base/alloc.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: written in one pass, read in one pass into the arrays of a
  * ptc_declared, which is then checked as one that was just merged. Failure
  * modes: see layout_doc.h; nothing is left allocated. */
@@ -98,7 +98,7 @@ int ptc_layout_doc_encode(const struct ptc_declared *d, char **ret_json, size_t 
 {
 	struct ptc_buf b = PTC_BUF_INIT;
 	char *config = ptc_malloc(PTC_CONFIG_TEXT_MAX);
-	int rc = config ? check_names(&d->spec, err) : ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
+	int rc = config ? check_names(&d->spec, err) : ptc_nomem(err);
 
 	if (!rc && ptc_config_format(&d->config, config, PTC_CONFIG_TEXT_MAX) < 0)
 		rc = ptc_error_set(err, PTC_ELIMIT, "layout: the configuration is too long");
@@ -115,7 +115,7 @@ int ptc_layout_doc_encode(const struct ptc_declared *d, char **ret_json, size_t 
 		}
 		put_ranks(&b, d);
 		if (ptc_buf_failed(&b))
-			rc = ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
+			rc = ptc_nomem(err);
 		else if (b.len > PTC_LAYOUT_DOC_MAX_BYTES)
 			rc = ptc_error_set(err, PTC_ELIMIT, "layout: its document has more than %u bytes",
 					   PTC_LAYOUT_DOC_MAX_BYTES);
@@ -140,27 +140,6 @@ struct reader {
 	size_t nv, v_cap;
 };
 
-static int nomem(struct reader *r)
-{
-	return ptc_error_set(r->s.err, PTC_ENOMEM, "layout: out of memory");
-}
-
-/* Room for one more. */
-static int grow(struct reader *r, void **v, size_t *cap, size_t n, size_t size)
-{
-	size_t want = PTC_MAX(16u, *cap + *cap / 2);
-	void *grown;
-
-	if (n < *cap)
-		return 0;
-	grown = ptc_reallocarray(*v, want, size);
-	if (!grown)
-		return nomem(r);
-	*v = grown;
-	*cap = want;
-	return 0;
-}
-
 /* Whether another member follows; the list's "[" was taken. *first is true at the first call. */
 static bool more(struct reader *r, bool *first)
 {
@@ -175,11 +154,14 @@ static int read_config(struct reader *r)
 	char *text = NULL, *again = NULL;
 	int rc = ptc_scan_text(&r->s, ",\"config\":");
 
-	rc = rc ? rc : ptc_scan_string(&r->s, PTC_CONFIG_TEXT_MAX, &text);
-	rc = rc ? rc : ptc_config_parse(text, &r->d->config, r->s.err);
-	rc = rc ? rc : ptc_config_world(&r->d->config, &r->d->world, r->s.err);
+	if (rc == 0)
+		rc = ptc_scan_string(&r->s, PTC_CONFIG_TEXT_MAX, &text);
+	if (rc == 0)
+		rc = ptc_config_parse(text, &r->d->config, r->s.err);
+	if (rc == 0)
+		rc = ptc_config_world(&r->d->config, &r->d->world, r->s.err);
 	if (!rc && !(again = ptc_malloc(PTC_CONFIG_TEXT_MAX)))
-		rc = nomem(r);
+		rc = ptc_nomem(r->s.err);
 	if (!rc && (ptc_config_format(&r->d->config, again, PTC_CONFIG_TEXT_MAX) < 0 || strcmp(text, again)))
 		rc = ptc_scan_fail(&r->s, PTC_EINVAL, "a configuration that is not in canonical form");
 	ptc_free(text);
@@ -193,7 +175,7 @@ static int read_dtype(struct reader *r, enum ptc_dtype *ret)
 	int rc = ptc_scan_string(&r->s, 32, &text);
 
 	if (!rc && !ptc_dtype_parse(text, ret))
-		rc = ptc_scan_fail(&r->s, PTC_EINVAL, "a dtype that is none");
+		rc = ptc_scan_fail(&r->s, PTC_EINVAL, "unknown dtype; safetensors' names are known, such as \"F32\"");
 	ptc_free(text);
 	return rc;
 }
@@ -209,16 +191,20 @@ static int read_tensor(struct reader *r)
 
 	if (spec->ntensors >= PTC_MAX_TENSORS)
 		return ptc_scan_fail(&r->s, PTC_ELIMIT, "more than %u tensors", PTC_MAX_TENSORS);
-	rc = grow(r, (void **)&spec->tensors, &r->tensors_cap, spec->ntensors, sizeof *spec->tensors);
-	rc = rc ? rc : ptc_scan_text(&r->s, "[");
-	rc = rc ? rc : ptc_scan_string(&r->s, PTC_TENSOR_NAME_MAX, &name);
+	rc = PTC_ROOM(spec->tensors, spec->ntensors + 1, r->tensors_cap) ? 0 : ptc_nomem(r->s.err);
+	if (rc == 0)
+		rc = ptc_scan_text(&r->s, "[");
+	if (rc == 0)
+		rc = ptc_scan_string(&r->s, PTC_TENSOR_NAME_MAX, &name);
 	if (rc)
 		return rc;
 	t.name = name;
 	spec->tensors[spec->ntensors++] = t;
 	rc = ptc_scan_text(&r->s, ",");
-	rc = rc ? rc : read_dtype(r, &t.dtype);
-	rc = rc ? rc : ptc_scan_text(&r->s, ",[");
+	if (rc == 0)
+		rc = read_dtype(r, &t.dtype);
+	if (rc == 0)
+		rc = ptc_scan_text(&r->s, ",[");
 	while (!rc && more(r, &first)) {
 		if (t.ndim == PTC_MAX_DIMS)
 			return ptc_scan_fail(&r->s, PTC_ELIMIT, "more than %d dims", PTC_MAX_DIMS);
@@ -241,7 +227,7 @@ static int read_tensors(struct reader *r)
 
 static int put_number(struct reader *r, int64_t n)
 {
-	int rc = grow(r, (void **)&r->v, &r->v_cap, r->nv, sizeof *r->v);
+	int rc = PTC_ROOM(r->v, r->nv + 1, r->v_cap) ? 0 : ptc_nomem(r->s.err);
 
 	if (!rc)
 		r->v[r->nv++] = n;
@@ -274,7 +260,8 @@ static int read_boxes(struct reader *r, const struct ptc_tensor *t, struct ptc_d
 		if (n >= 2 * (size_t)t->ndim * PTC_MAX_DECLARED_BOXES)
 			return ptc_scan_fail(&r->s, PTC_ELIMIT, "more than %d boxes", PTC_MAX_DECLARED_BOXES);
 		rc = ptc_scan_number(&r->s, INT64_MAX, &value);
-		rc = rc ? rc : put_number(r, (int64_t)value);
+		if (rc == 0)
+			rc = put_number(r, (int64_t)value);
 		n++;
 	}
 	if (!rc && t->ndim && n % (2 * t->ndim))
@@ -292,9 +279,10 @@ static int read_part(struct reader *r)
 	bool listed = ptc_scan_is(&r->s, "[");
 	const struct ptc_tensor *t;
 	uint64_t number;
-	int rc = grow(r, (void **)&r->parts, &r->parts_cap, r->nparts, sizeof *r->parts);
+	int rc = PTC_ROOM(r->parts, r->nparts + 1, r->parts_cap) ? 0 : ptc_nomem(r->s.err);
 
-	rc = rc ? rc : ptc_scan_number(&r->s, UINT32_MAX, &number);
+	if (rc == 0)
+		rc = ptc_scan_number(&r->s, UINT32_MAX, &number);
 	if (rc)
 		return rc;
 	if (number >= r->d->spec.ntensors)
@@ -319,11 +307,14 @@ static int read_class(struct reader *r)
 	int rc = d->nclasses < d->world ? 0 : ptc_scan_fail(&r->s, PTC_EINVAL, "more classes than ranks");
 
 	r->nparts = r->nv = 0;
-	rc = rc ? rc : ptc_scan_text(&r->s, "[");
+	if (rc == 0)
+		rc = ptc_scan_text(&r->s, "[");
 	while (!rc && more(r, &first))
 		rc = read_part(r);
-	rc = rc ? rc : ptc_scan_text(&r->s, "]");
-	rc = rc ? rc : grow(r, (void **)&d->classes, &r->classes_cap, d->nclasses, sizeof *d->classes);
+	if (rc == 0)
+		rc = ptc_scan_text(&r->s, "]");
+	if (rc == 0)
+		rc = PTC_ROOM(d->classes, d->nclasses + 1, r->classes_cap) ? 0 : ptc_nomem(r->s.err);
 	if (rc)
 		return rc;
 	c = &d->classes[d->nclasses++];
@@ -331,7 +322,7 @@ static int read_class(struct reader *r)
 	c->parts = ptc_calloc(r->nparts ? r->nparts : 1, sizeof *c->parts);
 	c->v = ptc_calloc(r->nv ? r->nv : 1, sizeof *c->v);
 	if (!c->parts || !c->v)
-		return nomem(r);
+		return ptc_nomem(r->s.err);
 	if (r->nparts)
 		memcpy(c->parts, r->parts, r->nparts * sizeof *c->parts);
 	if (r->nv)
@@ -358,7 +349,7 @@ static int read_ranks(struct reader *r)
 
 	d->ranks = ptc_calloc(d->world, sizeof *d->ranks);
 	if (!rc && !d->ranks)
-		rc = nomem(r);
+		rc = ptc_nomem(r->s.err);
 	while (!rc && more(r, &first)) {
 		bool run = ptc_scan_is(&r->s, "[");
 
@@ -368,7 +359,8 @@ static int read_ranks(struct reader *r)
 			rc = ptc_scan_number(&r->s, d->world, &n);
 		if (!rc && run)
 			rc = ptc_scan_text(&r->s, ",");
-		rc = rc ? rc : ptc_scan_number(&r->s, UINT32_MAX, &class);
+		if (rc == 0)
+			rc = ptc_scan_number(&r->s, UINT32_MAX, &class);
 		if (!rc && run)
 			rc = ptc_scan_text(&r->s, "]");
 		if (!rc && (n < (run ? 2u : 1u) || n > d->world - at || class == last))
@@ -379,7 +371,8 @@ static int read_ranks(struct reader *r)
 	}
 	if (!rc && at != d->world)
 		rc = ptc_scan_fail(&r->s, PTC_EINVAL, "%llu ranks of %u", (unsigned long long)at, d->world);
-	rc = rc ? rc : ptc_scan_text(&r->s, "]");
+	if (rc == 0)
+		rc = ptc_scan_text(&r->s, "]");
 	return rc ? rc : ptc_scan_close(&r->s, PTC_VERSION_LATER(r->version, PTC_LAYOUT_DOC_VERSION));
 }
 
@@ -393,12 +386,18 @@ int ptc_layout_doc_decode(const void *data, size_t len, struct ptc_declared *ret
 		return ptc_error_set(err, PTC_ELIMIT, "layout: a document of %zu bytes, at most %u", len,
 				     PTC_LAYOUT_DOC_MAX_BYTES);
 	rc = ptc_scan_version(&r.s, PTC_LAYOUT_DOC_OLDEST, PTC_LAYOUT_DOC_VERSION, &r.version);
-	rc = rc ? rc : read_config(&r);
-	rc = rc ? rc : read_tensors(&r);
-	rc = rc ? rc : check_names(&d.spec, err);
-	rc = rc ? rc : read_classes(&r);
-	rc = rc ? rc : read_ranks(&r);
-	rc = rc ? rc : ptc_declared_check(&d, err);
+	if (rc == 0)
+		rc = read_config(&r);
+	if (rc == 0)
+		rc = read_tensors(&r);
+	if (rc == 0)
+		rc = check_names(&d.spec, err);
+	if (rc == 0)
+		rc = read_classes(&r);
+	if (rc == 0)
+		rc = read_ranks(&r);
+	if (rc == 0)
+		rc = ptc_declared_check(&d, err);
 	ptc_free(r.parts);
 	ptc_free(r.v);
 	if (rc) {

@@ -11,9 +11,9 @@
  * [tensor, offsets.., extents.., offsets.., ...] its boxes, [tensor] none of
  * them. In ranks, [n, class] stands for n ranks in a row, n above 1.
  * Only the canonical form is read: equal documents are equal bytes, and what
- * is read is written again as it was, but for what a later version has added before its end. Everything is bounded, and checked as
- * ptc_declared_check does. Failure modes: PTC_EINVAL saying where, PTC_ELIMIT,
- * PTC_EVERSION, PTC_ELAYOUT, PTC_ENOMEM. Pure; any thread. */
+ * is read is written again as it was, but for what a later version has added before its end. Everything is bounded, and
+ * checked as ptc_declared_check does. Failure modes: PTC_EINVAL saying where, PTC_ELIMIT, PTC_EVERSION, PTC_ELAYOUT,
+ * PTC_ENOMEM. Pure; any thread. */
 #pragma once
 
 #include "base/number/versions.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: ranks are added one by one, kept in order, written in one pass
  * and read in one pass. Failure modes: see state_doc.h; nothing is left
  * allocated by what failed. */
@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/number/search.h"
 #include "formats/json.h"
 #include "formats/names.h"
 #include "formats/scan.h"
@@ -17,11 +18,6 @@
 #include <string.h>
 
 #define GROUPS_SINCE 2u /* blobs of scope 3 */
-
-static int nomem(struct ptc_error *err)
-{
-	return ptc_error_set(err, PTC_ENOMEM, "state of ranks: out of memory");
-}
 
 static void blob_done(struct ptc_state_blob *b)
 {
@@ -64,13 +60,7 @@ static bool name_ok(const char *name, bool empty_ok)
 	return name && len <= PTC_STATE_NAME_MAX && (len || empty_ok) && ptc_name_is_utf8(name);
 }
 
-static int blob_compare(const void *pa, const void *pb)
-{
-	const struct ptc_state_blob *a = pa, *b = pb;
-	int c = strcmp(a->name, b->name);
-
-	return c ? c : (a->scope > b->scope) - (a->scope < b->scope);
-}
+PTC_COMPARE(blob_compare, struct ptc_state_blob, PTC_THEN(strcmp(a->name, b->name), PTC_ORDER(a->scope, b->scope)))
 
 static int check_blobs(uint32_t rank, const struct ptc_state_blob *v, size_t n, struct ptc_error *err)
 {
@@ -79,9 +69,8 @@ static int check_blobs(uint32_t rank, const struct ptc_state_blob *v, size_t n, 
 				     PTC_STATE_BLOBS);
 	for (size_t i = 0; i < n; i++) {
 		if (!name_ok(v[i].name, false) || v[i].scope < PTC_STATE_RANK || v[i].scope > PTC_STATE_TP)
-			return ptc_error_set(err, PTC_EINVAL,
-					     "rank %u carries a blob of scope %u whose name or scope is none", rank,
-					     v[i].scope);
+			return ptc_error_set(err, PTC_EINVAL, "rank %u has a blob with an invalid name or scope (%u)",
+					     rank, v[i].scope);
 		if (v[i].len > PTC_STATE_BLOB_BYTES)
 			return ptc_error_set(err, PTC_ELIMIT, "rank %u: blob \"%s\" has %zu bytes, at most %u", rank,
 					     v[i].name, v[i].len, PTC_STATE_BLOB_BYTES);
@@ -105,10 +94,10 @@ static int copy_blobs(struct ptc_state_rank *r, const struct ptc_state_blob *v, 
 {
 	r->blobs = ptc_calloc(n ? n : 1, sizeof *r->blobs);
 	if (!r->blobs)
-		return nomem(err);
+		return ptc_nomem(err);
 	for (size_t i = 0; i < n; i++)
 		if ((v[i].scope != PTC_STATE_JOB || r->rank == 0) && copy_blob(&v[i], &r->blobs[r->nblobs++]))
-			return nomem(err);
+			return ptc_nomem(err);
 	if (r->nblobs > 1)
 		qsort(r->blobs, r->nblobs, sizeof *r->blobs, blob_compare);
 	for (size_t i = 1; i < r->nblobs; i++)
@@ -121,14 +110,12 @@ static int copy_blobs(struct ptc_state_rank *r, const struct ptc_state_blob *v, 
 /* Puts r where it belongs; takes it over. */
 static int insert_rank(struct ptc_state *s, const struct ptc_state_rank *r, struct ptc_error *err)
 {
-	struct ptc_state_rank *v = s->ranks;
+	struct ptc_state_rank *v;
 	size_t at = s->nranks;
 
-	if (s->nranks == 0 || (s->nranks & (s->nranks - 1)) == 0)
-		v = ptc_reallocarray(s->ranks, s->nranks ? 2 * s->nranks : 1, sizeof *v);
-	if (!v)
-		return nomem(err);
-	s->ranks = v;
+	if (!PTC_MORE(s->ranks, s->nranks))
+		return ptc_nomem(err);
+	v = s->ranks;
 	while (at > 0 && v[at - 1].rank > r->rank)
 		at--;
 	if (at > 0 && v[at - 1].rank == r->rank)
@@ -164,7 +151,7 @@ static int insert_cursor(struct ptc_state *s, size_t at, const struct ptc_state_
 	c.tag = ptc_strdup(from->tag);
 	if (!v || !c.name || !c.tag) {
 		cursor_done(&c);
-		return nomem(err);
+		return ptc_nomem(err);
 	}
 	memmove(v + at + 1, v + at, (s->ncursors - at) * sizeof *v);
 	v[at] = c;
@@ -178,7 +165,7 @@ static int add_cursor(struct ptc_state *s, uint32_t rank, const struct ptc_state
 	size_t at;
 
 	if (!name_ok(c->name, false) || !name_ok(c->tag, true))
-		return ptc_error_set(err, PTC_EINVAL, "rank %u has a cursor whose name or tag is none", rank);
+		return ptc_error_set(err, PTC_EINVAL, "rank %u has a cursor with an invalid name or tag", rank);
 	at = find_cursor(s, c->name);
 	old = &s->cursors[at];
 	if (at == s->ncursors || strcmp(old->name, c->name))
@@ -233,7 +220,8 @@ int ptc_state_add(struct ptc_state *s, const struct ptc_config *config, uint32_t
 
 	if (!rc && rank >= world)
 		rc = ptc_error_set(err, PTC_EINVAL, "the state of rank %u of %u", rank, world);
-	rc = rc ? rc : check_blobs(rank, blobs, nblobs, err);
+	if (rc == 0)
+		rc = check_blobs(rank, blobs, nblobs, err);
 	for (size_t i = 0; i < ncursors && !rc; i++)
 		rc = add_cursor(s, rank, &cursors[i], err);
 	if (rc)
@@ -280,7 +268,8 @@ const struct ptc_state_blob *ptc_state_group_blob(const struct ptc_state *s, con
 	return first;
 }
 
-/* Adds to the n blobs of v what the tensor-parallel group of `at` has and v has not; returns how many there are then. */
+/* Adds to the n blobs of v what the tensor-parallel group of `at` has and v has not; returns how many there are then.
+ */
 static size_t add_group(const struct ptc_state *s, const struct ptc_coords *at, struct ptc_state_blob *v, size_t n)
 {
 	for (size_t i = 0; i < s->nranks; i++) {
@@ -305,7 +294,7 @@ int ptc_state_blobs(const struct ptc_state *s, const struct ptc_coords *at, stru
 	size_t n = 0;
 
 	if (!v)
-		return nomem(err);
+		return ptc_nomem(err);
 	for (size_t i = 0; i < s->nranks; i++)
 		for (size_t k = 0; k < s->ranks[i].nblobs; k++) {
 			const struct ptc_state_blob *b = &s->ranks[i].blobs[k];
@@ -400,7 +389,7 @@ int ptc_state_doc_encode(const struct ptc_state *s, char **ret_json, size_t *ret
 	}
 	put_cursors(&b, s);
 	if (ptc_buf_failed(&b))
-		rc = nomem(err);
+		rc = ptc_nomem(err);
 	else if (b.len > PTC_STATE_DOC_MAX_BYTES)
 		rc = ptc_error_set(err, PTC_ELIMIT, "the blobs of all ranks together have more than %u bytes",
 				   PTC_STATE_DOC_MAX_BYTES);
@@ -457,7 +446,7 @@ static int read_data(struct ptc_scan *s, struct ptc_state_blob *b)
 		return ptc_scan_fail(s, PTC_ELIMIT, "a blob of %zu letters", len);
 	b->data = ptc_malloc(len / 4 * 3 + 1);
 	if (!b->data)
-		return nomem(s->err);
+		return ptc_nomem(s->err);
 	for (size_t i = 0; i < len; i += 4, b->len += n)
 		if (!quad(from + i, i + 4 == len, (uint8_t *)b->data + b->len, &n))
 			return ptc_scan_fail(s, PTC_EINVAL, "a blob that is not base64");
@@ -474,16 +463,22 @@ static int read_blob(struct ptc_scan *s, struct ptc_state_rank *r)
 		return ptc_scan_fail(s, PTC_ELIMIT, "more than %d blobs of a rank", PTC_STATE_BLOBS);
 	r->nblobs++;
 	rc = ptc_scan_text(s, "{\"name\":");
-	rc = rc ? rc : ptc_scan_string(s, PTC_STATE_NAME_MAX, &b->name);
-	rc = rc ? rc : ptc_scan_text(s, ",\"scope\":");
-	rc = rc ? rc : ptc_scan_number(s, PTC_STATE_TP, &scope);
+	if (rc == 0)
+		rc = ptc_scan_string(s, PTC_STATE_NAME_MAX, &b->name);
+	if (rc == 0)
+		rc = ptc_scan_text(s, ",\"scope\":");
+	if (rc == 0)
+		rc = ptc_scan_number(s, PTC_STATE_TP, &scope);
 	b->scope = (uint32_t)scope;
-	rc = rc ? rc : ptc_scan_text(s, ",\"data\":");
-	rc = rc ? rc : read_data(s, b);
-	rc = rc ? rc : ptc_scan_text(s, "}");
+	if (rc == 0)
+		rc = ptc_scan_text(s, ",\"data\":");
+	if (rc == 0)
+		rc = read_data(s, b);
+	if (rc == 0)
+		rc = ptc_scan_text(s, "}");
 	if (!rc && (!b->name[0] || !scope || (scope == PTC_STATE_JOB && r->rank) ||
 		    (r->nblobs > 1 && blob_compare(b - 1, b) >= 0)))
-		rc = ptc_scan_fail(s, PTC_EINVAL, "a blob that is out of order, or whose name or scope is none");
+		rc = ptc_scan_fail(s, PTC_EINVAL, "a blob is out of order, or has an invalid name or scope");
 	return rc;
 }
 
@@ -492,7 +487,8 @@ static int read_coord(struct ptc_scan *s, const char *key, uint32_t *ret)
 	uint64_t n = 0;
 	int rc = ptc_scan_text(s, key);
 
-	rc = rc ? rc : ptc_scan_number(s, PTC_MAX_RANKS - 1, &n);
+	if (rc == 0)
+		rc = ptc_scan_number(s, PTC_MAX_RANKS - 1, &n);
 	*ret = (uint32_t)n;
 	return rc;
 }
@@ -502,27 +498,35 @@ static int read_rank(struct ptc_scan *s, struct ptc_state *st)
 	struct ptc_state_rank r = { 0 };
 	int rc = read_coord(s, "{\"rank\":", &r.rank);
 
-	rc = rc ? rc : read_coord(s, ",\"tp\":", &r.at.tp);
-	rc = rc ? rc : read_coord(s, ",\"pp\":", &r.at.pp);
-	rc = rc ? rc : read_coord(s, ",\"dp\":", &r.at.dp);
-	rc = rc ? rc : read_coord(s, ",\"cp\":", &r.at.cp);
-	rc = rc ? rc : ptc_scan_text(s, ",\"blobs\":[");
+	if (rc == 0)
+		rc = read_coord(s, ",\"tp\":", &r.at.tp);
+	if (rc == 0)
+		rc = read_coord(s, ",\"pp\":", &r.at.pp);
+	if (rc == 0)
+		rc = read_coord(s, ",\"dp\":", &r.at.dp);
+	if (rc == 0)
+		rc = read_coord(s, ",\"cp\":", &r.at.cp);
+	if (rc == 0)
+		rc = ptc_scan_text(s, ",\"blobs\":[");
 	if (!rc && st->nranks && st->ranks[st->nranks - 1].rank >= r.rank)
 		rc = ptc_scan_fail(s, PTC_EINVAL, "ranks that are out of order");
 	if (rc)
 		return rc;
 	r.blobs = ptc_calloc(PTC_STATE_BLOBS, sizeof *r.blobs);
-	rc = r.blobs ? 0 : nomem(s->err);
+	rc = r.blobs ? 0 : ptc_nomem(s->err);
 	do
-		rc = rc ? rc : read_blob(s, &r);
+		if (rc == 0)
+			rc = read_blob(s, &r);
 	while (!rc && ptc_scan_is(s, ","));
-	rc = rc ? rc : ptc_scan_text(s, "]}");
+	if (rc == 0)
+		rc = ptc_scan_text(s, "]}");
 	if (!rc) { /* most have a few */
 		struct ptc_state_blob *v = ptc_reallocarray(r.blobs, r.nblobs, sizeof *v);
 
 		r.blobs = v ? v : r.blobs;
 	}
-	rc = rc ? rc : insert_rank(st, &r, s->err);
+	if (rc == 0)
+		rc = insert_rank(st, &r, s->err);
 	if (rc)
 		rank_done(&r);
 	return rc;
@@ -533,15 +537,22 @@ static int read_cursor(struct ptc_scan *s, struct ptc_state *st)
 	struct ptc_state_cursor c = { 0 };
 	int rc = ptc_scan_text(s, "{\"name\":");
 
-	rc = rc ? rc : ptc_scan_string(s, PTC_STATE_NAME_MAX, &c.name);
-	rc = rc ? rc : ptc_scan_text(s, ",\"position\":");
-	rc = rc ? rc : ptc_scan_number(s, UINT64_MAX, &c.position);
-	rc = rc ? rc : ptc_scan_text(s, ",\"tag\":");
-	rc = rc ? rc : ptc_scan_string(s, PTC_STATE_NAME_MAX, &c.tag);
-	rc = rc ? rc : ptc_scan_text(s, "}");
+	if (rc == 0)
+		rc = ptc_scan_string(s, PTC_STATE_NAME_MAX, &c.name);
+	if (rc == 0)
+		rc = ptc_scan_text(s, ",\"position\":");
+	if (rc == 0)
+		rc = ptc_scan_number(s, UINT64_MAX, &c.position);
+	if (rc == 0)
+		rc = ptc_scan_text(s, ",\"tag\":");
+	if (rc == 0)
+		rc = ptc_scan_string(s, PTC_STATE_NAME_MAX, &c.tag);
+	if (rc == 0)
+		rc = ptc_scan_text(s, "}");
 	if (!rc && (!c.name[0] || (st->ncursors && strcmp(st->cursors[st->ncursors - 1].name, c.name) >= 0)))
 		rc = ptc_scan_fail(s, PTC_EINVAL, "cursors that are out of order");
-	rc = rc ? rc : insert_cursor(st, st->ncursors, &c, 0, s->err);
+	if (rc == 0)
+		rc = insert_cursor(st, st->ncursors, &c, 0, s->err);
 	cursor_done(&c);
 	return rc;
 }
@@ -557,19 +568,22 @@ int ptc_state_doc_decode(const void *data, size_t len, struct ptc_state *ret_sta
 		return ptc_error_set(err, PTC_ELIMIT, "state of ranks: a document of %zu bytes, at most %u", len,
 				     PTC_STATE_DOC_MAX_BYTES);
 	rc = ptc_scan_version(&s, PTC_STATE_DOC_OLDEST, PTC_STATE_DOC_VERSION, &version);
-	rc = rc ? rc : ptc_scan_text(&s, ",\"ranks\":[");
+	if (rc == 0)
+		rc = ptc_scan_text(&s, ",\"ranks\":[");
 	for (bool list = !rc && !ptc_scan_is(&s, "]"); list && !rc;) {
 		rc = read_rank(&s, &st);
 		list = !rc && ptc_scan_is(&s, ",");
 		rc = rc || list ? rc : ptc_scan_text(&s, "]");
 	}
-	rc = rc ? rc : ptc_scan_text(&s, ",\"cursors\":[");
+	if (rc == 0)
+		rc = ptc_scan_text(&s, ",\"cursors\":[");
 	for (bool list = !rc && !ptc_scan_is(&s, "]"); list && !rc;) {
 		rc = read_cursor(&s, &st);
 		list = !rc && ptc_scan_is(&s, ",");
 		rc = rc || list ? rc : ptc_scan_text(&s, "]");
 	}
-	rc = rc ? rc : ptc_scan_close(&s, PTC_VERSION_LATER(version, PTC_STATE_DOC_VERSION));
+	if (rc == 0)
+		rc = ptc_scan_close(&s, PTC_VERSION_LATER(version, PTC_STATE_DOC_VERSION));
 	if (!rc && version <= GROUPS_SINCE && (version < GROUPS_SINCE) == has_groups(&st))
 		rc = ptc_scan_fail(&s, PTC_EINVAL, "version %" PRIu64 " %s blobs of scope %d", version,
 				   version == 1 ? "with" : "without", PTC_STATE_TP);

@@ -12,10 +12,10 @@
  * coordinates exist; 2 is the job's, of which rank 0's counts and only that is
  * kept; 3 is a tensor-parallel group's: as 1, and a rank that has none is given
  * that of the ranks which differ from it in tp only, where these are equal. A
- * document with a blob of scope 3 is of version 2, any other of version 1. Ranks that set a cursor must agree: the first that does not is refused
- * (PTC_ESTATE naming cursor and ranks).
- * Only the canonical form is read, all of it bounded; members that a later version has added before its end are passed over. Failure modes:
- * PTC_EINVAL saying where, PTC_ELIMIT, PTC_EVERSION, PTC_ENOMEM. Pure. */
+ * document with a blob of scope 3 is of version 2, any other of version 1. Ranks that set a cursor must agree: the
+ * first that does not is refused (PTC_ESTATE naming cursor and ranks). Only the canonical form is read, all of it
+ * bounded; members that a later version has added before its end are passed over. Failure modes: PTC_EINVAL saying
+ * where, PTC_ELIMIT, PTC_EVERSION, PTC_ENOMEM. Pure. */
 #pragma once
 
 #include "base/number/versions.h"
@@ -66,16 +66,16 @@ int ptc_state_add(struct ptc_state *s, const struct ptc_config *config, uint32_t
 /* Adds the blobs of a rank whose coordinates some other configuration has; the same otherwise. */
 int ptc_state_put(struct ptc_state *s, uint32_t rank, const struct ptc_coords *at, const struct ptc_state_blob *blobs,
 		  size_t nblobs, struct ptc_error *err);
-/* A cursor that is counted for the ranks: its tag has PTC_STATE_COUNTED. One of that name that a rank has set wins; one that
- * was counted before, and that ranks only carried on, is replaced. */
+/* A cursor that is counted for the ranks: its tag has PTC_STATE_COUNTED. One of that name that a rank has set wins; one
+ * that was counted before, and that ranks only carried on, is replaced. */
 #define PTC_STATE_COUNTED ";counted"
 int ptc_state_count(struct ptc_state *s, const struct ptc_state_cursor *cursor, struct ptc_error *err);
-/* Of the ranks that differ from `at` in tp only and have the blob of this name and scope PTC_STATE_TP: the first one's, where all
- * have the same bytes. NULL: none has one, or they differ. Borrowed from s. */
+/* Of the ranks that differ from `at` in tp only and have the blob of this name and scope PTC_STATE_TP: the first one's,
+ * where all have the same bytes. NULL: none has one, or they differ. Borrowed from s. */
 const struct ptc_state_blob *ptc_state_group_blob(const struct ptc_state *s, const struct ptc_coords *at,
 						  const char *name);
-/* The blobs of the rank with these coordinates, of its tensor-parallel group where it has none of its own, and of the job, borrowed
- * from s: what a rank there is given. The array is ptc_free'd by the caller. */
+/* The blobs of the rank with these coordinates, of its tensor-parallel group where it has none of its own, and of the
+ * job, borrowed from s: what a rank there is given. The array is ptc_free'd by the caller. */
 int ptc_state_blobs(const struct ptc_state *s, const struct ptc_coords *at, struct ptc_state_blob **ret_blobs,
 		    size_t *ret_n, struct ptc_error *err);
 /* A state of nothing gives a document too. ptc_free it. */

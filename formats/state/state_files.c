@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/number/search.h"
 #include "formats/state/layout_doc.h"
 #include "formats/tensors/safetensors.h"
 
@@ -38,20 +39,15 @@ const char *ptc_state_field_name(const struct ptc_spec *spec, size_t field)
 	return field ? spec->fields[field - 1].name : "param";
 }
 
-static int no_memory(struct ptc_error *err)
-{
-	return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-}
-
 static int file_room(struct ptc_state_file *f, size_t n, struct ptc_error *err)
 {
 	*f = (struct ptc_state_file){ 0 };
-	f->items = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*f->items));
-	f->bytes = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*f->bytes));
+	f->items = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof *f->items);
+	f->bytes = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof *f->bytes);
 	if (f->items && f->bytes)
 		return 0;
 	ptc_state_file_done(f);
-	return no_memory(err);
+	return ptc_nomem(err);
 }
 
 /* ---- files that were imported ---- */
@@ -92,7 +88,7 @@ size_t ptc_state_kept_count(const struct ptc_state_set *s, size_t field)
 {
 	const struct ptc_spec *spec = s->spec;
 	size_t n = 0, tensors = 0;
-	ptc_auto_free bool *seen = ptc_calloc(PTC_MAX(spec->ntensors, (size_t)1), sizeof(*seen));
+	ptc_auto_free bool *seen = ptc_calloc(PTC_MAX(spec->ntensors, (size_t)1), sizeof *seen);
 
 	for (size_t i = 0; i < s->nkept && seen; i++) {
 		const struct ptc_state_kept *f = &s->kept[i];
@@ -131,7 +127,7 @@ int ptc_state_file_kept(const struct ptc_state_set *s, const struct ptc_state_ke
 	f.head = ptc_malloc(PTC_MAX(k->header_len, (size_t)1));
 	if (!f.head) {
 		ptc_state_file_done(&f);
-		return no_memory(err);
+		return ptc_nomem(err);
 	}
 	memcpy(f.head, k->header, k->header_len);
 	f.head_len = k->header_len;
@@ -162,22 +158,19 @@ static void entries_done(struct entries *e)
 	ptc_free(e->v);
 }
 
-static int compare_entry(const void *a, const void *b)
-{
-	return strcmp(((const struct entry *)a)->t.name, ((const struct entry *)b)->t.name);
-}
+PTC_BY_NAME(compare_entry, struct entry, t.name)
 
 /* The tensors of a file, laid out in name order. */
 static int file_of(struct entries *e, struct ptc_state_file *ret, struct ptc_error *err)
 {
-	ptc_auto_free struct ptc_tensor *tensors = ptc_calloc(PTC_MAX(e->n, (size_t)1), sizeof(*tensors));
+	ptc_auto_free struct ptc_tensor *tensors = ptc_calloc(PTC_MAX(e->n, (size_t)1), sizeof *tensors);
 	struct ptc_buf b = PTC_BUF_INIT;
 	struct ptc_state_file f;
-	int rc = tensors ? file_room(&f, e->n, err) : no_memory(err);
+	int rc = tensors ? file_room(&f, e->n, err) : ptc_nomem(err);
 
 	if (rc)
 		return rc;
-	qsort(e->v, e->n, sizeof(*e->v), compare_entry);
+	qsort(e->v, e->n, sizeof *e->v, compare_entry);
 	for (f.n = 0; f.n < e->n; f.n++) {
 		struct ptc_box whole = ptc_box_whole(e->v[f.n].t.ndim, e->v[f.n].t.shape);
 
@@ -190,7 +183,7 @@ static int file_of(struct entries *e, struct ptc_state_file *ret, struct ptc_err
 		f.head = ptc_buf_steal(&b, &f.head_len);
 	ptc_buf_done(&b);
 	if (!rc && !f.head)
-		rc = no_memory(err);
+		rc = ptc_nomem(err);
 	if (rc)
 		ptc_state_file_done(&f);
 	else
@@ -211,7 +204,7 @@ static int entry_add(struct entries *e, const struct ptc_spec *spec, uint32_t it
 		v->own = ptc_strdup(ptc_item_name(spec, item, text, sizeof(text)));
 		v->t.name = v->own;
 		if (!v->own)
-			return no_memory(err);
+			return ptc_nomem(err);
 	}
 	e->n++;
 	return 0;
@@ -219,8 +212,8 @@ static int entry_add(struct entries *e, const struct ptc_spec *spec, uint32_t it
 
 static int entries_room(struct entries *e, size_t n, struct ptc_error *err)
 {
-	e->v = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*e->v));
-	return e->v ? 0 : no_memory(err);
+	e->v = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof *e->v);
+	return e->v ? 0 : ptc_nomem(err);
 }
 
 int ptc_state_file_items(const struct ptc_spec *spec, const uint32_t *items, size_t n, struct ptc_state_file *ret,
@@ -231,7 +224,8 @@ int ptc_state_file_items(const struct ptc_spec *spec, const uint32_t *items, siz
 
 	for (size_t i = 0; !rc && i < n; i++)
 		rc = entry_add(&e, spec, items[i], true, err);
-	rc = rc ? rc : file_of(&e, ret, err);
+	if (rc == 0)
+		rc = file_of(&e, ret, err);
 	entries_done(&e);
 	return rc;
 }
@@ -246,7 +240,8 @@ int ptc_state_file_field(const struct ptc_state_set *s, size_t field, struct ptc
 	rc = entries_room(&e, s->spec->ntensors, err);
 	for (size_t t = 0; !rc && t < s->spec->ntensors; t++)
 		rc = entry_add(&e, s->spec, (uint32_t)(t * (1 + s->spec->nfields) + field), false, err);
-	rc = rc ? rc : file_of(&e, ret, err);
+	if (rc == 0)
+		rc = file_of(&e, ret, err);
 	entries_done(&e);
 	return rc;
 }
@@ -263,9 +258,11 @@ static int declared_layout(const struct ptc_spec *spec, const void *doc, size_t 
 		return rc;
 	if (spec->nfields)
 		rc = ptc_error_set(err, PTC_ELAYOUT, "ranks declared their tensors, and the job has fields");
-	rc = rc ? rc : ptc_declared_same(spec, &d.spec, "the ranks", err);
+	if (rc == 0)
+		rc = ptc_declared_same(spec, &d.spec, "the ranks", err);
 	*ret_declared = d;
-	rc = rc ? rc : ptc_layout_declared_new(ret_declared, ret_layout, err);
+	if (rc == 0)
+		rc = ptc_layout_declared_new(ret_declared, ret_layout, err);
 	if (rc)
 		ptc_declared_done(ret_declared);
 	return rc;
@@ -277,7 +274,7 @@ int ptc_state_layout(const struct ptc_spec *spec, const char *config, const void
 	struct ptc_config c;
 	int rc;
 
-	memset(ret_declared, 0, sizeof(*ret_declared));
+	memset(ret_declared, 0, sizeof *ret_declared);
 	if (len)
 		return declared_layout(spec, doc, len, ret_declared, ret_layout, err);
 	rc = ptc_config_parse(config, &c, err);
@@ -312,7 +309,8 @@ static int rank_file(const struct ptc_layout *layout, const struct ptc_spec *spe
 
 	for (size_t i = first; !rc && i < n; i += step)
 		rc = rank_add(&e, layout, spec, rank, (uint32_t)i, named, err);
-	rc = rc ? rc : file_of(&e, ret, err);
+	if (rc == 0)
+		rc = file_of(&e, ret, err);
 	entries_done(&e);
 	if (!rc) {
 		ret->ranked = true;
@@ -408,7 +406,7 @@ int ptc_state_file_npy(const struct ptc_spec *spec, uint32_t item, struct ptc_st
 	ptc_buf_done(&b);
 	if (!f.head) {
 		ptc_state_file_done(&f);
-		return no_memory(err);
+		return ptc_nomem(err);
 	}
 	((uint8_t *)f.head)[8] = (uint8_t)(f.head_len - 10);
 	((uint8_t *)f.head)[9] = (uint8_t)((f.head_len - 10) >> 8);

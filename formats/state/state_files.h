@@ -9,7 +9,8 @@
 #include "reshard/layout/layout.h"
 #include "reshard/spec/spec.h"
 
-/* A file that the state was imported from; its header is written back verbatim where it still fits. Borrowed strings. */
+/* A file that the state was imported from; its header is written back verbatim where it still fits. Borrowed strings.
+ */
 struct ptc_state_kept {
 	const char *field; /* "param" or a field's name */
 	const char *name;
@@ -37,7 +38,8 @@ void ptc_state_file_done(struct ptc_state_file *f); /* one of zeros is fine */
 uint64_t ptc_state_file_size(const struct ptc_state_file *f);
 
 const char *ptc_state_field_name(const struct ptc_spec *spec, size_t field); /* "param" for 0 */
-/* How many kept files the field (0: parameters) has, if together they hold each of its tensors once and still fit; else 0. */
+/* How many kept files the field (0: parameters) has, if together they hold each of its tensors once and still fit; else
+ * 0. */
 size_t ptc_state_kept_count(const struct ptc_state_set *s, size_t field);
 const struct ptc_state_kept *ptc_state_kept_nth(const struct ptc_state_set *s, size_t field, size_t n);
 
@@ -47,12 +49,13 @@ int ptc_state_file_kept(const struct ptc_state_set *s, const struct ptc_state_ke
 /* A whole field in one file: the kept one where there is exactly one, else with a canonical header. */
 int ptc_state_file_field(const struct ptc_state_set *s, size_t field, struct ptc_state_file *ret,
 			 struct ptc_error *err);
-/* Any items in the order given, under their item names ("NAME" or "NAME:FIELD"), canonical; they need not be in name order. */
+/* Any items in the order given, under their item names ("NAME" or "NAME:FIELD"), canonical; they need not be in name
+ * order. */
 int ptc_state_file_items(const struct ptc_spec *spec, const uint32_t *items, size_t n, struct ptc_state_file *ret,
 			 struct ptc_error *err);
 /* The layout of a generation: of rules and its configuration, or, where ranks declared what they hold, of that document
- * (formats/state/layout_doc.h; len 0: there is none). spec and *ret_declared outlive it; ptc_declared_done the latter after it.
- * Items have the same numbers in both. */
+ * (formats/state/layout_doc.h; len 0: there is none). spec and *ret_declared outlive it; ptc_declared_done the latter
+ * after it. Items have the same numbers in both. */
 int ptc_state_layout(const struct ptc_spec *spec, const char *config, const void *doc, size_t len,
 		     struct ptc_declared *ret_declared, struct ptc_layout **ret_layout, struct ptc_error *err);
 /* What a rank holds of one field, as its local tensors, canonical. */
@@ -63,6 +66,6 @@ int ptc_state_file_rank_all(const struct ptc_layout *layout, const struct ptc_sp
 			    struct ptc_state_file *ret, struct ptc_error *err);
 /* No head: the bytes of all items of at most `most` bytes, one after the other, in order; none that NumPy has not. */
 int ptc_state_file_small(const struct ptc_spec *spec, uint64_t most, struct ptc_state_file *ret, struct ptc_error *err);
-/* NumPy's format 1.0, C order. Types NumPy has not come as raw elements of their size ('|V2' for BF16). PTC_ELAYOUT: elements
- * that are no whole bytes. */
+/* NumPy's format 1.0, C order. Types NumPy has not come as raw elements of their size ('|V2' for BF16). PTC_ELAYOUT:
+ * elements that are no whole bytes. */
 int ptc_state_file_npy(const struct ptc_spec *spec, uint32_t item, struct ptc_state_file *ret, struct ptc_error *err);

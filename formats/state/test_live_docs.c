@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The documents of running ranks: layout documents and state documents. What
  * canonical text is, what is refused and how it is said, and every allocation
  * failing in turn. */
@@ -151,8 +151,9 @@ static void layout_refused(void **state)
 		{ "{\"version\"", "{ \"version\"", PTC_EINVAL, "byte 0" },
 		{ "tp=2,dp=2", "dp=2,tp=2", PTC_EINVAL, "canonical" },
 		{ "tp=2,dp=2", "tp=2,dp=3", PTC_EINVAL, "4 ranks of 6" },
-		/* DeepSpeed tests/unit/checkpoint/test_reshape_checkpoint.py: degrees that are missing, or that disagree with
-		 * what ranks there are (each rank's own against another's: reshard/layout/test_declared.c, refusals) */
+		/* DeepSpeed tests/unit/checkpoint/test_reshape_checkpoint.py: degrees that are missing, or that
+		 * disagree with what ranks there are (each rank's own against another's:
+		 * reshard/layout/test_declared.c, refusals) */
 		{ "\"config\":\"tp=2,dp=2\",", "", PTC_EINVAL, "config" },
 		{ "tp=2,dp=2", "", PTC_EINVAL, "config" },
 		{ "tp=2,dp=2", "tp=2", PTC_EINVAL, "more classes than ranks" },

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz entry point: a file's bytes as a safetensors header. What parses must
  * tile its file, and its canonical form must parse to the same tensors. */
 #include "base/alloc.h"
@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
 static void check_canonical(const struct ptc_st *st)
 {
-	struct ptc_tensor *tensors = ptc_calloc(PTC_MAX(st->ntensors, 1), sizeof(*tensors));
+	struct ptc_tensor *tensors = ptc_calloc(PTC_MAX(st->ntensors, 1), sizeof *tensors);
 	struct ptc_buf b = PTC_BUF_INIT;
 	struct ptc_st again = { 0 };
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One safetensors header. Happy path: length word, JSON, one entry per
  * tensor; entries sorted by offset must tile [0, data_bytes) exactly. Failure:
  * PTC_EINVAL (the header or the file is wrong), PTC_ELIMIT (a named maximum),
@@ -105,7 +105,7 @@ static int parse_tensor(const char *name, const json_t *entry, struct ptc_st_ten
 		return rc;
 	t->t.name = ptc_strdup(name);
 	if (!t->t.name)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (!json_is_object(entry) || json_object_size(entry) != 3)
 		return ptc_error_set(err, PTC_EINVAL, "tensor \"%s\": not an object of dtype, shape and data_offsets",
 				     t->t.name);
@@ -122,9 +122,9 @@ static int parse_metadata(json_t *meta, struct ptc_st *st, struct ptc_error *err
 
 	if (!json_is_object(meta))
 		return ptc_error_set(err, PTC_EINVAL, METADATA_KEY " is not an object");
-	st->metadata = ptc_calloc(PTC_MAX(json_object_size(meta), 1), sizeof(*st->metadata));
+	st->metadata = ptc_calloc(PTC_MAX(json_object_size(meta), 1), sizeof *st->metadata);
 	if (!st->metadata)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	json_object_foreach(meta, key, value) {
 		struct ptc_st_pair *pair = &st->metadata[st->nmetadata];
 
@@ -134,7 +134,7 @@ static int parse_metadata(json_t *meta, struct ptc_st *st, struct ptc_error *err
 		pair->key = ptc_strdup(key);
 		pair->value = ptc_strdup(json_string_value(value));
 		if (!pair->key || !pair->value)
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			return ptc_nomem(err);
 	}
 	return 0;
 }
@@ -164,7 +164,7 @@ static int sort(struct ptc_st *st, struct ptc_error *err)
 	st->by_offset = ptc_calloc(PTC_MAX(st->ntensors, 1), sizeof(uint32_t));
 	st->by_name = ptc_calloc(PTC_MAX(st->ntensors, 1), sizeof(uint32_t));
 	if (!st->by_offset || !st->by_name)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (uint32_t i = 0; i < st->ntensors; i++)
 		st->by_offset[i] = st->by_name[i] = i;
 	qsort_r(st->by_offset, st->ntensors, sizeof(uint32_t), compare_offset, st->tensors);
@@ -204,9 +204,9 @@ static int parse_entries(json_t *json, struct ptc_st *st, struct ptc_error *err)
 	if (json_object_size(json) > PTC_MAX_TENSORS)
 		return ptc_error_set(err, PTC_ELIMIT, "%zu tensors, at most %u are supported", json_object_size(json),
 				     PTC_MAX_TENSORS);
-	st->tensors = ptc_calloc(PTC_MAX(json_object_size(json), 1), sizeof(*st->tensors));
+	st->tensors = ptc_calloc(PTC_MAX(json_object_size(json), 1), sizeof *st->tensors);
 	if (!st->tensors)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	json_object_foreach(json, key, value) {
 		if (!strcmp(key, METADATA_KEY))
 			rc = parse_metadata(value, st, err);
@@ -257,7 +257,7 @@ int ptc_st_parse(const void *head, size_t head_len, int64_t file_bytes, struct p
 	st.data_bytes = file_bytes - st.data_start;
 	st.raw = ptc_malloc(st.raw_len);
 	if (!st.raw)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	memcpy(st.raw, head, st.raw_len);
 	rc = ptc_json_load("safetensors header", st.raw + LENGTH_WORD, st.raw_len - LENGTH_WORD, &json, err);
 	if (!rc)
@@ -284,7 +284,7 @@ void ptc_st_done(struct ptc_st *st)
 	ptc_free(st->by_offset);
 	ptc_free(st->by_name);
 	ptc_free(st->raw);
-	memset(st, 0, sizeof(*st));
+	memset(st, 0, sizeof *st);
 }
 
 static int read_exactly(int fd, void *buf, size_t len, struct ptc_error *err)
@@ -326,7 +326,7 @@ static int read_header(int fd, struct ptc_st *ret_st, struct stat *ret_file, str
 		return rc;
 	head = ptc_malloc(len);
 	if (!head)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = read_exactly(fd, head, len, err);
 	return rc ? rc : ptc_st_parse(head, len, sb.st_size, ret_st, err);
 }
@@ -452,7 +452,7 @@ static int finish_header(struct ptc_buf *b, size_t start, struct ptc_error *err)
 
 	ptc_buf_append(b, spaces, (8 - (b->len - start) % 8) % 8);
 	if (ptc_buf_failed(b))
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	n = b->len - start - LENGTH_WORD;
 	if (n > PTC_SAFETENSORS_HEADER_MAX)
 		return ptc_error_set(err, PTC_ELIMIT, "header of %" PRIu64 " bytes is above the format's limit of %u",

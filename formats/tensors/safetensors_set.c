@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One safetensors file, or several under an index, as one set of tensors.
  * Happy path: index and headers agree in both directions. Failure: PTC_EINVAL
  * naming file and tensor where they do not (a name in two files, in the index
@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys/sys.h"
+#include "base/number/search.h"
 #include "formats/json.h"
 
 #include <errno.h>
@@ -18,20 +19,17 @@
 
 #define MAX_FILES 65536 /* the largest published checkpoints have a few hundred */
 
-static int compare_string(const void *pa, const void *pb)
-{
-	return strcmp(*(const char *const *)pa, *(const char *const *)pb);
-}
+PTC_COMPARE(compare_string, char *const, strcmp(*a, *b))
 
 /* The distinct file names of a weight map, sorted; borrowed from the map. */
 static int file_names(json_t *map, const char ***ret_names, size_t *ret_n, struct ptc_error *err)
 {
-	const char **names = ptc_calloc(PTC_MAX(json_object_size(map), 1), sizeof(*names)), *key;
+	const char **names = ptc_calloc(PTC_MAX(json_object_size(map), 1), sizeof *names), *key;
 	size_t n = 0, kept = 0;
 	json_t *value;
 
 	if (!names)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	json_object_foreach(map, key, value) {
 		const char *file = json_string_value(value);
 
@@ -43,7 +41,7 @@ static int file_names(json_t *map, const char ***ret_names, size_t *ret_n, struc
 		}
 		names[n++] = file;
 	}
-	qsort(names, n, sizeof(*names), compare_string);
+	qsort(names, n, sizeof *names, compare_string);
 	for (size_t i = 0; i < n; i++)
 		if (!i || strcmp(names[i], names[kept - 1]))
 			names[kept++] = names[i];
@@ -59,7 +57,7 @@ static int add_file(struct ptc_st_set *set, const char *dir, const char *name, s
 	file->name = ptc_strdup(name);
 	file->path = dir ? ptc_asprintf("%s/%s", dir, name) : ptc_strdup(name);
 	if (!file->name || !file->path)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	return ptc_st_read(file->path, &file->st, err);
 }
 
@@ -84,13 +82,13 @@ static int collect(struct ptc_st_set *set, struct ptc_error *err)
 	}
 	if (n > PTC_MAX_TENSORS)
 		return ptc_error_set(err, PTC_ELIMIT, "%zu tensors, at most %u are supported", n, PTC_MAX_TENSORS);
-	set->refs = ptc_calloc(PTC_MAX(n, 1), sizeof(*set->refs));
+	set->refs = ptc_calloc(PTC_MAX(n, 1), sizeof *set->refs);
 	if (!set->refs)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (uint32_t f = 0; f < set->nfiles; f++)
 		for (uint32_t t = 0; t < set->files[f].st.ntensors; t++)
 			set->refs[set->nrefs++] = (struct ptc_st_ref){ f, t };
-	qsort_r(set->refs, n, sizeof(*set->refs), compare_ref, set);
+	qsort_r(set->refs, n, sizeof *set->refs, compare_ref, set);
 	for (size_t i = 1; i < n; i++)
 		if (!compare_ref(&set->refs[i - 1], &set->refs[i], set))
 			return ptc_error_set(err, PTC_EINVAL, "tensor \"%s\" is in both %s and %s",
@@ -151,8 +149,8 @@ static int read_indexed(const char *dir, const char *index_path, struct ptc_st_s
 		rc = ptc_error_set(err, PTC_ELIMIT, "%s: %zu files, at most %d are supported", index_path, n,
 				   MAX_FILES);
 	if (!rc) {
-		set->files = ptc_calloc(PTC_MAX(n, 1), sizeof(*set->files));
-		rc = set->files ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		set->files = ptc_calloc(PTC_MAX(n, 1), sizeof *set->files);
+		rc = set->files ? 0 : ptc_nomem(err);
 	}
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = add_file(set, dir, names[i], err);
@@ -169,16 +167,16 @@ static int read_single(const char *path, struct ptc_st_set *set, struct ptc_erro
 	const char *slash = strrchr(path, '/');
 	int rc;
 
-	set->files = ptc_calloc(1, sizeof(*set->files));
+	set->files = ptc_calloc(1, sizeof *set->files);
 	if (!set->files)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = add_file(set, NULL, path, err);
 	if (rc)
 		return rc;
 	ptc_free(set->files[0].name);
 	set->files[0].name = ptc_strdup(slash ? slash + 1 : path);
 	if (!set->files[0].name)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	return collect(set, err);
 }
 
@@ -189,7 +187,7 @@ static int read_directory(const char *path, struct ptc_st_set *set, struct ptc_e
 	struct stat sb;
 
 	if (!index || !single)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (!stat(index, &sb))
 		return read_indexed(path, index, set, err);
 	if (!stat(single, &sb))
@@ -219,7 +217,7 @@ int ptc_st_set_read(const char *path, struct ptc_st_set *ret_set, struct ptc_err
 		rc = read_directory(path, &set, err);
 	} else if (has_suffix(path, ".index.json")) {
 		dir = slash ? ptc_strndup(path, (size_t)PTC_MAX(slash - path, 1)) : ptc_strdup(".");
-		rc = dir ? read_indexed(dir, path, &set, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = dir ? read_indexed(dir, path, &set, err) : ptc_nomem(err);
 	} else {
 		rc = read_single(path, &set, err);
 	}
@@ -241,5 +239,5 @@ void ptc_st_set_done(struct ptc_st_set *set)
 	ptc_free(set->files);
 	ptc_free(set->refs);
 	ptc_free(set->index);
-	memset(set, 0, sizeof(*set));
+	memset(set, 0, sizeof *set);
 }

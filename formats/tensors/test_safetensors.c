@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Unit tests of formats/tensors/safetensors.h. Vectors marked "safetensors" come from
  * the reference implementation's tests (safetensors/src/tensor.rs). */
 #include "base/alloc.h"
@@ -265,7 +265,7 @@ struct temp {
 
 static int make_temp(void **state)
 {
-	struct temp *t = malloc(sizeof(*t));
+	struct temp *t = malloc(sizeof *t);
 
 	snprintf(t->dir, sizeof(t->dir), "/tmp/ptc-test-st.XXXXXX");
 	*state = t;

@@ -1,30 +1,24 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: the program beside ours (or where it is installed) is spawned, a
  * line comes over a pipe, an empty one once it has mounted. Failure modes: no
  * such program, the line says why not, the pipe ends without one. */
 #include "fusefs/launch/launch.h"
 
 #include "base/cleanup.h"
+#include "base/sys/child.h"
 #include "base/sys/helper.h"
-#include "base/sys/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define PATH_BYTES 4096
 #define ARGS_MAX   32
-#define READY_FD   3
-
-extern char **environ;
 
 static int argv_of(const char *const *args, bool ready, const char *argv[ARGS_MAX], struct ptc_error *err)
 {
@@ -47,93 +41,57 @@ int ptc_fuse_exec(const char *const *args, struct ptc_error *err)
 	char path[PTC_HELPER_PATH];
 	int rc = ptc_helper_find("ptc-fuse", "PTC_FUSE", path, err);
 
-	rc = rc ? rc : argv_of(args, false, argv, err);
+	if (rc == 0)
+		rc = argv_of(args, false, argv, err);
 	if (rc)
 		return rc;
 	execv(path, (char *const *)(uintptr_t)argv);
 	return ptc_error_errno(err, errno, "cannot run %s", path);
 }
 
-static int spawn(const char *path, const char *const *argv, int ready_fd, bool quiet, pid_t *ret_pid)
-{
-	posix_spawn_file_actions_t actions;
-	posix_spawnattr_t attr;
-	sigset_t none;
-	int e;
-
-	sigemptyset(&none);
-	posix_spawn_file_actions_init(&actions);
-	posix_spawnattr_init(&attr);
-	posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-	if (quiet)
-		posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-	posix_spawn_file_actions_adddup2(&actions, ready_fd, READY_FD);
-	/* the store's descriptors are not close-on-exec */
-	posix_spawn_file_actions_addclosefrom_np(&actions, READY_FD + 1);
-	posix_spawnattr_setsigmask(&attr, &none);
-	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
-	e = posix_spawn(ret_pid, path, &actions, &attr, (char *const *)(uintptr_t)argv, environ);
-	posix_spawnattr_destroy(&attr);
-	posix_spawn_file_actions_destroy(&actions);
-	return e;
-}
-
 /* Its line; the empty one is success. */
 static int await(int fd, int timeout_ms, struct ptc_error *err)
 {
-	int64_t end_ns = ptc_sys_now_ns() + (int64_t)timeout_ms * 1000000;
 	char text[PTC_ERROR_MAX];
-	size_t n = 0;
+	ssize_t n = ptc_child_read(fd, timeout_ms, text, sizeof(text));
 
-	while (n < sizeof(text) - 1) {
-		int64_t left_ms = (end_ns - ptc_sys_now_ns()) / 1000000;
-		struct pollfd p = { .fd = fd, .events = POLLIN };
-		ssize_t got;
-
-		if (left_ms < 0 || !poll(&p, 1, (int)left_ms))
-			return ptc_error_set(err, PTC_ETIMEOUT, "ptc-fuse has not mounted within %d ms", timeout_ms);
-		got = read(fd, text + n, sizeof(text) - 1 - n);
-		if (got <= 0)
-			break;
-		n += (size_t)got;
-		if (text[n - 1] == '\n')
-			break;
-	}
+	if (n < 0 && errno == ETIMEDOUT)
+		return ptc_error_set(err, PTC_ETIMEOUT, "ptc-fuse has not mounted within %d ms", timeout_ms);
 	if (n == 1)
 		return 0;
-	text[n ? n - 1 : 0] = '\0';
-	return ptc_error_set(err, PTC_EIO, "%s", n ? text : "ptc-fuse ended before it had mounted");
+	text[n > 0 ? n - 1 : 0] = '\0';
+	return ptc_error_set(err, PTC_EIO, "%s", n > 0 ? text : "ptc-fuse ended before it had mounted");
 }
 
-int ptc_fuse_launch(const char *const *args, bool quiet, int timeout_ms, pid_t *ret_pid, struct ptc_error *err)
+int ptc_fuse_launch(const char *const *words, bool quiet, int timeout_ms, pid_t *ret_pid, struct ptc_error *err)
 {
 	const char *argv[ARGS_MAX];
 	char path[PTC_HELPER_PATH];
-	int fds[2], e, rc = ptc_helper_find("ptc-fuse", "PTC_FUSE", path, err);
-	pid_t pid;
+	int fds[2], rc = ptc_helper_find("ptc-fuse", "PTC_FUSE", path, err);
+	struct ptc_child_args args = { .path = path, .nfds = 1, .errors = quiet ? -1 : 0, .session = true };
+	struct ptc_child c;
 
-	rc = rc ? rc : argv_of(args, true, argv, err);
+	if (rc == 0)
+		rc = argv_of(words, true, argv, err);
 	if (rc)
 		return rc;
 	if (pipe2(fds, O_CLOEXEC))
 		return ptc_error_errno(err, errno, "cannot make a pipe");
-	/* above the number that it gets in the child, where dup2 onto itself would leave it close-on-exec */
-	e = fcntl(fds[1], F_DUPFD_CLOEXEC, 10);
+	args.argv = (char *const *)(uintptr_t)argv;
+	args.fds = &fds[1];
+	rc = ptc_child_start(&args, &c, err);
 	close(fds[1]);
-	fds[1] = e;
-	e = fds[1] < 0 ? errno : spawn(path, argv, fds[1], quiet, &pid);
-	if (fds[1] >= 0)
-		close(fds[1]);
-	rc = e ? ptc_error_errno(err, e, "cannot start %s", path) : await(fds[0], timeout_ms, err);
-	close(fds[0]);
-	if (!e && rc) {
+	if (!rc) {
+		rc = await(fds[0], timeout_ms, err);
 		if (rc == PTC_ETIMEOUT)
-			kill(pid, SIGTERM);
-		waitpid(pid, NULL, rc == PTC_ETIMEOUT ? WNOHANG : 0);
+			ptc_child_signal(&c, SIGTERM);
+		if (rc)
+			ptc_child_wait(&c, rc == PTC_ETIMEOUT ? 0 : -1, NULL);
+		else
+			*ret_pid = c.pid;
+		ptc_child_close(&c);
 	}
-	if (!rc)
-		*ret_pid = pid;
+	close(fds[0]);
 	return rc;
 }
 

@@ -1,10 +1,11 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mount points. Root mounts itself; others through Debian's setuid fusermount3,
  * which hands the descriptor over a socket (its protocol: _FUSE_COMMFD, one
  * byte with the descriptor beside it).
  * Happy path: nothing is mounted at the directory, the mount is made. Its
  * source is a name of its own, by which its process knows it when it ends: by
  * then somebody else may have mounted at the same directory.
+ *
  * Failure modes: a mount of ours that nobody serves (detached first), of
  * somebody else (PTC_EEXIST), a directory that is not there or not allowed, no
  * FUSE in this kernel or container (PTC_EIO, with what to do); another mount on
@@ -13,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/sys/child.h"
 #include "base/sys/sys.h"
 #include "fusefs/source/fs_source.h"
 
@@ -21,7 +23,6 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,14 +36,13 @@
 
 #define FS_TYPE      "fuse.ptc"
 #define HELPER       "fusermount3"
+#define COMM_FD      "3" /* PTC_CHILD_FD */
 #define HELPER_MS    10000
 #define LINE_BYTES   8192
 #define PATH_BYTES   4097
 #define STACK_MAX    16 /* mounts on top of each other that one call takes away */
 #define TURN_MS      2000
 #define TURN_POLL_MS 20
-
-extern char **environ;
 
 /* mountinfo writes these bytes as octal numbers. */
 static void unescape(char *s)
@@ -60,7 +60,8 @@ static void unescape(char *s)
 	*to = '\0';
 }
 
-/* What is on top at a directory. fd keeps the mount from being taken for another one while it is looked at and unmounted. */
+/* What is on top at a directory. fd keeps the mount from being taken for another one while it is looked at and
+ * unmounted. */
 struct top {
 	enum { TOP_NONE, TOP_OURS, TOP_OTHER } kind;
 	int fd; /* O_PATH, of the mount's root; -1: none. No request goes to its server for that */
@@ -104,9 +105,7 @@ static bool mount_line(int id, char point[PATH_BYTES], struct top *t)
 
 static void top_done(struct top *t)
 {
-	if (t->fd >= 0)
-		close(t->fd);
-	t->fd = -1;
+	ptc_close(&t->fd);
 }
 
 /* dir may have links in it: what the descriptor says is compared. */
@@ -127,13 +126,13 @@ static struct top top_look(const char *dir)
 	return t;
 }
 
-/* Not stat: the kernel believes the root's attributes. This is answered by the threads that take requests: nothing to wait for
- * where somebody serves. */
+/* Not stat: the kernel believes the root's attributes. This is answered by the threads that take requests: nothing to
+ * wait for where somebody serves. */
 static bool top_stale(const struct top *t)
 {
 	struct statfs st;
 
-	return t->kind == TOP_OURS && fstatfs(t->fd, &st) && errno == ENOTCONN;
+	return t->kind == TOP_OURS && fstatfs(t->fd, &st) && (errno == ENOTCONN || errno == ECONNABORTED);
 }
 
 /* The folder that dir is in. */
@@ -148,9 +147,9 @@ static void parent_of(const char *dir, char ret_parent[PATH_BYTES])
 	snprintf(ret_parent, PATH_BYTES, "%.*s", (int)n, dir);
 }
 
-/* Processes of ours that mount or unmount at one directory take turns, by a lock on the folder that it is in: between a look at
- * what is mounted and fusermount3, which unmounts by path, none of them changes it. Whoever else holds that lock delays us, no
- * more. Close the descriptor to give the turn back; -1: no lock was to be had. */
+/* Processes of ours that mount or unmount at one directory take turns, by a lock on the folder that it is in: between a
+ * look at what is mounted and fusermount3, which unmounts by path, none of them changes it. Whoever else holds that
+ * lock delays us, no more. Close the descriptor to give the turn back; -1: no lock was to be had. */
 static int turn_take(const char *dir)
 {
 	char parent[PATH_BYTES];
@@ -178,36 +177,37 @@ static void read_reason(int fd, char *text, size_t size)
 /* Starts fusermount3, waits for it. On failure its reason. */
 static int helper_run(char *const *argv, int comm_fd, struct ptc_error *err)
 {
-	char var[32], reason[256] = "";
-	posix_spawn_file_actions_t actions;
-	int status = 0, said[2], e;
-	pid_t pid;
+	struct ptc_child_args args = { .path = HELPER, .argv = argv, .fds = &comm_fd, .nfds = comm_fd >= 0 };
+	struct ptc_child c;
+	struct ptc_error why = PTC_ERROR_INIT;
+	char reason[256] = "";
+	int status = 0, said[2], rc;
 
 	if (pipe2(said, O_CLOEXEC | O_NONBLOCK))
 		return ptc_error_errno(err, errno, "cannot make a pipe");
-	snprintf(var, sizeof(var), "%d", comm_fd);
+	args.errors = said[1];
 	if (comm_fd >= 0)
-		setenv("_FUSE_COMMFD", var, 1);
-	posix_spawn_file_actions_init(&actions);
-	posix_spawn_file_actions_adddup2(&actions, said[1], STDERR_FILENO);
-	e = posix_spawnp(&pid, HELPER, &actions, NULL, argv, environ);
-	posix_spawn_file_actions_destroy(&actions);
+		setenv("_FUSE_COMMFD", COMM_FD, 1);
+	rc = ptc_child_start(&args, &c, &why);
 	if (comm_fd >= 0)
 		unsetenv("_FUSE_COMMFD");
 	close(said[1]);
-	while (!e && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-		;
+	if (!rc) {
+		ptc_child_wait(&c, -1, &status);
+		ptc_child_close(&c);
+	}
 	read_reason(said[0], reason, sizeof(reason));
 	close(said[0]);
-	if (e)
-		return ptc_error_errno(err, e, "cannot start fusermount3 (Debian's package fuse3)");
+	if (rc)
+		return ptc_error_set(err, rc, "cannot start fusermount3 (Debian's package fuse3): %s",
+				     why.text + strlen("cannot start " HELPER ": "));
 	if (WIFEXITED(status) && !WEXITSTATUS(status))
 		return 0;
 	return ptc_error_set(err, PTC_EIO, "fusermount3: %s", reason[0] ? reason : "failed");
 }
 
-/* Detaches the mount that t is, not what may have come in its place: as root by its descriptor. fusermount3 takes a path only;
- * turn_take says who stays away meanwhile. */
+/* Detaches the mount that t is, not what may have come in its place: as root by its descriptor. fusermount3 takes a
+ * path only; turn_take says who stays away meanwhile. */
 static int top_unmount(const char *dir, const struct top *t, struct ptc_error *err)
 {
 	char name[] = HELPER, lazily[] = "-uz", end[] = "--", link[64];
@@ -221,7 +221,7 @@ static int top_unmount(const char *dir, const struct top *t, struct ptc_error *e
 		return 0;
 	}
 	argv[3] = strdup(dir);
-	rc = argv[3] ? helper_run(argv, -1, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = argv[3] ? helper_run(argv, -1, err) : ptc_nomem(err);
 	free(argv[3]);
 	return rc;
 }
@@ -239,7 +239,9 @@ int ptc_fs_unmount(const char *dir, bool stale, struct ptc_error *err)
 			return i || stale ? 0 : ptc_error_set(err, PTC_ENOTFOUND, "nothing is mounted at %s", dir);
 		}
 		if (t.kind == TOP_OTHER)
-			rc = ptc_error_set(err, PTC_EEXIST, "%s: what is mounted there (%s) is not ours", dir, t.type);
+			rc = ptc_error_set(err, PTC_EEXIST,
+					   "%s: another file system (%s) is mounted there; unmount it first", dir,
+					   t.type);
 		else
 			rc = top_unmount(dir, &t, err);
 		top_done(&t);
@@ -297,11 +299,10 @@ static int mount_by_helper(const char *dir, const char *source, int *ret_fd, str
 	char *argv[] = { name, flag, options, end, strdup(dir), NULL };
 	int pair[2], rc;
 
-	if (!argv[4] || socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) {
+	if (!argv[4] || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) {
 		free(argv[4]);
 		return ptc_error_errno(err, errno, "cannot ask fusermount3");
 	}
-	fcntl(pair[0], F_SETFD, FD_CLOEXEC);
 	snprintf(options, sizeof(options), "ro,nosuid,nodev,fsname=%s,subtype=ptc,default_permissions,max_read=%u",
 		 source, FS_READ_MAX);
 	rc = helper_run(argv, pair[1], err);
@@ -334,8 +335,8 @@ static int mount_ourselves(const char *dir, const char *source, bool others, int
 	return 0;
 }
 
-/* Whatever is on top must not be in the way of a mount. alone: nobody serves what is ours there; its server may be stopped, and a
- * look at it would hang. */
+/* Whatever is on top must not be in the way of a mount. alone: nobody serves what is ours there; its server may be
+ * stopped, and a look at it would hang. */
 static int make_way(const char *dir, bool alone, struct ptc_error *err)
 {
 	bool more = true;
@@ -348,7 +349,7 @@ static int make_way(const char *dir, bool alone, struct ptc_error *err)
 		if (t.kind == TOP_OTHER)
 			rc = ptc_error_set(err, PTC_EEXIST, "%s: something else is mounted there", dir);
 		else if (more && !alone && !top_stale(&t))
-			rc = ptc_error_set(err, PTC_EEXIST, "%s: a file system of ours is mounted there already", dir);
+			rc = ptc_error_set(err, PTC_EEXIST, "%s: a ptc file system is mounted there already", dir);
 		else if (more)
 			rc = top_unmount(dir, &t, err);
 		top_done(&t);
@@ -379,7 +380,7 @@ int fs_mountpoint_open(const char *dir, bool others, bool alone, char ret_source
 	if (rc)
 		return rc;
 	if (stat(dir, &st) || !S_ISDIR(st.st_mode))
-		return ptc_error_set(err, PTC_ENOTFOUND, "%s is no directory that is there", dir);
+		return ptc_error_set(err, PTC_ENOTFOUND, "%s is not a directory; create it first", dir);
 	rc = source_new(source, err);
 	if (rc)
 		return rc;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names of files. A tensor's name may be any bytes and up to a KiB, a file's
  * has neither '/' nor more than 255: such bytes are written as %XX, and a name
  * that is too long ends in "~" and a hash of the whole. */

@@ -1,10 +1,11 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Where samples come from: a source that this process has opened, or the daemon: where another node alone has it, which the daemon asks, and where
- * the job is not of the user that we are, for then a process of his must open it (docs/decisions/0006-sources.md). To whoever reads they
- * are the same.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where samples come from: a source that this process has opened, or the daemon: where another node alone has it, which
+ * the daemon asks, and where the job is not of the user that we are, for then a process of his must open it
+ * (docs/decisions/0006-sources.md). To whoever reads they are the same.
  *
- * Happy path: many samples at once; one call to the daemon for as many as it answers. Failure modes: a source that cannot be
- * opened, is not what was added or is written while it is read; the daemon or the node that has it is away: what they say. */
+ * Happy path: many samples at once; one call to the daemon for as many as it answers. Failure modes: a source that
+ * cannot be opened, is not what was added or is written while it is read; the daemon or the node that has it is away:
+ * what they say. */
 #include "fusefs/samples/part.h"
 
 #include "base/alloc.h"
@@ -24,7 +25,8 @@
 
 /* ---- the daemon ---- */
 
-/* Until it answers: one that has too much to do is asked again. Whoever waits is told by the clock (op.c) when it has been too long. */
+/* Until it answers: one that has too much to do is asked again. Whoever waits is told by the clock (op.c) when it has
+ * been too long. */
 static int call(const struct ptc_fs_source *from, const struct ptc_admin_samples *what, ptc_admin_sample_fn fn,
 		void *arg, struct ptc_error *err)
 {
@@ -86,7 +88,7 @@ static int ask(const struct ptc_fs_source *from, const struct fs_origin *o, uint
 	       struct ptc_error *err)
 {
 	ptc_auto_free struct asking *c = ptc_malloc(sizeof *c);
-	int rc = c ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = c ? 0 : ptc_nomem(err);
 
 	if (rc)
 		return rc;
@@ -127,7 +129,7 @@ static int take_name(void *arg, size_t i, const struct ptc_admin_sample *s, stru
 		n->cap = PTC_MAX(2 * n->cap, n->bytes + s->name_len + 1);
 		grown = n->cap > 2 * PTC_SOURCE_NAMES_BYTES ? NULL : ptc_realloc(n->o->names, n->cap);
 		if (!grown)
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory for the names of files");
+			return ptc_nomem(err);
 		n->o->names = grown;
 	}
 	n->o->name_at[n->first + i] = n->bytes;
@@ -145,7 +147,7 @@ static int ask_names(const struct ptc_fs_source *from, struct fs_origin *o, stru
 
 	o->name_at = ptc_calloc(o->samples, sizeof *o->name_at);
 	if (!o->name_at)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the names of files");
+		return ptc_nomem(err);
 	for (; !rc && n.first < o->samples; n.first += CALL_NAMES) {
 		struct ptc_admin_samples what = { .size = sizeof what,
 						  .dataset = o->dataset,

@@ -1,10 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0
-/* What one data-parallel rank of one generation consumes in one epoch, as an indexed dataset (docs/files.md). All sizes and places
- * follow from a few numbers; bytes are read from the sources as they are asked for.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What one data-parallel rank of one generation consumes in one epoch, as an indexed dataset (docs/files.md). All sizes
+ * and places follow from a few numbers; bytes are read from the sources as they are asked for.
  *
  * Happy path: made of the daemon's answer (docs/control.md, "job data"), its sources opened and compared with what they
- * were; then reads, by any thread. Failure modes: no such generation (PTC_ENOTFOUND), batches that nobody says, sources of different dtypes,
- * one that has changed or cannot be read: said once in the log, EIO for the reader. */
+ * were; then reads, by any thread. Failure modes: no such generation (PTC_ENOTFOUND), batches that nobody says, sources
+ * of different dtypes, one that has changed or cannot be read: said once in the log, EIO for the reader. */
 #include "fusefs/samples/part.h"
 
 #include "base/alloc.h"
@@ -58,8 +58,8 @@ static const json_t *data_of(const json_t *root, const char *name)
 	return NULL;
 }
 
-/* Where a generation began to consume, and how it divides: as its snapshots have it, or, of the newest that has none yet,
- * as its configuration says. */
+/* Where a generation began to consume, and how it divides: as its snapshots have it, or, of the newest that has none
+ * yet, as its configuration says. */
 static int generation_of(const json_t *root, const char *name, uint64_t generation, struct fs_part *p,
 			 struct ptc_error *err)
 {
@@ -116,7 +116,7 @@ static int open_source(struct fs_part *p, uint32_t i, const char *here, json_t *
 	ptc_auto_free struct ptc_dataset_doc *doc = ptc_calloc(1, sizeof *doc);
 	const char *error = json_string_value(json_object_get(row, "error"));
 	enum ptc_source_dtype dtype;
-	int rc = doc ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = doc ? 0 : ptc_nomem(err);
 
 	if (!rc && error)
 		rc = ptc_error_set(err, PTC_ECORRUPT, "%.900s", error);
@@ -166,8 +166,7 @@ int fs_part_new(const struct ptc_fs_source *from, const char *json, uid_t uid, c
 	struct fs_part *p = ptc_calloc(1, sizeof *p);
 	const char *its;
 	json_t *root = NULL;
-	int rc = p ? ptc_json_load("the daemon's answer", json, strlen(json), &root, err)
-		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = p ? ptc_json_load("the daemon's answer", json, strlen(json), &root, err) : ptc_nomem(err);
 
 	if (p) {
 		p->from = from;
@@ -176,7 +175,7 @@ int fs_part_new(const struct ptc_fs_source *from, const char *json, uid_t uid, c
 	}
 	its = json_string_value(json_object_get(root, "uuid"));
 	if (!rc && (!its || strcmp(its, uuid) != 0))
-		rc = ptc_error_set(err, PTC_ENOTFOUND, "the job is another one now");
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "the job was deleted, and another job has its name now");
 	if (!rc)
 		rc = generation_of(root, name, generation, p, err);
 	if (!rc)
@@ -335,7 +334,7 @@ static int sizes(const struct fs_part *p, const struct fs_window *w, uint32_t dp
 		 uint64_t *ret, struct ptc_error *err)
 {
 	ptc_auto_free struct fs_want *v = ptc_calloc(n, sizeof *v);
-	int rc = v ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = v ? 0 : ptc_nomem(err);
 
 	for (size_t i = 0; !rc && i < n; i++)
 		v[i] = want(p, w, dp, first + i);
@@ -346,7 +345,8 @@ static int sizes(const struct fs_part *p, const struct fs_window *w, uint32_t dp
 	return rc;
 }
 
-/* n elements of an array from first on. Only what needs it asks which sample a slot has: that takes ten times as long as the rest. */
+/* n elements of an array from first on. Only what needs it asks which sample a slot has: that takes ten times as long
+ * as the rest. */
 static int elements(const struct fs_part *p, const struct fs_window *w, uint32_t dp, const struct array *a,
 		    uint64_t first, size_t n, uint64_t *ret, struct ptc_error *err)
 {
@@ -432,7 +432,7 @@ static int read_arrays(struct request *r, const unsigned char *head, uint64_t he
 static int read_samples(struct request *r, struct ptc_error *err)
 {
 	ptc_auto_free struct fs_want *v = ptc_calloc(BATCH, sizeof *v);
-	int rc = v ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = v ? 0 : ptc_nomem(err);
 
 	while (!rc && r->done < r->len) {
 		size_t n = 0;
@@ -564,7 +564,8 @@ static struct fs_ahead *ahead_locked(struct fs_part *p, const struct fs_place *a
 	return a;
 }
 
-/* Slots [first, end) have been read. Those that are to be got now: none where reading is not in order, or enough is under way. */
+/* Slots [first, end) have been read. Those that are to be got now: none where reading is not in order, or enough is
+ * under way. */
 static uint64_t next_slots(const struct fs_place *at, uint64_t first, uint64_t end, uint64_t slots, uint64_t *ret_from)
 {
 	struct fs_part *p = at->part;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Content: a bounded cache of blocks, filled by a few threads that ask the
  * source for runs of them. Happy path: a read pins its blocks, those that are
  * missing are asked for, and it is answered when the last is there; a reader
@@ -66,13 +66,13 @@ int fs_cache_init(struct ptc_fs *fs, uint64_t bytes, struct ptc_error *err)
 
 	c->n = bytes / FS_BLOCK;
 	c->nbuckets = c->n * 2 + 1;
-	c->blocks = ptc_calloc(c->n, sizeof(*c->blocks));
-	c->buckets = ptc_calloc(c->nbuckets, sizeof(*c->buckets));
+	c->blocks = ptc_calloc(c->n, sizeof *c->blocks);
+	c->buckets = ptc_calloc(c->nbuckets, sizeof *c->buckets);
 	c->lru.prev = c->lru.next = &c->lru;
 	c->starved_tail = &c->starved;
 	c->fetches_tail = &c->fetches;
 	if (!c->blocks || !c->buckets)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a cache of %zu blocks", c->n);
+		return ptc_nomem(err);
 	for (size_t i = 0; i < c->n; i++)
 		lru_insert(c, &c->lru, &c->blocks[i]);
 	return 0;
@@ -178,7 +178,7 @@ static bool fetch_add_locked(struct ptc_fs *fs, struct fs_fetch **at, struct fs_
 		f = NULL;
 	}
 	if (!f) {
-		f = ptc_calloc(1, sizeof(*f));
+		f = ptc_calloc(1, sizeof *f);
 		if (f) {
 			f->file = fs_file_ref_locked(file);
 			f->view = fs_view_ref_locked(view);
@@ -377,7 +377,7 @@ void fs_read_apart_locked(struct ptc_fs *fs, struct fs_op *op)
 	op->error = 0;
 	memset(op->blocks, 0, sizeof(op->blocks));
 	fs_file_unref_locked(fs, pack);
-	op->run = fs->opts.source.locate ? fs_run_direct : fs_run_read;
+	op->run = op->apart;
 	op->queued = NULL;
 	*fs->meta.tail = op;
 	fs->meta.tail = &op->queued;
@@ -467,8 +467,8 @@ static void settle(struct ptc_fs *fs, struct fs_block *b, int error)
 	}
 }
 
-/* There may be room for those that wait for it. One whose blocks are all there by now goes through the queue of the workers: it is
- * answered without the lock. */
+/* There may be room for those that wait for it. One whose blocks are all there by now goes through the queue of the
+ * workers: it is answered without the lock. */
 void fs_cache_kick_locked(struct ptc_fs *fs)
 {
 	struct fs_cache *c = &fs->cache;
@@ -552,7 +552,7 @@ int fs_ranges_of(const struct fs_file *file, uint64_t off, uint64_t end, struct 
 
 	while (first + n < file->sf.n && file->start[first + n] < end)
 		n++;
-	v = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*v));
+	v = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof *v);
 	if (!v)
 		return PTC_ENOMEM;
 	*ret_n = 0;
@@ -582,7 +582,7 @@ static int fill_from_part(struct filling *w, struct ptc_error *err)
 {
 	const struct fs_place *at = &w->f->file->at;
 	ptc_auto_free char *buf = ptc_malloc(FS_READ_MAX);
-	int rc = buf ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = buf ? 0 : ptc_nomem(err);
 
 	while (!rc && w->at < w->end) {
 		uint64_t off = w->at;
@@ -699,4 +699,18 @@ void fs_cache_drain(struct ptc_fs *fs)
 	c->starved_tail = &c->starved;
 	drain(fs, &fs->meta);
 	drain(fs, &fs->reads);
+}
+
+void fs_run_read(struct ptc_fs *fs, struct fs_op *op)
+{
+	bool done;
+
+	pthread_mutex_lock(&fs->lock);
+	op->refs++;
+	fs_cache_begin_locked(fs, op);
+	done = !op->waiting && (op->blocks[0] || op->error); /* else it waits, for blocks or for room */
+	op->refs--;
+	pthread_mutex_unlock(&fs->lock);
+	if (done)
+		fs_read_done(fs, op);
 }

@@ -1,8 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
-/* data/NAME/gen-G/dp-D/epoch-E/, and files/ in it: the part of the tree that lies in datasets. A generation's part (fs_part) is made when its
- * directory is looked up and lives while the kernel knows a name below it.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* data/NAME/gen-G/dp-D/epoch-E/, and files/ in it: the part of the tree that lies in datasets. A generation's part
+ * (fs_part) is made when its directory is looked up and lives while the kernel knows a name below it.
  *
- * Sources are read with the rights of the job's owner: by us where we are he, else, where root serves all, by the daemon (origin.c). Failure modes: the daemon does not answer, a source that has changed (EIO, said in the log). */
+ * Sources are read with the rights of the job's owner: by us where we are he, else, where root serves all, by the
+ * daemon (origin.c). Failure modes: the daemon does not answer, a source that has changed (EIO, said in the log). */
 #include "fusefs/serve/internal.h"
 
 #include "base/alloc.h"
@@ -341,7 +342,5 @@ void fs_run_part_read(struct ptc_fs *fs, struct fs_op *op)
 	if (fs_op_claim(fs, op))
 		fuse_reply_buf(op->req, buf, op->size);
 	fs_part_read_ahead(&op->at, op->off, op->size);
-	pthread_mutex_lock(&fs->lock);
-	fs_op_unref_locked(fs, op);
-	pthread_mutex_unlock(&fs->lock);
+	fs_op_unref(fs, op);
 }

@@ -1,10 +1,12 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Content that lies in this node's memory: read there, by us (chunk_file.h), instead of through the daemon's socket. Happy path: where a
- * segment of a file lies is asked for once and remembered; a read within such segments is copied and answered by the thread that
- * took it, which waits for nothing.
- * Failure modes: a segment that is not here, or in too many pieces, is read through the cache, and asked for again after a while;
- * what is remembered may be out of date, which copying finds out (a snapshot that was let go, a daemon that was killed), as it finds
- * bytes that are damaged: it is forgotten and asked for anew, and then it is the daemon's word that counts. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Content that lies in this node's memory: read there, by us (chunk_file.h), instead of through the daemon's socket.
+ * Happy path: where a segment of a file lies is asked for once and remembered; a read within such segments is copied
+ * and answered by the thread that took it, which waits for nothing.
+ *
+ * Failure modes: a segment that is not here, or in too many pieces, is read through the cache, and asked for again
+ * after a while; what is remembered may be out of date, which copying finds out (a snapshot that was let go, a daemon
+ * that was killed), as it finds bytes that are damaged: it is forgotten and asked for anew, and then it is the daemon's
+ * word that counts. */
 #include "fusefs/serve/internal.h"
 
 #include "base/alloc.h"
@@ -24,14 +26,14 @@
 
 int fs_direct_init(struct ptc_fs *fs, struct ptc_error *err)
 {
-	fs->direct.v = ptc_calloc(FS_SEGMENTS, sizeof(*fs->direct.v));
-	return fs->direct.v ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory for %d segments", FS_SEGMENTS);
+	fs->direct.v = ptc_calloc(FS_SEGMENTS, sizeof *fs->direct.v);
+	return fs->direct.v ? 0 : ptc_nomem(err);
 }
 
 /* In spans. */
 static size_t size_of(const struct ptc_fs_spans *s)
 {
-	return s ? s->n + s->nchunks * (sizeof(*s->chunks) / sizeof(*s->v) + 1) : 0;
+	return s ? s->n + s->nchunks * (sizeof *s->chunks / sizeof *s->v + 1) : 0;
 }
 
 static void forget_locked(struct ptc_fs *fs, struct fs_segment *s)
@@ -63,7 +65,8 @@ static struct fs_segment *find_locked(struct ptc_fs *fs, uint64_t file, uint64_t
 	return s->known && s->file == file && s->index == index ? s : NULL;
 }
 
-/* What is known of it helps a reader through that generation: where it lies whoever has asked; that it is not here only him. */
+/* What is known of it helps a reader through that generation: where it lies whoever has asked; that it is not here only
+ * him. */
 static bool known(const struct fs_segment *s, uint64_t generation, int64_t now_ns)
 {
 	return s && (s->spans || (s->generation == generation && now_ns < s->until_ns));
@@ -264,7 +267,5 @@ void fs_run_direct(struct ptc_fs *fs, struct fs_op *op)
 		fs_run_read(fs, op);
 		return;
 	}
-	pthread_mutex_lock(&fs->lock);
-	fs_op_unref_locked(fs, op);
-	pthread_mutex_unlock(&fs->lock);
+	fs_op_unref(fs, op);
 }

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The life of a file system. libfuse's own loops do not end when they are told
  * to while nothing comes (before 3.18), so the threads that take requests wait
  * for the descriptor and for a second one, by which stop wakes them.
@@ -7,9 +7,12 @@
  * get ENOTCONN and nothing waits for them. */
 #include "fusefs/serve/internal.h"
 
+#include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/sys/sys.h"
+#include "base/sys/thread.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -24,16 +27,175 @@
 #include <unistd.h>
 
 #define SHORT_READ (64u << 10)
+#define CLOCK_MS   100
+#define TEND_MS    500
 
-static void cond_init(pthread_cond_t *cond)
+/* ---- the threads ---- */
+
+static void work(struct ptc_fs *fs, struct fs_queue *q)
 {
-	pthread_condattr_t attr;
+	bool over;
 
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	ptc_require(!pthread_cond_init(cond, &attr));
-	pthread_condattr_destroy(&attr);
+	pthread_mutex_lock(&fs->lock);
+	while (!atomic_load(&fs->stopping) || q->head) {
+		struct fs_op *op = q->head;
+
+		if (!op) {
+			pthread_cond_wait(&q->cond, &fs->lock);
+			continue;
+		}
+		q->head = op->queued;
+		if (!q->head)
+			q->tail = &q->head;
+		over = op->answered || atomic_load(&fs->stopping);
+		pthread_mutex_unlock(&fs->lock);
+		if (over)
+			fs_op_fail(fs, op, EIO); /* nobody waits for it any more */
+		else
+			op->run(fs, op);
+		pthread_mutex_lock(&fs->lock);
+	}
+	pthread_mutex_unlock(&fs->lock);
 }
+
+static void *meta_main(void *arg)
+{
+	struct ptc_fs *fs = arg;
+
+	work(fs, &fs->meta);
+	return NULL;
+}
+
+static void *reads_main(void *arg)
+{
+	struct ptc_fs *fs = arg;
+
+	work(fs, &fs->reads);
+	return NULL;
+}
+
+/* One that is over, claimed, with a reference; NULL: none. */
+static struct fs_op *over_locked(struct ptc_fs *fs, bool all, int *ret_error)
+{
+	int64_t now = ptc_sys_now_ns();
+
+	for (struct fs_op *op = fs->ops; op; op = op->next) {
+		if (op->starting || !(all || op->interrupted || op->deadline_ns <= now))
+			continue;
+		*ret_error = op->interrupted ? EINTR : EIO;
+		if (!op->interrupted && op->file)
+			fs_timed_out_note_locked(fs, op);
+		fs_op_claim_locked(fs, op);
+		op->refs++;
+		return op;
+	}
+	return NULL;
+}
+
+/* Reads that have waited long enough for a block of many tensors, of which some may be on a node that hangs. */
+static void part_from_packs(struct ptc_fs *fs)
+{
+	int64_t patience_ns = (int64_t)PTC_MIN((uint32_t)FS_PACK_MS, fs->opts.timeout_ms / 3) * 1000000;
+	int64_t late_ns = ptc_sys_now_ns() + (int64_t)fs->opts.timeout_ms * 1000000 - patience_ns;
+
+	pthread_mutex_lock(&fs->lock);
+	for (struct fs_op *op = fs->ops; op && op->deadline_ns <= late_ns; op = op->next)
+		if (op->small && !op->starting && fs_cache_leave_locked(fs, op))
+			fs_read_apart_locked(fs, op);
+	pthread_mutex_unlock(&fs->lock);
+}
+
+static void answer_over(struct ptc_fs *fs, bool all)
+{
+	struct fs_op *op;
+	int error;
+
+	pthread_mutex_lock(&fs->lock);
+	while ((op = over_locked(fs, all, &error))) {
+		pthread_mutex_unlock(&fs->lock);
+		fuse_reply_err(op->req, error);
+		pthread_mutex_lock(&fs->lock);
+		fs_op_unref_locked(fs, op);
+	}
+	pthread_mutex_unlock(&fs->lock);
+}
+
+/* Waits for cond or for so long; at once when it is all over. */
+static void rest(struct ptc_fs *fs, pthread_cond_t *cond, long ms)
+{
+	pthread_mutex_lock(&fs->lock);
+	if (!atomic_load(&fs->stopping))
+		ptc_cond_wait_ms(cond, &fs->lock, ms);
+	fs_cache_kick_locked(fs);
+	pthread_mutex_unlock(&fs->lock);
+}
+
+static void *clock_main(void *arg)
+{
+	struct ptc_fs *fs = arg;
+
+	while (!atomic_load(&fs->stopping)) {
+		rest(fs, &fs->clock_cond, CLOCK_MS);
+		part_from_packs(fs);
+		answer_over(fs, false);
+	}
+	answer_over(fs, true);
+	return NULL;
+}
+
+/* Leases: asks the source, which may take its time; the clock must not wait for that. */
+static void *tend_main(void *arg)
+{
+	struct ptc_fs *fs = arg;
+
+	while (!atomic_load(&fs->stopping)) {
+		fs_pins_tend(fs);
+		fs_direct_sweep(fs);
+		rest(fs, &fs->tend_cond, TEND_MS);
+	}
+	return NULL;
+}
+
+static int spawn(struct ptc_fs *fs, const char *name, void *(*body)(void *), struct ptc_error *err)
+{
+	int rc = ptc_thread_start(&fs->threads[fs->nthreads], name, body, fs, err);
+
+	fs->nthreads += rc == 0;
+	return rc;
+}
+
+static int threads_start(struct ptc_fs *fs, struct ptc_error *err)
+{
+	int rc = spawn(fs, "ptc-fuse-clock", clock_main, err);
+
+	if (rc == 0)
+		rc = spawn(fs, "ptc-fuse-leases", tend_main, err);
+	for (int i = 0; !rc && i < FS_META_TASK_POOL; i++)
+		rc = spawn(fs, "ptc-fuse-meta", meta_main, err);
+	for (int i = 0; !rc && i < FS_READ_TASK_POOL; i++)
+		rc = spawn(fs, "ptc-fuse-read", reads_main, err);
+	for (int i = 0; !rc && i < FS_FETCH_TASK_POOL; i++)
+		rc = spawn(fs, "ptc-fuse-fetch", fs_fetch_main, err);
+	return rc;
+}
+
+static void threads_stop(struct ptc_fs *fs)
+{
+	atomic_store(&fs->stopping, true);
+	pthread_mutex_lock(&fs->lock);
+	pthread_cond_broadcast(&fs->clock_cond);
+	pthread_cond_broadcast(&fs->tend_cond);
+	pthread_cond_broadcast(&fs->meta.cond);
+	pthread_cond_broadcast(&fs->reads.cond);
+	pthread_cond_broadcast(&fs->cache.fetch_cond);
+	pthread_mutex_unlock(&fs->lock);
+	while (fs->nthreads)
+		pthread_join(fs->threads[--fs->nthreads], NULL);
+	fs_cache_drain(fs);
+	fs_pins_tend(fs);
+}
+
+/* ---- life ---- */
 
 static int session_new(struct ptc_fs *fs, struct ptc_error *err)
 {
@@ -55,9 +217,9 @@ int ptc_fs_new(const struct ptc_fs_opts *opts, struct ptc_fs **ret_fs, struct pt
 	if (opts->cache_bytes < PTC_FS_CACHE_MIN || opts->timeout_ms < 100)
 		return ptc_error_set(err, PTC_EINVAL, "a file system needs at least %uMiB of cache and 100ms of time",
 				     PTC_FS_CACHE_MIN >> 20);
-	fs = ptc_calloc(1, sizeof(*fs));
+	fs = ptc_calloc(1, sizeof *fs);
 	if (!fs)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	fs->opts = *opts;
 	fs->fd = -1;
 	fs->start_s = time(NULL);
@@ -66,16 +228,19 @@ int ptc_fs_new(const struct ptc_fs_opts *opts, struct ptc_fs **ret_fs, struct pt
 	fs->reads.tail = &fs->reads.head;
 	ptc_require(!pthread_mutex_init(&fs->lock, NULL));
 	ptc_require(!pthread_mutex_init(&fs->turn, NULL));
-	cond_init(&fs->loaded);
-	cond_init(&fs->meta.cond);
-	cond_init(&fs->reads.cond);
-	cond_init(&fs->clock_cond);
-	cond_init(&fs->tend_cond);
-	cond_init(&fs->cache.fetch_cond);
+	ptc_cond_init(&fs->loaded);
+	ptc_cond_init(&fs->meta.cond);
+	ptc_cond_init(&fs->reads.cond);
+	ptc_cond_init(&fs->clock_cond);
+	ptc_cond_init(&fs->tend_cond);
+	ptc_cond_init(&fs->cache.fetch_cond);
 	rc = fs->stop_fd < 0 ? ptc_error_errno(err, errno, "eventfd") : fs_cache_init(fs, opts->cache_bytes, err);
-	rc = rc ? rc : fs_direct_init(fs, err);
-	rc = rc ? rc : fs_node_init(fs, err);
-	rc = rc ? rc : session_new(fs, err);
+	if (rc == 0)
+		rc = fs_direct_init(fs, err);
+	if (rc == 0)
+		rc = fs_node_init(fs, err);
+	if (rc == 0)
+		rc = session_new(fs, err);
 	if (rc) {
 		ptc_fs_free(fs);
 		return rc;
@@ -96,7 +261,7 @@ struct ptc_fs *ptc_fs_free(struct ptc_fs *fs)
 {
 	if (!fs)
 		return NULL;
-	fs_task_pool_stop(fs);
+	threads_stop(fs);
 	if (fs->cache.blocks && fs->nodes) {
 		release_everything(fs);
 		fs_pins_tend(fs);
@@ -107,8 +272,7 @@ struct ptc_fs *ptc_fs_free(struct ptc_fs *fs)
 		fuse_session_destroy(fs->se);
 	ptc_free(fs->jobs);
 	ptc_free(fs->dir);
-	if (fs->stop_fd >= 0)
-		close(fs->stop_fd);
+	ptc_close(&fs->stop_fd);
 	pthread_cond_destroy(&fs->loaded);
 	pthread_cond_destroy(&fs->meta.cond);
 	pthread_cond_destroy(&fs->reads.cond);
@@ -121,36 +285,6 @@ struct ptc_fs *ptc_fs_free(struct ptc_fs *fs)
 	return NULL;
 }
 
-int ptc_fs_mount(struct ptc_fs *fs, const char *dir, struct ptc_error *err)
-{
-	char at[32];
-	int fd, rc;
-
-	fs->dir = ptc_strdup(dir);
-	rc = fs->dir ? fs_mountpoint_open(dir, fs->opts.others, fs->opts.alone, fs->source, &fd, err)
-		     : ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	if (rc) {
-		ptc_free(fs->dir);
-		fs->dir = NULL;
-		return rc;
-	}
-	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-	fcntl(fd, F_SETFD, FD_CLOEXEC);
-	snprintf(at, sizeof(at), "/dev/fd/%d", fd);
-	if (fuse_session_mount(fs->se, at)) {
-		close(fd);
-		fs_mountpoint_close(dir, fs->source);
-		return ptc_error_set(err, PTC_EIO, "libfuse does not take the mount at %s", dir);
-	}
-	fs->fd = fd;
-	return 0;
-}
-
-bool ptc_fs_on_top(const struct ptc_fs *fs)
-{
-	return fs->dir && fs_mountpoint_on_top(fs->dir, fs->source);
-}
-
 static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 {
 	ssize_t n = writev(fd, iov, count);
@@ -159,23 +293,60 @@ static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 	return n;
 }
 
+/* libfuse complains of every error but ENODEV, which a read meets after an unmount. A read that waited for the device's
+ * lock while the mount ended gets ECONNABORTED: the same end. */
 static ssize_t io_read(int fd, void *buf, size_t len, void *userdata)
 {
 	ssize_t n = read(fd, buf, len);
 
 	(void)userdata;
+	if (n < 0 && errno == ECONNABORTED)
+		errno = ENODEV;
 	return n;
+}
+
+static int serve(struct ptc_fs *fs, int fd)
+{
+	static const struct fuse_custom_io io = { .writev = io_writev, .read = io_read };
+
+	if (fuse_session_custom_io(fs->se, &io, fd))
+		return -1;
+	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+	fs->fd = fd;
+	return 0;
+}
+
+int ptc_fs_mount(struct ptc_fs *fs, const char *dir, struct ptc_error *err)
+{
+	int fd, rc;
+
+	fs->dir = ptc_strdup(dir);
+	rc = fs->dir ? fs_mountpoint_open(dir, fs->opts.others, fs->opts.alone, fs->source, &fd, err) : ptc_nomem(err);
+	if (rc) {
+		ptc_free(fs->dir);
+		fs->dir = NULL;
+		return rc;
+	}
+	fcntl(fd, F_SETFD, FD_CLOEXEC);
+	if (serve(fs, fd)) {
+		close(fd);
+		fs_mountpoint_close(dir, fs->source);
+		return ptc_error_set(err, PTC_EIO, "libfuse does not take the mount at %s", dir);
+	}
+	return 0;
+}
+
+bool ptc_fs_on_top(const struct ptc_fs *fs)
+{
+	return fs->dir && fs_mountpoint_on_top(fs->dir, fs->source);
 }
 
 int ptc_fs_serve_fd(struct ptc_fs *fs, int fd, struct ptc_error *err)
 {
-	static const struct fuse_custom_io io = { .writev = io_writev, .read = io_read };
 	int own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 
-	if (own < 0 || fuse_session_custom_io(fs->se, &io, own))
+	if (own < 0 || serve(fs, own))
 		return ptc_error_errno(err, errno, "cannot serve a descriptor");
-	fcntl(own, F_SETFL, fcntl(own, F_GETFL) | O_NONBLOCK);
-	fs->fd = own;
 	return 0;
 }
 
@@ -203,8 +374,8 @@ static bool is_waiting(int fd)
 	return poll(&p, 1, 0) == 1;
 }
 
-/* A request that is answered in a few microseconds: another thread need not be woken for what comes next. A small read is one while
- * nothing else waits. */
+/* A request that is answered in a few microseconds: another thread need not be woken for what comes next. A small read
+ * is one while nothing else waits. */
 static bool is_short(const struct ptc_fs *fs, const struct fuse_buf *buf)
 {
 	struct fuse_in_header h;
@@ -242,7 +413,8 @@ static bool take(struct ptc_fs *fs, int set, struct fuse_buf *buf)
 	return false;
 }
 
-/* One thread waits for requests at a time. It answers short ones itself, and goes on waiting; before a long one it lets the other wait. */
+/* One thread waits for requests at a time. It answers short ones itself, and goes on waiting; before a long one it lets
+ * the other wait. */
 static void *take_main(void *arg)
 {
 	struct ptc_fs *fs = arg;
@@ -262,38 +434,32 @@ static void *take_main(void *arg)
 			pthread_mutex_lock(&fs->turn);
 	}
 	pthread_mutex_unlock(&fs->turn);
-	if (set >= 0)
-		close(set);
+	ptc_close(&set);
 	fuse_session_exit(fs->se);
 	ptc_fs_stop(fs); /* the others, too */
 	free(buf.mem);
 	return NULL;
 }
 
-/* Whoever waits in the kernel goes on at once, whatever our threads wait for: nothing is behind the descriptor any more. What they
- * still answer goes nowhere. */
+/* Whoever waits in the kernel goes on at once, whatever our threads wait for: nothing is behind the descriptor any
+ * more. What they still answer goes nowhere. */
 static void let_go(struct ptc_fs *fs)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
 	if (fs->fd >= 0 && null >= 0)
 		dup3(null, fs->fd, O_CLOEXEC);
-	if (null >= 0)
-		close(null);
+	ptc_close(&null);
 }
 
 int ptc_fs_run(struct ptc_fs *fs, struct ptc_error *err)
 {
 	pthread_t takers[FS_TAKERS - 1];
-	int n = 0, rc = fs_task_pool_start(fs, err);
+	int n = 0, rc = threads_start(fs, err);
 
 	while (!rc && n < FS_TAKERS - 1) {
-		int e = pthread_create(&takers[n], NULL, take_main, fs);
-
-		if (e)
-			rc = ptc_error_errno(err, e, "cannot start a thread");
-		else
-			n++;
+		rc = ptc_thread_start(&takers[n], "ptc-fuse-take", take_main, fs, err);
+		n += !rc;
 	}
 	if (!rc)
 		take_main(fs);
@@ -304,7 +470,7 @@ int ptc_fs_run(struct ptc_fs *fs, struct ptc_error *err)
 	if (fs->dir)
 		fs_mountpoint_close(fs->dir, fs->source);
 	let_go(fs);
-	fs_task_pool_stop(fs);
+	threads_stop(fs);
 	return rc;
 }
 

@@ -6,6 +6,7 @@
  * needs the source goes to workers, and every request is answered within
  * timeout_ms, with EIO when the source has not answered, and with EINTR at
  * once when its caller gives up: so nobody waits here for a peer that hangs.
+ *
  * Failure modes: a mount point that is in use or not ours, no FUSE here
  * (PTC_EIO with what to do); a source that fails (EIO, ESTALE once the
  * snapshot is gone). Threads: stop may be called from any thread and from a
@@ -28,7 +29,8 @@ struct ptc_fs_opts {
 int ptc_fs_new(const struct ptc_fs_opts *opts, struct ptc_fs **ret_fs, struct ptc_error *err);
 struct ptc_fs *ptc_fs_free(struct ptc_fs *fs); /* unmounts; NULL ok */
 
-/* dir exists and is an absolute path. A mount of an earlier life of ours that nobody serves any more is taken away first. */
+/* dir exists and is an absolute path. A mount of an earlier life of ours that nobody serves any more is taken away
+ * first. */
 int ptc_fs_mount(struct ptc_fs *fs, const char *dir, struct ptc_error *err);
 /* Instead of mount: requests come over fd, a SOCK_SEQPACKET socket. For tests. fd stays the caller's. */
 int ptc_fs_serve_fd(struct ptc_fs *fs, int fd, struct ptc_error *err);

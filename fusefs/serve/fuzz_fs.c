@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Requests over a socket, chosen by the input: opcode, node, handle, offset,
  * size and name are whatever it says, or one that was answered before. The
  * input is read in records of 8 bytes and, where a name follows, its bytes.
@@ -24,7 +24,8 @@ static struct {
 	bool running;
 } fuzz;
 
-/* libfuse keeps interrupts of what it does not know until requests come, each of which takes one off; at its end it forgets them. */
+/* libfuse keeps interrupts of what it does not know until requests come, each of which takes one off; at its end it
+ * forgets them. */
 static void end(void)
 {
 	for (int i = 0; i <= OP_MAX; i++)

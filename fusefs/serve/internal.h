@@ -43,3 +43,17 @@ struct ptc_fs {
 	pthread_t threads[FS_META_TASK_POOL + FS_READ_TASK_POOL + FS_FETCH_TASK_POOL + 2];
 	size_t nthreads;
 };
+
+/* tree.c */
+/* Bodies of requests, on workers. */
+void fs_run_lookup(struct ptc_fs *fs, struct fs_op *op);
+void fs_run_open(struct ptc_fs *fs, struct fs_op *op);
+void fs_run_opendir(struct ptc_fs *fs, struct fs_op *op);
+/* Opens it where nobody need be asked; 0: somebody must. *ret_first: it was never open before. */
+uint64_t fs_open_known_locked(struct ptc_fs *fs, uint64_t ino, struct fs_handle **ret, bool *ret_first);
+/* A lookup of entry i of the open directory, counted: its node, 0: none is made. */
+uint64_t fs_entry_look_up_locked(struct ptc_fs *fs, const struct fs_handle *h, uint64_t i, struct stat *ret);
+struct fs_handle *fs_handle_get_locked(struct ptc_fs *fs, uint64_t fh);
+/* 0: none is free. */
+uint64_t fs_handle_new_locked(struct ptc_fs *fs, struct fs_handle **ret);
+void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh);

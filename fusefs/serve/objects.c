@@ -1,8 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs, snapshots and how their bytes are read. Happy path: a snapshot's
  * object lives while the kernel knows a name of it or a file of it is open; it
  * is read through a view, the newest generation that has it; while files are
  * open the view is held, so that no switch takes it away.
+ * Nodes, the numbers by which the kernel knows all that, hold them; a node's number is a hash of what it is.
+ *
  * Failure modes: the source does not answer (what was known of jobs has to do
  * for a second; a view cannot be had: EIO), a snapshot that was replaced
  * (ESTALE, upon which the kernel looks its path up again). */
@@ -11,10 +13,14 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/number/digest.h"
 #include "base/sys/sys.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MS INT64_C(1000000)
 
@@ -99,7 +105,7 @@ void fs_file_unref_locked(struct ptc_fs *fs, struct fs_file *f)
 
 struct fs_file *fs_file_of_place_locked(const struct fs_place *at, uint64_t id)
 {
-	struct fs_file *f = ptc_calloc(1, sizeof(*f));
+	struct fs_file *f = ptc_calloc(1, sizeof *f);
 
 	if (!f)
 		return NULL;
@@ -113,8 +119,8 @@ struct fs_file *fs_file_of_place_locked(const struct fs_place *at, uint64_t id)
 
 struct fs_file *fs_file_new(struct ptc_state_file *sf, uint64_t id, uint64_t generation)
 {
-	struct fs_file *f = ptc_calloc(1, sizeof(*f));
-	uint64_t *start = ptc_calloc(sf->n + 1, sizeof(*start));
+	struct fs_file *f = ptc_calloc(1, sizeof *f);
+	uint64_t *start = ptc_calloc(sf->n + 1, sizeof *start);
 	uint64_t at = sf->head_len;
 
 	if (!f || !start) {
@@ -213,7 +219,8 @@ int fs_jobs_refresh(struct ptc_fs *fs, bool now)
 	return rc;
 }
 
-/* For how long the list of jobs is still believed here: the kernel may, too, and need not ask each time it walks a path. */
+/* For how long the list of jobs is still believed here: the kernel may, too, and need not ask each time it walks a
+ * path. */
 double fs_jobs_believed_s(struct ptc_fs *fs, const struct ptc_fs_job *job)
 {
 	int64_t left;
@@ -226,8 +233,8 @@ double fs_jobs_believed_s(struct ptc_fs *fs, const struct ptc_fs_job *job)
 	return (double)PTC_MAX(PTC_MIN(left, FS_FRESH_MS * MS), INT64_C(0)) / 1e9;
 }
 
-/* The kernel knows its directory: somebody who may see it is there. To answer another one's lookup with ENOENT would take the
- * directory away from under him (his getcwd fails); its mode lets nobody else in. */
+/* The kernel knows its directory: somebody who may see it is there. To answer another one's lookup with ENOENT would
+ * take the directory away from under him (his getcwd fails); its mode lets nobody else in. */
 static bool in_use_locked(struct ptc_fs *fs, const struct ptc_fs_job *job)
 {
 	return fs_node_find_locked(fs, fs_identity(FS_JOB, job->uuid, 0, 0, "")) != NULL;
@@ -246,8 +253,8 @@ void fs_job_full_name(const struct ptc_fs_job *j, char ret[FS_JOB_NAME_MAX + 1])
 	snprintf(ret, FS_JOB_NAME_MAX + 1, "%u:%s", (unsigned)j->uid, j->name);
 }
 
-/* Several users may have jobs of one name: a caller's own comes first, then what he may see, then what is only not taken
- * away from under another one. */
+/* Several users may have jobs of one name: a caller's own comes first, then what he may see, then what is only not
+ * taken away from under another one. */
 static int rank_locked(struct ptc_fs *fs, const struct ptc_fs_job *j, uid_t uid)
 {
 	if (j->uid == uid)
@@ -319,7 +326,7 @@ struct fs_snap *fs_snap_get(struct ptc_fs *fs, const struct ptc_fs_job *job)
 	if (s) {
 		s->refs++;
 	} else {
-		s = ptc_calloc(1, sizeof(*s));
+		s = ptc_calloc(1, sizeof *s);
 		if (s) {
 			s->refs = 1;
 			memcpy(s->job, job->name, sizeof(s->job));
@@ -353,7 +360,7 @@ struct fs_view *fs_snap_view_known_locked(const struct ptc_fs *fs, struct fs_sna
 static int load(struct ptc_fs *fs, struct fs_snap *s, struct fs_view **ret)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	struct fs_view *v = ptc_calloc(1, sizeof(*v));
+	struct fs_view *v = ptc_calloc(1, sizeof *v);
 	int rc = v ? fs->opts.source.open(fs->opts.source.arg, s->uuid, &v->state, &err) : PTC_ENOMEM;
 
 	if (rc) {
@@ -540,8 +547,23 @@ static bool gone_locked(const struct ptc_fs *fs, const struct fs_snap *s)
 	return true;
 }
 
-/* The kernel may know names of a snapshot long after it was replaced. What their files are made of (heads of large models) need
- * not stay: nothing can be opened any more, and if the job goes back to that snapshot, the next lookup makes it anew. */
+/* Frees what the snapshot's files are made of, where nobody has them open. */
+static void nodes_strip_locked(struct ptc_fs *fs, const struct fs_snap *s)
+{
+	for (size_t i = 0; i < fs->nbuckets; i++)
+		for (struct fs_node *n = fs->nodes[i]; n; n = n->next)
+			if (n->snap == s && n->file && n->file->refs == 1) {
+				ptc_state_file_done(&n->file->sf);
+				ptc_free(n->file->start);
+				n->file->start = NULL;
+				fs_file_unref_locked(fs, n->file->pack);
+				n->file->pack = NULL;
+			}
+}
+
+/* The kernel may know names of a snapshot long after it was replaced. What their files are made of (heads of large
+ * models) need not stay: nothing can be opened any more, and if the job goes back to that snapshot, the next lookup
+ * makes it anew. */
 static void strip(struct ptc_fs *fs)
 {
 	pthread_mutex_lock(&fs->lock);
@@ -550,7 +572,7 @@ static void strip(struct ptc_fs *fs)
 			continue;
 		fs_view_unref_locked(fs, s->view);
 		s->view = NULL;
-		fs_nodes_strip_locked(fs, s);
+		nodes_strip_locked(fs, s);
 		fs_file_unref_locked(fs, s->pack);
 		s->pack = NULL;
 	}
@@ -587,4 +609,223 @@ void fs_part_unref_locked(struct ptc_fs *fs, struct fs_part *p)
 	if (*at)
 		*at = p->next;
 	fs_part_free(p);
+}
+
+/* ---- nodes ---- */
+
+uint64_t fs_identity(enum fs_kind kind, const char *uuid, uint64_t number, uint64_t generation, const char *name)
+{
+	char text[512];
+	uint64_t id;
+
+	snprintf(text, sizeof(text), "%d/%s/%" PRIu64 "/%" PRIu64 "/%s", (int)kind, uuid, number, generation, name);
+	id = ptc_checksum(text, strlen(text));
+	return id > FUSE_ROOT_ID ? id : id + 2;
+}
+
+static struct fs_node **bucket(struct ptc_fs *fs, uint64_t id)
+{
+	return &fs->nodes[id & (fs->nbuckets - 1)];
+}
+
+struct fs_node *fs_node_find_locked(struct ptc_fs *fs, uint64_t id)
+{
+	struct fs_node *n = *bucket(fs, id);
+
+	while (n && n->id != id)
+		n = n->next;
+	return n;
+}
+
+void fs_node_free_locked(struct ptc_fs *fs, struct fs_node *n)
+{
+	fs_snap_unref_locked(fs, n->snap);
+	fs_file_unref_locked(fs, n->file);
+	fs_part_unref_locked(fs, n->at.part);
+	ptc_free(n->link);
+	ptc_free(n);
+}
+
+void fs_node_forget_locked(struct ptc_fs *fs, uint64_t id, uint64_t count)
+{
+	struct fs_node **at = bucket(fs, id), *n;
+
+	while (*at && (*at)->id != id)
+		at = &(*at)->next;
+	n = *at;
+	if (!n || n->kind == FS_ROOT)
+		return;
+	n->nlookup -= PTC_MIN(n->nlookup, count);
+	if (n->nlookup)
+		return;
+	*at = n->next;
+	fs->nnodes--;
+	fs_node_free_locked(fs, n);
+}
+
+static void grow_locked(struct ptc_fs *fs)
+{
+	size_t was = fs->nbuckets;
+	struct fs_node **old = fs->nodes, **bigger = ptc_calloc(was * 2, sizeof *bigger);
+
+	if (!bigger)
+		return;
+	fs->nodes = bigger;
+	fs->nbuckets = was * 2;
+	for (size_t i = 0; i < was; i++)
+		for (struct fs_node *n = old[i], *next; n; n = next) {
+			next = n->next;
+			n->next = *bucket(fs, n->id);
+			*bucket(fs, n->id) = n;
+		}
+	ptc_free(old);
+}
+
+static bool same_node(const struct fs_node *a, const struct fs_node *b)
+{
+	return a->kind == b->kind && !strcmp(a->uuid, b->uuid) &&
+	       (a->snap ? a->snap->number : 0) == (b->snap ? b->snap->number : 0) &&
+	       (a->file ? a->file->id : 0) == (b->file ? b->file->id : 0) && !strcmp(a->data, b->data) &&
+	       (a->at.part ? a->at.part->generation : 0) == (b->at.part ? b->at.part->generation : 0) &&
+	       a->at.dp == b->at.dp && a->at.epoch == b->at.epoch && a->at.which == b->at.which &&
+	       a->at.slot == b->at.slot;
+}
+
+bool fs_file_stripped(const struct fs_file *f)
+{
+	return f && !f->start;
+}
+
+/* Takes fresh over: it is put in, or given up for the one that is there. Counts one lookup. */
+int fs_node_put_locked(struct ptc_fs *fs, struct fs_node *fresh, uint64_t *ret_id, struct stat *ret_stat)
+{
+	struct fs_node *n = fs_node_find_locked(fs, fresh->id);
+	int e = 0;
+
+	if ((n && !same_node(n, fresh)) || (!n && fs->nnodes >= FS_NODES_MAX))
+		e = n ? EIO : ENFILE;
+	if (!n && !e) {
+		if (fs->nnodes >= fs->nbuckets)
+			grow_locked(fs);
+		n = fresh;
+		n->next = *bucket(fs, n->id);
+		*bucket(fs, n->id) = n;
+		fs->nnodes++;
+		fresh = NULL;
+	}
+	if (!e) {
+		if (fresh && fs_file_stripped(n->file)) {
+			struct fs_file *old = n->file;
+
+			n->file = fresh->file;
+			fresh->file = old;
+		}
+		n->nlookup++;
+		*ret_id = n->id;
+		fs_node_stat(fs, n, ret_stat);
+	}
+	if (fresh)
+		fs_node_free_locked(fs, fresh);
+	return e;
+}
+
+int fs_node_put(struct ptc_fs *fs, struct fs_node *fresh, uint64_t *ret_id, struct stat *ret_stat)
+{
+	int e;
+
+	pthread_mutex_lock(&fs->lock);
+	e = fs_node_put_locked(fs, fresh, ret_id, ret_stat);
+	pthread_mutex_unlock(&fs->lock);
+	return e;
+}
+
+int fs_node_init(struct ptc_fs *fs, struct ptc_error *err)
+{
+	struct fs_node *root = ptc_calloc(1, sizeof *root);
+
+	fs->nbuckets = 1024;
+	fs->nodes = ptc_calloc(fs->nbuckets, sizeof *fs->nodes);
+	if (!root || !fs->nodes) {
+		ptc_free(root);
+		return ptc_nomem(err);
+	}
+	root->id = FUSE_ROOT_ID;
+	root->kind = FS_ROOT;
+	root->mtime_s = fs->start_s;
+	*bucket(fs, root->id) = root;
+	fs->nnodes = 1;
+	return 0;
+}
+
+void fs_nodes_free(struct ptc_fs *fs)
+{
+	for (size_t i = 0; fs->nodes && i < fs->nbuckets; i++)
+		for (struct fs_node *n = fs->nodes[i], *next; n; n = next) {
+			next = n->next;
+			fs_node_free_locked(fs, n);
+		}
+	ptc_free(fs->nodes);
+}
+
+void fs_node_stat(const struct ptc_fs *fs, const struct fs_node *n, struct stat *ret)
+{
+	bool open = n->kind == FS_ROOT;
+	mode_t group = n->shared ? 050 : 0;
+
+	*ret = (struct stat){ .st_ino = n->id, .st_nlink = 1, .st_blksize = FS_READ_MAX, .st_uid = n->uid };
+	ret->st_mtime = ret->st_ctime = ret->st_atime = n->mtime_s;
+	if (n->kind == FS_LATEST) {
+		ret->st_mode = S_IFLNK | 0777;
+		ret->st_size = (off_t)strlen(n->link);
+	} else if (n->file) {
+		ret->st_mode = S_IFREG | 0400 | (group & 040);
+		ret->st_size = (off_t)n->file->size;
+		ret->st_blocks = (blkcnt_t)((n->file->size + 511) / 512);
+	} else if (n->kind == FS_PART) {
+		ret->st_mode = S_IFREG | 0400 | (group & 040);
+		ret->st_size = (off_t)n->at.size;
+		ret->st_blocks = (blkcnt_t)((n->at.size + 511) / 512);
+	} else {
+		ret->st_mode = S_IFDIR | (open && fs->opts.others ? 0555 : 0500 | group);
+		ret->st_nlink = 2;
+	}
+	if (open && !fs->opts.others)
+		ret->st_uid = geteuid();
+	ret->st_gid = n->shared ? n->gid : n->uid == geteuid() ? getegid() : 0;
+}
+
+struct fs_node *fs_node_new(enum fs_kind kind, const struct ptc_fs_job *job, uint64_t id)
+{
+	struct fs_node *n = ptc_calloc(1, sizeof *n);
+
+	if (!n)
+		return NULL;
+	n->kind = kind;
+	n->id = id;
+	n->uid = job->uid;
+	n->shared = job->shared;
+	n->gid = job->gid;
+	memcpy(n->uuid, job->uuid, sizeof(n->uuid));
+	memcpy(n->job, job->name, sizeof(n->job));
+	return n;
+}
+
+void fs_list_add(struct fs_listing *l, const char *name, uint64_t ino, mode_t type)
+{
+	if (!PTC_ROOM(l->v, l->n + 1, l->cap)) {
+		l->failed = true;
+		return;
+	}
+	l->v[l->n] = (struct fs_dirent){ .name = ptc_strdup(name), .ino = ino, .type = type };
+	if (l->v[l->n].name)
+		l->n++;
+	else
+		l->failed = true;
+}
+
+void fs_list_free(struct fs_dirent *list, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		ptc_free(list[i].name);
+	ptc_free(list);
 }

@@ -52,8 +52,8 @@ struct fs_file {
 	uint64_t *start; /* of each item in the file, and the end */
 	uint64_t size;
 	struct fs_place at; /* with a part: it is read by fs_part_read; sf is empty */
-	/* A small tensor's file: all such bytes of the snapshot, one after the other, which are fetched and cached by blocks of many
-	 * tensors, and where its own begin there. */
+	/* A small tensor's file: all such bytes of the snapshot, one after the other, which are fetched and cached by
+	 * blocks of many tensors, and where its own begin there. */
 	struct fs_file *pack;
 	uint64_t pack_at;
 	int64_t apart_until_ns; /* of a pack: until then each tensor is read by itself, as some of it cannot be */
@@ -130,8 +130,8 @@ struct fs_file *fs_file_of_place_locked(const struct fs_place *at, uint64_t id);
 struct fs_file *fs_file_new(struct ptc_state_file *sf, uint64_t id, uint64_t generation);
 /* An item's file, whose bytes are small, is from now on read out of the snapshot's pack, which is made if need be. */
 void fs_file_pack_locked(struct fs_snap *s, const struct ptc_spec *spec, struct fs_file *f);
-/* A job by name or by uuid, as the source says now. 0, ENOENT or EIO. uid: who asks (root sees all). One that is shared with a group is
- * found by everybody: whether he may enter it the kernel knows, who has all his groups. */
+/* A job by name or by uuid, as the source says now. 0, ENOENT or EIO. uid: who asks (root sees all). One that is shared
+ * with a group is found by everybody: whether he may enter it the kernel knows, who has all his groups. */
 int fs_job_find(struct ptc_fs *fs, const char *name, const char *uuid, uid_t uid, struct ptc_fs_job *ret);
 int fs_jobs_refresh(struct ptc_fs *fs, bool now); /* now: whatever is believed */
 /* Whether a person means this job by that name: NAME or UID:NAME. */
@@ -156,13 +156,29 @@ void fs_view_close_locked(struct ptc_fs *fs, struct fs_view *v);
 void fs_pins_tend(struct ptc_fs *fs);
 void fs_part_unref_locked(struct ptc_fs *fs, struct fs_part *p);
 
-/* data.c */
+/* Nodes: what the kernel knows by number, each with its references. */
+struct fs_node *fs_node_new(enum fs_kind kind, const struct ptc_fs_job *job, uint64_t id);
+uint64_t fs_identity(enum fs_kind kind, const char *uuid, uint64_t number, uint64_t generation, const char *name);
+struct fs_node *fs_node_find_locked(struct ptc_fs *fs, uint64_t id);
+/* Takes fresh over: it is put in, or given up for the one that is there. Counts one lookup. 0, EIO or ENFILE. */
+int fs_node_put(struct ptc_fs *fs, struct fs_node *fresh, uint64_t *ret_id, struct stat *ret_stat);
+int fs_node_put_locked(struct ptc_fs *fs, struct fs_node *fresh, uint64_t *ret_id, struct stat *ret_stat);
+void fs_node_forget_locked(struct ptc_fs *fs, uint64_t id, uint64_t n);
+void fs_node_free_locked(struct ptc_fs *fs, struct fs_node *n); /* one that was not put in */
+void fs_node_stat(const struct ptc_fs *fs, const struct fs_node *n, struct stat *ret);
+int fs_node_init(struct ptc_fs *fs, struct ptc_error *err);
+void fs_nodes_free(struct ptc_fs *fs);
+bool fs_file_stripped(const struct fs_file *f); /* what the file was made of is freed; it cannot be opened */
 struct fs_listing {
 	struct fs_dirent *v;
 	size_t n, cap;
 	bool failed;
 	struct fs_view *view; /* FS_TENSORS: what was listed, a reference */
 };
+void fs_list_add(struct fs_listing *l, const char *name, uint64_t ino, mode_t type);
+void fs_list_free(struct fs_dirent *list, size_t n);
+
+/* data.c */
 /* Whether the job's data can be read with its owner's rights. */
 bool fs_data_shown(const struct ptc_fs *fs, const struct ptc_fs_job *job);
 int fs_data_find(struct ptc_fs *fs, const struct fs_node *dir, const char *name, struct fs_node **ret);
@@ -170,28 +186,3 @@ int fs_data_list(struct ptc_fs *fs, const struct fs_node *dir, struct fs_listing
 void fs_run_part_read(struct ptc_fs *fs, struct fs_op *op);
 /* Entry i of an open FS_SLOTS; false: there are no more. */
 bool fs_data_slot(const struct fs_place *at, uint64_t i, char ret_name[FS_NAME_MAX + 1], uint64_t *ret_ino);
-
-/* tree.c */
-struct fs_node *fs_node_new(enum fs_kind kind, const struct ptc_fs_job *job, uint64_t id);
-void fs_list_add(struct fs_listing *l, const char *name, uint64_t ino, mode_t type);
-uint64_t fs_identity(enum fs_kind kind, const char *uuid, uint64_t number, uint64_t generation, const char *name);
-struct fs_node *fs_node_find_locked(struct ptc_fs *fs, uint64_t id);
-void fs_node_forget_locked(struct ptc_fs *fs, uint64_t id, uint64_t n);
-void fs_node_stat(const struct ptc_fs *fs, const struct fs_node *n, struct stat *ret);
-void fs_nodes_free(struct ptc_fs *fs);
-/* Frees what the snapshot's files are made of, where nobody has them open. */
-void fs_nodes_strip_locked(struct ptc_fs *fs, const struct fs_snap *s);
-/* Bodies of requests, on workers. */
-void fs_run_lookup(struct ptc_fs *fs, struct fs_op *op);
-void fs_run_open(struct ptc_fs *fs, struct fs_op *op);
-void fs_run_opendir(struct ptc_fs *fs, struct fs_op *op);
-/* Opens it where nobody need be asked; 0: somebody must. *ret_first: it was never open before. */
-uint64_t fs_open_known_locked(struct ptc_fs *fs, uint64_t ino, struct fs_handle **ret, bool *ret_first);
-/* A lookup of entry i of the open directory, counted: its node, 0: none is made. */
-uint64_t fs_entry_look_up_locked(struct ptc_fs *fs, const struct fs_handle *h, uint64_t i, struct stat *ret);
-int fs_node_init(struct ptc_fs *fs, struct ptc_error *err);
-struct fs_handle *fs_handle_get_locked(struct ptc_fs *fs, uint64_t fh);
-/* 0: none is free. */
-uint64_t fs_handle_new_locked(struct ptc_fs *fs, struct fs_handle **ret);
-void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh);
-void fs_list_free(struct fs_dirent *list, size_t n);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Requests as libfuse hands them over, on the threads that take them, which
  * never wait: what is known is answered here, the rest goes to workers. All
  * that would change something is EROFS. */
@@ -179,8 +179,9 @@ static bool small_content_locked(struct ptc_fs *fs, const struct fs_file *f, uin
 	return true;
 }
 
-/* A small file's bytes go into the kernel's pages before its first open is answered: whoever opens it will read it, and need not ask
- * again. Only then: a page that is being read is locked until we answer, for which nobody might be left. */
+/* A small file's bytes go into the kernel's pages before its first open is answered: whoever opens it will read it, and
+ * need not ask again. Only then: a page that is being read is locked until we answer, for which nobody might be left.
+ */
 static void store(struct ptc_fs *fs, fuse_ino_t ino, uint8_t *data, size_t len)
 {
 	struct fuse_bufvec buf = FUSE_BUFVEC_INIT(len);
@@ -369,20 +370,6 @@ static void ahead_locked(struct ptc_fs *fs, struct fs_handle *h, const struct re
 	h->ahead_to = want;
 }
 
-void fs_run_read(struct ptc_fs *fs, struct fs_op *op)
-{
-	bool done;
-
-	pthread_mutex_lock(&fs->lock);
-	op->refs++;
-	fs_cache_begin_locked(fs, op);
-	done = !op->waiting && (op->blocks[0] || op->error); /* else it waits, for blocks or for room */
-	op->refs--;
-	pthread_mutex_unlock(&fs->lock);
-	if (done)
-		fs_read_done(fs, op);
-}
-
 static void reading_done(struct ptc_fs *fs, const struct reading *r)
 {
 	pthread_mutex_lock(&fs->lock);
@@ -402,6 +389,7 @@ static void read_slowly(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, const
 		return;
 	}
 	op->run = far ? fs_run_read : fs_run_direct;
+	op->apart = fs->opts.source.locate ? fs_run_direct : fs_run_read;
 	op->file = r->file;
 	op->view = r->view;
 	op->off = r->off;
@@ -469,7 +457,8 @@ static int reading_of(struct ptc_fs *fs, const struct fs_handle *h, size_t size,
 	return 0;
 }
 
-/* Samples that lie elsewhere go through the cache where they are read in order: few large calls. Others are not worth a block each. */
+/* Samples that lie elsewhere go through the cache where they are read in order: few large calls. Others are not worth a
+ * block each. */
 static bool through_cache_locked(struct fs_handle *h, uint64_t off, size_t size)
 {
 	bool yes = h->file && h->next_off && off < h->at.size && in_order(h, off, off + size);

@@ -27,8 +27,10 @@
 #define FS_PLUS_MAX        256 /* nodes that one answer to a listing brings with it: they are made with the lock held */
 #define FS_SMALL_HEAD      512 /* the most of a file of a small tensor that comes before it */
 #define FS_PACK_AHEAD      8   /* blocks of small tensors */
-#define FS_PACK_MS         2000 /* so long a read waits for a block of many tensors; then it asks for its own bytes alone ... */
-#define FS_APART_MS        10000 /* ... and so do others, for so long */
+/* A read waits so long for a block of many tensors; then it asks for its own bytes alone, and so do others for a while.
+ */
+#define FS_PACK_MS         2000
+#define FS_APART_MS        10000
 
 struct fs_block;
 struct fs_wait {
@@ -43,7 +45,8 @@ struct fs_op {
 	int64_t deadline_ns;
 	unsigned refs;
 	bool starting, interrupted, answered;
-	void (*run)(struct ptc_fs *fs, struct fs_op *op); /* on a worker of the meta task pool */
+	void (*run)(struct ptc_fs *fs, struct fs_op *op);   /* on a worker of the meta task pool */
+	void (*apart)(struct ptc_fs *fs, struct fs_op *op); /* of a read: `run` when it goes on without the pack */
 	fuse_ino_t ino;
 	uid_t uid; /* who asks */
 	gid_t gid;
@@ -91,8 +94,8 @@ struct fs_fetch {
 	size_t n;
 	struct fs_block *blocks[FS_RUN_BLOCKS];
 };
-/* Blocks that a request has just waited for in vain. The kernel, whose read ahead failed, asks for the page itself once more:
- * that must not take the time limit again. */
+/* Blocks that a request has just waited for in vain. The kernel, whose read ahead failed, asks for the page itself once
+ * more: that must not take the time limit again. */
 #define FS_TIMED_OUT 32
 struct fs_timed_out {
 	uint64_t file, first, n;
@@ -141,11 +144,10 @@ void fs_op_queue(struct ptc_fs *fs, struct fs_queue *q, struct fs_op *op);
 /* True: the caller answers it, now. */
 bool fs_op_claim(struct ptc_fs *fs, struct fs_op *op);
 bool fs_op_claim_locked(struct ptc_fs *fs, struct fs_op *op);
+void fs_op_unref(struct ptc_fs *fs, struct fs_op *op);
 void fs_op_unref_locked(struct ptc_fs *fs, struct fs_op *op);
 void fs_op_fail(struct ptc_fs *fs, struct fs_op *op,
 		int error); /* answers, unless somebody did, and drops the reference */
-int fs_task_pool_start(struct ptc_fs *fs, struct ptc_error *err);
-void fs_task_pool_stop(struct ptc_fs *fs);
 
 /* blocks.c */
 int fs_cache_init(struct ptc_fs *fs, uint64_t bytes, struct ptc_error *err);
@@ -173,7 +175,9 @@ bool fs_timed_out_locked(const struct ptc_fs *fs, uint64_t file, uint64_t first,
 void fs_read_reply(fuse_req_t req, struct iovec head, struct fs_block *const *blocks, uint64_t first, uint64_t off,
 		   size_t size);
 
-/* The ranges of items that make up bytes [off, end) of the file, which begin behind its head. 0 or PTC_ENOMEM; ptc_free them. */
+void fs_run_read(struct ptc_fs *fs, struct fs_op *op); /* through the cache; any thread */
+
+/* The ranges of items that make up bytes [off, end) of the file, behind its head. 0 or PTC_ENOMEM; ptc_free them. */
 int fs_ranges_of(const struct fs_file *file, uint64_t off, uint64_t end, struct ptc_fs_range **ret, size_t *ret_n);
 
 /* direct.c */
@@ -194,4 +198,3 @@ void fs_direct_sweep(struct ptc_fs *fs); /* forgets what nobody has read for lon
 
 /* ops.c */
 extern const struct fuse_lowlevel_ops fs_ops;
-void fs_run_read(struct ptc_fs *fs, struct fs_op *op); /* through the cache; any thread */

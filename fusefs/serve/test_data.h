@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job consumes, in memory, for tests and the fuzzer: "text", sequences of different lengths, and "pics", files, both on another node,
- * so that no file is opened. Generation 1 of text is in the ledger, 2 goes on. Any thread. */
+/* What a job consumes, in memory, for tests and the fuzzer: "text", sequences of different lengths, and "pics", files,
+ * both on another node, so that no file is opened. Generation 1 of text is in the ledger, 2 goes on. Any thread. */
 #pragma once
 
 #include "base/alloc.h"
@@ -91,7 +91,7 @@ static inline int data_sample(const struct ptc_admin_samples *what, bool text, s
 	}
 	bytes = ptc_malloc(PTC_MAX(s.len, (size_t)1));
 	if (!bytes)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t k = 0; k < s.len; k++)
 		bytes[k] = data_byte(text, sample, from + k);
 	s.data = bytes;

@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Reading what somebody else has (chunk_file.h, direct.c), who takes it back whenever he likes: no byte but the right ones is ever answered.
- * The chunk_server is a memfd laid out as a job's chunk file, the kernel's side a socket (test_peer.h). */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading what somebody else has (chunk_file.h, direct.c), who takes it back whenever he likes: no byte but the right
+ * ones is ever answered. The chunk_server is a memfd laid out as a job's chunk file, the kernel's side a socket
+ * (test_peer.h). */
 #include "base/number/digest.h"
 #include "base/limits.h"
 #include "base/test_seed.h"
@@ -90,8 +91,8 @@ static int locate(void *arg, const struct ptc_fs_state *state, const struct ptc_
 		  struct ptc_fs_spans **ret, struct ptc_error *err)
 {
 	const size_t max = 8192;
-	struct ptc_fs_span *v = ptc_calloc(max, sizeof(*v));
-	struct ptc_fs_chunk *chunks = ptc_calloc(CHUNKS, sizeof(*chunks));
+	struct ptc_fs_span *v = ptc_calloc(max, sizeof *v);
+	struct ptc_fs_chunk *chunks = ptc_calloc(CHUNKS, sizeof *chunks);
 	struct ptc_fs_chunk_file *f = ptc_fs_chunk_file_get(state->uuid);
 	size_t got = 0;
 	int rc = !v || !chunks ? PTC_ENOMEM : chunk_server.refuses ? PTC_ENOTFOUND : 0;
@@ -126,7 +127,7 @@ struct fixture {
 
 static int setup(void **state)
 {
-	struct fixture *f = calloc(1, sizeof(*f));
+	struct fixture *f = calloc(1, sizeof *f);
 	uint64_t head;
 
 	memory_init(&f->m);
@@ -303,8 +304,8 @@ static void copies_are_right_or_refused(void **state)
 	assert_true(refused >= 10);
 }
 
-/* A bit flips in what was mapped and had been read: nobody gets its block from there again, whatever the read begins and ends with, but
- * what lies beside it. */
+/* A bit flips in what was mapped and had been read: nobody gets its block from there again, whatever the read begins
+ * and ends with, but what lies beside it. */
 static void a_bit_flips(void **state)
 {
 	struct fixture *f = *state;

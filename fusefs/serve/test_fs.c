@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The file system over a socket, with the kernel's side and the source in the
  * test: no mount, no daemon, no privileges. */
 #include "fusefs/serve/test_peer.h"
@@ -24,7 +24,7 @@ struct fixture {
 
 static int setup_with(void **state, uint32_t timeout_ms)
 {
-	struct fixture *f = calloc(1, sizeof(*f));
+	struct fixture *f = calloc(1, sizeof *f);
 
 	f->live = ptc_alloc_live();
 	memory_init(&f->m);
@@ -147,7 +147,8 @@ static size_t list(struct peer *p, uint64_t node, uint64_t fh, const char *wante
 	return names;
 }
 
-/* One reader from the beginning to the end asks for each byte once, and for many at a time; one that jumps for no more than he reads. */
+/* One reader from the beginning to the end asks for each byte once, and for many at a time; one that jumps for no more
+ * than he reads. */
 static void test_reads_ahead(void **state)
 {
 	struct fixture *f = *state;
@@ -204,7 +205,8 @@ static void test_times(void **state)
 	assert_int_equal(1002, attr.mtime);
 }
 
-/* How long the kernel may believe a name and what it stands for: what changes, or may not be seen by all, not at all. */
+/* How long the kernel may believe a name and what it stands for: what changes, or may not be seen by all, not at all.
+ */
 static void test_believed(void **state)
 {
 	struct fixture *f = *state;
@@ -448,7 +450,8 @@ static void test_data_names(void **state)
 	peer_release(p, node, fh, true);
 }
 
-/* Each slot's file: its name in the listing is found, is at most as long as a name may be, and has the sample's bytes. */
+/* Each slot's file: its name in the listing is found, is at most as long as a name may be, and has the sample's bytes.
+ */
 static void test_slots(void **state)
 {
 	struct fixture *f = *state;
@@ -514,8 +517,8 @@ static uint64_t ids_of(struct peer *p, const char *folder, uint64_t *ids)
 	return n;
 }
 
-/* Both ranks' samples are the epoch's, each once; a rank's file has them in its order, and is asked for in few calls; what comes next is
- * asked for ahead, and nothing else is. */
+/* Both ranks' samples are the epoch's, each once; a rank's file has them in its order, and is asked for in few calls;
+ * what comes next is asked for ahead, and nothing else is. */
 static void test_samples(void **state)
 {
 	struct fixture *f = *state;
@@ -643,7 +646,8 @@ static void forget(struct peer *p, uint64_t node)
 	peer_send(p, FUSE_FORGET, node, &in, sizeof(in), NULL, 0);
 }
 
-/* Somebody else's job is not there, unless he has its directory in use: then it must not be taken away from under him. */
+/* Somebody else's job is not there, unless he has its directory in use: then it must not be taken away from under him.
+ */
 static void test_other_user(void **state)
 {
 	struct fixture *f = *state;
@@ -700,7 +704,8 @@ static size_t listed_to(struct peer *p, uint32_t uid, uint32_t gid, uint32_t pid
 	return wanted;
 }
 
-/* A job shared with a group: the kernel is told which, and names are listed to its members, as far as they are known. */
+/* A job shared with a group: the kernel is told which, and names are listed to its members, as far as they are known.
+ */
 static void test_group(void **state)
 {
 	struct fixture *f = *state;

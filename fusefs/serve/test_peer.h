@@ -92,9 +92,9 @@ static inline int memory_jobs(void *arg, struct ptc_fs_job **ret, size_t *ret_n,
 
 	if (rc)
 		return ptc_error_set(err, rc, "hung");
-	v = ptc_calloc(3, sizeof(*v));
+	v = ptc_calloc(3, sizeof *v);
 	if (!v)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	strcpy(v[0].name, "job");
 	strcpy(v[0].uuid, m->uuid);
 	v[0].uid = 1000;
@@ -124,9 +124,9 @@ static inline int memory_open(void *arg, const char *job, struct ptc_fs_state **
 		return ptc_error_set(err, rc, "hung");
 	if (strcmp(job, m->uuid))
 		return ptc_error_set(err, PTC_ESTATE, "no snapshot");
-	s = ptc_calloc(1, sizeof(*s));
+	s = ptc_calloc(1, sizeof *s);
 	if (!s)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	strcpy(s->job, "job");
 	strcpy(s->uuid, m->uuid);
 	s->generation = m->generation;
@@ -191,7 +191,8 @@ static inline int memory_read(void *arg, const struct ptc_fs_state *s, const str
 	m->reads++;
 	for (size_t i = 0; i < n; i++)
 		m->read_bytes += ranges[i].length;
-	rc = rc ? rc : memory_asked(m, ranges, n, m->bad) ? PTC_ECORRUPT : m->error;
+	if (rc == 0)
+		rc = memory_asked(m, ranges, n, m->bad) ? PTC_ECORRUPT : m->error;
 	for (size_t i = 0; i < n && !rc; i++)
 		for (uint64_t at = 0, len; at < ranges[i].length && !rc; at += len) {
 			len = PTC_MIN(ranges[i].length - at, sizeof(buf));
@@ -211,7 +212,7 @@ static inline int memory_data(void *arg, const char *job, char **ret_json, struc
 	if (strcmp(job, DATA_UUID))
 		return ptc_error_set(err, PTC_ESTATE, "no snapshot");
 	*ret_json = ptc_strdup(data_answer);
-	return *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return *ret_json ? 0 : ptc_nomem(err);
 }
 
 static inline int memory_samples(void *arg, const struct ptc_admin_samples *what, ptc_admin_sample_fn fn, void *fn_arg,

@@ -1,8 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tree: names to nodes, what a directory lists, what opening a file
  * takes. A node's number is a hash of what it is (job uuid, snapshot, file), so
  * a name that is used again for something else is another node. Happy path:
  * lookup finds or makes the node and answers how long its name may be believed.
+ *
  * Failure modes: names that are not there (ENOENT), a source that does not
  * answer (EIO), two things with one hash (EIO, never the other's bytes). */
 #include "fusefs/serve/internal.h"
@@ -24,221 +25,10 @@
 #define OPTIMIZER_NAME  "optimizer.safetensors"
 #define STATUS_BYTES    (1u << 20) /* of /proc/PID/status: room for 65536 groups */
 
-/* ---- nodes ---- */
-
-uint64_t fs_identity(enum fs_kind kind, const char *uuid, uint64_t number, uint64_t generation, const char *name)
-{
-	char text[512];
-	uint64_t id;
-
-	snprintf(text, sizeof(text), "%d/%s/%" PRIu64 "/%" PRIu64 "/%s", (int)kind, uuid, number, generation, name);
-	id = ptc_checksum(text, strlen(text));
-	return id > FUSE_ROOT_ID ? id : id + 2;
-}
-
-static struct fs_node **bucket(struct ptc_fs *fs, uint64_t id)
-{
-	return &fs->nodes[id & (fs->nbuckets - 1)];
-}
-
-struct fs_node *fs_node_find_locked(struct ptc_fs *fs, uint64_t id)
-{
-	struct fs_node *n = *bucket(fs, id);
-
-	while (n && n->id != id)
-		n = n->next;
-	return n;
-}
-
-static void node_free_locked(struct ptc_fs *fs, struct fs_node *n)
-{
-	fs_snap_unref_locked(fs, n->snap);
-	fs_file_unref_locked(fs, n->file);
-	fs_part_unref_locked(fs, n->at.part);
-	ptc_free(n->link);
-	ptc_free(n);
-}
-
-void fs_node_forget_locked(struct ptc_fs *fs, uint64_t id, uint64_t count)
-{
-	struct fs_node **at = bucket(fs, id), *n;
-
-	while (*at && (*at)->id != id)
-		at = &(*at)->next;
-	n = *at;
-	if (!n || n->kind == FS_ROOT)
-		return;
-	n->nlookup -= PTC_MIN(n->nlookup, count);
-	if (n->nlookup)
-		return;
-	*at = n->next;
-	fs->nnodes--;
-	node_free_locked(fs, n);
-}
-
-static void grow_locked(struct ptc_fs *fs)
-{
-	size_t was = fs->nbuckets;
-	struct fs_node **old = fs->nodes, **bigger = ptc_calloc(was * 2, sizeof(*bigger));
-
-	if (!bigger)
-		return;
-	fs->nodes = bigger;
-	fs->nbuckets = was * 2;
-	for (size_t i = 0; i < was; i++)
-		for (struct fs_node *n = old[i], *next; n; n = next) {
-			next = n->next;
-			n->next = *bucket(fs, n->id);
-			*bucket(fs, n->id) = n;
-		}
-	ptc_free(old);
-}
-
-static bool same_node(const struct fs_node *a, const struct fs_node *b)
-{
-	return a->kind == b->kind && !strcmp(a->uuid, b->uuid) &&
-	       (a->snap ? a->snap->number : 0) == (b->snap ? b->snap->number : 0) &&
-	       (a->file ? a->file->id : 0) == (b->file ? b->file->id : 0) && !strcmp(a->data, b->data) &&
-	       (a->at.part ? a->at.part->generation : 0) == (b->at.part ? b->at.part->generation : 0) &&
-	       a->at.dp == b->at.dp && a->at.epoch == b->at.epoch && a->at.which == b->at.which &&
-	       a->at.slot == b->at.slot;
-}
-
-static bool stripped(const struct fs_file *f)
-{
-	return f && !f->start;
-}
-
-/* Takes fresh over: it is put in, or given up for the one that is there. Counts one lookup. */
-static int node_put_locked(struct ptc_fs *fs, struct fs_node *fresh, uint64_t *ret_id, struct stat *ret_stat)
-{
-	struct fs_node *n = fs_node_find_locked(fs, fresh->id);
-	int e = 0;
-
-	if ((n && !same_node(n, fresh)) || (!n && fs->nnodes >= FS_NODES_MAX))
-		e = n ? EIO : ENFILE;
-	if (!n && !e) {
-		if (fs->nnodes >= fs->nbuckets)
-			grow_locked(fs);
-		n = fresh;
-		n->next = *bucket(fs, n->id);
-		*bucket(fs, n->id) = n;
-		fs->nnodes++;
-		fresh = NULL;
-	}
-	if (!e) {
-		if (fresh && stripped(n->file)) {
-			struct fs_file *old = n->file;
-
-			n->file = fresh->file;
-			fresh->file = old;
-		}
-		n->nlookup++;
-		*ret_id = n->id;
-		fs_node_stat(fs, n, ret_stat);
-	}
-	if (fresh)
-		node_free_locked(fs, fresh);
-	return e;
-}
-
-static int node_put(struct ptc_fs *fs, struct fs_node *fresh, uint64_t *ret_id, struct stat *ret_stat)
-{
-	int e;
-
-	pthread_mutex_lock(&fs->lock);
-	e = node_put_locked(fs, fresh, ret_id, ret_stat);
-	pthread_mutex_unlock(&fs->lock);
-	return e;
-}
-
-int fs_node_init(struct ptc_fs *fs, struct ptc_error *err)
-{
-	struct fs_node *root = ptc_calloc(1, sizeof(*root));
-
-	fs->nbuckets = 1024;
-	fs->nodes = ptc_calloc(fs->nbuckets, sizeof(*fs->nodes));
-	if (!root || !fs->nodes) {
-		ptc_free(root);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	}
-	root->id = FUSE_ROOT_ID;
-	root->kind = FS_ROOT;
-	root->mtime_s = fs->start_s;
-	*bucket(fs, root->id) = root;
-	fs->nnodes = 1;
-	return 0;
-}
-
-void fs_nodes_free(struct ptc_fs *fs)
-{
-	for (size_t i = 0; fs->nodes && i < fs->nbuckets; i++)
-		for (struct fs_node *n = fs->nodes[i], *next; n; n = next) {
-			next = n->next;
-			node_free_locked(fs, n);
-		}
-	ptc_free(fs->nodes);
-}
-
-void fs_nodes_strip_locked(struct ptc_fs *fs, const struct fs_snap *s)
-{
-	for (size_t i = 0; i < fs->nbuckets; i++)
-		for (struct fs_node *n = fs->nodes[i]; n; n = n->next)
-			if (n->snap == s && n->file && n->file->refs == 1) {
-				ptc_state_file_done(&n->file->sf);
-				ptc_free(n->file->start);
-				n->file->start = NULL;
-				fs_file_unref_locked(fs, n->file->pack);
-				n->file->pack = NULL;
-			}
-}
-
-void fs_node_stat(const struct ptc_fs *fs, const struct fs_node *n, struct stat *ret)
-{
-	bool open = n->kind == FS_ROOT;
-	mode_t group = n->shared ? 050 : 0;
-
-	*ret = (struct stat){ .st_ino = n->id, .st_nlink = 1, .st_blksize = FS_READ_MAX, .st_uid = n->uid };
-	ret->st_mtime = ret->st_ctime = ret->st_atime = n->mtime_s;
-	if (n->kind == FS_LATEST) {
-		ret->st_mode = S_IFLNK | 0777;
-		ret->st_size = (off_t)strlen(n->link);
-	} else if (n->file) {
-		ret->st_mode = S_IFREG | 0400 | (group & 040);
-		ret->st_size = (off_t)n->file->size;
-		ret->st_blocks = (blkcnt_t)((n->file->size + 511) / 512);
-	} else if (n->kind == FS_PART) {
-		ret->st_mode = S_IFREG | 0400 | (group & 040);
-		ret->st_size = (off_t)n->at.size;
-		ret->st_blocks = (blkcnt_t)((n->at.size + 511) / 512);
-	} else {
-		ret->st_mode = S_IFDIR | (open && fs->opts.others ? 0555 : 0500 | group);
-		ret->st_nlink = 2;
-	}
-	if (open && !fs->opts.others)
-		ret->st_uid = geteuid();
-	ret->st_gid = n->shared ? n->gid : n->uid == geteuid() ? getegid() : 0;
-}
-
 /* ---- what nodes are made of ---- */
 
-struct fs_node *fs_node_new(enum fs_kind kind, const struct ptc_fs_job *job, uint64_t id)
-{
-	struct fs_node *n = ptc_calloc(1, sizeof(*n));
-
-	if (!n)
-		return NULL;
-	n->kind = kind;
-	n->id = id;
-	n->uid = job->uid;
-	n->shared = job->shared;
-	n->gid = job->gid;
-	memcpy(n->uuid, job->uuid, sizeof(n->uuid));
-	memcpy(n->job, job->name, sizeof(n->job));
-	return n;
-}
-
-/* A time that is the same on every node and after every start, and another one for each snapshot, for tools that compare times. */
+/* A time that is the same on every node and after every start, and another one for each snapshot, for tools that
+ * compare times. */
 static int64_t time_of(const struct ptc_fs_state *s)
 {
 	return s->created_ms / 1000 + (int64_t)s->snapshot;
@@ -265,7 +55,7 @@ static int generation_file(const struct ptc_fs_state *s, struct ptc_state_file *
 static int items_file(const struct ptc_spec *spec, bool optimizer, struct ptc_state_file *ret, struct ptc_error *err)
 {
 	size_t n = ptc_spec_items(spec), k = 0;
-	ptc_auto_free uint32_t *items = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*items));
+	ptc_auto_free uint32_t *items = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof *items);
 
 	if (!items)
 		return PTC_ENOMEM;
@@ -584,8 +374,8 @@ static int find(struct ptc_fs *fs, const struct fs_op *op, const struct fs_node 
 	case FS_DP:
 	case FS_EPOCH:
 	case FS_SLOTS:
-		/* What a generation consumes is settled when it begins. A loader that opens a file for each sample walks all of this each
-		 * time: the daemon must not be asked for it. */
+		/* What a generation consumes is settled when it begins. A loader that opens a file for each sample
+		 * walks all of this each time: the daemon must not be asked for it. */
 		ret->attr_s = FS_FOREVER;
 		ret->entry_s = dir->at.part ? FS_FOREVER : FS_SNAP_S;
 		return fs_data_find(fs, dir, op->name, &ret->node);
@@ -608,10 +398,10 @@ void fs_run_lookup(struct ptc_fs *fs, struct fs_op *op)
 	}
 	if (e && found.node) {
 		pthread_mutex_lock(&fs->lock);
-		node_free_locked(fs, found.node);
+		fs_node_free_locked(fs, found.node);
 		pthread_mutex_unlock(&fs->lock);
 	}
-	e = e ? e : node_put(fs, found.node, &id, &entry.attr);
+	e = e ? e : fs_node_put(fs, found.node, &id, &entry.attr);
 	if (e) {
 		fs_op_fail(fs, op, e);
 		return;
@@ -624,9 +414,7 @@ void fs_run_lookup(struct ptc_fs *fs, struct fs_op *op)
 		fs_node_forget_locked(fs, id, 1); /* the kernel does not know of it */
 		pthread_mutex_unlock(&fs->lock);
 	}
-	pthread_mutex_lock(&fs->lock);
-	fs_op_unref_locked(fs, op);
-	pthread_mutex_unlock(&fs->lock);
+	fs_op_unref(fs, op);
 }
 
 /* ---- handles ---- */
@@ -653,13 +441,6 @@ struct fs_handle *fs_handle_get_locked(struct ptc_fs *fs, uint64_t fh)
 	return i < FS_HANDLES && fs->handles[i].used && fs->handles[i].turn == fh >> 32 ? &fs->handles[i] : NULL;
 }
 
-void fs_list_free(struct fs_dirent *list, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		ptc_free(list[i].name);
-	ptc_free(list);
-}
-
 void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh)
 {
 	struct fs_handle *h = fs_handle_get_locked(fs, fh);
@@ -672,7 +453,7 @@ void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh)
 	fs_part_unref_locked(fs, h->at.part);
 	fs_view_unref_locked(fs, h->dir_view);
 	if (h->dir)
-		node_free_locked(fs, h->dir);
+		fs_node_free_locked(fs, h->dir);
 	fs_list_free(h->list, h->nlist);
 	*h = (struct fs_handle){ .turn = h->turn };
 }
@@ -688,7 +469,7 @@ static int opened_of(struct ptc_fs *fs, fuse_ino_t ino, struct fs_file **ret_fil
 
 	pthread_mutex_lock(&fs->lock);
 	n = fs_node_find_locked(fs, ino);
-	e = !n || stripped(n->file) ? ESTALE : !n->file && n->kind != FS_PART ? EISDIR : 0;
+	e = !n || fs_file_stripped(n->file) ? ESTALE : !n->file && n->kind != FS_PART ? EISDIR : 0;
 	if (!e && n->kind == FS_PART) {
 		*ret_at = n->at;
 		n->at.part->refs++;
@@ -708,7 +489,7 @@ uint64_t fs_open_known_locked(struct ptc_fs *fs, uint64_t ino, struct fs_handle 
 	struct fs_handle *h;
 	uint64_t fh;
 
-	if (!n || !n->file || !n->snap || stripped(n->file))
+	if (!n || !n->file || !n->snap || fs_file_stripped(n->file))
 		return 0;
 	view = fs_snap_open_known_locked(fs, n->snap, n->file->generation);
 	if (!view)
@@ -769,35 +550,14 @@ void fs_run_open(struct ptc_fs *fs, struct fs_op *op)
 		fs_handle_close_locked(fs, fh);
 		pthread_mutex_unlock(&fs->lock);
 	}
-	pthread_mutex_lock(&fs->lock);
-	fs_op_unref_locked(fs, op);
-	pthread_mutex_unlock(&fs->lock);
+	fs_op_unref(fs, op);
 }
 
 /* ---- directories ---- */
 
-void fs_list_add(struct fs_listing *l, const char *name, uint64_t ino, mode_t type)
-{
-	struct fs_dirent *bigger = l->v;
-
-	if (l->n == l->cap) {
-		bigger = ptc_reallocarray(l->v, l->cap ? l->cap * 2 : 16, sizeof(*l->v));
-		l->cap = bigger ? (l->cap ? l->cap * 2 : 16) : l->cap;
-	}
-	if (!bigger) {
-		l->failed = true;
-		return;
-	}
-	l->v = bigger;
-	l->v[l->n] = (struct fs_dirent){ .name = ptc_strdup(name), .ino = ino, .type = type };
-	if (l->v[l->n].name)
-		l->n++;
-	else
-		l->failed = true;
-}
-
-/* His supplementary groups, as /proc has them while he waits for the answer: " 4 20 27 "; a request brings only the first one. NULL:
- * not known (he is in another pid namespace); ptc_free it. Decides which names are listed, never what may be read. */
+/* His supplementary groups, as /proc has them while he waits for the answer: " 4 20 27 "; a request brings only the
+ * first one. NULL: not known (he is in another pid namespace); ptc_free it. Decides which names are listed, never what
+ * may be read. */
 static char *groups_of(pid_t pid)
 {
 	ptc_auto_free char *status = NULL;
@@ -914,10 +674,11 @@ static void list_state(const struct fs_node *dir, const struct ptc_fs_state *s, 
 	}
 }
 
-/* A directory's node, copied, for as long as it is open. NULL: out of memory; then its files are looked up one by one. */
+/* A directory's node, copied, for as long as it is open. NULL: out of memory; then its files are looked up one by one.
+ */
 static struct fs_node *dir_kept_locked(const struct fs_node *dir)
 {
-	struct fs_node *n = ptc_malloc(sizeof(*n));
+	struct fs_node *n = ptc_malloc(sizeof *n);
 
 	if (!n)
 		return NULL;
@@ -962,7 +723,7 @@ uint64_t fs_entry_look_up_locked(struct ptc_fs *fs, const struct fs_handle *h, u
 	if (!h->dir || !h->dir_view || i >= h->nlist || h->list[i].type != S_IFREG)
 		return 0;
 	n = fs_node_find_locked(fs, h->list[i].ino);
-	if (n && n->kind == FS_FILE && n->snap == h->dir->snap && !stripped(n->file)) {
+	if (n && n->kind == FS_FILE && n->snap == h->dir->snap && !fs_file_stripped(n->file)) {
 		n->nlookup++;
 		fs_node_stat(fs, n, ret);
 		return n->id;
@@ -970,7 +731,7 @@ uint64_t fs_entry_look_up_locked(struct ptc_fs *fs, const struct fs_handle *h, u
 	if (fs->nnodes >= FS_PLUS_NODES)
 		return 0;
 	n = node_of_item_locked(h->dir, h->dir_view->state, &h->list[i]);
-	return n && !node_put_locked(fs, n, &id, ret) ? id : 0;
+	return n && !fs_node_put_locked(fs, n, &id, ret) ? id : 0;
 }
 
 static int list_snap(struct ptc_fs *fs, const struct fs_node *dir, struct fs_listing *l)
@@ -1070,7 +831,5 @@ void fs_run_opendir(struct ptc_fs *fs, struct fs_op *op)
 		fs_handle_close_locked(fs, fh);
 		pthread_mutex_unlock(&fs->lock);
 	}
-	pthread_mutex_lock(&fs->lock);
-	fs_op_unref_locked(fs, op);
-	pthread_mutex_unlock(&fs->lock);
+	fs_op_unref(fs, op);
 }

@@ -1,8 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Reading what somebody else has. Happy path: whole blocks are copied out and have the checksums that we were told, bytes of them go to
- * the caller, and then the counts of those chunks they lie in are as they were. Failure modes: a bit that has flipped, a count that
- * has changed, a hole, a file that ends before: false, and the caller asks anew, at last through the daemon, which says what is wrong. It
- * is pread, not a mapping: a mapping would take a page of memory for every hole it is read through, and kill us where there is none. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading what somebody else has. Happy path: whole blocks are copied out and have the checksums that we were told,
+ * bytes of them go to the caller, and then the counts of those chunks they lie in are as they were. Failure modes: a
+ * bit that has flipped, a count that has changed, a hole, a file that ends before: false, and the caller asks anew, at
+ * last through the daemon, which says what is wrong. It is pread, not a mapping: a mapping would take a page of memory
+ * for every hole it is read through, and kill us where there is none. */
 #include "fusefs/source/chunk_file.h"
 
 #include "base/alloc.h"
@@ -41,7 +42,7 @@ struct ptc_fs_chunk_file *ptc_fs_chunk_file_get(const char *uuid)
 
 struct ptc_fs_chunk_file *ptc_fs_chunk_file_new(const char *uuid, int fd, uint64_t dev, uint64_t ino)
 {
-	struct ptc_fs_chunk_file *f = ptc_calloc(1, sizeof(*f));
+	struct ptc_fs_chunk_file *f = ptc_calloc(1, sizeof *f);
 
 	if (!f) {
 		close(fd);
@@ -83,8 +84,8 @@ void ptc_fs_chunk_file_unref(struct ptc_fs_chunk_file *f)
 struct ptc_fs_spans *ptc_fs_spans_new(struct ptc_fs_chunk_file *file, struct ptc_fs_span *v, size_t n,
 				      struct ptc_fs_chunk *chunks, size_t nchunks)
 {
-	struct ptc_fs_spans *s = ptc_calloc(1, sizeof(*s));
-	uint64_t *ends = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*ends)), end = 0;
+	struct ptc_fs_spans *s = ptc_calloc(1, sizeof *s);
+	uint64_t *ends = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof *ends), end = 0;
 
 	if (!s || !ends) {
 		ptc_free(s);
@@ -200,7 +201,7 @@ static const uint8_t *keep_block(struct reading *r, const struct ptc_fs_chunk *c
 	for (size_t i = 0; i < KEPT; i++)
 		if (r->kept[i] && r->kept[i]->at == at)
 			return r->kept[i]->data;
-	*k = *k ? *k : ptc_malloc(sizeof(**k));
+	*k = *k ? *k : ptc_malloc(sizeof **k);
 	if (!*k)
 		return NULL;
 	(*k)->at = UINT64_MAX;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of bytes that somebody else has, and may use for something else at any time, and where in them what we read lies
- * (ptc_admin_locate). Counted; any thread. */
+/* Files of bytes that somebody else has, and may use for something else at any time, and where in them what we read
+ * lies (ptc_admin_locate). Counted; any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -25,7 +25,8 @@ struct ptc_fs_span {
 	uint64_t at, bytes;       /* of the file */
 	uint32_t chunk, reserved; /* which one it lies in, all of it */
 };
-struct ptc_fs_chunk { /* what was read is right if each block it was taken from has its checksum (proto/direct_read.h) ... */
+struct ptc_fs_chunk { /* what was read is right if each block it was taken from has its checksum (proto/direct_read.h)
+			 ... */
 	uint64_t at;
 	uint64_t use_at, use; /* ... and these 8 bytes are then as they were */
 	uint64_t sums[16];
@@ -45,6 +46,6 @@ struct ptc_fs_spans *ptc_fs_spans_new(struct ptc_fs_chunk_file *file, struct ptc
 				      struct ptc_fs_chunk *chunks, size_t nchunks);
 void ptc_fs_spans_ref(struct ptc_fs_spans *s);
 void ptc_fs_spans_unref(struct ptc_fs_spans *s); /* NULL ok */
-/* Bytes [off, off + len) of what they are together, each block verified as it was read. False: damaged, not they any more, or not to
- * be had; buf has anything. */
+/* Bytes [off, off + len) of what they are together, each block verified as it was read. False: damaged, not they any
+ * more, or not to be had; buf has anything. */
 bool ptc_fs_spans_read(const struct ptc_fs_spans *s, uint64_t off, void *buf, size_t len);

@@ -59,8 +59,8 @@ struct ptc_fs_source {
 	void *arg;
 	/* What the job consumes (docs/control.md, "job data"); ptc_free it. NULL: no data is shown. */
 	int (*data)(void *arg, const char *uuid, char **ret_json, struct ptc_error *err);
-	/* Where the bytes of ranges (none ranked) lie in a file of this node; a reference. PTC_ENOTFOUND, PTC_ELIMIT, PTC_ESTATE: they do
-	 * not, or not so that it would help. NULL: nothing does. */
+	/* Where the bytes of ranges (none ranked) lie in a file of this node; a reference. PTC_ENOTFOUND, PTC_ELIMIT,
+	 * PTC_ESTATE: they do not, or not so that it would help. NULL: nothing does. */
 	int (*locate)(void *arg, const struct ptc_fs_state *state, const struct ptc_fs_range *ranges, size_t n,
 		      struct ptc_fs_spans **ret, struct ptc_error *err);
 	/* Samples of a dataset that we cannot or must not open, as ptc_admin_dataset_read. NULL: such are not shown. */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The daemon as a source: jobs from Status, a committed state from ExportInfo,
  * bytes from Read and ReadRank, leases by Pin; all of libptcadmin. Happy path:
  * as its functions. Failure modes: theirs, unchanged; a reply that is not what
@@ -16,7 +16,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A user may have PTC_MAX_USER_CALLS calls open at a daemon; eight threads read, and leases and names must get through. */
+/* A user may have PTC_MAX_USER_CALLS calls open at a daemon; eight threads read, and leases and names must get through.
+ */
 #define AHEAD    2
 #define NAMES_MS 3000 /* for the list of jobs, which the daemon has in memory */
 
@@ -38,10 +39,11 @@ struct state {
 
 int ptc_fs_admin_new(const struct ptc_admin_opts *opts, struct ptc_fs_admin **ret_admin, struct ptc_error *err)
 {
-	struct ptc_fs_admin *a = ptc_calloc(1, sizeof(*a));
-	int rc = a ? ptc_sys_uuid(a->reader, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	struct ptc_fs_admin *a = ptc_calloc(1, sizeof *a);
+	int rc = a ? ptc_sys_uuid(a->reader, err) : ptc_nomem(err);
 
-	rc = rc ? rc : ptc_admin_open(opts, &a->admin, err);
+	if (rc == 0)
+		rc = ptc_admin_open(opts, &a->admin, err);
 	if (!rc) {
 		struct ptc_admin_opts quick = *opts;
 
@@ -104,12 +106,12 @@ static int jobs(void *arg, struct ptc_fs_job **ret, size_t *ret_n, struct ptc_er
 		return rc;
 	root = json_loads(text, 0, NULL);
 	rows = json_object_get(root, "jobs");
-	v = ptc_calloc(PTC_MAX(json_array_size(rows), (size_t)1), sizeof(*v));
+	v = ptc_calloc(PTC_MAX(json_array_size(rows), (size_t)1), sizeof *v);
 	for (size_t i = 0; v && i < json_array_size(rows); i++)
 		n += job_of(json_array_get(rows, i), &v[n]);
-	rc = !v                    ? ptc_error_set(err, PTC_ENOMEM, "out of memory")
+	rc = !v                    ? ptc_nomem(err)
 	     : json_is_array(rows) ? 0
-				   : ptc_error_set(err, PTC_EPEER, "the daemon's list of jobs is none");
+				   : ptc_error_set(err, PTC_EPEER, "the daemon's list of jobs is not valid JSON");
 	json_decref(root);
 	if (rc) {
 		ptc_free(v);
@@ -139,9 +141,9 @@ static void state_close(void *arg, struct ptc_fs_state *s)
 
 static int kept_of(struct state *st, struct ptc_error *err)
 {
-	st->kept = ptc_calloc(PTC_MAX(st->info->nfiles, (size_t)1), sizeof(*st->kept));
+	st->kept = ptc_calloc(PTC_MAX(st->info->nfiles, (size_t)1), sizeof *st->kept);
 	if (!st->kept)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < st->info->nfiles; i++) {
 		const struct ptc_admin_file *f = &st->info->files[i];
 
@@ -164,8 +166,10 @@ static int describe(struct state *st, const char *job, struct ptc_error *err)
 	struct ptc_fs_state *s = &st->s;
 	int rc = ptc_job_from_json(st->info->spec, st->info->spec_len, &st->desc, err);
 
-	rc = rc ? rc : kept_of(st, err);
-	rc = rc ? rc : layout_of(st, err);
+	if (rc == 0)
+		rc = kept_of(st, err);
+	if (rc == 0)
+		rc = layout_of(st, err);
 	if (!rc && strlen(st->info->uuid) != sizeof(s->uuid) - 1)
 		rc = ptc_error_set(err, PTC_EVERSION, "the daemon is too old to serve files");
 	if (rc)
@@ -187,11 +191,11 @@ static int describe(struct state *st, const char *job, struct ptc_error *err)
 static int state_open(void *arg, const char *job, struct ptc_fs_state **ret, struct ptc_error *err)
 {
 	struct ptc_fs_admin *a = arg;
-	struct state *st = ptc_calloc(1, sizeof(*st));
-	int rc = st ? ptc_admin_export_info(a->admin, job, &st->info, err)
-		    : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	struct state *st = ptc_calloc(1, sizeof *st);
+	int rc = st ? ptc_admin_export_info(a->admin, job, &st->info, err) : ptc_nomem(err);
 
-	rc = rc ? rc : describe(st, job, err);
+	if (rc == 0)
+		rc = describe(st, job, err);
 	if (rc) {
 		state_close(NULL, st ? &st->s : NULL);
 		return rc;
@@ -225,12 +229,12 @@ static int state_read(void *arg, const struct ptc_fs_state *s, const struct ptc_
 		      ptc_fs_data_fn fn, void *fn_arg, struct ptc_error *err)
 {
 	struct ptc_fs_admin *a = arg;
-	ptc_auto_free struct ptc_admin_range *v = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*v));
+	ptc_auto_free struct ptc_admin_range *v = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof *v);
 	struct reader r = { fn, fn_arg };
 	const struct ptc_admin_ranges_fn fns = { .size = sizeof fns, .data = on_data, .arg = &r, .ahead = AHEAD };
 
 	if (!v)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < n; i++)
 		v[i] = (struct ptc_admin_range){ ranges[i].ranked, ranges[i].rank, ranges[i].item, ranges[i].offset,
 						 ranges[i].length };
@@ -257,12 +261,13 @@ static int locate(void *arg, const struct ptc_fs_state *s, const struct ptc_fs_r
 		  struct ptc_fs_spans **ret, struct ptc_error *err)
 {
 	struct ptc_fs_admin *a = arg;
-	ptc_auto_free struct ptc_admin_piece *pieces = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof(*pieces));
+	ptc_auto_free struct ptc_admin_piece *pieces = ptc_calloc(PTC_MAX(n, (size_t)1), sizeof *pieces);
 	struct ptc_fs_chunk_file *file = ptc_fs_chunk_file_get(s->uuid);
 	struct ptc_admin_spans spans = { .dev = file ? file->dev : 0, .ino = file ? file->ino : 0 };
-	int rc = pieces ? pieces_of(s, ranges, n, pieces, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = pieces ? pieces_of(s, ranges, n, pieces, err) : ptc_nomem(err);
 
-	rc = rc ? rc : ptc_admin_locate(a->admin, ((const struct state *)s)->info, pieces, n, &spans, err);
+	if (rc == 0)
+		rc = ptc_admin_locate(a->admin, ((const struct state *)s)->info, pieces, n, &spans, err);
 	if (rc) {
 		ptc_fs_chunk_file_unref(file);
 		return rc;
@@ -274,11 +279,11 @@ static int locate(void *arg, const struct ptc_fs_state *s, const struct ptc_fs_r
 	if (!file) {
 		ptc_free(spans.v);
 		ptc_free(spans.chunks);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	*ret = ptc_fs_spans_new(file, (struct ptc_fs_span *)spans.v, spans.n, (struct ptc_fs_chunk *)spans.chunks,
 				spans.nchunks);
-	return *ret ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return *ret ? 0 : ptc_nomem(err);
 }
 
 static int job_data(void *arg, const char *job, char **ret_json, struct ptc_error *err)

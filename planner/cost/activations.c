@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Activations of one layer as in Korthikanti et al., "Reducing Activation Recomputation in Large
  * Transformer Models" (2022), with their terms taken apart, so that grouped queries, gated
  * feed-forward parts, experts and kernels without scores each change the term that they change.
@@ -46,7 +46,8 @@ static void ffn_terms(const struct ptc_model *m, const struct ptc_layer_kind *k,
 		t->cut += tokens * 2 * h * 2 * k->topk;
 }
 
-/* Inputs of the norm and of the projection; what that puts out, after the convolution again, the scan's output and the gated one. */
+/* Inputs of the norm and of the projection; what that puts out, after the convolution again, the scan's output and the
+ * gated one. */
 static void ssm_terms(const struct ptc_model *m, const struct ptc_layer_kind *k, double tokens, struct terms *t)
 {
 	if (!k->ssm_inner)

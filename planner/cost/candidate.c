@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Candidates: whether they can be, as text, and their estimate as a whole. */
 #include "planner/cost/on_kinds.h"
 

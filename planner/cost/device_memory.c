@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fullest device: states as ZeRO cuts them, activations in flight, what the layer at work and
  * the logits take, the reserve. Cannot fail. */
 #include "planner/cost/stages.h"

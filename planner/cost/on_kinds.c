@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Placements of a candidate on one or two kinds of devices: all on one; the first stages on one and the rest on
  * the other, layers cut by the speed of each; or whole replicas on each, with micro-batches by speed where the
  * program can take them. All are costed, nothing is left out. */

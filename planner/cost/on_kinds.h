@@ -31,7 +31,8 @@ double ptc_placer_best(struct ptc_placer *p, const struct ptc_cand *c, struct pt
 /* Price of an hour of the devices that a candidate takes; 0: one of their kinds has none. */
 double ptc_placed_price(const struct ptc_cluster_profile *cluster, const struct ptc_cand *c,
 			const struct ptc_on_kinds *on);
-/* "stages 1-3 on H100-80GB, 4-6 on A100-80GB", "replicas 1-2 on H100-80GB with 12 micro-batches each, ...", or one name. */
+/* "stages 1-3 on H100-80GB, 4-6 on A100-80GB", "replicas 1-2 on H100-80GB with 12 micro-batches each, ...", or one
+ * name. */
 #define PTC_PLACED_TEXT_MAX 192
 void ptc_placed_format(const struct ptc_cluster_profile *cluster, const struct ptc_cand *c,
 		       const struct ptc_on_kinds *on, char buf[PTC_PLACED_TEXT_MAX]);

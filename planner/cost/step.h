@@ -20,8 +20,8 @@ enum ptc_schedule {
 struct ptc_cand {
 	uint32_t tp, cp, dp, pp, ep, etp, vpp, micro_batch;
 	uint8_t zero, recompute; /* 0..3; enum ptc_recompute, of the first kind of layers */
-	/* Two bits for each kind of layers after the first: 0: as the first, else enum ptc_recompute + 1, but never what
-	 * the first has. */
+	/* Two bits for each kind of layers after the first: 0: as the first, else enum ptc_recompute + 1, but never
+	 * what the first has. */
 	uint16_t recompute_others;
 };
 static inline enum ptc_recompute ptc_cand_recompute(const struct ptc_cand *c, uint32_t kind)
@@ -35,8 +35,8 @@ static inline uint32_t ptc_cand_devices(const struct ptc_cand *c)
 	return c->tp * c->cp * c->dp * c->pp;
 }
 #define PTC_CAND_TEXT_MAX 192
-/* "tp=8,pp=2,dp=4,zero=1,micro_batch=2,recompute=full": a configuration's text, then what it lacks; "recompute=none/full":
- * of the first and the second kind of layers. */
+/* "tp=8,pp=2,dp=4,zero=1,micro_batch=2,recompute=full": a configuration's text, then what it lacks;
+ * "recompute=none/full": of the first and the second kind of layers. */
 void ptc_cand_format(const struct ptc_cand *c, char buf[PTC_CAND_TEXT_MAX]);
 
 /* What multiplies the model's terms. Each is a physical quantity; fit/fit.h finds them. */
@@ -67,7 +67,8 @@ struct ptc_memory_rules {
 	double logit_bytes;                           /* of one logit: copies that live at once */
 	double activations;                           /* times the formulas' activations */
 	double reserve_bytes;                         /* of each device: context, communicators, buckets of gradients */
-	double waste; /* share of the activations that the allocator holds besides; it gives that back when memory is short */
+	double waste; /* share of the activations that the allocator holds besides; it gives that back when memory is
+			 short */
 };
 /* bf16 weights, fp32 gradients, master weights and Adam's moments: 2 + 4 + 12 bytes; PTC_MEMORY_RESERVE
  * besides, PTC_MEMORY_WASTE of activations on top of a peak. */

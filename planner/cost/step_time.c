@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A step's time from a pipeline's sums: (m - 1) micro-batches of the busiest device, one pass
  * through all, what crosses stages, gradients, the optimizer. Cannot fail. */
 #include "planner/cost/stages.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Coefficients, then a Gaussian process over what they leave: configurations within about one
  * doubling of each other err alike. How far errors reach and how much two measurements of one
  * configuration differ is fixed; how large errors are is what the coefficients leave, at least 8 %. */
@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/cleanup.h"
+#include "base/number/search.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -99,12 +100,7 @@ static void covariance(struct ptc_calibration *cal)
 				(i == j ? noise_of(cal, i) * noise_of(cal, i) : 0);
 }
 
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return x < y ? -1 : x > y;
-}
+PTC_BY_VALUE(ascending, double)
 
 /* Takes the median out of the errors: a common factor says nothing of one configuration against another. */
 static double centre(double *left, size_t n, double *sorted)
@@ -147,8 +143,8 @@ static double left_out_spread(const struct ptc_calibration *cal, double *column)
 	return sqrt(sum / (double)cal->n);
 }
 
-/* Where all steps are off by more than a factor of two, the machine is none that the prior is of: coefficients are fitted to
- * steps without that factor. Returns its logarithm, or 0; the rows are the caller's to change. */
+/* Where all steps are off by more than a factor of two, the machine is none that the prior is of: coefficients are
+ * fitted to steps without that factor. Returns its logarithm, or 0; the rows are the caller's to change. */
 static double take_out_factor(struct ptc_fit_row *rows, const struct ptc_coefs *prior, size_t n, double *left,
 			      double *sorted)
 {
@@ -171,7 +167,7 @@ static int fit(const struct ptc_fit_row *given, const struct ptc_coefs *prior, s
 	double off;
 
 	if (!rows || !column)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	memcpy(rows, given, cal->n * sizeof *rows);
 	off = take_out_factor(rows, prior, cal->n, cal->weight, column);
 	ptc_fit_coefs(rows, cal->n, prior, cal->set.prior, cal->weight, &cal->coefs);
@@ -211,7 +207,7 @@ int ptc_calibration_new_set(const struct ptc_fit_row *rows, size_t n, const stru
 	ptc_coefs_default(&start);
 	cal = ptc_calloc(1, sizeof *cal);
 	if (!cal)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	cal->n = n;
 	cal->set = *set;
 	cal->cands = ptc_calloc(n, sizeof *cal->cands);
@@ -219,7 +215,7 @@ int ptc_calibration_new_set(const struct ptc_fit_row *rows, size_t n, const stru
 	cal->factor = ptc_calloc(n * n, sizeof *cal->factor);
 	cal->weight = ptc_calloc(n, sizeof *cal->weight);
 	rc = cal->cands && cal->x && cal->factor && cal->weight ? fit(rows, prior ? prior : &start, cal, err)
-								: ptc_error_set(err, PTC_ENOMEM, "out of memory");
+								: ptc_nomem(err);
 	if (rc) {
 		ptc_calibration_free(cal);
 		return rc;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Levenberg-Marquardt on logarithms: of coefficients, which stay positive, and of times, so that
  * each row counts by its relative error. Errors beyond 15 % count linearly (Huber): single rows of
  * published tables are off. Cannot fail. */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two numbers of the memory rules from measured peaks, by weighted least squares. */
 #include "planner/fit/fit.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cholesky's factorization and its two substitutions. */
 #include "planner/fit/solve.h"
 

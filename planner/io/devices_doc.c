@@ -1,10 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Devices by name (deploy/devices.yaml): peaks by data type, memory, price. Fails on numbers that cannot be and on a name that
- * stands twice, with their place. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices by name (deploy/devices.yaml): peaks by data type, memory, price. Fails on numbers that cannot be and on a
+ * name that stands twice, with their place. */
 #include "planner/io/plan_doc.h"
-#include "planner/io/plan_value.h"
 
 #include "base/check.h"
+#include "formats/doc_rows.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,25 +16,29 @@ static int read_peaks(const struct ptc_doc *doc, const struct ptc_doc_node *devi
 		      struct ptc_error *err)
 {
 	const struct ptc_doc_node *node = ptc_doc_get(device, "flops");
-	int rc = node ? ptc_doc_check_map(doc, node, "flops", ptc_math_names + 1, PTC_MATHS - 1, err)
-		      : ptc_doc_error(doc, device, err, PTC_EINVAL, "device %s has no flops", ret->name);
+	struct ptc_doc_row rows[PTC_MATHS - 1];
+	int rc;
 
-	for (int i = 1; i < PTC_MATHS && !rc; i++) {
-		rc = ptc_plan_number(doc, node, ptc_math_names[i], 1, 1e21, 0, &ret->flops[i], err);
-		if (i <= PTC_MATH_FP16 && ret->flops[i] > ret->flops[PTC_MATH_16BIT])
-			ret->flops[PTC_MATH_16BIT] = ret->flops[i];
-	}
+	for (int i = 1; i < PTC_MATHS; i++)
+		rows[i - 1] = (struct ptc_doc_row){ ptc_math_names[i], PTC_DOC_REAL, &ret->flops[i], 1, 1e21 };
+	rc = node ? ptc_doc_read(doc, node, "flops", rows, PTC_ARRAY_LEN(rows), err)
+		  : ptc_doc_error(doc, device, err, PTC_EINVAL, "device %s has no flops", ret->name);
+	ret->flops[PTC_MATH_16BIT] = PTC_MAX(ret->flops[PTC_MATH_BF16], ret->flops[PTC_MATH_FP16]);
 	return rc;
 }
 
 static int read_one(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_plan_devices *all,
 		    struct ptc_error *err)
 {
-	static const char *const keys[] = { "name", "flops", "hbm_bytes_s", "memory_bytes", "price_hour" };
 	struct ptc_plan_device *d = &all->v[all->n];
+	const struct ptc_doc_row rows[] = { { "name", PTC_DOC_OTHER },
+					    { "flops", PTC_DOC_OTHER },
+					    { "hbm_bytes_s", PTC_DOC_REAL, &d->hbm_bytes_s, 1, 1e18 },
+					    { "memory_bytes", PTC_DOC_REAL, &d->memory_bytes, 1, 1e15 },
+					    { "price_hour", PTC_DOC_REAL, &d->price_hour, 0, 1e9 } };
 	const struct ptc_doc_node *name;
 	const char *text = NULL;
-	int rc = ptc_doc_check_map(doc, node, "a device", keys, PTC_ARRAY_LEN(keys), err);
+	int rc = ptc_doc_read(doc, node, "a device", rows, PTC_ARRAY_LEN(rows), err);
 
 	if (rc)
 		return rc;
@@ -51,12 +55,6 @@ static int read_one(const struct ptc_doc *doc, const struct ptc_doc_node *node, 
 		return rc;
 	snprintf(d->name, sizeof d->name, "%s", text);
 	rc = read_peaks(doc, node, d, err);
-	if (!rc)
-		rc = ptc_plan_number(doc, node, "hbm_bytes_s", 1, 1e18, 0, &d->hbm_bytes_s, err);
-	if (!rc)
-		rc = ptc_plan_number(doc, node, "memory_bytes", 1, 1e15, 0, &d->memory_bytes, err);
-	if (!rc)
-		rc = ptc_plan_number(doc, node, "price_hour", 0, 1e9, 0, &d->price_hour, err);
 	if (!rc && !(d->hbm_bytes_s > 0 && d->memory_bytes > 0))
 		rc = ptc_doc_error(doc, node, err, PTC_EINVAL, "device %s needs hbm_bytes_s and memory_bytes", d->name);
 	all->n++;
@@ -65,14 +63,13 @@ static int read_one(const struct ptc_doc *doc, const struct ptc_doc_node *node, 
 
 int ptc_plan_devices_read(const struct ptc_doc *doc, struct ptc_plan_devices *ret, struct ptc_error *err)
 {
-	static const char *const keys[] = { "version", "devices" };
 	const struct ptc_doc_node *list;
 	uint32_t version = 1;
-	int rc = ptc_doc_check_map(doc, doc->root, "the devices", keys, PTC_ARRAY_LEN(keys), err);
+	const struct ptc_doc_row rows[] = { { "version", PTC_DOC_COUNT, &version, 1, 1 },
+					    { "devices", PTC_DOC_OTHER } };
+	int rc = ptc_doc_read(doc, doc->root, "the devices", rows, PTC_ARRAY_LEN(rows), err);
 
 	memset(ret, 0, sizeof *ret);
-	if (!rc)
-		rc = ptc_plan_count(doc, doc->root, "version", 1, 1, 1, &version, err);
 	if (rc)
 		return rc;
 	list = ptc_doc_get(doc->root, "devices");

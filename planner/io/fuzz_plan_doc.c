@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Fuzz entry point: bytes as a file with model:, space:, a profile, a config.json or Galvatron's bandwidths. What is accepted is
- * searched on as many as 16 devices, which must end without a NaN. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fuzz entry point: bytes as a file with model:, space:, a profile, a config.json or Galvatron's bandwidths. What is
+ * accepted is searched on as many as 16 devices, which must end without a NaN. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "planner/io/plan_doc.h"

@@ -1,11 +1,11 @@
-// SPDX-License-Identifier: Apache-2.0
-/* A model from config.json as transformers write it: families by model_type, each with the names and defaults of its configuration
- * class. Sizes agree with the published models (test_planner_io.c). Fails on a family that is not known and on numbers that
- * cannot be, with their place. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A model from config.json as transformers write it: families by model_type, each with the names and defaults of its
+ * configuration class. Sizes agree with the published models (test_planner_io.c). Fails on a family that is not known
+ * and on numbers that cannot be, with their place. */
 #include "planner/io/plan_doc.h"
-#include "planner/io/plan_value.h"
 
 #include "base/check.h"
+#include "formats/doc_rows.h"
 
 #include <string.h>
 
@@ -73,7 +73,8 @@ static uint32_t hf_count(struct hf *h, const char *names, uint32_t absent)
 		memcpy(key, names, PTC_MIN(n, sizeof key - 1));
 		key[PTC_MIN(n, sizeof key - 1)] = '\0';
 		if (hf_value(h, key)) {
-			h->rc = ptc_plan_count(h->doc, h->root, key, 0, SEQ, absent, &v, h->err);
+			h->rc = ptc_doc_read(h->doc, h->root, NULL,
+					     &(struct ptc_doc_row){ key, PTC_DOC_COUNT, &v, 0, SEQ }, 1, h->err);
 			return v;
 		}
 		names += n + (names[n] == '|');
@@ -199,7 +200,8 @@ static void hf_jamba(struct hf *h, struct ptc_model *m)
 	}
 }
 
-/* One part a layer, by the letters of hybrid_override_pattern: M a state space (Mamba-2), - a feed-forward part, * attention. */
+/* One part a layer, by the letters of hybrid_override_pattern: M a state space (Mamba-2), - a feed-forward part, *
+ * attention. */
 static void hf_nemotron(struct hf *h, struct ptc_model *m)
 {
 	const struct ptc_doc_node *node = hf_value(h, "hybrid_override_pattern");
@@ -276,8 +278,10 @@ int ptc_plan_hf_read(const struct ptc_doc *doc, const struct ptc_doc_node *node,
 	hf_latent(&h, &ret->kinds[0]);
 	hf_experts(&h, &ret->kinds[0]);
 	hf_layers(&h, ret);
+	ret->tied = families[h.family].tied;
 	if (!h.rc)
-		h.rc = ptc_plan_flag(doc, node, "tie_word_embeddings", families[h.family].tied, &ret->tied, err);
+		h.rc = ptc_doc_read(doc, node, NULL,
+				    &(struct ptc_doc_row){ "tie_word_embeddings", PTC_DOC_FLAG, &ret->tied }, 1, err);
 	if (!h.rc && ptc_model_check(ret, &why))
 		h.rc = ptc_doc_error(doc, node, err, PTC_EINVAL, "%s", why.text);
 	return h.rc;

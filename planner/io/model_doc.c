@@ -1,9 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model from `model:`. Fails on numbers that cannot be, with their place. */
 #include "planner/io/plan_doc.h"
-#include "planner/io/plan_value.h"
 
 #include "base/check.h"
+#include "formats/doc_rows.h"
 
 #include <string.h>
 
@@ -56,83 +56,73 @@ static int finish(const struct ptc_doc *doc, const struct ptc_doc_node *node, ui
 	return 0;
 }
 
-static const char *const model_keys[] = { "layers",     "hidden",         "heads",        "kv_heads",     "head_dim",
-					  "ffn",        "vocab",          "seq",          "experts",      "topk",
-					  "expert_ffn", "shared_ffn",     "dense_layers", "expert_every", "glu",
-					  "tied",       "positions",      "bias",         "dropout",      "flash",
-					  "eager_glu",  "encoder_layers", "encoder_seq" };
-
-static int read_flags(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_model *m,
-		      struct ptc_error *err)
-{
-	const struct {
-		const char *key;
-		bool absent;
-		bool *ret;
-	} flags[] = { { "glu", false, &m->kinds[0].glu },    { "tied", false, &m->tied },
-		      { "positions", false, &m->positions }, { "bias", false, &m->bias },
-		      { "dropout", false, &m->dropout },     { "flash", true, &m->flash },
-		      { "eager_glu", false, &m->eager_glu } };
-	int rc = 0;
-
-	for (size_t i = 0; i < PTC_ARRAY_LEN(flags) && !rc; i++)
-		rc = ptc_plan_flag(doc, node, flags[i].key, flags[i].absent, flags[i].ret, err);
-	return rc;
-}
-
 /* {config: {...}, seq: S} */
 static int read_config(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_model *ret,
 		       struct ptc_error *err)
 {
-	static const char *const keys[] = { "config", "seq" };
 	uint32_t seq = 0;
-	int rc = ptc_doc_check_map(doc, node, "model", keys, PTC_ARRAY_LEN(keys), err);
+	const struct ptc_doc_row rows[] = { { "config", PTC_DOC_OTHER }, { "seq", PTC_DOC_COUNT, &seq, 1, SEQ } };
+	int rc = ptc_doc_read(doc, node, "model", rows, PTC_ARRAY_LEN(rows), err);
 
-	if (!rc)
-		rc = ptc_plan_count(doc, node, "seq", 1, SEQ, 0, &seq, err);
 	return rc ? rc : ptc_plan_hf_read(doc, ptc_doc_get(node, "config"), seq, ret, err);
 }
 
 int ptc_plan_model_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_model *ret,
 			struct ptc_error *err)
 {
-	uint32_t layers, hidden, heads, vocab, seq, dense = 0, every = 1, shared = 0, encoder = 0, encoder_seq = 0;
+	uint32_t layers = 0, hidden = 0, heads = 0, vocab = 0, seq = 0;
+	uint32_t dense = 0, every = 1, shared = 0, encoder = 0, encoder_seq = 0;
 	struct ptc_layer_kind *k = &ret->kinds[0];
+#define COUNT(key, min, max, to)                                                                                       \
+	{                                                                                                              \
+		key, PTC_DOC_COUNT, to, min, max                                                                       \
+	}
+#define FLAG(key, to)                                                                                                  \
+	{                                                                                                              \
+		key, PTC_DOC_FLAG, to                                                                                  \
+	}
+	/* The first ones come first: what the others are without a word follows from them. */
+	const struct ptc_doc_row rows[] = {
+		COUNT("layers", 1, PTC_MODEL_MAX_LAYERS, &layers),
+		COUNT("hidden", 1, DIM, &hidden),
+		COUNT("heads", 1, DIM, &heads),
+		COUNT("vocab", 0, SEQ, &vocab),
+		COUNT("seq", 1, SEQ, &seq),
+#define FIRST 5
+		COUNT("kv_heads", 1, DIM, &k->kv_heads),
+		COUNT("head_dim", 1, DIM, &k->head_dim),
+		COUNT("ffn", 0, DIM, &k->ffn),
+		COUNT("experts", 0, 4096, &k->experts),
+		COUNT("topk", 0, 4096, &k->topk),
+		COUNT("expert_ffn", 0, DIM, &k->expert_ffn),
+		COUNT("shared_ffn", 0, DIM, &shared),
+		COUNT("dense_layers", 0, PTC_MODEL_MAX_LAYERS, &dense),
+		COUNT("expert_every", 1, PTC_MODEL_MAX_LAYERS, &every),
+		COUNT("encoder_layers", 0, PTC_MODEL_MAX_LAYERS, &encoder),
+		COUNT("encoder_seq", 0, SEQ, &encoder_seq),
+		FLAG("glu", &k->glu),
+		FLAG("tied", &ret->tied),
+		FLAG("positions", &ret->positions),
+		FLAG("bias", &ret->bias),
+		FLAG("dropout", &ret->dropout),
+		FLAG("flash", &ret->flash),
+		FLAG("eager_glu", &ret->eager_glu),
+	};
+#undef COUNT
+#undef FLAG
 	int rc;
 
 	if (ptc_doc_get(node, "config"))
 		return read_config(doc, node, ret, err);
-	rc = ptc_doc_check_map(doc, node, "model", model_keys, PTC_ARRAY_LEN(model_keys), err);
-
-#define COUNT(key, min, max, absent, to)                                                                               \
-	do {                                                                                                           \
-		if (!rc)                                                                                               \
-			rc = ptc_plan_count(doc, node, key, min, max, absent, to, err);                                \
-	} while (0)
-	COUNT("layers", 1, PTC_MODEL_MAX_LAYERS, 0, &layers);
-	COUNT("hidden", 1, DIM, 0, &hidden);
-	COUNT("heads", 1, DIM, 0, &heads);
-	COUNT("vocab", 0, SEQ, 0, &vocab);
-	COUNT("seq", 1, SEQ, 0, &seq);
+	rc = ptc_doc_read(doc, node, "model", rows, PTC_ARRAY_LEN(rows), err);
 	if (rc)
 		return rc;
 	if (!layers || !hidden || !heads || !seq)
 		return ptc_doc_error(doc, node, err, PTC_EINVAL, "model needs layers, hidden, heads and seq");
 	ptc_model_gpt(ret, layers, hidden, heads, 4 * hidden, vocab, seq);
-	COUNT("kv_heads", 1, DIM, heads, &k->kv_heads);
-	COUNT("head_dim", 1, DIM, hidden / heads, &k->head_dim);
-	COUNT("ffn", 0, DIM, 4 * hidden, &k->ffn);
-	COUNT("experts", 0, 4096, 0, &k->experts);
-	COUNT("topk", 0, 4096, 0, &k->topk);
-	COUNT("expert_ffn", 0, DIM, 0, &k->expert_ffn);
-	COUNT("shared_ffn", 0, DIM, 0, &shared);
-	COUNT("dense_layers", 0, PTC_MODEL_MAX_LAYERS, 0, &dense);
-	COUNT("expert_every", 1, PTC_MODEL_MAX_LAYERS, 1, &every);
-	COUNT("encoder_layers", 0, PTC_MODEL_MAX_LAYERS, 0, &encoder);
-	COUNT("encoder_seq", 0, SEQ, 0, &encoder_seq);
-#undef COUNT
-	if (!rc)
-		rc = read_flags(doc, node, ret, err);
+	ret->tied = ret->positions = ret->bias = ret->dropout = false;
+	ret->flash = true;
+	rc = ptc_doc_read(doc, node, NULL, rows + FIRST, PTC_ARRAY_LEN(rows) - FIRST, err);
 	if (!rc)
 		rc = place_encoder(doc, node, encoder, encoder_seq, ret, err);
 	return rc ? rc : finish(doc, node, dense, every, shared, ret, err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptions and profiles as the planner's structs: `model:` and `space:` of a job's file, a Hugging Face config.json, a
- * profile of a cluster, Galvatron's hardware profiles. Documents are the caller's, made by ptc_doc_from_yaml, which reads
- * JSON as well and takes numbers with a point; results hold no pointer into them. Every error is one line with file, line,
- * what, and what may be. Keys: docs/planner.md, "Files". */
+/* Descriptions and profiles as the planner's structs: `model:` and `space:` of a job's file, a Hugging Face
+ * config.json, a profile of a cluster, Galvatron's hardware profiles. Documents are the caller's, made by
+ * ptc_doc_from_yaml, which reads JSON as well and takes numbers with a point; results hold no pointer into them. Every
+ * error is one line with file, line, what, and what may be. Keys: docs/planner.md, "Files". */
 #pragma once
 
 #include "formats/doc.h"
@@ -18,8 +18,8 @@ int ptc_plan_model_read(const struct ptc_doc *doc, const struct ptc_doc_node *no
 int ptc_plan_hf_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, uint32_t seq, struct ptc_model *ret,
 		     struct ptc_error *err);
 
-/* `space:`: the axes, and what else the program fixes, into the work. Sets global_batch, uneven, sequence_parallel, schedule,
- * reduce_bytes and memory of ret_work; nothing else. */
+/* `space:`: the axes, and what else the program fixes, into the work. Sets global_batch, uneven, sequence_parallel,
+ * schedule, reduce_bytes and memory of ret_work; nothing else. */
 int ptc_plan_space_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_space *ret,
 			struct ptc_work *ret_work, struct ptc_error *err);
 

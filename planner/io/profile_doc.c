@@ -1,22 +1,16 @@
-// SPDX-License-Identifier: Apache-2.0
-/* A cluster's profile: devices by kind, links, measured groups, measured steps. Fails on numbers that are missing, negative or
- * contradict each other, with their place. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A cluster's profile: devices by kind, links, measured groups, measured steps. Fails on numbers that are missing,
+ * negative or contradict each other, with their place. */
 #include "planner/io/plan_doc.h"
-#include "planner/io/plan_value.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "formats/doc_rows.h"
 #include "planner/search/as_config.h"
 
 #include <stdio.h>
 #include <string.h>
-
-static const char *const profile_keys[] = { "version", "devices_per_node", "devices", "links", "groups", "measured" };
-static const char *const device_keys[] = { "name", "nodes", "flops", "hbm_bytes_s", "memory_bytes", "price_hour" };
-static const char *const link_keys[] = { "intra_bytes_s", "intra_latency_s", "node_bytes_s", "node_latency_s" };
-static const char *const group_keys[] = { "size", "stride", "bytes_s" };
-static const char *const measured_keys[] = { "config", "step_s", "peak_bytes" };
 
 struct reader {
 	const struct ptc_doc *doc;
@@ -28,7 +22,7 @@ struct reader {
 typedef int (*item_fn)(struct reader *r, const struct ptc_doc_node *node);
 
 /* Each map of a list, which may be absent. */
-static int each(struct reader *r, const char *key, size_t most, const char *const *keys, size_t nkeys, item_fn fn)
+static int each(struct reader *r, const char *key, size_t most, item_fn fn)
 {
 	const struct ptc_doc_node *list = ptc_doc_get(r->doc->root, key);
 	int rc = 0;
@@ -37,11 +31,8 @@ static int each(struct reader *r, const char *key, size_t most, const char *cons
 		return 0;
 	if (list->kind != PTC_DOC_LIST || list->n > most)
 		return ptc_doc_error(r->doc, list, r->err, PTC_EINVAL, "%s must be a list of at most %zu", key, most);
-	for (const struct ptc_doc_node *n = list->first; n && !rc; n = n->next) {
-		rc = ptc_doc_check_map(r->doc, n, key, keys, nkeys, r->err);
-		if (!rc)
-			rc = fn(r, n);
-	}
+	for (const struct ptc_doc_node *n = list->first; n && !rc; n = n->next)
+		rc = fn(r, n);
 	return rc;
 }
 
@@ -68,13 +59,12 @@ static int read_device(struct reader *r, const struct ptc_doc_node *node)
 	struct ptc_device_kind *k = &r->p->cluster.kinds[r->p->cluster.nkinds++];
 	const struct ptc_doc_node *name = ptc_doc_get(node, "name");
 	const char *text = NULL;
-	struct {
-		const char *key;
-		double *to;
-	} numbers[] = { { "flops", &k->flops },
-			{ "hbm_bytes_s", &k->hbm_bytes_s },
-			{ "memory_bytes", &k->memory_bytes },
-			{ "price_hour", &k->price_hour } };
+	const struct ptc_doc_row rows[] = { { "name", PTC_DOC_OTHER },
+					    { "nodes", PTC_DOC_COUNT, &k->nodes, 1, 1u << 17 },
+					    { "flops", PTC_DOC_REAL, &k->flops, 0, 1e21 },
+					    { "hbm_bytes_s", PTC_DOC_REAL, &k->hbm_bytes_s, 0, 1e21 },
+					    { "memory_bytes", PTC_DOC_REAL, &k->memory_bytes, 0, 1e21 },
+					    { "price_hour", PTC_DOC_REAL, &k->price_hour, 0, 1e21 } };
 	int rc = name ? ptc_doc_text(r->doc, name, "name", &text, r->err)
 		      : ptc_doc_error(r->doc, node, r->err, PTC_EINVAL, "a device without a name");
 
@@ -84,19 +74,19 @@ static int read_device(struct reader *r, const struct ptc_doc_node *node)
 		return ptc_doc_error(r->doc, name, r->err, PTC_EINVAL, "a device's name has at most %d characters",
 				     PTC_DEVICE_NAME_MAX);
 	rc = take_known(r, name, text, k);
-	for (size_t i = 0; i < PTC_ARRAY_LEN(numbers) && !rc; i++)
-		rc = ptc_plan_number(r->doc, node, numbers[i].key, 0, 1e21, *numbers[i].to, numbers[i].to, r->err);
-	return rc ? rc : ptc_plan_count(r->doc, node, "nodes", 1, 1u << 17, 1, &k->nodes, r->err);
+	k->nodes = 1;
+	return rc ? rc : ptc_doc_read(r->doc, node, "devices", rows, PTC_ARRAY_LEN(rows), r->err);
 }
 
 static int read_group(struct reader *r, const struct ptc_doc_node *node)
 {
 	struct ptc_measured_group *g = &r->p->cluster.groups[r->p->cluster.ngroups++];
-	int rc = ptc_plan_count(r->doc, node, "size", 2, 1u << 17, 0, &g->size, r->err);
+	const struct ptc_doc_row rows[] = { { "size", PTC_DOC_COUNT, &g->size, 2, 1u << 17 },
+					    { "stride", PTC_DOC_COUNT, &g->stride, 1, 1u << 17 },
+					    { "bytes_s", PTC_DOC_REAL, &g->bytes_s, 1, 1e15 } };
 
-	if (!rc)
-		rc = ptc_plan_count(r->doc, node, "stride", 1, 1u << 17, 1, &g->stride, r->err);
-	return rc ? rc : ptc_plan_number(r->doc, node, "bytes_s", 1, 1e15, 0, &g->bytes_s, r->err);
+	g->stride = 1;
+	return ptc_doc_read(r->doc, node, "groups", rows, PTC_ARRAY_LEN(rows), r->err);
 }
 
 static int read_measured(struct reader *r, const struct ptc_doc_node *node)
@@ -104,11 +94,14 @@ static int read_measured(struct reader *r, const struct ptc_doc_node *node)
 	struct ptc_plan_measured *m = &r->p->measured[r->p->nmeasured];
 	const struct ptc_doc_node *config = ptc_doc_get(node, "config");
 	ptc_auto_free struct ptc_config *parsed = ptc_calloc(1, sizeof *parsed);
+	const struct ptc_doc_row rows[] = { { "config", PTC_DOC_OTHER },
+					    { "step_s", PTC_DOC_REAL, &m->step_s, 1e-9, 1e9 },
+					    { "peak_bytes", PTC_DOC_REAL, &m->peak_bytes, 1, 1e15 } };
 	struct ptc_error why = PTC_ERROR_INIT;
 	int rc;
 
 	if (!parsed)
-		return ptc_error_set(r->err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(r->err);
 	if (!config || config->kind != PTC_DOC_TEXT)
 		return ptc_doc_error(r->doc, node, r->err, PTC_EINVAL, "a measured step needs its config");
 	rc = ptc_cand_parse(config->text, &m->cand, parsed, &why);
@@ -116,9 +109,7 @@ static int read_measured(struct reader *r, const struct ptc_doc_node *node)
 		return ptc_doc_error(r->doc, config, r->err, rc, "%s", why.text);
 	if (!parsed->global_batch)
 		return ptc_doc_error(r->doc, config, r->err, PTC_EINVAL, "a measured config says its global_batch");
-	rc = ptc_plan_number(r->doc, node, "step_s", 1e-9, 1e9, 0, &m->step_s, r->err);
-	if (!rc)
-		rc = ptc_plan_number(r->doc, node, "peak_bytes", 1, 1e15, 0, &m->peak_bytes, r->err);
+	rc = ptc_doc_read(r->doc, node, "measured", rows, PTC_ARRAY_LEN(rows), r->err);
 	m->global_batch = parsed->global_batch;
 	r->p->nmeasured++;
 	return rc;
@@ -128,19 +119,17 @@ static int read_links(struct reader *r)
 {
 	struct ptc_cluster_profile *c = &r->p->cluster;
 	const struct ptc_doc_node *node = ptc_doc_get(r->doc->root, "links");
-	int rc;
+	const struct ptc_doc_row rows[] = { { "intra_bytes_s", PTC_DOC_REAL, &c->intra_bytes_s, 1, 1e15 },
+					    { "intra_latency_s", PTC_DOC_REAL, &c->intra_latency_s, 0, 10 },
+					    { "node_bytes_s", PTC_DOC_REAL, &c->node_bytes_s, 1, 1e15 },
+					    { "node_latency_s", PTC_DOC_REAL, &c->node_latency_s, 0, 10 } };
 
 	if (!node)
 		return ptc_doc_error(r->doc, r->doc->root, r->err, PTC_EINVAL,
 				     "the profile has no links; measure them");
-	rc = ptc_doc_check_map(r->doc, node, "links", link_keys, PTC_ARRAY_LEN(link_keys), r->err);
-	if (!rc)
-		rc = ptc_plan_number(r->doc, node, "intra_bytes_s", 1, 1e15, 0, &c->intra_bytes_s, r->err);
-	if (!rc)
-		rc = ptc_plan_number(r->doc, node, "intra_latency_s", 0, 10, 2e-5, &c->intra_latency_s, r->err);
-	if (!rc)
-		rc = ptc_plan_number(r->doc, node, "node_bytes_s", 1, 1e15, 0, &c->node_bytes_s, r->err);
-	return rc ? rc : ptc_plan_number(r->doc, node, "node_latency_s", 0, 10, 5e-5, &c->node_latency_s, r->err);
+	c->intra_latency_s = 2e-5;
+	c->node_latency_s = 5e-5;
+	return ptc_doc_read(r->doc, node, "links", rows, PTC_ARRAY_LEN(rows), r->err);
 }
 
 static int read_all(struct reader *r)
@@ -149,25 +138,28 @@ static int read_all(struct reader *r)
 	struct ptc_plan_profile *p = r->p;
 	struct ptc_error why = PTC_ERROR_INIT;
 	uint32_t version = 1;
-	int rc = ptc_doc_check_map(r->doc, root, "the profile", profile_keys, PTC_ARRAY_LEN(profile_keys), r->err);
+	const struct ptc_doc_row rows[] = { { "version", PTC_DOC_COUNT, &version, 1, 1 },
+					    { "devices_per_node", PTC_DOC_COUNT, &p->cluster.per_node, 1, 1024 },
+					    { "devices", PTC_DOC_OTHER },
+					    { "links", PTC_DOC_OTHER },
+					    { "groups", PTC_DOC_OTHER },
+					    { "measured", PTC_DOC_OTHER } };
+	int rc;
 
+	p->cluster.per_node = 8;
+	rc = ptc_doc_read(r->doc, root, "the profile", rows, PTC_ARRAY_LEN(rows), r->err);
 	if (!rc)
-		rc = ptc_plan_count(r->doc, root, "version", 1, 1, 1, &version, r->err);
-	if (!rc)
-		rc = ptc_plan_count(r->doc, root, "devices_per_node", 1, 1024, 8, &p->cluster.per_node, r->err);
-	if (!rc)
-		rc = each(r, "devices", PTC_DEVICE_MAX_KINDS, device_keys, PTC_ARRAY_LEN(device_keys), read_device);
+		rc = each(r, "devices", PTC_DEVICE_MAX_KINDS, read_device);
 	if (!rc)
 		rc = read_links(r);
 	if (!rc)
-		rc = each(r, "groups", PTC_MEASURED_MAX_GROUPS, group_keys, PTC_ARRAY_LEN(group_keys), read_group);
+		rc = each(r, "groups", PTC_MEASURED_MAX_GROUPS, read_group);
 	list = rc ? NULL : ptc_doc_get(root, "measured");
 	if (list && list->n) {
 		p->measured = ptc_calloc(list->n, sizeof *p->measured);
 		if (!p->measured)
-			return ptc_error_set(r->err, PTC_ENOMEM, "out of memory");
-		rc = each(r, "measured", PTC_PLAN_MAX_MEASURED, measured_keys, PTC_ARRAY_LEN(measured_keys),
-			  read_measured);
+			return ptc_nomem(r->err);
+		rc = each(r, "measured", PTC_PLAN_MAX_MEASURED, read_measured);
 	}
 	if (!rc && ptc_cluster_profile_check(&p->cluster, &why))
 		rc = ptc_doc_error(r->doc, root, r->err, PTC_EINVAL, "%s", why.text);
@@ -220,7 +212,8 @@ int ptc_plan_galvatron_read(const struct ptc_doc *doc, struct ptc_cluster_profil
 					     "a group of %u does not divide the profile's %u devices", size, devices);
 		if (c->ngroups == PTC_MEASURED_MAX_GROUPS)
 			return ptc_doc_error(doc, n, err, PTC_ELIMIT, "more than %d groups", PTC_MEASURED_MAX_GROUPS);
-		rc = ptc_plan_number(doc, doc->root, n->key, 1e-6, 1e6, 0, &g->bytes_s, err);
+		rc = ptc_doc_read(doc, doc->root, NULL,
+				  &(struct ptc_doc_row){ n->key, PTC_DOC_REAL, &g->bytes_s, 1e-6, 1e6 }, 1, err);
 		if (rc)
 			return rc;
 		g->bytes_s *= 1e9;

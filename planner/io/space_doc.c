@@ -1,33 +1,13 @@
-// SPDX-License-Identifier: Apache-2.0
-/* `space:`: which degrees the program can take, and what it keeps in memory. Fails on unknown keys and values, with their
- * place. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `space:`: which degrees the program can take, and what it keeps in memory. Fails on unknown keys and values, with
+ * their place. */
 #include "planner/io/plan_doc.h"
-#include "planner/io/plan_value.h"
 
 #include "base/check.h"
+#include "formats/doc_rows.h"
 
 #include <string.h>
 
-static const char *const keys[] = { "global_batch",
-				    "tp",
-				    "cp",
-				    "ep",
-				    "etp",
-				    "dp",
-				    "pp",
-				    "vpp",
-				    "micro_batch",
-				    "zero",
-				    "recompute",
-				    "tp_across_nodes",
-				    "exact_batch",
-				    "uneven",
-				    "sequence_parallel",
-				    "schedule",
-				    "memory",
-				    "uneven_batch",
-				    "dtype",
-				    "recompute_by_kind" };
 static const char *const recomputes[] = { "none", "selective", "full" }; /* enum ptc_recompute */
 static const char *const schedules[] = { "1f1b", "gpipe", "zb1p" };      /* enum ptc_schedule */
 
@@ -83,48 +63,23 @@ static int read_bits(const struct ptc_doc *doc, const struct ptc_doc_node *map, 
 static int read_memory(const struct ptc_doc *doc, const struct ptc_doc_node *map, struct ptc_work *w,
 		       struct ptc_error *err)
 {
-	static const char *const known[] = { "weight_bytes", "grad_bytes",    "optim_bytes",  "logit_bytes",
-					     "activations",  "reserve_bytes", "reduce_bytes", "waste" };
 	const struct ptc_doc_node *node = ptc_doc_get(map, "memory");
-	double *const to[] = { &w->memory.weight_bytes, &w->memory.grad_bytes,  &w->memory.optim_bytes,
-			       &w->memory.logit_bytes,  &w->memory.activations, &w->memory.reserve_bytes,
-			       &w->reduce_bytes,        &w->memory.waste };
-	int rc = node ? ptc_doc_check_map(doc, node, "memory", known, PTC_ARRAY_LEN(known), err) : 0;
+	struct ptc_memory_rules *m = &w->memory;
+#define BYTES(key, to)                                                                                                 \
+	{                                                                                                              \
+		key, PTC_DOC_REAL, to, 0, 1e15                                                                         \
+	}
+	const struct ptc_doc_row rows[] = {
+		BYTES("weight_bytes", &m->weight_bytes), BYTES("grad_bytes", &m->grad_bytes),
+		BYTES("optim_bytes", &m->optim_bytes),   BYTES("logit_bytes", &m->logit_bytes),
+		BYTES("activations", &m->activations),   BYTES("reserve_bytes", &m->reserve_bytes),
+		BYTES("reduce_bytes", &w->reduce_bytes), BYTES("waste", &m->waste)
+	};
+#undef BYTES
 
-	ptc_memory_rules_default(&w->memory);
+	ptc_memory_rules_default(m);
 	w->reduce_bytes = 2;
-	for (size_t i = 0; i < PTC_ARRAY_LEN(known) && node && !rc; i++)
-		rc = ptc_plan_number(doc, node, known[i], 0, 1e15, *to[i], to[i], err);
-	return rc;
-}
-
-static int read_program(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_space *s,
-			struct ptc_work *w, struct ptc_error *err)
-{
-	const struct ptc_doc_node *schedule = ptc_doc_get(node, "schedule"), *dtype = ptc_doc_get(node, "dtype");
-	size_t word = 0, type = 0;
-	int rc = ptc_plan_flag(doc, node, "tp_across_nodes", false, &s->tp_across_nodes, err);
-
-	if (!rc)
-		rc = ptc_plan_flag(doc, node, "exact_batch", false, &s->exact_batch, err);
-	if (!rc)
-		rc = ptc_plan_flag(doc, node, "recompute_by_kind", false, &s->recompute_by_kind, err);
-	if (!rc)
-		rc = ptc_plan_flag(doc, node, "uneven", false, &w->uneven, err);
-	if (!rc)
-		rc = ptc_plan_flag(doc, node, "sequence_parallel", false, &w->sequence_parallel, err);
-	if (!rc && schedule)
-		rc = ptc_doc_word(doc, schedule, "schedule", schedules, PTC_ARRAY_LEN(schedules), &word, err);
-	w->schedule = (enum ptc_schedule)word;
-	if (!rc && dtype)
-		rc = ptc_doc_word(doc, dtype, "dtype", ptc_math_names, PTC_MATHS, &type, err);
-	w->dtype = (enum ptc_math)type;
-	if (!rc)
-		rc = ptc_plan_flag(doc, node, "uneven_batch", false, &w->uneven_batch, err);
-	if (!rc && w->uneven_batch && s->exact_batch)
-		rc = ptc_doc_error(doc, ptc_doc_get(node, "uneven_batch"), err, PTC_EINVAL,
-				   "uneven_batch leaves slots of the batch empty, which exact_batch forbids");
-	return rc ? rc : read_memory(doc, node, w, err);
+	return node ? ptc_doc_read(doc, node, "memory", rows, PTC_ARRAY_LEN(rows), err) : 0;
 }
 
 int ptc_plan_space_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_space *ret,
@@ -132,17 +87,52 @@ int ptc_plan_space_read(const struct ptc_doc *doc, const struct ptc_doc_node *no
 {
 	struct ptc_degrees *const axes[] = { &ret->tp, &ret->cp, &ret->ep,  &ret->etp,
 					     &ret->dp, &ret->pp, &ret->vpp, &ret->micro_batch };
-	int rc = ptc_doc_check_map(doc, node, "space", keys, PTC_ARRAY_LEN(keys), err);
+	struct ptc_work *w = ret_work;
+#define FLAG(key, to)                                                                                                  \
+	{                                                                                                              \
+		key, PTC_DOC_FLAG, to                                                                                  \
+	}
+	const struct ptc_doc_row rows[] = {
+		{ "tp", PTC_DOC_OTHER },
+		{ "cp", PTC_DOC_OTHER },
+		{ "ep", PTC_DOC_OTHER },
+		{ "etp", PTC_DOC_OTHER },
+		{ "dp", PTC_DOC_OTHER },
+		{ "pp", PTC_DOC_OTHER },
+		{ "vpp", PTC_DOC_OTHER },
+		{ "micro_batch", PTC_DOC_OTHER },
+		{ "zero", PTC_DOC_OTHER },
+		{ "recompute", PTC_DOC_OTHER },
+		{ "memory", PTC_DOC_OTHER },
+		{ "global_batch", PTC_DOC_COUNT, &w->global_batch, 1, 1u << 24 },
+		{ "schedule", PTC_DOC_WORD, &w->schedule, 0, PTC_ARRAY_LEN(schedules) - 1, schedules },
+		{ "dtype", PTC_DOC_WORD, &w->dtype, 0, PTC_MATHS - 1, ptc_math_names },
+		FLAG("tp_across_nodes", &ret->tp_across_nodes),
+		FLAG("exact_batch", &ret->exact_batch),
+		FLAG("recompute_by_kind", &ret->recompute_by_kind),
+		FLAG("uneven", &w->uneven),
+		FLAG("sequence_parallel", &w->sequence_parallel),
+		FLAG("uneven_batch", &w->uneven_batch),
+	};
+#undef FLAG
+	int rc;
 
+	ret->tp_across_nodes = ret->exact_batch = ret->recompute_by_kind = false;
+	w->global_batch = 0;
+	w->schedule = (enum ptc_schedule)0;
+	w->dtype = (enum ptc_math)0;
+	w->uneven = w->sequence_parallel = w->uneven_batch = false;
+	rc = ptc_doc_read(doc, node, "space", rows, PTC_ARRAY_LEN(rows), err);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(axes) && !rc; i++)
-		rc = read_axis(doc, node, keys[1 + i], axes[i], err);
+		rc = read_axis(doc, node, rows[i].key, axes[i], err);
 	if (!rc)
 		rc = read_bits(doc, node, "zero", NULL, 4, &ret->zero, err);
 	if (!rc)
 		rc = read_bits(doc, node, "recompute", recomputes, PTC_ARRAY_LEN(recomputes), &ret->recompute, err);
-	if (!rc)
-		rc = ptc_plan_count(doc, node, "global_batch", 1, 1u << 24, 0, &ret_work->global_batch, err);
-	if (!rc && !ret_work->global_batch)
+	if (!rc && !w->global_batch)
 		rc = ptc_doc_error(doc, node, err, PTC_EINVAL, "space needs global_batch");
-	return rc ? rc : read_program(doc, node, ret, ret_work, err);
+	if (!rc && w->uneven_batch && ret->exact_batch)
+		rc = ptc_doc_error(doc, ptc_doc_get(node, "uneven_batch"), err, PTC_EINVAL,
+				   "uneven_batch leaves slots of the batch empty, which exact_batch forbids");
+	return rc ? rc : read_memory(doc, node, w, err);
 }

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Descriptions and profiles: what is read, and the one line that is said of each wrong one. */
 #include "planner/io/plan_doc.h"
 
@@ -112,7 +112,8 @@ static void test_config_json(void **state)
 
 		if (ptc_plan_hf_read(&doc, doc.root, 0, &model, &err))
 			fail_msg("%s", err.text);
-		/* As these models are published; small norms of some are not counted, Nemotron-H's is printed as 8.1e9. */
+		/* As these models are published; small norms of some are not counted, Nemotron-H's is printed as 8.1e9.
+		 */
 		if (fabs(ptc_model_params(&model) / 1e9 / models[i].billions - 1) >
 		    (i + 1 == PTC_ARRAY_LEN(models) ? 5e-3 : 1e-4))
 			fail_msg("%.40s: %.9f", models[i].text, ptc_model_params(&model) / 1e9);

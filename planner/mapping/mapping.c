@@ -1,9 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The cost of an assignment, the bound, and the search for the best. */
 #include "planner/mapping/mapping.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/search.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -62,12 +63,7 @@ static uint64_t links_of(uint32_t world, uint32_t size)
 	return size < 2 ? 0 : size == 2 ? world / 2 : world;
 }
 
-static int descending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return x < y ? 1 : x > y ? -1 : 0;
-}
+PTC_COMPARE(descending, double, PTC_ORDER(*b, *a))
 
 /* A class that uses k different links cannot have all of them faster than the k-th fastest there is. */
 static double bound_of(const double *sorted, uint64_t npairs, const struct ptc_cand *c,
@@ -293,7 +289,7 @@ int ptc_mapping_find(const struct ptc_link_matrix *m, const struct ptc_cand *c, 
 	numbers = ptc_calloc(4 * (size_t)m->n + 1, sizeof *numbers);
 	fast = ptc_calloc((size_t)s.nblocks * s.nblocks, sizeof *fast);
 	if (!numbers || !fast || bound(m, c, t, &least)) {
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory for the links of %u devices", m->n);
+		rc = ptc_nomem(err);
 		goto done;
 	}
 	s.order = numbers;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mappings against every permutation of up to 8 devices, whose cost this file computes by itself from
  * coordinates; slow links; blocks; the bound. PTC_TEST_SEED=n repeats. */
 #include "planner/mapping/mapping.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes that a rank sends in a step to its neighbour of each class, from the same terms as the
  * step's time. Fails on a candidate that cannot be. */
 #include "planner/cost/stages.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Degrees to and from struct ptc_config. Fails on a candidate that cannot be. */
 #include "planner/search/as_config.h"
 
@@ -108,7 +108,7 @@ int ptc_cand_parse(const char *text, struct ptc_cand *ret, struct ptc_config *re
 	int rc;
 
 	if (!left || !config)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = take_recompute(left, &recompute, err);
 	if (!rc)
 		rc = ptc_config_parse(left, config, err);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks candidates by steps made until the horizon, money per step, or bytes moved. */
 #include "planner/search/choose.h"
 
@@ -155,7 +155,7 @@ int ptc_choose(const struct ptc_choice *v, size_t n, const struct ptc_choose_rul
 		kept += priced(rules, &ret[kept]);
 	}
 	if (!kept)
-		return ptc_error_set(err, PTC_ENODEVICES, "no candidate can be reached from where the state lies");
+		return ptc_error_set(err, PTC_ENODEVICES, "no candidate can be reached from the present state");
 	for (size_t i = 0; i < kept; i++)
 		value(rules, &ret[i]);
 	sort(rules, ret, kept);

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* The best few of a space. Keeps them sorted; what is slower than the last of them is not visited. Where devices are of several
- * kinds, the walk takes all for as fast as the fastest, which bounds what a placement can reach. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The best few of a space. Keeps them sorted; what is slower than the last of them is not visited. Where devices are of
+ * several kinds, the walk takes all for as fast as the fastest, which bounds what a placement can reach. */
 #include "planner/cost/on_kinds.h"
 #include "planner/search/walk.h"
 
@@ -184,7 +184,8 @@ static void correct(const struct ptc_work *w, const struct ptc_calibration *cal,
 	}
 }
 
-/* What was measured takes part as it was measured, also where another micro-batch of the same layout looked better before. */
+/* What was measured takes part as it was measured, also where another micro-batch of the same layout looked better
+ * before. */
 static void add_measured(const struct ptc_work *w, const struct ptc_space *space, uint32_t devices,
 			 const struct ptc_calibration *cal, struct keeper *k)
 {

@@ -38,10 +38,10 @@ struct ptc_choice {
 	double price_hour;       /* of all its devices; 0: the profile does not say */
 };
 
-/* On a cluster with several kinds of devices a candidate takes one kind or two (est.place). Best first: step time, then fewer devices, less memory, smaller degrees. Of candidates that lie the
- * same (differ in micro-batch and recomputation alone) only the best is returned. With `cal`, its
- * coefficients are used instead of the work's, and its correction decides among the kept.
- * PTC_ENODEVICES: nothing fits; the error says how much memory the smallest would take. */
+/* On a cluster with several kinds of devices a candidate takes one kind or two (est.place). Best first: step time, then
+ * fewer devices, less memory, smaller degrees. Of candidates that lie the same (differ in micro-batch and recomputation
+ * alone) only the best is returned. With `cal`, its coefficients are used instead of the work's, and its correction
+ * decides among the kept. PTC_ENODEVICES: nothing fits; the error says how much memory the smallest would take. */
 int ptc_search(const struct ptc_work *w, const struct ptc_space *space, const struct ptc_search_limits *limits,
 	       const struct ptc_calibration *cal, struct ptc_choice *ret, size_t *ret_n, struct ptc_error *err);
 int ptc_cand_compare(const struct ptc_cand *a, const struct ptc_cand *b); /* by degrees; 0: equal */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pareto sets (memory, step time) per number of devices. Sets are kept per world size while walking,
  * then each takes in those of fewer devices, so that a look-up reads one array. */
 #include "planner/search/walk.h"
@@ -32,21 +32,6 @@ static int compare(const struct ptc_frontier_point *a, const struct ptc_frontier
 	return ptc_choice_compare(&x, &y);
 }
 
-static int grow(struct set *s)
-{
-	uint32_t cap = s->cap ? 2 * s->cap : 4;
-	void *v;
-
-	if (s->n < s->cap)
-		return 0;
-	v = ptc_reallocarray(s->v, cap, sizeof *s->v);
-	if (!v)
-		return PTC_ENOMEM;
-	s->v = v;
-	s->cap = cap;
-	return 0;
-}
-
 /* No slower and no larger, and if equal in both, first in order. */
 static bool dominates(const struct ptc_frontier_point *a, const struct ptc_frontier_point *b)
 {
@@ -68,7 +53,7 @@ static int add(struct set *s, const struct ptc_frontier_point *p)
 	s->n = n;
 	if (s->n == SET_MAX) /* the last but one: both ends stay */
 		s->v[s->n - 2] = s->v[s->n - 1], s->n--;
-	if (grow(s))
+	if (!PTC_ROOM(s->v, s->n + 1, s->cap))
 		return PTC_ENOMEM;
 	for (at = s->n++; at > 0 && p->step_s < s->v[at - 1].step_s; at--)
 		s->v[at] = s->v[at - 1];
@@ -99,7 +84,7 @@ int ptc_frontier_new(const struct ptc_work *w, const struct ptc_space *space, ui
 		return ptc_error_set(err, PTC_EINVAL, "a frontier up to %u devices; it must be in 1..131072", devices);
 	f = ptc_calloc(1, sizeof *f + (devices + (size_t)1) * sizeof f->sets[0]);
 	if (!f)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	f->devices = devices;
 	f->memory = ptc_least_memory(w);
 	walk.arg = f;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a switch is worth: fewest bytes among equals, staying where a pause does not pay, and a trace
  * of devices coming and going, against what one who knows the future would do (dynamic programming,
  * written here). PTC_TEST_SEED=n repeats. */
@@ -42,7 +42,8 @@ static int from_table(void *arg, const struct ptc_cand *to, struct ptc_switch_pr
 	return PTC_ENOTFOUND;
 }
 
-/* 64 -> 48 devices: two targets as fast as each other, and as long a pause; the smaller of planners.md's 4.2 (v) wins. */
+/* 64 -> 48 devices: two targets as fast as each other, and as long a pause; the smaller of planners.md's 4.2 (v) wins.
+ */
 static void test_shrink_takes_fewer_bytes(void **state)
 {
 	const struct ptc_choice v[] = { choice(8, 2, 3, 10), choice(8, 3, 2, 10), choice(4, 4, 3, 10.5) };

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The search against trying everything: an oracle that calls ptc_estimate for each combination of
  * degrees, in plain loops, and knows nothing of bounds. Frontiers the same way. PTC_TEST_SEED=n
  * PTC_CASES=1 repeats the case that a failure prints. */

@@ -11,10 +11,11 @@ struct ptc_walk {
 	uint32_t devices;
 	/* Steps slower than this need not be visited; the visitor may lower it. */
 	double slowest_s;
-	/* The work is only a bound of what is searched, whose cut may be another: with several stages on a device the busiest of
-	 * one says nothing of the other's, only their mean does. */
+	/* The work is only a bound of what is searched, whose cut may be another: with several stages on a device the
+	 * busiest of one says nothing of the other's, only their mean does. */
 	bool bound;
-	/* One candidate that ptc_cand_check accepts; est has all but memory, which ptc_cost_memory(w, c, p, est) adds. */
+	/* One candidate that ptc_cand_check accepts; est has all but memory, which ptc_cost_memory(w, c, p, est) adds.
+	 */
 	int (*visit)(struct ptc_walk *walk, const struct ptc_cand *c, const struct ptc_pipe *p,
 		     struct ptc_estimate *est);
 	void *arg;

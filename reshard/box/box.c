@@ -25,15 +25,8 @@ int ptc_boxes_push(struct ptc_boxes *b, const struct ptc_box *box)
 {
 	struct ptc_box copy = *box; /* box may point into b */
 
-	if (b->n == b->cap) {
-		size_t cap = b->cap ? b->cap * 2 : 8;
-		struct ptc_box *v = ptc_reallocarray(b->v, cap, sizeof *v);
-
-		if (!v)
-			return PTC_ENOMEM;
-		b->v = v;
-		b->cap = cap;
-	}
+	if (!PTC_ROOM(b->v, b->n + 1, b->cap))
+		return PTC_ENOMEM;
 	b->v[b->n++] = copy;
 	return 0;
 }

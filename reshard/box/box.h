@@ -30,6 +30,23 @@ struct ptc_box ptc_box_whole(uint32_t ndim, const int64_t *shape);
 int64_t ptc_box_volume(const struct ptc_box *b); /* elements; bytes for byte boxes */
 bool ptc_box_empty(const struct ptc_box *b);
 bool ptc_box_equal(const struct ptc_box *a, const struct ptc_box *b);
+/* Orders of boxes of one shape: by where they begin, dim 0 first; and, of those that begin at one place, by their
+ * extents. */
+static inline int ptc_box_order_off(const struct ptc_box *a, const struct ptc_box *b)
+{
+	for (uint32_t d = 0; d < a->ndim; d++)
+		if (a->off[d] != b->off[d])
+			return a->off[d] < b->off[d] ? -1 : 1;
+	return 0;
+}
+static inline int ptc_box_order(const struct ptc_box *a, const struct ptc_box *b)
+{
+	int c = ptc_box_order_off(a, b);
+
+	for (uint32_t d = 0; !c && d < a->ndim; d++)
+		c = a->ext[d] < b->ext[d] ? -1 : a->ext[d] > b->ext[d];
+	return c;
+}
 bool ptc_box_contains(const struct ptc_box *outer, const struct ptc_box *inner);
 /* false and *ret untouched when disjoint or empty. */
 bool ptc_box_intersect(const struct ptc_box *a, const struct ptc_box *b, struct ptc_box *ret);
@@ -37,7 +54,8 @@ bool ptc_box_intersect(const struct ptc_box *a, const struct ptc_box *b, struct 
 int ptc_box_subtract(const struct ptc_box *a, const struct ptc_box *b, struct ptc_boxes *out);
 /* need minus every box of have, as disjoint boxes. */
 int ptc_boxes_missing(const struct ptc_box *need, const struct ptc_box *have, size_t nhave, struct ptc_boxes *out);
-/* Joins disjoint boxes of one ndim into fewer with the same union. They end sorted row-major, whatever order they came in. */
+/* Joins disjoint boxes of one ndim into fewer with the same union. They end sorted row-major, whatever order they came
+ * in. */
 void ptc_boxes_join(struct ptc_box *v, size_t *n);
 /* Cuts b along its outermost dims into boxes of at most max_bytes (byte boxes), each a contiguous run of b's own
  * row-major order, appended in that order. */

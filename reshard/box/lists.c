@@ -121,15 +121,8 @@ static int grow(struct ptc_lists *l, size_t n)
 {
 	size_t used = l->first ? l->first[l->n] : 0;
 
-	if (!l->v || used + n > l->vcap) {
-		size_t cap = used + n + used / 2 + FEW;
-		uint32_t *v = ptc_reallocarray(l->v, cap, sizeof *v);
-
-		if (!v)
-			return PTC_ENOMEM;
-		l->v = v;
-		l->vcap = cap;
-	}
+	if (!PTC_ROOM(l->v, PTC_MAX(used + n, (size_t)1), l->vcap))
+		return PTC_ENOMEM;
 	if (l->n == l->cap) {
 		uint32_t cap = l->cap ? 2 * l->cap : FEW;
 		size_t *first = ptc_reallocarray(l->first, (size_t)cap + 1, sizeof *first);
@@ -172,15 +165,8 @@ int ptc_numbers_of(struct ptc_numbers *k, const uint32_t *v, size_t n, uint32_t 
 
 	if (ptc_lists_intern(&k->keys, v, n, &id))
 		return PTC_ENOMEM;
-	if (id == k->cap) {
-		uint32_t cap = k->cap ? 2 * k->cap : FEW;
-		uint32_t *of = ptc_reallocarray(k->of, cap, sizeof *of);
-
-		if (!of)
-			return PTC_ENOMEM;
-		k->of = of;
-		k->cap = cap;
-	}
+	if (!PTC_ROOM(k->of, id + 1, k->cap))
+		return PTC_ENOMEM;
 	if (id == before)
 		k->of[id] = next;
 	*ret = k->of[id];

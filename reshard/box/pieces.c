@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/search.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,43 +23,16 @@ void ptc_pieces_done(struct ptc_pieces *p)
 
 static int push(struct ptc_pieces *p, const struct ptc_box *box, uint32_t set)
 {
-	if (p->n == p->cap) {
-		size_t cap = p->cap ? p->cap + p->cap / 2 : 16;
-		struct ptc_box *v = ptc_reallocarray(p->box, cap, sizeof *v);
-		uint32_t *sets;
+	size_t cap = p->cap;
 
-		if (!v)
-			return PTC_ENOMEM;
-		p->box = v;
-		sets = ptc_reallocarray(p->set, cap, sizeof *sets);
-		if (!sets)
-			return PTC_ENOMEM;
-		p->set = sets;
-		p->cap = cap;
-	}
+	if (!PTC_ROOM(p->box, p->n + 1, cap) || !PTC_ROOM(p->set, p->n + 1, p->cap))
+		return PTC_ENOMEM;
 	p->box[p->n] = *box;
 	p->set[p->n++] = set;
 	return 0;
 }
 
-static int compare_boxes(const struct ptc_box *a, const struct ptc_box *b)
-{
-	for (uint32_t d = 0; d < a->ndim; d++)
-		if (a->off[d] != b->off[d])
-			return a->off[d] < b->off[d] ? -1 : 1;
-	for (uint32_t d = 0; d < a->ndim; d++)
-		if (a->ext[d] != b->ext[d])
-			return a->ext[d] < b->ext[d] ? -1 : 1;
-	return 0;
-}
-
-static int by_box(const void *pa, const void *pb)
-{
-	const struct ptc_part_box *a = pa, *b = pb;
-	int c = compare_boxes(&a->box, &b->box);
-
-	return c ? c : a->part < b->part ? -1 : a->part > b->part;
-}
+PTC_COMPARE(by_box, struct ptc_part_box, PTC_THEN(ptc_box_order(&a->box, &b->box), PTC_ORDER(a->part, b->part)))
 
 /* A part of a buffer is one box for nearly all tensors, and there are very many: no table of sets, no search. */
 static int make_one(struct ptc_pieces *p, const struct ptc_part_box *v)
@@ -90,7 +64,7 @@ static int collapse(struct ptc_pieces *p, const struct ptc_part_box *v, size_t n
 	for (size_t i = 0, k; i < n && !rc; i = k) {
 		uint32_t set, count = 0;
 
-		for (k = i; k < n && !compare_boxes(&v[k].box, &v[i].box); k++)
+		for (k = i; k < n && !ptc_box_order(&v[k].box, &v[i].box); k++)
 			if (k == i || v[k].part != v[k - 1].part)
 				parts[count++] = v[k].part;
 		rc = ptc_lists_intern(&p->sets, parts, count, &set);
@@ -106,14 +80,7 @@ struct by_dim {
 	size_t at;
 };
 
-static int compare_by_dim(const void *pa, const void *pb)
-{
-	const struct by_dim *a = pa, *b = pb;
-
-	if (a->off != b->off)
-		return a->off < b->off ? -1 : 1;
-	return a->at < b->at ? -1 : a->at > b->at;
-}
+PTC_BY2(compare_by_dim, struct by_dim, off, at)
 
 static void sort_by(const struct ptc_pieces *p, uint32_t d, struct by_dim *v)
 {

@@ -18,11 +18,6 @@
 
 #define BOX_TEXT 128
 
-static int nomem(struct ptc_error *err)
-{
-	return ptc_error_set(err, PTC_ENOMEM, "declared layout: out of memory");
-}
-
 void ptc_declared_done(struct ptc_declared *d)
 {
 	if (!d)
@@ -96,14 +91,6 @@ static int check_box(const struct checker *k, uint32_t rank, const struct ptc_de
 	return ptc_item_byte_box(&k->d->spec, p->tensor, box, &bytes, k->err);
 }
 
-static int compare_offsets(const struct ptc_box *a, const struct ptc_box *b)
-{
-	for (uint32_t i = 0; i < a->ndim; i++)
-		if (a->off[i] != b->off[i])
-			return a->off[i] < b->off[i] ? -1 : 1;
-	return 0;
-}
-
 static int check_part(const struct checker *k, uint32_t rank, const struct ptc_declared_class *c,
 		      const struct ptc_declared_part *p)
 {
@@ -131,7 +118,7 @@ static int check_part(const struct checker *k, uint32_t rank, const struct ptc_d
 		a = ptc_declared_box(k->d, c, p, i);
 		for (uint32_t m = i + 1; m < p->nboxes; m++) {
 			b = ptc_declared_box(k->d, c, p, m);
-			if (m == i + 1 && compare_offsets(&a, &b) > 0)
+			if (m == i + 1 && ptc_box_order_off(&a, &b) > 0)
 				return ptc_error_set(k->err, PTC_EINVAL,
 						     "tensor \"%s\": boxes of rank %u are not in order", t->name, rank);
 			if (b.off[0] >= a.off[0] + a.ext[0])
@@ -167,15 +154,7 @@ struct ref {
 	uint32_t class, part;
 };
 
-static int box_compare(const void *pa, const void *pb)
-{
-	const struct ptc_box *a = pa, *b = pb;
-	int c = compare_offsets(a, b);
-
-	for (uint32_t i = 0; !c && i < a->ndim; i++)
-		c = a->ext[i] < b->ext[i] ? -1 : a->ext[i] > b->ext[i];
-	return c;
-}
+PTC_COMPARE(box_compare, struct ptc_box, ptc_box_order(a, b))
 
 static void keep_distinct(struct ptc_boxes *b)
 {
@@ -233,7 +212,7 @@ static int check_tensor(const struct checker *k, uint32_t tensor, const struct r
 		rc = all ? 0 : ptc_boxes_missing(&whole, have.v, have.n, &left);
 	}
 	if (rc)
-		rc = nomem(k->err);
+		rc = ptc_nomem(k->err);
 	else if (!all && left.n)
 		rc = ptc_error_set(k->err, PTC_ELAYOUT, "tensor \"%s\": no rank holds %s of it%s", t->name,
 				   box_text(&left.v[0], text), left.n > 1 ? ", and more is missing" : "");
@@ -272,7 +251,7 @@ static int check_cover(const struct checker *k)
 {
 	struct ref *refs = NULL;
 	size_t *first = NULL;
-	int rc = index_parts(k->d, &refs, &first) ? nomem(k->err) : 0;
+	int rc = index_parts(k->d, &refs, &first) ? ptc_nomem(k->err) : 0;
 
 	if (rc)
 		return rc;
@@ -336,7 +315,7 @@ int ptc_declared_check(const struct ptc_declared *d, struct ptc_error *err)
 	if (rc)
 		return rc;
 	k.lowest = ptc_calloc(d->nclasses ? d->nclasses : 1, sizeof *k.lowest);
-	rc = k.lowest ? check_ranks(&k) : nomem(err);
+	rc = k.lowest ? check_ranks(&k) : ptc_nomem(err);
 	for (size_t c = 0; c < d->nclasses && !rc; c++)
 		rc = check_class(&k, c);
 	if (!rc)
@@ -413,7 +392,7 @@ int ptc_layout_declared_new(const struct ptc_declared *d, struct ptc_layout **re
 
 	if (!l || fill_layout(l, d)) {
 		ptc_layout_free(l);
-		return nomem(err);
+		return ptc_nomem(err);
 	}
 	rc = ptc_layout_finalize(l, err);
 	if (rc)

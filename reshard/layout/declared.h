@@ -7,6 +7,7 @@
  * result is written down (formats/state/layout_doc.h), and every daemon makes the
  * same layout of it. Equal declarations give an equal result, whatever the
  * order they came in.
+ *
  * Failure modes, all naming tensor and ranks: two ranks that contradict each
  * other about dtype or shape, boxes out of range, overlapping on one rank or
  * not on whole bytes, elements that no rank holds, a name on two pipeline

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/number/digest.h"
+#include "base/number/search.h"
 #include "reshard/layout/internal.h"
 
 #include <stdio.h>
@@ -54,27 +55,6 @@ struct ptc_declared_merge {
 	struct ptc_boxes boxes;
 };
 
-static int nomem(struct ptc_error *err)
-{
-	return ptc_error_set(err, PTC_ENOMEM, "merging declarations: out of memory");
-}
-
-/* An array of *cap elements of size bytes that has n gets room for more. */
-static int array_grow(void **v, size_t *cap, size_t n, size_t more, size_t size)
-{
-	size_t want = PTC_MAX(n + more, *cap + *cap / 2);
-	void *grown;
-
-	if (n + more <= *cap)
-		return 0;
-	grown = ptc_reallocarray(*v, want, size);
-	if (!grown)
-		return PTC_ENOMEM;
-	*v = grown;
-	*cap = want;
-	return 0;
-}
-
 int ptc_declared_merge_new(const struct ptc_config *config, struct ptc_declared_merge **ret_merge,
 			   struct ptc_error *err)
 {
@@ -86,13 +66,13 @@ int ptc_declared_merge_new(const struct ptc_config *config, struct ptc_declared_
 		return rc;
 	m = ptc_calloc(1, sizeof *m);
 	if (!m)
-		return nomem(err);
+		return ptc_nomem(err);
 	m->config = *config;
 	m->world = world;
 	m->ranks = ptc_calloc(world, sizeof *m->ranks);
-	if (!m->ranks || array_grow((void **)&m->v, &m->v_cap, 0, 64, sizeof *m->v)) {
+	if (!m->ranks || !PTC_ROOM(m->v, 64, m->v_cap)) {
 		ptc_declared_merge_free(m);
-		return nomem(err);
+		return ptc_nomem(err);
 	}
 	*ret_merge = m;
 	return 0;
@@ -174,10 +154,9 @@ static int add_entry(struct ptc_declared_merge *m, uint32_t rank, const struct p
 
 	if (m->nentries >= PTC_MAX_TENSORS)
 		return ptc_error_set(err, PTC_ELIMIT, "more than %u tensors are declared", PTC_MAX_TENSORS);
-	if (table_grow(m, &m->names, entry_hash) ||
-	    array_grow((void **)&m->entries, &m->entries_cap, m->nentries, 1, sizeof *m->entries) ||
+	if (table_grow(m, &m->names, entry_hash) || !PTC_ROOM(m->entries, m->nentries + 1, m->entries_cap) ||
 	    !(e.t.name = ptc_strdup(t->name)))
-		return nomem(err);
+		return ptc_nomem(err);
 	for (uint32_t i = 0; i < t->ndim; i++)
 		e.t.shape[i] = t->shape[i];
 	m->entries[m->nentries] = e;
@@ -244,18 +223,7 @@ static void note_holder(const struct ptc_declared_merge *m, struct entry *e, uin
 		e->other = rank;
 }
 
-static int box_compare(const void *pa, const void *pb)
-{
-	const struct ptc_box *a = pa, *b = pb;
-
-	for (uint32_t i = 0; i < a->ndim; i++)
-		if (a->off[i] != b->off[i])
-			return a->off[i] < b->off[i] ? -1 : 1;
-	for (uint32_t i = 0; i < a->ndim; i++)
-		if (a->ext[i] != b->ext[i])
-			return a->ext[i] < b->ext[i] ? -1 : 1;
-	return 0;
-}
+PTC_COMPARE(box_compare, struct ptc_box, ptc_box_order(a, b))
 
 /* Appends the boxes of t, in order and without empty ones, to m->v. */
 static int add_boxes(struct ptc_declared_merge *m, const struct ptc_declared_tensor *t, struct ptc_declared_part *p)
@@ -278,7 +246,7 @@ static int add_boxes(struct ptc_declared_merge *m, const struct ptc_declared_ten
 	}
 	if (m->boxes.n > 1)
 		qsort(m->boxes.v, m->boxes.n, sizeof *m->boxes.v, box_compare);
-	if (array_grow((void **)&m->v, &m->v_cap, m->nv, numbers, sizeof *m->v))
+	if (!PTC_ROOM(m->v, m->nv + numbers, m->v_cap))
 		return PTC_ENOMEM;
 	for (size_t k = 0; k < m->boxes.n; k++) {
 		memcpy(m->v + m->nv, m->boxes.v[k].off, t->ndim * sizeof *m->v);
@@ -297,7 +265,7 @@ static int add_tensor(struct ptc_declared_merge *m, uint32_t rank, const struct 
 	if (rc)
 		return rc;
 	if (add_boxes(m, t, p))
-		return nomem(err);
+		return ptc_nomem(err);
 	if (p->nboxes)
 		note_holder(m, &m->entries[p->tensor], rank, t->tied);
 	return 0;
@@ -305,12 +273,7 @@ static int add_tensor(struct ptc_declared_merge *m, uint32_t rank, const struct 
 
 /* ---- one rank ---- */
 
-static int part_compare(const void *pa, const void *pb)
-{
-	const struct ptc_declared_part *a = pa, *b = pb;
-
-	return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
-}
+PTC_BY(part_compare, struct ptc_declared_part, tensor)
 
 /* Puts m->parts and what they point at into one order that depends on their content only. */
 static int make_class(struct ptc_declared_merge *m, size_t nparts, struct known *ret)
@@ -347,8 +310,7 @@ static bool class_equal(const struct ptc_declared_class *a, const struct ptc_dec
 /* Takes k over. */
 static int find_class(struct ptc_declared_merge *m, struct known *k, uint32_t *ret_class)
 {
-	bool room = !table_grow(m, &m->contents, class_hash) &&
-		    !array_grow((void **)&m->classes, &m->classes_cap, m->nclasses, 1, sizeof *m->classes);
+	bool room = !table_grow(m, &m->contents, class_hash) && PTC_ROOM(m->classes, m->nclasses + 1, m->classes_cap);
 
 	for (size_t at = k->hash; room; at++) {
 		uint32_t slot = m->contents.slots[at & (m->contents.size - 1)];
@@ -381,8 +343,8 @@ int ptc_declared_merge_add(struct ptc_declared_merge *m, uint32_t rank, const st
 	if (ntensors > PTC_MAX_TENSORS)
 		return ptc_error_set(err, PTC_ELIMIT, "rank %u declares %zu tensors, at most %u", rank, ntensors,
 				     PTC_MAX_TENSORS);
-	if (array_grow((void **)&m->parts, &m->parts_cap, 0, ntensors, sizeof *m->parts))
-		return nomem(err);
+	if (!PTC_ROOM(m->parts, ntensors, m->parts_cap))
+		return ptc_nomem(err);
 	m->nv = 0;
 	for (size_t i = 0; i < ntensors && !rc; i++) {
 		m->parts[i] = (struct ptc_declared_part){ 0 };
@@ -397,7 +359,7 @@ int ptc_declared_merge_add(struct ptc_declared_merge *m, uint32_t rank, const st
 			return ptc_error_set(err, PTC_ELAYOUT, "tensor \"%s\": rank %u declares it twice",
 					     m->entries[m->parts[i].tensor].t.name, rank);
 	if (make_class(m, ntensors, &k) || find_class(m, &k, &class))
-		return nomem(err);
+		return ptc_nomem(err);
 	if (m->ranks[rank] && m->ranks[rank] != class + 1)
 		return ptc_error_set(err, PTC_EINVAL, "rank %u has declared two different things", rank);
 	m->ranks[rank] = class + 1;
@@ -430,12 +392,7 @@ struct order {
 	uint32_t entry;
 };
 
-static int order_compare(const void *pa, const void *pb)
-{
-	const struct order *a = pa, *b = pb;
-
-	return strcmp(a->name, b->name);
-}
+PTC_BY_NAME(order_compare, struct order, name)
 
 /* Moves the tensors into the spec, in name order; ret_number: entry -> tensor. */
 static int move_tensors(struct ptc_declared_merge *m, struct ptc_declared *d, uint32_t *ret_number)
@@ -505,7 +462,7 @@ int ptc_declared_merge_finish(struct ptc_declared_merge *m, struct ptc_declared 
 		return rc;
 	number = ptc_calloc(m->nentries ? m->nentries : 1, sizeof *number);
 	if (!number || move_tensors(m, &d, number) || move_classes(m, &d, number))
-		rc = nomem(err);
+		rc = ptc_nomem(err);
 	ptc_free(number);
 	if (!rc)
 		rc = ptc_declared_check(&d, err);

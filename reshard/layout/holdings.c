@@ -2,6 +2,7 @@
 /* What a set of ranks holds together, as disjoint byte boxes. Ranks list
  * their regions by item, so one cursor per rank merges them; within an item
  * equal boxes collapse to the lowest rank and overlapping ones are cut.
+ *
  * Failure modes: memory, and a cut that is not on a byte (which the layout
  * has already refused). */
 #include "reshard/layout/holdings.h"
@@ -22,31 +23,13 @@ void ptc_holdings_done(struct ptc_holdings *h)
 
 static int push(struct ptc_holdings *h, uint32_t item, uint32_t rank, const struct ptc_box *box)
 {
-	if (h->n == h->cap) {
-		size_t cap = h->cap ? h->cap + h->cap / 2 : 64;
-		struct ptc_holding *v = ptc_reallocarray(h->v, cap, sizeof *v);
-
-		if (!v)
-			return PTC_ENOMEM;
-		h->v = v;
-		h->cap = cap;
-	}
+	if (!PTC_ROOM(h->v, h->n + 1, h->cap))
+		return PTC_ENOMEM;
 	h->v[h->n++] = (struct ptc_holding){ item, rank, *box };
 	return 0;
 }
 
-static int compare(const void *pa, const void *pb)
-{
-	const struct ptc_holding *a = pa, *b = pb;
-
-	for (uint32_t d = 0; d < a->box.ndim; d++)
-		if (a->box.off[d] != b->box.off[d])
-			return a->box.off[d] < b->box.off[d] ? -1 : 1;
-	for (uint32_t d = 0; d < a->box.ndim; d++)
-		if (a->box.ext[d] != b->box.ext[d])
-			return a->box.ext[d] < b->box.ext[d] ? -1 : 1;
-	return a->rank < b->rank ? -1 : a->rank > b->rank;
-}
+PTC_COMPARE(compare, struct ptc_holding, PTC_THEN(ptc_box_order(&a->box, &b->box), PTC_ORDER(a->rank, b->rank)))
 
 /* Sorted by first byte, so only boxes that start before this one ends along dim 0 can meet it. */
 static bool any_overlap(const struct ptc_holding *v, size_t n)
@@ -147,7 +130,7 @@ static int take_item(const struct ptc_layout *l, struct cursor *c, uint32_t item
 		if (rc)
 			return rc;
 		if (push(h, item, c->rank, &bytes))
-			return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
+			return ptc_nomem(err);
 	}
 	return 0;
 }
@@ -170,7 +153,7 @@ static int merge(const struct ptc_layout *l, struct cursor *c, size_t n, struct 
 				return rc;
 		}
 		if (ptc_holdings_finalize(h, mark))
-			return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
+			return ptc_nomem(err);
 	}
 }
 
@@ -225,7 +208,7 @@ static int holdings_of_ranks(const struct ptc_layout *l, const uint32_t *ranks, 
 	int rc;
 
 	if (!c)
-		return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
+		return ptc_nomem(err);
 	rc = open_cursors(l, ranks, nranks, c, &n, err);
 	if (!rc)
 		rc = merge(l, c, n, h, err);
@@ -239,8 +222,8 @@ int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_
 			struct ptc_error *err)
 {
 	struct ptc_holdings h = { 0 };
-	int rc = l->side && l->side->cut ? holdings_of_side(l, ranks, nranks, &h, err)
-					 : holdings_of_ranks(l, ranks, nranks, &h, err);
+	int rc = l->side && (l->side->cut || !l->rank_cells) ? holdings_of_side(l, ranks, nranks, &h, err)
+							     : holdings_of_ranks(l, ranks, nranks, &h, err);
 
 	if (rc) {
 		ptc_holdings_done(&h);
@@ -289,7 +272,7 @@ int ptc_layout_node_needs(const struct ptc_layout *l, const struct ptc_allocatio
 				     ptc_layout_world(l));
 	ranks = ranks_on(a, node, &n);
 	if (!ranks)
-		return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
+		return ptc_nomem(err);
 	rc = ptc_layout_holdings(l, ranks, n, &h, err);
 	ptc_free(ranks);
 	if (rc)
@@ -297,7 +280,7 @@ int ptc_layout_node_needs(const struct ptc_layout *l, const struct ptc_allocatio
 	needs.v = ptc_calloc(h.n, sizeof *needs.v);
 	if (!needs.v) {
 		ptc_holdings_done(&h);
-		return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
+		return ptc_nomem(err);
 	}
 	for (size_t i = 0; i < h.n; i++)
 		needs.v[i] = (struct ptc_need){ h.v[i].item, h.v[i].box };

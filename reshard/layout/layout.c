@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The container of a layout: made of rules, regions are computed for whoever
  * asks (regions.c); made of declarations, each class's are kept (declared.c).
+ *
  * Failure modes: those of the rules, limits, memory; nothing is returned then. */
 #include "reshard/layout/internal.h"
 #include "reshard/spec/lint.h"
@@ -10,11 +11,6 @@
 #include "base/number/search.h"
 
 #include <string.h>
-
-static int nomem(struct ptc_error *err)
-{
-	return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
-}
 
 void ptc_rank_layout_done(struct ptc_rank_layout *r)
 {
@@ -31,7 +27,7 @@ int ptc_layout_finalize(struct ptc_layout *l, struct ptc_error *err)
 		return 0;
 	side = ptc_calloc(1, sizeof *side);
 	if (!side)
-		return nomem(err);
+		return ptc_nomem(err);
 	rc = ptc_side_init(side, l, l->spec, err);
 	if (!rc && (side->cut || l->items)) { /* of buffers it is large, and plans want it too */
 		l->side = side;
@@ -56,7 +52,7 @@ int ptc_layout_new(const struct ptc_spec *spec, const struct ptc_config *config,
 		return rc;
 	l = ptc_calloc(1, sizeof *l);
 	if (!l)
-		return nomem(err);
+		return ptc_nomem(err);
 	l->spec = spec;
 	l->config = *config;
 	l->world = world;
@@ -178,7 +174,7 @@ static int copy_regions(const struct ptc_region *v, size_t n, struct ptc_rank_la
 	struct ptc_region *copy = ptc_calloc(n, sizeof *copy);
 
 	if (!copy)
-		return nomem(err);
+		return ptc_nomem(err);
 	if (n)
 		memcpy(copy, v, n * sizeof *v);
 	*ret = (struct ptc_rank_layout){ copy, n };
@@ -226,7 +222,7 @@ int ptc_layout_rank_bytes(const struct ptc_layout *l, int64_t *ret_most, struct 
 {
 	int64_t *bytes = ptc_calloc(l->world, sizeof *bytes), most = 0;
 	struct ptc_side side;
-	int rc = bytes ? ptc_side_init(&side, l, l->spec, err) : nomem(err);
+	int rc = bytes ? ptc_side_init(&side, l, l->spec, err) : ptc_nomem(err);
 
 	if (rc) {
 		ptc_free(bytes);
@@ -245,7 +241,7 @@ int ptc_layout_rank_bytes(const struct ptc_layout *l, int64_t *ret_most, struct 
 
 static bool declared_empty(const struct ptc_layout_empty *e, uint32_t item)
 {
-	size_t lo = ptc_search_u32(e->items, e->n, sizeof(*e->items), 0, item);
+	size_t lo = ptc_search_u32(e->items, e->n, sizeof *e->items, 0, item);
 
 	return lo < e->n && e->items[lo] == item;
 }
@@ -298,9 +294,9 @@ int ptc_allocation_in_order(uint32_t world, uint32_t nodes, uint32_t per_node, s
 	if (world > (uint64_t)nodes * per_node)
 		return ptc_error_set(err, PTC_ENODEVICES, "%u ranks need %u devices; %u nodes of %u have %llu", world,
 				     world, nodes, per_node, (unsigned long long)nodes * per_node);
-	ranks = ptc_calloc(world, sizeof(*ranks));
+	ranks = ptc_calloc(world, sizeof *ranks);
 	if (!ranks)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (uint32_t r = 0; r < world; r++)
 		ranks[r] = (struct ptc_device){ r / per_node, r % per_node };
 	*ret = (struct ptc_allocation){ ranks, world };

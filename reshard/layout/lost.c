@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a layout holds that no usable node has any more. Nodes list their
  * boxes by item, so one cursor per node goes over the items.
+ *
  * Failure modes: memory. */
 #include "reshard/layout/layout.h"
 
@@ -29,15 +30,8 @@ static int add(struct finder *f, uint32_t item, uint32_t node, int64_t bytes)
 	struct ptc_lost *l = f->n ? &f->v[f->n - 1] : NULL;
 
 	if (!l || l->item != item) {
-		if (f->n == f->cap) {
-			size_t cap = f->cap ? f->cap * 2 : 64;
-			struct ptc_lost *v = ptc_reallocarray(f->v, cap, sizeof *v);
-
-			if (!v)
-				return PTC_ENOMEM;
-			f->v = v;
-			f->cap = cap;
-		}
+		if (!PTC_ROOM(f->v, f->n + 1, f->cap))
+			return PTC_ENOMEM;
 		l = &f->v[f->n++];
 		*l = (struct ptc_lost){ .item = item };
 	}
@@ -93,12 +87,12 @@ int ptc_layout_lost(const struct ptc_layout *l, const struct ptc_allocation *a, 
 
 	f.needs = ptc_calloc(nnodes, sizeof *f.needs);
 	f.at = ptc_calloc(nnodes, sizeof *f.at);
-	rc = f.needs && f.at ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory for what is lost");
+	rc = f.needs && f.at ? 0 : ptc_nomem(err);
 	for (uint32_t n = 0; n < nnodes && !rc; n++)
 		rc = ptc_layout_node_needs(l, a, n, &f.needs[n], err);
 	for (size_t item = 0; item < nitems && !rc; item++)
 		if (take_item(&f, (uint32_t)item))
-			rc = ptc_error_set(err, PTC_ENOMEM, "out of memory for what is lost");
+			rc = ptc_nomem(err);
 	for (uint32_t n = 0; n < nnodes && f.needs; n++)
 		ptc_needs_done(&f.needs[n]);
 	ptc_free(f.needs);

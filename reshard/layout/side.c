@@ -2,6 +2,7 @@
 /* Happy path: items are told apart by their keys; of each geometry the parts'
  * boxes are made once, of each spread the ranks are listed once. A layout made
  * of declarations has one geometry per item, whose parts are its classes.
+ *
  * Failure modes: a cut that is not on a byte (which the layout has refused
  * already), limits, memory. */
 #include "reshard/layout/side.h"
@@ -10,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/search.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,11 +45,6 @@ struct maker {
 	size_t *item_first;
 	struct place *places; /* declared: by item */
 };
-
-static int nomem(struct maker *m)
-{
-	return ptc_error_set(m->err, PTC_ENOMEM, "plan: out of memory");
-}
 
 static bool declared(const struct maker *m)
 {
@@ -98,15 +95,8 @@ static int push_boxes(struct maker *m, uint32_t item, uint32_t part, const struc
 
 		if (v[i].padding)
 			continue;
-		if (m->nboxes == m->boxes_cap) {
-			size_t cap = m->boxes_cap ? 2 * m->boxes_cap : 64;
-			struct ptc_part_box *more = ptc_reallocarray(m->boxes, cap, sizeof *more);
-
-			if (!more)
-				return nomem(m);
-			m->boxes = more;
-			m->boxes_cap = cap;
-		}
+		if (!PTC_ROOM(m->boxes, m->nboxes + 1, m->boxes_cap))
+			return ptc_nomem(m->err);
 		if (m->nboxes >= PTC_MAX_REGIONS)
 			return ptc_error_set(m->err, PTC_ELIMIT, "plan: one tensor is cut into more than %u boxes",
 					     PTC_MAX_REGIONS);
@@ -158,22 +148,15 @@ static int new_geometry(struct maker *m, uint32_t item)
 	struct ptc_side *s = m->s;
 	int rc = 0;
 
-	if (s->ngeometries == m->geometry_cap) {
-		uint32_t cap = m->geometry_cap ? 2 * m->geometry_cap : 16;
-		struct ptc_pieces *v = ptc_reallocarray(s->geometries, cap, sizeof *v);
-
-		if (!v)
-			return nomem(m);
-		s->geometries = v;
-		m->geometry_cap = cap;
-	}
+	if (!PTC_ROOM(s->geometries, s->ngeometries + 1, m->geometry_cap))
+		return ptc_nomem(m->err);
 	m->nboxes = 0;
 	if (m->l)
 		rc = declared(m) ? declared_boxes(m, item) : rule_boxes(m, item);
 	if (rc)
 		return rc;
 	if (ptc_pieces_make(&s->geometries[s->ngeometries], m->boxes, m->nboxes))
-		return nomem(m);
+		return ptc_nomem(m->err);
 	s->cut = s->cut || s->geometries[s->ngeometries].cut;
 	s->ngeometries++;
 	return 0;
@@ -189,19 +172,19 @@ static int where_ranks(struct maker *m, uint32_t item, uint64_t where, const uin
 
 	put64(v, &len, where);
 	if (ptc_lists_intern(&m->where_keys, v, len, &id))
-		return nomem(m);
+		return ptc_nomem(m->err);
 	if (id == m->where_cap) {
 		void *more = ptc_reallocarray(m->where, (size_t)id + 1, sizeof *m->where);
 
 		if (!more)
-			return nomem(m);
+			return ptc_nomem(m->err);
 		m->where = more;
 		for (uint32_t r = 0; r < m->l->world; r++)
 			if (ptc_regions_part(m->l, item, r, &part))
 				m->scratch[n++] = r;
 		m->where[id].ranks = ptc_calloc(n, sizeof *m->scratch);
 		if (!m->where[id].ranks)
-			return nomem(m);
+			return ptc_nomem(m->err);
 		m->where_cap++;
 		memcpy(m->where[id].ranks, m->scratch, n * sizeof *m->scratch);
 		m->where[id].n = n;
@@ -225,7 +208,7 @@ static int sort_ranks(struct maker *m, uint32_t item, uint64_t where)
 	if (!m->first || !m->ranks) {
 		ptc_free(m->first);
 		ptc_free(m->ranks);
-		return nomem(m);
+		return ptc_nomem(m->err);
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		if (ptc_fails(ptc_regions_part(m->l, item, ranks[i], &part)))
@@ -254,12 +237,12 @@ static int ranks_by_part(struct maker *m, uint32_t item, uint64_t where)
 	v[n++] = item % (1 + m->s->spec->nfields) > 0;
 	v[n++] = m->s->spec->tensors[item / (1 + m->s->spec->nfields)].ndim;
 	if (ptc_lists_intern(&m->parts_keys, v, n, &id))
-		return nomem(m);
+		return ptc_nomem(m->err);
 	if (id == m->parts_cap) {
 		struct parts *more = ptc_reallocarray(m->parts, (size_t)id + 1, sizeof *more);
 
 		if (!more)
-			return nomem(m);
+			return ptc_nomem(m->err);
 		m->parts = more;
 		rc = sort_ranks(m, item, where);
 		if (rc) {
@@ -273,12 +256,7 @@ static int ranks_by_part(struct maker *m, uint32_t item, uint64_t where)
 	return 0;
 }
 
-static int by_number(const void *pa, const void *pb)
-{
-	uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
-
-	return a < b ? -1 : a > b;
-}
+PTC_BY_VALUE(by_number, uint32_t)
 
 /* The ranks of a set of parts; each rank has one part. */
 static int ranks_of(struct maker *m, const uint32_t *parts, size_t nparts, uint32_t *ret)
@@ -311,21 +289,14 @@ static int new_spread(struct maker *m, uint32_t item, uint32_t geometry, uint64_
 	struct ptc_spread *spread;
 	int rc = 0;
 
-	if (s->nspreads == m->spread_cap) {
-		uint32_t cap = m->spread_cap ? 2 * m->spread_cap : 64;
-		struct ptc_spread *v = ptc_reallocarray(s->spreads, cap, sizeof *v);
-
-		if (!v)
-			return nomem(m);
-		s->spreads = v;
-		m->spread_cap = cap;
-	}
+	if (!PTC_ROOM(s->spreads, s->nspreads + 1, m->spread_cap))
+		return ptc_nomem(m->err);
 	spread = &s->spreads[s->nspreads];
 	spread->geometry = geometry;
 	spread->alone = alone(m, item);
 	spread->sets = ptc_calloc(p->sets.n, sizeof *spread->sets);
 	if (!spread->sets)
-		return nomem(m);
+		return ptc_nomem(m->err);
 	s->nspreads++;
 	if (m->l && !declared(m))
 		rc = ranks_by_part(m, item, where);
@@ -334,7 +305,7 @@ static int new_spread(struct maker *m, uint32_t item, uint32_t geometry, uint64_
 		const uint32_t *parts = ptc_lists_at(&p->sets, i, &n);
 
 		if (ranks_of(m, parts, n, &spread->sets[i]))
-			return nomem(m);
+			return ptc_nomem(m->err);
 	}
 	return rc;
 }
@@ -350,7 +321,7 @@ static int index_declared(struct maker *m)
 	m->first = ptc_calloc((size_t)l->ncells + 2, sizeof *m->first);
 	m->ranks = ptc_calloc(l->world, sizeof *m->ranks);
 	if (!m->first || !m->ranks)
-		return nomem(m);
+		return ptc_nomem(m->err);
 	for (uint32_t r = 0; r < l->world; r++)
 		m->first[l->rank_cells[r] + 2]++;
 	for (uint32_t c = 0; c < l->ncells; c++)
@@ -359,7 +330,7 @@ static int index_declared(struct maker *m)
 		m->ranks[m->first[l->rank_cells[r] + 1]++] = r;
 	m->item_first = ptc_calloc(m->s->nitems + 2, sizeof *m->item_first);
 	if (!m->item_first)
-		return nomem(m);
+		return ptc_nomem(m->err);
 	next = m->item_first + 1;
 	for (uint32_t c = 0; c < l->ncells; c++)
 		for (size_t i = 0; i < l->cells[c].nregions; i++)
@@ -371,7 +342,7 @@ static int index_declared(struct maker *m)
 		next[i + 1] += next[i];
 	m->places = ptc_calloc(n, sizeof *m->places);
 	if (!m->places)
-		return nomem(m);
+		return ptc_nomem(m->err);
 	for (uint32_t c = 0; c < l->ncells; c++)
 		for (size_t i = 0; i < l->cells[c].nregions; i++)
 			if (i == 0 || l->cells[c].regions[i].item != l->cells[c].regions[i - 1].item)
@@ -388,7 +359,7 @@ static int take_item(struct maker *m, uint32_t item)
 	int rc = 0;
 
 	if (find_geometry(m, item, &where, &geometry))
-		return nomem(m);
+		return ptc_nomem(m->err);
 	if (geometry == s->ngeometries)
 		rc = new_geometry(m, item);
 	if (rc)
@@ -399,7 +370,7 @@ static int take_item(struct maker *m, uint32_t item)
 	if (alone(m, item))
 		return new_spread(m, item, geometry, where);
 	if (ptc_numbers_of(&m->spread_numbers, v, n, s->nspreads, &s->item_spread[item]))
-		return nomem(m);
+		return ptc_nomem(m->err);
 	return s->item_spread[item] == s->nspreads ? new_spread(m, item, geometry, where) : 0;
 }
 
@@ -409,7 +380,7 @@ static int sum_held(struct maker *m)
 
 	s->held = ptc_calloc(s->sets.n, sizeof *s->held);
 	if (!s->held)
-		return nomem(m);
+		return ptc_nomem(m->err);
 	for (size_t item = 0; item < s->nitems; item++) {
 		const struct ptc_spread *spread = &s->spreads[s->item_spread[item]];
 		const struct ptc_pieces *p = &s->geometries[spread->geometry];
@@ -457,7 +428,7 @@ int ptc_side_init(struct ptc_side *s, const struct ptc_layout *layout, const str
 	s->item_spread = ptc_calloc(s->nitems, sizeof *s->item_spread);
 	m.scratch = ptc_calloc(world, sizeof *m.scratch);
 	if (!s->item_spread || !m.scratch)
-		rc = nomem(&m);
+		rc = ptc_nomem(m.err);
 	if (!rc && layout && declared(&m))
 		rc = index_declared(&m);
 	for (size_t item = 0; item < s->nitems && !rc; item++)

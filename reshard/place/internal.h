@@ -58,8 +58,8 @@ static inline bool ptc_place_node_has(const struct ptc_placer *p, size_t n, uint
 {
 	return p->node_has[n * p->words + class / 64] >> (class % 64) & 1;
 }
-/* Cheapest devices for the ranks of these blocks on a node: ret_cols[block index * block_size + k] is the device's index
- * in the node. ret_cols may be NULL. */
+/* Cheapest devices for the ranks of these blocks on a node: ret_cols[block index * block_size + k] is the device's
+ * index in the node. ret_cols may be NULL. */
 int ptc_place_devices(const struct ptc_placer *p, uint32_t node, const uint32_t *blocks, uint32_t n, uint32_t *ret_cols,
 		      int64_t *ret_cost);
 /* Fill p->where and p->gap. PTC_ENODEVICES: TP groups do not fit into racks. */
@@ -70,8 +70,8 @@ int ptc_place_compact(struct ptc_placer *p, int64_t bound, int64_t *cost);
 int ptc_place_exact(struct ptc_placer *p);
 
 /* ---- assign.c ---- */
-/* Assigns each row to a column, of which column c takes room[c] (NULL: 1 each), as cheaply as it can; there is room for all.
- * cost is rows * cols. *ret_bound: no assignment is cheaper; equal to the cost of this one unless it ran out of max_steps
- * (an entry of cost looked at each), when the rest goes to the cheapest column with room. */
+/* Assigns each row to a column, of which column c takes room[c] (NULL: 1 each), as cheaply as it can; there is room for
+ * all. cost is rows * cols. *ret_bound: no assignment is cheaper; equal to the cost of this one unless it ran out of
+ * max_steps (an entry of cost looked at each), when the rest goes to the cheapest column with room. */
 int ptc_assign(size_t rows, size_t cols, const uint32_t *room, const int64_t *cost, int64_t max_steps,
 	       uint32_t *ret_col, int64_t *ret_bound);

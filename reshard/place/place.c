@@ -13,19 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int by_device(const void *pa, const void *pb)
-{
-	const struct ptc_device *a = pa, *b = pb;
-
-	if (a->node != b->node)
-		return a->node < b->node ? -1 : 1;
-	return a->index < b->index ? -1 : a->index > b->index;
-}
-
-static int nomem(struct ptc_error *err)
-{
-	return ptc_error_set(err, PTC_ENOMEM, "place: out of memory");
-}
+PTC_BY2(by_device, struct ptc_device, node, index)
 
 static int group_devices(struct ptc_placer *p, const struct ptc_place_opts *o, struct ptc_error *err)
 {
@@ -33,7 +21,7 @@ static int group_devices(struct ptc_placer *p, const struct ptc_place_opts *o, s
 
 	p->nodes = ptc_calloc(p->ndevices, sizeof *p->nodes);
 	if (!p->nodes)
-		return nomem(err);
+		return ptc_nomem(err);
 	qsort(p->devices, p->ndevices, sizeof *p->devices, by_device);
 	for (size_t i = 0; i < p->ndevices; i++) {
 		const struct ptc_device *d = &p->devices[i];
@@ -290,13 +278,13 @@ static int place(struct ptc_placer *p, const struct ptc_allocation *from_alloc, 
 		return rc;
 	p->racks = o->racks && p->group_blocks > 1;
 	if (make_blocks(p))
-		return nomem(err);
+		return ptc_nomem(err);
 	if (!p->change->from.layout && !p->npinned && !p->racks) {
 		fill_in_order(p);
-		return give_devices(p, true, ranks) ? nomem(err) : 0;
+		return give_devices(p, true, ranks) ? ptc_nomem(err) : 0;
 	}
 	if (place_classes(p, from_alloc, o->usable))
-		return nomem(err);
+		return ptc_nomem(err);
 	rc = ptc_place_search(p);
 	if (rc == PTC_ENODEVICES)
 		return ptc_error_set(err, rc,
@@ -306,7 +294,7 @@ static int place(struct ptc_placer *p, const struct ptc_allocation *from_alloc, 
 	if (rc == PTC_ELIMIT)
 		return ptc_error_set(err, rc, "racks: %u blocks on %u nodes are too many to look at", p->nblocks,
 				     p->nnodes);
-	return rc || give_devices(p, false, ranks) ? nomem(err) : 0;
+	return rc || give_devices(p, false, ranks) ? ptc_nomem(err) : 0;
 }
 
 static void placer_done(struct ptc_placer *p)
@@ -346,7 +334,7 @@ int ptc_change_place(const struct ptc_change *c, const struct ptc_allocation *fr
 		memcpy(p.devices, o->devices, o->ndevices * sizeof *o->devices);
 		rc = place(&p, c->from.layout ? from_alloc : &nothing, o, ranks, err);
 	} else {
-		rc = nomem(err);
+		rc = ptc_nomem(err);
 	}
 	if (rc) {
 		ptc_free(ranks);

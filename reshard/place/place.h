@@ -15,8 +15,8 @@ struct ptc_place_opts {
 		*racks; /* per node: its rack; a TP group that needs several nodes stays in one. NULL: no matter */
 };
 /* Chooses rank -> device for layout `to` on the given devices (node, index) so that bytes entering nodes, each node
- * counted once, are fewest, and of those choices bytes a device must be given that it did not hold. Devices that are not
- * needed are left out; choosing which is part of it. A block (d consecutive tp ranks of one TP group, d the largest
+ * counted once, are fewest, and of those choices bytes a device must be given that it did not hold. Devices that are
+ * not needed are left out; choosing which is part of it. A block (d consecutive tp ranks of one TP group, d the largest
  * divisor of tp for which all blocks fit whole on nodes) is kept on one node. Exact by search up to 8 blocks, else
  * assignment plus local improvement (devices within a node are always exact). from NULL: fill nodes in order.
  * *ret_gap_bytes: upper bound of the distance of the bytes entering nodes to the optimum; 0 when exact. */

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/search.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,14 +44,7 @@ static uint32_t below(struct compact *c, uint32_t n)
 	return (uint32_t)((c->state >> 32) * n >> 32);
 }
 
-static int by_sets(const void *pa, const void *pb)
-{
-	const struct kind *a = pa, *b = pb;
-
-	if (a->blocks != b->blocks)
-		return a->blocks < b->blocks ? -1 : 1;
-	return a->nodes < b->nodes ? -1 : a->nodes > b->nodes;
-}
+PTC_BY2(by_sets, struct kind, blocks, nodes)
 
 static int find_kinds(struct compact *c)
 {

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/search.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,14 +60,7 @@ static bool needed(const struct ptc_placer *p, uint32_t n)
 	return better < p->nblocks;
 }
 
-static int by_rack(const void *pa, const void *pb)
-{
-	const struct candidate *a = pa, *b = pb;
-
-	if (a->rack != b->rack)
-		return a->rack < b->rack ? -1 : 1;
-	return a->node < b->node ? -1 : a->node > b->node;
-}
+PTC_BY2(by_rack, struct candidate, rack, node)
 
 static void pick_nodes(struct exact *e)
 {

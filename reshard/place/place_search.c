@@ -6,6 +6,7 @@
  * start. Where that start costs more than the bound, local improvement by
  * moves and swaps; the gap against the bound says what may be left. Up to
  * PTC_PLACE_EXACT_BLOCKS blocks every way is looked at instead (place_exact.c).
+ *
  * Failure mode: memory. */
 #include "reshard/place/internal.h"
 

@@ -18,31 +18,15 @@ struct maker {
 	uint32_t atoms_cap, group_cap;
 };
 
-static int nomem(struct maker *m)
-{
-	return ptc_error_set(m->err, PTC_ENOMEM, "plan: out of memory");
-}
-
 /* ---- atoms ---- */
 
 static int push_atom(struct ptc_atoms *a, const struct ptc_box *box, uint32_t to, uint32_t from)
 {
 	uint32_t key[2] = { to, from }, pair;
+	size_t cap = a->cap;
 
-	if (a->n == a->cap) {
-		size_t cap = a->cap ? a->cap + a->cap / 2 : 16;
-		struct ptc_box *boxes = ptc_reallocarray(a->box, cap, sizeof *boxes);
-		uint32_t *pairs;
-
-		if (!boxes)
-			return PTC_ENOMEM;
-		a->box = boxes;
-		pairs = ptc_reallocarray(a->pair, cap, sizeof *pairs);
-		if (!pairs)
-			return PTC_ENOMEM;
-		a->pair = pairs;
-		a->cap = cap;
-	}
+	if (!PTC_ROOM(a->box, a->n + 1, cap) || !PTC_ROOM(a->pair, a->n + 1, a->cap))
+		return PTC_ENOMEM;
 	if (ptc_lists_intern(&a->pairs, key, 2, &pair))
 		return PTC_ENOMEM;
 	a->box[a->n] = *box;
@@ -136,21 +120,14 @@ static int find_atoms(struct maker *m, uint32_t item, uint32_t *ret)
 
 	*ret = c->natoms;
 	if (!alone(c, item) && ptc_numbers_of(&m->atoms_numbers, key, 2, c->natoms, ret))
-		return nomem(m);
+		return ptc_nomem(m->err);
 	if (*ret < c->natoms)
 		return 0;
-	if (c->natoms == m->atoms_cap) {
-		uint32_t cap = m->atoms_cap ? 2 * m->atoms_cap : 32;
-		struct ptc_atoms *v = ptc_reallocarray(c->atoms, cap, sizeof *v);
-
-		if (!v)
-			return nomem(m);
-		c->atoms = v;
-		m->atoms_cap = cap;
-	}
+	if (!PTC_ROOM(c->atoms, c->natoms + 1, m->atoms_cap))
+		return ptc_nomem(m->err);
 	c->atoms[c->natoms] = (struct ptc_atoms){ 0 };
 	if (cut_atoms(&c->atoms[c->natoms++], &c->to.geometries[key[0]], &c->from.geometries[key[1]]))
-		return nomem(m);
+		return ptc_nomem(m->err);
 	return 0;
 }
 
@@ -166,7 +143,7 @@ static int add_reset(struct maker *m, uint32_t item)
 	if (!c->reset_bytes)
 		c->reset_bytes = ptc_calloc(c->to.sets.n, sizeof *c->reset_bytes);
 	if (!c->reset_bytes)
-		return nomem(m);
+		return ptc_nomem(m->err);
 	for (uint32_t i = 0; i < p->sets.n; i++)
 		c->reset_bytes[to->sets[i]] += p->set_bytes[i];
 	c->item_group[item] = PTC_NOBODY;
@@ -185,22 +162,15 @@ static int new_group(struct maker *m, uint32_t item, bool derived)
 
 	if (rc)
 		return rc;
-	if (c->ngroups == m->group_cap) {
-		uint32_t cap = m->group_cap ? 2 * m->group_cap : 64;
-		struct ptc_group *v = ptc_reallocarray(c->groups, cap, sizeof *v);
-
-		if (!v)
-			return nomem(m);
-		c->groups = v;
-		m->group_cap = cap;
-	}
+	if (!PTC_ROOM(c->groups, c->ngroups + 1, m->group_cap))
+		return ptc_nomem(m->err);
 	a = &c->atoms[atoms];
 	g = &c->groups[c->ngroups];
 	*g = (struct ptc_group){ .atoms = atoms,
 				 .classes = ptc_calloc(a->pairs.n, sizeof *g->classes),
 				 .derived = derived };
 	if (!g->classes)
-		return nomem(m);
+		return ptc_nomem(m->err);
 	c->ngroups++;
 	for (uint32_t i = 0; i < a->pairs.n; i++) {
 		uint32_t set = a->pairs.v[2 * (size_t)i + 1];
@@ -208,7 +178,7 @@ static int new_group(struct maker *m, uint32_t item, bool derived)
 				    set == PTC_NOBODY ? PTC_NOBODY : from->sets[set] };
 
 		if (ptc_lists_intern(&c->classes, key, 2, &g->classes[i]))
-			return nomem(m);
+			return ptc_nomem(m->err);
 	}
 	return 0;
 }
@@ -225,7 +195,7 @@ static int join_group(struct maker *m, uint32_t item)
 		return add_reset(m, item);
 	c->item_group[item] = c->ngroups;
 	if (!alone(c, item) && ptc_numbers_of(&m->group_numbers, key, 3, c->ngroups, &c->item_group[item]))
-		return nomem(m);
+		return ptc_nomem(m->err);
 	if (c->item_group[item] == c->ngroups)
 		rc = new_group(m, item, derived);
 	if (!rc)
@@ -242,7 +212,7 @@ static int make_groups(struct maker *m)
 	c->item_group = ptc_calloc(n, sizeof *c->item_group);
 	c->items = ptc_calloc(n, sizeof *c->items);
 	if (!c->item_group || !c->items)
-		return nomem(m);
+		return ptc_nomem(m->err);
 	for (size_t item = 0; item < n && !rc; item++)
 		rc = join_group(m, (uint32_t)item);
 	if (rc)
@@ -267,7 +237,7 @@ static int sum_classes(struct maker *m)
 
 	c->bytes = ptc_calloc(c->classes.n, sizeof *c->bytes);
 	if (!c->bytes)
-		return nomem(m);
+		return ptc_nomem(m->err);
 	for (uint32_t i = 0; i < c->ngroups; i++) {
 		const struct ptc_group *g = &c->groups[i];
 		const struct ptc_atoms *a = &c->atoms[g->atoms];
@@ -277,7 +247,7 @@ static int sum_classes(struct maker *m)
 			c->derived_bytes = ptc_calloc(c->classes.n, sizeof *c->derived_bytes);
 		sum = g->derived ? c->derived_bytes : c->bytes;
 		if (!sum)
-			return nomem(m);
+			return ptc_nomem(m->err);
 		for (uint32_t k = 0; k < a->pairs.n; k++)
 			sum[g->classes[k]] += a->pair_bytes[k] * (int64_t)g->n;
 	}
@@ -364,7 +334,7 @@ int ptc_change_new(const struct ptc_layout *from, const struct ptc_layout *to, s
 		return rc;
 	m.c = ptc_calloc(1, sizeof *m.c);
 	if (!m.c)
-		return nomem(&m);
+		return ptc_nomem(m.err);
 	m.c->spec = ptc_layout_spec(to);
 	rc = side_of(&m.c->to, &m.c->to_borrowed, to, m.c->spec, err);
 	if (!rc)

@@ -3,22 +3,19 @@
  * walked side by side, node by node. Shares of the senders are a balance that
  * makes the busiest one's load small: each set in turn is dealt out again over
  * its nodes, to the least loaded first, until nothing changes.
+ *
  * Failure modes: a class that no usable node has (PTC_ELOST), memory. */
 #include "reshard/plan/deliver.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/search.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define BALANCE_ROUNDS 16
-
-static int nomem(struct ptc_error *err)
-{
-	return ptc_error_set(err, PTC_ENOMEM, "plan: out of memory");
-}
 
 /* ---- slots ---- */
 
@@ -27,23 +24,9 @@ struct slot {
 	uint32_t rank;
 };
 
-static int by_device(const void *pa, const void *pb)
-{
-	const struct slot *a = pa, *b = pb;
+PTC_BY3(by_device, struct slot, device.node, device.index, rank)
 
-	if (a->device.node != b->device.node)
-		return a->device.node < b->device.node ? -1 : 1;
-	if (a->device.index != b->device.index)
-		return a->device.index < b->device.index ? -1 : 1;
-	return a->rank < b->rank ? -1 : a->rank > b->rank;
-}
-
-static int by_number(const void *pa, const void *pb)
-{
-	uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
-
-	return a < b ? -1 : a > b;
-}
+PTC_BY_VALUE(by_number, uint32_t)
 
 /* Ranks in the order of their devices, and each one's place in it. */
 static int order_ranks(const struct ptc_allocation *a, uint32_t **ret_ranks, uint32_t **ret_place)
@@ -124,15 +107,8 @@ static int deliver(struct resolver *r, enum ptc_move_kind kind, uint32_t dst, ui
 
 	if (kind == PTC_MOVE_KEEP && !r->keep)
 		return 0;
-	if (d->n == d->cap) {
-		size_t cap = d->cap ? d->cap + d->cap / 2 : 1024;
-		struct ptc_delivery *v = ptc_reallocarray(d->v, cap, sizeof *v);
-
-		if (!v)
-			return PTC_ENOMEM;
-		d->v = v;
-		d->cap = cap;
-	}
+	if (!PTC_ROOM(d->v, d->n + 1, d->cap))
+		return PTC_ENOMEM;
 	d->v[d->n++] = (struct ptc_delivery){ kind, dst, src };
 	return 0;
 }
@@ -300,7 +276,7 @@ static int resolve_all(struct resolver *r, struct ptc_error *err)
 	struct ptc_deliver *d = r->d;
 	const struct ptc_change *c = d->c;
 	bool *gone = ptc_calloc(c->classes.n, sizeof *gone), any = false;
-	int rc = gone ? 0 : nomem(err);
+	int rc = gone ? 0 : ptc_nomem(err);
 
 	for (uint32_t i = 0; i < c->classes.n && !rc; i++) {
 		r->class = i;
@@ -308,7 +284,7 @@ static int resolve_all(struct resolver *r, struct ptc_error *err)
 		r->derived = c->derived_bytes ? c->derived_bytes[i] : 0;
 		r->dealt = 0;
 		if (resolve(r, &gone[i]))
-			rc = nomem(err);
+			rc = ptc_nomem(err);
 		any |= !rc && gone[i];
 		d->first[i + 1] = d->n;
 	}
@@ -348,14 +324,7 @@ struct level {
 	uint32_t at;
 };
 
-static int by_load(const void *pa, const void *pb)
-{
-	const struct level *a = pa, *b = pb;
-
-	if (a->load != b->load)
-		return a->load < b->load ? -1 : 1;
-	return a->at < b->at ? -1 : a->at > b->at;
-}
+PTC_BY2(by_load, struct level, load, at)
 
 /* Deals bytes over n senders so that their loads become as equal as they can; v sorted by load. */
 static void fill_up(struct ptc_sender *senders, struct level *v, uint32_t n, int64_t bytes)
@@ -452,7 +421,8 @@ void ptc_deliver_choose(struct ptc_deliver *d, uint32_t set, int64_t bytes, stru
 	struct ptc_sender *v = d->senders + d->sender_first[set];
 	size_t n = d->sender_first[set + 1] - d->sender_first[set], best = 0;
 
-	/* Boxes are whole: who had to take more than its share of another set comes after those that have as much left here. */
+	/* Boxes are whole: who had to take more than its share of another set comes after those that have as much left
+	 * here. */
 	for (size_t i = 1; i < PTC_MIN(n, (size_t)3); i++)
 		if (v[i].left - d->over[v[i].node] > v[best].left - d->over[v[best].node])
 			best = i;
@@ -482,7 +452,8 @@ static int64_t sum_sets(const struct ptc_slots *slots, const struct ptc_allocati
 	return all;
 }
 
-/* What each usable node holds of the old layout, plus what enters it, plus what begins there as zeros or is derived there. */
+/* What each usable node holds of the old layout, plus what enters it, plus what begins there as zeros or is derived
+ * there. */
 static void sum_peaks(const struct ptc_deliver *d, struct ptc_plan *plan)
 {
 	const struct ptc_change *c = d->c;
@@ -507,12 +478,12 @@ int ptc_deliver_init(struct ptc_deliver *d, struct ptc_plan *plan, bool keep, st
 	d->over = ptc_calloc(d->nnodes, sizeof *d->over);
 	if (!d->first || !d->asked || !d->over || slots_init(&d->have, &d->c->from.sets, d->from, d->usable) ||
 	    slots_init(&d->need, &d->c->to.sets, d->to, NULL))
-		return nomem(err);
+		return ptc_nomem(err);
 	rc = resolve_all(&r, err);
 	if (rc)
 		return rc;
 	sum_peaks(d, plan);
-	return d->from && (list_senders(d) || balance(d)) ? nomem(err) : 0;
+	return d->from && (list_senders(d) || balance(d)) ? ptc_nomem(err) : 0;
 }
 
 void ptc_deliver_done(struct ptc_deliver *d)

@@ -4,6 +4,7 @@
  * given shares of what it is asked for; then every atom of every item is
  * walked, and a move is made of each delivery. Every choice breaks ties by
  * number, so the plan depends on its inputs only.
+ *
  * Failure modes: a byte no usable node has (PTC_ELOST naming the item and the
  * nodes that had it), contradictory inputs, memory; nothing is returned then. */
 #include "reshard/plan/plan.h"
@@ -12,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/number/digest.h"
+#include "base/number/search.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +28,6 @@ struct walker {
 	struct ptc_boxes parts; /* of one atom, when it is large */
 	struct ptc_error *err;
 };
-
-static int nomem(struct ptc_error *err)
-{
-	return ptc_error_set(err, PTC_ENOMEM, "plan: out of memory");
-}
 
 /* One delivery of one box, for each item of the group. */
 static int emit(struct walker *w, const struct ptc_group *g, const struct ptc_delivery *y, uint32_t from_set,
@@ -79,7 +76,7 @@ static int walk_atom(struct walker *w, const struct ptc_group *g, const struct p
 
 	w->parts.n = 0;
 	if (large && ptc_box_chop(box, WANT_MAX_BYTES, &w->parts))
-		return nomem(w->err);
+		return ptc_nomem(w->err);
 	for (size_t i = d->first[class]; i < d->first[class + 1] && !rc; i++) {
 		if (g->derived && (d->v[i].kind == PTC_MOVE_BETWEEN || d->v[i].kind == PTC_MOVE_FORWARD))
 			continue;
@@ -159,7 +156,7 @@ int ptc_plan_stream(const struct ptc_change *c, const struct ptc_allocation *fro
 	if (rc)
 		return rc;
 	if (plan_init(nnodes, &w.plan))
-		return nomem(err);
+		return ptc_nomem(err);
 	rc = ptc_deliver_init(&d, w.plan, opts->keep, err);
 	if (!rc && c->from.layout)
 		rc = walk(&w);
@@ -185,32 +182,15 @@ static int collect(void *arg, const struct ptc_move *m)
 
 	if (m->kind != PTC_MOVE_BETWEEN)
 		return 0;
-	if (c->n == c->cap) {
-		size_t cap = c->cap ? c->cap + c->cap / 2 : 64;
-		struct ptc_move *v = ptc_reallocarray(c->v, cap, sizeof *v);
-
-		if (!v)
-			return nomem(c->err);
-		c->v = v;
-		c->cap = cap;
-	}
+	if (!PTC_ROOM(c->v, c->n + 1, c->cap))
+		return ptc_nomem(c->err);
 	c->v[c->n++] = *m;
 	return 0;
 }
 
-static int by_destination(const void *pa, const void *pb)
-{
-	const struct ptc_move *a = pa, *b = pb;
-
-	if (a->dst_node != b->dst_node)
-		return a->dst_node < b->dst_node ? -1 : 1;
-	if (a->item != b->item)
-		return a->item < b->item ? -1 : 1;
-	for (uint32_t d = 0; d < a->box.ndim; d++)
-		if (a->box.off[d] != b->box.off[d])
-			return a->box.off[d] < b->box.off[d] ? -1 : 1;
-	return 0;
-}
+PTC_COMPARE(by_destination, struct ptc_move,
+	    PTC_THEN(PTC_ORDER(a->dst_node, b->dst_node),
+		     PTC_THEN(PTC_ORDER(a->item, b->item), ptc_box_order_off(&a->box, &b->box))))
 
 int ptc_plan_new(const struct ptc_spec *spec, const struct ptc_layout *from, const struct ptc_allocation *from_alloc,
 		 const struct ptc_layout *to, const struct ptc_allocation *to_alloc, uint32_t nnodes,

@@ -17,8 +17,9 @@ struct ptc_change *ptc_change_free(struct ptc_change *c);
 enum ptc_move_kind {
 	PTC_MOVE_BETWEEN, /* from another node; enters a node once */
 	PTC_MOVE_WITHIN,  /* from another device of the node, which held it */
-	PTC_MOVE_FORWARD, /* from another device of the node, which a BETWEEN brought it to: src_rank is one of the new layout */
-	PTC_MOVE_KEEP, /* the device has it */
+	PTC_MOVE_FORWARD, /* from another device of the node, which a BETWEEN brought it to: src_rank is one of the new
+			     layout */
+	PTC_MOVE_KEEP,    /* the device has it */
 };
 struct ptc_move {
 	uint32_t item;
@@ -40,7 +41,8 @@ struct ptc_plan {
 	int64_t kept;          /* bytes of new shards that stay on their device */
 	int64_t within_node;   /* bytes of new shards that come from another device of their node */
 	int64_t between_nodes; /* bytes entering a node, each once */
-	int64_t bound_mapping; /* lower bound of between_nodes for this allocation (= between_nodes: each missing byte enters once) */
+	int64_t bound_mapping; /* lower bound of between_nodes for this allocation (= between_nodes: each missing byte
+				  enters once) */
 	/* Lower bound over every admissible allocation. ptc_plan_new knows only one and leaves -1; whoever placed with
 	 * ptc_place sets it to between_nodes - gap, exact if the gap is 0. */
 	int64_t bound_any;
@@ -54,12 +56,13 @@ struct ptc_plan_opts {
 	void *arg;
 	bool keep; /* call fn for what stays, too */
 };
-/* Every move, without a list of them: for each rank of the new layout (but for what is reset or derived) the boxes that are kept, brought from within the
- * node and brought from other nodes are exactly what it needs, once (where two ranks share a device, one has it and the
- * other keeps it). Source choice among replicas makes the busiest sender's load small; a box of more than 32 MiB with
- * several sources is shared between them. usable[node] false: what the node had is gone, as a source and for itself.
- * usable NULL: all. PTC_ELOST naming tensor, bytes and the nodes that had them when no source is left.
- * ret_plan->moves stays NULL. With nothing held before (from NULL): no moves, in_bytes is all that each node needs. */
+/* Every move, without a list of them: for each rank of the new layout (but for what is reset or derived) the boxes that
+ * are kept, brought from within the node and brought from other nodes are exactly what it needs, once (where two ranks
+ * share a device, one has it and the other keeps it). Source choice among replicas makes the busiest sender's load
+ * small; a box of more than 32 MiB with several sources is shared between them. usable[node] false: what the node had
+ * is gone, as a source and for itself. usable NULL: all. PTC_ELOST naming tensor, bytes and the nodes that had them
+ * when no source is left. ret_plan->moves stays NULL. With nothing held before (from NULL): no moves, in_bytes is all
+ * that each node needs. */
 int ptc_plan_stream(const struct ptc_change *c, const struct ptc_allocation *from_alloc,
 		    const struct ptc_allocation *to_alloc, uint32_t nnodes, const bool *usable,
 		    const struct ptc_plan_opts *opts, struct ptc_plan **ret_plan, struct ptc_error *err);

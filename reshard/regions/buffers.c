@@ -346,7 +346,7 @@ int ptc_buffers_prepare(struct ptc_layout *l, struct ptc_error *err)
 	w.items = ptc_calloc(l->spec->ntensors, sizeof *w.items);
 	w.part = ptc_calloc(l->spec->ntensors, sizeof *w.part);
 	if (!l->flats || !w.items || !w.part || !order_tensors(&w))
-		rc = ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
+		rc = ptc_nomem(err);
 	for (w.chunk = 0; w.chunk < l->config.pp * PTC_MAX(l->config.vpp, 1u) && !rc; w.chunk++) {
 		w.pp = w.chunk % l->config.pp;
 		for (size_t f = 0; f <= l->spec->nfields && !rc; f++)

@@ -20,11 +20,6 @@ void ptc_cutter_done(struct ptc_cutter *b)
 	ptc_boxes_done(&b->range);
 }
 
-static int no_memory(struct ptc_cutter *b)
-{
-	return ptc_error_set(b->err, PTC_ENOMEM, "layout: out of memory");
-}
-
 bool ptc_cut_fits(const struct ptc_box *b)
 {
 	int64_t v = 64; /* bits of the widest dtype */
@@ -46,15 +41,8 @@ static int push(struct ptc_cutter *b, struct ptc_dim_parts *p, struct ptc_dim_pa
 		p->len += part.ext;
 		return 0;
 	}
-	if (p->n == p->cap) {
-		size_t cap = p->cap ? 2 * p->cap : 4;
-		struct ptc_dim_part *v = ptc_reallocarray(p->v, cap, sizeof *v);
-
-		if (!v)
-			return no_memory(b);
-		p->v = v;
-		p->cap = cap;
-	}
+	if (!PTC_ROOM(p->v, p->n + 1, p->cap))
+		return ptc_nomem(b->err);
 	p->v[p->n++] = part;
 	p->len += part.ext;
 	return 0;

@@ -182,7 +182,7 @@ int ptc_items_cells(struct ptc_layout *l, struct ptc_error *err)
 	l->cell_ranks = ptc_calloc(l->world, sizeof *l->cell_ranks);
 	if (!keys || !l->rank_cells || !l->cell_ranks) {
 		ptc_free(keys);
-		return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
+		return ptc_nomem(err);
 	}
 	find_ways(l, used);
 	for (uint32_t r = 0; r < l->world; r++)

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/search.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,28 +26,13 @@ static int add_region(struct ptc_cutter *b, const struct ptc_region *r)
 	}
 	if (b->n >= PTC_MAX_REGIONS)
 		return ptc_error_set(b->err, PTC_ELIMIT, "layout: more than %u regions", PTC_MAX_REGIONS);
-	if (b->n == b->cap) {
-		size_t cap = b->cap ? b->cap + b->cap / 2 : 16;
-		struct ptc_region *v = ptc_reallocarray(b->regions, cap, sizeof *v);
-
-		if (!v)
-			return ptc_error_set(b->err, PTC_ENOMEM, "layout: out of memory");
-		b->regions = v;
-		b->cap = cap;
-	}
+	if (!PTC_ROOM(b->regions, b->n + 1, b->cap))
+		return ptc_nomem(b->err);
 	b->regions[b->n++] = *r;
 	return 0;
 }
 
-static int by_first_element(const void *pa, const void *pb)
-{
-	const struct ptc_region *a = pa, *b = pb;
-
-	for (uint32_t d = 0; d < a->box.ndim; d++)
-		if (a->box.off[d] != b->box.off[d])
-			return a->box.off[d] < b->box.off[d] ? -1 : 1;
-	return 0;
-}
+PTC_COMPARE(by_first_element, struct ptc_region, ptc_box_order_off(&a->box, &b->box))
 
 /* The elements that a rank has of an item's flattened local tensor of count elements. */
 static void flat_range(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS], int64_t count,
@@ -268,7 +254,7 @@ int ptc_regions_prepare(struct ptc_layout *l, struct ptc_error *err)
 	l->nitems = ptc_spec_items(l->spec);
 	l->items = ptc_calloc(l->nitems, sizeof *l->items);
 	if (!l->items || ptc_ways_ranks(l))
-		return ptc_error_set(err, PTC_ENOMEM, "layout: out of memory");
+		return ptc_nomem(err);
 	rc = ptc_items_place(l, err);
 	if (!rc)
 		rc = ptc_buffers_prepare(l, err);

@@ -20,7 +20,8 @@ struct ptc_layout_item {
 	uint32_t stage;              /* pipeline rank */
 	size_t flats;                /* its first in the layout's flats, where in buffers */
 	uint32_t ep;                 /* place on the ep axis, for a rule with expert */
-	/* What follows from rule and configuration, asked for more often than it can be worked out (ptc_ways_finalize). */
+	/* What follows from rule and configuration, asked for more often than it can be worked out (ptc_ways_finalize).
+	 */
 	enum ptc_shard how;     /* ptc_regions_shard */
 	uint32_t how_dim, cuts; /* bits: ptc_regions_cuts */
 	bool expert;            /* ptc_rule_is_expert */
@@ -39,22 +40,21 @@ struct ptc_layout {
 	uint32_t world;
 	size_t nitems;
 	struct ptc_layout_item *items; /* NULL when declared */
-	uint32_t (
-		*at)[2]
-		    [PTC_WAYS]; /* per rank: its index in each way, for dense and expert tensors; NULL when declared */
-	struct ptc_flat_at *flats; /* buffers.c; NULL without */
+	uint32_t (*at)[2][PTC_WAYS];   /* per rank: its index in each way, for dense and expert tensors; NULL when
+					  declared */
+	struct ptc_flat_at *flats;     /* buffers.c; NULL without */
 	uint32_t ncells;
 	uint32_t *rank_cells; /* per rank: its cell; ranks that hold the same share one */
 	uint32_t *cell_ranks; /* per cell: the lowest of its ranks; NULL when declared */
-	/* What ranks share, where it is needed often: where ranks hold boxes that meet and are not equal (then all of them
-	 * are cut so that any two nodes' boxes are equal or disjoint), and of buffers. Else NULL. */
+	/* What ranks share, where it is needed often: where ranks hold boxes that meet and are not equal (then all of
+	 * them are cut so that any two nodes' boxes are equal or disjoint), and of buffers. Else NULL. */
 	struct ptc_side *side;
 	/* declared (declared.c) */
 	struct ptc_rank_layout *cells;  /* per cell */
 	struct ptc_layout_empty *empty; /* per cell: what was declared, with nothing held */
 };
-/* regions.c. Of a layout with spec, config and world: items, their rules and stages, and which cells there are. What was
- * allocated when it fails is ptc_layout_free's. */
+/* regions.c. Of a layout with spec, config and world: items, their rules and stages, and which cells there are. What
+ * was allocated when it fails is ptc_layout_free's. */
 int ptc_regions_prepare(struct ptc_layout *l, struct ptc_error *err);
 /* What one rank holds, by item, then row-major; the caller frees ret->regions. Reads l's items, changes nothing: any
  * number of them in any order, or none. */
@@ -67,13 +67,14 @@ struct ptc_regions_key {
 	uint64_t form;
 	uint64_t where;
 };
-/* Items of one shape and dtype with the same rule and form have the same parts, part by part; with the same `where` too,
- * every rank has the same part of both. */
+/* Items of one shape and dtype with the same rule and form have the same parts, part by part; with the same `where`
+ * too, every rank has the same part of both. */
 void ptc_regions_key(const struct ptc_layout *l, uint32_t item, struct ptc_regions_key *ret);
 uint32_t ptc_regions_nparts(const struct ptc_layout *l, uint32_t item);
 /* false: the rank has nothing of the item. */
 bool ptc_regions_part(const struct ptc_layout *l, uint32_t item, uint32_t rank, uint32_t *ret_part);
-/* Parts that may hold anything, as runs of numbers first, first + step ...: in buffers most parts of a tensor are empty. */
+/* Parts that may hold anything, as runs of numbers first, first + step ...: in buffers most parts of a tensor are
+ * empty. */
 struct ptc_part_run {
 	uint32_t first, step, n;
 };

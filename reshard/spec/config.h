@@ -26,19 +26,19 @@ struct ptc_config {
 	uint32_t stages[PTC_MAX_STAGES];
 	uint32_t nstages; /* layers per stage ("stages=4:3:3:2"); nstages 0: even, first ones get the extra layer */
 	uint32_t micro_batch, global_batch; /* 0: unset */
-	uint32_t vpp; /* stages per pipeline rank: stage s of pp*vpp is on rank s % pp; stages then lists pp*vpp */
-	uint32_t
-		replicas; /* HSDP: the data-parallel group is this many groups of consecutive ranks, each cut like others */
+	uint32_t vpp;      /* stages per pipeline rank: stage s of pp*vpp is on rank s % pp; stages then lists pp*vpp */
+	uint32_t replicas; /* HSDP: the data-parallel group is this many groups of consecutive ranks, each cut like
+			      others */
 	enum ptc_shard_kind shard;
-	uint32_t experts
-		[PTC_MAX_EXPERTS]; /* "experts=0:4:1:5": place i of the ep axis's order holds expert experts[i] */
-	uint32_t nexperts;         /* 0: in order */
+	uint32_t experts[PTC_MAX_EXPERTS]; /* "experts=0:4:1:5": place i of the ep axis's order holds expert experts[i]
+					    */
+	uint32_t nexperts;                 /* 0: in order */
 };
 struct ptc_coords {
 	uint32_t tp, pp, dp, cp;
 };
-/* Of expert tensors: the ranks of a stage, in rank order, divided by the same order with etp in tp's place, edp in dp's,
- * and no cp (Megatron's second rank generator). */
+/* Of expert tensors: the ranks of a stage, in rank order, divided by the same order with etp in tp's place, edp in
+ * dp's, and no cp (Megatron's second rank generator). */
 struct ptc_expert_coords {
 	uint32_t etp, ep, edp;
 };
@@ -57,6 +57,6 @@ static inline uint32_t ptc_config_edp(const struct ptc_config *c)
 }
 /* This rank's place in its dp*cp group, in rank order. */
 uint32_t ptc_config_zero_index(const struct ptc_config *c, const struct ptc_coords *k);
-/* What the rank holds counts where replicas differ. Every rank's does without a primary, or with one that no rank of the
- * configuration is. rule may be NULL. */
+/* What the rank holds counts where replicas differ. Every rank's does without a primary, or with one that no rank of
+ * the configuration is. rule may be NULL. */
 bool ptc_rule_is_primary(const struct ptc_rule *rule, const struct ptc_config *c, uint32_t rank);

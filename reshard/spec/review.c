@@ -82,8 +82,8 @@ static void review_tensor(struct review *v, size_t tensor, uint32_t *hit)
 			v->taken[first * nrules + hit[k]] = (uint32_t)tensor + 1;
 }
 
-/* Is rule b, which comes after a, made for less than a, and all of that a's? Of a set's rules whoever names the set may take
- * what he wants by rules before it. */
+/* Is rule b, which comes after a, made for less than a, and all of that a's? Of a set's rules whoever names the set may
+ * take what he wants by rules before it. */
 static bool is_shadowed(const struct review *v, size_t a, size_t b)
 {
 	const struct ptc_rule *ra = &v->s->rules[a], *rb = &v->s->rules[b];
@@ -153,5 +153,5 @@ int ptc_spec_review(const struct ptc_spec *s, ptc_review_fn fn, void *arg, struc
 	ptc_free(v.wins);
 	ptc_free(v.both);
 	ptc_free(v.taken);
-	return ok ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return ok ? 0 : ptc_nomem(err);
 }

@@ -16,7 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of what a rank holds of the parameters: what is less is not worth a line. Routers and low-rank projections are about that. */
+/* Of what a rank holds of the parameters: what is less is not worth a line. Routers and low-rank projections are about
+ * that. */
 #define LARGE_PERCENT 1
 
 struct group {
@@ -236,8 +237,8 @@ static void review_stages(struct cuts *c, const struct ptc_config *k, const char
 	c->fn(c->arg, true, text);
 }
 
-/* Are there ranks that would hold the same of it and need not? Of a rule that splits, the axes are 1: with tp alone that is how
- * dense tensors are whole, but experts are so where neither ep nor etp was given. */
+/* Are there ranks that would hold the same of it and need not? Of a rule that splits, the axes are 1: with tp alone
+ * that is how dense tensors are whole, but experts are so where neither ep nor etp was given. */
 static bool is_degree_lost(const struct ptc_rule *r, const struct ptc_config *c)
 {
 	if (r->splits[0].axis != PTC_AXIS_NONE || r->expert)

@@ -26,14 +26,13 @@ enum ptc_carry { PTC_CARRY, PTC_CARRY_MAX, PTC_CARRY_REPLICATE, PTC_CARRY_DERIVE
  * what earlier splits of the same rule have left on the rank. In this order:
  *   permute    the dim is npermute units; position i of the new order is unit permute[i] (experts on ranks).
  *   blocks     fused parts along dim: sizes that sum to n, or with ratio their proportions. Each is split by itself and
- *              a rank's parts lie one after the other; with interleave = g each block is cut in g, the pieces are put in
- *              the order (piece 0 of each block, piece 1 of each ...), and the result is split as one (Megatron's QKV).
- *   pad_to     the dim is padded with zeros to the next multiple of pad_to * p.
- *   kind       of a block of b elements in units of u = max(unit, 1):
- *     even      b must divide by p * u. With a stated unit and fewer units than p (GQA heads), p must divide by the
- *               number of units, and rank r of the axis has unit r * units / p, shared with its neighbours.
- *     ceil      chunks of ceil(units / p) units as torch.chunk; later ranks may have fewer or nothing.
- *     balanced  the first units % p ranks have one unit more. */
+ *              a rank's parts lie one after the other; with interleave = g each block is cut in g, the pieces are put
+ * in the order (piece 0 of each block, piece 1 of each ...), and the result is split as one (Megatron's QKV). pad_to
+ * the dim is padded with zeros to the next multiple of pad_to * p. kind       of a block of b elements in units of u =
+ * max(unit, 1): even      b must divide by p * u. With a stated unit and fewer units than p (GQA heads), p must divide
+ * by the number of units, and rank r of the axis has unit r * units / p, shared with its neighbours. ceil      chunks
+ * of ceil(units / p) units as torch.chunk; later ranks may have fewer or nothing. balanced  the first units % p ranks
+ * have one unit more. */
 struct ptc_split {
 	enum ptc_axis axis; /* PTC_AXIS_NONE: ends the list */
 	uint32_t dim;
@@ -58,10 +57,10 @@ struct ptc_split {
  * _StridedShard), [dp, tp] cuts by dp first. A rule that names ep or etp, or has expert, is one for expert tensors:
  * data parallelism then means the ranks that hold the same experts (edp), else dp*cp.
  * State: PTC_CARRY_REFUSE makes the layout fail, naming the tensor; of PTC_CARRY_RESET a plan moves nothing, and each
- * generation begins with zeros of it. PTC_CARRY_DERIVE is of BF16 parameters: what a device lacks of one is made from its F32
- * field `master` (ptc_layout_derives); their fields are carried. The others are laid out, stored and moved like PTC_CARRY; of
- * PTC_CARRY_MAX a snapshot of running ranks has the greatest of what they hold (ptc_rule_takes_max). Who makes a job is refused
- * a derive that names no master, and a max or replicate that is cut (ptc_job_check_states). */
+ * generation begins with zeros of it. PTC_CARRY_DERIVE is of BF16 parameters: what a device lacks of one is made from
+ * its F32 field `master` (ptc_layout_derives); their fields are carried. The others are laid out, stored and moved like
+ * PTC_CARRY; of PTC_CARRY_MAX a snapshot of running ranks has the greatest of what they hold (ptc_rule_takes_max). Who
+ * makes a job is refused a derive that names no master, and a max or replicate that is cut (ptc_job_check_states). */
 struct ptc_rule {
 	const char *match; /* glob over the parameter name: * (also across dots), ?, [..] */
 	struct ptc_split splits[PTC_MAX_SPLITS];
@@ -77,11 +76,12 @@ struct ptc_rule {
 	uint32_t shard_dim; /* PTC_SHARD_DIM */
 	const char *fields; /* NULL: fields follow their parameter; else comma-separated fields this rule is for */
 	enum ptc_carry carry;
-	enum ptc_axis
-		primary; /* PTC_CARRY_REPLICATE of what running ranks declare: tp, dp or cp, see ptc_rule_is_primary; NONE: all agree */
+	enum ptc_axis primary; /* PTC_CARRY_REPLICATE of what running ranks declare: tp, dp or cp, see
+				  ptc_rule_is_primary; NONE: all agree */
 	uint32_t primary_at;
-	bool of_set; /* from a named rule set, which has rules for what a job may not have; known where the job is read only */
-	bool whole;         /* says that it splits nothing (axis none); nothing but a review asks */
+	bool of_set; /* from a named rule set, which has rules for what a job may not have; known where the job is read
+			only */
+	bool whole;  /* says that it splits nothing (axis none); nothing but a review asks */
 	const char *master; /* PTC_CARRY_DERIVE: the field; NULL, in jobs of earlier versions: carried */
 };
 
@@ -89,9 +89,9 @@ struct ptc_rule {
  * of pp*vpp, field, dtype of the parameter, and dense or expert; of tensors with rules' shard unset. Each tensor begins
  * at the next multiple of align, counted from its bucket's begin. A bucket ends after the tensor with which it has at
  * least `bucket` elements, before and after a tensor that lies on both ends of a pipeline of 2 stages or more, where
- * by_layer and the layer changes, and at the end; its length is rounded up to a multiple of lcm(pad, range * n), n the ranks
- * of the group, of which each has one n-th. All zero: name order, one bucket. Parameter groups have buffers of their own,
- * that is buckets: those of group 0 come first, tensors that fit no group last. */
+ * by_layer and the layer changes, and at the end; its length is rounded up to a multiple of lcm(pad, range * n), n the
+ * ranks of the group, of which each has one n-th. All zero: name order, one bucket. Parameter groups have buffers of
+ * their own, that is buckets: those of group 0 come first, tensors that fit no group last. */
 struct ptc_buffer_group {
 	const char *glob;
 	uint32_t number; /* of the group: ascending from 0, without gaps */
@@ -113,8 +113,8 @@ struct ptc_buffers {
 void ptc_rule_done(struct ptc_rule *r);
 /* It cuts nothing, and zero does not either. */
 bool ptc_rule_is_whole(const struct ptc_rule *r);
-/* Replicas of running ranks may differ, and the greatest counts, element by element (reshard/values/max.h). One that is cut is of a job of
- * an earlier version, which carried it like any other. NULL ok: false. */
+/* Replicas of running ranks may differ, and the greatest counts, element by element (reshard/values/max.h). One that is
+ * cut is of a job of an earlier version, which carried it like any other. NULL ok: false. */
 bool ptc_rule_takes_max(const struct ptc_rule *r);
 /* Does a split of the rule name the axis? NULL ok: no. */
 bool ptc_rule_names_axis(const struct ptc_rule *r, enum ptc_axis axis);

@@ -7,7 +7,8 @@
 #include "reshard/box/box.h"
 #include "reshard/spec/rule.h"
 
-/* safetensors names: BOOL F4 F6_E2M3 F6_E3M2 U8 I8 F8_E5M2 F8_E4M3 F8_E5M2FNUZ F8_E4M3FNUZ F8_E8M0 I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64 */
+/* safetensors names: BOOL F4 F6_E2M3 F6_E3M2 U8 I8 F8_E5M2 F8_E4M3 F8_E5M2FNUZ F8_E4M3FNUZ F8_E8M0 I16 U16 F16 BF16 I32
+ * U32 F32 C64 F64 I64 U64 */
 enum ptc_dtype {
 	PTC_BOOL,
 	PTC_F4,
@@ -84,5 +85,6 @@ int ptc_item_byte_box(const struct ptc_spec *s, size_t item, const struct ptc_bo
 int64_t ptc_item_bytes(const struct ptc_spec *s, size_t item);
 /* The rule that wins for an item; NULL when none does. Borrowed from the spec. */
 const struct ptc_rule *ptc_spec_rule(const struct ptc_spec *s, size_t item);
-/* The rule for what ranks declare by this name: the first that fits it, of those that are not for certain fields. Borrowed. */
+/* The rule for what ranks declare by this name: the first that fits it, of those that are not for certain fields.
+ * Borrowed. */
 const struct ptc_rule *ptc_spec_rule_named(const struct ptc_spec *s, const char *name);

@@ -4,6 +4,7 @@
  * magnitude. Two NaNs of the same bits are equal, so that replicas which agree
  * are carried byte for byte: that keeps the operation associative, as all NaNs of
  * one kind give that kind, and any other mix the quiet one.
+ *
  * Failure modes: a dtype without an order (PTC_ELAYOUT naming tensor and dtype). */
 #include "reshard/values/max.h"
 

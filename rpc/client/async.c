@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asynchronous unary calls: one queue, one thread, callbacks on the loop.
+/* Asynchronous calls, unary or answered by a stream: one queue, one thread, callbacks on the loop.
  *
  * Happy path: the thread takes a completed call from the queue, appends it to
- * the done list and posts one drain to the loop, which runs the callbacks.
+ * the done list and posts one drain to the loop, which runs the callbacks. Of
+ * an answer that streams the thread takes each message, hands it over and asks
+ * for the next one.
+ *
  * Failure modes: a call that cannot be started goes straight to the done list
  * with its error. When the loop has been stopped, or the client is freed, what
  * is left is called back by ptc_rpc_client_free() with PTC_ECANCELED. When not
@@ -11,19 +14,31 @@
 #include "rpc/client/internal.h"
 
 #include "base/alloc.h"
+#include "base/sys/thread.h"
 
 #include <string.h>
 
 #define SPARES 64 /* calls that can fail for want of memory before their callbacks have run */
 
-struct async_call {
-	struct async_call *next;              /* done list */
-	struct async_call *in_prev, *in_next; /* in flight */
+/* One batch that was started; the queue gives it back. */
+struct async_tag {
+	struct ptc_rpc_async *call;
+	enum { WHOLE, BEGUN, MESSAGE, STATUS } kind;
+};
+
+struct ptc_rpc_async {
+	struct ptc_rpc_async *next;              /* done list */
+	struct ptc_rpc_async *in_prev, *in_next; /* in flight */
 	struct ptc_rpc_client *client;
 	struct ptc_rpc_unary_call u;
+	struct async_tag whole;                /* of a unary one */
+	struct async_tag begun, message, last; /* of one whose answer streams */
+	unsigned pending;                      /* batches */
+	bool opened;                           /* u is to be given back */
+	ptc_rpc_message_fn on_message;         /* NULL: unary */
 	ptc_rpc_done_fn cb;
 	void *arg;
-	struct ptc_error err; /* set: never started */
+	struct ptc_error err; /* set: never started, or a message was refused */
 	bool spare, in_use;
 };
 
@@ -33,11 +48,11 @@ struct ptc_rpc_client {
 	pthread_t thread;
 	struct ptc_loop_node drain_node;
 	pthread_mutex_t lock; /* below */
-	struct async_call *done, **done_tail;
-	struct async_call *in_flight;
+	struct ptc_rpc_async *done, **done_tail;
+	struct ptc_rpc_async *in_flight;
 	bool drain_posted, stopping;
 	bool orphaned; /* freed while a drain was posted: the drain frees the memory */
-	struct async_call spares[SPARES];
+	struct ptc_rpc_async spares[SPARES];
 };
 
 static void client_destroy(struct ptc_rpc_client *c)
@@ -46,7 +61,7 @@ static void client_destroy(struct ptc_rpc_client *c)
 	ptc_free(c);
 }
 
-static void call_free_locked(struct async_call *call)
+static void call_free_locked(struct ptc_rpc_async *call)
 {
 	if (call->spare)
 		call->in_use = false;
@@ -54,7 +69,7 @@ static void call_free_locked(struct async_call *call)
 		ptc_free(call);
 }
 
-static void finish(struct async_call *call, bool cancelled)
+static void finish(struct ptc_rpc_async *call, bool cancelled)
 {
 	struct ptc_rpc_client *c = call->client;
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -64,22 +79,24 @@ static void finish(struct async_call *call, bool cancelled)
 
 	if (rc)
 		err = call->err;
+	else if (call->on_message)
+		rc = ptc_rpc_unary_status(&call->u, &err);
 	else
 		rc = ptc_rpc_unary_result(&call->u, &reply, &len, &err);
 	if (cancelled)
 		rc = ptc_error_set(&err, PTC_ECANCELED, "cancelled: shutting down");
 	call->cb(call->arg, rc, rc ? &err : NULL, rc ? NULL : reply, rc ? 0 : len);
 	ptc_free(reply);
-	if (!call->err.code)
+	if (call->opened)
 		ptc_rpc_unary_done(&call->u);
 	pthread_mutex_lock(&c->lock);
 	call_free_locked(call);
 	pthread_mutex_unlock(&c->lock);
 }
 
-static struct async_call *pop(struct ptc_rpc_client *c)
+static struct ptc_rpc_async *pop(struct ptc_rpc_client *c)
 {
-	struct async_call *call;
+	struct ptc_rpc_async *call;
 
 	pthread_mutex_lock(&c->lock);
 	call = c->done;
@@ -96,7 +113,7 @@ static struct async_call *pop(struct ptc_rpc_client *c)
 static void drain(void *arg)
 {
 	struct ptc_rpc_client *c = arg;
-	struct async_call *call;
+	struct ptc_rpc_async *call;
 	bool orphaned;
 
 	while ((call = pop(c)) != NULL)
@@ -112,7 +129,7 @@ static void drain(void *arg)
 		client_destroy(c);
 }
 
-static void done_locked(struct ptc_rpc_client *c, struct async_call *call)
+static void done_locked(struct ptc_rpc_client *c, struct ptc_rpc_async *call)
 {
 	call->next = NULL;
 	*c->done_tail = call;
@@ -121,7 +138,7 @@ static void done_locked(struct ptc_rpc_client *c, struct async_call *call)
 		c->drain_posted = ptc_loop_post_node(c->loop, &c->drain_node) == 0;
 }
 
-static void unlink_locked(struct ptc_rpc_client *c, struct async_call *call)
+static void unlink_locked(struct ptc_rpc_client *c, struct ptc_rpc_async *call)
 {
 	if (call->in_prev)
 		call->in_prev->in_next = call->in_next;
@@ -131,20 +148,72 @@ static void unlink_locked(struct ptc_rpc_client *c, struct async_call *call)
 		call->in_next->in_prev = call->in_prev;
 }
 
+/* Not once the client stops, for its queue takes no batches then. */
+static bool receive_locked(struct ptc_rpc_async *call)
+{
+	grpc_op op = { .op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &call->u.reply };
+	bool started = !call->client->stopping &&
+		       grpc_call_start_batch(call->u.core, &op, 1, &call->message, NULL) == GRPC_CALL_OK;
+
+	call->pending += started;
+	return started;
+}
+
+/* A revoked peer is not heard; a message that was refused is the last one that counts. */
+static void message_take(struct ptc_rpc_async *call)
+{
+	grpc_byte_buffer *buf = call->u.reply;
+	struct ptc_rpc_message m = { 0 };
+	int rc = call->err.code;
+
+	call->u.reply = NULL;
+	if (rc) {
+		grpc_byte_buffer_destroy(buf);
+		return;
+	}
+	rc = ptc_rpc_message_init(&m, buf, &call->err);
+	if (!rc && ptc_rpc_channel_disowns(call->u.ch, call->u.core, &call->u.listed))
+		rc = ptc_rpc_channel_disowned(call->u.ch, &call->err);
+	if (!rc)
+		rc = call->on_message(call->arg, &m, &call->err);
+	ptc_rpc_message_done(&m);
+	if (rc) {
+		call->err.code = rc;
+		grpc_call_cancel(call->u.core, NULL);
+	}
+}
+
+static void completed(struct ptc_rpc_client *c, const struct async_tag *tag)
+{
+	struct ptc_rpc_async *call;
+	bool more;
+
+	pthread_mutex_lock(&c->lock); /* the call was filled in under it */
+	call = tag->call;
+	more = tag->kind == MESSAGE && call->u.reply;
+	pthread_mutex_unlock(&c->lock);
+	if (more)
+		message_take(call);
+	pthread_mutex_lock(&c->lock);
+	if (more && !receive_locked(call))
+		grpc_call_cancel(call->u.core, NULL); /* the status waits for messages that nobody reads */
+	if (--call->pending == 0) {
+		unlink_locked(c, call);
+		done_locked(c, call);
+	}
+	pthread_mutex_unlock(&c->lock);
+}
+
 static void *client_main(void *arg)
 {
 	struct ptc_rpc_client *c = arg;
 
 	for (;;) {
 		grpc_event ev = grpc_completion_queue_next(c->cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-		struct async_call *call = ev.tag;
 
 		if (ev.type == GRPC_QUEUE_SHUTDOWN)
 			return NULL;
-		pthread_mutex_lock(&c->lock);
-		unlink_locked(c, call);
-		done_locked(c, call);
-		pthread_mutex_unlock(&c->lock);
+		completed(c, ev.tag);
 	}
 }
 
@@ -154,7 +223,7 @@ int ptc_rpc_client_new(struct ptc_loop *loop, struct ptc_rpc_client **ret_client
 	int rc;
 
 	if (!c)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for an rpc client");
+		return ptc_nomem(err);
 	c->loop = loop;
 	c->done_tail = &c->done;
 	c->drain_node = (struct ptc_loop_node){ .fn = drain, .arg = c };
@@ -162,7 +231,7 @@ int ptc_rpc_client_new(struct ptc_loop *loop, struct ptc_rpc_client **ret_client
 	for (size_t i = 0; i < SPARES; i++)
 		c->spares[i].spare = true;
 	c->cq = grpc_completion_queue_create_for_next(NULL);
-	rc = ptc_rpc_thread_start(&c->thread, "ptc-rpc-client", client_main, c, err);
+	rc = ptc_thread_start(&c->thread, "ptc-rpc-client", client_main, c, err);
 	if (rc) {
 		ptc_rpc_cq_free(c->cq);
 		client_destroy(c);
@@ -174,7 +243,7 @@ int ptc_rpc_client_new(struct ptc_loop *loop, struct ptc_rpc_client **ret_client
 
 struct ptc_rpc_client *ptc_rpc_client_free(struct ptc_rpc_client *client)
 {
-	struct async_call *call;
+	struct ptc_rpc_async *call;
 	bool posted;
 
 	if (!client)
@@ -198,9 +267,9 @@ struct ptc_rpc_client *ptc_rpc_client_free(struct ptc_rpc_client *client)
 	return NULL;
 }
 
-static struct async_call *call_new(struct ptc_rpc_client *c)
+static struct ptc_rpc_async *call_new(struct ptc_rpc_client *c)
 {
-	struct async_call *call = ptc_calloc(1, sizeof *call);
+	struct ptc_rpc_async *call = ptc_calloc(1, sizeof *call);
 
 	if (call)
 		return call;
@@ -209,13 +278,13 @@ static struct async_call *call_new(struct ptc_rpc_client *c)
 		if (!c->spares[i].in_use)
 			call = &c->spares[i];
 	ptc_require(call != NULL);
-	*call = (struct async_call){ .spare = true, .in_use = true };
+	*call = (struct ptc_rpc_async){ .spare = true, .in_use = true };
 	pthread_mutex_unlock(&c->lock);
 	ptc_error_set(&call->err, PTC_ENOMEM, "out of memory for a call");
 	return call;
 }
 
-static void link_locked(struct ptc_rpc_client *c, struct async_call *call)
+static void link_locked(struct ptc_rpc_client *c, struct ptc_rpc_async *call)
 {
 	call->in_next = c->in_flight;
 	if (c->in_flight)
@@ -223,26 +292,98 @@ static void link_locked(struct ptc_rpc_client *c, struct async_call *call)
 	c->in_flight = call;
 }
 
-void ptc_rpc_unary_async(struct ptc_rpc_client *client, struct ptc_rpc_channel *channel, const char *method,
-			 const void *request, size_t request_len, int timeout_ms, ptc_rpc_done_fn cb, void *arg)
+static void unary_begin_locked(struct ptc_rpc_async *call, struct ptc_rpc_channel *ch,
+			       const struct ptc_rpc_unary_args *args)
 {
-	struct ptc_rpc_unary_args args = {
-		.method = method, .request = request, .len = request_len, .timeout_ms = timeout_ms
-	};
-	struct async_call *call = call_new(client);
+	call->opened = ptc_rpc_unary_start(&call->u, ch, args, call->client->cq, &call->whole, &call->err) == 0;
+	call->pending = call->opened;
+}
+
+static grpc_call_error batch_locked(struct ptc_rpc_async *call, const grpc_op *ops, size_t n, struct async_tag *tag)
+{
+	grpc_call_error e = grpc_call_start_batch(call->u.core, ops, n, tag, NULL);
+
+	call->pending += e == GRPC_CALL_OK;
+	return e;
+}
+
+static void stream_begin_locked(struct ptc_rpc_async *call, struct ptc_rpc_channel *ch,
+				const struct ptc_rpc_unary_args *args)
+{
+	grpc_call_error e;
+
+	if (ptc_rpc_unary_open(&call->u, ch, args, call->client->cq, &call->err) != 0)
+		return;
+	call->opened = true;
+	{
+		const grpc_op begin[] = {
+			{ .op = GRPC_OP_SEND_INITIAL_METADATA },
+			{ .op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = call->u.request },
+			{ .op = GRPC_OP_SEND_CLOSE_FROM_CLIENT },
+			ptc_rpc_outcome_initial_op(&call->u.out),
+		};
+		const grpc_op last = ptc_rpc_outcome_status_op(&call->u.out);
+
+		e = batch_locked(call, begin, PTC_ARRAY_LEN(begin), &call->begun);
+		if (e == GRPC_CALL_OK)
+			e = batch_locked(call, &last, 1, &call->last);
+	}
+	if (e == GRPC_CALL_OK && receive_locked(call))
+		return;
+	grpc_call_cancel(call->u.core, NULL);
+	ptc_rpc_status_from_call_error(e == GRPC_CALL_OK ? GRPC_CALL_ERROR : e, args->method, &call->err);
+}
+
+static struct ptc_rpc_async *begin(struct ptc_rpc_client *client, struct ptc_rpc_channel *channel,
+				   const struct ptc_rpc_unary_args *args, ptc_rpc_message_fn on_message,
+				   ptc_rpc_done_fn cb, void *arg)
+{
+	struct ptc_rpc_async *call = call_new(client);
 
 	call->client = client;
+	call->on_message = on_message;
 	call->cb = cb;
 	call->arg = arg;
+	call->whole = (struct async_tag){ call, WHOLE };
+	call->begun = (struct async_tag){ call, BEGUN };
+	call->message = (struct async_tag){ call, MESSAGE };
+	call->last = (struct async_tag){ call, STATUS };
 	/* Started under the lock: ptc_rpc_client_free() sees it in flight or not at all. */
 	pthread_mutex_lock(&client->lock);
 	if (!call->err.code && client->stopping)
-		ptc_error_set(&call->err, PTC_ECANCELED, "%s: shutting down", method);
-	if (!call->err.code)
-		ptc_rpc_unary_start(&call->u, channel, &args, client->cq, call, &call->err);
-	if (call->err.code)
-		done_locked(client, call);
-	else
+		ptc_error_set(&call->err, PTC_ECANCELED, "%s: shutting down", args->method);
+	if (!call->err.code && on_message)
+		stream_begin_locked(call, channel, args);
+	else if (!call->err.code)
+		unary_begin_locked(call, channel, args);
+	if (call->pending)
 		link_locked(client, call);
+	else
+		done_locked(client, call);
 	pthread_mutex_unlock(&client->lock);
+	return call;
+}
+
+void ptc_rpc_unary_async(struct ptc_rpc_client *client, struct ptc_rpc_channel *channel, const char *method,
+			 const void *request, size_t request_len, int timeout_ms, ptc_rpc_done_fn cb, void *arg)
+{
+	begin(client, channel,
+	      &(struct ptc_rpc_unary_args){
+		      .method = method, .request = request, .len = request_len, .timeout_ms = timeout_ms },
+	      NULL, cb, arg);
+}
+
+struct ptc_rpc_async *ptc_rpc_stream_async(struct ptc_rpc_client *client, struct ptc_rpc_channel *channel,
+					   const char *method, const void *request, size_t request_len,
+					   ptc_rpc_message_fn on_message, ptc_rpc_done_fn cb, void *arg)
+{
+	return begin(client, channel,
+		     &(struct ptc_rpc_unary_args){ .method = method, .request = request, .len = request_len },
+		     on_message, cb, arg);
+}
+
+void ptc_rpc_async_cancel(struct ptc_rpc_async *call)
+{
+	if (call->opened)
+		grpc_call_cancel(call->u.core, NULL);
 }

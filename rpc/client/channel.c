@@ -3,6 +3,7 @@
  *
  * Happy path: channel_new connects lazily; a unary call is one batch of all
  * six operations on a queue of its own, so the caller's thread moves the bytes.
+ *
  * Failure modes: an unreachable peer fails the call at once (PTC_EPEER with
  * the target's name; the next call after a short backoff tries again); a
  * deadline (PTC_ETIMEOUT) covers connecting too; plain TCP off loopback and
@@ -108,7 +109,7 @@ int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_
 		return ptc_error_set(err, PTC_ELIMIT, "target longer than %zu bytes", sizeof ch->target - 1);
 	ch = ptc_calloc(1, sizeof *ch);
 	if (!ch)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a channel to %s", opts->target);
+		return ptc_nomem(err);
 	ch->renewed = ptc_rpc_tls_renewals();
 	rc = trust_new(ch, opts, err);
 	if (!rc)
@@ -149,9 +150,9 @@ struct ptc_rpc_channel *ptc_rpc_channel_free(struct ptc_rpc_channel *channel)
 	return NULL;
 }
 
-/* After certificates were renewed, or others revoked: the next connection is another channel's. The one before stays for a
- * while, for calls that have just been made and wait for its connection; those that have one keep it as long as they need it.
- * Where no other can be made, `listed` stays too, so that each call looks whether its peer is revoked. */
+/* After certificates were renewed, or others revoked: the next connection is another channel's. The one before stays
+ * for a while, for calls that have just been made and wait for its connection; those that have one keep it as long as
+ * they need it. Where no other can be made, `listed` stays too, so that each call looks whether its peer is revoked. */
 static void renew_locked(struct ptc_rpc_channel *ch)
 {
 	const unsigned now = ptc_rpc_tls_renewals(), listed = ch->trust ? ptc_rpc_trust_epoch(ch->trust) : 0;
@@ -290,30 +291,41 @@ static grpc_call_error unary_batch(struct ptc_rpc_unary_call *u, void *tag)
 	return grpc_call_start_batch(u->core, ops, PTC_ARRAY_LEN(ops), tag, NULL);
 }
 
-int ptc_rpc_unary_start(struct ptc_rpc_unary_call *u, struct ptc_rpc_channel *ch, const struct ptc_rpc_unary_args *args,
-			grpc_completion_queue *cq, void *tag, struct ptc_error *err)
+int ptc_rpc_unary_open(struct ptc_rpc_unary_call *u, struct ptc_rpc_channel *ch, const struct ptc_rpc_unary_args *args,
+		       grpc_completion_queue *cq, struct ptc_error *err)
 {
 	struct ptc_rpc_part part = { .data = args->request, .len = args->len };
-	grpc_call_error e;
 	int rc;
 
 	memset(u, 0, sizeof *u);
 	ptc_rpc_outcome_init(&u->out);
 	u->ch = ptc_rpc_channel_ref(ch);
-	rc = args->timeout_ms > 0 ? 0 : ptc_error_set(err, PTC_EINVAL, "%s: a call needs a timeout", args->method);
-	if (!rc)
-		rc = ptc_rpc_meta_pack(&u->meta, args->meta, args->nmeta, err);
+	rc = ptc_rpc_meta_pack(&u->meta, args->meta, args->nmeta, err);
 	if (!rc)
 		rc = ptc_rpc_channel_call(ch, args->method, cq, args->timeout_ms, &u->core, &u->listed, err);
 	if (!rc)
 		rc = ptc_rpc_parts_pack(&part, 1, &u->request, err);
-	if (!rc) {
-		e = unary_batch(u, tag);
-		rc = e == GRPC_CALL_OK ? 0 : ptc_rpc_status_from_call_error(e, args->method, err);
-	}
 	if (rc)
 		ptc_rpc_unary_done(u);
 	return rc;
+}
+
+int ptc_rpc_unary_start(struct ptc_rpc_unary_call *u, struct ptc_rpc_channel *ch, const struct ptc_rpc_unary_args *args,
+			grpc_completion_queue *cq, void *tag, struct ptc_error *err)
+{
+	grpc_call_error e;
+	int rc;
+
+	if (args->timeout_ms <= 0)
+		return ptc_error_set(err, PTC_EINVAL, "%s: a call needs a timeout", args->method);
+	rc = ptc_rpc_unary_open(u, ch, args, cq, err);
+	if (rc)
+		return rc;
+	e = unary_batch(u, tag);
+	if (e == GRPC_CALL_OK)
+		return 0;
+	ptc_rpc_unary_done(u);
+	return ptc_rpc_status_from_call_error(e, args->method, err);
 }
 
 static int flatten(grpc_byte_buffer *buf, void **ret_data, size_t *ret_len, struct ptc_error *err)
@@ -327,7 +339,7 @@ static int flatten(grpc_byte_buffer *buf, void **ret_data, size_t *ret_len, stru
 	data = ptc_malloc(m.len ? m.len : 1);
 	if (!data) {
 		ptc_rpc_message_done(&m);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a reply of %zu bytes", m.len);
+		return ptc_nomem(err);
 	}
 	*ret_len = ptc_rpc_message_read(&m, data, m.len);
 	*ret_data = data;
@@ -335,14 +347,18 @@ static int flatten(grpc_byte_buffer *buf, void **ret_data, size_t *ret_len, stru
 	return 0;
 }
 
+int ptc_rpc_unary_status(struct ptc_rpc_unary_call *u, struct ptc_error *err)
+{
+	if (ptc_rpc_channel_disowns(u->ch, u->core, &u->listed))
+		return ptc_rpc_channel_disowned(u->ch, err);
+	return ptc_rpc_status_from_core(u->out.code, &u->out.trailing, u->out.details, u->ch->target, err);
+}
+
 int ptc_rpc_unary_result(struct ptc_rpc_unary_call *u, void **ret_reply, size_t *ret_len, struct ptc_error *err)
 {
 	grpc_byte_buffer *reply = u->reply;
-	int rc;
+	int rc = ptc_rpc_unary_status(u, err);
 
-	if (ptc_rpc_channel_disowns(u->ch, u->core, &u->listed))
-		return ptc_rpc_channel_disowned(u->ch, err);
-	rc = ptc_rpc_status_from_core(u->out.code, &u->out.trailing, u->out.details, u->ch->target, err);
 	if (rc)
 		return rc;
 	if (!reply)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Client side: channels, unary calls (blocking, or completing on the loop), and
- * blocking streams. Failure modes and the thread model: rpc/rpc.h. */
+/* Client side: channels, calls that complete on the loop (unary, or answered by
+ * a stream), blocking unary calls and streams. Failure modes and the thread model: rpc/rpc.h. */
 #pragma once
 
 #include "rpc/rpc.h"
@@ -14,10 +14,11 @@ struct ptc_rpc_channel_opts {
 	const char *target;            /* "host:port" or "unix:/path" */
 	const struct ptc_rpc_tls *tls; /* NULL only for unix targets or insecure */
 	bool insecure;                 /* plain TCP; refused unless host is loopback */
-	/* TLS: the peer's certificate must carry ptc://node/NAME and tls->member. NULL: any member's, or one without any
-	 * ptc name that fits the target's host (etcd). Host names are not looked at otherwise. */
+	/* TLS: the peer's certificate must carry ptc://node/NAME and tls->member. NULL: any member's, or one without
+	 * any ptc name that fits the target's host (etcd). Host names are not looked at otherwise. */
 	const char *expect_node;
-	/* TLS: *tls outlives the channel; connections made after ptc_rpc_tls_renew() show what its files hold by then. */
+	/* TLS: *tls outlives the channel; connections made after ptc_rpc_tls_renew() show what its files hold by then.
+	 */
 	bool renews;
 	bool bulk;                  /* own TCP connection (local subchannel pool), large windows and limits */
 	uint32_t max_message_bytes; /* 0: PTC_CONTROL_MESSAGE_MAX */
@@ -45,6 +46,18 @@ int ptc_rpc_client_new(struct ptc_loop *loop, struct ptc_rpc_client **ret_client
 struct ptc_rpc_client *ptc_rpc_client_free(struct ptc_rpc_client *client);
 void ptc_rpc_unary_async(struct ptc_rpc_client *client, struct ptc_rpc_channel *channel, const char *method,
 			 const void *request, size_t request_len, int timeout_ms, ptc_rpc_done_fn cb, void *arg);
+
+/* One request, answered by a stream of messages, for which nobody waits: on_message runs for each of them, in order, on
+ * the client's thread. It must be brief, as other asynchronous answers wait for it; m is borrowed; another value than 0
+ * ends the call with that status. Then cb runs as above, without a reply. No deadline. Loop thread; request is copied.
+ */
+typedef int (*ptc_rpc_message_fn)(void *arg, struct ptc_rpc_message *m, struct ptc_error *err);
+struct ptc_rpc_async;
+struct ptc_rpc_async *ptc_rpc_stream_async(struct ptc_rpc_client *client, struct ptc_rpc_channel *channel,
+					   const char *method, const void *request, size_t request_len,
+					   ptc_rpc_message_fn on_message, ptc_rpc_done_fn cb, void *arg);
+/* Loop thread, before cb has begun. */
+void ptc_rpc_async_cancel(struct ptc_rpc_async *call);
 
 /* Blocking streaming call (any of the three stream kinds), owned by one
  * thread; only ptc_rpc_stream_cancel may be called from another. */

@@ -22,8 +22,8 @@ struct ptc_rpc_channel *ptc_rpc_channel_ref(struct ptc_rpc_channel *ch);
 /* *ret_listed: the list of revoked certificates that the call's connection was, or will be, verified by. */
 int ptc_rpc_channel_call(struct ptc_rpc_channel *ch, const char *method, grpc_completion_queue *cq, int timeout_ms,
 			 grpc_call **ret_call, unsigned *ret_listed, struct ptc_error *err);
-/* A call whose initial metadata is sent: the list has changed since *listed, which moves on, and names the peer. One thread
- * per call. */
+/* A call whose initial metadata is sent: the list has changed since *listed, which moves on, and names the peer. One
+ * thread per call. */
 bool ptc_rpc_channel_disowns(struct ptc_rpc_channel *ch, grpc_call *call, unsigned *listed);
 int ptc_rpc_channel_disowned(const struct ptc_rpc_channel *ch, struct ptc_error *err); /* PTC_EPEER, and why */
 
@@ -63,8 +63,13 @@ struct ptc_rpc_unary_args {
 	const struct ptc_rpc_meta *meta;
 	size_t nmeta;
 };
+/* The call, with nothing sent; timeout_ms 0: none. */
+int ptc_rpc_unary_open(struct ptc_rpc_unary_call *u, struct ptc_rpc_channel *ch, const struct ptc_rpc_unary_args *args,
+		       grpc_completion_queue *cq, struct ptc_error *err);
 int ptc_rpc_unary_start(struct ptc_rpc_unary_call *u, struct ptc_rpc_channel *ch, const struct ptc_rpc_unary_args *args,
 			grpc_completion_queue *cq, void *tag, struct ptc_error *err);
+/* After the status came: whether it is a success. */
+int ptc_rpc_unary_status(struct ptc_rpc_unary_call *u, struct ptc_error *err);
 /* After the tag came back: the reply, flat; ptc_free it. */
 int ptc_rpc_unary_result(struct ptc_rpc_unary_call *u, void **ret_reply, size_t *ret_len, struct ptc_error *err);
 void ptc_rpc_unary_done(struct ptc_rpc_unary_call *u);

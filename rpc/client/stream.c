@@ -4,6 +4,7 @@
  * Happy path: open starts the three batches that stay pending as long as the
  * call does (send initial metadata, receive initial metadata, receive status);
  * send and recv are one batch each, waited for on the caller's thread.
+ *
  * Failure modes: when a send fails or a recv brings nothing, the peer's status
  * is there or about to be; it is waited for and returned by the same call, so
  * that no caller takes a broken stream for an ended one. */
@@ -55,7 +56,7 @@ int ptc_rpc_stream_open(struct ptc_rpc_channel *channel, const char *method, int
 	int rc;
 
 	if (!s)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a stream");
+		return ptc_nomem(err);
 	ptc_rpc_outcome_init(&s->out);
 	s->ch = ptc_rpc_channel_ref(channel);
 	s->cq = grpc_completion_queue_create_for_next(NULL);
@@ -76,8 +77,8 @@ int ptc_rpc_stream_open(struct ptc_rpc_channel *channel, const char *method, int
 	return 0;
 }
 
-/* A peer whose certificate is revoked while a call to it goes on is neither told more nor heard. Before there is a connection
- * nobody is known, and the list in force by then decides. */
+/* A peer whose certificate is revoked while a call to it goes on is neither told more nor heard. Before there is a
+ * connection nobody is known, and the list in force by then decides. */
 static bool disowned(struct ptc_rpc_stream *s)
 {
 	if (!s->revoked && !s->open.pending && ptc_rpc_channel_disowns(s->ch, s->core, &s->listed)) {
@@ -100,7 +101,7 @@ static int send_failed(struct ptc_rpc_stream *s, struct ptc_error *err)
 	int rc = status_of(s, err);
 
 	return rc ? rc
-		  : ptc_error_set(err, PTC_EPEER, "peer %s: ended the call before reading all of it", s->ch->target);
+		  : ptc_error_set(err, PTC_EPEER, "peer %s ended the call before it had read all of it", s->ch->target);
 }
 
 int ptc_rpc_stream_send(struct ptc_rpc_stream *s, const struct ptc_rpc_part *parts, size_t nparts,

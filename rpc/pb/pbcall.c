@@ -26,7 +26,7 @@ static int decode(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *t
 	int rc;
 
 	if (!data)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a message of %zu bytes", len);
+		return ptc_nomem(err);
 	ptc_rpc_message_read(m, data, len);
 	fields = max_fields ? ptc_pb_fields(type, data, len) : 0;
 	if (fields > max_fields && fields != SIZE_MAX)

@@ -7,8 +7,9 @@
  * moment (LINGER_MS), as most things come at once; then the call waits without it, and _look finds out when to go on.
  * Only a handler that is not brief keeps its thread while it receives and sends.
  *
- * Happy path: the caller's identity and the method are looked up, the handler runs, its status goes out, and the call is
- * taken apart.
+ * Happy path: the caller's identity and the method are looked up, the handler runs, its status goes out, and the call
+ * is taken apart.
+ *
  * Failure modes: unknown method (PTC_EVERSION), wrong role (PTC_EPERM), too many calls (PTC_ELIMIT), all before the
  * handler; the caller gone, its deadline passed or the server stopping (PTC_ECANCELED from recv and send, and
  * ptc_rpc_call_cancelled). A caller that is cut off is never mistaken for one that half-closed. A caller that does not
@@ -76,7 +77,7 @@ static int meta_copy(struct ptc_rpc_call *call, struct ptc_error *err)
 			break;
 		call->nmeta_text++;
 	}
-	return call->nmeta_text == n ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory for the call's metadata");
+	return call->nmeta_text == n ? 0 : ptc_nomem(err);
 }
 
 static void identify(struct ptc_rpc_call *call)
@@ -292,8 +293,7 @@ static int send_brief(struct ptc_rpc_call *call, const struct ptc_rpc_part *part
 	o = out_fits(call, len) ? ptc_calloc(1, sizeof *o) : NULL;
 	if (!o) {
 		grpc_byte_buffer_destroy(buf);
-		return ptc_error_set(err, PTC_ELIMIT,
-				     "call from %s: too much waits to be taken by callers who read slowly; try again",
+		return ptc_error_set(err, PTC_ELIMIT, "call from %s: too many bytes wait for slow readers; try again",
 				     call->peer);
 	}
 	*o = (struct ptc_rpc_out){ .buf = buf, .len = len };
@@ -324,8 +324,8 @@ int ptc_rpc_call_send(struct ptc_rpc_call *call, const struct ptc_rpc_part *part
 	    ptc_rpc_slot_start(&call->send, call->core, ops, call->initial_sent ? 1 : 2) != GRPC_CALL_OK)
 		rc = gone(call, err);
 	else if (stalled(call))
-		rc = ptc_error_set(err, PTC_ETIMEOUT, "call from %s: took nothing of what was sent for %d ms",
-				   call->peer, call->srv->stall_ms);
+		rc = ptc_error_set(err, PTC_ETIMEOUT, "call from %s: the caller has read nothing for %d ms", call->peer,
+				   call->srv->stall_ms);
 	else if (!ptc_rpc_slot_wait(call->cq, &call->send))
 		rc = gone(call, err);
 	call->initial_sent = true;

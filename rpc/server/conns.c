@@ -2,9 +2,9 @@
 /* The connections that we accepted: who each is of, how many there may be, and for how long one may stay unknown.
  *
  * We accept every connection ourselves and hand it to the core. On a call the core names its connection only as "fd:N"
- * (unix) or by the caller's address (TCP). N is the descriptor's number. The core closes a descriptor when its transport
- * is destroyed, and every call keeps its transport, also a call that nobody has accepted yet. So a number that we are
- * given again belongs to no call of its former connection, and the table simply says who has it now.
+ * (unix) or by the caller's address (TCP). N is the descriptor's number. The core closes a descriptor when its
+ * transport is destroyed, and every call keeps its transport, also a call that nobody has accepted yet. So a number
+ * that we are given again belongs to no call of its former connection, and the table simply says who has it now.
  * (test_rpc_bounds.c proves that on the core in use.) Nobody tells us when the core closes one: an entry is over when
  * its number no longer stands for the socket whose cookie it remembers, and is looked at when room is needed.
  *
@@ -13,6 +13,7 @@
  * handshake takes milliseconds, an attacker's connections are older, or many.
  *
  * Happy path: take, and known at the first call.
+ *
  * Failure modes: no room for this user, or for members (PTC_ELIMIT; closed, one line in the log); no descriptor left
  * (PTC_ELIMIT; the oldest stranger goes, so that the next one has room). */
 #include "rpc/server/internal.h"

@@ -6,16 +6,19 @@
  * named "external:KEY" gets no socket; the channel argument of that name is a place where the core leaves a handler, a
  * C++ object of one method that takes a descriptor (what grpc++'s ExternalConnectionAcceptor uses). We call it through
  * its table of virtual functions, which the Itanium C++ ABI lays down for every compiler here: two destructors, then
- * Handle. Another version of the core may have another class; docs/decisions/0010-bounded-calls.md says what to look at,
- * and a server without a handler refuses to listen.
+ * Handle. Another version of the core may have another class; docs/decisions/0010-bounded-calls.md says what to look
+ * at, and a server without a handler refuses to listen.
  *
  * Happy path: listen binds, start accepts on a thread of its own until the listener is freed.
+ *
  * Failure modes: an address that cannot be bound or a certificate that the core does not take (PTC_EIO); no descriptor
  * at accept: the oldest stranger is shut down, callers wait in the kernel's queue, and the log says so. */
 #include "rpc/server/internal.h"
 
+#include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/sys/thread.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -164,7 +167,7 @@ static void *accept_main(void *arg)
 int ptc_rpc_front_start(struct ptc_rpc_front *list, struct ptc_error *err)
 {
 	for (struct ptc_rpc_front *f = list; f; f = f->next) {
-		int rc = ptc_rpc_thread_start(&f->thread, "ptc-rpc-front", accept_main, f, err);
+		int rc = ptc_thread_start(&f->thread, "ptc-rpc-front", accept_main, f, err);
 
 		if (rc)
 			return rc;
@@ -185,8 +188,7 @@ struct ptc_rpc_front *ptc_rpc_front_free(struct ptc_rpc_front *list)
 		}
 		for (int i = 0; i < f->nfds; i++)
 			close(f->fd[i]);
-		if (f->stop_fd >= 0)
-			close(f->stop_fd);
+		ptc_close(&f->stop_fd);
 		ptc_free(f);
 	}
 	return NULL;
@@ -199,8 +201,8 @@ static uint16_t *port_of(struct sockaddr_storage *a)
 	return a->ss_family == AF_INET ? &((struct sockaddr_in *)a)->sin_port : &((struct sockaddr_in6 *)a)->sin6_port;
 }
 
-/* What the accepted sockets inherit: small messages go at once, and what a peer does not acknowledge ends the connection
- * when its keepalive would. */
+/* What the accepted sockets inherit: small messages go at once, and what a peer does not acknowledge ends the
+ * connection when its keepalive would. */
 static int bind_socket(struct ptc_rpc_front *f, struct sockaddr_storage *a, socklen_t len, unsigned keepalive_ms)
 {
 	const int on = 1, off = 0;
@@ -305,11 +307,12 @@ int ptc_rpc_front_listen(struct ptc_rpc_server *srv, const char *address, grpc_s
 				     srv->started ? "the server has started" : "it has too many listeners");
 	f = ptc_calloc(1, sizeof *f);
 	if (!f)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a listener");
+		return ptc_nomem(err);
 	f->stop_fd = -1;
 	snprintf(f->address, sizeof f->address, "%s", address);
 	rc = front_open(f, (unsigned)srv->keepalive_ms, &port, err);
-	rc = rc ? rc : core_listen(srv, f, creds, err);
+	if (rc == 0)
+		rc = core_listen(srv, f, creds, err);
 	if (rc) {
 		ptc_rpc_front_free(f);
 		return rc;

@@ -5,6 +5,7 @@
  *
  * Happy path: Check answers at once; Watch sends the status now and at every
  * change until the caller goes.
+ *
  * Failure modes: a malformed request (PTC_EINVAL), an unknown service
  * (PTC_ENOTFOUND for Check; Watch reports SERVICE_UNKNOWN, as the protocol
  * says). */
@@ -164,7 +165,7 @@ static int watch(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 	int rc;
 
 	if (!w)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	w->srv = arg;
 	rc = request(call, w->service, err);
 	if (rc) {
@@ -180,7 +181,8 @@ int ptc_rpc_health_register(struct ptc_rpc_server *srv, struct ptc_error *err)
 	static const char one[] = "/grpc.health.v1.Health/Check", all[] = "/grpc.health.v1.Health/Watch";
 	int rc = ptc_rpc_server_method(srv, one, HEALTH_ROLES, check, srv, err);
 
-	rc = rc ? rc : ptc_rpc_server_method(srv, all, HEALTH_ROLES, watch, srv, err);
+	if (rc == 0)
+		rc = ptc_rpc_server_method(srv, all, HEALTH_ROLES, watch, srv, err);
 	if (rc)
 		return rc;
 	ptc_rpc_server_method_kind(srv, one, PTC_RPC_BRIEF);

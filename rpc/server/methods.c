@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The methods of a server: which there are, who may call them, how often they were called. Registered before the server
- * starts; read by any thread after that. Failure modes: a malformed or taken name, one method too many, a server that has
- * started (PTC_EINVAL, PTC_EEXIST, PTC_ELIMIT, PTC_ESTATE). */
+ * starts; read by any thread after that. Failure modes: a malformed or taken name, one method too many, a server that
+ * has started (PTC_EINVAL, PTC_EEXIST, PTC_ELIMIT, PTC_ESTATE). */
 #include "rpc/server/internal.h"
 
 #include <stdio.h>

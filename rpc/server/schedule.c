@@ -3,12 +3,12 @@
  *
  *   free -> accepting -> ready <-> running <-> waiting (<-> looked at) ; running -> free
  *
- * One thread at a time waits in the core for the next call. When one comes, another takes its place, and it goes on with
- * the call: every thread that waits in the core takes part in polling, and passing sockets around among many is slow. At
- * most max_calls threads run calls, and there is one more than that, so calls are always accepted, and a caller who is
- * to be preferred is known at once. A call that waits for its caller or its time has no thread: the waiter looks at it,
- * soon at first and then less and less often, and makes it ready. All of this is in one lock; scans are of some hundred
- * entries.
+ * One thread at a time waits in the core for the next call. When one comes, another takes its place, and it goes on
+ * with the call: every thread that waits in the core takes part in polling, and passing sockets around among many is
+ * slow. At most max_calls threads run calls, and there is one more than that, so calls are always accepted, and a
+ * caller who is to be preferred is known at once. A call that waits for its caller or its time has no thread: the
+ * waiter looks at it, soon at first and then less and less often, and makes it ready. All of this is in one lock; scans
+ * are of some hundred entries.
  *
  * Who may run: where users are bounded (max_calls_per_user), an eighth of the threads is left to root and an eighth to
  * users; a user has an eighth for brief calls; bulk calls have five eighths, a user as many as max_calls_per_user while
@@ -22,6 +22,7 @@
 
 #include "base/alloc.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 
 #include <string.h>
 #include <time.h>
@@ -143,7 +144,7 @@ static void wake_locked(struct ptc_rpc_server *srv, struct ptc_error *err)
 		return;
 	}
 	if (srv->nthreads <= srv->max_calls &&
-	    ptc_rpc_thread_start(&srv->threads[srv->nthreads], "ptc-rpc-call", worker_main, srv, err) == 0)
+	    ptc_thread_start(&srv->threads[srv->nthreads], "ptc-rpc-call", worker_main, srv, err) == 0)
 		srv->nthreads++;
 }
 
@@ -181,7 +182,8 @@ static void run_locked(struct ptc_rpc_call *call)
 
 	call->state = PTC_RPC_RUNNING;
 	srv->running++;
-	/* Two that were woken one after the other may have been one thread: whatever is left to do has one of its own. */
+	/* Two that were woken one after the other may have been one thread: whatever is left to do has one of its own.
+	 */
 	if ((!srv->accepting && !srv->stopping) || ready_locked(srv))
 		wake_locked(srv, NULL);
 	pthread_mutex_unlock(&srv->lock);
@@ -277,14 +279,12 @@ static void *waiter_main(void *arg)
 
 	pthread_mutex_lock(&srv->lock);
 	while (!srv->over) {
-		struct timespec until;
 		int64_t next;
 
 		srv->unlooked = false;
 		next = look_locked(srv);
-		until = (struct timespec){ .tv_sec = next / 1000000000, .tv_nsec = next % 1000000000 };
 		if (!srv->over && !srv->unlooked)
-			pthread_cond_clockwait(&srv->waiter_wake, &srv->lock, CLOCK_MONOTONIC, &until);
+			ptc_cond_wait_until(&srv->waiter_wake, &srv->lock, next);
 	}
 	pthread_mutex_unlock(&srv->lock);
 	return NULL;
@@ -306,7 +306,7 @@ void ptc_rpc_server_load(const struct ptc_rpc_server *srv, int *ret_running, int
 
 int ptc_rpc_schedule_start(struct ptc_rpc_server *srv, struct ptc_error *err)
 {
-	int rc = ptc_rpc_thread_start(&srv->waiter, "ptc-rpc-wait", waiter_main, srv, err);
+	int rc = ptc_thread_start(&srv->waiter, "ptc-rpc-wait", waiter_main, srv, err);
 
 	if (rc)
 		return rc;

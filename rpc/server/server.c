@@ -2,6 +2,7 @@
 /* The server: listeners, start, shutdown. methods.c has its methods, schedule.c its threads.
  *
  * Happy path: new, method..., listen..., start, free.
+ *
  * Failure modes: an address in use or an unusable certificate at listen time
  * (PTC_EIO, with the core's reason); no thread at start (PTC_EIO); later a
  * thread that cannot be started only means that calls wait longer. Shutdown:
@@ -12,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/sys/thread.h"
 
 #include <grpc/grpc_posix.h>
 #include <stdio.h>
@@ -63,14 +65,14 @@ int ptc_rpc_server_new(const struct ptc_rpc_server_opts *opts, struct ptc_rpc_se
 			ptc_free(srv->threads);
 		}
 		ptc_free(srv);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a server");
+		return ptc_nomem(err);
 	}
 	srv->max_calls_per_user = opts->max_calls_per_user;
 	srv->stall_ms = opts->stall_ms;
 	srv->keepalive_ms = ptc_rpc_keepalive(opts->keepalive_ms);
 	pthread_mutex_init(&srv->lock, NULL);
 	pthread_cond_init(&srv->wake, NULL);
-	pthread_cond_init(&srv->waiter_wake, NULL);
+	ptc_cond_init(&srv->waiter_wake);
 	pthread_cond_init(&srv->quiet, NULL);
 	srv->core = core_server_new(srv, opts, max_calls);
 	srv->main_cq = grpc_completion_queue_create_for_next(NULL);
@@ -143,7 +145,8 @@ int ptc_rpc_server_start(struct ptc_rpc_server *srv, struct ptc_error *err)
 	srv->started = true;
 	grpc_server_start(srv->core);
 	rc = ptc_rpc_schedule_start(srv, err);
-	rc = rc ? rc : ptc_rpc_front_start(srv->fronts, err);
+	if (rc == 0)
+		rc = ptc_rpc_front_start(srv->fronts, err);
 	return rc ? rc : ptc_rpc_unix_start(srv->unix_listeners, err);
 }
 

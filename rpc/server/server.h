@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Server side: methods, listeners, and the calls that their handlers answer.
+ *
  * Failure modes and the thread model: rpc/rpc.h. */
 #pragma once
 
@@ -58,8 +59,9 @@ void ptc_rpc_server_serving(struct ptc_rpc_server *srv, bool serving);
  * while handlers may be waiting for the loop (post ptc_loop_stop first). NULL ok. */
 struct ptc_rpc_server *ptc_rpc_server_free(struct ptc_rpc_server *srv, int grace_ms);
 
-/* Connections to the servers of this process. At these bounds new ones are refused, or the oldest of whoever has the most
- * goes; a TCP connection is a stranger's until a call with a member's certificate came over it, and has 15 s for that. */
+/* Connections to the servers of this process. At these bounds new ones are refused, or the oldest of whoever has the
+ * most goes; a TCP connection is a stranger's until a call with a member's certificate came over it, and has 15 s for
+ * that. */
 struct ptc_rpc_connections {
 	uint32_t users, members, strangers, max_users, max_members, max_strangers;
 	uint64_t refused, shed,

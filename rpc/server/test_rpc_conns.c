@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which connection goes when there is no room for another: of callers that nobody has called with yet. The other end of each is ours, so
- * we see which one is shut down. */
+/* Which connection goes when there is no room for another: of callers that nobody has called with yet. The other end of
+ * each is ours, so we see which one is shut down. */
 #include "base/check.h"
 #include "base/sys/sys.h"
 #include "rpc/server/internal.h"
@@ -146,7 +146,8 @@ static void one_address_has_half_at_most(void **state)
 	}
 }
 
-/* Users: whoever has more than the newcomer would have gives one up; nobody with as many, nor root; a user at his share is refused. */
+/* Users: whoever has more than the newcomer would have gives one up; nobody with as many, nor root; a user at his share
+ * is refused. */
 static void users_share(void **state)
 {
 	int first[4] = { -1, -1, -1, -1 };

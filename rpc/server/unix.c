@@ -4,6 +4,7 @@
  * conns.c knows who N is.
  *
  * Happy path: accept, identify, take, hand over.
+ *
  * Failure modes: path too long, no socket there, or live (EINVAL, EEXIST);
  * for as_node a directory others can enter (PTC_EPERM); a caller who may not
  * connect, or with too many connections, is closed at once; without
@@ -14,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 
 #include <errno.h>
 #include <grpc/grpc_posix.h>
@@ -26,9 +28,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define BACKLOG          4096      /* while it is full, callers are refused; whoever floods it must not manage that */
-#define ACCEPT_PAUSE_MS  100       /* after running out of descriptors */
-#define PEER_SEND_BUFFER (1 << 20) /* bulk; the kernel's 208 KiB wake the other end ten times for a message of 2 MiB */
+#define BACKLOG         4096 /* while it is full, callers are refused; whoever floods it must not manage that */
+#define ACCEPT_PAUSE_MS 100  /* after running out of descriptors */
+#define PEER_SEND_BUFFER                                                                                               \
+	(1 << 20) /* bulk; the kernel's 208 KiB wake the other end ten times for a message of 2 MiB                    \
+		   */
 
 struct ptc_rpc_unix {
 	struct ptc_rpc_unix *next;
@@ -104,7 +108,7 @@ static void *accept_main(void *arg)
 int ptc_rpc_unix_start(struct ptc_rpc_unix *list, struct ptc_error *err)
 {
 	for (struct ptc_rpc_unix *u = list; u; u = u->next) {
-		int rc = ptc_rpc_thread_start(&u->thread, "ptc-rpc-accept", accept_main, u, err);
+		int rc = ptc_thread_start(&u->thread, "ptc-rpc-accept", accept_main, u, err);
 
 		if (rc)
 			return rc;
@@ -133,10 +137,8 @@ struct ptc_rpc_unix *ptc_rpc_unix_free(struct ptc_rpc_unix *list)
 			pthread_join(u->thread, NULL);
 		}
 		remove_file(u);
-		if (u->fd >= 0)
-			close(u->fd);
-		if (u->stop_fd >= 0)
-			close(u->stop_fd);
+		ptc_close(&u->fd);
+		ptc_close(&u->stop_fd);
 		if (u->creds)
 			grpc_server_credentials_release(u->creds);
 		ptc_free(u);
@@ -158,7 +160,9 @@ static int check_directory(const char *path, struct ptc_error *err)
 	if (stat(dir, &st) != 0)
 		return ptc_error_errno(err, errno, "cannot stat %s", dir);
 	if (st.st_uid != geteuid() || (st.st_mode & 0077) != 0)
-		return ptc_error_set(err, PTC_EPERM, "%s: must be ours and mode 0700 to hold a peer socket", dir);
+		return ptc_error_set(err, PTC_EPERM,
+				     "%s: must belong to ptcd's user with mode 0700, because it has a peer socket",
+				     dir);
 	return 0;
 }
 
@@ -224,7 +228,7 @@ int ptc_rpc_server_listen_unix(struct ptc_rpc_server *srv, const char *path, mod
 		return rc;
 	u = ptc_calloc(1, sizeof *u);
 	if (!u)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a listener");
+		return ptc_nomem(err);
 	*u = (struct ptc_rpc_unix){
 		.core = srv->core, .addr.sun_family = AF_UNIX, .fd = -1, .stop_fd = -1, .as_node = as_node
 	};

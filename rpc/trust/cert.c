@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether certificate files will do, before anything listens or connects with them: at a handshake the same mistakes are a
- * closed connection and a number. What looks into certificates with OpenSSL is here, in trust.c and in probe.c.
- * Happy path: the three files are read, the key is the certificate's, the authority has signed it, its time and uses fit, it
- * carries the node's name and the members', and is not revoked. Failure modes: the first of these that does not hold, as what to do about it. */
+/* Whether certificate files will do, before anything listens or connects with them: at a handshake the same mistakes
+ * are a closed connection and a number. What looks into certificates with OpenSSL is here, in trust.c and in probe.c.
+ * Happy path: the three files are read, the key is the certificate's, the authority has signed it, its time and uses
+ * fit, it carries the node's name and the members', and is not revoked. Failure modes: the first of these that does not
+ * hold, as what to do about it. */
 #include "rpc/trust/creds.h"
 
 #include "base/cleanup.h"
@@ -57,7 +58,7 @@ static int open_file(const char *path, FILE **ret_file, struct ptc_error *err)
 	if (*ret_file)
 		return 0;
 	close(fd);
-	return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return ptc_nomem(err);
 }
 
 static int read_cert(const char *path, struct files *f, struct ptc_error *err)
@@ -299,11 +300,10 @@ static int check_strange(const struct files *f, const struct ptc_rpc_tls *strang
 		return ptc_error_set(err, PTC_EINVAL, "%s carries the DNS name %s of members: it is no stranger's",
 				     stranger->cert_path, member);
 	if (X509_check_purpose(f->cert, X509_PURPOSE_SSL_CLIENT, 0) != 1)
-		return ptc_error_set(
-			err, PTC_EINVAL,
-			"%s may not be used by a client, so that it would be turned away for that alone; give it "
-			"the extended key usage clientAuth",
-			stranger->cert_path);
+		return ptc_error_set(err, PTC_EINVAL,
+				     "%s may not be used by a client, so this alone would refuse it; give it the "
+				     "extended key usage clientAuth",
+				     stranger->cert_path);
 	return 0;
 }
 
@@ -328,7 +328,8 @@ int ptc_rpc_tls_check_stranger(const struct ptc_rpc_tls *stranger, const struct 
 		rc = ptc_rpc_tls_same_issuer(stranger->cert_path, own->cert_path, &same, err);
 	if (rc == 0 && !same)
 		rc = ptc_error_set(err, PTC_EINVAL,
-				   "%s is of another authority than %s; that it is turned away proves nothing",
+				   "%s is of another authority than %s, so its refusal proves nothing; use a "
+				   "certificate of that authority",
 				   stranger->cert_path, own->cert_path);
 	if (rc == 0)
 		rc = read_cert(own->cert_path, &mine, err);

@@ -5,6 +5,7 @@
  * the CA in both directions; after the handshake the client checks the name
  * (expect_node, see client.h) in our verifier, and the server reads the caller's
  * name from the URI names of the certificate, per call.
+ *
  * Failure modes: unreadable PEM (PTC_EIO, PTC_ENOTFOUND); a certificate with
  * no name of ours, or with two, is PTC_ROLE_NONE on a server and refused by a
  * client that expects a node; so are a node's without the members' DNS name
@@ -272,7 +273,7 @@ static int verifier_new(const struct ptc_rpc_tls *tls, const char *expect_node, 
 		return ptc_error_set(err, PTC_EINVAL, "\"%s\" is not a node name", expect_node);
 	v = ptc_calloc(1, sizeof *v);
 	if (!v)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory for a certificate check");
+		return ptc_nomem(err);
 	rc = ptc_rpc_trust_new(tls, &v->trust, err);
 	if (rc) {
 		ptc_free(v);
@@ -447,7 +448,7 @@ int ptc_rpc_creds_server(const struct ptc_rpc_tls *tls, struct ptc_rpc_renewal *
 	}
 	if (!r || !r->ca || !r->cert || !r->key) {
 		ptc_rpc_renewal_free(r);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	*ret_creds = grpc_ssl_server_credentials_create_with_options(
 		grpc_ssl_server_credentials_create_options_using_config_fetcher(

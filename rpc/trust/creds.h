@@ -22,8 +22,8 @@ struct ptc_rpc_renewal *ptc_rpc_renewal_free(struct ptc_rpc_renewal *r); /* NULL
 unsigned ptc_rpc_tls_renewals(void);                                     /* how often ptc_rpc_tls_renew was called */
 /* Identity of a certificate's URI names: exactly one of ours, or PTC_ROLE_NONE. */
 void ptc_rpc_identity_from_uris(const char *const *uris, size_t nuris, struct ptc_rpc_identity *ret_id);
-/* From a TLS call's auth context; *ret_tls tells whether the call came over TLS at all. With PTC_ROLE_NONE *ret_why says
- * what the certificate lacks. */
+/* From a TLS call's auth context; *ret_tls tells whether the call came over TLS at all. With PTC_ROLE_NONE *ret_why
+ * says what the certificate lacks. */
 void ptc_rpc_identity_from_call(grpc_call *call, struct ptc_rpc_trust *trust_or_null, bool *ret_tls,
 				struct ptc_rpc_identity *ret_id, const char **ret_why);
 /* The peer of a call that we have made: on the list now. */
@@ -37,7 +37,9 @@ struct ptc_rpc_trust *ptc_rpc_trust_free(struct ptc_rpc_trust *t); /* counted; N
 const char *ptc_rpc_trust_member(const struct ptc_rpc_trust *t);
 /* Any thread. Grows when the list of revoked certificates has been read again; cheap. */
 unsigned ptc_rpc_trust_epoch(struct ptc_rpc_trust *t);
-/* Any thread. Has the authority revoked this certificate? Without a list nothing is; with one, what is no certificate is. */
+/* Any thread. Has the authority revoked this certificate? Without a list nothing is; with one, what is no certificate
+ * is. */
 bool ptc_rpc_trust_revoked(struct ptc_rpc_trust *t, const char *pem, size_t len);
-/* The list in a file, signed by one of the authority's certificates; an X509_CRL. ret_crl NULL: only whether it will do. */
+/* The list in a file, signed by one of the authority's certificates; an X509_CRL. ret_crl NULL: only whether it will
+ * do. */
 int ptc_rpc_crl_read(const char *path, const char *ca_path, void **ret_crl, struct ptc_error *err);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a server lets in who shows a certificate: one connection of our own, with OpenSSL, since the core tells a failed
- * handshake from a server that is away in words only.
+/* Whether a server lets in who shows a certificate: one connection of our own, with OpenSSL, since the core tells a
+ * failed handshake from a server that is away in words only.
  *
- * Happy path: connect, TLS handshake that offers h2, the first bytes of HTTP/2, the first byte of an answer. With TLS 1.3 a
- * server judges the client's certificate after the client's handshake is over: only that answer proves that it was let in.
- * Failure modes: no connection, or silence until the deadline (SILENT); an alert or an end (REFUSED); our own files do not do
- * (an error). */
+ * Happy path: connect, TLS handshake that offers h2, the first bytes of HTTP/2, the first byte of an answer. With
+ * TLS 1.3 a server judges the client's certificate after the client's handshake is over: only that answer proves that
+ * it was let in.
+ *
+ * Failure modes: no connection, or silence until the deadline (SILENT); an alert or an end (REFUSED); our own files do
+ * not do (an error). */
 #include "rpc/trust/creds.h"
 
 #include "base/alloc.h"
@@ -109,7 +111,7 @@ static int new_context(const struct ptc_rpc_tls *tls, SSL_CTX **ret_ctx, struct 
 	SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
 
 	if (!ctx)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	SSL_CTX_set_verify(ctx, SSL_VERIFY_NONE, NULL);
 	SSL_CTX_set_alpn_protos(ctx, h2, sizeof h2 - 1);
 	if (tls->cert_path && (SSL_CTX_use_certificate_chain_file(ctx, tls->cert_path) != 1 ||
@@ -140,13 +142,12 @@ int ptc_rpc_tls_probe(const char *address, const struct ptc_rpc_tls *tls, int ti
 	ssl = SSL_new(ctx);
 	*ret_answer = PTC_RPC_PROBE_SILENT;
 	if (!ssl)
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	else if (fd >= 0 && SSL_set_fd(ssl, fd) == 1)
 		*ret_answer = talk(ssl, until_ns);
 	SSL_free(ssl);
 	SSL_CTX_free(ctx);
-	if (fd >= 0)
-		close(fd);
+	ptc_close(&fd);
 	ERR_clear_error();
 	return rc;
 }

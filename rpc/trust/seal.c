@@ -41,7 +41,7 @@ int ptc_seal_key_new(struct ptc_seal_key *ret_key, struct ptc_error *err)
 	int rc = ptc_sys_random(ret_key->bytes, sizeof ret_key->bytes, err);
 
 	if (rc == 0 && ptc_seal_key_identify(ret_key) != 0)
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	return rc;
 }
 
@@ -90,12 +90,12 @@ int ptc_seal(const struct ptc_seal_key *key, const char *name, const void *data,
 		return ptc_error_set(err, PTC_ELIMIT, "%zu bytes are too many to be sealed", len);
 	out = ptc_malloc(len + EXTRA_BYTES);
 	if (!out)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	memcpy(out, MAGIC, MAGIC_BYTES);
 	id_bytes(key, out + MAGIC_BYTES);
 	rc = ptc_sys_random(out + HEAD_BYTES - NONCE_BYTES, NONCE_BYTES, err);
 	if (rc == 0 && !run(key, name, out, data, len, out + HEAD_BYTES, out + HEAD_BYTES + len, true))
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	if (rc) {
 		ptc_free(out);
 		return rc;
@@ -119,13 +119,12 @@ int ptc_seal_open(const struct ptc_seal_key *key, const char *name, const void *
 		return ptc_error_set(err, PTC_ESTATE, "it was sealed with another key than %s", key->id);
 	out = ptc_malloc(n + 1);
 	if (!out)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	memcpy(tag, in + HEAD_BYTES + n, sizeof tag);
 	if (!run(key, name, in, in + HEAD_BYTES, n, out, tag, false)) {
 		explicit_bzero(out, n);
 		ptc_free(out);
-		return ptc_error_set(err, PTC_ESTATE,
-				     "it is not what was sealed: somebody changed it, or put it elsewhere");
+		return ptc_error_set(err, PTC_ESTATE, "the sealed bytes were changed, or moved to another key");
 	}
 	out[n] = '\0';
 	*ret_data = (char *)out;

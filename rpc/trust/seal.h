@@ -5,8 +5,9 @@
  *
  * The head and a name that both sides know (the job's uuid) are authenticated too, so that sealed bytes cannot stand in
  * for others. A key seals 2^32 messages at most, for nonces are random; jobs come by the thousand.
- * Failure modes: not sealed, another key, another name or changed bytes (PTC_ESTATE, in words that tell them apart as far as
- * can be); no memory. Any thread. */
+ *
+ * Failure modes: not sealed, another key, another name or changed bytes (PTC_ESTATE, in words that tell them apart as
+ * far as can be); no memory. Any thread. */
 #pragma once
 
 #include "base/status.h"

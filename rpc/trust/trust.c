@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whose certificates count: the DNS name of this cluster's nodes, and the list of revoked certificates.
  *
- * Happy path: made with the listener or channel that it serves; the file of revoked certificates is read then, and again
- * (looked at once a second, by whoever asks) when it has changed.
- * Failure modes: at the beginning a file that cannot be read, holds none or two lists, or is not signed by the authority
- * (one line); later the same is logged once, and the list read last stays in force. */
+ * Happy path: made with the listener or channel that it serves; the file of revoked certificates is read then, and
+ * again (looked at once a second, by whoever asks) when it has changed.
+ *
+ * Failure modes: at the beginning a file that cannot be read, holds none or two lists, or is not signed by the
+ * authority (one line); later the same is logged once, and the list read last stays in force. */
 #include "rpc/trust/creds.h"
 
 #include "base/alloc.h"
@@ -111,14 +112,14 @@ int ptc_rpc_trust_new(const struct ptc_rpc_tls *tls, struct ptc_rpc_trust **ret_
 	int rc = 0;
 
 	if (!t)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	atomic_init(&t->refs, 1);
 	pthread_mutex_init(&t->lock, NULL);
 	t->member = ptc_strdup(tls->member ? tls->member : PTC_RPC_MEMBER);
 	t->ca_path = ptc_strdup(tls->ca_path ? tls->ca_path : "");
 	t->crl_path = tls->crl_path ? ptc_strdup(tls->crl_path) : NULL;
 	if (!t->member || !t->ca_path || (tls->crl_path && !t->crl_path))
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	if (!rc && t->crl_path) {
 		ptc_sys_file_changed(t->crl_path, &t->seen); /* first: what is written while it is read is seen later */
 		rc = ptc_rpc_crl_read(t->crl_path, t->ca_path, &crl, err);

@@ -366,17 +366,18 @@ class Cluster:
              "devices": int(o["devices"]), "memory": {"ceiling": o["ceiling"], "staging": o["staging"], "spare": o["spare"]}}
         if "lease_ttl" in o:
             c["lease_ttl"] = o["lease_ttl"]
-        for key in ("stall_after", "copy_timeout"):
+        for key in ("stall_after", "copy_timeout", "node_lost_after"):
             if key in o:
                 c[key] = o[key]
         if node.name in o.get("fuse", {}):
             c["fuse"] = o["fuse"][node.name]
         if node.name in o.get("racks", {}):
             c["rack"] = o["racks"][node.name]
-        if "quota" in o:
-            c["quota"] = o["quota"]
-        if "sources" in o:
-            c["sources"] = o["sources"]
+        if node.name in o.get("ceilings", {}):
+            c["memory"]["ceiling"] = o["ceilings"][node.name]
+        for key in ("quota", "scrub", "sources", "copies"):
+            if key in o:
+                c[key] = o[key]
         tls = {"tls": self.tls(node.name)} if transport == "tls" else {}
         c.update(tls)
         if node.name == "n0" and o["coordinator"] == "local":
@@ -427,14 +428,15 @@ class Cluster:
         scheme = "https://" if self.options["transport"] == "tls" else "http://"
         return [e.replace("unix:", "unix://") if e.startswith("unix:") else scheme + e for e in self.endpoints()]
 
-    def etcdctl(self, *args, timeout_s=10):
-        """Runs etcdctl against the cluster's etcd with n0's (or etcd0's) certificate; returns the completed process."""
+    def etcdctl(self, *args, timeout_s=10, given=""):
+        """Runs etcdctl, given that on its standard input, against the cluster's etcd with n0's (or etcd0's) certificate; returns the
+        completed process."""
         argv = ["etcdctl", "--endpoints", ",".join(self.etcd_urls())]
         if self.options["transport"] == "tls":
             t = self.tls("n0")
             argv += ["--cacert", t["ca"], "--cert", t["cert"], "--key", t["key"]]
         env = {**self.environment(), "ETCDCTL_API": "3"}
-        return subprocess.run([*argv, *args], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        return subprocess.run([*argv, *args], env=env, input=given, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, timeout=timeout_s, check=False)
 
     def restart_member(self, i, without=()):
@@ -457,11 +459,14 @@ class Cluster:
             self.write_config(node)
         node.run(env, prefix)
 
-    def up(self, env=None, timeout_s=60):
-        """Starts everything and waits until every node is listed as up. env: NODE -> extra environment."""
+    def up(self, env=None, timeout_s=60, in_turn=False):
+        """Starts everything and waits until every node is listed as up. env: NODE -> extra environment. in_turn: each
+        node joins after the one before, so that listings have them in the order of their names."""
         self.start_members()
-        for node in self.nodes.values():
+        for i, node in enumerate(self.nodes.values(), 1):
             self.start_node(node, (env or {}).get(node.name))
+            if in_turn:
+                self.wait_nodes(list(self.nodes)[:i], timeout_s)
         self.wait_nodes(list(self.nodes), timeout_s)
 
     def ptcctl(self, *args, node="n0", check=True, timeout_s=120, env=None, prefix=(), **kwargs):

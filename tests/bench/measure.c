@@ -10,6 +10,7 @@
  * DIR is private and empty, except that stream with tls wants ca.crt, n0.crt and n0.key there. MIB is the size of each
  * of two buffers. A round measures the subject and its limits one right after the other, so that what else the machine
  * does disturbs both.
+ *
  * Failure modes: one line on standard error and exit status 1; 2 for usage. */
 #include "tests/bench/measure.h"
 

@@ -40,8 +40,8 @@ struct measured measure_memcpy(const struct measure_memory *m, int64_t bytes);
 int measure_tcp(const struct measure_memory *m, int streams, int64_t bytes, struct measured *ret,
 		struct ptc_error *err);
 
-/* Samples by their places in an order of so many: one by one, in runs of neighbours, and read from a table of m's size. `bytes` of
- * each counts places. */
+/* Samples by their places in an order of so many: one by one, in runs of neighbours, and read from a table of m's size.
+ * `bytes` of each counts places. */
 struct measure_order_round {
 	struct measured at, fill, table;
 };

@@ -2,6 +2,7 @@
 /* The limits: memcpy and loopback TCP, with nothing of ptc in between.
  *
  * Happy path: as many socket pairs as streams, a thread at each end, bytes go from one large buffer to another.
+ *
  * Failure modes: no socket, no thread, a short stream: PTC_EIO. */
 #include "tests/bench/measure.h"
 

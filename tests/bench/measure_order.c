@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samples at random places of an epoch's order, computed (order/), one by one and in runs; and what would be read instead: numbers
- * at random places of a table, which takes 8 bytes a sample.
+/* Samples at random places of an epoch's order, computed (order/), one by one and in runs; and what would be read
+ * instead: numbers at random places of a table, which takes 8 bytes a sample.
  *
- * Happy path: every place that was computed leads back to where it came from. Failure modes: one that does not: PTC_ECORRUPT. */
+ * Happy path: every place that was computed leads back to where it came from. Failure modes: one that does not:
+ * PTC_ECORRUPT. */
 #include "tests/bench/measure.h"
 
 #include "base/check.h"

@@ -3,6 +3,7 @@
  * receiver copies them into place. One connection and one thread per stream.
  *
  * Happy path: a server in this process, a channel per stream (connected before the clock starts), run, free.
+ *
  * Failure modes: whatever rpc/ reports; fewer bytes than asked for is PTC_EPEER. */
 #include "tests/bench/measure.h"
 
@@ -182,7 +183,7 @@ int measure_rpc_new(enum measure_transport t, const char *dir, const struct meas
 	int rc;
 
 	if (!r)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	r->m = m;
 	r->streams = streams;
 	r->part = m->bytes / (size_t)streams;

@@ -3,6 +3,7 @@
  *
  * Happy path: each round makes a table of the whole memory in extents of PTC_EXTENT_MAX_BYTES, reads it back in three
  * ways and drops it, so that the next round gets its chunks again. The first round's chunks are new.
+ *
  * Failure modes: whatever the store reports; bytes that differ are PTC_ECORRUPT. */
 #include "tests/bench/measure.h"
 #include "daemon/store/store.h"
@@ -47,8 +48,7 @@ static int open_store(struct measure_store *s, const char *dir, struct ptc_error
 	const struct ptc_store_opts opts = {
 		.meta_dir = meta, .chunk_dir = chunks, .chunk_ceiling = ceiling, .cushion_bytes = ceiling
 	};
-	int rc = meta && chunks ? ptc_store_open(&opts, &s->store, err)
-				: ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = meta && chunks ? ptc_store_open(&opts, &s->store, err) : ptc_nomem(err);
 
 	if (!rc)
 		rc = ptc_sys_uuid(s->key.uuid, err);
@@ -62,12 +62,12 @@ int measure_store_new(const char *dir, const struct measure_memory *m, struct me
 	int rc;
 
 	if (!s)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	s->m = m;
 	s->n = (m->bytes + PTC_EXTENT_MAX_BYTES - 1) / PTC_EXTENT_MAX_BYTES;
 	s->boxes = ptc_calloc(s->n, sizeof *s->boxes);
 	s->extents = ptc_calloc(s->n, sizeof *s->extents);
-	rc = s->boxes && s->extents ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = s->boxes && s->extents ? 0 : ptc_nomem(err);
 	for (size_t i = 0; !rc && i < s->n; i++) {
 		int64_t left = (int64_t)(m->bytes - i * PTC_EXTENT_MAX_BYTES);
 

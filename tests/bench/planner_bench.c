@@ -1,8 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
-/* ptc-bench-planner: the planner's searches for a GPT of 175e9 parameters (also on two kinds of devices, and for the least
- * money) and a mixture of experts, its frontier and its
- * mapping, on one core. Prints one JSON array of what, devices, CPU seconds and the answer; an argument N takes at most N
- * devices. Fails with one line where a search does. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptc-bench-planner: the planner's searches for a GPT of 175e9 parameters (also on two kinds of devices, and for the
+ * least money) and a mixture of experts, its frontier and its mapping, on one core. Prints one JSON array of what,
+ * devices, CPU seconds and the answer; an argument N takes at most N devices. Fails with one line where a search does.
+ */
 #include "base/alloc.h"
 #include "planner/mapping/mapping.h"
 #include "planner/search/fastest.h"
@@ -149,7 +149,7 @@ static int mapping(uint32_t devices, struct ptc_error *err)
 	struct ptc_mapping got = { 0 };
 	char text[64];
 	double start;
-	int rc = links && block ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = links && block ? 0 : ptc_nomem(err);
 
 	for (uint32_t a = 0; !rc && a < devices; a++) {
 		block[a] = a / 8;

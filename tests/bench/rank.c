@@ -3,13 +3,15 @@
  *
  *   ptc-bench-rank --hidden H --layers L --rows R --log DIR [--sleep MICROSECONDS] [--spin N] [--huge 1]
  *
- * Its tensors are those of bench_state.py: BF16 parameters, F32 exp_avg and exp_avg_sq, cut by tp and pp, replicated over dp. Element i of
- * a tensor is a number made of i and the tensor's name, so that what was restored is checked, every byte, by the rank itself.
+ * Its tensors are those of bench_state.py: BF16 parameters, F32 exp_avg and exp_avg_sq, cut by tp and pp, replicated
+ * over dp. Element i of a tensor is a number made of i and the tensor's name, so that what was restored is checked,
+ * every byte, by the rank itself.
  *
- * Happy path: at each stop it measures how long ptc_boundary kept it, then copies the same bytes with memcpy to memory that is
- * there (the limit); after ptc_restore it does the same in the other direction. A JSON line each goes to DIR. With --huge its memory is in huge pages from the start, as
- * numpy's is. With --spin it
- * measures boundaries at which nothing is pending, N at a time, and finishes.
+ * Happy path: at each stop it measures how long ptc_boundary kept it, then copies the same bytes with memcpy to memory
+ * that is there (the limit); after ptc_restore it does the same in the other direction. A JSON line each goes to DIR.
+ * With --huge its memory is in huge pages from the start, as numpy's is. With --spin it measures boundaries at which
+ * nothing is pending, N at a time, and finishes.
+ *
  * Failure modes: one line on stderr and exit 1; a restored byte that is wrong is such a line. */
 #include "ptc/ptc.h"
 
@@ -280,7 +282,8 @@ static double copy_all(const struct rank *k, bool out)
 	return now() - began;
 }
 
-/* What the kernel needs to copy them between processes' memory (here: from our own), the least that `copy: lean` can cost. */
+/* What the kernel needs to copy them between processes' memory (here: from our own), the least that `copy: lean` can
+ * cost. */
 static double kernel_copy_all(const struct rank *k)
 {
 	double began = now();

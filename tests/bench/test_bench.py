@@ -58,8 +58,8 @@ class Smoke(unittest.TestCase):
 
     def test_planner(self):
         found = {(r["what"], r["devices"]): r for r in self.results("planner", "--scale", "small", "--rounds", "2")}
-        self.assertEqual({(w, 64) for w in ("search, dense", "search, experts", "frontier, dense", "look-ups, dense", "mapping")},
-                         set(found))
+        self.assertEqual({(w, 64) for w in ("search, dense", "search, experts", "search, two kinds of devices", "search, the cheapest",
+                                            "frontier, dense", "look-ups, dense", "mapping")}, set(found))
         self.assertIn("tp=", found["search, dense", 64]["answer"])
 
     def test_scale_over_its_limits(self):

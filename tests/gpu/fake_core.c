@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fake driver: start, faults, devices, contexts, the report (fake_cuda.h). */
 #include "tests/gpu/fake_cuda.h"
 
@@ -353,7 +353,8 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **ret, int version, cuuint
 
 /* ---- report ---- */
 
-/* Lines "KIND NAME NUMBER", and "wrong TEXT". After a sticky error nothing could be given back: nothing counts as left. */
+/* Lines "KIND NAME NUMBER", and "wrong TEXT". After a sticky error nothing could be given back: nothing counts as left.
+ */
 __attribute__((destructor)) static void report(void)
 {
 	static const char *const kinds[] = { "alloc", "pool", "ipc", "vmm", "host", "registered" };

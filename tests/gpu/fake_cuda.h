@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A CUDA driver for tests: libcuda.so.1 over host memory. Never installed.
  *
- * "Device memory" is files and memfds, so that processes share it as they share a device's. A device address is where this process
- * has such memory mapped. Work of a stream is done late, when somebody waits for it or asks: the host runs ahead of the device.
+ * "Device memory" is files and memfds, so that processes share it as they share a device's. A device address is where
+ * this process has such memory mapped. Work of a stream is done late, when somebody waits for it or asks: the host runs
+ * ahead of the device.
  *
  * PTC_FAKE_GPU=DIR            required: allocations, and what follows
- *   DIR/faults                lines "FUNCTION NTH ACTION...": the nth call of a process to it (0: each) fails. ACTION is a
- *                             CUresult, then any of: sticky (so does every later call), lost (the device is, for every process),
- *                             once (removes the file); or "block": the call waits until DIR/unblock exists, and makes DIR/blocked
- *   DIR/lost-N                device N is lost
+ *   DIR/faults                lines "FUNCTION NTH ACTION...": the nth call of a process to it (0: each) fails. ACTION
+ * is a CUresult, then any of: sticky (so does every later call), lost (the device is, for every process), once (removes
+ * the file); or "block": the call waits until DIR/unblock exists, and makes DIR/blocked DIR/lost-N device N is lost
  *   DIR/report-PID            written at exit: what was called, what is left, what was wrong
  * PTC_FAKE_GPU_DEVICES=N      default 2            PTC_FAKE_GPU_VERSION=V   default 13000; 0: a toolkit's stub
  * PTC_FAKE_GPU_MEMORY=BYTES   of a device for one process; default 256 MiB
@@ -16,9 +16,9 @@
  * PTC_FAKE_GPU_PITCH=BYTES    the longest pitch of a strided copy
  * PTC_FAKE_GPU_WITHOUT=NAME   a function that the driver lacks
  * PTC_FAKE_GPU_NO_IPC, PTC_FAKE_GPU_NO_FDS   memory that cannot be shared so
- * PTC_FAKE_GPU_APART          set: device addresses of cuMemAlloc and pools are no memory of the process, as on a device: who reads or
- *                             writes there but through the driver, this process or another, fails
- * CUDA_VISIBLE_DEVICES        indices, or UUIDs in full */
+ * PTC_FAKE_GPU_APART          set: device addresses of cuMemAlloc and pools are no memory of the process, as on a
+ * device: who reads or writes there but through the driver, this process or another, fails CUDA_VISIBLE_DEVICES
+ * indices, or UUIDs in full */
 #pragma once
 
 #include "daemon/gpu/cuda/cuda_functions.h"

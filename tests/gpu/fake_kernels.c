@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* The fake driver: modules and kernels (fake_cuda.h). It has our kernels' own source, compiled as C, and does the work of a launch
- * thread by thread when its stream comes to it. Of an image it looks at the beginning alone: a fat binary, or the text of
- * FAKE_IMAGE where there is no nvcc. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fake driver: modules and kernels (fake_cuda.h). It has our kernels' own source, compiled as C, and does the work
+ * of a launch thread by thread when its stream comes to it. Of an image it looks at the beginning alone: a fat binary,
+ * or the text of FAKE_IMAGE where there is no nvcc. */
 #include "tests/gpu/fake_cuda.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fake driver: allocations, sharing, host memory (fake_cuda.h). */
 #include "tests/gpu/fake_cuda.h"
 

@@ -1,10 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVML for tests: libnvidia-ml.so.1. The same devices as the fake driver has (fake_cuda.h), and
  *
- *   PTC_FAKE_NVML="N:WORD,..."   device N is: ecc, pending, failed, busy (two processes), full (more than can be listed),
- *                                mig (two instances stand for it), bare (supports nothing optional)
- *   PTC_FAKE_NVML_START=RESULT   what nvmlInit gives
- *   DIR/lost-N                   device N is lost */
+ *   PTC_FAKE_NVML="N:WORD,..."   device N is: ecc, pending, failed, busy (two processes), full (more than can be
+ * listed), mig (two instances stand for it), bare (supports nothing optional) PTC_FAKE_NVML_START=RESULT   what
+ * nvmlInit gives DIR/lost-N                   device N is lost */
 #include "daemon/gpu/cuda/nvml_driver.h"
 
 #include <stdbool.h>

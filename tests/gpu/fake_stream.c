@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* The fake driver: streams, events and copies (fake_cuda.h). What a stream is told is put into its queue and done when somebody
- * synchronizes with it, or by one step when somebody asks how far it is. Memory is checked again when the work is done. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fake driver: streams, events and copies (fake_cuda.h). What a stream is told is put into its queue and done when
+ * somebody synchronizes with it, or by one step when somebody asks how far it is. Memory is checked again when the work
+ * is done. */
 #include "tests/gpu/fake_cuda.h"
 
 #include <stdlib.h>

@@ -1,12 +1,13 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A trainer whose state lies in device memory of the fake driver, and is a closed formula as tests/trainer.py's is.
  *
  *   gpu_trainer --rows R --layers L --sleep-ms MS --memory plain|vmm|pool [--steps N] [--differ-at STEP]
  *
- * Layer l is a matrix of R x 6 doubles, rows split over tp; element (i, j) is 1000 l + 10 i + j + s after s steps, its field `m` the
- * negative of that. `cols` is R x 64 doubles, i + j / 64 + s, columns split over tp, each row followed by a gap. `steps`, in host memory, is s.
- * What is on the device is written in stream order, late: whoever takes it has to wait for the device. What a rank is restored
- * with is compared with the formula; a difference ends it. With --differ-at the second replica has another first element from there on. */
+ * Layer l is a matrix of R x 6 doubles, rows split over tp; element (i, j) is 1000 l + 10 i + j + s after s steps, its
+ * field `m` the negative of that. `cols` is R x 64 doubles, i + j / 64 + s, columns split over tp, each row followed by
+ * a gap. `steps`, in host memory, is s. What is on the device is written in stream order, late: whoever takes it has to
+ * wait for the device. What a rank is restored with is compared with the formula; a difference ends it. With
+ * --differ-at the second replica has another first element from there on. */
 #include "base/check.h"
 #include "daemon/gpu/cuda/cuda_driver.h"
 #include "ptc/ptc.h"

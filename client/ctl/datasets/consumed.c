@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* The order and the division of an entry of the ledger. Happy path: its tag says both; of a mixture the tag names which, and the
- * job's description says what that is. Failure modes: PTC_EINVAL where the tag says no order, or another mixture than the
- * description (the job was created by a daemon that does not tell, or is another one). */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The order and the division of an entry of the ledger. Happy path: its tag says both; of a mixture the tag names
+ * which, and the job's description says what that is. Failure modes: PTC_EINVAL where the tag says no order, or another
+ * mixture than the description (the job was created by a daemon that does not tell, or is another one). */
 #include "client/ctl/datasets/consumed.h"
 
 #include "base/alloc.h"

@@ -14,7 +14,8 @@ struct ctl_consumed {
 	struct ptc_batch batch; /* by length: as one rank that has all, for nobody but the ranks knows the lengths */
 	const char *dataset[PTC_MIX_MAX]; /* borrowed from data; NULL: the tag names none */
 };
-/* data: of the daemon's answer to JobData. PTC_EINVAL: neither the tag nor data says the order, or nothing the batch. */
+/* data: of the daemon's answer to JobData. PTC_EINVAL: neither the tag nor data says the order, or nothing the batch.
+ */
 /* Whether data has that cursor; PTC_ECORRUPT: it has, with another order than the tag says. */
 int ctl_consumed_compare(const struct ptc_ledger_entry *e, const struct ctl_consumed *c, const json_t *data,
 			 bool *ret_there, struct ptc_error *err);

@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* ptcctl dataset add|list|remove|check|inspect. The source is opened here, as the user who asks; the daemon keeps what it is
- * told (docs/dataset.md). Happy path: open, look, one call. Failure modes: those of dataset/source.h, with the file and
- * the place in it; a registered source that has changed; nothing is registered that was found to be wrong. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptcctl dataset add|list|remove|check|inspect. The source is opened here, as the user who asks; the daemon keeps what
+ * it is told (docs/dataset.md). Happy path: open, look, one call. Failure modes: those of dataset/source.h, with the
+ * file and the place in it; a registered source that has changed; nothing is registered that was found to be wrong. */
 #include "client/ctl/datasets/datasets.h"
 
 #include "base/alloc.h"
@@ -62,7 +62,8 @@ static int get_spec(const struct ctl *c, struct ptc_source_spec *spec, struct pt
 	int rc = 0;
 
 	if (dtype && !ptc_source_dtype_parse(dtype, &spec->dtype))
-		return ctl_usage(err, "--dtype \"%.40s\" is none of those in docs/dataset.md; uint16, for one, is",
+		return ctl_usage(err,
+				 "--dtype \"%.40s\" is not supported; docs/dataset.md lists the names, such as uint16",
 				 dtype);
 	if (record)
 		rc = ctl_number("--record", record, 1, PTC_SOURCE_RECORD_MAX - 1, &spec->record, err);
@@ -75,7 +76,8 @@ static int get_spec(const struct ctl *c, struct ptc_source_spec *spec, struct pt
 	return rc;
 }
 
-/* An absolute path, the same for every process on every node that has the file system; of an indexed one without its ending. */
+/* An absolute path, the same for every process on every node that has the file system; of an indexed one without its
+ * ending. */
 static int absolute(const char *path, enum ptc_source_kind kind, char *ret, size_t size, struct ptc_error *err)
 {
 	size_t n = strlen(path);
@@ -159,7 +161,7 @@ static int check_source(const struct ptc_source *s, const struct ptc_source_prin
 /* ---- add ---- */
 
 static const struct ctl_option add_options[] = {
-	{ "kind", "KIND", "indexed, flat, npy or files; not needed where it can be seen" },
+	{ "kind", "KIND", "indexed, flat, npy or files; needed only if the path does not tell" },
 	{ "dtype", "DTYPE", "of the elements, as NumPy names it; a flat file needs it" },
 	{ "record", "N", "elements of a sample; a flat file, and an array of one dimension, need it" },
 	{ "here", NULL, "only this node has the files; other nodes read them from it" },
@@ -200,7 +202,7 @@ static int run_add(struct ctl *c, struct ptc_error *err)
 {
 	ptc_auto_free struct ptc_dataset_doc *doc = ptc_calloc(1, sizeof *doc);
 	ptc_auto_free char *json = NULL;
-	int rc = doc ? ptc_name_check_job(c->args[0], err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = doc ? ptc_name_check_job(c->args[0], err) : ptc_nomem(err);
 
 	if (!rc)
 		rc = look(c, doc, err);
@@ -209,7 +211,7 @@ static int run_add(struct ctl *c, struct ptc_error *err)
 	snprintf(doc->name, sizeof doc->name, "%s", c->args[0]);
 	json = ptc_dataset_doc_encode(doc);
 	if (!json)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ctl_connect(c, err);
 	if (!rc)
 		rc = ptc_admin_dataset_add(c->admin, json, ctl_option(c, "here") != NULL, err);
@@ -221,10 +223,10 @@ const struct ctl_verb ctl_dataset_add = {
 	.args = "NAME PATH",
 	.about = "Register samples that lie under a path",
 	.help = "Nothing is copied: the path must lead to the same files on every node, unless --here says that only "
-		"this one "
-		"has\nthem. An index, and every file of a directory, is looked at now; sizes, times and digests are "
-		"kept, so that a source that has changed is "
-		"found.\n",
+		"this node has\n"
+		"them. The daemon reads an index, or lists every file of a directory, now. It keeps sizes, times and "
+		"digests, so that\n"
+		"it notices a changed source.\n",
 	CTL_OPTIONS(add_options),
 	.min_args = 2,
 	.max_args = 2,
@@ -324,8 +326,8 @@ static int pin(struct ctl *c, struct ptc_job_part *part, struct ptc_dataset_doc 
 	if (rc)
 		return rc;
 	if (part->source[0] && strcmp(part->source, source) != 0)
-		return ptc_error_set(err, PTC_ESTATE, "dataset %s is not the one with source %s; it is %s", doc->name,
-				     part->source, source);
+		return ptc_error_set(err, PTC_ESTATE, "dataset %s has another source than %s: its source is %s",
+				     doc->name, part->source, source);
 	memcpy(part->source, source, sizeof part->source);
 	part->samples = doc->info.samples;
 	return 0;
@@ -334,7 +336,7 @@ static int pin(struct ctl *c, struct ptc_job_part *part, struct ptc_dataset_doc 
 int ctl_dataset_pin(struct ctl *c, struct ptc_job_desc *job, struct ptc_error *err)
 {
 	ptc_auto_free struct ptc_dataset_doc *doc = ptc_calloc(1, sizeof *doc);
-	int rc = doc ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = doc ? 0 : ptc_nomem(err);
 
 	for (size_t i = 0; i < job->ndata; i++)
 		for (uint32_t k = 0; k < job->data[i].nparts && !rc; k++)
@@ -359,7 +361,7 @@ static int check_registered(struct ctl *c, const struct ptc_dataset_doc *doc, st
 		ptc_auto_free char *text = root ? ptc_json_text(root) : NULL;
 
 		json_decref(root);
-		rc = text ? ctl_print(c, text, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = text ? ctl_print(c, text, err) : ptc_nomem(err);
 	} else if (!rc) {
 		print_check(doc->name, ptc_source_info(s), &checked, p);
 	}
@@ -374,7 +376,7 @@ static int run_check(struct ctl *c, struct ptc_error *err)
 {
 	ptc_auto_free struct ptc_dataset_doc *doc = ptc_calloc(1, sizeof *doc);
 	struct problems p = { .list = json_array() };
-	int rc = doc && p.list ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = doc && p.list ? 0 : ptc_nomem(err);
 
 	if (!rc)
 		rc = find(c, c->args[0], true, doc, err);
@@ -387,11 +389,10 @@ static int run_check(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_dataset_check = {
 	.name = "dataset check",
 	.args = "NAME",
-	.about = "Look at a dataset's whole source, and whether it is what was added",
-	.help = "Each thing that is wrong is one line with the file and the place in it. Of an index every sequence is "
-		"looked at,\nan array is read from end to end, of a directory each file is. Exit status 1 when "
-		"anything "
-		"is wrong.\n",
+	.about = "Check a dataset's whole source, and whether it has changed since it was added",
+	.help = "Each error is one line with the file and the place in it. The check looks at every sequence of an "
+		"index and at each\n"
+		"file of a directory, and reads an array from end to end. Exit status 1 if anything is wrong.\n",
 	.min_args = 1,
 	.max_args = 1,
 	.run = run_check,
@@ -536,10 +537,7 @@ static int inspect(struct ctl *c, const struct ptc_dataset_doc *doc, const struc
 	rc = root ? add_elements(s, w->sample, at.length, w->elements, root, err) : 0;
 	if (!rc) {
 		text = root ? ptc_json_text(root) : NULL;
-		rc = text ? ctl_print(c, text, err)
-			  : ptc_error_set(err, PTC_ENOMEM,
-					  "out of memory, or a name that is "
-					  "not UTF-8");
+		rc = text ? ctl_print(c, text, err) : ptc_nomem(err);
 	}
 	json_decref(root);
 	return rc;
@@ -550,7 +548,7 @@ static int run_inspect(struct ctl *c, struct ptc_error *err)
 	ptc_auto_free struct ptc_dataset_doc *doc = ptc_calloc(1, sizeof *doc);
 	struct wanted w = { .elements = DEFAULT_ELEMENTS };
 	struct ptc_source *s = NULL;
-	int rc = doc ? get_wanted(c, &w, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = doc ? get_wanted(c, &w, err) : ptc_nomem(err);
 
 	if (!rc)
 		rc = find(c, c->args[0], true, doc, err);
@@ -566,7 +564,7 @@ const struct ctl_verb ctl_dataset_inspect = {
 	.name = "dataset inspect",
 	.args = "NAME",
 	.about = "Show one sample of a dataset, by number or by its place in the order",
-	.help = "docs/order.md says what the order is.\n",
+	.help = "docs/order.md defines the order.\n",
 	CTL_OPTIONS(inspect_options),
 	.min_args = 1,
 	.max_args = 1,

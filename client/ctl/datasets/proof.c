@@ -1,13 +1,15 @@
-// SPDX-License-Identifier: Apache-2.0
-/* ptcctl dataset proof: what a job's ranks said that they consumed, sample by sample, and that it was each once an epoch. The ledger
- * (formats/dataset/ledger.h) says which steps had which positions; which samples these are, and which rank had them, is computed
- * again (client/ctl/datasets/consumed.h) and counted. Where ranks divided by length, only they know which had which: by step then.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptcctl dataset proof: what a job's ranks said that they consumed, sample by sample, and that it was each once an
+ * epoch. The ledger (formats/dataset/ledger.h) says which steps had which positions; which samples these are, and which
+ * rank had them, is computed again (client/ctl/datasets/consumed.h) and counted. Where ranks divided by length, only
+ * they know which had which: by step then.
  *
- * Happy path: entries join up, every slot of every step is looked at, each finished epoch (of a mixture, of each dataset) is
- * counted in a bit per sample, or, of very many, by the inverse of the order. Failure modes: PTC_ECORRUPT when something was
- * missed, had twice, does not join up, or was of another order than the job's data; PTC_EINVAL where a cursor's tag does not say
- * its order; PTC_ESTATE where no rank said anything (ptcd counted steps, which shows nothing of what ranks had), but with --counted.
- * The other cursors are gone through all the same. Nothing to prove is an error too. */
+ * Happy path: entries join up, every slot of every step is looked at, each finished epoch (of a mixture, of each
+ * dataset) is counted in a bit per sample, or, of very many, by the inverse of the order. Failure modes: PTC_ECORRUPT
+ * when something was missed, had twice, does not join up, or was of another order than the job's data; PTC_EINVAL where
+ * a cursor's tag does not say its order; PTC_ESTATE where no rank said anything (ptcd counted steps, which shows
+ * nothing of what ranks had), but with --counted. The other cursors are gone through all the same. Nothing to prove is
+ * an error too. */
 #include "client/ctl/datasets/consumed.h"
 #include "client/ctl/datasets/datasets.h"
 
@@ -20,9 +22,9 @@
 #include <string.h>
 
 static const struct ctl_option options[] = {
-	{ "cursor", "NAME", "only this one, where a job has several" },
-	{ "steps", "A-B", "print which samples each rank had in these steps, instead" },
-	{ "counted", NULL, "also take for had what no rank said it had and ptcd counted: global_batch a step" },
+	{ "cursor", "NAME", "only this cursor, if a job has several" },
+	{ "steps", "A-B", "print the samples of each rank in these steps instead" },
+	{ "counted", NULL, "accept ptcd's count, global_batch a step, for steps of which no rank said anything" },
 };
 
 struct part {
@@ -102,7 +104,7 @@ static int begin(struct proof *p, uint64_t position, struct ptc_error *err)
 			continue;
 		p->part[i].seen = ptc_calloc(1, mix->order[i].nsamples / 8 + 1);
 		if (!p->part[i].seen)
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory for a bit per sample");
+			return ptc_nomem(err);
 	}
 	return 0;
 }
@@ -115,7 +117,7 @@ static int check_division(struct proof *p, const struct ptc_ledger_entry *e, con
 	uint64_t offset, real = 0;
 
 	if (!had)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (uint64_t m = 0; m < b->n_micro; m++)
 		for (uint32_t rank = 0; rank < b->dp; rank++)
 			for (uint32_t k = 0; k < b->micro; k++) {
@@ -363,8 +365,8 @@ static int prove(const struct ctl *c, const struct ptc_ledger *ledger, const cha
 
 /* ---- which samples ---- */
 
-/* A rank's real samples of one step, in the order it had them (all that the step has, in the global order, where that is not
- * known); printed as they come, for there may be many. */
+/* A rank's real samples of one step, in the order it had them (all that the step has, in the global order, where that
+ * is not known); printed as they come, for there may be many. */
 static void print_rank(const struct ctl *c, const struct ptc_ledger_entry *e, const struct ctl_consumed *how,
 		       const char *cursor, uint64_t step, uint32_t rank)
 {
@@ -403,7 +405,7 @@ static int print_steps(const struct ctl *c, const struct ptc_ledger *l, const ch
 	else
 		ptc_buf_puts(&name, cursor);
 	if (ptc_buf_failed(&name))
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < l->n && !rc; i++) {
 		const struct ptc_ledger_entry *e = &l->v[i];
 
@@ -425,8 +427,7 @@ static int parse_steps(const char *text, uint64_t steps[2], struct ptc_error *er
 {
 	ptc_auto_free char *first = ptc_strndup(text, strcspn(text, "-"));
 	const char *dash = strchr(text, '-');
-	int rc = first ? ctl_number("--steps", first, 0, UINT64_MAX, &steps[0], err)
-		       : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = first ? ctl_number("--steps", first, 0, UINT64_MAX, &steps[0], err) : ptc_nomem(err);
 
 	steps[1] = steps[0];
 	if (!rc && dash)
@@ -481,7 +482,8 @@ static int each_cursor(struct ctl *c, const struct ptc_ledger *l, const uint64_t
 			"the state of job \"%s\" has no cursor%s%s: no snapshot of running ranks that set one", job,
 			only ? " " : "", only ? only : "");
 	if (!rc && by_step && !printed)
-		return ptc_error_set(err, PTC_ENOTFOUND, "none of these steps is in the job's state");
+		return ptc_error_set(err, PTC_ENOTFOUND,
+				     "the job's state has none of these steps; choose others with --steps");
 	return rc;
 }
 
@@ -492,7 +494,8 @@ static int show(struct ctl *c, const json_t *doc, const uint64_t steps[2], struc
 	int rc = ptc_ledger_from_json(ledger, &l);
 
 	if (rc)
-		rc = ptc_error_set(err, rc == PTC_ENOMEM ? rc : PTC_EPEER, "the daemon's answer is no ledger");
+		rc = ptc_error_set(err, rc == PTC_ENOMEM ? rc : PTC_EPEER,
+				   "the daemon's answer is not a ledger; use the ptcctl of the daemon's package");
 	else
 		rc = each_cursor(c, &l, steps, doc, list, err);
 	/* What is wrong is in the document too. */
@@ -536,19 +539,21 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_dataset_proof = {
 	.name = "dataset proof",
 	.args = "[JOB]",
-	.about = "Show what a job's ranks said they consumed, and that it was each sample once an epoch",
-	.help = "Of each generation: its steps, the positions of the order they consumed, and how ranks divided them. "
-		"Each finished\nepoch is counted sample by sample. Steps that were trained and lost again are in no "
-		"state, and not counted.\nWhere ranks divided by length (*), which rank had which sample is not "
-		"recorded, but which each "
-		"step had.\nOf a mixture each dataset's epochs are counted; its samples are numbered through, dataset "
-		"after dataset.\nWhat counts is what ranks say at each snapshot (cursors). Where no rank says "
-		"anything, ptcd "
-		"counts steps: that is\nshown, and the exit status is 1 without --counted. An order that is not the "
-		"job's "
-		"data: is refused.\nA cursor whose tag does not say its order cannot be proved; the others are, and "
-		"the "
-		"exit status is 1.\nWith --steps and --format json, a line for each rank of each step.\n",
+	.about = "Show which samples a job's ranks said they consumed, and that each came once an epoch",
+	.help = "For each generation this shows its steps, the positions of the order that they consumed, and how "
+		"ranks divided them.\n"
+		"It counts each finished epoch sample by sample. Steps that were trained and lost again are in no "
+		"state, and do not\n"
+		"count. If ranks divided by length (*), the samples of each step are recorded, but not those of each "
+		"rank.\n"
+		"For a mixture it counts each dataset's epochs; samples are numbered through, dataset after dataset.\n"
+		"The counts come from the ranks' cursors at each snapshot. If no rank sets a cursor, ptcd counts "
+		"steps: the output\n"
+		"says so, and the exit status is 1 without --counted. An order other than that of the job's data: is "
+		"refused.\n"
+		"A cursor whose tag does not give its order cannot be proved; the others are proved, and the exit "
+		"status is 1.\n"
+		"With --steps and --format json, it prints a line for each rank of each step.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

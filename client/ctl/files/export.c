@@ -1,11 +1,11 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl export. TARGET ending in .safetensors is a file for the parameters,
  * anything else a directory for everything. Failure: files that were finished
  * stay, the one being written is removed. A switch that replaces what is being
  * read is no failure: what is committed then is read instead, from the file
  * that was being written or, where the state is another one, from the first;
- * a bounded number of times. A node that is well may count as down until it has a lease again (its coordinator was started
- * anew): it is asked again for a few seconds. */
+ * a bounded number of times. A node that is well may count as down until it has a lease again (its coordinator was
+ * started anew): it is asked again for a few seconds. */
 #include "client/ctl/files/export.h"
 
 #include "base/alloc.h"
@@ -27,7 +27,7 @@
 static const struct ctl_option options[] = {
 	{ "field", "NAME=PATH", "write this field into this file; repeat for each" },
 	{ "ranks", "DIR",
-	  "instead: what each rank holds, as DIR/rank-R.FIELD.safetensors (FIELD is param or a field)" },
+	  "write one file per rank and field instead: DIR/rank-R.FIELD.safetensors (FIELD is param or a field)" },
 };
 
 static bool is_file_name(const char *target)
@@ -119,8 +119,10 @@ static int export_files(struct ctl_export *ex, struct ptc_error *err)
 	int rc = ptc_job_from_json(ex->info->spec, ex->info->spec_len, &ex->desc, err);
 
 	if (!rc && ex->info->ndigests != ptc_spec_items(&ex->desc.spec))
-		rc = ptc_error_set(err, PTC_EPEER, "the daemon sent %zu digests for %zu items", ex->info->ndigests,
-				   ptc_spec_items(&ex->desc.spec));
+		rc = ptc_error_set(err, PTC_EPEER,
+				   "the daemon sent %zu digests, but the job has %zu items; use the ptcctl of the "
+				   "daemon's package",
+				   ex->info->ndigests, ptc_spec_items(&ex->desc.spec));
 	if (!rc)
 		rc = check_fields(ex, err);
 	if (!rc)
@@ -143,7 +145,8 @@ static int export_files(struct ctl_export *ex, struct ptc_error *err)
 
 /* ---- a job that is switched while it is read ---- */
 
-/* The same bytes, in the same files: what is written already may stay. A rank's part depends on the configuration too. */
+/* The same bytes, in the same files: what is written already may stay. A rank's part depends on the configuration too.
+ */
 static bool same_state(const struct ctl_export *ex, const struct ptc_admin_export *now)
 {
 	const struct ptc_admin_export *was = ex->info;
@@ -173,7 +176,8 @@ static void say_again(const struct ctl_export *ex, const struct ptc_admin_export
 	fflush(stderr);
 }
 
-/* After a failure: takes up what is committed now. False: that is what was read, or it cannot be had; the failure stands. */
+/* After a failure: takes up what is committed now. False: that is what was read, or it cannot be had; the failure
+ * stands. */
 static bool take_up(struct ctl_export *ex, int failure)
 {
 	struct ptc_admin_export *now;
@@ -234,7 +238,7 @@ static int print_written(const struct ctl_export *ex, struct ptc_error *err)
 		json_object_set_new(doc, "as_of_ms", json_integer((json_int_t)ex->info->as_of_ms));
 	text = doc ? ptc_json_text(doc) : NULL;
 	json_decref(doc);
-	return text ? ctl_print(ex->c, text, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return text ? ctl_print(ex->c, text, err) : ptc_nomem(err);
 }
 
 static int run(struct ctl *c, struct ptc_error *err)
@@ -258,7 +262,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 	ctl_note_as_of(c, ex.info->as_of_ms);
 	ctl_catch_signals();
 	ex.written = json_array();
-	rc = ex.written ? export(&ex, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = ex.written ? export(&ex, err) : ptc_nomem(err);
 	if (!rc && c->json)
 		rc = print_written(&ex, err);
 	json_decref(ex.written);
@@ -278,13 +282,13 @@ const struct ctl_verb ctl_export = {
 	.name = "export",
 	.args = "[JOB] [TARGET]",
 	.about = "Write a job's committed state as safetensors files",
-	.help = "TARGET is a directory for everything (model.safetensors, FIELD.safetensors, or the files it was "
-		"imported from),\n"
-		"or a name ending in .safetensors for the parameters; fields then need --field. Files appear whole or "
-		"not at\n"
-		"all, and only after their digests equal the committed ones. A job that is switched meanwhile is read "
-		"again: the\n"
-		"file that was being written when its bytes are the same, else everything. Files of these names are "
+	.help = "TARGET is a directory for everything (model.safetensors, FIELD.safetensors, or the files of the "
+		"import), or a name\n"
+		"ending in .safetensors for the parameters; fields then need --field. A file appears only as a whole, "
+		"and only after\n"
+		"its digests equal the committed ones. If the job is switched meanwhile, its state is read again: only "
+		"the file that\n"
+		"is being written if the bytes are the same, otherwise everything. Existing files of these names are "
 		"replaced.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,

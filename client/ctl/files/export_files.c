@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole tensors into safetensors files, as formats/state/state_files.h makes them.
  * Each item's digest is compared with the committed one before the file gets
  * its name. Failure: PTC_EDIGEST
@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys/sys.h"
+#include "base/number/search.h"
 #include "client/ctl/show/show.h"
 #include "formats/json.h"
 #include "formats/tensors/safetensors.h"
@@ -48,9 +49,9 @@ int ctl_export_write(struct ctl_export *ex, const char *path, const struct ptc_s
 int ctl_export_kept(struct ctl_export *ex, struct ptc_error *err)
 {
 	ptc_free(ex->kept);
-	ex->kept = ptc_calloc(PTC_MAX(ex->info->nfiles, 1), sizeof(*ex->kept));
+	ex->kept = ptc_calloc(PTC_MAX(ex->info->nfiles, 1), sizeof *ex->kept);
 	if (!ex->kept)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < ex->info->nfiles; i++) {
 		const struct ptc_admin_file *f = &ex->info->files[i];
 
@@ -95,19 +96,14 @@ struct entry {
 	const char *tensor, *file;
 };
 
-static int compare_entry(const void *pa, const void *pb)
-{
-	const struct entry *a = pa, *b = pb;
-
-	return strcmp(a->tensor, b->tensor);
-}
+PTC_BY_NAME(compare_entry, struct entry, tensor)
 
 /* As the usual tools write it: indented by two, keys sorted. */
 static int write_index(struct ctl_export *ex, size_t field, size_t nfiles, const char *dir, struct ptc_error *err)
 {
 	const struct ptc_spec *spec = &ex->desc.spec;
 	ptc_auto_free char *path = ptc_asprintf("%s/" PTC_ST_INDEX_NAME, dir);
-	ptc_auto_free struct entry *entries = ptc_calloc(PTC_MAX(spec->ntensors, 1), sizeof(*entries));
+	ptc_auto_free struct entry *entries = ptc_calloc(PTC_MAX(spec->ntensors, 1), sizeof *entries);
 	struct ptc_state_set set = state_of(ex);
 	struct ptc_buf b = PTC_BUF_INIT;
 	int64_t bytes = 0;
@@ -115,7 +111,7 @@ static int write_index(struct ctl_export *ex, size_t field, size_t nfiles, const
 	int rc;
 
 	if (!path || !entries)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < nfiles; i++) {
 		const struct ptc_state_kept *f = ptc_state_kept_nth(&set, field, i);
 
@@ -124,7 +120,7 @@ static int write_index(struct ctl_export *ex, size_t field, size_t nfiles, const
 			entries[n++] = (struct entry){ spec->tensors[f->items[k] / (1 + spec->nfields)].name, f->name };
 		}
 	}
-	qsort(entries, n, sizeof(*entries), compare_entry);
+	qsort(entries, n, sizeof *entries, compare_entry);
 	ptc_buf_printf(&b, "{\n  \"metadata\": {\n    \"total_size\": %" PRId64 "\n  },\n  \"weight_map\": {", bytes);
 	for (size_t i = 0; i < n; i++) {
 		ptc_buf_puts(&b, i ? ",\n    " : "\n    ");
@@ -133,8 +129,7 @@ static int write_index(struct ctl_export *ex, size_t field, size_t nfiles, const
 		ptc_json_put_string(&b, entries[i].file);
 	}
 	ptc_buf_puts(&b, "\n  }\n}\n");
-	rc = ptc_buf_failed(&b) ? ptc_error_set(err, PTC_ENOMEM, "out of memory")
-				: ptc_sys_write_file(path, b.data, b.len, 0644, "export.index", err);
+	rc = ptc_buf_failed(&b) ? ptc_nomem(err) : ptc_sys_write_file(path, b.data, b.len, 0644, "export.index", err);
 	ptc_buf_done(&b);
 	return rc;
 }
@@ -149,7 +144,7 @@ static int write_several(struct ctl_export *ex, size_t field, size_t nfiles, con
 		const struct ptc_state_kept *f = ptc_state_kept_nth(&set, field, i);
 		ptc_auto_free char *path = ptc_asprintf("%s/%s", dir, f->name);
 
-		rc = path ? write_kept(ex, f, path, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = path ? write_kept(ex, f, path, err) : ptc_nomem(err);
 	}
 	return rc ? rc : write_index(ex, field, nfiles, dir, err);
 }
@@ -196,9 +191,9 @@ int ctl_export_directory(struct ctl_export *ex, size_t field, const char *dir, s
 		if (path && field)
 			rc = ptc_sys_mkdirs(path, 0, err);
 		if (!path)
-			rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			rc = ptc_nomem(err);
 		return rc ? rc : write_several(ex, field, n, path, err);
 	}
 	path = field ? ptc_asprintf("%s/%s.safetensors", dir, name) : ptc_asprintf("%s/" PTC_ST_MODEL_NAME, dir);
-	return path ? ctl_export_file(ex, field, path, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return path ? ctl_export_file(ex, field, path, err) : ptc_nomem(err);
 }

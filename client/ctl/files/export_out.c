@@ -1,9 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A file that an export writes: beside its place, under its name once all of it is written. Happy path: open, receive
  * items, publish, done. Failure: what the file system says (PTC_EIO and the like, with the path); done removes what
  * was not published. */
 #include "client/ctl/files/export.h"
 
+#include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/number/digest.h"
 #include "base/sys/sys.h"
@@ -15,7 +16,7 @@ int ctl_out_open(struct ctl_out *out, struct ctl_export *ex, const char *path, s
 {
 	*out = (struct ctl_out){ .ex = ex, .fd = -1, .path = ptc_strdup(path) };
 	if (!out->path)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	return ptc_sys_create_beside(path, 0644, &out->fd, &out->tmp, err);
 }
 
@@ -42,7 +43,7 @@ int ctl_out_receive(void *arg, const void *data, size_t len, struct ptc_error *e
 	struct ctl_export *ex = out->ex;
 
 	if (ctl_interrupted())
-		return ptc_error_set(err, PTC_ECANCELED, "interrupted");
+		return ptc_error_set(err, PTC_ECANCELED, "export interrupted");
 	out->digest = ptc_digest_append(out->digest, data, len);
 	out->bytes += len;
 	ex->done_bytes += len;
@@ -63,8 +64,7 @@ int ctl_out_publish(struct ctl_out *out, struct ptc_error *err)
 
 void ctl_out_done(struct ctl_out *out)
 {
-	if (out->fd >= 0)
-		close(out->fd);
+	ptc_close(&out->fd);
 	if (out->tmp)
 		ptc_sys_unlink(out->tmp, "export.discard", NULL);
 	ptc_free(out->tmp);

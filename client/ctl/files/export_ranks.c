@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What each rank holds, from that rank's own node: one file per rank and
  * field, canonical header, padding as zeros. Failure: PTC_EPEER where a node
  * sends another number of bytes than the layout says (export_read.c). */
@@ -24,8 +24,7 @@ static int export_rank(struct ctl_export *ex, const struct ptc_layout *layout, u
 {
 	ptc_auto_free char *path = rank_path(ex, dir, rank, field);
 	struct ptc_state_file file = { 0 };
-	int rc = path ? ptc_state_file_rank(layout, &ex->desc.spec, rank, field, &file, err)
-		      : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = path ? ptc_state_file_rank(layout, &ex->desc.spec, rank, field, &file, err) : ptc_nomem(err);
 
 	if (!rc)
 		rc = ctl_export_write(ex, path, &file, err);
@@ -42,8 +41,7 @@ static int remove_surplus(struct ctl_export *ex, uint32_t world, const char *dir
 		for (size_t f = 0; f <= ex->desc.spec.nfields && !rc; f++) {
 			ptc_auto_free char *path = rank_path(ex, dir, rank, f);
 
-			rc = path ? ptc_sys_unlink(path, "export.discard", err)
-				  : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			rc = path ? ptc_sys_unlink(path, "export.discard", err) : ptc_nomem(err);
 		}
 	ex->written_ranks = 0;
 	return rc;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The items of one file, in its order, each checked as its last byte has come.
  * Failure: PTC_EDIGEST or PTC_EPEER naming the tensor. */
 #include "client/ctl/files/export.h"
@@ -54,7 +54,7 @@ static bool on_wait(void *arg)
 
 int ctl_read_items(struct ctl_out *out, const struct ptc_state_file *file, struct ptc_error *err)
 {
-	ptc_auto_free struct ptc_admin_range *ranges = ptc_calloc(PTC_MAX(file->n, 1), sizeof(*ranges));
+	ptc_auto_free struct ptc_admin_range *ranges = ptc_calloc(PTC_MAX(file->n, 1), sizeof *ranges);
 	struct reader r = { out, file };
 	const struct ptc_admin_ranges_fn fn = {
 		.size = sizeof fn, .data = on_data, .end = on_end, .stop = on_wait, .arg = &r
@@ -62,7 +62,7 @@ int ctl_read_items(struct ctl_out *out, const struct ptc_state_file *file, struc
 	struct ctl_export *ex = out->ex;
 
 	if (!ranges)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < file->n; i++)
 		ranges[i] = (struct ptc_admin_range){ file->ranked, file->rank, file->items[i], 0, file->bytes[i] };
 	out->digest = 0;

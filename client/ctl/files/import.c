@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl import. Happy path: headers read and checked, ImportBegin, the bytes
  * in streams, ImportCommit with the digests of what was read. Failure: before
  * ImportBegin nothing has happened; after it the import is aborted, so the job
@@ -51,12 +51,12 @@ static char *field_path(const struct ctl *c, const char *field)
 /* Every --field names a field of the job. */
 static int check_fields(const struct ctl *c, const struct ptc_spec *spec, struct ptc_error *err)
 {
-	ptc_auto_free bool *seen = ptc_calloc(spec->nfields + 1, sizeof(*seen));
+	ptc_auto_free bool *seen = ptc_calloc(spec->nfields + 1, sizeof *seen);
 	const char *value;
 	size_t at = 0;
 
 	if (!seen)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	while ((value = ctl_option_next(c, "field", &at))) {
 		size_t n = strcspn(value, "="), f = 0;
 
@@ -153,9 +153,9 @@ static int read_sets(struct ctl_import *im, struct ptc_error *err)
 
 	if (rc)
 		return rc;
-	im->sets = ptc_calloc(1 + spec->nfields, sizeof(*im->sets));
+	im->sets = ptc_calloc(1 + spec->nfields, sizeof *im->sets);
 	if (!im->sets)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t f = 0; f <= spec->nfields && !rc; f++) {
 		ptc_auto_free char *path = f ? field_path(im->c, spec->fields[f - 1].name) : ptc_strdup(im->c->args[1]);
 
@@ -178,16 +178,16 @@ static int list_parts(struct ctl_import *im, struct ptc_error *err)
 	const struct ptc_spec *spec = &im->desc.spec;
 	size_t items = ptc_spec_items(spec);
 
-	im->parts = ptc_calloc(PTC_MAX(items, 1), sizeof(*im->parts));
-	im->digests = ptc_calloc(PTC_MAX(items, 1), sizeof(*im->digests));
+	im->parts = ptc_calloc(PTC_MAX(items, 1), sizeof *im->parts);
+	im->digests = ptc_calloc(PTC_MAX(items, 1), sizeof *im->digests);
 	if (!im->parts || !im->digests)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t f = 0; f < im->nsets; f++) {
 		const struct ptc_st_set *set = &im->sets[f];
-		ptc_auto_free size_t *first = ptc_calloc(set->nfiles + 1, sizeof(*first));
+		ptc_auto_free size_t *first = ptc_calloc(set->nfiles + 1, sizeof *first);
 
 		if (!first)
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			return ptc_nomem(err);
 		for (size_t i = 0; i < set->nfiles; i++)
 			first[i + 1] = first[i] + set->files[i].st.ntensors;
 		/* put each where its bytes come in its file */
@@ -201,12 +201,11 @@ static int list_parts(struct ctl_import *im, struct ptc_error *err)
 		for (size_t i = 0; i < set->nfiles; i++) {
 			const struct ptc_st *st = &set->files[i].st;
 			struct ctl_import_part *p = &im->parts[im->nparts + first[i]];
-			ptc_auto_free struct ctl_import_part *copy =
-				ptc_calloc(PTC_MAX(st->ntensors, 1), sizeof(*copy));
+			ptc_auto_free struct ctl_import_part *copy = ptc_calloc(PTC_MAX(st->ntensors, 1), sizeof *copy);
 
 			if (!copy)
-				return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-			memcpy(copy, p, st->ntensors * sizeof(*p));
+				return ptc_nomem(err);
+			memcpy(copy, p, st->ntensors * sizeof *p);
 			for (size_t k = 0; k < st->ntensors; k++)
 				p[k] = copy[st->by_offset[k]];
 		}
@@ -220,15 +219,15 @@ static int list_parts(struct ctl_import *im, struct ptc_error *err)
 static int commit(struct ctl_import *im, uint64_t import_id, struct ctl_follow *follow, struct ptc_error *err)
 {
 	const struct ptc_spec *spec = &im->desc.spec;
-	ptc_auto_free uint32_t *items = ptc_calloc(PTC_MAX(im->nparts, 1), sizeof(*items));
+	ptc_auto_free uint32_t *items = ptc_calloc(PTC_MAX(im->nparts, 1), sizeof *items);
 	ptc_auto_free struct ptc_admin_file *files = NULL;
 	size_t nfiles = 0, at = 0, n = 0;
 
 	for (size_t f = 0; f < im->nsets; f++)
 		nfiles += im->sets[f].nfiles;
-	files = ptc_calloc(PTC_MAX(nfiles, 1), sizeof(*files));
+	files = ptc_calloc(PTC_MAX(nfiles, 1), sizeof *files);
 	if (!items || !files)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < im->nparts; i++)
 		items[i] = im->parts[i].item;
 	for (size_t f = 0; f < im->nsets; f++)
@@ -349,11 +348,11 @@ const struct ctl_verb ctl_import = {
 		"Fields of the\n"
 		"optimizer are files with the same tensor names; in a directory they are found as FIELD.safetensors or "
 		"FIELD/.\n"
-		"Files are streamed, never held in memory.\n"
-		"With neither --config nor --gpus the job is laid out as the largest entry of its `gpus` table for "
-		"which "
-		"there are\n"
-		"devices (of --nodes, if given); where it has none, as tp=1: one rank, which holds everything once.\n",
+		"Files are streamed, and never kept in memory.\n"
+		"Without --config and --gpus the job gets the largest entry of its `gpus` table for which there are "
+		"devices (of\n"
+		"--nodes, if given). If the table has no such entry, the job gets tp=1: one rank, which holds "
+		"everything once.\n",
 	CTL_OPTIONS(options),
 	.min_args = 2,
 	.max_args = 2,

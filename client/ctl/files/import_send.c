@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes of an import: a few threads, each with a stream and one buffer,
  * take tensors from a shared list, read them in windows, digest and send them.
  * So memory is streams times one window, whatever the files' size. Failure:
@@ -6,9 +6,11 @@
  * window; an interrupt counts as a failure. */
 #include "client/ctl/files/import.h"
 
+#include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/number/digest.h"
+#include "base/sys/thread.h"
 #include "client/ctl/show/show.h"
 
 #include <errno.h>
@@ -47,8 +49,7 @@ static int open_file(struct reader *r, const struct ptc_st_file *file, struct pt
 
 	if (r->file == file)
 		return 0;
-	if (r->fd >= 0)
-		close(r->fd);
+	ptc_close(&r->fd);
 	r->file = NULL;
 	r->fd = -1;
 	rc = ptc_st_reopen(file->path, &file->st, &r->fd, err);
@@ -93,7 +94,8 @@ static int send_part(struct sender *s, struct reader *r, struct ptc_admin_stream
 		done += (int64_t)n;
 		atomic_fetch_add(&s->bytes, n);
 	}
-	rc = rc ? rc : ptc_st_unchanged(r->fd, r->file->path, &r->file->st, err);
+	if (rc == 0)
+		rc = ptc_st_unchanged(r->fd, r->file->path, &r->file->st, err);
 	if (!rc)
 		s->im->digests[part->item] = digest;
 	return rc;
@@ -123,10 +125,9 @@ static void *sender_thread(void *arg)
 	struct sender *s = arg;
 	struct reader r = { .fd = -1, .buf = ptc_malloc(PTC_ADMIN_CHUNK_BYTES) };
 	struct ptc_error err = PTC_ERROR_INIT;
-	int rc = r.buf ? send_parts(s, &r, &err) : ptc_error_set(&err, PTC_ENOMEM, "out of memory");
+	int rc = r.buf ? send_parts(s, &r, &err) : ptc_nomem(&err);
 
-	if (r.fd >= 0)
-		close(r.fd);
+	ptc_close(&r.fd);
 	ptc_free(r.buf);
 	if (rc) {
 		pthread_mutex_lock(&s->lock);
@@ -172,15 +173,15 @@ int ctl_import_send(struct ctl_import *im, uint64_t import_id, unsigned nstreams
 
 	nstreams = PTC_MAX(1u, PTC_MIN(nstreams, (unsigned)MAX_STREAMS));
 	for (; n < nstreams; n++) {
-		int e;
+		int rc;
 
 		atomic_fetch_add(&s.running, 1);
-		e = pthread_create(&threads[n], NULL, sender_thread, &s);
-		if (!e)
+		rc = ptc_thread_start(&threads[n], "ptc-import", sender_thread, &s, n ? NULL : err);
+		if (!rc)
 			continue;
 		atomic_fetch_sub(&s.running, 1);
 		if (!n)
-			return ptc_error_errno(err, e, "cannot start a thread");
+			return rc;
 		break;
 	}
 	watch(&s);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl mount and umount: one's jobs as files, by a ptc-fuse of one's own; no
  * privileges needed but fusermount3's. Failure: what ptc-fuse says. */
 #include "client/ctl/files/files.h"
@@ -14,10 +14,10 @@
 #define MOUNT_MS 15000
 
 static const struct ctl_option mount_options[] = {
-	{ "cache", "SIZE", "content kept in memory (default 64MiB)" },
+	{ "cache", "SIZE", "memory for file content (default 64MiB)" },
 	{ "read-timeout", "DURATION", "a read fails after this long without an answer (default 30s)" },
-	{ "others", NULL, "other users may come, and see their own jobs (root only)" },
-	{ "foreground", NULL, "stay, and serve until interrupted" },
+	{ "others", NULL, "let other users in; each sees their own jobs (root only)" },
+	{ "foreground", NULL, "stay in the foreground, and serve until interrupted" },
 };
 
 /* An absolute path without looking at the directory itself, which may be a mount that nobody serves. */
@@ -32,7 +32,7 @@ static int absolute(const char *dir, char ret[PATH_MAX], struct ptc_error *err)
 		copy[--n] = '\0';
 	slash = copy ? strrchr(copy, '/') : NULL;
 	if (!copy)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (!slash || !strcmp(slash + 1, ".") || !strcmp(slash + 1, "..") || !slash[1]) {
 		if (slash || !strcmp(copy, ".") || !strcmp(copy, ".."))
 			return realpath(copy, ret) ? 0 : ptc_error_errno(err, errno, "%s", dir);
@@ -43,7 +43,8 @@ static int absolute(const char *dir, char ret[PATH_MAX], struct ptc_error *err)
 	if (!realpath(slash < copy ? "." : slash == copy ? "/" : copy, parent))
 		return ptc_error_errno(err, errno, "%s", dir);
 	n = (size_t)snprintf(ret, PATH_MAX, "%s/%s", parent[1] ? parent : "", slash + 1);
-	return n < PATH_MAX ? 0 : ptc_error_set(err, PTC_ELIMIT, "%s: too long", dir);
+	return n < PATH_MAX ? 0
+			    : ptc_error_set(err, PTC_ELIMIT, "%s: the path is too long; mount at a shorter one", dir);
 }
 
 static int run_mount(struct ctl *c, struct ptc_error *err)
@@ -93,11 +94,11 @@ const struct ctl_verb ctl_mount = {
 	.name = "mount",
 	.args = "DIR",
 	.about = "Show your jobs' state as files at a directory",
-	.help = "DIR/JOB/state/latest/model.safetensors is the whole model, assembled as it is read; beside it are "
-		"the optimizer's\n"
-		"state, every tensor as .npy, and what each rank holds (docs/files.md). Nothing can be written. "
-		"`ptcctl umount`\n"
-		"ends it; a file that is open keeps its snapshot.\n",
+	.help = "DIR/JOB/state/latest/model.safetensors is the whole model, put together while you read it. Beside it "
+		"are the\n"
+		"optimizer's state, every tensor as .npy, and the part of each rank (docs/files.md). The files are "
+		"read-only.\n"
+		"`ptcctl umount` ends the mount; an open file keeps its snapshot.\n",
 	CTL_OPTIONS(mount_options),
 	.min_args = 1,
 	.max_args = 1,
@@ -107,7 +108,7 @@ const struct ctl_verb ctl_mount = {
 const struct ctl_verb ctl_umount = {
 	.name = "umount",
 	.args = "DIR",
-	.about = "End what `ptcctl mount` began, whoever still reads there",
+	.about = "End a mount of `ptcctl mount`, even if somebody still reads there",
 	.min_args = 1,
 	.max_args = 1,
 	.run = run_umount,

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl abort. */
 #include "client/ctl/jobs/jobs.h"
 
@@ -13,7 +13,7 @@ const struct ctl_verb ctl_abort = {
 	.name = "abort",
 	.args = "[JOB]",
 	.about = "End a switch or an import before its commit",
-	.help = "The job keeps the generation it has. After the second commit there is nothing to abort.\n",
+	.help = "The job keeps its generation. After the second commit there is nothing to abort.\n",
 	.min_args = 1,
 	.max_args = 1,
 	.job_missing = ctl_job_missing,

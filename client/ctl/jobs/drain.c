@@ -1,11 +1,11 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl drain. */
 #include "client/ctl/jobs/jobs.h"
 #include "client/ctl/show/show.h"
 
 static const struct ctl_option options[] = {
 	{ "job", "JOB", "only this job; default: every job you may resize" },
-	{ "undo", NULL, "let the node have ranks again" },
+	{ "undo", NULL, "allow ranks on the node again" },
 	{ "wait", NULL, "follow it to its end" },
 };
 

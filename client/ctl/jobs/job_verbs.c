@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl job create|delete|list. create reads job.yaml here, with its rule
  * sets and headers, and sends the canonical JSON. */
 #include "client/ctl/jobs/jobs.h"
@@ -36,7 +36,7 @@ static int print_created(const struct ctl *c, const char *uuid, const char *json
 	if (!rc)
 		text = doc ? ptc_json_text(doc) : NULL;
 	if (!rc)
-		rc = text ? ctl_print(c, text, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = text ? ctl_print(c, text, err) : ptc_nomem(err);
 	ptc_free(text);
 	json_decref(doc);
 	json_decref(more);
@@ -81,7 +81,7 @@ int ctl_job_read(struct ctl *c, const char *file, char **ret_name, char **ret_sp
 	int rc;
 
 	if (!rules)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ptc_job_read(file, rules, &job, err);
 	if (!rc)
 		rc = resolve(&job, err);
@@ -91,8 +91,7 @@ int ctl_job_read(struct ctl *c, const char *file, char **ret_name, char **ret_sp
 		rc = ctl_dataset_pin(c, &job, err);
 	if (!rc) {
 		name = ptc_strdup(job.spec.name);
-		rc = name ? ptc_job_to_json(&job, ret_spec, ret_len, err)
-			  : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = name ? ptc_job_to_json(&job, ret_spec, ret_len, err) : ptc_nomem(err);
 	}
 	ptc_job_desc_done(&job);
 	if (rc)
@@ -123,9 +122,11 @@ const struct ctl_verb ctl_job_create = {
 	.name = "job create",
 	.args = "-f FILE",
 	.about = "Create a job from a description",
-	.help = "It has no state until something is imported or, with run: in the description, its ranks are started "
-		"(ptcctl run).\nNamed rule sets are looked for in $PTC_RULES_DIR, in those installed with this "
-		"program, in deploy/rules\nabove it, and among those built in (ptcctl rules show).\n",
+	.help = "The job has no state until you import some or, with run: in the description, start its ranks (ptcctl "
+		"run).\n"
+		"ptcctl looks for named rule sets in $PTC_RULES_DIR, among the installed ones, in deploy/rules above "
+		"this program,\n"
+		"and among the built-in ones (ptcctl rules show).\n",
 	CTL_OPTIONS(create_options),
 	.run = run_create,
 };

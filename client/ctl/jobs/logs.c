@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl logs: what ranks wrote. Lines go out as they came, but on a terminal
  * control characters are shown as "?" and of a line that was rewritten with
  * carriage returns only its last state is shown. Failure: see admin.c; output
@@ -15,7 +15,7 @@
 static const struct ctl_option options[] = {
 	{ "follow", NULL, "wait for more until the job has ended", 'f' },
 	{ "rank", "R|all", "of this rank (default 0), or of every rank, each line with \"[rank R] \" before it" },
-	{ "lines", "N", "begin so many lines before the end; default: at the beginning" },
+	{ "lines", "N", "print the last N lines; default: all" },
 };
 
 struct printer {
@@ -123,10 +123,10 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_logs = {
 	.name = "logs",
 	.args = "[JOB]",
-	.about = "Show what a job's ranks wrote to stdout and stderr",
-	.help = "Of a job that is not live: what its newest ranks wrote, also those of a start that failed. After a "
-		"resize\n"
-		"--follow goes on with what the new processes write.\n",
+	.about = "Show the output of a job's ranks on stdout and stderr",
+	.help = "If the job does not run, this shows the output of its newest ranks, also of a start that failed. "
+		"After a\n"
+		"resize --follow goes on with the output of the new processes.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

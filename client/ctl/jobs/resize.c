@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl resize. Without --wait it returns when the switch has been checked
  * and accepted; the switch does not depend on us either way. */
 #include "client/ctl/jobs/jobs.h"

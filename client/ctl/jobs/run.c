@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl run. With a description the job is created first, or, where it
  * exists, compared; then its ranks are started. --follow shows what they write
  * until they have ended, and fails when the job did. Failure: PTC_EEXIST for a
@@ -17,8 +17,8 @@
 static const struct ctl_option options[] = {
 	{ "file", "FILE", "the job's description (docs/job.md); creates the job if it does not exist", 'f' },
 	CTL_TARGET_OPTIONS,
-	{ "wait", NULL, "until the ranks train, and print the summary" },
-	{ "follow", NULL, "then show what all ranks write until the job has ended; exit 1 if it failed" },
+	{ "wait", NULL, "wait until the ranks train, and print the summary" },
+	{ "follow", NULL, "then show the output of all ranks until the job has ended; exit 1 if it failed" },
 };
 
 /* The one job in a status document, borrowed from *ret_doc. */
@@ -57,7 +57,7 @@ static int compare(struct ctl *c, const char *file, const char *job, const char 
 	int rc = get_job(c, job, &doc, &row, err);
 
 	if (rc == PTC_ENOTFOUND)
-		return ptc_error_set(err, PTC_ECONFLICT, "job \"%s\" is being made, or deleted; try again", job);
+		return ptc_error_set(err, PTC_ECONFLICT, "job \"%s\" is being created or deleted; try again", job);
 	if (rc)
 		return rc;
 	rc = hash_of(spec, len, ours, err);
@@ -175,13 +175,12 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_run = {
 	.name = "run",
 	.args = "-f FILE | [JOB]",
-	.about = "Start a job's ranks: of a new job, or again",
-	.help = "A job that ran before goes on from its newest snapshot. Without --gpus or --config it runs as it did, "
-		"a new "
-		"one as\n"
-		"the largest entry of its table that the devices suffice for. The job does not depend on us: leaving "
-		"--follow stops\n"
-		"nothing (ptcctl stop does).\n",
+	.about = "Start the ranks of a new job, or start a job's ranks again",
+	.help = "A job that ran before goes on from its newest snapshot. Without --gpus and --config it keeps its "
+		"configuration; a\n"
+		"new job gets the largest entry of its table for which there are devices. The job does not depend on "
+		"ptcctl: leaving\n"
+		"--follow stops nothing (ptcctl stop does).\n",
 	CTL_OPTIONS(options),
 	.max_args = 1,
 	.job_missing = ctl_job_missing_without_file,

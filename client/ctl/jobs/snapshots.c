@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl snapshots: prints the daemon's document. */
 #include "client/ctl/jobs/jobs.h"
 
@@ -6,9 +6,9 @@
 #include "client/ctl/show/show.h"
 
 static const struct ctl_column columns[] = {
-	{ "snapshot", NULL, NULL }, { "generation", NULL, NULL }, { "step", NULL, NULL },
-	{ "state", NULL, NULL },    { "config", NULL, NULL },     { "state_bytes", NULL, NULL },
-	{ "tensors", NULL, NULL },  { "manifest", NULL, NULL },
+	{ "snapshot", NULL, NULL }, { "generation", NULL, NULL },     { "step", NULL, NULL },
+	{ "state", NULL, NULL },    { "config", NULL, NULL },         { "state_bytes", NULL, NULL },
+	{ "tensors", NULL, NULL },  { "fewest", "copies", "copies" }, { "manifest", NULL, NULL },
 };
 
 static int run(struct ctl *c, struct ptc_error *err)

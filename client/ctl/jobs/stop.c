@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl stop and snapshot: both make a snapshot of a live job at a step
  * boundary; after stop there are no ranks. stop --now ends them wherever they
  * are. None depends on us once it has been accepted. */
@@ -6,8 +6,8 @@
 #include "client/ctl/show/show.h"
 
 static const struct ctl_option stop_options[] = {
-	{ "now", NULL, "without a boundary and a snapshot: what they did since the last one is lost" },
-	{ "wait", NULL, "as it does anyway: return when the ranks have ended" },
+	{ "now", NULL, "end ranks without a boundary and a snapshot; their work since the last snapshot is lost" },
+	{ "wait", NULL, "return when the ranks have ended; this is the default" },
 };
 
 static int run_stop(struct ctl *c, struct ptc_error *err)
@@ -27,11 +27,12 @@ const struct ctl_verb ctl_stop = {
 	.name = "stop",
 	.args = "[JOB]",
 	.about = "Stop a job's ranks at a step boundary and keep its state",
-	.help = "Waits until they have ended. ptcctl run JOB starts them again from there, ptcctl resize moves the\n"
-		"state meanwhile.\n"
-		"--now is for ranks that hang, or whose state is refused: they are told to exit, and killed once the "
+	.help = "Waits until the ranks have ended. ptcctl run JOB starts them again from there; ptcctl resize can move "
+		"the state\n"
+		"meanwhile.\n"
+		"--now is for ranks that hang, or whose state is refused: they have to exit, and are killed after the "
 		"job's\n"
-		"`grace` is over. A switch under way is aborted first.\n",
+		"`grace`. A switch under way is aborted first.\n",
 	CTL_OPTIONS(stop_options),
 	.min_args = 1,
 	.max_args = 1,

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What verbs share while they run: the connection to a daemon, signals, and
  * output that nobody may take any more. */
 #include "client/ctl/line/ctl.h"

@@ -39,7 +39,8 @@ struct ctl_verb {
 	int min_args, max_args;
 	bool svg;     /* --format may be svg, too */
 	bool deletes; /* removes a job's state, so that its name must be given */
-	/* args[0] is a JOB that may be left out (job_choice.c); returns whether the arguments leave it out. NULL: no JOB. */
+	/* args[0] is a JOB that may be left out (job_choice.c); returns whether the arguments leave it out. NULL: no
+	 * JOB. */
 	bool (*job_missing)(const struct ctl *c);
 	int (*run)(struct ctl *c, struct ptc_error *err);
 };

@@ -1,8 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which JOB a command means when none is given: the one that $PTC_JOB names,
  * else the only one that the caller may see.
  *
  * Happy path: the name becomes the verb's first argument.
+ *
  * Failure modes: no job, or several (CTL_USAGE, in one line that lists them);
  * a verb that deletes state takes a name only from the command line or from
  * $PTC_JOB; the errors of asking a daemon. */
@@ -56,7 +57,7 @@ static int choose(const struct ctl *c, const json_t *jobs, char **ret_name, stru
 		return ctl_usage(err, "needs JOB; you have none: `ptcctl job create -f FILE` makes one");
 	names = names_of(jobs);
 	if (!names)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (n > 1)
 		return ctl_usage(err, "needs JOB, or $PTC_JOB; you have %s", names);
 	if (c->verb->deletes)
@@ -93,7 +94,7 @@ int ctl_job_choose(struct ctl *c, struct ptc_error *err)
 	if (!named || !*named)
 		rc = only_job(c, &c->chosen, err);
 	else if (!(c->chosen = ptc_strdup(named)))
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	if (rc)
 		return rc;
 	memmove(&c->args[1], &c->args[0], sizeof(c->args) - sizeof(c->args[0]));

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Options that were given, and the values of some. Failure: CTL_USAGE with one
  * line that names the option. */
 #include "client/ctl/line/ctl.h"
@@ -72,7 +72,7 @@ int ctl_duration(const char *label, const char *text, int *ret_ms, struct ptc_er
 		if (strcmp(units[i].unit, unit))
 			continue;
 		if (ptc_ckd_mul(&ms, v, units[i].ms) || !ms || ms > INT32_MAX)
-			return ctl_usage(err, "%s must be more than nothing and less than 24 days", label);
+			return ctl_usage(err, "%s must be above 0 and less than 24 days", label);
 		*ret_ms = (int)ms;
 		return 0;
 	}

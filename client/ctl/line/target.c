@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --config, --gpus and --nodes, checked before anything is asked of a daemon,
  * and where rule sets are looked for. */
 #include "client/ctl/line/ctl.h"
@@ -26,9 +26,9 @@ static int split_nodes(struct ctl_target *target, const char *text, struct ptc_e
 	if (n > PTC_MAX_NODES)
 		return ctl_usage(err, "--nodes names more than %d nodes", PTC_MAX_NODES);
 	target->names = ptc_strdup(text);
-	target->nodes = ptc_calloc(n, sizeof(*target->nodes));
+	target->nodes = ptc_calloc(n, sizeof *target->nodes);
 	if (!target->names || !target->nodes)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (char *p = strtok_r(target->names, ",", &save); p; p = strtok_r(NULL, ",", &save))
 		target->nodes[target->t.nnodes++] = p;
 	target->t.nodes = target->nodes;
@@ -73,10 +73,11 @@ void ctl_target_done(struct ctl_target *target)
 {
 	ptc_free(target->names);
 	ptc_free(target->nodes);
-	memset(target, 0, sizeof(*target));
+	memset(target, 0, sizeof *target);
 }
 
-/* `dir` as seen from the folder of the running program, or with `above` from one of those above it; ptc_free it; NULL: there is none. */
+/* `dir` as seen from the folder of the running program, or with `above` from one of those above it; ptc_free it; NULL:
+ * there is none. */
 static char *own_rules(const char *dir, int above)
 {
 	char exe[4096];

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl layout: where every element of every tensor lies. The document is
  * written as it is made, rank by rank (docs/plan.md). */
 #include "client/ctl/plans/offline.h"
@@ -176,7 +176,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_layout = {
 	.name = "layout",
 	.args = "",
-	.about = "Show which part of each tensor every rank holds under a configuration",
+	.about = "Show the part of each tensor on every rank under a configuration",
 	.help = "Reads the job's file and asks no daemon. Ranks are on devices in order. --format json: "
 		"docs/plan.md.\n",
 	CTL_OPTIONS(options),

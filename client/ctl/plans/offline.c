@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The cluster and the layouts that options describe. Happy path: the job is
  * read, nodes are numbered from 0, devices of a node too; the old ranks lie on
  * devices in order. Failure: CTL_USAGE for an option that makes no sense,
@@ -35,16 +35,16 @@ static int quote_names(struct ctl_offline *o, struct ptc_error *err)
 {
 	const struct ptc_spec *s = &o->job.spec;
 
-	o->names = ptc_calloc(s->ntensors, sizeof(*o->names));
+	o->names = ptc_calloc(s->ntensors, sizeof *o->names);
 	if (!o->names)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < s->ntensors; i++) {
 		struct ptc_buf b = { 0 };
 
 		ptc_json_put_string(&b, s->tensors[i].name);
 		o->names[i] = ptc_buf_steal(&b, NULL);
 		if (!o->names[i])
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			return ptc_nomem(err);
 	}
 	return 0;
 }
@@ -70,7 +70,7 @@ int ctl_offline_open(const struct ctl *c, struct ctl_offline *ret, struct ptc_er
 	if (!file)
 		return ctl_usage(err, "-f FILE is missing: the job's description");
 	if (!rules)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = read_job(file, rules, &o.job, err);
 	if (!rc && after)
 		rc = read_job(after, rules, &o.after, err);
@@ -96,7 +96,7 @@ void ctl_offline_done(struct ctl_offline *o)
 	ptc_free(o->cluster.racks);
 	ptc_job_desc_done(&o->job);
 	ptc_job_desc_done(&o->after);
-	memset(o, 0, sizeof(*o));
+	memset(o, 0, sizeof *o);
 }
 
 /* ---- the cluster ---- */
@@ -164,10 +164,10 @@ static int apply_options(const struct ctl *c, struct ctl_cluster *k, bool *out, 
 		rc = ctl_number("--nodes-per-rack", rack, 1, PTC_MAX_NODES, &per_rack, err);
 	if (rc || !rack)
 		return rc;
-	k->racks = ptc_calloc(k->nodes, sizeof(*k->racks));
+	k->racks = ptc_calloc(k->nodes, sizeof *k->racks);
 	for (uint32_t n = 0; k->racks && n < k->nodes; n++)
 		k->racks[n] = n / (uint32_t)per_rack;
-	return k->racks ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return k->racks ? 0 : ptc_nomem(err);
 }
 
 int ctl_offline_cluster(const struct ctl *c, uint32_t need, struct ctl_offline *o, struct ptc_error *err)
@@ -189,15 +189,15 @@ int ctl_offline_cluster(const struct ctl *c, uint32_t need, struct ctl_offline *
 	k->nodes = (uint32_t)n;
 	k->per_node = (uint32_t)m;
 	all = (size_t)n * m;
-	k->devices = ptc_calloc(all, sizeof(*k->devices));
-	k->usable = ptc_calloc(n, sizeof(*k->usable));
-	k->pinned = ptc_calloc(n, sizeof(*k->pinned));
-	k->drained = ptc_calloc(n, sizeof(*k->drained));
-	k->failed = ptc_calloc(all, sizeof(*k->failed));
-	out = ptc_calloc(all, sizeof(*out));
+	k->devices = ptc_calloc(all, sizeof *k->devices);
+	k->usable = ptc_calloc(n, sizeof *k->usable);
+	k->pinned = ptc_calloc(n, sizeof *k->pinned);
+	k->drained = ptc_calloc(n, sizeof *k->drained);
+	k->failed = ptc_calloc(all, sizeof *k->failed);
+	out = ptc_calloc(all, sizeof *out);
 	if (!k->devices || !k->usable || !k->pinned || !k->drained || !k->failed || !out)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-	memset(k->usable, 1, n * sizeof(*k->usable));
+		return ptc_nomem(err);
+	memset(k->usable, 1, n * sizeof *k->usable);
 	rc = apply_options(c, k, out, err);
 	for (size_t i = 0; i < all; i++)
 		if (!out[i])

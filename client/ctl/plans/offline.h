@@ -31,7 +31,8 @@ struct ctl_offline {
 };
 /* -f: the job; CTL_USAGE without one. */
 int ctl_offline_open(const struct ctl *c, struct ctl_offline *ret, struct ptc_error *err);
-/* --nodes, --devices-per-node, --drain, --failed, --pin, --nodes-per-rack; at least `need` devices unless --nodes says. */
+/* --nodes, --devices-per-node, --drain, --failed, --pin, --nodes-per-rack; at least `need` devices unless --nodes says.
+ */
 int ctl_offline_cluster(const struct ctl *c, uint32_t need, struct ctl_offline *o, struct ptc_error *err);
 void ctl_offline_done(struct ctl_offline *o);
 /* A configuration's layout under s; what: the option it comes from. */

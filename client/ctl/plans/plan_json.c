@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A plan as JSON (docs/plan.md), written move by move, so that a large one
  * needs no memory. Elements, not bytes, but where it says so. */
 #include "client/ctl/plans/offline.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A plan made of a file as a picture: what each rank keeps and gets, and what
  * each node sends to each, counted move by move. Failure mode: memory. */
 #include "client/ctl/plans/offline.h"
@@ -93,7 +93,7 @@ int ctl_plan_svg(const struct ctl_switch *s, struct ptc_error *err)
 	now = ranks_of(&s->now);
 	lines = ptc_calloc((size_t)k->nodes * k->nodes, sizeof *lines);
 	if (!nodes || !names || !was || !now || !lines)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	name_nodes(k, nodes, names);
 	counts = (struct counts){ now, lines, k->nodes };
 	rc = ctl_switch_plan(s, count, &counts, true, &plan, err);

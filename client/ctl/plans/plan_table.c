@@ -1,10 +1,11 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A plan for a person: totals beside the bound, a bar per node, who sends to
  * whom. Failure mode: memory. */
 #include "client/ctl/plans/offline.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/search.h"
 #include "client/ctl/show/show.h"
 
 #include <inttypes.h>
@@ -41,16 +42,8 @@ static int count(void *arg, const struct ptc_move *m)
 	return 0;
 }
 
-static int by_bytes(const void *pa, const void *pb)
-{
-	const struct pair *a = pa, *b = pb;
-
-	if (a->bytes != b->bytes)
-		return a->bytes > b->bytes ? -1 : 1;
-	if (a->src != b->src)
-		return a->src < b->src ? -1 : 1;
-	return a->dst < b->dst ? -1 : a->dst > b->dst;
-}
+PTC_COMPARE(by_bytes, struct pair,
+	    PTC_THEN(PTC_ORDER(b->bytes, a->bytes), PTC_THEN(PTC_ORDER(a->src, b->src), PTC_ORDER(a->dst, b->dst))))
 
 static void put_pairs(struct pairs *p)
 {
@@ -158,7 +151,7 @@ int ctl_plan_table(const struct ctl_switch *s, struct ptc_error *err)
 	if (pairs.nnodes <= MAX_PAIRED) {
 		pairs.v = ptc_calloc((size_t)pairs.nnodes * pairs.nnodes, sizeof *pairs.v);
 		if (!pairs.v)
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			return ptc_nomem(err);
 	}
 	rc = ctl_switch_plan(s, count, &pairs, false, &p, err);
 	if (!rc) {

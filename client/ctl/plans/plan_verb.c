@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl plan: what a resize would do. Of a job a daemon has, or, with -f, of
  * a job's file on a cluster that options describe. */
 #include "client/ctl/plans/offline.h"
@@ -144,15 +144,15 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_plan = {
 	.name = "plan",
 	.args = "[JOB] | -f FILE --from CONFIG --to CONFIG",
-	.about = "Show what a resize would move, and whether it is possible",
-	.help = "For a job that runs also what happens to the process of each rank: restart (replaced by one started "
-		"ahead), "
-		"rebuild\n"
-		"(stays, and builds its model anew), start (there was none).\n"
-		"With -f no daemon is asked: the old ranks are on devices in order, the new ones where the least "
-		"moves.\n"
-		"--format json of a file lists every move (docs/plan.md); svg draws the ranks by node, and marks nodes "
-		"that are down or drained.\n",
+	.about = "Show the moves of a resize, and whether it is possible",
+	.help = "For a job that runs, this also shows the fate of each rank's process: restart (replaced by one "
+		"started ahead),\n"
+		"rebuild (stays, and builds its model again), start (there was none).\n"
+		"With -f no daemon is asked: the old ranks are on devices in order, the new ones where the fewest "
+		"bytes move.\n"
+		"With -f, --format json lists every move (docs/plan.md); svg draws the ranks by node, and marks nodes "
+		"that are down\n"
+		"or drained.\n",
 	CTL_OPTIONS(options),
 	.min_args = 0,
 	.max_args = 1,

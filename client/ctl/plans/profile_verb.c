@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* ptcctl profile: measures the links between nodes, shows what is known of them, or puts a profile of devices and links in.
- * Failure: CTL_USAGE for options that exclude each other, else what the daemon says. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptcctl profile: measures the links between nodes, shows what is known of them, or puts a profile of devices and links
+ * in. Failure: CTL_USAGE for options that exclude each other, else what the daemon says. */
 #include "client/ctl/plans/plans.h"
 
 #include "base/alloc.h"
@@ -15,8 +15,8 @@
 #define FILE_MAX (1u << 20)
 
 static const struct ctl_option options[] = {
-	{ "show", NULL, "measure nothing: show the profile that there is" },
-	{ "file", "FILE", "measure nothing: put this profile of devices and links in (docs/planner.md)", 'f' },
+	{ "show", NULL, "measure nothing: show the present profile" },
+	{ "file", "FILE", "measure nothing: store this profile of devices and links (docs/planner.md)", 'f' },
 };
 
 static const char *date(const json_t *doc, const char *key, char *buf, size_t size)
@@ -104,11 +104,11 @@ const struct ctl_verb ctl_profile = {
 	.name = "profile",
 	.args = "[--show | -f FILE]",
 	.about = "Measure the links between nodes, for the planner",
-	.help = "Every node pulls from every other over the connections that a switch uses, in rounds of disjoint "
-		"pairs, a\n"
-		"second a round. What is measured is kept with its date; links that have changed by more than a "
-		"quarter are\n"
-		"an event of each job. Only root may measure, or put a profile in.\n",
+	.help = "Every node pulls from every other node, over the connections that a switch uses, in rounds of "
+		"disjoint pairs of\n"
+		"one second each. The cluster keeps the results with their date. If a link has changed by more than a "
+		"quarter,\n"
+		"each job gets an event. Only root may measure, or store a profile.\n",
 	CTL_OPTIONS(options),
 	.min_args = 0,
 	.max_args = 0,

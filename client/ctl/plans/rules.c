@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl rules lint|show. lint reads a job's file, lays it out under each
  * configuration of its gpus table and those given, and says all that is wrong
  * or probably not meant. No daemon is asked. */
@@ -89,7 +89,7 @@ static int list_configs(const struct ctl *c, const struct ptc_job_desc *job, str
 	ret->given = ptc_calloc(given, sizeof *ret->given);
 	ret->v = ptc_calloc(job->ngpus + given, sizeof *ret->v);
 	if (!ret->given || !ret->v)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (; ret->n < job->ngpus; ret->n++)
 		ret->v[ret->n] = &job->gpus[ret->n].config;
 	at = 0;
@@ -105,13 +105,15 @@ static int check_job(const struct ctl *c, struct report *r, const struct ptc_job
 	struct tried tried = { 0 };
 	int rc = list_configs(c, job, &tried, err);
 
-	rc = rc ? rc : ptc_spec_review(&job->spec, found, r, err);
-	rc = rc ? rc : ptc_spec_review_cuts(&job->spec, tried.v, tried.n, found, r, err);
+	if (rc == 0)
+		rc = ptc_spec_review(&job->spec, found, r, err);
+	if (rc == 0)
+		rc = ptc_spec_review_cuts(&job->spec, tried.v, tried.n, found, r, err);
 	for (size_t i = 0; i < tried.n && !rc; i++)
 		rc = try_config(r, &job->spec, tried.v[i]);
 	ptc_free(tried.v);
 	ptc_free(tried.given);
-	return rc == PTC_ENOMEM || r->failed ? ptc_error_set(err, PTC_ENOMEM, "out of memory") : rc;
+	return rc == PTC_ENOMEM || r->failed ? ptc_nomem(err) : rc;
 }
 
 static int run_lint(struct ctl *c, struct ptc_error *err)
@@ -159,16 +161,17 @@ const struct ctl_verb ctl_rules_lint = {
 	.name = "rules lint",
 	.args = "",
 	.about = "Check a job file's rules against its tensors and configurations",
-	.help = "Refuses what is ambiguous, overlapping or uncovered, with tensor, axis and sizes, and lays the job "
-		"out\n"
-		"under each configuration of its gpus table and each --config. Exit status 1 when anything is wrong.\n",
+	.help = "Refuses rules that are ambiguous, overlap or leave a part uncovered, and names tensor, axis and "
+		"sizes. Lays the\n"
+		"job out under each configuration of its gpus table and each --config. Exit status 1 if anything is "
+		"wrong.\n",
 	CTL_OPTIONS(options),
 	.run = run_lint,
 };
 const struct ctl_verb ctl_rules_show = {
 	.name = "rules show",
 	.args = "[NAME]",
-	.about = "Print a built-in rule set, or their names",
+	.about = "Print a built-in rule set, or the names of all",
 	.help = "To change one, print it to a file in a directory of $PTC_RULES_DIR, or copy its rules into the "
 		"job's.\n",
 	.max_args = 1,

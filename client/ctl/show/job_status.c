@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl status as a person reads it: a line per job, and of one job what its
  * ranks do. Failure: PTC_EPEER for a document that is not JSON, PTC_ENOMEM. */
 #include "client/ctl/show/show.h"
@@ -94,13 +94,18 @@ static int put_run(const struct ctl *c, json_t *run, struct ptc_error *err)
 		put_text(text);
 		putchar('\n');
 	}
+	text = json_string_value(json_object_get(json_object_get(run, "recovery"), "waits"));
+	if (text && *text) {
+		put_text(text);
+		putchar('\n');
+	}
 	put_pace(run);
 	if (!json_array_size(json_object_get(run, "ranks")))
 		return 0;
 	putchar('\n');
 	rows = ptc_json_text(run);
 	if (!rows)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ctl_print_columns(c, rows, "ranks", rank_columns, PTC_ARRAY_LEN(rank_columns), err);
 	ptc_free(rows);
 	return rc;

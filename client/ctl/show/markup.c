@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text of others in pages and pictures. Failure: memory, which the buffer remembers. */
 #include "client/ctl/show/show.h"
 

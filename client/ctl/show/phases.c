@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the phases of a switch mean to a person; docs/control.md says more. */
 #include "client/ctl/show/show.h"
 
@@ -15,7 +15,7 @@ static const struct {
 	{ "starting", "processes of the new ranks start and import; training goes on" },
 	{ "arming", "ranks agree on a step and stop there" },
 	{ "sealing", "the state is copied into a snapshot" },
-	{ "agreeing", "replicas and cursors are compared" },
+	{ "agreeing", "every tensor is there; replicas and cursors are compared" },
 	{ "commit1", "the snapshot is committed" },
 	{ "ending", "old ranks tear down" },
 	{ "building", "new ranks build their model" },

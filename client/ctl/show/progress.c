@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Progress on stderr. On a terminal one line is rewritten, at most five times
  * a second. Elsewhere there is none, as with git: what a script keeps of stderr
  * is errors. With --progress there is a line when a phase begins and every few
@@ -26,7 +26,7 @@ void ctl_progress_want_lines(void)
 
 void ctl_progress_init(struct ctl_progress *p)
 {
-	memset(p, 0, sizeof(*p));
+	memset(p, 0, sizeof *p);
 	p->terminal = isatty(STDERR_FILENO);
 }
 
@@ -136,9 +136,9 @@ int ctl_follow_end(struct ctl *c, struct ctl_follow *f, int rc, struct ptc_error
 		if (c->chosen && !c->json)
 			printf("job %s: ", c->chosen);
 		puts(c->json ? "{\"accepted\":true}"
-			     : "accepted; it goes on without us (ptcctl status, ptcctl events)");
+			     : "accepted; the daemon carries it out (see ptcctl status, ptcctl events)");
 	} else if (rc == PTC_ETIMEOUT) {
-		ptc_error_wrap(err, "gave up waiting, what was started goes on");
+		ptc_error_wrap(err, "stopped waiting after --timeout; the work goes on");
 	} else if (!rc && f->summary && *f->summary) {
 		rc = ctl_print_summary(c, f->summary, err);
 	}

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a person reads of the larger documents: chosen columns of a listing, a
  * plan, and the summary of a switch. --format json prints the document as it
  * came instead. Failure: PTC_EPEER for a document that is not JSON, PTC_ENOMEM. */
@@ -60,7 +60,7 @@ int ctl_print_columns(const struct ctl *c, const char *json, const char *list, c
 	json_decref(rows);
 	json_decref(doc);
 	if (!text)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ctl_print(c, text, err);
 	ptc_free(text);
 	return rc;
@@ -89,7 +89,7 @@ int ctl_print_inner(const struct ctl *c, const char *json, const char *list, con
 	json_decref(flat);
 	json_decref(doc);
 	if (!text)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ctl_print_columns(c, text, inner, columns, n, err);
 	ptc_free(text);
 	return rc;

@@ -23,7 +23,8 @@ struct ctl_column {
 int ctl_print_names(const char *json, const char *list, const char *key, struct ptc_error *err);
 int ctl_print_columns(const struct ctl *c, const char *json, const char *list, const struct ctl_column *columns,
 		      size_t n, struct ptc_error *err);
-/* As that, of the objects in the lists `inner` of the list's objects: each with its outer object's member `key` before it. With
+/* As that, of the objects in the lists `inner` of the list's objects: each with its outer object's member `key` before
+ * it. With
  * --format json those alone, each with that member, in an object whose member `inner` is their list. */
 int ctl_print_inner(const struct ctl *c, const char *json, const char *list, const char *inner, const char *key,
 		    const struct ctl_column *columns, size_t n, struct ptc_error *err);
@@ -40,8 +41,8 @@ const char *ctl_bytes(uint64_t bytes, char *buf, size_t size);
 struct ptc_buf;
 void ctl_put_escaped(struct ptc_buf *b, const char *s);
 
-/* progress.c: on stderr; one line that changes on a terminal, else nothing or, where that is wanted, a line per phase and every
- * few seconds. */
+/* progress.c: on stderr; one line that changes on a terminal, else nothing or, where that is wanted, a line per phase
+ * and every few seconds. */
 struct ctl_progress {
 	bool terminal, open; /* open: the terminal's line has text */
 	char phase[32];

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON documents as tables. One renderer for all of them: an array of objects
  * is a table with a column per key, an object is a list of its scalars
  * followed by a section per array or object in it. Keys that end in "bytes"
@@ -148,9 +148,9 @@ static int fill_table(struct table *t, json_t *rows, struct ptc_error *err)
 	json_array_foreach(rows, i, row)
 		json_object_foreach(row, key, v)
 			add_column(t, key);
-	t->cells = ptc_calloc(json_array_size(rows) * t->ncolumns + 1, sizeof(*t->cells));
+	t->cells = ptc_calloc(json_array_size(rows) * t->ncolumns + 1, sizeof *t->cells);
 	if (!t->cells)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	json_array_foreach(rows, i, row) {
 		for (size_t k = 0; k < t->ncolumns; k++) {
 			char *text;
@@ -158,7 +158,7 @@ static int fill_table(struct table *t, json_t *rows, struct ptc_error *err)
 			v = json_object_get(row, t->keys[k]);
 			text = value_text(t->keys[k], v);
 			if (!text)
-				return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+				return ptc_nomem(err);
 			t->cells[i * t->ncolumns + k] = text;
 			t->widths[k] = PTC_MAX(t->widths[k], width(text));
 			t->number[k] &= !v || json_is_number(v) || json_is_null(v);
@@ -228,7 +228,7 @@ static int print_object(json_t *object, int depth, struct ptc_error *err)
 			continue;
 		text = value_text(key, v);
 		if (!text)
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			return ptc_nomem(err);
 		pad((size_t)indent);
 		printf("%s", key);
 		pad(widest - width(key) + 2);
@@ -255,7 +255,11 @@ int ctl_print(const struct ctl *c, const char *text, struct ptc_error *err)
 	}
 	rc = ptc_json_load("the daemon's answer", text, strlen(text), &json, err);
 	if (rc)
-		return rc == PTC_ENOMEM ? rc : ptc_error_set(err, PTC_EPEER, "the daemon's answer is not JSON");
+		return rc == PTC_ENOMEM
+			       ? rc
+			       : ptc_error_set(
+					 err, PTC_EPEER,
+					 "the daemon's answer is not JSON; use the ptcctl of the daemon's package");
 	/* an object that only wraps one list is that list */
 	only = json_object_size(json) == 1 ? json_object_iter_value(json_object_iter(json)) : NULL;
 	if (is_table(json) || is_table(only))

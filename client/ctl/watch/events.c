@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl events: one line per event, so that following works in both formats; the end of
  * a failed rank's log follows its event indented. */
 #include "client/ctl/watch/watch.h"

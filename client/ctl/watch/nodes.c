@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl nodes: prints the daemon's document; as a table, what a person looks for first. */
 #include "client/ctl/watch/watch.h"
 
@@ -9,8 +9,8 @@ static const struct ctl_column columns[] = {
 	{ "node", NULL, NULL },          { "state", NULL, NULL },
 	{ "devices", NULL, NULL },       { "used_bytes", "store", NULL },
 	{ "ceiling_bytes", NULL, NULL }, { "peak_bytes", "staging", "staging_peak_bytes" },
-	{ "insecure", NULL, NULL },      { "rack", NULL, NULL },
-	{ "address", NULL, NULL },
+	{ "lost", NULL, NULL },          { "insecure", NULL, NULL },
+	{ "rack", NULL, NULL },          { "address", NULL, NULL },
 };
 
 static const struct ctl_column device_columns[] = {
@@ -20,7 +20,7 @@ static const struct ctl_column device_columns[] = {
 };
 
 static const struct ctl_option options[] = {
-	{ "devices", NULL, "their devices: who and how they are, and which ranks have been given them" },
+	{ "devices", NULL, "show each device: identity, health, and the ranks that it is given to" },
 	{ "names", NULL, "only their names, one a line" },
 };
 

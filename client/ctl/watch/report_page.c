@@ -1,10 +1,11 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl report: a page about one job: its generations over time, how long
  * training stood still and for what, what moved between which nodes, and where
  * ranks were before and after. Made from the job's events and its status.
  *
  * Happy path: everything is read, the page is composed in memory and replaces
  * the file at once. One HTML file without scripts or anything from elsewhere.
+ *
  * Failure modes: those of asking a daemon; the file cannot be written. Events
  * that were dropped as too old are not on the page, which says since when it is. */
 #include "client/ctl/watch/watch.h"
@@ -415,7 +416,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 	rc = gather(&p, err);
 	if (!rc) {
 		compose(&p);
-		rc = ptc_buf_failed(&p.b) ? ptc_error_set(err, PTC_ENOMEM, "out of memory")
+		rc = ptc_buf_failed(&p.b) ? ptc_nomem(err)
 					  : ptc_sys_write_file(path, p.b.data, p.b.len, 0644, "ctl.report", err);
 	}
 	if (!rc && !c->json)
@@ -432,10 +433,10 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_report = {
 	.name = "report",
 	.args = "[JOB]",
-	.about = "Write a page about a job: generations, pauses, what moved where",
-	.help = "One HTML file without scripts or anything from elsewhere. It is made of the job's events, of which "
-		"the newest\n"
-		"thousand are kept.\n",
+	.about = "Write a page about a job: generations, pauses, moves",
+	.help = "The page is one HTML file without scripts and without parts from elsewhere. It shows the job's "
+		"events, of which\n"
+		"the newest thousand are kept.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl status: the jobs; of one, all that is known. */
 #include "client/ctl/watch/watch.h"
 
@@ -32,6 +32,56 @@ static void put_lost(const json_t *lost)
 		printf("  and %" PRIu64 " more\n", ptc_json_count(lost, "tensors") - json_array_size(list));
 }
 
+/* Which blocks are damaged, and no node has a copy of. */
+static void put_damaged(const json_t *damaged)
+{
+	json_t *row, *entry;
+	size_t i, k;
+
+	json_array_foreach(damaged, i, row) {
+		const char *node = json_string_value(json_object_get(row, "node"));
+
+		printf("warning: %" PRIu64 " damaged blocks on node %s have no copy that is right:\n",
+		       ptc_json_count(row, "blocks"), node ? node : "?");
+		json_array_foreach(json_object_get(row, "list"), k, entry) {
+			const char *name = json_string_value(json_object_get(entry, "tensor"));
+			const char *text = json_string_value(json_object_get(entry, "text"));
+
+			printf("  %s  %s\n", name ? name : "?", text ? text : "?");
+		}
+	}
+}
+
+/* Nodes that do not have their part of the state, and what that means. */
+static void put_absent(const json_t *absent)
+{
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(absent, i, row) {
+		const char *node = json_string_value(json_object_get(row, "node"));
+		const char *state = json_string_value(json_object_get(row, "state"));
+		const char *means = json_string_value(json_object_get(row, "means"));
+
+		printf("warning: node %s is %s: %s\n", node ? node : "?", state ? state : "?", means ? means : "?");
+	}
+}
+
+/* Fewer copies than the job asks for, and what is done about it. */
+static void put_copies(const json_t *copies)
+{
+	uint64_t count = ptc_json_count(copies, "count"), fewest = ptc_json_count(copies, "fewest");
+	uint64_t left = ptc_json_count(copies, "bytes_left"), nowhere = ptc_json_count(copies, "bytes_without_place");
+	const char *across = json_string_value(json_object_get(copies, "across"));
+	char text[32];
+
+	if (!copies || fewest >= count)
+		return;
+	printf("warning: some regions are on %llu of %llu %ss; copies of %s %s\n", (unsigned long long)fewest,
+	       (unsigned long long)count, across ? across : "node", ctl_bytes(left, text, sizeof text),
+	       nowhere ? "are to come, and for some there is no node" : "are to come");
+}
+
 /* What is wrong with the daemon that answered, if anything: nobody should read past it. */
 static void put_warnings(const struct ctl *c, const char *json)
 {
@@ -50,8 +100,12 @@ static void put_warnings(const struct ctl *c, const char *json)
 		     "committed");
 	if (json_is_true(json_object_get(d, "insecure")))
 		puts("warning: --insecure-loopback: peers are not authenticated");
-	json_array_foreach(json_object_get(doc, "jobs"), i, job)
+	json_array_foreach(json_object_get(doc, "jobs"), i, job) {
+		put_absent(json_object_get(job, "absent"));
 		put_lost(json_object_get(job, "lost"));
+		put_copies(json_object_get(job, "copies"));
+		put_damaged(json_object_get(job, "damaged"));
+	}
 	json_decref(doc);
 }
 
@@ -73,8 +127,9 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_status = {
 	.name = "status",
 	.args = "[JOB]",
-	.about = "Show a job, or all jobs: generation, configuration, what is going on",
-	.help = "Of one job that runs also step, rate, what it reports (loss, ...), and its ranks.\n",
+	.about = "Show a job, or all jobs: generation, configuration, phase",
+	.help = "For one job that runs, this also shows step, rate, the values that it reports (loss, ...), and its "
+		"ranks.\n",
 	.max_args = 1,
 	.run = run,
 };

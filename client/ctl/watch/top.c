@@ -1,8 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl top: nodes and jobs, again every few seconds until it is interrupted.
  *
  * Happy path: on a terminal each picture replaces the one before it; elsewhere
  * they follow each other, as with --format json (a document a line).
+ *
  * Failure modes: those of asking a daemon; a job that is gone between the list
  * and its own question is left out. */
 #include "client/ctl/watch/watch.h"
@@ -24,7 +25,7 @@
 
 static const struct ctl_option options[] = {
 	{ "every", "DURATION", "time between two pictures (default 2s)" },
-	{ "count", "N", "end after so many; default: until it is interrupted" },
+	{ "count", "N", "end after N pictures; default: go on until interrupted" },
 };
 
 static const struct ctl_column node_columns[] = {
@@ -87,7 +88,7 @@ static int look(struct ctl *c, char **ret_json, struct ptc_error *err)
 				rows);
 		*ret_json = doc ? ptc_json_text(doc) : NULL;
 		json_decref(doc);
-		rc = *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = *ret_json ? 0 : ptc_nomem(err);
 	}
 	json_decref(rows);
 	json_decref(jobs);
@@ -153,7 +154,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_top = {
 	.name = "top",
 	.args = "",
-	.about = "Watch nodes and jobs: steps, rates, memory, what moves",
+	.about = "Watch nodes and jobs: steps, rates, memory, moving bytes",
 	CTL_OPTIONS(options),
 	.run = run,
 };

@@ -14,16 +14,19 @@
  * This header has the handle, documents, jobs, datasets and events. <ptc/admin_state.h> has the bytes of a job's state.
  * <ptc/admin_plan.h> reads job files and plans switches; for these a program needs no daemon and no handle.
  *
- * Returns: 0, or a negative code of <ptc/error.h>; then `err` has one line for a person. `err` may be NULL. A ret_ argument
- * is set on success only. Every call can fail with PTC_EINVAL (an argument; nothing changed), PTC_EPEER (no daemon answers,
- * or its connection broke), PTC_ETIMEOUT, PTC_EVERSION (the daemon speaks another version), PTC_EPERM, PTC_ENOMEM, and with
- * the code that the daemon answers. The library repeats no call.
+ * Returns: 0, or a negative code of <ptc/error.h>; then `err` has one line for a person. `err` may be NULL. A ret_
+ * argument is set on success only. Every call can fail with PTC_EINVAL (a wrong argument; nothing changed), PTC_EPEER
+ * (no daemon answers, or the connection broke), PTC_ETIMEOUT, PTC_EVERSION (the daemon speaks another version),
+ * PTC_EPERM, PTC_ENOMEM, and with the code that the daemon answers. The library repeats no call.
+ *
  * Threads: calls block. Several threads may use one handle at once; one thread at a time may use a stream or a reading.
- * Callbacks run in the thread of the call. A handle is not usable in a child after fork.
- * Ownership: strings and arrays passed in are borrowed for the call. Text that a ret_ argument receives is the caller's, who
- * releases it with ptc_admin_free. What a callback receives is borrowed until the callback returns.
- * Compatibility: a struct begins with `size`. In a struct that the program fills it sets `size` to sizeof and leaves members
- * that it does not use zero. In a struct that the library fills, `size` says how many bytes the library knows. Later
+ * Callbacks run in the thread of the call. A child after fork cannot use its parent's handle.
+ *
+ * Ownership: the library borrows strings and arrays for the time of the call. Text in a ret_ argument belongs to the
+ * caller, who releases it with ptc_admin_free. A callback borrows its arguments until it returns.
+ *
+ * Compatibility: a struct begins with `size`. Before a call, the program sets `size` to sizeof and leaves members that
+ * it does not use zero. In a struct that the library fills, `size` counts the bytes that the library knows. Later
  * versions add members at the end. A struct without `size` is an element of an array and never grows. PTC_EVERSION: the
  * program sets a member that this version of the library does not know. */
 #ifndef PTC_ADMIN_H
@@ -46,20 +49,20 @@ extern "C" {
 struct ptc_admin;
 struct ptc_admin_opts {
 	size_t size;
-	const char *socket; /* path of the daemon's socket, where server is NULL; NULL: PTC_ADMIN_DEFAULT_SOCKET */
-	const char *server; /* HOST:PORT, by mutual TLS with the three files below; NULL: the socket */
+	const char *socket; /* path of the daemon's socket; NULL: PTC_ADMIN_DEFAULT_SOCKET; ignored if server is set */
+	const char *server; /* HOST:PORT, by mutual TLS with the next three files; NULL: the socket */
 	const char *ca_path, *cert_path, *key_path;
 	const char *member; /* with server: the DNS name in the certificates of the cluster's nodes; NULL: "ptc-node" */
-	int timeout_ms;     /* of each call that is not a stream; 0: one minute */
-	int stream_timeout_ms; /* of each stream; 0: none */
+	int timeout_ms;     /* limit of each call that is not a stream; 0: one minute */
+	int stream_timeout_ms; /* limit of each stream; 0: none */
 };
-/* Makes a handle. The first call connects it, so a missing daemon is not an error here. opts NULL: all defaults. PTC_EIO: a
- * TLS file cannot be read, or fewer than 16 descriptors are free. */
+/* Makes a handle. The handle connects at its first call, so a missing daemon is no error here. opts NULL: all defaults.
+ * PTC_EIO: a TLS file cannot be read, or fewer than 16 descriptors are free. */
 PTC_ADMIN_API int ptc_admin_open(const struct ptc_admin_opts *opts, struct ptc_admin **ret_admin,
 				 struct ptc_error *err);
-/* After the last call on the handle returned. NULL ok. Always returns NULL. */
+/* Call this after the last call on the handle has returned. NULL ok. Always returns NULL. */
 PTC_ADMIN_API struct ptc_admin *ptc_admin_close(struct ptc_admin *admin);
-/* Releases text that the library gave out. NULL ok. */
+/* Releases text of a ret_ argument. NULL ok. */
 PTC_ADMIN_API void ptc_admin_free(void *p);
 /* The library's version, e.g. "0.1.0". Static memory. */
 PTC_ADMIN_API const char *ptc_admin_version(void);
@@ -68,7 +71,8 @@ PTC_ADMIN_API const char *ptc_admin_version(void);
 
 PTC_ADMIN_API int ptc_admin_nodes(struct ptc_admin *a, char **ret_json, struct ptc_error *err);
 PTC_ADMIN_API int ptc_admin_job_list(struct ptc_admin *a, char **ret_json, struct ptc_error *err);
-/* job "" or NULL: every job of the caller. PTC_ENOTFOUND: there is no such job; so for every function that names one. */
+/* job "" or NULL: every job of the caller. PTC_ENOTFOUND, here and in every function with a job: there is no such job.
+ */
 PTC_ADMIN_API int ptc_admin_status(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err);
 PTC_ADMIN_API int ptc_admin_snapshots(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err);
 /* How far the committed state of a job has consumed each of its datasets. */
@@ -76,22 +80,26 @@ PTC_ADMIN_API int ptc_admin_data(struct ptc_admin *a, const char *job, char **re
 
 /* ---- jobs --------------------------------------------------------------------- */
 
-/* spec: canonical JSON, len bytes, as ptc_admin_spec_json (<ptc/admin_plan.h>) makes it of a job file. ret_json: the job's
- * status. PTC_EEXIST: the name is taken. */
+/* spec: canonical JSON, len bytes, as ptc_admin_spec_json (<ptc/admin_plan.h>) makes it of a job file. ret_json: the
+ * job's status. PTC_EEXIST: the name is taken. */
 PTC_ADMIN_API int ptc_admin_job_create(struct ptc_admin *a, const void *spec, size_t len, char **ret_uuid,
 				       char **ret_json, struct ptc_error *err);
 /* PTC_ESTATE: the job runs, or a switch of it is under way. */
 PTC_ADMIN_API int ptc_admin_job_delete(struct ptc_admin *a, const char *job, struct ptc_error *err);
-/* Ends a switch or an import before its commit. id: of the one import that is meant; 0: whatever is under way. PTC_ESTATE:
- * nothing is, or its commit has begun. */
+/* Ends a switch or an import before its commit. id: the number of an import; 0: the switch or import under way.
+ * PTC_ESTATE: nothing is under way, or the commit has begun. */
 PTC_ADMIN_API int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err);
 
-/* Where a job is to run. */
+/* Declares a node that is down lost: switches of jobs whose ranks do not run no longer wait for the node. undo: they
+ * wait again. Root only. PTC_ESTATE: the node is up. */
+PTC_ADMIN_API int ptc_admin_node_lost(struct ptc_admin *a, const char *node, bool undo, struct ptc_error *err);
+
+/* The devices and the configuration that a job is to have. */
 struct ptc_admin_target {
 	size_t size;
 	const char *job;
-	const char *config;       /* e.g. "tp=2,pp=2"; NULL: the job's table says which one `gpus` devices get */
-	uint32_t gpus;            /* devices; 0: as many as config needs */
+	const char *config;       /* e.g. "tp=2,pp=2"; NULL: the daemon chooses one for `gpus` devices (docs/job.md) */
+	uint32_t gpus;            /* number of devices; 0: as many as config needs */
 	const char *const *nodes; /* only these; NULL: any */
 	size_t nnodes;
 };
@@ -99,16 +107,16 @@ struct ptc_admin_target {
 PTC_ADMIN_API int ptc_admin_plan(struct ptc_admin *a, const struct ptc_admin_target *target, char **ret_json,
 				 struct ptc_error *err);
 
-/* What the planner says of target->gpus devices or, with `first`, of each number of devices from there on. */
+/* Asks the planner about target->gpus devices or, with `first`, about each number of devices from `first` to that. */
 struct ptc_admin_advice {
 	size_t size;
 	uint32_t first, horizon_ms; /* horizon_ms 0: the daemon's own */
-	const char *objective;      /* NULL: throughput */
+	const char *objective;      /* throughput, money or state-bytes; NULL: throughput */
 };
-/* JSON (docs/control.md). target->config does not matter. */
+/* Answers with JSON (docs/control.md). The daemon ignores target->config. */
 PTC_ADMIN_API int ptc_admin_advise(struct ptc_admin *a, const struct ptc_admin_target *target,
 				   const struct ptc_admin_advice *ask, char **ret_json, struct ptc_error *err);
-/* The profile of the cluster, as JSON. action: "show", "measure", or "set", which takes text as a profile's file has it. */
+/* The profile of the cluster, as JSON. action: "show", "measure", or "set" with the text of a profile's file. */
 PTC_ADMIN_API int ptc_admin_profile(struct ptc_admin *a, const char *action, const char *text, char **ret_json,
 				    struct ptc_error *err);
 
@@ -118,13 +126,13 @@ struct ptc_admin_progress { /* borrowed for the callback */
 	size_t size;
 	const char *phase;
 	uint64_t bytes_done, bytes_total; /* total 0: not known */
-	const char *text;                 /* for a person; "": nothing to say */
-	bool finished;                    /* the last one */
+	const char *text;                 /* a line for a person; "": none */
+	bool finished;                    /* this is the last call */
 	const char *summary;              /* JSON, with finished */
 };
-/* Not 0: stop listening. The call then returns PTC_ECANCELED; the work that it started goes on. */
+/* Returns 0 to go on. Otherwise the call returns PTC_ECANCELED, but the work that it started goes on. */
 typedef int (*ptc_admin_progress_fn)(void *arg, const struct ptc_admin_progress *progress);
-/* Each of these returns 0 once the daemon has said that the work is finished. fn may be NULL. */
+/* Each of the next functions returns 0 once the daemon says that the work is finished. fn may be NULL. */
 PTC_ADMIN_API int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn,
 				   void *arg, struct ptc_error *err);
 /* Moves the jobs off a node, or only this job (NULL: all of them). The node gets no ranks until ptc_admin_undrain. */
@@ -132,13 +140,17 @@ PTC_ADMIN_API int ptc_admin_drain(struct ptc_admin *a, const char *node, const c
 				  void *arg, struct ptc_error *err);
 PTC_ADMIN_API int ptc_admin_undrain(struct ptc_admin *a, const char *node, ptc_admin_progress_fn fn, void *arg,
 				    struct ptc_error *err);
-/* Reads every stored byte of a job and compares it with its digests. PTC_EDIGEST: some differ. */
+/* Reads every stored byte of a job and compares the digests. PTC_EDIGEST: some differ. */
 PTC_ADMIN_API int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg,
+				   struct ptc_error *err);
+/* Does the same, and heals damaged blocks from other nodes' copies. PTC_ECORRUPT: a damaged block has no copy. */
+PTC_ADMIN_API int ptc_admin_repair(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg,
 				   struct ptc_error *err);
 
 /* ---- live jobs: docs/control.md, "Live jobs" --------------------------------------- */
 
-/* Starts the ranks of a job; finished once they run. config NULL and gpus 0: as the job ran last, or as its table says. */
+/* Starts the ranks of a job, and finishes once they run. config NULL and gpus 0: as the job ran last, or as its table
+ * says. */
 PTC_ADMIN_API int ptc_admin_run(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn,
 				void *arg, struct ptc_error *err);
 /* Takes a snapshot and ends the ranks. now: ends them without a snapshot. */
@@ -151,28 +163,30 @@ PTC_ADMIN_API int ptc_admin_snapshot(struct ptc_admin *a, const char *job, ptc_a
 struct ptc_admin_logs {
 	size_t size;
 	const char *job;
-	bool all; /* of every rank; false: of `rank` */
+	bool all; /* lines of every rank; false: of `rank` */
 	uint32_t rank;
-	bool follow;    /* until the job is no longer live */
-	uint32_t lines; /* begin this many lines before the end; 0: at the start */
+	bool follow;    /* wait for more lines while the job's ranks run */
+	uint32_t lines; /* begin this many lines before the end; 0: begin at the start */
 };
-/* Whole lines that one rank wrote, each with its newline; any bytes. Not 0: stop; the call returns PTC_ECANCELED. */
+/* data: whole lines of one rank, each with its newline; any bytes. Returns 0 to go on; otherwise the call returns
+ * PTC_ECANCELED. */
 typedef int (*ptc_admin_log_fn)(void *arg, uint32_t rank, const void *data, size_t len);
 PTC_ADMIN_API int ptc_admin_logs(struct ptc_admin *a, const struct ptc_admin_logs *what, ptc_admin_log_fn fn, void *arg,
 				 struct ptc_error *err);
 
 /* ---- datasets: docs/dataset.md ------------------------------------------------------- */
 
-/* json: a dataset's document. The daemon notes the caller as its owner. here: only the daemon's node has the source, and
- * other nodes read it from there; this needs the daemon's socket. */
+/* json: a dataset's document. The caller becomes the dataset's owner. here: only the daemon's node has the files, and
+ * other nodes read them from there; this needs the daemon's socket. */
 PTC_ADMIN_API int ptc_admin_dataset_add(struct ptc_admin *a, const char *json, bool here, struct ptc_error *err);
 PTC_ADMIN_API int ptc_admin_dataset_remove(struct ptc_admin *a, const char *name, struct ptc_error *err);
 PTC_ADMIN_API int ptc_admin_dataset_list(struct ptc_admin *a, char **ret_json, struct ptc_error *err);
 /* ---- events ---------------------------------------------------------------------------- */
 
-/* json: one event. Not 0: stop; the call returns PTC_ECANCELED. */
+/* json: one event. Returns 0 to go on; otherwise the call returns PTC_ECANCELED. */
 typedef int (*ptc_admin_event_fn)(void *arg, const char *json);
-/* Events with numbers above `after`, at most `limit` (0: all). follow: waits for more after these. job NULL: of every job. */
+/* Gives fn the events with numbers above `after`, at most `limit` (0: all). follow: then waits for more. job NULL:
+ * events of every job. */
 PTC_ADMIN_API int ptc_admin_events(struct ptc_admin *a, const char *job, bool follow, uint64_t after, uint32_t limit,
 				   ptc_admin_event_fn fn, void *arg, struct ptc_error *err);
 

@@ -38,27 +38,28 @@ struct ptc_admin_spec_opts {
 	size_t size;
 	const char
 		*rules_path; /* directories with NAME.yaml rule sets, separated by ':'; NULL: built-in rule sets only */
-	/* Of a job whose ranks ptcd starts: their working directory (absolute) and their environment (ends with NULL), less
-	 * what belongs to a shell or terminal. cwd NULL: not said, and ptc_admin_job_create refuses such a job. */
+	/* For a job whose ranks ptcd starts: the ranks' working directory (absolute) and environment (ends with NULL).
+	 * The library drops variables of shells and terminals. If cwd is NULL, ptc_admin_job_create refuses such a job.
+	 */
 	const char *cwd;
 	char *const *environment;
 };
-/* Reads a job file, and the headers of the tensor files that it names. opts NULL: all defaults. PTC_EINVAL: the file, with
- * path and line; PTC_ENOTFOUND or PTC_EIO: it cannot be read; PTC_ELAYOUT: its rules are ambiguous, overlap or leave index
- * space uncovered, with tensor, axis and sizes. */
+/* Reads a job file, and the headers of the tensor files that it names. opts NULL: all defaults. PTC_EINVAL: the file
+ * is wrong; the line names path and line. PTC_ENOTFOUND or PTC_EIO: the file cannot be read. PTC_ELAYOUT: its rules are
+ * ambiguous, overlap or leave index space uncovered; the line names tensor, axis and sizes. */
 PTC_ADMIN_API int ptc_admin_spec_read(const char *path, const struct ptc_admin_spec_opts *opts,
 				      struct ptc_admin_spec **ret_spec, struct ptc_error *err);
-/* From canonical JSON, as exports and imports have it. */
+/* Reads canonical JSON, as exports and imports have it. */
 PTC_ADMIN_API int ptc_admin_spec_from_json(const void *json, size_t len, struct ptc_admin_spec **ret_spec,
 					   struct ptc_error *err);
 /* NULL ok. Always returns NULL. */
 PTC_ADMIN_API struct ptc_admin_spec *ptc_admin_spec_free(struct ptc_admin_spec *spec);
-/* Canonical JSON for ptc_admin_job_create. Equal descriptions give equal bytes. */
+/* Gives canonical JSON for ptc_admin_job_create. Equal descriptions give equal bytes. */
 PTC_ADMIN_API int ptc_admin_spec_json(const struct ptc_admin_spec *spec, char **ret_json, size_t *ret_len,
 				      struct ptc_error *err);
 /* The job's name, borrowed from the spec. */
 PTC_ADMIN_API const char *ptc_admin_spec_name(const struct ptc_admin_spec *spec);
-/* The configuration that the job's table gives so many devices. PTC_ENOTFOUND: the table has none. */
+/* The configuration of the job's table for `gpus` devices. PTC_ENOTFOUND: the table has none. */
 PTC_ADMIN_API int ptc_admin_spec_config(const struct ptc_admin_spec *spec, uint32_t gpus, char **ret_config,
 					struct ptc_error *err);
 
@@ -70,7 +71,7 @@ struct ptc_admin_item {
 	int64_t shape[PTC_ADMIN_DIMS_MAX]; /* global */
 	uint64_t bytes;
 };
-/* Items are numbered from 0. 0 items: ranks of the job declare its tensors. */
+/* The number of items; they are numbered from 0. 0 items: the job's ranks declare its tensors. */
 PTC_ADMIN_API uint32_t ptc_admin_spec_items(const struct ptc_admin_spec *spec);
 /* Set ret_item->size first. PTC_EINVAL: there is no such item. */
 PTC_ADMIN_API int ptc_admin_spec_item(const struct ptc_admin_spec *spec, uint32_t item, struct ptc_admin_item *ret_item,
@@ -79,16 +80,16 @@ PTC_ADMIN_API int ptc_admin_spec_item(const struct ptc_admin_spec *spec, uint32_
 /* ---- layouts: docs/layout.md ------------------------------------------------------------ */
 
 struct ptc_admin_layout;
-/* config: e.g. "tp=2,pp=2,dp=2". PTC_EINVAL: it is no configuration; PTC_ELAYOUT: a rule does not fit it, with tensor, dim,
- * size and degree, or the spec has no tensors. */
+/* config: e.g. "tp=2,pp=2,dp=2". PTC_EINVAL: config is no configuration. PTC_ELAYOUT: the spec has no tensors, or a
+ * rule does not fit config; the line names tensor, dim, size and degree. */
 PTC_ADMIN_API int ptc_admin_layout_new(struct ptc_admin_spec *spec, const char *config,
 				       struct ptc_admin_layout **ret_layout, struct ptc_error *err);
 /* NULL ok. Always returns NULL. */
 PTC_ADMIN_API struct ptc_admin_layout *ptc_admin_layout_free(struct ptc_admin_layout *layout);
-/* How many ranks the configuration has. */
+/* The number of ranks of the configuration. */
 PTC_ADMIN_API uint32_t ptc_admin_layout_world(const struct ptc_admin_layout *layout);
 
-/* A box of an item on a rank, and where it lies in the rank's own dense buffer. All in elements. */
+/* A box of an item on a rank, and its place in the rank's own dense buffer. All numbers are elements. */
 struct ptc_admin_region {
 	size_t size;
 	uint32_t item, ndim;
@@ -96,30 +97,31 @@ struct ptc_admin_region {
 	int64_t buffer_offset, buffer_stride[PTC_ADMIN_DIMS_MAX];
 	bool padding; /* zeros outside the global shape, which are neither stored nor moved */
 };
-/* Not 0: the call ends with that code. region is borrowed for the call. */
+/* Returns 0 to go on; otherwise the call returns that code. region is borrowed until the callback returns. */
 typedef int (*ptc_admin_region_fn)(void *arg, const struct ptc_admin_region *region);
-/* Each region of a rank, by item, then row-major. PTC_EINVAL: there is no such rank. */
+/* Gives fn each region of a rank, by item, then row-major. PTC_EINVAL: there is no such rank. */
 PTC_ADMIN_API int ptc_admin_layout_rank(const struct ptc_admin_layout *layout, uint32_t rank, ptc_admin_region_fn fn,
 					void *arg, struct ptc_error *err);
 
 /* ---- moves: docs/plan.md ----------------------------------------------------------------- */
 
-/* Nodes, and the devices of a node, are numbered from 0. Arrays have one entry per node; NULL: no node is so. */
+/* Nodes, and the devices of a node, are numbered from 0. Arrays have an entry for each node; NULL: false for each. */
 struct ptc_admin_cluster {
 	size_t size;
 	uint32_t nodes;            /* 0: as many as the larger configuration needs */
 	uint32_t devices_per_node; /* 1 to 64 */
-	uint32_t nodes_per_rack;   /* a tensor-parallel group stays in one rack; 0: there are none */
-	const bool *failed;        /* gone, with the bytes that they had */
-	const bool *drained;       /* to be left: they send what they have, and get nothing */
-	const bool *pinned;        /* they go on holding a part of the job */
+	uint32_t nodes_per_rack;   /* a tensor-parallel group stays in one rack; 0: there are no racks */
+	const bool *failed;        /* the node is gone, with its bytes */
+	const bool *drained;       /* the job leaves the node, which sends its bytes and gets none */
+	const bool *pinned;        /* the node goes on holding a part of the job */
 };
 
 struct ptc_admin_moves;
-/* Plans the switch. Old ranks lie on devices in order, failed and drained ones included; new ranks lie where the fewest bytes
- * enter nodes. Both layouts are of one spec, or of specs with the same tensors. The plan is the one that daemons make for these
- * devices. Memory: about 200 bytes for each move. PTC_ENODEVICES: too few devices; PTC_ELOST: only failed nodes had some bytes,
- * with tensor and nodes; PTC_ELAYOUT: the specs differ, with the first tensor that does. */
+/* Plans the switch. Old ranks lie on devices in order, failed and drained ones included; new ranks lie where the fewest
+ * bytes enter nodes. Both layouts are of one spec, or of specs with the same tensors. The plan is the one that daemons
+ * make for these devices. Memory: about 200 bytes for each move. PTC_ENODEVICES: there are too few
+ * devices. PTC_ELOST: only failed nodes had some bytes; the line names tensor and nodes. PTC_ELAYOUT: the specs differ;
+ * the line names the first tensor that does. */
 PTC_ADMIN_API int ptc_admin_moves_plan(struct ptc_admin_layout *from, struct ptc_admin_layout *to,
 				       const struct ptc_admin_cluster *cluster, struct ptc_admin_moves **ret_moves,
 				       struct ptc_error *err);
@@ -128,8 +130,8 @@ PTC_ADMIN_API struct ptc_admin_moves *ptc_admin_moves_free(struct ptc_admin_move
 
 enum ptc_admin_move_kind {
 	PTC_ADMIN_MOVE_BETWEEN = 1, /* from another node; a byte enters a node once */
-	PTC_ADMIN_MOVE_WITHIN = 2,  /* from another device of the node, which held it before */
-	PTC_ADMIN_MOVE_FORWARD = 3, /* from another device of the node, which a BETWEEN brought it to */
+	PTC_ADMIN_MOVE_WITHIN = 2,  /* from another device of the node, which held the bytes before */
+	PTC_ADMIN_MOVE_FORWARD = 3, /* from another device of the node, to which a BETWEEN brought the bytes */
 };
 struct ptc_admin_place {
 	uint32_t node, device, rank;
@@ -138,27 +140,27 @@ struct ptc_admin_move {
 	size_t size;
 	uint32_t item;
 	enum ptc_admin_move_kind kind;
-	struct ptc_admin_place from, to; /* from.rank: of the old layout; of a FORWARD: of the new one */
+	struct ptc_admin_place from, to; /* from.rank is a rank of the old layout; in a FORWARD, of the new layout */
 	uint64_t bytes;
-	/* The box in elements. Of a 4- or 6-bit dtype whose rows are no whole bytes trailing dims are merged. */
+	/* The box in elements. If a dtype has 4 or 6 bits and rows are no whole bytes, trailing dims are merged. */
 	uint32_t ndim;
 	int64_t offset[PTC_ADMIN_DIMS_MAX], extent[PTC_ADMIN_DIMS_MAX];
 };
-/* The next move, for which you set ret_move->size first. 1: here it is; 0: there are no more. */
+/* Gives the next move; set ret_move->size first. Returns 1, or 0 after the last move. */
 PTC_ADMIN_API int ptc_admin_moves_next(struct ptc_admin_moves *moves, struct ptc_admin_move *ret_move,
 				       struct ptc_error *err);
-/* Begins again with the first move. */
+/* Goes back to the first move. */
 PTC_ADMIN_API void ptc_admin_moves_rewind(struct ptc_admin_moves *moves);
 
 /* Sums in bytes. */
 struct ptc_admin_totals {
 	size_t size;
 	uint64_t moves;
-	uint64_t between_nodes; /* that enter a node, each once */
-	uint64_t within_node;   /* of new shards, from another device of their node */
-	uint64_t kept;          /* of new shards, on their device already */
+	uint64_t between_nodes; /* bytes that enter a node, each once */
+	uint64_t within_node;   /* bytes of new shards that come from another device of their node */
+	uint64_t kept;          /* bytes of new shards that are on their device already */
 	uint64_t bound;         /* no placement of the new ranks has fewer between_nodes */
-	bool bound_exact;       /* this one has as few as that */
+	bool bound_exact;       /* this placement reaches the bound */
 	uint32_t nodes;         /* of the cluster */
 };
 /* Set ret_totals->size first. */

@@ -9,13 +9,13 @@
 enum ptc_result {
 	PTC_R_INVALID = -1, /* an argument or a call out of order; nothing changed */
 	PTC_R_REFUSED = -2, /* ptcd refused, e.g. declarations of two ranks that contradict each other */
-	PTC_R_LOST = -3,    /* no connection to ptcd, or not one any more, and it could not be made anew */
+	PTC_R_LOST = -3,    /* no ptcd answers, or the connection broke and could not be made again */
 	PTC_R_MEMORY = -4,  /* out of memory */
 	PTC_R_LIMIT = -5,   /* a stated maximum was exceeded */
-	PTC_R_TIMEOUT = -6,
-	PTC_R_SYSTEM = -7,  /* the operating system failed us */
+	PTC_R_TIMEOUT = -6, /* the given time has passed */
+	PTC_R_SYSTEM = -7,  /* a call to the operating system failed */
 	PTC_R_VERSION = -8, /* library and daemon do not speak a common version */
-	PTC_R_STALE = -9,   /* this process is of a generation or incarnation that is over */
+	PTC_R_STALE = -9,   /* this process belongs to a generation or incarnation that has ended */
 };
 
 #endif

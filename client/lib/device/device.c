@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Happy path: the program has loaded libcuda.so.1, so dlopen finds it without loading anything, and the driver tells what kind of
- * memory an address is. Failure modes: device.h. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path: the program has loaded libcuda.so.1, so dlopen finds it without loading anything, and the driver tells
+ * what kind of memory an address is. Failure modes: device.h. */
 #include "client/lib/device/device.h"
 
 #include "daemon/gpu/cuda/cuda_functions.h"
@@ -329,7 +329,8 @@ const struct device_memory *ptc_device_at(const struct device_list *l, uint64_t 
 	return i && address - l->v[i - 1].address < l->v[i - 1].bytes ? &l->v[i - 1] : NULL;
 }
 
-/* Overlapping ranges that only the rank can copy are one, or a look-up by address could miss one that reaches over others. */
+/* Overlapping ranges that only the rank can copy are one, or a look-up by address could miss one that reaches over
+ * others. */
 static bool joined(struct device_list *l, size_t i)
 {
 	struct device_memory *a = &l->v[i], *b = &l->v[i + 1];

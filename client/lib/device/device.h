@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declared memory that lies on a device. The library is linked against no CUDA library: it uses the driver that the program has
- * loaded, and where there is none all memory is the host's.
+/* Declared memory that lies on a device. The library is linked against no CUDA library: it uses the driver that the
+ * program has loaded, and where there is none all memory is the host's.
  *
- * ptc_device_find tells device memory from host memory and says how it can be shared. Copies and settling work in the context that the
- * memory belongs to and leave the thread's own as it was. Threads: find: one that has the memory's context current; the others any.
+ * ptc_device_find tells device memory from host memory and says how it can be shared. Copies and settling work in the
+ * context that the memory belongs to and leave the thread's own as it was. Threads: find: one that has the memory's
+ * context current; the others any.
+ *
  * Failure modes: the driver's, as a line in `why`. */
 #pragma once
 
@@ -26,7 +28,8 @@ struct device_list {
 	size_t n, cap;
 };
 
-/* 1: [low, high) is device memory, and what it lies in is in the list; 0: it is not; -1: the driver says `why`, or no memory. */
+/* 1: [low, high) is device memory, and what it lies in is in the list; 0: it is not; -1: the driver says `why`, or no
+ * memory. */
 int ptc_device_find(uint64_t low, uint64_t high, struct device_list *ret, char *why, size_t why_size);
 /* A descriptor of it, the caller's; -1: the driver gives none. */
 int ptc_device_export(const struct device_memory *m);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the agent is given by ptcd: the store, the ranks, and whom it asks for documents and
- * channels. The owner keeps it until the agent is freed. Callbacks are called from any thread and
- * may block. */
+/* The environment that ptcd gives the agent: the store, the ranks, and functions that get documents and channels. The
+ * owner keeps it until the agent is freed. The agent calls these functions from any thread; they may block. */
 #pragma once
 
 #include "base/status.h"
@@ -11,43 +10,69 @@
 #include <stdint.h>
 
 struct ptc_agent;
+struct ptc_geometry;
 struct ptc_job_desc;
 struct ptc_layout;
 struct ptc_node_devices;
 struct ptc_rpc_channel;
 struct ptc_spec;
 struct ptc_store;
+struct ptc_store_damage;
 struct ptc_worker_event;
 struct ptc_workers;
 
+/* A job's committed state, for healing. The environment's owner keeps it until committed_release. */
+struct ptc_agent_committed {
+	const struct ptc_geometry *g; /* with the generation and snapshot of its tables */
+	const uint64_t *digests;      /* of the manifest, by item */
+	size_t ndigests;
+	void *ref; /* the owner's */
+};
+/* The outcome for a damaged block. Valid during the call. */
+struct ptc_agent_healed {
+	const struct ptc_store_damage *what;
+	int status;       /* 0: its bytes are right now */
+	const char *text; /* the source of the bytes, or the reason for the failure */
+};
+
 struct ptc_agent_env {
 	struct ptc_store *store;
-	const char *node;                 /* our name */
-	uint64_t staging_bytes;           /* ticket pool */
-	uint64_t work_bytes;              /* memory.work, for messages; 0: not said */
-	struct ptc_node_devices *devices; /* for Stat; NULL: not said */
-	const char *memory_json;          /* what Stat says under "memory": an object, or NULL: {} */
-	/* Blocking, any thread: the parsed spec with that hash (a reference; release gives it back). Reads the blob from etcd on a miss. */
+	const char *node;                 /* this node's name */
+	uint64_t staging_bytes;           /* limit of the ticket pools */
+	uint64_t work_bytes;              /* memory.work, for messages; 0: unknown */
+	uint64_t copies_rate;             /* bytes a second that copies may bring to this node; 0: no limit */
+	struct ptc_node_devices *devices; /* for Stat; NULL: unknown */
+	const char *memory_json;          /* Stat's member "memory": an object; NULL: {} */
+	/* Gives a reference to the parsed spec with that hash, and reads the blob from etcd if it has none.
+	 * spec_release gives the reference back. */
 	int (*spec_get)(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec, void **ret_ref,
 			struct ptc_error *err);
 	void (*spec_release)(void *arg, void *ref);
-	/* Likewise a layout document with the spec it describes (formats/state/layout_doc.h). NULL: no declared layouts here. */
+	/* Does the same for a layout document and the spec in it (formats/state/layout_doc.h). NULL: there are no
+	 * declared layouts here. */
 	int (*layout_get)(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec,
 			  const struct ptc_layout **ret_layout, void **ret_ref, struct ptc_error *err);
 	void (*layout_release)(void *arg, void *ref);
-	/* Likewise the job's description, for how its ranks are started. */
+	/* Does the same for the job's description, which says how its ranks are started. */
 	int (*job_get)(void *arg, const char *uuid, const char *spec_hash, const struct ptc_job_desc **ret_job,
 		       void **ret_ref, struct ptc_error *err);
 	void (*job_release)(void *arg, void *ref);
-	/* Blocking, any thread: a blob of a job, as it is; ptc_free it. */
+	/* Gives a copy of a job's blob; ptc_free it. */
 	int (*blob_get)(void *arg, const char *uuid, const char *hash, char **ret_data, size_t *ret_len,
 			struct ptc_error *err);
-	/* The ranks on this node; NULL: none run here, and calls about them are PTC_ESTATE. Outlives the agent. */
+	/* The ranks on this node; outlives the agent. NULL: no ranks run here, and calls about ranks are PTC_ESTATE. */
 	struct ptc_workers *workers;
-	uint32_t finish_wait_ms; /* Finish waits so long for ranks to go before it answers; 0: 15 s */
-	/* What failed when ranks were started or restored after Finish had been answered; any thread. May be NULL. */
+	uint32_t finish_wait_ms; /* the longest time that Finish waits for ranks before it answers; 0: 15 s */
+	/* Reports a failure to start or restore ranks after Finish has been answered. May be NULL. */
 	void (*event)(void *arg, const struct ptc_worker_event *event);
-	/* A bulk or control channel to a node; cached and owned by the callee, valid until the agent is freed. lane: separate connections. */
+	/* Gives a job's committed state. PTC_ENOTFOUND: there is none. Another code: it cannot be read. NULL: the agent
+	 * heals nothing. */
+	int (*committed_get)(void *arg, const char *uuid, struct ptc_agent_committed *ret, struct ptc_error *err);
+	void (*committed_release)(void *arg, struct ptc_agent_committed *committed);
+	/* Reports the outcome for a damaged block, under the healing lock; so it must not heal. May be NULL. */
+	void (*healed)(void *arg, const struct ptc_agent_healed *healed);
+	/* Gives a bulk or control channel to a node. The callee owns and caches it until the agent is freed. Each lane
+	 * has a connection of its own. */
 	int (*channel)(void *arg, const char *node, const char *address, bool bulk, unsigned lane,
 		       struct ptc_rpc_channel **ret_channel, struct ptc_error *err);
 	void *arg;

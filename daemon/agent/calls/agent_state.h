@@ -1,31 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent as its own rooms see it; nobody else does. agent.c makes and frees it. `shared` is
- * guarded by its lock, held for moments. */
+/* The agent's state, for the agent's own rooms only. agent.c makes and frees it. The lock in `shared` guards `shared`;
+ * threads hold it for moments. */
 #pragma once
 
+#include "base/cache/counted_cache.h"
 #include "daemon/agent/calls/agent_env.h"
 #include "daemon/store/store_key.h"
 #include "daemon/agent/calls/agent_limits.h"
 #include "daemon/agent/calls/ticket.h"
 
+#include "base/sys/thread.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 
 struct ptc_pinned_table; /* tables/pinned_tables.c */
-struct ptc_geometry_ref; /* geometry/geometry.h */
 
-/* One job while something is done with it, or between its Prepare and Finish. */
+/* A job during a call about it, or between its Prepare and its Finish. */
 struct ptc_agent_job {
 	struct ptc_agent_job *next;
 	char uuid[37];
 	unsigned refs, writers;
 	bool busy, prepared;
-	int64_t seen_fence; /* of the requests so far ... */
-	uint64_t seen_seq;  /* ... and the highest number among those of that fence */
+	int64_t seen_fence; /* the highest fence of the requests so far */
+	uint64_t seen_seq;  /* the highest number of the requests with that fence */
 	atomic_bool cancel;
 	uint64_t switch_id;       /* of the last Prepare */
-	struct ptc_table_key key; /* the table it made */
-	int64_t copied_bytes;     /* by derive, for that table */
+	struct ptc_table_key key; /* of the table that Prepare made */
+	int64_t copied_bytes;     /* bytes that derive copied for that table */
+};
+
+/* Blocks of a job that no try could heal, and the time of the next try. */
+struct ptc_heal_vain {
+	char uuid[37]; /* empty: none */
+	size_t blocks;
+	int64_t again_ns; /* CLOCK_MONOTONIC */
+};
+
+/* The healing attempts of one reader; zeros before its first read. */
+struct ptc_heal_tries {
+	unsigned n, healed; /* blocks */
+	bool now;           /* the next try is made however lately one was in vain */
 };
 
 struct ptc_agent {
@@ -38,8 +53,21 @@ struct ptc_agent {
 		struct ptc_agent_job *jobs;
 		struct ptc_geometry_ref *geometries; /* newest first */
 		struct ptc_pinned_table *pinned;     /* pinned_tables.c */
-		unsigned reconcilers;                /* threads of reconcile.c */
+		struct ptc_thread_count reconcilers; /* threads of reconcile.c */
 		bool stopping;
+		bool healing; /* a thread heals: one at a time (healing/heal.c) */
 	} shared;
+	struct ptc_cache geometries; /* geometry/geometry.c */
 	_Atomic unsigned rendezvous;
+	atomic_bool heal_stop; /* healing asks no other node any more */
+	struct ptc_heal_vain heal_vain[8];
+	unsigned heal_vain_next; /* the entry to replace; both belong to the thread that heals */
+	bool (*heal)(struct ptc_agent *agent, const char *uuid, struct ptc_heal_tries *tries);
 };
+
+/* Call this after a read of a job's bytes gave `status`. True: damaged blocks of the job were healed, so read again.
+ * The call may ask other nodes, so do not call it with a ticket (ticket.h). */
+static inline bool ptc_agent_heals(struct ptc_agent *agent, const char *uuid, int status, struct ptc_heal_tries *tries)
+{
+	return status == PTC_ECORRUPT && agent && agent->heal && agent->heal(agent, uuid, tries);
+}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests, replies, and whose turn it is. Happy path: a handler enters its job, works, leaves.
+ *
  * Failure modes: a fence lower than one seen (PTC_EFENCED, checked before and after waiting), the
  * caller gone while waiting (PTC_ECANCELED). */
 #include "daemon/agent/calls/operation.h"
@@ -9,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/cleanup.h"
+#include "base/sys/thread.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,25 +19,25 @@ int ptc_agent_request(struct ptc_rpc_call *call, const ProtobufCMessageDescripto
 		      struct ptc_error *err)
 {
 	struct ptc_rpc_message *msg;
-	int r = ptc_rpc_call_recv(call, &msg, err);
+	int rc = ptc_rpc_call_recv(call, &msg, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	if (!msg)
 		return ptc_error_set(err, PTC_EINVAL, "a call without a request");
-	r = ptc_wire_decode(msg, type, ret, err);
+	rc = ptc_wire_decode(msg, type, ret, err);
 	ptc_rpc_message_done(msg);
-	return r;
+	return rc;
 }
 
 int ptc_agent_reply(struct ptc_rpc_call *call, const ProtobufCMessage *msg, struct ptc_error *err)
 {
 	ptc_auto_free void *data = NULL;
 	struct ptc_rpc_part part = { 0 };
-	int r = ptc_pb_encode(msg, &data, &part.len, err);
+	int rc = ptc_pb_encode(msg, &data, &part.len, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	part.data = data;
 	return ptc_rpc_call_send(call, &part, 1, err);
 }
@@ -61,7 +63,7 @@ static struct ptc_agent_job *job_ref_locked(struct ptc_agent *agent, const char 
 	struct ptc_agent_job *job = job_find_locked(agent, uuid);
 
 	if (!job) {
-		job = ptc_calloc(1, sizeof(*job));
+		job = ptc_calloc(1, sizeof *job);
 		if (!job)
 			return NULL;
 		snprintf(job->uuid, sizeof job->uuid, "%s", uuid);
@@ -142,29 +144,29 @@ int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, co
 {
 	struct ptc_agent_op op = { agent, NULL, call };
 	bool newer = false;
-	int r;
+	int rc;
 
 	pthread_mutex_lock(&agent->shared.lock);
 	op.job = job_ref_locked(agent, uuid);
-	r = op.job ? note_locked(op.job, fence, seq, &newer, err)
-		   : ptc_error_set(err, PTC_ENOMEM, "no memory for job %s", uuid);
+	rc = op.job ? note_locked(op.job, fence, seq, &newer, err) : ptc_nomem(err);
 	pthread_mutex_unlock(&agent->shared.lock);
 	if (!op.job)
-		return r;
-	r = r ? r : ptc_store_fence(agent->env.store, uuid, fence, err);
-	if (!r) {
+		return rc;
+	if (rc == 0)
+		rc = ptc_store_fence(agent->env.store, uuid, fence, err);
+	if (!rc) {
 		pthread_mutex_lock(&agent->shared.lock);
-		r = wait_turn_locked(&op, fence, seq, cancel_running || newer, err);
+		rc = wait_turn_locked(&op, fence, seq, cancel_running || newer, err);
 		pthread_mutex_unlock(&agent->shared.lock);
 	}
-	if (r) {
+	if (rc) {
 		job_drop(&op);
-		return r;
+		return rc;
 	}
-	r = ptc_store_fence(agent->env.store, uuid, fence, err);
-	if (r) {
+	rc = ptc_store_fence(agent->env.store, uuid, fence, err);
+	if (rc) {
 		ptc_agent_leave(&op);
-		return r;
+		return rc;
 	}
 	*ret_op = op;
 	return 0;
@@ -186,19 +188,19 @@ void ptc_agent_leave(struct ptc_agent_op *op)
 
 static int writer_enter(struct ptc_agent *agent, struct ptc_agent_job *job, uint64_t import_id, struct ptc_error *err)
 {
-	int r = 0;
+	int rc = 0;
 
 	pthread_mutex_lock(&agent->shared.lock);
 	if (!job->prepared || job->switch_id != import_id)
-		r = ptc_error_set(err, PTC_ESTATE, "import %llu of job %s is not open on node %s",
-				  (unsigned long long)import_id, job->uuid, agent->node);
+		rc = ptc_error_set(err, PTC_ESTATE, "import %llu of job %s is not open on node %s",
+				   (unsigned long long)import_id, job->uuid, agent->node);
 	else if (job->busy)
-		r = ptc_error_set(err, PTC_ESTATE, "import %llu of job %s is being committed or aborted on node %s",
-				  (unsigned long long)import_id, job->uuid, agent->node);
+		rc = ptc_error_set(err, PTC_ESTATE, "import %llu of job %s is being committed or aborted on node %s",
+				   (unsigned long long)import_id, job->uuid, agent->node);
 	else
 		job->writers++;
 	pthread_mutex_unlock(&agent->shared.lock);
-	return r;
+	return rc;
 }
 
 static void writer_leave(struct ptc_agent *agent, struct ptc_agent_job *job)
@@ -213,7 +215,7 @@ int ptc_put_target_open(struct ptc_agent *agent, const char *uuid, uint64_t impo
 			struct ptc_error *err)
 {
 	struct ptc_put_target t = { .agent = agent, .import_id = import_id };
-	int r;
+	int rc;
 
 	pthread_mutex_lock(&agent->shared.lock);
 	t.job = job_find_locked(agent, uuid);
@@ -222,14 +224,14 @@ int ptc_put_target_open(struct ptc_agent *agent, const char *uuid, uint64_t impo
 	pthread_mutex_unlock(&agent->shared.lock);
 	if (!t.job)
 		return ptc_error_set(err, PTC_ESTATE, "no import of job %.36s is open on node %s", uuid, agent->node);
-	r = writer_enter(agent, t.job, import_id, err);
-	if (!r) {
-		r = ptc_table_begin(agent->env.store, &t.job->key, &t.table, err);
+	rc = writer_enter(agent, t.job, import_id, err);
+	if (!rc) {
+		rc = ptc_table_begin(agent->env.store, &t.job->key, &t.table, err);
 		writer_leave(agent, t.job);
 	}
-	if (r) {
+	if (rc) {
 		ptc_put_target_close(&t);
-		return r;
+		return rc;
 	}
 	*ret = t;
 	return 0;
@@ -238,17 +240,17 @@ int ptc_put_target_open(struct ptc_agent *agent, const char *uuid, uint64_t impo
 int ptc_put_target_write(struct ptc_put_target *t, uint32_t item, const struct ptc_box *box, const void *data,
 			 struct ptc_error *err)
 {
-	int r = writer_enter(t->agent, t->job, t->import_id, err);
+	int rc = writer_enter(t->agent, t->job, t->import_id, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	if (ptc_table_sealed(t->table))
-		r = ptc_error_set(err, PTC_ESTATE, "import %llu of job %s is already sealed on node %s",
-				  (unsigned long long)t->import_id, t->job->uuid, t->agent->node);
+		rc = ptc_error_set(err, PTC_ESTATE, "import %llu of job %s is already sealed on node %s",
+				   (unsigned long long)t->import_id, t->job->uuid, t->agent->node);
 	else
-		r = ptc_table_write(t->table, item, box, data, err);
+		rc = ptc_table_write(t->table, item, box, data, err);
 	writer_leave(t->agent, t->job);
-	return r;
+	return rc;
 }
 
 void ptc_put_target_close(struct ptc_put_target *t)

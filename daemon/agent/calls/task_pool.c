@@ -3,6 +3,7 @@
 #include "daemon/agent/calls/task_pool.h"
 
 #include "base/check.h"
+#include "base/sys/thread.h"
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -43,13 +44,13 @@ static void *member_main(void *arg)
 	struct gang *g = m->gang;
 	struct ptc_error err = PTC_ERROR_INIT;
 	size_t i = 0;
-	int r = 0;
+	int rc = 0;
 
-	while (!r && !atomic_load(&g->stop) && (i = atomic_fetch_add(&g->next, 1)) < g->task_pool->ntasks)
-		r = g->task_pool->run(g->task_pool->arg, m->number, i, &err);
+	while (!rc && !atomic_load(&g->stop) && (i = atomic_fetch_add(&g->next, 1)) < g->task_pool->ntasks)
+		rc = g->task_pool->run(g->task_pool->arg, m->number, i, &err);
 	pthread_mutex_lock(&g->shared.lock);
-	if (r && (!g->shared.status || i < g->shared.failed)) {
-		g->shared.status = r;
+	if (rc && (!g->shared.status || i < g->shared.failed)) {
+		g->shared.status = rc;
 		g->shared.failed = i;
 		g->shared.err = err;
 		atomic_store(&g->stop, true);
@@ -88,7 +89,7 @@ static void gang_run(struct gang *g)
 	g->shared.running = (unsigned)want;
 	for (; n < want; n++) {
 		members[n] = (struct member){ .gang = g, .number = n };
-		if (pthread_create(&members[n].thread, NULL, member_main, &members[n]))
+		if (ptc_thread_start(&members[n].thread, "ptc-task", member_main, &members[n], NULL))
 			break;
 	}
 	pthread_mutex_lock(&g->shared.lock);
@@ -106,16 +107,16 @@ static void gang_run(struct gang *g)
 int ptc_task_pool_run(const struct ptc_task_pool *task_pool, struct ptc_error *err)
 {
 	struct gang g = { .task_pool = task_pool };
-	int r;
+	int rc;
 
 	ptc_require(!pthread_mutex_init(&g.shared.lock, NULL));
 	ptc_cond_init(&g.shared.cond);
 	gang_run(&g);
 	pthread_cond_destroy(&g.shared.cond);
 	pthread_mutex_destroy(&g.shared.lock);
-	r = g.shared.status;
-	if (r)
-		return ptc_error_set(err, r, "%s", g.shared.err.text);
+	rc = g.shared.status;
+	if (rc)
+		return ptc_error_set(err, rc, "%s", g.shared.err.text);
 	if (atomic_load(&g.stop))
 		return ptc_error_set(err, PTC_ECANCELED, "cancelled while %s", task_pool->what);
 	return 0;

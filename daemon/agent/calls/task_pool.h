@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A few threads that take numbered tasks in turn, while the caller waits,
- * tells somebody now and then, and asks whether to stop. The first failure
- * stops all. Happy path: 0 when every task was run. Failure modes: a task's
- * own error, of several the lowest task's, so that it is always the same; PTC_ECANCELED when stop said so. */
+/* A few threads take numbered tasks in turn. The caller waits meanwhile; a few times a second it calls `tick` and asks
+ * `stop`. The first failure stops all threads.
+ *
+ * Happy path: 0 once every task has run. Failure modes: a task's own error (of several tasks, the lowest task's, so
+ * that the result does not depend on timing); PTC_ECANCELED if `stop` returned true. */
 #pragma once
 
 #include "base/status.h"
@@ -14,14 +15,14 @@
 
 struct ptc_task_pool {
 	size_t ntasks;
-	unsigned threads; /* at most; no more than PTC_TASK_POOL_MAX */
+	unsigned threads; /* most threads; at most PTC_TASK_POOL_MAX */
 	int (*run)(void *arg, unsigned thread, size_t task, struct ptc_error *err);
-	/* Both on the calling thread only, a few times a second. May be NULL. */
+	/* Called on the calling thread only, a few times a second. Both may be NULL. */
 	ptc_stop_fn stop;
 	void (*tick)(void *arg);
 	void *arg;
 	const char *what; /* for "cancelled while ..." */
 };
 int ptc_task_pool_run(const struct ptc_task_pool *task_pool, struct ptc_error *err);
-/* One thread per processor we may use, at most PTC_TASK_POOL_MAX. */
+/* One thread for each processor that this process may use, at most PTC_TASK_POOL_MAX. */
 unsigned ptc_task_pool_size(void);

@@ -36,11 +36,11 @@ static int head_of(const uint8_t *data, size_t len, size_t *ret_at, uint64_t *re
 	struct ptc_wire_source src = { memory_read, &m, len };
 	uint8_t head[PTC_WIRE_HEAD_MAX];
 	size_t n;
-	int r = ptc_wire_head_read(&src, head, &n, ret_payload, NULL);
+	int rc = ptc_wire_head_read(&src, head, &n, ret_payload, NULL);
 
 	assert_true(m.at <= len);
 	*ret_at = m.at;
-	return r;
+	return rc;
 }
 
 static void test_round_trip(void **state)
@@ -48,7 +48,7 @@ static void test_round_trip(void **state)
 	static const uint64_t sizes[] = { 0, 1, 127, 128, 16383, 16384, 2 << 20 };
 	static uint8_t data[(2 << 20) + 16];
 
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+	for (size_t i = 0; i < sizeof(sizes) / sizeof *sizes; i++) {
 		size_t n = ptc_wire_data_head(data, sizes[i]), at;
 		uint64_t payload;
 
@@ -79,7 +79,7 @@ static void test_malformed(void **state)
 	size_t at;
 	uint64_t payload;
 
-	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+	for (size_t i = 0; i < sizeof(bad) / sizeof *bad; i++)
 		assert_int_equal(head_of(bad[i].data, bad[i].len, &at, &payload), PTC_EPEER);
 	assert_int_equal(head_of((const uint8_t *)"", 0, &at, &payload), 0);
 	assert_int_equal(payload, 0);

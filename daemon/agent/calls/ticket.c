@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/thread.h"
 
 #include <stdatomic.h>
 #include <time.h>
@@ -13,30 +14,6 @@
 struct ptc_pool_waiter {
 	struct ptc_pool_waiter *next;
 };
-
-void ptc_cond_init(pthread_cond_t *cond)
-{
-	pthread_condattr_t attr;
-
-	ptc_require(!pthread_condattr_init(&attr));
-	ptc_require(!pthread_condattr_setclock(&attr, CLOCK_MONOTONIC));
-	ptc_require(!pthread_cond_init(cond, &attr));
-	pthread_condattr_destroy(&attr);
-}
-
-void ptc_cond_wait_ms(pthread_cond_t *cond, pthread_mutex_t *lock, int ms)
-{
-	struct timespec at;
-
-	clock_gettime(CLOCK_MONOTONIC, &at);
-	at.tv_sec += ms / 1000;
-	at.tv_nsec += (long)(ms % 1000) * 1000000;
-	if (at.tv_nsec >= 1000000000) {
-		at.tv_nsec -= 1000000000;
-		at.tv_sec++;
-	}
-	pthread_cond_timedwait(cond, lock, &at);
-}
 
 void ptc_pool_init(struct ptc_pool *p, uint64_t limit)
 {
@@ -114,14 +91,14 @@ int ptc_staging_new(struct ptc_pool *p, size_t size, ptc_stop_fn stop, void *arg
 {
 	struct ptc_staging *s;
 	uint64_t ticket;
-	int r = ptc_pool_take(p, size, stop, arg, &ticket, err);
+	int rc = ptc_pool_take(p, size, stop, arg, &ticket, err);
 
-	if (r)
-		return r;
-	s = ptc_malloc(sizeof(*s) + size);
+	if (rc)
+		return rc;
+	s = ptc_malloc(sizeof *s + size);
 	if (!s) {
 		ptc_pool_give(p, ticket);
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu staging bytes", size);
+		return ptc_nomem(err);
 	}
 	s->pool = p;
 	s->ticket = ticket;

@@ -145,10 +145,10 @@ int ptc_wire_data_open(struct ptc_rpc_message *msg, uint64_t *ret_payload, struc
 	Ptc__V1__Data *data;
 	uint32_t version;
 	size_t len;
-	int r = ptc_wire_message_head(msg, head, &len, ret_payload, err);
+	int rc = ptc_wire_message_head(msg, head, &len, ret_payload, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	data = ptc__v1__data__unpack(&ptc_pb_allocator, len, head);
 	if (!data)
 		return ptc_error_set(err, PTC_EPEER, "a data message whose head does not parse");
@@ -164,7 +164,7 @@ int ptc_wire_decode(struct ptc_rpc_message *msg, const ProtobufCMessageDescripto
 	ptc_auto_free void *bytes = ptc_malloc(len ? len : 1);
 
 	if (!bytes)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for a message of %zu bytes", len);
+		return ptc_nomem(err);
 	if (ptc_rpc_message_read(msg, bytes, len) != len)
 		return ptc_error_set(err, PTC_EPEER, "a message shorter than it said");
 	return ptc_pb_decode(type, bytes, len, ret, err);

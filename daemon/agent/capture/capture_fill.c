@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An extent of a snapshot, from the memory of ranks that wait. Happy path: slice by slice, straight from the memory of the lowest
- * rank that has it, compared with what other ranks here hold of the same bytes (but for replicas that do not count by a rule,
- * where one that does is here), digested while it is in the caches. Where by a rule the greatest counts it is taken of all of them.
- * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks), a rank that dies meanwhile (whatever its memory
- * says), memory. */
+/* An extent of a snapshot, from the memory of ranks that wait. Happy path: slice by slice, straight from the memory of
+ * the lowest rank that has it, compared with what other ranks here hold of the same bytes (but for replicas that do not
+ * count by a rule, where one that does is here), digested while it is in the caches. Where by a rule the greatest
+ * counts it is taken of all of them.
+ *
+ * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks), a rank that dies meanwhile (whatever its
+ * memory says), memory. */
 #include "daemon/agent/capture/internal.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"
@@ -86,12 +88,12 @@ static int take_max(const struct fill *f, const struct ptc_capture_part *part, s
 static int max_flush(const struct fill *f, struct ptc_error *err)
 {
 	struct ptc_capture_scratch *h = f->scratch;
-	int r = ptc_iov_batch_flush(&h->iov_batch, err);
+	int rc = ptc_iov_batch_flush(&h->iov_batch, err);
 
-	for (size_t i = 0; !r && i < h->nparts; i++)
-		r = take_max(f, &h->parts[i], err);
+	for (size_t i = 0; !rc && i < h->nparts; i++)
+		rc = take_max(f, &h->parts[i], err);
 	h->nparts = h->used = 0;
-	return r;
+	return rc;
 }
 
 static int max_run(void *arg, uint64_t address, int64_t off, int64_t len, struct ptc_error *err)
@@ -106,7 +108,7 @@ static int max_run(void *arg, uint64_t address, int64_t off, int64_t len, struct
 			size_t now =
 				(size_t)PTC_MIN(PTC_MIN(has - off, len), (int64_t)(PTC_CAPTURE_MAX_BYTES - h->used));
 			struct iovec to = { h->buffer + h->used, now };
-			int r = ptc_iov_batch_add(&h->iov_batch, address, &to, 1, 0, (int64_t)now, err);
+			int rc = ptc_iov_batch_add(&h->iov_batch, address, &to, 1, 0, (int64_t)now, err);
 
 			h->parts[h->nparts++] =
 				(struct ptc_capture_part){ h->used, now, (uint8_t *)f->spans[i].iov_base + off };
@@ -114,10 +116,10 @@ static int max_run(void *arg, uint64_t address, int64_t off, int64_t len, struct
 			address += now;
 			off += (int64_t)now;
 			len -= (int64_t)now;
-			if (!r && (h->nparts == PTC_CAPTURE_MAX_PARTS || h->used == PTC_CAPTURE_MAX_BYTES))
-				r = max_flush(f, err);
-			if (r)
-				return r;
+			if (!rc && (h->nparts == PTC_CAPTURE_MAX_PARTS || h->used == PTC_CAPTURE_MAX_BYTES))
+				rc = max_flush(f, err);
+			if (rc)
+				return rc;
 		}
 	}
 	return 0;
@@ -129,22 +131,23 @@ static int copy_parts(struct fill *f, struct ptc_boxes *left, struct ptc_error *
 	const struct ptc_strided *at = &f->source->at;
 	struct ptc_boxes rest = { 0 };
 	struct ptc_box cut;
-	int r = 0;
+	int rc = 0;
 
 	f->scratch->iov_batch.slot = &f->c->group.v[f->source->slot];
 	f->scratch->iov_batch.fresh = f->fresh;
-	for (size_t i = 0; !r && i < left->n; i++) {
+	for (size_t i = 0; !rc && i < left->n; i++) {
 		if (ptc_box_intersect(&left->v[i], &at->box, &cut)) {
-			r = ptc_strided_runs(at, &f->box->box, &cut, copy_run, f, err);
+			rc = ptc_strided_runs(at, &f->box->box, &cut, copy_run, f, err);
 			atomic_fetch_add(&f->c->copied, ptc_box_volume(&cut));
 		}
-		if (!r && ptc_box_subtract(&left->v[i], &at->box, &rest))
-			r = ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
+		if (!rc && ptc_box_subtract(&left->v[i], &at->box, &rest))
+			rc = ptc_nomem(err);
 	}
-	r = r ? r : ptc_iov_batch_flush(&f->scratch->iov_batch, err);
+	if (rc == 0)
+		rc = ptc_iov_batch_flush(&f->scratch->iov_batch, err);
 	ptc_boxes_done(left);
 	*left = rest;
-	return r;
+	return rc;
 }
 
 /* What of cut was copied before and must be what the source has: of a secondary one only what no primary has given. */
@@ -152,29 +155,30 @@ static int to_compare(const struct fill *f, const struct ptc_box *cut, const str
 		      struct ptc_boxes *out)
 {
 	struct ptc_boxes some = { 0 };
-	int r = ptc_boxes_missing(cut, left->v, left->n, f->source->secondary ? &some : out);
+	int rc = ptc_boxes_missing(cut, left->v, left->n, f->source->secondary ? &some : out);
 
-	for (size_t i = 0; !r && i < some.n; i++)
-		r = ptc_boxes_missing(&some.v[i], f->primary.v, f->primary.n, out);
+	for (size_t i = 0; !rc && i < some.n; i++)
+		rc = ptc_boxes_missing(&some.v[i], f->primary.v, f->primary.n, out);
 	ptc_boxes_done(&some);
-	return r;
+	return rc;
 }
 
 static int compare_part(struct fill *f, const struct ptc_box *part, struct ptc_error *err)
 {
 	const struct ptc_strided *at = &f->source->at;
 	struct ptc_iov_batch *m = &f->scratch->iov_batch;
-	int r;
+	int rc;
 
 	if (f->source->max) {
-		r = ptc_strided_runs(at, &f->box->box, part, max_run, f, err);
-		return r ? r : max_flush(f, err);
+		rc = ptc_strided_runs(at, &f->box->box, part, max_run, f, err);
+		return rc ? rc : max_flush(f, err);
 	}
-	m->way = PTC_IOV_BATCH_COMPARE;
-	r = ptc_strided_runs(at, &f->box->box, part, copy_run, f, err);
-	r = r ? r : ptc_iov_batch_flush(m, err);
-	m->way = PTC_IOV_BATCH_READ;
-	return r == PTC_EDIGEST ? differ(f, part, err) : r;
+	m->way = PTC_COPY_COMPARE;
+	rc = ptc_strided_runs(at, &f->box->box, part, copy_run, f, err);
+	if (rc == 0)
+		rc = ptc_iov_batch_flush(m, err);
+	m->way = PTC_COPY_READ;
+	return rc == PTC_EDIGEST ? differ(f, part, err) : rc;
 }
 
 /* Compares what the source has of the extent and what was copied before, which is all but left. */
@@ -182,18 +186,18 @@ static int compare_parts(struct fill *f, const struct ptc_boxes *left, struct pt
 {
 	struct ptc_boxes parts = { 0 };
 	struct ptc_box cut;
-	int r = 0;
+	int rc = 0;
 
 	if (!ptc_box_intersect(f->slice, &f->source->at.box, &cut))
 		return 0;
 	if (to_compare(f, &cut, left, &parts))
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory to compare replicas");
+		rc = ptc_nomem(err);
 	f->scratch->iov_batch.slot = &f->c->group.v[f->source->slot];
 	f->scratch->iov_batch.fresh = false;
-	for (size_t i = 0; !r && i < parts.n; i++)
-		r = compare_part(f, &parts.v[i], err);
+	for (size_t i = 0; !rc && i < parts.n; i++)
+		rc = compare_part(f, &parts.v[i], err);
 	ptc_boxes_done(&parts);
-	return r;
+	return rc;
 }
 
 static int fill_sources(struct fill *f, struct ptc_error *err)
@@ -201,29 +205,29 @@ static int fill_sources(struct fill *f, struct ptc_error *err)
 	const struct ptc_slot_sources *s = &f->c->sources;
 	struct ptc_boxes left = { 0 };
 	char name[PTC_TENSOR_NAME_MAX + 1];
-	int r = ptc_boxes_push(&left, f->slice);
+	int rc = ptc_boxes_push(&left, f->slice);
 
 	f->source = NULL;
 
-	if (r)
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
-	for (size_t i = first_source(s, f->box->item); !r && i < s->n && s->v[i].item == f->box->item; i++) {
+	if (rc)
+		rc = ptc_nomem(err);
+	for (size_t i = first_source(s, f->box->item); !rc && i < s->n && s->v[i].item == f->box->item; i++) {
 		if (s->v[i].secondary && !(f->source && f->source->secondary) &&
 		    ptc_boxes_missing(f->slice, left.v, left.n, &f->primary)) {
-			r = ptc_error_set(err, PTC_ENOMEM, "no memory to compare replicas");
+			rc = ptc_nomem(err);
 			break;
 		}
 		f->source = &s->v[i];
-		r = compare_parts(f, &left, err);
-		r = r || !left.n ? r : copy_parts(f, &left, err);
+		rc = compare_parts(f, &left, err);
+		rc = rc || !left.n ? rc : copy_parts(f, &left, err);
 	}
-	if (!r && left.n)
-		r = ptc_error_set(err, PTC_EINTERNAL,
-				  "tensor \"%.600s\": no rank here holds a part that this node needs",
-				  item_name(f, name));
+	if (!rc && left.n)
+		rc = ptc_error_set(err, PTC_EINTERNAL,
+				   "tensor \"%.600s\": no rank here holds a part that this node needs",
+				   item_name(f, name));
 	ptc_boxes_done(&left);
 	ptc_boxes_done(&f->primary);
-	return r;
+	return rc;
 }
 
 /* bytes: of the extent, up to the end of the slice. */
@@ -239,23 +243,23 @@ static int each_slice(struct fill *f, bool copy, bool digest, struct ptc_error *
 {
 	struct ptc_boxes slices = { 0 };
 	int64_t bytes = 0;
-	int r = 0;
+	int rc = 0;
 
 	if (ptc_box_chop(&f->box->box, PTC_CAPTURE_SLICE, &slices))
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory to take a snapshot");
-	for (size_t i = 0; !r && i < slices.n; i++) {
+		rc = ptc_nomem(err);
+	for (size_t i = 0; !rc && i < slices.n; i++) {
 		f->slice = &slices.v[i];
 		bytes += ptc_box_volume(f->slice);
-		r = copy ? fill_sources(f, err) : 0;
-		r = r || !digest ? r : digest_slice(f, bytes, err);
+		rc = copy ? fill_sources(f, err) : 0;
+		rc = rc || !digest ? rc : digest_slice(f, bytes, err);
 	}
 	ptc_boxes_done(&slices);
-	return r;
+	return rc;
 }
 
 static struct fill task_of(struct ptc_capture *c, size_t i)
 {
-	size_t whole = c->missing.n - c->reduce.own.nboxes - c->remote.nboxes, k = i - PTC_MIN(i, whole);
+	size_t whole = c->missing.n - c->nown - c->nremote, k = i - PTC_MIN(i, whole);
 
 	if (i >= whole && k < c->exposed.n)
 		return (struct fill){
@@ -266,7 +270,7 @@ static struct fill task_of(struct ptc_capture *c, size_t i)
 			      .table = c->table,
 			      .box = &c->missing.v[k],
 			      .extent = c->extents[k],
-			      .own = k >= whole && k < whole + c->reduce.own.nboxes };
+			      .own = k >= whole && k < whole + c->nown };
 }
 
 static bool extent_fresh(const struct fill *f)
@@ -280,32 +284,33 @@ int ptc_capture_fill(void *arg, unsigned thread, size_t i, struct ptc_error *err
 {
 	struct ptc_capture *c = arg;
 	struct fill f = task_of(c, i);
-	int r;
+	int rc;
 
 	f.scratch = &c->scratch[thread];
 	f.nspans = ptc_table_extent_iov(f.table, f.extent, 0, ptc_box_volume(&f.box->box), f.spans,
 					PTC_ARRAY_LEN(f.spans));
 	if (f.nspans < 0)
-		return ptc_error_set(err, f.nspans, "an extent that cannot be filled");
+		return ptc_error_set(err, f.nspans,
+				     "tensor bytes cannot be written to the store: their extent is not open");
 	if (c->staged) /* then it is us who write it */
 		ptc_table_extent_map(f.table, f.extent);
 	else
 		f.fresh = extent_fresh(&f);
 	f.scratch->iov_batch.nremote = f.scratch->iov_batch.nlocal = f.scratch->iov_batch.bytes = 0;
-	f.scratch->iov_batch.way = PTC_IOV_BATCH_READ;
+	f.scratch->iov_batch.way = PTC_COPY_READ;
 	f.scratch->nparts = f.scratch->used = 0;
-	r = each_slice(&f, true, !c->req->release && !f.own && f.table == c->table, err);
-	if (!r && ptc_fault("agent.capture.middle"))
-		r = ptc_error_set(err, PTC_EIO, "injected failure in the middle of a snapshot");
+	rc = each_slice(&f, true, !c->req->release && !f.own && f.table == c->table, err);
+	if (!rc && ptc_fault("agent.capture.middle"))
+		rc = ptc_error_set(err, PTC_EIO, "injected failure in the middle of a snapshot");
 	/* Ranks that wait for the end of the copy are not kept waiting for digests and checksums. */
-	return r || c->req->release || f.own ? r : ptc_table_filled(f.table, f.extent, err);
+	return rc || c->req->release || f.own ? rc : ptc_table_filled(f.table, f.extent, err);
 }
 
 int ptc_capture_mark(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 {
 	struct ptc_capture *c = arg;
 	struct fill f = task_of(c, c->mark_from + i);
-	int r = f.table == c->table ? each_slice(&f, false, true, err) : 0;
+	int rc = f.table == c->table ? each_slice(&f, false, true, err) : 0;
 
-	return r ? r : ptc_table_filled(f.table, f.extent, err);
+	return rc ? rc : ptc_table_filled(f.table, f.extent, err);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was captured, for whoever asks again. Happy path: a note in the store says for which request the snapshot's table was
- * made, and what the ranks carried beside tensors; so the answer can be given again after the ranks went on, and by a daemon
- * that was started anew. It is written before the seal, so that a sealed table always has its own.
+/* What was captured, for whoever asks again. Happy path: a note in the store says for which request the snapshot's
+ * table was made, and what the ranks carried beside tensors; so the answer can be given again after the ranks went on,
+ * and by a daemon that was started anew. It is written before the seal, so that a sealed table always has its own.
+ *
  * Failure modes: no note, or one of another request (PTC_ENOTFOUND); the store's; memory. */
 #include "daemon/agent/capture/internal.h"
 #include "daemon/store/store.h"
@@ -25,16 +26,16 @@ int ptc_captured_write(const struct ptc_capture *c, struct ptc_error *err)
 {
 	uint8_t *note = ptc_malloc(NOTE_HEAD + c->ranks_len);
 	uint64_t head[4];
-	int r;
+	int rc;
 
 	if (!note)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for the state of ranks");
+		return ptc_nomem(err);
 	note_head(c, head);
 	memcpy(note, head, NOTE_HEAD);
 	memcpy(note + NOTE_HEAD, c->ranks, c->ranks_len);
-	r = ptc_store_note_put(c->agent->env.store, c->key.uuid, NOTE, note, NOTE_HEAD + c->ranks_len, err);
+	rc = ptc_store_note_put(c->agent->env.store, c->key.uuid, NOTE, note, NOTE_HEAD + c->ranks_len, err);
 	ptc_free(note);
-	return r;
+	return rc;
 }
 
 int ptc_captured_read(struct ptc_capture *c, struct ptc_error *err)
@@ -42,10 +43,10 @@ int ptc_captured_read(struct ptc_capture *c, struct ptc_error *err)
 	uint64_t head[4];
 	uint8_t *note;
 	size_t len;
-	int r = ptc_store_note_get(c->agent->env.store, c->key.uuid, NOTE, (void **)&note, &len, err);
+	int rc = ptc_store_note_get(c->agent->env.store, c->key.uuid, NOTE, (void **)&note, &len, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	note_head(c, head);
 	if (len < NOTE_HEAD || memcmp(note, head, NOTE_HEAD) != 0) {
 		ptc_free(note);
@@ -84,14 +85,14 @@ static int rank_states_alloc(struct rank_states *s, const struct ptc_group *g, s
 		blobs += g->v[i].nblobs;
 		cursors += g->v[i].ncursors;
 	}
-	s->ranks = ptc_calloc(n, sizeof(*s->ranks));
-	s->rank_list = ptc_calloc(n, sizeof(*s->rank_list));
-	s->blobs = ptc_calloc(blobs, sizeof(*s->blobs));
-	s->blob_list = ptc_calloc(blobs, sizeof(*s->blob_list));
-	s->cursors = ptc_calloc(cursors, sizeof(*s->cursors));
-	s->cursor_list = ptc_calloc(cursors, sizeof(*s->cursor_list));
+	s->ranks = ptc_calloc(n, sizeof *s->ranks);
+	s->rank_list = ptc_calloc(n, sizeof *s->rank_list);
+	s->blobs = ptc_calloc(blobs, sizeof *s->blobs);
+	s->blob_list = ptc_calloc(blobs, sizeof *s->blob_list);
+	s->cursors = ptc_calloc(cursors, sizeof *s->cursors);
+	s->cursor_list = ptc_calloc(cursors, sizeof *s->cursor_list);
 	if (!s->ranks || !s->rank_list || !s->blobs || !s->blob_list || !s->cursors || !s->cursor_list)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for the state of %zu ranks", g->n);
+		return ptc_nomem(err);
 	return 0;
 }
 
@@ -130,12 +131,12 @@ static void rank_states_fill(struct rank_states *s, const struct ptc_group *g)
 int ptc_captured_encode(struct ptc_capture *c, struct ptc_error *err)
 {
 	struct rank_states s = { 0 };
-	int r = rank_states_alloc(&s, &c->group, err);
+	int rc = rank_states_alloc(&s, &c->group, err);
 
-	if (!r) {
+	if (!rc) {
 		rank_states_fill(&s, &c->group);
-		r = ptc_pb_encode(&s.reply.base, &c->ranks, &c->ranks_len, err);
+		rc = ptc_pb_encode(&s.reply.base, &c->ranks, &c->ranks_len, err);
 	}
 	rank_states_done(&s);
-	return r;
+	return rc;
 }

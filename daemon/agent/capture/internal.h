@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A snapshot being taken from ranks that wait at a boundary, between the files that do it: capture.c (the whole),
- * capture_fill.c (an extent, from the memory of ranks) and capture_note.c (what can be answered again). */
+/* A snapshot that is being taken from ranks at a boundary. Shared by capture.c (the whole), capture_fill.c (an extent,
+ * from the memory of ranks) and capture_note.c (a note, so that the request can be answered again). */
 #pragma once
 
 #include "daemon/agent/calls/operation.h"
@@ -11,9 +11,10 @@
 #include "daemon/agent/memory/rank_group.h"
 #include "daemon/agent/transfer/max_reduce.h"
 
-#define PTC_CAPTURE_MAX_BYTES (256u << 10) /* of a replica, read beside what there is */
+#define PTC_CAPTURE_MAX_BYTES (256u << 10) /* of a replica, read into scratch memory */
 #define PTC_CAPTURE_MAX_PARTS 1024
-/* Filled at once, and digested from the processor's cache then. Each costs a message to the process that copies and its answer. */
+/* Bytes that are filled at once, and then digested from the processor's cache. Each slice costs a message to the copier
+ * and its answer. */
 #define PTC_CAPTURE_SLICE     (4 << 20)
 
 struct ptc_capture_part {
@@ -21,7 +22,7 @@ struct ptc_capture_part {
 	uint8_t *ours;
 };
 
-/* Of one thread: what is read of a replica, and the parts that become the greater of both. */
+/* Scratch of one thread: bytes of a replica, and the parts that become the greater of both. */
 struct ptc_capture_scratch {
 	struct ptc_iov_batch iov_batch;
 	uint8_t *buffer;
@@ -43,43 +44,45 @@ struct ptc_capture {
 	struct ptc_table *table;
 	struct ptc_group group;
 	struct ptc_slot_sources sources;
-	struct ptc_remote remote;
+	struct ptc_parts remote;
 	struct ptc_reduce reduce;
-	struct ptc_store_boxes missing; /* the last are what is merged here, and then what is remote */
+	size_t nown, nremote;           /* numbers of boxes merged here, and of remote boxes */
+	struct ptc_store_boxes missing; /* local boxes, then boxes merged here, then remote boxes */
 	uint32_t *extents;
-	struct ptc_table *parts; /* NULL: nothing is exposed */
+	struct ptc_table *parts; /* the exposed table; NULL: there is none */
 	struct ptc_store_boxes exposed;
 	uint32_t *exposed_extents;
-	size_t mark_from; /* of tasks */
+	size_t mark_from; /* number of the first task that marks */
 	uint64_t fetched;
 	struct ptc_copying copying;
 	struct ptc_wait wait; /* of copying */
-	atomic_bool stopped;  /* for the threads: the call's own thread has asked */
-	bool staged;          /* all that is to be read has been copied to memory of ours by the ranks themselves */
+	atomic_bool stopped;  /* tells the threads that the call's own thread was asked to stop */
+	bool staged;          /* the ranks have copied everything to staging memory themselves */
 	struct ptc_capture_scratch *scratch;
 	unsigned nscratch;
 	uint64_t ticket;
 	bool broken; /* progress could not be sent */
 	_Atomic int64_t copied;
-	uint64_t *digests; /* of each need; complete when all extents have been through */
-	void *ranks;       /* encoded */
+	uint64_t *digests; /* of each need; complete once all extents are digested */
+	void *ranks;       /* rank states, encoded */
 	size_t ranks_len;
 };
 
-/* ---- capture_fill.c: tasks of a task pool, whose arg is the capture. In order: what is all here, what is exposed, what is merged here,
- * what is remote. ---- */
+/* ---- capture_fill.c: tasks of a task pool, whose arg is the capture. Their order: extents whose bytes are all here,
+ * exposed extents, extents merged here, remote extents. ---- */
 
-/* Copies what ranks here have of task i's extent, and compares what several have. It is filled then, and digested unless it is exposed;
- * neither where ranks go on first (req->release) or other nodes' parts are missing. */
+/* Copies the bytes that ranks here have of task i's extent, and compares those that several have. Then it marks the
+ * extent filled, and digests it unless it is exposed. It does neither if ranks go on first (req->release) or if other
+ * nodes' parts are missing. */
 int ptc_capture_fill(void *arg, unsigned thread, size_t i, struct ptc_error *err);
-/* Task mark_from + i, whose bytes are all there: digested, filled. */
+/* Digests the extent of task mark_from + i, whose bytes are all there, and marks it filled. */
 int ptc_capture_mark(void *arg, unsigned thread, size_t i, struct ptc_error *err);
 
 /* ---- capture_note.c ---- */
 
-/* Rank state, as it is answered, to c->ranks. */
+/* Encodes the rank states of the answer to c->ranks. */
 int ptc_captured_encode(struct ptc_capture *c, struct ptc_error *err);
-/* The note by which this request can be answered again. Before the seal. */
+/* Writes a note, so that this request can be answered again. Call it before the seal. */
 int ptc_captured_write(const struct ptc_capture *c, struct ptc_error *err);
-/* What the ranks carried when this very request was answered, to c->ranks. PTC_ENOTFOUND: it was not. */
+/* Reads the rank states of an earlier answer to this very request to c->ranks. PTC_ENOTFOUND: there was no answer. */
 int ptc_captured_read(struct ptc_capture *c, struct ptc_error *err);

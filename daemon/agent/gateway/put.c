@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Put: boxes of an import pushed by a gateway. Happy path: each message's box
  * goes from the socket through a ticketed buffer into the reserved extents.
+ *
  * Failure modes: no such import open here, or it is being committed
  * (PTC_ESTATE), numbers that do not fit or a payload that is not the box's
  * size (PTC_EPEER, PTC_EINVAL; nothing is written), a message that changes
@@ -26,16 +27,16 @@ struct put {
 
 static int target_check(struct put *p, const Ptc__V1__PutChunk *chunk, struct ptc_error *err)
 {
-	int r;
+	int rc;
 
 	if (p->open) {
 		if (chunk->import_id != p->target.import_id || strcmp(chunk->uuid, p->target.job->uuid))
 			return ptc_error_set(err, PTC_EINVAL, "a put stream that changes its import");
 		return 0;
 	}
-	r = ptc_put_target_open(p->agent, chunk->uuid, chunk->import_id, &p->target, err);
-	p->open = !r;
-	return r;
+	rc = ptc_put_target_open(p->agent, chunk->uuid, chunk->import_id, &p->target, err);
+	p->open = !rc;
+	return rc;
 }
 
 static int payload_write(struct put *p, struct ptc_rpc_message *msg, uint32_t item, const struct ptc_box *box,
@@ -43,18 +44,19 @@ static int payload_write(struct put *p, struct ptc_rpc_message *msg, uint32_t it
 {
 	size_t len = (size_t)ptc_box_volume(box);
 	struct ptc_staging *s;
-	int r = ptc_staging_new(&p->agent->recv, len, ptc_agent_op_stopped, &p->op, &s, err);
+	int rc = ptc_staging_new(&p->agent->recv, len, ptc_agent_op_stopped, &p->op, &s, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	if (ptc_rpc_message_read(msg, s->data, len) != len)
-		r = ptc_error_set(err, PTC_EPEER, "a put message shorter than it said");
-	r = r ? r : ptc_put_target_write(&p->target, item, box, s->data, err);
+		rc = ptc_error_set(err, PTC_EPEER, "a put message shorter than it said");
+	if (rc == 0)
+		rc = ptc_put_target_write(&p->target, item, box, s->data, err);
 	ptc_staging_release(s);
-	if (!r && ptc_fault("agent.put.middle"))
-		r = ptc_error_set(err, PTC_EIO, "fault agent.put.middle");
-	p->bytes += r ? 0 : len;
-	return r;
+	if (!rc && ptc_fault("agent.put.middle"))
+		rc = ptc_error_set(err, PTC_EIO, "fault agent.put.middle");
+	p->bytes += rc ? 0 : len;
+	return rc;
 }
 
 static int chunk_take(struct put *p, struct ptc_rpc_message *msg, struct ptc_error *err)
@@ -64,22 +66,25 @@ static int chunk_take(struct put *p, struct ptc_rpc_message *msg, struct ptc_err
 	struct ptc_box box;
 	uint64_t payload;
 	size_t len;
-	int r = ptc_wire_message_head(msg, head, &len, &payload, err);
+	int rc = ptc_wire_message_head(msg, head, &len, &payload, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	chunk = ptc__v1__put_chunk__unpack(&ptc_pb_allocator, len, head);
 	if (!chunk)
 		return ptc_error_set(err, PTC_EPEER, "a put message whose head does not parse");
-	r = ptc_pb_version(chunk->version, err);
-	r = r ? r : ptc_wire_box(chunk->offset, chunk->n_offset, chunk->extent, chunk->n_extent, &box, err);
-	r = r ? r : target_check(p, chunk, err);
-	if (!r && (payload != (uint64_t)ptc_box_volume(&box) || payload > PTC_BULK_MESSAGE_MAX))
-		r = ptc_error_set(err, PTC_EPEER, "%llu bytes for a box of %lld", (unsigned long long)payload,
-				  (long long)ptc_box_volume(&box));
-	r = r ? r : payload_write(p, msg, chunk->item, &box, err);
+	rc = ptc_pb_version(chunk->version, err);
+	if (rc == 0)
+		rc = ptc_wire_box(chunk->offset, chunk->n_offset, chunk->extent, chunk->n_extent, &box, err);
+	if (rc == 0)
+		rc = target_check(p, chunk, err);
+	if (!rc && (payload != (uint64_t)ptc_box_volume(&box) || payload > PTC_BULK_MESSAGE_MAX))
+		rc = ptc_error_set(err, PTC_EPEER, "a put message has %llu bytes for a box of %lld",
+				   (unsigned long long)payload, (long long)ptc_box_volume(&box));
+	if (rc == 0)
+		rc = payload_write(p, msg, chunk->item, &box, err);
 	ptc__v1__put_chunk__free_unpacked(chunk, &ptc_pb_allocator);
-	return r;
+	return rc;
 }
 
 int ptc_agent_on_put(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -87,17 +92,17 @@ int ptc_agent_on_put(void *arg, struct ptc_rpc_call *call, struct ptc_error *err
 	Ptc__V1__PutReply reply = PTC__V1__PUT_REPLY__INIT;
 	struct put p = { .agent = arg, .op = { arg, NULL, call } };
 	struct ptc_rpc_message *msg;
-	int r;
+	int rc;
 
-	while (!(r = ptc_rpc_call_recv(call, &msg, err)) && msg) {
-		r = chunk_take(&p, msg, err);
+	while (!(rc = ptc_rpc_call_recv(call, &msg, err)) && msg) {
+		rc = chunk_take(&p, msg, err);
 		ptc_rpc_message_done(msg);
-		if (r)
+		if (rc)
 			break;
 	}
 	if (p.open)
 		ptc_put_target_close(&p.target);
 	reply.version = PTC_WIRE_VERSION;
 	reply.bytes = p.bytes;
-	return r ? r : ptc_agent_reply(call, &reply.base, err);
+	return rc ? rc : ptc_agent_reply(call, &reply.base, err);
 }

@@ -8,6 +8,7 @@
 #include "daemon/agent/calls/operation.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/gateway/gateway.h"
+#include "daemon/agent/transfer/transfer.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -37,18 +38,18 @@ int ptc_scatter_new(struct ptc_agent *agent, const struct ptc_geometry *to, cons
 	struct ptc_scatter *s;
 
 	if (strlen(uuid) != 36)
-		return ptc_error_set(err, PTC_EINVAL, "a job identifier that is none: \"%.40s\"", uuid);
-	s = ptc_calloc(1, sizeof(*s));
+		return ptc_error_set(err, PTC_EINVAL, "job identifier \"%.40s\" in a request: not a UUID", uuid);
+	s = ptc_calloc(1, sizeof *s);
 	if (!s)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for an import");
+		return ptc_nomem(err);
 	s->agent = agent;
 	s->to = to;
 	s->import_id = import_id;
 	snprintf(s->uuid, sizeof s->uuid, "%s", uuid);
-	s->targets = ptc_calloc(to->nnodes, sizeof(*s->targets));
+	s->targets = ptc_calloc(to->nnodes, sizeof *s->targets);
 	if (!s->targets) {
 		ptc_free(s);
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for an import");
+		return ptc_nomem(err);
 	}
 	if (ptc_geometry_node(to, agent->node, &s->self, NULL))
 		s->self = UINT32_MAX;
@@ -75,18 +76,6 @@ static int named(const struct ptc_scatter *s, uint32_t node, int r, struct ptc_e
 	return r;
 }
 
-static int target_open(struct ptc_scatter *s, uint32_t node, struct ptc_error *err)
-{
-	struct ptc_agent_env *env = &s->agent->env;
-	struct ptc_rpc_channel *channel;
-	int r;
-
-	if (s->targets[node].stream)
-		return 0;
-	r = env->channel(env->arg, s->to->nodes[node], s->to->addresses[node], true, 0, &channel, err);
-	return r ? r : ptc_rpc_stream_open(channel, "/ptc.v1.Peer/Put", 0, NULL, 0, &s->targets[node].stream, err);
-}
-
 static size_t chunk_head(const struct ptc_scatter *s, uint32_t item, const struct ptc_box *box, uint64_t payload,
 			 uint8_t head[PTC_WIRE_HEAD_MAX])
 {
@@ -107,135 +96,100 @@ static size_t chunk_head(const struct ptc_scatter *s, uint32_t item, const struc
 	return ptc_wire_put_data_tag(head, n, payload);
 }
 
-/* data: box's bytes, compact. */
-static int part_send(struct ptc_scatter *s, uint32_t node, uint32_t item, const struct ptc_box *box, const void *data,
-		     struct ptc_error *err)
-{
-	size_t len = (size_t)ptc_box_volume(box);
-	uint8_t head[PTC_WIRE_HEAD_MAX];
-	struct ptc_rpc_part parts[2] = { { .data = head }, { .data = data, .len = len } };
-	struct ptc_error why = PTC_ERROR_INIT;
-	int r = target_open(s, node, err);
-	uint64_t ticket;
-
-	if (r)
-		return r;
-	parts[0].len = chunk_head(s, item, box, len, head);
-	r = ptc_pool_take(&s->agent->push, len, NULL, NULL, &ticket, err);
-	if (r)
-		return r;
-	r = ptc_rpc_stream_send(s->targets[node].stream, parts, 2, err);
-	ptc_pool_give(&s->agent->push, ticket);
-	if (!r) {
-		s->targets[node].bytes += len;
-		return 0;
-	}
-	/* The node closed the stream: what it says is worth more than that it did. */
-	if (r != PTC_ECANCELED && ptc_rpc_stream_finish(s->targets[node].stream, &why))
-		return ptc_error_set(err, why.code, "%s", why.text);
-	return r;
-}
-
+/* At most one message to a node, or to our own store. data: box's bytes, compact. */
 static int part_give(struct ptc_scatter *s, uint32_t node, uint32_t item, const struct ptc_box *box, const void *data,
 		     struct ptc_error *err)
 {
-	int r;
+	size_t len = (size_t)ptc_box_volume(box);
+	struct target *to = &s->targets[node];
+	uint8_t head[PTC_WIRE_HEAD_MAX];
+	struct ptc_rpc_part parts[2] = { { .data = head }, { .data = data, .len = len } };
+	struct ptc_error why = PTC_ERROR_INIT;
+	uint64_t ticket;
+	int rc = 0;
 
-	if (node != s->self)
-		return part_send(s, node, item, box, data, err);
-	if (!s->local.job) {
-		r = ptc_put_target_open(s->agent, s->uuid, s->import_id, &s->local, err);
-		if (r)
-			return r;
+	if (node == s->self) {
+		rc = s->local.job ? 0 : ptc_put_target_open(s->agent, s->uuid, s->import_id, &s->local, err);
+		return rc ? rc : ptc_put_target_write(&s->local, item, box, data, err);
 	}
-	return ptc_put_target_write(&s->local, item, box, data, err);
+	if (!to->stream)
+		rc = ptc_peer_open(s->agent, s->to, node, 0, "/ptc.v1.Peer/Put", &to->stream, err);
+	if (rc)
+		return rc;
+	parts[0].len = chunk_head(s, item, box, len, head);
+	rc = ptc_pool_take(&s->agent->push, len, NULL, NULL, &ticket, err);
+	if (rc)
+		return rc;
+	rc = ptc_rpc_stream_send(to->stream, parts, 2, err);
+	ptc_pool_give(&s->agent->push, ticket);
+	to->bytes += rc ? 0 : len;
+	/* The node closed the stream: what it says is worth more than that it did. */
+	if (rc && rc != PTC_ECANCELED && ptc_rpc_stream_finish(to->stream, &why))
+		return ptc_error_set(err, why.code, "%s", why.text);
+	return rc;
 }
 
-struct range {
-	uint32_t item;
-	struct ptc_box box;  /* what data holds, compact */
-	const uint8_t *data; /* borrowed */
-	struct ptc_staging **scratch;
-};
-
-static int scratch_get(struct ptc_scatter *s, struct ptc_staging **scratch, struct ptc_error *err)
-{
-	return *scratch ? 0 : ptc_staging_new(&s->agent->gate, PTC_BULK_MESSAGE_BYTES, NULL, NULL, scratch, err);
-}
-
-/* A part of at most one message. */
-static int piece_give(struct ptc_scatter *s, uint32_t node, const struct range *range, const struct ptc_box *piece,
-		      struct ptc_error *err)
-{
-	struct ptc_runs runs;
-	int r;
-
-	ptc_runs_init(&runs, &range->box, piece, piece);
-	if (runs.count == 1)
-		return part_give(s, node, range->item, piece, range->data + runs.a_off, err);
-	r = scratch_get(s, range->scratch, err);
-	if (r)
-		return r;
-	ptc_box_copy((*range->scratch)->data, piece, range->data, &range->box, piece);
-	return part_give(s, node, range->item, piece, (*range->scratch)->data, err);
-}
-
-static int cut_give(struct ptc_scatter *s, uint32_t node, const struct range *range, const struct ptc_box *cut,
-		    struct ptc_error *err)
+/* What a node needs of `box`, whose bytes are compact at data. scratch: made when it is needed. */
+static int cut_give(struct ptc_scatter *s, uint32_t node, const struct ptc_store_box *box, const uint8_t *data,
+		    const struct ptc_box *cut, struct ptc_staging **scratch, struct ptc_error *err)
 {
 	struct ptc_boxes pieces = { 0 };
-	int r = 0;
+	struct ptc_runs runs;
+	int rc = 0;
 
 	if (ptc_box_chop(cut, PTC_BULK_MESSAGE_BYTES, &pieces))
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory to cut a box");
-	for (size_t i = 0; !r && i < pieces.n; i++)
-		r = piece_give(s, node, range, &pieces.v[i], err);
+		rc = ptc_error_set(err, PTC_ENOMEM, "no memory to cut a box");
+	for (size_t i = 0; !rc && i < pieces.n; i++) {
+		const struct ptc_box *piece = &pieces.v[i];
+
+		ptc_runs_init(&runs, &box->box, piece, piece);
+		if (runs.count == 1) {
+			rc = part_give(s, node, box->item, piece, data + runs.a_off, err);
+			continue;
+		}
+		if (!*scratch)
+			rc = ptc_staging_new(&s->agent->gate, PTC_BULK_MESSAGE_BYTES, NULL, NULL, scratch, err);
+		if (rc)
+			break;
+		ptc_box_copy((*scratch)->data, piece, data, &box->box, piece);
+		rc = part_give(s, node, box->item, piece, (*scratch)->data, err);
+	}
 	ptc_boxes_done(&pieces);
-	return named(s, node, r, err);
-}
-
-static int range_give(struct ptc_scatter *s, const struct range *range, struct ptc_error *err)
-{
-	const struct ptc_replica *replicas;
-	struct ptc_box cut;
-	size_t n;
-	int r = ptc_geometry_replicas(s->to, range->item, &replicas, &n, err);
-
-	for (size_t i = 0; !r && i < n; i++)
-		if (ptc_box_intersect(&replicas[i].box, &range->box, &cut))
-			r = cut_give(s, replicas[i].node, range, &cut, err);
-	return r;
+	return named(s, node, rc, err);
 }
 
 int ptc_scatter_write(struct ptc_scatter *s, uint32_t item, uint64_t offset, const void *data, size_t len,
 		      struct ptc_error *err)
 {
+	const struct ptc_item_range range = { item, offset, len };
+	const struct ptc_replica *replicas;
 	struct ptc_staging *scratch = NULL;
 	struct ptc_boxes boxes = { 0 };
 	int64_t shape[PTC_MAX_DIMS];
 	const uint8_t *at = data;
+	struct ptc_box cut;
 	uint32_t ndim;
-	uint64_t bytes;
-	int r = ptc_geometry_shape(s->to, item, &ndim, shape, err);
+	size_t n;
+	int rc = ptc_geometry_shape(s->to, item, &ndim, shape, err);
 
-	if (r || !len)
-		return r;
-	bytes = (uint64_t)ptc_item_bytes(s->to->spec, item);
-	if (offset > bytes || len > bytes - offset)
-		return ptc_error_set(err, PTC_EINVAL, "bytes %llu to %llu of item %u, which has %llu",
-				     (unsigned long long)offset, (unsigned long long)offset + len, item,
-				     (unsigned long long)bytes);
+	rc = rc || !len ? rc : ptc_item_range_check(s->to, &range, err);
+	if (rc || !len)
+		return rc;
 	if (ptc_box_from_range(ndim, shape, (int64_t)offset, (int64_t)len, &boxes))
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory to cut a range");
-	for (size_t i = 0; !r && i < boxes.n; i++) {
-		struct range range = { item, boxes.v[i], at, &scratch };
+		rc = ptc_error_set(err, PTC_ENOMEM, "no memory to cut a range");
+	if (rc == 0)
+		rc = ptc_geometry_replicas(s->to, item, &replicas, &n, err);
+	for (size_t i = 0; !rc && i < boxes.n; i++) {
+		const struct ptc_store_box box = { item, boxes.v[i] };
 
-		r = range_give(s, &range, err);
-		at += ptc_box_volume(&boxes.v[i]);
+		for (size_t k = 0; !rc && k < n; k++)
+			if (ptc_box_intersect(&replicas[k].box, &box.box, &cut))
+				rc = cut_give(s, replicas[k].node, &box, at, &cut, &scratch, err);
+		at += ptc_box_volume(&box.box);
 	}
 	ptc_staging_release(scratch);
 	ptc_boxes_done(&boxes);
-	return r;
+	return rc;
 }
 
 static int target_finish(struct target *t, struct ptc_error *err)
@@ -243,31 +197,33 @@ static int target_finish(struct target *t, struct ptc_error *err)
 	ProtobufCMessage *pb = NULL;
 	struct ptc_rpc_message *msg;
 	const Ptc__V1__PutReply *reply;
-	int r = ptc_rpc_stream_half_close(t->stream, err);
+	int rc = ptc_rpc_stream_half_close(t->stream, err);
 
-	r = r ? r : ptc_rpc_stream_recv(t->stream, &msg, err);
-	if (r)
-		return r;
+	if (rc == 0)
+		rc = ptc_rpc_stream_recv(t->stream, &msg, err);
+	if (rc)
+		return rc;
 	if (msg) {
-		r = ptc_wire_decode(msg, &ptc__v1__put_reply__descriptor, &pb, err);
+		rc = ptc_wire_decode(msg, &ptc__v1__put_reply__descriptor, &pb, err);
 		ptc_rpc_message_done(msg);
 	}
-	r = r ? r : ptc_rpc_stream_finish(t->stream, err);
+	if (rc == 0)
+		rc = ptc_rpc_stream_finish(t->stream, err);
 	reply = (const Ptc__V1__PutReply *)pb;
-	if (!r && (!reply || reply->bytes != t->bytes))
-		r = ptc_error_set(err, PTC_EPEER, "acknowledged %llu of %llu bytes",
-				  (unsigned long long)(reply ? reply->bytes : 0), (unsigned long long)t->bytes);
+	if (!rc && (!reply || reply->bytes != t->bytes))
+		rc = ptc_error_set(err, PTC_EPEER, "acknowledged %llu of %llu bytes",
+				   (unsigned long long)(reply ? reply->bytes : 0), (unsigned long long)t->bytes);
 	ptc_pb_free(pb);
-	return r;
+	return rc;
 }
 
 int ptc_scatter_finish(struct ptc_scatter *s, struct ptc_error *err)
 {
 	for (uint32_t i = 0; i < s->to->nnodes; i++) {
-		int r = s->targets[i].stream ? named(s, i, target_finish(&s->targets[i], err), err) : 0;
+		int rc = s->targets[i].stream ? named(s, i, target_finish(&s->targets[i], err), err) : 0;
 
-		if (r)
-			return r;
+		if (rc)
+			return rc;
 		s->targets[i].stream = ptc_rpc_stream_free(s->targets[i].stream);
 	}
 	return 0;

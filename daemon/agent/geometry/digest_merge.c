@@ -33,33 +33,33 @@ struct entry {
 
 static int node_init(struct node_digests *n, const struct ptc_geometry *g, uint32_t node, struct ptc_error *err)
 {
-	int r = ptc_layout_node_needs(g->layout, &g->allocation, node, &n->needs, err);
+	int rc = ptc_layout_node_needs(g->copied, &g->copied_at, node, &n->needs, err);
 
-	if (r)
-		return r;
-	n->digest = ptc_calloc(n->needs.n ? n->needs.n : 1, sizeof(*n->digest));
-	n->have = ptc_calloc(n->needs.n ? n->needs.n : 1, sizeof(*n->have));
+	if (rc)
+		return rc;
+	n->digest = ptc_calloc(n->needs.n ? n->needs.n : 1, sizeof *n->digest);
+	n->have = ptc_calloc(n->needs.n ? n->needs.n : 1, sizeof *n->have);
 	if (!n->digest || !n->have)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", n->needs.n);
+		return ptc_nomem(err);
 	return 0;
 }
 
 int ptc_digests_new(const struct ptc_geometry *g, struct ptc_digests **ret_digests, struct ptc_error *err)
 {
-	struct ptc_digests *d = ptc_calloc(1, sizeof(*d));
-	int r = 0;
+	struct ptc_digests *d = ptc_calloc(1, sizeof *d);
+	int rc = 0;
 
 	if (!d)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for digests");
+		return ptc_nomem(err);
 	d->g = g;
-	d->nodes = ptc_calloc(g->nnodes, sizeof(*d->nodes));
+	d->nodes = ptc_calloc(g->nnodes, sizeof *d->nodes);
 	if (!d->nodes)
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory for digests");
-	for (uint32_t i = 0; !r && i < g->nnodes; i++)
-		r = node_init(&d->nodes[i], g, i, err);
-	if (r) {
+		rc = ptc_nomem(err);
+	for (uint32_t i = 0; !rc && i < g->nnodes; i++)
+		rc = node_init(&d->nodes[i], g, i, err);
+	if (rc) {
 		ptc_digests_free(d);
-		return r;
+		return rc;
 	}
 	*ret_digests = d;
 	return 0;
@@ -85,11 +85,12 @@ int ptc_digests_add(struct ptc_digests *d, uint32_t node, const uint32_t *need_i
 	struct node_digests *nd;
 
 	if (node >= d->g->nnodes)
-		return ptc_error_set(err, PTC_EINVAL, "digests of node number %u of %zu", node, d->g->nnodes);
+		return ptc_error_set(err, PTC_EINVAL, "digests came from node number %u, but there are %zu nodes", node,
+				     d->g->nnodes);
 	nd = &d->nodes[node];
 	for (size_t i = 0; i < n; i++)
 		if (need_index[i] >= nd->needs.n)
-			return ptc_error_set(err, PTC_EPEER, "node %s sent a digest of box %u of %zu",
+			return ptc_error_set(err, PTC_EPEER, "node %s sent a digest of box %u, but it has %zu boxes",
 					     d->g->nodes[node], need_index[i], nd->needs.n);
 	for (size_t i = 0; i < n; i++) {
 		uint32_t at = need_index[i];
@@ -101,6 +102,11 @@ int ptc_digests_add(struct ptc_digests *d, uint32_t node, const uint32_t *need_i
 		nd->digest[at] = digests[i];
 	}
 	return 0;
+}
+
+void ptc_digests_leave_out(struct ptc_digests *d, uint32_t node)
+{
+	ptc_needs_done(&d->nodes[node].needs);
 }
 
 /* ---- merging ---- */
@@ -144,21 +150,21 @@ static int entries_make(const struct ptc_digests *d, struct entry **ret, size_t 
 {
 	struct entry *v;
 	size_t n = 0;
-	int r = 0;
+	int rc = 0;
 
 	for (size_t i = 0; i < d->g->nnodes; i++)
 		n += d->nodes[i].needs.n;
-	v = ptc_reallocarray(NULL, n ? n : 1, sizeof(*v));
+	v = ptc_reallocarray(NULL, n ? n : 1, sizeof *v);
 	if (!v)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", n);
+		return ptc_nomem(err);
 	n = 0;
-	for (uint32_t i = 0; !r && i < d->g->nnodes; i++)
-		r = node_entries(d, i, v, &n, err);
-	if (r) {
+	for (uint32_t i = 0; !rc && i < d->g->nnodes; i++)
+		rc = node_entries(d, i, v, &n, err);
+	if (rc) {
 		ptc_free(v);
-		return r;
+		return rc;
 	}
-	qsort(v, n, sizeof(*v), entry_compare);
+	qsort(v, n, sizeof *v, entry_compare);
 	*ret = v;
 	*ret_n = n;
 	return 0;
@@ -211,7 +217,7 @@ static int item_merge(const struct ptc_digests *d, uint32_t item, const struct e
 				chosen[k] = false;
 	}
 	if (bytes != whole)
-		return ptc_error_set(err, PTC_ESTATE, "the digests of \"%.600s\" are of %lld of its %lld bytes",
+		return ptc_error_set(err, PTC_ESTATE, "the digests of \"%.600s\" cover %lld of its %lld bytes",
 				     ptc_geometry_item_name(d->g, item, name, sizeof(name)), (long long)bytes,
 				     (long long)whole);
 	*ret = digest;
@@ -222,49 +228,100 @@ static int items_merge(const struct ptc_digests *d, const struct entry *v, size_
 		       struct ptc_error *err)
 {
 	size_t nitems = ptc_spec_items(d->g->spec), at = 0;
-	bool *chosen = ptc_calloc(n ? n : 1, sizeof(*chosen));
-	int r = chosen ? 0 : ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", n);
+	bool *chosen = ptc_calloc(n ? n : 1, sizeof *chosen);
+	int rc = chosen ? 0 : ptc_nomem(err);
 
-	for (uint32_t item = 0; !r && item < nitems; item++) {
+	for (uint32_t item = 0; !rc && item < nitems; item++) {
 		size_t end = at;
 
 		while (end < n && v[end].item == item)
 			end++;
-		r = item_merge(d, item, v + at, end - at, chosen, &items[item], err);
+		rc = item_merge(d, item, v + at, end - at, chosen, &items[item], err);
 		at = end;
 	}
 	ptc_free(chosen);
-	return r;
+	return rc;
+}
+
+static int item_expected(const struct ptc_digests *d, uint32_t item, uint64_t digest, uint64_t expected,
+			 struct ptc_error *err)
+{
+	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
+
+	if (digest == expected)
+		return 0;
+	return ptc_error_set(err, PTC_EDIGEST, "\"%.600s\" has digest %016llx instead of %016llx",
+			     ptc_geometry_item_name(d->g, item, name, sizeof(name)), (unsigned long long)digest,
+			     (unsigned long long)expected);
 }
 
 static int items_expected(const struct ptc_digests *d, const uint64_t *items, const uint64_t *expected,
 			  struct ptc_error *err)
 {
-	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
+	int rc = 0;
 
-	for (uint32_t i = 0; i < ptc_spec_items(d->g->spec); i++)
-		if (items[i] != expected[i])
-			return ptc_error_set(err, PTC_EDIGEST, "\"%.600s\" has digest %016llx instead of %016llx",
-					     ptc_geometry_item_name(d->g, i, name, sizeof(name)),
-					     (unsigned long long)items[i], (unsigned long long)expected[i]);
-	return 0;
+	for (uint32_t i = 0; !rc && i < ptc_spec_items(d->g->spec); i++)
+		rc = item_expected(d, i, items[i], expected[i], err);
+	return rc;
 }
 
 int ptc_digests_merge(struct ptc_digests *d, const uint64_t *expected, uint64_t *ret_items, struct ptc_error *err)
 {
 	size_t nitems = ptc_spec_items(d->g->spec), n = 0;
-	uint64_t *items = ptc_calloc(nitems ? nitems : 1, sizeof(*items));
+	uint64_t *items = ptc_calloc(nitems ? nitems : 1, sizeof *items);
 	struct entry *v = NULL;
-	int r = items ? 0 : ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", nitems);
+	int rc = items ? 0 : ptc_nomem(err);
 
-	r = r ? r : entries_make(d, &v, &n, err);
-	r = r ? r : replicas_agree(d, v, &n, err);
-	r = r ? r : items_merge(d, v, n, items, err);
-	if (!r && expected)
-		r = items_expected(d, items, expected, err);
-	if (!r)
-		memcpy(ret_items, items, nitems * sizeof(*items));
+	if (rc == 0)
+		rc = entries_make(d, &v, &n, err);
+	if (rc == 0)
+		rc = replicas_agree(d, v, &n, err);
+	if (rc == 0)
+		rc = items_merge(d, v, n, items, err);
+	if (!rc && expected)
+		rc = items_expected(d, items, expected, err);
+	if (!rc)
+		memcpy(ret_items, items, nitems * sizeof *items);
 	ptc_free(items);
 	ptc_free(v);
-	return r;
+	return rc;
+}
+
+/* v: what has been reported of the item. */
+static int item_compare(const struct ptc_digests *d, uint32_t item, const struct entry *v, size_t n, bool *chosen,
+			const uint64_t *expected, bool *ret_missing, struct ptc_error *err)
+{
+	uint64_t digest;
+
+	*ret_missing = item_merge(d, item, v, n, chosen, &digest, NULL) != 0;
+	return *ret_missing ? 0 : item_expected(d, item, digest, expected[item], err);
+}
+
+int ptc_digests_compare(struct ptc_digests *d, const uint64_t *expected, const uint8_t *items, size_t *ret_missing,
+			struct ptc_error *err)
+{
+	struct entry *v = NULL;
+	size_t n = 0, at = 0;
+	bool *chosen = NULL, missing;
+	int rc = entries_make(d, &v, &n, err);
+
+	*ret_missing = 0;
+	if (rc == 0)
+		rc = replicas_agree(d, v, &n, err);
+	if (rc == 0) {
+		chosen = ptc_calloc(n ? n : 1, sizeof *chosen);
+		rc = chosen ? 0 : ptc_nomem(err);
+	}
+	for (uint32_t item = 0; !rc && item < ptc_spec_items(d->g->spec); item++) {
+		size_t end = at;
+
+		while (end < n && v[end].item == item)
+			end++;
+		rc = item_compare(d, item, v + at, end - at, chosen, expected, &missing, err);
+		*ret_missing += missing && (items[item / 8] >> item % 8 & 1);
+		at = end;
+	}
+	ptc_free(chosen);
+	ptc_free(v);
+	return rc;
 }

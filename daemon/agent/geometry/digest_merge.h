@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Digests at the controller. */
+/* Compares and merges the digests of all nodes, at the controller. */
 #pragma once
 
 #include "daemon/agent/geometry/geometry.h"
 
-/* Collects PullReply digests of every node of a geometry and merges them: equal boxes of replicas must agree (else
- * PTC_EDIGEST naming tensor and nodes), and a disjoint cover of each item XORs to its digest. */
+/* Collects the digests of PullReply of every node of a geometry. Equal boxes of replicas must have equal digests;
+ * otherwise PTC_EDIGEST names tensor and nodes. The digests of a disjoint cover of an item XOR to the item's digest. */
 struct ptc_digests;
 int ptc_digests_new(const struct ptc_geometry *g, struct ptc_digests **ret_digests, struct ptc_error *err);
 int ptc_digests_add(struct ptc_digests *d, uint32_t node, const uint32_t *need_index, const uint64_t *digests, size_t n,
 		    struct ptc_error *err);
-/* ret_items: one per item, spec order. PTC_EDIGEST/PTC_ESTATE if something is missing. expected NULL or one per item to compare with, naming the tensor that differs. */
+/* That node has no table of the state, though the geometry says so. Other nodes may hold all of it. */
+void ptc_digests_leave_out(struct ptc_digests *d, uint32_t node);
+/* ret_items: a digest for each item, in the order of the spec. expected: the digests to compare with, for each item, or
+ * NULL. PTC_EDIGEST: digests differ; the line names the tensor. PTC_ESTATE: digests are missing. */
 int ptc_digests_merge(struct ptc_digests *d, const uint64_t *expected, uint64_t *ret_items, struct ptc_error *err);
+/* As ptc_digests_merge, but that items of which nodes have not reported everything are left out: *ret_missing counts
+ * those of `items`, a bit for each. */
+int ptc_digests_compare(struct ptc_digests *d, const uint64_t *expected, const uint8_t *items, size_t *ret_missing,
+			struct ptc_error *err);
 struct ptc_digests *ptc_digests_free(struct ptc_digests *d);

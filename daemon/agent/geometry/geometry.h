@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Spec, layout and allocation of one generation, out of its document and the wire; who holds what
- * under it; a cache of them. Any thread; made once, then only read. Failure modes: geometry.c. */
+/* A geometry: spec, layout and allocation of one generation, made from its document and the wire. It tells which node
+ * holds which boxes, and there is a cache of geometries. A geometry does not change once made. Any thread. Failure
+ * modes: geometry.c. */
 #pragma once
 
 #include "base/status.h"
+#include "base/cache/counted_cache.h"
 #include "daemon/store/store_key.h"
 #include "daemon/agent/calls/agent_env.h"
 #include "reshard/box/box.h"
@@ -16,29 +18,34 @@ struct Ptc__V1__SwitchInfo;
 
 struct ptc_geometry {
 	uint64_t generation, snapshot;
-	const struct ptc_spec *spec; /* borrowed from the spec or layout cache, lives as long as the geometry */
+	const struct ptc_spec *spec; /* borrowed from the spec or layout cache; lives as long as the geometry */
 	const struct ptc_layout *layout;
 	struct ptc_layout
-		*own_layout; /* the same, when it was made of rules; NULL: declared, borrowed with layout_ref */
+		*own_layout; /* `layout`, if it was made from rules; NULL: it was declared, and layout_ref borrows it */
 	struct ptc_allocation allocation; /* node numbers index `nodes` */
+	/* With copies beside it, a rank more for each: who has what. Without, the same two; copies_beside.c */
+	const struct ptc_layout *copied;
+	struct ptc_allocation copied_at;
+	struct ptc_layout *own_copied;
+	uint64_t *snapshots; /* per node: of its table; NULL: `snapshot` of all */
 	char **nodes, **addresses;
 	size_t nnodes;
 	char uuid[37];           /* the job */
 	char spec_hash[65];      /* names the spec's blob */
 	struct ptc_agent *agent; /* gives the references back */
 	void *spec_ref, *layout_ref;
-	struct ptc_replicas *replicas; /* who needs which boxes of which item; built at first use, any thread */
+	struct ptc_replicas *replicas; /* the boxes of each item on each node; made at first use, by any thread */
 };
-/* Accepts an empty one; leaves it empty. */
+/* Accepts an empty geometry, and leaves the geometry empty. */
 void ptc_geometry_done(struct ptc_geometry *g);
 
-/* From the protobuf-c form (struct Ptc__V1__SwitchInfo). which: its `from` or `to`. Checks every number from the wire. */
+/* Makes a geometry from a message. which: `from` or `to` of info. Checks every number from the wire. */
 int ptc_agent_geometry(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,
 		       const struct Ptc__V1__Generation *which, struct ptc_geometry *ret_geometry,
 		       struct ptc_error *err);
-/* The version and numbers every request with a SwitchInfo must have right. */
+/* Checks the version and the numbers of a request's SwitchInfo. */
 int ptc_switch_info_check(uint32_t version, const struct Ptc__V1__SwitchInfo *info, struct ptc_error *err);
-/* Names, allocation and configuration of a generation that nothing may be known of yet but these: no spec, no layout. */
+/* Makes a geometry of names, allocation and configuration only, without spec and layout, which may not be known yet. */
 int ptc_geometry_place(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,
 		       const struct Ptc__V1__Generation *which, struct ptc_geometry *ret_geometry,
 		       struct ptc_config *ret_config, struct ptc_error *err);
@@ -47,27 +54,32 @@ struct ptc_replica {
 	uint32_t item, node;
 	struct ptc_box box;
 };
-/* All (node, box) that hold part of item under g. Borrowed from g. */
+/* Gives the boxes of an item on all nodes, borrowed from g. */
 int ptc_geometry_replicas(const struct ptc_geometry *g, uint32_t item, const struct ptc_replica **ret, size_t *ret_n,
 			  struct ptc_error *err);
-/* Index of a node's name in g->nodes; PTC_EINVAL when it is not there. */
+/* Gives the index of a node's name in g->nodes. PTC_EINVAL: g does not have the node. */
 int ptc_geometry_node(const struct ptc_geometry *g, const char *name, uint32_t *ret_node, struct ptc_error *err);
-/* Byte shape of item; checks that item exists. */
+/* Gives the shape of an item in bytes. PTC_EINVAL: there is no such item. */
 int ptc_geometry_shape(const struct ptc_geometry *g, uint32_t item, uint32_t *ret_ndim, int64_t *ret_shape,
 		       struct ptc_error *err);
-struct ptc_table_key ptc_geometry_key(const struct ptc_geometry *g);
+struct ptc_table_key ptc_geometry_key(const struct ptc_geometry *g); /* this node's table */
+/* Of that node's table, where `snapshot` is the one of the tables read: with copies it has a table of its own. */
+uint64_t ptc_geometry_snapshot(const struct ptc_geometry *g, uint32_t node, uint64_t snapshot);
+
+/* ---- copies_beside.c ---- */
+/* Fills copied, copied_at and snapshots; layout and allocation are there. */
+int ptc_geometry_copies(struct ptc_geometry *g, const struct Ptc__V1__Generation *which, struct ptc_error *err);
+void ptc_geometry_copies_done(struct ptc_geometry *g);
 const char *ptc_geometry_item_name(const struct ptc_geometry *g, uint32_t item, char *buf, size_t size);
-/* An error of the store begins with "item N": says the tensor's name instead. Returns err's code. */
+/* Puts the tensor's name in place of "item N", with which an error of the store begins. Returns err's code. */
 int ptc_geometry_name_error(const struct ptc_geometry *g, struct ptc_error *err);
 
 /* A cached geometry. */
 struct ptc_geometry_ref {
-	struct ptc_geometry_ref *next;
-	unsigned refs; /* under the agent's lock; the cache holds one */
-	char key[33];
+	struct ptc_cached cached;
 	struct ptc_geometry g;
 };
 int ptc_geometry_get(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,
 		     const struct Ptc__V1__Generation *which, struct ptc_geometry_ref **ret, struct ptc_error *err);
-void ptc_geometry_put(struct ptc_agent *agent, struct ptc_geometry_ref *ref); /* NULL ok */
-void ptc_geometry_cache_done(struct ptc_agent *agent);
+void ptc_geometry_put(struct ptc_geometry_ref *ref); /* NULL ok */
+void ptc_geometry_cache_init(struct ptc_agent *agent);

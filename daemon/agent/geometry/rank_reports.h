@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks of other nodes say, at the controller: out of the wire into what is merged. Every
- * number from the wire is checked. */
+/* Reports of ranks on other nodes, at the controller: declarations and rank states, from the wire into merges. */
 #pragma once
 
 #include "base/status.h"
@@ -10,7 +9,8 @@
 
 struct Ptc__V1__RankLayout;
 struct Ptc__V1__RankState;
-/* Of Build's reply into a merge; of Capture's last message into a state document. Check every number from the wire. */
+/* Add a rank's declaration from Build's reply to a merge, and a rank's state from Capture's last message to a state
+ * document. Both check every number from the wire. */
 int ptc_agent_declared_add(struct ptc_declared_merge *m, const struct Ptc__V1__RankLayout *rank, struct ptc_error *err);
 int ptc_agent_state_add(struct ptc_state *s, const struct ptc_config *config, const struct Ptc__V1__RankState *rank,
 			struct ptc_error *err);

@@ -1,9 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See copying.h. */
 #include "daemon/agent/memory/copying.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"
 
+#include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/check.h"
 
@@ -28,10 +29,10 @@ static void kept_done(struct ptc_slot_kept *base)
 
 static int keep(struct ptc_slot_copying *c, struct ptc_table *const tables[2], struct ptc_error *err)
 {
-	struct kept *k = ptc_calloc(1, sizeof(*k));
+	struct kept *k = ptc_calloc(1, sizeof *k);
 
 	if (!k)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory to copy ranks");
+		return ptc_nomem(err);
 	atomic_store(&k->base.refs, 1);
 	k->base.done = kept_done;
 	for (size_t i = 0; i < PTC_ARRAY_LEN(k->tables); i++)
@@ -72,17 +73,20 @@ static int make_room(struct ptc_copying *c, size_t bytes, struct ptc_error *err)
 int ptc_copying_open(struct ptc_copying *c, const struct ptc_slot_view *slot, struct ptc_table *const tables[2],
 		     size_t room_bytes, const struct ptc_wait *wait, struct ptc_error *err)
 {
-	int r;
+	int rc;
 
 	*c = (struct ptc_copying){ .slot = slot, .slots = { .wait = wait } };
 	c->slots.memory[0].fd = c->slots.memory[1].fd = -1;
-	r = keep(&c->slots, tables, err);
-	r = r ? r : open_chunks(&c->slots.memory[0], tables, err);
-	r = r ? r : make_room(c, room_bytes, err);
-	r = r ? r : ptc_slot_copying_init(slot, &c->slots, err);
-	if (r)
+	rc = keep(&c->slots, tables, err);
+	if (rc == 0)
+		rc = open_chunks(&c->slots.memory[0], tables, err);
+	if (rc == 0)
+		rc = make_room(c, room_bytes, err);
+	if (rc == 0)
+		rc = ptc_slot_copying_init(slot, &c->slots, err);
+	if (rc)
 		ptc_copying_close(c);
-	return r;
+	return rc;
 }
 
 void ptc_copying_close(struct ptc_copying *c)
@@ -93,8 +97,7 @@ void ptc_copying_close(struct ptc_copying *c)
 	if (c->room)
 		munmap(c->room, c->room_bytes);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(c->slots.memory); i++)
-		if (c->slots.memory[i].fd >= 0)
-			close(c->slots.memory[i].fd);
+		ptc_close(&c->slots.memory[i].fd);
 	ptc_slot_kept_unref(c->slots.kept);
 	*c = (struct ptc_copying){ .slot = NULL };
 }

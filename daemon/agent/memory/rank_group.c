@@ -3,6 +3,7 @@
  * and where they have what. Happy path: the allocation says which ranks are
  * here, the job's description how they start, their declarations where their
  * memory is; the layout and the declarations are walked beside each other.
+ *
  * Failure modes: no ranks run on this node, or others than should (PTC_ESTATE
  * naming ranks), declarations other than the layout (PTC_ELAYOUT naming rank
  * and tensor). */
@@ -13,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/search.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,10 +51,10 @@ void ptc_group_start_done(struct ptc_group_start *s, struct ptc_agent *agent)
 /* Nodes are numbered by their lowest rank. */
 static int number_nodes(struct ptc_group_desc *d, const struct ptc_geometry *g, uint32_t self, struct ptc_error *err)
 {
-	bool *seen = ptc_calloc(g->nnodes, sizeof(*seen));
+	bool *seen = ptc_calloc(g->nnodes, sizeof *seen);
 
 	if (!seen)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu nodes", g->nnodes);
+		return ptc_nomem(err);
 	for (uint32_t r = 0; r < g->allocation.world; r++) {
 		uint32_t node = g->allocation.ranks[r].node;
 
@@ -74,9 +76,9 @@ static int ranks_make(struct ptc_group_start *s, uint32_t self, struct ptc_error
 
 	for (uint32_t r = 0; r < a->world; r++)
 		n += a->ranks[r].node == self;
-	s->ranks = ptc_calloc(n ? n : 1, sizeof(*s->ranks));
+	s->ranks = ptc_calloc(n ? n : 1, sizeof *s->ranks);
 	if (!s->ranks)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu ranks", n);
+		return ptc_nomem(err);
 	n = 0;
 	for (uint32_t r = 0; r < a->world; r++) {
 		struct ptc_coords k = ptc_config_coords(s->config, r);
@@ -108,7 +110,7 @@ static int desc_fill(struct ptc_group_start *s, const Ptc__V1__SwitchInfo *info,
 		return ptc_error_set(err, PTC_ELIMIT, "the address of node %s is too long", g->nodes[first]);
 	s->config_text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
 	if (!s->config_text || ptc_config_format(c, s->config_text, PTC_CONFIG_TEXT_MAX))
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for a configuration");
+		return ptc_nomem(err);
 	d->job = info->job;
 	d->uid = (uid_t)info->uid;
 	d->config = s->config_text;
@@ -127,7 +129,8 @@ static int desc_fill(struct ptc_group_start *s, const Ptc__V1__SwitchInfo *info,
 	return 0;
 }
 
-/* The job's variables, and its seed for whatever has to be random in the same way on every node and after every start. */
+/* The job's variables, and its seed for whatever has to be random in the same way on every node and after every start.
+ */
 static int env_make(struct ptc_group_start *s, const struct ptc_job_desc *job, struct ptc_error *err)
 {
 	static const char name[] = "PTC_SEED=";
@@ -135,9 +138,9 @@ static int env_make(struct ptc_group_start *s, const struct ptc_job_desc *job, s
 	size_t n = 0;
 	char *seed;
 
-	s->env = ptc_calloc(1, entries * sizeof(*s->env) + room);
+	s->env = ptc_calloc(1, entries * sizeof *s->env + room);
 	if (!s->env)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu variables", job->run.nenv);
+		return ptc_nomem(err);
 	for (size_t i = 0; i < job->run.nenv; i++)
 		if (strncmp(job->run.env[i], name, strlen(name)) != 0)
 			s->env[n++] = job->run.env[i];
@@ -169,34 +172,40 @@ static int start_fill(struct ptc_group_start *s, struct ptc_agent *agent, const 
 {
 	const struct ptc_job_desc *job;
 	uint32_t self;
-	int r = ptc_group_workers(agent, err);
+	int rc = ptc_group_workers(agent, err);
 
-	s->config = ptc_calloc(1, sizeof(*s->config));
-	if (!r && !s->config)
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory for a configuration");
-	r = r ? r : ptc_geometry_place(agent, info, which, &s->place, s->config, err);
-	r = r ? r : ptc_geometry_node(&s->place, agent->node, &self, err);
-	r = r ? r : ranks_make(s, self, err);
-	if (r)
-		return r;
+	s->config = ptc_calloc(1, sizeof *s->config);
+	if (!rc && !s->config)
+		rc = ptc_nomem(err);
+	if (rc == 0)
+		rc = ptc_geometry_place(agent, info, which, &s->place, s->config, err);
+	if (rc == 0)
+		rc = ptc_geometry_node(&s->place, agent->node, &self, err);
+	if (rc == 0)
+		rc = ranks_make(s, self, err);
+	if (rc)
+		return rc;
 	ptc_group_key_of(info, which, &s->desc.key);
-	r = number_nodes(&s->desc, &s->place, self, err);
-	r = r ? r : desc_fill(s, info, err);
-	if (!r && !agent->env.job_get)
-		r = ptc_error_set(err, PTC_ESTATE, "node %s does not know how jobs are run", agent->node);
-	r = r ? r : agent->env.job_get(agent->env.arg, info->uuid, info->spec_hash, &job, &s->job_ref, err);
-	return r ? r : run_read(s, job, err);
+	rc = number_nodes(&s->desc, &s->place, self, err);
+	if (rc == 0)
+		rc = desc_fill(s, info, err);
+	if (!rc && !agent->env.job_get)
+		rc = ptc_error_set(err, PTC_ESTATE, "node %s cannot read jobs' descriptions, so it starts no ranks",
+				   agent->node);
+	if (rc == 0)
+		rc = agent->env.job_get(agent->env.arg, info->uuid, info->spec_hash, &job, &s->job_ref, err);
+	return rc ? rc : run_read(s, job, err);
 }
 
 int ptc_group_start_make(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
 			 struct ptc_group_start *ret, struct ptc_error *err)
 {
 	struct ptc_group_start s = { 0 };
-	int r = start_fill(&s, agent, info, which, err);
+	int rc = start_fill(&s, agent, info, which, err);
 
-	if (r) {
+	if (rc) {
 		ptc_group_start_done(&s, agent);
-		return r;
+		return rc;
 	}
 	*ret = s;
 	return 0;
@@ -204,12 +213,7 @@ int ptc_group_start_make(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *inf
 
 /* ---- which there are ---- */
 
-static int by_rank(const void *a, const void *b)
-{
-	const struct ptc_slot_view *x = a, *y = b;
-
-	return x->rank.rank < y->rank.rank ? -1 : x->rank.rank > y->rank.rank;
-}
+PTC_BY(by_rank, struct ptc_slot_view, rank.rank)
 
 static int ranks_check(const struct ptc_allocation *a, uint32_t self, const struct ptc_group *group,
 		       struct ptc_error *err)
@@ -221,12 +225,13 @@ static int ranks_check(const struct ptc_allocation *a, uint32_t self, const stru
 			continue;
 		if (at == group->n || group->v[at].rank.rank != r)
 			return ptc_error_set(err, PTC_ESTATE,
-					     "rank %u of generation %llu should be on this node and is not", r,
+					     "rank %u of generation %llu should be on this node, but is not here", r,
 					     (unsigned long long)group->key.generation);
 		at++;
 	}
 	if (at < group->n)
-		return ptc_error_set(err, PTC_ESTATE, "rank %u of generation %llu is on this node and should not be",
+		return ptc_error_set(err, PTC_ESTATE,
+				     "rank %u of generation %llu is on this node, but should not be here",
 				     group->v[at].rank.rank, (unsigned long long)group->key.generation);
 	return 0;
 }
@@ -235,22 +240,22 @@ int ptc_group_open(struct ptc_agent *agent, const struct ptc_allocation *a, uint
 		   const struct ptc_group_key *key, struct ptc_group *ret, struct ptc_error *err)
 {
 	struct ptc_group g = { .workers = agent->env.workers, .key = *key };
-	int r = ptc_workers_slots(g.workers, key, &g.raw, &g.n, err);
+	int rc = ptc_workers_slots(g.workers, key, &g.raw, &g.n, err);
 
-	if (r)
-		return r;
-	g.v = ptc_reallocarray(NULL, g.n ? g.n : 1, sizeof(*g.v));
+	if (rc)
+		return rc;
+	g.v = ptc_reallocarray(NULL, g.n ? g.n : 1, sizeof *g.v);
 	if (g.v) {
-		memcpy(g.v, g.raw, g.n * sizeof(*g.v));
+		memcpy(g.v, g.raw, g.n * sizeof *g.v);
 		if (g.n > 1)
-			qsort(g.v, g.n, sizeof(*g.v), by_rank);
-		r = ranks_check(a, self, &g, err);
+			qsort(g.v, g.n, sizeof *g.v, by_rank);
+		rc = ranks_check(a, self, &g, err);
 	} else {
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu ranks", g.n);
+		rc = ptc_nomem(err);
 	}
-	if (r) {
+	if (rc) {
 		ptc_group_close(&g);
-		return r;
+		return rc;
 	}
 	*ret = g;
 	return 0;
@@ -277,25 +282,17 @@ struct matcher {
 
 static int otherwise(const struct matcher *m, const char *name)
 {
-	return ptc_error_set(
-		m->err, PTC_ELAYOUT,
-		"tensor \"%.300s\": rank %u has declared it otherwise than generation %llu has it laid out", name,
-		m->slot->rank.rank, (unsigned long long)m->g->generation);
+	return ptc_error_set(m->err, PTC_ELAYOUT,
+			     "tensor \"%.300s\": the declaration of rank %u differs from the layout of generation %llu",
+			     name, m->slot->rank.rank, (unsigned long long)m->g->generation);
 }
 
 static int source_push(struct matcher *m, uint32_t item, const struct ptc_slot_region *region)
 {
 	struct ptc_slot_source *s;
 
-	if (m->out->n == m->cap) {
-		size_t cap = m->cap ? m->cap + m->cap / 2 : 64;
-		struct ptc_slot_source *v = ptc_reallocarray(m->out->v, cap, sizeof(*v));
-
-		if (!v)
-			return ptc_error_set(m->err, PTC_ENOMEM, "no memory for %zu regions", cap);
-		m->out->v = v;
-		m->cap = cap;
-	}
+	if (!PTC_ROOM(m->out->v, m->out->n + 1, m->cap))
+		return ptc_nomem(m->err);
 	s = &m->out->v[m->out->n++];
 	s->item = item;
 	s->slot = m->number;
@@ -308,11 +305,11 @@ static int match_tensor(struct matcher *m, const struct ptc_slot_tensor *t, uint
 			const struct ptc_rank_layout *l, size_t *at)
 {
 	const struct ptc_tensor *is = &m->g->spec->tensors[item];
-	int r = 0;
+	int rc = 0;
 
-	if (is->dtype != t->dtype || is->ndim != t->ndim || memcmp(is->shape, t->shape, t->ndim * sizeof(*t->shape)))
+	if (is->dtype != t->dtype || is->ndim != t->ndim || memcmp(is->shape, t->shape, t->ndim * sizeof *t->shape))
 		return otherwise(m, t->name);
-	for (size_t i = 0; !r && i < t->nregions; i++) {
+	for (size_t i = 0; !rc && i < t->nregions; i++) {
 		const struct ptc_slot_region *region = &t->regions[i];
 
 		if (ptc_box_empty(&region->box))
@@ -321,11 +318,11 @@ static int match_tensor(struct matcher *m, const struct ptc_slot_tensor *t, uint
 		    !ptc_box_equal(&l->regions[*at].box, &region->box))
 			return otherwise(m, t->name);
 		++*at;
-		r = source_push(m, item, region);
+		rc = source_push(m, item, region);
 	}
-	if (!r && *at < l->nregions && l->regions[*at].item == item)
-		r = otherwise(m, t->name);
-	return r;
+	if (!rc && *at < l->nregions && l->regions[*at].item == item)
+		rc = otherwise(m, t->name);
+	return rc;
 }
 
 /* Both lists are in name order. */
@@ -334,9 +331,9 @@ static int match_regions(struct matcher *m, const struct ptc_rank_layout *l)
 	const struct ptc_spec *spec = m->g->spec;
 	size_t at = 0;
 	uint32_t item = 0;
-	int r = 0;
+	int rc = 0;
 
-	for (size_t i = 0; !r && i < m->slot->ntensors; i++) {
+	for (size_t i = 0; !rc && i < m->slot->ntensors; i++) {
 		const struct ptc_slot_tensor *t = &m->slot->tensors[i];
 
 		while (item < spec->ntensors && strcmp(spec->tensors[item].name, t->name) < 0)
@@ -345,33 +342,26 @@ static int match_regions(struct matcher *m, const struct ptc_rank_layout *l)
 			return otherwise(m, spec->tensors[l->regions[at].item].name);
 		if (item == spec->ntensors || strcmp(spec->tensors[item].name, t->name))
 			return otherwise(m, t->name);
-		r = match_tensor(m, t, item, l, &at);
+		rc = match_tensor(m, t, item, l, &at);
 	}
-	if (!r && at < l->nregions)
-		r = otherwise(m, spec->tensors[l->regions[at].item].name);
-	return r;
+	if (!rc && at < l->nregions)
+		rc = otherwise(m, spec->tensors[l->regions[at].item].name);
+	return rc;
 }
 
 static int match_slot(struct matcher *m)
 {
 	struct ptc_rank_layout l;
-	int r = ptc_layout_rank(m->g->layout, m->slot->rank.rank, &l, m->err);
+	int rc = ptc_layout_rank(m->g->layout, m->slot->rank.rank, &l, m->err);
 
-	if (r)
-		return r;
-	r = match_regions(m, &l);
+	if (rc)
+		return rc;
+	rc = match_regions(m, &l);
 	ptc_rank_layout_done(&l);
-	return r;
+	return rc;
 }
 
-static int by_item(const void *a, const void *b)
-{
-	const struct ptc_slot_source *x = a, *y = b;
-
-	if (x->item != y->item)
-		return x->item < y->item ? -1 : 1;
-	return x->slot < y->slot ? -1 : x->slot > y->slot;
-}
+PTC_BY2(by_item, struct ptc_slot_source, item, slot)
 
 void ptc_slot_sources_done(struct ptc_slot_sources *s)
 {
@@ -384,22 +374,22 @@ int ptc_slot_sources_make(const struct ptc_geometry *g, const struct ptc_group *
 {
 	struct ptc_slot_sources out = { 0 };
 	struct matcher m = { .g = g, .out = &out, .err = err };
-	int r = 0;
+	int rc = 0;
 
 	if (!g->layout_ref)
 		return ptc_error_set(err, PTC_ESTATE, "generation %llu has no layout that its ranks have declared",
 				     (unsigned long long)g->generation);
-	for (size_t i = 0; !r && i < group->n; i++) {
+	for (size_t i = 0; !rc && i < group->n; i++) {
 		m.slot = &group->v[i];
 		m.number = (uint32_t)i;
-		r = match_slot(&m);
+		rc = match_slot(&m);
 	}
-	if (r) {
+	if (rc) {
 		ptc_slot_sources_done(&out);
-		return r;
+		return rc;
 	}
 	if (out.n > 1)
-		qsort(out.v, out.n, sizeof(*out.v), by_item);
+		qsort(out.v, out.n, sizeof *out.v, by_item);
 	*ret = out;
 	return 0;
 }

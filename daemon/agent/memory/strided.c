@@ -2,8 +2,9 @@
 /* Happy path: dims are merged from the last one outwards as long as both
  * sides have them without a gap; what is left is counted through. Runs that
  * touch are joined, and copied when the kernel's bound of spans is reached.
+ *
  * Failure modes: sub-byte dtypes with strides (PTC_ELAYOUT), whatever the
- * process's memory says (ptc_slot_read, ptc_slot_write). */
+ * process's memory says (ptc_slot_copy). */
 #include "daemon/agent/memory/strided.h"
 
 #include "base/check.h"
@@ -40,10 +41,10 @@ int ptc_strided_init(struct ptc_strided *p, const struct ptc_spec *spec, uint32_
 	int64_t bits = ptc_dtype_bits(ptc_item_dtype(spec, item));
 	uint32_t last = region->box.ndim ? region->box.ndim - 1 : 0;
 	struct ptc_strided q = { .address = region->address };
-	int r = ptc_item_byte_box(spec, item, &region->box, &q.box, err);
+	int rc = ptc_item_byte_box(spec, item, &region->box, &q.box, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	if (is_compact(region, bits)) {
 		place_compact(&q);
 	} else if (bits % 8) {
@@ -71,10 +72,10 @@ static int walk(const struct loop *loops, int nloops, uint64_t address, int64_t 
 	int64_t idx[PTC_MAX_DIMS + 1] = { 0 };
 
 	for (;;) {
-		int r = fn(arg, &rows, err), k = 1;
+		int rc = fn(arg, &rows, err), k = 1;
 
-		if (r)
-			return r;
+		if (rc)
+			return rc;
 		for (; k < nloops; k++) {
 			rows.address += (uint64_t)loops[k].there;
 			rows.off += loops[k].here;
@@ -129,12 +130,12 @@ struct runs_call {
 static int each_run(void *arg, const struct ptc_strided_rows *rows, struct ptc_error *err)
 {
 	const struct runs_call *c = arg;
-	int r = 0;
+	int rc = 0;
 
-	for (int64_t i = 0; !r && i < rows->n; i++)
-		r = c->fn(c->arg, rows->address + (uint64_t)(i * rows->there), rows->off + i * rows->here, rows->len,
-			  err);
-	return r;
+	for (int64_t i = 0; !rc && i < rows->n; i++)
+		rc = c->fn(c->arg, rows->address + (uint64_t)(i * rows->there), rows->off + i * rows->here, rows->len,
+			   err);
+	return rc;
 }
 
 int ptc_strided_runs(const struct ptc_strided *p, const struct ptc_box *other, const struct ptc_box *cut,
@@ -149,17 +150,14 @@ int ptc_strided_runs(const struct ptc_strided *p, const struct ptc_box *other, c
 
 int ptc_iov_batch_flush(struct ptc_iov_batch *m, struct ptc_error *err)
 {
-	int r = 0;
+	int rc = 0;
 
-	if (m->bytes && m->way == PTC_IOV_BATCH_WRITE)
-		r = ptc_slot_write(m->slot, m->copying, m->remote, m->nremote, m->local, m->nlocal, err);
-	else if (m->bytes && m->way == PTC_IOV_BATCH_COMPARE)
-		r = ptc_slot_compare(m->slot, m->copying, m->remote, m->nremote, m->local, m->nlocal, err);
-	else if (m->bytes)
-		r = ptc_slot_read(m->slot, m->copying, m->remote, m->nremote, m->local, m->nlocal, m->fresh, err);
-	m->moved += r ? 0 : m->bytes;
+	if (m->bytes)
+		rc = ptc_slot_copy(m->slot, m->way, m->copying, m->remote, m->nremote, m->local, m->nlocal,
+				   m->fresh && m->way == PTC_COPY_READ, err);
+	m->moved += rc ? 0 : m->bytes;
 	m->nremote = m->nlocal = m->bytes = 0;
-	return r;
+	return rc;
 }
 
 static bool joins(const struct iovec *v, size_t n, uintptr_t next)
@@ -188,10 +186,10 @@ int ptc_iov_batch_add(struct ptc_iov_batch *m, uint64_t address, const struct io
 		now = PTC_MIN(has - off, len);
 		if (m->nremote == PTC_IOV_BATCH_SPANS || m->nlocal == PTC_IOV_BATCH_SPANS ||
 		    m->bytes >= PTC_IOV_BATCH_BYTES) {
-			int r = ptc_iov_batch_flush(m, err);
+			int rc = ptc_iov_batch_flush(m, err);
 
-			if (r)
-				return r;
+			if (rc)
+				return rc;
 		}
 		put(m->remote, &m->nremote, (uintptr_t)address, (size_t)now);
 		put(m->local, &m->nlocal, (uintptr_t)spans[i].iov_base + (uintptr_t)off, (size_t)now);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the ranks room share. */
+/* Shared by the files of daemon/agent/ranks: restoring ranks, and reading their state. */
 #pragma once
 
 #include "daemon/agent/calls/operation.h"
@@ -8,26 +8,33 @@
 #include "daemon/agent/ranks/ranks.h"
 #include "formats/state/state_doc.h"
 
-/* ---- a snapshot's bytes into the ranks that have declared (restore.c) ---- */
+/* ---- restore.c: a snapshot's bytes into the ranks that have declared ---- */
 struct ptc_restore {
 	struct ptc_table *table; /* sealed */
 	const struct ptc_geometry *g;
-	const struct ptc_group *group; /* its DECLARED slots are written */
+	const struct ptc_group *group; /* restores its slots in phase DECLARED */
 	ptc_stop_fn stop;
 	void *arg;
 };
 int ptc_restore_slots(const struct ptc_restore *job, struct ptc_error *err);
 
+/* ---- what the store remembers of ranks (rank_notes.c): of each the last incarnation ---- */
+enum ptc_rank_note { PTC_RANKS_BEGUN, PTC_RANKS_GONE_ON };
+int ptc_rank_note_write(struct ptc_agent *agent, enum ptc_rank_note what, const struct ptc_group_key *key,
+			struct ptc_error *err);
+int ptc_rank_note_is(struct ptc_agent *agent, enum ptc_rank_note what, const struct ptc_group_key *key, bool *ret_is,
+		     struct ptc_error *err);
+
 /* ---- rank state (rank_state.c) ---- */
 
 struct ptc_rank_states {
 	struct ptc_state state;
-	struct ptc_rank_state *of; /* of each rank of the group here; NULL: nothing is carried */
+	struct ptc_rank_state *of; /* of each rank of the group here; NULL: there is no rank state */
 	struct ptc_slot_blob *blobs;
 	struct ptc_slot_cursor *cursors;
 	size_t nblobs;
 };
-/* hash: of the blob; "": nothing. *ret is always set. */
+/* hash: of the blob; "": there is none. *ret is always set. */
 int ptc_rank_states_read(struct ptc_agent *agent, const char *uuid, const char *hash, const struct ptc_group_desc *desc,
 			 struct ptc_rank_states *ret, struct ptc_error *err);
 void ptc_rank_states_done(struct ptc_rank_states *c);

@@ -4,6 +4,7 @@
  * later one ends the wait of an earlier one. Those that wait long are streams
  * that send an empty message about every second: so neither side needs a
  * deadline, and dropping the call ends the wait.
+ *
  * Failure modes: no ranks run here (PTC_ESTATE), whatever ptc_workers says. */
 #include "daemon/agent/calls/wire.h"
 #include "daemon/store/store.h"
@@ -72,23 +73,25 @@ static struct ptc_wait live_wait(struct live *l)
 
 static int live_open(struct live *l, void *agent, struct ptc_rpc_call *call, bool beats, struct ptc_error *err)
 {
-	int r;
+	int rc;
 
 	*l = (struct live){ .agent = agent, .call = call, .beats = beats, .last_beat_ns = ptc_sys_now_ns() };
-	r = ptc_agent_request(call, &ptc__v1__workers_request__descriptor, &l->msg, err);
+	rc = ptc_agent_request(call, &ptc__v1__workers_request__descriptor, &l->msg, err);
 	l->req = (const Ptc__V1__WorkersRequest *)l->msg;
-	r = r ? r : ptc_switch_info_check(l->req->version, l->req->info, err);
-	r = r ? r : ptc_group_workers(agent, err);
-	if (r)
-		return r;
+	if (rc == 0)
+		rc = ptc_switch_info_check(l->req->version, l->req->info, err);
+	if (rc == 0)
+		rc = ptc_group_workers(agent, err);
+	if (rc)
+		return rc;
 	l->which = l->req->from ? l->req->info->from : l->req->info->to;
 	if (!l->which || !l->which->number)
 		return ptc_error_set(err, PTC_EINVAL, "no generation is named");
 	ptc_group_key_of(l->req->info, l->which, &l->key);
-	r = ptc_store_job_create(l->agent->env.store, l->req->info->uuid, l->req->info->uid, err);
-	return r ? r
-		 : ptc_agent_enter(agent, call, l->req->info->uuid, l->req->info->fence, l->req->info->seq, false,
-				   &l->op, err);
+	rc = ptc_store_job_create(l->agent->env.store, l->req->info->uuid, l->req->info->uid, err);
+	return rc ? rc
+		  : ptc_agent_enter(agent, call, l->req->info->uuid, l->req->info->fence, l->req->info->seq, false,
+				    &l->op, err);
 }
 
 static int live_close(struct live *l, int r)
@@ -100,8 +103,8 @@ static int live_close(struct live *l, int r)
 
 /* ---- Arm, Start, Stop, End ---- */
 
-/* The snapshot will need memory. Making it takes as long as several copies of it, so it is made while ranks still run; what cannot be is not
- * missed before the snapshot itself asks for it. */
+/* The snapshot will need memory. Making it takes as long as several copies of it, so it is made while ranks still run;
+ * what cannot be is not missed before the snapshot itself asks for it. */
 static void arm_warm(struct live *l)
 {
 	int64_t until = ptc_sys_now_ns() + WARM_MS * INT64_C(1000000), have = 0;
@@ -109,16 +112,18 @@ static void arm_warm(struct live *l)
 	struct ptc_needs needs = { 0 };
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	uint32_t self;
-	int r = ptc_geometry_get(l->agent, l->req->info, l->which, &ref, &ignored);
+	int rc = ptc_geometry_get(l->agent, l->req->info, l->which, &ref, &ignored);
 
-	r = r ? r : ptc_geometry_node(&ref->g, l->agent->node, &self, &ignored);
-	r = r ? r : ptc_layout_node_needs(ref->g.layout, &ref->g.allocation, self, &needs, &ignored);
-	while (!r && have < needs.bytes && ptc_sys_now_ns() < until && !live_cancelled(l)) {
+	if (rc == 0)
+		rc = ptc_geometry_node(&ref->g, l->agent->node, &self, &ignored);
+	if (rc == 0)
+		rc = ptc_layout_node_needs(ref->g.layout, &ref->g.allocation, self, &needs, &ignored);
+	while (!rc && have < needs.bytes && ptc_sys_now_ns() < until && !live_cancelled(l)) {
 		have = PTC_MIN(have + WARM_BYTES, needs.bytes);
-		r = ptc_store_warm(l->agent->env.store, l->req->info->uuid, (uint64_t)have, &ignored);
+		rc = ptc_store_warm(l->agent->env.store, l->req->info->uuid, (uint64_t)have, &ignored);
 	}
 	ptc_needs_done(&needs);
-	ptc_geometry_put(l->agent, ref);
+	ptc_geometry_put(ref);
 }
 
 int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -126,15 +131,17 @@ int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *e
 	Ptc__V1__WorkersReply reply;
 	bool passed = false;
 	struct live l;
-	int r = live_open(&l, agent, call, false, err);
+	int rc = live_open(&l, agent, call, false, err);
 
 	ptc__v1__workers_reply__init(&reply);
-	if (!r)
+	if (!rc)
 		arm_warm(&l);
-	r = r ? r : ptc_workers_arm(l.agent->env.workers, &l.key, l.req->stop, &passed, &reply.step, err);
+	if (rc == 0)
+		rc = ptc_workers_arm(l.agent->env.workers, &l.key, l.req->stop, &passed, &reply.step, err);
 	reply.passed = passed;
-	r = r ? r : live_reply(call, &reply, err);
-	return live_close(&l, r);
+	if (rc == 0)
+		rc = live_reply(call, &reply, err);
+	return live_close(&l, rc);
 }
 
 /* How long the job says to wait for ranks to get to a boundary, or to be built. */
@@ -143,13 +150,14 @@ static int job_timeout(struct live *l, bool build, int64_t *ret_ms, struct ptc_e
 	const struct ptc_agent_env *env = &l->agent->env;
 	const struct ptc_job_desc *job;
 	void *ref;
-	int r;
+	int rc;
 
 	if (!env->job_get)
-		return ptc_error_set(err, PTC_ESTATE, "node %s does not know how jobs are run", l->agent->node);
-	r = env->job_get(env->arg, l->req->info->uuid, l->req->info->spec_hash, &job, &ref, err);
-	if (r)
-		return r;
+		return ptc_error_set(err, PTC_ESTATE, "node %s cannot read jobs' descriptions, so it starts no ranks",
+				     l->agent->node);
+	rc = env->job_get(env->arg, l->req->info->uuid, l->req->info->spec_hash, &job, &ref, err);
+	if (rc)
+		return rc;
 	*ret_ms = (int64_t)(build ? job->run.build_timeout_ms : job->run.boundary_timeout_ms);
 	env->job_release(env->arg, ref);
 	return 0;
@@ -171,21 +179,25 @@ int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 	Ptc__V1__WorkersReply reply;
 	struct ptc_group_start s = { 0 };
 	struct live l;
-	int r = live_open(&l, agent, call, false, err);
+	int rc = live_open(&l, agent, call, false, err);
 
 	ptc__v1__workers_reply__init(&reply);
-	if (!r)
-		r = ptc_group_start_make(agent, l.req->info, l.which, &s, err);
-	if (!r && s.desc.nranks) {
+	if (!rc)
+		rc = ptc_group_start_make(agent, l.req->info, l.which, &s, err);
+	if (!rc && s.desc.nranks) {
 		struct ptc_wait wait = live_wait(&l);
 
-		r = job_timeout(&l, true, &wait.timeout_ms, err);
-		r = r ? r : ptc_workers_start(l.agent->env.workers, &s.desc, &wait, err);
-		r = no_longer(r, "build_timeout", &wait, err);
+		rc = job_timeout(&l, true, &wait.timeout_ms, err);
+		if (!rc && !l.req->has_state)
+			rc = ptc_rank_note_write(l.agent, PTC_RANKS_BEGUN, &s.desc.key, err);
+		if (rc == 0)
+			rc = ptc_workers_start(l.agent->env.workers, &s.desc, &wait, err);
+		rc = no_longer(rc, "build_timeout", &wait, err);
 	}
 	ptc_group_start_done(&s, agent);
-	r = r ? r : live_reply(call, &reply, err);
-	return live_close(&l, r);
+	if (rc == 0)
+		rc = live_reply(call, &reply, err);
+	return live_close(&l, rc);
 }
 
 int ptc_agent_on_stop(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -194,43 +206,46 @@ int ptc_agent_on_stop(void *agent, struct ptc_rpc_call *call, struct ptc_error *
 	char later[PTC_WORKERS_LATER_MAX] = "";
 	struct ptc_wait wait;
 	struct live l;
-	int r = live_open(&l, agent, call, true, err);
+	int rc = live_open(&l, agent, call, true, err);
 
 	ptc__v1__workers_reply__init(&reply);
 	wait = live_wait(&l);
-	r = r ? r : job_timeout(&l, false, &wait.timeout_ms, err);
-	if (!r) {
-		r = ptc_workers_wait_stopped(l.agent->env.workers, &l.key, l.req->stop, l.req->moves ? later : NULL,
-					     &wait, err);
-		r = no_longer(r, "boundary_timeout", &wait, err);
+	if (rc == 0)
+		rc = job_timeout(&l, false, &wait.timeout_ms, err);
+	if (!rc) {
+		rc = ptc_workers_wait_stopped(l.agent->env.workers, &l.key, l.req->stop, l.req->moves ? later : NULL,
+					      &wait, err);
+		rc = no_longer(rc, "boundary_timeout", &wait, err);
 		reply.step = l.req->stop;
 		reply.passed = *later != '\0';
 		reply.why = later;
 	}
 	reply.finished = true;
-	r = r ? r : live_reply(call, &reply, err);
-	return live_close(&l, r);
+	if (rc == 0)
+		rc = live_reply(call, &reply, err);
+	return live_close(&l, rc);
 }
 
 int ptc_agent_on_end(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__WorkersReply reply;
 	struct live l;
-	int r = live_open(&l, agent, call, true, err);
+	int rc = live_open(&l, agent, call, true, err);
 
 	ptc__v1__workers_reply__init(&reply);
-	if (!r) {
+	if (!rc) {
 		struct ptc_wait wait = live_wait(&l);
 
-		r = ptc_workers_end(l.agent->env.workers, &l.key, &wait, err);
-		if (r == PTC_ENOTFOUND) /* nothing of it is here, so it is over */
-			r = 0;
+		rc = ptc_workers_end(l.agent->env.workers, &l.key, &wait, err);
+		if (rc == PTC_ENOTFOUND) /* nothing of it is here, so it is over */
+			rc = 0;
 	}
-	if (!r && l.req->n_keep)
-		r = ptc_agent_tables_drop_old(agent, l.req->info->uuid, l.req->keep, l.req->n_keep, err);
+	if (!rc && l.req->n_keep)
+		rc = ptc_agent_tables_drop_old(agent, l.req->info->uuid, l.req->keep, l.req->n_keep, err);
 	reply.finished = true;
-	r = r ? r : live_reply(call, &reply, err);
-	return live_close(&l, r);
+	if (rc == 0)
+		rc = live_reply(call, &reply, err);
+	return live_close(&l, rc);
 }
 
 /* ---- Build ---- */
@@ -279,13 +294,13 @@ static int declarations_alloc(struct declarations *d, const struct ptc_group *g,
 		for (size_t k = 0; k < g->v[i].ntensors; k++)
 			numbers += 2 * PTC_MAX(g->v[i].tensors[k].ndim, 1u) * g->v[i].tensors[k].nregions;
 	}
-	d->ranks = ptc_calloc(g->n ? g->n : 1, sizeof(*d->ranks));
-	d->rank_list = ptc_calloc(g->n ? g->n : 1, sizeof(*d->rank_list));
-	d->tensors = ptc_calloc(tensors ? tensors : 1, sizeof(*d->tensors));
-	d->tensor_list = ptc_calloc(tensors ? tensors : 1, sizeof(*d->tensor_list));
-	d->numbers = ptc_calloc(numbers ? numbers : 1, sizeof(*d->numbers));
+	d->ranks = ptc_calloc(g->n ? g->n : 1, sizeof *d->ranks);
+	d->rank_list = ptc_calloc(g->n ? g->n : 1, sizeof *d->rank_list);
+	d->tensors = ptc_calloc(tensors ? tensors : 1, sizeof *d->tensors);
+	d->tensor_list = ptc_calloc(tensors ? tensors : 1, sizeof *d->tensor_list);
+	d->numbers = ptc_calloc(numbers ? numbers : 1, sizeof *d->numbers);
 	if (!d->ranks || !d->rank_list || !d->tensors || !d->tensor_list || !d->numbers)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for the declarations of %zu ranks", g->n);
+		return ptc_nomem(err);
 	return 0;
 }
 
@@ -293,11 +308,11 @@ static int declarations_make(struct declarations *d, const struct ptc_group *g, 
 {
 	int64_t *at;
 	size_t n = 0;
-	int r = declarations_alloc(d, g, err);
+	int rc = declarations_alloc(d, g, err);
 
 	ptc__v1__workers_reply__init(&d->reply);
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	at = d->numbers;
 	d->reply.ranks = d->rank_list;
 	d->reply.n_ranks = g->n;
@@ -330,19 +345,22 @@ static int build_reply(struct live *l, const struct ptc_group_start *s, struct p
 	struct declarations d = { 0 };
 	struct ptc_group group = { 0 };
 	uint32_t self;
-	int r = ptc_geometry_node(&s->place, l->agent->node, &self, err);
+	int rc = ptc_geometry_node(&s->place, l->agent->node, &self, err);
 
-	r = r ? r : ptc_group_open(l->agent, &s->place.allocation, self, &l->key, &group, err);
-	for (size_t i = 0; !r && i < group.n; i++)
+	if (rc == 0)
+		rc = ptc_group_open(l->agent, &s->place.allocation, self, &l->key, &group, err);
+	for (size_t i = 0; !rc && i < group.n; i++)
 		if (group.v[i].state == PTC_SLOT_EXITED)
-			r = ptc_error_set(err, PTC_ESTATE, "rank %u exited after it had declared its tensors",
-					  group.v[i].rank.rank);
-	r = r ? r : declarations_make(&d, &group, err);
+			rc = ptc_error_set(err, PTC_ESTATE, "rank %u exited after it had declared its tensors",
+					   group.v[i].rank.rank);
+	if (rc == 0)
+		rc = declarations_make(&d, &group, err);
 	d.reply.finished = true;
-	r = r ? r : live_reply(l->call, &d.reply, err);
+	if (rc == 0)
+		rc = live_reply(l->call, &d.reply, err);
 	declarations_done(&d);
 	ptc_group_close(&group);
-	return r;
+	return rc;
 }
 
 static int build_ranks(struct live *l, const struct ptc_group_start *s, struct ptc_error *err)
@@ -350,16 +368,17 @@ static int build_ranks(struct live *l, const struct ptc_group_start *s, struct p
 	const Ptc__V1__WorkersRequest *req = l->req;
 	struct ptc_wait wait = live_wait(l);
 	struct ptc_rank_states rank_states;
-	int r = ptc_rank_states_read(l->agent, l->key.uuid, req->state_hash, &s->desc, &rank_states, err);
+	int rc = ptc_rank_states_read(l->agent, l->key.uuid, req->state_hash, &s->desc, &rank_states, err);
 
-	r = r ? r : job_timeout(l, true, &wait.timeout_ms, err);
-	if (!r) {
-		r = ptc_workers_build(l->agent->env.workers, &s->desc, req->start_step, req->has_state, rank_states.of,
-				      &wait, err);
-		r = no_longer(r, "build_timeout", &wait, err);
+	if (rc == 0)
+		rc = job_timeout(l, true, &wait.timeout_ms, err);
+	if (!rc) {
+		rc = ptc_workers_build(l->agent->env.workers, &s->desc, req->start_step, req->has_state, rank_states.of,
+				       &wait, err);
+		rc = no_longer(rc, "build_timeout", &wait, err);
 	}
 	ptc_rank_states_done(&rank_states);
-	return r;
+	return rc;
 }
 
 int ptc_agent_on_build(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -367,19 +386,21 @@ int ptc_agent_on_build(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 	Ptc__V1__WorkersReply none;
 	struct ptc_group_start s = { 0 };
 	struct live l;
-	int r = live_open(&l, agent, call, true, err);
+	int rc = live_open(&l, agent, call, true, err);
 
-	r = r ? r : ptc_group_start_make(agent, l.req->info, l.which, &s, err);
-	if (!r && s.desc.nranks) {
-		r = build_ranks(&l, &s, err);
-		r = r ? r : build_reply(&l, &s, err);
-	} else if (!r) {
+	if (rc == 0)
+		rc = ptc_group_start_make(agent, l.req->info, l.which, &s, err);
+	if (!rc && s.desc.nranks) {
+		rc = build_ranks(&l, &s, err);
+		if (rc == 0)
+			rc = build_reply(&l, &s, err);
+	} else if (!rc) {
 		ptc__v1__workers_reply__init(&none);
 		none.finished = true;
-		r = live_reply(call, &none, err);
+		rc = live_reply(call, &none, err);
 	}
 	ptc_group_start_done(&s, agent);
-	return live_close(&l, r);
+	return live_close(&l, rc);
 }
 
 /* ---- Meet ---- */
@@ -396,18 +417,18 @@ static int rendezvous_get(struct ptc_agent *agent, struct ptc_rpc_call *call, co
 	uint8_t value[4096];
 	struct ptc_wait wait = { .cancelled = call_gone, .arg = call };
 	bool many = atomic_fetch_add(&agent->rendezvous, 1) >= PTC_AGENT_RENDEZVOUS;
-	int r;
+	int rc;
 
 	/* A waiting call is a thread of the server: when many wait, the rest is told to ask again. */
 	wait.timeout_ms = many ? 1 : PTC_MAX(PTC_MIN(req->timeout_ms, (uint32_t)PTC_AGENT_RENDEZVOUS_MS), 1u);
-	r = ptc_workers_rendezvous_get(agent->env.workers, key, req->key, value, sizeof(value), &reply.value.len, &wait,
-				       err);
+	rc = ptc_workers_rendezvous_get(agent->env.workers, key, req->key, value, sizeof(value), &reply.value.len,
+					&wait, err);
 	atomic_fetch_sub(&agent->rendezvous, 1);
-	if (many && r == PTC_ETIMEOUT) /* it was not waited for */
-		r = ptc_error_set(err, PTC_ENOTFOUND, "key \"%s\" is not there yet", req->key);
+	if (many && rc == PTC_ETIMEOUT) /* it was not waited for */
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "key \"%s\" is not there yet", req->key);
 	reply.version = PTC_WIRE_VERSION;
 	reply.value.data = value;
-	return r ? r : ptc_agent_reply(call, &reply.base, err);
+	return rc ? rc : ptc_agent_reply(call, &reply.base, err);
 }
 
 int ptc_agent_on_rendezvous(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -415,31 +436,34 @@ int ptc_agent_on_rendezvous(void *arg, struct ptc_rpc_call *call, struct ptc_err
 	Ptc__V1__RendezvousReply reply = PTC__V1__RENDEZVOUS_REPLY__INIT;
 	struct ptc_agent *agent = arg;
 	ProtobufCMessage *msg = NULL;
-	int r = ptc_agent_request(call, &ptc__v1__rendezvous_request__descriptor, &msg, err);
+	int rc = ptc_agent_request(call, &ptc__v1__rendezvous_request__descriptor, &msg, err);
 	const Ptc__V1__RendezvousRequest *req = (const Ptc__V1__RendezvousRequest *)msg;
 	struct ptc_group_key key = { 0 };
 
-	r = r ? r : ptc_pb_version(req->version, err);
-	if (!r && (strlen(req->uuid) != 36 || !req->key[0] || strlen(req->key) > 255 || req->value.len > 4096))
-		r = ptc_error_set(
+	if (rc == 0)
+		rc = ptc_pb_version(req->version, err);
+	if (!rc && (strlen(req->uuid) != 36 || !req->key[0] || strlen(req->key) > 255 || req->value.len > 4096))
+		rc = ptc_error_set(
 			err, PTC_EINVAL,
 			"a rendezvous request with a malformed job, key or value; upgrade the node that sent it");
-	r = r ? r : ptc_group_workers(agent, err);
-	if (!r) {
+	if (rc == 0)
+		rc = ptc_group_workers(agent, err);
+	if (!rc) {
 		key.generation = req->generation;
 		key.incarnation = req->incarnation;
 		snprintf(key.uuid, sizeof(key.uuid), "%s", req->uuid);
 	}
 	reply.version = PTC_WIRE_VERSION;
-	if (!r && req->put) {
-		r = ptc_workers_rendezvous_put(agent->env.workers, &key, req->key, req->value.data, req->value.len,
-					       err);
-		r = r ? r : ptc_agent_reply(call, &reply.base, err);
-	} else if (!r) {
-		r = rendezvous_get(agent, call, &key, req, err);
+	if (!rc && req->put) {
+		rc = ptc_workers_rendezvous_put(agent->env.workers, &key, req->key, req->value.data, req->value.len,
+						err);
+		if (rc == 0)
+			rc = ptc_agent_reply(call, &reply.base, err);
+	} else if (!rc) {
+		rc = rendezvous_get(agent, call, &key, req, err);
 	}
 	ptc_pb_free(msg);
-	return r;
+	return rc;
 }
 
 /* ---- Ranks ---- */
@@ -450,17 +474,21 @@ int ptc_agent_on_ranks(void *arg, struct ptc_rpc_call *call, struct ptc_error *e
 	struct ptc_agent *agent = arg;
 	ProtobufCMessage *msg = NULL;
 	char *json = NULL;
-	int r = ptc_agent_request(call, &ptc__v1__job_request__descriptor, &msg, err);
+	int rc = ptc_agent_request(call, &ptc__v1__job_request__descriptor, &msg, err);
 	const Ptc__V1__JobRequest *req = (const Ptc__V1__JobRequest *)msg;
 
-	r = r ? r : ptc_pb_version(req->version, err);
-	r = r ? r : ptc_group_workers(agent, err);
-	r = r ? r : ptc_workers_json(agent->env.workers, req->job, &json, err);
+	if (rc == 0)
+		rc = ptc_pb_version(req->version, err);
+	if (rc == 0)
+		rc = ptc_group_workers(agent, err);
+	if (rc == 0)
+		rc = ptc_workers_json(agent->env.workers, req->job, &json, err);
 	ptc__v1__document__init(&reply);
 	reply.version = PTC_WIRE_VERSION;
 	reply.json = json;
-	r = r ? r : ptc_agent_reply(call, &reply.base, err);
+	if (rc == 0)
+		rc = ptc_agent_reply(call, &reply.base, err);
 	ptc_free(json);
 	ptc_pb_free(msg);
-	return r;
+	return rc;
 }

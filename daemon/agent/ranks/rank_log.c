@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The peer call that reads a rank's log: as far as it goes now, or, followed, until its process has ended or has become a rank of
- * another incarnation. A log is cut by punching a hole from its beginning (daemon/workers/process/exec_main.c) while it is read: what was
- * read is sent only if the hole has not come past it meanwhile; else one line says how many bytes are left out.
+/* The peer call that reads a rank's log: as far as it goes now, or, followed, until its process has ended or has become
+ * a rank of another incarnation. A log is cut by punching a hole from its beginning
+ * (daemon/workers/process/exec_main.c) while it is read: what was read is sent only if the hole has not come past it
+ * meanwhile; else one line says how many bytes are left out.
+ *
  * Failure modes: no such log (PTC_ENOTFOUND), a file that can't be read. */
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/ranks/internal.h"
 #include "daemon/workers/group/rank_status.h"
 
+#include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
@@ -58,15 +61,15 @@ static int log_skip(struct log *l, struct ptc_error *err)
 static int log_open(struct log *l, struct ptc_error *err)
 {
 	struct stat st;
-	int r = ptc_workers_log(l->agent->env.workers, l->req->uuid, l->req->rank, l->req->incarnation, &l->of, err);
+	int rc = ptc_workers_log(l->agent->env.workers, l->req->uuid, l->req->rank, l->req->incarnation, &l->of, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	l->fd = open(l->of.path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
 	if (l->fd < 0 || fstat(l->fd, &st))
 		return log_failed(l, errno, err);
 	if (!S_ISREG(st.st_mode))
-		return ptc_error_set(err, PTC_EIO, "the log of rank %u is no file", l->req->rank);
+		return ptc_error_set(err, PTC_EIO, "the log of rank %u is not a file", l->req->rank);
 	l->end = (off_t)PTC_MIN((uint64_t)st.st_size, l->of.end);
 	l->begin = l->at = (off_t)ptc_sys_skip_zeros(l->fd, 0);
 	if (l->req->fresh && (uint64_t)l->begin < l->of.begin)
@@ -112,8 +115,8 @@ static int log_put(struct log *l, const void *data, size_t len, struct ptc_error
 	return ptc_rpc_call_send(l->call, parts, 2, err);
 }
 
-/* Whether the hole is past `at`, after `got` bytes were read there. Before it has begun to be one, a part of a block is zeroed: the byte
- * that was sent last is zero by then. */
+/* Whether the hole is past `at`, after `got` bytes were read there. Before it has begun to be one, a part of a block is
+ * zeroed: the byte that was sent last is zero by then. */
 static bool log_punched(const struct log *l)
 {
 	off_t data = lseek(l->fd, l->at, SEEK_DATA);
@@ -150,9 +153,9 @@ static int log_gap(struct log *l, struct ptc_error *err)
 /* As far as the caller takes it. */
 static int log_send(struct log *l, uint64_t until, struct ptc_error *err)
 {
-	int r = 0;
+	int rc = 0;
 
-	while (!r && (uint64_t)l->at < until && !ptc_rpc_call_full(l->call)) {
+	while (!rc && (uint64_t)l->at < until && !ptc_rpc_call_full(l->call)) {
 		size_t want = (size_t)PTC_MIN(until - (uint64_t)l->at, (uint64_t)LOG_READ_BYTES);
 		ssize_t got = pread(l->fd, l->buffer, want, l->at);
 
@@ -163,20 +166,20 @@ static int log_send(struct log *l, uint64_t until, struct ptc_error *err)
 		if (log_punched(l)) {
 			off_t at = l->at;
 
-			r = log_gap(l, err);
-			if (r || l->at != at)
+			rc = log_gap(l, err);
+			if (rc || l->at != at)
 				continue;
 		}
-		r = log_put(l, l->buffer, (size_t)got, err);
+		rc = log_put(l, l->buffer, (size_t)got, err);
 		l->at += got;
 	}
-	return r;
+	return rc;
 }
 
 static int log_follow(struct log *l, struct ptc_error *err)
 {
 	struct stat st;
-	int r;
+	int rc;
 
 	/* asked first: after that nothing is written any more */
 	ptc_workers_log_look(l->agent->env.workers, l->req->uuid, &l->of);
@@ -184,9 +187,9 @@ static int log_follow(struct log *l, struct ptc_error *err)
 		l->at = 0;
 		l->sent = false;
 	}
-	r = log_send(l, l->of.end, err);
-	if (r)
-		return r;
+	rc = log_send(l, l->of.end, err);
+	if (rc)
+		return rc;
 	if (ptc_rpc_call_full(l->call))
 		ptc_rpc_call_again(l->call, 0);
 	else if (!l->of.over)
@@ -197,22 +200,21 @@ static int log_follow(struct log *l, struct ptc_error *err)
 static int log_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	struct log *l = arg;
-	int r;
+	int rc;
 
 	if (l->req->follow)
 		return log_follow(l, err);
-	r = log_send(l, (uint64_t)l->end, err);
-	if (!r && ptc_rpc_call_full(call))
+	rc = log_send(l, (uint64_t)l->end, err);
+	if (!rc && ptc_rpc_call_full(call))
 		ptc_rpc_call_again(call, 0);
-	return r;
+	return rc;
 }
 
 static void log_free(void *arg)
 {
 	struct log *l = arg;
 
-	if (l->fd >= 0)
-		close(l->fd);
+	ptc_close(&l->fd);
 	ptc_free(l->buffer);
 	ptc_pb_free(l->msg);
 	ptc_free(l);
@@ -221,23 +223,26 @@ static void log_free(void *arg)
 int ptc_agent_on_log(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	struct log *l = ptc_calloc(1, sizeof *l);
-	int r;
+	int rc;
 
 	if (!l)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory to read a log");
+		return ptc_nomem(err);
 	*l = (struct log){ .agent = arg, .call = call, .fd = -1 };
-	r = ptc_agent_request(call, &ptc__v1__log_request__descriptor, &l->msg, err);
+	rc = ptc_agent_request(call, &ptc__v1__log_request__descriptor, &l->msg, err);
 	l->req = (const Ptc__V1__LogRequest *)l->msg;
-	r = r ? r : ptc_pb_version(l->req->version, err);
-	r = r ? r : ptc_group_workers(arg, err);
-	if (!r && !(l->buffer = ptc_malloc(LOG_READ_BYTES)))
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory to read a log");
-	r = r ? r : log_open(l, err);
-	if (!r && l->req->lines)
-		r = log_seek(l, l->req->lines, err);
-	if (r) {
+	if (rc == 0)
+		rc = ptc_pb_version(l->req->version, err);
+	if (rc == 0)
+		rc = ptc_group_workers(arg, err);
+	if (!rc && !(l->buffer = ptc_malloc(LOG_READ_BYTES)))
+		rc = ptc_nomem(err);
+	if (rc == 0)
+		rc = log_open(l, err);
+	if (!rc && l->req->lines)
+		rc = log_seek(l, l->req->lines, err);
+	if (rc) {
 		log_free(l);
-		return r;
+		return rc;
 	}
 	ptc_rpc_call_follow(call, 0, log_step, l, log_free);
 	return 0;

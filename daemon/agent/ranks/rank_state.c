@@ -18,10 +18,10 @@ void ptc_rank_states_done(struct ptc_rank_states *c)
 
 static int add_blobs(struct ptc_rank_states *c, const struct ptc_state_blob *v, size_t n, struct ptc_error *err)
 {
-	struct ptc_slot_blob *p = ptc_reallocarray(c->blobs, c->nblobs + n + 1, sizeof(*p));
+	struct ptc_slot_blob *p = ptc_reallocarray(c->blobs, c->nblobs + n + 1, sizeof *p);
 
 	if (!p)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu blobs", n);
+		return ptc_nomem(err);
 	c->blobs = p;
 	for (size_t i = 0; i < n; i++)
 		p[c->nblobs++] = (struct ptc_slot_blob){ v[i].name, (int)v[i].scope, v[i].data, v[i].len };
@@ -34,36 +34,36 @@ static int add_rank(struct ptc_rank_states *c, const struct ptc_group_rank *rank
 	struct ptc_coords at = { rank->tp, rank->pp, rank->dp, rank->cp };
 	struct ptc_state_blob *v;
 	size_t n;
-	int r = ptc_state_blobs(&c->state, &at, &v, &n, err);
+	int rc = ptc_state_blobs(&c->state, &at, &v, &n, err);
 
-	if (r)
-		return r;
-	r = add_blobs(c, v, n, err);
+	if (rc)
+		return rc;
+	rc = add_blobs(c, v, n, err);
 	ptc_free(v);
 	*to = (struct ptc_rank_state){ .cursors = c->cursors, .nblobs = n, .ncursors = c->state.ncursors };
-	return r;
+	return rc;
 }
 
 static int lists_make(struct ptc_rank_states *c, const struct ptc_group_desc *desc, struct ptc_error *err)
 {
 	const struct ptc_state *st = &c->state;
 	size_t at = 0;
-	int r = 0;
+	int rc = 0;
 
-	c->of = ptc_calloc(desc->nranks, sizeof(*c->of));
-	c->cursors = ptc_calloc(st->ncursors ? st->ncursors : 1, sizeof(*c->cursors));
+	c->of = ptc_calloc(desc->nranks, sizeof *c->of);
+	c->cursors = ptc_calloc(st->ncursors ? st->ncursors : 1, sizeof *c->cursors);
 	if (!c->of || !c->cursors)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for the state of %zu ranks", desc->nranks);
+		return ptc_nomem(err);
 	for (size_t i = 0; i < st->ncursors; i++)
 		c->cursors[i] =
 			(struct ptc_slot_cursor){ st->cursors[i].name, st->cursors[i].tag, st->cursors[i].position };
-	for (size_t i = 0; !r && i < desc->nranks; i++)
-		r = add_rank(c, &desc->ranks[i], &c->of[i], err);
-	for (size_t i = 0; !r && i < desc->nranks; i++) { /* the array does not move any more */
+	for (size_t i = 0; !rc && i < desc->nranks; i++)
+		rc = add_rank(c, &desc->ranks[i], &c->of[i], err);
+	for (size_t i = 0; !rc && i < desc->nranks; i++) { /* the array does not move any more */
 		c->of[i].blobs = c->blobs + at;
 		at += c->of[i].nblobs;
 	}
-	return r;
+	return rc;
 }
 
 int ptc_rank_states_read(struct ptc_agent *agent, const char *uuid, const char *hash, const struct ptc_group_desc *desc,
@@ -72,17 +72,17 @@ int ptc_rank_states_read(struct ptc_agent *agent, const char *uuid, const char *
 	struct ptc_agent_env *env = &agent->env;
 	char *data;
 	size_t len;
-	int r;
+	int rc;
 
 	*ret = (struct ptc_rank_states){ 0 };
 	if (!hash[0] || !desc->nranks)
 		return 0;
 	if (!env->blob_get)
 		return ptc_error_set(err, PTC_ESTATE, "node %s cannot read the rank state", agent->node);
-	r = env->blob_get(env->arg, uuid, hash, &data, &len, err);
-	if (r)
-		return r;
-	r = ptc_state_doc_decode(data, len, &ret->state, err);
+	rc = env->blob_get(env->arg, uuid, hash, &data, &len, err);
+	if (rc)
+		return rc;
+	rc = ptc_state_doc_decode(data, len, &ret->state, err);
 	ptc_free(data);
-	return r ? r : lists_make(ret, desc, err);
+	return rc ? rc : lists_make(ret, desc, err);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of the controller about ranks on this node, and what Finish says of them. Failure modes:
- * rank_calls.c, rank_log.c, reconcile.c. */
+/* Calls of a controller about ranks on this node, and reconciling ranks with a Finish. Failure modes: rank_calls.c,
+ * rank_log.c, reconcile.c. */
 #pragma once
 
 #include "daemon/agent/calls/agent_env.h"
@@ -18,7 +18,7 @@ int ptc_agent_on_ranks(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 int ptc_agent_on_log(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 
 /* ---- reconcile.c ---- */
-/* Makes what runs here what the request says, or ends all ranks of the job. Waits finish_wait_ms at most, then goes on behind the
- * answer; what fails is reported as a worker event. */
+/* Makes the ranks here those that the request names, or ends all ranks of the job. Waits at most finish_wait_ms, and
+ * then goes on after the answer. A worker event reports a failure. */
 int ptc_reconcile(struct ptc_agent *agent, const struct Ptc__V1__FinishRequest *req, struct ptc_error *err);
-void ptc_reconcile_stop(struct ptc_agent *agent); /* ends what goes on; waits for it */
+void ptc_reconcile_stop(struct ptc_agent *agent); /* ends all reconciling, and waits for its end */

@@ -9,6 +9,7 @@
  * usually says that ranks go; what is slow (a start that imports for a minute)
  * goes on behind the answer. Either way a failure is a worker event, not Finish's error:
  * the record is committed, and asking again would not help.
+ *
  * Failure modes: bytes that are not here or do not verify, declarations other
  * than the generation's layout, a rank that dies, ranks that have gone with the
  * machine after they went on (worker events naming one). */
@@ -21,6 +22,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -31,6 +33,7 @@ struct reconciler {
 	ProtobufCMessage *msg; /* a copy */
 	const Ptc__V1__FinishRequest *req;
 	struct ptc_agent_op op;
+	bool gone;     /* what failed is that ranks that had gone on, or their state, are not here */
 	unsigned refs; /* under the agent's lock, as done */
 	bool done;
 };
@@ -83,20 +86,22 @@ static int slots_restore(struct reconciler *s, const struct ptc_group *group, st
 	struct ptc_geometry_ref *ref = NULL;
 	int64_t began = ptc_sys_now_ns();
 	struct ptc_table_key key;
-	int r = ptc_geometry_get(s->agent, info, info->from, &ref, err);
+	int rc = ptc_geometry_get(s->agent, info, info->from, &ref, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	job.g = &ref->g;
 	key = ptc_geometry_key(job.g);
-	r = ptc_table_open(s->agent->env.store, &key, &job.table, err);
-	r = r ? r : ptc_restore_slots(&job, err);
-	if (!r)
+	rc = ptc_table_open(s->agent->env.store, &key, &job.table, err);
+	s->gone = rc == PTC_ENOTFOUND || rc == PTC_ELOST || rc == PTC_ECORRUPT;
+	if (rc == 0)
+		rc = ptc_restore_slots(&job, err);
+	if (!rc)
 		ptc_info("agent", "job %s: generation %llu: ranks restored in %.3f s", info->uuid,
 			 (unsigned long long)info->from->number, (double)(ptc_sys_now_ns() - began) / 1e9);
 	ptc_table_unref(job.table);
-	ptc_geometry_put(s->agent, ref);
-	return r;
+	ptc_geometry_put(ref);
+	return rc;
 }
 
 /* Without a snapshot there is nothing to restore, but what is declared must be what the generation says, if it says. */
@@ -105,15 +110,16 @@ static int slots_check(struct reconciler *s, const struct ptc_group *group, stru
 	const Ptc__V1__SwitchInfo *info = s->req->info;
 	struct ptc_slot_sources sources = { 0 };
 	struct ptc_geometry_ref *ref = NULL;
-	int r;
+	int rc;
 
 	if (!info->from->layout_hash[0])
 		return 0;
-	r = ptc_geometry_get(s->agent, info, info->from, &ref, err);
-	r = r ? r : ptc_slot_sources_make(&ref->g, group, &sources, err);
+	rc = ptc_geometry_get(s->agent, info, info->from, &ref, err);
+	if (rc == 0)
+		rc = ptc_slot_sources_make(&ref->g, group, &sources, err);
 	ptc_slot_sources_done(&sources);
-	ptc_geometry_put(s->agent, ref);
-	return r;
+	ptc_geometry_put(ref);
+	return rc;
 }
 
 static size_t count(const struct ptc_group *group, enum ptc_slot_state state)
@@ -130,14 +136,15 @@ static int declared_go(struct reconciler *s, const struct ptc_group_start *start
 {
 	bool restored = s->req->info->from->snapshot != 0;
 	struct ptc_rank_states rank_states = { 0 };
-	int r = restored ? slots_restore(s, group, err) : slots_check(s, group, err);
+	int rc = restored ? slots_restore(s, group, err) : slots_check(s, group, err);
 
-	r = r ? r : ptc_rank_states_read(s->agent, s->req->uuid, s->req->state_hash, &start->desc, &rank_states, err);
-	for (size_t i = 0; !r && i < group->n; i++)
+	if (rc == 0)
+		rc = ptc_rank_states_read(s->agent, s->req->uuid, s->req->state_hash, &start->desc, &rank_states, err);
+	for (size_t i = 0; !rc && i < group->n; i++)
 		if (group->v[i].state == PTC_SLOT_DECLARED)
-			r = slot_go(&group->v[i], &start->desc, &rank_states, restored, err);
+			rc = slot_go(&group->v[i], &start->desc, &rank_states, restored, err);
 	ptc_rank_states_done(&rank_states);
-	return r;
+	return rc;
 }
 
 /* ---- the whole ---- */
@@ -155,44 +162,33 @@ static int group_revive(struct reconciler *s, const struct ptc_group_start *star
 	struct ptc_wait wait = { .cancelled = reconciler_stopped, .arg = s };
 	bool state = s->req->info->from->snapshot != 0;
 	struct ptc_rank_states rank_states;
-	int r = ptc_rank_states_read(s->agent, s->req->uuid, s->req->state_hash, &start->desc, &rank_states, err);
+	int rc = ptc_rank_states_read(s->agent, s->req->uuid, s->req->state_hash, &start->desc, &rank_states, err);
 
-	r = r ? r : ptc_workers_start(s->agent->env.workers, &start->desc, &wait, err);
-	r = r ? r
-	      : ptc_workers_build(s->agent->env.workers, &start->desc, s->req->start_step, state, rank_states.of, &wait,
-				  err);
+	if (rc == 0)
+		rc = ptc_workers_start(s->agent->env.workers, &start->desc, &wait, err);
+	if (rc == 0)
+		rc = ptc_workers_build(s->agent->env.workers, &start->desc, s->req->start_step, state, rank_states.of,
+				       &wait, err);
 	ptc_rank_states_done(&rank_states);
-	return r;
+	return rc;
 }
 
-/* Once a rank may have gone on, one that is started anew cannot join: the store remembers which incarnation that was last. */
-#define GONE "gone"
-
-static int gone_write(struct reconciler *s, const struct ptc_group_key *key, struct ptc_error *err)
-{
-	uint64_t which[2] = { key->generation, key->incarnation };
-
-	return ptc_store_note_put(s->agent->env.store, key->uuid, GONE, which, sizeof(which), err);
-}
-
-/* PTC_ESTATE: ranks of this incarnation went on from here, and are not here any more. */
+/* PTC_ESTATE: ranks of this incarnation cannot be started here any more. One that may have gone on is steps ahead of a
+ * new one, and in a generation that has no snapshot yet ranks begin only where the switch to it began them: a store
+ * that knows nothing of that is another one than it was then. */
 static int gone_check(struct reconciler *s, const struct ptc_group_key *key, struct ptc_error *err)
 {
-	uint64_t which[2] = { key->generation, key->incarnation };
-	struct ptc_error ignored = PTC_ERROR_INIT;
-	void *note;
-	size_t len;
-	int r = ptc_store_note_get(s->agent->env.store, key->uuid, GONE, &note, &len, &ignored);
-	bool gone = !r && len == sizeof(which) && memcmp(note, which, len) == 0;
+	bool gone = false, begun = true;
+	int rc = ptc_rank_note_is(s->agent, PTC_RANKS_GONE_ON, key, &gone, err);
 
-	if (r)
-		return r == PTC_ENOTFOUND ? 0 : ptc_error_set(err, r, "%s", ignored.text);
-	ptc_free(note);
-	return gone ? ptc_error_set(err, PTC_ESTATE,
-				    "ranks of generation %llu that had gone on are not on this node any more (was it "
-				    "restarted?); run the job again from its last snapshot",
-				    (unsigned long long)key->generation)
-		    : 0;
+	if (rc == 0 && !s->req->info->from->snapshot)
+		rc = ptc_rank_note_is(s->agent, PTC_RANKS_BEGUN, key, &begun, err);
+	if (rc || (!gone && begun))
+		return rc;
+	return ptc_error_set(err, PTC_ESTATE,
+			     "ranks of generation %llu no longer run on this node (was it restarted?); run the "
+			     "job again from its last snapshot",
+			     (unsigned long long)key->generation);
 }
 
 static int group_reconcile(struct reconciler *s, const struct ptc_group_start *start, uint32_t self,
@@ -201,24 +197,28 @@ static int group_reconcile(struct reconciler *s, const struct ptc_group_start *s
 	const struct ptc_allocation *a = &start->place.allocation;
 	const struct ptc_group_key *key = &start->desc.key;
 	struct ptc_group group = { 0 };
-	int r = ptc_group_open(s->agent, a, self, key, &group, err);
+	int rc = ptc_group_open(s->agent, a, self, key, &group, err);
 
-	if (r == PTC_ENOTFOUND || r == PTC_ESTATE || (!r && !group_stands(&group))) {
+	if (rc == PTC_ENOTFOUND || rc == PTC_ESTATE || (!rc && !group_stands(&group))) {
 		ptc_group_close(&group);
-		r = gone_check(s, key, err);
-		r = r ? r : group_revive(s, start, err);
-		r = r ? r : ptc_group_open(s->agent, a, self, key, &group, err);
+		rc = gone_check(s, key, err);
+		s->gone = rc == PTC_ESTATE;
+		if (rc == 0)
+			rc = group_revive(s, start, err);
+		if (rc == 0)
+			rc = ptc_group_open(s->agent, a, self, key, &group, err);
 	}
-	if (!r && count(&group, PTC_SLOT_DECLARED)) {
-		r = gone_write(s, key, err);
-		r = r ? r : declared_go(s, start, &group, err);
+	if (!rc && count(&group, PTC_SLOT_DECLARED)) {
+		rc = ptc_rank_note_write(s->agent, PTC_RANKS_GONE_ON, key, err);
+		if (rc == 0)
+			rc = declared_go(s, start, &group, err);
 	}
-	if (!r) /* also a stop that ranks have not come to yet is taken back */
-		r = ptc_workers_release(s->agent->env.workers, key, err);
-	if (!r && count(&group, PTC_SLOT_EXITED))
+	if (!rc) /* also a stop that ranks have not come to yet is taken back */
+		rc = ptc_workers_release(s->agent->env.workers, key, err);
+	if (!rc && count(&group, PTC_SLOT_EXITED))
 		ptc_workers_report_again(s->agent->env.workers, key);
 	ptc_group_close(&group);
-	return r;
+	return rc;
 }
 
 static bool node_takes_part(const struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info)
@@ -236,27 +236,30 @@ static int reconcile(struct reconciler *s, uint32_t *ret_first, struct ptc_error
 	struct ptc_group_start start = { 0 };
 	struct ptc_group_key key;
 	uint32_t self = 0;
-	int r;
+	int rc;
 
 	ptc_group_key_of(info, info->from, &key);
 	ptc_workers_drop(s->agent->env.workers, info->uuid, &key);
 	if (!node_takes_part(s->agent, info))
 		return 0;
-	r = ptc_group_start_make(s->agent, info, info->from, &start, err);
-	r = r ? r : ptc_geometry_node(&start.place, s->agent->node, &self, err);
-	if (!r && start.desc.nranks) {
+	rc = ptc_group_start_make(s->agent, info, info->from, &start, err);
+	if (rc == 0)
+		rc = ptc_geometry_node(&start.place, s->agent->node, &self, err);
+	if (!rc && start.desc.nranks) {
 		*ret_first = start.desc.ranks[0].rank;
 		do /* a rank that hangs may connect anew later */
-			r = group_reconcile(s, &start, self, err);
-		while (r == PTC_ETIMEOUT && !reconciler_stopped(s));
+			rc = group_reconcile(s, &start, self, err);
+		while (rc == PTC_ETIMEOUT && !reconciler_stopped(s));
 	}
 	ptc_group_start_done(&start, s->agent);
-	return r;
+	return rc;
 }
 
 static void tell(struct reconciler *s, uint32_t rank, int status, const struct ptc_error *err)
 {
-	struct ptc_worker_event event = { .kind = PTC_WORKER_EVENT_FAILED, .rank = rank, .step = s->req->start_step };
+	struct ptc_worker_event event = {
+		.kind = PTC_WORKER_EVENT_FAILED, .rank = rank, .step = s->req->start_step, .gone = s->gone
+	};
 
 	if (!s->agent->env.event)
 		return;
@@ -266,43 +269,43 @@ static void tell(struct reconciler *s, uint32_t rank, int status, const struct p
 	s->agent->env.event(s->agent->env.arg, &event);
 }
 
-static void *reconciler_main(void *arg)
+static void reconciler_main(void *arg)
 {
 	struct reconciler *s = arg;
 	struct ptc_agent *agent = s->agent;
 	struct ptc_error err = PTC_ERROR_INIT;
 	uint32_t rank = 0;
 	bool last;
-	int r = ptc_agent_enter(agent, NULL, s->req->uuid, s->req->fence, s->req->seq, true, &s->op, &err);
+	int rc = ptc_agent_enter(agent, NULL, s->req->uuid, s->req->fence, s->req->seq, true, &s->op, &err);
 
-	r = r ? r : reconcile(s, &rank, &err);
-	if (r && r != PTC_ECANCELED && r != PTC_EFENCED && !reconciler_stopped(s))
-		tell(s, rank, r, &err);
+	if (rc == 0)
+		rc = reconcile(s, &rank, &err);
+	if (rc && rc != PTC_ECANCELED && rc != PTC_EFENCED && !reconciler_stopped(s))
+		tell(s, rank, rc, &err);
 	ptc_agent_leave(&s->op);
 	pthread_mutex_lock(&agent->shared.lock);
 	s->done = true;
 	last = !--s->refs;
-	agent->shared.reconcilers--; /* from the unlock on the agent may be freed */
 	pthread_cond_broadcast(&agent->shared.cond);
 	pthread_mutex_unlock(&agent->shared.lock);
 	if (last)
 		reconciler_free(s);
-	return NULL;
 }
 
 static int reconciler_new(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, struct reconciler **ret,
 			  struct ptc_error *err)
 {
-	struct reconciler *s = ptc_calloc(1, sizeof(*s));
+	struct reconciler *s = ptc_calloc(1, sizeof *s);
 	void *data = NULL;
 	size_t len;
-	int r = s ? ptc_pb_encode(&req->base, &data, &len, err) : ptc_error_set(err, PTC_ENOMEM, "no memory for ranks");
+	int rc = s ? ptc_pb_encode(&req->base, &data, &len, err) : ptc_nomem(err);
 
-	r = r ? r : ptc_pb_decode(&ptc__v1__finish_request__descriptor, data, len, &s->msg, err);
+	if (rc == 0)
+		rc = ptc_pb_decode(&ptc__v1__finish_request__descriptor, data, len, &s->msg, err);
 	ptc_free(data);
-	if (r) {
+	if (rc) {
 		ptc_free(s);
-		return r;
+		return rc;
 	}
 	s->agent = agent;
 	s->req = (const Ptc__V1__FinishRequest *)s->msg;
@@ -314,19 +317,17 @@ static int reconciler_new(struct ptc_agent *agent, const Ptc__V1__FinishRequest 
 static int reconciler_start(struct reconciler *s, struct ptc_error *err)
 {
 	struct ptc_agent *agent = s->agent;
-	pthread_t thread;
-	int r = 0;
+	int rc;
 
 	pthread_mutex_lock(&agent->shared.lock);
-	if (agent->shared.stopping || pthread_create(&thread, NULL, reconciler_main, s)) {
-		r = ptc_error_set(err, PTC_ENOMEM, "no thread to start ranks with");
-		s->refs--;
-	} else {
-		pthread_detach(thread);
-		agent->shared.reconcilers++;
-	}
+	if (agent->shared.stopping)
+		rc = ptc_error_set(err, PTC_ECANCELED, "the daemon is stopping");
+	else
+		rc = ptc_thread_start_counted(&agent->shared.reconcilers, SIZE_MAX, "ptc-reconcile", reconciler_main, s,
+					      err);
+	s->refs -= rc != 0;
 	pthread_mutex_unlock(&agent->shared.lock);
-	return r;
+	return rc;
 }
 
 static void reconciler_wait(struct reconciler *s)
@@ -344,7 +345,7 @@ static void reconciler_wait(struct reconciler *s)
 int ptc_reconcile(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, struct ptc_error *err)
 {
 	struct reconciler *s;
-	int r = 0;
+	int rc = 0;
 
 	if (!agent->env.workers)
 		return req->live && node_takes_part(agent, req->info) ? ptc_group_workers(agent, err) : 0;
@@ -352,14 +353,14 @@ int ptc_reconcile(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, st
 		ptc_workers_drop(agent->env.workers, req->uuid, NULL);
 		return 0;
 	}
-	r = reconciler_new(agent, req, &s, err);
-	if (r)
-		return r;
-	r = reconciler_start(s, err);
-	if (!r)
+	rc = reconciler_new(agent, req, &s, err);
+	if (rc)
+		return rc;
+	rc = reconciler_start(s, err);
+	if (!rc)
 		reconciler_wait(s);
 	reconciler_unref(s);
-	return r;
+	return rc;
 }
 
 void ptc_reconcile_stop(struct ptc_agent *agent)
@@ -369,7 +370,6 @@ void ptc_reconcile_stop(struct ptc_agent *agent)
 	for (struct ptc_agent_job *job = agent->shared.jobs; job; job = job->next)
 		atomic_store(&job->cancel, true);
 	pthread_cond_broadcast(&agent->shared.cond);
-	while (agent->shared.reconcilers)
-		ptc_cond_wait_ms(&agent->shared.cond, &agent->shared.lock, 100);
 	pthread_mutex_unlock(&agent->shared.lock);
+	ptc_thread_count_done(&agent->shared.reconcilers);
 }

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A snapshot's bytes into ranks that have declared. Happy path: each declared
- * region is cut into tasks, a rank's tasks make batches, and a few threads take batches of all ranks in turn; a task's bytes are
- * verified in the store's extents, and read from there by the rank (or written
- * by us, where it cannot) straight to where it has declared them. One copy of each byte is made. Failure modes: a block that does not
- * verify (PTC_ECORRUPT), bytes that are not here (PTC_ENOTFOUND), a rank that
- * dies meanwhile (whatever its memory says), cancellation. */
+ * region is cut into tasks, a rank's tasks make batches, and a few threads take batches of all ranks in turn; a task's
+ * bytes are verified in the store's extents, and read from there by the rank (or written by us, where it cannot)
+ * straight to where it has declared them. One copy of each byte is made. Failure modes: a block that does not verify
+ * (PTC_ECORRUPT), bytes that are not here (PTC_ENOTFOUND), a rank that dies meanwhile (whatever its memory says),
+ * cancellation. */
 #include "daemon/agent/calls/task_pool.h"
 #include "daemon/store/store_read.h"
 #include "daemon/agent/memory/copying.h"
 #include "daemon/agent/ranks/internal.h"
 
+#include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/fault.h"
+#include "base/number/search.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -54,54 +56,33 @@ struct restorer {
 
 static int task_push(struct restorer *x, const struct ptc_slot_source *source, const struct ptc_box *box)
 {
-	if (x->ntasks == x->cap) {
-		size_t cap = x->cap ? 2 * x->cap : 64;
-		struct task *v = ptc_reallocarray(x->tasks, cap, sizeof(*v));
-
-		if (!v)
-			return PTC_ENOMEM;
-		x->tasks = v;
-		x->cap = cap;
-	}
+	if (!PTC_ROOM(x->tasks, x->ntasks + 1, x->cap))
+		return PTC_ENOMEM;
 	x->tasks[x->ntasks++] = (struct task){ source, *box };
 	return 0;
 }
 
 static int tasks_make(struct restorer *x, struct ptc_error *err)
 {
-	int r = 0;
+	int rc = 0;
 
-	for (size_t i = 0; !r && i < x->sources.n; i++) {
+	for (size_t i = 0; !rc && i < x->sources.n; i++) {
 		const struct ptc_slot_source *s = &x->sources.v[i];
 		struct ptc_boxes cut = { 0 };
 
 		if (x->job->group->v[s->slot].state != PTC_SLOT_DECLARED)
 			continue;
-		r = ptc_box_chop(&s->at.box, BATCH_BYTES, &cut);
-		for (size_t k = 0; !r && k < cut.n; k++)
-			r = task_push(x, s, &cut.v[k]);
+		rc = ptc_box_chop(&s->at.box, BATCH_BYTES, &cut);
+		for (size_t k = 0; !rc && k < cut.n; k++)
+			rc = task_push(x, s, &cut.v[k]);
 		ptc_boxes_done(&cut);
 	}
-	return r ? ptc_error_set(err, PTC_ENOMEM, "no memory to restore %zu regions", x->sources.n) : 0;
+	return rc ? ptc_nomem(err) : 0;
 }
 
-static int by_slot(const void *a, const void *b)
-{
-	const struct task *x = a, *y = b;
+PTC_BY2(by_slot, struct task, source->slot, source)
 
-	if (x->source->slot != y->source->slot)
-		return x->source->slot < y->source->slot ? -1 : 1;
-	return x->source < y->source ? -1 : x->source > y->source;
-}
-
-static int by_turn(const void *a, const void *b)
-{
-	const struct batch *x = a, *y = b;
-
-	if (x->turn != y->turn)
-		return x->turn < y->turn ? -1 : 1;
-	return x->first < y->first ? -1 : 1;
-}
+PTC_BY2(by_turn, struct batch, turn, first)
 
 /* All ranks get theirs at the same time: those that read are as many processes that do. */
 static int batches_make(struct restorer *x, struct ptc_error *err)
@@ -109,12 +90,12 @@ static int batches_make(struct restorer *x, struct ptc_error *err)
 	struct batch *b = NULL;
 	int64_t bytes = 0;
 
-	qsort(x->tasks, x->ntasks, sizeof(*x->tasks), by_slot);
+	qsort(x->tasks, x->ntasks, sizeof *x->tasks, by_slot);
 	ptc_free(x->batches);
 	x->nbatches = 0;
-	x->batches = ptc_reallocarray(NULL, x->ntasks, sizeof(*x->batches));
+	x->batches = ptc_reallocarray(NULL, x->ntasks, sizeof *x->batches);
 	if (!x->batches)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory to restore %zu regions", x->ntasks);
+		return ptc_nomem(err);
 	for (size_t i = 0; i < x->ntasks; i++) {
 		bool same = b && x->tasks[b->first].source->slot == x->tasks[i].source->slot;
 		int64_t more = ptc_box_volume(&x->tasks[i].box);
@@ -129,7 +110,7 @@ static int batches_make(struct restorer *x, struct ptc_error *err)
 		b->n++;
 		bytes += more;
 	}
-	qsort(x->batches, x->nbatches, sizeof(*x->batches), by_turn);
+	qsort(x->batches, x->nbatches, sizeof *x->batches, by_turn);
 	return 0;
 }
 
@@ -160,14 +141,14 @@ static int write_part(void *arg, const struct ptc_box *extent_box, const struct 
 static int task_write(struct restorer *x, unsigned thread, const struct task *t, struct ptc_error *err)
 {
 	struct part p = { .iov_batch = &x->iov_batches[thread], .task = t };
-	int r;
+	int rc;
 
 	p.iov_batch->slot = &x->job->group->v[t->source->slot];
 	p.iov_batch->copying = &x->copying.slots;
-	p.iov_batch->way = PTC_IOV_BATCH_WRITE;
+	p.iov_batch->way = PTC_COPY_WRITE;
 	p.iov_batch->nremote = p.iov_batch->nlocal = p.iov_batch->bytes = 0;
-	r = ptc_table_each_extent(x->job->table, t->source->item, &t->box, write_part, &p, err);
-	return r ? r : ptc_iov_batch_flush(p.iov_batch, err);
+	rc = ptc_table_each_extent(x->job->table, t->source->item, &t->box, write_part, &p, err);
+	return rc ? rc : ptc_iov_batch_flush(p.iov_batch, err);
 }
 
 /* ---- read by the rank ---- */
@@ -198,37 +179,37 @@ static int reading_add(struct reading *f, const struct ptc_strided_rows *rows, i
 		       const uint8_t *from, struct ptc_error *err)
 {
 	uint64_t off = (uint64_t)(from - f->x->file.base);
-	int r = f->n == PTC_SLOT_ROWS_MAX ? reading_flush(f, err) : 0;
+	int rc = f->n == PTC_SLOT_ROWS_MAX ? reading_flush(f, err) : 0;
 
 	if (rows->there < 0 || rows->here < 0 || from < f->x->file.base || off >= f->x->file.bytes)
 		f->refused = true;
-	if (r || f->refused)
-		return r;
+	if (rc || f->refused)
+		return rc;
 	f->rows[f->n++] =
 		(struct ptc_slot_rows){ rows->address,       off, (uint64_t)len, (uint64_t)n, (uint64_t)rows->there,
 					(uint64_t)rows->here };
 	return 0;
 }
 
-/* Chunks of an extent follow each other in its spans, not in the file: rows are told apart by the span they lie in, and one that
- * crosses spans in pieces. */
+/* Chunks of an extent follow each other in its spans, not in the file: rows are told apart by the span they lie in, and
+ * one that crosses spans in pieces. */
 static int read_rows(void *arg, const struct ptc_strided_rows *all, struct ptc_error *err)
 {
 	struct ptc_strided_rows left = *all;
 	struct reading *f = arg;
-	int r = 0;
+	int rc = 0;
 
-	for (int i = 0, begin = 0; !r && i < f->nspans && left.n; begin += (int)f->spans[i++].iov_len) {
+	for (int i = 0, begin = 0; !rc && i < f->nspans && left.n; begin += (int)f->spans[i++].iov_len) {
 		int64_t end = begin + (int64_t)f->spans[i].iov_len, n, now;
 
-		while (!r && left.n && left.off < end) {
+		while (!rc && left.n && left.off < end) {
 			const uint8_t *from = (const uint8_t *)f->spans[i].iov_base + (left.off - begin);
 
 			now = PTC_MIN(left.len, end - left.off);
 			n = now < all->len ? 1
 			    : left.here    ? PTC_MIN(left.n, (end - left.off - now) / left.here + 1)
 					   : left.n;
-			r = reading_add(f, &left, n, now, from, err);
+			rc = reading_add(f, &left, n, now, from, err);
 			if (now < left.len) { /* its rest is in the next span */
 				left.address += (uint64_t)now;
 				left.off += now;
@@ -241,7 +222,7 @@ static int read_rows(void *arg, const struct ptc_strided_rows *all, struct ptc_e
 			left.len = all->len;
 		}
 	}
-	return r || !left.n ? r : ptc_error_set(err, PTC_EINTERNAL, "a run beyond its extent");
+	return rc || !left.n ? rc : ptc_error_set(err, PTC_EINTERNAL, "a run beyond its extent");
 }
 
 static int read_part(void *arg, const struct ptc_box *extent_box, const struct ptc_box *cut, const struct iovec *spans,
@@ -258,6 +239,17 @@ static int task_read(struct reading *f, const struct task *t, struct ptc_error *
 {
 	f->task = t;
 	return ptc_table_each_extent(f->x->job->table, t->source->item, &t->box, read_part, f, err);
+}
+
+static int task_do(struct restorer *x, unsigned thread, struct reading *f, const struct task *t, struct ptc_error *err)
+{
+	struct ptc_heal_tries tries = { 0, 0 };
+	int rc;
+
+	do
+		rc = f ? task_read(f, t, err) : task_write(x, thread, t, err);
+	while (ptc_agent_heals(x->job->g->agent, x->job->g->uuid, rc, &tries)); /* rows said twice are read twice */
+	return rc;
 }
 
 static int task_failed(const struct restorer *x, const struct task *t, int r, struct ptc_error *err)
@@ -278,25 +270,25 @@ static int batch_run(void *arg, unsigned thread, size_t i, struct ptc_error *err
 	struct restorer *x = arg;
 	const struct batch *b = &x->batches[i];
 	const struct task *t = &x->tasks[b->first], *end = t + b->n;
-	struct reading *f = x->file.fd >= 0 ? ptc_malloc(sizeof(*f)) : NULL;
-	int r = 0;
+	struct reading *f = x->file.fd >= 0 ? ptc_malloc(sizeof *f) : NULL;
+	int rc = 0;
 
 	if (x->file.fd >= 0 && !f)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory to restore ranks");
+		return ptc_nomem(err);
 	if (f)
 		*f = (struct reading){ .x = x, .task = t };
-	for (; !r && t < end; t++) {
-		r = f ? task_read(f, t, err) : task_write(x, thread, t, err);
-		if (!r && ptc_fault("agent.restore.middle"))
-			r = ptc_error_set(err, PTC_EIO, "injected failure in the middle of a restore");
-		r = r ? task_failed(x, t, r, err) : 0;
+	for (; !rc && t < end; t++) {
+		rc = task_do(x, thread, f, t, err);
+		if (!rc && ptc_fault("agent.restore.middle"))
+			rc = ptc_error_set(err, PTC_EIO, "injected failure in the middle of a restore");
+		rc = rc ? task_failed(x, t, rc, err) : 0;
 	}
-	if (f && !r && !f->refused && (r = reading_flush(f, err)))
-		r = task_failed(x, f->task, r, err);
+	if (f && !rc && !f->refused && (rc = reading_flush(f, err)))
+		rc = task_failed(x, f->task, rc, err);
 	if (f && f->refused)
 		atomic_store(&x->refused, true);
 	ptc_free(f);
-	return r;
+	return rc;
 }
 
 static bool restore_stop(void *arg)
@@ -320,10 +312,10 @@ static int tasks_run(struct restorer *x, struct ptc_error *err)
 					   .stop = restore_stop,
 					   .arg = x,
 					   .what = "restoring ranks" };
-	int r = x->ntasks ? batches_make(x, err) : 0;
+	int rc = x->ntasks ? batches_make(x, err) : 0;
 
 	task_pool.ntasks = x->nbatches;
-	return r || !x->ntasks ? r : ptc_task_pool_run(&task_pool, err);
+	return rc || !x->ntasks ? rc : ptc_task_pool_run(&task_pool, err);
 }
 
 /* All ranks have done what they were told. What is left in tasks is theirs that did not. */
@@ -332,61 +324,62 @@ static int tasks_wait(struct restorer *x, struct ptc_error *err)
 	struct ptc_wait wait = { .cancelled = restore_stop, .arg = x };
 	const struct ptc_group *g = x->job->group;
 	size_t n = 0;
-	int r = 0;
+	int rc = 0;
 
-	for (size_t i = 0; !r && i < g->n; i++)
+	for (size_t i = 0; !rc && i < g->n; i++)
 		if (g->v[i].state == PTC_SLOT_DECLARED)
-			r = ptc_slot_filled(&g->v[i], &x->fillings[i], &wait, err);
-	for (size_t i = 0; !r && i < x->ntasks; i++)
+			rc = ptc_slot_filled(&g->v[i], &x->fillings[i], &wait, err);
+	for (size_t i = 0; !rc && i < x->ntasks; i++)
 		if (x->file.fd < 0 || atomic_load(&x->refused) || x->fillings[x->tasks[i].source->slot].failed)
 			x->tasks[n++] = x->tasks[i];
 	x->ntasks = n;
-	return r;
+	return rc;
 }
 
 /* What is left has to be written. */
 static int tasks_write(struct restorer *x, struct ptc_error *err)
 {
 	struct ptc_table *const tables[] = { x->job->table, NULL };
-	int r = x->ntasks ? ptc_copying_open(&x->copying, &x->job->group->v[0], tables, 0, &x->wait, err) : 0;
+	int rc = x->ntasks ? ptc_copying_open(&x->copying, &x->job->group->v[0], tables, 0, &x->wait, err) : 0;
 
-	r = r ? r : tasks_run(x, err);
+	if (rc == 0)
+		rc = tasks_run(x, err);
 	ptc_copying_close(&x->copying);
-	return r;
+	return rc;
 }
 
 /* First what ranks read, then what we have to write. */
 static int restore(struct restorer *x, struct ptc_error *err)
 {
-	int r = 0;
+	int rc = 0;
 
-	x->iov_batches = ptc_calloc(ptc_task_pool_size(), sizeof(*x->iov_batches));
-	x->fillings = ptc_calloc(x->job->group->n, sizeof(*x->fillings));
+	x->iov_batches = ptc_calloc(ptc_task_pool_size(), sizeof *x->iov_batches);
+	x->fillings = ptc_calloc(x->job->group->n, sizeof *x->fillings);
 	if (!x->iov_batches || !x->fillings)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory to restore ranks");
+		return ptc_nomem(err);
 	if (ptc_table_file(x->job->table, &x->file.fd, &x->file.base, &x->file.bytes, NULL))
 		x->file.fd = -1; /* then we write it all */
 	if (x->file.fd >= 0)
-		r = tasks_run(x, err);
-	r = r ? r : tasks_wait(x, err);
-	if (x->file.fd >= 0)
-		close(x->file.fd);
-	x->file.fd = -1;
-	return r ? r : tasks_write(x, err);
+		rc = tasks_run(x, err);
+	if (rc == 0)
+		rc = tasks_wait(x, err);
+	ptc_close(&x->file.fd);
+	return rc ? rc : tasks_write(x, err);
 }
 
 int ptc_restore_slots(const struct ptc_restore *job, struct ptc_error *err)
 {
 	struct restorer x = { .job = job, .file.fd = -1, .wait = { .cancelled = restore_stopped, .arg = &x } };
-	int r = ptc_slot_sources_make(job->g, job->group, &x.sources, err);
+	int rc = ptc_slot_sources_make(job->g, job->group, &x.sources, err);
 
-	r = r ? r : tasks_make(&x, err);
-	if (!r && x.ntasks)
-		r = restore(&x, err);
+	if (rc == 0)
+		rc = tasks_make(&x, err);
+	if (!rc && x.ntasks)
+		rc = restore(&x, err);
 	ptc_free(x.batches);
 	ptc_free(x.iov_batches);
 	ptc_free(x.fillings);
 	ptc_free(x.tasks);
 	ptc_slot_sources_done(&x.sources);
-	return r;
+	return rc;
 }

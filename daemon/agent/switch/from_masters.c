@@ -4,6 +4,7 @@
  * master in parts, rounded, and written; when an import is complete, what came
  * as a parameter must be what its master makes of it, so that later no switch
  * changes a bit. The digests of a switch say the same a second time.
+ *
  * Failure modes: an imported parameter that is no such rounding (PTC_EINVAL
  * naming tensor and element), a master that is not here, memory. */
 #include "daemon/agent/switch/internal.h"
@@ -36,7 +37,7 @@ static int maker_init(struct maker *m, struct ptc_error *err)
 		return 0;
 	ptc_free(m->master);
 	ptc_free(m->param);
-	return ptc_error_set(err, PTC_ENOMEM, "no memory to make parameters from their masters");
+	return ptc_nomem(err);
 }
 
 static void maker_done(struct maker *m)
@@ -54,14 +55,14 @@ static int make_part(struct maker *m, uint32_t item, const struct ptc_box *part,
 {
 	struct ptc_box from;
 	uint32_t master;
-	int r = ptc_layout_master_box(m->g->layout, item, part, &from, err);
+	int rc = ptc_layout_master_box(m->g->layout, item, part, &from, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	ptc_layout_master(m->g->layout, item, &master);
-	r = ptc_table_read_filled(m->table, master, &from, m->master, err);
-	if (r)
-		return r;
+	rc = ptc_table_read_filled(m->table, master, &from, m->master, err);
+	if (rc)
+		return rc;
 	ptc_derive_bf16(m->master, (size_t)ptc_box_volume(part) / 2, m->master);
 	return ptc_table_write(m->table, item, part, m->master, err);
 }
@@ -69,30 +70,30 @@ static int make_part(struct maker *m, uint32_t item, const struct ptc_box *part,
 static int make_extent(struct maker *m, const struct ptc_store_box *box, uint32_t extent, struct ptc_error *err)
 {
 	struct ptc_boxes parts = { 0 };
-	int r = stopped(m, err);
+	int rc = stopped(m, err);
 
-	if (!r && ptc_box_chop(&box->box, PART_BYTES, &parts))
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory to cut a box");
-	if (!r)
+	if (!rc && ptc_box_chop(&box->box, PART_BYTES, &parts))
+		rc = ptc_nomem(err);
+	if (!rc)
 		ptc_table_extent_map(m->table, extent);
-	for (size_t i = 0; !r && i < parts.n; i++)
-		r = make_part(m, box->item, &parts.v[i], err);
+	for (size_t i = 0; !rc && i < parts.n; i++)
+		rc = make_part(m, box->item, &parts.v[i], err);
 	ptc_boxes_done(&parts);
-	return r ? r : ptc_table_filled(m->table, extent, err);
+	return rc ? rc : ptc_table_filled(m->table, extent, err);
 }
 
 int ptc_derived_make(struct ptc_table *table, const struct ptc_geometry *g, const struct ptc_fill *fill,
 		     ptc_stop_fn stop, void *arg, struct ptc_error *err)
 {
 	struct maker m = { .table = table, .g = g, .stop = stop, .arg = arg };
-	int r = maker_init(&m, err);
+	int rc = maker_init(&m, err);
 
-	if (r)
-		return r;
-	for (size_t i = 0; !r && i < fill->missing.n; i++)
-		r = make_extent(&m, &fill->missing.v[i], fill->extents[i], err);
+	if (rc)
+		return rc;
+	for (size_t i = 0; !rc && i < fill->missing.n; i++)
+		rc = make_extent(&m, &fill->missing.v[i], fill->extents[i], err);
 	maker_done(&m);
-	return r;
+	return rc;
 }
 
 /* ---- what an import brought ---- */
@@ -136,50 +137,53 @@ static int check_part(struct maker *m, uint32_t item, uint32_t master, const str
 {
 	size_t bytes = (size_t)ptc_box_volume(part);
 	struct ptc_box from;
-	int r = ptc_layout_master_box(m->g->layout, item, part, &from, err);
+	int rc = ptc_layout_master_box(m->g->layout, item, part, &from, err);
 
-	r = r ? r : ptc_table_read(m->table, master, &from, m->master, err);
-	r = r ? r : ptc_table_read(m->table, item, part, m->param, err);
-	if (r)
-		return r;
+	if (rc == 0)
+		rc = ptc_table_read(m->table, master, &from, m->master, err);
+	if (rc == 0)
+		rc = ptc_table_read(m->table, item, part, m->param, err);
+	if (rc)
+		return rc;
 	ptc_derive_bf16(m->master, bytes / 2, m->master);
 	return memcmp(m->param, m->master, bytes) ? differs(m, item, part, err) : 0;
 }
 
-/* What of a parameter this box of its master makes; every element of the master that is here is here of the parameter, too. */
+/* What of a parameter this box of its master makes; every element of the master that is here is here of the parameter,
+ * too. */
 static int check_box(struct maker *m, uint32_t item, uint32_t master, const struct ptc_box *box, struct ptc_error *err)
 {
 	struct ptc_boxes parts = { 0 };
 	struct ptc_box elements, bytes;
-	int r = stopped(m, err);
+	int rc = stopped(m, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	ptc_item_elements(m->g->spec, master, box, &elements);
-	r = ptc_item_byte_box(m->g->spec, item, &elements, &bytes, err);
-	if (!r && ptc_box_chop(&bytes, PART_BYTES, &parts))
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory to cut a box");
-	for (size_t i = 0; !r && i < parts.n; i++)
-		r = check_part(m, item, master, &parts.v[i], err);
+	rc = ptc_item_byte_box(m->g->spec, item, &elements, &bytes, err);
+	if (!rc && ptc_box_chop(&bytes, PART_BYTES, &parts))
+		rc = ptc_nomem(err);
+	for (size_t i = 0; !rc && i < parts.n; i++)
+		rc = check_part(m, item, master, &parts.v[i], err);
 	ptc_boxes_done(&parts);
-	return r;
+	return rc;
 }
 
 int ptc_derived_check(struct ptc_table *table, const struct ptc_geometry *g, const struct ptc_needs *needs,
 		      ptc_stop_fn stop, void *arg, struct ptc_error *err)
 {
 	struct maker m = { .table = table, .g = g, .stop = stop, .arg = arg };
-	int r = maker_init(&m, err);
+	int rc = maker_init(&m, err);
 
-	if (r)
-		return r;
-	for (size_t i = 0; !r && i < needs->n; i++) {
+	if (rc)
+		return rc;
+	for (size_t i = 0; !rc && i < needs->n; i++) {
 		const struct ptc_need *need = &needs->v[i];
 		uint32_t param = need->item - need->item % (uint32_t)(1 + g->spec->nfields), master;
 
 		if (ptc_layout_master(g->layout, param, &master) && master == need->item && !ptc_box_empty(&need->box))
-			r = check_box(&m, param, master, &need->box, err);
+			rc = check_box(&m, param, master, &need->box, err);
 	}
 	maker_done(&m);
-	return r;
+	return rc;
 }

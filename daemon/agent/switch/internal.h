@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What Prepare and Pull share: a switch as this node sees it, what is still missing, and whom a
- * pull asks. */
+/* Prepare and Pull share this: a switch as this node sees it, and the boxes that are still missing. */
 #pragma once
 
 #include "daemon/agent/calls/operation.h"
@@ -12,49 +11,41 @@
 /* ---- switch_view.c ---- */
 /* One side of a switch as this node sees it. */
 struct ptc_switch_view {
-	struct ptc_geometry_ref *from, *to; /* from NULL: nothing before */
-	uint32_t self;                      /* our index in nodes */
+	struct ptc_geometry_ref *from, *to; /* from NULL: there is no state before */
+	uint32_t self;                      /* this node's index in nodes */
 	struct ptc_needs needs;
-	struct ptc_store_box *need_boxes; /* the same as the store wants them; empty boxes left out */
+	struct ptc_store_box *need_boxes; /* needs in the store's form, without empty boxes */
 	size_t nneed_boxes;
-	bool *usable;  /* per node: may be a source */
-	bool *fresh;   /* per item: begins as zeros here, for its rule resets it; NULL: none does */
-	bool *derived; /* per item: what is missing is made from its master here; NULL: none is */
+	bool *usable;  /* of each node: it may be a source */
+	bool *fresh;   /* of each item: it begins as zeros, because its rule resets it; NULL: none does */
+	bool *derived; /* of each item: this node makes missing boxes from its master; NULL: of none */
 };
 int ptc_switch_view_init(struct ptc_switch_view *v, struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
 			 struct ptc_error *err);
 void ptc_switch_view_done(struct ptc_switch_view *v, struct ptc_agent *agent);
 int ptc_switch_plan(const struct ptc_switch_view *v, struct ptc_plan **ret_plan, struct ptc_error *err);
-/* The old table, or NULL when it is not here. */
+/* Opens the old table; NULL if this node does not have it. */
 int ptc_switch_source_open(struct ptc_agent *agent, const struct ptc_switch_view *v, struct ptc_table **ret,
 			   struct ptc_error *err);
-/* Fresh and derived ones come from nowhere: their bytes are not counted. */
+/* Takes fresh and derived boxes out of the count of missing bytes, because no node sends them. */
 void ptc_switch_leave_made_out(const struct ptc_switch_view *v, struct ptc_store_boxes *missing);
-/* What must still be filled, each with its extent. PTC_ENOSPC before anything changed. */
+/* Boxes that must still be filled, each with its extent. */
 struct ptc_fill {
-	struct ptc_store_boxes missing; /* bytes: of those that nodes bring, not of fresh and derived ones */
+	struct ptc_store_boxes missing; /* `bytes` counts boxes that nodes send, not fresh and derived ones */
 	uint32_t *extents;
 	int64_t new_bytes;    /* of chunks taken by this call */
 	int64_t copied_bytes; /* by this call; other jobs' copies at the same time count too */
 };
+/* PTC_ENOSPC: memory is short; nothing has changed. */
 int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct ptc_switch_view *v,
 		     struct ptc_table *table, struct ptc_error *err);
 void ptc_fill_done(struct ptc_fill *f);
 
 /* ---- from_masters.c ---- */
-/* Fills all of fill, boxes of derived items, from masters, which are filled. */
+/* Fills all boxes of `fill`, which are of derived items, from their masters, which are filled already. */
 int ptc_derived_make(struct ptc_table *table, const struct ptc_geometry *g, const struct ptc_fill *fill,
 		     ptc_stop_fn stop, void *arg, struct ptc_error *err);
-/* Of a sealed table: what this node needs of masters makes what it has of parameters; PTC_EINVAL naming tensor and element. */
+/* Checks that the masters in a sealed table make the parameters in it. PTC_EINVAL: they do not; the line names tensor
+ * and element. */
 int ptc_derived_check(struct ptc_table *table, const struct ptc_geometry *g, const struct ptc_needs *needs,
 		      ptc_stop_fn stop, void *arg, struct ptc_error *err);
-
-/* ---- whom a pull asks (pull.c) ---- */
-struct ptc_pull_source {
-	size_t next, end; /* parts it is to send: those left */
-	unsigned lanes;   /* bits of lanes in use */
-	bool failed;
-};
-/* Of n sources, one per node, the one that node `self` asks next: with fewest streams, of those with most left, of those the
- * next after itself, so that nodes that lack the same begin with different ones. NULL: nothing is left, or no lane is free. */
-struct ptc_pull_source *ptc_pull_choose(struct ptc_pull_source *sources, size_t n, uint32_t self);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of the controller that carry out a switch: Seal, Prepare, Pull, Finish, and Stat. Failure
- * modes: switch_calls.c, pull.c. */
+/* Calls by which a controller carries out a switch: Seal, Prepare, Pull, Finish. Also Stat. Failure modes:
+ * switch_calls.c, pull.c. */
 #pragma once
 
 #include "rpc/server/server.h"

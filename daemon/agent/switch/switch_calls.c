@@ -3,10 +3,12 @@
  * the network. Happy path: Seal aliases a table under the next snapshot;
  * Prepare derives the new table from it and reserves chunks for the rest;
  * Finish drops what is no longer named. Each may be repeated.
+ *
  * Failure modes: memory (PTC_ENOSPC in Prepare, also in its dry run, before
  * anything moved), a stale controller (PTC_EFENCED), a table that is not here
  * (PTC_ENOTFOUND from Seal). A node that lost its old table derives from
- * nothing and pulls everything. */
+ * nothing and pulls everything. One that lost all chunks of the job begins
+ * anew with them as soon as nothing that is committed names its tables. */
 #include "daemon/agent/calls/wire.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"
@@ -31,20 +33,46 @@ struct prepared {
 	int64_t missing_bytes, new_bytes, copied_bytes;
 };
 
+/* What this node has of the job cannot be used. */
+static bool unusable(int status)
+{
+	return status == PTC_ELOST || status == PTC_ECORRUPT;
+}
+
+/* As if nothing were here: when it comes to it, the controller has left this node's tables out, and it begins anew. */
+static int prepare_dry_anew(struct ptc_agent *agent, const struct ptc_switch_view *v, struct prepared *ret,
+			    struct ptc_error *err)
+{
+	ret->missing_bytes = ret->new_bytes = v->needs.bytes;
+	return ptc_agent_memory_check(agent, ret->new_bytes, err);
+}
+
+/* The new snapshot was made without this node: no commit names what it had any more. */
+static int begin_anew(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, struct ptc_error *err)
+{
+	for (size_t i = 0; i < info->n_lost; i++)
+		if (strcmp(info->nodes[info->lost[i]], agent->node) == 0)
+			return ptc_store_job_anew(agent->env.store, info->uuid, err);
+	return 0;
+}
+
 static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v, const struct ptc_table_key *key,
 		       struct prepared *ret, struct ptc_error *err)
 {
 	struct ptc_store_boxes missing = { 0 };
 	struct ptc_table *table = NULL, *src = NULL;
 	bool before = false;
-	int r = ptc_agent_table_there(agent, key, &before, err);
+	struct ptc_error why = PTC_ERROR_INIT;
+	int rc = ptc_agent_table_there(agent, key, &before, &why);
 
-	r = r ? r : ptc_table_begin(agent->env.store, key, &table, err);
-	if (!r && !ptc_table_sealed(table)) {
-		r = ptc_switch_source_open(agent, v, &src, err);
-		r = r ? r
-		      : ptc_table_derive(table, src, v->fresh, v->need_boxes, v->nneed_boxes, true, &missing,
-					 &ret->new_bytes, err);
+	if (unusable(rc))
+		return prepare_dry_anew(agent, v, ret, err);
+	rc = rc ? ptc_error_set(err, rc, "%s", why.text) : ptc_table_begin(agent->env.store, key, &table, err);
+	if (!rc && !ptc_table_sealed(table)) {
+		rc = ptc_switch_source_open(agent, v, &src, err);
+		if (rc == 0)
+			rc = ptc_table_derive(table, src, v->fresh, v->need_boxes, v->nneed_boxes, true, &missing,
+					      &ret->new_bytes, err);
 		ptc_switch_leave_made_out(v, &missing);
 		ret->missing_bytes = missing.bytes;
 	}
@@ -53,11 +81,12 @@ static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v,
 	ptc_table_unref(table);
 	if (table && !before) {
 		int forget =
-			ptc_agent_table_drop(agent, key, r ? NULL : err); /* it leaves nothing that was not there */
+			ptc_agent_table_drop(agent, key, rc ? NULL : err); /* it leaves nothing that was not there */
 
-		r = r ? r : forget;
+		if (rc == 0)
+			rc = forget;
 	}
-	return r ? r : ptc_agent_memory_check(agent, ret->new_bytes, err);
+	return rc ? rc : ptc_agent_memory_check(agent, ret->new_bytes, err);
 }
 
 static int prepare_real(struct ptc_agent *agent, const struct ptc_switch_view *v, const struct ptc_table_key *key,
@@ -65,20 +94,20 @@ static int prepare_real(struct ptc_agent *agent, const struct ptc_switch_view *v
 {
 	struct ptc_fill fill = { 0 };
 	struct ptc_table *table;
-	int r = ptc_table_begin(agent->env.store, key, &table, err);
+	int rc = ptc_table_begin(agent->env.store, key, &table, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	if (!ptc_table_sealed(table))
-		r = ptc_fill_reserve(&fill, agent, v, table, err);
-	if (!r) {
+		rc = ptc_fill_reserve(&fill, agent, v, table, err);
+	if (!rc) {
 		ret->missing_bytes = fill.missing.bytes;
 		ret->copied_bytes = fill.copied_bytes;
 		ret->new_bytes = fill.new_bytes;
 	}
 	ptc_fill_done(&fill);
 	ptc_table_unref(table);
-	return r;
+	return rc;
 }
 
 static void job_prepared(struct ptc_agent_op *op, uint64_t id, const struct ptc_table_key *key, int64_t copied_bytes)
@@ -105,18 +134,21 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 	struct prepared done = { 0 };
 	struct ptc_table_key key;
 	char hash[33] = "";
-	int r = ptc_switch_view_init(&view, agent, req->info, err);
+	int rc = ptc_switch_view_init(&view, agent, req->info, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	key = ptc_geometry_key(&view.to->g);
-	r = ptc_switch_plan(&view, &plan, err);
-	if (!r) {
+	rc = ptc_switch_plan(&view, &plan, err);
+	if (!rc && !req->dry_run)
+		rc = begin_anew(agent, req->info, err);
+	if (!rc) {
 		ptc_plan_hash(plan, hash);
-		r = req->dry_run ? prepare_dry(agent, &view, &key, &done, err)
-				 : prepare_real(agent, &view, &key, &done, err);
+		plan = ptc_plan_free(plan); /* 170 bytes a move, which what follows needs for itself */
+		rc = req->dry_run ? prepare_dry(agent, &view, &key, &done, err)
+				  : prepare_real(agent, &view, &key, &done, err);
 	}
-	if (!r && !req->dry_run)
+	if (!rc && !req->dry_run)
 		job_prepared(op, req->info->id, &key, done.copied_bytes);
 	ptc__v1__prepare_reply__init(&reply);
 	reply.version = PTC_WIRE_VERSION;
@@ -124,9 +156,8 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 	reply.new_bytes = (uint64_t)done.new_bytes;
 	reply.missing_bytes = (uint64_t)done.missing_bytes;
 	reply.needs_bytes = (uint64_t)view.needs.bytes;
-	ptc_plan_free(plan);
 	ptc_switch_view_done(&view, agent);
-	return r ? r : ptc_agent_reply(call, &reply.base, err);
+	return rc ? rc : ptc_agent_reply(call, &reply.base, err);
 }
 
 int ptc_agent_on_prepare(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -134,21 +165,24 @@ int ptc_agent_on_prepare(void *arg, struct ptc_rpc_call *call, struct ptc_error 
 	struct ptc_agent *agent = arg;
 	struct ptc_agent_op op = { 0 };
 	ProtobufCMessage *msg = NULL;
-	int r = ptc_agent_request(call, &ptc__v1__prepare_request__descriptor, &msg, err);
+	int rc = ptc_agent_request(call, &ptc__v1__prepare_request__descriptor, &msg, err);
 	const Ptc__V1__PrepareRequest *req = (const Ptc__V1__PrepareRequest *)msg;
 
-	r = r ? r : ptc_switch_info_check(req->version, req->info, err);
-	r = r ? r : ptc_store_job_create(agent->env.store, req->info->uuid, req->info->uid, err);
-	r = r ? r : ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, false, &op, err);
-	if (!r) {
-		r = prepare(&op, req, call, err);
-		if (r == PTC_ENOMEM && agent->env.work_bytes)
+	if (rc == 0)
+		rc = ptc_switch_info_check(req->version, req->info, err);
+	if (rc == 0)
+		rc = ptc_store_job_create(agent->env.store, req->info->uuid, req->info->uid, err);
+	if (rc == 0)
+		rc = ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, false, &op, err);
+	if (!rc) {
+		rc = prepare(&op, req, call, err);
+		if (rc == PTC_ENOMEM && agent->env.work_bytes)
 			ptc_error_wrap(err, "node %s: this job needs more than the memory.work of %llu bytes, raise it",
 				       agent->node, (unsigned long long)agent->env.work_bytes);
 		ptc_agent_leave(&op);
 	}
 	ptc_pb_free(msg);
-	return r;
+	return rc;
 }
 
 /* ---- Seal ---- */
@@ -158,10 +192,10 @@ static int table_bytes(struct ptc_agent *agent, const struct ptc_table_key *key,
 	struct ptc_table *table;
 	const struct ptc_piece *pieces;
 	size_t n;
-	int r = ptc_table_open(agent->env.store, key, &table, err);
+	int rc = ptc_table_open(agent->env.store, key, &table, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	pieces = ptc_table_all_pieces(table, &n);
 	*ret = 0;
 	for (size_t i = 0; i < n; i++)
@@ -176,14 +210,15 @@ static int seal(struct ptc_agent *agent, const Ptc__V1__SealRequest *req, struct
 	Ptc__V1__SealReply reply = PTC__V1__SEAL_REPLY__INIT;
 	struct ptc_table_key from = { .generation = req->from->generation, .snapshot = req->from->snapshot };
 	struct ptc_table_key to = { .generation = req->to->generation, .snapshot = req->to->snapshot };
-	int r;
+	int rc;
 
 	snprintf(from.uuid, sizeof from.uuid, "%s", req->info->uuid);
 	snprintf(to.uuid, sizeof to.uuid, "%s", req->info->uuid);
-	r = ptc_table_alias(agent->env.store, &from, &to, err);
-	r = r ? r : table_bytes(agent, &to, &reply.bytes, err);
+	rc = ptc_table_alias(agent->env.store, &from, &to, err);
+	if (rc == 0)
+		rc = table_bytes(agent, &to, &reply.bytes, err);
 	reply.version = PTC_WIRE_VERSION;
-	return r ? r : ptc_agent_reply(call, &reply.base, err);
+	return rc ? rc : ptc_agent_reply(call, &reply.base, err);
 }
 
 int ptc_agent_on_seal(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -191,19 +226,21 @@ int ptc_agent_on_seal(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	struct ptc_agent *agent = arg;
 	struct ptc_agent_op op = { 0 };
 	ProtobufCMessage *msg = NULL;
-	int r = ptc_agent_request(call, &ptc__v1__seal_request__descriptor, &msg, err);
+	int rc = ptc_agent_request(call, &ptc__v1__seal_request__descriptor, &msg, err);
 	const Ptc__V1__SealRequest *req = (const Ptc__V1__SealRequest *)msg;
 
-	r = r ? r : ptc_switch_info_check(req->version, req->info, err);
-	if (!r && (!req->from || !req->to))
-		r = ptc_error_set(err, PTC_EINVAL, "a seal that names no table");
-	r = r ? r : ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, false, &op, err);
-	if (!r) {
-		r = seal(agent, req, call, err);
+	if (rc == 0)
+		rc = ptc_switch_info_check(req->version, req->info, err);
+	if (!rc && (!req->from || !req->to))
+		rc = ptc_error_set(err, PTC_EINVAL, "a seal that names no table");
+	if (rc == 0)
+		rc = ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, false, &op, err);
+	if (!rc) {
+		rc = seal(agent, req, call, err);
 		ptc_agent_leave(&op);
 	}
 	ptc_pb_free(msg);
-	return r;
+	return rc;
 }
 
 /* ---- Finish ---- */
@@ -212,22 +249,27 @@ int ptc_agent_on_seal(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 
 static int finish(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, struct ptc_error *err)
 {
+	struct ptc_error why = PTC_ERROR_INIT;
 	struct ptc_table_key *keep;
-	int r;
+	int rc;
 
 	if (req->delete_job)
 		return ptc_store_job_delete(agent->env.store, req->uuid, err);
-	keep = ptc_calloc(req->n_keep ? req->n_keep : 1, sizeof(*keep));
+	keep = ptc_calloc(req->n_keep ? req->n_keep : 1, sizeof *keep);
 	if (!keep)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu table keys", req->n_keep);
+		return ptc_nomem(err);
 	for (size_t i = 0; i < req->n_keep; i++) {
 		snprintf(keep[i].uuid, sizeof keep[i].uuid, "%s", req->uuid);
 		keep[i].generation = req->keep[i]->generation;
 		keep[i].snapshot = req->keep[i]->snapshot;
 	}
-	r = ptc_store_keep(agent->env.store, req->uuid, keep, req->n_keep, err);
+	rc = ptc_store_keep(agent->env.store, req->uuid, keep, req->n_keep, &why);
+	if (unusable(rc)) /* what the record still names may be there again one day; what nothing names is gone */
+		rc = req->n_keep ? 0 : ptc_store_job_anew(agent->env.store, req->uuid, err);
+	else if (rc)
+		ptc_error_set(err, rc, "%s", why.text);
 	ptc_free(keep);
-	return r;
+	return rc;
 }
 
 /* Whether the job's table under construction is dropped by this, and with it the right to write to it. */
@@ -240,23 +282,25 @@ static void finish_prepared(struct ptc_agent_op *op)
 
 static int finish_check(const Ptc__V1__FinishRequest *req, struct ptc_error *err)
 {
-	int r = ptc_pb_version(req->version, err);
+	int rc = ptc_pb_version(req->version, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	if (strlen(req->uuid) != 36 || strspn(req->uuid, "0123456789abcdef-") != 36)
-		return ptc_error_set(err, PTC_EINVAL, "a job identifier that is none: \"%.40s\"", req->uuid);
+		return ptc_error_set(err, PTC_EINVAL, "job identifier \"%.40s\" in a request: not a UUID", req->uuid);
 	if (req->live && req->delete_job)
-		return ptc_error_set(err, PTC_EINVAL, "a deleted job whose ranks are to run");
+		return ptc_error_set(err, PTC_EINVAL, "the request says that a deleted job's ranks run");
 	if (req->live) {
-		r = ptc_switch_info_check(req->version, req->info, err);
-		if (!r && (!req->info->from || !req->info->from->number || strcmp(req->info->uuid, req->uuid)))
-			r = ptc_error_set(err, PTC_EINVAL, "job %s is to run, but not which generation", req->uuid);
-		if (r)
-			return r;
+		rc = ptc_switch_info_check(req->version, req->info, err);
+		if (!rc && (!req->info->from || !req->info->from->number || strcmp(req->info->uuid, req->uuid)))
+			rc = ptc_error_set(err, PTC_EINVAL,
+					   "the request says that job %s runs, but not which generation", req->uuid);
+		if (rc)
+			return rc;
 	}
 	if (req->n_keep > FINISH_MAX_KEEP)
-		return ptc_error_set(err, PTC_ELIMIT, "%zu tables to keep; at most %d", req->n_keep, FINISH_MAX_KEEP);
+		return ptc_error_set(err, PTC_ELIMIT, "the request keeps %zu tables; at most %d are possible",
+				     req->n_keep, FINISH_MAX_KEEP);
 	return 0;
 }
 
@@ -267,34 +311,37 @@ int ptc_agent_on_finish(void *arg, struct ptc_rpc_call *call, struct ptc_error *
 	struct ptc_agent *agent = arg;
 	struct ptc_agent_op op = { 0 };
 	ProtobufCMessage *msg = NULL;
-	int r = ptc_agent_request(call, &ptc__v1__finish_request__descriptor, &msg, err);
+	int rc = ptc_agent_request(call, &ptc__v1__finish_request__descriptor, &msg, err);
 	const Ptc__V1__FinishRequest *req = (const Ptc__V1__FinishRequest *)msg;
 
-	r = r ? r : finish_check(req, err);
-	if (r)
+	if (rc == 0)
+		rc = finish_check(req, err);
+	if (rc)
 		goto out;
 	if (req->live) /* ranks may be started where nothing was before */
-		r = ptc_store_job_create(agent->env.store, req->uuid, req->info->uid, &why);
-	r = r ? r : ptc_agent_enter(agent, call, req->uuid, req->fence, req->seq, true, &op, &why);
-	if (!r) {
+		rc = ptc_store_job_create(agent->env.store, req->uuid, req->info->uid, &why);
+	if (rc == 0)
+		rc = ptc_agent_enter(agent, call, req->uuid, req->fence, req->seq, true, &op, &why);
+	if (!rc) {
 		finish_prepared(&op);
-		r = finish(agent, req, &why);
+		rc = finish(agent, req, &why);
 		ptc_agent_leave(&op);
 	}
-	if (!r || r == PTC_ENOTFOUND) {
+	if (!rc || rc == PTC_ENOTFOUND) {
 		int reconciled = ptc_reconcile(agent, req, &why);
 
-		r = reconciled ? reconciled : r;
+		rc = reconciled ? reconciled : rc;
 	}
-	if (r && r != PTC_ENOTFOUND) /* a job never seen here has nothing to drop */
-		ptc_error_set(err, r, "%s", why.text);
+	if (rc && rc != PTC_ENOTFOUND) /* a job never seen here has nothing to drop */
+		ptc_error_set(err, rc, "%s", why.text);
 	else
-		r = 0;
+		rc = 0;
 	reply.version = PTC_WIRE_VERSION;
-	r = r ? r : ptc_agent_reply(call, &reply.base, err);
+	if (rc == 0)
+		rc = ptc_agent_reply(call, &reply.base, err);
 out:
 	ptc_pb_free(msg);
-	return r;
+	return rc;
 }
 
 /* ---- Stat ---- */
@@ -346,12 +393,13 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	struct ptc_store_stats s;
 	uint64_t staging_peak;
 	ProtobufCMessage *msg = NULL;
-	int r = ptc_agent_request(call, &ptc__v1__list_request__descriptor, &msg, err);
+	int rc = ptc_agent_request(call, &ptc__v1__list_request__descriptor, &msg, err);
 
-	r = r ? r : ptc_pb_version(((const Ptc__V1__ListRequest *)msg)->version, err);
+	if (rc == 0)
+		rc = ptc_pb_version(((const Ptc__V1__ListRequest *)msg)->version, err);
 	ptc_pb_free(msg);
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	ptc_store_stats(agent->env.store, &s);
 	staging_peak = ptc_pool_peak(&agent->send) + ptc_pool_peak(&agent->recv) + ptc_pool_peak(&agent->gate);
 	ptc_buf_printf(
@@ -371,8 +419,7 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	ptc__v1__document__init(&reply);
 	reply.version = PTC_WIRE_VERSION;
 	reply.json = json.data;
-	r = ptc_buf_failed(&json) ? ptc_error_set(err, PTC_ENOMEM, "no memory for the statistics")
-				  : ptc_agent_reply(call, &reply.base, err);
+	rc = ptc_buf_failed(&json) ? ptc_nomem(err) : ptc_agent_reply(call, &reply.base, err);
 	ptc_buf_done(&json);
-	return r;
+	return rc;
 }

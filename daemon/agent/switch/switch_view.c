@@ -16,8 +16,8 @@
 
 void ptc_switch_view_done(struct ptc_switch_view *v, struct ptc_agent *agent)
 {
-	ptc_geometry_put(agent, v->from);
-	ptc_geometry_put(agent, v->to);
+	ptc_geometry_put(v->from);
+	ptc_geometry_put(v->to);
 	ptc_needs_done(&v->needs);
 	ptc_free(v->need_boxes);
 	ptc_free(v->usable);
@@ -28,9 +28,9 @@ void ptc_switch_view_done(struct ptc_switch_view *v, struct ptc_agent *agent)
 
 static int need_boxes_make(struct ptc_switch_view *v, struct ptc_error *err)
 {
-	v->need_boxes = ptc_reallocarray(NULL, v->needs.n ? v->needs.n : 1, sizeof(*v->need_boxes));
+	v->need_boxes = ptc_reallocarray(NULL, v->needs.n ? v->needs.n : 1, sizeof *v->need_boxes);
 	if (!v->need_boxes)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu boxes", v->needs.n);
+		return ptc_nomem(err);
 	for (size_t i = 0; i < v->needs.n; i++)
 		if (!ptc_box_empty(&v->needs.v[i].box))
 			v->need_boxes[v->nneed_boxes++] =
@@ -58,46 +58,51 @@ static int same_items(const struct ptc_geometry *from, const struct ptc_geometry
 static int flag_item(bool **flags, uint32_t item, size_t nitems, struct ptc_error *err)
 {
 	if (!*flags)
-		*flags = ptc_calloc(nitems, sizeof(**flags));
+		*flags = ptc_calloc(nitems, sizeof **flags);
 	if (!*flags)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu tensors", nitems);
+		return ptc_nomem(err);
 	(*flags)[item] = true;
 	return 0;
 }
 
-/* What the rules of the new generation reset begins anew, whatever the old one has of it; what they derive is asked of nobody. */
+/* What the rules of the new generation reset begins anew, whatever the old one has of it; what they derive is asked of
+ * nobody. Of copies nothing is either. */
 static int states_make(struct ptc_switch_view *v, struct ptc_error *err)
 {
 	const struct ptc_geometry *to = &v->to->g;
 	size_t nitems = ptc_spec_items(to->spec);
-	int r = 0;
+	int rc = 0;
 
-	for (uint32_t item = 0; v->from && !r && item < nitems; item++) {
-		if (ptc_layout_resets(to->layout, item))
-			r = flag_item(&v->fresh, item, nitems, err);
-		else if (ptc_layout_derives(to->layout, item))
-			r = flag_item(&v->derived, item, nitems, err);
+	for (uint32_t item = 0; v->from && !rc && item < nitems; item++) {
+		if (ptc_layout_resets(to->copied, item))
+			rc = flag_item(&v->fresh, item, nitems, err);
+		else if (ptc_layout_derives(to->copied, item))
+			rc = flag_item(&v->derived, item, nitems, err);
 	}
-	return r;
+	return rc;
 }
 
 static int view_fill(struct ptc_switch_view *v, struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
 		     struct ptc_error *err)
 {
-	int r = ptc_geometry_get(agent, info, info->to, &v->to, err);
+	int rc = ptc_geometry_get(agent, info, info->to, &v->to, err);
 
-	if (!r && info->from && info->from->number)
-		r = ptc_geometry_get(agent, info, info->from, &v->from, err);
-	r = r || !v->from ? r : same_items(&v->from->g, &v->to->g, err);
-	r = r ? r : ptc_geometry_node(&v->to->g, agent->node, &v->self, err);
-	r = r ? r : ptc_layout_node_needs(v->to->g.layout, &v->to->g.allocation, v->self, &v->needs, err);
-	r = r ? r : need_boxes_make(v, err);
-	r = r ? r : states_make(v, err);
-	if (r)
-		return r;
-	v->usable = ptc_calloc(info->n_nodes, sizeof(*v->usable));
+	if (!rc && info->from && info->from->number)
+		rc = ptc_geometry_get(agent, info, info->from, &v->from, err);
+	rc = rc || !v->from ? rc : same_items(&v->from->g, &v->to->g, err);
+	if (rc == 0)
+		rc = ptc_geometry_node(&v->to->g, agent->node, &v->self, err);
+	if (rc == 0)
+		rc = ptc_layout_node_needs(v->to->g.copied, &v->to->g.copied_at, v->self, &v->needs, err);
+	if (rc == 0)
+		rc = need_boxes_make(v, err);
+	if (rc == 0)
+		rc = states_make(v, err);
+	if (rc)
+		return rc;
+	v->usable = ptc_calloc(info->n_nodes, sizeof *v->usable);
 	if (!v->usable)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu nodes", info->n_nodes);
+		return ptc_nomem(err);
 	memset(v->usable, true, info->n_nodes);
 	for (size_t i = 0; i < info->n_lost; i++)
 		v->usable[info->lost[i]] = false;
@@ -107,21 +112,21 @@ static int view_fill(struct ptc_switch_view *v, struct ptc_agent *agent, const P
 int ptc_switch_view_init(struct ptc_switch_view *v, struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
 			 struct ptc_error *err)
 {
-	int r;
+	int rc;
 
 	*v = (struct ptc_switch_view){ 0 };
-	r = view_fill(v, agent, info, err);
-	if (r)
+	rc = view_fill(v, agent, info, err);
+	if (rc)
 		ptc_switch_view_done(v, agent);
-	return r;
+	return rc;
 }
 
 int ptc_switch_plan(const struct ptc_switch_view *v, struct ptc_plan **ret_plan, struct ptc_error *err)
 {
 	const struct ptc_geometry *from = v->from ? &v->from->g : NULL, *to = &v->to->g;
 
-	return ptc_plan_new(to->spec, from ? from->layout : NULL, from ? &from->allocation : NULL, to->layout,
-			    &to->allocation, (uint32_t)to->nnodes, v->usable, ret_plan, err);
+	return ptc_plan_new(to->spec, from ? from->copied : NULL, from ? &from->copied_at : NULL, to->copied,
+			    &to->copied_at, (uint32_t)to->nnodes, v->usable, ret_plan, err);
 }
 
 /* ---- reserving ---- */
@@ -138,16 +143,16 @@ int ptc_switch_source_open(struct ptc_agent *agent, const struct ptc_switch_view
 {
 	struct ptc_error why = PTC_ERROR_INIT;
 	struct ptc_table_key key;
-	int r;
+	int rc;
 
 	*ret = NULL;
 	if (!v->from)
 		return 0;
 	key = ptc_geometry_key(&v->from->g);
-	r = ptc_table_open(agent->env.store, &key, ret, &why);
-	if (r == PTC_ENOTFOUND || r == PTC_ELOST)
+	rc = ptc_table_open(agent->env.store, &key, ret, &why);
+	if (rc == PTC_ENOTFOUND || rc == PTC_ELOST)
 		return 0;
-	return r ? ptc_error_set(err, r, "%s", why.text) : 0;
+	return rc ? ptc_error_set(err, rc, "%s", why.text) : 0;
 }
 
 void ptc_switch_leave_made_out(const struct ptc_switch_view *v, struct ptc_store_boxes *missing)
@@ -162,28 +167,33 @@ int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct p
 {
 	struct ptc_store_stats before, after;
 	struct ptc_table *src;
-	int r = ptc_switch_source_open(agent, v, &src, err);
+	int64_t new_bytes = 0;
+	struct ptc_heal_tries tries = { .now = true };
+	int rc = ptc_switch_source_open(agent, v, &src, err);
 
 	*f = (struct ptc_fill){ 0 };
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	ptc_store_stats(agent->env.store, &before);
-	r = ptc_table_derive(table, src, v->fresh, v->need_boxes, v->nneed_boxes, false, &f->missing, &f->new_bytes,
-			     err);
+	do {
+		rc = ptc_table_derive(table, src, v->fresh, v->need_boxes, v->nneed_boxes, false, &f->missing,
+				      &new_bytes, err);
+		f->new_bytes = PTC_MAX(f->new_bytes, new_bytes); /* again: its chunks are there already */
+	} while (v->from && ptc_agent_heals(agent, v->from->g.uuid, rc, &tries));
 	ptc_table_unref(src);
-	if (r == PTC_ECORRUPT && v->from)
+	if (rc == PTC_ECORRUPT && v->from)
 		ptc_geometry_name_error(&v->from->g, err);
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	ptc_switch_leave_made_out(v, &f->missing);
 	ptc_store_stats(agent->env.store, &after);
 	f->copied_bytes = (int64_t)(after.copied_bytes - before.copied_bytes);
-	f->extents = ptc_reallocarray(NULL, f->missing.n ? f->missing.n : 1, sizeof(*f->extents));
+	f->extents = ptc_reallocarray(NULL, f->missing.n ? f->missing.n : 1, sizeof *f->extents);
 	if (!f->extents)
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu extents", f->missing.n);
-	if (!r && f->missing.n) /* boxes reserved before keep their extents */
-		r = ptc_table_reserve(table, f->missing.v, f->missing.n, f->extents, err);
-	if (r)
+		rc = ptc_nomem(err);
+	if (!rc && f->missing.n) /* boxes reserved before keep their extents */
+		rc = ptc_table_reserve(table, f->missing.v, f->missing.n, f->extents, err);
+	if (rc)
 		ptc_fill_done(f);
-	return r;
+	return rc;
 }

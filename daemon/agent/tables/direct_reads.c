@@ -1,11 +1,13 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Direct reads: gives descriptors of chunk files to readers on this node (proto/direct_read.h): one thread, which polls the listener and its connections and answers
- * one question at a time.
- * Happy path: who connects is known by SO_PEERCRED; a question names a table, sealed or held; its ranges become spans, which go
- * back with the checksums of the chunks they lie in and a descriptor for reading only.
- * Failure modes: a job that is not the caller's, or bytes that are not here (PTC_ENOTFOUND), too many spans (PTC_ELIMIT): the
- * reader then reads as it would have without us. What is no question, or a caller that does not take its answer, ends the
- * connection; too many connections: the new one is closed. Nothing a reader does keeps anything here. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Direct reads: gives descriptors of chunk files to readers on this node (proto/direct_read.h): one thread, which polls
+ * the listener and its connections and answers one question at a time. Happy path: who connects is known by
+ * SO_PEERCRED; a question names a table, sealed or held; its ranges become spans, which go back with the checksums of
+ * the chunks they lie in and a descriptor for reading only.
+ *
+ * Failure modes: a job that is not the caller's, or bytes that are not here (PTC_ENOTFOUND), too many spans
+ * (PTC_ELIMIT): the reader then reads as it would have without us. What is no question, or a caller that does not take
+ * its answer, ends the connection; too many connections: the new one is closed. Nothing a reader does keeps anything
+ * here. */
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"
@@ -18,6 +20,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 #include "proto/direct_read.h"
 
 #include <errno.h>
@@ -59,7 +62,8 @@ struct ptc_direct_reads {
 	_Alignas(uint64_t) uint8_t in[REQUEST_MAX + 1]; /* a struct ptc_direct_read_request */
 	struct ptc_span spans[PTC_DIRECT_READ_SPANS_MAX];
 	struct ptc_span_chunk chunks[PTC_DIRECT_READ_CHUNKS_MAX];
-	/* Sent with spans and chunks, as far as they are used. Last: C allows a struct with a flexible array there only. */
+	/* Sent with spans and chunks, as far as they are used. Last: C allows a struct with a flexible array there
+	 * only. */
 	struct ptc_direct_read_reply reply;
 };
 
@@ -75,11 +79,10 @@ static int range_boxes(const struct ptc_direct_read_range *r, uint64_t *bytes, s
 	for (uint32_t d = 0; fine && d < r->ndim; d++)
 		fine = r->shape[d] > 0 && !ptc_ckd_mul(&volume, volume, r->shape[d]);
 	if (!fine || r->offset > (uint64_t)volume || r->length > (uint64_t)volume - r->offset)
-		return ptc_error_set(err, PTC_EINVAL, "a range that is none");
+		return ptc_error_set(err, PTC_EINVAL,
+				     "a range of an item in a direct read is empty, too long or outside the item");
 	*bytes += r->length;
-	return ptc_box_from_range(r->ndim, r->shape, (int64_t)r->offset, (int64_t)r->length, ret)
-		       ? ptc_error_set(err, PTC_ENOMEM, "out of memory")
-		       : 0;
+	return ptc_box_from_range(r->ndim, r->shape, (int64_t)r->offset, (int64_t)r->length, ret) ? ptc_nomem(err) : 0;
 }
 
 static int range_spans(struct ptc_table *t, const struct ptc_direct_read_range *r, uint64_t *bytes,
@@ -132,7 +135,8 @@ static int answer(struct ptc_direct_reads *l, uid_t uid, int *ret_fd, struct ptc
 		return rc;
 	for (uint32_t i = 0; !rc && i < q->nranges; i++)
 		rc = range_spans(table, &q->ranges[i], &bytes, &spans, err);
-	rc = rc ? rc : file_of(table, &l->reply, ret_fd, err);
+	if (rc == 0)
+		rc = file_of(table, &l->reply, ret_fd, err);
 	ptc_table_unref(table);
 	l->reply.nspans = rc ? 0 : (uint32_t)spans.n;
 	l->reply.nchunks = rc ? 0 : (uint32_t)spans.nchunks;
@@ -185,8 +189,7 @@ static bool serve(struct ptc_direct_reads *l, int conn, uid_t uid)
 	if (reply->status)
 		ptc_debug("agent", "no direct read for uid %u: %s", (unsigned)uid, err.text);
 	sent = send_reply(l, conn, reply->dev == q->dev && reply->ino == q->ino ? -1 : fd);
-	if (fd >= 0)
-		close(fd);
+	ptc_close(&fd);
 	return sent;
 }
 
@@ -274,19 +277,17 @@ int ptc_direct_reads_new(struct ptc_agent *agent, const char *socket_path, struc
 			 struct ptc_error *err)
 {
 	struct ptc_direct_reads *l = ptc_calloc(1, sizeof *l);
-	int e, rc;
+	int rc;
 
 	if (!l)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	l->agent = agent;
 	l->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	l->polls[0] = (struct pollfd){ .fd = l->stop_fd, .events = POLLIN };
 	l->polls[1] = (struct pollfd){ .fd = -1, .events = POLLIN };
 	rc = l->stop_fd < 0 ? ptc_error_errno(err, errno, "eventfd") : listen_at(l, socket_path, err);
-	if (!rc) {
-		e = pthread_create(&l->thread, NULL, direct_reads_main, l);
-		rc = e ? ptc_error_errno(err, e, "cannot start a thread") : 0;
-	}
+	if (!rc)
+		rc = ptc_thread_start(&l->thread, "ptc-direct", direct_reads_main, l, err);
 	if (rc) {
 		ptc_direct_reads_free(l);
 		return rc;
@@ -308,10 +309,8 @@ struct ptc_direct_reads *ptc_direct_reads_free(struct ptc_direct_reads *l)
 		drop(l, l->n - 1);
 	if (l->bound)
 		ptc_sys_unlink(l->path, "agent.direct.socket", NULL);
-	if (l->polls[1].fd >= 0)
-		close(l->polls[1].fd);
-	if (l->stop_fd >= 0)
-		close(l->stop_fd);
+	ptc_close(&l->polls[1].fd);
+	ptc_close(&l->stop_fd);
 	ptc_free(l);
 	return NULL;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Direct reads of chunk files by readers on this node: proto/direct_read.h. */
+/* Serves direct reads: processes on this node read chunk files themselves. proto/direct_read.h has the messages. */
 #pragma once
 
 #include "base/status.h"
 #include "daemon/agent/calls/agent_env.h"
 
-/* Listens beside socket_path, with a thread of its own. Free before the agent. */
+/* Listens beside socket_path on a thread of its own. Free it before the agent. */
 struct ptc_direct_reads;
 int ptc_direct_reads_new(struct ptc_agent *agent, const char *socket_path, struct ptc_direct_reads **ret_reads,
 			 struct ptc_error *err);

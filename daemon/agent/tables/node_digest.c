@@ -33,15 +33,8 @@ struct digester {
 
 static int task_push(struct digester *d, size_t need, const struct ptc_box *box)
 {
-	if (d->ntasks == d->cap) {
-		size_t cap = d->cap ? 2 * d->cap : 64;
-		struct task *v = ptc_reallocarray(d->tasks, cap, sizeof(*v));
-
-		if (!v)
-			return PTC_ENOMEM;
-		d->tasks = v;
-		d->cap = cap;
-	}
+	if (!PTC_ROOM(d->tasks, d->ntasks + 1, d->cap))
+		return PTC_ENOMEM;
 	d->tasks[d->ntasks++] = (struct task){ need, *box };
 	return 0;
 }
@@ -49,12 +42,12 @@ static int task_push(struct digester *d, size_t need, const struct ptc_box *box)
 static int tasks_of(struct digester *d, size_t need, const struct ptc_box *box)
 {
 	struct ptc_boxes cut = { 0 };
-	int r = ptc_box_chop(box, DIGEST_TASK_BYTES, &cut);
+	int rc = ptc_box_chop(box, DIGEST_TASK_BYTES, &cut);
 
-	for (size_t k = 0; !r && k < cut.n; k++)
-		r = task_push(d, need, &cut.v[k]);
+	for (size_t k = 0; !rc && k < cut.n; k++)
+		rc = task_push(d, need, &cut.v[k]);
 	ptc_boxes_done(&cut);
-	return r;
+	return rc;
 }
 
 /* What is not done of the box: of all that is done of its item, *at is the first or lies before it. */
@@ -64,35 +57,35 @@ static int tasks_rest(struct digester *d, size_t need, size_t *at)
 	const struct ptc_need *n = &job->needs->v[need];
 	struct ptc_boxes rest = { 0 }, next = { 0 };
 	struct ptc_box common;
-	int r = ptc_boxes_push(&rest, &n->box);
+	int rc = ptc_boxes_push(&rest, &n->box);
 
 	while (*at < job->ndone && job->done[*at].item < n->item)
 		(*at)++;
-	for (size_t k = *at; !r && k < job->ndone && job->done[k].item == n->item; k++) {
+	for (size_t k = *at; !rc && k < job->ndone && job->done[k].item == n->item; k++) {
 		if (!ptc_box_intersect(&n->box, &job->done[k].box, &common))
 			continue;
-		for (size_t i = 0; !r && i < rest.n; i++)
-			r = ptc_box_subtract(&rest.v[i], &job->done[k].box, &next);
+		for (size_t i = 0; !rc && i < rest.n; i++)
+			rc = ptc_box_subtract(&rest.v[i], &job->done[k].box, &next);
 		ptc_boxes_done(&rest);
 		rest = next;
 		next = (struct ptc_boxes){ 0 };
 	}
-	for (size_t i = 0; !r && i < rest.n; i++)
-		r = tasks_of(d, need, &rest.v[i]);
+	for (size_t i = 0; !rc && i < rest.n; i++)
+		rc = tasks_of(d, need, &rest.v[i]);
 	ptc_boxes_done(&rest);
-	return r;
+	return rc;
 }
 
 static int tasks_make(struct digester *d, struct ptc_error *err)
 {
 	const struct ptc_needs *needs = d->job->needs;
 	size_t at = 0;
-	int r = 0;
+	int rc = 0;
 
-	for (size_t i = 0; !r && i < needs->n; i++)
+	for (size_t i = 0; !rc && i < needs->n; i++)
 		if (!ptc_box_empty(&needs->v[i].box))
-			r = d->job->ndone ? tasks_rest(d, i, &at) : tasks_of(d, i, &needs->v[i].box);
-	return r ? ptc_error_set(err, PTC_ENOMEM, "no memory to digest %zu boxes", needs->n) : 0;
+			rc = d->job->ndone ? tasks_rest(d, i, &at) : tasks_of(d, i, &needs->v[i].box);
+	return rc ? ptc_nomem(err) : 0;
 }
 
 static int task_run(void *arg, unsigned thread, size_t i, struct ptc_error *err)
@@ -102,16 +95,19 @@ static int task_run(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 	uint32_t item = d->job->needs->v[t->need].item, ndim;
 	int64_t shape[PTC_MAX_DIMS];
 	uint64_t digest;
-	int r = ptc_geometry_shape(d->job->g, item, &ndim, shape, err);
+	struct ptc_heal_tries tries = { .now = true };
+	int rc = ptc_geometry_shape(d->job->g, item, &ndim, shape, err);
 
-	if (r)
-		return r;
-	r = ptc_table_digest(d->job->table, item, &t->box, ndim, shape, &digest, err);
-	if (r)
+	if (rc)
+		return rc;
+	do
+		rc = ptc_table_digest(d->job->table, item, &t->box, ndim, shape, &digest, err);
+	while (ptc_agent_heals(d->job->g->agent, d->job->g->uuid, rc, &tries));
+	if (rc)
 		ptc_geometry_name_error(d->job->g, err);
 	else
 		__atomic_xor_fetch(&d->job->digests[t->need], digest, __ATOMIC_RELAXED);
-	return r;
+	return rc;
 }
 
 static bool digest_stop(void *arg)
@@ -132,7 +128,7 @@ static void digest_tick(void *arg)
 int ptc_digest_needs(const struct ptc_digest_job *job, struct ptc_error *err)
 {
 	struct digester d = { .job = job };
-	int r = tasks_make(&d, err);
+	int rc = tasks_make(&d, err);
 	struct ptc_task_pool task_pool = { .ntasks = d.ntasks,
 					   .threads = PTC_AGENT_DIGEST_THREADS,
 					   .run = task_run,
@@ -142,10 +138,11 @@ int ptc_digest_needs(const struct ptc_digest_job *job, struct ptc_error *err)
 					   .what = "digesting" };
 
 	if (!job->ndone)
-		memset(job->digests, 0, job->needs->n * sizeof(*job->digests));
-	r = r ? r : ptc_task_pool_run(&task_pool, err);
+		memset(job->digests, 0, job->needs->n * sizeof *job->digests);
+	if (rc == 0)
+		rc = ptc_task_pool_run(&task_pool, err);
 	ptc_free(d.tasks);
-	return r;
+	return rc;
 }
 
 /* ---- of what is being filled ---- */
@@ -162,16 +159,16 @@ int ptc_digest_part(const struct ptc_digest_fill *f, uint32_t extent, uint32_t i
 	int64_t shape[PTC_MAX_DIMS];
 	struct ptc_box cut;
 	uint64_t digest;
-	int r = ptc_geometry_shape(f->g, item, &ndim, shape, err);
+	int rc = ptc_geometry_shape(f->g, item, &ndim, shape, err);
 
-	for (size_t i = first_need(f->needs, item); !r && i < f->needs->n && f->needs->v[i].item == item; i++) {
+	for (size_t i = first_need(f->needs, item); !rc && i < f->needs->n && f->needs->v[i].item == item; i++) {
 		if (!ptc_box_intersect(&f->needs->v[i].box, part, &cut))
 			continue;
-		r = ptc_table_digest_extent(f->table, extent, &cut, ndim, shape, &digest, err);
-		if (!r)
+		rc = ptc_table_digest_extent(f->table, extent, &cut, ndim, shape, &digest, err);
+		if (!rc)
 			__atomic_xor_fetch(&f->digests[i], digest, __ATOMIC_RELAXED);
 	}
-	return r;
+	return rc;
 }
 
 /* ---- the Digest call ---- */
@@ -180,6 +177,8 @@ struct verify {
 	struct ptc_agent_op op;
 	struct ptc_rpc_call *call;
 	struct ptc_needs needs;
+	bool repair; /* what is damaged is healed */
+	struct ptc_heal_tries tries;
 	bool broken; /* progress could not be sent */
 };
 
@@ -203,23 +202,24 @@ static void verify_tick(void *arg)
 static int verify_reply(struct verify *v, const uint64_t *digests, int64_t scrubbed, struct ptc_error *err)
 {
 	Ptc__V1__PullReply reply = PTC__V1__PULL_REPLY__INIT;
-	uint32_t *index = ptc_reallocarray(NULL, v->needs.n ? v->needs.n : 1, sizeof(*index));
-	int r;
+	uint32_t *index = ptc_reallocarray(NULL, v->needs.n ? v->needs.n : 1, sizeof *index);
+	int rc;
 
 	if (!index)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", v->needs.n);
+		return ptc_nomem(err);
 	for (size_t i = 0; i < v->needs.n; i++)
 		index[i] = (uint32_t)i;
 	reply.version = PTC_WIRE_VERSION;
 	reply.finished = true;
 	reply.bytes_done = reply.bytes_total = (uint64_t)v->needs.bytes;
 	reply.verified_bytes = (uint64_t)scrubbed;
+	reply.healed_blocks = v->tries.healed;
 	reply.n_need_index = reply.n_digests = v->needs.n;
 	reply.need_index = index;
 	reply.digests = (uint64_t *)(uintptr_t)digests;
-	r = ptc_agent_reply(v->call, &reply.base, err);
+	rc = ptc_agent_reply(v->call, &reply.base, err);
 	ptc_free(index);
-	return r;
+	return rc;
 }
 
 static int verify(struct verify *v, const struct ptc_geometry *g, struct ptc_error *err)
@@ -228,25 +228,31 @@ static int verify(struct verify *v, const struct ptc_geometry *g, struct ptc_err
 	struct ptc_digest_job job = { .g = g, .stop = verify_stop, .tick = verify_tick, .arg = v };
 	uint32_t self;
 	int64_t scrubbed = 0;
-	int r = ptc_geometry_node(g, v->op.agent->node, &self, err);
+	int rc = ptc_geometry_node(g, v->op.agent->node, &self, err);
 
-	r = r ? r : ptc_layout_node_needs(g->layout, &g->allocation, self, &v->needs, err);
-	r = r ? r : ptc_agent_table_open(v->op.agent, &key, &job.table, err);
-	if (r)
-		return r;
+	if (rc == 0)
+		rc = ptc_layout_node_needs(g->copied, &g->copied_at, self, &v->needs, err);
+	if (rc == 0)
+		rc = ptc_agent_table_open(v->op.agent, &key, &job.table, err);
+	if (rc)
+		return rc;
 	verify_tick(v);
-	r = ptc_table_scrub(job.table, &scrubbed, err);
-	if (r)
+	do
+		rc = ptc_table_scrub(job.table, &scrubbed, err);
+	while (v->repair && ptc_agent_heals(v->op.agent, g->uuid, rc, &v->tries));
+	if (rc)
 		ptc_geometry_name_error(g, err);
 	job.needs = &v->needs;
-	job.digests = ptc_calloc(v->needs.n ? v->needs.n : 1, sizeof(*job.digests));
-	if (!r && !job.digests)
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", v->needs.n);
-	r = r ? r : ptc_digest_needs(&job, err);
-	r = r ? r : verify_reply(v, job.digests, scrubbed, err);
+	job.digests = ptc_calloc(v->needs.n ? v->needs.n : 1, sizeof *job.digests);
+	if (!rc && !job.digests)
+		rc = ptc_nomem(err);
+	if (rc == 0)
+		rc = ptc_digest_needs(&job, err);
+	if (rc == 0)
+		rc = verify_reply(v, job.digests, scrubbed, err);
 	ptc_free(job.digests);
 	ptc_table_unref(job.table);
-	return r;
+	return rc;
 }
 
 int ptc_agent_on_digest(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -254,14 +260,19 @@ int ptc_agent_on_digest(void *arg, struct ptc_rpc_call *call, struct ptc_error *
 	struct verify v = { .op = { arg, NULL, call }, .call = call };
 	struct ptc_geometry_ref *ref = NULL;
 	ProtobufCMessage *msg = NULL;
-	int r = ptc_agent_request(call, &ptc__v1__digest_request__descriptor, &msg, err);
+	int rc = ptc_agent_request(call, &ptc__v1__digest_request__descriptor, &msg, err);
 	const Ptc__V1__DigestRequest *req = (const Ptc__V1__DigestRequest *)msg;
 
-	r = r ? r : ptc_switch_info_check(req->version, req->info, err);
-	r = r ? r : ptc_geometry_get(arg, req->info, req->info->from, &ref, err);
-	r = r ? r : verify(&v, &ref->g, err);
+	if (rc == 0)
+		rc = ptc_switch_info_check(req->version, req->info, err);
+	v.repair = !rc && req->repair;
+	v.tries.now = v.repair;
+	if (rc == 0)
+		rc = ptc_geometry_get(arg, req->info, req->info->from, &ref, err);
+	if (rc == 0)
+		rc = verify(&v, &ref->g, err);
 	ptc_needs_done(&v.needs);
-	ptc_geometry_put(arg, ref);
+	ptc_geometry_put(ref);
 	ptc_pb_free(msg);
-	return r;
+	return rc;
 }

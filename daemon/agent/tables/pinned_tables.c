@@ -2,6 +2,7 @@
 /* Tables that readers pin: leases on references. Happy path: Pin takes a
  * reference to a sealed table, or renews its lease; a switch drops the table
  * meanwhile, its chunks stay, and Fetch finds it here; the reader gives it up.
+ *
  * Failure modes: a table that is not here (PTC_ENOTFOUND), too many
  * (PTC_ELIMIT), a reader that is gone (its lease ends by itself). After a
  * restart of the daemon nothing is held: what was dropped before is gone. */
@@ -51,17 +52,17 @@ int ptc_agent_table_open(struct ptc_agent *agent, const struct ptc_table_key *ke
 			 struct ptc_error *err)
 {
 	struct ptc_error why = PTC_ERROR_INIT;
-	int r = ptc_table_open(agent->env.store, key, ret_table, &why);
+	int rc = ptc_table_open(agent->env.store, key, ret_table, &why);
 	struct ptc_pinned_table *h;
 
-	if (r != PTC_ENOTFOUND)
-		return r ? ptc_error_set(err, r, "%s", why.text) : 0;
+	if (rc != PTC_ENOTFOUND)
+		return rc ? ptc_error_set(err, rc, "%s", why.text) : 0;
 	pthread_mutex_lock(&agent->shared.lock);
 	h = *find_locked(agent, key, NULL);
 	if (h)
 		*ret_table = ptc_table_ref(h->table);
 	pthread_mutex_unlock(&agent->shared.lock);
-	return h ? 0 : ptc_error_set(err, r, "%s", why.text);
+	return h ? 0 : ptc_error_set(err, rc, "%s", why.text);
 }
 
 static int add_locked(struct ptc_agent *agent, struct ptc_pinned_table *fresh, struct ptc_error *err)
@@ -71,7 +72,7 @@ static int add_locked(struct ptc_agent *agent, struct ptc_pinned_table *fresh, s
 	for (struct ptc_pinned_table *h = agent->shared.pinned; h; h = h->next)
 		n++;
 	if (n >= PTC_MAX_PINS)
-		return ptc_error_set(err, PTC_ELIMIT, "readers hold %zu snapshots here already; close some files", n);
+		return ptc_error_set(err, PTC_ELIMIT, "readers pin %zu snapshots here already; close some files", n);
 	fresh->next = agent->shared.pinned;
 	agent->shared.pinned = fresh;
 	return 0;
@@ -80,25 +81,25 @@ static int add_locked(struct ptc_agent *agent, struct ptc_pinned_table *fresh, s
 static int pin(struct ptc_agent *agent, const struct ptc_table_key *key, const char *reader, int64_t until_ns,
 	       struct ptc_error *err)
 {
-	struct ptc_pinned_table *fresh = ptc_calloc(1, sizeof(*fresh)), *h;
-	int r = 0;
+	struct ptc_pinned_table *fresh = ptc_calloc(1, sizeof *fresh), *h;
+	int rc = 0;
 
 	if (!fresh)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory to hold a table");
+		return ptc_nomem(err);
 	fresh->key = *key;
 	snprintf(fresh->reader, sizeof fresh->reader, "%s", reader);
 	fresh->until_ns = until_ns;
-	r = ptc_agent_table_open(agent, key, &fresh->table, err);
+	rc = ptc_agent_table_open(agent, key, &fresh->table, err);
 	pthread_mutex_lock(&agent->shared.lock);
-	h = r ? NULL : *find_locked(agent, key, reader);
+	h = rc ? NULL : *find_locked(agent, key, reader);
 	if (h)
 		h->until_ns = until_ns;
-	else if (!r)
-		r = add_locked(agent, fresh, err);
+	else if (!rc)
+		rc = add_locked(agent, fresh, err);
 	pthread_mutex_unlock(&agent->shared.lock);
-	if (r || h)
+	if (rc || h)
 		pin_free(fresh);
-	return r;
+	return rc;
 }
 
 int ptc_agent_pin(struct ptc_agent *agent, const struct ptc_table_key *key, const char *reader, uint32_t ttl_ms,
@@ -159,19 +160,20 @@ int ptc_agent_on_pin(void *arg, struct ptc_rpc_call *call, struct ptc_error *err
 	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;
 	ProtobufCMessage *msg = NULL;
 	struct ptc_table_key key = { 0 };
-	int r = ptc_agent_request(call, &ptc__v1__pin_request__descriptor, &msg, err);
+	int rc = ptc_agent_request(call, &ptc__v1__pin_request__descriptor, &msg, err);
 	const Ptc__V1__PinRequest *req = (const Ptc__V1__PinRequest *)msg;
 
-	r = r ? r : ptc_pb_version(req->version, err);
-	if (!r && strlen(req->uuid) != sizeof(key.uuid) - 1)
-		r = ptc_error_set(err, PTC_EINVAL, "a job identifier that is none: \"%.40s\"", req->uuid);
-	if (!r) {
+	if (rc == 0)
+		rc = ptc_pb_version(req->version, err);
+	if (!rc && strlen(req->uuid) != sizeof(key.uuid) - 1)
+		rc = ptc_error_set(err, PTC_EINVAL, "job identifier \"%.40s\" in a request: not a UUID", req->uuid);
+	if (!rc) {
 		snprintf(key.uuid, sizeof key.uuid, "%s", req->uuid);
 		key.generation = req->generation;
 		key.snapshot = req->snapshot;
-		r = ptc_agent_pin(agent, &key, req->reader, req->ttl_ms, err);
+		rc = ptc_agent_pin(agent, &key, req->reader, req->ttl_ms, err);
 	}
 	ptc_pb_free(msg);
 	ack.version = PTC_WIRE_VERSION;
-	return r ? r : ptc_agent_reply(call, &ack.base, err);
+	return rc ? rc : ptc_agent_reply(call, &ack.base, err);
 }

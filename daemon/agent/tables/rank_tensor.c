@@ -3,6 +3,7 @@
  * window of the rank's buffer is zeroed, then each region's bytes that fall
  * into it are read and put where the region's strides say; regions are halved
  * until a part lies inside the window and fits the scratch memory.
+ *
  * Failure modes: the rank has nothing of the item or bytes are not here
  * (PTC_ENOTFOUND), strides that do not fall on bytes (PTC_ELAYOUT). */
 #include "daemon/agent/calls/operation.h"
@@ -23,17 +24,20 @@ int ptc_rank_tensor_init(struct ptc_rank_tensor *t, const struct ptc_geometry *g
 	uint64_t bits;
 
 	if (rank >= g->allocation.world)
-		return ptc_error_set(err, PTC_EINVAL, "rank %u of %u", rank, g->allocation.world);
+		return ptc_error_set(err, PTC_EINVAL, "there is no rank %u; the job has %u ranks", rank,
+				     g->allocation.world);
 	if (item >= ptc_spec_items(g->spec))
-		return ptc_error_set(err, PTC_EINVAL, "item %u of %zu", item, ptc_spec_items(g->spec));
+		return ptc_error_set(err, PTC_EINVAL, "there is no item %u; the job has %zu items", item,
+				     ptc_spec_items(g->spec));
 	if (!ptc_layout_local_shape(g->layout, rank, item, &shape))
-		return ptc_error_set(err, PTC_ENOTFOUND, "rank %u has nothing of item %u", rank, item);
+		return ptc_error_set(err, PTC_ENOTFOUND, "rank %u has no part of item %u", rank, item);
 	bits = ptc_dtype_bits(ptc_item_dtype(g->spec, item));
 	for (uint32_t d = 0; d < shape.ndim; d++)
 		if (ptc_ckd_mul(&bits, bits, (uint64_t)shape.shape[d]))
 			return ptc_error_set(err, PTC_ELAYOUT, "item %u is too large on rank %u", item, rank);
 	if (bits % 8)
-		return ptc_error_set(err, PTC_ELAYOUT, "item %u is no whole number of bytes on rank %u", item, rank);
+		return ptc_error_set(err, PTC_ELAYOUT, "item %u does not have a whole number of bytes on rank %u", item,
+				     rank);
 	*t = (struct ptc_rank_tensor){ g, table, rank, item, bits / 8 };
 	return 0;
 }
@@ -42,7 +46,9 @@ int ptc_rank_range_end(const struct ptc_rank_tensor *t, const struct ptc_rank_ra
 		       struct ptc_error *err)
 {
 	if (range->offset > t->bytes || range->length > t->bytes - range->offset)
-		return ptc_error_set(err, PTC_EINVAL, "%llu bytes from %llu of rank %u, item %u, which has %llu",
+		return ptc_error_set(err, PTC_EINVAL,
+				     "%llu bytes from byte %llu on exceed the local tensor of rank %u, item %u, which "
+				     "has %llu bytes",
 				     (unsigned long long)range->length, (unsigned long long)range->offset, t->rank,
 				     t->item, (unsigned long long)t->bytes);
 	*ret_end = range->length ? range->offset + range->length : t->bytes;
@@ -106,14 +112,14 @@ static void scatter(const struct window *w, const struct ptc_box *box, const uin
 
 static int place_whole(const struct window *w, const struct ptc_box *box, int64_t lo, struct ptc_error *err)
 {
-	int r;
+	int rc;
 
 	if (is_compact(w, box))
 		return ptc_table_read(w->t->table, w->t->item, box, w->dst + (lo - w->from), err);
-	r = ptc_table_read(w->t->table, w->t->item, box, w->scratch, err);
-	if (!r)
+	rc = ptc_table_read(w->t->table, w->t->item, box, w->scratch, err);
+	if (!rc)
 		scatter(w, box, w->scratch, lo);
-	return r;
+	return rc;
 }
 
 static int place(const struct window *w, const struct ptc_box *box, struct ptc_error *err)
@@ -121,7 +127,7 @@ static int place(const struct window *w, const struct ptc_box *box, struct ptc_e
 	struct ptc_box half = *box;
 	int64_t lo, hi;
 	uint32_t d = 0;
-	int r;
+	int rc;
 
 	span_of(w, box, &lo, &hi);
 	if (hi <= w->from || lo >= w->to)
@@ -131,10 +137,10 @@ static int place(const struct window *w, const struct ptc_box *box, struct ptc_e
 	while (d + 1 < box->ndim && box->ext[d] == 1)
 		d++;
 	half.ext[d] = box->ext[d] / 2;
-	r = place(w, &half, err);
+	rc = place(w, &half, err);
 	half.off[d] += half.ext[d];
 	half.ext[d] = box->ext[d] - half.ext[d];
-	return r ? r : place(w, &half, err);
+	return rc ? rc : place(w, &half, err);
 }
 
 static int region_bytes(struct window *w, const struct ptc_region *region, struct ptc_error *err)
@@ -142,10 +148,10 @@ static int region_bytes(struct window *w, const struct ptc_region *region, struc
 	const struct ptc_spec *spec = w->t->g->spec;
 	int64_t bits = ptc_dtype_bits(ptc_item_dtype(spec, w->t->item)), base;
 	uint32_t last;
-	int r = ptc_item_byte_box(spec, w->t->item, &region->box, &w->region, err);
+	int rc = ptc_item_byte_box(spec, w->t->item, &region->box, &w->region, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	last = w->region.ndim - 1;
 	base = region->buf_off * bits;
 	if (last < region->box.ndim && region->box.ext[region->box.ndim - 1] > 1 &&
@@ -169,42 +175,45 @@ int ptc_rank_tensor_read(const struct ptc_rank_tensor *t, uint64_t off, size_t l
 {
 	struct ptc_rank_layout l;
 	struct window w = { .t = t, .dst = dst, .scratch = scratch };
-	int r;
+	int rc;
 
 	if (ptc_fails(off <= t->bytes && len <= t->bytes - off))
 		return ptc_error_set(err, PTC_EINTERNAL, "a window outside a rank's tensor");
 	w.from = (int64_t)off;
 	w.to = (int64_t)(off + len);
 	memset(dst, 0, len);
-	r = ptc_layout_rank_item(t->g->layout, t->rank, t->item, &l, err);
-	if (r)
-		return r;
-	for (size_t i = 0; !r && i < l.nregions; i++) {
+	rc = ptc_layout_rank_item(t->g->layout, t->rank, t->item, &l, err);
+	if (rc)
+		return rc;
+	for (size_t i = 0; !rc && i < l.nregions; i++) {
 		if (l.regions[i].padding || ptc_box_empty(&l.regions[i].box))
 			continue;
-		r = region_bytes(&w, &l.regions[i], err);
-		r = r ? r : place(&w, &w.region, err);
+		rc = region_bytes(&w, &l.regions[i], err);
+		if (rc == 0)
+			rc = place(&w, &w.region, err);
 	}
 	ptc_rank_layout_done(&l);
-	return r;
+	return rc;
 }
 
 /* ---- FetchRank ---- */
 
 static int send_window(struct ptc_agent_op *op, struct ptc_rpc_call *call, const struct ptc_rank_tensor *t,
-		       uint64_t off, size_t len, struct ptc_error *err)
+		       uint64_t off, size_t len, struct ptc_heal_tries *tries, struct ptc_error *err)
 {
 	struct ptc_rpc_part parts[2];
 	struct ptc_staging *s;
 	uint8_t head[16];
-	int r = ptc_staging_new(&op->agent->send, len + PTC_RANK_SCRATCH, ptc_agent_op_stopped, op, &s, err);
+	int rc = ptc_staging_new(&op->agent->send, len + PTC_RANK_SCRATCH, ptc_agent_op_stopped, op, &s, err);
 
-	if (r)
-		return r;
-	r = ptc_rank_tensor_read(t, off, len, s->data, s->data + len, err);
-	if (r) {
+	if (rc)
+		return rc;
+	rc = ptc_rank_tensor_read(t, off, len, s->data, s->data + len, err);
+	if (rc) {
 		ptc_staging_release(s);
-		return r;
+		return ptc_agent_heals(op->agent, t->g->uuid, rc, tries)
+			       ? send_window(op, call, t, off, len, tries, err)
+			       : rc;
 	}
 	parts[0] = (struct ptc_rpc_part){ .data = head, .len = ptc_wire_data_head(head, len) };
 	parts[1] = (struct ptc_rpc_part){ s->data, len, ptc_staging_release, s };
@@ -219,26 +228,29 @@ static int serve(struct ptc_agent *agent, struct ptc_rpc_call *call, const struc
 	struct ptc_agent_op op = { agent, NULL, call };
 	struct ptc_rank_tensor t;
 	struct ptc_table *table;
-	int r = ptc_agent_table_open(agent, &key, &table, err);
+	struct ptc_heal_tries tries = { .n = 0 };
+	int rc = ptc_agent_table_open(agent, &key, &table, err);
 
-	if (r)
-		return r;
-	r = ptc_rank_tensor_init(&t, g, table, range->rank, range->item, err);
-	r = r ? r : ptc_rank_range_end(&t, range, &end, err);
-	for (uint64_t off = range->offset; !r && off < end; off += PTC_BULK_MESSAGE_BYTES)
-		r = send_window(&op, call, &t, off, (size_t)PTC_MIN(end - off, (uint64_t)PTC_BULK_MESSAGE_BYTES), err);
+	if (rc)
+		return rc;
+	rc = ptc_rank_tensor_init(&t, g, table, range->rank, range->item, err);
+	if (rc == 0)
+		rc = ptc_rank_range_end(&t, range, &end, err);
+	for (uint64_t off = range->offset; !rc && off < end; off += PTC_BULK_MESSAGE_BYTES)
+		rc = send_window(&op, call, &t, off, (size_t)PTC_MIN(end - off, (uint64_t)PTC_BULK_MESSAGE_BYTES),
+				 &tries, err);
 	ptc_table_unref(table);
-	return r;
+	return rc;
 }
 
 static int rank_is_here(struct ptc_agent *agent, const struct ptc_geometry *g, uint32_t rank, struct ptc_error *err)
 {
 	uint32_t self;
-	int r = ptc_geometry_node(g, agent->node, &self, err);
+	int rc = ptc_geometry_node(g, agent->node, &self, err);
 
-	if (!r && (rank >= g->allocation.world || g->allocation.ranks[rank].node != self))
-		r = ptc_error_set(err, PTC_EINVAL, "rank %u is not on node %s", rank, agent->node);
-	return r;
+	if (!rc && (rank >= g->allocation.world || g->allocation.ranks[rank].node != self))
+		rc = ptc_error_set(err, PTC_EINVAL, "rank %u is not on node %s", rank, agent->node);
+	return rc;
 }
 
 int ptc_agent_on_fetch_rank(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -246,18 +258,21 @@ int ptc_agent_on_fetch_rank(void *arg, struct ptc_rpc_call *call, struct ptc_err
 	struct ptc_agent *agent = arg;
 	struct ptc_geometry_ref *ref = NULL;
 	ProtobufCMessage *msg = NULL;
-	int r = ptc_agent_request(call, &ptc__v1__fetch_rank_request__descriptor, &msg, err);
+	int rc = ptc_agent_request(call, &ptc__v1__fetch_rank_request__descriptor, &msg, err);
 	const Ptc__V1__FetchRankRequest *req = (const Ptc__V1__FetchRankRequest *)msg;
 
-	r = r ? r : ptc_switch_info_check(req->version, req->info, err);
-	r = r ? r : ptc_geometry_get(agent, req->info, req->info->from, &ref, err);
-	r = r ? r : rank_is_here(agent, &ref->g, req->rank, err);
-	if (!r) {
+	if (rc == 0)
+		rc = ptc_switch_info_check(req->version, req->info, err);
+	if (rc == 0)
+		rc = ptc_geometry_get(agent, req->info, req->info->from, &ref, err);
+	if (rc == 0)
+		rc = rank_is_here(agent, &ref->g, req->rank, err);
+	if (!rc) {
 		const struct ptc_rank_range range = { req->rank, req->item, req->offset, req->length };
 
-		r = serve(agent, call, &ref->g, &range, err);
+		rc = serve(agent, call, &ref->g, &range, err);
 	}
-	ptc_geometry_put(agent, ref);
+	ptc_geometry_put(ref);
 	ptc_pb_free(msg);
-	return r;
+	return rc;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's local tensor, put together from the table of its node; the FetchRank call. Failure
- * modes: rank_tensor.c. */
+/* Puts a rank's local tensor together from the table of its node, and serves the call FetchRank. Failure modes:
+ * rank_tensor.c. */
 #pragma once
 
 #include "daemon/agent/geometry/geometry.h"
@@ -11,19 +11,20 @@ struct ptc_rank_range {
 	uint32_t rank, item;
 	uint64_t offset, length;
 };
-/* Total bytes of the local tensor; PTC_ENOTFOUND if the rank has none of item. */
+/* A rank's local tensor of an item. bytes: of the whole local tensor. */
 struct ptc_rank_tensor {
 	const struct ptc_geometry *g;
 	struct ptc_table *table;
 	uint32_t rank, item;
 	uint64_t bytes;
 };
+/* PTC_ENOTFOUND: the rank has no part of the item. */
 int ptc_rank_tensor_init(struct ptc_rank_tensor *t, const struct ptc_geometry *g, struct ptc_table *table,
 			 uint32_t rank, uint32_t item, struct ptc_error *err);
-/* Where the range ends; PTC_EINVAL when it does not lie inside. */
+/* Gives the end of a range. PTC_EINVAL: the range exceeds the local tensor. */
 int ptc_rank_range_end(const struct ptc_rank_tensor *t, const struct ptc_rank_range *range, uint64_t *ret_end,
 		       struct ptc_error *err);
-/* Bytes [off, off+len) into dst, padding as zeros; scratch of PTC_RANK_SCRATCH bytes. */
+/* Reads bytes [off, off+len) into dst; padding reads as zeros. scratch has PTC_RANK_SCRATCH bytes. */
 #define PTC_RANK_SCRATCH (1u << 20)
 int ptc_rank_tensor_read(const struct ptc_rank_tensor *t, uint64_t off, size_t len, void *dst, void *scratch,
 			 struct ptc_error *err);

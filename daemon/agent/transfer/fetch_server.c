@@ -5,6 +5,7 @@
  * references into the store's map (the slice's release drops a table
  * reference), the rest is packed into ticketed staging. The store verifies
  * block checksums as it hands bytes out.
+ *
  * Failure modes: a table or part of a box that is not here (PTC_ENOTFOUND), a
  * block that does not verify (PTC_ECORRUPT), the caller gone (PTC_ECANCELED).
  * On any of them every reference and ticket is given back. */
@@ -13,10 +14,11 @@
 #include "daemon/store/store_read.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/tables/tables.h"
-#include "daemon/agent/transfer/fetch.h"
+#include "daemon/agent/transfer/transfer.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "base/limits.h"
 
 #include <stdio.h>
@@ -31,7 +33,9 @@ struct out {
 	struct ptc_agent_op op;
 	struct ptc_rpc_call *call;
 	struct ptc_table *table;
-	bool begun;                  /* the table may not be sealed */
+	struct ptc_table_key key;
+	bool as_is; /* nothing is healed for it: the caller is healing, and we might wait for each other */
+	bool begun; /* the table may not be sealed */
 	struct ptc_staging *staging; /* one reference is ours */
 	struct ptc_rpc_part parts[FETCH_PARTS + 1];
 	size_t nparts; /* from 1 on; 0 is the head */
@@ -55,14 +59,14 @@ static void out_reset(struct out *o)
 static int out_flush(struct out *o, struct ptc_error *err)
 {
 	uint8_t head[16];
-	int r;
+	int rc;
 
 	if (!o->nparts)
 		return 0;
 	o->parts[0] = (struct ptc_rpc_part){ .data = head, .len = ptc_wire_data_head(head, o->payload) };
-	r = ptc_rpc_call_send(o->call, o->parts, o->nparts + 1, err);
+	rc = ptc_rpc_call_send(o->call, o->parts, o->nparts + 1, err);
 	out_reset(o);
-	return r;
+	return rc;
 }
 
 /* Gives back what was collected and never sent. */
@@ -92,22 +96,22 @@ static int out_pack(struct out *o, uint32_t item, const struct ptc_box *box, siz
 	struct ptc_staging *s = o->staging;
 	struct ptc_rpc_part *last = &o->parts[o->nparts];
 	unsigned char *to;
-	int r;
+	int rc;
 
 	if (!s) {
 		size_t size = PTC_BULK_MESSAGE_BYTES - o->payload;
 
-		r = ptc_staging_new(&o->agent->send, (size_t)PTC_MIN((uint64_t)size, o->left), ptc_agent_op_stopped,
-				    &o->op, &s, err);
-		if (r)
-			return r;
+		rc = ptc_staging_new(&o->agent->send, (size_t)PTC_MIN((uint64_t)size, o->left), ptc_agent_op_stopped,
+				     &o->op, &s, err);
+		if (rc)
+			return rc;
 		o->staging = s;
 	}
 	to = s->data + s->used;
-	r = o->begun ? ptc_table_read_filled(o->table, item, box, to, err)
-		     : ptc_table_read(o->table, item, box, to, err);
-	if (r)
-		return r;
+	rc = o->begun ? ptc_table_read_filled(o->table, item, box, to, err)
+		      : ptc_table_read(o->table, item, box, to, err);
+	if (rc)
+		return rc;
 	s->used += len;
 	o->payload += len;
 	if (o->nparts && last->arg == s) {
@@ -119,37 +123,36 @@ static int out_pack(struct out *o, uint32_t item, const struct ptc_box *box, siz
 	return 0;
 }
 
-static int out_box(struct out *o, uint32_t item, const struct ptc_box *box, struct ptc_error *err)
+static int out_bytes(struct out *o, uint32_t item, const struct ptc_box *box, size_t len, struct ptc_error *err)
 {
-	size_t len = (size_t)ptc_box_volume(box);
 	bool done = false;
-	int r = 0;
+	int rc = len >= FETCH_ALIAS_BYTES && !o->begun ? out_alias(o, item, box, &done, err) : 0;
 
-	if (o->payload + len > PTC_BULK_MESSAGE_BYTES || o->nparts + FETCH_SPANS > FETCH_PARTS)
-		r = out_flush(o, err);
-	if (!r && len >= FETCH_ALIAS_BYTES && !o->begun)
-		r = out_alias(o, item, box, &done, err);
-	if (!r && !done)
-		r = out_pack(o, item, box, len, err);
-	o->left -= len;
-	if (!r && ptc_agent_op_stopped(&o->op))
-		r = ptc_error_set(err, PTC_ECANCELED, "the caller of a fetch went away");
-	return r;
+	return rc || done ? rc : out_pack(o, item, box, len, err);
 }
 
-static int out_chopped(struct out *o, uint32_t item, const struct ptc_box *box, struct ptc_error *err)
+static int out_box(struct out *o, uint32_t item, const struct ptc_box *box, struct ptc_error *err)
 {
-	struct ptc_boxes cut = { 0 };
-	int r = 0;
+	struct ptc_heal_tries tries = { 0, 0 };
+	size_t len = (size_t)ptc_box_volume(box);
+	int rc = 0, sent;
 
-	if (ptc_box_volume(box) <= PTC_BULK_MESSAGE_BYTES)
-		return out_box(o, item, box, err);
-	if (ptc_box_chop(box, PTC_BULK_MESSAGE_BYTES, &cut))
-		r = ptc_error_set(err, PTC_ENOMEM, "no memory to cut a box");
-	for (size_t i = 0; !r && i < cut.n; i++)
-		r = out_box(o, item, &cut.v[i], err);
-	ptc_boxes_done(&cut);
-	return r;
+	if (o->payload + len > PTC_BULK_MESSAGE_BYTES || o->nparts + FETCH_SPANS > FETCH_PARTS)
+		rc = out_flush(o, err);
+	while (!rc) {
+		rc = out_bytes(o, item, box, len, err);
+		if (rc != PTC_ECORRUPT)
+			break;
+		sent = out_flush(o, NULL); /* nothing is healed with a ticket */
+		out_reset(o);
+		if (sent || o->as_is || !ptc_agent_heals(o->agent, o->key.uuid, rc, &tries))
+			break;
+		rc = 0;
+	}
+	o->left -= len;
+	if (!rc && ptc_agent_op_stopped(&o->op))
+		rc = ptc_error_set(err, PTC_ECANCELED, "the caller of a fetch went away");
+	return rc;
 }
 
 /* A box nobody has is refused before it is cut into pieces. */
@@ -159,86 +162,96 @@ static int box_here(struct out *o, uint32_t item, const struct ptc_box *box, str
 	struct ptc_box cut;
 	int64_t here = 0;
 	size_t n = 0;
-	int r = ptc_table_pieces(o->table, item, box, &pieces, &n, err);
+	int rc = ptc_table_pieces(o->table, item, box, &pieces, &n, err);
 
-	for (size_t i = 0; !r && i < n; i++)
+	for (size_t i = 0; !rc && i < n; i++)
 		if (pieces[i].live.ndim == box->ndim && ptc_box_intersect(&pieces[i].live, box, &cut))
 			here += ptc_box_volume(&cut);
 	ptc_free(pieces);
-	if (!r && here != ptc_box_volume(box))
-		r = ptc_error_set(err, PTC_ENOTFOUND, "node %s has %lld of %lld bytes asked of item %u", o->agent->node,
-				  (long long)here, (long long)ptc_box_volume(box), item);
-	return r;
+	if (!rc && here != ptc_box_volume(box))
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "node %s has only %lld of %lld requested bytes of item %u",
+				   o->agent->node, (long long)here, (long long)ptc_box_volume(box), item);
+	return rc;
 }
 
 static int boxes_check(struct out *o, const Ptc__V1__FetchRequest *req, struct ptc_box *boxes, struct ptc_error *err)
 {
 	for (size_t i = 0; i < req->n_boxes; i++) {
 		const Ptc__V1__Box *b = req->boxes[i];
-		int r = ptc_wire_box(b->offset, b->n_offset, b->extent, b->n_extent, &boxes[i], err);
+		int rc = ptc_wire_box(b->offset, b->n_offset, b->extent, b->n_extent, &boxes[i], err);
 
-		r = r ? r : box_here(o, b->item, &boxes[i], err);
-		if (r)
-			return r;
+		if (rc == 0)
+			rc = box_here(o, b->item, &boxes[i], err);
+		if (rc)
+			return rc;
 		if (ptc_ckd_add(&o->left, o->left, (uint64_t)ptc_box_volume(&boxes[i])))
-			return ptc_error_set(err, PTC_EINVAL, "a fetch of too many bytes");
+			return ptc_error_set(err, PTC_EINVAL, "one fetch asks for too many bytes");
 	}
 	return 0;
 }
 
-static int serve(struct out *o, const Ptc__V1__FetchRequest *req, struct ptc_error *err)
+/* boxes: room for the request's. */
+static int serve(struct out *o, const Ptc__V1__FetchRequest *req, struct ptc_box *boxes, struct ptc_error *err)
 {
-	struct ptc_box *boxes = ptc_reallocarray(NULL, req->n_boxes ? req->n_boxes : 1, sizeof(*boxes));
-	int r = boxes ? boxes_check(o, req, boxes, err)
-		      : ptc_error_set(err, PTC_ENOMEM, "no memory for %zu boxes", req->n_boxes);
+	struct ptc_boxes cut = { 0 };
+	int rc = boxes_check(o, req, boxes, err);
 
-	for (size_t i = 0; !r && i < req->n_boxes; i++)
-		r = out_chopped(o, req->boxes[i]->item, &boxes[i], err);
-	r = r ? r : out_flush(o, err);
-	if (r)
+	for (size_t i = 0; !rc && i < req->n_boxes; i++) {
+		cut.n = 0;
+		if (ptc_box_chop(&boxes[i], PTC_BULK_MESSAGE_BYTES, &cut))
+			rc = ptc_error_set(err, PTC_ENOMEM, "no memory to cut a box");
+		for (size_t k = 0; !rc && k < cut.n; k++)
+			rc = out_box(o, req->boxes[i]->item, &cut.v[k], err);
+	}
+	ptc_boxes_done(&cut);
+	if (rc == 0)
+		rc = out_flush(o, err);
+	if (rc)
 		out_drop(o);
-	ptc_free(boxes);
-	return r;
+	return rc;
 }
 
 static int fetch(struct ptc_agent *agent, struct ptc_rpc_call *call, const Ptc__V1__FetchRequest *req,
 		 struct ptc_error *err)
 {
 	struct ptc_table_key key = { .generation = req->generation, .snapshot = req->snapshot };
-	struct out *o;
-	int r = ptc_pb_version(req->version, err);
+	ptc_auto_free struct ptc_box *boxes = NULL;
+	ptc_auto_free struct out *o = NULL;
+	int rc = ptc_pb_version(req->version, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	if (strlen(req->uuid) != 36)
-		return ptc_error_set(err, PTC_EINVAL, "a job identifier that is none: \"%.40s\"", req->uuid);
+		return ptc_error_set(err, PTC_EINVAL, "job identifier \"%.40s\" in a request: not a UUID", req->uuid);
 	if (req->n_boxes > PTC_MAX_BOXES)
-		return ptc_error_set(err, PTC_ELIMIT, "%zu boxes in one fetch; at most %u", req->n_boxes,
-				     PTC_MAX_BOXES);
-	o = ptc_calloc(1, sizeof(*o));
-	if (!o)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for a fetch");
+		return ptc_error_set(err, PTC_ELIMIT, "one fetch asks for %zu boxes; at most %u are possible",
+				     req->n_boxes, PTC_MAX_BOXES);
+	o = ptc_calloc(1, sizeof *o);
+	boxes = ptc_reallocarray(NULL, req->n_boxes ? req->n_boxes : 1, sizeof *boxes);
+	if (!o || !boxes)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for a fetch of %zu boxes", req->n_boxes);
 	o->agent = agent;
 	o->call = call;
 	o->op = (struct ptc_agent_op){ agent, NULL, call };
 	snprintf(key.uuid, sizeof key.uuid, "%s", req->uuid);
 	o->begun = req->begun;
-	r = req->begun ? ptc_table_find(agent->env.store, &key, &o->table, err)
-		       : ptc_agent_table_open(agent, &key, &o->table, err);
-	if (!r) {
-		r = serve(o, req, err);
-		ptc_table_unref(o->table);
-	}
-	ptc_free(o);
-	return r;
+	o->key = key;
+	o->as_is = req->healing;
+	rc = req->begun ? ptc_table_find(agent->env.store, &key, &o->table, err)
+			: ptc_agent_table_open(agent, &key, &o->table, err);
+	if (rc == 0)
+		rc = serve(o, req, boxes, err);
+	ptc_table_unref(o->table);
+	return rc;
 }
 
 int ptc_agent_on_fetch(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	ProtobufCMessage *msg = NULL;
-	int r = ptc_agent_request(call, &ptc__v1__fetch_request__descriptor, &msg, err);
+	int rc = ptc_agent_request(call, &ptc__v1__fetch_request__descriptor, &msg, err);
 
-	r = r ? r : fetch(arg, call, (const Ptc__V1__FetchRequest *)msg, err);
+	if (rc == 0)
+		rc = fetch(arg, call, (const Ptc__V1__FetchRequest *)msg, err);
 	ptc_pb_free(msg);
-	return r;
+	return rc;
 }

@@ -17,10 +17,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define CONTROLLER_WAIT_MS 10000
-#define CONTROLLER_POLL_MS 50
 #define REF_SHOWN          80 /* of how a caller names a job */
 #define MIRROR_LAG_MS      2000
 #define MIRROR_WAIT_MS     5000 /* for the first reading of all keys after a start */
@@ -58,6 +56,8 @@ struct find {
 	struct ptc_target target;
 	bool found, synced;
 	struct ptc_error several; /* code 0: there are not */
+	bool (*when)(const struct ptc_target *t, const void *arg);
+	const void *arg;
 };
 
 static void find_on_loop(void *arg)
@@ -68,11 +68,16 @@ static void find_on_loop(void *arg)
 	uint32_t node;
 
 	memset(t, 0, sizeof *t);
+	f->found = false;
+	f->several.code = 0;
 	f->synced = ptc_cluster_synced(f->d->cluster);
-	if (ptc_cluster_find_job(f->d->cluster, f->name, f->uid, &j, &f->several) != 0)
+	if (!ptc_cluster_listed(f->d->cluster) ||
+	    ptc_cluster_find_job(f->d->cluster, f->name, f->uid, &j, &f->several) != 0)
 		return;
 	f->found = true;
 	t->epoch = ptc_cluster_epoch(f->d->cluster);
+	t->copies_revision = j->copies_revision;
+	t->changes = j->changes;
 	t->meta = j->meta;
 	t->has_record = j->has_record;
 	t->bad_record = j->bad_record;
@@ -89,48 +94,102 @@ static void find_on_loop(void *arg)
 	t->fence = j->lock_revision;
 }
 
-int ptc_control_find(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
-		     struct ptc_target *ret_target, struct ptc_error *err)
+/* rc: of the wait. */
+static int not_found(const struct find *f, int rc, struct ptc_error *err)
 {
-	struct find f = { .d = d, .name = name, .uid = ptc_control_uid(call) };
-	int rc = ptc_loop_call(d->loop, find_on_loop, &f);
-
-	for (int waited = 0;
-	     rc == 0 && !f.found && !f.synced && waited < MIRROR_WAIT_MS && !ptc_rpc_call_cancelled(call);
-	     waited += CONTROLLER_POLL_MS) {
-		usleep(CONTROLLER_POLL_MS * 1000); /* a server thread: waiting is its job */
-		rc = ptc_loop_call(d->loop, find_on_loop, &f);
-	}
-	if (rc)
+	if (rc == PTC_ECANCELED)
 		return ptc_error_set(err, rc, "the daemon is stopping");
-	if (!f.found && f.several.code)
-		return ptc_error_set(err, f.several.code, "%s", f.several.text);
-	if (!f.found && (!f.synced || ptc_cluster_lease(d->cluster) == 0))
+	if (f->several.code)
+		return ptc_error_set(err, f->several.code, "%s", f->several.text);
+	if (!f->synced || ptc_cluster_lease(f->d->cluster) == 0)
 		return ptc_error_set(
 			err, PTC_ECOORD,
 			"the coordinator is unreachable, has lost its data, or this daemon is still reading its keys; "
 			"whether job \"%.*s\" exists is not known here",
-			REF_SHOWN, name);
+			REF_SHOWN, f->name);
+	return ptc_error_set(err, PTC_ENOTFOUND, "job \"%.*s\" does not exist; see `ptcctl job list`", REF_SHOWN,
+			     f->name);
+}
+
+static bool has_listed(void *arg)
+{
+	return ptc_cluster_listed(arg);
+}
+
+int ptc_control_listed(struct ptc_daemon *d, const struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	int rc = ptc_control_wait(d, call, has_listed, d->cluster, MIRROR_WAIT_MS);
+
+	if (rc == PTC_ECANCELED)
+		return ptc_error_set(err, rc, "the daemon is stopping");
+	return rc ? ptc_error_set(err, PTC_ECOORD,
+				  "node %s has just started and is still reading the coordinator's keys; ask again",
+				  d->config.node)
+		  : 0;
+}
+
+static bool found_or_not(void *arg)
+{
+	struct find *f = arg;
+
+	find_on_loop(f);
+	return f->found || f->synced;
+}
+
+int ptc_control_find(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
+		     struct ptc_target *ret_target, struct ptc_error *err)
+{
+	struct find f = { .d = d, .name = name, .uid = ptc_control_uid(call) };
+	int rc = ptc_control_wait(d, call, found_or_not, &f, MIRROR_WAIT_MS);
+
 	if (!f.found)
-		return ptc_error_set(err, PTC_ENOTFOUND, "job \"%.*s\" does not exist; see `ptcctl job list`",
-				     REF_SHOWN, name);
+		return not_found(&f, rc, err);
 	*ret_target = f.target;
 	return 0;
+}
+
+/* A job that is to change somehow, and is gone, is not waited for. */
+static bool found_as_wanted(void *arg)
+{
+	struct find *f = arg;
+
+	find_on_loop(f);
+	if (!f->found)
+		return f->when && f->synced;
+	return !f->when || f->when(&f->target, f->arg);
+}
+
+int ptc_control_await(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
+		      bool (*when)(const struct ptc_target *t, const void *arg), const void *arg, int64_t ms,
+		      struct ptc_target *ret_target, struct ptc_error *err)
+{
+	struct find f = { .d = d, .name = name, .uid = ptc_control_uid(call), .when = when, .arg = arg };
+	int rc = ptc_control_wait(d, call, found_as_wanted, &f, ms);
+
+	if (!f.found)
+		return not_found(&f, rc, err);
+	*ret_target = f.target;
+	return rc ? ptc_error_set(err, rc, "job %s has not reached the expected state in time; see `ptcctl status`",
+				  f.target.meta.name)
+		  : 0;
+}
+
+static bool is_controlled(const struct ptc_target *t, const void *arg)
+{
+	const struct ptc_daemon *d = arg;
+
+	return t->has_lock && (t->ours || strcmp(t->controller, d->config.node) != 0);
 }
 
 int ptc_control_find_controlled(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
 				struct ptc_target *ret_target, struct ptc_error *err)
 {
-	for (int waited = 0; waited < CONTROLLER_WAIT_MS && !ptc_rpc_call_cancelled(call);
-	     waited += CONTROLLER_POLL_MS) {
-		int rc = ptc_control_find(d, call, name, ret_target, err);
+	int rc = ptc_control_find(d, call, name, ret_target, err);
 
-		if (rc)
-			return rc;
-		if (ret_target->has_lock && (ret_target->ours || strcmp(ret_target->controller, d->config.node) != 0))
-			return 0;
-		usleep(CONTROLLER_POLL_MS * 1000); /* a server thread: waiting is its job */
-	}
+	if (rc == 0 && !is_controlled(ret_target, d))
+		rc = ptc_control_await(d, call, name, is_controlled, d, CONTROLLER_WAIT_MS, ret_target, err);
+	if (rc != PTC_ETIMEOUT)
+		return rc;
 	return ptc_error_set(err, PTC_ESTATE,
 			     "no daemon has taken control of job \"%s\" in %d s%s%s; ask again, see `ptcctl nodes`",
 			     name, CONTROLLER_WAIT_MS / 1000,
@@ -180,7 +239,7 @@ struct relay {
 	bool is_switch;
 	struct ptc_daemon *d;
 	struct ptc_target t;
-	uint64_t id; /* the switch's, once its first progress has come */
+	uint64_t id; /* the switch's; 0: its first progress has not come */
 	struct ptc_tail *tail;
 };
 
@@ -202,7 +261,7 @@ static int relay_message(struct relay *r, struct ptc_rpc_call *call, struct ptc_
 	int rc;
 
 	if (!data)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	ptc_rpc_message_read(m, data, n);
 	if (r && r->is_switch && !r->id)
 		note_switch(r, data, n);
@@ -223,8 +282,13 @@ static void relay_free(void *arg)
 /* The stream has ended with an error, or the controller with it: the switch may go on without either. */
 static int relay_broke(struct relay *r, struct ptc_rpc_call *call, int rc, struct ptc_error *err)
 {
-	if (!r->id || !ptc_tail_worth(rc) || ptc_rpc_call_cancelled(call))
+	if (!ptc_tail_worth(rc) || ptc_rpc_call_cancelled(call) || (!r->id && !r->is_switch))
 		return rc;
+	if (!r->id)
+		return ptc_error_set(err, rc,
+				     "the connection to node %s, which controls job %s, broke before that node said "
+				     "whether the switch has begun; `ptcctl status %s` tells",
+				     r->t.controller, r->t.meta.name, r->t.meta.name);
 	rc = ptc_tail_new(r->d, &r->t, r->id, &r->tail, err);
 	return rc ? rc : ptc_tail_step(r->tail, call, err);
 }
@@ -256,11 +320,10 @@ static int relay_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 }
 
 static int forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
-		   const ProtobufCMessage *request, bool is_switch, struct ptc_error *err)
+		   const ProtobufCMessage *request, bool is_switch, uint64_t id, struct ptc_error *err)
 {
 	struct relay *r = ptc_calloc(1, sizeof *r);
-	int rc = r ? ptc_control_forward_open(d, t, call, method, request, 0, &r->s, err)
-		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = r ? ptc_control_forward_open(d, t, call, method, request, 0, &r->s, err) : ptc_nomem(err);
 
 	if (rc) {
 		ptc_free(r);
@@ -269,6 +332,7 @@ static int forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_
 	ptc_rpc_stream_follow(r->s, NULL); /* the steps look */
 	r->heard_ns = ptc_sys_now_ns();
 	r->is_switch = is_switch;
+	r->id = id;
 	r->d = d;
 	r->t = *t;
 	ptc_rpc_call_follow(call, 0, relay_step, r, relay_free);
@@ -278,13 +342,13 @@ static int forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_
 int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
 			const ProtobufCMessage *request, struct ptc_error *err)
 {
-	return forward(d, t, call, method, request, false, err);
+	return forward(d, t, call, method, request, false, 0, err);
 }
 
 int ptc_control_forward_switch(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
-			       const char *method, const ProtobufCMessage *request, struct ptc_error *err)
+			       const char *method, const ProtobufCMessage *request, uint64_t id, struct ptc_error *err)
 {
-	return forward(d, t, call, method, request, true, err);
+	return forward(d, t, call, method, request, true, id, err);
 }
 
 int ptc_control_forward_now(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
@@ -316,7 +380,9 @@ static void locate_on_loop(void *arg)
 {
 	struct locate *l = arg;
 
-	l->rc = ptc_view_locate(l->v, l->d->cluster);
+	l->rc = ptc_view_find_copies(l->v, l->d->cluster);
+	if (l->rc == 0)
+		l->rc = ptc_view_locate(l->v, l->d->cluster);
 }
 
 struct refresh {
@@ -325,38 +391,44 @@ struct refresh {
 	bool gone;
 };
 
-static void refresh_on_loop(void *arg)
+/* Once the mirror shows more than what t was copied from. */
+static bool refreshed(void *arg)
 {
 	struct refresh *r = arg;
 	const struct ptc_job_view *j = ptc_cluster_find_uuid(r->d->cluster, r->t->meta.uuid);
 
 	r->gone = !j || !j->has_meta;
-	if (r->gone)
-		return;
+	if (r->gone || j->changes == r->t->changes)
+		return r->gone;
+	r->t->changes = j->changes;
 	r->t->has_record = j->has_record;
 	r->t->has_intent = j->has_intent;
 	r->t->record = j->record;
 	r->t->intent = j->intent;
+	return true;
 }
 
 /* The documents that our mirror names may just have been replaced, and the mirror be a moment behind. */
 static int load_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, struct ptc_view *ret_view,
 		     struct ptc_error *err)
 {
+	int64_t end = ptc_sys_now_ns() + MIRROR_LAG_MS * INT64_C(1000000);
 	struct refresh r = { d, t, false };
-	int rc = PTC_ENOTFOUND;
 
-	for (int ms = 0; rc == PTC_ENOTFOUND && ms < MIRROR_LAG_MS; ms += CONTROLLER_POLL_MS) {
-		if (ms)
-			usleep(CONTROLLER_POLL_MS * 1000); /* a server thread: waiting is its job */
-		if (ms && ptc_loop_call(d->loop, refresh_on_loop, &r) != 0)
-			return ptc_error_set(err, PTC_ECANCELED, "the daemon is stopping");
+	for (;;) {
+		int rc = ptc_view_load(d->docs.kept, &t->meta, t->has_record ? &t->record : NULL,
+				       with_intent && t->has_intent ? &t->intent : NULL, ret_view, err);
+		int waited = rc == PTC_ENOTFOUND
+				     ? ptc_control_wait(d, NULL, refreshed, &r, (end - ptc_sys_now_ns()) / 1000000)
+				     : PTC_ETIMEOUT;
+
+		if (waited == PTC_ECANCELED)
+			return ptc_error_set(err, waited, "the daemon is stopping");
+		if (waited)
+			return rc;
 		if (r.gone)
 			return ptc_error_set(err, PTC_ENOTFOUND, "job \"%s\" was deleted meanwhile", t->meta.name);
-		rc = ptc_view_load(d->docs.kept, &t->meta, t->has_record ? &t->record : NULL,
-				   with_intent && t->has_intent ? &t->intent : NULL, ret_view, err);
 	}
-	return rc;
 }
 
 int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, bool need_record,
@@ -366,10 +438,11 @@ int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_inten
 	int rc;
 
 	if (t->bad_record)
-		return ptc_error_set(err, PTC_ESTATE,
-				     "what etcd has as /ptc/jobs/%s/record of job \"%s\" cannot be read: a newer ptcd "
-				     "wrote it, or somebody else did; its state is kept until that is put right",
-				     t->meta.uuid, t->meta.name);
+		return ptc_error_set(
+			err, PTC_ESTATE,
+			"key /ptc/jobs/%s/record of job \"%s\" in etcd cannot be read: a newer ptcd wrote it, or "
+			"somebody else did; the state is kept; upgrade this node, or restore the key",
+			t->meta.uuid, t->meta.name);
 	if (need_record && !t->has_record)
 		return ptc_error_set(err, PTC_ESTATE,
 				     "job \"%s\" has no state yet; `ptcctl import %s PATH`, or `ptcctl run %s`, first",
@@ -426,7 +499,7 @@ int ptc_control_send_json(struct ptc_rpc_call *call, json_t *root, struct ptc_er
 
 	json_decref(root);
 	if (!text)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = ptc_control_send_text(call, text, err);
 	ptc_free(text);
 	return rc;

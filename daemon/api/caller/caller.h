@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all handlers of ptc.v1.Control share: who calls, which job the call means,
- * what its committed generation is, handing a call to the job's controller, and
- * answering with a document. Handlers run on server threads; they reach the
+/* Shared by all handlers of ptc.v1.Control: finding the caller, the job of the call and its committed generation;
+ * forwarding a call to the job's controller; answering with a document. Handlers run on server threads. They reach the
  * mirror and the controllers through ptc_loop_call. */
 #pragma once
 
@@ -12,7 +11,7 @@
 
 #include <jansson.h>
 
-/* A job as the caller may see it, copied from the mirror. */
+/* A job that the caller may see, copied from the mirror. */
 struct ptc_target {
 	struct ptc_meta_doc meta;
 	bool has_record, has_intent, has_lock;
@@ -21,52 +20,68 @@ struct ptc_target {
 	struct ptc_intent_doc intent;
 	char controller[PTC_NAME_MAX + 1]; /* "" when nobody holds the lock */
 	char address[256];
-	uint64_t epoch; /* of the nodes' state */
-	bool ours;      /* this daemon is the controller */
-	int64_t fence;  /* of the lock; 0: nobody holds it */
+	uint64_t epoch;   /* ptc_cluster_epoch */
+	uint64_t changes; /* number of changes of the job's keys; see ptc_job_view */
+	int64_t copies_revision;
+	bool ours;     /* this daemon is the controller */
+	int64_t fence; /* of the lock; 0: nobody holds it */
 };
 
-/* Who asks: the local user, 0 for an administrator's certificate, or whom a node forwards for. */
+/* The user who calls: the local user; 0 for an administrator's certificate; the user for whom a node forwards. */
 uid_t ptc_control_uid(const struct ptc_rpc_call *call);
-/* PTC_ENOTFOUND for jobs that do not exist and for jobs of others alike. */
+/* In a daemon that has just started, waits a few seconds until it has read all keys. PTC_ECOORD: it has not. */
+int ptc_control_listed(struct ptc_daemon *d, const struct ptc_rpc_call *call, struct ptc_error *err);
+/* Finds a job. PTC_ENOTFOUND: there is none, or it is another user's. */
 int ptc_control_find(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
 		     struct ptc_target *ret_target, struct ptc_error *err);
-/* Same, and waits (10 s) until somebody controls it. */
+/* Does the same, and waits at most 10 s until the job has a controller. */
 int ptc_control_find_controlled(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
 				struct ptc_target *ret_target, struct ptc_error *err);
-/* Opens the call there (timeout_ms 0: for as long as it takes) and sends the request; the caller receives and frees. */
+/* Waits until the job exists and `when`, which the loop calls, is true (may be NULL). *ret_target: the job at that
+ * time. PTC_ETIMEOUT: ms have passed. PTC_ENOTFOUND: there is no such job, or with `when` the job is gone. */
+int ptc_control_await(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
+		      bool (*when)(const struct ptc_target *t, const void *arg), const void *arg, int64_t ms,
+		      struct ptc_target *ret_target, struct ptc_error *err);
+/* Calls ptc_cluster_wait until `holds` is true or the call's caller is gone. call may be NULL. */
+int ptc_control_wait(struct ptc_daemon *d, const struct ptc_rpc_call *call, bool (*holds)(void *arg), void *arg,
+		     int64_t ms);
+/* Opens the call at the controller's daemon and sends the request. timeout_ms 0: no limit. The caller receives and
+ * frees the stream. */
 int ptc_control_forward_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
 			     const char *method, const ProtobufCMessage *request, int timeout_ms,
 			     struct ptc_rpc_stream **ret_stream, struct ptc_error *err);
-/* Hands the whole call to the controller's daemon: from now on, in steps, relays every answer, and its status. */
+/* Forwards the whole call to the controller's daemon, and from then on relays every answer, and its status, in steps.
+ */
 int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
 			const ProtobufCMessage *request, struct ptc_error *err);
-/* The same for a switch: when its controller goes, it is followed to its end. */
+/* Does the same for a switch; if its controller goes, the call follows the switch to its end. id: of a switch that has
+ * begun; 0: the first progress tells it. */
 int ptc_control_forward_switch(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
-			       const char *method, const ProtobufCMessage *request, struct ptc_error *err);
-/* control_tail.c: a switch of t's job, asked of a controller that may have gone. Each step of the call looks once: it sends
- * progress and asks for the next step, or sends the summary, or fails with what the switch failed with. */
+			       const char *method, const ProtobufCMessage *request, uint64_t id, struct ptc_error *err);
+/* control_tail.c: follows a switch of t's job whose controller may have gone. Each step of the call looks once. It
+ * sends progress and asks for the next step, or sends the summary, or fails with the switch's error. */
 struct ptc_tail;
 int ptc_tail_new(struct ptc_daemon *d, const struct ptc_target *t, uint64_t id, struct ptc_tail **ret_tail,
 		 struct ptc_error *err);
 struct ptc_tail *ptc_tail_free(struct ptc_tail *tail); /* NULL ok */
 int ptc_tail_step(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_error *err);
-/* The same on the calling thread: waits for the switch's end, and sends progress but no summary. 0: it was committed.
- * PTC_ECANCELED: the caller is gone, and the switch goes on. */
+/* Does the same on the calling thread: waits for the switch's end, and sends progress but no summary. 0: the switch was
+ * committed. PTC_ECANCELED: the caller is gone, and the switch goes on. */
 int ptc_tail_wait(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_error *err);
-/* What a call to a controller that goes away may end with. */
+/* Whether a call may have ended with `status` because its controller has gone. */
 bool ptc_tail_worth(int status);
-/* The same at once, for what is answered soon; returns the status. */
+/* Forwards a call that is answered soon, and returns its status. */
 int ptc_control_forward_now(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
 			    const char *method, const ProtobufCMessage *request, int timeout_ms, struct ptc_error *err);
-/* The committed generation (and the switch under way, with_intent), located. PTC_ESTATE when there is no state yet and
- * need_record. t is brought up to date when what it names has been replaced meanwhile. */
+/* Gives the committed generation, located, and with with_intent the switch under way. If the job has changed since, it
+ * updates t. PTC_ESTATE, with need_record: the job has no state yet. */
 int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, bool need_record,
 		     struct ptc_view *ret_view, struct ptc_error *err);
-/* When the coordinator answered last, where it is unreachable; 0: it is there. And into a document, where it is unreachable: "as_of_ms". */
+/* The time of etcd's last answer; 0: etcd is reachable. ptc_control_dated adds it to a document as "as_of_ms" if etcd
+ * is unreachable. */
 int64_t ptc_control_as_of(struct ptc_daemon *d);
 json_t *ptc_control_dated(struct ptc_daemon *d, json_t *root); /* returns root; NULL ok */
-/* PTC_ESTATE unless there is a snapshot to read. */
+/* PTC_ESTATE: there is no snapshot to read. */
 int ptc_control_need_snapshot(const struct ptc_target *t, struct ptc_error *err);
 
 /* Sends one Document; json is freed. */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a switch whose controller has gone: read from what is written down, so that a client hears the switch's real
- * outcome, whoever carries it on.
+/* The end of a switch whose controller has gone: read from what is written down, so that a client hears the switch's
+ * real outcome, whoever carries it on.
  *
- * Happy path: the intent names the switch (it is under way), then the record does (it is committed), and its event has the
- * summary. Failure modes: the barrier key names it (aborted; the event says why), neither does under a later lock (it was never
- * recorded, and may be asked for again), etcd unreachable (waited for, up to SILENT_NS), the job deleted, an event that a daemon could not write (the
- * outcome is told without its details). One step on a call's thread reads etcd once. */
+ * Happy path: the intent names the switch (it is under way), then the record does (it is committed), and its event has
+ * the summary. Failure modes: the barrier key names it (aborted; the event says why), neither does under a later lock
+ * (it was never recorded, and may be asked for again), etcd unreachable (waited for, up to SILENT_NS), the job deleted,
+ * an event that a daemon could not write (the outcome is told without its details). One step on a call's thread reads
+ * etcd once. */
 #include "base/alloc.h"
 #include "base/sys/sys.h"
 #include "daemon/api/caller/caller.h"
@@ -14,7 +15,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define LOOK_MS    200
 #define EVENT_NS   (5 * INT64_C(1000000000))  /* how long an event may be behind the record */
@@ -245,12 +245,12 @@ static int untraced(struct ptc_tail *tail, struct ptc_rpc_call *call, const stru
 	}
 	if (later)
 		return ptc_error_set(err, PTC_EFENCED,
-				     "the node that controlled the job is gone, and the switch had not been recorded: "
+				     "the node that controlled the job is gone, and the switch was not recorded: "
 				     "nothing was done; ask again (node %s controls the job now)",
 				     t->node);
 	if (ptc_sys_now_ns() - tail->began_ns > UNCLEAR_NS)
 		return ptc_error_set(err, PTC_EPEER,
-				     "the connection to the job's controller broke, and nothing is written down of the "
+				     "the connection to the job's controller broke, and etcd has no record of the "
 				     "switch; `ptcctl status %s` says whether it is under way",
 				     tail->meta.name);
 	return go_on(tail, call, "the connection to the job's controller broke", err);
@@ -263,11 +263,10 @@ static int unanswered(struct ptc_tail *tail, struct ptc_rpc_call *call, struct p
 
 	tail->silent_ns = tail->silent_ns ? tail->silent_ns : now;
 	if (now - tail->silent_ns > SILENT_NS)
-		return ptc_error_set(
-			err, PTC_ECOORD,
-			"the connection to the job's controller broke and the coordinator does not answer; once it "
-			"does, `ptcctl status %s` says what became of the switch",
-			tail->meta.name);
+		return ptc_error_set(err, PTC_ECOORD,
+				     "the connection to the job's controller broke and etcd does not answer; once it "
+				     "does, `ptcctl status %s` shows the outcome of the switch",
+				     tail->meta.name);
 	return go_on(tail, call, "the coordinator does not answer", err);
 }
 
@@ -295,16 +294,37 @@ int ptc_tail_step(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_e
 	return go_on(tail, call, text, err);
 }
 
+struct tail_wait {
+	struct ptc_tail *tail;
+	uint64_t changes; /* of the job's keys, at the last look */
+	bool looked;
+};
+
+static bool has_changed(void *arg)
+{
+	struct tail_wait *w = arg;
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(w->tail->d->cluster, w->tail->meta.uuid);
+	uint64_t now = j ? j->changes : 0;
+	bool changed = w->looked && now != w->changes;
+
+	w->looked = true;
+	w->changes = now;
+	return changed;
+}
+
+/* Silence of etcd's changes nothing: one look in LOOK_MS is made whatever happens. */
 int ptc_tail_wait(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_error *err)
 {
+	struct tail_wait w = { .tail = tail };
 	int rc = 0;
 
 	tail->waits = true;
 	while (rc == 0 && !tail->over) {
 		rc = ptc_rpc_call_cancelled(call) ? ptc_error_set(err, PTC_ECANCELED, "the client went away")
 						  : ptc_tail_step(tail, call, err);
-		if (rc == 0 && !tail->over)
-			usleep(LOOK_MS * 1000); /* a server thread: waiting is its job */
+		if (rc == 0 && !tail->over &&
+		    ptc_control_wait(tail->d, call, has_changed, &w, LOOK_MS) == PTC_ECANCELED)
+			rc = ptc_error_set(err, PTC_ECANCELED, "the client went away, or the daemon stops");
 	}
 	return rc;
 }

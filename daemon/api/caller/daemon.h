@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All parts of a running ptcd, as the control API and main reach them. Who owns what:
+/* All parts of a running ptcd, for the control API and main. Threads:
  *   loop thread     cluster mirror, controllers, everything marked [loop]
- *   any thread      documents and channels (their own locks), store, agent
+ *   any thread      documents and channels (with locks of their own), store, agent
  * Server threads reach [loop] state through ptc_loop_call. */
 #pragma once
 
@@ -12,6 +12,7 @@
 struct ptc_read_views;
 struct ptc_pins;
 struct ptc_samples;
+struct ptc_scrubber;
 
 #define PTC_CONTROL_METHODS 32
 
@@ -24,7 +25,7 @@ struct ptc_daemon {
 	struct ptc_daemon_config config;
 	bool insecure;
 	struct ptc_rpc_tls tls;
-	const struct ptc_rpc_tls *tls_or_null; /* NULL where neither listener nor peers use TLS */
+	const struct ptc_rpc_tls *tls_or_null; /* NULL: neither listener nor peers use TLS */
 	struct ptc_loop *loop;
 	struct ptc_store *store;
 	struct ptc_agent *agent;
@@ -37,6 +38,7 @@ struct ptc_daemon {
 	struct ptc_read_views *read_views;
 	struct ptc_pins *pins;
 	struct ptc_samples *samples;
+	struct ptc_scrubber *_Atomic scrubber; /* NULL until the servers answer */
 	atomic_bool stopping;
 	struct ptc_control_method control[PTC_CONTROL_METHODS];
 };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* events: a job's event log. Happy path: etcd has it. While etcd is unreachable: what this daemon and those of the job's nodes remember
- * (job_events.c), in one order, each once, with the time as of which it is all. Failure modes: nodes that do not answer within
- * PEERS_MS, all together, add nothing; nobody remembers anything: no lines, as for a job without events. */
+/* events: a job's event log. Happy path: etcd has it. While etcd is unreachable: what this daemon and those of the
+ * job's nodes remember (job_events.c), in one order, each once, with the time as of which it is all. Failure modes:
+ * nodes that do not answer within PEERS_MS, all together, add nothing; nobody remembers anything: no lines, as for a
+ * job without events. */
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/sys/sys.h"
@@ -115,14 +116,14 @@ static int by_number(const void *a, const void *b)
 static json_t **in_order(const json_t *events, uint64_t after, size_t *ret_n)
 {
 	size_t n = 0, kept = 0, i;
-	json_t **v = ptc_reallocarray(NULL, json_array_size(events) + 1, sizeof(*v)), *ev;
+	json_t **v = ptc_reallocarray(NULL, json_array_size(events) + 1, sizeof *v), *ev;
 
 	if (!v)
 		return NULL;
 	json_array_foreach(events, i, ev)
 		if (ptc_json_count(ev, "number") > after)
 			v[n++] = ev;
-	qsort(v, n, sizeof(*v), by_number);
+	qsort(v, n, sizeof *v, by_number);
 	for (i = 0; i < n; i++)
 		if (!kept || by_number(&v[kept - 1], &v[i]) != 0)
 			v[kept++] = v[i];
@@ -155,7 +156,7 @@ static int send_in_order(struct followed *f, struct ptc_rpc_call *call, const js
 {
 	size_t n = 0, i;
 	json_t **v = in_order(events, f->after, &n);
-	int rc = v ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = v ? 0 : ptc_nomem(err);
 
 	for (i = !rc && f->limit && n > f->limit ? n - f->limit : 0; rc == 0 && i < n && !ptc_rpc_call_full(call);
 	     i++) {
@@ -188,7 +189,8 @@ static int send_events(struct followed *f, struct ptc_rpc_call *call, bool *ret_
 	if (unreachable)
 		rc = forwarded ? ptc_events_remembered(f->t.meta.uuid, events)
 			       : remembered(f->d, call, &f->t, events, err);
-	rc = rc ? rc : send_in_order(f, call, events, !forwarded, ret_all, err);
+	if (rc == 0)
+		rc = send_in_order(f, call, events, !forwarded, ret_all, err);
 	json_decref(events);
 	return rc;
 }
@@ -224,7 +226,7 @@ PTC_CONTROL_HANDLER(ptc_control_events)
 			atomic_fetch_add(&followers, 1);
 		ptc_rpc_call_follow(call, 0, events_step, f, followed_free);
 	} else if (!rc) {
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	}
 	ptc_pb_free(&req->base);
 	return rc;

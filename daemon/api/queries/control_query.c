@@ -3,10 +3,13 @@
  * answer with is documented in docs/control.md. None changes anything. */
 #include "base/alloc.h"
 #include "base/check.h"
+#include "daemon/controller/copies/counting.h"
 #include "daemon/api/queries/queries.h"
+#include "daemon/scrub/scrub.h"
 #include "daemon/api/switches/switches.h"
 #include "formats/json.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,13 +33,13 @@ static void list_nodes(void *arg)
 		const struct ptc_node *n = ptc_cluster_node(r->d->cluster, i);
 
 		json_array_append_new(r->rows,
-				      json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:s, s:b, s:I, s:I}", "node",
+				      json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:s, s:b, s:I, s:I, s:b}", "node",
 						n->doc.name, "state", n->up ? n->drained ? "drained" : "up" : "down",
 						"address", n->doc.address, "drained", (int)n->drained, "devices",
 						(json_int_t)n->doc.devices, "ceiling_bytes",
 						(json_int_t)n->doc.ceiling_bytes, "rack", n->doc.rack, "insecure",
 						(int)n->doc.insecure, "pid", (json_int_t)n->doc.pid, "documents",
-						(json_int_t)n->doc.documents));
+						(json_int_t)n->doc.documents, "lost", (int)n->lost));
 	}
 }
 
@@ -76,8 +79,10 @@ PTC_CONTROL_HANDLER(ptc_control_nodes)
 
 	if (rc == 0) {
 		ptc_pb_free(req);
-		rc = ptc_loop_call(d->loop, list_nodes, &r);
+		rc = ptc_control_listed(d, call, err);
 	}
+	if (rc == 0)
+		rc = ptc_loop_call(d->loop, list_nodes, &r);
 	if (rc) {
 		json_decref(r.rows);
 		return rc;
@@ -118,7 +123,8 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 	if (j->meta.shared)
 		json_object_set_new(row, "files_group", json_integer((json_int_t)j->meta.gid));
 	json_object_set_new(row, "run",
-			    json_pack("{s:s, s:I}", "state", ptc_run_name(j->has_record ? j->record.run : PTC_RUN_NONE),
+			    json_pack("{s:s, s:I}", "state",
+				      j->has_record ? ptc_record_run_name(&j->record) : ptc_run_name(PTC_RUN_NONE),
 				      "incarnation", (json_int_t)(j->has_record ? j->record.incarnation : 0)));
 	return row;
 }
@@ -145,8 +151,10 @@ PTC_CONTROL_HANDLER(ptc_control_job_list)
 
 	if (rc == 0) {
 		ptc_pb_free(req);
-		rc = ptc_loop_call(d->loop, list_jobs, &r);
+		rc = ptc_control_listed(d, call, err);
 	}
+	if (rc == 0)
+		rc = ptc_loop_call(d->loop, list_jobs, &r);
 	if (rc) {
 		json_decref(r.rows);
 		return rc;
@@ -195,13 +203,69 @@ static int add_lost(struct ptc_daemon *d, const struct ptc_target *t, const stru
 		    const struct ptc_spec *spec, json_t *row, struct ptc_error *err)
 {
 	struct current c = { d, t, false };
-	json_t *lost = NULL;
-	int rc = t->has_intent || !t->record.snapshot ? 0 : ptc_lost_find(&d->controllers, v, spec, &lost, err);
+	json_t *lost = NULL, *absent = NULL;
+	int rc = t->has_intent || !t->record.snapshot
+			 ? 0
+			 : ptc_lost_find(&d->controllers, v, spec, &t->record, &lost, &absent, err);
 
-	if (rc == 0 && lost && ptc_loop_call(d->loop, current_on_loop, &c) == 0 && c.yes)
-		json_object_set(row, "lost", lost);
+	if (rc == 0 && absent && ptc_loop_call(d->loop, current_on_loop, &c) == 0 && c.yes) {
+		json_object_set(row, "absent", absent);
+		if (lost)
+			json_object_set(row, "lost", lost);
+	}
 	json_decref(lost);
+	json_decref(absent);
 	return rc;
+}
+
+/* What one node says of its blocks; nothing where it cannot be read. */
+static void node_damage(const struct ptc_etcd_kv *kv, const char *node, const struct ptc_spec *spec,
+			uint64_t generation, json_t *rows)
+{
+	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
+	json_t *doc = NULL, *list, *entry;
+	size_t i;
+
+	if (ptc_json_load("damage", kv->value, kv->len, &doc, NULL) != 0)
+		return;
+	list = json_array();
+	json_array_foreach(json_object_get(doc, "list"), i, entry) {
+		uint64_t item = ptc_json_count(entry, "item");
+
+		if (ptc_json_count(entry, "generation") == generation && item < ptc_spec_items(spec))
+			ptc_item_name(spec, (uint32_t)item, name, sizeof name);
+		else
+			snprintf(name, sizeof name, "number %" PRIu64, item);
+		json_array_append_new(list,
+				      json_pack("{s:s, s:O}", "tensor", name, "text", json_object_get(entry, "text")));
+	}
+	json_array_append_new(rows, json_pack("{s:s, s:I, s:o}", "node", node, "blocks",
+					      (json_int_t)ptc_json_count(doc, "blocks"), "list", list));
+	json_decref(doc);
+}
+
+/* Blocks that are damaged and could not be healed, of nodes that have a part of what is committed; nothing while etcd
+ * is unreachable. */
+static void add_damage(struct ptc_daemon *d, const struct ptc_view *v, const struct ptc_spec *spec, json_t *row)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	json_t *rows = json_array();
+	char prefix[96];
+
+	snprintf(prefix, sizeof prefix, "/ptc/jobs/%s/damage/", v->meta.uuid);
+	if (ptc_cluster_lease(d->cluster) == 0 ||
+	    ptc_etcd_get(ptc_cluster_etcd(d->cluster), prefix, true, 0, &kvs, NULL) != 0) {
+		json_decref(rows);
+		return;
+	}
+	for (size_t i = 0; i < kvs.n; i++)
+		for (size_t n = 0; n < v->nnodes; n++)
+			if (strcmp(kvs.kv[i].key + strlen(prefix), v->nodes[n]) == 0)
+				node_damage(&kvs.kv[i], v->nodes[n], spec, v->from_generation, rows);
+	ptc_etcd_kvs_done(&kvs);
+	if (json_array_size(rows))
+		json_object_set(row, "damaged", rows);
+	json_decref(rows);
 }
 
 static void add_sizes(json_t *row, const struct ptc_spec *spec)
@@ -227,6 +291,18 @@ static void add_spec_hash(struct ptc_daemon *d, const struct ptc_target *t, json
 	ptc_specs_release(ref);
 }
 
+/* On how many nodes, or racks, everything is that is committed. Nothing while a switch is under way. */
+static int add_copies(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, json_t *row,
+		      struct ptc_error *err)
+{
+	json_t *copies = NULL;
+	int rc = t->has_intent || !t->record.snapshot ? 0 : ptc_copies_json(&d->controllers, v, &copies, err);
+
+	if (copies)
+		json_object_set_new(row, "copies", copies);
+	return rc;
+}
+
 /* Configuration, ranks and size of one job, from its documents, and what its ranks do. */
 static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, struct ptc_error *err)
 {
@@ -249,6 +325,7 @@ static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, 
 		if (rc == 0) {
 			add_sizes(row, &declared->spec);
 			rc = add_lost(d, t, &v, &declared->spec, row, err);
+			add_damage(d, &v, &declared->spec, row);
 			ptc_layouts_release(ref);
 		}
 	} else {
@@ -256,24 +333,40 @@ static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, 
 		if (rc == 0) {
 			add_sizes(row, &desc->spec);
 			rc = add_lost(d, t, &v, &desc->spec, row, err);
+			add_damage(d, &v, &desc->spec, row);
 			ptc_specs_release(ref);
 		}
 	}
+	if (rc == 0)
+		rc = add_copies(d, t, &v, row, err);
 	if (rc == 0 && t->record.run != PTC_RUN_NONE)
 		json_object_set_new(row, "run", ptc_control_run_json(d, t, &v));
 	ptc_view_done(&v);
 	return rc;
 }
 
+static json_t *scrub_row(struct ptc_daemon *d)
+{
+	struct ptc_scrub_progress p;
+
+	ptc_scrubber_progress(d->scrubber, &p);
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "rate", (json_int_t)p.rate, "bytes",
+			 (json_int_t)p.bytes, "rounds", (json_int_t)p.rounds, "round_bytes", (json_int_t)p.round_bytes,
+			 "round_left_bytes", (json_int_t)p.round_left, "round_ended_ms", (json_int_t)p.round_ended_ms,
+			 "found_blocks", (json_int_t)p.found, "healed_blocks", (json_int_t)p.healed, "damaged_blocks",
+			 (json_int_t)p.damaged, "paused", (int)p.paused);
+}
+
 static json_t *daemon_row(struct ptc_daemon *d)
 {
 	const struct ptc_cluster_database db = ptc_cluster_database(d->cluster);
 
-	return json_pack("{s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:b, s:I}", "node", d->config.node, "version",
-			 PTC_VERSION, "coordinator_ok", (int)(ptc_cluster_lease(d->cluster) != 0), "insecure",
-			 (int)d->insecure, "coordinator_bytes", (json_int_t)db.bytes, "coordinator_used_bytes",
-			 (json_int_t)db.used, "coordinator_limit_bytes", (json_int_t)d->config.quota.etcd,
-			 "coordinator_full", (int)db.full, "kept_jobs", (json_int_t)ptc_kept_jobs(d->docs.kept));
+	return json_pack("{s:o, s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:b, s:I}", "scrub", scrub_row(d), "node",
+			 d->config.node, "version", PTC_VERSION, "coordinator_ok",
+			 (int)(ptc_cluster_lease(d->cluster) != 0), "insecure", (int)d->insecure, "coordinator_bytes",
+			 (json_int_t)db.bytes, "coordinator_used_bytes", (json_int_t)db.used, "coordinator_limit_bytes",
+			 (json_int_t)d->config.quota.etcd, "coordinator_full", (int)db.full, "kept_jobs",
+			 (json_int_t)ptc_kept_jobs(d->docs.kept));
 }
 
 static int one_status(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *name, const ProtobufCMessage *req,
@@ -322,7 +415,9 @@ PTC_CONTROL_HANDLER(ptc_control_status)
 	}
 	ptc_pb_free(req);
 	r.rows = json_array();
-	rc = ptc_loop_call(d->loop, list_jobs, &r);
+	rc = ptc_control_listed(d, call, err);
+	if (rc == 0)
+		rc = ptc_loop_call(d->loop, list_jobs, &r);
 	if (rc) {
 		json_decref(r.rows);
 		return rc;
@@ -352,7 +447,7 @@ PTC_CONTROL_HANDLER(ptc_control_snapshots)
 		row = json_pack("{s:I, s:I, s:I, s:s, s:s}", "snapshot", (json_int_t)t.record.snapshot, "generation",
 				(json_int_t)t.record.generation, "step", (json_int_t)t.record.step, "manifest",
 				t.record.manifest_hash, "state", "committed");
-		rc = row ? add_details(d, &t, row, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = row ? add_details(d, &t, row, err) : ptc_nomem(err);
 		json_array_append_new(rows, row);
 	}
 	if (rc) {

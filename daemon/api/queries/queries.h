@@ -4,7 +4,7 @@
 
 #include "daemon/api/caller/caller.h"
 
-/* control_query.c: [{rank, node, device}] of v's committed generation; ptc_free it. NULL: out of memory. */
+/* control_query.c: JSON [{rank, node, device}] of v's committed generation; ptc_free it. NULL: out of memory. */
 char *ptc_control_ranks_json(const struct ptc_view *v);
 
 /* control_query.c */

@@ -26,7 +26,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define HEADERS_MAX_BYTES (16u << 20)
 #define FILE_NAME_MAX     255
@@ -34,8 +33,8 @@
 #define POLL_MS           20
 
 /* ---- ImportBegin -----------------------------------------------------------------
- * After its answer the call stays open until the import has ended: its end is how the controller learns that the client,
- * or the daemon in between, is gone. Nobody else would notice one that dies before or after its data. */
+ * After its answer the call stays open until the import has ended: its end is how the controller learns that the
+ * client, or the daemon in between, is gone. Nobody else would notice one that dies before or after its data. */
 
 struct abandon {
 	struct ptc_daemon *d;
@@ -144,7 +143,7 @@ static int begin_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc
 	rc = o && o->w ? ptc_control_start_switch(d, call, req->job,
 						  &(struct ptc_control_ask){ .kind = PTC_SWITCH_IMPORT }, &pr, o->w,
 						  o->a.id, err)
-		       : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		       : ptc_nomem(err);
 	if (rc) {
 		if (o)
 			opened_free(o);
@@ -212,7 +211,7 @@ static int begin_there(struct ptc_daemon *d, struct ptc_rpc_call *call, const Pt
 {
 	struct opened *o = opened_new(d, t);
 	int rc = o ? ptc_control_forward_open(d, t, call, "/ptc.v1.Control/ImportBegin", &req->base, 0, &o->s, err)
-		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		   : ptc_nomem(err);
 
 	if (rc) {
 		ptc_free(o);
@@ -253,19 +252,20 @@ struct import {
 	uint64_t bytes;
 };
 
+static bool shows_import(const struct ptc_target *t, const void *arg)
+{
+	const uint64_t *id = arg;
+
+	return t->has_intent && t->intent.id == *id;
+}
+
 /* The intent is committed when ImportBegin returns; our mirror may be a moment behind. */
 static int find_import(struct import *im, const char *job, uint64_t id, struct ptc_error *err)
 {
 	struct ptc_view v;
-	int rc = 0;
+	int rc = ptc_control_await(im->d, im->call, job, shows_import, &id, INTENT_WAIT_MS, &im->target, err);
 
-	for (int ms = 0; ms < INTENT_WAIT_MS; ms += POLL_MS) {
-		rc = ptc_control_find(im->d, im->call, job, &im->target, err);
-		if (rc || (im->target.has_intent && im->target.intent.id == id))
-			break;
-		usleep(POLL_MS * 1000); /* a server thread: waiting is its job */
-	}
-	if (rc)
+	if (rc && rc != PTC_ETIMEOUT)
 		return rc;
 	if (!im->target.has_intent || im->target.intent.id != id || im->target.intent.kind != PTC_SWITCH_IMPORT)
 		return ptc_error_set(err, PTC_ESTATE, "import %llu of job %s is not open (aborted?); import again",
@@ -296,10 +296,10 @@ static int import_message(struct import *im, struct ptc_rpc_message *m, struct p
 	if (rc == 0 && !im->scatter)
 		rc = find_import(im, c->job, c->import_id, err);
 	if (rc == 0 && (c->import_id != im->id || strcmp(c->job, im->job) != 0))
-		rc = ptc_error_set(err, PTC_EINVAL, "one import stream carries one import");
+		rc = ptc_error_set(err, PTC_EINVAL, "an import stream has data of two imports; open a stream for each");
 	if (rc == 0 && c->data.len > PTC_BULK_MESSAGE_BYTES)
-		rc = ptc_error_set(err, PTC_ELIMIT, "import message of %zu bytes; at most %u", c->data.len,
-				   PTC_BULK_MESSAGE_BYTES);
+		rc = ptc_error_set(err, PTC_ELIMIT, "an import message has %zu bytes; at most %u are allowed",
+				   c->data.len, PTC_BULK_MESSAGE_BYTES);
 	if (rc == 0 && c->data.len)
 		rc = ptc_scatter_write(im->scatter, c->item, c->offset, c->data.data, c->data.len, err);
 	im->bytes += c->data.len;
@@ -400,8 +400,8 @@ static int check_file(const struct ptc_spec *spec, const Ptc__V1__ImportedFile *
 	while (field < spec->nfields && strcmp(f->field, spec->fields[field].name) != 0)
 		field++;
 	if (field == spec->nfields && strcmp(f->field, "param") != 0)
-		return ptc_error_set(err, PTC_EINVAL, "imported file of field \"%.63s\", which the job has not",
-				     f->field);
+		return ptc_error_set(err, PTC_EINVAL,
+				     "an imported file is of field \"%.63s\", but the job has no such field", f->field);
 	if (!f->name[0] || strlen(f->name) > FILE_NAME_MAX || strchr(f->name, '/'))
 		return ptc_error_set(err, PTC_EINVAL, "imported file with the name \"%.100s\"", f->name);
 	if (f->header.len < 8)
@@ -438,12 +438,13 @@ static int check_commit(struct ptc_daemon *d, const struct ptc_meta_doc *meta, c
 	items = ptc_spec_items(&desc->spec);
 	seen = ptc_calloc(items, sizeof *seen);
 	if (!seen)
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	if (rc == 0 && req->n_digests != items)
-		rc = ptc_error_set(err, PTC_EINVAL, "%zu digests to compare with, the job has %zu items",
+		rc = ptc_error_set(err, PTC_EINVAL, "the client sent %zu digests, but the job has %zu items",
 				   req->n_digests, items);
 	if (rc == 0 && req->n_files > PTC_MAX(items, 1))
-		rc = ptc_error_set(err, PTC_EINVAL, "%zu imported files, the job has %zu items", req->n_files, items);
+		rc = ptc_error_set(err, PTC_EINVAL, "the client sent %zu files, but the job has %zu items",
+				   req->n_files, items);
 	for (size_t i = 0; rc == 0 && i < req->n_files; i++)
 		rc = check_file(&desc->spec, req->files[i], seen, err);
 	ptc_free(seen);
@@ -460,7 +461,7 @@ static int keep_header(struct ptc_daemon *d, const char *uuid, const Ptc__V1__Im
 	doc->name = ptc_strdup(f->name);
 	doc->items = ptc_reallocarray(NULL, f->n_items, sizeof *doc->items);
 	if (!doc->field || !doc->name || !doc->items)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < f->n_items; i++)
 		doc->items[i] = f->items[i];
 	doc->nitems = f->n_items;
@@ -487,7 +488,7 @@ static int commit_fill(struct commit *c, const Ptc__V1__ImportCommitRequest *req
 	c->expected = ptc_reallocarray(NULL, req->n_digests, sizeof *c->expected);
 	c->files = ptc_calloc(req->n_files, sizeof *c->files);
 	if (!c->expected || !c->files)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < req->n_digests; i++)
 		c->expected[i] = req->digests[i];
 	c->nexpected = req->n_digests;
@@ -503,7 +504,7 @@ static int commit_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Pt
 	struct commit c = { .d = d, .uuid = t->meta.uuid, .id = req->import_id, .err = err };
 	struct ptc_watcher *w = ptc_watcher_new(req->import_id);
 	struct ptc_manifest_doc leftovers = { 0 };
-	int rc = w ? check_commit(d, &t->meta, req, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = w ? check_commit(d, &t->meta, req, err) : ptc_nomem(err);
 
 	if (rc == 0)
 		rc = ptc_quota_document(d->cluster, t->meta.uid, header_bytes(req), "the headers of the imported files",
@@ -522,7 +523,7 @@ static int commit_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Pt
 		ptc_manifest_doc_done(&leftovers);
 		ptc_watcher_unref(c.watcher);
 	} else {
-		rc = ptc_watcher_stream(w, call, &(struct ptc_watch_ops){ 0 }, NULL, err);
+		rc = ptc_control_stream(d, t, w, call, err);
 	}
 	ptc_watcher_unref(w);
 	return rc;
@@ -540,7 +541,8 @@ PTC_CONTROL_HANDLER(ptc_control_import_commit)
 	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
 	if (rc == 0)
 		rc = t.ours ? commit_here(d, call, req, &t, err)
-			    : ptc_control_forward(d, &t, call, "/ptc.v1.Control/ImportCommit", &req->base, err);
+			    : ptc_control_forward_switch(d, &t, call, "/ptc.v1.Control/ImportCommit", &req->base,
+							 req->import_id, err);
 	ptc_pb_free(&req->base);
 	return rc;
 }
@@ -564,7 +566,7 @@ static int load_header(struct ptc_daemon *d, const char *uuid, const struct ptc_
 	f->header.data = ptc_malloc(len + 8);
 	if (!f->header.data) {
 		ptc_free(json);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	for (int i = 0; i < 8; i++)
 		f->header.data[i] = (uint8_t)((uint64_t)len >> (8 * i));
@@ -617,7 +619,7 @@ static int export_ranks(struct ptc_daemon *d, const struct ptc_view *v, struct e
 {
 	ret->json = ptc_control_ranks_json(v);
 	if (!ret->json)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (!v->from.layout_hash[0])
 		return 0;
 	return ptc_document_get(d->docs.kept, v->meta.uuid, v->from.layout_hash, PTC_LAYOUT_DOC_MAX_BYTES, &ret->layout,
@@ -653,7 +655,7 @@ static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, con
 	struct export_ranks ranks = { 0 };
 	char *json = NULL;
 	size_t len = 0;
-	int rc = files && list ? export_spec(d, v, &json, &len, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = files && list ? export_spec(d, v, &json, &len, err) : ptc_nomem(err);
 
 	for (size_t i = 0; rc == 0 && i < m->nfiles; i++) {
 		rc = load_header(d, v->meta.uuid, &m->files[i], &files[i], err);
@@ -738,15 +740,16 @@ static int ranges_of(const Ptc__V1__ReadManyRequest *req, struct ptc_item_range 
 	struct ptc_item_range *v;
 
 	if (req->n_offsets != req->n_items || req->n_lengths != req->n_items)
-		return ptc_error_set(err, PTC_EINVAL,
-				     "%zu items with %zu offsets and %zu lengths: each range has all three",
-				     req->n_items, req->n_offsets, req->n_lengths);
+		return ptc_error_set(
+			err, PTC_EINVAL,
+			"the request has %zu items, %zu offsets and %zu lengths; each range needs all three",
+			req->n_items, req->n_offsets, req->n_lengths);
 	if (req->n_items > PTC_READ_MANY_RANGES)
-		return ptc_error_set(err, PTC_ELIMIT, "%zu ranges in one call; at most %d", req->n_items,
-				     PTC_READ_MANY_RANGES);
+		return ptc_error_set(err, PTC_ELIMIT, "one call asks for %zu ranges; at most %d are possible",
+				     req->n_items, PTC_READ_MANY_RANGES);
 	v = ptc_calloc(PTC_MAX(req->n_items, (size_t)1), sizeof *v);
 	if (!v)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < req->n_items; i++)
 		v[i] = (struct ptc_item_range){ req->items[i], req->offsets[i], req->lengths[i] };
 	*ret = v;
@@ -776,6 +779,20 @@ PTC_CONTROL_HANDLER(ptc_control_read_many)
 	return rc;
 }
 
+/* What the rank's node has of the snapshot: nothing, where it was made without that node. */
+static int check_placed(const struct ptc_read_view *v, uint32_t rank, struct ptc_error *err)
+{
+	const struct ptc_geometry *g = &v->geometry;
+	const char *node = rank < g->allocation.world ? g->nodes[g->allocation.ranks[rank].node] : NULL;
+
+	if (!node || ptc_manifest_placed(&v->view.manifest, node))
+		return 0;
+	return ptc_error_set(err, PTC_ENOTFOUND,
+			     "snapshot %llu was made without node %s, where rank %u was; other nodes have all of it: "
+			     "export the whole, or `ptcctl resize %s` first",
+			     (unsigned long long)g->snapshot, node, rank, v->view.meta.name);
+}
+
 PTC_CONTROL_HANDLER(ptc_control_read_rank)
 {
 	struct ptc_daemon *d = arg;
@@ -790,7 +807,9 @@ PTC_CONTROL_HANDLER(ptc_control_read_rank)
 	range = (struct ptc_rank_range){ req->rank, req->item, req->offset, req->length };
 	rc = ptc_control_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
-		rc = ptc_view_info(&v->view, &info, err);
+		rc = check_placed(v, req->rank, err);
+		if (rc == 0)
+			rc = ptc_view_info(&v->view, &info, err);
 		if (rc == 0) {
 			rc = ptc_agent_gather_rank(d->agent, &v->geometry, info.pb, &range, send_span, call, err);
 			ptc_info_done(&info);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* verify: every block and digest of a job's committed state, on every node that has part of it.
  *
- * Happy path: the tables are held on all nodes, so that a switch that commits meanwhile drops none of them; one node after the other
- * reads its part; replicas are compared, and each tensor's digest with the manifest's. Failure modes: the job moved on before its
- * tables were pinned (begun again with what it has now, a few times); a node that is unreachable, damage, digests that differ: the
- * error names them, and is written as an event. Whoever asks goes away: the pins end by themselves. */
+ * Happy path: the tables are held on all nodes, so that a switch that commits meanwhile drops none of them; one node
+ * after the other reads its part; replicas are compared, and each tensor's digest with the manifest's. Failure modes:
+ * the job moved on before its tables were pinned (begun again with what it has now, a few times); a node that is
+ * unreachable, damage, digests that differ: the error names them (a node that is down is left out where others have all
+ * that it has), and is written as an event. Whoever asks goes away:
+ * the pins end by themselves. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
@@ -23,7 +25,8 @@ struct verify {
 	struct ptc_rpc_call *call;
 	struct ptc_read_view *view;
 	struct ptc_digests *digests;
-	uint64_t bytes; /* of the nodes done so far */
+	bool repair;
+	uint64_t bytes, healed; /* of the nodes done so far */
 	char reader[37];
 	int64_t pinned_ns;
 };
@@ -74,6 +77,8 @@ static int verify_reply(struct verify *v, struct ptc_rpc_message *m, uint32_t no
 		rc = pin_again(v, err);
 	if (r->finished)
 		v->bytes += r->verified_bytes;
+	if (r->finished)
+		v->healed += r->healed_blocks;
 	*ret_done = r->finished;
 	ptc_pb_free(&r->base);
 	return rc;
@@ -92,6 +97,7 @@ static int verify_node(struct verify *v, const struct ptc_info *info, uint32_t n
 
 	req.version = PTC_WIRE_VERSION;
 	req.info = info->pb;
+	req.repair = v->repair;
 	if (rc == 0)
 		rc = ptc_pb_encode(&req.base, &data, &len, err);
 	if (rc == 0)
@@ -123,7 +129,9 @@ static int verify_node(struct verify *v, const struct ptc_info *info, uint32_t n
 	return rc;
 }
 
-static int verify_nodes(struct verify *v, struct ptc_error *err)
+/* down: those that are down, which fails and says why. Else the others: what the absent ones have must be there, too.
+ */
+static int verify_nodes(struct verify *v, bool down, struct ptc_error *err)
 {
 	const struct ptc_view *view = &v->view->view;
 	struct ptc_info info;
@@ -132,23 +140,45 @@ static int verify_nodes(struct verify *v, struct ptc_error *err)
 	if (rc)
 		return rc;
 	for (uint32_t n = 0; rc == 0 && n < view->nnodes; n++)
-		rc = verify_node(v, &info, n, err);
+		if (!ptc_view_placed(view, view->nodes[n])) {
+			if (!down) /* the snapshot was made without it, and it has no copy */
+				ptc_digests_leave_out(v->digests, n);
+		} else if (view->down[n] == down) {
+			rc = verify_node(v, &info, n, err);
+		} else if (!down) {
+			ptc_digests_leave_out(v->digests, n);
+		}
 	ptc_info_done(&info);
 	return rc;
+}
+
+static json_t *left_out(const struct ptc_view *view)
+{
+	json_t *names = json_array();
+
+	for (size_t n = 0; n < view->nnodes; n++)
+		if (view->down[n])
+			json_array_append_new(names, json_string(view->nodes[n]));
+	return names;
 }
 
 static int verify_all(struct verify *v, struct ptc_error *err)
 {
 	const struct ptc_manifest_doc *m = &v->view->view.manifest;
 	const struct ptc_geometry *g = &v->view->geometry;
+	struct ptc_error why = PTC_ERROR_INIT;
 	uint64_t *items = ptc_calloc(m->ndigests + 1, sizeof *items);
-	int rc = items ? ptc_digests_new(g, &v->digests, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = items ? ptc_digests_new(g, &v->digests, err) : ptc_nomem(err);
 
-	rc = rc ? rc : verify_nodes(v, err);
+	if (rc == 0)
+		rc = verify_nodes(v, false, err);
 	if (rc == 0 && ptc_spec_items(g->spec) != m->ndigests)
-		rc = ptc_error_set(err, PTC_ECORRUPT, "the manifest has %zu digests for %zu items", m->ndigests,
-				   ptc_spec_items(g->spec));
-	rc = rc ? rc : ptc_digests_merge(v->digests, m->digests, items, err);
+		rc = ptc_error_set(err, PTC_ECORRUPT, "the manifest has %zu digests, but the job has %zu items",
+				   m->ndigests, ptc_spec_items(g->spec));
+	if (rc == 0)
+		rc = ptc_digests_merge(v->digests, m->digests, items, err);
+	if (rc == PTC_ESTATE && verify_nodes(v, true, &why) != 0) /* they do not have everything */
+		rc = ptc_error_set(err, why.code, "%s", why.text);
 	ptc_free(items);
 	v->digests = ptc_digests_free(v->digests);
 	return rc;
@@ -162,7 +192,8 @@ static int verify_pinned(struct verify *v, struct ptc_error *err)
 	v->bytes = 0;
 	v->pinned_ns = 0;
 	rc = ptc_sys_uuid(v->reader, err);
-	rc = rc ? rc : pin_again(v, err);
+	if (rc == 0)
+		rc = pin_again(v, err);
 	if (rc)
 		return rc;
 	rc = verify_all(v, err);
@@ -194,7 +225,8 @@ static int verify_job(struct verify *v, const char *job, struct ptc_error *err)
 			ptc_read_view_put(v->view);
 		v->view = NULL;
 		rc = ptc_control_find(v->d, v->call, job, &t, err);
-		rc = rc ? rc : ptc_read_view_get(v->d, &t, &v->view, err);
+		if (rc == 0)
+			rc = ptc_read_view_get(v->d, &t, &v->view, err);
 		if (rc)
 			return rc;
 		rc = verify_pinned(v, err);
@@ -214,15 +246,16 @@ static int send_end(struct verify *v, struct ptc_error *err)
 	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
 	char phase[] = "done";
 	json_t *root =
-		ptc_control_dated(v->d, json_pack("{s:i, s:I, s:I, s:I}", "version", 1, "snapshot",
+		ptc_control_dated(v->d, json_pack("{s:i, s:I, s:I, s:I, s:I, s:o}", "version", 1, "snapshot",
 						  (json_int_t)view->from_snapshot, "digests_verified",
-						  (json_int_t)view->manifest.ndigests, "bytes", (json_int_t)v->bytes));
+						  (json_int_t)view->manifest.ndigests, "bytes", (json_int_t)v->bytes,
+						  "healed_blocks", (json_int_t)v->healed, "left_out", left_out(view)));
 	char *text = root ? ptc_json_text(root) : NULL;
 	int rc;
 
 	json_decref(root);
 	if (!text)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	p.version = PTC_WIRE_VERSION;
 	p.phase = phase;
 	p.bytes_done = p.bytes_total = v->bytes;
@@ -241,8 +274,10 @@ PTC_CONTROL_HANDLER(ptc_control_verify)
 
 	if (rc)
 		return rc;
+	v.repair = ((Ptc__V1__JobRequest *)req)->repair;
 	rc = verify_job(&v, ((Ptc__V1__JobRequest *)req)->job, err);
-	rc = rc ? rc : send_end(&v, err);
+	if (rc == 0)
+		rc = send_end(&v, err);
 	if (v.view)
 		ptc_read_view_put(v.view);
 	ptc_pb_free(req);

@@ -3,6 +3,7 @@
  * daemon keeps the generation's documents and geometry, and asks every node
  * that has a part of it to keep its table, all at once; the reader asks again
  * before the lease ends, and gives it up at last.
+ *
  * Failure modes: the job has moved on (PTC_ESTATE; what was not held is gone);
  * a node that does not answer within PEER_MS is left out (its bytes come from
  * a replica, or reading them fails); the reader dies (the lease ends); this
@@ -122,7 +123,7 @@ static int remember(struct ptc_pins *h, const Ptc__V1__PinRequest *req, struct p
 	size_t n = 0;
 
 	if (!fresh)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	fresh->until_ns = until;
 	snprintf(fresh->reader, sizeof fresh->reader, "%s", req->reader);
 	pthread_mutex_lock(&h->lock);
@@ -140,7 +141,11 @@ static int remember(struct ptc_pins *h, const Ptc__V1__PinRequest *req, struct p
 	pthread_mutex_unlock(&h->lock);
 	if (!fresh->view)
 		ptc_free(fresh);
-	return e || n < PTC_MAX_PINS ? 0 : ptc_error_set(err, PTC_ELIMIT, "readers hold %zu snapshots here already", n);
+	return e || n < PTC_MAX_PINS
+		       ? 0
+		       : ptc_error_set(err, PTC_ELIMIT,
+				       "readers pin %zu snapshots here already, which is the most; close some files",
+				       n);
 }
 
 static void forget(struct ptc_pins *h, const char *uuid, const Ptc__V1__PinRequest *req)
@@ -171,7 +176,8 @@ static int ask_node(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 {
 	struct ask *a = arg;
 	const struct ptc_geometry *g = &a->view->geometry;
-	struct ptc_table_key key = { .generation = g->generation, .snapshot = g->snapshot };
+	struct ptc_table_key key = { .generation = g->generation,
+				     .snapshot = ptc_geometry_snapshot(g, (uint32_t)i, g->snapshot) };
 	Ptc__V1__PinRequest req = PTC__V1__PIN_REQUEST__INIT;
 	struct ptc_rpc_channel *channel;
 	int rc;
@@ -230,9 +236,10 @@ int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const
 	if (rc)
 		return rc;
 	if (uuid[0] && strcmp(uuid, t.meta.uuid) != 0)
-		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" is another one now", job);
+		return ptc_error_set(err, PTC_ESTATE,
+				     "job \"%s\" was deleted, and another job has its name now; open it again", job);
 	if (!t.has_record)
-		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state", job);
+		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state yet; import or run it first", job);
 	if (t.record.generation != generation || t.record.snapshot != snapshot)
 		return ptc_pins_view(d->pins, t.meta.uuid, generation, snapshot, ret_view)
 			       ? 0
@@ -281,7 +288,8 @@ PTC_CONTROL_HANDLER(ptc_control_pin)
 		return rc;
 	if (!req->reader[0] || strlen(req->reader) > PTC_PIN_READER_MAX)
 		rc = ptc_error_set(err, PTC_EINVAL, "a pin without a reader's name, or with one that is too long");
-	rc = rc ? rc : pin(d, call, req, err);
+	if (rc == 0)
+		rc = pin(d, call, req, err);
 	ptc_pb_free(&req->base);
 	ack.version = PTC_WIRE_VERSION;
 	return rc ? rc : ptc_pb_call_send(call, &ack.base, err);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Datasets by name. The daemon keeps what it is told and looks at no source: the caller has opened it, as himself.
  *
- * Happy path: any daemon writes, reads and deletes the key /ptc/datasets/UID/NAME; there is nothing for a controller to do.
- * Names are each user's own. Older versions had one space for all, /ptc/datasets/NAME: such are still found.
+ * Happy path: any daemon writes, reads and deletes the key /ptc/datasets/UID/NAME; there is nothing for a controller to
+ * do. Names are each user's own. Older versions had one space for all, /ptc/datasets/NAME: such are still found.
+ *
  * Failure modes: the name is taken (PTC_EEXIST), or not the caller's (PTC_ENOTFOUND, as for one that does not exist);
- * several users have one that root asks for (PTC_EINVAL); etcd unreachable (PTC_ECOORD). A job keeps what a dataset was when the
- * job was created, so removing one breaks none. */
+ * several users have one that root asks for (PTC_EINVAL); etcd unreachable (PTC_ECOORD). A job keeps what a dataset was
+ * when the job was created, so removing one breaks none. */
 #include "daemon/api/samples/samples.h"
 
 #include "base/alloc.h"
@@ -110,7 +111,8 @@ static int get_any(struct ptc_etcd *e, const char *name, struct known *ret, stru
 	if (rc)
 		return rc;
 	if (found > 1)
-		return ptc_error_set(err, PTC_EINVAL, "%zu users have a dataset \"%s\"; act as the one who is meant",
+		return ptc_error_set(err, PTC_EINVAL,
+				     "%zu users have a dataset \"%s\"; run this as the user whose dataset you mean",
 				     found, name);
 	return found ? get_key(e, key, 0, ret, err) : PTC_ENOTFOUND;
 }
@@ -138,7 +140,7 @@ static int add(struct ptc_etcd *e, const struct ptc_dataset_doc *doc, struct ptc
 	ptc_auto_free char *json = ptc_dataset_doc_encode(doc);
 	char key[KEY_MAX];
 	bool ok = false;
-	int rc = json ? too_many(e, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = json ? too_many(e, err) : ptc_nomem(err);
 
 	snprintf(key, sizeof key, PREFIX "%u/%s", (unsigned)doc->uid, doc->name);
 	if (rc == 0)
@@ -276,7 +278,9 @@ static json_t *part_json(struct ptc_daemon *d, const struct ptc_job_part *part, 
 	if (rc == 0)
 		rc = ptc_dataset_doc_source(doc, source);
 	if (rc == 0 && strcmp(source, part->source) != 0)
-		rc = ptc_error_set(&err, PTC_ECORRUPT, "dataset %s is another one than when the job was created",
+		rc = ptc_error_set(&err, PTC_ECORRUPT,
+				   "dataset %s has another source than when the job was created; add the old one "
+				   "again, or create the job anew",
 				   part->dataset);
 	if (rc)
 		json_object_set_new(row, "error", json_string(err.text));
@@ -290,8 +294,7 @@ static int data_rows(struct ptc_daemon *d, const struct ptc_target *t, json_t *r
 	ptc_auto_free struct ptc_dataset_doc *doc = ptc_malloc(sizeof *doc);
 	const struct ptc_job_desc *desc;
 	void *ref;
-	int rc = doc ? ptc_specs_get(d->docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err)
-		     : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = doc ? ptc_specs_get(d->docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err) : ptc_nomem(err);
 
 	if (rc)
 		return rc;
@@ -316,8 +319,8 @@ static json_t *data_json(const struct ptc_daemon *d, const struct ptc_target *t,
 			 d->config.node, "job", t->meta.name, "uuid", t->meta.uuid, "generation",
 			 (json_int_t)v->from_generation, "snapshot", (json_int_t)v->from_snapshot, "step",
 			 (json_int_t)v->manifest.step, "config", v->from.config, "created_ms",
-			 (json_int_t)t->meta.created_ms, "ledger", ptc_ledger_to_json(&v->manifest.ledger), "data",
-			 rows);
+			 (json_int_t)t->meta.created_ms, "ledger",
+			 ptc_members_to_json(&ptc_ledger_members, &v->manifest.ledger), "data", rows);
 }
 
 PTC_CONTROL_HANDLER(ptc_control_data)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc.v1.Control.DatasetRead: samples, for readers that cannot open the source, because one node alone has it or because its owner may and
- * they, serving him as root, must not. Nothing here opens a source: the node that has it starts a process of the owner's
- * (daemon/sources/), others ask that node.
+/* ptc.v1.Control.DatasetRead: samples, for readers that cannot open the source, because one node alone has it or
+ * because its owner may and they, serving him as root, must not. Nothing here opens a source: the node that has it
+ * starts a process of the owner's (daemon/sources/), others ask that node.
  *
- * Happy path: a reader asks its own daemon; that looks the dataset up, whether he for whom it is may see it and whether it is still
- * the one he means; here, its process is asked, elsewhere peer_samples.c gets what this node has not yet. Failure modes: no such dataset, or another
- * one; what its process or its node says, or that it does not (daemon/samples/peer_samples.h). */
+ * Happy path: a reader asks its own daemon; that looks the dataset up, whether he for whom it is may see it and whether
+ * it is still the one he means; here, its process is asked, elsewhere peer_samples.c gets what this node has not yet.
+ * Failure modes: no such dataset, or another one; what its process or its node says, or that it does not
+ * (daemon/samples/peer_samples.h). */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
@@ -67,8 +68,8 @@ static int for_whom(const struct ptc_rpc_call *call, const Ptc__V1__SamplesReque
 	uid_t caller = ptc_control_uid(call);
 
 	if (q->uid && caller && q->uid != caller)
-		return ptc_error_set(err, PTC_EPERM, "uid %u asks for uid %u, which is root's to do", (unsigned)caller,
-				     (unsigned)q->uid);
+		return ptc_error_set(err, PTC_EPERM, "uid %u reads for uid %u, which only root may do",
+				     (unsigned)caller, (unsigned)q->uid);
 	*ret = q->uid ? q->uid : caller;
 	return 0;
 }
@@ -93,9 +94,10 @@ static int find(struct ptc_daemon *d, const Ptc__V1__SamplesRequest *q, uid_t ui
 	if (rc)
 		return ptc_error_set(err, rc, "%s", why.text);
 	if (ptc_dataset_doc_source(doc, source))
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (strcmp(source, q->source) != 0)
-		return ptc_error_set(err, PTC_ECORRUPT, "dataset %s is another one than is asked for", doc->name);
+		return ptc_error_set(err, PTC_ECORRUPT,
+				     "dataset %s has another source than the request says; open it again", doc->name);
 	return 0;
 }
 
@@ -137,7 +139,7 @@ static int read_samples(struct ptc_daemon *d, struct ptc_rpc_call *call, const P
 {
 	struct ptc_dataset_doc *doc = ptc_malloc(sizeof *doc);
 	uid_t uid = 0;
-	int rc = doc ? for_whom(call, q, &uid, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = doc ? for_whom(call, q, &uid, err) : ptc_nomem(err);
 
 	if (!rc)
 		rc = find(d, q, uid, doc, err);

@@ -11,7 +11,7 @@ PTC_CONTROL_HANDLER(ptc_control_dataset_add);
 PTC_CONTROL_HANDLER(ptc_control_dataset_remove);
 PTC_CONTROL_HANDLER(ptc_control_dataset_list);
 PTC_CONTROL_HANDLER(ptc_control_data);
-/* The dataset of that name as uid may see it; PTC_ENOTFOUND. Asks etcd. */
+/* Reads a dataset's document from etcd. PTC_ENOTFOUND: uid has, or may see, no dataset of that name. */
 int ptc_control_dataset(struct ptc_daemon *d, const char *name, uid_t uid, struct ptc_dataset_doc *ret_doc,
 			struct ptc_error *err);
 /* control_samples.c */

@@ -3,6 +3,7 @@
  *
  * Happy path: run, stop and snapshot are switches like resize, with the same
  * progress and summary; status asks every node of the job what its ranks do.
+ *
  * Failure modes: a job that describes its tensors has no ranks to start; a
  * node that does not answer shows its ranks as unknown. */
 #include "base/alloc.h"
@@ -24,8 +25,7 @@ static int switch_and_stream(struct ptc_daemon *d, struct ptc_rpc_call *call, co
 {
 	uint64_t id = ptc_control_new_id();
 	struct ptc_watcher *w = ptc_watcher_new(id);
-	int rc = w ? ptc_control_start_switch(d, call, t->meta.uuid, ask, pr, w, id, err)
-		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = w ? ptc_control_start_switch(d, call, t->meta.uuid, ask, pr, w, id, err) : ptc_nomem(err);
 
 	if (rc == 0)
 		rc = ptc_control_stream(d, t, w, call, err);
@@ -33,8 +33,8 @@ static int switch_and_stream(struct ptc_daemon *d, struct ptc_rpc_call *call, co
 	return rc;
 }
 
-/* Ranks declare their tensors, each field as one of its own, NAME:FIELD. A job that lists them is run from what was imported, which has
- * to have the same names. */
+/* Ranks declare their tensors, each field as one of its own, NAME:FIELD. A job that lists them is run from what was
+ * imported, which has to have the same names. */
 static int check_runnable(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_error *err)
 {
 	const struct ptc_job_desc *desc;
@@ -77,7 +77,7 @@ PTC_CONTROL_HANDLER(ptc_control_run)
 	};
 	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
 	if (rc == 0 && !t.ours) {
-		rc = ptc_control_forward_switch(d, &t, call, "/ptc.v1.Control/Run", &req->base, err);
+		rc = ptc_control_forward_switch(d, &t, call, "/ptc.v1.Control/Run", &req->base, 0, err);
 	} else if (rc == 0) {
 		rc = check_runnable(d, &t, err);
 		if (rc == 0)
@@ -101,7 +101,7 @@ static int end_or_go_on(struct ptc_daemon *d, struct ptc_rpc_call *call, const c
 	if (rc)
 		return rc;
 	return t.ours ? switch_and_stream(d, call, &t, ask, &pr, err)
-		      : ptc_control_forward_switch(d, &t, call, method, req, err);
+		      : ptc_control_forward_switch(d, &t, call, method, req, 0, err);
 }
 
 PTC_CONTROL_HANDLER(ptc_control_stop)

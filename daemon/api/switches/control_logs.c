@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Logs of a job's ranks, read at their nodes and relayed line by line.
  *
- * Happy path: the ranks of a job that is live are where its committed generation says. Those of one that is not are asked for: every
- * node says whose logs it has, and the newest incarnation is shown, whether it came to train or not. Followed, a reader per rank
- * goes on until the rank's process has ended or belongs to another incarnation; then what came and went since, and those of the incarnation that
- * is live by now.
- * Failure modes: no such rank, no logs (PTC_ENOTFOUND), a node that is down or does not answer (PTC_EPEER; what others have is shown). */
+ * Happy path: the ranks of a job that is live are where its committed generation says. Those of one that is not are
+ * asked for: every node says whose logs it has, and the newest incarnation is shown, whether it came to train or not.
+ * Followed, a reader per rank goes on until the rank's process has ended or belongs to another incarnation; then what
+ * came and went since, and those of the incarnation that is live by now.
+ *
+ * Failure modes: no such rank, no logs (PTC_ENOTFOUND), a node that is down or does not answer (PTC_EPEER; what others
+ * have is shown). */
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
@@ -82,7 +84,7 @@ static int take_bytes(struct log_reader *r, const uint8_t *data, size_t len)
 
 	ptc_buf_append(&r->partial, data, end || r->partial.len + len < LOG_LINE_MAX ? (end ? whole : len) : len);
 	if (ptc_buf_failed(&r->partial))
-		return ptc_error_set(&r->err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(&r->err);
 	if (!end && r->partial.len < LOG_LINE_MAX)
 		return 0;
 	rc = send_lines(r, r->partial.data, r->partial.len);
@@ -190,7 +192,7 @@ static int places_new(struct log_places *p, uint64_t incarnation, uint32_t world
 {
 	*p = (struct log_places){ .incarnation = incarnation, .world = world };
 	p->of = ptc_calloc(world ? world : 1, sizeof *p->of);
-	return p->of ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	return p->of ? 0 : ptc_nomem(err);
 }
 
 /* Of the job's committed generation. */
@@ -245,8 +247,8 @@ static bool row_fits(const json_t *row)
 	return world && world <= PTC_MAX_RANKS;
 }
 
-/* The row of the newest process of all; with `after` and `not`, the oldest of those that are newer than `after` and not of incarnation `not`.
- * NULL: there is none. */
+/* The row of the newest process of all; with `after` and `not`, the oldest of those that are newer than `after` and not
+ * of incarnation `not`. NULL: there is none. */
 static const json_t *pick_row(const struct up_nodes *u, uint64_t after, uint64_t not )
 {
 	const json_t *best = NULL;
@@ -297,7 +299,7 @@ static int up_nodes_ask(const struct logs *l, struct up_nodes *u, struct ptc_err
 		return ptc_error_set(err, rc, "the daemon is stopping");
 	u->said = ptc_calloc(u->n ? u->n : 1, sizeof *u->said);
 	if (!u->said || !u->of)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < u->n; i++)
 		u->said[i] = ptc_control_ask_ranks(l->d, l->uuid, u->of[i].node, u->of[i].address);
 	return 0;
@@ -392,8 +394,8 @@ static int range(const struct logs *l, const struct log_places *p, uint32_t *ret
 	*ret_first = l->req->all ? 0 : l->req->rank;
 	*ret_n = l->req->all ? p->world : there;
 	if (!there && !l->incarnation)
-		return ptc_error_set(err, PTC_ENOTFOUND, "job %s has ranks 0 to %u, not %u", l->req->job, p->world - 1,
-				     l->req->rank);
+		return ptc_error_set(err, PTC_ENOTFOUND, "job %s has ranks 0 to %u, and no rank %u", l->req->job,
+				     p->world - 1, l->req->rank);
 	if (l->req->follow && *ret_n > LOGS_MAX)
 		return ptc_error_set(err, PTC_ELIMIT, "at most %d logs are followed at once; name a rank", LOGS_MAX);
 	return 0;
@@ -416,7 +418,7 @@ static int open_logs(struct logs *l, const struct log_places *p, bool follow, st
 		struct log_reader *r = ptc_calloc(1, sizeof *r);
 
 		if (!r)
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+			return ptc_nomem(err);
 		*r = (struct log_reader){ .logs = l,
 					  .rank = first + i,
 					  .place = p->of[first + i],
@@ -455,8 +457,8 @@ static int open_now(struct logs *l, struct ptc_target *t, struct ptc_error *err)
 	return rc;
 }
 
-/* All of the incarnations that have come and gone since the one that was shown last, in their order. What is not remembered of them is not
- * waited for. */
+/* All of the incarnations that have come and gone since the one that was shown last, in their order. What is not
+ * remembered of them is not waited for. */
 static void open_missed(struct logs *l, uint64_t live)
 {
 	struct ptc_error ignored = PTC_ERROR_INIT;
@@ -470,7 +472,8 @@ static void open_missed(struct logs *l, uint64_t live)
 
 		since = incarnation_since(&u, ptc_json_count(row, "incarnation"));
 		rc = places_row(&u, row, &p, &ignored);
-		rc = rc ? rc : open_logs(l, &p, false, &ignored);
+		if (rc == 0)
+			rc = open_logs(l, &p, false, &ignored);
 		places_done(&p);
 	}
 	up_nodes_done(&u);
@@ -488,7 +491,8 @@ static bool may_go_on(struct logs *l)
 	return true;
 }
 
-/* Goes from incarnation to incarnation, until the job is not live and is not being started; then the readers are the last. */
+/* Goes from incarnation to incarnation, until the job is not live and is not being started; then the readers are the
+ * last. */
 static int follow(struct logs *l, struct ptc_error *err)
 {
 	struct ptc_error gone = PTC_ERROR_INIT;
@@ -554,7 +558,7 @@ PTC_CONTROL_HANDLER(ptc_control_logs)
 	l = ptc_calloc(1, sizeof *l);
 	if (!l) {
 		ptc_pb_free(&req->base);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	*l = (struct logs){ .d = arg, .call = call, .req = req, .last = !req->follow, .heard_ns = ptc_sys_now_ns() };
 	rc = ptc_control_find(l->d, call, req->job, &l->t, err);

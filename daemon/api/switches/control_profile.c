@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cluster's profile: shown to anybody, measured and put in by root. Measuring takes a second for each round of disjoint
- * pairs; one measures at a time here. Failure modes: a node that does not answer leaves its pairs out; PTC_ESTATE while
- * another client measures. */
+/* The cluster's profile: shown to anybody, measured and put in by root. Measuring takes a second for each round of
+ * disjoint pairs; one measures at a time here. Failure modes: a node that does not answer leaves its pairs out;
+ * PTC_ESTATE while another client measures. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "daemon/api/switches/switches.h"
@@ -87,7 +87,8 @@ static bool wants_replan(struct ptc_daemon *d, const struct ptc_target *t)
 	return yes;
 }
 
-/* Asks the job's controller for a resize to as many devices as the job has; the first answer says whether it is made. */
+/* Asks the job's controller for a resize to as many devices as the job has; the first answer says whether it is made.
+ */
 static int ask_controller(struct ptc_daemon *d, const struct ptc_target *t, uint32_t gpus, struct ptc_error *err)
 {
 	Ptc__V1__ResizeRequest req = PTC__V1__RESIZE_REQUEST__INIT;
@@ -143,10 +144,10 @@ static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, json_t **ret
 	int rc;
 
 	if (atomic_exchange(&busy, true))
-		return ptc_error_set(err, PTC_ESTATE, "links are being measured by somebody else; try again");
+		return ptc_error_set(err, PTC_ESTATE, "another call is measuring links; try again later");
 	rc = ptc_loop_call(d->loop, list_up, &u);
 	if (rc == 0 && (!u.v || !u.jobs))
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	if (rc == 0 && u.n < 2)
 		rc = ptc_error_set(err, PTC_ENODEVICES, "%zu node is up; a link needs two", u.n);
 	if (rc == 0)
@@ -178,7 +179,7 @@ static int act(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__P
 	if (strcmp(req->action, "show") == 0)
 		return ptc_planning_profile_show(d->controllers.planning, ret_doc, err);
 	if (ptc_control_uid(call) != 0)
-		return ptc_error_set(err, PTC_EPERM, "only root may measure links or put a profile in");
+		return ptc_error_set(err, PTC_EPERM, "only root may measure links or store a profile");
 	if (strcmp(req->action, "measure") == 0)
 		return measure(d, call, ret_doc, err);
 	if (strcmp(req->action, "set") != 0)

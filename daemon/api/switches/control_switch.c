@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commands: create and delete a job, plan, resize, drain, abort.
+/* The commands: create a job, plan, resize, drain, abort.
  *
  * Happy path of resize: the controller's daemon plans on a server thread,
  * hands the switch to the loop, and streams its progress; the switch belongs
@@ -20,15 +20,13 @@
 #include <pwd.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define MIRROR_WAIT_MS 5000
 #define BUSY_WAIT_MS   30000
-#define POLL_MS        20
 #define USER_BYTES     65536 /* of an entry of the user database */
 #define GROUPS         65536 /* NGROUPS_MAX */
 
-/* ---- create and delete --------------------------------------------------------- */
+/* ---- create -------------------------------------------------------------------- */
 
 static int name_taken(const struct ptc_meta_doc *m, struct ptc_error *err)
 {
@@ -52,7 +50,8 @@ static void look_for_name(void *arg)
 	}
 }
 
-/* What versions wrote that had one space of names for everybody: /ptc/names/JOB. The job is known, its key is not looked for. */
+/* What versions wrote that had one space of names for everybody: /ptc/names/JOB. The job is known, its key is not
+ * looked for. */
 static int check_older_name(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct ptc_error *err)
 {
 	struct taken t = { .d = d, .m = m };
@@ -75,7 +74,7 @@ static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct pt
 	int rc;
 
 	if (!meta)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (!lease) /* a lock without one would never end */
 		return ptc_error_set(err, PTC_ECOORD, "the coordinator is unreachable; nothing was created");
 	snprintf(name_key, sizeof name_key, "/ptc/names/%u/%s", (unsigned)m->uid, m->name);
@@ -93,7 +92,9 @@ static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct pt
 	rc = ptc_etcd_get(ptc_cluster_etcd(d->cluster), name_key, false, 1, &kvs, err);
 	if (rc == 0)
 		rc = kvs.n ? name_taken(m, err)
-			   : ptc_error_set(err, PTC_ECONFLICT, "job %s was not created; try again", m->name);
+			   : ptc_error_set(err, PTC_ECONFLICT,
+					   "job %s was not created, because etcd changed meanwhile; try again",
+					   m->name);
 	ptc_etcd_kvs_done(&kvs);
 	return rc;
 }
@@ -133,7 +134,8 @@ static int write_job(struct ptc_daemon *d, const struct ptc_job_desc *desc, stru
 	return rc;
 }
 
-/* Each configuration of the job's table is laid out now, so that one that does not fit is refused before it is needed. */
+/* Each configuration of the job's table is laid out now, so that one that does not fit is refused before it is needed.
+ */
 static int table_json(const struct ptc_job_desc *desc, json_t *rows, struct ptc_error *err)
 {
 	for (size_t i = 0; i < desc->ngpus; i++) {
@@ -172,20 +174,7 @@ static int create_json(const struct ptc_job_desc *desc, const char *uuid, char *
 			 "tensors", (json_int_t)desc->spec.ntensors, "state_bytes", (json_int_t)bytes, "gpus", sizes);
 	*ret_json = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
-	return *ret_json ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
-}
-
-static int wait_mirror(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *name, struct ptc_error *err)
-{
-	struct ptc_target t;
-	int rc = PTC_ENOTFOUND;
-
-	for (int ms = 0; ms < MIRROR_WAIT_MS && rc == PTC_ENOTFOUND; ms += POLL_MS) {
-		rc = ptc_control_find(d, call, name, &t, err);
-		if (rc)
-			usleep(POLL_MS * 1000); /* a server thread: waiting is its job */
-	}
-	return rc;
+	return *ret_json ? 0 : ptc_nomem(err);
 }
 
 static bool is_member(uid_t uid, gid_t gid)
@@ -233,6 +222,7 @@ static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 				  .shared = desc->files.shared,
 				  .gid = desc->files.gid,
 				  .created_ms = ptc_sys_realtime_ms() };
+	struct ptc_target t;
 	char *json = NULL;
 	int rc = ptc_name_check_job(desc->spec.name, err);
 
@@ -251,7 +241,7 @@ static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 		ptc_free(json);
 		return rc;
 	}
-	rc = wait_mirror(d, call, m.uuid, err);
+	rc = ptc_control_await(d, call, m.uuid, NULL, NULL, MIRROR_WAIT_MS, &t, err);
 	reply.version = PTC_WIRE_VERSION;
 	reply.uuid = m.uuid;
 	reply.json = json;
@@ -275,8 +265,10 @@ PTC_CONTROL_HANDLER(ptc_control_job_create)
 
 	if (rc)
 		return rc;
-	rc = req->spec_json.len ? ptc_job_from_json(req->spec_json.data, req->spec_json.len, &desc, err)
-				: ptc_error_set(err, PTC_EINVAL, "the request has no spec");
+	rc = req->spec_json.len
+		     ? ptc_job_from_json(req->spec_json.data, req->spec_json.len, &desc, err)
+		     : ptc_error_set(err, PTC_EINVAL,
+				     "the request has no job description; use the ptcctl of the daemon's package");
 	ptc_pb_free(&req->base);
 	if (rc)
 		return rc;
@@ -291,97 +283,6 @@ PTC_CONTROL_HANDLER(ptc_control_job_create)
 		rc = create_job(d, call, &desc, err);
 	ptc_job_desc_done(&desc);
 	return rc;
-}
-
-struct idle_check {
-	struct ptc_daemon *d;
-	const char *uuid;
-	bool ours, idle;
-	int64_t fence;
-};
-
-static void check_idle(void *arg)
-{
-	struct idle_check *c = arg;
-	struct ptc_controller *ctl = ptc_controller_find(&c->d->controllers, c->uuid);
-
-	c->ours = ctl != NULL;
-	c->idle = ctl && ptc_controller_idle(ctl);
-	c->fence = ctl ? ptc_controller_fence(ctl) : 0;
-}
-
-/* One transaction makes the job disappear; every daemon then drops its bytes. */
-static int delete_keys(struct ptc_daemon *d, const struct ptc_meta_doc *m, int64_t fence, struct ptc_error *err)
-{
-	struct ptc_etcd *e = ptc_cluster_etcd(d->cluster);
-	char jobs[96], name[96], older[96], lock[96], blobs[96], events[96], user[PTC_USER_KEY];
-	struct ptc_etcd_op ops[6] = { { 0 } };
-	struct ptc_etcd_kvs kvs = { 0 };
-	bool ok = false, has_older;
-	int rc;
-
-	snprintf(jobs, sizeof jobs, "/ptc/jobs/%s/", m->uuid);
-	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", m->uuid);
-	snprintf(name, sizeof name, "/ptc/names/%u/%s", (unsigned)m->uid, m->name);
-	snprintf(older, sizeof older, "/ptc/names/%s", m->name); /* see check_older_name */
-	snprintf(blobs, sizeof blobs, "/ptc/blobs/%s/", m->uuid);
-	snprintf(events, sizeof events, "/ptc/events/%s/", m->uuid);
-	ops[0] = (struct ptc_etcd_op){ .key = name };
-	ops[1] = (struct ptc_etcd_op){ .key = jobs, .prefix = true };
-	ops[2] = (struct ptc_etcd_op){ .key = blobs, .prefix = true };
-	ops[3] = (struct ptc_etcd_op){ .key = events, .prefix = true };
-	ptc_quota_key(m->uid, m->uuid, user);
-	ops[4] = (struct ptc_etcd_op){ .key = user };
-	ops[5] = (struct ptc_etcd_op){ .key = older };
-	rc = ptc_etcd_get(e, older, false, 1, &kvs, err);
-	if (rc)
-		return rc;
-	has_older = kvs.n && strcmp(kvs.kv[0].value, m->uuid) == 0;
-	ptc_etcd_kvs_done(&kvs);
-	rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, fence }, 1, ops, has_older ? 6 : 5,
-			  "etcd.unjob", &ok, NULL, err);
-	if (rc == 0 && !ok)
-		rc = ptc_error_set(err, PTC_ECONFLICT, "job %s changed controllers meanwhile; try again", m->name);
-	return rc;
-}
-
-PTC_CONTROL_HANDLER(ptc_control_job_delete)
-{
-	struct ptc_daemon *d = arg;
-	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;
-	struct idle_check c = { .d = d };
-	Ptc__V1__JobRequest *req;
-	struct ptc_target t;
-	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, (ProtobufCMessage **)&req, err);
-
-	if (rc)
-		return rc;
-	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
-	if (rc == 0 && !t.ours) {
-		rc = ptc_control_forward(d, &t, call, "/ptc.v1.Control/JobDelete", &req->base, err);
-		ptc_pb_free(&req->base);
-		return rc;
-	}
-	ptc_pb_free(&req->base);
-	if (rc)
-		return rc;
-	c.uuid = t.meta.uuid;
-	if (t.has_record && t.record.run == PTC_RUN_LIVE)
-		return ptc_error_set(err, PTC_ESTATE, "job %s runs; `ptcctl stop %s` first", t.meta.name, t.meta.name);
-	for (int ms = 0; ms < BUSY_WAIT_MS && rc == 0 && !c.idle; ms += POLL_MS) {
-		rc = ptc_loop_call(d->loop, check_idle, &c);
-		if (rc == 0 && !c.idle && t.has_intent)
-			return ptc_error_set(err, PTC_ESTATE, "job %s is switching; wait, or `ptcctl abort %s` first",
-					     t.meta.name, t.meta.name);
-		if (!c.idle)
-			usleep(POLL_MS * 1000); /* a server thread: waiting is its job */
-	}
-	if (rc == 0 && !c.idle)
-		rc = ptc_error_set(err, PTC_ESTATE, "job %s is busy; try again", t.meta.name);
-	if (rc == 0)
-		rc = delete_keys(d, &t.meta, c.fence, err);
-	ack.version = PTC_WIRE_VERSION;
-	return rc ? rc : ptc_pb_call_send(call, &ack.base, err);
 }
 
 /* ---- plan and resize -------------------------------------------------------------- */
@@ -407,9 +308,12 @@ PTC_CONTROL_HANDLER(ptc_control_plan)
 		return rc;
 	pr = plan_request(req);
 	rc = ptc_control_find(d, call, req->job, &t, err);
+	pr.at_rest = rc == 0 && t.has_record && t.record.run != PTC_RUN_LIVE;
 	if (rc == 0)
 		rc = ptc_control_view(d, &t, false, false, &v, err);
 	if (rc == 0) {
+		if (!pr.at_rest)
+			ptc_copies_doc_done(&v.copies);
 		rc = ptc_plan_switch(&d->controllers, &v, &pr, &planned, err);
 		if (rc == 0) {
 			rc = ptc_control_send_text(call, planned.json, err);
@@ -479,7 +383,12 @@ static int check_ask(const struct ptc_target *t, const struct ptc_control_ask *a
 		return ptc_error_set(err, PTC_ESTATE,
 				     "job %s ended before its first snapshot; `ptcctl run %s` starts it again",
 				     t->meta.name, t->meta.name);
-	if ((ask->kind == PTC_SWITCH_SNAPSHOT || ask->kind == PTC_SWITCH_HALT) && !live)
+	if (ask->kind == PTC_SWITCH_SNAPSHOT && t->record.recovery)
+		return ptc_error_set(
+			err, PTC_ESTATE,
+			"job %s has lost ranks and waits to be started again; `ptcctl stop %s --now` ends that",
+			t->meta.name, t->meta.name);
+	if ((ask->kind == PTC_SWITCH_SNAPSHOT || ask->kind == PTC_SWITCH_HALT) && !live && !t->record.recovery)
 		return ptc_error_set(err, PTC_ESTATE,
 				     "job %s does not run (%s); its state is as `ptcctl snapshots %s` says",
 				     t->meta.name, t->has_record ? ptc_run_name(t->record.run) : "no state yet",
@@ -512,16 +421,21 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 					.run_from = live,
 					.run_to = ask->start || (live && !ask->stop),
 					.end = PTC_RUN_STOPPED };
+	struct ptc_plan_request asked = pr ? *pr : (struct ptc_plan_request){ 0 };
 	struct ptc_planned planned = { 0 };
 	struct ptc_view v;
 	int rc = check_ask(t, ask, err);
+
+	asked.at_rest = t->has_record && !live;
 
 	if (rc == 0)
 		rc = ptc_control_view(d, t, false, resize && !ask->start, &v, err);
 	if (rc)
 		return rc;
+	if (!asked.at_rest) /* ranks have gone on since */
+		ptc_copies_doc_done(&v.copies);
 	if (resize || ask->kind == PTC_SWITCH_IMPORT)
-		rc = ptc_plan_switch(&d->controllers, &v, pr, &planned, err);
+		rc = ptc_plan_switch(&d->controllers, &v, &asked, &planned, err);
 	r.to = planned.to;
 	r.plan_json = planned.json;
 	r.base_generation = v.from_generation;
@@ -542,24 +456,40 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 	return rc;
 }
 
+struct turn {
+	struct ptc_daemon *d;
+	const char *uuid;
+	bool halts;
+};
+
+/* Another try can end otherwise than the one before. A job that is halted has been told to end what it does. */
+static bool may_try(void *arg)
+{
+	struct turn *u = arg;
+	struct ptc_controller *ctl = ptc_controller_find(&u->d->controllers, u->uuid);
+
+	if (!ctl || ptc_controller_ready(ctl))
+		return true;
+	return !u->halts && !ptc_controller_idle(ctl) && !ptc_controller_passing(ctl);
+}
+
 int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
 			     const struct ptc_control_ask *ask, const struct ptc_plan_request *pr,
 			     struct ptc_watcher *w, uint64_t id, struct ptc_error *err)
 {
-	int rc = PTC_ESTATE;
-	bool again = true;
+	int64_t end = ptc_sys_now_ns() + BUSY_WAIT_MS * INT64_C(1000000);
 
-	for (int ms = 0; ms < BUSY_WAIT_MS && again && !ptc_rpc_call_cancelled(call); ms += POLL_MS) {
+	for (;;) {
 		struct ptc_target t;
+		struct turn u = { .d = d, .uuid = t.meta.uuid, .halts = ask->kind == PTC_SWITCH_HALT };
+		bool again = false;
+		int rc = ptc_control_find(d, call, job, &t, err);
 
-		again = false;
-		rc = ptc_control_find(d, call, job, &t, err);
 		if (rc == 0)
 			rc = try_switch(d, &t, ask, pr, w, id, &again, err);
-		if (again)
-			usleep(POLL_MS * 1000); /* a server thread: waiting is its job */
+		if (!again || ptc_control_wait(d, call, may_try, &u, (end - ptc_sys_now_ns()) / 1000000) != 0)
+			return rc;
 	}
-	return rc;
 }
 
 PTC_CONTROL_HANDLER(ptc_control_resize)
@@ -577,13 +507,13 @@ PTC_CONTROL_HANDLER(ptc_control_resize)
 	pr = plan_request(req);
 	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
 	if (rc == 0 && !t.ours) {
-		rc = ptc_control_forward_switch(d, &t, call, "/ptc.v1.Control/Resize", &req->base, err);
+		rc = ptc_control_forward_switch(d, &t, call, "/ptc.v1.Control/Resize", &req->base, 0, err);
 	} else if (rc == 0) {
 		w = ptc_watcher_new(id);
 		rc = w ? ptc_control_start_switch(d, call, req->job,
 						  &(struct ptc_control_ask){ .kind = PTC_SWITCH_RESIZE }, &pr, w, id,
 						  err)
-		       : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		       : ptc_nomem(err);
 		if (rc == 0)
 			rc = ptc_control_stream(d, &t, w, call, err);
 		ptc_watcher_unref(w);
@@ -668,7 +598,8 @@ static int follow_resize(struct ptc_daemon *d, const struct ptc_target *t, struc
 	return rc;
 }
 
-/* Relays the controller's progress, as long as somebody listens; its final message is swallowed, the drain has its own. */
+/* Relays the controller's progress, as long as somebody listens; its final message is swallowed, the drain has its own.
+ */
 static int relay_resize(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
 			Ptc__V1__ResizeRequest *req, struct ptc_error *err)
 {
@@ -761,9 +692,14 @@ static int drain_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const char
 		req.nodes = o.names;
 		req.n_nodes = o.n;
 		if (rc == 0 && o.n == 0)
-			rc = ptc_error_set(err, PTC_ENODEVICES, "no other node is up");
+			rc = ptc_error_set(err, PTC_ENODEVICES,
+					   "no other node is up; start one first (`ptcctl nodes`)");
 		if (rc == 0)
 			rc = leave(d, &t, call, &req, node, err);
+		if (rc == PTC_ENODEVICES)
+			ptc_error_wrap(err,
+				       "`ptcctl resize %s --config ...` to fewer devices does what cannot be done here",
+				       t.meta.name);
 		if (rc)
 			ptc_error_wrap(err, "job %s cannot leave node %s", t.meta.name, node);
 		*ret_moved = rc == 0;

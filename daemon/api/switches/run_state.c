@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks of a job do: what status says of them, and a switch's progress until their first step. Happy path: every node of
- * the job is asked, and a switch that started ranks waits until each has ended a step. Failure modes: a node that does not
- * answer shows its ranks as unknown; a job that fails before its ranks' first step is reported (PTC_ESTATE). */
+/* What the ranks of a job do: what status says of them, and a switch's progress until their first step. Happy path:
+ * every node of the job is asked, and a switch that started ranks waits until each has ended a step. Failure modes: a
+ * node that does not answer shows its ranks as unknown; a job that fails before its ranks' first step is reported
+ * (PTC_ESTATE). */
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
@@ -96,7 +97,8 @@ static json_t *rank_rows(struct ptc_daemon *d, const struct ptc_target *t, const
 	return ranks;
 }
 
-/* The least step of the ranks that have one, the slowest rate, the longest stall, and of each report the lowest rank's. */
+/* The least step of the ranks that have one, the slowest rate, the longest stall, and of each report the lowest rank's.
+ */
 static void add_sums(json_t *run, json_t *ranks)
 {
 	json_t *reports = json_object(), *row, *step, *rate;
@@ -152,13 +154,50 @@ static void find_failure(void *arg)
 	}
 }
 
+struct waiting {
+	struct ptc_daemon *d;
+	const struct ptc_target *t;
+	char text[1024];
+};
+
+static void find_waiting(void *arg)
+{
+	struct waiting *w = arg;
+	struct ptc_controller *ctl = ptc_controller_find(&w->d->controllers, w->t->meta.uuid);
+
+	snprintf(w->text, sizeof w->text, "%s", ctl ? ptc_controller_waits(ctl) : "");
+}
+
+/* Why a job does not go on whose ranks, or some of whose ranks, are lost: what its controller says, which may be
+ * another daemon; and what is written down. */
+static void add_recovery(struct ptc_daemon *d, const struct ptc_target *t, json_t *run)
+{
+	static const char *const causes[] = { [PTC_RECOVERY_NODE] = "node", [PTC_RECOVERY_PROGRAM] = "program" };
+	struct waiting w = { .d = d, .t = t };
+	json_t *r = json_object();
+
+	if (ptc_loop_call(d->loop, find_waiting, &w) == 0 && w.text[0])
+		json_object_set_new(r, "waits", json_string(w.text));
+	if (t->record.recovery)
+		json_object_set_new(r, "cause", json_string(causes[t->record.recovery]));
+	if (t->record.recovery && t->record.reached)
+		json_object_set_new(r, "reached", json_integer((json_int_t)t->record.reached));
+	if (t->record.restarts)
+		json_object_set_new(r, "restarts", json_integer((json_int_t)t->record.restarts));
+	if (json_object_size(r))
+		json_object_set(run, "recovery", r);
+	json_decref(r);
+}
+
 json_t *ptc_control_run_json(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v)
 {
-	json_t *run = json_pack("{s:s, s:I}", "state", ptc_run_name(t->record.run), "incarnation",
+	json_t *run = json_pack("{s:s, s:I}", "state", ptc_record_run_name(&t->record), "incarnation",
 				(json_int_t)t->record.incarnation);
 	struct failure f = { .d = d, .t = t };
 	json_t *ranks;
 
+	if (t->record.recovery || t->record.run == PTC_RUN_LIVE)
+		add_recovery(d, t, run);
 	if (t->record.run == PTC_RUN_FAILED && ptc_loop_call(d->loop, find_failure, &f) == 0 && f.text[0])
 		json_object_set_new(run, "text", json_string(f.text));
 	if (t->record.run != PTC_RUN_LIVE || !v)
@@ -241,8 +280,8 @@ static bool waits_for_step(const json_t *root)
 	return json_is_object(pause) && json_object_get(pause, "build_ms") && kind && strcmp(kind, "resize") == 0;
 }
 
-/* How long the first step took, when the switch made ranks start: until every rank has ended a step since the switch, or
- * something else is committed. PTC_ESTATE: one of them failed in it. */
+/* How long the first step took, when the switch made ranks start: until every rank has ended a step since the switch,
+ * or something else is committed. PTC_ESTATE: one of them failed in it. */
 static int with_first_step(void *arg, struct ptc_rpc_call *call, const char *summary, bool *later, char **ret_summary,
 			   struct ptc_error *err)
 {

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a job ends whose ranks finish.
  *
- * Happy path: all ranks finish at one step; the first node that says so makes the controller take a snapshot there, and with
- * it the record says `done`. Whoever had asked for a switch whose stop lies after that step hears of this end instead.
- * Failure modes: a rank has finished and others are past its step (they go on, without snapshots that are due, and the job
- * ends when all have finished); they have finished at different steps (no step has the state of all: the job ends with the
- * snapshot it has, and an event names the steps). Loop thread. */
+ * Happy path: all ranks finish at one step; the first node that says so makes the controller take a snapshot there, and
+ * with it the record says `done`. Whoever had asked for a switch whose stop lies after that step hears of this end
+ * instead.
+ *
+ * Failure modes: a rank has finished and others are past its step (they go on, without snapshots that are due, and the
+ * job ends when all have finished); they have finished at different steps (no step has the state of all: the job ends
+ * with the snapshot it has, and an event names the steps). Loop thread. */
 #include "daemon/controller/internal.h"
 
 #include "base/buf.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which nodes a switch waits for, in words: while it waits (progress), and when it has waited for too long (its end).
  *
- * Happy path: no node of the switch is down, and there is nothing to say. Failure modes: none; a list that is too long for
- * the line ends with the number of the nodes left out. Loop thread. */
+ * Happy path: no node of the switch is down, and there is nothing to say. Failure modes: none; a list that is too long
+ * for the line ends with the number of the nodes left out. Loop thread. */
 #include "daemon/controller/internal.h"
 
 #include "base/sys/sys.h"
@@ -43,9 +43,10 @@ void ptc_controller_tell_node(struct ptc_controller *ctl, uint32_t node, bool up
 		ptc_event(ctl->all->cluster, ctl->uuid, "node_back", "node %s is back, after %.1f s", name,
 			  (double)(ptc_sys_now_ns() - since_ns) / 1e9);
 	else
-		ptc_event(ctl->all->cluster, ctl->uuid, "node_lost", "node %s is down: %s", name,
+		ptc_event(ctl->all->cluster, ctl->uuid, "node_down", "node %s is down: %s", name,
 			  live ? "its ranks go on if only its ptcd is gone; switches wait for it"
-			       : "what it alone has of the state cannot be read; switches wait for it");
+			       : "what it alone has of the state cannot be read; switches wait for it, or until it is "
+				 "lost");
 }
 
 /* "node n1, down for 12 s; node n2, down for 3 s"; false: no node is waited for. */

@@ -67,7 +67,19 @@ struct sim {
 	uint32_t ncommitted, nfailed, commits_at_calm;
 	uint32_t script_at; /* live, without random faults */
 	uint64_t script_id;
+	struct ruin ruins[MAX_RUINS];
+	uint32_t nruins;
+	bool declared[SIM_NODES]; /* lost, by an operator */
+	uint32_t given_up; /* nodes, a bit each, that an intent or a first commit has left out, and that no FINISH has
+			    * reached since
+			    */
+	uint64_t moved_at; /* a rank of the record's incarnation has ended a step */
 	bool bad;
+};
+/* A switch as the core is told of it; room for the nodes that have a part in it. */
+struct told {
+	struct ptc_switch s;
+	uint32_t from[SIM_NODES];
 };
 
 /* sim.c */
@@ -84,6 +96,33 @@ uint32_t sim_layout_needs(const uint32_t *nodes, uint32_t n, uint32_t layout, ui
 struct table *sim_table_find(struct node *n, uint64_t gen, uint64_t snap);
 struct table *sim_table_add(struct sim *s, struct node *n, uint64_t gen, uint64_t snap);
 void sim_table_drop(struct node *n, uint32_t i);
+
+void sim_node_crash(struct sim *s, uint32_t i);
+void sim_restart_later(struct sim *s, uint32_t node, uint64_t delay);
+void sim_ctl_feed(struct sim *s, int i, const struct ptc_job_event *e);
+bool sim_layout_has(const uint32_t *nodes, uint32_t n, uint32_t layout, uint32_t item, uint32_t node);
+
+/* sim_loss.c */
+/* The machine and all that it has; or its tables alone, while it is down. */
+void sim_machine_destroy(struct sim *s, uint32_t i, bool for_good);
+void sim_tables_destroy(struct sim *s, uint32_t i);
+/* One more fault, of those that only `lose` has. */
+void sim_loss_fault(struct sim *s);
+/* What a controller takes for lost, told to its core. */
+void sim_loss_watch(struct sim *s, int i);
+/* Whether a controller gives the ranks of the record up: a node of theirs is lost, and no step ends where it can see.
+ */
+bool sim_loss_gives_up(struct sim *s, int i);
+/* That node had the record's table, with the right bytes, until a fault destroyed it. */
+bool sim_ruined(const struct sim *s, uint32_t node, const struct record *r);
+/* Some item of the record is nowhere any more, and faults have done that. */
+bool sim_record_lost(const struct sim *s, const struct record *r);
+/* Every item is on a node of the layout that is not one of `without`. */
+bool sim_covered(const uint32_t *nodes, uint32_t n, uint32_t layout, uint32_t without);
+/* The nodes of w that have no part in it any more, as the core sees it. */
+uint32_t sim_left_out(const struct ctl *c, const struct sw *w);
+/* Of the nodes v, those not in `without`. */
+uint32_t sim_placed(const uint32_t *v, uint32_t n, uint32_t without, uint32_t *ret);
 
 /* sim_ranks.c: operations return 0, a status, or 1: more to do */
 uint64_t sim_item_value(uint32_t item, uint64_t id, uint64_t grown);
@@ -106,3 +145,6 @@ void sim_ranks_doom(struct sim *s, uint32_t i); /* who has gone wrong notices */
 /* NULL, or why the ranks are not what the record says. */
 const char *sim_ranks_not_quiet(const struct sim *s);
 uint64_t sim_ranks_steps(const struct sim *s);
+bool sim_ranks_has(const struct sim *s, uint32_t node);
+/* The least step of that record's ranks on nodes with a key; UINT64_MAX: there are none. */
+uint64_t sim_ranks_seen(const struct sim *s, const struct record *r);

@@ -7,8 +7,8 @@
  * the outcome, or only that it is unknown, and a request may arrive long after its sender gave up.
  *
  * Each switch that seals captures content of its own (tagged with the switch's id, as if a training job had gone on),
- * so that a table left by an earlier attempt under the same key is told apart from the right one. With `live` ranks train on
- * the nodes (sim_ranks.c), and a snapshot has what they had at one step.
+ * so that a table left by an earlier attempt under the same key is told apart from the right one. With `live` ranks
+ * train on the nodes (sim_ranks.c), and a snapshot has what they had at one step.
  *
  * After every event the checker, which knows nothing of the core, looks at the durable state only: the record names
  * a table that every node of its layout has sealed, whole, with the right content (DESIGN section 2, 1 and 2); no node
@@ -87,12 +87,8 @@ static bool slot_less(const struct slot *a, const struct slot *b)
 
 struct ev *sim_post(struct sim *s, uint64_t delay, enum kind kind, int who)
 {
-	if (s->nheap == s->cap) {
-		s->cap = s->cap ? 2 * s->cap : 256;
-		s->heap = ptc_reallocarray(s->heap, s->cap, sizeof(*s->heap));
-		ptc_require(s->heap);
-	}
-	struct ev *ev = ptc_calloc(1, sizeof(*ev));
+	ptc_require(PTC_ROOM(s->heap, s->nheap + 1, s->cap));
+	struct ev *ev = ptc_calloc(1, sizeof *ev);
 	ptc_require(ev);
 	ev->kind = kind;
 	ev->who = who;
@@ -140,7 +136,7 @@ uint64_t sim_content(uint32_t item, uint64_t id)
 	return (id * 1000003u) ^ (item * 7919u) ^ 0x5bd1e995u;
 }
 
-static bool layout_has(const uint32_t *nodes, uint32_t n, uint32_t layout, uint32_t item, uint32_t node)
+bool sim_layout_has(const uint32_t *nodes, uint32_t n, uint32_t layout, uint32_t item, uint32_t node)
 {
 	if (n == 0)
 		return false;
@@ -153,7 +149,7 @@ uint32_t sim_layout_needs(const uint32_t *nodes, uint32_t n, uint32_t layout, ui
 {
 	uint32_t mask = 0;
 	for (uint32_t i = 0; i < ITEMS; i++)
-		mask |= (uint32_t)layout_has(nodes, n, layout, i, node) << i;
+		mask |= (uint32_t)sim_layout_has(nodes, n, layout, i, node) << i;
 	return mask;
 }
 
@@ -173,7 +169,7 @@ struct table *sim_table_add(struct sim *s, struct node *n, uint64_t gen, uint64_
 		n->ntables--;
 	}
 	struct table *t = &n->tables[n->ntables++];
-	memset(t, 0, sizeof(*t));
+	memset(t, 0, sizeof *t);
 	t->gen = gen;
 	t->snap = snap;
 	return t;
@@ -189,16 +185,21 @@ void sim_table_drop(struct node *n, uint32_t i)
 static void check_record(struct sim *s)
 {
 	const struct record *r = &s->etcd.rec;
+	if (r->gen && r->snap && s->o.lose && !s->o.faults && sim_record_lost(s, r))
+		sim_bad(s, "record %llu.%llu: one node was lost, and with it what was there twice",
+			(unsigned long long)r->gen, (unsigned long long)r->snap);
 	for (uint32_t k = 0; r->gen && r->snap && k < r->n; k++) {
 		uint32_t node = r->nodes[k];
 		struct table *t = sim_table_find(&s->nodes[node], r->gen, r->snap);
+		if (r->without >> node & 1 || ((!t || !t->sealed) && sim_ruined(s, node, r)))
+			continue;
 		if (!t || !t->sealed || (!t->durable && !s->nodes[node].up)) {
 			sim_bad(s, "record %llu.%llu: node %u has %s", (unsigned long long)r->gen,
 				(unsigned long long)r->snap, node, t ? "it unsealed" : "no such table");
 			return;
 		}
 		for (uint32_t i = 0; i < ITEMS; i++) {
-			if (!layout_has(r->nodes, r->n, r->layout, i, node))
+			if (!sim_layout_has(r->nodes, r->n, r->layout, i, node))
 				continue;
 			if (!(t->has >> i & 1) || t->val[i] != sim_item_value(i, r->content, r->grown)) {
 				sim_bad(s, "record %llu.%llu: node %u item %u is %s", (unsigned long long)r->gen,
@@ -243,9 +244,13 @@ static const char *not_quiet(struct sim *s)
 		bool member = sim_layout_needs(r->nodes, r->n, r->layout, i) != 0;
 		for (uint32_t k = 0; k < r->n; k++)
 			member |= r->nodes[k] == i;
+		if (n->gone)
+			continue;
 		if (!n->up)
 			return "a node is down";
-		member = member && r->snap;
+		member = member && r->snap && !(r->without >> i & 1);
+		if (member && sim_ruined(s, i, r) && n->ntables <= 1)
+			continue;
 		if (n->ntables != member)
 			return member ? "a member has more than the record's table" : "a node that is out has tables";
 	}
@@ -321,6 +326,7 @@ static void commit2(struct sim *s, const struct txn *t)
 	}
 	r.incarnation = w->run_to ? w->to_incarnation : e->rec.incarnation;
 	r.run = w->run_to ? RUN_LIVE : RUN_NONE;
+	r.recovers = !w->run_to && e->rec.recovers;
 	if (e->rec.gen != w->from_gen || (w->kind == PTC_SWITCH_RESIZE && e->rec.snap != w->to_snap))
 		sim_bad(s, "second commit of %llu over %llu.%llu", (unsigned long long)w->id,
 			(unsigned long long)e->rec.gen, (unsigned long long)e->rec.snap);
@@ -337,6 +343,11 @@ static void commit1(struct sim *s, const struct txn *t)
 	if (r->gen != w->from_gen || r->snap != w->from_snap)
 		sim_bad(s, "first commit of %llu over %llu.%llu", (unsigned long long)w->id, (unsigned long long)r->gen,
 			(unsigned long long)r->snap);
+	if (!sim_covered(w->from, w->nfrom, w->from_layout, t->without))
+		sim_bad(s, "first commit of %llu: some item is on no node that it names", (unsigned long long)w->id);
+	s->res->left_out += t->without != r->without;
+	r->without = t->without;
+	s->given_up |= t->without;
 	r->snap = w->to_snap;
 	r->mod = e->rev;
 	if (w->run_from) {
@@ -384,6 +395,7 @@ static void txn_apply(struct sim *s, const struct txn *t)
 		if (e->intent_mod)
 			sim_bad(s, "a second intent");
 		e->intent = t->sw;
+		s->given_up |= t->sw.without;
 		e->intent_mod = e->rev;
 		break;
 	case PTC_TXN_COMMIT1:
@@ -396,6 +408,7 @@ static void txn_apply(struct sim *s, const struct txn *t)
 		if (e->intent_mod || e->rec.gen != t->sw.from_gen || e->rec.snap != t->sw.from_snap)
 			sim_bad(s, "halt %llu in the middle of something", (unsigned long long)t->sw.id);
 		e->rec.run = t->sw.run;
+		e->rec.recovers = t->sw.recovers;
 		committed(s, t);
 		break;
 	case PTC_TXN_CLEAR:
@@ -474,7 +487,7 @@ static void on_etcd_tick(struct sim *s)
 
 /* ---- nodes ---------------------------------------------------------------------------- */
 
-static void node_crash(struct sim *s, uint32_t i)
+void sim_node_crash(struct sim *s, uint32_t i)
 {
 	struct node *n = &s->nodes[i];
 	if (!n->up)
@@ -498,19 +511,22 @@ static void node_crash(struct sim *s, uint32_t i)
 
 static void machine_crash(struct sim *s, uint32_t i)
 {
-	node_crash(s, i);
+	sim_node_crash(s, i);
 	sim_ranks_lose(s, i);
 }
 
 static void node_start(struct sim *s, uint32_t i)
 {
 	struct node *n = &s->nodes[i];
-	if (n->up)
+	if (n->up || n->gone)
 		return;
 	sim_say(s, "node %u starts", i);
 	n->up = true;
 	sim_ranks_restarted(s, i);
 	s->etcd.key[i] = 0; /* a new life has a new key */
+	s->declared[i] = false;
+	if (s->o.bug == SIM_BUG_DROP_RETURNED)
+		n->ntables = 0;
 }
 
 static void on_node_tick(struct sim *s, uint32_t i)
@@ -565,6 +581,8 @@ static int op_seal(struct sim *s, uint32_t i)
 	struct table *t = sim_table_find(n, w->from_gen, w->to_snap),
 		     *old = sim_table_find(n, w->from_gen, w->from_snap);
 	if (t && t->sealed)
+		return 0;
+	if (s->o.bug == SIM_BUG_SEAL_NOTHING && !old)
 		return 0;
 	if (!old || !old->sealed)
 		return PTC_ENOTFOUND;
@@ -622,8 +640,9 @@ static int op_pull(struct sim *s, uint32_t i)
 	for (uint32_t k = 0; k < SIM_NODES; k++) {
 		uint32_t src = (first + k) % SIM_NODES;
 		struct table *from = sim_table_find(&s->nodes[src], w->from_gen, w->to_snap);
-		if (!layout_has(w->from, w->nfrom, w->from_layout, item, src) || !s->nodes[src].up ||
-		    s->cut_nn[i][src] || !from || !from->sealed || !(from->has >> item & 1))
+		if (!sim_layout_has(w->from, w->nfrom, w->from_layout, item, src) || !s->nodes[src].up ||
+		    (n->req.rec.without >> src & 1 && s->o.bug != SIM_BUG_PULL_LEFT_OUT) || s->cut_nn[i][src] ||
+		    !from || !from->sealed || !(from->has >> item & 1))
 			continue;
 		t->val[item] = from->val[item];
 		t->has |= 1u << item;
@@ -641,6 +660,7 @@ static int op_finish(struct sim *s, uint32_t i)
 			sim_table_drop(n, k);
 	}
 	n->prepared_id = n->copied_id = 0;
+	s->given_up &= ~(1u << i);
 	sim_ranks_finish(s, i);
 	return sim_unlucky(s, 2) ? PTC_EIO : 0;
 }
@@ -721,8 +741,6 @@ static void on_node_req(struct sim *s, const struct ev *ev)
 
 /* ---- controllers: the shell of the core --------------------------------------------------- */
 
-static void ctl_feed(struct sim *s, int i, const struct ptc_job_event *e);
-
 static void ctl_forget(struct ctl *c)
 {
 	c->job = ptc_job_free(c->job);
@@ -730,6 +748,9 @@ static void ctl_forget(struct ctl *c)
 	c->reading = false;
 	c->nasked = 0;
 	memset(c->seen, 0, sizeof(c->seen));
+	memset(c->down_at, 0, sizeof(c->down_at));
+	memset(c->told_lost, 0, sizeof(c->told_lost));
+	c->still_since = 0;
 }
 
 static void ctl_crash(struct sim *s, int i)
@@ -749,6 +770,11 @@ static void restart_later(struct sim *s, enum kind kind, int who, uint64_t delay
 	sim_post(s, delay, kind, who);
 }
 
+void sim_restart_later(struct sim *s, uint32_t node, uint64_t delay)
+{
+	restart_later(s, EV_RESTART_NODE, (int)node, delay);
+}
+
 static struct ev *ctl_local(struct sim *s, int i, enum kind kind, uint64_t delay, uint64_t seq)
 {
 	struct ev *ev = sim_post(s, delay, kind, i);
@@ -760,6 +786,13 @@ static struct ev *ctl_local(struct sim *s, int i, enum kind kind, uint64_t delay
 /* The one fault of a run without random ones. */
 static void inject(struct sim *s, int i)
 {
+	if (s->o.lose && s->o.victim >= SIM_VICTIM_GONE) {
+		uint32_t n = (s->o.victim - SIM_VICTIM_GONE) % SIM_NODES;
+		sim_machine_destroy(s, n, s->o.victim < SIM_VICTIM_EMPTY);
+		if (s->o.victim >= SIM_VICTIM_EMPTY)
+			sim_restart_later(s, n, s->o.restart_ms);
+		return;
+	}
 	if (s->o.victim >= SIM_VICTIM_MACHINE && s->o.victim < SIM_VICTIM_COUNT) {
 		uint32_t n = (s->o.victim - SIM_VICTIM_MACHINE) % SIM_NODES;
 		if (s->o.victim >= SIM_VICTIM_RANK) {
@@ -771,7 +804,7 @@ static void inject(struct sim *s, int i)
 		return;
 	}
 	if (s->o.victim < SIM_NODES) {
-		node_crash(s, s->o.victim);
+		sim_node_crash(s, s->o.victim);
 		restart_later(s, EV_RESTART_NODE, (int)s->o.victim, s->o.restart_ms);
 	} else if (s->o.victim == SIM_VICTIM_CTL) {
 		ctl_crash(s, i);
@@ -839,6 +872,10 @@ static void up_txn(struct sim *s, int i, const struct ptc_job_update *u)
 	struct txn *t = &ev->u.txn;
 	*t = (struct txn){ .kind = u->txn, .seq = u->seq, .lock_rev = c->fence, .rec_mod = c->rec.mod };
 	t->intent_mod = c->intent_mod;
+	if (u->txn == PTC_TXN_INTENT && s->o.bug != SIM_BUG_FORGET_LEFT_OUT)
+		c->sw.without |= sim_left_out(c, &c->sw);
+	if (u->txn == PTC_TXN_COMMIT1 && s->o.bug != SIM_BUG_PLACE_ALL)
+		t->without = sim_left_out(c, &c->sw);
 	t->sw = c->sw;
 	t->step = u->step;
 	t->new_incarnation = u->new_incarnation && s->o.bug != SIM_BUG_NO_NEW_INCARNATION;
@@ -860,6 +897,8 @@ static void up_done(struct sim *s, int i, const struct ptc_job_update *u)
 	sim_say(s, "ctl %d: switch %llu done: %s %s", i, (unsigned long long)u->switch_id, ptc_status_name(u->status),
 		u->text);
 	bool committed = listed(s->committed, s->ncommitted, u->switch_id);
+	c->ended_at = c->held ? s->now : c->ended_at;
+	c->held = false;
 	if (u->status == 0 && !committed)
 		sim_bad(s, "switch %llu was reported as done and is not", (unsigned long long)u->switch_id);
 	if (u->status && u->status != PTC_EFENCED) {
@@ -911,10 +950,15 @@ static void up_compare(struct sim *s, int i, const struct ptc_job_update *u)
 	struct ev *ev = ctl_local(s, i, EV_DIGESTS, 1 + sim_below(s, 5), u->seq);
 	ev->status = sim_unlucky(s, 1) ? PTC_EDIGEST : 0;
 	ev->a = u->kind == PTC_UP_AGREE ? PTC_EV_AGREED : u->kind == PTC_UP_LAYOUT ? PTC_EV_LAYOUT : PTC_EV_DIGESTS;
-	if (u->kind == PTC_UP_AGREE && captures_compare(s, i)) {
+	const struct sw *w = &s->ctls[i].sw;
+	bool agree = u->kind == PTC_UP_AGREE;
+	if (agree && w->run_from && captures_compare(s, i)) {
 		s->res->disagreed++;
 		ev->status = PTC_EDIGEST;
 	}
+	if (agree && s->o.bug != SIM_BUG_NO_COVER &&
+	    !sim_covered(w->from, w->nfrom, w->from_layout, sim_left_out(&s->ctls[i], w)))
+		ev->status = PTC_ELOST;
 }
 
 static void up_perform(struct sim *s, int i, const struct ptc_job_update *u)
@@ -940,6 +984,7 @@ static void up_perform(struct sim *s, int i, const struct ptc_job_update *u)
 		break;
 	case PTC_UP_PHASE:
 		sim_say(s, "ctl %d: %s of %llu", i, ptc_job_phase_name(u->phase), (unsigned long long)u->switch_id);
+		s->ctls[i].held |= u->phase == PTC_JOB_ARMING || u->phase == PTC_JOB_SEALING;
 		if (u->phase == PTC_JOB_FILLING)
 			client_start(s, i);
 		break;
@@ -963,7 +1008,7 @@ static void ctl_stopped(struct sim *s, int i)
 	c->inc++; /* no answer meant for this job may reach the next */
 }
 
-static void ctl_feed(struct sim *s, int i, const struct ptc_job_event *e)
+void sim_ctl_feed(struct sim *s, int i, const struct ptc_job_event *e)
 {
 	struct ctl *c = &s->ctls[i];
 	struct ptc_job_updates ups;
@@ -987,15 +1032,17 @@ static void ctl_feed(struct sim *s, int i, const struct ptc_job_event *e)
 		ctl_stopped(s, i);
 }
 
-static void switch_view(const struct sw *w, struct ptc_switch *ret)
+/* The core's view of w; only nodes that have a part in it. */
+static void switch_view(const struct sw *w, struct told *told)
 {
+	struct ptc_switch *ret = &told->s;
 	*ret = (struct ptc_switch){ .id = w->id, .kind = (enum ptc_switch_kind)w->kind };
 	ret->from_generation = w->from_gen;
 	ret->from_snapshot = w->from_snap;
 	ret->to_generation = w->to_gen;
 	ret->to_snapshot = w->to_snap;
-	ret->from_nodes = w->from;
-	ret->nfrom = w->nfrom;
+	ret->nfrom = sim_placed(w->from, w->nfrom, w->without, told->from);
+	ret->from_nodes = told->from;
 	ret->to_nodes = w->to;
 	ret->nto = w->nto;
 	ret->run_from = w->run_from;
@@ -1007,7 +1054,8 @@ static void on_readrep(struct sim *s, const struct ev *ev)
 {
 	struct ctl *c = &s->ctls[ev->who];
 	struct ptc_job_event e = { .kind = PTC_EV_START };
-	struct ptc_switch intent;
+	struct told intent;
+	uint32_t placed[SIM_NODES];
 	if (!c->job || !c->reading || ev->seq != c->reload)
 		return;
 	if (ev->status) {
@@ -1017,7 +1065,7 @@ static void on_readrep(struct sim *s, const struct ev *ev)
 	c->reading = false;
 	if (ev->a != c->fence) {
 		e.kind = PTC_EV_LOCK_LOST;
-		ctl_feed(s, ev->who, &e);
+		sim_ctl_feed(s, ev->who, &e);
 		return;
 	}
 	c->rec = ev->rec;
@@ -1026,15 +1074,15 @@ static void on_readrep(struct sim *s, const struct ev *ev)
 	e.fence = (int64_t)c->fence;
 	e.generation = c->rec.gen;
 	e.snapshot = c->rec.snap;
-	e.record_nodes = c->rec.nodes;
-	e.nrecord_nodes = c->rec.n;
+	e.record_nodes = placed;
+	e.nrecord_nodes = sim_placed(c->rec.nodes, c->rec.n, c->rec.without, placed);
 	e.halted = c->rec.by == c->sw.id;
 	if (ev->intent_mod) {
 		c->sw = ev->u.sw;
 		switch_view(&c->sw, &intent);
-		e.intent = &intent;
+		e.intent = &intent.s;
 	}
-	ctl_feed(s, ev->who, &e);
+	sim_ctl_feed(s, ev->who, &e);
 }
 
 static void on_txnrep(struct sim *s, const struct ev *ev)
@@ -1051,7 +1099,7 @@ static void on_txnrep(struct sim *s, const struct ev *ev)
 		c->rec = ev->rec;
 		c->intent_mod = ev->intent_mod;
 	}
-	ctl_feed(s, ev->who, &e);
+	sim_ctl_feed(s, ev->who, &e);
 }
 
 static void on_acqrep(struct sim *s, const struct ev *ev)
@@ -1070,6 +1118,8 @@ static void on_acqrep(struct sim *s, const struct ev *ev)
 static void ctl_watch(struct sim *s, int i)
 {
 	struct ctl *c = &s->ctls[i];
+	if (s->o.lose)
+		sim_loss_watch(s, i);
 	for (uint32_t n = 0; n < SIM_NODES && c->job; n++) {
 		uint64_t key = s->etcd.key[n], seen = c->seen[n];
 		struct ptc_job_event e = { .kind = PTC_EV_NODE_DOWN, .node = n };
@@ -1077,10 +1127,10 @@ static void ctl_watch(struct sim *s, int i)
 			continue;
 		c->seen[n] = key;
 		if (!key || sim_chance(s, 50))
-			ctl_feed(s, i, &e);
+			sim_ctl_feed(s, i, &e);
 		e.kind = PTC_EV_NODE_UP;
 		if (key)
-			ctl_feed(s, i, &e);
+			sim_ctl_feed(s, i, &e);
 	}
 }
 
@@ -1112,12 +1162,16 @@ static void on_ctl_tick(struct sim *s, int i)
 		s->etcd.lock_until = s->now + TTL_MS;
 	} else if (s->calm || sim_chance(s, 10)) { /* it may take a while to notice */
 		struct ptc_job_event e = { .kind = PTC_EV_LOCK_LOST };
-		ctl_feed(s, i, &e);
+		sim_ctl_feed(s, i, &e);
 	}
 	ctl_watch(s, i);
+	if (c->job && ptc_job_phase(c->job) != PTC_JOB_IDLE && sim_loss_gives_up(s, i)) {
+		struct ptc_job_event e = { .kind = PTC_EV_ABORT, .status = PTC_EPEER, .text = "a node is lost" };
+		sim_ctl_feed(s, i, &e);
+	}
 	if (c->job && switch_lost_rank(s, c)) {
 		struct ptc_job_event e = { .kind = PTC_EV_ABORT, .status = PTC_EPEER, .text = "a rank has failed" };
-		ctl_feed(s, i, &e);
+		sim_ctl_feed(s, i, &e);
 	}
 }
 
@@ -1130,7 +1184,7 @@ static void on_client(struct sim *s, const struct ev *ev)
 	if (!c->job || !ptc_job_switch(c->job) || ptc_job_switch(c->job)->id != w->id)
 		return;
 	if (ev->a == w->nto) {
-		ctl_feed(s, ev->who, &e);
+		sim_ctl_feed(s, ev->who, &e);
 		return;
 	}
 	uint32_t i = w->to[ev->a];
@@ -1140,11 +1194,11 @@ static void on_client(struct sim *s, const struct ev *ev)
 		e.kind = PTC_EV_ABORT;
 		e.status = PTC_EPEER;
 		e.text = "the client could not send";
-		ctl_feed(s, ev->who, &e);
+		sim_ctl_feed(s, ev->who, &e);
 		return;
 	}
 	for (uint32_t k = 0; !t->sealed && k < ITEMS; k++) {
-		if (layout_has(w->to, w->nto, w->to_layout, k, i)) {
+		if (sim_layout_has(w->to, w->nto, w->to_layout, k, i)) {
 			t->has |= 1u << k;
 			t->val[k] = sim_content(k, w->id);
 		}
@@ -1160,6 +1214,10 @@ static void on_client(struct sim *s, const struct ev *ev)
 static void request_live(struct sim *s, struct sw *w, const struct record *r)
 {
 	uint32_t dice = s->calm ? 0 : sim_below(s, 100);
+	if (s->calm && s->o.lose && r->run != RUN_LIVE && sim_record_lost(s, r)) {
+		w->kind = PTC_SWITCH_IMPORT;
+		return;
+	}
 	w->kind = PTC_SWITCH_RESIZE;
 	w->run_from = r->run == RUN_LIVE;
 	w->run_to = true;
@@ -1197,11 +1255,13 @@ static void request_nodes(struct sim *s, struct sw *w)
 {
 	while (w->nto == 0) {
 		for (uint32_t i = 0; i < SIM_NODES; i++) {
-			if (sim_chance(s, 60))
+			if (sim_chance(s, 60) && !(s->calm && s->nodes[i].gone))
 				w->to[w->nto++] = i;
 		}
 	}
 	w->to_layout = sim_below(s, 4);
+	if (s->o.lose && w->nto > 1 && sim_chance(s, 75))
+		w->to_layout |= 1; /* twice */
 }
 
 static void request_random(struct sim *s, struct sw *w, const struct record *r)
@@ -1209,7 +1269,7 @@ static void request_random(struct sim *s, struct sw *w, const struct record *r)
 	request_nodes(s, w);
 	if (s->o.live) {
 		request_live(s, w, r);
-	} else if (w->from_gen && sim_chance(s, 10)) {
+	} else if (w->from_gen && (sim_chance(s, 10) || (s->calm && s->o.lose && sim_record_lost(s, r)))) {
 		w->kind = PTC_SWITCH_IMPORT;
 		w->nfrom = sim_chance(s, 50) ? w->nfrom : 0;
 	}
@@ -1221,9 +1281,11 @@ static void request_script(struct sim *s, struct sw *w)
 		uint32_t n, to[SIM_NODES], layout;
 	} script[WANT_COMMIT] = { { 3, { 0, 1, 2 }, 1 }, { 2, { 1, 3 }, 0 }, { 4, { 3, 2, 0, 1 }, 1 } };
 	uint32_t k = PTC_MIN(s->res->commits, WANT_COMMIT - 1u);
-	w->nto = script[k].n;
-	memcpy(w->to, script[k].to, sizeof(w->to));
-	w->to_layout = script[k].layout;
+	for (uint32_t i = 0; i < script[k].n; i++) {
+		if (!s->nodes[script[k].to[i]].gone)
+			w->to[w->nto++] = script[k].to[i];
+	}
+	w->to_layout = s->o.lose ? script[k].layout | 1 : script[k].layout;
 }
 
 /* Without random faults, with ranks: each kind once, and again where nodes join and leave. */
@@ -1281,12 +1343,30 @@ static bool rank_failed(const struct sim *s)
 	return false;
 }
 
-static void request_fill(struct sim *s, struct sw *w, const struct record *r)
+/* The ranks are given up, to be started again elsewhere. */
+static void request_recovery(struct sim *s, struct sw *w)
+{
+	if (s->now - s->moved_at < LOST_MS / 2)
+		sim_bad(s, "ranks are given up that have ended a step %llu ms ago",
+			(unsigned long long)(s->now - s->moved_at));
+	s->res->recovered++;
+	w->kind = PTC_SWITCH_HALT;
+	w->run = RUN_FAILED;
+	w->recovers = true;
+	if (s->o.bug != SIM_BUG_NO_HALT)
+		return;
+	w->kind = PTC_SWITCH_RESIZE;
+	w->run_to = true;
+	request_nodes(s, w);
+}
+
+static void request_fill(struct sim *s, int i, struct sw *w, const struct record *r)
 {
 	w->kind = r->gen ? PTC_SWITCH_RESIZE : PTC_SWITCH_IMPORT;
 	w->to_gen = r->gen + 1;
 	w->to_snap = r->snap + 1;
 	w->nfrom = r->n;
+	w->without = r->without;
 	memcpy(w->from, r->nodes, sizeof(w->from));
 	w->from_layout = r->layout;
 	w->from_incarnation = r->incarnation;
@@ -1296,6 +1376,8 @@ static void request_fill(struct sim *s, struct sw *w, const struct record *r)
 			sim_bad(s, "a rank was lost, and no machine or rank has failed");
 		w->kind = PTC_SWITCH_HALT;
 		w->run = RUN_FAILED;
+	} else if (sim_loss_gives_up(s, i)) {
+		request_recovery(s, w);
 	} else if (s->o.faults) {
 		request_random(s, w, r);
 	} else if (s->o.live) {
@@ -1311,7 +1393,7 @@ static void request(struct sim *s, int i)
 	struct ctl *c = &s->ctls[i];
 	const struct record *r = &c->rec;
 	struct sw w = { .id = ++s->next_id, .from_gen = r->gen, .from_snap = r->snap };
-	request_fill(s, &w, r);
+	request_fill(s, i, &w, r);
 	if (ptc_job_phase(c->job) == PTC_JOB_IDLE) {
 		c->sw = w;
 		memset(c->captured, 0, sizeof(c->captured));
@@ -1321,14 +1403,14 @@ static void request(struct sim *s, int i)
 		return;
 	}
 	c->asked[c->nasked++] = (struct asked){ .id = w.id };
-	struct ptc_switch view;
+	struct told view;
 	switch_view(&w, &view);
-	struct ptc_job_event e = { .kind = PTC_EV_SWITCH, .request = &view };
-	ctl_feed(s, i, &e);
+	struct ptc_job_event e = { .kind = PTC_EV_SWITCH, .request = &view.s };
+	sim_ctl_feed(s, i, &e);
 }
 
 /* More is wanted than the job is now. */
-static bool wants_more(struct sim *s)
+static bool wants_more(struct sim *s, int i)
 {
 	if (!s->o.live)
 		return s->res->commits < commits_wanted(s);
@@ -1337,7 +1419,7 @@ static bool wants_more(struct sim *s)
 		s->script_id = 0;
 	}
 	bool more = s->o.faults ? s->res->commits < commits_wanted(s) : s->script_at < script_length();
-	return more || s->etcd.rec.run != RUN_LIVE || rank_failed(s);
+	return more || s->etcd.rec.run != RUN_LIVE || rank_failed(s) || sim_loss_gives_up(s, i);
 }
 
 static void on_driver(struct sim *s)
@@ -1349,7 +1431,7 @@ static void on_driver(struct sim *s)
 	int i = (int)(c - s->ctls);
 	bool idle = ptc_job_phase(c->job) == PTC_JOB_IDLE;
 	if (!s->o.faults || s->calm) {
-		if (wants_more(s) && idle)
+		if (wants_more(s, i) && idle)
 			request(s, i);
 		return;
 	}
@@ -1357,7 +1439,7 @@ static void on_driver(struct sim *s)
 		request(s, i);
 	} else if (sim_chance(s, 4)) {
 		struct ptc_job_event e = { .kind = PTC_EV_ABORT, .status = PTC_ECANCELED, .text = "told to" };
-		ctl_feed(s, i, &e);
+		sim_ctl_feed(s, i, &e);
 	}
 }
 
@@ -1375,6 +1457,10 @@ static void fault_random(struct sim *s)
 {
 	uint32_t n = sim_below(s, SIM_NODES), m = sim_below(s, SIM_NODES), c = sim_below(s, SIM_CTLS);
 	uint64_t later = sim_chance(s, 50) ? 5 + sim_below(s, 300) : 1000 + sim_below(s, 5000);
+	if (s->o.lose && sim_chance(s, 25)) {
+		sim_loss_fault(s);
+		return;
+	}
 	switch (sim_below(s, s->o.live ? 12 : 9)) {
 	case 9:
 		if (s->nodes[n].up)
@@ -1391,7 +1477,7 @@ static void fault_random(struct sim *s)
 	case 1:
 		if (s->nodes[n].up)
 			restart_later(s, EV_RESTART_NODE, (int)n, later);
-		node_crash(s, n);
+		sim_node_crash(s, n);
 		break;
 	case 2:
 		if (s->ctls[c].alive)
@@ -1498,7 +1584,7 @@ static void feed_answer(struct sim *s, const struct ev *ev)
 		c->answered[ev->node] = ev->a;
 	if (ev->kind == EV_REP && ev->op == PTC_OP_CAPTURE && ev->status == 0 && ev->seq == c->sent[ev->node])
 		c->captured[ev->node] = ev->table;
-	ctl_feed(s, ev->who, &e);
+	sim_ctl_feed(s, ev->who, &e);
 }
 
 static void handle(struct sim *s, const struct ev *ev)
@@ -1558,7 +1644,7 @@ static void handle(struct sim *s, const struct ev *ev)
 		on_client(s, ev);
 		break;
 	case EV_ABORT:
-		ctl_feed(s, ev->who, &(struct ptc_job_event){ .kind = PTC_EV_ABORT });
+		sim_ctl_feed(s, ev->who, &(struct ptc_job_event){ .kind = PTC_EV_ABORT });
 		break;
 	case EV_RESTART_NODE:
 	case EV_RESTART_CTL:
@@ -1617,9 +1703,9 @@ static void sim_loop(struct sim *s)
 
 void sim_run(const struct sim_opts *opts, struct sim_result *ret_result)
 {
-	struct sim *s = ptc_calloc(1, sizeof(*s));
+	struct sim *s = ptc_calloc(1, sizeof *s);
 	ptc_require(s);
-	memset(ret_result, 0, sizeof(*ret_result));
+	memset(ret_result, 0, sizeof *ret_result);
 	s->o = *opts;
 	s->res = ret_result;
 	s->rng = opts->seed;

@@ -19,6 +19,13 @@ enum sim_bug {
 	SIM_BUG_NO_TOUCH,      /* CLEAR leaves the record's revision: a late INTENT can land after it */
 	SIM_BUG_OLD_LIFE,      /* a request reaches a later life of the node than it was sent to */
 	SIM_BUG_UNSYNCED_SEAL, /* a node answers SEAL before the table is durable */
+	/* only with `lose` */
+	SIM_BUG_NO_COVER,        /* the shell commits what nobody holds */
+	SIM_BUG_FORGET_LEFT_OUT, /* the intent does not say whom cleaning has left out */
+	SIM_BUG_PLACE_ALL,       /* the record's placement names nodes that were left out */
+	SIM_BUG_PULL_LEFT_OUT,   /* a node that was left out is a source */
+	SIM_BUG_SEAL_NOTHING,    /* a node whose tables are gone answers SEAL well */
+	SIM_BUG_DROP_RETURNED,   /* a node that comes back has dropped its tables */
 	/* only with `live` */
 	SIM_BUG_NO_AGREE,               /* the shell does not compare the captures */
 	SIM_BUG_ONE_ROUND,              /* a node answers armed when a rank has passed the stop */
@@ -28,6 +35,9 @@ enum sim_bug {
 	SIM_BUG_NO_NEW_INCARNATION,     /* the shell does not raise the incarnation */
 	SIM_BUG_FINISH_ANY_INCARNATION, /* FINISH lets ranks of another incarnation go on */
 	SIM_BUG_START_LOST,             /* FINISH starts a rank anew that the others have gone on without */
+	/* only with both */
+	SIM_BUG_NO_HALT,     /* ranks that are left are not ended before the job is started again */
+	SIM_BUG_LOST_TRAINS, /* a node is given up by the clock alone, whose ranks train */
 	SIM_BUG_COUNT,
 };
 
@@ -39,12 +49,16 @@ enum sim_victim {
 	SIM_VICTIM_MACHINE = SIM_VICTIM_STATE,            /* and the next: that node with what runs on it */
 	SIM_VICTIM_RANK = SIM_VICTIM_MACHINE + SIM_NODES, /* the rank on that node ends badly */
 	SIM_VICTIM_COUNT = SIM_VICTIM_RANK + SIM_NODES,
+	SIM_VICTIM_GONE = SIM_VICTIM_COUNT,             /* with `lose`: that machine and its tables, for good */
+	SIM_VICTIM_EMPTY = SIM_VICTIM_GONE + SIM_NODES, /* its tables; the node comes back without them */
+	SIM_VICTIM_LOSS_COUNT = SIM_VICTIM_EMPTY + SIM_NODES,
 };
 
 struct sim_opts {
 	uint64_t seed;
 	enum sim_bug bug;
 	bool live;   /* the job has ranks; else only state */
+	bool lose;   /* machines are lost with their tables and ranks, tables are lost, nodes are declared lost */
 	bool faults; /* random ones; else only the one below */
 	/* step > 0: at the step-th update any controller performs, before or after it */
 	uint64_t step;
@@ -63,6 +77,9 @@ struct sim_result {
 	uint64_t time_ms; /* virtual */
 	uint32_t commits, aborts, conflicts, unknowns;
 	uint32_t new_incarnations, disagreed;
+	uint32_t destroyed, left_out,
+		lost;       /* tables destroyed; commits without a node; records that were lost whole or in part */
+	uint32_t recovered; /* HALTs because a node was given up whose ranks were to train */
 };
 
 /* Deterministic: equal options, equal result. */

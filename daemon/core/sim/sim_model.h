@@ -15,6 +15,9 @@
 #define LIMIT_MS    400000 /* by then it has to be quiet */
 #define WANT_COMMIT 3      /* without random faults: import, two resizes */
 #define MAX_PROCS   4
+#define LOST_MS     1500 /* a node whose key is gone for so long is declared lost */
+#define RELEASED_MS 300  /* ranks that a switch has held show within that they go on */
+#define MAX_RUINS   256
 #define INIT_ID     7 /* content of a program's own initial values */
 
 enum run { RUN_NONE, RUN_LIVE, RUN_STOPPED, RUN_FAILED };
@@ -24,17 +27,22 @@ struct sw { /* a switch as the intent and the requests carry it */
 	int kind;
 	uint64_t from_gen, from_snap, to_gen, to_snap;
 	uint32_t nfrom, nto, from[SIM_NODES], to[SIM_NODES];
+	uint32_t without; /* nodes of `from`, a bit each, that have no part in it: the record's, and those that cleaning
+			     left out */
 	uint32_t from_layout, to_layout;
 	bool run_from, run_to;
 	uint64_t stop, from_incarnation, to_incarnation;
-	enum run run; /* HALT, and SNAPSHOT without run_to: what the record says then */
+	enum run run;  /* HALT, and SNAPSHOT without run_to: what the record says then */
+	bool recovers; /* HALT, for a node is given up */
 };
 struct record {
 	uint64_t gen, snap, content; /* content: id of the switch that captured it */
 	uint64_t grown;              /* what training has added since `content`, see item_value */
 	uint64_t step, incarnation, by;
 	enum run run;
+	bool recovers; /* its ranks were given up, to be started again */
 	uint32_t n, nodes[SIM_NODES], layout;
+	uint32_t without; /* placement: as the layout says, but not on these */
 	uint64_t mod;
 };
 struct etcd {
@@ -56,6 +64,11 @@ struct table {
 	uint32_t has;
 	uint64_t val[ITEMS];
 	uint64_t cap_id, cap_stop; /* captured by that switch, at that stop */
+};
+/* A sealed table that a fault has destroyed. */
+struct ruin {
+	uint32_t node;
+	struct table table;
 };
 struct req { /* controller to node */
 	int ctl;
@@ -83,12 +96,14 @@ struct proc {
 };
 struct node {
 	bool up, disk_full;
+	bool gone; /* for good */
 	uint32_t inc;
 	/* durable */
 	uint64_t fence;
 	struct table tables[MAX_TABLES];
 	uint32_t ntables;
-	uint64_t let_gen, let_incarnation; /* greatest incarnation whose rank was let go here */
+	uint64_t let_gen, let_incarnation;     /* greatest incarnation whose rank was let go here */
+	uint64_t began_gen, began_incarnation; /* the last one that START was for */
 	struct proc procs[MAX_PROCS];
 	/* in memory */
 	uint64_t seq, prepared_id;
@@ -106,6 +121,7 @@ struct txn { /* controller to etcd, with what it compares */
 	uint64_t seq, lock_rev, rec_mod, intent_mod, key[SIM_NODES];
 	uint64_t step;
 	bool new_incarnation;
+	uint32_t without; /* COMMIT1: nodes of `from` that have given nothing */
 	struct sw sw;
 };
 struct ctl {
@@ -119,8 +135,14 @@ struct ctl {
 	struct record rec;
 	uint64_t intent_mod;
 	struct sw sw;
-	uint64_t sent[SIM_NODES];         /* what it was asked last */
-	uint64_t seen[SIM_NODES];         /* keys of nodes as told to the core */
+	uint64_t sent[SIM_NODES];    /* what it was asked last */
+	uint64_t seen[SIM_NODES];    /* keys of nodes as told to the core */
+	uint64_t down_at[SIM_NODES]; /* since when a node is down, as far as it knows; 0: it is up */
+	bool told_lost[SIM_NODES];
+	bool held;         /* its switch may hold the ranks */
+	uint64_t ended_at; /* the last one that did has ended then */
+	uint64_t least,
+		still_since; /* the least step of the record's ranks that can be seen, and since when it is that */
 	uint64_t answered[SIM_NODES];     /* key of the node when it answered PULL */
 	struct table captured[SIM_NODES]; /* what it said to have captured */
 	struct asked asked[MAX_ASKED];

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What trains on the nodes of the simulation: one rank a node, a process of its own.
  *
- * A rank at boundary(step) publishes the step, reads its stop, and waits there or goes into the step; the step is over for it
- * once every rank of its incarnation has gone into it. So ranks are at most one step apart, and one that is gone or waits holds
- * up all others. Each step adds a number to every value that depends on item, generation and incarnation: values of another
- * step, or of another incarnation's step, are told apart.
+ * A rank at boundary(step) publishes the step, reads its stop, and waits there or goes into the step; the step is over
+ * for it once every rank of its incarnation has gone into it. So ranks are at most one step apart, and one that is gone
+ * or waits holds up all others. Each step adds a number to every value that depends on item, generation and
+ * incarnation: values of another step, or of another incarnation's step, are told apart.
  *
- * What is checked here: a rank of the record's incarnation has the values of the record's snapshot plus its own steps, always; no
- * rank builds for a switch that goes on while one of an earlier generation runs or waits; ranks of one incarnation are never
- * further apart than that; in the end exactly the record's ranks run, and go on. */
+ * What is checked here: a rank of the record's incarnation has the values of the record's snapshot plus its own steps,
+ * always; no rank builds for a switch that goes on while one of an earlier generation runs or waits; ranks of one
+ * incarnation are never further apart than that; in the end exactly the record's ranks run, and go on. */
 #include "daemon/core/sim/internal.h"
 
 #include "base/check.h"
@@ -68,6 +68,8 @@ int sim_op_start(struct sim *s, uint32_t i)
 {
 	struct node *n = &s->nodes[i];
 	const struct sw *w = &n->req.sw;
+	n->began_gen = w->to_gen;
+	n->began_incarnation = w->to_incarnation;
 	if (!proc_find(n, w->to_gen, w->to_incarnation))
 		proc_add(s, n, w->to_gen, w->to_incarnation);
 	return 0;
@@ -164,12 +166,15 @@ int sim_op_end(struct sim *s, uint32_t i)
 	return 0;
 }
 
-/* On this node nobody trains; elsewhere nobody either, unless the switch was given up already: then what builds here, out of
- * everybody's reach, is ended by the FINISH that waits for this node, and never runs. */
+/* On this node nobody trains; elsewhere nobody either, unless the switch was given up already: then what builds here,
+ * out of everybody's reach, is ended by the FINISH that waits for this node, and never runs. A node that was left out,
+ * and that nobody has cleaned since, may have one: without the others it ends no step, which check_peers sees to. */
 static void check_nobody_trains(struct sim *s, uint32_t here, const struct sw *w)
 {
 	bool given_up = !s->etcd.intent_mod || s->etcd.intent.id != w->id;
 	for (uint32_t i = 0; i < SIM_NODES; i++) {
+		if (s->given_up >> i & 1 && i != here)
+			continue;
 		for (uint32_t k = 0; k < MAX_PROCS; k++) {
 			const struct proc *p = &s->nodes[i].procs[k];
 			if (proc_trains(p) && (i == here || !given_up))
@@ -247,8 +252,11 @@ void sim_ranks_finish(struct sim *s, uint32_t i)
 	if (!live || there)
 		return;
 	struct proc *p = proc_add(s, n, r->gen, r->incarnation);
-	if (n->let_gen == r->gen && n->let_incarnation == r->incarnation && s->o.bug != SIM_BUG_START_LOST)
-		p->state = PROC_FAILED; /* the others have gone on without it */
+	bool began = n->began_gen == r->gen && n->began_incarnation == r->incarnation;
+	bool there_yet = r->snap ? sim_table_find(n, r->gen, r->snap) != NULL : began;
+	if ((n->let_gen == r->gen && n->let_incarnation == r->incarnation && s->o.bug != SIM_BUG_START_LOST) ||
+	    !there_yet)
+		p->state = PROC_FAILED; /* the others have gone on without it, or what it had is lost */
 	else
 		proc_let_go(s, i, p);
 }
@@ -288,6 +296,20 @@ static void check_values(struct sim *s, uint32_t i, const struct proc *p)
 	}
 }
 
+/* Once the job has been started again, no rank of before ends a step. */
+static void check_peers(struct sim *s, uint32_t i, const struct proc *p)
+{
+	const struct record *r = &s->etcd.rec;
+	if (r->run != RUN_LIVE)
+		return;
+	if (p->gen == r->gen && p->incarnation == r->incarnation)
+		s->moved_at = s->now;
+	else
+		sim_bad(s, "node %u: a rank of %llu.%llu ends a step, and the job's are of %llu.%llu", i,
+			(unsigned long long)p->gen, (unsigned long long)p->incarnation, (unsigned long long)r->gen,
+			(unsigned long long)r->incarnation);
+}
+
 static void proc_train(struct sim *s, uint32_t i, struct proc *p)
 {
 	if (!p->in_step) {
@@ -302,6 +324,7 @@ static void proc_train(struct sim *s, uint32_t i, struct proc *p)
 			p->val[k] += sim_item_value(k, 0, by) - sim_item_value(k, 0, 0);
 		p->step++;
 		p->in_step = false;
+		check_peers(s, i, p);
 	}
 	check_values(s, i, p);
 }
@@ -315,8 +338,8 @@ void sim_ranks_train(struct sim *s, uint32_t i)
 	sim_post(s, 10 + sim_below(s, 30), EV_TRAIN, (int)i);
 }
 
-/* The key says what is so now: one about ranks that have been ended would count against the next attempt, whose incarnation
- * may have the same number. */
+/* The key says what is so now: one about ranks that have been ended would count against the next attempt, whose
+ * incarnation may have the same number. */
 void sim_ranks_report(struct sim *s, uint32_t i)
 {
 	s->etcd.failed[i].gen = s->etcd.failed[i].incarnation = 0;
@@ -417,6 +440,28 @@ uint64_t sim_ranks_steps(const struct sim *s)
 		for (uint32_t k = 0; k < MAX_PROCS; k++) {
 			if (s->nodes[i].procs[k].state != PROC_NONE && s->nodes[i].procs[k].step < least)
 				least = s->nodes[i].procs[k].step;
+		}
+	}
+	return least;
+}
+
+bool sim_ranks_has(const struct sim *s, uint32_t node)
+{
+	bool any = false;
+	for (uint32_t k = 0; k < MAX_PROCS; k++)
+		any |= s->nodes[node].procs[k].state != PROC_NONE;
+	return any;
+}
+
+uint64_t sim_ranks_seen(const struct sim *s, const struct record *r)
+{
+	uint64_t least = UINT64_MAX;
+	for (uint32_t i = 0; i < SIM_NODES; i++) {
+		for (uint32_t k = 0; k < MAX_PROCS && s->etcd.key[i]; k++) {
+			const struct proc *p = &s->nodes[i].procs[k];
+			if (p->state != PROC_NONE && p->gen == r->gen && p->incarnation == r->incarnation &&
+			    p->step < least)
+				least = p->step;
 		}
 	}
 	return least;

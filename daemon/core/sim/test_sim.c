@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulation: one crash at every step of a reference run, then thousands of random ones, then seeded bugs that it
- * has to find. PTC_TEST_SEED=N (with PTC_TEST_KIND=live) replays one seed with a trace; PTC_TEST_LONG=1
- * runs two hundred times as many. */
+ * has to find. PTC_TEST_SEED=N (with PTC_TEST_KIND=live, lose or recover) replays one seed with a trace;
+ * PTC_TEST_LONG=1 runs two hundred times as many. */
 #include "daemon/core/sim/sim.h"
 
 #include "base/check.h"
@@ -81,14 +81,27 @@ static void test_crash_gives_up(void **state)
 	crash_at_every_step((struct sim_opts){ .seed = first_seed, .restart_ms = 6000 }, SIM_VICTIM_STATE, true);
 }
 
-static void run_random(bool live, uint64_t n)
+/* One machine, or what it holds, is lost at any step: all that was there twice is still there, and the job goes on. */
+static void test_loss_at_every_step(void **state)
 {
+	static const uint32_t restart_ms[] = { 60, 2500, 6000 };
+	for (size_t i = 0; i < PTC_ARRAY_LEN(restart_ms); i++)
+		crash_at_every_step((struct sim_opts){ .seed = first_seed, .lose = true, .restart_ms = restart_ms[i] },
+				    SIM_VICTIM_LOSS_COUNT, true);
+}
+
+enum kind { STATE, LOSE, LIVE, RECOVER };
+
+static void run_random(enum kind kind, uint64_t n)
+{
+	bool live = kind == LIVE || kind == RECOVER;
 	struct sim_result r, sum = { 0 };
 	const char *one = getenv("PTC_TEST_SEED");
 	uint64_t from = ptc_test_seed();
 	n = one ? 1 : n * scale();
 	for (uint64_t seed = from; seed < from + n; seed++) {
 		struct sim_opts o = { .seed = seed, .live = live, .faults = true, .trace = one != NULL };
+		o.lose = kind == LOSE || kind == RECOVER;
 		sim_run(&o, &r);
 		if (!r.ok)
 			explain(o, &r);
@@ -99,27 +112,45 @@ static void run_random(bool live, uint64_t n)
 		sum.new_incarnations += r.new_incarnations;
 		sum.disagreed += r.disagreed;
 		sum.events += r.events;
+		sum.destroyed += r.destroyed;
+		sum.left_out += r.left_out;
+		sum.recovered += r.recovered;
 	}
 	printf("%llu seeds from %llu: %llu events, %u commits, %u aborts, %u conflicts, %u unknown outcomes, %u "
 	       "incarnations "
 	       "anew, %u captures that differed\n",
 	       (unsigned long long)n, (unsigned long long)from, (unsigned long long)sum.events, sum.commits, sum.aborts,
 	       sum.conflicts, sum.unknowns, sum.new_incarnations, sum.disagreed);
+	if (kind == LOSE || kind == RECOVER)
+		printf("%u tables destroyed, %u first commits that left a node out, %u recoveries\n", sum.destroyed,
+		       sum.left_out, sum.recovered);
 	if (one)
 		return;
 	/* the run has to have met what it is for */
 	assert_true(sum.commits > n && sum.aborts > n / 2 && sum.conflicts > n / 10 && sum.unknowns > n / 2);
-	assert_true(!live || (sum.new_incarnations > n / 20 && sum.disagreed > n / 300));
+	assert_true(kind != LOSE || (sum.destroyed > n && sum.left_out > n / 4));
+	assert_true(kind != RECOVER || (sum.destroyed > n / 3 && sum.left_out > n / 10 && sum.recovered > n / 15));
+	assert_true(kind != LIVE || (sum.new_incarnations > n / 20 && sum.disagreed > n / 300));
 }
 
 static void test_random(void **state)
 {
-	run_random(false, 1000);
+	run_random(STATE, 1000);
+}
+
+static void test_lose_random(void **state)
+{
+	run_random(LOSE, 2000);
 }
 
 static void test_live_random(void **state)
 {
-	run_random(true, 1000);
+	run_random(LIVE, 1000);
+}
+
+static void test_recover_random(void **state)
+{
+	run_random(RECOVER, 1000);
 }
 
 static void test_live_crash(void **state)
@@ -152,6 +183,14 @@ static void test_replay(void **state)
 static void test_finds_bugs(void **state)
 {
 	static const char *const names[SIM_BUG_COUNT] = {
+		[SIM_BUG_NO_COVER] = "no cover",
+		[SIM_BUG_FORGET_LEFT_OUT] = "forget left out",
+		[SIM_BUG_PLACE_ALL] = "place all",
+		[SIM_BUG_PULL_LEFT_OUT] = "pull left out",
+		[SIM_BUG_SEAL_NOTHING] = "seal nothing",
+		[SIM_BUG_DROP_RETURNED] = "drop returned",
+		[SIM_BUG_NO_HALT] = "no halt",
+		[SIM_BUG_LOST_TRAINS] = "lost trains",
 		[SIM_BUG_NO_AGREE] = "no agree",
 		[SIM_BUG_ONE_ROUND] = "one round",
 		[SIM_BUG_EARLY_STOP] = "early stop",
@@ -176,6 +215,7 @@ static void test_finds_bugs(void **state)
 		uint64_t seed = first_seed;
 		for (; seed < first_seed + 3000; seed++) {
 			struct sim_opts o = { .seed = seed, .faults = true, .bug = (enum sim_bug)bug };
+			o.lose = (bug >= SIM_BUG_NO_COVER && bug < SIM_BUG_NO_AGREE) || bug >= SIM_BUG_NO_HALT;
 			o.live = bug >= SIM_BUG_NO_AGREE;
 			sim_run(&o, &r);
 			if (!r.ok)
@@ -191,20 +231,22 @@ static void test_finds_bugs(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_crash_quick_restart),
-		cmocka_unit_test(test_crash_slow_restart),
-		cmocka_unit_test(test_crash_gives_up),
-		cmocka_unit_test(test_random),
-		cmocka_unit_test(test_live_crash),
-		cmocka_unit_test(test_live_random),
-		cmocka_unit_test(test_replay),
+		cmocka_unit_test(test_crash_quick_restart), cmocka_unit_test(test_crash_slow_restart),
+		cmocka_unit_test(test_crash_gives_up),      cmocka_unit_test(test_random),
+		cmocka_unit_test(test_loss_at_every_step),  cmocka_unit_test(test_lose_random),
+		cmocka_unit_test(test_live_crash),          cmocka_unit_test(test_live_random),
+		cmocka_unit_test(test_recover_random),      cmocka_unit_test(test_replay),
 		cmocka_unit_test(test_finds_bugs),
 	};
 	const struct CMUnitTest state_only[] = { cmocka_unit_test(test_random) };
 	const struct CMUnitTest live[] = { cmocka_unit_test(test_live_random) };
+	const struct CMUnitTest recover[] = { cmocka_unit_test(test_recover_random) };
+	const struct CMUnitTest lose[] = { cmocka_unit_test(test_lose_random) };
 	const char *kind = getenv("PTC_TEST_KIND");
 	if (getenv("PTC_TEST_SEED"))
-		return kind && strcmp(kind, "live") == 0 ? cmocka_run_group_tests(live, NULL, NULL)
-							 : cmocka_run_group_tests(state_only, NULL, NULL);
+		return kind && strcmp(kind, "live") == 0      ? cmocka_run_group_tests(live, NULL, NULL)
+		       : kind && strcmp(kind, "recover") == 0 ? cmocka_run_group_tests(recover, NULL, NULL)
+		       : kind && strcmp(kind, "lose") == 0    ? cmocka_run_group_tests(lose, NULL, NULL)
+							      : cmocka_run_group_tests(state_only, NULL, NULL);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,14 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The driver's backend: copies and digests.
  *
- * A part is cut into tiles. Happy path, host memory not pinned: each tile goes through a slot of the ring, packed there; while
- * the host empties (or fills) one slot the device works on the others. Pinned host memory: each tile is one strided copy
- * between both sides, and the call waits once. Short rows go through the ring in both cases, packed by a kernel where there are
- * kernels (gpu_launch.c). A digest is computed on the device, or without kernels of tiles that come out through the ring.
- * Failure modes: a copy that the device does not do. What was queued is waited for before the call returns, so nothing is
- * written to host memory after it; if even that fails the failure is sticky and the process ends. */
+ * A part is cut into tiles. Happy path, host memory not pinned: each tile goes through a slot of the ring, packed
+ * there; while the host empties (or fills) one slot the device works on the others. Pinned host memory: each tile is
+ * one strided copy between both sides, and the call waits once. Short rows go through the ring in both cases, packed by
+ * a kernel where there are kernels (gpu_launch.c). A digest is computed on the device, or without kernels of tiles that
+ * come out through the ring.
+ *
+ * Failure modes: a copy that the device does not do. What was queued is waited for before the call returns, so nothing
+ * is written to host memory after it; if even that fails the failure is sticky and the process ends. */
 #include "base/check.h"
 #include "base/number/digest.h"
 #include "base/sys/fault.h"

@@ -1,9 +1,11 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The driver's backend: contexts and mapped memory.
  *
  * Happy path: attach finds the device by its UUID (the order of CUDA's indices depends on the environment), retains its
  * primary context and makes the ring; map opens IPC handles or maps imported descriptors; detach undoes all of it.
- * Failure modes: the driver's, through ptc_cuda_check. A half-made device or mapping is undone before the call returns. */
+ *
+ * Failure modes: the driver's, through ptc_cuda_check. A half-made device or mapping is undone before the call returns.
+ */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "daemon/gpu/backend/gpu_internal.h"

@@ -6,11 +6,12 @@
 #include "daemon/gpu/backend/gpu_ops.h"
 #include "daemon/gpu/kernels/gpu_kernels.h"
 
-/* A ring between the device and host memory that is not pinned: while one slot is emptied the others fill. Four slots of
- * 4 MiB keep a PCIe 5 link busy for the time of a memcpy of one slot, and cost 16 MiB of pinned memory a device. */
+/* A ring between the device and host memory that is not pinned: while one slot is emptied the others fill. Four slots
+ * of 4 MiB keep a PCIe 5 link busy for the time of a memcpy of one slot, and cost 16 MiB of pinned memory a device. */
 #define PTC_GPU_SLOTS      4
 #define PTC_GPU_SLOT_BYTES ((uint64_t)4 << 20)
-/* Rows shorter than this go through a kernel and the slot's device memory, longer ones by the driver's strided copies. */
+/* Rows shorter than this go through a kernel and the slot's device memory, longer ones by the driver's strided copies.
+ */
 #define PTC_GPU_SHORT_ROW  ((uint64_t)16 << 10)
 
 struct ptc_gpu_slot {
@@ -63,7 +64,8 @@ static inline CUdeviceptr ptc_gpu_slot_buffer(const struct ptc_gpu *g, unsigned 
 {
 	return g->kernels.buffers + slot * PTC_GPU_SLOT_BYTES;
 }
-/* Between a box and the slot's device memory, in stream order; at most a slot's bytes. Only size and device strides are used. */
+/* Between a box and the slot's device memory, in stream order; at most a slot's bytes. Only size and device strides are
+ * used. */
 CUresult ptc_gpu_launch_move(struct ptc_gpu *g, enum ptc_gpu_direction direction, CUdeviceptr box,
 			     const struct ptc_gpu_part *size, unsigned slot);
 /* Waits for it. */

@@ -1,9 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The driver's backend: kernels (daemon/gpu/kernels).
  *
- * Happy path: the first request that has a use for them loads the module and takes device memory: a buffer for each slot of
- * the ring, a result, a table. Failure modes: where a device does not take the image or has no memory for the buffers, that is
- * said once and the device works without kernels. Every other failure is the request's. */
+ * Happy path: the first request that has a use for them loads the module and takes device memory: a buffer for each
+ * slot of the ring, a result, a table. Failure modes: where a device does not take the image or has no memory for the
+ * buffers, that is said once and the device works without kernels. Every other failure is the request's. */
 #include "base/check.h"
 #include "base/log.h"
 #include "base/number/digest.h"

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ptc-gpu does with one device, as a table of functions: `cuda` (gpu_cuda.c) on the driver, `null` (gpu_null.c) where
- * there is none. ptc-gpu runs one thread for each device it uses; every call about a device is made on its thread.
+/* What ptc-gpu does with one device, as a table of functions: `cuda` (gpu_cuda.c) on the driver, `null` (gpu_null.c)
+ * where there is none. ptc-gpu runs one thread for each device it uses; every call about a device is made on its
+ * thread.
  *
  * Owned: struct ptc_gpu by its thread from attach to detach; struct ptc_gpu_memory by the device, from map to unmap.
- * Errors: a failure holds what to say and what counts as failed. After a sticky one nothing but detach may be called. */
+ * Errors: a failure holds what to say and what counts as failed. After a sticky one nothing but detach may be called.
+ */
 #pragma once
 
 #include "daemon/gpu/cuda/gpu_export.h"
@@ -26,14 +28,13 @@ struct ptc_gpu_budget {
 int ptc_gpu_budget_take(struct ptc_gpu_budget *b, uint64_t bytes, struct ptc_error *err); /* PTC_ENOSPC */
 void ptc_gpu_budget_give(struct ptc_gpu_budget *b, uint64_t bytes);
 
-/* A strided box of at most three dimensions: depth slices of height rows of width bytes. device_row and device_slice are the
- * bytes from one row or slice to the next on the device, other_* the same on the other side, which is host memory for a copy
- * and the logical tensor for a digest. Unused dimensions are 1. Rows do not overlap. */
+/* A strided box of at most three dimensions: depth slices of height rows of width bytes. device_row and device_slice
+ * are the bytes from one row or slice to the next on the device, other_* the same on the other side, which is host
+ * memory for a copy and the logical tensor for a digest. Unused dimensions are 1. Rows do not overlap. */
 struct ptc_gpu_part {
 	uint64_t device_at; /* of the first byte, from the beginning of the mapped memory */
-	uint64_t
-		other_at; /* copy: of the first byte, from the beginning of the host map; digest: the tensor's bytes after the
-			       box's last byte */
+	uint64_t other_at;  /* copy: of the first byte, from the beginning of the host map; digest: the tensor's bytes
+			       after the  box's last byte */
 	uint64_t width, height, depth;
 	uint64_t device_row, device_slice;
 	uint64_t other_row, other_slice;
@@ -57,7 +58,8 @@ struct ptc_gpu_ops {
 	/* The next n handles in order. The caller closes the descriptors. */
 	int (*map_handles)(struct ptc_gpu *g, struct ptc_gpu_memory *m, const int *fds, unsigned n,
 			   struct ptc_gpu_failure *f);
-	/* m is freed in any case. A failure is sticky: the driver may hold the memory until the process ends. unpin alike. */
+	/* m is freed in any case. A failure is sticky: the driver may hold the memory until the process ends. unpin
+	 * alike. */
 	int (*unmap)(struct ptc_gpu *g, struct ptc_gpu_memory *m, struct ptc_gpu_failure *f);
 	/* The caller has taken the bytes from the budget. */
 	int (*pin)(struct ptc_gpu *g, void *p, uint64_t bytes, struct ptc_gpu_failure *f);

@@ -1,102 +1,54 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Happy path: posix_spawn with our socket as descriptor 3 and nothing else of ours; pidfd to wait on.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path: started with our socket as descriptor 3 and nothing else of ours.
+ *
  * Failure modes: it cannot be started; it does not end (a wait in the driver that cannot be interrupted). */
 #include "daemon/gpu/client/gpu_child.h"
 
 #include "base/alloc.h"
-#include "base/buf.h"
 #include "base/cleanup.h"
-#include "base/sys/sys.h"
+#include "base/sys/child.h"
 #include "daemon/gpu/gpu_wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-extern char **environ;
-
-/* `theirs` becomes descriptor `as` of the child. */
-static int spawn(const char *path, char **argv, int theirs, int as, pid_t *ret_pid)
-{
-	posix_spawn_file_actions_t actions;
-	posix_spawnattr_t attr;
-	sigset_t none;
-	int e;
-
-	sigemptyset(&none);
-	posix_spawn_file_actions_init(&actions);
-	posix_spawnattr_init(&attr);
-	posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	posix_spawn_file_actions_adddup2(&actions, theirs, as);
-	if (as != STDOUT_FILENO)
-		posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-	posix_spawn_file_actions_addclosefrom_np(&actions, as == STDOUT_FILENO ? PTC_GPU_FD : as + 1);
-	posix_spawnattr_setsigmask(&attr, &none);
-	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
-	e = posix_spawn(ret_pid, path, &actions, &attr, argv, environ);
-	posix_spawnattr_destroy(&attr);
-	posix_spawn_file_actions_destroy(&actions);
-	return e;
-}
-
-static int open_pidfd(struct ptc_gpu_child *child, struct ptc_error *err)
-{
-	int e;
-
-	child->pidfd = (int)syscall(SYS_pidfd_open, child->pid, 0);
-	if (child->pidfd >= 0)
-		return 0;
-	e = errno;
-	kill(child->pid, SIGKILL);
-	(void)waitpid(child->pid, NULL, 0);
-	return ptc_error_errno(err, e, "pidfd_open");
-}
 
 int ptc_gpu_child_start(const char *path, uint64_t pinned_max, struct ptc_gpu_child *ret, struct ptc_error *err)
 {
 	char name[] = "ptc-gpu", serve[] = "--serve", pinned[] = "--pinned", bytes[32];
 	char *argv[] = { name, serve, pinned, bytes, NULL };
-	struct ptc_gpu_child child;
-	int fds[2], e, rc;
+	struct ptc_child_args args = { .path = path, .argv = argv, .nfds = 1 };
+	int fds[2], rc;
 
 	snprintf(bytes, sizeof bytes, "%" PRIu64, pinned_max);
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
 		return ptc_error_errno(err, errno, "make a socket for ptc-gpu");
-	e = spawn(path, argv, fds[1], PTC_GPU_FD, &child.pid);
+	args.fds = &fds[1];
+	rc = ptc_child_start(&args, &ret->process, err);
 	close(fds[1]);
-	rc = e ? ptc_error_errno(err, e, "cannot start %s", path) : open_pidfd(&child, err);
-	if (rc) {
+	if (rc)
 		close(fds[0]);
-		return rc;
-	}
-	child.socket = fds[0];
-	*ret = child;
-	return 0;
+	else
+		ret->socket = fds[0];
+	return rc;
 }
 
 void ptc_gpu_child_kill(const struct ptc_gpu_child *child)
 {
-	syscall(SYS_pidfd_send_signal, child->pidfd, SIGKILL, NULL, 0);
+	ptc_child_signal(&child->process, SIGKILL);
 }
 
-bool ptc_gpu_child_ended(const struct ptc_gpu_child *child, int timeout_ms, char *text, size_t size)
+static bool ended(const struct ptc_child *c, int timeout_ms, char *text, size_t size)
 {
-	struct pollfd p = { .fd = child->pidfd, .events = POLLIN };
-	int64_t until = ptc_sys_now_ns() + (int64_t)timeout_ms * 1000000;
-	int status, left = timeout_ms;
+	int status;
 
-	while (poll(&p, 1, left) < 0 && errno == EINTR && left > 0)
-		left = (int)((until - ptc_sys_now_ns()) / 1000000);
-	if (!(p.revents & POLLIN) || waitpid(child->pid, &status, WNOHANG) != child->pid)
+	if (!ptc_child_wait(c, timeout_ms, &status))
 		return false;
 	if (WIFSIGNALED(status))
 		snprintf(text, size, "was killed by signal %d", WTERMSIG(status));
@@ -105,62 +57,55 @@ bool ptc_gpu_child_ended(const struct ptc_gpu_child *child, int timeout_ms, char
 	return true;
 }
 
-/* Until its end of the pipe is closed. */
-static int read_all(int fd, int64_t until_ns, size_t max, struct ptc_buf *b, struct ptc_error *err)
+bool ptc_gpu_child_ended(const struct ptc_gpu_child *child, int timeout_ms, char *text, size_t size)
 {
-	char part[4096];
+	return ended(&child->process, timeout_ms, text, size);
+}
 
-	for (;;) {
-		struct pollfd p = { .fd = fd, .events = POLLIN };
-		int64_t left = (until_ns - ptc_sys_now_ns()) / 1000000;
-		ssize_t got;
+/* Until its end of the pipe is closed. */
+static int read_all(int fd, int timeout_ms, size_t max, char *text, struct ptc_error *err)
+{
+	ssize_t n = ptc_child_read(fd, timeout_ms, text, max + 2);
 
-		if (left <= 0 || poll(&p, 1, (int)left) == 0)
-			return ptc_error_set(err, PTC_ETIMEOUT, "ptc-gpu --list does not answer: see nvidia-smi");
-		got = read(fd, part, sizeof part);
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return ptc_error_errno(err, errno, "read what ptc-gpu --list prints");
-		if (got == 0)
-			return 0;
-		if (b->len + (size_t)got > max)
-			return ptc_error_set(err, PTC_ELIMIT, "ptc-gpu --list prints more than %zu bytes", max);
-		ptc_buf_append(b, part, (size_t)got);
-	}
+	if (n < 0 && errno == ETIMEDOUT)
+		return ptc_error_set(err, PTC_ETIMEOUT, "ptc-gpu --list does not answer: see nvidia-smi");
+	if (n < 0)
+		return ptc_error_errno(err, errno, "read what ptc-gpu --list prints");
+	return (size_t)n <= max ? 0 : ptc_error_set(err, PTC_ELIMIT, "ptc-gpu --list prints more than %zu bytes", max);
 }
 
 int ptc_gpu_child_list(const char *path, int timeout_ms, size_t max, char **ret, struct ptc_error *err)
 {
 	char name[] = "ptc-gpu", list[] = "--list", text[64] = "does not end";
 	char *argv[] = { name, list, NULL };
-	struct ptc_gpu_child child;
-	struct ptc_buf b = PTC_BUF_INIT;
-	int64_t until = ptc_sys_now_ns() + (int64_t)timeout_ms * 1000000;
-	int fds[2], e, rc;
+	ptc_auto_free char *out = ptc_malloc(max + 2);
+	struct ptc_child_args args = { .path = path, .argv = argv };
+	struct ptc_child child;
+	int fds[2], rc;
 
+	if (!out)
+		return ptc_nomem(err);
 	if (pipe2(fds, O_CLOEXEC) != 0)
 		return ptc_error_errno(err, errno, "make a pipe for ptc-gpu");
-	e = spawn(path, argv, fds[1], STDOUT_FILENO, &child.pid);
+	args.output = fds[1];
+	rc = ptc_child_start(&args, &child, err);
 	close(fds[1]);
-	rc = e ? ptc_error_errno(err, e, "cannot start %s", path) : open_pidfd(&child, err);
 	if (rc) {
 		close(fds[0]);
 		return rc;
 	}
-	rc = read_all(fds[0], until, max, &b, err);
+	rc = read_all(fds[0], timeout_ms, max, out, err);
 	close(fds[0]);
 	if (rc)
-		ptc_gpu_child_kill(&child);
-	if (!ptc_gpu_child_ended(&child, 1000, text, sizeof text))
-		ptc_gpu_child_kill(&child);
-	close(child.pidfd);
+		ptc_child_signal(&child, SIGKILL);
+	if (!ended(&child, 1000, text, sizeof text))
+		ptc_child_signal(&child, SIGKILL);
+	ptc_child_close(&child);
 	if (rc == 0 && strcmp(text, "ended with status 0") != 0)
 		rc = ptc_error_set(err, PTC_EIO, "ptc-gpu --list %s", text);
 	if (rc == 0) {
-		*ret = ptc_buf_steal(&b, NULL);
-		rc = *ret ? 0 : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		*ret = out;
+		out = NULL;
 	}
-	ptc_buf_done(&b);
 	return rc;
 }

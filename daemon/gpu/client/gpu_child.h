@@ -3,20 +3,21 @@
 #pragma once
 
 #include "base/status.h"
+#include "base/sys/child.h"
 
 #include <stdint.h>
 #include <sys/types.h>
 
 struct ptc_gpu_child {
-	pid_t pid;
-	int pidfd, socket;
+	struct ptc_child process;
+	int socket;
 };
 
 /* ptc-gpu --serve, with our end of its socket. */
 int ptc_gpu_child_start(const char *path, uint64_t pinned_max, struct ptc_gpu_child *ret, struct ptc_error *err);
 void ptc_gpu_child_kill(const struct ptc_gpu_child *child);
-/* Waits at most timeout_ms for its end. True: it is gone, and how it ended is in text. The descriptors stay the caller's, so
- * that another thread may still kill what has ended. */
+/* Waits at most timeout_ms for its end. True: it is gone, and how it ended is in text. The descriptors stay the
+ * caller's, so that another thread may still kill what has ended. */
 bool ptc_gpu_child_ended(const struct ptc_gpu_child *child, int timeout_ms, char *text, size_t size);
 /* What `path --list` prints within timeout_ms, at most max bytes; ptc_free it. */
 int ptc_gpu_child_list(const char *path, int timeout_ms, size_t max, char **ret, struct ptc_error *err);

@@ -1,14 +1,15 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Happy path: a call puts a waiter on its stack into the list, sends the request and sleeps; a thread per process reads answers
- * and wakes the waiter each is for.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path: a call puts a waiter on its stack into the list, sends the request and sleeps; a thread per process reads
+ * answers and wakes the waiter each is for.
  *
  *   NONE --start--> RUNNING --socket closed, killed--> ENDING --nobody waits any more--> NONE
  *
- * ENDING: the reading thread kills the process and waits for its end, so that it writes to nobody's memory; only then it wakes
- * the waiters. The socket is closed when the last has gone. A sticky answer lets what is under way end, holds new calls back and
- * ends the process then.
- * Failure modes: ptc-gpu cannot be started, or ends too often (PTC_ESTATE, with why the last one ended); it does not answer and
- * is killed (PTC_ETIMEOUT); it does not even end then: outcome.unsafe, and the process is left behind. */
+ * ENDING: the reading thread kills the process and waits for its end, so that it writes to nobody's memory; only then
+ * it wakes the waiters. The socket is closed when the last has gone. A sticky answer lets what is under way end, holds
+ * new calls back and ends the process then.
+ *
+ * Failure modes: ptc-gpu cannot be started, or ends too often (PTC_ESTATE, with why the last one ended); it does not
+ * answer and is killed (PTC_ETIMEOUT); it does not even end then: outcome.unsafe, and the process is left behind. */
 #include "daemon/gpu/client/gpu_client.h"
 
 #include "base/alloc.h"
@@ -16,6 +17,7 @@
 #include "base/sys/helper.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 #include "daemon/gpu/client/gpu_child.h"
 
 #include <inttypes.h>
@@ -83,7 +85,7 @@ static void reap_locked(struct ptc_gpu_client *c)
 			i++;
 			continue;
 		}
-		close(c->left[i].child.pidfd);
+		ptc_child_close(&c->left[i].child.process);
 		c->left[i] = c->left[--c->nleft];
 	}
 }
@@ -129,8 +131,8 @@ static void finish(struct ptc_gpu_client *c)
 	c->state = ENDING;
 	if (gone && c->why[0])
 		snprintf(how, sizeof how, "was ended");
-	ptc_error_set(&c->ended, PTC_EIO, "ptc-gpu (process %d) %s%s%s", (int)c->child.pid, how, c->why[0] ? ": " : "",
-		      c->why);
+	ptc_error_set(&c->ended, PTC_EIO, "ptc-gpu (process %d) %s%s%s", (int)c->child.process.pid, how,
+		      c->why[0] ? ": " : "", c->why);
 	if (c->closing)
 		ptc_debug("gpu", "%s", c->ended.text);
 	else
@@ -144,7 +146,7 @@ static void finish(struct ptc_gpu_client *c)
 		pthread_cond_wait(&c->changed, &c->lock);
 	close(c->child.socket);
 	if (gone)
-		close(c->child.pidfd);
+		ptc_child_close(&c->child.process);
 	else
 		c->left[c->nleft++] = (struct left){ c->life, c->child };
 	c->state = NONE;
@@ -183,16 +185,6 @@ static struct timespec deadline(int64_t ms)
 	return (struct timespec){ .tv_sec = at / 1000000000, .tv_nsec = at % 1000000000 };
 }
 
-static void condition(pthread_cond_t *cond)
-{
-	pthread_condattr_t attr;
-
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(cond, &attr);
-	pthread_condattr_destroy(&attr);
-}
-
 /* The process is to end; the reading thread sees its socket closed. */
 static void end_locked(struct ptc_gpu_client *c, const char *why)
 {
@@ -207,7 +199,7 @@ static void end_locked(struct ptc_gpu_client *c, const char *why)
 static void enter_locked(struct ptc_gpu_client *c, struct waiter *w, uint64_t id)
 {
 	*w = (struct waiter){ .next = c->waiters, .id = id };
-	condition(&w->woken);
+	ptc_cond_init(&w->woken);
 	c->waiters = w;
 	c->calls++;
 }
@@ -263,20 +255,20 @@ static int may_start_locked(struct ptc_gpu_client *c, struct ptc_error *err)
 static int start_reader_locked(struct ptc_gpu_client *c, struct ptc_error *err)
 {
 	char how[64];
-	int e;
+	int rc;
 
 	if (c->reader_made)
 		pthread_join(c->reader, NULL); /* it has set NONE as the last thing it did */
-	e = pthread_create(&c->reader, NULL, read_answers, c);
-	c->reader_made = e == 0;
-	if (e == 0)
+	rc = ptc_thread_start(&c->reader, "ptc-gpu-answers", read_answers, c, err);
+	c->reader_made = rc == 0;
+	if (rc == 0)
 		return 0;
 	ptc_gpu_child_kill(&c->child);
 	(void)ptc_gpu_child_ended(&c->child, GONE_MS, how, sizeof how);
-	close(c->child.pidfd);
+	ptc_child_close(&c->child.process);
 	close(c->child.socket);
 	c->state = NONE;
-	return ptc_error_errno(err, e, "start a thread for ptc-gpu");
+	return rc;
 }
 
 static int start_locked(struct ptc_gpu_client *c, struct ptc_error *err)
@@ -353,8 +345,8 @@ static int run(struct ptc_gpu_client *c, struct call *k, struct ptc_gpu_answer *
 	enter_locked(c, &w, k->head.id);
 	pthread_mutex_unlock(&c->lock);
 
-	/* Not under `lock`: where the socket is full, answers have to be read for it to empty. A process that is gone is
-	 * seen by the reading thread. */
+	/* Not under `lock`: where the socket is full, answers have to be read for it to empty. A process that is gone
+	 * is seen by the reading thread. */
 	pthread_mutex_lock(&c->send_lock);
 	(void)ptc_gpu_send(c->child.socket, &k->head, sizeof k->head, k->parts, k->head.nparts * sizeof *k->parts,
 			   k->fds, k->nfds);
@@ -389,8 +381,8 @@ int ptc_gpu_client_map_host(struct ptc_gpu_client *c, int fd, uint64_t bytes, co
 	return rc;
 }
 
-/* Whether the reference's process is there to be asked. One that is about to end is waited for: what it has mapped is gone
- * only when it is. */
+/* Whether the reference's process is there to be asked. One that is about to end is waited for: what it has mapped is
+ * gone only when it is. */
 static bool there(struct ptc_gpu_client *c, struct ptc_gpu_ref ref)
 {
 	bool is;
@@ -578,7 +570,7 @@ int ptc_gpu_client_stats(struct ptc_gpu_client *c, struct ptc_gpu_stats *ret, st
 	*ret = (struct ptc_gpu_stats){ a.value, a.more, a.count, k.life, 0 };
 	pthread_mutex_lock(&c->lock);
 	if (c->life == k.life)
-		ret->pid = c->child.pid;
+		ret->pid = c->child.process.pid;
 	pthread_mutex_unlock(&c->lock);
 	return 0;
 }
@@ -596,7 +588,7 @@ int ptc_gpu_client_new(const struct ptc_gpu_client_config *config, struct ptc_gp
 	int rc = 0;
 
 	if (!c)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (config->program)
 		snprintf(c->path, sizeof c->path, "%s", config->program);
 	else
@@ -609,7 +601,7 @@ int ptc_gpu_client_new(const struct ptc_gpu_client_config *config, struct ptc_gp
 	c->hang_ms = config->hang_ms ? config->hang_ms : HANG_MS_DEFAULT;
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_mutex_init(&c->send_lock, NULL);
-	condition(&c->changed);
+	ptc_cond_init(&c->changed);
 	*ret = c;
 	return 0;
 }
@@ -635,7 +627,7 @@ struct ptc_gpu_client *ptc_gpu_client_free(struct ptc_gpu_client *c)
 		pthread_join(c->reader, NULL);
 	reap_locked(c);
 	for (unsigned i = 0; i < c->nleft; i++)
-		close(c->left[i].child.pidfd);
+		ptc_child_close(&c->left[i].child.process);
 	pthread_cond_destroy(&c->changed);
 	pthread_mutex_destroy(&c->send_lock);
 	pthread_mutex_destroy(&c->lock);

@@ -7,12 +7,13 @@
  *   ptc_gpu_client_copy(c, PTC_GPU_OUT, memory, host, parts, n, NULL, &o, &err);
  *   ptc_gpu_client_close(c, memory, &o, &err);                       the rank may free it now
  *
- * ptc-gpu starts at the first call that needs it. When it ends, by a signal, a sticky error or because it did not answer and was
- * killed, requests under way fail with one line that says why, and the next call starts another one: a new life. References
- * belong to one life. One of an earlier life is refused (PTC_ESTATE): map and bind again. Closing it succeeds, for the mapping
- * went with its process. What was copied before is not touched by any of this.
+ * ptc-gpu starts at the first call that needs it. When it ends, by a signal, a sticky error or because it did not
+ * answer and was killed, requests under way fail with one line that says why, and the next call starts another one: a
+ * new life. References belong to one life. One of an earlier life is refused (PTC_ESTATE): map and bind again. Closing
+ * it succeeds, for the mapping went with its process. What was copied before is not touched by any of this.
  *
- * Thread: any; calls block until they are answered. Owner: the caller of _new, who calls _free when no call is under way. */
+ * Thread: any; calls block until they are answered. Owner: the caller of _new, who calls _free when no call is under
+ * way. */
 #pragma once
 
 #include "daemon/gpu/gpu_wire.h"
@@ -32,7 +33,8 @@ struct ptc_gpu_ref {
 
 struct ptc_gpu_outcome {
 	enum ptc_gpu_blame blame; /* of a failure */
-	bool unsafe; /* ptc-gpu could not be ended: it may still write to the host memory of this request, so keep that */
+	bool unsafe; /* ptc-gpu could not be ended: it may still write to the host memory of this request, so keep that
+		      */
 };
 
 /* The word of a rank's shared page that has `value` as long as its memory stays unchanged. */

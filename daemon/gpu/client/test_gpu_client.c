@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptc-gpu, its client and what a rank exports, on the fake driver: every path, and every failure of every call. */
 #include "daemon/gpu/client/test_gpu_world.h"
 
@@ -548,7 +548,8 @@ static void mark(struct test_rank *r, uint64_t value, unsigned steps)
 		assert_int_equal(rank_do(r, &q, NULL).rc, 0);
 }
 
-/* The host runs ahead of the device: a mark counts when the stream has come to it, and a copy over a later mark is discarded. */
+/* The host runs ahead of the device: a mark counts when the stream has come to it, and a copy over a later mark is
+ * discarded. */
 static void test_marks(void **state)
 {
 	struct test_rank_order q = { .op = RANK_PAGE };
@@ -746,7 +747,8 @@ static void test_killed(void **state)
 	world_end(w);
 }
 
-/* In the middle of a copy through the ring its process is killed, or the copy fails: the caller is told, and it works again. */
+/* In the middle of a copy through the ring its process is killed, or the copy fails: the caller is told, and it works
+ * again. */
 enum way { WAY_OUT, WAY_IN, WAY_DIGEST };
 
 static int go(struct world *w, enum way way, struct ptc_gpu_ref m, uint64_t bytes, uint64_t *ret_digest)
@@ -834,7 +836,8 @@ static void test_hangs(void **state)
 	world_end(w);
 }
 
-/* Of daemon/workers/test_hungfs.c: mounts a file system whose only file, "w" of so many bytes, hangs whoever reads it. */
+/* Of daemon/workers/test_hungfs.c: mounts a file system whose only file, "w" of so many bytes, hangs whoever reads it.
+ */
 int test_hungfs(const char *dir);
 #define HUNG_BYTES 65536
 
@@ -867,8 +870,8 @@ static int hang_begin(struct world *w, pid_t *ret_pid, int *ret_input)
 	return open(file, O_RDWR | O_CLOEXEC);
 }
 
-/* ptc-gpu waits in the kernel, where no signal reaches it: the caller is told in time that it may still write, and keeps its memory.
- * What a rank has bound stays bound. The next process works. */
+/* ptc-gpu waits in the kernel, where no signal reaches it: the caller is told in time that it may still write, and
+ * keeps its memory. What a rank has bound stays bound. The next process works. */
 static void test_cannot_be_ended(void **state)
 {
 	struct ptc_gpu_client_config config = { .pinned_max = 64 * MIB, .hang_ms = 6000 };

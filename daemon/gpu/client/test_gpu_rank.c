@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/gpu/client/test_gpu_rank.h"
 
 #include "base/check.h"

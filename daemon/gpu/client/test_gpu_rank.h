@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A trainer for tests: a process that owns memory of the fake driver's devices. Its memory is filled with test_gpu_byte of the seed
- * it was told, so that either side can tell what should be where. */
+/* A trainer for tests: a process that owns memory of the fake driver's devices. Its memory is filled with test_gpu_byte
+ * of the seed it was told, so that either side can tell what should be where. */
 #pragma once
 
 #include "daemon/gpu/cuda/gpu_export.h"

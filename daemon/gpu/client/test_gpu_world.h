@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A node for tests of ptc-gpu: a folder of the fake driver, a client with its ptc-gpu, ranks. world_end checks what every process
- * of the fake driver has reported: nothing is left, nothing was wrong, and no copy went through memory that is not pinned. */
+/* A node for tests of ptc-gpu: a folder of the fake driver, a client with its ptc-gpu, ranks. world_end checks what
+ * every process of the fake driver has reported: nothing is left, nothing was wrong, and no copy went through memory
+ * that is not pinned. */
 #pragma once
 
 #include "daemon/gpu/client/gpu_client.h"
@@ -27,7 +28,8 @@ struct world {
 	struct ptc_error err;
 };
 
-/* ptc-gpu gets kernels, as the fake driver's own image: those of a build with nvcc are tested by nvcc (tests/test_gpu.py). */
+/* ptc-gpu gets kernels, as the fake driver's own image: those of a build with nvcc are tested by nvcc
+ * (tests/test_gpu.py). */
 struct world *world_begin(const struct ptc_gpu_client_config *config);
 /* Before ptc-gpu starts: other kernels; "off" for none. Lasts until the next world_begin. */
 void world_kernels(const char *value);

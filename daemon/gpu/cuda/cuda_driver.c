@@ -1,7 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: dlopen, cuDriverGetVersion by dlsym, cuGetProcAddress_v2 by dlsym, every function through it, cuInit.
- * Failure modes: cuda_driver.h. A failed open is remembered: the driver is not tried again by this process, because cuInit
- * gives its first answer for ever. */
+ *
+ * Failure modes: cuda_driver.h. A failed open is remembered: the driver is not tried again by this process, because
+ * cuInit gives its first answer for ever. */
 #include "daemon/gpu/cuda/cuda_driver.h"
 
 #include "base/check.h"

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA driver, found at run time: libcuda.so.1 by dlopen, each function of cuda_functions.h by cuGetProcAddress in the
- * version we declare. Nothing of ours is linked against it, so the same packages run on nodes without it.
+/* The CUDA driver, found at run time: libcuda.so.1 by dlopen, each function of cuda_functions.h by cuGetProcAddress in
+ * the version we declare. Nothing of ours is linked against it, so the same packages run on nodes without it.
  *
  * ptc_cuda_open loads the driver once for the process and never unloads it. Any thread. The table lives until exit.
- * Failure modes: no driver (PTC_ENODEVICES), one older than PTC_CUDA_VERSION_MIN (PTC_EVERSION), a driver that cannot start
- * (ptc_cuda_fault). All leave the process usable without a GPU. */
+ *
+ * Failure modes: no driver (PTC_ENODEVICES), one older than PTC_CUDA_VERSION_MIN (PTC_EVERSION), a driver that cannot
+ * start (ptc_cuda_fault). All leave the process usable without a GPU. */
 #pragma once
 
 #include "base/status.h"
@@ -32,7 +33,8 @@ enum ptc_gpu_blame {
 struct ptc_cuda_fault {
 	int status; /* enum ptc_status */
 	enum ptc_gpu_blame blame;
-	bool sticky; /* the context is gone: every later call of this process fails, so the process has to be replaced */
+	bool sticky; /* the context is gone: every later call of this process fails, so the process has to be replaced
+		      */
 };
 
 int ptc_cuda_open(const struct ptc_cuda **ret, struct ptc_error *err);
@@ -40,8 +42,8 @@ int ptc_cuda_open(const struct ptc_cuda **ret, struct ptc_error *err);
 int ptc_cuda_resolve(const char *name, int version, void **ret, struct ptc_error *err);
 /* What a result of the driver means. The only place where CUDA's numbers are translated. */
 struct ptc_cuda_fault ptc_cuda_fault(CUresult result);
-/* 0 for CUDA_SUCCESS. Else the fault's status, with "what: NAME (number): advice" in err and the fault in *ret_fault. cu and
- * ret_fault may be NULL. */
+/* 0 for CUDA_SUCCESS. Else the fault's status, with "what: NAME (number): advice" in err and the fault in *ret_fault.
+ * cu and ret_fault may be NULL. */
 int ptc_cuda_check(const struct ptc_cuda *cu, CUresult result, struct ptc_cuda_fault *ret_fault, struct ptc_error *err,
 		   const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 const char *ptc_gpu_blame_name(enum ptc_gpu_blame blame);

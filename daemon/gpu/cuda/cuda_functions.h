@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of the CUDA driver that we call: one list. cuda_driver.h makes the table of pointers of it, cuda_driver.c
- * resolves it, the fake driver under tests/ implements it, test_cuda_abi.c checks it against a toolkit's headers.
+/* The functions of the CUDA driver that we call: one list. cuda_driver.h makes the table of pointers of it,
+ * cuda_driver.c resolves it, the fake driver under tests/ implements it, test_cuda_abi.c checks it against a toolkit's
+ * headers.
  *
  * X(name, version, parameters): version is the CUDA version (1000 * major + 10 * minor) in which this form of the
  * function appeared. cuGetProcAddress gives the newest form that is not newer, so it is exactly the one declared here,
@@ -66,7 +67,8 @@
 	   unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra))                 \
 	X(cuEventSynchronize, 2000, (CUevent event))
 
-/* What libptc calls in a trainer's process, and nobody else does. It has its own few lines to find them (client/lib/device). */
+/* What libptc calls in a trainer's process, and nobody else does. It has its own few lines to find them
+ * (client/lib/device). */
 #define PTC_CUDA_CLIENT_FUNCTIONS(X)                                                                                   \
 	X(cuCtxGetCurrent, 4000, (CUcontext * context))                                                                \
 	X(cuCtxPushCurrent, 4000, (CUcontext context))                                                                 \

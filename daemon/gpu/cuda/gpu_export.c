@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Happy path: cuPointerGetAttributes says what kind of allocation the address lies in; the allocation's own call then gives
- * the handle. Failure modes: gpu_export.h. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path: cuPointerGetAttributes says what kind of allocation the address lies in; the allocation's own call then
+ * gives the handle. Failure modes: gpu_export.h. */
 #include "daemon/gpu/cuda/gpu_export.h"
 
 #include "base/check.h"
@@ -22,7 +22,8 @@ struct pointer {
 	CUdeviceptr mapping_base;
 };
 
-/* The attributes are of these types in CUDA's documentation; wider fields start as zero, so a narrower answer is right too. */
+/* The attributes are of these types in CUDA's documentation; wider fields start as zero, so a narrower answer is right
+ * too. */
 static int ask(const struct ptc_cuda *cu, CUdeviceptr address, struct pointer *ret, struct ptc_error *err)
 {
 	CUpointer_attribute names[] = {

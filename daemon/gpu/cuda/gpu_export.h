@@ -4,11 +4,12 @@
  * A binding is a device address and a length. ptc_gpu_export finds the allocation they lie in and how it can be shared:
  *
  *   PTC_GPU_PATH_IPC      made by cuMemAlloc: one handle of 64 bytes for the whole allocation
- *   PTC_GPU_PATH_VMM      mapped by cuMemMap (PyTorch's expandable segments): one descriptor for each handle under the range
- *   PTC_GPU_PATH_TRAINER  neither: only the owner can copy it; `why` says the reason
+ *   PTC_GPU_PATH_VMM      mapped by cuMemMap (PyTorch's expandable segments): one descriptor for each handle under the
+ * range PTC_GPU_PATH_TRAINER  neither: only the owner can copy it; `why` says the reason
  *
- * Descriptors are made in batches by ptc_gpu_export_fds and belong to the caller, who closes each batch once it is sent.
- * Thread: any that has the memory's context current. Failure modes: not device memory (PTC_EINVAL); the driver refuses. */
+ * Descriptors are made in batches by ptc_gpu_export_fds and belong to the caller, who closes each batch once it is
+ * sent. Thread: any that has the memory's context current. Failure modes: not device memory (PTC_EINVAL); the driver
+ * refuses. */
 #pragma once
 
 #include "daemon/gpu/cuda/cuda_driver.h"

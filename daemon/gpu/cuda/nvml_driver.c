@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: dlopen, dlsym of each function, nvmlInit. Failure modes: nvml_driver.h. */
 #include "daemon/gpu/cuda/nvml_driver.h"
 

@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Our declarations of the driver's interface against a toolkit's. Compiled twice: with PTC_TOOLKIT, where CMake finds a
- * toolkit, the lists are checked against <cuda.h> and <cudaTypedefs.h>; without it against our own types, so that a number
- * in a list cannot drift from the struct it describes. All of it is checked by the compiler. */
+ * toolkit, the lists are checked against <cuda.h> and <cudaTypedefs.h>; without it against our own types, so that a
+ * number in a list cannot drift from the struct it describes. All of it is checked by the compiler. */
 #ifdef PTC_TOOLKIT
 #include <cuda.h>
 #include <cudaTypedefs.h>

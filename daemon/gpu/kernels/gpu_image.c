@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: the image that the assembler took into this program. Failure modes: gpu_image.h. */
 #include "daemon/gpu/kernels/gpu_image.h"
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernels of gpu_kernels.cu are given: each takes one of these structures by value. Read by nvcc as C++ and by our own
- * compiler as C. Addresses are device addresses; sizes and distances are bytes unless they say otherwise. */
+/* What the kernels of gpu_kernels.cu are given: each takes one of these structures by value. Read by nvcc as C++ and by
+ * our own compiler as C. Addresses are device addresses; sizes and distances are bytes unless they say otherwise. */
 #pragma once
 
 #include <stdint.h>
 
-/* 2: the meaning of a structure changed. It is part of each kernel's name, so that an image of another version is refused. */
+/* 2: the meaning of a structure changed. It is part of each kernel's name, so that an image of another version is
+ * refused. */
 #define PTC_GPU_KERNEL_PACK        "ptc_gpu_pack_1"
 #define PTC_GPU_KERNEL_UNPACK      "ptc_gpu_unpack_1"
 #define PTC_GPU_KERNEL_DIGEST_RUN  "ptc_gpu_digest_run_1"
@@ -22,8 +23,8 @@ struct ptc_gpu_pack {
 	uint32_t unit, width_units, height, units; /* units: of the whole box */
 };
 
-/* The digest of a run of memory, into *result by XOR. 2^lanes_log threads read the run's 32-bit words in turn. Leading zero
- * words change no digest, so the run begins at a multiple of 64 * 2^lanes_log words before its last one. */
+/* The digest of a run of memory, into *result by XOR. 2^lanes_log threads read the run's 32-bit words in turn. Leading
+ * zero words change no digest, so the run begins at a multiple of 64 * 2^lanes_log words before its last one. */
 struct ptc_gpu_digest_run {
 	uint64_t words;                         /* address of the first one, a multiple of 4 */
 	uint64_t nwords, steps;                 /* steps: words of each lane, with leading zeros; a multiple of 64 */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels' own source, executed on the host thread by thread, against oracles that know bytes and bits alone. */
 #include <inttypes.h>
 #include <setjmp.h>
@@ -42,8 +42,8 @@ static uint64_t cases(uint64_t usual)
 	return s ? strtoull(s, NULL, 0) : usual;
 }
 
-/* The digest by its definition: a polynomial of all bits, highest first, times x^64, divided by x^64 + POLY; with `after` zero
- * bytes behind. */
+/* The digest by its definition: a polynomial of all bits, highest first, times x^64, divided by x^64 + POLY; with
+ * `after` zero bytes behind. */
 static uint64_t oracle(uint64_t sum, const uint8_t *bytes, uint64_t n)
 {
 	for (uint64_t i = 0; i < n * 8; i++) {

@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: ptc-gpu --list prints its document, those that are visible become ours; later looks are matched by UUID.
+ *
  * Failure modes: node_devices.h. */
 #include "daemon/gpu/node/node_devices.h"
 
@@ -8,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/sys/helper.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 #include "daemon/gpu/client/gpu_child.h"
 
 #include <inttypes.h>
@@ -61,7 +63,8 @@ static int ask(json_t **ret, struct ptc_error *err)
 	json_error_t wrong;
 	int rc = ptc_helper_find("ptc-gpu", "PTC_GPU", path, err);
 
-	rc = rc ? rc : ptc_gpu_child_list(path, LIST_TIMEOUT_MS, LIST_BYTES_MAX, &text, err);
+	if (rc == 0)
+		rc = ptc_gpu_child_list(path, LIST_TIMEOUT_MS, LIST_BYTES_MAX, &text, err);
 	if (rc)
 		return rc;
 	*ret = json_loads(text, 0, &wrong);
@@ -91,7 +94,7 @@ static int make(struct ptc_node_devices **ret, struct ptc_error *err)
 {
 	*ret = ptc_calloc(1, sizeof **ret);
 	if (!*ret)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for the list of devices");
+		return ptc_nomem(err);
 	pthread_mutex_init(&(*ret)->lock, NULL);
 	return 0;
 }
@@ -103,7 +106,7 @@ static int join_ids(struct ptc_node_devices *d, struct ptc_error *err)
 	for (size_t i = 0; i < d->n; i++)
 		ptc_buf_printf(&b, "%s%s", i ? "," : "", d->v[i].uuid);
 	d->ids = ptc_buf_steal(&b, NULL);
-	return d->ids ? 0 : ptc_error_set(err, PTC_ENOMEM, "no memory for the list of devices");
+	return d->ids ? 0 : ptc_nomem(err);
 }
 
 int ptc_node_devices_find(struct ptc_node_devices **ret, struct ptc_error *err)
@@ -113,7 +116,8 @@ int ptc_node_devices_find(struct ptc_node_devices **ret, struct ptc_error *err)
 	const char *why;
 	int rc = ask(&list, err);
 
-	rc = rc ? rc : make(&d, err);
+	if (rc == 0)
+		rc = make(&d, err);
 	if (rc == 0) {
 		d->n = fill(list, d->v);
 		d->looked_ns = ptc_sys_now_ns();
@@ -224,7 +228,7 @@ void ptc_node_devices_look(struct ptc_node_devices *d, int64_t max_age_ms)
 	if (d->ids && !d->looks && ptc_sys_now_ns() - d->looked_ns >= max_age_ms * 1000000) {
 		if (d->join)
 			pthread_join(d->looker, NULL);
-		d->join = d->looks = pthread_create(&d->looker, NULL, look, d) == 0;
+		d->join = d->looks = ptc_thread_start(&d->looker, "ptc-devices", look, d, NULL) == 0;
 	}
 	pthread_mutex_unlock(&d->lock);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The devices of this node that ptcd gives to jobs: who they are, and how they were when ptc-gpu last looked.
  *
- * Device number i is the i-th of those that CUDA_VISIBLE_DEVICES of ptcd's environment leaves, in CUDA's order, or a virtual one.
- * The numbers stay what they were at the start: a device that is not found any more is listed as lost.
- * Owner: who calls _new. Threads: any. Failure modes of _new: ptc-gpu cannot be run, or it shows no device (PTC_ENODEVICES with
- * its reason), or more than PTC_NODE_DEVICES_MAX. A later look that fails changes nothing. */
+ * Device number i is the i-th of those that CUDA_VISIBLE_DEVICES of ptcd's environment leaves, in CUDA's order, or a
+ * virtual one. The numbers stay what they were at the start: a device that is not found any more is listed as lost.
+ * Owner: who calls _new. Threads: any. Failure modes of _new: ptc-gpu cannot be run, or it shows no device
+ * (PTC_ENODEVICES with its reason), or more than PTC_NODE_DEVICES_MAX. A later look that fails changes nothing. */
 #pragma once
 
 #include "base/buf.h"
@@ -35,7 +35,8 @@ struct ptc_node_devices *ptc_node_devices_free(struct ptc_node_devices *d); /* N
 
 size_t ptc_node_devices_count(const struct ptc_node_devices *d);
 void ptc_node_devices_get(struct ptc_node_devices *d, size_t i, struct ptc_node_device *ret);
-/* Their UUIDs with commas between, for CUDA_VISIBLE_DEVICES of ranks: so device i is CUDA's i. NULL: virtual ones. Lives with d. */
+/* Their UUIDs with commas between, for CUDA_VISIBLE_DEVICES of ranks: so device i is CUDA's i. NULL: virtual ones.
+ * Lives with d. */
 const char *ptc_node_devices_ids(const struct ptc_node_devices *d);
 /* Has a thread ask ptc-gpu again if the last look is older than max_age_ms, and returns at once. */
 void ptc_node_devices_look(struct ptc_node_devices *d, int64_t max_age_ms);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The list of a node's devices, by a real ptc-gpu on the fake driver's NVML. */
 #include "daemon/gpu/node/node_devices.h"
 

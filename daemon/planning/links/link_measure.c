@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measuring. Happy path: who coordinates asks one node of each pair to pull from the other, both ways one after the other,
- * all pairs of a round at once; the puller opens as many streams as a switch has connections to a node, and counts what
- * comes in the best of three windows of 120 ms.
+/* Measuring. Happy path: who coordinates asks one node of each pair to pull from the other, both ways one after the
+ * other, all pairs of a round at once; the puller opens as many streams as a switch has connections to a node, and
+ * counts what comes in the best of three windows of 120 ms.
+ *
  * Failure modes: a node that does not answer within MEASURE_MS leaves that pair out. */
 #include "daemon/planning/links/links.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
@@ -132,13 +134,13 @@ static int start_lanes(struct ptc_channels *channels, const Ptc__V1__MeasureRequ
 	for (unsigned i = 0; i < LANES && rc == 0; i++) {
 		rc = ptc_channels_get(channels, req->node, req->address, true, i, &lanes[i].channel, err);
 		if (rc == 0)
-			lanes[i].started = pthread_create(&lanes[i].thread, NULL, pull, &lanes[i]) == 0;
+			lanes[i].started = ptc_thread_start(&lanes[i].thread, "ptc-link", pull, &lanes[i], NULL) == 0;
 	}
 	return rc;
 }
 
-/* Bytes per second in the best of a few windows, from the first message on: who else uses the processor or the link for a
- * moment does not count. 0: nothing came. */
+/* Bytes per second in the best of a few windows, from the first message on: who else uses the processor or the link for
+ * a moment does not count. 0: nothing came. */
 static double time_lanes(atomic_uint_fast64_t *bytes)
 {
 	int64_t began = ptc_sys_now_ns();
@@ -176,7 +178,7 @@ static int measure(struct ptc_channels *channels, const Ptc__V1__MeasureRequest 
 		if (lanes[i].started)
 			pthread_join(lanes[i].thread, NULL);
 	if (rc == 0 && !(reply->bytes_s > 0))
-		rc = ptc_error_set(err, PTC_EPEER, "node %s sent nothing", req->node);
+		rc = ptc_error_set(err, PTC_EPEER, "node %s sent no bytes in time; see its log", req->node);
 	if (rc == 0)
 		reply->latency_s = latency_of(lanes[0].channel);
 	return rc;
@@ -275,7 +277,8 @@ static void run_round(struct ptc_channels *channels, const struct ptc_link_node 
 		if (k <= i || k >= n)
 			continue;
 		pairs[used] = (struct pair){ .channels = channels, .a = &nodes[i], .b = &nodes[k] };
-		pairs[used].started = pthread_create(&pairs[used].thread, NULL, both_ways, &pairs[used]) == 0;
+		pairs[used].started =
+			ptc_thread_start(&pairs[used].thread, "ptc-link-pair", both_ways, &pairs[used], NULL) == 0;
 		used++;
 	}
 	for (size_t i = 0; i < used; i++) {
@@ -297,7 +300,7 @@ int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node 
 	if (!pairs || !out) {
 		ptc_free(pairs);
 		json_decref(out);
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	}
 	for (size_t r = 0; r + 1 < rounds && r < PTC_LINK_ROUNDS && r * n < PTC_LINK_PAIRS; r++)
 		run_round(channels, nodes, n, r, pairs, out);

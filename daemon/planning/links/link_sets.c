@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/search.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,12 +60,7 @@ struct ptc_link_sets *ptc_link_sets_free(struct ptc_link_sets *s)
 	return NULL;
 }
 
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return x < y ? -1 : x > y;
-}
+PTC_BY_VALUE(ascending, double)
 
 double ptc_link_sets_median(const struct ptc_link_sets *s)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links between nodes: measured over the connections that a switch uses, kept as pairs in the cluster's profile, and read as
- * the slowest link of a set of nodes. Functions that measure block for seconds and belong on a thread of their own; those on
- * pairs are pure. Failure modes: a node that does not answer leaves its pairs out; out of memory. */
+/* Links between nodes: measured over the connections that a switch uses, kept as pairs in the cluster's profile, and
+ * read as the slowest link of a set of nodes. Functions that measure block for seconds and belong on a thread of their
+ * own; those on pairs are pure. Failure modes: a node that does not answer leaves its pairs out; out of memory. */
 #pragma once
 
 #include "daemon/cluster/channels.h"
@@ -10,14 +10,15 @@
 
 #include <stdint.h>
 
-/* Peer/Stream, which sends bytes, and Peer/Measure, which pulls them from another node and times it. channels is borrowed. */
+/* Peer/Stream, which sends bytes, and Peer/Measure, which pulls them from another node and times it. channels is
+ * borrowed. */
 int ptc_links_register(struct ptc_rpc_server *peers, struct ptc_channels *channels, struct ptc_error *err);
 
 struct ptc_link_node {
 	char name[64], address[256];
 };
-/* Each node with each other, both ways, in rounds of disjoint pairs; beyond PTC_LINK_ROUNDS nodes each with so many others.
- * *ret_pairs: [{from, to, bytes_s, latency_s}], bytes going from `from` to `to`. */
+/* Each node with each other, both ways, in rounds of disjoint pairs; beyond PTC_LINK_ROUNDS nodes each with so many
+ * others. *ret_pairs: [{from, to, bytes_s, latency_s}], bytes going from `from` to `to`. */
 #define PTC_LINK_ROUNDS 31
 #define PTC_LINK_PAIRS  4096 /* about; 100 bytes each in one value of etcd's */
 int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, json_t **ret_pairs,
@@ -37,6 +38,6 @@ struct ptc_link_sets *ptc_link_sets_free(struct ptc_link_sets *s); /* NULL ok */
 double ptc_link_sets_median(const struct ptc_link_sets *s);
 /* The slowest link among the nodes that are not left; 0: none is known. */
 double ptc_link_sets_slowest(const struct ptc_link_sets *s, const bool *leave);
-/* Leaves one node more: of the slowest link's two the one whose links are slower on average. False: fewer than two are left, or
- * nothing is known. */
+/* Leaves one node more: of the slowest link's two the one whose links are slower on average. False: fewer than two are
+ * left, or nothing is known. */
 bool ptc_link_sets_leave(const struct ptc_link_sets *s, bool *leave);

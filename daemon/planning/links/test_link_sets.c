@@ -42,7 +42,8 @@ static void pair(json_t *pairs, size_t a, size_t b, double v)
 	json_array_append_new(pairs, json_pack("{s:s, s:s, s:f}", "from", names[a], "to", names[b], "bytes_s", v));
 }
 
-/* Of random matrices with one slow node: it is the one that is left, and what remains is as fast as the best set of that size. */
+/* Of random matrices with one slow node: it is the one that is left, and what remains is as fast as the best set of
+ * that size. */
 static void a_slow_node_is_left(void **state)
 {
 	unsigned seed = 0;

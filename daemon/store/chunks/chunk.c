@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The chunks environment of one job: LMDB values of CHUNK_VALUE bytes under ids from 1, and key 0, which says whose it is.
+/* The chunks environment of one job: LMDB values of CHUNK_VALUE bytes under ids from 1, and key 0, which says whose it
+ * is.
  *
  * Happy path: take() hands out free chunks, those with touched pages first, and makes new ones in one short
  * transaction after the file's blocks have been reserved. A chunk is never deleted: when nothing refers to it, it is
  * free, with its blocks (warm) until trim() punches them out of the file (cold), all but the page that holds LMDB's
  * header. So a value's pages never move, LMDB's free list never has to find 256 neighbouring pages, and the file's
  * blocks follow what is used.
+ *
  * Failure modes: ceiling, map or file system full is PTC_ENOSPC with nothing changed; a directory that is missing or
  * carries another store's id is PTC_ELOST; an environment whose values are not where they can be is PTC_ECORRUPT. */
 #include "daemon/store/chunks/chunk.h"
 #include "daemon/store/chunks/lmdb_env.h"
 
+#include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/number/digest.h"
@@ -153,8 +156,7 @@ static int make_dir(struct job *j, const char *dir, struct ptc_error *err)
 	else if (fd < 0 || fsync(fd) != 0)
 		rc = ptc_error_errno(err, errno, "cannot sync %s", j->s->chunk_dir);
 	(void)ptc_fault("store.dir.after");
-	if (fd >= 0)
-		close(fd);
+	ptc_close(&fd);
 	return rc;
 }
 
@@ -164,7 +166,7 @@ int ptc_store_chunks_create(struct job *j, struct ptc_error *err)
 	int rc;
 
 	if (!dir)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = make_dir(j, dir, err);
 	if (!rc)
 		rc = ptc_store_env_open(dir, STORE_CHUNKS, map_size(j), &j->env, &j->dbi, err);
@@ -193,18 +195,11 @@ static int add_chunk(struct job *j, void *ptr, struct ptc_error *err)
 {
 	struct chunk *c;
 
-	if (j->nchunks == j->cap) {
-		size_t cap = j->cap ? j->cap * 2 : 64;
-		struct chunk **v = ptc_reallocarray(j->chunks, cap, sizeof(struct chunk *));
-
-		if (!v)
-			return ptc_error_set(err, PTC_ENOMEM, "out of memory");
-		j->chunks = v;
-		j->cap = cap;
-	}
+	if (!PTC_ROOM(j->chunks, j->nchunks + 1, j->cap))
+		return ptc_nomem(err);
 	c = ptc_calloc(1, sizeof *c);
 	if (!c)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	c->ptr = (uint8_t *)ptr + CHUNK_PAD;
 	j->chunks[j->nchunks++] = c;
 	c->id = (uint32_t)j->nchunks;
@@ -232,7 +227,7 @@ static int check_identity(struct job *j, MDB_cursor *cur, struct ptc_error *err)
 	}
 	if (rc && rc != MDB_NOTFOUND)
 		return ptc_store_lmdb_error(err, rc, "cannot read its identity");
-	return ptc_error_set(err, PTC_ELOST, "they are not those this store made");
+	return ptc_error_set(err, PTC_ELOST, "another store made these chunks");
 }
 
 /* Every value must be one of ours, in order, where LMDB's layout says it can be. */
@@ -310,15 +305,14 @@ int ptc_store_chunks_reopen(const struct job *j, int flags)
 	return open(path, flags | O_CLOEXEC);
 }
 
-/* Whether a process that an earlier life has given the file may still write to it (ptc_table_file_writable). One that is alive ends a
- * moment after us, one that hangs in the kernel may take for ever. */
+/* Whether a process that an earlier life has given the file may still write to it (ptc_table_file_writable). One that
+ * is alive ends a moment after us, one that hangs in the kernel may take for ever. */
 static bool others_write(const struct job *j)
 {
 	int fd = ptc_store_chunks_reopen(j, O_RDWR);
 	bool others = fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0;
 
-	if (fd >= 0)
-		close(fd);
+	ptc_close(&fd);
 	return others;
 }
 
@@ -340,7 +334,7 @@ int ptc_store_chunks_open(struct job *j, struct ptc_error *err)
 	int rc;
 
 	if (!dir)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = check_file(dir, &size, err);
 	if (!rc)
 		rc = open_env(j, dir, size, err);
@@ -362,8 +356,9 @@ static _Atomic uint64_t *use_of(struct chunk *c)
 	return (void *)(c->ptr - sizeof(uint64_t));
 }
 
-/* Its bytes are about to become others'. Readers of the file (ptc_table_spans) look at the count after they have copied: the new
- * one is seen before any new byte is. It lies in the file, so it holds for readers that a ptcd before us has let in, too. */
+/* Its bytes are about to become others'. Readers of the file (ptc_table_spans) look at the count after they have
+ * copied: the new one is seen before any new byte is. It lies in the file, so it holds for readers that a ptcd before
+ * us has let in, too. */
 static void use_anew(struct chunk *c)
 {
 	atomic_fetch_add(use_of(c), 1);
@@ -377,9 +372,8 @@ void ptc_store_chunks_close(struct job *j)
 	j->s->nwarm -= j->nwarm;
 	pthread_mutex_unlock(&j->s->lock);
 	for (size_t i = 0; j->env && j->deleted && i < j->nchunks; i++)
-		use_anew(
-			j->chunks
-				[i]); /* a punch leaves out for a while what somebody is just reading, counts among it */
+		use_anew(j->chunks[i]); /* a punch leaves out for a while what somebody is just reading, counts among it
+					 */
 	for (size_t i = 0; i < j->nchunks; i++)
 		ptc_free(j->chunks[i]);
 	ptc_free(j->chunks);
@@ -560,10 +554,10 @@ static int make_room(struct job *j, size_t n, struct ptc_error *err)
 	ptc_store_chunks_yield(s, j, max - PTC_MIN(max, n));
 	if (s->nused + s->nwarm + n <= max)
 		return 0;
-	return ptc_error_set(err, PTC_ENOSPC,
-			     "store is full: %llu of %llu chunks in use, %zu more needed (ceiling %llu bytes)",
-			     (unsigned long long)s->nused, (unsigned long long)max, n + j->nwarm,
-			     (unsigned long long)s->ceiling);
+	return ptc_error_set(
+		err, PTC_ENOSPC,
+		"the store is full: %llu of %llu chunks are in use, and %zu more are needed (ceiling %llu bytes)",
+		(unsigned long long)s->nused, (unsigned long long)max, n + j->nwarm, (unsigned long long)s->ceiling);
 }
 
 static int put_values(struct job *j, MDB_txn *txn, size_t n, void **ptrs)
@@ -586,7 +580,7 @@ static int make_new(struct job *j, size_t n, struct ptc_error *err)
 	void **ptrs = ptc_malloc(n * sizeof *ptrs);
 	size_t before = j->nchunks;
 	MDB_txn *txn;
-	int rc = ptrs ? grow_file(j, n, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = ptrs ? grow_file(j, n, err) : ptc_nomem(err);
 
 	if (!rc)
 		rc = ptc_store_begin(j->env, true, &txn, err);
@@ -686,7 +680,8 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 
 	ptc_store_huge_changed(j, n > j->nwarm);
 	rc = no_others(j, err);
-	rc = rc ? rc : supply(j, n, err);
+	if (rc == 0)
+		rc = supply(j, n, err);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&j->s->lock);

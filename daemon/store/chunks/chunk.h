@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The chunks environment of one job: taking, freeing and summing chunks, giving their blocks back,
- * huge pages. Failure modes: chunk.c, huge_chunks.c. */
+/* The chunks of one job: taking, freeing and summing chunks, giving their blocks back, and huge pages. Functions that
+ * want wlock say so. Failure modes: chunk.c, huge_chunks.c. */
 #pragma once
 
 #include "daemon/store/chunks/store_state.h"
@@ -11,30 +11,34 @@ int ptc_store_chunks_create(struct job *j, struct ptc_error *err);
 int ptc_store_chunks_open(struct job *j, struct ptc_error *err);
 void ptc_store_chunks_close(struct job *j);
 int ptc_store_chunks_reopen(const struct job *j, int flags);         /* a descriptor of its own; -1: errno */
-int ptc_store_chunks_finalize(struct job *j, struct ptc_error *err); /* after the tables have been loaded */
-/* wlock held. How many chunks may have blocks. */
+int ptc_store_chunks_finalize(struct job *j, struct ptc_error *err); /* call it after the tables have been loaded */
+/* wlock. The number of chunks that may have blocks. */
 uint64_t ptc_store_chunks_max(const struct ptc_store *s);
-/* wlock held. Until at most `max` chunks have blocks, or those that are in use: free ones of other jobs than `but` lose theirs. */
+/* wlock. Takes the blocks of free chunks of other jobs than `but`, until at most `max` chunks have blocks or only used
+ * ones have. */
 void ptc_store_chunks_yield(struct ptc_store *s, const struct job *but, uint64_t max);
-/* wlock held. Takes n free chunks (refs 0 -> 1), making new ones where needed. All or nothing. */
+/* wlock. Takes n free chunks (refs 0 -> 1), and makes new ones if it has to. All or nothing. */
 int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, struct ptc_error *err);
 void ptc_store_chunk_map(struct chunk *c);
-/* wlock held. At least n free chunks have blocks, and these are in our page table. */
+/* wlock. Makes sure that at least n free chunks have blocks, and that these are in the page table. */
 int ptc_store_chunks_warm(struct job *j, size_t n, struct ptc_error *err);
 void ptc_store_chunk_put_locked(struct job *j, struct chunk *c); /* drops one reference */
-/* wlock held. Gives blocks of free chunks back to the file system until at most leave of them have any. */
+/* wlock. Gives blocks of free chunks back to the file system, until at most `leave` free chunks have any. */
 int ptc_store_chunks_trim(struct job *j, size_t leave, struct ptc_error *err);
-/* Where in the file the chunk's page header lies, CHUNK_PAD + PAGE_HEADER before its bytes. */
+/* The place of the chunk's page header in the file, CHUNK_PAD + PAGE_HEADER before its bytes. */
 int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *ret_off, struct ptc_error *err);
-/* wlock held. Tells huge_chunks.c that something is being done with the job; chunks: also with blocks it did not have. */
+/* wlock. Tells huge_chunks.c that the job is in use. chunks: the job has got new blocks. */
 void ptc_store_huge_changed(struct job *j, bool chunks);
 void ptc_store_chunk_sum(struct chunk *c);
-/* Of blocks (a mask) whose bytes are there: those not summed early yet. One thread for each block. */
+/* Makes checksums of the blocks in the mask, whose bytes are there, unless they have early checksums. One thread for
+ * each block. */
 void ptc_store_chunk_sum_early(struct chunk *c, uint16_t blocks);
-/* Never 0. Whoever knows it and has read the chunk's bytes in the file since, and then finds it unchanged, has read what they were. */
+/* The count of the chunk's uses, never 0. A process notes the count, reads the chunk's bytes in the file, and reads the
+ * count again. If it is unchanged, the bytes are the chunk's. */
 uint64_t ptc_store_chunk_use(struct chunk *c);
 void ptc_store_chunk_fresh(struct chunk *c);
-void ptc_store_chunk_use_locked(struct job *j, struct chunk *c); /* at open: refs 0 -> 1 of a cold one, else +1 */
+void ptc_store_chunk_use_locked(struct job *j,
+				struct chunk *c); /* at open: a cold chunk gets refs 1, another one more */
 
 /* huge_chunks.c */
 void ptc_store_huge_begin(struct ptc_store *s);

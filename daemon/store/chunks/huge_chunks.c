@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks in huge pages. What lies in small ones is looked up, mapped and copied 4 KiB at a time: a rank reads its state out of them
- * at half of memcpy's rate, out of huge ones at all of it. On tmpfs the kernel is asked, 2 MiB of a file at a time, while nothing
- * else has been done for a while; the bytes stay what and where they are. Only where the store keeps free chunks (cushion_bytes): else they
- * would be given back before it pays.
+/* Chunks in huge pages. What lies in small ones is looked up, mapped and copied 4 KiB at a time: a rank reads its state
+ * out of them at half of memcpy's rate, out of huge ones at all of it. On tmpfs the kernel is asked, 2 MiB of a file at
+ * a time, while nothing else has been done for a while; the bytes stay what and where they are. Only where the store
+ * keeps free chunks (cushion_bytes): else they would be given back before it pays.
  *
- * Happy path: a thread goes through the files once after chunks have been made; each range that has all its blocks is collapsed
- * and mapped anew. Failure modes: none that anybody sees: a range that cannot stays as it is; a kernel that does not know the request
- * (before 6.1) is not asked again. */
+ * Happy path: a thread goes through the files once after chunks have been made; each range that has all its blocks is
+ * collapsed and mapped anew. Failure modes: none that anybody sees: a range that cannot stays as it is; a kernel that
+ * does not know the request (before 6.1) is not asked again. */
 #include "daemon/store/chunks/chunk.h"
 
 #include "base/limits.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +27,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 #define QUIET_NS INT64_C(1000000000)
-#define TICK_NS  200000000
+#define TICK_MS  200
 #define PAGE_MIN 4096
 
 struct range {
@@ -108,7 +109,8 @@ static void range_done(struct ptc_store *s, struct range *r)
 	ptc_store_job_free(unused);
 }
 
-/* false: there is nothing to do, or somebody else has something to do. Nobody waits for it but who gives blocks back. */
+/* false: there is nothing to do, or somebody else has something to do. Nobody waits for it but who gives blocks back.
+ */
 static bool step(struct ptc_store *s)
 {
 	struct range r;
@@ -142,15 +144,10 @@ static void *huge_main(void *store)
 
 	while (!quit) {
 		bool more = step(s);
-		struct timespec until;
 
-		clock_gettime(CLOCK_MONOTONIC, &until);
-		until.tv_nsec += TICK_NS;
-		until.tv_sec += until.tv_nsec / 1000000000;
-		until.tv_nsec %= 1000000000;
 		pthread_mutex_lock(&s->lock);
 		if (!more && !s->huge.quit)
-			pthread_cond_timedwait(&s->huge.cond, &s->lock, &until);
+			ptc_cond_wait_ms(&s->huge.cond, &s->lock, TICK_MS);
 		quit = s->huge.quit || s->huge.never;
 		pthread_mutex_unlock(&s->lock);
 	}
@@ -159,15 +156,10 @@ static void *huge_main(void *store)
 
 void ptc_store_huge_begin(struct ptc_store *s)
 {
-	pthread_condattr_t attr;
-
 	if (!s->cushion)
 		return;
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&s->huge.cond, &attr);
-	pthread_condattr_destroy(&attr);
-	s->huge.runs = pthread_create(&s->huge.thread, NULL, huge_main, s) == 0;
+	ptc_cond_init(&s->huge.cond);
+	s->huge.runs = ptc_thread_start(&s->huge.thread, "ptc-huge", huge_main, s, NULL) == 0;
 	if (!s->huge.runs)
 		pthread_cond_destroy(&s->huge.cond);
 }

@@ -3,6 +3,7 @@
  * place where its codes become ours.
  *
  * Happy path: open (flags by purpose), begin, the caller's puts, commit between two fault points.
+ *
  * Failure modes: a full disk, map or file system is PTC_ENOSPC; a damaged file PTC_ECORRUPT; a file of another LMDB
  * PTC_EVERSION; the rest PTC_EIO. A transaction has ended after ptc_store_commit whatever it returns. */
 #include "daemon/store/chunks/lmdb_env.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LMDB's environments and transactions, its codes as ours, and files whose blocks are there before
- * they are written. Failure modes: lmdb.c. */
+/* LMDB's environments and transactions; its codes as codes of ptc; files whose blocks are allocated before they are
+ * written. Failure modes: lmdb.c. */
 #pragma once
 
 #include "base/status.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store, its jobs and their chunks, for the rooms of daemon/store alone.
+/* The store, its jobs and their chunks, for the rooms of daemon/store only.
  *
  * Locks, outermost first:
- *   store.wlock   one mutator at a time: everything that writes a transaction, allocates chunks or changes the registry
- *   table.lock    read: its arrays are looked at or its bytes filled; write: its arrays grow or are replaced
- *   store.lock    counts, lists, chunk states; held for moments, never across a system call that waits
+ *   store.wlock   taken to write a transaction, to allocate chunks, or to change the registry
+ *   table.lock    read: to look at the table's arrays or to fill its bytes; write: to change its arrays
+ *   store.lock    for counts, lists and chunk states; held for moments, never across a system call that waits
  */
 #pragma once
 
@@ -23,9 +23,10 @@ struct ptc_store_damage;
 struct ptc_table;
 
 #define CHUNK_BLOCKS ((PTC_CHUNK_BYTES + PTC_BLOCK_BYTES - 1) / PTC_BLOCK_BYTES)
-/* An LMDB value of whole pages with LMDB's page header. Its first bytes are left out, so that a chunk's lie on cache lines, as do
- * extents in it: the kernel copies between processes half as fast again when both sides are. The last of those left out count the
- * chunk's uses (ptc_store_chunk_use): they are in the one page of it that is never punched. */
+/* A chunk is an LMDB value of whole pages, with LMDB's page header. CHUNK_PAD skips its first bytes, so that the
+ * chunk's bytes and extents begin on cache lines: if both sides do, the kernel copies between processes half as fast
+ * again. The last skipped bytes count the chunk's uses (ptc_store_chunk_use). They lie in the one page that is never
+ * punched. */
 #define PAGE_HEADER  16
 #define CHUNK_PAD    48
 #define CHUNK_VALUE  (PTC_CHUNK_BYTES + CHUNK_PAD)
@@ -33,7 +34,8 @@ struct ptc_table;
 #define ALL_BLOCKS   ((uint16_t)0xffff)
 #define EXTENT_ALIGN 64u
 #define FLUSH_CHUNKS                                                                                                   \
-	256u /* chunks summed but not in meta before a fill records them: at most this much is filled again */
+	256u /* summed chunks after which a fill records them in meta; at most so many are filled again                \
+	      */
 #define RECORD_VERSION  PTC_VERSION_NUMBER(2)
 #define RECORD_OLDEST   2
 #define STORE_UUID_LEN  36
@@ -54,12 +56,12 @@ struct chunk {
 	uint32_t stored;            /* tables in meta that list it */
 	uint32_t unfilled;          /* extents in it still to be filled */
 	uint32_t used;              /* end of the last extent in it */
-	_Atomic uint16_t damaged;   /* blocks that were found damaged and told of */
-	uint16_t dirty;             /* blocks to be summed */
-	_Atomic uint16_t early;     /* of those: summed already, by whoever filled them; nobody writes there any more */
-	_Atomic bool mapped;        /* its pages are in our page table: asking again costs as much as copying it */
-	_Atomic uint64_t mapped_by; /* ... and in that of this process, which fills it for us; 0: none */
-	bool closed;                /* no further extent will be put into it */
+	_Atomic uint16_t damaged;   /* blocks that were reported as damaged */
+	uint16_t dirty;             /* blocks without a checksum */
+	_Atomic uint16_t early;     /* dirty blocks that the filling thread has summed; nobody writes them any more */
+	_Atomic bool mapped;        /* its pages are in the page table; asking again costs as much as a copy */
+	_Atomic uint64_t mapped_by; /* the process that has its pages in its page table, too; 0: none */
+	bool closed;                /* it gets no further extent */
 	bool claimed;               /* a thread is summing it */
 	_Atomic bool summed;
 	bool saved; /* its sums are in meta */
@@ -71,27 +73,27 @@ struct job {
 	char uuid[STORE_UUID_LEN + 1];
 	uid_t uid;
 	int64_t fence;
-	int bad; /* 0, or why nothing of it can be used: PTC_ELOST, PTC_ECORRUPT, PTC_EVERSION, PTC_EIO */
+	int bad; /* 0, or why the job is not usable: PTC_ELOST, PTC_ECORRUPT, PTC_EVERSION, PTC_EIO */
 	char why[256];
-	unsigned refs; /* registry and tables in memory */
+	unsigned refs; /* of the registry and of tables in memory */
 
 	MDB_env *env;
 	MDB_dbi dbi;
-	int fd;             /* LMDB's, not ours to close */
-	bool volatile_fs;   /* tmpfs: nothing to msync */
-	bool deleted;       /* its blocks go with its last reference, whoever else has its file open */
-	bool others;        /* a process that an earlier life has let in may still write */
-	bool no_punch;      /* the file system cannot free blocks inside a file: free chunks stay warm */
+	int fd;             /* LMDB's; do not close it */
+	bool volatile_fs;   /* on tmpfs: there is nothing to msync */
+	bool deleted;       /* its blocks go with its last reference, even if others have its file open */
+	bool others;        /* a process that an earlier ptcd has given the file may still write */
+	bool no_punch;      /* the file system cannot free blocks inside a file, so free chunks stay warm */
 	unsigned page;      /* bytes */
 	uint64_t alloc_end; /* file offset up to which blocks exist */
 	uint64_t map_bytes;
 	struct chunk **chunks; /* by id - 1 */
 	size_t nchunks, cap;
-	struct chunk *warm, *cold; /* free: with blocks, without */
+	struct chunk *warm, *cold; /* free chunks with blocks, and without */
 	size_t nwarm, nused;
 	struct ptc_table *tables; /* registered */
-	bool huge_todo;           /* wlock, as is: */
-	uint64_t huge_at;         /* file offset up to which huge_chunks.c has been through it */
+	bool huge_todo;           /* under wlock, as is the next member */
+	uint64_t huge_at;         /* file offset up to which huge_chunks.c has worked */
 };
 
 struct ptc_store {
@@ -104,15 +106,14 @@ struct ptc_store {
 	pthread_mutex_t wlock, lock;
 	struct job *jobs;
 	uint64_t nused, nwarm, copied_bytes; /* chunks, over all jobs */
-	uint64_t outside;                    /* bytes of the ceiling that are no chunks'; grows under wlock */
+	uint64_t outside;                    /* bytes of the ceiling for other memory; grows under wlock */
 	void (*damaged)(void *arg, const struct ptc_store_damage *d);
 	void *damaged_arg;
 	struct { /* huge_chunks.c */
 		pthread_t thread;
 		pthread_cond_t cond;    /* with lock */
-		bool runs, quit, never; /* never: the kernel does not know it; the thread's own */
-		pthread_mutex_t
-			blocks; /* taken to give blocks back, and while a range is believed to have all of its */
+		bool runs, quit, never; /* never: the kernel cannot do it; only the thread uses this */
+		pthread_mutex_t blocks; /* taken to give blocks back, and while a range has to keep all of its blocks */
 		_Atomic int64_t busy_ns;
 		_Atomic uint64_t bytes;
 	} huge;
@@ -121,5 +122,6 @@ struct ptc_store {
 /* store_jobs.c */
 struct job *ptc_store_job_find_locked(struct ptc_store *s, const char *uuid);
 int ptc_store_job_usable(const struct job *j, const char *uuid, struct ptc_error *err);
-struct job *ptc_store_job_unref_locked(struct job *j); /* returns it when the caller must free it, unlocked */
+struct job *
+ptc_store_job_unref_locked(struct job *j); /* returns the job if the caller has to free it, without the lock */
 void ptc_store_job_free(struct job *j);

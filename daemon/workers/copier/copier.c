@@ -1,40 +1,38 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptcd's side of ptc-copy.
  *
  *   STARTING --ready--> IDLE or BUSY --closed, killed, ended by itself--> ENDING --waited for--> freed
  *
- * A copier is in the list from its start until it has been waited for and nobody refers to it. The caller that starts it lets go of
- * the lock meanwhile; others of the job wait. A request that gets no answer ends in one of two ways. Either the process is gone, and then
- * nothing of it writes anywhere: the request is made again. Or it is not, and what the request named is kept with the process. */
+ * A copier is in the list from its start until it has been waited for and nobody refers to it. The caller that starts
+ * it lets go of the lock meanwhile; others of the job wait. A request that gets no answer ends in one of two ways.
+ * Either the process is gone, and then nothing of it writes anywhere: the request is made again. Or it is not, and what
+ * the request named is kept with the process. */
 #include "daemon/workers/copier/copier.h"
 
+#include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/child.h"
 #include "base/sys/helper.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define HANG_MS_DEFAULT 30000
 #define LOOK_MS         100  /* how soon a caller sees that it is cancelled */
 #define GONE_MS         1000 /* a process that was killed and has not ended by then hangs */
 #define TRIES           5    /* of a request whose copier ends under it */
-#define FD_BASE         64   /* above the numbers that sockets get in the child */
-
-extern char **environ;
 
 struct slot {
 	int fd;
@@ -52,9 +50,8 @@ struct copier {
 	struct copier *next;
 	char uuid[37];
 	uint64_t number;
-	unsigned refs; /* callers */
-	pid_t pid;     /* 0: it has been waited for */
-	int pidfd;
+	unsigned refs;            /* callers */
+	struct ptc_child process; /* pid 0: it has been waited for */
 	bool ready, ending;
 	int64_t hung_ns; /* since when; 0: it does not */
 	unsigned nslots;
@@ -70,23 +67,12 @@ void ptc_slot_kept_unref(struct ptc_slot_kept *k)
 
 void ptc_copiers_init(struct ptc_copiers *cs, int64_t hang_ms)
 {
-	pthread_condattr_t attr;
-
 	*cs = (struct ptc_copiers){ .hang_ms = hang_ms ? hang_ms : HANG_MS_DEFAULT };
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	ptc_require(!pthread_mutex_init(&cs->lock, NULL) && !pthread_cond_init(&cs->changed, &attr));
-	pthread_condattr_destroy(&attr);
+	ptc_require(!pthread_mutex_init(&cs->lock, NULL));
+	ptc_cond_init(&cs->changed);
 }
 
 /* ---- ends ---- */
-
-static bool ended(int pidfd, int timeout_ms)
-{
-	struct pollfd p = { .fd = pidfd, .events = POLLIN };
-
-	return poll(&p, 1, timeout_ms) > 0;
-}
 
 static void close_slots(struct copier *c)
 {
@@ -107,30 +93,27 @@ static void end_locked(struct copier *c)
 static void kill_locked(struct copier *c)
 {
 	end_locked(c);
-	if (c->pid)
-		syscall(SYS_pidfd_send_signal, c->pidfd, SIGKILL, NULL, 0);
+	if (c->process.pid)
+		ptc_child_signal(&c->process, SIGKILL);
 }
 
 /* Whether nothing of it is left in the kernel. */
 static bool gone_locked(struct copier *c)
 {
-	if (c->pid && ended(c->pidfd, 0)) {
-		(void)waitpid(c->pid, NULL, WNOHANG);
-		c->pid = 0;
+	if (c->process.pid && ptc_child_wait(&c->process, 0, NULL)) {
+		c->process.pid = 0;
 		end_locked(c);
 	}
-	return !c->pid;
+	return !c->process.pid;
 }
 
 static struct copier *copier_free(struct copier *c)
 {
 	for (unsigned i = 0; i < c->nslots; i++) {
-		if (c->slots[i].fd >= 0)
-			close(c->slots[i].fd);
+		ptc_close(&c->slots[i].fd);
 		ptc_slot_kept_unref(c->slots[i].kept);
 	}
-	if (c->pidfd >= 0)
-		close(c->pidfd);
+	ptc_child_close(&c->process);
 	ptc_free(c);
 	return NULL;
 }
@@ -192,8 +175,8 @@ void ptc_copiers_done(struct ptc_copiers *cs)
 	pthread_mutex_unlock(&cs->lock);
 	for (struct copier *c = cs->list; c; c = next) {
 		next = c->next;
-		if (c->pid && !c->hung_ns)
-			(void)ended(c->pidfd, GONE_MS);
+		if (c->process.pid && !c->hung_ns)
+			(void)ptc_child_wait(&c->process, GONE_MS, NULL);
 		(void)gone_locked(c);
 		copier_free(c);
 	}
@@ -211,7 +194,7 @@ int64_t ptc_copiers_hung_ns(struct ptc_copiers *cs, const char *uuid, pid_t rank
 		for (unsigned i = 0; c->hung_ns && !strcmp(c->uuid, uuid) && i < c->nslots; i++)
 			if (c->slots[i].busy && c->slots[i].rank == rank && !gone_locked(c)) {
 				ns = PTC_MAX(ns, ptc_sys_now_ns() - c->hung_ns);
-				*ret_copier = c->pid;
+				*ret_copier = c->process.pid;
 			}
 	pthread_mutex_unlock(&cs->lock);
 	return ns;
@@ -239,33 +222,6 @@ static unsigned slots_wanted(void)
 	return (unsigned)PTC_MIN(PTC_MAX(n, 2), PTC_COPY_THREADS);
 }
 
-static int spawn(const char *path, uid_t uid, const int *theirs, unsigned n, pid_t *ret_pid)
-{
-	char name[] = "ptc-copy", user[16], count[16];
-	char *argv[] = { name, user, count, NULL };
-	posix_spawn_file_actions_t actions;
-	posix_spawnattr_t attr;
-	sigset_t none;
-	int e;
-
-	snprintf(user, sizeof user, "%u", (unsigned)uid);
-	snprintf(count, sizeof count, "%u", n);
-	sigemptyset(&none);
-	posix_spawn_file_actions_init(&actions);
-	posix_spawnattr_init(&attr);
-	posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-	for (unsigned i = 0; i < n; i++)
-		posix_spawn_file_actions_adddup2(&actions, theirs[i], PTC_COPY_FD + (int)i);
-	posix_spawn_file_actions_addclosefrom_np(&actions, PTC_COPY_FD + (int)n);
-	posix_spawnattr_setsigmask(&attr, &none);
-	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
-	e = posix_spawn(ret_pid, path, &actions, &attr, argv, environ);
-	posix_spawnattr_destroy(&attr);
-	posix_spawn_file_actions_destroy(&actions);
-	return e;
-}
-
 static int make_sockets(struct copier *c, int *theirs, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
@@ -275,41 +231,32 @@ static int make_sockets(struct copier *c, int *theirs, unsigned n)
 			return errno;
 		c->slots[i] = (struct slot){ .fd = fds[0] };
 		c->nslots = i + 1;
-		theirs[i] = fcntl(fds[1], F_DUPFD_CLOEXEC, FD_BASE);
-		close(fds[1]);
-		if (theirs[i] < 0)
-			return errno;
+		theirs[i] = fds[1];
 	}
 	return 0;
 }
 
 static int start_process(struct copier *c, uid_t uid, struct ptc_error *err)
 {
+	char path[PTC_HELPER_PATH], name[] = "ptc-copy", user[16], count[16];
+	char *argv[] = { name, user, count, NULL };
 	int theirs[PTC_COPY_THREADS], e;
-	char path[PTC_HELPER_PATH];
 	unsigned n = slots_wanted();
 	int rc = ptc_helper_find("ptc-copy", "PTC_COPY", path, err);
 
 	if (rc)
 		return rc;
-	memset(theirs, -1, sizeof theirs);
+	snprintf(user, sizeof user, "%u", (unsigned)uid);
+	snprintf(count, sizeof count, "%u", n);
 	e = make_sockets(c, theirs, n);
-	e = e ? e : spawn(path, uid, theirs, n, &c->pid);
-	for (unsigned i = 0; i < n; i++)
-		if (theirs[i] >= 0)
-			close(theirs[i]);
-	if (e) {
-		c->pid = 0;
-		return ptc_error_errno(err, e, "cannot start %s", path);
-	}
-	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
-	if (c->pidfd >= 0)
-		return 0;
-	e = errno;
-	kill(c->pid, SIGKILL);
-	(void)waitpid(c->pid, NULL, 0);
-	c->pid = 0;
-	return ptc_error_errno(err, e, "pidfd_open");
+	rc = e ? ptc_error_errno(err, e, "cannot start %s", path)
+	       : ptc_child_start(
+			 &(struct ptc_child_args){
+				 .path = path, .argv = argv, .fds = theirs, .nfds = n, .session = true },
+			 &c->process, err);
+	for (unsigned i = 0; i < c->nslots; i++)
+		close(theirs[i]);
+	return rc;
 }
 
 static bool cancelled(const struct ptc_slot_copying *copying)
@@ -365,14 +312,14 @@ static int start(struct ptc_copiers *cs, struct copier *c, const struct ptc_copy
 	case HEARD_CANCEL:
 		return ptc_error_set(err, PTC_ECANCELED, "cancelled");
 	case HEARD_LATE:
-		return ptc_error_set(err, PTC_ETIMEOUT, "ptc-copy (pid %d) has not become ready", (int)c->pid);
+		return ptc_error_set(err, PTC_ETIMEOUT, "ptc-copy (pid %d) has not become ready", (int)c->process.pid);
 	default:
 		if (r.a.version && !ptc_version_reads(r.a.version, PTC_COPY_OLDEST, PTC_COPY_VERSION))
 			return ptc_error_set(
 				err, PTC_EVERSION,
 				"ptc-copy speaks version %u, this ptcd %u to %u: install both from one package",
 				r.a.version, PTC_COPY_OLDEST, PTC_COPY_VERSION + 1);
-		return ptc_error_set(err, PTC_EIO, "ptc-copy (pid %d) has ended at once", (int)c->pid);
+		return ptc_error_set(err, PTC_EIO, "ptc-copy (pid %d) has ended at once", (int)c->process.pid);
 	}
 }
 
@@ -380,22 +327,22 @@ static int start(struct ptc_copiers *cs, struct copier *c, const struct ptc_copy
 static int start_locked(struct ptc_copiers *cs, const struct ptc_copy_call *call, struct ptc_error *err)
 {
 	static _Atomic uint64_t numbers;
-	struct copier *c = ptc_calloc(1, sizeof *c), made = { .pidfd = -1 }; /* nobody else's until it is ready */
+	struct copier *c = ptc_calloc(1, sizeof *c),
+		      made = { .process = PTC_CHILD_NONE }; /* nobody else's until it is ready */
 	int rc;
 
 	if (!c)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	snprintf(c->uuid, sizeof c->uuid, "%s", call->uuid);
 	c->number = atomic_fetch_add(&numbers, 1) + 1;
-	c->pidfd = -1;
+	c->process = PTC_CHILD_NONE;
 	c->refs = 1;
 	c->next = cs->list;
 	cs->list = c;
 	pthread_mutex_unlock(&cs->lock);
 	rc = start(cs, &made, call, err);
 	pthread_mutex_lock(&cs->lock);
-	c->pid = made.pid;
-	c->pidfd = made.pidfd;
+	c->process = made.process;
 	c->nslots = made.nslots;
 	memcpy(c->slots, made.slots, sizeof c->slots);
 	c->refs--;
@@ -426,11 +373,11 @@ static int hangs_locked(struct ptc_copiers *cs, const struct ptc_copy_call *call
 		n++;
 		for (unsigned i = 0; i < c->nslots; i++)
 			if (c->slots[i].busy && c->slots[i].rank == call->pid)
-				return ptc_error_set(
-					err, PTC_ESTATE,
-					"process %d still hangs in its memory since %lld s ago; nothing more "
-					"of it is copied until that has ended",
-					(int)c->pid, (long long)((ptc_sys_now_ns() - c->hung_ns) / 1000000000));
+				return ptc_error_set(err, PTC_ESTATE,
+						     "process %d still hangs in its memory after %lld s; nothing more "
+						     "of it is copied before that process has ended",
+						     (int)c->process.pid,
+						     (long long)((ptc_sys_now_ns() - c->hung_ns) / 1000000000));
 	}
 	if (n < PTC_COPIERS_HUNG)
 		return 0;
@@ -451,7 +398,8 @@ static bool same_memory(const struct memory_map *m, const struct ptc_slot_memory
 	return m->used && m->dev == of->dev && m->ino == of->ino && (m->writable || !of->writable);
 }
 
-/* The map of that memory, or one for it. NULL: all are taken; where nothing is under way in them the copier ends, for another one. */
+/* The map of that memory, or one for it. NULL: all are taken; where nothing is under way in them the copier ends, for
+ * another one. */
 static struct memory_map *map_locked(struct copier *c, const struct ptc_slot_memory *of)
 {
 	struct memory_map *free_one = NULL;
@@ -472,7 +420,8 @@ static struct memory_map *map_locked(struct copier *c, const struct ptc_slot_mem
 	return free_one;
 }
 
-/* A free socket of the job's copier, and the map; false: there is none now. A map that another caller is just making is waited for. */
+/* A free socket of the job's copier, and the map; false: there is none now. A map that another caller is just making is
+ * waited for. */
 static bool take_locked(struct ptc_copiers *cs, const struct ptc_copy_call *call, struct exchange *t)
 {
 	struct copier *c = current_locked(cs, call->uuid);
@@ -502,15 +451,12 @@ static int take(struct ptc_copiers *cs, const struct ptc_copy_call *call, struct
 
 	pthread_mutex_lock(&cs->lock);
 	while (!rc && !(rc = hangs_locked(cs, call, err)) && !take_locked(cs, call, t)) {
-		int64_t until = ptc_sys_now_ns() + LOOK_MS * INT64_C(1000000);
-		struct timespec ts = { until / 1000000000, until % 1000000000 };
-
 		if (cs->quit || cancelled(call->copying))
 			rc = ptc_error_set(err, PTC_ECANCELED, "cancelled");
 		else if (!current_locked(cs, call->uuid))
 			rc = start_locked(cs, call, err);
 		else
-			pthread_cond_timedwait(&cs->changed, &cs->lock, &ts);
+			ptc_cond_wait_ms(&cs->changed, &cs->lock, LOOK_MS);
 	}
 	pthread_mutex_unlock(&cs->lock);
 	return rc;
@@ -608,7 +554,8 @@ static int make_request(const struct ptc_copy_call *call, const struct ptc_slot_
 	struct ptc_copy_span *s = q->spans;
 
 	if (call->nthere > PTC_COPY_SPANS_MAX || call->nhere > PTC_COPY_SPANS_MAX)
-		return ptc_error_set(err, PTC_EINTERNAL, "a copy of %zu and %zu spans", call->nthere, call->nhere);
+		return ptc_error_set(err, PTC_EINTERNAL, "a copy has %zu and %zu spans, which is too many",
+				     call->nthere, call->nhere);
 	q->head = (struct ptc_copy_head){ .version = PTC_COPY_VERSION,
 					  .op = call->op,
 					  .flags = call->fresh ? PTC_COPY_FRESH : 0,
@@ -635,10 +582,10 @@ static int give_up(struct ptc_copiers *cs, const struct exchange *t, enum heard 
 	bool gone;
 
 	pthread_mutex_lock(&cs->lock);
-	pid = c->pid;
+	pid = c->process.pid;
 	kill_locked(c);
 	pthread_mutex_unlock(&cs->lock);
-	(void)ended(c->pidfd, GONE_MS);
+	(void)ptc_child_wait(&c->process, GONE_MS, NULL);
 	pthread_mutex_lock(&cs->lock);
 	gone = gone_locked(c);
 	if (!gone && !c->hung_ns) {
@@ -647,7 +594,7 @@ static int give_up(struct ptc_copiers *cs, const struct exchange *t, enum heard 
 			"workers",
 			"job %s: process %d, which copies its ranks' memory, hangs in that of process %d and cannot be "
 			"ended; what it may write to is kept until it has",
-			c->uuid, (int)c->pid, (int)t->slot->rank);
+			c->uuid, (int)c->process.pid, (int)t->slot->rank);
 	}
 	pthread_mutex_unlock(&cs->lock);
 	if (how == HEARD_CANCEL)
@@ -655,7 +602,7 @@ static int give_up(struct ptc_copiers *cs, const struct exchange *t, enum heard 
 	if (how == HEARD_LATE)
 		return ptc_error_set(
 			err, PTC_ESTATE,
-			"its memory has not answered for %.3g s; is it a mapping of a file system that hangs?",
+			"its memory has not answered for %.3g s; is it mapped from a file system that hangs?",
 			(double)cs->hang_ms * 1e-3);
 	return gone ? 0 : ptc_error_set(err, PTC_ESTATE, "the process that copies, %d, hangs", (int)pid);
 }

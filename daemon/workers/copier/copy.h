@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ptcd and its ptc-copy say to each other. ptc-copy copies between the memory of a job's ranks and memory that ptcd has given
- * it, as the job's user: so the kernel checks each copy against whatever program the rank's process is by then. Bytes that are copied
- * never go through a socket.
+/* Messages between ptcd and its ptc-copy. ptc-copy runs as the job's user and copies between the memory of the job's
+ * ranks and memory that ptcd gives it. So the kernel checks each copy against the program that the rank's process runs
+ * at that time. Copied bytes never go through a socket.
  *
  *   ptc-copy UID SOCKETS     SOCKETS descriptors from PTC_COPY_FD on, SOCK_SEQPACKET, one for each of its threads
  *
- * It sends an answer on the first socket when it is ready, or with why it cannot be. After that each socket carries one request, then its answer. A
- * request is a head, then spans of the rank's memory, then spans of ours. An answer is a struct ptc_copy_answer and, where it could
- * not begin at all, a text. It ends when its sockets are closed. They may be of two packages while one is
- * replaced by the other: versions next to each other are taken, others refused. */
+ * ptc-copy sends an answer on the first socket when it is ready, or when it cannot start. After that each socket
+ * carries one request, then its answer, and so on. A request is a head, then spans of the rank's memory, then spans of
+ * ptcd's memory. An answer is a struct ptc_copy_answer; if ptc-copy cannot start, a text follows it. ptc-copy ends when
+ * its sockets are closed. ptcd and ptc-copy may be of two packages during an upgrade: neighbouring versions are
+ * accepted, others are refused. */
 #pragma once
 
 #include "base/number/versions.h"
@@ -18,21 +19,21 @@
 #define PTC_COPY_VERSION   PTC_VERSION_NUMBER(1u)
 #define PTC_COPY_OLDEST    1u
 #define PTC_COPY_FD        3
-#define PTC_COPY_THREADS   16 /* the agent copies with as many */
-#define PTC_COPY_MAPS      8 /* of one process: the job's chunks to write and to read, and what operations compare in */
+#define PTC_COPY_THREADS   16   /* as many as the agent copies with */
+#define PTC_COPY_MAPS      8    /* of one process: the job's chunks to write and to read, and room to compare in */
 #define PTC_COPY_SPANS_MAX 1024 /* on each side of a request; the kernel's bound for one call (IOV_MAX) */
 #define PTC_COPY_TEXT_MAX  512
 
 enum ptc_copy_op {
-	PTC_COPY_MAP, /* the file that comes along becomes map `map`, `bytes` of it */
+	PTC_COPY_MAP, /* makes map `map` of the first `bytes` bytes of the file in the message */
 	PTC_COPY_UNMAP,
-	PTC_COPY_READ, /* out of the rank */
-	PTC_COPY_WRITE,
-	PTC_COPY_COMPARE, /* the rank's with ours: PTC_COPY_DIFFERS if any byte is another one */
+	PTC_COPY_READ,    /* from the rank's memory to ptcd's */
+	PTC_COPY_WRITE,   /* from ptcd's memory to the rank's */
+	PTC_COPY_COMPARE, /* compares the rank's memory with ptcd's: PTC_COPY_DIFFERS if a byte differs */
 };
 #define PTC_COPY_DIFFERS  INT32_MAX /* an answer's error that is no errno */
-#define PTC_COPY_WRITABLE 1u        /* of a MAP: it is written to */
-#define PTC_COPY_FRESH    2u        /* of a READ: pages of ours are likely not to be mapped yet */
+#define PTC_COPY_WRITABLE 1u        /* of a MAP: copies write to it */
+#define PTC_COPY_FRESH    2u        /* of a READ: the pages of ptcd's memory are likely not to be mapped yet */
 
 struct ptc_copy_head {
 	uint32_t version, op, map, flags;
@@ -51,5 +52,5 @@ struct ptc_copy_request {
 struct ptc_copy_answer {
 	uint32_t version;
 	int32_t error;  /* errno; 0: done */
-	uint64_t moved; /* bytes copied before it */
+	uint64_t moved; /* bytes copied before the error */
 };

@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Many callers with more memories than a copier maps, some of which cannot be mapped: each is answered, and what it is told is about its own.
- * The copier is this program too, which maps nothing and says of each request whether the map that it names is the one it was given. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Many callers with more memories than a copier maps, some of which cannot be mapped: each is answered, and what it is
+ * told is about its own. The copier is this program too, which maps nothing and says of each request whether the map
+ * that it names is the one it was given. */
 #include "daemon/workers/copier/copier.h"
 
 #include "base/check.h"

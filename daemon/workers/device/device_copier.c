@@ -1,8 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Happy path: the operation's memory is mapped as a file, the rank's allocation by its handle, and pieces become boxes: those of
- * equal length at equal distances are rows of one. Failure modes: device_copier.h. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path: the operation's memory is mapped as a file, the rank's allocation by its handle, and pieces become boxes:
+ * those of equal length at equal distances are rows of one. Failure modes: device_copier.h. */
 #include "daemon/workers/device/device_copier.h"
 
+#include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
@@ -46,7 +47,7 @@ int ptc_device_copier_new(uint64_t pinned_bytes, int64_t hang_ms, struct ptc_dev
 	struct ptc_device_copier *d = ptc_calloc(1, sizeof *d);
 
 	if (!d)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory to copy device memory");
+		return ptc_nomem(err);
 	d->pinned_bytes = pinned_bytes ? pinned_bytes : PINNED_BYTES;
 	d->hang_ms = hang_ms ? hang_ms : HANG_MS;
 	pthread_mutex_init(&d->lock, NULL);
@@ -103,7 +104,8 @@ static int bind_range(struct ptc_gpu_client *client, const struct ptc_device_ran
 	_Static_assert(sizeof e.uuid == sizeof r->uuid && sizeof e.ipc == sizeof r->ipc, "as gpu_export.h has them");
 	memcpy(e.uuid, r->uuid, sizeof e.uuid);
 	memcpy(e.ipc, r->ipc, sizeof e.ipc);
-	rc = rc ? rc : ptc_gpu_client_bind(client, &e, ret, &missing, o, err);
+	if (rc == 0)
+		rc = ptc_gpu_client_bind(client, &e, ret, &missing, o, err);
 	return rc || !missing ? rc : ptc_gpu_client_handles(client, *ret, &r->fd, 1, &missing, o, err);
 }
 
@@ -115,8 +117,10 @@ int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r
 	int rc = client_of(d, &client, err);
 
 	pthread_mutex_lock(&d->try_lock);
-	rc = rc ? rc : bind_range(client, r, pid, &ref, &o, err);
-	rc = rc ? rc : ptc_gpu_client_close(client, ref, &o, err);
+	if (rc == 0)
+		rc = bind_range(client, r, pid, &ref, &o, err);
+	if (rc == 0)
+		rc = ptc_gpu_client_close(client, ref, &o, err);
 	pthread_mutex_unlock(&d->try_lock);
 	return rc;
 }
@@ -132,7 +136,7 @@ static int copying_of(struct ptc_device_copier *d, struct ptc_slot_copying *c, s
 	}
 	*ret = c->device;
 	pthread_mutex_unlock(&d->lock);
-	return *ret ? 0 : ptc_error_set(err, PTC_ENOMEM, "no memory to copy device memory");
+	return *ret ? 0 : ptc_nomem(err);
 }
 
 /* The map of one of the operation's memories. */
@@ -165,16 +169,12 @@ static int device_ref(struct ptc_gpu_client *client, struct ptc_device_copying *
 	for (size_t i = 0; i < x->nbound && !b; i++)
 		if (same_range(&x->bound[i], r, pid))
 			b = &x->bound[i];
-	if (!b) {
-		b = ptc_reallocarray(x->bound, x->nbound + 1, sizeof *b);
-		if (b) {
-			x->bound = b;
-			b = &x->bound[x->nbound++];
-			*b = (struct binding){ .pid = pid, .range = *r };
-		}
+	if (!b && PTC_MORE(x->bound, x->nbound)) {
+		b = &x->bound[x->nbound++];
+		*b = (struct binding){ .pid = pid, .range = *r };
 	}
 	if (!b)
-		rc = ptc_error_set(err, PTC_ENOMEM, "no memory to copy device memory");
+		rc = ptc_nomem(err);
 	else if (!b->ref.life)
 		rc = bind_range(client, r, pid, &b->ref, o, err);
 	if (rc == 0)
@@ -271,7 +271,8 @@ static int copy_once(const struct call *k, const struct batch *b, struct ptc_gpu
 	struct ptc_gpu_ref host, memory;
 	int rc = host_ref(k->client, k->x, k->c, b->memory, &host, o, err);
 
-	rc = rc ? rc : device_ref(k->client, k->x, b->range, k->pid, &memory, o, err);
+	if (rc == 0)
+		rc = device_ref(k->client, k->x, b->range, k->pid, &memory, o, err);
 	return rc ? rc : ptc_gpu_client_copy(k->client, k->direction, memory, host, b->parts, b->n, NULL, o, err);
 }
 
@@ -315,7 +316,7 @@ static int memory_of(const struct ptc_slot_copying *c, const uint8_t *here, uint
 static int copy_all(const struct call *k, const struct ptc_device_piece *pieces, size_t n, struct ptc_error *err)
 {
 	struct batch *b = ptc_calloc(1, sizeof *b);
-	int rc = b ? 0 : ptc_error_set(err, PTC_ENOMEM, "no memory to copy device memory");
+	int rc = b ? 0 : ptc_nomem(err);
 
 	for (size_t i = 0; i < n && !rc; i++) {
 		const struct ptc_device_piece *p = &pieces[i];
@@ -369,8 +370,7 @@ static int open_room(struct ptc_slot_copying *room, struct ptc_error *err)
 	if (base == MAP_FAILED) {
 		int e = errno;
 
-		if (m->fd >= 0)
-			close(m->fd);
+		ptc_close(&m->fd);
 		return ptc_error_errno(err, e, "no memory to compare device memory");
 	}
 	m->base = base;
@@ -405,6 +405,7 @@ int ptc_device_copy(struct ptc_device_copier *d, struct ptc_slot_copying *c, enu
 	*ret_differs = false;
 	if (!rc && op == PTC_COPY_COMPARE)
 		return compare(&k, pieces, n, ret_differs, err);
-	rc = rc ? rc : copying_of(d, c, &k.x, err);
+	if (rc == 0)
+		rc = copying_of(d, c, &k.x, err);
 	return rc ? rc : copy_all(&k, pieces, n, err);
 }

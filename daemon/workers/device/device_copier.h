@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies between ranks' device memory and memory of ptcd, by ptc-gpu (daemon/gpu/client).
  *
- * A rank's allocation is mapped in ptc-gpu when an operation first copies of it, and unmapped when the operation ends
- * (ptc_device_copying_done); the rank waits meanwhile, so it frees nothing that is mapped. ptc-gpu starts at the first call.
+ * ptc-gpu maps a rank's allocation when an operation first copies from or to it, and unmaps it when the operation ends
+ * (ptc_device_copying_done). The rank waits meanwhile, so it frees no mapped memory. ptc-gpu starts at the first call.
  *
- * Threads: any; calls block. Failure modes: what the driver says, with the device or the rank that counts as failed; a ptc-gpu that ends under
- * a call is started again and the call repeated, a few times. Where it can be neither asked nor ended, the memory that was named as
- * `kept` stays (PTC_ESTATE). */
+ * Threads: any; calls block. Failure modes: the driver's error, with the device or the rank that counts as failed. If
+ * ptc-gpu ends during a call, it is started again and the call is repeated, a few times. If it neither answers nor
+ * ends, the memory named as `kept` stays (PTC_ESTATE). */
 #pragma once
 
 #include "base/status.h"
@@ -22,17 +22,17 @@ struct ptc_device_copying;
 struct ptc_device_range {
 	uint64_t address, bytes; /* in the rank */
 	uint64_t context, buffer;
-	char uuid[48], why[96]; /* why: not "" where only the rank can copy it */
+	char uuid[48], why[96]; /* why: the reason why only the rank can copy it; "": ptc-gpu may */
 	uint8_t ipc[64];
-	int fd; /* of its handle; -1: it is mapped by ipc */
+	int fd; /* of its handle; -1: ptc-gpu maps it by ipc */
 };
 
 int ptc_device_copier_new(uint64_t pinned_bytes, int64_t hang_ms, struct ptc_device_copier **ret,
 			  struct ptc_error *err);
-/* Callers are gone, and what was mapped. NULL ok. */
+/* Call this once all callers and all mappings are gone. NULL ok. */
 struct ptc_device_copier *ptc_device_copier_free(struct ptc_device_copier *d);
 
-/* Whether ptc-gpu can map it: maps and unmaps it. */
+/* Finds out whether ptc-gpu can map a range, by mapping and unmapping it. */
 int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r, pid_t pid, struct ptc_error *err);
 
 struct ptc_device_piece {
@@ -41,8 +41,8 @@ struct ptc_device_piece {
 	uint8_t *here; /* in one of the two memories of the ptc_slot_copying */
 	uint64_t bytes;
 };
-/* *ret_differs, of a COMPARE: the bytes are others. A failed READ has left any bytes. */
+/* *ret_differs, of a COMPARE: the bytes differ. After a failed READ the memory has undefined bytes. */
 int ptc_device_copy(struct ptc_device_copier *d, struct ptc_slot_copying *c, enum ptc_copy_op op, pid_t pid,
 		    const struct ptc_device_piece *pieces, size_t n, bool *ret_differs, struct ptc_error *err);
-/* After the operation's last copy. */
+/* Call this after the operation's last copy. */
 void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copying *c);

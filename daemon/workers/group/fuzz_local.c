@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Fuzz entry point for all that comes from ranks and from group files. First byte: 0: the rest is frames, each after its length (2
- * bytes); 1: a group's file; else: the type of one message, which is the rest. What is accepted must survive being written
- * and read again, and keep what the daemon relies on. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fuzz entry point for all that comes from ranks and from group files. First byte: 0: the rest is frames, each after
+ * its length (2 bytes); 1: a group's file; else: the type of one message, which is the rest. What is accepted must
+ * survive being written and read again, and keep what the daemon relies on. */
 #include "daemon/workers/group/internal.h"
 
 #include "base/alloc.h"

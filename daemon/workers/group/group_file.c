@@ -1,11 +1,12 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Groups on disk, and taking up again what an earlier ptcd has started. A group's file (JOB/groups/GENERATION-INCARNATION) has the
- * description it was started with, whether it was built, and which process folder is which rank: written before a process
- * of it starts, and before ranks are told their generation. Happy path: write a temporary file, rename it. At start: read each
- * job's groups, adopt the processes, listen; they connect by themselves. What a later version has added behind the numbers of
- * processes is passed over. Failure modes: a file of a version that is not read refuses the start (PTC_EVERSION); one that does
- * not verify is logged and left out, and its processes are ended as nobody's; a crash between file and process leaves a slot without
- * one, which the next start fills. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups on disk, and taking up again what an earlier ptcd has started. A group's file
+ * (JOB/groups/GENERATION-INCARNATION) has the description it was started with, whether it was built, and which process
+ * folder is which rank: written before a process of it starts, and before ranks are told their generation. Happy path:
+ * write a temporary file, rename it. At start: read each job's groups, adopt the processes, listen; they connect by
+ * themselves. What a later version has added behind the numbers of processes is passed over. Failure modes: a file of a
+ * version that is not read refuses the start (PTC_EVERSION); one that does not verify is logged and left out, and its
+ * processes are ended as nobody's; a crash between file and process leaves a slot without one, which the next start
+ * fills. */
 #include "daemon/workers/process/cgroup.h"
 #include "daemon/workers/group/internal.h"
 
@@ -45,51 +46,33 @@ static void put_list(struct ptc_local_out *o, const char *const *list)
 		ptc_local_put_text(o, list[i]);
 }
 
-static void put_rank(struct ptc_local_out *o, const struct ptc_group_rank *r)
-{
-	const uint32_t v[] = { r->rank, r->local_rank, r->device, r->tp, r->pp, r->dp, r->cp };
+#define DESC(member, kind, max)      PTC_LOCAL_MEMBER(struct ptc_group_desc, member, member, kind, max, false)
+#define RUN(type, first, last, kind) PTC_LOCAL_MEMBER(struct ptc_group_##type, first, last, kind, 0, false)
 
-	for (size_t i = 0; i < PTC_ARRAY_LEN(v); i++)
-		ptc_local_put_u32(o, v[i]);
-}
-
-static void get_rank(struct ptc_local_in *in, struct ptc_group_rank *r)
-{
-	uint32_t *const v[] = { &r->rank, &r->local_rank, &r->device, &r->tp, &r->pp, &r->dp, &r->cp };
-
-	for (size_t i = 0; i < PTC_ARRAY_LEN(v); i++)
-		*v[i] = ptc_local_get_u32(in);
-}
+static const struct ptc_local_member rank_members[] = { RUN(rank, rank, cp, U32) };
+/* Before the mode, and behind it. */
+static const struct ptc_local_member first_members[] = { DESC(key.uuid, ARRAY, 0),
+							 RUN(desc, key.generation, key.incarnation, U64),
+							 DESC(job, TEXT, PTC_LOCAL_SHORT_MAX), DESC(uid, U32, 0) };
+static const struct ptc_local_member last_members[] = {
+	DESC(fast_copy, FLAG, 1),       DESC(snapshot_every, U64, 0), DESC(grace_ms, U32, 0),
+	DESC(log_bytes, U64, 0),        DESC(cwd, TEXT, STRING_MAX),  DESC(config, TEXT, PTC_LOCAL_CONFIG_MAX),
+	RUN(desc, degrees, nodes, U32), DESC(rank0_node, ARRAY, 0),   DESC(rank0_address, ARRAY, 0)
+};
 
 static void put_desc(struct ptc_local_out *o, const struct ptc_group_desc *d)
 {
-	ptc_local_put_text(o, d->key.uuid);
-	ptc_local_put_u64(o, d->key.generation);
-	ptc_local_put_u64(o, d->key.incarnation);
-	ptc_local_put_text(o, d->job);
-	ptc_local_put_u32(o, d->uid);
+	struct ptc_group_desc said = *d;
+
+	said.cwd = d->cwd ? d->cwd : "/";
+	ptc_local_put_members(o, first_members, PTC_ARRAY_LEN(first_members), d);
 	ptc_local_put_u8(o, d->mode == PTC_MODE_REBUILD);
-	ptc_local_put_u8(o, d->fast_copy);
-	ptc_local_put_u64(o, d->snapshot_every);
-	ptc_local_put_u32(o, d->grace_ms);
-	ptc_local_put_u64(o, d->log_bytes);
-	ptc_local_put_text(o, d->cwd ? d->cwd : "/");
-	ptc_local_put_text(o, d->config ? d->config : "");
-	for (int i = 0; i < 6; i++)
-		ptc_local_put_u32(o, d->degrees[i]);
-	ptc_local_put_u32(o, d->zero);
-	ptc_local_put_u32(o, d->micro_batch);
-	ptc_local_put_u32(o, d->global_batch);
-	ptc_local_put_u32(o, d->world);
-	ptc_local_put_u32(o, d->node_rank);
-	ptc_local_put_u32(o, d->nodes);
-	ptc_local_put_text(o, d->rank0_node);
-	ptc_local_put_text(o, d->rank0_address);
+	ptc_local_put_members(o, last_members, PTC_ARRAY_LEN(last_members), &said);
 	put_list(o, d->argv);
 	put_list(o, d->env);
 	ptc_local_put_u32(o, (uint32_t)d->nranks);
 	for (size_t i = 0; i < d->nranks; i++)
-		put_rank(o, &d->ranks[i]);
+		ptc_local_put_members(o, rank_members, PTC_ARRAY_LEN(rank_members), &d->ranks[i]);
 }
 
 static const char **get_list(struct ptc_local_in *in)
@@ -121,7 +104,7 @@ static void get_ranks(struct ptc_local_in *in, struct group *g)
 		return;
 	}
 	for (uint32_t i = 0; i < n; i++) {
-		get_rank(in, &g->ranks[i]);
+		ptc_local_get_members(in, rank_members, PTC_ARRAY_LEN(rank_members), &g->ranks[i]);
 		g->slots[i].rank = g->ranks[i];
 	}
 	g->desc.ranks = g->ranks;
@@ -132,28 +115,9 @@ static void get_desc(struct ptc_local_in *in, struct group *g)
 {
 	struct ptc_group_desc *d = &g->desc;
 
-	snprintf(d->key.uuid, sizeof d->key.uuid, "%s", ptc_local_get_text(in, 36));
-	d->key.generation = ptc_local_get_u64(in);
-	d->key.incarnation = ptc_local_get_u64(in);
-	d->job = ptc_local_get_text(in, PTC_LOCAL_SHORT_MAX);
-	d->uid = ptc_local_get_u32(in);
+	ptc_local_get_members(in, first_members, PTC_ARRAY_LEN(first_members), d);
 	d->mode = ptc_local_get_u8(in) ? PTC_MODE_REBUILD : PTC_MODE_RESTART;
-	d->fast_copy = ptc_local_get_u8(in);
-	d->snapshot_every = ptc_local_get_u64(in);
-	d->grace_ms = ptc_local_get_u32(in);
-	d->log_bytes = ptc_local_get_u64(in);
-	d->cwd = ptc_local_get_text(in, STRING_MAX);
-	d->config = ptc_local_get_text(in, PTC_LOCAL_CONFIG_MAX);
-	for (int i = 0; i < 6; i++)
-		d->degrees[i] = ptc_local_get_u32(in);
-	d->zero = ptc_local_get_u32(in);
-	d->micro_batch = ptc_local_get_u32(in);
-	d->global_batch = ptc_local_get_u32(in);
-	d->world = ptc_local_get_u32(in);
-	d->node_rank = ptc_local_get_u32(in);
-	d->nodes = ptc_local_get_u32(in);
-	snprintf(d->rank0_node, sizeof d->rank0_node, "%s", ptc_local_get_text(in, sizeof d->rank0_node - 1));
-	snprintf(d->rank0_address, sizeof d->rank0_address, "%s", ptc_local_get_text(in, sizeof d->rank0_address - 1));
+	ptc_local_get_members(in, last_members, PTC_ARRAY_LEN(last_members), d);
 	g->argv = get_list(in);
 	g->env = get_list(in);
 	d->argv = g->argv;
@@ -169,7 +133,7 @@ static int from_bytes(uint8_t *bytes, size_t len, size_t skip, struct ptc_local_
 
 	if (!g) {
 		ptc_free(bytes);
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	}
 	g->refs = 1;
 	g->bytes = bytes;
@@ -192,7 +156,7 @@ int ptc_group_new(const struct ptc_group_desc *desc, struct group **ret, struct 
 	put_desc(&out, desc);
 	if (out.failed) {
 		ptc_free(out.data);
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	}
 	return from_bytes(out.data, out.len, 0, &in, ret, err);
 }
@@ -227,7 +191,7 @@ int ptc_group_save(const struct group *g, struct ptc_error *err)
 	if (!out.failed)
 		ptc_local_put_u64(&out, ptc_checksum(out.data, out.len));
 	if (!path || out.failed)
-		rc = ptc_grow_failed(err);
+		rc = ptc_nomem(err);
 	else
 		rc = ptc_sys_write_file(path, out.data, out.len, 0600, "workers.group", err);
 	ptc_free(out.data);
@@ -290,7 +254,7 @@ int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_
 		return ptc_error_set(err, PTC_ECORRUPT, "the checksum differs");
 	copy = ptc_malloc(len);
 	if (!copy)
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	memcpy(copy, data, len);
 	rc = from_bytes(copy, len - sizeof sum, FILE_HEAD, &in, &g, err);
 	if (rc)
@@ -329,7 +293,7 @@ static int each(struct ptc_workers *w, const char *dir, each_fn fn, void *arg, s
 		if (entry->d_name[0] == '.')
 			continue;
 		path = ptc_asprintf("%s/%s", dir, entry->d_name);
-		rc = path ? fn(w, path, entry->d_name, arg, err) : ptc_grow_failed(err);
+		rc = path ? fn(w, path, entry->d_name, arg, err) : ptc_nomem(err);
 	}
 	closedir(d);
 	return rc;
@@ -352,7 +316,7 @@ static int load_group(struct ptc_workers *w, const char *path, const char *name,
 	if (!rc)
 		rc = ptc_group_load(data, len, &g, &why);
 	if (rc == PTC_ENOMEM)
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	if (rc == PTC_EVERSION) /* of an upgrade, or back from one: the ranks are whole, and are not ours to end */
 		return ptc_error_set(err, rc,
 				     "%s: %s; its ranks still run: start a ptcd next to the one that wrote it, or stop "
@@ -390,7 +354,7 @@ static int adopt_process(struct ptc_workers *w, const char *path, const char *na
 	k = ptc_worker_new_locked(job, number);
 	if (!k) {
 		ptc_process_done(&p);
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	}
 	k->process = p;
 	ptc_process_label_read(path, &k->label);
@@ -462,7 +426,7 @@ static int adopt_job(struct ptc_workers *w, const char *path, const char *name, 
 
 	(void)arg;
 	if (!groups || !processes)
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	if (strlen(name) != 36 || stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
 		return 0;
 	rc = each(w, groups, load_group, &list, err);
@@ -516,7 +480,7 @@ static int running_of_job(struct ptc_workers *w, const char *path, const char *n
 	ptc_auto_free char *processes = ptc_asprintf("%s/processes", path);
 
 	(void)name;
-	return processes ? each(w, processes, first_running, arg, err) : ptc_grow_failed(err);
+	return processes ? each(w, processes, first_running, arg, err) : ptc_nomem(err);
 }
 
 int ptc_workers_running(const char *dir, pid_t *ret_pid, struct ptc_error *err)

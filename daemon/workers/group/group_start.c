@@ -1,8 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Groups: starting processes for them, giving them their generation. Happy path: start spawns what is missing and waits until all
- * have asked for a generation; build names each a slot, writes that down, tells them, and waits for their declarations. Failure
- * modes: a process that ends meanwhile (ESTATE with rank, status, end of log), a declaration that is refused (ELAYOUT),
- * time (ETIMEOUT naming the ranks that are late). Both may be called again and go on from what there is. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups: starting processes for them, giving them their generation. Happy path: start spawns what is missing and waits
+ * until all have asked for a generation; build names each a slot, writes that down, tells them, and waits for their
+ * declarations. Failure modes: a process that ends meanwhile (ESTATE with rank, status, end of log), a declaration that
+ * is refused (ELAYOUT), time (ETIMEOUT naming the ranks that are late). Both may be called again and go on from what
+ * there is. */
 #include "daemon/workers/group/internal.h"
 
 #include "base/alloc.h"
@@ -52,7 +53,7 @@ int ptc_group_wait_connected_locked(struct ptc_workers *w, struct group *g, stru
 			return 0;
 		rc = ptc_workers_pause_locked(w, &wait, deadline, err);
 		if (rc)
-			return ptc_error_wrap(err, "rank %u (pid %d) has not connected anew",
+			return ptc_error_wrap(err, "rank %u (pid %d) has not connected again since ptcd was restarted",
 					      g->slots[late->slot].rank.rank, (int)late->process.pid);
 	}
 }
@@ -118,8 +119,8 @@ static int make_token(char ret[PTC_LOCAL_TOKEN + 1], struct ptc_error *err)
 	return rc;
 }
 
-/* Lets go of the lock meanwhile: it may take as long as a file system does to find the working directory. k is in its job; it may
- * connect before we know its pid, and is sent away to try again (session.c). */
+/* Lets go of the lock meanwhile: it may take as long as a file system does to find the working directory. k is in its
+ * job; it may connect before we know its pid, and is sent away to try again (session.c). */
 static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const struct slot *slot, struct worker *k,
 			  struct ptc_error *err)
 {
@@ -133,7 +134,7 @@ static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const st
 
 	if (!rc) {
 		env = environment(w, g, slot, token, &text);
-		rc = env && dir ? 0 : ptc_grow_failed(err);
+		rc = env && dir ? 0 : ptc_nomem(err);
 	}
 	snprintf(cgroup_name, sizeof cgroup_name, "ptc-%.36s-%u", g->job->uuid, k->number);
 	memcpy(k->process.token, token, sizeof token);
@@ -231,7 +232,8 @@ static void forget_old_locked(struct ptc_workers *w, struct job *job)
 	}
 }
 
-/* named: its process is that rank from the beginning; else any may get the slot, and this one only gets its log's name. */
+/* named: its process is that rank from the beginning; else any may get the slot, and this one only gets its log's name.
+ */
 static int spawn_one_locked(struct ptc_workers *w, struct group *g, size_t slot, bool named, struct ptc_error *err)
 {
 	struct job *job = g->job;
@@ -244,7 +246,7 @@ static int spawn_one_locked(struct ptc_workers *w, struct group *g, size_t slot,
 				     WORKERS_PROCESSES_MAX);
 	k = ptc_worker_new_locked(job, job->last_number + 1);
 	if (!k)
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	job->last_number++;
 	k->spawned_generation = g->desc.key.generation;
 	k->spawned_incarnation = g->desc.key.incarnation;
@@ -354,8 +356,8 @@ int ptc_group_spawn_locked(struct ptc_workers *w, struct group *g, struct ptc_er
 static int check_desc(const struct ptc_group_desc *d, struct ptc_error *err)
 {
 	if (!d->nranks || d->nranks > WORKERS_PROCESSES_MAX / 2)
-		return ptc_error_set(err, PTC_ELIMIT, "%zu ranks on one node; 1 to %d are possible", d->nranks,
-				     WORKERS_PROCESSES_MAX / 2);
+		return ptc_error_set(err, PTC_ELIMIT, "the job has %zu ranks on this node; 1 to %d are possible",
+				     d->nranks, WORKERS_PROCESSES_MAX / 2);
 	if (!d->argv || !d->argv[0] || !d->env)
 		return ptc_error_set(err, PTC_EINVAL, "job %s has no command to run", d->job);
 	for (size_t i = 0; i < d->nranks; i++)
@@ -576,7 +578,7 @@ static int give_locked(struct ptc_workers *w, struct group *g, const struct ptc_
 	if (rank_states && !g->rank_states)
 		g->rank_states = ptc_calloc(g->desc.nranks, sizeof g->rank_states[0]);
 	if (rank_states && !g->rank_states)
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	for (size_t i = 0; !rc && rank_states && i < g->desc.nranks; i++)
 		if (!g->rank_states[i])
 			rc = ptc_rank_state_make(&rank_states[i], &g->rank_states[i], err);
@@ -642,7 +644,8 @@ int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 		ptc_group_ref(g);
 		g->waited++;
 		rc = give_locked(w, g, has_state ? rank_states : NULL, err);
-		rc = rc ? rc : assign_locked(w, g, start_step, has_state, wait, deadline, err);
+		if (rc == 0)
+			rc = assign_locked(w, g, start_step, has_state, wait, deadline, err);
 		while (!rc) {
 			struct ptc_buf who = PTC_BUF_INIT;
 

@@ -1,9 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Stopping ranks at a step. Happy path: arm exchanges each rank's stop word and then reads its step; a rank publishes its step and
- * then reads the stop, so either it waits at the stop or we see that it has passed. Failure modes: a rank that has exited or
- * (ESTATE) or finished (EFINISHED) before the stop, that is held at another step or refuses to
- * have its state taken (ESTATE), whose state can be taken at a later boundary only (told, so that the stop moves), that does not come (ETIMEOUT naming it and how long it
- * has been silent). docs/model has the handshake as a model; test_litmus.c runs it. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stopping ranks at a step. Happy path: arm exchanges each rank's stop word and then reads its step; a rank publishes
+ * its step and then reads the stop, so either it waits at the stop or we see that it has passed. Failure modes: a rank
+ * that has exited or (ESTATE) or finished (EFINISHED) before the stop, that is held at another step or refuses to have
+ * its state taken (ESTATE), whose state can be taken at a later boundary only (told, so that the stop moves), that does
+ * not come (ETIMEOUT naming it and how long it has been silent). docs/model has the handshake as a model; test_litmus.c
+ * runs it. */
 #include "daemon/workers/group/internal.h"
 
 #include "base/alloc.h"
@@ -36,8 +37,8 @@ bool ptc_worker_arm(struct worker *k, uint64_t stop, bool *ret_published, uint64
 		return false;
 	if (*ret_step == stop && held(k, old, stop))
 		return false;
-	/* It is past: the next boundary it comes to, at the latest, holds it. Only a rank that takes our stops back runs on; it is left
-	 * to the next round, and rounds are counted. */
+	/* It is past: the next boundary it comes to, at the latest, holds it. Only a rank that takes our stops back
+	 * runs on; it is left to the next round, and rounds are counted. */
 	for (int i = 0; i < ARM_TRIES && *ret_published && *ret_step < PTC_LOCAL_STEP_MAX; i++) {
 		uint64_t next = *ret_step + 1;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the group room's files share. */
+/* Shared by the files of daemon/workers/group. */
 #pragma once
 
 #include "daemon/workers/group/rank_groups.h"
@@ -12,26 +12,27 @@
 
 /* group_start.c */
 int ptc_group_spawn_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
-/* Live workers are connected, or the time is over. */
+/* Waits until all live workers are connected, at most WORKERS_CONNECTED_MS. */
 int ptc_group_wait_connected_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
-/* Fills err when one of its processes has ended. */
+/* PTC_ESTATE: one of the group's processes has ended. */
 int ptc_group_dead_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
 
 /* group_file.c */
 int ptc_group_new(const struct ptc_group_desc *desc, struct group **ret, struct ptc_error *err);
 int ptc_group_save(const struct group *g, struct ptc_error *err);
 void ptc_group_unsave(const struct group *g);
-/* Out of its job; freed with its last reference. Its file goes too. */
+/* Takes a group out of its job and removes its file. The last reference frees the group. */
 void ptc_group_remove_locked(struct ptc_workers *w, struct group *g);
-struct ptc_process_label ptc_group_label(const struct group *g, size_t slot); /* of a process that begins with it */
+struct ptc_process_label ptc_group_label(const struct group *g,
+					 size_t slot); /* the label of a process that begins in this slot */
 int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_error *err);
 
 /* group_stop.c */
-/* Sets one rank's stop. Returns whether it is at or past `stop`, other than held there; then it is held at its next boundary at
- * the latest. *ret_step: what it has published, if it has. */
+/* Sets one rank's stop. True: the rank is at or past `stop` and does not wait there; it then waits at its next boundary
+ * at the latest. *ret_step: the step that the rank has published, if *ret_published. */
 bool ptc_worker_arm(struct worker *k, uint64_t stop, bool *ret_published, uint64_t *ret_step);
 void ptc_group_prearm_locked(struct group *g);
-uint64_t ptc_group_first_stop(const struct group *g); /* of a rank that begins */
+uint64_t ptc_group_first_stop(const struct group *g); /* the stop of a rank that begins */
 
 /* group_end.c */
 void ptc_group_end_locked(struct ptc_workers *w, struct group *g, bool dropping);

@@ -1,14 +1,16 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Ranks' memory. Happy path: a view holds references to what its rank has declared and carries; reads and writes go straight to
- * the process's memory, by a process of the job's user (lean; copier.h), or reads to the staging memory that the rank filled when it stopped (fast). Failure modes: an
- * address that was not declared (EINTERNAL: the caller's mistake), memory that is not there any more (ESTATE naming the
- * tensor: asking again would not bring it back), a process that has died (ESTATE), before or while it was read. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks' memory. Happy path: a view holds references to what its rank has declared and carries; reads and writes go
+ * straight to the process's memory, by a process of the job's user (lean; copier.h), or reads to the staging memory
+ * that the rank filled when it stopped (fast). Failure modes: an address that was not declared (EINTERNAL: the caller's
+ * mistake), memory that is not there any more (ESTATE naming the tensor: asking again would not bring it back), a
+ * process that has died (ESTATE), before or while it was read. */
 #include "daemon/workers/copier/copier.h"
 #include "daemon/workers/group/internal.h"
 #include "daemon/workers/group/rank_slots.h"
 #include "daemon/workers/session/rank_conn.h"
 #include "daemon/workers/session/session.h"
 
+#include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/limits.h"
@@ -51,8 +53,7 @@ static void view_done_locked(struct view *v)
 	ptc_staging_unref(v->staging);
 	ptc_declared_unref(v->declared);
 	ptc_rank_state_unref(v->rank_state);
-	if (v->pidfd >= 0)
-		close(v->pidfd);
+	ptc_close(&v->pidfd);
 	ptc_group_unref_locked(v->group);
 	ptc_free(v);
 }
@@ -147,7 +148,7 @@ int ptc_workers_slots(struct ptc_workers *w, const struct ptc_group_key *key, st
 			fill_view_locked(&slots[n], v);
 		}
 		if (!rc && n < g->desc.nranks)
-			rc = ptc_grow_failed(err);
+			rc = ptc_nomem(err);
 		ptc_group_unref_locked(g);
 	}
 	pthread_mutex_unlock(&w->lock);
@@ -200,7 +201,7 @@ static int check_iov(const struct view *v, const struct iovec *remote, size_t nr
 
 		if (remote[i].iov_len && !ptc_declared_span(v->declared, address, remote[i].iov_len))
 			return ptc_error_set(err, PTC_EINTERNAL,
-					     "rank %u: %zu bytes at 0x%llx are not memory it has declared",
+					     "rank %u: %zu bytes at 0x%llx are outside of its declared memory",
 					     v->group->slots[v->slot].rank.rank, remote[i].iov_len,
 					     (unsigned long long)address);
 		there += remote[i].iov_len;
@@ -208,8 +209,8 @@ static int check_iov(const struct view *v, const struct iovec *remote, size_t nr
 	for (size_t i = 0; i < nlocal; i++)
 		here += local[i].iov_len;
 	if (there != here)
-		return ptc_error_set(err, PTC_EINTERNAL, "%llu bytes there, %llu here", (unsigned long long)there,
-				     (unsigned long long)here);
+		return ptc_error_set(err, PTC_EINTERNAL, "the rank's side has %llu bytes, this side %llu",
+				     (unsigned long long)there, (unsigned long long)here);
 	return 0;
 }
 
@@ -221,18 +222,16 @@ static int moved_wrong(const struct view *v, uint64_t address, int e, bool writi
 	if (e == ESRCH || dead(v))
 		return died(v, err);
 	if (e == EPERM)
-		return ptc_error_set(
-			err, PTC_EPERM,
-			"rank %u (pid %d): the kernel does not let its user at its memory; is it another user's "
-			"program by "
-			"now, or set undumpable, or kernel.yama.ptrace_scope 2 or 3 (then use copy: fast)?",
-			rank, (int)v->pid);
+		return ptc_error_set(err, PTC_EPERM,
+				     "rank %u (pid %d): the kernel refuses its user access to its memory; does another "
+				     "user's program run there now, is it undumpable, or is kernel.yama.ptrace_scope 2 "
+				     "or 3 (then use copy: fast)?",
+				     rank, (int)v->pid);
 	if (e == EFAULT)
-		return ptc_error_set(
-			err, PTC_ESTATE,
-			"tensor \"%.200s\" of rank %u (pid %d): the memory it was declared in, at 0x%llx, is not there "
-			"any more; it has to stay until its generation has ended",
-			name ? name : "?", rank, (int)v->pid, (unsigned long long)address);
+		return ptc_error_set(err, PTC_ESTATE,
+				     "tensor \"%.200s\" of rank %u (pid %d): its declared memory at 0x%llx is "
+				     "unmapped; keep it mapped until the generation has ended",
+				     name ? name : "?", rank, (int)v->pid, (unsigned long long)address);
 	return ptc_error_errno(err, e, "tensor \"%.200s\" of rank %u (pid %d): cannot %s its memory at 0x%llx",
 			       name ? name : "?", rank, (int)v->pid, writing ? "write" : "read",
 			       (unsigned long long)address);
@@ -251,7 +250,7 @@ static uint64_t address_after(const struct iovec *there, size_t n, uint64_t byte
 
 static int differs(const struct view *v, struct ptc_error *err)
 {
-	return ptc_error_set(err, PTC_EDIGEST, "bytes of rank %u are others", v->group->slots[v->slot].rank.rank);
+	return ptc_error_set(err, PTC_EDIGEST, "the bytes of rank %u differ", v->group->slots[v->slot].rank.rank);
 }
 
 static int transfer(const struct view *v, struct ptc_copy_call *call, struct ptc_error *err)
@@ -338,7 +337,7 @@ static int check_held(const struct view *v, struct ptc_error *err)
 	pthread_mutex_unlock(&v->w->lock);
 	if (state == PTC_SLOT_STOPPED || state == PTC_SLOT_DECLARED)
 		return 0;
-	return ptc_error_set(err, PTC_ESTATE, "rank %u neither waits to be restored nor is it stopped",
+	return ptc_error_set(err, PTC_ESTATE, "rank %u neither waits for its restore nor at a stop",
 			     v->group->slots[v->slot].rank.rank);
 }
 
@@ -390,11 +389,10 @@ static int copy_device(const struct view *v, const struct ptc_copy_call *call, c
 	if (dead(v))
 		return died(v, err);
 	if (ptc_declared_try(v->w, v->declared, v->pid) != DEVICE_MAPPED)
-		return ptc_error_set(
-			err, PTC_ESTATE,
-			"rank %u (pid %d) has to copy its device memory itself, and there is no copy: no room for "
-			"staging memory, or its libptc could not: %s",
-			rank, (int)v->pid, v->declared->device_why);
+		return ptc_error_set(err, PTC_ESTATE,
+				     "rank %u (pid %d) has to copy its device memory itself and has not: there is no "
+				     "room for staging memory, or its libptc failed: %s",
+				     rank, (int)v->pid, v->declared->device_why);
 	rc = ptc_device_copy(v->w->gpu, call->copying, call->op, v->pid, p->device, p->ndevice, &other, err);
 	if (dead(v))
 		return died(v, err);
@@ -425,7 +423,7 @@ static int transfer_pieces(const struct view *v, const struct ptc_copy_call *cal
 static int transfer_apart(const struct view *v, struct ptc_copy_call *call, struct ptc_error *err)
 {
 	struct pieces *p = ptc_malloc(sizeof *p);
-	int rc = p ? 0 : ptc_grow_failed(err);
+	int rc = p ? 0 : ptc_nomem(err);
 
 	if (p) {
 		p->to_cut_there = (struct cursor){ .v = call->there, .n = call->nthere };
@@ -465,7 +463,8 @@ int ptc_slot_copying_init(const struct ptc_slot_view *slot, struct ptc_slot_copy
 	const struct view *v = slot->opaque;
 	int rc = memory_init(&c->memory[0], err);
 
-	rc = rc ? rc : memory_init(&c->memory[1], err);
+	if (rc == 0)
+		rc = memory_init(&c->memory[1], err);
 	atomic_store(&c->copier, ptc_copiers_number(&v->w->copiers, v->group->job->uuid));
 	return rc;
 }
@@ -480,58 +479,27 @@ void ptc_slot_copying_done(const struct ptc_slot_view *slot, struct ptc_slot_cop
 			ptc_copiers_forget(&v->w->copiers, v->group->job->uuid, &c->memory[i]);
 }
 
-static int slot_copy(const struct ptc_slot_view *slot, struct ptc_copy_call *call, struct ptc_error *err)
+int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct ptc_slot_copying *copying,
+		  const struct iovec *remote, size_t nremote, const struct iovec *local, size_t nlocal, bool fresh,
+		  struct ptc_error *err)
 {
 	const struct view *v = slot->opaque;
-	int rc = check_iov(v, call->there, call->nthere, call->here, call->nhere, err);
-
-	if (!rc && v->staging && call->op != PTC_COPY_WRITE)
-		return take_staged(v, call) ? 0 : differs(v, err);
-	if (!rc)
-		rc = check_held(v, err);
-	if (!rc && v->declared->ndevices)
-		return transfer_apart(v, call, err);
-	return rc ? rc : transfer(v, call, err);
-}
-
-int ptc_slot_read(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
-		  size_t nremote, const struct iovec *local, size_t nlocal, bool fresh, struct ptc_error *err)
-{
-	struct ptc_copy_call call = { .op = PTC_COPY_READ,
+	struct ptc_copy_call call = { .op = op,
 				      .fresh = fresh,
 				      .there = remote,
 				      .here = local,
 				      .nthere = nremote,
 				      .nhere = nlocal,
 				      .copying = copying };
+	int rc = check_iov(v, remote, nremote, local, nlocal, err);
 
-	return slot_copy(slot, &call, err);
-}
-
-int ptc_slot_write(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
-		   size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err)
-{
-	struct ptc_copy_call call = { .op = PTC_COPY_WRITE,
-				      .there = remote,
-				      .here = local,
-				      .nthere = nremote,
-				      .nhere = nlocal,
-				      .copying = copying };
-
-	return slot_copy(slot, &call, err);
-}
-
-int ptc_slot_compare(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, const struct iovec *remote,
-		     size_t nremote, const struct iovec *local, size_t nlocal, struct ptc_error *err)
-{
-	struct ptc_copy_call call = { .op = PTC_COPY_COMPARE,
-				      .there = remote,
-				      .here = local,
-				      .nthere = nremote,
-				      .nhere = nlocal,
-				      .copying = copying };
-
-	return slot_copy(slot, &call, err);
+	if (!rc && v->staging && op != PTC_COPY_WRITE)
+		return take_staged(v, &call) ? 0 : differs(v, err);
+	if (!rc)
+		rc = check_held(v, err);
+	if (!rc && v->declared->ndevices)
+		return transfer_apart(v, &call, err);
+	return rc ? rc : transfer(v, &call, err);
 }
 
 /* ---- read by the rank ------------------------------------------------------------------- */
@@ -550,7 +518,7 @@ static int check_rows(const struct view *v, const struct ptc_slot_rows *rows, si
 		    ptc_ckd_add(&bytes, reach, rows[i].bytes) ||
 		    !ptc_declared_span(v->declared, rows[i].address, bytes))
 			return ptc_error_set(err, PTC_EINTERNAL,
-					     "rank %u: rows at 0x%llx are not memory it has declared",
+					     "rank %u: rows at 0x%llx are outside of its declared memory",
 					     v->group->slots[v->slot].rank.rank, (unsigned long long)rows[i].address);
 	}
 	return 0;
@@ -565,8 +533,8 @@ static struct worker *fill_worker_locked(const struct view *v)
 	return k && !k->ended ? k : NULL;
 }
 
-/* Waits until at most `ahead` of what it was told is left to be done. NULL: it has gone. One that comes back on another connection
- * has none of it to do any more. */
+/* Waits until at most `ahead` of what it was told is left to be done. NULL: it has gone. One that comes back on another
+ * connection has none of it to do any more. */
 static int fill_wait_locked(const struct view *v, uint64_t ahead, const struct ptc_wait *wait, struct worker **ret,
 			    struct ptc_error *err)
 {
@@ -606,10 +574,12 @@ int ptc_slot_fill(const struct ptc_slot_view *slot, struct ptc_slot_filling *f, 
 	const struct view *v = slot->opaque;
 	struct worker *k;
 	bool mapped;
-	int rc = n > PTC_SLOT_ROWS_MAX ? ptc_error_set(err, PTC_EINTERNAL, "%zu rows in one fill", n)
-				       : check_rows(v, rows, n, err);
+	int rc = n > PTC_SLOT_ROWS_MAX
+			 ? ptc_error_set(err, PTC_EINTERNAL, "one fill has %zu rows, which is too many", n)
+			 : check_rows(v, rows, n, err);
 
-	rc = rc ? rc : check_held(v, err);
+	if (rc == 0)
+		rc = check_held(v, err);
 	if (rc)
 		return rc;
 	mapped = rows_mapped(v, rows, n);

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* What a person sees of ranks here. Happy path: JSON built under the lock from what is known. Names of reports come from shared
- * memory that the rank writes: they are copied, bounded and escaped. Failure modes: out of memory. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a person sees of ranks here. Happy path: JSON built under the lock from what is known. Names of reports come
+ * from shared memory that the rank writes: they are copied, bounded and escaped. Failure modes: out of memory. */
 #include "daemon/workers/group/internal.h"
 #include "daemon/workers/group/rank_status.h"
 
@@ -169,10 +169,33 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 	ptc_buf_puts(&b, "]");
 	if (ptc_buf_failed(&b)) {
 		ptc_buf_done(&b);
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	}
 	*ret_json = ptc_buf_steal(&b, NULL);
 	return 0;
+}
+
+struct ptc_workers_sum ptc_workers_sum(struct ptc_workers *w, const char *uuid)
+{
+	struct ptc_workers_sum sum = { 0 };
+	struct job *job;
+	uint64_t step;
+
+	pthread_mutex_lock(&w->lock);
+	job = ptc_workers_job_locked(w, uuid);
+	for (struct group *g = job ? job->groups : NULL; g; g = g->next)
+		for (size_t i = 0; i < g->desc.nranks; i++) {
+			const struct worker *k = g->slots[i].worker;
+
+			sum.ranks += k && k->process.pid > 0;
+			sum.step_seconds = k ? PTC_MAX(sum.step_seconds, k->step_seconds) : sum.step_seconds;
+			if (!k || !k->page || !ptc_local_step(k->page, &step))
+				continue;
+			sum.step = sum.stepped ? PTC_MIN(sum.step, step) : step;
+			sum.stepped = true;
+		}
+	pthread_mutex_unlock(&w->lock);
+	return sum;
 }
 
 void ptc_workers_each_rank(struct ptc_workers *w,
@@ -190,7 +213,8 @@ void ptc_workers_each_rank(struct ptc_workers *w,
 	pthread_mutex_unlock(&w->lock);
 }
 
-/* The i-th of a process's incarnations, the last first, and where it ends in its log. NULL: it is not known to have had so many. */
+/* The i-th of a process's incarnations, the last first, and where it ends in its log. NULL: it is not known to have had
+ * so many. */
 static const struct ptc_process_label *label_at(const struct worker *k, unsigned i, uint64_t *ret_end)
 {
 	*ret_end = i == 0 ? UINT64_MAX : i == 1 ? k->label.begin : 0;

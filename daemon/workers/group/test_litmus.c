@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The handshake of boundary and stop, run by two threads as fast as they can: a rank that passes boundaries, and a ptcd that arms
- * stops at and around the step the rank is at. Each arm must end with the rank held exactly where it was told to be. A rank
- * that is not held there has trained past a stop everybody else waits at: the arm is lost.
+/* The handshake of boundary and stop, run by two threads as fast as they can: a rank that passes boundaries, and a ptcd
+ * that arms stops at and around the step the rank is at. Each arm must end with the rank held exactly where it was told
+ * to be. A rank that is not held there has trained past a stop everybody else waits at: the arm is lost.
  *
- *   test_litmus [ARMS [plain|load]]  plain: the step is published by a plain store, as it must not be; ends with the first
- *                                    lost arm, which shows that this test finds them (both threads need a CPU of
- *                                    their own for it). load: two more threads
- *                                    for each CPU want it, too, so that both are interrupted anywhere
- * Prints the seed, which PTC_TEST_SEED sets. */
+ *   test_litmus [ARMS [plain|load]]  plain: the step is published by a plain store, as it must not be; ends with the
+ * first lost arm, which shows that this test finds them (both threads need a CPU of their own for it). load: two more
+ * threads for each CPU want it, too, so that both are interrupted anywhere Prints the seed, which PTC_TEST_SEED sets.
+ */
 #include "daemon/workers/group/internal.h"
 
 #include "base/check.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs that have ranks on this node. Happy path: the first group of a job makes its folders and its
  * socket; its last process and group take it along. Failure modes: another user's job of that name
  * (PTC_EPERM), too many jobs (PTC_ELIMIT), no folder or socket. */
@@ -25,7 +25,7 @@ static int job_dirs(struct job *job, struct ptc_error *err)
 	int rc;
 
 	if (!groups || !processes)
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	rc = ptc_sys_mkdirs(job->dir, 0711, err);
 	if (!rc)
 		rc = ptc_sys_mkdirs(groups, 0700, err);
@@ -52,13 +52,13 @@ int ptc_workers_job_make_locked(struct ptc_workers *w, const char *uuid, uid_t u
 		return ptc_error_set(err, PTC_ELIMIT, "more than %d jobs with ranks on this node", WORKERS_JOBS_MAX);
 	job = ptc_calloc(1, sizeof *job);
 	if (!job)
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	job->listen = -1;
 	job->uid = uid;
 	memcpy(job->uuid, uuid, 37);
 	job->dir = ptc_asprintf("%s/%s", w->dir, uuid);
 	job->socket = ptc_asprintf("%s/%s/s", w->dir, uuid);
-	rc = job->dir && job->socket ? job_dirs(job, err) : ptc_grow_failed(err);
+	rc = job->dir && job->socket ? job_dirs(job, err) : ptc_nomem(err);
 	if (!rc)
 		rc = ptc_conn_listen(job, err);
 	if (rc) {
@@ -89,8 +89,7 @@ void ptc_workers_job_free(struct job *job)
 		g->job = NULL;
 		ptc_group_unref_locked(g);
 	}
-	if (job->listen >= 0)
-		close(job->listen);
+	ptc_close(&job->listen);
 	ptc_free(job->dir);
 	ptc_free(job->socket);
 	ptc_free(job);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's folder, socket, processes and groups on this node: made with its first group, freed once
- * nothing of it is left. The rest is what the loop (workers.c) does with them from time to time. */
+/* A job's folder, socket, processes and groups on this node. They are made with the job's first group, and freed once
+ * nothing of the job is left. The loop (workers.c) calls the last functions from time to time. */
 #pragma once
 
 #include "daemon/workers/state/worker_state.h"
@@ -8,9 +8,9 @@
 int ptc_workers_job_make_locked(struct ptc_workers *w, const char *uuid, uid_t uid, struct job **ret,
 				struct ptc_error *err);
 void ptc_workers_job_free(struct job *job);
-/* Takes up what an earlier ptcd has started. */
+/* Adopts the processes and groups of an earlier ptcd. */
 int ptc_workers_adopt(struct ptc_workers *w, struct ptc_error *err);
-/* After ptc_workers_adopt: groups that were found ending are told to end again. */
+/* Call this after ptc_workers_adopt: it ends the groups again that were ending. */
 void ptc_workers_end_again_locked(struct ptc_workers *w);
 void ptc_workers_signals_locked(struct ptc_workers *w, int64_t now_ns);
 void ptc_workers_forgotten_locked(struct ptc_workers *w);

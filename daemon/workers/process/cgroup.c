@@ -44,7 +44,8 @@ static bool own_path(char *ret_path, size_t size)
 	return false;
 }
 
-/* Where that path is mounted. Lines of mountinfo: "id parent major:minor root mountpoint options ... - type source options". */
+/* Where that path is mounted. Lines of mountinfo: "id parent major:minor root mountpoint options ... - type source
+ * options". */
 static bool mounted_path(const char *own, char *ret_dir, size_t size)
 {
 	ptc_auto_free char *text = NULL;

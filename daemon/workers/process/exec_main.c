@@ -5,18 +5,20 @@
  *                            +--> the helper (a session of its own; child of init) --fork--> the program
  *
  * The helper puts the program into its cgroup, records pid and start time, lets it begin, waits for it, records how it
- * ended. It stays as who it is, so that the program's user can neither signal it nor write its files, and is in no cgroup of
- * the program's, so that it survives cgroup.kill.
+ * ended. It stays as who it is, so that the program's user can neither signal it nor write its files, and is in no
+ * cgroup of the program's, so that it survives cgroup.kill.
  *
  * The program writes its log itself, straight into the file: were there a pipe, the helper's death would block or kill
- * the program. The helper only cuts the file: when it takes more room than asked, all but its newer half becomes a hole. That loses
- * no line to a race with the program and moves none. Room that the program reserves without writing is freed as well, when it is as much again
- * as asked. So the file may take more room than asked by what is written within some
- * milliseconds, it looks as long as all that was ever written, and nobody cuts it when the helper was killed.
+ * the program. The helper only cuts the file: when it takes more room than asked, all but its newer half becomes a
+ * hole. That loses no line to a race with the program and moves none. Room that the program reserves without writing is
+ * freed as well, when it is as much again as asked. So the file may take more room than asked by what is written within
+ * some milliseconds, it looks as long as all that was ever written, and nobody cuts it when the helper was killed.
  *
- * Happy path: request -> fork -> program makes its session, answers "ready" -> cgroup, `process` -> "go" -> exec -> `exit`.
- * Failure modes: until exec each ends in one line on the error pipe and in the log, and exit status 127. Killed before "go": the program ends without having begun. Killed later: the program goes on, its exit status
- * will be unknown. */
+ * Happy path: request -> fork -> program makes its session, answers "ready" -> cgroup, `process` -> "go" -> exec ->
+ * `exit`.
+ *
+ * Failure modes: until exec each ends in one line on the error pipe and in the log, and exit status 127. Killed before
+ * "go": the program ends without having begun. Killed later: the program goes on, its exit status will be unknown. */
 #include "daemon/workers/process/cgroup.h"
 #include "daemon/workers/process/process.h"
 #include "daemon/workers/process/spawn.h"
@@ -283,7 +285,8 @@ static void free_reserved(const struct helper *h)
 	if ((h->log_begin && fallocate(h->cut_fd, punch, 0, (off_t)h->log_begin) != 0) ||
 	    fallocate(h->cut_fd, punch, st.st_size + (off_t)h->request.log_bytes, BEHIND_BYTES) != 0 ||
 	    fstat(h->cut_fd, &st) != 0 || (uint64_t)st.st_blocks * 512 > max)
-		/* file systems that punch nothing behind the end free it so; a line that is being written may be lost */
+		/* file systems that punch nothing behind the end free it so; a line that is being written may be lost
+		 */
 		if (fstat(h->cut_fd, &st) != 0 || ftruncate(h->cut_fd, st.st_size) != 0)
 			return; /* tried again when it is looked at next */
 }

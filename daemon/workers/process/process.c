@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files of a process's folder, one "key value" a line, and what /proc says of a process. Unknown keys are skipped, so that a
- * ptcd reads what the helper of a later one has written. */
+/* The files of a process's folder, one "key value" a line, and what /proc says of a process. Unknown keys are skipped,
+ * so that a ptcd reads what the helper of a later one has written. */
 #include "daemon/workers/process/process.h"
 
 #include "daemon/workers/process/spawn.h"
@@ -155,26 +155,6 @@ bool ptc_process_label_read(const char *dir, struct ptc_process_label *ret_label
 						 .begin = v[4],
 						 .since_ms = (int64_t)v[5] };
 	return v[3] != 0;
-}
-
-bool ptc_process_stat(pid_t pid, struct ptc_process_stat *ret_stat)
-{
-	struct ptc_process_stat s = { .name = "" };
-	char path[64], line[FILE_MAX_BYTES];
-	const char *from, *to;
-
-	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-	if (read_text(path, line, NULL))
-		return false;
-	from = strchr(line, '(');
-	to = strrchr(line, ')'); /* the name may hold anything, but nothing after it holds a ')' */
-	if (!from || !to ||
-	    sscanf(to + 1, " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64,
-		   &s.state, &s.parent, &s.start_time) != 3)
-		return false;
-	snprintf(s.name, sizeof s.name, "%.*s", (int)(to - from - 1), from + 1);
-	*ret_stat = s;
-	return true;
 }
 
 int ptc_process_boot_id(char ret_boot[37], struct ptc_error *err)

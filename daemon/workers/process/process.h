@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ptcd and its helper ptc-exec agree on: the request, the files of a
- * process's folder, and who holds the folder's lock.
+/* Shared by ptcd and its helper ptc-exec: the request, the files of a process's folder, and the folder's lock.
  *
- * Descriptors of a helper as it starts: the request (a memfd: it may hold
- * secrets, which an argument list shows to everyone), the pipe for one line of
- * error, the folder, locked with flock. The lock belongs to the open folder
- * and is the helper's as long as it lives, so that others can tell "not yet
- * written" from "never will be".
+ * A helper starts with three descriptors: the request, the pipe for one line of error, and the folder, locked with
+ * flock. The request is a memfd, because it may contain secrets and everybody can read an argument list. The lock
+ * belongs to the open folder, and the helper holds it as long as it lives. So others can tell "not yet written" from
+ * "never will be".
  *
- * Internal to daemon/workers, its rooms. */
+ * For rooms of daemon/workers only. */
 #pragma once
 
 #include "base/status.h"
+#include "base/sys/child.h"
 #include "base/number/versions.h"
 
 #include <stdbool.h>
@@ -43,33 +42,27 @@ struct ptc_process_record {
 	char boot[37], token[33];
 };
 
-/* Where dir is "" the files are in the working directory. */
+/* dir "": the files are in the working directory. */
 int ptc_process_record_write(const char *dir, const struct ptc_process_record *r, struct ptc_error *err);
 int ptc_process_record_read(const char *dir, struct ptc_process_record *ret_record, struct ptc_error *err);
 int ptc_process_exit_write(const char *dir, int status, struct ptc_error *err);
 bool ptc_process_exit_read(const char *dir, int *ret_status);
 
-/* The file `cgroup`, written before the cgroup is made, so that it is found whoever is killed; not synced, as it means nothing
- * after a reboot. Read: "" if there is none, or it is from before the last boot. */
+/* The file `cgroup` is written before the cgroup is made, so ptcd finds the cgroup even if ptcd or the helper is
+ * killed. It is not synced, because it means nothing after a reboot. Reading gives "" if there is no file, or if it is
+ * from before the last boot. */
 bool ptc_process_cgroup_write(const char *cgroup); /* in the working directory */
 void ptc_process_cgroup_read(const char *dir, char ret_cgroup[PTC_EXEC_PATH_MAX]);
 
-/* The file `rank`: which rank of which incarnation its log tells of. Ours (ptcd's), not the helper's; not synced, for a log without it is
- * only harder to find. */
+/* The file `rank` names the rank and incarnation of the log. ptcd writes it, not the helper. It is not synced: without
+ * it a log is only harder to find. */
 struct ptc_process_label {
 	uint32_t rank, world;
-	uint64_t generation, incarnation; /* incarnation 0: not known */
-	uint64_t begin;   /* where in the log that incarnation begins: a process may go through several */
+	uint64_t generation, incarnation; /* incarnation 0: unknown */
+	uint64_t begin;   /* offset in the log where that incarnation begins; a process may have several */
 	int64_t since_ms; /* realtime */
 };
 bool ptc_process_label_write(const char *dir, const struct ptc_process_label *l);
 bool ptc_process_label_read(const char *dir, struct ptc_process_label *ret_label);
 
-struct ptc_process_stat {
-	char name[17], state;
-	pid_t parent;
-	uint64_t start_time;
-};
-/* false: there is no such process. */
-bool ptc_process_stat(pid_t pid, struct ptc_process_stat *ret_stat);
 int ptc_process_boot_id(char ret_boot[37], struct ptc_error *err);

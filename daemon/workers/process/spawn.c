@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ptcd's side of processes that outlive it; exec_main.c is the other.
  *
- * Happy path: make and lock the folder, start the helper with the lock, read its pipe to the end (nothing: the program has begun),
- * read what it has recorded.
- * Failure modes: a line on the pipe (the program has not begun; the folder goes again); a helper that is killed before it has
- * recorded (then the program never begins); one that does not come to the program's start, as where cwd hangs (PTC_ETIMEOUT; the
- * folder stays and can be adopted later). If ptcd is killed here, the folder tells the next one: `process` is there, or the
- * helper still has the lock, or nothing has begun. */
+ * Happy path: make and lock the folder, start the helper with the lock, read its pipe to the end (nothing: the program
+ * has begun), read what it has recorded.
+ *
+ * Failure modes: a line on the pipe (the program has not begun; the folder goes again); a helper that is killed before
+ * it has recorded (then the program never begins); one that does not come to the program's start, as where cwd hangs
+ * (PTC_ETIMEOUT; the folder stays and can be adopted later). If ptcd is killed here, the folder tells the next one:
+ * `process` is there, or the helper still has the lock, or nothing has begun. */
 #include "daemon/workers/process/spawn.h"
 
 #include "daemon/workers/process/cgroup.h"
@@ -15,6 +16,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/sys/child.h"
 #include "base/sys/fault.h"
 #include "base/sys/helper.h"
 #include "base/log.h"
@@ -22,15 +24,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -41,8 +40,10 @@
 #define CGROUP_MS     5000
 #define REAP_MS       1000
 #define CGROUP_SUFFIX 13 /* "/" and ".PID" */
-#define FD_BASE       10 /* above those that the helper gets */
 #define PATH_BYTES    4096
+
+/* In the order of their numbers in the helper. */
+enum { FD_REQUEST = PTC_EXEC_REQUEST_FD - PTC_CHILD_FD, FD_ERROR, FD_DIR, NFDS };
 
 static void nap(void)
 {
@@ -182,7 +183,7 @@ static int encode(const struct ptc_spawn *s, struct ptc_buf *b, struct ptc_error
 	r.argc = put_list(b, s->argv);
 	r.envc = put_list(b, s->env);
 	if (ptc_buf_failed(b))
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	if (r.argc > PTC_EXEC_STRINGS_MAX || r.envc > PTC_EXEC_STRINGS_MAX || b->len > PTC_EXEC_REQUEST_MAX)
 		return ptc_error_set(err, PTC_ELIMIT,
 				     "%s: arguments and environment have more than %d entries or %u bytes", s->argv[0],
@@ -201,134 +202,65 @@ static int make_request(const struct ptc_spawn *s, int *ret_fd, struct ptc_error
 		rc = ptc_error_errno(err, fd < 0 ? errno : ENOMEM, "cannot make a memory file");
 	if (!rc)
 		*ret_fd = fd;
-	else if (fd >= 0)
-		close(fd);
+	else
+		ptc_close(&fd);
 	ptc_buf_done(&b);
 	return rc;
 }
 
 /* ---- starting it ----------------------------------------------------------------------- */
 
-struct fds {
-	int request, error, dir;
-};
-
-/* posix_spawn: as vfork, for gRPC's threads hold locks that a forked child could never release. */
-static int spawn_helper(const char *helper, const char *dir, const struct fds *fds, pid_t *ret_pid)
-{
-	char name[] = "ptc-exec", folder[PTC_EXEC_PATH_MAX];
-	char *argv[] = { name, folder, NULL }; /* the folder is for people who read ps */
-	posix_spawn_file_actions_t actions;
-	posix_spawnattr_t attr;
-	sigset_t none, all;
-	int e;
-
-	snprintf(folder, sizeof folder, "%s", dir);
-	sigemptyset(&none);
-	sigfillset(&all);
-	posix_spawnattr_init(&attr);
-	posix_spawnattr_setsigmask(&attr, &none);
-	posix_spawnattr_setsigdefault(&attr, &all);
-	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-	e = posix_spawn_file_actions_init(&actions);
-	if (!e)
-		e = posix_spawn_file_actions_adddup2(&actions, fds->request, PTC_EXEC_REQUEST_FD);
-	if (!e)
-		e = posix_spawn_file_actions_adddup2(&actions, fds->error, PTC_EXEC_ERROR_FD);
-	if (!e)
-		e = posix_spawn_file_actions_adddup2(&actions, fds->dir, PTC_EXEC_DIR_FD);
-	if (!e)
-		e = posix_spawn_file_actions_addclosefrom_np(&actions, PTC_EXEC_DIR_FD + 1);
-	if (!e)
-		e = posix_spawn(ret_pid, helper, &actions, &attr, argv, environ);
-	posix_spawn_file_actions_destroy(&actions);
-	posix_spawnattr_destroy(&attr);
-	return e;
-}
-
-/* Out of the way of the numbers that the helper gets. */
-static int raise_fd(int *fd)
-{
-	int up = fcntl(*fd, F_DUPFD_CLOEXEC, FD_BASE);
-
-	if (up < 0)
-		return errno;
-	close(*fd);
-	*fd = up;
-	return 0;
-}
-
 /* Reads the pipe to its end: nothing, or "CODE HELPER text". */
 static int await(int fd, const char *program, pid_t *ret_helper, struct ptc_error *err)
 {
-	const int64_t deadline = ptc_sys_now_ns() + (int64_t)START_MS * 1000000;
-	char text[PTC_ERROR_MAX] = "";
-	size_t len = 0;
+	char text[PTC_ERROR_MAX];
+	ssize_t n = ptc_child_read(fd, START_MS, text, sizeof text);
 	int code, at = 0;
 
-	for (;;) {
-		struct pollfd pfd = { fd, POLLIN, 0 };
-		int64_t left_ms = (deadline - ptc_sys_now_ns()) / 1000000;
-		int n = left_ms > 0 ? poll(&pfd, 1, (int)left_ms) : 0;
-		ssize_t got;
-
-		if (n == 0)
-			return ptc_error_set(err, PTC_ETIMEOUT, "%s has not begun after %d s: does its cwd hang?",
-					     program, START_MS / 1000);
-		if (n < 0)
-			continue;
-		got = read(fd, text + len, sizeof text - 1 - len);
-		if (got <= 0)
-			break;
-		len += (size_t)got;
-	}
-	if (len == 0)
+	if (n < 0 && errno == ETIMEDOUT)
+		return ptc_error_set(err, PTC_ETIMEOUT,
+				     "%s has not begun after %d s: check that its working directory answers", program,
+				     START_MS / 1000);
+	if (n <= 0)
 		return 0;
-	text[len] = '\0';
 	if (sscanf(text, "%d %d %n", &code, ret_helper, &at) != 2)
 		return ptc_error_set(err, PTC_EINTERNAL, "ptc-exec: %s", text);
 	return ptc_error_set(err, ptc_status_from_wire(code), "%s", text + at);
 }
 
 /* Starts the helper and takes its first process, which has made the second and ends, off our hands. */
-static int start(const struct ptc_spawn *s, struct fds *fds, struct ptc_error *err)
+static int start(const struct ptc_spawn *s, const int *fds, struct ptc_error *err)
 {
-	char helper[PTC_HELPER_PATH];
-	pid_t pid = 0;
-	int rc = ptc_helper_find("ptc-exec", "PTC_EXEC", helper, err), e;
+	char helper[PTC_HELPER_PATH], name[] = "ptc-exec", folder[PTC_EXEC_PATH_MAX];
+	char *argv[] = { name, folder, NULL }; /* the folder is for people who read ps */
+	struct ptc_child_args args = {
+		.path = helper, .argv = argv, .fds = fds, .nfds = NFDS, .default_signals = true
+	};
+	struct ptc_child c;
+	int rc = ptc_helper_find("ptc-exec", "PTC_EXEC", helper, err);
 
 	if (rc)
 		return rc;
-	e = raise_fd(&fds->request);
-	if (!e)
-		e = raise_fd(&fds->error);
-	if (!e)
-		e = raise_fd(&fds->dir);
-	if (!e && ptc_fault("process.spawn.before"))
-		e = EIO;
-	if (!e)
-		e = spawn_helper(helper, s->dir, fds, &pid);
-	if (e)
-		return ptc_error_errno(err, e, "cannot start %s", helper);
+	if (ptc_fault("process.spawn.before"))
+		return ptc_error_errno(err, EIO, "cannot start %s", helper);
+	snprintf(folder, sizeof folder, "%s", s->dir);
+	rc = ptc_child_start(&args, &c, err);
+	if (rc)
+		return rc;
 	(void)ptc_fault("process.spawn.after");
-	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-		;
+	ptc_child_wait(&c, -1, NULL);
+	ptc_child_close(&c);
 	return 0;
 }
 
-static void close_fds(struct fds *fds)
+static void close_fds(int *fds)
 {
-	int *all[] = { &fds->request, &fds->error, &fds->dir };
-
-	for (size_t i = 0; i < PTC_ARRAY_LEN(all); i++) {
-		if (*all[i] >= 0)
-			close(*all[i]);
-		*all[i] = -1;
-	}
+	for (size_t i = 0; i < NFDS; i++)
+		ptc_close(&fds[i]);
 }
 
-/* Where ptcd is process 1, or a subreaper, what its helpers leave behind is its to wait for; elsewhere these find no child of ours.
- * Only for what ends. */
+/* Where ptcd is process 1, or a subreaper, what its helpers leave behind is its to wait for; elsewhere these find no
+ * child of ours. Only for what ends. */
 static void reap_helper(pid_t pid)
 {
 	struct ptc_process_stat st;
@@ -364,7 +296,7 @@ static void give_up(const char *dir, pid_t helper, bool keep_log)
 
 int ptc_process_spawn(const struct ptc_spawn *s, struct ptc_process *ret_process, struct ptc_error *err)
 {
-	struct fds fds = { -1, -1, -1 };
+	int fds[NFDS] = { -1, -1, -1 };
 	ptc_auto_close int from_helper = -1;
 	int pipe_fds[2], rc = check_request(s, err);
 	pid_t helper = 0;
@@ -372,18 +304,18 @@ int ptc_process_spawn(const struct ptc_spawn *s, struct ptc_process *ret_process
 
 	if (rc)
 		return rc;
-	rc = make_dir(s->dir, &fds.dir, &made, err);
+	rc = make_dir(s->dir, &fds[FD_DIR], &made, err);
 	if (rc)
 		return rc;
-	rc = make_request(s, &fds.request, err);
+	rc = make_request(s, &fds[FD_REQUEST], err);
 	if (!rc && pipe2(pipe_fds, O_CLOEXEC) != 0)
 		rc = ptc_error_errno(err, errno, "cannot make a pipe");
 	if (!rc) {
 		from_helper = pipe_fds[0];
-		fds.error = pipe_fds[1];
-		rc = start(s, &fds, err);
+		fds[FD_ERROR] = pipe_fds[1];
+		rc = start(s, fds, err);
 	}
-	close_fds(&fds); /* ours: the pipe ends with the helper's */
+	close_fds(fds); /* ours: the pipe ends with the helper's */
 	if (!rc)
 		rc = await(from_helper, s->argv[0], &helper, err);
 	if (!rc) {
@@ -426,11 +358,9 @@ static int find_record(const char *dir, struct ptc_process_record *ret_record, s
 static int open_process(const struct ptc_process_record *r)
 {
 	struct ptc_process_stat st;
-	int fd = pidfd_open(r->pid, 0); /* before the check: afterwards it can only mean that process */
+	int fd = ptc_process_open(r->pid, r->start_time, &st);
 
-	if (fd < 0)
-		return -1;
-	if (ptc_process_stat(r->pid, &st) && st.start_time == r->start_time && st.state != 'Z' && st.state != 'X')
+	if (fd < 0 || (st.state != 'Z' && st.state != 'X'))
 		return fd;
 	close(fd);
 	return -1;
@@ -466,18 +396,7 @@ int ptc_process_adopt(const char *dir, struct ptc_process *ret_process, struct p
 
 bool ptc_process_wait(const struct ptc_process *p, int timeout_ms)
 {
-	const int64_t deadline = ptc_sys_now_ns() + (int64_t)timeout_ms * 1000000;
-	struct pollfd pfd = { p->pidfd, POLLIN, 0 };
-	int n;
-
-	if (p->pidfd < 0)
-		return true;
-	do {
-		int64_t left_ms = (deadline - ptc_sys_now_ns()) / 1000000;
-
-		n = poll(&pfd, 1, timeout_ms < 0 ? -1 : (int)PTC_MAX(left_ms, 0));
-	} while (n < 0 && errno == EINTR);
-	return n > 0;
+	return p->pidfd < 0 || ptc_child_ended(p->pidfd, timeout_ms);
 }
 
 bool ptc_process_status(const struct ptc_process *p, int *ret_status)
@@ -498,7 +417,8 @@ int ptc_process_signal(const struct ptc_process *p, int sig, struct ptc_error *e
 
 	if (*p->cgroup)
 		return ptc_cgroup_signal(p->cgroup, sig, err);
-	/* The number of a process that has ended is not given to another while its group has members: if it has been, the group is gone. */
+	/* The number of a process that has ended is not given to another while its group has members: if it has been,
+	 * the group is gone. */
 	if (p->pid <= 1 || (ptc_process_stat(p->pid, &st) && st.start_time != p->start_time))
 		return 0;
 	if (killpg(p->pid, sig) != 0 && errno != ESRCH)
@@ -558,14 +478,11 @@ void ptc_process_remove(struct ptc_process *p, bool keep_log)
 		reap_group(p);
 	}
 	clear(p->dir, keep_log);
-	if (fd >= 0)
-		close(fd);
+	ptc_close(&fd);
 	ptc_process_done(p);
 }
 
 void ptc_process_done(struct ptc_process *p)
 {
-	if (p->pidfd >= 0)
-		close(p->pidfd);
-	p->pidfd = -1;
+	ptc_close(&p->pidfd);
 }

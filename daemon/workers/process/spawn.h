@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes that outlive us. Each is started through the helper `ptc-exec`
- * (setsid, close_range, initgroups, setgid, setuid, cwd, environment, output to its log, own cgroup), which records how it
- * ended, so that a ptcd that was not its parent any more can still tell.
+/* Processes that outlive ptcd. The helper `ptc-exec` starts each (setsid, close_range, initgroups, setgid, setuid, cwd,
+ * environment, output to its log, a cgroup of its own). It records how the process ended, so a ptcd that is not the
+ * parent can tell, too.
  *
- * Files of a process, in its own folder `dir` (0700, ours): `process` (pid, start time, boot id, token; written and synced before the
- * program runs), `exit` (wait status; renamed into place by the helper when the program has ended), `log` (owner's, the program's
- * standard output and error; when it takes more room than stated, its older half becomes a hole).
- * Failure modes: no such program, user, cwd (one line, before the program has begun: PTC_EINVAL); cgroup not writable (the process
- * group serves instead, and `cgroup` is empty); killed helper (the program is found by pid and start time; its status is unknown).
+ * A process has a folder `dir` (0700, owned by ptcd) with these files. `process` has pid, start time, boot id and
+ * token; it is written and synced before the program runs. `exit` has the wait status; the helper renames it into place
+ * when the program has ended. `log` has the program's standard output and error, and the job's owner owns it. When the
+ * log exceeds its limit, its older half becomes a hole.
  *
- * Threads: any; no shared state but the file system. Nothing here blocks longer than a fork and an exec take, but for
+ * Failure modes: there is no such program, user or cwd (PTC_EINVAL, before the program has begun). The cgroup is not
+ * writable: the process group serves instead, and `cgroup` is empty. The helper was killed: pid and start time find the
+ * program, but its status is unknown.
+ *
+ * Threads: any; the only shared state is the file system. Nothing blocks longer than a fork and an exec, but for
  * ptc_process_wait. */
 #pragma once
 
@@ -20,14 +23,14 @@
 #include <sys/types.h>
 
 struct ptc_spawn {
-	const char *dir; /* made here */
+	const char *dir; /* ptc_process_spawn makes it */
 	const char *const *argv, *const *env;
 	const char *cwd;
 	uid_t uid;
 	const char *token;       /* 32 hex digits; kept in `process` */
-	const char *cgroup;      /* parent cgroup directory to make the process's own in, or NULL */
-	const char *cgroup_name; /* its beginning; the helper adds its pid */
-	uint64_t log_bytes;      /* the log is cut there: the older half goes */
+	const char *cgroup;      /* directory of the parent cgroup; NULL: none */
+	const char *cgroup_name; /* beginning of the cgroup's name; the helper adds its pid */
+	uint64_t log_bytes;      /* limit of the log, at which its older half goes */
 };
 
 struct ptc_process {
@@ -36,28 +39,30 @@ struct ptc_process {
 	char cgroup[256];    /* "": none */
 	pid_t pid;           /* of the program; its process group and session */
 	uint64_t start_time; /* field 22 of /proc/PID/stat */
-	int pidfd;           /* readable when it has ended; -1 when it has */
+	int pidfd;           /* readable once the program ends; -1: it had ended already */
 };
 
-/* On success the program runs (its execve has succeeded). After PTC_ETIMEOUT and PTC_EIO a folder may remain: ptc_process_adopt tells
- * what came of it. */
+/* On success the program runs: its execve has succeeded. After PTC_ETIMEOUT and PTC_EIO a folder may remain;
+ * ptc_process_adopt tells whether a process runs. */
 int ptc_process_spawn(const struct ptc_spawn *s, struct ptc_process *ret_process, struct ptc_error *err);
-/* Finds a process that was started before, by its folder: pidfd, checked by start time and boot id. A process that has ended is found
- * too (pidfd -1). PTC_ENOTFOUND: the folder holds none that began, nor will it: what was left of the attempt is removed, but for a log.
- * One from before the last boot has pid 0. */
+/* Finds an earlier process by its folder, and checks its pidfd by start time and boot id. It also finds a process that
+ * has ended (pidfd -1). A process from before the last boot has pid 0. PTC_ENOTFOUND: no process of this folder has
+ * begun or will begin; the call then removes the rest of the attempt, except a log. */
 int ptc_process_adopt(const char *dir, struct ptc_process *ret_process, struct ptc_error *err);
-/* true: it has ended. timeout_ms < 0: as long as it takes. */
+/* Waits for the end. True: the process has ended. timeout_ms < 0: no limit. */
 bool ptc_process_wait(const struct ptc_process *p, int timeout_ms);
-/* Its wait(2) status; false: not known (helper killed), then *ret_status is 0. Only after it has ended. */
+/* Gives the wait(2) status of a process that has ended. False: the helper was killed, so the status is unknown, and
+ * *ret_status is 0. */
 bool ptc_process_status(const struct ptc_process *p, int *ret_status);
-/* To the program's whole cgroup, or process group. 0 also when it is gone. */
+/* Sends a signal to the program's whole cgroup, or process group. 0 also if these are gone. */
 int ptc_process_signal(const struct ptc_process *p, int sig, struct ptc_error *err);
-/* Last lines of its log, at most size - 1 bytes, NUL-terminated; cut at a line. */
+/* Gives the last whole lines of the log, at most size - 1 bytes, NUL-terminated. */
 void ptc_process_log_tail(const struct ptc_process *p, char *buf, size_t size);
-/* Where an open log begins: what was cut is a hole before that, so that offsets stay as they are for whoever follows it. */
+/* The offset where an open log begins. Before it lies a hole in place of the cut lines, so offsets never change for a
+ * reader that follows the log. */
 uint64_t ptc_process_log_begin(int fd);
-/* Ended: removes cgroup and folder (keep_log: all but the log). */
+/* Removes the cgroup and folder of a process that has ended. keep_log: keeps the log. */
 void ptc_process_remove(struct ptc_process *p, bool keep_log);
 void ptc_process_done(struct ptc_process *p); /* closes the pidfd; touches nothing else */
-/* The writable cgroup directory to make groups in: v2, or the v2 part of a hybrid; "" if there is none. */
+/* Finds the writable cgroup directory for groups: v2, or the v2 part of a hybrid; "" if there is none. */
 void ptc_cgroup_find(char *ret_dir, size_t size);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes that outlive us, with the real helper and real programs: each case with a cgroup of its own and with a process
- * group only. The place of ptcd is taken by this test, or by a child of it that is killed. Each case ends by looking for what
- * it may have left: folders, cgroups, processes, descriptors. */
+/* Processes that outlive us, with the real helper and real programs: each case with a cgroup of its own and with a
+ * process group only. The place of ptcd is taken by this test, or by a child of it that is killed. Each case ends by
+ * looking for what it may have left: folders, cgroups, processes, descriptors. */
 #include "daemon/workers/process/cgroup.h"
 #include "daemon/workers/process/process.h"
 #include "daemon/workers/process/spawn.h"
@@ -666,8 +666,8 @@ static bool frees_behind_the_end(void)
 	return st.st_blocks * 512 < 2 << 20;
 }
 
-/* Room is taken without a byte being written: behind the end, and where the log was cut. Where only truncating frees it, what is
- * written just then may be lost (free_reserved), so that is waited for. */
+/* Room is taken without a byte being written: behind the end, and where the log was cut. Where only truncating frees
+ * it, what is written just then may be lost (free_reserved), so that is waited for. */
 static void its_log_cannot_reserve_room(void **state)
 {
 	const bool waits = !frees_behind_the_end();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the session room's files share. */
+/* Shared by the files of daemon/workers/session. */
 #pragma once
 
 #include "daemon/workers/session/rank_conn.h"
@@ -12,8 +12,8 @@
 
 void ptc_rendezvous_message_locked(struct ptc_workers *w, struct worker *k, uint16_t type,
 				   const struct ptc_local_rendezvous *m);
-/* rendezvous_file.c; NULL: it is not there. */
+/* rendezvous_file.c. NULL: the group has no such key. */
 struct rendezvous_entry *ptc_rendezvous_find(const struct group *g, const char *key);
-/* 0: it is among the group's keys; 1: it was already. */
+/* 0: the key is added; 1: the group had it already. */
 int ptc_rendezvous_add(struct group *g, const char *key, const void *value, size_t len, struct ptc_error *err);
 void ptc_rendezvous_keep(const struct group *g, const struct rendezvous_entry *e);

@@ -1,8 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sockets and connections of ranks. Happy path: accept, know who it is (SO_PEERCRED), queue what is
- * to be sent. Failure modes: a stranger of another user, or too many, is closed; what cannot be sent is queued, and dropped with the connection; a rank that does not read is not read from either. */
+ * to be sent. Failure modes: a stranger of another user, or too many, is closed; what cannot be sent is queued, and
+ * dropped with the connection; a rank that does not read is not read from either. */
 #include "daemon/workers/session/internal.h"
 
+#include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
@@ -30,15 +32,13 @@ int ptc_conn_listen(struct job *job, struct ptc_error *err)
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0)
 		e = errno;
-	if (dir >= 0)
-		close(dir);
+	ptc_close(&dir);
 	/* The folder is ours, so nobody can put anything else here in between. */
 	if (!e && (chmod(job->socket, 0600) != 0 ||
 		   (job->uid != geteuid() && chown(job->socket, job->uid, (gid_t)-1) != 0) || listen(fd, BACKLOG) != 0))
 		e = errno;
 	if (e) {
-		if (fd >= 0)
-			close(fd);
+		ptc_close(&fd);
 		return ptc_error_errno(err, e, "cannot listen at %s", job->socket);
 	}
 	job->listen = fd;
@@ -107,8 +107,7 @@ static void drop_outgoing(struct conn *c)
 	if (!c->out)
 		c->out_end = &c->out;
 	c->out_bytes -= sizeof *o + o->len;
-	if (o->fd >= 0)
-		close(o->fd);
+	ptc_close(&o->fd);
 	ptc_free(o->data);
 	ptc_free(o);
 }
@@ -153,8 +152,7 @@ void ptc_conn_send_locked(struct conn *c, uint16_t type, const struct ptc_local_
 	if (o && body && body->len)
 		o->data = ptc_malloc(body->len);
 	if (!o || (body && (body->failed || (body->len && !o->data)))) {
-		if (fd >= 0)
-			close(fd);
+		ptc_close(&fd);
 		ptc_free(o);
 		c->broken = true; /* it connects anew, and is told anew */
 		return;

@@ -1,7 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Messages of ranks, from the connection to the worker. Happy path: frames are read, and each goes to whoever it is for. Failure
- * modes: bytes that are no frames, and messages that are not expected, get REFUSED, and the connection ends. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages of ranks, from the connection to the worker. Happy path: frames are read, and each goes to whoever it is
+ * for. Failure modes: bytes that are no frames, and messages that are not expected, get REFUSED, and the connection
+ * ends. */
 #include "daemon/workers/session/internal.h"
+
+#include "base/cleanup.h"
 
 #include <errno.h>
 #include <unistd.h>
@@ -16,8 +19,7 @@ static void message_locked(struct ptc_workers *w, struct conn *c, struct ptc_loc
 		ptc_conn_refuse_locked(c, PTC_LOCAL_R_REFUSED,
 				       "protocol: message %u of %zu bytes is not expected or not readable", m->type,
 				       m->len);
-	if (m->fd >= 0)
-		close(m->fd);
+	ptc_close(&m->fd);
 }
 
 void ptc_conn_read_locked(struct ptc_workers *w, struct conn *c)

@@ -8,7 +8,7 @@
 
 struct ptc_workers;
 
-/* Rendezvous keys of a group whose rank 0 is here. get waits. */
+/* Sets and gets a rendezvous key of a group whose rank 0 is on this node. get waits for the key. */
 int ptc_workers_rendezvous_put(struct ptc_workers *w, const struct ptc_group_key *key, const char *name,
 			       const void *value, size_t len, struct ptc_error *err);
 int ptc_workers_rendezvous_get(struct ptc_workers *w, const struct ptc_group_key *key, const char *name, void *buffer,

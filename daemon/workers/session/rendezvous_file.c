@@ -1,7 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Rendezvous keys of a group, in memory and kept for a ptcd that is started anew while they still build: of ranks on other nodes nobody would put them
- * again. Happy path: each put is appended to JOB/groups/GENERATION-INCARNATION.rendezvous, and read with the group. It is not synced: what the
- * machine forgets, its ranks are gone with. Failure modes: a key that cannot be written is only in memory (logged), and lost if ptcd
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rendezvous keys of a group, in memory and kept for a ptcd that is started anew while they still build: of ranks on
+ * other nodes nobody would put them again. Happy path: each put is appended to
+ * JOB/groups/GENERATION-INCARNATION.rendezvous, and read with the group. It is not synced: what the machine forgets,
+ * its ranks are gone with. Failure modes: a key that cannot be written is only in memory (logged), and lost if ptcd
  * dies; what does not verify, and all behind it, is cut off. */
 #include "daemon/workers/session/internal.h"
 
@@ -29,7 +30,7 @@ struct rendezvous_entry *ptc_rendezvous_find(const struct group *g, const char *
 
 int ptc_rendezvous_add(struct group *g, const char *key, const void *value, size_t len, struct ptc_error *err)
 {
-	struct rendezvous_entry *e = ptc_rendezvous_find(g, key), *p;
+	struct rendezvous_entry *e = ptc_rendezvous_find(g, key);
 
 	if (e && (e->len != len || memcmp(e->value, value, len) != 0))
 		return ptc_error_set(err, PTC_EEXIST, "key \"%.255s\" was put with another value", key);
@@ -39,15 +40,8 @@ int ptc_rendezvous_add(struct group *g, const char *key, const void *value, size
 	    strlen(key) > PTC_LOCAL_SHORT_MAX)
 		return ptc_error_set(err, PTC_ELIMIT, "key \"%.255s\": more than %d keys, or too long", key,
 				     PTC_LOCAL_RENDEZVOUS_KEYS_MAX);
-	if (g->nrendezvous == g->rendezvous_cap) {
-		size_t cap = g->rendezvous_cap ? g->rendezvous_cap * 2 : 16;
-
-		p = ptc_reallocarray(g->rendezvous, cap, sizeof *p);
-		if (!p)
-			return ptc_grow_failed(err);
-		g->rendezvous = p;
-		g->rendezvous_cap = cap;
-	}
+	if (!PTC_ROOM(g->rendezvous, g->nrendezvous + 1, g->rendezvous_cap))
+		return ptc_nomem(err);
 	e = &g->rendezvous[g->nrendezvous];
 	e->key = ptc_strdup(key);
 	e->value = ptc_malloc(len ? len : 1);
@@ -55,7 +49,7 @@ int ptc_rendezvous_add(struct group *g, const char *key, const void *value, size
 	if (!e->key || !e->value) {
 		ptc_free(e->key);
 		ptc_free(e->value);
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	}
 	if (len)
 		memcpy(e->value, value, len);

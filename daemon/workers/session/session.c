@@ -1,16 +1,18 @@
-// SPDX-License-Identifier: Apache-2.0
-/* What a rank says, and what it is told. Happy path: HELLO names its process; every later message moves its phase; advance() tells
- * it what follows from its phase and from what its group is to do.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rank says, and what it is told. Happy path: HELLO names its process; every later message moves its phase;
+ * advance() tells it what follows from its phase and from what its group is to do.
  *
- *   CONNECTED -NEXT-> WAITING -generation-> BUILDING -DECLARED-> DECLARED -go-> RUNNING -STOPPED-> STOPPED -go on-> RUNNING
- *                        ^                     |                    |             |                  |
+ *   CONNECTED -NEXT-> WAITING -generation-> BUILDING -DECLARED-> DECLARED -go-> RUNNING -STOPPED-> STOPPED -go on->
+ * RUNNING ^                     |                    |             |                  |
  *                        +-------NEXT------- ENDING <---------------+-------------+------------------+
  *
- * Failure modes: a token, user or process that does not fit, a message that is not allowed now or not readable: REFUSED, and the
- * connection is closed. What a rank of an ended generation says is passed over: it is told ENDED, and can change nothing. */
+ * Failure modes: a token, user or process that does not fit, a message that is not allowed now or not readable:
+ * REFUSED, and the connection is closed. What a rank of an ended generation says is passed over: it is told ENDED, and
+ * can change nothing. */
 #include "daemon/workers/process/cgroup.h"
 #include "daemon/workers/session/internal.h"
 
+#include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
@@ -59,8 +61,7 @@ static void drop_page(struct worker *k)
 {
 	if (k->page)
 		munmap(k->page, PTC_LOCAL_PAGE);
-	if (k->page_fd >= 0)
-		close(k->page_fd);
+	ptc_close(&k->page_fd);
 	k->page = NULL;
 	k->page_fd = -1;
 }
@@ -94,8 +95,7 @@ void ptc_worker_remove_locked(struct worker *k)
 	}
 	drop_generation(k);
 	drop_page(k);
-	if (k->pidfd >= 0)
-		close(k->pidfd);
+	ptc_close(&k->pidfd);
 	ptc_process_done(&k->process);
 	ptc_free(k);
 }
@@ -106,6 +106,8 @@ static void exited_locked(struct ptc_workers *w, struct worker *k, bool known, i
 	k->status_known = known;
 	k->status = status;
 	ptc_process_done(&k->process);
+	if (k->page)
+		ptc_local_step(k->page, &k->end_step);
 	if (k->conn)
 		k->conn->broken = true;
 	if (k->group) {
@@ -119,9 +121,7 @@ static void exited_locked(struct ptc_workers *w, struct worker *k, bool known, i
 	/* Whoever still looks at its memory has references of its own. */
 	drop_generation(k);
 	drop_page(k);
-	if (k->pidfd >= 0)
-		close(k->pidfd);
-	k->pidfd = -1;
+	ptc_close(&k->pidfd);
 	ptc_workers_changed_locked(w);
 }
 
@@ -353,8 +353,7 @@ static int make_page(struct worker *k)
 	if (map == MAP_FAILED) {
 		int e = errno;
 
-		if (fd >= 0)
-			close(fd);
+		ptc_close(&fd);
 		return e;
 	}
 	k->page_fd = fd;
@@ -368,7 +367,8 @@ static int make_page(struct worker *k)
 	return 0;
 }
 
-/* A rank's own, from before, maybe of a ptcd of another version: it must be one that cannot be cut off under us. Takes fd. */
+/* A rank's own, from before, maybe of a ptcd of another version: it must be one that cannot be cut off under us. Takes
+ * fd. */
 static bool take_page(struct worker *k, int fd, uint32_t *ret_version)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
@@ -437,7 +437,7 @@ static struct worker *identify(struct conn *c, const struct ptc_local_hello *h)
 	if (!k) {
 		ptc_conn_refuse_locked(
 			c, PTC_LOCAL_R_STALE,
-			"the token names no process of this job: it belongs to an incarnation that is over");
+			"the token names no process of this job; it belongs to an incarnation that has ended");
 		return NULL;
 	}
 	if (k->spawning) {
@@ -465,8 +465,7 @@ static void attach(struct worker *k, struct conn *c)
 		k->conn->broken = true;
 	}
 	if (k->pid != c->pid || k->pidfd < 0) {
-		if (k->pidfd >= 0)
-			close(k->pidfd);
+		ptc_close(&k->pidfd);
 		k->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
 		k->pid = c->pid;
 	}

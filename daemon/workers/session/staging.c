@@ -1,10 +1,11 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Staging memory (copy: fast, and of ranks that copy their device memory themselves). Happy path: a rank that has declared gets memory of ours, all its
- * pages made, and copies its state into it when it stops. Failure modes: no room or too sparse: it
- * gets none, and its copies are lean. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Staging memory (copy: fast, and of ranks that copy their device memory themselves). Happy path: a rank that has
+ * declared gets memory of ours, all its pages made, and copies its state into it when it stops. Failure modes: no room
+ * or too sparse: it gets none, and its copies are lean. */
 #include "daemon/workers/session/internal.h"
 #include "daemon/workers/session/session.h"
 
+#include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/limits.h"
@@ -32,8 +33,7 @@ struct staging *ptc_staging_unref(struct staging *s)
 		return NULL;
 	if (s->room != MAP_FAILED)
 		munmap(s->room, s->room_bytes);
-	if (s->fd >= 0)
-		close(s->fd);
+	ptc_close(&s->fd);
 	if (s->w && s->w->env.staging_give)
 		s->w->env.staging_give(s->w->env.arg, s->bytes);
 	ptc_free(s);

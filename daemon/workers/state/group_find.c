@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs and groups by name, and the end of a group in memory. Happy path: a group is found by its
  * key, and freed with its last reference. Failure modes: none but that it is not there. */
 #include "daemon/workers/state/group_find.h"

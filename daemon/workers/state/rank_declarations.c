@@ -1,12 +1,13 @@
-// SPDX-License-Identifier: Apache-2.0
-/* What ranks declare and carry, checked: every byte of it comes from a program. Happy path: tensors are added one by one, then put
- * into name order; all their memory becomes spans in address order, by which later reads and writes are checked. Failure modes:
- * ELAYOUT naming the tensor, ELIMIT when it takes more memory than one rank may have here. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks declare and carry, checked: every byte of it comes from a program. Happy path: tensors are added one by
+ * one, then put into name order; all their memory becomes spans in address order, by which later reads and writes are
+ * checked. Failure modes: ELAYOUT naming the tensor, ELIMIT when it takes more memory than one rank may have here. */
 #include "daemon/workers/state/rank_declarations.h"
 #include "daemon/workers/state/workers_sync.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/search.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -109,15 +110,8 @@ static int append(struct declared *d, struct ptc_local_tensor *t, uint32_t bytes
 {
 	struct ptc_slot_tensor *s;
 
-	if (d->ntensors == d->cap) {
-		size_t cap = d->cap ? d->cap * 2 : 64;
-		struct ptc_slot_tensor *p = ptc_reallocarray(d->tensors, cap, sizeof *p);
-
-		if (!p)
-			return ptc_grow_failed(err);
-		d->tensors = p;
-		d->cap = cap;
-	}
+	if (!PTC_ROOM(d->tensors, d->ntensors + 1, d->cap))
+		return ptc_nomem(err);
 	s = &d->tensors[d->ntensors];
 	*s = (struct ptc_slot_tensor){ .ndim = t->ndim, .tied = t->flags & 1, .nregions = t->nboxes };
 	if (!ptc_dtype_parse(t->dtype, &s->dtype))
@@ -128,7 +122,7 @@ static int append(struct declared *d, struct ptc_local_tensor *t, uint32_t bytes
 	if (!s->name || (t->nboxes && !s->regions)) {
 		ptc_free(s->name);
 		ptc_free(s->regions);
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	}
 	for (uint32_t i = 0; i < t->nboxes; i++)
 		fill_region(&s->regions[i], &boxes[i], t->ndim, bytes);
@@ -154,7 +148,7 @@ int ptc_declared_add(struct declared *d, struct ptc_local_tensor *t, struct ptc_
 				     PTC_LOCAL_TENSORS_MAX);
 	boxes = ptc_calloc(t->nboxes ? t->nboxes : 1, sizeof *boxes);
 	if (!boxes)
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	rc = take_boxes(t, bytes, boxes, err);
 	if (!rc)
 		rc = append(d, t, bytes, boxes, err);
@@ -186,15 +180,8 @@ int ptc_declared_add_device(struct declared *d, const struct ptc_local_device *m
 	d->memory += 2 * sizeof *r;
 	if (d->ndevices == PTC_LOCAL_DEVICES_MAX || d->memory > WORKERS_DECLARED_MAX)
 		return ptc_error_set(err, PTC_ELIMIT, "more than %u allocations on devices", PTC_LOCAL_DEVICES_MAX);
-	if (d->ndevices == d->devices_cap) {
-		size_t cap = d->devices_cap ? d->devices_cap * 2 : 16;
-
-		r = ptc_reallocarray(d->devices, cap, sizeof *r);
-		if (!r)
-			return ptc_grow_failed(err);
-		d->devices = r;
-		d->devices_cap = cap;
-	}
+	if (!PTC_ROOM(d->devices, d->ndevices + 1, d->devices_cap))
+		return ptc_nomem(err);
 	r = &d->devices[d->ndevices++];
 	*r = (struct ptc_device_range){ m->address, m->bytes, m->context, m->buffer, "", "", { 0 }, -1 };
 	snprintf(r->uuid, sizeof r->uuid, "%s", m->uuid);
@@ -211,12 +198,7 @@ int ptc_declared_add_device(struct declared *d, const struct ptc_local_device *m
 	return 0;
 }
 
-static int by_device_address(const void *a, const void *b)
-{
-	const struct ptc_device_range *x = a, *y = b;
-
-	return x->address < y->address ? -1 : x->address > y->address;
-}
+PTC_BY(by_device_address, struct ptc_device_range, address)
 
 /* One that only the rank can copy makes the rank copy all. */
 static void finish_devices(struct declared *d)
@@ -249,17 +231,9 @@ const struct ptc_device_range *ptc_declared_device(const struct declared *d, uin
 
 /* ---- spans -------------------------------------------------------------------------- */
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(((const struct ptc_slot_tensor *)a)->name, ((const struct ptc_slot_tensor *)b)->name);
-}
+PTC_BY_NAME(by_name, struct ptc_slot_tensor, name)
 
-static int by_address(const void *a, const void *b)
-{
-	const struct ptc_local_span *x = a, *y = b;
-
-	return x->address < y->address ? -1 : x->address > y->address;
-}
+PTC_BY(by_address, struct ptc_local_span, address)
 
 static uint32_t element_bytes(const struct ptc_slot_tensor *t)
 {
@@ -307,7 +281,7 @@ int ptc_declared_finish(struct declared *d, struct ptc_error *err)
 			return ptc_error_set(err, PTC_ELAYOUT, "tensor \"%.200s\": declared twice", d->tensors[i].name);
 	d->spans = ptc_calloc(d->nregions ? d->nregions : 1, sizeof d->spans[0]);
 	if (!d->spans)
-		return ptc_grow_failed(err);
+		return ptc_nomem(err);
 	for (size_t i = 0; i < d->ntensors; i++)
 		for (size_t j = 0; j < d->tensors[i].nregions; j++) {
 			const struct ptc_slot_tensor *t = &d->tensors[i];
@@ -520,7 +494,7 @@ int ptc_rank_state_make(const struct ptc_rank_state *of, struct rank_state **ret
 	if (rc) {
 		ptc_rank_state_unref(k);
 		return ptc_error_set(err, rc,
-				     rc == PTC_ELIMIT ? "more blobs or cursors, or longer ones, than a rank takes"
+				     rc == PTC_ELIMIT ? "the blobs or cursors are too many or too long for a rank"
 						      : "out of memory");
 	}
 	*ret = k;

@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* What the controller has to hear of. Happy path: conditions are looked at whenever a rank stops or exits; worker events are queued and
- * handed over by a thread of their own, in order, without our lock. Failure modes: without memory the worker events are not said now,
- * but at the next look (`said_` stays unset). */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the controller has to hear of. Happy path: conditions are looked at whenever a rank stops or exits; worker
+ * events are queued and handed over by a thread of their own, in order, without our lock. Failure modes: without memory
+ * the worker events are not said now, but at the next look (`said_` stays unset). */
 #include "daemon/workers/state/rank_events.h"
 
 #include "base/alloc.h"
@@ -17,13 +17,15 @@
 #define LOG_TAIL    700
 #define DEATH_TEXT  440 /* a switch that comes to nothing says why in 511 bytes, with what others put before */
 
-static bool say_locked(struct ptc_workers *w, const struct group *g, enum ptc_worker_event_kind kind, uint32_t rank,
-		       uint64_t step, int status, const char *text)
+/* NULL: out of memory. Nobody has it before the lock is left. */
+static struct ptc_worker_event *say_locked(struct ptc_workers *w, const struct group *g,
+					   enum ptc_worker_event_kind kind, uint32_t rank, uint64_t step, int status,
+					   const char *text)
 {
 	struct event_item *n = ptc_calloc(1, sizeof *n);
 
 	if (!n)
-		return false;
+		return NULL;
 	n->event = (struct ptc_worker_event){
 		.key = g->desc.key, .kind = kind, .rank = rank, .step = step, .exit_status = status
 	};
@@ -31,7 +33,7 @@ static bool say_locked(struct ptc_workers *w, const struct group *g, enum ptc_wo
 	*w->event_end = n;
 	w->event_end = &n->next;
 	pthread_cond_broadcast(&w->changed);
-	return true;
+	return &n->event;
 }
 
 void ptc_worker_obituary(const struct worker *k, uint32_t rank, char *buf, size_t size)
@@ -64,7 +66,8 @@ void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struc
 			     const char *what)
 {
 	uint32_t rank = g->slots[slot].rank.rank;
-	uint64_t step = 0;
+	struct ptc_worker_event *said;
+	uint64_t step = k ? k->end_step : 0;
 	char text[1024];
 
 	if (g->said_failed || (g->waited && !what)) /* a call that waits tells of the death */
@@ -75,7 +78,10 @@ void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struc
 		ptc_worker_obituary(k, rank, text, sizeof text);
 	if (k && k->page)
 		ptc_local_step(k->page, &step);
-	g->said_failed = say_locked(w, g, PTC_WORKER_EVENT_FAILED, rank, step, k && k->ended ? k->status : 0, text);
+	said = say_locked(w, g, PTC_WORKER_EVENT_FAILED, rank, step, k && k->ended ? k->status : 0, text);
+	if (said) /* who was there to see the end has gone, too: as with the whole node */
+		said->gone = k && k->ended && !k->status_known;
+	g->said_failed = said != NULL;
 }
 
 int ptc_group_not_started_locked(struct ptc_workers *w, struct group *g, const struct worker *k, uint32_t rank,
@@ -86,7 +92,7 @@ int ptc_group_not_started_locked(struct ptc_workers *w, struct group *g, const s
 	ptc_worker_obituary(k, rank, text, sizeof text);
 	if (g->waited && !g->said_not_started && !g->ending) /* the first is the cause */
 		g->said_not_started =
-			say_locked(w, g, PTC_WORKER_EVENT_NOT_STARTED, rank, 0, k->ended ? k->status : 0, text);
+			say_locked(w, g, PTC_WORKER_EVENT_NOT_STARTED, rank, 0, k->ended ? k->status : 0, text) != NULL;
 	return ptc_error_set(err, PTC_ESTATE, "%s", ptc_worker_text_line(text, line, sizeof line));
 }
 
@@ -130,8 +136,8 @@ static void list_ends(const struct group *g, char *buf, size_t size)
 					g->slots[i].rank.rank, (unsigned long long)g->slots[i].worker->stop_step);
 }
 
-/* Ranks that are held for a snapshot that is due are told of also where another has finished before that step: the controller
- * finds that it cannot be had, and lets them go on. */
+/* Ranks that are held for a snapshot that is due are told of also where another has finished before that step: the
+ * controller finds that it cannot be had, and lets them go on. */
 void ptc_group_event_locked(struct ptc_workers *w, struct group *g)
 {
 	char text[sizeof((struct ptc_worker_event *)0)->text] = "";

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queues worker events for the controller (types/worker_event.h) whenever a condition for one has
- * come true; each is said once. */
+/* Queues worker events for the controller (types/worker_event.h) as soon as their conditions hold, each event once. */
 #pragma once
 
 #include "daemon/workers/state/worker_state.h"
@@ -8,14 +7,15 @@
 void ptc_group_event_locked(struct ptc_workers *w, struct group *g);
 void ptc_group_stalled_locked(struct ptc_workers *w, struct group *g, int64_t now_ns);
 void ptc_group_hangs_locked(struct ptc_workers *w, struct group *g);
-/* k NULL: it has none any more. what NULL: it has exited. */
+/* k: the slot's worker; NULL: it has none any more. what: the failure; NULL: the process has exited. */
 void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t slot,
 			     const char *what);
-/* PTC_ESTATE, with the obituary as one line. If start or build waits for that process, the whole of it becomes worker events, once. */
+/* Returns PTC_ESTATE with the obituary as one line. If start or build waits for that process, the whole obituary
+ * becomes worker events, once. */
 int ptc_group_not_started_locked(struct ptc_workers *w, struct group *g, const struct worker *k, uint32_t rank,
 				 struct ptc_error *err);
-/* "rank 3 (pid 12) exited with status 1", and the end of its log on the lines that follow. */
+/* Writes "rank 3 (pid 12) exited with status 1", and on the next lines the end of its log. */
 void ptc_worker_obituary(const struct worker *k, uint32_t rank, char *buf, size_t size);
 void *ptc_workers_reporter(void *workers);
-/* How long its step has not moved, if that is longer than it may be; else 0. */
+/* How long the worker's step has not moved, if that is too long; otherwise 0. */
 int64_t ptc_worker_stalled_ns(const struct ptc_workers *w, const struct worker *k, int64_t now_ns);

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of the ranks room, shared by its rooms state, session, group and its floor, and by
- * nobody else. One lock guards everything here; one thread polls (workers.c); `changed` is
- * signalled whenever something a caller may wait for has changed. Functions that end in _locked
- * want the lock.
+/* The state of daemon/workers, for its rooms state, session and group and its floor only. One lock guards everything
+ * here. One thread polls (workers.c). `changed` is signalled after every change that a caller may wait for. The caller
+ * of a function that ends in _locked has the lock.
  *
  *   job      a job's socket, processes and groups on this node
- *   worker   a process: its token, its connection, its shared page, what it has declared
+ *   worker   a process: its token, its connection, its shared page, its declarations
  *   group    see workers.h; its slots point to workers
  *
- * A worker's phase is what it has said last; what it is told next follows from the phase and from
- * what its group is to do, in one place (session.c, ptc_worker_advance_locked). So a worker that
- * connects anew, to us or to a later ptcd, comes to the same point by saying the same things again.
- */
+ * A worker's last message sets its phase. One function decides which message ptcd sends next, from the phase and from
+ * the group's state (ptc_worker_advance_locked in session.c). So a worker that connects again, to this ptcd or to a
+ * later one, repeats its messages and comes to the same point. */
 #pragma once
 
 #include "daemon/workers/copier/copier.h"
@@ -24,6 +22,8 @@
 #include "proto/local_messages.h"
 #include "proto/local_page.h"
 #include "proto/local_rules.h"
+
+#include "base/sys/thread.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -44,49 +44,49 @@ struct staging {
 	int refs, fd, readers;
 	uint8_t *map;
 	uint64_t bytes;
-	uint8_t *room; /* what map lies in */
+	uint8_t *room; /* the mapping that contains map */
 	uint64_t room_bytes;
 };
 
 struct worker {
 	struct worker *next;
 	struct job *job;
-	unsigned number; /* its folder */
+	unsigned number; /* of its folder */
 	struct ptc_process process;
 	struct ptc_process_label label;
-	struct ptc_process_label before[WORKERS_LABELS]; /* what it was, oldest first: for logs, not on disk */
+	struct ptc_process_label before[WORKERS_LABELS]; /* earlier labels, oldest first; for logs, not on disk */
 	unsigned nbefore;
-	bool spawning;                  /* by a caller that has let go of the lock */
-	bool reaping;                   /* it has ended; how is being found out */
+	bool spawning;                  /* a caller starts it without the lock */
+	bool reaping;                   /* it has ended, and a task reads its status */
 	bool ended, status_known, left; /* left: said BYE, at left_ns */
 	int64_t left_ns;
 	int status;
 	struct conn *conn;
-	pid_t pid; /* who connected: the process or one of its session */
+	pid_t pid; /* of the process that connected: the program or one of its session */
 	int pidfd; /* of pid */
 	struct ptc_local_page *page;
 	int page_fd;
 	enum worker_phase phase;
-	enum worker_phase resumes;        /* where it was when it connected: it is on its way there */
-	uint64_t generation, incarnation; /* what it believes; valid from BUILDING to ENDING */
-	struct group *group;              /* what it is for; NULL: free */
+	enum worker_phase resumes;        /* the phase to which it goes back after a new connection */
+	uint64_t generation, incarnation; /* that the worker says it has; valid from BUILDING to ENDING */
+	struct group *group;              /* that it works for; NULL: it is free */
 	size_t slot;
-	uint64_t spawned_generation, spawned_incarnation; /* for which group; 0: it is not told apart any more */
+	uint64_t spawned_generation, spawned_incarnation; /* of the group that it was started for; 0: any */
 	uint32_t device, rank;                            /* of its last slot */
-	bool ran;                                         /* has had a generation */
-	bool stale;                                       /* claims a generation that it was not given */
+	bool ran;                                         /* it has had a generation */
+	bool stale;                                       /* it claims a generation that it was not given */
 	bool exit_wanted;
 	bool said_hangs;
-	int64_t term_ns, kill_ns; /* when to signal; 0: not, or done */
+	int64_t term_ns, kill_ns; /* times of the signals; 0: none, or sent */
 	struct declared *declared;
 	struct rank_state *rank_state;
 	struct staging *staging;
 	uint64_t stop_step;
 	bool finished, staged;
-	char refused[PTC_LOCAL_SHORT_MAX + 1]; /* why the state must not be taken at the stop; "": it may */
-	bool later;                            /* refused at this boundary only: the stop is to move to the next */
-	bool takes_state;                      /* takes blobs and cursors before its generation */
-	bool go, restored;                     /* ptc_slot_go was called, and with what */
+	char refused[PTC_LOCAL_SHORT_MAX + 1]; /* why the rank refuses to give its state at the stop; "": it does not */
+	bool later;                            /* it refuses at this boundary only: the stop moves to the next */
+	bool takes_state;                      /* it takes blobs and cursors before its generation */
+	bool go, restored;                     /* ptc_slot_go was called; its argument */
 	struct rank_state *restore;
 	struct {
 		bool active;
@@ -96,11 +96,12 @@ struct worker {
 	} get;
 	struct {
 		bool can;
-		uint64_t session;    /* connections it has said HELLO on */
+		uint64_t session;    /* number of connections on which it has said HELLO */
 		uint64_t sent, done; /* ids on this connection */
-		bool failed;         /* one of them could not be done */
+		bool failed;         /* the worker could not carry out one of them */
 	} fill;
 	uint64_t seen_step; /* sampling */
+	uint64_t end_step;  /* once ended: what it had published; 0: nothing, or nobody saw it */
 	bool seen;
 	int64_t seen_ns;
 	double step_seconds;
@@ -108,9 +109,9 @@ struct worker {
 
 struct slot {
 	struct ptc_group_rank rank;
-	struct worker *worker; /* NULL: none yet, or no more */
-	unsigned number;       /* its worker's folder, as on disk; 0: none */
-	int exit_status;       /* of a worker that has ended */
+	struct worker *worker; /* NULL: none yet, or none any more */
+	unsigned number;       /* of its worker's folder, as on disk; 0: none */
+	int exit_status;       /* of its worker, if it has ended */
 	bool exited;
 };
 struct rendezvous_entry {
@@ -128,14 +129,14 @@ struct group {
 	struct ptc_group_rank *ranks;
 	struct slot *slots;
 	bool started, built, ending, dropping, removed, spawning;
-	unsigned waited; /* by start or build, which will tell of a process that ends */
+	unsigned waited; /* calls of start or build that wait, and report a process that ends */
 	uint64_t start_step;
 	bool has_state;
-	bool given;                      /* rank state is known: by each build, but not after a restart */
-	struct rank_state **rank_states; /* of each slot until it has declared; NULL: nothing */
-	uint64_t armed;                  /* PTC_LOCAL_NO_STOP: not */
+	bool given;                      /* rank states are known: after a build, but not after a restart */
+	struct rank_state **rank_states; /* of each slot until it has declared; NULL: none */
+	uint64_t armed;                  /* the stop; PTC_LOCAL_NO_STOP: none */
 	bool said_failed, said_finished, said_due, said_not_started, said_stalled;
-	char refused[PTC_ERROR_MAX]; /* why a declaration was */
+	char refused[PTC_ERROR_MAX]; /* why a declaration was refused */
 	struct rendezvous_entry *rendezvous;
 	size_t nrendezvous, rendezvous_cap;
 };
@@ -149,8 +150,8 @@ struct job {
 	struct group *groups;
 	size_t nworkers;
 	unsigned last_number;
-	unsigned held;  /* by groups, listed or only referred to */
-	bool forgotten; /* deleted: goes when nothing of it is left */
+	unsigned held;  /* number of its groups, also of those with references only */
+	bool forgotten; /* the job is deleted; this goes once nothing of it is left */
 };
 
 struct event_item {
@@ -171,7 +172,7 @@ struct ptc_workers {
 	size_t njobs;
 	struct conn *conns;
 	struct event_item *event, **event_end;
-	size_t ntasks;
+	struct ptc_thread_count tasks;
 	struct ptc_copiers copiers; /* has a lock of its own */
 	struct ptc_device_copier
 		*gpu; /* constant; has locks of its own; makes no calls before the first device memory */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Waiting, waking and tasks. Happy path: a caller waits for `changed` in short turns and asks each
  * time whether to give up; a task runs on a detached thread, and the room stays until it has
  * returned. Failure modes: cancelled, not in time; a task that cannot be started is not run, and
@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
+#include "base/sys/thread.h"
 
 #include <time.h>
 #include <unistd.h>
@@ -35,7 +36,6 @@ int ptc_workers_pause_locked(struct ptc_workers *w, const struct ptc_wait *wait,
 			     struct ptc_error *err)
 {
 	int64_t now = ptc_sys_now_ns(), until = now + 100000000;
-	struct timespec ts;
 
 	if (w->quit || (wait && wait->cancelled && wait->cancelled(wait->arg)))
 		return ptc_error_set(err, PTC_ECANCELED, "cancelled");
@@ -43,8 +43,7 @@ int ptc_workers_pause_locked(struct ptc_workers *w, const struct ptc_wait *wait,
 		return ptc_error_set(err, PTC_ETIMEOUT, "not in time");
 	if (deadline_ns)
 		until = PTC_MIN(until, deadline_ns);
-	ts = (struct timespec){ .tv_sec = until / 1000000000, .tv_nsec = until % 1000000000 };
-	pthread_cond_timedwait(&w->changed, &w->lock, &ts);
+	ptc_cond_wait_until(&w->changed, &w->lock, until);
 	return 0;
 }
 
@@ -56,37 +55,23 @@ struct task {
 	void *arg;
 };
 
-static void *run_task(void *arg)
+static void run_task(void *arg)
 {
 	struct task t = *(struct task *)arg;
 
 	ptc_free(arg);
 	t.fn(t.w, t.arg);
-	pthread_mutex_lock(&t.w->lock);
-	t.w->ntasks--;
-	pthread_cond_broadcast(&t.w->changed);
-	pthread_mutex_unlock(&t.w->lock);
-	return NULL;
 }
 
 bool ptc_workers_task_locked(struct ptc_workers *w, void (*fn)(struct ptc_workers *w, void *arg), void *arg)
 {
-	struct task *t = w->ntasks < WORKERS_TASKS_MAX && !w->quit ? ptc_malloc(sizeof *t) : NULL;
-	pthread_attr_t attr;
-	pthread_t thread;
-	int e;
+	struct task *t = w->quit ? NULL : ptc_malloc(sizeof *t);
 
 	if (!t)
 		return false;
 	*t = (struct task){ w, fn, arg };
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	e = pthread_create(&thread, &attr, run_task, t);
-	pthread_attr_destroy(&attr);
-	if (e) {
-		ptc_free(t);
-		return false;
-	}
-	w->ntasks++;
-	return true;
+	if (ptc_thread_start_counted(&w->tasks, WORKERS_TASKS_MAX, "ptc-rank-task", run_task, t, NULL) == 0)
+		return true;
+	ptc_free(t);
+	return false;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks: the ranks of one (job, generation, incarnation) on a node are a group, named by its key
- * and described by its description. Plain data, no functions; whoever makes it owns it. */
+/* A group: the ranks of one (job, generation, incarnation) on a node. Its key names it, and its description has all the
+ * facts to start it. Plain data without functions; the caller who makes it owns it. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,7 +26,7 @@ struct ptc_group_rank {
 	uint32_t tp, pp, dp, cp; /* coordinates */
 };
 
-/* Everything a process needs to be started and to be told its generation. Borrowed during the call. */
+/* All facts that a process needs for its start and about its generation. Borrowed during the call. */
 struct ptc_group_desc {
 	struct ptc_group_key key;
 	const char *job;
@@ -34,8 +34,8 @@ struct ptc_group_desc {
 	enum ptc_worker_mode mode;
 	bool fast_copy;                       /* copy: fast */
 	uint64_t snapshot_every;              /* 0: never */
-	uint32_t grace_ms;                    /* between asking to exit and SIGKILL */
-	uint64_t log_bytes;                   /* of one rank's output, the newest; 0: 64 MiB */
+	uint32_t grace_ms;                    /* from the request to exit to SIGKILL */
+	uint64_t log_bytes;                   /* newest bytes to keep of one rank's output; 0: 64 MiB */
 	const char *const *argv, *const *env; /* NULL-terminated; env has NAME=VALUE */
 	const char *cwd;
 	const char *config;  /* canonical text */
@@ -44,5 +44,5 @@ struct ptc_group_desc {
 	uint32_t world, node_rank, nodes;
 	const struct ptc_group_rank *ranks; /* of this node */
 	size_t nranks;
-	char rank0_node[64], rank0_address[256]; /* who keeps the rendezvous keys */
+	char rank0_node[64], rank0_address[256]; /* the node that keeps the rendezvous keys */
 };

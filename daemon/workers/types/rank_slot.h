@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A slot, one rank of a group, as it is seen from outside: its state, what its process has declared
- * and what it carries. Plain data; a view is borrowed between ptc_workers_slots and
- * ptc_workers_slots_done (rank_slots.h).
+/* A slot, one rank of a group, as other rooms see it: its state, the tensors that its process has declared, and its
+ * rank state. Plain data; a view is borrowed between ptc_workers_slots and ptc_workers_slots_done (rank_slots.h).
  *
  * A slot's states:
  *
@@ -11,8 +10,8 @@
  *      |                +------------ ENDING (told that its generation is over) <----------------------+
  *      +-> any -> EXITED
  *
- * A process of mode `rebuild` that has ended its generation waits again and takes any slot of the
- * next group; in mode `restart` it is told to exit. */
+ * In mode `rebuild` a process that has ended its generation waits again and takes any slot of the next group. In mode
+ * `restart` it has to exit. */
 #pragma once
 
 #include "daemon/workers/types/group_desc.h"
@@ -54,7 +53,7 @@ struct ptc_slot_cursor {
 	char *name, *tag;
 	uint64_t position;
 };
-/* What ptc_blob_get and ptc_cursor_get answer on one rank. Borrowed during the call. */
+/* The answers to ptc_blob_get and ptc_cursor_get on one rank. Borrowed during the call. */
 struct ptc_rank_state {
 	const struct ptc_slot_blob *blobs;
 	const struct ptc_slot_cursor *cursors;
@@ -71,9 +70,9 @@ struct ptc_slot_view {
 	size_t nblobs;
 	const struct ptc_slot_cursor *cursors;
 	size_t ncursors;
-	bool staged; /* what ptc_slot_read reads is a copy the rank has made: it may go on meanwhile */
+	bool staged; /* ptc_slot_copy reads a copy that the rank has made, so the rank may go on meanwhile */
 	void *opaque;
-	/* copy: fast, STOPPED: its bytes have been copied to memory of ours. ptc_slot_read takes them from there, also after
-	 * ptc_workers_release, until ptc_workers_slots_done. */
+	/* With copy: fast and STOPPED: the rank has copied its bytes to staging memory. ptc_slot_copy reads them there,
+	 * also after ptc_workers_release, until ptc_workers_slots_done. */
 	bool copied;
 };

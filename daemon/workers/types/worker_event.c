@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The text of worker events in one line. Happy path: what happened, and the last line of the log after it.
  * No failure modes: a text that is too long is cut. */
 #include "daemon/workers/types/worker_event.h"

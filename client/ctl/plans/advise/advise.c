@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* ptcctl advise: which configuration for so many devices. Happy path: the job's file says what is trained and what the program
- * can take (`model:`, `space:`), the profile what there is and what was measured; no daemon is asked. Failure: CTL_USAGE for
- * options, else what reading and searching says, one line. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptcctl advise: which configuration for so many devices. Happy path: the job's file says what is trained and what the
+ * program can take (`model:`, `space:`), the profile what there is and what was measured; no daemon is asked. Failure:
+ * CTL_USAGE for options, else what reading and searching says, one line. */
 #include "client/ctl/plans/advise/advise.h"
 #include "client/ctl/plans/offline.h"
 #include "client/ctl/plans/plans.h"
@@ -25,15 +25,15 @@ static const struct ctl_option options[] = {
 	{ "gpus", "N|A-B", "number of devices, or each number in a range" },
 	{ "profile", "FILE", "devices, links and measured steps (docs/planner.md)" },
 	{ "devices", "FILE",
-	  "devices by name, with peaks by data type and prices (deploy/devices.yaml), before those known" },
+	  "devices by name, with peaks by data type and prices (deploy/devices.yaml); they replace built-in ones" },
 	{ "allreduce", "FILE", "also Galvatron's allreduce_bandwidth_*.json, for all of the profile's devices" },
-	{ "now", "CONFIG", "what runs, if it can go on; with recompute=none|selective|full among its keys" },
+	{ "now", "CONFIG", "the present configuration, if it can go on; it may have recompute=none|selective|full" },
 	{ "pause", "DURATION", "with --now: how long a switch stops the job besides moving its state (default 30s)" },
-	{ "horizon", "DURATION", "until the number of devices changes again (default: what JOB has seen, else 10m)" },
+	{ "horizon", "DURATION",
+	  "time until the number of devices changes again (default: JOB's mean so far, else 10m)" },
 	{ "objective", "throughput|money|state-bytes",
-	  "what is best (default throughput): the most steps, the least money per step, the fewest bytes moved; with "
-	  "-f those "
-	  "from --now" },
+	  "most steps (throughput, the default), least money for a step, or fewest bytes moved; with -f, moved from "
+	  "--now" },
 	{ "nodes", "A,B", "only these nodes; needs JOB" },
 };
 
@@ -54,7 +54,7 @@ static int read_hf(const char *file, const char *config, uint32_t seq, struct pt
 					   ? ptc_strdup(config)
 					   : ptc_asprintf("%.*s/%s", (int)(slash - file), file, config);
 	struct ptc_doc doc;
-	int rc = path ? read_doc(path, &doc, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = path ? read_doc(path, &doc, err) : ptc_nomem(err);
 
 	if (rc)
 		return rc;
@@ -191,7 +191,7 @@ static int calibrate(struct ctl_advice *a, struct ptc_error *err)
 	int rc = 0;
 
 	if (!steps || !peaks)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < n; i++) {
 		const struct ptc_plan_measured *m = &a->profile.measured[i];
 
@@ -221,8 +221,7 @@ static int take_range(const struct ctl *c, struct ctl_advice *a, struct ptc_erro
 	ptc_auto_free char *first = text ? ptc_strndup(text, dash ? (size_t)(dash - text) : strlen(text)) : NULL;
 	uint32_t have = ptc_cluster_profile_devices(&a->profile.cluster);
 	uint64_t from = 0, to;
-	int rc = first ? ctl_number("--gpus", first, 1, PTC_MAX_RANKS, &from, err)
-		       : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = first ? ctl_number("--gpus", first, 1, PTC_MAX_RANKS, &from, err) : ptc_nomem(err);
 
 	to = from;
 	if (!rc && dash)
@@ -314,7 +313,7 @@ static int for_one(const struct ctl *c, const struct ctl_advice *a, struct ptc_e
 	int rc;
 
 	if (!v || !ranked)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	rc = take_rules(c, a, &now, &pause, &rules, err);
 	limits.cheapest = rules.objective == PTC_FOR_MONEY;
 	if (!rc)
@@ -410,15 +409,14 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_advise = {
 	.name = "advise",
 	.args = "[JOB] --gpus N|A-B | -f FILE --profile FILE --gpus N|A-B",
-	.about = "Show which configurations are the fastest that fit on so many devices",
-	.help = "Step times are predicted (docs/planner.md): by measured steps, else uncalibrated, and then off by "
-		"half or "
-		"more.\n"
-		"Of a JOB the daemon answers, by the job's devices, their links, and steps measured while it ran. With "
-		"-f no\n"
-		"daemon is asked. Bytes are exact where rules say what ranks hold, or ranks have had the "
+	.about = "Show the fastest configurations that fit on a number of devices",
+	.help = "Step times are predicted (docs/planner.md). Measured steps calibrate them; without any they can be "
+		"off by half or\n"
+		"more. For a JOB the daemon answers, from the job's devices, their links, and steps measured while it "
+		"ran. With -f\n"
+		"no daemon is asked. Bytes are exact if rules give the ranks' layout, or if ranks have had the "
 		"configuration.\n"
-		"Devices may stay idle where that is faster.\n",
+		"Devices may stay idle if that is faster.\n",
 	CTL_OPTIONS(options),
 	.min_args = 0,
 	.max_args = 1,

@@ -1,11 +1,13 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Advice without a model: configurations as they were measured, and the same with other dp, by the number of micro-batches that a
- * rank then has. Nothing is said of memory. Failure: nothing was measured of this batch that so many devices can run. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Advice without a model: configurations as they were measured, and the same with other dp, by the number of
+ * micro-batches that a rank then has. Nothing is said of memory. Failure: nothing was measured of this batch that so
+ * many devices can run. */
 #include "client/ctl/plans/advise/advise.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/number/search.h"
 
 #include <stdlib.h>
 
@@ -17,14 +19,7 @@ struct scaled {
 	bool measured;
 };
 
-static int faster(const void *a, const void *b)
-{
-	const struct scaled *x = a, *y = b;
-
-	if (x->step_s != y->step_s)
-		return x->step_s < y->step_s ? -1 : 1;
-	return (int)y->measured - (int)x->measured;
-}
+PTC_COMPARE(faster, struct scaled, PTC_THEN(PTC_ORDER(a->step_s, b->step_s), PTC_ORDER(b->measured, a->measured)))
 
 static double micro_batches(const struct ctl_advice *a, const struct ptc_cand *c)
 {
@@ -85,7 +80,7 @@ int ctl_advise_measured(const struct ctl *c, const struct ctl_advice *a, const c
 	size_t n = 0;
 
 	if (!v)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (size_t i = 0; i < a->profile.nmeasured; i++)
 		if (a->profile.measured[i].step_s > 0 && a->profile.measured[i].global_batch == a->work.global_batch)
 			n += scale(a, &a->profile.measured[i], v + n);

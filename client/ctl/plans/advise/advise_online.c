@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* ptcctl advise JOB: the daemon that is asked knows the job's model, its devices and links, and what was measured. Failure:
- * CTL_USAGE for options that only make sense with -f, else what the daemon says. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptcctl advise JOB: the daemon that is asked knows the job's model, its devices and links, and what was measured.
+ * Failure: CTL_USAGE for options that only make sense with -f, else what the daemon says. */
 #include "client/ctl/plans/advise/advise.h"
 
 #include "base/alloc.h"
@@ -99,8 +99,7 @@ static int take_range(const struct ctl *c, uint32_t *ret_first, uint32_t *ret_la
 
 	if (!gpus)
 		return ctl_usage(err, "--gpus N is needed");
-	rc = first ? ctl_number("--gpus", first, 1, PTC_MAX_RANKS, &from, err)
-		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	rc = first ? ctl_number("--gpus", first, 1, PTC_MAX_RANKS, &from, err) : ptc_nomem(err);
 	if (!rc)
 		rc = ctl_number("--gpus", dash ? dash + 1 : gpus, 1, PTC_MAX_RANKS, &to, err);
 	if (!rc && from > to)
@@ -136,7 +135,7 @@ static int take_nodes(const struct ctl *c, struct ptc_admin_target *t, char **re
 	*ret_names = ptc_strdup(nodes);
 	*ret_nodes = ptc_calloc(n, sizeof **ret_nodes);
 	if (!*ret_names || !*ret_nodes)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (char *p = strtok_r(*ret_names, ",", &save); p; p = strtok_r(NULL, ",", &save))
 		(*ret_nodes)[t->nnodes++] = p;
 	t->nodes = *ret_nodes;

@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-/* What a switch to a candidate moves, exactly, where the job's file describes its state: layouts, placement and plan of reshard/
- * on the profile's nodes, ranks of --now on devices in order. Failure: a candidate whose layout cannot be is left out. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a switch to a candidate moves, exactly, where the job's file describes its state: layouts, placement and plan of
+ * reshard/ on the profile's nodes, ranks of --now on devices in order. Failure: a candidate whose layout cannot be is
+ * left out. */
 #include "client/ctl/plans/advise/advise.h"
 #include "client/ctl/plans/offline.h"
 
@@ -28,7 +29,7 @@ static int take_cluster(struct ctl_cluster *k, const struct ptc_cluster_profile 
 	k->ndevices = n;
 	k->devices = ptc_calloc(n, sizeof *k->devices);
 	if (!k->devices)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	for (uint32_t i = 0; i < n; i++)
 		k->devices[i] = (struct ptc_device){ .node = i / k->per_node, .index = i % k->per_node };
 	return 0;
@@ -38,8 +39,7 @@ static int layout_of(const struct ctl_pricer *p, const struct ptc_cand *c, struc
 		     struct ptc_error *err)
 {
 	ptc_auto_free struct ptc_config *config = ptc_calloc(1, sizeof *config);
-	int rc =
-		config ? ptc_cand_config(&p->a->work, c, config, err) : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = config ? ptc_cand_config(&p->a->work, c, config, err) : ptc_nomem(err);
 
 	return rc ? rc : ptc_layout_new(&p->o.job.spec, config, ret, err);
 }
@@ -51,7 +51,7 @@ int ctl_pricer_new(const struct ctl *c, const struct ctl_advice *a, const struct
 	int rc;
 
 	if (!p)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	p->a = a;
 	p->pause_s = pause_s;
 	rc = ctl_offline_open(c, &p->o, err);

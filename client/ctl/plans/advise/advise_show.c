@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Advice as a table or as JSON. Cannot fail. */
 #include "client/ctl/plans/advise/advise.h"
 

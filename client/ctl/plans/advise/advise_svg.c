@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-/* Advice as a picture: a bar for each candidate's step time, in its parts, with the calibration's error; of a range, a bar of
- * samples a second for each number of devices. Failure: a document that is none of ours. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Advice as a picture: a bar for each candidate's step time, in its parts, with the calibration's error; of a range, a
+ * bar of samples a second for each number of devices. Failure: a document that is none of ours. */
 #include "client/ctl/plans/advise/advise.h"
 
 #include "base/check.h"

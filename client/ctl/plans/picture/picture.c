@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Draws a switch. A cell after it is filled from the bottom by what stays, what
  * its node has, and what comes from others. Lines join nodes that send and get,
  * as wide as their bytes; where only sums are known, they end at one bar in the
@@ -325,7 +325,7 @@ int ctl_picture_print(const struct ctl_picture *p, struct ptc_error *err)
 		d.left = PTC_MAX(d.left, (uint32_t)strlen(p->nodes[n].name) * LETTER + 20);
 	draw(&d);
 	if (ptc_buf_failed(&d.b))
-		rc = ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		rc = ptc_nomem(err);
 	else
 		fwrite(d.b.data, 1, d.b.len, stdout);
 	ptc_buf_done(&d.b);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plan of a daemon as a picture. Rows are the nodes of which the document
  * says anything but that they are up: with ranks before or after, with bytes,
  * down or drained. The document knows bytes by node, so that all cells of a node
@@ -91,7 +91,7 @@ static int take_nodes(struct live *l, struct ptc_error *err)
 	l->held = ptc_calloc(n, sizeof *l->held);
 	l->devices = ptc_calloc(n, sizeof *l->devices);
 	if (!l->nodes || !l->held || !l->devices)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	json_array_foreach(rows, i, row) {
 		if (!is_shown(l, row))
 			continue;
@@ -137,7 +137,7 @@ static int take_ranks(struct live *l, const char *member, const char *config_mem
 		return wrong(err, config_member);
 	*ret = ptc_calloc(n, sizeof **ret);
 	if (!*ret)
-		return ptc_error_set(err, PTC_ENOMEM, "out of memory");
+		return ptc_nomem(err);
 	json_array_foreach(rows, i, row) {
 		if (take_rank(l, row, &(*ret)[i]))
 			return wrong(err, member);
@@ -206,8 +206,7 @@ static int draw(struct live *l, struct ptc_error *err)
 int ctl_picture_of_plan(const char *json, struct ptc_error *err)
 {
 	struct live *l = ptc_calloc(1, sizeof *l); /* configurations are large */
-	int rc = l ? ptc_json_load("plan", json, strlen(json), &l->doc, err)
-		   : ptc_error_set(err, PTC_ENOMEM, "out of memory");
+	int rc = l ? ptc_json_load("plan", json, strlen(json), &l->doc, err) : ptc_nomem(err);
 
 	if (!rc)
 		rc = draw(l, err);

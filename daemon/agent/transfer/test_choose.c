@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whom a pull asks: nodes that lack the same do not begin with the same
  * source, nor go on with the same; streams, what is left, failures count. */
-#include "daemon/agent/switch/internal.h"
+#include "daemon/agent/transfer/transfer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #define NODES 13
 
 /* What node `self` lacks lies on all others alike. */
-static void everywhere(struct ptc_pull_source *sources, uint32_t self)
+static void everywhere(struct ptc_transfer_source *sources, uint32_t self)
 {
 	memset(sources, 0, NODES * sizeof *sources);
 	for (uint32_t n = 0; n < NODES; n++)
@@ -20,9 +20,9 @@ static void everywhere(struct ptc_pull_source *sources, uint32_t self)
 }
 
 /* Takes one part from the source that is chosen, on its next lane; its number. */
-static uint32_t ask(struct ptc_pull_source *sources, uint32_t self)
+static uint32_t ask(struct ptc_transfer_source *sources, uint32_t self)
 {
-	struct ptc_pull_source *s = ptc_pull_choose(sources, NODES, self);
+	struct ptc_transfer_source *s = ptc_transfer_choose(sources, NODES, self);
 
 	assert_non_null(s);
 	assert_true(!s->failed && s->next < s->end && s - sources != self);
@@ -34,7 +34,7 @@ static uint32_t ask(struct ptc_pull_source *sources, uint32_t self)
 /* In each turn every destination has a source for itself, until each has asked all. */
 static void destinations_begin_with_different_sources(void **state)
 {
-	static struct ptc_pull_source sources[NODES][NODES];
+	static struct ptc_transfer_source sources[NODES][NODES];
 
 	for (uint32_t self = 0; self < NODES; self++)
 		everywhere(sources[self], self);
@@ -53,7 +53,7 @@ static void destinations_begin_with_different_sources(void **state)
 
 static void streams_come_first_then_what_is_left(void **state)
 {
-	struct ptc_pull_source sources[NODES];
+	struct ptc_transfer_source sources[NODES];
 
 	everywhere(sources, 3);
 	sources[1].end = 9;
@@ -72,17 +72,17 @@ static void streams_come_first_then_what_is_left(void **state)
 
 static void nobody_is_asked_in_vain(void **state)
 {
-	struct ptc_pull_source sources[NODES];
+	struct ptc_transfer_source sources[NODES];
 
 	everywhere(sources, 0);
 	for (uint32_t n = 0; n < NODES; n++)
 		sources[n].lanes = (1u << PTC_AGENT_LANES) - 1;
-	assert_null(ptc_pull_choose(sources, NODES, 0));
+	assert_null(ptc_transfer_choose(sources, NODES, 0));
 	for (uint32_t n = 0; n < NODES; n++)
-		sources[n] = (struct ptc_pull_source){ .end = 2, .failed = true };
-	assert_null(ptc_pull_choose(sources, NODES, 0));
+		sources[n] = (struct ptc_transfer_source){ .end = 2, .failed = true };
+	assert_null(ptc_transfer_choose(sources, NODES, 0));
 	memset(sources, 0, sizeof sources);
-	assert_null(ptc_pull_choose(sources, NODES, 0));
+	assert_null(ptc_transfer_choose(sources, NODES, 0));
 }
 
 int main(void)

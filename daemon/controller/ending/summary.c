@@ -3,6 +3,7 @@
  * waits for it, and a brief form that its event keeps. Loop thread.
  *
  * Happy path: both are made once, when the core says that the switch is done.
+ *
  * Failure modes: out of memory (NULL; the switch is committed all the same). */
 #include "daemon/controller/internal.h"
 
@@ -84,8 +85,8 @@ static json_t *pause_json(struct ptc_controller *ctl)
 			 "commit_ms", commit, "end_ms", end, "build_ms", build, "move_ms", move, "restore_ms", restore);
 }
 
-/* What goes on as before (docs/control.md): training under another configuration adds in another order, and with a stream
- * of random numbers that is not where it was nothing more than the distribution is the same. */
+/* What goes on as before (docs/control.md): training under another configuration adds in another order, and with a
+ * stream of random numbers that is not where it was nothing more than the distribution is the same. */
 static const char *preserved(const struct ptc_controller *ctl)
 {
 	if (ctl->intent.kind != PTC_SWITCH_RESIZE || !ctl->intent.run_to || !ctl->intent.to_snapshot)

@@ -1,0 +1,622 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The transfer engine, from the question who has what to the last byte in place.
+ *
+ * Happy path: the destination's plan says which node gives which part. Parts of one node are asked for together, up to
+ * a request's limits: one Fetch, whose payload is copied from the socket's slices to where each part belongs, run by
+ * run, without a buffer in between. ptc_transfer_run does that on a few threads, each with a ticket for the request
+ * under way, while the owner's thread watches; ptc_transfer_open and _drain do it on the owner's thread alone.
+ *
+ * Failure modes: a source that fails, that sends fewer, more or malformed bytes (never past the memory asked for), or
+ * from which no byte comes for PTC_AGENT_STALL_MS, is left out, and all is planned again over the others; when none is
+ * left, PTC_EPEER naming the tensor, the node and why. With wait_ms, the source is asked again instead, and PTC_EPEER
+ * names it when the time is over. Our own store or memory failing ends the transfer with its code. When the owner is to
+ * stop, every stream is cancelled: PTC_ECANCELED; parts that are complete stay. */
+#include "daemon/agent/transfer/transfer.h"
+
+#include "daemon/agent/calls/agent_state.h"
+#include "daemon/agent/calls/wire.h"
+#include "daemon/store/store_table.h"
+#include "proto/pb.h"
+#include "proto/ptc.pb-c.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/number/search.h"
+#include "base/sys/fault.h"
+#include "base/sys/sys.h"
+#include "base/sys/thread.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define AGAIN_MS     20 /* at first; a thousand nodes that wait for one must leave it time to do what they wait for */
+#define AGAIN_MAX_MS 200
+
+/* One Fetch. */
+struct ptc_request {
+	struct ptc_transfer *t;
+	struct ptc_request *next; /* of ptc_transfer_open */
+	pthread_t id;
+	unsigned thread, lane;
+	uint32_t node;
+	const struct ptc_part *parts;
+	size_t n;
+	struct ptc_rpc_stream *stream;
+	_Atomic int64_t last_ns; /* when bytes came last */
+	bool watched, stalled;   /* under the lock: the watching thread may cancel the stream; it has */
+	bool local, lied;        /* how it failed: by ourselves, not by the source; the source broke the protocol */
+	/* the part that is being received */
+	size_t at; /* of parts */
+	bool open; /* this one has begun */
+	struct ptc_transfer_dst dst;
+	struct ptc_runs runs;
+	int64_t in_run, in_part; /* bytes received */
+};
+
+/* ---- who gives what ---- */
+
+int ptc_transfer_cover(struct ptc_transfer *t, uint32_t item, size_t to, const struct ptc_box *box, uint32_t prefer,
+		       uint32_t first, struct ptc_error *err)
+{
+	const struct ptc_part want = { .item = item, .to = to, .box = *box };
+	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
+	const struct ptc_replica *replicas;
+	bool all;
+	size_t n;
+	int rc = ptc_geometry_replicas(t->g, item, &replicas, &n, err);
+
+	if (rc == 0)
+		rc = ptc_parts_cover(&want, replicas, n, t->usable, prefer, first, &t->parts, &all, err);
+	if (rc || all)
+		return rc;
+	return ptc_error_set(err, t->why.code == PTC_ECORRUPT ? PTC_ECORRUPT : PTC_EPEER,
+			     "no node left that has all of \"%.400s\"%s%.400s",
+			     ptc_geometry_item_name(t->g, item, name, sizeof(name)), t->why.code ? ": " : "",
+			     t->why.text);
+}
+
+PTC_COMPARE(part_compare, struct ptc_part,
+	    PTC_THEN(PTC_ORDER(a->node, b->node),
+		     PTC_THEN(PTC_ORDER(a->to, b->to), ptc_box_order_off(&a->box, &b->box))))
+
+/* Asks the destination what is missing. Sorts the parts by node. What one node gives of a box, though it has it of
+ * several ranks, is asked for in fewer parts, and often in one run. */
+static int transfer_plan(struct ptc_transfer *t, struct ptc_error *err)
+{
+	struct ptc_parts *p = &t->parts;
+	struct ptc_boxes same = { 0 };
+	size_t out = 0;
+	int rc = 0;
+
+	if (t->to->plan) {
+		p->n = 0;
+		rc = t->to->plan(t->arg, t, err);
+	}
+	if (rc || !p->n)
+		return rc;
+	qsort(p->v, p->n, sizeof *p->v, part_compare);
+	for (size_t i = 0; !rc && i < p->n; out += same.n) {
+		const struct ptc_part part = p->v[i];
+
+		for (same.n = 0; !rc && i < p->n && p->v[i].node == part.node && p->v[i].to == part.to; i++)
+			rc = ptc_boxes_push(&same, &p->v[i].box);
+		if (same.n > 1)
+			ptc_boxes_join(same.v, &same.n);
+		for (size_t k = 0; !rc && k < same.n; k++)
+			p->v[out + k] = (struct ptc_part){ part.node, part.item, part.to, same.v[k] };
+	}
+	p->n = out;
+	ptc_boxes_done(&same);
+	return rc ? ptc_error_set(err, rc, "no memory for %zu parts of a transfer", p->n) : 0;
+}
+
+/* How many of the first of n parts, all of one node, are asked for together. */
+static size_t request_parts(const struct ptc_part *parts, size_t n)
+{
+	int64_t bytes = 0;
+	size_t i;
+
+	for (i = 0; i < n && i < PTC_AGENT_REQUEST_BOXES && parts[i].node == parts->node; i++) {
+		bytes += ptc_box_volume(&parts[i].box);
+		if (i && bytes > PTC_AGENT_REQUEST_BYTES)
+			break;
+	}
+	return i;
+}
+
+/* ---- a request ---- */
+
+int ptc_extent_spans(struct ptc_table *table, uint32_t extent, uint32_t item, const struct ptc_box *box,
+		     struct iovec *iov, int max, int *ret_n, struct ptc_error *err)
+{
+	*ret_n = ptc_table_extent_iov(table, extent, 0, ptc_box_volume(box), iov, max);
+	if (*ret_n > 0)
+		return 0;
+	return ptc_error_set(err, PTC_ESTATE, "an extent of item %u cannot be filled any more", item);
+}
+
+static int peer_open(struct ptc_agent *agent, const struct ptc_geometry *g, uint32_t node, unsigned lane,
+		     const char *method, int timeout_ms, struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
+{
+	struct ptc_rpc_channel *channel;
+	int rc = agent->env.channel(agent->env.arg, g->nodes[node], g->addresses[node], true, lane, &channel, err);
+
+	return rc ? rc : ptc_rpc_stream_open(channel, method, timeout_ms, NULL, 0, ret_stream, err);
+}
+
+int ptc_peer_open(struct ptc_agent *agent, const struct ptc_geometry *g, uint32_t node, unsigned lane,
+		  const char *method, struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
+{
+	return peer_open(agent, g, node, lane, method, 0, ret_stream, err);
+}
+
+int ptc_peer_ask(struct ptc_rpc_stream *stream, const ProtobufCMessage *request, struct ptc_error *err)
+{
+	ptc_auto_free void *data = NULL;
+	struct ptc_rpc_part part = { 0 };
+	int rc = ptc_pb_encode(request, &data, &part.len, err);
+
+	part.data = data;
+	if (rc == 0)
+		rc = ptc_rpc_stream_send(stream, &part, 1, err);
+	return rc ? rc : ptc_rpc_stream_half_close(stream, err);
+}
+
+static int request_open(struct ptc_request *q, struct ptc_error *err)
+{
+	struct ptc_transfer *t = q->t;
+	Ptc__V1__FetchRequest msg;
+	ptc_auto_free Ptc__V1__Box *boxes = ptc_reallocarray(NULL, q->n, sizeof *boxes);
+	ptc_auto_free Ptc__V1__Box **ptrs = ptc_reallocarray(NULL, q->n, sizeof *ptrs);
+	int rc;
+
+	if (!boxes || !ptrs)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory to ask for %zu boxes", q->n);
+	ptc__v1__fetch_request__init(&msg);
+	msg.version = PTC_WIRE_VERSION;
+	msg.uuid = (char *)(uintptr_t)t->g->uuid;
+	msg.generation = t->g->generation;
+	msg.snapshot = ptc_geometry_snapshot(t->g, q->node, t->snapshot);
+	msg.begun = t->begun;
+	msg.healing = t->healing;
+	for (size_t i = 0; i < q->n; i++) {
+		const struct ptc_part *part = &q->parts[i];
+
+		ptc__v1__box__init(&boxes[i]);
+		boxes[i].item = part->item;
+		boxes[i].n_offset = boxes[i].n_extent = part->box.ndim;
+		boxes[i].offset = (int64_t *)(uintptr_t)part->box.off;
+		boxes[i].extent = (int64_t *)(uintptr_t)part->box.ext;
+		ptrs[i] = &boxes[i];
+	}
+	msg.n_boxes = q->n;
+	msg.boxes = ptrs;
+	atomic_store(&q->last_ns, ptc_sys_now_ns());
+	rc = peer_open(t->agent, t->g, q->node, q->lane, "/ptc.v1.Peer/Fetch", t->timeout_ms, &q->stream, err);
+	return rc ? rc : ptc_peer_ask(q->stream, &msg.base, err);
+}
+
+static void dst_write(const struct ptc_transfer_dst *dst, int64_t off, const uint8_t *from, size_t len)
+{
+	int i = 0;
+
+	while (len) {
+		size_t n;
+
+		for (; off >= (int64_t)dst->iov[i].iov_len; i++)
+			off -= (int64_t)dst->iov[i].iov_len;
+		n = PTC_MIN(len, dst->iov[i].iov_len - (size_t)off);
+		memcpy((uint8_t *)dst->iov[i].iov_base + off, from, n);
+		from += n;
+		len -= n;
+		off += (int64_t)n;
+	}
+}
+
+static int part_begin(struct ptc_request *q, const struct ptc_part *part, struct ptc_error *err)
+{
+	size_t room = 0;
+	int rc = q->t->to->begin(q->t->arg, q->thread, part, &q->dst, err);
+
+	if (rc)
+		return rc;
+	for (int i = 0; i < q->dst.niov; i++)
+		room += q->dst.iov[i].iov_len;
+	if (ptc_fails(ptc_box_contains(&q->dst.outer, &part->box)) ||
+	    ptc_fails(room >= (size_t)ptc_box_volume(&q->dst.outer)))
+		return ptc_error_set(err, PTC_EINTERNAL, "a box of item %u has no place to go", part->item);
+	ptc_runs_init(&q->runs, &q->dst.outer, &part->box, &part->box);
+	q->in_run = q->in_part = 0;
+	q->open = true;
+	return 0;
+}
+
+/* Copies a span of payload to where parts belong. */
+static int request_feed(struct ptc_request *q, const uint8_t *p, size_t len, struct ptc_error *err)
+{
+	const struct ptc_transfer_to *to = q->t->to;
+	int rc = 0;
+
+	while (!rc && len) {
+		const struct ptc_part *part = &q->parts[q->at];
+		size_t n;
+
+		if (q->at == q->n) {
+			q->lied = true;
+			return ptc_error_set(err, PTC_EPEER, "sent more bytes than asked for");
+		}
+		rc = q->open ? 0 : part_begin(q, part, err);
+		if (rc)
+			break;
+		n = (size_t)PTC_MIN((int64_t)len, q->runs.run_bytes - q->in_run);
+		dst_write(&q->dst, q->runs.a_off + q->in_run, p, n);
+		if (ptc_fault("agent.receive.bytes")) /* a test's wire that lies: one bit is another one */
+			dst_write(&q->dst, q->runs.a_off + q->in_run, &(const uint8_t){ *p ^ 1 }, 1);
+		p += n;
+		len -= n;
+		q->in_run += (int64_t)n;
+		q->in_part += (int64_t)n;
+		if (q->in_run < q->runs.run_bytes)
+			break;
+		q->in_run = 0;
+		ptc_runs_next(&q->runs);
+		if (q->runs.done < q->runs.count)
+			continue;
+		rc = to->arrived ? to->arrived(q->t->arg, q->thread, part, q->in_part, err) : 0;
+		rc = rc || !to->end ? rc : to->end(q->t->arg, part, &q->dst, err);
+		q->open = false;
+		q->at++;
+	}
+	if (!rc && q->open && to->arrived)
+		rc = to->arrived(q->t->arg, q->thread, &q->parts[q->at], q->in_part, err);
+	q->local = rc != 0;
+	return rc;
+}
+
+/* Receives everything asked for, strictly, and the source's status. */
+static int request_drain(struct ptc_request *q, struct ptc_error *err)
+{
+	struct ptc_rpc_message *msg;
+	int rc;
+
+	while (!(rc = ptc_rpc_stream_recv(q->stream, &msg, err)) && msg) {
+		const void *span;
+		uint64_t payload;
+		size_t n;
+
+		rc = ptc_wire_data_open(msg, &payload, err);
+		q->lied = rc != 0;
+		while (!rc && (n = ptc_rpc_message_next(msg, &span)))
+			rc = request_feed(q, span, n, err);
+		ptc_rpc_message_done(msg);
+		if (!rc && ptc_fault("agent.receive.middle")) {
+			q->local = true;
+			rc = ptc_error_set(err, PTC_EIO, "fault agent.receive.middle");
+		}
+		if (rc)
+			return rc;
+		atomic_store(&q->last_ns, ptc_sys_now_ns());
+		atomic_fetch_add(&q->t->wire_bytes, (int64_t)payload);
+	}
+	if (rc == 0)
+		rc = ptc_rpc_stream_finish(q->stream, err);
+	if (!rc && q->at != q->n)
+		rc = ptc_error_set(err, PTC_EPEER, "sent only %zu of %zu requested boxes", q->at, q->n);
+	return rc;
+}
+
+/* Leaves out a source that has failed. Its code, where the failure is ours or nobody else will do: the transfer fails.
+ */
+static int source_failed(struct ptc_transfer *t, uint32_t node, int code, bool local, struct ptc_error *why,
+			 struct ptc_error *err)
+{
+	const char *name = t->g->nodes[node];
+
+	if (local || code == PTC_ENOMEM)
+		return ptc_error_set(err, code, "%s", why->text);
+	ptc_debug("agent", "transfer from node %s failed: %s", name, why->text);
+	ptc_geometry_name_error(t->g, why);
+	if (!t->usable)
+		return ptc_error_set(err, PTC_EPEER, "node %s does not give the replicas that count: %.800s", name,
+				     why->text);
+	t->usable[node] = false;
+	t->failures++;
+	ptc_error_set(&t->why, t->says_damaged && code == PTC_ECORRUPT ? code : PTC_EPEER, "node %s: %.800s", name,
+		      why->text);
+	return 0;
+}
+
+/* ---- on the owner's thread alone ---- */
+
+void ptc_transfer_done(struct ptc_transfer *t)
+{
+	struct ptc_request *q;
+
+	while ((q = t->requests)) {
+		t->requests = q->next;
+		ptc_rpc_stream_free(q->stream);
+		ptc_free(q);
+	}
+	ptc_parts_done(&t->parts);
+}
+
+int ptc_transfer_open(struct ptc_transfer *t, struct ptc_error *err)
+{
+	unsigned before;
+	int rc;
+
+	do {
+		struct ptc_request **last = &t->requests;
+
+		before = t->failures;
+		ptc_transfer_done(t);
+		rc = transfer_plan(t, err);
+		for (size_t i = 0, n; !rc && i < t->parts.n; i += n) {
+			struct ptc_error why = PTC_ERROR_INIT;
+			const struct ptc_part *parts = &t->parts.v[i];
+			struct ptc_request *q;
+
+			n = request_parts(parts, t->parts.n - i);
+			if (t->to->local && parts->node == t->self)
+				continue;
+			q = ptc_calloc(1, sizeof *q);
+			if (!q)
+				return ptc_error_set(err, PTC_ENOMEM, "no memory to ask for %zu boxes", n);
+			*q = (struct ptc_request){ .t = t, .node = parts->node, .parts = parts, .n = n };
+			*last = q;
+			last = &q->next;
+			rc = request_open(q, &why);
+			rc = rc ? source_failed(t, q->node, rc, q->local, &why, err) : 0;
+		}
+	} while (!rc && t->failures > before);
+	return rc;
+}
+
+int ptc_transfer_drain(struct ptc_transfer *t, struct ptc_error *err)
+{
+	for (;;) {
+		struct ptc_error why = PTC_ERROR_INIT;
+		uint32_t node = t->self;
+		bool local;
+		int rc = 0;
+
+		for (size_t i = 0; t->to->local && !rc && i < t->parts.n; i++)
+			if (t->parts.v[i].node == node)
+				rc = t->to->local(t->arg, &t->parts.v[i], &why);
+		local = rc == PTC_EINTERNAL;
+		for (struct ptc_request *q = t->requests; !rc && q; q = q->next) {
+			rc = request_drain(q, &why);
+			node = q->node;
+			local = q->local;
+		}
+		if (!rc)
+			return 0;
+		rc = source_failed(t, node, rc, local, &why, err);
+		if (rc == 0)
+			rc = ptc_transfer_open(t, err);
+		if (rc)
+			return rc;
+	}
+}
+
+/* ---- several requests at a time ---- */
+
+struct ptc_transfer_source *ptc_transfer_choose(struct ptc_transfer_source *sources, size_t n, uint32_t self)
+{
+	struct ptc_transfer_source *best = NULL;
+
+	for (size_t k = 0; k < n; k++) {
+		struct ptc_transfer_source *s = &sources[(k + self) % n];
+
+		if (s->failed || s->next == s->end || s->lanes == (1u << PTC_AGENT_LANES) - 1)
+			continue;
+		if (!best || __builtin_popcount(s->lanes) < __builtin_popcount(best->lanes) ||
+		    (__builtin_popcount(s->lanes) == __builtin_popcount(best->lanes) &&
+		     s->end - s->next > best->end - best->next))
+			best = s;
+	}
+	return best;
+}
+
+/* Any thread. */
+static bool transfer_stopped(void *arg)
+{
+	return atomic_load(&((struct ptc_transfer *)arg)->shared.stopped);
+}
+
+/* The request of thread q from the source that is chosen, on a free lane of it. */
+static bool request_pick_locked(struct ptc_request *q)
+{
+	struct ptc_transfer *t = q->t;
+	struct ptc_transfer_source *s = ptc_transfer_choose(t->sources, t->g->nnodes, t->self);
+
+	if (transfer_stopped(t) || !s)
+		return false;
+	q->node = (uint32_t)(s - t->sources);
+	q->parts = t->parts.v + s->next;
+	q->n = request_parts(q->parts, s->end - s->next);
+	s->next += q->n;
+	q->lane = (unsigned)__builtin_ctz(~s->lanes);
+	s->lanes |= 1u << q->lane;
+	return true;
+}
+
+static void request_watch(struct ptc_request *q, bool watch)
+{
+	pthread_mutex_lock(&q->t->shared.lock);
+	q->watched = watch;
+	q->stalled = q->stalled && !watch;
+	pthread_mutex_unlock(&q->t->shared.lock);
+}
+
+/* Once. Its ticket is only held while it is under way. */
+static int request_run(struct ptc_request *q, struct ptc_error *err)
+{
+	struct ptc_transfer *t = q->t;
+	uint64_t ticket;
+	int rc = ptc_pool_take(&t->agent->recv, PTC_AGENT_RECV_TICKET + t->scratch_bytes, transfer_stopped, t, &ticket,
+			       err);
+
+	q->at = 0;
+	q->open = q->lied = false;
+	q->local = rc != 0;
+	if (rc)
+		return rc;
+	if (t->scratch_bytes && !(q->dst.scratch = ptc_malloc(t->scratch_bytes)))
+		rc = ptc_error_set(err, PTC_ENOMEM, "no memory to receive boxes");
+	if (rc == 0)
+		rc = request_open(q, err);
+	if (!rc) {
+		request_watch(q, true);
+		rc = request_drain(q, err);
+		request_watch(q, false);
+	}
+	q->stream = ptc_rpc_stream_free(q->stream);
+	ptc_free(q->dst.scratch);
+	q->dst.scratch = NULL;
+	ptc_pool_give(&t->agent->recv, ticket);
+	return rc;
+}
+
+static void *request_thread(void *arg)
+{
+	struct ptc_request *q = arg;
+	struct ptc_transfer *t = q->t;
+
+	pthread_mutex_lock(&t->shared.lock);
+	while (request_pick_locked(q)) {
+		int64_t end = ptc_sys_now_ns() + (int64_t)t->wait_ms * 1000000;
+		struct ptc_error why;
+		int rc;
+
+		pthread_mutex_unlock(&t->shared.lock);
+		for (unsigned ms = AGAIN_MS;; ms = PTC_MIN(2 * ms, AGAIN_MAX_MS)) {
+			why = (struct ptc_error)PTC_ERROR_INIT;
+			rc = request_run(q, &why);
+			if (!rc || q->local || rc == PTC_ENOMEM || transfer_stopped(t) || ptc_sys_now_ns() >= end)
+				break;
+			usleep(ms * 1000);
+		}
+		pthread_mutex_lock(&t->shared.lock);
+		t->sources[q->node].lanes &= ~(1u << q->lane);
+		if (rc && q->stalled)
+			ptc_error_set(&why, PTC_EPEER, "no byte has come for a minute");
+		if (rc && !transfer_stopped(t)) {
+			t->lied = t->lied || q->lied;
+			t->sources[q->node].failed = true;
+			t->shared.status = source_failed(t, q->node, rc, q->local, &why, &t->shared.err);
+			if (t->shared.status)
+				atomic_store(&t->shared.stopped, true);
+		}
+	}
+	t->shared.running--;
+	pthread_cond_signal(&t->shared.cond);
+	pthread_mutex_unlock(&t->shared.lock);
+	return NULL;
+}
+
+static bool transfer_poll(struct ptc_transfer *t)
+{
+	if (t->stop(t->owner))
+		atomic_store(&t->shared.stopped, true);
+	return transfer_stopped(t);
+}
+
+/* Until every thread has gone: cancels streams that stand still, and every stream when the transfer is to end. */
+static void transfer_watch(struct ptc_transfer *t, unsigned n)
+{
+	unsigned tick = 0;
+
+	pthread_mutex_lock(&t->shared.lock);
+	while (t->shared.running) {
+		bool stop;
+		int64_t now;
+
+		ptc_cond_wait_ms(&t->shared.cond, &t->shared.lock, PTC_AGENT_TICK_MS / 4);
+		stop = transfer_poll(t);
+		now = ptc_sys_now_ns();
+		for (unsigned i = 0; i < n; i++) {
+			struct ptc_request *q = &t->requests[i];
+			bool stalled = now - atomic_load(&q->last_ns) > (int64_t)PTC_AGENT_STALL_MS * 1000000;
+
+			if (!q->watched || (!stop && !stalled))
+				continue;
+			q->stalled = stalled && !stop;
+			ptc_rpc_stream_cancel(q->stream);
+		}
+		if (!t->shared.running || stop || tick++ % 4 != 3)
+			continue;
+		pthread_mutex_unlock(&t->shared.lock);
+		t->tick(t->owner);
+		pthread_mutex_lock(&t->shared.lock);
+	}
+	pthread_mutex_unlock(&t->shared.lock);
+}
+
+/* Asks for every part once, of the sources that are left. */
+static int transfer_round(struct ptc_transfer *t, struct ptc_error *err)
+{
+	const struct ptc_parts *p = &t->parts;
+	size_t want = 0;
+	unsigned n = 0;
+
+	memset(t->sources, 0, t->g->nnodes * sizeof *t->sources);
+	for (size_t i = 0; i < p->n;) {
+		struct ptc_transfer_source *s = &t->sources[p->v[i].node];
+
+		for (s->next = i; i < p->n && &t->sources[p->v[i].node] == s;)
+			i++;
+		s->end = i;
+		want += PTC_MIN(s->end - s->next, PTC_AGENT_LANES);
+	}
+	want = PTC_MIN(want, t->threads);
+	t->shared.running = (unsigned)want;
+	for (; n < want; n++) {
+		struct ptc_request *q = &t->requests[n];
+
+		*q = (struct ptc_request){ .t = t, .thread = n };
+		if (ptc_thread_start(&q->id, "ptc-transfer", request_thread, q, NULL))
+			break;
+	}
+	pthread_mutex_lock(&t->shared.lock);
+	t->shared.running -= (unsigned)want - n;
+	pthread_mutex_unlock(&t->shared.lock);
+	if (!n)
+		return ptc_error_set(err, PTC_ENOMEM, "no thread for a transfer");
+	transfer_watch(t, n);
+	for (unsigned i = 0; i < n; i++)
+		pthread_join(t->requests[i].id, NULL);
+	if (t->shared.status)
+		return ptc_error_set(err, t->shared.status, "%s", t->shared.err.text);
+	return transfer_poll(t) ? ptc_error_set(err, PTC_ECANCELED, "%s was cancelled", t->what) : 0;
+}
+
+/* Each round but the last takes a source away, so there are at most as many as nodes. */
+int ptc_transfer_run(struct ptc_transfer *t, struct ptc_error *err)
+{
+	unsigned before;
+	int rc;
+
+	ptc_require(!pthread_mutex_init(&t->shared.lock, NULL));
+	ptc_cond_init(&t->shared.cond);
+	t->sources = NULL;
+	t->requests = ptc_calloc(t->threads, sizeof *t->requests);
+	t->sources = ptc_calloc(t->g->nnodes, sizeof *t->sources);
+	do {
+		before = t->failures;
+		rc = t->requests && t->sources ? transfer_plan(t, err)
+					       : ptc_error_set(err, PTC_ENOMEM, "no memory for a transfer");
+		rc = rc || !t->parts.n ? rc : transfer_round(t, err);
+	} while (!rc && t->failures > before);
+	ptc_free(t->sources);
+	ptc_free(t->requests);
+	t->sources = NULL;
+	t->requests = NULL;
+	ptc_parts_done(&t->parts);
+	pthread_cond_destroy(&t->shared.cond);
+	pthread_mutex_destroy(&t->shared.lock);
+	return rc;
+}

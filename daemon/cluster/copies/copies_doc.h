@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* /ptc/jobs/UUID/copies: what nodes hold of a job's committed state beyond what the layout of its generation puts
+ * there.
+ *
+ * It is of one generation and of one content (the manifest's digests): it holds for every snapshot of that generation
+ * with the same bytes, and for none other. Only the job's controller writes it, while it holds the lock, the record is
+ * the one that it saw and no switch is under way. A table is named here before anybody reads it for a copy, and is
+ * dropped after no document names it any more.
+ *
+ * One of zeros says nothing. Owned by whoever has it; no thread. Failure modes: PTC_EINVAL naming what is wrong,
+ * PTC_EVERSION, memory. */
+#pragma once
+
+#include "base/limits.h"
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PTC_COPIES_MAX_BYTES (512u << 10) /* of the document: etcd takes 1.5 MiB in a request */
+#define PTC_COPIES_HASH      33
+
+/* A table of copies has a snapshot number that no snapshot has. */
+#define PTC_COPIES_TABLE (UINT64_C(1) << 62)
+
+/* A node, and its table, which has its copies and what the layout puts there. */
+struct ptc_copies_keeper {
+	char node[PTC_NAME_MAX + 1];
+	uint64_t generation, table; /* the table's snapshot number */
+};
+struct ptc_copies_part {
+	uint32_t keeper, rank, items; /* indices: what the rank holds of the items is on the keeper, too */
+};
+struct ptc_copies_doc {
+	uint64_t generation;
+	char generation_hash[PTC_COPIES_HASH]; /* of its document, with the layout and the nodes */
+	char content[PTC_COPIES_HASH];         /* ptc_copies_content of the manifest's digests */
+	struct ptc_copies_keeper *keepers;
+	size_t nkeepers;
+	struct ptc_copies_part *parts;
+	size_t nparts;
+	uint8_t **items; /* sets, a bit for each item, items_bytes each */
+	size_t nitems, items_bytes;
+	/* Tables of copies of what was committed before: they go when this is complete, or has to make room. */
+	struct ptc_copies_keeper *old;
+	size_t nold;
+};
+void ptc_copies_doc_done(struct ptc_copies_doc *d); /* one of zeros is fine; zeroes it */
+int ptc_copies_doc_copy(const struct ptc_copies_doc *d, struct ptc_copies_doc *ret); /* 0 or PTC_ENOMEM */
+char *ptc_copies_doc_encode(const struct ptc_copies_doc *d); /* ptc_free it; NULL: out of memory */
+int ptc_copies_doc_decode(const char *json, size_t len, struct ptc_copies_doc *ret, struct ptc_error *err);
+/* Names the bytes of a state, by its tensors' digests. */
+void ptc_copies_content(const uint64_t *digests, size_t n, char ret[PTC_COPIES_HASH]);
+/* Takes a node out, with its copies. */
+void ptc_copies_doc_drop(struct ptc_copies_doc *d, const char *node);
+/* Adds a node that d has not, as `from` has it; nothing where that has it not. d's first sets of items are from's. 0 or
+ * PTC_ENOMEM. */
+int ptc_copies_doc_restore(struct ptc_copies_doc *d, const struct ptc_copies_doc *from, const char *node);
+/* The number of that set of items, which is added where it is new. bytes: of the set. 0 or PTC_ENOMEM. */
+int ptc_copies_doc_items(struct ptc_copies_doc *d, const uint8_t *items, size_t bytes, uint32_t *ret);
+/* A node's table from now on, and a copy on it: 0 or PTC_ENOMEM. */
+int ptc_copies_doc_hold(struct ptc_copies_doc *d, const char *node, uint64_t table, uint32_t *ret_keeper);
+int ptc_copies_doc_add(struct ptc_copies_doc *d, uint32_t keeper, uint32_t rank, uint32_t items);
+/* The keeper that the node is; NULL: none. */
+const struct ptc_copies_keeper *ptc_copies_keeper(const struct ptc_copies_doc *d, const char *node);
+/* Calls fn for each table of the node that the document names, old ones too. */
+typedef void (*ptc_copies_table_fn)(void *arg, uint64_t generation, uint64_t table);
+void ptc_copies_tables(const struct ptc_copies_doc *d, const char *node, ptc_copies_table_fn fn, void *arg);

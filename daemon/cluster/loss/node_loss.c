@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path: a node goes down, and after_ns later it is lost. Failure modes: none; see node_loss.h for what delays it.
+ */
+#include "daemon/cluster/loss/node_loss.h"
+
+#include "base/check.h"
+
+void ptc_loss_tick(struct ptc_loss *l, bool heard, int64_t now_ns)
+{
+	bool paused = l->tick_ns && now_ns - l->tick_ns > PTC_LOSS_PAUSE_NS;
+
+	if (!heard)
+		l->since_ns = 0;
+	else if (!l->since_ns || paused)
+		l->since_ns = now_ns;
+	l->tick_ns = now_ns;
+}
+
+void ptc_loss_node_ended(struct ptc_loss *l, uint32_t up, int64_t now_ns)
+{
+	if (!l->first_ns || now_ns - l->first_ns > l->after_ns) {
+		l->first_ns = now_ns;
+		l->members = up + 1;
+		l->ended = 0;
+	}
+	l->ended++;
+	if (2 * l->ended > l->members)
+		l->hold_ns = now_ns + PTC_LOSS_RETURN * l->after_ns;
+}
+
+bool ptc_loss_is(const struct ptc_loss *l, int64_t down_ns, bool declared, int64_t now_ns)
+{
+	if (declared)
+		return true;
+	if (!l->since_ns || now_ns < l->hold_ns)
+		return false;
+	return now_ns - PTC_MAX(down_ns, l->since_ns) >= l->after_ns;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Decides whether nodes that are down are lost, so that a switch of state goes on without them.
+ *
+ * A node is lost if an operator says so, or if it has been down for `after_ns` while this daemon could see that. In
+ * three cases time alone makes no node lost:
+ * - etcd does not answer, or has answered again for less than after_ns. An outage of etcd says nothing about nodes.
+ * - This daemon has paused (no tick for PTC_LOSS_PAUSE_NS), because its view may then be old.
+ * - Most nodes end within after_ns of each other, until PTC_LOSS_RETURN times after_ns after the last of them. They
+ *   probably have a common cause, and come back.
+ *
+ * One thread owns and calls this. Times are of one monotonic clock, in nanoseconds, and never 0. Nothing here fails. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PTC_LOSS_PAUSE_NS INT64_C(2000000000)
+#define PTC_LOSS_RETURN   3
+
+struct ptc_loss {
+	int64_t after_ns; /* set by the owner; the rest begins as zeros */
+	int64_t tick_ns;  /* the last tick; 0: none yet */
+	int64_t since_ns; /* since when etcd answers without a break; 0: it does not answer */
+	int64_t hold_ns;  /* until then time alone makes no node lost */
+	int64_t first_ns; /* the first of the ends that are counted together */
+	uint32_t members; /* nodes that were up before the first of them */
+	uint32_t ended;
+};
+/* Call this once a tick, before ptc_loss_is. heard: etcd answers now. */
+void ptc_loss_tick(struct ptc_loss *l, bool heard, int64_t now_ns);
+/* Notes that a node went down. up: the number of nodes that are still up. */
+void ptc_loss_node_ended(struct ptc_loss *l, uint32_t up, int64_t now_ns);
+/* Whether a node is lost that is down since down_ns. declared: an operator declared it lost. */
+bool ptc_loss_is(const struct ptc_loss *l, int64_t down_ns, bool declared, int64_t now_ns);

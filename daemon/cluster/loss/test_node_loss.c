@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When a node that is down counts as lost. Times are in seconds here. */
+#include "daemon/cluster/loss/node_loss.h"
+
+#include "base/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define S INT64_C(1000000000)
+
+/* Ticks once a second, etcd heard. */
+static void run(struct ptc_loss *l, int64_t from, int64_t to)
+{
+	for (int64_t t = from; t <= to; t++)
+		ptc_loss_tick(l, true, t * S);
+}
+
+static void by_the_clock(void **state)
+{
+	struct ptc_loss l = { .after_ns = 10 * S };
+
+	run(&l, 1, 100);
+	ptc_loss_node_ended(&l, 3, 100 * S);
+	for (int64_t t = 100; t < 110; t++) {
+		ptc_loss_tick(&l, true, t * S);
+		assert_false(ptc_loss_is(&l, 100 * S, false, t * S));
+		assert_true(ptc_loss_is(&l, 100 * S, true, t * S)); /* an operator says so */
+	}
+	ptc_loss_tick(&l, true, 110 * S);
+	assert_true(ptc_loss_is(&l, 100 * S, false, 110 * S));
+}
+
+/* A daemon that has just started has not seen anybody for long. */
+static void at_our_start(void **state)
+{
+	struct ptc_loss l = { .after_ns = 10 * S };
+
+	assert_false(ptc_loss_is(&l, 1 * S, false, 100 * S));
+	run(&l, 100, 109);
+	assert_false(ptc_loss_is(&l, 1 * S, false, 109 * S));
+	run(&l, 110, 110);
+	assert_true(ptc_loss_is(&l, 1 * S, false, 110 * S));
+}
+
+static void while_etcd_is_unreachable(void **state)
+{
+	struct ptc_loss l = { .after_ns = 10 * S };
+
+	run(&l, 1, 100);
+	for (int64_t t = 101; t < 200; t++) {
+		ptc_loss_tick(&l, false, t * S);
+		assert_false(ptc_loss_is(&l, 50 * S, false, t * S));
+		assert_true(ptc_loss_is(&l, 50 * S, true, t * S));
+	}
+	run(&l, 200, 209);
+	assert_false(ptc_loss_is(&l, 50 * S, false, 209 * S));
+	run(&l, 210, 210);
+	assert_true(ptc_loss_is(&l, 50 * S, false, 210 * S));
+}
+
+/* We were stopped: what has come back meanwhile we have not heard of yet. */
+static void after_a_pause(void **state)
+{
+	struct ptc_loss l = { .after_ns = 10 * S };
+
+	run(&l, 1, 100);
+	ptc_loss_node_ended(&l, 3, 100 * S);
+	run(&l, 160, 169);
+	assert_false(ptc_loss_is(&l, 100 * S, false, 169 * S));
+	run(&l, 170, 170);
+	assert_true(ptc_loss_is(&l, 100 * S, false, 170 * S));
+}
+
+/* Most end together: they have three times as long, from the last of them. */
+static void most_together(void **state)
+{
+	struct ptc_loss l = { .after_ns = 10 * S };
+
+	run(&l, 1, 100);
+	ptc_loss_node_ended(&l, 3, 100 * S); /* one of four */
+	ptc_loss_node_ended(&l, 2, 101 * S); /* two of four */
+	assert_true(ptc_loss_is(&l, 91 * S, false, 101 * S));
+	ptc_loss_node_ended(&l, 1, 105 * S); /* three of four */
+	run(&l, 101, 134);
+	for (int64_t t = 105; t < 135; t++)
+		assert_false(ptc_loss_is(&l, 91 * S, false, t * S));
+	assert_true(ptc_loss_is(&l, 100 * S, true, 120 * S));
+	run(&l, 135, 135);
+	assert_true(ptc_loss_is(&l, 100 * S, false, 135 * S));
+}
+
+/* One after the other, each long after the one before. */
+static void most_in_turn(void **state)
+{
+	struct ptc_loss l = { .after_ns = 10 * S };
+
+	run(&l, 1, 100);
+	for (uint32_t up = 4; up-- > 1;) {
+		int64_t at = 100 + 20 * (3 - (int64_t)up);
+
+		ptc_loss_node_ended(&l, up, at * S);
+		run(&l, at, at + 10);
+		assert_true(ptc_loss_is(&l, at * S, false, (at + 10) * S));
+	}
+}
+
+/* One of two is not most. */
+static void one_of_two(void **state)
+{
+	struct ptc_loss l = { .after_ns = 10 * S };
+
+	run(&l, 1, 100);
+	ptc_loss_node_ended(&l, 1, 100 * S);
+	run(&l, 101, 110);
+	assert_true(ptc_loss_is(&l, 100 * S, false, 110 * S));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(by_the_clock),
+		cmocka_unit_test(at_our_start),
+		cmocka_unit_test(while_etcd_is_unreachable),
+		cmocka_unit_test(after_a_pause),
+		cmocka_unit_test(most_together),
+		cmocka_unit_test(most_in_turn),
+		cmocka_unit_test(one_of_two),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

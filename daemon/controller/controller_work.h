@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The controller's work off the loop: tasks for one step of the core, and comparing the digests of nodes' answers. A
+ * task owns copies of everything that it needs, because the loop may end the switch meanwhile. Failure modes: the core
+ * hears a step's failure. If there is no memory for a task itself, the daemon ends (ptc_ctl_task_new). */
+#pragma once
+
+#include "daemon/agent/geometry/geometry.h"
+#include "daemon/cluster/cluster.h"
+#include "daemon/core/job_core.h"
+
+struct ptc_controller;
+
+/* Work for one step of the core, off the loop. It is the first member of a struct with copies of everything it needs.
+ */
+struct ptc_ctl_task {
+	struct ptc_controller *ctl;
+	uint64_t seq; /* of the core's request */
+	int status;   /* of the first step that failed; later steps do nothing */
+	struct ptc_error err;
+	enum ptc_job_event_kind answer;
+	void (*adopt)(struct ptc_ctl_task *t);   /* on the loop, after success: gives the results to the controller */
+	void (*release)(struct ptc_ctl_task *t); /* on the loop: frees everything but the task itself */
+};
+/* Makes a task of that size, all zero. Never NULL: without the step the job would stop for good, so the daemon ends,
+ * and its restart resumes the job. */
+void *ptc_ctl_task_new(struct ptc_controller *ctl, size_t size, uint64_t seq);
+/* Runs the steps in the job's lane, and then gives the core the answer. */
+void ptc_ctl_task_run(struct ptc_ctl_task *t, const struct ptc_task_step *steps);
+
+/* Compares the digests of nodes, by their answers to Pull or Capture. Takes the answers. */
+struct ptc_merge {
+	struct answer {
+		char node[PTC_NAME_MAX + 1];
+		uint32_t *need_index;
+		uint64_t *digests;
+		size_t n;
+	} * answers; /* owned, because the loop may end the switch meanwhile */
+	size_t nanswers;
+};
+void ptc_merge_take(struct ptc_merge *m, struct ptc_controller *ctl);
+void ptc_merge_done(struct ptc_merge *m);
+/* ret_items: a digest for each item of g's spec; ptc_free it. */
+int ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, const uint64_t *expected,
+		      size_t nexpected, uint64_t **ret_items, size_t *ret_nitems, struct ptc_error *err);

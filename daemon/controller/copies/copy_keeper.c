@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When something is to be done about copies, and what follows from what was done. Happy path and failure modes:
+ * copy_keeper.h.
+ *
+ *   REST --> LOOKING --nothing lacks--> REST (or NAMING, without what is not needed any more)
+ *     ^         | targets
+ *     |         v
+ *     |      PUSHING --> CHECKING --> NAMING --> REST, and looking again
+ *     +---------+-- a switch begins, or nobody has succeeded */
+#include "daemon/controller/copies/copy_keeper.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys/sys.h"
+#include "base/number/units.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define RETRY_NS  INT64_C(1000000000)  /* doubled with each failure ... */
+#define RETRY_MAX 5                    /* ... so many times */
+#define FULL_NS   INT64_C(60000000000) /* how long a node without room is left alone */
+#define SWITCH_NS INT64_C(500000000)   /* after a switch: the next one may follow at once */
+
+/* ---- what is told ---- */
+
+static void tell(struct ptc_copy_keeper *c, const char *kind, const char *text)
+{
+	ptc_event(c->ctl->all->cluster, c->ctl->uuid, kind, "snapshot %llu: %s",
+		  (unsigned long long)c->ctl->record.snapshot, text);
+}
+
+static const char *domains(const struct ptc_copy_keeper *c)
+{
+	return c->config.racks ? "racks" : "nodes";
+}
+
+static void tell_begin(struct ptc_copy_keeper *c, const struct ptc_copy_keeper_seen *s)
+{
+	char text[256], bytes[PTC_UNITS_MAX];
+
+	snprintf(text, sizeof text, "some regions are on %u of %u %s: %s are brought to %zu nodes", s->found.fewest,
+		 c->config.count, domains(c), ptc_units_print_bytes((uint64_t)s->found.bytes, bytes), s->ntargets);
+	tell(c, "copies", text);
+}
+
+static void tell_reached(struct ptc_copy_keeper *c)
+{
+	char text[128];
+
+	snprintf(text, sizeof text, "every region is on %u %s", c->config.count, domains(c));
+	tell(c, "copies", text);
+}
+
+static void tell_short(struct ptc_copy_keeper *c, const struct ptc_copy_keeper_seen *s)
+{
+	char text[256], bytes[PTC_UNITS_MAX];
+
+	snprintf(text, sizeof text,
+		 "copies of %s have no place: there are no other %s that are up%s, and %u are asked for",
+		 ptc_units_print_bytes((uint64_t)s->found.nowhere, bytes), domains(c), c->nfull ? " and have room" : "",
+		 c->config.count);
+	if (!c->told_short)
+		tell(c, "copies_short", text);
+	c->told_short = true;
+}
+
+static void tell_failed(struct ptc_copy_keeper *c, const char *node, const char *why)
+{
+	char text[1024];
+
+	snprintf(text, sizeof text, "node %s could not take its copies: %.800s", node, why);
+	tell(c, "copies_failed", text);
+}
+
+/* ---- to rest ---- */
+
+static void round_done(struct ptc_copy_keeper *c)
+{
+	ptc_copy_keeper_pushes_done(c);
+	ptc_copies_doc_done(&c->next);
+	c->checking_more = false;
+	c->phase = PTC_KEEPER_REST;
+}
+
+static void rest(struct ptc_copy_keeper *c, int64_t for_ns)
+{
+	round_done(c);
+	c->next_ns = ptc_sys_now_ns() + for_ns;
+}
+
+static void retry(struct ptc_copy_keeper *c)
+{
+	rest(c, RETRY_NS << PTC_MIN(c->failures, (unsigned)RETRY_MAX));
+	c->failures++;
+}
+
+/* Nothing more is to be done before something changes. */
+static void at_rest(struct ptc_copy_keeper *c)
+{
+	c->rested = true;
+	c->failures = 0;
+	rest(c, 0);
+}
+
+static bool over(struct ptc_copy_keeper *c)
+{
+	if (!c->stopped && !c->ctl->gone)
+		return false;
+	c->stopped = false;
+	rest(c, SWITCH_NS);
+	return true;
+}
+
+/* ---- looked ---- */
+
+static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
+{
+	if (over(c))
+		return;
+	if (s->status) {
+		ptc_warn("copies", "job=%s what copies there are: %s", c->ctl->uuid, s->err.text);
+		retry(c);
+		return;
+	}
+	c->config = s->config;
+	if (s->found.nowhere)
+		tell_short(c, s);
+	if (!s->ntargets && !s->spare) {
+		if (c->brought && !s->found.bytes)
+			tell_reached(c);
+		c->brought = c->brought && s->found.bytes;
+		at_rest(c);
+		return;
+	}
+	c->next = s->next;
+	s->next = (struct ptc_copies_doc){ 0 };
+	if (s->spare) {
+		c->phase = PTC_KEEPER_NAMING;
+		ptc_copy_keeper_name(c);
+		return;
+	}
+	if (!c->brought)
+		tell_begin(c, s);
+	c->brought = true;
+	c->phase = PTC_KEEPER_PUSHING;
+	ptc_copy_keeper_push(c, s->targets, s->ntargets);
+}
+
+/* ---- pushed ---- */
+
+static void note_full(struct ptc_copy_keeper *c, const char *node)
+{
+	c->full_until_ns = ptc_sys_now_ns() + FULL_NS;
+	if (!PTC_MORE(c->full, c->nfull))
+		return;
+	memcpy(c->full[c->nfull++], node, strlen(node) + 1);
+}
+
+/* Its part of the next document is what it was. */
+static void take_back(struct ptc_copy_keeper *c, const struct ptc_copy_keeper_push *p)
+{
+	ptc_copies_doc_drop(&c->next, p->node);
+	ptc_require(ptc_copies_doc_restore(&c->next, &c->ctl->view.copies, p->node) == 0);
+	if (p->status == PTC_ESTATE || p->status == PTC_ENOTFOUND) /* its table is of an earlier round */
+		c->round++;
+	ptc_debug("copies", "job=%s node %s: %s", c->ctl->uuid, p->node, p->err.text);
+}
+
+/* The first node without room: tables of what was before go first. True: they do. */
+static bool make_room(struct ptc_copy_keeper *c)
+{
+	if (!c->ctl->copies.nold && !(c->ctl->copies.nkeepers && !c->ctl->view.copies.nkeepers))
+		return false;
+	tell(c, "copies_dropped",
+	     "copies of what was committed before are dropped before the new ones are there: there is no "
+	     "room for both");
+	ptc_copies_doc_done(&c->next);
+	ptc_require(ptc_copies_doc_copy(&c->ctl->view.copies, &c->next) == 0);
+	c->next.nold = 0;
+	ptc_copy_keeper_pushes_done(c);
+	c->phase = PTC_KEEPER_NAMING;
+	ptc_copy_keeper_name(c);
+	return true;
+}
+
+static void no_room(struct ptc_copy_keeper *c, const struct ptc_copy_keeper_push *p)
+{
+	note_full(c, p->node);
+	if (!c->told_full)
+		tell_failed(c, p->node, p->err.text);
+	c->told_full = true;
+}
+
+static void others_said(struct ptc_copy_keeper *c)
+{
+	for (size_t i = 0; i < c->npushes; i++)
+		if (c->pushes[i]->more && c->pushes[i]->status) {
+			ptc_debug("copies", "job=%s digests of node %s: %s", c->ctl->uuid, c->pushes[i]->node,
+				  c->pushes[i]->err.text);
+			retry(c);
+			return;
+		}
+	ptc_copy_keeper_check(c);
+}
+
+static void pushed(struct ptc_copy_keeper *c)
+{
+	size_t fine = 0, full = 0;
+
+	if (over(c))
+		return;
+	if (c->checking_more) {
+		others_said(c);
+		return;
+	}
+	for (size_t i = 0; i < c->npushes; i++) {
+		struct ptc_copy_keeper_push *p = c->pushes[i];
+
+		fine += !p->status;
+		full += p->status == PTC_ENOSPC;
+		if (p->status)
+			take_back(c, p);
+	}
+	if (full && make_room(c))
+		return;
+	for (size_t i = 0; i < c->npushes; i++)
+		if (c->pushes[i]->status == PTC_ENOSPC)
+			no_room(c, c->pushes[i]);
+	if (!fine && full == c->npushes) {
+		rest(c, 0); /* other nodes are tried */
+		return;
+	}
+	if (!fine) {
+		if (c->failures == RETRY_MAX)
+			tell_failed(c, c->pushes[0]->node, c->pushes[0]->err.text);
+		retry(c);
+		return;
+	}
+	c->phase = PTC_KEEPER_CHECKING;
+	ptc_copy_keeper_check(c);
+}
+
+/* ---- checked, named ---- */
+
+static void checked(struct ptc_copy_keeper *c, int status, const char *why)
+{
+	if (over(c))
+		return;
+	if (status) {
+		ptc_warn("copies", "job=%s: %s", c->ctl->uuid, why);
+		if (status == PTC_EDIGEST)
+			tell(c, "copies_failed", why);
+		c->round++; /* what they have is not taken again; it is dropped with the next Finish */
+		retry(c);
+		return;
+	}
+	c->phase = PTC_KEEPER_NAMING;
+	ptc_copy_keeper_name(c);
+}
+
+static void named(struct ptc_copy_keeper *c, bool fine, const char *why)
+{
+	if (over(c))
+		return;
+	if (!fine) {
+		ptc_debug("copies", "job=%s not written down: %s", c->ctl->uuid, why);
+		if (c->failures == RETRY_MAX)
+			tell(c, "copies_failed", why);
+		c->round++;
+		retry(c);
+		return;
+	}
+	c->failures = 0;
+	rest(c, 0);
+}
+
+/* ---- when ---- */
+
+static struct ptc_copy_keeper *keeper_free(struct ptc_copy_keeper *c)
+{
+	round_done(c);
+	ptc_free(c->full);
+	ptc_free(c);
+	return NULL;
+}
+
+static struct ptc_copy_keeper *make(struct ptc_controller *ctl)
+{
+	struct ptc_copy_keeper *c = ptc_calloc(1, sizeof *c);
+
+	ptc_require(c);
+	ctl->keeper_free = keeper_free;
+	c->ctl = ctl;
+	c->looked = looked;
+	c->pushed = pushed;
+	c->checked = checked;
+	c->named = named;
+	return c;
+}
+
+/* Nothing has changed since it was looked at last. */
+static bool same(struct ptc_copy_keeper *c, uint64_t epoch)
+{
+	const struct ptc_controller *ctl = c->ctl;
+
+	return c->rested && !(c->nfull && ptc_sys_now_ns() >= c->full_until_ns) && c->epoch == epoch &&
+	       c->record_revision == ctl->record_revision && c->copies_revision == ctl->copies_revision;
+}
+
+static void note_situation(struct ptc_copy_keeper *c, uint64_t epoch)
+{
+	const struct ptc_controller *ctl = c->ctl;
+
+	if (c->record_revision != ctl->record_revision) {
+		c->round = 0;
+		c->brought = c->told_short = c->told_full = false;
+		c->failures = 0;
+	}
+	if (c->epoch != epoch || ptc_sys_now_ns() >= c->full_until_ns)
+		c->nfull = 0;
+	if (c->epoch != epoch)
+		c->told_short = false;
+	c->rested = false;
+	c->epoch = epoch;
+	c->record_revision = ctl->record_revision;
+	c->copies_revision = ctl->copies_revision;
+}
+
+void ptc_copy_keeper_tick(struct ptc_controller *ctl)
+{
+	struct ptc_copy_keeper *c = ctl->keeper;
+	uint64_t epoch = ptc_cluster_epoch(ctl->all->cluster);
+
+	if (!ctl->has_record || !ctl->record.snapshot || ctl->gone)
+		return;
+	if (!c)
+		c = ctl->keeper = make(ctl);
+	if (!ptc_controller_idle(ctl)) {
+		if (c->phase != PTC_KEEPER_REST && !c->stopped) {
+			c->stopped = true;
+			ptc_copy_keeper_cancel(c);
+		}
+		return;
+	}
+	if (c->phase != PTC_KEEPER_REST || ptc_sys_now_ns() < c->next_ns || same(c, epoch))
+		return;
+	if (c->rested && c->config.count == 1 && !ctl->copies_revision) { /* it asks for none, and has none */
+		note_situation(c, epoch);
+		c->rested = true;
+		return;
+	}
+	note_situation(c, epoch);
+	c->phase = PTC_KEEPER_LOOKING;
+	ptc_copy_keeper_look(c);
+}
+
+void ptc_copy_keeper_stop(struct ptc_controller *ctl)
+{
+	if (!ctl->keeper || ctl->keeper->phase == PTC_KEEPER_REST)
+		return;
+	ctl->keeper->stopped = true;
+	ptc_copy_keeper_cancel(ctl->keeper);
+}

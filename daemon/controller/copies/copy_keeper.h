@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies of one job's committed state: what is in fewer failure domains than the job asks for is brought to other
+ * nodes, in the background.
+ *
+ * Happy path: LOOKING (what lacks, and where it should go), PUSHING (each of these nodes pulls its part, from whoever
+ * has it), CHECKING (what they got has the manifest's digests), NAMING (the document in etcd names their tables), and
+ * looking again, until nothing lacks. Then tables of copies of older states are no longer named, and dropped.
+ *
+ * It works only while no switch is under way; one that begins ends it, and what has arrived is kept by the nodes for as
+ * long as no Finish drops it. A node that fails is tried again, later each time. A new controller looks, and goes on.
+ *
+ * Failure modes: a node without room (an event; tables of older copies go first, then other nodes are tried), too few
+ * domains (an event), digests that differ (an event; the tables are dropped).
+ *
+ * Threads: the loop, but for what tasks run on copies of what they need. */
+#pragma once
+
+#include "daemon/controller/internal.h"
+#include "reshard/copies/copies.h"
+
+enum ptc_copy_keeper_phase {
+	PTC_KEEPER_REST,
+	PTC_KEEPER_LOOKING,
+	PTC_KEEPER_PUSHING,
+	PTC_KEEPER_CHECKING,
+	PTC_KEEPER_NAMING,
+};
+
+/* The nodes as copies see them: those of a view first, by its numbers, then the others. */
+struct ptc_copy_keeper_nodes {
+	char **names;
+	uint32_t n, *own, *rack; /* own: each its own domain; rack: with those of its rack */
+	bool *usable, *target;
+};
+void ptc_copy_keeper_nodes_done(struct ptc_copy_keeper_nodes *nodes);
+/* looking.c. [loop] up: only nodes that are up count; else those too that may come back. 0 or PTC_ENOMEM. */
+int ptc_copy_keeper_nodes(struct ptc_controllers *all, const struct ptc_view *v, bool up,
+			  struct ptc_copy_keeper_nodes *ret);
+/* What there is, and what lacks. Blocking, not on the loop. *ret_config: what the job asks for. */
+int ptc_copy_keeper_find(struct ptc_controllers *all, const struct ptc_view *v,
+			 const struct ptc_copy_keeper_nodes *nodes, struct ptc_job_copies *ret_config,
+			 struct ptc_copies_found *ret, struct ptc_error *err);
+
+/* A node that is to get copies. */
+struct ptc_copy_keeper_push {
+	struct ptc_copy_keeper *c;
+	struct ptc_rpc_async *rpc; /* while it runs */
+	char node[PTC_NAME_MAX + 1];
+	bool more; /* it only says digests of what it has */
+	bool finished;
+	uint32_t *index;
+	uint64_t *digests;
+	size_t n;
+	int status;
+	struct ptc_error err;
+};
+
+struct ptc_copy_keeper_seen;
+struct ptc_copy_keeper {
+	struct ptc_controller *ctl; /* its owner */
+	enum ptc_copy_keeper_phase phase;
+	bool stopped; /* what is under way ends, and counts for nothing */
+	/* what was looked at last, and nothing more was to be done about */
+	bool rested;
+	uint64_t epoch;
+	int64_t record_revision, copies_revision;
+	int64_t next_ns; /* not before */
+	unsigned failures;
+	struct ptc_job_copies config; /* count 0: not known yet */
+	bool told_short, told_full, brought, checking_more;
+	uint64_t round;                 /* of table numbers of one record */
+	char (*full)[PTC_NAME_MAX + 1]; /* nodes that had no room: not asked again until then */
+	size_t nfull;
+	int64_t full_until_ns;
+	/* the round under way */
+	struct ptc_copies_doc next; /* what the document is to be */
+	int64_t bytes;
+	struct ptc_copy_keeper_push **pushes;
+	size_t npushes, running;
+	/* copy_keeper.c's, for the files below it */
+	void (*looked)(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *seen); /* takes what it needs */
+	void (*pushed)(struct ptc_copy_keeper *c);
+	void (*checked)(struct ptc_copy_keeper *c, int status, const char *why);
+	void (*named)(struct ptc_copy_keeper *c, bool fine, const char *why);
+};
+
+/* looking.c: [loop] starts the task; then c->looked. */
+void ptc_copy_keeper_look(struct ptc_copy_keeper *c);
+struct ptc_copy_keeper_seen {
+	int status;
+	struct ptc_error err;
+	struct ptc_job_copies config;
+	bool spare; /* nothing lacks, and the document names what is not needed any more, which next does not */
+	struct ptc_copies_found found;
+	struct ptc_copies_doc next;
+	char **targets; /* of next: nodes that get copies */
+	size_t ntargets;
+};
+/* pushing.c: [loop] nodes pull what c->next says; then c->pushed, with how each ended in c->pushes. */
+void ptc_copy_keeper_push(struct ptc_copy_keeper *c, char *const *targets, size_t n);
+void ptc_copy_keeper_cancel(struct ptc_copy_keeper *c);
+void ptc_copy_keeper_pushes_done(struct ptc_copy_keeper *c);
+/* What the nodes that succeeded say has the manifest's digests; others say theirs where that is needed. Then
+ * c->checked. */
+void ptc_copy_keeper_check(struct ptc_copy_keeper *c);
+/* naming.c: [loop] writes c->next; then c->named. */
+void ptc_copy_keeper_name(struct ptc_copy_keeper *c);
+/* Drops the tables that `was` names and c->ctl->copies does not. */
+void ptc_copy_keeper_drop(struct ptc_copy_keeper *c, const struct ptc_copies_doc *was);

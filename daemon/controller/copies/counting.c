@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How many copies a snapshot has, for status and snapshots. Happy path: as looking.c counts, of the nodes that are up.
+ * Failure modes: those of the documents. */
+#include "daemon/controller/copies/counting.h"
+
+#include "daemon/controller/copies/copy_keeper.h"
+
+#include "base/check.h"
+
+struct collect {
+	struct ptc_controllers *all;
+	const struct ptc_view *v;
+	struct ptc_copy_keeper_nodes nodes;
+	int rc;
+};
+
+static void collect_on_loop(void *arg)
+{
+	struct collect *c = arg;
+
+	c->rc = ptc_copy_keeper_nodes(c->all, c->v, true, &c->nodes);
+}
+
+int ptc_copies_json(struct ptc_controllers *all, const struct ptc_view *v, json_t **ret, struct ptc_error *err)
+{
+	struct collect c = { .all = all, .v = v };
+	struct ptc_copies_found found = { 0 };
+	struct ptc_job_copies config;
+	int rc = ptc_loop_call(all->loop, collect_on_loop, &c);
+
+	if (rc)
+		return ptc_error_set(err, rc, "the daemon is stopping");
+	rc = c.rc ? ptc_nomem(err) : ptc_copy_keeper_find(all, v, &c.nodes, &config, &found, err);
+	if (rc == 0)
+		*ret = json_pack("{s:I, s:s, s:I, s:I, s:I}", "count", (json_int_t)config.count, "across",
+				 config.racks ? "rack" : "node", "fewest", (json_int_t)found.fewest, "bytes_left",
+				 (json_int_t)found.bytes, "bytes_without_place", (json_int_t)found.nowhere);
+	ptc_copies_found_done(&found);
+	ptc_copy_keeper_nodes_done(&c.nodes);
+	return rc;
+}

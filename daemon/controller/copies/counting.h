@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How many copies a job's committed state has now. Blocking, not on the loop. */
+#pragma once
+
+#include "daemon/controller/controller.h"
+
+/* docs/control.md, "copies"; of nodes that are up. v is located. */
+int ptc_copies_json(struct ptc_controllers *all, const struct ptc_view *v, json_t **ret, struct ptc_error *err);

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The document of copies in etcd. Happy path: one transaction, while we hold the lock, the record is the one that was
+ * looked at, no switch has begun and nobody else has written the document. Then nodes drop what it names no more.
+ * Failure modes: a compare failed, etcd unreachable: nothing is named, and all is looked at again; a document that is
+ * too long. A node that misses the call to drop does it with its next Finish. */
+#include "daemon/controller/copies/copy_keeper.h"
+#include "proto/pb.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+
+#include "ptc.pb-c.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define DROP_TIMEOUT_MS 10000
+
+void ptc_copy_keeper_committed(struct ptc_controller *ctl)
+{
+	ptc_require(ptc_view_copies(&ctl->view, &ctl->copies) == 0);
+}
+
+struct name {
+	struct ptc_controller *ctl;
+	struct ptc_copy_keeper *c;
+	char *json; /* NULL: the key goes */
+	int64_t fence, record_revision, copies_revision, revision;
+	bool ok;
+	int status;
+	struct ptc_error err;
+};
+
+static void name_work(void *arg, struct ptc_etcd *e)
+{
+	struct name *n = arg;
+	char lock[96], record[96], intent[96], key[96];
+	const struct ptc_etcd_compare cmp[] = { { lock, PTC_ETCD_CREATE_REV, n->fence },
+						{ record, PTC_ETCD_MOD_REV, n->record_revision },
+						{ intent, PTC_ETCD_MOD_REV, 0 },
+						{ key, PTC_ETCD_MOD_REV, n->copies_revision } };
+	const struct ptc_etcd_op op = { .key = key, .value = n->json, .len = n->json ? strlen(n->json) : 0 };
+
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", n->ctl->uuid);
+	snprintf(record, sizeof record, "/ptc/jobs/%s/record", n->ctl->uuid);
+	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", n->ctl->uuid);
+	snprintf(key, sizeof key, "/ptc/jobs/%s/copies", n->ctl->uuid);
+	if (n->json && strlen(n->json) > PTC_COPIES_MAX_BYTES)
+		n->status = ptc_error_set(&n->err, PTC_ELIMIT, "where they are takes more than %u bytes to write down",
+					  PTC_COPIES_MAX_BYTES);
+	else
+		n->status =
+			ptc_etcd_txn(e, cmp, PTC_ARRAY_LEN(cmp), &op, 1, "etcd.copies", &n->ok, &n->revision, &n->err);
+}
+
+static void name_done(void *arg)
+{
+	struct name *n = arg;
+	struct ptc_controller *ctl = n->ctl;
+	struct ptc_copy_keeper *c = n->c;
+
+	if (!ctl->gone && n->ok) {
+		struct ptc_copies_doc was = ctl->copies;
+
+		ctl->copies = c->next;
+		ctl->copies_revision = n->json ? n->revision : 0;
+		c->next = (struct ptc_copies_doc){ 0 };
+		ptc_copy_keeper_committed(ctl);
+		ptc_copy_keeper_drop(c, &was);
+		ptc_copies_doc_done(&was);
+	}
+	c->named(c, n->ok, n->status ? n->err.text : "the job's record has changed meanwhile");
+	ptc_free(n->json);
+	ptc_controller_unref(ctl);
+	ptc_free(n);
+}
+
+void ptc_copy_keeper_name(struct ptc_copy_keeper *c)
+{
+	struct ptc_controller *ctl = c->ctl;
+	struct name *n = ptc_calloc(1, sizeof *n);
+	bool empty = !c->next.nkeepers && !c->next.nold;
+
+	ptc_require(n);
+	*n = (struct name){ .ctl = ptc_controller_ref(ctl),
+			    .c = c,
+			    .fence = ctl->fence,
+			    .record_revision = ctl->record_revision,
+			    .copies_revision = ctl->copies_revision };
+	n->json = empty ? NULL : ptc_copies_doc_encode(&c->next);
+	ptc_require(empty || n->json);
+	/* the job's own lane: after what its switches have written */
+	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, name_work, name_done, n) == 0);
+}
+
+/* ---- tables that are not named any more ---- */
+
+struct dropping {
+	const struct ptc_copies_doc *now;
+	const char *node;
+	Ptc__V1__TableKey *keys, **list;
+	size_t n;
+	uint64_t generation, table; /* looked for in now */
+	bool found;
+};
+
+static void compare(void *arg, uint64_t generation, uint64_t table)
+{
+	struct dropping *d = arg;
+
+	d->found = d->found || (generation == d->generation && table == d->table);
+}
+
+static void collect(void *arg, uint64_t generation, uint64_t table)
+{
+	struct dropping *d = arg;
+
+	d->generation = generation;
+	d->table = table;
+	d->found = false;
+	ptc_copies_tables(d->now, d->node, compare, d);
+	if (d->found)
+		return;
+	ptc__v1__table_key__init(&d->keys[d->n]);
+	d->keys[d->n].generation = generation;
+	d->keys[d->n].snapshot = table;
+	d->list[d->n] = &d->keys[d->n];
+	d->n++;
+}
+
+static void dropped(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
+{
+	ptc_controller_unref(arg);
+}
+
+static void send_drop(struct ptc_controller *ctl, struct dropping *d)
+{
+	Ptc__V1__DropRequest req = PTC__V1__DROP_REQUEST__INIT;
+	struct ptc_rpc_channel *channel;
+	const struct ptc_node *n;
+	void *data = NULL;
+	size_t len = 0;
+	uint32_t at;
+
+	if (!ptc_cluster_find_node(ctl->all->cluster, d->node, &at))
+		return;
+	n = ptc_cluster_node(ctl->all->cluster, at);
+	req.version = PTC_WIRE_VERSION;
+	req.uuid = ctl->uuid;
+	req.fence = ctl->fence;
+	req.seq = ptc_job_take_seq(ctl->core);
+	req.n_tables = d->n;
+	req.tables = d->list;
+	if (n->up && ptc_channels_get(ctl->all->channels, d->node, n->doc.address, false, 0, &channel, NULL) == 0 &&
+	    ptc_pb_encode(&req.base, &data, &len, NULL) == 0)
+		ptc_rpc_unary_async(ctl->all->client, channel, "/ptc.v1.Peer/Drop", data, len, DROP_TIMEOUT_MS, dropped,
+				    ptc_controller_ref(ctl));
+	ptc_free(data);
+}
+
+static void drop_on(struct ptc_controller *ctl, const struct ptc_copies_doc *was, const char *node)
+{
+	const size_t most = was->nkeepers + was->nold;
+	struct dropping d = { .now = &ctl->copies,
+			      .node = node,
+			      .keys = ptc_calloc(most, sizeof *d.keys),
+			      .list = ptc_calloc(most, sizeof *d.list) };
+
+	ptc_require(d.keys && d.list);
+	ptc_copies_tables(was, node, collect, &d);
+	if (d.n)
+		send_drop(ctl, &d);
+	ptc_free(d.keys);
+	ptc_free(d.list);
+}
+
+void ptc_copy_keeper_drop(struct ptc_copy_keeper *c, const struct ptc_copies_doc *was)
+{
+	for (size_t i = 0; i < was->nkeepers; i++)
+		drop_on(c->ctl, was, was->keepers[i].node);
+	for (size_t i = 0; i < was->nold; i++)
+		if (!ptc_copies_keeper(was, was->old[i].node))
+			drop_on(c->ctl, was, was->old[i].node);
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A live job goes on after the loss of a node, or after a failure of its program, with no operator: ranks that are left
+ * are ended (HALT, whose record says why), and the job is started again from the record's snapshot (RESIZE of a job
+ * whose ranks do not run, which leaves lost nodes out). What the job wants is "elastic" of its description.
+ *
+ * A controller has one of these; all of it belongs to the loop. What has to outlive a controller is in the record. */
+#pragma once
+
+#include "daemon/cluster/records.h"
+#include "formats/job/job.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ptc_controller;
+struct ptc_switch_request;
+struct ptc_worker_view;
+
+struct ptc_recovery {
+	bool has_elastic, planning;
+	struct ptc_job_elastic elastic;
+	/* what ranks of the record's incarnation say, asked in rounds */
+	struct ptc_rank_rounds {
+		uint64_t incarnation;
+		uint32_t awaited; /* answers of the round under way */
+		bool silent;      /* a node of it has not answered */
+		uint32_t n;       /* rounds in which all nodes that are up have answered */
+		int64_t asked_ns; /* the last round began */
+		int64_t done_ns;  /* the last one of those n began */
+		int64_t still_ns; /* since when the least step is `least` */
+		uint64_t least;   /* UINT64_MAX: no rank was seen */
+		uint64_t now;     /* least, of the round under way */
+		double now_s;     /* step_s, of the round under way */
+		double step_s;    /* what a step takes the slowest of them; 0: not known */
+		uint64_t reached; /* the greatest that was ever seen; 0: none */
+	} rounds;
+	/* a rank has failed, and it is to be seen whether a node has */
+	struct {
+		uint64_t incarnation;
+		int64_t since_ns;
+		uint32_t from; /* rounds before that say nothing */
+	} judging;
+	bool held;        /* the switch under way may hold the ranks */
+	int64_t ended_ns; /* the last one that did has ended then */
+	int64_t retry_ns; /* nothing is tried before */
+	uint32_t tries;   /* in a row that came to nothing, */
+	uint32_t fails;   /* and of switches those that no node is to blame for */
+	char waits[768];  /* why the job waits, as events have said; "": it does not */
+	/* what the record is to say after the HALT of that id */
+	uint64_t mark_id;
+	struct ptc_record_doc mark; /* recovery and what goes with it */
+	struct ptc_record_doc over; /* the last record of a recovery that is over, until that has been told */
+};
+
+/* recovery.c */
+/* Each 200 ms. May submit a switch, or abort one. */
+void ptc_recovery_tick(struct ptc_controller *ctl);
+/* A rank of a job that trains has failed: r becomes a HALT. False: whether a node is lost is not known yet; ask again.
+ */
+bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r);
+/* A node of a job that trains is lost: a snapshot that is due would wait for it. */
+bool ptc_recovery_holds(const struct ptc_controller *ctl);
+/* The record that a HALT makes, and that a switch makes that starts ranks. */
+void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc *r);
+void ptc_recovery_starts(struct ptc_record_doc *r);
+/* The record becomes next. */
+void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *next);
+/* A switch is committed, and its generation the current one: an event, if it has started ranks again. */
+void ptc_recovery_committed(struct ptc_controller *ctl);
+/* A switch that was to start ranks again has come to nothing. */
+void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *why);
+
+/* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. */
+void ptc_recovery_ask(struct ptc_controller *ctl);
+
+/* recovery_plan.c: where the job can go on now. */
+struct ptc_recovery_plan {
+	/* PTC_ELOST: bytes are missing (err names a tensor, and where it was last). PTC_ENODEVICES: no configuration
+	 * for the devices that are there. */
+	int status;
+	struct ptc_error err;
+	struct ptc_job_elastic elastic;
+	bool read; /* elastic is set */
+	struct ptc_planned planned;
+};
+/* Begins it, unless one is under way; then planned is called on the loop, unless the controller has gone. It may take
+ * what is in p. READ: only what the description says. SAME: the configuration and the nodes that the job has, and no
+ * others. */
+enum ptc_recovery_for { PTC_RECOVERY_READ, PTC_RECOVERY_SAME, PTC_RECOVERY_ANY };
+void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,
+		       void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p));

@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When a live job's ranks are given up, and when they are started again.
+ *
+ * Happy path: a node of the generation is lost, and the steps of the ranks that can be seen stand still: if the job can
+ * go on elsewhere, its ranks are ended (the record says why), and it is started again from the record's snapshot. Until
+ * it can, nothing is ended: a node that comes back with its ranks finds the others as they were.
+ *
+ * Failure modes: bytes or devices are missing (events and status say which; tried again, later and later, and when a
+ * node comes back); a switch that starts ranks aborts (tried again; after TRIES_MAX failures that no node is to blame
+ * for the job stays failed). A rank that fails is judged first: its node, or another, may have gone at the same moment.
+ * Loop thread. */
+#include "daemon/controller/internal.h"
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys/sys.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define MS           INT64_C(1000000)
+#define ASK_NS       (250 * MS)   /* between rounds */
+#define DECLARED_NS  (1000 * MS)  /* an operator says that it is lost: steps have to stand still for so long only */
+#define FRESH_NS     (3000 * MS)  /* what the last round has said still holds */
+#define RELEASED_NS  (1000 * MS)  /* ranks that a switch has held show within that they go on */
+#define STEPS        3            /* what so many steps take says nothing: one of them may take longer */
+#define JUDGE_NS     (500 * MS)   /* a program is to blame when all nodes have answered for so long */
+#define JUDGE_MAX_NS (10000 * MS) /* .. or when this has passed */
+#define BACK_NS      (3000 * MS)  /* a node that is back says within what has become of its ranks */
+#define RETRY_NS     (1000 * MS)  /* doubled with each try, */
+#define RETRY_LOG2   4            /* .. so often */
+#define TRIES_MAX    8
+
+/* ---- the nodes of the generation ---------------------------------------------------- */
+
+struct parts {
+	uint32_t down, lost;
+	bool declared;  /* all that are lost */
+	bool back;      /* one has come back a moment ago */
+	int64_t latest; /* the last of them went down then */
+	char names[256];
+};
+
+static struct parts look(const struct ptc_controller *ctl)
+{
+	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+	struct parts p = { .declared = true };
+	int64_t now = ptc_sys_now_ns();
+	size_t len = 0;
+
+	for (size_t i = 0; i < g->nnodes; i++) {
+		const struct ptc_node *n;
+		uint32_t at;
+
+		if (!ptc_cluster_find_node(ctl->all->cluster, g->nodes[i], &at))
+			continue;
+		n = ptc_cluster_node(ctl->all->cluster, at);
+		p.back |= at < ctl->nknown && ctl->known[at].back_ns && now - ctl->known[at].back_ns < BACK_NS;
+		if (n->up)
+			continue;
+		p.down++;
+		p.lost += n->lost;
+		p.declared = p.declared && (!n->lost || n->declared);
+		p.latest = PTC_MAX(p.latest, n->down_ns);
+		if (len + strlen(g->nodes[i]) + 8 < sizeof p.names)
+			len += (size_t)snprintf(p.names + len, sizeof p.names - len, "%s%s", len ? ", " : "",
+						g->nodes[i]);
+	}
+	return p;
+}
+
+/* Whether the steps that can be seen have stood for so long that they do not go on. */
+static bool stands(const struct ptc_controller *ctl, const struct parts *p)
+{
+	const struct ptc_rank_rounds *r = &ctl->recovery.rounds;
+	int64_t window = PTC_MAX(ptc_cluster_lost_after_ns(ctl->all->cluster), (int64_t)(STEPS * 1e9 * r->step_s));
+
+	if (p->declared)
+		window = DECLARED_NS;
+	return p->lost && r->incarnation == ctl->record.incarnation && r->n && r->done_ns >= p->latest &&
+	       ptc_sys_now_ns() - r->done_ns < FRESH_NS && r->done_ns - r->still_ns >= window &&
+	       r->done_ns - ctl->recovery.ended_ns >= RELEASED_NS;
+}
+
+/* ---- what is said ---------------------------------------------------------------------- */
+
+static void wait_for(struct ptc_controller *ctl, const char *why)
+{
+	struct ptc_recovery *r = &ctl->recovery;
+
+	if (strncmp(r->waits, why, sizeof r->waits - 1) == 0)
+		return;
+	snprintf(r->waits, sizeof r->waits, "%s", why);
+	if (*why)
+		ptc_event(ctl->all->cluster, ctl->uuid, "waits", "%s", r->waits);
+}
+
+static void try_later(struct ptc_controller *ctl)
+{
+	struct ptc_recovery *r = &ctl->recovery;
+
+	r->retry_ns = ptc_sys_now_ns() + (RETRY_NS << PTC_MIN(r->tries, RETRY_LOG2));
+	r->tries++;
+}
+
+void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *next)
+{
+	if (ctl->has_record && ctl->record.recovery && !next->recovery)
+		ctl->recovery.over = ctl->record;
+}
+
+void ptc_recovery_committed(struct ptc_controller *ctl)
+{
+	const struct ptc_record_doc *now = &ctl->record, *before = &ctl->recovery.over;
+	char from[64] = "the beginning, for it had no snapshot", lost[96] = "how many steps are lost is not known";
+
+	if (!before->recovery || now->recovery)
+		return;
+	if (now->run != PTC_RUN_LIVE)
+		goto over;
+	if (before->reached)
+		snprintf(lost, sizeof lost, "step %llu had been reached: %llu steps are lost",
+			 (unsigned long long)before->reached,
+			 (unsigned long long)(before->reached > now->step ? before->reached - now->step : 0));
+	if (now->snapshot)
+		snprintf(from, sizeof from, "the snapshot of step %llu", (unsigned long long)now->step);
+	ptc_event(ctl->all->cluster, ctl->uuid, "recovered", "the job goes on from %s, under %s; %s", from,
+		  ctl->view.from.config, lost);
+over:
+	ctl->recovery.over.recovery = PTC_RECOVERY_NONE;
+	ctl->recovery.waits[0] = '\0';
+	ctl->recovery.tries = ctl->recovery.fails = 0;
+}
+
+/* ---- ranks are given up ------------------------------------------------------------------ */
+
+static void make_halt(const struct ptc_controller *ctl, struct ptc_switch_request *r)
+{
+	ptc_controller_request(ctl, PTC_SWITCH_HALT, r);
+	r->run_from = true;
+	r->end = PTC_RUN_FAILED;
+}
+
+static void mark(struct ptc_controller *ctl, uint64_t id, enum ptc_recovery_kind kind, uint64_t step)
+{
+	struct ptc_recovery *r = &ctl->recovery;
+
+	r->mark_id = id;
+	r->mark = ctl->record;
+	r->mark.recovery = kind;
+	r->mark.reached = PTC_MAX(step, r->rounds.incarnation == ctl->record.incarnation ? r->rounds.reached : 0);
+	r->tries = r->fails = 0;
+	r->retry_ns = 0;
+}
+
+void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc *to)
+{
+	const struct ptc_recovery *r = &ctl->recovery;
+	bool ours = r->mark_id && r->mark_id == ctl->intent.id;
+
+	to->recovery = ours ? r->mark.recovery : PTC_RECOVERY_NONE;
+	to->reached = ours ? r->mark.reached : 0;
+	to->restarts = ours ? r->mark.restarts : 0;
+	to->restarted_ms = ours ? r->mark.restarted_ms : 0;
+	to->failed_step = ours ? r->mark.failed_step : 0;
+}
+
+void ptc_recovery_starts(struct ptc_record_doc *r)
+{
+	if (!r->recovery) /* a person's doing: what failed before does not count any more */
+		r->restarts = 0, r->restarted_ms = 0, r->failed_step = 0;
+	r->recovery = PTC_RECOVERY_NONE;
+	r->reached = 0;
+}
+
+static void keep_elastic(struct ptc_controller *ctl, const struct ptc_recovery_plan *p)
+{
+	if (!p->read)
+		return;
+	ctl->recovery.elastic = p->elastic;
+	ctl->recovery.has_elastic = true;
+}
+
+static void was_read(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
+{
+	keep_elastic(ctl, p);
+	if (!p->read) {
+		ptc_warn("job", "job=%s its description cannot be read: %s", ctl->meta.name, p->err.text);
+		try_later(ctl);
+	}
+}
+
+static void give_up_ranks(struct ptc_controller *ctl, const struct parts *p, enum ptc_recovery_kind kind)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_switch_request r;
+
+	make_halt(ctl, &r);
+	mark(ctl, r.id, kind, 0);
+	ptc_event(ctl->all->cluster, ctl->uuid, kind ? "recovering" : "failed",
+		  "node %s is lost, and no step has ended for %.1f s: %s", p->names,
+		  (double)(ptc_sys_now_ns() - ctl->recovery.rounds.still_ns) / 1e9,
+		  kind ? "the job's other ranks are ended, and it is started again without that node"
+		       : "the job ends, as its `on_failure: stop` says");
+	if (ctl->submit(ctl, &r, &err) == 0)
+		return;
+	ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
+	try_later(ctl);
+}
+
+static void planned_live(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
+{
+	struct parts parts = look(ctl);
+	char why[PTC_ERROR_MAX + 400];
+
+	keep_elastic(ctl, p);
+	if (!ptc_controller_idle(ctl) || ctl->record.run != PTC_RUN_LIVE || !stands(ctl, &parts))
+		return;
+	if (p->status == 0) {
+		give_up_ranks(ctl, &parts, PTC_RECOVERY_NODE);
+		return;
+	}
+	snprintf(why, sizeof why,
+		 "node %s is lost, and the job cannot go on without it: %s; its ranks are left as they are until the "
+		 "node is back",
+		 parts.names, p->err.text);
+	wait_for(ctl, why);
+	try_later(ctl);
+}
+
+/* A node of a job that trains is lost, and no step ends any more. */
+static void act(struct ptc_controller *ctl, const struct parts *p)
+{
+	struct ptc_recovery *r = &ctl->recovery;
+	char why[400];
+
+	if (!r->has_elastic) {
+		ptc_recovery_plan(ctl, PTC_RECOVERY_READ, was_read);
+	} else if (!ptc_controller_idle(ctl)) {
+		snprintf(why, sizeof why, "node %s is lost, which has ranks of the job", p->names);
+		ptc_controller_step(ctl,
+				    &(struct ptc_job_event){ .kind = PTC_EV_ABORT, .status = PTC_EPEER, .text = why });
+	} else if (r->elastic.on_failure == PTC_JOB_STOP) {
+		give_up_ranks(ctl, p, PTC_RECOVERY_NONE);
+	} else if (r->elastic.on_failure == PTC_JOB_WAIT) {
+		snprintf(why, sizeof why, "node %s is lost; the job waits for it, as its `on_failure: wait` says",
+			 p->names);
+		wait_for(ctl, why);
+		try_later(ctl);
+	} else {
+		ptc_recovery_plan(ctl, PTC_RECOVERY_ANY, planned_live);
+	}
+}
+
+/* ---- a rank has failed --------------------------------------------------------------------- */
+
+static bool was_killed(const struct ptc_worker_doc *w)
+{
+	return WIFSIGNALED(w->exit_status) && WTERMSIG(w->exit_status) == SIGKILL;
+}
+
+/* Of the ranks that have failed the one that the others followed: they exit when a peer has gone, nobody kills them. */
+static const struct ptc_worker_doc *culprit(const struct ptc_controller *ctl, const struct ptc_worker_doc *first)
+{
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid);
+
+	for (size_t i = 0; j && i < j->nworkers; i++) {
+		const struct ptc_worker_doc *w = &j->workers[i].doc;
+
+		if (w->incarnation == first->incarnation && w->state == PTC_WORKER_FAILED && was_killed(w))
+			return w;
+	}
+	return first;
+}
+
+/* Whether the program is started again, which has failed by itself; and what is said of it. */
+static void judge_program(struct ptc_controller *ctl, const struct ptc_worker_doc *w, uint64_t switch_id)
+{
+	const struct ptc_job_elastic *e = &ctl->recovery.elastic;
+	struct ptc_record_doc *m = &ctl->recovery.mark;
+	const char *how = was_killed(w) ? "was killed (by the kernel, out of memory, or by somebody)" : "failed";
+	int64_t now = ptc_sys_realtime_ms();
+	bool twice;
+
+	if (!e->max_restarts || e->on_failure == PTC_JOB_STOP)
+		return;
+	mark(ctl, switch_id, PTC_RECOVERY_PROGRAM, w->step);
+	if (now - m->restarted_ms >= PTC_JOB_RESTARTS_MS)
+		m->restarts = 0;
+	twice = m->restarts && m->failed_step == w->step;
+	if (twice || m->restarts >= e->max_restarts) {
+		m->recovery = PTC_RECOVERY_NONE;
+		ptc_event(
+			ctl->all->cluster, ctl->uuid, "gave_up",
+			twice ? "rank %u %s at step %llu again: the same step has failed twice, so the job stops"
+			      : "rank %u %s at step %llu: the job stops, for it has been started again as often as its "
+				"`max_restarts` says",
+			w->rank, how, (unsigned long long)w->step);
+		return;
+	}
+	if (!m->restarts)
+		m->restarted_ms = now;
+	m->restarts++;
+	m->failed_step = w->step;
+	ptc_event(ctl->all->cluster, ctl->uuid, "recovering",
+		  "rank %u %s at step %llu, and all nodes are there: the job is started again on the same devices "
+		  "(restart %u; at most %u in an hour)",
+		  w->rank, how, (unsigned long long)w->step, m->restarts, e->max_restarts);
+}
+
+/* A node that has lost ranks of this incarnation, or their state, by itself; NULL: none says so. */
+static const char *says_gone(const struct ptc_controller *ctl, uint64_t incarnation)
+{
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid);
+
+	for (size_t i = 0; j && i < j->nworkers; i++)
+		if (j->workers[i].doc.incarnation == incarnation && j->workers[i].doc.gone)
+			return j->workers[i].node;
+	return NULL;
+}
+
+/* Whether it is known by now what is to blame. */
+static bool judged(struct ptc_controller *ctl, const struct parts *p, const struct ptc_worker_view *w, bool gone)
+{
+	struct ptc_recovery *r = &ctl->recovery;
+	int64_t now = ptc_sys_now_ns();
+
+	if (r->judging.incarnation != w->doc.incarnation) {
+		r->judging.incarnation = w->doc.incarnation;
+		r->judging.since_ns = now;
+		r->judging.from = r->rounds.incarnation == w->doc.incarnation ? r->rounds.n : 0;
+	}
+	if (p->down || gone || now - r->judging.since_ns >= JUDGE_MAX_NS)
+		return true;
+	if (!p->back && r->rounds.incarnation == w->doc.incarnation && r->rounds.n >= r->judging.from + 2 &&
+	    r->rounds.done_ns - r->judging.since_ns >= JUDGE_NS)
+		return true;
+	if (now - r->rounds.asked_ns >= ASK_NS || r->rounds.incarnation != w->doc.incarnation)
+		ptc_recovery_ask(ctl);
+	return false;
+}
+
+bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r)
+{
+	const char *gone = says_gone(ctl, w->doc.incarnation);
+	struct ptc_recovery *rec = &ctl->recovery;
+	struct parts p = look(ctl);
+
+	if (!rec->has_elastic && ptc_sys_now_ns() >= rec->retry_ns)
+		ptc_recovery_plan(ctl, PTC_RECOVERY_READ, was_read);
+	if (!judged(ctl, &p, w, gone != NULL) || !rec->has_elastic)
+		return false;
+	make_halt(ctl, r);
+	if (!p.down && !gone) {
+		judge_program(ctl, culprit(ctl, &w->doc), r->id);
+		return true;
+	}
+	if (rec->elastic.on_failure == PTC_JOB_STOP)
+		return true;
+	mark(ctl, r->id, PTC_RECOVERY_NODE, w->doc.gone ? 0 : w->doc.step); /* nobody saw how far that rank had come */
+	if (p.down)
+		ptc_event(ctl->all->cluster, ctl->uuid, "recovering",
+			  "node %s is down, and a rank of node %s has failed after it: the job is started again once "
+			  "that node is back, or lost",
+			  p.names, w->node);
+	else
+		ptc_event(ctl->all->cluster, ctl->uuid, "recovering",
+			  "node %s has lost its ranks, or their state: the job is started again", gone);
+	return true;
+}
+
+/* ---- ranks are started again ------------------------------------------------------------------ */
+
+static void planned_start(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
+{
+	struct ptc_switch_request r;
+	struct ptc_error err = PTC_ERROR_INIT;
+	char why[PTC_ERROR_MAX + 64];
+
+	keep_elastic(ctl, p);
+	if (!ptc_controller_idle(ctl) || !ctl->record.recovery || ctl->record.run == PTC_RUN_LIVE)
+		return;
+	try_later(ctl); /* unless this one succeeds */
+	if (p->status) {
+		snprintf(why, sizeof why, "the job waits to be started again: %s", p->err.text);
+		wait_for(ctl, why);
+		return;
+	}
+	ptc_controller_request(ctl, PTC_SWITCH_RESIZE, &r);
+	r.run_to = true;
+	r.end = PTC_RUN_STOPPED;
+	r.to = p->planned.to;
+	r.plan_json = p->planned.json;
+	if (ctl->submit(ctl, &r, &err) != 0) {
+		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
+		return; /* what was not taken over is still the plan's */
+	}
+	memset(&p->planned, 0, sizeof p->planned);
+}
+
+/* It stays as it is, until a person does something. */
+static void give_up(struct ptc_controller *ctl)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_switch_request r;
+
+	make_halt(ctl, &r);
+	if (ctl->submit(ctl, &r, &err) != 0)
+		return;
+	ptc_event(ctl->all->cluster, ctl->uuid, "gave_up",
+		  "the job could not be started again in %d tries; the last one: %s", TRIES_MAX, ctl->recovery.waits);
+}
+
+static void start_again(struct ptc_controller *ctl, const struct parts *p)
+{
+	struct ptc_recovery *r = &ctl->recovery;
+	bool same = ctl->record.recovery == PTC_RECOVERY_PROGRAM || r->elastic.on_failure == PTC_JOB_WAIT;
+	char why[400];
+
+	if (!r->has_elastic) {
+		ptc_recovery_plan(ctl, PTC_RECOVERY_READ, was_read);
+	} else if (r->fails >= TRIES_MAX) {
+		give_up(ctl);
+	} else if (p->down && r->elastic.on_failure == PTC_JOB_WAIT) {
+		snprintf(why, sizeof why, "node %s is down; the job waits for it, as its `on_failure: wait` says",
+			 p->names);
+		wait_for(ctl, why);
+	} else if (p->down == p->lost) {
+		ptc_recovery_plan(ctl, same && !p->down ? PTC_RECOVERY_SAME : PTC_RECOVERY_ANY, planned_start);
+	}
+}
+
+bool ptc_recovery_holds(const struct ptc_controller *ctl)
+{
+	return ctl->record.run == PTC_RUN_LIVE && look(ctl).lost;
+}
+
+void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *why)
+{
+	struct ptc_recovery *r = &ctl->recovery;
+
+	if (!ctl->record.recovery || ctl->record.run == PTC_RUN_LIVE || ctl->intent.kind != PTC_SWITCH_RESIZE)
+		return;
+	if (status != PTC_EPEER && status != PTC_ETIMEOUT && status != PTC_ECONFLICT && status != PTC_EFENCED &&
+	    status != PTC_ECOORD && status != PTC_ELOST)
+		r->fails++;
+	snprintf(r->waits, sizeof r->waits, "%s", why);
+}
+
+void ptc_recovery_tick(struct ptc_controller *ctl)
+{
+	struct parts p;
+
+	if (ctl->gone || !ctl->has_record)
+		return;
+	if (ctl->record.run != PTC_RUN_LIVE && !ctl->record.recovery) {
+		ctl->recovery.waits[0] = '\0';
+		return;
+	}
+	p = look(ctl);
+	if (ctl->record.run == PTC_RUN_LIVE && p.down && ptc_sys_now_ns() - ctl->recovery.rounds.asked_ns >= ASK_NS)
+		ptc_recovery_ask(ctl); /* whatever is planned or waited for: what decides is where steps are then */
+	if (ctl->recovery.planning || ptc_sys_now_ns() < ctl->recovery.retry_ns)
+		return;
+	if (ctl->record.run != PTC_RUN_LIVE) {
+		if (ptc_controller_idle(ctl))
+			start_again(ctl, &p);
+	} else if (p.down) {
+		if (stands(ctl, &p))
+			act(ctl, &p);
+	} else if (ctl->recovery.waits[0]) {
+		ctl->recovery.waits[0] = '\0';
+		ctl->recovery.tries = 0;
+	}
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What step the ranks of a job have come to, where nodes can be asked.
+ *
+ * Happy path: each node of the generation that is up answers Ranks; the last answer ends the round. Failure modes: a
+ * node that does not answer is suspected (controller_send.c probes it and revokes its lease), and the round does not
+ * count. Loop thread. */
+#include "daemon/controller/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/sys/sys.h"
+#include "formats/json.h"
+#include "rpc/pb/pbcall.h"
+
+#include "ptc.pb-c.h"
+
+#include <string.h>
+
+#define ASK_TIMEOUT_MS 1000
+
+struct ask {
+	struct ptc_controller *ctl;
+	uint32_t node;
+	int64_t lease;
+	uint64_t incarnation;
+};
+
+static void round_ends(struct ptc_rank_rounds *r)
+{
+	if (r->silent)
+		return;
+	if (!r->n || r->least != r->now)
+		r->still_ns = r->asked_ns;
+	r->least = r->now;
+	r->step_s = r->now_s;
+	r->done_ns = r->asked_ns;
+	r->n++;
+}
+
+/* A rank that has published nothing yet stands where it began. */
+static void take_steps(const struct ask *a, const json_t *rows)
+{
+	const struct ptc_record_doc *record = &a->ctl->record;
+	struct ptc_rank_rounds *r = &a->ctl->recovery.rounds;
+	const json_t *row, *step;
+	size_t i;
+
+	json_array_foreach(rows, i, row) {
+		if (ptc_json_count(row, "generation") != record->generation ||
+		    ptc_json_count(row, "incarnation") != a->incarnation)
+			continue;
+		r->now_s = PTC_MAX(r->now_s, json_number_value(json_object_get(row, "step_seconds")));
+		step = json_object_get(row, "step");
+		if (!json_is_integer(step)) {
+			r->now = PTC_MIN(r->now, record->step);
+			continue;
+		}
+		r->now = PTC_MIN(r->now, (uint64_t)json_integer_value(step));
+		r->reached = PTC_MAX(r->reached, (uint64_t)json_integer_value(step));
+	}
+}
+
+static void answered(void *arg, int status, const struct ptc_error *err, const void *data, size_t len)
+{
+	struct ask *a = arg;
+	struct ptc_controller *ctl = a->ctl;
+	struct ptc_rank_rounds *r = &ctl->recovery.rounds;
+	ProtobufCMessage *msg = NULL;
+	json_t *rows = NULL;
+	const char *text;
+
+	(void)err;
+	if (!ctl->gone && r->incarnation == a->incarnation) {
+		if (status == 0)
+			status = ptc_pb_decode(&ptc__v1__document__descriptor, data, len, &msg, NULL);
+		text = status == 0 ? ((Ptc__V1__Document *)msg)->json : "";
+		if (status == 0)
+			status = ptc_json_load("ranks", text, strlen(text), &rows, NULL);
+		if (status == 0)
+			take_steps(a, rows);
+		else
+			r->silent = true;
+		if (status == PTC_EPEER || status == PTC_ETIMEOUT)
+			ptc_controller_suspect(ctl, a->node, a->lease);
+		if (--r->awaited == 0)
+			round_ends(r);
+	}
+	json_decref(rows);
+	ptc_pb_free(msg);
+	ptc_free(a);
+	ptc_controller_unref(ctl);
+}
+
+static void ask_node(struct ptc_controller *ctl, const char *name)
+{
+	struct ptc_rank_rounds *r = &ctl->recovery.rounds;
+	Ptc__V1__JobRequest req = PTC__V1__JOB_REQUEST__INIT;
+	struct ptc_rpc_channel *channel;
+	const struct ptc_node *n;
+	struct ask *a;
+	uint32_t at;
+	void *data;
+	size_t len;
+
+	if (!ptc_cluster_find_node(ctl->all->cluster, name, &at))
+		return;
+	n = ptc_cluster_node(ctl->all->cluster, at);
+	if (!n->up)
+		return;
+	a = ptc_calloc(1, sizeof *a);
+	ptc_require(a);
+	*a = (struct ask){ ptc_controller_ref(ctl), at, n->lease, r->incarnation };
+	req.version = PTC_WIRE_VERSION;
+	req.job = ctl->uuid;
+	if (ptc_channels_get(ctl->all->channels, name, n->doc.address, false, 0, &channel, NULL) != 0 ||
+	    ptc_pb_encode(&req.base, &data, &len, NULL) != 0) {
+		r->silent = true;
+		ptc_controller_unref(ctl);
+		ptc_free(a);
+		return;
+	}
+	r->awaited++;
+	ptc_rpc_unary_async(ctl->all->client, channel, "/ptc.v1.Peer/Ranks", data, len, ASK_TIMEOUT_MS, answered, a);
+	ptc_free(data);
+}
+
+void ptc_recovery_ask(struct ptc_controller *ctl)
+{
+	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+	struct ptc_rank_rounds *r = &ctl->recovery.rounds;
+
+	if (r->incarnation != ctl->record.incarnation)
+		*r = (struct ptc_rank_rounds){ .incarnation = ctl->record.incarnation };
+	if (r->awaited)
+		return;
+	r->asked_ns = ptc_sys_now_ns();
+	r->silent = false;
+	r->now = UINT64_MAX;
+	r->now_s = 0;
+	for (size_t i = 0; i < g->nnodes; i++)
+		ask_node(ctl, g->nodes[i]);
+	if (!r->awaited)
+		round_ends(r);
+}

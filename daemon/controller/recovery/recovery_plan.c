@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where a job can go on now whose ranks are lost: whether live nodes hold its snapshot, and which configuration the
+ * devices that are there allow.
+ *
+ * Happy path: as it was, if there are as many devices; else the largest that its table, the planner or the scaling of
+ * dp has for fewer, at least min_gpus. Failure modes: PTC_ELOST naming a tensor; PTC_ENODEVICES; what planning says.
+ * The work is a task with copies of all it needs, in a lane of its own: the job's transactions do not wait for it. */
+#include "daemon/controller/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define TRIES_MAX 64 /* configurations that are planned */
+
+struct task {
+	struct ptc_controller *ctl;
+	struct ptc_controllers *all;
+	struct ptc_meta_doc meta;
+	struct ptc_record_doc record;
+	enum ptc_recovery_for what;
+	void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p);
+	struct ptc_recovery_plan plan;
+	struct ptc_view view;
+	uint32_t devices; /* of nodes that are up and not drained */
+	int rc;
+};
+
+static void look_on_loop(void *arg)
+{
+	struct task *t = arg;
+
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(t->all->cluster); i++) {
+		const struct ptc_node *n = ptc_cluster_node(t->all->cluster, i);
+
+		if (n->up && !n->drained)
+			t->devices += n->doc.devices;
+	}
+	t->rc = ptc_view_find_copies(&t->view, t->all->cluster);
+	if (t->rc == 0)
+		t->rc = ptc_view_locate(&t->view, t->all->cluster);
+}
+
+static int check_covered(struct task *t, struct ptc_error *err)
+{
+	ptc_auto_free bool *usable = ptc_calloc(t->view.nnodes + 1, sizeof *usable);
+
+	if (!usable)
+		return ptc_nomem(err);
+	if (!t->view.from_snapshot)
+		return 0;
+	ptc_lost_ask(t->all, &t->view, usable);
+	return ptc_lost_covered(t->all, &t->view, usable, err);
+}
+
+/* Whether to plan for so many devices: what would be no more than a guess is left out. */
+static bool candidate(const struct ptc_job_desc *desc, const struct ptc_config *now, uint32_t n)
+{
+	if (desc->ngpus)
+		return ptc_job_config_for(desc, n) != NULL;
+	return desc->model || n % (now->tp * now->pp * now->cp) == 0;
+}
+
+static int plan_as(struct task *t, uint32_t gpus, struct ptc_error *err)
+{
+	struct ptc_plan_request req = { .gpus = gpus, .or_same = gpus == 0, .at_rest = true };
+
+	if (t->what == PTC_RECOVERY_SAME) {
+		req.nodes = t->view.from.nodes;
+		req.nnodes = t->view.from.nnodes;
+	}
+	return ptc_plan_switch(t->all, &t->view, &req, &t->plan.planned, err);
+}
+
+static int plan_fewer(struct task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
+{
+	const struct ptc_job_elastic *e = &desc->elastic;
+	ptc_auto_free struct ptc_config *now = ptc_calloc(1, sizeof *now);
+	uint32_t n = PTC_MIN(t->devices, t->view.from.world - 1), least = PTC_MAX(e->min_gpus, 1u), tries = 0;
+	struct ptc_error first = PTC_ERROR_INIT;
+	int rc = now ? ptc_config_parse(t->view.from.config, now, err) : ptc_nomem(err);
+
+	if (rc)
+		return rc;
+	if (e->max_gpus)
+		n = PTC_MIN(n, e->max_gpus);
+	for (rc = PTC_ENODEVICES; n >= least && rc && rc != PTC_ELOST && tries < TRIES_MAX; n--)
+		if (candidate(desc, now, n))
+			rc = plan_as(t, n, tries++ ? NULL : &first);
+	if (rc && tries)
+		return ptc_error_set(err, rc, "%s", first.text);
+	return rc == 0 ? 0
+		       : ptc_error_set(err, rc, "%u devices are there, and the job has no configuration for %u to %u",
+				       t->devices, least, n < least ? least : n);
+}
+
+static int make_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
+{
+	uint32_t most = desc->elastic.max_gpus ? desc->elastic.max_gpus : UINT32_MAX;
+	int rc = check_covered(t, err);
+
+	if (rc)
+		return rc;
+	if (!t->view.from.world)
+		return ptc_error_set(err, PTC_ESTATE, "the job has no configuration to go on with");
+	if (t->what == PTC_RECOVERY_SAME)
+		return plan_as(t, 0, err);
+	if (t->view.from.world <= PTC_MIN(most, t->devices) && plan_as(t, 0, err) == 0)
+		return 0;
+	return plan_fewer(t, desc, err);
+}
+
+static void work(void *arg, struct ptc_etcd *etcd)
+{
+	struct task *t = arg;
+	struct ptc_recovery_plan *p = &t->plan;
+	const struct ptc_job_desc *desc = NULL;
+	void *ref = NULL;
+	int rc = ptc_specs_get(t->all->docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, &p->err);
+
+	(void)etcd;
+	if (rc == 0) {
+		p->elastic = desc->elastic;
+		p->read = true;
+	}
+	if (rc == 0 && t->what != PTC_RECOVERY_READ)
+		rc = ptc_view_load(t->all->docs.kept, &t->meta, &t->record, NULL, &t->view, &p->err);
+	if (rc == 0 && t->what != PTC_RECOVERY_READ) {
+		t->rc = PTC_ECANCELED; /* unless the loop does it */
+		ptc_loop_call(t->all->loop, look_on_loop, t);
+		rc = t->rc ? ptc_error_set(&p->err, t->rc, "the job's nodes cannot be looked up")
+			   : make_plan(t, desc, &p->err);
+		ptc_view_done(&t->view);
+	}
+	if (ref)
+		ptc_specs_release(ref);
+	p->status = rc;
+}
+
+static void finished(void *arg)
+{
+	struct task *t = arg;
+	struct ptc_controller *ctl = t->ctl;
+
+	ctl->recovery.planning = false;
+	if (!ctl->gone)
+		t->planned(ctl, &t->plan);
+	ptc_planned_done(&t->plan.planned);
+	ptc_free(t);
+	ptc_controller_unref(ctl);
+}
+
+void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,
+		       void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p))
+{
+	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, work }, { 0 } };
+	char lane[PTC_LANE_MAX];
+	struct task *t;
+
+	if (ctl->recovery.planning)
+		return;
+	t = ptc_calloc(1, sizeof *t);
+	ptc_require(t);
+	*t = (struct task){ .ctl = ptc_controller_ref(ctl),
+			    .all = ctl->all,
+			    .meta = ctl->meta,
+			    .record = ctl->record,
+			    .what = what,
+			    .planned = planned,
+			    .plan.err = PTC_ERROR_INIT };
+	snprintf(lane, sizeof lane, "r-%s", ctl->uuid);
+	ctl->recovery.planning = true;
+	ptc_require(ptc_cluster_steps(ctl->all->cluster, lane, steps, finished, t) == 0);
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loss: machines that go with their tables, tables that go while the machine stays, nodes that are declared lost.
+ * Faults, what controllers make of them, and what the checker lets pass for them: a table may be missing only where a
+ * fault destroyed it after it was there, whole and right. */
+#include "daemon/core/sim/internal.h"
+
+#include "base/check.h"
+
+#include <string.h>
+
+/* ---- what is destroyed -------------------------------------------------------------- */
+
+void sim_tables_destroy(struct sim *s, uint32_t i)
+{
+	struct node *n = &s->nodes[i];
+	for (uint32_t k = 0; k < n->ntables; k++) {
+		if (!n->tables[k].sealed)
+			continue;
+		ptc_require(s->nruins < MAX_RUINS);
+		s->ruins[s->nruins++] = (struct ruin){ i, n->tables[k] };
+		s->res->destroyed++;
+	}
+	n->ntables = 0;
+	sim_say(s, "node %u has lost its tables", i);
+}
+
+void sim_machine_destroy(struct sim *s, uint32_t i, bool for_good)
+{
+	struct node *n = &s->nodes[i];
+	sim_node_crash(s, i);
+	sim_tables_destroy(s, i);
+	sim_ranks_lose(s, i);
+	n->fence = n->let_gen = n->let_incarnation = n->began_gen = n->began_incarnation = 0;
+	n->gone = for_good;
+}
+
+bool sim_ruined(const struct sim *s, uint32_t node, const struct record *r)
+{
+	uint32_t needs = sim_layout_needs(r->nodes, r->n, r->layout, node);
+	for (uint32_t k = 0; k < s->nruins; k++) {
+		const struct table *t = &s->ruins[k].table;
+		bool right =
+			s->ruins[k].node == node && t->gen == r->gen && t->snap == r->snap && (t->has & needs) == needs;
+		for (uint32_t i = 0; right && i < ITEMS; i++)
+			right = !(needs >> i & 1) || t->val[i] == sim_item_value(i, r->content, r->grown);
+		if (right)
+			return true;
+	}
+	return false;
+}
+
+static bool has_item(const struct node *n, const struct record *r, uint32_t item)
+{
+	for (uint32_t k = 0; k < n->ntables; k++) {
+		const struct table *t = &n->tables[k];
+		if (t->gen == r->gen && t->snap == r->snap && t->sealed && t->has >> item & 1)
+			return true;
+	}
+	return false;
+}
+
+bool sim_record_lost(const struct sim *s, const struct record *r)
+{
+	for (uint32_t i = 0; r->gen && r->snap && i < ITEMS; i++) {
+		bool there = false;
+		for (uint32_t k = 0; k < r->n && !there; k++)
+			there = !(r->without >> r->nodes[k] & 1) && has_item(&s->nodes[r->nodes[k]], r, i);
+		if (!there)
+			return true;
+	}
+	return false;
+}
+
+/* ---- what is left out ---------------------------------------------------------------- */
+
+bool sim_covered(const uint32_t *nodes, uint32_t n, uint32_t layout, uint32_t without)
+{
+	for (uint32_t i = 0; i < ITEMS; i++) {
+		bool there = false;
+		for (uint32_t k = 0; k < n && !there; k++)
+			there = !(without >> nodes[k] & 1) && sim_layout_has(nodes, n, layout, i, nodes[k]);
+		if (!there)
+			return false;
+	}
+	return true;
+}
+
+uint32_t sim_left_out(const struct ctl *c, const struct sw *w)
+{
+	uint32_t mask = 0;
+	for (uint32_t k = 0; k < w->nfrom; k++)
+		mask |= (uint32_t)!ptc_job_gives(c->job, w->from[k]) << w->from[k];
+	return mask;
+}
+
+uint32_t sim_placed(const uint32_t *v, uint32_t n, uint32_t without, uint32_t *ret)
+{
+	uint32_t m = 0;
+	for (uint32_t k = 0; k < n; k++) {
+		if (!(without >> v[k] & 1))
+			ret[m++] = v[k];
+	}
+	return m;
+}
+
+/* ---- faults ---------------------------------------------------------------------------- */
+
+static void declare(struct sim *s, uint32_t n)
+{
+	if (s->nodes[n].up || s->etcd.key[n] ||
+	    sim_ranks_has(s, n)) /* of ranks that live nobody says that they are lost */
+		return;
+	sim_say(s, "node %u is declared lost", n);
+	s->declared[n] = true;
+}
+
+void sim_loss_fault(struct sim *s)
+{
+	uint32_t n = sim_below(s, SIM_NODES), gone = 0;
+	struct node *node = &s->nodes[n];
+	bool up = node->up;
+	for (uint32_t i = 0; i < SIM_NODES; i++)
+		gone += s->nodes[i].gone;
+	switch (sim_below(s, 8)) {
+	case 0: /* destroyed; another one takes its name, soon or late */
+		sim_machine_destroy(s, n, node->gone);
+		if (up)
+			sim_restart_later(s, n, sim_chance(s, 50) ? sim_below(s, 300) : sim_below(s, 12000));
+		break;
+	case 1:
+		if (gone == 0 && up)
+			sim_machine_destroy(s, n, true);
+		break;
+	case 2: /* rebooted: chunks were in memory */
+		sim_node_crash(s, n);
+		sim_tables_destroy(s, n);
+		sim_ranks_lose(s, n);
+		if (up)
+			sim_restart_later(s, n, sim_below(s, 3000));
+		break;
+	case 3:
+		sim_ranks_lose(s, n);
+		/* fall through */
+	case 4: /* away for long, and back with all that it has */
+		sim_node_crash(s, n);
+		if (up)
+			sim_restart_later(s, n, 500 + sim_below(s, 12000));
+		break;
+	default:
+		declare(s, n);
+	}
+}
+
+/* ---- what controllers see ----------------------------------------------------------------- */
+
+/* In the end a person says it of machines that are gone for good. */
+static bool declared(const struct sim *s, uint32_t n)
+{
+	return s->declared[n] || (s->calm && s->nodes[n].gone);
+}
+
+static bool lost_by_now(const struct sim *s, const struct ctl *c, uint32_t n)
+{
+	return c->down_at[n] && (declared(s, n) || s->now - c->down_at[n] > LOST_MS);
+}
+
+/* Of a job that has had ranks, which may still run there, the clock says nothing; unless the job has given them up. */
+static bool counts(const struct sim *s, const struct ctl *c, uint32_t n)
+{
+	const struct record *r = &c->rec;
+	return lost_by_now(s, c, n) && r->run != RUN_LIVE && (declared(s, n) || !r->incarnation || r->recovers);
+}
+
+static void watch_node(struct sim *s, int i, uint32_t n)
+{
+	struct ctl *c = &s->ctls[i];
+	struct ptc_job_event e = { .kind = PTC_EV_NODE_LOST, .node = n };
+	if (s->etcd.key[n]) {
+		c->down_at[n] = 0;
+		c->told_lost[n] = false;
+		return;
+	}
+	c->down_at[n] = c->down_at[n] ? c->down_at[n] : s->now;
+	bool lost = counts(s, c, n);
+	if (c->told_lost[n] && sim_unlucky(s, 1)) { /* taken back; and soon said again */
+		s->declared[n] = false;
+		c->down_at[n] = s->now;
+		lost = false;
+	}
+	if (lost == c->told_lost[n] || c->seen[n])
+		return;
+	c->told_lost[n] = lost;
+	e.kind = lost ? PTC_EV_NODE_LOST : PTC_EV_NODE_FOUND;
+	sim_ctl_feed(s, i, &e);
+}
+
+bool sim_loss_gives_up(struct sim *s, int i)
+{
+	const struct ctl *c = &s->ctls[i];
+	const struct record *r = &c->rec;
+	bool lost = false, seen = false;
+	if (!s->o.live || !s->o.lose || !c->job || r->run != RUN_LIVE || s->now - c->ended_at < RELEASED_MS)
+		return false;
+	for (uint32_t k = 0; k < r->n; k++) {
+		lost |= lost_by_now(s, c, r->nodes[k]);
+		seen |= !c->down_at[r->nodes[k]] || (s->calm && s->nodes[r->nodes[k]].gone);
+	}
+	return lost && seen &&
+	       (s->o.bug == SIM_BUG_LOST_TRAINS ||
+		(sim_ranks_seen(s, r) == c->least && s->now - c->still_since > LOST_MS));
+}
+
+void sim_loss_watch(struct sim *s, int i)
+{
+	struct ctl *c = &s->ctls[i];
+	uint64_t least = s->o.live ? sim_ranks_seen(s, &c->rec) : 0;
+	if (least != c->least || !c->still_since)
+		c->still_since = s->now;
+	c->least = least;
+	for (uint32_t n = 0; n < SIM_NODES && s->ctls[i].job; n++)
+		watch_node(s, i, n);
+}

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path: one pass over the table; lists and maps in it recurse into their own. Depth is that of the tables.
+ * Failure modes: see members.h. */
+#include "formats/members.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of each kind of number. */
+static const struct {
+	size_t size;
+	int64_t min, max;
+} numbers[] = { [PTC_IS_U32] = { 4, 0, UINT32_MAX },
+		[PTC_IS_U64] = { 8, 0, INT64_MAX },
+		[PTC_IS_I64] = { 8, INT64_MIN, INT64_MAX },
+		[PTC_IS_INT] = { 4, INT32_MIN, INT32_MAX } };
+
+/* A number or a pointer of 4 or 8 bytes. */
+static uint64_t load(const char *at, size_t size)
+{
+	uint64_t wide = 0;
+	uint32_t narrow = 0;
+
+	memcpy(size == sizeof wide ? (void *)&wide : (void *)&narrow, at, size);
+	return size == sizeof wide ? wide : narrow;
+}
+
+static void store(char *at, size_t size, uint64_t wide)
+{
+	const uint32_t narrow = (uint32_t)wide;
+
+	memcpy(at, size == sizeof wide ? (const void *)&wide : (const void *)&narrow, size);
+}
+
+static void *pointer(const char *at)
+{
+	return (void *)(uintptr_t)load(at, sizeof(void *));
+}
+
+static size_t count_of(const struct ptc_member *m, const char *base)
+{
+	return load(base + m->count_offset, m->count_size);
+}
+
+/* Where the structs of a list or an array begin. */
+static char *elements(const struct ptc_member *m, const char *base)
+{
+	return m->kind == PTC_IS_LIST ? pointer(base + m->offset) : (char *)(uintptr_t)base + m->offset;
+}
+
+/* ---- writing ---------------------------------------------------------------------- */
+
+static json_t *numbers_to_json(const struct ptc_member *m, const char *at)
+{
+	const size_t size = numbers[m->kind].size;
+	json_t *list = m->size == size ? NULL : json_array();
+
+	for (size_t i = 0; i < m->size; i += size) {
+		uint64_t v = load(at + i, size);
+		json_t *one = json_integer(m->kind == PTC_IS_INT ? (int32_t)v : (json_int_t)v);
+
+		if (m->size == size)
+			return one;
+		if (json_array_append_new(list, one)) {
+			json_decref(list);
+			return NULL;
+		}
+	}
+	return list;
+}
+
+static json_t *list_to_json(const struct ptc_member *m, const char *base)
+{
+	const char *at = elements(m, base);
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < count_of(m, base); i++)
+		if (json_array_append_new(list, ptc_members_to_json(m->of, at + i * m->of->size))) {
+			json_decref(list);
+			return NULL;
+		}
+	return list;
+}
+
+static json_t *value_to_json(const struct ptc_member *m, const char *base)
+{
+	const char *at = base + m->offset;
+	double real;
+
+	switch (m->kind) {
+	case PTC_IS_BOOL:
+		return json_boolean(*at);
+	case PTC_IS_REAL:
+		return memcpy(&real, at, sizeof real), json_real(real);
+	case PTC_IS_WORD:
+		return json_string(m->words[load(at, m->size)]);
+	case PTC_IS_TEXT:
+		return json_string(at);
+	case PTC_IS_STRING:
+		return json_string(pointer(at));
+	case PTC_IS_HEX:
+		return json_sprintf("%016" PRIx64, load(at, m->size));
+	case PTC_IS_EMPTY:
+		return json_object();
+	case PTC_IS_MAP:
+		return ptc_members_to_json(m->of, at);
+	case PTC_IS_LIST:
+	case PTC_IS_ARRAY:
+		return list_to_json(m, base);
+	default:
+		return numbers_to_json(m, at);
+	}
+}
+
+static bool is_there(const struct ptc_member *m, const char *base)
+{
+	for (uint32_t i = 0; i < m->if_size; i++)
+		if (base[m->if_offset + i])
+			return true;
+	return !m->if_size;
+}
+
+int ptc_members_put(json_t *map, const struct ptc_members *t, const void *from)
+{
+	for (size_t i = 0; i < t->n; i++)
+		if (is_there(&t->v[i], from) && json_object_set_new(map, t->v[i].key, value_to_json(&t->v[i], from)))
+			return -1;
+	return 0;
+}
+
+json_t *ptc_members_to_json(const struct ptc_members *t, const void *from)
+{
+	json_t *whole;
+	int rc = 0;
+
+	if (!t->v[0].key && !t->tuple)
+		return value_to_json(t->v, from);
+	whole = t->tuple ? json_array() : json_object();
+	for (size_t i = 0; t->tuple && !rc && i < t->n; i++)
+		rc = json_array_append_new(whole, value_to_json(&t->v[i], from));
+	if (!t->tuple)
+		rc = ptc_members_put(whole, t, from);
+	if (!rc)
+		return whole;
+	json_decref(whole);
+	return NULL;
+}
+
+/* ---- reading ---------------------------------------------------------------------- */
+
+struct reader {
+	const char *what, *key; /* the innermost */
+	struct ptc_error *err;
+};
+
+__attribute__((format(printf, 3, 4))) static int wrong(const struct reader *r, int code, const char *fmt, ...)
+{
+	char text[PTC_ERROR_MAX / 2];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	return ptc_error_set(r->err, code, "%s: \"%s\" %s", r->what, r->key, text);
+}
+
+static int take_numbers(const struct reader *r, const struct ptc_member *m, const json_t *json, char *at)
+{
+	const size_t size = numbers[m->kind].size, n = m->size / size;
+	const int64_t min = m->min ? m->min : numbers[m->kind].min, max = m->max ? m->max : numbers[m->kind].max;
+
+	if (n > 1 && json_array_size(json) != n)
+		return wrong(r, PTC_EINVAL, "must be a list of %zu numbers", n);
+	for (size_t i = 0; i < n; i++) {
+		const json_t *one = n == 1 ? json : json_array_get(json, i);
+		const json_int_t v = json_integer_value(one);
+
+		if (!json_is_integer(one) || v < min || v > max)
+			return wrong(r, PTC_EINVAL, "must be a whole number in %" PRId64 "..%" PRId64, min, max);
+		store(at + i * size, size, (uint64_t)v);
+	}
+	return 0;
+}
+
+static int take_word(const struct reader *r, const struct ptc_member *m, const json_t *json, char *at)
+{
+	const char *text = json_string_value(json);
+
+	for (uint32_t i = 0; text && i <= m->max; i++)
+		if (strcmp(m->words[i], text) == 0)
+			return store(at, m->size, i), 0;
+	return wrong(r, PTC_EINVAL, "is \"%.40s\", which is no word known here", text ? text : "");
+}
+
+static int take_text(const struct reader *r, const struct ptc_member *m, const json_t *json, char *at)
+{
+	const size_t most = m->kind == PTC_IS_TEXT ? m->size - 1 : m->max ? (size_t)m->max : SIZE_MAX;
+	const char *text = json_string_value(json);
+	char *copy;
+
+	if (!text || strlen(text) > most)
+		return wrong(r, PTC_EINVAL, "must be a text of at most %zu bytes", most);
+	if (m->kind == PTC_IS_TEXT)
+		return memcpy(at, text, strlen(text) + 1), 0;
+	copy = ptc_strdup(text);
+	store(at, sizeof copy, (uintptr_t)copy);
+	return copy ? 0 : ptc_error_set(r->err, PTC_ENOMEM, "%s: out of memory", r->what);
+}
+
+static int take_hex(const struct reader *r, const json_t *json, char *at)
+{
+	const char *text = json_string_value(json);
+
+	if (!text || strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
+		return wrong(r, PTC_EINVAL, "must be 16 hexadecimal digits");
+	return store(at, sizeof(uint64_t), strtoull(text, NULL, 16)), 0;
+}
+
+static int take_members(struct reader *r, const struct ptc_members *t, const json_t *json, char *to);
+
+static int take_list(struct reader *r, const struct ptc_member *m, const json_t *json, char *base)
+{
+	const size_t n = json_array_size(json);
+	const size_t most = m->kind == PTC_IS_ARRAY ? m->size / m->of->size : m->max ? (size_t)m->max : SIZE_MAX;
+	char *v;
+	int rc = 0;
+
+	if (!json_is_array(json) || n < (size_t)m->min)
+		return wrong(r, PTC_EINVAL, "must be a list of %" PRId64 " members or more", m->min);
+	if (n > most)
+		return wrong(r, PTC_ELIMIT, "has more than %zu members", most);
+	if (m->kind == PTC_IS_LIST)
+		store(base + m->offset, sizeof v, (uintptr_t)ptc_calloc(PTC_MAX(n, 1u), m->of->size));
+	v = elements(m, base);
+	if (!v)
+		return ptc_error_set(r->err, PTC_ENOMEM, "%s: out of memory", r->what);
+	store(base + m->count_offset, m->count_size, n);
+	for (size_t i = 0; !rc && i < n; i++)
+		rc = take_members(r, m->of, json_array_get(json, i), v + i * m->of->size);
+	return rc;
+}
+
+static int take_value(struct reader *r, const struct ptc_member *m, const json_t *json, char *base)
+{
+	const double real = json_number_value(json);
+	char *at = base + m->offset;
+
+	switch (m->kind) {
+	case PTC_IS_BOOL:
+		*(bool *)at = json_is_true(json);
+		return json_is_boolean(json) ? 0 : wrong(r, PTC_EINVAL, "must be true or false");
+	case PTC_IS_REAL:
+		memcpy(at, &real, sizeof real);
+		return json_is_number(json) && real >= 0 ? 0 : wrong(r, PTC_EINVAL, "must be a number, not negative");
+	case PTC_IS_WORD:
+		return take_word(r, m, json, at);
+	case PTC_IS_TEXT:
+	case PTC_IS_STRING:
+		return take_text(r, m, json, at);
+	case PTC_IS_HEX:
+		return take_hex(r, json, at);
+	case PTC_IS_EMPTY:
+		return 0;
+	case PTC_IS_MAP:
+		return take_members(r, m->of, json, at);
+	case PTC_IS_LIST:
+	case PTC_IS_ARRAY:
+		return take_list(r, m, json, base);
+	default:
+		return take_numbers(r, m, json, at);
+	}
+}
+
+static int take_members(struct reader *r, const struct ptc_members *t, const json_t *json, char *to)
+{
+	const char *outer = r->key;
+	int rc = 0;
+
+	if (!t->v[0].key && !t->tuple)
+		return take_value(r, t->v, json, to);
+	if (t->tuple ? json_array_size(json) != t->n : !json_is_object(json))
+		return wrong(r, PTC_EINVAL, "must be a %s of %zu members", t->tuple ? "list" : "map", t->n);
+	for (size_t i = 0; !rc && i < t->n; i++) {
+		const struct ptc_member *m = &t->v[i];
+		const json_t *value = t->tuple ? json_array_get(json, i) : json_object_get(json, m->key);
+
+		r->key = m->key ? m->key : outer;
+		if (value)
+			rc = take_value(r, m, value, to);
+		else if (!m->if_size && !m->optional)
+			rc = wrong(r, PTC_EINVAL, "is missing");
+	}
+	r->key = outer;
+	return rc;
+}
+
+int ptc_members_from_json(const char *what, const struct ptc_members *t, const json_t *json, void *to,
+			  struct ptc_error *err)
+{
+	return take_members(&(struct reader){ what, "the document", err }, t, json, to);
+}
+
+void ptc_members_done(const struct ptc_members *t, void *of)
+{
+	for (size_t i = 0; i < t->n; i++) {
+		const struct ptc_member *m = &t->v[i];
+		char *base = of, *at = base + m->offset;
+
+		if (m->kind == PTC_IS_MAP)
+			ptc_members_done(m->of, at);
+		if (m->kind != PTC_IS_STRING && m->kind != PTC_IS_LIST)
+			continue;
+		for (size_t k = 0; m->kind == PTC_IS_LIST && k < count_of(m, base); k++)
+			ptc_members_done(m->of, elements(m, base) + k * m->of->size);
+		if (m->kind == PTC_IS_LIST)
+			store(base + m->count_offset, m->count_size, 0);
+		ptc_free(pointer(at));
+		memset(at, 0, m->size);
+	}
+}

@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node is lost whose ranks train: the job goes on from its newest snapshot, and nobody types anything."""
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+
+import harness
+import live
+from cluster import cgroups_of, children, processes_of
+from harness import LONG, PATIENCE, wait_for
+from test_proof import proved
+
+AFTER = 2 # seconds until a node that is down counts as lost
+FAST = {"lease_ttl": "2s", "node_lost_after": f"{AFTER}s"}
+
+
+class Recover(harness.Case):
+    def job(self, c, together="fail", elastic=None, every=10, more=None, **kw):
+        kw.setdefault("data", "100000,7,8,4")
+        run = {"snapshot_every": every, **({"elastic": elastic} if elastic else {}), **(more or {})}
+        return live.Job(c, self.path("job"), together=together, run=run, grace="2s", **kw)
+
+    def events(self, c, job, *kinds):
+        lines = c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()
+        return [e for e in map(json.loads, lines) if not kinds or e["kind"] in kinds]
+
+    def machine(self, c, name):
+        """Every process of a node: ptcd, what it has started, and what that has."""
+        node, found = c.nodes[name], []
+        todo = [node.pid()]
+        while todo:
+            found.append(todo.pop())
+            todo += children(found[-1])
+        return sorted({*found, *processes_of("none=none", node.dir)} - {os.getpid()})
+
+    def power_off(self, c, job, *names, chunks=True):
+        """Machines die at once, with all that runs on them; without chunks, with what they had in memory."""
+        uuid = job.status()["uuid"]
+        dead = {pid for name in names for pid in self.machine(c, name)}
+        for pid in dead:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for node in (c.nodes[name] for name in names):
+            node.wait_gone(10 * PATIENCE)
+            wait_for(lambda: not processes_of("none=none", node.dir), 20 * PATIENCE, # noqa: B023
+                     f"the end of all processes of {node.name}", 0.02)
+            if not chunks:
+                shutil.rmtree(node.chunk_dir)
+            shutil.rmtree(os.path.join(node.dir, "run", "workers"), ignore_errors=True)
+        for path in cgroups_of([uuid]): # which a machine that starts has none of; others' are busy
+            wait_for(lambda: self.cgroup_ends(path, dead), 20 * PATIENCE, f"the end of {path}", 0.02) # noqa: B023
+
+    @staticmethod
+    def cgroup_ends(path, dead):
+        """It is gone, or has processes that are not dead; a process that is being killed keeps it for a moment."""
+        try:
+            with open(os.path.join(path, "cgroup.procs")) as f:
+                if set(map(int, f.read().split())) - dead:
+                    return True
+            os.rmdir(path)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def placed(self, job):
+        return sorted({r["node"] for r in job.status()["ranks"]})
+
+    def trains(self, c, job, incarnation=None, steps=3, timeout_s=90):
+        """Until every rank of another incarnation has ended some steps. The status."""
+        def stepped():
+            s = job.status()
+            run = s["run"]
+            if run["state"] != "live" or s["phase"] != "idle" or run["incarnation"] == incarnation:
+                return None
+            ok = all(r["state"] == "running" and r.get("step", -1) >= s["step"] + steps for r in run["ranks"])
+            return s if ok else None
+        try:
+            return wait_for(stepped, timeout_s * PATIENCE, "a job that trains again", 0.05)
+        except Exception:
+            print("status:", json.dumps(job.status()), c.ptcctl("events", job.name, check=False).stdout, flush=True)
+            raise
+
+    def begun(self, c, job):
+        """Until it has a snapshot. The status."""
+        wait_for(lambda: job.status()["snapshot"] or None, 60 * PATIENCE, "a snapshot", 0.05)
+        return self.trains(c, job)
+
+    def check_end(self, c, job, proof=True):
+        """Each incarnation went on from a step that was committed, and what is committed in the end is what an undisturbed run
+        would have come to."""
+        while job.do("stop", check=False).returncode != 0:
+            self.trains(c, job)
+        status = job.wait_run("stopped")
+        job.check_state(self, status["step"], self.path(f"end-{status['generation']}"))
+        if proof:
+            proved(self, c, job)
+        for key, steps in job.steps_logged().items():
+            if steps:
+                self.assertEqual(list(range(steps[0], steps[0] + len(steps))), steps, f"{key}: steps left out or done twice")
+        wait_for(lambda: not job.processes(), 30 * PATIENCE, "the end of every rank", 0.1)
+        return status
+
+    # ---- the job goes on -------------------------------------------------------------------------
+
+    @harness.labels("repeats")
+    def test_node_killed(self):
+        """At random instants, with survivors that fail or hang: nobody types anything until the job has gone on. The lost node
+        comes back, with or without its chunks, and the job is brought there again."""
+        for how in ("fail", "hang"):
+            with self.subTest(how=how), self.cluster(nodes=3, devices=1, **FAST) as c:
+                shutil.rmtree(self.path("job"), ignore_errors=True)
+                job = self.job(c, how, elastic={"min_gpus": 1, "max_gpus": 3})
+                job.run("dp=3")
+                last = 0
+                for n in range(20 if LONG else 2):
+                    before = self.begun(c, job)
+                    victim = self.random.choice(["n1", "n2"])
+                    time.sleep(self.random.random() * 0.5) # any instant; nothing is judged by it
+                    began = time.monotonic()
+                    self.power_off(c, job, victim)
+                    after = self.trains(c, job, before["run"]["incarnation"])
+                    print(f"{n}: {victim} (controller {before['controller']}): {before['run'].get('step')} -> {after['step']}, "
+                          f"{after['config']}, after {time.monotonic() - began:.1f} s", flush=True)
+                    self.assertNotIn(victim, self.placed(job))
+                    self.assertEqual("dp=2", after["config"])
+                    told = self.events(c, job, "recovered") # the oldest are forgotten, with many
+                    self.assertGreater(told[-1]["number"], last)
+                    last = told[-1]["number"]
+                    begun, reached, lost = map(int, re.search(r"of step (\d+), .*; step (\d+) had been reached: (\d+) steps are lost",
+                                                              told[-1]["text"]).groups())
+                    self.assertEqual(reached - begun, lost)
+                    self.assertLessEqual(0, lost)
+                    self.assertLessEqual(lost, 30) # a snapshot each ten, and one that was under way
+                    self.assertIn(victim, self.events(c, job, "recovering")[-1]["text"])
+                    if self.random.random() < 0.5:
+                        shutil.rmtree(c.nodes[victim].chunk_dir)
+                    c.restart(victim)
+                    wait_for(lambda: job.resize("dp=3") and job.status()["config"] == "dp=3", 60 * PATIENCE, "all three again", 0.2)
+                self.check_end(c, job)
+
+    @harness.labels("repeats")
+    def test_killed_in_a_switch(self):
+        """A node dies at any instant of a resize, or of a snapshot that is asked for: one that has ranks, or one that joins."""
+        with self.cluster(nodes=4, devices=1, **FAST) as c:
+            job = self.job(c, "hang", every=25, elastic={"max_gpus": 3})
+            job.run("dp=2")
+            for n in range(20 if LONG else 3):
+                before = self.begun(c, job)
+                here = [x for x in self.placed(job) if x != "n0"]
+                victim = self.random.choice(here or ["n1"])
+                config = "dp=3" if before["config"] == "dp=2" else "dp=2"
+                act = self.random.choice([("resize", job.name, "--config", config, "--wait"), ("snapshot", job.name, "--wait")])
+                asking = threading.Thread(target=c.ptcctl, args=act, kwargs={"check": False, "timeout_s": 120 * PATIENCE})
+                asking.start()
+                time.sleep(self.random.random() * 0.8) # any instant; nothing is judged by it
+                phase = job.status()["phase"]
+                self.power_off(c, job, victim)
+                asking.join()
+                wait_for(lambda: victim not in self.placed(job), 90 * PATIENCE, f"a job without {victim}") # noqa: B023
+                after = self.trains(c, job)
+                print(f"{n}: {victim} in {act[0]} ({phase}): {before['config']} -> {after['config']}", flush=True)
+                c.restart(victim)
+            self.check_end(c, job)
+
+    @harness.labels("repeats")
+    def test_spare(self):
+        """A node that nobody used takes the place of the lost one: the same configuration."""
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = self.job(c, elastic={"min_gpus": 2})
+            job.run("dp=2", )
+            before = self.begun(c, job)
+            victim = next(n for n in self.placed(job) if n != "n0")
+            self.power_off(c, job, victim)
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual("dp=2", after["config"])
+            self.assertEqual(sorted({"n0", "n1", "n2"} - {victim}), self.placed(job))
+            self.check_end(c, job)
+
+    @harness.labels("repeats")
+    def test_no_devices(self):
+        """min_gpus are more than there are: nothing is ended, and the job waits, until a node comes."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = self.job(c, "hang", elastic={"min_gpus": 2})
+            job.run("dp=2")
+            before = self.begun(c, job)
+            self.power_off(c, job, "n1")
+            waits = wait_for(lambda: self.events(c, job, "waits"), 60 * PATIENCE, "the reason")
+            self.assertIn("node n1 is lost", waits[0]["text"])
+            self.assertIn("1 devices are there, and the job has no configuration for", waits[0]["text"])
+            self.assertEqual("live", job.status()["run"]["state"])
+            c.restart("n1")
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual(["n0", "n1"], self.placed(job))
+            self.assertEqual("dp=2", after["config"])
+            self.check_end(c, job)
+
+    @harness.labels("repeats")
+    def test_only_copy(self):
+        """What only the lost node had is named, with the node; the job goes on once it is back with its chunks."""
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = self.job(c, "fail")
+            job.run("tp=2")
+            before = self.begun(c, job)
+            victim = next(n for n in self.placed(job) if n != "n0")
+            self.power_off(c, job, victim)
+            waits = wait_for(lambda: [e for e in self.events(c, job, "waits") if "on no live node" in e["text"]], 60 * PATIENCE,
+                             "the reason")
+            self.assertRegex(waits[0]["text"], f"\"layer.0.weight.*\" was last on {victim}")
+            status = job.status()
+            # live: a snapshot was due, and the ranks wait for it
+            self.assertIn(status["run"]["state"], ("live", "recovering"))
+            self.assertIn("on no live node", job.status(node=status["controller"])["run"]["recovery"]["waits"])
+            self.assertEqual({victim}, {n for t in status["lost"]["list"] for n in t["nodes"]})
+            c.restart(victim)
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual("tp=2", after["config"])
+            self.check_end(c, job)
+
+    def test_copies(self):
+        """A node takes the only ranks that had a half of the state with it: `copies:` has it elsewhere, and nobody waits."""
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = self.job(c, "fail", {"min_gpus": 2}, every=1 << 30, more={"copies": {"count": 2}})
+            job.run("tp=2")
+            job.wait_step(10)
+            job.do("snapshot")
+            wait_for(lambda: job.status()["copies"]["fewest"] >= 2, 60 * PATIENCE, "two copies of all", 0.05)
+            before = self.trains(c, job)
+            victim = next(n for n in self.placed(job) if n != "n0")
+            self.power_off(c, job, victim, chunks=False)
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual("tp=2", after["config"])
+            self.assertNotIn(victim, self.placed(job))
+            self.assertIn("goes on from the snapshot", self.events(c, job, "recovered")[0]["text"])
+            self.check_end(c, job)
+
+    @harness.labels("repeats")
+    def test_chunks_gone(self):
+        """A node dies and is back before it counts as lost, without its ranks and chunks: the job goes on from what others hold."""
+        with self.cluster(nodes=2, devices=1, lease_ttl="2s", node_lost_after="1h") as c:
+            job = self.job(c, "fail")
+            job.run("dp=2")
+            before = self.begun(c, job)
+            self.power_off(c, job, "n1", chunks=False)
+            c.restart("n1")
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual("dp=2", after["config"])
+            self.assertNotIn("absent", after)
+            self.check_end(c, job)
+
+    def test_store_gone(self):
+        """A job that has no snapshot yet, and a node that comes back under another store: its rank is not begun anew beside one
+        that is steps ahead; the job begins again."""
+        with self.cluster(nodes=2, devices=1, lease_ttl="2s", node_lost_after="1h") as c:
+            job = self.job(c, "hang", every=1 << 40)
+            job.run("dp=2")
+            job.wait_step(20)
+            before = job.status()
+            self.power_off(c, job, "n1", chunks=False)
+            shutil.rmtree(os.path.join(c.nodes["n1"].dir, "state"))
+            wait_for(lambda: c.nodes_up() == {"n0"}, 30 * PATIENCE, "its name to be free")
+            c.restart("n1")
+            self.trains(c, job, before["run"]["incarnation"])
+            self.assertIn("had no snapshot", self.events(c, job, "recovered")[0]["text"])
+            self.check_end(c, job)
+
+    @harness.labels("repeats")
+    def test_all_gone(self):
+        """All machines die at once, and one of them stays away: how far the ranks had come is not known, and not made up."""
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = self.job(c, "hang")
+            job.run("dp=3")
+            before = self.begun(c, job)
+            self.power_off(c, job, *c.nodes)
+            for name in ("n0", "n1"):
+                c.start_node(c.nodes[name])
+            c.wait_nodes(["n0", "n1"])
+            self.assertEqual("dp=2", self.trains(c, job, before["run"]["incarnation"])["config"])
+            self.assertIn("how many steps are lost is not known", self.events(c, job, "recovered")[0]["text"])
+            self.check_end(c, job)
+
+    # ---- what is no loss ----------------------------------------------------------------------------
+
+    @harness.labels("repeats")
+    def test_ptcd_away(self):
+        """A ptcd is gone for longer than nodes are waited for, and its ranks train: nothing is lost, and no rank is ended."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = self.job(c, "hang", every=1 << 40) # where one is due, ranks wait for the node
+            job.run("dp=2")
+            job.do("snapshot")
+            before = self.begun(c, job)
+            c.nodes["n1"].kill()
+            wait_for(lambda: next(n for n in c.json("nodes")["nodes"] if n["node"] == "n1").get("lost"), 60 * PATIENCE, "n1 lost")
+            job.wait_step(job.step() + 400)
+            c.restart("n1")
+            after = self.trains(c, job)
+            self.assertEqual((before["generation"], before["run"]["incarnation"]), (after["generation"], after["run"]["incarnation"]))
+            self.assertEqual([], self.events(c, job, "recovering", "recovered", "waits", "failed"))
+            self.check_end(c, job)
+
+    @harness.labels("repeats")
+    def test_slow_steps(self):
+        """As before, where a step takes longer than nodes are waited for."""
+        with self.cluster(nodes=2, devices=1, lease_ttl="2s", node_lost_after="1s") as c:
+            job = self.job(c, "hang", every=1 << 40, sleep=2)
+            job.run("dp=2")
+            job.wait_step(2)
+            before = job.status()
+            c.nodes["n1"].kill()
+            wait_for(lambda: next(n for n in c.json("nodes")["nodes"] if n["node"] == "n1").get("lost"), 60 * PATIENCE, "n1 lost")
+            job.wait_step(job.step() + 2)
+            c.restart("n1")
+            self.assertEqual(before["run"]["incarnation"], self.trains(c, job)["run"]["incarnation"])
+            self.assertEqual([], self.events(c, job, "recovering", "recovered", "waits", "failed"))
+            self.check_end(c, job, proof=False)
+
+    @harness.labels("repeats")
+    def test_steps_go_on_again(self):
+        """Steps stood still while a node was lost and there was no other, and go on: a node that joins then is no reason to give
+        them up."""
+        with self.cluster(nodes=3, devices=1, up=False, **FAST) as c:
+            for name in ("n0", "n1"):
+                c.start_node(c.nodes[name])
+            c.wait_nodes(["n0", "n1"])
+            job = self.job(c, "hang", every=1 << 40, elastic={"min_gpus": 2})
+            job.run("dp=2")
+            job.do("snapshot")
+            before = self.begun(c, job)
+            ranks = job.processes()
+            c.nodes["n1"].kill()
+            for pid in ranks:
+                os.kill(pid, signal.SIGSTOP)
+            wait_for(lambda: self.events(c, job, "waits"), 60 * PATIENCE, "the reason")
+            for pid in ranks:
+                os.kill(pid, signal.SIGCONT)
+            job.wait_step(job.step() + 200)
+            c.start_node(c.nodes["n2"])
+            c.wait_nodes(["n2"])
+            job.wait_step(job.step() + 400)
+            c.restart("n1")
+            self.assertEqual(before["run"]["incarnation"], self.trains(c, job)["run"]["incarnation"])
+            self.assertEqual([], self.events(c, job, "recovering", "recovered"))
+            self.check_end(c, job)
+
+    @harness.labels("repeats")
+    def test_due(self):
+        """Ranks wait for a snapshot at a step, and a node is lost: the snapshot is not begun and given up over and over."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = self.job(c, "hang", every=50, elastic={"min_gpus": 2})
+            job.run("dp=2")
+            before = self.begun(c, job)
+            c.nodes["n1"].kill()
+            wait_for(lambda: self.events(c, job, "waits"), 60 * PATIENCE, "the reason")
+            wait_for(lambda: next(n for n in job.status()["absent"] if n["node"] == "n1")["down_s"] > 16, 60 * PATIENCE, "some tries")
+            self.assertLessEqual(len(self.events(c, job, "aborted")), 1) # which was begun before the node was lost
+            c.restart("n1")
+            self.assertEqual(before["run"]["incarnation"], self.trains(c, job)["run"]["incarnation"])
+            self.check_end(c, job)
+
+    # ---- what the job says -----------------------------------------------------------------------------
+
+    def test_declared(self):
+        """An operator says that the node is lost, long before its time: the job goes on."""
+        with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="1h") as c:
+            job = self.job(c, "hang")
+            job.run("dp=2")
+            before = self.begun(c, job)
+            victim = next(n for n in self.placed(job) if n != "n0")
+            self.power_off(c, job, victim)
+            wait_for(lambda: victim not in c.nodes_up(), 30 * PATIENCE, "the node listed as down")
+            self.assertEqual([], self.events(c, job, "recovering"))
+            c.ptcctl("node", "lost", victim)
+            self.trains(c, job, before["run"]["incarnation"])
+            self.check_end(c, job)
+
+    def test_wait(self):
+        for how in ("fail", "hang"):
+            with self.subTest(how=how), self.cluster(nodes=3, devices=1, **FAST) as c:
+                shutil.rmtree(self.path("job"), ignore_errors=True)
+                job = self.job(c, how, elastic={"on_failure": "wait"})
+                job.run("dp=2")
+                before = self.begun(c, job)
+                where = self.placed(job)
+                victim = next(n for n in where if n != "n0")
+                self.power_off(c, job, victim)
+                waits = wait_for(lambda: self.events(c, job, "waits"), 60 * PATIENCE, "the reason")
+                self.assertIn("on_failure: wait", waits[0]["text"])
+                self.assertIn(victim, waits[0]["text"])
+                c.restart(victim)
+                self.trains(c, job, before["run"]["incarnation"])
+                self.assertEqual(where, self.placed(job))
+                self.check_end(c, job)
+
+    def test_stop(self):
+        for how in ("fail", "hang"):
+            with self.subTest(how=how), self.cluster(nodes=2, devices=1, **FAST) as c:
+                shutil.rmtree(self.path("job"), ignore_errors=True)
+                job = self.job(c, how, elastic={"on_failure": "stop"})
+                job.run("dp=2")
+                self.begun(c, job)
+                self.power_off(c, job, "n1")
+                status = job.wait_run("failed", 90)
+                self.assertEqual([], self.events(c, job, "recovering"))
+                job.check_state(self, status["step"], self.path(f"stopped-{how}"))
+
+    @harness.labels("repeats")
+    def test_stop_while_it_waits(self):
+        """A person ends a job that waits to be started again; it stays ended when the node is back, until it is run."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = self.job(c, "fail", elastic={"on_failure": "wait"})
+            job.run("dp=2")
+            before = self.begun(c, job)
+            self.power_off(c, job, "n1")
+            wait_for(lambda: job.status()["run"]["state"] == "recovering", 60 * PATIENCE, "a job that waits")
+            self.refused(c, "stop", job.name, contains="`ptcctl stop live --now` ends that")
+            c.ptcctl("stop", job.name, "--now", timeout_s=60 * PATIENCE)
+            job.wait_run("stopped")
+            c.restart("n1")
+            c.ptcctl("run", job.name, "--wait", timeout_s=120 * PATIENCE)
+            self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual([], self.events(c, job, "recovered")) # it was a person who started it
+            self.check_end(c, job)
+
+    # ---- the program fails ----------------------------------------------------------------------------
+
+    @harness.labels("repeats")
+    def test_restarts(self):
+        """A rank is killed again and again: so often as max_restarts says the job is started again, on the same devices."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = self.job(c, "fail", elastic={"max_restarts": 2})
+            job.run("dp=2")
+            for n in range(3):
+                before = self.trains(c, job, steps=3 + 2 * n) # another step each time
+                job.do("snapshot")
+                at = job.status()["step"]
+                rank = before["run"]["ranks"][1]
+                job.wait_step(at + 1 + n)
+                os.kill(rank["pid"], signal.SIGKILL)
+                if n < 2:
+                    after = self.trains(c, job, before["run"]["incarnation"])
+                    self.assertEqual(before["ranks"], after["ranks"])
+                    self.assertEqual(n + 1, after["run"]["recovery"]["restarts"])
+                    self.assertIn("out of memory", self.events(c, job, "recovering")[-1]["text"])
+            status = job.wait_run("failed", 90)
+            self.assertIn("as often as its `max_restarts` says", self.events(c, job, "gave_up")[0]["text"])
+            job.check_state(self, status["step"], self.path("kept"))
+            c.ptcctl("run", job.name, "--wait", timeout_s=120 * PATIENCE) # a person's doing: counted anew
+            self.assertNotIn("recovery", self.trains(c, job)["run"])
+            self.check_end(c, job)
+
+    def test_same_step(self):
+        """A step that fails twice stops the job."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = self.job(c, "fail", elastic={"max_restarts": 5}, fail_at=25, fail_rank=1)
+            job.run("dp=2", check=False)
+            status = job.wait_run("failed", 120)
+            self.assertEqual(1, len(self.events(c, job, "recovering")))
+            self.assertIn("the same step has failed twice", self.events(c, job, "gave_up")[0]["text"])
+            self.assertLessEqual(status["step"], 25)
+            job.check_state(self, status["step"], self.path("kept"))
