@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What users and strangers can take of a daemon: connections, calls, descriptors. While they take all that they get, its
-control API answers within a second, root and other users alike; what they don't get is refused in one line."""
+control API answers promptly, root and other users alike; what they don't get is refused in one line."""
 import contextlib
 import os
 import subprocess
@@ -13,21 +13,20 @@ import harness
 import numpy as np
 import state as states
 import wire
-from harness import PATIENCE, ROOT, SANITIZED, SLOWED, Job, needs, skip_unless_root
+from harness import PATIENCE, ROOT, SANITIZED, Job, needs, skip_unless_root
 
 UID = 54500 # the first attacker's; nobody has these
 HONEST = 54999
-BOUND_S = 1.0 * SLOWED
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
 
 
 class Clock(threading.Thread):
-    """Asks all the time, and remembers how long the slowest answer took."""
+    """Asks all the time, and remembers how long each answer took."""
 
     def __init__(self, target):
         import grpc # noqa: F401, takes a second the first time
         super().__init__(daemon=True)
-        self.target, self.worst, self.asked, self.failed, self.ended = target, 0.0, 0, None, threading.Event()
+        self.target, self.took, self.failed, self.ended = target, [], None, threading.Event()
 
     def run(self):
         try:
@@ -35,8 +34,7 @@ class Clock(threading.Thread):
                 began = time.monotonic()
                 with wire.Peer(self.target, timeout_s=20 * PATIENCE) as p: # a connection of its own each time
                     p.call("Control", "Nodes")
-                self.worst = max(self.worst, time.monotonic() - began)
-                self.asked += 1
+                self.took.append(time.monotonic() - began)
         except Exception as e: # noqa: BLE001, told by the test
             self.failed = e
 
@@ -71,9 +69,7 @@ class TestBounds(harness.Case):
 
     def check(self, clock, least=3):
         self.assertIsNone(clock.failed)
-        self.assertGreaterEqual(clock.asked, least)
-        print(f"slowest of {clock.asked} answers {clock.worst * 1e3:.0f} ms", file=sys.stderr)
-        self.assertLess(clock.worst, BOUND_S)
+        self.check_prompt(clock.took, least)
 
     @skip_unless_root
     def test_connections_of_many_users(self):
@@ -110,8 +106,8 @@ class TestBounds(harness.Case):
                     self.assertEqual(56, refused)
                     self.assertIn("too many calls of user", words)
                 self.assertLess(self.honest(c), 10 * PATIENCE)
-                asked = clock.asked
-                self.wait_until(lambda: clock.failed or clock.asked >= asked + 10)
+                asked = len(clock.took)
+                self.wait_until(lambda: clock.failed or len(clock.took) >= asked + 10)
             self.check(clock)
 
     @skip_unless_root

@@ -10,7 +10,7 @@ import time
 
 import harness
 import live
-from harness import PATIENCE, SLOWED, skip_unless_root, wait_for
+from harness import PATIENCE, skip_unless_root, wait_for
 
 NOBODY = 65534
 
@@ -60,11 +60,11 @@ def hung_file(case):
         fs.wait()
 
 
-class Slowest:
-    """Asks every daemon for its status over and over; `seconds` is the longest that an answer took."""
+class Asking:
+    """Asks every daemon for its status over and over; `took` has how long each answer took, in seconds."""
 
     def __init__(self, c):
-        self.c, self.over, self.seconds, self.asked = c, threading.Event(), 0, 0
+        self.c, self.over, self.took = c, threading.Event(), []
         self.thread = threading.Thread(target=self.ask)
 
     def ask(self):
@@ -72,8 +72,7 @@ class Slowest:
             for name in self.c.nodes:
                 began = time.monotonic()
                 self.c.ptcctl("status", node=name, timeout_s=30 * PATIENCE)
-                self.seconds = max(self.seconds, time.monotonic() - began)
-                self.asked += 1
+                self.took.append(time.monotonic() - began)
 
     def __enter__(self):
         self.thread.start()
@@ -154,10 +153,9 @@ class Copies(harness.Case):
             for job in (hung, good):
                 job.run("tp=1")
                 job.wait_step(3)
-            with Slowest(c) as slowest:
+            with Asking(c) as asking:
                 copier = self.check_hangs(c, hung, good)
-            self.assertGreater(slowest.asked, 3)
-            self.assertLess(slowest.seconds, 1 * SLOWED)
+            self.check_prompt(asking.took)
             self.check_restarts(c, hung, good)
             c.ptcctl("stop", hung.name, "--now", timeout_s=60 * PATIENCE)
             wait_for(lambda: not hung.processes(), 30 * PATIENCE, "the end of the rank", 0.1)

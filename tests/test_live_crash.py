@@ -490,7 +490,7 @@ class LiveCrash(harness.Case):
     @harness.labels("repeats")
     def test_build_timeout(self):
         """New ranks that hang as they start, or as they build: the switch ends with a line that names them, and training goes on."""
-        with self.started(start=False, start_sleep=0.5, build_sleep=0.5, grace="1s") as (c, job):
+        with self.started(start=False, start_sleep=2, build_sleep=2, grace="1s") as (c, job): # long enough to be seen on a busy machine
             with open(job.yaml) as f:
                 spec = json.load(f)
             spec["run"]["build_timeout"] = f"{4 * PATIENCE}s"
