@@ -337,7 +337,7 @@ static void hogs_leave_room(void **state)
 		child_said(&hog[i]);
 		worst = PTC_MAX(worst, answer_ms(path));
 	}
-	for (int i = 0; i < 500; i++, usleep(10000)) {
+	for (int i = 0; i < 6000; i++, usleep(10000)) {
 		ptc_rpc_connections(&now);
 		assert_true(now.users <= now.max_users);
 		if (now.refused > 0 && now.shed > 0)
@@ -494,7 +494,7 @@ static void readers_who_do_not_read(void **state)
 	calls = child_start("--calls", UID + 50, path, 10);
 	assert_int_equal(child_said(&calls), 10);
 	child_end(&calls, 0);
-	for (int i = 0; i < 500; i++, usleep(10000)) {
+	for (int i = 0; i < 6000; i++, usleep(10000)) {
 		ptc_rpc_server_load(srv, &running, &waiting);
 		if (running <= 10 && waiting >= 6)
 			break;
@@ -504,7 +504,7 @@ static void readers_who_do_not_read(void **state)
 	assert_true(running <= 10 && waiting >= 6); /* five eighths are bulk calls, which do have a thread */
 	for (uid_t i = 0; i < PTC_ARRAY_LEN(bad); i++)
 		child_end(&bad[i], 0);
-	for (int i = 0; i < 500 && (atomic_load(&stepping) || running || waiting); i++, usleep(10000))
+	for (int i = 0; i < 6000 && (atomic_load(&stepping) || running || waiting); i++, usleep(10000))
 		ptc_rpc_server_load(srv, &running, &waiting);
 	assert_int_equal(atomic_load(&stepping), 0);
 	assert_int_equal(running + waiting, 0);
@@ -538,7 +538,7 @@ static void steps(void **state)
 			assert_int_equal(ptc_rpc_message_len(m), PART + sizeof n);
 		}
 	ptc_rpc_stream_free(s[0]);
-	for (int i = 0; i < 500 && atomic_load(&released) == before; i++)
+	for (int i = 0; i < 6000 && atomic_load(&released) == before; i++)
 		usleep(10000);
 	assert_int_equal(atomic_load(&released), before + 1);
 	srv = ptc_rpc_server_free(srv, 100);
@@ -672,7 +672,7 @@ static void strangers_are_bounded(void **state)
 		if (i % 200 == 199)
 			worst = PTC_MAX(worst, member_ms(port));
 	}
-	for (int i = 0; i < 500 && now.shed < PTC_ARRAY_LEN(fd) / 2; i++, usleep(10000))
+	for (int i = 0; i < 6000 && now.shed < PTC_ARRAY_LEN(fd) / 2; i++, usleep(10000))
 		ptc_rpc_connections(&now);
 	print_message("%u strangers, at most %u; %llu shed; a member waited %lld ms at most\n", now.strangers,
 		      now.max_strangers, (unsigned long long)now.shed, (long long)worst);
