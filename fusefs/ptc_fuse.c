@@ -172,6 +172,17 @@ static int take_lock(struct process *p, struct ptc_error *err)
 	return ptc_error_set(err, PTC_EEXIST, "another ptc-fuse serves %s; unmount it first", p->o.lock);
 }
 
+/* Before anything is mounted: who is told to end as soon as the mount can be seen takes it away again. */
+static void obey_signals(struct process *p)
+{
+	struct sigaction sa = { .sa_handler = on_signal };
+
+	serving = p->fs;
+	sigaction(SIGTERM, &sa, NULL);
+	sigaction(SIGINT, &sa, NULL);
+	sigaction(SIGHUP, &sa, NULL);
+}
+
 static int start(struct process *p, struct ptc_error *err)
 {
 	struct ptc_admin_opts admin = { .size = sizeof admin,
@@ -191,7 +202,10 @@ static int start(struct process *p, struct ptc_error *err)
 		return rc;
 	p->source = opts.source = ptc_fs_admin_source(p->admin);
 	rc = ptc_fs_new(&opts, &p->fs, err);
-	return rc ? rc : ptc_fs_mount(p->fs, p->o.dir, err);
+	if (rc)
+		return rc;
+	obey_signals(p);
+	return ptc_fs_mount(p->fs, p->o.dir, err);
 }
 
 static void drop_lock(struct process *p)
@@ -228,20 +242,15 @@ static void *linger_main(void *arg)
 
 static int serve(struct process *p, struct ptc_error *err)
 {
-	struct sigaction sa = { .sa_handler = on_signal };
 	pthread_t lingerer;
 	bool lingers = false;
 	int rc;
 
-	serving = p->fs;
-	sigaction(SIGTERM, &sa, NULL);
-	sigaction(SIGINT, &sa, NULL);
-	sigaction(SIGHUP, &sa, NULL);
 	say_ready(&p->o, "");
 	if (p->o.linger_ms)
 		lingers = !ptc_thread_start(&lingerer, "ptc-fuse-linger", linger_main, p, NULL);
 	rc = ptc_fs_run(p->fs, err);
-	serving = NULL;
+	serving = NULL; /* the lingering thread sees it */
 	if (lingers)
 		pthread_join(lingerer, NULL);
 	return rc;
@@ -277,6 +286,7 @@ int main(int argc, char **argv)
 		say_ready(&p.o, err.text);
 	else
 		rc = serve(&p, &err);
+	serving = NULL;
 	p.fs = ptc_fs_free(p.fs);
 	ptc_fs_admin_free(p.admin);
 	drop_lock(&p);

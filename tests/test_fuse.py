@@ -517,6 +517,18 @@ class Fuse(harness.Case):
             self.assertEqual(["big"], os.listdir(m.dir))
             m.stop()
 
+    def test_ended_as_it_mounts(self):
+        """Told to end as soon as its mount can be seen: the mount is gone with it."""
+        for _ in range(25):
+            d = tempfile.mkdtemp(dir=self.dir)
+            self.addCleanup(LIBC.umount2, d.encode(), DETACH)
+            p = subprocess.Popen([harness.binary("daemon/ptc-fuse"), "--socket", d + "/none", d])
+            while d not in mounts(self.dir):
+                self.assertIsNone(p.poll())
+            p.terminate()
+            self.assertEqual(0, p.wait(10 * PATIENCE))
+            self.assertEqual([], mounts(self.dir))
+
     @skip_unless_root
     def test_unmounted_under_readers(self):
         """fuse.dir unmounted by an administrator while a file is open: the files are back, and who had it open reads on."""
