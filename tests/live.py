@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job whose ranks run tests/trainer.py, through ptcctl; and what its state must be after any step."""
+import contextlib
 import glob
 import json
 import os
@@ -76,6 +77,16 @@ class Job:
     def do(self, verb, **kw):
         kw.setdefault("timeout_s", 120 * PATIENCE)
         return self.c.ptcctl(verb, self.name, *(["--wait"] if verb == "snapshot" else []), **kw)
+
+    @contextlib.contextmanager
+    def hold(self, what):
+        """New processes wait before they ask for their first generation ("start"), or ranks as they build one ("build")."""
+        path = os.path.join(self.logs, f"hold-{what}")
+        open(path, "w").close()
+        try:
+            yield
+        finally:
+            os.unlink(path)
 
     def let_go(self, rank=None):
         """Ranks, or one of them, that wait behind --hold-at."""

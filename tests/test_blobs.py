@@ -213,13 +213,14 @@ class Blobs(harness.Case):
     def test_controller_killed(self):
         """Between the commits: whoever takes over gives ranks what the rules say, and says so."""
         with self.cluster(nodes=2, devices=2) as c:
-            job = self.job(c, "killed", rules=(("rng", "replicate"), ("seen", "reset")), build_sleep=2)
+            job = self.job(c, "killed", rules=(("rng", "replicate"), ("seen", "reset")))
             job.run("dp=2", node="n0")
             job.wait_step(3)
             controller = job.status()["controller"]
-            c.ptcctl("resize", job.name, "--config", "tp=2,dp=2", timeout_s=60 * PATIENCE)
-            wait_for(lambda: job.status()["phase"] == "building" or None, 60 * PATIENCE, "building", 0.02)
-            c.nodes[controller].kill()
+            with job.hold("build"):
+                c.ptcctl("resize", job.name, "--config", "tp=2,dp=2", timeout_s=60 * PATIENCE)
+                wait_for(lambda: job.status()["phase"] == "building" or None, 60 * PATIENCE, "building", 0.02)
+                c.nodes[controller].kill()
             c.restart(controller)
             wait_for(lambda: len(self.given(job, "rng")) == 4 and job.status()["generation"] == 2 or None, 120 * PATIENCE, "the end", 0.1)
             self.assertEqual(["rng 1 0", "rng 1 0", "rng 1 1", "rng 1 0"], self.given(job, "rng"))

@@ -142,15 +142,16 @@ class Live(harness.Case):
     def test_drain_that_is_not_waited_for(self):
         """ptcctl is killed while the job leaves: the job goes on leaving, and no event says that it stays."""
         with self.cluster(nodes=3, devices=1) as c:
-            job = live.Job(c, self.dir, start_sleep=4)
+            job = live.Job(c, self.dir)
             job.run("dp=2")
             job.wait_step(3)
             node = job.status()["ranks"][0]["node"]
-            ptcctl = subprocess.Popen([harness.program("ptcctl"), "drain", node, "--wait"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                      stderr=subprocess.DEVNULL, env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}))
-            wait_for(lambda: job.status()["phase"] == "starting", 30 * PATIENCE, "new ranks started", 0.02)
-            ptcctl.kill()
-            ptcctl.wait()
+            with job.hold("start"):
+                ptcctl = subprocess.Popen([harness.program("ptcctl"), "drain", node, "--wait"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                          stderr=subprocess.DEVNULL, env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}))
+                wait_for(lambda: job.status()["phase"] == "starting", 30 * PATIENCE, "new ranks started", 0.02)
+                ptcctl.kill()
+                ptcctl.wait()
             wait_for(lambda: self.events(c, job, "drained"), 30 * PATIENCE, "the drain's end", 0.05)
             self.assertIn("did not wait for the job to leave it", self.events(c, job, "drained")[0]["text"])
             wait_for(lambda: self.events(c, job, "committed")[-1]["switch"]["generation"] == 2, 60 * PATIENCE, "the job to leave", 0.1)
@@ -180,16 +181,17 @@ class Live(harness.Case):
     def test_node_that_is_waited_for(self):
         """A node goes down while a switch needs it: the progress says which and for how long, the end what to do."""
         with self.cluster(nodes=2, devices=2) as c:
-            job = live.Job(c, self.dir, start_sleep=8)
+            job = live.Job(c, self.dir)
             job.run("tp=2")
             job.wait_step(3)
             argv = [harness.program("ptcctl"), "resize", job.name, "--config", "tp=4", "--wait", "--progress"]
             controller = job.status()["controller"]
             other = "n1" if controller == "n0" else "n0"
-            ptcctl = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                      env=c.environment({"PTC_SOCKET": c.nodes[controller].socket}))
-            wait_for(lambda: job.status(node=controller)["phase"] == "starting", 30 * PATIENCE, "new ranks started", 0.02)
-            c.nodes[other].kill()
+            with job.hold("start"):
+                ptcctl = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                          env=c.environment({"PTC_SOCKET": c.nodes[controller].socket}))
+                wait_for(lambda: job.status(node=controller)["phase"] == "starting", 30 * PATIENCE, "new ranks started", 0.02)
+                c.nodes[other].kill()
             out, err = ptcctl.communicate(timeout=120 * PATIENCE)
             self.assertRegex(err, "(?m)^starting: ", "a line for each phase, where it was asked for")
             self.assertEqual((1, ""), (ptcctl.returncode, out))

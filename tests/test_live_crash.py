@@ -399,7 +399,7 @@ class LiveCrash(harness.Case):
     @harness.labels("repeats")
     def test_rank_killed(self):
         """In each phase: of those that train, the job fails with its state kept; of those to come, it goes on as before."""
-        with self.started(start_sleep=0.5, build_sleep=0.5) as (c, job):
+        with self.started() as (c, job):
             for phase, old in (("starting", True), ("starting", False), ("arming", True), ("building", False)):
                 job.do("snapshot")
                 before = job.status()
@@ -407,13 +407,14 @@ class LiveCrash(harness.Case):
                 if phase == "arming":
                     os.kill(pids[3], signal.SIGSTOP)
                 thread = threading.Thread(target=self.resize_there(c, job), args=("n0",))
-                thread.start()
-                self.phase(c, job, phase)
-                if old:
-                    os.kill(pids[2], signal.SIGKILL)
-                else:
-                    new = wait_for(lambda: [p for p in job.processes() if p not in pids.values()], 10 * PATIENCE, "new ranks", 0.01) # noqa: B023
-                    os.kill(self.random.choice(new), signal.SIGKILL)
+                with job.hold("build" if phase == "building" else "start") if phase != "arming" else contextlib.nullcontext():
+                    thread.start()
+                    self.phase(c, job, phase)
+                    if old:
+                        os.kill(pids[2], signal.SIGKILL)
+                    else:
+                        new = wait_for(lambda: [p for p in job.processes() if p not in pids.values()], 10 * PATIENCE, "new ranks", 0.01) # noqa: B023
+                        os.kill(self.random.choice(new), signal.SIGKILL)
                 thread.join()
                 if phase == "arming":
                     with contextlib.suppress(ProcessLookupError):
@@ -490,22 +491,23 @@ class LiveCrash(harness.Case):
     @harness.labels("repeats")
     def test_build_timeout(self):
         """New ranks that hang as they start, or as they build: the switch ends with a line that names them, and training goes on."""
-        with self.started(start=False, start_sleep=2, build_sleep=2, grace="1s") as (c, job): # long enough to be seen on a busy machine
+        with self.started(start=False, grace="1s") as (c, job):
             with open(job.yaml) as f:
                 spec = json.load(f)
             spec["run"]["build_timeout"] = f"{4 * PATIENCE}s"
             with open(job.yaml, "w") as f:
                 json.dump(spec, f)
             job.run(A)
-            for phase in ("starting", "building"):
+            for phase, held in (("starting", "start"), ("building", "build")):
                 before, pids = self.alive(c, job), set(job.processes())
                 said = []
                 thread = threading.Thread(target=lambda: said.append( # noqa: B023
                     self.refused(c, "resize", job.name, "--config", B, "--wait", contains="build_timeout", timeout_s=90 * PATIENCE))) # noqa: B023
-                thread.start()
-                self.phase(c, job, phase)
-                new = wait_for(lambda: [p for p in job.processes() if p not in pids], 10 * PATIENCE, "new ranks", 0.01) # noqa: B023
-                os.kill(new[0], signal.SIGSTOP)
+                with job.hold(held):
+                    thread.start()
+                    self.phase(c, job, phase)
+                    new = wait_for(lambda: [p for p in job.processes() if p not in pids], 10 * PATIENCE, "new ranks", 0.01) # noqa: B023
+                    os.kill(new[0], signal.SIGSTOP)
                 thread.join()
                 self.assertEqual(1, len(said), "it was not refused as it had to be: see above")
                 self.assertIn(f"(pid {new[0]})", said[0])
@@ -721,17 +723,18 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
         c.etcdctl("del", key)
         wait_for(lambda: life() not in ([], before), 30 * PATIENCE, "a controller", 0.05)
 
-    def follow(self, c, job, verb, *more, node, at, then, what=None):
-        """What ptcctl says, asked of a node, when `then` happens in that phase."""
+    def follow(self, c, job, verb, *more, node, then, what=None):
+        """What ptcctl says, asked of a node, when `then` happens while new ranks start."""
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            asked = pool.submit(c.ptcctl, verb, what or job.name, *more, node=node, check=False, timeout_s=90 * PATIENCE)
-            self.phase(c, job, at)
-            then()
+            with job.hold("start"):
+                asked = pool.submit(c.ptcctl, verb, what or job.name, *more, node=node, check=False, timeout_s=90 * PATIENCE)
+                self.phase(c, job, "starting")
+                then()
             return asked.result()
 
     def test_followed_to_the_next_controller(self):
         """The lock is lost while new ranks start: who asked hears how the switch ends, at the controller or at another node."""
-        with self.started(start_sleep=1.5) as (c, job):
+        with self.started() as (c, job):
             uuid = job.status()["uuid"]
             for i in range(80): # of nodes that the job has been on
                 c.etcdctl("put", f"/ptc/jobs/{uuid}/worker/gone{i}", '{"version":1}')
@@ -739,13 +742,13 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
                 c.etcdctl("put", f"/ptc/jobs/{uuid}/worker/{leaf}", '{"version":1}')
             for generation, (config, there) in enumerate(((B, False), (A, True)), 2):
                 node = self.other(c, self.controller(job)) if there else self.controller(job)
-                r = self.follow(c, job, "resize", "--config", config, "--wait", "--format", "json", node=node, at="starting",
+                r = self.follow(c, job, "resize", "--config", config, "--wait", "--format", "json", node=node,
                                 then=lambda: self.take_lock(c, job))
                 self.assertEqual(0, r.returncode, r.stderr)
                 summary = json.loads(r.stdout)
                 self.assertEqual(("resize", generation, True), (summary["kind"], summary["generation"], summary["taken_over"]))
                 self.assertEqual(generation, self.alive(c, job)["generation"])
-            r = self.follow(c, job, "resize", "--config", B, "--wait", node=self.controller(job), at="starting",
+            r = self.follow(c, job, "resize", "--config", B, "--wait", node=self.controller(job),
                             then=lambda: (self.take_lock(c, job), c.ptcctl("abort", job.name)))
             self.assertEqual((1, ""), (r.returncode, r.stdout))
             self.assertIn("aborted by request", r.stderr)
@@ -784,7 +787,7 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
 
     def test_drain_when_the_controller_dies(self):
         """kill -9 of the controller while a job leaves another node: the drain waits for the one that takes over, and tells what is true."""
-        with self.started(nodes=4, start_sleep=3) as (c, job):
+        with self.started(nodes=4) as (c, job):
             victim = self.controller(job)
             node = next(r["node"] for r in job.status()["ranks"] if r["node"] != victim)
             asked = next(n for n in c.nodes if n not in (victim, node))
@@ -793,7 +796,7 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
                 c.nodes[victim].kill()
                 c.restart(victim)
 
-            r = self.follow(c, job, "drain", "--wait", node=asked, at="starting", then=kill, what=node)
+            r = self.follow(c, job, "drain", "--wait", node=asked, then=kill, what=node)
             self.assertEqual(0, r.returncode, r.stderr)
             self.assertNotIn(node, {r["node"] for r in self.alive(c, job)["ranks"]})
             self.assertEqual([f"the job has left node {node}"], [e["text"] for e in self.events(c, job) if e["kind"] == "drained"])

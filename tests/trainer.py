@@ -238,10 +238,17 @@ class Together:
                 time.sleep(0.001)
 
 
+def wait_held(args, what):
+    """Until the test lets go of it (live.Job.hold)."""
+    while args.log and os.path.exists(os.path.join(args.log, f"hold-{what}")):
+        time.sleep(0.01)
+
+
 def run(args, client, gen):
     if args.rendezvous:
         client.rendezvous_put(f"at/{gen.rank}", f"{gen.rank} of {gen.generation}".encode())
     time.sleep(args.build_sleep)
+    wait_held(args, "build")
     for r in range(gen.world) if args.rendezvous else ():
         assert client.rendezvous_get(f"at/{r}", 60000) == f"{r} of {gen.generation}".encode()
     if args.raise_in == "build" and gen.rank == 1 or gen.generation == args.raise_generation:
@@ -286,7 +293,6 @@ def main():
     p.add_argument("--steps", type=int, default=-1)
     p.add_argument("--sleep", type=float, default=0.002)
     p.add_argument("--build-sleep", type=float, default=0)
-    p.add_argument("--start-sleep", type=float, default=0, help="before it asks for its first generation")
     p.add_argument("--end-sleep", type=float, default=0, help="when a generation has ended")
     p.add_argument("--log")
     p.add_argument("--raise-in", choices=["start", "build"], help="on node n1 before it asks for a generation, or rank 1 as it builds one")
@@ -309,7 +315,7 @@ def main():
     p.add_argument("--files", help="with --data: samples are taken from this directory of a mount, and no cursor is set")
     p.add_argument("--megatron", type=int, default=0, help="1: with --data: samples are those of Megatron's sampler, and no cursor is set")
     args = p.parse_args()
-    time.sleep(args.start_sleep)
+    wait_held(args, "start")
     if args.raise_in == "start" and "/n1/" in os.environ["PTC_WORKER_SOCKET"]: # a process that waits has no rank yet
         raise ValueError("no such optimizer")
     client = ptc.Client()
