@@ -897,8 +897,10 @@ static void up_done(struct sim *s, int i, const struct ptc_job_update *u)
 	sim_say(s, "ctl %d: switch %llu done: %s %s", i, (unsigned long long)u->switch_id, ptc_status_name(u->status),
 		u->text);
 	bool committed = listed(s->committed, s->ncommitted, u->switch_id);
-	c->ended_at = c->held ? s->now : c->ended_at;
-	c->held = false;
+	if (u->switch_id == c->sw.id) { /* one that is refused lets nobody go */
+		c->ended_at = c->held ? s->now : c->ended_at;
+		c->held = false;
+	}
 	if (u->status == 0 && !committed)
 		sim_bad(s, "switch %llu was reported as done and is not", (unsigned long long)u->switch_id);
 	if (u->status && u->status != PTC_EFENCED) {
