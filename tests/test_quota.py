@@ -144,13 +144,23 @@ class Quota(harness.Case):
             wait_for(lambda: self.create(c, "new", prefix=(), check=False).returncode == 0, 60 * PATIENCE, "room for a job", 0.5)
             self.assertLess(live.database(c)[0], 16 * MiB)
 
+    def arm(self, rules=""):
+        with open(self.path("fault.new"), "w") as f:
+            f.write(rules)
+        os.rename(self.path("fault.new"), self.path("fault"))
+
     def test_full(self):
         """etcd at its quota takes no writes: jobs say so; what was deleted is given back by ptcd, without a person."""
-        with self.cluster(nodes=1, devices=2, quota={"etcd": "32MiB"}) as c:
+        points = os.environ.get("PTC_FAULT_LIST", self.path("points"))
+        self.arm("etcd.compact.after=hold") # what is deleted then is forgotten the next time only
+        with self.cluster(nodes=1, devices=2, quota={"etcd": "32MiB"},
+                          env={"n0": {"PTC_FAULT_FILE": self.path("fault"), "PTC_FAULT_LIST": points}}) as c:
             job = self.small_job(c, "there-is")
             self.fill(c, 64 * MiB)
             self.refused_job(c, "new", "etcd takes no writes: its database has reached its quota", prefix=())
+            wait_for(lambda: "etcd.compact.after" in open(points).read().split(), 30 * PATIENCE, "a compaction")
             self.assertEqual(0, c.etcdctl("del", "--prefix", "junk/").returncode)
+            self.arm()
             wait_for(lambda: self.create(c, "new", prefix=(), check=False).returncode == 0, 60 * PATIENCE, "writes again", 0.5)
             job.resize("tp=2")
             job.check_whole(self)

@@ -88,7 +88,7 @@ struct ptc_etcd_upkeep {
 	int64_t forgotten;  /* compacted up to here */
 	uint64_t used_then; /* bytes in use after that */
 	int nudges;         /* writes still to be made */
-	int64_t rewritten;  /* the revision when the file was last written anew */
+	int64_t rewritten;  /* what was forgotten when the file was last written anew */
 	char said[PTC_ERROR_MAX];
 };
 /* One look, and what follows from it; blocks as long as etcd takes. quota: its --quota-backend-bytes. True: look again

@@ -20,6 +20,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/sys/fault.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -60,13 +61,17 @@ static int compact(struct ptc_etcd *e, int64_t revision, struct ptc_error *err)
 	ProtobufCMessage *reply = NULL;
 	int rc;
 
+	if (ptc_fault("etcd.compact.before"))
+		return ptc_error_set(err, PTC_EIO, "fault etcd.compact.before");
 	req.revision = revision;
 	req.physical = true; /* answered once the pages are free */
 	rc = ptc_etcd_call(e, PTC_ETCD_REPEATABLE, "/etcdserverpb.KV/Compact", &req.base,
 			   &ptc__etcd__compaction_response__descriptor, COMPACT_MS, &reply, err);
 	ptc_pb_free(reply);
 	if (rc && err && strstr(err->text, "compacted")) /* by itself, further than that */
-		return 0;
+		rc = 0;
+	if (rc == 0 && ptc_fault("etcd.compact.after"))
+		return ptc_error_set(err, PTC_EIO, "fault etcd.compact.after");
 	return rc;
 }
 
@@ -128,14 +133,14 @@ static int64_t forget_up_to(const struct ptc_etcd_upkeep *u, const struct ptc_et
 }
 
 /* What is in use is as the last writes left it: of a database that takes none nothing is known, and it is tried, again
- * after each delete. */
+ * after each delete: once that is forgotten, as only then its pages are free. */
 static bool worth_writing_anew(const struct ptc_etcd_upkeep *u, const struct ptc_etcd_size *s, uint64_t quota,
 			       bool idle)
 {
 	const uint64_t unused = s->bytes - s->used;
 
 	if (s->full)
-		return s->revision > u->rewritten;
+		return u->forgotten > u->rewritten;
 	if (unused >= MANY_BYTES && unused >= s->bytes / 2 && idle)
 		return true;
 	return s->bytes >= quota / 2 && unused >= s->bytes / 4;
@@ -192,7 +197,7 @@ static int write_anew(struct ptc_etcd *e, struct ptc_etcd_upkeep *u, uint64_t qu
 
 	if (!worth_writing_anew(u, s, quota, idle))
 		return 0;
-	u->rewritten = s->revision;
+	u->rewritten = u->forgotten;
 	rc = defragment(e, err);
 	if (rc == 0)
 		rc = ptc_etcd_size(e, s, err);
