@@ -296,7 +296,8 @@ class LiveCrash(harness.Case):
     @harness.labels("repeats")
     def test_points_in_halt(self):
         """A rank dies; then a daemon, while the job is brought to a stop. It is failed, its snapshot whole, and runs again."""
-        with self.started(run={"snapshot_every": 20}) as (c, job):
+        # a rank and its node that die at once would else be a lost node's doing: the job would be started again
+        with self.started(run={"snapshot_every": 20, "elastic": {"on_failure": "stop"}}) as (c, job):
             def act(node=None):
                 os.kill(self.random.choice(job.processes()), signal.SIGKILL) # daemons may be down already
                 self.failed(c, job)

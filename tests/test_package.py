@@ -156,8 +156,9 @@ class Package(harness.Case):
         """Runs it in the chroot; its output."""
         with open(os.path.join(root, "ptc-test", "script"), "w") as f:
             f.write(SETUP + "set -x\n" + text)
+        env = {k: v for k, v in os.environ.items() if k != "TMPDIR"} # of the outer root
         r = subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "chroot", root, "/bin/bash", "/ptc-test/script"],
-                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                           env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(0, r.returncode, r.stdout[-8000:])
         return r.stdout
 
