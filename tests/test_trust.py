@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import subprocess
+import time
 import unittest
 
 import harness
@@ -298,6 +299,24 @@ class Trust(harness.Case):
             c.start_node(n2)
             c.wait_nodes(["n0", "n1", "n2"])
             self.assertEqual(1, len({open(os.path.join(n.dir, "state", "key"), "rb").read() for n in c.nodes.values()}))
+
+    def test_nodes_that_start_together(self):
+        """One has named the key and is about to keep it when the other asks: it waits for that, and jobs can be made at once."""
+        with self.cluster(nodes=2, devices=1, up=False) as c:
+            n0, n1 = c.nodes.values()
+            with open(self.path("fault"), "w") as f:
+                f.write("etcd.key.after=hold")
+            c.start_node(n0, {"PTC_FAULT_FILE": self.path("fault"), "PTC_FAULT_LIST": self.path("points")})
+            wait_for(lambda: os.path.exists(self.path("points")) and "etcd.key.after" in open(self.path("points")).read(),
+                     30 * PATIENCE, "the key to be named")
+            c.start_node(n1)
+            asked = time.monotonic() + 1.5
+            wait_for(lambda: "does not have the cluster's key" in n1.log_tail(50) or time.monotonic() > asked, 30 * PATIENCE, "n1 to ask")
+            with open(self.path("fault.new"), "w"):
+                pass
+            os.rename(self.path("fault.new"), self.path("fault"))
+            c.wait_nodes(["n0", "n1"])
+            self.live(c, node="n1")
 
     def test_keys_that_are_none(self):
         """A file that is no key is refused by name; descriptions that somebody changed, or took from another job, are not run."""

@@ -24,6 +24,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define KEY_KEY   "/ptc/key"
 #define NODES     "/ptc/nodes/"
@@ -32,7 +33,9 @@
 #define ASK_MS    2000
 #define ASK_NODES 8 /* of those that are up; each node that has joined has the key */
 #define RETRY_NS  INT64_C(1000000000)
-#define ATTEMPTS  3 /* the name appears, or goes, while we look */
+#define ATTEMPTS  3                         /* the name appears, or goes, while we look */
+#define SOON_NS   (3 * INT64_C(1000000000)) /* one that has named its key, or asks for it itself, has it within */
+#define SOON_MS   50
 
 struct ptc_vault {
 	struct ptc_vault_opts o;
@@ -179,8 +182,9 @@ static int ask_one(struct ptc_vault *v, const struct ptc_node_doc *n, const char
 	return rc;
 }
 
-/* Every node that is up, until one has it. */
-static int ask(struct ptc_vault *v, const char *id, struct ptc_seal_key *ret_key, struct ptc_error *err)
+/* Every node that is up, until one has it. *ret_soon: one of them does not have it yet. */
+static int ask_all(struct ptc_vault *v, const char *id, struct ptc_seal_key *ret_key, bool *ret_soon,
+		   struct ptc_error *err)
 {
 	struct ptc_error last = PTC_ERROR_INIT;
 	struct ptc_etcd_kvs kvs = { 0 };
@@ -188,6 +192,7 @@ static int ask(struct ptc_vault *v, const char *id, struct ptc_seal_key *ret_key
 	int rc = ptc_etcd_get(ptc_cluster_etcd(v->o.cluster), NODES, true, PTC_MAX_NODES, &kvs, err);
 	bool found = false;
 
+	*ret_soon = false;
 	for (size_t i = 0; rc == 0 && i < kvs.n && !found && asked < ASK_NODES; i++) {
 		struct ptc_node_doc n;
 
@@ -196,14 +201,29 @@ static int ask(struct ptc_vault *v, const char *id, struct ptc_seal_key *ret_key
 			continue;
 		asked++;
 		found = ask_one(v, &n, id, ret_key, &last) == 0;
+		*ret_soon |= !found && last.code == PTC_ENOTFOUND;
 	}
 	ptc_etcd_kvs_done(&kvs);
 	if (rc || found)
 		return rc;
 	return ptc_error_set(err, PTC_ECOORD,
 			     "this node does not have the cluster's key %s, and none of %zu other nodes gave "
-			     "it%s%.200s; without the key it can neither read nor write descriptions of jobs",
+			     "it%s%.100s; it can neither read nor write descriptions of jobs",
 			     id, asked, last.code ? ": " : "", last.text);
+}
+
+/* Nodes that start together ask while the one that made the key is about to keep it. */
+static int ask(struct ptc_vault *v, const char *id, struct ptc_seal_key *ret_key, struct ptc_error *err)
+{
+	const int64_t until = ptc_sys_now_ns() + SOON_NS;
+	bool soon;
+	int rc = ask_all(v, id, ret_key, &soon, err);
+
+	while (rc && soon && ptc_sys_now_ns() < until) {
+		nanosleep(&(struct timespec){ .tv_nsec = SOON_MS * 1000000L }, NULL);
+		rc = ask_all(v, id, ret_key, &soon, err);
+	}
+	return rc;
 }
 
 static int serve_key(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
