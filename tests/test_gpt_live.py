@@ -244,7 +244,8 @@ class GptLive(harness.Case):
             raise
 
     def lose(self, c, job, full):
-        """One machine dies at a random instant, and comes back after the job has gone on. (lost steps, whether it had to come back)"""
+        """One machine dies at a random instant, and comes back after the job has gone on. (lost steps, seconds until it had gone on,
+        whether the machine had to come back for that)"""
         time.sleep(self.random.random() * 8)  # about two snapshots; nothing is judged by it
         before, last = job.status(), max(e["number"] for e in self.events(c, job, "n0"))
         victim = self.random.choice(sorted({r["node"] for r in before["ranks"]}))
@@ -268,10 +269,10 @@ class GptLive(harness.Case):
         if self.random.random() < 0.5 and config != full:
             job.resize(full)
         job.wait_step(step + 2, 120)
-        return lost, back
+        return lost, took, back
 
     def kill_machines(self, full, zero, kills):
-        """(step -> what ranks logged, [(lost steps, whether the node had to come back)])"""
+        """(step -> what ranks logged, [what lose() returns])"""
         options = ["--steps", "100000", "--dtype", "float64", "--zero", zero]
         with self.cluster(nodes=4, devices=1, transport="tls", coordinator="etcd-cluster", lease_ttl="4s", node_lost_after="4s") as c:
             job = self.job(c, "rebuild", *options, name=f"lost{zero}", snapshot_every=EVERY, copies={"count": 2},
@@ -297,9 +298,9 @@ class GptLive(harness.Case):
             with self.subTest(full, zero=zero):
                 found, losses = self.kill_machines(full, zero, kills)
                 curves[zero] = found
-                print(f"{full}, zero {zero}: {kills} machines killed in {len(found)} steps; without a lost step {sum(not n for n, _ in losses)}, "
-                      f"at most {max(n for n, _ in losses)} lost; {sum(back for _, back in losses)} had the only copy of something",
-                      flush=True)
+                print(f"{full}, zero {zero}: {kills} machines killed in {len(found)} steps; without a lost step {sum(not n for n, _, _ in losses)}, "
+                      f"at most {max(n for n, _, _ in losses)} lost; on again after at most {max(took for _, took, _ in losses):.1f} s; "
+                      f"{sum(back for _, _, back in losses)} had the only copy of something", flush=True)
         self.assertEqual(3, len(curves))
         steps = max(map(len, curves.values()))
         reference = self.reference(steps, "--steps", "100000", "--dtype", "float64")
