@@ -41,6 +41,8 @@ class Failure(quickstart_train.Show):
         """Once a snapshot and its copies are complete, and some steps have been made since."""
         def ready():
             s = self.status()
+            if s["run"]["state"] == "done":
+                raise ClusterError("the training was over before a machine was killed: it needs more --steps")
             if s["run"]["state"] != "live":
                 raise ClusterError(f"the job has {s['run']['state']}: {s['run'].get('text', '')}")
             since = s["run"].get("step", -1) - s["step"]
