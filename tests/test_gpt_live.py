@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """examples/gpt under a cluster. With sanitizers: resized once while it trains. For minutes (PTC_TEST_LONG): switched again and
 again, nothing grows and the losses stay those of one process; and to another parallelism and back without a step between,
-every byte is as it was."""
+every byte is as it was. And machines are killed under it, at random instants (PTC_TEST_KILLS of each kind of job)."""
 import base64
 import contextlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import time
 import unittest
 
 import harness  # first: it says where the others are
 import curve
 import live
-from harness import PATIENCE, wait_for
+from harness import PATIENCE, ClusterError, wait_for
 from test_fuse import CAN_MOUNT, Mount
 from test_torch import HAS_TORCH, Job
 
 A = "tp=2,dp=2"
+EVERY = 10  # steps between the snapshots of a job whose machines are killed
+LOST = re.compile(r"of step (\d+), under (\S+); step (\d+) had been reached: (\d+) steps are lost")
 
 
 long = unittest.skipUnless(harness.LONG, "takes minutes: PTC_TEST_LONG")
@@ -209,6 +214,101 @@ class GptLive(harness.Case):
         for other, zero in (("pp=2", "1"), ("tp=2,pp=2", "0"), ("dp=3", "fsdp"), (A, "1")):
             with self.subTest(other, zero=zero):
                 self.there_and_back(other, zero)
+
+    # ---- machines are killed
+
+    def events(self, c, job, node):
+        lines = c.ptcctl("events", job.name, "--format", "json", node=node, check=False).stdout.splitlines()
+        return [json.loads(line) for line in lines]
+
+    def goes_on(self, c, job, victim, last):
+        """Until the job has gone on without the node; nobody types anything. One exception: while copies of a snapshot are on their way,
+        its only copy may go with the node. The job then says so, and the node comes back. ({event}, whether that was so)"""
+        node, back = next(n for n in c.nodes if n != victim), []
+
+        def recovered():
+            events = self.events(c, job, node)
+            new = [e for e in events if e["number"] > last]
+            for e in new:
+                self.assertNotIn(e["kind"], ("gave_up", "copies_short", "copies_failed"), e["text"])
+                if not back and e["kind"] == "waits" and "on no live node" in e["text"]:
+                    copied = f"snapshot {job.status(node=node)['snapshot']}: every region is on 2 nodes"
+                    self.assertNotIn(copied, [o["text"] for o in events], e["text"])
+                    c.start_node(c.nodes[victim])
+                    back.append(victim)
+            return next((e for e in new if e["kind"] == "recovered"), None)
+        try:
+            return wait_for(recovered, 180 * PATIENCE, "a job that goes on", 0.2), bool(back)
+        except ClusterError:
+            print(c.ptcctl("events", job.name, node=node, check=False).stdout, json.dumps(job.status(node=node)), flush=True)
+            raise
+
+    def lose(self, c, job, full):
+        """One machine dies at a random instant, and comes back after the job has gone on. (lost steps, seconds until it had gone on,
+        whether the machine had to come back for that)"""
+        time.sleep(self.random.random() * 8)  # about two snapshots; nothing is judged by it
+        before, last = job.status(), max(e["number"] for e in self.events(c, job, "n0"))
+        victim = self.random.choice(sorted({r["node"] for r in before["ranks"]}))
+        began = time.monotonic()
+        c.power_off(victim)
+        event, back = self.goes_on(c, job, victim, last)
+        took, said = time.monotonic() - began, LOST.search(event["text"])
+        self.assertTrue(said, event["text"])
+        step, config, reached, lost = int(said[1]), said[2], int(said[3]), int(said[4])
+        logged = max(curve.runs(self.out)[before["generation"]]) + 1
+        print(f"  {victim} (controller {before['controller']}) killed under {before['config']}: {reached} -> {step}, under {config}, "
+              f"after {took:.1f} s{', it had to come back' if back else ''}", flush=True)
+        self.assertLessEqual(abs(logged - reached), 1, "what ranks logged, and what the event says that they had reached")
+        self.assertTrue(0 <= lost == reached - step <= 2 * EVERY, event["text"])
+        if back:
+            c.wait_nodes([victim])
+        else:
+            if self.random.random() < 0.5:  # as of a machine that starts anew
+                shutil.rmtree(c.nodes[victim].chunk_dir)
+            c.restart(victim)
+        if self.random.random() < 0.5 and config != full:
+            job.resize(full)
+        job.wait_step(step + 2, 120)
+        return lost, took, back
+
+    def kill_machines(self, full, zero, kills):
+        """(step -> what ranks logged, [what lose() returns])"""
+        options = ["--steps", "100000", "--dtype", "float64", "--zero", zero]
+        with self.cluster(nodes=4, devices=1, transport="tls", coordinator="etcd-cluster", lease_ttl="4s", node_lost_after="4s") as c:
+            job = self.job(c, "rebuild", *options, name=f"lost{zero}", snapshot_every=EVERY, copies={"count": 2},
+                           elastic={"on_failure": "shrink"}, gpus={4: full, 3: "dp=3", 2: "dp=2"})
+            job.run(full)
+            wait_for(lambda: job.status()["snapshot"] and job.status()["copies"]["fewest"] >= 2, 120 * PATIENCE, "a snapshot", 0.1)
+            losses = [self.lose(c, job, full) for _ in range(kills)]
+            job.do("stop")
+            steps = job.wait_run("stopped")["step"]
+        found = curve.read(self.out)
+        self.assertEqual(list(range(steps)), sorted(found))
+        for step, twice in curve.repeated(self.out).items():
+            for loss in twice:
+                self.assertLessEqual(abs(loss - twice[-1]) / twice[-1], 1e-12, f"step {step} was done twice: {twice}")
+        return found, losses
+
+    @long
+    def test_machines_killed(self):
+        """kill -9 of a ptcd and its ranks, at random instants, of replicas, FSDP and ZeRO-1; nobody types anything. From the step on
+        from which the job goes on, its losses are those of one process that never stopped, and samples are used once."""
+        kills, curves = int(os.environ.get("PTC_TEST_KILLS", 2)), {}
+        for full, zero in ((A, "0"), ("dp=4", "fsdp"), (A, "1")):
+            with self.subTest(full, zero=zero):
+                found, losses = self.kill_machines(full, zero, kills)
+                curves[zero] = found
+                print(f"{full}, zero {zero}: {kills} machines killed in {len(found)} steps; without a lost step {sum(not n for n, _, _ in losses)}, "
+                      f"at most {max(n for n, _, _ in losses)} lost; on again after at most {max(took for _, took, _ in losses):.1f} s; "
+                      f"{sum(back for _, _, back in losses)} had the only copy of something", flush=True)
+        self.assertEqual(3, len(curves))
+        steps = max(map(len, curves.values()))
+        reference = self.reference(steps, "--steps", "100000", "--dtype", "float64")
+        for zero, found in curves.items():
+            worst = curve.difference({step: reference[step] for step in found}, found)
+            curve.check_samples(found, 510, 20)
+            print(f"zero {zero}: losses at most {worst:.1e} apart", flush=True)
+            self.assertLessEqual(worst, 1e-12)
 
 
 if __name__ == "__main__":

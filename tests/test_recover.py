@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node is lost whose ranks train: the job goes on from its newest snapshot, and nobody types anything."""
-import contextlib
 import json
 import os
 import re
@@ -11,7 +10,6 @@ import time
 
 import harness
 import live
-from cluster import cgroups_of, children, processes_of
 from harness import LONG, PATIENCE, wait_for
 from test_proof import proved
 
@@ -28,48 +26,6 @@ class Recover(harness.Case):
     def events(self, c, job, *kinds):
         lines = c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()
         return [e for e in map(json.loads, lines) if not kinds or e["kind"] in kinds]
-
-    def machine(self, c, name):
-        """Every process of a node: ptcd, what it has started, and what that has."""
-        node, found = c.nodes[name], []
-        todo = [node.pid()]
-        while todo:
-            found.append(todo.pop())
-            todo += children(found[-1])
-        return sorted({*found, *processes_of("none=none", node.dir)} - {os.getpid()})
-
-    def power_off(self, c, job, *names, chunks=True):
-        """Machines die at once, with all that runs on them; without chunks, with what they had in memory."""
-        uuid = job.status()["uuid"]
-        dead = {pid for name in names for pid in self.machine(c, name)}
-        for pid in dead:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        for node in (c.nodes[name] for name in names):
-            node.wait_gone(10 * PATIENCE)
-            wait_for(lambda: not processes_of("none=none", node.dir), 20 * PATIENCE, # noqa: B023
-                     f"the end of all processes of {node.name}", 0.02)
-            if not chunks:
-                shutil.rmtree(node.chunk_dir)
-            shutil.rmtree(os.path.join(node.dir, "run", "workers"), ignore_errors=True)
-        for path in cgroups_of([uuid]): # which a machine that starts has none of; others' are busy
-            wait_for(lambda: self.cgroup_ends(path, dead), 20 * PATIENCE, f"the end of {path}", 0.02) # noqa: B023
-
-    @staticmethod
-    def cgroup_ends(path, dead):
-        """It is gone, or has processes that are not dead; a process that is being killed keeps it for a moment."""
-        try:
-            with open(os.path.join(path, "cgroup.procs")) as f:
-                if set(map(int, f.read().split())) - dead:
-                    return True
-            os.rmdir(path)
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
-        return True
 
     def placed(self, job):
         return sorted({r["node"] for r in job.status()["ranks"]})
@@ -126,7 +82,7 @@ class Recover(harness.Case):
                     victim = self.random.choice(["n1", "n2"])
                     time.sleep(self.random.random() * 0.5) # any instant; nothing is judged by it
                     began = time.monotonic()
-                    self.power_off(c, job, victim)
+                    c.power_off(victim)
                     after = self.trains(c, job, before["run"]["incarnation"])
                     print(f"{n}: {victim} (controller {before['controller']}): {before['run'].get('step')} -> {after['step']}, "
                           f"{after['config']}, after {time.monotonic() - began:.1f} s", flush=True)
@@ -168,7 +124,7 @@ class Recover(harness.Case):
                 asking.start()
                 time.sleep(self.random.random() * 0.8) # any instant; nothing is judged by it
                 phase = job.status()["phase"]
-                self.power_off(c, job, victim)
+                c.power_off(victim)
                 asking.join()
                 wait_for(lambda: victim not in self.placed(job), 90 * PATIENCE, f"a job without {victim}") # noqa: B023
                 after = self.trains(c, job)
@@ -184,7 +140,7 @@ class Recover(harness.Case):
             job.run("dp=2", )
             before = self.begun(c, job)
             victim = next(n for n in self.placed(job) if n != "n0")
-            self.power_off(c, job, victim)
+            c.power_off(victim)
             after = self.trains(c, job, before["run"]["incarnation"])
             self.assertEqual("dp=2", after["config"])
             self.assertEqual(sorted({"n0", "n1", "n2"} - {victim}), self.placed(job))
@@ -197,7 +153,7 @@ class Recover(harness.Case):
             job = self.job(c, "hang", elastic={"min_gpus": 2})
             job.run("dp=2")
             before = self.begun(c, job)
-            self.power_off(c, job, "n1")
+            c.power_off("n1")
             waits = wait_for(lambda: self.events(c, job, "waits"), 60 * PATIENCE, "the reason")
             self.assertIn("node n1 is lost", waits[0]["text"])
             self.assertIn("1 devices are there, and the job has no configuration for", waits[0]["text"])
@@ -216,7 +172,7 @@ class Recover(harness.Case):
             job.run("tp=2")
             before = self.begun(c, job)
             victim = next(n for n in self.placed(job) if n != "n0")
-            self.power_off(c, job, victim)
+            c.power_off(victim)
             waits = wait_for(lambda: [e for e in self.events(c, job, "waits") if "on no live node" in e["text"]], 60 * PATIENCE,
                              "the reason")
             self.assertRegex(waits[0]["text"], f"\"layer.0.weight.*\" was last on {victim}")
@@ -240,7 +196,7 @@ class Recover(harness.Case):
             wait_for(lambda: job.status()["copies"]["fewest"] >= 2, 60 * PATIENCE, "two copies of all", 0.05)
             before = self.trains(c, job)
             victim = next(n for n in self.placed(job) if n != "n0")
-            self.power_off(c, job, victim, chunks=False)
+            c.power_off(victim, chunks=False)
             after = self.trains(c, job, before["run"]["incarnation"])
             self.assertEqual("tp=2", after["config"])
             self.assertNotIn(victim, self.placed(job))
@@ -254,7 +210,7 @@ class Recover(harness.Case):
             job = self.job(c, "fail")
             job.run("dp=2")
             before = self.begun(c, job)
-            self.power_off(c, job, "n1", chunks=False)
+            c.power_off("n1", chunks=False)
             c.restart("n1")
             after = self.trains(c, job, before["run"]["incarnation"])
             self.assertEqual("dp=2", after["config"])
@@ -269,7 +225,7 @@ class Recover(harness.Case):
             job.run("dp=2")
             job.wait_step(20)
             before = job.status()
-            self.power_off(c, job, "n1", chunks=False)
+            c.power_off("n1", chunks=False)
             shutil.rmtree(os.path.join(c.nodes["n1"].dir, "state"))
             wait_for(lambda: c.nodes_up() == {"n0"}, 30 * PATIENCE, "its name to be free")
             c.restart("n1")
@@ -284,7 +240,7 @@ class Recover(harness.Case):
             job = self.job(c, "hang")
             job.run("dp=3")
             before = self.begun(c, job)
-            self.power_off(c, job, *c.nodes)
+            c.power_off(*c.nodes)
             for name in ("n0", "n1"):
                 c.start_node(c.nodes[name])
             c.wait_nodes(["n0", "n1"])
@@ -379,7 +335,7 @@ class Recover(harness.Case):
             job.run("dp=2")
             before = self.begun(c, job)
             victim = next(n for n in self.placed(job) if n != "n0")
-            self.power_off(c, job, victim)
+            c.power_off(victim)
             wait_for(lambda: victim not in c.nodes_up(), 30 * PATIENCE, "the node listed as down")
             self.assertEqual([], self.events(c, job, "recovering"))
             c.ptcctl("node", "lost", victim)
@@ -395,7 +351,7 @@ class Recover(harness.Case):
                 before = self.begun(c, job)
                 where = self.placed(job)
                 victim = next(n for n in where if n != "n0")
-                self.power_off(c, job, victim)
+                c.power_off(victim)
                 waits = wait_for(lambda: self.events(c, job, "waits"), 60 * PATIENCE, "the reason")
                 self.assertIn("on_failure: wait", waits[0]["text"])
                 self.assertIn(victim, waits[0]["text"])
@@ -411,7 +367,7 @@ class Recover(harness.Case):
                 job = self.job(c, how, elastic={"on_failure": "stop"})
                 job.run("dp=2")
                 self.begun(c, job)
-                self.power_off(c, job, "n1")
+                c.power_off("n1")
                 status = job.wait_run("failed", 90)
                 self.assertEqual([], self.events(c, job, "recovering"))
                 job.check_state(self, status["step"], self.path(f"stopped-{how}"))
@@ -423,7 +379,7 @@ class Recover(harness.Case):
             job = self.job(c, "fail", elastic={"on_failure": "wait"})
             job.run("dp=2")
             before = self.begun(c, job)
-            self.power_off(c, job, "n1")
+            c.power_off("n1")
             wait_for(lambda: job.status()["run"]["state"] == "recovering", 60 * PATIENCE, "a job that waits")
             self.refused(c, "stop", job.name, contains="`ptcctl stop live --now` ends that")
             c.ptcctl("stop", job.name, "--now", timeout_s=60 * PATIENCE)

@@ -97,7 +97,8 @@ def train(args, job, gen):
                 gen.report(loss=value)
                 if log:
                     samples = [i for i in torch.cat(ids).tolist() if i != data.PAD]
-                    log.write(json.dumps({"step": step, "loss": value, "lr": lr, "samples": samples}) + "\n")
+                    line = {"step": step, "run": job.number, "loss": value, "lr": lr, "samples": samples}
+                    log.write(json.dumps(line) + "\n")
         if log:
             log.close()
         gen.finish(args.steps)

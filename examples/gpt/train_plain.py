@@ -96,7 +96,8 @@ def train(args, job):
                 value = parallel.total_loss(share, mesh)
                 if log:
                     samples = [i for i in torch.cat(ids).tolist() if i != data.PAD]
-                    log.write(json.dumps({"step": step, "loss": value, "lr": lr, "samples": samples}) + "\n")
+                    line = {"step": step, "run": job.number, "loss": value, "lr": lr, "samples": samples}
+                    log.write(json.dumps(line) + "\n")
         if log:
             log.close()
 

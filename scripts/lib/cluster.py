@@ -508,6 +508,53 @@ class Cluster:
         self.start_node(node, env, prefix)
         self.wait_nodes([name], timeout_s)
 
+    # ---- losing machines ----------------------------------------------------
+
+    def machine(self, name):
+        """Ids of every process of a node: ptcd, its ranks with their helpers, and what any of these has started."""
+        node = self.nodes[name]
+        found, todo = set(), {*filter(None, [node.pid()]), *processes_of("none=none", node.dir)}
+        while todo:
+            found |= todo
+            todo = {child for pid in todo for child in children(pid)} - found
+        return found
+
+    def power_off(self, *names, chunks=True):
+        """Machines die at once: kill -9 of every process that runs on them. What a machine that starts anew has none of is removed:
+        directories and cgroups of ranks, and without `chunks` what the store had in memory. Returns the ids of the processes."""
+        cgroups, dead, nodes = cgroups_of(self.jobs_with_ranks()), set(), [self.nodes[name] for name in names]
+
+        def gone():
+            pids = {pid for name in names for pid in self.machine(name)}
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            dead.update(pids)
+            return not pids
+
+        wait_for(gone, 60, f"the end of all processes of {', '.join(names)}", 0.02)
+        for node in nodes:
+            if not chunks:
+                shutil.rmtree(node.chunk_dir)
+            shutil.rmtree(os.path.join(node.dir, "run", "workers"), ignore_errors=True)
+        for path in cgroups:
+            wait_for(lambda: self._cgroup_ends(path, dead), 60, f"the end of {path}", 0.02) # noqa: B023
+        return dead
+
+    @staticmethod
+    def _cgroup_ends(path, dead):
+        """It is gone, or has processes that are not dead; a process that is being killed keeps it for a moment."""
+        try:
+            with open(os.path.join(path, "cgroup.procs")) as f:
+                if set(map(int, f.read().split())) - dead:
+                    return True
+            os.rmdir(path)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
     # ---- taking it down -----------------------------------------------------
 
     def processes(self):

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One self-contained HTML page of a training run that was resized: both loss curves with the switches marked, how far they
-are apart, and how long training stood still and for what. Inline SVG, no script, no font or file from elsewhere."""
+"""One self-contained HTML page of a training run that was resized, or that lost a machine: both loss curves with what happened
+marked, how far they are apart, and how long training stood still and for what. Inline SVG, no script, no font or file from
+elsewhere."""
 import html
 import math
 
 WIDTH, LEFT, RIGHT = 900, 64, 20
 PARTS = [("stop", "wait for the boundary"), ("copy", "copy out"), ("commit", "commit"), ("end", "end of old ranks"),
          ("build", "start and build"), ("move", "move"), ("restore", "restore"), ("first_step", "first step")]
+LOSS_PARTS = [("detected", "node seen to be gone"), ("decided", "decide"), ("started", "start and build"), ("first_step", "first step")]
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --soft: #6e7781; --line: #d0d7de; --paper: #ffffff; --ours: #0969da;
   --mark: #bc4c00; --p0: #54aeff; --p1: #0969da; --p2: #8250df; --p3: #bf8700; --p4: #2da44e; --p5: #1b7c83; --p6: #cf222e; --p7: #8c959f; }
@@ -54,17 +56,17 @@ def svg(height, parts, label):
     return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html.escape(label)}">{"".join(parts)}</svg>'
 
 
-def marks(x, switches, top, bottom, named):
+def draw_marks(x, marks, top, bottom, named):
     out = []
-    for i, s in enumerate(switches):
-        out.append(line(x(s["step"]), top, x(s["step"]), bottom, "mark"))
+    for i, (step, words) in enumerate(marks):
+        out.append(line(x(step), top, x(step), bottom, "mark"))
         if named:
-            side = ("start", 4) if x(s["step"]) < 0.7 * WIDTH else ("end", -4) # inside the picture
-            out.append(text(x(s["step"]) + side[1], top + 12 + 14 * (i % 2), f'{s["from"]} → {s["to"]}', side[0], "marked"))
+            side = ("start", 4) if x(step) < 0.7 * WIDTH else ("end", -4) # inside the picture
+            out.append(text(x(step) + side[1], top + 12 + 14 * (i % 2), words, side[0], "marked"))
     return out
 
 
-def losses(reference, found, switches):
+def losses(reference, found, marks):
     top, bottom = 10, 300
     values = [s["loss"] for s in [*reference.values(), *found.values()]]
     x = Scale(0, max(reference), LEFT, WIDTH - RIGHT)
@@ -72,14 +74,14 @@ def losses(reference, found, switches):
     out = [line(LEFT, y(t), WIDTH - RIGHT, y(t), "axis") + text(LEFT - 8, y(t) + 4, f"{t:g}", "end")
            for t in ticks(min(values), max(values))]
     out += [text(x(t), bottom + 18, f"{t:g}", "middle") for t in ticks(0, max(reference), 10)]
-    out += marks(x, switches, top, bottom, True)
+    out += draw_marks(x, marks, top, bottom, True)
     points = " ".join(f'{x(n)},{y(s["loss"])}' for n, s in sorted(found.items()))
     out.append(f'<polyline points="{points}" class="ours"/>')
     out += [f'<circle cx="{x(n)}" cy="{y(s["loss"])}" r="2" class="theirs"/>' for n, s in sorted(reference.items())]
     return svg(bottom + 26, out, "loss of both runs by step")
 
 
-def apart(reference, found, switches, tolerance):
+def apart(reference, found, marks, tolerance):
     top, bottom = 10, 130
     least = 1e-17 # equal losses are drawn here
     gaps = {n: max(least, abs(found[n]["loss"] - s["loss"]) / abs(s["loss"])) for n, s in reference.items()}
@@ -89,30 +91,30 @@ def apart(reference, found, switches, tolerance):
            if t < tolerance * 10]
     out += [line(LEFT, y(tolerance), WIDTH - RIGHT, y(tolerance), "limit"),
             text(WIDTH - RIGHT, y(tolerance) - 4, f"rounding explains {tolerance:g}", "end")]
-    out += marks(x, switches, top, bottom, False)
+    out += draw_marks(x, marks, top, bottom, False)
     out += [f'<circle cx="{x(n)}" cy="{y(g)}" r="2" class="apart"/>' for n, g in gaps.items()]
     return svg(bottom + 10, out, "relative difference of the losses by step")
 
 
-def pauses(switches):
+def pauses(rows, parts):
+    """rows: (name, {part: ms}, ms in all); parts: (part, words)."""
     row, left = 34, 230
-    longest = max(s["pause"]["total_ms"] for s in switches) or 1
-    x = Scale(0, longest, left, WIDTH - 90)
+    x = Scale(0, max(total for _, _, total in rows) or 1, left, WIDTH - 90)
     out = []
-    for i, s in enumerate(switches):
+    for i, (name, took, total) in enumerate(rows):
         at, y = 0.0, 8 + row * i
-        out.append(text(left - 10, y + 15, f'{s["from"]} → {s["to"]}', "end", "strong"))
-        for k, (key, words) in enumerate(PARTS):
-            ms = s["pause"].get(f"{key}_ms") or 0
+        out.append(text(left - 10, y + 15, name, "end", "strong"))
+        for k, (key, words) in enumerate(parts):
+            ms = took.get(key) or 0
             out.append(f'<rect x="{x(at)}" y="{y}" width="{max(0, round(x(at + ms) - x(at), 1))}" height="20" style="fill:var(--p{k})">'
                        f"<title>{html.escape(words)}: {ms:.0f} ms</title></rect>")
             at += ms
-        out.append(text(x(at) + 6, y + 15, f'{s["pause"]["total_ms"] / 1000:.2f} s', kind="strong"))
-    y = 8 + row * len(switches) + 10
-    for k, (_, words) in enumerate(PARTS):
+        out.append(text(x(at) + 6, y + 15, f"{total / 1000:.2f} s", kind="strong"))
+    y = 8 + row * len(rows) + 10
+    for k, (_, words) in enumerate(parts):
         cx, cy = left + (k % 4) * 160, y + 18 * (k // 4)
         out += [f'<rect x="{cx}" y="{cy}" width="11" height="11" style="fill:var(--p{k})"/>', text(cx + 16, cy + 10, words)]
-    return svg(y + 40, out, "how long training stood still at each switch, by part")
+    return svg(y + 40, out, "how long training stood still, by part")
 
 
 def table(switches):
@@ -127,18 +129,33 @@ def table(switches):
     return f'<table><tr>{"".join(f"<th>{h}</th>" for h in head)}</tr>{"".join(rows)}</table>'
 
 
-def page(reference, found, switches, tolerance):
-    """reference, found: step -> {"loss"} as curve.read gives them; switches: summaries of resizes; returns the page's text."""
+def both(title, sentence, reference, found, marks, tolerance, rest):
+    """A page that begins with both curves; reference, found: step -> {"loss"} as curve.read gives them; marks: (step, words)."""
     worst = max(abs(found[n]["loss"] - s["loss"]) / abs(s["loss"]) for n, s in reference.items())
     return "\n".join([
         "<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
-        f"<title>ptc: a GPT resized while it trains</title><style>{STYLE}</style></head><body>",
-        "<h1>A GPT resized while it trains</h1>",
-        f"<p>{len(reference)} steps, {len(switches)} switches. Losses are at most {worst:.1e} apart from those of one process that "
+        f"<title>ptc: {html.escape(title)}</title><style>{STYLE}</style></head><body>", f"<h1>{html.escape(title)}</h1>",
+        f"<p>{len(reference)} steps, {html.escape(sentence)}. Losses are at most {worst:.1e} apart from those of one process that "
         f"never heard of ptc.</p>",
-        "<h2>Loss</h2>", "<p>Line: the job that was resized. Dots: the uninterrupted run. Dashed: a switch.</p>",
-        losses(reference, found, switches),
+        "<h2>Loss</h2>", "<p>Line: the job. Dots: the uninterrupted run. Dashed: what happened to the job.</p>",
+        losses(reference, found, marks),
         "<h2>How far they are apart</h2>", "<p>Relative difference of the losses, on a logarithmic scale.</p>",
-        apart(reference, found, switches, tolerance),
-        "<h2>How long training stood still</h2>", pauses(switches),
-        "<h2>Bytes that each switch moved</h2>", table(switches), "</body></html>", ""])
+        apart(reference, found, marks, tolerance), "<h2>How long training stood still</h2>", *rest, "</body></html>", ""])
+
+
+def page(reference, found, switches, tolerance):
+    """A run that was resized; switches: summaries of resizes. Returns the page's text."""
+    rows = [(f'{s["from"]} → {s["to"]}', {key: s["pause"].get(f"{key}_ms") for key, _ in PARTS}, s["pause"]["total_ms"])
+            for s in switches]
+    marks = [(s["step"], name) for s, (name, _, _) in zip(switches, rows)]
+    return both("A GPT resized while it trains", f"{len(switches)} switches", reference, found, marks, tolerance,
+                [pauses(rows, PARTS), "<h2>Bytes that each switch moved</h2>", table(switches)])
+
+
+def loss_page(reference, found, lost, tolerance):
+    """A run that lost a node: {"node", "reached", "begun" (steps), "from", "to", "parts": {part of LOSS_PARTS: ms}}."""
+    marks = [(lost["begun"], f'goes on: {lost["to"]}'), (lost["reached"], f'node {lost["node"]} killed')]
+    rows = [(f'{lost["from"]} → {lost["to"]}', lost["parts"], sum(lost["parts"].values()))]
+    sentence = f'a node killed at step {lost["reached"]}, {lost["reached"] - lost["begun"]} steps done again'
+    return both("A GPT that loses a machine while it trains", sentence, reference, found, marks, tolerance,
+                [pauses(rows, LOSS_PARTS)])
