@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mounts at a directory, as root or through fusermount3, and unmounts only mounts of our own. Functions block; the
- * caller owns the descriptor. Failure modes: PTC_EIO, PTC_ENOTFOUND and PTC_ESTATE, with what to do. */
+ * caller owns the descriptor. A failure's message says what to do. */
 #pragma once
 
 #include "base/status.h"
