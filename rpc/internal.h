@@ -18,25 +18,23 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define PTC_RPC_META_MAX         16          /* extra request metadata entries per call */
-#define PTC_RPC_METADATA_BYTES   (16 * 1024) /* all metadata of one message; an error text of 1 KiB is 3 KiB encoded */
-#define PTC_RPC_PARTS_MAX        1024        /* parts of one message */
-#define PTC_RPC_METHODS_MAX      128         /* methods of one server */
-#define PTC_RPC_METHOD_NAME_MAX  128         /* "/package.Service/Method" */
-#define PTC_RPC_ADDRESS_MAX      256         /* host name (253) and port */
-#define PTC_RPC_PEM_MAX          (1u << 20)  /* bytes of a PEM file; CA bundles of some hundred KiB exist */
-#define PTC_RPC_CRL_MAX          (16u << 20) /* bytes of a list of revoked certificates: about 40 each */
-#define PTC_RPC_KEEPALIVE_MS     10000       /* default of keepalive_ms */
-#define PTC_RPC_KEEPALIVE_MIN_MS 500         /* see tick_main() */
-#define PTC_RPC_BULK_FRAME       (4 << 20)   /* HTTP/2 frame limit we advertise: fewer headers per byte */
-#define PTC_RPC_BULK_WINDOW      (4 << 20)   /* flow-control window of a stream on bulk connections */
-#define PTC_RPC_SERVER_WINDOW                                                                                          \
-	(1 << 20) /* window of a stream that a server receives: no ticket is taken for these bytes */
-#define PTC_RPC_STATUS_KEY "ptc-status" /* trailing metadata: our code, decimal */
-#define PTC_RPC_MAX_ARGS   32
-#define PTC_RPC_FRONTS_MAX 4 /* TCP listeners of one server */
-#define PTC_RPC_CONNECTION_BYTES                                                                                       \
-	(32 * 1024) /* memory that the core takes for an idle connection; 28 KiB were measured */
+#define PTC_RPC_META_MAX         16           /* extra request metadata entries per call */
+#define PTC_RPC_METADATA_BYTES   (16 * 1024)  /* all metadata of one message; an error text of 1 KiB is 3 KiB encoded */
+#define PTC_RPC_PARTS_MAX        1024         /* parts of one message */
+#define PTC_RPC_METHODS_MAX      128          /* methods of one server */
+#define PTC_RPC_METHOD_NAME_MAX  128          /* "/package.Service/Method" */
+#define PTC_RPC_ADDRESS_MAX      256          /* host name (253) and port */
+#define PTC_RPC_PEM_MAX          (1u << 20)   /* bytes of a PEM file; CA bundles of some hundred KiB exist */
+#define PTC_RPC_CRL_MAX          (16u << 20)  /* bytes of a list of revoked certificates: about 40 each */
+#define PTC_RPC_KEEPALIVE_MS     10000        /* default of keepalive_ms */
+#define PTC_RPC_KEEPALIVE_MIN_MS 500          /* see tick_main() */
+#define PTC_RPC_BULK_FRAME       (4 << 20)    /* HTTP/2 frame limit we advertise: fewer headers per byte */
+#define PTC_RPC_BULK_WINDOW      (4 << 20)    /* flow-control window of a stream on bulk connections */
+#define PTC_RPC_SERVER_WINDOW    (1 << 20)    /* window of a stream that a server receives: takes no ticket */
+#define PTC_RPC_STATUS_KEY       "ptc-status" /* trailing metadata: our code, decimal */
+#define PTC_RPC_MAX_ARGS         32
+#define PTC_RPC_FRONTS_MAX       4           /* TCP listeners of one server */
+#define PTC_RPC_CONNECTION_BYTES (32 * 1024) /* the core's memory for an idle connection; 28 KiB were measured */
 
 /* ---- completion queues -------------------------------------------------- */
 
