@@ -33,7 +33,7 @@ struct ptc_dataset_doc {
 /* Makes the JSON text; ptc_free it. NULL: out of memory. */
 char *ptc_dataset_doc_encode(const struct ptc_dataset_doc *d);
 int ptc_dataset_doc_decode(const char *json, size_t len, struct ptc_dataset_doc *ret_doc, struct ptc_error *err);
-/* The same two functions for a JSON tree. */
+/* Encode and decode as a JSON tree. json_decref the result of the first. */
 json_t *ptc_dataset_doc_to_json(const struct ptc_dataset_doc *d);
 int ptc_dataset_doc_from_json(const json_t *root, struct ptc_dataset_doc *ret_doc, struct ptc_error *err);
 /* A hash of the source, 32 hex digits and a NUL. It is equal for equal sources, whatever their name, owner and node.

@@ -19,7 +19,7 @@
 #define FS_JOB_NAME_MAX (PTC_NAME_MAX + 11) /* with its owner: 4294967294:NAME */
 #define FS_FOREVER      (86400.0 * 365)
 #define FS_SMALL        (16u << 10) /* bytes of a tensor that is read together with others */
-#define FS_PLUS_NODES   65536       /* above so many names in the kernel, listings bring no nodes with them */
+#define FS_PLUS_NODES   65536       /* number of names in the kernel above which listings bring no nodes */
 /* how long the kernel may believe that a snapshot, or a generation of data, still exists */
 #define FS_SNAP_S       1.0
 
@@ -152,7 +152,7 @@ struct fs_snap *fs_snap_get(struct ptc_fs *fs, const struct ptc_fs_job *job);
 struct fs_snap *fs_snap_find(struct ptc_fs *fs, const char *uuid, uint64_t number, uint64_t step);
 /* Returns a reference to the snapshot's view. Returns 0, ESTALE, EIO and others. */
 int fs_snap_view(struct ptc_fs *fs, struct fs_snap *s, bool anew, struct fs_view **ret);
-/* The same without asking the source; NULL if it must be asked. */
+/* fs_snap_view without asking the source; NULL if it must be asked. */
 struct fs_view *fs_snap_view_known_locked(const struct ptc_fs *fs, struct fs_snap *s);
 /* Returns the view, pinned, and counts an open; fs_view_close_locked gives it back. */
 int fs_snap_open(struct ptc_fs *fs, struct fs_snap *s, uint64_t generation, struct fs_view **ret);

@@ -34,7 +34,7 @@ struct ptc_calibration;
  * is not a positive number, and the message gives its place. */
 int ptc_calibration_new(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *prior,
 			struct ptc_calibration **ret, struct ptc_error *err);
-/* The same with other settings than PTC_FIT_SETTINGS. */
+/* ptc_calibration_new with other settings than PTC_FIT_SETTINGS. */
 int ptc_calibration_new_set(const struct ptc_fit_row *rows, size_t n, const struct ptc_coefs *prior,
 			    const struct ptc_fit_settings *set, struct ptc_calibration **ret, struct ptc_error *err);
 struct ptc_calibration *ptc_calibration_free(struct ptc_calibration *cal);

@@ -54,7 +54,7 @@ struct ptc_plan_profile {
 };
 /* Reads a profile. Devices are those of ptc_device_kind_known, 16-bit. */
 int ptc_plan_profile_read(const struct ptc_doc *doc, struct ptc_plan_profile *ret, struct ptc_error *err);
-/* The same, with devices from `known` first (NULL: none), and at the peak of this data type. */
+/* ptc_plan_profile_read with devices from `known` first (NULL: none), and at the peak of this data type. */
 int ptc_plan_profile_read_with(const struct ptc_doc *doc, const struct ptc_plan_devices *known, enum ptc_math dtype,
 			       struct ptc_plan_profile *ret, struct ptc_error *err);
 void ptc_plan_profile_done(struct ptc_plan_profile *p);

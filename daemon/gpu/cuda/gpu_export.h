@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the process that owns device memory says of it, so that ptc-gpu can map that memory: a trainer's side.
+/* Describes device memory so that ptc-gpu can map it. The process that owns the memory, a trainer, calls these
+ * functions.
  *
- * A binding is a device address and a length. ptc_gpu_export finds the allocation they lie in and how it can be shared:
+ * A binding is a device address and a length. ptc_gpu_export finds the allocation that has them, and the way to share
+ * it:
+ * - PTC_GPU_PATH_IPC: made by cuMemAlloc; one handle of 64 bytes for the whole allocation.
+ * - PTC_GPU_PATH_VMM: mapped by cuMemMap (PyTorch's expandable segments); one descriptor for each handle under the
+ * range.
+ * - PTC_GPU_PATH_TRAINER: neither; only the owner can copy the memory, and `why` says the reason.
  *
- *   PTC_GPU_PATH_IPC      made by cuMemAlloc: one handle of 64 bytes for the whole allocation
- *   PTC_GPU_PATH_VMM      mapped by cuMemMap (PyTorch's expandable segments): one descriptor for each handle under the
- * range PTC_GPU_PATH_TRAINER  neither: only the owner can copy it; `why` says the reason
+ * ptc_gpu_export_fds makes descriptors in batches. They belong to the caller, who closes each batch once it is sent.
  *
- * Descriptors are made in batches by ptc_gpu_export_fds and belong to the caller, who closes each batch once it is
- * sent. Thread: any that has the memory's context current. Failure modes: not device memory (PTC_EINVAL); the driver
- * refuses. */
+ * Threads: any with the memory's context current. Failure modes: it is not device memory (PTC_EINVAL); the driver
+ * refuses (its fault's code). */
 #pragma once
 
 #include "daemon/gpu/cuda/cuda_driver.h"
