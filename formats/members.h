@@ -3,8 +3,8 @@
  * the struct and its limits. The same table writes the document, reads it, and frees the result. A reader skips unknown
  * members, because a later version may have added them.
  *
- * Tables are constant. Functions are pure; any thread. Failure modes: PTC_EINVAL, which names document and member;
- * PTC_ENOMEM. Members read before the failure are in the struct; free them with ptc_members_done. */
+ * Tables are constant. Functions are pure; any thread. Failure modes: PTC_EINVAL and PTC_ELIMIT, which name document
+ * and member; PTC_ENOMEM. Members read before the failure are in the struct; free them with ptc_members_done. */
 #pragma once
 
 #include "base/status.h"

@@ -3,7 +3,7 @@
  *
  * Parsing is strict: a number with at most three decimals, then a unit, with at most one space between and nothing else
  * around. A number without a unit is refused (except 0), because "memory: 8" means bytes to one reader and GiB to
- * another. Failure mode: PTC_EINVAL, with the accepted forms in the message. */
+ * another. Failure mode: PTC_EINVAL, with the text and what is wrong with it. */
 #pragma once
 
 #include "base/status.h"

@@ -78,7 +78,8 @@ struct ptc_st_set {
 	int64_t data_bytes;
 };
 /* Reads the headers of a model. `path` is a .safetensors file, an index file, or a directory with an index or else a
- * model.safetensors. The index must name exactly the tensors of the files that it names. */
+ * model.safetensors (PTC_ENOTFOUND: with neither). The index must name exactly the tensors of the files that it names.
+ */
 int ptc_st_set_read(const char *path, struct ptc_st_set *ret_set, struct ptc_error *err);
 void ptc_st_set_done(struct ptc_st_set *set);
 static inline const struct ptc_st_tensor *ptc_st_set_tensor(const struct ptc_st_set *set, size_t i)

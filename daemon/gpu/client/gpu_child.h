@@ -20,5 +20,5 @@ void ptc_gpu_child_kill(const struct ptc_gpu_child *child);
 /* Waits at most timeout_ms for its end. true: it has ended, and `text` says how. The descriptors stay the caller's, so
  * another thread may still kill the ended process. */
 bool ptc_gpu_child_ended(const struct ptc_gpu_child *child, int timeout_ms, char *text, size_t size);
-/* Runs `path --list` and returns its output of at most max bytes; ptc_free it. PTC_ETIMEOUT after timeout_ms. */
+/* Runs `path --list` for at most timeout_ms, and returns its output of at most max bytes; ptc_free it. */
 int ptc_gpu_child_list(const char *path, int timeout_ms, size_t max, char **ret, struct ptc_error *err);
