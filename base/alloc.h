@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The allocator seam. Everything in ptc allocates through here, and
- * protobuf-c and jansson are given it too, so that tests can make each
- * allocation fail in turn and fail on a leaked byte. Thread-safe. */
+/* The allocator that all of ptc uses, and the bound on its memory. protobuf-c and jansson get the same functions. So
+ * tests can make each allocation fail in turn, and can fail on a leaked byte. Thread-safe.
+ *
+ * Failure mode: no memory, or the bound is reached. A function then returns NULL or false and changes nothing. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,14 +10,14 @@
 #include <stdint.h>
 
 void *ptc_malloc(size_t size);
-void *ptc_calloc(size_t count, size_t size); /* overflow-checked */
-void *ptc_realloc(void *p, size_t size);     /* on failure p is untouched */
-/* realloc for count elements of size bytes, overflow-checked. */
+void *ptc_calloc(size_t count, size_t size); /* NULL if count * size overflows */
+void *ptc_realloc(void *p, size_t size);     /* on failure p stays as it was */
+/* realloc for `count` elements of `size` bytes each; NULL if count * size overflows. */
 void *ptc_reallocarray(void *p, size_t count, size_t size);
-void ptc_free(void *p); /* NULL is fine */
+void ptc_free(void *p); /* NULL ok */
 
-/* Growing arrays. Room for at least `need` elements in the array `v`, which has room for `cap` (both are set); it grows
- * by half at least. false: out of memory, and neither has changed. */
+/* Makes room for at least `need` elements in the array `v`, which has room for `cap`; sets both. The room grows by half
+ * at least. false: out of memory; v and cap are unchanged. */
 #define PTC_ROOM(v, need, cap)                                                                                         \
 	({                                                                                                             \
 		void *ptc_v_ = (v);                                                                                    \
@@ -26,8 +27,8 @@ void ptc_free(void *p); /* NULL is fine */
 		(cap) = (__typeof__(cap))ptc_cap_;                                                                     \
 		ptc_fits_;                                                                                             \
 	})
-/* Room for one more element in an array of n that no other call makes larger: it grows at powers of two, and needs no
- * `cap`. */
+/* Makes room for one more element in an array of n elements. The room doubles when n is a power of two, so no `cap` is
+ * needed. Use nothing else to grow this array. false: out of memory. */
 #define PTC_MORE(v, n)                                                                                                 \
 	({                                                                                                             \
 		void *ptc_v_ = (v);                                                                                    \
@@ -39,23 +40,24 @@ bool ptc_grow(void **v, size_t *cap, size_t need, size_t size);
 bool ptc_grow_one(void **v, size_t n, size_t size);
 char *ptc_strdup(const char *s);
 char *ptc_strndup(const char *s, size_t n);
-/* vasprintf over the seam; NULL when out of memory. */
+/* Formats into new memory; ptc_free it. NULL: out of memory. */
 char *ptc_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* Test side. fail_at > 0: the fail_at-th allocation from now returns NULL
- * (once); 0 switches injection off. */
+/* For tests. fail_at > 0: the fail_at-th allocation from now returns NULL, once. 0: no allocation is made to fail. */
 void ptc_alloc_fail_at(uint64_t fail_at);
 uint64_t ptc_alloc_count(void); /* allocations since start */
 int64_t ptc_alloc_live(void);   /* blocks allocated and not freed */
 
-/* The bound. Allocations that would take more than limit bytes in all (as the C library rounds them) return NULL;
- * UINT64_MAX, the default: no bound. What other libraries allocate for themselves does not count. */
+/* Sets the bound. An allocation returns NULL if it would make the sum of all live ones exceed `limit` bytes, counted as
+ * the C library rounds them. UINT64_MAX, the default: no bound. Memory that other libraries allocate does not count. */
 void ptc_alloc_limit_set(uint64_t limit);
-uint64_t ptc_alloc_bytes(void); /* allocated and not freed */
-uint64_t ptc_alloc_peak(void);  /* the most there were */
-/* For programs that move much: the C library keeps freed memory, some `most` bytes (64 MiB at most) in each of two
- * arenas, instead of giving it back and having each page faulted in and cleared again (a third of a bulk stream's CPU
- * time). The whole process's malloc is affected, so a library does not call it. Before any thread. */
+uint64_t ptc_alloc_bytes(void); /* live bytes, counted as for the bound */
+uint64_t ptc_alloc_peak(void);  /* the greatest value of ptc_alloc_bytes so far */
+/* For programs that move many bytes. The C library then keeps about `most` bytes of freed memory (64 MiB at most) in
+ * each of two arenas. Otherwise it returns freed memory to the system, and each page is faulted in and cleared again,
+ * which costs a third of a bulk stream's CPU time. This changes malloc for the whole process, so no library calls it.
+ * Call it before any thread starts. */
 void ptc_alloc_keep(uint32_t most);
-/* Gives what the C library keeps of freed memory back to the system. Takes milliseconds; the next use faults it in. */
+/* Returns the freed memory that the C library keeps to the system. Takes milliseconds; later use faults the pages in
+ * again. */
 void ptc_alloc_trim(void);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cleanup attributes for locals that never escape. */
+/* Cleanup attributes: a local variable's memory, descriptor or stream is released when the variable goes out of scope.
+ * Use them for locals that the function does not hand out. */
 #pragma once
 
 #include "base/alloc.h"
@@ -16,7 +17,7 @@ static inline void ptc_cleanup_close(int *fd)
 	if (*fd >= 0)
 		close(*fd);
 }
-/* Closes it unless it is -1, which it is then. */
+/* Closes *fd unless it is -1, and sets it to -1. */
 static inline void ptc_close(int *fd)
 {
 	ptc_cleanup_close(fd);

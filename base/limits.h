@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every named maximum, with its reason. Anything that grows with input is
- * checked against one of these at the boundary where it comes in. */
+/* Every named maximum, with its reason. Anything that grows with input is checked against one of them at the boundary
+ * where it comes in. */
 #pragma once
 
 #define PTC_NAME_MAX             63   /* job and node names: a DNS label, fits etcd keys and paths */
@@ -10,17 +10,17 @@
 #define PTC_MAX_TENSORS          (1u << 20) /* a 10^4-expert MoE has ~10^5 */
 #define PTC_MAX_FIELDS           16
 #define PTC_MAX_RULES            4096
-#define PTC_MAX_PERMUTED         4096               /* experts of a layer, or units that a rule puts in another order */
-#define PTC_MAX_PADDING          (INT64_C(1) << 32) /* elements that a buffer is padded to; times ranks it fits 64 bits */
+#define PTC_MAX_PERMUTED         4096 /* units that a rule puts in another order, such as a layer's experts */
+#define PTC_MAX_PADDING          (INT64_C(1) << 32) /* elements of a padded buffer; times ranks it fits 64 bits */
 #define PTC_MAX_RANKS            (1u << 17)
 #define PTC_MAX_NODES            16384
-#define PTC_MAX_COPIES           (1u << 18) /* of ranks' parts on other nodes, of one snapshot: two of each rank */
+#define PTC_MAX_COPIES           (1u << 18) /* copies of one snapshot on other nodes: two for each rank */
 #define PTC_MAX_DEVICES_PER_NODE 64
 #define PTC_MAX_REGIONS          (1u << 24) /* regions in one layout */
-#define PTC_MAX_DECLARED_BOXES   1024       /* of one tensor on one rank; frameworks make fewer than 20 */
+#define PTC_MAX_DECLARED_BOXES   1024       /* boxes of one tensor on one rank; frameworks make fewer than 20 */
 #define PTC_MAX_BOXES            (1u << 20) /* boxes in one wire message */
 
-/* What a live job runs. The kernel takes 2 MiB of arguments and environment; etcd holds the description. */
+/* The program of a live job. The kernel takes 2 MiB of arguments and environment; etcd holds the description. */
 #define PTC_RUN_MAX_ARGS        4096
 #define PTC_RUN_ARGS_BYTES      (128 << 10)
 #define PTC_RUN_MAX_ENV         4096
@@ -34,30 +34,28 @@
 
 #define PTC_SPEC_MAX_BYTES         (64u << 20) /* canonical spec JSON */
 #define PTC_JOB_YAML_MAX_BYTES     (16u << 20)
-#define PTC_SAFETENSORS_HEADER_MAX 100000000u /* the format's own limit */
-#define PTC_CONTROL_FIELDS_MAX                                                                                         \
-	(1u << 16)                          /* fields of one control request, nested ones included; most is node names \
-					     */
-#define PTC_CONTROL_MESSAGE_MAX (80u << 20) /* one control message, holds a spec */
-#define PTC_BULK_MESSAGE_MAX    (4u << 20)  /* one Fetch/Put message */
-#define PTC_HUGE_PAGE_BYTES     (UINT64_C(2) << 20) /* of x86-64 and of arm64 with 4 KiB pages */
-#define PTC_BULK_MESSAGE_BYTES  (2u << 20)          /* what we send; see docs/benchmarking.md */
-#define PTC_MAX_USER_CALLS      24                  /* of those, of one user's clients */
-#define PTC_MAX_SERVER_CALLS    64                  /* handlers of calls that run at once, of each server */
+#define PTC_SAFETENSORS_HEADER_MAX 100000000u          /* the format's own limit */
+#define PTC_CONTROL_FIELDS_MAX     (1u << 16)          /* fields of a control request, nested ones too */
+#define PTC_CONTROL_MESSAGE_MAX    (80u << 20)         /* one control message; it can hold a spec */
+#define PTC_BULK_MESSAGE_MAX       (4u << 20)          /* one Fetch/Put message */
+#define PTC_HUGE_PAGE_BYTES        (UINT64_C(2) << 20) /* huge pages of x86-64, and of arm64 with 4 KiB pages */
+#define PTC_BULK_MESSAGE_BYTES     (2u << 20)          /* the size that we send; see docs/benchmarking.md */
+#define PTC_MAX_USER_CALLS         24                  /* calls that run at once for one user's clients */
+#define PTC_MAX_SERVER_CALLS       64                  /* handlers that run at once in each server */
 
-#define PTC_CHUNK_BYTES      ((1u << 20) - 64) /* 256 pages, less LMDB's page header and what aligns them */
+#define PTC_CHUNK_BYTES      ((1u << 20) - 64) /* 256 pages, less LMDB's page header and alignment */
 #define PTC_BLOCK_BYTES      (64u << 10)       /* unit of the store's checksums */
-#define PTC_READ_MANY_BYTES  (1u << 20)        /* of all ranges of one ReadMany */
+#define PTC_READ_MANY_BYTES  (1u << 20)        /* sum of all ranges of one ReadMany */
 #define PTC_READ_MANY_RANGES 8192
-#define PTC_EXTENT_MAX_BYTES (8u << 20) /* unit of transfer and of alias-or-copy */
+#define PTC_EXTENT_MAX_BYTES (8u << 20) /* unit of transfer, and of the choice between reference and copy */
 
 #define PTC_MAX_DATASETS     4096                /* registered; one answer lists them all */
 #define PTC_RECORD_MAX_BYTES 4096                /* the committed record in etcd */
-#define PTC_ETCD_VALUE_MAX   (512u << 10)        /* one blob part; etcd's request limit is 1.5 MiB */
+#define PTC_ETCD_VALUE_MAX   (512u << 10)        /* one part of a blob; etcd's request limit is 1.5 MiB */
 #define PTC_EVENT_MAX_BYTES  2048                /* one event of a job, as JSON */
 #define PTC_ETCD_QUOTA       (UINT64_C(2) << 30) /* etcd's own default for its database */
 #define PTC_ETCD_TXN_OPS_MAX 120                 /* etcd's limit is 128 */
 
-#define PTC_MAX_PINS       256    /* snapshots that readers hold on one node; each keeps chunks from being freed */
+#define PTC_MAX_PINS       256    /* snapshots that readers pin on one node; each keeps chunks from being freed */
 #define PTC_PIN_READER_MAX 63     /* a reader's name */
-#define PTC_PIN_MAX_MS     120000 /* one lease; a reader that dies keeps memory for so long */
+#define PTC_PIN_MAX_MS     120000 /* one pin's lease; the pin of a reader that dies keeps memory for this time */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The seed of a test's random cases: drawn anew in every run, printed once, and repeated by PTC_TEST_SEED. In a run of
- * all tests (PTC_TEST_SEEDS, scripts/test) it follows from that and the test's name, so that a test that is tried again
- * draws the same. For test programs only; any thread. Failure: none. */
+/* The seed of a test's random cases. Each run draws a new seed and prints it once; PTC_TEST_SEED repeats a run. In a
+ * run of all tests (scripts/test), the seed follows from PTC_TEST_SEEDS and the test's name. So a test that is tried
+ * again draws the same cases. For test programs only; any thread. There are no failure modes. */
 #pragma once
 
 #include <errno.h>

@@ -291,7 +291,7 @@ static int add_json_text(struct ptc_doc *doc, struct ptc_doc_node *parent, const
 
 	if (!json_is_string(json) && !json_is_integer(json))
 		return ptc_doc_error(doc, NULL, err, PTC_EINVAL,
-				     "%s%s%s: only strings, integers, lists and objects are used",
+				     "%s%s%s: only strings, integers, lists and objects are allowed",
 				     key ? "\"" : "a value", key ? key : "", key ? "\"" : "");
 	rc = add_node(doc, parent, key, PTC_DOC_TEXT, 0, &node, err);
 	if (rc)

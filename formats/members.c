@@ -195,7 +195,7 @@ static int take_word(const struct reader *r, const struct ptc_member *m, const j
 	for (uint32_t i = 0; text && i <= m->max; i++)
 		if (strcmp(m->words[i], text) == 0)
 			return store(at, m->size, i), 0;
-	return wrong(r, PTC_EINVAL, "is \"%.40s\", which is no word known here", text ? text : "");
+	return wrong(r, PTC_EINVAL, "is \"%.40s\", which is not a known word", text ? text : "");
 }
 
 static int take_text(const struct reader *r, const struct ptc_member *m, const json_t *json, char *at)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A document's members as a table: one row for each member of a struct says its key, its kind, where it lies and what
- * it may be. The same table writes the document and reads it, and frees what was read. Unknown members are passed over
- * on reading: a later version has added them.
+/* Reads and writes JSON documents by a table. One row for each member of a struct has its key, its kind, its place in
+ * the struct and its limits. The same table writes the document, reads it, and frees the result. A reader skips unknown
+ * members, because a later version may have added them.
  *
- * Tables are constant. Functions are pure; any thread. Failure modes: PTC_EINVAL naming document and member,
- * PTC_ENOMEM; what was read until then is in the struct, for ptc_members_done. */
+ * Tables are constant. Functions are pure; any thread. Failure modes: PTC_EINVAL and PTC_ELIMIT, which name document
+ * and member; PTC_ENOMEM. Members read before the failure are in the struct; free them with ptc_members_done. */
 #pragma once
 
 #include "base/status.h"
@@ -15,40 +15,43 @@
 #include <stdint.h>
 
 enum ptc_member_kind {
-	PTC_IS_U32, /* of numbers, there may be several, as a list: the member is an array of them */
-	PTC_IS_U64, /* at most INT64_MAX: JSON has numbers with a sign */
+	PTC_IS_U32, /* numbers may be arrays in the struct: the JSON value is then a list */
+	PTC_IS_U64, /* at most INT64_MAX, because JSON numbers have a sign */
 	PTC_IS_I64,
 	PTC_IS_INT,
 	PTC_IS_BOOL,
 	PTC_IS_REAL,   /* double, not negative */
-	PTC_IS_WORD,   /* an enum; words has max + 1 of them */
-	PTC_IS_TEXT,   /* char[]; what is longer is refused */
-	PTC_IS_STRING, /* char *, owned; at most max bytes, 0: any */
+	PTC_IS_WORD,   /* an enum; `words` has max + 1 entries */
+	PTC_IS_TEXT,   /* char[]; a longer text is refused */
+	PTC_IS_STRING, /* char *, owned; at most max bytes; 0: no limit */
 	PTC_IS_HEX,    /* uint64_t as 16 digits */
-	PTC_IS_EMPTY,  /* {}; nothing is read */
-	PTC_IS_MAP,    /* a struct; of: its members */
-	PTC_IS_LIST,   /* a pointer to count structs, owned; at least min, at most max of them (0: any number) */
-	PTC_IS_ARRAY,  /* an array of structs, count of which are used; at least min */
+	PTC_IS_EMPTY,  /* an empty map, {}; nothing is read */
+	PTC_IS_MAP,    /* a struct; `of` has its members */
+	PTC_IS_LIST,   /* a pointer to `count` structs, owned; at least min, at most max of them (0: no limit) */
+	PTC_IS_ARRAY,  /* an array of structs, of which `count` are used; at least min */
 };
 
 struct ptc_members {
 	const struct ptc_member *v;
-	size_t n, size; /* rows; bytes of the struct */
-	bool tuple;     /* a list of the values in their order; else a map. A row without key: that value alone */
+	size_t n, size; /* number of rows; bytes of the struct */
+	/* the JSON value is a list of the values in order; otherwise a map. A row without key: the value alone,
+	 * without a list */
+	bool tuple;
 };
 struct ptc_member {
 	const char *key;
 	enum ptc_member_kind kind;
-	bool optional; /* it may be missing, and is written nonetheless */
+	bool optional; /* the member may be missing when read; it is always written */
 	uint32_t offset, size;
-	/* Written where one of these bytes of the struct is not 0, and may be missing then. if_size 0: always there. */
+	/* The member is written only if one of these bytes of the struct is not 0, and may be missing when read.
+	 * if_size 0: it is always written. */
 	uint32_t if_offset, if_size;
-	uint32_t count_offset, count_size; /* of a uint32_t or size_t */
-	int64_t min, max;                  /* max 0: what the kind can hold */
+	uint32_t count_offset, count_size; /* place of the count, a uint32_t or size_t */
+	int64_t min, max;                  /* max 0: the kind's own limit */
 	const char *const *words;
 	const struct ptc_members *of;
 };
-/* ...: initialisers of what else the row has, such as .max = 3. */
+/* ...: initializers of the row's other members, such as .max = 3. */
 #define PTC_ROW(type, key, member, kind, ...)                                                                          \
 	{                                                                                                              \
 		key, PTC_IS_##kind, PTC_AT(type, member), __VA_ARGS__                                                  \
@@ -67,12 +70,12 @@ struct ptc_member {
 		table, sizeof(table) / sizeof((table)[0]), sizeof(type), true                                          \
 	}
 
-/* Adds the members to a map. 0, or -1: out of memory, or a text is not UTF-8. */
+/* Adds the members to a map. Returns 0; -1: out of memory, or a text is not UTF-8. */
 int ptc_members_put(json_t *map, const struct ptc_members *t, const void *from);
-/* The whole; NULL as ptc_members_put's -1. */
+/* Makes the whole value; NULL where ptc_members_put returns -1. */
 json_t *ptc_members_to_json(const struct ptc_members *t, const void *from);
-/* what names the document in errors. *to is zeroed, or holds what missing members are to be. */
+/* Reads the members. `what` names the document in errors. *to is zeroed, or holds the values of missing members. */
 int ptc_members_from_json(const char *what, const struct ptc_members *t, const json_t *json, void *to,
 			  struct ptc_error *err);
-/* Frees strings and lists, and zeroes these members. */
+/* Frees strings and lists, and zeroes them. */
 void ptc_members_done(const struct ptc_members *t, void *of);

@@ -56,10 +56,10 @@ int ptc_name_check_tensor(const char *name, struct ptc_error *err)
 	for (const unsigned char *p = (const unsigned char *)name; *p; p++)
 		if (*p < 0x20 || *p == 0x7f)
 			return ptc_error_set(err, PTC_EINVAL,
-					     "tensor name with a control character (0x%02x at byte %td)", *p,
+					     "a tensor name has a control character (0x%02x at byte %td)", *p,
 					     p - (const unsigned char *)name);
 	if (!ptc_name_is_utf8(name))
-		return ptc_error_set(err, PTC_EINVAL, "a tensor name that is not UTF-8");
+		return ptc_error_set(err, PTC_EINVAL, "a tensor name is not UTF-8");
 	if (strstr(name, ".."))
 		return ptc_error_set(err, PTC_EINVAL, "tensor name \"%.*s\" contains \"..\"", SHOWN, name);
 	if (name[0] == '/' || name[strlen(name) - 1] == '/' || strstr(name, "//"))
@@ -104,8 +104,7 @@ int ptc_name_check_field(const char *name, struct ptc_error *err)
 	/* the parameters' own names in files: an export would write one over the other */
 	if (!strcmp(name, "param") || !strcmp(name, "model"))
 		return ptc_error_set(err, PTC_EINVAL,
-				     "field name \"%s\" is what the parameters' files are called; choose another",
-				     name);
+				     "field name \"%s\" is reserved for the files of parameters; choose another", name);
 	return 0;
 }
 

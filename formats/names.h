@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which names may enter the system, and the nearest known word for one that
- * may not. Names become paths, etcd keys and table cells later, so what would
- * be dangerous there is refused here. Pure; thread-safe. */
+/* Checks names that come from outside, and suggests the nearest known word for an unknown one. Names become paths, etcd
+ * keys and table cells later. So names that would be dangerous there are refused here. Failure modes: PTC_EINVAL and
+ * PTC_ELIMIT, with the name and the rule in err. Pure; thread-safe. */
 #pragma once
 
 #include "base/status.h"
@@ -9,7 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Valid UTF-8: nothing overlong, no surrogates, nothing above U+10FFFF. What comes over a wire may be anything. */
+/* Whether a text is valid UTF-8: nothing overlong, no surrogates, nothing above U+10FFFF. For texts that come over a
+ * wire. */
 bool ptc_name_is_utf8(const char *text);
 /* 1..PTC_TENSOR_NAME_MAX bytes of UTF-8, no control characters, no "..", no leading or trailing '/', no "//". */
 int ptc_name_check_tensor(const char *name, struct ptc_error *err);
@@ -20,5 +21,5 @@ int ptc_name_check_field(const char *name, struct ptc_error *err);
 /* Rule set names: [a-z0-9_-], at most PTC_NAME_MAX; the file is NAME.yaml. */
 int ptc_name_check_rules(const char *name, struct ptc_error *err);
 
-/* The known word nearest to word, or NULL when none is near. */
+/* The known word nearest to `word`; NULL: none is near. */
 const char *ptc_name_nearest(const char *word, const char *const *known, size_t nknown);

@@ -36,12 +36,12 @@ bool ptc_scan_is(struct ptc_scan *s, const char *text)
 
 int ptc_scan_text(struct ptc_scan *s, const char *text)
 {
-	return ptc_scan_is(s, text) ? 0 : ptc_scan_fail(s, PTC_EINVAL, "%s should stand here", text);
+	return ptc_scan_is(s, text) ? 0 : ptc_scan_fail(s, PTC_EINVAL, "%s is expected here", text);
 }
 
 int ptc_scan_end(struct ptc_scan *s)
 {
-	return s->at == s->end ? 0 : ptc_scan_fail(s, PTC_EINVAL, "the document should end here");
+	return s->at == s->end ? 0 : ptc_scan_fail(s, PTC_EINVAL, "the end of the document is expected here");
 }
 
 int ptc_scan_number(struct ptc_scan *s, uint64_t max, uint64_t *ret)
@@ -51,9 +51,9 @@ int ptc_scan_number(struct ptc_scan *s, uint64_t max, uint64_t *ret)
 
 	for (; s->at < s->end && *s->at >= '0' && *s->at <= '9'; s->at++)
 		if (ptc_ckd_mul(&n, n, 10u) || ptc_ckd_add(&n, n, (uint64_t)(*s->at - '0')) || n > max)
-			return ptc_scan_fail(s, PTC_ELIMIT, "a number above %llu", (unsigned long long)max);
+			return ptc_scan_fail(s, PTC_ELIMIT, "the number is above %llu", (unsigned long long)max);
 	if (s->at == from || (*from == '0' && s->at - from > 1))
-		return ptc_scan_fail(s, PTC_EINVAL, "a number should stand here");
+		return ptc_scan_fail(s, PTC_EINVAL, "a number is expected here");
 	*ret = n;
 	return 0;
 }
@@ -85,7 +85,7 @@ static int decode_string(struct ptc_scan *s, const char *literal, size_t len, ch
 		return 0;
 	ptc_free(*ret);
 	*ret = NULL;
-	return ptc_scan_fail(s, PTC_EINVAL, "a string that is not in canonical form");
+	return ptc_scan_fail(s, PTC_EINVAL, "the string is not in canonical form");
 }
 
 int ptc_scan_string(struct ptc_scan *s, size_t max, char **ret)

@@ -130,7 +130,7 @@ static const struct {
 	{ "00000000000000ff", "0ff", "\"hex\" must be" },
 	{ "true", "1", "\"flag\" must be true or false" },
 	{ "0.5", "-0.5", "\"real\" must be a number, not negative" },
-	{ "\"green\"", "\"blue\"", "\"colour\" is \"blue\", which is no word known here" },
+	{ "\"green\"", "\"blue\"", "\"colour\" is \"blue\", which is not a known word" },
 	{ "\"green\"", "1", "\"colour\" is \"\"" },
 	{ "\"abc\"", "\"abcd\"", "\"text\" must be a text of at most 3 bytes" },
 	{ "\"abc\"", "null", "\"text\" must be a text" },

@@ -186,19 +186,19 @@ static int take_layers(const struct stack *s, const struct ptc_infer_given *give
 		uint32_t at = 0;
 
 		if (!s->l[i].seen)
-			return ptc_error_set(err, PTC_EINVAL, "no tensor is of layer %u of %u", i, s->layers);
+			return ptc_error_set(err, PTC_EINVAL, "no tensor belongs to layer %u of %u", i, s->layers);
 		attention = attention || k.heads;
 		while (at < m->nkinds && memcmp(&m->kinds[at], &k, sizeof k))
 			at++;
 		if (at == PTC_MODEL_MAX_KINDS)
-			return ptc_error_set(err, PTC_EINVAL, "the layers are of more than %d kinds",
+			return ptc_error_set(err, PTC_EINVAL, "the layers have more than %d kinds",
 					     PTC_MODEL_MAX_KINDS);
 		if (at == m->nkinds)
 			m->kinds[m->nkinds++] = k;
 		m->kind[i] = (uint8_t)at;
 	}
 	if (!attention)
-		return ptc_error_set(err, PTC_EINVAL, "no tensor's name is of a layer's attention");
+		return ptc_error_set(err, PTC_EINVAL, "no tensor's name belongs to a layer's attention");
 	return 0;
 }
 
@@ -251,9 +251,10 @@ int ptc_model_infer(const struct ptc_tensor *v, size_t n, const struct ptc_infer
 	if (!rc)
 		rc = ptc_model_check(ret, &why);
 	if (rc)
-		return ptc_error_set(err, PTC_EINVAL,
-				     "the tensors look like no transformer (%s); describe it with \"model:\"",
-				     why.text);
+		return ptc_error_set(
+			err, PTC_EINVAL,
+			"the tensors do not look like a transformer (%s); describe the model with \"model:\"",
+			why.text);
 	while (!k->heads)
 		k++;
 	snprintf(what, PTC_INFER_TEXT_MAX,

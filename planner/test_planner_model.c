@@ -391,7 +391,7 @@ static void test_recompute_by_kind(void **state)
 	assert_int_equal(ptc_cand_parse(text, &back, NULL, &err), 0);
 	assert_int_equal(ptc_cand_compare(&c, &back), 0);
 	c.recompute = PTC_RECOMPUTE_FULL;
-	expect_line(ptc_estimate(&w, &c, &all, &err), &err, "recompute says of kind 2 of layers what");
+	expect_line(ptc_estimate(&w, &c, &all, &err), &err, "recompute repeats the first kind's value for kind 2");
 	c.recompute_others = 0;
 	assert_int_equal(ptc_estimate(&w, &c, &all, NULL), 0);
 	assert_true(none.activation_bytes > half.activation_bytes && half.activation_bytes > all.activation_bytes);
@@ -491,12 +491,13 @@ static void test_inferred_from_tensors(void **state)
 	assert_int_equal(model.kinds[0].head_dim, 64);
 	assert_null(strstr(what, "width taken"));
 	t.v[0].name = "model.layers.7.self_attn.q_proj.weight";
-	expect_line(ptc_model_infer(t.v, t.n, &given, &model, what, &err), &err, "no tensor is of layer 3 of 8");
+	expect_line(ptc_model_infer(t.v, t.n, &given, &model, what, &err), &err, "no tensor belongs to layer 3 of 8");
 	t.v[0].name = t.names[0];
 	t.v[4].shape[0] = INT64_C(1) << 50; /* of the feed-forward part */
 	expect_line(ptc_model_infer(t.v, t.n, &given, &model, what, &err), &err,
-		    "look like no transformer (model: ffn is");
-	expect_line(ptc_model_infer(t.v + t.n - 2, 1, &given, &model, what, &err), &err, "look like no transformer");
+		    "do not look like a transformer (model: ffn is");
+	expect_line(ptc_model_infer(t.v + t.n - 2, 1, &given, &model, what, &err), &err,
+		    "do not look like a transformer");
 }
 
 static void test_as_config(void **state)

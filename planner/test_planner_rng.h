@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of the planner's property tests: one generator, its seed and the number of cases. PTC_TEST_SEED=n PTC_CASES=1 repeats
- * the case whose seed a failure prints. Include after cmocka.h's own needs; one thread. */
+/* For the planner's property tests: one generator, its seed and the number of cases. PTC_TEST_SEED=n PTC_CASES=1
+ * repeats the case whose seed a failure prints. Include it after cmocka.h's own needs; one thread. */
 #pragma once
 
 #include "base/check.h"
@@ -19,13 +19,13 @@ static inline uint32_t rnd(uint32_t n)
 	return (uint32_t)((rng >> 11) % n);
 }
 
-/* Of the n-th case. */
+/* The seed of the n-th case. */
 static inline uint64_t seed_of(uint64_t n)
 {
 	return ptc_test_seed() + n;
 }
 
-/* The generator starts anew. */
+/* Restarts the generator. */
 static inline void rng_begin(uint64_t seed)
 {
 	rng = seed * 0x9E3779B97F4A7C15u + 1;

@@ -677,7 +677,7 @@ static void same_state(void **state)
 	assert_int_equal(ptc_declared_same(&sa, &one, "tp=2", &err), PTC_ELAYOUT);
 	assert_non_null(strstr(err.text, "does not declare 1 tensors that the snapshot has, the first is \"b\""));
 	assert_int_equal(ptc_declared_same(&one, &sa, "tp=2", &err), PTC_ELAYOUT);
-	assert_non_null(strstr(err.text, "declares 1 tensors that the snapshot has not, the first is \"b\""));
+	assert_non_null(strstr(err.text, "declares 1 tensors that the snapshot does not have, the first is \"b\""));
 }
 
 /* 10,240 ranks that declare 400 tensors each, in 8 ways: memory grows with the ways. */

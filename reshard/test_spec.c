@@ -197,7 +197,7 @@ static void lint_checks_sizes_and_names(void **state)
 	o.spec.ntensors = 2;
 	expect_lint(&o.spec, PTC_EINVAL, "not in name order");
 	two[1].name = "b";
-	expect_lint(&o.spec, PTC_EINVAL, "is there twice");
+	expect_lint(&o.spec, PTC_EINVAL, "appears twice");
 	one_spec(&o)->rules = rules;
 	o.spec.nrules = 2;
 	expect_lint(&o.spec, PTC_EINVAL, "never applies");
@@ -237,10 +237,10 @@ static void primaries(void **state)
 		rules[1].primary = PTC_AXIS_DP;
 	}
 	rules[1].primary = PTC_AXIS_EP;
-	expect_lint(&o.spec, PTC_EINVAL, "a primary is on tp, dp or cp, with state replicate");
+	expect_lint(&o.spec, PTC_EINVAL, "primary needs state replicate and the axis tp, dp or cp");
 	rules[1].primary = PTC_AXIS_TP;
 	rules[1].carry = PTC_CARRY;
-	expect_lint(&o.spec, PTC_EINVAL, "a primary is on tp, dp or cp, with state replicate");
+	expect_lint(&o.spec, PTC_EINVAL, "primary needs state replicate and the axis tp, dp or cp");
 }
 
 /* What is made from a master is BF16, has an F32 field, and both are placed alike. */
@@ -274,7 +274,7 @@ static void lint_checks_masters(void **state)
 	rules[1].master = NULL; /* a job of earlier versions: carried */
 	assert_int_equal(ptc_spec_lint(&o.spec, NULL), 0);
 	rules[0].master = "exp_avg";
-	expect_lint(&o.spec, PTC_EINVAL, "only parameters are derived from a field");
+	expect_lint(&o.spec, PTC_EINVAL, "only a rule for parameters");
 }
 
 static double bf16_value(uint32_t bits)

@@ -1,26 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gRPC over the C core, behind one module. Nothing outside rpc/ includes
- * <grpc/...>. Messages are byte strings here; protobuf-c is the caller's.
+/* gRPC over its C core. Nothing outside rpc/ includes <grpc/...>. A message is a byte string here; rpc/pb/pbcall.h adds
+ * protobuf. This header has the parts that clients and servers share.
  *
- * Model. Control calls, unary or answered by a stream, start asynchronously and complete on the libuv loop.
- * Bulk and other long calls are blocking and belong to the one thread that
- * uses them; each such call polls its own completion queue, so bytes go from
- * the socket to the caller's memory on one thread.
- * Server side: a bounded set of threads (max_calls, started on demand) runs the
- * methods' handlers, which hand over to the loop with ptc_loop_call() where
- * control state is concerned. A call has a completion queue of its own. Bulk
- * handlers read, write and block freely, on one thread. Brief ones don't wait
- * for their caller: a call that waits, for its request, its caller or its next
- * step, has no thread. Users share the threads; some are left to root.
+ * Happy path of a server (rpc/server/server.h): server_new, method..., listen..., start. Of a client
+ * (rpc/client/client.h): channel_new, then unary calls or streams. Certificates: rpc/trust/tls.h.
  *
- * Happy path: server_new, add_method..., listen..., start (rpc/server/server.h);
- * channel_new, unary or stream (rpc/client/client.h); certificates: rpc/trust/tls.h;
- * protobuf messages: rpc/pb/pbcall.h. Here is what all of them share.
+ * Threads of a client. A control call, unary or answered by a stream, starts asynchronously and completes on the libuv
+ * loop. A bulk call, or another long call, blocks and belongs to one thread. It polls a completion queue of its own, so
+ * bytes go from the socket to the caller's memory on one thread.
  *
- * Failure modes: peer gone (PTC_EPEER), deadline (PTC_ETIMEOUT), cancelled
- * (PTC_ECANCELED), message over the limit (PTC_ELIMIT); a status sent by a
- * ptc peer arrives with the peer's own PTC_ code and text (trailing metadata
- * "ptc-status" carries the code as decimal text). */
+ * Threads of a server. A bounded set of threads (max_calls, started on demand) runs the methods' handlers. A handler
+ * that needs control state asks the loop with ptc_loop_call(). Each call has a completion queue of its own. A bulk
+ * handler reads, writes and blocks freely on its thread. A brief handler does not wait for its caller: while such a
+ * call waits for its request, its caller or its next step, it has no thread. Users share the threads; some are reserved
+ * for root.
+ *
+ * Failure modes: the peer is gone (PTC_EPEER); the deadline passed (PTC_ETIMEOUT); the call was cancelled
+ * (PTC_ECANCELED); a message is over the limit (PTC_ELIMIT). A status that a ptc peer sent arrives with the peer's own
+ * PTC_ code and text. The trailing metadata "ptc-status" carries that code as decimal text. */
 #pragma once
 
 #include "base/status.h"
@@ -34,37 +31,37 @@ struct uv_loop_s;
 
 /* ---- the loop bridge ------------------------------------------------ */
 
-/* Wraps a uv loop with a thread-safe hand-over queue (MPSC + uv_async). */
+/* A uv loop with a queue to which any thread posts functions (MPSC + uv_async). */
 struct ptc_loop;
 int ptc_loop_new(struct uv_loop_s *uv, struct ptc_loop **ret_loop, struct ptc_error *err);
-/* Loop thread, after the last post; closes the async handle (run the loop once more). Accepts NULL, returns NULL. */
+/* Loop thread, after the last post. Closes the async handle, so run the loop once more. NULL ok; returns NULL. */
 struct ptc_loop *ptc_loop_free(struct ptc_loop *loop);
-/* Any thread. fn runs once on the loop thread, in post order. Never blocks.
- * After ptc_loop_stop() it returns PTC_ECANCELED and fn is not run. */
+/* Posts fn, which runs once on the loop thread, in the order of posts. Never blocks. After ptc_loop_stop() it returns
+ * PTC_ECANCELED, and fn does not run. Any thread. */
 int ptc_loop_post(struct ptc_loop *loop, void (*fn)(void *arg), void *arg);
-/* Any thread but the loop's: posts and waits until fn has returned. PTC_ECANCELED after ptc_loop_stop. */
+/* Posts fn and waits until it has returned. PTC_ECANCELED after ptc_loop_stop. Any thread but the loop's. */
 int ptc_loop_call(struct ptc_loop *loop, void (*fn)(void *arg), void *arg);
-/* Any thread: fn computes on libuv's pool, where it may not wait for its caller. PTC_ECANCELED after ptc_loop_stop;
- * whatever was accepted before runs to its end, also when the loop stops meanwhile. */
+/* Runs fn on libuv's pool; fn must not wait for the caller. PTC_ECANCELED after ptc_loop_stop. An fn that was accepted
+ * before runs to its end, also when the loop stops meanwhile. Any thread. */
 int ptc_loop_work(struct ptc_loop *loop, void (*fn)(void *arg), void *arg);
-/* Loop thread: drains what was posted, refuses the rest. */
+/* Runs what was posted, and refuses later posts. Loop thread. */
 void ptc_loop_stop(struct ptc_loop *loop);
 
 /* ---- library life ---------------------------------------------------- */
-void ptc_rpc_init(void); /* before any thread; do not fork afterwards; counted */
-/* After init, before servers and channels: all of them together buffer about this much at most. Near it the windows of
- * streams shrink; over it the core ends streams (PTC_ELIMIT) instead of growing. Channels with quiet_idle do not count:
- * the lease is kept whatever bulk streams do. */
+void ptc_rpc_init(void); /* call it before any thread starts; do not fork afterwards; calls are counted */
+/* Bounds the memory that all servers and channels together buffer, approximately. Near the bound, the windows of
+ * streams shrink; over it, the core ends streams (PTC_ELIMIT). Channels with quiet_idle do not count, so bulk streams
+ * cannot cost a node its lease. Call it after init, before servers and channels. */
 void ptc_rpc_memory_limit_set(uint64_t bytes);
-void ptc_rpc_shutdown(void); /* after every channel and server is freed */
+void ptc_rpc_shutdown(void); /* call it after every channel and server is freed */
 
 /* ---- who the other side is ------------------------------------------- */
 
 enum ptc_role {
 	PTC_ROLE_NONE,
 	PTC_ROLE_USER,  /* a local uid, from SO_PEERCRED */
-	PTC_ROLE_NODE,  /* certificate SAN URI "ptc://node/NAME" and the DNS name of members, or the daemon's own uid on
-			   a peer socket, or --insecure-loopback */
+	PTC_ROLE_NODE,  /* certificate SAN URI "ptc://node/NAME" and the members' DNS name; or the daemon's own uid on a
+			   peer socket; or --insecure-loopback */
 	PTC_ROLE_ADMIN, /* certificate SAN URI "ptc://admin/NAME"; acts as uid 0 on control calls */
 };
 
@@ -77,24 +74,25 @@ struct ptc_rpc_identity {
 
 /* ---- messages and metadata ------------------------------------------- */
 
-/* Extra request metadata, e.g. the uid a node forwards a call for. */
+/* Extra request metadata, for example the uid for which a node forwards a call. */
 struct ptc_rpc_meta {
 	const char *key, *value;
 };
-/* A part of a message that is sent, gathered from parts; copied unless release is given. */
+/* A part of a message to send. release NULL: the part is copied before the call returns. Otherwise its memory must stay
+ * unchanged until release(arg) is called: on any thread, exactly once, also on failure. */
 struct ptc_rpc_part {
 	const void *data;
 	size_t len;
-	void (*release)(void *arg); /* NULL: copied before return. Else: memory stays unchanged until release(arg) is
-				       called, on any thread, exactly once, also on failure */
+	void (*release)(void *arg);
 	void *arg;
 };
 
-/* A received message: scattered slices, borrowed until _done or the next recv. */
+/* A received message, in scattered slices. Borrowed until _done or the next recv. */
 struct ptc_rpc_message;
 size_t ptc_rpc_message_len(const struct ptc_rpc_message *m);
-/* Sequential read: copies len bytes (or fewer at the end), returns the count. One copy, socket slice to dst. */
+/* Copies the next len bytes to dst, or fewer at the end; returns the number. One copy, from the socket's slice to dst.
+ */
 size_t ptc_rpc_message_read(struct ptc_rpc_message *m, void *dst, size_t len);
-/* Next contiguous span without copying; 0 at the end. */
+/* Gives the next contiguous span without copying it; returns its length, 0 at the end. */
 size_t ptc_rpc_message_next(struct ptc_rpc_message *m, const void **ret_data);
 struct ptc_rpc_message *ptc_rpc_message_done(struct ptc_rpc_message *m); /* frees; NULL ok */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Certificates for tests and benchmarks, made with the openssl tool in a
- * private directory. Test code only: it aborts where it fails. */
+/* Certificates for tests and benchmarks, made with the openssl tool in a private directory. Test code only: it aborts
+ * on failure. */
 #pragma once
 
 #include "base/check.h"
@@ -19,7 +19,7 @@ __attribute__((format(printf, 1, 2))) static inline void test_sh(const char *fmt
 	ptc_require(system(cmd) == 0);
 }
 
-/* DIR/NAME.crt and .key: a CA that signs itself. */
+/* Makes DIR/NAME.crt and .key: a CA that signs itself. */
 static inline void test_ca(const char *dir, const char *name)
 {
 	test_sh("cd '%s' && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 "
@@ -27,7 +27,8 @@ static inline void test_ca(const char *dir, const char *name)
 		dir, name, name, name);
 }
 
-/* DIR/NAME.crl: the list, by CA, of certificates that it has revoked: WHICH, names between spaces, may be "". */
+/* Makes DIR/NAME.crl: the list of certificates that CA has revoked. `which` names them, with spaces between; may be "".
+ */
 static inline void test_crl(const char *dir, const char *ca, const char *name, const char *which)
 {
 	test_sh("cd '%s' && rm -f %s.index* && : >%s.index && "
@@ -40,7 +41,7 @@ static inline void test_crl(const char *dir, const char *ca, const char *name, c
 		dir, name, name, name, name, which, name, ca, ca, name, ca, ca, name, name, name);
 }
 
-/* DIR/NAME.crt and .key signed by CA. extra_san e.g. "URI:ptc://node/n1,DNS:localhost". days < 0: expired. */
+/* Makes DIR/NAME.crt and .key, signed by CA. `san` e.g. "URI:ptc://node/n1,DNS:localhost". days < 0: expired. */
 static inline void test_cert(const char *dir, const char *ca, const char *name, const char *san, int days)
 {
 	test_sh("cd '%s' && printf 'subjectAltName=%s\\nextendedKeyUsage=serverAuth,clientAuth\\n' > %s.ext && "

@@ -153,9 +153,9 @@ class Blobs(harness.Case):
             job.run("dp=2")
             job.wait_step(3)
             before = job.status()
-            for config, text in (("dp=1", "rank 1 that had one would be gone"), ("dp=4", "ranks 2, 3 of the new configuration would have none")):
+            for config, text in (("dp=1", "rank 1 with one would be gone"), ("dp=4", "ranks 2, 3 of the new configuration would have none")):
                 said = self.refused(c, "resize", job.name, "--config", config, "--wait", contains=text, timeout_s=60 * PATIENCE)
-                self.assertIn('blob "rng" is to be carried (rule "rng")', said)
+                self.assertIn('blob "rng" must be carried (rule "rng")', said)
                 self.steps(job)
             self.assertEqual(2, len(self.events(c, job, "aborted")), "it was tried")
             after = wait_for(lambda: (lambda s: s if s["phase"] == "idle" else None)(job.status()), 30 * PATIENCE, "its end")
@@ -163,7 +163,7 @@ class Blobs(harness.Case):
             self.assertEqual(before["run"]["incarnation"], after["run"]["incarnation"])
             job.do("snapshot")
             for verb in ("plan", "resize"):  # known now
-                self.refused(c, verb, job.name, "--config", "tp=2", contains="rank 1 that had one would be gone")
+                self.refused(c, verb, job.name, "--config", "tp=2", contains="rank 1 with one would be gone")
             self.assertEqual(2, len(self.events(c, job, "aborted")), "it was not tried")
             self.assertEqual(before["generation"], job.status()["generation"])
             job.resize("dp=2,order=dp-tp-cp-ep-pp")
@@ -171,7 +171,7 @@ class Blobs(harness.Case):
             self.steps(job)
             job.do("stop")
             job.wait_run("stopped")
-            self.refused(c, "run", job.name, "--config", "dp=1", "--wait", contains="rank 1 that had one would be gone")
+            self.refused(c, "run", job.name, "--config", "dp=1", "--wait", contains="rank 1 with one would be gone")
             c.ptcctl("run", job.name, "--wait", timeout_s=60 * PATIENCE)
             self.assertEqual(["rng 1 0", "rng 1 1"], self.given(job, "rng"))
             job.do("stop")
@@ -192,7 +192,7 @@ class Blobs(harness.Case):
             job.run("dp=2")
             job.wait_step(3)
             before = job.status()
-            text = 'blob "seen" of rank 0 is not to be carried (rule "*": refuse)'
+            text = 'blob "seen" of rank 0 must not be given (rule "*": refuse)'
             self.refused(c, "snapshot", job.name, "--wait", contains=text, timeout_s=60 * PATIENCE)
             self.steps(job)
             self.refused(c, "resize", job.name, "--config", "tp=2", "--wait", contains=text, timeout_s=60 * PATIENCE)

@@ -309,7 +309,7 @@ class Live(harness.Case):
             job = live.Job(c, self.path("other"), "complex", amax="C64", run={"rules": [{"match": "amax", "state": "max"}]})
             r = job.run("dp=2", check=False)
             self.assertEqual(1, r.returncode, r.stderr)
-            self.assertIn('tensor "amax" (C64): rule "amax" takes the greatest of its replicas', r.stderr)
+            self.assertIn('tensor "amax" (C64): rule "amax" takes the greatest value of its replicas', r.stderr)
 
     def resizes(self, mode):
         with self.cluster(nodes=4, devices=2) as c:

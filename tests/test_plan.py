@@ -655,9 +655,9 @@ class Offline(harness.Case):
                 if words is None: # replicated now
                     self.assertEqual((4 * 64, 4 * 64), (json.loads(got)["totals"]["kept"], json.loads(got)["totals"]["within_node"]))
             self.ctl(*plan, "--failed", "0,1,2,3", fails="devices")
-            self.ctl(*plan, "--failed", "0,1,2", fails="4 ranks need 4 devices, there are 2")
+            self.ctl(*plan, "--failed", "0,1,2", fails="4 ranks need 4 devices, but there are 2")
             self.ctl(*plan, "--pin", "0,1,2", fails="3 nodes are pinned")
-            self.ctl(*plan, "--pin", "1", "--drain", "1", fails="node 1 is pinned, and none of its devices may be used")
+            self.ctl(*plan, "--pin", "1", "--drain", "1", fails="node 1 is pinned, but none of its devices may be used")
             self.ctl(*plan, "--drain", "4", fails="4 nodes")
             self.ctl(*plan, "--format", "xml", fails="--format is table, svg or json")
             self.ctl(*plan[:5], fails="-f needs --from CONFIG and --to CONFIG")

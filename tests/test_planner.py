@@ -341,7 +341,7 @@ class Advise(unittest.TestCase):
         self.assertEqual("", told["inferred"])
         self.assertEqual(told["candidates"], inferred["candidates"])
         self.write("job.yaml", job.replace("layers.", "blocks.x").replace("MODEL", "{seq: 1024}"))
-        self.assertIn("look like no transformer", self.run_it("--gpus", "16", expect=1))
+        self.assertIn("do not look like a transformer", self.run_it("--gpus", "16", expect=1))
 
     def test_without_a_model_what_was_measured(self):
         self.write("job.yaml", "space: {global_batch: 64}\n")

@@ -411,7 +411,7 @@ class Planning(harness.Case):
         with self.cluster(nodes=1, devices=1) as c:
             for keys, text in (({"model": {**MODEL, "kv_heads": 7}}, "kv_heads is 7"),
                                ({"model": {**MODEL, "layers": 0}}, "layers"),
-                               ({"space": {**SPACE, "tp": [2, 1]}}, "values of tp are to ascend"),
+                               ({"space": {**SPACE, "tp": [2, 1]}}, "values of tp must ascend"),
                                ({"space": {"tp": [1]}}, "space needs global_batch")):
                 directory = self.path(f"bad{len(os.listdir(self.dir))}")
                 os.makedirs(directory)

@@ -130,8 +130,8 @@ class Carried(harness.Case):
             with open(self.path(name), "wb") as f:
                 f.write(data)
         with self.cluster(nodes=1, devices=1) as c:
-            for carry, text in ((["none.json"], "none.json"), (["config.json", "big.json"], "keep large ones"), (["binary"], "no text in UTF-8"),
-                                (["nul"], "is no text"), ({"model.safetensors": "x"}, "under another one"), ({".x": "x"}, "cannot be the name"),
+            for carry, text in ((["none.json"], "none.json"), (["config.json", "big.json"], "keep large ones"), (["binary"], "is not UTF-8 text"),
+                                (["nul"], "is not text"), ({"model.safetensors": "x"}, "under another one"), ({".x": "x"}, "cannot be the name"),
                                 ({"a/b": "x"}, "cannot be the name"), (["config.json", "./config.json"], "two carried files"), ([], "0 files")):
                 self.refused(c, *self.create(c, "bad", carry), contains=text)
             c.ptcctl(*self.create(c, "good", {"note.txt": "käse\n", "empty": ""}))

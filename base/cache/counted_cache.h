@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A counted cache: values that are dear to make, by a key of text, shared by all who ask and kept for a while after the
- * last of them has let go.
+/* A cache of values that are expensive to make. Each has a text as its key. All callers share a value by reference, and
+ * it stays in the cache for a while after its last user released it.
  *
- * The value embeds a struct ptc_cached as its first member; its maker allocates it, the cache's `drop` frees it. A
- * value that is in use is never dropped. Of those that nobody uses, the `unused_max` that were asked for last are kept.
- * Any thread; `drop` is called without the lock. No failure modes: nothing is allocated here. */
+ * The value embeds a struct ptc_cached as its first member. Its maker allocates it, and the cache's `drop` frees it. A
+ * value in use is never dropped. Of the unused values, the cache keeps the `unused_max` most recently used.
+ *
+ * Threads: any; the cache calls `drop` without its lock. There are no failure modes: nothing is allocated here. */
 #pragma once
 
 #include <pthread.h>
@@ -19,18 +20,18 @@ struct ptc_cached { /* private */
 };
 struct ptc_cache { /* private */
 	pthread_mutex_t lock;
-	struct ptc_cached *list; /* asked for last first */
+	struct ptc_cached *list; /* most recently used first */
 	unsigned unused_max;
 	void (*drop)(struct ptc_cached *value);
 };
 
 void ptc_cache_init(struct ptc_cache *c, unsigned unused_max, void (*drop)(struct ptc_cached *value));
-/* Drops all; nobody uses any. One that was not initialized (all zero) is fine. */
+/* Drops all values; none is in use any more. A cache of all zeros, never initialized, is fine. */
 void ptc_cache_done(struct ptc_cache *c);
-/* A reference; NULL: it is not there. */
+/* Returns a reference; NULL: the cache has no such value. */
 struct ptc_cached *ptc_cache_find(struct ptc_cache *c, const char *key);
-/* Takes `fresh` over and gives a reference to it; or to the value that somebody else has added meanwhile: then `fresh`
- * is dropped. */
+/* Adds `fresh`, which becomes the cache's, and returns a reference to it. If somebody else has added a value with this
+ * key meanwhile, the cache drops `fresh` and returns a reference to that value. */
 struct ptc_cached *ptc_cache_add(struct ptc_cache *c, const char *key, struct ptc_cached *fresh);
 void ptc_cached_ref(struct ptc_cached *value);
 void ptc_cached_unref(struct ptc_cached *value); /* NULL ok */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XXH3 for processors with AVX2: the same sums as libxxhash's, whose build is for any x86-64, in half the time when the
- * bytes are in cache. Only base/number/digest.c calls it, where the processor has AVX2. Pure; thread-safe. */
+/* XXH3 for processors with AVX2. The sums equal libxxhash's. libxxhash is built for any x86-64 and takes twice the time
+ * when the bytes are in cache. Only base/number/digest.c calls this function, and only on a processor with AVX2. Pure;
+ * thread-safe. */
 #pragma once
 
 #include <stddef.h>

@@ -20,13 +20,13 @@
 
 /* crc(run): no pre- or post-inversion; crc of the empty run is 0. */
 uint64_t ptc_digest_run(const void *data, size_t len);
-/* Continues: digest of the concatenation of what gave crc and data. */
+/* Returns the crc of a run followed by `data`; `crc` is the first run's. */
 uint64_t ptc_digest_append(uint64_t crc, const void *data, size_t len);
 /* a * b mod P. */
 uint64_t ptc_digest_mul(uint64_t a, uint64_t b);
 /* x^(8 * bytes) mod P. O(log bytes). */
 uint64_t ptc_digest_xpow(uint64_t bytes);
-/* crc * x^(8 * bytes_after): what a run contributes to its tensor's digest. */
+/* crc * x^(8 * bytes_after): a run's share of its tensor's digest. */
 static inline uint64_t ptc_digest_shift(uint64_t crc, uint64_t bytes_after)
 {
 	return ptc_digest_mul(crc, ptc_digest_xpow(bytes_after));
@@ -34,5 +34,6 @@ static inline uint64_t ptc_digest_shift(uint64_t crc, uint64_t bytes_after)
 
 /* Block checksum of the store: XXH3 64 bit. */
 uint64_t ptc_checksum(const void *data, size_t len);
-/* 128-bit hash of a small document as 32 hex digits and a NUL (content addresses; not cryptographic). */
+/* 128-bit hash of a small document as 32 hex digits and a NUL. It serves as the document's address; it is not
+ * cryptographic. */
 void ptc_content_hash(const void *data, size_t len, char ret_hex[33]);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a number comes in a sorted array of structs, and comparisons for qsort and bsearch. No failure modes. */
+/* Binary search in a sorted array of structs, and macros that define comparisons for qsort and bsearch. No failure
+ * modes. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-/* Index of the first of n structs of `size` bytes, sorted by the uint32_t at `offset` in each, in which that is at
- * least key; n if none is. v may be NULL if n is 0. */
+/* The n structs of `size` bytes at v are sorted by the uint32_t at `offset` in each. Returns the index of the first
+ * struct whose number is at least `key`; n if there is none. v may be NULL if n is 0. */
 static inline size_t ptc_search_u32(const void *v, size_t n, size_t size, size_t offset, uint32_t key)
 {
 	size_t lo = 0, hi = n;
@@ -25,10 +26,10 @@ static inline size_t ptc_search_u32(const void *v, size_t n, size_t size, size_t
 	return lo;
 }
 
-/* The same of an array of a struct TYPE by its MEMBER. */
+/* ptc_search_u32 for an array of struct TYPE that is sorted by MEMBER. */
 #define PTC_SEARCH(TYPE, MEMBER, v, n, key) ptc_search_u32((v), (n), sizeof(TYPE), offsetof(TYPE, MEMBER), (key))
 
-/* Defines a comparison of two TYPE: by one member, by several in their order, by a name, or by the value itself. */
+/* The macros below define a comparison of two TYPE: by one member, by several in order, by a name, or by the value. */
 #define PTC_ORDER(a, b) ((a) < (b) ? -1 : (a) > (b))
 #define PTC_COMPARE(fn, TYPE, order)                                                                                   \
 	static int fn(const void *ptc_a_, const void *ptc_b_)                                                          \

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes and durations as people write and read them. Pure; thread-safe.
+/* Sizes and durations as text that people write and read. Pure; thread-safe.
  *
- * Parsing is strict: a number with at most three decimals, then a unit, with
- * at most one space between and nothing else around. A bare number (except 0) is refused,
- * because "memory: 8" means bytes to one reader and GiB to another. */
+ * Parsing is strict: a number with at most three decimals, then a unit, with at most one space between and nothing else
+ * around. A number without a unit is refused (except 0), because "memory: 8" means bytes to one reader and GiB to
+ * another. Failure mode: PTC_EINVAL, with the text and what is wrong with it. */
 #pragma once
 
 #include "base/status.h"
 
 #include <stdint.h>
 
-#define PTC_UNITS_MAX 32 /* enough for every text written by this module */
+#define PTC_UNITS_MAX 32 /* bytes; enough for every text that this module writes */
 
 /* "8GiB", "500MB", "1.5 TiB", "4096B". Units: B, KiB MiB GiB TiB PiB (1024), kB KB MB GB TB PB (1000).
  * A fraction of a byte is cut off. */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Becoming the user for whom a helper process works. For helpers that ptcd starts as itself, before their first thread
- * and before they are given anything.
+/* Turns a helper process into its user. ptcd starts the helper as itself; the helper calls ptc_become before it starts
+ * a thread and before it is given anything.
  *
- * Happy path: the process has the user's uid, gid and groups, and for any user but root no capability. It cannot get
- * more by exec, leaves no core, and the user can neither trace it nor read its memory. What ptcd hands it from then on
- * stays out of the user's reach. A helper of root's own stays as it was: the kernel lets only those at root's processes
- * who have as many capabilities.
+ * Happy path: the process gets the user's uid, gid and groups. Unless the user is root, it also gives up every
+ * capability. It cannot gain more by exec and leaves no core. The user can neither trace it nor read its memory. So the
+ * user cannot reach anything that ptcd gives the helper later. For root nothing changes: the kernel lets only processes
+ * with as many capabilities trace root's helper.
  *
- * Failure modes: no such user on this node (PTC_EINVAL), a ptcd that is not root and another user (PTC_EPERM), the
- * kernel (PTC_EIO). */
+ * Failure modes: the node has no such user (PTC_EINVAL); ptcd is not root and the user is another one (PTC_EPERM); a
+ * system call failed (PTC_EIO). */
 #pragma once
 
 #include "base/status.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where our own helper programs are (ptc-copy, ptc-exec, ptc-fuse, ptc-source): nobody runs them by name, so they are
+/* Finds our own helper programs (ptc-copy, ptc-exec, ptc-fuse, ptc-source). Users do not run them by name, so they are
  * in no PATH.
  *
- * Looked for, in this order: what the variable `env` names; beside this program; beside ptcd in a build tree; in
- * libexec, as far from this program as it is installed, wherever that tree has been moved; in libexec where it was to
- * be installed.
+ * The search looks at these places, in this order: the path in the variable `env`; the folder of this program; the
+ * folder of ptcd in a build tree; libexec, at its usual distance from this program, so that an installed tree may be
+ * moved; libexec as configured at build time.
  *
- * Failure modes: the variable names what cannot be run; it is in none of these places: PTC_ENOTFOUND, with what to do.
- * Any thread. */
+ * Failure modes: the variable names a file that cannot be run (the code of the errno); no place has the program
+ * (PTC_ENOTFOUND, and the message says what to do). Any thread. */
 #pragma once
 
 #include "base/status.h"
@@ -16,7 +16,7 @@
 
 #define PTC_HELPER_PATH 4096
 
-/* Whether one of these places but the variable has a program called that; a program that others may have in PATH as
- * well. */
+/* Whether one of these places has a program `name`; the variable is not looked at. For a program that may also be in
+ * PATH. */
 bool ptc_helper_beside(const char *name, char ret_path[PTC_HELPER_PATH]);
 int ptc_helper_find(const char *name, const char *env, char ret_path[PTC_HELPER_PATH], struct ptc_error *err);

@@ -224,17 +224,17 @@ static void test_rules(void **state)
 	/* what is not cut, by name and bytes; not where that is said */
 	write_job(path, "[{match: '*'}]", "{2: {tp: 2}, 4: {tp: 1, dp: 2, pp: 2}}");
 	assert_int_equal(RUN("rules", "lint", "-f", path), 1);
-	assert_non_null(strstr(out, "error: tp=2: tp=2 cuts nothing: no rule that a tensor has names it; 2 ranks would "
+	assert_non_null(strstr(out, "error: tp=2: tp=2 cuts nothing: no tensor's rule names it; 2 ranks would "
 				    "each hold the same 320B"));
 	assert_non_null(strstr(out, "error: pp=2,dp=2: pp=2 places nothing"));
-	assert_non_null(strstr(out, "tensor \"h.0.w\" [12, 4], 192B, rule 0 (\"*\") leaves whole"));
+	assert_non_null(strstr(out, "tensor \"h.0.w\" [12, 4], 192B: rule 0 (\"*\") leaves it whole"));
 	write_job(path, "[{match: '*.w', split: {axis: tp, dim: 0}}, {match: '*', split: {axis: none}}]",
 		  "{2: {tp: 2}}");
 	assert_int_equal(RUN("rules", "lint", "-f", path), 0);
 	write_job(path, "[{match: '*.w', split: {axis: tp, dim: 0}}, {match: '*'}]",
 		  "{2: {tp: 2}, 4: {tp: 2, dp: 2, ep: 2}}");
 	assert_int_equal(RUN("rules", "lint", "-f", path), 1);
-	assert_non_null(strstr(out, "tensor \"h.0.k\" [8, 4], 128B, rule 1 (\"*\") leaves whole"));
+	assert_non_null(strstr(out, "tensor \"h.0.k\" [8, 4], 128B: rule 1 (\"*\") leaves it whole"));
 	assert_non_null(strstr(out, "dp=2,ep=2: ep=2 cuts nothing"));
 	/* blocks that leave elements out, or overlap */
 	write_job(path, "[{match: '*', split: {axis: tp, dim: 0, blocks: [4, 3]}}]", "{2: {tp: 2}}");

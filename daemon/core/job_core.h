@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The job core: what the controller of one job does next. Pure: no I/O, no
- * clock, no threads; a step allocates (room for more nodes) before it changes anything. ptc_job_step(job, event)
- * returns updates which the shell (daemon/controller/controller.c, or the simulation) performs in the order given;
- * the outcome of each comes back as an event. Configurations, layouts and
- * bytes are the shell's; here are only numbers of nodes, generations and
- * snapshots.
+/* The job core: decides what the controller of one job does next. ptc_job_step(job, event) returns updates. The shell
+ * (daemon/controller/controller.c, or the simulation) performs them in the given order, and reports each outcome as an
+ * event. The core knows only numbers of nodes, generations and snapshots; configurations, layouts and bytes are the
+ * shell's. Pure: no I/O, no clock, no threads. A step allocates (room for more nodes) before it changes anything.
  *
  *                      +--------- abort, error, node gone too long --------+
  *                      |         (before COMMIT2 is known to hold)         |
@@ -15,74 +13,60 @@
  *    +------------- ABORTING (CLEAR, then FINISH: what the record says) <---------------------+ never from here
  *
  * Kinds (docs/decisions/0002-live-jobs.md)
- *   RESIZE    from one configuration to another. run_from: ranks run and are stopped; run_to: ranks are to run. With
- *             run_to and to_snapshot 0 (no snapshot yet, and no ranks that could give one) it is from nothing: no phase
- *             that moves state (SEALING to COMMIT1, ENDING, PREPARING to DIGESTING)
- *   IMPORT    a client sends the state
- *   SNAPSHOT  run_from; ends with COMMIT1, which deletes the intent in the same transaction. run_to unset: the job
- *             ends with it (the shell writes run: stopped or done)
- *   HALT      one transaction (in phase COMMIT2), no intent: same generation and snapshot, another run state. Then
- * FINISHING
+ * - RESIZE: from one configuration to another. run_from: ranks run and are stopped. run_to: ranks shall run afterwards.
+ *   With run_to and to_snapshot 0 there is no snapshot yet, and no ranks that could give one. Such a switch is from
+ *   nothing: it has no phase that moves state (SEALING to COMMIT1, ENDING, PREPARING to DIGESTING).
+ * - IMPORT: a client sends the state.
+ * - SNAPSHOT: has run_from. It ends with COMMIT1, which deletes the intent in the same transaction. Without run_to, the
+ *   job ends with it (the shell writes run: stopped or done).
+ * - HALT: one transaction (in phase COMMIT2) without an intent, for the same generation and snapshot with another run
+ *   state; then FINISHING.
  *
  * Durable truth is in etcd: the record (generation, snapshot) and the intent (the switch). Whatever happens to a
- * controller, START with what is written down resumes:
- *   no intent                                 -> IDLE, and every node is told what the record says
- *   intent, record.snapshot = from_snapshot   -> again from STARTING, ARMING or SEALING, whichever the switch has first
- *                                                (import: abort; its client is gone)
- *   intent, record.snapshot = to_snapshot     -> again from ENDING, BUILDING or PREPARING
- *   intent, from nothing                      -> again from STARTING
- * A controller that itself had stopped the ranks, and only lost a transaction's outcome, goes on from SEALING with the
- * same stop: COMMIT1 may still be on its way, so what it names must not be captured anew under another step.
- * COMMIT2 (and COMMIT1 of a SNAPSHOT) deletes the intent in the same transaction, so a record that is what the switch
- * wanted never meets its intent.
- * An unknown transaction outcome is not guessed: RELOAD, and the shell answers with START.
+ * controller, START with the record and the intent resumes the switch:
+ * - no intent: IDLE, and every node is told what the record says.
+ * - an intent, record.snapshot = from_snapshot: again from STARTING, ARMING or SEALING, the first that the switch has.
+ *   An import aborts, because its client is gone.
+ * - an intent, record.snapshot = to_snapshot: again from ENDING, BUILDING or PREPARING.
+ * - an intent from nothing: again from STARTING.
+ * If a controller stopped the ranks itself and only lost a transaction's outcome, it goes on from SEALING with the same
+ * stop. COMMIT1 may still be on its way, so the snapshot that it names must not be captured again at another step.
+ * COMMIT2 (and COMMIT1 of a SNAPSHOT) deletes the intent in the same transaction. So a record that a switch has
+ * completed never coexists with that switch's intent. The core does not guess an unknown outcome of a transaction: it
+ * emits RELOAD, and the shell answers with START.
  *
- * What the shell owes: one ptc_job per tenure of the lock, and no answer meant for one reaches the next. One REPLY for
- * each SEND, at the latest when its deadline passes (after CANCEL or NODE_DOWN it may be left out). What a reply
- * carries (digests, captures, declarations) counts only if it answers the last SEND to that node and that was not
- * cancelled: a late copy is of an earlier attempt. NODE_DOWN then NODE_UP, or only NODE_UP, when a node's process is
- * another one than before. Every TXN compares the lock's create_revision, the record's mod_revision and the intent's
- * mod_revision (0: none) as last read or written, and never retries inside: a transaction whose outcome was unknown may
- * still be on its way, and has to fail once a later one succeeded. ABORT when a rank is reported as failed that others
- * of the switch may wait for (ARMING: of the record's incarnation; BUILDING: of the new one): STOP and BUILD have no
- * deadline.
+ * Duties of the shell:
+ * - It makes one ptc_job per tenure of the lock; an answer for one never reaches the next.
+ * - It gives one REPLY for each SEND, at the latest at its deadline; after CANCEL or NODE_DOWN it may leave it out. The
+ *   content of a reply (digests, captures, declarations) counts only if it answers the last SEND to that node that was
+ *   not cancelled. A late reply is of an earlier attempt.
+ * - It gives NODE_DOWN then NODE_UP, or only NODE_UP, when a node has a new process.
+ * - Every TXN compares the lock's create_revision, the record's mod_revision and the intent's mod_revision (0: none) as
+ *   last read or written. It never retries inside: a transaction with an unknown outcome may still be on its way, and
+ *   must fail once a later one has succeeded.
+ * - It gives ABORT when a rank failed for which other ranks of the switch may wait (ARMING: of the record's
+ * incarnation; BUILDING: of the new one), because STOP and BUILD have no deadline.
  *
- * What a node owes: requests of a job carry (fence, seq). The highest fence seen is durable; the highest seq of that
- * fence is in memory. A request lower than the highest seen is refused (PTC_EFENCED). A higher one first ends what is
- * still running for the job. A request never reaches a later life of the process than the one it was sent to (no
- * wait-for-ready, no transparent retry). A sealed table is durable when the reply leaves. SEAL, PREPARE and PULL of
- * what is there already succeed. PULL without PREPARE in this life may answer PTC_ESTATE: PREPARE comes again.
+ * Duties of a node; enum ptc_job_op has those that concern ranks:
+ * - Requests of a job carry (fence, seq). The highest fence seen is durable; the highest seq of that fence is in
+ * memory. A request lower than the highest seen is refused (PTC_EFENCED). A higher one first ends the job's running
+ * request.
+ * - A request never reaches a later process of the node than the one it was sent to (no wait-for-ready, no transparent
+ *   retry).
+ * - A sealed table is durable when the reply leaves. SEAL, PREPARE and PULL succeed if their result is already there.
+ *   PULL without PREPARE in this process may answer PTC_ESTATE; then PREPARE comes again.
  *
- * What a node with ranks owes besides. Ranks outlive its process (ptcd), not the machine.
- *   START    processes for each rank exist and wait in ptc_next; idempotent
- *   ARM      no rank goes past `stop`, or passed: some rank has published it or a later one (then each such rank is
- * held at its next boundary at the latest). A rank that already waits at that very stop is armed, not passed; one that
- *            waits at an earlier one goes on to it. A rank that has published nothing counts as at start_step - 1
- *   STOP     one answer, when all ranks wait at `stop`. PTC_ESTATE when one is past it. passed: the state of one of
- * them cannot be taken there; once all nodes have answered, a new round arms the step after it, PTC_JOB_MOVES_MAX times
- * at most CAPTURE  as SEAL, from ranks that wait at `stop` (else PTC_ESTATE). What is sealed already succeeds only if
- * it was captured by this switch at this stop; else it is dropped and captured anew. A SNAPSHOT with run_to releases
- * the ranks once copied END      answers when every rank of from_generation here, of any incarnation, has exited or
- * waits in ptc_next. Tables older than the new snapshot are dropped BUILD    answers when all ranks here have declared;
- * idempotent; PTC_ESTATE when a process is gone FINISH   makes what the record says: ranks of (generation, incarnation)
- * that wait with their declarations are restored and go; those that wait at a stop go on; all others end. Missing ones
- * are started only if this node never let that incarnation go (durable): one lost after that is reported as failed, for
- * it cannot join ranks that have gone on without it What a node reports of a failed rank is taken back once that rank's
- * process has been ended: an incarnation number can come again after an abort (only CLEAR with new_incarnation and
- * COMMIT2 raise the record's), and must not meet an old report.
- *
- * Node failures: a needed node that is down is waited for (node_wait_ms), then the switch aborts. Operations are
+ * Node failures: the core waits for a needed node that is down (node_wait_ms), then aborts the switch. Operations are
  * idempotent; a reply with an old sequence number is ignored; retriable failures are sent again with back-off.
  *
- * Lost nodes. The shell declares a node lost (NODE_LOST) that is down and will not be waited for; NODE_UP or NODE_FOUND
- * ends that. A switch whose ranks do not run (run_from unset) leaves a lost node out: it is neither cleaned nor asked
- * to seal. So is a node that answers SEAL with PTC_ENOTFOUND, PTC_ELOST or PTC_ECORRUPT: it does not have its table.
- * Left out stays left out for the life of the switch, since nobody has cleaned that node: the shell writes those that
- * ptc_job_gives does not name into the intent (INTENT: cleaning has left them out) and into the record's placement
- * (COMMIT1), and gives from_nodes and record_nodes without them. AGREE checks that the others hold every tensor. A lost
- * node that the switch was to put state on aborts it at once. Where ranks run, nothing is left out: their node is
- * waited for.
- */
+ * Lost nodes: the shell declares a node that is down lost (NODE_LOST) if it should not be waited for. NODE_UP or
+ * NODE_FOUND ends that. A switch whose ranks do not run (run_from unset) leaves a lost node out: it neither cleans the
+ * node nor asks it to seal. It also leaves out a node that answers SEAL with PTC_ENOTFOUND, PTC_ELOST or PTC_ECORRUPT,
+ * because the node does not have its table. A node stays left out for the life of the switch, since it was not cleaned.
+ * The shell writes the nodes that ptc_job_gives does not name into the intent (INTENT: cleaning has left them out) and
+ * into the record's placement (COMMIT1), and gives from_nodes and record_nodes without them. AGREE checks that the
+ * other nodes hold every tensor. A lost node to which the switch was to bring state aborts the switch at once. Where
+ * ranks run, no node is left out; the switch waits for it. */
 #pragma once
 
 #include "base/limits.h"
@@ -94,21 +78,21 @@
 #include <stdint.h>
 
 enum ptc_job_event_kind {
-	PTC_EV_START,   /* lock held with `fence`; record and intent as just read */
-	PTC_EV_SWITCH,  /* a request that the shell found feasible on paper */
+	PTC_EV_START,   /* the lock is held with `fence`; record and intent as just read */
+	PTC_EV_SWITCH,  /* a request that the shell found feasible from the documents */
 	PTC_EV_FILLED,  /* import: the client has sent everything */
-	PTC_EV_REPLY,   /* of a SEND */
-	PTC_EV_TXN,     /* of a TXN */
-	PTC_EV_DIGESTS, /* of CHECK_DIGESTS: status 0 or PTC_EDIGEST */
+	PTC_EV_REPLY,   /* answers a SEND */
+	PTC_EV_TXN,     /* answers a TXN */
+	PTC_EV_DIGESTS, /* answers CHECK_DIGESTS: status 0 or PTC_EDIGEST */
 	PTC_EV_NODE_UP,
 	PTC_EV_NODE_DOWN,
-	PTC_EV_NODE_LOST,  /* it is down, and is not waited for any more */
-	PTC_EV_NODE_FOUND, /* it is down, and is waited for again */
-	PTC_EV_ABORT,      /* of the running switch: a person, or the import's client going away */
-	PTC_EV_TIMER,      /* of SET_TIMER; carries its sequence number */
+	PTC_EV_NODE_LOST,  /* the node is down, and is no longer waited for */
+	PTC_EV_NODE_FOUND, /* the node is down, and is waited for again */
+	PTC_EV_ABORT,      /* aborts the running switch: a person asked, or the import's client has gone */
+	PTC_EV_TIMER,      /* answers SET_TIMER; carries its sequence number */
 	PTC_EV_LOCK_LOST,
-	PTC_EV_AGREED, /* of AGREE: status, text */
-	PTC_EV_LAYOUT, /* of LAYOUT: status, text */
+	PTC_EV_AGREED, /* answers AGREE: status, text */
+	PTC_EV_LAYOUT, /* answers LAYOUT: status, text */
 };
 enum ptc_txn_outcome { PTC_TXN_OK, PTC_TXN_CONFLICT, PTC_TXN_UNKNOWN };
 
@@ -116,60 +100,63 @@ struct ptc_job_event {
 	enum ptc_job_event_kind kind;
 	/* START */
 	int64_t fence;
-	uint64_t generation, snapshot;   /* of the record; 0,0: none yet */
-	const struct ptc_switch *intent; /* NULL: none */
-	const uint32_t *record_nodes;    /* that have the record's table; the others are told to keep nothing. */
-	uint32_t nrecord_nodes; /* 0 with a generation > 0: not known, all are told to keep the record's table */
-	/* a HALT whose outcome was unknown: the record read has the run state that ptc_job_switch asks for. Leaving it
-	 * out is safe: the transaction is sent again */
+	uint64_t generation, snapshot;   /* of the record; 0,0: there is none yet */
+	const struct ptc_switch *intent; /* NULL: there is none */
+	const uint32_t *record_nodes;    /* nodes that have the record's table; the others are told to keep nothing */
+	uint32_t nrecord_nodes; /* 0 with a generation > 0: not known; all are told to keep the record's table */
+	/* After a HALT with an unknown outcome: the record has the run state that ptc_job_switch asks for. It is safe
+	 * to leave it false: the transaction is then sent again. */
 	bool halted;
 	/* SWITCH */
 	const struct ptc_switch *request;
 	/* REPLY, NODE_UP, NODE_DOWN, NODE_LOST, NODE_FOUND */
 	uint32_t node;
-	/* REPLY of ARM: some rank is at or past the stop; the greatest step any rank here has published. REPLY of STOP:
-	 * all wait, but the state of one (text: which, why) cannot be taken there */
+	/* REPLY of ARM: some rank is at or past the stop; `step` is the greatest step that any rank here has published.
+	 * REPLY of STOP: all ranks wait, but the state of one cannot be taken there (text: which, why). */
 	bool passed;
 	uint64_t step;
-	/* REPLY, TXN, TIMER, DIGESTS, AGREED, LAYOUT: of the update answered. START: of the RELOAD answered, or 0
-	 * (first START, or a shell that sees to it itself that the read began after the RELOAD) */
+	/* REPLY, TXN, TIMER, DIGESTS, AGREED, LAYOUT: that of the update answered. START: that of the RELOAD answered;
+	 * or 0 for the first START, or if the shell itself ensures that the read began after the RELOAD. */
 	uint64_t seq;
-	int status;                   /* REPLY, DIGESTS, AGREED, LAYOUT, ABORT: PTC_ code */
+	int status;                   /* for REPLY, DIGESTS, AGREED, LAYOUT, ABORT: a PTC_ code */
 	enum ptc_txn_outcome outcome; /* TXN */
-	const char *text;             /* error line for status != 0; borrowed */
+	const char *text;             /* error line if status is not 0; borrowed */
 };
 
 enum ptc_job_update_kind {
-	PTC_UP_SEND,          /* op to node; shell answers REPLY with seq */
-	PTC_UP_TXN,           /* txn; TXN with seq */
-	PTC_UP_CHECK_DIGESTS, /* merge the PULL replies' digests, compare; DIGESTS with seq */
-	PTC_UP_RELOAD,        /* re-read lock, record and intent; then START, or LOCK_LOST */
-	PTC_UP_DONE,          /* the switch `switch_id` ended: status, text, node to blame. 0: committed */
-	PTC_UP_PHASE,         /* phase changed (progress, events) */
-	PTC_UP_SET_TIMER,     /* ms; replaces an earlier one; TIMER with seq */
-	PTC_UP_CANCEL,        /* stop what was sent to node with seq if still running (abort) */
-	PTC_UP_STOPPED,       /* lock lost: perform nothing more for this job */
-	PTC_UP_AGREE,  /* the nodes that give hold every tensor; run_from: compare replicas and cursors of all CAPTURE
-			* replies, make the manifest. AGREED with seq */
-	PTC_UP_LAYOUT, /* merge the BUILD replies' declarations, compare, write the layout; LAYOUT with seq */
+	PTC_UP_SEND,          /* send `op` to `node`; answer: REPLY with seq */
+	PTC_UP_TXN,           /* perform `txn`; answer: TXN with seq */
+	PTC_UP_CHECK_DIGESTS, /* merge and compare the digests of the PULL replies; answer: DIGESTS with seq */
+	PTC_UP_RELOAD,        /* read lock, record and intent again; answer: START, or LOCK_LOST */
+	PTC_UP_DONE,          /* the switch `switch_id` ended: status (0: committed), text, node to blame */
+	PTC_UP_PHASE,         /* the phase changed (for progress and events) */
+	PTC_UP_SET_TIMER,     /* after timer_ms, answer TIMER with seq; replaces an earlier timer */
+	PTC_UP_CANCEL,        /* stop the request to `node` with seq, if it still runs (abort) */
+	PTC_UP_STOPPED,       /* the lock is lost: perform nothing more for this job */
+	/* check that the giving nodes hold every tensor; run_from: also compare replicas and cursors of all CAPTURE
+	 * replies, and make the manifest. Answer: AGREED with seq */
+	PTC_UP_AGREE,
+	/* merge and compare the declarations of the BUILD replies, and write the layout; answer: LAYOUT with seq */
+	PTC_UP_LAYOUT,
 };
 struct ptc_job_update {
 	enum ptc_job_update_kind kind;
 	uint64_t seq;  /* grows over the life of the ptc_job */
-	uint32_t node; /* SEND, CANCEL; DONE: whose failure it was, or PTC_JOB_NO_NODE */
+	uint32_t node; /* for SEND, CANCEL; DONE: the node that failed, or PTC_JOB_NO_NODE */
 	enum ptc_job_op op;
 	enum ptc_job_txn txn;
 	bool has_keep;
-	uint64_t keep_generation, keep_snapshot; /* OP_FINISH */
-	uint64_t stop;                           /* OP_ARM, OP_STOP, OP_CAPTURE */
-	uint64_t step;                           /* TXN_COMMIT1 of run_from: the step all ranks waited at */
-	bool new_incarnation;                    /* TXN_CLEAR */
+	uint64_t keep_generation, keep_snapshot; /* for PTC_OP_FINISH */
+	uint64_t stop;                           /* for PTC_OP_ARM, PTC_OP_STOP, PTC_OP_CAPTURE */
+	/* for PTC_TXN_COMMIT1 with run_from: the step at which all ranks waited */
+	uint64_t step;
+	bool new_incarnation; /* for PTC_TXN_CLEAR */
 	uint64_t switch_id;
 	enum ptc_job_phase phase;
 	uint32_t timer_ms;
 	int status;
-	uint32_t waited_ms; /* DONE, not 0: the switch ended because `node` stayed down for so long */
-	bool lost;          /* DONE: the switch ended because `node`, which was to take state, is lost */
+	uint32_t waited_ms; /* for DONE, not 0: the switch ended because `node` stayed down for this time */
+	bool lost;          /* for DONE: the switch ended because `node`, which was to get state, is lost */
 	char text[PTC_JOB_TEXT_MAX];
 };
 /* Valid until the next step. */
@@ -180,21 +167,21 @@ struct ptc_job_updates {
 
 struct ptc_job;
 struct ptc_job_opts {
-	uint32_t node_wait_ms; /* 0: 30000 */
-	uint32_t max_attempts; /* 0: 6. Also how many rounds arming may take */
+	uint32_t node_wait_ms; /* how long to wait for a node that is down; 0: 30000 */
+	uint32_t max_attempts; /* attempts of a request; also rounds of arming; 0: 6 */
 };
 int ptc_job_new(const struct ptc_job_opts *opts, struct ptc_job **ret_job, struct ptc_error *err);
 struct ptc_job *ptc_job_free(struct ptc_job *job);
-/* Never fails for reasons of protocol; 0 or PTC_ENOMEM (then nothing happened and the event may be given again).
- * A SWITCH while one is running is answered by DONE with PTC_ESTATE and the new id. */
+/* Gives an event to the core. Returns 0 or PTC_ENOMEM; then nothing happened, and the event may be given again. Errors
+ * of the protocol are no failure. A SWITCH while one is running is answered by DONE with PTC_ESTATE and the new id. */
 int ptc_job_step(struct ptc_job *job, const struct ptc_job_event *event, struct ptc_job_updates *ret_updates);
 enum ptc_job_phase ptc_job_phase(const struct ptc_job *job);
-/* That node is down, and the switch cannot go on without it. Any number is allowed. */
+/* Whether the switch waits for this node, which is down. `node` may be any number. */
 bool ptc_job_awaits_down(const struct ptc_job *job, uint32_t node);
-/* That node gives the running switch what it has: it is one of from_nodes, and was not left out. Any number is allowed.
- */
+/* Whether the node gives its state to the running switch: it is one of from_nodes and was not left out. `node` may be
+ * any number. */
 bool ptc_job_gives(const struct ptc_job *job, uint32_t node);
-/* The running switch or NULL; borrowed until the next step. */
+/* The running switch, or NULL; borrowed until the next step. */
 const struct ptc_switch *ptc_job_switch(const struct ptc_job *job);
-/* A number for a request that is no switch's: after all before it, and before all later ones. */
+/* A sequence number for a request of no switch. It is greater than all earlier ones, and lower than all later ones. */
 uint64_t ptc_job_take_seq(struct ptc_job *job);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A switch of a job in numbers: its phases, kinds and nodes, what nodes and etcd are asked for it.
- * Plain data; what it all means and who owes what is said in job_core.h. */
+/* A switch of a job in numbers: its phases, kinds and nodes, and the requests to nodes and to etcd. Plain data.
+ * job_core.h explains the protocol and everybody's duties. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 #define PTC_JOB_TEXT_MAX 512
 #define PTC_JOB_NO_NODE  UINT32_MAX
 #define PTC_JOB_MOVES_MAX                                                                                              \
-	1024 /* boundaries a stop moves on, for ranks that ask for it: more micro-steps than a step is made of */
+	1024 /* boundaries by which a stop may move on for ranks that ask for it; more than a step has micro-steps */
 
 enum ptc_job_phase {
 	PTC_JOB_NEW,
@@ -17,12 +17,12 @@ enum ptc_job_phase {
 	PTC_JOB_CHECKING,
 	PTC_JOB_INTENT,
 	PTC_JOB_STARTING, /* run_to: new processes get ready */
-	PTC_JOB_ARMING,   /* run_from: ranks are brought to wait at one step */
+	PTC_JOB_ARMING,   /* run_from: all ranks come to wait at one step */
 	PTC_JOB_SEALING,  /* SEAL, or CAPTURE where ranks run */
-	PTC_JOB_AGREEING, /* every tensor is covered; run_from: replicas and cursors are compared */
+	PTC_JOB_AGREEING, /* the nodes together hold every tensor; run_from: replicas and cursors are compared */
 	PTC_JOB_COMMIT1,
 	PTC_JOB_ENDING,   /* run_from: ranks of the old generation end */
-	PTC_JOB_BUILDING, /* run_to: ranks of the new one build and declare */
+	PTC_JOB_BUILDING, /* run_to: ranks of the new generation build and declare */
 	PTC_JOB_LAYOUT,   /* run_to: declarations become the layout */
 	PTC_JOB_PREPARING,
 	PTC_JOB_FILLING,
@@ -38,46 +38,71 @@ const char *ptc_job_phase_name(enum ptc_job_phase phase);
 
 enum ptc_switch_kind { PTC_SWITCH_RESIZE, PTC_SWITCH_IMPORT, PTC_SWITCH_SNAPSHOT, PTC_SWITCH_HALT };
 
-/* Node numbers are indices into a list the shell keeps for the life of this ptc_job (nodes are only added). */
+/* A switch. Node numbers are indices into a list that the shell keeps for the life of the ptc_job; nodes are only
+ * added. */
 struct ptc_switch {
-	uint64_t id; /* random, not 0, names the switch in the intent */
+	uint64_t id; /* random, not 0; names the switch in the intent */
 	enum ptc_switch_kind kind;
-	uint64_t from_generation, from_snapshot; /* the record when it began; 0,0: nothing yet */
+	uint64_t from_generation, from_snapshot; /* the record when the switch began; 0,0: none yet */
 	uint64_t to_generation;                  /* from_generation + 1; SNAPSHOT, HALT: from_generation */
 	uint64_t to_snapshot;                    /* from_snapshot + 1; RESIZE from nothing: 0; HALT: from_snapshot */
-	const uint32_t
-		*from_nodes;      /* that have the record's table, and of an intent found: whom it did not leave out */
-	uint32_t nfrom;           /* copied by the core */
-	const uint32_t *to_nodes; /* SNAPSHOT, HALT: none */
+	const uint32_t *from_nodes; /* nodes that have the record's table; of an intent that was read: those that it did
+				       not leave out */
+	uint32_t nfrom;             /* the core copies the list */
+	const uint32_t *to_nodes;   /* none for SNAPSHOT and HALT */
 	uint32_t nto;
-	bool run_from, run_to; /* ranks run before, are to run after. HALT: neither counts */
-	uint64_t stop;         /* run_from: first round of arming; 0: as soon as possible */
+	bool run_from, run_to; /* ranks run before the switch; ranks shall run after it. HALT: neither counts */
+	uint64_t stop;         /* run_from: stop step of the first round of arming; 0: as soon as possible */
 };
 
+/* A request to a node. Ranks outlive the node's process (ptcd), not the machine. A node's report of a failed rank is
+ * withdrawn once that rank's process has been ended. For an incarnation number can come again after an abort (only
+ * CLEAR with new_incarnation and COMMIT2 raise the record's), and the new ranks must not meet an old report. */
 enum ptc_job_op {
-	PTC_OP_CHECK,   /* Prepare dry_run, to_nodes */
-	PTC_OP_SEAL,    /* from_nodes: (from_generation, from_snapshot) -> (from_generation, to_snapshot) */
-	PTC_OP_PREPARE, /* to_nodes: table (to_generation, to_snapshot) */
-	PTC_OP_PULL,    /* to_nodes: move or (import) seal; replies digests */
-	PTC_OP_FINISH,  /* any node: make what the record says; keep only `keep` (keep_snapshot 0: no table), or nothing
-			 */
-	PTC_OP_START,   /* to_nodes */
-	PTC_OP_ARM,     /* from_nodes; update: stop; reply: passed, step */
-	PTC_OP_STOP,    /* from_nodes; update: stop. May take minutes, as END and BUILD */
-	PTC_OP_CAPTURE, /* from_nodes, instead of SEAL where run_from; update: stop = the step */
-	PTC_OP_END,     /* from_nodes */
-	PTC_OP_BUILD,   /* to_nodes */
+	PTC_OP_CHECK, /* Prepare with dry_run, to to_nodes */
+	/* To from_nodes: the table (from_generation, from_snapshot) becomes (from_generation, to_snapshot). */
+	PTC_OP_SEAL,
+	PTC_OP_PREPARE, /* to to_nodes: table (to_generation, to_snapshot) */
+	PTC_OP_PULL,    /* to to_nodes: move the bytes or, for an import, seal; replies digests */
+	/* To any node: do what the record says; keep only the table `keep` (keep_snapshot 0: no table), or nothing.
+	 * Ranks of the record's (generation, incarnation) that wait with their declarations are restored and go on.
+	 * Ranks that wait at a stop go on. All others end. Missing ranks are started only if this node never let that
+	 * incarnation go, which is durable. A rank lost after that is reported as failed, because it cannot join ranks
+	 * that have gone on without it. */
+	PTC_OP_FINISH,
+	/* To to_nodes: a process for each rank exists and waits in ptc_next. Idempotent. */
+	PTC_OP_START,
+	/* To from_nodes; update: stop; reply: passed, step. No rank goes past `stop`; or the node replies passed: some
+	 * rank has published that step or a later one. Then each such rank is held at its next boundary at the latest.
+	 * A rank that already waits at `stop` is armed, not passed; one that waits at an earlier step goes on to it. A
+	 * rank that has published nothing counts as at start_step - 1. */
+	PTC_OP_ARM,
+	/* To from_nodes; update: stop. One answer, when all ranks wait at `stop`; PTC_ESTATE if one is past it. passed:
+	 * the state of one rank cannot be taken there. Once all nodes have answered, a new round arms the step after
+	 * it, at most PTC_JOB_MOVES_MAX times. STOP, END and BUILD may take minutes. */
+	PTC_OP_STOP,
+	/* To from_nodes, instead of SEAL where run_from; update: stop = the step. As SEAL, from ranks that wait at
+	 * `stop` (else PTC_ESTATE). A table that is sealed already counts only if this switch captured it at this stop;
+	 * otherwise it is dropped and captured again. A SNAPSHOT with run_to releases the ranks once they are copied.
+	 */
+	PTC_OP_CAPTURE,
+	/* To from_nodes: answers when every rank of from_generation here, of any incarnation, has exited or waits in
+	 * ptc_next. Tables older than the new snapshot are dropped. */
+	PTC_OP_END,
+	/* To to_nodes: answers when all ranks here have declared; PTC_ESTATE when a process is gone. Idempotent. */
+	PTC_OP_BUILD,
 };
 
 enum ptc_job_txn {
-	PTC_TXN_INTENT,  /* put intent */
-	PTC_TXN_COMMIT1, /* record := (from_generation, to_snapshot); run_from: its step := update.step. The intent
-			  * stays; SNAPSHOT: deletes it */
-	PTC_TXN_COMMIT2, /* record := (to_generation, to_snapshot), manifest; delete intent. Compares node keys as well
-			  */
-	/* abort: delete the intent, if there, and put the record again as it is (0,0 if none), so that its mod_revision
-	 * grows and an INTENT or COMMIT still on its way fails. update.new_incarnation: the record's incarnation grows
-	 * by one, because ranks of the old generation may have ended */
+	PTC_TXN_INTENT, /* puts the intent */
+	/* record := (from_generation, to_snapshot); run_from: its step := update.step. Deletes the intent for
+	 * SNAPSHOT only */
+	PTC_TXN_COMMIT1,
+	/* record := (to_generation, to_snapshot), manifest; deletes the intent. Compares node keys, too */
+	PTC_TXN_COMMIT2,
+	/* abort: deletes the intent, if there is one, and puts the record again unchanged (0,0 if none). So the
+	 * record's mod_revision grows, and an INTENT or COMMIT that is still under way fails. update.new_incarnation:
+	 * the record's incarnation grows by one, because ranks of the old generation may have ended */
 	PTC_TXN_CLEAR,
-	PTC_TXN_HALT, /* record := the same generation and snapshot with the run state asked for */
+	PTC_TXN_HALT, /* record := the same generation and snapshot with the requested run state */
 };

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Documents of jobs that etcd holds and that daemons read: specs, layouts, rank state, and the
- * generations of a switch. Parsed ones are cached by their hash, counted, and shared by every reader.
- * Threads: any but the loop, unless a function says otherwise; they block (etcd).
+/* Documents of jobs in etcd, as daemons read them: specs, layouts, rank state, and the generations of a switch. Parsed
+ * documents are cached by their hash, counted, and shared by all readers.
  *
- * Failure modes: etcd unreachable (PTC_ECOORD), a document that does not decode (its code, naming the hash), memory. */
+ * Threads: any but the loop, unless a function says otherwise. Functions block (etcd). A function marked [loop] is for
+ * the loop thread.
+ *
+ * Failure modes: etcd is unreachable (PTC_ECOORD); a document does not decode (its own code; the message names the
+ * hash); memory. */
 #pragma once
 
 #include "daemon/agent/geometry/geometry.h"
@@ -20,7 +23,7 @@ struct ptc_specs;
 struct ptc_layouts;
 struct ptc_vault;
 
-/* The caches, and the cluster that they read from. Borrowed by the rooms that read documents. */
+/* The caches, and the cluster from which they read. Rooms that read documents borrow them. */
 struct ptc_documents {
 	struct ptc_cluster *cluster;
 	struct ptc_kept *kept;
@@ -31,31 +34,32 @@ struct ptc_documents {
 
 /* ---- vault.c: what jobs' descriptions in etcd are sealed with ---------------- */
 #define PTC_SEALED_SPEC_MAX_BYTES (PTC_SPEC_MAX_BYTES + 64u)
-struct ptc_vault_opts { /* borrowed, all of it */
+struct ptc_vault_opts { /* all borrowed */
 	struct ptc_cluster *cluster;
 	struct ptc_channels *channels;
 	const char *node, *state_dir;
 };
-/* Reads the node's copy of the cluster's key, if it has one. */
+/* Makes the vault, and reads the node's copy of the cluster's key if there is one. */
 int ptc_vault_new(const struct ptc_vault_opts *opts, struct ptc_vault **ret_vault, struct ptc_error *err);
 struct ptc_vault *ptc_vault_free(struct ptc_vault *v); /* NULL ok */
-/* Any thread but the loop, blocking: sees to it that this node has the cluster's key; makes it where there is none yet.
- * PTC_ECOORD: etcd, or every node that has it, is unreachable; it is tried again when the key is needed. */
+/* Ensures that this node has the cluster's key; makes the key if no node has one yet. PTC_ECOORD: etcd, or every node
+ * with the key, is unreachable; the vault tries again when the key is needed. Blocks; any thread but the loop. */
 int ptc_vault_join(struct ptc_vault *v, struct ptc_error *err);
-/* Same; a job's description, as etcd is to have it, and back. ptc_free *ret_data. What older versions wrote is not
- * sealed. */
+/* Seals a job's description for etcd, and opens it again. ptc_free *ret_data. Descriptions that older versions wrote
+ * are not sealed. Both block; any thread but the loop. */
 int ptc_vault_seal(struct ptc_vault *v, const char *uuid, const char *json, size_t len, char **ret_data,
 		   size_t *ret_len, struct ptc_error *err);
 int ptc_vault_open(struct ptc_vault *v, const char *uuid, char *data, size_t len, char **ret_json, size_t *ret_len,
-		   struct ptc_error *err); /* takes data over, also on failure */
+		   struct ptc_error *err); /* takes `data` over, also on failure */
 int ptc_vault_register(struct ptc_vault *v, struct ptc_rpc_server *peers, struct ptc_error *err);
 
 /* ---- kept.c: committed documents, for when the coordinator is unreachable ---------- */
 struct ptc_kept *ptc_kept_new(struct ptc_cluster *c, struct ptc_store *store); /* NULL: out of memory */
 struct ptc_kept *ptc_kept_free(struct ptc_kept *k);
-void ptc_kept_tick(struct ptc_kept *k);   /* [loop] */
-size_t ptc_kept_jobs(struct ptc_kept *k); /* of how many jobs, but for those that are too large; any thread */
-/* A blob of a job (ptc_free it): kept here, or read from etcd. Blocking; any thread but the loop. */
+void ptc_kept_tick(struct ptc_kept *k); /* [loop] */
+/* number of jobs with kept documents, except jobs that are too large; any thread */
+size_t ptc_kept_jobs(struct ptc_kept *k);
+/* Reads a blob of a job from the kept documents or from etcd; ptc_free it. Blocks; any thread but the loop. */
 int ptc_document_get(struct ptc_kept *k, const char *uuid, const char *hash, size_t max, char **ret_data,
 		     size_t *ret_len, struct ptc_error *err);
 
@@ -66,9 +70,9 @@ struct ptc_specs *ptc_specs_free(struct ptc_specs *s);
 int ptc_specs_get(struct ptc_specs *s, const char *uuid, const char *hash, const struct ptc_job_desc **ret_desc,
 		  void **ret_ref, struct ptc_error *err);
 void ptc_specs_release(void *ref);
-/* The hash of the description's canonical JSON. hash, everywhere else, is that of the sealed one in etcd. */
+/* The hash of the description's canonical JSON. Everywhere else, `hash` is that of the sealed description in etcd. */
 const char *ptc_specs_plain_hash(const void *ref);
-/* The canonical JSON itself. Blocking; any thread. ptc_free *ret_json. */
+/* Reads the canonical JSON itself; ptc_free *ret_json. Blocks; any thread but the loop. */
 int ptc_specs_read(const struct ptc_documents *docs, const char *uuid, const char *hash, char **ret_json,
 		   size_t *ret_len, struct ptc_error *err);
 
@@ -81,59 +85,65 @@ int ptc_layouts_get(struct ptc_layouts *l, const char *uuid, const char *hash, c
 void ptc_layouts_release(void *ref);
 
 /* ---- rank_states.c: rank state, in a switch (formats/state/state_doc.h) ---- */
-/* Whether the job's rules let ranks give all of it. Blocking; any thread but the loop. */
+/* Checks that the job's rules let ranks give this state. Blocks; any thread but the loop. */
 int ptc_rank_states_check(const struct ptc_documents *docs, const struct ptc_meta_doc *meta,
 			  const struct ptc_state *state, struct ptc_error *err);
 struct ptc_rank_states_ask {
 	const struct ptc_documents *docs;
 	const struct ptc_meta_doc *meta;
-	const char *from, *to; /* configurations */
-	const char *hash;      /* of the snapshot's state document; "": it has none */
+	const char *from, *to; /* configurations, as text */
+	const char *hash;      /* hash of the snapshot's state document; "": there is none */
 	int64_t fence;
 };
 struct ptc_rank_states {
-	char hash[PTC_HASH_HEX]; /* of what ranks of the new generation are given; "": the snapshot's */
+	char hash[PTC_HASH_HEX]; /* hash of the new generation's state document; "": it is the snapshot's */
 	struct ptc_blobs_review review;
 };
-/* What a switch makes of a state document, by the job's rules. state NULL: it is read. e NULL: nothing is written, and
- * no hash known; else it is while the lock of that fence is held. Blocking; any thread but the loop. */
+/* Applies the job's rules to a state document in a switch. state NULL: it is read. e NULL: nothing is written, and no
+ * hash is known. Otherwise the new document is written while the lock of that fence is held. Blocks; any thread but the
+ * loop. */
 int ptc_rank_states_switch(const struct ptc_rank_states_ask *ask, const struct ptc_state *state, struct ptc_etcd *e,
 			   struct ptc_rank_states *ret, struct ptc_error *err);
-/* As summaries and plans have it (docs/control.md); NULL: there is nothing to say. */
+/* The JSON for summaries and plans (docs/control.md); NULL: there is nothing to report. */
 json_t *ptc_rank_states_json(const struct ptc_blobs_review *r);
 
 /* ---- view.c: one generation or switch of a job, ready to be sent or read ------ */
-/* Everything a peer must know about a job's generations; owns its memory. */
+/* Everything that a peer must know about a job's generations. Owns its memory. */
 struct ptc_view {
 	struct ptc_meta_doc meta;
 	int64_t fence;
-	uint64_t seq; /* of the request this becomes; 0: not ordered */
+	uint64_t seq; /* of the request that this view becomes; 0: not ordered */
 	uint64_t switch_id;
 	uint64_t from_generation, from_snapshot, to_generation, to_snapshot; /* 0: absent */
-	uint64_t from_incarnation, to_incarnation;                           /* of their ranks; 0: none run */
+	/* of the generations' ranks; 0: none run */
+	uint64_t from_incarnation, to_incarnation;
 	struct ptc_generation_doc from, to;
-	struct ptc_manifest_doc manifest;  /* of from */
-	struct ptc_copies_doc copies;      /* of from, where they hold for its bytes; else of zeros */
-	const struct ptc_copies_doc *more; /* borrowed: of to, which is from with these copies; NULL: a switch */
-	/* every node either uses or that has copies, in order of first use; addresses "" while down. down: no source,
-	 * also for a node that is up and was left out of the snapshot (manifest) */
+	struct ptc_manifest_doc manifest; /* of from */
+	/* copies of `from`'s bytes, where they are valid for them; otherwise zeroed */
+	struct ptc_copies_doc copies;
+	/* borrowed: copies of `to`, which is `from` with these copies; NULL: a switch */
+	const struct ptc_copies_doc *more;
+	/* Every node that a generation uses or that has copies, in order of first use. An address is "" while its node
+	 * is down. down: the node is no source. It is also set for a node that is up and was left out of the snapshot
+	 * (manifest). */
 	char **nodes, **addresses;
 	bool *down;
 	size_t nnodes;
 };
 void ptc_view_done(struct ptc_view *v);
-/* Loads the documents named by record and intent (either may be NULL). Blocking; any thread but the loop. */
+/* Loads the documents that record and intent name; either may be NULL. Blocks; any thread but the loop. */
 int ptc_view_load(struct ptc_kept *k, const struct ptc_meta_doc *meta, const struct ptc_record_doc *record,
 		  const struct ptc_intent_doc *intent, struct ptc_view *ret_view, struct ptc_error *err);
-/* Takes over what holds for v->from's bytes of the document, in place of what was before. 0 or PTC_ENOMEM. */
+/* Copies those parts of the document into v that are valid for v->from's bytes, in place of earlier ones. Returns 0 or
+ * PTC_ENOMEM. */
 int ptc_view_copies(struct ptc_view *v, const struct ptc_copies_doc *copies);
-/* [loop] The same of the mirror's document. */
+/* [loop] ptc_view_copies with the mirror's document. */
 int ptc_view_find_copies(struct ptc_view *v, struct ptc_cluster *c);
-/* The node has the table that v->from is on it, or one with copies. */
+/* Whether the node has v->from's table, or a table with copies. */
 bool ptc_view_placed(const struct ptc_view *v, const char *node);
-/* Of that table. */
+/* The number of that table: v->from_snapshot, or that of the node's table with copies. */
 uint64_t ptc_view_table(const struct ptc_view *v, const char *node);
-/* v->from as it is held, with copies beside its layout. base: its layout, which is borrowed, as is spec. */
+/* The layout and allocation of v->from with its copies. `base` is its layout; it is borrowed, as is the spec. */
 struct ptc_view_copied {
 	const struct ptc_layout *layout;
 	struct ptc_layout *own;
@@ -141,20 +151,20 @@ struct ptc_view_copied {
 };
 int ptc_view_copied(const struct ptc_view *v, const struct ptc_layout *base, struct ptc_view_copied *ret,
 		    struct ptc_error *err);
-void ptc_view_copied_done(struct ptc_view_copied *h); /* one of zeros is fine */
-/* Collects v->nodes from the generations. 0 or PTC_ENOMEM. */
+void ptc_view_copied_done(struct ptc_view_copied *h); /* a zeroed one is fine */
+/* Collects v->nodes from the generations. Returns 0 or PTC_ENOMEM. */
 int ptc_view_nodes(struct ptc_view *v);
-/* [loop] Fills addresses and down from the mirror. */
+/* [loop] Fills `addresses` and `down` from the mirror. */
 int ptc_view_locate(struct ptc_view *v, struct ptc_cluster *c);
-/* Builds the message; parts borrow from v, arrays are released by _done. */
+/* Makes the message. Its parts borrow from v; ptc_info_done releases its arrays. */
 struct ptc_info {
 	struct Ptc__V1__SwitchInfo *pb;
 	void *memory;
 };
 int ptc_view_info(const struct ptc_view *v, struct ptc_info *ret_info, struct ptc_error *err);
 void ptc_info_done(struct ptc_info *info);
-/* Geometry of the view's from or to generation; blocking. */
+/* The geometry of the view's `from` or `to` generation. Blocks. */
 int ptc_view_geometry(struct ptc_agent *agent, const struct ptc_view *v, bool to, struct ptc_geometry *ret_geometry,
 		      struct ptc_error *err);
-/* Allocation of a generation document with node numbers of v->nodes. */
+/* The allocation of a generation document, with node numbers of v->nodes. */
 int ptc_view_allocation(const struct ptc_view *v, const struct ptc_generation_doc *g, struct ptc_allocation *ret_alloc);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc-gpu's work: requests of one socket (gpu_wire.h), a thread for each device they name. gpu_serve.c reads requests
- * and makes host maps; gpu_worker.c has a device's thread, and the allocations mapped on it; gpu_server.c has what both
- * use.
+/* The server in ptc-gpu: it serves the requests of one socket (gpu_wire.h), with a thread for each device that they
+ * name. gpu_serve.c reads requests and makes host maps. gpu_worker.c has a device's thread and its mapped allocations.
+ * gpu_server.c has what both use.
  *
- * Locks: `hosts_lock` guards host maps, each worker's `lock` its queue. A worker's allocations are its thread's alone.
- */
+ * Locks: `hosts_lock` guards host maps, and each worker's `lock` its queue. Only a worker's thread uses its
+ * allocations. */
 #pragma once
 
 #include "daemon/gpu/gpu_wire.h"
@@ -13,15 +13,15 @@
 
 struct ptc_gpu_server;
 
-/* A host map. While a request uses it (uses > 0) it stays. */
+/* A host map. It stays while a request uses it (uses > 0). */
 struct ptc_gpu_host_map {
-	unsigned char *base; /* NULL: free */
+	unsigned char *base; /* NULL: the place is free */
 	uint64_t bytes;
 	unsigned uses;
-	bool ready;      /* it may be named */
-	bool read_only;  /* its file is: nothing is copied out to it */
-	bool pinned;     /* page-locked, counted */
-	unsigned worker; /* of a pinned one: whose device locked it */
+	bool ready;      /* requests may name it */
+	bool read_only;  /* its file is read-only, so nothing is copied out to it */
+	bool pinned;     /* page-locked, and counted against the budget */
+	unsigned worker; /* the worker whose device locked it, if pinned */
 };
 
 /* A request on its way to a worker. */
@@ -31,19 +31,19 @@ struct ptc_gpu_job {
 	struct ptc_gpu_part *parts;
 	int fds[PTC_GPU_FDS_MAX];
 	unsigned nfds;
-	struct ptc_gpu_host_map *host, *guard; /* used, or NULL */
+	struct ptc_gpu_host_map *host, *guard; /* the host maps that it uses, or NULL */
 	struct ptc_gpu_forgetting *forgetting;
 };
 
-/* A FORGET that every worker has to do; the last one answers. */
+/* A FORGET that every worker must do; the last one answers. */
 struct ptc_gpu_forgetting {
 	_Atomic unsigned left;
 	_Atomic uint64_t closed;
 };
 
-/* An allocation that is mapped, for all who have bound it. */
+/* A mapped allocation, shared by all who have bound it. */
 struct ptc_gpu_entry {
-	unsigned users; /* 0: free */
+	unsigned users; /* 0: the place is free */
 	struct ptc_gpu_export e;
 	struct ptc_gpu_memory *memory;
 	uint64_t missing; /* VMM: handles that have not come yet */
@@ -60,9 +60,9 @@ struct ptc_gpu_worker {
 	unsigned queued;
 	bool stop;
 	_Atomic uint64_t mapped_bytes, allocations;
-	/* its thread's */
+	/* the members below are its thread's */
 	struct ptc_gpu *gpu;           /* NULL: not attached yet */
-	struct ptc_gpu_failure broken; /* sticky: what every later request is answered */
+	struct ptc_gpu_failure broken; /* sticky: the answer to every later request */
 	struct ptc_gpu_entry *entries;
 	uint32_t nentries;
 };
@@ -74,7 +74,7 @@ struct ptc_gpu_server {
 	pthread_mutex_t send_lock, hosts_lock;
 	struct ptc_gpu_host_map hosts[PTC_GPU_HOSTS_MAX];
 	struct ptc_gpu_worker *workers[PTC_GPU_ATTACHED_MAX];
-	unsigned nworkers; /* the reading thread's */
+	unsigned nworkers; /* used by the reading thread only */
 };
 
 /* Serves until the socket is closed. Returns 0, or a status with err. */
@@ -87,12 +87,12 @@ void ptc_gpu_server_answer(struct ptc_gpu_server *s, const struct ptc_gpu_answer
 void ptc_gpu_server_refuse(struct ptc_gpu_server *s, uint64_t id, const struct ptc_gpu_failure *f);
 void ptc_gpu_server_job_free(struct ptc_gpu_server *s, struct ptc_gpu_job *j);
 void ptc_gpu_server_host_ready(struct ptc_gpu_server *s, struct ptc_gpu_host_map *h);
-/* Ends a host map; its number is free then. */
+/* Ends a host map; its number becomes free. */
 void ptc_gpu_server_host_free(struct ptc_gpu_server *s, struct ptc_gpu_host_map *h);
 
 int ptc_gpu_worker_new(struct ptc_gpu_server *s, unsigned index, const char *uuid, struct ptc_gpu_worker **ret,
 		       struct ptc_error *err);
-/* Waits while the queue is full. Takes the job. */
+/* Queues a job and takes it over. Waits while the queue is full. */
 void ptc_gpu_worker_push(struct ptc_gpu_worker *w, struct ptc_gpu_job *j);
-/* Drops what is queued, lets the request under way end, detaches. */
+/* Drops queued jobs, lets the request under way end, and detaches. */
 struct ptc_gpu_worker *ptc_gpu_worker_free(struct ptc_gpu_worker *w);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job's state has consumed: of each generation and cursor which steps and which positions, divided how. It
- * belongs to a snapshot (its manifest has it), so steps that were trained and lost are not in it, and those trained
- * twice are once.
+/* The ledger: the samples that a job's state has consumed. For each generation and cursor, it has the steps, the
+ * positions, and how they were divided. It belongs to a snapshot, whose manifest holds it. So steps that were trained
+ * and lost are not in it, and steps that were trained twice are in it once.
  *
- * Happy path: each snapshot of running ranks notes their cursors; a generation's entry grows until the next begins.
- * Failure modes: PTC_ENOMEM; a document that is malformed is refused whole. Beyond PTC_LEDGER_MAX entries the oldest
- * are forgotten, and counted. */
+ * Happy path: each snapshot of running ranks notes their cursors. A generation's entry grows until the next generation
+ * begins. Beyond PTC_LEDGER_MAX entries, the oldest are forgotten and counted. Failure modes: PTC_ENOMEM; a malformed
+ * document is refused whole. Pure. */
 #pragma once
 
 #include "formats/members.h"
@@ -16,38 +16,41 @@ struct ptc_ledger_entry {
 	char *cursor, *tag;
 	uint64_t generation;
 	uint64_t first_step, end_step; /* steps first_step .. end_step - 1 */
-	uint64_t first, end;           /* positions first .. end - 1, which are what these steps consumed */
+	uint64_t first, end;           /* positions first .. end - 1, which these steps consumed */
 	uint32_t dp, micro;
-	uint64_t batch; /* micro, batch: 0 where neither the tag nor the configuration says */
+	uint64_t batch; /* micro, batch: samples; 0 where neither the tag nor the configuration says */
 };
 struct ptc_ledger {
 	struct ptc_ledger_entry *v;
 	size_t n;
 	uint64_t forgotten;
 };
-void ptc_ledger_done(struct ptc_ledger *l); /* zeroes it */
-/* 0 or PTC_ENOMEM. */
+void ptc_ledger_done(struct ptc_ledger *l); /* frees and zeroes it */
+/* Returns 0 or PTC_ENOMEM. */
 int ptc_ledger_copy(const struct ptc_ledger *l, struct ptc_ledger *ret_copy);
-/* now: what a snapshot says, with cursor, tag, generation, end_step, end, dp, micro and batch; copied. first_step and
- * first follow from what was noted of that cursor before, or are now's where there is nothing. 0 or PTC_ENOMEM. */
+/* Notes a snapshot's cursor. `now` has cursor, tag, generation, end_step, end, dp, micro and batch; it is copied.
+ * first_step and first follow from the cursor's last entry; without one, they are now's. Returns 0 or PTC_ENOMEM. */
 int ptc_ledger_note(struct ptc_ledger *l, const struct ptc_ledger_entry *now);
 extern const struct ptc_members ptc_ledger_members;
-/* 0, PTC_EINVAL, PTC_ELIMIT or PTC_ENOMEM. */
+/* Returns 0, PTC_EINVAL, PTC_ELIMIT or PTC_ENOMEM. */
 int ptc_ledger_from_json(const json_t *root, struct ptc_ledger *ret_ledger);
 
-/* Where a cursor is after `step` steps that takes `batch` samples each: from where it was noted last; from 0 at
- * old_step where it was not yet. */
+/* The position of a cursor after `step` steps that consume `batch` samples each. It counts from the cursor's last
+ * entry; without one, from position 0 at old_step. */
 uint64_t ptc_ledger_position(const struct ptc_ledger *l, const char *cursor, uint64_t old_step, uint64_t step,
 			     uint64_t batch);
 
-/* What a cursor's tag says of the order: "n=N,seed=S", then perhaps ",block=B" or ",sequential=1"; or, of a mixture,
- * "mix=M,seed=S", M being ptc_job_data_mix of what the job's description says of that cursor. After a ';', which
- * ptc.torch does not compare, "batch=G,micro=M", and "by_length=1" where ranks divide a batch by what samples cost,
- * from lengths that nobody else knows; "counted" where no rank has set the cursor, so that nobody says that the samples
- * were had. Other words are passed over. False: seed is missing, n and mix are or both are there, n is 0, or a number
- * is none. */
+/* The order of samples, as a cursor's tag names it. For one dataset: "n=N,seed=S", then perhaps ",block=B" or
+ * ",sequential=1". For a mixture: "mix=M,seed=S", where M is ptc_job_data_mix of the job's description of that cursor.
+ *
+ * After a ';' come words that ptc.torch does not compare. "batch=G,micro=M" are the batch sizes. "by_length=1": ranks
+ * divide a batch by the samples' lengths, which nobody else knows. "counted": no rank has set the cursor, so nobody
+ * confirms that the samples were consumed. Other words are skipped.
+ *
+ * ptc_ledger_tag parses a tag. false: seed is missing; n and mix are both missing or both there; n is 0; or a number is
+ * malformed. */
 struct ptc_ledger_order {
-	uint64_t n, seed, block, batch; /* n: 0 of a mixture */
+	uint64_t n, seed, block, batch; /* n: 0 for a mixture */
 	uint32_t micro;
 	bool sequential, by_length, counted;
 	char mix[33]; /* "": one dataset */

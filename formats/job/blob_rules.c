@@ -72,11 +72,10 @@ int ptc_blobs_check(const struct ptc_blob_rules *rules, const struct ptc_state *
 			const struct ptc_blob_rule *r = rule_of(rules, name);
 
 			if (r && r->fate == PTC_FATE_REFUSE)
-				return ptc_error_set(
-					err, PTC_ESTATE,
-					"blob \"%.255s\" of rank %u is not to be carried (rule \"%.255s\": refuse); "
-					"do not set it, or give it another state in \"blobs\"",
-					name, s->ranks[i].rank, r->match);
+				return ptc_error_set(err, PTC_ESTATE,
+						     "blob \"%.255s\" of rank %u must not be given (rule \"%.255s\": "
+						     "refuse); do not set it, or give it another state in \"blobs\"",
+						     name, s->ranks[i].rank, r->match);
 		}
 	return 0;
 }
@@ -226,13 +225,12 @@ static int no_place(struct blob_work *c, const struct group *g, struct ptc_error
 			put_number(&ranks, n++, r);
 	}
 	put_rest(&ranks, n);
-	rc = ptc_error_set(
-		err, PTC_ESTATE,
-		"blob \"%.255s\" is to be carried (rule \"%.255s\") and %s %s %s; choose a configuration with the "
-		"same coordinates, or another state in \"blobs\"",
-		name, rule_of(c->sw->rules, name)->match, n == 1 ? "rank" : "ranks",
-		ptc_buf_failed(&ranks) ? "?" : ranks.data,
-		gone ? "that had one would be gone" : "of the new configuration would have none");
+	rc = ptc_error_set(err, PTC_ESTATE,
+			   "blob \"%.255s\" must be carried (rule \"%.255s\"), but %s %s %s; choose a configuration "
+			   "with the same coordinates, or another state in \"blobs\"",
+			   name, rule_of(c->sw->rules, name)->match, n == 1 ? "rank" : "ranks",
+			   ptc_buf_failed(&ranks) ? "?" : ranks.data,
+			   gone ? "with one would be gone" : "of the new configuration would have none");
 	ptc_buf_done(&ranks);
 	return rc;
 }

@@ -366,7 +366,7 @@ static int decode_copies(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 	across = ptc_doc_get(node, "across");
 	if (!count)
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
-				     "copies has no \"count\": write on how many nodes each region is to be");
+				     "copies has no \"count\": write on how many nodes each region should be");
 	rc = ptc_doc_int(d->doc, count, "count", 1, PTC_JOB_MAX_COPIES, &n, d->err);
 	if (!rc && across)
 		rc = ptc_doc_word(d->doc, across, "across", domains, PTC_ARRAY_LEN(domains), &word, d->err);

@@ -32,8 +32,7 @@ static int get_match(struct ptc_job_decoder *d, const struct ptc_doc_node *map, 
 	if (strlen(text) > PTC_STATE_NAME_MAX || !ptc_glob_valid(text))
 		return ptc_doc_error(
 			d->doc, node, d->err, PTC_EINVAL,
-			"match \"%.80s\" is no pattern over names of blobs: at most %d bytes, and each [ is "
-			"closed",
+			"match \"%.80s\" is not a pattern for names of blobs: use at most %d bytes, and close each [",
 			text, PTC_STATE_NAME_MAX);
 	r->match = ptc_strdup(text);
 	return r->match ? 0 : ptc_nomem(d->err);
@@ -52,7 +51,7 @@ static int get_state(struct ptc_job_decoder *d, const struct ptc_doc_node *map, 
 	if (node->kind == PTC_DOC_MAP && node->n == 1 && !strcmp(node->first->key, "replicate"))
 		return ptc_doc_error(
 			d->doc, node, d->err, PTC_EINVAL,
-			"replicate of blobs names no axis: a rank that has none is given the lowest rank's");
+			"replicate takes no axis for blobs: a rank without the blob gets the lowest rank's");
 	if (node->kind == PTC_DOC_MAP && node->n == 1 && !strcmp(node->first->key, "derive"))
 		word = PTC_ARRAY_LEN(states) - 1;
 	rc = word ? 0 : ptc_doc_word(d->doc, node, "state", states, PTC_ARRAY_LEN(states), &word, d->err);

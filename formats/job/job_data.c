@@ -68,7 +68,8 @@ static int get_part(struct ptc_job_decoder *d, const struct ptc_doc_node *map, s
 	if (!rc)
 		rc = get_number(d, map, "weight", 1, PTC_JOB_MAX_WEIGHT, &weight);
 	if (!rc && !word && block)
-		rc = ptc_doc_error(d->doc, map, d->err, PTC_EINVAL, "block says how to shuffle, and shuffle is false");
+		rc = ptc_doc_error(d->doc, map, d->err, PTC_EINVAL,
+				   "block says how to shuffle, but shuffle is false; leave one out");
 	if (!rc)
 		rc = get_number(d, map, "samples", 1, INT64_MAX, &samples);
 	part->samples = (uint64_t)samples;

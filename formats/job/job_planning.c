@@ -207,8 +207,7 @@ static int add_carried(struct ptc_job_decoder *d, const struct ptc_doc_node *nod
 	if (!rc && !ptc_name_is_utf8(text))
 		rc = ptc_doc_error(
 			d->doc, node, d->err, PTC_EINVAL,
-			"\"%.130s\" is no text in UTF-8: only small text files, such as config.json, are carried",
-			name);
+			"\"%.130s\" is not UTF-8 text: only small text files, such as config.json, are carried", name);
 	if (!rc && bytes > PTC_JOB_CARRIED_BYTES)
 		rc = ptc_doc_error(d->doc, node, d->err, PTC_ELIMIT,
 				   "carried files have %zu bytes with \"%.130s\", at most %u: keep large ones, such as "
@@ -252,7 +251,7 @@ static int carry_path(struct ptc_job_decoder *d, const struct ptc_doc_node *node
 	if (strlen(text) != len) {
 		ptc_free(text);
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
-				     "\"%.130s\" is no text: only small text files, such as config.json, are carried",
+				     "\"%.130s\" is not text: only small text files, such as config.json, are carried",
 				     given);
 	}
 	return add_carried(d, node, slash ? slash + 1 : given, text);
@@ -263,7 +262,7 @@ static int carry_text(struct ptc_job_decoder *d, const struct ptc_doc_node *node
 	char *copy;
 
 	if (node->kind != PTC_DOC_TEXT || !node->string)
-		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "carry: \"%.130s\" is no text", node->key);
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "carry: \"%.130s\" is not text", node->key);
 	copy = ptc_strdup(node->text);
 	return copy ? add_carried(d, node, node->key, copy) : ptc_nomem(d->err);
 }
@@ -279,8 +278,8 @@ int ptc_job_decode_carried(struct ptc_job_decoder *d, const struct ptc_doc_node 
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
 				     "carry is a list of paths, or a map of names to texts");
 	if (!node->n || node->n > PTC_JOB_MAX_CARRIED)
-		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "carry has %zu files: 1 to %d are possible",
-				     node->n, PTC_JOB_MAX_CARRIED);
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "carry has %zu files: give 1 to %d", node->n,
+				     PTC_JOB_MAX_CARRIED);
 	files->carried = ptc_calloc(node->n, sizeof *files->carried);
 	if (!files->carried)
 		return ptc_nomem(d->err);

@@ -83,9 +83,9 @@ static int decode_layer_map(struct ptc_job_decoder *d, const struct ptc_doc_node
 	if (rc)
 		return rc;
 	if (match ? at || with || (offset && after) : node->n != 1 || (!at && !with))
-		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
-				     "layer has \"match\" and one of \"offset\" and \"after\", or \"at\" or "
-				     "\"with\" alone");
+		return ptc_doc_error(
+			d->doc, node, d->err, PTC_EINVAL,
+			"layer must have \"match\" and one of \"offset\" and \"after\", or \"at\" or \"with\" alone");
 	r->place = PTC_PLACE_LAYER;
 	if (at || offset)
 		rc = ptc_doc_int(d->doc, at ? at : offset, at ? "at" : "offset", 0, PTC_MAX_TENSORS - 1,
@@ -166,7 +166,7 @@ static int decode_primary(struct ptc_job_decoder *d, const struct ptc_doc_node *
 	int rc = ptc_doc_check_map(d->doc, node, "replicate", primary_keys, PTC_ARRAY_LEN(primary_keys), d->err);
 
 	if (!rc && node->n != 1)
-		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "replicate names one axis");
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "replicate must name one axis");
 	if (rc == 0)
 		rc = ptc_doc_int(d->doc, node->first, node->first->key, 0, UINT32_MAX, &at, d->err);
 	if (rc)
@@ -214,7 +214,8 @@ static int decode_state(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 	}
 	rc = ptc_doc_check_map(d->doc, node, "state", state_keys, PTC_ARRAY_LEN(state_keys), d->err);
 	if (!rc && node->n != 1)
-		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "state has one of \"derive\" and \"replicate\"");
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				   "state must have one of \"derive\" and \"replicate\"");
 	if (rc)
 		return rc;
 	return strcmp(node->first->key, "derive") ? decode_primary(d, node->first, r)
@@ -246,17 +247,16 @@ static int decode_placement(struct ptc_job_decoder *d, const struct ptc_doc_node
 static const char *state_wrong(const struct ptc_job_desc *job, const struct ptc_rule *r)
 {
 	if (r->carry == PTC_CARRY_DERIVE && !r->master)
-		return "is of parameters and names the field that they are made from: {derive: FIELD}";
+		return "is for parameters and must name the field that they are made from: {derive: FIELD}";
 	if (job->has_run && !job->spec.ntensors && r->primary == PTC_AXIS_NONE && r->carry != PTC_CARRY_MAX)
-		return "is not for what ranks declare: rules of a live job without \"tensors\" only say which replica "
-		       "counts, {replicate: {AXIS: INDEX}}, or that the greatest does, max";
+		return "is not for tensors that ranks declare: rules of a live job without \"tensors\" only choose the "
+		       "primary replica, {replicate: {AXIS: INDEX}}, or the greatest value, max";
 	if (!job->has_run && r->primary != PTC_AXIS_NONE)
-		return "with an axis is of ranks that declare what they hold; without them there are no replicas that "
-		       "differ";
+		return "with an axis needs ranks that declare their tensors; without ranks, replicas do not differ";
 	if ((r->carry == PTC_CARRY_REPLICATE || r->carry == PTC_CARRY_MAX) && !ptc_rule_is_whole(r))
-		return "is of what every rank has whole; leave out split, expert and any shard but none";
+		return "needs tensors that every rank has whole; leave out split, expert and any shard but none";
 	if ((r->carry == PTC_CARRY_RESET || r->carry == PTC_CARRY_DERIVE) && job->has_run)
-		return "is not supported in a live job, whose ranks declare what they hold; leave it out";
+		return "is not supported in a live job, whose ranks declare their tensors; leave it out";
 	return NULL;
 }
 
@@ -461,7 +461,8 @@ static int decode_rule_text(struct ptc_job_decoder *d, const struct ptc_doc_node
 	version = ptc_doc_get(doc.root, "version");
 	rules = ptc_doc_get(doc.root, "rules");
 	if (!rc && (!version || !rules))
-		rc = ptc_doc_error(&doc, doc.root, d->err, PTC_EINVAL, "a rule set has \"version\" and \"rules\"");
+		rc = ptc_doc_error(&doc, doc.root, d->err, PTC_EINVAL,
+				   "a rule set must have \"version\" and \"rules\"");
 	if (!rc)
 		rc = ptc_doc_int(&doc, version, "version", 0, INT64_MAX, &number, d->err);
 	if (!rc && (number < PTC_JOB_OLDEST || number > PTC_JOB_VERSION))

@@ -244,7 +244,7 @@ static int decode_mode(struct ptc_job_decoder *d, const struct ptc_doc_node *nod
 
 	if (!rc && i > PTC_JOB_REBUILD)
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
-				     "mode keep comes later; write restart or rebuild");
+				     "mode keep is not supported yet; write restart or rebuild");
 	d->job->mode = (enum ptc_job_mode)i;
 	return rc;
 }
@@ -380,8 +380,7 @@ static int copy_entries(const struct entry *all, size_t n, struct ptc_job_run *r
 		if (!ptc_name_is_utf8(text))
 			return ptc_error_set(
 				err, PTC_EINVAL,
-				"the environment variable %.*s is not UTF-8: unset it, or say what it is in "
-				"the job's env",
+				"the environment variable %.*s is not UTF-8: unset it, or set it in the job's env",
 				(int)PTC_MIN(name_len(text), 80), text);
 		ret_run->env[ret_run->nenv] = ptc_strdup(text);
 		if (!ret_run->env[ret_run->nenv++])

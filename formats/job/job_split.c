@@ -110,7 +110,7 @@ static int decode_numbers_of_split(struct ptc_job_decoder *d, const struct ptc_d
 	if (!rc && units && n != s->nblocks)
 		rc = ptc_doc_error(
 			d->doc, unit, d->err, PTC_EINVAL,
-			"unit is a list of %zu, but \"blocks\" has %zu: it is one number, or one for each block", n,
+			"unit is a list of %zu, but \"blocks\" has %zu: write one number, or one for each block", n,
 			s->nblocks);
 	if (!rc && permute)
 		rc = decode_numbers(d, permute, "permute", PTC_MAX_PERMUTED, 0, &s->permute, &s->npermute);
@@ -137,7 +137,7 @@ static int decode_split(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 	s->axis = (enum ptc_axis)word;
 	if (s->axis == PTC_AXIS_NONE)
 		return node->n == 1 ? 0
-				    : ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "axis none has no other keys");
+				    : ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "axis none takes no other keys");
 	if (!ptc_doc_get(node, "dim"))
 		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "split has no \"dim\"");
 	word = PTC_SPLIT_EVEN;
@@ -178,7 +178,7 @@ int ptc_job_decode_splits(struct ptc_job_decoder *d, const struct ptc_doc_node *
 	for (const struct ptc_doc_node *n = node ? node->first : NULL; n && !rc; n = n->next) {
 		rc = decode_split(d, n, &r->splits[i++]);
 		if (!rc && node->n > 1 && r->splits[i - 1].axis == PTC_AXIS_NONE)
-			rc = ptc_doc_error(d->doc, n, d->err, PTC_EINVAL, "axis none stands alone");
+			rc = ptc_doc_error(d->doc, n, d->err, PTC_EINVAL, "axis none must be the only split");
 	}
 	for (i = 0; !node && base && i < PTC_MAX_SPLITS && !rc; i++) {
 		struct ptc_split *s = &r->splits[i];

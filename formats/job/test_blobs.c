@@ -183,13 +183,13 @@ static void carried(void **state)
 	said("rng=carry", "dp=2", "dp=2", "");
 	said("sched=carry", "dp=4", "dp=1", "6 per-rank blobs of ranks that are gone (rng, seen) are not carried");
 	refused("rng=carry", "dp=4", "dp=2",
-		"blob \"rng\" is to be carried (rule \"rng\") and ranks 2, 3 that had one would be gone; choose a "
+		"blob \"rng\" must be carried (rule \"rng\"), but ranks 2, 3 with one would be gone; choose a "
 		"configuration with the same coordinates, or another state in \"blobs\"");
 	refused("r[n]?*=carry", "dp=2", "dp=3",
-		"(rule \"r[n]?*\") and rank 2 of the new configuration would have none");
-	refused("*=carry", "dp=16", "dp=1", "ranks 1, 2, 3, 4, 5, 6 and 9 more that had one would be gone");
-	refused("part=carry", "tp=2", "tp=2,dp=2", "blob \"part\" is to be carried (rule \"part\") and ranks 2, 3 of");
-	refused("x=carry rng=carry", "dp=2", "tp=2", "rank 1 that had one would be gone");
+		"(rule \"r[n]?*\"), but rank 2 of the new configuration would have none");
+	refused("*=carry", "dp=16", "dp=1", "ranks 1, 2, 3, 4, 5, 6 and 9 more with one would be gone");
+	refused("part=carry", "tp=2", "tp=2,dp=2", "blob \"part\" must be carried (rule \"part\"), but ranks 2, 3 of");
+	refused("x=carry rng=carry", "dp=2", "tp=2", "rank 1 with one would be gone");
 }
 
 static void replicated(void **state)
@@ -227,7 +227,7 @@ static void said_of_groups(const char *rules, const char *from, const char *to, 
 	fill_groups(&s, from);
 	try_on(&t, &s, rules, from, to);
 	assert_string_equal(t.rc ? t.err.text : t.review.text, text);
-	assert_int_equal(t.rc, strstr(text, "is to be carried") ? PTC_ESTATE : 0);
+	assert_int_equal(t.rc, strstr(text, "must be carried") ? PTC_ESTATE : 0);
 	ptc_state_done(&t.state);
 	ptc_state_done(&s);
 }
@@ -254,10 +254,10 @@ static void groups(void **state)
 	said_of_groups("agree=carry rng=reset apart=reset", "tp=2,pp=2", "tp=1,pp=2", "8 blobs are reset (apart, rng)");
 	said_of_groups(
 		"agree=carry", "tp=2,dp=2", "tp=2",
-		"blob \"agree\" is to be carried (rule \"agree\") and ranks 2, 3 that had one would be gone; choose a "
+		"blob \"agree\" must be carried (rule \"agree\"), but ranks 2, 3 with one would be gone; choose a "
 		"configuration with the same coordinates, or another state in \"blobs\"");
 	said_of_groups("a*=carry", "tp=2", "tp=3",
-		       "blob \"apart\" is to be carried (rule \"a*\") and rank 2 of the new configuration would have "
+		       "blob \"apart\" must be carried (rule \"a*\"), but rank 2 of the new configuration would have "
 		       "none; choose a "
 		       "configuration with the same coordinates, or another state in \"blobs\"");
 	fill_groups(&s, "dp=2");
@@ -334,7 +334,7 @@ static void refuse(void **state)
 	fill(&s, "dp=2");
 	parse("rng=carry sched=refuse", &r);
 	assert_int_equal(ptc_blobs_check(&r, &s, &err), PTC_ESTATE);
-	assert_non_null(strstr(err.text, "blob \"sched\" of rank 0 is not to be carried (rule \"sched\": refuse)"));
+	assert_non_null(strstr(err.text, "blob \"sched\" of rank 0 must not be given (rule \"sched\": refuse)"));
 	ptc_blob_rules_done(&r);
 	parse("rng=carry seen=reset sched=replicate *=refuse", &r); /* the first that fits */
 	assert_int_equal(ptc_blobs_check(&r, &s, NULL), 0);

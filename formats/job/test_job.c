@@ -172,8 +172,8 @@ static void test_values(void **state)
 	refuse("version: 1\nname: a\ntensors: []\n" RULES, PTC_EINVAL, "no tensors");
 	refuse("version: 1\nname: a\ntensors: {from: x.safetensors}\n" RULES, PTC_EINVAL, "must be a list here");
 	refuse(HEAD RULES "fields: {'a:b': {}}", PTC_EINVAL, "field name \"a:b\"");
-	refuse(HEAD RULES "fields: {model: {}}", PTC_EINVAL, "field name \"model\" is what");
-	refuse(HEAD RULES "fields: {param: {}}", PTC_EINVAL, "field name \"param\" is what");
+	refuse(HEAD RULES "fields: {model: {}}", PTC_EINVAL, "field name \"model\" is reserved");
+	refuse(HEAD RULES "fields: {param: {}}", PTC_EINVAL, "field name \"param\" is reserved");
 	refuse(HEAD RULES "fields: [a]", PTC_EINVAL, "must be a map");
 	refuse(HEAD "rules: []", PTC_EINVAL, "rules must be");
 	refuse(HEAD "rules: [{split: {axis: tp, dim: 0}}]", PTC_EINVAL, "no \"match\"");
@@ -203,7 +203,7 @@ static void test_values(void **state)
 /* States that are not carried out are refused of people, and of clients; of jobs made before that, they are read. */
 static void test_states(void **state)
 {
-	static const char *const whole = "is of what every rank has whole",
+	static const char *const whole = "needs tensors that every rank has whole",
 				 *const json =
 					 "{\"version\":1,\"name\":\"a\",\"tensors\":[{\"name\":\"t\",\"dtype\":\"F32\","
 					 "\"shape\":[4]}],\"rules\":[{\"match\":\"*\",\"state\":\"%s\"%s}]}";
@@ -214,37 +214,38 @@ static void test_states(void **state)
 		{ "reset", "", NULL },
 		{ "refuse", "", NULL },
 		{ "max", ",\"shard\":\"none\"", NULL },
-		{ "max", "", "rule \"*\": state max is of what every rank has whole" },
+		{ "max", "", "rule \"*\": state max needs tensors that every rank has whole" },
 		{ "max", ",\"shard\":\"none\",\"split\":{\"axis\":\"tp\",\"dim\":0}", "leave out split, expert" },
-		{ "derive", "", "rule \"*\": state derive is of parameters and names the field" },
+		{ "derive", "", "rule \"*\": state derive is for parameters and must name the field" },
 		{ "replicate", ",\"shard\":\"none\"", NULL },
-		{ "replicate", "", "is of what every rank has whole" },
+		{ "replicate", "", "needs tensors that every rank has whole" },
 		{ "replicate", ",\"shard\":\"none\",\"split\":{\"axis\":\"tp\",\"dim\":0}", "leave out split, expert" },
 	};
 
 	refuse(HEAD "fields: {m: {}}\nrules: [{match: a, fields: {m: {state: derive}}}]", PTC_EINVAL,
-	       "rule \"a\", fields m: state derive is of parameters and names the field");
+	       "rule \"a\", fields m: state derive is for parameters and must name the field");
 	refuse(HEAD "fields: {m: {}}\nrules: [{match: '*', state: {derive: n}}]", PTC_EINVAL,
 	       "\"n\" is not one of the job's");
 	refuse(HEAD "fields: {m: {}}\nrules: [{match: '*', state: {from: m}}]", PTC_EINVAL, "job.yaml:");
 	refuse(HEAD "fields: {m: {}}\nrules: [{match: '*', state: {}}]", PTC_EINVAL,
-	       "state has one of \"derive\" and \"replicate\"");
+	       "state must have one of \"derive\" and \"replicate\"");
 	refuse(HEAD "fields: {m: {dtype: F32}}\nrules: [{match: '*', fields: [m], state: {derive: m}}]", PTC_EINVAL,
-	       "only parameters are derived from a field");
+	       "only a rule for parameters");
 	refuse(HEAD "rules: [{match: 'h.*', split: {axis: tp, dim: 0}, state: replicate}]", PTC_EINVAL, whole);
 	refuse(HEAD "rules: [{match: 'h.*', shard: flat, state: replicate}]", PTC_EINVAL, whole);
 	refuse(HEAD "rules: [{match: 'h.{}.w', expert: 'h.{}.w', state: replicate}]", PTC_EINVAL, whole);
 	refuse(HEAD "run: {argv: [a], cwd: /}\nrules: [{match: '*', state: reset}]", PTC_EINVAL,
 	       "not supported in a live job");
 	refuse(HEAD "rules: [{match: '*', state: {replicate: {dp: 0}}}]", PTC_EINVAL,
-	       "is of ranks that declare what they hold");
+	       "needs ranks that declare their tensors");
 	refuse(HEAD "rules: [{match: '*', state: {replicate: {pp: 0}}}]", PTC_EINVAL, "job.yaml:7");
 	refuse(HEAD "rules: [{match: '*', state: {replicate: {dp: 0, tp: 0}}}]", PTC_EINVAL,
-	       "replicate names one axis");
+	       "replicate must name one axis");
 	refuse(HEAD "rules: [{match: '*', state: {replicate: {dp: -1}}}]", PTC_EINVAL, "job.yaml:7");
-	refuse(HEAD "rules: [{match: '*', state: {replicate: {dp: 0}, derive: m}}]", PTC_EINVAL, "state has one of");
+	refuse(HEAD "rules: [{match: '*', state: {replicate: {dp: 0}, derive: m}}]", PTC_EINVAL,
+	       "state must have one of");
 	refuse(LIVE "rules: [{match: '*', split: {axis: tp, dim: 0}}]", PTC_EINVAL,
-	       "rules of a live job without \"tensors\" only say which replica counts");
+	       "rules of a live job without \"tensors\" only choose the primary replica");
 	refuse(LIVE "rules: [{match: '*', shard: flat, state: {replicate: {dp: 0}}}]", PTC_EINVAL, whole);
 	refuse("version: 1\nname: a\ntensors: [{name: b, dtype: BF16, shape: [4]}]\nfields: {m: {dtype: F32}}\n"
 	       "run: {argv: [a], cwd: /}\nrules: [{match: '*', state: {derive: m}}]",
@@ -267,7 +268,7 @@ static void test_states(void **state)
 /* The greatest is of what is whole on every rank, and of what has an order. */
 static void test_state_max(void **state)
 {
-	static const char *const whole = "is of what every rank has whole";
+	static const char *const whole = "needs tensors that every rank has whole";
 
 	refuse(HEAD "rules: [{match: 'h.*', split: {axis: tp, dim: 0}, state: max}]", PTC_EINVAL, whole);
 	refuse(HEAD "rules: [{match: 'h.*', shard: {dim: 0}, state: max}]", PTC_EINVAL, whole);
@@ -522,13 +523,13 @@ static void test_blobs(void **state)
 	refuse(LIVE "blobs: [{match: a, stat: reset}]\n", PTC_EINVAL, "did you mean \"state\"?");
 	refuse(LIVE "blobs: [{state: reset}]\n", PTC_EINVAL, "a rule of blobs has no \"match\"");
 	refuse(LIVE "blobs: [{match: a}]\n", PTC_EINVAL, "has no \"state\": carry, replicate, reset or refuse");
-	refuse(LIVE "blobs: [{match: 'a[', state: reset}]\n", PTC_EINVAL, "\"a[\" is no pattern over names of blobs");
+	refuse(LIVE "blobs: [{match: 'a[', state: reset}]\n", PTC_EINVAL, "\"a[\" is not a pattern for names of blobs");
 	refuse(LIVE "blobs:\n- {match: a, state: max}\n", PTC_EINVAL,
 	       "job.yaml:7: state max is not for blobs: a blob is bytes that only the program can read");
 	refuse(LIVE "blobs: [{match: a, state: derive}]\n", PTC_EINVAL, "state derive is not for blobs");
 	refuse(LIVE "blobs: [{match: a, state: {derive: b}}]\n", PTC_EINVAL, "state derive is not for blobs");
 	refuse(LIVE "blobs: [{match: a, state: {replicate: {dp: 0}}}]\n", PTC_EINVAL,
-	       "replicate of blobs names no axis");
+	       "replicate takes no axis for blobs");
 	refuse(LIVE "blobs: [{match: a, state: rest}]\n", PTC_EINVAL, "did you mean \"reset\"?");
 	refuse(LIVE "blobs:\n- {match: 'a*', state: reset}\n- {match: ab, state: carry}\n", PTC_EINVAL,
 	       "job.yaml:8: rule \"ab\" of blobs never applies: the earlier rule \"a*\" takes every name that it "
@@ -558,7 +559,7 @@ static void test_files(void **state)
 	canonical(LIVE "files: {group: 7, carry: {a: b}}\n", want);
 	refuse(LIVE "files: {carry: {}}\n", PTC_EINVAL, "job.yaml:6: carry has 0 files");
 	refuse(LIVE "files: {carry: x}\n", PTC_EINVAL, "job.yaml:6: carry is a list of paths");
-	refuse(LIVE "files: {carry: {a: [b]}}\n", PTC_EINVAL, "\"a\" is no text");
+	refuse(LIVE "files: {carry: {a: [b]}}\n", PTC_EINVAL, "\"a\" is not text");
 	refuse(LIVE "files: {carry: {gen-1: b}}\n", PTC_EINVAL, "under another one");
 	refuse(LIVE "files: {carry: {a/b: c}}\n", PTC_EINVAL, "cannot be the name of a carried file");
 	refuse(LIVE "files: {carry: [a]}\n", PTC_EINVAL, "no file may be named here");
@@ -668,7 +669,7 @@ static void test_run_refused(void **state)
 	refuse(LIVE "  boundary_timeout: 0\n", PTC_EINVAL, "job.yaml:6: boundary_timeout must be in 1s..7d, not 0");
 	refuse(LIVE "  log_bytes: 1KiB\n", PTC_EINVAL, "job.yaml:6: log_bytes must be in 64KiB..1TiB, not 1KiB");
 	refuse(LIVE "  log_bytes: lots\n", PTC_EINVAL, "job.yaml:6: log_bytes: \"lots\" is not a size");
-	refuse(LIVE "mode: keep\n", PTC_EINVAL, "job.yaml:6: mode keep comes later; write restart or rebuild");
+	refuse(LIVE "mode: keep\n", PTC_EINVAL, "job.yaml:6: mode keep is not supported yet; write restart or rebuild");
 	refuse(LIVE "mode: rebild\n", PTC_EINVAL, "job.yaml:6: unknown mode \"rebild\"; did you mean \"rebuild\"?");
 	refuse(LIVE "copy: slow\n", PTC_EINVAL, "job.yaml:6: unknown copy \"slow\"");
 	refuse(LIVE "elastic: {min_gpus: 0}\n", PTC_EINVAL, "job.yaml:6: min_gpus must be in 1..");
@@ -971,7 +972,7 @@ static void test_later_keys_refused(void **state)
 {
 #define SPLIT(s) HEAD "rules: [{match: a, split: " s "}]"
 	refuse(SPLIT("[]"), PTC_EINVAL, "a list of 1 to 4");
-	refuse(SPLIT("[{axis: none}, {axis: tp, dim: 0}]"), PTC_EINVAL, "axis none stands alone");
+	refuse(SPLIT("[{axis: none}, {axis: tp, dim: 0}]"), PTC_EINVAL, "axis none must be the only split");
 	refuse(SPLIT("[{axis: tp, dim: 0}, {axis: tp, dim: 0}]"), PTC_EINVAL, "one axis twice");
 	refuse(SPLIT("[{axis: tp, dim: 0}, {axis: ep, dim: 0}]"), PTC_EINVAL, "divide the ranks of tp, cp and dp anew");
 	refuse(SPLIT("{axis: tp, dim: 0, interleave: 2}"), PTC_EINVAL, "need blocks");
@@ -988,11 +989,11 @@ static void test_later_keys_refused(void **state)
 	refuse(HEAD "rules: [bert]\nbuffers: {groups: [x, []]}", PTC_EINVAL, "a group without patterns");
 	refuse(HEAD "rules: [bert]\nbuffers: {groups: ['[x']}", PTC_EINVAL, "group 0");
 	refuse(HEAD "rules: [bert]\nbuffers: {bucket_per_dp: 0}", PTC_EINVAL, "bucket_per_dp");
-	refuse(HEAD "rules: [{match: a, layer: {}}]", PTC_EINVAL, "layer has \"match\"");
-	refuse(HEAD "rules: [{match: a, layer: {offset: 1}}]", PTC_EINVAL, "layer has \"match\"");
-	refuse(HEAD "rules: [{match: a, layer: {at: 1, match: 'a.{}'}}]", PTC_EINVAL, "layer has \"match\"");
+	refuse(HEAD "rules: [{match: a, layer: {}}]", PTC_EINVAL, "layer must have \"match\"");
+	refuse(HEAD "rules: [{match: a, layer: {offset: 1}}]", PTC_EINVAL, "layer must have \"match\"");
+	refuse(HEAD "rules: [{match: a, layer: {at: 1, match: 'a.{}'}}]", PTC_EINVAL, "layer must have \"match\"");
 	refuse(HEAD "rules: [{match: a, layer: {match: 'a.{}', offset: 1, after: 'b.{}'}}]", PTC_EINVAL,
-	       "layer has \"match\"");
+	       "layer must have \"match\"");
 	refuse(HEAD "rules: [{match: a, layer: {match: a, offset: 1}}]", PTC_EINVAL, "with one {} where");
 	refuse(HEAD "rules: [{match: a, layer: {match: 'a.{}', after: b}}]", PTC_EINVAL, "with one {} where");
 	refuse(HEAD "rules: [{match: a, layer: {match: 'a.{}', offset: -1}}]", PTC_EINVAL, "offset");

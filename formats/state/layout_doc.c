@@ -163,7 +163,7 @@ static int read_config(struct reader *r)
 	if (!rc && !(again = ptc_malloc(PTC_CONFIG_TEXT_MAX)))
 		rc = ptc_nomem(r->s.err);
 	if (!rc && (ptc_config_format(&r->d->config, again, PTC_CONFIG_TEXT_MAX) < 0 || strcmp(text, again)))
-		rc = ptc_scan_fail(&r->s, PTC_EINVAL, "a configuration that is not in canonical form");
+		rc = ptc_scan_fail(&r->s, PTC_EINVAL, "the configuration is not in canonical form");
 	ptc_free(text);
 	ptc_free(again);
 	return rc;
@@ -240,7 +240,7 @@ static int put_whole(struct reader *r, const struct ptc_tensor *t, struct ptc_de
 	int rc = 0;
 
 	if (ptc_box_empty(&whole))
-		return ptc_scan_fail(&r->s, PTC_EINVAL, "the whole of a tensor without elements");
+		return ptc_scan_fail(&r->s, PTC_EINVAL, "a tensor without elements is listed as held whole");
 	for (uint32_t i = 0; i < t->ndim && !rc; i++)
 		rc = put_number(r, 0);
 	for (uint32_t i = 0; i < t->ndim && !rc; i++)
@@ -265,11 +265,11 @@ static int read_boxes(struct reader *r, const struct ptc_tensor *t, struct ptc_d
 		n++;
 	}
 	if (!rc && t->ndim && n % (2 * t->ndim))
-		rc = ptc_scan_fail(&r->s, PTC_EINVAL, "%zu numbers for boxes of %u dims", n, t->ndim);
+		rc = ptc_scan_fail(&r->s, PTC_EINVAL, "%zu numbers do not make boxes of %u dims", n, t->ndim);
 	if (!rc)
 		p->nboxes = t->ndim ? (uint32_t)(n / (2 * t->ndim)) : 0;
 	if (!rc && p->nboxes == 1 && is_whole_box(t, r->v + p->first))
-		rc = ptc_scan_fail(&r->s, PTC_EINVAL, "a whole tensor that is not written as its number");
+		rc = ptc_scan_fail(&r->s, PTC_EINVAL, "a tensor held whole is not written as its number");
 	return rc ? rc : ptc_scan_text(&r->s, "]");
 }
 
@@ -286,8 +286,8 @@ static int read_part(struct reader *r)
 	if (rc)
 		return rc;
 	if (number >= r->d->spec.ntensors)
-		return ptc_scan_fail(&r->s, PTC_EINVAL, "tensor %llu of %zu", (unsigned long long)number,
-				     r->d->spec.ntensors);
+		return ptc_scan_fail(&r->s, PTC_EINVAL, "there is no tensor %llu, only %zu tensors",
+				     (unsigned long long)number, r->d->spec.ntensors);
 	p.tensor = (uint32_t)number;
 	t = &r->d->spec.tensors[p.tensor];
 	rc = listed ? read_boxes(r, t, &p) : put_whole(r, t, &p);
@@ -364,13 +364,14 @@ static int read_ranks(struct reader *r)
 		if (!rc && run)
 			rc = ptc_scan_text(&r->s, "]");
 		if (!rc && (n < (run ? 2u : 1u) || n > d->world - at || class == last))
-			rc = ptc_scan_fail(&r->s, PTC_EINVAL, "runs of ranks that are not in canonical form");
+			rc = ptc_scan_fail(&r->s, PTC_EINVAL, "the runs of ranks are not in canonical form");
 		for (; !rc && n > 0; n--)
 			d->ranks[at++] = (uint32_t) class;
 		last = class;
 	}
 	if (!rc && at != d->world)
-		rc = ptc_scan_fail(&r->s, PTC_EINVAL, "%llu ranks of %u", (unsigned long long)at, d->world);
+		rc = ptc_scan_fail(&r->s, PTC_EINVAL, "there are %llu ranks, but the configuration has %u",
+				   (unsigned long long)at, d->world);
 	if (rc == 0)
 		rc = ptc_scan_text(&r->s, "]");
 	return rc ? rc : ptc_scan_close(&r->s, PTC_VERSION_LATER(r->version, PTC_LAYOUT_DOC_VERSION));
@@ -383,7 +384,7 @@ int ptc_layout_doc_decode(const void *data, size_t len, struct ptc_declared *ret
 	int rc = 0;
 
 	if (len > PTC_LAYOUT_DOC_MAX_BYTES)
-		return ptc_error_set(err, PTC_ELIMIT, "layout: a document of %zu bytes, at most %u", len,
+		return ptc_error_set(err, PTC_ELIMIT, "layout: its document has %zu bytes, at most %u are read", len,
 				     PTC_LAYOUT_DOC_MAX_BYTES);
 	rc = ptc_scan_version(&r.s, PTC_LAYOUT_DOC_OLDEST, PTC_LAYOUT_DOC_VERSION, &r.version);
 	if (rc == 0)

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layout document: what running ranks have declared (reshard/layout/declared.h),
- * as canonical JSON that a generation names by its content hash.
+/* The layout document: the layout that running ranks declare (reshard/layout/declared.h), as canonical JSON. A
+ * generation names it by its content hash.
  *
  *   {"version":1,"config":"tp=2,dp=2",
  *    "tensors":[["w","F32",[8,4]],["step","F32",[]]],
  *    "classes":[[1,[0,0,0,4,4]],[1,[0,4,0,4,4]]],
  *    "ranks":[0,[2,1]]}
  *
- * A class lists parts in tensor order: a number alone is a tensor held whole;
- * [tensor, offsets.., extents.., offsets.., ...] its boxes, [tensor] none of
- * them. In ranks, [n, class] stands for n ranks in a row, n above 1.
- * Only the canonical form is read: equal documents are equal bytes, and what
- * is read is written again as it was, but for what a later version has added before its end. Everything is bounded, and
- * checked as ptc_declared_check does. Failure modes: PTC_EINVAL saying where, PTC_ELIMIT, PTC_EVERSION, PTC_ELAYOUT,
- * PTC_ENOMEM. Pure; any thread. */
+ * A class lists parts in tensor order. A number alone is a tensor held whole. [tensor, offsets.., extents.., offsets..,
+ * ...] has the tensor's boxes; [tensor] has none of its elements. In ranks, [n, class] stands for n ranks in a row; n
+ * is above 1.
+ *
+ * Only the canonical form is read, so equal documents have equal bytes. Writing a document again gives the same bytes,
+ * except members that a later version has added before its end. Everything is bounded, and checked by
+ * ptc_declared_check. Failure modes: PTC_EINVAL with the place, PTC_ELIMIT, PTC_EVERSION, PTC_ELAYOUT, PTC_ENOMEM.
+ * Pure; any thread. */
 #pragma once
 
 #include "base/number/versions.h"
@@ -21,9 +22,9 @@
 
 #define PTC_LAYOUT_DOC_VERSION   PTC_VERSION_NUMBER(1)
 #define PTC_LAYOUT_DOC_OLDEST    1
-#define PTC_LAYOUT_DOC_SINCE     PTC_VERSION_NUMBER(1) /* of PTC_DOC_VERSION */
+#define PTC_LAYOUT_DOC_SINCE     PTC_VERSION_NUMBER(1) /* the PTC_DOC_VERSION that brought the newest version */
 #define PTC_LAYOUT_DOC_MAX_BYTES PTC_SPEC_MAX_BYTES
 
-/* Deterministic; ptc_free it. */
+/* Deterministic. ptc_free *ret_json. */
 int ptc_layout_doc_encode(const struct ptc_declared *d, char **ret_json, size_t *ret_len, struct ptc_error *err);
 int ptc_layout_doc_decode(const void *data, size_t len, struct ptc_declared *ret_declared, struct ptc_error *err);

@@ -65,8 +65,7 @@ PTC_COMPARE(blob_compare, struct ptc_state_blob, PTC_THEN(strcmp(a->name, b->nam
 static int check_blobs(uint32_t rank, const struct ptc_state_blob *v, size_t n, struct ptc_error *err)
 {
 	if (n > PTC_STATE_BLOBS)
-		return ptc_error_set(err, PTC_ELIMIT, "rank %u carries %zu blobs, at most %d", rank, n,
-				     PTC_STATE_BLOBS);
+		return ptc_error_set(err, PTC_ELIMIT, "rank %u gives %zu blobs, at most %d", rank, n, PTC_STATE_BLOBS);
 	for (size_t i = 0; i < n; i++) {
 		if (!name_ok(v[i].name, false) || v[i].scope < PTC_STATE_RANK || v[i].scope > PTC_STATE_TP)
 			return ptc_error_set(err, PTC_EINVAL, "rank %u has a blob with an invalid name or scope (%u)",
@@ -102,7 +101,7 @@ static int copy_blobs(struct ptc_state_rank *r, const struct ptc_state_blob *v, 
 		qsort(r->blobs, r->nblobs, sizeof *r->blobs, blob_compare);
 	for (size_t i = 1; i < r->nblobs; i++)
 		if (!blob_compare(&r->blobs[i - 1], &r->blobs[i]))
-			return ptc_error_set(err, PTC_EINVAL, "rank %u carries blob \"%s\" twice", r->rank,
+			return ptc_error_set(err, PTC_EINVAL, "rank %u gives blob \"%s\" twice", r->rank,
 					     r->blobs[i].name);
 	return 0;
 }
@@ -119,7 +118,7 @@ static int insert_rank(struct ptc_state *s, const struct ptc_state_rank *r, stru
 	while (at > 0 && v[at - 1].rank > r->rank)
 		at--;
 	if (at > 0 && v[at - 1].rank == r->rank)
-		return ptc_error_set(err, PTC_EINVAL, "the state of rank %u came twice", r->rank);
+		return ptc_error_set(err, PTC_EINVAL, "the state of rank %u was added twice", r->rank);
 	memmove(v + at + 1, v + at, (s->nranks - at) * sizeof *v);
 	v[at] = *r;
 	s->nranks++;
@@ -219,7 +218,8 @@ int ptc_state_add(struct ptc_state *s, const struct ptc_config *config, uint32_t
 	int rc = ptc_config_world(config, &world, err);
 
 	if (!rc && rank >= world)
-		rc = ptc_error_set(err, PTC_EINVAL, "the state of rank %u of %u", rank, world);
+		rc = ptc_error_set(err, PTC_EINVAL, "the state is of rank %u, but the configuration has %u ranks", rank,
+				   world);
 	if (rc == 0)
 		rc = check_blobs(rank, blobs, nblobs, err);
 	for (size_t i = 0; i < ncursors && !rc; i++)
@@ -443,14 +443,14 @@ static int read_data(struct ptc_scan *s, struct ptc_state_blob *b)
 	if (rc)
 		return rc;
 	if (len % 4 || len / 4 * 3 > PTC_STATE_BLOB_BYTES + 2)
-		return ptc_scan_fail(s, PTC_ELIMIT, "a blob of %zu letters", len);
+		return ptc_scan_fail(s, PTC_ELIMIT, "a blob has %zu letters, which are not base64", len);
 	b->data = ptc_malloc(len / 4 * 3 + 1);
 	if (!b->data)
 		return ptc_nomem(s->err);
 	for (size_t i = 0; i < len; i += 4, b->len += n)
 		if (!quad(from + i, i + 4 == len, (uint8_t *)b->data + b->len, &n))
-			return ptc_scan_fail(s, PTC_EINVAL, "a blob that is not base64");
-	return b->len <= PTC_STATE_BLOB_BYTES ? 0 : ptc_scan_fail(s, PTC_ELIMIT, "a blob of %zu bytes", b->len);
+			return ptc_scan_fail(s, PTC_EINVAL, "a blob is not base64");
+	return b->len <= PTC_STATE_BLOB_BYTES ? 0 : ptc_scan_fail(s, PTC_ELIMIT, "a blob has %zu bytes", b->len);
 }
 
 static int read_blob(struct ptc_scan *s, struct ptc_state_rank *r)
@@ -460,7 +460,7 @@ static int read_blob(struct ptc_scan *s, struct ptc_state_rank *r)
 	int rc;
 
 	if (r->nblobs == PTC_STATE_BLOBS)
-		return ptc_scan_fail(s, PTC_ELIMIT, "more than %d blobs of a rank", PTC_STATE_BLOBS);
+		return ptc_scan_fail(s, PTC_ELIMIT, "a rank has more than %d blobs", PTC_STATE_BLOBS);
 	r->nblobs++;
 	rc = ptc_scan_text(s, "{\"name\":");
 	if (rc == 0)
@@ -509,7 +509,7 @@ static int read_rank(struct ptc_scan *s, struct ptc_state *st)
 	if (rc == 0)
 		rc = ptc_scan_text(s, ",\"blobs\":[");
 	if (!rc && st->nranks && st->ranks[st->nranks - 1].rank >= r.rank)
-		rc = ptc_scan_fail(s, PTC_EINVAL, "ranks that are out of order");
+		rc = ptc_scan_fail(s, PTC_EINVAL, "the ranks are out of order");
 	if (rc)
 		return rc;
 	r.blobs = ptc_calloc(PTC_STATE_BLOBS, sizeof *r.blobs);
@@ -550,7 +550,7 @@ static int read_cursor(struct ptc_scan *s, struct ptc_state *st)
 	if (rc == 0)
 		rc = ptc_scan_text(s, "}");
 	if (!rc && (!c.name[0] || (st->ncursors && strcmp(st->cursors[st->ncursors - 1].name, c.name) >= 0)))
-		rc = ptc_scan_fail(s, PTC_EINVAL, "cursors that are out of order");
+		rc = ptc_scan_fail(s, PTC_EINVAL, "the cursors are out of order");
 	if (rc == 0)
 		rc = insert_cursor(st, st->ncursors, &c, 0, s->err);
 	cursor_done(&c);
@@ -565,8 +565,8 @@ int ptc_state_doc_decode(const void *data, size_t len, struct ptc_state *ret_sta
 	int rc;
 
 	if (len > PTC_STATE_DOC_MAX_BYTES)
-		return ptc_error_set(err, PTC_ELIMIT, "state of ranks: a document of %zu bytes, at most %u", len,
-				     PTC_STATE_DOC_MAX_BYTES);
+		return ptc_error_set(err, PTC_ELIMIT, "state of ranks: its document has %zu bytes, at most %u are read",
+				     len, PTC_STATE_DOC_MAX_BYTES);
 	rc = ptc_scan_version(&s, PTC_STATE_DOC_OLDEST, PTC_STATE_DOC_VERSION, &version);
 	if (rc == 0)
 		rc = ptc_scan_text(&s, ",\"ranks\":[");
@@ -585,7 +585,7 @@ int ptc_state_doc_decode(const void *data, size_t len, struct ptc_state *ret_sta
 	if (rc == 0)
 		rc = ptc_scan_close(&s, PTC_VERSION_LATER(version, PTC_STATE_DOC_VERSION));
 	if (!rc && version <= GROUPS_SINCE && (version < GROUPS_SINCE) == has_groups(&st))
-		rc = ptc_scan_fail(&s, PTC_EINVAL, "version %" PRIu64 " %s blobs of scope %d", version,
+		rc = ptc_scan_fail(&s, PTC_EINVAL, "a document of version %" PRIu64 " %s blobs of scope %d", version,
 				   version == 1 ? "with" : "without", PTC_STATE_TP);
 	if (rc) {
 		ptc_state_done(&st);

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state document: rank state (blobs and cursors,
- * client/include/ptc/ptc.h), as canonical JSON that a snapshot's manifest
- * names by its content hash.
+/* The state document: the rank state of all ranks (blobs and cursors, client/include/ptc/ptc.h), as canonical JSON. A
+ * snapshot's manifest names it by its content hash.
  *
  *   {"version":1,
  *    "ranks":[{"rank":0,"tp":0,"pp":0,"dp":0,"cp":0,"blobs":[{"name":"rng","scope":1,"data":"AAECAw=="}]}],
  *    "cursors":[{"name":"train","position":4096,"tag":"n=1000,seed=7"}]}
  *
- * Ranks ascending, without those that have no blobs; blobs by name, then
- * scope; cursors by name. Scope 1 is a rank's own, restored where its
- * coordinates exist; 2 is the job's, of which rank 0's counts and only that is
- * kept; 3 is a tensor-parallel group's: as 1, and a rank that has none is given
- * that of the ranks which differ from it in tp only, where these are equal. A
- * document with a blob of scope 3 is of version 2, any other of version 1. Ranks that set a cursor must agree: the
- * first that does not is refused (PTC_ESTATE naming cursor and ranks). Only the canonical form is read, all of it
- * bounded; members that a later version has added before its end are passed over. Failure modes: PTC_EINVAL saying
- * where, PTC_ELIMIT, PTC_EVERSION, PTC_ENOMEM. Pure. */
+ * Ranks are ascending; ranks without blobs are left out. Blobs are sorted by name, then scope; cursors by name. The
+ * scopes:
+ * - 1: the rank's own, restored where its coordinates exist.
+ * - 2: the job's; rank 0's counts, and only that one is kept.
+ * - 3: the tensor-parallel group's. As 1, but a rank without one gets that of the ranks that differ from it in tp only,
+ *   if all of these are equal. A document with such a blob has version 2; any other has version 1.
+ *
+ * Ranks that set a cursor must agree. The first that does not is refused (PTC_ESTATE, which names cursor and ranks).
+ *
+ * Only the canonical form is read, and everything is bounded. Members that a later version has added before the end are
+ * skipped. Failure modes: PTC_EINVAL with the place, PTC_ELIMIT, PTC_EVERSION, PTC_ENOMEM. Pure. */
 #pragma once
 
 #include "base/number/versions.h"
@@ -25,11 +26,11 @@
 
 #define PTC_STATE_DOC_VERSION   PTC_VERSION_NUMBER(2)
 #define PTC_STATE_DOC_OLDEST    1
-#define PTC_STATE_DOC_SINCE     PTC_VERSION_NUMBER(1) /* of PTC_DOC_VERSION */
+#define PTC_STATE_DOC_SINCE     PTC_VERSION_NUMBER(1) /* the PTC_DOC_VERSION that brought the newest version */
 #define PTC_STATE_DOC_MAX_BYTES (64u << 20)
-#define PTC_STATE_BLOBS         64 /* of one rank; as in ptc.h, with the next three */
+#define PTC_STATE_BLOBS         64 /* blobs of one rank; this and the next three are as in ptc.h */
 #define PTC_STATE_BLOB_BYTES    (256u << 10)
-#define PTC_STATE_NAME_MAX      255 /* of a blob, a cursor, a cursor's tag */
+#define PTC_STATE_NAME_MAX      255 /* bytes of a blob's name, a cursor's name or a cursor's tag */
 #define PTC_STATE_CURSORS       64
 
 enum ptc_state_scope { PTC_STATE_RANK = 1, PTC_STATE_JOB = 2, PTC_STATE_TP = 3 }; /* enum ptc_blob_scope in ptc.h */
@@ -43,7 +44,7 @@ struct ptc_state_blob {
 struct ptc_state_cursor {
 	char *name, *tag;
 	uint64_t position;
-	uint32_t rank; /* that set it first; not in the document */
+	uint32_t rank; /* the first rank that set it; not in the document */
 };
 struct ptc_state_rank {
 	uint32_t rank;
@@ -54,30 +55,31 @@ struct ptc_state_rank {
 struct ptc_state {
 	struct ptc_state_rank *ranks; /* ascending */
 	size_t nranks;
-	struct ptc_state_cursor *cursors; /* by name */
+	struct ptc_state_cursor *cursors; /* in name order */
 	size_t ncursors;
 };
 void ptc_state_done(struct ptc_state *s); /* NULL ok; zeroes it */
 
-/* Adds what one rank carries, in any order of ranks; copies all of it. Once per rank. */
+/* Adds one rank's blobs and cursors, and copies them. Call it once per rank, in any order of ranks. */
 int ptc_state_add(struct ptc_state *s, const struct ptc_config *config, uint32_t rank,
 		  const struct ptc_state_blob *blobs, size_t nblobs, const struct ptc_state_cursor *cursors,
 		  size_t ncursors, struct ptc_error *err);
-/* Adds the blobs of a rank whose coordinates some other configuration has; the same otherwise. */
+/* Adds and copies the blobs of a rank that has given coordinates, which may be those of another configuration. */
 int ptc_state_put(struct ptc_state *s, uint32_t rank, const struct ptc_coords *at, const struct ptc_state_blob *blobs,
 		  size_t nblobs, struct ptc_error *err);
-/* A cursor that is counted for the ranks: its tag has PTC_STATE_COUNTED. One of that name that a rank has set wins; one
- * that was counted before, and that ranks only carried on, is replaced. */
+/* Adds a cursor that is counted for the ranks: its tag gets PTC_STATE_COUNTED. A cursor of that name that a rank has
+ * set stays. A cursor that was counted before, and that ranks only passed on, is replaced. */
 #define PTC_STATE_COUNTED ";counted"
 int ptc_state_count(struct ptc_state *s, const struct ptc_state_cursor *cursor, struct ptc_error *err);
-/* Of the ranks that differ from `at` in tp only and have the blob of this name and scope PTC_STATE_TP: the first one's,
- * where all have the same bytes. NULL: none has one, or they differ. Borrowed from s. */
+/* The blob of a tensor-parallel group: name and scope PTC_STATE_TP, of the ranks that differ from `at` in tp only. It
+ * is the first rank's, if all that have one have the same bytes. NULL: none has one, or they differ. Borrowed from s.
+ */
 const struct ptc_state_blob *ptc_state_group_blob(const struct ptc_state *s, const struct ptc_coords *at,
 						  const char *name);
-/* The blobs of the rank with these coordinates, of its tensor-parallel group where it has none of its own, and of the
- * job, borrowed from s: what a rank there is given. The array is ptc_free'd by the caller. */
+/* The blobs that a rank at these coordinates gets: its own, its tensor-parallel group's where it has none, and the
+ * job's. They are borrowed from s; the caller ptc_frees the array. */
 int ptc_state_blobs(const struct ptc_state *s, const struct ptc_coords *at, struct ptc_state_blob **ret_blobs,
 		    size_t *ret_n, struct ptc_error *err);
-/* A state of nothing gives a document too. ptc_free it. */
+/* Makes the document, also of an empty state. ptc_free *ret_json. */
 int ptc_state_doc_encode(const struct ptc_state *s, char **ret_json, size_t *ret_len, struct ptc_error *err);
 int ptc_state_doc_decode(const void *data, size_t len, struct ptc_state *ret_state, struct ptc_error *err);

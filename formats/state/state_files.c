@@ -257,7 +257,7 @@ static int declared_layout(const struct ptc_spec *spec, const void *doc, size_t 
 	if (rc)
 		return rc;
 	if (spec->nfields)
-		rc = ptc_error_set(err, PTC_ELAYOUT, "ranks declared their tensors, and the job has fields");
+		rc = ptc_error_set(err, PTC_ELAYOUT, "ranks declared their tensors, so the job must not have fields");
 	if (rc == 0)
 		rc = ptc_declared_same(spec, &d.spec, "the ranks", err);
 	*ret_declared = d;

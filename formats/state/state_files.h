@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's state as files that ordinary tools read: which bytes such a file
- * has, as a head that is made here and items whose bytes come after it. Used
- * by export, which writes them, and by the file system, which serves them.
- * Makes no I/O. A file is immutable once made and owns all of its memory. */
+/* A job's state as files that ordinary tools read. A file consists of a head, which is made here, and items whose bytes
+ * follow it. Export writes such files, and the file system serves them. Does no I/O. A file is immutable once made and
+ * owns all of its memory. Failure modes: PTC_ELAYOUT, PTC_ELIMIT, PTC_ENOMEM. */
 #pragma once
 
 #include "reshard/layout/declared.h"
 #include "reshard/layout/layout.h"
 #include "reshard/spec/spec.h"
 
-/* A file that the state was imported from; its header is written back verbatim where it still fits. Borrowed strings.
- */
+/* A file from which the state was imported. Its header is written back unchanged where it still fits. Strings are
+ * borrowed. */
 struct ptc_state_kept {
 	const char *field; /* "param" or a field's name */
 	const char *name;
 	const void *header; /* length word and JSON */
 	size_t header_len;
-	const uint32_t *items; /* in data order */
+	const uint32_t *items; /* in the order of their bytes */
 	size_t nitems;
 };
 struct ptc_state_set {
@@ -29,43 +28,44 @@ struct ptc_state_file {
 	void *head;
 	size_t head_len;
 	uint32_t *items; /* in the file's order */
-	uint64_t *bytes; /* of each */
+	uint64_t *bytes; /* bytes of each item */
 	size_t n;
-	bool ranked; /* items are a rank's local tensors */
+	bool ranked; /* the items are a rank's local tensors */
 	uint32_t rank;
 };
-void ptc_state_file_done(struct ptc_state_file *f); /* one of zeros is fine */
+void ptc_state_file_done(struct ptc_state_file *f); /* a zeroed one is fine */
 uint64_t ptc_state_file_size(const struct ptc_state_file *f);
 
-const char *ptc_state_field_name(const struct ptc_spec *spec, size_t field); /* "param" for 0 */
-/* How many kept files the field (0: parameters) has, if together they hold each of its tensors once and still fit; else
- * 0. */
+const char *ptc_state_field_name(const struct ptc_spec *spec, size_t field); /* "param" for field 0 */
+/* The number of kept files of the field (0: parameters), if together they hold each of its tensors once and still fit;
+ * otherwise 0. */
 size_t ptc_state_kept_count(const struct ptc_state_set *s, size_t field);
 const struct ptc_state_kept *ptc_state_kept_nth(const struct ptc_state_set *s, size_t field, size_t n);
 
-/* One kept file as it was. */
+/* Makes one kept file as it was. */
 int ptc_state_file_kept(const struct ptc_state_set *s, const struct ptc_state_kept *k, struct ptc_state_file *ret,
 			struct ptc_error *err);
-/* A whole field in one file: the kept one where there is exactly one, else with a canonical header. */
+/* Makes a file of a whole field. It is the kept file if there is exactly one; otherwise it gets a canonical header. */
 int ptc_state_file_field(const struct ptc_state_set *s, size_t field, struct ptc_state_file *ret,
 			 struct ptc_error *err);
-/* Any items in the order given, under their item names ("NAME" or "NAME:FIELD"), canonical; they need not be in name
- * order. */
+/* Makes a canonical file of any items, in the given order, which need not be name order. Their names are item names
+ * ("NAME" or "NAME:FIELD"). */
 int ptc_state_file_items(const struct ptc_spec *spec, const uint32_t *items, size_t n, struct ptc_state_file *ret,
 			 struct ptc_error *err);
-/* The layout of a generation: of rules and its configuration, or, where ranks declared what they hold, of that document
- * (formats/state/layout_doc.h; len 0: there is none). spec and *ret_declared outlive it; ptc_declared_done the latter
- * after it. Items have the same numbers in both. */
+/* Makes the layout of a generation: from the rules and its configuration, or from a layout document
+ * (formats/state/layout_doc.h; len 0: there is none). spec and *ret_declared must outlive the layout; then
+ * ptc_declared_done *ret_declared. Items have the same numbers in both specs. */
 int ptc_state_layout(const struct ptc_spec *spec, const char *config, const void *doc, size_t len,
 		     struct ptc_declared *ret_declared, struct ptc_layout **ret_layout, struct ptc_error *err);
-/* What a rank holds of one field, as its local tensors, canonical. */
+/* Makes a canonical file of the local tensors that a rank holds of one field. */
 int ptc_state_file_rank(const struct ptc_layout *layout, const struct ptc_spec *spec, uint32_t rank, size_t field,
 			struct ptc_state_file *ret, struct ptc_error *err);
-/* What it holds of everything, under item names. */
+/* Makes a canonical file of all local tensors of a rank, under item names. */
 int ptc_state_file_rank_all(const struct ptc_layout *layout, const struct ptc_spec *spec, uint32_t rank,
 			    struct ptc_state_file *ret, struct ptc_error *err);
-/* No head: the bytes of all items of at most `most` bytes, one after the other, in order; none that NumPy has not. */
+/* Makes a file without a head: the bytes of all items of at most `most` bytes, one after the other, in order. Items
+ * whose type NumPy lacks are left out. */
 int ptc_state_file_small(const struct ptc_spec *spec, uint64_t most, struct ptc_state_file *ret, struct ptc_error *err);
-/* NumPy's format 1.0, C order. Types NumPy has not come as raw elements of their size ('|V2' for BF16). PTC_ELAYOUT:
- * elements that are no whole bytes. */
+/* Makes a file in NumPy's format 1.0, C order. A type that NumPy lacks becomes raw elements of its size ('|V2' for
+ * BF16). PTC_ELAYOUT: elements are not whole bytes. */
 int ptc_state_file_npy(const struct ptc_spec *spec, uint32_t item, struct ptc_state_file *ret, struct ptc_error *err);

@@ -116,7 +116,7 @@ static void layout_versions(void **state)
 		{ PTC_LAYOUT_DOC_VERSION + 1, "\"later\":1}{\"x\":1", PTC_EINVAL, "layout" },
 		{ PTC_LAYOUT_DOC_VERSION + 2, "\"later\":1", PTC_EVERSION,
 		  "use a version next to the one that wrote it" },
-		{ PTC_LAYOUT_DOC_VERSION, "\"later\":1", PTC_EINVAL, "should stand here" },
+		{ PTC_LAYOUT_DOC_VERSION, "\"later\":1", PTC_EINVAL, "is expected here" },
 	};
 
 	(void)state;
@@ -150,14 +150,14 @@ static void layout_refused(void **state)
 		{ "\"version\":1", "\"version\":3", PTC_EVERSION, "version 3; this ptc" },
 		{ "{\"version\"", "{ \"version\"", PTC_EINVAL, "byte 0" },
 		{ "tp=2,dp=2", "dp=2,tp=2", PTC_EINVAL, "canonical" },
-		{ "tp=2,dp=2", "tp=2,dp=3", PTC_EINVAL, "4 ranks of 6" },
+		{ "tp=2,dp=2", "tp=2,dp=3", PTC_EINVAL, "4 ranks, but the configuration has 6" },
 		/* DeepSpeed tests/unit/checkpoint/test_reshape_checkpoint.py: degrees that are missing, or that
 		 * disagree with what ranks there are (each rank's own against another's:
 		 * reshard/layout/test_declared.c, refusals) */
 		{ "\"config\":\"tp=2,dp=2\",", "", PTC_EINVAL, "config" },
 		{ "tp=2,dp=2", "", PTC_EINVAL, "config" },
 		{ "tp=2,dp=2", "tp=2", PTC_EINVAL, "more classes than ranks" },
-		{ "tp=2,dp=2", "tp=4,pp=2", PTC_EINVAL, "4 ranks of 8" },
+		{ "tp=2,dp=2", "tp=4,pp=2", PTC_EINVAL, "4 ranks, but the configuration has 8" },
 		{ "\"m\",", "\"m:exp_avg\",", PTC_EINVAL, "twice" },
 		{ "\"m\",", "\"\\u006d\",", PTC_EINVAL, "canonical" },
 		{ "\"m\",", "\"\xff\",", PTC_EINVAL, "layout" },
@@ -171,12 +171,12 @@ static void layout_refused(void **state)
 		{ "[0,4,0,4,4]", "[0,4,0,5,4]", PTC_ELAYOUT, "rank 1 declares 5 elements from 4 on of dim 0" },
 		{ "[1,0,0,2,4]", "[1,0,0,2,4,1,0,1,4]", PTC_ELAYOUT, "[1:2, 0:4] in two boxes" },
 		{ "[1,0,0,2,4]", "[1,1,0,1,4,0,0,1,4]", PTC_EINVAL, "not in order" },
-		{ "[1,0,0,2,4]", "[9,0,0,2,4]", PTC_EINVAL, "tensor 9 of 4" },
+		{ "[1,0,0,2,4]", "[9,0,0,2,4]", PTC_EINVAL, "no tensor 9, only 4 tensors" },
 		{ ",2,[3]", ",[3],2", PTC_EINVAL, "out of order" },
 		{ ",2,[3]", ",2,3", PTC_EINVAL, "without elements" },
 		{ "\"ranks\":[0,1", "\"ranks\":[1,0", PTC_EINVAL, "out of order" },
 		{ "\"ranks\":[0,1,2,3]", "\"ranks\":[0,1,2,2]", PTC_EINVAL, "canonical" },
-		{ "\"ranks\":[0,1,2,3]", "\"ranks\":[0,1,[2,2]]", PTC_EINVAL, "no rank's" },
+		{ "\"ranks\":[0,1,2,3]", "\"ranks\":[0,1,[2,2]]", PTC_EINVAL, "belong to no rank" },
 		{ "\"ranks\":[0,1,2,3]", "\"ranks\":[0,1,[1,2],3]", PTC_EINVAL, "canonical" },
 		{ "\"ranks\":[0,1,2,3]", "\"ranks\":[0,1,[4294967295,2]]", PTC_ELIMIT, "above" },
 		{ "3]}", "3]} ", PTC_EINVAL, "end" },

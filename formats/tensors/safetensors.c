@@ -84,8 +84,8 @@ static int parse_offsets(const json_t *entry, struct ptc_st_tensor *t, struct pt
 	t->end = json_integer_value(end);
 	if (t->begin < 0 || t->end < t->begin)
 		return ptc_error_set(err, PTC_EINVAL,
-				     "tensor \"%s\": data_offsets [%" PRId64 ", %" PRId64 "] are no range", t->t.name,
-				     t->begin, t->end);
+				     "tensor \"%s\": data_offsets [%" PRId64 ", %" PRId64 "] are not a range",
+				     t->t.name, t->begin, t->end);
 	rc = tensor_bytes(&t->t, &want, err);
 	if (rc)
 		return rc;
@@ -251,8 +251,8 @@ int ptc_st_parse(const void *head, size_t head_len, int64_t file_bytes, struct p
 	if (rc)
 		return rc;
 	if (st.raw_len > head_len)
-		return ptc_error_set(err, PTC_EINVAL, "header of %zu bytes, %zu of them are here", st.raw_len,
-				     head_len);
+		return ptc_error_set(err, PTC_EINVAL, "the header has %zu bytes, but only %zu of them are here",
+				     st.raw_len, head_len);
 	st.data_start = (int64_t)st.raw_len;
 	st.data_bytes = file_bytes - st.data_start;
 	st.raw = ptc_malloc(st.raw_len);

@@ -165,8 +165,8 @@ static void test_bad_entries(void **state)
 	refuse("{" T("a", "U8", "[4]", 0, 4) "}", 5, PTC_EINVAL, "the file holds 5");
 	refuse("{}", 1, PTC_EINVAL, "the file holds 1");
 	refuse("{" T("a", "F32", "[4]", 0, 4) "}", 4, PTC_EINVAL, "need 16");
-	refuse("{" T("a", "U8", "[4]", 4, 0) "}", 4, PTC_EINVAL, "no range");
-	refuse("{" T("a", "U8", "[4]", -4, 0) "}", 4, PTC_EINVAL, "no range");
+	refuse("{" T("a", "U8", "[4]", 4, 0) "}", 4, PTC_EINVAL, "not a range");
+	refuse("{" T("a", "U8", "[4]", -4, 0) "}", 4, PTC_EINVAL, "not a range");
 	refuse("{" T("a", "U9", "[4]", 0, 4) "}", 4, PTC_EINVAL, "unknown dtype \"U9\"");
 	refuse("{" T("a", "F6_E2M3", "[3]", 0, 3) "}", 3, PTC_EINVAL, "not whole bytes");
 	refuse("{" T("a", "U8", "[-1]", 0, 0) "}", 0, PTC_EINVAL, "not a size");

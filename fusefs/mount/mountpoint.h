@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mounting at a directory, as root and through fusermount3, and unmounting one's
- * own mount and no other. Functions block; the caller owns the descriptor. */
+/* Mounts at a directory, as root or through fusermount3, and unmounts only mounts of our own. Functions block; the
+ * caller owns the descriptor. A failure's message says what to do. */
 #pragma once
 
 #include "base/status.h"
 
 #include <stdbool.h>
 
-#define FS_SOURCE_MAX 64 /* a mount's source, as mountinfo has it */
+#define FS_SOURCE_MAX 64 /* bytes of a mount's source, as in mountinfo */
 
-/* alone: whatever of ours is mounted there has no server any more. The mount is told from others by its source. */
+/* Mounts at dir. alone: a mount of ours at dir has no server any more. *ret_source names this mount among others. */
 int fs_mountpoint_open(const char *dir, bool others, bool alone, char ret_source[FS_SOURCE_MAX], int *ret_fd,
 		       struct ptc_error *err);
-/* Detaches that mount. Another one at dir stays, and that one too while it is below another one. */
+/* Detaches that mount. Another mount at dir stays. So does that mount while another one covers it. */
 void fs_mountpoint_close(const char *dir, const char *source);
-/* Whether whoever goes to dir comes to that mount. */
+/* Whether a path lookup of dir reaches that mount. */
 bool fs_mountpoint_on_top(const char *dir, const char *source);
-/* Detaches what is mounted at dir, if it is ours: at once, users or not. PTC_ENOTFOUND: nothing is. stale: only if
- * nobody serves it any more, and nothing there is fine. */
+/* Detaches a mount of ours at dir at once, even if it is in use. PTC_ENOTFOUND: there is none. stale: only if nobody
+ * serves it any more; then a missing mount is fine. */
 int ptc_fs_unmount(const char *dir, bool stale, struct ptc_error *err);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside fusefs/serve. One lock, fs->lock, guards everything that is shared; it is
- * never held while the source is asked, while a request is answered, or while
- * libfuse is called. Functions that need it end in _locked. */
+/* The state of one file system, for fusefs/serve only. One lock, fs->lock, guards everything shared. It is never held
+ * while the source is asked, a request is answered or libfuse is called. Functions that need it end in _locked. */
 #pragma once
 
 #include "fusefs/mount/mountpoint.h"
@@ -12,22 +11,22 @@
 struct ptc_fs {
 	struct ptc_fs_opts opts;
 	struct fuse_session *se;
-	char *dir; /* mounted there; NULL: not */
+	char *dir; /* the mount point; NULL: not mounted */
 	char source[FS_SOURCE_MAX];
 	int fd, stop_fd;
-	pthread_mutex_t turn; /* who has it waits for requests */
+	pthread_mutex_t turn; /* its holder waits for requests */
 	int64_t start_s;
 	atomic_bool stopping;
 	pthread_mutex_t lock;
-	pthread_cond_t loaded; /* some snap's loading has ended */
+	pthread_cond_t loaded; /* the loading of a snapshot has ended */
 	struct ptc_fs_job *jobs;
 	size_t njobs;
-	int64_t jobs_until_ns; /* believed until then */
-	int64_t jobs_asked_ns; /* somebody has been asking since; 0: nobody */
+	int64_t jobs_until_ns; /* the list of jobs is valid until then */
+	int64_t jobs_asked_ns; /* since when a thread asks for the list; 0: none does */
 	bool jobs_known;
 	struct fs_snap *snaps;
 	struct fs_part *parts;
-	struct fs_view *over; /* to be given up at the source, then freed */
+	struct fs_view *over; /* views to close at the source and to free */
 	struct fs_node **nodes;
 	size_t nnodes, nbuckets;
 	struct fs_handle handles[FS_HANDLES];
@@ -36,24 +35,25 @@ struct ptc_fs {
 	size_t nops;
 	uint64_t op_number;
 	struct fs_queue meta,
-		reads; /* reads: what is below data/, whose sources may be slow: other names must not wait for them */
+		/* reads: requests below data/, whose sources may be slow; other names must not wait for them */
+		reads;
 	struct fs_cache cache;
 	struct fs_direct direct;
-	pthread_cond_t clock_cond, tend_cond; /* an interrupt, or the end */
+	pthread_cond_t clock_cond, tend_cond; /* signalled at an interrupt and at the end */
 	pthread_t threads[FS_META_TASK_POOL + FS_READ_TASK_POOL + FS_FETCH_TASK_POOL + 2];
 	size_t nthreads;
 };
 
 /* tree.c */
-/* Bodies of requests, on workers. */
+/* The bodies of requests, which run on workers. */
 void fs_run_lookup(struct ptc_fs *fs, struct fs_op *op);
 void fs_run_open(struct ptc_fs *fs, struct fs_op *op);
 void fs_run_opendir(struct ptc_fs *fs, struct fs_op *op);
-/* Opens it where nobody need be asked; 0: somebody must. *ret_first: it was never open before. */
+/* Opens a file if the source need not be asked; otherwise returns 0. *ret_first: it was never open before. */
 uint64_t fs_open_known_locked(struct ptc_fs *fs, uint64_t ino, struct fs_handle **ret, bool *ret_first);
-/* A lookup of entry i of the open directory, counted: its node, 0: none is made. */
+/* Counts a lookup of entry i of the open directory. Returns its node; 0: none is made. */
 uint64_t fs_entry_look_up_locked(struct ptc_fs *fs, const struct fs_handle *h, uint64_t i, struct stat *ret);
 struct fs_handle *fs_handle_get_locked(struct ptc_fs *fs, uint64_t fh);
-/* 0: none is free. */
+/* Returns 0 if no handle is free. */
 uint64_t fs_handle_new_locked(struct ptc_fs *fs, struct fs_handle **ret);
 void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job consumes, in memory, for tests and the fuzzer: "text", sequences of different lengths, and "pics", files,
- * both on another node, so that no file is opened. Generation 1 of text is in the ledger, 2 goes on. Any thread. */
+/* A job's data in memory, for tests and the fuzzer: "text", sequences of different lengths, and "pics", files. Both are
+ * on another node, so no file is opened. Generation 1 of text is in the ledger; generation 2 goes on. Any thread. */
 #pragma once
 
 #include "base/alloc.h"
@@ -26,10 +26,10 @@
 static const char *const data_pics[DATA_PICS] = { "a.jpg", "deep/er/b.jpg", "c\xc3\xa9.jpg", "-", DATA_LONG };
 
 struct memory_samples {
-	_Atomic bool hung; /* calls wait, as for a dead disk, and fail at last */
+	_Atomic bool hung; /* calls wait, as for a dead disk, and fail in the end */
 	_Atomic int calls, ahead_calls;
-	_Atomic bool ahead[DATA_TEXTS]; /* of text: these were asked for ahead */
-	_Atomic int error;              /* what calls fail with; 0: they do not */
+	_Atomic bool ahead[DATA_TEXTS]; /* samples of text that were asked for ahead */
+	_Atomic int error;              /* the code with which calls fail; 0: they succeed */
 };
 
 static inline uint64_t data_text_bytes(uint64_t sample)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel's side of FUSE over a socket, and a source in memory, for tests
- * and the fuzzer. A message is built from well-formed parts; what is in them is
- * the caller's. One thread. */
+/* The kernel's side of FUSE over a socket, and a source in memory, for tests and the fuzzer. A message is made of
+ * well-formed parts; their content is the caller's. One thread. */
 #pragma once
 
 #include "base/alloc.h"
@@ -31,19 +30,20 @@
 struct memory {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	bool hung;                    /* what is asked waits ... */
-	_Atomic uint32_t patience_ms; /* ... so long, then fails */
+	bool hung;                    /* requests wait for patience_ms, then fail */
+	_Atomic uint32_t patience_ms; /* milliseconds */
 	_Atomic uint64_t generation, snapshot;
-	_Atomic int error;   /* what reads fail with; 0: they do not */
-	uint64_t salt;       /* of the bytes */
-	_Atomic bool shared; /* "job", with group 500 */
+	_Atomic int error;   /* the code with which reads fail; 0: they succeed */
+	uint64_t salt;       /* changes the bytes */
+	_Atomic bool shared; /* "job" is shared with group 500 */
 	char uuid[37];
 	_Atomic int pinned, reads, states;
-	_Atomic uint64_t read_bytes; /* that reads asked for */
-	_Atomic int bad, slow;       /* an item: reads of it are damaged; of others together with it, wait. -1: none */
+	_Atomic uint64_t read_bytes; /* bytes that reads asked for */
+	/* an item; reads of `bad` are damaged, reads of others together with `slow` wait; -1: none */
+	_Atomic int bad, slow;
 	struct memory_samples samples;
 	int (*locate)(void *arg, const struct ptc_fs_state *state, const struct ptc_fs_range *ranges, size_t n,
-		      struct ptc_fs_spans **ret, struct ptc_error *err); /* NULL: nothing lies here */
+		      struct ptc_fs_spans **ret, struct ptc_error *err); /* NULL: no bytes lie here */
 	struct ptc_tensor tensors[MEM_TENSORS];
 	struct ptc_field field;
 	struct ptc_spec spec;
@@ -55,7 +55,7 @@ static inline uint8_t memory_byte(const struct memory *m, uint32_t item, uint64_
 	return (uint8_t)((off * 2654435761u >> 7) + item * 31 + m->salt * 7);
 }
 
-/* As a daemon that hangs: an answer comes, but late, and says so. */
+/* Waits like a daemon that hangs: its answer comes late and says so. */
 static inline int memory_wait(struct memory *m)
 {
 	int64_t end_ns = ptc_sys_now_ns() + (int64_t)m->patience_ms * 1000000;
@@ -108,7 +108,7 @@ static inline int memory_jobs(void *arg, struct ptc_fs_job **ret, size_t *ret_n,
 	v[1].uid = 1001;
 	strcpy(v[2].name, "data");
 	strcpy(v[2].uuid, DATA_UUID);
-	v[2].uid = geteuid(); /* whose data is shown whoever we are */
+	v[2].uid = geteuid(); /* its data is shown whoever runs the test */
 	*ret = v;
 	*ret_n = 3;
 	return 0;
@@ -173,7 +173,7 @@ static inline bool memory_asked(const struct memory *m, const struct ptc_fs_rang
 	return false;
 }
 
-/* As a node that does not answer, until it is said to. */
+/* Waits like a node that does not answer, until the test ends that. */
 static inline int memory_wait_long(struct memory *m)
 {
 	while (m->slow >= 0)
@@ -264,8 +264,8 @@ struct peer {
 	/* the last reply */
 	uint8_t *reply;
 	size_t len;
-	int error; /* of it: 0 or an errno */
-	/* the last bytes that came unasked for */
+	int error; /* the reply's error: 0 or an errno */
+	/* the last bytes that came without a request */
 	struct fuse_notify_store_out stored;
 	uint8_t *stored_data;
 	unsigned nstored;
@@ -279,7 +279,7 @@ static inline void *peer_serve(void *fs)
 	return NULL;
 }
 
-/* Sends; returns the request's number. */
+/* Sends a request; returns its number. */
 static inline uint64_t peer_send(struct peer *p, uint32_t opcode, uint64_t node, const void *arg, size_t len,
 				 const void *tail, size_t tail_len)
 {
@@ -299,7 +299,7 @@ static inline uint64_t peer_send(struct peer *p, uint32_t opcode, uint64_t node,
 	return h.unique;
 }
 
-/* What comes without a request: a file's bytes, from its beginning. */
+/* Takes bytes that come without a request: a file's, from its begin. */
 static inline void peer_stored(struct peer *p, const struct fuse_out_header *h, const uint8_t *data, size_t len)
 {
 	ptc_require(h->error == FUSE_NOTIFY_STORE && len >= sizeof(p->stored));
@@ -309,7 +309,7 @@ static inline void peer_stored(struct peer *p, const struct fuse_out_header *h, 
 	p->nstored++;
 }
 
-/* The next reply, of whichever request; 0: none within the time. */
+/* Receives the next reply, of any request; returns its number, 0: none in time. */
 static inline uint64_t peer_receive(struct peer *p, int timeout_ms)
 {
 	struct pollfd poller = { .fd = p->fd, .events = POLLIN };
@@ -333,7 +333,7 @@ static inline uint64_t peer_receive(struct peer *p, int timeout_ms)
 	return h.unique;
 }
 
-/* Sends and waits for that one's reply; its error. */
+/* Sends a request and waits for its reply; returns its error. */
 static inline int peer_call(struct peer *p, uint32_t opcode, uint64_t node, const void *arg, size_t len,
 			    const void *tail, size_t tail_len)
 {
@@ -377,7 +377,7 @@ static inline void peer_stop(struct peer *p)
 	free(p->stored_data);
 }
 
-/* Looks a name up; its node, or 0 with the error in p. */
+/* Looks a name up; returns its node, or 0 with the error in p. */
 static inline uint64_t peer_lookup(struct peer *p, uint64_t parent, const char *name, struct fuse_attr *ret_attr)
 {
 	struct fuse_entry_out out;
@@ -391,7 +391,7 @@ static inline uint64_t peer_lookup(struct peer *p, uint64_t parent, const char *
 	return out.nodeid;
 }
 
-/* "job/state/..." from the root; 0: some part is not there. */
+/* Looks up a path such as "job/state/..." from the root; 0: a part of it does not exist. */
 static inline uint64_t peer_walk(struct peer *p, const char *path, struct fuse_attr *ret_attr)
 {
 	uint64_t node = FUSE_ROOT_ID;
@@ -407,7 +407,7 @@ static inline uint64_t peer_walk(struct peer *p, const char *path, struct fuse_a
 	return node;
 }
 
-/* Opens; the handle, or 0 with the error in p. */
+/* Opens a node; returns the handle, or 0 with the error in p. */
 static inline uint64_t peer_open(struct peer *p, uint64_t node, bool dir)
 {
 	struct fuse_open_in in = { .flags = 0 };

@@ -77,14 +77,14 @@ static int check_stages(const struct ptc_work *w, const struct ptc_cand *c, stru
 		return ptc_error_set(err, PTC_EINVAL, "pp=%u,vpp=%u are more stages than %u layers", c->pp, c->vpp,
 				     w->model->layers);
 	if (c->vpp > 1 && (c->pp == 1 || ptc_cost_micro_batches(w, c) % c->pp))
-		return ptc_error_set(err, PTC_EINVAL, "vpp=%u takes pp > 1 and micro-batches in multiples of pp=%u",
+		return ptc_error_set(err, PTC_EINVAL, "vpp=%u needs pp > 1 and micro-batches in multiples of pp=%u",
 				     c->vpp, c->pp);
 	if (!w->stages)
 		return 0;
 	for (uint32_t i = 0; i < w->nstages; i++)
 		sum += w->stages[i];
 	if (w->nstages != stages || sum != w->model->layers)
-		return ptc_error_set(err, PTC_EINVAL, "the %u stages given do not hold %u layers in %u stages",
+		return ptc_error_set(err, PTC_EINVAL, "stages lists %u stages, but must have %u layers in %u stages",
 				     w->nstages, w->model->layers, (uint32_t)stages);
 	return 0;
 }
@@ -97,10 +97,11 @@ int ptc_cand_check(const struct ptc_work *w, const struct ptc_cand *c, struct pt
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(v); i++)
 		if (!v[i] || v[i] > (1u << 20))
-			return ptc_error_set(err, PTC_EINVAL, "a degree of a configuration is %u", v[i]);
+			return ptc_error_set(err, PTC_EINVAL,
+					     "a degree of the configuration is %u; it must be in 1..1048576", v[i]);
 	for (size_t i = 0; i < 4; i++)
 		if ((world *= v[i]) > (1u << 20))
-			return ptc_error_set(err, PTC_EINVAL, "a configuration takes more than 1048576 devices");
+			return ptc_error_set(err, PTC_EINVAL, "the configuration needs more than 1048576 devices");
 	for (uint32_t k = 1; k < PTC_MODEL_MAX_KINDS; k++) {
 		if (!(c->recompute_others >> (2 * (k - 1)) & 3))
 			continue;
@@ -109,7 +110,7 @@ int ptc_cand_check(const struct ptc_work *w, const struct ptc_cand *c, struct pt
 					     k + 1, w->model->nkinds);
 		if (ptc_cand_recompute(c, k) == c->recompute)
 			return ptc_error_set(err, PTC_EINVAL,
-					     "recompute says of kind %u of layers what it says of the first", k + 1);
+					     "recompute repeats the first kind's value for kind %u of layers", k + 1);
 	}
 	if (c->zero > 3 || c->recompute > PTC_RECOMPUTE_FULL)
 		return ptc_error_set(err, PTC_EINVAL, "zero=%u or recompute=%u is unknown", c->zero, c->recompute);

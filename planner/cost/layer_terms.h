@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of planner/cost's own: the part of a layer's activations that attention's scores take. */
+/* For planner/cost only: the bytes of a layer's activations that attention's scores take. */
 #pragma once
 
 #include "planner/cost/step.h"

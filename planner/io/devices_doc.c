@@ -50,7 +50,7 @@ static int read_one(const struct ptc_doc *doc, const struct ptc_doc_node *node, 
 				   PTC_DEVICE_NAME_MAX);
 	for (size_t i = 0; i < all->n && !rc; i++)
 		if (!strcasecmp(all->v[i].name, text))
-			rc = ptc_doc_error(doc, name, err, PTC_EINVAL, "device %s stands twice", text);
+			rc = ptc_doc_error(doc, name, err, PTC_EINVAL, "device %s is listed twice", text);
 	if (rc)
 		return rc;
 	snprintf(d->name, sizeof d->name, "%s", text);
@@ -92,7 +92,7 @@ int ptc_plan_device_find(const struct ptc_plan_devices *all, const char *name, e
 		if (strcasecmp(d->name, bare) && strcasecmp(d->name, name))
 			continue;
 		if (!(d->flops[dtype] > 0))
-			return ptc_error_set(err, PTC_EINVAL, "device %s computes no %s", d->name,
+			return ptc_error_set(err, PTC_EINVAL, "device %s does not compute %s", d->name,
 					     ptc_math_names[dtype]);
 		memset(ret, 0, sizeof *ret);
 		memcpy(ret->name, d->name, sizeof ret->name);

@@ -263,7 +263,8 @@ int ptc_plan_hf_read(const struct ptc_doc *doc, const struct ptc_doc_node *node,
 	if (!h.rc && (!heads || !hidden))
 		return ptc_doc_error(doc, node, err, PTC_EINVAL, "hidden_size or num_attention_heads is missing");
 	if (!h.rc && !seq && !longest)
-		return ptc_doc_error(doc, node, err, PTC_EINVAL, "the file says no longest sample; give \"seq\"");
+		return ptc_doc_error(doc, node, err, PTC_EINVAL,
+				     "the file does not give the longest sample; add \"seq\"");
 	if (h.rc)
 		return h.rc;
 	ptc_model_gpt(ret, hf_count(&h, "num_hidden_layers|n_layer", 0), hidden, heads,

@@ -15,12 +15,13 @@ static int place_encoder(const struct ptc_doc *doc, const struct ptc_doc_node *n
 			 struct ptc_model *m, struct ptc_error *err)
 {
 	if (!n && seq)
-		return ptc_doc_error(doc, node, err, PTC_EINVAL, "encoder_seq without encoder_layers");
+		return ptc_doc_error(doc, node, err, PTC_EINVAL, "encoder_seq needs encoder_layers");
 	if (!n)
 		return 0;
 	if (n >= m->layers || m->kinds[0].experts)
 		return ptc_doc_error(doc, node, err, PTC_EINVAL,
-				     "encoder_layers is %u; fewer than layers, and without experts", n);
+				     "encoder_layers is %u; it must be less than layers, in a model without experts",
+				     n);
 	m->nkinds = 2;
 	m->kinds[1] = m->kinds[0];
 	m->kinds[0].seq = seq;
@@ -118,7 +119,7 @@ int ptc_plan_model_read(const struct ptc_doc *doc, const struct ptc_doc_node *no
 	if (rc)
 		return rc;
 	if (!layers || !hidden || !heads || !seq)
-		return ptc_doc_error(doc, node, err, PTC_EINVAL, "model needs layers, hidden, heads and seq");
+		return ptc_doc_error(doc, node, err, PTC_EINVAL, "model must have layers, hidden, heads and seq");
 	ptc_model_gpt(ret, layers, hidden, heads, 4 * hidden, vocab, seq);
 	ret->tied = ret->positions = ret->bias = ret->dropout = false;
 	ret->flash = true;

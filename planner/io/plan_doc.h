@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptions and profiles as the planner's structs: `model:` and `space:` of a job's file, a Hugging Face
- * config.json, a profile of a cluster, Galvatron's hardware profiles. Documents are the caller's, made by
- * ptc_doc_from_yaml, which reads JSON as well and takes numbers with a point; results hold no pointer into them. Every
- * error is one line with file, line, what, and what may be. Keys: docs/planner.md, "Files". */
+/* Reads descriptions and profiles into the planner's structs: `model:` and `space:` of a job's file, a Hugging Face
+ * config.json, a profile of a cluster, Galvatron's hardware profiles. Documents are the caller's. Make them with
+ * ptc_doc_from_yaml, which also reads JSON and accepts numbers with a point. Results hold no pointer into them. Every
+ * error is one line with file, line, the wrong value and the permitted ones. Keys: docs/planner.md, "Files". */
 #pragma once
 
 #include "formats/doc.h"
@@ -11,19 +11,21 @@
 
 extern const char *const ptc_math_names[PTC_MATHS];
 
-/* `model:`, or `model: {config: {...}, seq: S}` with what a config.json says. The result is checked. */
+/* Reads `model:`, or `model: {config: {...}, seq: S}` with the content of a config.json. The result is checked. */
 int ptc_plan_model_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_model *ret,
 			struct ptc_error *err);
-/* config.json of Hugging Face's transformers; seq 0: its longest. PTC_ENOTFOUND on a model_type that is not known. */
+/* Reads a config.json of Hugging Face's transformers. seq 0: the longest that it permits. PTC_ENOTFOUND: the model_type
+ * is not known. */
 int ptc_plan_hf_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, uint32_t seq, struct ptc_model *ret,
 		     struct ptc_error *err);
 
-/* `space:`: the axes, and what else the program fixes, into the work. Sets global_batch, uneven, sequence_parallel,
- * schedule, reduce_bytes and memory of ret_work; nothing else. */
+/* Reads `space:`: the axes, and the program's fixed properties. Of ret_work it sets global_batch, uneven,
+ * sequence_parallel, schedule, reduce_bytes and memory, and nothing else. */
 int ptc_plan_space_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_space *ret,
 			struct ptc_work *ret_work, struct ptc_error *err);
 
-/* Devices by name, as deploy/devices.yaml lists them. Of a data type that a device does not compute flops is 0. */
+/* Devices by name, as deploy/devices.yaml lists them. flops is 0 for a data type in which the device does not compute.
+ */
 #define PTC_PLAN_MAX_DEVICES 256
 struct ptc_plan_device {
 	char name[PTC_DEVICE_NAME_MAX + 1];
@@ -34,11 +36,11 @@ struct ptc_plan_devices {
 	struct ptc_plan_device v[PTC_PLAN_MAX_DEVICES];
 };
 int ptc_plan_devices_read(const struct ptc_doc *doc, struct ptc_plan_devices *ret, struct ptc_error *err);
-/* PTC_ENOTFOUND, and err untouched: no such name. Sets all of *ret but nodes. */
+/* Finds a device, and sets all of *ret but nodes. PTC_ENOTFOUND: there is no such name; err is then unchanged. */
 int ptc_plan_device_find(const struct ptc_plan_devices *all, const char *name, enum ptc_math dtype,
 			 struct ptc_device_kind *ret, struct ptc_error *err);
 
-/* A step or a peak that was measured. */
+/* A measured step or peak. */
 struct ptc_plan_measured {
 	struct ptc_cand cand;
 	uint32_t global_batch;
@@ -47,14 +49,14 @@ struct ptc_plan_measured {
 #define PTC_PLAN_MAX_MEASURED PTC_FIT_MAX_ROWS
 struct ptc_plan_profile {
 	struct ptc_cluster_profile cluster;
-	struct ptc_plan_measured *measured; /* ptc_plan_profile_done */
+	struct ptc_plan_measured *measured; /* freed by ptc_plan_profile_done */
 	size_t nmeasured;
 };
-/* Devices are those of ptc_device_kind_known, 16-bit. */
+/* Reads a profile. Devices are those of ptc_device_kind_known, 16-bit. */
 int ptc_plan_profile_read(const struct ptc_doc *doc, struct ptc_plan_profile *ret, struct ptc_error *err);
-/* The same, with devices from `known` first (NULL: none) and at the peak of this data type. */
+/* ptc_plan_profile_read with devices from `known` first (NULL: none), and at the peak of this data type. */
 int ptc_plan_profile_read_with(const struct ptc_doc *doc, const struct ptc_plan_devices *known, enum ptc_math dtype,
 			       struct ptc_plan_profile *ret, struct ptc_error *err);
 void ptc_plan_profile_done(struct ptc_plan_profile *p);
-/* Galvatron's allreduce_bandwidth_*.json, GB/s, of all c's devices: adds its groups to c. */
+/* Reads Galvatron's allreduce_bandwidth_*.json, in GB/s, for all of c's devices; adds its groups to c. */
 int ptc_plan_galvatron_read(const struct ptc_doc *doc, struct ptc_cluster_profile *c, struct ptc_error *err);

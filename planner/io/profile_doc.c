@@ -103,12 +103,13 @@ static int read_measured(struct reader *r, const struct ptc_doc_node *node)
 	if (!parsed)
 		return ptc_nomem(r->err);
 	if (!config || config->kind != PTC_DOC_TEXT)
-		return ptc_doc_error(r->doc, node, r->err, PTC_EINVAL, "a measured step needs its config");
+		return ptc_doc_error(r->doc, node, r->err, PTC_EINVAL, "a measured step must have its config");
 	rc = ptc_cand_parse(config->text, &m->cand, parsed, &why);
 	if (rc)
 		return ptc_doc_error(r->doc, config, r->err, rc, "%s", why.text);
 	if (!parsed->global_batch)
-		return ptc_doc_error(r->doc, config, r->err, PTC_EINVAL, "a measured config says its global_batch");
+		return ptc_doc_error(r->doc, config, r->err, PTC_EINVAL,
+				     "a measured config must have its global_batch");
 	rc = ptc_doc_read(r->doc, node, "measured", rows, PTC_ARRAY_LEN(rows), r->err);
 	m->global_batch = parsed->global_batch;
 	r->p->nmeasured++;
@@ -204,9 +205,9 @@ int ptc_plan_galvatron_read(const struct ptc_doc *doc, struct ptc_cluster_profil
 
 		if (sscanf(n->key, "allreduce_size_%5u_consec_%1u%n", &size, &neighbours, &end) != 2 || n->key[end] ||
 		    neighbours > 1)
-			return ptc_doc_error(doc, n, err, PTC_EINVAL,
-					     "\"%.60s\" is no bandwidth of an all-reduce (allreduce_size_N_consec_0|1)",
-					     n->key);
+			return ptc_doc_error(
+				doc, n, err, PTC_EINVAL,
+				"\"%.60s\" is not a bandwidth of an all-reduce (allreduce_size_N_consec_0|1)", n->key);
 		if (size < 2 || size > devices || devices % size)
 			return ptc_doc_error(doc, n, err, PTC_EINVAL,
 					     "a group of %u does not divide the profile's %u devices", size, devices);

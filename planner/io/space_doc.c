@@ -29,7 +29,7 @@ static int read_axis(const struct ptc_doc *doc, const struct ptc_doc_node *map, 
 		if (rc)
 			return rc;
 		if (d->n && degree <= d->v[d->n - 1])
-			return ptc_doc_error(doc, v, err, PTC_EINVAL, "values of %s are to ascend", key);
+			return ptc_doc_error(doc, v, err, PTC_EINVAL, "values of %s must ascend", key);
 		d->v[d->n++] = (uint32_t)degree;
 	}
 	return 0;

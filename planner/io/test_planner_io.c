@@ -171,7 +171,7 @@ static void test_encoder(void **state)
 	ptc_doc_done(&doc);
 	doc = doc_of("layers: 6\nhidden: 64\nheads: 4\nseq: 32\nencoder_layers: 6\n");
 	expect_line(ptc_plan_model_read(&doc, doc.root, &model, &err), &err,
-		    "file:1: encoder_layers is 6; fewer than layers, and without experts");
+		    "file:1: encoder_layers is 6; it must be less than layers, in a model without experts");
 	ptc_doc_done(&doc);
 	doc = doc_of(
 		"{\"model_type\":\"nemotron_h\",\"hidden_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":4,"
@@ -187,7 +187,7 @@ static void test_bad_models(void **state)
 		const char *text, *line;
 	} bad[] = {
 		{ "layers: 0\nhidden: 64\nheads: 4\nseq: 8\n", "file:1: layers must be in 1..1024, not 0" },
-		{ "hidden: 64\nheads: 4\nseq: 8\n", "file:1: model needs layers, hidden, heads and seq" },
+		{ "hidden: 64\nheads: 4\nseq: 8\n", "file:1: model must have layers, hidden, heads and seq" },
 		{ "layers: 2\nhiden: 64\n", "file:2: unknown key \"hiden\" in model; did you mean \"hidden\"?" },
 		{ "layers: 2\nhidden: 64\nheads: 4\nseq: 8\nkv_heads: 3\n",
 		  "file:1: model: kv_heads is 3; it must divide heads" },
@@ -257,7 +257,8 @@ static void test_bad_profiles(void **state)
 		{ "devices: [{name: Z9}]\n" LINKS,
 		  "file:1: profile: the flops of device Z9 must be a positive number" },
 		{ LINKS, "file:1: profile: 0 kinds of devices; it must be in 1..8" },
-		{ CLUSTER LINKS "measured: [{config: \"tp=2\"}]\n", "file:4: a measured config says its global_batch" },
+		{ CLUSTER LINKS "measured: [{config: \"tp=2\"}]\n",
+		  "file:4: a measured config must have its global_batch" },
 		{ CLUSTER LINKS "measured: [{config: \"tp=0,global_batch=3\", step_s: 1}]\n",
 		  "file:4: configuration: a degree is 0" },
 		{ CLUSTER LINKS "measured: [{config: \"tp=2,recompute=all,global_batch=3\", step_s: 1}]\n",
@@ -293,7 +294,7 @@ static void test_devices(void **state)
 	assert_int_equal(ptc_plan_device_find(&all, "nvidia-a100-80gb", PTC_MATH_16BIT, &k, &err), 0);
 	assert_true(k.flops == 3e14 && k.price_hour == 2);
 	expect_line(ptc_plan_device_find(&all, "A100-80GB", PTC_MATH_BF16, &k, &err), &err,
-		    "device A100-80GB computes no bf16");
+		    "device A100-80GB does not compute bf16");
 	assert_int_equal(ptc_plan_device_find(&all, "H100-80GB", PTC_MATH_BF16, &k, NULL), PTC_ENOTFOUND);
 	assert_int_equal(ptc_plan_profile_read_with(&profile, &all, PTC_MATH_FP8, &p, &err), 0);
 	assert_true(p.cluster.kinds[0].flops == 8e14 && p.cluster.kinds[0].nodes == 2 &&
@@ -327,7 +328,7 @@ static void test_bad_devices(void **state)
 		{ "devices: [{name: X, flops: {bf16: 1e12}, hbm_bytes_s: -1}]\n",
 		  "file:1: hbm_bytes_s must be in 1..1e+18, not -1" },
 		{ "devices:\n- {name: X, flops: {fp16: 1e12}, hbm_bytes_s: 1e12, memory_bytes: 1e9}\n- {name: x}\n",
-		  "file:3: device x stands twice" },
+		  "file:3: device x is listed twice" },
 		{ "devices: [{name: X, flops: {bf17: 1e12}}]\n",
 		  "file:1: unknown key \"bf17\" in flops; did you mean \"bf16\"?" },
 	};
@@ -388,7 +389,7 @@ static void test_space(void **state)
 		    w.memory.optim_bytes == 12);
 	ptc_doc_done(&doc);
 	doc = doc_of("global_batch: 512\ntp: [2, 1]\n");
-	expect_line(ptc_plan_space_read(&doc, doc.root, &s, &w, &err), &err, "file:2: values of tp are to ascend");
+	expect_line(ptc_plan_space_read(&doc, doc.root, &s, &w, &err), &err, "file:2: values of tp must ascend");
 	ptc_doc_done(&doc);
 	doc = doc_of("tp: [1]\n");
 	expect_line(ptc_plan_space_read(&doc, doc.root, &s, &w, &err), &err, "file:1: space needs global_batch");

@@ -241,21 +241,22 @@ static int check(const struct ptc_link_matrix *m, const struct ptc_cand *c, uint
 	uint32_t nblocks = m->n;
 
 	if (!m->n || m->n > PTC_MAPPING_MAX_DEVICES)
-		return ptc_error_set(err, PTC_EINVAL, "a matrix of %u devices; it must be in 1..%d", m->n,
+		return ptc_error_set(err, PTC_EINVAL, "the matrix has %u devices; it must have 1..%d", m->n,
 				     PTC_MAPPING_MAX_DEVICES);
 	if (ptc_cand_devices(c) > m->n)
-		return ptc_error_set(err, PTC_ENODEVICES, "%u ranks on %u devices", ptc_cand_devices(c), m->n);
+		return ptc_error_set(err, PTC_ENODEVICES, "%u ranks need more than %u devices", ptc_cand_devices(c),
+				     m->n);
 	for (uint32_t a = 0; a < m->n; a++)
 		for (uint32_t b = 0; b < m->n; b++) {
 			double x = m->bytes_s[(size_t)a * m->n + b];
 
 			if (a != b && !(isfinite(x) && x > 0))
 				return ptc_error_set(err, PTC_EINVAL,
-						     "the link from device %u to %u is missing or negative", a, b);
+						     "the rate from device %u to %u is missing or not positive", a, b);
 		}
 	for (uint32_t d = 0; m->block && d < m->n; d++) {
 		if (m->block[d] > (d ? m->block[d - 1] + 1 : 0) || (d && m->block[d] < m->block[d - 1]))
-			return ptc_error_set(err, PTC_EINVAL, "blocks of devices are to ascend from 0 by 1");
+			return ptc_error_set(err, PTC_EINVAL, "blocks of devices must ascend from 0 by 1");
 		nblocks = m->block[d] + 1;
 	}
 	*ret_nblocks = nblocks;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which device takes which rank, by a matrix of measured links: the traffic that costs most gets the
- * fastest links, and what crosses the slowest costs least. Exact for at most 8 blocks, local search
- * beyond, with the gap to a bound. Deterministic; pure, any thread. */
+/* Assigns ranks to devices by a matrix of measured links. The most expensive traffic gets the fastest links, and the
+ * cheapest traffic crosses the slowest ones. Exact for at most 8 blocks; otherwise a local search, with the gap to a
+ * bound. Deterministic. Pure; any thread. */
 #pragma once
 
 #include "planner/cost/step.h"
@@ -9,31 +9,31 @@
 #define PTC_MAPPING_MAX_DEVICES 4096
 #define PTC_MAPPING_EXACT       8
 
-/* bytes_s[i * n + j] from device i to j; the slower direction counts. Of pairs with i == j nothing is
- * read. block[i]: the node of device i, ascending from 0; NULL: every device is a block. */
+/* bytes_s[i * n + j] is the rate from device i to j; the slower direction counts. Pairs with i == j are not read.
+ * block[i] is the node of device i, ascending from 0. NULL: every device is a block. */
 struct ptc_link_matrix {
 	uint32_t n;
 	const double *bytes_s;
 	const uint32_t *block;
 };
-/* Bytes that one rank sends in a step, by class, to the next of its ring or to the next stage. */
+/* Bytes that one rank sends in a step, by class, to the next rank of its ring or to the next stage. */
 struct ptc_mapping_traffic {
 	double tp, cp, dp, pp;
 };
 struct ptc_mapping {
-	double seconds; /* sum over classes of bytes over the slowest link that the class uses */
-	double bound;   /* no mapping is faster */
+	double seconds; /* sum over classes: bytes divided by the rate of the slowest link that the class uses */
+	double bound;   /* no mapping takes less */
 	bool exact;     /* every order of blocks was tried */
 };
 
-/* Traffic of a candidate, for ptc_mapping_find. */
+/* The traffic of a candidate, for ptc_mapping_find. */
 int ptc_mapping_traffic_of(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_mapping_traffic *ret,
 			   struct ptc_error *err);
-/* Devices of ranks 0..world-1 into device; world is at most m->n, the rest stay idle. Rank order
- * tp-cp-dp-pp, first fastest; rings go by rank. With blocks, ranks stay together as they are: whole
+/* Writes the devices of ranks 0..world-1 into `device`. world is at most m->n; the other devices stay idle. The rank
+ * order is tp-cp-dp-pp, fastest first; rings follow ranks. With blocks, the ranks of a block stay together: whole
  * blocks are ordered first, then single devices where that helps. */
 int ptc_mapping_find(const struct ptc_link_matrix *m, const struct ptc_cand *c, const struct ptc_mapping_traffic *t,
 		     uint32_t *device, struct ptc_mapping *ret, struct ptc_error *err);
-/* What a given assignment costs. */
+/* The seconds of a given assignment. */
 double ptc_mapping_seconds(const struct ptc_link_matrix *m, const struct ptc_cand *c,
 			   const struct ptc_mapping_traffic *t, const uint32_t *device);

@@ -251,11 +251,11 @@ static void test_bad_matrix(void **state)
 	random_links(4);
 	links[1 * 4 + 2] = -5;
 	assert_int_equal(ptc_mapping_find(&m, &c, &t, device, &got, &err), PTC_EINVAL);
-	assert_string_equal(err.text, "the link from device 1 to 2 is missing or negative");
+	assert_string_equal(err.text, "the rate from device 1 to 2 is missing or not positive");
 	random_links(4);
 	c.dp = 2;
 	assert_int_equal(ptc_mapping_find(&m, &c, &t, device, &got, &err), PTC_ENODEVICES);
-	assert_string_equal(err.text, "8 ranks on 4 devices");
+	assert_string_equal(err.text, "8 ranks need more than 4 devices");
 }
 
 /* Each allocation fails in turn: one error, nothing leaks. */

@@ -244,9 +244,9 @@ static int check_axis(const char *name, const struct ptc_degrees *d, struct ptc_
 		return ptc_error_set(err, PTC_ELIMIT, "space: %s has more than %d values", name, PTC_DEGREES_MAX);
 	for (uint32_t i = 0; i < d->n; i++) {
 		if (!d->v[i] || d->v[i] > (1u << 17))
-			return ptc_error_set(err, PTC_EINVAL, "space: %s may not be %u", name, d->v[i]);
+			return ptc_error_set(err, PTC_EINVAL, "space: %s must not be %u", name, d->v[i]);
 		if (i && d->v[i] <= d->v[i - 1])
-			return ptc_error_set(err, PTC_EINVAL, "space: values of %s are to ascend", name);
+			return ptc_error_set(err, PTC_EINVAL, "space: values of %s must ascend", name);
 	}
 	return 0;
 }

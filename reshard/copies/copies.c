@@ -101,7 +101,8 @@ static int list_items(struct finder *f)
 				total += f->nbytes;
 				if (total > ITEMS_MAX_BYTES)
 					return ptc_error_set(f->err, PTC_ELIMIT,
-							     "copies of more kinds of parts than can be written down");
+							     "the missing copies are of more kinds of parts than one "
+							     "answer can list");
 				f->bits[set] = ptc_calloc(1, f->nbytes);
 				if (!f->bits[set])
 					return ptc_nomem(f->err);
@@ -160,7 +161,7 @@ static int place_set(struct finder *f, uint32_t set)
 	int rc = items_of(f, set, &items);
 
 	if (rc || ptc_fails(rank < f->a->world))
-		return rc ? rc : ptc_error_set(f->err, PTC_EINTERNAL, "a copy of no rank");
+		return rc ? rc : ptc_error_set(f->err, PTC_EINTERNAL, "a missing copy is of a part that no rank holds");
 	count_domains(f, set);
 	for (uint32_t i = 0; i < f->need[set]; i++) {
 		if (!choose(f, after, &node)) {

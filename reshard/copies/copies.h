@@ -1,36 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many failure domains hold each region of a layout, and which nodes should get copies of what is on too few.
+/* Counts in how many failure domains each region of a layout lies, and chooses nodes for copies of the regions that lie
+ * in too few.
  *
- * Happy path: the regions that the same ranks hold are counted together; for what is in fewer domains than asked for,
- * nodes in other domains are chosen, the one with the fewest bytes first. Deterministic. Pure.
+ * Happy path: regions that the same ranks hold are counted together. For a region in too few domains, nodes in other
+ * domains are chosen, the node with the fewest bytes first. The result depends on the arguments only. Pure.
  *
- * Failure modes: memory; PTC_ELIMIT: more kinds of copies than can be written down. */
+ * Failure modes: memory; PTC_ELIMIT: there are more kinds of copies than the result can express. */
 #pragma once
 
 #include "reshard/layout/layout.h"
 
 struct ptc_copies_ask {
-	const struct ptc_layout *held;   /* with copies beside it, if there are any */
-	uint32_t world;                  /* ranks of the layout alone */
-	const struct ptc_allocation *at; /* of held */
+	const struct ptc_layout *held;   /* the layout, with its copies if there are any (ptc_layout_with_copies) */
+	uint32_t world;                  /* number of ranks of the layout without copies */
+	const struct ptc_allocation *at; /* the allocation of `held` */
 	uint32_t nnodes;
-	const uint32_t *domain; /* per node, below nnodes: nodes of one fail together */
-	const bool *usable;     /* per node: what it has counts */
+	const uint32_t *domain; /* per node, a number below nnodes; nodes of one domain fail together */
+	const bool *usable;     /* per node: its bytes count */
 	const bool *target;     /* per node: it may get copies. NULL: none may */
-	uint32_t count;         /* domains that each region is to be in */
+	uint32_t count;         /* number of domains in which each region should lie */
 };
-/* A node is to hold what a rank does of some items. */
+/* An advised copy: the node should hold the rank's part of a set of items. */
 struct ptc_copies_add {
-	uint32_t rank, node, items; /* items: index into the list of sets of items */
+	uint32_t rank, node, items; /* items: index into ptc_copies_found.items */
 };
 struct ptc_copies_found {
-	uint32_t fewest; /* domains that hold some region; 0: nobody has it */
-	int64_t bytes;   /* of copies that lack, each counted as often as it lacks */
-	int64_t nowhere; /* of these, bytes for which there is no node in another domain */
+	uint32_t fewest; /* the smallest number of domains that hold a region; 0: nobody holds some region */
+	int64_t bytes;   /* bytes of missing copies; a region counts once for each missing one */
+	int64_t nowhere; /* of these, the bytes for which no node in another domain is left */
 	struct ptc_copies_add *add;
 	size_t nadd, addcap;
-	uint8_t **items; /* sets: a bit for each item */
+	uint8_t **items; /* sets of items, with a bit for each item */
 	size_t nitems, itemscap;
 };
 int ptc_copies_find(const struct ptc_copies_ask *ask, struct ptc_copies_found *ret, struct ptc_error *err);
-void ptc_copies_found_done(struct ptc_copies_found *f); /* one of zeros is fine */
+void ptc_copies_found_done(struct ptc_copies_found *f); /* a zeroed one is fine */

@@ -140,7 +140,8 @@ static int check_class(const struct checker *k, size_t class)
 		int rc;
 
 		if (c->parts[i].tensor >= k->d->spec.ntensors || (i && c->parts[i].tensor <= c->parts[i - 1].tensor))
-			return ptc_error_set(k->err, PTC_EINVAL, "class %zu: tensors out of order or range", class);
+			return ptc_error_set(k->err, PTC_EINVAL,
+					     "class %zu: its tensors are out of order or out of range", class);
 		rc = check_part(k, k->lowest[class], c, &c->parts[i]);
 		if (rc)
 			return rc;
@@ -272,13 +273,14 @@ static int check_ranks(const struct checker *k)
 
 	for (uint32_t r = 0; r < d->world; r++) {
 		if (d->ranks[r] > seen || d->ranks[r] >= d->nclasses)
-			return ptc_error_set(k->err, PTC_EINVAL, "rank %u: class %u of %zu is out of order or range", r,
+			return ptc_error_set(k->err, PTC_EINVAL,
+					     "rank %u: class %u is out of order or not one of %zu classes", r,
 					     d->ranks[r], d->nclasses);
 		if (d->ranks[r] == seen)
 			k->lowest[seen++] = r;
 	}
 	if (seen != d->nclasses)
-		return ptc_error_set(k->err, PTC_EINVAL, "%zu of %zu classes are no rank's", d->nclasses - seen,
+		return ptc_error_set(k->err, PTC_EINVAL, "%zu of %zu classes belong to no rank", d->nclasses - seen,
 				     d->nclasses);
 	return 0;
 }
@@ -306,8 +308,8 @@ int ptc_declared_check(const struct ptc_declared *d, struct ptc_error *err)
 	int rc = ptc_config_world(&d->config, &world, err);
 
 	if (!rc && (world != d->world || world > PTC_MAX_RANKS))
-		rc = ptc_error_set(err, PTC_EINVAL, "declarations of %u ranks, the configuration has %u", d->world,
-				   world);
+		rc = ptc_error_set(err, PTC_EINVAL, "the declarations are of %u ranks, but the configuration has %u",
+				   d->world, world);
 	if (!rc)
 		rc = check_size(d, err);
 	if (!rc)
@@ -458,6 +460,6 @@ int ptc_declared_same(const struct ptc_spec *before, const struct ptc_spec *now,
 				     what, ngone, gone->name, nnew, new->name);
 	return ptc_error_set(err, PTC_ELAYOUT, "%s %s %zu tensors %s, the first is \"%s\"", what,
 			     gone ? "does not declare" : "declares", gone ? ngone : nnew,
-			     gone ? "that the snapshot has" : "that the snapshot has not",
+			     gone ? "that the snapshot has" : "that the snapshot does not have",
 			     gone ? gone->name : new->name);
 }

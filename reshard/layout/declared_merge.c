@@ -339,7 +339,8 @@ int ptc_declared_merge_add(struct ptc_declared_merge *m, uint32_t rank, const st
 	int rc = 0;
 
 	if (rank >= m->world)
-		return ptc_error_set(err, PTC_EINVAL, "declarations of rank %u of %u", rank, m->world);
+		return ptc_error_set(err, PTC_EINVAL, "rank %u declares tensors, but the configuration has %u ranks",
+				     rank, m->world);
 	if (ntensors > PTC_MAX_TENSORS)
 		return ptc_error_set(err, PTC_ELIMIT, "rank %u declares %zu tensors, at most %u", rank, ntensors,
 				     PTC_MAX_TENSORS);
@@ -361,7 +362,7 @@ int ptc_declared_merge_add(struct ptc_declared_merge *m, uint32_t rank, const st
 	if (make_class(m, ntensors, &k) || find_class(m, &k, &class))
 		return ptc_nomem(err);
 	if (m->ranks[rank] && m->ranks[rank] != class + 1)
-		return ptc_error_set(err, PTC_EINVAL, "rank %u has declared two different things", rank);
+		return ptc_error_set(err, PTC_EINVAL, "rank %u has declared twice, and differently", rank);
 	m->ranks[rank] = class + 1;
 	return 0;
 }

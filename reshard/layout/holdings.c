@@ -268,7 +268,7 @@ int ptc_layout_node_needs(const struct ptc_layout *l, const struct ptc_allocatio
 	int rc;
 
 	if (a->world != ptc_layout_world(l))
-		return ptc_error_set(err, PTC_EINVAL, "allocation of %u ranks for a layout of %u", a->world,
+		return ptc_error_set(err, PTC_EINVAL, "the allocation has %u ranks, but the layout has %u", a->world,
 				     ptc_layout_world(l));
 	ranks = ranks_on(a, node, &n);
 	if (!ranks)

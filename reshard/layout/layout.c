@@ -134,7 +134,7 @@ int ptc_layout_master_box(const struct ptc_layout *l, uint32_t item, const struc
 	uint32_t master;
 
 	if (ptc_fails(ptc_layout_master(l, item, &master)))
-		return ptc_error_set(err, PTC_EINTERNAL, "item %u is derived from nothing", item);
+		return ptc_error_set(err, PTC_EINTERNAL, "item %u has no master to be derived from", item);
 	ptc_item_elements(l->spec, item, bytes, &elements);
 	return ptc_item_byte_box(l->spec, master, &elements, ret_master, err);
 }
@@ -292,8 +292,8 @@ int ptc_allocation_in_order(uint32_t world, uint32_t nodes, uint32_t per_node, s
 	struct ptc_device *ranks;
 
 	if (world > (uint64_t)nodes * per_node)
-		return ptc_error_set(err, PTC_ENODEVICES, "%u ranks need %u devices; %u nodes of %u have %llu", world,
-				     world, nodes, per_node, (unsigned long long)nodes * per_node);
+		return ptc_error_set(err, PTC_ENODEVICES, "%u ranks need %u devices, but %u nodes of %u have %llu",
+				     world, world, nodes, per_node, (unsigned long long)nodes * per_node);
 	ranks = ptc_calloc(world, sizeof *ranks);
 	if (!ranks)
 		return ptc_nomem(err);

@@ -212,7 +212,8 @@ static int sort_ranks(struct maker *m, uint32_t item, uint64_t where)
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		if (ptc_fails(ptc_regions_part(m->l, item, ranks[i], &part)))
-			return ptc_error_set(m->err, PTC_EINTERNAL, "plan: a rank without its part");
+			return ptc_error_set(m->err, PTC_EINTERNAL,
+					     "plan: a rank holds no part of an item that it should hold");
 		m->first[part + 2]++;
 		m->scratch[i] = part;
 	}

@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One layout, by what its ranks share: items of one geometry are cut into the
- * same pieces, and a piece of an item is held by a set of ranks. So much is
- * alike in a model (layers, optimizer fields, replicas) that this stays small
- * for any number of ranks. For reshard/layout and reshard/plan; nobody else
- * includes it. */
+/* A layout in compressed form. Items of one geometry are cut into the same pieces, and a set of ranks holds each piece
+ * of an item. Much is alike in a model (layers, optimizer fields, replicas), so a side stays small for any number of
+ * ranks. For reshard/layout and reshard/plan only. Failure mode: PTC_ENOMEM. */
 #pragma once
 
 #include "reshard/box/pieces.h"
 #include "reshard/layout/layout.h"
 
-/* The ranks that hold the sets of a geometry, in one place of the model. */
+/* Which ranks hold a geometry's sets of parts, for items at one place of the model. */
 struct ptc_spread {
 	uint32_t geometry;
-	bool alone;     /* one item has this geometry and spread, and no other can */
-	uint32_t *sets; /* set of parts -> set of ranks, an index into ptc_side.sets */
+	bool alone;     /* only one item has this geometry and spread */
+	uint32_t *sets; /* per set of parts: the set of ranks, an index into ptc_side.sets */
 };
 struct ptc_side {
 	const struct ptc_layout *layout; /* NULL: nothing is held */
@@ -24,16 +22,16 @@ struct ptc_side {
 	uint32_t ngeometries;
 	struct ptc_spread *spreads;
 	uint32_t nspreads;
-	struct ptc_lists sets; /* of ranks, ascending */
-	int64_t *held;         /* per set: bytes of all items that just these ranks hold */
-	bool cut;              /* some geometry's pieces are */
+	struct ptc_lists sets; /* sets of ranks, ascending */
+	int64_t *held;         /* per set: bytes of all items that exactly these ranks hold */
+	bool cut;              /* the pieces of some geometry are cut (ptc_pieces.cut) */
 };
-/* The one that the layout keeps, borrowed; NULL: it keeps none. */
+/* The side that the layout keeps, borrowed; NULL: it keeps none. */
 const struct ptc_side *ptc_layout_side(const struct ptc_layout *l);
 /* layout may be NULL. */
 int ptc_side_init(struct ptc_side *s, const struct ptc_layout *layout, const struct ptc_spec *spec,
 		  struct ptc_error *err);
-void ptc_side_done(struct ptc_side *s); /* a zeroed or half-made one is fine */
+void ptc_side_done(struct ptc_side *s); /* a zeroed or half-made side is fine */
 static inline const struct ptc_pieces *ptc_side_pieces(const struct ptc_side *s, uint32_t item)
 {
 	return &s->geometries[s->spreads[s->item_spread[item]].geometry];

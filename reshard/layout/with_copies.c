@@ -46,7 +46,8 @@ static int index_copies(struct held *h, struct ptc_error *err)
 		uint32_t f = 0;
 
 		if (h->copies[i].rank >= h->world)
-			return ptc_error_set(err, PTC_EINVAL, "a copy of rank %u of %u", h->copies[i].rank, h->world);
+			return ptc_error_set(err, PTC_EINVAL, "a copy is of rank %u, but the layout has %u ranks",
+					     h->copies[i].rank, h->world);
 		next[h->copies[i].rank + 1]++;
 		while (f < h->nfilters && h->filters[f] != h->copies[i].items)
 			f++;

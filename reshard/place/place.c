@@ -27,9 +27,10 @@ static int group_devices(struct ptc_placer *p, const struct ptc_place_opts *o, s
 		const struct ptc_device *d = &p->devices[i];
 
 		if (d->node >= nnodes)
-			return ptc_error_set(err, PTC_EINVAL, "place: device on node %u of %u", d->node, nnodes);
+			return ptc_error_set(err, PTC_EINVAL, "place: a device is on node %u, but there are %u nodes",
+					     d->node, nnodes);
 		if (i && !by_device(d, d - 1))
-			return ptc_error_set(err, PTC_EINVAL, "place: device %u of node %u is there twice", d->index,
+			return ptc_error_set(err, PTC_EINVAL, "place: device %u of node %u is listed twice", d->index,
 					     d->node);
 		if (!i || d->node != d[-1].node)
 			p->nodes[p->nnodes++] = (struct ptc_place_node){
@@ -251,16 +252,17 @@ static int check_pins(struct ptc_placer *p, const struct ptc_place_opts *o, stru
 	for (uint32_t n = 0; n < p->nnodes; n++) {
 		p->npinned += p->nodes[n].pinned;
 		if (p->nodes[n].pinned && !p->nodes[n].slots)
-			return ptc_error_set(err, PTC_ENODEVICES,
-					     "node %u is pinned, and its %u devices do not hold a block of %u ranks",
-					     p->nodes[n].node, p->nodes[n].ndevices, p->block_size);
+			return ptc_error_set(
+				err, PTC_ENODEVICES,
+				"node %u is pinned, but a block needs more than its %u devices: it has %u ranks",
+				p->nodes[n].node, p->nodes[n].ndevices, p->block_size);
 	}
 	for (uint32_t n = 0; o->pinned && n < o->nnodes; n++)
 		if (o->pinned[n] && find_node(p, n) == p->nnodes)
 			return ptc_error_set(err, PTC_ENODEVICES,
-					     "node %u is pinned, and none of its devices may be used", n);
+					     "node %u is pinned, but none of its devices may be used", n);
 	if (p->npinned > p->nblocks)
-		return ptc_error_set(err, PTC_ENODEVICES, "%u nodes are pinned, and %u ranks need at most %u nodes",
+		return ptc_error_set(err, PTC_ENODEVICES, "%u nodes are pinned, but %u ranks need at most %u nodes",
 				     p->npinned, ptc_layout_world(p->to), p->nblocks);
 	return 0;
 }
@@ -292,7 +294,7 @@ static int place(struct ptc_placer *p, const struct ptc_allocation *from_alloc, 
 				     p->group_blocks, p->npinned ? " with a block on each pinned node" : "",
 				     ptc_layout_world(p->to));
 	if (rc == PTC_ELIMIT)
-		return ptc_error_set(err, rc, "racks: %u blocks on %u nodes are too many to look at", p->nblocks,
+		return ptc_error_set(err, rc, "racks: %u blocks on %u nodes are too many to search", p->nblocks,
 				     p->nnodes);
 	return rc || give_devices(p, false, ranks) ? ptc_nomem(err) : 0;
 }
@@ -323,11 +325,11 @@ int ptc_change_place(const struct ptc_change *c, const struct ptc_allocation *fr
 	int rc;
 
 	if (o->ndevices < world)
-		return ptc_error_set(err, PTC_ENODEVICES, "%u ranks need %u devices, there are %zu", world, world,
+		return ptc_error_set(err, PTC_ENODEVICES, "%u ranks need %u devices, but there are %zu", world, world,
 				     o->ndevices);
 	if (c->from.layout && from_alloc->world != ptc_layout_world(c->from.layout))
-		return ptc_error_set(err, PTC_EINVAL, "allocation of %u ranks for a layout of %u", from_alloc->world,
-				     ptc_layout_world(c->from.layout));
+		return ptc_error_set(err, PTC_EINVAL, "the allocation has %u ranks, but the layout has %u",
+				     from_alloc->world, ptc_layout_world(c->from.layout));
 	ranks = ptc_calloc(world, sizeof *ranks);
 	p.devices = ptc_calloc(o->ndevices, sizeof *p.devices);
 	if (ranks && p.devices) {

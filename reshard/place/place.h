@@ -1,39 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placement: the choice of the allocation, which device each rank of a layout
- * gets. Deterministic: every daemon chooses the same from the same inputs. Pure. */
+/* Placement: chooses the allocation, that is the device for each rank of a layout. Deterministic: every daemon chooses
+ * the same from the same inputs. Pure. */
 #pragma once
 
 #include "reshard/plan/plan.h"
 
 struct ptc_place_opts {
-	const struct ptc_device *devices; /* to choose from: without those that failed, or are on nodes to be left */
+	/* the devices to choose from, without failed ones and those of nodes to be left */
+	const struct ptc_device *devices;
 	size_t ndevices;
 	uint32_t nnodes;
-	const bool *usable; /* per node; false: what it had is gone. NULL: nothing is */
-	const bool *pinned; /* per node; true: it gets a block at least, and is so never released. NULL: none */
-	const uint32_t
-		*racks; /* per node: its rack; a TP group that needs several nodes stays in one. NULL: no matter */
+	const bool *usable;    /* per node; false: its bytes are gone. NULL: all nodes are usable */
+	const bool *pinned;    /* per node; true: the node gets at least one block, so it is not released. NULL: none */
+	const uint32_t *racks; /* per node: its rack. A TP group that needs several nodes stays in one rack. NULL: racks
+				  do not matter */
 };
-/* Chooses rank -> device for layout `to` on the given devices (node, index) so that bytes entering nodes, each node
- * counted once, are fewest, and of those choices bytes a device must be given that it did not hold. Devices that are
- * not needed are left out; choosing which is part of it. A block (d consecutive tp ranks of one TP group, d the largest
- * divisor of tp for which all blocks fit whole on nodes) is kept on one node. Exact by search up to 8 blocks, else
- * assignment plus local improvement (devices within a node are always exact). from NULL: fill nodes in order.
- * *ret_gap_bytes: upper bound of the distance of the bytes entering nodes to the optimum; 0 when exact. */
+/* Chooses a device for each rank of the new layout. First the bytes that enter nodes are fewest, counted once for each
+ * node. Then the bytes that a device gets and did not hold are fewest. Devices that are not needed are left out; the
+ * choice includes which ones.
+ *
+ * A block stays on one node. A block is d consecutive tp ranks of one TP group, with d the largest divisor of tp for
+ * which all blocks fit whole on nodes. The search is exact for up to 8 blocks. For more, it assigns and then improves
+ * locally; devices within a node are always exact. If nothing was held before, nodes are filled in order.
+ *
+ * *ret_gap_bytes: an upper bound of the distance to the optimum, in bytes that enter nodes; 0 if exact. */
 int ptc_change_place(const struct ptc_change *c, const struct ptc_allocation *from_alloc,
 		     const struct ptc_place_opts *o, struct ptc_allocation *ret_alloc, int64_t *ret_gap_bytes,
 		     struct ptc_error *err);
-/* The same, with nothing lost, pinned or in racks. */
+/* ptc_change_place without lost nodes, pinned nodes and racks. */
 int ptc_place(const struct ptc_spec *spec, const struct ptc_layout *from, const struct ptc_allocation *from_alloc,
 	      const struct ptc_layout *to, const struct ptc_device *devices, size_t ndevices, uint32_t nnodes,
 	      struct ptc_allocation *ret_alloc, int64_t *ret_gap_bytes, struct ptc_error *err);
 
-/* How an allocation keeps TP groups together. */
+/* How well an allocation keeps TP groups together. */
 struct ptc_groups {
 	uint32_t n;
-	uint32_t
-		split; /* on more nodes than a group needs: the fewest of those offered whose devices are tp together */
-	uint32_t across; /* in more than one of o->racks */
+	uint32_t split;  /* groups on more nodes than needed: the fewest offered nodes that have tp devices together */
+	uint32_t across; /* groups in more than one rack of o->racks */
 };
 int ptc_place_groups(const struct ptc_config *c, const struct ptc_allocation *a, const struct ptc_place_opts *o,
 		     struct ptc_groups *ret_groups, struct ptc_error *err);

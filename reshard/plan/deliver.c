@@ -268,7 +268,7 @@ static int lost(const struct ptc_deliver *d, const bool *classes, struct ptc_err
 					     len ? "last on nodes " : "no node ever had them", nodes);
 		}
 	}
-	return ptc_error_set(err, PTC_EINTERNAL, "plan: lost bytes of no item");
+	return ptc_error_set(err, PTC_EINTERNAL, "plan: bytes are lost, but no item has them");
 }
 
 static int resolve_all(struct resolver *r, struct ptc_error *err)

@@ -114,11 +114,12 @@ static int check_allocation(const struct ptc_layout *l, const struct ptc_allocat
 			    struct ptc_error *err)
 {
 	if (a->world != ptc_layout_world(l))
-		return ptc_error_set(err, PTC_EINVAL, "allocation of %u ranks for a layout of %u", a->world,
+		return ptc_error_set(err, PTC_EINVAL, "the allocation has %u ranks, but the layout has %u", a->world,
 				     ptc_layout_world(l));
 	for (uint32_t r = 0; r < a->world; r++)
 		if (a->ranks[r].node >= nnodes)
-			return ptc_error_set(err, PTC_EINVAL, "allocation: rank %u is on node %u of %u", r,
+			return ptc_error_set(err, PTC_EINVAL,
+					     "the allocation puts rank %u on node %u, but there are %u nodes", r,
 					     a->ranks[r].node, nnodes);
 	return 0;
 }

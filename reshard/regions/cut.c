@@ -88,7 +88,7 @@ static int permute(struct ptc_cutter *b, const struct ptc_split *s, struct ptc_d
 		return 0;
 	if (d->len != (int64_t)n * unit)
 		return ptc_error_set(b->err, PTC_ELAYOUT,
-				     "tensor \"%s\": dim %u (%lld) is not the %zu experts or units that %s orders",
+				     "tensor \"%s\": dim %u (%lld) must equal the %zu experts or units that %s orders",
 				     ptc_item_name(b->l->spec, b->item, name, sizeof name), s->dim, (long long)d->len,
 				     n, config ? "experts of the configuration" : "permute");
 	for (size_t i = 0; i < n && !rc; i++)
@@ -116,7 +116,8 @@ static int blocks_error(struct ptc_cutter *b, const struct ptc_split *s, int64_t
 {
 	char name[PTC_ITEM_NAME_SIZE];
 
-	return ptc_error_set(b->err, PTC_ELAYOUT, "tensor \"%s\": dim %u (%lld) does not come out in its %zu blocks%s",
+	return ptc_error_set(b->err, PTC_ELAYOUT,
+			     "tensor \"%s\": dim %u (%lld) cannot be divided into its %zu blocks%s",
 			     ptc_item_name(b->l->spec, b->item, name, sizeof name), s->dim, (long long)len, s->nblocks,
 			     s->interleave ? " and interleaved pieces" : "");
 }

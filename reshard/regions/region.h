@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank holds of an item: boxes of its index space, and where they lie in
- * the rank's own buffer. Pure data; whoever fills it says who frees it. */
+/* Regions: the boxes of an item that a rank holds, and their places in the rank's buffer. Data only; the function that
+ * fills a struct says who frees it. */
 #pragma once
 
 #include "reshard/spec/spec.h"
 
-/* A box of an item on a rank and where it lies in the rank's own dense buffer for that item. */
+/* A box of an item on a rank, and its place in the rank's dense buffer for that item. */
 struct ptc_region {
 	uint32_t item;
 	bool padding;                     /* zeros, outside the logical shape; never stored or moved */
@@ -17,7 +17,7 @@ struct ptc_rank_layout {
 	struct ptc_region *regions;
 	size_t nregions;
 }; /* by item, then row-major */
-/* Local tensor of an item on a rank, with a 0 in its shape where the rank's part is empty; a scalar has ndim 0. */
+/* The local tensor of an item on a rank. A 0 in the shape: the rank's part is empty. A scalar has ndim 0. */
 struct ptc_local_shape {
 	uint32_t item;
 	uint32_t ndim;

@@ -154,7 +154,7 @@ static int parse_pair(const char *s, size_t n, unsigned *seen, struct ptc_config
 		return ptc_error_set(err, PTC_EINVAL, "configuration: \"%.*s\" is not KEY=VALUE with a key of " KEYS,
 				     (int)PTC_MIN(n, (size_t)64), s);
 	if (*seen & 1u << k)
-		return ptc_error_set(err, PTC_EINVAL, "configuration: \"%.*s\" is there twice", (int)key_len, s);
+		return ptc_error_set(err, PTC_EINVAL, "configuration: \"%.*s\" appears twice", (int)key_len, s);
 	*seen |= 1u << k;
 	len = n - key_len - 1;
 	if (!parse_value(k, eq + 1, len, c))
@@ -290,7 +290,7 @@ static int check_shards(const struct ptc_config *c, struct ptc_error *err)
 	uint32_t replicas = PTC_MAX(c->replicas, 1u);
 
 	if (c->zero > 3)
-		return ptc_error_set(err, PTC_EINVAL, "configuration: zero=%u: 0 to 3 are known", c->zero);
+		return ptc_error_set(err, PTC_EINVAL, "configuration: zero=%u is unknown; write 0 to 3", c->zero);
 	if ((uint32_t)c->shard >= PTC_ARRAY_LEN(shards))
 		return ptc_error_set(err, PTC_EINVAL, "configuration: unknown shard kind");
 	if (!c->zero && (replicas > 1 || c->shard != PTC_SHARDS_FLAT))

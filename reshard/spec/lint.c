@@ -275,7 +275,7 @@ static int check_tensors(const struct ptc_spec *s, struct ptc_error *err)
 		if (i && strcmp(s->tensors[i - 1].name, s->tensors[i].name) >= 0)
 			return ptc_error_set(err, PTC_EINVAL, "tensor \"%s\" %s", s->tensors[i].name,
 					     strcmp(s->tensors[i - 1].name, s->tensors[i].name) ? "is not in name order"
-												: "is there twice");
+												: "appears twice");
 		for (size_t f = 0; f <= s->nfields; f++) {
 			size_t item = i * (1 + s->nfields) + f;
 
@@ -304,7 +304,7 @@ static int check_fields(const struct ptc_spec *s, struct ptc_error *err)
 			return ptc_error_set(err, PTC_EINVAL, "field \"%s\": unknown dtype %d", f->name, (int)f->dtype);
 		for (size_t k = 0; k < i; k++)
 			if (!strcmp(s->fields[k].name, f->name))
-				return ptc_error_set(err, PTC_EINVAL, "field \"%s\" is there twice", f->name);
+				return ptc_error_set(err, PTC_EINVAL, "field \"%s\" appears twice", f->name);
 	}
 	return 0;
 }
@@ -387,7 +387,8 @@ static int check_splits(const struct ptc_rule *r, struct ptc_error *err)
 		if (p->axis == PTC_AXIS_NONE)
 			continue;
 		if (i && r->splits[i - 1].axis == PTC_AXIS_NONE)
-			return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": a split after one of axis none", r->match);
+			return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": a split follows one of axis none",
+					     r->match);
 		if (axes & 1u << p->axis)
 			return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": splits over one axis twice", r->match);
 		axes |= 1u << p->axis;
@@ -423,8 +424,8 @@ static int check_expert(const struct ptc_rule *r, struct ptc_error *err)
 				     "rule \"%s\": expert pattern \"%s\" needs exactly one {} for the expert's index",
 				     r->match, r->expert);
 	if (r->nexperts && !r->expert)
-		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": experts orders the tensors of an expert pattern",
-				     r->match);
+		return ptc_error_set(err, PTC_EINVAL,
+				     "rule \"%s\": experts needs an expert pattern, whose tensors it orders", r->match);
 	if (!is_permutation(r->experts, r->nexperts))
 		return ptc_error_set(err, PTC_EINVAL,
 				     "rule \"%s\": experts must have each number from 0 to %zu once (at most %d)",
@@ -439,7 +440,7 @@ static int check_place(const struct ptc_rule *r, struct ptc_error *err)
 	if ((uint32_t)r->place > PTC_PLACE_ENDS || (uint32_t)r->carry > PTC_CARRY_REFUSE)
 		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": unknown place or state", r->match);
 	if (r->place != PTC_PLACE_LAYER && (r->layer || r->layer_offset))
-		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": a layer pattern goes with placement by layer",
+		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": a layer pattern needs placement by layer",
 				     r->match);
 	if (r->layer_offset < 0 || r->layer_offset >= PTC_MAX_TENSORS)
 		return ptc_error_set(err, PTC_ELIMIT, "rule \"%s\": layer offset %lld is not from 0 to %u", r->match,
@@ -465,8 +466,8 @@ static int check_primary(const struct ptc_rule *r, struct ptc_error *err)
 	bool dense = r->primary == PTC_AXIS_TP || r->primary == PTC_AXIS_DP || r->primary == PTC_AXIS_CP;
 
 	if (r->primary != PTC_AXIS_NONE && (!dense || r->carry != PTC_CARRY_REPLICATE))
-		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": a primary is on tp, dp or cp, with state replicate",
-				     r->match);
+		return ptc_error_set(err, PTC_EINVAL,
+				     "rule \"%s\": primary needs state replicate and the axis tp, dp or cp", r->match);
 	return 0;
 }
 
@@ -475,9 +476,10 @@ static int check_master(const struct ptc_spec *s, const struct ptc_rule *r, stru
 	if (!r->master)
 		return 0;
 	if (r->carry != PTC_CARRY_DERIVE || r->fields)
-		return ptc_error_set(err, PTC_EINVAL,
-				     "rule \"%s\": only parameters are derived from a field, with state derive",
-				     r->match);
+		return ptc_error_set(
+			err, PTC_EINVAL,
+			"rule \"%s\": only a rule for parameters with state derive names a field to derive from",
+			r->match);
 	if (!ptc_rule_master(s, r))
 		return ptc_error_set(err, PTC_EINVAL, "rule \"%s\": there is no field \"%.*s\" to derive from",
 				     r->match, PTC_FIELD_NAME_MAX, r->master);
@@ -515,12 +517,12 @@ static int check_buffers(const struct ptc_buffers *b, struct ptc_error *err)
 					     "buffers: a pattern of group %u is empty, too long or has an open [",
 					     b->groups[i].number);
 	if (b->bucket_per_dp < 0 || b->bucket_per_dp > PTC_MAX_PADDING)
-		return ptc_error_set(err, PTC_EINVAL, "buffers: bucket_per_dp is 1 to %lld elements",
+		return ptc_error_set(err, PTC_EINVAL, "buffers: bucket_per_dp must be 1 to %lld elements",
 				     (long long)PTC_MAX_PADDING);
 	if (b->align < 0 || b->pad < 0 || b->range < 0 || b->range > PTC_MAX_PADDING || b->bucket < 0 ||
 	    b->align > PTC_MAX_PADDING || b->pad > PTC_MAX_PADDING)
 		return ptc_error_set(err, PTC_EINVAL,
-				     "buffers: align, pad and range are 1 to %lld elements, bucket at least 1",
+				     "buffers: align, pad and range must be 1 to %lld elements, bucket at least 1",
 				     (long long)PTC_MAX_PADDING);
 	return 0;
 }

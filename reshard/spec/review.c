@@ -109,8 +109,8 @@ static bool review_pairs(const struct review *v, size_t b)
 			continue;
 		any = true;
 		tell(v->fn, v->arg, true,
-		     "tensor \"%s\" %s is ambiguous: rule %zu (\"%s\") takes it, though rule %zu (\"%s\") is made for "
-		     "it more closely (%u of the %u tensors) and places it otherwise; put that one first",
+		     "tensor \"%s\" %s is ambiguous: rule %zu (\"%s\") takes it, though rule %zu (\"%s\") fits it more "
+		     "closely (%u of the %u tensors) and places it differently; put that one first",
 		     t->name, ptc_shape_text(t, shape, sizeof shape), a, v->s->rules[a].match, b, v->s->rules[b].match,
 		     v->matches[b], v->matches[a]);
 	}

@@ -170,14 +170,14 @@ static bool is_named_expert(const struct ptc_tensor *t)
 	return is_matrix(t) && strstr(t->name, "expert") && !strstr(t->name, "shared") && !strstr(t->name, "router");
 }
 
-/* "tensor "a" [4, 4] and 31 more like it, 1.0 GiB,"; returns buf. */
+/* "tensor "a" [4, 4] and 31 more like it, 1.0 GiB"; returns buf. */
 static const char *group_text(const struct group *g, char *buf, size_t size)
 {
 	char shape[256], bytes[PTC_UNITS_MAX], more[48] = "";
 
 	if (g->n > 1)
 		snprintf(more, sizeof more, " and %zu more like it", g->n - 1);
-	snprintf(buf, size, "tensor \"%s\" %s%s, %s,", g->first->name, ptc_shape_text(g->first, shape, sizeof shape),
+	snprintf(buf, size, "tensor \"%s\" %s%s, %s", g->first->name, ptc_shape_text(g->first, shape, sizeof shape),
 		 more, ptc_units_print_bytes((uint64_t)g->bytes, bytes));
 	return buf;
 }
@@ -187,7 +187,7 @@ static void tell_group(const struct cuts *c, struct group *g, bool wrong, const 
 	char text[2 * PTC_TENSOR_NAME_MAX + 2048], group[PTC_TENSOR_NAME_MAX + 512];
 
 	g->told = true;
-	snprintf(text, sizeof text, "%s%s%s rule %zu (\"%s\") %s", config, *config ? ": " : "",
+	snprintf(text, sizeof text, "%s%s%s: rule %zu (\"%s\") %s", config, *config ? ": " : "",
 		 group_text(g, group, sizeof group), (size_t)(g->rule - c->s->rules), g->rule->match, what);
 	c->fn(c->arg, wrong, text);
 }
@@ -211,8 +211,8 @@ static void review_degree(struct cuts *c, const struct ptc_config *k, enum ptc_a
 	}
 	c->told[axis] = true;
 	snprintf(text, sizeof text,
-		 "%s: %s=%lld cuts nothing: no rule that a tensor has names it; %lld ranks would each hold the same %s",
-		 config, name, (long long)degree(k, axis), (long long)degree(k, axis),
+		 "%s: %s=%lld cuts nothing: no tensor's rule names it; %lld ranks would each hold the same %s", config,
+		 name, (long long)degree(k, axis), (long long)degree(k, axis),
 		 ptc_units_print_bytes((uint64_t)all, bytes));
 	c->fn(c->arg, true, text);
 }
@@ -231,8 +231,8 @@ static void review_stages(struct cuts *c, const struct ptc_config *k, const char
 	}
 	c->pp = true;
 	snprintf(text, sizeof text,
-		 "%s: pp=%u places nothing: no rule that a tensor has says on which stage it is (layer); every stage "
-		 "would hold the same %s",
+		 "%s: pp=%u places nothing: no tensor's rule says on which stage it is (layer); every stage would hold "
+		 "the same %s",
 		 config, k->pp, ptc_units_print_bytes((uint64_t)all, bytes));
 	c->fn(c->arg, true, text);
 }
@@ -260,18 +260,16 @@ static void review_groups(struct cuts *c, const struct ptc_config *k, const char
 			continue;
 		if (is_named_expert(g->first) && !cuts_over(g->rule, PTC_AXIS_EP) &&
 		    (k->ep > 1 || parts_of(g->rule, k) == 1))
-			tell_group(
-				c, g, true, config,
-				"does not part over the ep axis, though the name is an expert's: every rank would "
-				"hold all experts; say expert or a split over ep, or split: {axis: none} where that is "
-				"meant");
+			tell_group(c, g, true, config,
+				   "does not divide it over the ep axis, though its name is an expert's: every rank "
+				   "would hold all experts; write expert or a split over ep, or split: {axis: none} if "
+				   "you want that");
 		else if (is_matrix(g->first) && parts_of(g->rule, k) == 1 && is_degree_lost(g->rule, k) &&
 			 on_a_rank(g, k) * 100 / LARGE_PERCENT >= all && all)
-			tell_group(
-				c, g, !splits, config,
-				splits ? "leaves whole, for the axes that it splits over are 1 here"
-				       : "leaves whole: every rank of its stage would hold all of it; split it, or say "
-					 "split: {axis: none} where that is meant");
+			tell_group(c, g, !splits, config,
+				   splits ? "leaves it whole, because the axes that it splits over are 1 here"
+					  : "leaves it whole: every rank of its stage would hold all of it; split it, "
+					    "or write split: {axis: none} if you want that");
 	}
 }
 

@@ -194,7 +194,7 @@ int ptc_item_byte_box(const struct ptc_spec *s, size_t item, const struct ptc_bo
 	int64_t row, first, count;
 
 	if (ptc_fails(e->ndim == t->ndim))
-		return ptc_error_set(err, PTC_EINTERNAL, "tensor \"%s\": box of %u dims for %u",
+		return ptc_error_set(err, PTC_EINTERNAL, "tensor \"%s\": a box has %u dims, but the tensor has %u",
 				     ptc_item_name(s, item, name, sizeof name), e->ndim, t->ndim);
 	if (!byte_rows(t, bits, &lead, &row))
 		return ptc_item_byte_shape(s, item, &lead, &row, err);

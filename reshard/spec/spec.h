@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job's state is: tensors, fields, rules. Built once from the
- * canonical spec JSON (formats/job/job.h), immutable afterwards. Pure;
- * readable from any thread. Strings are owned by the spec. */
+/* The spec: the tensors, fields and rules of a job's state. Made once from the canonical spec JSON (formats/job/job.h)
+ * and immutable afterwards; readable from any thread. The spec owns its strings. Pure. */
 #pragma once
 
 #include "reshard/box/box.h"
@@ -47,23 +46,23 @@ struct ptc_tensor {
 struct ptc_field {
 	const char *name;
 	enum ptc_dtype dtype;
-	bool same_dtype; /* as the parameter's */
+	bool same_dtype; /* the field has the parameter's dtype; `dtype` is then unused */
 };
 
-/* An item is one (tensor, field): field 0 is the parameter itself, field f > 0 is fields[f - 1].
- * Item number = tensor * (1 + nfields) + field. */
+/* An item is one (tensor, field). Field 0 is the parameter itself, field f > 0 is fields[f - 1]. An item's number is
+ * tensor * (1 + nfields) + field. */
 struct ptc_spec {
-	const char *name; /* the job's */
+	const char *name; /* the job's name */
 	struct ptc_tensor *tensors;
-	size_t ntensors; /* in name order */
+	size_t ntensors; /* tensors are in name order */
 	struct ptc_field *fields;
 	size_t nfields;
 	struct ptc_rule *rules;
 	size_t nrules;
 	struct ptc_buffers buffers;
-	/* gpus table and the rest of job.yaml that layouts do not need stay in formats/ */
+	/* the parts of job.yaml that layouts do not need stay in formats/ */
 };
-/* PTC_ELAYOUT naming tensor and dtype where there is no greatest of it. */
+/* PTC_ELAYOUT: the rule takes the maximum, and the dtype has none; the message names tensor and dtype. */
 int ptc_rule_check_max(const struct ptc_rule *r, const char *name, enum ptc_dtype dtype, struct ptc_error *err);
 /* Frees every string and array (all made with base/alloc.h) and zeroes the struct. NULL ok. */
 void ptc_spec_done(struct ptc_spec *spec);
@@ -73,18 +72,18 @@ static inline size_t ptc_spec_items(const struct ptc_spec *s)
 }
 enum ptc_dtype ptc_item_dtype(const struct ptc_spec *s, size_t item);
 #define PTC_ITEM_NAME_SIZE (PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2)
-/* "h.0.attn.qkv" or "h.0.attn.qkv:exp_avg" into buf; returns buf. */
+/* Writes "h.0.attn.qkv" or "h.0.attn.qkv:exp_avg" into buf; returns buf. */
 const char *ptc_item_name(const struct ptc_spec *s, size_t item, char *buf, size_t size);
-/* The item's byte shape: element shape with the last dim in bytes ([4,8] F32 -> [4,32]; scalar F32 -> [4]); for F4/F6
- * trailing dims are merged until a row is whole bytes. PTC_ELAYOUT if it never is. */
+/* The item's byte shape: the element shape with the last dim in bytes ([4,8] F32 -> [4,32]; a scalar F32 -> [4]). For
+ * F4 and F6, trailing dims are merged until a row is whole bytes. PTC_ELAYOUT: a row never is. */
 int ptc_item_byte_shape(const struct ptc_spec *s, size_t item, uint32_t *ret_ndim, int64_t *ret_shape,
 			struct ptc_error *err);
-/* Element box to byte box; PTC_ELAYOUT naming tensor and cut where it does not fall on a byte. */
+/* Turns a box of elements into a byte box. PTC_ELAYOUT: it does not fall on bytes; the message names tensor and cut. */
 int ptc_item_byte_box(const struct ptc_spec *s, size_t item, const struct ptc_box *elements, struct ptc_box *ret_bytes,
 		      struct ptc_error *err);
 int64_t ptc_item_bytes(const struct ptc_spec *s, size_t item);
 /* The rule that wins for an item; NULL when none does. Borrowed from the spec. */
 const struct ptc_rule *ptc_spec_rule(const struct ptc_spec *s, size_t item);
-/* The rule for what ranks declare by this name: the first that fits it, of those that are not for certain fields.
+/* The rule for a tensor that ranks declare by this name: the first whose match fits it, among rules without `fields`.
  * Borrowed. */
 const struct ptc_rule *ptc_spec_rule_named(const struct ptc_spec *s, const char *name);

@@ -91,7 +91,7 @@ int ptc_rule_check_max(const struct ptc_rule *r, const char *name, enum ptc_dtyp
 	if (!ptc_rule_takes_max(r) || ptc_max_has(dtype))
 		return 0;
 	return ptc_error_set(err, PTC_ELAYOUT,
-			     "tensor \"%.600s\" (%s): rule \"%.300s\" takes the greatest of its replicas (state max), "
-			     "which there is of F64, F32, F16, BF16, integers and BOOL",
+			     "tensor \"%.600s\" (%s): rule \"%.300s\" takes the greatest value of its replicas (state "
+			     "max), which only F64, F32, F16, BF16, integers and BOOL have",
 			     name, ptc_dtype_name(dtype), r->match);
 }

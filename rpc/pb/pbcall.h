@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Protobuf messages over rpc/: one message in, one out. Blocking; not on the loop. */
+/* Protobuf messages over rpc/: one message in, one out. All functions block; do not call them on the loop. Free a
+ * message with its protobuf-c function. */
 #pragma once
 
 #include "proto/pb.h"
@@ -7,16 +8,18 @@
 #include "rpc/server/server.h"
 
 int ptc_pb_call_send(struct ptc_rpc_call *call, const ProtobufCMessage *msg, struct ptc_error *err);
-/* The next request message; PTC_EINVAL when the client sent none. version (field 1 of every ptc message) is checked. */
+/* Receives the next request message, and checks its version (field 1 of every ptc message). PTC_EINVAL: the client sent
+ * none. */
 int ptc_pb_call_recv(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
 		     struct ptc_error *err);
-/* A message a client sent: PTC_EINVAL when it does not parse, PTC_ELIMIT when it has more fields than any needs. */
+/* Parses a message that a client sent. PTC_EINVAL: it does not parse. PTC_ELIMIT: it has more fields than any request
+ * needs. */
 int ptc_pb_request(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
 		   struct ptc_error *err);
-/* A received message as protobuf; m stays the caller's. */
+/* Parses a received message; m stays the caller's. */
 int ptc_pb_message(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
 		   struct ptc_error *err);
-/* A unary call; ret_reply may be NULL. */
+/* A blocking unary call; ret_reply may be NULL. */
 int ptc_pb_unary(struct ptc_rpc_channel *channel, const char *method, const ProtobufCMessage *request, int timeout_ms,
 		 const struct ptc_rpc_meta *meta, size_t nmeta, const ProtobufCMessageDescriptor *type,
 		 ProtobufCMessage **ret_reply, struct ptc_error *err);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes that only holders of a key can read, and nobody else can have written: AES-256-GCM. Here because OpenSSL is.
+/* Seals bytes with AES-256-GCM: only those who have the key can read or make sealed bytes. The module lies here because
+ * rpc/trust is where OpenSSL is used.
  *
  *   "PTCSEAL1" | id of the key, 8 bytes | nonce, 12 bytes | ciphertext | tag, 16 bytes
  *
- * The head and a name that both sides know (the job's uuid) are authenticated too, so that sealed bytes cannot stand in
- * for others. A key seals 2^32 messages at most, for nonces are random; jobs come by the thousand.
+ * The head and a name that both sides know (the job's uuid) are authenticated too. So bytes sealed for one name are
+ * refused for another. Nonces are random, so a key may seal 2^32 messages at most; a cluster has thousands of jobs.
  *
- * Failure modes: not sealed, another key, another name or changed bytes (PTC_ESTATE, in words that tell them apart as
- * far as can be); no memory. Any thread. */
+ * Failure modes: the bytes are not sealed, have another key or another name, or were changed (PTC_ESTATE; the message
+ * tells these apart as far as possible); no memory. Any thread. */
 #pragma once
 
 #include "base/status.h"
@@ -18,21 +19,21 @@
 
 #define PTC_SEAL_KEY_BYTES 32
 #define PTC_SEAL_ID_BYTES  8
-#define PTC_SEAL_ID_TEXT   17 /* in hex, with its NUL */
+#define PTC_SEAL_ID_TEXT   17 /* hex digits and a NUL */
 
 struct ptc_seal_key {
 	uint8_t bytes[PTC_SEAL_KEY_BYTES];
-	char id[PTC_SEAL_ID_TEXT]; /* of the bytes, and tells nothing of them */
+	char id[PTC_SEAL_ID_TEXT]; /* computed from the bytes; reveals nothing about them */
 };
 
 int ptc_seal_key_new(struct ptc_seal_key *ret_key, struct ptc_error *err);
-/* Fills key->id. 0 or PTC_ENOMEM. */
+/* Fills key->id. Returns 0 or PTC_ENOMEM. */
 int ptc_seal_key_identify(struct ptc_seal_key *key);
 
 bool ptc_seal_is(const void *data, size_t len);
 /* *ret_data: ptc_free it. */
 int ptc_seal(const struct ptc_seal_key *key, const char *name, const void *data, size_t len, char **ret_data,
 	     size_t *ret_len, struct ptc_error *err);
-/* *ret_data: ptc_free it; a NUL follows its *ret_len bytes. */
+/* Opens sealed bytes. ptc_free *ret_data; a NUL follows its *ret_len bytes. */
 int ptc_seal_open(const struct ptc_seal_key *key, const char *name, const void *data, size_t len, char **ret_data,
 		  size_t *ret_len, struct ptc_error *err);

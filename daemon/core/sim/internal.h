@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulation's world, for sim.c (messages, etcd, nodes, controllers) and sim_ranks.c (what trains on the nodes). */
+/* The simulation's world, shared by sim.c (messages, etcd, nodes, controllers), sim_loss.c (lost machines and tables)
+ * and sim_ranks.c (training ranks). */
 #pragma once
 
 #include "daemon/core/sim/sim_model.h"
@@ -30,7 +31,7 @@ enum kind {
 };
 struct ev {
 	enum kind kind;
-	int who; /* node or controller it is for */
+	int who; /* the node or controller that gets the event */
 	uint32_t inc;
 	uint64_t seq, a;
 	int status;
@@ -65,18 +66,17 @@ struct sim {
 	bool calm;
 	uint64_t committed[MAX_ASKED * 4], failed[MAX_ASKED * 4];
 	uint32_t ncommitted, nfailed, commits_at_calm;
-	uint32_t script_at; /* live, without random faults */
+	uint32_t script_at; /* for live jobs without random faults */
 	uint64_t script_id;
 	struct ruin ruins[MAX_RUINS];
 	uint32_t nruins;
-	bool declared[SIM_NODES]; /* lost, by an operator */
-	uint32_t given_up; /* nodes, a bit each, that an intent or a first commit has left out, and that no FINISH has
-			    * reached since
-			    */
-	uint64_t moved_at; /* a rank of the record's incarnation has ended a step */
+	bool declared[SIM_NODES]; /* declared lost by an operator */
+	/* a bit per node that an intent or a first commit has left out and that no FINISH has reached since */
+	uint32_t given_up;
+	uint64_t moved_at; /* when a rank of the record's incarnation last ended a step */
 	bool bad;
 };
-/* A switch as the core is told of it; room for the nodes that have a part in it. */
+/* A switch as the core gets it, with room for its nodes. */
 struct told {
 	struct ptc_switch s;
 	uint32_t from[SIM_NODES];
@@ -86,7 +86,7 @@ struct told {
 uint64_t sim_rnd(struct sim *s);
 uint32_t sim_below(struct sim *s, uint32_t n);
 bool sim_chance(struct sim *s, uint32_t percent);
-/* Only while random faults are on. */
+/* As sim_chance, but only while random faults are on. */
 bool sim_unlucky(struct sim *s, uint32_t percent);
 __attribute__((format(printf, 2, 3))) void sim_say(struct sim *s, const char *fmt, ...);
 __attribute__((format(printf, 2, 3))) void sim_bad(struct sim *s, const char *fmt, ...);
@@ -103,28 +103,27 @@ void sim_ctl_feed(struct sim *s, int i, const struct ptc_job_event *e);
 bool sim_layout_has(const uint32_t *nodes, uint32_t n, uint32_t layout, uint32_t item, uint32_t node);
 
 /* sim_loss.c */
-/* The machine and all that it has; or its tables alone, while it is down. */
+/* Destroys a machine with all that it has; or only the tables of one that is down. */
 void sim_machine_destroy(struct sim *s, uint32_t i, bool for_good);
 void sim_tables_destroy(struct sim *s, uint32_t i);
-/* One more fault, of those that only `lose` has. */
+/* Makes one more fault, of the kinds that only `lose` has. */
 void sim_loss_fault(struct sim *s);
-/* What a controller takes for lost, told to its core. */
+/* Tells a controller's core which nodes it considers lost. */
 void sim_loss_watch(struct sim *s, int i);
-/* Whether a controller gives the ranks of the record up: a node of theirs is lost, and no step ends where it can see.
- */
+/* Whether a controller gives the record's ranks up: one of their nodes is lost, and it sees no step end. */
 bool sim_loss_gives_up(struct sim *s, int i);
-/* That node had the record's table, with the right bytes, until a fault destroyed it. */
+/* Whether the node had the record's table with the right bytes until a fault destroyed it. */
 bool sim_ruined(const struct sim *s, uint32_t node, const struct record *r);
-/* Some item of the record is nowhere any more, and faults have done that. */
+/* Whether faults have destroyed every copy of some item of the record. */
 bool sim_record_lost(const struct sim *s, const struct record *r);
-/* Every item is on a node of the layout that is not one of `without`. */
+/* Whether every item is on a node of the layout that is not in `without`. */
 bool sim_covered(const uint32_t *nodes, uint32_t n, uint32_t layout, uint32_t without);
-/* The nodes of w that have no part in it any more, as the core sees it. */
+/* The nodes of w that have no part in it any more, by the core's answer. */
 uint32_t sim_left_out(const struct ctl *c, const struct sw *w);
-/* Of the nodes v, those not in `without`. */
+/* The nodes of v that are not in `without`. */
 uint32_t sim_placed(const uint32_t *v, uint32_t n, uint32_t without, uint32_t *ret);
 
-/* sim_ranks.c: operations return 0, a status, or 1: more to do */
+/* sim_ranks.c. An operation returns 0, a status, or 1 if it needs more time. */
 uint64_t sim_item_value(uint32_t item, uint64_t id, uint64_t grown);
 uint64_t sim_weight(uint64_t gen, uint64_t incarnation);
 int sim_op_start(struct sim *s, uint32_t i);
@@ -137,14 +136,14 @@ void sim_ranks_finish(struct sim *s, uint32_t i);
 void sim_ranks_report(struct sim *s, uint32_t i);
 void sim_ranks_train(struct sim *s, uint32_t i);
 void sim_ranks_restarted(struct sim *s, uint32_t i);
-/* The machine is lost, the rank exits with an error, its values go wrong. */
+/* Faults: the machine is lost; the rank exits with an error; the rank's values become wrong. */
 void sim_ranks_lose(struct sim *s, uint32_t i);
 void sim_ranks_kill(struct sim *s, uint32_t i);
 void sim_ranks_diverge(struct sim *s, uint32_t i);
-void sim_ranks_doom(struct sim *s, uint32_t i); /* who has gone wrong notices */
-/* NULL, or why the ranks are not what the record says. */
+void sim_ranks_doom(struct sim *s, uint32_t i); /* ranks with wrong values notice it */
+/* NULL, or the reason why the ranks do not match the record. */
 const char *sim_ranks_not_quiet(const struct sim *s);
 uint64_t sim_ranks_steps(const struct sim *s);
 bool sim_ranks_has(const struct sim *s, uint32_t node);
-/* The least step of that record's ranks on nodes with a key; UINT64_MAX: there are none. */
+/* The least step of the record's ranks on nodes with a key; UINT64_MAX: there are none. */
 uint64_t sim_ranks_seen(const struct sim *s, const struct record *r);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A whole cluster in one function: real job cores, a model of everything they talk to, and a checker. */
+/* A simulated cluster in one function: real job cores, a model of everything they talk to, and a checker. */
 #pragma once
 
 #include "daemon/core/job_core.h"
@@ -7,21 +7,21 @@
 #define SIM_NODES 4
 #define SIM_CTLS  3
 
-/* Faults of the shell, of the nodes or of etcd that the checker has to find: proof that it can fail. */
+/* Seeded bugs of the shell, the nodes or etcd, which the checker must find: proof that it can fail. */
 enum sim_bug {
 	SIM_BUG_NONE,
 	SIM_BUG_EARLY_COMMIT,  /* the shell answers PULL before the node has */
 	SIM_BUG_GUESS_UNKNOWN, /* the shell reports an unknown transaction as done */
 	SIM_BUG_SKIP_FINISH,   /* the shell answers FINISH and sends nothing */
-	SIM_BUG_NO_FENCE,      /* nodes take requests of any fence */
-	SIM_BUG_NO_SEQ,        /* nodes take requests in any order */
-	SIM_BUG_NO_COMPARE,    /* etcd takes transactions without comparing */
+	SIM_BUG_NO_FENCE,      /* nodes accept requests of any fence */
+	SIM_BUG_NO_SEQ,        /* nodes accept requests in any order */
+	SIM_BUG_NO_COMPARE,    /* etcd accepts transactions without comparing */
 	SIM_BUG_NO_TOUCH,      /* CLEAR leaves the record's revision: a late INTENT can land after it */
-	SIM_BUG_OLD_LIFE,      /* a request reaches a later life of the node than it was sent to */
+	SIM_BUG_OLD_LIFE,      /* a request reaches a later process of the node than the one it was sent to */
 	SIM_BUG_UNSYNCED_SEAL, /* a node answers SEAL before the table is durable */
 	/* only with `lose` */
-	SIM_BUG_NO_COVER,        /* the shell commits what nobody holds */
-	SIM_BUG_FORGET_LEFT_OUT, /* the intent does not say whom cleaning has left out */
+	SIM_BUG_NO_COVER,        /* the shell commits tensors that no node holds */
+	SIM_BUG_FORGET_LEFT_OUT, /* the intent does not name the nodes that cleaning has left out */
 	SIM_BUG_PLACE_ALL,       /* the record's placement names nodes that were left out */
 	SIM_BUG_PULL_LEFT_OUT,   /* a node that was left out is a source */
 	SIM_BUG_SEAL_NOTHING,    /* a node whose tables are gone answers SEAL well */
@@ -30,37 +30,38 @@ enum sim_bug {
 	SIM_BUG_NO_AGREE,               /* the shell does not compare the captures */
 	SIM_BUG_ONE_ROUND,              /* a node answers armed when a rank has passed the stop */
 	SIM_BUG_EARLY_STOP,             /* a node answers STOP at once, and captures ranks that run */
-	SIM_BUG_OLD_CAPTURE,            /* a node takes what an earlier attempt captured for what it is asked for */
+	SIM_BUG_OLD_CAPTURE,            /* a node uses the capture of an earlier attempt */
 	SIM_BUG_EARLY_BUILD,            /* the shell answers END before the node has */
 	SIM_BUG_NO_NEW_INCARNATION,     /* the shell does not raise the incarnation */
 	SIM_BUG_FINISH_ANY_INCARNATION, /* FINISH lets ranks of another incarnation go on */
-	SIM_BUG_START_LOST,             /* FINISH starts a rank anew that the others have gone on without */
+	SIM_BUG_START_LOST,             /* FINISH starts a rank again though the others have gone on without it */
 	/* only with both */
-	SIM_BUG_NO_HALT,     /* ranks that are left are not ended before the job is started again */
-	SIM_BUG_LOST_TRAINS, /* a node is given up by the clock alone, whose ranks train */
+	SIM_BUG_NO_HALT,     /* remaining ranks are not ended before the job is started again */
+	SIM_BUG_LOST_TRAINS, /* a node whose ranks train is given up by the clock alone */
 	SIM_BUG_COUNT,
 };
 
 enum sim_victim {
-	SIM_VICTIM_CTL = SIM_NODES,                       /* below: that node. The controller that performs the step */
-	SIM_VICTIM_LOCK,                                  /* the lock is lost without the controller noticing */
-	SIM_VICTIM_ABORT,                                 /* nothing crashes; somebody aborts the switch */
-	SIM_VICTIM_STATE,                                 /* so many without ranks */
-	SIM_VICTIM_MACHINE = SIM_VICTIM_STATE,            /* and the next: that node with what runs on it */
-	SIM_VICTIM_RANK = SIM_VICTIM_MACHINE + SIM_NODES, /* the rank on that node ends badly */
+	/* numbers below: that node. This: the controller that performs the step */
+	SIM_VICTIM_CTL = SIM_NODES,
+	SIM_VICTIM_LOCK,                                  /* the lock is lost, and the controller does not notice */
+	SIM_VICTIM_ABORT,                                 /* nothing crashes; a person aborts the switch */
+	SIM_VICTIM_STATE,                                 /* number of victims without ranks */
+	SIM_VICTIM_MACHINE = SIM_VICTIM_STATE,            /* this and the next numbers: that node and its ranks */
+	SIM_VICTIM_RANK = SIM_VICTIM_MACHINE + SIM_NODES, /* the rank on that node fails */
 	SIM_VICTIM_COUNT = SIM_VICTIM_RANK + SIM_NODES,
 	SIM_VICTIM_GONE = SIM_VICTIM_COUNT,             /* with `lose`: that machine and its tables, for good */
-	SIM_VICTIM_EMPTY = SIM_VICTIM_GONE + SIM_NODES, /* its tables; the node comes back without them */
+	SIM_VICTIM_EMPTY = SIM_VICTIM_GONE + SIM_NODES, /* that node's tables; it comes back without them */
 	SIM_VICTIM_LOSS_COUNT = SIM_VICTIM_EMPTY + SIM_NODES,
 };
 
 struct sim_opts {
 	uint64_t seed;
 	enum sim_bug bug;
-	bool live;   /* the job has ranks; else only state */
+	bool live;   /* the job has ranks; otherwise only state */
 	bool lose;   /* machines are lost with their tables and ranks, tables are lost, nodes are declared lost */
-	bool faults; /* random ones; else only the one below */
-	/* step > 0: at the step-th update any controller performs, before or after it */
+	bool faults; /* random faults; otherwise only the one below */
+	/* step > 0: the fault comes at the step-th update that any controller performs, before or after it */
 	uint64_t step;
 	unsigned victim;
 	bool after;
@@ -73,14 +74,14 @@ struct sim_result {
 	char why[256];
 	uint64_t steps;   /* updates performed */
 	uint64_t events;  /* processed */
-	uint64_t hash;    /* of everything that happened, in order */
+	uint64_t hash;    /* hash of all events, in order */
 	uint64_t time_ms; /* virtual */
 	uint32_t commits, aborts, conflicts, unknowns;
 	uint32_t new_incarnations, disagreed;
 	uint32_t destroyed, left_out,
-		lost;       /* tables destroyed; commits without a node; records that were lost whole or in part */
-	uint32_t recovered; /* HALTs because a node was given up whose ranks were to train */
+		lost;       /* tables destroyed; commits without a node; records lost whole or in part */
+	uint32_t recovered; /* HALTs because a node whose ranks should train was given up */
 };
 
-/* Deterministic: equal options, equal result. */
+/* Runs one simulation. Deterministic: equal options give equal results. */
 void sim_run(const struct sim_opts *opts, struct sim_result *ret_result);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the simulation models: etcd and what it holds, nodes with their tables and ranks,
- * controllers, and what they send each other. sim.c and sim_ranks.c own all of it. */
+/* The simulation's model: etcd and its content, nodes with their tables and ranks, controllers, and their messages.
+ * sim.c and sim_ranks.c own all of it. */
 #pragma once
 
 #include "daemon/core/sim/sim.h"
@@ -12,11 +12,11 @@
 #define RPC_MS      800
 #define TXN_MS      500
 #define FAULTS_MS   25000  /* random faults end here */
-#define LIMIT_MS    400000 /* by then it has to be quiet */
+#define LIMIT_MS    400000 /* by this time the cluster must be quiet */
 #define WANT_COMMIT 3      /* without random faults: import, two resizes */
 #define MAX_PROCS   4
-#define LOST_MS     1500 /* a node whose key is gone for so long is declared lost */
-#define RELEASED_MS 300  /* ranks that a switch has held show within that they go on */
+#define LOST_MS     1500 /* a node whose key is gone for this time is declared lost */
+#define RELEASED_MS 300  /* within this time, ranks that a switch held show that they go on */
 #define MAX_RUINS   256
 #define INIT_ID     7 /* content of a program's own initial values */
 
@@ -27,22 +27,22 @@ struct sw { /* a switch as the intent and the requests carry it */
 	int kind;
 	uint64_t from_gen, from_snap, to_gen, to_snap;
 	uint32_t nfrom, nto, from[SIM_NODES], to[SIM_NODES];
-	uint32_t without; /* nodes of `from`, a bit each, that have no part in it: the record's, and those that cleaning
-			     left out */
+	/* a bit per node of `from` that has no part in it: the record's, and those that cleaning left out */
+	uint32_t without;
 	uint32_t from_layout, to_layout;
 	bool run_from, run_to;
 	uint64_t stop, from_incarnation, to_incarnation;
-	enum run run;  /* HALT, and SNAPSHOT without run_to: what the record says then */
-	bool recovers; /* HALT, for a node is given up */
+	enum run run;  /* HALT, and SNAPSHOT without run_to: the run state that the record gets */
+	bool recovers; /* HALT because a node is given up */
 };
 struct record {
 	uint64_t gen, snap, content; /* content: id of the switch that captured it */
-	uint64_t grown;              /* what training has added since `content`, see item_value */
+	uint64_t grown;              /* added by training since `content`, see item_value */
 	uint64_t step, incarnation, by;
 	enum run run;
-	bool recovers; /* its ranks were given up, to be started again */
+	bool recovers; /* its ranks were given up and will be started again */
 	uint32_t n, nodes[SIM_NODES], layout;
-	uint32_t without; /* placement: as the layout says, but not on these */
+	uint32_t without; /* the placement is the layout's nodes without these */
 	uint64_t mod;
 };
 struct etcd {
@@ -55,7 +55,7 @@ struct etcd {
 	uint64_t intent_mod; /* 0: none */
 	uint64_t key[SIM_NODES], key_until[SIM_NODES];
 	struct {
-		uint64_t gen, incarnation; /* whose rank here has ended badly */
+		uint64_t gen, incarnation; /* the incarnation whose rank here has failed */
 	} failed[SIM_NODES];
 };
 struct table {
@@ -63,7 +63,7 @@ struct table {
 	bool sealed, durable;
 	uint32_t has;
 	uint64_t val[ITEMS];
-	uint64_t cap_id, cap_stop; /* captured by that switch, at that stop */
+	uint64_t cap_id, cap_stop; /* the switch and the stop that captured the table */
 };
 /* A sealed table that a fault has destroyed. */
 struct ruin {
@@ -79,24 +79,24 @@ struct req { /* controller to node */
 	uint64_t keep_gen, keep_snap;
 	uint64_t stop;
 	struct sw sw;
-	struct record rec; /* FINISH: to be made so */
+	struct record rec; /* FINISH: the record to carry out */
 };
-/* The rank on a node. Outlives the node's ptcd, not the machine. */
+/* The rank on a node. It outlives the node's ptcd, not the machine. */
 struct proc {
 	enum { PROC_NONE, PROC_WAITING, PROC_BUILT, PROC_RUN, PROC_STOPPED, PROC_FAILED } state;
 	uint64_t gen, incarnation;
-	uint64_t step; /* its values are whole after so many */
-	int64_t pub;   /* greatest step published; before the first boundary one less than that */
+	uint64_t step; /* its values are complete after this many steps */
+	int64_t pub;   /* greatest step published; before the first boundary, one less than `step` */
 	bool building; /* has its generation and waits for its peers */
 	bool in_step;  /* has left boundary(step) */
 	bool has_stop, diverged;
 	uint64_t stop;
-	uint32_t n, nodes[SIM_NODES], layout; /* those it trains with */
+	uint32_t n, nodes[SIM_NODES], layout; /* the nodes with which it trains */
 	uint64_t val[ITEMS];
 };
 struct node {
 	bool up, disk_full;
-	bool gone; /* for good */
+	bool gone; /* gone for good */
 	uint32_t inc;
 	/* durable */
 	uint64_t fence;
@@ -107,7 +107,7 @@ struct node {
 	struct proc procs[MAX_PROCS];
 	/* in memory */
 	uint64_t seq, prepared_id;
-	uint64_t copied_id, copied_stop; /* an unsealed capture is whole */
+	uint64_t copied_id, copied_stop; /* an unsealed capture is complete */
 	bool running;
 	uint64_t token;
 	struct req req;
@@ -116,35 +116,34 @@ struct asked {
 	uint64_t id;
 	bool told;
 };
-struct txn { /* controller to etcd, with what it compares */
+struct txn { /* controller to etcd, with the compared revisions */
 	enum ptc_job_txn kind;
 	uint64_t seq, lock_rev, rec_mod, intent_mod, key[SIM_NODES];
 	uint64_t step;
 	bool new_incarnation;
-	uint32_t without; /* COMMIT1: nodes of `from` that have given nothing */
+	uint32_t without; /* COMMIT1: nodes of `from` that gave nothing */
 	struct sw sw;
 };
 struct ctl {
 	bool alive;
 	uint32_t inc;
 	struct ptc_job *job;
-	uint64_t fence;        /* the lock's create_revision, 0: not held as far as we know */
+	uint64_t fence;        /* the lock's create_revision; 0: not held, as far as the controller knows */
 	bool reading;          /* a read is under way */
-	uint64_t reload;       /* for this RELOAD; 0: the first START */
-	uint64_t answered_txn; /* its outcome was told, or given up on */
+	uint64_t reload;       /* the RELOAD that it answers; 0: the first START */
+	uint64_t answered_txn; /* the transaction whose outcome was reported, or given up on */
 	struct record rec;
 	uint64_t intent_mod;
 	struct sw sw;
-	uint64_t sent[SIM_NODES];    /* what it was asked last */
-	uint64_t seen[SIM_NODES];    /* keys of nodes as told to the core */
-	uint64_t down_at[SIM_NODES]; /* since when a node is down, as far as it knows; 0: it is up */
+	uint64_t sent[SIM_NODES];    /* seq of the last request to each node */
+	uint64_t seen[SIM_NODES];    /* keys of nodes as reported to the core */
+	uint64_t down_at[SIM_NODES]; /* since when a node is down, as far as the controller knows; 0: it is up */
 	bool told_lost[SIM_NODES];
-	bool held;         /* its switch may hold the ranks */
-	uint64_t ended_at; /* the last one that did has ended then */
-	uint64_t least,
-		still_since; /* the least step of the record's ranks that can be seen, and since when it is that */
+	bool held;                   /* its switch may hold the ranks at a stop */
+	uint64_t ended_at;           /* when the last such switch ended */
+	uint64_t least, still_since; /* the least visible step of the record's ranks, and since when it has not moved */
 	uint64_t answered[SIM_NODES];     /* key of the node when it answered PULL */
-	struct table captured[SIM_NODES]; /* what it said to have captured */
+	struct table captured[SIM_NODES]; /* the table that the node reported as captured */
 	struct asked asked[MAX_ASKED];
 	uint32_t nasked;
 };

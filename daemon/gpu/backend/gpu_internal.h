@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver's backend: what gpu_cuda.c (devices, mappings), gpu_copy.c (copies, digests) and gpu_launch.c
- * (kernels) share. */
+/* The driver's backend: the state that gpu_cuda.c (devices, mappings), gpu_copy.c (copies, digests) and gpu_launch.c
+ * (kernels) share. Each device's objects belong to its thread. */
 #pragma once
 
 #include "daemon/gpu/backend/gpu_ops.h"
 #include "daemon/gpu/kernels/gpu_kernels.h"
 
-/* A ring between the device and host memory that is not pinned: while one slot is emptied the others fill. Four slots
- * of 4 MiB keep a PCIe 5 link busy for the time of a memcpy of one slot, and cost 16 MiB of pinned memory a device. */
+/* A ring of pinned slots between the device and host memory that is not pinned: the CPU empties one slot while the
+ * device fills the others. Four slots of 4 MiB keep a PCIe 5 link busy for the time of a memcpy of one slot. They cost
+ * 16 MiB of pinned memory for each device. */
 #define PTC_GPU_SLOTS      4
 #define PTC_GPU_SLOT_BYTES ((uint64_t)4 << 20)
-/* Rows shorter than this go through a kernel and the slot's device memory, longer ones by the driver's strided copies.
- */
+/* Rows shorter than this are packed by a kernel into the slot's device memory. The driver's strided copies move longer
+ * ones. */
 #define PTC_GPU_SHORT_ROW  ((uint64_t)16 << 10)
 
 struct ptc_gpu_slot {
@@ -19,7 +20,7 @@ struct ptc_gpu_slot {
 	CUevent done;
 };
 
-/* What was loaded of the kernels; `buffers` has device memory for each slot of the ring. */
+/* The loaded kernels. `buffers` has device memory for each slot of the ring. */
 struct ptc_gpu_kernels {
 	enum { PTC_GPU_KERNELS_UNTRIED, PTC_GPU_KERNELS_LOADED, PTC_GPU_KERNELS_REFUSED } state;
 	CUmodule module;
@@ -33,19 +34,19 @@ struct ptc_gpu {
 	CUdevice device;
 	CUcontext context;
 	CUstream stream;
-	uint64_t max_pitch; /* bytes from a row to the next that a strided copy may have */
+	uint64_t max_pitch; /* greatest distance of rows, in bytes, that the driver's strided copy takes */
 	struct ptc_gpu_budget *budget;
 	bool ring_counted;
 	struct ptc_gpu_slot ring[PTC_GPU_SLOTS];
 	struct ptc_gpu_kernels kernels;
-	struct ptc_gpu_memory *memory; /* list */
+	struct ptc_gpu_memory *memory; /* list of mappings */
 };
 
 struct ptc_gpu_memory {
 	struct ptc_gpu_memory *next;
 	enum ptc_gpu_path path;
 	CUdeviceptr base;
-	uint64_t bytes, handle_bytes, handles, mapped; /* VMM: handles mapped so far */
+	uint64_t bytes, handle_bytes, handles, mapped; /* mapped: VMM handles mapped so far */
 };
 
 int ptc_gpu_cuda_copy(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
@@ -55,21 +56,21 @@ int ptc_gpu_cuda_digest(struct ptc_gpu *g, struct ptc_gpu_memory *m, const struc
 			uint64_t *ret_digest, struct ptc_gpu_failure *f);
 
 /* gpu_launch.c */
-/* Rows that follow each other without a gap on both sides are one row. */
+/* Merges rows that follow each other without a gap on both sides into one row. */
 struct ptc_gpu_part ptc_gpu_part_merged(struct ptc_gpu_part p);
-/* Loads the kernels once; not usable: the device works without. */
+/* Loads the kernels once. *ret_usable false: the device works without them. */
 int ptc_gpu_kernels_ready(struct ptc_gpu *g, bool *ret_usable, struct ptc_gpu_failure *f);
 void ptc_gpu_kernels_done(struct ptc_gpu *g);
 static inline CUdeviceptr ptc_gpu_slot_buffer(const struct ptc_gpu *g, unsigned slot)
 {
 	return g->kernels.buffers + slot * PTC_GPU_SLOT_BYTES;
 }
-/* Between a box and the slot's device memory, in stream order; at most a slot's bytes. Only size and device strides are
- * used. */
+/* Moves a box to or from the slot's device memory, in stream order; at most a slot's bytes. Of `size`, only the sizes
+ * and the device's strides are used. */
 CUresult ptc_gpu_launch_move(struct ptc_gpu *g, enum ptc_gpu_direction direction, CUdeviceptr box,
 			     const struct ptc_gpu_part *size, unsigned slot);
-/* Waits for it. */
+/* Computes a digest and waits for it. */
 int ptc_gpu_launch_digest(struct ptc_gpu *g, CUdeviceptr base, const struct ptc_gpu_part *parts, size_t nparts,
 			  uint64_t *ret_digest, struct ptc_gpu_failure *f);
-/* The driver's answer as a failure. */
+/* Turns the driver's answer into a failure. */
 #define ptc_gpu_check(g, result, f, ...) ptc_cuda_check((g)->cu, result, &(f)->fault, &(f)->err, __VA_ARGS__)

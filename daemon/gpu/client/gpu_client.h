@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcd's side of ptc-gpu: starts it, asks it, replaces it.
+/* ptcd's client of ptc-gpu: starts the process, sends it requests and replaces it.
  *
  *   struct ptc_gpu_ref host, memory;
  *   ptc_gpu_client_map_host(c, fd, bytes, NULL, &host, &o, &err);    the chunks' file
- *   ptc_gpu_client_bind(c, &e, &memory, &missing, &o, &err);         what a rank exported
+ *   ptc_gpu_client_bind(c, &e, &memory, &missing, &o, &err);         memory that a rank exported
  *   ptc_gpu_client_copy(c, PTC_GPU_OUT, memory, host, parts, n, NULL, &o, &err);
  *   ptc_gpu_client_close(c, memory, &o, &err);                       the rank may free it now
  *
- * ptc-gpu starts at the first call that needs it. When it ends, by a signal, a sticky error or because it did not
- * answer and was killed, requests under way fail with one line that says why, and the next call starts another one: a
- * new life. References belong to one life. One of an earlier life is refused (PTC_ESTATE): map and bind again. Closing
- * it succeeds, for the mapping went with its process. What was copied before is not touched by any of this.
+ * ptc-gpu starts at the first call that needs it. It may end by a signal or a sticky error, or be killed because it did
+ * not answer. Then requests under way fail with one line that says why, and the next call starts another process: a new
+ * life. A reference belongs to one life; in a later life it is refused (PTC_ESTATE), so map and bind again. Closing it
+ * succeeds, because the mapping ended with its process. Bytes that were copied before stay.
  *
- * Thread: any; calls block until they are answered. Owner: the caller of _new, who calls _free when no call is under
+ * Threads: any; calls block until they are answered. Owner: the caller of _new, who calls _free when no call is under
  * way. */
 #pragma once
 
@@ -21,10 +21,9 @@
 struct ptc_gpu_client;
 
 struct ptc_gpu_client_config {
-	const char
-		*program; /* NULL: found as the other helpers are (PTC_GPU in the environment, beside ptcd, libexec) */
-	uint64_t pinned_max; /* bytes of page-locked memory, of all devices */
-	int64_t hang_ms; /* a request that is not answered in this time, plus its bytes at 100 MB/s, ends the process */
+	const char *program; /* NULL: found like the other helpers (PTC_GPU in the environment, beside ptcd, libexec) */
+	uint64_t pinned_max; /* bytes of page-locked memory, for all devices */
+	int64_t hang_ms; /* a request without an answer in this time, plus its bytes at 100 MB/s, ends the process */
 };
 
 struct ptc_gpu_ref {
@@ -32,12 +31,12 @@ struct ptc_gpu_ref {
 };
 
 struct ptc_gpu_outcome {
-	enum ptc_gpu_blame blame; /* of a failure */
-	bool unsafe; /* ptc-gpu could not be ended: it may still write to the host memory of this request, so keep that
-		      */
+	enum ptc_gpu_blame blame; /* whom a failure concerns */
+	/* ptc-gpu could not be ended and may still write to this request's host memory, so keep that memory */
+	bool unsafe;
 };
 
-/* The word of a rank's shared page that has `value` as long as its memory stays unchanged. */
+/* A word of a rank's shared page. It has `value` as long as the rank's memory stays unchanged. */
 struct ptc_gpu_guard {
 	struct ptc_gpu_ref host;
 	uint64_t at, value;
@@ -46,29 +45,31 @@ struct ptc_gpu_guard {
 struct ptc_gpu_stats {
 	uint64_t mapped_bytes, pinned_bytes;
 	uint32_t allocations;
-	uint32_t life; /* how many processes there have been */
+	uint32_t life; /* number of processes started so far */
 	int32_t pid;
 };
 
 int ptc_gpu_client_new(const struct ptc_gpu_client_config *config, struct ptc_gpu_client **ret, struct ptc_error *err);
 struct ptc_gpu_client *ptc_gpu_client_free(struct ptc_gpu_client *c);
 
-/* What `ptc-gpu --list` prints (gpu_devices.h); ptc_free it. Runs in a process of its own. */
+/* The output of `ptc-gpu --list` (gpu_devices.h); ptc_free it. Runs in a process of its own. */
 int ptc_gpu_client_devices(struct ptc_gpu_client *c, char **ret_json, struct ptc_error *err);
 
-/* Maps `bytes` of a file to copy to and from; pin_uuid: page-locked for that device, NULL: not. */
+/* Maps `bytes` of a file for copies. pin_uuid: page-locked for that device; NULL: not page-locked. */
 int ptc_gpu_client_map_host(struct ptc_gpu_client *c, int fd, uint64_t bytes, const char *pin_uuid,
 			    struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err);
 int ptc_gpu_client_unmap_host(struct ptc_gpu_client *c, struct ptc_gpu_ref host, struct ptc_gpu_outcome *o,
 			      struct ptc_error *err);
 
-/* *ret_missing: handles to hand over by _handles before anything else; 0 where the allocation was mapped already. */
+/* Binds a rank's allocation. *ret_missing: the number of handles to give by _handles before anything else; 0 if the
+ * allocation was mapped already. */
 int ptc_gpu_client_bind(struct ptc_gpu_client *c, const struct ptc_gpu_export *e, struct ptc_gpu_ref *ret,
 			uint32_t *ret_missing, struct ptc_gpu_outcome *o, struct ptc_error *err);
-/* The next n descriptors (at most PTC_GPU_FDS_MAX), which stay the caller's. A failure unbinds the allocation. */
+/* Gives the next n descriptors (at most PTC_GPU_FDS_MAX), which stay the caller's. A failure unbinds the allocation. */
 int ptc_gpu_client_handles(struct ptc_gpu_client *c, struct ptc_gpu_ref memory, const int *fds, unsigned n,
 			   uint32_t *ret_missing, struct ptc_gpu_outcome *o, struct ptc_error *err);
-/* At most PTC_GPU_PARTS_MAX boxes. guard may be NULL. A failed copy out has left any bytes in the boxes. */
+/* Copies at most PTC_GPU_PARTS_MAX boxes. guard may be NULL. After a failed copy out, the boxes' host bytes are
+ * undefined. */
 int ptc_gpu_client_copy(struct ptc_gpu_client *c, enum ptc_gpu_direction direction, struct ptc_gpu_ref memory,
 			struct ptc_gpu_ref host, const struct ptc_gpu_part *parts, uint32_t nparts,
 			const struct ptc_gpu_guard *guard, struct ptc_gpu_outcome *o, struct ptc_error *err);
@@ -76,7 +77,7 @@ int ptc_gpu_client_digest(struct ptc_gpu_client *c, struct ptc_gpu_ref memory, c
 			  uint32_t nparts, uint64_t *ret_digest, struct ptc_gpu_outcome *o, struct ptc_error *err);
 int ptc_gpu_client_close(struct ptc_gpu_client *c, struct ptc_gpu_ref memory, struct ptc_gpu_outcome *o,
 			 struct ptc_error *err);
-/* A process has ended: unmaps what it had bound. */
+/* Unmaps all memory of a process that has ended; *ret_closed is the number of allocations. */
 int ptc_gpu_client_forget(struct ptc_gpu_client *c, uint32_t pid, uint64_t process_start, uint64_t *ret_closed,
 			  struct ptc_gpu_outcome *o, struct ptc_error *err);
 int ptc_gpu_client_stats(struct ptc_gpu_client *c, struct ptc_gpu_stats *ret, struct ptc_gpu_outcome *o,

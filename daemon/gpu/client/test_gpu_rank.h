@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A trainer for tests: a process that owns memory of the fake driver's devices. Its memory is filled with test_gpu_byte
- * of the seed it was told, so that either side can tell what should be where. */
+/* A trainer for tests: a process that owns memory of the fake driver's devices. The memory is filled with test_gpu_byte
+ * of a given seed, so both sides know every byte. */
 #pragma once
 
 #include "daemon/gpu/cuda/gpu_export.h"
@@ -40,5 +40,5 @@ static inline unsigned char test_gpu_byte(uint64_t seed, uint64_t at)
 	return (unsigned char)((at * 2654435761u + seed * 40503u) >> 11);
 }
 
-/* The rank's side: serves orders from descriptor 3 until it is closed. */
+/* The rank's main function: serves orders from descriptor 3 until it is closed. */
 int test_rank_main(int device);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of the CUDA driver that we call: one list. cuda_driver.h makes the table of pointers of it,
- * cuda_driver.c resolves it, the fake driver under tests/ implements it, test_cuda_abi.c checks it against a toolkit's
- * headers.
+/* The functions of the CUDA driver that we call, as one list. cuda_driver.h makes a table of pointers from it, and
+ * cuda_driver.c fills the table. The fake driver under tests/ implements the functions. test_cuda_abi.c compares them
+ * with a toolkit's headers.
  *
- * X(name, version, parameters): version is the CUDA version (1000 * major + 10 * minor) in which this form of the
- * function appeared. cuGetProcAddress gives the newest form that is not newer, so it is exactly the one declared here,
- * whatever suffix the driver's symbol has. All of them return CUresult. */
+ * X(name, version, parameters): `version` is the CUDA version (1000 * major + 10 * minor) in which this form of the
+ * function appeared. cuGetProcAddress gives the newest form that is not newer. So it gives exactly the form declared
+ * here, whatever suffix the driver's symbol has. All functions return CUresult. */
 #pragma once
 
-/* What ptc-gpu calls, and what a process that owns device memory calls to describe it (gpu_export.h). */
+/* Functions that ptc-gpu calls, and those with which a process describes the device memory that it owns (gpu_export.h).
+ */
 #define PTC_CUDA_FUNCTIONS(X)                                                                                          \
 	X(cuInit, 2000, (unsigned flags))                                                                              \
 	X(cuGetErrorName, 6000, (CUresult error, const char **name))                                                   \
@@ -67,8 +68,8 @@
 	   unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra))                 \
 	X(cuEventSynchronize, 2000, (CUevent event))
 
-/* What libptc calls in a trainer's process, and nobody else does. It has its own few lines to find them
- * (client/lib/device). */
+/* Functions that only libptc calls, in a trainer's process. libptc has its own code to find them (client/lib/device).
+ */
 #define PTC_CUDA_CLIENT_FUNCTIONS(X)                                                                                   \
 	X(cuCtxGetCurrent, 4000, (CUcontext * context))                                                                \
 	X(cuCtxPushCurrent, 4000, (CUcontext context))                                                                 \
@@ -77,7 +78,7 @@
 	X(cuMemcpyDtoH, 3020, (void *to, CUdeviceptr from, size_t size))                                               \
 	X(cuMemcpyHtoD, 3020, (CUdeviceptr to, const void *from, size_t size))
 
-/* What only the trainers of our tests call. */
+/* Functions that only the trainers of our tests call. */
 #define PTC_CUDA_TRAINER_FUNCTIONS(X)                                                                                  \
 	X(cuMemAllocAsync, 11020, (CUdeviceptr * address, size_t size, CUstream stream))                               \
 	X(cuMemFreeAsync, 11020, (CUdeviceptr address, CUstream stream))                                               \

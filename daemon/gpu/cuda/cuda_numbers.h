@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers of the CUDA driver's binary interface, as lists: cuda_types.h makes them, test_cuda_abi.c compares them with
- * a toolkit's <cuda.h> where there is one. */
+/* The numbers of the CUDA driver's binary interface, as lists. cuda_types.h turns the lists into constants, and
+ * test_cuda_abi.c compares them with a toolkit's <cuda.h> where there is one. */
 #pragma once
 
 /* X(name, value) */

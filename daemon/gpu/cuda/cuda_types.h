@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The types of the CUDA driver's binary interface that we use.
+/* The types of the CUDA driver's binary interface, as far as we use them.
  *
- * Debian's main section has no <cuda.h>, and a package must be built alike with and without it. So we declare what we
- * use ourselves. Where a toolkit is installed, test_cuda_abi.c compiles cuda_functions.h and cuda_numbers.h against its
- * headers: every function's type and version, every number, every struct's size and offsets. */
+ * Debian's main section has no <cuda.h>, and a package must be built alike with and without it. So we declare the types
+ * ourselves. Where a toolkit is installed, test_cuda_abi.c compiles cuda_functions.h and cuda_numbers.h against its
+ * headers. It compares every function's type and version, every number, and every struct's size and offsets. */
 #pragma once
 
 #include "daemon/gpu/cuda/cuda_numbers.h"

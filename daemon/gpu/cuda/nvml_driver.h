@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NVML, found at run time like the CUDA driver: what devices the node has, without a context on any of them. Our own
- * declarations of its binary interface (there is no header of it in Debian's main section); the names are versioned.
+/* NVML, found at run time like the CUDA driver: it lists the node's devices without a context on any of them. The
+ * declarations of its binary interface are ours, because Debian's main section has no header of it. Its names are
+ * versioned.
  *
- * ptc_nvml_open loads and starts NVML once for the process and never unloads it. Any thread. Failure modes: no library
- * (PTC_ENODEVICES), a function that it lacks (PTC_EVERSION), a driver that is not loaded or does not match. */
+ * ptc_nvml_open loads and starts NVML once for the process and never unloads it. Any thread. Failure modes: there is no
+ * library (PTC_ENODEVICES); it lacks a function (PTC_EVERSION); the driver is not loaded or does not match. */
 #pragma once
 
 #include "base/status.h"

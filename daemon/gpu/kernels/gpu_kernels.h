@@ -1,44 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernels of gpu_kernels.cu are given: each takes one of these structures by value. Read by nvcc as C++ and by
- * our own compiler as C. Addresses are device addresses; sizes and distances are bytes unless they say otherwise. */
+/* The parameters of the kernels in gpu_kernels.cu: each kernel takes one of these structs by value. nvcc reads this
+ * header as C++, and our own compiler as C. Addresses are device addresses. Sizes and distances are bytes unless
+ * stated. */
 #pragma once
 
 #include <stdint.h>
 
-/* 2: the meaning of a structure changed. It is part of each kernel's name, so that an image of another version is
- * refused. */
+/* The number at the end rises when a struct's meaning changes. As part of the kernel's name, it makes the driver refuse
+ * an image of another version. */
 #define PTC_GPU_KERNEL_PACK        "ptc_gpu_pack_1"
 #define PTC_GPU_KERNEL_UNPACK      "ptc_gpu_unpack_1"
 #define PTC_GPU_KERNEL_DIGEST_RUN  "ptc_gpu_digest_run_1"
 #define PTC_GPU_KERNEL_DIGEST_ROWS "ptc_gpu_digest_rows_1"
 
-#define PTC_GPU_BLOCK         256u /* threads of a block, of every kernel */
+#define PTC_GPU_BLOCK         256u /* threads of a block, for every kernel */
 #define PTC_GPU_LANES_MAX_LOG 16u
 
-/* pack: a box of strided rows becomes a run without gaps; unpack: the other way. `unit` (1, 2, 4, 8 or 16) divides the
- * address of both sides, width, row and slice. The box has fewer than 2^32 units. */
+/* pack turns a box of strided rows into a run without gaps; unpack does the opposite. `unit` (1, 2, 4, 8 or 16) divides
+ * both sides' addresses, width, row and slice. The box has fewer than 2^32 units. */
 struct ptc_gpu_pack {
 	uint64_t box, packed;
 	uint64_t row, slice;
-	uint32_t unit, width_units, height, units; /* units: of the whole box */
+	uint32_t unit, width_units, height, units; /* units: number of units of the whole box */
 };
 
-/* The digest of a run of memory, into *result by XOR. 2^lanes_log threads read the run's 32-bit words in turn. Leading
- * zero words change no digest, so the run begins at a multiple of 64 * 2^lanes_log words before its last one. */
+/* XORs the digest of a run of memory into *result. 2^lanes_log threads read the run's 32-bit words in turn. Leading
+ * zero words do not change a digest. So the run begins at a multiple of 64 * 2^lanes_log words before its last one. */
 struct ptc_gpu_digest_run {
-	uint64_t words;                         /* address of the first one, a multiple of 4 */
+	uint64_t words;                         /* address of the first word, a multiple of 4 */
 	uint64_t nwords, steps;                 /* steps: words of each lane, with leading zeros; a multiple of 64 */
 	uint64_t result;                        /* address */
-	uint64_t factor;                        /* what the whole run's polynomial is multiplied with */
+	uint64_t factor;                        /* factor of the whole run's polynomial */
 	uint64_t step;                          /* x^(32 * lanes) */
 	uint64_t powers[PTC_GPU_LANES_MAX_LOG]; /* x^(32 * 2^i) */
 	uint32_t lanes_log;
-	uint32_t first_mask, last_mask; /* of the first and the last word: bytes that belong to the run */
+	uint32_t first_mask, last_mask; /* the bytes of the first and the last word that belong to the run */
 	uint32_t reserved;
 };
 
-/* The digest of a box whose rows lie apart in their tensor, into *result by XOR. A row is cut into `segments` of
- * segment_bytes, the last one shorter; a thread takes one of these, or `group` whole rows of a slice. */
+/* XORs the digest of a box whose rows lie apart in their tensor into *result. A row is cut into `segments` of
+ * segment_bytes, the last one shorter. A thread takes one of these, or `group` whole rows of a slice. */
 struct ptc_gpu_digest_rows {
 	uint64_t box, row, slice;        /* on the device */
 	uint64_t other_row, other_slice; /* in the tensor */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What gpu_kernels.cu uses of CUDA's language, so that a C compiler takes the same source: a kernel becomes a function
- * that does the work of one thread. Whoever includes it sets `kernel_at` and calls that function for each thread in
- * turn (tests/gpu/fake_kernels.c, test_gpu_kernels.c). No kernel waits for another thread, so any order gives the same
- * bytes. */
+/* Lets a C compiler take gpu_kernels.cu: each part of CUDA's language that it uses is a macro here. A kernel becomes a
+ * function that does the work of one thread. The including file sets `kernel_at` and calls that function for each
+ * thread in turn (tests/gpu/fake_kernels.c, test_gpu_kernels.c). No kernel waits for another thread, so any order gives
+ * the same bytes. */
 #pragma once
 
 #include <stdint.h>

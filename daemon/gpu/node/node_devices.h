@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The devices of this node that ptcd gives to jobs: who they are, and how they were when ptc-gpu last looked.
+/* The devices of this node that ptcd gives to jobs: their identities, and their health when ptc-gpu last looked.
  *
- * Device number i is the i-th of those that CUDA_VISIBLE_DEVICES of ptcd's environment leaves, in CUDA's order, or a
- * virtual one. The numbers stay what they were at the start: a device that is not found any more is listed as lost.
- * Owner: who calls _new. Threads: any. Failure modes of _new: ptc-gpu cannot be run, or it shows no device
- * (PTC_ENODEVICES with its reason), or more than PTC_NODE_DEVICES_MAX. A later look that fails changes nothing. */
+ * Device number i is the i-th device that CUDA_VISIBLE_DEVICES in ptcd's environment leaves, in CUDA's order; or it is
+ * a virtual device. The numbers stay as they were at the start: a device that is not found any more is listed as lost.
+ *
+ * Owner: the caller of _new. Threads: any. Failure modes of _new: ptc-gpu cannot be run; it shows no device
+ * (PTC_ENODEVICES with its reason); there are more than PTC_NODE_DEVICES_MAX. A later look that fails changes nothing.
+ */
 #pragma once
 
 #include "base/buf.h"
@@ -18,27 +20,27 @@
 struct ptc_node_devices;
 
 struct ptc_node_device {
-	char uuid[48]; /* as NVML has it: "GPU-…", "MIG-…"; "": virtual */
+	char uuid[48]; /* as NVML writes it: "GPU-…", "MIG-…"; "": a virtual device */
 	char kind[8];  /* gpu, mig, virtual */
 	char name[96], bus[32];
-	char health[16], why[96]; /* ok, ecc, reset-required, lost; why: of one that is not ok */
-	unsigned index;           /* NVML's */
-	unsigned processes;       /* that have a context on it */
+	char health[16], why[96]; /* health: ok, ecc, reset-required or lost; why: the reason if it is not ok */
+	unsigned index;           /* NVML's index */
+	unsigned processes;       /* number of processes with a context on it */
 	uint64_t memory_bytes, free_bytes;
 };
 
-/* Asks ptc-gpu. */
+/* Finds the devices with ptc-gpu. */
 int ptc_node_devices_find(struct ptc_node_devices **ret, struct ptc_error *err);
-/* So many virtual ones. */
+/* Makes n virtual devices. */
 int ptc_node_devices_virtual(size_t n, struct ptc_node_devices **ret, struct ptc_error *err);
 struct ptc_node_devices *ptc_node_devices_free(struct ptc_node_devices *d); /* NULL ok */
 
 size_t ptc_node_devices_count(const struct ptc_node_devices *d);
 void ptc_node_devices_get(struct ptc_node_devices *d, size_t i, struct ptc_node_device *ret);
-/* Their UUIDs with commas between, for CUDA_VISIBLE_DEVICES of ranks: so device i is CUDA's i. NULL: virtual ones.
- * Lives with d. */
+/* The UUIDs with commas between, for CUDA_VISIBLE_DEVICES of ranks; so device i is CUDA's i. NULL: the devices are
+ * virtual. Lives with d. */
 const char *ptc_node_devices_ids(const struct ptc_node_devices *d);
-/* Has a thread ask ptc-gpu again if the last look is older than max_age_ms, and returns at once. */
+/* Lets a thread ask ptc-gpu again if the last look is older than max_age_ms. Returns at once. */
 void ptc_node_devices_look(struct ptc_node_devices *d, int64_t max_age_ms);
 
 /* Adds the members of device i's JSON object, without braces. */
