@@ -22,8 +22,9 @@ FAST = {"lease_ttl": "2s", "node_lost_after": f"{AFTER}s"}
 class Recover(harness.Case):
     def job(self, c, together="fail", elastic=None, every=10, more=None, **kw):
         kw.setdefault("data", "100000,7,8,4")
+        kw.setdefault("grace", "2s")
         run = {"snapshot_every": every, **({"elastic": elastic} if elastic else {}), **(more or {})}
-        return live.Job(c, self.path("job"), together=together, run=run, grace="2s", **kw)
+        return live.Job(c, self.path("job"), together=together, run=run, **kw)
 
     def events(self, c, job, *kinds):
         lines = c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()
@@ -286,6 +287,23 @@ class Recover(harness.Case):
             self.assertEqual("dp=2", self.trains(c, job, before["run"]["incarnation"])["config"])
             self.assertIn("how many steps are lost is not known", self.events(c, job, "recovered")[0]["text"])
             self.check_end(c, job)
+
+    @harness.labels("repeats")
+    def test_devices_taken(self):
+        """Ranks that are left hang, and have their devices until they are killed: those that are started in their place find
+        them free, however long the job's grace time is."""
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = self.job(c, "hang", grace="1h", devices=1, every=1 << 40)
+            job.run("dp=3")
+            job.do("snapshot")
+            before = self.begun(c, job)
+            ranks = {r["pid"] for r in before["run"]["ranks"]}
+            self.power_off(c, job, "n2")
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual("dp=2", after["config"])
+            self.assertEqual([], self.events(c, job, "aborted", "failed"))
+            self.assertFalse(ranks & set(job.processes()))
+            job.do("stop")
 
     # ---- what is no loss ----------------------------------------------------------------------------
 
