@@ -484,3 +484,60 @@ class Recover(harness.Case):
             self.assertIn("the same step has failed twice", self.events(c, job, "gave_up")[0]["text"])
             self.assertLessEqual(status["step"], 25)
             job.check_state(self, status["step"], self.path("kept"))
+
+    # ---- the program takes its nodes down, or hangs --------------------------------------------------------
+
+    def back_without_ranks(self, c, job, name):
+        """A machine dies with all that runs on it; once it is lost, it is back. What is told."""
+        kinds = ("recovering", "gave_up", "aborted")
+        told = len(self.events(c, job, *kinds))
+        self.power_off(c, job, name)
+        wait_for(lambda: next(n for n in c.json("nodes")["nodes"] if n["node"] == name).get("lost"), 30 * PATIENCE, "a lost node")
+        c.restart(name)
+        return wait_for(lambda: self.events(c, job, *kinds)[told:], 30 * PATIENCE, "what becomes of the job")[0]
+
+    def test_takes_nodes_down(self):
+        """A node is lost at the same step again and again: after as many restarts as the job allows it stays failed."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = self.job(c, "hang", elastic={"min_gpus": 2, "max_restarts": 1}, hold_at=25)
+            job.run("dp=2")
+            for n in range(3):
+                status = wait_for(lambda: (lambda s: s if s["run"].get("step") == 25 and s["step"] == 20 else None)(job.status()),
+                                  90 * PATIENCE, "step 25")
+                self.assertEqual(max(n - 1, 0), status["run"].get("recovery", {}).get("restarts", 0))
+                self.assertEqual("recovering" if n < 2 else "gave_up", self.back_without_ranks(c, job, "n1")["kind"])
+            status = job.wait_run("failed", 90)
+            gave_up = self.events(c, job, "gave_up")
+            self.assertIn("node n1 is lost, and the job stops: there is no snapshot beyond step 25", gave_up[0]["text"])
+            self.assertIn("after 1 restarts that count", gave_up[0]["text"])
+            self.assertEqual([1, 20], [len(gave_up), status["step"]])
+            job.check_state(self, 20, self.path("kept"))
+
+    def test_hangs_as_it_builds(self):
+        """New ranks hang as they build: each such start counts, and the job gives up. The count outlives a controller."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = self.job(c, "fail", elastic={"max_restarts": 2}, hang_generation=2, build_timeout=f"{3 * PATIENCE}s")
+            job.run("dp=2")
+            before = self.begun(c, job)
+            os.kill(before["run"]["ranks"][1]["pid"], signal.SIGKILL)
+            wait_for(lambda: job.status()["run"].get("recovery", {}).get("restarts") == 2, 60 * PATIENCE, "a start that counts")
+            status = job.wait_run("failed", 90)
+            gave_up = self.events(c, job, "gave_up")
+            self.assertIn("3 restarts count by now, and at most 2 may (`max_restarts`); the last came to nothing", gave_up[0]["text"])
+            self.assertIn("build_timeout", gave_up[0]["text"])
+            self.assertEqual(2, len([e for e in self.events(c, job, "aborted") if "build_timeout" in e["text"]]))
+            job.check_state(self, status["step"], self.path("kept"))
+
+    def test_takes_nodes_down_as_it_builds(self):
+        """A node is lost whenever new ranks build: that counts, too."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = self.job(c, "hang", elastic={"min_gpus": 2, "max_restarts": 1}, hang_generation=2)
+            job.run("dp=2")
+            self.begun(c, job)
+            self.assertEqual("recovering", self.back_without_ranks(c, job, "n1")["kind"])
+            for _ in range(2):
+                wait_for(lambda: job.status()["phase"] == "building" or None, 90 * PATIENCE, "ranks that build")
+                self.back_without_ranks(c, job, "n1")
+            status = job.wait_run("failed", 90)
+            self.assertRegex(self.events(c, job, "gave_up")[0]["text"], "2 restarts count by now.* node n1")
+            job.check_state(self, status["step"], self.path("kept"))

@@ -255,7 +255,7 @@ class Together:
 def run(args, client, gen):
     if args.rendezvous:
         client.rendezvous_put(f"at/{gen.rank}", f"{gen.rank} of {gen.generation}".encode())
-    time.sleep(args.build_sleep)
+    time.sleep(1 << 20 if gen.generation >= args.hang_generation else args.build_sleep)
     for r in range(gen.world) if args.rendezvous else ():
         assert client.rendezvous_get(f"at/{r}", 60000) == f"{r} of {gen.generation}".encode()
     if args.raise_in == "build" and gen.rank == 1 or gen.generation == args.raise_generation:
@@ -300,6 +300,7 @@ def main():
     p.add_argument("--steps", type=int, default=-1)
     p.add_argument("--sleep", type=float, default=0.002)
     p.add_argument("--build-sleep", type=float, default=0)
+    p.add_argument("--hang-generation", type=int, default=1 << 60, help="hangs as it builds this one, or a later one")
     p.add_argument("--start-sleep", type=float, default=0, help="before it asks for its first generation")
     p.add_argument("--end-sleep", type=float, default=0, help="when a generation has ended")
     p.add_argument("--log")

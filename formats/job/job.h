@@ -48,7 +48,7 @@ enum ptc_job_on_failure { PTC_JOB_SHRINK, PTC_JOB_WAIT, PTC_JOB_STOP };
 struct ptc_job_elastic {
 	uint32_t min_gpus, max_gpus; /* 0: not said */
 	enum ptc_job_on_failure on_failure;
-	uint32_t max_restarts; /* after errors of the program itself, within PTC_JOB_RESTARTS_MS */
+	uint32_t max_restarts; /* after errors of the program, within PTC_JOB_RESTARTS_MS; or that came no further */
 };
 #define PTC_JOB_RESTARTS_MS INT64_C(3600000)
 /* What the job consumes, in which order (docs/order.md). */
