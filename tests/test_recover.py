@@ -399,6 +399,23 @@ class Recover(harness.Case):
             self.trains(c, job, before["run"]["incarnation"])
             self.check_end(c, job)
 
+    def test_sizes(self):
+        """What a job would not be started again on, it is not started on, nor brought to."""
+        with self.cluster(nodes=1, devices=4, **FAST) as c:
+            job = self.job(c, elastic={"min_gpus": 2, "max_gpus": 3})
+            few = "tp=1 needs 1 devices, and the job's `elastic` says min_gpus: 2"
+            many = "dp=4 needs 4 devices, and the job's `elastic` says max_gpus: 3"
+            c.ptcctl("job", "create", "-f", job.yaml)
+            self.refused(c, "run", job.name, "--config", "dp=1", contains=few)
+            self.refused(c, "run", job.name, "--gpus", "4", contains=many)
+            c.ptcctl("run", job.name, "--config", "dp=3", "--wait", timeout_s=60 * PATIENCE)
+            self.refused(c, "resize", job.name, "--config", "dp=1", contains=few)
+            self.refused(c, "plan", job.name, "--gpus", "4", contains=many)
+            job.resize("dp=2")
+            self.assertEqual("dp=2", job.status()["config"])
+            self.check_end(c, job)
+            self.refused(c, "run", job.name, "--config", "dp=1", contains=few)
+
     def test_wait(self):
         for how in ("fail", "hang"):
             with self.subTest(how=how), self.cluster(nodes=3, devices=1, **FAST) as c:
