@@ -45,7 +45,7 @@ def layer(rows, l, step, sign=1):
 
 class Job:
     def __init__(self, c, directory, name="live", mode="restart", rows=13, layers=4, gpus=None, run=None, grace="30s",
-                 env=None, **options):
+                 env=None, build_timeout=None, **options):
         self.c, self.name, self.dir, self.rows, self.layers = c, name, directory, rows, layers
         self.logs = os.path.join(directory, "steps")
         self.apart = {"amax", "amax.rows"} if "amax" in options else set()  # tensors of which each rank has its own
@@ -59,6 +59,8 @@ class Job:
                "PTC_LIBRARY": harness.binary("client/lib/libptc.so.1"), "PYTHONDONTWRITEBYTECODE": "1",
                **harness.sanitizer_env(), **(env or {})}
         spec = {"version": 1, "name": name, "mode": mode, "run": {"argv": argv, "env": env, "grace": grace}, **(run or {})}
+        if build_timeout:
+            spec["run"]["build_timeout"] = build_timeout
         if gpus:
             spec["gpus"] = gpus
         self.yaml = os.path.join(directory, f"{name}.yaml")

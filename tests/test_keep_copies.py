@@ -76,6 +76,7 @@ class KeepCopies(harness.Case):
                 self.wait_lost(c, victim)
                 self.assertNotIn("lost", job.status())
                 job.check_whole(self)
+                job.check_ranks(self, oracle.Config(tp=2), ROWS)
                 if victim in {r["node"] for r in job.status()["ranks"]} | keepers:
                     again = self.wait_copies(job, 2)
                     self.assertEqual(2, again["fewest"])

@@ -20,8 +20,9 @@ FAST = {"lease_ttl": "2s", "node_lost_after": f"{AFTER}s"}
 class Recover(harness.Case):
     def job(self, c, together="fail", elastic=None, every=10, more=None, **kw):
         kw.setdefault("data", "100000,7,8,4")
+        kw.setdefault("grace", "2s")
         run = {"snapshot_every": every, **({"elastic": elastic} if elastic else {}), **(more or {})}
-        return live.Job(c, self.path("job"), together=together, run=run, grace="2s", **kw)
+        return live.Job(c, self.path("job"), together=together, run=run, **kw)
 
     def events(self, c, job, *kinds):
         lines = c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()
@@ -248,6 +249,42 @@ class Recover(harness.Case):
             self.assertIn("how many steps are lost is not known", self.events(c, job, "recovered")[0]["text"])
             self.check_end(c, job)
 
+    @harness.labels("repeats")
+    def test_devices_taken(self):
+        """Ranks that are left hang, and have their devices until they are killed: those that are started in their place find
+        them free, however long the job's grace time is."""
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = self.job(c, "hang", grace="1h", devices=1, every=1 << 40)
+            job.run("dp=3")
+            job.do("snapshot")
+            before = self.begun(c, job)
+            ranks = {r["pid"] for r in before["run"]["ranks"]}
+            self.power_off(c, job, "n2")
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual("dp=2", after["config"])
+            self.assertEqual([], self.events(c, job, "aborted", "failed"))
+            self.assertFalse(ranks & set(job.processes()))
+            job.do("stop")
+
+    @harness.labels("repeats")
+    def test_all_back(self):
+        """All machines lose power, and one of them comes back later than nodes are waited for: it is not lost, for those that
+        are back have been there for less than three times that long; the job goes on as it was."""
+        with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="8s") as c:
+            job = self.job(c, "hang")
+            job.run("dp=3")
+            before = self.begun(c, job)
+            self.power_off(c, job, *c.nodes)
+            for name in ("n0", "n1"):
+                c.start_node(c.nodes[name])
+            c.wait_nodes(["n0", "n1"])
+            wait_for(lambda: [n for n in job.status().get("absent", []) if n["node"] == "n2" and n["down_s"] > 12], 60 * PATIENCE,
+                     "a node that has been away for longer")
+            c.start_node(c.nodes["n2"])
+            self.assertEqual("dp=3", self.trains(c, job, before["run"]["incarnation"])["config"])
+            self.assertEqual([], self.events(c, job, "node_lost", "left_out"))
+            self.check_end(c, job)
+
     # ---- what is no loss ----------------------------------------------------------------------------
 
     @harness.labels("repeats")
@@ -342,6 +379,23 @@ class Recover(harness.Case):
             self.trains(c, job, before["run"]["incarnation"])
             self.check_end(c, job)
 
+    def test_sizes(self):
+        """What a job would not be started again on, it is not started on, nor brought to."""
+        with self.cluster(nodes=1, devices=4, **FAST) as c:
+            job = self.job(c, elastic={"min_gpus": 2, "max_gpus": 3})
+            few = "tp=1 needs 1 devices, and the job's `elastic` says min_gpus: 2"
+            many = "dp=4 needs 4 devices, and the job's `elastic` says max_gpus: 3"
+            c.ptcctl("job", "create", "-f", job.yaml)
+            self.refused(c, "run", job.name, "--config", "dp=1", contains=few)
+            self.refused(c, "run", job.name, "--gpus", "4", contains=many)
+            c.ptcctl("run", job.name, "--config", "dp=3", "--wait", timeout_s=60 * PATIENCE)
+            self.refused(c, "resize", job.name, "--config", "dp=1", contains=few)
+            self.refused(c, "plan", job.name, "--gpus", "4", contains=many)
+            job.resize("dp=2")
+            self.assertEqual("dp=2", job.status()["config"])
+            self.check_end(c, job)
+            self.refused(c, "run", job.name, "--config", "dp=1", contains=few)
+
     def test_wait(self):
         for how in ("fail", "hang"):
             with self.subTest(how=how), self.cluster(nodes=3, devices=1, **FAST) as c:
@@ -426,4 +480,61 @@ class Recover(harness.Case):
             self.assertEqual(1, len(self.events(c, job, "recovering")))
             self.assertIn("the same step has failed twice", self.events(c, job, "gave_up")[0]["text"])
             self.assertLessEqual(status["step"], 25)
+            job.check_state(self, status["step"], self.path("kept"))
+
+    # ---- the program takes its nodes down, or hangs --------------------------------------------------------
+
+    def back_without_ranks(self, c, job, name):
+        """A machine dies with all that runs on it; once it is lost, it is back. What is told."""
+        kinds = ("recovering", "gave_up", "aborted")
+        told = len(self.events(c, job, *kinds))
+        self.power_off(c, job, name)
+        wait_for(lambda: next(n for n in c.json("nodes")["nodes"] if n["node"] == name).get("lost"), 30 * PATIENCE, "a lost node")
+        c.restart(name)
+        return wait_for(lambda: self.events(c, job, *kinds)[told:], 30 * PATIENCE, "what becomes of the job")[0]
+
+    def test_takes_nodes_down(self):
+        """A node is lost at the same step again and again: after as many restarts as the job allows it stays failed."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = self.job(c, "hang", elastic={"min_gpus": 2, "max_restarts": 1}, hold_at=25)
+            job.run("dp=2")
+            for n in range(3):
+                status = wait_for(lambda: (lambda s: s if s["run"].get("step") == 25 and s["step"] == 20 else None)(job.status()),
+                                  90 * PATIENCE, "step 25")
+                self.assertEqual(max(n - 1, 0), status["run"].get("recovery", {}).get("restarts", 0))
+                self.assertEqual("recovering" if n < 2 else "gave_up", self.back_without_ranks(c, job, "n1")["kind"])
+            status = job.wait_run("failed", 90)
+            gave_up = self.events(c, job, "gave_up")
+            self.assertIn("node n1 is lost, and the job stops: there is no snapshot beyond step 25", gave_up[0]["text"])
+            self.assertIn("after 1 restarts that count", gave_up[0]["text"])
+            self.assertEqual([1, 20], [len(gave_up), status["step"]])
+            job.check_state(self, 20, self.path("kept"))
+
+    def test_hangs_as_it_builds(self):
+        """New ranks hang as they build: each such start counts, and the job gives up. The count outlives a controller."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = self.job(c, "fail", elastic={"max_restarts": 2}, hang_generation=2, build_timeout=f"{3 * PATIENCE}s")
+            job.run("dp=2")
+            before = self.begun(c, job)
+            os.kill(before["run"]["ranks"][1]["pid"], signal.SIGKILL)
+            wait_for(lambda: job.status()["run"].get("recovery", {}).get("restarts") == 2, 60 * PATIENCE, "a start that counts")
+            status = job.wait_run("failed", 90)
+            gave_up = self.events(c, job, "gave_up")
+            self.assertIn("3 restarts count by now, and at most 2 may (`max_restarts`); the last came to nothing", gave_up[0]["text"])
+            self.assertIn("build_timeout", gave_up[0]["text"])
+            self.assertEqual(2, len([e for e in self.events(c, job, "aborted") if "build_timeout" in e["text"]]))
+            job.check_state(self, status["step"], self.path("kept"))
+
+    def test_takes_nodes_down_as_it_builds(self):
+        """A node is lost whenever new ranks build: that counts, too."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = self.job(c, "hang", elastic={"min_gpus": 2, "max_restarts": 1}, hang_generation=2)
+            job.run("dp=2")
+            self.begun(c, job)
+            self.assertEqual("recovering", self.back_without_ranks(c, job, "n1")["kind"])
+            for _ in range(2):
+                wait_for(lambda: job.status()["phase"] == "building" or None, 90 * PATIENCE, "ranks that build")
+                self.back_without_ranks(c, job, "n1")
+            status = job.wait_run("failed", 90)
+            self.assertRegex(self.events(c, job, "gave_up")[0]["text"], "2 restarts count by now.* node n1")
             job.check_state(self, status["step"], self.path("kept"))

@@ -4,7 +4,7 @@
 
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--rendezvous 1] [--log DIR]
              [--fail-at STEP --fail-rank R] [--early STEP] [--hold-at STEP] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP | --megatron 1]]
-             [--together fail|hang] [--stat 1] [--blobs NAME,..] [--amax DTYPE]
+             [--together fail|hang] [--devices 1] [--stat 1] [--blobs NAME,..] [--amax DTYPE]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
 element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
@@ -16,12 +16,14 @@ With --amax there are `amax`, whole on each rank, and `amax.rows`, rows split ov
 random ones of its number and the step, with zeros of both signs and a NaN. What a rank is given and what it stops with goes to a
 file beside its steps.
 With --together ranks end each step together, as with an all-reduce; a rank whose peer has gone fails, as with gloo, or hangs.
+With --devices a rank needs its device for itself, as one that fills its memory does, and fails where another process has it.
 With --log each rank appends a JSON line per step. Else ranks do not wait for each other: how far they are apart is theirs.
 Tests start thousands of these: what takes long to import (NumPy: three quarters of a start) is imported where it is needed.
 """
 import argparse
 import array
 import ctypes
+import fcntl
 import itertools
 import json
 import mmap
@@ -41,6 +43,18 @@ def layer(l, first, n, sign):
 
 def address(values):
     return values.buffer_info()[0]
+
+
+def take_device(args):
+    where = args.log.rstrip("/") + "-devices"
+    os.makedirs(where, exist_ok=True)
+    name = os.environ["PTC_WORKER_SOCKET"].replace("/", "_")[-200:]
+    fd = os.open(f"{where}/{name}.{os.environ['LOCAL_RANK']}", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("out of device memory", flush=True)
+        raise SystemExit(5) from None
 
 
 def rows_of(rows, tp, rank):
@@ -247,7 +261,7 @@ def wait_held(args, what):
 def run(args, client, gen):
     if args.rendezvous:
         client.rendezvous_put(f"at/{gen.rank}", f"{gen.rank} of {gen.generation}".encode())
-    time.sleep(args.build_sleep)
+    time.sleep(1 << 20 if gen.generation >= args.hang_generation else args.build_sleep)
     wait_held(args, "build")
     for r in range(gen.world) if args.rendezvous else ():
         assert client.rendezvous_get(f"at/{r}", 60000) == f"{r} of {gen.generation}".encode()
@@ -293,6 +307,7 @@ def main():
     p.add_argument("--steps", type=int, default=-1)
     p.add_argument("--sleep", type=float, default=0.002)
     p.add_argument("--build-sleep", type=float, default=0)
+    p.add_argument("--hang-generation", type=int, default=1 << 60, help="hangs as it builds this one, or a later one")
     p.add_argument("--end-sleep", type=float, default=0, help="when a generation has ended")
     p.add_argument("--log")
     p.add_argument("--raise-in", choices=["start", "build"], help="on node n1 before it asks for a generation, or rank 1 as it builds one")
@@ -305,6 +320,7 @@ def main():
     p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")
     p.add_argument("--rendezvous", type=int, default=0, help="1: before a rank declares, it has met all others")
     p.add_argument("--together", choices=["fail", "hang"], help="ranks end each step together; what one does whose peer has gone")
+    p.add_argument("--devices", type=int, default=0, help="1: a rank fails where another process has its device")
     p.add_argument("--stat", type=int, default=0, help="1: with the tensor whose replicas differ")
     p.add_argument("--maps", help="with a tensor that lies in a mapping of this file")
     p.add_argument("--blobs", type=lambda s: s.split(","), default=[], help="names of per-rank blobs; NAME@tp: of the tensor-parallel group")
@@ -316,6 +332,8 @@ def main():
     p.add_argument("--megatron", type=int, default=0, help="1: with --data: samples are those of Megatron's sampler, and no cursor is set")
     args = p.parse_args()
     wait_held(args, "start")
+    if args.devices:
+        take_device(args)
     if args.raise_in == "start" and "/n1/" in os.environ["PTC_WORKER_SOCKET"]: # a process that waits has no rank yet
         raise ValueError("no such optimizer")
     client = ptc.Client()

@@ -269,8 +269,9 @@ int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, cons
 	return n ? 0 : ptc_error_set(err, PTC_ENOTFOUND, "no such ranks");
 }
 
-void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep)
+void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep, bool given_up)
 {
+	(void)given_up;
 	pthread_mutex_lock(&w->lock);
 	w->drops++;
 	slots_drop(w, uuid, keep);

@@ -97,9 +97,9 @@ struct ptc_record_doc {
 	uint64_t switch_id;   /* of the last committed switch; 0: an older version did not say */
 	enum ptc_recovery_kind recovery;
 	uint64_t reached;     /* with recovery: the greatest boundary that a rank is known to have published */
-	uint32_t restarts;    /* restarts after errors of the program, since restarted_ms */
-	int64_t restarted_ms; /* Unix time of the first of these restarts */
-	uint64_t failed_step; /* step of the last of these errors */
+	uint32_t restarts;    /* that count, since restarted_ms (docs/failures.md, "When the job gives up") */
+	int64_t restarted_ms; /* Unix time of the first restart; 0: there was none */
+	uint64_t failed_step; /* step of the last error, or what had been reached at the last loss */
 };
 const char *ptc_record_run_name(const struct ptc_record_doc *d); /* for people: "recovering", too */
 char *ptc_record_doc_encode(const struct ptc_record_doc *d);

@@ -157,6 +157,7 @@ struct ptc_plan_request {
 	bool or_same;     /* without config and gpus: as the job is, or the largest of its table that fits ... */
 	bool or_one;      /* ... or, if none fits, one rank */
 	bool at_rest;     /* no rank runs: nodes are asked whether they have the record's table */
+	bool runs;        /* a person wants ranks to run there: the job's min_gpus and max_gpus hold */
 	char **nodes;
 	size_t nnodes;                      /* use only these nodes; 0: any */
 	bool (*gone)(const void *gone_arg); /* true: nobody waits for advice any more; may be NULL */
@@ -172,7 +173,6 @@ void ptc_planned_done(struct ptc_planned *p);
 /* Plans a switch. v has from (or generation 0). Blocking; not on the loop. */
 int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
 		    struct ptc_planned *ret_planned, struct ptc_error *err);
-
 /* Gives the planner's advice for req->gpus devices or, with `first`, for each number from there on: JSON
  * (docs/control.md). Blocking; not on the loop. */
 int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,

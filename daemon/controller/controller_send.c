@@ -302,6 +302,7 @@ static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update
 	req.n_keep = keep.n;
 	req.keep = keep.list;
 	req.live = up->has_keep && ctl->has_record && ctl->record.run == PTC_RUN_LIVE;
+	req.given_up = ctl->has_record && ctl->record.recovery;
 	if (req.live) {
 		finish_view(ctl, up, &v);
 		rc = ptc_view_info(&v, &info, err);

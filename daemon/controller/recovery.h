@@ -45,7 +45,8 @@ struct ptc_recovery {
 	int64_t retry_ns; /* nothing is tried before */
 	uint32_t tries;   /* in a row that came to nothing, */
 	uint32_t fails;   /* and of switches those that no node is to blame for */
-	char waits[768];  /* why the job waits, as events have said; "": it does not */
+	uint32_t owed; /* what `restarts` of the record is to become, as a start has come to nothing; 0: it is right */
+	char waits[768]; /* why the job waits, as events have said; "": it does not */
 	/* what the record is to say after the HALT of that id */
 	uint64_t mark_id;
 	struct ptc_record_doc mark; /* recovery and what goes with it */

@@ -822,6 +822,25 @@ static int choose_config(struct ptc_controllers *all, const struct ptc_view *v, 
 	return rc;
 }
 
+/* What the job would not be started again on, it is not started on. */
+static int check_size(const struct ptc_job_desc *desc, const struct ptc_config *config, struct ptc_error *err)
+{
+	const struct ptc_job_elastic *e = &desc->elastic;
+	char text[PTC_CONFIG_TEXT_MAX] = "";
+	uint32_t world;
+	int rc = ptc_config_world(config, &world, err);
+
+	if (rc || (world >= e->min_gpus && (!e->max_gpus || world <= e->max_gpus)))
+		return rc;
+	(void)ptc_config_format(config, text, sizeof text);
+	return ptc_error_set(err, PTC_EINVAL,
+			     "%.200s needs %u devices, and the job's `elastic` says %s: %u; choose another "
+			     "configuration, or create the job with another %s",
+			     text, world, world < e->min_gpus ? "min_gpus" : "max_gpus",
+			     world < e->min_gpus ? e->min_gpus : e->max_gpus,
+			     world < e->min_gpus ? "min_gpus" : "max_gpus");
+}
+
 /* Names only nodes that ranks use, in order of first use. */
 static int make_doc(const struct pool *p, const struct ptc_config *config, const struct ptc_allocation *a,
 		    struct ptc_generation_doc *ret_doc, struct ptc_error *err)
@@ -1001,6 +1020,8 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 		rc = collect_pool(all, &p, err);
 	if (rc == 0)
 		rc = choose_config(all, v, desc, &p, req, &config, &planned, &choice, err);
+	if (rc == 0 && req->runs)
+		rc = check_size(desc, &config, err);
 	if (rc == 0)
 		rc = make_layouts(all, desc, v, &config, &p, &l, &known, err);
 	if (rc == 0)

@@ -233,6 +233,8 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 			rank_closes(r, step);
 		if (strcmp(how, "hang") == 0 && step == 5)
 			pause();
+		if (strcmp(how, "stuck") == 0 && step == 5)
+			printf("%d", *(volatile char *)r->page); /* until the file system has gone */
 		nap_us(500);
 		ptc_update_begin(r->c);
 		if (strcmp(how, "hang-in-update") == 0 && step == 5)
@@ -310,7 +312,7 @@ static int rank_main(int argc, char **argv)
 	}
 	if (strcmp(how, "flickers") == 0)
 		rank_flickers(&r);
-	if (strcmp(how, "maps") == 0)
+	if (strcmp(how, "maps") == 0 || strcmp(how, "stuck") == 0)
 		rank_maps(&r);
 	r.gen.size = sizeof r.gen;
 	while ((rc = ptc_next(r.c, &r.gen)) == 1) {
@@ -465,7 +467,7 @@ static int teardown(void **state)
 	int rc = -1;
 
 	(void)state;
-	ptc_workers_drop(t.w, UUID, NULL);
+	ptc_workers_drop(t.w, UUID, NULL, false);
 	for (int i = 0; i < 30000 && (processes_left() || !all_exited()); i++)
 		nap_us(1000);
 	assert_false(processes_left());
@@ -839,7 +841,7 @@ static void life(enum ptc_worker_mode mode, bool fast)
 	end(b);
 	ok(ptc_workers_build(t.w, &a->desc, at, true, rank_states(&a->desc, &s, at), WAIT, &err), &err);
 	go(a, &s, at);
-	ptc_workers_drop(t.w, UUID, &a->desc.key);
+	ptc_workers_drop(t.w, UUID, &a->desc.key, false);
 	at = stop(a, at + 5);
 	read_state(a, PTC_SLOT_STOPPED, &s);
 	check_state(&s, at);
@@ -866,7 +868,7 @@ static void test_life_slow_exit(void **state)
 		end(g);
 		ok(ptc_workers_build(t.w, &next->desc, at, true, rank_states(&next->desc, &s, at), WAIT, &err), &err);
 		go(next, &s, at);
-		ptc_workers_drop(t.w, UUID, &next->desc.key);
+		ptc_workers_drop(t.w, UUID, &next->desc.key, false);
 		snprintf(path, sizeof path, "%s/" UUID "/groups/%d-1", t.dir, (int)i - 1);
 		for (int k = 0; k < 30000 && access(path, F_OK) == 0; k++)
 			nap_us(1000);
@@ -1180,7 +1182,7 @@ static void test_restarted_during_rendezvous(void **state)
 	ok(ptc_workers_rendezvous_put(t.w, &g->desc.key, "far/7", "here", 4, &err), &err);
 	assert_int_equal(ptc_workers_rendezvous_put(t.w, &g->desc.key, "far/7", "else", 4, &err), PTC_EEXIST);
 	end(g);
-	ptc_workers_drop(t.w, UUID, NULL);
+	ptc_workers_drop(t.w, UUID, NULL, false);
 	for (int i = 0; i < 30000 && access(path, F_OK) == 0; i++)
 		nap_us(1000);
 	assert_int_not_equal(access(path, F_OK), 0);
@@ -1285,7 +1287,7 @@ static void test_program_that_cannot_start(void **state)
 			      &event)); /* once, and not as the failure of ranks that train as well */
 	assert_int_equal(t.nevents, 1);
 	/* the next ptcd knows whose the logs are, too */
-	ptc_workers_drop(t.w, UUID, NULL);
+	ptc_workers_drop(t.w, UUID, NULL, false);
 	while (processes_left())
 		nap_us(1000);
 	again();
@@ -1419,6 +1421,64 @@ static void test_deaf(void **state)
 	g->desc.grace_ms = 400;
 	start_generation(g, NULL, 0);
 	end(g);
+}
+
+static bool says(const char *what)
+{
+	char *json = NULL;
+	bool yes;
+
+	assert_int_equal(ptc_workers_json(t.w, UUID, &json, NULL), 0);
+	yes = strstr(json, what) != NULL;
+	ptc_free(json);
+	return yes;
+}
+
+static pid_t pid_of(const struct group *g, size_t i)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_slot_view *v;
+	pid_t pid;
+	size_t n;
+
+	ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
+	pid = v[i].pid;
+	ptc_workers_slots_done(t.w, v, n);
+	return pid;
+}
+
+/* No rank is started beside those that have not exited yet; those that are given up have little time for it, however
+ * much they had before. */
+static void test_start_after_others(void **state)
+{
+	struct group *g, *next;
+	struct ptc_error err;
+	char who[64];
+	pid_t pid;
+
+	(void)state;
+	for (uint64_t mode = 0; mode < 2; mode++) {
+		err = (struct ptc_error)PTC_ERROR_INIT;
+		g = group(1, 1 + 2 * mode, mode ? PTC_MODE_REBUILD : PTC_MODE_RESTART, "hang", NULL);
+		next = group(1, 2 + 2 * mode, g->desc.mode, "", NULL);
+		g->desc.grace_ms = 3600000;
+		start_generation(g, NULL, 0);
+		for (int i = 0; i < 30000 && !says("\"step\": 5"); i++)
+			nap_us(1000);
+		pid = pid_of(g, 0);
+		snprintf(who, sizeof who, "rank 0 (pid %d) of generation %d", (int)pid, (int)g->desc.key.generation);
+		ptc_workers_drop(t.w, UUID, NULL, false);
+		assert_int_equal(ptc_workers_start(t.w, &next->desc, &(struct ptc_wait){ .timeout_ms = 500 }, &err),
+				 PTC_ETIMEOUT);
+		assert_non_null(strstr(err.text, who));
+		assert_int_equal(kill(pid, 0), 0);
+		ptc_workers_drop(t.w, UUID, NULL, true);
+		next = group(1, 2 + 2 * mode, g->desc.mode, "", NULL);
+		next->desc.key.incarnation = 2;
+		ok(ptc_workers_start(t.w, &next->desc, WAIT, &err), &err);
+		assert_int_equal(kill(pid, 0), -1);
+		ptc_workers_drop(t.w, UUID, NULL, true);
+	}
 }
 
 /* What is published of a rank that stands is whether its state is whole there: before an update it is, in one it is
@@ -1968,17 +2028,6 @@ static void hang_end(struct hang *h)
 	ptc_workers_slots_done(t.w, h->v, h->n);
 }
 
-static bool says_hangs(void)
-{
-	char *json = NULL;
-	bool yes;
-
-	assert_int_equal(ptc_workers_json(t.w, UUID, &json, NULL), 0);
-	yes = strstr(json, "\"hangs_s\": ") != NULL;
-	ptc_free(json);
-	return yes;
-}
-
 /* Memory on a file system that hangs: found out in time and said by name, not tried again, others' is copied, the ranks
  * end; what it may still be copied to is kept until the kernel lets go. */
 static void test_memory_hangs(void **state)
@@ -1998,7 +2047,7 @@ static void test_memory_hangs(void **state)
 	assert_int_equal(ptc_slot_copy(&h.v[0], PTC_COPY_READ, &h.room.copying, &h.there, 1, &h.here, 1, false, &err),
 			 PTC_ESTATE);
 	assert_non_null(strstr(err.text, "still hangs"));
-	assert_true(says_hangs());
+	assert_true(says("\"hangs_s\": "));
 	assert_true(has_event(PTC_WORKER_EVENT_HANGS, &event));
 	assert_non_null(strstr(event.text, "rank 0 (pid "));
 	there = page_of(&h.v[1]);
@@ -2010,6 +2059,44 @@ static void test_memory_hangs(void **state)
 	for (int i = 0; i < 30000 && !atomic_load(&let_go); i++)
 		nap_us(1000);
 	assert_true(atomic_load(&let_go));
+}
+
+/* Its only rank is past step 5, and waits: it reads from the file system that hangs. */
+static bool reads(const struct group *g)
+{
+	char path[64], line[512] = "", *state;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid_of(g, 0));
+	f = fopen(path, "r");
+	assert_true(f && fgets(line, sizeof line, f));
+	fclose(f);
+	state = strrchr(line, ')');
+	return state && strncmp(state, ") R", 3) != 0;
+}
+
+/* A rank that no signal ends: none is started beside it, and it is named, until it has gone. */
+static void test_start_beside_stuck(void **state)
+{
+	struct group *g = group(1, 1, PTC_MODE_RESTART, "stuck", NULL), *next;
+	struct ptc_error err = PTC_ERROR_INIT;
+	static char env[96];
+
+	(void)state;
+	if (!hungfs_begin())
+		skip();
+	snprintf(env, sizeof env, "PTC_TEST_DIR=%s", t.dir);
+	g->env[1] = env;
+	start_generation(g, NULL, 0);
+	for (int i = 0; i < 30000 && !(says("\"step\": 5") && reads(g)); i++)
+		nap_us(1000);
+	ptc_workers_drop(t.w, UUID, NULL, true);
+	next = group(1, 2, PTC_MODE_RESTART, "", NULL);
+	assert_int_equal(ptc_workers_start(t.w, &next->desc, WAIT, &err), PTC_ESTATE);
+	assert_non_null(strstr(err.text, "rank 0 (pid "));
+	assert_non_null(strstr(err.text, "of generation 1 was killed, and has not ended 5 s later"));
+	hungfs_end();
+	ok(ptc_workers_start(t.w, &next->desc, WAIT, &err), &err);
 }
 
 /* The same with a caller that gives up, and a daemon that ends meanwhile. */
@@ -2083,6 +2170,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_stall, setup_stall, teardown),
 		cmocka_unit_test_setup_teardown(test_whole, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_deaf, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_start_after_others, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_status, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hostile_rank, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_many_device_ranges, setup, teardown),
@@ -2095,6 +2183,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_copier_is_always_killed, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_flickers, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_hangs, setup_hang, teardown_hang),
+		cmocka_unit_test_setup_teardown(test_start_beside_stuck, setup_hang, teardown_hang),
 		cmocka_unit_test_setup_teardown(test_memory_hangs_and_ptcd_ends, setup_hang, teardown_hang),
 		cmocka_unit_test_setup_teardown(test_turned_is_not_read, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_turned_is_not_written, setup, teardown),

@@ -49,7 +49,8 @@ enum ptc_job_on_failure { PTC_JOB_SHRINK, PTC_JOB_WAIT, PTC_JOB_STOP };
 struct ptc_job_elastic {
 	uint32_t min_gpus, max_gpus; /* 0: not given */
 	enum ptc_job_on_failure on_failure;
-	uint32_t max_restarts; /* restarts after errors of the program itself, within PTC_JOB_RESTARTS_MS */
+	uint32_t
+		max_restarts; /* restarts within PTC_JOB_RESTARTS_MS, after errors of the program or without progress */
 };
 #define PTC_JOB_RESTARTS_MS INT64_C(3600000)
 /* The samples that the job consumes, and their order (docs/order.md). */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The node that a client calls: it gathers exports from other nodes and scatters imports to them. Put receives an
- * import's bytes on those nodes. Failure modes: gather.c, scatter.c, put.c. */
+ * import's bytes on those nodes. Failure modes: gather.c, gather_rank.c, scatter.c, put.c. */
 #pragma once
 
 #include "daemon/agent/geometry/geometry.h"
@@ -29,7 +29,8 @@ int ptc_item_range_check(const struct ptc_geometry *g, const struct ptc_item_ran
 int ptc_agent_gather_many(struct ptc_agent *agent, const struct ptc_geometry *g, const char *uuid,
 			  const struct ptc_item_range *ranges, size_t n, ptc_sink_fn sink, void *arg,
 			  struct ptc_error *err);
-/* Gives sink bytes of a rank's local tensor, from that rank's node; padding reads as zeros. */
+/* Gives sink bytes of a rank's local tensor, from that rank's node, or from others if that has gone or lacks its table;
+ * padding reads as zeros. */
 int ptc_agent_gather_rank(struct ptc_agent *agent, const struct ptc_geometry *g, const struct Ptc__V1__SwitchInfo *info,
 			  const struct ptc_rank_range *range, ptc_sink_fn sink, void *arg, struct ptc_error *err);
 

@@ -15,10 +15,8 @@
 #include "daemon/store/store_read.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/gateway/gateway.h"
-#include "daemon/agent/tables/rank_tensor.h"
 #include "daemon/agent/tables/tables.h"
 #include "daemon/agent/transfer/transfer.h"
-#include "proto/ptc.pb-c.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -310,106 +308,5 @@ int ptc_agent_gather_many(struct ptc_agent *agent, const struct ptc_geometry *g,
 	if (rc == 0)
 		rc = deliver(&ga, bytes, sink, arg, err);
 	gather_done(&ga);
-	return rc;
-}
-
-/* ---- a rank's tensor ---- */
-
-static int rank_local(struct ptc_agent *agent, const struct ptc_geometry *g, const struct ptc_rank_range *range,
-		      ptc_sink_fn sink, void *arg, struct ptc_error *err)
-{
-	uint64_t end;
-	struct ptc_table_key key = ptc_geometry_key(g);
-	struct ptc_staging *s = NULL;
-	struct ptc_rank_tensor t;
-	struct ptc_table *table;
-	struct ptc_heal_tries tries = { .n = 0 };
-	int rc = ptc_agent_table_open(agent, &key, &table, err);
-
-	if (rc)
-		return rc;
-	rc = ptc_rank_tensor_init(&t, g, table, range->rank, range->item, err);
-	if (rc == 0)
-		rc = ptc_rank_range_end(&t, range, &end, err);
-	if (rc == 0)
-		rc = ptc_staging_new(&agent->gate, PTC_BULK_MESSAGE_BYTES + PTC_RANK_SCRATCH, NULL, NULL, &s, err);
-	for (uint64_t off = range->offset, len; !rc && off < end; off += len) {
-		len = PTC_MIN(end - off, (uint64_t)PTC_BULK_MESSAGE_BYTES);
-		do
-			rc = ptc_rank_tensor_read(&t, off, (size_t)len, s->data, s->data + PTC_BULK_MESSAGE_BYTES, err);
-		while (ptc_agent_heals(agent, g->uuid, rc, &tries));
-		if (rc == 0)
-			rc = sink(arg, s->data, (size_t)len, err);
-	}
-	ptc_staging_release(s);
-	ptc_table_unref(table);
-	return rc;
-}
-
-static int rank_remote(struct ptc_rpc_stream *stream, uint64_t left, ptc_sink_fn sink, void *arg, struct ptc_error *err)
-{
-	struct ptc_rpc_message *msg;
-	int rc;
-
-	while (!(rc = ptc_rpc_stream_recv(stream, &msg, err)) && msg) {
-		const void *span;
-		uint64_t payload;
-		size_t n;
-
-		rc = ptc_wire_data_open(msg, &payload, err);
-		if (!rc && (payload > left || payload > PTC_BULK_MESSAGE_MAX))
-			rc = ptc_error_set(err, PTC_EPEER, "sent more bytes than its rank has");
-		while (!rc && (n = ptc_rpc_message_next(msg, &span)))
-			rc = sink(arg, span, n, err);
-		ptc_rpc_message_done(msg);
-		if (rc)
-			return rc;
-		left -= payload;
-	}
-	if (rc == 0)
-		rc = ptc_rpc_stream_finish(stream, err);
-	if (!rc && left)
-		rc = ptc_error_set(err, PTC_EPEER, "sent %llu bytes fewer than its rank has", (unsigned long long)left);
-	return rc;
-}
-
-int ptc_agent_gather_rank(struct ptc_agent *agent, const struct ptc_geometry *g, const struct Ptc__V1__SwitchInfo *info,
-			  const struct ptc_rank_range *range, ptc_sink_fn sink, void *arg, struct ptc_error *err)
-{
-	Ptc__V1__FetchRankRequest req = PTC__V1__FETCH_RANK_REQUEST__INIT;
-	Ptc__V1__SwitchInfo plain = *info;
-	struct ptc_rpc_stream *stream = NULL;
-	struct ptc_rank_tensor t;
-	uint64_t end;
-	uint32_t node;
-	bool here;
-	int rc = ptc_rank_tensor_init(&t, g, NULL, range->rank, range->item, err);
-
-	if (rc == 0)
-		rc = ptc_rank_range_end(&t, range, &end, err);
-	if (rc)
-		return rc;
-	node = g->allocation.ranks[range->rank].node;
-	here = !strcmp(g->nodes[node], agent->node);
-	if (here) {
-		rc = rank_local(agent, g, range, sink, arg, err);
-	} else {
-		req.version = PTC_WIRE_VERSION;
-		req.info = &plain;
-		req.rank = range->rank;
-		req.item = range->item;
-		req.offset = range->offset;
-		req.length = range->length;
-		rc = ptc_peer_open(agent, g, node, 0, "/ptc.v1.Peer/FetchRank", &stream, err);
-		if (rc == 0)
-			rc = ptc_peer_ask(stream, &req.base, err);
-		if (rc == 0)
-			rc = rank_remote(stream, end - range->offset, sink, arg, err);
-		ptc_rpc_stream_free(stream);
-	}
-	if (rc == PTC_ECORRUPT)
-		ptc_geometry_name_error(g, err);
-	if (rc == PTC_ECORRUPT || (rc && !here && rc != PTC_ENOTFOUND))
-		ptc_error_wrap(err, "node %s", g->nodes[node]);
 	return rc;
 }

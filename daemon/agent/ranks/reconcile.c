@@ -239,7 +239,7 @@ static int reconcile(struct reconciler *s, uint32_t *ret_first, struct ptc_error
 	int rc;
 
 	ptc_group_key_of(info, info->from, &key);
-	ptc_workers_drop(s->agent->env.workers, info->uuid, &key);
+	ptc_workers_drop(s->agent->env.workers, info->uuid, &key, false);
 	if (!node_takes_part(s->agent, info))
 		return 0;
 	rc = ptc_group_start_make(s->agent, info, info->from, &start, err);
@@ -350,7 +350,7 @@ int ptc_reconcile(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, st
 	if (!agent->env.workers)
 		return req->live && node_takes_part(agent, req->info) ? ptc_group_workers(agent, err) : 0;
 	if (!req->live) {
-		ptc_workers_drop(agent->env.workers, req->uuid, NULL);
+		ptc_workers_drop(agent->env.workers, req->uuid, NULL, req->given_up);
 		return 0;
 	}
 	rc = reconciler_new(agent, req, &s, err);

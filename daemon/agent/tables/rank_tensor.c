@@ -38,7 +38,7 @@ int ptc_rank_tensor_init(struct ptc_rank_tensor *t, const struct ptc_geometry *g
 	if (bits % 8)
 		return ptc_error_set(err, PTC_ELAYOUT, "item %u does not have a whole number of bytes on rank %u", item,
 				     rank);
-	*t = (struct ptc_rank_tensor){ g, table, rank, item, bits / 8 };
+	*t = (struct ptc_rank_tensor){ .g = g, .table = table, .rank = rank, .item = item, .bytes = bits / 8 };
 	return 0;
 }
 
@@ -110,13 +110,19 @@ static void scatter(const struct window *w, const struct ptc_box *box, const uin
 	}
 }
 
+static int read_box(const struct ptc_rank_tensor *t, const struct ptc_box *box, void *dst, struct ptc_error *err)
+{
+	return t->read ? t->read(t->read_arg, t->item, box, dst, err)
+		       : ptc_table_read(t->table, t->item, box, dst, err);
+}
+
 static int place_whole(const struct window *w, const struct ptc_box *box, int64_t lo, struct ptc_error *err)
 {
 	int rc;
 
 	if (is_compact(w, box))
-		return ptc_table_read(w->t->table, w->t->item, box, w->dst + (lo - w->from), err);
-	rc = ptc_table_read(w->t->table, w->t->item, box, w->scratch, err);
+		return read_box(w->t, box, w->dst + (lo - w->from), err);
+	rc = read_box(w->t, box, w->scratch, err);
 	if (!rc)
 		scatter(w, box, w->scratch, lo);
 	return rc;

@@ -17,6 +17,9 @@ struct ptc_rank_tensor {
 	struct ptc_table *table;
 	uint32_t rank, item;
 	uint64_t bytes;
+	/* Instead of table: reads a box, in bytes, to compact memory at dst. May be NULL. */
+	int (*read)(void *read_arg, uint32_t item, const struct ptc_box *box, void *dst, struct ptc_error *err);
+	void *read_arg;
 };
 /* PTC_ENOTFOUND: the rank has no part of the item. */
 int ptc_rank_tensor_init(struct ptc_rank_tensor *t, const struct ptc_geometry *g, struct ptc_table *table,
@@ -24,7 +27,8 @@ int ptc_rank_tensor_init(struct ptc_rank_tensor *t, const struct ptc_geometry *g
 /* Gives the end of a range. PTC_EINVAL: the range exceeds the local tensor. */
 int ptc_rank_range_end(const struct ptc_rank_tensor *t, const struct ptc_rank_range *range, uint64_t *ret_end,
 		       struct ptc_error *err);
-/* Reads bytes [off, off+len) into dst; padding reads as zeros. scratch has PTC_RANK_SCRATCH bytes. */
+/* Reads bytes [off, off+len) into dst; padding reads as zeros. scratch has PTC_RANK_SCRATCH bytes, or
+ * len if that is less. */
 #define PTC_RANK_SCRATCH (1u << 20)
 int ptc_rank_tensor_read(const struct ptc_rank_tensor *t, uint64_t off, size_t len, void *dst, void *scratch,
 			 struct ptc_error *err);

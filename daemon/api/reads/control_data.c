@@ -779,20 +779,6 @@ PTC_CONTROL_HANDLER(ptc_control_read_many)
 	return rc;
 }
 
-/* What the rank's node has of the snapshot: nothing, where it was made without that node. */
-static int check_placed(const struct ptc_read_view *v, uint32_t rank, struct ptc_error *err)
-{
-	const struct ptc_geometry *g = &v->geometry;
-	const char *node = rank < g->allocation.world ? g->nodes[g->allocation.ranks[rank].node] : NULL;
-
-	if (!node || ptc_manifest_placed(&v->view.manifest, node))
-		return 0;
-	return ptc_error_set(err, PTC_ENOTFOUND,
-			     "snapshot %llu was made without node %s, where rank %u was; other nodes have all of it: "
-			     "export the whole, or `ptcctl resize %s` first",
-			     (unsigned long long)g->snapshot, node, rank, v->view.meta.name);
-}
-
 PTC_CONTROL_HANDLER(ptc_control_read_rank)
 {
 	struct ptc_daemon *d = arg;
@@ -807,9 +793,7 @@ PTC_CONTROL_HANDLER(ptc_control_read_rank)
 	range = (struct ptc_rank_range){ req->rank, req->item, req->offset, req->length };
 	rc = ptc_control_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
-		rc = check_placed(v, req->rank, err);
-		if (rc == 0)
-			rc = ptc_view_info(&v->view, &info, err);
+		rc = ptc_view_info(&v->view, &info, err);
 		if (rc == 0) {
 			rc = ptc_agent_gather_rank(d->agent, &v->geometry, info.pb, &range, send_span, call, err);
 			ptc_info_done(&info);

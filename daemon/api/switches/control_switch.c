@@ -308,7 +308,8 @@ PTC_CONTROL_HANDLER(ptc_control_plan)
 		return rc;
 	pr = plan_request(req);
 	rc = ptc_control_find(d, call, req->job, &t, err);
-	pr.at_rest = rc == 0 && t.has_record && t.record.run != PTC_RUN_LIVE;
+	pr.runs = rc == 0 && t.has_record && t.record.run == PTC_RUN_LIVE;
+	pr.at_rest = rc == 0 && t.has_record && !pr.runs;
 	if (rc == 0)
 		rc = ptc_control_view(d, &t, false, false, &v, err);
 	if (rc == 0) {
@@ -427,6 +428,7 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 	int rc = check_ask(t, ask, err);
 
 	asked.at_rest = t->has_record && !live;
+	asked.runs = resize && r.run_to;
 
 	if (rc == 0)
 		rc = ptc_control_view(d, t, false, resize && !ask->start, &v, err);

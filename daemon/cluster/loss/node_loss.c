@@ -13,6 +13,10 @@ void ptc_loss_tick(struct ptc_loss *l, bool heard, int64_t now_ns)
 		l->since_ns = 0;
 	else if (!l->since_ns || paused)
 		l->since_ns = now_ns;
+	if (heard && !l->begun) {
+		l->begun = true;
+		l->hold_ns = now_ns + PTC_LOSS_RETURN * l->after_ns;
+	}
 	l->tick_ns = now_ns;
 }
 

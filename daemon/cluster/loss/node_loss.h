@@ -2,9 +2,11 @@
 /* Decides whether nodes that are down are lost, so that a switch of state goes on without them.
  *
  * A node is lost if an operator says so, or if it has been down for `after_ns` while this daemon could see that. In
- * three cases time alone makes no node lost:
+ * four cases time alone makes no node lost:
  * - etcd does not answer, or has answered again for less than after_ns. An outage of etcd says nothing about nodes.
  * - This daemon has paused (no tick for PTC_LOSS_PAUSE_NS), because its view may then be old.
+ * - This daemon has started less than PTC_LOSS_RETURN times after_ns ago, from when etcd first answers it. All nodes
+ * may have lost power with it, and it cannot know since when the others are away.
  * - Most nodes end within after_ns of each other, until PTC_LOSS_RETURN times after_ns after the last of them. They
  *   probably have a common cause, and come back.
  *
@@ -21,6 +23,7 @@ struct ptc_loss {
 	int64_t after_ns; /* set by the owner; the rest begins as zeros */
 	int64_t tick_ns;  /* the last tick; 0: none yet */
 	int64_t since_ns; /* since when etcd answers without a break; 0: it does not answer */
+	bool begun;       /* etcd has answered this daemon */
 	int64_t hold_ns;  /* until then time alone makes no node lost */
 	int64_t first_ns; /* the first of the ends that are counted together */
 	uint32_t members; /* nodes that were up before the first of them */

@@ -35,16 +35,24 @@ static void by_the_clock(void **state)
 	assert_true(ptc_loss_is(&l, 100 * S, false, 110 * S));
 }
 
-/* A daemon that has just started has not seen anybody for long. */
+/* A daemon that has just started has not seen anybody for long, and all may have lost power with it: they have three
+ * times as long, also those that it sees end. */
 static void at_our_start(void **state)
 {
 	struct ptc_loss l = { .after_ns = 10 * S };
 
 	assert_false(ptc_loss_is(&l, 1 * S, false, 100 * S));
-	run(&l, 100, 109);
-	assert_false(ptc_loss_is(&l, 1 * S, false, 109 * S));
-	run(&l, 110, 110);
-	assert_true(ptc_loss_is(&l, 1 * S, false, 110 * S));
+	run(&l, 100, 105);
+	ptc_loss_node_ended(&l, 3, 105 * S); /* one of four */
+	for (int64_t t = 105; t < 130; t++) {
+		ptc_loss_tick(&l, true, t * S);
+		assert_false(ptc_loss_is(&l, 1 * S, false, t * S));
+		assert_false(ptc_loss_is(&l, 105 * S, false, t * S));
+		assert_true(ptc_loss_is(&l, 1 * S, true, t * S)); /* an operator says so */
+	}
+	run(&l, 130, 130);
+	assert_true(ptc_loss_is(&l, 1 * S, false, 130 * S));
+	assert_true(ptc_loss_is(&l, 105 * S, false, 130 * S));
 }
 
 static void while_etcd_is_unreachable(void **state)

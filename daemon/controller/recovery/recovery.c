@@ -8,6 +8,8 @@
  * Failure modes: bytes or devices are missing (events and status say which; tried again, later and later, and when a
  * node comes back); a switch that starts ranks aborts (tried again; after TRIES_MAX failures that no node is to blame
  * for the job stays failed). A rank that fails is judged first: its node, or another, may have gone at the same moment.
+ * The program itself may be what takes nodes down, or hangs as it is built: starts that come to nothing are counted in
+ * the record, and after as many as the job allows it stays failed.
  * Loop thread. */
 #include "daemon/controller/internal.h"
 
@@ -132,7 +134,7 @@ void ptc_recovery_committed(struct ptc_controller *ctl)
 over:
 	ctl->recovery.over.recovery = PTC_RECOVERY_NONE;
 	ctl->recovery.waits[0] = '\0';
-	ctl->recovery.tries = ctl->recovery.fails = 0;
+	ctl->recovery.tries = ctl->recovery.fails = ctl->recovery.owed = 0;
 }
 
 /* ---- ranks are given up ------------------------------------------------------------------ */
@@ -152,8 +154,37 @@ static void mark(struct ptc_controller *ctl, uint64_t id, enum ptc_recovery_kind
 	r->mark = ctl->record;
 	r->mark.recovery = kind;
 	r->mark.reached = PTC_MAX(step, r->rounds.incarnation == ctl->record.incarnation ? r->rounds.reached : 0);
-	r->tries = r->fails = 0;
+	r->tries = r->fails = r->owed = 0;
 	r->retry_ns = 0;
+}
+
+/* So many starts may come to nothing before the job stays failed. */
+static uint32_t most_restarts(const struct ptc_recovery *r)
+{
+	return r->elastic.max_restarts ? r->elastic.max_restarts : TRIES_MAX;
+}
+
+/* A loss counts if no snapshot was made beyond the step of the loss before: then the program itself may be what takes
+ * its nodes down. False: that has happened as often as the job allows, so mark says that it is not started again. */
+static bool count_loss(struct ptc_controller *ctl, const char *node)
+{
+	struct ptc_record_doc *m = &ctl->recovery.mark;
+	bool further = !m->restarted_ms || m->step > m->failed_step;
+
+	if (!further && m->restarts >= most_restarts(&ctl->recovery)) {
+		m->recovery = PTC_RECOVERY_NONE;
+		ptc_event(ctl->all->cluster, ctl->uuid, "gave_up",
+			  "node %s is lost, and the job stops: there is no snapshot beyond step %llu, which had been "
+			  "reached at the loss before, after %u restarts that count (`max_restarts`); does the "
+			  "program take its nodes down?",
+			  node, (unsigned long long)m->failed_step, m->restarts);
+		return false;
+	}
+	m->restarts = further ? 0 : m->restarts + 1;
+	if (further)
+		m->restarted_ms = ptc_sys_realtime_ms();
+	m->failed_step = PTC_MAX(m->reached, m->step);
+	return true;
 }
 
 void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc *to)
@@ -200,11 +231,12 @@ static void give_up_ranks(struct ptc_controller *ctl, const struct parts *p, enu
 
 	make_halt(ctl, &r);
 	mark(ctl, r.id, kind, 0);
-	ptc_event(ctl->all->cluster, ctl->uuid, kind ? "recovering" : "failed",
-		  "node %s is lost, and no step has ended for %.1f s: %s", p->names,
-		  (double)(ptc_sys_now_ns() - ctl->recovery.rounds.still_ns) / 1e9,
-		  kind ? "the job's other ranks are ended, and it is started again without that node"
-		       : "the job ends, as its `on_failure: stop` says");
+	if (!kind || count_loss(ctl, p->names))
+		ptc_event(ctl->all->cluster, ctl->uuid, kind ? "recovering" : "failed",
+			  "node %s is lost, and no step has ended for %.1f s: %s", p->names,
+			  (double)(ptc_sys_now_ns() - ctl->recovery.rounds.still_ns) / 1e9,
+			  kind ? "the job's other ranks are ended, and it is started again without that node"
+			       : "the job ends, as its `on_failure: stop` says");
 	if (ctl->submit(ctl, &r, &err) == 0)
 		return;
 	ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
@@ -361,6 +393,8 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 	if (rec->elastic.on_failure == PTC_JOB_STOP)
 		return true;
 	mark(ctl, r->id, PTC_RECOVERY_NODE, w->doc.gone ? 0 : w->doc.step); /* nobody saw how far that rank had come */
+	if (!count_loss(ctl, p.down ? p.names : gone))
+		return true;
 	if (p.down)
 		ptc_event(ctl->all->cluster, ctl->uuid, "recovering",
 			  "node %s is down, and a rank of node %s has failed after it: the job is started again once "
@@ -410,8 +444,32 @@ static void give_up(struct ptc_controller *ctl)
 	make_halt(ctl, &r);
 	if (ctl->submit(ctl, &r, &err) != 0)
 		return;
-	ptc_event(ctl->all->cluster, ctl->uuid, "gave_up",
-		  "the job could not be started again in %d tries; the last one: %s", TRIES_MAX, ctl->recovery.waits);
+	if (ctl->recovery.owed > most_restarts(&ctl->recovery))
+		ptc_event(ctl->all->cluster, ctl->uuid, "gave_up",
+			  "the job stops, for %u restarts count by now, and at most %u may (`max_restarts`); the last "
+			  "came to nothing after its ranks had been started: %s",
+			  ctl->recovery.owed, most_restarts(&ctl->recovery), ctl->recovery.waits);
+	else
+		ptc_event(ctl->all->cluster, ctl->uuid, "gave_up",
+			  "the job could not be started again in %d tries; the last one: %s", TRIES_MAX,
+			  ctl->recovery.waits);
+}
+
+/* The next controller has to know of a start that came to nothing. */
+static void write_tries(struct ptc_controller *ctl)
+{
+	struct ptc_recovery *r = &ctl->recovery;
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_switch_request halt;
+
+	make_halt(ctl, &halt);
+	r->mark_id = halt.id;
+	r->mark = ctl->record;
+	r->mark.restarts = r->owed;
+	if (!r->mark.restarted_ms)
+		r->mark.restarted_ms = ptc_sys_realtime_ms();
+	if (ctl->submit(ctl, &halt, &err) != 0)
+		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
 }
 
 static void start_again(struct ptc_controller *ctl, const struct parts *p)
@@ -422,8 +480,10 @@ static void start_again(struct ptc_controller *ctl, const struct parts *p)
 
 	if (!r->has_elastic) {
 		ptc_recovery_plan(ctl, PTC_RECOVERY_READ, was_read);
-	} else if (r->fails >= TRIES_MAX) {
+	} else if (r->fails >= TRIES_MAX || r->owed > most_restarts(r)) {
 		give_up(ctl);
+	} else if (r->owed > ctl->record.restarts) {
+		write_tries(ctl);
 	} else if (p->down && r->elastic.on_failure == PTC_JOB_WAIT) {
 		snprintf(why, sizeof why, "node %s is down; the job waits for it, as its `on_failure: wait` says",
 			 p->names);
@@ -438,6 +498,16 @@ bool ptc_recovery_holds(const struct ptc_controller *ctl)
 	return ctl->record.run == PTC_RUN_LIVE && look(ctl).lost;
 }
 
+/* Ranks were started, so it may be their doing that the switch has come to nothing. */
+static bool ranks_started(const struct ptc_controller *ctl)
+{
+	bool started = false;
+
+	for (size_t i = 0; i < ctl->nphases; i++)
+		started |= ctl->phases[i].phase == PTC_JOB_STARTING || ctl->phases[i].phase == PTC_JOB_BUILDING;
+	return started;
+}
+
 void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *why)
 {
 	struct ptc_recovery *r = &ctl->recovery;
@@ -447,6 +517,9 @@ void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *wh
 	if (status != PTC_EPEER && status != PTC_ETIMEOUT && status != PTC_ECONFLICT && status != PTC_EFENCED &&
 	    status != PTC_ECOORD && status != PTC_ELOST)
 		r->fails++;
+	if (ranks_started(ctl) && status != PTC_ECONFLICT && status != PTC_EFENCED && status != PTC_ECOORD &&
+	    status != PTC_ECANCELED)
+		r->owed = ctl->record.restarts + 1;
 	snprintf(r->waits, sizeof r->waits, "%s", why);
 }
 

@@ -37,6 +37,19 @@ static bool over_locked(struct group *g)
 	return over;
 }
 
+/* It was told to exit before, with more time. */
+static void hurry_locked(struct ptc_workers *w, struct worker *k, uint32_t grace_ms)
+{
+	int64_t now = ptc_sys_now_ns();
+
+	if (k->ended || !k->exit_wanted)
+		return;
+	if (k->term_ns)
+		k->term_ns = PTC_MIN(k->term_ns, now + (int64_t)grace_ms * 500000);
+	k->kill_ns = PTC_MIN(k->kill_ns, now + (int64_t)grace_ms * 1000000);
+	ptc_workers_wake(w);
+}
+
 static void end_worker_locked(struct ptc_workers *w, struct group *g, struct worker *k)
 {
 	uint32_t grace = ptc_group_grace_ms(g);
@@ -44,6 +57,8 @@ static void end_worker_locked(struct ptc_workers *w, struct group *g, struct wor
 
 	if (g->desc.mode == PTC_MODE_RESTART || g->dropping) {
 		ptc_worker_want_exit_locked(w, k, grace);
+		if (g->given_up)
+			hurry_locked(w, k, grace);
 		return;
 	}
 	if (k->phase == WORKER_WAITING) { /* has a slot, but was never told */
@@ -66,14 +81,15 @@ void ptc_workers_end_again_locked(struct ptc_workers *w)
 					end_worker_locked(w, g, g->slots[i].worker);
 }
 
-void ptc_group_end_locked(struct ptc_workers *w, struct group *g, bool dropping)
+void ptc_group_end_locked(struct ptc_workers *w, struct group *g, bool dropping, bool given_up)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 
-	if (g->ending && (g->dropping || !dropping))
+	if (g->ending && (g->dropping || !dropping) && (g->given_up || !given_up))
 		return;
 	g->ending = true;
 	g->dropping |= dropping;
+	g->given_up |= given_up;
 	if (ptc_group_save(g, &err)) /* then a ptcd that starts anew waits to be told again */
 		ptc_warn("workers", "job %s: %s", g->desc.job, err.text);
 	for (size_t i = 0; i < g->desc.nranks; i++)
@@ -101,7 +117,7 @@ int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, cons
 	g = ptc_group_find_locked(w, key);
 	if (g) {
 		ptc_group_ref(g);
-		ptc_group_end_locked(w, g, false);
+		ptc_group_end_locked(w, g, false, false);
 		while (!rc && !over_locked(g)) {
 			rc = ptc_workers_pause_locked(w, wait, deadline, err);
 			if (rc) {
@@ -120,7 +136,7 @@ int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, cons
 	return rc;
 }
 
-void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep)
+void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep, bool given_up)
 {
 	struct job *job;
 	size_t spare = 0;
@@ -129,7 +145,7 @@ void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_
 	job = ptc_workers_job_locked(w, uuid);
 	for (struct group *g = job ? job->groups : NULL; g; g = g->next) {
 		if (!keep || !ptc_group_is(g, keep->generation, keep->incarnation)) {
-			ptc_group_end_locked(w, g, true);
+			ptc_group_end_locked(w, g, true, given_up);
 			continue;
 		}
 		/* Free processes that it will want when it is built. */
@@ -143,8 +159,59 @@ void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_
 			spare--;
 		else
 			ptc_worker_want_exit_locked(w, k, WORKERS_GRACE_MS);
+		if (given_up)
+			hurry_locked(w, k, WORKERS_GIVEN_UP_MS);
 	}
 	pthread_mutex_unlock(&w->lock);
+}
+
+/* ---- before others start ------------------------------------------------------- */
+
+/* A process of the job that was told to exit, and has not; NULL: none, or the job has ranks that stay. */
+static const struct worker *leaver(const struct group *g)
+{
+	for (const struct group *other = g->job->groups; other; other = other->next)
+		if (other != g && !other->ending)
+			return NULL;
+	for (const struct worker *k = g->job->workers; k; k = k->next)
+		if (k->exit_wanted && !k->ended && k->group != g)
+			return k;
+	return NULL;
+}
+
+static int64_t last_killed_ns(const struct group *g)
+{
+	int64_t at = 0;
+
+	for (const struct worker *k = g->job->workers; k; k = k->next)
+		if (k->exit_wanted && !k->ended && k->group != g)
+			at = PTC_MAX(at, k->kill_ns);
+	return at;
+}
+
+int ptc_group_wait_others_locked(struct ptc_workers *w, const struct group *g, const struct ptc_wait *wait,
+				 int64_t deadline_ns, struct ptc_error *err)
+{
+	int64_t until = last_killed_ns(g) + WORKERS_KILLED_MS * INT64_C(1000000);
+	const struct worker *k;
+	char who[96];
+	int rc;
+
+	while ((k = leaver(g)) && !g->removed && !g->ending) {
+		snprintf(who, sizeof who, "rank %u (pid %d) of generation %llu", k->label.rank, (int)k->process.pid,
+			 (unsigned long long)k->label.generation);
+		if (ptc_sys_now_ns() >= until)
+			return ptc_error_set(err, PTC_ESTATE,
+					     "%s was killed, and has not ended %d s later: no rank is started beside "
+					     "it, for it has memory and devices still",
+					     who, WORKERS_KILLED_MS / 1000);
+		rc = ptc_workers_pause_locked(w, wait, deadline_ns, err); /* after which k may be gone */
+		if (rc)
+			return ptc_error_wrap(err, "waiting for %s to exit", who);
+	}
+	if (k)
+		return ptc_error_set(err, PTC_ESTATE, "the generation was ended before its processes were started");
+	return 0;
 }
 
 /* ---- deleted jobs -------------------------------------------------------------- */
@@ -153,7 +220,7 @@ void ptc_workers_forget(struct ptc_workers *w, const char *uuid)
 {
 	struct job *job;
 
-	ptc_workers_drop(w, uuid, NULL);
+	ptc_workers_drop(w, uuid, NULL, false);
 	pthread_mutex_lock(&w->lock);
 	job = ptc_workers_job_locked(w, uuid);
 	if (job)

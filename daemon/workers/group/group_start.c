@@ -449,11 +449,9 @@ static int started_locked(struct ptc_workers *w, struct group *g, struct ptc_buf
 	return have >= g->desc.nranks;
 }
 
-static int wait_started_locked(struct ptc_workers *w, struct group *g, const struct ptc_wait *wait,
+static int wait_started_locked(struct ptc_workers *w, struct group *g, const struct ptc_wait *wait, int64_t deadline,
 			       struct ptc_error *err)
 {
-	int64_t deadline = ptc_workers_deadline(wait);
-
 	for (;;) {
 		struct ptc_buf who = PTC_BUF_INIT;
 		int rc = g->removed ? ptc_group_missing(&g->desc.key, err) : started_locked(w, g, &who, err);
@@ -484,6 +482,7 @@ static void no_more_waited_locked(struct ptc_workers *w, struct group *g)
 int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, const struct ptc_wait *wait,
 		      struct ptc_error *err)
 {
+	int64_t deadline = ptc_workers_deadline(wait);
 	struct group *g;
 	int rc;
 
@@ -492,10 +491,12 @@ int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 	if (!rc) {
 		ptc_group_ref(g);
 		if (!g->built)
+			rc = ptc_group_wait_others_locked(w, g, wait, deadline, err);
+		if (!rc && !g->built)
 			rc = ptc_group_spawn_locked(w, g, err);
 		if (!rc) {
 			g->waited++;
-			rc = wait_started_locked(w, g, wait, err);
+			rc = wait_started_locked(w, g, wait, deadline, err);
 			no_more_waited_locked(w, g);
 		}
 		g->started = true;

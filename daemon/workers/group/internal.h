@@ -35,4 +35,9 @@ void ptc_group_prearm_locked(struct group *g);
 uint64_t ptc_group_first_stop(const struct group *g); /* the stop of a rank that begins */
 
 /* group_end.c */
-void ptc_group_end_locked(struct ptc_workers *w, struct group *g, bool dropping);
+void ptc_group_end_locked(struct ptc_workers *w, struct group *g, bool dropping, bool given_up);
+/* Where no rank of g's job is to stay: waits until those that were told to exit have done so, for they hold memory and
+ * devices that g's ranks need. PTC_ESTATE names one that was killed and does not end; PTC_ETIMEOUT one that has its
+ * grace time still. */
+int ptc_group_wait_others_locked(struct ptc_workers *w, const struct group *g, const struct ptc_wait *wait,
+				 int64_t deadline_ns, struct ptc_error *err);

@@ -17,7 +17,8 @@
 struct ptc_workers;
 
 /* Starts a process for every rank of the group, and waits until all wait in ptc_next. Idempotent. In mode rebuild,
- * processes of the job's running group count if the switch frees them. */
+ * processes of the job's running group count if the switch frees them. Where the job has no other group that is to
+ * stay, processes that were told to exit are waited for first. */
 int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, const struct ptc_wait *wait,
 		      struct ptc_error *err);
 /* One round of arming. *ret_passed: a rank is at or past `stop`; each such rank waits at its next boundary at the
@@ -43,8 +44,9 @@ struct ptc_rank_state;
  * rank_states: with has_state, of each rank of desc; NULL: none. */
 int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
 		      const struct ptc_rank_state *rank_states, const struct ptc_wait *wait, struct ptc_error *err);
-/* Ends every process of the job outside the group `keep`, in the background. keep NULL: all. */
-void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep);
+/* Ends every process of the job outside the group `keep`, in the background. keep NULL: all. given_up: the job is to be
+ * started again, so they have at most WORKERS_GIVEN_UP_MS for it, also those that were told before. */
+void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep, bool given_up);
 
 /* For a deleted job: does the same, and removes the job's folder once none of its processes runs here. Idempotent. */
 void ptc_workers_forget(struct ptc_workers *w, const char *uuid);

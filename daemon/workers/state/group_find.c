@@ -5,6 +5,7 @@
 #include "daemon/workers/state/rank_declarations.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
 
 #include <string.h>
 
@@ -93,7 +94,9 @@ enum ptc_slot_state ptc_group_slot_state(const struct group *g, size_t i)
 
 uint32_t ptc_group_grace_ms(const struct group *g)
 {
-	return g->desc.grace_ms ? g->desc.grace_ms : WORKERS_GRACE_MS;
+	uint32_t grace = g->desc.grace_ms ? g->desc.grace_ms : WORKERS_GRACE_MS;
+
+	return g->given_up ? PTC_MIN(grace, WORKERS_GIVEN_UP_MS) : grace;
 }
 
 struct worker *ptc_worker_find_locked(struct ptc_workers *w, const char *uuid, unsigned number)

@@ -15,6 +15,8 @@
 #define WORKERS_DECLARED_MAX  (512u << 20) /* memory for one worker's declarations */
 #define WORKERS_CONNECTED_MS  15000        /* how long a call waits for ranks that connect again */
 #define WORKERS_GRACE_MS      10000        /* of a job that sets none */
+#define WORKERS_GIVEN_UP_MS   2000         /* of ranks that are given up, unless their job sets less */
+#define WORKERS_KILLED_MS     5000         /* how long a start waits for a process that was killed */
 #define WORKERS_SAMPLE_MS     200
 #define WORKERS_CGROUP_MS     1000 /* how long the kernel may keep a cgroup busy whose processes have ended */
 #define WORKERS_LEFT_NS       INT64_C(2000000000)

@@ -129,6 +129,7 @@ struct group {
 	struct ptc_group_rank *ranks;
 	struct slot *slots;
 	bool started, built, ending, dropping, removed, spawning;
+	bool given_up;   /* its ranks are not to be waited for: others are to be started in their place */
 	unsigned waited; /* calls of start or build that wait, and report a process that ends */
 	uint64_t start_step;
 	bool has_state;
