@@ -260,11 +260,17 @@ class KeepCopies(harness.Case):
                  "a death, or the copies", 0.05)
         for node in c.nodes.values():
             self.arm(node, "")
-        dead = [n for n in c.nodes.values() if not n.pid()]
-        print(f"{point}: {[n.name for n in dead]} died", flush=True)
-        for node in dead:
-            c.start_node(node, {"PTC_FAULT_FILE": os.path.join(node.dir, "fault")})
-        return bool(dead)
+        died = set()
+
+        def all_up(): # one that was at the point already may die after the first of them
+            for node in (n for n in c.nodes.values() if not n.pid()):
+                died.add(node.name)
+                c.start_node(node, {"PTC_FAULT_FILE": os.path.join(node.dir, "fault")})
+            return set(c.nodes) <= (c.nodes_up("n0") or set())
+
+        wait_for(all_up, 60 * PATIENCE, "all nodes again", 0.1)
+        print(f"{point}: {sorted(died)} died", flush=True)
+        return bool(died)
 
     @harness.labels("repeats")
     def test_killed_in_the_middle(self):
@@ -286,7 +292,6 @@ class KeepCopies(harness.Case):
                     job.resize("tp=1" if len(job.status()["ranks"]) == 2 else "tp=2")
                     wait_for(lambda: len(self.events(c, job, "copies")) > before, 60 * PATIENCE, "copies on their way", 0.05)
                 reached += self.kill_at(c, job, point)
-                c.wait_nodes(sorted(c.nodes), 60 * PATIENCE)
                 job.wait_idle()
                 self.wait_copies(job, 2, 120)
                 c.ptcctl("verify", job.name, timeout_s=60 * PATIENCE)
