@@ -271,7 +271,7 @@ class Control(harness.Case):
                         "version": 1, "name": "s", "tensors": [{"name": "w", "dtype": "F32", "shape": [4]}],
                         "rules": [{"match": "w", "state": state}]}).encode())
                     self.assertEqual("INVALID_ARGUMENT", code)
-                    self.assertIn(f'rule "w": state {state} is', text)
+                    self.assertIn(f'rule "w": state {state} ', text)
             self.assertEqual(1, job.generation())
             job.check_whole(self)
 

@@ -259,7 +259,7 @@ class Recover(harness.Case):
             job.do("snapshot")
             before = self.begun(c, job)
             ranks = {r["pid"] for r in before["run"]["ranks"]}
-            self.power_off(c, job, "n2")
+            c.power_off("n2")
             after = self.trains(c, job, before["run"]["incarnation"])
             self.assertEqual("dp=2", after["config"])
             self.assertEqual([], self.events(c, job, "aborted", "failed"))
@@ -274,7 +274,7 @@ class Recover(harness.Case):
             job = self.job(c, "hang")
             job.run("dp=3")
             before = self.begun(c, job)
-            self.power_off(c, job, *c.nodes)
+            c.power_off(*c.nodes)
             for name in ("n0", "n1"):
                 c.start_node(c.nodes[name])
             c.wait_nodes(["n0", "n1"])
@@ -488,7 +488,7 @@ class Recover(harness.Case):
         """A machine dies with all that runs on it; once it is lost, it is back. What is told."""
         kinds = ("recovering", "gave_up", "aborted")
         told = len(self.events(c, job, *kinds))
-        self.power_off(c, job, name)
+        c.power_off(name)
         wait_for(lambda: next(n for n in c.json("nodes")["nodes"] if n["node"] == name).get("lost"), 30 * PATIENCE, "a lost node")
         c.restart(name)
         return wait_for(lambda: self.events(c, job, *kinds)[told:], 30 * PATIENCE, "what becomes of the job")[0]
