@@ -152,7 +152,7 @@ class Live(harness.Case):
                 wait_for(lambda: job.status()["phase"] == "starting", 30 * PATIENCE, "new ranks started", 0.02)
                 ptcctl.kill()
                 ptcctl.wait()
-            wait_for(lambda: self.events(c, job, "drained"), 30 * PATIENCE, "the drain's end", 0.05)
+                wait_for(lambda: self.events(c, job, "drained"), 30 * PATIENCE, "the drain's end", 0.05)
             self.assertIn("did not wait for the job to leave it", self.events(c, job, "drained")[0]["text"])
             wait_for(lambda: self.events(c, job, "committed")[-1]["switch"]["generation"] == 2, 60 * PATIENCE, "the job to leave", 0.1)
             self.assertNotIn(node, [r["node"] for r in job.status()["ranks"]])

@@ -484,9 +484,9 @@ class Recover(harness.Case):
 
     # ---- the program takes its nodes down, or hangs --------------------------------------------------------
 
-    def back_without_ranks(self, c, job, name):
-        """A machine dies with all that runs on it; once it is lost, it is back. What is told."""
-        kinds = ("recovering", "gave_up", "aborted")
+    def back_without_ranks(self, c, job, name, *more):
+        """A machine dies with all that runs on it; once it is lost, it is back. What is told of it first; more: kinds of events."""
+        kinds = ("recovering", "gave_up", *more)
         told = len(self.events(c, job, *kinds))
         c.power_off(name)
         wait_for(lambda: next(n for n in c.json("nodes")["nodes"] if n["node"] == name).get("lost"), 30 * PATIENCE, "a lost node")
@@ -534,7 +534,7 @@ class Recover(harness.Case):
             self.assertEqual("recovering", self.back_without_ranks(c, job, "n1")["kind"])
             for _ in range(2):
                 wait_for(lambda: job.status()["phase"] == "building" or None, 90 * PATIENCE, "ranks that build")
-                self.back_without_ranks(c, job, "n1")
+                self.back_without_ranks(c, job, "n1", "aborted")
             status = job.wait_run("failed", 90)
             self.assertRegex(self.events(c, job, "gave_up")[0]["text"], "2 restarts count by now.* node n1")
             job.check_state(self, status["step"], self.path("kept"))
