@@ -59,6 +59,30 @@ static void committed_release(void *arg, struct ptc_agent_committed *committed)
 	ptc_committed_release(committed);
 }
 
+struct least_fence {
+	struct ptc_daemon *d;
+	const char *uuid;
+	int64_t fence;
+};
+
+static bool read_least_fence(void *arg)
+{
+	struct least_fence *l = arg;
+
+	l->fence = ptc_cluster_least_fence(l->d->cluster, l->uuid);
+	return true;
+}
+
+static int least_fence(void *arg, const char *uuid, int64_t *ret_fence)
+{
+	struct least_fence l = { .d = arg, .uuid = uuid };
+	struct ptc_cluster_wait w = { .holds = read_least_fence, .arg = &l, .ms = INT64_C(60000) };
+	int rc = ptc_cluster_wait(l.d->cluster, &w);
+
+	*ret_fence = l.fence;
+	return rc;
+}
+
 void ptc_layouts_agent_env(struct ptc_agent_env *env)
 {
 	env->layout_get = layout_get;
@@ -66,6 +90,7 @@ void ptc_layouts_agent_env(struct ptc_agent_env *env)
 	env->job_get = job_get;
 	env->job_release = job_release;
 	env->blob_get = blob_get;
+	env->least_fence = least_fence;
 	env->committed_get = committed_get;
 	env->committed_release = committed_release;
 	env->healed = ptc_healed;

@@ -520,6 +520,55 @@ static void test_heap(void **state)
 	world_down(&w);
 }
 
+static int64_t least;
+
+static int least_fence(void *arg, const char *uuid, int64_t *ret_fence)
+{
+	(void)arg;
+	assert_string_equal(uuid, UUID);
+	*ret_fence = least;
+	return 0;
+}
+
+static void least_hook(struct world *w, struct node *n, struct ptc_agent_env *env)
+{
+	(void)w;
+	(void)n;
+	env->least_fence = least_fence;
+}
+
+/* A node that knows nothing of a job, because its store is new, refuses a controller that has lost the lock. */
+static void test_fence_of_a_new_store(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__PrepareReply *reply;
+	struct world w;
+	struct gen now, next;
+	struct info info;
+
+	rng = seed + 12;
+	least = 0;
+	world_hook = least_hook;
+	world_up(&w, 2, false);
+	world_hook = NULL;
+	w.fence = 10;
+	gen_make(&now, 1, "tp=2", 1);
+	import(&w, &now, 1);
+	gen_make(&next, 2, "tp=2", 2);
+	info_make(&info, &w, &now, &next);
+	least = 11;
+	assert_int_equal(do_prepare(&w, 1, &info, true, &reply, &err), PTC_EFENCED);
+	assert_non_null(strstr(err.text, "has lost the job's lock (fence 10, and 11 is the least now)"));
+	info.pb.fence = 11;
+	OK(do_prepare(&w, 1, &info, false, &reply, &err));
+	ptc_pb_free(&reply->base);
+	least = 30; /* it knows of one itself by now, and nobody is asked */
+	info.pb.fence = 12;
+	OK(do_prepare(&w, 1, &info, false, &reply, &err));
+	ptc_pb_free(&reply->base);
+	world_down(&w);
+}
+
 static void test_fences_and_numbers(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -663,7 +712,7 @@ int main(void)
 		cmocka_unit_test(test_replicas),       cmocka_unit_test(test_pins),
 		cmocka_unit_test(test_memory),         cmocka_unit_test(test_heap),
 		cmocka_unit_test(test_wire_numbers),   cmocka_unit_test(test_fences_and_numbers),
-		cmocka_unit_test(test_wrong_bytes),
+		cmocka_unit_test(test_wrong_bytes),    cmocka_unit_test(test_fence_of_a_new_store),
 	};
 	const char *text = getenv("PTC_CASES");
 	int rc;

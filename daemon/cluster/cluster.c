@@ -604,6 +604,18 @@ struct ptc_job_view *ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uu
 	return NULL;
 }
 
+int64_t ptc_cluster_least_fence(struct ptc_cluster *c, const char *uuid)
+{
+	const struct ptc_job_view *job = ptc_cluster_find_uuid(c, uuid);
+	uint32_t self;
+
+	if (job && job->has_lock)
+		return job->lock_revision;
+	if (!ptc_cluster_find_node(c, ptc_cluster_self(c), &self) || !c->nodes[self]->up)
+		return 0;
+	return c->nodes[self]->create_revision;
+}
+
 static struct ptc_job_view *intern_job(struct ptc_cluster *c, const char *uuid)
 {
 	struct ptc_job_view *j = ptc_cluster_find_uuid(c, uuid);

@@ -144,6 +144,9 @@ struct ptc_job_view *ptc_cluster_job(struct ptc_cluster *c, size_t index);
 int ptc_cluster_find_job(struct ptc_cluster *c, const char *ref, uid_t uid, struct ptc_job_view **ret_job,
 			 struct ptc_error *err);
 struct ptc_job_view *ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uuid);
+/* The least fence that a controller of the job can have, by what the mirror shows: that of the lock. Without a lock
+ * whoever gets it next has a greater one than this node's own key. 0: the mirror shows neither yet. Loop thread. */
+int64_t ptc_cluster_least_fence(struct ptc_cluster *c, const char *uuid);
 /* Whether any node counts as lost. */
 bool ptc_cluster_any_lost(const struct ptc_cluster *c);
 int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c);

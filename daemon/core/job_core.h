@@ -49,8 +49,9 @@
  *
  * Duties of a node; enum ptc_job_op has those that concern ranks:
  * - Requests of a job carry (fence, seq). The highest fence seen is durable; the highest seq of that fence is in
- * memory. A request lower than the highest seen is refused (PTC_EFENCED). A higher one first ends the job's running
- * request.
+ * memory. A node that has forgotten, because its store is new, asks the mirror of etcd: it refuses a fence below that
+ * of the lock which was held when it came back. A request lower than the highest seen is refused (PTC_EFENCED). A
+ * higher one first ends the job's running request.
  * - A request never reaches a later process of the node than the one it was sent to (no wait-for-ready, no transparent
  *   retry).
  * - A sealed table is durable when the reply leaves. SEAL, PREPARE and PULL succeed if their result is already there.

@@ -60,6 +60,9 @@ struct ptc_agent_env {
 	/* Gives a copy of a job's blob; ptc_free it. */
 	int (*blob_get)(void *arg, const char *uuid, const char *hash, char **ret_data, size_t *ret_len,
 			struct ptc_error *err);
+	/* Gives the least fence that a controller of the job can have by now, as far as this node knows. A node whose
+	 * store is new has no fence of its own. NULL: 0. PTC_ECANCELED: the daemon stops. */
+	int (*least_fence)(void *arg, const char *uuid, int64_t *ret_fence);
 	/* The ranks on this node; outlives the agent. NULL: no ranks run here, and calls about ranks are PTC_ESTATE. */
 	struct ptc_workers *workers;
 	uint32_t finish_wait_ms; /* the longest time that Finish waits for ranks before it answers; 0: 15 s */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests, replies, and whose turn it is. Happy path: a handler enters its job, works, leaves.
  *
- * Failure modes: a fence lower than one seen (PTC_EFENCED, checked before and after waiting), the
+ * Failure modes: a fence lower than one seen, or than the lock's at the first request of a job (PTC_EFENCED; what was
+ * seen is checked before and after waiting), the
  * caller gone while waiting (PTC_ECANCELED). */
 #include "daemon/agent/calls/operation.h"
 #include "daemon/store/store.h"
@@ -139,6 +140,43 @@ static void job_drop(struct ptc_agent_op *op)
 	pthread_mutex_unlock(&op->agent->shared.lock);
 }
 
+/* The first request of a job in the life of this process. What the node did before was for a lock that is held now, or
+ * for an earlier one. So a controller that has lost the lock is refused, though the node's store may be new. */
+static int check_first(struct ptc_agent_op *op, int64_t fence, uint64_t seq, struct ptc_error *err)
+{
+	const struct ptc_agent_env *env = &op->agent->env;
+	int64_t least = 0;
+	int rc = env->least_fence ? env->least_fence(env->arg, op->job->uuid, &least) : 0;
+
+	if (rc)
+		return ptc_error_set(err, rc, "the daemon is stopping");
+	if (fence >= least)
+		return 0;
+	return ptc_error_set(err, PTC_EFENCED,
+			     "request %llu of job %s is of a controller that has lost the job's lock (fence %lld, and "
+			     "%lld is the least now)",
+			     (unsigned long long)seq, op->job->uuid, (long long)fence, (long long)least);
+}
+
+/* Takes the request's place in the order. */
+static int take_place(struct ptc_agent_op *op, int64_t fence, uint64_t seq, bool *ret_newer, struct ptc_error *err)
+{
+	struct ptc_agent *agent = op->agent;
+	bool first;
+	int rc;
+
+	pthread_mutex_lock(&agent->shared.lock);
+	first = !op->job->seen_fence;
+	pthread_mutex_unlock(&agent->shared.lock);
+	rc = first ? check_first(op, fence, seq, err) : 0;
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&agent->shared.lock);
+	rc = note_locked(op->job, fence, seq, ret_newer, err);
+	pthread_mutex_unlock(&agent->shared.lock);
+	return rc;
+}
+
 int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, const char *uuid, int64_t fence,
 		    uint64_t seq, bool cancel_running, struct ptc_agent_op *ret_op, struct ptc_error *err)
 {
@@ -148,10 +186,10 @@ int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, co
 
 	pthread_mutex_lock(&agent->shared.lock);
 	op.job = job_ref_locked(agent, uuid);
-	rc = op.job ? note_locked(op.job, fence, seq, &newer, err) : ptc_nomem(err);
 	pthread_mutex_unlock(&agent->shared.lock);
 	if (!op.job)
-		return rc;
+		return ptc_nomem(err);
+	rc = take_place(&op, fence, seq, &newer, err);
 	if (rc == 0)
 		rc = ptc_store_fence(agent->env.store, uuid, fence, err);
 	if (!rc) {

@@ -525,6 +525,9 @@ static void node_start(struct sim *s, uint32_t i)
 	sim_ranks_restarted(s, i);
 	s->etcd.key[i] = 0; /* a new life has a new key */
 	s->declared[i] = false;
+	/* What it knew of fences may be lost. All that it ever did was for the lock that is held now, or an earlier. */
+	if (s->o.bug != SIM_BUG_FORGET_FENCE)
+		n->fence = PTC_MAX(n->fence, s->etcd.lock_rev ? s->etcd.lock_rev : s->etcd.rev);
 	if (s->o.bug == SIM_BUG_DROP_RETURNED)
 		n->ntables = 0;
 }

@@ -36,8 +36,9 @@ enum sim_bug {
 	SIM_BUG_FINISH_ANY_INCARNATION, /* FINISH lets ranks of another incarnation go on */
 	SIM_BUG_START_LOST,             /* FINISH starts a rank again though the others have gone on without it */
 	/* only with both */
-	SIM_BUG_NO_HALT,     /* remaining ranks are not ended before the job is started again */
-	SIM_BUG_LOST_TRAINS, /* a node whose ranks train is given up by the clock alone */
+	SIM_BUG_NO_HALT,      /* remaining ranks are not ended before the job is started again */
+	SIM_BUG_LOST_TRAINS,  /* a node whose ranks train is given up by the clock alone */
+	SIM_BUG_FORGET_FENCE, /* a node that comes back empty takes requests of a controller that has lost the lock */
 	SIM_BUG_COUNT,
 };
 
