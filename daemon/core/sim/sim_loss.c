@@ -121,7 +121,8 @@ void sim_loss_fault(struct sim *s)
 	bool up = node->up;
 	for (uint32_t i = 0; i < SIM_NODES; i++)
 		gone += s->nodes[i].gone;
-	switch (sim_below(s, 8)) {
+	uint32_t fault = sim_below(s, 8);
+	switch (fault) {
 	case 0: /* destroyed; another one takes its name, soon or late */
 		sim_machine_destroy(s, n, node->gone);
 		if (up)
@@ -139,9 +140,9 @@ void sim_loss_fault(struct sim *s)
 			sim_restart_later(s, n, sim_below(s, 3000));
 		break;
 	case 3:
-		sim_ranks_lose(s, n);
-		/* fall through */
-	case 4: /* away for long, and back with all that it has */
+	case 4: /* away for long, and back with all that it has, or with all but its ranks */
+		if (fault == 3)
+			sim_ranks_lose(s, n);
 		sim_node_crash(s, n);
 		if (up)
 			sim_restart_later(s, n, 500 + sim_below(s, 12000));
