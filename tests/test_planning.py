@@ -265,6 +265,13 @@ class Planning(harness.Case):
         return harness.wait_for(row, 60 * harness.PATIENCE, f"steps of {config} measured", 0.2)
 
     @staticmethod
+    def work(config):
+        """In units of one micro-batch on one device: of 24 samples in all, in micro-batches of 7."""
+        degree = dict(part.split("=") for part in config.split(",") if "=" in part)
+        samples = 24 // int(degree.get("dp", 1))
+        return -(-samples // 7) / int(degree.get("tp", 1))
+
+    @staticmethod
     def c_json(job, *args):
         return job.c.json("advise", job.name, *args)
 
@@ -298,7 +305,8 @@ class Planning(harness.Case):
                     steps[config] = self.measured(job, config + ",")
             print(f"chosen {chosen}: {steps}", flush=True)
             self.assertGreater(max(steps.values()), 1.2 * min(steps.values()), "the configurations differ")
-            self.assertLessEqual(steps[chosen], 1.1 * min(steps.values()))
+            # By what the program does, for what it is measured at differs by what else the machine does.
+            self.assertLessEqual(self.work(chosen), 1.1 * min(self.work(config) for config in steps))
             events = [json.loads(e) for e in c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()]
             events = [e for e in events if e["kind"] == "measured"]
             self.assertEqual(2 + len(steps), len(events))
