@@ -188,7 +188,7 @@ static int take_layers(const struct stack *s, const struct ptc_infer_given *give
 		if (!s->l[i].seen)
 			return ptc_error_set(err, PTC_EINVAL, "no tensor belongs to layer %u of %u", i, s->layers);
 		attention = attention || k.heads;
-		while (at < m->nkinds && memcmp(&m->kinds[at], &k, sizeof k))
+		while (at < m->nkinds && !ptc_layer_kind_same(&m->kinds[at], &k))
 			at++;
 		if (at == PTC_MODEL_MAX_KINDS)
 			return ptc_error_set(err, PTC_EINVAL, "the layers have more than %d kinds",

@@ -9,6 +9,16 @@
 
 #define MAX_DIM (1u << 20) /* hidden, ffn, seq, vocab: a product of three stays exact in a double */
 
+/* Member by member: a struct that was returned may have anything between its members. */
+bool ptc_layer_kind_same(const struct ptc_layer_kind *a, const struct ptc_layer_kind *b)
+{
+	return a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->ffn == b->ffn &&
+	       a->experts == b->experts && a->topk == b->topk && a->expert_ffn == b->expert_ffn && a->seq == b->seq &&
+	       a->q_rank == b->q_rank && a->kv_rank == b->kv_rank && a->rope_dim == b->rope_dim &&
+	       a->v_dim == b->v_dim && a->ssm_inner == b->ssm_inner && a->ssm_wide == b->ssm_wide &&
+	       a->ssm_state == b->ssm_state && a->ssm_more == b->ssm_more && a->glu == b->glu && a->cross == b->cross;
+}
+
 void ptc_model_gpt(struct ptc_model *ret, uint32_t layers, uint32_t hidden, uint32_t heads, uint32_t ffn,
 		   uint32_t vocab, uint32_t seq)
 {

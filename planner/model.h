@@ -26,6 +26,7 @@ struct ptc_layer_kind {
 	bool glu;                     /* gate and up, so three matrices (SwiGLU); otherwise two */
 	bool cross;                   /* has a cross-attention of the same shape, too (decoder) */
 };
+bool ptc_layer_kind_same(const struct ptc_layer_kind *a, const struct ptc_layer_kind *b);
 
 struct ptc_model {
 	uint32_t hidden, vocab, seq;

@@ -255,7 +255,7 @@ static int decode_elastic(struct ptc_job_decoder *d, const struct ptc_doc_node *
 	const struct ptc_doc_row rows[] = {
 		{ "min_gpus", PTC_DOC_COUNT, &e.min_gpus, 1, PTC_MAX_RANKS, NULL },
 		{ "max_gpus", PTC_DOC_COUNT, &e.max_gpus, 1, PTC_MAX_RANKS, NULL },
-		{ "on_failure", PTC_DOC_WORD, &e.on_failure, 0, PTC_ARRAY_LEN(failures) - 1, failures },
+		{ "on_failure", PTC_DOC_WORD, &e.on_failure, 0, PTC_JOB_STOP, failures },
 		{ "max_restarts", PTC_DOC_COUNT, &e.max_restarts, 0, PTC_JOB_RESTARTS_MAX, NULL },
 	};
 	int rc = ptc_doc_read(d->doc, node, "elastic", rows, PTC_ARRAY_LEN(rows), d->err);

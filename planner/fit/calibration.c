@@ -259,6 +259,14 @@ double ptc_calibration_factor(const struct ptc_calibration *cal, const struct pt
 	return exp(mean);
 }
 
+static bool same(const double *a, const double *b)
+{
+	for (int i = 0; i < FEATURES; i++)
+		if (a[i] < b[i] || a[i] > b[i])
+			return false;
+	return true;
+}
+
 size_t ptc_calibration_measured(const struct ptc_calibration *cal, const struct ptc_work *w, struct ptc_cand *ret,
 				size_t max)
 {
@@ -268,7 +276,7 @@ size_t ptc_calibration_measured(const struct ptc_calibration *cal, const struct 
 		double x[FEATURES];
 
 		features(w, &cal->cands[i], x); /* equal to the row's only if batch, hidden size and layers are */
-		if (!memcmp(x, cal->x + i * FEATURES, sizeof x))
+		if (same(x, cal->x + i * FEATURES))
 			ret[found++] = cal->cands[i];
 	}
 	return found;

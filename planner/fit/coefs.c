@@ -119,18 +119,19 @@ void ptc_fit_coefs(const struct ptc_fit_row *rows, size_t n, const struct ptc_co
 		double before = cost;
 
 		normal_equations(rows, n, x, x0, held, residuals, a, g);
-		for (; lambda < 1e8; lambda *= 4) {
+		while (lambda < 1e8) {
 			double next[P], now;
 
 			step_to(a, g, lambda, x, next);
 			c = exponentials(next);
 			ptc_fit_residuals(rows, n, &c, residuals);
 			now = cost_of(residuals, n, next, x0, held);
-			if (now >= cost)
-				continue;
-			memcpy(x, next, sizeof x);
-			cost = now;
-			break;
+			if (now < cost) {
+				memcpy(x, next, sizeof x);
+				cost = now;
+				break;
+			}
+			lambda *= 4;
 		}
 		lambda = PTC_MAX(lambda / 6, 1e-6);
 		if (before - cost <= 1e-7 * before)

@@ -123,7 +123,7 @@ static void hf_layer(struct hf *h, struct ptc_model *m, uint32_t i, const struct
 {
 	uint32_t k = 0;
 
-	while (k < m->nkinds && memcmp(&m->kinds[k], want, sizeof *want))
+	while (k < m->nkinds && !ptc_layer_kind_same(&m->kinds[k], want))
 		k++;
 	if (k == PTC_MODEL_MAX_KINDS || i >= PTC_MODEL_MAX_LAYERS) {
 		h->rc = ptc_doc_error(h->doc, h->root, h->err, PTC_EINVAL, "more than %d layers or %d kinds of layers",

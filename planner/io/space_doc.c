@@ -105,7 +105,7 @@ int ptc_plan_space_read(const struct ptc_doc *doc, const struct ptc_doc_node *no
 		{ "recompute", PTC_DOC_OTHER },
 		{ "memory", PTC_DOC_OTHER },
 		{ "global_batch", PTC_DOC_COUNT, &w->global_batch, 1, 1u << 24 },
-		{ "schedule", PTC_DOC_WORD, &w->schedule, 0, PTC_ARRAY_LEN(schedules) - 1, schedules },
+		{ "schedule", PTC_DOC_WORD, &w->schedule, 0, PTC_SCHEDULE_ZB1P, schedules },
 		{ "dtype", PTC_DOC_WORD, &w->dtype, 0, PTC_MATHS - 1, ptc_math_names },
 		FLAG("tp_across_nodes", &ret->tp_across_nodes),
 		FLAG("exact_batch", &ret->exact_batch),

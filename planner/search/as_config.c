@@ -59,9 +59,9 @@ static const char *const recomputes[] = { "none", "selective", "full" }; /* enum
 
 static bool word_of(const char *word, size_t n, uint8_t *ret)
 {
-	for (uint8_t i = 0; i < PTC_ARRAY_LEN(recomputes); i++)
+	for (size_t i = 0; i < PTC_ARRAY_LEN(recomputes); i++)
 		if (strlen(recomputes[i]) == n && !memcmp(word, recomputes[i], n)) {
-			*ret = i;
+			*ret = (uint8_t)i;
 			return true;
 		}
 	return false;

@@ -10,13 +10,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAGIC       "PTCSEAL1"
 #define MAGIC_BYTES 8
 #define NONCE_BYTES 12
 #define TAG_BYTES   16
 #define HEAD_BYTES  (MAGIC_BYTES + PTC_SEAL_ID_BYTES + NONCE_BYTES)
 #define EXTRA_BYTES (HEAD_BYTES + TAG_BYTES)
 
+static const uint8_t magic[MAGIC_BYTES] = { 'P', 'T', 'C', 'S', 'E', 'A', 'L', '1' };
 static const char id_label[] = "ptc: id of a key";
 
 int ptc_seal_key_identify(struct ptc_seal_key *key)
@@ -57,7 +57,7 @@ static void id_bytes(const struct ptc_seal_key *key, uint8_t *ret_id)
 
 bool ptc_seal_is(const void *data, size_t len)
 {
-	return len >= EXTRA_BYTES && memcmp(data, MAGIC, MAGIC_BYTES) == 0;
+	return len >= EXTRA_BYTES && memcmp(data, magic, MAGIC_BYTES) == 0;
 }
 
 /* One pass over `from`; with sealing, the tag is written, else compared. */
@@ -91,7 +91,7 @@ int ptc_seal(const struct ptc_seal_key *key, const char *name, const void *data,
 	out = ptc_malloc(len + EXTRA_BYTES);
 	if (!out)
 		return ptc_nomem(err);
-	memcpy(out, MAGIC, MAGIC_BYTES);
+	memcpy(out, magic, MAGIC_BYTES);
 	id_bytes(key, out + MAGIC_BYTES);
 	rc = ptc_sys_random(out + HEAD_BYTES - NONCE_BYTES, NONCE_BYTES, err);
 	if (rc == 0 && !run(key, name, out, data, len, out + HEAD_BYTES, out + HEAD_BYTES + len, true))

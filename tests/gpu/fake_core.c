@@ -131,7 +131,9 @@ CUresult fake_wrong(CUresult result, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(fake.wrong + at, sizeof fake.wrong - at - 1, fmt, ap);
 	va_end(ap);
-	strcat(fake.wrong, "\n");
+	at = strlen(fake.wrong);
+	fake.wrong[at] = '\n';
+	fake.wrong[at + 1] = '\0';
 	return result;
 }
 

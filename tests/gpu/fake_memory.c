@@ -455,7 +455,9 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 	r = fake_range_at((uintptr_t)address);
 	if (!r || r->kind != FAKE_VMM || r->base != address || r->size != size)
 		LEAVE(fake_wrong(CUDA_ERROR_INVALID_VALUE, "cuMemUnmap of what is not mapped"));
-	mmap((void *)r->base, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+	if (mmap((void *)r->base, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) ==
+	    MAP_FAILED)
+		LEAVE(CUDA_ERROR_OUT_OF_MEMORY);
 	close((int)r->handle - 1);
 	fake_range_remove(r);
 	LEAVE(CUDA_SUCCESS);

@@ -68,12 +68,11 @@ static void compute(const struct rank *r, int64_t step, double *to)
 {
 	for (uint64_t l = 0; l < args.layers; l++)
 		for (uint64_t i = 0; i < r->n * 6; i++) {
-			double x =
-				1000.0 * (double)l + 10.0 * (double)(r->first + i / 6) + (double)(i % 6) + (double)step;
+			uint64_t row = r->first + i / 6;
+			double x = 1000.0 * (double)l + 10.0 * (double)row + (double)(i % 6);
 
-			to[layer_at(r, l, 0) + i] = x;
-			to[layer_at(r, l, 1) + i] = -1000.0 * (double)l - 10.0 * (double)(r->first + i / 6) -
-						    (double)(i % 6) - (double)step;
+			to[layer_at(r, l, 0) + i] = x + (double)step;
+			to[layer_at(r, l, 1) + i] = -x - (double)step;
 		}
 	for (uint64_t i = 0; i < args.rows; i++)
 		for (uint64_t j = 0; j < r->n_c; j++)

@@ -59,6 +59,7 @@ static void name_nodes(const struct ctl_cluster *k, struct ctl_picture_node *nod
 static int print(const struct ctl_switch *s, struct ctl_picture *p, const struct ptc_plan *plan, struct ptc_error *err)
 {
 	char note[256], bytes[32], bound[32];
+	int rc;
 
 	snprintf(note, sizeof note, "between nodes %s, bound %s%s",
 		 ctl_bytes((uint64_t)plan->between_nodes, bytes, sizeof bytes),
@@ -70,7 +71,9 @@ static int print(const struct ctl_switch *s, struct ctl_picture *p, const struct
 	p->to = ptc_layout_config(s->to);
 	p->note = note;
 	p->colours = "green: stays on its device; yellow: from its node; red: from other nodes";
-	return ctl_picture_print(p, err);
+	rc = ctl_picture_print(p, err);
+	p->note = NULL;
+	return rc;
 }
 
 int ctl_plan_svg(const struct ctl_switch *s, struct ptc_error *err)

@@ -208,6 +208,7 @@ static int rank_from_others(struct ptc_agent *agent, struct ptc_rank_tensor *t, 
 		if (rc == 0)
 			rc = sink(arg, window, (size_t)len, err);
 	}
+	t->read_arg = NULL;
 	return rc;
 }
 

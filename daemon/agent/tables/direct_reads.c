@@ -45,6 +45,7 @@
 
 _Static_assert(sizeof(struct ptc_direct_read_span) == sizeof(struct ptc_span), "spans go out as the store gives them");
 _Static_assert(sizeof(struct ptc_direct_read_chunk) == sizeof(struct ptc_span_chunk), "and so do chunks");
+/* NOLINTNEXTLINE(misc-redundant-expression): equal values under two names are what is asserted */
 _Static_assert(PTC_DIRECT_READ_CHUNK_BYTES == PTC_CHUNK_BYTES && PTC_DIRECT_READ_BLOCK_BYTES == PTC_BLOCK_BYTES &&
 		       PTC_DIRECT_READ_CHUNK_BLOCKS == PTC_CHUNK_BLOCKS,
 	       "who reads knows where blocks lie");

@@ -393,6 +393,7 @@ static int compare(struct call *k, const struct ptc_device_piece *pieces, size_t
 	ptc_device_copying_done(k->d, &room);
 	munmap((void *)(uintptr_t)room.memory[0].base, ROOM_BYTES);
 	close(room.memory[0].fd);
+	k->c = NULL;
 	return rc;
 }
 

@@ -24,8 +24,9 @@ PTC_COMPARE(faster, struct scaled, PTC_THEN(PTC_ORDER(a->step_s, b->step_s), PTC
 static double micro_batches(const struct ctl_advice *a, const struct ptc_cand *c)
 {
 	uint64_t once = (uint64_t)c->micro_batch * c->dp;
+	uint64_t n = (a->work.global_batch + once - 1) / once;
 
-	return (double)((a->work.global_batch + once - 1) / once);
+	return (double)n;
 }
 
 /* One measured step, with each dp that fits; the fastest of those that were not measured, and itself. */
