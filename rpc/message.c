@@ -112,7 +112,8 @@ int ptc_rpc_parts_pack(const struct ptc_rpc_part *parts, size_t nparts, grpc_byt
 
 	if (nparts > PTC_RPC_PARTS_MAX) {
 		release_from(parts, 0, nparts);
-		return ptc_error_set(err, PTC_ELIMIT, "a message of %zu parts: at most %d", nparts, PTC_RPC_PARTS_MAX);
+		return ptc_error_set(err, PTC_ELIMIT, "a message has %zu parts; at most %d are allowed", nparts,
+				     PTC_RPC_PARTS_MAX);
 	}
 	if (nparts > PTC_ARRAY_LEN(local))
 		slices = ptc_reallocarray(NULL, nparts, sizeof *slices);

@@ -163,8 +163,8 @@ class Gpu(unittest.TestCase):
             (request(DIGEST, parts=[box], memory=0xFFFFFFFF), ENOTFOUND, "no allocation"),
             (request(CLOSE, memory=1), ENOTFOUND, "no allocation 1"), (request(UNMAP_HOST, host=1), ENOTFOUND, "no host map 1"),
             (request(MAP_HOST, size=4096), EINVAL, "with 0 descriptors"), (request(HANDLES, memory=1), EINVAL, "0 descriptors"),
-            (request(BIND), EINVAL, "without a device"),
-            (request(BIND, bind=b"\xff" * EXPORT.size), EINVAL, "without a device"),
+            (request(BIND), EINVAL, "names no device"),
+            (request(BIND, bind=b"\xff" * EXPORT.size), EINVAL, "names no device"),
             (request(BIND, bind=export), -503, "no device GPU-x"),
             (request(BIND, bind=struct.pack("<I", 9) + export[4:]), EINVAL, "path 9"),
         ]

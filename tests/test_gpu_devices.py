@@ -43,7 +43,7 @@ class GpuDevices(harness.Case):
             open(self.path("gpu", "lost-3"), "w").close()
             lost = wait_for(lambda: [d for d in self.devices(c) if d["health"] == "lost"], 60 * PATIENCE, "the lost device is listed", 0.2)
             self.assertEqual([d["uuid"] for d in lost], [UUIDS[3]])
-            self.assertIn("shows it no more", lost[0]["why"])
+            self.assertIn("no longer shows it", lost[0]["why"])
 
     def test_virtual(self):
         with self.gpus(devices=3) as c:

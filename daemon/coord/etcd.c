@@ -172,7 +172,8 @@ static int attempt_all(struct ptc_etcd *e, const struct attempt *a, int64_t dead
 		if ((i + 1) % e->nep == 0)
 			nanosleep(&pause, NULL);
 	}
-	return ptc_error_set(err, PTC_ECOORD, "%s", last.code ? last.text : "etcd: no time left to ask");
+	return ptc_error_set(err, PTC_ECOORD, "%s",
+			     last.code ? last.text : "etcd: the time limit passed before the request was sent");
 }
 
 bool ptc_etcd_unreachable(const struct ptc_etcd *e, int64_t *ret_answered_ms)

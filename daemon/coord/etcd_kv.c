@@ -335,7 +335,7 @@ static int fill_op(struct op_store *s, const struct ptc_etcd_op *op, struct ptc_
 		return ptc_error_set(err, PTC_ELIMIT, "%s: a value of %zu bytes; at most %u go into etcd", op->key,
 				     op->len, PTC_ETCD_VALUE_MAX);
 	if (op->prefix)
-		return ptc_error_set(err, PTC_EINVAL, "%s: a put cannot have a prefix", op->key);
+		return ptc_error_set(err, PTC_EINVAL, "%s: a put must name one key, not a prefix", op->key);
 	ptc__etcd__put_request__init(&s->put);
 	s->op.request_case = PTC__ETCD__REQUEST_OP__REQUEST_REQUEST_PUT;
 	s->op.request_put = &s->put;
@@ -390,8 +390,10 @@ static int txn_fill(struct txn *t, const struct ptc_etcd_compare *cmp, size_t nc
 	int rc = 0;
 
 	if (ncmp > PTC_ETCD_TXN_OPS_MAX || nops > PTC_ETCD_TXN_OPS_MAX)
-		return ptc_error_set(err, PTC_ELIMIT, "an etcd Txn of %zu compares and %zu operations; at most %d each",
-				     ncmp, nops, PTC_ETCD_TXN_OPS_MAX);
+		return ptc_error_set(
+			err, PTC_ELIMIT,
+			"an etcd transaction has %zu compares and %zu operations; at most %d of each are allowed", ncmp,
+			nops, PTC_ETCD_TXN_OPS_MAX);
 	for (; t->ncmp < ncmp && !rc; t->ncmp++) {
 		t->pcmp[t->ncmp] = &t->cmp[t->ncmp];
 		rc = fill_compare(&t->cmp[t->ncmp], &cmp[t->ncmp], err);

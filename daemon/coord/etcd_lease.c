@@ -117,7 +117,7 @@ int ptc_etcd_lease_new(struct ptc_etcd *e, int ttl_s, void (*on_lost)(void *arg)
 	int rc;
 
 	if (ttl_s < 1 || ttl_s > 86400)
-		return ptc_error_set(err, PTC_EINVAL, "a lease of %d s; 1 to 86400 are possible", ttl_s);
+		return ptc_error_set(err, PTC_EINVAL, "a lease lasts 1 to 86400 s, not %d s", ttl_s);
 	l = ptc_calloc(1, sizeof *l);
 	if (!l)
 		return ptc_nomem(err);

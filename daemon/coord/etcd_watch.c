@@ -211,7 +211,7 @@ int ptc_etcd_watch_new(struct ptc_etcd *e, const char *prefix, ptc_watch_fn fn, 
 	int rc;
 
 	if (!*prefix)
-		return ptc_error_set(err, PTC_EINVAL, "a watch needs a prefix");
+		return ptc_error_set(err, PTC_EINVAL, "a watch needs a key prefix");
 	w = ptc_calloc(1, sizeof *w);
 	if (!w)
 		return ptc_nomem(err);

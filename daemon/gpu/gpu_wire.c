@@ -94,7 +94,7 @@ static int check_bind(const struct ptc_gpu_export *e, struct ptc_error *err)
 	uint64_t bytes;
 
 	if (!memchr(e->uuid, '\0', sizeof e->uuid) || !memchr(e->why, '\0', sizeof e->why) || !e->uuid[0])
-		return ptc_error_set(err, PTC_EINVAL, "a binding without a device");
+		return ptc_error_set(err, PTC_EINVAL, "the request to bind memory names no device");
 	if (e->path == PTC_GPU_PATH_TRAINER)
 		return ptc_error_set(err, PTC_ESTATE,
 				     "memory of process %" PRIu32 " on %s can be copied by it alone: %s", e->pid,

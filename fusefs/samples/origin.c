@@ -174,7 +174,7 @@ static int open_by_daemon(const struct ptc_fs_source *from, const struct ptc_dat
 	struct fs_want first = { .buf = &byte, .len = 1 };
 
 	if (!from->samples)
-		return ptc_error_set(err, PTC_ESTATE, "dataset %s cannot be read here: nobody gives its samples",
+		return ptc_error_set(err, PTC_ESTATE, "dataset %s cannot be read: no node serves its samples",
 				     doc->name);
 	if (doc->info.kind == PTC_SOURCE_FILES && doc->info.samples > PTC_SOURCE_FILES_MAX)
 		return ptc_error_set(err, PTC_ELIMIT, "dataset %s has too many files", doc->name);

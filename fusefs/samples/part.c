@@ -147,7 +147,8 @@ static int open_sources(struct fs_part *p, const char *here, const json_t *data,
 	struct ptc_mix_part parts[PTC_MIX_MAX];
 	json_t *rows = json_object_get(data, "parts"), *row;
 	size_t i, n = json_array_size(rows);
-	int rc = n && n <= PTC_MIX_MAX ? 0 : ptc_error_set(err, PTC_EPEER, "data without datasets");
+	int rc =
+		n && n <= PTC_MIX_MAX ? 0 : ptc_error_set(err, PTC_EPEER, "the daemon named no datasets for this data");
 
 	json_array_foreach(rows, i, row) {
 		if (rc)
@@ -175,7 +176,7 @@ int fs_part_new(const struct ptc_fs_source *from, const char *json, uid_t uid, c
 	}
 	its = json_string_value(json_object_get(root, "uuid"));
 	if (!rc && (!its || strcmp(its, uuid) != 0))
-		rc = ptc_error_set(err, PTC_ENOTFOUND, "the job was deleted, and another job has its name now");
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "the job was deleted, and another job now has its name");
 	if (!rc)
 		rc = generation_of(root, name, generation, p, err);
 	if (!rc)
@@ -521,7 +522,7 @@ int fs_part_read(const struct fs_place *at, uint64_t off, void *buf, size_t len,
 	char text[FS_PART_JSON_MAX];
 
 	if (!fs_part_epoch(p, at->epoch, w))
-		return ptc_error_set(err, PTC_EINTERNAL, "an epoch that was over");
+		return ptc_error_set(err, PTC_EINTERNAL, "the epoch has already ended");
 	switch (at->which) {
 	case FS_PART_SAMPLE:
 		return read_slot(&r, at->slot, err);

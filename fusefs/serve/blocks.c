@@ -509,7 +509,7 @@ static int fill(void *arg, const void *data, size_t len, struct ptc_error *err)
 	const uint8_t *from = data;
 
 	if (len > w->end - w->at)
-		return ptc_error_set(err, PTC_EPEER, "the source gave more than it was asked for");
+		return ptc_error_set(err, PTC_EPEER, "the source returned more bytes than requested");
 	while (len) {
 		size_t i = (size_t)(w->at / FS_BLOCK - w->f->first), skip = (size_t)(w->at % FS_BLOCK);
 		struct fs_block *b = w->f->blocks[i];
@@ -617,7 +617,7 @@ static void fetch_run(struct ptc_fs *fs, struct fs_fetch *f)
 	if (!rc && n)
 		rc = fs->opts.source.read(fs->opts.source.arg, f->view->state, ranges, n, fill, &w, &err);
 	if (!rc && w.at != w.end)
-		rc = ptc_error_set(&err, PTC_EPEER, "the source gave less than it was asked for");
+		rc = ptc_error_set(&err, PTC_EPEER, "the source returned fewer bytes than requested");
 	if (rc && rc != PTC_ECANCELED)
 		say(f, &err);
 	for (size_t i = w.settled; i < f->n; i++)

@@ -206,7 +206,7 @@ static int session_new(struct ptc_fs *fs, struct ptc_error *err)
 	snprintf(options, sizeof(options), "max_read=%u", FS_READ_MAX);
 	fs->se = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), fs);
 	fuse_opt_free_args(&args);
-	return fs->se ? 0 : ptc_error_set(err, PTC_EIO, "libfuse does not start");
+	return fs->se ? 0 : ptc_error_set(err, PTC_EIO, "libfuse cannot start");
 }
 
 int ptc_fs_new(const struct ptc_fs_opts *opts, struct ptc_fs **ret_fs, struct ptc_error *err)
@@ -331,7 +331,7 @@ int ptc_fs_mount(struct ptc_fs *fs, const char *dir, struct ptc_error *err)
 	if (serve(fs, fd)) {
 		close(fd);
 		fs_mountpoint_close(dir, fs->source);
-		return ptc_error_set(err, PTC_EIO, "libfuse does not take the mount at %s", dir);
+		return ptc_error_set(err, PTC_EIO, "libfuse cannot serve the mount at %s", dir);
 	}
 	return 0;
 }

@@ -106,7 +106,7 @@ int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_
 	int rc;
 
 	if (strlen(opts->target) >= sizeof ch->target)
-		return ptc_error_set(err, PTC_ELIMIT, "target longer than %zu bytes", sizeof ch->target - 1);
+		return ptc_error_set(err, PTC_ELIMIT, "address is longer than %zu bytes", sizeof ch->target - 1);
 	ch = ptc_calloc(1, sizeof *ch);
 	if (!ch)
 		return ptc_nomem(err);
@@ -170,7 +170,8 @@ static void renew_locked(struct ptc_rpc_channel *ch)
 	ch->renewed = now;
 	ch->tried = listed;
 	if (core_new(&ch->opts, &core, &err) != 0) {
-		ptc_error_log("rpc", "peer %s is called with the certificate as it was: %s", ch->target, err.text);
+		ptc_error_log("rpc", "peer %s: cannot read the new certificate, so calls keep the old one: %s",
+			      ch->target, err.text);
 		return;
 	}
 	ch->old = ch->core;
@@ -362,7 +363,7 @@ int ptc_rpc_unary_result(struct ptc_rpc_unary_call *u, void **ret_reply, size_t 
 	if (rc)
 		return rc;
 	if (!reply)
-		return ptc_error_set(err, PTC_EPEER, "peer %s: success without a reply", u->ch->target);
+		return ptc_error_set(err, PTC_EPEER, "peer %s reported success but sent no reply", u->ch->target);
 	u->reply = NULL;
 	return flatten(reply, ret_reply, ret_len, err);
 }

@@ -30,7 +30,7 @@ static int decode(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *t
 	ptc_rpc_message_read(m, data, len);
 	fields = max_fields ? ptc_pb_fields(type, data, len) : 0;
 	if (fields > max_fields && fields != SIZE_MAX)
-		rc = ptc_error_set(err, PTC_ELIMIT, "%s with %zu fields; at most %zu are read", type->short_name,
+		rc = ptc_error_set(err, PTC_ELIMIT, "%s has %zu fields; at most %zu are allowed", type->short_name,
 				   fields, max_fields);
 	else
 		rc = ptc_pb_decode(type, data, len, ret_msg, err);
@@ -49,7 +49,8 @@ int ptc_pb_request(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *
 {
 	int rc = decode(m, type, PTC_CONTROL_FIELDS_MAX, ret_msg, err);
 
-	return rc == PTC_EPEER ? ptc_error_set(err, PTC_EINVAL, "request does not parse as %s", type->name) : rc;
+	return rc == PTC_EPEER ? ptc_error_set(err, PTC_EINVAL, "the request is not a valid %s message", type->name)
+			       : rc;
 }
 
 int ptc_pb_call_recv(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
@@ -63,7 +64,7 @@ int ptc_pb_call_recv(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor
 	if (rc)
 		return rc;
 	if (!m)
-		return ptc_error_set(err, PTC_EINVAL, "no request message");
+		return ptc_error_set(err, PTC_EINVAL, "the call came without a request");
 	rc = ptc_pb_request(m, type, &msg, err);
 	ptc_rpc_message_done(m);
 	if (rc)

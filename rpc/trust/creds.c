@@ -420,7 +420,7 @@ static grpc_ssl_certificate_config_reload_status fetch(void *user_data, grpc_ssl
 	r->first = false;
 	r->seen = now;
 	if (pem_load(&tls, &pem, &err) != 0) {
-		ptc_error_log("rpc", "connections are taken with the certificate as it was: %s", err.text);
+		ptc_error_log("rpc", "cannot read the new certificate, so connections keep the old one: %s", err.text);
 		return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_FAIL;
 	}
 	pair = (grpc_ssl_pem_key_cert_pair){ .private_key = pem.key, .cert_chain = pem.cert };

@@ -237,7 +237,7 @@ int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const
 		return rc;
 	if (uuid[0] && strcmp(uuid, t.meta.uuid) != 0)
 		return ptc_error_set(err, PTC_ESTATE,
-				     "job \"%s\" was deleted, and another job has its name now; open it again", job);
+				     "job \"%s\" was deleted, and another job now has its name; open it again", job);
 	if (!t.has_record)
 		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state yet; import or run it first", job);
 	if (t.record.generation != generation || t.record.snapshot != snapshot)

@@ -175,8 +175,8 @@ static void load(void)
 	}
 	get_version = (get_version_fn)dlsym(library, "cuDriverGetVersion");
 	get_address = (get_address_fn)dlsym(library, "cuGetProcAddress_v2");
-	if (get_version &&
-	    ptc_cuda_check(NULL, get_version(&version), NULL, &failed, "%s says no version", PTC_CUDA_LIBRARY) != 0)
+	if (get_version && ptc_cuda_check(NULL, get_version(&version), NULL, &failed, "%s does not report its version",
+					  PTC_CUDA_LIBRARY) != 0)
 		return;
 	if (!get_address || version < PTC_CUDA_VERSION_MIN) {
 		ptc_error_set(&failed, PTC_EVERSION,

@@ -68,7 +68,7 @@ static int ask(json_t **ret, struct ptc_error *err)
 	if (rc)
 		return rc;
 	*ret = json_loads(text, 0, &wrong);
-	return *ret ? 0 : ptc_error_set(err, PTC_EPEER, "ptc-gpu --list prints no JSON: %s", wrong.text);
+	return *ret ? 0 : ptc_error_set(err, PTC_EPEER, "ptc-gpu --list printed invalid JSON: %s", wrong.text);
 }
 
 /* Places visible devices by cuda_index. Returns how many there are; SIZE_MAX: too many. */
@@ -201,7 +201,7 @@ static void update_locked(struct ptc_node_devices *d, json_t *list)
 			const char *why = json_string_value(json_object_get(list, "why"));
 
 			snprintf(d->v[i].health, sizeof d->v[i].health, "lost");
-			snprintf(d->v[i].why, sizeof d->v[i].why, "%s", why ? why : "the driver shows it no more");
+			snprintf(d->v[i].why, sizeof d->v[i].why, "%s", why ? why : "the driver no longer shows it");
 		}
 	}
 }
