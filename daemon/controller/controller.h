@@ -149,6 +149,10 @@ int ptc_lost_error(const struct ptc_view *v, const struct ptc_spec *spec, const 
 		   const struct ptc_allocation *a, uint32_t nnodes, const bool *usable, char *const *names,
 		   struct ptc_error *err);
 
+/* Why devices of other jobs lack: these jobs have them; or one of them has no ranks any more, so that it gives them back
+ * as soon as the last has ended. */
+enum ptc_devices_lack { PTC_DEVICES_ENOUGH, PTC_DEVICES_TAKEN, PTC_DEVICES_LEAVING };
+
 struct ptc_plan_request {
 	const char *config; /* NULL or "": the job's table or the planner chooses one for gpus */
 	uint32_t gpus;
@@ -158,10 +162,12 @@ struct ptc_plan_request {
 	bool or_one;      /* ... or, if none fits, one rank */
 	bool at_rest;     /* no rank runs: nodes are asked whether they have the record's table */
 	bool runs;        /* a person wants ranks to run there: the job's min_gpus and max_gpus hold */
+	bool ranks;       /* ranks will run there: on devices only that no other job has */
 	char **nodes;
 	size_t nnodes;                      /* use only these nodes; 0: any */
 	bool (*gone)(const void *gone_arg); /* true: nobody waits for advice any more; may be NULL */
 	const void *gone_arg;
+	enum ptc_devices_lack *ret_lack; /* set with PTC_ENODEVICES, if it is so for others' devices; may be NULL */
 };
 struct ptc_planned {
 	struct ptc_generation_doc to;

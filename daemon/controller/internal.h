@@ -95,6 +95,13 @@ struct ptc_controller {
 	} * known;
 	size_t nknown;
 	struct ptc_recovery recovery;
+	/* devices/device_keeper.c: a look at the job's devices is under way; the last one, and of what. right: it has
+	 * found no others than those that ranks need */
+	struct {
+		bool busy, right;
+		int64_t looked_ns, revision;
+		uint64_t epoch;
+	} devices;
 	struct uv_timer_s *timer;
 	uint64_t timer_seq;
 	struct uv_timer_s *retry; /* of a load that failed */
@@ -178,6 +185,32 @@ void ptc_copy_keeper_tick(struct ptc_controller *ctl); /* every 200 ms */
 /* The record or its manifest has changed, so other copies may hold. */
 void ptc_copy_keeper_committed(struct ptc_controller *ctl);
 void ptc_copy_keeper_stop(struct ptc_controller *ctl); /* ends all of its work */
+
+/* devices/device_claim.c: the devices of the ranks that a switch is to start. All of zeros: it starts none. */
+struct ptc_device_claim {
+	struct ptc_controllers *all;
+	struct ptc_meta_doc meta; /* the job's */
+	struct ptc_device_given *want;
+	size_t n;
+	/* the document with them, and the mod_revision of the one it was made of */
+	char *json;
+	int64_t revision;
+	int status; /* PTC_ENODEVICES: another job has some; text says so */
+	char text[PTC_JOB_TEXT_MAX];
+};
+int ptc_device_claim_make(struct ptc_controller *ctl, struct ptc_device_claim *ret); /* 0 or PTC_ENOMEM */
+void ptc_device_claim_done(struct ptc_device_claim *c);
+/* Reads the document, and adds what is wanted; may be called again. Blocking; not on the loop. */
+int ptc_device_claim_read(struct ptc_device_claim *c, struct ptc_etcd *e, struct ptc_error *err);
+/* Whether the document has been written since. Blocking; not on the loop. */
+bool ptc_device_claim_moved(const struct ptc_device_claim *c, struct ptc_etcd *e);
+/* revision 0: there is no document yet. Blocking; not on the loop. */
+int ptc_devices_read(struct ptc_etcd *e, struct ptc_devices_doc *ret, int64_t *ret_revision, struct ptc_error *err);
+/* The document's JSON, if it is not too long. */
+int ptc_devices_text(const struct ptc_devices_doc *d, char **ret_json, struct ptc_error *err);
+
+/* devices/device_keeper.c: every 200 ms; gives back the devices that the job's ranks have no more. */
+void ptc_device_keeper_tick(struct ptc_controller *ctl);
 
 /* controller_send.c */
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up);

@@ -151,6 +151,11 @@ bool ptc_job_gives(const struct ptc_job *job, uint32_t node)
 	return job->has_switch && node < job->nnodes && job->nodes[node].from && !job->nodes[node].left_out;
 }
 
+bool ptc_job_settled(const struct ptc_job *job, uint32_t node)
+{
+	return node < job->nnodes && job->nodes[node].up && !job->nodes[node].stale && !job->nodes[node].seq;
+}
+
 bool ptc_job_awaits_down(const struct ptc_job *job, uint32_t node)
 {
 	return job->has_switch && !ptc_job_may_finish(job) && node < job->nnodes && !job->nodes[node].up &&

@@ -25,21 +25,44 @@ struct node_rows {
 	json_t *rows;
 };
 
+/* The node's devices that jobs have: [{device, jobs: [name, ..]}]. */
+static json_t *given_rows(struct ptc_cluster *c, const char *node)
+{
+	const struct ptc_devices_doc *d = ptc_cluster_devices(c);
+	json_t *rows = json_array(), *row = NULL;
+
+	for (size_t i = 0; i < d->n; i++) {
+		const struct ptc_job_view *j = ptc_cluster_find_uuid(c, d->v[i].uuid);
+
+		if (strcmp(d->v[i].node, node) != 0 || !j || !j->has_meta)
+			continue;
+		if (!row || json_integer_value(json_object_get(row, "device")) != (json_int_t)d->v[i].device) {
+			row = json_pack("{s:I, s:[]}", "device", (json_int_t)d->v[i].device, "jobs");
+			json_array_append_new(rows, row);
+		}
+		json_array_append_new(json_object_get(row, "jobs"), json_string(j->meta.name));
+	}
+	return rows;
+}
+
 static void list_nodes(void *arg)
 {
 	struct node_rows *r = arg;
 
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(r->d->cluster); i++) {
 		const struct ptc_node *n = ptc_cluster_node(r->d->cluster, i);
+		json_t *given = given_rows(r->d->cluster, n->doc.name);
+		size_t free = n->doc.devices - PTC_MIN(json_array_size(given), n->doc.devices);
 
 		json_array_append_new(r->rows,
-				      json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:s, s:b, s:I, s:I, s:b}", "node",
+				      json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:s, s:b, s:I, s:I, s:b, s:o, s:I}", "node",
 						n->doc.name, "state", n->up ? n->drained ? "drained" : "up" : "down",
 						"address", n->doc.address, "drained", (int)n->drained, "devices",
 						(json_int_t)n->doc.devices, "ceiling_bytes",
 						(json_int_t)n->doc.ceiling_bytes, "rack", n->doc.rack, "insecure",
 						(int)n->doc.insecure, "pid", (json_int_t)n->doc.pid, "documents",
-						(json_int_t)n->doc.documents, "lost", (int)n->lost));
+						(json_int_t)n->doc.documents, "lost", (int)n->lost, "given", given,
+						"devices_free", (json_int_t)free));
 	}
 }
 
@@ -68,6 +91,21 @@ static void add_stat(struct ptc_daemon *d, json_t *row)
 	ptc_pb_free(reply);
 }
 
+/* What the cluster has given, beside what the node says of the device. */
+static void add_given(json_t *row)
+{
+	json_t *device, *given;
+	size_t i, k;
+
+	json_array_foreach(json_object_get(row, "device_list"), i, device) {
+		json_object_set_new(device, "jobs", json_array());
+		json_array_foreach(json_object_get(row, "given"), k, given) {
+			if (json_equal(json_object_get(given, "device"), json_object_get(device, "device")))
+				json_object_set(device, "jobs", json_object_get(given, "jobs"));
+		}
+	}
+}
+
 PTC_CONTROL_HANDLER(ptc_control_nodes)
 {
 	struct ptc_daemon *d = arg;
@@ -87,8 +125,10 @@ PTC_CONTROL_HANDLER(ptc_control_nodes)
 		json_decref(r.rows);
 		return rc;
 	}
-	json_array_foreach(r.rows, i, row)
+	json_array_foreach(r.rows, i, row) {
 		add_stat(d, row);
+		add_given(row);
+	}
 	return ptc_control_send_json(call, ptc_control_dated(d, json_pack("{s:i, s:o}", "version", 1, "nodes", r.rows)),
 				     err);
 }
@@ -101,6 +141,23 @@ struct job_rows {
 	const char *only; /* NULL: all */
 	json_t *rows;
 };
+
+/* The devices that it has: {NODE: [device, ..]}. */
+static json_t *devices_of(struct ptc_daemon *d, const char *uuid)
+{
+	const struct ptc_devices_doc *doc = ptc_cluster_devices(d->cluster);
+	json_t *nodes = json_object();
+
+	for (size_t i = 0; i < doc->n; i++) {
+		if (strcmp(doc->v[i].uuid, uuid) != 0)
+			continue;
+		if (!json_object_get(nodes, doc->v[i].node))
+			json_object_set_new(nodes, doc->v[i].node, json_array());
+		json_array_append_new(json_object_get(nodes, doc->v[i].node),
+				      json_integer((json_int_t)doc->v[i].device));
+	}
+	return nodes;
+}
 
 static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 {
@@ -122,6 +179,7 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 			(json_int_t)total);
 	if (j->meta.shared)
 		json_object_set_new(row, "files_group", json_integer((json_int_t)j->meta.gid));
+	json_object_set_new(row, "devices", devices_of(d, j->uuid));
 	json_object_set_new(row, "run",
 			    json_pack("{s:s, s:I}", "state",
 				      j->has_record ? ptc_record_run_name(&j->record) : ptc_run_name(PTC_RUN_NONE),

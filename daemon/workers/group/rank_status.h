@@ -12,7 +12,8 @@ struct ptc_workers;
 
 /* For status: gives a JSON array of this job's slots here: [{rank, generation, incarnation, state, pid, step, whole,
  * step_seconds, stalled_s, hangs_s, reports: {loss: ..}, cgroup, log}]. After them it lists processes that have a log
- * but no slot any more: [{rank, generation, incarnation, state}]. If known, each has `world`, and `since_ms`, the time
+ * but no slot any more: [{rank, generation, incarnation, state}]. Each whose process lives has `on_device`, the device
+ * that it has or had last. If known, each has `world`, and `since_ms`, the time
  * when its process became that rank. ptc_free it. */
 int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, struct ptc_error *err);
 /* Sums over the job's ranks here. */
