@@ -503,6 +503,7 @@ static bool awaited(const struct ptc_controller *ctl, const struct ptc_worker_do
 	case PTC_JOB_STARTING:
 		return (in->run_from && is_current(ctl, w)) ||
 		       (w->generation == in->to_generation && w->incarnation == in->id);
+	case PTC_JOB_WARMING:
 	case PTC_JOB_ARMING:
 		return in->run_from && is_current(ctl, w);
 	case PTC_JOB_BUILDING:

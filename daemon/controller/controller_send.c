@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "proto/local_page.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
@@ -342,8 +343,9 @@ static int encode_workers(struct ptc_controller *ctl, const struct ptc_job_updat
 
 	req.version = PTC_WIRE_VERSION;
 	req.info = info;
-	req.from = up->op == PTC_OP_ARM || up->op == PTC_OP_STOP || up->op == PTC_OP_END;
-	req.stop = up->stop;
+	req.warm = up->op == PTC_OP_WARM;
+	req.from = req.warm || up->op == PTC_OP_ARM || up->op == PTC_OP_STOP || up->op == PTC_OP_END;
+	req.stop = req.warm ? PTC_LOCAL_STEP_MAX : up->stop;
 	req.moves = up->op == PTC_OP_STOP;
 	req.start_step = ctl->record.step;
 	req.has_state = ctl->intent.to_snapshot > 0;
@@ -437,6 +439,7 @@ static const struct {
 	[PTC_OP_PULL] = { "/ptc.v1.Peer/Pull", &ptc__v1__pull_reply__descriptor, 0 },
 	[PTC_OP_FINISH] = { "/ptc.v1.Peer/Finish", NULL, CONTROL_TIMEOUT_MS },
 	[PTC_OP_START] = { "/ptc.v1.Peer/Start", NULL, START_TIMEOUT_MS },
+	[PTC_OP_WARM] = { "/ptc.v1.Peer/Arm", NULL, CONTROL_TIMEOUT_MS },
 	[PTC_OP_ARM] = { "/ptc.v1.Peer/Arm", NULL, CONTROL_TIMEOUT_MS },
 	[PTC_OP_STOP] = { "/ptc.v1.Peer/Stop", &ptc__v1__workers_reply__descriptor, 0 },
 	[PTC_OP_CAPTURE] = { "/ptc.v1.Peer/Capture", &ptc__v1__pull_reply__descriptor, 0 },

@@ -6,9 +6,9 @@
  *
  *                      +--------- abort, error, node gone too long --------+
  *                      |         (before COMMIT2 is known to hold)         |
- *   IDLE -> CHECKING -> INTENT -> [STARTING] -> [ARMING] -> SEALING -> AGREEING -> COMMIT1 -> [ENDING] ->
- *    ^        (dry run)            run_to       run_from              run_from                 run_from
- *    |          [BUILDING] -> [LAYOUT] -> PREPARING -> FILLING -> DIGESTING -> COMMIT2 -> FINISHING -> IDLE
+ *   IDLE -> CHECKING -> INTENT -> [STARTING] -> [WARMING] -> [ARMING] -> SEALING -> AGREEING -> COMMIT1 ->
+ *    ^        (dry run)            run_to        run_from     run_from
+ *    |          [ENDING] -> [BUILDING] -> [LAYOUT] -> PREPARING -> FILLING -> DIGESTING -> COMMIT2 -> FINISHING -> IDLE
  *    |            run_to       run_to        import: from INTENT straight to PREPARING        |
  *    +------------- ABORTING (CLEAR, then FINISH: what the record says) <---------------------+ never from here
  *
@@ -25,7 +25,7 @@
  * Durable truth is in etcd: the record (generation, snapshot) and the intent (the switch). Whatever happens to a
  * controller, START with the record and the intent resumes the switch:
  * - no intent: IDLE, and every node is told what the record says.
- * - an intent, record.snapshot = from_snapshot: again from STARTING, ARMING or SEALING, the first that the switch has.
+ * - an intent, record.snapshot = from_snapshot: again from STARTING, WARMING or SEALING, the first that the switch has.
  *   An import aborts, because its client is gone.
  * - an intent, record.snapshot = to_snapshot: again from ENDING, BUILDING or PREPARING.
  * - an intent from nothing: again from STARTING.

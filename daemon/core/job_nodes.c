@@ -27,6 +27,8 @@ static int node_next_op(const struct ptc_job *job, const struct ptc_job_node *n)
 		return n->stale ? PTC_OP_FINISH : n->to ? PTC_OP_CHECK : NO_OP;
 	case PTC_JOB_STARTING:
 		return PTC_OP_START;
+	case PTC_JOB_WARMING:
+		return PTC_OP_WARM;
 	case PTC_JOB_ARMING:
 		return !n->armed ? PTC_OP_ARM : job->arming.stopping ? PTC_OP_STOP : NO_OP;
 	case PTC_JOB_SEALING:

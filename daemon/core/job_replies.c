@@ -21,10 +21,10 @@
 static const char *op_name(int op)
 {
 	static const char *const names[] = {
-		[PTC_OP_CHECK] = "check", [PTC_OP_SEAL] = "seal",     [PTC_OP_PREPARE] = "prepare",
-		[PTC_OP_PULL] = "pull",   [PTC_OP_FINISH] = "finish", [PTC_OP_START] = "start",
-		[PTC_OP_ARM] = "arm",     [PTC_OP_STOP] = "stop",     [PTC_OP_CAPTURE] = "capture",
-		[PTC_OP_END] = "end",     [PTC_OP_BUILD] = "build",
+		[PTC_OP_CHECK] = "check",     [PTC_OP_SEAL] = "seal",     [PTC_OP_PREPARE] = "prepare",
+		[PTC_OP_PULL] = "pull",       [PTC_OP_FINISH] = "finish", [PTC_OP_START] = "start",
+		[PTC_OP_WARM] = "warm",       [PTC_OP_ARM] = "arm",       [PTC_OP_STOP] = "stop",
+		[PTC_OP_CAPTURE] = "capture", [PTC_OP_END] = "end",       [PTC_OP_BUILD] = "build",
 	};
 	return (unsigned)op < PTC_ARRAY_LEN(names) ? names[op] : "?";
 }

@@ -22,7 +22,7 @@
  *    |                           INTENT                                                     |
  *    |  snapshot not yet,          |                                                        |
  *    |  or from nothing            v                                                        |
- *    +----------------> [STARTING] [ARMING] SEALING AGREEING ---+                           |
+ *    +------> [STARTING] [WARMING] [ARMING] SEALING AGREEING ---+                           |
  *    |                             |                            |                           |
  *    |                             v                            |                           |
  *    |                          COMMIT1 -- SNAPSHOT --> FINISHING                           |
@@ -45,17 +45,18 @@
 #define ABORTABLE (B(ABORTING) | B(RELOADING) | B(STOPPED))
 /* where a switch may go on when what is written down has been read */
 #define RESUMED                                                                                                        \
-	(B(STARTING) | B(ARMING) | B(SEALING) | B(ENDING) | B(BUILDING) | B(PREPARING) | B(ABORTING) | B(STOPPED))
+	(B(STARTING) | B(WARMING) | B(SEALING) | B(ENDING) | B(BUILDING) | B(PREPARING) | B(ABORTING) | B(STOPPED))
 
 static const struct ptc_job_state states[PTC_JOB_PHASE_COUNT] = {
 	[PTC_JOB_NEW] = { "new", B(IDLE) | RESUMED, false },
 	[PTC_JOB_IDLE] = { "idle", B(CHECKING) | B(COMMIT2) | B(RELOADING) | B(STOPPED), false },
 	[PTC_JOB_CHECKING] = { "checking", B(INTENT) | B(IDLE) | B(RELOADING) | B(STOPPED), true, PTC_JOB_WAITS_NODES,
 			       true, true },
-	[PTC_JOB_INTENT] = { "intent", B(STARTING) | B(ARMING) | B(SEALING) | B(PREPARING) | ABORTABLE, true,
+	[PTC_JOB_INTENT] = { "intent", B(STARTING) | B(WARMING) | B(SEALING) | B(PREPARING) | ABORTABLE, true,
 			     PTC_JOB_WAITS_TXN },
-	[PTC_JOB_STARTING] = { "starting", B(ARMING) | B(SEALING) | B(BUILDING) | ABORTABLE, true, PTC_JOB_WAITS_NODES,
+	[PTC_JOB_STARTING] = { "starting", B(WARMING) | B(SEALING) | B(BUILDING) | ABORTABLE, true, PTC_JOB_WAITS_NODES,
 			       false, true },
+	[PTC_JOB_WARMING] = { "warming", B(ARMING) | ABORTABLE, true, PTC_JOB_WAITS_NODES, true, false },
 	[PTC_JOB_ARMING] = { "arming", B(SEALING) | ABORTABLE, true, PTC_JOB_WAITS_NODES, true, false },
 	[PTC_JOB_SEALING] = { "sealing", B(AGREEING) | ABORTABLE, true, PTC_JOB_WAITS_NODES, true, false },
 	[PTC_JOB_AGREEING] = { "agreeing", B(COMMIT1) | ABORTABLE, true, PTC_JOB_WAITS_LOCAL, false, false,
@@ -220,6 +221,7 @@ bool ptc_job_switch_has(const struct ptc_switch *s, enum ptc_job_phase phase)
 	case PTC_JOB_BUILDING:
 	case PTC_JOB_LAYOUT:
 		return to;
+	case PTC_JOB_WARMING:
 	case PTC_JOB_ARMING:
 		return from;
 	case PTC_JOB_SEALING:

@@ -17,6 +17,7 @@ enum ptc_job_phase {
 	PTC_JOB_CHECKING,
 	PTC_JOB_INTENT,
 	PTC_JOB_STARTING, /* run_to: new processes get ready */
+	PTC_JOB_WARMING,  /* run_from: nodes make memory for what follows; ranks still run */
 	PTC_JOB_ARMING,   /* run_from: all ranks come to wait at one step */
 	PTC_JOB_SEALING,  /* SEAL, or CAPTURE where ranks run */
 	PTC_JOB_AGREEING, /* the nodes together hold every tensor; run_from: replicas and cursors are compared */
@@ -72,6 +73,10 @@ enum ptc_job_op {
 	PTC_OP_FINISH,
 	/* To to_nodes: a process for each rank exists and waits in ptc_next. Idempotent. */
 	PTC_OP_START,
+	/* To from_nodes: make pages for the tables that the switch will put here, as far as time and the ceiling
+	 * allow; never an error because there is no room. Made while ranks stand still, they would cost as long as
+	 * several copies of the state. */
+	PTC_OP_WARM,
 	/* To from_nodes; update: stop; reply: passed, step. No rank goes past `stop`; or the node replies passed: some
 	 * rank has published that step or a later one. Then each such rank is held at its next boundary at the latest.
 	 * A rank that already waits at `stop` is armed, not passed; one that waits at an earlier step goes on to it. A

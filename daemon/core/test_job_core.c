@@ -223,6 +223,7 @@ static bool has_phase(const struct ptc_switch *s, int phase)
 	case PTC_JOB_BUILDING:
 	case PTC_JOB_LAYOUT:
 		return s->run_to && s->kind == PTC_SWITCH_RESIZE;
+	case PTC_JOB_WARMING:
 	case PTC_JOB_ARMING:
 		return s->run_from;
 	case PTC_JOB_ENDING:
@@ -830,7 +831,7 @@ static void test_lost_target(void **state)
 /* Where ranks run, their node is waited for as ever. */
 static void test_lost_live(void **state)
 {
-	static const enum ptc_job_phase phases[] = { PTC_JOB_CHECKING, PTC_JOB_ARMING, PTC_JOB_SEALING,
+	static const enum ptc_job_phase phases[] = { PTC_JOB_CHECKING, PTC_JOB_WARMING, PTC_JOB_ARMING, PTC_JOB_SEALING,
 						     PTC_JOB_ENDING };
 	for (size_t i = 0; i < PTC_ARRAY_LEN(phases); i++) {
 		struct fix f;
@@ -1094,12 +1095,12 @@ static void expect_sent(const struct fix *f, int op, uint32_t a, uint32_t b)
 static void test_live(void **state)
 {
 	static const enum ptc_job_phase order[] = {
-		PTC_JOB_CHECKING,  PTC_JOB_INTENT,   PTC_JOB_STARTING,  PTC_JOB_ARMING,
-		PTC_JOB_SEALING,   PTC_JOB_AGREEING, PTC_JOB_COMMIT1,   PTC_JOB_ENDING,
-		PTC_JOB_BUILDING,  PTC_JOB_LAYOUT,   PTC_JOB_PREPARING, PTC_JOB_FILLING,
-		PTC_JOB_DIGESTING, PTC_JOB_COMMIT2,  PTC_JOB_FINISHING, PTC_JOB_IDLE,
+		PTC_JOB_CHECKING,  PTC_JOB_INTENT,    PTC_JOB_STARTING, PTC_JOB_WARMING,   PTC_JOB_ARMING,
+		PTC_JOB_SEALING,   PTC_JOB_AGREEING,  PTC_JOB_COMMIT1,  PTC_JOB_ENDING,    PTC_JOB_BUILDING,
+		PTC_JOB_LAYOUT,    PTC_JOB_PREPARING, PTC_JOB_FILLING,  PTC_JOB_DIGESTING, PTC_JOB_COMMIT2,
+		PTC_JOB_FINISHING, PTC_JOB_IDLE,
 	};
-	static const int from_ops[] = { PTC_OP_ARM, PTC_OP_STOP, PTC_OP_CAPTURE, PTC_OP_END };
+	static const int from_ops[] = { PTC_OP_WARM, PTC_OP_ARM, PTC_OP_STOP, PTC_OP_CAPTURE, PTC_OP_END };
 	static const int to_ops[] = { PTC_OP_CHECK, PTC_OP_START, PTC_OP_BUILD, PTC_OP_PREPARE, PTC_OP_PULL };
 	struct fix f;
 	open_switch(&f, &live, PTC_JOB_IDLE);
@@ -1133,9 +1134,9 @@ static void test_other_ways(void **state)
 		PTC_JOB_DIGESTING, PTC_JOB_COMMIT2,  PTC_JOB_FINISHING, PTC_JOB_IDLE,
 	};
 	static const enum ptc_job_phase to_state[] = {
-		PTC_JOB_CHECKING, PTC_JOB_INTENT,    PTC_JOB_ARMING,    PTC_JOB_SEALING, PTC_JOB_AGREEING,
-		PTC_JOB_COMMIT1,  PTC_JOB_ENDING,    PTC_JOB_PREPARING, PTC_JOB_FILLING, PTC_JOB_DIGESTING,
-		PTC_JOB_COMMIT2,  PTC_JOB_FINISHING, PTC_JOB_IDLE,
+		PTC_JOB_CHECKING,  PTC_JOB_INTENT,  PTC_JOB_WARMING,   PTC_JOB_ARMING,    PTC_JOB_SEALING,
+		PTC_JOB_AGREEING,  PTC_JOB_COMMIT1, PTC_JOB_ENDING,    PTC_JOB_PREPARING, PTC_JOB_FILLING,
+		PTC_JOB_DIGESTING, PTC_JOB_COMMIT2, PTC_JOB_FINISHING, PTC_JOB_IDLE,
 	};
 	struct ptc_switch s = live;
 	struct fix f;
@@ -1166,7 +1167,7 @@ static void test_other_ways(void **state)
 static void test_snapshot(void **state)
 {
 	static const enum ptc_job_phase order[] = {
-		PTC_JOB_CHECKING, PTC_JOB_INTENT,  PTC_JOB_ARMING,    PTC_JOB_SEALING,
+		PTC_JOB_CHECKING, PTC_JOB_INTENT,  PTC_JOB_WARMING,   PTC_JOB_ARMING, PTC_JOB_SEALING,
 		PTC_JOB_AGREEING, PTC_JOB_COMMIT1, PTC_JOB_FINISHING, PTC_JOB_IDLE,
 	};
 	struct fix f;
@@ -1452,13 +1453,13 @@ static void test_live_resume(void **state)
 	} rows[] = {
 		{ 3, 5, &live, PTC_JOB_STARTING, 0 },
 		{ 3, 6, &live, PTC_JOB_ENDING, 0 },
-		{ 3, 5, &to_state, PTC_JOB_ARMING, 0 },
+		{ 3, 5, &to_state, PTC_JOB_WARMING, 0 },
 		{ 3, 6, &to_state, PTC_JOB_ENDING, 0 },
 		{ 3, 5, &state_only, PTC_JOB_STARTING, 0 },
 		{ 3, 6, &state_only, PTC_JOB_BUILDING, 0 },
 		{ 0, 0, &first_run, PTC_JOB_STARTING, 0 },
 		{ 3, 0, &over, PTC_JOB_STARTING, 0 },
-		{ 3, 5, &snapshot, PTC_JOB_ARMING, 0 },
+		{ 3, 5, &snapshot, PTC_JOB_WARMING, 0 },
 		{ 3, 6, &snapshot, PTC_JOB_ABORTING, PTC_ECORRUPT }, /* its commit deletes the intent */
 		{ 3, 5, &halt, PTC_JOB_ABORTING, PTC_ECORRUPT },     /* writes none */
 		{ 3, 7, &live, PTC_JOB_ABORTING, PTC_ECORRUPT },

@@ -13,6 +13,7 @@ static const struct {
 	{ "checking", "each node says whether it fits" },
 	{ "intent", "it is written down" },
 	{ "starting", "processes of the new ranks start and import; training goes on" },
+	{ "warming", "memory for the state is made; training goes on" },
 	{ "arming", "ranks agree on a step and stop there" },
 	{ "sealing", "the state is copied into a snapshot" },
 	{ "agreeing", "every tensor is there; replicas and cursors are compared" },

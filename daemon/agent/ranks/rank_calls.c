@@ -27,7 +27,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define WARM_MS    2000 /* other nodes' ranks may be waiting at the stop already */
+#define WARM_MS    5000 /* whoever asked for the switch waits, too */
 #define WARM_BYTES (256 << 20)
 
 /* ---- what they have in common ---- */
@@ -101,29 +101,39 @@ static int live_close(struct live *l, int r)
 	return r;
 }
 
-/* ---- Arm, Start, Stop, End ---- */
+/* ---- Warm, Arm, Start, Stop, End ---- */
 
-/* The snapshot will need memory. Making it takes as long as several copies of it, so it is made while ranks still run;
- * what cannot be is not missed before the snapshot itself asks for it. */
-static void arm_warm(struct live *l)
+/* What the table that belongs to this generation takes here; 0: nothing, or not known yet. */
+static int64_t table_bytes(struct live *l, const Ptc__V1__Generation *which)
 {
-	int64_t until = ptc_sys_now_ns() + WARM_MS * INT64_C(1000000), have = 0;
 	struct ptc_geometry_ref *ref = NULL;
 	struct ptc_needs needs = { 0 };
 	struct ptc_error ignored = PTC_ERROR_INIT;
+	int64_t bytes = 0;
 	uint32_t self;
-	int rc = ptc_geometry_get(l->agent, l->req->info, l->which, &ref, &ignored);
 
-	if (rc == 0)
-		rc = ptc_geometry_node(&ref->g, l->agent->node, &self, &ignored);
-	if (rc == 0)
-		rc = ptc_layout_node_needs(ref->g.layout, &ref->g.allocation, self, &needs, &ignored);
-	while (!rc && have < needs.bytes && ptc_sys_now_ns() < until && !live_cancelled(l)) {
-		have = PTC_MIN(have + WARM_BYTES, needs.bytes);
-		rc = ptc_store_warm(l->agent->env.store, l->req->info->uuid, (uint64_t)have, &ignored);
-	}
+	if (!which || !which->number || ptc_geometry_get(l->agent, l->req->info, which, &ref, &ignored) != 0)
+		return 0;
+	if (!ptc_geometry_node(&ref->g, l->agent->node, &self, &ignored) &&
+	    !ptc_layout_node_needs(ref->g.layout, &ref->g.allocation, self, &needs, &ignored))
+		bytes = needs.bytes;
 	ptc_needs_done(&needs);
 	ptc_geometry_put(ref);
+	return bytes;
+}
+
+/* The switch will need memory, and making it takes as long as several copies of the state. So it is made while ranks
+ * still run; a table for which there is no room is refused when it is made, by name. */
+static void warm(struct live *l, int64_t bytes)
+{
+	int64_t until = ptc_sys_now_ns() + WARM_MS * INT64_C(1000000), have = 0;
+	struct ptc_error ignored = PTC_ERROR_INIT;
+	int rc = 0;
+
+	while (!rc && have < bytes && ptc_sys_now_ns() < until && !live_cancelled(l)) {
+		have = PTC_MIN(have + WARM_BYTES, bytes);
+		rc = ptc_store_warm(l->agent->env.store, l->req->info->uuid, (uint64_t)have, &ignored);
+	}
 }
 
 int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
@@ -134,9 +144,9 @@ int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *e
 	int rc = live_open(&l, agent, call, false, err);
 
 	ptc__v1__workers_reply__init(&reply);
-	if (!rc)
-		arm_warm(&l);
-	if (rc == 0)
+	if (!rc && l.req->warm)
+		warm(&l, table_bytes(&l, l.req->info->from) + table_bytes(&l, l.req->info->to));
+	else if (!rc)
 		rc = ptc_workers_arm(l.agent->env.workers, &l.key, l.req->stop, &passed, &reply.step, err);
 	reply.passed = passed;
 	if (rc == 0)
@@ -193,6 +203,8 @@ int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 		if (rc == 0)
 			rc = ptc_workers_start(l.agent->env.workers, &s.desc, &wait, err);
 		rc = no_longer(rc, "build_timeout", &wait, err);
+		if (rc == 0)
+			warm(&l, table_bytes(&l, l.which));
 	}
 	ptc_group_start_done(&s, agent);
 	if (rc == 0)

@@ -673,6 +673,13 @@ static int op_check(struct sim *s, uint32_t i)
 	return s->nodes[i].disk_full ? PTC_ENOSPC : 0;
 }
 
+/* It makes memory, which is nothing here. */
+static int op_warm(struct sim *s, uint32_t i)
+{
+	(void)i;
+	return sim_unlucky(s, 1) ? PTC_EIO : 0;
+}
+
 static void on_node_op(struct sim *s, const struct ev *ev)
 {
 	uint32_t i = (uint32_t)ev->who;
@@ -683,7 +690,7 @@ static void on_node_op(struct sim *s, const struct ev *ev)
 		[PTC_OP_CHECK] = op_check,     [PTC_OP_SEAL] = op_seal,           [PTC_OP_PREPARE] = op_prepare,
 		[PTC_OP_PULL] = op_pull,       [PTC_OP_FINISH] = op_finish,       [PTC_OP_START] = sim_op_start,
 		[PTC_OP_STOP] = sim_op_stop,   [PTC_OP_CAPTURE] = sim_op_capture, [PTC_OP_END] = sim_op_end,
-		[PTC_OP_BUILD] = sim_op_build,
+		[PTC_OP_BUILD] = sim_op_build, [PTC_OP_WARM] = op_warm,
 	};
 	bool passed = false;
 	uint64_t step = 0;
@@ -1143,7 +1150,7 @@ static void ctl_watch(struct sim *s, int i)
 static bool switch_lost_rank(const struct sim *s, const struct ctl *c)
 {
 	enum ptc_job_phase phase = ptc_job_phase(c->job);
-	bool from = phase == PTC_JOB_ARMING, to = phase == PTC_JOB_BUILDING;
+	bool from = phase == PTC_JOB_WARMING || phase == PTC_JOB_ARMING, to = phase == PTC_JOB_BUILDING;
 	for (uint32_t i = 0; (from || to) && i < SIM_NODES; i++) {
 		uint64_t gen = from ? c->sw.from_gen : c->sw.to_gen;
 		uint64_t incarnation = from ? c->sw.from_incarnation : c->sw.to_incarnation;
