@@ -57,6 +57,7 @@ static int put_event(struct event *n, struct ptc_etcd *e, struct ptc_error *err)
 				      .rank = n->event.rank,
 				      .step = n->event.step,
 				      .exit_status = n->event.exit_status,
+				      .leaving = n->event.leaving,
 				      .gone = n->event.gone };
 	char key[160], meta[96], *json;
 	struct ptc_etcd_compare cmp = { meta, PTC_ETCD_VERSION, 1 };

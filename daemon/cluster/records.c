@@ -575,6 +575,7 @@ static const struct ptc_member worker_rows[] = {
 	IS(worker_doc, rank, U32, .max = PTC_MAX_RANKS - 1),
 	IS(worker_doc, step, U64),
 	AS("exit", worker_doc, exit_status, INT),
+	IS(worker_doc, leaving, BOOL, IF(worker_doc, leaving)),
 	IS(worker_doc, gone, BOOL, IF(worker_doc, gone)),
 	IS(worker_doc, text, TEXT),
 };

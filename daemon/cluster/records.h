@@ -192,6 +192,7 @@ struct ptc_worker_doc {
 	enum ptc_worker_state state;
 	uint32_t rank;
 	int exit_status; /* as of wait(2) */
+	bool leaving;    /* failed: the rank has not ended yet: its node holds it with its memory */
 	bool gone;       /* failed: the node lost its ranks, or their state, by itself */
 	char text[1024];
 };

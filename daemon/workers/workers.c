@@ -158,6 +158,7 @@ static void times_locked(struct ptc_workers *w, int64_t now_ns)
 			ptc_group_stalled_locked(w, g, now_ns);
 			ptc_group_hangs_locked(w, g);
 		}
+	ptc_workers_holds_locked(w, now_ns);
 	ptc_workers_signals_locked(w, now_ns);
 	close_broken_locked(w, now_ns);
 	ptc_workers_forgotten_locked(w);
@@ -265,6 +266,7 @@ struct ptc_workers *ptc_workers_free(struct ptc_workers *w)
 	if (!w)
 		return NULL;
 	pthread_mutex_lock(&w->lock);
+	ptc_workers_let_all_go_locked(w); /* a ptcd that starts anew knows nothing of them */
 	w->quit = true;
 	ptc_workers_changed_locked(w);
 	pthread_mutex_unlock(&w->lock);

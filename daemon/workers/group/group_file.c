@@ -357,6 +357,7 @@ static int adopt_process(struct ptc_workers *w, const char *path, const char *na
 		return ptc_nomem(err);
 	}
 	k->process = p;
+	ptc_process_thaw(&p); /* a ptcd that has gone held it */
 	ptc_process_label_read(path, &k->label);
 	k->ended = p.pidfd < 0;
 	if (k->ended)

@@ -244,7 +244,7 @@ int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, 
 	rc = find_locked(w, key, &g, err);
 	if (!rc) {
 		rc = ptc_group_wait_connected_locked(w, g, err);
-		if (!rc && !g->ending) {
+		if (!rc && !g->ending && !g->held_from_ns) { /* else whoever holds it decides */
 			g->armed = PTC_LOCAL_NO_STOP;
 			g->said_finished = false;
 			ptc_group_prearm_locked(g);

@@ -79,6 +79,32 @@ static void put_device(struct ptc_buf *b, const struct declared *d)
 	ptc_buf_puts(b, "}, ");
 }
 
+/* Whether its state can be taken when a node is lost; while it is held, whether it can be now. */
+static void put_survives(struct ptc_buf *b, const struct group *g, const struct worker *k)
+{
+	uint32_t said = k && k->page ? atomic_load(&k->page->survives) : PTC_LOCAL_SURVIVES_NOT_SAID;
+	const char *not_held = g->held_from_ns && k ? ptc_worker_not_held(k) : NULL;
+	char why[PTC_LOCAL_WHY_NOT];
+
+	if (said != PTC_LOCAL_SURVIVES_NOT_SAID)
+		ptc_buf_printf(b, "\"survives\": %s, ", said == PTC_LOCAL_SURVIVES_YES ? "true" : "false");
+	if (said == PTC_LOCAL_SURVIVES_NO) {
+		memcpy(why, k->page->why_not, sizeof why);
+		why[sizeof why - 1] = '\0';
+		ptc_buf_puts(b, "\"why_not\": ");
+		put_string(b, why);
+		ptc_buf_puts(b, ", ");
+	}
+	if (!g->held_from_ns)
+		return;
+	ptc_buf_printf(b, "\"held\": %s, ", not_held || !k ? "false" : "true");
+	if (not_held) {
+		ptc_buf_puts(b, "\"not_held\": ");
+		put_string(b, not_held);
+		ptc_buf_puts(b, ", ");
+	}
+}
+
 static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct group *g, size_t i)
 {
 	const struct worker *k = g->slots[i].worker;
@@ -96,6 +122,7 @@ static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct grou
 			       ptc_local_whole(k->page) ? "true" : "false");
 	else
 		ptc_buf_puts(b, "\"step\": null, ");
+	put_survives(b, g, k);
 	if (k && k->step_seconds > 0)
 		ptc_buf_printf(b, "\"step_seconds\": %.6g, ", k->step_seconds);
 	else

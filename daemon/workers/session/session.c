@@ -51,6 +51,8 @@ static void drop_generation(struct worker *k)
 	k->rank_state = ptc_rank_state_unref(k->rank_state);
 	k->restore = ptc_rank_state_unref(k->restore);
 	k->staging = ptc_staging_unref(k->staging);
+	k->hold.kept = ptc_rank_state_unref(k->hold.kept);
+	k->hold.read = false;
 	k->go = k->finished = k->staged = k->get.active = false;
 	k->seen = k->stale = false;
 	k->resumes = WORKER_ABSENT;
@@ -360,6 +362,7 @@ static int make_page(struct worker *k)
 	k->page = map;
 	k->page->magic = PTC_LOCAL_MAGIC;
 	k->page->version = PTC_LOCAL_PAGE_VERSION;
+	atomic_store(&k->page->knows_survivors, 1);
 #if PTC_VERSION_RAISED
 	k->page->added = PTC_VERSION_ADDED;
 #endif
@@ -388,6 +391,8 @@ static bool take_page(struct worker *k, int fd, uint32_t *ret_version)
 		return false;
 	}
 	drop_page(k);
+	atomic_store(&map->knows_survivors, 1);
+	atomic_store(&map->hold, 0); /* set by a ptcd that has gone */
 	k->page = map;
 	k->page_fd = fd;
 	return true;
@@ -697,6 +702,23 @@ static bool on_stopped(struct ptc_workers *w, struct worker *k, const struct ptc
 	return true;
 }
 
+/* It waits for us to say that its memory is not wanted. Others here are about to fail as well, some without a word. */
+static bool on_leaves(struct ptc_workers *w, struct worker *k, const struct ptc_local_message *m)
+{
+	uint64_t step;
+
+	if (!ptc_local_get_number(m->data, m->len, &step))
+		return false;
+	if (k->phase != WORKER_RUNNING || !k->group || !ptc_group_is(k->group, k->generation, k->incarnation)) {
+		atomic_exchange(&k->page->leaving, PTC_LOCAL_LET_GO);
+		return true;
+	}
+	k->leaving = true;
+	ptc_group_hold_locked(w, k->group, WORKERS_LEAVES_MS);
+	ptc_group_failed_locked(w, k->group, k, k->slot, "fails, and its memory is held");
+	return true;
+}
+
 static bool on_filled(struct worker *k, const struct ptc_local_message *m)
 {
 	struct ptc_local_filled f;
@@ -783,8 +805,11 @@ bool ptc_worker_message_locked(struct ptc_workers *w, struct worker *k, const st
 	case PTC_LOCAL_FILLED:
 		ok = on_filled(k, m);
 		break;
+	case PTC_LOCAL_LEAVES:
+		ok = on_leaves(w, k, m);
+		break;
 	default:
-		ok = m->type > PTC_LOCAL_DEVICE && m->type < PTC_LOCAL_WELCOME; /* of a later protocol: passed over */
+		ok = m->type > PTC_LOCAL_LEAVES && m->type < PTC_LOCAL_WELCOME; /* of a later protocol: passed over */
 	}
 	if (ok)
 		ptc_worker_advance_locked(w, k);

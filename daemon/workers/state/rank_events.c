@@ -80,7 +80,7 @@ void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struc
 		ptc_local_step(k->page, &step);
 	said = say_locked(w, g, PTC_WORKER_EVENT_FAILED, rank, step, k && k->ended ? k->status : 0, text);
 	if (said) /* who was there to see the end has gone, too: as with the whole node */
-		said->gone = k && k->ended && !k->status_known;
+		said->gone = k && k->ended && !k->status_known, said->leaving = k && !k->ended && k->leaving;
 	g->said_failed = said != NULL;
 }
 

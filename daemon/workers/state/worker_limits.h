@@ -17,6 +17,10 @@
 #define WORKERS_GRACE_MS      10000        /* of a job that sets none */
 #define WORKERS_GIVEN_UP_MS   2000         /* of ranks that are given up, unless their job sets less */
 #define WORKERS_KILLED_MS     5000         /* how long a start waits for a process that was killed */
+#define WORKERS_HELD_MS       30000  /* how long ranks are held, unless they are asked for again */
+#define WORKERS_HELD_MAX_MS   240000 /* .. and at most; libptc and ptc-exec wait longer (PTC_FROZEN_MAX_S) */
+#define WORKERS_LEAVES_MS     15000  /* how long a rank that gives up is held by its node alone */
+#define WORKERS_SETTLE_MS     2000   /* how long a rank in an update may take to its next boundary, beside two steps */
 #define WORKERS_SAMPLE_MS     200
 #define WORKERS_CGROUP_MS     1000 /* how long the kernel may keep a cgroup busy whose processes have ended */
 #define WORKERS_LEFT_NS       INT64_C(2000000000)

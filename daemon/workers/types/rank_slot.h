@@ -70,6 +70,9 @@ struct ptc_slot_view {
 	size_t nblobs;
 	const struct ptc_slot_cursor *cursors;
 	size_t ncursors;
+	/* Its process is frozen at `step`, and its memory is what its marks say; blobs and cursors are those of that step.
+	 * NULL: it is so; else why it is not. */
+	const char *not_held;
 	bool staged; /* ptc_slot_copy reads a copy that the rank has made, so the rank may go on meanwhile */
 	void *opaque;
 	/* With copy: fast and STOPPED: the rank has copied its bytes to staging memory. ptc_slot_copy reads them there,

@@ -24,6 +24,7 @@ struct ptc_worker_event {
 	uint32_t rank;
 	uint64_t step;
 	int exit_status; /* as of wait(2) */
+	bool leaving;    /* FAILED: the rank has not ended: its memory is held, until it is let go or wanted */
 	bool gone;       /* FAILED: this node lost its ranks, or their state; no program is to blame */
 	/* One line. FAILED and NOT_STARTED: the end of the log follows. DUE: "". FINISHED: "", or the ranks with their
 	 * steps if ranks here finished at different steps; `step` is the greatest of these. */
