@@ -65,19 +65,17 @@ struct least_fence {
 	int64_t fence;
 };
 
-static bool read_least_fence(void *arg)
+static void least_fence_on_loop(void *arg)
 {
 	struct least_fence *l = arg;
 
 	l->fence = ptc_cluster_least_fence(l->d->cluster, l->uuid);
-	return true;
 }
 
 static int least_fence(void *arg, const char *uuid, int64_t *ret_fence)
 {
 	struct least_fence l = { .d = arg, .uuid = uuid };
-	struct ptc_cluster_wait w = { .holds = read_least_fence, .arg = &l, .ms = INT64_C(60000) };
-	int rc = ptc_cluster_wait(l.d->cluster, &w);
+	int rc = ptc_loop_call(l.d->loop, least_fence_on_loop, &l);
 
 	*ret_fence = l.fence;
 	return rc;

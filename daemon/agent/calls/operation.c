@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests, replies, and whose turn it is. Happy path: a handler enters its job, works, leaves.
  *
- * Failure modes: a fence lower than one seen, or than the lock's at the first request of a job (PTC_EFENCED; what was
- * seen is checked before and after waiting), the
- * caller gone while waiting (PTC_ECANCELED). */
+ * Failure modes: a fence lower than one seen (PTC_EFENCED, checked before and after waiting), or, at the first request
+ * of a job, lower than the lock's (PTC_EFENCED); the caller gone while waiting (PTC_ECANCELED). */
 #include "daemon/agent/calls/operation.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"
