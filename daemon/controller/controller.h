@@ -89,6 +89,7 @@ struct ptc_controller *ptc_controller_find(struct ptc_controllers *all, const ch
 struct ptc_switch_request {
 	enum ptc_switch_kind kind;
 	bool run_from, run_to;                   /* ranks run before it; ranks run after it */
+	bool ahead;                              /* run_from, run_to: the new ranks build before it begins */
 	enum ptc_run end;                        /* snapshot without run_to, halt: the record's `run` afterwards */
 	uint64_t stop;                           /* first round of arming; 0: as soon as possible */
 	struct ptc_generation_doc to;            /* of a resize and an import; owned */

@@ -23,7 +23,8 @@ struct ptc_pull_result {
 	struct Ptc__V1__WorkersReply *layout; /* of Build: the declarations of the node's ranks */
 };
 
-struct ptc_pull; /* a running call that streams, controller_send.c */
+struct ptc_pull;  /* a running call that streams, controller_send.c */
+struct ptc_ahead; /* ahead/ */
 
 struct ptc_controller {
 	struct ptc_controllers *all;
@@ -95,6 +96,7 @@ struct ptc_controller {
 	} * known;
 	size_t nknown;
 	struct ptc_recovery recovery;
+	struct ptc_ahead *ahead; /* new ranks that build before their switch, until it has ended; NULL: none */
 	struct uv_timer_s *timer;
 	uint64_t timer_seq;
 	struct uv_timer_s *retry; /* of a load that failed */

@@ -467,7 +467,7 @@ static int teardown(void **state)
 	int rc = -1;
 
 	(void)state;
-	ptc_workers_drop(t.w, UUID, NULL, false);
+	ptc_workers_drop(t.w, UUID, NULL, 0, false);
 	for (int i = 0; i < 30000 && (processes_left() || !all_exited()); i++)
 		nap_us(1000);
 	assert_false(processes_left());
@@ -841,7 +841,7 @@ static void life(enum ptc_worker_mode mode, bool fast)
 	end(b);
 	ok(ptc_workers_build(t.w, &a->desc, at, true, rank_states(&a->desc, &s, at), WAIT, &err), &err);
 	go(a, &s, at);
-	ptc_workers_drop(t.w, UUID, &a->desc.key, false);
+	ptc_workers_drop(t.w, UUID, &a->desc.key, 1, false);
 	at = stop(a, at + 5);
 	read_state(a, PTC_SLOT_STOPPED, &s);
 	check_state(&s, at);
@@ -868,7 +868,7 @@ static void test_life_slow_exit(void **state)
 		end(g);
 		ok(ptc_workers_build(t.w, &next->desc, at, true, rank_states(&next->desc, &s, at), WAIT, &err), &err);
 		go(next, &s, at);
-		ptc_workers_drop(t.w, UUID, &next->desc.key, false);
+		ptc_workers_drop(t.w, UUID, &next->desc.key, 1, false);
 		snprintf(path, sizeof path, "%s/" UUID "/groups/%d-1", t.dir, (int)i - 1);
 		for (int k = 0; k < 30000 && access(path, F_OK) == 0; k++)
 			nap_us(1000);
@@ -1182,7 +1182,7 @@ static void test_restarted_during_rendezvous(void **state)
 	ok(ptc_workers_rendezvous_put(t.w, &g->desc.key, "far/7", "here", 4, &err), &err);
 	assert_int_equal(ptc_workers_rendezvous_put(t.w, &g->desc.key, "far/7", "else", 4, &err), PTC_EEXIST);
 	end(g);
-	ptc_workers_drop(t.w, UUID, NULL, false);
+	ptc_workers_drop(t.w, UUID, NULL, 0, false);
 	for (int i = 0; i < 30000 && access(path, F_OK) == 0; i++)
 		nap_us(1000);
 	assert_int_not_equal(access(path, F_OK), 0);
@@ -1287,7 +1287,7 @@ static void test_program_that_cannot_start(void **state)
 			      &event)); /* once, and not as the failure of ranks that train as well */
 	assert_int_equal(t.nevents, 1);
 	/* the next ptcd knows whose the logs are, too */
-	ptc_workers_drop(t.w, UUID, NULL, false);
+	ptc_workers_drop(t.w, UUID, NULL, 0, false);
 	while (processes_left())
 		nap_us(1000);
 	again();
@@ -1467,17 +1467,17 @@ static void test_start_after_others(void **state)
 			nap_us(1000);
 		pid = pid_of(g, 0);
 		snprintf(who, sizeof who, "rank 0 (pid %d) of generation %d", (int)pid, (int)g->desc.key.generation);
-		ptc_workers_drop(t.w, UUID, NULL, false);
+		ptc_workers_drop(t.w, UUID, NULL, 0, false);
 		assert_int_equal(ptc_workers_start(t.w, &next->desc, &(struct ptc_wait){ .timeout_ms = 500 }, &err),
 				 PTC_ETIMEOUT);
 		assert_non_null(strstr(err.text, who));
 		assert_int_equal(kill(pid, 0), 0);
-		ptc_workers_drop(t.w, UUID, NULL, true);
+		ptc_workers_drop(t.w, UUID, NULL, 0, true);
 		next = group(1, 2 + 2 * mode, g->desc.mode, "", NULL);
 		next->desc.key.incarnation = 2;
 		ok(ptc_workers_start(t.w, &next->desc, WAIT, &err), &err);
 		assert_int_equal(kill(pid, 0), -1);
-		ptc_workers_drop(t.w, UUID, NULL, true);
+		ptc_workers_drop(t.w, UUID, NULL, 0, true);
 	}
 }
 
@@ -2090,7 +2090,7 @@ static void test_start_beside_stuck(void **state)
 	start_generation(g, NULL, 0);
 	for (int i = 0; i < 30000 && !(says("\"step\": 5") && reads(g)); i++)
 		nap_us(1000);
-	ptc_workers_drop(t.w, UUID, NULL, true);
+	ptc_workers_drop(t.w, UUID, NULL, 0, true);
 	next = group(1, 2, PTC_MODE_RESTART, "", NULL);
 	assert_int_equal(ptc_workers_start(t.w, &next->desc, WAIT, &err), PTC_ESTATE);
 	assert_non_null(strstr(err.text, "rank 0 (pid "));

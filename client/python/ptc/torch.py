@@ -207,8 +207,8 @@ class Generation:
         restored = self._client.restore()
         if restored:
             bound.restored()
-        if restored and not found:
-            self._load()  # a ptcd of before it was said in advance
+        if restored:
+            self._start(found)
         self._outside = bound.buffers()
         if self.world > 1:
             self.store  # connected now, not at the stop
@@ -252,6 +252,14 @@ class Generation:
             found = sampler._start(self) or found
         self._rng.load()  # last: what is loaded before may draw
         return found
+
+    def _start(self, found):
+        """After the restore. Blobs and cursors that came before it are those of an earlier snapshot where the ranks were built
+        ahead, and of none at all from a ptcd that did not say them in advance."""
+        step = self._client.start_step()
+        if not found or step != self.start_step:
+            self.start_step = step
+            self._load()
 
     def _check_outside(self):
         now = self._bound.buffers()
