@@ -7,7 +7,7 @@
  * record and intent and starts the core; requests come through submit; DONE
  * tells whoever waits. Failure modes: the lock goes away (the core stops, the
  * controller is dropped; answers still under way are ignored). */
-#include "daemon/controller/ahead/ahead.h"
+#include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -350,14 +350,6 @@ bool ptc_controller_passing(struct ptc_controller *ctl)
 	}
 }
 
-bool ptc_controller_ready(const struct ptc_controller *ctl)
-{
-	const struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid);
-
-	return j && ptc_controller_idle(ctl) && j->has_record == ctl->has_record &&
-	       (!ctl->has_record || j->record_revision == ctl->record_revision);
-}
-
 int64_t ptc_controller_fence(const struct ptc_controller *ctl)
 {
 	return ctl->fence;
@@ -447,9 +439,9 @@ static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t nfr
 	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_SWITCH, .request = &sw });
 }
 
-/* New ranks may be building for a resize that has not begun. Snapshots are taken as ever; what ends the ranks that train
- * ends that resize. */
-static int settle_ahead(struct ptc_controller *ctl, const struct ptc_switch_request *r, struct ptc_error *err)
+/* New ranks may be building for a resize that has not begun. Snapshots are taken as ever; what ends the ranks that
+ * train ends that resize. */
+static int check_ahead(struct ptc_controller *ctl, const struct ptc_switch_request *r, struct ptc_error *err)
 {
 	uint64_t id;
 
@@ -468,7 +460,7 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 	int rc = check_base(ctl, r, err);
 
 	if (!rc)
-		rc = settle_ahead(ctl, r, err);
+		rc = check_ahead(ctl, r, err);
 	if (rc || r->ahead)
 		return rc ? rc : ptc_ahead_begin(ctl, r, err);
 	ptc_generation_doc_done(&ctl->view.to);

@@ -10,7 +10,7 @@
  * decides. A node that cannot be reached is suspected: it is asked once more
  * (Stat, one second), and when that fails too its lease is revoked, so that
  * nobody waits for the lease to run out. */
-#include "daemon/controller/ahead/ahead.h"
+#include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
 #include "base/check.h"

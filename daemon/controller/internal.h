@@ -5,10 +5,9 @@
 
 #include "daemon/cluster/job_events.h"
 #include "daemon/cluster/quota.h"
-#include "daemon/controller/controller.h"
+#include "daemon/controller/ahead.h" /* and controller.h */
 #include "daemon/controller/controller_work.h"
 #include "daemon/controller/recovery.h"
-#include "daemon/core/job_core.h"
 
 #define PTC_PHASES_KEPT 24
 
@@ -23,8 +22,7 @@ struct ptc_pull_result {
 	struct Ptc__V1__WorkersReply *layout; /* of Build: the declarations of the node's ranks */
 };
 
-struct ptc_pull;  /* a running call that streams, controller_send.c */
-struct ptc_ahead; /* ahead/ */
+struct ptc_pull; /* a running call that streams, controller_send.c */
 
 struct ptc_controller {
 	struct ptc_controllers *all;

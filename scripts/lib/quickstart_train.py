@@ -54,7 +54,7 @@ class Show:
         say(f"  one process, {self.o.steps} steps in {time.monotonic() - start:.0f} s")
 
     def job(self):
-        return {"version": 1, "name": JOB, "mode": self.o.mode, "gpus": self.gpus,
+        return {"version": 1, "name": JOB, "mode": self.o.mode, "build": self.o.build, "gpus": self.gpus,
                 "run": {"argv": [sys.executable, "-B", os.path.join(GPT, "train.py"), *self.arguments, "--out", self.log],
                         "cwd": GPT, "env": {"PYTHONPATH": os.path.join(ROOT, "client", "python"), "OMP_NUM_THREADS": "1",
                                             "TORCHINDUCTOR_CACHE_DIR": self.inductor,
@@ -147,6 +147,7 @@ def arguments(about):
     p = argparse.ArgumentParser(prog="scripts/quickstart", description=about)
     p.add_argument("--transport", choices=["tls", "unix", "insecure"], default="tls")
     p.add_argument("--mode", choices=["rebuild", "restart"], default="rebuild")
+    p.add_argument("--build", choices=["ahead", "after"], default="after", help="when new ranks build (job.yaml)")
     p.add_argument("--dtype", choices=["float64", "float32"], default="float64")
     p.add_argument("--steps", type=int, help="(72; 300 where training goes on while new ranks start: a resize with --mode restart)")
     p.add_argument("--records", type=int, default=510)

@@ -245,7 +245,8 @@ static void tell_end(struct live *l)
 	ptc_workers_tell_end(l->agent->env.workers, &l->key);
 	if (l->req->from || !l->req->info->from)
 		return;
-	/* Ranks that were built ahead, for nothing: what they said may stand in the place of what those said that train. */
+	/* Ranks that were built ahead, for nothing: what they said may stand in the place of what those said that
+	 * train. */
 	ptc_group_key_of(l->req->info, l->req->info->from, &other);
 	ptc_workers_report_again(l->agent->env.workers, &other);
 }

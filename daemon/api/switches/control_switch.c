@@ -410,7 +410,7 @@ static int check_layout(const struct ptc_target *t, const struct ptc_view *v, co
 		t->meta.name, r->to.config, t->meta.name, r->to.config);
 }
 
-/* Whether new ranks build before the old ones stop. Without a snapshot there is nothing that they could look at. */
+/* Whether new ranks build before the old ones stop. */
 static int builds_ahead(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_switch_request *r,
 			struct ptc_error *err)
 {
@@ -420,7 +420,7 @@ static int builds_ahead(struct ptc_daemon *d, const struct ptc_target *t, struct
 
 	if (rc)
 		return rc;
-	r->ahead = desc->build == PTC_JOB_BUILD_AHEAD && r->base_snapshot;
+	r->ahead = desc->build == PTC_JOB_BUILD_AHEAD;
 	ptc_specs_release(ref);
 	return 0;
 }

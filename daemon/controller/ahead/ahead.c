@@ -2,7 +2,7 @@
 /* Happy path and failure modes: ahead.h. A node is asked to start its ranks, then to build them; both are requests in
  * the job's order (Peer/Start, Peer/Build), sent only while no switch is under way, and again after one has ended them.
  * They answer at once where they have been answered before. */
-#include "daemon/controller/ahead/ahead.h"
+#include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -25,8 +25,8 @@ enum want { WANT_START, WANT_BUILD, WANT_NOTHING };
 struct ahead_node {
 	uint32_t node; /* cluster number */
 	enum want want;
-	unsigned tries;   /* that failed in a row */
-	int64_t retry_ns; /* not asked before */
+	unsigned tries;            /* that failed in a row */
+	int64_t retry_ns;          /* not asked before */
 	struct ptc_rpc_async *rpc; /* of a Build under way */
 	bool asked;
 };
@@ -414,9 +414,8 @@ int ptc_ahead_begin(struct ptc_controller *ctl, struct ptc_switch_request *r, st
 	r->plan_json = NULL;
 	r->watcher = NULL;
 	ctl->ahead = a;
-	ptc_copy_keeper_stop(ctl); /* its requests would end these, and these its */
-	ptc_event(ctl->all->cluster, ctl->uuid, "building",
-		  "new ranks of %s build on %zu nodes while the others train", a->request.to.config, a->nnodes);
+	ptc_event(ctl->all->cluster, ctl->uuid, "building", "new ranks of %s build on %zu nodes while the others train",
+		  a->request.to.config, a->nnodes);
 	tell(a);
 	ptc_ahead_tick(ctl);
 	return 0;

@@ -8,7 +8,6 @@
  *     |      PUSHING --> CHECKING --> NAMING --> REST, and looking again
  *     +---------+-- a switch begins, or nobody has succeeded */
 #include "daemon/controller/copies/copy_keeper.h"
-#include "daemon/controller/ahead/ahead.h"
 
 #include "base/alloc.h"
 #include "base/check.h"

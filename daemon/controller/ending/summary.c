@@ -5,7 +5,7 @@
  * Happy path: both are made once, when the core says that the switch is done.
  *
  * Failure modes: out of memory (NULL; the switch is committed all the same). */
-#include "daemon/controller/ahead/ahead.h"
+#include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"

@@ -2,16 +2,19 @@
 /* New ranks that build before their switch begins, while the old ones train. So the switch finds them ready, and
  * whatever fails when they build fails while nothing has stopped.
  *
- * Happy path: a resize is submitted -> each node starts its new ranks, and builds them with the rank state of the newest
- * snapshot -> all have declared -> the switch begins, with the same id, so that its own requests for them are answered
- * at once. Snapshots are taken meanwhile as ever: they end the nodes' requests, which are sent again afterwards.
+ * Happy path: a resize is submitted -> each node starts its new ranks, and builds them with the rank state of the
+ * newest snapshot -> all have declared -> the switch begins, with the same id, so that its own requests for them are
+ * answered at once. Snapshots are taken meanwhile as ever: they end the nodes' requests, which are sent again
+ * afterwards.
  *
  * Failure modes: a node or a rank fails (the resize ends with that line, and the new ranks are ended), somebody aborts
  * it, the job ends or loses ranks (the same). If this daemon loses the job's lock, the next controller knows nothing of
  * the new ranks, and its first FINISH ends them. Loop thread. */
 #pragma once
 
-#include "daemon/controller/internal.h"
+#include "daemon/controller/controller.h"
+
+struct ptc_ahead; /* one resize whose ranks build */
 
 /* Takes r's owned members if it returns 0. */
 int ptc_ahead_begin(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err);
