@@ -121,6 +121,10 @@ class Torch(harness.Case):
     def test_restart(self):
         self.layouts("zoo", ["tp=2,dp=2", "dp=3", "tp=4", "tp=2,dp=2"], mode="restart")
 
+    @unittest.skipUnless(harness.LONG, "new processes at each switch: PTC_TEST_LONG=1")
+    def test_ahead(self):
+        self.layouts("zoo", ["tp=2,dp=2", "dp=3", "tp=4", "tp=2,dp=2"], mode="restart", run={"build": "ahead"})
+
     def test_cycles(self):
         """Rebuilt in the same process over and over, with tensor parallelism and FSDP2: nothing piles up."""
         cycles = 30 if harness.LONG else 6

@@ -325,6 +325,7 @@ static int rank_main(int argc, char **argv)
 		if (rc == PTC_R_STALE)
 			continue;
 		rank_check(rc >= 0, r.c, "restore");
+		rank_check(ptc_start_step(r.c, &r.gen.start_step) == 0, r.c, "start step");
 		rank_restored(&r, rc == 1);
 		printf("generation %llu step %llu\n", (unsigned long long)r.gen.generation,
 		       (unsigned long long)r.gen.start_step);
@@ -895,6 +896,44 @@ static void test_life_fast(void **state)
 {
 	(void)state;
 	life(PTC_MODE_REBUILD, true);
+}
+
+/* The next generation is built, with the state of a first stop, while the first one trains on to a second. What it goes
+ * on with is that of the second, and nothing of the first is left. */
+static void test_life_ahead(void **state)
+{
+	struct group *a = group(2, 1, PTC_MODE_RESTART, "", NULL), *b = group(4, 2, PTC_MODE_RESTART, "", NULL);
+	struct ptc_group_key keep[2] = { a->desc.key, b->desc.key };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct state s;
+	uint64_t at, later;
+	char path[160];
+
+	(void)state;
+	start_generation(a, NULL, 0);
+	at = stop(a, 5);
+	read_state(a, PTC_SLOT_STOPPED, &s);
+	release(a);
+	ok(ptc_workers_start(t.w, &b->desc, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &b->desc, at, true, rank_states(&b->desc, &s, at), WAIT, &err), &err);
+	ptc_workers_drop(t.w, UUID, keep, 2, false); /* as after a snapshot */
+	later = stop(a, at + 5);
+	assert_true(later > at);
+	read_state(a, PTC_SLOT_STOPPED, &s);
+	check_state(&s, later);
+	ptc_workers_tell_end(t.w, &a->desc.key);
+	ok(ptc_workers_start_step(t.w, &b->desc.key, later, &err), &err);
+	go(b, &s, later);
+	at = stop(b, later + 3);
+	read_state(b, PTC_SLOT_STOPPED, &s);
+	check_state(&s, at);
+	snprintf(path, sizeof path, "%s/" UUID "/groups/1-1", t.dir);
+	for (int k = 0; k < 30000 && access(path, F_OK) == 0; k++)
+		nap_us(1000);
+	assert_int_equal(access(path, F_OK), -1); /* its ranks have exited */
+	assert_int_equal(ptc_workers_start_step(t.w, &a->desc.key, 1, &err), PTC_ENOTFOUND);
+	assert_int_equal(ptc_workers_start_step(t.w, &b->desc.key, UINT64_MAX, &err), PTC_EINVAL);
+	assert_int_equal(t.nevents, 0);
 }
 
 /* A stop at which the state of one rank cannot be taken moves on for all, by as many boundaries as it takes. */
@@ -2151,6 +2190,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_life_restart, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_rebuild, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_fast, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_life_ahead, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_later, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_slow_exit, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_copied, setup, teardown),
