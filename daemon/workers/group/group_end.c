@@ -144,6 +144,9 @@ void ptc_workers_tell_end(struct ptc_workers *w, const struct ptc_group_key *key
 	g = ptc_group_find_locked(w, key);
 	if (g)
 		ptc_group_end_locked(w, g, true, false);
+	for (size_t i = 0; g && i < g->desc.nranks; i++) /* an interpreter takes seconds of a processor to exit */
+		if (g->slots[i].worker && !g->slots[i].worker->ended)
+			ptc_process_yield(&g->slots[i].worker->process);
 	ptc_workers_wake(w); /* it may be over already */
 	pthread_mutex_unlock(&w->lock);
 }

@@ -54,7 +54,7 @@ int ptc_workers_start_step(struct ptc_workers *w, const struct ptc_group_key *ke
 void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep, size_t n,
 		      bool given_up);
 /* Tells the group's ranks that their generation has ended, and does not wait until they have exited. Their memory is
- * needed by nobody. The group goes once they have. */
+ * needed by nobody, and other processes come before them. The group goes once they have exited. */
 void ptc_workers_tell_end(struct ptc_workers *w, const struct ptc_group_key *key);
 
 /* For a deleted job: does the same, and removes the job's folder once none of its processes runs here. Idempotent. */
