@@ -116,6 +116,22 @@ class Ahead(harness.Case):
                 self.assertEqual(1, again.returncode)
                 self.assertIn("ranks end before the new ones have built", err)
 
+    def test_finishes(self):
+        """The job finishes while new ranks build: whoever resizes hears that."""
+        with self.cluster(nodes=1, devices=4) as c:
+            job = live.Job(c, self.path("finishes"), name="ahead", run={"build": "ahead"}, steps=60, sleep=0.01, hold_at=20)
+            job.run("tp=2")
+            job.wait_step(20)
+            with job.hold("build"):
+                resize = self.resizing(c, job, "tp=4")
+                self.building(job)
+                job.let_go()
+                out, err = resize.communicate(timeout=120 * PATIENCE)
+            self.assertEqual(0, resize.returncode, err)
+            self.assertEqual(("finish", 60), (json.loads(out)["kind"], json.loads(out)["step"]))
+            job.wait_run("done")
+            wait_for(lambda: not job.processes() or None, 60 * PATIENCE, "the end of every process")
+
     def killed(self, whom):
         """kill -9 of a daemon while new ranks build: the resize is done or comes to nothing, and the job goes on whole."""
         with self.cluster(nodes=3, devices=2) as c:

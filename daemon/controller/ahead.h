@@ -24,6 +24,8 @@ void ptc_ahead_tick(struct ptc_controller *ctl);
 void ptc_ahead_stop(struct ptc_controller *ctl, int status, const char *why);
 /* Whether ranks are being built before their switch; its id. */
 bool ptc_ahead_builds(const struct ptc_controller *ctl, uint64_t *ret_id);
+/* The watcher of whoever waits for it, who is to hear of another end instead. NULL: nobody waits. */
+struct ptc_watcher *ptc_ahead_take_watcher(struct ptc_controller *ctl);
 /* The switch under way is over. */
 void ptc_ahead_over(struct ptc_controller *ctl);
 /* Groups that FINISH lets stay beside the record's. False: there is none. */

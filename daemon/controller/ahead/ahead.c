@@ -189,6 +189,15 @@ void ptc_ahead_stop(struct ptc_controller *ctl, int status, const char *why)
 	unref(a);
 }
 
+struct ptc_watcher *ptc_ahead_take_watcher(struct ptc_controller *ctl)
+{
+	struct ptc_watcher *w = ctl->ahead ? ctl->ahead->request.watcher : NULL;
+
+	if (w)
+		ctl->ahead->request.watcher = NULL;
+	return w;
+}
+
 void ptc_ahead_over(struct ptc_controller *ctl)
 {
 	if (ctl->ahead && ctl->ahead->submitted)
