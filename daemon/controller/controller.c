@@ -450,7 +450,8 @@ static int check_ahead(struct ptc_controller *ctl, struct ptc_switch_request *r,
 	if (r->kind == PTC_SWITCH_RESIZE && r->run_from)
 		return ptc_error_set(err, PTC_ESTATE, "job %s is busy (building); wait for it or `ptcctl abort %s`",
 				     ctl->meta.name, ctl->meta.name);
-	if (r->end == PTC_RUN_DONE && !r->watcher) /* no step is left to resize at: that it has finished is the answer */
+	if (r->end == PTC_RUN_DONE &&
+	    !r->watcher) /* no step is left to resize at: that it has finished is the answer */
 		r->watcher = ptc_ahead_take_watcher(ctl);
 	ptc_ahead_stop(ctl, PTC_ECANCELED, "the job's ranks end before the new ones have built");
 	return 0;
