@@ -168,11 +168,11 @@ class GptLive(harness.Case):
 
     @long
     def test_fifty_switches(self):
-        self.many_switches("rebuild", 50, 5)
+        self.many_switches("rebuild", harness.size(10, 15, 50), 5)
 
     @long
     def test_ten_switches_restart(self):
-        self.many_switches("restart", 10, 5)
+        self.many_switches("restart", harness.size(6, 6, 10), harness.size(3, 3, 5))
 
     # ---- there and back
 
