@@ -183,8 +183,8 @@ def needs(*programs, modules=()):
 
 def labels(*names):
     """What ctest calls a case, or every case of a class, beside its module's labels; tests/CMakeLists.txt reads the line.
-    "repeats": what other cases show, again at random, in bulk, at one more point or against the clock. Without sanitizers it always
-    runs, with AddressSanitizer only in scripts/test --full. "threads": what TSan looks at in scripts/test --full."""
+    "repeats": what other cases show, again at random, in bulk, at one more point or against the clock. CI runs half of these, drawn
+    anew each time, and none with AddressSanitizer; scripts/test --full runs them all with both. "threads": what TSan looks at in scripts/test --full."""
     if not set(names) <= {"repeats", "threads"}:
         raise ValueError(f"no such label: {names}")
     return lambda case: case
