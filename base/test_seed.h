@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The seed of a test's random cases. Each run draws a new seed and prints it once; PTC_TEST_SEED repeats a run. In a
- * run of all tests (scripts/test), the seed follows from PTC_TEST_SEEDS and the test's name. So a test that is tried
- * again draws the same cases. For test programs only; any thread. There are no failure modes. */
+/* The seed of a test's random cases, and how many they are. Each run draws a new seed and prints it once; PTC_TEST_SEED
+ * repeats a run. In a run of all tests (scripts/test), the seed follows from PTC_TEST_SEEDS and the test's name. So a
+ * test that is tried again draws the same cases. For test programs only; any thread. There are no failure modes. */
 #pragma once
 
 #include <errno.h>
@@ -41,6 +41,15 @@ static inline void ptc_test_seed_draw(void)
 	printf("seed %llu (repeat with PTC_TEST_SEED=%llu)\n", (unsigned long long)ptc_test_seed_drawn,
 	       (unsigned long long)ptc_test_seed_drawn);
 	fflush(stdout);
+}
+
+/* How much of a random campaign runs: usual in CI, more in scripts/test --full (PTC_TEST_LONG), all with --campaign
+ * (PTC_TEST_CAMPAIGN). Seeds are drawn anew each time, so what a small sample leaves out is in that of another day. */
+static inline uint64_t ptc_test_size(uint64_t usual, uint64_t more, uint64_t all)
+{
+	const char *campaign = getenv("PTC_TEST_CAMPAIGN"), *longer = getenv("PTC_TEST_LONG");
+
+	return campaign && *campaign ? all : longer && *longer ? more : usual;
 }
 
 static inline uint64_t ptc_test_seed(void)

@@ -27,7 +27,8 @@ import cluster as clusters  # noqa: E402
 from cluster import ClusterError, wait_for  # noqa: E402,F401
 
 BUILD = os.path.abspath(os.environ.get("PTC_BUILD", os.path.join(ROOT, "build", "release")))
-LONG = bool(os.environ.get("PTC_TEST_LONG"))
+CAMPAIGN = bool(os.environ.get("PTC_TEST_CAMPAIGN"))
+LONG = CAMPAIGN or bool(os.environ.get("PTC_TEST_LONG"))
 SANITIZED = os.environ.get("PTC_SANITIZED", "") # by what: "address,undefined" or "thread"
 NO_LEAKS = "detect_leaks=0"
 PATIENCE = 3 # times every limit in seconds of a wait for something that is to happen: machines that build and test are busy
@@ -53,6 +54,12 @@ def measured_env(given=None):
     for option in ("quarantine_size_mb=1", "thread_local_quarantine_size_kb=64", "detect_stack_use_after_return=0"):
         options = f"{options}:{option}".strip(":")
     return {"ASAN_OPTIONS": options}
+
+
+def size(short, long, campaign):
+    """Of a random campaign: how much of it CI runs, scripts/test --full (PTC_TEST_LONG), and --campaign (PTC_TEST_CAMPAIGN). Seeds are
+    drawn anew each time, so what a small sample leaves out is in that of another day."""
+    return campaign if CAMPAIGN else long if LONG else short
 
 
 def binary(path):
@@ -176,8 +183,8 @@ def needs(*programs, modules=()):
 
 def labels(*names):
     """What ctest calls a case, or every case of a class, beside its module's labels; tests/CMakeLists.txt reads the line.
-    "repeats": what other cases show, again at random, in bulk, at one more point or against the clock. Without sanitizers it always
-    runs, with AddressSanitizer only in scripts/test --full. "threads": what TSan looks at in scripts/test --full."""
+    "repeats": what other cases show, again at random, in bulk, at one more point or against the clock. CI runs half of these, drawn
+    anew each time, and none with AddressSanitizer; scripts/test --full runs them all with both. "threads": what TSan looks at in scripts/test --full."""
     if not set(names) <= {"repeats", "threads"}:
         raise ValueError(f"no such label: {names}")
     return lambda case: case

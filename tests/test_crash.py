@@ -6,8 +6,8 @@ A daemon here is armed while it runs: a file of its own (PTC_FAULT_FILE) names t
 covered without being listed here, and one cluster serves many kills. `scripts/check --list-points` says which points
 exist; one that no scenario reaches fails test_every_point_is_reached.
 
-By default a sample of the points is taken (the seed is printed); PTC_TEST_LONG=1 takes each of them, and 200 random
-kills. What a run passes depends on what it finds to do, so a point that is missed is tried again; a long run fails where
+By default a sample of the points is taken (the seed is printed), with PTC_TEST_LONG=1 a third of them; PTC_TEST_CAMPAIGN=1 takes
+each of them, and 200 random kills. What a run passes depends on what it finds to do, so a point that is missed is tried again; a long run fails where
 one stays unreached and the test does not say why it may.
 """
 import base64
@@ -134,7 +134,8 @@ class Crash(harness.Case):
 
     def sample(self, points, n):
         points = sorted(set(points))
-        return points if LONG else self.random.sample(points, min(n if not SANITIZED else (n + 1) // 2, len(points)))
+        n = (n + 1) // 2 if SANITIZED else harness.size(n, max(2 * n, len(points) // 3), len(points))
+        return self.random.sample(points, min(n, len(points)))
 
     def reach(self, point, attempt, by_chance=()):
         """Attempts until one says that the point was reached. by_chance: patterns of points that need not be, here; others
@@ -718,7 +719,7 @@ class Crash(harness.Case):
                     c.ptcctl(*job.import_args("tp=2"), node=node, env={"PTC_FAULT": point}, check=False)
                     self.assertFalse(job.wait_idle()["has_state"])
                     self.check_nothing_leaked(c, {n: 0 for n in c.nodes})
-            for _ in range(10 if LONG else 2): # in its data
+            for _ in range(harness.size(2, 4, 10)): # in its data
                 self.arm(c.nodes["n0"], "agent.put.middle=sleep") # n1 is the gateway
                 client = subprocess.Popen([harness.program("ptcctl"), *job.import_args("tp=2")],
                                           env=c.environment({"PTC_SOCKET": c.nodes["n1"].socket}),
@@ -884,7 +885,7 @@ class Crash(harness.Case):
     @harness.labels("repeats")
     def test_random_times(self):
         """Any daemon or etcd, at any time, in switches, aborts, and jobs that come and go."""
-        kills = 200 if LONG else 10 if SANITIZED else 15
+        kills = 10 if SANITIZED else harness.size(15, 40, 200)
         with self.crash_cluster(store="tmpfs") as c:
             self.up(c)
             job = self.warm(c)
@@ -933,7 +934,7 @@ class Crash(harness.Case):
         with self.crash_cluster() as c:
             self.up(c)
             job = self.warm(c)
-            for _ in range(10 if LONG else 2):
+            for _ in range(harness.size(2, 4, 10)):
                 thread = threading.Thread(target=self.resize_quietly, args=(c, job, "n2"))
                 thread.start()
                 time.sleep(self.random.uniform(0, 0.4))

@@ -8,7 +8,7 @@ import subprocess
 
 import harness
 import live
-from harness import LONG, PATIENCE
+from harness import PATIENCE
 
 PROGRAM = harness.binary("examples/c-trainer/c-trainer")
 TOLERANCE = 1e-12  # relative: sums are made in another order
@@ -157,7 +157,7 @@ class CTrainer(harness.Case):
     @harness.labels("repeats")
     def test_switch_after_switch(self):
         """Nothing grows from the fifth on: memory, descriptors, processes, files."""
-        switches = 50 if LONG else 15
+        switches = harness.size(15, 25, 50)
         with self.cluster(nodes=2, devices=2, env={node: harness.measured_env() for node in ("n0", "n1")}) as c:
             job = Trainer(c, self.dir, "rebuild", steps=1 << 40, sleep_ms=1)
             job.run(f"tp=2,dp=2,{BATCH}")

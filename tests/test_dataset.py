@@ -8,9 +8,9 @@ import unittest
 import dataset_oracle as oracle
 import harness
 import numpy as np
-from harness import LONG, SANITIZED
+from harness import SANITIZED
 
-CASES = 4000 if LONG else 150 if SANITIZED else 500
+CASES = 150 if SANITIZED else harness.size(500, 1200, 4000)
 EINVAL, ENOTFOUND, EIO, ECORRUPT = -101, -102, -304, -302
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import state as states
 from test_layout import Dump, spec_of
 
-CASES = 400 if harness.LONG else 100
+CASES = harness.size(100, 200, 400)
 TORCH = importlib.util.find_spec("torch") is not None
 
 
@@ -106,7 +106,7 @@ class DTensor(harness.Case):
         importlib.import_module("torch.testing._internal.distributed.fake_pg")
         rng, tensors, context = random.Random(self.seed), 0, multiprocessing.get_context("fork")
         with Dump() as dump:
-            for _ in range(40 if harness.LONG else 6):
+            for _ in range(harness.size(6, 15, 40)):
                 replicas, shards, tp = rng.randint(1, 2), rng.randint(1, 4), rng.choice((1, 2, 3))
                 wide, narrow = tp * rng.randint(1, 7), tp * rng.randint(1, 7)
                 rank = rng.randrange(replicas * shards * tp)
@@ -141,7 +141,7 @@ class DTensor(harness.Case):
         rng, tensors, context = random.Random(self.seed), 0, multiprocessing.get_context("fork")
         patterns = ("emb.*", "norm.weight", "norm.bias", "layers.{}.a.weight", "layers.{}.a.bias", "layers.{}.b.weight")
         with Dump() as dump:
-            for _ in range(40 if harness.LONG else 8):
+            for _ in range(harness.size(8, 15, 40)):
                 world, sizes = rng.randint(1, 6), [rng.randint(1, 9) for _ in range(3)]
                 rank = rng.randrange(world)
                 ours, theirs = context.Pipe(duplex=False)

@@ -985,7 +985,7 @@ print(f" {longest}")
             for t in threads:
                 t.start()
             try:
-                for i in range(30 if LONG else 6):
+                for i in range(harness.size(6, 12, 30)):
                     job.resize(("dp=2", "tp=4", "dp=3,tp=2", "tp=2")[i % 4])
             finally:
                 over.set()

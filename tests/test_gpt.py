@@ -14,6 +14,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
 import curve  # noqa: E402
+import harness  # noqa: E402
 
 RANKS = 8
 LIMIT_S = 800
@@ -71,13 +72,13 @@ class Gpt(unittest.TestCase):
                 self.assertLessEqual(d, limit, name)
         return reference
 
-    @unittest.skipUnless(os.environ.get("PTC_TEST_LONG"), "takes minutes: PTC_TEST_LONG")
+    @unittest.skipUnless(harness.LONG, "takes minutes: PTC_TEST_LONG")
     def test_float32_and_rebuilds(self):
         base = ["--steps", "20"]
         shapes = {"reference": shape(1, 1, 1), "tp2-pp2-dp2": shape(2, 2, 2), "dp3, batch not divided": shape(1, 1, 3),
                   "tp2-pp3": shape(2, 3, 1), "tp2-pp2-dp2-zero1": shape(2, 2, 2, "1"),
                   "tp2-dp3-fsdp": shape(2, 1, 3, "fsdp")}
-        if os.environ.get("PTC_TEST_LONG"):
+        if harness.CAMPAIGN:
             shapes |= {"tp2-dp2": shape(2, 1, 2), "pp3-dp2": shape(1, 3, 2), "dp3-zero1": shape(1, 1, 3, "1"),
                        "tp2-pp2-dp2-fsdp": shape(2, 2, 2, "fsdp"), "tp4-pp2": shape(4, 2, 1)}
         jobs = [(name, options + base, None) for name, options in shapes.items()]
@@ -92,7 +93,7 @@ class Gpt(unittest.TestCase):
                     print(f"{what} after each of {len(use)} jobs: {values}")
                 self.assertLessEqual(values[-1], values[since] + may_grow, f"rank {rank}: {what} {values}")
 
-    @unittest.skipUnless(os.environ.get("PTC_TEST_LONG"), "takes minutes: PTC_TEST_LONG")
+    @unittest.skipUnless(harness.LONG, "takes minutes: PTC_TEST_LONG")
     def test_float64_clipped(self):
         """With the gradient's norm over all ranks clipped. Losing one row of one first moment of the first layer's wq
         once is seen here; in float32 it is not: it shows as 1e-6, which rounding reaches too."""

@@ -168,11 +168,11 @@ class GptLive(harness.Case):
 
     @long
     def test_fifty_switches(self):
-        self.many_switches("rebuild", 50, 5)
+        self.many_switches("rebuild", harness.size(10, 15, 50), 5)
 
     @long
     def test_ten_switches_restart(self):
-        self.many_switches("restart", 10, 5, build="ahead")
+        self.many_switches("restart", harness.size(6, 6, 10), harness.size(3, 3, 5), build="ahead")
 
     # ---- there and back
 
@@ -211,7 +211,8 @@ class GptLive(harness.Case):
 
     @long
     def test_there_and_back(self):
-        for other, zero in (("pp=2", "1"), ("tp=2,pp=2", "0"), ("dp=3", "fsdp"), (A, "1")):
+        ways = (("pp=2", "1"), ("tp=2,pp=2", "0"), ("dp=3", "fsdp"), (A, "1"))
+        for other, zero in self.random.sample(ways, harness.size(2, 2, 4)):
             with self.subTest(other, zero=zero):
                 self.there_and_back(other, zero)
 

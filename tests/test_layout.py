@@ -12,7 +12,7 @@ import harness
 import numpy as np
 import oracle
 import state as states
-from harness import LONG, SANITIZED
+from harness import SANITIZED
 
 RULES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "deploy", "rules")
 
@@ -110,7 +110,7 @@ class Layout(harness.Case):
             for heads, tps in states.VARIANTS:
                 s = numbered(states.random_state(rng, heads, tiny=20))
                 rules = states.rules(heads)
-                for _ in range(300 if LONG else 5 if SANITIZED else 10):
+                for _ in range(5 if SANITIZED else harness.size(10, 50, 300)):
                     config = oracle.random_config(rng, 24, tps)
                     self.check(dump.layout(spec_of(s, rules), config), expected(s, rules, config), str(config))
                     ranks += config.world
@@ -119,7 +119,7 @@ class Layout(harness.Case):
     def test_rules(self):
         """Random rules of every sort, alone and together, from one random configuration to another and back. What the
         oracle cannot cut must be refused."""
-        cases = int(os.environ.get("PTC_CASES", 40000 if LONG else 500 if SANITIZED else 3000))
+        cases = int(os.environ.get("PTC_CASES", 500 if SANITIZED else harness.size(3000, 8000, 40000)))
         asked = refused = done = 0
         with Dump() as dump:
             while done < cases:

@@ -814,7 +814,7 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
     def test_random_times(self):
         """Any daemon or etcd, at any time: training, resizes, snapshots, aborts. Each step had the samples that it has in
         an undisturbed run, each sample once, whoever computed them, and the proof says which."""
-        kills = 120 if LONG else 12
+        kills = harness.size(12, 30, 120)
         with self.started(mode=self.random.choice(("rebuild", "restart")), sleep=0.02, by_length=3,
                           data=f"{self.random.randrange(5, 90)},{self.seed},7,2") as (c, job):
             for i in range(kills):
@@ -897,12 +897,12 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
 
     @harness.labels("repeats")
     def test_many_switches_rebuild(self):
-        self.many_switches("rebuild", 50 if LONG else 10)
+        self.many_switches("rebuild", harness.size(10, 20, 50))
 
     @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1")
     @harness.labels("repeats")
     def test_many_switches_restart(self):
-        self.many_switches("restart", 20)
+        self.many_switches("restart", harness.size(10, 10, 20))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ import unittest
 import harness
 import numpy as np
 import order_oracle as oracle
-from harness import LONG, SANITIZED
+from harness import SANITIZED
 
-CASES = 3000 if LONG else 100 if SANITIZED else 300
+CASES = 100 if SANITIZED else harness.size(300, 900, 3000)
 
 
 @harness.labels("repeats")

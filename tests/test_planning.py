@@ -276,7 +276,7 @@ class Planning(harness.Case):
         return job.c.json("advise", job.name, *args)
 
     @harness.labels("repeats")
-    @unittest.skipUnless(os.environ.get("PTC_TEST_LONG"), "compares steps in seconds, which needs a machine that is not busy (PTC_TEST_LONG=1)")
+    @unittest.skipUnless(harness.LONG, "compares steps in seconds, which needs a machine that is not busy (PTC_TEST_LONG=1)")
     def test_measured_steps(self):
         """Steps of what has run calibrate; the choice for six devices is the best of all that six devices can have, measured;
         after each switch what was predicted stands beside what came. The trainer's time is that of a program whose tensor
@@ -321,7 +321,7 @@ class Planning(harness.Case):
             job.do("stop")
 
     @harness.labels("repeats")
-    @unittest.skipUnless(os.environ.get("PTC_TEST_LONG"), "compares rates of links, which needs a machine that is not busy (PTC_TEST_LONG=1)")
+    @unittest.skipUnless(harness.LONG, "compares rates of links, which needs a machine that is not busy (PTC_TEST_LONG=1)")
     def test_profile(self):
         """Links are measured over the daemons' own connections; a node behind a slow one is done without, and the job that is
         resized goes on without it. What changes is said."""

@@ -16,7 +16,7 @@ import harness
 import live
 import numpy as np
 import state as states
-from harness import LONG, PATIENCE, SANITIZED, Job, skip_unless_root, wait_for
+from harness import PATIENCE, SANITIZED, Job, skip_unless_root, wait_for
 
 OTHER_UID = 65534
 OTHER = ["setpriv", f"--reuid={OTHER_UID}", "--clear-groups"]
@@ -92,7 +92,7 @@ class Quota(harness.Case):
             asking = threading.Thread(target=ask)
             asking.start()
             try:
-                for turn in range(20 if LONG else 2):
+                for turn in range(harness.size(2, 6, 20)):
                     for i in range(2):
                         self.create(c, f"large-{i}", 5000)
                     line = self.refused_job(c, "large-2", "(quota.documents)", 5000)
@@ -192,8 +192,8 @@ class Quota(harness.Case):
     @harness.labels("repeats")
     def test_soak(self):
         """Switch after switch: so many revisions each, and a database that does not grow with their number, nor anything else
-        (2,000 with PTC_TEST_LONG)."""
-        switches, configs = (2000 if LONG else 40), ["tp=2", "tp=4", "tp=1", "dp=2"]
+        (2,000 with PTC_TEST_CAMPAIGN)."""
+        switches, configs = harness.size(40, 300, 2000), ["tp=2", "tp=4", "tp=1", "dp=2"]
         with self.cluster(nodes=2, devices=2, env=harness.measured_env(harness.NO_LEAKS)) as c:
             job = self.small_job(c, "soak")
             wait_for(lambda: job.resize("dp=2") and True, 60, "a first switch")

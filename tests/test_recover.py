@@ -10,7 +10,7 @@ import time
 
 import harness
 import live
-from harness import LONG, PATIENCE, wait_for
+from harness import PATIENCE, wait_for
 from test_proof import proved
 
 AFTER = 2 # seconds until a node that is down counts as lost
@@ -78,7 +78,7 @@ class Recover(harness.Case):
                 job = self.job(c, how, elastic={"min_gpus": 1, "max_gpus": 3})
                 job.run("dp=3")
                 last = unknown = 0
-                for n in range(20 if LONG else 2):
+                for n in range(harness.size(2, 6, 20)):
                     before = self.begun(c, job)
                     victim = self.random.choice(["n1", "n2"])
                     time.sleep(self.random.random() * 0.5) # any instant; nothing is judged by it
@@ -115,7 +115,7 @@ class Recover(harness.Case):
         with self.cluster(nodes=4, devices=1, **FAST) as c:
             job = self.job(c, "hang", every=25, elastic={"max_gpus": 3})
             job.run("dp=2")
-            for n in range(20 if LONG else 3):
+            for n in range(harness.size(3, 7, 20)):
                 before = self.begun(c, job)
                 here = [x for x in self.placed(job) if x != "n0"]
                 victim = self.random.choice(here or ["n1"])

@@ -130,7 +130,7 @@ class Resize(harness.Case):
             with concurrent.futures.ThreadPoolExecutor() as pool:
                 readers = [pool.submit(verify, node) for node in c.nodes]
                 try:
-                    for i in range(24 if LONG else 8):
+                    for i in range(harness.size(8, 12, 24)):
                         job.resize(("tp=4", "tp=1", "dp=2", "tp=2")[i % 4])
                 finally:
                     over.append(True)
@@ -248,7 +248,7 @@ class Resize(harness.Case):
 
     @harness.labels("threads")
     def test_random_unix(self):
-        self.walk(2 if SANITIZED else 10 if LONG else 5, tiny=2000 if LONG else 60, transport="unix")
+        self.walk(2 if SANITIZED else harness.size(5, 6, 10), tiny=harness.size(60, 600, 2000), transport="unix")
 
     @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1")
     @harness.labels("repeats")
@@ -265,17 +265,17 @@ class Resize(harness.Case):
     @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1")
     @harness.labels("repeats")
     def test_random_tls(self):
-        self.walk(30 if LONG else 3, tiny=2000 if LONG else 50, transport="tls")
+        self.walk(harness.size(3, 6, 30), tiny=harness.size(50, 500, 2000), transport="tls")
 
     @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1")
     @harness.labels("repeats")
     def test_random_etcd_cluster(self):
-        self.walk(10 if LONG else 2, tiny=50, transport="tls", coordinator="etcd-cluster")
+        self.walk(harness.size(2, 4, 10), tiny=50, transport="tls", coordinator="etcd-cluster")
 
     @unittest.skipUnless(LONG, "set PTC_TEST_LONG=1")
     @harness.labels("repeats")
     def test_disk(self):
-        self.walk(3 if LONG else 1, tiny=50, store="disk")
+        self.walk(harness.size(1, 2, 3), tiny=50, store="disk")
 
     def test_a_b_a(self):
         """A to B to A gives A's bytes on each rank."""

@@ -127,7 +127,7 @@ class Torch(harness.Case):
 
     def test_cycles(self):
         """Rebuilt in the same process over and over, with tensor parallelism and FSDP2: nothing piles up."""
-        cycles = 30 if harness.LONG else 6
+        cycles = harness.size(6, 10, 30)
         logged = self.layouts("zoo", ["tp=2", "dp=2"] * (cycles // 2) + ["tp=2"], nodes=1, sleep=0.2)
         for rank in (0, 1):
             lines = [log[0] for (_, r), log in sorted(logged.items()) if r == rank]

@@ -714,7 +714,7 @@ int main(void)
 	if (access("/dev/shm", W_OK) == 0)
 		setenv("TMPDIR", "/dev/shm", 1); /* places are asked for where reading them waits for nothing */
 	seed = ptc_test_seed();
-	cases = text ? strtoull(text, NULL, 0) : getenv("PTC_TEST_LONG") ? 40 : cases;
+	cases = text ? strtoull(text, NULL, 0) : ptc_test_size(cases, 10, 40);
 	ptc_rpc_init();
 	rc = cmocka_run_group_tests(tests, NULL, NULL);
 	ptc_rpc_shutdown();

@@ -512,7 +512,7 @@ int main(void)
 	int rc;
 
 	seed = (unsigned)ptc_test_seed();
-	rounds = more ? (unsigned)strtoul(more, NULL, 0) : getenv("PTC_TEST_LONG") ? 8 : 1;
+	rounds = more ? (unsigned)strtoul(more, NULL, 0) : (unsigned)ptc_test_size(1, 2, 8);
 	random_state = seed;
 	mallopt(M_MMAP_THRESHOLD, 1 << 30); /* megabytes come and go for each image: without faults, then */
 	mallopt(M_TRIM_THRESHOLD, 1 << 30);

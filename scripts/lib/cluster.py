@@ -523,13 +523,19 @@ class Cluster:
         """Machines die at once: kill -9 of every process that runs on them. What a machine that starts anew has none of is removed:
         directories and cgroups of ranks, and without `chunks` what the store had in memory. Returns the ids of the processes."""
         cgroups, dead, nodes = cgroups_of(self.jobs_with_ranks()), set(), [self.nodes[name] for name in names]
+        pids = {pid for name in names for pid in self.machine(name)}
+        for node in nodes: # first, or it sees its ranks die and says so while its own end is still to come
+            node.signal(signal.SIGKILL)
+        for node in nodes:
+            node.wait_gone(60)
 
         def gone():
-            pids = {pid for name in names for pid in self.machine(name)}
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             dead.update(pids)
+            pids.clear()
+            pids.update(pid for name in names for pid in self.machine(name))
             return not pids
 
         wait_for(gone, 60, f"the end of all processes of {', '.join(names)}", 0.02)
