@@ -66,6 +66,7 @@ def device(job):
     if local >= here:  # NCCL does not share a GPU between ranks
         raise SystemExit(f"--device cuda: this rank's is number {local}, PyTorch finds {here} here: see --one-device")
     torch.cuda.set_device(local)
+    torch.cuda.init()  # else init_device_mesh() sets the device by LOCAL_RANK
     return torch.device("cuda", local)
 
 
