@@ -66,7 +66,7 @@ class Gpu(unittest.TestCase):
         first, second = found["devices"]
         self.assertEqual(first, {
             "uuid": UUIDS[0], "index": 0, "kind": "gpu", "name": 'Fake "GPU" 0', "bus": "00000000:17:00.0", "health": "ok",
-            "memory_bytes": 256 << 20, "free_bytes": 200 << 20, "processes": 0, "pids": [], "visible": True, "cuda_index": 0})
+            "memory_bytes": 256 << 20, "free_bytes": 200 << 20, "processes": 0, "pids": [], "pid_bytes": [], "visible": True, "cuda_index": 0})
         self.assertEqual((second["uuid"], second["index"], second["cuda_index"]), (UUIDS[1], 1, 1))
         self.assertEqual(self.list(PTC_FAKE_GPU_DEVICES="0")["devices"], [])
 
@@ -83,6 +83,7 @@ class Gpu(unittest.TestCase):
     def test_occupancy(self):
         devices = self.list(PTC_FAKE_GPU_DEVICES="3", PTC_FAKE_NVML="0:busy,1:full,2:bare")["devices"]
         self.assertEqual([(d["processes"], d["pids"]) for d in devices], [(2, [1000, 1001]), (1000, []), (0, [])])
+        self.assertEqual(devices[0]["pid_bytes"], [10 << 20, None])
         self.assertEqual([d["health"] for d in devices], ["ok"] * 3)
 
     def test_mig(self):

@@ -43,7 +43,7 @@ class GpuJob(live.Job):
 
 class GpuLive(harness.Case):
     @contextlib.contextmanager
-    def gpus(self, **env):
+    def gpus(self, config=None, **env):
         """A node with two fake GPUs; afterwards no process of the driver has left anything, nor done anything wrong."""
         self.gpu, image = self.path("gpu"), self.path("image")
         for d in (self.gpu, *glob.glob(self.path("at-*")), self.path("end")):  # of a cluster before
@@ -55,7 +55,7 @@ class GpuLive(harness.Case):
         self.may_leave = False
         env = {"LD_LIBRARY_PATH": FAKE, "PTC_FAKE_GPU": self.gpu, "PTC_GPU_KERNELS": image, **env}
         with self.cluster(up=False, nodes=1) as c:
-            c.write_config(c.nodes["n0"], devices="auto")
+            c.write_config(c.nodes["n0"], devices="auto", **(config or {}))
             c.up({"n0": env}, timeout_s=60 * PATIENCE)
             yield c
         self.check_reports()
@@ -174,6 +174,53 @@ class GpuLive(harness.Case):
             wait_for(lambda: job.status()["phase"] == "idle", 60 * PATIENCE, "idle", 0.1)
             job.wait_step(job.step() + 5)
             job.check_state(self, at, self.path("end"))  # what was committed before
+
+    def test_page_locked(self):
+        """A device's page-locked memory counts before it is locked: a rank on a device for which there is no room copies itself."""
+        memory = {"ceiling": "440MiB", "staging": "64MiB", "spare": "0B"}  # 82 MiB are for chunks, half of that for other memory
+        with self.gpus(config={"memory": memory}, PTC_FAKE_GPU_DEVICES="3") as c:
+            job = GpuJob(c, self.dir, self.gpu, env={"PTC_FAKE_GPU_DEVICES": "3"})
+            job.run("dp=3")
+            job.wait_step(10)
+            said = self.tried(job)
+            self.assertEqual({"ptc-gpu", "rank"}, {s["copied_by"] for s in said.values()}, said)
+            why = next(s["why"] for s in said.values() if s["copied_by"] == "rank")
+            self.assertRegex(why, r"^device GPU-d[012].*: no room below memory.ceiling for 16MiB of page-locked memory: \d+ bytes are "
+                             r"needed")
+            store = c.json("nodes")["nodes"][0]["store"]
+            self.assertEqual(32 << 20, store["pinned_bytes"])
+            self.assertLess(32 << 20, store["outside_bytes"])  # and staging memory of the rank that copies
+            at = job.resize("tp=1")["step"]
+            job.check_state(self, at, self.path("at-tp=1"))
+            job.do("stop")
+
+    def test_device_too_small(self):
+        """What the next ranks declare has to fit beside what others use: else nothing stops, and the line names device and bytes."""
+        with self.gpus() as c:
+            job = GpuJob(c, self.dir, self.gpu)
+            job.run("tp=1")  # so that its layout is known
+            job.wait_step(5)
+            at = job.resize("tp=2")["step"]
+            job.wait_step(at + 5)
+            ranks = job.ranks()
+            for rank in ranks.values():
+                with open(os.path.join(self.gpu, f"uses-{rank['device']}"), "w") as f:
+                    f.write(f"1 99999999\n{rank['pid']} 12000\n")
+                with open(os.path.join(self.gpu, f"free-{rank['device']}"), "w") as f:
+                    f.write("8000\n")
+            r = job.resize("tp=1", check=False)
+            self.assertRegex(r.stderr, r"node n0, device [01] \(GPU-d[01].*\): the next ranks' tensors need (\d+) bytes of its memory; "
+                             r"beside what other processes use, 20000 of 268435456 bytes can be free; end those processes")
+            self.assertLess(20000, int(re.search(r"need (\d+) bytes", r.stderr)[1]))
+            wait_for(lambda: job.status()["phase"] == "idle", 60 * PATIENCE, "idle", 0.1)
+            self.assertEqual({n: r["pid"] for n, r in ranks.items()}, {n: r["pid"] for n, r in job.ranks().items()})
+            job.wait_step(job.step() + 5)
+            for rank in ranks.values():  # what its own ranks use is free for the next
+                with open(os.path.join(self.gpu, f"uses-{rank['device']}"), "w") as f:
+                    f.write(f"1 99999999\n{rank['pid']} 120000\n")
+            at = job.resize("tp=1")["step"]
+            job.check_state(self, at, self.path("at-tp=1"))
+            job.do("stop")
 
     def test_rank_dies_mapped(self):
         """A rank is killed while ptc-gpu copies out of its mapped memory: the snapshot comes to nothing, ptc-gpu lets go of it."""

@@ -433,6 +433,19 @@ int ptc_workers_rendezvous_get(struct ptc_workers *w, const struct ptc_group_key
 	return ptc_error_set(err, PTC_ENOTFOUND, "no such ranks");
 }
 
+const char *ptc_slot_device(const struct ptc_slot_view *slot, uint64_t address)
+{
+	(void)slot;
+	(void)address;
+	return NULL;
+}
+
+uint64_t ptc_workers_pinned(const struct ptc_workers *w)
+{
+	(void)w;
+	return 0;
+}
+
 int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, struct ptc_error *err)
 {
 	*ret_json = ptc_asprintf("[]");

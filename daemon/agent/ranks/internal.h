@@ -18,6 +18,12 @@ struct ptc_restore {
 };
 int ptc_restore_slots(const struct ptc_restore *job, struct ptc_error *err);
 
+/* ---- device_room.c ---- */
+/* Whether the devices of node `self` have room for what the next generation's ranks will declare there, once the ranks
+ * of `now` have freed theirs. Only what certainly does not fit is refused: PTC_ENOSPC, naming device and bytes. */
+int ptc_device_room(struct ptc_agent *agent, const struct ptc_geometry *next, uint32_t self,
+		    const struct ptc_group *now, struct ptc_error *err);
+
 /* ---- what the store remembers of ranks (rank_notes.c): of each the last incarnation ---- */
 enum ptc_rank_note { PTC_RANKS_BEGUN, PTC_RANKS_GONE_ON };
 int ptc_rank_note_write(struct ptc_agent *agent, enum ptc_rank_note what, const struct ptc_group_key *key,

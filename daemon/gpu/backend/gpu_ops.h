@@ -20,6 +20,8 @@ struct ptc_gpu_failure {
 	struct ptc_error err;
 };
 
+#define PTC_GPU_RING_BYTES ((uint64_t)16 << 20) /* page-locked for each attached device */
+
 /* A budget of page-locked host memory for all devices together. Bytes are reserved before they are locked. */
 struct ptc_gpu_budget {
 	uint64_t max;

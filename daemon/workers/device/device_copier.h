@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "daemon/workers/copier/copy.h"
 #include "daemon/workers/copier/slot_copying.h"
+#include "daemon/workers/types/workers_env.h"
 
 #include <sys/types.h>
 
@@ -27,10 +28,12 @@ struct ptc_device_range {
 	int fd; /* of its handle; -1: ptc-gpu maps it by ipc */
 };
 
-int ptc_device_copier_new(uint64_t pinned_bytes, int64_t hang_ms, struct ptc_device_copier **ret,
-			  struct ptc_error *err);
+/* Of env: pinned_bytes, pinned_take, pinned_give, copy_ms. The caller keeps it. */
+int ptc_device_copier_new(const struct ptc_workers_env *env, struct ptc_device_copier **ret, struct ptc_error *err);
 /* Call this once all callers and all mappings are gone. NULL ok. */
 struct ptc_device_copier *ptc_device_copier_free(struct ptc_device_copier *d);
+/* Bytes of page-locked memory that were taken by pinned_take: a ring for each device in use. */
+uint64_t ptc_device_copier_pinned(struct ptc_device_copier *d);
 
 /* Finds out whether ptc-gpu can map a range, by mapping and unmapping it. */
 int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r, pid_t pid, struct ptc_error *err);

@@ -502,6 +502,14 @@ int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct 
 	return rc ? rc : transfer(v, &call, err);
 }
 
+const char *ptc_slot_device(const struct ptc_slot_view *slot, uint64_t address)
+{
+	const struct view *v = slot->opaque;
+	const struct ptc_device_range *r = v->declared ? ptc_declared_device(v->declared, address) : NULL;
+
+	return r ? r->uuid : NULL;
+}
+
 /* ---- read by the rank ------------------------------------------------------------------- */
 
 _Static_assert(PTC_SLOT_ROWS_MAX == PTC_LOCAL_ROWS_MAX, "what the agent may say, a message can");

@@ -31,6 +31,9 @@ void ptc_slot_copying_done(const struct ptc_slot_view *slot, struct ptc_slot_cop
 int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct ptc_slot_copying *copying,
 		  const struct iovec *remote, size_t nremote, const struct iovec *local, size_t nlocal, bool fresh,
 		  struct ptc_error *err);
+/* The UUID of the device that has the declared memory at this address, as long as the view lives; NULL: the host has
+ * it. */
+const char *ptc_slot_device(const struct ptc_slot_view *slot, uint64_t address);
 /* Lets the rank itself read bytes of a file to its declared memory. The kernel then looks up no pages, and the rank's
  * own processor copies. fd: open for reading only; borrowed. ptc_slot_fill sends the order to the rank, and first waits
  * if the rank has many. ptc_slot_filled waits until the rank has carried out all orders, also those of callers who gave
