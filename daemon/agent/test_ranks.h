@@ -440,6 +440,29 @@ const char *ptc_slot_device(const struct ptc_slot_view *slot, uint64_t address)
 	return NULL;
 }
 
+int ptc_workers_keep(struct ptc_workers *w, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
+		     struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
+}
+
+void ptc_workers_keep_drop(struct ptc_workers *w, struct ptc_device_memory *m)
+{
+}
+
+int ptc_workers_keep_digest(struct ptc_workers *w, const struct ptc_device_memory *m,
+			    const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
+}
+
+int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, enum ptc_copy_op op,
+		       const struct ptc_device_memory *m, const struct ptc_device_rows *rows, size_t n,
+		       struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
+}
+
 uint64_t ptc_workers_pinned(const struct ptc_workers *w)
 {
 	(void)w;

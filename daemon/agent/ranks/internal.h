@@ -5,6 +5,7 @@
 #include "daemon/agent/calls/operation.h"
 #include "daemon/agent/geometry/geometry.h"
 #include "daemon/agent/memory/rank_group.h"
+#include "daemon/agent/memory/resident.h"
 #include "daemon/agent/ranks/ranks.h"
 #include "formats/state/state_doc.h"
 
@@ -12,7 +13,8 @@
 struct ptc_restore {
 	struct ptc_table *table; /* sealed */
 	const struct ptc_geometry *g;
-	const struct ptc_group *group; /* restores its slots in phase DECLARED */
+	const struct ptc_group *group;   /* restores its slots in phase DECLARED */
+	struct ptc_residents *residents; /* boxes on the ranks' devices; NULL: none */
 	ptc_stop_fn stop;
 	void *arg;
 };

@@ -53,6 +53,8 @@ struct ptc_gpu_memory {
 int ptc_gpu_cuda_copy(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
 		      const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts,
 		      struct ptc_gpu_failure *f);
+int ptc_gpu_cuda_copy_within(struct ptc_gpu *g, struct ptc_gpu_memory *to, struct ptc_gpu_memory *from,
+			     const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f);
 int ptc_gpu_cuda_digest(struct ptc_gpu *g, struct ptc_gpu_memory *m, const struct ptc_gpu_part *parts, size_t nparts,
 			uint64_t *ret_digest, struct ptc_gpu_failure *f);
 

@@ -454,3 +454,104 @@ int ptc_device_copy(struct ptc_device_copier *d, struct ptc_slot_copying *c, enu
 		rc = copying_of(d, c, &k.x, err);
 	return rc ? rc : copy_all(&k, pieces, n, err);
 }
+
+/* ---- kept memory ---- */
+
+static struct ptc_gpu_ref ref_of(const struct ptc_device_memory *m)
+{
+	return (struct ptc_gpu_ref){ m->life, m->number };
+}
+
+int ptc_device_keep(struct ptc_device_copier *d, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
+		    struct ptc_error *err)
+{
+	struct ptc_device_memory m = { 0 };
+	struct ptc_gpu_client *client;
+	struct ptc_gpu_outcome o;
+	struct ptc_gpu_ref ref;
+	int rc = client_of(d, &client, err);
+
+	if (rc == 0)
+		rc = count_ring(d, uuid, err);
+	if (rc == 0)
+		rc = ptc_gpu_client_keep(client, uuid, bytes, &ref, &o, err);
+	if (rc)
+		return rc;
+	snprintf(m.uuid, sizeof m.uuid, "%s", uuid);
+	m.life = ref.life;
+	m.number = ref.number;
+	*ret = m;
+	return 0;
+}
+
+void ptc_device_drop(struct ptc_device_copier *d, struct ptc_device_memory *m)
+{
+	struct ptc_gpu_outcome o;
+
+	if (m->uuid[0])
+		(void)ptc_gpu_client_close(d->client, ref_of(m), &o, NULL);
+	*m = (struct ptc_device_memory){ 0 };
+}
+
+/* Both directions see the destination as the device's side. */
+static struct ptc_gpu_part part_of(const struct ptc_device_rows *r, uint64_t rank_at, bool to_rank)
+{
+	uint64_t rank_row = r->n > 1 ? r->address_step : r->bytes, kept_row = r->n > 1 ? r->kept_step : r->bytes;
+	struct ptc_gpu_part p = { .device_at = to_rank ? rank_at : r->kept,
+				  .other_at = to_rank ? r->kept : rank_at,
+				  .width = r->bytes,
+				  .height = r->n,
+				  .depth = 1,
+				  .device_row = to_rank ? rank_row : kept_row,
+				  .other_row = to_rank ? kept_row : rank_row };
+
+	p.device_slice = p.height * p.device_row;
+	p.other_slice = p.height * p.other_row;
+	return p;
+}
+
+int ptc_device_copy_kept(struct ptc_device_copier *d, struct ptc_slot_copying *c, const struct ptc_device_memory *m,
+			 enum ptc_copy_op op, pid_t pid, const struct ptc_device_range *range,
+			 const struct ptc_device_rows *rows, size_t n, struct ptc_error *err)
+{
+	struct ptc_gpu_part parts[PTC_GPU_PARTS_MAX];
+	struct ptc_gpu_outcome o = { .blame = PTC_GPU_BLAME_NONE };
+	struct ptc_device_copying *x;
+	struct ptc_gpu_ref rank;
+	int rc = copying_of(d, c, &x, err);
+
+	if (rc == 0)
+		rc = device_ref(d, d->client, x, range, pid, &rank, &o, err);
+	for (size_t at = 0; at < n && !rc;) {
+		uint32_t k = 0;
+
+		for (; at < n && k < PTC_GPU_PARTS_MAX; at++)
+			parts[k++] = part_of(&rows[at], rows[at].address - range->address, op == PTC_COPY_WRITE);
+		rc = op == PTC_COPY_WRITE ? ptc_gpu_client_copy_within(d->client, rank, ref_of(m), parts, k, &o, err)
+					  : ptc_gpu_client_copy_within(d->client, ref_of(m), rank, parts, k, &o, err);
+	}
+	if (rc)
+		forget(d->client, x);
+	return rc;
+}
+
+int ptc_device_digest_kept(struct ptc_device_copier *d, const struct ptc_device_memory *m,
+			   const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err)
+{
+	struct ptc_gpu_part parts[PTC_GPU_PARTS_MAX];
+	struct ptc_gpu_outcome o;
+	uint64_t all = 0, some = 0;
+	int rc = 0;
+
+	for (size_t at = 0; at < n && !rc; all ^= some) {
+		uint32_t k = 0;
+
+		for (; at < n && k < PTC_GPU_PARTS_MAX; at++) {
+			parts[k] = part_of(&rows[at], rows[at].address, false);
+			k++;
+		}
+		rc = ptc_gpu_client_digest(d->client, ref_of(m), parts, k, &some, &o, err);
+	}
+	*ret_digest = all;
+	return rc;
+}

@@ -47,5 +47,29 @@ struct ptc_device_piece {
 /* *ret_differs, of a COMPARE: the bytes differ. After a failed READ the memory has undefined bytes. */
 int ptc_device_copy(struct ptc_device_copier *d, struct ptc_slot_copying *c, enum ptc_copy_op op, pid_t pid,
 		    const struct ptc_device_piece *pieces, size_t n, bool *ret_differs, struct ptc_error *err);
+/* ---- memory that ptc-gpu keeps on a device between a stop and the next restore ---- */
+
+struct ptc_device_memory {
+	char uuid[48]; /* "": none */
+	uint32_t life, number;
+};
+/* n rows of the rank's memory, and of the kept memory from `kept` on. */
+struct ptc_device_rows {
+	uint64_t address, kept;
+	uint64_t bytes, n, address_step, kept_step;
+};
+/* PTC_ENODEVICES: the device has no kernels for digests. Otherwise the driver's error, for example without memory. */
+int ptc_device_keep(struct ptc_device_copier *d, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
+		    struct ptc_error *err);
+void ptc_device_drop(struct ptc_device_copier *d, struct ptc_device_memory *m); /* {0} ok */
+/* Copies on the device: op READ from the rank, WRITE to it. All rows lie in `range`. */
+int ptc_device_copy_kept(struct ptc_device_copier *d, struct ptc_slot_copying *c, const struct ptc_device_memory *m,
+			 enum ptc_copy_op op, pid_t pid, const struct ptc_device_range *range,
+			 const struct ptc_device_rows *rows, size_t n, struct ptc_error *err);
+/* The XOR of what rows contribute to a tensor's digest: `address` is the tensor's bytes after the last row's last byte,
+ * and address_step the distance of rows in the tensor. */
+int ptc_device_digest_kept(struct ptc_device_copier *d, const struct ptc_device_memory *m,
+			   const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err);
+
 /* Call this after the operation's last copy. */
 void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copying *c);
