@@ -232,6 +232,13 @@ static void staging_give(void *arg, uint64_t bytes)
 	ptc_store_outside_give(d->store, bytes);
 }
 
+static int pinned_take(void *arg, uint64_t bytes, struct ptc_error *err)
+{
+	struct ptc_daemon *d = arg;
+
+	return ptc_store_outside_take(d->store, bytes, err);
+}
+
 /* ---- life --------------------------------------------------------------------------- */
 
 static bool same_folder(const char *a, const char *b)
@@ -286,6 +293,8 @@ int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
 				       .event = ptc_live_event,
 				       .staging_take = staging_take,
 				       .staging_give = staging_give,
+				       .pinned_take = pinned_take,
+				       .pinned_give = staging_give,
 				       .rendezvous_get = rendezvous_get,
 				       .rendezvous_put = rendezvous_put,
 				       .arg = d };

@@ -72,7 +72,7 @@ def main():
     for number, (name, options, hurt) in enumerate(jobs):
         args = train_plain.options(options + ["--out", os.path.join(folder, name)])
         os.makedirs(args.out, exist_ok=True)
-        job = parallel.Job(args.tp, args.pp, args.dp, rank, number, store)
+        job = parallel.Job(args.tp, args.pp, args.dp, rank, number, store, one_device=args.one_device)
         meet(store, f"start {number}", ranks)
         started = time.time(), time.process_time()
         heal = damage(torch, hurt) if hurt else None

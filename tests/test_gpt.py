@@ -77,7 +77,7 @@ class Gpt(unittest.TestCase):
         base = ["--steps", "20"]
         shapes = {"reference": shape(1, 1, 1), "tp2-pp2-dp2": shape(2, 2, 2), "dp3, batch not divided": shape(1, 1, 3),
                   "tp2-pp3": shape(2, 3, 1), "tp2-pp2-dp2-zero1": shape(2, 2, 2, "1"),
-                  "tp2-dp3-fsdp": shape(2, 1, 3, "fsdp")}
+                  "tp2-dp3-fsdp": shape(2, 1, 3, "fsdp"), "tp4-dp2-zero1 on one device": shape(4, 1, 2, "1", "--one-device")}
         if harness.CAMPAIGN:
             shapes |= {"tp2-dp2": shape(2, 1, 2), "pp3-dp2": shape(1, 3, 2), "dp3-zero1": shape(1, 1, 3, "1"),
                        "tp2-pp2-dp2-fsdp": shape(2, 2, 2, "fsdp"), "tp4-pp2": shape(4, 2, 1)}

@@ -23,7 +23,7 @@ UUIDS = ["GPU-" + "-".join(b * n for n in (4, 2, 2, 2, 6)) for b in ("d0", "d1",
 
 # The protocol as daemon/gpu/gpu_wire.h and daemon/gpu/cuda/gpu_export.h have it, written down a second time.
 VERSION, READY_ID = 1, 0
-MAP_HOST, UNMAP_HOST, BIND, HANDLES, COPY_OUT, COPY_IN, DIGEST, CLOSE, FORGET, STATS = range(1, 11)
+MAP_HOST, UNMAP_HOST, BIND, HANDLES, COPY_OUT, COPY_IN, DIGEST, CLOSE, FORGET, STATS, KEEP, COPY_WITHIN = range(1, 13)
 EXPORT = struct.Struct("<II7Q48s64s96s")
 HEAD = struct.Struct("<IIQIIIIQQQII")
 PART = struct.Struct("<9Q")
@@ -40,7 +40,7 @@ class Answer:
     def __init__(self, data):
         (self.version, self.status, self.id, self.blame, self.sticky, self.ref, self.count, self.value, self.more,
          text) = ANSWER.unpack(data)
-        self.text = text.split(b"\0")[0].decode()
+        self.text = text.split(b"\0")[0].decode(errors="replace")
 
 
 class Gpu(unittest.TestCase):
@@ -66,7 +66,7 @@ class Gpu(unittest.TestCase):
         first, second = found["devices"]
         self.assertEqual(first, {
             "uuid": UUIDS[0], "index": 0, "kind": "gpu", "name": 'Fake "GPU" 0', "bus": "00000000:17:00.0", "health": "ok",
-            "memory_bytes": 256 << 20, "free_bytes": 200 << 20, "processes": 0, "pids": [], "visible": True, "cuda_index": 0})
+            "memory_bytes": 256 << 20, "free_bytes": 200 << 20, "processes": 0, "pids": [], "pid_bytes": [], "visible": True, "cuda_index": 0})
         self.assertEqual((second["uuid"], second["index"], second["cuda_index"]), (UUIDS[1], 1, 1))
         self.assertEqual(self.list(PTC_FAKE_GPU_DEVICES="0")["devices"], [])
 
@@ -83,6 +83,7 @@ class Gpu(unittest.TestCase):
     def test_occupancy(self):
         devices = self.list(PTC_FAKE_GPU_DEVICES="3", PTC_FAKE_NVML="0:busy,1:full,2:bare")["devices"]
         self.assertEqual([(d["processes"], d["pids"]) for d in devices], [(2, [1000, 1001]), (1000, []), (0, [])])
+        self.assertEqual(devices[0]["pid_bytes"], [10 << 20, None])
         self.assertEqual([d["health"] for d in devices], ["ok"] * 3)
 
     def test_mig(self):
@@ -153,7 +154,7 @@ class Gpu(unittest.TestCase):
         cases = [
             (request(STATS, version=3), EVERSION, "version 3, this ptc-gpu speaks 1 to 2"),
             (request(STATS, version=0), EVERSION, "version 0"),
-            (request(0), EINVAL, "kind 0"), (request(11), EINVAL, "kind 11"), (request(STATS, number=0), EINVAL, "number 0"),
+            (request(0), EINVAL, "kind 0"), (request(13), EINVAL, "kind 13"), (request(STATS, number=0), EINVAL, "number 0"),
             (request(STATS, parts=[box]), EINVAL, "with 1 boxes"), (request(COPY_OUT), EINVAL, "with 0 boxes"),
             (request(COPY_OUT, parts=[box], nparts=2), EINVAL, "with 2 boxes"),
             (request(COPY_OUT, nparts=0xFFFFFFFF), EINVAL, "boxes in"),
@@ -161,6 +162,8 @@ class Gpu(unittest.TestCase):
             (request(COPY_OUT, parts=[box], host=0xFFFFFFFF), ENOTFOUND, "no host map"),
             (request(DIGEST, parts=[box], memory=5), ENOTFOUND, "no allocation 5"),
             (request(DIGEST, parts=[box], memory=0xFFFFFFFF), ENOTFOUND, "no allocation"),
+            (request(KEEP, size=4096), EINVAL, "no device is named"), (request(KEEP, bind=export), EINVAL, "0 bytes to keep"),
+            (request(COPY_WITHIN, memory=3, host=4, parts=[box]), ENOTFOUND, "no allocation 3"),
             (request(CLOSE, memory=1), ENOTFOUND, "no allocation 1"), (request(UNMAP_HOST, host=1), ENOTFOUND, "no host map 1"),
             (request(MAP_HOST, size=4096), EINVAL, "with 0 descriptors"), (request(HANDLES, memory=1), EINVAL, "0 descriptors"),
             (request(BIND), EINVAL, "names no device"),
@@ -202,8 +205,8 @@ class Gpu(unittest.TestCase):
         rng = random.Random(5)
         for number in range(1, 2000):
             box = [rng.choice((0, 1, 4096, rng.getrandbits(64), (1 << 64) - 1)) for _ in range(9)]
-            op = rng.randrange(0, 12)
-            parts = [box] * rng.choice((0, 1, 3)) if op not in (COPY_OUT, COPY_IN, DIGEST) else [box]
+            op = rng.randrange(0, 14)
+            parts = [box] * rng.choice((0, 1, 3)) if op not in (COPY_OUT, COPY_IN, DIGEST, COPY_WITHIN) else [box]
             bind = rng.randbytes(EXPORT.size) if rng.random() < 0.5 else EXPORT.pack(
                 rng.randrange(4), rng.choice((p.pid, os.getpid())), rng.getrandbits(8), 1, rng.getrandbits(2), 65536, 0, 1, 65536,
                 UUIDS[0].encode(), rng.randbytes(64), b"")

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import unittest
 
 import harness
 from harness import PATIENCE
@@ -38,11 +39,24 @@ class GpuCheck(harness.Case):
         with open(image, "w") as f:
             f.write("kernels of the fake driver\n")
         env = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": driver, "PTC_FAKE_GPU": gpu, "PTC_GPU_KERNELS": image, **env}
-        r = subprocess.run([sys.executable, os.path.join(tree, "bin", "gpu-check"), "--bytes", str(8 << 20), "--cycles", "3", "--json", table,
-                            *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300 * PATIENCE, cwd="/")
+        r = subprocess.run([sys.executable, os.path.join(tree, "bin", "gpu-check"), "--bytes", str(8 << 20), "--state-bytes", str(8 << 20),
+                            "--cycles", "3", "--json", table, *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300 * PATIENCE, cwd="/")
         self.assertEqual(status, r.returncode, r.stdout)
         with open(table) as f:
             return {row["what"]: row for row in json.load(f)}
+
+    @unittest.skipUnless(harness.LONG, "takes a minute: PTC_TEST_LONG")
+    @harness.needs(modules=("torch",))
+    @harness.labels("repeats")
+    def test_torch_rehearsal(self):
+        """Every line of PyTorch's part but those that need CUDA: the job's tensors lie in host memory."""
+        rows = self.check(self.bundle(), "--torch-device", "cpu", "--cycles", "20", "--only", "PyTorch")
+        rows = {what: row for what, row in rows.items() if what.startswith("PyTorch")}
+        self.assertEqual({"ok"}, {row["verdict"] for row in rows.values()}, rows)
+        for what in ("default allocator, copied by", "resize to dp=2", "a killed rank, and the job again", "memory after 4 resizes",
+                     "expandable segments, copied by"):
+            self.assertIn(f"PyTorch: {what}", rows)
+        self.assertTrue([what for what in rows if what.startswith("PyTorch: losses of ")])
 
     @harness.labels("repeats")
     def test_fake_driver(self):
@@ -50,11 +64,12 @@ class GpuCheck(harness.Case):
         tree = self.bundle()
         rows = self.check(tree)
         allowed = {"hanging kernel": "not possible here"}  # the fake driver runs no kernel but ours
+        allowed.update({what: "not possible here" for what in rows if what.startswith("PyTorch: ")})  # nor PyTorch's
         for what, row in rows.items():
             self.assertIn(row["verdict"], (allowed.get(what, "ok"), "ok" if not row["goal"] else "below goal"), row)
         for what in ("ptc-gpu maps it", "bytes saved, ring", "bytes restored, pinned map", "bytes by kernels", "bytes by strided copies",
-                     "3 saves and restores: bytes", "2 ranks killed while mapped, and bound anew", "repack of a column shard, of that",
-                     "digest, of the memory's bandwidth", "hanging kernel"):
+                     "3 saves and restores: bytes", "3 ranks killed while mapped, and bound anew", "repack of a column shard, of that",
+                     "digest, of the memory's bandwidth", "hanging kernel", "PyTorch: losses", "PyTorch: memory"):
             self.assertIn(what, rows)
         self.assertEqual("ptc-gpu", rows["copied before tp=2 by"]["value"])
         self.assertTrue([w for w in rows if w.startswith("loss at ")])

@@ -20,6 +20,12 @@ FAKE = harness.binary("tests/gpu/fake")
 TRAINER = harness.binary("tests/gpu/gpu_trainer")
 
 
+def alive(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as f:
+        return f.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    return False
+
+
 class GpuJob(live.Job):
     def __init__(self, c, directory, gpu, mode="rebuild", rows=37, layers=3, memory="plain", env=None, argv=(), **run):
         self.c, self.name, self.dir, self.rows, self.layers, self.apart = c, "gpu", directory, rows, layers, set()
@@ -43,7 +49,7 @@ class GpuJob(live.Job):
 
 class GpuLive(harness.Case):
     @contextlib.contextmanager
-    def gpus(self, **env):
+    def gpus(self, config=None, **env):
         """A node with two fake GPUs; afterwards no process of the driver has left anything, nor done anything wrong."""
         self.gpu, image = self.path("gpu"), self.path("image")
         for d in (self.gpu, *glob.glob(self.path("at-*")), self.path("end")):  # of a cluster before
@@ -55,7 +61,7 @@ class GpuLive(harness.Case):
         self.may_leave = False
         env = {"LD_LIBRARY_PATH": FAKE, "PTC_FAKE_GPU": self.gpu, "PTC_GPU_KERNELS": image, **env}
         with self.cluster(up=False, nodes=1) as c:
-            c.write_config(c.nodes["n0"], devices="auto")
+            c.write_config(c.nodes["n0"], devices="auto", **(config or {}))
             c.up({"n0": env}, timeout_s=60 * PATIENCE)
             yield c
         self.check_reports()
@@ -175,6 +181,88 @@ class GpuLive(harness.Case):
             job.wait_step(job.step() + 5)
             job.check_state(self, at, self.path("end"))  # what was committed before
 
+    def test_stays_on_device(self):
+        """With device_copy what stays on a device is copied there, and nothing of it comes from the host; but bytes that the device
+        does not have right, or without kernels for digests, do."""
+        config = {"device_copy": "32MiB"}
+        for name, memory, env in (("plain", "plain", {}), ("handles", "vmm", {}), ("wrong", "plain", {"PTC_FAULT": "gpu.within.bytes@1=fail"}),
+                                  ("no kernels", "plain", {"PTC_GPU_KERNELS": "off"}), ("a ptc-gpu ends", "plain", {})):
+            with self.subTest(name), self.gpus(config=config, **env) as c:
+                job = GpuJob(c, self.dir, self.gpu, rows=700, memory=memory)
+                job.run("tp=2")
+                job.wait_step(10)
+                self.tried(job)
+                if name == "a ptc-gpu ends":
+                    self.may_leave = True
+                    self.faults("cuMemcpy3DAsync 1 719 sticky once")
+                at = job.resize("tp=1")["step"]  # half of the one device's tensors stay there
+                job.check_state(self, at, self.path("at-tp=1"))
+                job.wait_step(at + 5)
+                at = job.resize("dp=2")["step"]  # all of them
+                job.check_state(self, at, self.path("at-dp=2"))
+                job.do("stop")
+                with open(os.path.join(c.nodes["n0"].dir, "ptcd.log")) as f:
+                    log = f.read()
+                first, second = (int(n) for n in re.findall(r"ranks restored in \S+ s, (\d+) bytes on their devices", log))
+                whole = 8 * (700 * 6 * 2 * 3 + 700 * 64)
+                print(f"{name}: {first}, {second} of {whole} bytes", flush=True)
+                if name in ("plain", "handles"):
+                    self.assertTrue(0.4 * whole < first < 0.6 * whole and second > 0.9 * whole, (first, second))
+                elif name == "wrong":
+                    self.assertTrue(0 < first < 0.5 * whole < 0.9 * whole < second, (first, second))
+                elif name == "no kernels":
+                    self.assertEqual((0, 0), (first, second))
+                    self.assertIn("without kernels for digests", log)
+            for d in glob.glob(self.path("at-*")):
+                shutil.rmtree(d, ignore_errors=True)
+
+    def test_page_locked(self):
+        """A device's page-locked memory counts before it is locked: a rank on a device for which there is no room copies itself."""
+        memory = {"ceiling": "440MiB", "staging": "64MiB", "spare": "0B"}  # 82 MiB are for chunks, half of that for other memory
+        with self.gpus(config={"memory": memory}, PTC_FAKE_GPU_DEVICES="3") as c:
+            job = GpuJob(c, self.dir, self.gpu, env={"PTC_FAKE_GPU_DEVICES": "3"})
+            job.run("dp=3")
+            job.wait_step(10)
+            said = self.tried(job)
+            self.assertEqual({"ptc-gpu", "rank"}, {s["copied_by"] for s in said.values()}, said)
+            why = next(s["why"] for s in said.values() if s["copied_by"] == "rank")
+            self.assertRegex(why, r"^device GPU-d[012].*: no room below memory.ceiling for 16MiB of page-locked memory: \d+ bytes are "
+                             r"needed")
+            store = c.json("nodes")["nodes"][0]["store"]
+            self.assertEqual(32 << 20, store["pinned_bytes"])
+            self.assertLess(32 << 20, store["outside_bytes"])  # and staging memory of the rank that copies
+            at = job.resize("tp=1")["step"]
+            job.check_state(self, at, self.path("at-tp=1"))
+            job.do("stop")
+
+    def test_device_too_small(self):
+        """What the next ranks declare has to fit beside what others use: else nothing stops, and the line names device and bytes."""
+        with self.gpus() as c:
+            job = GpuJob(c, self.dir, self.gpu)
+            job.run("tp=1")  # so that its layout is known
+            job.wait_step(5)
+            at = job.resize("tp=2")["step"]
+            job.wait_step(at + 5)
+            ranks = job.ranks()
+            for rank in ranks.values():
+                with open(os.path.join(self.gpu, f"uses-{rank['device']}"), "w") as f:
+                    f.write(f"1 99999999\n{rank['pid']} 12000\n")
+                with open(os.path.join(self.gpu, f"free-{rank['device']}"), "w") as f:
+                    f.write("8000\n")
+            r = job.resize("tp=1", check=False)
+            self.assertRegex(r.stderr, r"node n0, device [01] \(GPU-d[01].*\): the next ranks' tensors need (\d+) bytes of its memory; "
+                             r"beside what other processes use, 20000 of 268435456 bytes can be free; end those processes")
+            self.assertLess(20000, int(re.search(r"need (\d+) bytes", r.stderr)[1]))
+            wait_for(lambda: job.status()["phase"] == "idle", 60 * PATIENCE, "idle", 0.1)
+            self.assertEqual({n: r["pid"] for n, r in ranks.items()}, {n: r["pid"] for n, r in job.ranks().items()})
+            job.wait_step(job.step() + 5)
+            for rank in ranks.values():  # what its own ranks use is free for the next
+                with open(os.path.join(self.gpu, f"uses-{rank['device']}"), "w") as f:
+                    f.write(f"1 99999999\n{rank['pid']} 120000\n")
+            at = job.resize("tp=1")["step"]
+            job.check_state(self, at, self.path("at-tp=1"))
+            job.do("stop")
+
     def test_rank_dies_mapped(self):
         """A rank is killed while ptc-gpu copies out of its mapped memory: the snapshot comes to nothing, ptc-gpu lets go of it."""
         with self.gpus() as c:
@@ -189,7 +277,9 @@ class GpuLive(harness.Case):
             taking = subprocess.Popen([harness.program("ptcctl"), "--socket", c.nodes["n0"].socket, "snapshot", job.name, "--wait"],
                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             wait_for(lambda: os.path.exists(os.path.join(self.gpu, "blocked")), 60 * PATIENCE, "a copy under way", 0.02)
-            os.kill(job.ranks()[0]["pid"], signal.SIGKILL)
+            victim = job.ranks()[0]["pid"]
+            os.kill(victim, signal.SIGKILL)
+            wait_for(lambda: not alive(victim), 60 * PATIENCE, "the rank to be dead", 0.02)
             open(os.path.join(self.gpu, "unblock"), "w").close()
             os.unlink(os.path.join(self.gpu, "faults"))
             _, said = taking.communicate(timeout=120 * PATIENCE)

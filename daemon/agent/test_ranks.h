@@ -450,6 +450,42 @@ int ptc_workers_rendezvous_get(struct ptc_workers *w, const struct ptc_group_key
 	return ptc_error_set(err, PTC_ENOTFOUND, "no such ranks");
 }
 
+const char *ptc_slot_device(const struct ptc_slot_view *slot, uint64_t address)
+{
+	(void)slot;
+	(void)address;
+	return NULL;
+}
+
+int ptc_workers_keep(struct ptc_workers *w, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
+		     struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
+}
+
+void ptc_workers_keep_drop(struct ptc_workers *w, struct ptc_device_memory *m)
+{
+}
+
+int ptc_workers_keep_digest(struct ptc_workers *w, const struct ptc_device_memory *m,
+			    const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
+}
+
+int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, enum ptc_copy_op op,
+		       const struct ptc_device_memory *m, const struct ptc_device_rows *rows, size_t n,
+		       struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
+}
+
+uint64_t ptc_workers_pinned(const struct ptc_workers *w)
+{
+	(void)w;
+	return 0;
+}
+
 int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, struct ptc_error *err)
 {
 	*ret_json = ptc_asprintf("[]");

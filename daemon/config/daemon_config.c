@@ -352,6 +352,9 @@ static const struct key {
 	{ "devices", &k_devices, AT(devices), "auto", NULL,
 	  "auto finds the GPUs that the driver and CUDA_VISIBLE_DEVICES show; a number gives that many virtual "
 	  "devices." },
+	{ "device_copy", &k_bytes, AT(device_copy), "0B", NULL,
+	  "Memory of each GPU in which a switch may keep what stays on the GPU, from the stop to the restore. The next "
+	  "ranks need the rest. 0B: everything comes from the host." },
 	{ "memory.ceiling", &k_bytes, AT(memory.ceiling), NULL, "a size such as 8GiB",
 	  "Most memory that chunks, staging, buffers and a local etcd use together. Work that does not fit is "
 	  "refused." },

@@ -45,6 +45,7 @@ struct ptc_daemon_config {
 	bool devices_auto;
 	uint64_t devices;               /* with devices_auto: filled by _check */
 	struct ptc_node_devices *found; /* by _check; daemon/gpu/node */
+	uint64_t device_copy;           /* bytes of each device */
 	struct {
 		uint64_t ceiling, staging, work, spare; /* bytes */
 	} memory;

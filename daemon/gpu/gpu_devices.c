@@ -68,8 +68,10 @@ static void ask_processes(const struct ptc_nvml *nvml, nvmlDevice_t device, stru
 	if (!asked(nvml, d, result))
 		return;
 	d->nprocesses = n;
-	for (unsigned i = 0; i < n; i++)
+	for (unsigned i = 0; i < n; i++) {
 		d->pids[i] = processes[i].pid;
+		d->pid_bytes[i] = processes[i].usedGpuMemory;
+	}
 }
 
 static void ask(const struct ptc_nvml *nvml, nvmlDevice_t device, struct ptc_gpu_device *d)
@@ -214,7 +216,7 @@ static json_t *device_json(const struct ptc_gpu_device *d)
 {
 	static const char *const kinds[] = { "gpu", "mig" };
 	static const char *const healths[] = { "ok", "ecc", "reset-required", "lost" };
-	json_t *pids = json_array();
+	json_t *pids = json_array(), *bytes = json_array();
 	json_t *o = json_pack("{s:s, s:i, s:s, s:s, s:s, s:I, s:I, s:s, s:i, s:b}", "uuid", d->uuid, "index",
 			      (int)d->index, "kind", kinds[d->kind], "name", d->name, "bus", d->bus, "memory_bytes",
 			      (json_int_t)d->memory_bytes, "free_bytes", (json_int_t)d->free_bytes, "health",
@@ -224,9 +226,13 @@ static json_t *device_json(const struct ptc_gpu_device *d)
 		json_object_set_new(o, "cuda_index", json_integer(d->visible));
 	if (d->why[0])
 		json_object_set_new(o, "why", json_string(d->why));
-	for (unsigned i = 0; i < d->nprocesses && i < PTC_GPU_PROCESSES_MAX && d->pids[i]; i++)
+	for (unsigned i = 0; i < d->nprocesses && i < PTC_GPU_PROCESSES_MAX && d->pids[i]; i++) {
 		json_array_append_new(pids, json_integer(d->pids[i]));
+		json_array_append_new(bytes, d->pid_bytes[i] > INT64_MAX ? json_null()
+									 : json_integer((json_int_t)d->pid_bytes[i]));
+	}
 	json_object_set_new(o, "pids", pids);
+	json_object_set_new(o, "pid_bytes", bytes);
 	return o;
 }
 

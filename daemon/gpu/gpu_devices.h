@@ -25,7 +25,8 @@ struct ptc_gpu_device {
 	uint64_t memory_bytes, free_bytes;
 	unsigned nprocesses; /* number of processes with a context on it */
 	uint32_t pids[PTC_GPU_PROCESSES_MAX];
-	int visible; /* place among the devices that CUDA shows, from 0; -1: hidden */
+	uint64_t pid_bytes[PTC_GPU_PROCESSES_MAX]; /* of the device's memory; UINT64_MAX: unknown */
+	int visible;                               /* place among the devices that CUDA shows, from 0; -1: hidden */
 };
 
 int ptc_gpu_devices_find(struct ptc_gpu_device *ret, size_t max, size_t *ret_n, struct ptc_error *err);

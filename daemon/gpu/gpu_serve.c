@@ -92,7 +92,7 @@ static int route(struct ptc_gpu_server *s, const struct ptc_gpu_job *j, struct p
 {
 	uint32_t i = (j->head.memory - 1) / PTC_GPU_MEMORY_MAX;
 
-	if (j->head.op == PTC_GPU_BIND || j->head.op == PTC_GPU_MAP_HOST)
+	if (j->head.op == PTC_GPU_BIND || j->head.op == PTC_GPU_MAP_HOST || j->head.op == PTC_GPU_KEEP)
 		return worker_for(s, j->head.bind.uuid, ret, err);
 	if (j->head.op == PTC_GPU_UNMAP_HOST)
 		i = j->host->worker;
@@ -238,6 +238,8 @@ static int begin(struct ptc_gpu_server *s, struct ptc_gpu_job *j, bool *ret_take
 	case PTC_GPU_BIND:
 	case PTC_GPU_HANDLES:
 	case PTC_GPU_CLOSE:
+	case PTC_GPU_KEEP:
+	case PTC_GPU_COPY_WITHIN:
 		break;
 	}
 	if (rc || answered)

@@ -19,6 +19,10 @@
  *   CLOSE       memory: one user less. If that was the last, the answer comes once the memory is unmapped, so the rank
  *               may free it.
  *   FORGET      bind.pid, bind.process_start: unmaps all allocations of a process that has ended. -> their number
+ *   KEEP        bind.uuid, bytes: memory of ptc-gpu's own on that device, until it is closed. Refused without kernels.
+ *               -> memory
+ *   COPY_WITHIN memory, host, parts: copies from memory `host` to memory `memory`, which are of one device. Of a part,
+ *               device_* is the side of `memory`.
  *   STATS       -> value: mapped bytes; more: pinned bytes; count: allocations
  *
  * ptcd and ptc-gpu may be of two packages during an upgrade, so neighbouring versions are accepted. Numbers from the
@@ -49,6 +53,8 @@ enum ptc_gpu_op {
 	PTC_GPU_CLOSE,
 	PTC_GPU_FORGET,
 	PTC_GPU_STATS,
+	PTC_GPU_KEEP,
+	PTC_GPU_COPY_WITHIN,
 };
 
 #define PTC_GPU_PIN   1u

@@ -4,6 +4,7 @@
  * later request is answered with it: the context is of no more use, and ptcd replaces this process. */
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/fault.h"
 #include "base/sys/thread.h"
 #include "daemon/gpu/gpu_server.h"
 
@@ -95,6 +96,8 @@ static int owner_lives(const struct ptc_gpu_export *e, const char *when, struct 
 {
 	uint64_t start;
 
+	if (e->path == PTC_GPU_PATH_OWN)
+		return 0;
 	if (ptc_gpu_process_start(e->pid, &start, NULL) == 0 && start == e->process_start)
 		return 0;
 	return ptc_gpu_fail(f, PTC_ELOST, PTC_GPU_BLAME_RANK,
@@ -214,6 +217,55 @@ static int do_copy(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_g
 	return rc ? rc : guarded(j, "after", f);
 }
 
+/* Between allocations of this device. */
+static int do_copy_within(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_head other = { .memory = j->head.host };
+	struct ptc_gpu_entry *to = entry_of(w, &j->head, f), *from = to ? entry_of(w, &other, f) : NULL;
+	int rc = 0;
+
+	if (!from)
+		return f->fault.status;
+	if (j->head.host == 0 || (j->head.host - 1) / PTC_GPU_MEMORY_MAX != w->index || to == from || to->missing ||
+	    from->missing)
+		return ptc_gpu_fail(f, PTC_EINVAL, PTC_GPU_BLAME_REQUEST,
+				    "a copy within device %s from allocation %" PRIu32 " to %" PRIu32, w->uuid,
+				    j->head.host, j->head.memory);
+	for (uint32_t i = 0; i < j->head.nparts && rc == 0; i++)
+		rc = ptc_gpu_part_check(&j->parts[i], to->e.bytes, from->e.bytes, &f->err);
+	if (rc)
+		return fail(f, PTC_GPU_BLAME_REQUEST, rc);
+	rc = owner_lives(&to->e, "before the copy", f);
+	if (rc == 0)
+		rc = owner_lives(&from->e, "before the copy", f);
+	if (rc == 0 && !ptc_fault("gpu.within.bytes")) /* a test wants bytes that are not those of the source */
+		rc = w->server->ops->copy_within(w->gpu, to->memory, from->memory, j->parts, j->head.nparts, f);
+	if (rc == 0)
+		rc = owner_lives(&to->e, "during the copy", f);
+	return rc ? rc : owner_lives(&from->e, "during the copy", f);
+}
+
+static int do_keep(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_answer *a, struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_entry *m;
+	int rc = attach(w, f);
+
+	if (rc == 0)
+		rc = free_entry(w, &m, f);
+	if (rc == 0)
+		rc = w->server->ops->keep(w->gpu, j->head.bytes, &m->memory, f);
+	if (rc)
+		return rc;
+	m->e = (struct ptc_gpu_export){ .path = PTC_GPU_PATH_OWN, .bytes = j->head.bytes };
+	snprintf(m->e.uuid, sizeof m->e.uuid, "%s", w->uuid);
+	m->users = 1;
+	m->missing = 0;
+	atomic_fetch_add(&w->mapped_bytes, m->e.bytes);
+	atomic_fetch_add(&w->allocations, 1);
+	name(w, m, a);
+	return 0;
+}
+
 static int do_close(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_answer *a,
 		    struct ptc_gpu_failure *f)
 {
@@ -304,6 +356,10 @@ static int dispatch(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_
 		return do_copy(w, j, a, f);
 	case PTC_GPU_CLOSE:
 		return do_close(w, j, a, f);
+	case PTC_GPU_KEEP:
+		return do_keep(w, j, a, f);
+	case PTC_GPU_COPY_WITHIN:
+		return do_copy_within(w, j, f);
 	case PTC_GPU_FORGET:
 	case PTC_GPU_STATS:
 		break;

@@ -54,6 +54,7 @@ struct sample {
 	struct ptc_scrub_progress scrub;
 	struct ptc_cluster_database database;
 	struct ptc_memory memory;
+	uint64_t pinned;
 };
 
 struct ptc_metrics {
@@ -150,6 +151,7 @@ static void look(struct ptc_metrics *m)
 	s->heap_peak = ptc_alloc_peak();
 	s->heap_limit = ptc_memory_heap(m->o.memory);
 	s->memory = *m->o.memory;
+	s->pinned = ptc_workers_pinned(m->o.workers);
 	s->database = ptc_cluster_database(m->o.cluster);
 	s->database_full = s->database.full;
 	s->database_limit = ptc_cluster_quota(m->o.cluster)->etcd;
@@ -523,6 +525,8 @@ static const struct metric metrics[] = {
 	  AT(scrub.found) },
 	{ "ptc_memory_ceiling_bytes", "gauge", "", "The setting memory.ceiling.", w_number, AT(memory.ceiling) },
 	{ "ptc_memory_share_bytes", "gauge", "share", "Shares of memory.ceiling (docs/memory.md).", w_share },
+	{ "ptc_memory_pinned_bytes", "gauge", "",
+	  "Page-locked memory of ptc-gpu; a part of the chunks' share of memory.ceiling.", w_number, AT(pinned) },
 	{ "ptc_heap_bytes", "gauge", "", "Heap of the daemon: specs, layouts, plans, staging.", w_number, AT(heap) },
 	{ "ptc_heap_peak_bytes", "gauge", "", "Largest heap since the start.", w_number, AT(heap_peak) },
 	{ "ptc_heap_limit_bytes", "gauge", "", "Most bytes that the heap may have.", w_number, AT(heap_limit) },

@@ -323,11 +323,12 @@ int ptc_store_outside_take(struct ptc_store *s, uint64_t bytes, struct ptc_error
 	used = s->nused * PTC_CHUNK_BYTES;
 	room = s->ceiling - PTC_MIN(s->ceiling, used);
 	if (ptc_ckd_add(&want, s->outside, bytes) || want > room / 2) {
-		rc = ptc_error_set(err, PTC_ENOSPC,
-				   "staging memory needs %llu bytes beside the %llu that it has, and as much again for "
-				   "chunks: %llu of %llu bytes are free",
-				   (unsigned long long)bytes, (unsigned long long)s->outside, (unsigned long long)room,
-				   (unsigned long long)s->ceiling);
+		rc = ptc_error_set(
+			err, PTC_ENOSPC,
+			"%llu bytes are needed beside the %llu that are taken for other memory than chunks, and "
+			"as much again for chunks: %llu of %llu bytes are free",
+			(unsigned long long)bytes, (unsigned long long)s->outside, (unsigned long long)room,
+			(unsigned long long)s->ceiling);
 	} else {
 		pthread_mutex_lock(&s->lock);
 		s->outside = want;

@@ -225,7 +225,7 @@ static int init(struct ptc_workers *w, const struct ptc_workers_env *env, struct
 		snprintf(w->cgroup, sizeof w->cgroup, "%s", env->cgroup);
 	else
 		ptc_cgroup_find(w->cgroup, sizeof w->cgroup);
-	rc = ptc_device_copier_new(env->pinned_bytes, env->copy_ms, &w->gpu, err);
+	rc = ptc_device_copier_new(&w->env, &w->gpu, err);
 	return rc ? rc : ptc_sys_mkdirs(env->dir, 0711, err);
 }
 

@@ -15,7 +15,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.parallel import (ColwiseParallel, PrepareModuleInput, RowwiseParallel,
                                                parallelize_module)
 
@@ -30,14 +31,15 @@ class Job:
     store: object = None  # None: the launcher's, as torchrun gives it
     device_type: str = "cpu"
     device: int | None = None  # its number on this node; None: the local rank
+    one_device: bool = False  # all ranks share the first device, over gloo
 
     @classmethod
-    def of_launcher(cls, tp, pp, dp, device_type="cpu"):
+    def of_launcher(cls, tp, pp, dp, device_type="cpu", one_device=False):
         """This process as torchrun, or any launcher that sets RANK and WORLD_SIZE, started it."""
         world = int(os.environ.get("WORLD_SIZE", 1))
         if world != tp * pp * dp:
             raise SystemExit(f"{world} processes were started, tp {tp} x pp {pp} x dp {dp} needs {tp * pp * dp}")
-        return cls(tp, pp, dp, int(os.environ.get("RANK", 0)), device_type=device_type)
+        return cls(tp, pp, dp, int(os.environ.get("RANK", 0)), device_type=device_type, one_device=one_device)
 
     @property
     def world(self):
@@ -59,23 +61,28 @@ def pp_rank(job):
 def device(job):
     if job.device_type == "cpu":
         return torch.device("cpu")
-    local, here = int(os.environ.get("LOCAL_RANK", 0)) if job.device is None else job.device, torch.cuda.device_count()
+    local = int(os.environ.get("LOCAL_RANK", 0)) if job.device is None else job.device
+    local, here = 0 if job.one_device else local, torch.cuda.device_count()
     if local >= here:  # NCCL does not share a GPU between ranks
-        raise SystemExit(f"--device cuda: this rank's is number {local}, PyTorch finds {here} here")
+        raise SystemExit(f"--device cuda: this rank's is number {local}, PyTorch finds {here} here: see --one-device")
     torch.cuda.set_device(local)
+    torch.cuda.init()  # else init_device_mesh() sets the device by LOCAL_RANK
     return torch.device("cuda", local)
 
 
 @contextlib.contextmanager
 def groups(job):
     """The process groups of a run, as a mesh; can be entered again in the same process with another job."""
+    if job.one_device and job.pp > 1:
+        raise SystemExit("--one-device: gloo does not send device memory from one pipeline stage to the next; use --pp 1")
     if job.world == 1:
         yield None
         return
     gc.collect()  # a model of an earlier run may hang in a cycle, and its mesh with it
     place = device(job)
     store = {"store": dist.PrefixStore(f"run {job.number}", job.store)} if job.store else {}
-    dist.init_process_group("nccl" if place.type == "cuda" else "gloo", rank=job.rank, world_size=job.world, **store)
+    backend = "nccl" if place.type == "cuda" and not job.one_device else "gloo"
+    dist.init_process_group(backend, rank=job.rank, world_size=job.world, **store)
     try:
         yield init_device_mesh(place.type, (job.pp, job.dp, job.tp), mesh_dim_names=("pp", "dp", "tp"))
     finally:
@@ -104,8 +111,34 @@ def layers_of_stage(layers, job):
     return first, first + each + (stage < more)
 
 
-def tensor_parallel(model, mesh):
+class Gathered(torch.autograd.Function):
+    """The whole of what is split over a group in its last dimension, by a sum of zeros and shares: of the collectives that
+    DTensor uses, gloo makes only sums for device memory."""
+
+    @staticmethod
+    def forward(ctx, share, first, size, group):
+        ctx.first, ctx.mine = first, share.shape[-1]
+        whole = share.new_zeros(*share.shape[:-1], size)
+        whole[..., first:first + ctx.mine] = share
+        dist.all_reduce(whole, group=group)
+        return whole
+
+    @staticmethod
+    def backward(ctx, gradient):  # every rank computes the same loss of it
+        return gradient[..., ctx.first:ctx.first + ctx.mine].contiguous(), None, None, None
+
+
+def gather_logits(head, mesh):
+    """Has the head, which gives each rank a part of the vocabulary, give whole logits."""
+    def whole(module, _, share):
+        first = compute_local_shape_and_global_offset(share.shape, share.device_mesh, share.placements)[1][-1]
+        return Gathered.apply(share.to_local(), first, share.shape[-1], mesh["tp"].get_group())
+    head.register_forward_hook(whole)
+
+
+def tensor_parallel(model, mesh, job):
     """Splits attention by heads, the MLP by its hidden units, both vocabularies by rows; the rest is replicated."""
+    head = {"output_layouts": Shard(-1), "use_local_output": False} if job.one_device else {"output_layouts": Replicate()}
     plan = {
         "tokens": RowwiseParallel(input_layouts=Replicate()),
         "layers.*.attn": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate()),
@@ -113,11 +146,13 @@ def tensor_parallel(model, mesh):
         "layers.*.attn.wo": RowwiseParallel(),
         "layers.*.mlp.up": ColwiseParallel(),
         "layers.*.mlp.down": RowwiseParallel(),
-        "head": ColwiseParallel(output_layouts=Replicate()),
+        "head": ColwiseParallel(**head),
     }
     here = {name: style for name, style in plan.items() if name.startswith("layers") or hasattr(model, name)}
     # Every rank has made the same values, so none has to be sent them.
     parallelize_module(model, mesh["tp"], here, src_data_rank=None)
+    if job.one_device:
+        gather_logits(model.head, mesh)
 
 
 def local(tensor):

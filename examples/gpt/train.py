@@ -25,6 +25,7 @@ def options(argv=None):
     p.add_argument("--dp", type=int, default=1)
     p.add_argument("--zero", choices=["0", "1", "fsdp"], default="0")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    p.add_argument("--one-device", action="store_true", help="all ranks share one device, over gloo")
     p.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     p.add_argument("--steps", type=int, default=60)
     p.add_argument("--global-batch", type=int, default=20)
@@ -62,7 +63,7 @@ def train(args, job, gen):
         model = GPT(config, *parallel.layers_of_stage(config.layers, job)).to(device, getattr(torch, args.dtype))
         model.initialize(args.seed, config.layers)
         if job.tp > 1:
-            parallel.tensor_parallel(model, mesh)
+            parallel.tensor_parallel(model, mesh, job)
         sync = parallel.data_parallel(model, mesh, args.zero)
         optim, sched = optimizer(args, model, sync.parameters)
 
@@ -113,7 +114,7 @@ def main():
     if args.out:
         os.makedirs(args.out, exist_ok=True)
     for gen in ptc.torch.generations():
-        with gen: train(args, parallel.Job(gen.tp, gen.pp, gen.dp, gen.rank, gen.generation, gen.store, args.device, gen.device), gen)
+        with gen: train(args, parallel.Job(gen.tp, gen.pp, gen.dp, gen.rank, gen.generation, gen.store, args.device, gen.device, args.one_device), gen)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ def options(argv=None):
     p.add_argument("--dp", type=int, default=1)
     p.add_argument("--zero", choices=["0", "1", "fsdp"], default="0")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    p.add_argument("--one-device", action="store_true", help="all ranks share one device, over gloo")
     p.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     p.add_argument("--steps", type=int, default=60)
     p.add_argument("--global-batch", type=int, default=20)
@@ -63,7 +64,7 @@ def train(args, job):
         model = GPT(config, *parallel.layers_of_stage(config.layers, job)).to(device, getattr(torch, args.dtype))
         model.initialize(args.seed, config.layers)
         if job.tp > 1:
-            parallel.tensor_parallel(model, mesh)
+            parallel.tensor_parallel(model, mesh, job)
         sync = parallel.data_parallel(model, mesh, args.zero)
         optim, sched = optimizer(args, model, sync.parameters)
 
@@ -109,7 +110,7 @@ def main():
     torch.set_num_threads(1)
     if args.out:
         os.makedirs(args.out, exist_ok=True)
-    train(args, parallel.Job.of_launcher(args.tp, args.pp, args.dp, args.device))
+    train(args, parallel.Job.of_launcher(args.tp, args.pp, args.dp, args.device, args.one_device))
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ struct ptc_agent_env {
 	uint64_t work_bytes;              /* memory.work, for messages; 0: unknown */
 	uint64_t copies_rate;             /* bytes a second that copies may bring to this node; 0: no limit */
 	struct ptc_node_devices *devices; /* for Stat; NULL: unknown */
+	uint64_t device_copy_bytes;       /* of each device, to keep what stays there during a switch; 0: none */
 	const char *memory_json;          /* Stat's member "memory": an object; NULL: {} */
 	/* Gives a reference to the parsed spec with that hash, and reads the blob from etcd if it has none.
 	 * spec_release gives the reference back. */

@@ -25,6 +25,7 @@
 #include "daemon/agent/tables/node_digest.h"
 #include "daemon/agent/tables/tables.h"
 #include "daemon/agent/calls/wire.h"
+#include "daemon/agent/memory/resident.h"
 #include "formats/job/job.h"
 
 #include "base/alloc.h"
@@ -332,6 +333,9 @@ static int copy(struct ptc_capture *c, bool released, struct ptc_error *err)
 
 	if (rc == 0)
 		rc = task_pool_run(c, ptc_capture_fill, here, err);
+	if (!rc && !c->req->release && !c->staged) /* the ranks end, and others will be restored */
+		ptc_residents_make(c->agent,
+				   &(struct ptc_residents_make){ c->g, &c->group, &c->sources, &c->copying.slots });
 	if (!rc && c->req->release && !released)
 		rc = release(c, err);
 	if (!rc && c->req->release)

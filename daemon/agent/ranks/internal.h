@@ -5,6 +5,7 @@
 #include "daemon/agent/calls/operation.h"
 #include "daemon/agent/geometry/geometry.h"
 #include "daemon/agent/memory/rank_group.h"
+#include "daemon/agent/memory/resident.h"
 #include "daemon/agent/ranks/ranks.h"
 #include "formats/state/state_doc.h"
 
@@ -12,11 +13,18 @@
 struct ptc_restore {
 	struct ptc_table *table; /* sealed */
 	const struct ptc_geometry *g;
-	const struct ptc_group *group; /* restores its slots in phase DECLARED */
+	const struct ptc_group *group;   /* restores its slots in phase DECLARED */
+	struct ptc_residents *residents; /* boxes on the ranks' devices; NULL: none */
 	ptc_stop_fn stop;
 	void *arg;
 };
 int ptc_restore_slots(const struct ptc_restore *job, struct ptc_error *err);
+
+/* ---- device_room.c ---- */
+/* Whether the devices of node `self` have room for what the next generation's ranks will declare there, once the ranks
+ * of `now` have freed theirs. Only what certainly does not fit is refused: PTC_ENOSPC, naming device and bytes. */
+int ptc_device_room(struct ptc_agent *agent, const struct ptc_geometry *next, uint32_t self,
+		    const struct ptc_group *now, struct ptc_error *err);
 
 /* ---- what the store remembers of ranks (rank_notes.c): of each the last incarnation ---- */
 enum ptc_rank_note { PTC_RANKS_BEGUN, PTC_RANKS_GONE_ON };

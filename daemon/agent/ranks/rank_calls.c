@@ -136,6 +136,32 @@ static void warm(struct live *l, int64_t bytes)
 	}
 }
 
+/* Before anything stops. Where the next layout is not known yet, nothing is. */
+static int check_devices(struct live *l, struct ptc_error *err)
+{
+	const Ptc__V1__Generation *next = l->req->info->to, *now = l->req->info->from;
+	struct ptc_error ignored = PTC_ERROR_INIT;
+	struct ptc_geometry_ref *to = NULL, *from = NULL;
+	struct ptc_group group = { 0 };
+	struct ptc_group_key key;
+	uint32_t self_to, self_from;
+	int rc = 0;
+
+	if (!next || !next->number || !now || !now->number ||
+	    ptc_geometry_get(l->agent, l->req->info, next, &to, &ignored) != 0)
+		return 0;
+	ptc_group_key_of(l->req->info, now, &key);
+	if (!ptc_geometry_get(l->agent, l->req->info, now, &from, &ignored) &&
+	    !ptc_geometry_node(&from->g, l->agent->node, &self_from, &ignored) &&
+	    !ptc_geometry_node(&to->g, l->agent->node, &self_to, &ignored) &&
+	    !ptc_group_open(l->agent, &from->g.allocation, self_from, &key, &group, &ignored))
+		rc = ptc_device_room(l->agent, &to->g, self_to, &group, err);
+	ptc_group_close(&group);
+	ptc_geometry_put(from);
+	ptc_geometry_put(to);
+	return rc;
+}
+
 int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__WorkersReply reply;
@@ -144,6 +170,8 @@ int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *e
 	int rc = live_open(&l, agent, call, false, err);
 
 	ptc__v1__workers_reply__init(&reply);
+	if (!rc && l.req->warm)
+		rc = check_devices(&l, err);
 	if (!rc && l.req->warm)
 		warm(&l, table_bytes(&l, l.req->info->from) + table_bytes(&l, l.req->info->to));
 	else if (!rc)

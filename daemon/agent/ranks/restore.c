@@ -26,6 +26,7 @@
 struct task {
 	const struct ptc_slot_source *source;
 	struct ptc_box box;
+	const struct ptc_resident *resident; /* that has it on the rank's device; NULL: none */
 };
 
 /* Tasks of one slot that follow each other. */
@@ -54,12 +55,26 @@ struct restorer {
 	atomic_bool stopped;               /* for the threads: the caller's question is its own thread's */
 };
 
-static int task_push(struct restorer *x, const struct ptc_slot_source *source, const struct ptc_box *box)
+struct cutting {
+	struct restorer *x;
+	const struct ptc_slot_source *source;
+};
+
+static int cut_tasks(void *arg, const struct ptc_resident *resident, const struct ptc_box *box)
 {
-	if (!PTC_ROOM(x->tasks, x->ntasks + 1, x->cap))
-		return PTC_ENOMEM;
-	x->tasks[x->ntasks++] = (struct task){ source, *box };
-	return 0;
+	const struct cutting *k = arg;
+	struct restorer *x = k->x;
+	struct ptc_boxes cut = { 0 };
+	int rc = ptc_box_chop(box, BATCH_BYTES, &cut);
+
+	for (size_t i = 0; !rc && i < cut.n; i++) {
+		if (!PTC_ROOM(x->tasks, x->ntasks + 1, x->cap))
+			rc = PTC_ENOMEM;
+		else
+			x->tasks[x->ntasks++] = (struct task){ k->source, cut.v[i], resident };
+	}
+	ptc_boxes_done(&cut);
+	return rc;
 }
 
 static int tasks_make(struct restorer *x, struct ptc_error *err)
@@ -67,15 +82,10 @@ static int tasks_make(struct restorer *x, struct ptc_error *err)
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < x->sources.n; i++) {
-		const struct ptc_slot_source *s = &x->sources.v[i];
-		struct ptc_boxes cut = { 0 };
+		struct cutting k = { x, &x->sources.v[i] };
 
-		if (x->job->group->v[s->slot].state != PTC_SLOT_DECLARED)
-			continue;
-		rc = ptc_box_chop(&s->at.box, BATCH_BYTES, &cut);
-		for (size_t k = 0; !rc && k < cut.n; k++)
-			rc = task_push(x, s, &cut.v[k]);
-		ptc_boxes_done(&cut);
+		if (x->job->group->v[k.source->slot].state == PTC_SLOT_DECLARED)
+			rc = ptc_residents_split(x->job->residents, x->job->g, x->job->group, k.source, cut_tasks, &k);
 	}
 	return rc ? ptc_nomem(err) : 0;
 }
@@ -244,11 +254,19 @@ static int task_read(struct reading *f, const struct task *t, struct ptc_error *
 static int task_do(struct restorer *x, unsigned thread, struct reading *f, const struct task *t, struct ptc_error *err)
 {
 	struct ptc_heal_tries tries = { 0, 0 };
+	bool done = false;
 	int rc;
 
-	do
-		rc = f ? task_read(f, t, err) : task_write(x, thread, t, err);
-	while (ptc_agent_heals(x->job->g->agent, x->job->g->uuid, rc, &tries)); /* rows said twice are read twice */
+	if (f && t->resident)
+		return 0; /* with those that we write */
+	do {
+		rc = t->resident ? ptc_resident_restore(x->job->residents, t->resident, x->job->g, x->job->table,
+							&x->job->group->v[t->source->slot], t->source,
+							&x->copying.slots, &t->box, &done, err)
+				 : 0;
+		if (!rc && !done)
+			rc = f ? task_read(f, t, err) : task_write(x, thread, t, err);
+	} while (ptc_agent_heals(x->job->g->agent, x->job->g->uuid, rc, &tries)); /* rows said twice are read twice */
 	return rc;
 }
 
@@ -330,7 +348,8 @@ static int tasks_wait(struct restorer *x, struct ptc_error *err)
 		if (g->v[i].state == PTC_SLOT_DECLARED)
 			rc = ptc_slot_filled(&g->v[i], &x->fillings[i], &wait, err);
 	for (size_t i = 0; !rc && i < x->ntasks; i++)
-		if (x->file.fd < 0 || atomic_load(&x->refused) || x->fillings[x->tasks[i].source->slot].failed)
+		if (x->file.fd < 0 || x->tasks[i].resident || atomic_load(&x->refused) ||
+		    x->fillings[x->tasks[i].source->slot].failed)
 			x->tasks[n++] = x->tasks[i];
 	x->ntasks = n;
 	return rc;

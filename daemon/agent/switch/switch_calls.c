@@ -402,18 +402,20 @@ int ptc_agent_on_stat(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 		return rc;
 	ptc_store_stats(agent->env.store, &s);
 	staging_peak = ptc_pool_peak(&agent->send) + ptc_pool_peak(&agent->recv) + ptc_pool_peak(&agent->gate);
-	ptc_buf_printf(
-		&json,
-		"{\"version\":1,\"node\":\"%s\",\"store\":{\"ceiling_bytes\":%llu,\"used_bytes\":%llu,"
-		"\"file_bytes\":%llu,\"chunks_used\":%llu,\"chunks_free\":%llu,\"copied_bytes\":%llu,"
-		"\"lost_jobs\":%llu,\"outside_bytes\":%llu},\"staging\":{\"ceiling_bytes\":%llu,\"peak_bytes\":%llu},"
-		"\"memory\":%s,\"heap\":{\"used_bytes\":%llu,\"peak_bytes\":%llu}",
-		agent->node, (unsigned long long)s.ceiling, (unsigned long long)s.used_bytes,
-		(unsigned long long)s.file_bytes, (unsigned long long)s.chunks_used, (unsigned long long)s.chunks_free,
-		(unsigned long long)s.copied_bytes, (unsigned long long)s.lost_jobs,
-		(unsigned long long)s.outside_bytes, (unsigned long long)agent->env.staging_bytes,
-		(unsigned long long)staging_peak, agent->env.memory_json ? agent->env.memory_json : "{}",
-		(unsigned long long)ptc_alloc_bytes(), (unsigned long long)ptc_alloc_peak());
+	ptc_buf_printf(&json,
+		       "{\"version\":1,\"node\":\"%s\",\"store\":{\"ceiling_bytes\":%llu,\"used_bytes\":%llu,"
+		       "\"file_bytes\":%llu,\"chunks_used\":%llu,\"chunks_free\":%llu,\"copied_bytes\":%llu,"
+		       "\"lost_jobs\":%llu,\"outside_bytes\":%llu,\"pinned_bytes\":%llu},\"staging\":{\"ceiling_"
+		       "bytes\":%llu,\"peak_bytes\":%llu},"
+		       "\"memory\":%s,\"heap\":{\"used_bytes\":%llu,\"peak_bytes\":%llu}",
+		       agent->node, (unsigned long long)s.ceiling, (unsigned long long)s.used_bytes,
+		       (unsigned long long)s.file_bytes, (unsigned long long)s.chunks_used,
+		       (unsigned long long)s.chunks_free, (unsigned long long)s.copied_bytes,
+		       (unsigned long long)s.lost_jobs, (unsigned long long)s.outside_bytes,
+		       (unsigned long long)(agent->env.workers ? ptc_workers_pinned(agent->env.workers) : 0),
+		       (unsigned long long)agent->env.staging_bytes, (unsigned long long)staging_peak,
+		       agent->env.memory_json ? agent->env.memory_json : "{}", (unsigned long long)ptc_alloc_bytes(),
+		       (unsigned long long)ptc_alloc_peak());
 	put_devices(&agent->env, &json);
 	ptc_buf_puts(&json, "}");
 	ptc__v1__document__init(&reply);

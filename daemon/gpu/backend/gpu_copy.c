@@ -339,6 +339,67 @@ int ptc_gpu_cuda_copy(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_
 	return through_ring(&r, parts, nparts, f);
 }
 
+/* ---- within the device ---- */
+
+#define WITHIN_TILE ((uint64_t)1 << 30) /* a row's length is bounded as its pitch is */
+
+static CUresult copy_within_tile(struct ptc_gpu *g, CUdeviceptr to, CUdeviceptr from, const struct ptc_gpu_part *p,
+				 const struct tile *t)
+{
+	bool rows = t->height > 1 || t->depth > 1;
+	CUDA_MEMCPY3D c = { .srcMemoryType = CU_MEMORYTYPE_DEVICE,
+			    .srcDevice = from + t->other_at,
+			    .srcPitch = rows ? p->other_row : t->width,
+			    .srcHeight = t->depth > 1 ? p->other_slice / p->other_row : t->height,
+			    .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+			    .dstDevice = to + t->device_at,
+			    .dstPitch = rows ? p->device_row : t->width,
+			    .dstHeight = t->depth > 1 ? p->device_slice / p->device_row : t->height,
+			    .WidthInBytes = t->width,
+			    .Height = t->height,
+			    .Depth = t->depth };
+
+	return g->cu->cuMemcpy3DAsync(&c, g->stream);
+}
+
+/* Short rows: packed by one kernel, unpacked by the next. The stream keeps their order, so one buffer does. */
+static CUresult move_within_tile(struct ptc_gpu *g, CUdeviceptr to, CUdeviceptr from, const struct ptc_gpu_part *p,
+				 const struct tile *t)
+{
+	struct ptc_gpu_part size = { .width = t->width,
+				     .height = t->height,
+				     .depth = t->depth,
+				     .device_row = p->other_row,
+				     .device_slice = p->other_slice };
+	CUresult result = ptc_gpu_launch_move(g, PTC_GPU_OUT, from + t->other_at, &size, 0);
+
+	size.device_row = p->device_row;
+	size.device_slice = p->device_slice;
+	return result ? result : ptc_gpu_launch_move(g, PTC_GPU_IN, to + t->device_at, &size, 0);
+}
+
+int ptc_gpu_cuda_copy_within(struct ptc_gpu *g, struct ptc_gpu_memory *to, struct ptc_gpu_memory *from,
+			     const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f)
+{
+	bool kernels;
+	int rc = ptc_gpu_kernels_ready(g, &kernels, f);
+
+	for (size_t i = 0; i < nparts && rc == 0; i++) {
+		struct cutter c = { .part = ptc_gpu_part_merged(parts[i]),
+				    .max_pitch = g->max_pitch,
+				    .other_strided = true };
+		struct tile t;
+
+		c.free = kernels && is_short(&c.part);
+		c.tile_max = c.free ? PTC_GPU_SLOT_BYTES : WITHIN_TILE;
+		while (rc == 0 && next_tile(&c, &t))
+			rc = ptc_gpu_check(
+				g, (c.free ? move_within_tile : copy_within_tile)(g, to->base, from->base, &c.part, &t),
+				f, "device %s: copy %" PRIu64 " bytes on it", g->uuid, t.width * t.height * t.depth);
+	}
+	return drain(g, rc, f);
+}
+
 int ptc_gpu_cuda_digest(struct ptc_gpu *g, struct ptc_gpu_memory *m, const struct ptc_gpu_part *parts, size_t nparts,
 			uint64_t *ret_digest, struct ptc_gpu_failure *f)
 {

@@ -74,6 +74,8 @@ static CUresult undo(struct ptc_gpu *g, struct ptc_gpu_memory *m)
 		return CUDA_SUCCESS;
 	if (m->path == PTC_GPU_PATH_IPC)
 		return g->cu->cuIpcCloseMemHandle(m->base);
+	if (m->path == PTC_GPU_PATH_OWN)
+		return g->cu->cuMemFree(m->base);
 	for (uint64_t i = 0; i < m->mapped; i++) {
 		result = g->cu->cuMemUnmap(m->base + i * m->handle_bytes, m->handle_bytes);
 		first = first ? first : result;
@@ -209,6 +211,19 @@ static int map_ipc(struct ptc_gpu *g, const struct ptc_gpu_export *e, struct ptc
 	return rc;
 }
 
+/* Lists memory that was made, or frees what was not. */
+static int made(struct ptc_gpu *g, struct ptc_gpu_memory *m, int rc, struct ptc_gpu_memory **ret)
+{
+	if (rc) {
+		ptc_free(m);
+		return rc;
+	}
+	m->next = g->memory;
+	g->memory = m;
+	*ret = m;
+	return 0;
+}
+
 static int cuda_map(struct ptc_gpu *g, const struct ptc_gpu_export *e, struct ptc_gpu_memory **ret,
 		    struct ptc_gpu_failure *f)
 {
@@ -226,14 +241,7 @@ static int cuda_map(struct ptc_gpu *g, const struct ptc_gpu_export *e, struct pt
 	else
 		rc = ptc_gpu_check(g, g->cu->cuMemAddressReserve(&m->base, m->bytes, 0, 0, 0), f,
 				   "device %s: reserve %" PRIu64 " bytes of addresses", g->uuid, m->bytes);
-	if (rc) {
-		ptc_free(m);
-		return rc;
-	}
-	m->next = g->memory;
-	g->memory = m;
-	*ret = m;
-	return 0;
+	return made(g, m, rc, ret);
 }
 
 /* The handle may be released at once: the mapping holds the memory. */
@@ -273,6 +281,27 @@ static int cuda_map_handles(struct ptc_gpu *g, struct ptc_gpu_memory *m, const i
 			     "device %s: get access to %" PRIu64 " bytes", g->uuid, m->bytes);
 }
 
+static int cuda_keep(struct ptc_gpu *g, uint64_t bytes, struct ptc_gpu_memory **ret, struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_memory *m;
+	bool kernels;
+	int rc = ptc_gpu_kernels_ready(g, &kernels, f);
+
+	if (rc)
+		return rc;
+	if (!kernels)
+		return ptc_gpu_fail(f, PTC_ENODEVICES, PTC_GPU_BLAME_REQUEST,
+				    "device %s: nothing is kept there without kernels for digests", g->uuid);
+	m = ptc_calloc(1, sizeof *m);
+	if (!m)
+		return ptc_gpu_fail(f, PTC_ENOMEM, PTC_GPU_BLAME_REQUEST, "out of memory");
+	m->path = PTC_GPU_PATH_OWN;
+	m->bytes = bytes;
+	rc = ptc_gpu_check(g, g->cu->cuMemAlloc(&m->base, bytes), f, "device %s: keep %" PRIu64 " bytes", g->uuid,
+			   bytes);
+	return made(g, m, rc, ret);
+}
+
 static int cuda_pin(struct ptc_gpu *g, void *p, uint64_t bytes, struct ptc_gpu_failure *f)
 {
 	return ptc_gpu_check(g, g->cu->cuMemHostRegister(p, bytes, CU_MEMHOSTREGISTER_PORTABLE), f,
@@ -294,5 +323,7 @@ const struct ptc_gpu_ops ptc_gpu_cuda_ops = {
 	.pin = cuda_pin,
 	.unpin = cuda_unpin,
 	.copy = ptc_gpu_cuda_copy,
+	.keep = cuda_keep,
+	.copy_within = ptc_gpu_cuda_copy_within,
 	.digest = ptc_gpu_cuda_digest,
 };

@@ -11,9 +11,10 @@
  * 16 MiB of pinned memory for each device. */
 #define PTC_GPU_SLOTS      4
 #define PTC_GPU_SLOT_BYTES ((uint64_t)4 << 20)
+_Static_assert(PTC_GPU_SLOTS *PTC_GPU_SLOT_BYTES == PTC_GPU_RING_BYTES, "what the ring's callers count");
 /* Rows shorter than this are packed by a kernel into the slot's device memory. The driver's strided copies move longer
  * ones. */
-#define PTC_GPU_SHORT_ROW  ((uint64_t)16 << 10)
+#define PTC_GPU_SHORT_ROW ((uint64_t)16 << 10)
 
 struct ptc_gpu_slot {
 	unsigned char *bytes;
@@ -52,6 +53,8 @@ struct ptc_gpu_memory {
 int ptc_gpu_cuda_copy(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
 		      const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts,
 		      struct ptc_gpu_failure *f);
+int ptc_gpu_cuda_copy_within(struct ptc_gpu *g, struct ptc_gpu_memory *to, struct ptc_gpu_memory *from,
+			     const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f);
 int ptc_gpu_cuda_digest(struct ptc_gpu *g, struct ptc_gpu_memory *m, const struct ptc_gpu_part *parts, size_t nparts,
 			uint64_t *ret_digest, struct ptc_gpu_failure *f);
 

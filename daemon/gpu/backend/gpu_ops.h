@@ -20,6 +20,8 @@ struct ptc_gpu_failure {
 	struct ptc_error err;
 };
 
+#define PTC_GPU_RING_BYTES ((uint64_t)16 << 20) /* page-locked for each attached device */
+
 /* A budget of page-locked host memory for all devices together. Bytes are reserved before they are locked. */
 struct ptc_gpu_budget {
 	uint64_t max;
@@ -69,6 +71,11 @@ struct ptc_gpu_ops {
 	int (*copy)(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
 		    const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts,
 		    struct ptc_gpu_failure *f);
+	/* Memory of our own; unmap frees it. Fails without kernels, as its digests would cross the link. */
+	int (*keep)(struct ptc_gpu *g, uint64_t bytes, struct ptc_gpu_memory **ret, struct ptc_gpu_failure *f);
+	/* Copies on the device. Of a part, device_* is the side of `to`. The caller has checked both sides. */
+	int (*copy_within)(struct ptc_gpu *g, struct ptc_gpu_memory *to, struct ptc_gpu_memory *from,
+			   const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f);
 	/* The XOR of the parts' shares of their tensor's digest (base/number/digest.h). */
 	int (*digest)(struct ptc_gpu *g, struct ptc_gpu_memory *m, const struct ptc_gpu_part *parts, size_t nparts,
 		      uint64_t *ret_digest, struct ptc_gpu_failure *f);

@@ -511,6 +511,43 @@ int ptc_gpu_client_copy(struct ptc_gpu_client *c, enum ptc_gpu_direction directi
 	return run(c, &k, &a, o, err);
 }
 
+int ptc_gpu_client_keep(struct ptc_gpu_client *c, const char *uuid, uint64_t bytes, struct ptc_gpu_ref *ret,
+			struct ptc_gpu_outcome *o, struct ptc_error *err)
+{
+	struct call k = { .what = "keep memory" };
+	struct ptc_gpu_answer a;
+	int rc;
+
+	k.head.op = PTC_GPU_KEEP;
+	k.head.bytes = bytes;
+	snprintf(k.head.bind.uuid, sizeof k.head.bind.uuid, "%s", uuid);
+	rc = run(c, &k, &a, o, err);
+	if (rc == 0)
+		*ret = (struct ptc_gpu_ref){ k.life, a.ref };
+	return rc;
+}
+
+int ptc_gpu_client_copy_within(struct ptc_gpu_client *c, struct ptc_gpu_ref to, struct ptc_gpu_ref from,
+			       const struct ptc_gpu_part *parts, uint32_t nparts, struct ptc_gpu_outcome *o,
+			       struct ptc_error *err)
+{
+	struct call k = { .what = "copy on the device", .life = to.life, .parts = parts };
+	struct ptc_gpu_answer a;
+	int rc = check_count(nparts, err);
+
+	if (rc)
+		return rc;
+	if (from.life != to.life)
+		return ptc_error_set(err, PTC_ESTATE, "%s: the ptc-gpu that had it mapped has ended; bind it again",
+				     k.what);
+	k.bytes = bytes_of(parts, nparts);
+	k.head.op = PTC_GPU_COPY_WITHIN;
+	k.head.nparts = nparts;
+	k.head.memory = to.number;
+	k.head.host = from.number;
+	return run(c, &k, &a, o, err);
+}
+
 int ptc_gpu_client_digest(struct ptc_gpu_client *c, struct ptc_gpu_ref memory, const struct ptc_gpu_part *parts,
 			  uint32_t nparts, uint64_t *ret_digest, struct ptc_gpu_outcome *o, struct ptc_error *err)
 {

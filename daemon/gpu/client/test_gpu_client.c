@@ -246,6 +246,66 @@ static void test_boxes_pitch(void **state)
 	unsetenv("PTC_FAKE_GPU_PITCH");
 }
 
+/* Random boxes between a rank's memory and kept memory, in both directions; the digest of what is kept. */
+static void within(uint64_t seed)
+{
+	enum { ROOM = 1 << 20, N = 60 };
+	struct world *w = world_begin(NULL);
+	struct test_rank *r = world_rank(w, 0), *other = world_rank(w, 1);
+	uint64_t address = rank_alloc(r, RANK_PLAIN, ROOM, 0, seed), there = rank_alloc(other, RANK_PLAIN, ROOM, 0, 1);
+	struct ptc_gpu_export e = rank_export(r, address, ROOM), f = rank_export(other, there, ROOM);
+	unsigned char *side[2] = { malloc(ROOM), malloc(ROOM) }; /* the rank's, the kept */
+	struct ptc_gpu_part whole = world_flat(0, 0, ROOM), p;
+	struct ptc_gpu_ref m[2], far;
+
+	print_message("seed %" PRIu64 "\n", seed);
+	for (uint64_t i = 0; i < ROOM; i++)
+		side[0][i] = test_gpu_byte(seed, i);
+	world_chunks(w, ROOM, false);
+	ok(w, world_bind(w, r, address, &e, &m[0]));
+	ok(w, world_bind(w, other, there, &f, &far));
+	ok(w, ptc_gpu_client_keep(w->c, e.uuid, ROOM, &m[1], &w->o, &w->err));
+	ok(w, ptc_gpu_client_copy_within(w->c, m[1], m[0], &whole, 1, &w->o, &w->err));
+	memcpy(side[1], side[0], ROOM);
+	for (int i = 0; i < N; i++) {
+		int to = (int)below(&seed, 2);
+		uint64_t digest;
+		struct ptc_gpu_part q;
+
+		p = random_box(&seed, ROOM);
+		q = (struct ptc_gpu_part){ p.other_at,  p.device_at,   p.width,      p.height,      p.depth,
+					   p.other_row, p.other_slice, p.device_row, p.device_slice };
+		apply(&q, side[!to], side[to]);
+		ok(w, ptc_gpu_client_copy_within(w->c, m[to], m[!to], &p, 1, &w->o, &w->err));
+		ok(w, copy(w, PTC_GPU_OUT, m[to], whole));
+		assert_memory_equal(w->chunks, side[to], ROOM);
+		ok(w, ptc_gpu_client_digest(w->c, m[1], &p, 1, &digest, &w->o, &w->err));
+		assert_int_equal(digest, digest_of(&p, side[1]));
+	}
+	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[1], m[1], &whole, 1, &w->o, &w->err), PTC_EINVAL);
+	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[1], far, &whole, 1, &w->o, &w->err), PTC_EINVAL);
+	whole.width++;
+	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[1], m[0], &whole, 1, &w->o, &w->err), PTC_EINVAL);
+	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, UINT64_C(1) << 40, &far, &w->o, &w->err), PTC_ENOMEM);
+	rank_end(r, SIGKILL);
+	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[1], m[0], &p, 1, &w->o, &w->err), PTC_ELOST);
+	ok(w, copy(w, PTC_GPU_OUT, m[1], p)); /* what is kept does not end with the rank */
+	ok(w, ptc_gpu_client_close(w->c, m[1], &w->o, &w->err));
+	assert_int_equal(copy(w, PTC_GPU_OUT, m[1], p), PTC_ENOTFOUND);
+	w->may_leave = true; /* the rank has not freed its memory */
+	free(side[0]);
+	free(side[1]);
+	world_end(w);
+}
+
+static void test_within(void **state)
+{
+	within(21);
+	setenv("PTC_FAKE_GPU_PITCH", "1000", 1);
+	within(22);
+	unsetenv("PTC_FAKE_GPU_PITCH");
+}
+
 /* A device that takes no such image, or has no memory for buffers, works without kernels. */
 static void without_kernels(const char *variable, const char *value)
 {
@@ -1302,33 +1362,20 @@ static void test_no_driver(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_ring),
-		cmocka_unit_test(test_pinned),
-		cmocka_unit_test(test_boxes_ring),
-		cmocka_unit_test(test_boxes_pinned),
-		cmocka_unit_test(test_boxes_pitch),
-		cmocka_unit_test(test_without_kernels),
-		cmocka_unit_test(test_long_rows),
-		cmocka_unit_test(test_vmm),
-		cmocka_unit_test(test_vmm_misuse),
-		cmocka_unit_test(test_cache),
-		cmocka_unit_test(test_trainer_path),
-		cmocka_unit_test(test_bad_requests),
-		cmocka_unit_test(test_marks),
-		cmocka_unit_test(test_mark_moves),
-		cmocka_unit_test(test_rank_dead),
-		cmocka_unit_test(test_killed),
-		cmocka_unit_test(test_middle),
-		cmocka_unit_test(test_hangs),
-		cmocka_unit_test(test_cannot_be_ended),
-		cmocka_unit_test(test_failures),
-		cmocka_unit_test(test_lost),
-		cmocka_unit_test(test_torture),
-		cmocka_unit_test(test_budget),
-		cmocka_unit_test(test_cycles),
-		cmocka_unit_test(test_threads),
-		cmocka_unit_test(test_ends_at_once),
-		cmocka_unit_test(test_no_driver),
+		cmocka_unit_test(test_ring),         cmocka_unit_test(test_pinned),
+		cmocka_unit_test(test_boxes_ring),   cmocka_unit_test(test_boxes_pinned),
+		cmocka_unit_test(test_boxes_pitch),  cmocka_unit_test(test_without_kernels),
+		cmocka_unit_test(test_within),       cmocka_unit_test(test_long_rows),
+		cmocka_unit_test(test_vmm),          cmocka_unit_test(test_vmm_misuse),
+		cmocka_unit_test(test_cache),        cmocka_unit_test(test_trainer_path),
+		cmocka_unit_test(test_bad_requests), cmocka_unit_test(test_marks),
+		cmocka_unit_test(test_mark_moves),   cmocka_unit_test(test_rank_dead),
+		cmocka_unit_test(test_killed),       cmocka_unit_test(test_middle),
+		cmocka_unit_test(test_hangs),        cmocka_unit_test(test_cannot_be_ended),
+		cmocka_unit_test(test_failures),     cmocka_unit_test(test_lost),
+		cmocka_unit_test(test_torture),      cmocka_unit_test(test_budget),
+		cmocka_unit_test(test_cycles),       cmocka_unit_test(test_threads),
+		cmocka_unit_test(test_ends_at_once), cmocka_unit_test(test_no_driver),
 	};
 
 	if (argc == 3 && strcmp(argv[1], "--rank") == 0)

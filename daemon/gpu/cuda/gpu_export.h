@@ -21,7 +21,7 @@
 #define PTC_GPU_HANDLES_MAX 65536 /* handles of one binding: 128 GiB of 2 MiB handles */
 #define PTC_GPU_UUID_SIZE   48
 
-enum ptc_gpu_path { PTC_GPU_PATH_IPC = 1, PTC_GPU_PATH_VMM, PTC_GPU_PATH_TRAINER };
+enum ptc_gpu_path { PTC_GPU_PATH_IPC = 1, PTC_GPU_PATH_VMM, PTC_GPU_PATH_TRAINER, PTC_GPU_PATH_OWN /* of ptc-gpu */ };
 
 /* An exported allocation. It goes over sockets as raw bytes, because both ends are of one package and one machine. */
 struct ptc_gpu_export {

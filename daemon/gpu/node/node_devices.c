@@ -46,6 +46,15 @@ static struct ptc_node_device device_of(json_t *o)
 				     .memory_bytes = (uint64_t)json_integer_value(json_object_get(o, "memory_bytes")),
 				     .free_bytes = (uint64_t)json_integer_value(json_object_get(o, "free_bytes")) };
 
+	json_t *pids = json_object_get(o, "pids"), *bytes = json_object_get(o, "pid_bytes");
+
+	d.nuses = PTC_MIN(json_array_size(pids), PTC_NODE_DEVICE_USES_MAX);
+	for (size_t i = 0; i < d.nuses; i++) {
+		json_t *known = json_array_get(bytes, i);
+
+		d.uses[i].pid = json_integer_value(json_array_get(pids, i));
+		d.uses[i].bytes = json_is_integer(known) ? (uint64_t)json_integer_value(known) : UINT64_MAX;
+	}
 	take(o, "uuid", d.uuid, sizeof d.uuid);
 	take(o, "kind", d.kind, sizeof d.kind);
 	take(o, "name", d.name, sizeof d.name);
@@ -206,19 +215,28 @@ static void update_locked(struct ptc_node_devices *d, json_t *list)
 	}
 }
 
+int ptc_node_devices_refresh(struct ptc_node_devices *d, struct ptc_error *err)
+{
+	json_t *list = NULL;
+	int rc = d->ids ? ask(&list, err) : 0;
+
+	pthread_mutex_lock(&d->lock);
+	if (list)
+		update_locked(d, list);
+	d->looked_ns = ptc_sys_now_ns();
+	pthread_mutex_unlock(&d->lock);
+	json_decref(list);
+	return rc;
+}
+
 static void *look(void *arg)
 {
 	struct ptc_node_devices *d = arg;
-	json_t *list = NULL;
-	int rc = ask(&list, NULL);
 
+	(void)ptc_node_devices_refresh(d, NULL);
 	pthread_mutex_lock(&d->lock);
-	if (rc == 0)
-		update_locked(d, list);
-	d->looked_ns = ptc_sys_now_ns();
 	d->looks = false;
 	pthread_mutex_unlock(&d->lock);
-	json_decref(list);
 	return NULL;
 }
 

@@ -19,6 +19,13 @@
 
 struct ptc_node_devices;
 
+#define PTC_NODE_DEVICE_USES_MAX 64
+
+struct ptc_node_device_use {
+	int64_t pid;
+	uint64_t bytes; /* of the device's memory; UINT64_MAX: unknown */
+};
+
 struct ptc_node_device {
 	char uuid[48]; /* as NVML writes it: "GPU-…", "MIG-…"; "": a virtual device */
 	char kind[8];  /* gpu, mig, virtual */
@@ -27,6 +34,8 @@ struct ptc_node_device {
 	unsigned index;           /* NVML's index */
 	unsigned processes;       /* number of processes with a context on it */
 	uint64_t memory_bytes, free_bytes;
+	struct ptc_node_device_use uses[PTC_NODE_DEVICE_USES_MAX]; /* of these processes, as far as NVML lists them */
+	size_t nuses;
 };
 
 /* Finds the devices with ptc-gpu. */
@@ -40,6 +49,8 @@ void ptc_node_devices_get(struct ptc_node_devices *d, size_t i, struct ptc_node_
 /* The UUIDs with commas between, for CUDA_VISIBLE_DEVICES of ranks; so device i is CUDA's i. NULL: the devices are
  * virtual. Lives with d. */
 const char *ptc_node_devices_ids(const struct ptc_node_devices *d);
+/* Asks ptc-gpu now, and waits for it. A failure changes nothing. */
+int ptc_node_devices_refresh(struct ptc_node_devices *d, struct ptc_error *err);
 /* Lets a thread ask ptc-gpu again if the last look is older than max_age_ms. Returns at once. */
 void ptc_node_devices_look(struct ptc_node_devices *d, int64_t max_age_ms);
 

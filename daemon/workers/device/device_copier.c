@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -21,11 +22,16 @@
 #define ROOM_BYTES   ((uint64_t)4 << 20) /* read at once to be compared */
 
 struct ptc_device_copier {
+	const struct ptc_workers_env *env;
 	uint64_t pinned_bytes;
 	int64_t hang_ms;
 	pthread_mutex_t try_lock; /* two that map the same handle at once would refuse each other */
 	pthread_mutex_t lock;
-	struct ptc_gpu_client *client; /* NULL: not wanted yet; under lock */
+	struct ptc_gpu_client *client;        /* NULL: not wanted yet; under lock */
+	pthread_mutex_t ring_lock;            /* held while pinned_take blocks */
+	char rings[PTC_GPU_ATTACHED_MAX][48]; /* UUIDs of the devices whose rings are counted; under ring_lock */
+	size_t nrings;
+	_Atomic uint64_t ring_bytes;
 };
 
 struct binding {
@@ -42,16 +48,18 @@ struct ptc_device_copying {
 	size_t nbound;
 };
 
-int ptc_device_copier_new(uint64_t pinned_bytes, int64_t hang_ms, struct ptc_device_copier **ret, struct ptc_error *err)
+int ptc_device_copier_new(const struct ptc_workers_env *env, struct ptc_device_copier **ret, struct ptc_error *err)
 {
 	struct ptc_device_copier *d = ptc_calloc(1, sizeof *d);
 
 	if (!d)
 		return ptc_nomem(err);
-	d->pinned_bytes = pinned_bytes ? pinned_bytes : PINNED_BYTES;
-	d->hang_ms = hang_ms ? hang_ms : HANG_MS;
+	d->env = env;
+	d->pinned_bytes = env->pinned_bytes ? env->pinned_bytes : PINNED_BYTES;
+	d->hang_ms = env->copy_ms ? env->copy_ms : HANG_MS;
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_mutex_init(&d->try_lock, NULL);
+	pthread_mutex_init(&d->ring_lock, NULL);
 	*ret = d;
 	return 0;
 }
@@ -61,6 +69,9 @@ struct ptc_device_copier *ptc_device_copier_free(struct ptc_device_copier *d)
 	if (!d)
 		return NULL;
 	ptc_gpu_client_free(d->client);
+	if (d->env->pinned_give)
+		d->env->pinned_give(d->env->arg, atomic_load(&d->ring_bytes));
+	pthread_mutex_destroy(&d->ring_lock);
 	pthread_mutex_destroy(&d->lock);
 	pthread_mutex_destroy(&d->try_lock);
 	ptc_free(d);
@@ -80,10 +91,40 @@ static int client_of(struct ptc_device_copier *d, struct ptc_gpu_client **ret, s
 	return rc;
 }
 
+/* ---- page-locked memory ---- */
+
+uint64_t ptc_device_copier_pinned(struct ptc_device_copier *d)
+{
+	return atomic_load(&d->ring_bytes);
+}
+
+/* Counts the device's ring before ptc-gpu makes it. It stays counted: the next ptc-gpu makes it again. */
+static int count_ring(struct ptc_device_copier *d, const char *uuid, struct ptc_error *err)
+{
+	size_t i = 0;
+	int rc = 0;
+
+	pthread_mutex_lock(&d->ring_lock);
+	while (i < d->nrings && strcmp(d->rings[i], uuid) != 0)
+		i++;
+	if (i == d->nrings && i < PTC_ARRAY_LEN(d->rings)) { /* ptc-gpu refuses more devices */
+		if (d->env->pinned_take)
+			rc = d->env->pinned_take(d->env->arg, PTC_GPU_RING_BYTES, err);
+		if (rc == 0) {
+			snprintf(d->rings[d->nrings++], sizeof d->rings[0], "%s", uuid);
+			atomic_fetch_add(&d->ring_bytes, PTC_GPU_RING_BYTES);
+		}
+	}
+	pthread_mutex_unlock(&d->ring_lock);
+	return rc ? ptc_error_wrap(err, "device %s: no room below memory.ceiling for %lluMiB of page-locked memory",
+				   uuid, (unsigned long long)(PTC_GPU_RING_BYTES >> 20))
+		  : 0;
+}
+
 /* ---- mapping ---- */
 
-static int bind_range(struct ptc_gpu_client *client, const struct ptc_device_range *r, pid_t pid,
-		      struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err)
+static int bind_range(struct ptc_device_copier *d, struct ptc_gpu_client *client, const struct ptc_device_range *r,
+		      pid_t pid, struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err)
 {
 	struct ptc_gpu_export e = {
 		.path = PTC_GPU_PATH_IPC,
@@ -93,8 +134,10 @@ static int bind_range(struct ptc_gpu_client *client, const struct ptc_device_ran
 		.bytes = r->bytes
 	};
 	uint32_t missing = 0;
-	int rc = ptc_gpu_process_start(e.pid, &e.process_start, err);
+	int rc = count_ring(d, r->uuid, err);
 
+	if (rc == 0)
+		rc = ptc_gpu_process_start(e.pid, &e.process_start, err);
 	if (r->fd >= 0) {
 		e.path = PTC_GPU_PATH_VMM;
 		e.handles = 1;
@@ -118,7 +161,7 @@ int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r
 
 	pthread_mutex_lock(&d->try_lock);
 	if (rc == 0)
-		rc = bind_range(client, r, pid, &ref, &o, err);
+		rc = bind_range(d, client, r, pid, &ref, &o, err);
 	if (rc == 0)
 		rc = ptc_gpu_client_close(client, ref, &o, err);
 	pthread_mutex_unlock(&d->try_lock);
@@ -159,8 +202,9 @@ static bool same_range(const struct binding *b, const struct ptc_device_range *r
 	       strcmp(b->range.uuid, r->uuid) == 0;
 }
 
-static int device_ref(struct ptc_gpu_client *client, struct ptc_device_copying *x, const struct ptc_device_range *r,
-		      pid_t pid, struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err)
+static int device_ref(struct ptc_device_copier *d, struct ptc_gpu_client *client, struct ptc_device_copying *x,
+		      const struct ptc_device_range *r, pid_t pid, struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o,
+		      struct ptc_error *err)
 {
 	struct binding *b = NULL;
 	int rc = 0;
@@ -176,7 +220,7 @@ static int device_ref(struct ptc_gpu_client *client, struct ptc_device_copying *
 	if (!b)
 		rc = ptc_nomem(err);
 	else if (!b->ref.life)
-		rc = bind_range(client, r, pid, &b->ref, o, err);
+		rc = bind_range(d, client, r, pid, &b->ref, o, err);
 	if (rc == 0)
 		*ret = b->ref;
 	pthread_mutex_unlock(&x->lock);
@@ -272,7 +316,7 @@ static int copy_once(const struct call *k, const struct batch *b, struct ptc_gpu
 	int rc = host_ref(k->client, k->x, k->c, b->memory, &host, o, err);
 
 	if (rc == 0)
-		rc = device_ref(k->client, k->x, b->range, k->pid, &memory, o, err);
+		rc = device_ref(k->d, k->client, k->x, b->range, k->pid, &memory, o, err);
 	return rc ? rc : ptc_gpu_client_copy(k->client, k->direction, memory, host, b->parts, b->n, NULL, o, err);
 }
 
@@ -409,4 +453,105 @@ int ptc_device_copy(struct ptc_device_copier *d, struct ptc_slot_copying *c, enu
 	if (rc == 0)
 		rc = copying_of(d, c, &k.x, err);
 	return rc ? rc : copy_all(&k, pieces, n, err);
+}
+
+/* ---- kept memory ---- */
+
+static struct ptc_gpu_ref ref_of(const struct ptc_device_memory *m)
+{
+	return (struct ptc_gpu_ref){ m->life, m->number };
+}
+
+int ptc_device_keep(struct ptc_device_copier *d, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
+		    struct ptc_error *err)
+{
+	struct ptc_device_memory m = { 0 };
+	struct ptc_gpu_client *client;
+	struct ptc_gpu_outcome o;
+	struct ptc_gpu_ref ref;
+	int rc = client_of(d, &client, err);
+
+	if (rc == 0)
+		rc = count_ring(d, uuid, err);
+	if (rc == 0)
+		rc = ptc_gpu_client_keep(client, uuid, bytes, &ref, &o, err);
+	if (rc)
+		return rc;
+	snprintf(m.uuid, sizeof m.uuid, "%s", uuid);
+	m.life = ref.life;
+	m.number = ref.number;
+	*ret = m;
+	return 0;
+}
+
+void ptc_device_drop(struct ptc_device_copier *d, struct ptc_device_memory *m)
+{
+	struct ptc_gpu_outcome o;
+
+	if (m->uuid[0])
+		(void)ptc_gpu_client_close(d->client, ref_of(m), &o, NULL);
+	*m = (struct ptc_device_memory){ 0 };
+}
+
+/* Both directions see the destination as the device's side. */
+static struct ptc_gpu_part part_of(const struct ptc_device_rows *r, uint64_t rank_at, bool to_rank)
+{
+	uint64_t rank_row = r->n > 1 ? r->address_step : r->bytes, kept_row = r->n > 1 ? r->kept_step : r->bytes;
+	struct ptc_gpu_part p = { .device_at = to_rank ? rank_at : r->kept,
+				  .other_at = to_rank ? r->kept : rank_at,
+				  .width = r->bytes,
+				  .height = r->n,
+				  .depth = 1,
+				  .device_row = to_rank ? rank_row : kept_row,
+				  .other_row = to_rank ? kept_row : rank_row };
+
+	p.device_slice = p.height * p.device_row;
+	p.other_slice = p.height * p.other_row;
+	return p;
+}
+
+int ptc_device_copy_kept(struct ptc_device_copier *d, struct ptc_slot_copying *c, const struct ptc_device_memory *m,
+			 enum ptc_copy_op op, pid_t pid, const struct ptc_device_range *range,
+			 const struct ptc_device_rows *rows, size_t n, struct ptc_error *err)
+{
+	struct ptc_gpu_part parts[PTC_GPU_PARTS_MAX];
+	struct ptc_gpu_outcome o = { .blame = PTC_GPU_BLAME_NONE };
+	struct ptc_device_copying *x;
+	struct ptc_gpu_ref rank;
+	int rc = copying_of(d, c, &x, err);
+
+	if (rc == 0)
+		rc = device_ref(d, d->client, x, range, pid, &rank, &o, err);
+	for (size_t at = 0; at < n && !rc;) {
+		uint32_t k = 0;
+
+		for (; at < n && k < PTC_GPU_PARTS_MAX; at++)
+			parts[k++] = part_of(&rows[at], rows[at].address - range->address, op == PTC_COPY_WRITE);
+		rc = op == PTC_COPY_WRITE ? ptc_gpu_client_copy_within(d->client, rank, ref_of(m), parts, k, &o, err)
+					  : ptc_gpu_client_copy_within(d->client, ref_of(m), rank, parts, k, &o, err);
+	}
+	if (rc)
+		forget(d->client, x);
+	return rc;
+}
+
+int ptc_device_digest_kept(struct ptc_device_copier *d, const struct ptc_device_memory *m,
+			   const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err)
+{
+	struct ptc_gpu_part parts[PTC_GPU_PARTS_MAX];
+	struct ptc_gpu_outcome o;
+	uint64_t all = 0, some = 0;
+	int rc = 0;
+
+	for (size_t at = 0; at < n && !rc; all ^= some) {
+		uint32_t k = 0;
+
+		for (; at < n && k < PTC_GPU_PARTS_MAX; at++) {
+			parts[k] = part_of(&rows[at], rows[at].address, false);
+			k++;
+		}
+		rc = ptc_gpu_client_digest(d->client, ref_of(m), parts, k, &some, &o, err);
+	}
+	*ret_digest = all;
+	return rc;
 }

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "daemon/workers/copier/copy.h"
 #include "daemon/workers/copier/slot_copying.h"
+#include "daemon/workers/types/workers_env.h"
 
 #include <sys/types.h>
 
@@ -27,10 +28,12 @@ struct ptc_device_range {
 	int fd; /* of its handle; -1: ptc-gpu maps it by ipc */
 };
 
-int ptc_device_copier_new(uint64_t pinned_bytes, int64_t hang_ms, struct ptc_device_copier **ret,
-			  struct ptc_error *err);
+/* Of env: pinned_bytes, pinned_take, pinned_give, copy_ms. The caller keeps it. */
+int ptc_device_copier_new(const struct ptc_workers_env *env, struct ptc_device_copier **ret, struct ptc_error *err);
 /* Call this once all callers and all mappings are gone. NULL ok. */
 struct ptc_device_copier *ptc_device_copier_free(struct ptc_device_copier *d);
+/* Bytes of page-locked memory that were taken by pinned_take: a ring for each device in use. */
+uint64_t ptc_device_copier_pinned(struct ptc_device_copier *d);
 
 /* Finds out whether ptc-gpu can map a range, by mapping and unmapping it. */
 int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r, pid_t pid, struct ptc_error *err);
@@ -44,5 +47,29 @@ struct ptc_device_piece {
 /* *ret_differs, of a COMPARE: the bytes differ. After a failed READ the memory has undefined bytes. */
 int ptc_device_copy(struct ptc_device_copier *d, struct ptc_slot_copying *c, enum ptc_copy_op op, pid_t pid,
 		    const struct ptc_device_piece *pieces, size_t n, bool *ret_differs, struct ptc_error *err);
+/* ---- memory that ptc-gpu keeps on a device between a stop and the next restore ---- */
+
+struct ptc_device_memory {
+	char uuid[48]; /* "": none */
+	uint32_t life, number;
+};
+/* n rows of the rank's memory, and of the kept memory from `kept` on. */
+struct ptc_device_rows {
+	uint64_t address, kept;
+	uint64_t bytes, n, address_step, kept_step;
+};
+/* PTC_ENODEVICES: the device has no kernels for digests. Otherwise the driver's error, for example without memory. */
+int ptc_device_keep(struct ptc_device_copier *d, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
+		    struct ptc_error *err);
+void ptc_device_drop(struct ptc_device_copier *d, struct ptc_device_memory *m); /* {0} ok */
+/* Copies on the device: op READ from the rank, WRITE to it. All rows lie in `range`. */
+int ptc_device_copy_kept(struct ptc_device_copier *d, struct ptc_slot_copying *c, const struct ptc_device_memory *m,
+			 enum ptc_copy_op op, pid_t pid, const struct ptc_device_range *range,
+			 const struct ptc_device_rows *rows, size_t n, struct ptc_error *err);
+/* The XOR of what rows contribute to a tensor's digest: `address` is the tensor's bytes after the last row's last byte,
+ * and address_step the distance of rows in the tensor. */
+int ptc_device_digest_kept(struct ptc_device_copier *d, const struct ptc_device_memory *m,
+			   const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err);
+
 /* Call this after the operation's last copy. */
 void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copying *c);

@@ -502,6 +502,124 @@ int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct 
 	return rc ? rc : transfer(v, &call, err);
 }
 
+const char *ptc_slot_device(const struct ptc_slot_view *slot, uint64_t address)
+{
+	const struct view *v = slot->opaque;
+	const struct ptc_device_range *r = v->declared ? ptc_declared_device(v->declared, address) : NULL;
+
+	return r ? r->uuid : NULL;
+}
+
+int ptc_workers_keep(struct ptc_workers *w, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
+		     struct ptc_error *err)
+{
+	return ptc_device_keep(w->gpu, uuid, bytes, ret, err);
+}
+
+void ptc_workers_keep_drop(struct ptc_workers *w, struct ptc_device_memory *m)
+{
+	ptc_device_drop(w->gpu, m);
+}
+
+int ptc_workers_keep_digest(struct ptc_workers *w, const struct ptc_device_memory *m,
+			    const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err)
+{
+	return ptc_device_digest_kept(w->gpu, m, rows, n, ret_digest, err);
+}
+
+#define KEPT_ROWS 512 /* of one call */
+
+/* Rows of one allocation of the rank, on their way to or from kept memory. */
+struct kept_copy {
+	const struct view *v;
+	struct ptc_slot_copying *copying;
+	const struct ptc_device_memory *m;
+	enum ptc_copy_op op;
+	const struct ptc_device_range *range;
+	struct ptc_device_rows rows[KEPT_ROWS];
+	size_t n;
+};
+
+static int kept_flush(struct kept_copy *k, struct ptc_error *err)
+{
+	size_t n = k->n;
+
+	k->n = 0;
+	return n ? ptc_device_copy_kept(k->v->w->gpu, k->copying, k->m, k->op, k->v->pid, k->range, k->rows, n, err)
+		 : 0;
+}
+
+static int kept_add(struct kept_copy *k, const struct ptc_device_range *range, const struct ptc_device_rows *rows,
+		    struct ptc_error *err)
+{
+	int rc = k->n == KEPT_ROWS || k->range != range ? kept_flush(k, err) : 0;
+
+	k->range = range;
+	k->rows[k->n++] = *rows;
+	return rc;
+}
+
+/* Handles of one tensor are allocations that follow each other: rows are cut where one ends. */
+static int kept_rows(struct kept_copy *k, const struct ptc_device_rows *rows, struct ptc_error *err)
+{
+	const struct declared *d = k->v->declared;
+	uint64_t reach, bytes;
+	int rc = 0;
+
+	if (!rows->n || ptc_ckd_mul(&reach, rows->n - 1, rows->address_step) ||
+	    ptc_ckd_add(&bytes, reach, rows->bytes) || !ptc_declared_span(d, rows->address, bytes))
+		return ptc_error_set(err, PTC_EINTERNAL, "rows at 0x%llx are outside of declared memory",
+				     (unsigned long long)rows->address);
+	for (uint64_t i = 0; i < rows->n && !rc; i++) {
+		uint64_t address = rows->address + i * rows->address_step, kept = rows->kept + i * rows->kept_step;
+		uint64_t left = rows->bytes;
+
+		while (left && !rc) {
+			const struct ptc_device_range *r = ptc_declared_device(d, address);
+			uint64_t now = r ? PTC_MIN(left, r->address + r->bytes - address) : 0;
+
+			if (!r || strcmp(r->uuid, k->m->uuid) != 0)
+				return ptc_error_set(err, PTC_ENOTFOUND, "memory at 0x%llx is not on device %s",
+						     (unsigned long long)address, k->m->uuid);
+			if (i == 0 && bytes <= r->address + r->bytes - address && left == rows->bytes)
+				return kept_add(k, r, rows, err);
+			rc = kept_add(k, r, &(struct ptc_device_rows){ address, kept, now, 1, 0, 0 }, err);
+			address += now;
+			kept += now;
+			left -= now;
+		}
+	}
+	return rc;
+}
+
+int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, enum ptc_copy_op op,
+		       const struct ptc_device_memory *m, const struct ptc_device_rows *rows, size_t n,
+		       struct ptc_error *err)
+{
+	const struct view *v = slot->opaque;
+	struct kept_copy *k;
+	int rc;
+
+	if (!v->declared || ptc_declared_try(v->w, v->declared, v->pid) != DEVICE_MAPPED)
+		return ptc_error_set(err, PTC_ENOTFOUND, "rank %u copies its device memory itself",
+				     v->group->slots[v->slot].rank.rank);
+	rc = check_held(v, err);
+	if (!rc && dead(v))
+		rc = died(v, err);
+	if (rc)
+		return rc;
+	k = ptc_malloc(sizeof *k);
+	if (!k)
+		return ptc_nomem(err);
+	*k = (struct kept_copy){ .v = v, .copying = copying, .m = m, .op = op };
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = kept_rows(k, &rows[i], err);
+	if (rc == 0)
+		rc = kept_flush(k, err);
+	ptc_free(k);
+	return !rc && dead(v) ? died(v, err) : rc;
+}
+
 /* ---- read by the rank ------------------------------------------------------------------- */
 
 _Static_assert(PTC_SLOT_ROWS_MAX == PTC_LOCAL_ROWS_MAX, "what the agent may say, a message can");

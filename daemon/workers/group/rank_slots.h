@@ -7,6 +7,7 @@
 
 #include "daemon/workers/copier/copy.h"
 #include "daemon/workers/copier/slot_copying.h"
+#include "daemon/workers/device/device_copier.h"
 #include "daemon/workers/types/rank_slot.h"
 #include "base/status.h"
 
@@ -31,6 +32,20 @@ void ptc_slot_copying_done(const struct ptc_slot_view *slot, struct ptc_slot_cop
 int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct ptc_slot_copying *copying,
 		  const struct iovec *remote, size_t nremote, const struct iovec *local, size_t nlocal, bool fresh,
 		  struct ptc_error *err);
+/* The UUID of the device that has the declared memory at this address, as long as the view lives; NULL: the host has
+ * it. */
+const char *ptc_slot_device(const struct ptc_slot_view *slot, uint64_t address);
+/* Memory that ptc-gpu keeps on a device for the next restore of a job (device/device_copier.h). ptc_slot_kept_copy
+ * copies on the device between a slot's declared memory there (READ from it, WRITE to it) and kept memory.
+ * PTC_ENOTFOUND: the rows do not lie on that device, or only the rank can copy them. */
+int ptc_workers_keep(struct ptc_workers *w, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
+		     struct ptc_error *err);
+void ptc_workers_keep_drop(struct ptc_workers *w, struct ptc_device_memory *m);
+int ptc_workers_keep_digest(struct ptc_workers *w, const struct ptc_device_memory *m,
+			    const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err);
+int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, enum ptc_copy_op op,
+		       const struct ptc_device_memory *m, const struct ptc_device_rows *rows, size_t n,
+		       struct ptc_error *err);
 /* Lets the rank itself read bytes of a file to its declared memory. The kernel then looks up no pages, and the rank's
  * own processor copies. fd: open for reading only; borrowed. ptc_slot_fill sends the order to the rank, and first waits
  * if the rank has many. ptc_slot_filled waits until the rank has carried out all orders, also those of callers who gave

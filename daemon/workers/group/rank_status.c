@@ -175,6 +175,11 @@ int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, s
 	return 0;
 }
 
+uint64_t ptc_workers_pinned(const struct ptc_workers *w)
+{
+	return ptc_device_copier_pinned(w->gpu);
+}
+
 struct ptc_workers_sum ptc_workers_sum(struct ptc_workers *w, const char *uuid)
 {
 	struct ptc_workers_sum sum = { 0 };

@@ -22,6 +22,8 @@ struct ptc_workers_sum {
 	double step_seconds; /* of the slowest rank; 0: unknown */
 };
 struct ptc_workers_sum ptc_workers_sum(struct ptc_workers *w, const char *uuid);
+/* Bytes of page-locked memory that ptc-gpu may have for devices in use; a part of what was taken by pinned_take. */
+uint64_t ptc_workers_pinned(const struct ptc_workers *w);
 /* Calls fn for each rank here whose process lives, under a lock. fn must be quick, and call nothing of this room. */
 void ptc_workers_each_rank(struct ptc_workers *w,
 			   void (*fn)(void *arg, uint32_t device, const char *job, uint32_t rank, int pid), void *arg);

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether the next generation's ranks find room on this node's devices. Happy path: a tensor that a rank here has
+ * declared on a device will be on a device again; the next layout says how many bytes of it each rank will have. They
+ * have to fit into what the device has free and what the job's own processes use there, who free it before.
+ *
+ * A rank needs more than it declares (activations, buffers of its libraries), and nobody knows how much. So the sum is
+ * a lower bound, and only what is certain is refused. Failure modes: a device that is too small (PTC_ENOSPC), memory.
+ * Where the driver does not say what processes use (containers), the device's whole memory counts as free. */
+#include "daemon/agent/ranks/internal.h"
+#include "daemon/gpu/node/node_devices.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+
+#include <string.h>
+
+static const struct ptc_slot_tensor *find_tensor(const struct ptc_slot_view *slot, const char *name)
+{
+	size_t from = 0, to = slot->ntensors;
+
+	while (from < to) {
+		size_t mid = from + (to - from) / 2;
+		int order = strcmp(slot->tensors[mid].name, name);
+
+		if (order == 0)
+			return &slot->tensors[mid];
+		if (order < 0)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return NULL;
+}
+
+/* A rank here has it in a device's memory now. */
+static bool on_device(const struct ptc_group *now, const char *name)
+{
+	for (size_t i = 0; i < now->n; i++) {
+		const struct ptc_slot_tensor *t = find_tensor(&now->v[i], name);
+
+		for (size_t k = 0; t && k < t->nregions; k++)
+			if (!ptc_box_empty(&t->regions[k].box) && ptc_slot_device(&now->v[i], t->regions[k].address))
+				return true;
+	}
+	return false;
+}
+
+/* *ret_any: a tensor of the next generation is on a device. */
+static int items_on_device(const struct ptc_geometry *next, const struct ptc_group *now, bool **ret, bool *ret_any,
+			   struct ptc_error *err)
+{
+	size_t n = ptc_spec_items(next->spec);
+	bool *v = ptc_calloc(n ? n : 1, sizeof *v);
+	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
+
+	if (!v)
+		return ptc_nomem(err);
+	*ret_any = false;
+	for (size_t i = 0; i < n; i++) {
+		v[i] = on_device(now, ptc_geometry_item_name(next, (uint32_t)i, name, sizeof name));
+		*ret_any |= v[i];
+	}
+	*ret = v;
+	return 0;
+}
+
+/* Adds what a rank will declare on its device. */
+static int add_rank(const struct ptc_geometry *next, uint32_t rank, const bool *items, uint64_t *sum,
+		    struct ptc_error *err)
+{
+	struct ptc_rank_layout l = { 0 };
+	int rc = ptc_layout_rank(next->layout, rank, &l, err);
+
+	for (size_t i = 0; !rc && i < l.nregions; i++) {
+		struct ptc_box bytes;
+
+		if (!items[l.regions[i].item])
+			continue;
+		rc = ptc_item_byte_box(next->spec, l.regions[i].item, &l.regions[i].box, &bytes, err);
+		*sum += rc ? 0 : (uint64_t)ptc_box_volume(&bytes);
+	}
+	ptc_rank_layout_done(&l);
+	return rc;
+}
+
+static const struct ptc_node_device_use *find_use(const struct ptc_node_device *d, int64_t pid)
+{
+	for (size_t i = 0; i < d->nuses; i++)
+		if (d->uses[i].pid == pid)
+			return &d->uses[i];
+	return NULL;
+}
+
+static bool rank_uses(const struct ptc_slot_view *slot, const char *uuid)
+{
+	for (size_t i = 0; i < slot->ntensors; i++)
+		for (size_t k = 0; k < slot->tensors[i].nregions; k++) {
+			const char *has = ptc_slot_device(slot, slot->tensors[i].regions[k].address);
+
+			if (has && strcmp(has, uuid) == 0)
+				return true;
+		}
+	return false;
+}
+
+/* At most so much can be free once the job's ranks have freed theirs. */
+static uint64_t can_be_free(const struct ptc_node_device *d, const struct ptc_group *now)
+{
+	uint64_t sum = d->free_bytes;
+
+	for (size_t i = 0; i < now->n; i++) {
+		const struct ptc_node_device_use *use;
+
+		if (now->v[i].pid <= 0 || !rank_uses(&now->v[i], d->uuid))
+			continue;
+		use = find_use(d, now->v[i].pid);
+		if (!use || use->bytes == UINT64_MAX || ptc_ckd_add(&sum, sum, use->bytes))
+			return d->memory_bytes;
+	}
+	return PTC_MIN(sum, d->memory_bytes);
+}
+
+static int check_device(struct ptc_agent *agent, size_t i, uint64_t need, const struct ptc_group *now,
+			struct ptc_error *err)
+{
+	struct ptc_node_device d;
+	uint64_t room;
+
+	ptc_node_devices_get(agent->env.devices, i, &d);
+	room = can_be_free(&d, now);
+	if (!d.memory_bytes || need <= room) /* one that does not answer says no size */
+		return 0;
+	return ptc_error_set(
+		err, PTC_ENOSPC,
+		"node %s, device %zu (%s): the next ranks' tensors need %llu bytes of its memory; beside what "
+		"other processes use, %llu of %llu bytes can be free; end those processes, or choose a "
+		"configuration with less on a device",
+		agent->node, i, d.uuid, (unsigned long long)need, (unsigned long long)room,
+		(unsigned long long)d.memory_bytes);
+}
+
+static int check_devices(struct ptc_agent *agent, const struct ptc_geometry *next, uint32_t self, const bool *items,
+			 const struct ptc_group *now, struct ptc_error *err)
+{
+	size_t n = ptc_node_devices_count(agent->env.devices);
+	uint64_t *need = ptc_calloc(n, sizeof *need);
+	struct ptc_error why = PTC_ERROR_INIT;
+	int rc = need ? 0 : ptc_nomem(err);
+
+	for (uint32_t r = 0; !rc && r < next->allocation.world; r++) {
+		const struct ptc_device *at = &next->allocation.ranks[r];
+
+		if (at->node == self && at->index < n)
+			rc = add_rank(next, r, items, &need[at->index], err);
+	}
+	if (!rc && ptc_node_devices_refresh(agent->env.devices, &why) != 0) {
+		ptc_warn("agent", "room on devices is not checked before a switch: %s", why.text);
+		n = 0;
+	}
+	for (size_t i = 0; !rc && i < n; i++)
+		rc = need[i] ? check_device(agent, i, need[i], now, err) : 0;
+	ptc_free(need);
+	return rc;
+}
+
+int ptc_device_room(struct ptc_agent *agent, const struct ptc_geometry *next, uint32_t self,
+		    const struct ptc_group *now, struct ptc_error *err)
+{
+	bool *items = NULL, any;
+	int rc;
+
+	if (!agent->env.devices || !ptc_node_devices_ids(agent->env.devices))
+		return 0; /* virtual devices: nobody knows on which a rank will be */
+	rc = items_on_device(next, now, &items, &any, err);
+	if (!rc && any)
+		rc = check_devices(agent, next, self, items, now, err);
+	ptc_free(items);
+	return rc;
+}
