@@ -24,7 +24,7 @@
 static const char *const job_keys[] = {
 	"version", "name",  "tensors", "fields", "rules",          "buffers", "gpus",
 	"run",     "mode",  "build",   "copy",   "snapshot_every", "seed",    "data",
-	"blobs",   "files", "model",   "space",  "on_link_change", "elastic", "copies"
+	"blobs",   "files", "model",   "space",  "on_link_change", "elastic", "copies", "share_devices"
 };
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
