@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a live job runs: "run", "mode", "build", "copy", "snapshot_every", "seed", "elastic", "share_devices". Happy path:
- * decode; where the description is submitted, resolve completes it with the
- * submitter's working directory and environment. Failure: file and line of
- * the key at fault; PTC_ELIMIT for what execve or etcd would not take. */
+/* What a live job runs: "run", "mode", "build", "copy", "snapshot_every", "seed", "elastic", "share_devices". Happy
+ * path: decode; where the description is submitted, resolve completes it with the submitter's working directory and
+ * environment. Failure: file and line of the key at fault; PTC_ELIMIT for what execve or etcd would not take. */
 #include "formats/job/job_decode.h"
 
 #include "base/alloc.h"
@@ -285,7 +284,8 @@ static int decode_elastic(struct ptc_job_decoder *d, const struct ptc_doc_node *
 
 int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
-	static const char *const live_keys[] = { "mode", "copy", "snapshot_every", "seed", "elastic", "build", "share_devices" };
+	static const char *const live_keys[] = { "mode",    "copy",  "snapshot_every", "seed",
+						 "elastic", "build", "share_devices" };
 	static const char *const truths[] = { "false", "true" };
 	const struct ptc_doc_node *run = ptc_doc_get(root, "run"), *node[PTC_ARRAY_LEN(live_keys)];
 	int64_t every = 0, seed = 0;
