@@ -31,6 +31,12 @@ bool ptc_device_kind_known(const char *name, struct ptc_device_kind *ret)
 	return false;
 }
 
+const struct ptc_device_kind *ptc_device_kinds_known(size_t *ret_n)
+{
+	*ret_n = PTC_ARRAY_LEN(known);
+	return known;
+}
+
 static bool positive(double v)
 {
 	return isfinite(v) && v > 0;

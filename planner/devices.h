@@ -8,6 +8,7 @@
 #include "base/status.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define PTC_DEVICE_MAX_KINDS    8
@@ -45,6 +46,8 @@ uint32_t ptc_cluster_profile_devices(const struct ptc_cluster_profile *c);
 /* The peak figures of a kind that is known by name ("A100-80GB"; case and vendor prefix are ignored). false: it is not
  * known. nodes and price stay 0. */
 bool ptc_device_kind_known(const char *name, struct ptc_device_kind *ret);
+/* All of them. */
+const struct ptc_device_kind *ptc_device_kinds_known(size_t *ret_n);
 
 /* The ring of a group of `size` ranks, `stride` apart, when all groups like it communicate at once. */
 struct ptc_ring {
