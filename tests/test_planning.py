@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 import unittest
@@ -162,7 +163,7 @@ class Planning(harness.Case):
     def test_without_a_model(self):
         """As ever: tp and pp are kept, dp is scaled."""
         with self.cluster(nodes=2, devices=4) as c:
-            job = Planned(c, self.dir, model=None)
+            job = Planned(c, self.dir, model=None, space=None)
             job.run(f"tp=2,dp=2,{BATCH}")
             plan = job.plan("--gpus", "6")
             self.assertEqual({"by": "scaling of dp"}, plan["choice"])
@@ -414,6 +415,40 @@ class Planning(harness.Case):
                 nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
                 self.refused(c, "profile", prefix=nobody, contains="only root may measure links")
                 self.assertIn("H100", c.ptcctl("profile", "--show", prefix=nobody).stdout)
+
+    def test_devices_by_name(self):
+        """Nodes say what their devices are; a devices file of one's own says what that means, memory and speed."""
+        mine = self.path("devices.yaml")
+        with open(mine, "w", encoding="utf-8") as f:
+            f.write("devices:\n- {name: Swift, flops: {bf16: 400e12}, hbm_bytes_s: 2e12, memory_bytes: 90e9, price_hour: 2}\n"
+                    "- {name: Slow, flops: {bf16: 40e12}, hbm_bytes_s: 2e12, memory_bytes: 4e9}\n")
+        with self.cluster(nodes=3, devices=2, up=False) as c:
+            c.write_config(c.nodes["n0"], device_name="Swift", devices_file=mine)
+            c.up(timeout_s=60 * harness.PATIENCE)
+            for node in (c.nodes["n1"], c.nodes["n2"]):
+                node.kill()
+                c.write_config(node, device_name="Slow", devices_file=mine)
+                node.run()
+            harness.wait_for(lambda: sorted(n["device_name"] for n in c.json("nodes")["nodes"] if n["state"] == "up") == ["Slow", "Slow", "Swift"],
+                             30 * harness.PATIENCE, "nodes that name their devices")
+            job = Planned(c, self.dir)
+            job.create()
+            said = self.c_json(job, "--gpus", "6")
+            self.assertEqual([("Swift", 2, 90e9), ("Slow", 4, 4e9)],
+                             [(k["name"], k["devices"], k["memory_bytes"]) for k in said["kinds"]])
+            self.assertTrue(said["profiled"])
+            self.assertNotIn("memory is not compared", said["why"])
+            for row in said["candidates"]: # nothing fits on what is slow and small
+                self.assertLessEqual(row["devices"], 2)
+            self.assertIn("on devices of kind Swift alone", said["why"])
+            c.ptcctl("run", job.name, "--gpus", "6", "--wait", timeout_s=120 * harness.PATIENCE)
+            self.assertEqual({"n0"}, {r["node"] for r in job.status()["run"]["ranks"]})
+            job.do("stop")
+            with open(mine, "a", encoding="utf-8") as f:
+                f.write("- {name: slow}\n")
+            r = subprocess.run([harness.program("ptcd"), "--config", c.nodes["n2"].config, "--check-config"], text=True,
+                               stderr=subprocess.PIPE, check=False)
+            self.assertEqual((1, f"ptcd: {mine}:4: device slow is listed twice\n"), (r.returncode, r.stderr))
 
     def test_bad_descriptions(self):
         with self.cluster(nodes=1, devices=1) as c:

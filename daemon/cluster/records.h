@@ -44,12 +44,13 @@
 
 #define PTC_HASH_HEX  33
 #define PTC_UUID_TEXT 37
-
 struct ptc_node_doc {
 	char name[PTC_NAME_MAX + 1];
 	char address[256]; /* where peers connect */
 	uint32_t devices;
-	uint64_t ceiling_bytes; /* of chunks */
+	char device_name[PTC_DEVICE_NAME_BYTES]; /* of each of them, as the driver or ptcd.yaml says; "": not known */
+	uint64_t device_bytes;                   /* memory of the smallest; 0: not known */
+	uint64_t ceiling_bytes;                  /* of chunks */
 	char store_id[PTC_UUID_TEXT];
 	char boot_id[PTC_UUID_TEXT]; /* of this run of the daemon */
 	char rack[PTC_NAME_MAX + 1];

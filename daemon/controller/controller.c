@@ -202,6 +202,7 @@ size_t ptc_controllers_runs(void *arg, struct ptc_measuring_run *ret, size_t max
 			continue;
 		memcpy(r->uuid, ctl->uuid, sizeof r->uuid);
 		memcpy(r->spec_hash, ctl->meta.spec_hash, sizeof r->spec_hash);
+		memcpy(r->layout_hash, g->layout_hash, sizeof r->layout_hash);
 		snprintf(r->node, sizeof r->node, "%s", ptc_cluster_node(all->cluster, node)->doc.name);
 		snprintf(r->address, sizeof r->address, "%s", ptc_cluster_node(all->cluster, node)->doc.address);
 		n++;

@@ -76,8 +76,9 @@ struct pool {
 	uint32_t *counts;    /* of all: devices */
 	bool *usable;        /* as a source */
 	uint64_t *ceilings;  /* of chunks; 0: not known, the node is down */
-	uint32_t *rack_of;   /* of those that are up: its rack's number */
-	const char **racks;  /* their names, of documents; "" of nodes that name none is one like others */
+	struct ptc_planning_node *nodes; /* what those that are up say of their devices */
+	uint32_t *rack_of;               /* of those that are up: its rack's number */
+	const char **racks;              /* their names, of documents; "" of nodes that name none is one like others */
 	size_t nracks;
 	struct ptc_device *devices;
 	size_t ndevices;
@@ -170,11 +171,12 @@ static void collect(void *arg)
 	p->counts = ptc_calloc(most, sizeof *p->counts);
 	p->usable = ptc_calloc(most, sizeof *p->usable);
 	p->ceilings = ptc_calloc(most, sizeof *p->ceilings);
+	p->nodes = ptc_calloc(most, sizeof *p->nodes);
 	p->rack_of = ptc_calloc(most, sizeof *p->rack_of);
 	p->racks = ptc_calloc(most, sizeof *p->racks);
 	p->devices = ptc_calloc(devices, sizeof *p->devices);
-	if (!nodes || !p->names || !p->states || !p->counts || !p->usable || !p->ceilings || !p->rack_of || !p->racks ||
-	    !p->devices) {
+	if (!nodes || !p->names || !p->states || !p->counts || !p->usable || !p->ceilings || !p->nodes || !p->rack_of ||
+	    !p->racks || !p->devices) {
 		p->rc = PTC_ENOMEM;
 		return;
 	}
@@ -189,6 +191,7 @@ static void collect(void *arg)
 		number = pool_name(p, n->doc.name);
 		p->usable[number] = ptc_view_placed(p->v, n->doc.name);
 		p->ceilings[number] = n->doc.ceiling_bytes;
+		p->nodes[number] = ptc_planning_node_of(&n->doc, 0);
 		p->rack_of[number] = pool_rack(p, n->doc.rack);
 		if (n->drained || !wanted(p, n->doc.name))
 			continue;
@@ -211,6 +214,7 @@ static void pool_done(struct pool *p)
 	ptc_free(p->counts);
 	ptc_free(p->usable);
 	ptc_free(p->ceilings);
+	ptc_free(p->nodes);
 	ptc_free(p->rack_of);
 	ptc_free(p->racks);
 	ptc_free(p->devices);
@@ -675,8 +679,10 @@ static int shape_of(const struct pool *p, struct ptc_planning_shape *ret)
 	if (!ret->nodes)
 		return PTC_ENOMEM;
 	ret->nnodes = p->nnames;
-	for (size_t i = 0; i < p->nnames; i++)
+	for (size_t i = 0; i < p->nnames; i++) {
+		ret->nodes[i] = p->nodes[i];
 		snprintf(ret->nodes[i].name, sizeof ret->nodes[i].name, "%s", p->names[i]);
+	}
 	for (size_t i = 0; i < p->ndevices; i++)
 		ret->nodes[p->devices[i].node].devices++;
 	ptc_planning_shape_sum(ret);
@@ -718,6 +724,8 @@ static int planner_ask(struct pricer *pr, const struct ptc_plan_request *req, st
 	pr->now_leaves = rc ? NULL : nodes_left(pr->p, &pr->now.from_alloc);
 	ask.shape = pr->shape;
 	ask.now_leaves = pr->now_leaves;
+	ask.held = rc == 0 && pr->v->from.layout_hash[0] ? pr->now.spec : NULL;
+	ask.held_id = ask.held ? pr->v->from.layout_hash : NULL;
 	ask.may_stay = rc == 0 && !req->or_same && ranks_may_stay(pr->p, &pr->now.from_alloc);
 	*ret = ask;
 	return rc;
@@ -805,7 +813,7 @@ static int choose_config(struct ptc_controllers *all, const struct ptc_view *v, 
 	if (known) {
 		*ret_config = *known;
 		rc = 0;
-	} else if (desc->model && all->planning) {
+	} else if ((desc->model || desc->space) && all->planning) {
 		rc = by_planner(&pr, req, ret_config, ret, ret_choice, &leave, err);
 		pricer_done(&pr);
 		if (rc == 0 && leave)

@@ -126,12 +126,35 @@ static json_t *measured(struct ptc_planning *p, const char *uuid)
 	return rows;
 }
 
+/* Kinds of devices; memory is null where nothing is known of it. */
+static json_t *kinds(const struct ptc_job_work *w, const struct ptc_planning_ask *ask)
+{
+	json_t *rows = json_array();
+
+	for (uint32_t k = 0; k < w->kinds.n; k++) {
+		uint32_t devices = 0;
+
+		for (size_t i = 0; i < ask->shape.nnodes; i++)
+			devices += w->kind_of[i] == k ? ask->shape.nodes[i].devices : 0;
+		json_array_append_new(rows, json_pack("{s:s, s:I, s:o, s:o}", "name", w->kinds.v[k].name, "devices",
+						      (json_int_t)devices, "memory_bytes",
+						      w->kinds.memory_known ? json_real(w->kinds.v[k].memory_bytes)
+									    : json_null(),
+						      "price_hour",
+						      w->kinds.v[k].price_hour > 0 ? json_real(w->kinds.v[k].price_hour)
+										   : json_null()));
+	}
+	return rows;
+}
+
 static json_t *head(const struct ptc_job_work *w, const struct ptc_planning_ask *ask)
 {
-	return json_pack("{s:i, s:I, s:b, s:I, s:b, s:b, s:f}", "version", 1, "gpus", (json_int_t)ask->gpus,
+	const char *model = w->no_model.code ? "none" : w->inferred[0] ? "inferred" : "described";
+
+	return json_pack("{s:i, s:I, s:b, s:I, s:b, s:b, s:f, s:s, s:o}", "version", 1, "gpus", (json_int_t)ask->gpus,
 			 "calibrated", (int)(w->cal != NULL), "measured_steps", (json_int_t)w->nsteps, "profiled",
 			 (int)!w->assumed, "links_known", (int)w->linked, "horizon_s",
-			 ask->horizon_s > 0 ? ask->horizon_s : w->horizon_s);
+			 ask->horizon_s > 0 ? ask->horizon_s : w->horizon_s, "model", model, "kinds", kinds(w, ask));
 }
 
 /* ---- choosing ---- */
@@ -155,13 +178,20 @@ static bool can_stay(const struct ptc_planning_ask *ask, struct pricer *p, struc
 	       ptc_cand_devices(&ret->cand) <= ask->gpus;
 }
 
-/* "; without n3, whose links are slow" */
-static void name_left(const struct ptc_planning_ask *ask, const bool *leave, struct ptc_buf *b)
+/* "; on devices of kind H100-80GB alone; without n3, whose links are slow" */
+static void name_left(const struct ptc_planning_ask *ask, const struct ptc_job_work *w, const bool *leave,
+		      struct ptc_buf *b)
 {
+	uint8_t kind = PTC_KIND_NONE;
 	size_t left = 0;
 
 	for (size_t i = 0; leave && i < ask->shape.nnodes; i++)
-		if (leave[i] && ask->shape.nodes[i].devices && left++ < NAMED)
+		if (!leave[i] && ask->shape.nodes[i].devices)
+			kind = w->kind_of[i];
+	if (w->kinds.n > 1 && kind != PTC_KIND_NONE)
+		ptc_buf_printf(b, "; on devices of kind %s alone", w->kinds.v[kind].name);
+	for (size_t i = 0; leave && i < ask->shape.nnodes; i++)
+		if (leave[i] && ask->shape.nodes[i].devices && w->kind_of[i] == kind && left++ < NAMED)
 			ptc_buf_printf(b, "%s%s", left > 1 ? ", " : "; without ", ask->shape.nodes[i].name);
 	if (left > NAMED)
 		ptc_buf_printf(b, " and %zu more", left - NAMED);
@@ -177,12 +207,19 @@ static void explain(const struct ptc_planning_ask *ask, const struct pricer *p, 
 	struct ptc_buf b = PTC_BUF_INIT;
 
 	ptc_buf_puts(&b, why);
-	name_left(ask, ret->leave, &b);
+	name_left(ask, w, ret->leave, &b);
 	if (m && !m->exact)
 		ptc_buf_puts(&b, "; bytes are estimated");
-	if (!w->cal)
+	if (w->no_model.code)
+		ptc_buf_printf(&b, "; %.300s: steps are as measured or scaled by dp, memory is not known",
+			       w->no_model.text);
+	else if (!w->cal)
 		ptc_buf_puts(&b, "; step times are uncalibrated");
-	if (w->assumed)
+	if (w->inferred[0])
+		ptc_buf_printf(&b, "; the model is inferred from its tensors: %s", w->inferred);
+	if (w->kinds.said[0])
+		ptc_buf_printf(&b, "; %s", w->kinds.said);
+	if (!w->kinds.memory_known && !w->no_model.code)
 		ptc_buf_puts(&b, "; without a profile of the devices their memory is not compared");
 	snprintf(ret->why, sizeof ret->why, "%s", ptc_buf_failed(&b) ? why : b.data);
 	ptc_buf_done(&b);
@@ -194,8 +231,12 @@ static int keep_leave(const struct ptc_planning_ask *ask, const struct pricer *p
 {
 	const struct ptc_job_set *s = &p->work->sets[set_of(p, &first->choice.cand)];
 
+	bool any = false;
+
+	for (size_t i = 0; i < ask->shape.nnodes; i++)
+		any |= s->leave[i];
 	*ret = NULL;
-	if (first->stays || s == &p->work->sets[0])
+	if (first->stays || !any)
 		return 0;
 	*ret = ptc_calloc(ask->shape.nnodes + 1, sizeof **ret);
 	if (!*ret)

@@ -7,12 +7,14 @@
 #include "daemon/planning/links/links.h"
 #include "daemon/planning/measured_doc.h"
 #include "daemon/planning/planning.h"
+#include "planner/infer.h"
 #include "planner/io/plan_doc.h"
+#include "planner/search/scaled.h"
 
 #define PTC_WORK_KEEP 16 /* candidates remembered for a number of devices */
 
 #define PTC_WORK_FRONTIER 2048 /* a frontier of more devices takes megabytes */
-#define PTC_WORK_SETS     4    /* of nodes that are looked at: all, and without the slowest links */
+#define PTC_WORK_SETS     8    /* of nodes that are looked at: those of each kind, and without the slowest links */
 
 /* Nodes that may be used, and what links between them allow. */
 struct ptc_job_set {
@@ -35,10 +37,17 @@ struct ptc_job_work {
 	struct ptc_work work;        /* points to model and profile.cluster */
 	struct ptc_calibration *cal; /* NULL: no measured step */
 	size_t nsteps, npeaks;
-	bool assumed;                /* the cluster has no profile: devices are assumed, device memory is not known */
-	bool linked;                 /* links between nodes are of a profile, or were measured */
-	struct ptc_link_sets *links; /* NULL: none was measured */
-	struct ptc_job_set sets[PTC_WORK_SETS]; /* the first: all nodes */
+	char inferred[PTC_INFER_TEXT_MAX]; /* the model, where tensors say it; else "" */
+	/* Without a model: why there is none, and what was measured instead. */
+	struct ptc_error no_model; /* code 0: there is a model */
+	struct ptc_scaled_row *rows;
+	char **row_configs; /* of each of these nsteps rows its configuration; NULL: what its candidate says */
+	struct ptc_kinds kinds;
+	uint8_t *kind_of;                       /* of each node of the shape, its place in kinds */
+	bool assumed;                           /* nothing says what the devices are */
+	bool linked;                            /* links between nodes are of a profile, or were measured */
+	struct ptc_link_sets *links;            /* NULL: none was measured */
+	struct ptc_job_set sets[PTC_WORK_SETS]; /* the first: all nodes of the first kind */
 	unsigned nsets;
 	bool many_modes; /* the space has several ways to recompute; only the first can be had */
 	double pause_s, horizon_s;
@@ -47,13 +56,15 @@ struct ptc_job_work {
 };
 struct ptc_job_work_opts {
 	const struct ptc_job_desc *desc;
+	const struct ptc_spec *held;             /* what ranks have declared; NULL: nothing */
+	const struct ptc_plan_devices *known;    /* devices by name; NULL: those that the program knows */
 	const char *now;                         /* NULL: none */
 	const char *profile;                     /* as a file has it; NULL: there is none */
 	const json_t *pairs;                     /* measured links; NULL: none */
 	const struct ptc_measured_doc *measured; /* NULL: nothing */
 	const struct ptc_planning_shape *shape;
 };
-/* PTC_ENOTFOUND: there is no model, or nothing says the global batch. */
+/* PTC_ENOTFOUND: there is neither a model nor a measured step, or nothing says the global batch. */
 int ptc_job_work_new(const struct ptc_job_work_opts *opts, struct ptc_job_work **ret, struct ptc_error *err);
 struct ptc_job_work *ptc_job_work_free(struct ptc_job_work *w); /* NULL ok */
 /* The best few for at most n devices, remembered: best first, at most PTC_WORK_KEEP into ret. Any thread. */
@@ -71,7 +82,11 @@ int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *m
 int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *config, const bool *leave,
 			 struct ptc_choice *ret, struct ptc_error *err);
 
-/* job_space.c: the manner of a job's configurations: of what runs now, else of what ran, else of its table. */
+/* job_space.c: reads `model:` at doc.root, or infers it from parameters. PTC_ENOTFOUND: of a family that is not known,
+ * or nothing says what parameters there are. */
+int ptc_job_model_read(const struct ptc_doc *doc, const struct ptc_spec *tensors, struct ptc_job_work *w,
+		       struct ptc_error *err);
+/* The manner of a job's configurations: of what runs now, else of what ran, else of its table. */
 int ptc_job_manner(const struct ptc_job_work_opts *opts, struct ptc_config *ret, struct ptc_error *err);
 /* Reads `space:`, or makes one of the configurations that the job has had, and dp. Fills space, and what the space says
  * of the work. */

@@ -46,7 +46,7 @@ struct note {
 struct watched {
 	struct ptc_measuring_run run; /* its config is ours */
 	bool listed;                  /* in this tick */
-	bool wanted;                  /* the job has a model */
+	bool wanted;                  /* the planner is asked about the job: it has a model, or a space */
 	bool timing;
 	uint64_t from_step, seen_step; /* of the window; last seen */
 	int64_t from_ns, next_ns;
@@ -194,14 +194,23 @@ static bool predict(struct ptc_measuring *m, const struct watched *w, struct ptc
 	};
 	struct ptc_config *config = ptc_calloc(1, sizeof *config);
 	struct ptc_job_work *work = NULL;
-	void *ref = NULL;
+	const struct ptc_declared *declared;
+	const struct ptc_layout *layout;
+	void *ref = NULL, *held = NULL;
 	bool yes;
 
 	yes = config && ptc_config_parse(r->config, config, NULL) == 0 &&
-	      ptc_specs_get(m->opts.docs->specs, r->uuid, r->spec_hash, &ask.desc, &ref, NULL) == 0 &&
-	      ptc_planning_work(m->opts.planning, &ask, &work, NULL) == 0 &&
+	      ptc_specs_get(m->opts.docs->specs, r->uuid, r->spec_hash, &ask.desc, &ref, NULL) == 0;
+	if (yes && r->layout_hash[0] &&
+	    ptc_layouts_get(m->opts.docs->layouts, r->uuid, r->layout_hash, &declared, &layout, &held, NULL) == 0) {
+		ask.held = &declared->spec;
+		ask.held_id = r->layout_hash;
+	}
+	yes = yes && ptc_planning_work(m->opts.planning, &ask, &work, NULL) == 0 &&
 	      ptc_job_work_predict(work, config, NULL, ret, NULL) == 0;
 	ptc_planning_work_release(work);
+	if (held)
+		ptc_layouts_release(held);
 	ptc_specs_release(ref);
 	ptc_free(config);
 	return yes;
@@ -430,7 +439,7 @@ static bool has_model(struct ptc_measuring *m, const struct ptc_measuring_run *r
 
 	if (ptc_specs_get(m->opts.docs->specs, r->uuid, r->spec_hash, &desc, &ref, NULL) != 0)
 		return false;
-	yes = desc->model != NULL;
+	yes = desc->model || desc->space;
 	ptc_specs_release(ref);
 	return yes;
 }

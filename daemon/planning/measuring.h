@@ -15,7 +15,8 @@ struct ptc_measuring_run {
 	char uuid[PTC_UUID_TEXT], spec_hash[PTC_HASH_HEX];
 	int64_t fence; /* of its lock, which we hold */
 	uint64_t generation, incarnation;
-	char *config; /* ptc_free it */
+	char layout_hash[PTC_HASH_HEX]; /* of what its ranks have declared; "": nothing yet */
+	char *config;                   /* ptc_free it */
 	char node[PTC_NAME_MAX + 1], address[256];
 };
 struct ptc_measuring_opts { /* services are borrowed and outlive it */

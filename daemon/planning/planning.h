@@ -5,12 +5,13 @@
  * Threads: any but the loop, and no task that others wait for, unless a function says otherwise; functions read etcd
  * and compute, for up to a second. One struct ptc_planning per daemon; its owner frees it after all callers are gone.
  *
- * Failure modes: PTC_ENOTFOUND (the job has no `model:`, or nothing says its global batch: there is nothing to plan
- * with), PTC_EINVAL (a description or a profile that cannot be), PTC_ENODEVICES (nothing fits). While etcd is
- * unreachable the last profile and measurements that were read are used. */
+ * Failure modes: PTC_ENOTFOUND (the job has no model that is known and no measured step, or nothing says its global
+ * batch: there is nothing to plan with), PTC_EINVAL (a description or a profile that cannot be), PTC_ENODEVICES
+ * (nothing fits). While etcd is unreachable the last profile and measurements that were read are used. */
 #pragma once
 
 #include "daemon/cluster/cluster.h"
+#include "daemon/planning/kinds/kinds.h"
 #include "formats/job/job.h"
 #include "formats/json.h"
 #include "planner/search/choose.h"
@@ -18,14 +19,12 @@
 #include <stdatomic.h>
 
 struct ptc_planning;
-int ptc_planning_new(struct ptc_cluster *cluster, struct ptc_planning **ret_planning, struct ptc_error *err);
+/* devices_file: of ptcd.yaml; NULL: the installed one. */
+int ptc_planning_new(struct ptc_cluster *cluster, const char *devices_file, struct ptc_planning **ret_planning,
+		     struct ptc_error *err);
 struct ptc_planning *ptc_planning_free(struct ptc_planning *p); /* NULL ok */
 
 /* What a job's devices are. A shape is freed with ptc_planning_shape_done. */
-struct ptc_planning_node {
-	char name[PTC_NAME_MAX + 1];
-	uint32_t devices; /* that may be used */
-};
 struct ptc_planning_shape {
 	struct ptc_planning_node *nodes;
 	size_t nnodes;
@@ -37,6 +36,8 @@ struct ptc_planning_shape ptc_planning_shape(struct ptc_cluster *c);
 /* Fills in the sums. */
 void ptc_planning_shape_sum(struct ptc_planning_shape *s);
 void ptc_planning_shape_done(struct ptc_planning_shape *s);
+/* What that node says of its devices, and so many of them that may be used. */
+struct ptc_planning_node ptc_planning_node_of(const struct ptc_node_doc *doc, uint32_t devices);
 
 /* Bytes per second: of a node's network each way, and within a node, all its devices together. */
 struct ptc_planning_links {
@@ -56,6 +57,9 @@ typedef int (*ptc_planning_price_fn)(void *arg, const struct ptc_config *to, con
 struct ptc_planning_ask {
 	const char *uuid, *spec_hash; /* of the job */
 	const struct ptc_job_desc *desc;
+	const struct ptc_spec
+		*held;          /* what its ranks have declared, for a model that is to be inferred; NULL: nothing */
+	const char *held_id;    /* names that; NULL: nothing */
 	const char *now;        /* the configuration that holds the state; NULL: none does */
 	bool may_stay;          /* where it is now it may go on */
 	bool live;              /* ranks are to run afterwards: starting them counts */
@@ -69,10 +73,11 @@ struct ptc_planning_ask {
 	bool (*gone)(const void *gone_arg); /* nobody wants the answer any more; NULL: somebody does */
 	const void *gone_arg;
 };
+#define PTC_PLANNING_WHY_MAX (PTC_WHY_MAX + 1024)
 struct ptc_planning_answer {
 	struct ptc_config config;
 	bool stays; /* it is what is now, and no switch pays */
-	char why[PTC_WHY_MAX + 256];
+	char why[PTC_PLANNING_WHY_MAX];
 	bool *leave;  /* of each node of the shape, whether it is not to be used; NULL: all may be. ptc_free it */
 	json_t *json; /* docs/control.md, "advice"; json_decref it */
 };
