@@ -103,6 +103,7 @@ static void one_mode(struct ptc_job_work *w)
 
 	w->many_modes = first != all;
 	w->space.recompute = first;
+	w->work.uneven_batch = false; /* nor how many micro-batches each replica takes */
 }
 
 static int derive(const struct ptc_job_work_opts *o, uint32_t batch, struct ptc_job_work *w, struct ptc_error *err)

@@ -127,6 +127,29 @@ static int read_links(const struct ptc_job_work_opts *o, struct ptc_job_work *w,
 	return 0;
 }
 
+/* Links that were not measured are the profile's, or what is assumed. */
+static int make_matrix(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
+{
+	size_t n = o->shape->nnodes;
+
+	w->nnodes = n;
+	w->devices = ptc_calloc(n + 1, sizeof *w->devices);
+	if (!w->devices)
+		return ptc_nomem(err);
+	for (size_t i = 0; i < n; i++)
+		w->devices[i] = o->shape->nodes[i].devices;
+	if (n > LINKED_NODES)
+		return 0;
+	w->bytes_s = ptc_calloc(n * n + 1, sizeof *w->bytes_s);
+	if (!w->bytes_s)
+		return ptc_nomem(err);
+	if (w->links)
+		ptc_link_sets_matrix(w->links, w->profile.cluster.node_bytes_s, w->bytes_s);
+	for (size_t i = 0; !w->links && i < n * n; i++)
+		w->bytes_s[i] = w->profile.cluster.node_bytes_s;
+	return 0;
+}
+
 /* The work of a set, after calibration. False: it has no devices, or is hardly faster than the one before. */
 static bool add_set(const struct ptc_job_work_opts *o, struct ptc_job_work *w, const bool *leave, bool first)
 {
@@ -156,18 +179,34 @@ static bool add_set(const struct ptc_job_work_opts *o, struct ptc_job_work *w, c
 /* The nodes of one kind; then without those whose links are the slowest, as long as that makes links faster. */
 static bool make_sets_of(const struct ptc_job_work_opts *o, struct ptc_job_work *w, uint32_t kind, bool *leave)
 {
-	if (w->nsets == PTC_WORK_SETS)
+	if (w->nsets + 1 >= PTC_WORK_SETS) /* the last is for placed ranks */
 		return true;
 	for (size_t i = 0; i < o->shape->nnodes; i++)
 		leave[i] = o->shape->nodes[i].devices && w->kind_of[i] != kind;
 	if (!add_set(o, w, leave, true))
 		return false;
-	for (size_t i = 1; w->links && i < o->shape->nnodes && w->nsets < PTC_WORK_SETS; i++)
+	for (size_t i = 1; w->links && i < o->shape->nnodes && w->nsets + 1 < PTC_WORK_SETS; i++)
 		if (!ptc_link_sets_leave(w->links, leave))
 			break;
 		else
 			add_set(o, w, leave, false);
 	return true;
+}
+
+/* All nodes, on which ranks are placed by what is measured. */
+static void add_placed(const struct ptc_job_work_opts *o, struct ptc_job_work *w, bool *leave)
+{
+	double slowest;
+
+	for (size_t i = 0; i < o->shape->nnodes; i++)
+		leave[i] = o->shape->nodes[i].devices && w->kind_of[i] == PTC_KIND_NONE;
+	slowest = w->links ? ptc_link_sets_slowest(w->links, leave) : 0;
+	if (w->no_model.code || !w->bytes_s || w->nsets == PTC_WORK_SETS ||
+	    (w->kinds.n == 1 && !(slowest > 0 && slowest * FASTER <= w->profile.cluster.node_bytes_s)) ||
+	    !add_set(o, w, leave, true))
+		return;
+	w->sets[w->nsets - 1].placed = true;
+	w->sets[w->nsets - 1].cluster.node_bytes_s = w->profile.cluster.node_bytes_s;
 }
 
 static int make_sets(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
@@ -177,6 +216,8 @@ static int make_sets(const struct ptc_job_work_opts *o, struct ptc_job_work *w, 
 
 	for (uint32_t k = 0; leave && k < w->kinds.n; k++)
 		any |= make_sets_of(o, w, k, leave);
+	if (any)
+		add_placed(o, w, leave);
 	return any ? 0
 		   : ptc_error_set(err, leave && !o->shape->devices ? PTC_ENODEVICES : PTC_ENOMEM,
 				   "no device may be used, or memory is short");
@@ -313,6 +354,8 @@ static int fill(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struc
 	if (rc == 0)
 		rc = calibrate(o, w, err);
 	if (rc == 0)
+		rc = make_matrix(o, w, err);
+	if (rc == 0)
 		rc = make_sets(o, w, err);
 	w->horizon_s = between > 0 ? between : PTC_CHOOSE_HORIZON_S;
 	w->pause_s = o->measured ? ptc_measured_pause_s(o->measured, PAUSE_LIVE_S) : PAUSE_LIVE_S;
@@ -352,6 +395,8 @@ struct ptc_job_work *ptc_job_work_free(struct ptc_job_work *w)
 	ptc_free(w->row_configs);
 	ptc_free(w->rows);
 	ptc_free(w->kind_of);
+	ptc_free(w->bytes_s);
+	ptc_free(w->devices);
 	ptc_link_sets_free(w->links);
 	ptc_calibration_free(w->cal);
 	ptc_plan_profile_done(&w->profile);
@@ -412,6 +457,70 @@ static void insert(struct ptc_job_found *v, size_t *n, const struct ptc_choice *
 	v[at] = (struct ptc_job_found){ *c, set };
 }
 
+bool ptc_job_work_places(const struct ptc_job_work *w, const struct ptc_job_found *f, uint8_t *kind, uint32_t *devices,
+			 struct ptc_places_ask *ret)
+{
+	const struct ptc_job_set *s = &w->sets[f->set];
+
+	if (!w->bytes_s || w->no_model.code)
+		return false;
+	for (size_t i = 0; i < w->nnodes; i++) {
+		kind[i] = PTC_KIND_NONE;
+		for (uint32_t k = 0; k < s->cluster.nkinds && w->kind_of[i] != PTC_KIND_NONE; k++)
+			if (!strcmp(s->cluster.kinds[k].name, w->kinds.v[w->kind_of[i]].name))
+				kind[i] = (uint8_t)k;
+		devices[i] = s->leave[i] || kind[i] == PTC_KIND_NONE ? 0 : w->devices[i];
+	}
+	*ret = (struct ptc_places_ask){ .work = &s->work,
+					.cal = w->cal,
+					.cand = &f->choice.cand,
+					.on = f->choice.est.place,
+					.nnodes = (uint32_t)w->nnodes,
+					.devices = devices,
+					.kind = kind,
+					.bytes_s = w->bytes_s,
+					.horizon_s = 1,
+					.lacks_bytes_s = 1 };
+	return true;
+}
+
+/* The step on the best nodes there are, whatever a switch there moves. False: the ranks do not fit. */
+static bool place_best(const struct ptc_job_work *w, unsigned set, struct ptc_choice *c)
+{
+	ptc_auto_free uint8_t *kind = ptc_calloc(w->nnodes + 1, sizeof *kind);
+	ptc_auto_free uint32_t *devices = ptc_calloc(w->nnodes + 1, sizeof *devices);
+	struct ptc_job_found f = { *c, set };
+	struct ptc_places_ask ask;
+	struct ptc_places places;
+
+	if (!kind || !devices || !ptc_job_work_places(w, &f, kind, devices, &ask) ||
+	    ptc_places_find(&ask, &places, NULL) != 0)
+		return false;
+	c->est = places.est;
+	c->sd = places.sd;
+	ptc_free(places.node);
+	return true;
+}
+
+static uint32_t fastest_first(const struct ptc_config *c, uint32_t rank)
+{
+	struct ptc_coords k = ptc_config_coords(c, rank);
+
+	return k.tp + c->tp * (k.cp + c->cp * (k.dp + c->dp * k.pp));
+}
+
+void ptc_job_ranks_to(const struct ptc_config *c, uint32_t world, const uint32_t *nodes, uint32_t *ret)
+{
+	for (uint32_t r = 0; r < world; r++)
+		ret[fastest_first(c, r)] = nodes[r];
+}
+
+void ptc_job_ranks_from(const struct ptc_config *c, uint32_t world, const uint32_t *nodes, uint32_t *ret)
+{
+	for (uint32_t r = 0; r < world; r++)
+		ret[r] = nodes[fastest_first(c, r)];
+}
+
 /* Without a model; the first set has all nodes. */
 static size_t scaled(const struct ptc_job_work *w, uint32_t n, struct ptc_choice *v, struct ptc_job_found *ret)
 {
@@ -443,7 +552,8 @@ int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_job_found
 		if (rc == PTC_ENODEVICES && (all || i + 1 < w->nsets))
 			rc = 0; /* another set may be large enough, or was */
 		for (size_t k = 0; rc == 0 && k < found; k++)
-			insert(ret, &all, &v[k], i);
+			if (!s->placed || place_best(w, i, &v[k]))
+				insert(ret, &all, &v[k], i);
 	}
 	if (rc == 0 && !all && w->no_model.code)
 		rc = ptc_error_set(err, PTC_ENODEVICES, "%s; and no measured step scales to %u devices",
@@ -488,7 +598,7 @@ bool ptc_job_work_best(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_p
 	if (n > PTC_WORK_FRONTIER || w->no_model.code)
 		return best_by_search(w, n, ret, ret_set);
 	for (unsigned i = 0; i < w->nsets; i++) {
-		const struct ptc_frontier *f = frontier_of(w, &w->sets[i]);
+		const struct ptc_frontier *f = w->sets[i].placed ? NULL : frontier_of(w, &w->sets[i]);
 		const struct ptc_frontier_point *p =
 			f ? ptc_frontier_best(f, PTC_MIN(n, w->sets[i].devices), INFINITY) : NULL;
 
@@ -527,11 +637,13 @@ static int scaled_config(const struct ptc_job_work *w, const struct ptc_cand *c,
 	return 0;
 }
 
-int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *manner, const struct ptc_cand *c,
+int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *manner, const struct ptc_job_found *f,
 			struct ptc_config *ret, struct ptc_error *err)
 {
+	const struct ptc_cand *c = &f->choice.cand;
 	uint32_t world;
-	int rc = w->no_model.code ? scaled_config(w, c, ret, err) : ptc_cand_config(&w->work, c, ret, err);
+	int rc = w->no_model.code ? scaled_config(w, c, ret, err)
+				  : ptc_cand_config_on(&w->sets[f->set].work, c, &f->choice.est.place, ret, err);
 
 	if (rc)
 		return rc;
@@ -544,8 +656,53 @@ int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *m
 	return ptc_config_world(ret, &world, err);
 }
 
+/* With ranks where they are. */
+static int predict_placed(const struct ptc_job_work *w, const struct ptc_work *work, const struct ptc_config *config,
+			  const uint32_t *nodes, struct ptc_choice *ret, struct ptc_error *err)
+{
+	uint32_t world = ptc_cand_devices(&ret->cand);
+	ptc_auto_free uint32_t *ranks = ptc_calloc((size_t)world + 1, sizeof *ranks);
+	struct ptc_places_ask ask = { .work = work,
+				      .cal = w->cal,
+				      .cand = &ret->cand,
+				      .on = ret->est.place,
+				      .nnodes = (uint32_t)w->nnodes,
+				      .bytes_s = w->bytes_s };
+	struct ptc_places places;
+	int rc;
+
+	if (!ranks)
+		return ptc_nomem(err);
+	ptc_job_ranks_to(config, world, nodes, ranks);
+	rc = ptc_places_estimate(&ask, ranks, &places, err);
+	if (rc == 0) {
+		ret->est = places.est;
+		ret->sd = places.sd;
+	}
+	return rc;
+}
+
+/* The kinds of devices that ranks are on: those of a job that runs are not what is best. */
+static void only_kinds(const struct ptc_job_work *w, const uint32_t *nodes, uint32_t world,
+		       struct ptc_cluster_profile *c)
+{
+	bool used[PTC_DEVICE_MAX_KINDS] = { false };
+	uint32_t n = 0;
+
+	for (uint32_t r = 0; r < world; r++)
+		if (nodes[r] < w->nnodes && w->kind_of[nodes[r]] != PTC_KIND_NONE)
+			used[w->kind_of[nodes[r]]] = true;
+	for (uint32_t i = 0; i < c->nkinds; i++)
+		for (uint32_t k = 0; k < w->kinds.n; k++)
+			if (used[k] && !strcmp(c->kinds[i].name, w->kinds.v[k].name)) {
+				c->kinds[n++] = c->kinds[i];
+				break;
+			}
+	c->nkinds = n ? n : c->nkinds;
+}
+
 int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *config, const bool *leave,
-			 struct ptc_choice *ret, struct ptc_error *err)
+			 const uint32_t *nodes, struct ptc_choice *ret, struct ptc_error *err)
 {
 	ptc_auto_free struct ptc_cluster_profile *cluster = ptc_malloc(sizeof *cluster);
 	struct ptc_work work = w->work;
@@ -555,8 +712,6 @@ int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *
 	if (!cluster)
 		return ptc_nomem(err);
 	*cluster = w->profile.cluster;
-	if (slowest > 0)
-		cluster->node_bytes_s = slowest;
 	work.cluster = cluster;
 	*ret = (struct ptc_choice){ .sd = PTC_UNCALIBRATED_SD };
 	ptc_cand_from_config(config, &ret->cand);
@@ -567,7 +722,17 @@ int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *
 		return ptc_scaled_predict(w->rows, w->nsteps, w->work.global_batch, &ret->cand, ret)
 			       ? 0
 			       : ptc_error_set(err, PTC_EINVAL, "nothing measured is like this configuration");
+	if (nodes && w->bytes_s)
+		only_kinds(w, nodes, ptc_cand_devices(&ret->cand), cluster);
+	else if (slowest > 0)
+		cluster->node_bytes_s = slowest;
+	if (config->nstages) {
+		work.stages = config->stages;
+		work.nstages = config->nstages;
+	}
 	rc = ptc_estimate(&work, &ret->cand, &ret->est, err);
+	if (rc == 0 && nodes && w->bytes_s)
+		return predict_placed(w, &work, config, nodes, ret, err);
 	if (rc == 0 && w->cal)
 		ret->est.step_s *= ptc_calibration_factor(w->cal, &work, &ret->cand, &ret->sd);
 	return rc;

@@ -207,7 +207,7 @@ static bool predict(struct ptc_measuring *m, const struct watched *w, struct ptc
 		ask.held_id = r->layout_hash;
 	}
 	yes = yes && ptc_planning_work(m->opts.planning, &ask, &work, NULL) == 0 &&
-	      ptc_job_work_predict(work, config, NULL, ret, NULL) == 0;
+	      ptc_job_work_predict(work, config, NULL, NULL, ret, NULL) == 0;
 	ptc_planning_work_release(work);
 	if (held)
 		ptc_layouts_release(held);

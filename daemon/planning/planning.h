@@ -49,26 +49,37 @@ struct ptc_planning_moves {
 	double seconds;            /* of moving `bytes` */
 	bool exact;
 };
-/* leave: of each node of the shape, whether it is not to be used; NULL: all may be. 0, or an error: the configuration
- * cannot be reached and is left out. */
-typedef int (*ptc_planning_price_fn)(void *arg, const struct ptc_config *to, const bool *leave,
-				     const struct ptc_planning_links *links, struct ptc_planning_moves *ret);
+struct ptc_planning_where {
+	const bool *leave;     /* of each node of the shape, whether it is not to be used; NULL: all may be */
+	const uint32_t *nodes; /* of each rank, its node in the shape; NULL: wherever the fewest bytes move */
+};
+/* ret_nodes: of each rank, the node that it gets. 0, or an error: the configuration cannot be reached and is left out.
+ */
+typedef int (*ptc_planning_price_fn)(void *arg, const struct ptc_config *to, const struct ptc_planning_where *where,
+				     const struct ptc_planning_links *links, struct ptc_planning_moves *ret,
+				     uint32_t *ret_nodes);
+/* For sets of ranks, the bytes that enter each node of the shape if it gets just that set: ret[set * nodes + node].
+ * set_of: of each rank. An error: it is not known. */
+typedef int (*ptc_planning_lacks_fn)(void *arg, const struct ptc_config *to, const uint32_t *set_of, uint32_t nsets,
+				     double *ret);
 
 struct ptc_planning_ask {
 	const char *uuid, *spec_hash; /* of the job */
 	const struct ptc_job_desc *desc;
 	const struct ptc_spec
-		*held;          /* what its ranks have declared, for a model that is to be inferred; NULL: nothing */
-	const char *held_id;    /* names that; NULL: nothing */
-	const char *now;        /* the configuration that holds the state; NULL: none does */
-	bool may_stay;          /* where it is now it may go on */
-	bool live;              /* ranks are to run afterwards: starting them counts */
-	const bool *now_leaves; /* nodes of the shape that it does not use now; NULL: not known */
+		*held;             /* what its ranks have declared, for a model that is to be inferred; NULL: nothing */
+	const char *held_id;       /* names that; NULL: nothing */
+	const char *now;           /* the configuration that holds the state; NULL: none does */
+	bool may_stay;             /* where it is now it may go on */
+	bool live;                 /* ranks are to run afterwards: starting them counts */
+	const bool *now_leaves;    /* nodes of the shape that it does not use now; NULL: not known */
+	const uint32_t *now_nodes; /* of each rank of `now`, its node in the shape; NULL: not known */
 	struct ptc_planning_shape shape;
 	uint32_t gpus;    /* at most so many devices, 1..shape.devices */
 	double horizon_s; /* 0: the job's mean time between changes */
 	enum ptc_objective objective;
 	ptc_planning_price_fn price; /* NULL: switches are free */
+	ptc_planning_lacks_fn lacks; /* with price */
 	void *arg;
 	bool (*gone)(const void *gone_arg); /* nobody wants the answer any more; NULL: somebody does */
 	const void *gone_arg;
@@ -78,8 +89,9 @@ struct ptc_planning_answer {
 	struct ptc_config config;
 	bool stays; /* it is what is now, and no switch pays */
 	char why[PTC_PLANNING_WHY_MAX];
-	bool *leave;  /* of each node of the shape, whether it is not to be used; NULL: all may be. ptc_free it */
-	json_t *json; /* docs/control.md, "advice"; json_decref it */
+	uint32_t *nodes; /* of each rank of config, its node in the shape; NULL: wherever. ptc_free it */
+	bool *leave;     /* of each node of the shape, whether it is not to be used; NULL: all may be. ptc_free it */
+	json_t *json;    /* docs/control.md, "advice"; json_decref it */
 };
 /* The choice of planner/ alone; who else has a say (--config, the job's table) is ptc_plan_switch's business. */
 int ptc_planning_choose(struct ptc_planning *p, const struct ptc_planning_ask *ask, struct ptc_planning_answer *ret,

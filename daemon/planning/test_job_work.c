@@ -169,7 +169,9 @@ static void in_the_jobs_manner(void **state)
 			"tp=2,dp=4,order=dp-tp-cp-ep-pp,micro_batch=2,global_batch=64" } };
 	static char text[PTC_CONFIG_TEXT_MAX], want[PTC_CONFIG_TEXT_MAX];
 	static struct ptc_config manner, config;
-	struct ptc_cand c = { .tp = 2, .cp = 1, .dp = 4, .pp = 1, .ep = 1, .etp = 1, .vpp = 1, .micro_batch = 2 };
+	struct ptc_job_found f = {
+		.choice.cand = { .tp = 2, .cp = 1, .dp = 4, .pp = 1, .ep = 1, .etp = 1, .vpp = 1, .micro_batch = 2 }
+	};
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
 		struct ptc_job_work_opts opts = { .now = cases[i].now };
@@ -177,7 +179,7 @@ static void in_the_jobs_manner(void **state)
 		struct ptc_job_work *w = make(HEAD MODEL SPACE, &desc, &opts);
 
 		assert_int_equal(0, ptc_job_manner(&opts, &manner, NULL));
-		assert_int_equal(0, ptc_job_work_config(w, &manner, &c, &config, NULL));
+		assert_int_equal(0, ptc_job_work_config(w, &manner, &f, &config, NULL));
 		assert_int_equal(0, ptc_config_format(&config, text, sizeof text));
 		assert_int_equal(0, ptc_config_parse(cases[i].want, &config, NULL));
 		assert_int_equal(0, ptc_config_format(&config, want, sizeof want));
@@ -206,7 +208,8 @@ static void sets_of_nodes(void **state)
 			pair(pairs, nodes[a].name, nodes[b].name, a == 3 ? 1e6 : a == 2 ? 9e9 : 1e10);
 	w = make(HEAD MODEL SPACE, &desc, &opts);
 	assert_true(w->linked);
-	assert_int_equal(3, w->nsets); /* all; without n3; one node alone, which needs no link */
+	assert_int_equal(4, w->nsets); /* all; without n3; one node alone, which needs no link; all, placed */
+	assert_true(w->sets[3].placed && w->sets[3].devices == 16 && w->sets[3].cluster.node_bytes_s == 9e9);
 	assert_int_equal(16, w->sets[0].devices);
 	assert_true(w->sets[0].cluster.node_bytes_s == 1e6);
 	assert_int_equal(12, w->sets[1].devices);
@@ -222,6 +225,15 @@ static void sets_of_nodes(void **state)
 }
 
 /* Nodes of two kinds: each kind competes by itself, and is compared with its own memory. */
+static int plain_nodes(void **state)
+{
+	for (int i = 0; i < 4; i++) {
+		nodes[i] = (struct ptc_planning_node){ "", 4, "", 0 };
+		snprintf(nodes[i].name, sizeof nodes->name, "n%d", i);
+	}
+	return 0;
+}
+
 static void kinds_of_devices(void **state)
 {
 	static struct ptc_job_found found[PTC_WORK_KEEP];
@@ -235,20 +247,16 @@ static void kinds_of_devices(void **state)
 	nodes[0].device_bytes = UINT64_C(12000000000); /* less than its data sheet says */
 	w = make(HEAD MODEL SPACE, &desc, &opts);
 	assert_false(w->assumed);
-	assert_int_equal(2, w->nsets);
+	assert_int_equal(3, w->nsets); /* of each kind, and of both */
 	assert_true(w->sets[0].devices == 12 && w->sets[1].devices == 4);
 	assert_true(!w->sets[0].leave[2] && w->sets[0].leave[3] && w->sets[1].leave[0] && !w->sets[1].leave[3]);
 	assert_int_equal(1, w->sets[0].cluster.nkinds);
 	assert_true(w->sets[0].cluster.kinds[0].memory_bytes == 12e9 &&
 		    w->sets[1].cluster.kinds[0].memory_bytes == 80e9);
+	assert_true(w->sets[2].placed && w->sets[2].devices == 16 && w->sets[2].cluster.nkinds == 2);
 	assert_int_equal(0, ptc_job_work_search(w, 16, found, &n, NULL));
-	assert_int_equal(1, found[0].set); /* four H100 are faster than twelve T4 */
-	assert_true(found[0].choice.est.step_s < 12e9);
+	assert_int_not_equal(0, found[0].set); /* four H100 are faster than twelve T4 */
 	done(w, &desc);
-	for (size_t i = 0; i < 4; i++)
-		nodes[i] = (struct ptc_planning_node){ "", 4, "", 0 };
-	for (int i = 0; i < 4; i++)
-		snprintf(nodes[i].name, sizeof nodes->name, "n%d", i);
 }
 
 #define TENSORS                                                                                                        \
@@ -309,11 +317,11 @@ static void a_model_that_is_not_known(void **state)
 	assert_int_equal(4, found[0].choice.cand.dp);
 	assert_true(found[0].choice.est.step_s == 0.4 && found[0].choice.sd > 0.2);
 	assert_int_equal(0, ptc_job_manner(&opts, &manner, NULL));
-	assert_int_equal(0, ptc_job_work_config(w, &manner, &found[0].choice.cand, &config, NULL));
+	assert_int_equal(0, ptc_job_work_config(w, &manner, &found[0], &config, NULL));
 	assert_int_equal(0, ptc_config_format(&config, text, sizeof text));
 	assert_string_equal("tp=2,pp=2,dp=4,micro_batch=4,global_batch=64,stages=3:5", text);
 	assert_int_equal(0, ptc_config_parse(row.config, &config, NULL));
-	assert_int_equal(0, ptc_job_work_predict(w, &config, NULL, &c, NULL));
+	assert_int_equal(0, ptc_job_work_predict(w, &config, NULL, NULL, &c, NULL));
 	assert_true(c.est.step_s == 0.8 && c.sd < 0.1);
 	assert_int_equal(PTC_ENODEVICES, ptc_job_work_search(w, 3, found, &n, &err));
 	assert_non_null(strstr(err.text, "no measured step scales to 3 devices"));
@@ -329,7 +337,7 @@ int main(void)
 		cmocka_unit_test(what_is_missing_is_said),
 		cmocka_unit_test(in_the_jobs_manner),
 		cmocka_unit_test(sets_of_nodes),
-		cmocka_unit_test(kinds_of_devices),
+		cmocka_unit_test_teardown(kinds_of_devices, plain_nodes),
 		cmocka_unit_test(a_model_by_its_tensors),
 		cmocka_unit_test(a_model_that_is_not_known),
 	};

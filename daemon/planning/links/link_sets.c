@@ -60,6 +60,12 @@ struct ptc_link_sets *ptc_link_sets_free(struct ptc_link_sets *s)
 	return NULL;
 }
 
+void ptc_link_sets_matrix(const struct ptc_link_sets *s, double unknown, double *ret)
+{
+	for (size_t i = 0; i < s->n * s->n; i++)
+		ret[i] = s->bytes_s[i] > 0 ? s->bytes_s[i] : unknown;
+}
+
 PTC_BY_VALUE(ascending, double)
 
 double ptc_link_sets_median(const struct ptc_link_sets *s)

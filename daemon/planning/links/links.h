@@ -34,6 +34,8 @@ struct ptc_link_sets; /* what pairs say of some nodes */
 /* names: of the nodes, in the caller's order. NULL: out of memory. */
 struct ptc_link_sets *ptc_link_sets_new(const json_t *pairs, const char *const *names, size_t n);
 struct ptc_link_sets *ptc_link_sets_free(struct ptc_link_sets *s); /* NULL ok */
+/* All links as a matrix, symmetric; `unknown` where none was measured. */
+void ptc_link_sets_matrix(const struct ptc_link_sets *s, double unknown, double *ret);
 /* The middle one of all links between the nodes; 0: none was measured. */
 double ptc_link_sets_median(const struct ptc_link_sets *s);
 /* The slowest link among the nodes that are not left; 0: none is known. */
