@@ -85,6 +85,7 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 		ctl->keeper_free(ctl->keeper);
 	ptc_job_free(ctl->core);
 	ptc_free(ctl->known);
+	ptc_free(ctl->recovery.growth.seen);
 	uv_close((uv_handle_t *)ctl->timer, timer_closed);
 	uv_close((uv_handle_t *)ctl->retry, timer_closed);
 	ptc_free(ctl);
