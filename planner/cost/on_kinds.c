@@ -381,17 +381,13 @@ int ptc_placer_estimate(const struct ptc_work *w, const struct ptc_cand *c, stru
 	return 0;
 }
 
-int ptc_placed_layers(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_on_kinds *on, uint32_t *ret,
-		      struct ptc_error *err)
+void ptc_placed_layers(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_on_kinds *on, uint32_t *ret)
 {
 	struct ptc_layers x, y;
 	const struct ptc_layers *const l[2] = { &x, &y };
 	uint8_t which[PTC_MODEL_MAX_LAYERS];
 	struct ptc_placer p;
-	int rc = ptc_cand_check(w, c, err);
 
-	if (rc)
-		return rc;
 	ptc_placer_init(&p, w, 0);
 	ptc_cost_layers(&p.alone[on->kind[0]], c, &x);
 	ptc_cost_layers(&p.alone[on->kind[1]], c, &y);
@@ -401,5 +397,4 @@ int ptc_placed_layers(const struct ptc_work *w, const struct ptc_cand *c, const 
 		ptc_cost_cut(w, c, slowness(w, &y) > slowness(w, &x) ? &y : &x, ret);
 	else
 		ptc_cost_cut_mixed(w, c, l, which, ret);
-	return 0;
 }

@@ -13,8 +13,9 @@
 
 #define SAME      1e-9
 #define MEMO      64
-#define ROUNDS    20000 /* assignments that a local search looks at */
-#define ALL_PAIRS 64    /* of experts: groups beyond are taken for rings */
+#define PAIRS     (1u << 22) /* of slots that a local search looks at: a tenth of a second */
+#define LEAST     256        /* assignments, whatever that takes */
+#define ALL_PAIRS 64         /* of experts: groups beyond are taken for rings */
 
 /* ---- who sends to whom ---- */
 
@@ -419,10 +420,11 @@ static void run(struct search *x, double *ret_gap)
 
 int ptc_nodes_find(const struct ptc_nodes_ask *ask, uint32_t *node, struct ptc_nodes *ret, struct ptc_error *err)
 {
-	struct search x = { .a = ask, .s = ask->slots, .worth = -1, .left = ROUNDS };
+	struct search x = { .a = ask, .s = ask->slots, .worth = -1, .left = LEAST };
 	double most, gap = 0;
 	int rc = 0;
 
+	x.left = PTC_MAX(x.left, (uint64_t)PAIRS / PTC_MAX(1u, ask->slots->n * ask->slots->n));
 	x.node = ptc_calloc(ask->slots->n, sizeof *x.node);
 	x.best = ptc_calloc(ask->slots->n, sizeof *x.best);
 	x.taken = ptc_calloc(ask->nnodes + 1, sizeof *x.taken);

@@ -25,9 +25,11 @@ int ptc_cand_config_on(const struct ptc_work *w, const struct ptc_cand *c, const
 	uint32_t layers[PTC_MODEL_MAX_LAYERS], stages = c->pp * c->vpp, world;
 	char text[PTC_CAND_TEXT_MAX + 96];
 	size_t at;
-	int rc = on && w->cluster->nkinds > 1 ? ptc_placed_layers(w, c, on, layers, err)
-					      : ptc_stage_layers(w, c, layers, err);
+	bool mixed = on && w->cluster->nkinds > 1;
+	int rc = mixed ? ptc_cand_check(w, c, err) : ptc_stage_layers(w, c, layers, err);
 
+	if (rc == 0 && mixed)
+		ptc_placed_layers(w, c, on, layers);
 	if (rc)
 		return rc;
 	at = (size_t)snprintf(text, sizeof text,
