@@ -22,6 +22,7 @@
 #include "base/sys/sys.h"
 #include "daemon/ptcd.h"
 #include "daemon/metrics/metrics.h"
+#include "daemon/controller/recovery.h"
 #include "daemon/gpu/node/node_devices.h"
 #include "daemon/notify.h"
 #include "daemon/planning/kinds/kinds.h"
@@ -472,6 +473,7 @@ static int start_measuring(struct process *p, struct ptc_error *err)
 						 .loop = d->loop,
 						 .channels = d->channels,
 						 .runs = ptc_controllers_runs,
+						 .replan = ptc_controllers_replan,
 						 .arg = &d->controllers };
 
 	return ptc_measuring_new(&opts, &d->controllers.measuring, err);

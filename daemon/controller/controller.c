@@ -210,6 +210,14 @@ size_t ptc_controllers_runs(void *arg, struct ptc_measuring_run *ret, size_t max
 	return n;
 }
 
+void ptc_controllers_replan(void *arg, const char *uuid)
+{
+	struct ptc_controller *ctl = ptc_controller_find(arg, uuid);
+
+	if (ctl)
+		ctl->recovery.replan = true;
+}
+
 void ptc_controllers_tidy(struct ptc_controllers *all)
 {
 	if (!all->reconciled)
@@ -582,6 +590,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		text = ptc_switch_summary(ctl);
 		if (ctl->intent.run_to && ctl->intent.kind == PTC_SWITCH_RESIZE)
 			ptc_measuring_switched(ctl->all->measuring, ctl->uuid, ctl->intent.to_generation, text);
+		ptc_measuring_links(ctl->all->measuring, text);
 		committed(ctl);
 	} else {
 		if (up->status != PTC_EFENCED) /* else it is the next controller's to say */

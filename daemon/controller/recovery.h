@@ -19,7 +19,7 @@ struct ptc_worker_view;
 /* Devices that join, and what becomes of them: "on_join" of a job's elastic (growth.c). */
 struct ptc_growth {
 	/* Devices of each node (by cluster number) that the job has been weighed with, as etcd has it. */
-	uint32_t *seen;
+	uint32_t *seen, *planned; /* planned: of the plan under way */
 	size_t nseen;
 	enum { PTC_GROWTH_UNREAD, PTC_GROWTH_READING, PTC_GROWTH_READ } state;
 	bool writing;
@@ -34,6 +34,7 @@ struct ptc_growth {
 
 struct ptc_recovery {
 	struct ptc_growth growth;
+	bool replan; /* links have changed, and the job wants to be planned anew for that */
 	bool has_elastic, planning;
 	struct ptc_job_elastic elastic;
 	/* what ranks of the record's incarnation say, asked in rounds */
@@ -90,6 +91,10 @@ void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *wh
 
 /* growth.c: each 200 ms, of a job that trains and all of whose nodes are up. May submit a resize. */
 void ptc_growth_tick(struct ptc_controller *ctl);
+/* Links have changed: the same for as many devices as the job has. */
+void ptc_growth_replan(struct ptc_controller *ctl);
+void ptc_controllers_replan(void *arg,
+			    const char *uuid); /* for ptc_measuring_opts.replan; arg: struct ptc_controllers */
 /* The same, before it is known whether the job is to grow. */
 void ptc_growth_note(struct ptc_controller *ctl);
 
@@ -108,7 +113,7 @@ struct ptc_recovery_plan {
 };
 /* Begins it, unless one is under way; then planned is called on the loop, unless the controller has gone. It may take
  * what is in p. READ: only what the description says. SAME: the configuration and the nodes that the job has, and no
- * others. GROW: of a job that trains, on more devices than it has. */
-enum ptc_recovery_for { PTC_RECOVERY_READ, PTC_RECOVERY_SAME, PTC_RECOVERY_ANY, PTC_RECOVERY_GROW };
+ * others. GROW: of a job that trains, on more devices than it has. AGAIN: on as many. */
+enum ptc_recovery_for { PTC_RECOVERY_READ, PTC_RECOVERY_SAME, PTC_RECOVERY_ANY, PTC_RECOVERY_GROW, PTC_RECOVERY_AGAIN };
 void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,
 		       void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p));

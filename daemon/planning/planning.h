@@ -113,3 +113,9 @@ void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *
 int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct ptc_error *err);
 int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const json_t *pairs, json_t **ret_doc,
 			     json_t **ret_changed, struct ptc_error *err);
+/* What links gave in a switch ([{from, to, bytes, seconds}]). One that gives less than half of what it has given in an
+ * earlier switch counts for that, until it gives as much again. Links that nobody has measured stay so. *ret_changed:
+ * [{from, to, was, is}]; an empty array: none has changed. */
+int ptc_planning_links_saw(struct ptc_planning *p, const json_t *links, json_t **ret_changed, struct ptc_error *err);
+/* When links were last found to be otherwise in a switch, Unix time; 0: never. Blocking. */
+int64_t ptc_planning_links_changed_ms(struct ptc_planning *p);

@@ -22,13 +22,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MS         INT64_C(1000000)
+#define MS        INT64_C(1000000)
 #define WAITS_MAX 6 /* waiting times: nodes that come and go do not put it off for longer */
-#define RETRY_NS   (10000 * MS)
-#define TRIES_MAX  4
-#define PAYS       2 /* times over within the horizon: what is predicted is not exact, and devices may leave again */
-#define VERSION    1
-#define KEY_MAX    64
+#define RETRY_NS  (10000 * MS)
+#define TRIES_MAX 4
+#define PAYS      2 /* times over within the horizon: what is predicted is not exact, and devices may leave again */
+#define VERSION   1
+#define KEY_MAX   64
 
 static void key_of(const struct ptc_controller *ctl, char key[KEY_MAX])
 {
@@ -43,17 +43,23 @@ static uint32_t offers(const struct ptc_node *n)
 }
 
 /* Nodes are only added to the cluster. */
+static uint32_t *more(uint32_t *v, size_t was, size_t n)
+{
+	v = ptc_reallocarray(v, n, sizeof *v);
+	ptc_require(v);
+	memset(v + was, 0, (n - was) * sizeof *v);
+	return v;
+}
+
 static void make_room(struct ptc_controller *ctl)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
 	size_t n = ptc_cluster_nnodes(ctl->all->cluster);
-	uint32_t *more = n > g->nseen ? ptc_reallocarray(g->seen, n, sizeof *more) : NULL;
 
 	if (n <= g->nseen)
 		return;
-	ptc_require(more);
-	memset(more + g->nseen, 0, (n - g->nseen) * sizeof *more);
-	g->seen = more;
+	g->seen = more(g->seen, g->nseen, n);
+	g->planned = more(g->planned, g->nseen, n);
 	g->nseen = n;
 }
 
@@ -105,10 +111,11 @@ static uint32_t joined(struct ptc_controller *ctl)
 	return devices;
 }
 
-static void take_all(struct ptc_controller *ctl)
+/* v: seen or planned. */
+static void take_all(struct ptc_controller *ctl, uint32_t *v)
 {
 	for (uint32_t i = 0; i < ctl->recovery.growth.nseen; i++)
-		ctl->recovery.growth.seen[i] = offers(ptc_cluster_node(ctl->all->cluster, i));
+		v[i] = offers(ptc_cluster_node(ctl->all->cluster, i));
 }
 
 /* ---- in etcd ------------------------------------------------------------------------ */
@@ -234,7 +241,7 @@ static void read_kept(struct ptc_controller *ctl)
 
 /* ---- the decision --------------------------------------------------------------------- */
 
-/* These devices have been weighed: they are not again until more join. */
+/* What was planned with has been weighed, and is not again until more joins; what has joined since has not. */
 static void decided(struct ptc_controller *ctl)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
@@ -242,7 +249,7 @@ static void decided(struct ptc_controller *ctl)
 	g->first_ns = g->since_ns = 0;
 	g->generation = 0;
 	g->tries = 0;
-	take_all(ctl);
+	memcpy(g->seen, g->planned, g->nseen * sizeof *g->seen);
 	keep(ctl);
 }
 
@@ -278,16 +285,12 @@ static void try_later(struct ptc_growth *g)
 	g->tries++;
 }
 
-static void grow(struct ptc_controller *ctl, struct ptc_recovery_plan *p, const json_t *choice)
+/* False: the controller has begun something else meanwhile. */
+static bool submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 {
-	struct ptc_growth *g = &ctl->recovery.growth;
-	const char *why = json_string_value(json_object_get(choice, "why"));
-	const char *by = json_string_value(json_object_get(choice, "by"));
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_switch_request r;
-	char to[200];
 
-	snprintf(to, sizeof to, "%s", p->planned.to.config);
 	ptc_controller_request(ctl, PTC_SWITCH_RESIZE, &r);
 	r.run_from = r.run_to = true;
 	r.end = PTC_RUN_STOPPED;
@@ -295,11 +298,26 @@ static void grow(struct ptc_controller *ctl, struct ptc_recovery_plan *p, const 
 	r.plan_json = p->planned.json;
 	if (ctl->submit(ctl, &r, &err) != 0) { /* what was not taken over is still the plan's */
 		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
+		return false;
+	}
+	memset(&p->planned, 0, sizeof p->planned);
+	return true;
+}
+
+static void grow(struct ptc_controller *ctl, struct ptc_recovery_plan *p, const json_t *choice)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+	const char *why = json_string_value(json_object_get(choice, "why"));
+	const char *by = json_string_value(json_object_get(choice, "by"));
+	uint64_t generation = ctl->record.generation;
+	char to[200];
+
+	snprintf(to, sizeof to, "%s", p->planned.to.config);
+	if (!submit(ctl, p)) {
 		try_later(g);
 		return;
 	}
-	memset(&p->planned, 0, sizeof p->planned);
-	g->generation = r.base_generation;
+	g->generation = generation;
 	ptc_event(ctl->all->cluster, ctl->uuid, "joined", "devices of %s have joined; the job goes from %s to %s, %s%s",
 		  g->joined, ctl->view.from.config, to, why ? "" : "by its ",
 		  why  ? why
@@ -382,6 +400,27 @@ static bool quiet(struct ptc_controller *ctl)
 	return now - g->since_ns >= wait;
 }
 
+static void replanned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
+{
+	struct ptc_cluster *c = ctl->all->cluster;
+	char why[PTC_PLANNING_WHY_MAX];
+
+	if (!ptc_controller_idle(ctl) || ctl->record.run != PTC_RUN_LIVE)
+		return;
+	snprintf(why, sizeof why, "%s", p->planned.why);
+	if (p->status)
+		ptc_event(c, ctl->uuid, "links", "no new plan: %s", p->err.text);
+	else if (p->planned.stays)
+		ptc_event(c, ctl->uuid, "links", "no new plan: the job stays as it is: %s", why);
+	else if (submit(ctl, p))
+		ptc_event(c, ctl->uuid, "links", "a new plan: %s", why);
+}
+
+void ptc_growth_replan(struct ptc_controller *ctl)
+{
+	ptc_recovery_plan(ctl, PTC_RECOVERY_AGAIN, replanned);
+}
+
 void ptc_growth_note(struct ptc_controller *ctl)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
@@ -390,7 +429,7 @@ void ptc_growth_note(struct ptc_controller *ctl)
 		return;
 	g->noted = true;
 	make_room(ctl);
-	take_all(ctl);
+	take_all(ctl, g->seen);
 }
 
 void ptc_growth_tick(struct ptc_controller *ctl)
@@ -406,9 +445,10 @@ void ptc_growth_tick(struct ptc_controller *ctl)
 	if (g->anew && g->state != PTC_GROWTH_READING && !g->writing) {
 		g->anew = false;
 		g->state = PTC_GROWTH_READ;
+		take_all(ctl, g->planned);
 		decided(ctl);
 	}
-	if (!ptc_controller_ready(ctl))
+	if (!ptc_controller_idle(ctl))
 		return;
 	if (g->generation) {
 		ended(ctl);
@@ -416,6 +456,8 @@ void ptc_growth_tick(struct ptc_controller *ctl)
 	}
 	if (!g->writing && forget(ctl))
 		keep(ctl);
-	if (quiet(ctl))
-		ptc_recovery_plan(ctl, PTC_RECOVERY_GROW, planned);
+	if (!quiet(ctl))
+		return;
+	take_all(ctl, g->planned);
+	ptc_recovery_plan(ctl, PTC_RECOVERY_GROW, planned);
 }

@@ -528,6 +528,11 @@ static void grow(struct ptc_controller *ctl)
 	struct ptc_recovery *r = &ctl->recovery;
 
 	ptc_growth_note(ctl);
+	if (r->replan && ptc_controller_idle(ctl)) {
+		r->replan = false;
+		ptc_growth_replan(ctl);
+		return;
+	}
 	if (!r->has_elastic)
 		ptc_recovery_plan(ctl, PTC_RECOVERY_READ, was_read);
 	else if (r->elastic.grow)

@@ -29,6 +29,12 @@ struct task {
 	int rc;
 };
 
+/* Its ranks run, and are to go on running while it is planned. */
+static bool trains(const struct task *t)
+{
+	return t->what == PTC_RECOVERY_GROW || t->what == PTC_RECOVERY_AGAIN;
+}
+
 static void look_on_loop(void *arg)
 {
 	struct task *t = arg;
@@ -40,7 +46,7 @@ static void look_on_loop(void *arg)
 			t->devices += n->doc.devices;
 	}
 	/* of ranks that run, copies are old */
-	t->rc = t->what == PTC_RECOVERY_GROW ? 0 : ptc_view_find_copies(&t->view, t->all->cluster);
+	t->rc = trains(t) ? 0 : ptc_view_find_copies(&t->view, t->all->cluster);
 	if (t->rc == 0)
 		t->rc = ptc_view_locate(&t->view, t->all->cluster);
 }
@@ -67,7 +73,7 @@ static bool candidate(const struct ptc_job_desc *desc, const struct ptc_config *
 
 static int plan_as(struct task *t, uint32_t gpus, struct ptc_error *err)
 {
-	struct ptc_plan_request req = { .gpus = gpus, .or_same = gpus == 0, .at_rest = t->what != PTC_RECOVERY_GROW };
+	struct ptc_plan_request req = { .gpus = gpus, .or_same = gpus == 0, .at_rest = !trains(t) };
 
 	req.runs = gpus != 0; /* what is chosen is not less than min_gpus either */
 	if (t->what == PTC_RECOVERY_SAME) {
@@ -103,7 +109,7 @@ static int plan_most(struct task *t, const struct ptc_job_desc *desc, uint32_t n
 static int make_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
 {
 	uint32_t most = desc->elastic.max_gpus ? desc->elastic.max_gpus : UINT32_MAX;
-	int rc = t->what == PTC_RECOVERY_GROW ? 0 : check_covered(t, err);
+	int rc = trains(t) ? 0 : check_covered(t, err);
 
 	if (rc)
 		return rc;
@@ -111,6 +117,11 @@ static int make_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc
 		return ptc_error_set(err, PTC_ESTATE, "the job has no configuration to go on with");
 	if (t->what == PTC_RECOVERY_SAME)
 		return plan_as(t, 0, err);
+	if (t->what == PTC_RECOVERY_AGAIN)
+		return plan_as(t, t->view.from.world, err);
+	if (t->what == PTC_RECOVERY_GROW && t->view.from.world >= most)
+		return ptc_error_set(err, PTC_ENODEVICES, "it has %u devices, and its max_gpus is %u",
+				     t->view.from.world, most);
 	if (t->what == PTC_RECOVERY_GROW)
 		return plan_most(t, desc, t->devices, t->view.from.world + 1, err);
 	if (t->view.from.world <= PTC_MIN(most, t->devices) && plan_as(t, 0, err) == 0)
