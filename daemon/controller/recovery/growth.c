@@ -281,7 +281,7 @@ static bool hardly_pays(const json_t *choice, char *why, size_t size)
 
 static void try_later(struct ptc_growth *g)
 {
-	g->since_ns = ptc_sys_now_ns() + (RETRY_NS << g->tries);
+	g->since_ns = ptc_sys_now_ns() + (RETRY_NS << PTC_MIN(g->tries, (uint32_t)TRIES_MAX));
 	g->tries++;
 }
 
