@@ -3,6 +3,7 @@
  * where it comes in. */
 #pragma once
 
+#define PTC_DEVICE_NAME_BYTES    96   /* as many as NVML writes */
 #define PTC_NAME_MAX             63   /* job and node names: a DNS label, fits etcd keys and paths */
 #define PTC_TENSOR_NAME_MAX      1023 /* longest seen in practice is ~200 */
 #define PTC_FIELD_NAME_MAX       63

@@ -22,7 +22,10 @@
 #include "base/sys/sys.h"
 #include "daemon/ptcd.h"
 #include "daemon/metrics/metrics.h"
+#include "daemon/controller/recovery.h"
+#include "daemon/gpu/node/node_devices.h"
 #include "daemon/notify.h"
+#include "daemon/planning/kinds/kinds.h"
 #include "daemon/planning/links/links.h"
 #include "daemon/samples/peer_samples.h"
 #include "daemon/agent/healing/heal.h"
@@ -445,7 +448,7 @@ static int start_agent(struct process *p, struct ptc_error *err)
 	if (rc == 0)
 		rc = ptc_agent_new(&env, &d->agent, err);
 	if (rc == 0)
-		rc = ptc_planning_new(d->cluster, &p->planning, err);
+		rc = ptc_planning_new(d->cluster, d->config.devices_file, &p->planning, err);
 	d->controllers = (struct ptc_controllers){
 		.node = d->config.node,
 		.loop = d->loop,
@@ -471,9 +474,26 @@ static int start_measuring(struct process *p, struct ptc_error *err)
 						 .loop = d->loop,
 						 .channels = d->channels,
 						 .runs = ptc_controllers_runs,
+						 .replan = ptc_controllers_replan,
 						 .arg = &d->controllers };
 
 	return ptc_measuring_new(&opts, &d->controllers.measuring, err);
+}
+
+/* What each device is; of different ones that with the least memory, which bounds what fits on all. */
+static void name_devices(const struct ptc_daemon_config *c, struct ptc_node_doc *n)
+{
+	for (size_t i = 0; c->found && i < ptc_node_devices_count(c->found); i++) {
+		struct ptc_node_device d;
+
+		ptc_node_devices_get(c->found, i, &d);
+		if (!d.memory_bytes || (n->device_bytes && d.memory_bytes >= n->device_bytes))
+			continue;
+		n->device_bytes = d.memory_bytes;
+		snprintf(n->device_name, sizeof n->device_name, "%s", d.name);
+	}
+	if (c->device_name)
+		snprintf(n->device_name, sizeof n->device_name, "%s", c->device_name);
 }
 
 static int new_cluster(struct process *p, struct ptc_error *err)
@@ -506,6 +526,7 @@ static int new_cluster(struct process *p, struct ptc_error *err)
 	snprintf(n->store_id, sizeof n->store_id, "%s", ptc_store_id(p->d.store));
 	snprintf(n->rack, sizeof n->rack, "%s", c->rack ? c->rack : "");
 	n->devices = (uint32_t)c->devices;
+	name_devices(c, n);
 	n->ceiling_bytes = p->memory.chunks;
 	n->insecure = p->d.insecure;
 	n->pid = getpid();
@@ -696,6 +717,7 @@ static void say_files(void)
 static int read_config(const struct options *o, struct process *p, struct ptc_error *err)
 {
 	struct ptc_daemon_config *c = &p->d.config;
+	struct ptc_plan_devices *known = NULL; /* read again where it is used */
 	int rc = ptc_daemon_config_load(o->config, c, err);
 
 	if (rc)
@@ -704,6 +726,9 @@ static int read_config(const struct options *o, struct process *p, struct ptc_er
 	rc = ptc_daemon_config_check(c, err);
 	if (!rc && !o->insecure)
 		rc = ptc_daemon_config_check_certificates(c, err);
+	if (!rc && !o->unmount)
+		rc = ptc_kinds_load(c->devices_file, &known, err);
+	ptc_free(known);
 	if (rc)
 		return rc;
 	rc = o->check || o->dump || o->unmount ? 0 : raise_files(err);

@@ -8,6 +8,7 @@
 #include "base/status.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define PTC_DEVICE_MAX_KINDS    8
@@ -30,12 +31,18 @@ struct ptc_measured_group {
 	uint32_t size, stride;
 	double bytes_s;
 };
+/* Traffic of ranks with each other, by what they share. */
+enum ptc_link_class { PTC_LINK_TP, PTC_LINK_CP, PTC_LINK_EP, PTC_LINK_DP, PTC_LINK_PP, PTC_LINK_CLASSES };
+
 struct ptc_cluster_profile {
 	uint32_t per_node; /* devices of a node */
 	uint32_t nkinds;
 	struct ptc_device_kind kinds[PTC_DEVICE_MAX_KINDS];
 	double intra_bytes_s, intra_latency_s; /* of one device, within a node */
 	double node_bytes_s, node_latency_s;   /* of a whole node, all its devices together */
+	/* of the slowest link between nodes that a class of traffic crosses, where ranks have been placed; 0:
+	 * node_bytes_s */
+	double class_bytes_s[PTC_LINK_CLASSES];
 	uint32_t ngroups;
 	struct ptc_measured_group groups[PTC_MEASURED_MAX_GROUPS];
 };
@@ -45,6 +52,8 @@ uint32_t ptc_cluster_profile_devices(const struct ptc_cluster_profile *c);
 /* The peak figures of a kind that is known by name ("A100-80GB"; case and vendor prefix are ignored). false: it is not
  * known. nodes and price stay 0. */
 bool ptc_device_kind_known(const char *name, struct ptc_device_kind *ret);
+/* All of them. */
+const struct ptc_device_kind *ptc_device_kinds_known(size_t *ret_n);
 
 /* The ring of a group of `size` ranks, `stride` apart, when all groups like it communicate at once. */
 struct ptc_ring {
@@ -53,3 +62,10 @@ struct ptc_ring {
 	bool measured;
 };
 struct ptc_ring ptc_cluster_ring(const struct ptc_cluster_profile *c, uint32_t size, uint32_t stride);
+/* The same for traffic of a class. */
+struct ptc_ring ptc_cluster_ring_of(const struct ptc_cluster_profile *c, enum ptc_link_class class, uint32_t size,
+				    uint32_t stride);
+static inline double ptc_cluster_node_bytes_s(const struct ptc_cluster_profile *c, enum ptc_link_class class)
+{
+	return c->class_bytes_s[class] > 0 ? c->class_bytes_s[class] : c->node_bytes_s;
+}

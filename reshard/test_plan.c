@@ -100,6 +100,57 @@ static void changes_that_move_nothing(void **state)
 		}
 }
 
+/* Ranks whose nodes have been decided lie there, on devices that are theirs alone; and each node gets just the bytes
+ * that ptc_change_set_bytes says of the set of its ranks. */
+static void decided_nodes(void **state)
+{
+	static const char *const pairs[][2] = { { "tp=2,pp=2,dp=2,zero=1", "tp=1,pp=4,dp=2,zero=1" },
+						{ "tp=4,pp=2,dp=1", "tp=2,pp=1,dp=3,zero=3,shard=dim0" },
+						{ "tp=1,pp=1,dp=1", "tp=2,pp=4,dp=1" },
+						{ "tp=2,pp=4,dp=2", "tp=2,pp=4,dp=2,order=dp-tp-cp-ep-pp" } };
+	static const struct ptc_plan_opts count_only;
+
+	for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+		for (uint32_t turn = 0; turn < 4; turn++) {
+			struct ptc_layout *a = layout_of(&spec, pairs[i][0]), *b = layout_of(&spec, pairs[i][1]);
+			struct ptc_device all[MAX_RANKS], was[MAX_RANKS];
+			struct ptc_place_opts opts = cluster(all, 4, 4);
+			struct ptc_allocation old = { was, ptc_layout_world(a) }, new = { 0 };
+			uint32_t node[MAX_RANKS], set[MAX_RANKS], world = ptc_layout_world(b);
+			int64_t bytes[4 * 4], gap = 1;
+			bool taken[16] = { false };
+			struct ptc_change *c = NULL;
+			struct ptc_plan *p = NULL;
+
+			for (uint32_t r = 0; r < old.world; r++)
+				was[r] = all[(r * 5 + turn) % 16];
+			for (uint32_t r = 0; r < world; r++) {
+				set[r] = r / 2 % 4;
+				node[r] = (set[r] * 3 + turn) % 4;
+			}
+			opts.node_of_rank = node;
+			if (ptc_change_new(a, b, &c, NULL) || ptc_change_place(c, &old, &opts, &new, &gap, NULL) ||
+			    ptc_change_set_bytes(c, &old, &opts, set, 4, bytes, NULL) ||
+			    ptc_plan_stream(c, &old, &new, 4, NULL, &count_only, &p, NULL))
+				fail_msg("%s to %s", pairs[i][0], pairs[i][1]);
+			assert_int_equal(0, gap);
+			for (uint32_t r = 0; r < world; r++) {
+				uint32_t at = new.ranks[r].node * 4 + new.ranks[r].index;
+
+				assert_int_equal(node[r], new.ranks[r].node);
+				assert_false(taken[at]);
+				taken[at] = true;
+			}
+			for (uint32_t s = 0; s < 4 && s * 2 < world; s++)
+				assert_int_equal(p->in_bytes[(s * 3 + turn) % 4], bytes[s * 4 + (s * 3 + turn) % 4]);
+			ptc_plan_free(p);
+			ptc_change_free(c);
+			ptc_allocation_done(&new);
+			ptc_layout_free(a);
+			ptc_layout_free(b);
+		}
+}
+
 /* Whole replicas go: of those that stay nothing moves, wherever ranks were, on few blocks and on many. */
 static void whole_replicas_are_released_for_nothing(void **state)
 {
@@ -478,6 +529,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(changes_that_move_nothing),
+		cmocka_unit_test(decided_nodes),
 		cmocka_unit_test(whole_replicas_are_released_for_nothing),
 		cmocka_unit_test(other_states_are_refused),
 		cmocka_unit_test(turns_senders_and_time),

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 import unittest
@@ -162,7 +163,7 @@ class Planning(harness.Case):
     def test_without_a_model(self):
         """As ever: tp and pp are kept, dp is scaled."""
         with self.cluster(nodes=2, devices=4) as c:
-            job = Planned(c, self.dir, model=None)
+            job = Planned(c, self.dir, model=None, space=None)
             job.run(f"tp=2,dp=2,{BATCH}")
             plan = job.plan("--gpus", "6")
             self.assertEqual({"by": "scaling of dp"}, plan["choice"])
@@ -380,6 +381,48 @@ class Planning(harness.Case):
             self.assertNotIn("n3", {r["node"] for r in job.status()["run"]["ranks"]})
             job.do("stop")
 
+    @harness.labels("repeats")
+    @unittest.skipUnless(os.environ.get("PTC_TEST_LONG"), "moves bytes over a link that is made slow (PTC_TEST_LONG=1)")
+    def test_links_of_switches(self):
+        """A link gives less in one switch than in one before: that is said to all jobs, and one that wants to is planned anew."""
+        held, rng = state.State(), np.random.default_rng(self.seed)
+        for l in range(8):
+            held.add(rng, f"h.{l}.w", "F32", [1024, 1024])
+        with self.cluster(nodes=2, devices=2) as c:
+            door, node = self.path("door"), c.nodes["n1"]
+            slow = SlowDoor(door, c.config(node)["listen"].removeprefix("unix:"), 0)
+            self.addCleanup(slow.close)
+            node.kill()
+            c.write_config(node, advertise=f"unix:{door}")
+            node.run()
+            harness.wait_for(lambda: f"unix:{door}" in [n["address"] for n in c.json("nodes")["nodes"] if n["state"] == "up"],
+                             30 * harness.PATIENCE, "n1 behind its door")
+            c.json("profile", timeout_s=120 * harness.PATIENCE)
+            job = Planned(c, self.dir, on_link_change="replan")
+            job.run(f"tp=2,dp=2,{BATCH}")
+            big = harness.Job(c, "big", held, self.path("big"), [{"match": "*"}])
+            big.imported("tp=1")
+
+            def move(to):
+                return json.loads(c.ptcctl("resize", "big", "--config", "tp=1", "--nodes", to, "--wait", "--format", "json",
+                                           timeout_s=120 * harness.PATIENCE).stdout)
+            move("n0")
+            move("n1")
+            rows = move("n0")["links"] # what n1 gives in a switch
+            self.assertEqual([("n1", "n0", 32 << 20)], [(r["from"], r["to"], r["bytes"]) for r in rows])
+            move("n1")
+            slow.bytes_s = 8e6
+            self.assertLess((lambda r: r["bytes"] / r["seconds"])(move("n0")["links"][0]), 2 * slow.bytes_s)
+            for name in ("big", job.name):
+                harness.wait_for(lambda: "a switch has shown that 1 links have changed: from n1 to n0" in c.ptcctl("events", name).stdout,
+                                 30 * harness.PATIENCE, f"an event of {name}", 0.2)
+            harness.wait_for(lambda: any(text in c.ptcctl("events", job.name).stdout for text in ("no new plan: ", "a new plan: ")),
+                             60 * harness.PATIENCE, "a plan", 0.2)
+            pair = next(p for p in c.json("profile", "--show")["pairs"] if (p["from"], p["to"]) == ("n1", "n0"))
+            self.assertLess(pair["bytes_s"], 2 * slow.bytes_s)
+            self.assertGreater(pair["measured_bytes_s"], pair["bytes_s"])
+            job.do("stop")
+
     def test_profile_of_devices(self):
         good = "devices_per_node: 2\ndevices: [{name: H100-80GB, nodes: 2}]\nlinks: {intra_bytes_s: 4e11, node_bytes_s: 5e10}\n"
         path = self.path("profile.yaml")
@@ -415,6 +458,106 @@ class Planning(harness.Case):
                 self.refused(c, "profile", prefix=nobody, contains="only root may measure links")
                 self.assertIn("H100", c.ptcctl("profile", "--show", prefix=nobody).stdout)
 
+    def test_devices_by_name(self):
+        """Nodes say what their devices are; a devices file of one's own says what that means, memory and speed."""
+        mine = self.path("devices.yaml")
+        with open(mine, "w", encoding="utf-8") as f:
+            f.write("devices:\n- {name: Swift, flops: {bf16: 400e12}, hbm_bytes_s: 2e12, memory_bytes: 90e9, price_hour: 2}\n"
+                    "- {name: Slow, flops: {bf16: 40e12}, hbm_bytes_s: 2e12, memory_bytes: 4e9}\n")
+        with self.cluster(nodes=3, devices=2, up=False) as c:
+            c.write_config(c.nodes["n0"], device_name="Swift", devices_file=mine)
+            c.up(timeout_s=60 * harness.PATIENCE)
+            for node in (c.nodes["n1"], c.nodes["n2"]):
+                node.kill()
+                c.write_config(node, device_name="Slow", devices_file=mine)
+                node.run()
+            harness.wait_for(lambda: sorted(n["device_name"] for n in c.json("nodes")["nodes"] if n["state"] == "up") == ["Slow", "Slow", "Swift"],
+                             30 * harness.PATIENCE, "nodes that name their devices")
+            job = Planned(c, self.dir)
+            job.create()
+            said = self.c_json(job, "--gpus", "6")
+            self.assertEqual([("Swift", 2, 90e9), ("Slow", 4, 4e9)],
+                             [(k["name"], k["devices"], k["memory_bytes"]) for k in said["kinds"]])
+            self.assertTrue(said["profiled"])
+            self.assertNotIn("memory is not compared", said["why"])
+            for row in said["candidates"]: # nothing fits on what is slow and small
+                self.assertLessEqual(row["devices"], 2)
+            self.assertIn("on devices of kind Swift alone", said["why"])
+            c.ptcctl("run", job.name, "--gpus", "6", "--wait", timeout_s=120 * harness.PATIENCE)
+            self.assertEqual({"n0"}, {r["node"] for r in job.status()["run"]["ranks"]})
+            job.do("stop")
+            with open(mine, "a", encoding="utf-8") as f:
+                f.write("- {name: slow}\n")
+            r = subprocess.run([harness.program("ptcd"), "--config", c.nodes["n2"].config, "--check-config"], text=True,
+                               stderr=subprocess.PIPE, check=False)
+            self.assertEqual((1, f"ptcd: {mine}:4: device slow is listed twice\n"), (r.returncode, r.stderr))
+
+    def held(self, c, model, space):
+        """A job without ranks that is held by one node under tp=1."""
+        held, rng = state.State(), np.random.default_rng(self.seed)
+        for l in range(model["layers"]):
+            held.add(rng, f"h.{l}.out", "F32", [32, 96])
+        job = harness.Job(c, "gpt", held, self.path("gpt"), [{"match": "*", "layer": "h.{}.*"}])
+        with open(job.yaml, encoding="utf-8") as f:
+            spec = json.load(f)
+        with open(job.yaml, "w", encoding="utf-8") as f:
+            json.dump({**spec, "model": model, "space": space}, f)
+        job.imported("tp=1,micro_batch=4,global_batch=24")
+        return job
+
+    def test_ranks_placed_by_links(self):
+        """Two fast pairs, and slow links between them: gradients stay within the pairs, the pipeline crosses, and no node is left
+        out. What is planned is done, and is whole."""
+        fast, slow = 1e11, 1e10
+        pairs = [{"from": a, "to": b, "latency_s": 1e-5, "bytes_s": fast if {a, b} in ({"n0", "n2"}, {"n1", "n3"}) else slow}
+                 for a in ("n0", "n1", "n2", "n3") for b in ("n0", "n1", "n2", "n3") if a != b]
+        with self.cluster(nodes=4, devices=1) as c:
+            job = self.held(c, {**MODEL, "layers": 4}, {"global_batch": 24, "tp": [1], "pp": [2], "dp": [2], "micro_batch": [4]})
+            before = c.json("advise", "gpt", "--gpus", "4")["candidates"][0]
+            c.etcdctl("put", "/ptc/profile", json.dumps({"version": 1, "profile": None, "pairs": pairs}))
+            said = harness.wait_for(lambda: (lambda s: s if s["links_known"] else None)(c.json("advise", "gpt", "--gpus", "4")),
+                                    30 * harness.PATIENCE, "the links", 0.1)
+            best = said["candidates"][0]
+            self.assertEqual((4, "links", {"dp": fast, "pp": slow}),
+                             (best["devices"], best["placed"]["by"], best["placed"]["links_bytes_s"]), said["why"])
+            self.assertIn("the slowest that is crossed, 10 GB/s, carries pp", said["why"])
+            self.assertNotIn("without n", said["why"])
+            self.assertLess(best["step_s"], before["step_s"] * 5)
+            plan = c.json("resize", "gpt", "--gpus", "4", "--dry-run")
+            nodes = [r["node"] for r in sorted(plan["ranks"], key=lambda r: r["rank"])] # of stage 0, then of stage 1
+            self.assertEqual([{"n0", "n2"}, {"n1", "n3"}], sorted(map(set, (nodes[:2], nodes[2:])), key=sorted))
+            self.assertGreaterEqual(plan["totals"]["gap"], 0)
+            done = json.loads(c.ptcctl("resize", "gpt", "--gpus", "4", "--wait", "--format", "json").stdout)
+            self.assertEqual(best["moved_bytes"], done["received_bytes"])
+            job.check_whole(self)
+
+    def test_stages_by_kind(self):
+        """Half of the nodes are four times as fast: each stage is on one kind, and the fast ones have more layers."""
+        mine = self.path("devices.yaml")
+        with open(mine, "w", encoding="utf-8") as f:
+            f.write("devices:\n- {name: Swift, flops: {bf16: 400e12}, hbm_bytes_s: 8e12, memory_bytes: 200e9}\n"
+                    "- {name: Slow, flops: {bf16: 100e12}, hbm_bytes_s: 2e12, memory_bytes: 200e9}\n")
+        with self.cluster(nodes=4, devices=1, up=False) as c:
+            c.write_config(c.nodes["n0"], device_name="Slow", devices_file=mine)
+            c.up(timeout_s=60 * harness.PATIENCE)
+            for name, device in (("n1", "Swift"), ("n2", "Slow"), ("n3", "Swift")):
+                c.nodes[name].kill()
+                c.write_config(c.nodes[name], device_name=device, devices_file=mine)
+                c.nodes[name].run()
+            harness.wait_for(lambda: sorted(n["device_name"] for n in c.json("nodes")["nodes"] if n["state"] == "up") == ["Slow", "Slow", "Swift", "Swift"],
+                             30 * harness.PATIENCE, "nodes that name their devices")
+            job = self.held(c, {**MODEL, "layers": 20}, {"global_batch": 24, "tp": [1], "pp": [2], "dp": [2], "micro_batch": [1], "uneven": "true"})
+            plan = c.json("resize", "gpt", "--gpus", "4", "--dry-run")
+            stages = [int(n) for n in plan["to"].partition("stages=")[2].split(":")]
+            self.assertEqual(20, sum(stages))
+            nodes = [r["node"] for r in sorted(plan["ranks"], key=lambda r: r["rank"])]
+            kinds = [{"Swift" if node in ("n1", "n3") else "Slow" for node in half} for half in (nodes[:2], nodes[2:])]
+            self.assertEqual([["Slow"], ["Swift"]], sorted(map(sorted, kinds)), plan["choice"]["why"])
+            self.assertGreater(stages[kinds.index({"Swift"})], 2 * stages[kinds.index({"Slow"})])
+            self.assertRegex(plan["choice"]["why"], "stages? 1-?1? on (Swift|Slow), 2-2 on (Swift|Slow)")
+            c.ptcctl("resize", "gpt", "--gpus", "4", "--wait")
+            job.check_whole(self)
+
     def test_bad_descriptions(self):
         with self.cluster(nodes=1, devices=1) as c:
             for keys, text in (({"model": {**MODEL, "kv_heads": 7}}, "kv_heads is 7"),
@@ -425,6 +568,83 @@ class Planning(harness.Case):
                 os.makedirs(directory)
                 self.refused(c, "job", "create", "-f", Planned(c, directory, **keys).yaml, contains=text)
             self.assertEqual([], c.json("status")["jobs"])
+
+
+class Growth(harness.Case):
+    """on_join: grow."""
+
+    def start(self, c, *names):
+        for name in names:
+            c.start_node(c.nodes[name])
+        c.wait_nodes(names, 60 * harness.PATIENCE)
+
+    def joined(self, c, job, n=1):
+        """The texts of n events about devices that have joined."""
+        def texts():
+            rows = [json.loads(e) for e in c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()]
+            rows = [e["text"] for e in rows if e["kind"] == "joined"]
+            return rows if len(rows) >= n else None
+        return harness.wait_for(texts, 60 * harness.PATIENCE, f"{n} events of devices that joined", 0.1)
+
+    def trains(self, job, world):
+        def there():
+            s = job.status()
+            run = s["run"]
+            return s if s["phase"] == "idle" and run["state"] == "live" and len(run["ranks"]) == world else None
+        return harness.wait_for(there, 120 * harness.PATIENCE, f"{world} ranks", 0.1)
+
+    def elastic(self, c, settle, **keys):
+        return Planned(c, self.dir, elastic={"on_join": "grow", "join_after": settle, "max_gpus": 4}, **keys)
+
+    def test_nodes_that_join_together(self):
+        """Two nodes join: one switch, to the largest that is permitted. A third one: the job has as many as it may have."""
+        table = {"2": f"dp=2,{BATCH}", "4": f"tp=2,dp=2,{BATCH}", "5": f"dp=5,{BATCH}"}
+        with self.cluster(nodes=5, devices=1, up=False) as c:
+            self.start(c, "n0", "n1")
+            job = self.elastic(c, "3s", model=None, space=None, gpus=table)
+            job.run(table["2"])
+            job.wait_step(5)
+            was = job.status()["generation"]
+            self.start(c, "n2", "n3")
+            self.assertEqual(was + 1, self.trains(job, 4)["generation"])
+            self.assertRegex(" / ".join(self.joined(c, job)), "^devices of n[23], n[23] have joined; the job goes from dp=2,[^ ]* to tp=2,dp=2,[^ ]*, by its table$")
+            self.start(c, "n4")
+            self.assertIn("stays as it is: it has 4 devices, and its max_gpus is 4", self.joined(c, job, 2)[1])
+            self.assertEqual(was + 1, job.status()["generation"])
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
+    def test_join_that_does_not_pay(self):
+        """One micro-batch is one rank's work: the planner says that no switch pays, once."""
+        with self.cluster(nodes=3, devices=1, up=False) as c:
+            self.start(c, "n0")
+            job = self.elastic(c, "500ms", space={"global_batch": 24, "tp": [1], "pp": [1], "micro_batch": [24]})
+            job.run("dp=1,global_batch=24,micro_batch=24")
+            job.wait_step(5)
+            self.start(c, "n1")
+            self.assertIn("devices of n1 have joined; the job stays as it is: ", self.joined(c, job)[0])
+            self.start(c, "n2")
+            self.assertIn("devices of n2 have joined; the job stays as it is: ", self.joined(c, job, 2)[1])
+            self.assertEqual(1, len(job.status()["run"]["ranks"]))
+            job.do("stop")
+
+    @harness.labels("repeats")
+    @unittest.skipUnless(os.environ.get("PTC_TEST_LONG"), "a kill of the controller before it decides (PTC_TEST_LONG=1)")
+    def test_controller_dies_before_it_decides(self):
+        with self.cluster(nodes=4, devices=1, up=False) as c:
+            self.start(c, "n0", "n1", "n2")
+            job = self.elastic(c, "8s", model=None, space=None, gpus={"2": f"dp=2,{BATCH}", "4": f"dp=4,{BATCH}"})
+            job.run(f"dp=2,{BATCH}")
+            job.wait_step(5)
+            self.start(c, "n3")
+            name = job.status()["controller"]
+            if name != "n0": # whose etcd is everybody's
+                c.nodes[name].kill()
+                c.restart(name)
+            self.trains(job, 4)
+            self.assertEqual(1, len(self.joined(c, job)))
+            job.do("stop")
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@
  *   /ptc/jobs/UUID/record    the one committed thing, at most 4 KiB
  *   /ptc/jobs/UUID/intent    the switch under way
  *   /ptc/jobs/UUID/barrier   every abort moves it on, so that older transactions fail
- *   /ptc/jobs/UUID/worker/NODE   events of a node's ranks (daemon/workers/types/worker_event.h); read after the keys
- *                            above, which sort before it
+ *   /ptc/jobs/UUID/worker/NODE   events of its ranks (workers/types/worker_event.h); read after the keys above
  *   /ptc/jobs/UUID/copies   copies beside the layout (daemon/cluster/copies/copies_doc.h)
- *   /ptc/jobs/UUID/measured  measured steps and pauses (daemon/planning/measured_doc.h); not mirrored
+ *   /ptc/jobs/UUID/measured  steps and pauses (daemon/planning/measured_doc.h); weighed: {version, nodes: {NODE:
+ * devices}}, what joins are judged by (daemon/controller/recovery/growth.c); neither is mirrored
  *   /ptc/jobs/UUID/damage/NODE   damaged blocks (daemon/scrub/bad_blocks.c)
  *
  * Encoders return JSON text for ptc_free, or NULL when out of memory. Decoders check every member that they know, pass
@@ -45,12 +45,13 @@
 
 #define PTC_HASH_HEX  33
 #define PTC_UUID_TEXT 37
-
 struct ptc_node_doc {
 	char name[PTC_NAME_MAX + 1];
 	char address[256]; /* where peers connect */
 	uint32_t devices;
-	uint64_t ceiling_bytes; /* of chunks */
+	char device_name[PTC_DEVICE_NAME_BYTES]; /* of each of them, as the driver or ptcd.yaml says; "": not known */
+	uint64_t device_bytes;                   /* memory of the smallest; 0: not known */
+	uint64_t ceiling_bytes;                  /* of chunks */
 	char store_id[PTC_UUID_TEXT];
 	char boot_id[PTC_UUID_TEXT]; /* of this run of the daemon */
 	char rack[PTC_NAME_MAX + 1];

@@ -76,7 +76,9 @@ static char *again(enum kind kind, const char *json, size_t len, struct ptc_erro
 }
 
 static const char *const good[KINDS] = {
-	[NODE] = "{\"version\":1,\"node\":\"n0\",\"address\":\"unix:/a\",\"devices\":2,\"ceiling_bytes\":1048576,"
+	[NODE] = "{\"version\":1,\"node\":\"n0\",\"address\":\"unix:/"
+		 "a\",\"devices\":2,\"device_name\":\"A100\",\"device_bytes\":"
+		 "40000000000,\"ceiling_bytes\":1048576,"
 		 "\"store_id\":\"" UUID "\",\"boot_id\":\"" UUID
 		 "\",\"rack\":\"\",\"insecure\":false,\"pid\":12,\"documents\":[1,1]}",
 	[META] = "{\"version\":1,\"uuid\":\"" UUID "\",\"name\":\"job\",\"uid\":4294967294,\"spec\":\"" HASH

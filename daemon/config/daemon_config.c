@@ -89,6 +89,20 @@ static int parse_name(void *field, const char *text, struct ptc_error *err)
 	return set_string(field, text, err);
 }
 
+/* Of a device, as drivers write it. */
+static int parse_label(void *field, const char *text, struct ptc_error *err)
+{
+	size_t n = strlen(text);
+
+	if (n == 0 || n >= PTC_DEVICE_LABEL_BYTES)
+		return ptc_error_set(err, PTC_EINVAL, "\"%.40s\": write a device's name of 1 to %d characters", text,
+				     PTC_DEVICE_LABEL_BYTES - 1);
+	for (const char *p = text; *p; p++)
+		if (*p < ' ' || *p > '~')
+			return ptc_error_set(err, PTC_EINVAL, "a device's name has printable ASCII characters only");
+	return set_string(field, text, err);
+}
+
 static bool has_dotdot(const char *path)
 {
 	for (const char *p = path; (p = strstr(p, "..")); p += 2)
@@ -300,6 +314,7 @@ static bool print_log(const void *field, struct ptc_buf *b)
 static const struct kind k_version = { "1", parse_version, print_version };
 static const struct kind k_count = { "NUMBER", parse_count, print_version };
 static const struct kind k_name = { "NAME", parse_name, print_string };
+static const struct kind k_label = { "NAME", parse_label, print_string };
 static const struct kind k_path = { "PATH", parse_path, print_string };
 static const struct kind k_dns = { "DNS-NAME", parse_dns, print_string };
 static const struct kind k_address = { "HOST:PORT|unix:PATH", parse_address, print_string };
@@ -355,6 +370,13 @@ static const struct key {
 	{ "device_copy", &k_bytes, AT(device_copy), "0B", NULL,
 	  "Memory of each GPU in which a switch may keep what stays on the GPU, from the stop to the restore. The next "
 	  "ranks need the rest. 0B: everything comes from the host." },
+	{ "device_name", &k_label, AT(device_name), NULL, NULL,
+	  "What each device of this node is, by a name of devices_file, such as H100-80GB; for the planner. By default "
+	  "what "
+	  "the driver says; virtual devices are then of no kind." },
+	{ "devices_file", &k_path, AT(devices_file), NULL, NULL,
+	  "YAML file of devices by name, with peaks, memory and price, for the planner. By default the installed "
+	  "share/ptc/devices.yaml." },
 	{ "memory.ceiling", &k_bytes, AT(memory.ceiling), NULL, "a size such as 8GiB",
 	  "Most memory that chunks, staging, buffers and a local etcd use together. Work that does not fit is "
 	  "refused." },

@@ -22,6 +22,7 @@
 #include <stdio.h>
 
 #define PTC_DAEMON_CONFIG_KEYS_MAX 56
+#define PTC_DEVICE_LABEL_BYTES     48 /* as a devices file has at most */
 #define PTC_DAEMON_ENDPOINTS_MAX   64 /* etcd clusters have 3 to 7 members */
 
 struct ptc_daemon_tls {
@@ -46,6 +47,8 @@ struct ptc_daemon_config {
 	uint64_t devices;               /* with devices_auto: filled by _check */
 	struct ptc_node_devices *found; /* by _check; daemon/gpu/node */
 	uint64_t device_copy;           /* bytes of each device */
+	char *device_name;              /* NULL: what the driver says */
+	char *devices_file;             /* NULL: the installed one, if there is one */
 	struct {
 		uint64_t ceiling, staging, work, spare; /* bytes */
 	} memory;

@@ -124,7 +124,9 @@ static void dump_loads_back(void **state)
 {
 	static const char *const text[] = {
 		BASE "coordinator: local\nlocal_coordinator: {listen: 'https://0.0.0.0:2379', data_dir: /d}\n",
-		BASE "coordinator: {endpoints: [a:1, 'unix:/b c/\"d\\e']}\nrack: r\ndevices: 3\nlog: warn\n",
+		BASE "coordinator: {endpoints: [a:1, 'unix:/b c/\"d\\e']}\nrack: r\ndevices: 3\ndevice_name: 'H100 "
+		     "80GB: x'\n"
+		     "devices_file: /d.yaml\nlog: warn\n",
 		BASE
 		"coordinator: {endpoints: [a:1]}\ntls: {ca: /a, cert: /b, key: /c}\nlease_ttl: 1m\ndevices: auto\n",
 	};
@@ -199,6 +201,9 @@ static const struct {
 	{ BASE COORD "devices: 0\n", "write auto, or 1 to 64" },
 	{ BASE COORD "devices: 65\n", "write auto, or 1 to 64" },
 	{ BASE COORD "devices: two\n", "write auto, or 1 to 64" },
+	{ BASE COORD "device_name: ''\n", "write a device's name of 1 to 47 characters" },
+	{ BASE COORD "device_name: \"a\\tb\"\n", "printable ASCII characters only" },
+	{ BASE COORD "devices_file: devices.yaml\n", "write an absolute path" },
 	{ BASE COORD "lease_ttl: 5\n", "lease_ttl: \"5\" is not a duration" },
 	{ BASE COORD "lease_ttl: 5 sec\n", "is not a duration" },
 	{ BASE COORD "quota: {jobs: 0}\n", "quota.jobs: \"0\": write a number from 1 to 999999" },

@@ -204,11 +204,20 @@ size_t ptc_controllers_runs(void *arg, struct ptc_measuring_run *ret, size_t max
 			continue;
 		memcpy(r->uuid, ctl->uuid, sizeof r->uuid);
 		memcpy(r->spec_hash, ctl->meta.spec_hash, sizeof r->spec_hash);
+		memcpy(r->layout_hash, g->layout_hash, sizeof r->layout_hash);
 		snprintf(r->node, sizeof r->node, "%s", ptc_cluster_node(all->cluster, node)->doc.name);
 		snprintf(r->address, sizeof r->address, "%s", ptc_cluster_node(all->cluster, node)->doc.address);
 		n++;
 	}
 	return n;
+}
+
+void ptc_controllers_replan(void *arg, const char *uuid)
+{
+	struct ptc_controller *ctl = ptc_controller_find(arg, uuid);
+
+	if (ctl)
+		ctl->recovery.replan = true;
 }
 
 void ptc_controllers_tidy(struct ptc_controllers *all)
@@ -609,6 +618,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		text = ptc_switch_summary(ctl);
 		if (ctl->intent.run_to && ctl->intent.kind == PTC_SWITCH_RESIZE)
 			ptc_measuring_switched(ctl->all->measuring, ctl->uuid, ctl->intent.to_generation, text);
+		ptc_measuring_links(ctl->all->measuring, text);
 		committed(ctl);
 	} else {
 		if (up->status != PTC_EFENCED) /* else it is the next controller's to say */

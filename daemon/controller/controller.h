@@ -167,7 +167,7 @@ struct ptc_planned {
 	struct ptc_generation_doc to;
 	char *json; /* docs/control.md describes it */
 	bool stays; /* the planner finds that no switch pays; `to` is the present generation */
-	char why[PTC_WHY_MAX + 256];
+	char why[PTC_PLANNING_WHY_MAX];
 };
 void ptc_planned_done(struct ptc_planned *p);
 /* Plans a switch. v has from (or generation 0). Blocking; not on the loop. */

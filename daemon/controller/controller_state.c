@@ -24,6 +24,7 @@ void ptc_pull_result_done(struct ptc_pull_result *r)
 {
 	ptc_free(r->need_index);
 	ptc_free(r->digests);
+	json_decref(r->links);
 	if (r->capture)
 		ptc_pb_free(&r->capture->base);
 	if (r->layout)
@@ -85,6 +86,8 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 		ctl->keeper_free(ctl->keeper);
 	ptc_job_free(ctl->core);
 	ptc_free(ctl->known);
+	ptc_free(ctl->recovery.growth.seen);
+	ptc_free(ctl->recovery.growth.planned);
 	uv_close((uv_handle_t *)ctl->timer, timer_closed);
 	uv_close((uv_handle_t *)ctl->retry, timer_closed);
 	ptc_free(ctl);

@@ -16,7 +16,25 @@ struct ptc_controller;
 struct ptc_switch_request;
 struct ptc_worker_view;
 
+/* Devices that join, and what becomes of them: "on_join" of a job's elastic (growth.c). */
+struct ptc_growth {
+	/* Devices of each node (by cluster number) that the job has been weighed with, as etcd has it. */
+	uint32_t *seen, *planned; /* planned: of the plan under way */
+	size_t nseen;
+	enum { PTC_GROWTH_UNREAD, PTC_GROWTH_READING, PTC_GROWTH_READ } state;
+	bool writing;
+	bool noted;                 /* seen is what was there when this controller first saw the job run */
+	bool anew;                  /* the job has not run: what is there when it is started has been weighed by then */
+	uint64_t there;             /* names what is there */
+	int64_t first_ns, since_ns; /* since when something has joined, and nothing else has changed; 0: nothing has */
+	uint64_t generation;        /* that a switch of ours began with; 0: none is under way */
+	uint32_t tries;             /* switches in a row that came to nothing */
+	char joined[200];           /* nodes, for the event */
+};
+
 struct ptc_recovery {
+	struct ptc_growth growth;
+	bool replan; /* links have changed, and the job wants to be planned anew for that */
 	bool has_elastic, planning;
 	struct ptc_job_elastic elastic;
 	/* what ranks of the record's incarnation say, asked in rounds */
@@ -71,6 +89,15 @@ void ptc_recovery_committed(struct ptc_controller *ctl);
 /* A switch that was to start ranks again has come to nothing. */
 void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *why);
 
+/* growth.c: each 200 ms, of a job that trains and all of whose nodes are up. May submit a resize. */
+void ptc_growth_tick(struct ptc_controller *ctl);
+/* Links have changed: the same for as many devices as the job has. */
+void ptc_growth_replan(struct ptc_controller *ctl);
+void ptc_controllers_replan(void *arg,
+			    const char *uuid); /* for ptc_measuring_opts.replan; arg: struct ptc_controllers */
+/* The same, before it is known whether the job is to grow. */
+void ptc_growth_note(struct ptc_controller *ctl);
+
 /* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. */
 void ptc_recovery_ask(struct ptc_controller *ctl);
 
@@ -86,7 +113,7 @@ struct ptc_recovery_plan {
 };
 /* Begins it, unless one is under way; then planned is called on the loop, unless the controller has gone. It may take
  * what is in p. READ: only what the description says. SAME: the configuration and the nodes that the job has, and no
- * others. */
-enum ptc_recovery_for { PTC_RECOVERY_READ, PTC_RECOVERY_SAME, PTC_RECOVERY_ANY };
+ * others. GROW: of a job that trains, on more devices than it has. AGAIN: on as many. */
+enum ptc_recovery_for { PTC_RECOVERY_READ, PTC_RECOVERY_SAME, PTC_RECOVERY_ANY, PTC_RECOVERY_GROW, PTC_RECOVERY_AGAIN };
 void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,
 		       void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p));

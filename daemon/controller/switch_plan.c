@@ -79,8 +79,9 @@ struct pool {
 	uint32_t *counts;    /* of all: devices */
 	bool *usable;        /* as a source */
 	uint64_t *ceilings;  /* of chunks; 0: not known, the node is down */
-	uint32_t *rack_of;   /* of those that are up: its rack's number */
-	const char **racks;  /* their names, of documents; "" of nodes that name none is one like others */
+	struct ptc_planning_node *nodes; /* what those that are up say of their devices */
+	uint32_t *rack_of;               /* of those that are up: its rack's number */
+	const char **racks;              /* their names, of documents; "" of nodes that name none is one like others */
 	size_t nracks;
 	struct ptc_device *devices;
 	size_t ndevices;
@@ -92,6 +93,7 @@ struct pool {
 		struct ptc_buf text;     /* "job a has n0:0, n0:1; job b has n1:0" */
 	} taken;
 	const struct ptc_view *v;
+	const uint32_t *node_of_rank; /* that the planner has decided; NULL: wherever the fewest bytes move */
 	int rc;
 };
 
@@ -212,11 +214,12 @@ static void collect(void *arg)
 	p->counts = ptc_calloc(most, sizeof *p->counts);
 	p->usable = ptc_calloc(most, sizeof *p->usable);
 	p->ceilings = ptc_calloc(most, sizeof *p->ceilings);
+	p->nodes = ptc_calloc(most, sizeof *p->nodes);
 	p->rack_of = ptc_calloc(most, sizeof *p->rack_of);
 	p->racks = ptc_calloc(most, sizeof *p->racks);
 	p->devices = ptc_calloc(devices, sizeof *p->devices);
-	if (!nodes || !p->names || !p->states || !p->counts || !p->usable || !p->ceilings || !p->rack_of || !p->racks ||
-	    !p->devices) {
+	if (!nodes || !p->names || !p->states || !p->counts || !p->usable || !p->ceilings || !p->nodes || !p->rack_of ||
+	    !p->racks || !p->devices) {
 		p->rc = PTC_ENOMEM;
 		return;
 	}
@@ -231,6 +234,7 @@ static void collect(void *arg)
 		number = pool_name(p, n->doc.name);
 		p->usable[number] = ptc_view_placed(p->v, n->doc.name);
 		p->ceilings[number] = n->doc.ceiling_bytes;
+		p->nodes[number] = ptc_planning_node_of(&n->doc, 0);
 		p->rack_of[number] = pool_rack(p, n->doc.rack);
 		if (n->drained || !wanted(p, n->doc.name))
 			continue;
@@ -254,6 +258,7 @@ static void pool_done(struct pool *p)
 	ptc_free(p->counts);
 	ptc_free(p->usable);
 	ptc_free(p->ceilings);
+	ptc_free(p->nodes);
 	ptc_free(p->rack_of);
 	ptc_free(p->racks);
 	ptc_free(p->devices);
@@ -407,7 +412,8 @@ static struct ptc_place_opts place_opts(const struct pool *p)
 					.ndevices = p->ndevices,
 					.nnodes = (uint32_t)p->nnames,
 					.usable = p->usable,
-					.racks = p->nracks > 1 ? p->rack_of : NULL };
+					.racks = p->nracks > 1 && !p->node_of_rank ? p->rack_of : NULL,
+					.node_of_rank = p->node_of_rank };
 }
 
 /* Within racks, if that is possible. */
@@ -453,13 +459,25 @@ static int place_empty(const struct pool *p, const struct ptc_config *c, struct 
 	return rc;
 }
 
+/* The planner has decided on nodes. */
+static int place_decided(const struct pool *p, const struct ptc_config *c, struct layouts *l, struct ptc_error *err)
+{
+	int rc = place_empty(p, c, &l->to_alloc, err);
+
+	return rc ? rc : count_groups(p, c, &l->to_alloc, &l->groups, err);
+}
+
 /* Ranks stay, unless fewer TP groups are split, or across racks, when they do not. */
 static int place_unknown(const struct pool *p, const struct ptc_config *c, uint32_t world, struct layouts *l,
 			 struct ptc_error *err)
 {
 	struct ptc_allocation anew = { 0 };
 	struct ptc_groups other;
-	int rc = stay(p, &l->from_alloc, world, &l->to_alloc, err);
+	int rc;
+
+	if (p->node_of_rank)
+		return place_decided(p, c, l, err);
+	rc = stay(p, &l->from_alloc, world, &l->to_alloc, err);
 
 	if (rc == 0)
 		rc = count_groups(p, c, &l->to_alloc, &l->groups, err);
@@ -505,6 +523,27 @@ static int count_moves(const struct pool *p, const struct ptc_change *change, st
 	return rc;
 }
 
+/* What the best mapping of those ranks moves, which the planner has not taken. */
+static int bound_of(const struct pool *p, const struct ptc_change *change, struct layouts *l, struct ptc_error *err)
+{
+	struct layouts best = { .spec = l->spec, .from = l->from, .to = l->to, .copied_at = l->copied_at };
+	struct pool any = *p;
+	int64_t gap = 0;
+	int rc;
+
+	any.node_of_rank = NULL;
+	rc = place_ranks(&any, change, &l->copied_at, &best.to_alloc, &gap, err);
+	if (rc == 0)
+		rc = sum_moves(&any, change, &best, any.usable, &best.plan, err);
+	if (rc == 0) {
+		l->bound = best.plan->between_nodes - gap;
+		l->exact = false;
+	}
+	ptc_allocation_done(&best.to_alloc);
+	ptc_plan_free(best.plan);
+	return rc;
+}
+
 /* Places and counts; with l->to_alloc given, only counts. */
 static int place(const struct pool *p, struct layouts *l, struct ptc_error *err)
 {
@@ -521,9 +560,11 @@ static int place(const struct pool *p, struct layouts *l, struct ptc_error *err)
 		rc = count_groups(p, ptc_layout_config(l->to), &l->to_alloc, &l->groups, err);
 	if (rc == 0)
 		rc = count_moves(p, change, l, err);
-	if (rc == 0 && !placed) {
+	if (rc == 0 && !placed && !p->node_of_rank) {
 		l->bound = l->plan->between_nodes - gap;
 		l->exact = gap == 0;
+	} else if (rc == 0 && !placed) {
+		rc = bound_of(p, change, l, err);
 	}
 	ptc_change_free(change);
 	return rc;
@@ -581,6 +622,7 @@ struct pricer {
 	struct layouts now; /* what holds the state, once for all candidates */
 	struct ptc_planning_shape shape;
 	bool *now_leaves;
+	uint32_t *now_nodes;
 };
 
 /* The layout of a configuration that differs from this one in its batch at most: a price needs no more. */
@@ -676,25 +718,45 @@ static int price_layout(const struct pricer *pr, const struct ptc_config *to, co
 	return rc;
 }
 
-static int price_config(void *arg, const struct ptc_config *to, const bool *leave,
-			const struct ptc_planning_links *links, struct ptc_planning_moves *ret)
+/* The layout of a configuration, if it is known what its ranks hold. */
+static int candidate_layout(const struct pricer *pr, const struct ptc_config *to, const char **ret_known)
+{
+	*ret_known = NULL;
+	return pr->desc->spec.ntensors ? 0 : known_layout(&pr->v->manifest, to, ret_known);
+}
+
+static struct layouts from_now(const struct pricer *pr)
+{
+	return (struct layouts){ .spec = pr->now.spec,
+				 .from = pr->now.from,
+				 .from_alloc = pr->now.from_alloc,
+				 .copied_at = pr->now.copied_at };
+}
+
+static void to_done(struct layouts *l)
+{
+	l->from_alloc = (struct ptc_allocation){ 0 }; /* the pricer's */
+	layouts_done(l);
+}
+
+static int price_config(void *arg, const struct ptc_config *to, const struct ptc_planning_where *where,
+			const struct ptc_planning_links *links, struct ptc_planning_moves *ret, uint32_t *ret_nodes)
 {
 	const struct pricer *all = arg;
 	struct pricer pr = *all;
-	struct layouts l = {
-		.spec = pr.now.spec, .from = pr.now.from, .from_alloc = pr.now.from_alloc, .copied_at = pr.now.copied_at
-	};
+	struct layouts l = from_now(all);
 	struct pool left;
 	const char *known = NULL;
 	uint32_t world;
 	int rc = ptc_config_world(to, &world, NULL);
 
-	if (rc == 0 && pr.desc->spec.ntensors == 0)
-		rc = known_layout(&pr.v->manifest, to, &known);
 	if (rc == 0)
-		rc = pool_without(all->p, leave, &left);
+		rc = candidate_layout(&pr, to, &known);
+	if (rc == 0)
+		rc = pool_without(all->p, where->leave, &left);
 	if (rc)
 		return rc;
+	left.node_of_rank = where->nodes;
 	pr.p = &left;
 	if (world > left.ndevices) {
 		rc = PTC_ENODEVICES;
@@ -705,9 +767,40 @@ static int price_config(void *arg, const struct ptc_config *to, const bool *leav
 		if (rc == 0)
 			estimate_moves(&pr, to, &l.to_alloc, links, ret);
 	}
-	l.from_alloc = (struct ptc_allocation){ 0 }; /* the caller's */
-	layouts_done(&l);
+	for (uint32_t r = 0; rc == 0 && r < world; r++)
+		ret_nodes[r] = l.to_alloc.ranks[r].node;
+	to_done(&l);
 	ptc_free(left.devices);
+	return rc;
+}
+
+/* What nodes lack for sets of ranks, where it is known what the ranks will hold. */
+static int lacks_config(void *arg, const struct ptc_config *to, const uint32_t *set_of, uint32_t nsets, double *ret)
+{
+	const struct pricer *pr = arg;
+	struct layouts l = from_now(pr);
+	struct ptc_place_opts opts = place_opts(pr->p);
+	struct ptc_change *change = NULL;
+	ptc_auto_free char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
+	ptc_auto_free int64_t *bytes = ptc_calloc((size_t)nsets * pr->p->nnames + 1, sizeof *bytes);
+	const char *known = NULL;
+	int rc = text && bytes && ptc_config_format(to, text, PTC_CONFIG_TEXT_MAX) == 0 ? 0 : PTC_ENOMEM;
+
+	if (rc == 0)
+		rc = candidate_layout(pr, to, &known);
+	if (rc == 0 && !known && !pr->desc->spec.ntensors)
+		rc = PTC_ENOTFOUND;
+	if (rc == 0)
+		rc = one_layout(pr->all, pr->v, pr->desc, known ? known : "", text, &l.spec, &l.to, &l.own_to,
+				&l.to_ref, NULL);
+	if (rc == 0)
+		rc = ptc_change_new(l.from, l.to, &change, NULL);
+	if (rc == 0)
+		rc = ptc_change_set_bytes(change, &l.copied_at, &opts, set_of, nsets, bytes, NULL);
+	for (size_t i = 0; rc == 0 && i < (size_t)nsets * pr->p->nnames; i++)
+		ret[i] = (double)bytes[i];
+	ptc_change_free(change);
+	to_done(&l);
 	return rc;
 }
 
@@ -730,8 +823,10 @@ static int shape_of(const struct pool *p, struct ptc_planning_shape *ret)
 	if (!ret->nodes)
 		return PTC_ENOMEM;
 	ret->nnodes = p->nnames;
-	for (size_t i = 0; i < p->nnames; i++)
+	for (size_t i = 0; i < p->nnames; i++) {
+		ret->nodes[i] = p->nodes[i];
 		snprintf(ret->nodes[i].name, sizeof ret->nodes[i].name, "%s", p->names[i]);
+	}
 	for (size_t i = 0; i < p->ndevices; i++)
 		ret->nodes[p->devices[i].node].devices++;
 	ptc_planning_shape_sum(ret);
@@ -750,6 +845,16 @@ static bool *nodes_left(const struct pool *p, const struct ptc_allocation *from)
 	return leave;
 }
 
+/* Of each rank, the node that it has now; NULL: none runs, or memory is short. */
+static uint32_t *nodes_now(const struct ptc_allocation *from)
+{
+	uint32_t *nodes = from->world ? ptc_calloc(from->world, sizeof *nodes) : NULL;
+
+	for (uint32_t r = 0; nodes && r < from->world; r++)
+		nodes[r] = from->ranks[r].node;
+	return nodes;
+}
+
 /* What is asked of the planner, of a job on the devices of a pool. done: pricer_done. */
 static int planner_ask(struct pricer *pr, const struct ptc_plan_request *req, struct ptc_planning_ask *ret,
 		       struct ptc_error *err)
@@ -763,6 +868,7 @@ static int planner_ask(struct pricer *pr, const struct ptc_plan_request *req, st
 					.horizon_s = req->horizon_s,
 					.objective = (enum ptc_objective)req->objective,
 					.price = price_config,
+					.lacks = lacks_config,
 					.arg = pr,
 					.gone = req->gone,
 					.gone_arg = req->gone_arg };
@@ -773,13 +879,18 @@ static int planner_ask(struct pricer *pr, const struct ptc_plan_request *req, st
 	pr->now_leaves = rc ? NULL : nodes_left(pr->p, &pr->now.from_alloc);
 	ask.shape = pr->shape;
 	ask.now_leaves = pr->now_leaves;
+	pr->now_nodes = rc ? NULL : nodes_now(&pr->now.from_alloc);
+	ask.now_nodes = pr->now_nodes;
+	ask.held = rc == 0 && pr->v->from.layout_hash[0] ? pr->now.spec : NULL;
+	ask.held_id = ask.held ? pr->v->from.layout_hash : NULL;
 	ask.may_stay = rc == 0 && !req->or_same && ranks_may_stay(pr->p, &pr->now.from_alloc);
 	*ret = ask;
 	return rc;
 }
 
 static int by_planner(struct pricer *pr, const struct ptc_plan_request *req, struct ptc_config *ret_config,
-		      struct ptc_planned *ret, json_t **ret_choice, bool **ret_leave, struct ptc_error *err)
+		      struct ptc_planned *ret, json_t **ret_choice, bool **ret_leave, uint32_t **ret_nodes,
+		      struct ptc_error *err)
 {
 	struct ptc_planning_ask ask;
 	ptc_auto_free struct ptc_planning_answer *a = ptc_calloc(1, sizeof *a);
@@ -799,8 +910,10 @@ static int by_planner(struct pricer *pr, const struct ptc_plan_request *req, str
 	json_object_set_new(*ret_choice, "why", json_string(a->why));
 	json_object_set(*ret_choice, "calibrated", json_object_get(a->json, "calibrated"));
 	json_object_set(*ret_choice, "profiled", json_object_get(a->json, "profiled"));
+	json_object_set(*ret_choice, "horizon_s", json_object_get(a->json, "horizon_s"));
 	json_decref(a->json);
 	*ret_leave = a->leave;
+	*ret_nodes = a->nodes;
 	return 0;
 }
 
@@ -809,6 +922,7 @@ static void pricer_done(struct pricer *pr)
 	layouts_done(&pr->now);
 	ptc_planning_shape_done(&pr->shape);
 	ptc_free(pr->now_leaves);
+	ptc_free(pr->now_nodes);
 }
 
 /* The planner does without these. */
@@ -837,11 +951,12 @@ static int given_config(const struct ptc_plan_request *req, struct ptc_config *r
 	return rc;
 }
 
-/* *ret_choice: who chose, and why; NULL where nobody had to. The pool loses nodes that the planner does without. A job
- * without a model is scaled over dp, as is one that has never said its batch. */
+/* *ret_choice: who chose, and why; NULL where nobody had to. The pool loses nodes that the planner does without, and is
+ * told where it has ranks (*ret_nodes, which the caller frees after the pool). A job without a model is scaled over dp,
+ * as is one that has never said its batch. */
 static int choose_config(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
 			 struct pool *p, const struct ptc_plan_request *req, struct ptc_config *ret_config,
-			 struct ptc_planned *ret, json_t **ret_choice, struct ptc_error *err)
+			 struct ptc_planned *ret, json_t **ret_choice, uint32_t **ret_nodes, struct ptc_error *err)
 {
 	bool *leave = NULL;
 	struct pricer pr = { .all = all, .v = v, .desc = desc, .p = p };
@@ -860,12 +975,13 @@ static int choose_config(struct ptc_controllers *all, const struct ptc_view *v, 
 	if (known) {
 		*ret_config = *known;
 		rc = 0;
-	} else if (desc->model && all->planning) {
-		rc = by_planner(&pr, req, ret_config, ret, ret_choice, &leave, err);
+	} else if ((desc->model || desc->space) && all->planning) {
+		rc = by_planner(&pr, req, ret_config, ret, ret_choice, &leave, ret_nodes, err);
 		pricer_done(&pr);
 		if (rc == 0 && leave)
 			rc = leave_nodes(p, leave, err);
 		ptc_free(leave);
+		p->node_of_rank = rc == 0 ? *ret_nodes : NULL;
 		if (rc != PTC_ENOTFOUND)
 			return rc;
 	}
@@ -1063,6 +1179,7 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 	struct ptc_rank_states rank_states = { 0 };
 	const struct ptc_job_desc *desc;
 	ptc_auto_free char *known = NULL;
+	ptc_auto_free uint32_t *nodes = NULL;
 	struct ptc_config config;
 	json_t *choice = NULL;
 	void *ref = NULL;
@@ -1076,7 +1193,7 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 	if (rc == 0)
 		rc = collect_pool(all, &p, err);
 	if (rc == 0)
-		rc = choose_config(all, v, desc, &p, req, &config, &planned, &choice, err);
+		rc = choose_config(all, v, desc, &p, req, &config, &planned, &choice, &nodes, err);
 	if (rc == 0 && req->runs)
 		rc = check_size(desc, &config, err);
 	if (rc == 0)
@@ -1127,6 +1244,7 @@ int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const
 	else if (rc == 0 && (rc = ptc_planning_choose(all->planning, &ask, a, err)) == 0)
 		*ret_json = a->json;
 	ptc_free(a ? a->leave : NULL);
+	ptc_free(a ? a->nodes : NULL);
 	pricer_done(&pr);
 	pool_done(&p);
 	ptc_specs_release(ref);

@@ -8,37 +8,55 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "planner/cost/on_kinds.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define NAMED      3 /* nodes in the sentence that says why */
-#define PRICED_MAX 8 /* laying out a large model takes tens of milliseconds */
+#define NAMED      3    /* nodes in the sentence that says why */
+#define HARDLY     0.01 /* of what is worth more: not worth other nodes than those with the fewest bytes */
+#define PRICED_MAX 8    /* laying out a large model takes tens of milliseconds */
 
-/* What pricing leaves beside what planner/ takes of it. */
-struct priced {
-	struct ptc_cand cand;
+/* A candidate where it is to be, with what planner/ takes no part in. */
+struct settled {
+	struct ptc_job_found found;
 	struct ptc_planning_moves moves;
+	struct ptc_switch_price price;
+	uint32_t *nodes; /* of each rank, by the configuration's numbers; NULL: wherever */
+	bool known;      /* bytes_s is of where it is */
+	double bytes_s[PTC_LINK_CLASSES], gap;
 };
 struct pricer {
 	const struct ptc_planning_ask *ask;
 	struct ptc_job_work *work;
 	struct ptc_config manner;
-	struct ptc_config config;          /* of the candidate at hand */
-	const struct ptc_job_found *found; /* what is ranked, for its sets */
-	size_t nfound;
-	struct priced v[PRICED_MAX + 1];
+	struct ptc_config config; /* of the candidate at hand */
+	uint8_t *kind;            /* both for ptc_job_work_places */
+	uint32_t *devices;
+	struct settled v[PRICED_MAX];
 	size_t n;
+	uint32_t nodes[PTC_MAX_RANKS], ranks[PTC_MAX_RANKS]; /* scratch */
 };
 
-/* A candidate's nodes; what is not one of those found may be anywhere. */
-static unsigned set_of(const struct pricer *p, const struct ptc_cand *c)
+static struct pricer *pricer_free(struct pricer *p)
 {
-	for (size_t i = 0; i < p->nfound; i++)
-		if (!ptc_cand_compare(&p->found[i].choice.cand, c))
-			return p->found[i].set;
-	return 0;
+	for (size_t i = 0; p && i < p->n; i++)
+		ptc_free(p->v[i].nodes);
+	if (p) {
+		ptc_free(p->kind);
+		ptc_free(p->devices);
+	}
+	ptc_free(p);
+	return NULL;
+}
+
+static struct settled *settled_of(struct pricer *p, const struct ptc_cand *c)
+{
+	for (size_t i = 0; i < p->n; i++)
+		if (!ptc_cand_compare(&p->v[i].found.choice.cand, c))
+			return &p->v[i];
+	return NULL;
 }
 
 static struct ptc_planning_links links_of(const struct ptc_job_set *s)
@@ -48,31 +66,137 @@ static struct ptc_planning_links links_of(const struct ptc_job_set *s)
 	return (struct ptc_planning_links){ c->node_bytes_s, c->intra_bytes_s * c->per_node };
 }
 
-static int price(void *arg, const struct ptc_cand *to, struct ptc_switch_price *ret)
+static double horizon(const struct pricer *p)
 {
-	struct pricer *p = arg;
-	const struct ptc_job_set *set = &p->work->sets[set_of(p, to)];
-	struct ptc_planning_links links = links_of(set);
-	struct ptc_planning_moves moves = { .exact = true };
-	int rc = ptc_job_work_config(p->work, &p->manner, to, &p->config, NULL);
+	return p->ask->horizon_s > 0 ? p->ask->horizon_s : p->work->horizon_s;
+}
 
-	if (rc == 0 && p->ask->price)
-		rc = p->ask->price(p->ask->arg, &p->config, set->leave, &links, &moves);
+static double pause_of(const struct pricer *p)
+{
+	return p->ask->live ? p->work->pause_s : 0;
+}
+
+static double worth(const struct pricer *p, const struct settled *s)
+{
+	return PTC_MAX(0.0, horizon(p) - s->price.down_s) / s->found.choice.est.step_s;
+}
+
+/* ---- where a candidate's ranks are to be ---- */
+
+/* Prices p->config where its ranks are to be (nodes NULL: wherever the fewest bytes move), and estimates the step that
+ * these places give. */
+static int price_at(struct pricer *p, const struct ptc_job_found *f, const uint32_t *nodes, struct settled *ret)
+{
+	const struct ptc_job_set *set = &p->work->sets[f->set];
+	struct ptc_planning_where where = { set->leave, nodes };
+	struct ptc_planning_links links = links_of(set);
+	uint32_t world = ptc_cand_devices(&f->choice.cand);
+	struct ptc_places_ask ask;
+	struct ptc_places places;
+	int rc;
+
+	*ret = (struct settled){ .found = *f, .moves.exact = true };
+	rc = p->ask->price ? p->ask->price(p->ask->arg, &p->config, &where, &links, &ret->moves, p->nodes) : 0;
 	if (rc)
 		return rc;
-	if (p->n < PTC_ARRAY_LEN(p->v))
-		p->v[p->n++] = (struct priced){ *to, moves };
-	*ret = (struct ptc_switch_price){ .down_s = (p->ask->live ? p->work->pause_s : 0) + moves.seconds,
-					  .bytes = moves.bytes };
+	ret->price = (struct ptc_switch_price){ .down_s = pause_of(p) + ret->moves.seconds, .bytes = ret->moves.bytes };
+	if (!p->ask->price || !(p->work->links || p->work->kinds.n > 1) ||
+	    !ptc_job_work_places(p->work, f, p->kind, p->devices, &ask))
+		return 0;
+	ptc_job_ranks_to(&p->config, world, p->nodes, p->ranks);
+	if (ptc_places_estimate(&ask, p->ranks, &places, NULL) != 0)
+		return PTC_EINVAL;
+	ret->known = true;
+	ret->found.choice.est = places.est;
+	ret->found.choice.sd = places.sd;
+	memcpy(ret->bytes_s, places.bytes_s, sizeof ret->bytes_s);
 	return 0;
 }
 
-static const struct ptc_planning_moves *moves_of(const struct pricer *p, const struct ptc_cand *c)
+struct lacking {
+	struct pricer *p;
+	uint32_t world;
+};
+
+/* Sets are of ranks with tp fastest. */
+static int lacks(void *arg, const uint32_t *set_of, uint32_t nsets, double *ret)
 {
-	for (size_t i = 0; i < p->n; i++)
-		if (!ptc_cand_compare(&p->v[i].cand, c))
-			return &p->v[i].moves;
-	return NULL;
+	struct lacking *l = arg;
+
+	ptc_job_ranks_from(&l->p->config, l->world, set_of, l->p->ranks);
+	return l->p->ask->lacks(l->p->ask->arg, &l->p->config, l->p->ranks, nsets, ret);
+}
+
+/* Where links and bytes together make the most of the horizon. */
+static int price_placed(struct pricer *p, const struct ptc_job_found *f, struct settled *ret)
+{
+	struct lacking l = { p, ptc_cand_devices(&f->choice.cand) };
+	uint32_t *nodes = ptc_calloc((size_t)l.world + 1, sizeof *nodes);
+	struct ptc_places_ask ask;
+	struct ptc_places places;
+	int rc = PTC_ENODEVICES;
+
+	if (nodes && p->ask->price && ptc_job_work_places(p->work, f, p->kind, p->devices, &ask)) {
+		ask.lacks = p->ask->lacks ? lacks : NULL;
+		ask.arg = &l;
+		ask.lacks_bytes_s = p->work->sets[f->set].cluster.node_bytes_s;
+		ask.horizon_s = horizon(p);
+		ask.pause_s = pause_of(p);
+		rc = ptc_places_find(&ask, &places, NULL);
+	}
+	if (rc == 0) {
+		ptc_job_ranks_from(&p->config, l.world, places.node, nodes);
+		ptc_free(places.node);
+		rc = price_at(p, f, nodes, ret);
+		ret->gap = places.gap;
+	}
+	if (rc) {
+		ptc_free(nodes);
+		return rc;
+	}
+	ret->nodes = nodes;
+	return 0;
+}
+
+/* The fewest bytes, or nodes by their links, whichever makes more of the horizon. Kinds of devices that are mixed are
+ * in their places only there. */
+static void take_candidate(struct pricer *p, const struct ptc_job_found *f)
+{
+	struct settled *s = &p->v[p->n], other;
+	bool mixed = p->work->kinds.n > 1 && p->work->sets[f->set].placed;
+
+	if (ptc_cand_devices(&f->choice.cand) > PTC_MAX_RANKS ||
+	    ptc_job_work_config(p->work, &p->manner, f, &p->config, NULL) != 0)
+		return;
+	if (!mixed && price_at(p, f, NULL, s) == 0) {
+		p->n++;
+		if (!p->work->links || price_placed(p, f, &other) != 0)
+			return;
+		if (worth(p, &other) > worth(p, s) * (1 + HARDLY))
+			*s = other;
+		else
+			ptc_free(other.nodes);
+	} else if (price_placed(p, f, s) == 0) {
+		p->n++;
+	}
+}
+
+static int price(void *arg, const struct ptc_cand *to, struct ptc_switch_price *ret)
+{
+	const struct settled *s = settled_of(arg, to);
+
+	if (!s)
+		return PTC_ENOTFOUND;
+	*ret = s->price;
+	return 0;
+}
+
+static int config_of(struct pricer *p, const struct ptc_ranked *r, struct ptc_error *err)
+{
+	const struct settled *s = r->stays ? NULL : settled_of(p, &r->choice.cand);
+
+	return s ? ptc_job_work_config(p->work, &p->manner, &s->found, &p->config, err)
+		 : ptc_config_parse(p->ask->now, &p->config, err);
 }
 
 /* ---- as JSON ---- */
@@ -84,15 +208,27 @@ static json_t *parts(const struct ptc_estimate *e)
 			 e->optimizer_s, "fixed", e->fixed_s);
 }
 
+/* The slowest link between nodes that each class of traffic crosses. */
+static json_t *crossed(const struct settled *s)
+{
+	static const char *const classes[PTC_LINK_CLASSES] = { "tp", "cp", "ep", "dp", "pp" };
+	json_t *o = json_object();
+
+	for (int k = 0; k < PTC_LINK_CLASSES; k++)
+		if (s->bytes_s[k] > 0)
+			json_object_set_new(o, classes[k], json_real(s->bytes_s[k]));
+	return json_pack("{s:s, s:o, s:f}", "by", s->nodes ? "links" : "bytes", "links_bytes_s", o, "gap", s->gap);
+}
+
 static json_t *row(struct pricer *p, const struct ptc_ranked *r)
 {
 	const struct ptc_estimate *e = &r->choice.est;
-	const struct ptc_planning_moves *m = moves_of(p, &r->choice.cand);
+	const struct settled *s = r->stays ? NULL : settled_of(p, &r->choice.cand);
+	const struct ptc_planning_moves *m = s ? &s->moves : NULL;
 	ptc_auto_free char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
 	json_t *o;
 
-	if (!text || ptc_job_work_config(p->work, &p->manner, &r->choice.cand, &p->config, NULL) != 0 ||
-	    ptc_config_format(&p->config, text, PTC_CONFIG_TEXT_MAX) != 0)
+	if (!text || config_of(p, r, NULL) != 0 || ptc_config_format(&p->config, text, PTC_CONFIG_TEXT_MAX) != 0)
 		return NULL;
 	o = json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:o, s:f, s:b}", "config", text, "devices",
 		      (json_int_t)ptc_cand_devices(&r->choice.cand), "step_s", e->step_s, "error", r->choice.sd,
@@ -105,6 +241,8 @@ static json_t *row(struct pricer *p, const struct ptc_ranked *r)
 		json_object_set_new(o, "moved_bytes_least", json_real(m->bytes_least));
 		json_object_set_new(o, "moved_exact", json_boolean(m->exact));
 	}
+	if (o && s && s->known)
+		json_object_set_new(o, "placed", crossed(s));
 	if (o && isfinite(r->break_even_s))
 		json_object_set_new(o, "break_even_s", json_real(r->break_even_s));
 	return o;
@@ -126,12 +264,35 @@ static json_t *measured(struct ptc_planning *p, const char *uuid)
 	return rows;
 }
 
+/* Kinds of devices; memory is null where nothing is known of it. */
+static json_t *kinds(const struct ptc_job_work *w, const struct ptc_planning_ask *ask)
+{
+	json_t *rows = json_array();
+
+	for (uint32_t k = 0; k < w->kinds.n; k++) {
+		uint32_t devices = 0;
+
+		for (size_t i = 0; i < ask->shape.nnodes; i++)
+			devices += w->kind_of[i] == k ? ask->shape.nodes[i].devices : 0;
+		json_array_append_new(rows, json_pack("{s:s, s:I, s:o, s:o}", "name", w->kinds.v[k].name, "devices",
+						      (json_int_t)devices, "memory_bytes",
+						      w->kinds.memory_known ? json_real(w->kinds.v[k].memory_bytes)
+									    : json_null(),
+						      "price_hour",
+						      w->kinds.v[k].price_hour > 0 ? json_real(w->kinds.v[k].price_hour)
+										   : json_null()));
+	}
+	return rows;
+}
+
 static json_t *head(const struct ptc_job_work *w, const struct ptc_planning_ask *ask)
 {
-	return json_pack("{s:i, s:I, s:b, s:I, s:b, s:b, s:f}", "version", 1, "gpus", (json_int_t)ask->gpus,
+	const char *model = w->no_model.code ? "none" : w->inferred[0] ? "inferred" : "described";
+
+	return json_pack("{s:i, s:I, s:b, s:I, s:b, s:b, s:f, s:s, s:o}", "version", 1, "gpus", (json_int_t)ask->gpus,
 			 "calibrated", (int)(w->cal != NULL), "measured_steps", (json_int_t)w->nsteps, "profiled",
 			 (int)!w->assumed, "links_known", (int)w->linked, "horizon_s",
-			 ask->horizon_s > 0 ? ask->horizon_s : w->horizon_s);
+			 ask->horizon_s > 0 ? ask->horizon_s : w->horizon_s, "model", model, "kinds", kinds(w, ask));
 }
 
 /* ---- choosing ---- */
@@ -151,17 +312,27 @@ static struct ptc_choose_rules rules_of(const struct ptc_planning_ask *ask, cons
 static bool can_stay(const struct ptc_planning_ask *ask, struct pricer *p, struct ptc_choice *ret)
 {
 	return ask->may_stay && ask->now && ptc_config_parse(ask->now, &p->config, NULL) == 0 &&
-	       ptc_job_work_predict(p->work, &p->config, ask->now_leaves, ret, NULL) == 0 &&
+	       ptc_job_work_predict(p->work, &p->config, ask->now_leaves, ask->now_nodes, ret, NULL) == 0 &&
 	       ptc_cand_devices(&ret->cand) <= ask->gpus;
 }
 
-/* "; without n3, whose links are slow" */
-static void name_left(const struct ptc_planning_ask *ask, const bool *leave, struct ptc_buf *b)
+/* "; on devices of kind H100-80GB alone; without n3, whose links are slow" */
+static void name_left(const struct ptc_planning_ask *ask, const struct ptc_job_work *w, const bool *leave,
+		      struct ptc_buf *b)
 {
+	uint8_t kind = PTC_KIND_NONE;
+	bool others = false;
 	size_t left = 0;
 
 	for (size_t i = 0; leave && i < ask->shape.nnodes; i++)
-		if (leave[i] && ask->shape.nodes[i].devices && left++ < NAMED)
+		if (!leave[i] && ask->shape.nodes[i].devices)
+			kind = w->kind_of[i];
+	for (size_t i = 0; leave && i < ask->shape.nnodes; i++)
+		others |= leave[i] && ask->shape.nodes[i].devices && w->kind_of[i] != kind;
+	if (others && kind != PTC_KIND_NONE)
+		ptc_buf_printf(b, "; on devices of kind %s alone", w->kinds.v[kind].name);
+	for (size_t i = 0; leave && i < ask->shape.nnodes; i++)
+		if (leave[i] && ask->shape.nodes[i].devices && w->kind_of[i] == kind && left++ < NAMED)
 			ptc_buf_printf(b, "%s%s", left > 1 ? ", " : "; without ", ask->shape.nodes[i].name);
 	if (left > NAMED)
 		ptc_buf_printf(b, " and %zu more", left - NAMED);
@@ -169,38 +340,90 @@ static void name_left(const struct ptc_planning_ask *ask, const bool *leave, str
 		ptc_buf_puts(b, ", whose links are slow");
 }
 
+/* "; ranks are placed by links: the slowest, 0.1 GB/s, carries pp" */
+static void name_places(const struct settled *s, struct ptc_buf *b)
+{
+	static const char *const classes[PTC_LINK_CLASSES] = { "tp", "cp", "ep", "dp", "pp" };
+	double least = 0;
+	bool begun = false;
+
+	if (!s || !s->nodes || !s->known)
+		return;
+	for (int k = 0; k < PTC_LINK_CLASSES; k++)
+		if (s->bytes_s[k] > 0 && (least <= 0 || s->bytes_s[k] < least))
+			least = s->bytes_s[k];
+	if (least <= 0)
+		return;
+	ptc_buf_printf(b, "; ranks are placed by links: the slowest that is crossed, %.3g GB/s, carries", least / 1e9);
+	for (int k = 0; k < PTC_LINK_CLASSES; k++)
+		if (s->bytes_s[k] > 0 && s->bytes_s[k] <= least) {
+			ptc_buf_printf(b, "%s%s", begun ? ", " : " ", classes[k]);
+			begun = true;
+		}
+}
+
+/* "; stages 1-2 on H100-80GB, 3-4 on A100-80GB" */
+static void name_kinds(const struct pricer *p, const struct ptc_ranked *first, struct ptc_buf *b)
+{
+	const struct settled *s = first->stays ? NULL : settled_of((struct pricer *)(uintptr_t)p, &first->choice.cand);
+	char text[PTC_PLACED_TEXT_MAX];
+
+	if (!s || !s->found.choice.est.place.first)
+		return;
+	ptc_placed_format(&p->work->sets[s->found.set].cluster, &first->choice.cand, &s->found.choice.est.place, text);
+	ptc_buf_printf(b, "; %s", text);
+}
+
 static void explain(const struct ptc_planning_ask *ask, const struct pricer *p, const struct ptc_ranked *first,
 		    const char *why, struct ptc_planning_answer *ret)
 {
 	const struct ptc_job_work *w = p->work;
-	const struct ptc_planning_moves *m = moves_of(p, &first->choice.cand);
+	const struct settled *s = first->stays ? NULL : settled_of((struct pricer *)(uintptr_t)p, &first->choice.cand);
+	const struct ptc_planning_moves *m = s ? &s->moves : NULL;
 	struct ptc_buf b = PTC_BUF_INIT;
 
 	ptc_buf_puts(&b, why);
-	name_left(ask, ret->leave, &b);
+	name_left(ask, w, ret->leave, &b);
+	name_kinds(p, first, &b);
+	name_places(s, &b);
 	if (m && !m->exact)
 		ptc_buf_puts(&b, "; bytes are estimated");
-	if (!w->cal)
+	if (w->no_model.code)
+		ptc_buf_printf(&b, "; %.300s: steps are as measured or scaled by dp, memory is not known",
+			       w->no_model.text);
+	else if (!w->cal)
 		ptc_buf_puts(&b, "; step times are uncalibrated");
-	if (w->assumed)
+	if (w->inferred[0])
+		ptc_buf_printf(&b, "; the model is inferred from its tensors: %s", w->inferred);
+	if (w->kinds.said[0])
+		ptc_buf_printf(&b, "; %s", w->kinds.said);
+	if (!w->kinds.memory_known && !w->no_model.code)
 		ptc_buf_puts(&b, "; without a profile of the devices their memory is not compared");
 	snprintf(ret->why, sizeof ret->why, "%s", ptc_buf_failed(&b) ? why : b.data);
 	ptc_buf_done(&b);
 }
 
-/* Of the chosen candidate's set. */
-static int keep_leave(const struct ptc_planning_ask *ask, const struct pricer *p, const struct ptc_ranked *first,
-		      bool **ret, struct ptc_error *err)
+/* Of the chosen candidate: nodes that it does without, and those of its ranks. */
+static int keep_places(const struct ptc_planning_ask *ask, struct pricer *p, const struct ptc_ranked *first,
+		       struct ptc_planning_answer *ret, struct ptc_error *err)
 {
-	const struct ptc_job_set *s = &p->work->sets[set_of(p, &first->choice.cand)];
+	struct settled *s = first->stays ? NULL : settled_of(p, &first->choice.cand);
+	bool any = false;
 
-	*ret = NULL;
-	if (first->stays || s == &p->work->sets[0])
+	ret->leave = NULL;
+	ret->nodes = NULL;
+	if (!s)
 		return 0;
-	*ret = ptc_calloc(ask->shape.nnodes + 1, sizeof **ret);
-	if (!*ret)
+	for (size_t i = 0; i < ask->shape.nnodes; i++)
+		any |= p->work->sets[s->found.set].leave[i];
+	ret->nodes = s->nodes; /* the answer's from here on */
+	s->nodes = NULL;
+	if (!any)
+		return 0;
+	ret->leave = ptc_calloc(ask->shape.nnodes + 1, sizeof *ret->leave);
+	if (!ret->leave)
 		return ptc_nomem(err);
-	memcpy(*ret, s->leave, ask->shape.nnodes * sizeof **ret);
+	memcpy(ret->leave, p->work->sets[s->found.set].leave, ask->shape.nnodes * sizeof *ret->leave);
 	return 0;
 }
 
@@ -208,24 +431,26 @@ static int answer(const struct ptc_planning_ask *ask, struct pricer *p, const st
 		  const char *why, struct ptc_planning_answer *ret, struct ptc_error *err)
 {
 	json_t *rows = json_array();
-	int rc = v[0].stays ? ptc_config_parse(ask->now, &ret->config, err)
-			    : ptc_job_work_config(p->work, &p->manner, &v[0].choice.cand, &ret->config, err);
+	int rc = config_of(p, &v[0], err);
 
-	if (rc == 0)
-		rc = keep_leave(ask, p, &v[0], &ret->leave, err);
+	ret->config = p->config;
+	ret->stays = v[0].stays;
+	for (size_t i = 0; rc == 0 && i < n; i++)
+		json_array_append_new(rows, row(p, &v[i]));
+	ret->json = rc ? NULL : head(p->work, ask);
+	if (rc == 0 && !ret->json)
+		rc = ptc_nomem(err);
+	if (rc == 0) {
+		const struct settled *s = v[0].stays ? NULL : settled_of(p, &v[0].choice.cand);
+
+		ret->leave = s ? p->work->sets[s->found.set].leave : NULL;
+		explain(ask, p, &v[0], why, ret);
+		rc = keep_places(ask, p, &v[0], ret, err);
+	}
 	if (rc) {
 		json_decref(rows);
+		json_decref(ret->json);
 		return rc;
-	}
-	ret->stays = v[0].stays;
-	explain(ask, p, &v[0], why, ret);
-	for (size_t i = 0; i < n; i++)
-		json_array_append_new(rows, row(p, &v[i]));
-	ret->json = head(p->work, ask);
-	if (!ret->json) {
-		json_decref(rows);
-		ptc_free(ret->leave);
-		return ptc_nomem(err);
 	}
 	json_object_set_new(ret->json, "why", json_string(ret->why));
 	json_object_set_new(ret->json, "candidates", rows);
@@ -239,8 +464,11 @@ static int new_pricer(const struct ptc_planning_ask *ask, struct ptc_job_work *w
 	struct pricer *p = ptc_calloc(1, sizeof *p);
 	int rc = p ? ptc_job_manner(&opts, &p->manner, err) : ptc_nomem(err);
 
+	if (rc == 0 && (!(p->kind = ptc_calloc(w->nnodes + 1, sizeof *p->kind)) ||
+			!(p->devices = ptc_calloc(w->nnodes + 1, sizeof *p->devices))))
+		rc = ptc_nomem(err);
 	if (rc) {
-		ptc_free(p);
+		pricer_free(p);
 		return rc;
 	}
 	p->ask = ask;
@@ -249,15 +477,17 @@ static int new_pricer(const struct ptc_planning_ask *ask, struct ptc_job_work *w
 	return 0;
 }
 
-/* The configuration that runs is among those found, on other nodes than now: to leave a slow link it need not be
- * another. */
-static bool runs_elsewhere(const struct pricer *p, const struct ptc_choice *now)
+/* The configuration that runs is among those found, on other nodes than now, or faster on others of its nodes: to leave
+ * a slow link it need not be another. */
+static bool runs_elsewhere(struct pricer *p, const struct ptc_choice *now)
 {
 	const struct ptc_planning_ask *ask = p->ask;
-	const struct ptc_job_set *s = &p->work->sets[set_of(p, &now->cand)];
+	const struct settled *s = settled_of(p, &now->cand);
 
-	for (size_t i = 0; ask->now_leaves && i < ask->shape.nnodes; i++)
-		if (s->leave[i] && !ask->now_leaves[i])
+	if (s && s->known && s->found.choice.est.step_s < now->est.step_s * (1 - HARDLY))
+		return true;
+	for (size_t i = 0; s && ask->now_leaves && i < ask->shape.nnodes; i++)
+		if (p->work->sets[s->found.set].leave[i] && !ask->now_leaves[i])
 			return true;
 	return false;
 }
@@ -276,7 +506,6 @@ static int rank(struct pricer *p, const struct ptc_choice *v, size_t n, struct p
 	if (!stays || rules.now || (rc == 0 && ranked[0].steps > rules.horizon_s / now.est.step_s))
 		return rc;
 	rules.now = &now; /* moving does not pay */
-	p->n = 0;
 	return ptc_choose(v, n, &rules, ranked, ret_n, why, err);
 }
 
@@ -285,7 +514,7 @@ static int choose(const struct ptc_planning_ask *ask, struct ptc_job_work *w, st
 {
 	ptc_auto_free struct ptc_job_found *found = ptc_calloc(PTC_WORK_KEEP, sizeof *found);
 	ptc_auto_free struct ptc_ranked *ranked = ptc_calloc(PRICED_MAX + 1, sizeof *ranked);
-	ptc_auto_free struct pricer *p = NULL;
+	struct pricer *p = NULL;
 	struct ptc_choice v[PRICED_MAX];
 	char why[PTC_WHY_MAX];
 	size_t n = 0;
@@ -293,15 +522,18 @@ static int choose(const struct ptc_planning_ask *ask, struct ptc_job_work *w, st
 
 	if (rc == 0)
 		rc = ptc_job_work_search(w, ask->gpus, found, &n, err);
-	if (rc)
-		return rc;
-	n = PTC_MIN(n, (size_t)PRICED_MAX);
-	for (size_t i = 0; i < n; i++)
-		v[i] = found[i].choice;
-	p->found = found;
-	p->nfound = n;
-	rc = rank(p, v, n, ranked, &n, why, err);
-	return rc ? rc : answer(ask, p, ranked, n, why, ret, err);
+	for (size_t i = 0; rc == 0 && i < n && p->n < PRICED_MAX && i < PRICED_MAX; i++)
+		take_candidate(p, &found[i]);
+	if (rc == 0 && !p->n)
+		rc = ptc_error_set(err, PTC_ENODEVICES, "no candidate can be reached from the present state");
+	for (size_t i = 0; rc == 0 && i < p->n; i++)
+		v[i] = p->v[i].found.choice;
+	if (rc == 0)
+		rc = rank(p, v, p->n, ranked, &n, why, err);
+	if (rc == 0)
+		rc = answer(ask, p, ranked, n, why, ret, err);
+	pricer_free(p);
+	return rc;
 }
 
 static int check_ask(const struct ptc_planning_ask *ask, struct ptc_error *err)
@@ -344,37 +576,33 @@ static json_t *count_row(struct pricer *p, uint32_t n)
 	json_t *o = json_pack("{s:I}", "gpus", (json_int_t)n);
 	struct ptc_job_found found = { 0 };
 	struct ptc_frontier_point at;
-	const struct ptc_planning_moves *m;
-	struct ptc_switch_price sp;
-	struct ptc_choice c;
+	struct settled s;
 
-	if (!o || !text || !ptc_job_work_best(p->work, n, &at, &found.set) ||
-	    ptc_job_work_config(p->work, &p->manner, &at.cand, &p->config, NULL) != 0 ||
+	if (!o || !text || !ptc_job_work_best(p->work, n, &at, &found.set))
+		return o;
+	found.choice.cand = at.cand;
+	if (ptc_job_work_config(p->work, &p->manner, &found, &p->config, NULL) != 0 ||
 	    ptc_config_format(&p->config, text, PTC_CONFIG_TEXT_MAX) != 0 ||
-	    ptc_job_work_predict(p->work, &p->config, NULL, &c, NULL) != 0)
+	    ptc_job_work_predict(p->work, &p->config, NULL, NULL, &found.choice, NULL) != 0)
 		return o;
 	json_object_set_new(o, "config", json_string(text));
 	json_object_set_new(o, "devices", json_integer((json_int_t)ptc_cand_devices(&at.cand)));
 	json_object_set_new(o, "step_s", json_real(at.step_s));
-	json_object_set_new(o, "error", json_real(c.sd));
+	json_object_set_new(o, "error", json_real(found.choice.sd));
 	json_object_set_new(o, "samples_s", json_real(p->work->work.global_batch / at.step_s));
 	json_object_set_new(o, "memory_bytes", json_real(at.memory_bytes));
-	found.choice.cand = at.cand;
-	p->found = &found;
-	p->nfound = 1;
-	p->n = 0;
-	if (!p->ask->price || price(p, &at.cand, &sp) != 0 || !(m = moves_of(p, &at.cand)))
+	if (!p->ask->price || ptc_cand_devices(&at.cand) > PTC_MAX_RANKS || price_at(p, &found, NULL, &s) != 0)
 		return o;
-	json_object_set_new(o, "pause_s", json_real(sp.down_s));
-	json_object_set_new(o, "moved_bytes", json_real(m->bytes));
-	json_object_set_new(o, "moved_exact", json_boolean(m->exact));
+	json_object_set_new(o, "pause_s", json_real(s.price.down_s));
+	json_object_set_new(o, "moved_bytes", json_real(s.moves.bytes));
+	json_object_set_new(o, "moved_exact", json_boolean(s.moves.exact));
 	return o;
 }
 
 static int range(const struct ptc_planning_ask *ask, struct ptc_job_work *w, uint32_t first, json_t **ret_json,
 		 struct ptc_error *err)
 {
-	ptc_auto_free struct pricer *p = NULL;
+	struct pricer *p = NULL;
 	json_t *rows, *root;
 	int rc = new_pricer(ask, w, &p, err);
 
@@ -386,6 +614,7 @@ static int range(const struct ptc_planning_ask *ask, struct ptc_job_work *w, uin
 		if (ask->gone && ask->gone(ask->gone_arg))
 			rc = ptc_error_set(err, PTC_ECANCELED, "nobody waits for the advice any more");
 	}
+	pricer_free(p);
 	if (rc) {
 		json_decref(rows);
 		return rc;

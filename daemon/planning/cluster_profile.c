@@ -109,3 +109,35 @@ int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const 
 	*ret_changed = changed;
 	return 0;
 }
+
+/* ---- what switches show ---- */
+
+int ptc_planning_links_saw(struct ptc_planning *p, const json_t *links, json_t **ret_changed, struct ptc_error *err)
+{
+	json_t *doc = NULL, *changed = json_array();
+	int rc = changed ? ptc_planning_profile_show(p, &doc, err) : ptc_nomem(err);
+
+	if (rc == 0 && ptc_links_saw(json_object_get(doc, "pairs"), links, changed)) {
+		if (json_array_size(changed))
+			json_object_set_new(doc, "changed_ms", json_integer((json_int_t)ptc_sys_realtime_ms()));
+		rc = put(p, doc, err);
+	}
+	json_decref(doc);
+	if (rc) {
+		json_decref(changed);
+		return rc;
+	}
+	*ret_changed = changed;
+	return 0;
+}
+
+int64_t ptc_planning_links_changed_ms(struct ptc_planning *p)
+{
+	json_t *doc = NULL;
+	int64_t ms = 0;
+
+	if (ptc_planning_profile_show(p, &doc, NULL) == 0)
+		ms = json_integer_value(json_object_get(doc, "changed_ms"));
+	json_decref(doc);
+	return ms;
+}

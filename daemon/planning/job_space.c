@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which configurations a job's program can take. Happy path: `space:` says so. Without it, the degrees of every
- * configuration that the job's table lists or that has run, and dp free. Failure: PTC_ENOTFOUND where nothing says the
- * global batch, which no step time can be computed without. */
+/* What a job trains, and which configurations its program can take. Happy path: `space:` says so. Without it, the
+ * degrees of every configuration that the job's table lists or that has run, and dp free. Failure: PTC_ENOTFOUND where
+ * nothing says the global batch, which no step time can be computed without. */
 #include "daemon/planning/job_work.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "formats/doc_rows.h"
 
 #include <string.h>
 
@@ -102,6 +103,7 @@ static void one_mode(struct ptc_job_work *w)
 
 	w->many_modes = first != all;
 	w->space.recompute = first;
+	w->work.uneven_batch = false; /* nor how many micro-batches each replica takes */
 }
 
 static int derive(const struct ptc_job_work_opts *o, uint32_t batch, struct ptc_job_work *w, struct ptc_error *err)
@@ -159,9 +161,43 @@ int ptc_job_space(const struct ptc_job_work_opts *opts, struct ptc_job_work *w, 
 		rc = derive(opts, batch, w, err);
 	else
 		rc = ptc_error_set(err, PTC_ENOTFOUND,
-				   "job %s has a model: but nothing says its global batch; add `space: {global_batch: "
+				   "job %s: nothing says its global batch; add `space: {global_batch: "
 				   "N}`",
 				   opts->desc->spec.name);
 	one_mode(w);
 	return rc;
+}
+
+/* ---- the model ---- */
+
+/* `{seq: S}`, with heads and topk perhaps: tensors say the rest. */
+static bool to_infer(const struct ptc_doc_node *node)
+{
+	return node->kind == PTC_DOC_MAP && !ptc_doc_get(node, "config") && !ptc_doc_get(node, "layers") &&
+	       ptc_doc_get(node, "seq");
+}
+
+static int infer(const struct ptc_doc *doc, const struct ptc_spec *tensors, struct ptc_job_work *w,
+		 struct ptc_error *err)
+{
+	struct ptc_infer_given given = { 0 };
+	const struct ptc_doc_row rows[] = { { "seq", PTC_DOC_COUNT, &given.seq, 1, 1 << 24 },
+					    { "heads", PTC_DOC_COUNT, &given.heads, 1, 1 << 24 },
+					    { "topk", PTC_DOC_COUNT, &given.topk, 1, 1 << 24 } };
+	int rc = ptc_doc_read(doc, doc->root, "model", rows, PTC_ARRAY_LEN(rows), err);
+
+	if (rc == 0 && !tensors)
+		return ptc_error_set(err, PTC_ENOTFOUND,
+				     "the model is to be inferred from its tensors, which are not known yet");
+	if (rc == 0 && ptc_model_infer(tensors->tensors, tensors->ntensors, &given, &w->model, w->inferred, err) != 0) {
+		w->inferred[0] = '\0';
+		rc = PTC_ENOTFOUND;
+	}
+	return rc;
+}
+
+int ptc_job_model_read(const struct ptc_doc *doc, const struct ptc_spec *tensors, struct ptc_job_work *w,
+		       struct ptc_error *err)
+{
+	return to_infer(doc->root) ? infer(doc, tensors, w, err) : ptc_plan_model_read(doc, doc->root, &w->model, err);
 }

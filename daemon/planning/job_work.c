@@ -13,9 +13,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#define REMEMBERED   64 /* numbers of devices */
-#define PAUSE_LIVE_S 10 /* starting ranks and meeting, where no switch was measured */
-#define MEMORY_NONE  1e15
+#define REMEMBERED   64  /* numbers of devices */
+#define PAUSE_LIVE_S 10  /* starting ranks and meeting, where no switch was measured */
 #define LINKED_NODES 512 /* more are one set: a matrix of them takes too long to look through */
 #define FASTER       1.2 /* times as fast: worth leaving a node */
 
@@ -32,44 +31,77 @@ struct ptc_job_work_memory {
 
 /* ---- the cluster ---- */
 
-static void assume(struct ptc_cluster_profile *c)
+static void assume_links(struct ptc_cluster_profile *c)
 {
-	*c = (struct ptc_cluster_profile){ .nkinds = 1,
-					   .intra_bytes_s = 2e11,
-					   .intra_latency_s = 2e-5,
-					   .node_bytes_s = 2.5e10,
-					   .node_latency_s = 5e-5 };
-	ptc_require(ptc_device_kind_known("A100-80GB", &c->kinds[0]));
-	c->kinds[0].memory_bytes = MEMORY_NONE;
+	*c = (struct ptc_cluster_profile){
+		.intra_bytes_s = 2e11, .intra_latency_s = 2e-5, .node_bytes_s = 2.5e10, .node_latency_s = 5e-5
+	};
 }
 
-static void on_devices(struct ptc_cluster_profile *c, uint32_t devices)
+/* The devices of nodes that are not left (NULL: none is), by kind. */
+static void on_devices(const struct ptc_job_work_opts *o, const struct ptc_job_work *w, const bool *leave,
+		       struct ptc_cluster_profile *c)
 {
-	if (c->nkinds == 1)
-		c->kinds[0].nodes = PTC_MAX(1u, (devices + c->per_node - 1) / c->per_node);
+	uint32_t devices[PTC_DEVICE_MAX_KINDS] = { 0 }, at = 0;
+
+	for (size_t i = 0; i < o->shape->nnodes; i++)
+		if (w->kind_of[i] != PTC_KIND_NONE && (!leave || !leave[i]))
+			devices[w->kind_of[i]] += o->shape->nodes[i].devices;
+	for (uint32_t k = 0; k < w->kinds.n; k++) {
+		c->kinds[at] = w->kinds.v[k];
+		/* devices that would not be there are none for a placement; of one kind the search bounds them */
+		c->kinds[at].nodes = w->kinds.n > 1 ? devices[k] / c->per_node
+						    : PTC_MAX(1u, (devices[k] + c->per_node - 1) / c->per_node);
+		at += c->kinds[at].nodes > 0;
+	}
+	c->nkinds = at;
+}
+
+static int read_kinds(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
+{
+	struct ptc_cluster_profile *c = &w->profile.cluster;
+	struct ptc_kinds_ask ask = { .nodes = o->shape->nodes,
+				     .nnodes = o->shape->nnodes,
+				     .per_node = PTC_MAX(1u, o->shape->per_node),
+				     .known = o->known,
+				     .own = o->profile ? c : NULL,
+				     .dtype = w->work.dtype };
+	int rc;
+
+	w->kind_of = ptc_calloc(o->shape->nnodes + 1, sizeof *w->kind_of);
+	rc = w->kind_of ? ptc_kinds_find(&ask, &w->kinds, w->kind_of, err) : ptc_nomem(err);
+	if (rc)
+		return rc;
+	w->assumed = w->kinds.assumed;
+	c->per_node = ask.per_node;
+	if (!w->kinds.n)
+		return ptc_error_set(err, PTC_ENODEVICES, "no device may be used");
+	on_devices(o, w, NULL, c);
+	if (!c->nkinds) { /* less than a whole node of each kind: one of them, then */
+		w->kinds.n = 1;
+		for (size_t i = 0; i < o->shape->nnodes; i++)
+			if (w->kind_of[i] != 0)
+				w->kind_of[i] = PTC_KIND_NONE;
+		on_devices(o, w, NULL, c);
+	}
+	return ptc_cluster_profile_check(c, err);
 }
 
 static int read_profile(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
 {
-	struct ptc_cluster_profile *c = &w->profile.cluster;
 	struct ptc_doc doc;
 	int rc = 0;
 
-	w->assumed = !o->profile;
-	if (w->assumed) {
-		assume(c);
+	if (!o->profile) {
+		assume_links(&w->profile.cluster);
 	} else {
 		rc = ptc_doc_from_yaml("the cluster's profile", o->profile, strlen(o->profile), &doc, err);
 		if (rc)
 			return rc;
-		rc = ptc_plan_profile_read(&doc, &w->profile, err);
+		rc = ptc_plan_profile_read_with(&doc, o->known, w->work.dtype, &w->profile, err);
 		ptc_doc_done(&doc);
 	}
-	if (rc)
-		return rc;
-	c->per_node = PTC_MAX(1u, o->shape->per_node);
-	on_devices(c, o->shape->devices);
-	return ptc_cluster_profile_check(c, err);
+	return rc ? rc : read_kinds(o, w, err);
 }
 
 /* What was measured between the nodes; the middle one of all links is what steps were measured by. */
@@ -80,7 +112,7 @@ static int read_links(const struct ptc_job_work_opts *o, struct ptc_job_work *w,
 
 	if (!names)
 		return ptc_nomem(err);
-	w->linked = !w->assumed;
+	w->linked = o->profile != NULL;
 	for (size_t i = 0; i < o->shape->nnodes; i++)
 		names[i] = o->shape->nodes[i].name;
 	if (!o->pairs || o->shape->nnodes > LINKED_NODES)
@@ -95,8 +127,31 @@ static int read_links(const struct ptc_job_work_opts *o, struct ptc_job_work *w,
 	return 0;
 }
 
+/* Links that were not measured are the profile's, or what is assumed. */
+static int make_matrix(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
+{
+	size_t n = o->shape->nnodes;
+
+	w->nnodes = n;
+	w->devices = ptc_calloc(n + 1, sizeof *w->devices);
+	if (!w->devices)
+		return ptc_nomem(err);
+	for (size_t i = 0; i < n; i++)
+		w->devices[i] = o->shape->nodes[i].devices;
+	if (n > LINKED_NODES)
+		return 0;
+	w->bytes_s = ptc_calloc(n * n + 1, sizeof *w->bytes_s);
+	if (!w->bytes_s)
+		return ptc_nomem(err);
+	if (w->links)
+		ptc_link_sets_matrix(w->links, w->profile.cluster.node_bytes_s, w->bytes_s);
+	for (size_t i = 0; !w->links && i < n * n; i++)
+		w->bytes_s[i] = w->profile.cluster.node_bytes_s;
+	return 0;
+}
+
 /* The work of a set, after calibration. False: it has no devices, or is hardly faster than the one before. */
-static bool add_set(const struct ptc_job_work_opts *o, struct ptc_job_work *w, const bool *leave)
+static bool add_set(const struct ptc_job_work_opts *o, struct ptc_job_work *w, const bool *leave, bool first)
 {
 	struct ptc_job_set *s = &w->sets[w->nsets];
 	double slowest = w->links ? ptc_link_sets_slowest(w->links, leave) : 0;
@@ -107,9 +162,11 @@ static bool add_set(const struct ptc_job_work_opts *o, struct ptc_job_work *w, c
 		s->devices += leave[i] ? 0 : o->shape->nodes[i].devices;
 	if (slowest > 0)
 		s->cluster.node_bytes_s = slowest;
-	if (!s->devices || (w->nsets && slowest > 0 && slowest < FASTER * s[-1].cluster.node_bytes_s))
+	if (!s->devices || (!first && slowest > 0 && slowest < FASTER * s[-1].cluster.node_bytes_s))
 		return false;
-	on_devices(&s->cluster, s->devices);
+	on_devices(o, w, leave, &s->cluster);
+	if (!s->cluster.nkinds)
+		return false;
 	s->leave = ptc_calloc(n + 1, sizeof *s->leave);
 	if (!s->leave)
 		return false;
@@ -119,20 +176,51 @@ static bool add_set(const struct ptc_job_work_opts *o, struct ptc_job_work *w, c
 	return true;
 }
 
-/* All nodes; then without those whose links are the slowest, as long as that makes links faster. */
-static int make_sets(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
+/* The nodes of one kind; then without those whose links are the slowest, as long as that makes links faster. */
+static bool make_sets_of(const struct ptc_job_work_opts *o, struct ptc_job_work *w, uint32_t kind, bool *leave)
 {
-	ptc_auto_free bool *leave = ptc_calloc(o->shape->nnodes + 1, sizeof *leave);
-
-	if (!leave || !add_set(o, w, leave))
-		return ptc_error_set(err, leave && !o->shape->devices ? PTC_ENODEVICES : PTC_ENOMEM,
-				     "no device may be used, or memory is short");
-	for (size_t i = 1; w->links && i < o->shape->nnodes && w->nsets < PTC_WORK_SETS; i++)
+	if (w->nsets + 1 >= PTC_WORK_SETS) /* the last is for placed ranks */
+		return true;
+	for (size_t i = 0; i < o->shape->nnodes; i++)
+		leave[i] = o->shape->nodes[i].devices && w->kind_of[i] != kind;
+	if (!add_set(o, w, leave, true))
+		return false;
+	for (size_t i = 1; w->links && i < o->shape->nnodes && w->nsets + 1 < PTC_WORK_SETS; i++)
 		if (!ptc_link_sets_leave(w->links, leave))
 			break;
 		else
-			add_set(o, w, leave);
-	return 0;
+			add_set(o, w, leave, false);
+	return true;
+}
+
+/* All nodes, on which ranks are placed by what is measured. */
+static void add_placed(const struct ptc_job_work_opts *o, struct ptc_job_work *w, bool *leave)
+{
+	double slowest;
+
+	for (size_t i = 0; i < o->shape->nnodes; i++)
+		leave[i] = o->shape->nodes[i].devices && w->kind_of[i] == PTC_KIND_NONE;
+	slowest = w->links ? ptc_link_sets_slowest(w->links, leave) : 0;
+	if (w->no_model.code || !w->bytes_s || w->nsets == PTC_WORK_SETS ||
+	    (w->kinds.n == 1 && !(slowest > 0 && slowest * FASTER <= w->profile.cluster.node_bytes_s)) ||
+	    !add_set(o, w, leave, true))
+		return;
+	w->sets[w->nsets - 1].placed = true;
+	w->sets[w->nsets - 1].cluster.node_bytes_s = w->profile.cluster.node_bytes_s;
+}
+
+static int make_sets(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
+{
+	ptc_auto_free bool *leave = ptc_calloc(o->shape->nnodes + 1, sizeof *leave);
+	bool any = false;
+
+	for (uint32_t k = 0; leave && k < w->kinds.n; k++)
+		any |= make_sets_of(o, w, k, leave);
+	if (any)
+		add_placed(o, w, leave);
+	return any ? 0
+		   : ptc_error_set(err, leave && !o->shape->devices ? PTC_ENODEVICES : PTC_ENOMEM,
+				   "no device may be used, or memory is short");
 }
 
 /* ---- what was measured ---- */
@@ -148,10 +236,17 @@ struct rows {
 };
 
 static void take_row(struct ptc_job_work *w, const struct rows *r, const struct ptc_cand *c, double step_s,
-		     double peak_bytes)
+		     double peak_bytes, const char *config)
 {
 	struct ptc_estimate e;
 
+	if (w->no_model.code) {
+		if (!(step_s > 0) || c->recompute != only_mode(w) || c->recompute_others)
+			return;
+		w->row_configs[w->nsteps] = config ? ptc_strdup(config) : NULL;
+		w->rows[w->nsteps++] = (struct ptc_scaled_row){ *c, step_s };
+		return;
+	}
 	if (ptc_estimate(&w->work, c, &e, NULL) != 0)
 		return;
 	if (step_s > 0)
@@ -171,7 +266,7 @@ static int take_measured(const struct ptc_job_work_opts *o, struct ptc_job_work 
 		const struct ptc_plan_measured *m = &w->profile.measured[i];
 
 		if (m->global_batch == w->work.global_batch)
-			take_row(w, r, &m->cand, m->step_s, m->peak_bytes);
+			take_row(w, r, &m->cand, m->step_s, m->peak_bytes, NULL);
 	}
 	for (size_t i = 0; o->measured && i < o->measured->nrows; i++) {
 		const struct ptc_measured_row *m = &o->measured->rows[i];
@@ -182,7 +277,7 @@ static int take_measured(const struct ptc_job_work_opts *o, struct ptc_job_work 
 			continue;
 		ptc_cand_from_config(config, &c);
 		c.recompute = only_mode(w);
-		take_row(w, r, &c, m->step_s, m->peak_bytes);
+		take_row(w, r, &c, m->step_s, m->peak_bytes, m->config);
 	}
 	return 0;
 }
@@ -193,8 +288,16 @@ static int calibrate(const struct ptc_job_work_opts *o, struct ptc_job_work *w, 
 	ptc_auto_free struct ptc_fit_row *steps = ptc_calloc(most, sizeof *steps);
 	ptc_auto_free struct ptc_peak_row *peaks = ptc_calloc(most, sizeof *peaks);
 	struct rows r = { steps, peaks };
-	int rc = steps && peaks ? take_measured(o, w, &r, err) : ptc_nomem(err);
+	int rc;
 
+	w->rows = ptc_calloc(most, sizeof *w->rows);
+	w->row_configs = ptc_calloc(most, sizeof *w->row_configs);
+	rc = steps && peaks && w->rows && w->row_configs ? take_measured(o, w, &r, err) : ptc_nomem(err);
+	if (rc == 0 && w->no_model.code)
+		return w->nsteps ? 0
+				 : ptc_error_set(err, PTC_ENOTFOUND,
+						 "%.300s; and no step of its batch has been measured (docs/planner.md)",
+						 w->no_model.text);
 	if (rc == 0 && w->npeaks) {
 		struct ptc_memory_rules rules = w->work.memory;
 
@@ -210,22 +313,34 @@ static int calibrate(const struct ptc_job_work_opts *o, struct ptc_job_work *w, 
 
 /* ---- life ---- */
 
-static int read_model(const struct ptc_job_desc *desc, struct ptc_model *ret, struct ptc_error *err)
+/* Without one there remain measured steps. */
+static int read_model(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
 {
+	const struct ptc_job_desc *desc = o->desc;
+	struct ptc_error why = PTC_ERROR_INIT;
 	struct ptc_doc doc;
-	int rc = ptc_doc_from_yaml("model", desc->model, strlen(desc->model), &doc, err);
+	int rc = PTC_ENOTFOUND;
 
-	if (rc)
-		return rc;
-	rc = ptc_plan_model_read(&doc, doc.root, ret, err);
-	ptc_doc_done(&doc);
-	return rc;
+	if (desc->model) {
+		rc = ptc_doc_from_yaml("model", desc->model, strlen(desc->model), &doc, err);
+		if (rc)
+			return rc;
+		rc = ptc_job_model_read(&doc, desc->spec.ntensors ? &desc->spec : o->held, w, &why);
+		ptc_doc_done(&doc);
+	}
+	if (rc == PTC_ENOTFOUND && desc->model)
+		ptc_error_set(&w->no_model, rc, "the model of job %s is not known (%.160s)", desc->spec.name, why.text);
+	else if (rc == PTC_ENOTFOUND)
+		ptc_error_set(&w->no_model, rc, "job %s has no model: in its description", desc->spec.name);
+	else if (rc)
+		ptc_error_set(err, rc, "%s", why.text);
+	return rc == PTC_ENOTFOUND ? 0 : rc;
 }
 
 static int fill(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struct ptc_error *err)
 {
 	double between = o->measured ? ptc_measured_between_s(o->measured) : 0;
-	int rc = read_model(o->desc, &w->model, err);
+	int rc = read_model(o, w, err);
 
 	w->work.model = &w->model;
 	w->work.cluster = &w->profile.cluster;
@@ -239,6 +354,8 @@ static int fill(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struc
 	if (rc == 0)
 		rc = calibrate(o, w, err);
 	if (rc == 0)
+		rc = make_matrix(o, w, err);
+	if (rc == 0)
 		rc = make_sets(o, w, err);
 	w->horizon_s = between > 0 ? between : PTC_CHOOSE_HORIZON_S;
 	w->pause_s = o->measured ? ptc_measured_pause_s(o->measured, PAUSE_LIVE_S) : PAUSE_LIVE_S;
@@ -250,11 +367,6 @@ int ptc_job_work_new(const struct ptc_job_work_opts *opts, struct ptc_job_work *
 	struct ptc_job_work *w;
 	int rc;
 
-	if (!opts->desc->model)
-		return ptc_error_set(err, PTC_ENOTFOUND,
-				     "job %s has no model: in its description, so the planner cannot predict its step "
-				     "times (docs/planner.md)",
-				     opts->desc->spec.name);
 	w = ptc_calloc(1, sizeof *w);
 	if (!w || !(w->memory = ptc_calloc(1, sizeof *w->memory))) {
 		ptc_free(w);
@@ -278,6 +390,13 @@ struct ptc_job_work *ptc_job_work_free(struct ptc_job_work *w)
 		ptc_frontier_free(w->sets[i].frontier);
 		ptc_free(w->sets[i].leave);
 	}
+	for (size_t i = 0; w->row_configs && i < w->nsteps; i++)
+		ptc_free(w->row_configs[i]);
+	ptc_free(w->row_configs);
+	ptc_free(w->rows);
+	ptc_free(w->kind_of);
+	ptc_free(w->bytes_s);
+	ptc_free(w->devices);
 	ptc_link_sets_free(w->links);
 	ptc_calibration_free(w->cal);
 	ptc_plan_profile_done(&w->profile);
@@ -338,6 +457,81 @@ static void insert(struct ptc_job_found *v, size_t *n, const struct ptc_choice *
 	v[at] = (struct ptc_job_found){ *c, set };
 }
 
+bool ptc_job_work_places(const struct ptc_job_work *w, const struct ptc_job_found *f, uint8_t *kind, uint32_t *devices,
+			 struct ptc_places_ask *ret)
+{
+	const struct ptc_job_set *s = &w->sets[f->set];
+
+	if (!w->bytes_s || w->no_model.code)
+		return false;
+	for (size_t i = 0; i < w->nnodes; i++) {
+		kind[i] = PTC_KIND_NONE;
+		for (uint32_t k = 0; k < s->cluster.nkinds && w->kind_of[i] != PTC_KIND_NONE; k++)
+			if (!strcmp(s->cluster.kinds[k].name, w->kinds.v[w->kind_of[i]].name))
+				kind[i] = (uint8_t)k;
+		devices[i] = s->leave[i] || kind[i] == PTC_KIND_NONE ? 0 : w->devices[i];
+	}
+	*ret = (struct ptc_places_ask){ .work = &s->work,
+					.cal = w->cal,
+					.cand = &f->choice.cand,
+					.on = f->choice.est.place,
+					.nnodes = (uint32_t)w->nnodes,
+					.devices = devices,
+					.kind = kind,
+					.bytes_s = w->bytes_s,
+					.horizon_s = 1,
+					.lacks_bytes_s = 1 };
+	return true;
+}
+
+/* The step on the best nodes there are, whatever a switch there moves. False: the ranks do not fit. */
+static bool place_best(const struct ptc_job_work *w, unsigned set, struct ptc_choice *c)
+{
+	ptc_auto_free uint8_t *kind = ptc_calloc(w->nnodes + 1, sizeof *kind);
+	ptc_auto_free uint32_t *devices = ptc_calloc(w->nnodes + 1, sizeof *devices);
+	struct ptc_job_found f = { *c, set };
+	struct ptc_places_ask ask;
+	struct ptc_places places;
+
+	if (!kind || !devices || !ptc_job_work_places(w, &f, kind, devices, &ask) ||
+	    ptc_places_find(&ask, &places, NULL) != 0)
+		return false;
+	c->est = places.est;
+	c->sd = places.sd;
+	ptc_free(places.node);
+	return true;
+}
+
+static uint32_t fastest_first(const struct ptc_config *c, uint32_t rank)
+{
+	struct ptc_coords k = ptc_config_coords(c, rank);
+
+	return k.tp + c->tp * (k.cp + c->cp * (k.dp + c->dp * k.pp));
+}
+
+void ptc_job_ranks_to(const struct ptc_config *c, uint32_t world, const uint32_t *nodes, uint32_t *ret)
+{
+	for (uint32_t r = 0; r < world; r++)
+		ret[fastest_first(c, r)] = nodes[r];
+}
+
+void ptc_job_ranks_from(const struct ptc_config *c, uint32_t world, const uint32_t *nodes, uint32_t *ret)
+{
+	for (uint32_t r = 0; r < world; r++)
+		ret[r] = nodes[fastest_first(c, r)];
+}
+
+/* Without a model; the first set has all nodes. */
+static size_t scaled(const struct ptc_job_work *w, uint32_t n, struct ptc_choice *v, struct ptc_job_found *ret)
+{
+	size_t found = ptc_scaled_search(w->rows, w->nsteps, w->work.global_batch, &w->space.dp,
+					 PTC_MIN(n, w->sets[0].devices), v, PTC_WORK_KEEP);
+
+	for (size_t i = 0; i < found; i++)
+		ret[i] = (struct ptc_job_found){ v[i], 0 };
+	return found;
+}
+
 int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_job_found *ret, size_t *ret_n,
 			struct ptc_error *err)
 {
@@ -347,7 +541,9 @@ int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_job_found
 
 	if (rc == 0 && remembered(w->memory, n, ret, ret_n))
 		return 0;
-	for (unsigned i = 0; rc == 0 && i < w->nsets; i++) {
+	if (rc == 0 && w->no_model.code)
+		all = scaled(w, n, v, ret);
+	for (unsigned i = 0; rc == 0 && !w->no_model.code && i < w->nsets; i++) {
 		const struct ptc_job_set *s = &w->sets[i];
 		struct ptc_search_limits limits = { .devices = PTC_MIN(n, s->devices), .keep = PTC_WORK_KEEP };
 		size_t found = 0;
@@ -356,9 +552,13 @@ int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_job_found
 		if (rc == PTC_ENODEVICES && (all || i + 1 < w->nsets))
 			rc = 0; /* another set may be large enough, or was */
 		for (size_t k = 0; rc == 0 && k < found; k++)
-			insert(ret, &all, &v[k], i);
+			if (!s->placed || place_best(w, i, &v[k]))
+				insert(ret, &all, &v[k], i);
 	}
-	if (rc == 0 && !all)
+	if (rc == 0 && !all && w->no_model.code)
+		rc = ptc_error_set(err, PTC_ENODEVICES, "%s; and no measured step scales to %u devices",
+				   w->no_model.text, n);
+	else if (rc == 0 && !all)
 		rc = PTC_ENODEVICES; /* the search has said why */
 	if (rc)
 		return rc;
@@ -395,10 +595,10 @@ bool ptc_job_work_best(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_p
 {
 	const struct ptc_frontier_point *best = NULL;
 
-	if (n > PTC_WORK_FRONTIER)
+	if (n > PTC_WORK_FRONTIER || w->no_model.code)
 		return best_by_search(w, n, ret, ret_set);
 	for (unsigned i = 0; i < w->nsets; i++) {
-		const struct ptc_frontier *f = frontier_of(w, &w->sets[i]);
+		const struct ptc_frontier *f = w->sets[i].placed ? NULL : frontier_of(w, &w->sets[i]);
 		const struct ptc_frontier_point *p =
 			f ? ptc_frontier_best(f, PTC_MIN(n, w->sets[i].devices), INFINITY) : NULL;
 
@@ -413,11 +613,37 @@ bool ptc_job_work_best(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_p
 	return best != NULL;
 }
 
-int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *manner, const struct ptc_cand *c,
+/* The measured row that differs in dp alone, with this dp. */
+static int scaled_config(const struct ptc_job_work *w, const struct ptc_cand *c, struct ptc_config *ret,
+			 struct ptc_error *err)
+{
+	char text[PTC_CAND_TEXT_MAX];
+	struct ptc_cand same = *c, plain = *c;
+
+	for (size_t i = 0; i < w->nsteps; i++) {
+		same.dp = w->rows[i].cand.dp;
+		if (!w->row_configs[i] || ptc_cand_compare(&same, &w->rows[i].cand) != 0 ||
+		    ptc_config_parse(w->row_configs[i], ret, NULL) != 0)
+			continue;
+		ret->dp = c->dp;
+		return 0;
+	}
+	plain.recompute = 0; /* no part of a configuration */
+	plain.recompute_others = 0;
+	ptc_cand_format(&plain, text);
+	if (ptc_config_parse(text, ret, err) != 0)
+		return PTC_EINVAL;
+	ret->global_batch = w->work.global_batch;
+	return 0;
+}
+
+int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *manner, const struct ptc_job_found *f,
 			struct ptc_config *ret, struct ptc_error *err)
 {
+	const struct ptc_cand *c = &f->choice.cand;
 	uint32_t world;
-	int rc = ptc_cand_config(&w->work, c, ret, err);
+	int rc = w->no_model.code ? scaled_config(w, c, ret, err)
+				  : ptc_cand_config_on(&w->sets[f->set].work, c, &f->choice.est.place, ret, err);
 
 	if (rc)
 		return rc;
@@ -430,8 +656,53 @@ int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *m
 	return ptc_config_world(ret, &world, err);
 }
 
+/* With ranks where they are. */
+static int predict_placed(const struct ptc_job_work *w, const struct ptc_work *work, const struct ptc_config *config,
+			  const uint32_t *nodes, struct ptc_choice *ret, struct ptc_error *err)
+{
+	uint32_t world = ptc_cand_devices(&ret->cand);
+	ptc_auto_free uint32_t *ranks = ptc_calloc((size_t)world + 1, sizeof *ranks);
+	struct ptc_places_ask ask = { .work = work,
+				      .cal = w->cal,
+				      .cand = &ret->cand,
+				      .on = ret->est.place,
+				      .nnodes = (uint32_t)w->nnodes,
+				      .bytes_s = w->bytes_s };
+	struct ptc_places places;
+	int rc;
+
+	if (!ranks)
+		return ptc_nomem(err);
+	ptc_job_ranks_to(config, world, nodes, ranks);
+	rc = ptc_places_estimate(&ask, ranks, &places, err);
+	if (rc == 0) {
+		ret->est = places.est;
+		ret->sd = places.sd;
+	}
+	return rc;
+}
+
+/* The kinds of devices that ranks are on: those of a job that runs are not what is best. */
+static void only_kinds(const struct ptc_job_work *w, const uint32_t *nodes, uint32_t world,
+		       struct ptc_cluster_profile *c)
+{
+	bool used[PTC_DEVICE_MAX_KINDS] = { false };
+	uint32_t n = 0;
+
+	for (uint32_t r = 0; r < world; r++)
+		if (nodes[r] < w->nnodes && w->kind_of[nodes[r]] != PTC_KIND_NONE)
+			used[w->kind_of[nodes[r]]] = true;
+	for (uint32_t i = 0; i < c->nkinds; i++)
+		for (uint32_t k = 0; k < w->kinds.n; k++)
+			if (used[k] && !strcmp(c->kinds[i].name, w->kinds.v[k].name)) {
+				c->kinds[n++] = c->kinds[i];
+				break;
+			}
+	c->nkinds = n ? n : c->nkinds;
+}
+
 int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *config, const bool *leave,
-			 struct ptc_choice *ret, struct ptc_error *err)
+			 const uint32_t *nodes, struct ptc_choice *ret, struct ptc_error *err)
 {
 	ptc_auto_free struct ptc_cluster_profile *cluster = ptc_malloc(sizeof *cluster);
 	struct ptc_work work = w->work;
@@ -441,15 +712,27 @@ int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *
 	if (!cluster)
 		return ptc_nomem(err);
 	*cluster = w->profile.cluster;
-	if (slowest > 0)
-		cluster->node_bytes_s = slowest;
 	work.cluster = cluster;
 	*ret = (struct ptc_choice){ .sd = PTC_UNCALIBRATED_SD };
 	ptc_cand_from_config(config, &ret->cand);
 	if (!config->micro_batch && w->space.micro_batch.n == 1)
 		ret->cand.micro_batch = w->space.micro_batch.v[0];
 	ret->cand.recompute = only_mode(w);
+	if (w->no_model.code)
+		return ptc_scaled_predict(w->rows, w->nsteps, w->work.global_batch, &ret->cand, ret)
+			       ? 0
+			       : ptc_error_set(err, PTC_EINVAL, "nothing measured is like this configuration");
+	if (nodes && w->bytes_s)
+		only_kinds(w, nodes, ptc_cand_devices(&ret->cand), cluster);
+	else if (slowest > 0)
+		cluster->node_bytes_s = slowest;
+	if (config->nstages) {
+		work.stages = config->stages;
+		work.nstages = config->nstages;
+	}
 	rc = ptc_estimate(&work, &ret->cand, &ret->est, err);
+	if (rc == 0 && nodes && w->bytes_s)
+		return predict_placed(w, &work, config, nodes, ret, err);
 	if (rc == 0 && w->cal)
 		ret->est.step_s *= ptc_calibration_factor(w->cal, &work, &ret->cand, &ret->sd);
 	return rc;

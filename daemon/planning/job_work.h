@@ -6,13 +6,16 @@
 #include "base/cache/counted_cache.h"
 #include "daemon/planning/links/links.h"
 #include "daemon/planning/measured_doc.h"
+#include "daemon/planning/places/places.h"
 #include "daemon/planning/planning.h"
+#include "planner/infer.h"
 #include "planner/io/plan_doc.h"
+#include "planner/search/scaled.h"
 
 #define PTC_WORK_KEEP 16 /* candidates remembered for a number of devices */
 
 #define PTC_WORK_FRONTIER 2048 /* a frontier of more devices takes megabytes */
-#define PTC_WORK_SETS     4    /* of nodes that are looked at: all, and without the slowest links */
+#define PTC_WORK_SETS     8    /* of nodes that are looked at: those of each kind, and without the slowest links */
 
 /* Nodes that may be used, and what links between them allow. */
 struct ptc_job_set {
@@ -20,6 +23,9 @@ struct ptc_job_set {
 	uint32_t devices;
 	struct ptc_cluster_profile cluster;
 	struct ptc_work work; /* the job's, on this cluster */
+	/* Links are taken for the middle one while it is searched, and then ranks are placed by the measured ones;
+	 * kinds of devices may be mixed. */
+	bool placed;
 	struct ptc_frontier *frontier;
 };
 /* A candidate, and the set that it is for. */
@@ -35,10 +41,20 @@ struct ptc_job_work {
 	struct ptc_work work;        /* points to model and profile.cluster */
 	struct ptc_calibration *cal; /* NULL: no measured step */
 	size_t nsteps, npeaks;
-	bool assumed;                /* the cluster has no profile: devices are assumed, device memory is not known */
+	char inferred[PTC_INFER_TEXT_MAX]; /* the model, where tensors say it; else "" */
+	/* Without a model: why there is none, and what was measured instead. */
+	struct ptc_error no_model; /* code 0: there is a model */
+	struct ptc_scaled_row *rows;
+	char **row_configs; /* of each of these nsteps rows its configuration; NULL: what its candidate says */
+	struct ptc_kinds kinds;
+	uint8_t *kind_of;            /* of each node of the shape, its place in kinds */
+	bool assumed;                /* nothing says what the devices are */
 	bool linked;                 /* links between nodes are of a profile, or were measured */
 	struct ptc_link_sets *links; /* NULL: none was measured */
-	struct ptc_job_set sets[PTC_WORK_SETS]; /* the first: all nodes */
+	double *bytes_s;             /* of the links between all nodes of the shape; NULL: too many nodes */
+	uint32_t *devices;           /* of each node of the shape */
+	size_t nnodes;
+	struct ptc_job_set sets[PTC_WORK_SETS]; /* the first: all nodes of the first kind */
 	unsigned nsets;
 	bool many_modes; /* the space has several ways to recompute; only the first can be had */
 	double pause_s, horizon_s;
@@ -47,13 +63,15 @@ struct ptc_job_work {
 };
 struct ptc_job_work_opts {
 	const struct ptc_job_desc *desc;
+	const struct ptc_spec *held;             /* what ranks have declared; NULL: nothing */
+	const struct ptc_plan_devices *known;    /* devices by name; NULL: those that the program knows */
 	const char *now;                         /* NULL: none */
 	const char *profile;                     /* as a file has it; NULL: there is none */
 	const json_t *pairs;                     /* measured links; NULL: none */
 	const struct ptc_measured_doc *measured; /* NULL: nothing */
 	const struct ptc_planning_shape *shape;
 };
-/* PTC_ENOTFOUND: there is no model, or nothing says the global batch. */
+/* PTC_ENOTFOUND: there is neither a model nor a measured step, or nothing says the global batch. */
 int ptc_job_work_new(const struct ptc_job_work_opts *opts, struct ptc_job_work **ret, struct ptc_error *err);
 struct ptc_job_work *ptc_job_work_free(struct ptc_job_work *w); /* NULL ok */
 /* The best few for at most n devices, remembered: best first, at most PTC_WORK_KEEP into ret. Any thread. */
@@ -64,14 +82,25 @@ int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_job_found
 bool ptc_job_work_best(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_point *ret, unsigned *ret_set);
 /* What this job calls a candidate. manner: one of its configurations, whose rank order is kept, and which says whether
  * configurations of this job have a batch in them at all. */
-int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *manner, const struct ptc_cand *c,
+int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *manner, const struct ptc_job_found *f,
 			struct ptc_config *ret, struct ptc_error *err);
-/* A configuration of this job with its predicted step, on the nodes that are not left (NULL: wherever). PTC_EINVAL: the
- * model cannot be cut so. */
+/* A configuration of this job with its predicted step. nodes: of each rank, by the configuration's numbers, its node in
+ * the shape; NULL: wherever, by the nodes that are not left (NULL: all). PTC_EINVAL: the model cannot be cut so. */
 int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *config, const bool *leave,
-			 struct ptc_choice *ret, struct ptc_error *err);
+			 const uint32_t *nodes, struct ptc_choice *ret, struct ptc_error *err);
+/* What is to be asked about the places of a candidate's ranks. kind and devices have room for w->nnodes entries, and
+ * have to outlive *ret. False: links or nodes are not known. */
+bool ptc_job_work_places(const struct ptc_job_work *w, const struct ptc_job_found *f, uint8_t *kind, uint32_t *devices,
+			 struct ptc_places_ask *ret);
+/* From ranks by the configuration's numbers to ranks with tp fastest, and back; world entries each. */
+void ptc_job_ranks_to(const struct ptc_config *c, uint32_t world, const uint32_t *nodes, uint32_t *ret);
+void ptc_job_ranks_from(const struct ptc_config *c, uint32_t world, const uint32_t *nodes, uint32_t *ret);
 
-/* job_space.c: the manner of a job's configurations: of what runs now, else of what ran, else of its table. */
+/* job_space.c: reads `model:` at doc.root, or infers it from parameters. PTC_ENOTFOUND: of a family that is not known,
+ * or nothing says what parameters there are. */
+int ptc_job_model_read(const struct ptc_doc *doc, const struct ptc_spec *tensors, struct ptc_job_work *w,
+		       struct ptc_error *err);
+/* The manner of a job's configurations: of what runs now, else of what ran, else of its table. */
 int ptc_job_manner(const struct ptc_job_work_opts *opts, struct ptc_config *ret, struct ptc_error *err);
 /* Reads `space:`, or makes one of the configurations that the job has had, and dp. Fills space, and what the space says
  * of the work. */

@@ -24,8 +24,9 @@
 
 #define RUNS       128 /* jobs that one daemon measures */
 #define NOTES      64
-#define NOTE_LOOKS 10 /* by then a job is listed again that was listed last while it was switched */
-#define CREATED    16 /* jobs made since the last look; of more the planner computes when it is asked */
+#define NOTE_LOOKS 10  /* by then a job is listed again that was listed last while it was switched */
+#define LINKS      256 /* of switches since the last look */
+#define CREATED    16  /* jobs made since the last look; of more the planner computes when it is asked */
 #define TICK_MS    1000
 #define SLOW_NS    INT64_C(10000000000) /* between looks at what is measured */
 #define ANSWER_MS  1000
@@ -46,7 +47,7 @@ struct note {
 struct watched {
 	struct ptc_measuring_run run; /* its config is ours */
 	bool listed;                  /* in this tick */
-	bool wanted;                  /* the job has a model */
+	bool wanted;                  /* the planner is asked about the job: it has a model, or a space */
 	bool timing;
 	uint64_t from_step, seen_step; /* of the window; last seen */
 	int64_t from_ns, next_ns;
@@ -67,7 +68,12 @@ struct ptc_measuring {
 		char uuid[PTC_UUID_TEXT], spec_hash[PTC_HASH_HEX];
 	} created[CREATED]; /* to be prepared */
 	size_t ncreated;
+	json_t *links; /* of switches, to be compared with what is known */
 	/* the thread's own */
+	int64_t changed_ms, looked_ns; /* when links had changed, and when that was asked last */
+	bool asked;
+	char (*jobs)[PTC_UUID_TEXT]; /* those that exist, for list_jobs */
+	size_t njobs;
 	struct watched w[RUNS];
 	size_t n;
 	struct ptc_measuring_run found[RUNS];
@@ -194,14 +200,23 @@ static bool predict(struct ptc_measuring *m, const struct watched *w, struct ptc
 	};
 	struct ptc_config *config = ptc_calloc(1, sizeof *config);
 	struct ptc_job_work *work = NULL;
-	void *ref = NULL;
+	const struct ptc_declared *declared;
+	const struct ptc_layout *layout;
+	void *ref = NULL, *held = NULL;
 	bool yes;
 
 	yes = config && ptc_config_parse(r->config, config, NULL) == 0 &&
-	      ptc_specs_get(m->opts.docs->specs, r->uuid, r->spec_hash, &ask.desc, &ref, NULL) == 0 &&
-	      ptc_planning_work(m->opts.planning, &ask, &work, NULL) == 0 &&
-	      ptc_job_work_predict(work, config, NULL, ret, NULL) == 0;
+	      ptc_specs_get(m->opts.docs->specs, r->uuid, r->spec_hash, &ask.desc, &ref, NULL) == 0;
+	if (yes && r->layout_hash[0] &&
+	    ptc_layouts_get(m->opts.docs->layouts, r->uuid, r->layout_hash, &declared, &layout, &held, NULL) == 0) {
+		ask.held = &declared->spec;
+		ask.held_id = r->layout_hash;
+	}
+	yes = yes && ptc_planning_work(m->opts.planning, &ask, &work, NULL) == 0 &&
+	      ptc_job_work_predict(work, config, NULL, NULL, ret, NULL) == 0;
 	ptc_planning_work_release(work);
+	if (held)
+		ptc_layouts_release(held);
 	ptc_specs_release(ref);
 	ptc_free(config);
 	return yes;
@@ -411,6 +426,118 @@ static void prepare(struct ptc_measuring *m)
 	}
 }
 
+/* ---- links ---- */
+
+void ptc_measuring_links(struct ptc_measuring *m, const char *summary)
+{
+	json_t *root = NULL, *links;
+
+	if (!m || !summary || ptc_json_load("summary", summary, strlen(summary), &root, NULL) != 0)
+		return;
+	links = json_object_get(root, "links");
+	pthread_mutex_lock(&m->lock);
+	if (links && !m->links)
+		m->links = json_array();
+	if (links && json_array_size(m->links) < LINKS)
+		json_array_extend(m->links, links);
+	pthread_mutex_unlock(&m->lock);
+	json_decref(root);
+}
+
+static void list_jobs(void *arg)
+{
+	struct ptc_measuring *m = arg;
+	struct ptc_cluster *c = m->opts.docs->cluster;
+
+	m->jobs = ptc_calloc(ptc_cluster_njobs(c) + 1, sizeof *m->jobs);
+	m->njobs = 0;
+	for (size_t i = 0; m->jobs && i < ptc_cluster_njobs(c); i++)
+		if (ptc_cluster_job(c, i)->has_record)
+			memcpy(m->jobs[m->njobs++], ptc_cluster_job(c, i)->uuid, sizeof m->jobs[0]);
+}
+
+/* One line in each job's log, of the first of them. */
+static void tell_links(struct ptc_measuring *m, const json_t *changed)
+{
+	const json_t *c = json_array_get(changed, 0);
+
+	if (ptc_loop_call(m->opts.loop, list_jobs, m) != 0)
+		return;
+	for (size_t i = 0; i < m->njobs; i++)
+		ptc_event(m->opts.docs->cluster, m->jobs[i], "links",
+			  "a switch has shown that %zu links have changed: from %s to %s %.3g GB/s, it was %.3g GB/s",
+			  json_array_size(changed), json_string_value(json_object_get(c, "from")),
+			  json_string_value(json_object_get(c, "to")), number(c, "is") / 1e9, number(c, "was") / 1e9);
+	ptc_free(m->jobs);
+	m->jobs = NULL;
+}
+
+static void compare_links(struct ptc_measuring *m)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	json_t *links, *changed = NULL;
+
+	pthread_mutex_lock(&m->lock);
+	links = m->links;
+	m->links = NULL;
+	pthread_mutex_unlock(&m->lock);
+	if (!links)
+		return;
+	if (ptc_planning_links_saw(m->opts.planning, links, &changed, &err) != 0)
+		ptc_debug("planning", "links are not compared: %s", err.text);
+	else if (json_array_size(changed))
+		tell_links(m, changed);
+	if (json_array_size(changed))
+		m->looked_ns = 0;
+	json_decref(changed);
+	json_decref(links);
+}
+
+struct replan {
+	struct ptc_measuring *m;
+	const char *uuid;
+};
+
+static void ask_replan(void *arg)
+{
+	struct replan *r = arg;
+
+	r->m->opts.replan(r->m->opts.arg, r->uuid);
+}
+
+static bool wants_replan(struct ptc_measuring *m, const struct ptc_measuring_run *r)
+{
+	const struct ptc_job_desc *desc;
+	void *ref;
+	bool yes;
+
+	if (ptc_specs_get(m->opts.docs->specs, r->uuid, r->spec_hash, &desc, &ref, NULL) != 0)
+		return false;
+	yes = desc->replan_on_links;
+	ptc_specs_release(ref);
+	return yes;
+}
+
+/* Whichever daemon has seen it: each asks its own jobs. */
+static void look_for_changes(struct ptc_measuring *m)
+{
+	int64_t now = ptc_sys_now_ns(), ms;
+
+	if (!m->n || (m->looked_ns && now - m->looked_ns < SLOW_NS))
+		return;
+	m->looked_ns = now;
+	ms = ptc_planning_links_changed_ms(m->opts.planning);
+	if (m->asked && ms > m->changed_ms)
+		for (size_t i = 0; i < m->n; i++) {
+			struct replan r = { m, m->w[i].run.uuid };
+
+			if (wants_replan(m, &m->w[i].run))
+				ptc_loop_call(m->opts.loop, ask_replan, &r);
+		}
+	m->asked = true;
+	m->changed_ms = ms;
+}
+
 /* ---- the thread ---- */
 
 static void list_runs(void *arg)
@@ -430,7 +557,7 @@ static bool has_model(struct ptc_measuring *m, const struct ptc_measuring_run *r
 
 	if (ptc_specs_get(m->opts.docs->specs, r->uuid, r->spec_hash, &desc, &ref, NULL) != 0)
 		return false;
-	yes = desc->model != NULL;
+	yes = desc->model || desc->space;
 	ptc_specs_release(ref);
 	return yes;
 }
@@ -479,6 +606,8 @@ static void tick(struct ptc_measuring *m)
 			watched_done(&m->w[i]);
 	m->n = kept;
 	take_notes(m);
+	look_for_changes(m);
+	compare_links(m);
 	for (size_t i = 0; i < m->n && !atomic_load(&m->stop); i++)
 		look(m, &m->w[i]);
 	prepare(m);
@@ -535,6 +664,7 @@ struct ptc_measuring *ptc_measuring_free(struct ptc_measuring *m)
 		watched_done(&m->w[i]);
 	for (size_t i = 0; i < m->nnotes; i++)
 		ptc_free(m->notes[i].summary);
+	json_decref(m->links);
 	ptc_planning_shape_done(&m->shape);
 	pthread_cond_destroy(&m->wake);
 	pthread_mutex_destroy(&m->lock);

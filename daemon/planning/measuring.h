@@ -15,7 +15,8 @@ struct ptc_measuring_run {
 	char uuid[PTC_UUID_TEXT], spec_hash[PTC_HASH_HEX];
 	int64_t fence; /* of its lock, which we hold */
 	uint64_t generation, incarnation;
-	char *config; /* ptc_free it */
+	char layout_hash[PTC_HASH_HEX]; /* of what its ranks have declared; "": nothing yet */
+	char *config;                   /* ptc_free it */
 	char node[PTC_NAME_MAX + 1], address[256];
 };
 struct ptc_measuring_opts { /* services are borrowed and outlive it */
@@ -25,6 +26,8 @@ struct ptc_measuring_opts { /* services are borrowed and outlive it */
 	struct ptc_channels *channels;
 	/* [loop] The runs of idle jobs, at most max into ret; returns how many. */
 	size_t (*runs)(void *arg, struct ptc_measuring_run *ret, size_t max);
+	/* [loop] Links have changed: that job wants a new plan (on_link_change). */
+	void (*replan)(void *arg, const char *uuid);
 	void *arg;
 };
 struct ptc_measuring;
@@ -33,6 +36,9 @@ int ptc_measuring_new(const struct ptc_measuring_opts *opts, struct ptc_measurin
 struct ptc_measuring *ptc_measuring_free(struct ptc_measuring *m);
 /* Any thread: a job has been made; what will be asked of the planner is computed ahead. NULL ok. */
 void ptc_measuring_created(struct ptc_measuring *m, const char *uuid, const char *spec_hash);
+/* [loop] A switch has been committed; summary: what it says of links is compared with what was measured, copied. NULL
+ * ok. */
+void ptc_measuring_links(struct ptc_measuring *m, const char *summary);
 /* [loop] A switch to a generation whose ranks run has been committed; summary: of the switch (docs/control.md), copied.
  * NULL ok. */
 void ptc_measuring_switched(struct ptc_measuring *m, const char *uuid, uint64_t generation, const char *summary);

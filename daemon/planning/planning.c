@@ -20,7 +20,8 @@ struct ptc_planning {
 	struct ptc_cluster *cluster;
 	pthread_mutex_t lock;
 	struct ptc_cache works;
-	char *profile; /* as read last; NULL: none, or never read */
+	struct ptc_plan_devices *known; /* by name */
+	char *profile;                  /* as read last; NULL: none, or never read */
 	struct {
 		char uuid[PTC_UUID_TEXT];
 		char *json;
@@ -33,12 +34,16 @@ static void drop(struct ptc_cached *cached)
 	ptc_job_work_free((struct ptc_job_work *)cached);
 }
 
-int ptc_planning_new(struct ptc_cluster *cluster, struct ptc_planning **ret_planning, struct ptc_error *err)
+int ptc_planning_new(struct ptc_cluster *cluster, const char *devices_file, struct ptc_planning **ret_planning,
+		     struct ptc_error *err)
 {
 	struct ptc_planning *p = ptc_calloc(1, sizeof *p);
+	int rc = p ? ptc_kinds_load(devices_file, &p->known, err) : ptc_nomem(err);
 
-	if (!p)
-		return ptc_nomem(err);
+	if (rc) {
+		ptc_free(p);
+		return rc;
+	}
 	p->cluster = cluster;
 	pthread_mutex_init(&p->lock, NULL);
 	ptc_cache_init(&p->works, WORKS, drop);
@@ -54,6 +59,7 @@ struct ptc_planning *ptc_planning_free(struct ptc_planning *p)
 	for (size_t i = 0; i < WORKS; i++)
 		ptc_free(p->measured[i].json);
 	ptc_free(p->profile);
+	ptc_free(p->known);
 	pthread_mutex_destroy(&p->lock);
 	ptc_free(p);
 	return NULL;
@@ -166,11 +172,15 @@ static void key_of(const struct ptc_planning_ask *ask, const char *profile, cons
 	struct ptc_buf b = PTC_BUF_INIT;
 	char hash[PTC_HASH_HEX] = "";
 
-	for (size_t i = 0; i < ask->shape.nnodes; i++)
-		ptc_buf_printf(&b, "%s %u/", ask->shape.nodes[i].name, ask->shape.nodes[i].devices);
+	for (size_t i = 0; i < ask->shape.nnodes; i++) {
+		const struct ptc_planning_node *n = &ask->shape.nodes[i];
+
+		ptc_buf_printf(&b, "%s %u %s %llu/", n->name, n->devices, n->device_name,
+			       (unsigned long long)n->device_bytes);
+	}
 	/* with a space, what runs now changes nothing */
-	ptc_buf_printf(&b, "%s/%s/%s", ask->now && !ask->desc->space ? ask->now : "", profile ? profile : "",
-		       measured ? measured : "");
+	ptc_buf_printf(&b, "%s/%s/%s/%s", ask->now && !ask->desc->space ? ask->now : "", profile ? profile : "",
+		       measured ? measured : "", ask->held_id ? ask->held_id : "");
 	if (!ptc_buf_failed(&b))
 		ptc_content_hash(b.data, b.len, hash);
 	ptc_buf_done(&b);
@@ -184,9 +194,12 @@ int ptc_planning_work(struct ptc_planning *p, const struct ptc_planning_ask *ask
 	char *doc = ptc_planning_profile(p), *json = NULL;
 	struct ptc_measured_doc *measured = ptc_calloc(1, sizeof *measured);
 	json_t *profile = NULL;
-	struct ptc_job_work_opts opts = {
-		.desc = ask->desc, .now = ask->now, .measured = measured, .shape = &ask->shape
-	};
+	struct ptc_job_work_opts opts = { .desc = ask->desc,
+					  .held = ask->held,
+					  .now = ask->now,
+					  .known = p->known,
+					  .measured = measured,
+					  .shape = &ask->shape };
 	int rc = measured ? 0 : ptc_nomem(err);
 
 	if (rc == 0 && doc)
@@ -214,6 +227,7 @@ void ptc_planning_work_release(struct ptc_job_work *w)
 
 /* ---- ahead ---- */
 
+/* A family of models that is not known, or that tensors are to say, is none that cannot be. */
 static int check_text(const char *what, const char *text, bool model, struct ptc_error *err)
 {
 	struct ptc_job_work *w;
@@ -227,11 +241,11 @@ static int check_text(const char *what, const char *text, bool model, struct ptc
 		return rc;
 	w = ptc_calloc(1, sizeof *w);
 	rc = !w      ? ptc_nomem(err)
-	     : model ? ptc_plan_model_read(&doc, doc.root, &w->model, err)
+	     : model ? ptc_job_model_read(&doc, NULL, w, err)
 		     : ptc_plan_space_read(&doc, doc.root, &w->space, &w->work, err);
 	ptc_free(w);
 	ptc_doc_done(&doc);
-	return rc;
+	return rc == PTC_ENOTFOUND && model ? 0 : rc;
 }
 
 int ptc_planning_check(const struct ptc_job_desc *desc, struct ptc_error *err)
@@ -255,6 +269,15 @@ void ptc_planning_shape_sum(struct ptc_planning_shape *s)
 			s->per_node = k;
 }
 
+struct ptc_planning_node ptc_planning_node_of(const struct ptc_node_doc *doc, uint32_t devices)
+{
+	struct ptc_planning_node n = { .devices = devices, .device_bytes = doc->device_bytes };
+
+	snprintf(n.name, sizeof n.name, "%s", doc->name);
+	snprintf(n.device_name, sizeof n.device_name, "%s", doc->device_name);
+	return n;
+}
+
 struct ptc_planning_shape ptc_planning_shape(struct ptc_cluster *c)
 {
 	size_t n = ptc_cluster_nnodes(c);
@@ -265,8 +288,7 @@ struct ptc_planning_shape ptc_planning_shape(struct ptc_cluster *c)
 
 		if (!node->up || node->drained)
 			continue;
-		s.nodes[s.nnodes].devices = node->doc.devices;
-		snprintf(s.nodes[s.nnodes++].name, sizeof s.nodes->name, "%s", node->doc.name);
+		s.nodes[s.nnodes++] = ptc_planning_node_of(&node->doc, node->doc.devices);
 	}
 	ptc_planning_shape_sum(&s);
 	return s;
@@ -288,7 +310,7 @@ void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *
 	struct ptc_job_work *w = NULL;
 	size_t found;
 
-	if (v && shape->devices && desc->model && ptc_planning_work(p, &ask, &w, NULL) == 0) {
+	if (v && shape->devices && (desc->model || desc->space) && ptc_planning_work(p, &ask, &w, NULL) == 0) {
 		ptc_job_work_best(w, 1, &best, NULL);
 		for (uint32_t n = 1; n <= PTC_MIN(shape->devices, (uint32_t)WARM_DEVICES) && !atomic_load(stop); n++)
 			ptc_job_work_search(w, n, v, &found, NULL);

@@ -5,12 +5,13 @@
  * Threads: any but the loop, and no task that others wait for, unless a function says otherwise; functions read etcd
  * and compute, for up to a second. One struct ptc_planning per daemon; its owner frees it after all callers are gone.
  *
- * Failure modes: PTC_ENOTFOUND (the job has no `model:`, or nothing says its global batch: there is nothing to plan
- * with), PTC_EINVAL (a description or a profile that cannot be), PTC_ENODEVICES (nothing fits). While etcd is
- * unreachable the last profile and measurements that were read are used. */
+ * Failure modes: PTC_ENOTFOUND (the job has no model that is known and no measured step, or nothing says its global
+ * batch: there is nothing to plan with), PTC_EINVAL (a description or a profile that cannot be), PTC_ENODEVICES
+ * (nothing fits). While etcd is unreachable the last profile and measurements that were read are used. */
 #pragma once
 
 #include "daemon/cluster/cluster.h"
+#include "daemon/planning/kinds/kinds.h"
 #include "formats/job/job.h"
 #include "formats/json.h"
 #include "planner/search/choose.h"
@@ -18,14 +19,12 @@
 #include <stdatomic.h>
 
 struct ptc_planning;
-int ptc_planning_new(struct ptc_cluster *cluster, struct ptc_planning **ret_planning, struct ptc_error *err);
+/* devices_file: of ptcd.yaml; NULL: the installed one. */
+int ptc_planning_new(struct ptc_cluster *cluster, const char *devices_file, struct ptc_planning **ret_planning,
+		     struct ptc_error *err);
 struct ptc_planning *ptc_planning_free(struct ptc_planning *p); /* NULL ok */
 
 /* What a job's devices are. A shape is freed with ptc_planning_shape_done. */
-struct ptc_planning_node {
-	char name[PTC_NAME_MAX + 1];
-	uint32_t devices; /* that may be used */
-};
 struct ptc_planning_shape {
 	struct ptc_planning_node *nodes;
 	size_t nnodes;
@@ -37,6 +36,8 @@ struct ptc_planning_shape ptc_planning_shape(struct ptc_cluster *c);
 /* Fills in the sums. */
 void ptc_planning_shape_sum(struct ptc_planning_shape *s);
 void ptc_planning_shape_done(struct ptc_planning_shape *s);
+/* What that node says of its devices, and so many of them that may be used. */
+struct ptc_planning_node ptc_planning_node_of(const struct ptc_node_doc *doc, uint32_t devices);
 
 /* Bytes per second: of a node's network each way, and within a node, all its devices together. */
 struct ptc_planning_links {
@@ -48,33 +49,49 @@ struct ptc_planning_moves {
 	double seconds;            /* of moving `bytes` */
 	bool exact;
 };
-/* leave: of each node of the shape, whether it is not to be used; NULL: all may be. 0, or an error: the configuration
- * cannot be reached and is left out. */
-typedef int (*ptc_planning_price_fn)(void *arg, const struct ptc_config *to, const bool *leave,
-				     const struct ptc_planning_links *links, struct ptc_planning_moves *ret);
+struct ptc_planning_where {
+	const bool *leave;     /* of each node of the shape, whether it is not to be used; NULL: all may be */
+	const uint32_t *nodes; /* of each rank, its node in the shape; NULL: wherever the fewest bytes move */
+};
+/* ret_nodes: of each rank, the node that it gets. 0, or an error: the configuration cannot be reached and is left out.
+ */
+typedef int (*ptc_planning_price_fn)(void *arg, const struct ptc_config *to, const struct ptc_planning_where *where,
+				     const struct ptc_planning_links *links, struct ptc_planning_moves *ret,
+				     uint32_t *ret_nodes);
+/* For sets of ranks, the bytes that enter each node of the shape if it gets just that set: ret[set * nodes + node].
+ * set_of: of each rank. An error: it is not known. */
+typedef int (*ptc_planning_lacks_fn)(void *arg, const struct ptc_config *to, const uint32_t *set_of, uint32_t nsets,
+				     double *ret);
 
 struct ptc_planning_ask {
 	const char *uuid, *spec_hash; /* of the job */
 	const struct ptc_job_desc *desc;
-	const char *now;        /* the configuration that holds the state; NULL: none does */
-	bool may_stay;          /* where it is now it may go on */
-	bool live;              /* ranks are to run afterwards: starting them counts */
-	const bool *now_leaves; /* nodes of the shape that it does not use now; NULL: not known */
+	const struct ptc_spec
+		*held;             /* what its ranks have declared, for a model that is to be inferred; NULL: nothing */
+	const char *held_id;       /* names that; NULL: nothing */
+	const char *now;           /* the configuration that holds the state; NULL: none does */
+	bool may_stay;             /* where it is now it may go on */
+	bool live;                 /* ranks are to run afterwards: starting them counts */
+	const bool *now_leaves;    /* nodes of the shape that it does not use now; NULL: not known */
+	const uint32_t *now_nodes; /* of each rank of `now`, its node in the shape; NULL: not known */
 	struct ptc_planning_shape shape;
 	uint32_t gpus;    /* at most so many devices, 1..shape.devices */
 	double horizon_s; /* 0: the job's mean time between changes */
 	enum ptc_objective objective;
 	ptc_planning_price_fn price; /* NULL: switches are free */
+	ptc_planning_lacks_fn lacks; /* with price */
 	void *arg;
 	bool (*gone)(const void *gone_arg); /* nobody wants the answer any more; NULL: somebody does */
 	const void *gone_arg;
 };
+#define PTC_PLANNING_WHY_MAX (PTC_WHY_MAX + 1024)
 struct ptc_planning_answer {
 	struct ptc_config config;
 	bool stays; /* it is what is now, and no switch pays */
-	char why[PTC_WHY_MAX + 256];
-	bool *leave;  /* of each node of the shape, whether it is not to be used; NULL: all may be. ptc_free it */
-	json_t *json; /* docs/control.md, "advice"; json_decref it */
+	char why[PTC_PLANNING_WHY_MAX];
+	uint32_t *nodes; /* of each rank of config, its node in the shape; NULL: wherever. ptc_free it */
+	bool *leave;     /* of each node of the shape, whether it is not to be used; NULL: all may be. ptc_free it */
+	json_t *json;    /* docs/control.md, "advice"; json_decref it */
 };
 /* The choice of planner/ alone; who else has a say (--config, the job's table) is ptc_plan_switch's business. */
 int ptc_planning_choose(struct ptc_planning *p, const struct ptc_planning_ask *ask, struct ptc_planning_answer *ret,
@@ -96,3 +113,9 @@ void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *
 int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct ptc_error *err);
 int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const json_t *pairs, json_t **ret_doc,
 			     json_t **ret_changed, struct ptc_error *err);
+/* What links gave in a switch ([{from, to, bytes, seconds}]). One that gives less than half of what it has given in an
+ * earlier switch counts for that, until it gives as much again. Links that nobody has measured stay so. *ret_changed:
+ * [{from, to, was, is}]; an empty array: none has changed. */
+int ptc_planning_links_saw(struct ptc_planning *p, const json_t *links, json_t **ret_changed, struct ptc_error *err);
+/* When links were last found to be otherwise in a switch, Unix time; 0: never. Blocking. */
+int64_t ptc_planning_links_changed_ms(struct ptc_planning *p);

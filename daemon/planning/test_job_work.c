@@ -169,7 +169,9 @@ static void in_the_jobs_manner(void **state)
 			"tp=2,dp=4,order=dp-tp-cp-ep-pp,micro_batch=2,global_batch=64" } };
 	static char text[PTC_CONFIG_TEXT_MAX], want[PTC_CONFIG_TEXT_MAX];
 	static struct ptc_config manner, config;
-	struct ptc_cand c = { .tp = 2, .cp = 1, .dp = 4, .pp = 1, .ep = 1, .etp = 1, .vpp = 1, .micro_batch = 2 };
+	struct ptc_job_found f = {
+		.choice.cand = { .tp = 2, .cp = 1, .dp = 4, .pp = 1, .ep = 1, .etp = 1, .vpp = 1, .micro_batch = 2 }
+	};
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
 		struct ptc_job_work_opts opts = { .now = cases[i].now };
@@ -177,7 +179,7 @@ static void in_the_jobs_manner(void **state)
 		struct ptc_job_work *w = make(HEAD MODEL SPACE, &desc, &opts);
 
 		assert_int_equal(0, ptc_job_manner(&opts, &manner, NULL));
-		assert_int_equal(0, ptc_job_work_config(w, &manner, &c, &config, NULL));
+		assert_int_equal(0, ptc_job_work_config(w, &manner, &f, &config, NULL));
 		assert_int_equal(0, ptc_config_format(&config, text, sizeof text));
 		assert_int_equal(0, ptc_config_parse(cases[i].want, &config, NULL));
 		assert_int_equal(0, ptc_config_format(&config, want, sizeof want));
@@ -206,7 +208,8 @@ static void sets_of_nodes(void **state)
 			pair(pairs, nodes[a].name, nodes[b].name, a == 3 ? 1e6 : a == 2 ? 9e9 : 1e10);
 	w = make(HEAD MODEL SPACE, &desc, &opts);
 	assert_true(w->linked);
-	assert_int_equal(3, w->nsets); /* all; without n3; one node alone, which needs no link */
+	assert_int_equal(4, w->nsets); /* all; without n3; one node alone, which needs no link; all, placed */
+	assert_true(w->sets[3].placed && w->sets[3].devices == 16 && w->sets[3].cluster.node_bytes_s == 9e9);
 	assert_int_equal(16, w->sets[0].devices);
 	assert_true(w->sets[0].cluster.node_bytes_s == 1e6);
 	assert_int_equal(12, w->sets[1].devices);
@@ -221,6 +224,110 @@ static void sets_of_nodes(void **state)
 	done(w, &desc);
 }
 
+/* Nodes of two kinds: each kind competes by itself, and is compared with its own memory. */
+static int plain_nodes(void **state)
+{
+	for (int i = 0; i < 4; i++) {
+		nodes[i] = (struct ptc_planning_node){ "", 4, "", 0 };
+		snprintf(nodes[i].name, sizeof nodes->name, "n%d", i);
+	}
+	return 0;
+}
+
+static void kinds_of_devices(void **state)
+{
+	static struct ptc_job_found found[PTC_WORK_KEEP];
+	struct ptc_job_work_opts opts = { 0 };
+	struct ptc_job_desc desc;
+	struct ptc_job_work *w;
+	size_t n = 0;
+
+	for (size_t i = 0; i < 4; i++)
+		snprintf(nodes[i].device_name, sizeof nodes->device_name, "%s", i < 3 ? "Tesla T4" : "H100-80GB");
+	nodes[0].device_bytes = UINT64_C(12000000000); /* less than its data sheet says */
+	w = make(HEAD MODEL SPACE, &desc, &opts);
+	assert_false(w->assumed);
+	assert_int_equal(3, w->nsets); /* of each kind, and of both */
+	assert_true(w->sets[0].devices == 12 && w->sets[1].devices == 4);
+	assert_true(!w->sets[0].leave[2] && w->sets[0].leave[3] && w->sets[1].leave[0] && !w->sets[1].leave[3]);
+	assert_int_equal(1, w->sets[0].cluster.nkinds);
+	assert_true(w->sets[0].cluster.kinds[0].memory_bytes == 12e9 &&
+		    w->sets[1].cluster.kinds[0].memory_bytes == 80e9);
+	assert_true(w->sets[2].placed && w->sets[2].devices == 16 && w->sets[2].cluster.nkinds == 2);
+	assert_int_equal(0, ptc_job_work_search(w, 16, found, &n, NULL));
+	assert_int_not_equal(0, found[0].set); /* four H100 are faster than twelve T4 */
+	done(w, &desc);
+}
+
+#define TENSORS                                                                                                        \
+	"tensors: [{name: wte, dtype: F32, shape: [32000, 1024]}, {name: h.0.attn.qkv, dtype: F32, shape: [3072, "     \
+	"1024]}, {name: h.0.attn.proj, dtype: F32, shape: [1024, 1024]}, {name: h.0.mlp.up, dtype: F32, shape: "       \
+	"[4096, 1024]}, {name: h.0.mlp.down, dtype: F32, shape: [1024, 4096]}, {name: h.1.attn.qkv, dtype: F32, "      \
+	"shape: [3072, 1024]}, {name: h.1.attn.proj, dtype: F32, shape: [1024, 1024]}, {name: h.1.mlp.up, dtype: "     \
+	"F32, shape: [4096, 1024]}, {name: h.1.mlp.down, dtype: F32, shape: [1024, 4096]}]\nrules: [{match: "          \
+	"'*'}]\n"
+
+/* `model: {seq}`: the tensors of the description say the rest, or those that ranks have declared. */
+static void a_model_by_its_tensors(void **state)
+{
+	struct ptc_job_work_opts opts = { 0 };
+	struct ptc_job_desc desc, other;
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_work *w;
+	const char *yaml = "version: 1\nname: gpt\nmodel: {seq: 512}\n" SPACE TENSORS;
+
+	w = make(yaml, &desc, &opts);
+	assert_int_equal(0, w->no_model.code);
+	assert_non_null(strstr(w->inferred, "2 layers of 1 kind, hidden 1024"));
+	assert_true(w->model.seq == 512 && w->model.vocab == 32000);
+	assert_int_equal(0, ptc_planning_check(&desc, &err));
+	ptc_job_work_free(w);
+	refused(HEAD "model: {seq: 512}\n" SPACE, NULL, "not known yet");
+	opts.held = &desc.spec;
+	w = make(HEAD "model: {seq: 512}\n" SPACE, &other, &opts);
+	assert_true(w->model.layers == 2);
+	done(w, &other);
+	ptc_job_desc_done(&desc);
+}
+
+/* A family that nobody knows: what has been measured, and the same with other dp. */
+static void a_model_that_is_not_known(void **state)
+{
+	static struct ptc_job_found found[PTC_WORK_KEEP];
+	static struct ptc_config manner, config;
+	static char text[PTC_CONFIG_TEXT_MAX];
+	const char *yaml = HEAD "model: {config: {model_type: alphafold}, seq: 512}\n" SPACE;
+	struct ptc_measured_row row = { .config = "tp=2,pp=2,dp=2,stages=3:5,micro_batch=4,global_batch=64",
+					.step_s = 0.8 };
+	struct ptc_job_work_opts opts = { .measured = &measured, .now = row.config };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc desc;
+	struct ptc_choice c;
+	struct ptc_job_work *w;
+	size_t n = 0;
+
+	refused(yaml, NULL, "no step of its batch has been measured");
+	memset(&measured, 0, sizeof measured);
+	ptc_measured_add(&measured, &row);
+	w = make(yaml, &desc, &opts);
+	assert_int_equal(0, ptc_planning_check(&desc, &err));
+	assert_non_null(strstr(w->no_model.text, "alphafold"));
+	assert_int_equal(0, ptc_job_work_search(w, 16, found, &n, NULL));
+	assert_int_equal(4, n); /* dp of 1 to 4 */
+	assert_int_equal(4, found[0].choice.cand.dp);
+	assert_true(found[0].choice.est.step_s == 0.4 && found[0].choice.sd > 0.2);
+	assert_int_equal(0, ptc_job_manner(&opts, &manner, NULL));
+	assert_int_equal(0, ptc_job_work_config(w, &manner, &found[0], &config, NULL));
+	assert_int_equal(0, ptc_config_format(&config, text, sizeof text));
+	assert_string_equal("tp=2,pp=2,dp=4,micro_batch=4,global_batch=64,stages=3:5", text);
+	assert_int_equal(0, ptc_config_parse(row.config, &config, NULL));
+	assert_int_equal(0, ptc_job_work_predict(w, &config, NULL, NULL, &c, NULL));
+	assert_true(c.est.step_s == 0.8 && c.sd < 0.1);
+	assert_int_equal(PTC_ENODEVICES, ptc_job_work_search(w, 3, found, &n, &err));
+	assert_non_null(strstr(err.text, "no measured step scales to 3 devices"));
+	done(w, &desc);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -230,6 +337,9 @@ int main(void)
 		cmocka_unit_test(what_is_missing_is_said),
 		cmocka_unit_test(in_the_jobs_manner),
 		cmocka_unit_test(sets_of_nodes),
+		cmocka_unit_test_teardown(kinds_of_devices, plain_nodes),
+		cmocka_unit_test(a_model_by_its_tensors),
+		cmocka_unit_test(a_model_that_is_not_known),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,14 +51,18 @@ enum ptc_job_on_failure { PTC_JOB_SHRINK, PTC_JOB_WAIT, PTC_JOB_STOP };
 struct ptc_job_elastic {
 	uint32_t min_gpus, max_gpus; /* 0: not given */
 	enum ptc_job_on_failure on_failure;
+	bool grow;              /* on_join: devices that join make the job larger, if that pays */
+	uint64_t join_after_ms; /* so long after the last of them; 0: PTC_JOB_JOIN_AFTER_MS */
 	uint32_t
 		max_restarts; /* restarts within PTC_JOB_RESTARTS_MS, after errors of the program or without progress */
 };
-#define PTC_JOB_RESTARTS_MS INT64_C(3600000)
+#define PTC_JOB_RESTARTS_MS       INT64_C(3600000)
+#define PTC_JOB_JOIN_AFTER_MS     10000
+#define PTC_JOB_JOIN_AFTER_MAX_MS (24 * 3600 * UINT64_C(1000))
 /* The samples that the job consumes, and their order (docs/order.md). */
-#define PTC_JOB_MAX_DATA    16
-#define PTC_JOB_MAX_PARTS   64 /* equals PTC_MIX_MAX of order/order.h */
-#define PTC_JOB_MAX_WEIGHT  (UINT32_MAX / PTC_JOB_MAX_PARTS)
+#define PTC_JOB_MAX_DATA          16
+#define PTC_JOB_MAX_PARTS         64 /* equals PTC_MIX_MAX of order/order.h */
+#define PTC_JOB_MAX_WEIGHT        (UINT32_MAX / PTC_JOB_MAX_PARTS)
 struct ptc_job_part {
 	char dataset[PTC_NAME_MAX + 1];
 	char source[33];  /* ptc_dataset_doc_source at submission; "": not looked up yet */

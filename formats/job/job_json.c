@@ -254,7 +254,8 @@ static void put_elastic(struct ptc_buf *b, const struct ptc_job_elastic *e)
 	static const char *const failures[] = { "shrink", "wait", "stop" };
 	const char *sep = "";
 
-	if (!e->min_gpus && !e->max_gpus && !e->max_restarts && e->on_failure == PTC_JOB_SHRINK)
+	if (!e->min_gpus && !e->max_gpus && !e->max_restarts && e->on_failure == PTC_JOB_SHRINK && !e->grow &&
+	    !e->join_after_ms)
 		return;
 	ptc_buf_puts(b, ",\"elastic\":{");
 	if (e->min_gpus)
@@ -266,6 +267,12 @@ static void put_elastic(struct ptc_buf *b, const struct ptc_job_elastic *e)
 	if (e->on_failure != PTC_JOB_SHRINK)
 		ptc_buf_printf(b, "%s\"on_failure\":\"%s\"", sep, failures[e->on_failure]);
 	sep = e->on_failure != PTC_JOB_SHRINK ? "," : sep;
+	if (e->grow)
+		ptc_buf_printf(b, "%s\"on_join\":\"grow\"", sep);
+	sep = e->grow ? "," : sep;
+	if (e->join_after_ms)
+		ptc_buf_printf(b, "%s\"join_after\":\"%" PRIu64 "ms\"", sep, e->join_after_ms);
+	sep = e->join_after_ms ? "," : sep;
 	if (e->max_restarts)
 		ptc_buf_printf(b, "%s\"max_restarts\":%" PRIu32, sep, e->max_restarts);
 	ptc_buf_puts(b, "}");

@@ -265,11 +265,15 @@ static int decode_build(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 
 static int decode_elastic(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
 {
+	static const char *const joins[] = { "ignore", "grow" };
 	struct ptc_job_elastic e = { .on_failure = PTC_JOB_SHRINK };
+	enum ptc_job_on_join { IGNORE, GROW } on_join = IGNORE;
 	const struct ptc_doc_row rows[] = {
 		{ "min_gpus", PTC_DOC_COUNT, &e.min_gpus, 1, PTC_MAX_RANKS, NULL },
 		{ "max_gpus", PTC_DOC_COUNT, &e.max_gpus, 1, PTC_MAX_RANKS, NULL },
 		{ "on_failure", PTC_DOC_WORD, &e.on_failure, 0, PTC_JOB_STOP, failures },
+		{ "on_join", PTC_DOC_WORD, &on_join, 0, GROW, joins },
+		{ "join_after", PTC_DOC_OTHER },
 		{ "max_restarts", PTC_DOC_COUNT, &e.max_restarts, 0, PTC_JOB_RESTARTS_MAX, NULL },
 	};
 	int rc = ptc_doc_read(d->doc, node, "elastic", rows, PTC_ARRAY_LEN(rows), d->err);
@@ -278,6 +282,9 @@ static int decode_elastic(struct ptc_job_decoder *d, const struct ptc_doc_node *
 		rc = ptc_doc_error(d->doc, ptc_doc_get(node, "max_gpus"), d->err, PTC_EINVAL,
 				   "max_gpus (%" PRIu32 ") is less than min_gpus (%" PRIu32 ")", e.max_gpus,
 				   e.min_gpus);
+	if (!rc)
+		rc = decode_quantity(d, node, "join_after", false, 1, PTC_JOB_JOIN_AFTER_MAX_MS, &e.join_after_ms);
+	e.grow = on_join == GROW;
 	d->job->elastic = e;
 	return rc;
 }

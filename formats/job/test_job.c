@@ -675,7 +675,8 @@ static void test_run_refused(void **state)
 	refuse(LIVE "elastic: {min_gpus: 0}\n", PTC_EINVAL, "job.yaml:6: min_gpus must be in 1..");
 	refuse(LIVE "elastic: {min_gpus: 4, max_gpus: 2}\n", PTC_EINVAL,
 	       "job.yaml:6: max_gpus (2) is less than min_gpus (4)");
-	refuse(LIVE "elastic: {on_join: grow}\n", PTC_EINVAL, "job.yaml:6: unknown key \"on_join\"");
+	refuse(LIVE "elastic: {on_join: shrink}\n", PTC_EINVAL, "job.yaml:6: unknown on_join \"shrink\"");
+	refuse(LIVE "elastic: {join_after: 0s}\n", PTC_EINVAL, "job.yaml:6: join_after");
 	refuse(LIVE "elastic: {on_failure: pray}\n", PTC_EINVAL, "job.yaml:6: unknown on_failure \"pray\"");
 	refuse(LIVE "elastic: {max_restarts: 1001}\n", PTC_EINVAL, "job.yaml:6: max_restarts must be in 0..1000");
 	refuse(LIVE "elastic: 3\n", PTC_EINVAL, "job.yaml:6: elastic is not a map");

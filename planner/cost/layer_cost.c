@@ -18,9 +18,9 @@ struct context {
 	double flops, hbm; /* of the slowest kind of device */
 };
 
-static struct ptc_ring scaled(const struct ptc_work *w, uint32_t size, uint32_t stride)
+static struct ptc_ring scaled(const struct ptc_work *w, enum ptc_link_class class, uint32_t size, uint32_t stride)
 {
-	struct ptc_ring r = ptc_cluster_ring(w->cluster, size, stride);
+	struct ptc_ring r = ptc_cluster_ring_of(w->cluster, class, size, stride);
 	const double *v = w->coefs.v;
 
 	r.bytes_s *= v[r.crosses ? PTC_COEF_NODE : PTC_COEF_INTRA];
@@ -36,9 +36,9 @@ static struct context context_of(const struct ptc_work *w, const struct ptc_cand
 		x.flops = PTC_MIN(x.flops, w->cluster->kinds[i].flops);
 		x.hbm = PTC_MIN(x.hbm, w->cluster->kinds[i].hbm_bytes_s);
 	}
-	x.tp = scaled(w, c->tp, 1);
-	x.cp = scaled(w, c->cp, c->tp);
-	x.ep = scaled(w, c->ep, c->etp);
+	x.tp = scaled(w, PTC_LINK_TP, c->tp, 1);
+	x.cp = scaled(w, PTC_LINK_CP, c->cp, c->tp);
+	x.ep = scaled(w, PTC_LINK_EP, c->ep, c->etp);
 	return x;
 }
 

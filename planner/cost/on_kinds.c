@@ -380,3 +380,21 @@ int ptc_placer_estimate(const struct ptc_work *w, const struct ptc_cand *c, stru
 				     ptc_cand_devices(c));
 	return 0;
 }
+
+void ptc_placed_layers(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_on_kinds *on, uint32_t *ret)
+{
+	struct ptc_layers x, y;
+	const struct ptc_layers *const l[2] = { &x, &y };
+	uint8_t which[PTC_MODEL_MAX_LAYERS];
+	struct ptc_placer p;
+
+	ptc_placer_init(&p, w, 0);
+	ptc_cost_layers(&p.alone[on->kind[0]], c, &x);
+	ptc_cost_layers(&p.alone[on->kind[1]], c, &y);
+	for (uint32_t i = 0; i < c->pp; i++)
+		which[i] = on->first && !on->by_data && i >= on->first;
+	if (on->by_data) /* as the slower kind wants it */
+		ptc_cost_cut(w, c, slowness(w, &y) > slowness(w, &x) ? &y : &x, ret);
+	else
+		ptc_cost_cut_mixed(w, c, l, which, ret);
+}

@@ -40,3 +40,7 @@ void ptc_placed_format(const struct ptc_cluster_profile *cluster, const struct p
 /* Estimates one candidate. PTC_ENODEVICES: no two kinds have so many devices. */
 int ptc_placer_estimate(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_estimate *ret,
 			struct ptc_error *err);
+/* Writes the number of layers of each of pp * vpp stages of a placement into ret, as its estimate cuts them. The
+ * candidate is one that ptc_cand_check accepts. */
+void ptc_placed_layers(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_on_kinds *on,
+		       uint32_t *ret);

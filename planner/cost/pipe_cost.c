@@ -108,6 +108,14 @@ void ptc_cost_cut(const struct ptc_work *w, const struct ptc_cand *c, const stru
 	cut_mixed(w, c, &x, cut);
 }
 
+void ptc_cost_cut_mixed(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_layers *const *l,
+			const uint8_t *which, uint32_t *cut)
+{
+	struct devices x = { l, which, c->pp };
+
+	cut_mixed(w, c, &x, cut);
+}
+
 /* Sums of device d over its stages d, d + pp, ... */
 struct device_sum {
 	double seconds, compute, tp, cp, ep, dense, expert, kept, working;

@@ -51,6 +51,9 @@ void ptc_cost_pipe_mixed(const struct ptc_work *w, const struct ptc_cand *c, con
 			 const uint8_t *which, struct ptc_pipe *ret);
 /* Writes the number of layers of each stage into cut[pp * vpp]. */
 void ptc_cost_cut(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_layers *l, uint32_t *cut);
+/* The same for devices that differ, as in ptc_cost_pipe_mixed. */
+void ptc_cost_cut_mixed(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_layers *const *l,
+			const uint8_t *which, uint32_t *cut);
 /* Fills all members but memory. */
 void ptc_cost_time(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p,
 		   struct ptc_estimate *ret);

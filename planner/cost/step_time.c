@@ -19,7 +19,7 @@ uint32_t ptc_cost_micro_batches(const struct ptc_work *w, const struct ptc_cand 
 
 static double ring_seconds(const struct ptc_work *w, uint32_t size, uint32_t stride, double bytes)
 {
-	struct ptc_ring r = ptc_cluster_ring(w->cluster, size, stride);
+	struct ptc_ring r = ptc_cluster_ring_of(w->cluster, PTC_LINK_DP, size, stride);
 	const double *v = w->coefs.v;
 
 	if (size < 2)
@@ -39,9 +39,9 @@ static double boundary_seconds(const struct ptc_work *w, const struct ptc_cand *
 	if (ptc_cand_devices(c) <= n->per_node)
 		return 2 * (p->boundary_bytes / (n->intra_bytes_s * v[PTC_COEF_INTRA]) +
 			    n->intra_latency_s * v[PTC_COEF_INTRA_LATENCY]);
-	return 2 *
-	       (p->boundary_bytes * PTC_MAX(1.0, (double)n->per_node / c->tp) / (n->node_bytes_s * v[PTC_COEF_NODE]) +
-		n->node_latency_s * v[PTC_COEF_NODE_LATENCY]);
+	return 2 * (p->boundary_bytes * PTC_MAX(1.0, (double)n->per_node / c->tp) /
+			    (ptc_cluster_node_bytes_s(n, PTC_LINK_PP) * v[PTC_COEF_NODE]) +
+		    n->node_latency_s * v[PTC_COEF_NODE_LATENCY]);
 }
 
 /* Seconds that gathering parameters and scattering gradients of ZeRO-3 takes for one micro-batch. */

@@ -81,26 +81,108 @@ int ptc_plan_devices_read(const struct ptc_doc *doc, struct ptc_plan_devices *re
 	return rc;
 }
 
+void ptc_plan_devices_builtin(struct ptc_plan_devices *ret)
+{
+	size_t n;
+	const struct ptc_device_kind *known = ptc_device_kinds_known(&n);
+
+	memset(ret, 0, sizeof *ret);
+	for (size_t i = 0; i < n && i < PTC_PLAN_MAX_DEVICES; i++) {
+		struct ptc_plan_device *d = &ret->v[ret->n++];
+
+		memcpy(d->name, known[i].name, sizeof d->name);
+		d->flops[PTC_MATH_16BIT] = d->flops[PTC_MATH_BF16] = d->flops[PTC_MATH_FP16] = known[i].flops;
+		d->hbm_bytes_s = known[i].hbm_bytes_s;
+		d->memory_bytes = known[i].memory_bytes;
+	}
+}
+
+static int take(const struct ptc_plan_device *d, enum ptc_math dtype, struct ptc_device_kind *ret,
+		struct ptc_error *err)
+{
+	if (!(d->flops[dtype] > 0))
+		return ptc_error_set(err, PTC_EINVAL, "device %s does not compute %s", d->name, ptc_math_names[dtype]);
+	memset(ret, 0, sizeof *ret);
+	memcpy(ret->name, d->name, sizeof ret->name);
+	ret->flops = d->flops[dtype];
+	ret->hbm_bytes_s = d->hbm_bytes_s;
+	ret->memory_bytes = d->memory_bytes;
+	ret->price_hour = d->price_hour;
+	return 0;
+}
+
 int ptc_plan_device_find(const struct ptc_plan_devices *all, const char *name, enum ptc_math dtype,
 			 struct ptc_device_kind *ret, struct ptc_error *err)
 {
 	const char *bare = !strncasecmp(name, "NVIDIA-", 7) || !strncasecmp(name, "NVIDIA ", 7) ? name + 7 : name;
 
-	for (size_t i = 0; i < all->n; i++) {
-		const struct ptc_plan_device *d = &all->v[i];
-
-		if (strcasecmp(d->name, bare) && strcasecmp(d->name, name))
-			continue;
-		if (!(d->flops[dtype] > 0))
-			return ptc_error_set(err, PTC_EINVAL, "device %s does not compute %s", d->name,
-					     ptc_math_names[dtype]);
-		memset(ret, 0, sizeof *ret);
-		memcpy(ret->name, d->name, sizeof ret->name);
-		ret->flops = d->flops[dtype];
-		ret->hbm_bytes_s = d->hbm_bytes_s;
-		ret->memory_bytes = d->memory_bytes;
-		ret->price_hour = d->price_hour;
-		return 0;
-	}
+	for (size_t i = 0; i < all->n; i++)
+		if (!strcasecmp(all->v[i].name, bare) || !strcasecmp(all->v[i].name, name))
+			return take(&all->v[i], dtype, ret, err);
 	return PTC_ENOTFOUND;
+}
+
+/* ---- names as drivers write them ---- */
+
+#define BETWEEN " -_/,"
+#define ALIKE   (1.0 / 7) /* drivers count memory that the data sheet does not, or keep some */
+
+static bool has_word(const char *name, const char *word, size_t n)
+{
+	for (const char *at = name; *at;) {
+		size_t len = strcspn(at, BETWEEN);
+
+		if (len == n && !strncasecmp(at, word, n))
+			return true;
+		at += len;
+		at += strspn(at, BETWEEN);
+	}
+	return false;
+}
+
+/* "80GB" */
+static bool is_size(const char *word, size_t n)
+{
+	size_t digits = strspn(word, "0123456789");
+
+	return digits && digits + 2 == n && !strncasecmp(word + digits, "GB", 2);
+}
+
+/* How many words of the listed name the driver's has; 0: it is another device. */
+static unsigned words_of(const struct ptc_plan_device *d, const char *name, double memory_bytes)
+{
+	unsigned found = 0;
+
+	for (const char *at = d->name; *at;) {
+		size_t n = strcspn(at, BETWEEN);
+
+		if (n && has_word(name, at, n))
+			found += 2; /* a size that is only alike counts less */
+		else if (n && !(is_size(at, n) && memory_bytes > d->memory_bytes * (1 - ALIKE) &&
+				memory_bytes < d->memory_bytes * (1 + ALIKE)))
+			return 0;
+		at += n;
+		at += strspn(at, BETWEEN);
+	}
+	return found;
+}
+
+int ptc_plan_device_named(const struct ptc_plan_devices *all, const char *name, double memory_bytes,
+			  enum ptc_math dtype, struct ptc_device_kind *ret, struct ptc_error *err)
+{
+	const struct ptc_plan_device *best = NULL;
+	unsigned most = 0;
+	int rc = ptc_plan_device_find(all, name, dtype, ret, err);
+
+	if (rc != PTC_ENOTFOUND || has_word(name, "MIG", 3))
+		return rc;
+	for (size_t i = 0; i < all->n; i++) {
+		unsigned words = words_of(&all->v[i], name, memory_bytes);
+
+		if (words <= most)
+			continue;
+		most = words;
+		best = &all->v[i];
+	}
+	return best ? take(best, dtype, ret, err) : PTC_ENOTFOUND;
 }

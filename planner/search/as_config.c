@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "planner/cost/on_kinds.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -18,13 +19,17 @@ static bool is_default(const uint32_t *layers, uint32_t stages, uint32_t all)
 	return true;
 }
 
-int ptc_cand_config(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_config *ret, struct ptc_error *err)
+int ptc_cand_config_on(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_on_kinds *on,
+		       struct ptc_config *ret, struct ptc_error *err)
 {
 	uint32_t layers[PTC_MODEL_MAX_LAYERS], stages = c->pp * c->vpp, world;
 	char text[PTC_CAND_TEXT_MAX + 96];
 	size_t at;
-	int rc = ptc_stage_layers(w, c, layers, err);
+	bool mixed = on && w->cluster->nkinds > 1;
+	int rc = mixed ? ptc_cand_check(w, c, err) : ptc_stage_layers(w, c, layers, err);
 
+	if (rc == 0 && mixed)
+		ptc_placed_layers(w, c, on, layers);
 	if (rc)
 		return rc;
 	at = (size_t)snprintf(text, sizeof text,
@@ -40,6 +45,11 @@ int ptc_cand_config(const struct ptc_work *w, const struct ptc_cand *c, struct p
 		memcpy(ret->stages, layers, stages * sizeof *layers);
 	}
 	return ptc_config_world(ret, &world, err);
+}
+
+int ptc_cand_config(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_config *ret, struct ptc_error *err)
+{
+	return ptc_cand_config_on(w, c, NULL, ret, err);
 }
 
 void ptc_cand_from_config(const struct ptc_config *c, struct ptc_cand *ret)

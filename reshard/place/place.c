@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "base/number/search.h"
 
 #include <stdlib.h>
@@ -267,6 +268,39 @@ static int check_pins(struct ptc_placer *p, const struct ptc_place_opts *o, stru
 	return 0;
 }
 
+/* Each rank is a block of its own on the node that it is to have. */
+static int take_nodes(struct ptc_placer *p, const struct ptc_place_opts *o, struct ptc_error *err)
+{
+	ptc_auto_free uint32_t *ranks = ptc_calloc((size_t)p->nnodes + 1, sizeof *ranks);
+
+	if (!ranks)
+		return ptc_nomem(err);
+	for (uint32_t b = 0; b < p->nblocks; b++) {
+		uint32_t n = find_node(p, o->node_of_rank[p->ranks[b]]);
+
+		if (n == p->nnodes || ++ranks[n] > p->nodes[n].ndevices)
+			return ptc_error_set(err, PTC_ENODEVICES,
+					     "rank %u is to be on node %u, which has no device for it", p->ranks[b],
+					     o->node_of_rank[p->ranks[b]]);
+		p->where[b] = n;
+	}
+	return 0;
+}
+
+static int place_decided(struct ptc_placer *p, const struct ptc_allocation *from_alloc, const struct ptc_place_opts *o,
+			 struct ptc_device *ranks, struct ptc_error *err)
+{
+	int rc;
+
+	choose_block_size(p, 1, ptc_layout_world(p->to));
+	rc = make_blocks(p) ? ptc_nomem(err) : take_nodes(p, o, err);
+	if (rc)
+		return rc;
+	if (p->change->from.layout && place_classes(p, from_alloc, o->usable))
+		return ptc_nomem(err);
+	return give_devices(p, !p->change->from.layout, ranks) ? ptc_nomem(err) : 0;
+}
+
 static int place(struct ptc_placer *p, const struct ptc_allocation *from_alloc, const struct ptc_place_opts *o,
 		 struct ptc_device *ranks, struct ptc_error *err)
 {
@@ -274,6 +308,8 @@ static int place(struct ptc_placer *p, const struct ptc_allocation *from_alloc, 
 
 	if (rc)
 		return rc;
+	if (o->node_of_rank)
+		return place_decided(p, from_alloc, o, ranks, err);
 	choose_block_size(p, ptc_layout_config(p->to)->tp, ptc_layout_world(p->to));
 	rc = check_pins(p, o, err);
 	if (rc)

@@ -10,8 +10,11 @@ struct ptc_place_opts {
 	const struct ptc_device *devices;
 	size_t ndevices;
 	uint32_t nnodes;
-	const bool *usable;    /* per node; false: its bytes are gone. NULL: all nodes are usable */
-	const bool *pinned;    /* per node; true: the node gets at least one block, so it is not released. NULL: none */
+	const bool *usable; /* per node; false: its bytes are gone. NULL: all nodes are usable */
+	const bool *pinned; /* per node; true: the node gets at least one block, so it is not released. NULL: none */
+	/* per rank: its node, which has been decided; NULL: it has not. pinned and racks do not count then, and the gap
+	 * is 0 */
+	const uint32_t *node_of_rank;
 	const uint32_t *racks; /* per node: its rack. A TP group that needs several nodes stays in one rack. NULL: racks
 				  do not matter */
 };
@@ -40,3 +43,9 @@ struct ptc_groups {
 };
 int ptc_place_groups(const struct ptc_config *c, const struct ptc_allocation *a, const struct ptc_place_opts *o,
 		     struct ptc_groups *ret_groups, struct ptc_error *err);
+
+/* For sets of ranks of the new layout, bytes that enter each node if it gets just that set: ret[set * o->nnodes +
+ * node]. set_of: of each rank, below nsets. Of o only nnodes and usable count. */
+int ptc_change_set_bytes(const struct ptc_change *c, const struct ptc_allocation *from_alloc,
+			 const struct ptc_place_opts *o, const uint32_t *set_of, uint32_t nsets, int64_t *ret,
+			 struct ptc_error *err);

@@ -19,6 +19,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "base/number/search.h"
 #include "base/sys/sys.h"
 
@@ -27,6 +28,8 @@
 #include <time.h>
 
 #define BACKGROUND_THREADS 2
+#define LINK_BYTES         (INT64_C(16) << 20) /* less says more of the first packets than of the link */
+#define LINK_NS            INT64_C(10000000)
 #define WAIT_MAX_NS        INT64_C(999999999) /* well below PTC_AGENT_STALL_MS */
 
 struct extent {
@@ -55,6 +58,8 @@ struct pull {
 	uint64_t *digests; /* of each need; complete but for what came before this call, unless a source failed */
 	struct ptc_store_box *digested; /* what they have already */
 	size_t ndigested;
+	struct ptc_transfer_alone *alone; /* one per node that the transfer may ask */
+	size_t nalone;
 	_Atomic int64_t done_bytes;
 	int64_t total_bytes, copied_bytes;
 	bool broken; /* progress could not be sent */
@@ -295,6 +300,9 @@ static int pull_missing(struct pull *p, struct ptc_error *err)
 	t->stop = pull_stopped;
 	t->tick = progress_send;
 	t->arg = t->owner = p;
+	p->nalone = p->background ? 0 : t->g->nnodes; /* copies come at a rate of their own */
+	p->alone = p->nalone ? ptc_calloc(p->nalone, sizeof *p->alone) : NULL;
+	t->alone = p->alone; /* without memory nothing is said of links */
 	rc = ptc_transfer_run(t, err);
 	for (unsigned i = 0; i < PTC_AGENT_PULL_THREADS; i++)
 		ptc_boxes_done(&p->receiving[i].slices);
@@ -312,15 +320,39 @@ static int pull_missing(struct pull *p, struct ptc_error *err)
 
 /* ---- the call ---- */
 
+/* What links have given, as far as enough came to say so. v and ptrs have room for p->nalone. */
+static size_t link_figures(const struct pull *p, Ptc__V1__LinkFigure *v, Ptc__V1__LinkFigure **ptrs)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; p->alone && i < p->nalone; i++) {
+		const struct ptc_transfer_alone *a = &p->alone[i];
+
+		if (i == p->view.self || a->bytes < LINK_BYTES || a->ns < LINK_NS)
+			continue;
+		ptc__v1__link_figure__init(&v[n]);
+		v[n].from = p->transfer.g->nodes[i];
+		v[n].bytes = (uint64_t)a->bytes;
+		v[n].ns = (uint64_t)a->ns;
+		ptrs[n] = &v[n];
+		n++;
+	}
+	return n;
+}
+
 static int pull_reply(struct pull *p, struct ptc_error *err)
 {
 	Ptc__V1__PullReply reply = pull_progress(p);
 	size_t n = p->view.needs.n;
 	uint32_t *index = ptc_reallocarray(NULL, n ? n : 1, sizeof *index);
+	ptc_auto_free Ptc__V1__LinkFigure *links = ptc_calloc(p->nalone + 1, sizeof *links);
+	ptc_auto_free Ptc__V1__LinkFigure **link_ptrs = ptc_calloc(p->nalone + 1, sizeof *link_ptrs);
 	int rc;
 
 	if (!index)
 		return ptc_nomem(err);
+	reply.n_links = links && link_ptrs ? link_figures(p, links, link_ptrs) : 0;
+	reply.links = link_ptrs;
 	for (size_t i = 0; i < n; i++)
 		index[i] = (uint32_t)i;
 	reply.finished = true;
@@ -422,6 +454,7 @@ int ptc_agent_on_pull(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	ptc_switch_view_done(&p->view, agent);
 	ptc_agent_leave(&p->op);
 	ptc_free(p->digests);
+	ptc_free(p->alone);
 	ptc_free(p->digested);
 	ptc_free(p->extents);
 out:

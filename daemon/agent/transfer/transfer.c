@@ -300,6 +300,8 @@ static int request_drain(struct ptc_request *q, struct ptc_error *err)
 			return rc;
 		atomic_store(&q->last_ns, ptc_sys_now_ns());
 		atomic_fetch_add(&q->t->wire_bytes, (int64_t)payload);
+		if (q->t->alone)
+			atomic_fetch_add(&q->t->alone[q->node].all_bytes, (int64_t)payload);
 	}
 	if (rc == 0)
 		rc = ptc_rpc_stream_finish(q->stream, err);
@@ -427,6 +429,34 @@ static bool transfer_stopped(void *arg)
 	return atomic_load(&((struct ptc_transfer *)arg)->shared.stopped);
 }
 
+/* Requests have begun or ended: a span in which one node alone sent is over, or begins. */
+static void count_alone_locked(struct ptc_transfer *t)
+{
+	uint32_t sender = UINT32_MAX, senders = 0;
+	int64_t now = ptc_sys_now_ns();
+
+	if (!t->alone)
+		return;
+	for (uint32_t i = 0; i < t->g->nnodes; i++)
+		if (t->sources[i].lanes) {
+			sender = i;
+			senders++;
+		}
+	if (senders != 1)
+		sender = UINT32_MAX;
+	if (sender == t->shared.sender)
+		return;
+	if (t->shared.sender != UINT32_MAX) {
+		struct ptc_transfer_alone *a = &t->alone[t->shared.sender];
+
+		a->ns += now - t->shared.mark_ns;
+		a->bytes += atomic_load(&a->all_bytes) - t->shared.mark_bytes;
+	}
+	t->shared.sender = sender;
+	t->shared.mark_ns = now;
+	t->shared.mark_bytes = sender == UINT32_MAX ? 0 : atomic_load(&t->alone[sender].all_bytes);
+}
+
 /* The request of thread q from the source that is chosen, on a free lane of it. */
 static bool request_pick_locked(struct ptc_request *q)
 {
@@ -441,6 +471,7 @@ static bool request_pick_locked(struct ptc_request *q)
 	s->next += q->n;
 	q->lane = (unsigned)__builtin_ctz(~s->lanes);
 	s->lanes |= 1u << q->lane;
+	count_alone_locked(t);
 	return true;
 }
 
@@ -502,6 +533,7 @@ static void *request_thread(void *arg)
 		}
 		pthread_mutex_lock(&t->shared.lock);
 		t->sources[q->node].lanes &= ~(1u << q->lane);
+		count_alone_locked(t);
 		if (rc && q->stalled)
 			ptc_error_set(&why, PTC_EPEER, "no byte has come for a minute");
 		if (rc && !transfer_stopped(t)) {
@@ -564,6 +596,7 @@ static int transfer_round(struct ptc_transfer *t, struct ptc_error *err)
 	unsigned n = 0;
 
 	memset(t->sources, 0, t->g->nnodes * sizeof *t->sources);
+	t->shared.sender = UINT32_MAX;
 	for (size_t i = 0; i < p->n;) {
 		struct ptc_transfer_source *s = &t->sources[p->v[i].node];
 

@@ -72,6 +72,12 @@ struct ptc_transfer_source {
 	bool failed;
 };
 
+/* What came from a node while no other one sent: what the link between them gives. */
+struct ptc_transfer_alone {
+	_Atomic int64_t all_bytes; /* at any time */
+	int64_t bytes, ns;
+};
+
 struct ptc_transfer {
 	/* Set by the caller. */
 	struct ptc_agent *agent;
@@ -91,8 +97,9 @@ struct ptc_transfer {
 	/* Called on the owner's thread, a few times a second during ptc_transfer_run. */
 	ptc_stop_fn stop;
 	void (*tick)(void *owner);
-	void *owner;      /* of stop and tick */
-	const char *what; /* for "... was cancelled" */
+	void *owner;                      /* of stop and tick */
+	const char *what;                 /* for "... was cancelled" */
+	struct ptc_transfer_alone *alone; /* one per node, for the caller to read after ptc_transfer_run; NULL: none */
 	/* For the caller to read. */
 	unsigned failures;    /* sources left out so far */
 	bool lied;            /* one of these broke the protocol */
@@ -109,6 +116,8 @@ struct ptc_transfer {
 		int status; /* not 0: the transfer ends with it */
 		struct ptc_error err;
 		atomic_bool stopped;
+		uint32_t sender; /* of `alone`: the only node that sends since mark_ns; UINT32_MAX: none, or several */
+		int64_t mark_ns, mark_bytes;
 	} shared;
 };
 /* For `plan`: covers box by usable nodes' replicas (ptc_parts_cover). If they do not cover it, the error names the

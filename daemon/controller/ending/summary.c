@@ -96,10 +96,47 @@ static const char *preserved(const struct ptc_controller *ctl)
 	return ctl->from_config && strcmp(ctl->from_config, ptc_switch_to_config(ctl)) == 0 ? "bytes" : "native";
 }
 
+static bool sends_elsewhere(const struct ptc_controller *ctl, const char *from, size_t but)
+{
+	const json_t *row;
+	size_t k;
+
+	for (size_t i = 0; i < ctl->npulls; i++)
+		json_array_foreach(ctl->pulls[i].links, k, row)
+			if (i != but && strcmp(json_string_value(json_object_get(row, "from")), from) == 0)
+				return true;
+	return false;
+}
+
+/* What links between nodes have given while they had them to themselves; NULL: nothing is known. */
+static json_t *links_json(const struct ptc_controller *ctl)
+{
+	json_t *out = json_array(), *row;
+	size_t k;
+
+	for (size_t i = 0; i < ctl->npulls; i++)
+		json_array_foreach(ctl->pulls[i].links, k, row) {
+			const char *from = json_string_value(json_object_get(row, "from"));
+			json_t *one;
+
+			if (!from || sends_elsewhere(ctl, from, i))
+				continue;
+			one = json_copy(row);
+			json_object_set_new(one, "to",
+					    json_string(
+						    ptc_cluster_node(ctl->all->cluster, ctl->pulls[i].node)->doc.name));
+			json_array_append_new(out, one);
+		}
+	if (json_array_size(out))
+		return out;
+	json_decref(out);
+	return NULL;
+}
+
 char *ptc_switch_summary(struct ptc_controller *ctl)
 {
 	uint64_t wire = 0, copied = 0, verified = ctl->captured_bytes;
-	json_t *plan = NULL, *root;
+	json_t *plan = NULL, *root, *links = links_json(ctl);
 	double ahead;
 	char *text;
 
@@ -126,6 +163,9 @@ char *ptc_switch_summary(struct ptc_controller *ctl)
 		json_object_set_new(root, "captured_bytes", json_integer((json_int_t)ctl->captured_bytes));
 		json_object_set_new(root, "pause", pause_json(ctl));
 	}
+	if (root && links)
+		json_object_set(root, "links", links);
+	json_decref(links);
 	if (root && ptc_ahead_took(ctl, &ahead))
 		json_object_set_new(root, "built_ahead_ms", json_real(ahead * 1e3));
 	text = root ? ptc_json_text(root) : NULL;

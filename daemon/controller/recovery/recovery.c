@@ -523,6 +523,22 @@ void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *wh
 	snprintf(r->waits, sizeof r->waits, "%s", why);
 }
 
+static void grow(struct ptc_controller *ctl)
+{
+	struct ptc_recovery *r = &ctl->recovery;
+
+	ptc_growth_note(ctl);
+	if (r->replan && ptc_controller_idle(ctl)) {
+		r->replan = false;
+		ptc_growth_replan(ctl);
+		return;
+	}
+	if (!r->has_elastic)
+		ptc_recovery_plan(ctl, PTC_RECOVERY_READ, was_read);
+	else if (r->elastic.grow)
+		ptc_growth_tick(ctl);
+}
+
 void ptc_recovery_tick(struct ptc_controller *ctl)
 {
 	struct parts p;
@@ -530,6 +546,7 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 	if (ctl->gone || !ctl->has_record)
 		return;
 	if (ctl->record.run != PTC_RUN_LIVE && !ctl->record.recovery) {
+		ctl->recovery.growth.anew = true;
 		ctl->recovery.waits[0] = '\0';
 		return;
 	}
@@ -544,8 +561,10 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 	} else if (p.down) {
 		if (stands(ctl, &p))
 			act(ctl, &p);
-	} else if (ctl->recovery.waits[0]) {
+	} else {
+		if (ctl->recovery.waits[0])
+			ctl->recovery.tries = 0;
 		ctl->recovery.waits[0] = '\0';
-		ctl->recovery.tries = 0;
+		grow(ctl);
 	}
 }

@@ -30,6 +30,12 @@ struct task {
 	int rc;
 };
 
+/* Its ranks run, and are to go on running while it is planned. */
+static bool trains(const struct task *t)
+{
+	return t->what == PTC_RECOVERY_GROW || t->what == PTC_RECOVERY_AGAIN;
+}
+
 static void look_on_loop(void *arg)
 {
 	struct task *t = arg;
@@ -41,7 +47,8 @@ static void look_on_loop(void *arg)
 			t->devices +=
 				ptc_cluster_device_free(t->all->cluster, n->doc.name, k, t->meta.uuid, t->shares, NULL);
 	}
-	t->rc = ptc_view_find_copies(&t->view, t->all->cluster);
+	/* of ranks that run, copies are old */
+	t->rc = trains(t) ? 0 : ptc_view_find_copies(&t->view, t->all->cluster);
 	if (t->rc == 0)
 		t->rc = ptc_view_locate(&t->view, t->all->cluster);
 }
@@ -63,13 +70,16 @@ static bool candidate(const struct ptc_job_desc *desc, const struct ptc_config *
 {
 	if (desc->ngpus)
 		return ptc_job_config_for(desc, n) != NULL;
-	return desc->model || n % (now->tp * now->pp * now->cp) == 0;
+	return desc->model || desc->space || n % (now->tp * now->pp * now->cp) == 0;
 }
 
 static int plan_as(struct task *t, uint32_t gpus, struct ptc_error *err)
 {
-	struct ptc_plan_request req = { .gpus = gpus, .or_same = gpus == 0, .at_rest = true, .ranks = true };
+	struct ptc_plan_request req = {
+		.gpus = gpus, .or_same = gpus == 0, .at_rest = !trains(t), .ranks = true
+	};
 
+	req.runs = gpus != 0; /* what is chosen is not less than min_gpus either */
 	if (t->what == PTC_RECOVERY_SAME) {
 		req.nodes = t->view.from.nodes;
 		req.nnodes = t->view.from.nnodes;
@@ -77,11 +87,12 @@ static int plan_as(struct task *t, uint32_t gpus, struct ptc_error *err)
 	return ptc_plan_switch(t->all, &t->view, &req, &t->plan.planned, err);
 }
 
-static int plan_fewer(struct task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
+/* The most devices from `least` to n for which there is a configuration. */
+static int plan_most(struct task *t, const struct ptc_job_desc *desc, uint32_t n, uint32_t least, struct ptc_error *err)
 {
 	const struct ptc_job_elastic *e = &desc->elastic;
 	ptc_auto_free struct ptc_config *now = ptc_calloc(1, sizeof *now);
-	uint32_t n = PTC_MIN(t->devices, t->view.from.world - 1), least = PTC_MAX(e->min_gpus, 1u), tries = 0;
+	uint32_t tries = 0;
 	struct ptc_error first = PTC_ERROR_INIT;
 	int rc = now ? ptc_config_parse(t->view.from.config, now, err) : ptc_nomem(err);
 
@@ -102,7 +113,7 @@ static int plan_fewer(struct task *t, const struct ptc_job_desc *desc, struct pt
 static int make_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
 {
 	uint32_t most = desc->elastic.max_gpus ? desc->elastic.max_gpus : UINT32_MAX;
-	int rc = check_covered(t, err);
+	int rc = trains(t) ? 0 : check_covered(t, err);
 
 	if (rc)
 		return rc;
@@ -110,9 +121,17 @@ static int make_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc
 		return ptc_error_set(err, PTC_ESTATE, "the job has no configuration to go on with");
 	if (t->what == PTC_RECOVERY_SAME)
 		return plan_as(t, 0, err);
+	if (t->what == PTC_RECOVERY_AGAIN)
+		return plan_as(t, t->view.from.world, err);
+	if (t->what == PTC_RECOVERY_GROW && t->view.from.world >= most)
+		return ptc_error_set(err, PTC_ENODEVICES, "it has %u devices, and its max_gpus is %u",
+				     t->view.from.world, most);
+	if (t->what == PTC_RECOVERY_GROW)
+		return plan_most(t, desc, t->devices, t->view.from.world + 1, err);
 	if (t->view.from.world <= PTC_MIN(most, t->devices) && plan_as(t, 0, err) == 0)
 		return 0;
-	return plan_fewer(t, desc, err);
+	return plan_most(t, desc, PTC_MIN(t->devices, t->view.from.world - 1), PTC_MAX(desc->elastic.min_gpus, 1u),
+			 err);
 }
 
 static void work(void *arg, struct ptc_etcd *etcd)

@@ -60,6 +60,12 @@ struct ptc_link_sets *ptc_link_sets_free(struct ptc_link_sets *s)
 	return NULL;
 }
 
+void ptc_link_sets_matrix(const struct ptc_link_sets *s, double unknown, double *ret)
+{
+	for (size_t i = 0; i < s->n * s->n; i++)
+		ret[i] = s->bytes_s[i] > 0 ? s->bytes_s[i] : unknown;
+}
+
 PTC_BY_VALUE(ascending, double)
 
 double ptc_link_sets_median(const struct ptc_link_sets *s)
@@ -161,4 +167,54 @@ json_t *ptc_links_changed(const json_t *was, const json_t *is)
 							     before, "is", now));
 	}
 	return out;
+}
+
+/* ---- what switches show ---- */
+
+#define HALVED 2
+
+static double of(const json_t *o, const char *key, double absent)
+{
+	const json_t *v = json_object_get(o, key);
+
+	return v ? json_number_value(v) : absent;
+}
+
+static void take_link(json_t *pair, double is, json_t *changed)
+{
+	double was = of(pair, "bytes_s", 0), measured = of(pair, "measured_bytes_s", was);
+	double seen = of(pair, "seen_bytes_s", 0), now = is * HALVED < seen ? PTC_MIN(is, measured) : measured;
+
+	json_object_set_new(pair, "measured_bytes_s", json_real(measured));
+	json_object_set_new(pair, "seen_bytes_s", json_real(PTC_MAX(seen, is)));
+	json_object_set_new(pair, "bytes_s", json_real(now));
+	if (was > 0 && (now > was * HALVED || was > now * HALVED))
+		json_array_append_new(changed, json_pack("{s:O, s:O, s:f, s:f}", "from", json_object_get(pair, "from"),
+							 "to", json_object_get(pair, "to"), "was", was, "is", now));
+}
+
+static bool of_pair(const json_t *pair, const json_t *row)
+{
+	const char *from = text(pair, "from"), *to = text(pair, "to"), *a = text(row, "from"), *b = text(row, "to");
+
+	return from && to && a && b && strcmp(from, a) == 0 && strcmp(to, b) == 0;
+}
+
+bool ptc_links_saw(json_t *pairs, const json_t *links, json_t *changed)
+{
+	const json_t *row;
+	json_t *pair;
+	bool any = false;
+	size_t i, k;
+
+	json_array_foreach(links, i, row) {
+		double seconds = of(row, "seconds", 0), is = seconds > 0 ? of(row, "bytes", 0) / seconds : 0;
+
+		json_array_foreach(pairs, k, pair)
+			if (is > 0 && of_pair(pair, row)) {
+				take_link(pair, is, changed);
+				any = true;
+			}
+	}
+	return any;
 }

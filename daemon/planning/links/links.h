@@ -29,11 +29,19 @@ size_t ptc_link_opponent(size_t n, size_t round, size_t i);
 /* Pairs whose bandwidth differs from what it was by more than a quarter: [{from, to, was, is}]. */
 json_t *ptc_links_changed(const json_t *was, const json_t *is);
 
+/* What links gave in a switch: [{from, to, bytes, seconds}]. A switch is bounded by more than links, so one of them is
+ * compared with what it has given in earlier switches. If it gives less than half of that, it counts for what it gives
+ * now, until it gives as much again. Pairs that were never measured stay so. Adds [{from, to, was, is}] of those that
+ * count for half or twice now. True: pairs (bytes_s, measured_bytes_s, seen_bytes_s) are others. */
+bool ptc_links_saw(json_t *pairs, const json_t *links, json_t *changed);
+
 /* ---- sets of nodes ---- */
 struct ptc_link_sets; /* what pairs say of some nodes */
 /* names: of the nodes, in the caller's order. NULL: out of memory. */
 struct ptc_link_sets *ptc_link_sets_new(const json_t *pairs, const char *const *names, size_t n);
 struct ptc_link_sets *ptc_link_sets_free(struct ptc_link_sets *s); /* NULL ok */
+/* All links as a matrix, symmetric; `unknown` where none was measured. */
+void ptc_link_sets_matrix(const struct ptc_link_sets *s, double unknown, double *ret);
 /* The middle one of all links between the nodes; 0: none was measured. */
 double ptc_link_sets_median(const struct ptc_link_sets *s);
 /* The slowest link among the nodes that are not left; 0: none is known. */

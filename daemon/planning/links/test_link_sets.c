@@ -134,6 +134,48 @@ static void changes_beyond_a_quarter(void **state)
 	json_decref(is);
 }
 
+/* A link by what switches bring over it, in turn; measured at 100. */
+static void what_switches_show(void **state)
+{
+	static const struct {
+		double bytes, counts;
+		bool changed;
+	} turns[] = {
+		{ 40, 100, false },                                      /* the first one says what a switch brings */
+		{ 25, 100, false },                                      /* busy nodes */
+		{ 15, 15, true },                                        /* less than half of 40 */
+		{ 12, 12, false },  { 5, 5, true },   { 30, 100, true }, /* as before */
+		{ 90, 100, false }, { 44, 44, true }, { 91, 100, true },
+	};
+	json_t *pairs = json_pack("[{s:s, s:s, s:f}, {s:s, s:s, s:f}]", "from", "a", "to", "b", "bytes_s", 100.0,
+				  "from", "b", "to", "a", "bytes_s", 70.0);
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(turns); i++) {
+		json_t *links = json_pack("[{s:s, s:s, s:f, s:f}, {s:s, s:s, s:f, s:f}]", "from", "a", "to", "b",
+					  "bytes", turns[i].bytes * 3, "seconds", 3.0, "from", "a", "to", "c", "bytes",
+					  5.0, "seconds", 1.0);
+		json_t *changed = json_array();
+		double was = json_number_value(json_object_get(json_array_get(pairs, 0), "bytes_s"));
+
+		assert_true(ptc_links_saw(pairs, links, changed));
+		assert_true(json_number_value(json_object_get(json_array_get(pairs, 0), "bytes_s")) == turns[i].counts);
+		assert_int_equal(turns[i].changed, json_array_size(changed));
+		if (turns[i].changed) {
+			const json_t *c = json_array_get(changed, 0);
+
+			assert_string_equal("a", json_string_value(json_object_get(c, "from")));
+			assert_true(json_number_value(json_object_get(c, "was")) == was);
+			assert_true(json_number_value(json_object_get(c, "is")) == turns[i].counts);
+		}
+		json_decref(changed);
+		json_decref(links);
+	}
+	assert_int_equal(2, json_array_size(pairs)); /* a to c was never measured */
+	assert_true(json_number_value(json_object_get(json_array_get(pairs, 1), "bytes_s")) == 70);
+	assert_false(ptc_links_saw(pairs, NULL, NULL));
+	json_decref(pairs);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -141,6 +183,7 @@ int main(void)
 		cmocka_unit_test(a_slow_node_is_left),
 		cmocka_unit_test(what_is_not_known_decides_nothing),
 		cmocka_unit_test(changes_beyond_a_quarter),
+		cmocka_unit_test(what_switches_show),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job that trains gets larger when devices join ("on_join: grow"): a node has joined or come back, or offers more.
+ *
+ * Happy path: a node offers more devices than the job has been weighed with. When nothing more has joined for the
+ * waiting time, a switch to as many devices as there are is planned, at most max_gpus, and made if it pays. What the
+ * job has been weighed with is then kept in etcd, so that any controller goes on from there.
+ *
+ * Failure modes: no switch pays, or none is possible (an event says why, and the same devices are not weighed again); a
+ * switch that aborts (tried again, later and later, TRIES_MAX times); a node that is lost (recovery.c goes first, and
+ * nothing is weighed meanwhile); a controller that dies before it has decided (the next one weighs the same).
+ * Loop thread. */
+#include "daemon/controller/internal.h"
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys/sys.h"
+#include "formats/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MS        INT64_C(1000000)
+#define WAITS_MAX 6 /* waiting times: nodes that come and go do not put it off for longer */
+#define RETRY_NS  (10000 * MS)
+#define TRIES_MAX 4
+#define PAYS      2 /* times over within the horizon: what is predicted is not exact, and devices may leave again */
+#define VERSION   1
+#define KEY_MAX   64
+
+static void key_of(const struct ptc_controller *ctl, char key[KEY_MAX])
+{
+	snprintf(key, KEY_MAX, "/ptc/jobs/%s/weighed", ctl->uuid);
+}
+
+/* ---- what is there ----------------------------------------------------------------- */
+
+static uint32_t offers(const struct ptc_node *n)
+{
+	return n->up && !n->drained ? n->doc.devices : 0;
+}
+
+/* Nodes are only added to the cluster. */
+static uint32_t *more(uint32_t *v, size_t was, size_t n)
+{
+	v = ptc_reallocarray(v, n, sizeof *v);
+	ptc_require(v);
+	memset(v + was, 0, (n - was) * sizeof *v);
+	return v;
+}
+
+static void make_room(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+	size_t n = ptc_cluster_nnodes(ctl->all->cluster);
+
+	if (n <= g->nseen)
+		return;
+	g->seen = more(g->seen, g->nseen, n);
+	g->planned = more(g->planned, g->nseen, n);
+	g->nseen = n;
+}
+
+/* Sums of all that is there, as a number that differs when something does. */
+static uint64_t fingerprint(const struct ptc_controller *ctl)
+{
+	uint64_t h = UINT64_C(0xcbf29ce484222325);
+
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(ctl->all->cluster); i++)
+		h = (h ^ (offers(ptc_cluster_node(ctl->all->cluster, i)) + 1)) * UINT64_C(0x100000001b3);
+	return h;
+}
+
+/* Nodes that have left are forgotten, so that they join when they come back. True: something was forgotten. */
+static bool forget(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+	bool any = false;
+
+	for (uint32_t i = 0; i < g->nseen; i++) {
+		uint32_t now = offers(ptc_cluster_node(ctl->all->cluster, i));
+
+		any |= now < g->seen[i];
+		g->seen[i] = PTC_MIN(g->seen[i], now);
+	}
+	return any;
+}
+
+/* How many devices have joined; their nodes' names go into g->joined. */
+static uint32_t joined(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+	uint32_t devices = 0, nodes = 0;
+	size_t at = 0;
+
+	g->joined[0] = '\0';
+	for (uint32_t i = 0; i < g->nseen; i++) {
+		const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, i);
+
+		if (offers(n) <= g->seen[i])
+			continue;
+		devices += offers(n) - g->seen[i];
+		if (nodes++ < 3 && at < sizeof g->joined - PTC_NAME_MAX)
+			at += (size_t)snprintf(g->joined + at, sizeof g->joined - at, "%s%s", at ? ", " : "",
+					       n->doc.name);
+	}
+	if (nodes > 3 && at < sizeof g->joined)
+		snprintf(g->joined + at, sizeof g->joined - at, " and %u more", nodes - 3);
+	return devices;
+}
+
+/* v: seen or planned. */
+static void take_all(struct ptc_controller *ctl, uint32_t *v)
+{
+	for (uint32_t i = 0; i < ctl->recovery.growth.nseen; i++)
+		v[i] = offers(ptc_cluster_node(ctl->all->cluster, i));
+}
+
+/* ---- in etcd ------------------------------------------------------------------------ */
+
+struct kept {
+	struct ptc_controller *ctl;
+	char key[KEY_MAX], lock[96];
+	int64_t fence;
+	char *text; /* to be written, or read; NULL: none */
+	int rc;
+};
+
+static void kept_done(struct kept *k)
+{
+	ptc_free(k->text);
+	ptc_controller_unref(k->ctl);
+	ptc_free(k);
+}
+
+static struct kept *kept_new(struct ptc_controller *ctl)
+{
+	struct kept *k = ptc_calloc(1, sizeof *k);
+
+	ptc_require(k);
+	k->ctl = ptc_controller_ref(ctl);
+	k->fence = ctl->fence;
+	key_of(ctl, k->key);
+	snprintf(k->lock, sizeof k->lock, "/ptc/jobs/%s/lock", ctl->uuid);
+	return k;
+}
+
+static void write_work(void *arg, struct ptc_etcd *etcd)
+{
+	struct kept *k = arg;
+	struct ptc_etcd_op op = { .key = k->key, .value = k->text, .len = strlen(k->text) };
+	bool ok = false;
+
+	k->rc = ptc_etcd_txn(etcd, &(struct ptc_etcd_compare){ k->lock, PTC_ETCD_CREATE_REV, k->fence }, 1, &op, 1,
+			     "etcd.weighed", &ok, NULL, NULL);
+}
+
+static void written(void *arg)
+{
+	struct kept *k = arg;
+
+	k->ctl->recovery.growth.writing = false;
+	if (k->rc && !k->ctl->gone)
+		ptc_debug("job", "job=%s what it was weighed with is not kept: etcd is unreachable", k->ctl->meta.name);
+	kept_done(k);
+}
+
+/* What is lost with a crash before it is written is weighed again. */
+static void keep(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+	json_t *nodes = json_object(), *root = json_pack("{s:i, s:O}", "version", VERSION, "nodes", nodes);
+	struct kept *k;
+
+	for (uint32_t i = 0; i < g->nseen; i++)
+		if (g->seen[i])
+			json_object_set_new(nodes, ptc_cluster_node(ctl->all->cluster, i)->doc.name,
+					    json_integer(g->seen[i]));
+	k = kept_new(ctl);
+	k->text = root ? ptc_json_text(root) : NULL;
+	json_decref(nodes);
+	json_decref(root);
+	if (!k->text) {
+		kept_done(k);
+		return;
+	}
+	g->writing = true;
+	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, write_work, written, k) == 0);
+}
+
+static void read_work(void *arg, struct ptc_etcd *etcd)
+{
+	struct kept *k = arg;
+	struct ptc_etcd_kvs kvs = { 0 };
+
+	k->rc = ptc_etcd_get(etcd, k->key, false, 1, &kvs, NULL);
+	if (k->rc == 0 && kvs.n && !(k->text = ptc_strndup(kvs.kv[0].value, kvs.kv[0].len)))
+		k->rc = PTC_ENOMEM;
+	ptc_etcd_kvs_done(&kvs);
+}
+
+/* Without a document (a new job, or one of an older version) what was there when the job was first seen to run has been
+ * weighed. */
+static void was_read(void *arg)
+{
+	struct kept *k = arg;
+	struct ptc_controller *ctl = k->ctl;
+	struct ptc_growth *g = &ctl->recovery.growth;
+	json_t *root = NULL, *nodes;
+	const char *name;
+	json_t *value;
+	uint32_t at;
+
+	g->state = k->rc ? PTC_GROWTH_UNREAD : PTC_GROWTH_READ;
+	if (k->rc || ctl->gone) {
+		kept_done(k);
+		return;
+	}
+	make_room(ctl);
+	if (k->text && ptc_json_load("weighed", k->text, strlen(k->text), &root, NULL) == 0 &&
+	    ptc_json_count(root, "version") == VERSION) {
+		nodes = json_object_get(root, "nodes");
+		memset(g->seen, 0, g->nseen * sizeof *g->seen);
+		json_object_foreach(nodes, name, value)
+			if (ptc_cluster_find_node(ctl->all->cluster, name, &at) && at < g->nseen)
+				g->seen[at] = (uint32_t)json_integer_value(value);
+	} else {
+		keep(ctl);
+	}
+	json_decref(root);
+	kept_done(k);
+}
+
+static void read_kept(struct ptc_controller *ctl)
+{
+	ctl->recovery.growth.state = PTC_GROWTH_READING;
+	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, read_work, was_read, kept_new(ctl)) == 0);
+}
+
+/* ---- the decision --------------------------------------------------------------------- */
+
+/* What was planned with has been weighed, and is not again until more joins; what has joined since has not. */
+static void decided(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+
+	g->first_ns = g->since_ns = 0;
+	g->generation = 0;
+	g->tries = 0;
+	memcpy(g->seen, g->planned, g->nseen * sizeof *g->seen);
+	keep(ctl);
+}
+
+static void stays(struct ptc_controller *ctl, const char *why)
+{
+	ptc_event(ctl->all->cluster, ctl->uuid, "joined", "devices of %s have joined; the job stays as it is: %s",
+		  ctl->recovery.growth.joined, why);
+	decided(ctl);
+}
+
+/* By the planner's figures. False: it would, or nothing is predicted. */
+static bool hardly_pays(const json_t *choice, char *why, size_t size)
+{
+	const json_t *even = json_object_get(choice, "break_even_s");
+	double horizon = json_number_value(json_object_get(choice, "horizon_s")), after = json_number_value(even);
+
+	if (!(horizon > 0) || json_object_get(choice, "step_s") == NULL || (even && after * PAYS <= horizon))
+		return false;
+	if (even)
+		snprintf(
+			why, size,
+			"%.200s would pay its pause back after %.3g s, and has to do so %d times over in the %.0f s to "
+			"the next change",
+			json_string_value(json_object_get(choice, "config")), after, PAYS, horizon);
+	else
+		snprintf(why, size, "no switch pays its pause back");
+	return true;
+}
+
+static void try_later(struct ptc_growth *g)
+{
+	g->since_ns = ptc_sys_now_ns() + (RETRY_NS << PTC_MIN(g->tries, (uint32_t)TRIES_MAX));
+	g->tries++;
+}
+
+/* False: the controller has begun something else meanwhile. */
+static bool submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_switch_request r;
+
+	ptc_controller_request(ctl, PTC_SWITCH_RESIZE, &r);
+	r.run_from = r.run_to = true;
+	r.end = PTC_RUN_STOPPED;
+	r.to = p->planned.to;
+	r.plan_json = p->planned.json;
+	if (ctl->submit(ctl, &r, &err) != 0) { /* what was not taken over is still the plan's */
+		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
+		return false;
+	}
+	memset(&p->planned, 0, sizeof p->planned);
+	return true;
+}
+
+static void grow(struct ptc_controller *ctl, struct ptc_recovery_plan *p, const json_t *choice)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+	const char *why = json_string_value(json_object_get(choice, "why"));
+	const char *by = json_string_value(json_object_get(choice, "by"));
+	uint64_t generation = ctl->record.generation;
+	char to[200];
+
+	snprintf(to, sizeof to, "%s", p->planned.to.config);
+	if (!submit(ctl, p)) {
+		try_later(g);
+		return;
+	}
+	g->generation = generation;
+	ptc_event(ctl->all->cluster, ctl->uuid, "joined", "devices of %s have joined; the job goes from %s to %s, %s%s",
+		  g->joined, ctl->view.from.config, to, why ? "" : "by its ",
+		  why  ? why
+		  : by ? by
+		       : "table");
+}
+
+/* What may be otherwise a little later. */
+static bool passes(int status)
+{
+	return status == PTC_ECOORD || status == PTC_EPEER || status == PTC_ETIMEOUT || status == PTC_ECANCELED;
+}
+
+static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+	char why[PTC_PLANNING_WHY_MAX];
+	json_t *plan = NULL, *choice;
+
+	if (p->read)
+		ctl->recovery.elastic = p->elastic;
+	if (!ptc_controller_idle(ctl) || ctl->record.run != PTC_RUN_LIVE || !g->since_ns)
+		return; /* it is weighed again */
+	if (!joined(ctl) || !ctl->recovery.elastic.grow)
+		return;
+	if (passes(p->status) && g->tries < TRIES_MAX) {
+		try_later(g);
+		return;
+	}
+	if (p->status) {
+		stays(ctl, p->err.text);
+		return;
+	}
+	if (p->planned.stays) {
+		stays(ctl, p->planned.why);
+		return;
+	}
+	if (ptc_json_load("plan", p->planned.json, strlen(p->planned.json), &plan, NULL) != 0)
+		return;
+	choice = json_object_get(plan, "choice");
+	if (hardly_pays(choice, why, sizeof why))
+		stays(ctl, why);
+	else
+		grow(ctl, p, choice);
+	json_decref(plan);
+}
+
+/* The switch of ours has ended: the generation says how. */
+static void ended(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+	bool grew = ctl->record.generation != g->generation;
+
+	g->generation = 0;
+	if (grew) {
+		decided(ctl);
+	} else if (g->tries >= TRIES_MAX) {
+		stays(ctl, "the switch has failed too often");
+	} else {
+		try_later(g);
+	}
+}
+
+static bool quiet(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+	uint64_t there = fingerprint(ctl);
+	uint64_t ms = ctl->recovery.elastic.join_after_ms;
+	int64_t now = ptc_sys_now_ns(), wait = (int64_t)(ms ? ms : PTC_JOB_JOIN_AFTER_MS) * MS;
+
+	if (!joined(ctl)) {
+		g->first_ns = g->since_ns = 0;
+		return false;
+	}
+	if (!g->first_ns)
+		g->first_ns = now;
+	if (!g->since_ns || (there != g->there && now - g->first_ns < WAITS_MAX * wait))
+		g->since_ns = now;
+	g->there = there;
+	return now - g->since_ns >= wait;
+}
+
+static void replanned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
+{
+	struct ptc_cluster *c = ctl->all->cluster;
+	char why[PTC_PLANNING_WHY_MAX];
+
+	if (!ptc_controller_idle(ctl) || ctl->record.run != PTC_RUN_LIVE)
+		return;
+	snprintf(why, sizeof why, "%s", p->planned.why);
+	if (p->status)
+		ptc_event(c, ctl->uuid, "links", "no new plan: %s", p->err.text);
+	else if (p->planned.stays)
+		ptc_event(c, ctl->uuid, "links", "no new plan: the job stays as it is: %s", why);
+	else if (submit(ctl, p))
+		ptc_event(c, ctl->uuid, "links", "a new plan: %s", why);
+}
+
+void ptc_growth_replan(struct ptc_controller *ctl)
+{
+	ptc_recovery_plan(ctl, PTC_RECOVERY_AGAIN, replanned);
+}
+
+void ptc_growth_note(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+
+	if (g->noted)
+		return;
+	g->noted = true;
+	make_room(ctl);
+	take_all(ctl, g->seen);
+}
+
+void ptc_growth_tick(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+
+	if (g->state != PTC_GROWTH_READ && !g->anew) {
+		if (g->state == PTC_GROWTH_UNREAD)
+			read_kept(ctl);
+		return;
+	}
+	make_room(ctl);
+	if (g->anew && g->state != PTC_GROWTH_READING && !g->writing) {
+		g->anew = false;
+		g->state = PTC_GROWTH_READ;
+		take_all(ctl, g->planned);
+		decided(ctl);
+	}
+	if (!ptc_controller_idle(ctl))
+		return;
+	if (g->generation) {
+		ended(ctl);
+		return;
+	}
+	if (!g->writing && forget(ctl))
+		keep(ctl);
+	if (!quiet(ctl))
+		return;
+	take_all(ctl, g->planned);
+	ptc_recovery_plan(ctl, PTC_RECOVERY_GROW, planned);
+}
