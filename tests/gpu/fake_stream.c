@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum work { COPY, MARK, EVENT, FILL, KERNEL };
+enum work { COPY, MARK, EVENT, FILL, KERNEL, WAIT };
 
 struct job {
 	struct job *next;
@@ -99,12 +99,24 @@ static void push(CUstream stream, struct job job)
 	stream->last = &j->next;
 }
 
-/* Does the oldest work. */
+/* The oldest work waits for a value that nobody has written, so the stream hangs. */
+static bool hangs(CUstream stream)
+{
+	const struct job *j = stream->first;
+
+	return j && j->work == WAIT &&
+	       __atomic_load_n((const uint64_t *)(uintptr_t)j->word, __ATOMIC_SEQ_CST) < j->value &&
+	       !fake_file("unhang");
+}
+
+/* Does the oldest work, if it can be done. */
 static CUresult step(CUstream stream)
 {
 	struct job *j = stream->first;
 	CUresult result = CUDA_SUCCESS;
 
+	if (!j || hangs(stream))
+		return CUDA_SUCCESS;
 	stream->first = j->next;
 	if (!stream->first)
 		stream->last = &stream->first;
@@ -130,6 +142,8 @@ static CUresult run(CUstream stream)
 		CUresult result = step(stream);
 
 		first = first ? first : result;
+		while (hangs(stream))
+			fake_pause();
 	}
 	return first;
 }
@@ -173,7 +187,14 @@ CUresult cuStreamDestroy(CUstream stream)
 	ENTER(cuStreamDestroy, true);
 	if (own(stream->context, "a stream"))
 		LEAVE(CUDA_ERROR_INVALID_HANDLE);
-	run(stream);
+	while (stream->first && !hangs(stream))
+		(void)step(stream);
+	while (stream->first) { /* it is not waited for */
+		struct job *j = stream->first;
+
+		stream->first = j->next;
+		free(j);
+	}
 	for (CUstream *at = &streams; *at; at = &(*at)->next)
 		if (*at == stream) {
 			*at = stream->next;
@@ -206,10 +227,31 @@ CUresult cuStreamQuery(CUstream stream)
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags)
 {
 	ENTER(cuStreamWriteValue64, true);
+	if (getenv("PTC_FAKE_GPU_NO_MARKS"))
+		LEAVE(CUDA_ERROR_NOT_SUPPORTED);
+	if (fake_file("capturing"))
+		LEAVE(fake_wrong(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+				 "cuStreamWriteValue64 while a graph is captured"));
 	if (!fake_pinned((void *)(uintptr_t)address, sizeof value) &&
 	    fake_device_check(address, sizeof value, "cuStreamWriteValue64"))
 		LEAVE(CUDA_ERROR_INVALID_VALUE);
 	push(stream, (struct job){ .work = MARK, .word = address, .value = value });
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags)
+{
+	ENTER(cuStreamWaitValue64, true);
+	if (flags != CU_STREAM_WAIT_VALUE_GEQ || !fake_pinned((void *)(uintptr_t)address, sizeof value))
+		LEAVE(CUDA_ERROR_INVALID_VALUE);
+	push(stream, (struct job){ .work = WAIT, .word = address, .value = value });
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
+{
+	ENTER(cuStreamIsCapturing, true);
+	*status = fake_file("capturing");
 	LEAVE(CUDA_SUCCESS);
 }
 
@@ -260,6 +302,8 @@ CUresult cuEventSynchronize(CUevent event)
 		CUresult result = step(event->pending);
 
 		first = first ? first : result;
+		while (event->pending && hangs(event->pending))
+			fake_pause();
 	}
 	LEAVE(first);
 }
