@@ -125,6 +125,15 @@ class GpuLive(harness.Case):
             self.resizes(c, "rank", "cannot be shared by descriptors", rows=700, memory="vmm", env={"PTC_FAKE_GPU_NO_FDS": "1"})
         self.assertEqual([], self.calls("cuMemImportFromShareableHandle"))
 
+    def test_state_pool(self):
+        """Memory of ptc_pool_alloc: by descriptor where IPC handles do not work; plain where the driver exports no descriptors."""
+        with self.gpus() as c:
+            self.resizes(c, "ptc-gpu", memory="state", env={"PTC_FAKE_GPU_NO_IPC": "1"})
+        self.assertEqual([], self.calls("cuIpcOpenMemHandle"))
+        with self.gpus() as c:
+            self.resizes(c, "rank", "cannot be shared by descriptors", memory="state",
+                         env={"PTC_FAKE_GPU_NO_FDS": "1", "PTC_FAKE_GPU_NO_EXPORT": "1"})
+
     def test_resizes_by_rank(self):
         """Memory of a pool cannot be shared: the ranks copy it themselves, and ptc-gpu maps nothing."""
         with self.gpus() as c:

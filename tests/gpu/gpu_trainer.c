@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A trainer whose state lies in device memory of the fake driver, and is a closed formula as tests/trainer.py's is.
  *
- *   gpu_trainer --rows R --layers L --sleep-ms MS --memory plain|vmm|pool [--steps N] [--differ-at STEP]
+ *   gpu_trainer --rows R --layers L --sleep-ms MS --memory plain|vmm|pool|state [--steps N] [--differ-at STEP]
  *               [--marks N] [--hang-at STEP --hang own|other] [--meddle FOLDER]
  *
  * Layer l is a matrix of R x 6 doubles, rows split over tp; element (i, j) is 1000 l + 10 i + j + s after s steps, its
@@ -40,7 +40,7 @@ static struct {
 	uint64_t rows, layers, sleep_ms;
 	int64_t steps; /* -1: for ever */
 	int64_t differ_at;
-	bool pool, vmm;
+	bool pool, vmm, state;
 	uint64_t marks;
 	int64_t hang_at;
 	bool hang_own;
@@ -163,9 +163,12 @@ static void begin(struct rank *r)
 	r->layer_doubles = r->n * 6 + 5; /* nothing is aligned to more than an element */
 	r->cols_at = layer_at(r, args.layers, 0);
 	r->bytes = (r->cols_at + args.rows * (r->n_c + GAP)) * sizeof(double);
-	ptc_require(!(args.pool  ? more.cuMemAllocAsync(&r->memory, r->bytes, r->stream)
-		      : args.vmm ? map_handles(r)
-				 : cu->cuMemAlloc(&r->memory, r->bytes)));
+	if (args.state)
+		r->memory = (uintptr_t)ptc_pool_alloc((ssize_t)r->bytes, (int)r->gen.device, r->stream);
+	ptc_require(!(args.state  ? !r->memory
+		      : args.pool ? more.cuMemAllocAsync(&r->memory, r->bytes, r->stream)
+		      : args.vmm  ? map_handles(r)
+				  : cu->cuMemAlloc(&r->memory, r->bytes)));
 	ptc_require(!cu->cuMemHostAlloc((void **)&r->wanted, r->bytes, 0));
 	memset(r->wanted, 0, r->bytes);
 	write_state(r);
@@ -174,9 +177,12 @@ static void begin(struct rank *r)
 static void end(struct rank *r)
 {
 	wait_for_device(r);
-	ptc_require(!(args.pool  ? more.cuMemFreeAsync(r->memory, r->stream)
-		      : args.vmm ? unmap_handles(r)
-				 : cu->cuMemFree(r->memory)));
+	if (args.state)
+		ptc_pool_free((void *)(uintptr_t)r->memory, r->bytes, (int)r->gen.device, r->stream);
+	ptc_require(!(args.state  ? 0
+		      : args.pool ? more.cuMemFreeAsync(r->memory, r->stream)
+		      : args.vmm  ? unmap_handles(r)
+				  : cu->cuMemFree(r->memory)));
 	ptc_require(!cu->cuMemFreeHost(r->wanted) && !cu->cuStreamDestroy(r->stream) && !cu->cuStreamDestroy(r->other));
 	ptc_require(!r->word || !cu->cuMemFreeHost(r->word));
 	ptc_require(!cu->cuCtxSetCurrent(NULL) && !cu->cuDevicePrimaryCtxRelease(r->device));
@@ -361,7 +367,8 @@ static bool parse(int argc, char **argv)
 		else if (strcmp(argv[i], "--hang") == 0)
 			args.hang_own = strcmp(argv[i + 1], "own") == 0;
 		else if (strcmp(argv[i], "--memory") == 0)
-			args.pool = strcmp(argv[i + 1], "pool") == 0, args.vmm = strcmp(argv[i + 1], "vmm") == 0;
+			args.pool = strcmp(argv[i + 1], "pool") == 0, args.vmm = strcmp(argv[i + 1], "vmm") == 0,
+			args.state = strcmp(argv[i + 1], "state") == 0;
 		else
 			return false;
 	}

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libptc: what a program says of its device. ptc/ptc.h includes this header.
+/* libptc: what a program says of its device, and device memory for state. ptc/ptc.h includes this header.
+ *
+ * ptc_pool_alloc gives memory that ptc-gpu can map wherever the driver exports descriptors, also in containers and for
+ * ranks of other users, where CUDA's IPC handles may not work. ptcd holds the descriptors until the generation ends, so
+ * the device keeps the memory when the rank is killed. The functions have the form that
+ * torch.cuda.memory.CUDAPluggableAllocator wants, and ptc.torch.state_pool() uses them so.
  *
  * The library uses the CUDA driver that the program has loaded. Failure modes: where there is none, or it cannot do
  * what is wanted, the functions say so and stops go on as without them. */
@@ -7,6 +12,8 @@
 #define PTC_GPU_H
 
 #include <ptc/result.h>
+#include <stddef.h>
+#include <sys/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,6 +31,12 @@ typedef struct ptc_client ptc_client;
  * generation, or the stream is capturing a CUDA graph. ptc_update_begin within a capture ends marks, for its mark would
  * be written once, and not at each launch of the graph. */
 PTC_API int ptc_stream(ptc_client *c, void *stream);
+/* `size` bytes on CUDA's device number `device`, which is current on the thread: one handle for each call, so rounded
+ * up to 2 MiB. NULL: no memory, or no driver. Where the driver exports no descriptors the memory is plain, and the rank
+ * copies it itself (docs/gpu.md). stream: not used. Any thread. */
+PTC_API void *ptc_pool_alloc(ssize_t size, int device, void *stream);
+/* Frees what ptc_pool_alloc returned; NULL ok. Waits for the device first, as cudaFree does. Only `p` is used. */
+PTC_API void ptc_pool_free(void *p, size_t size, int device, void *stream);
 #ifdef __cplusplus
 }
 #endif

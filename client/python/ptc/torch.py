@@ -50,7 +50,7 @@ from ptc._attached import Attached
 from ptc._held import refuse
 from ptc._rng import AGREE, DIFFER
 
-__all__ = ["generations", "Generation", "BatchSampler", "External", "sequence_part", "AGREE", "DIFFER"]
+__all__ = ["generations", "state_pool", "Generation", "BatchSampler", "External", "sequence_part", "AGREE", "DIFFER"]
 
 _STALE = -9
 
@@ -81,6 +81,26 @@ def _forget_meshes():
     with contextlib.suppress(ImportError):
         from torch.distributed.tensor._redistribute import clear_redistribute_planner_cache
         clear_redistribute_planner_cache()
+
+
+_pools = {}  # of each device; as long as the process, for tensors of any generation may lie there
+
+
+@contextlib.contextmanager
+def state_pool(device=None):
+    """What is allocated inside lies in device memory that ptcd can hold and ptc-gpu can map by descriptor (ptc/gpu.h). So build the
+    model inside, and make the optimizer's state there. Activations belong outside. device: as for torch.device. Without a CUDA
+    device it does nothing."""
+    if not torch.cuda.is_available():
+        yield None
+        return
+    index = None if device is None else torch.device(device).index
+    index = torch.cuda.current_device() if index is None else index
+    if index not in _pools:
+        allocator = torch.cuda.memory.CUDAPluggableAllocator(ptc.library()._name, "ptc_pool_alloc", "ptc_pool_free")
+        _pools[index] = allocator, torch.cuda.MemPool(allocator.allocator())
+    with torch.cuda.use_mem_pool(_pools[index][1], index):
+        yield _pools[index][1]
 
 
 def _communicators_abort():
