@@ -190,7 +190,7 @@ class GpuLive(harness.Case):
     def test_mark_moves(self):
         """A rank that changes its memory while it waits at a stop: what was copied meanwhile does not count."""
         with self.gpus() as c:
-            job = GpuJob(c, self.dir, self.gpu, argv=["--marks", "1", "--meddle", self.gpu])
+            job = GpuJob(c, self.dir, self.gpu, argv=["--marks", "1", "--folder", self.gpu])
             job.run("tp=2")
             job.wait_step(10)
             self.faults("cuMemcpyDtoHAsync 0 block")
@@ -202,38 +202,44 @@ class GpuLive(harness.Case):
             os.unlink(os.path.join(self.gpu, "faults"))
             _, said = taking.communicate(timeout=120 * PATIENCE)
             self.assertNotEqual(0, taking.returncode, said)
-            self.assertRegex(said, r"rank 0.*mark was \d+ after the copy, not \d+: what was copied is discarded")
+            self.assertRegex(said, r"rank 0.*mark was \d+ (before|after) the copy, not \d+: what was copied is discarded")
             wait_for(lambda: job.status()["phase"] == "idle", 60 * PATIENCE, "idle", 0.1)
             job.wait_step(job.step() + 5)
             job.do("stop")
             job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
 
+    def hang(self, job):
+        open(os.path.join(self.gpu, "hang"), "w").close()
+        wait_for(lambda: os.path.exists(os.path.join(self.gpu, "hung")), 60 * PATIENCE, "rank 0's device to hang", 0.02)
+        job.wait_step(job.step() + 5)
+
     def test_hangs(self):
         """Something on rank 0's device never ends. With marks the state is taken all the same, if the state's own stream gets to the
         stop. Else the stop is refused, in the time that the job allows: the rank and its device are named, and training goes on."""
         with self.gpus() as c:
-            job = GpuJob(c, self.dir, self.gpu, argv=["--marks", "1", "--hang-at", "10"])
+            job = GpuJob(c, self.dir, self.gpu, argv=["--marks", "1", "--folder", self.gpu, "--hang", "other"])
             job.run("tp=2")
-            job.wait_step(15)
+            self.hang(job)
             at = job.resize("tp=1")["step"]
             job.check_state(self, at, self.path("at-hang"))
             job.do("stop")
         for marks, where in (("0", "other"), ("1", "own")):
             with self.subTest(marks=marks), self.gpus() as c:
                 self.may_leave = True  # rank 0 can only be killed
-                job = GpuJob(c, self.dir, self.gpu, argv=["--marks", marks, "--hang-at", "10", "--hang", where, "--sleep-ms", "20"],
+                job = GpuJob(c, self.dir, self.gpu, argv=["--marks", marks, "--folder", self.gpu, "--hang", where, "--sleep-ms", "20"],
                              run_options={"boundary_timeout": f"{4 * PATIENCE}s", "grace": "1s"})
                 job.run("tp=2")
                 job.do("snapshot")
                 kept = job.status()["step"]
-                job.wait_step(15)
+                self.hang(job)
                 r = job.resize("tp=1", check=False)
                 self.assertRegex(r.stderr, r"rank 0.*its device has not finished the step in \d+\.\d s; perhaps a kernel hangs")
                 wait_for(lambda: job.status()["phase"] == "idle", 60 * PATIENCE, "idle", 0.1)
                 job.wait_step(job.step() + 5)
                 if marks == "1":
                     device = job.ranks()[0]["device_memory"]
-                    self.assertEqual((10, True), (device["device_step"], device["device_whole"]))
+                    self.assertTrue(device["device_whole"], device)
+                    self.assertLess(device["device_step"] + 5, job.step())
                 self.assertEqual(kept, job.status()["step"])
                 c.ptcctl("stop", job.name, "--now", timeout_s=60 * PATIENCE)
 

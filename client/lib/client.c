@@ -88,7 +88,7 @@ static void release(ptc_client *c)
 	free(c->got);
 	ptc_local_conn_done(&c->conn, free);
 	free(c->out.data);
-	if (c->page && !c->page_registered)
+	if (c->page && !c->marks.registered)
 		munmap(c->page, PTC_LOCAL_PAGE);
 	ptc_client_close_guarded(&c->page_fd);
 	ptc_client_close_guarded(&c->wake[0]);

@@ -96,7 +96,6 @@ struct ptc_client {
 	struct ptc_local_page *page;
 	struct staging staging; /* mapped */
 	struct device_marks marks;
-	bool page_registered; /* it stays mapped: a device may still write there */
 	char error[PTC_LOCAL_TEXT_MAX + 1];
 	int (*on_stop)(void *arg, uint64_t step);
 	void *on_stop_arg;

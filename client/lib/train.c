@@ -141,7 +141,6 @@ int ptc_stream(ptc_client *c, void *stream)
 		marks_end(c); /* marks of two streams come in any order */
 		return 0;
 	}
-	c->page_registered = true;
 	rc = ptc_device_marks_begin(&c->marks, stream, c->page, PTC_LOCAL_PAGE, &c->page->device, why, sizeof why);
 	atomic_store(&c->page->marks, rc ? PTC_LOCAL_MARKS_PROVEN : PTC_LOCAL_MARKS_NONE);
 	if (!rc)

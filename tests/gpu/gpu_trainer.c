@@ -2,17 +2,18 @@
 /* A trainer whose state lies in device memory of the fake driver, and is a closed formula as tests/trainer.py's is.
  *
  *   gpu_trainer --rows R --layers L --sleep-ms MS --memory plain|vmm|pool|state [--steps N] [--differ-at STEP]
- *               [--marks N] [--hang-at STEP --hang own|other] [--meddle FOLDER]
+ *               [--marks N] [--folder FOLDER] [--hang own|other]
  *
  * Layer l is a matrix of R x 6 doubles, rows split over tp; element (i, j) is 1000 l + 10 i + j + s after s steps, its
  * field `m` the negative of that. `cols` is R x 64 doubles, i + j / 64 + s, columns split over tp, each row followed by
  * a gap. `steps`, in host memory, is s. What is on the device is written in stream order, late: whoever takes it has to
  * wait for the device. What a rank is restored with is compared with the formula; a difference ends it. With
  * --differ-at the second replica has another first element from there on. With --marks 1 the state's stream is named to
- * libptc, with 2 it is named, and from step 20 on another one. With --hang-at rank 0's device has work from that step
- * on that never ends, as a collective has whose peer is gone: on the state's own stream before that step's update, or
- * on another stream. With --meddle rank 0 begins an update while it waits at a stop, once FOLDER/meddle is there; then
- * it makes FOLDER/meddled. */
+ * libptc, with 2 it is named, and from step 20 on another one.
+ *
+ * With --folder rank 0 does what a file there asks for, and then makes another file. FOLDER/hang: its device gets work
+ * that never ends, as a collective has whose peer is gone, on the state's own stream or on another one (--hang);
+ * FOLDER/hung. FOLDER/meddle: it begins an update, even while it waits at a stop; FOLDER/meddled. */
 #include "base/check.h"
 #include "daemon/gpu/cuda/cuda_driver.h"
 #include "ptc/ptc.h"
@@ -42,10 +43,9 @@ static struct {
 	int64_t differ_at;
 	bool pool, vmm, state;
 	uint64_t marks;
-	int64_t hang_at;
 	bool hang_own;
-	const char *meddle;
-} args = { .rows = 13, .layers = 4, .sleep_ms = 2, .steps = -1, .differ_at = INT64_MAX, .hang_at = INT64_MAX };
+	const char *folder;
+} args = { .rows = 13, .layers = 4, .sleep_ms = 2, .steps = -1, .differ_at = INT64_MAX };
 
 /* A rank of a generation. */
 struct rank {
@@ -272,19 +272,31 @@ static struct {
 	CUstream stream;
 } meddler;
 
-static void *meddle(void *arg)
+static bool asked(const char *name)
+{
+	char path[512];
+
+	snprintf(path, sizeof path, "%s/%s", args.folder, name);
+	return access(path, F_OK) == 0;
+}
+
+static void done(const char *name)
 {
 	char path[512];
 	FILE *f;
 
-	snprintf(path, sizeof path, "%s/meddle", args.meddle);
-	while (access(path, F_OK) != 0)
+	snprintf(path, sizeof path, "%s/%s", args.folder, name);
+	f = fopen(path, "w");
+	ptc_require(f && !fclose(f));
+}
+
+static void *meddle(void *arg)
+{
+	while (!asked("meddle"))
 		nap();
 	ptc_update_begin(meddler.c); /* against the rules: the client is in use */
 	ptc_require(!cu->cuCtxSetCurrent(meddler.context) && !cu->cuStreamSynchronize(meddler.stream));
-	snprintf(path, sizeof path, "%s/meddled", args.meddle);
-	f = fopen(path, "w");
-	ptc_require(f && !fclose(f));
+	done("meddled");
 	return NULL;
 }
 
@@ -311,7 +323,7 @@ static void train(ptc_client *c, struct rank *r)
 		check_restored(r);
 	if (args.marks)
 		check(c, ptc_stream(c, r->stream), "stream");
-	if (args.meddle && r->gen.rank == 0)
+	if (args.folder && r->gen.rank == 0)
 		start_meddling(c, r);
 	for (;;) {
 		rc = ptc_boundary(c, (uint64_t)r->step);
@@ -325,8 +337,10 @@ static void train(ptc_client *c, struct rank *r)
 		nap();
 		if (args.marks == 2 && r->step >= 20)
 			check(c, ptc_stream(c, r->other), "stream");
-		if (r->step == args.hang_at && r->gen.rank == 0)
+		if (args.folder && r->gen.rank == 0 && !asked("hung") && asked("hang")) {
 			hang(r);
+			done("hung");
+		}
 		ptc_update_begin(c);
 		r->step++;
 		write_state(r);
@@ -360,10 +374,8 @@ static bool parse(int argc, char **argv)
 			args.differ_at = (int64_t)n;
 		else if (strcmp(argv[i], "--marks") == 0)
 			args.marks = n;
-		else if (strcmp(argv[i], "--hang-at") == 0)
-			args.hang_at = (int64_t)n;
-		else if (strcmp(argv[i], "--meddle") == 0)
-			args.meddle = argv[i + 1];
+		else if (strcmp(argv[i], "--folder") == 0)
+			args.folder = argv[i + 1];
 		else if (strcmp(argv[i], "--hang") == 0)
 			args.hang_own = strcmp(argv[i + 1], "own") == 0;
 		else if (strcmp(argv[i], "--memory") == 0)

@@ -31,8 +31,7 @@
  * - Descriptors: the library keeps four open (close-on-exec). If the program closes descriptors that it did not open
  *   (closefrom, os.closerange), the client ends: every call returns PTC_R_SYSTEM and says so.
  * - Sampling: which samples a rank computes needs no client. See ptc/sampling.h, which this header includes.
- * - Devices: ptc_stream lets a CUDA device itself say when its memory is whole. See ptc/gpu.h, which this header
- * includes.
+ * - Devices: ptc_stream, by which a CUDA device itself says when its memory is whole, is in ptc/gpu.h.
  * - Compatibility: structs begin with `size`; set it to sizeof. Later versions add members at the end. */
 #ifndef PTC_PTC_H
 #define PTC_PTC_H

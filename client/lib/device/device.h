@@ -28,7 +28,7 @@ struct device_memory {
 
 /* The words that the rank's device writes in the order of a stream. Set to zeros: there are none. */
 struct device_marks {
-	bool on;
+	bool on, registered; /* registered: the page stays mapped, as a device may still write there */
 	void *stream, *context;
 	uint64_t word; /* where the device sees it */
 };

@@ -184,12 +184,16 @@ int ptc_device_marks_begin(struct device_marks *m, void *stream, void *page, siz
 	result = cu.cuMemHostRegister(page, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
 	if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) /* by an earlier generation */
 		result = CUDA_SUCCESS;
+	m->registered |= result == CUDA_SUCCESS;
 	result = result ? result : cu.cuMemHostGetDevicePointer(&at, (void *)(uintptr_t)word, 0);
 	if (result) {
 		(void)ptc_device_failed("register a page for marks", result, why, why_size);
 		return 0;
 	}
-	*m = (struct device_marks){ .on = true, .stream = stream, .context = context, .word = at };
+	m->on = true;
+	m->stream = stream;
+	m->context = context;
+	m->word = at;
 	if (ptc_device_mark(m, 0, why, why_size) == 1)
 		return 1;
 	m->on = false;
