@@ -24,6 +24,8 @@ struct CUstream_st {
 	struct CUstream_st *next; /* of all: what a program does not destroy is in the report, and no leak of ours */
 	CUcontext context;
 	struct job *first, **last;
+	unsigned waiters; /* threads that pause because it hangs */
+	bool gone;        /* destroyed meanwhile: the last of them frees it */
 };
 
 struct CUevent_st {
@@ -134,6 +136,21 @@ static CUresult step(CUstream stream)
 	return result;
 }
 
+/* Pauses while the stream hangs. False: somebody has destroyed it, and it may not be used any more. */
+static bool outlast(CUstream stream)
+{
+	bool gone;
+
+	stream->waiters++;
+	while (!stream->gone && hangs(stream))
+		fake_pause();
+	stream->waiters--;
+	gone = stream->gone;
+	if (gone && !stream->waiters)
+		free(stream);
+	return !gone;
+}
+
 static CUresult run(CUstream stream)
 {
 	CUresult first = CUDA_SUCCESS;
@@ -142,8 +159,8 @@ static CUresult run(CUstream stream)
 		CUresult result = step(stream);
 
 		first = first ? first : result;
-		while (hangs(stream))
-			fake_pause();
+		if (hangs(stream) && !outlast(stream))
+			break;
 	}
 	return first;
 }
@@ -200,7 +217,10 @@ CUresult cuStreamDestroy(CUstream stream)
 			*at = stream->next;
 			break;
 		}
-	free(stream);
+	if (stream->waiters)
+		stream->gone = true;
+	else
+		free(stream);
 	fake.streams--;
 	LEAVE(CUDA_SUCCESS);
 }
@@ -392,11 +412,16 @@ CUresult cuCtxSynchronize(void)
 	CUresult first = CUDA_SUCCESS;
 
 	ENTER(cuCtxSynchronize, true);
-	for (CUstream s = streams; s; s = s->next)
-		if (s->context == fake_current()) {
-			CUresult result = run(s);
+	for (CUstream s = streams; s;) {
+		CUresult result;
 
-			first = first ? first : result;
+		if (s->context != fake_current() || !s->first) {
+			s = s->next;
+			continue;
 		}
+		result = run(s);
+		first = first ? first : result;
+		s = streams; /* others may have come and gone */
+	}
 	LEAVE(first);
 }
