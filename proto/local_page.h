@@ -11,16 +11,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PTC_LOCAL_REPORTS       8
-#define PTC_LOCAL_REPORT_NAME   32 /* with its NUL */
-#define PTC_LOCAL_PAGE          4096
-#define PTC_LOCAL_NO_STOP       UINT64_MAX
-#define PTC_LOCAL_STEP_MAX      (UINT64_MAX / 4)
-#define PTC_LOCAL_PAGE_VERSION  PTC_VERSION_NUMBER(1u) /* of the page, whatever protocol is spoken */
-#define PTC_LOCAL_PAGE_OLDEST   1u
-#define PTC_LOCAL_STAGE_FREE    0u
-#define PTC_LOCAL_STAGE_FILLING 1u /* by the rank */
-#define PTC_LOCAL_STAGE_READING 2u /* by ptcd */
+#define PTC_LOCAL_REPORTS        8
+#define PTC_LOCAL_REPORT_NAME    32 /* with its NUL */
+#define PTC_LOCAL_PAGE           4096
+#define PTC_LOCAL_NO_STOP        UINT64_MAX
+#define PTC_LOCAL_STEP_MAX       (UINT64_MAX / 4)
+#define PTC_LOCAL_PAGE_VERSION   PTC_VERSION_NUMBER(1u) /* of the page, whatever protocol is spoken */
+#define PTC_LOCAL_PAGE_OLDEST    1u
+#define PTC_LOCAL_STAGE_FREE     0u
+#define PTC_LOCAL_STAGE_FILLING  1u /* by the rank */
+#define PTC_LOCAL_STAGE_READING  2u /* by ptcd */
+#define PTC_LOCAL_MARKS_NONE     0u /* no stream was given: devices are waited for */
+#define PTC_LOCAL_MARKS_PROVEN   1u /* between two marks of `device` nothing else changes declared memory there */
+#define PTC_LOCAL_MARKS_UNPROVEN 2u /* the program has another way: a second stream, or an update in a CUDA graph */
 
 struct ptc_local_report {
 	char name[PTC_LOCAL_REPORT_NAME]; /* written before `nreports` counts it; then constant */
@@ -37,23 +40,35 @@ struct ptc_local_page {
 	_Alignas(64) _Atomic uint32_t staging;
 	_Alignas(64) _Atomic uint32_t nreports;
 	struct ptc_local_report reports[PTC_LOCAL_REPORTS];
+	/* The rank's device's: as `state`, but written by the device itself, in the order of the stream whose work
+	 * changes declared memory. 0: nothing yet. */
+	_Alignas(64) _Atomic uint64_t device;
+	/* The rank's: whether `device` counts (PTC_LOCAL_MARKS_...). */
+	_Alignas(64) _Atomic uint32_t marks;
+	/* ptcd's: for how many milliseconds it waits for this rank now; 0: it has not said. */
+	_Alignas(64) _Atomic uint64_t patience_ms;
 #if PTC_VERSION_RAISED
 	_Alignas(64) uint64_t added;
 #endif
 };
 _Static_assert(sizeof(struct ptc_local_page) <= PTC_LOCAL_PAGE, "the page's size is part of the protocol");
 
+/* What `state` and `device` have at a step. */
+static inline uint64_t ptc_local_mark(uint64_t step, bool whole)
+{
+	return ((step + 1) << 1) | whole;
+}
 /* The rank publishes its step, then reads the stop; ptcd exchanges the stop, then reads the step. All of it is
  * sequentially consistent, so at least one of the two sees what the other has done: either the rank waits, or ptcd
  * knows that it has passed. (A plain store to publish loses arms: the read may be done before the store is seen.) */
 static inline bool ptc_local_boundary(struct ptc_local_page *p, uint64_t step)
 {
-	atomic_exchange(&p->state, ((step + 1) << 1) | 1);
+	atomic_exchange(&p->state, ptc_local_mark(step, true));
 	return atomic_load(&p->stop) > step; /* true: go on */
 }
 static inline void ptc_local_update_begin(struct ptc_local_page *p, uint64_t step)
 {
-	atomic_store_explicit(&p->state, (step + 1) << 1, memory_order_relaxed);
+	atomic_store_explicit(&p->state, ptc_local_mark(step, false), memory_order_relaxed);
 	atomic_thread_fence(memory_order_release); /* seen before any change of the state that follows */
 }
 /* false: no boundary yet. */
@@ -70,6 +85,24 @@ static inline bool ptc_local_step(const struct ptc_local_page *p, uint64_t *ret_
 static inline bool ptc_local_whole(const struct ptc_local_page *p)
 {
 	return atomic_load(&p->state) & 1;
+}
+/* The last step at which the device has said anything; false: it says nothing that counts. */
+static inline bool ptc_local_device_step(const struct ptc_local_page *p, uint64_t *ret_step)
+{
+	uint64_t v = atomic_load(&p->device);
+
+	if (atomic_load(&p->marks) != PTC_LOCAL_MARKS_PROVEN || v < 2)
+		return false;
+	*ret_step = (v >> 1) - 1;
+	return true;
+}
+/* Whether all declared memory is whole at the step that the rank has published: that on its device too, if the device
+ * says. */
+static inline bool ptc_local_all_whole(const struct ptc_local_page *p)
+{
+	uint64_t v = atomic_load(&p->state);
+
+	return (v & 1) && (atomic_load(&p->marks) != PTC_LOCAL_MARKS_PROVEN || atomic_load(&p->device) == v);
 }
 /* Returns the stop before; *ret_published, *ret_step: as ptc_local_step says after the exchange. */
 static inline uint64_t ptc_local_arm(struct ptc_local_page *p, uint64_t stop, bool *ret_published, uint64_t *ret_step)

@@ -2,9 +2,11 @@
 """scripts/gpu-check out of a bundle's tree, on the fake driver: what it finds is told apart from what is not possible."""
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import harness
@@ -21,6 +23,10 @@ class GpuCheck(harness.Case):
         if not shutil.which("etcd") or not shutil.which("dpkg-query"):
             self.skipTest("needs Debian's libraries and etcd, of which a bundle is made")
 
+        self.shared = tempfile.TemporaryDirectory(prefix="ptc-shared-")  # ranks of other users keep their memory there
+        self.addCleanup(self.shared.cleanup)
+        os.chmod(self.shared.name, 0o755)
+
     def bundle(self):
         made, tree = self.path("made"), self.path("moved here")
         r = subprocess.run([os.path.join(harness.ROOT, "scripts", "bundle"), "--build", harness.BUILD, "--tree", made],
@@ -31,9 +37,10 @@ class GpuCheck(harness.Case):
 
     def check(self, tree, *args, driver=FAKE, status=0, **env):
         """{what: row} of its table. Nothing of this environment reaches it but the way to Python's programs."""
-        gpu, image, table = self.path("gpu"), self.path("image"), self.path("table.json")
+        gpu, image, table = os.path.join(self.shared.name, "gpu"), self.path("image"), self.path("table.json")
         shutil.rmtree(gpu, ignore_errors=True)
         os.makedirs(gpu)
+        os.chmod(gpu, 0o777)
         if os.path.exists(table):
             os.unlink(table)
         with open(image, "w") as f:
@@ -69,8 +76,13 @@ class GpuCheck(harness.Case):
             self.assertIn(row["verdict"], (allowed.get(what, "ok"), "ok" if not row["goal"] else "below goal"), row)
         for what in ("ptc-gpu maps it", "bytes saved, ring", "bytes restored, pinned map", "bytes by kernels", "bytes by strided copies",
                      "3 saves and restores: bytes", "3 ranks killed while mapped, and bound anew", "repack of a column shard, of that",
-                     "digest, of the memory's bandwidth", "hanging kernel", "PyTorch: losses", "PyTorch: memory"):
+                     "digest, of the memory's bandwidth", "hanging kernel", "copied while a stream waits for ever", "PyTorch: losses",
+                     "PyTorch: memory"):
             self.assertIn(what, rows)
+        if os.geteuid() == 0 and os.path.exists("/usr/bin/python3") and all(os.stat(p).st_mode & 1 for p in pathlib.Path(FAKE).parents):
+            self.assertEqual(("yes", "yes"), tuple(rows[w]["value"] for w in ("ptc-gpu maps memory of another user's rank",
+                                                                              "and where a third user shows its handle")))
+            self.assertRegex(rows["a handle made of one's own by the process id"]["value"], "differs in")
         self.assertEqual("ptc-gpu", rows["copied before tp=2 by"]["value"])
         self.assertTrue([w for w in rows if w.startswith("loss at ")])
 

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import unittest.mock
+import warnings
 
 import harness
 import live
@@ -27,12 +28,14 @@ def alive(pid):
 
 
 class GpuJob(live.Job):
-    def __init__(self, c, directory, gpu, mode="rebuild", rows=37, layers=3, memory="plain", env=None, argv=(), **run):
+    def __init__(self, c, directory, gpu, mode="rebuild", rows=37, layers=3, memory="plain", env=None, argv=(), run_options=None,
+                 **run):
         self.c, self.name, self.dir, self.rows, self.layers, self.apart = c, "gpu", directory, rows, layers, set()
         argv = [TRAINER, "--rows", str(rows), "--layers", str(layers), "--memory", memory, *argv]
         env = {"LD_LIBRARY_PATH": FAKE, "PTC_FAKE_GPU": gpu, "PTC_FAKE_GPU_APART": "1", "PTC_FAKE_GPU_SOUND": "1",
                **harness.sanitizer_env(), **(env or {})}
-        spec = {"version": 1, "name": self.name, "mode": mode, "run": {"argv": argv, "env": env, "grace": "30s"}, **run}
+        spec = {"version": 1, "name": self.name, "mode": mode, "run": {"argv": argv, "env": env, "grace": "30s", **(run_options or {})},
+                **run}
         self.yaml = os.path.join(directory, "gpu.yaml")
         with open(self.yaml, "w") as f:
             json.dump(spec, f)
@@ -93,7 +96,7 @@ class GpuLive(harness.Case):
             return said if all(s["copied_by"] != "untried" for s in said.values()) else None
         return wait_for(look, 20 * PATIENCE, "ptc-gpu to try")
 
-    def resizes(self, c, by, why="", **options):
+    def resizes(self, c, by, why="", marks="none", **options):
         """tp=2, tp=1, dp=2, tp=2, where replicas are compared, too: at each stop and after each restore the bytes are right; who copied is what status says."""
         job = GpuJob(c, self.dir, self.gpu, **options)
         job.run("tp=2")
@@ -101,7 +104,7 @@ class GpuLive(harness.Case):
         for config in ("tp=1", "dp=2", "tp=2"):
             job.wait_step(at + 10)
             said = self.tried(job)
-            self.assertEqual({by}, {s["copied_by"] for s in said.values()}, said)
+            self.assertEqual({(by, marks)}, {(s["copied_by"], s["marks"]) for s in said.values()}, said)
             for s in said.values():
                 self.assertIn(why, s.get("why", ""))
             at = job.resize(config)["step"]
@@ -128,6 +131,15 @@ class GpuLive(harness.Case):
             self.resizes(c, "rank", "cannot be shared by descriptors", rows=700, memory="vmm", env={"PTC_FAKE_GPU_NO_FDS": "1"})
         self.assertEqual([], self.calls("cuMemImportFromShareableHandle"))
 
+    def test_state_pool(self):
+        """Memory of ptc_pool_alloc: by descriptor where IPC handles do not work; plain where the driver exports no descriptors."""
+        with self.gpus() as c:
+            self.resizes(c, "ptc-gpu", memory="state", env={"PTC_FAKE_GPU_NO_IPC": "1"})
+        self.assertEqual([], self.calls("cuIpcOpenMemHandle"))
+        with self.gpus() as c:
+            self.resizes(c, "rank", "cannot be shared by descriptors", memory="state",
+                         env={"PTC_FAKE_GPU_NO_FDS": "1", "PTC_FAKE_GPU_NO_EXPORT": "1"})
+
     def test_resizes_by_rank(self):
         """Memory of a pool cannot be shared: the ranks copy it themselves, and ptc-gpu maps nothing."""
         with self.gpus() as c:
@@ -141,6 +153,101 @@ class GpuLive(harness.Case):
         # Of the ranks, each stop; and none by ptc-gpu, whose copies out go through streams.
         self.assertTrue(self.calls("cuMemcpyDtoH"))
         self.assertEqual([], self.calls("cuMemcpyDtoHAsync"))
+
+    def test_marks(self):
+        """Ranks name their stream: a stop waits for the mark that the device writes there, never for the whole device."""
+        with self.gpus() as c:
+            self.resizes(c, "ptc-gpu", marks="proven", argv=["--marks", "1"])
+        self.assertEqual(7, sum(self.calls("cuCtxSynchronize")))  # before each rank's restore: 2 + 1 + 2 + 2
+        with self.gpus() as c:
+            self.resizes(c, "rank", marks="proven", argv=["--marks", "1"], memory="pool")
+        with self.gpus() as c:
+            job = GpuJob(c, self.dir, self.gpu, argv=["--marks", "1", "--steps", "40"])
+            job.run("tp=2")
+            self.assertEqual(40, job.wait_run("done")["step"])
+            job.check_state(self, 40, self.path("done"))
+
+    def marks(self, job):
+        return {r["device_memory"]["marks"] for r in job.ranks().values()}
+
+    def test_marks_unproven(self):
+        """Marks end with a second stream, and with an update that goes into a graph; then stops wait for the device. So do they where
+        the driver cannot write marks."""
+        with self.gpus() as c:
+            job = GpuJob(c, self.dir, self.gpu, mode="rebuild", argv=["--marks", "2"])
+            job.run("tp=2")
+            job.wait_step(25)
+            wait_for(lambda: self.marks(job) == {"unproven"}, 20 * PATIENCE, "marks to end")
+            at = job.resize("tp=1")["step"]
+            job.check_state(self, at, self.path("at-streams"))
+            job.do("stop")
+        with self.gpus() as c:
+            job = GpuJob(c, self.dir, self.gpu, argv=["--marks", "1"])
+            job.run("tp=2")
+            job.wait_step(5)
+            with open(os.path.join(self.gpu, "capturing"), "w"):
+                wait_for(lambda: self.marks(job) == {"unproven"}, 20 * PATIENCE, "marks to end")
+            os.unlink(os.path.join(self.gpu, "capturing"))
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+        with self.gpus() as c:
+            self.resizes(c, "ptc-gpu", marks="none", argv=["--marks", "1"], env={"PTC_FAKE_GPU_NO_MARKS": "1"})
+
+    def test_mark_moves(self):
+        """A rank that changes its memory while it waits at a stop: what was copied meanwhile does not count."""
+        with self.gpus() as c:
+            job = GpuJob(c, self.dir, self.gpu, argv=["--marks", "1", "--folder", self.gpu])
+            job.run("tp=2")
+            job.wait_step(10)
+            self.faults("cuMemcpyDtoHAsync 0 block")
+            taking = subprocess.Popen([harness.program("ptcctl"), "--socket", c.nodes["n0"].socket, "snapshot", job.name, "--wait"],
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for name, then in (("blocked", "meddle"), ("meddled", "unblock")):
+                wait_for(lambda: os.path.exists(os.path.join(self.gpu, name)), 60 * PATIENCE, name, 0.02)
+                open(os.path.join(self.gpu, then), "w").close()
+            os.unlink(os.path.join(self.gpu, "faults"))
+            _, said = taking.communicate(timeout=120 * PATIENCE)
+            self.assertNotEqual(0, taking.returncode, said)
+            self.assertRegex(said, r"rank 0.*mark was \d+ (before|after) the copy, not \d+: what was copied is discarded")
+            wait_for(lambda: job.status()["phase"] == "idle", 60 * PATIENCE, "idle", 0.1)
+            job.wait_step(job.step() + 5)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+
+    def hang(self, job):
+        open(os.path.join(self.gpu, "hang"), "w").close()
+        wait_for(lambda: os.path.exists(os.path.join(self.gpu, "hung")), 60 * PATIENCE, "rank 0's device to hang", 0.02)
+        job.wait_step(job.step() + 5)
+
+    def test_hangs(self):
+        """Something on rank 0's device never ends. With marks the state is taken all the same, if the state's own stream gets to the
+        stop. Else the stop is refused, in the time that the job allows: the rank and its device are named, and training goes on."""
+        with self.gpus() as c:
+            job = GpuJob(c, self.dir, self.gpu, argv=["--marks", "1", "--folder", self.gpu, "--hang", "other"])
+            job.run("tp=2")
+            self.hang(job)
+            at = job.resize("tp=1")["step"]
+            job.check_state(self, at, self.path("at-hang"))
+            job.do("stop")
+        for marks, where in (("0", "other"), ("1", "own")):
+            with self.subTest(marks=marks), self.gpus() as c:
+                self.may_leave = True  # rank 0 can only be killed
+                job = GpuJob(c, self.dir, self.gpu, argv=["--marks", marks, "--folder", self.gpu, "--hang", where, "--sleep-ms", "20"],
+                             run_options={"boundary_timeout": f"{4 * PATIENCE}s", "grace": "1s"})
+                job.run("tp=2")
+                job.do("snapshot")
+                kept = job.status()["step"]
+                self.hang(job)
+                r = job.resize("tp=1", check=False)
+                self.assertRegex(r.stderr, r"rank 0.*its device has not finished the step in \d+\.\d s; perhaps a kernel hangs")
+                wait_for(lambda: job.status()["phase"] == "idle", 60 * PATIENCE, "idle", 0.1)
+                job.wait_step(job.step() + 5)
+                if marks == "1":
+                    device = job.ranks()[0]["device_memory"]
+                    self.assertTrue(device["device_whole"], device)
+                    self.assertLess(device["device_step"] + 5, job.step())
+                self.assertEqual(kept, job.status()["step"])
+                c.ptcctl("stop", job.name, "--now", timeout_s=60 * PATIENCE)
 
     def test_replicas_differ(self):
         """Replicas on devices whose bytes differ are found when the state is taken, and the ranks named."""
@@ -320,6 +427,33 @@ class GpuTorch(harness.Case):
             self.assertTrue(torch.equal(carried, t))
         with on("xpu:0"), self.assertRaisesRegex(Error, r"tensor w \(exp_avg\): it is on xpu:0; only memory of the host and of CUDA"):
             _held.Held("w", "exp_avg", t)
+
+    def test_stream_is_named(self):
+        """The device's marks go into PyTorch's current stream, which is named once; not where communicators may be aborted."""
+        import torch
+        from ptc import torch as ptc_torch
+
+        class Client:
+            named = []
+
+            def stream(self, number):
+                self.named.append(number)
+
+        class Info:
+            rank = 0
+
+        gen, on = ptc_torch.Generation(Client(), Info()), [7]
+        gen._device = torch.device("cuda:0")
+        with unittest.mock.patch.object(torch.cuda, "current_stream", lambda _: unittest.mock.Mock(cuda_stream=on[0])), \
+                unittest.mock.patch.object(torch.cuda, "device", contextlib.nullcontext):
+            for on[0] in (7, 7, 9):
+                gen._name_stream()
+        self.assertEqual([7, 9], Client.named)
+        for mode, waits, aborts in (("3", "0", False), ("0", "0", False), ("1", "0", True), ("2", "0", True), ("3", "1", True)):
+            with unittest.mock.patch.dict(os.environ, TORCH_NCCL_ASYNC_ERROR_HANDLING=mode, TORCH_NCCL_BLOCKING_WAIT=waits), \
+                    warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                self.assertEqual((aborts, aborts), (ptc_torch._communicators_abort(), bool(said)), (mode, waits))
 
     def test_buffers(self):
         """Buffers that no state dict has are compared wherever they are, so a device's are not passed over."""

@@ -88,7 +88,7 @@ static void release(ptc_client *c)
 	free(c->got);
 	ptc_local_conn_done(&c->conn, free);
 	free(c->out.data);
-	if (c->page)
+	if (c->page && !c->marks.registered)
 		munmap(c->page, PTC_LOCAL_PAGE);
 	ptc_client_close_guarded(&c->page_fd);
 	ptc_client_close_guarded(&c->wake[0]);
@@ -293,6 +293,9 @@ int ptc_next(ptc_client *c, struct ptc_generation *ret_generation)
 	c->on_stop = NULL;
 	ptc_client_staging_done(&c->staging);
 	atomic_store(&c->page->state, 0);
+	atomic_store(&c->page->marks, PTC_LOCAL_MARKS_NONE);
+	atomic_store(&c->page->device, 0);
+	c->marks.on = false;
 	pthread_mutex_lock(&c->lock);
 	if (c->phase != PHASE_OVER && !c->fatal) {
 		ptc_client_forget_locked(c);

@@ -95,6 +95,7 @@ struct ptc_client {
 	unsigned forks;        /* of this process, when it was made: a child has more */
 	struct ptc_local_page *page;
 	struct staging staging; /* mapped */
+	struct device_marks marks;
 	char error[PTC_LOCAL_TEXT_MAX + 1];
 	int (*on_stop)(void *arg, uint64_t step);
 	void *on_stop_arg;
@@ -188,9 +189,9 @@ static inline bool ptc_client_forked(const ptc_client *c)
 /* Under lock. */
 int ptc_client_fatal_locked(ptc_client *c);
 void ptc_client_forget_locked(ptc_client *c); /* all that belongs to a generation */
-/* The host runs ahead of its devices: what it has told them is done when this returns. false: a device has failed,
- * `why` says how. The caller's thread only. */
-bool ptc_client_settle(const ptc_client *c, char *why, size_t size);
+/* Waits until devices have done what they were told up to `step`, a published boundary; PTC_LOCAL_NO_STOP: all of it.
+ * false: `why` says what failed or took too long. The caller's thread only. */
+bool ptc_client_settle(ptc_client *c, uint64_t step, char *why, size_t size);
 void ptc_client_staging_done(struct staging *s);
 struct blob *ptc_client_blob(struct rank_state *k, const char *name, enum ptc_blob_scope scope);
 struct cursor *ptc_client_cursor(struct rank_state *k, const char *name);

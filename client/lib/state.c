@@ -5,8 +5,10 @@
  * meanwhile. */
 #include "client/lib/internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static void free_tensor(struct tensor *t)
 {
@@ -245,16 +247,71 @@ int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc)
 	return rc;
 }
 
-bool ptc_client_settle(const ptc_client *c, char *why, size_t size)
-{
-	const struct device_memory *last = NULL;
+/* ---- devices ---- */
 
+#define PATIENCE_MS 1800000 /* where ptcd says nothing: a job's default */
+
+struct patience {
+	ptc_client *c;
+	enum phase phase;
+	uint64_t step;
+	int64_t begun_ms;
+};
+
+static int64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* A little less than ptcd waits, which could not say why it took so long. */
+static bool goes_on(void *arg, char *why, size_t size)
+{
+	const struct patience *p = arg;
+	uint64_t limit = atomic_load(&p->c->page->patience_ms);
+	int64_t passed = now_ms() - p->begun_ms;
+	bool same;
+
+	limit = (limit ? limit : PATIENCE_MS) / 4 * 3;
+	pthread_mutex_lock(&p->c->lock);
+	same = p->c->phase == p->phase && !p->c->fatal;
+	pthread_mutex_unlock(&p->c->lock);
+	if (!same)
+		snprintf(why, size, "the generation has ended while the device was waited for");
+	else if (p->step != PTC_LOCAL_NO_STOP && !p->c->finishing && atomic_load(&p->c->page->stop) > p->step)
+		snprintf(why, size, "the stop has moved on while the device was waited for");
+	else if ((uint64_t)passed > limit)
+		snprintf(why, size,
+			 "its device has not finished the step in %.1f s; perhaps a kernel hangs, as in a collective "
+			 "whose "
+			 "peer has gone",
+			 (double)passed / 1000);
+	else
+		return true;
+	return false;
+}
+
+bool ptc_client_settle(ptc_client *c, uint64_t step, char *why, size_t size)
+{
+	struct patience p = { .c = c, .step = step, .begun_ms = now_ms() };
+	const struct device_patience asked = { goes_on, &p };
+	const struct device_memory *last = NULL;
+	bool marks = c->marks.on && step != PTC_LOCAL_NO_STOP;
+
+	pthread_mutex_lock(&c->lock);
+	p.phase = c->phase;
+	pthread_mutex_unlock(&c->lock);
+	if (marks &&
+	    ptc_device_marks_wait(&c->marks, &c->page->device, ptc_local_mark(step, true), &asked, why, size) != 0)
+		return false;
 	for (size_t i = 0; i < c->devices.n; i++) {
 		const struct device_memory *m = &c->devices.v[i];
 
-		if (last && last->context == m->context)
+		if ((last && last->context == m->context) || (marks && m->context == c->marks.context))
 			continue;
-		if (ptc_device_settle(m, why, size) != 0)
+		if (ptc_device_settle(m, &asked, why, size) != 0)
 			return false;
 		last = m;
 	}
@@ -269,8 +326,9 @@ int ptc_restore(ptc_client *c)
 	if (rc)
 		return rc;
 	/* What the program has told its devices to write there would come after what is restored. */
-	if (!ptc_client_settle(c, why, sizeof why))
+	if (!ptc_client_settle(c, PTC_LOCAL_NO_STOP, why, sizeof why))
 		return ptc_client_fail(c, PTC_R_SYSTEM, "ptc_restore: %s", why);
+	atomic_store(&c->page->device, 0); /* marks of an earlier generation have all been written by now */
 	pthread_mutex_lock(&c->lock);
 	rc = check_building(c, "ptc_restore");
 	if (!rc) {

@@ -115,6 +115,51 @@ static bool stage(ptc_client *c, uint64_t step)
 	return true;
 }
 
+/* ---- marks of the device --------------------------------------------------------- */
+
+static void marks_end(ptc_client *c)
+{
+	c->marks.on = false;
+	atomic_store(&c->page->marks, PTC_LOCAL_MARKS_UNPROVEN);
+}
+
+int ptc_stream(ptc_client *c, void *stream)
+{
+	char why[256];
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&c->lock);
+	rc = ptc_client_fatal_locked(c);
+	if (!rc && !c->running && c->phase != PHASE_BUILDING)
+		rc = ptc_client_fail(c, PTC_R_INVALID, "ptc_stream: only while this process has a generation");
+	pthread_mutex_unlock(&c->lock);
+	if (rc || (c->marks.on && c->marks.stream == stream))
+		return rc ? rc : 1;
+	if (atomic_load(&c->page->marks) != PTC_LOCAL_MARKS_NONE) {
+		marks_end(c); /* marks of two streams come in any order */
+		return 0;
+	}
+	rc = ptc_device_marks_begin(&c->marks, stream, c->page, PTC_LOCAL_PAGE, &c->page->device, why, sizeof why);
+	atomic_store(&c->page->marks, rc ? PTC_LOCAL_MARKS_PROVEN : PTC_LOCAL_MARKS_NONE);
+	if (!rc)
+		(void)ptc_client_fail(c, PTC_R_SYSTEM, "ptc_stream: %s", why);
+	return rc;
+}
+
+/* 0: the device will write it, or nobody relies on that any more. */
+static int mark(ptc_client *c, uint64_t step, bool whole)
+{
+	char why[256];
+	int rc = ptc_device_mark(&c->marks, ptc_local_mark(step, whole), why, sizeof why);
+
+	if (rc == 1)
+		return 0;
+	marks_end(c);
+	return rc ? ptc_client_fail(c, PTC_R_SYSTEM, "step %llu: %s", (unsigned long long)step, why) : 0;
+}
+
 /* ---- stopping ------------------------------------------------------------------ */
 
 static int over_locked(ptc_client *c)
@@ -123,6 +168,16 @@ static int over_locked(ptc_client *c)
 
 	c->running = false;
 	return rc ? rc : 1;
+}
+
+static bool runs(ptc_client *c)
+{
+	bool yes;
+
+	pthread_mutex_lock(&c->lock);
+	yes = c->phase == PHASE_RUNNING && !c->fatal;
+	pthread_mutex_unlock(&c->lock);
+	return yes;
 }
 
 /* 0: goes on, or finished; 1: the generation has ended. */
@@ -134,8 +189,9 @@ static int stop_here(ptc_client *c, uint64_t step, bool finishing)
 	snprintf(c->why, sizeof c->why, "the program's ptc_on_stop function does not say why");
 	c->later = false;
 	c->finishing = finishing;
-	refused = (c->on_stop && c->on_stop(c->on_stop_arg, step) != 0) || !ptc_client_settle(c, c->why, sizeof c->why);
-	if (refused && finishing)
+	refused = (c->on_stop && c->on_stop(c->on_stop_arg, step) != 0) ||
+		  !ptc_client_settle(c, step, c->why, sizeof c->why);
+	if (refused && finishing && runs(c))
 		return ptc_client_fail(c, PTC_R_REFUSED, "step %llu: the state cannot be taken: %s",
 				       (unsigned long long)step, c->why);
 
@@ -234,6 +290,12 @@ int ptc_boundary(ptc_client *c, uint64_t step)
 		return wrong_step(c, "ptc_boundary", step);
 	if (__builtin_expect(ptc_client_forked(c), 0))
 		return ptc_client_enter(c);
+	if (__builtin_expect(c->marks.on, 0)) { /* a mark that fails publishes nothing */
+		int rc = mark(c, step, true);
+
+		if (rc)
+			return rc;
+	}
 	c->next_step = step + 1;
 	c->stepped = true;
 	if (__builtin_expect(ptc_local_boundary(c->page, step), 1))
@@ -243,8 +305,12 @@ int ptc_boundary(ptc_client *c, uint64_t step)
 
 void ptc_update_begin(ptc_client *c)
 {
-	if (c && c->running && c->stepped && !ptc_client_forked(c))
-		ptc_local_update_begin(c->page, c->next_step - 1);
+	if (!c || !c->running || !c->stepped || ptc_client_forked(c))
+		return;
+	ptc_local_update_begin(c->page, c->next_step - 1);
+	if (c->marks.on)
+		(void)mark(c, c->next_step - 1,
+			   false); /* one that fails is no mark: what is wrong is told at the next stop */
 }
 
 int ptc_finish(ptc_client *c, uint64_t step)
@@ -256,6 +322,9 @@ int ptc_finish(ptc_client *c, uint64_t step)
 	if (!c->running || step > PTC_LOCAL_STEP_MAX ||
 	    (step != c->next_step && !(c->stepped && step + 1 == c->next_step)))
 		return wrong_step(c, "ptc_finish", step);
+	rc = c->marks.on ? mark(c, step, true) : 0;
+	if (rc)
+		return rc;
 	c->next_step = step + 1;
 	c->stepped = true;
 	ptc_local_boundary(c->page, step);

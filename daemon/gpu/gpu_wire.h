@@ -35,9 +35,9 @@
 #define PTC_GPU_VERSION      PTC_VERSION_NUMBER(1u)
 #define PTC_GPU_OLDEST       1u
 #define PTC_GPU_FD           3
-#define PTC_GPU_REQUESTS_MAX 256 /* queued for a device */
-#define PTC_GPU_PARTS_MAX    512 /* 36 KiB: well below a socket's buffer */
-#define PTC_GPU_HOSTS_MAX    64
+#define PTC_GPU_REQUESTS_MAX 256  /* queued for a device */
+#define PTC_GPU_PARTS_MAX    512  /* 36 KiB: well below a socket's buffer */
+#define PTC_GPU_HOSTS_MAX    1024 /* two of each operation, and the page of each rank that it copies from */
 #define PTC_GPU_MEMORY_MAX   4096 /* allocations mapped on a device */
 #define PTC_GPU_ATTACHED_MAX 32   /* devices */
 #define PTC_GPU_TEXT_MAX     512

@@ -99,6 +99,7 @@ static void before_next(void)
 	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "ptc_next");
 	IS(ptc_restore(c), PTC_R_INVALID, "ptc_next");
 	IS(ptc_boundary(c, 0), PTC_R_INVALID, "ptc_restore");
+	IS(ptc_stream(c, NULL), PTC_R_INVALID, "generation");
 	IS(ptc_finish(c, 0), PTC_R_INVALID, "ptc_restore");
 	IS(ptc_blob_set(c, "b", PTC_BLOB_JOB, "x", 1), PTC_R_INVALID, "ptc_next");
 	IS(ptc_blob_get(c, "b", PTC_BLOB_JOB, NULL, 0, &len), PTC_R_INVALID, "ptc_next");
@@ -122,6 +123,9 @@ static void building(void)
 	key[sizeof key - 1] = '\0';
 	IS(ptc_boundary(c, 0), PTC_R_INVALID, "ptc_restore");
 	bad_descs();
+	IS(ptc_stream(c, NULL), 0, NULL); /* there is no driver here */
+	IS(ptc_pool_alloc(10, 0, NULL) != NULL, 0, NULL);
+	ptc_pool_free(NULL, 10, 0, NULL);
 	IS(ptc_tensor_declare(c, &d), 0, NULL);
 	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "twice");
 	d.field = "exp_avg";
@@ -185,6 +189,7 @@ static void forked(void)
 		failures = 0;
 		IS(ptc_boundary(c, 2), PTC_R_INVALID, "forked");
 		IS(ptc_report(c, "r0", 1), PTC_R_INVALID, "forked");
+		IS(ptc_stream(c, NULL), PTC_R_INVALID, "forked");
 		ptc_update_begin(c);
 		ptc_close(c);
 		_exit(failures ? 3 : 0);
@@ -246,6 +251,7 @@ int test_rank_misuse(void)
 	IS(ptc_stop_refuse(NULL, "x"), PTC_R_INVALID, "NULL");
 	IS(ptc_stop_holds(NULL), PTC_R_INVALID, "NULL");
 	IS(ptc_start_step(NULL, &step), PTC_R_INVALID, "NULL");
+	IS(ptc_stream(NULL, NULL), PTC_R_INVALID, "NULL");
 	IS(ptc_open(NULL, NULL), PTC_R_INVALID, "NULL");
 	ptc_update_begin(NULL);
 	ptc_close(NULL);

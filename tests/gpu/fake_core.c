@@ -29,10 +29,10 @@ static const char *path(const char *name, char *ret, size_t size)
 
 static bool lost(int device)
 {
-	char name[32], file[512];
+	char name[32];
 
 	snprintf(name, sizeof name, "lost-%d", device);
-	return access(path(name, file, sizeof file), F_OK) == 0;
+	return fake_file(name);
 }
 
 static void touch(const char *name)
@@ -46,14 +46,30 @@ static void touch(const char *name)
 
 /* ---- faults ---- */
 
-static void block(void)
+bool fake_file(const char *name)
 {
-	const struct timespec moment = { .tv_nsec = 5000000 };
 	char file[512];
 
+	return access(path(name, file, sizeof file), F_OK) == 0;
+}
+
+static void nap(void)
+{
+	nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
+}
+
+static void block(void)
+{
 	touch("blocked");
-	while (access(path("unblock", file, sizeof file), F_OK) != 0)
-		nanosleep(&moment, NULL);
+	while (!fake_file("unblock"))
+		nap();
+}
+
+void fake_pause(void)
+{
+	pthread_mutex_unlock(&lock);
+	nap();
+	pthread_mutex_lock(&lock);
 }
 
 /* A rule for this call: its result, 0 for none. */
@@ -266,7 +282,8 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 	ENTER(cuDevicePrimaryCtxRelease, false);
 	if (fake.contexts[device].refs == 0)
 		LEAVE(fake_wrong(CUDA_ERROR_INVALID_CONTEXT, "context %d released once too often", device));
-	fake.contexts[device].refs--;
+	if (--fake.contexts[device].refs == 0)
+		fake_context_ends(&fake.contexts[device]);
 	LEAVE(CUDA_SUCCESS);
 }
 

@@ -10,11 +10,15 @@
  * is a CUresult, then any of: sticky (so does every later call), lost (the device is, for every process), once (removes
  * the file); or "block": the call waits until DIR/unblock exists, and makes DIR/blocked DIR/lost-N device N is lost
  *   DIR/report-PID            written at exit: what was called, what is left, what was wrong
+ *   DIR/capturing             every stream is capturing a graph
+ *   DIR/unhang                what waits by cuStreamWaitValue64 goes on
  * PTC_FAKE_GPU_DEVICES=N      default 2            PTC_FAKE_GPU_VERSION=V   default 13000; 0: a toolkit's stub
  * PTC_FAKE_GPU_MEMORY=BYTES   of a device for one process; default 256 MiB
  * PTC_FAKE_GPU_SOUND          set: this process is spared by DIR/faults
  * PTC_FAKE_GPU_PITCH=BYTES    the longest pitch of a strided copy
  * PTC_FAKE_GPU_WITHOUT=NAME   a function that the driver lacks
+ * PTC_FAKE_GPU_NO_EXPORT     set: cuMemCreate makes no handles that can be exported
+ * PTC_FAKE_GPU_NO_MARKS      set: streams write no values
  * PTC_FAKE_GPU_NO_IPC, PTC_FAKE_GPU_NO_FDS   memory that cannot be shared so
  * PTC_FAKE_GPU_APART          set: device addresses of cuMemAlloc and pools are no memory of the process, as on a
  * device: who reads or writes there but through the driver, this process or another, fails CUDA_VISIBLE_DEVICES
@@ -91,6 +95,8 @@ struct fake {
 };
 extern struct fake fake;
 
+/* Lets other threads of the process call the driver for a moment. */
+void fake_pause(void);
 /* Around every call: counts it, applies faults, takes the lock. 0: go on, and leave with fake_leave. */
 CUresult fake_enter(enum fake_function f, bool needs_context);
 CUresult fake_leave(CUresult result);
@@ -101,6 +107,10 @@ CUcontext fake_current(void);
 struct fake_range *fake_range_add(enum fake_kind kind, void *base, size_t size);
 struct fake_range *fake_range_at(uintptr_t address); /* that has this byte */
 void fake_range_remove(struct fake_range *r);
+/* What ends with a context: page-locking. */
+void fake_context_ends(CUcontext context);
+/* Whether DIR/NAME is there. */
+bool fake_file(const char *name);
 /* All bytes are memory of a device that may be used now; `when` says who asks. */
 CUresult fake_device_check(CUdeviceptr at, size_t size, const char *when);
 bool fake_pinned(const void *p, size_t size);

@@ -58,6 +58,17 @@ void fake_range_remove(struct fake_range *r)
 	free(r);
 }
 
+void fake_context_ends(CUcontext context)
+{
+	struct fake_range *next;
+
+	for (struct fake_range *r = fake.ranges; r; r = next) {
+		next = r->next;
+		if (r->kind == FAKE_REGISTERED && r->context == context)
+			fake_range_remove(r);
+	}
+}
+
 CUresult fake_device_check(CUdeviceptr at, size_t size, const char *when)
 {
 	uintptr_t address = (uintptr_t)at, end = address + size;
@@ -338,6 +349,14 @@ static int again(CUmemGenericAllocationHandle handle)
 	return fcntl((int)handle - 1, F_DUPFD_CLOEXEC, 0);
 }
 
+CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
+				       CUmemAllocationGranularity_flags option)
+{
+	ENTER(cuMemGetAllocationGranularity, false);
+	*granularity = FAKE_GRANULARITY;
+	LEAVE(CUDA_SUCCESS);
+}
+
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
 		     unsigned long long flags)
 {
@@ -346,6 +365,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 	ENTER(cuMemCreate, true);
 	if (size % FAKE_GRANULARITY || prop->location.id != fake_current()->device)
 		LEAVE(CUDA_ERROR_INVALID_VALUE);
+	if (prop->requestedHandleTypes && getenv("PTC_FAKE_GPU_NO_EXPORT"))
+		LEAVE(CUDA_ERROR_NOT_SUPPORTED);
 	fd = memfd_create("fake-vmm", MFD_CLOEXEC);
 	if (fd < 0 || ftruncate(fd, (off_t)(HEADER + size)) != 0)
 		abort();

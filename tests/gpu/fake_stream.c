@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum work { COPY, MARK, EVENT, FILL, KERNEL };
+enum work { COPY, MARK, EVENT, FILL, KERNEL, WAIT };
 
 struct job {
 	struct job *next;
@@ -24,6 +24,8 @@ struct CUstream_st {
 	struct CUstream_st *next; /* of all: what a program does not destroy is in the report, and no leak of ours */
 	CUcontext context;
 	struct job *first, **last;
+	unsigned waiters; /* threads that pause because it hangs */
+	bool gone;        /* destroyed meanwhile: the last of them frees it */
 };
 
 struct CUevent_st {
@@ -99,12 +101,24 @@ static void push(CUstream stream, struct job job)
 	stream->last = &j->next;
 }
 
-/* Does the oldest work. */
+/* The oldest work waits for a value that nobody has written, so the stream hangs. */
+static bool hangs(CUstream stream)
+{
+	const struct job *j = stream->first;
+
+	return j && j->work == WAIT &&
+	       __atomic_load_n((const uint64_t *)(uintptr_t)j->word, __ATOMIC_SEQ_CST) < j->value &&
+	       !fake_file("unhang");
+}
+
+/* Does the oldest work, if it can be done. */
 static CUresult step(CUstream stream)
 {
 	struct job *j = stream->first;
 	CUresult result = CUDA_SUCCESS;
 
+	if (!j || hangs(stream))
+		return CUDA_SUCCESS;
 	stream->first = j->next;
 	if (!stream->first)
 		stream->last = &stream->first;
@@ -122,6 +136,21 @@ static CUresult step(CUstream stream)
 	return result;
 }
 
+/* Pauses while the stream hangs. False: somebody has destroyed it, and it may not be used any more. */
+static bool outlast(CUstream stream)
+{
+	bool gone;
+
+	stream->waiters++;
+	while (!stream->gone && hangs(stream))
+		fake_pause();
+	stream->waiters--;
+	gone = stream->gone;
+	if (gone && !stream->waiters)
+		free(stream);
+	return !gone;
+}
+
 static CUresult run(CUstream stream)
 {
 	CUresult first = CUDA_SUCCESS;
@@ -130,6 +159,8 @@ static CUresult run(CUstream stream)
 		CUresult result = step(stream);
 
 		first = first ? first : result;
+		if (hangs(stream) && !outlast(stream))
+			break;
 	}
 	return first;
 }
@@ -173,13 +204,23 @@ CUresult cuStreamDestroy(CUstream stream)
 	ENTER(cuStreamDestroy, true);
 	if (own(stream->context, "a stream"))
 		LEAVE(CUDA_ERROR_INVALID_HANDLE);
-	run(stream);
+	while (stream->first && !hangs(stream))
+		(void)step(stream);
+	while (stream->first) { /* it is not waited for */
+		struct job *j = stream->first;
+
+		stream->first = j->next;
+		free(j);
+	}
 	for (CUstream *at = &streams; *at; at = &(*at)->next)
 		if (*at == stream) {
 			*at = stream->next;
 			break;
 		}
-	free(stream);
+	if (stream->waiters)
+		stream->gone = true;
+	else
+		free(stream);
 	fake.streams--;
 	LEAVE(CUDA_SUCCESS);
 }
@@ -206,10 +247,31 @@ CUresult cuStreamQuery(CUstream stream)
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags)
 {
 	ENTER(cuStreamWriteValue64, true);
+	if (getenv("PTC_FAKE_GPU_NO_MARKS"))
+		LEAVE(CUDA_ERROR_NOT_SUPPORTED);
+	if (fake_file("capturing"))
+		LEAVE(fake_wrong(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+				 "cuStreamWriteValue64 while a graph is captured"));
 	if (!fake_pinned((void *)(uintptr_t)address, sizeof value) &&
 	    fake_device_check(address, sizeof value, "cuStreamWriteValue64"))
 		LEAVE(CUDA_ERROR_INVALID_VALUE);
 	push(stream, (struct job){ .work = MARK, .word = address, .value = value });
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags)
+{
+	ENTER(cuStreamWaitValue64, true);
+	if (flags != CU_STREAM_WAIT_VALUE_GEQ || !fake_pinned((void *)(uintptr_t)address, sizeof value))
+		LEAVE(CUDA_ERROR_INVALID_VALUE);
+	push(stream, (struct job){ .work = WAIT, .word = address, .value = value });
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
+{
+	ENTER(cuStreamIsCapturing, true);
+	*status = fake_file("capturing");
 	LEAVE(CUDA_SUCCESS);
 }
 
@@ -260,6 +322,8 @@ CUresult cuEventSynchronize(CUevent event)
 		CUresult result = step(event->pending);
 
 		first = first ? first : result;
+		while (event->pending && hangs(event->pending))
+			fake_pause();
 	}
 	LEAVE(first);
 }
@@ -348,11 +412,16 @@ CUresult cuCtxSynchronize(void)
 	CUresult first = CUDA_SUCCESS;
 
 	ENTER(cuCtxSynchronize, true);
-	for (CUstream s = streams; s; s = s->next)
-		if (s->context == fake_current()) {
-			CUresult result = run(s);
+	for (CUstream s = streams; s;) {
+		CUresult result;
 
-			first = first ? first : result;
+		if (s->context != fake_current() || !s->first) {
+			s = s->next;
+			continue;
 		}
+		result = run(s);
+		first = first ? first : result;
+		s = streams; /* others may have come and gone */
+	}
 	LEAVE(first);
 }

@@ -1,18 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A trainer whose state lies in device memory of the fake driver, and is a closed formula as tests/trainer.py's is.
  *
- *   gpu_trainer --rows R --layers L --sleep-ms MS --memory plain|vmm|pool [--steps N] [--differ-at STEP]
+ *   gpu_trainer --rows R --layers L --sleep-ms MS --memory plain|vmm|pool|state [--steps N] [--differ-at STEP]
+ *               [--marks N] [--folder FOLDER] [--hang own|other]
  *
  * Layer l is a matrix of R x 6 doubles, rows split over tp; element (i, j) is 1000 l + 10 i + j + s after s steps, its
  * field `m` the negative of that. `cols` is R x 64 doubles, i + j / 64 + s, columns split over tp, each row followed by
  * a gap. `steps`, in host memory, is s. What is on the device is written in stream order, late: whoever takes it has to
  * wait for the device. What a rank is restored with is compared with the formula; a difference ends it. With
- * --differ-at the second replica has another first element from there on. */
+ * --differ-at the second replica has another first element from there on. With --marks 1 the state's stream is named to
+ * libptc, with 2 it is named, and from step 20 on another one.
+ *
+ * With --folder rank 0 does what a file there asks for, and then makes another file. FOLDER/hang: its device gets work
+ * that never ends, as a collective has whose peer is gone, on the state's own stream or on another one (--hang);
+ * FOLDER/hung. FOLDER/meddle: it begins an update, even while it waits at a stop; FOLDER/meddled. */
 #include "base/check.h"
 #include "daemon/gpu/cuda/cuda_driver.h"
 #include "ptc/ptc.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,14 +41,19 @@ static struct {
 	uint64_t rows, layers, sleep_ms;
 	int64_t steps; /* -1: for ever */
 	int64_t differ_at;
-	bool pool, vmm;
-} args = { 13, 4, 2, -1, INT64_MAX, false, false };
+	bool pool, vmm, state;
+	uint64_t marks;
+	bool hang_own;
+	const char *folder;
+} args = { .rows = 13, .layers = 4, .sleep_ms = 2, .steps = -1, .differ_at = INT64_MAX };
 
 /* A rank of a generation. */
 struct rank {
 	struct ptc_generation gen;
 	CUdevice device;
-	CUstream stream;
+	CUstream stream, other;
+	uint64_t *word;     /* that never gets another value: the device waits for it; NULL: none */
+	bool waits;         /* the host waits for the device before it gives it more */
 	CUdeviceptr memory; /* of all tensors */
 	size_t bytes;
 	double *wanted; /* pinned: what is written to `memory` next */
@@ -85,10 +97,23 @@ static void wait_for_device(struct rank *r)
 	ptc_require(!cu->cuStreamSynchronize(r->stream));
 }
 
+static void hang(struct rank *r)
+{
+	CUdeviceptr at;
+
+	ptc_require(!cu->cuMemHostAlloc((void **)&r->word, 4096, 0) && !cu->cuMemHostGetDevicePointer(&at, r->word, 0));
+	*r->word = 0;
+	ptc_require(!more.cuStreamWaitValue64(args.hang_own ? r->stream : r->other, at, 1, CU_STREAM_WAIT_VALUE_GEQ));
+	r->waits = !args.hang_own;
+}
+
 /* The host goes on before it is done. */
 static void write_state(struct rank *r)
 {
-	wait_for_device(r);
+	if (r->waits)
+		wait_for_device(r);
+	else
+		ptc_require(!cu->cuMemHostAlloc((void **)&r->wanted, r->bytes, 0));
 	compute(r, r->step, r->wanted);
 	if (r->step >= args.differ_at && r->gen.dp_rank == 1)
 		r->wanted[layer_at(r, 0, 0)] += 0.5;
@@ -129,15 +154,21 @@ static void begin(struct rank *r)
 
 	ptc_require(!cu->cuDeviceGet(&r->device, (int)r->gen.device));
 	ptc_require(!cu->cuDevicePrimaryCtxRetain(&context, r->device) && !cu->cuCtxSetCurrent(context));
-	ptc_require(!cu->cuStreamCreateWithPriority(&r->stream, CU_STREAM_NON_BLOCKING, 0));
+	ptc_require(!cu->cuStreamCreateWithPriority(&r->stream, CU_STREAM_NON_BLOCKING, 0) &&
+		    !cu->cuStreamCreateWithPriority(&r->other, CU_STREAM_NON_BLOCKING, 0));
+	r->waits = true;
+	r->word = NULL;
 	part(args.rows, r->gen.tp, r->gen.tp_rank, &r->first, &r->n);
 	part(COLUMNS, r->gen.tp, r->gen.tp_rank, &r->first_c, &r->n_c);
 	r->layer_doubles = r->n * 6 + 5; /* nothing is aligned to more than an element */
 	r->cols_at = layer_at(r, args.layers, 0);
 	r->bytes = (r->cols_at + args.rows * (r->n_c + GAP)) * sizeof(double);
-	ptc_require(!(args.pool  ? more.cuMemAllocAsync(&r->memory, r->bytes, r->stream)
-		      : args.vmm ? map_handles(r)
-				 : cu->cuMemAlloc(&r->memory, r->bytes)));
+	if (args.state)
+		r->memory = (uintptr_t)ptc_pool_alloc((ssize_t)r->bytes, (int)r->gen.device, r->stream);
+	ptc_require(!(args.state  ? !r->memory
+		      : args.pool ? more.cuMemAllocAsync(&r->memory, r->bytes, r->stream)
+		      : args.vmm  ? map_handles(r)
+				  : cu->cuMemAlloc(&r->memory, r->bytes)));
 	ptc_require(!cu->cuMemHostAlloc((void **)&r->wanted, r->bytes, 0));
 	memset(r->wanted, 0, r->bytes);
 	write_state(r);
@@ -146,10 +177,14 @@ static void begin(struct rank *r)
 static void end(struct rank *r)
 {
 	wait_for_device(r);
-	ptc_require(!(args.pool  ? more.cuMemFreeAsync(r->memory, r->stream)
-		      : args.vmm ? unmap_handles(r)
-				 : cu->cuMemFree(r->memory)));
-	ptc_require(!cu->cuMemFreeHost(r->wanted) && !cu->cuStreamDestroy(r->stream));
+	if (args.state)
+		ptc_pool_free((void *)(uintptr_t)r->memory, r->bytes, (int)r->gen.device, r->stream);
+	ptc_require(!(args.state  ? 0
+		      : args.pool ? more.cuMemFreeAsync(r->memory, r->stream)
+		      : args.vmm  ? unmap_handles(r)
+				  : cu->cuMemFree(r->memory)));
+	ptc_require(!cu->cuMemFreeHost(r->wanted) && !cu->cuStreamDestroy(r->stream) && !cu->cuStreamDestroy(r->other));
+	ptc_require(!r->word || !cu->cuMemFreeHost(r->word));
 	ptc_require(!cu->cuCtxSetCurrent(NULL) && !cu->cuDevicePrimaryCtxRelease(r->device));
 }
 
@@ -231,6 +266,50 @@ static void nap(void)
 		  NULL);
 }
 
+static struct {
+	ptc_client *c;
+	CUcontext context;
+	CUstream stream;
+} meddler;
+
+static bool asked(const char *name)
+{
+	char path[512];
+
+	snprintf(path, sizeof path, "%s/%s", args.folder, name);
+	return access(path, F_OK) == 0;
+}
+
+static void done(const char *name)
+{
+	char path[512];
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/%s", args.folder, name);
+	f = fopen(path, "w");
+	ptc_require(f && !fclose(f));
+}
+
+static void *meddle(void *arg)
+{
+	while (!asked("meddle"))
+		nap();
+	ptc_update_begin(meddler.c); /* against the rules: the client is in use */
+	ptc_require(!cu->cuCtxSetCurrent(meddler.context) && !cu->cuStreamSynchronize(meddler.stream));
+	done("meddled");
+	return NULL;
+}
+
+static void start_meddling(ptc_client *c, struct rank *r)
+{
+	pthread_t thread;
+
+	meddler.c = c;
+	meddler.stream = r->stream;
+	ptc_require(!more.cuCtxGetCurrent(&meddler.context) && !pthread_create(&thread, NULL, meddle, NULL) &&
+		    !pthread_detach(thread));
+}
+
 static void train(ptc_client *c, struct rank *r)
 {
 	int rc;
@@ -242,6 +321,10 @@ static void train(ptc_client *c, struct rank *r)
 	check(c, rc, "restore");
 	if (rc == 1)
 		check_restored(r);
+	if (args.marks)
+		check(c, ptc_stream(c, r->stream), "stream");
+	if (args.folder && r->gen.rank == 0)
+		start_meddling(c, r);
 	for (;;) {
 		rc = ptc_boundary(c, (uint64_t)r->step);
 		check(c, rc, "boundary");
@@ -252,6 +335,12 @@ static void train(ptc_client *c, struct rank *r)
 			return;
 		}
 		nap();
+		if (args.marks == 2 && r->step >= 20)
+			check(c, ptc_stream(c, r->other), "stream");
+		if (args.folder && r->gen.rank == 0 && !asked("hung") && asked("hang")) {
+			hang(r);
+			done("hung");
+		}
 		ptc_update_begin(c);
 		r->step++;
 		write_state(r);
@@ -283,8 +372,15 @@ static bool parse(int argc, char **argv)
 			args.steps = (int64_t)n;
 		else if (strcmp(argv[i], "--differ-at") == 0)
 			args.differ_at = (int64_t)n;
+		else if (strcmp(argv[i], "--marks") == 0)
+			args.marks = n;
+		else if (strcmp(argv[i], "--folder") == 0)
+			args.folder = argv[i + 1];
+		else if (strcmp(argv[i], "--hang") == 0)
+			args.hang_own = strcmp(argv[i + 1], "own") == 0;
 		else if (strcmp(argv[i], "--memory") == 0)
-			args.pool = strcmp(argv[i + 1], "pool") == 0, args.vmm = strcmp(argv[i + 1], "vmm") == 0;
+			args.pool = strcmp(argv[i + 1], "pool") == 0, args.vmm = strcmp(argv[i + 1], "vmm") == 0,
+			args.state = strcmp(argv[i + 1], "state") == 0;
 		else
 			return false;
 	}

@@ -31,10 +31,12 @@
  * - Descriptors: the library keeps four open (close-on-exec). If the program closes descriptors that it did not open
  *   (closefrom, os.closerange), the client ends: every call returns PTC_R_SYSTEM and says so.
  * - Sampling: which samples a rank computes needs no client. See ptc/sampling.h, which this header includes.
+ * - Devices: ptc_stream, by which a CUDA device itself says when its memory is whole, is in ptc/gpu.h.
  * - Compatibility: structs begin with `size`; set it to sizeof. Later versions add members at the end. */
 #ifndef PTC_PTC_H
 #define PTC_PTC_H
 
+#include <ptc/gpu.h>
 #include <ptc/result.h>
 #include <ptc/sampling.h>
 #include <stddef.h>
@@ -45,8 +47,6 @@ extern "C" {
 #endif
 
 #define PTC_DIMS_MAX 8
-
-typedef struct ptc_client ptc_client;
 
 struct ptc_open_options {
 	size_t size;

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: the program has loaded libcuda.so.1, so dlopen finds it without loading anything, and the driver tells
  * what kind of memory an address is. Failure modes: device.h. */
-#include "client/lib/device/device.h"
-
-#include "daemon/gpu/cuda/cuda_functions.h"
-#include "daemon/gpu/cuda/cuda_types.h"
+#include "client/lib/device/driver.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -12,26 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define USED(X)                                                                                                        \
-	X(cuGetErrorName, 6000, (CUresult error, const char **name))                                                   \
-	X(cuDeviceGet, 2000, (CUdevice * device, int ordinal))                                                         \
-	X(cuDeviceGetUuid, 11040, (CUuuid * uuid, CUdevice device))                                                    \
-	X(cuCtxGetId, 12000, (CUcontext context, unsigned long long *id))                                              \
-	X(cuMemGetAddressRange, 3020, (CUdeviceptr * base, size_t * size, CUdeviceptr address))                        \
-	X(cuIpcGetMemHandle, 4010, (CUipcMemHandle * handle, CUdeviceptr address))                                     \
-	X(cuMemRetainAllocationHandle, 11000, (CUmemGenericAllocationHandle * handle, void *address))                  \
-	X(cuMemExportToShareableHandle, 10020,                                                                         \
-	  (void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,                       \
-	   unsigned long long flags))                                                                                  \
-	X(cuMemRelease, 10020, (CUmemGenericAllocationHandle handle))                                                  \
-	X(cuPointerGetAttributes, 7000,                                                                                \
-	  (unsigned count, CUpointer_attribute *attributes, void **data, CUdeviceptr address))
-
-#define FIELD(name, version, parameters) CUresult(*name) parameters;
-static struct {
-	USED(FIELD)
-	PTC_CUDA_CLIENT_FUNCTIONS(FIELD)
-} cu;
+struct device_driver ptc_device_driver;
+#define cu ptc_device_driver
 
 typedef CUresult (*get_address_fn)(const char *name, void **ret, int version, cuuint64_t flags,
 				   CUdriverProcAddressQueryResult *ret_status);
@@ -54,14 +33,14 @@ static bool resolve_all(void *library)
 #define RESOLVE(name, version, parameters)                                                                             \
 	if (!get || !resolve(get, #name, version, (void **)&cu.name))                                                  \
 		return false;
-	USED(RESOLVE)
+	PTC_DEVICE_USED(RESOLVE)
 	PTC_CUDA_CLIENT_FUNCTIONS(RESOLVE)
 #undef RESOLVE
 	return true;
 }
 
 /* Whether the program uses the driver by now. */
-static bool loaded(void)
+bool ptc_device_driver_loaded(void)
 {
 	void *library;
 	bool yes;
@@ -77,7 +56,7 @@ static bool loaded(void)
 	return yes;
 }
 
-static int failed(const char *what, CUresult result, char *why, size_t size)
+int ptc_device_failed(const char *what, CUresult result, char *why, size_t size)
 {
 	const char *name = "unknown";
 
@@ -121,7 +100,7 @@ static int name_device(unsigned ordinal, char ret[PTC_LOCAL_UUID_MAX + 1], char 
 
 	result = result ? result : cu.cuDeviceGetUuid(&id, device);
 	if (result)
-		return failed("ask for a device's UUID", result, why, why_size);
+		return ptc_device_failed("ask for a device's UUID", result, why, why_size);
 	memcpy(b, id.bytes, sizeof b);
 	snprintf(ret, PTC_LOCAL_UUID_MAX + 1,
 		 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3],
@@ -144,7 +123,7 @@ static int share(struct device_memory *m, uint64_t low, uint64_t high, char *why
 	CUresult result = cu.cuMemGetAddressRange(&base, &size, low);
 
 	if (result)
-		return failed("ask for the allocation", result, why, why_size);
+		return ptc_device_failed("ask for the allocation", result, why, why_size);
 	if (high - base > size) {
 		snprintf(why, why_size, "it goes beyond its allocation of %zu bytes at 0x%llx", size, base);
 		return -1;
@@ -221,8 +200,8 @@ int ptc_device_find(uint64_t low, uint64_t high, struct device_list *ret, char *
 	int rc;
 
 	/* What the driver knows nothing of is the host's; so is all of it where the thread has no context. */
-	if (!loaded() || cu.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context || ask(low, &p) != CUDA_SUCCESS ||
-	    p.type != CU_MEMORYTYPE_DEVICE)
+	if (!ptc_device_driver_loaded() || cu.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context ||
+	    ask(low, &p) != CUDA_SUCCESS || p.type != CU_MEMORYTYPE_DEVICE)
 		return 0;
 	m.context = p.context ? p.context : context; /* memory of cuMemMap belongs to none: the caller's will do */
 	m.buffer = p.buffer;
@@ -245,29 +224,16 @@ int ptc_device_find(uint64_t low, uint64_t high, struct device_list *ret, char *
 
 /* ---- copies ---- */
 
-static CUresult in_context(const struct device_memory *m, CUresult (*fn)(void *arg), void *arg)
+CUresult ptc_device_in_context(void *context, CUresult (*fn)(void *arg), void *arg)
 {
 	CUcontext before;
-	CUresult result = cu.cuCtxPushCurrent(m->context);
+	CUresult result = cu.cuCtxPushCurrent(context);
 
 	if (result)
 		return result;
 	result = fn(arg);
 	cu.cuCtxPopCurrent(&before);
 	return result;
-}
-
-static CUresult do_settle(void *arg)
-{
-	(void)arg;
-	return cu.cuCtxSynchronize();
-}
-
-int ptc_device_settle(const struct device_memory *m, char *why, size_t why_size)
-{
-	CUresult result = in_context(m, do_settle, NULL);
-
-	return result ? failed("wait for the device", result, why, why_size) : 0;
 }
 
 struct copy {
@@ -294,14 +260,14 @@ int ptc_device_read(const struct device_memory *m, void *to, uint64_t from, uint
 {
 	struct copy c = { .host = to, .device = from, .bytes = bytes };
 
-	return in_context(m, do_read, &c) ? -1 : 0;
+	return ptc_device_in_context(m->context, do_read, &c) ? -1 : 0;
 }
 
 int ptc_device_write(const struct device_memory *m, uint64_t to, const void *from, uint64_t bytes)
 {
 	struct copy c = { .from = from, .device = to, .bytes = bytes };
 
-	return in_context(m, do_write, &c) ? -1 : 0;
+	return ptc_device_in_context(m->context, do_write, &c) ? -1 : 0;
 }
 
 /* ---- lists ---- */

@@ -6,11 +6,15 @@
  * context that the memory belongs to and leave the thread's own as it was. Threads: find: one that has the memory's
  * context current; the others any.
  *
- * Failure modes: the driver's, as a line in `why`. */
+ * settle.c waits for devices, and has the marks that a device writes itself.
+ *
+ * Failure modes: the driver's, as a line in `why`; a device that is not done when the caller's `goes_on` says that it
+ * has been waited for long enough. */
 #pragma once
 
 #include "proto/local_messages.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 struct device_memory {
@@ -20,6 +24,19 @@ struct device_memory {
 	char uuid[PTC_LOCAL_UUID_MAX + 1], why[PTC_LOCAL_WHY_MAX + 1];
 	uint8_t ipc[PTC_LOCAL_IPC_BYTES];
 	bool descriptor; /* a handle of cuMemMap, shared by ptc_device_export */
+};
+
+/* The words that the rank's device writes in the order of a stream. Set to zeros: there are none. */
+struct device_marks {
+	bool on, registered; /* registered: the page stays mapped, as a device may still write there */
+	void *stream, *context;
+	uint64_t word; /* where the device sees it */
+};
+
+/* Asked between looks at the device. false: the caller gives up, and has said why. */
+struct device_patience {
+	bool (*goes_on)(void *arg, char *why, size_t why_size);
+	void *arg;
 };
 
 /* By address. */
@@ -33,8 +50,6 @@ struct device_list {
 int ptc_device_find(uint64_t low, uint64_t high, struct device_list *ret, char *why, size_t why_size);
 /* A descriptor of it, the caller's; -1: the driver gives none. */
 int ptc_device_export(const struct device_memory *m);
-/* 0, or -1 and `why`. All work of the program on that device has been done then. */
-int ptc_device_settle(const struct device_memory *m, char *why, size_t why_size);
 int ptc_device_read(const struct device_memory *m, void *to, uint64_t from, uint64_t bytes);
 int ptc_device_write(const struct device_memory *m, uint64_t to, const void *from, uint64_t bytes);
 
@@ -44,3 +59,19 @@ const struct device_memory *ptc_device_at(const struct device_list *l, uint64_t 
  * becomes one where it overlaps. */
 bool ptc_device_add(struct device_list *l, const struct device_memory *m);
 void ptc_device_clear(struct device_list *l);
+
+/* ---- settle.c ---- */
+
+/* Waits until the device has done all that the program has told it. 0, or -1 and `why`. */
+int ptc_device_settle(const struct device_memory *m, const struct device_patience *p, char *why, size_t why_size);
+/* Makes `page`, of which `word` is a part, writable for the device of the thread's context, and writes 0 to the word in
+ * the stream's order. 1: marks are on; 0: they are not possible here, and `why`. The page stays mapped until the
+ * process ends. */
+int ptc_device_marks_begin(struct device_marks *m, void *stream, void *page, size_t bytes, _Atomic uint64_t *word,
+			   char *why, size_t why_size);
+/* Has the device write `value` once it has come to this point of the stream. 1: it will; 0: the stream's work goes into
+ * a graph, so a mark says nothing; -1: the driver says `why`. */
+int ptc_device_mark(const struct device_marks *m, uint64_t value, char *why, size_t why_size);
+/* Waits until the device has written `value`. 0, or -1 and `why`. */
+int ptc_device_marks_wait(const struct device_marks *m, const _Atomic uint64_t *word, uint64_t value,
+			  const struct device_patience *p, char *why, size_t why_size);

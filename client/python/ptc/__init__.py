@@ -103,6 +103,7 @@ def library():
             ("ptc_stop_holds", ctypes.c_int, [p]),
             ("ptc_boundary", ctypes.c_int, [p, u64]),
             ("ptc_update_begin", None, [p]),
+            ("ptc_stream", ctypes.c_int, [p, p]),
             ("ptc_finish", ctypes.c_int, [p, u64]),
             ("ptc_report", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_double]),
             ("ptc_micro_steps", u64, [p]),
@@ -243,6 +244,11 @@ class Client:
 
     def update_begin(self):
         self._lib.ptc_update_begin(self._c)
+
+    def stream(self, handle):
+        """handle: the number of the CUDA stream in whose order declared memory changes; its device is current on this thread. True: the
+        device writes marks there from now on. False: it cannot, or another stream was named before in this generation."""
+        return self._check(self._lib.ptc_stream(self._c, handle)) == 1
 
     def finish(self, step):
         """True: not finished after all, this process is needed in another generation."""

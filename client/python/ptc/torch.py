@@ -34,6 +34,7 @@ import os
 import socket
 import sys
 import time
+import warnings
 import zlib
 
 import ptc
@@ -49,7 +50,7 @@ from ptc._attached import Attached
 from ptc._held import refuse
 from ptc._rng import AGREE, DIFFER
 
-__all__ = ["generations", "Generation", "BatchSampler", "External", "sequence_part", "AGREE", "DIFFER"]
+__all__ = ["generations", "state_pool", "Generation", "BatchSampler", "External", "sequence_part", "AGREE", "DIFFER"]
 
 _STALE = -9
 
@@ -82,6 +83,39 @@ def _forget_meshes():
         clear_redistribute_planner_cache()
 
 
+_pools = {}  # of each device; as long as the process, for tensors of any generation may lie there
+
+
+@contextlib.contextmanager
+def state_pool(device=None):
+    """What is allocated inside lies in device memory that ptcd can hold and ptc-gpu can map by descriptor (ptc/gpu.h). So build the
+    model inside, and make the optimizer's state there. Activations belong outside. device: as for torch.device. Without a CUDA
+    device it does nothing."""
+    if not torch.cuda.is_available():
+        yield None
+        return
+    index = None if device is None else torch.device(device).index
+    index = torch.cuda.current_device() if index is None else index
+    if index not in _pools:
+        allocator = torch.cuda.memory.CUDAPluggableAllocator(ptc.library()._name, "ptc_pool_alloc", "ptc_pool_free")
+        _pools[index] = allocator, torch.cuda.MemPool(allocator.allocator())
+    with torch.cuda.use_mem_pool(_pools[index][1], index):
+        yield _pools[index][1]
+
+
+def _communicators_abort():
+    """Whether NCCL's communicators are aborted when a peer has gone. Their kernels then end as if they had data, and what is queued
+    behind them, such as an optimizer's step, changes the state with garbage, under a mark that says it is whole. PyTorch's
+    default (3) ends the process instead."""
+    mode = os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
+    waits = os.environ.get("TORCH_NCCL_BLOCKING_WAIT", os.environ.get("NCCL_BLOCKING_WAIT", "0"))
+    if mode in ("0", "3") and waits == "0":
+        return False
+    warnings.warn(f"TORCH_NCCL_ASYNC_ERROR_HANDLING={mode}, TORCH_NCCL_BLOCKING_WAIT={waits}: communicators may be aborted before the "
+                  f"state is taken, so the device writes no marks, and stops wait for all of its work (docs/gpu.md, Marks)", stacklevel=3)
+    return True
+
+
 class Generation:
     """What this process is now; a context manager that takes the process groups down at its end.
 
@@ -98,10 +132,12 @@ class Generation:
         self._outside, self._data = {}, []
         self._ended = self._finishing = False
         self._told = []  # keys in the store of the last stop
+        self._device, self._stream = None, None  # of the state's marks; the stream's number
 
     # -- process groups
 
     def __enter__(self):
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
         self._rendezvous()
         os.environ.update(RANK=str(self.rank), WORLD_SIZE=str(self.world), LOCAL_RANK=str(self.local_rank),
                           LOCAL_WORLD_SIZE=str(self.local_world), NODE_RANK=str(self.node_rank))
@@ -227,6 +263,8 @@ class Generation:
         if restored:
             self._start(found)
         self._outside = bound.buffers()
+        devices = [h.local.device for h in self._declared if h.local.device.type == "cuda"]
+        self._device = devices[0] if devices and not _communicators_abort() else None
         if self.world > 1:
             self.store  # connected now, not at the stop
         bound.watch()
@@ -409,8 +447,18 @@ class Generation:
             self._bound.check_copies()
         if self._bound is not None:
             self._bound.gradients.boundary()
+        if self._device is not None:
+            self._name_stream()
         self._ended = self._client.boundary(step)
         return self._ended
+
+    def _name_stream(self):
+        """The device says itself when the state is whole, where the program's work goes: in PyTorch's current stream."""
+        number = torch.cuda.current_stream(self._device).cuda_stream
+        if number != self._stream:
+            with torch.cuda.device(self._device):
+                self._client.stream(number)
+            self._stream = number
 
     def update_begin(self):
         """Before the first in-place change of what was attached in a step. The optimizer's step() does it by itself. Where no

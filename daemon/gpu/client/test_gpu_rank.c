@@ -14,6 +14,7 @@
 
 #define FIELD(name, version, parameters) CUresult(*name) parameters;
 static struct {
+	PTC_CUDA_CLIENT_FUNCTIONS(FIELD)
 	PTC_CUDA_TRAINER_FUNCTIONS(FIELD)
 } more;
 
@@ -111,7 +112,8 @@ static int mark(uint64_t value, struct ptc_error *err)
 	CUdeviceptr word;
 
 	ptc_require(!cu->cuMemHostGetDevicePointer(&word, page, 0));
-	return ptc_gpu_mark(cu, stream, word, value, err);
+	return ptc_cuda_check(cu, cu->cuStreamWriteValue64(stream, word, value, CU_STREAM_WRITE_VALUE_DEFAULT), NULL,
+			      err, "write a mark");
 }
 
 static int obey(const struct test_rank_order *q, struct test_rank_reply *a, int *fds, unsigned *nfds,
@@ -149,6 +151,7 @@ static void start(int ordinal)
 
 	ptc_require(!ptc_cuda_open(&cu, &err));
 #define RESOLVE(name, version, parameters) ptc_require(!ptc_cuda_resolve(#name, version, (void **)&more.name, &err));
+	PTC_CUDA_CLIENT_FUNCTIONS(RESOLVE)
 	PTC_CUDA_TRAINER_FUNCTIONS(RESOLVE)
 	ptc_require(!cu->cuDeviceGet(&device, ordinal));
 	ptc_require(!cu->cuDevicePrimaryCtxRetain(&context, device));

@@ -75,6 +75,13 @@
 	X(cuCtxPushCurrent, 4000, (CUcontext context))                                                                 \
 	X(cuCtxPopCurrent, 4000, (CUcontext * context))                                                                \
 	X(cuCtxSynchronize, 2000, (void))                                                                              \
+	X(cuStreamQuery, 2000, (CUstream stream))                                                                      \
+	X(cuStreamIsCapturing, 10000, (CUstream stream, CUstreamCaptureStatus * status))                               \
+	X(cuMemGetAllocationGranularity, 10020,                                                                        \
+	  (size_t * granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option))            \
+	X(cuMemCreate, 10020,                                                                                          \
+	  (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp *prop,                        \
+	   unsigned long long flags))                                                                                  \
 	X(cuMemcpyDtoH, 3020, (void *to, CUdeviceptr from, size_t size))                                               \
 	X(cuMemcpyHtoD, 3020, (CUdeviceptr to, const void *from, size_t size))
 
@@ -82,7 +89,4 @@
 #define PTC_CUDA_TRAINER_FUNCTIONS(X)                                                                                  \
 	X(cuMemAllocAsync, 11020, (CUdeviceptr * address, size_t size, CUstream stream))                               \
 	X(cuMemFreeAsync, 11020, (CUdeviceptr address, CUstream stream))                                               \
-	X(cuMemCreate, 10020,                                                                                          \
-	  (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp *prop,                        \
-	   unsigned long long flags))                                                                                  \
-	X(cuStreamQuery, 2000, (CUstream stream))
+	X(cuStreamWaitValue64, 11070, (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags))

@@ -39,6 +39,8 @@
 	X(CUDA_ERROR_SYSTEM_NOT_READY, 802)                                                                            \
 	X(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803)                                                                      \
 	X(CUDA_ERROR_MPS_CLIENT_TERMINATED, 810)                                                                       \
+	X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)                                                                  \
+	X(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, 906)                                                                     \
 	X(CUDA_ERROR_UNKNOWN, 999)                                                                                     \
 	X(CU_GET_PROC_ADDRESS_DEFAULT, 0)                                                                              \
 	X(CU_GET_PROC_ADDRESS_SUCCESS, 0)                                                                              \
@@ -64,7 +66,10 @@
 	X(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1)                                                                 \
 	X(CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 3)                                                                       \
 	X(CU_MEM_LOCATION_TYPE_DEVICE, 1)                                                                              \
+	X(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED, 1)                                                                     \
 	X(CU_MEM_ALLOCATION_TYPE_PINNED, 1)                                                                            \
+	X(CU_STREAM_CAPTURE_STATUS_NONE, 0)                                                                            \
+	X(CU_STREAM_WAIT_VALUE_GEQ, 0)                                                                                 \
 	X(CU_STREAM_NON_BLOCKING, 1)                                                                                   \
 	X(CU_EVENT_DISABLE_TIMING, 2)                                                                                  \
 	X(CU_STREAM_WRITE_VALUE_DEFAULT, 0)
@@ -80,6 +85,8 @@
 	X(CUmemorytype, 4)                                                                                             \
 	X(CUmemAllocationHandleType, 4)                                                                                \
 	X(CUdriverProcAddressQueryResult, 4)                                                                           \
+	X(CUmemAllocationGranularity_flags, 4)                                                                         \
+	X(CUstreamCaptureStatus, 4)                                                                                    \
 	X(CUuuid, 16)                                                                                                  \
 	X(CUipcMemHandle, 64)                                                                                          \
 	X(CUmemAllocationProp, 32)                                                                                     \

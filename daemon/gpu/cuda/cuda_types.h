@@ -31,6 +31,8 @@ typedef unsigned CUmemAllocationHandleType;
 typedef unsigned CUmemLocationType;
 typedef unsigned CUmemAccess_flags;
 typedef unsigned CUdriverProcAddressQueryResult;
+typedef unsigned CUstreamCaptureStatus;
+typedef unsigned CUmemAllocationGranularity_flags;
 
 typedef struct {
 	char bytes[16];

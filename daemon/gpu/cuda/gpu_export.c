@@ -236,9 +236,3 @@ int ptc_gpu_export_fds(const struct ptc_cuda *cu, uint64_t address, const struct
 		close(ret_fds[n - 1]);
 	return rc;
 }
-
-int ptc_gpu_mark(const struct ptc_cuda *cu, CUstream stream, CUdeviceptr word, uint64_t value, struct ptc_error *err)
-{
-	return ptc_cuda_check(cu, cu->cuStreamWriteValue64(stream, word, value, CU_STREAM_WRITE_VALUE_DEFAULT), NULL,
-			      err, "write a mark in stream order");
-}

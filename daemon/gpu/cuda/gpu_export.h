@@ -47,9 +47,6 @@ int ptc_gpu_export(const struct ptc_cuda *cu, uint64_t address, uint64_t bytes, 
 /* Gives descriptors of `count` handles (at most PTC_GPU_FDS_MAX) from `first` on. On failure none is left open. */
 int ptc_gpu_export_fds(const struct ptc_cuda *cu, uint64_t address, const struct ptc_gpu_export *e, uint64_t first,
 		       unsigned count, int *ret_fds, struct ptc_error *err);
-/* Writes `value` to the host-mapped word at the device address `word`, once the stream has come to this point. Does not
- * wait. */
-int ptc_gpu_mark(const struct ptc_cuda *cu, CUstream stream, CUdeviceptr word, uint64_t value, struct ptc_error *err);
 /* A device's identity as NVML writes it. */
 int ptc_gpu_uuid(const struct ptc_cuda *cu, CUdevice device, char ret_uuid[PTC_GPU_UUID_SIZE], struct ptc_error *err);
 /* The time when a process began. PTC_ENOTFOUND: there is no such process, or it is a zombie. */

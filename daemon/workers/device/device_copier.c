@@ -40,9 +40,17 @@ struct binding {
 	struct ptc_gpu_ref ref; /* life 0: not mapped */
 };
 
+/* A rank's page, mapped for guards. */
+struct guard_page {
+	pid_t pid;
+	struct ptc_gpu_ref ref; /* life 0: not mapped */
+};
+
 /* What an operation has mapped. */
 struct ptc_device_copying {
 	pthread_mutex_t lock;
+	struct guard_page *pages;
+	size_t npages;
 	struct ptc_gpu_ref host[2];
 	struct binding *bound;
 	size_t nbound;
@@ -227,6 +235,30 @@ static int device_ref(struct ptc_device_copier *d, struct ptc_gpu_client *client
 	return rc;
 }
 
+static int guard_ref(struct ptc_gpu_client *client, struct ptc_device_copying *x, const struct ptc_device_guard *guard,
+		     pid_t pid, struct ptc_gpu_guard *ret, struct ptc_gpu_outcome *o, struct ptc_error *err)
+{
+	struct guard_page *p = NULL;
+	int rc = 0;
+
+	pthread_mutex_lock(&x->lock);
+	for (size_t i = 0; i < x->npages && !p; i++)
+		if (x->pages[i].pid == pid)
+			p = &x->pages[i];
+	if (!p && PTC_MORE(x->pages, x->npages)) {
+		p = &x->pages[x->npages++];
+		*p = (struct guard_page){ .pid = pid };
+	}
+	if (!p)
+		rc = ptc_nomem(err);
+	else if (!p->ref.life)
+		rc = ptc_gpu_client_map_host(client, guard->page_fd, guard->page_bytes, NULL, &p->ref, o, err);
+	if (rc == 0)
+		*ret = (struct ptc_gpu_guard){ p->ref, guard->at, guard->value };
+	pthread_mutex_unlock(&x->lock);
+	return rc;
+}
+
 /* What went with a ptc-gpu that has ended is mapped anew by who wants it next. */
 static void forget(struct ptc_gpu_client *client, struct ptc_device_copying *x)
 {
@@ -242,6 +274,9 @@ static void forget(struct ptc_gpu_client *client, struct ptc_device_copying *x)
 	for (size_t i = 0; i < x->nbound; i++)
 		if (x->bound[i].ref.life != now.life)
 			x->bound[i].ref = (struct ptc_gpu_ref){ 0 };
+	for (size_t i = 0; i < x->npages; i++)
+		if (x->pages[i].ref.life != now.life)
+			x->pages[i].ref = (struct ptc_gpu_ref){ 0 };
 	pthread_mutex_unlock(&x->lock);
 }
 
@@ -258,7 +293,11 @@ void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copyin
 	for (size_t i = 0; i < PTC_ARRAY_LEN(x->host); i++)
 		if (x->host[i].life)
 			(void)ptc_gpu_client_unmap_host(d->client, x->host[i], &o, NULL);
+	for (size_t i = 0; i < x->npages; i++)
+		if (x->pages[i].ref.life)
+			(void)ptc_gpu_client_unmap_host(d->client, x->pages[i].ref, &o, NULL);
 	pthread_mutex_destroy(&x->lock);
+	ptc_free(x->pages);
 	ptc_free(x->bound);
 	ptc_free(x);
 	c->device = NULL;
@@ -308,16 +347,22 @@ struct call {
 	struct ptc_slot_copying *c;
 	enum ptc_gpu_direction direction;
 	pid_t pid;
+	const struct ptc_device_guard *guard; /* NULL: none */
 };
 
 static int copy_once(const struct call *k, const struct batch *b, struct ptc_gpu_outcome *o, struct ptc_error *err)
 {
 	struct ptc_gpu_ref host, memory;
+	struct ptc_gpu_guard guard;
 	int rc = host_ref(k->client, k->x, k->c, b->memory, &host, o, err);
 
 	if (rc == 0)
 		rc = device_ref(k->d, k->client, k->x, b->range, k->pid, &memory, o, err);
-	return rc ? rc : ptc_gpu_client_copy(k->client, k->direction, memory, host, b->parts, b->n, NULL, o, err);
+	if (!rc && k->guard)
+		rc = guard_ref(k->client, k->x, k->guard, k->pid, &guard, o, err);
+	return rc ? rc
+		  : ptc_gpu_client_copy(k->client, k->direction, memory, host, b->parts, b->n, k->guard ? &guard : NULL,
+					o, err);
 }
 
 /* A copy may be made again: it has the same bytes then. What the rank or the device is to blame for stays. */
@@ -442,11 +487,13 @@ static int compare(struct call *k, const struct ptc_device_piece *pieces, size_t
 }
 
 int ptc_device_copy(struct ptc_device_copier *d, struct ptc_slot_copying *c, enum ptc_copy_op op, pid_t pid,
-		    const struct ptc_device_piece *pieces, size_t n, bool *ret_differs, struct ptc_error *err)
+		    const struct ptc_device_piece *pieces, size_t n, const struct ptc_device_guard *guard,
+		    bool *ret_differs, struct ptc_error *err)
 {
 	struct call k = { .d = d, .c = c, .direction = op == PTC_COPY_WRITE ? PTC_GPU_IN : PTC_GPU_OUT, .pid = pid };
 	int rc = client_of(d, &k.client, err);
 
+	k.guard = guard && guard->page_fd >= 0 && k.direction == PTC_GPU_OUT ? guard : NULL;
 	*ret_differs = false;
 	if (!rc && op == PTC_COPY_COMPARE)
 		return compare(&k, pieces, n, ret_differs, err);

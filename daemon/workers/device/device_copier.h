@@ -44,9 +44,18 @@ struct ptc_device_piece {
 	uint8_t *here; /* in one of the two memories of the ptc_slot_copying */
 	uint64_t bytes;
 };
-/* *ret_differs, of a COMPARE: the bytes differ. After a failed READ the memory has undefined bytes. */
+/* The word that a rank's device writes, in a page that the rank shares: what it has to say before and after each copy.
+ */
+struct ptc_device_guard {
+	int page_fd; /* -1: there is none */
+	uint64_t page_bytes, at, value;
+};
+/* guard, of a READ or a COMPARE: PTC_ECONFLICT if the word is another; NULL: none. *ret_differs, of a COMPARE: the
+ * bytes differ. After a failed READ the memory has undefined bytes. */
 int ptc_device_copy(struct ptc_device_copier *d, struct ptc_slot_copying *c, enum ptc_copy_op op, pid_t pid,
-		    const struct ptc_device_piece *pieces, size_t n, bool *ret_differs, struct ptc_error *err);
+		    const struct ptc_device_piece *pieces, size_t n, const struct ptc_device_guard *guard,
+		    bool *ret_differs, struct ptc_error *err);
+
 /* ---- memory that ptc-gpu keeps on a device between a stop and the next restore ---- */
 
 struct ptc_device_memory {

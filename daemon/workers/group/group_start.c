@@ -672,6 +672,7 @@ int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 		rc = give_locked(w, g, has_state ? rank_states : NULL, err);
 		if (rc == 0)
 			rc = assign_locked(w, g, start_step, has_state, wait, deadline, err);
+		ptc_group_patience_locked(g, wait);
 		while (!rc) {
 			struct ptc_buf who = PTC_BUF_INIT;
 

@@ -169,6 +169,8 @@ static void describe_late(struct ptc_buf *b, const struct group *g, size_t i, in
 		ptc_buf_printf(b, " at step %llu", (unsigned long long)step);
 	else
 		ptc_buf_puts(b, " before its first boundary");
+	if (k && k->page && ptc_local_device_step(k->page, &step))
+		ptc_buf_printf(b, " (its device at step %llu)", (unsigned long long)step);
 	if (k && k->seen)
 		ptc_buf_printf(b, ", no boundary for %.1f s", (double)(now_ns - k->seen_ns) * 1e-9);
 }
@@ -215,6 +217,7 @@ int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *
 	pthread_mutex_lock(&w->lock);
 	rc = find_locked(w, key, &g, err);
 	if (!rc) {
+		ptc_group_patience_locked(g, wait);
 		do {
 			struct ptc_buf who = PTC_BUF_INIT;
 

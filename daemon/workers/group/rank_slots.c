@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -35,6 +36,7 @@ struct view {
 	unsigned number; /* of the worker */
 	pid_t pid;
 	int pidfd;
+	struct ptc_device_guard guard; /* of its device memory at the stop; page_fd is ours */
 };
 
 /* ---- views -------------------------------------------------------------------------- */
@@ -54,6 +56,7 @@ static void view_done_locked(struct view *v)
 	ptc_declared_unref(v->declared);
 	ptc_rank_state_unref(v->rank_state);
 	ptc_close(&v->pidfd);
+	ptc_close(&v->guard.page_fd);
 	ptc_group_unref_locked(v->group);
 	ptc_free(v);
 }
@@ -73,6 +76,18 @@ static void view_staging(struct view *v, struct worker *k)
 	k->staging->readers++;
 }
 
+/* The rank's device has said that its memory is whole at the stop. If it takes that back, what was copied does not
+ * count. */
+static void view_guard(struct view *v, const struct worker *k)
+{
+	if (k->phase != WORKER_STOPPED || !k->page || atomic_load(&k->page->marks) != PTC_LOCAL_MARKS_PROVEN)
+		return;
+	v->guard = (struct ptc_device_guard){ .page_fd = fcntl(k->page_fd, F_DUPFD_CLOEXEC, 0),
+					      .page_bytes = PTC_LOCAL_PAGE,
+					      .at = offsetof(struct ptc_local_page, device),
+					      .value = ptc_local_mark(k->stop_step, true) };
+}
+
 static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size_t i)
 {
 	struct view *v = ptc_calloc(1, sizeof *v);
@@ -83,7 +98,7 @@ static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size
 	v->w = w;
 	v->group = ptc_group_ref(g);
 	v->slot = i;
-	v->pidfd = -1;
+	v->pidfd = v->guard.page_fd = -1;
 	if (!k || k->ended)
 		return v;
 	v->number = k->number;
@@ -94,6 +109,7 @@ static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size
 		v->declared->refs++;
 		v->rank_state = ptc_rank_state_ref(k->rank_state);
 		view_staging(v, k);
+		view_guard(v, k);
 	}
 	return v;
 }
@@ -393,7 +409,7 @@ static int copy_device(const struct view *v, const struct ptc_copy_call *call, c
 				     "rank %u (pid %d) has to copy its device memory itself and has not: there is no "
 				     "room for staging memory, or its libptc failed: %s",
 				     rank, (int)v->pid, v->declared->device_why);
-	rc = ptc_device_copy(v->w->gpu, call->copying, call->op, v->pid, p->device, p->ndevice, &other, err);
+	rc = ptc_device_copy(v->w->gpu, call->copying, call->op, v->pid, p->device, p->ndevice, &v->guard, &other, err);
 	if (dead(v))
 		return died(v, err);
 	name = rc ? ptc_declared_tensor_at(v->declared, p->device[0].address) : NULL;

@@ -65,13 +65,21 @@ static void put_label(struct ptc_buf *b, const struct ptc_process_label *l)
 }
 
 /* Who copies what it has declared on devices, and why if that is not ptc-gpu. */
-static void put_device(struct ptc_buf *b, const struct declared *d)
+static void put_device(struct ptc_buf *b, const struct declared *d, const struct ptc_local_page *page)
 {
 	static const char *const paths[] = {
 		[DEVICE_UNTRIED] = "untried", [DEVICE_MAPPED] = "ptc-gpu", [DEVICE_BY_RANK] = "rank"
 	};
+	uint32_t marks = page ? atomic_load(&page->marks) : PTC_LOCAL_MARKS_NONE;
+	uint64_t step;
 
-	ptc_buf_printf(b, "\"device_memory\": {\"copied_by\": \"%s\"", paths[d->path]);
+	ptc_buf_printf(b, "\"device_memory\": {\"copied_by\": \"%s\", \"marks\": \"%s\"", paths[d->path],
+		       marks == PTC_LOCAL_MARKS_PROVEN ? "proven"
+		       : marks                         ? "unproven"
+						       : "none");
+	if (page && ptc_local_device_step(page, &step))
+		ptc_buf_printf(b, ", \"device_step\": %llu, \"device_whole\": %s", (unsigned long long)step,
+			       atomic_load(&page->device) & 1 ? "true" : "false");
 	if (d->path == DEVICE_BY_RANK) {
 		ptc_buf_puts(b, ", \"why\": ");
 		put_string(b, d->device_why);
@@ -93,7 +101,7 @@ static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct grou
 		       (unsigned long long)g->desc.key.incarnation, state_names[state], k ? (int)k->process.pid : 0);
 	if (k && k->page && ptc_local_step(k->page, &step))
 		ptc_buf_printf(b, "\"step\": %llu, \"whole\": %s, ", (unsigned long long)step,
-			       ptc_local_whole(k->page) ? "true" : "false");
+			       ptc_local_all_whole(k->page) ? "true" : "false");
 	else
 		ptc_buf_puts(b, "\"step\": null, ");
 	if (k && k->step_seconds > 0)
@@ -109,7 +117,7 @@ static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct grou
 	else
 		ptc_buf_puts(b, "\"on_device\": null, ");
 	if (k && k->declared && k->declared->ndevices)
-		put_device(b, k->declared);
+		put_device(b, k->declared, k->page);
 	ptc_buf_puts(b, "\"reports\": {");
 	if (k && k->page)
 		put_reports(b, k->page);

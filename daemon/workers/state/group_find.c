@@ -114,3 +114,15 @@ bool ptc_worker_ending(const struct worker *k)
 	return ptc_worker_in_generation(k) && (k->exit_wanted || k->stale || !k->group || k->group->ending ||
 					       !ptc_group_is(k->group, k->generation, k->incarnation));
 }
+
+void ptc_group_patience_locked(struct group *g, const struct ptc_wait *wait)
+{
+	uint64_t ms = wait && wait->timeout_ms > 0 ? (uint64_t)wait->timeout_ms : 0;
+
+	for (size_t i = 0; i < g->desc.nranks; i++) {
+		struct worker *k = g->slots[i].worker;
+
+		if (k && !k->ended && k->page)
+			atomic_store(&k->page->patience_ms, ms);
+	}
+}

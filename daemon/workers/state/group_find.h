@@ -16,6 +16,10 @@ bool ptc_group_is(const struct group *g, uint64_t generation, uint64_t incarnati
 int ptc_group_missing(const struct ptc_group_key *key, struct ptc_error *err);
 enum ptc_slot_state ptc_group_slot_state(const struct group *g, size_t i);
 uint32_t ptc_group_grace_ms(const struct group *g);
+/* Tells the ranks for how long a call waits for them: a rank that waits for its device gives up before that, and says
+ * why.
+ */
+void ptc_group_patience_locked(struct group *g, const struct ptc_wait *wait);
 void ptc_group_free(struct group *g);
 /* NULL: the job or the process is unknown. */
 struct worker *ptc_worker_find_locked(struct ptc_workers *w, const char *uuid, unsigned number);
