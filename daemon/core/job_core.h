@@ -182,6 +182,9 @@ bool ptc_job_awaits_down(const struct ptc_job *job, uint32_t node);
 /* Whether the node gives its state to the running switch: it is one of from_nodes and was not left out. `node` may be
  * any number. */
 bool ptc_job_gives(const struct ptc_job *job, uint32_t node);
+/* Whether the node is up, has answered that it is as the record says, and has had no part since in a switch that starts
+ * or moves ranks: the record's ranks are the only ones that it may still start. `node` may be any number. */
+bool ptc_job_settled(const struct ptc_job *job, uint32_t node);
 /* The running switch, or NULL; borrowed until the next step. */
 const struct ptc_switch *ptc_job_switch(const struct ptc_job *job);
 /* A sequence number for a request of no switch. It is greater than all earlier ones, and lower than all later ones. */

@@ -15,7 +15,8 @@ struct ptc_job_node {
 	uint32_t down_ticks; /* ticks for which it was waited */
 	uint32_t downs;      /* how often the node went down in this phase */
 	bool up;
-	bool stale; /* it may hold tables, or have ranks, other than the record's */
+	bool stale;   /* it may hold tables, or have ranks, other than the record's */
+	bool settled; /* see ptc_job_settled */
 	bool in_record;
 	bool from, to;
 	bool need;     /* the phase needs its answer */

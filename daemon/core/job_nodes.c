@@ -48,6 +48,12 @@ static int node_next_op(const struct ptc_job *job, const struct ptc_job_node *n)
 	}
 }
 
+/* A snapshot starts no ranks. */
+static void unsettle(const struct ptc_job *job, struct ptc_job_node *n)
+{
+	n->settled = n->settled && job->has_switch && job->cur.kind == PTC_SWITCH_SNAPSHOT;
+}
+
 void ptc_job_node_try(struct ptc_job *job, uint32_t i)
 {
 	struct ptc_job_node *n = &job->nodes[i];
@@ -68,8 +74,10 @@ void ptc_job_node_try(struct ptc_job *job, uint32_t i)
 	}
 	if (op == PTC_OP_ARM || op == PTC_OP_STOP || op == PTC_OP_CAPTURE)
 		u->stop = job->arming.stop;
-	if (op != PTC_OP_CHECK && op != PTC_OP_FINISH)
+	if (op != PTC_OP_CHECK && op != PTC_OP_FINISH) {
 		n->stale = true;
+		unsettle(job, n);
+	}
 }
 
 void ptc_job_nodes_try(struct ptc_job *job)
@@ -94,6 +102,7 @@ void ptc_job_node_mark_stale(struct ptc_job *job, uint32_t i)
 {
 	ptc_job_node_cancel(job, i);
 	job->nodes[i].stale = true;
+	unsettle(job, &job->nodes[i]);
 }
 
 void ptc_job_nodes_release(struct ptc_job *job, bool cancel_finish)
@@ -151,6 +160,11 @@ void ptc_job_node_leave_out(struct ptc_job *job, uint32_t i)
 bool ptc_job_gives(const struct ptc_job *job, uint32_t node)
 {
 	return job->has_switch && node < job->nnodes && job->nodes[node].from && !job->nodes[node].left_out;
+}
+
+bool ptc_job_settled(const struct ptc_job *job, uint32_t node)
+{
+	return node < job->nnodes && job->nodes[node].up && job->nodes[node].settled;
 }
 
 bool ptc_job_awaits_down(const struct ptc_job *job, uint32_t node)

@@ -138,6 +138,7 @@ static void reply_good(struct ptc_job *job, uint32_t i, int op, const struct ptc
 	switch (op) {
 	case PTC_OP_FINISH:
 		n->stale = false;
+		n->settled = true;
 		if (job->phase != PTC_JOB_CHECKING || !n->to)
 			ptc_job_node_answered(job, n);
 		break;
@@ -258,6 +259,7 @@ void ptc_job_on_node_up(struct ptc_job *job, uint32_t i)
 	job->nodes[i].up_seq = job->seq;
 	job->nodes[i].lost = false;
 	job->nodes[i].stale = true;
+	job->nodes[i].settled = false;
 	ptc_job_node_try(job, i);
 }
 
