@@ -34,11 +34,11 @@ class GpuDevices(harness.Case):
             first, second = self.devices(c)
             self.assertEqual(first, {
                 "node": "n0", "device": 0, "kind": "gpu", "health": "ok", "uuid": UUIDS[3], "name": 'Fake "GPU" 3', "index": 3,
-                "bus": "00000000:1A:00.0", "memory_bytes": 256 << 20, "free_bytes": 200 << 20, "processes": 0, "ranks": []})
+                "bus": "00000000:1A:00.0", "memory_bytes": 256 << 20, "free_bytes": 200 << 20, "processes": 0, "ranks": [], "jobs": []})
             self.assertEqual((second["uuid"], second["device"], second["processes"]), (UUIDS[0], 1, 2))
             self.assertEqual(c.json("nodes")["nodes"][0]["devices"], 2)
             table = c.ptcctl("nodes", "--devices").stdout.splitlines()
-            self.assertEqual(table[0].split(), ["node", "device", "kind", "health", "name", "uuid", "memory_bytes", "free_bytes", "ranks"])
+            self.assertEqual(table[0].split(), ["node", "device", "kind", "health", "name", "uuid", "memory_bytes", "free_bytes", "jobs", "ranks"])
             self.assertEqual(len(table), 3)
             open(self.path("gpu", "lost-3"), "w").close()
             lost = wait_for(lambda: [d for d in self.devices(c) if d["health"] == "lost"], 60 * PATIENCE, "the lost device is listed", 0.2)
@@ -47,7 +47,7 @@ class GpuDevices(harness.Case):
 
     def test_virtual(self):
         with self.gpus(devices=3) as c:
-            self.assertEqual(self.devices(c), [{"node": "n0", "device": i, "kind": "virtual", "health": "ok", "ranks": []} for i in range(3)])
+            self.assertEqual(self.devices(c), [{"node": "n0", "device": i, "kind": "virtual", "health": "ok", "ranks": [], "jobs": []} for i in range(3)])
 
     def test_none(self):
         """Without a driver auto says so, and what to do."""

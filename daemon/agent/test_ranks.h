@@ -468,8 +468,7 @@ int ptc_workers_log(struct ptc_workers *w, const char *uuid, uint32_t rank, uint
 
 static _Atomic bool test_log_over;
 
-void ptc_workers_each_rank(struct ptc_workers *w,
-			   void (*fn)(void *arg, uint32_t device, const char *job, uint32_t rank, int pid), void *arg)
+void ptc_workers_each_rank(struct ptc_workers *w, void (*fn)(void *arg, const struct ptc_rank_given *r), void *arg)
 {
 }
 

@@ -54,6 +54,9 @@ struct ptc_cluster {
 	bool listed; /* both have been */
 	uint64_t epoch;
 	struct ptc_loss loss;
+	struct ptc_devices_doc devices;
+	uint64_t device_writes;
+	bool seen_devices; /* in the listing under way */
 	struct ptc_tasks *tasks;
 	/* lease keeper */
 	pthread_t keeper;
@@ -509,12 +512,61 @@ static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 	c->nodes[i]->lease = kv->lease;
 }
 
+/* One that cannot be read is of a later version, or damaged: what was known before stays. */
+static void devices_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_devices_doc d = { 0 };
+
+	c->seen_devices = kind == PTC_WATCH_PUT;
+	if (kind == PTC_WATCH_PUT && ptc_devices_doc_decode(kv->value, kv->len, &d, &err) != 0) {
+		ptc_warn("etcd", "%s ignored: %s", kv->key, err.text);
+		return;
+	}
+	ptc_devices_doc_done(&c->devices);
+	c->devices = d;
+	c->device_writes++;
+}
+
+uint64_t ptc_cluster_device_writes(const struct ptc_cluster *c)
+{
+	return c->device_writes;
+}
+
+const struct ptc_devices_doc *ptc_cluster_devices(const struct ptc_cluster *c)
+{
+	return &c->devices;
+}
+
+bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t device, const char *uuid, bool shares,
+			     const struct ptc_job_view **ret_by)
+{
+	size_t n;
+	const struct ptc_device_given *g = ptc_devices_of_node(&c->devices, node, &n);
+
+	for (size_t i = 0; i < n; i++) {
+		const struct ptc_job_view *j;
+
+		if (g[i].device != device || strcmp(g[i].uuid, uuid) == 0 || (g[i].shares && shares))
+			continue;
+		j = ptc_cluster_find_uuid(c, g[i].uuid);
+		if (!j || !j->has_meta)
+			continue;
+		if (ret_by)
+			*ret_by = j;
+		return false;
+	}
+	return true;
+}
+
 static void node_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
 {
 	const char *drained = NODES_PREFIX "-drained/", *plain = NODES_PREFIX "/", *lost = LOST_PREFIX;
 	uint32_t i;
 
-	if (strncmp(kv->key, drained, strlen(drained)) == 0) {
+	if (strcmp(kv->key, PTC_DEVICES_KEY) == 0) {
+		devices_event(c, kind, kv);
+	} else if (strncmp(kv->key, drained, strlen(drained)) == 0) {
 		if (ptc_cluster_intern_node(c, kv->key + strlen(drained), &i) == 0)
 			c->nodes[i]->drained = c->nodes[i]->seen_drained = kind == PTC_WATCH_PUT;
 	} else if (strncmp(kv->key, lost, strlen(lost)) == 0) {
@@ -780,6 +832,7 @@ static void reset(struct ptc_cluster *c, bool jobs)
 	}
 	for (size_t i = 0; !jobs && i < c->nnodes; i++)
 		c->nodes[i]->seen = c->nodes[i]->seen_drained = c->nodes[i]->seen_declared = false;
+	c->seen_devices = c->seen_devices && jobs;
 	if (jobs)
 		c->jobs_synced = false;
 	else
@@ -820,6 +873,10 @@ static void synced(struct ptc_cluster *c, bool jobs)
 		c->nodes_synced = true;
 	if (!jobs)
 		learn_versions(c);
+	if (!jobs && !c->seen_devices) {
+		ptc_devices_doc_done(&c->devices);
+		c->device_writes++;
+	}
 	if (!c->jobs_synced || !c->nodes_synced)
 		return;
 	c->listed = true;
@@ -988,6 +1045,7 @@ struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c)
 		ptc_copies_doc_done(&c->jobs[i]->copies);
 		ptc_free(c->jobs[i]);
 	}
+	ptc_devices_doc_done(&c->devices);
 	ptc_free(c->nodes);
 	ptc_free(c->jobs);
 	ptc_free(c->state_dir);

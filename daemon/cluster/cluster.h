@@ -16,6 +16,7 @@
 
 #include "daemon/coord/etcd.h"
 #include "daemon/cluster/copies/copies_doc.h"
+#include "daemon/cluster/devices/given_devices.h"
 #include "daemon/cluster/records.h"
 #include "daemon/cluster/tasks.h"
 #include "rpc/client/client.h"
@@ -147,6 +148,13 @@ struct ptc_job_view *ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uu
 /* The least fence that a controller of the job can have, by what the mirror shows: that of the lock. Without a lock
  * whoever gets it next has a greater one than this node's own key. 0: the mirror shows neither yet. Loop thread. */
 int64_t ptc_cluster_least_fence(struct ptc_cluster *c, const char *uuid);
+/* Which job has which devices, as last seen. Borrowed until the loop goes on. Entries of jobs that are deleted stay
+ * until somebody writes the document anew, so ask ptc_cluster_find_uuid. */
+const struct ptc_devices_doc *ptc_cluster_devices(const struct ptc_cluster *c);
+uint64_t ptc_cluster_device_writes(const struct ptc_cluster *c); /* how often that has changed */
+/* Whether the device may be given to a rank of that job. If not, and ret_by is not NULL: to the job that has it. */
+bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t device, const char *uuid, bool shares,
+			     const struct ptc_job_view **ret_by);
 /* Whether any node counts as lost. */
 bool ptc_cluster_any_lost(const struct ptc_cluster *c);
 int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c);

@@ -9,6 +9,7 @@
  *   /ptc/nodes/NAME          node document, under the node's lease
  *   /ptc/nodes-drained/NAME  {version}: the node gets no new ranks
  *   /ptc/nodes-lost/NAME     {version}: an operator declares the node lost; the node deletes it when it comes back
+ *   /ptc/nodes-devices       which job has which devices (daemon/cluster/devices/given_devices.h)
  *   /ptc/names/UID/JOB       the job's uuid
  *   /ptc/users/UID/UUID      {version, bytes}: a job of that user, and its spec's length (daemon/cluster/quota.h)
  *   /ptc/creating/UUID       {version, node, boot_id, uid}: a job whose spec is being written; gone once it exists

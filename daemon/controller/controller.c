@@ -308,6 +308,8 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 			ptc_ahead_tick(all->list[i]);
 	for (size_t i = 0; i < all->n; i++)
 		ptc_copy_keeper_tick(all->list[i]);
+	for (size_t i = 0; i < all->n; i++)
+		ptc_device_keeper_tick(all->list[i]);
 	for (size_t i = 0; lease && ptc_cluster_synced(all->cluster) && i < ptc_cluster_njobs(all->cluster); i++) {
 		struct ptc_job_view *j = ptc_cluster_job(all->cluster, i);
 		unsigned due;

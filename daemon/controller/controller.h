@@ -5,8 +5,7 @@
  * Happy path: a lock key with this node's name appears; a controller loads the job's record; requests come through
  * ptc_controller_submit; the watcher of each is finished.
  *
- * Failure modes: the lock is lost (another daemon goes on), etcd is unreachable, nodes do not answer:
- * daemon/core/job_core.h. */
+ * Failure modes: a lost lock (another daemon goes on), etcd or nodes that do not answer: daemon/core/job_core.h. */
 #pragma once
 
 #include "base/number/count.h"
@@ -99,8 +98,7 @@ struct ptc_switch_request {
 };
 /* [loop] 0: accepted; the watcher will be finished, and the owned members are the controller's. */
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *request, struct ptc_error *err);
-/* [loop] The client has sent all of an import. expected: a digest for each item; files: for the manifest. Takes both.
- */
+/* [loop] An import's client has sent all. expected: a digest for each item; files: for the manifest. Takes both. */
 int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *expected, size_t nexpected,
 			  struct ptc_file_doc *files, size_t nfiles, struct ptc_watcher *watcher,
 			  struct ptc_error *err);
@@ -123,7 +121,7 @@ void ptc_controller_status(const struct ptc_controller *ctl, const char **ret_ph
 			   uint64_t *ret_total);
 const char *ptc_controller_waits(const struct ptc_controller *ctl); /* [loop] for lost ranks; "": it does not */
 
-/* ---- tidy.c: remains of crashes -------------------------------------------------------- */
+/* ---- ending/tidy.c: remains of crashes -------------------------------------------------------- */
 
 /* [loop] Removes the bytes of deleted jobs from the store; clears all->reconciled if it has to be called again. */
 void ptc_tidy_store(struct ptc_controllers *all);
@@ -158,10 +156,12 @@ struct ptc_plan_request {
 	bool or_one;      /* ... or, if none fits, one rank */
 	bool at_rest;     /* no rank runs: nodes are asked whether they have the record's table */
 	bool runs;        /* a person wants ranks to run there: the job's min_gpus and max_gpus hold */
+	bool ranks;       /* ranks will run there: on devices only that no other job has */
 	char **nodes;
 	size_t nnodes;                      /* use only these nodes; 0: any */
 	bool (*gone)(const void *gone_arg); /* true: nobody waits for advice any more; may be NULL */
 	const void *gone_arg;
+	enum ptc_devices_lack *ret_lack; /* set with PTC_ENODEVICES, if it is so for others' devices; may be NULL */
 };
 struct ptc_planned {
 	struct ptc_generation_doc to;

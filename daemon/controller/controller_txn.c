@@ -22,9 +22,10 @@
 #include <string.h>
 #include <uv.h>
 
-#define FIXED_COMPARES    4   /* lock, record, intent, barrier */
+#define FIXED_COMPARES    5   /* lock, record, intent, barrier, devices */
 #define MAX_NODE_COMPARES 100 /* leaves room for those in one Txn */
 #define RELOAD_RETRY_MS   500
+#define CLAIM_TRIES       32 /* other jobs got devices at the same moment */
 
 struct txn {
 	struct ptc_controller *ctl;
@@ -39,6 +40,7 @@ struct txn {
 	char *generation_json;
 	bool new_incarnation;
 	bool too_many; /* nodes were left out for the intent to name */
+	struct ptc_device_claim claim;
 	/* INTENT of a job whose ranks do not run: what they carry is known */
 	struct ptc_meta_doc meta;
 	char state_hash[PTC_HASH_HEX], *from_config, *to_config;
@@ -62,6 +64,7 @@ static void txn_free(struct txn *t)
 	ptc_free(t->from_config);
 	ptc_free(t->to_config);
 	ptc_free(t->nodes);
+	ptc_device_claim_done(&t->claim);
 	ptc_controller_unref(t->ctl);
 	ptc_free(t);
 }
@@ -112,6 +115,8 @@ static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *
 	cmp[n++] = (struct ptc_etcd_compare){ record, PTC_ETCD_MOD_REV, t->record_revision };
 	cmp[n++] = (struct ptc_etcd_compare){ intent, PTC_ETCD_MOD_REV, t->intent_revision };
 	cmp[n++] = (struct ptc_etcd_compare){ barrier, PTC_ETCD_MOD_REV, t->barrier_revision };
+	if (t->claim.json)
+		cmp[n++] = (struct ptc_etcd_compare){ PTC_DEVICES_KEY, PTC_ETCD_MOD_REV, t->claim.revision };
 	for (size_t i = 0; i < t->nnodes; i++)
 		cmp[n++] = (struct ptc_etcd_compare){ t->nodes[i].key, PTC_ETCD_CREATE_REV, t->nodes[i].revision };
 	rc = ptc_etcd_txn(e, cmp, n, ops, nops, point, &ok, &t->revision, err);
@@ -131,12 +136,40 @@ static int switch_rank_states(struct txn *t, struct ptc_etcd *e, struct ptc_erro
 	return ptc_rank_states_switch(&ask, NULL, e, &t->rank_states, err);
 }
 
+/* With the devices of its ranks. Refused, and nothing is written, if another job has one. */
+static int put_intent(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *intent,
+		      const struct ptc_etcd_op *generation, struct ptc_error *err)
+{
+	struct ptc_etcd_op ops[3];
+	unsigned tries = 0;
+	size_t n;
+	int rc;
+
+	do {
+		rc = ptc_device_claim_read(&t->claim, e, err);
+		if (rc)
+			return rc;
+		t->outcome = PTC_TXN_CONFLICT;
+		if (t->claim.status)
+			return 0;
+		n = 0;
+		ops[n++] = *intent;
+		if (generation->key)
+			ops[n++] = *generation;
+		if (t->claim.json)
+			ops[n++] = (struct ptc_etcd_op){ .key = PTC_DEVICES_KEY,
+							 .value = t->claim.json,
+							 .len = strlen(t->claim.json) };
+		rc = run_txn(t, e, ops, n, "etcd.intent", err);
+	} while (rc == 0 && t->outcome == PTC_TXN_CONFLICT && ++tries < CLAIM_TRIES &&
+		 ptc_device_claim_moved(&t->claim, e));
+	return rc;
+}
+
 static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
 	struct named generation = { .json = t->generation_json };
-	struct ptc_etcd_op ops[2] = { { 0 } };
 	char key[96], *json;
-	size_t n = 0;
 	int rc = t->too_many       ? ptc_error_set(err, PTC_ELIMIT,
 						   "too many nodes are lost for one switch to go on without them")
 		 : generation.json ? name_blob(t, e, &generation, t->intent.generation_hash, err)
@@ -150,10 +183,8 @@ static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 	if (!json)
 		return ptc_nomem(err);
 	snprintf(key, sizeof key, "/ptc/jobs/%s/intent", t->uuid);
-	ops[n++] = (struct ptc_etcd_op){ .key = key, .value = json, .len = strlen(json) };
-	if (generation.op.key)
-		ops[n++] = generation.op;
-	rc = run_txn(t, e, ops, n, "etcd.intent", err);
+	rc = put_intent(t, e, &(struct ptc_etcd_op){ .key = key, .value = json, .len = strlen(json) }, &generation.op,
+			err);
 	ptc_free(json);
 	return rc;
 }
@@ -300,6 +331,10 @@ static void txn_done(void *arg)
 	if (!t->ctl->gone) {
 		if (t->outcome == PTC_TXN_OK)
 			adopt(t->ctl, t);
+		if (t->claim.status) /* heard when the outcome is known */
+			ptc_controller_step(t->ctl, &(struct ptc_job_event){ .kind = PTC_EV_ABORT,
+									     .status = t->claim.status,
+									     .text = t->claim.text });
 		memcpy(t->ctl->etcd_said, t->said, sizeof t->said);
 		ptc_controller_step(t->ctl, &ev);
 	}
@@ -503,6 +538,10 @@ static int txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_
 	make_record(ctl, t);
 	if (t->kind == PTC_TXN_INTENT)
 		make_without(ctl, t);
+	if (t->kind == PTC_TXN_INTENT)
+		rc = ptc_device_claim_make(ctl, &t->claim);
+	if (rc)
+		return rc;
 	if (t->kind == PTC_TXN_INTENT && ctl->view.to.world) {
 		t->generation_json = ptc_generation_doc_encode(&ctl->view.to);
 		rc = t->generation_json ? make_rank_states(ctl, t) : PTC_ENOMEM;

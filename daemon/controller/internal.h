@@ -7,6 +7,7 @@
 #include "daemon/cluster/quota.h"
 #include "daemon/controller/ahead.h" /* and controller.h */
 #include "daemon/controller/controller_work.h"
+#include "daemon/controller/device_claim.h"
 #include "daemon/controller/recovery.h"
 
 #define PTC_PHASES_KEPT 24
@@ -95,6 +96,7 @@ struct ptc_controller {
 	size_t nknown;
 	struct ptc_recovery recovery;
 	struct ptc_ahead *ahead; /* new ranks that build before their switch, until it has ended; NULL: none */
+	struct ptc_device_looks devices;
 	struct uv_timer_s *timer;
 	uint64_t timer_seq;
 	struct uv_timer_s *retry; /* of a load that failed */
@@ -117,16 +119,14 @@ void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_ki
 			    struct ptc_switch_request *ret);
 /* Gives a generation's nodes by their cluster numbers, each once; ptc_free it. NULL: out of memory. */
 uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g);
-/* Gives the nodes of the record's generation that have the record's snapshot and, with intent, a part in that switch.
- */
+/* Gives the record's generation's nodes that have the record's snapshot and, with intent, a part in that switch. */
 uint32_t *ptc_controller_placed(struct ptc_controller *ctl, const struct ptc_intent_doc *intent, uint32_t *ret_n);
 void ptc_pull_results_done(struct ptc_controller *ctl);
 void ptc_pull_result_done(struct ptc_pull_result *r);
 /* The document of the record's generation; in FINISHING this is still the view's `to`. */
 const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl);
 
-/* tidy.c: removes the job's blobs that neither its meta nor its record names. Call it only if no switch is under way.
- */
+/* ending/tidy.c: removes the job's blobs that neither meta nor record names. Call it only if no switch is under way. */
 void ptc_tidy_blobs(struct ptc_controller *ctl);
 
 /* ending.c: the end of a job whose ranks finish. */

@@ -10,6 +10,7 @@
  * anywhere. TP groups stay in one rack where they fit; where they do not, racks are no matter: a job that goes on is
  * worth more. */
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "daemon/controller/internal.h"
@@ -18,6 +19,8 @@
 
 #include <stdio.h>
 #include <string.h>
+
+#define TAKEN_TEXT 400 /* bytes of a message that name others' devices */
 
 void ptc_planned_done(struct ptc_planned *p)
 {
@@ -81,6 +84,13 @@ struct pool {
 	size_t nracks;
 	struct ptc_device *devices;
 	size_t ndevices;
+	bool ranks, shares; /* devices of other jobs are left out, but for those that may be shared */
+	struct {
+		size_t n;
+		enum ptc_devices_lack lack;
+		char job[PTC_UUID_TEXT]; /* the last one named */
+		struct ptc_buf text;     /* "job a has n0:0, n0:1; job b has n1:0" */
+	} taken;
 	const struct ptc_view *v;
 	int rc;
 };
@@ -155,6 +165,38 @@ static const struct ptc_node **by_name(struct ptc_cluster *c)
 	return nodes;
 }
 
+static void note_taken(struct pool *p, const char *node, uint32_t device, const struct ptc_job_view *by)
+{
+	bool leaves = !by->has_intent && by->record.run != PTC_RUN_LIVE && !by->record.recovery;
+	bool same = p->taken.n && strcmp(p->taken.job, by->uuid) == 0;
+	char who[PTC_NAME_MAX + 32];
+
+	if (leaves || !p->taken.n)
+		p->taken.lack = leaves ? PTC_DEVICES_LEAVING : PTC_DEVICES_TAKEN;
+	if (p->taken.text.len < TAKEN_TEXT)
+		ptc_buf_printf(&p->taken.text, "%s%s%s%s:%u",
+			       same         ? ", "
+			       : p->taken.n ? "; "
+					    : "",
+			       same ? "" : ptc_device_owner(&by->meta, p->v->meta.uid, who, sizeof who),
+			       same ? "" : " has ", node, device);
+	snprintf(p->taken.job, sizeof p->taken.job, "%s", by->uuid);
+	p->taken.n++;
+}
+
+/* Those of a node that may be used. */
+static void collect_devices(struct pool *p, const struct ptc_node *n, uint32_t number)
+{
+	const struct ptc_job_view *by;
+
+	for (uint32_t k = 0; k < n->doc.devices; k++)
+		if (!p->ranks ||
+		    ptc_cluster_device_free(p->all->cluster, n->doc.name, k, p->v->meta.uuid, p->shares, &by))
+			p->devices[p->ndevices++] = (struct ptc_device){ number, k };
+		else
+			note_taken(p, n->doc.name, k, by);
+}
+
 /* Loop thread. */
 static void collect(void *arg)
 {
@@ -192,9 +234,10 @@ static void collect(void *arg)
 		p->rack_of[number] = pool_rack(p, n->doc.rack);
 		if (n->drained || !wanted(p, n->doc.name))
 			continue;
-		for (uint32_t k = 0; k < n->doc.devices; k++)
-			p->devices[p->ndevices++] = (struct ptc_device){ number, k };
+		collect_devices(p, n, number);
 	}
+	if (p->taken.text.len >= TAKEN_TEXT)
+		ptc_buf_puts(&p->taken.text, ", ...");
 	p->nall = p->nnames;
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(c) && !p->rc; i++)
 		collect_state(p, nodes[i]);
@@ -214,6 +257,7 @@ static void pool_done(struct pool *p)
 	ptc_free(p->rack_of);
 	ptc_free(p->racks);
 	ptc_free(p->devices);
+	ptc_buf_done(&p->taken.text);
 }
 
 static int check_known(const struct pool *p, struct ptc_error *err)
@@ -485,6 +529,20 @@ static int place(const struct pool *p, struct layouts *l, struct ptc_error *err)
 	return rc;
 }
 
+static int too_few(const struct pool *p, uint32_t world, struct ptc_error *err)
+{
+	if (!p->taken.n)
+		return ptc_error_set(
+			err, PTC_ENODEVICES,
+			"%u devices are needed, %zu are known, up and not drained; add nodes first (`ptcctl nodes`)",
+			world, p->ndevices);
+	return ptc_error_set(err, PTC_ENODEVICES,
+			     "%u devices are needed, free: %zu; %s; stop or resize another job, add nodes, or let "
+			     "jobs share (`share_devices: true` in each job.yaml)",
+			     world, p->ndevices,
+			     p->taken.text.data ? p->taken.text.data : "other jobs have the others");
+}
+
 static int make_layouts(struct ptc_controllers *all, const struct ptc_job_desc *desc, const struct ptc_view *v,
 			const struct ptc_config *config, const struct pool *p, struct layouts *l, char **ret_known,
 			struct ptc_error *err)
@@ -496,10 +554,7 @@ static int make_layouts(struct ptc_controllers *all, const struct ptc_job_desc *
 	int rc = ptc_config_world(config, &world, err);
 
 	if (rc == 0 && world > p->ndevices) /* before a layout is made, which for many ranks is large */
-		rc = ptc_error_set(
-			err, PTC_ENODEVICES,
-			"%u devices are needed, %zu are known, up and not drained; add nodes first (`ptcctl nodes`)",
-			world, p->ndevices);
+		rc = too_few(p, world, err);
 	if (rc == 0 && (!text || ptc_config_format(config, text, PTC_CONFIG_TEXT_MAX) != 0))
 		rc = ptc_nomem(err);
 	if (rc == 0)
@@ -1016,6 +1071,8 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 					 PTC_MAX_NODES)
 			 : ptc_specs_get(all->docs.specs, v->meta.uuid, v->meta.spec_hash, &desc, &ref, err);
 
+	p.ranks = req->ranks;
+	p.shares = rc == 0 && desc->share_devices;
 	if (rc == 0)
 		rc = collect_pool(all, &p, err);
 	if (rc == 0)
@@ -1034,6 +1091,8 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 		planned.json = plan_json(&p, v, desc, &planned.to, &l, &rank_states.review, choice);
 		rc = planned.json ? 0 : ptc_nomem(err);
 	}
+	if (rc == PTC_ENODEVICES && req->ret_lack)
+		*req->ret_lack = p.taken.lack;
 	json_decref(choice);
 	layouts_done(&l);
 	pool_done(&p);
@@ -1057,6 +1116,8 @@ int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const
 	int rc = a ? ptc_specs_get(all->docs.specs, v->meta.uuid, v->meta.spec_hash, &pr.desc, &ref, err)
 		   : ptc_nomem(err);
 
+	p.ranks = req->ranks;
+	p.shares = rc == 0 && pr.desc->share_devices;
 	if (rc == 0)
 		rc = collect_pool(all, &p, err);
 	if (rc == 0)

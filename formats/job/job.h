@@ -103,6 +103,7 @@ struct ptc_job_desc {
 	bool fast_copy;
 	uint64_t snapshot_every; /* steps between periodic snapshots; 0: none */
 	struct ptc_job_elastic elastic;
+	bool share_devices; /* its ranks may have devices together with ranks of other jobs that say so, too */
 	bool has_seed;
 	uint64_t seed; /* the job's seed; without one, ptc_job_seed derives it from the uuid */
 	struct ptc_blob_rules blobs;

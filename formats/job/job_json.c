@@ -305,6 +305,8 @@ static int put_run(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 	if (job->has_seed)
 		ptc_buf_printf(b, ",\"seed\":%" PRIu64, job->seed);
 	put_elastic(b, &job->elastic);
+	if (job->share_devices)
+		ptc_buf_puts(b, ",\"share_devices\":\"true\"");
 	return 0;
 }
 

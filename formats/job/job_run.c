@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a live job runs: "run", "mode", "build", "copy", "snapshot_every", "seed", "elastic". Happy path:
- * decode; where the description is submitted, resolve completes it with the
- * submitter's working directory and environment. Failure: file and line of
- * the key at fault; PTC_ELIMIT for what execve or etcd would not take. */
+/* What a live job runs: "run", "mode", "build", "copy", "snapshot_every", "seed", "elastic", "share_devices". Happy
+ * path: decode; where the description is submitted, resolve completes it with the submitter's working directory and
+ * environment. Failure: file and line of the key at fault; PTC_ELIMIT for what execve or etcd would not take. */
 #include "formats/job/job_decode.h"
 
 #include "base/alloc.h"
@@ -285,10 +284,12 @@ static int decode_elastic(struct ptc_job_decoder *d, const struct ptc_doc_node *
 
 int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
-	static const char *const live_keys[] = { "mode", "copy", "snapshot_every", "seed", "elastic", "build" };
+	static const char *const live_keys[] = { "mode",    "copy",  "snapshot_every", "seed",
+						 "elastic", "build", "share_devices" };
+	static const char *const truths[] = { "false", "true" };
 	const struct ptc_doc_node *run = ptc_doc_get(root, "run"), *node[PTC_ARRAY_LEN(live_keys)];
 	int64_t every = 0, seed = 0;
-	size_t copy = 0;
+	size_t copy = 0, shares = 0;
 	int rc = run ? decode_run(d, run) : 0;
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(live_keys); i++) {
@@ -310,8 +311,11 @@ int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *roo
 		rc = decode_elastic(d, node[4]);
 	if (!rc && node[5])
 		rc = decode_build(d, node[5]);
+	if (!rc && node[6])
+		rc = ptc_doc_word(d->doc, node[6], live_keys[6], truths, PTC_ARRAY_LEN(truths), &shares, d->err);
 	if (rc)
 		return rc;
+	d->job->share_devices = shares == 1;
 	d->job->fast_copy = copy == 1;
 	d->job->snapshot_every = (uint64_t)every;
 	d->job->has_seed = node[3] != NULL;

@@ -680,6 +680,8 @@ static void test_run_refused(void **state)
 	refuse(LIVE "elastic: {max_restarts: 1001}\n", PTC_EINVAL, "job.yaml:6: max_restarts must be in 0..1000");
 	refuse(LIVE "elastic: 3\n", PTC_EINVAL, "job.yaml:6: elastic is not a map");
 	refuse(HEAD RULES "elastic: {min_gpus: 1}\n", PTC_EINVAL, "job.yaml:8: \"elastic\" is for jobs that run");
+	refuse(LIVE "share_devices: maybe\n", PTC_EINVAL, "job.yaml:6: unknown share_devices \"maybe\"");
+	refuse(HEAD RULES "share_devices: true\n", PTC_EINVAL, "job.yaml:8: \"share_devices\" is for jobs that run");
 	refuse(LIVE "snapshot_every: 10m\n", PTC_EINVAL, "job.yaml:6: snapshot_every must be a whole number");
 	refuse(LIVE "seed: -1\n", PTC_EINVAL, "job.yaml:6: seed must be a whole number");
 	refuse(LIVE "seed: x\n", PTC_EINVAL, "job.yaml:6: seed must be a whole number");

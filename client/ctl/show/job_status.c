@@ -111,6 +111,25 @@ static int put_run(const struct ctl *c, json_t *run, struct ptc_error *err)
 	return rc;
 }
 
+/* "devices: n0:0, n0:1" */
+static void put_devices(json_t *devices)
+{
+	const char *node, *comma = "\ndevices: ";
+	json_t *list, *device;
+	size_t i;
+
+	json_object_foreach(devices, node, list) {
+		json_array_foreach(list, i, device) {
+			fputs(comma, stdout);
+			put_text(node);
+			printf(":%" JSON_INTEGER_FORMAT, json_integer_value(device));
+			comma = ", ";
+		}
+	}
+	if (json_object_size(devices))
+		putchar('\n');
+}
+
 int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc_error *err)
 {
 	json_t *doc = NULL;
@@ -121,6 +140,8 @@ int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc
 	rc = ptc_json_load("status", json, strlen(json), &doc, err);
 	if (!rc)
 		rc = put_run(c, json_object_get(json_array_get(json_object_get(doc, "jobs"), 0), "run"), err);
+	if (!rc)
+		put_devices(json_object_get(json_array_get(json_object_get(doc, "jobs"), 0), "devices"));
 	json_decref(doc);
 	return rc;
 }

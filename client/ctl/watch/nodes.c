@@ -6,21 +6,27 @@
 #include "client/ctl/show/show.h"
 
 static const struct ctl_column columns[] = {
-	{ "node", NULL, NULL },          { "state", NULL, NULL },
-	{ "devices", NULL, NULL },       { "used_bytes", "store", NULL },
-	{ "ceiling_bytes", NULL, NULL }, { "peak_bytes", "staging", "staging_peak_bytes" },
-	{ "lost", NULL, NULL },          { "insecure", NULL, NULL },
-	{ "rack", NULL, NULL },          { "address", NULL, NULL },
+	{ "node", NULL, NULL },
+	{ "state", NULL, NULL },
+	{ "devices", NULL, NULL },
+	{ "devices_free", NULL, "free" },
+	{ "used_bytes", "store", NULL },
+	{ "ceiling_bytes", NULL, NULL },
+	{ "peak_bytes", "staging", "staging_peak_bytes" },
+	{ "lost", NULL, NULL },
+	{ "insecure", NULL, NULL },
+	{ "rack", NULL, NULL },
+	{ "address", NULL, NULL },
 };
 
 static const struct ctl_column device_columns[] = {
-	{ "node", NULL, NULL },  { "device", NULL, NULL }, { "kind", NULL, NULL },         { "health", NULL, NULL },
-	{ "name", NULL, NULL },  { "uuid", NULL, NULL },   { "memory_bytes", NULL, NULL }, { "free_bytes", NULL, NULL },
-	{ "ranks", NULL, NULL }, { "why", NULL, NULL },
+	{ "node", NULL, NULL }, { "device", NULL, NULL }, { "kind", NULL, NULL },         { "health", NULL, NULL },
+	{ "name", NULL, NULL }, { "uuid", NULL, NULL },   { "memory_bytes", NULL, NULL }, { "free_bytes", NULL, NULL },
+	{ "jobs", NULL, NULL }, { "ranks", NULL, NULL },  { "why", NULL, NULL },
 };
 
 static const struct ctl_option options[] = {
-	{ "devices", NULL, "show each device: identity, health, and the ranks that it is given to" },
+	{ "devices", NULL, "show each device: identity, health, the jobs that have it, and their ranks" },
 	{ "names", NULL, "only their names, one a line" },
 };
 

@@ -354,13 +354,14 @@ struct on_device {
 	struct ptc_buf *json;
 };
 
-static void put_rank(void *arg, uint32_t device, const char *job, uint32_t rank, int pid)
+static void put_rank(void *arg, const struct ptc_rank_given *r)
 {
 	struct on_device *o = arg;
 
-	if (device != o->device)
+	if (r->device != o->device)
 		return;
-	ptc_buf_printf(o->json, "%s{\"job\":\"%s\",\"rank\":%u,\"pid\":%d}", o->any ? "," : "", job, rank, pid);
+	ptc_buf_printf(o->json, "%s{\"job\":\"%s\",\"uid\":%u,\"rank\":%u,\"pid\":%d}", o->any ? "," : "", r->job,
+		       (unsigned)r->uid, r->rank, (int)r->pid);
 	o->any = true;
 }
 

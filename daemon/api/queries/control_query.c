@@ -22,8 +22,39 @@
 
 struct node_rows {
 	struct ptc_daemon *d;
+	uid_t uid; /* of the caller */
 	json_t *rows;
 };
+
+/* The name of another user's job is not said; 0 is root. */
+static bool may_name(uid_t caller, json_int_t owner)
+{
+	return caller == 0 || (json_int_t)caller == owner;
+}
+
+/* The node's devices that jobs have: [{device, jobs: [{uid, job}, ..]}]. */
+static json_t *given_rows(const struct node_rows *r, const char *node)
+{
+	json_t *rows = json_array(), *row = NULL, *job;
+	size_t n;
+	const struct ptc_device_given *g = ptc_devices_of_node(ptc_cluster_devices(r->d->cluster), node, &n);
+
+	for (size_t i = 0; i < n; i++) {
+		const struct ptc_job_view *j = ptc_cluster_find_uuid(r->d->cluster, g[i].uuid);
+
+		if (!j || !j->has_meta)
+			continue;
+		if (!row || json_integer_value(json_object_get(row, "device")) != (json_int_t)g[i].device) {
+			row = json_pack("{s:I, s:[]}", "device", (json_int_t)g[i].device, "jobs");
+			json_array_append_new(rows, row);
+		}
+		job = json_pack("{s:I}", "uid", (json_int_t)j->meta.uid);
+		if (may_name(r->uid, (json_int_t)j->meta.uid))
+			json_object_set_new(job, "job", json_string(j->meta.name));
+		json_array_append_new(json_object_get(row, "jobs"), job);
+	}
+	return rows;
+}
 
 static void list_nodes(void *arg)
 {
@@ -31,15 +62,19 @@ static void list_nodes(void *arg)
 
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(r->d->cluster); i++) {
 		const struct ptc_node *n = ptc_cluster_node(r->d->cluster, i);
+		json_t *given = given_rows(r, n->doc.name);
+		size_t free = n->doc.devices - PTC_MIN(json_array_size(given), n->doc.devices);
 
 		json_array_append_new(r->rows,
-				      json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:s, s:b, s:I, s:I, s:b}", "node",
-						n->doc.name, "state", n->up ? n->drained ? "drained" : "up" : "down",
-						"address", n->doc.address, "drained", (int)n->drained, "devices",
+				      json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:s, s:b, s:I, s:I, s:b, s:o, s:I}",
+						"node", n->doc.name, "state",
+						n->up ? n->drained ? "drained" : "up" : "down", "address",
+						n->doc.address, "drained", (int)n->drained, "devices",
 						(json_int_t)n->doc.devices, "ceiling_bytes",
 						(json_int_t)n->doc.ceiling_bytes, "rack", n->doc.rack, "insecure",
 						(int)n->doc.insecure, "pid", (json_int_t)n->doc.pid, "documents",
-						(json_int_t)n->doc.documents, "lost", (int)n->lost));
+						(json_int_t)n->doc.documents, "lost", (int)n->lost, "given", given,
+						"devices_free", (json_int_t)free));
 	}
 }
 
@@ -68,10 +103,31 @@ static void add_stat(struct ptc_daemon *d, json_t *row)
 	ptc_pb_free(reply);
 }
 
+/* What the cluster has given, beside what the node says of the device. */
+static void add_given(json_t *row, uid_t uid)
+{
+	json_t *device, *given, *rank;
+	size_t i, k;
+
+	json_array_foreach(json_object_get(row, "device_list"), i, device) {
+		json_object_set_new(device, "jobs", json_array());
+		json_array_foreach(json_object_get(row, "given"), k, given) {
+			if (json_equal(json_object_get(given, "device"), json_object_get(device, "device")))
+				json_object_set(device, "jobs", json_object_get(given, "jobs"));
+		}
+		json_array_foreach(json_object_get(device, "ranks"), k, rank) {
+			json_t *owner = json_object_get(rank, "uid"); /* an older version does not say whose */
+
+			if (!may_name(uid, owner ? json_integer_value(owner) : -1))
+				json_object_del(rank, "job");
+		}
+	}
+}
+
 PTC_CONTROL_HANDLER(ptc_control_nodes)
 {
 	struct ptc_daemon *d = arg;
-	struct node_rows r = { .d = d, .rows = json_array() };
+	struct node_rows r = { .d = d, .uid = ptc_control_uid(call), .rows = json_array() };
 	ProtobufCMessage *req;
 	json_t *row;
 	size_t i;
@@ -87,8 +143,10 @@ PTC_CONTROL_HANDLER(ptc_control_nodes)
 		json_decref(r.rows);
 		return rc;
 	}
-	json_array_foreach(r.rows, i, row)
+	json_array_foreach(r.rows, i, row) {
 		add_stat(d, row);
+		add_given(row, r.uid);
+	}
 	return ptc_control_send_json(call, ptc_control_dated(d, json_pack("{s:i, s:o}", "version", 1, "nodes", r.rows)),
 				     err);
 }
@@ -101,6 +159,23 @@ struct job_rows {
 	const char *only; /* NULL: all */
 	json_t *rows;
 };
+
+/* The devices that it has: {NODE: [device, ..]}. */
+static json_t *devices_of(struct ptc_daemon *d, const char *uuid)
+{
+	const struct ptc_devices_doc *doc = ptc_cluster_devices(d->cluster);
+	json_t *nodes = json_object();
+
+	for (size_t i = 0; i < doc->n; i++) {
+		if (strcmp(doc->v[i].uuid, uuid) != 0)
+			continue;
+		if (!json_object_get(nodes, doc->v[i].node))
+			json_object_set_new(nodes, doc->v[i].node, json_array());
+		json_array_append_new(json_object_get(nodes, doc->v[i].node),
+				      json_integer((json_int_t)doc->v[i].device));
+	}
+	return nodes;
+}
 
 static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 {
@@ -139,6 +214,8 @@ static void list_jobs(void *arg)
 		if (j->has_meta && (r->uid == 0 || r->uid == j->meta.uid) &&
 		    (!r->only || strcmp(r->only, j->uuid) == 0))
 			json_array_append_new(r->rows, job_row(r->d, j));
+		if (r->only && strcmp(r->only, j->uuid) == 0 && json_array_size(r->rows))
+			json_object_set_new(json_array_get(r->rows, 0), "devices", devices_of(r->d, j->uuid));
 	}
 }
 

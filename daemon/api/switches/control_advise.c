@@ -50,6 +50,7 @@ PTC_CONTROL_HANDLER(ptc_control_advise)
 	rc = objective_of(req->objective, &pr.objective, err);
 	if (rc == 0)
 		rc = ptc_control_find(d, call, req->job, &t, err);
+	pr.ranks = rc == 0 && t.has_record && t.record.run == PTC_RUN_LIVE;
 	if (rc == 0)
 		rc = ptc_control_view(d, &t, false, false, &v, err);
 	if (rc == 0) {

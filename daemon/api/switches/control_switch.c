@@ -23,6 +23,7 @@
 
 #define MIRROR_WAIT_MS 5000
 #define BUSY_WAIT_MS   30000
+#define TAKEN_WAIT_MS  3000  /* a job that has just become smaller gives devices back within */
 #define USER_BYTES     65536 /* of an entry of the user database */
 #define GROUPS         65536 /* NGROUPS_MAX */
 
@@ -309,6 +310,7 @@ PTC_CONTROL_HANDLER(ptc_control_plan)
 	pr = plan_request(req);
 	rc = ptc_control_find(d, call, req->job, &t, err);
 	pr.runs = rc == 0 && t.has_record && t.record.run == PTC_RUN_LIVE;
+	pr.ranks = pr.runs;
 	pr.at_rest = rc == 0 && t.has_record && !pr.runs;
 	if (rc == 0)
 		rc = ptc_control_view(d, &t, false, false, &v, err);
@@ -437,13 +439,14 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 					.run_from = live,
 					.run_to = ask->start || (live && !ask->stop),
 					.end = PTC_RUN_STOPPED };
-	struct ptc_plan_request asked = pr ? *pr : (struct ptc_plan_request){ 0 };
+	struct ptc_plan_request asked = *pr;
 	struct ptc_planned planned = { 0 };
 	struct ptc_view v;
 	int rc = check_ask(t, ask, err);
 
 	asked.at_rest = t->has_record && !live;
 	asked.runs = resize && r.run_to;
+	asked.ranks = r.run_to;
 
 	if (rc == 0)
 		rc = ptc_control_view(d, t, false, resize && !ask->start, &v, err);
@@ -479,7 +482,16 @@ struct turn {
 	struct ptc_daemon *d;
 	const char *uuid;
 	bool halts;
+	uint64_t epoch; /* of the cluster, before the try */
+	enum ptc_devices_lack lack;
 };
+
+static void note_epoch(void *arg)
+{
+	struct turn *u = arg;
+
+	u->epoch = ptc_cluster_epoch(u->d->cluster);
+}
 
 /* Another try can end otherwise than the one before. A job that is halted has been told to end what it does. */
 static bool may_try(void *arg)
@@ -487,6 +499,8 @@ static bool may_try(void *arg)
 	struct turn *u = arg;
 	struct ptc_controller *ctl = ptc_controller_find(&u->d->controllers, u->uuid);
 
+	if (u->lack)
+		return ptc_cluster_epoch(u->d->cluster) != u->epoch;
 	if (!ctl || ptc_controller_ready(ctl))
 		return true;
 	return !u->halts && !ptc_controller_idle(ctl) && !ptc_controller_passing(ctl);
@@ -496,17 +510,24 @@ int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, co
 			     const struct ptc_control_ask *ask, const struct ptc_plan_request *pr,
 			     struct ptc_watcher *w, uint64_t id, struct ptc_error *err)
 {
-	int64_t end = ptc_sys_now_ns() + BUSY_WAIT_MS * INT64_C(1000000);
+	int64_t now = ptc_sys_now_ns(), end = now + BUSY_WAIT_MS * INT64_C(1000000);
+	int64_t taken_end = now + TAKEN_WAIT_MS * INT64_C(1000000);
 
 	for (;;) {
 		struct ptc_target t;
 		struct turn u = { .d = d, .uuid = t.meta.uuid, .halts = ask->kind == PTC_SWITCH_HALT };
+		struct ptc_plan_request asked = pr ? *pr : (struct ptc_plan_request){ 0 };
 		bool again = false;
 		int rc = ptc_control_find(d, call, job, &t, err);
 
+		asked.ret_lack = &u.lack;
+		ptc_loop_call(d->loop, note_epoch, &u);
 		if (rc == 0)
-			rc = try_switch(d, &t, ask, pr, w, id, &again, err);
-		if (!again || ptc_control_wait(d, call, may_try, &u, (end - ptc_sys_now_ns()) / 1000000) != 0)
+			rc = try_switch(d, &t, ask, &asked, w, id, &again, err);
+		now = ptc_sys_now_ns();
+		if ((!again && !u.lack) ||
+		    ptc_control_wait(d, call, may_try, &u,
+				     ((u.lack == PTC_DEVICES_TAKEN ? taken_end : end) - now) / 1000000) != 0)
 			return rc;
 	}
 }

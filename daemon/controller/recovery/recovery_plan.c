@@ -25,7 +25,8 @@ struct task {
 	void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p);
 	struct ptc_recovery_plan plan;
 	struct ptc_view view;
-	uint32_t devices; /* of nodes that are up and not drained */
+	bool shares;      /* the job's `share_devices` */
+	uint32_t devices; /* of nodes that are up and not drained, that no other job has */
 	int rc;
 };
 
@@ -36,8 +37,9 @@ static void look_on_loop(void *arg)
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(t->all->cluster); i++) {
 		const struct ptc_node *n = ptc_cluster_node(t->all->cluster, i);
 
-		if (n->up && !n->drained)
-			t->devices += n->doc.devices;
+		for (uint32_t k = 0; n->up && !n->drained && k < n->doc.devices; k++)
+			t->devices +=
+				ptc_cluster_device_free(t->all->cluster, n->doc.name, k, t->meta.uuid, t->shares, NULL);
 	}
 	t->rc = ptc_view_find_copies(&t->view, t->all->cluster);
 	if (t->rc == 0)
@@ -66,7 +68,7 @@ static bool candidate(const struct ptc_job_desc *desc, const struct ptc_config *
 
 static int plan_as(struct task *t, uint32_t gpus, struct ptc_error *err)
 {
-	struct ptc_plan_request req = { .gpus = gpus, .or_same = gpus == 0, .at_rest = true };
+	struct ptc_plan_request req = { .gpus = gpus, .or_same = gpus == 0, .at_rest = true, .ranks = true };
 
 	if (t->what == PTC_RECOVERY_SAME) {
 		req.nodes = t->view.from.nodes;
@@ -124,6 +126,7 @@ static void work(void *arg, struct ptc_etcd *etcd)
 	(void)etcd;
 	if (rc == 0) {
 		p->elastic = desc->elastic;
+		t->shares = desc->share_devices;
 		p->read = true;
 	}
 	if (rc == 0 && t->what != PTC_RECOVERY_READ)

@@ -213,6 +213,43 @@ static int64_t last_killed_ns(const struct group *g)
 	return at;
 }
 
+/* A process of another job that has a device which a rank of g is to have alone; NULL: none. */
+static const struct worker *occupant(const struct ptc_workers *w, const struct group *g, uint32_t *ret_device)
+{
+	for (const struct job *job = w->jobs; job; job = job->next)
+		for (const struct worker *k = job->workers; k && job != g->job && !(job->shares && g->job->shares);
+		     k = k->next) {
+			*ret_device = k->group ? k->group->ranks[k->slot].device : k->device;
+			for (size_t i = 0; i < g->desc.nranks && !k->ended && (k->group || k->ran); i++)
+				if (g->desc.ranks[i].device == *ret_device)
+					return k;
+		}
+	return NULL;
+}
+
+/* The cluster gives nobody a device that another job has. But ranks of a job that has been deleted, or of a node that
+ * was away, may be here still: they were told to end, or are in a moment. */
+static int wait_devices_locked(struct ptc_workers *w, const struct group *g, const struct ptc_wait *wait,
+			       int64_t deadline_ns, struct ptc_error *err)
+{
+	int64_t until = ptc_sys_now_ns() + WORKERS_KILLED_MS * INT64_C(1000000);
+	const struct worker *k;
+	uint32_t device;
+	char who[128];
+	int rc;
+
+	while ((k = occupant(w, g, &device)) && !g->removed && !g->ending) {
+		snprintf(who, sizeof who, "device %u, which a rank of another job (pid %d of user %u) has", device,
+			 (int)k->process.pid, (unsigned)k->job->uid);
+		if (ptc_sys_now_ns() >= PTC_MAX(until, k->kill_ns + WORKERS_KILLED_MS * INT64_C(1000000)))
+			return ptc_error_set(err, PTC_ESTATE, "no rank is started on %s still", who);
+		rc = ptc_workers_pause_locked(w, wait, deadline_ns, err); /* after which k may be gone */
+		if (rc)
+			return ptc_error_wrap(err, "waiting for %s", who);
+	}
+	return 0;
+}
+
 int ptc_group_wait_others_locked(struct ptc_workers *w, const struct group *g, const struct ptc_wait *wait,
 				 int64_t deadline_ns, struct ptc_error *err)
 {
@@ -235,7 +272,7 @@ int ptc_group_wait_others_locked(struct ptc_workers *w, const struct group *g, c
 	}
 	if (k)
 		return ptc_error_set(err, PTC_ESTATE, "the generation was ended before its processes were started");
-	return 0;
+	return wait_devices_locked(w, g, wait, deadline_ns, err);
 }
 
 /* ---- deleted jobs -------------------------------------------------------------- */

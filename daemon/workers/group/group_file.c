@@ -152,13 +152,17 @@ int ptc_group_new(const struct ptc_group_desc *desc, struct group **ret, struct 
 {
 	struct ptc_local_out out = { .grow = ptc_realloc };
 	struct ptc_local_in in;
+	int rc;
 
 	put_desc(&out, desc);
 	if (out.failed) {
 		ptc_free(out.data);
 		return ptc_nomem(err);
 	}
-	return from_bytes(out.data, out.len, 0, &in, ret, err);
+	rc = from_bytes(out.data, out.len, 0, &in, ret, err);
+	if (rc == 0)
+		(*ret)->desc.share_devices = desc->share_devices;
+	return rc;
 }
 
 /* ---- files ------------------------------------------------------------------- */
@@ -185,6 +189,7 @@ int ptc_group_save(const struct group *g, struct ptc_error *err)
 	ptc_local_put_u8(&out, g->has_state);
 	for (size_t i = 0; i < g->desc.nranks; i++)
 		ptc_local_put_u32(&out, g->slots[i].number);
+	ptc_local_put_u8(&out, g->desc.share_devices);
 #if PTC_VERSION_RAISED
 	ptc_local_put_u64(&out, PTC_VERSION_ADDED);
 #endif
@@ -267,6 +272,7 @@ int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_
 	g->has_state = ptc_local_get_u8(&in);
 	for (size_t i = 0; i < g->desc.nranks; i++)
 		g->slots[i].number = ptc_local_get_u32(&in);
+	g->desc.share_devices = in.p == in.end || ptc_local_get_u8(&in); /* an older ptcd did not say */
 	if (in.bad) {
 		ptc_group_free(g);
 		return ptc_error_set(err, PTC_ECORRUPT, "a group's file that ends early");
@@ -440,6 +446,7 @@ static int adopt_job(struct ptc_workers *w, const char *path, const char *name, 
 	for (struct group *g = list; g; g = g->next) {
 		g->job = job;
 		job->held++;
+		job->shares = g->desc.share_devices;
 		ptc_rendezvous_load(g);
 	}
 	rc = each(w, processes, adopt_process, job, err);

@@ -398,6 +398,7 @@ static int find_or_make_locked(struct ptc_workers *w, const struct ptc_group_des
 		g->next = job->groups;
 		job->groups = g;
 	}
+	job->shares = g->desc.share_devices;
 	*ret = g;
 	return 0;
 }

@@ -104,6 +104,10 @@ static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct grou
 		ptc_buf_printf(b, "\"stalled_s\": %lld, ", (long long)(stalled / 1000000000));
 	if (k && (hung = ptc_copiers_hung_ns(&w->copiers, g->job->uuid, k->pid, &copier)))
 		ptc_buf_printf(b, "\"hangs_s\": %lld, ", (long long)(hung / 1000000000));
+	if (k && !k->ended)
+		ptc_buf_printf(b, "\"on_device\": %u, ", g->slots[i].rank.device);
+	else
+		ptc_buf_puts(b, "\"on_device\": null, ");
 	if (k && k->declared && k->declared->ndevices)
 		put_device(b, k->declared);
 	ptc_buf_puts(b, "\"reports\": {");
@@ -126,10 +130,16 @@ static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct grou
 }
 
 /* Of an incarnation that has ended, or of none yet: its log is here. */
-static void put_seatless(struct ptc_buf *b, const struct ptc_process_label *l, enum ptc_slot_state state)
+static void put_seatless(struct ptc_buf *b, const struct ptc_process_label *l, const struct worker *lives)
 {
+	enum ptc_slot_state state = lives ? PTC_SLOT_WAITING : PTC_SLOT_EXITED;
+
 	ptc_buf_printf(b, "{\"rank\": %u, \"generation\": %llu, \"incarnation\": %llu, \"state\": \"%s\"", l->rank,
 		       (unsigned long long)l->generation, (unsigned long long)l->incarnation, state_names[state]);
+	if (lives && lives->ran)
+		ptc_buf_printf(b, ", \"on_device\": %u", lives->device);
+	else
+		ptc_buf_puts(b, ", \"on_device\": null");
 	put_label(b, l);
 	ptc_buf_puts(b, "}");
 }
@@ -138,12 +148,12 @@ static void put_past(struct ptc_buf *b, const struct worker *k, bool *first)
 {
 	if (!k->group && k->label.incarnation) {
 		ptc_buf_puts(b, *first ? "" : ", ");
-		put_seatless(b, &k->label, k->ended ? PTC_SLOT_EXITED : PTC_SLOT_WAITING);
+		put_seatless(b, &k->label, k->ended ? NULL : k);
 		*first = false;
 	}
 	for (unsigned i = 0; i < k->nbefore; i++) {
 		ptc_buf_puts(b, *first ? "" : ", ");
-		put_seatless(b, &k->before[i], PTC_SLOT_EXITED);
+		put_seatless(b, &k->before[i], NULL);
 		*first = false;
 	}
 }
@@ -198,8 +208,7 @@ struct ptc_workers_sum ptc_workers_sum(struct ptc_workers *w, const char *uuid)
 	return sum;
 }
 
-void ptc_workers_each_rank(struct ptc_workers *w,
-			   void (*fn)(void *arg, uint32_t device, const char *job, uint32_t rank, int pid), void *arg)
+void ptc_workers_each_rank(struct ptc_workers *w, void (*fn)(void *arg, const struct ptc_rank_given *r), void *arg)
 {
 	pthread_mutex_lock(&w->lock);
 	for (const struct job *job = w->jobs; job; job = job->next)
@@ -208,7 +217,11 @@ void ptc_workers_each_rank(struct ptc_workers *w,
 				const struct worker *k = g->slots[i].worker;
 
 				if (k && !k->ended)
-					fn(arg, g->ranks[i].device, g->desc.job, g->ranks[i].rank, (int)k->process.pid);
+					fn(arg, &(struct ptc_rank_given){ .device = g->ranks[i].device,
+									  .job = g->desc.job,
+									  .uid = job->uid,
+									  .rank = g->ranks[i].rank,
+									  .pid = k->process.pid });
 			}
 	pthread_mutex_unlock(&w->lock);
 }

@@ -7,13 +7,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct ptc_workers;
 
 /* For status: gives a JSON array of this job's slots here: [{rank, generation, incarnation, state, pid, step, whole,
  * step_seconds, stalled_s, hangs_s, reports: {loss: ..}, cgroup, log}]. After them it lists processes that have a log
- * but no slot any more: [{rank, generation, incarnation, state}]. If known, each has `world`, and `since_ms`, the time
- * when its process became that rank. ptc_free it. */
+ * but no slot any more: [{rank, generation, incarnation, state}]. Each has `on_device`: the device that its process has
+ * or had last; null if no process lives, or it never had one. If known, each has `world`, and `since_ms`, the time when
+ * its process became that rank. ptc_free it. */
 int ptc_workers_json(struct ptc_workers *w, const char *uuid, char **ret_json, struct ptc_error *err);
 /* Sums over the job's ranks here. */
 struct ptc_workers_sum {
@@ -22,9 +24,15 @@ struct ptc_workers_sum {
 	double step_seconds; /* of the slowest rank; 0: unknown */
 };
 struct ptc_workers_sum ptc_workers_sum(struct ptc_workers *w, const char *uuid);
-/* Calls fn for each rank here whose process lives, under a lock. fn must be quick, and call nothing of this room. */
-void ptc_workers_each_rank(struct ptc_workers *w,
-			   void (*fn)(void *arg, uint32_t device, const char *job, uint32_t rank, int pid), void *arg);
+/* A rank here whose process lives; job: its name, borrowed for the call. */
+struct ptc_rank_given {
+	uint32_t device, rank;
+	const char *job;
+	uid_t uid; /* the job's */
+	pid_t pid;
+};
+/* Calls fn for each of them, under a lock. fn must be quick, and call nothing of this room. */
+void ptc_workers_each_rank(struct ptc_workers *w, void (*fn)(void *arg, const struct ptc_rank_given *r), void *arg);
 /* A rank's log. */
 struct ptc_worker_log {
 	char path[320];

@@ -153,6 +153,7 @@ struct job {
 	unsigned last_number;
 	unsigned held;  /* number of its groups, also of those with references only */
 	bool forgotten; /* the job is deleted; this goes once nothing of it is left */
+	bool shares;    /* `share_devices`, as its newest group says; of one that an older ptcd started: true */
 };
 
 struct event_item {

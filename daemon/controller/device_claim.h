@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which job has which devices, for a job's controller: what a switch claims, what is given back, and the document in
+ * etcd. A claim is its caller's, and its transaction's from then on; functions that block are not for the loop thread.
+ * Failure modes: another job has a device; etcd does not answer; the document cannot be read, or is too long; memory.
+ */
+#pragma once
+
+#include "daemon/cluster/cluster.h"
+#include "daemon/core/job_switch.h"
+
+struct ptc_controller;
+struct ptc_controllers;
+
+/* Of one controller: how often a switch of it has claimed devices; and whether a look at the job's devices is under
+ * way, and the last one: when, and of which document and record. right: it found no others than those that ranks need.
+ */
+struct ptc_device_looks {
+	uint64_t claims;
+	bool busy, right;
+	int64_t looked_ns, revision;
+	uint64_t writes;
+};
+
+/* device_claim.c: the devices of the ranks that a switch is to start. All of zeros: it starts none. */
+struct ptc_device_claim {
+	struct ptc_controllers *all;
+	struct ptc_meta_doc meta; /* the job's */
+	struct ptc_device_given *want;
+	size_t n;
+	/* the document with them, and the mod_revision of the one it was made of */
+	char *json;
+	int64_t revision;
+	int status; /* PTC_ENODEVICES: another job has some; text says so */
+	char text[PTC_JOB_TEXT_MAX];
+};
+/* Of the switch under way. 0 or PTC_ENOMEM. Loop thread. */
+int ptc_device_claim_make(struct ptc_controller *ctl, struct ptc_device_claim *ret);
+void ptc_device_claim_done(struct ptc_device_claim *c);
+/* Reads the document, and adds what is wanted; may be called again. Blocks. */
+int ptc_device_claim_read(struct ptc_device_claim *c, struct ptc_etcd *e, struct ptc_error *err);
+/* Whether the document has been written since. Blocks. */
+bool ptc_device_claim_moved(const struct ptc_device_claim *c, struct ptc_etcd *e);
+/* "job NAME" where the job is of that user, else "a job of user UID": names are each user's own. In buf. */
+const char *ptc_device_owner(const struct ptc_meta_doc *job, uint64_t uid, char *buf, size_t size);
+
+/* device_keeper.c: every 200 ms; gives back the devices that the job's ranks have no more. Loop thread. */
+void ptc_device_keeper_tick(struct ptc_controller *ctl);
+
+/* device_document.c. All of it blocks. */
+/* Reads the document, without what jobs had that are deleted. *ret_revision: the mod_revision to compare when it is
+ * written; 0: there is no document yet. */
+int ptc_devices_read(struct ptc_controllers *all, struct ptc_etcd *e, struct ptc_devices_doc *ret,
+		     int64_t *ret_revision, struct ptc_error *err);
+/* Whether somebody has written the document since that revision. False also if etcd does not answer. */
+bool ptc_devices_moved(struct ptc_etcd *e, int64_t revision);
+/* The document's JSON (ptc_free it). If it is too long, takes what nodes have that are not up out of d. PTC_ELIMIT: it
+ * is still too long. */
+int ptc_devices_text(struct ptc_controllers *all, struct ptc_devices_doc *d, char **ret_json, struct ptc_error *err);
+/* Reads a job's meta. *ret_there false: the job is deleted. */
+int ptc_devices_job(struct ptc_etcd *e, const char *uuid, bool *ret_there, struct ptc_meta_doc *ret_meta,
+		    struct ptc_error *err);
