@@ -185,7 +185,7 @@ class Crash(harness.Case):
 
     def expected_keys(self, keys):
         """What the jobs, the nodes and the records account for."""
-        expected = {"/ptc/cluster", "/ptc/key"} | {"/ptc/profile"} & set(keys) | {k for k in keys if k.startswith(("/ptc/nodes/", "/ptc/nodes-drained/"))}
+        expected = {"/ptc/cluster", "/ptc/key"} | {"/ptc/profile", "/ptc/nodes-devices"} & set(keys) | {k for k in keys if k.startswith(("/ptc/nodes/", "/ptc/nodes-drained/"))}
         for key in [k for k in keys if k.startswith("/ptc/names/")]:
             uuid = keys[key].decode()
             meta = json.loads(keys[f"/ptc/jobs/{uuid}/meta"])
@@ -1003,6 +1003,7 @@ class Crash(harness.Case):
         c.start_node(c.nodes["n1"], client)
         self.settle(c)
         job.do("stop")
+        wait_for(lambda: not job.status()["devices"], 60 * PATIENCE, "devices that are given back", 0.1)
         c.ptcctl("job", "delete", job.name)
         os.makedirs(self.path("gives-up"))
         job = live.Job(c, self.path("gives-up"), name="gives-up", fail_at=20)

@@ -165,7 +165,7 @@ static void look_ends(struct ptc_device_look *l)
 		any |= l->free[i];
 	}
 	ptc_devices_doc_done(&need);
-	if (!any || ctl->gone || ctl->devices.claims != l->claims) {
+	if (!any || ctl->gone || ctl->ahead || ctl->devices.claims != l->claims) {
 		look_free(l);
 		return;
 	}
@@ -284,9 +284,12 @@ static void add_lacks(struct ptc_device_look *l, const struct ptc_devices_doc *d
 	}
 }
 
-/* Snapshots may follow each other closely. */
+/* Snapshots may follow each other closely. Ranks that build ahead are started before their switch claims devices: until
+ * it has ended nothing is given back. */
 static bool may_look(const struct ptc_controller *ctl)
 {
+	if (ctl->ahead)
+		return false;
 	switch (ptc_job_phase(ctl->core)) {
 	case PTC_JOB_IDLE:
 		return true;
