@@ -471,8 +471,8 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 	return 0;
 }
 
-int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *expected, size_t nexpected,
-			  struct ptc_file_doc *files, size_t nfiles, struct ptc_watcher *watcher, struct ptc_error *err)
+int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, struct ptc_manifest_doc *imported,
+			  struct ptc_watcher *watcher, struct ptc_error *err)
 {
 	if (ctl->intent.id != id || ctl->intent.kind != PTC_SWITCH_IMPORT ||
 	    ptc_job_phase(ctl->core) != PTC_JOB_FILLING || ctl->fill_watcher)
@@ -480,10 +480,8 @@ int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *exp
 			err, PTC_ESTATE,
 			"import %llu of job %s is not open any more (aborted, or the controller changed); import again",
 			(unsigned long long)id, ctl->meta.name);
-	ctl->expected = expected;
-	ctl->nexpected = nexpected;
-	ctl->files = files;
-	ctl->nfiles = nfiles;
+	ctl->imported = *imported;
+	*imported = (struct ptc_manifest_doc){ 0 };
 	ctl->fill_watcher = watcher;
 	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_FILLED });
 	return 0;

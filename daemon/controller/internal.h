@@ -56,10 +56,7 @@ struct ptc_controller {
 	char *from_config;                /* the configuration it began with, for its summary */
 	struct ptc_watcher *watcher;      /* of the caller who started it */
 	struct ptc_watcher *fill_watcher; /* import: of the caller who waits for the commit */
-	uint64_t *expected;
-	size_t nexpected; /* import: the client's digests */
-	struct ptc_file_doc *files;
-	size_t nfiles; /* import */
+	struct ptc_manifest_doc imported; /* import: what the client says of the state (ptc_controller_filled) */
 	struct ptc_pull_result *pulls;
 	size_t npulls;
 	struct ptc_pull *running; /* list */
