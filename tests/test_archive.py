@@ -13,11 +13,13 @@ import harness
 import live
 import numpy as np
 import state as states
-from harness import PATIENCE, Job
+from harness import PATIENCE, Job, wait_for
 
 ROWS = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
 RULES = [{"match": "h.*", "split": {"axis": "tp", "dim": 0}}, {"match": "*"}]
 HERE = os.path.dirname(os.path.abspath(__file__))
+STRANGER = 65534  # a user whom every machine has, "nobody"
+AS_STRANGER = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups", "--"]
 NO_TORCH = {"F4", "F6_E2M3", "F6_E3M2"}
 
 
@@ -227,3 +229,86 @@ class Archive(harness.Case):
             self.assertIn("rc=1", lines)
             newest = lines[-1]
             self.assertEqual(["there.lock", "there.newest", newest], sorted(lines[lines.index("rc=1") + 1:-1], key=len), r.stdout)
+
+    def kept(self, c, archive, name="kept"):
+        """A job with an archive, imported."""
+        s, rng = states.State({"exp_avg": "F32"}), np.random.default_rng(self.seed)
+        s.add(rng, "a", "F32", (64, 48))
+        s.add(rng, "b", "BF16", (6,))
+        job = Job(c, name, s, self.path(f"job-{name}"), ROWS)
+        with open(job.yaml) as f:
+            spec = json.load(f)
+        spec["archive"] = {"dir": self.path("archive"), **archive}
+        with open(job.yaml, "w") as f:
+            json.dump(spec, f)
+        return job
+
+    def events(self, c, job, *kinds):
+        lines = map(json.loads, c.ptcctl("events", job.name, "--format", "json").stdout.splitlines())
+        return [e for e in lines if e["kind"] in kinds]
+
+    def wait_archived(self, c, job):
+        """Until the archive has what is committed now; returns its name."""
+        def there():
+            try:
+                s = job.status(node=job.status()["controller"])
+                events = self.events(c, job, "archived")
+            except (harness.ClusterError, KeyError):  # a daemon is away
+                return None
+            mine = [e for e in events if e["text"].startswith(f"snapshot {s['snapshot']},")]
+            return s.get("archive", {}).get("archive") if mine and s["phase"] == "idle" else None
+
+        return wait_for(there, 60 * PATIENCE, "an archive of what is committed")
+
+    def arm(self, rule=""):
+        with open(self.path("fault.new"), "w") as f:
+            f.write(rule)
+        os.rename(self.path("fault.new"), self.path("fault"))
+
+    def test_by_itself(self):
+        """A job with `archive` archives what is committed, also after kills of the process that writes and of the daemon that controls."""
+        self.arm()
+        env = {node: {"PTC_FAULT_FILE": self.path("fault")} for node in ("n0", "n1")}  # what ptcd starts has it, too
+        with self.cluster(nodes=2, devices=1, env=env) as c:
+            job = self.kept(c, {"keep": 2})
+            job.imported("tp=2")
+            first = self.wait_archived(c, job)
+            self.assertEqual([first], self.whole())
+            self.arm("checkpoint.metadata.after=kill")
+            job.resize("tp=1")
+            failed = wait_for(lambda: self.events(c, job, "archive_failed"), 60 * PATIENCE, "a killed ptc-archive")
+            self.assertIn("said nothing", failed[0]["text"])
+            self.assertEqual([first], self.whole())
+            self.arm()
+            second = self.wait_archived(c, job)
+            self.assertEqual(sorted([first, second]), self.whole())
+            self.arm("checkpoint.metadata.before=hold")
+            job.resize("tp=2")
+            wait_for(lambda: glob.glob(self.path("archive", "*.tmp*", "ptc.json")), 60 * PATIENCE, "a checkpoint that is being written")
+            node = c.nodes[job.status()["controller"]]
+            node.kill()
+            self.arm()
+            c.start_node(node, env[node.name])
+            third = self.wait_archived(c, job)
+            self.assertEqual(sorted([second, third]), self.whole())
+            self.assertEqual([], glob.glob(self.path("archive", "*.tmp*")))
+            c.ptcctl("job", "delete", job.name)
+
+    @harness.skip_unless_root
+    def test_owner(self):
+        """The job's owner writes, not ptcd: into his directory, as his files; what he may not write fails, and the job goes on."""
+        os.mkdir(self.path("archive"), 0o700)
+        with self.cluster(nodes=1, devices=2) as c:
+            job = self.kept(c, {"every": "1h"})
+            for args in (("job", "create", "-f", job.yaml), job.import_args("tp=2")):
+                c.ptcctl(*args, prefix=AS_STRANGER)
+            failed = wait_for(lambda: self.events(c, job, "archive_failed"), 60 * PATIENCE, "an archive that may not be written")
+            self.assertIn("Permission denied", failed[0]["text"])
+            os.chown(self.path("archive"), STRANGER, STRANGER)
+            archived = self.wait_archived(c, job)
+            for path in glob.glob(self.path("archive", "*")) + glob.glob(self.path("archive", archived, "*")):
+                self.assertEqual((STRANGER, STRANGER), (os.stat(path).st_uid, os.stat(path).st_gid), path)
+            self.assertNotIn("failed", job.status()["archive"])
+            job.resize("tp=1")  # within the hour: not yet
+            wait_for(lambda: not job.status()["archive"]["running"] and job.status()["phase"] == "idle", 60 * PATIENCE, "the next round")
+            self.assertEqual([archived], self.whole())

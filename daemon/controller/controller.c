@@ -40,6 +40,7 @@ static void drop(struct ptc_controller *ctl)
 	uv_timer_stop(ctl->retry);
 	ptc_controller_cancel(ctl, 0);
 	ptc_copy_keeper_stop(ctl);
+	ptc_archiver_stop(ctl);
 	ptc_watcher_finish(ctl->watcher, PTC_EFENCED, "another daemon took over the job; `ptcctl status` follows it",
 			   NULL);
 	ptc_watcher_finish(ctl->fill_watcher, PTC_EFENCED, "another daemon took over the job", NULL);
@@ -303,6 +304,8 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 			ptc_recovery_tick(all->list[i]);
 	for (size_t i = 0; i < all->n; i++)
 		ptc_copy_keeper_tick(all->list[i]);
+	for (size_t i = 0; i < all->n; i++)
+		ptc_archiver_tick(all->list[i]);
 	for (size_t i = 0; lease && ptc_cluster_synced(all->cluster) && i < ptc_cluster_njobs(all->cluster); i++) {
 		struct ptc_job_view *j = ptc_cluster_job(all->cluster, i);
 		unsigned due;

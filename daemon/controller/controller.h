@@ -22,7 +22,7 @@ struct ptc_controller;
 
 /* All controllers of a daemon, and the services that they use. The services are borrowed and outlive it. */
 struct ptc_controllers {
-	const char *node; /* this node's name */
+	const char *node, *control_socket; /* this node's name and socket */
 	struct ptc_loop *loop;
 	struct ptc_cluster *cluster;
 	struct ptc_rpc_client *client;

@@ -242,24 +242,47 @@ static int write_newest(struct ctl *c, struct archive *a, struct ctl_archived *r
 	}
 	rc = ctl_ck_write_info(c, a->round->job, path, info, &opts, &w, err);
 	ret->bytes = rc ? 0 : w.bytes;
+	ret->time_ms = ptc_sys_realtime_ms();
 	return rc;
+}
+
+/* The newest is too new. A clock that was set back does not make it wait for longer than `every`. */
+static bool is_early(const struct archive *a, struct ctl_archived *ret)
+{
+	int64_t now_ms = ptc_sys_realtime_ms(), age_ms;
+
+	for (size_t i = 0; i < a->n; i++) {
+		if (!a->v[i].whole)
+			continue;
+		age_ms = PTC_MAX(now_ms - a->v[i].time_ns / 1000000, INT64_C(0));
+		if ((uint64_t)age_ms >= a->round->every_ms)
+			return false;
+		snprintf(ret->name, sizeof ret->name, "%s", a->v[i].name);
+		ret->step = strtoull(a->v[i].name + strlen(a->round->name) + strlen("-step-"), NULL, 10);
+		ret->time_ms = a->v[i].time_ns / 1000000;
+		ret->wait_ms = a->round->every_ms - (uint64_t)age_ms;
+		return true;
+	}
+	return false;
 }
 
 int ctl_archive(struct ctl *c, const struct ctl_archive_round *round, struct ctl_archived *ret, struct ptc_error *err)
 {
 	struct archive a = { .round = round, .lock = -1 };
 	struct ctl_archived done = { .step = 0 };
+	bool early;
 	int rc = lock(&a, err);
 
 	if (!rc)
 		rc = list(&a, err);
 	if (!rc)
 		rc = remove_leftovers(&a, err);
-	if (!rc)
+	early = !rc && round->every_ms && is_early(&a, &done);
+	if (!rc && !early)
 		rc = write_newest(c, &a, &done, err);
-	if (!rc)
+	if (!rc && !early)
 		rc = mark(&a, done.name, err);
-	if (!rc)
+	if (!rc && !early)
 		rc = retire(&a, done.name, &done.removed, err);
 	list_done(&a);
 	ptc_close(&a.lock);

@@ -17,17 +17,20 @@
 #define CTL_ARCHIVE_NAME_MAX 160
 
 struct ctl_archive_round {
-	const char *job;  /* as calls name it: name or uuid */
-	const char *name; /* of its files */
-	const char *dir;  /* is made if only its last component is missing */
-	uint64_t keep;    /* checkpoints; at least 1 */
-	uint64_t rate;    /* bytes a second at most; 0: no limit */
+	const char *job;   /* as calls name it: name or uuid */
+	const char *name;  /* of its files */
+	const char *dir;   /* is made if only its last component is missing */
+	uint64_t keep;     /* checkpoints; at least 1 */
+	uint64_t rate;     /* bytes a second at most; 0: no limit */
+	uint64_t every_ms; /* nothing is written before the newest is that old */
 };
 struct ctl_archived {
 	char name[CTL_ARCHIVE_NAME_MAX + 1];
 	uint64_t step, generation, snapshot, bytes;
-	bool fresh;     /* written by this round; else it was there */
-	size_t removed; /* older ones */
+	bool fresh;       /* written by this round; else it was there */
+	size_t removed;   /* older ones */
+	int64_t time_ms;  /* when it was written */
+	uint64_t wait_ms; /* not 0: the newest, which `name` is, is too new for another one; it is old enough then */
 };
 int ctl_archive(struct ctl *c, const struct ctl_archive_round *round, struct ctl_archived *ret, struct ptc_error *err);
 /* dir: a checkpoint, or an archive of that job, which stands for its newest checkpoint. ptc_free *ret_path. */
