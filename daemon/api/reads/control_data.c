@@ -532,7 +532,9 @@ static int commit_fill(struct commit *c, const Ptc__V1__ImportCommitRequest *req
 		m->digests[i] = req->digests[i];
 	m->ndigests = req->n_digests;
 	m->step = req->step;
-	rc = fill_state(c, &req->state_json, err);
+	rc = req->step <= INT64_MAX ? 0 : ptc_error_set(err, PTC_EINVAL, "an imported state after 2^63 steps or more");
+	if (rc == 0)
+		rc = fill_state(c, &req->state_json, err);
 	if (rc == 0)
 		rc = fill_ledger(c, &req->ledger_json, err);
 	for (size_t i = 0; header_bytes(req) && rc == 0 && i < req->n_files; i++)

@@ -116,7 +116,7 @@ static void rest(struct ptc_archiver *a, int64_t for_ns)
 static void fail(struct ptc_archiver *a, const char *why)
 {
 	if (strcmp(a->failed, why) != 0)
-		ptc_event(a->ctl->all->cluster, a->ctl->uuid, "archive_failed", "snapshot %" PRIu64 ": %s",
+		ptc_event(a->ctl->all->cluster, a->ctl->uuid, "archive_failed", "snapshot %" PRIu64 ": %.900s",
 			  a->round_snapshot, why);
 	snprintf(a->failed, sizeof a->failed, "%s", why);
 	rest(a, RETRY_NS << PTC_MIN(a->failures, (unsigned)RETRY_MAX));
