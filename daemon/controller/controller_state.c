@@ -74,7 +74,8 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 	ptc_copies_doc_done(&ctl->copies);
 	if (ctl->keeper_free)
 		ctl->keeper_free(ctl->keeper);
-	ptc_archiver_free(ctl);
+	if (ctl->archiver_free)
+		ctl->archiver_free(ctl->archiver);
 	ptc_job_free(ctl->core);
 	ptc_free(ctl->known);
 	uv_close((uv_handle_t *)ctl->timer, timer_closed);

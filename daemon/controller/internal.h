@@ -48,6 +48,7 @@ struct ptc_controller {
 	struct ptc_copies_doc copies;
 	int64_t copies_revision;
 	struct ptc_archiver *archiver;
+	void (*archiver_free)(struct ptc_archiver *a); /* NULL: there is none */
 	struct ptc_copy_keeper *keeper;
 	struct ptc_copy_keeper *(*keeper_free)(struct ptc_copy_keeper *c); /* NULL: there is none */
 	/* the switch under way */
@@ -177,7 +178,6 @@ void ptc_copy_keeper_tick(struct ptc_controller *ctl); /* every 200 ms */
 void ptc_copy_keeper_committed(struct ptc_controller *ctl);
 void ptc_copy_keeper_stop(struct ptc_controller *ctl); /* ends all of its work */
 void ptc_archiver_tick(struct ptc_controller *ctl), ptc_archiver_stop(struct ptc_controller *ctl);
-void ptc_archiver_free(struct ptc_controller *ctl); /* archiving/ */
 
 /* controller_send.c */
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up);

@@ -18,14 +18,14 @@ struct ctl_ck_plan {
 	struct ctl_ck_content *contents; /* of each entry */
 	uint64_t bytes;                  /* of tensors of items */
 };
-/* checkpoint_plan.c: all entries, with the place of each part. */
-int ctl_ck_plan(const struct ptc_spec *spec, const struct ptc_admin_export *info, struct ctl_ck_plan *ret,
-		struct ptc_error *err);
+/* checkpoint_plan.c: adds all items to p, and then gives each part its place. On failure too, the caller ends p. */
+int ctl_ck_plan(struct ctl_ck_plan *p, const struct ptc_spec *spec, struct ptc_error *err);
 void ctl_ck_plan_done(struct ctl_ck_plan *p); /* a zeroed one is fine */
 /* An entry whose key is made of `n` names; takes nothing. *ret is in p, with no parts. */
 int ctl_ck_plan_add(struct ctl_ck_plan *p, const char *const *names, unsigned n, struct ptc_dcp_entry **ret,
 		    struct ctl_ck_content **ret_content, struct ptc_error *err);
-/* checkpoint_options.c: param_groups, from the optimizer's state that ptc.torch keeps. Nothing where there is none. */
+/* checkpoint_options.c, before ctl_ck_plan: adds param_groups, from the optimizer's state that ptc.torch keeps. Nothing
+ * where there is none. */
 int ctl_ck_plan_options(struct ctl_ck_plan *p, const struct ptc_admin_export *info, struct ptc_error *err);
 
 /* checkpoint_docs.c: ptc.json and the documents that it names, into dir. */

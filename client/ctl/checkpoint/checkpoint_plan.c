@@ -114,28 +114,21 @@ static int place(struct ctl_ck_plan *p, struct ptc_error *err)
 	return 0;
 }
 
-int ctl_ck_plan(const struct ptc_spec *spec, const struct ptc_admin_export *info, struct ctl_ck_plan *ret,
-		struct ptc_error *err)
+int ctl_ck_plan(struct ctl_ck_plan *p, const struct ptc_spec *spec, struct ptc_error *err)
 {
-	struct ctl_ck_plan p = { 0 };
-	int rc = ctl_ck_plan_options(&p, info, err);
+	int rc = 0;
 
 	for (size_t i = 0; i < ptc_spec_items(spec) && !rc; i++)
-		rc = add_item(&p, spec, (uint32_t)i, err);
+		rc = add_item(p, spec, (uint32_t)i, err);
 	if (!rc)
-		rc = check_keys(&p, err);
+		rc = check_keys(p, err);
 	if (!rc)
-		rc = place(&p, err);
-	if (!rc) {
-		p.d.files = ptc_calloc(1, sizeof(char *));
-		p.d.nfiles = p.d.files ? 1 : 0;
-		if (p.d.files)
-			p.d.files[0] = ptc_strdup(CTL_CK_FILE);
-		rc = p.d.files && p.d.files[0] ? 0 : ptc_nomem(err);
-	}
+		rc = place(p, err);
 	if (rc)
-		ctl_ck_plan_done(&p);
-	else
-		*ret = p;
-	return rc;
+		return rc;
+	p->d.files = ptc_calloc(1, sizeof(char *));
+	p->d.nfiles = p->d.files ? 1 : 0;
+	if (p->d.files)
+		p->d.files[0] = ptc_strdup(CTL_CK_FILE);
+	return p->d.files && p->d.files[0] ? 0 : ptc_nomem(err);
 }

@@ -257,7 +257,9 @@ static int write_all(struct writer *w, const char *dir, struct ptc_error *err)
 				   "daemon's package",
 				   w->info->ndigests, ptc_spec_items(&w->desc.spec));
 	if (!rc)
-		rc = ctl_ck_plan(&w->desc.spec, w->info, &w->plan, err);
+		rc = ctl_ck_plan_options(&w->plan, w->info, err);
+	if (!rc)
+		rc = ctl_ck_plan(&w->plan, &w->desc.spec, err);
 	ctl_progress_init(&w->progress);
 	if (!rc)
 		rc = write_parts(w, err);

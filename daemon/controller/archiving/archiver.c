@@ -264,11 +264,18 @@ static void finish(struct ptc_archiver *a, int status)
 
 /* ---- when ---- */
 
+static void archiver_free(struct ptc_archiver *a)
+{
+	ptc_free(a->dir);
+	ptc_free(a);
+}
+
 static struct ptc_archiver *make(struct ptc_controller *ctl)
 {
 	struct ptc_archiver *a = ptc_calloc(1, sizeof *a);
 
 	ptc_require(a);
+	ctl->archiver_free = archiver_free;
 	a->ctl = ctl;
 	a->fd = -1;
 	a->child = PTC_CHILD_NONE;
@@ -295,15 +302,6 @@ void ptc_archiver_tick(struct ptc_controller *ctl)
 	    (a->snapshot == ctl->record.snapshot && a->generation == ctl->record.generation))
 		return;
 	start(a);
-}
-
-void ptc_archiver_free(struct ptc_controller *ctl)
-{
-	if (!ctl->archiver)
-		return;
-	ptc_free(ctl->archiver->dir);
-	ptc_free(ctl->archiver);
-	ctl->archiver = NULL;
 }
 
 json_t *ptc_archiver_json(const struct ptc_controller *ctl)
