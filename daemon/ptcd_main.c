@@ -451,6 +451,7 @@ static int start_agent(struct process *p, struct ptc_error *err)
 		rc = ptc_planning_new(d->cluster, d->config.devices_file, &p->planning, err);
 	d->controllers = (struct ptc_controllers){
 		.node = d->config.node,
+		.control_socket = d->config.control_socket,
 		.loop = d->loop,
 		.cluster = d->cluster,
 		.client = d->client,

@@ -1058,8 +1058,11 @@ class Crash(harness.Case):
             other = self.start(c, "undone")
             self.assertNotEqual(0, other.create(check=False).returncode) # undone: the job's own transaction fails
             self.arm(c.nodes["n0"])
-            job.resize(B)
-            job.resize(A)
+            for config in (B, A):  # the second round removes what the first wrote
+                job.resize(config)
+                c.ptcctl("archive", job.name, self.path("archive"), "--keep", "1", env=client)
+            c.ptcctl("export", job.name, "--dcp", self.path("dcp"), check=False,
+                     env={**client, "PTC_FAULT": "checkpoint.flush.before=fail"})
             c.ptcctl("export", job.name, self.path("x.safetensors"), env=client)
             c.ptcctl("export", job.name, "--ranks", self.path("ranks"), env=client)
             c.ptcctl("report", job.name, "-o", self.path("report.html"), env=client)

@@ -5,6 +5,7 @@
 #include "base/number/checksum_avx2.h"
 #include "base/number/digest.h"
 
+#include <isa-l/crc.h>
 #include <isa-l/crc64.h>
 #include <stdio.h>
 #include <xxhash.h>
@@ -35,6 +36,18 @@ uint64_t ptc_digest_append(uint64_t crc, const void *data, size_t len)
 		clear_upper_halves();
 #endif
 	return crc;
+}
+
+uint32_t ptc_crc32(uint32_t before, const void *data, size_t len)
+{
+	if (len == 0)
+		return before;
+	before = crc32_gzip_refl(before, data, len);
+#if defined(__x86_64__)
+	if (has_avx)
+		clear_upper_halves();
+#endif
+	return before;
 }
 
 uint64_t ptc_digest_run(const void *data, size_t len)

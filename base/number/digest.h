@@ -32,6 +32,8 @@ static inline uint64_t ptc_digest_shift(uint64_t crc, uint64_t bytes_after)
 	return ptc_digest_mul(crc, ptc_digest_xpow(bytes_after));
 }
 
+/* The CRC-32 of ZIP and gzip; begin with 0 and give the bytes in order, in any number of parts. */
+uint32_t ptc_crc32(uint32_t before, const void *data, size_t len);
 /* Block checksum of the store: XXH3 64 bit. */
 uint64_t ptc_checksum(const void *data, size_t len);
 /* 128-bit hash of a small document as 32 hex digits and a NUL. It serves as the document's address; it is not

@@ -21,6 +21,11 @@ int ptc_sys_write_file(const char *path, const void *data, size_t len, mode_t mo
  * closes the descriptor, and unlinks `tmp` if it gives up. */
 int ptc_sys_create_beside(const char *path, mode_t mode, int *ret_fd, char **ret_tmp, struct ptc_error *err);
 int ptc_sys_publish(int fd, const char *tmp, const char *path, const char *point, struct ptc_error *err);
+/* fsync of a file that gets its place otherwise (below). */
+int ptc_sys_flush(int fd, const char *path, const char *point, struct ptc_error *err);
+/* Gives a directory that is complete its name: fsync of it, rename, fsync of the one above. `path` may be there if it
+ * is an empty directory. */
+int ptc_sys_rename_dir(const char *tmp, const char *path, const char *point, struct ptc_error *err);
 /* Call this first in main. If the caller of the program had closed descriptor 0, 1 or 2, no file or socket of ours gets
  * its number. So nothing that is printed ends up in a file of ours. Using the descriptor stays an error. */
 void ptc_sys_standard_fds(void);

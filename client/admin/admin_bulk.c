@@ -10,6 +10,7 @@
 #include "base/number/digest.h"
 
 #include <inttypes.h>
+#include <ptc/admin_resume.h>
 #include <string.h>
 
 #define SERVICE      "/ptc.v1.Control/"
@@ -77,7 +78,8 @@ static int import_take(struct import *import, struct ptc_rpc_message *m, struct 
 						  .id = r->import_id,
 						  .config = import->config,
 						  .spec = import->spec,
-						  .spec_len = r->spec_json.len };
+						  .spec_len = r->spec_json.len,
+						  .resumes = r->resumes };
 	ptc_admin_reply_free(reply);
 	return import->config && import->spec ? 0 : ptc_nomem(err);
 }
@@ -264,6 +266,17 @@ static int pack_files(const struct ptc_admin_file *files, size_t nfiles, Ptc__V1
 	return 0;
 }
 
+static void begin_commit(Ptc__V1__ImportCommitRequest *request, const char *job, uint64_t import_id,
+			 const uint64_t *digests, size_t ndigests)
+{
+	ptc__v1__import_commit_request__init(request);
+	request->version = PTC_ADMIN_VERSION;
+	request->job = ptc_admin_borrow(job);
+	request->import_id = import_id;
+	request->digests = (uint64_t *)(uintptr_t)digests;
+	request->n_digests = ndigests;
+}
+
 int ptc_admin_import_commit(struct ptc_admin *a, const char *job, uint64_t import_id, const uint64_t *digests,
 			    size_t ndigests, const struct ptc_admin_file *files, size_t nfiles,
 			    ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
@@ -283,14 +296,28 @@ int ptc_admin_import_commit(struct ptc_admin *a, const char *job, uint64_t impor
 		rc = pack_files(files, nfiles, &messages, &list, err);
 	if (rc)
 		return rc;
-	ptc__v1__import_commit_request__init(&request);
-	request.version = PTC_ADMIN_VERSION;
-	request.job = ptc_admin_borrow(job);
-	request.import_id = import_id;
-	request.digests = (uint64_t *)(uintptr_t)digests;
-	request.n_digests = ndigests;
+	begin_commit(&request, job, import_id, digests, ndigests);
 	request.files = list;
 	request.n_files = nfiles;
+	return ptc_admin_follow(a, SERVICE "ImportCommit", &request.base, fn, arg, err);
+}
+
+int ptc_admin_import_resume(struct ptc_admin *a, const char *job, uint64_t import_id, const uint64_t *digests,
+			    size_t ndigests, const struct ptc_admin_resume *resume, ptc_admin_progress_fn fn, void *arg,
+			    struct ptc_error *err)
+{
+	Ptc__V1__ImportCommitRequest request;
+	struct ptc_admin_resume r;
+	int rc = PTC_ADMIN_TAKE(resume, resume, &r, err);
+
+	if (rc)
+		return rc;
+	begin_commit(&request, job, import_id, digests, ndigests);
+	request.step = r.step;
+	request.state_json.data = (uint8_t *)(uintptr_t)r.state;
+	request.state_json.len = r.state_len;
+	request.ledger_json.data = (uint8_t *)(uintptr_t)r.ledger;
+	request.ledger_json.len = r.ledger_len;
 	return ptc_admin_follow(a, SERVICE "ImportCommit", &request.base, fn, arg, err);
 }
 
@@ -346,12 +373,16 @@ static int view(struct export *x, struct ptc_error *err)
 					     .ranks_json = r->ranks_json,
 					     .declared = r->declared,
 					     .layout_json = r->layout_json.data,
-					     .layout_len = r->layout_json.len };
+					     .layout_len = r->layout_json.len,
+					     .state = r->state_json.data,
+					     .state_len = r->state_json.len,
+					     .ledger = r->ledger_json.data,
+					     .ledger_len = r->ledger_json.len };
 	return view_files(x, r, err);
 }
 
-int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin_export **ret_export,
-			  struct ptc_error *err)
+static int export_info(struct ptc_admin *a, const char *job, bool resume, struct ptc_admin_export **ret_export,
+		       struct ptc_error *err)
 {
 	struct export *x = ptc_calloc(1, sizeof *x);
 	Ptc__V1__ExportInfoRequest request;
@@ -362,6 +393,7 @@ int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin
 	ptc__v1__export_info_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
 	request.job = ptc_admin_borrow(job);
+	request.resume = resume;
 	rc = ptc_admin_call(a, SERVICE "ExportInfo", &request.base, &ptc__v1__export_info_reply__descriptor, &x->reply,
 			    err);
 	if (rc == 0)
@@ -371,6 +403,18 @@ int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin
 	else
 		*ret_export = &x->seen;
 	return rc;
+}
+
+int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin_export **ret_export,
+			  struct ptc_error *err)
+{
+	return export_info(a, job, false, ret_export, err);
+}
+
+int ptc_admin_export_resume(struct ptc_admin *a, const char *job, struct ptc_admin_export **ret_export,
+			    struct ptc_error *err)
+{
+	return export_info(a, job, true, ret_export, err);
 }
 
 struct ptc_admin_export *ptc_admin_export_done(struct ptc_admin_export *seen)

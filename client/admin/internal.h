@@ -43,6 +43,7 @@ int ptc_admin_give(const char *name, void *ret, size_t oldest, const void *mine,
 #define PTC_ADMIN_OLDEST_ranges_fn 48
 #define PTC_ADMIN_OLDEST_spec_opts 32
 #define PTC_ADMIN_OLDEST_cluster   48
+#define PTC_ADMIN_OLDEST_resume    48
 #define PTC_ADMIN_OLDEST_item      112
 #define PTC_ADMIN_OLDEST_move      184
 #define PTC_ADMIN_OLDEST_totals    56

@@ -40,6 +40,7 @@ static void drop(struct ptc_controller *ctl)
 	uv_timer_stop(ctl->retry);
 	ptc_controller_cancel(ctl, 0);
 	ptc_copy_keeper_stop(ctl);
+	ptc_archiver_stop(ctl);
 	ptc_ahead_stop(ctl, PTC_EFENCED, "another daemon took over the job while its new ranks built; ask again");
 	ptc_ahead_over(ctl);
 	ptc_watcher_finish(ctl->watcher, PTC_EFENCED, "another daemon took over the job; `ptcctl status` follows it",
@@ -319,6 +320,8 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 		ptc_copy_keeper_tick(all->list[i]);
 	for (size_t i = 0; i < all->n; i++)
 		ptc_device_keeper_tick(all->list[i]);
+	for (size_t i = 0; i < all->n; i++)
+		ptc_archiver_tick(all->list[i]);
 	for (size_t i = 0; lease && ptc_cluster_synced(all->cluster) && i < ptc_cluster_njobs(all->cluster); i++) {
 		struct ptc_job_view *j = ptc_cluster_job(all->cluster, i);
 		unsigned due;
@@ -503,8 +506,8 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 	return 0;
 }
 
-int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *expected, size_t nexpected,
-			  struct ptc_file_doc *files, size_t nfiles, struct ptc_watcher *watcher, struct ptc_error *err)
+int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, struct ptc_manifest_doc *imported,
+			  struct ptc_watcher *watcher, struct ptc_error *err)
 {
 	if (ctl->intent.id != id || ctl->intent.kind != PTC_SWITCH_IMPORT ||
 	    ptc_job_phase(ctl->core) != PTC_JOB_FILLING || ctl->fill_watcher)
@@ -512,10 +515,8 @@ int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *exp
 			err, PTC_ESTATE,
 			"import %llu of job %s is not open any more (aborted, or the controller changed); import again",
 			(unsigned long long)id, ctl->meta.name);
-	ctl->expected = expected;
-	ctl->nexpected = nexpected;
-	ctl->files = files;
-	ctl->nfiles = nfiles;
+	ctl->imported = *imported;
+	*imported = (struct ptc_manifest_doc){ 0 };
 	ctl->fill_watcher = watcher;
 	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_FILLED });
 	return 0;

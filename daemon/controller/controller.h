@@ -21,7 +21,7 @@ struct ptc_controller;
 
 /* All controllers of a daemon, and the services that they use. The services are borrowed and outlive it. */
 struct ptc_controllers {
-	const char *node; /* this node's name */
+	const char *node, *control_socket; /* this node's name and socket */
 	struct ptc_loop *loop;
 	struct ptc_cluster *cluster;
 	struct ptc_rpc_client *client;
@@ -98,10 +98,10 @@ struct ptc_switch_request {
 };
 /* [loop] 0: accepted; the watcher will be finished, and the owned members are the controller's. */
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *request, struct ptc_error *err);
-/* [loop] An import's client has sent all. expected: a digest for each item; files: for the manifest. Takes both. */
-int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *expected, size_t nexpected,
-			  struct ptc_file_doc *files, size_t nfiles, struct ptc_watcher *watcher,
-			  struct ptc_error *err);
+/* [loop] The client has sent all of an import. imported: the state's digests, files, step, rank states (a blob) and
+ * ledger, for its manifest; emptied on success. */
+int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, struct ptc_manifest_doc *imported,
+			  struct ptc_watcher *watcher, struct ptc_error *err);
 /* [loop] Aborts the switch with that id; id 0: the one under way. */
 int ptc_controller_abort(struct ptc_controller *ctl, uint64_t id, const char *why, struct ptc_error *err);
 /* [loop] The client of that import is gone: aborts the import, unless the client has asked for the commit. */

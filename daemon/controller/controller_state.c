@@ -41,15 +41,6 @@ void ptc_pull_results_done(struct ptc_controller *ctl)
 	ctl->npulls = 0;
 }
 
-static void files_done(struct ptc_controller *ctl)
-{
-	struct ptc_manifest_doc m = { .files = ctl->files, .nfiles = ctl->nfiles };
-
-	ptc_manifest_doc_done(&m);
-	ctl->files = NULL;
-	ctl->nfiles = 0;
-}
-
 void ptc_controller_switch_done(struct ptc_controller *ctl)
 {
 	ptc_watcher_unref(ctl->watcher);
@@ -57,16 +48,16 @@ void ptc_controller_switch_done(struct ptc_controller *ctl)
 	ctl->watcher = ctl->fill_watcher = NULL;
 	ptc_free(ctl->plan_json);
 	ptc_free(ctl->from_config);
-	ptc_free(ctl->expected);
 	ptc_free(ctl->digests);
 	ctl->plan_json = ctl->from_config = NULL;
-	ctl->expected = ctl->digests = NULL;
-	ctl->nexpected = ctl->ndigests = 0;
+	ctl->digests = NULL;
+	ctl->ndigests = 0;
 	ctl->state_hash[0] = '\0';
 	memset(&ctl->rank_states, 0, sizeof ctl->rank_states);
 	ptc_ledger_done(&ctl->cursors);
 	ctl->captured_bytes = 0;
-	files_done(ctl);
+	ptc_manifest_doc_done(&ctl->imported);
+	ctl->imported = (struct ptc_manifest_doc){ 0 };
 	ptc_pull_results_done(ctl);
 }
 
@@ -84,6 +75,8 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 	ptc_copies_doc_done(&ctl->copies);
 	if (ctl->keeper_free)
 		ctl->keeper_free(ctl->keeper);
+	if (ctl->archiver_free)
+		ctl->archiver_free(ctl->archiver);
 	ptc_job_free(ctl->core);
 	ptc_free(ctl->known);
 	ptc_free(ctl->recovery.growth.seen);

@@ -376,8 +376,9 @@ static int copy_layouts(const struct ptc_manifest_doc *old, struct ptc_manifest_
 static int make_ledger(struct ptc_controller *ctl, bool captured, struct ptc_manifest_doc *m)
 {
 	const struct ptc_manifest_doc *old = &ctl->view.manifest;
+	bool import = ctl->intent.kind == PTC_SWITCH_IMPORT;
 	struct ptc_config config = { 0 };
-	int rc = ptc_ledger_copy(&old->ledger, &m->ledger);
+	int rc = ptc_ledger_copy(import ? &ctl->imported.ledger : &old->ledger, &m->ledger);
 
 	if (rc || !captured)
 		return rc;
@@ -439,12 +440,17 @@ static int make_manifest(struct ptc_controller *ctl, struct txn *t, uint64_t ste
 
 	m->generation = t->record.generation;
 	m->snapshot = t->record.snapshot;
-	m->step = t->record.step = captured ? step : ctl->intent.to_snapshot ? old->step : 0;
+	if (import)
+		t->record.step = ctl->imported.step;
+	else
+		t->record.step = captured ? step : ctl->intent.to_snapshot ? old->step : 0;
+	m->step = t->record.step;
 	memcpy(m->spec_hash, ctl->meta.spec_hash, sizeof m->spec_hash);
 	memcpy(m->generation_hash, second ? ctl->intent.generation_hash : old->generation_hash,
 	       sizeof m->generation_hash);
 	memcpy(m->state_hash,
-	       captured                             ? ctl->state_hash
+	       import                               ? ctl->imported.state_hash
+	       : captured                           ? ctl->state_hash
 	       : second && ctl->rank_states.hash[0] ? ctl->rank_states.hash
 						    : old->state_hash,
 	       sizeof m->state_hash);
@@ -463,7 +469,8 @@ static int make_manifest(struct ptc_controller *ctl, struct txn *t, uint64_t ste
 		rc = ptc_manifest_layout_add(m, to->config, to->layout_hash);
 	if (rc)
 		return rc;
-	return import ? copy_files(ctl->files, ctl->nfiles, m) : copy_files(old->files, old->nfiles, m);
+	return import ? copy_files(ctl->imported.files, ctl->imported.nfiles, m)
+		      : copy_files(old->files, old->nfiles, m);
 }
 
 /* What the record will say of generation, snapshot and ranks. */
@@ -692,8 +699,8 @@ static void check_adopt(struct ptc_ctl_task *t)
 void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq)
 {
 	bool import = ctl->intent.kind == PTC_SWITCH_IMPORT;
-	const uint64_t *expected = import ? ctl->expected : ctl->view.manifest.digests;
-	size_t n = import ? ctl->nexpected : ctl->view.manifest.ndigests;
+	const uint64_t *expected = import ? ctl->imported.digests : ctl->view.manifest.digests;
+	size_t n = import ? ctl->imported.ndigests : ctl->view.manifest.ndigests;
 	struct check *c = ptc_ctl_task_new(ctl, sizeof *c, seq);
 
 	c->task.answer = PTC_EV_DIGESTS;

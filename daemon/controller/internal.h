@@ -47,6 +47,8 @@ struct ptc_controller {
 	/* what etcd says of copies, as last read or written, and what is done about them (copies/) */
 	struct ptc_copies_doc copies;
 	int64_t copies_revision;
+	struct ptc_archiver *archiver;
+	void (*archiver_free)(struct ptc_archiver *a); /* NULL: there is none */
 	struct ptc_copy_keeper *keeper;
 	struct ptc_copy_keeper *(*keeper_free)(struct ptc_copy_keeper *c); /* NULL: there is none */
 	/* the switch under way */
@@ -56,10 +58,7 @@ struct ptc_controller {
 	char *from_config;                /* the configuration it began with, for its summary */
 	struct ptc_watcher *watcher;      /* of the caller who started it */
 	struct ptc_watcher *fill_watcher; /* import: of the caller who waits for the commit */
-	uint64_t *expected;
-	size_t nexpected; /* import: the client's digests */
-	struct ptc_file_doc *files;
-	size_t nfiles; /* import */
+	struct ptc_manifest_doc imported; /* import: what the client says of the state (ptc_controller_filled) */
 	struct ptc_pull_result *pulls;
 	size_t npulls;
 	struct ptc_pull *running; /* list */
@@ -178,6 +177,7 @@ void ptc_copy_keeper_tick(struct ptc_controller *ctl); /* every 200 ms */
 /* The record or its manifest has changed, so other copies may hold. */
 void ptc_copy_keeper_committed(struct ptc_controller *ctl);
 void ptc_copy_keeper_stop(struct ptc_controller *ctl); /* ends all of its work */
+void ptc_archiver_tick(struct ptc_controller *ctl), ptc_archiver_stop(struct ptc_controller *ctl);
 
 /* controller_send.c */
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up);

@@ -25,12 +25,13 @@ static const char *const job_keys[] = { "version", "name",           "tensors", 
 					"buffers", "gpus",           "run",     "mode",           "build",
 					"copy",    "snapshot_every", "seed",    "data",           "blobs",
 					"files",   "model",          "space",   "on_link_change", "elastic",
-					"copies",  "share_devices" };
+					"copies",  "share_devices",  "archive" };
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
 static const char *const field_keys[] = { "dtype" };
 static const char *const files_keys[] = { "group", "carry" };
 static const char *const copies_keys[] = { "count", "across" };
+static const char *const archive_keys[] = { "dir", "every", "keep", "rate" };
 
 /* Puts file and line before the text a check left in d->err. */
 static int located(struct ptc_job_decoder *d, const struct ptc_doc_node *node, int rc)
@@ -376,6 +377,47 @@ static int decode_copies(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 	return rc;
 }
 
+/* The same directory on whichever node writes, so it does not depend on where the job file is. */
+static int decode_archive_dir(struct ptc_job_decoder *d, const struct ptc_doc_node *map, struct ptc_job_archive *a)
+{
+	const struct ptc_doc_node *node = ptc_doc_get(map, "dir");
+	const char *dir = NULL;
+	int rc;
+
+	if (!node)
+		return ptc_doc_error(d->doc, map, d->err, PTC_EINVAL,
+				     "archive has no \"dir\": write the directory of the checkpoints");
+	rc = ptc_doc_text(d->doc, node, "dir", &dir, d->err);
+	if (rc)
+		return rc;
+	if (dir[0] != '/' || strlen(dir) > PTC_RUN_CWD_MAX)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				     "dir of archive is an absolute path of at most %d bytes, which all nodes have",
+				     PTC_RUN_CWD_MAX);
+	a->dir = ptc_strdup(dir);
+	return a->dir ? 0 : ptc_nomem(d->err);
+}
+
+static int decode_archive(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	struct ptc_job_archive *a = &d->job->archive;
+	const struct ptc_doc_node *keep;
+	int64_t n = PTC_JOB_ARCHIVE_KEEP;
+	int rc = ptc_doc_check_map(d->doc, node, "archive", archive_keys, PTC_ARRAY_LEN(archive_keys), d->err);
+
+	if (!rc)
+		rc = decode_archive_dir(d, node, a);
+	if (!rc)
+		rc = ptc_job_decode_quantity(d, node, "every", false, 0, PTC_JOB_ARCHIVE_EVERY_MAX, &a->every_ms);
+	if (!rc)
+		rc = ptc_job_decode_quantity(d, node, "rate", true, 1, INT64_MAX, &a->rate);
+	keep = ptc_doc_get(node, "keep");
+	if (!rc && keep)
+		rc = ptc_doc_int(d->doc, keep, "keep", 1, PTC_JOB_ARCHIVE_KEEP_MAX, &n, d->err);
+	a->keep = (uint64_t)n;
+	return rc;
+}
+
 static int check_states(struct ptc_job_decoder *d)
 {
 	return d->yaml ? ptc_job_check_states(d->job, d->err) : 0;
@@ -409,6 +451,8 @@ static int decode_job(struct ptc_job_decoder *d)
 	d->job->copies.count = 1;
 	if (!rc && ptc_doc_get(root, "copies"))
 		rc = decode_copies(d, ptc_doc_get(root, "copies"));
+	if (!rc && ptc_doc_get(root, "archive"))
+		rc = decode_archive(d, ptc_doc_get(root, "archive"));
 	gpus = ptc_doc_get(root, "gpus");
 	if (!rc && gpus)
 		rc = ptc_job_decode_gpus(d, gpus);
@@ -489,6 +533,7 @@ void ptc_job_desc_done(struct ptc_job_desc *job)
 	ptc_free(job->model);
 	ptc_free(job->space);
 	ptc_free(job->source);
+	ptc_free(job->archive.dir);
 	memset(job, 0, sizeof *job);
 }
 

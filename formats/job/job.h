@@ -15,11 +15,14 @@
 
 #include <sys/types.h>
 
-#define PTC_JOB_VERSION    PTC_VERSION_NUMBER(1)
-#define PTC_JOB_OLDEST     1
-#define PTC_JOB_SINCE      PTC_VERSION_NUMBER(1) /* the PTC_DOC_VERSION that brought the newest version */
-#define PTC_JOB_MAX_GPUS   1024                  /* entries of the gpus table */
-#define PTC_JOB_MAX_COPIES 16                    /* more copies protect no better and cost much to move */
+#define PTC_JOB_VERSION           PTC_VERSION_NUMBER(1)
+#define PTC_JOB_OLDEST            1
+#define PTC_JOB_SINCE             PTC_VERSION_NUMBER(1) /* the PTC_DOC_VERSION that brought the newest version */
+#define PTC_JOB_MAX_GPUS          1024                  /* entries of the gpus table */
+#define PTC_JOB_ARCHIVE_KEEP      3
+#define PTC_JOB_ARCHIVE_KEEP_MAX  1000000
+#define PTC_JOB_ARCHIVE_EVERY_MAX (UINT64_C(86400000) * 366) /* a year */
+#define PTC_JOB_MAX_COPIES        16                         /* more copies protect no better and cost much to move */
 
 struct ptc_job_gpus {
 	uint32_t n;
@@ -120,6 +123,13 @@ struct ptc_job_desc {
 		uint32_t count;
 		bool racks; /* a domain is a rack, if nodes name one; otherwise a node */
 	} copies;
+	/* checkpoints that ptcd writes into a directory by itself (docs/archive.md); dir NULL: none */
+	struct ptc_job_archive {
+		char *dir;         /* absolute */
+		uint64_t every_ms; /* least time between two; 0: one for each snapshot */
+		uint64_t keep;     /* checkpoints that stay */
+		uint64_t rate;     /* bytes a second at most; 0: no limit */
+	} archive;
 	bool replan_on_links; /* when measured links change, the planner is asked again, and its answer is followed */
 	/* path of tensors.from, a file or directory that could be opened; NULL: none. Not in the JSON */
 	char *source;

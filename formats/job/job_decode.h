@@ -50,6 +50,9 @@ int ptc_job_decode_buffers(struct ptc_job_decoder *d, const struct ptc_doc_node 
 int ptc_job_decode_gpus(struct ptc_job_decoder *d, const struct ptc_doc_node *node);
 /* Decodes "run" and the keys that belong to it, from the job's map. */
 int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *root);
+/* A size or a duration in min..max; *ret_value keeps its default where the map has no such key. */
+int ptc_job_decode_quantity(struct ptc_job_decoder *d, const struct ptc_doc_node *map, const char *key, bool bytes,
+			    uint64_t min, uint64_t max, uint64_t *ret_value);
 /* Decodes "data" of the job's map. */
 int ptc_job_decode_data(struct ptc_job_decoder *d, const struct ptc_doc_node *root);
 void ptc_job_data_done(struct ptc_job_desc *job);

@@ -352,6 +352,23 @@ static void put_copies(struct ptc_buf *b, const struct ptc_job_copies *c)
 			       c->racks ? ",\"across\":\"rack\"" : "");
 }
 
+static void put_archive(struct ptc_buf *b, const struct ptc_job_archive *a)
+{
+	char text[PTC_UNITS_MAX];
+
+	if (!a->dir)
+		return;
+	ptc_buf_puts(b, ",\"archive\":{\"dir\":");
+	ptc_json_put_string(b, a->dir);
+	if (a->every_ms)
+		ptc_buf_printf(b, ",\"every\":\"%s\"", ptc_units_print_ms(a->every_ms, text));
+	if (a->keep != PTC_JOB_ARCHIVE_KEEP)
+		ptc_buf_printf(b, ",\"keep\":%" PRIu64, a->keep);
+	if (a->rate)
+		ptc_buf_printf(b, ",\"rate\":\"%s\"", ptc_units_print_bytes(a->rate, text));
+	ptc_buf_puts(b, "}");
+}
+
 static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, uint32_t version, bool adds,
 		   struct ptc_error *err)
 {
@@ -379,6 +396,7 @@ static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, uint32_t v
 	put_files(b, &job->files);
 	ptc_job_put_planning(b, job);
 	put_copies(b, &job->copies);
+	put_archive(b, &job->archive);
 	if (adds)
 		ptc_buf_printf(b, ",\"added\":%" PRIu64, PTC_VERSION_ADDED);
 	ptc_buf_puts(b, "}");

@@ -177,8 +177,8 @@ static int decode_cwd(struct ptc_job_decoder *d, const struct ptc_doc_node *run,
 }
 
 /* A size or a duration in min..max; *ret_value keeps its default where there is no such key. */
-static int decode_quantity(struct ptc_job_decoder *d, const struct ptc_doc_node *run, const char *key, bool bytes,
-			   uint64_t min, uint64_t max, uint64_t *ret_value)
+int ptc_job_decode_quantity(struct ptc_job_decoder *d, const struct ptc_doc_node *run, const char *key, bool bytes,
+			    uint64_t min, uint64_t max, uint64_t *ret_value)
 {
 	const struct ptc_doc_node *node = ptc_doc_get(run, key);
 	char low[PTC_UNITS_MAX], high[PTC_UNITS_MAX];
@@ -225,16 +225,16 @@ static int decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *node
 	if (!rc && env)
 		rc = decode_env(d, env);
 	if (!rc)
-		rc = decode_quantity(d, node, "grace", false, 0, PTC_RUN_GRACE_MAX_MS, &run->grace_ms);
+		rc = ptc_job_decode_quantity(d, node, "grace", false, 0, PTC_RUN_GRACE_MAX_MS, &run->grace_ms);
 	if (!rc)
-		rc = decode_quantity(d, node, "boundary_timeout", false, PTC_RUN_BOUNDARY_MIN_MS,
-				     PTC_RUN_BOUNDARY_MAX_MS, &run->boundary_timeout_ms);
+		rc = ptc_job_decode_quantity(d, node, "boundary_timeout", false, PTC_RUN_BOUNDARY_MIN_MS,
+					     PTC_RUN_BOUNDARY_MAX_MS, &run->boundary_timeout_ms);
 	if (!rc)
-		rc = decode_quantity(d, node, "build_timeout", false, PTC_RUN_BOUNDARY_MIN_MS, PTC_RUN_BOUNDARY_MAX_MS,
-				     &run->build_timeout_ms);
+		rc = ptc_job_decode_quantity(d, node, "build_timeout", false, PTC_RUN_BOUNDARY_MIN_MS,
+					     PTC_RUN_BOUNDARY_MAX_MS, &run->build_timeout_ms);
 	if (!rc)
-		rc = decode_quantity(d, node, "log_bytes", true, PTC_RUN_LOG_MIN_BYTES, PTC_RUN_LOG_MAX_BYTES,
-				     &run->log_bytes);
+		rc = ptc_job_decode_quantity(d, node, "log_bytes", true, PTC_RUN_LOG_MIN_BYTES, PTC_RUN_LOG_MAX_BYTES,
+					     &run->log_bytes);
 	return rc;
 }
 

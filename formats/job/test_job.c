@@ -641,6 +641,38 @@ static void test_copies(void **state)
 	refuse(HEAD "rules: [{match: '*'}]\ncopies: {cuont: 2}\n", PTC_EINVAL, "did you mean \"count\"?");
 }
 
+/* Checkpoints that are written by themselves. */
+static void test_archive(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc job = { 0 }, again = { 0 };
+	char *json = NULL;
+	size_t len = 0;
+
+	assert_int_equal(decode(HEAD "rules: [{match: '*'}]\narchive: {dir: /a b, every: 2h, keep: 5, rate: 10MiB}\n",
+				&job, &err),
+			 0);
+	assert_int_equal(ptc_job_to_json(&job, &json, &len, &err), 0);
+	assert_int_equal(ptc_job_from_json(json, len, &again, &err), 0);
+	assert_string_equal(again.archive.dir, "/a b");
+	assert_int_equal(again.archive.every_ms, 7200000);
+	assert_int_equal(again.archive.keep, 5);
+	assert_int_equal(again.archive.rate, 10 << 20);
+	ptc_free(json);
+	ptc_job_desc_done(&job);
+	ptc_job_desc_done(&again);
+	assert_int_equal(decode(HEAD "rules: [{match: '*'}]\narchive: {dir: /a}\n", &job, &err), 0);
+	assert_int_equal(job.archive.keep, 3);
+	assert_int_equal(job.archive.every_ms, 0);
+	ptc_job_desc_done(&job);
+	refuse(HEAD "rules: [{match: '*'}]\narchive: /a\n", PTC_EINVAL, "job.yaml:8: archive is not a map");
+	refuse(HEAD "rules: [{match: '*'}]\narchive: {keep: 2}\n", PTC_EINVAL, "archive has no \"dir\"");
+	refuse(HEAD "rules: [{match: '*'}]\narchive: {dir: a}\n", PTC_EINVAL, "an absolute path");
+	refuse(HEAD "rules: [{match: '*'}]\narchive: {dir: /a, keep: 0}\n", PTC_EINVAL, "job.yaml:8: keep");
+	refuse(HEAD "rules: [{match: '*'}]\narchive: {dir: /a, every: 2}\n", PTC_EINVAL, "every");
+	refuse(HEAD "rules: [{match: '*'}]\narchive: {dir: /a, evry: 2h}\n", PTC_EINVAL, "did you mean \"every\"?");
+}
+
 static void test_run_refused(void **state)
 {
 	refuse(LIVE "  agv: [a]\n", PTC_EINVAL, "job.yaml:6: unknown key \"agv\" in run; did you mean \"argv\"?");
@@ -1211,6 +1243,7 @@ int main(void)
 		cmocka_unit_test(test_files),
 		cmocka_unit_test(test_planning),
 		cmocka_unit_test(test_copies),
+		cmocka_unit_test(test_archive),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "client/ctl/checkpoint/checkpoint.h"
 #include "client/ctl/files/files.h"
 #include "client/ctl/show/show.h"
 
@@ -26,6 +27,9 @@
 
 static const struct ctl_option options[] = {
 	{ "field", "NAME=PATH", "write this field into this file; repeat for each" },
+	{ "dcp", "DIR",
+	  "write a checkpoint of torch.distributed.checkpoint instead, with which ptcctl import goes on "
+	  "(docs/archive.md)" },
 	{ "ranks", "DIR",
 	  "write one file per rank and field instead: DIR/rank-R.FIELD.safetensors (FIELD is param or a field)" },
 };
@@ -241,26 +245,46 @@ static int print_written(const struct ctl_export *ex, struct ptc_error *err)
 	return text ? ctl_print(ex->c, text, err) : ptc_nomem(err);
 }
 
+static int export_checkpoint(struct ctl *c, const char *dir, struct ptc_error *err)
+{
+	ptc_auto_free char *text = NULL, *file = ptc_asprintf("%s/" CTL_CK_FILE, dir);
+	struct ctl_ck_written w;
+	json_t *doc;
+	int rc = file ? ctl_ck_write(c, c->args[0], dir, &(struct ctl_ck_write_opts){ 0 }, &w, err) : ptc_nomem(err);
+
+	if (rc || !c->json)
+		return rc;
+	doc = json_pack("{s:i, s:s, s:I, s:I, s:I, s:[{s:s, s:I}]}", "version", 1, "job", c->args[0], "generation",
+			(json_int_t)w.generation, "snapshot", (json_int_t)w.snapshot, "step", (json_int_t)w.step,
+			"files", "file", file, "bytes", (json_int_t)w.bytes);
+	text = doc ? ptc_json_text(doc) : NULL;
+	json_decref(doc);
+	return text ? ctl_print(c, text, err) : ptc_nomem(err);
+}
+
 static int run(struct ctl *c, struct ptc_error *err)
 {
 	struct ctl_export ex = { .c = c, .job = c->args[0] };
+	const char *dcp = ctl_option(c, "dcp");
 	const char *value;
 	size_t at = 0;
 	int rc;
 
-	if ((c->nargs == 2) == (ctl_option(c, "ranks") != NULL) ||
+	if ((c->nargs == 2) + (ctl_option(c, "ranks") != NULL) + (dcp != NULL) != 1 ||
 	    (c->chosen && c->nargs == 2 && !strcmp(c->args[0], c->args[1])))
-		return ctl_usage(err, "needs a TARGET or --ranks DIR, and not both");
+		return ctl_usage(err, "needs a TARGET or --ranks DIR or --dcp DIR, and one of them only");
 	while ((value = ctl_option_next(c, "field", &at)))
-		if (!strchr(value, '=') || value[0] == '=' || !strchr(value, '=')[1] || ctl_option(c, "ranks"))
+		if (!strchr(value, '=') || value[0] == '=' || !strchr(value, '=')[1] || c->nargs < 2)
 			return ctl_usage(err, "--field is NAME=PATH and goes with a TARGET, not \"%.80s\"", value);
 	rc = ctl_connect(c, err);
+	ctl_catch_signals();
+	if (!rc && dcp)
+		return export_checkpoint(c, dcp, err);
 	if (!rc)
 		rc = ptc_admin_export_info(c->admin, ex.job, &ex.info, err);
 	if (rc)
 		return rc;
 	ctl_note_as_of(c, ex.info->as_of_ms);
-	ctl_catch_signals();
 	ex.written = json_array();
 	rc = ex.written ? export(&ex, err) : ptc_nomem(err);
 	if (!rc && c->json)
@@ -272,10 +296,10 @@ static int run(struct ctl *c, struct ptc_error *err)
 	return rc;
 }
 
-/* One argument is the TARGET, or the JOB beside --ranks. */
+/* One argument is the TARGET, or the JOB beside --ranks or --dcp. */
 static bool job_missing(const struct ctl *c)
 {
-	return c->nargs + (ctl_option(c, "ranks") != NULL) < 2;
+	return c->nargs + (ctl_option(c, "ranks") || ctl_option(c, "dcp")) < 2;
 }
 
 const struct ctl_verb ctl_export = {
@@ -289,7 +313,10 @@ const struct ctl_verb ctl_export = {
 		"its digests equal the committed ones. If the job is switched meanwhile, its state is read again: only "
 		"the file that\n"
 		"is being written if the bytes are the same, otherwise everything. Existing files of these names are "
-		"replaced.\n",
+		"replaced.\n"
+		"With --dcp the directory must not exist, or be empty. It gets its name when all of it was written, "
+		"and "
+		"read back.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 2,

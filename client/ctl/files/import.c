@@ -21,6 +21,9 @@
 
 static const struct ctl_option options[] = {
 	{ "field", "NAME=PATH", "the file or directory of a field, e.g. exp_avg=exp_avg.safetensors; repeat for each" },
+	{ "model", "NAME",
+	  "of a checkpoint: the key of the model's state dict, e.g. app.model (default model; \"\": none)" },
+	{ "optim", "NAME", "of a checkpoint: the key of the optimizer's state dict (default optim)" },
 	CTL_TARGET_OPTIONS,
 	{ "streams", "N", "parallel streams, 1 to 16 (default 2)" },
 };
@@ -195,8 +198,9 @@ static int list_parts(struct ctl_import *im, struct ptc_error *err)
 			const struct ptc_st_file *file = &set->files[set->refs[i].file];
 
 			im->parts[im->nparts + first[set->refs[i].file] + set->refs[i].tensor] =
-				(struct ctl_import_part){ file, ptc_st_set_tensor(set, i),
-							  (uint32_t)(i * (1 + spec->nfields) + f) };
+				(struct ctl_import_part){ .file = file,
+							  .tensor = ptc_st_set_tensor(set, i),
+							  .item = (uint32_t)(i * (1 + spec->nfields) + f) };
 		}
 		for (size_t i = 0; i < set->nfiles; i++) {
 			const struct ptc_st *st = &set->files[i].st;
@@ -213,6 +217,70 @@ static int list_parts(struct ctl_import *im, struct ptc_error *err)
 		im->total_bytes += (uint64_t)set->data_bytes;
 	}
 	return 0;
+}
+
+/* ---- a checkpoint instead of files ---- */
+
+/* The names of both parts of the state dict, as --model and --optim say. */
+static int read_entries(struct ctl_import *im, struct ptc_error *err)
+{
+	const char *model = ctl_option(im->c, "model"), *optim = ctl_option(im->c, "optim");
+	ptc_auto_free char *m = ptc_asprintf("%s%s", model ? model : "model", model && !model[0] ? "" : ".");
+	ptc_auto_free char *o = ptc_asprintf("%s%s", optim ? optim : "optim", optim && !optim[0] ? "" : ".");
+	const struct ctl_ck_prefixes prefixes = { m, o };
+
+	if (!m || !o)
+		return ptc_nomem(err);
+	return ctl_ck_match(&im->checkpoint, &im->desc.spec, &prefixes, &im->entries, err);
+}
+
+/* In the order of items. */
+static int list_entries(struct ctl_import *im, struct ptc_error *err)
+{
+	size_t items = ptc_spec_items(&im->desc.spec);
+
+	im->parts = ptc_calloc(PTC_MAX(items, 1), sizeof *im->parts);
+	im->digests = ptc_calloc(PTC_MAX(items, 1), sizeof *im->digests);
+	if (!im->parts || !im->digests)
+		return ptc_nomem(err);
+	for (size_t i = 0; i < items; i++) {
+		im->parts[im->nparts++] = (struct ctl_import_part){ .entry = im->entries[i], .item = (uint32_t)i };
+		im->total_bytes += (uint64_t)ptc_item_bytes(&im->desc.spec, i);
+	}
+	return 0;
+}
+
+/* What ptc wrote has to be what ptc.json says. */
+static int check_digests(const struct ctl_import *im, struct ptc_error *err)
+{
+	uint64_t want;
+
+	for (size_t i = 0; i < im->nparts; i++)
+		if (ctl_ck_digest(&im->checkpoint, im->entries[i]->key, &want) && want != im->digests[i])
+			return ptc_error_set(err, PTC_EDIGEST,
+					     "%s: \"%s\" has digest %016" PRIx64 ", " CTL_CK_DOCUMENT
+					     " says %016" PRIx64 ": the checkpoint is damaged; take another one",
+					     im->checkpoint.dir, im->entries[i]->key, im->digests[i], want);
+	return 0;
+}
+
+static int check_resumes(const struct ctl_import *im, const struct ptc_admin_import *begun, struct ptc_error *err)
+{
+	const struct ptc_admin_resume *r = &im->checkpoint.resume;
+
+	if (begun->resumes || !(r->step || r->state_len || r->ledger_len))
+		return 0;
+	return ptc_error_set(err, PTC_EVERSION,
+			     "%s is the state after step %" PRIu64
+			     ", and the daemon that controls the job is older and would begin at step 0; upgrade it",
+			     im->checkpoint.dir, r->step);
+}
+
+static int commit_checkpoint(struct ctl_import *im, uint64_t import_id, struct ctl_follow *follow,
+			     struct ptc_error *err)
+{
+	return ptc_admin_import_resume(im->c->admin, im->job, import_id, im->digests, ptc_spec_items(&im->desc.spec),
+				       &im->checkpoint.resume, ctl_follow_fn, follow, err);
 }
 
 /* Parts are file by file, so a file's items are a run of them. */
@@ -252,26 +320,31 @@ static int transfer(struct ctl_import *im, const struct ptc_admin_import *begun,
 		    struct ptc_error *err)
 {
 	struct ctl_follow follow = { 0 };
+	bool checkpoint = im->checkpoint.dir != NULL;
 	int rc;
 
 	if (ptc_fault("import.begun"))
 		return ptc_error_set(err, PTC_EIO, "fault point import.begun");
-	rc = ptc_job_from_json(begun->spec, begun->spec_len, &im->desc, err);
+	rc = checkpoint ? check_resumes(im, begun, err) : 0;
 	if (!rc)
-		rc = read_sets(im, err);
+		rc = ptc_job_from_json(begun->spec, begun->spec_len, &im->desc, err);
 	if (!rc)
-		rc = list_parts(im, err);
+		rc = (checkpoint ? read_entries : read_sets)(im, err);
+	if (!rc)
+		rc = (checkpoint ? list_entries : list_parts)(im, err);
 	if (!rc && ptc_fault("import.read"))
 		rc = ptc_error_set(err, PTC_EIO, "fault point import.read");
 	if (!rc)
 		rc = ctl_import_send(im, begun->id, nstreams, err);
+	if (!rc && checkpoint)
+		rc = check_digests(im, err);
 	if (!rc && ptc_fault("import.sent"))
 		rc = ptc_error_set(err, PTC_EIO, "fault point import.sent");
 	if (rc)
 		return rc;
 	ctl_progress_init(&follow.progress);
 	im->committing = true;
-	rc = commit(im, begun->id, &follow, err);
+	rc = (checkpoint ? commit_checkpoint : commit)(im, begun->id, &follow, err);
 	return ctl_follow_end(im->c, &follow, rc, err);
 }
 
@@ -282,15 +355,21 @@ static void import_done(struct ctl_import *im)
 	ptc_free(im->sets);
 	ptc_free(im->parts);
 	ptc_free(im->digests);
+	ptc_free(im->entries);
+	ctl_ck_close(&im->checkpoint);
 	ptc_job_desc_done(&im->desc);
 }
 
-/* The parameters' headers before anything is reserved, so that a bad file changes nothing at all. */
-static int check_early(const char *path, struct ptc_error *err)
+/* The parameters' headers, or a checkpoint's metadata, before anything is reserved, so that a bad file changes nothing
+ * at all. */
+static int check_early(struct ctl_import *im, const char *path, struct ptc_error *err)
 {
 	struct ptc_st_set set = { 0 };
-	int rc = ptc_st_set_read(path, &set, err);
+	int rc;
 
+	if (ctl_ck_is(path))
+		return ctl_ck_open(path, &im->checkpoint, err);
+	rc = ptc_st_set_read(path, &set, err);
 	ptc_st_set_done(&set);
 	return rc;
 }
@@ -301,13 +380,15 @@ static int import(struct ctl *c, const struct ctl_target *target, unsigned nstre
 	struct ptc_admin_import *begun;
 	int rc;
 
-	rc = check_early(c->args[1], err);
+	rc = check_early(&im, c->args[1], err);
 	if (!rc)
 		rc = ctl_connect(c, err);
 	if (!rc)
 		rc = ptc_admin_import_begin(c->admin, &target->t, &begun, err);
-	if (rc)
+	if (rc) {
+		import_done(&im);
 		return rc;
+	}
 	ctl_catch_signals();
 	rc = transfer(&im, begun, nstreams, err);
 	/* Once the commit was asked for, how the import ends is the daemon's. */
@@ -343,9 +424,12 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_import = {
 	.name = "import",
 	.args = "[JOB] PATH",
-	.about = "Fill a job from safetensors files",
-	.help = "PATH is a .safetensors file or a directory with model.safetensors.index.json or model.safetensors. "
-		"Fields of the\n"
+	.about = "Fill a job from safetensors files, or from a checkpoint",
+	.help = "PATH is a .safetensors file, a directory with model.safetensors.index.json or model.safetensors, or a "
+		"checkpoint of\n"
+		"torch.distributed.checkpoint (a directory with .metadata; docs/archive.md). Of a checkpoint that ptc "
+		"wrote the job\n"
+		"also takes the step, the ranks' states and the consumed samples. Fields of the\n"
 		"optimizer are files with the same tensor names; in a directory they are found as FIELD.safetensors or "
 		"FIELD/.\n"
 		"Files are streamed, and never kept in memory.\n"

@@ -2,6 +2,7 @@
 /* Inside ptcctl import: the files that were read and what is sent of them. */
 #pragma once
 
+#include "client/ctl/checkpoint/checkpoint.h"
 #include "client/ctl/line/ctl.h"
 #include "formats/job/job.h"
 #include "formats/tensors/safetensors.h"
@@ -17,10 +18,13 @@ struct ctl_import {
 	struct ctl_import_part {
 		const struct ptc_st_file *file;
 		const struct ptc_st_tensor *tensor;
+		const struct ptc_dcp_entry *entry; /* of a checkpoint, instead */
 		uint32_t item;
 	} * parts; /* in the order of the bytes in the files */
 	size_t nparts;
-	uint64_t *digests; /* per item */
+	struct ctl_ck_source checkpoint;      /* what is imported instead of files, if `dir` is not NULL */
+	const struct ptc_dcp_entry **entries; /* of items */
+	uint64_t *digests;                    /* per item */
 	uint64_t total_bytes;
 	bool committing; /* ImportCommit was sent */
 };

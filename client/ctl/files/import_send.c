@@ -41,6 +41,7 @@ struct reader {
 	const struct ptc_st_file *file;
 	int fd;
 	char *buf;
+	struct ptc_dcp_reader *dcp; /* of a checkpoint */
 };
 
 static int open_file(struct reader *r, const struct ptc_st_file *file, struct ptc_error *err)
@@ -72,6 +73,32 @@ static int read_window(const struct reader *r, int64_t offset, size_t len, struc
 		done += (size_t)n;
 	}
 	return 0;
+}
+
+static int send_entry(struct sender *s, struct reader *r, struct ptc_admin_stream *stream,
+		      const struct ctl_import_part *part, struct ptc_error *err)
+{
+	uint64_t size = (uint64_t)ptc_item_bytes(&s->im->desc.spec, part->item), digest = 0;
+	int rc = r->dcp ? 0 : ptc_dcp_reader_new(&s->im->checkpoint.d, s->im->checkpoint.dir, &r->dcp, err);
+
+	if (!rc)
+		rc = ptc_dcp_reader_begin(r->dcp, part->entry, err);
+	for (uint64_t done = 0; done < size && !rc;) {
+		size_t n = (size_t)PTC_MIN(size - done, (uint64_t)PTC_ADMIN_CHUNK_BYTES);
+
+		if (atomic_load(&s->stop))
+			return ptc_error_set(err, PTC_ECANCELED, "stopped");
+		rc = ptc_dcp_reader_read(r->dcp, r->buf, n, err);
+		if (rc)
+			break;
+		digest = ptc_digest_append(digest, r->buf, n);
+		rc = ptc_admin_import_send(stream, part->item, done, r->buf, n, err);
+		done += n;
+		atomic_fetch_add(&s->bytes, n);
+	}
+	if (!rc)
+		s->im->digests[part->item] = digest;
+	return rc;
 }
 
 static int send_part(struct sender *s, struct reader *r, struct ptc_admin_stream *stream,
@@ -112,7 +139,7 @@ static int send_parts(struct sender *s, struct reader *r, struct ptc_error *err)
 
 		if (i >= s->im->nparts)
 			break;
-		rc = send_part(s, r, stream, &s->im->parts[i], err);
+		rc = (s->im->parts[i].entry ? send_entry : send_part)(s, r, stream, &s->im->parts[i], err);
 	}
 	if (!rc)
 		rc = ptc_admin_import_finish(stream, &bytes, err);
@@ -129,6 +156,7 @@ static void *sender_thread(void *arg)
 
 	ptc_close(&r.fd);
 	ptc_free(r.buf);
+	ptc_dcp_reader_free(r.dcp);
 	if (rc) {
 		pthread_mutex_lock(&s->lock);
 		if (!s->rc) {

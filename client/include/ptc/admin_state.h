@@ -37,6 +37,7 @@ struct ptc_admin_import {
 	const char *config; /* the configuration that the daemon chose */
 	const char *spec;   /* canonical JSON of the job, spec_len bytes */
 	size_t spec_len;
+	bool resumes; /* ptc_admin_import_resume (<ptc/admin_resume.h>) is possible; false: the daemon is older */
 };
 /* Reserves room for the whole state. PTC_ENOSPC: there is too little. PTC_ESTATE: the job runs, or a switch or an
  * import of it is under way. */
@@ -87,6 +88,11 @@ struct ptc_admin_export {
 	bool declared;           /* ranks declared their tensors; so spec and config give no layout */
 	const void *layout_json; /* with declared: the layout (docs/layout.md), layout_len bytes */
 	size_t layout_len;
+	/* With ptc_admin_export_resume (<ptc/admin_resume.h>); NULL: there is none, or the daemon is older. */
+	const void *state; /* the ranks' states: blobs and cursors, state_len bytes */
+	size_t state_len;
+	const void *ledger; /* the samples that were consumed, ledger_len bytes */
+	size_t ledger_len;
 };
 /* PTC_ESTATE: the job has no state yet. */
 PTC_ADMIN_API int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin_export **ret_export,

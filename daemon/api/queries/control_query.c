@@ -3,6 +3,7 @@
  * answer with is documented in docs/control.md. None changes anything. */
 #include "base/alloc.h"
 #include "base/check.h"
+#include "daemon/controller/archiving/archiver.h"
 #include "daemon/controller/copies/counting.h"
 #include "daemon/api/queries/queries.h"
 #include "daemon/scrub/scrub.h"
@@ -183,7 +184,7 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 	struct ptc_controller *ctl = ptc_controller_find(&d->controllers, j->uuid);
 	const char *phase = j->has_intent ? "switching" : j->has_record ? "idle" : "empty";
 	uint64_t done = 0, total = 0;
-	json_t *row;
+	json_t *row, *archive;
 
 	if (ctl)
 		ptc_controller_status(ctl, &phase, &done, &total);
@@ -196,6 +197,8 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 			(json_int_t)(j->has_record ? j->record.snapshot : 0), "step",
 			(json_int_t)(j->has_record ? j->record.step : 0), "bytes_done", (json_int_t)done, "bytes_total",
 			(json_int_t)total);
+	if (ctl && (archive = ptc_archiver_json(ctl)))
+		json_object_set_new(row, "archive", archive);
 	if (j->meta.shared)
 		json_object_set_new(row, "files_group", json_integer((json_int_t)j->meta.gid));
 	json_object_set_new(row, "run",

@@ -20,6 +20,8 @@
 #include "daemon/api/switches/switches.h"
 #include "daemon/cluster/job_events.h"
 #include "daemon/cluster/quota.h"
+#include "formats/dataset/ledger.h"
+#include "formats/json.h"
 #include "formats/state/layout_doc.h"
 #include "daemon/agent/gateway/gateway.h"
 #include "reshard/layout/declared.h"
@@ -63,6 +65,7 @@ static int begin_reply(struct ptc_daemon *d, struct ptc_rpc_call *call, const st
 		return rc;
 	reply.version = PTC_WIRE_VERSION;
 	reply.import_id = id;
+	reply.resumes = true;
 	reply.spec_json.data = (uint8_t *)json;
 	reply.spec_json.len = len;
 	rc = ptc_pb_call_send(call, &reply.base, err);
@@ -371,10 +374,7 @@ struct commit {
 	struct ptc_daemon *d;
 	const char *uuid;
 	uint64_t id;
-	uint64_t *expected;
-	size_t nexpected;
-	struct ptc_file_doc *files;
-	size_t nfiles;
+	struct ptc_manifest_doc imported;
 	struct ptc_watcher *watcher;
 	struct ptc_error *err;
 	int rc;
@@ -385,8 +385,7 @@ static void commit_on_loop(void *arg)
 	struct commit *c = arg;
 	struct ptc_controller *ctl = ptc_controller_find(&c->d->controllers, c->uuid);
 
-	c->rc = ctl ? ptc_controller_filled(ctl, c->id, c->expected, c->nexpected, c->files, c->nfiles, c->watcher,
-					    c->err)
+	c->rc = ctl ? ptc_controller_filled(ctl, c->id, &c->imported, c->watcher, c->err)
 		    : ptc_error_set(c->err, PTC_ESTATE, "this daemon does not control the job any more; import again");
 	if (c->rc && ctl)
 		ptc_controller_tidy(ctl);
@@ -452,25 +451,6 @@ static int check_commit(struct ptc_daemon *d, const struct ptc_meta_doc *meta, c
 	return rc;
 }
 
-static int keep_header(struct ptc_daemon *d, const char *uuid, const Ptc__V1__ImportedFile *f, struct ptc_file_doc *doc,
-		       struct ptc_error *err)
-{
-	char meta[96];
-
-	doc->field = ptc_strdup(f->field);
-	doc->name = ptc_strdup(f->name);
-	doc->items = ptc_reallocarray(NULL, f->n_items, sizeof *doc->items);
-	if (!doc->field || !doc->name || !doc->items)
-		return ptc_nomem(err);
-	for (size_t i = 0; i < f->n_items; i++)
-		doc->items[i] = f->items[i];
-	doc->nitems = f->n_items;
-	snprintf(meta, sizeof meta, "/ptc/jobs/%s/meta", uuid);
-	/* meta is written once; the first 8 bytes only count the rest */
-	return ptc_blob_put(ptc_cluster_etcd(d->cluster), uuid, &(struct ptc_etcd_compare){ meta, PTC_ETCD_VERSION, 1 },
-			    f->header.data + 8, f->header.len - 8, doc->header_hash, err);
-}
-
 /* Of headers, which are kept for exports that have the same. */
 static size_t header_bytes(const Ptc__V1__ImportCommitRequest *req)
 {
@@ -481,20 +461,85 @@ static size_t header_bytes(const Ptc__V1__ImportCommitRequest *req)
 	return total <= HEADERS_MAX_BYTES ? total : 0;
 }
 
+/* A blob of the job's, for as long as the job is there. */
+static int put_blob(struct commit *c, const void *data, size_t len, char *ret_hash, struct ptc_error *err)
+{
+	char meta[96];
+
+	snprintf(meta, sizeof meta, "/ptc/jobs/%s/meta", c->uuid); /* written once */
+	return ptc_blob_put(ptc_cluster_etcd(c->d->cluster), c->uuid,
+			    &(struct ptc_etcd_compare){ meta, PTC_ETCD_VERSION, 1 }, data, len, ret_hash, err);
+}
+
+static int keep_header(struct commit *c, const Ptc__V1__ImportedFile *f, struct ptc_file_doc *doc,
+		       struct ptc_error *err)
+{
+	doc->field = ptc_strdup(f->field);
+	doc->name = ptc_strdup(f->name);
+	doc->items = ptc_reallocarray(NULL, f->n_items, sizeof *doc->items);
+	if (!doc->field || !doc->name || !doc->items)
+		return ptc_nomem(err);
+	for (size_t i = 0; i < f->n_items; i++)
+		doc->items[i] = f->items[i];
+	doc->nitems = f->n_items;
+	/* the first 8 bytes only count the rest */
+	return put_blob(c, f->header.data + 8, f->header.len - 8, doc->header_hash, err);
+}
+
+/* The ranks' states, as a snapshot has them: every daemon reads the document, so it has to be one. */
+static int fill_state(struct commit *c, const ProtobufCBinaryData *json, struct ptc_error *err)
+{
+	struct ptc_state state = { 0 };
+	int rc;
+
+	if (!json->len)
+		return 0;
+	if (json->len > PTC_STATE_DOC_MAX_BYTES)
+		return ptc_error_set(err, PTC_ELIMIT,
+				     "the imported ranks' states have %zu bytes; at most %u are possible", json->len,
+				     PTC_STATE_DOC_MAX_BYTES);
+	rc = ptc_state_doc_decode(json->data, json->len, &state, err);
+	ptc_state_done(&state);
+	if (rc) {
+		ptc_error_wrap(err, "the imported ranks' states");
+		return rc;
+	}
+	return put_blob(c, json->data, json->len, c->imported.state_hash, err);
+}
+
+static int fill_ledger(struct commit *c, const ProtobufCBinaryData *json, struct ptc_error *err)
+{
+	json_t *root = NULL;
+	int rc = json->len ? ptc_json_load("the imported ledger", json->data, json->len, &root, err) : 0;
+
+	if (rc || !root)
+		return rc;
+	rc = ptc_ledger_from_json(root, &c->imported.ledger);
+	json_decref(root);
+	return rc ? ptc_error_set(err, rc, "the imported ledger is malformed") : 0;
+}
+
 static int commit_fill(struct commit *c, const Ptc__V1__ImportCommitRequest *req, struct ptc_error *err)
 {
-	int rc = 0;
+	struct ptc_manifest_doc *m = &c->imported;
+	int rc;
 
-	c->expected = ptc_reallocarray(NULL, req->n_digests, sizeof *c->expected);
-	c->files = ptc_calloc(req->n_files, sizeof *c->files);
-	if (!c->expected || !c->files)
+	m->digests = ptc_reallocarray(NULL, req->n_digests, sizeof *m->digests);
+	m->files = ptc_calloc(req->n_files, sizeof *m->files);
+	if (!m->digests || !m->files)
 		return ptc_nomem(err);
 	for (size_t i = 0; i < req->n_digests; i++)
-		c->expected[i] = req->digests[i];
-	c->nexpected = req->n_digests;
+		m->digests[i] = req->digests[i];
+	m->ndigests = req->n_digests;
+	m->step = req->step;
+	rc = req->step <= INT64_MAX ? 0 : ptc_error_set(err, PTC_EINVAL, "an imported state after 2^63 steps or more");
+	if (rc == 0)
+		rc = fill_state(c, &req->state_json, err);
+	if (rc == 0)
+		rc = fill_ledger(c, &req->ledger_json, err);
 	for (size_t i = 0; header_bytes(req) && rc == 0 && i < req->n_files; i++)
 		if (keepable(req->files[i]))
-			rc = keep_header(c->d, c->uuid, req->files[i], &c->files[c->nfiles++], err);
+			rc = keep_header(c, req->files[i], &m->files[m->nfiles++], err);
 	return rc;
 }
 
@@ -503,12 +548,11 @@ static int commit_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Pt
 {
 	struct commit c = { .d = d, .uuid = t->meta.uuid, .id = req->import_id, .err = err };
 	struct ptc_watcher *w = ptc_watcher_new(req->import_id);
-	struct ptc_manifest_doc leftovers = { 0 };
 	int rc = w ? check_commit(d, &t->meta, req, err) : ptc_nomem(err);
 
 	if (rc == 0)
-		rc = ptc_quota_document(d->cluster, t->meta.uid, header_bytes(req), "the headers of the imported files",
-					err);
+		rc = ptc_quota_document(d->cluster, t->meta.uid, header_bytes(req) + req->state_json.len,
+					"the headers of the imported files, and ranks' states", err);
 	if (rc == 0)
 		rc = commit_fill(&c, req, err);
 	if (rc == 0) {
@@ -517,10 +561,7 @@ static int commit_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Pt
 		rc = rc ? ptc_error_set(err, rc, "the daemon is stopping") : c.rc;
 	}
 	if (rc) {
-		leftovers.files = c.files;
-		leftovers.nfiles = c.nfiles;
-		leftovers.digests = c.expected;
-		ptc_manifest_doc_done(&leftovers);
+		ptc_manifest_doc_done(&c.imported);
 		ptc_watcher_unref(c.watcher);
 	} else {
 		rc = ptc_control_stream(d, t, w, call, err);
@@ -611,12 +652,33 @@ static int export_spec(struct ptc_daemon *d, const struct ptc_view *v, char **re
 
 /* What an export says of the generation's ranks. */
 struct export_ranks {
-	char *json, *layout;
-	size_t layout_len;
+	char *json, *layout, *state, *ledger;
+	size_t layout_len, state_len;
 };
 
-static int export_ranks(struct ptc_daemon *d, const struct ptc_view *v, struct export_ranks *ret, struct ptc_error *err)
+/* What a job goes on with, beside its tensors. */
+static int export_resume(struct ptc_daemon *d, const struct ptc_view *v, struct export_ranks *ret,
+			 struct ptc_error *err)
 {
+	json_t *ledger = ptc_members_to_json(&ptc_ledger_members, &v->manifest.ledger);
+
+	ret->ledger = ledger ? ptc_json_text(ledger) : NULL;
+	json_decref(ledger);
+	if (!ret->ledger)
+		return ptc_nomem(err);
+	if (!v->manifest.state_hash[0])
+		return 0;
+	return ptc_document_get(d->docs.kept, v->meta.uuid, v->manifest.state_hash, PTC_STATE_DOC_MAX_BYTES,
+				&ret->state, &ret->state_len, err);
+}
+
+static int export_ranks(struct ptc_daemon *d, const struct ptc_view *v, bool resume, struct export_ranks *ret,
+			struct ptc_error *err)
+{
+	int rc = resume ? export_resume(d, v, ret, err) : 0;
+
+	if (rc)
+		return rc;
 	ret->json = ptc_control_ranks_json(v);
 	if (!ret->json)
 		return ptc_nomem(err);
@@ -641,12 +703,16 @@ static void export_reply(Ptc__V1__ExportInfoReply *reply, const struct ptc_view 
 	reply->ranks_json = ranks->json;
 	reply->layout_json.data = (uint8_t *)ranks->layout;
 	reply->layout_json.len = ranks->layout_len;
+	reply->state_json.data = (uint8_t *)ranks->state;
+	reply->state_json.len = ranks->state_len;
+	reply->ledger_json.data = (uint8_t *)ranks->ledger;
+	reply->ledger_json.len = ranks->ledger ? strlen(ranks->ledger) : 0;
 	reply->n_digests = v->manifest.ndigests;
 	reply->digests = v->manifest.digests;
 }
 
 static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_view *v, uint64_t step,
-			    struct ptc_error *err)
+			    bool resume, struct ptc_error *err)
 {
 	Ptc__V1__ExportInfoReply reply = PTC__V1__EXPORT_INFO_REPLY__INIT;
 	const struct ptc_manifest_doc *m = &v->manifest;
@@ -662,7 +728,7 @@ static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, con
 		list[i] = &files[i];
 	}
 	if (rc == 0)
-		rc = export_ranks(d, v, &ranks, err);
+		rc = export_ranks(d, v, resume, &ranks, err);
 	if (rc == 0) {
 		export_reply(&reply, v, step, ptc_control_as_of(d), &ranks);
 		reply.spec_json.data = (uint8_t *)json;
@@ -678,6 +744,8 @@ static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, con
 	ptc_free(json);
 	ptc_free(ranks.json);
 	ptc_free(ranks.layout);
+	ptc_free(ranks.state);
+	ptc_free(ranks.ledger);
 	return rc;
 }
 
@@ -687,11 +755,13 @@ PTC_CONTROL_HANDLER(ptc_control_export_info)
 	Ptc__V1__ExportInfoRequest *req;
 	struct ptc_target t;
 	struct ptc_view v;
+	bool resume;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__export_info_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
 	rc = ptc_control_find(d, call, req->job, &t, err);
+	resume = req->resume;
 	ptc_pb_free(&req->base);
 	if (rc == 0)
 		rc = ptc_control_need_snapshot(&t, err);
@@ -699,7 +769,7 @@ PTC_CONTROL_HANDLER(ptc_control_export_info)
 		rc = ptc_control_view(d, &t, false, true, &v, err);
 	if (rc)
 		return rc;
-	rc = send_export_info(d, call, &v, t.record.step, err);
+	rc = send_export_info(d, call, &v, t.record.step, resume, err);
 	ptc_view_done(&v);
 	return rc;
 }

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path and failure modes: archiver.h. */
+#include "daemon/controller/archiving/archiver.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/sys/child.h"
+#include "base/sys/helper.h"
+#include "base/sys/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define RETRY_NS   INT64_C(2000000000) /* doubled with each failure ... */
+#define RETRY_MAX  9                   /* ... so many times: a quarter of an hour */
+#define AT_ONCE    4                   /* processes of a node, for all jobs that it controls */
+#define END_MS     10000               /* one that is not wanted: to remove what it has not finished */
+#define RESULT_MAX 4096
+
+struct ptc_archiver {
+	struct ptc_controller *ctl;
+	enum { REST, STARTING, RUNNING } phase;
+	bool none; /* the job has no archive */
+	char *dir;
+	/* what was archived last, as the process has said */
+	uint64_t generation, snapshot, step;
+	char name[256];
+	int64_t time_ms;
+	int64_t next_ns; /* not before */
+	unsigned failures;
+	char failed[PTC_ERROR_MAX]; /* what the last round failed with; "": it did not */
+	/* the round under way */
+	uint64_t round_generation, round_snapshot;
+	struct ptc_child child;
+	int fd; /* what it says; it ends when this is closed */
+	char out[RESULT_MAX];
+	size_t nout;
+};
+
+static unsigned running; /* [loop] processes of this node */
+
+/* ---- a process is started ---- */
+
+struct start {
+	struct ptc_controller *ctl;
+	struct ptc_meta_doc meta;
+	char socket[108];
+	int status;
+	struct ptc_error err;
+	bool none;
+	char *dir;
+	struct ptc_child child;
+	int fd;
+};
+
+static int spawn(struct start *s, const struct ptc_job_archive *a)
+{
+	char path[PTC_HELPER_PATH], name[] = "ptc-archive", uid[16], keep[24], rate[24], every[24];
+	char *argv[] = { name, uid, s->socket, s->meta.uuid, s->meta.name, s->dir, keep, rate, every, NULL };
+	int fds[2], rc = ptc_helper_find("ptc-archive", "PTC_ARCHIVE", path, &s->err);
+
+	if (rc)
+		return rc;
+	if (geteuid() != 0 && s->meta.uid != geteuid())
+		return ptc_error_set(&s->err, PTC_EPERM, "ptcd here is not root and can write as uid %u only",
+				     (unsigned)geteuid());
+	snprintf(uid, sizeof uid, "%u", (unsigned)s->meta.uid);
+	snprintf(keep, sizeof keep, "%" PRIu64, a->keep);
+	snprintf(rate, sizeof rate, "%" PRIu64, a->rate);
+	snprintf(every, sizeof every, "%" PRIu64, a->every_ms);
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds))
+		return ptc_error_errno(&s->err, errno, "cannot make a socket pair");
+	rc = ptc_child_start(
+		&(struct ptc_child_args){ .path = path, .argv = argv, .fds = &fds[1], .nfds = 1, .session = true },
+		&s->child, &s->err);
+	close(fds[1]);
+	if (!rc && fcntl(fds[0], F_SETFL, O_NONBLOCK) == 0)
+		s->fd = fds[0];
+	else
+		close(fds[0]);
+	return rc;
+}
+
+static void start_work(void *arg, struct ptc_etcd *e)
+{
+	struct start *s = arg;
+	const struct ptc_job_desc *desc;
+	void *ref;
+
+	(void)e;
+	s->status = ptc_specs_get(s->ctl->all->docs.specs, s->meta.uuid, s->meta.spec_hash, &desc, &ref, &s->err);
+	if (s->status)
+		return;
+	s->none = !desc->archive.dir;
+	s->dir = s->none ? NULL : ptc_strdup(desc->archive.dir);
+	if (!s->none)
+		s->status = s->dir ? spawn(s, &desc->archive) : ptc_nomem(&s->err);
+	ptc_specs_release(ref);
+}
+
+/* ---- what is told ---- */
+
+static void rest(struct ptc_archiver *a, int64_t for_ns)
+{
+	a->phase = REST;
+	a->next_ns = ptc_sys_now_ns() + for_ns;
+}
+
+static void fail(struct ptc_archiver *a, const char *why)
+{
+	if (strcmp(a->failed, why) != 0)
+		ptc_event(a->ctl->all->cluster, a->ctl->uuid, "archive_failed", "snapshot %" PRIu64 ": %.900s",
+			  a->round_snapshot, why);
+	snprintf(a->failed, sizeof a->failed, "%s", why);
+	rest(a, RETRY_NS << PTC_MIN(a->failures, (unsigned)RETRY_MAX));
+	a->failures++;
+}
+
+static void succeed(struct ptc_archiver *a, const json_t *said)
+{
+	const char *name = json_string_value(json_object_get(said, "archive"));
+	uint64_t wait_ms = ptc_json_count(said, "wait_ms");
+
+	a->failures = 0;
+	a->failed[0] = '\0';
+	snprintf(a->name, sizeof a->name, "%s", name ? name : "");
+	a->step = ptc_json_count(said, "step");
+	a->time_ms = json_integer_value(json_object_get(said, "time_ms"));
+	rest(a, (int64_t)wait_ms * 1000000);
+	if (wait_ms) /* what is there is too new for another one yet */
+		return;
+	a->generation = ptc_json_count(said, "generation");
+	a->snapshot = ptc_json_count(said, "snapshot");
+	if (json_is_true(json_object_get(said, "fresh")))
+		ptc_event(a->ctl->all->cluster, a->ctl->uuid, "archived",
+			  "snapshot %" PRIu64 ", step %" PRIu64 ": %s/%s", a->snapshot, a->step, a->dir, a->name);
+}
+
+static void started(void *arg)
+{
+	struct start *s = arg;
+	struct ptc_archiver *a = s->ctl->archiver;
+
+	ptc_require(a && a->phase == STARTING);
+	ptc_free(a->dir);
+	a->dir = s->dir;
+	a->none = s->status == 0 && s->none;
+	if (s->status) {
+		running--;
+		fail(a, s->err.text);
+	} else if (a->none) {
+		running--;
+		rest(a, 0);
+	} else {
+		a->phase = RUNNING;
+		a->child = s->child;
+		a->fd = s->fd;
+		a->nout = 0;
+	}
+	if (s->ctl->gone)
+		ptc_archiver_stop(s->ctl);
+	ptc_controller_unref(s->ctl);
+	ptc_free(s);
+}
+
+static void start(struct ptc_archiver *a)
+{
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, start_work }, { 0 } };
+	struct ptc_controller *ctl = a->ctl;
+	struct start *s = ptc_calloc(1, sizeof *s);
+	char lane[PTC_LANE_MAX];
+
+	ptc_require(s);
+	*s = (struct start){ .ctl = ptc_controller_ref(ctl), .meta = ctl->meta, .child = PTC_CHILD_NONE, .fd = -1 };
+	snprintf(s->socket, sizeof s->socket, "%s", ctl->all->control_socket);
+	a->phase = STARTING;
+	a->round_generation = ctl->record.generation;
+	a->round_snapshot = ctl->record.snapshot;
+	running++;
+	snprintf(lane, sizeof lane, "a/%s", ctl->uuid);
+	ptc_require(ptc_cluster_steps(ctl->all->cluster, lane, steps, started, s) == 0);
+}
+
+/* ---- a process ends ---- */
+
+struct ending {
+	struct ptc_child child;
+};
+
+static void end_work(void *arg, struct ptc_etcd *e)
+{
+	struct ending *n = arg;
+
+	(void)e;
+	ptc_child_end(&n->child, END_MS);
+}
+
+static void ended(void *arg)
+{
+	ptc_free(arg);
+}
+
+void ptc_archiver_stop(struct ptc_controller *ctl)
+{
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, end_work }, { 0 } };
+	struct ptc_archiver *a = ctl->archiver;
+	struct ending *n;
+	char lane[PTC_LANE_MAX];
+
+	if (!a || a->phase != RUNNING)
+		return;
+	ptc_close(&a->fd);
+	n = ptc_calloc(1, sizeof *n);
+	ptc_require(n);
+	n->child = a->child;
+	a->child = PTC_CHILD_NONE;
+	a->phase = REST;
+	running--;
+	snprintf(lane, sizeof lane, "a/%s", ctl->uuid);
+	ptc_require(ptc_cluster_steps(ctl->all->cluster, lane, steps, ended, n) == 0);
+}
+
+static void hear(struct ptc_archiver *a)
+{
+	ssize_t n;
+
+	do {
+		n = read(a->fd, a->out + a->nout, sizeof a->out - a->nout);
+		a->nout += n > 0 ? (size_t)n : 0;
+	} while (n > 0 && a->nout < sizeof a->out);
+}
+
+static void finish(struct ptc_archiver *a, int status)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	json_t *said = NULL;
+	const char *why;
+	char text[128];
+
+	hear(a);
+	ptc_close(&a->fd);
+	ptc_child_close(&a->child);
+	running--;
+	if (a->nout)
+		ptc_json_load("what ptc-archive says", a->out, a->nout, &said, &err);
+	why = json_string_value(json_object_get(said, "error"));
+	if (!why && !json_object_get(said, "archive")) {
+		snprintf(text, sizeof text, "ptc-archive ended (wait status 0x%x) and said nothing", (unsigned)status);
+		why = text;
+	}
+	if (why)
+		fail(a, why);
+	else
+		succeed(a, said);
+	json_decref(said);
+}
+
+/* ---- when ---- */
+
+static void archiver_free(struct ptc_archiver *a)
+{
+	ptc_free(a->dir);
+	ptc_free(a);
+}
+
+static struct ptc_archiver *make(struct ptc_controller *ctl)
+{
+	struct ptc_archiver *a = ptc_calloc(1, sizeof *a);
+
+	ptc_require(a);
+	ctl->archiver_free = archiver_free;
+	a->ctl = ctl;
+	a->fd = -1;
+	a->child = PTC_CHILD_NONE;
+	return a;
+}
+
+void ptc_archiver_tick(struct ptc_controller *ctl)
+{
+	struct ptc_archiver *a = ctl->archiver;
+	int status = 0;
+
+	if (!ctl->has_record || !ctl->record.snapshot || ctl->gone)
+		return;
+	if (!a)
+		a = ctl->archiver = make(ctl);
+	if (a->phase == RUNNING) {
+		hear(a);
+		if (ptc_child_wait(&a->child, 0, &status))
+			finish(a, status);
+		return;
+	}
+	if (a->none || a->phase != REST || running >= AT_ONCE || ptc_sys_now_ns() < a->next_ns ||
+	    !ptc_controller_idle(ctl) ||
+	    (a->snapshot == ctl->record.snapshot && a->generation == ctl->record.generation))
+		return;
+	start(a);
+}
+
+json_t *ptc_archiver_json(const struct ptc_controller *ctl)
+{
+	const struct ptc_archiver *a = ctl->archiver;
+	json_t *doc;
+
+	if (!a || a->none || !a->dir)
+		return NULL;
+	doc = json_pack("{s:s, s:b}", "dir", a->dir, "running", a->phase == RUNNING);
+	if (doc && a->name[0]) {
+		json_object_set_new(doc, "archive", json_string(a->name));
+		json_object_set_new(doc, "step", json_integer((json_int_t)a->step));
+		json_object_set_new(doc, "time_ms", json_integer((json_int_t)a->time_ms));
+	}
+	if (doc && a->failed[0])
+		json_object_set_new(doc, "failed", json_string(a->failed));
+	return doc;
+}

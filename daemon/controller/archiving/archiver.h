@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job's archive (`archive:` in job.yaml): after a commit ptc-archive, a process of the job's owner, writes a
+ * checkpoint of what was committed into the archive's directory (docs/archive.md). The controller starts it, hears how
+ * it ended, and tells it by an event.
+ *
+ *   REST --there is a newer snapshot, it is due--> STARTING --> RUNNING --> REST
+ *
+ * It works beside switches: the process pins what it reads. A new controller starts a round, and the directory itself
+ * says what is there already. When the controller goes, the process ends and removes what it has not finished; what a
+ * kill leaves, the next round removes.
+ *
+ * Failure modes: the process fails (an event; it is tried again, later each time), cannot be started, or ends without a
+ * word (the same). Threads: the loop, but for the task that starts the process. */
+#pragma once
+
+#include "daemon/controller/internal.h"
+#include "formats/json.h"
+
+/* [loop] {dir, running, archive, step, snapshot, time_ms, failed}, as far as this controller knows; NULL: the job has
+ * no archive, it is not known yet, or no memory. */
+json_t *ptc_archiver_json(const struct ptc_controller *ctl);
