@@ -69,6 +69,10 @@ int ptc_declared_merge_new(const struct ptc_config *config, struct ptc_declared_
  * rank's same declarations again is fine. */
 int ptc_declared_merge_add(struct ptc_declared_merge *m, uint32_t rank, const struct ptc_declared_tensor *tensors,
 			   size_t ntensors, struct ptc_error *err);
+/* Whether two ranks that were added hold the same boxes of the same tensors. */
+bool ptc_declared_merge_alike(const struct ptc_declared_merge *m, uint32_t a, uint32_t b);
+/* Adds a rank that holds what `like` of the same pipeline stage holds, which was added. */
+int ptc_declared_merge_like(struct ptc_declared_merge *m, uint32_t rank, uint32_t like, struct ptc_error *err);
 /* Checks that every rank was added and that the declarations fit together, and gives the result. Afterwards m can only
  * be freed. */
 int ptc_declared_merge_finish(struct ptc_declared_merge *m, struct ptc_declared *ret_declared, struct ptc_error *err);
