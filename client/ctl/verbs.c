@@ -6,6 +6,7 @@
 #include "client/ctl/files/files.h"
 #include "client/ctl/jobs/jobs.h"
 #include "client/ctl/plans/plans.h"
+#include "client/ctl/probe/probe_verbs.h"
 #include "client/ctl/watch/watch.h"
 
 #include <string.h>
@@ -26,7 +27,7 @@ const struct ctl_option ctl_globals[] = {
 const size_t ctl_nglobals = sizeof(ctl_globals) / sizeof(ctl_globals[0]);
 
 const struct ctl_verb *const ctl_verbs[] = {
-	&ctl_nodes,
+	&ctl_nodes, /* in the order of `ptcctl help` */
 	&ctl_node_lost,
 	&ctl_status,
 	&ctl_job_create,
@@ -40,6 +41,7 @@ const struct ctl_verb *const ctl_verbs[] = {
 	&ctl_layout,
 	&ctl_plan,
 	&ctl_advise,
+	&ctl_probe,
 	&ctl_profile,
 	&ctl_rules_lint,
 	&ctl_rules_show,

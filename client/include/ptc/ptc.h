@@ -57,6 +57,7 @@ struct ptc_open_options {
 
 /* options NULL: all values come from the environment. There ptcd also sets $PTC_JOB to the job's name and $PTC_SEED to
  * the job's seed, a decimal number that is the same at every start of every rank (docs/job.md, "Random streams").
+ * `ptcctl probe` sets $PTC_PROBE: ptc_restore then gives PTC_R_STALE, and there are no other ranks (docs/probe.md).
  * PTC_R_LOST: no ptcd answers; the text names the variable or the socket. */
 PTC_API int ptc_open(const struct ptc_open_options *options, ptc_client **ret_client);
 /* NULL ok. If ptc_finish has not succeeded before, the rank counts as gone. Always returns NULL. */
