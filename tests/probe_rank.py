@@ -23,7 +23,20 @@ def cut(n, parts, i):
     return min(i * each, n), max(0, min(each, n - i * each))
 
 
+def declare_ridge(client, g):
+    """The tensors of examples/c-trainer, cut the other way round."""
+    features = 37
+    each, more = divmod(features, g.tp)
+    r = g.tp - 1 - g.tp_rank
+    box = ([r * each + min(r, more)], [each + (r < more)], 0, None)
+    for field in (None, "exp_avg", "exp_avg_sq"):
+        client.declare("w", "F64", [features], [box], ctypes.addressof(DATA), field)
+        client.declare("b", "F64", [], [([], [], 0, None)], ctypes.addressof(DATA), field)
+
+
 def declare(client, g, kind):
+    if kind == "ridge":
+        return declare_ridge(client, g)
     rows = 48
     offset, extent = cut(rows, g.tp, g.tp_rank)
     if kind == "hole" and g.tp_rank == 1:

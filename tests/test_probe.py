@@ -12,7 +12,8 @@ import unittest
 import harness  # first: it says where the others are
 import live
 from harness import LONG, PATIENCE, wait_for
-from test_ctrainer import Trainer
+from test_ctrainer import Trainer, differences
+from test_quota import OTHER
 from test_torch import HAS_TORCH, Job
 
 
@@ -98,6 +99,90 @@ class Probe(harness.Case):
             self.check_kind("meta", device, 1 << 16, lambda whole, rest: rest + (whole - rest) // 2)
             self.check_kind("ddp", device, 64, lambda whole, _: whole)
             self.check_kind("compile", device, 64, lambda whole, _: whole)
+
+
+def between(c, config, *verb):
+    """Bytes between nodes that a resize would move, by each who says it; None: they are not known."""
+    said = [c.json(*v, "ridge", "--config", config, *more)["totals"] for v, more in ((("plan",), ()), (("resize",), ("--dry-run",)))]
+    totals = {None if t is None else t["between_nodes"] for t in said}
+    return totals.pop() if len(totals) == 1 else totals
+
+
+class Remembered(harness.Case):
+    """What a daemon does with a layout."""
+
+    def other(self, kind, *options):
+        """A job's file whose program is not that of the job."""
+        path = self.path(f"other-{kind}.yaml")
+        with open(path, "w") as f:
+            json.dump({"version": 1, "name": "ridge", "mode": "rebuild", "run": {
+                "argv": [sys.executable, "-B", os.path.join(harness.ROOT, "tests", "probe_rank.py"), kind],
+                "env": {"PYTHONPATH": os.path.join(harness.ROOT, "client", "python"),
+                        "PTC_LIBRARY": harness.binary("client/lib/libptc.so.1"), **harness.sanitizer_env()}}}, f)
+        return path
+
+    def events(self, c, kind):
+        lines = c.ptcctl("events", "ridge", "--format", "json").stdout.splitlines()
+        return [e["text"] for e in map(json.loads, lines) if e["kind"] == kind]
+
+    def test_plans(self):
+        """Bytes of a configuration that has never run are exact once it was probed: in plans, and as the resize then moves them.
+        What ranks declare counts; what differs is told. Blobs of layouts outlive what a controller tidies up."""
+        tell = ("probe", "ridge", "-f")
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Trainer(c, self.dir, "rebuild", 100000, 5)
+            job.run("tp=2")
+            job.wait_step(1)
+            self.assertIsNone(between(c, "tp=4"))
+            self.assertEqual("probed", c.json(*tell, job.yaml, "--config", "tp=4", "-o", self.path("tp4.json"))["daemon"]["known"])
+            for config in ("tp=3", "dp=3"):
+                c.ptcctl(*tell, self.other("ridge"), "--config", config)
+            want = 3 * 8 * (9 + 9) + 3 * 8  # of 37 features, those of ranks 2 and 3, and b: the first node has all
+            self.assertEqual(want, between(c, "tp=4"))
+            self.assertEqual(["tp=4", "tp=3", "dp=3"], [text.split(":")[0] for text in self.events(c, "probed")])
+            # what cannot be is refused, and nothing changes
+            self.refused(c, *tell, self.other("plain"), "--config", "tp=4", contains='tensor "w" is F64[37]')
+            if os.geteuid() == 0:
+                self.refused(c, *tell, job.yaml, "--config", "tp=4", contains='"ridge"', prefix=OTHER)
+            self.refused(c, "probe", "nothing", "-f", job.yaml, "--config", "tp=4", contains="nothing")
+            self.assertEqual(want, between(c, "tp=4"))
+            # ranks declare what was found
+            summary = job.resize("tp=4")
+            self.assertEqual([], self.events(c, "layout"))
+            self.assertEqual(want, summary["received_bytes"])
+            said = c.json(*tell, job.yaml, "--config", "tp=4")["daemon"]
+            self.assertEqual(("declared", ""), (said["known"], said["differs"]))
+            # ranks declare something else
+            self.assertIsNotNone(between(c, "tp=3"))
+            at = job.resize("tp=3")["step"]
+            self.assertIn('holds other parts of tensor "w"', self.events(c, "layout")[0])
+            job.wait_step(at + 2)
+            said = c.json(*tell, self.other("ridge"), "--config", "tp=3")["daemon"]
+            self.assertEqual("declared", said["known"])
+            self.assertIn('tensor "w"', said["differs"])
+            job.do("snapshot")
+            self.assertIsNotNone(between(c, "dp=3"))
+            self.assertIsNone(between(c, "dp=2"))
+            job.do("stop")
+            job.wait_run("stopped")
+        steps = 1 + max(line["step"] for line in job.lines())
+        job.steps = steps  # as far as it came, it trained as one process does
+        self.assertEqual([], differences(job.lines(), job.reference()))
+
+    @unittest.skipUnless(LONG, "dozens of probes: PTC_TEST_LONG")
+    def test_limit(self):
+        """So many are remembered; the oldest goes first."""
+        with self.cluster(nodes=1, devices=1) as c:
+            job = Trainer(c, self.dir, "rebuild", 100000, 5)
+            job.run("tp=1")
+            configs = [f"dp={n}" for n in range(2, 36)]
+            for config in configs:
+                c.ptcctl("probe", "ridge", "-f", self.other("ridge"), "--config", config)
+            uuid = c.json("status", "ridge")["jobs"][0]["uuid"]
+            kept = json.loads(c.etcdctl("get", "--print-value-only", f"/ptc/jobs/{uuid}/probed").stdout)["layouts"]
+            self.assertEqual(configs[-32:], [config for config, _ in kept])
+            job.do("stop")
+            job.wait_run("stopped")
 
 
 class Programs(harness.Case):

@@ -25,6 +25,7 @@
  *                            above, which sort before it
  *   /ptc/jobs/UUID/copies   copies beside the layout (daemon/cluster/copies/copies_doc.h)
  *   /ptc/jobs/UUID/measured  measured steps and pauses (daemon/planning/measured_doc.h); not mirrored
+ *   /ptc/jobs/UUID/probed    layouts that probes have found (daemon/documents/probed/probed.h); not mirrored
  *   /ptc/jobs/UUID/damage/NODE   damaged blocks (daemon/scrub/bad_blocks.c)
  *
  * Encoders return JSON text for ptc_free, or NULL when out of memory. Decoders check every member that they know, pass

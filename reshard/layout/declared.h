@@ -78,6 +78,9 @@ int ptc_declared_merge_like(struct ptc_declared_merge *m, uint32_t rank, uint32_
 int ptc_declared_merge_finish(struct ptc_declared_merge *m, struct ptc_declared *ret_declared, struct ptc_error *err);
 struct ptc_declared_merge *ptc_declared_merge_free(struct ptc_declared_merge *m); /* NULL ok */
 
+/* Whether two layouts of the same configuration say different things; text: of which tensor, first by name, and what.
+ */
+bool ptc_declared_differ(const struct ptc_declared *was, const struct ptc_declared *now, char *text, size_t size);
 /* Checks that two specs describe the same state: the same names, dtypes and shapes. PTC_ELAYOUT: the message names the
  * first tensors that are missing, new or different. `what` says whose declarations `now` is, e.g. "configuration tp=2".
  */

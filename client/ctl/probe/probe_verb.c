@@ -112,8 +112,27 @@ static uint64_t class_bytes(const struct ptc_declared *d, const struct ptc_decla
 	return bytes;
 }
 
-/* What it comes to. sent: what the daemon says of it; NULL: none was told. */
-static int show(const struct ctl *c, const struct ctl_probe *p, const struct ctl_probed *r, struct ptc_error *err)
+/* answer: what the daemon says of it; NULL: none was told. */
+static void put_answer(const json_t *answer)
+{
+	const char *job = json_string_value(json_object_get(answer, "job")),
+		   *differs = json_string_value(json_object_get(answer, "differs"));
+	bool declared = !strcmp(json_string_value(json_object_get(answer, "known")) ?: "", "declared");
+
+	if (!answer)
+		return;
+	if (differs && *differs)
+		printf("job %s: its ranks have declared something else under this configuration, and that counts: %s\n",
+		       job, differs);
+	else
+		printf("job %s: %s\n", job,
+		       declared ? "its ranks have declared the same under this configuration"
+				: "remembered; plan, advise and resize --dry-run count with it");
+}
+
+/* What it comes to. answer: see put_answer; taken over. */
+static int show(const struct ctl *c, const struct ctl_probe *p, const struct ctl_probed *r, json_t *answer,
+		struct ptc_error *err)
 {
 	const struct ptc_declared *d = &r->declared;
 	uint64_t state = 0, least = UINT64_MAX, most = 0;
@@ -136,12 +155,16 @@ static int show(const struct ctl *c, const struct ctl_probe *p, const struct ctl
 			printf(" to %s", ctl_bytes(most, b, sizeof b));
 		printf("\n%u ranks were built%s\n", r->built,
 		       r->built < d->world ? "; the others are taken for their replicas (--all builds each)" : "");
+		put_answer(answer);
+		json_decref(answer);
 		return 0;
 	}
 	row = json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "version", 1, "config", p->config_text, "world",
 			(json_int_t)d->world, "built", (json_int_t)r->built, "tensors", (json_int_t)d->spec.ntensors,
 			"state_bytes", (json_int_t)state, "rank_bytes_least", (json_int_t)least, "rank_bytes_most",
 			(json_int_t)most);
+	if (answer)
+		json_object_set_new(row, "daemon", answer);
 	text = row ? ptc_json_text(row) : NULL;
 	json_decref(row);
 	if (!text)
@@ -150,12 +173,26 @@ static int show(const struct ctl *c, const struct ctl_probe *p, const struct ctl
 	return 0;
 }
 
-static int probe(const struct ctl *c, struct ctl_probe *p, struct ptc_error *err)
+static int tell(struct ctl *c, const char *json, size_t len, json_t **ret_answer, struct ptc_error *err)
+{
+	char *answer = NULL;
+	int rc = ctl_connect(c, err);
+
+	if (!rc)
+		rc = ptc_admin_probe(c->admin, c->args[0], json, len, &answer, err);
+	if (!rc)
+		rc = ptc_json_load("the daemon's answer", answer, strlen(answer), ret_answer, err);
+	ptc_admin_free(answer);
+	return rc;
+}
+
+static int probe(struct ctl *c, struct ctl_probe *p, struct ptc_error *err)
 {
 	const char *output = ctl_option(c, "output");
 	struct ctl_probed r = { 0 };
 	ptc_auto_free char *json = NULL;
 	struct ctl_progress bar;
+	json_t *answer = NULL;
 	size_t len = 0;
 	int rc;
 
@@ -171,8 +208,10 @@ static int probe(const struct ctl *c, struct ctl_probe *p, struct ptc_error *err
 	rc = ptc_layout_doc_encode(&r.declared, &json, &len, err);
 	if (!rc && output)
 		rc = ptc_sys_write_file(output, json, len, 0644, "probe.layout", err);
+	if (!rc && c->nargs)
+		rc = tell(c, json, len, &answer, err);
 	if (!rc)
-		rc = show(c, p, &r, err);
+		rc = show(c, p, &r, answer, err);
 	ptc_declared_done(&r.declared);
 	return rc;
 }
@@ -208,14 +247,18 @@ static int run(struct ctl *c, struct ptc_error *err)
 
 const struct ctl_verb ctl_probe = {
 	.name = "probe",
-	.args = "-f FILE --config CONFIG",
+	.args = "[JOB] -f FILE --config CONFIG",
 	.about = "Find what each rank of a live job would hold under a configuration",
 	.help = "Runs the job's own program here, as you, without devices and without other ranks, until it has "
 		"declared "
 		"its\n"
 		"tensors. PyTorch programs that use ptc.torch build their model without memory; any other program sees "
 		"PTC_PROBE\n"
-		"in its environment. See docs/probe.md.\n",
+		"in its environment. See docs/probe.md. With JOB the daemon remembers what was found, so that plans "
+		"and prices of "
+		"JOB\n"
+		"are exact for a configuration that it has never had.\n",
 	CTL_OPTIONS(options),
+	.max_args = 1,
 	.run = run,
 };
