@@ -140,6 +140,14 @@ class Remembered(harness.Case):
             want = 3 * 8 * (9 + 9) + 3 * 8  # of 37 features, those of ranks 2 and 3, and b: the first node has all
             self.assertEqual(want, between(c, "tp=4"))
             self.assertEqual(["tp=4", "tp=3", "dp=3"], [text.split(":")[0] for text in self.events(c, "probed")])
+            # offline, from two documents
+            c.ptcctl("probe", "-f", job.yaml, "--config", "tp=2", "-o", self.path("tp2.json"))
+            layouts = ["--layout", self.path("tp2.json"), "--layout", self.path("tp4.json")]
+            plan = c.json("plan", "-f", job.yaml, *layouts, "--from", "tp=2", "--to", "tp=4", "--devices-per-node", "2")
+            self.assertEqual(want, plan["totals"]["between_nodes"])
+            self.refused(c, "plan", "-f", job.yaml, *layouts, "--from", "tp=2", "--to", "tp=3", contains="no --layout is of this configuration")
+            self.refused(c, "plan", "-f", job.yaml, "--layout", job.yaml, "--from", "tp=2", "--to", "tp=4", contains="ridge.yaml")
+            self.refused(c, "plan", "-f", job.yaml, "--from", "tp=2", "--to", "tp=4", contains="ptcctl probe -o")
             # what cannot be is refused, and nothing changes
             self.refused(c, *tell, self.other("plain"), "--config", "tp=4", contains='tensor "w" is F64[37]')
             if os.geteuid() == 0:
