@@ -57,8 +57,7 @@ struct ptc_open_options {
 
 /* options NULL: all values come from the environment. There ptcd also sets $PTC_JOB to the job's name and $PTC_SEED to
  * the job's seed, a decimal number that is the same at every start of every rank (docs/job.md, "Random streams").
- * `ptcctl probe` sets $PTC_PROBE: ptc_restore then gives PTC_R_STALE, and there are no other ranks (docs/probe.md).
- * PTC_R_LOST: no ptcd answers; the text names the variable or the socket. */
+ * PTC_R_LOST: no ptcd answers; the text names the variable or the socket. $PTC_PROBE: see docs/probe.md. */
 PTC_API int ptc_open(const struct ptc_open_options *options, ptc_client **ret_client);
 /* NULL ok. If ptc_finish has not succeeded before, the rank counts as gone. Always returns NULL. */
 PTC_API ptc_client *ptc_close(ptc_client *c);
@@ -72,8 +71,9 @@ PTC_API const char *ptc_version(void);
 struct ptc_generation {
 	size_t size;
 	uint64_t generation, incarnation;
-	uint64_t start_step; /* step of the snapshot that ptc_restore will give; 0 if there is none */
-	int32_t has_state;   /* 1: ptc_restore fills tensors; 0: keep your own initial values */
+	uint64_t
+		start_step; /* step of the snapshot that ptc_restore will give (see ptc_start_step); 0: there is none */
+	int32_t has_state;  /* 1: ptc_restore fills tensors; 0: keep your own initial values */
 	uint32_t rank, world, local_rank, local_world, node_rank, nodes;
 	uint32_t device;                             /* index on this node */
 	uint32_t tp, pp, dp, cp, ep, etp;            /* degrees */
@@ -157,6 +157,9 @@ PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_positi
  * now have the values of the snapshot at start_step. 0: the job has no state yet. PTC_R_STALE: the switch failed; call
  * ptc_next. */
 PTC_API int ptc_restore(ptc_client *c);
+/* The step of the values that ptc_restore gave. It is greater than start_step of ptc_next if other ranks have trained
+ * meanwhile (job.yaml, `build: ahead`); blobs and cursors are then newer, too. */
+PTC_API int ptc_start_step(ptc_client *c, uint64_t *ret_step);
 
 /* ---- training -------------------------------------------------------------------- */
 
@@ -179,8 +182,7 @@ PTC_API int ptc_stop_holds(ptc_client *c);
 
 /* Says that the declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; do not use
  * declared memory as state any more, and call ptc_next. Takes tens of nanoseconds if no stop is pending; else blocks
- * while the state is taken. The first boundary after ptc_restore has step start_step. Each later one has the next step.
- */
+ * while the state is taken. The first boundary has the step of ptc_start_step. Each later one has the next step. */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
 /* Says that the program is about to change declared memory in place: the state is not whole until the next boundary.
  * `ptcctl status --format json` shows this as `whole`. When a rank dies, the job still goes on from its last snapshot.
