@@ -484,3 +484,25 @@ bool ptc_local_get_rows(struct ptc_local_fill *f, struct ptc_local_rows *ret)
 	       rows_end_below(ret->address, ret->address_step, ret->count, ret->bytes, UINT64_MAX) &&
 	       rows_end_below(ret->offset, ret->offset_step, ret->count, ret->bytes, INT64_MAX);
 }
+
+const char *ptc_local_tensor_error(struct ptc_local_tensor *t, uint32_t element_bytes, struct ptc_local_box *boxes)
+{
+	const char *what = ptc_local_name_error(t->name);
+	size_t a, b;
+
+	if (!what && *t->field)
+		what = ptc_local_field_error(t->field);
+	if (!what && !element_bytes)
+		what = "an unknown dtype";
+	if (!what)
+		what = ptc_local_shape_error(t->ndim, t->shape, element_bytes);
+	if (!what && !t->ndim && t->nboxes > 1)
+		what = "a scalar with more than one box";
+	for (uint32_t i = 0; i < t->nboxes && !what; i++)
+		what = ptc_local_get_box(t, &boxes[i])
+			       ? ptc_local_box_error(t->ndim, t->shape, element_bytes, &boxes[i])
+			       : "boxes that end early";
+	if (!what && !ptc_local_boxes_disjoint(t->ndim, boxes, t->nboxes, &a, &b))
+		what = "two boxes that overlap";
+	return what;
+}

@@ -22,3 +22,6 @@ void ptc_local_box_span(uint32_t ndim, uint32_t element_bytes, const struct ptc_
 			uint64_t *ret_high);
 /* Puts boxes into row-major order of their offsets; false and two of them when they overlap. */
 bool ptc_local_boxes_disjoint(uint32_t ndim, struct ptc_local_box *boxes, size_t n, size_t *ret_a, size_t *ret_b);
+/* local_codec.c: all of this of a tensor that was decoded, but for its dtype, whose elements have element_bytes (0: it
+ * is unknown). NULL: fine; then boxes, which has room for nboxes, has its boxes in that order. */
+const char *ptc_local_tensor_error(struct ptc_local_tensor *t, uint32_t element_bytes, struct ptc_local_box *boxes);

@@ -1032,9 +1032,10 @@ class Crash(harness.Case):
         self.assertEqual(0, r.returncode, r.stdout)
 
     def elsewhere(self, client):
-        """Blocks that are healed, one that is not, copies, and an etcd that is full: of clusters of their own, whose stores may be written to."""
+        """Blocks that are healed, one that is not, copies, an etcd that is full, and a probe: of clusters of their own, whose stores may be written to."""
         for module, test in (("test_damage", "Damage.test_another_copy"), ("test_damage", "Damage.test_unhealed"),
-                             ("test_keep_copies", "KeepCopies.test_racks"), ("test_quota", "Quota.test_full")):
+                             ("test_keep_copies", "KeepCopies.test_racks"), ("test_quota", "Quota.test_full"),
+                             ("test_probe", "Remembered.test_plans")):
             r = subprocess.run([sys.executable, "-B", os.path.join(ROOT, "tests", "run"), module, test], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, env={**os.environ, **client})
             self.assertEqual(0, r.returncode, r.stdout)

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/pidfd.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -79,6 +80,8 @@ __attribute__((noreturn)) static void become(struct start *s)
 	const struct ptc_child_args *a = s->args;
 
 	reset_signals(a->default_signals);
+	if (a->ends_with_us)
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (a->session)
 		setsid();
 	if (a->dir)

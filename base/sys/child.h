@@ -36,6 +36,7 @@ struct ptc_child_args {
 	int output, errors;   /* standard output (0: /dev/null) and standard error (0: ours; -1: /dev/null) */
 	bool session;         /* the child leads a session of its own */
 	bool default_signals; /* signals that we ignore have their default action */
+	bool ends_with_us;    /* the child is killed when the thread that starts it ends */
 	const char *dir;      /* the child's working directory, with umask 077; NULL: ours */
 	const char *pid_file; /* the child writes its /proc/self/stat there before it runs the program; NULL: nowhere */
 };

@@ -136,6 +136,19 @@ int ptc_admin_profile(struct ptc_admin *a, const char *action, const char *text,
 	return call_document(a, SERVICE "Profile", &request.base, ret_json, err);
 }
 
+int ptc_admin_probe(struct ptc_admin *a, const char *job, const void *layout, size_t len, char **ret_json,
+		    struct ptc_error *err)
+{
+	Ptc__V1__ProbeRequest request;
+
+	ptc__v1__probe_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(job);
+	request.layout.data = (uint8_t *)(uintptr_t)layout; /* packing only reads */
+	request.layout.len = len;
+	return call_document(a, SERVICE "Probe", &request.base, ret_json, err);
+}
+
 int ptc_admin_job_create(struct ptc_admin *a, const void *spec, size_t len, char **ret_uuid, char **ret_json,
 			 struct ptc_error *err)
 {

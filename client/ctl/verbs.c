@@ -7,6 +7,7 @@
 #include "client/ctl/files/files.h"
 #include "client/ctl/jobs/jobs.h"
 #include "client/ctl/plans/plans.h"
+#include "client/ctl/probe/probe_verbs.h"
 #include "client/ctl/watch/watch.h"
 
 #include <string.h>
@@ -27,25 +28,15 @@ const struct ctl_option ctl_globals[] = {
 const size_t ctl_nglobals = sizeof(ctl_globals) / sizeof(ctl_globals[0]);
 
 const struct ctl_verb *const ctl_verbs[] = {
-	&ctl_nodes,         &ctl_node_lost,
-	&ctl_status,        &ctl_job_create,
-	&ctl_job_delete,    &ctl_job_list,
-	&ctl_run,           &ctl_stop,
-	&ctl_logs,          &ctl_import,
-	&ctl_export,        &ctl_layout,
-	&ctl_plan,          &ctl_advise,
-	&ctl_profile,       &ctl_rules_lint,
-	&ctl_rules_show,    &ctl_resize,
-	&ctl_drain,         &ctl_abort,
-	&ctl_snapshot,      &ctl_snapshots,
-	&ctl_verify,        &ctl_archive_verb,
-	&ctl_events,        &ctl_report,
-	&ctl_dataset_add,   &ctl_dataset_list,
-	&ctl_dataset_check, &ctl_dataset_inspect,
-	&ctl_dataset_proof, &ctl_dataset_remove,
-	&ctl_mount,         &ctl_umount,
-	&ctl_top,           &ctl_version,
-	&ctl_completion,    &ctl_help,
+	&ctl_nodes, /* in the order of `ptcctl help` */
+	&ctl_node_lost,     &ctl_status,         &ctl_job_create,   &ctl_job_delete,    &ctl_job_list,
+	&ctl_run,           &ctl_stop,           &ctl_logs,         &ctl_import,        &ctl_export,
+	&ctl_layout,        &ctl_plan,           &ctl_advise,       &ctl_probe,         &ctl_profile,
+	&ctl_rules_lint,    &ctl_rules_show,     &ctl_resize,       &ctl_drain,         &ctl_abort,
+	&ctl_snapshot,      &ctl_snapshots,      &ctl_verify,       &ctl_archive_verb,  &ctl_events,
+	&ctl_report,        &ctl_dataset_add,    &ctl_dataset_list, &ctl_dataset_check, &ctl_dataset_inspect,
+	&ctl_dataset_proof, &ctl_dataset_remove, &ctl_mount,        &ctl_umount,        &ctl_top,
+	&ctl_version,       &ctl_completion,     &ctl_help,
 };
 const size_t ctl_nverbs = sizeof(ctl_verbs) / sizeof(ctl_verbs[0]);
 

@@ -50,6 +50,7 @@ int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, st
 		{ "/ptc.v1.Control/Plan", ptc_control_plan },
 		{ "/ptc.v1.Control/Advise", ptc_control_advise },
 		{ "/ptc.v1.Control/Profile", ptc_control_profile, .bulk = true },
+		{ "/ptc.v1.Control/Probe", ptc_control_probe },
 		{ "/ptc.v1.Control/Resize", ptc_control_resize, .relayed = true },
 		{ "/ptc.v1.Control/Drain", ptc_control_drain, .bulk = true },
 		{ "/ptc.v1.Control/NodeLost", ptc_control_node_lost },

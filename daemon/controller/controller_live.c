@@ -12,6 +12,7 @@
  * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks),
  * declarations that contradict each other, the old generation or a rule (PTC_ELAYOUT),
  * etcd unreachable (PTC_ECOORD): the switch aborts; nothing was committed by it. */
+#include "daemon/cluster/job_events.h"
 #include "daemon/controller/internal.h"
 #include "daemon/agent/geometry/rank_reports.h"
 
@@ -344,6 +345,25 @@ static int compare(struct layout_task *l, const struct ptc_declared *now)
 	return rc;
 }
 
+/* What was planned with was declared before, or probed: what ranks say now counts, and a difference is told. */
+static void tell_difference(struct layout_task *l, const struct ptc_declared *now)
+{
+	const struct ptc_declared *planned;
+	const struct ptc_layout *layout;
+	char text[PTC_ERROR_MAX];
+	void *ref;
+
+	if (!l->view.to.layout_hash[0] || ptc_layouts_get(l->task.ctl->all->docs.layouts, l->view.meta.uuid,
+							  l->view.to.layout_hash, &planned, &layout, &ref, NULL) != 0)
+		return;
+	if (ptc_declared_differ(planned, now, text, sizeof text))
+		ptc_event(l->task.ctl->all->cluster, l->view.meta.uuid, "layout",
+			  "ranks declare under %.200s something else than was known before, by a probe or an earlier "
+			  "run; what they declare counts: %s",
+			  l->view.to.config, text);
+	ptc_layouts_release(ref);
+}
+
 /* A document that goes with others in one revision; too long for that, it is written now. */
 static int add_document(struct layout_task *l, struct ptc_etcd *e, const char *json, size_t len,
 			char ret_hash[PTC_HASH_HEX], char key[PTC_BLOB_KEY], struct ptc_etcd_op *ops, size_t *nops)
@@ -392,6 +412,8 @@ static void layout_merge(void *arg, struct ptc_etcd *e)
 	if (l->task.status)
 		return;
 	l->task.status = compare(l, &declared);
+	if (l->task.status == 0)
+		tell_difference(l, &declared);
 	if (l->task.status == 0)
 		l->task.status = ptc_layout_doc_encode(&declared, &l->document, &l->len, &l->task.err);
 	ptc_declared_done(&declared);

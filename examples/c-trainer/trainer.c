@@ -305,12 +305,13 @@ static void build(struct trainer *t)
 static void join(struct trainer *t)
 {
 	char tensor[32], data[32];
+	int one = getenv("PTC_PROBE") != NULL; /* ptcctl probe: there are no other ranks, and no step is computed */
 
 	/* Tensor parallel ranks have the same dp_rank, and the other way round. */
 	snprintf(tensor, sizeof tensor, "tensor/%u", t->gen.dp_rank);
 	snprintf(data, sizeof data, "data/%u", t->gen.tp_rank);
-	if (group_join(&t->tensor, t->c, tensor, t->gen.tp_rank, t->gen.tp) ||
-	    group_join(&t->data, t->c, data, t->gen.dp_rank, t->gen.dp))
+	if (group_join(&t->tensor, t->c, tensor, one ? 0 : t->gen.tp_rank, one ? 1 : t->gen.tp) ||
+	    group_join(&t->data, t->c, data, one ? 0 : t->gen.dp_rank, one ? 1 : t->gen.dp))
 		die("join", t->c && *ptc_error_text(t->c) ? ptc_error_text(t->c) : strerror(errno));
 }
 

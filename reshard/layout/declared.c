@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "base/number/search.h"
 #include "reshard/layout/internal.h"
 #include "reshard/spec/lint.h"
@@ -462,4 +463,70 @@ int ptc_declared_same(const struct ptc_spec *before, const struct ptc_spec *now,
 			     gone ? "does not declare" : "declares", gone ? ngone : nnew,
 			     gone ? "that the snapshot has" : "that the snapshot does not have",
 			     gone ? gone->name : new->name);
+}
+
+static const struct ptc_declared_part *part_of(const struct ptc_declared_class *c, uint32_t tensor)
+{
+	size_t low = 0, high = c->nparts;
+
+	while (low < high) {
+		size_t mid = low + (high - low) / 2;
+
+		if (c->parts[mid].tensor < tensor)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low < c->nparts && c->parts[low].tensor == tensor ? &c->parts[low] : NULL;
+}
+
+static bool same_part(const struct ptc_declared *a, const struct ptc_declared_class *ca,
+		      const struct ptc_declared_class *cb, uint32_t tensor)
+{
+	const struct ptc_declared_part *p = part_of(ca, tensor), *q = part_of(cb, tensor);
+	size_t n = p ? 2 * (size_t)a->spec.tensors[tensor].ndim * p->nboxes : 0;
+
+	if (!p || !q)
+		return !p && !q;
+	return p->nboxes == q->nboxes && (!n || !memcmp(ca->v + p->first, cb->v + q->first, n * sizeof *ca->v));
+}
+
+/* The first tensor below `most` of which the classes have other boxes; `most`: there is none. */
+static uint32_t first_other(const struct ptc_declared *was, const struct ptc_declared_class *a,
+			    const struct ptc_declared_class *b, uint32_t most)
+{
+	uint32_t t = 0;
+
+	while (t < most && same_part(was, a, b, t))
+		t++;
+	return t;
+}
+
+bool ptc_declared_differ(const struct ptc_declared *was, const struct ptc_declared *now, char *text, size_t size)
+{
+	const uint32_t all = (uint32_t)was->spec.ntensors;
+	ptc_auto_free uint32_t *pair = ptc_calloc(was->nclasses + 1, sizeof *pair); /* NULL: every rank is compared */
+	struct ptc_error err = PTC_ERROR_INIT;
+	uint32_t other = all, rank = 0;
+
+	*text = '\0';
+	if (ptc_declared_same(&was->spec, &now->spec, "the other", &err) != 0 || was->world != now->world) {
+		snprintf(text, size, "%s", err.code ? err.text : "another number of ranks");
+		return true;
+	}
+	for (uint32_t r = 0; r < was->world; r++) {
+		uint32_t a = was->ranks[r], b = now->ranks[r], t;
+
+		if (pair && pair[a] == b + 1)
+			continue;
+		if (pair)
+			pair[a] = b + 1;
+		t = first_other(was, &was->classes[a], &now->classes[b], other);
+		rank = t < other ? r : rank;
+		other = t;
+	}
+	if (other < all)
+		snprintf(text, size, "rank %u holds other parts of tensor \"%.300s\"", rank,
+			 was->spec.tensors[other].name);
+	return other < all;
 }

@@ -367,6 +367,24 @@ int ptc_declared_merge_add(struct ptc_declared_merge *m, uint32_t rank, const st
 	return 0;
 }
 
+bool ptc_declared_merge_alike(const struct ptc_declared_merge *m, uint32_t a, uint32_t b)
+{
+	return a < m->world && b < m->world && m->ranks[a] && m->ranks[a] == m->ranks[b];
+}
+
+int ptc_declared_merge_like(struct ptc_declared_merge *m, uint32_t rank, uint32_t like, struct ptc_error *err)
+{
+	if (rank >= m->world || like >= m->world || !m->ranks[like])
+		return ptc_error_set(err, PTC_EINVAL, "rank %u cannot be like rank %u, which has declared nothing",
+				     rank, like);
+	if (ptc_config_coords(&m->config, rank).pp != ptc_config_coords(&m->config, like).pp)
+		return ptc_error_set(err, PTC_EINVAL, "rank %u is on another pipeline stage than rank %u", rank, like);
+	if (m->ranks[rank] && m->ranks[rank] != m->ranks[like])
+		return ptc_error_set(err, PTC_EINVAL, "rank %u has declared already, and differently", rank);
+	m->ranks[rank] = m->ranks[like]; /* what its stage holds, and what is tied, is known */
+	return 0;
+}
+
 /* ---- the whole ---- */
 
 static int check_stages(const struct ptc_declared_merge *m, struct ptc_error *err)

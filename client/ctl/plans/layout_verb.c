@@ -16,6 +16,7 @@ static const struct ctl_option options[] = {
 	{ "config", "CONFIG", "configuration, e.g. tp=2,pp=2,dp=1; required" },
 	{ "nodes", "N", "how many nodes there are (default: as many as it takes)" },
 	{ "rank", "R", "only this rank" },
+	{ "layout", "FILE", "what ranks of a live job hold, of ptcctl probe -o" },
 };
 
 struct view {
@@ -135,7 +136,7 @@ static int show(const struct ctl *c, struct ctl_offline *o, const char *config, 
 	struct view v = { .o = o };
 	struct ptc_layout *l = NULL;
 	uint64_t only = 0;
-	int rc = ctl_offline_layout(&o->job.spec, "--config", config, &l, err);
+	int rc = ctl_offline_layout(o, &o->job.spec, "--config", config, &l, err);
 
 	if (!rc) {
 		v.l = l;

@@ -9,7 +9,9 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/sys/sys.h"
 #include "formats/json.h"
+#include "formats/state/layout_doc.h"
 #include "reshard/spec/lint.h"
 
 #include <inttypes.h>
@@ -49,15 +51,62 @@ static int quote_names(struct ctl_offline *o, struct ptc_error *err)
 	return 0;
 }
 
-static int read_job(const char *file, const char *rules, struct ptc_job_desc *ret, struct ptc_error *err)
+static int read_job(const char *file, const char *rules, bool layouts, struct ptc_job_desc *ret, struct ptc_error *err)
 {
 	int rc = ptc_job_read(file, rules, ret, err);
 
+	if (!rc && layouts)
+		return 0;
 	if (!rc && !ret->spec.ntensors)
-		rc = ptc_error_set(err, PTC_ELAYOUT,
-				   "%s: no tensors; those of a live job are known once its ranks have declared them",
-				   file);
+		rc = ptc_error_set(
+			err, PTC_ELAYOUT,
+			"%s: no tensors; those of a live job are known once its ranks have declared them, or "
+			"from a probe (ptcctl probe -o FILE, then --layout FILE)",
+			file);
 	return rc ? rc : ptc_spec_lint(&ret->spec, err);
+}
+
+static int read_layout(const char *path, struct ptc_declared *ret, struct ptc_error *err)
+{
+	ptc_auto_free char *json = NULL;
+	size_t len;
+	int rc = ptc_sys_read_file(path, PTC_LAYOUT_DOC_MAX_BYTES, &json, &len, err);
+
+	if (!rc && (rc = ptc_layout_doc_decode(json, len, ret, err)) != 0)
+		ptc_error_wrap(err, "%s", path);
+	return rc;
+}
+
+/* --layout: the job's tensors are theirs. */
+static int read_layouts(const struct ctl *c, const char *file, struct ctl_offline *o, struct ptc_error *err)
+{
+	struct ptc_declared first;
+	const char *path;
+	size_t at = 0;
+	int rc = o->job.spec.ntensors || o->other
+			 ? ctl_usage(err, "--layout is for a live job that has no rules, and excludes --to-file; %s",
+				     file)
+			 : 0;
+
+	o->declared = ptc_calloc(CTL_LAYOUTS_MAX, sizeof *o->declared);
+	if (!rc && !o->declared)
+		rc = ptc_nomem(err);
+	while (!rc && (path = ctl_option_next(c, "layout", &at))) {
+		if (o->ndeclared == CTL_LAYOUTS_MAX)
+			return ctl_usage(err, "more than %d --layout", CTL_LAYOUTS_MAX);
+		rc = read_layout(path, &o->declared[o->ndeclared], err);
+		if (rc)
+			return rc;
+		o->ndeclared++;
+		rc = ptc_declared_same(&o->declared[0].spec, &o->declared[o->ndeclared - 1].spec, path, err);
+	}
+	if (!rc && (rc = read_layout(ctl_option(c, "layout"), &first, err)) == 0) {
+		ptc_spec_done(&o->job.spec);
+		o->job.spec = first.spec;
+		first.spec = (struct ptc_spec){ 0 };
+		ptc_declared_done(&first);
+	}
+	return rc;
 }
 
 int ctl_offline_open(const struct ctl *c, struct ctl_offline *ret, struct ptc_error *err)
@@ -65,15 +114,18 @@ int ctl_offline_open(const struct ctl *c, struct ctl_offline *ret, struct ptc_er
 	ptc_auto_free char *rules = ctl_rules_path();
 	const char *file = ctl_option(c, "file"), *after = ctl_option(c, "to-file");
 	struct ctl_offline o = { .other = after != NULL };
+	bool layouts = ctl_option(c, "layout") != NULL;
 	int rc;
 
 	if (!file)
 		return ctl_usage(err, "-f FILE is missing: the job's description");
 	if (!rules)
 		return ptc_nomem(err);
-	rc = read_job(file, rules, &o.job, err);
+	rc = read_job(file, rules, layouts, &o.job, err);
+	if (!rc && layouts)
+		rc = read_layouts(c, file, &o, err);
 	if (!rc && after)
-		rc = read_job(after, rules, &o.after, err);
+		rc = read_job(after, rules, false, &o.after, err);
 	if (!rc)
 		rc = quote_names(&o, err);
 	if (rc)
@@ -96,6 +148,9 @@ void ctl_offline_done(struct ctl_offline *o)
 	ptc_free(o->cluster.racks);
 	ptc_job_desc_done(&o->job);
 	ptc_job_desc_done(&o->after);
+	for (size_t i = 0; i < o->ndeclared; i++)
+		ptc_declared_done(&o->declared[i]);
+	ptc_free(o->declared);
 	memset(o, 0, sizeof *o);
 }
 
@@ -207,8 +262,24 @@ int ctl_offline_cluster(const struct ctl *c, uint32_t need, struct ctl_offline *
 
 /* ---- layouts ---- */
 
-int ctl_offline_layout(const struct ptc_spec *s, const char *what, const char *config, struct ptc_layout **ret,
-		       struct ptc_error *err)
+/* The one of --layout with that configuration. */
+static int given_layout(const struct ctl_offline *o, const char *what, const struct ptc_config *config,
+			struct ptc_layout **ret, struct ptc_error *err)
+{
+	ptc_auto_free char *want = ptc_malloc(PTC_CONFIG_TEXT_MAX), *have = ptc_malloc(PTC_CONFIG_TEXT_MAX);
+
+	if (!want || !have || ptc_config_format(config, want, PTC_CONFIG_TEXT_MAX) != 0)
+		return ptc_nomem(err);
+	for (size_t i = 0; i < o->ndeclared; i++)
+		if (ptc_config_format(&o->declared[i].config, have, PTC_CONFIG_TEXT_MAX) == 0 && !strcmp(want, have))
+			return ptc_layout_declared_new(&o->declared[i], ret, err);
+	return ptc_error_set(err, PTC_ENOTFOUND,
+			     "%s %.200s: no --layout is of this configuration; ptcctl probe -o FILE makes one", what,
+			     want);
+}
+
+int ctl_offline_layout(const struct ctl_offline *o, const struct ptc_spec *s, const char *what, const char *config,
+		       struct ptc_layout **ret, struct ptc_error *err)
 {
 	struct ptc_config parsed;
 	int rc;
@@ -217,6 +288,8 @@ int ctl_offline_layout(const struct ptc_spec *s, const char *what, const char *c
 		ptc_error_wrap(err, "%s", what);
 		return CTL_USAGE;
 	}
+	if (o->ndeclared)
+		return given_layout(o, what, &parsed, ret, err);
 	rc = ptc_layout_new(s, &parsed, ret, err);
 	if (rc)
 		ptc_error_wrap(err, "%s %s", what, config);

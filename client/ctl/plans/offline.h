@@ -5,6 +5,7 @@
 
 #include "client/ctl/line/ctl.h"
 #include "formats/job/job.h"
+#include "reshard/layout/declared.h"
 #include "reshard/place/place.h"
 
 #define CTL_OFFLINE_OPTIONS                                                                                            \
@@ -22,12 +23,16 @@ struct ctl_cluster {
 	bool *failed;               /* nodes * per_node: devices that --failed names by themselves */
 	uint32_t *racks;            /* per node; NULL: no matter */
 };
+#define CTL_LAYOUTS_MAX 16
 struct ctl_offline {
 	struct ptc_job_desc job;
 	struct ptc_job_desc after; /* with --to-file: the job as it is to be; else empty */
 	bool other;                /* --to-file was given */
 	char **names;              /* of tensors, as JSON strings */
 	struct ctl_cluster cluster;
+	/* with --layout: what ranks declare under these configurations; job.spec then has their tensors */
+	struct ptc_declared *declared;
+	size_t ndeclared;
 };
 /* -f: the job; CTL_USAGE without one. */
 int ctl_offline_open(const struct ctl *c, struct ctl_offline *ret, struct ptc_error *err);
@@ -35,9 +40,9 @@ int ctl_offline_open(const struct ctl *c, struct ctl_offline *ret, struct ptc_er
  */
 int ctl_offline_cluster(const struct ctl *c, uint32_t need, struct ctl_offline *o, struct ptc_error *err);
 void ctl_offline_done(struct ctl_offline *o);
-/* A configuration's layout under s; what: the option it comes from. */
-int ctl_offline_layout(const struct ptc_spec *s, const char *what, const char *config, struct ptc_layout **ret,
-		       struct ptc_error *err);
+/* A configuration's layout, under s or of a --layout; what: the option it comes from. */
+int ctl_offline_layout(const struct ctl_offline *o, const struct ptc_spec *s, const char *what, const char *config,
+		       struct ptc_layout **ret, struct ptc_error *err);
 /* Ranks on devices in order, whatever may be used now. */
 int ctl_offline_in_order(const struct ctl_offline *o, const struct ptc_layout *l, struct ptc_allocation *ret,
 			 struct ptc_error *err);

@@ -19,6 +19,7 @@ static const struct ctl_option options[] = {
 	{ "from", "CONFIG", "with -f: the configuration before" },
 	{ "to", "CONFIG", "with -f: the configuration after" },
 	{ "to-file", "FILE", "with -f: the description after, if it is another; of the same state" },
+	{ "layout", "FILE", "with -f: what ranks of a live job hold, of ptcctl probe -o; of each configuration one" },
 	{ "drain", "0,2", "with -f: nodes to be left; they may send" },
 	{ "failed", "1,3/0", "with -f: nodes that are gone with what they had, or NODE/DEVICE not to be used" },
 	{ "pin", "0,1", "with -f: nodes that the job must go on using" },
@@ -80,10 +81,10 @@ static int place(struct ctl_switch *s, struct ptc_error *err)
 static int show(const struct ctl *c, struct ctl_offline *o, struct ctl_switch *s, struct ptc_error *err)
 {
 	uint32_t need;
-	int rc = ctl_offline_layout(&o->job.spec, "--from", s->from_text, &s->from, err);
+	int rc = ctl_offline_layout(o, &o->job.spec, "--from", s->from_text, &s->from, err);
 
 	if (!rc)
-		rc = ctl_offline_layout(o->other ? &o->after.spec : &o->job.spec, "--to", s->to_text, &s->to, err);
+		rc = ctl_offline_layout(o, o->other ? &o->after.spec : &o->job.spec, "--to", s->to_text, &s->to, err);
 	if (rc)
 		return rc;
 	need = PTC_MAX(ptc_layout_world(s->from), ptc_layout_world(s->to));
@@ -122,9 +123,9 @@ static int offline(const struct ctl *c, struct ptc_error *err)
 /* The first option that only makes sense with -f. */
 static const char *stray(const struct ctl *c)
 {
-	static const char *const names[] = { "from",      "to-file",    "to",  "devices-per-node",
-					     "drain",     "failed",     "pin", "nodes-per-rack",
-					     "node-rate", "device-rate" };
+	static const char *const names[] = { "from",           "to-file",   "to",         "devices-per-node",
+					     "layout",         "drain",     "failed",     "pin",
+					     "nodes-per-rack", "node-rate", "device-rate" };
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(names); i++)
 		if (ctl_option(c, names[i]))

@@ -277,7 +277,10 @@ static void put_choice(const json_t *doc)
 	       100 * json_number_value(json_object_get(choice, "error")),
 	       json_is_true(json_object_get(choice, "calibrated")) ? "by measured steps" : "uncalibrated");
 	put_bytes("predicted memory", (uint64_t)memory, "of a device");
-	printf("  %-22s %10.4g s\n", "predicted pause", json_number_value(json_object_get(choice, "pause_s")));
+	printf("  %-22s %10.4g s", "predicted pause", json_number_value(json_object_get(choice, "pause_s")));
+	if (json_number_value(json_object_get(choice, "break_even_s")) > 0)
+		printf("  paid back after %.0f s", json_number_value(json_object_get(choice, "break_even_s")));
+	putchar('\n');
 	if (json_object_get(choice, "moved_exact") && !json_is_true(json_object_get(choice, "moved_exact")))
 		printf("  %-22s %12s  estimated; at least %.0f bytes\n", "moves at most",
 		       ctl_bytes((uint64_t)json_number_value(json_object_get(choice, "moved_bytes")), bytes,

@@ -120,6 +120,10 @@ PTC_ADMIN_API int ptc_admin_advise(struct ptc_admin *a, const struct ptc_admin_t
 PTC_ADMIN_API int ptc_admin_profile(struct ptc_admin *a, const char *action, const char *text, char **ret_json,
 				    struct ptc_error *err);
 
+/* Has the daemon remember a probe's layout document of a job (docs/probe.md). *ret_json says whether it counts. */
+PTC_ADMIN_API int ptc_admin_probe(struct ptc_admin *a, const char *job, const void *layout, size_t len, char **ret_json,
+				  struct ptc_error *err);
+
 /* ---- long work ------------------------------------------------------------------ */
 
 struct ptc_admin_progress { /* borrowed for the callback */

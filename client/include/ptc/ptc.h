@@ -57,7 +57,7 @@ struct ptc_open_options {
 
 /* options NULL: all values come from the environment. There ptcd also sets $PTC_JOB to the job's name and $PTC_SEED to
  * the job's seed, a decimal number that is the same at every start of every rank (docs/job.md, "Random streams").
- * PTC_R_LOST: no ptcd answers; the text names the variable or the socket. */
+ * PTC_R_LOST: no ptcd answers; the text names the variable or the socket. $PTC_PROBE: see docs/probe.md. */
 PTC_API int ptc_open(const struct ptc_open_options *options, ptc_client **ret_client);
 /* NULL ok. If ptc_finish has not succeeded before, the rank counts as gone. Always returns NULL. */
 PTC_API ptc_client *ptc_close(ptc_client *c);

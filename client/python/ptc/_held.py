@@ -29,6 +29,9 @@ DTYPES = {
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
+probing = False  # tensors on meta are fine (_probe.py)
+
+
 def refuse(what):
     raise ptc.Error(-2, what)
 
@@ -37,6 +40,17 @@ def is_dtensor(thing):
     """Without loading DTensor: while nobody has, there is none."""
     kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     return kind is not None and isinstance(thing, kind)
+
+
+def storage_of(t):
+    """A number that tensors over the same memory share."""
+    storage = t.untyped_storage()
+    return storage._cdata if t.is_meta else storage.data_ptr()
+
+
+def address_of(t):
+    """Where its first element is. Of a tensor without memory (a probe): a number that is never 0, and another for another place."""
+    return storage_of(t) + t.storage_offset() * t.element_size() if t.is_meta else t.data_ptr()
 
 
 @contextlib.contextmanager
@@ -146,7 +160,7 @@ class Held:
             refuse(f"tensor {self}: a {type(local).__name__} cannot be carried, only plain tensors and DTensors of these")
         if local.layout != torch.strided:
             refuse(f"tensor {self}: layout {local.layout} cannot be carried")
-        if local.device.type not in ("cpu", "cuda"):
+        if local.device.type not in ("cpu", "cuda") and not (probing and local.is_meta):
             refuse(f"tensor {self}: it is on {local.device}; only memory of the host and of CUDA devices is carried")
         if local.dtype not in DTYPES:
             refuse(f"tensor {self}: dtype {local.dtype} cannot be carried")
@@ -196,10 +210,10 @@ class Held:
 
     def place(self):
         """Where the memory is: the same as long as nobody has put another tensor in its place."""
-        return self.local.data_ptr(), list(self.local.shape), list(self.local.stride())
+        return address_of(self.local), list(self.local.shape), list(self.local.stride())
 
     def declare(self, client):
-        client.declare(self.name, self.dtype, self.shape, self.boxes(), self.local.data_ptr(), self.field, self.tied,
+        client.declare(self.name, self.dtype, self.shape, self.boxes(), address_of(self.local), self.field, self.tied,
                        self.local.device.type == "cuda")
 
 
@@ -252,12 +266,12 @@ def of_module(model, prefix, tied, extra_states=(), given=()):
     for name, t in itertools.chain(model.named_parameters(), model.named_buffers()):
         if torch.nn.parameter.is_lazy(t):
             refuse(f"{prefix}{name}: it is not initialized; call the module once before attach")
-        if t.is_meta:  # PyTorch 2.7's state dicts leave these out
+        if t.is_meta and not probing:  # PyTorch 2.7's state dicts leave these out
             refuse(f"tensor {prefix}{name}: it is on meta; only memory of the host and of CUDA devices is carried")
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
     state, held = dict(get_model_state_dict(model)) if model.state_dict() else {}, {}
     tensors = [_local(t) for t in itertools.chain(model.parameters(), model.buffers())]
-    live = {t.untyped_storage().data_ptr() for t in tensors if t.layout == torch.strided}
+    live = {storage_of(t) for t in tensors if t.layout == torch.strided}
     for key, value in state.items():
         name = prefix + key
         if name in extra_states:
@@ -265,7 +279,7 @@ def of_module(model, prefix, tied, extra_states=(), given=()):
         if not isinstance(value, torch.Tensor):
             refuse(f"{name}: the model's state dict has a {type(value).__name__} there, which cannot be carried")
         held[name] = Held(name, None, value, name in tied)
-        if held[name].local.numel() and held[name].local.untyped_storage().data_ptr() not in live:
+        if held[name].local.numel() and storage_of(held[name].local) not in live:
             refuse(f"{name}: the model's state dict has a copy there, not a parameter or buffer (a hook makes it?), so that "
                    f"nothing could be restored into it")
     _all_there(model, prefix, held, given)
@@ -274,10 +288,10 @@ def of_module(model, prefix, tied, extra_states=(), given=()):
 
 def _all_there(model, prefix, held, given):
     """A hook may leave something out of the state dict. given: what is carried all the same."""
-    there = {t.untyped_storage().data_ptr() for t in itertools.chain((h.local for h in held.values()), map(_local, given))}
+    there = {storage_of(t) for t in itertools.chain((h.local for h in held.values()), map(_local, given))}
     outside = {id(m._buffers[key]) for m in model.modules() for key in m._non_persistent_buffers_set}
     for name, t in itertools.chain(model.named_parameters(), model.named_buffers()):
-        if id(t) not in outside and _local(t).numel() and _local(t).untyped_storage().data_ptr() not in there:
+        if id(t) not in outside and _local(t).numel() and storage_of(_local(t)) not in there:
             refuse(f"{prefix}{clean_name(model, name)}: the model's state dict leaves it out (a hook?), so that it would be lost; "
                    f"pass it in extra=, by a name of its own")
 
@@ -410,7 +424,7 @@ def of_pieces(held, names, zero1):
         if own.dtype != whole.dtype:
             masters.update({n: held[n].range("master", piece, start, stop) for n in names[id(piece)] if n in held})
         elif not (whole.local.is_contiguous() and
-                  own.local.data_ptr() == whole.local.data_ptr() + start * whole.local.element_size()) and stop > start:
+                  address_of(own.local) == address_of(whole.local) + start * whole.local.element_size()) and stop > start:
             copies.append((whole, slice(start, stop), own.local))
     return masters, copies
 

@@ -133,6 +133,10 @@ class Generation:
         self._ended = self._finishing = False
         self._told = []  # keys in the store of the last stop
         self._device, self._stream = None, None  # of the state's marks; the stream's number
+        self._probe = None
+        if os.environ.get("PTC_PROBE"):
+            from ptc import _probe  # which loads more of PyTorch than others need
+            self._probe = _probe.Probe(self)
 
     # -- process groups
 
@@ -141,6 +145,8 @@ class Generation:
         self._rendezvous()
         os.environ.update(RANK=str(self.rank), WORLD_SIZE=str(self.world), LOCAL_RANK=str(self.local_rank),
                           LOCAL_WORLD_SIZE=str(self.local_world), NODE_RANK=str(self.node_rank))
+        if self._probe:
+            self._probe.enter()
         return self
 
     def _address(self):
@@ -160,6 +166,10 @@ class Generation:
 
     def _rendezvous(self):
         """A store of this generation's own, at a port that is free: nobody of an earlier one can be met."""
+        if self._probe:  # there is nobody
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+            self._store = self._probe.store()
+            return
         if self.rank == 0:
             host = self._address()
             self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, use_libuv=True)
@@ -189,6 +199,8 @@ class Generation:
         if dist.is_initialized():
             dist.destroy_process_group()
         _forget_meshes()
+        if self._probe:
+            self._probe.close()
         self._store = None
         if not stale and not self._ended:
             raise ptc.Error(-1, "the with block was left, but the generation has not ended: leave it when boundary() has "
@@ -237,6 +249,8 @@ class Generation:
         """
         if self._bound is not None:
             raise ptc.Error(-1, "attach: this generation is attached already; give everything in one call")
+        if self._probe:
+            self._probe.built()
         self._data = [External.of(d) for d in (data if isinstance(data, (list, tuple)) else () if data is None else (data,))]
         for name in {d.name for d in self._data}:
             if sum(d.name == name for d in self._data) > 1:
@@ -248,10 +262,12 @@ class Generation:
             self._declared = bound.collect()
             bound.check_dropped()
             self._check_blobs(bound.values(), bound.about(True, {}))  # what a stop would refuse
-            self._same_groups()
-            for sampler in self._data:
-                sampler._agree(self)
-            found = self._load()
+            found = False
+            if not self._probe:  # there is neither another rank nor a snapshot
+                self._same_groups()
+                for sampler in self._data:
+                    sampler._agree(self)
+                found = self._load()
         except BaseException:
             self._bound = None  # nothing has been declared
             raise

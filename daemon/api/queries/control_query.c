@@ -66,17 +66,16 @@ static void list_nodes(void *arg)
 		json_t *given = given_rows(r, n->doc.name);
 		size_t free = n->doc.devices - PTC_MIN(json_array_size(given), n->doc.devices);
 
-		json_array_append_new(r->rows,
-				      json_pack("{s:s, s:s, s:s, s:b, s:I, s:s, s:I, s:I, s:s, s:b, s:I, s:I, s:b, s:o, s:I}",
-						"node", n->doc.name, "state",
-						n->up ? n->drained ? "drained" : "up" : "down", "address",
-						n->doc.address, "drained", (int)n->drained, "devices",
-						(json_int_t)n->doc.devices, "device_name", n->doc.device_name,
-						"device_bytes", (json_int_t)n->doc.device_bytes, "ceiling_bytes",
-						(json_int_t)n->doc.ceiling_bytes, "rack", n->doc.rack, "insecure",
-						(int)n->doc.insecure, "pid", (json_int_t)n->doc.pid, "documents",
-						(json_int_t)n->doc.documents, "lost", (int)n->lost, "given", given,
-						"devices_free", (json_int_t)free));
+		json_array_append_new(
+			r->rows,
+			json_pack("{s:s, s:s, s:s, s:b, s:I, s:s, s:I, s:I, s:s, s:b, s:I, s:I, s:b, s:o, s:I}", "node",
+				  n->doc.name, "state", n->up ? n->drained ? "drained" : "up" : "down", "address",
+				  n->doc.address, "drained", (int)n->drained, "devices", (json_int_t)n->doc.devices,
+				  "device_name", n->doc.device_name, "device_bytes", (json_int_t)n->doc.device_bytes,
+				  "ceiling_bytes", (json_int_t)n->doc.ceiling_bytes, "rack", n->doc.rack, "insecure",
+				  (int)n->doc.insecure, "pid", (json_int_t)n->doc.pid, "documents",
+				  (json_int_t)n->doc.documents, "lost", (int)n->lost, "given", given, "devices_free",
+				  (json_int_t)free));
 	}
 }
 

@@ -3,6 +3,7 @@
  * (PTC_ENOTFOUND says what is missing), more devices than are known, nothing that fits. */
 #include "base/check.h"
 #include "daemon/api/switches/switches.h"
+#include "daemon/documents/probed/probed.h"
 
 #include <string.h>
 
@@ -54,6 +55,7 @@ PTC_CONTROL_HANDLER(ptc_control_advise)
 	if (rc == 0)
 		rc = ptc_control_view(d, &t, false, false, &v, err);
 	if (rc == 0) {
+		ptc_probed_join(&d->docs, &v);
 		rc = ptc_plan_advise(&d->controllers, &v, &pr, req->first, &advice, err);
 		ptc_view_done(&v);
 	}

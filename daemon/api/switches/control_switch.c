@@ -12,6 +12,7 @@
 #include "daemon/api/switches/switches.h"
 #include "daemon/cluster/job_events.h"
 #include "daemon/cluster/quota.h"
+#include "daemon/documents/probed/probed.h"
 #include "formats/json.h"
 #include "formats/names.h"
 #include "reshard/spec/lint.h"
@@ -317,6 +318,7 @@ PTC_CONTROL_HANDLER(ptc_control_plan)
 	if (rc == 0) {
 		if (!pr.at_rest)
 			ptc_copies_doc_done(&v.copies);
+		ptc_probed_join(&d->docs, &v);
 		rc = ptc_plan_switch(&d->controllers, &v, &pr, &planned, err);
 		if (rc == 0) {
 			rc = ptc_control_send_text(call, planned.json, err);
@@ -454,6 +456,8 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 		return rc;
 	if (!asked.at_rest) /* ranks have gone on since */
 		ptc_copies_doc_done(&v.copies);
+	if (resize)
+		ptc_probed_join(&d->docs, &v);
 	if (resize || ask->kind == PTC_SWITCH_IMPORT)
 		rc = ptc_plan_switch(&d->controllers, &v, &asked, &planned, err);
 	r.to = planned.to;

@@ -39,6 +39,8 @@ PTC_CONTROL_HANDLER(ptc_control_advise);
 PTC_CONTROL_HANDLER(ptc_control_node_lost);
 /* control_profile.c */
 PTC_CONTROL_HANDLER(ptc_control_profile);
+/* control_probe.c */
+PTC_CONTROL_HANDLER(ptc_control_probe);
 /* control_live.c */
 PTC_CONTROL_HANDLER(ptc_control_run);
 PTC_CONTROL_HANDLER(ptc_control_stop);

@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "daemon/controller/internal.h"
+#include "daemon/documents/probed/probed.h"
 #include "daemon/workers/group/rank_groups.h"
 #include "formats/json.h"
 
@@ -213,6 +214,7 @@ struct prune {
 	char keep[4][PTC_HASH_HEX];
 	char **more; /* headers of imported files, layouts of configurations */
 	size_t nmore;
+	struct ptc_probed probed;
 };
 
 static void prune_free(struct prune *p)
@@ -220,6 +222,7 @@ static void prune_free(struct prune *p)
 	for (size_t i = 0; i < p->nmore; i++)
 		ptc_free(p->more[i]);
 	ptc_free(p->more);
+	ptc_probed_done(&p->probed);
 	ptc_controller_unref(p->ctl);
 	ptc_free(p);
 }
@@ -232,6 +235,9 @@ static bool is_kept(const struct prune *p, const char *key)
 	for (size_t i = 0; i < p->nmore; i++)
 		if (strstr(key, p->more[i]))
 			return true;
+	for (size_t i = 0; i < p->probed.n; i++)
+		if (strstr(key, p->probed.v[i].layout_hash))
+			return true;
 	return false;
 }
 
@@ -239,27 +245,32 @@ static bool is_kept(const struct prune *p, const char *key)
 static void prune_work(void *arg, struct ptc_etcd *e)
 {
 	struct ptc_etcd_op ops[PTC_ETCD_TXN_OPS_MAX];
+	struct ptc_etcd_compare cmp[2];
 	struct ptc_etcd_kvs kvs = { 0 };
 	struct prune *p = arg;
-	char prefix[96], lock[96];
+	char prefix[96], lock[96], probed[PTC_PROBED_KEY];
 	size_t n = 0;
 	bool ok = true;
 	int rc;
 
 	snprintf(prefix, sizeof prefix, "/ptc/blobs/%s/", p->uuid);
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", p->uuid);
-	rc = ptc_etcd_get_keys(e, prefix, &kvs, NULL);
+	ptc_probed_key(p->uuid, probed);
+	rc = ptc_probed_read(e, p->uuid, &p->probed, NULL);
+	cmp[0] = (struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, p->fence };
+	cmp[1] = (struct ptc_etcd_compare){ probed, PTC_ETCD_MOD_REV, p->probed.revision };
+	if (rc == 0)
+		rc = ptc_etcd_get_keys(e, prefix, &kvs, NULL);
 	for (size_t i = 0; rc == 0 && ok && i < kvs.n; i++) {
 		if (!is_kept(p, kvs.kv[i].key))
 			ops[n++] = (struct ptc_etcd_op){ .key = kvs.kv[i].key };
 		if (n == 0 || (n < PTC_ETCD_TXN_OPS_MAX && i + 1 < kvs.n))
 			continue;
-		rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, p->fence }, 1, ops, n,
-				  "etcd.prune", &ok, NULL, NULL);
+		rc = ptc_etcd_txn(e, cmp, PTC_ARRAY_LEN(cmp), ops, n, "etcd.prune", &ok, NULL, NULL);
 		n = 0;
 	}
 	ptc_etcd_kvs_done(&kvs);
-	p->failed = rc != 0;
+	p->failed = rc != 0 || !ok; /* another layout was probed meanwhile, if it is not that we have lost the job */
 }
 
 static void pruned(void *arg)

@@ -75,9 +75,7 @@ static bool candidate(const struct ptc_job_desc *desc, const struct ptc_config *
 
 static int plan_as(struct task *t, uint32_t gpus, struct ptc_error *err)
 {
-	struct ptc_plan_request req = {
-		.gpus = gpus, .or_same = gpus == 0, .at_rest = !trains(t), .ranks = true
-	};
+	struct ptc_plan_request req = { .gpus = gpus, .or_same = gpus == 0, .at_rest = !trains(t), .ranks = true };
 
 	req.runs = gpus != 0; /* what is chosen is not less than min_gpus either */
 	if (t->what == PTC_RECOVERY_SAME) {

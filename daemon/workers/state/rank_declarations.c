@@ -57,38 +57,6 @@ static int refuse(const struct ptc_local_tensor *t, const char *what, struct ptc
 			     what);
 }
 
-static int check(const struct ptc_local_tensor *t, uint32_t bytes, struct ptc_error *err)
-{
-	const char *what = ptc_local_name_error(t->name);
-
-	if (!what && *t->field)
-		what = ptc_local_field_error(t->field);
-	if (!what && !bytes)
-		what = "an unknown dtype";
-	if (!what)
-		what = ptc_local_shape_error(t->ndim, t->shape, bytes);
-	if (!what && !t->ndim && t->nboxes > 1)
-		what = "a scalar with more than one box";
-	return what ? refuse(t, what, err) : 0;
-}
-
-static int take_boxes(struct ptc_local_tensor *t, uint32_t bytes, struct ptc_local_box *boxes, struct ptc_error *err)
-{
-	size_t a, b;
-
-	for (uint32_t i = 0; i < t->nboxes; i++) {
-		const char *what = "boxes that end early";
-
-		if (ptc_local_get_box(t, &boxes[i]))
-			what = ptc_local_box_error(t->ndim, t->shape, bytes, &boxes[i]);
-		if (what)
-			return refuse(t, what, err);
-	}
-	if (!ptc_local_boxes_disjoint(t->ndim, boxes, t->nboxes, &a, &b))
-		return refuse(t, "two boxes that overlap", err);
-	return 0;
-}
-
 static void fill_region(struct ptc_slot_region *r, const struct ptc_local_box *b, uint32_t ndim, uint32_t bytes)
 {
 	int64_t step = bytes;
@@ -135,10 +103,9 @@ int ptc_declared_add(struct declared *d, struct ptc_local_tensor *t, struct ptc_
 {
 	uint32_t bytes = ptc_local_dtype_bytes(t->dtype);
 	struct ptc_local_box *boxes;
-	int rc = check(t, bytes, err);
+	const char *what;
+	int rc;
 
-	if (rc)
-		return rc;
 	d->memory += sizeof(struct ptc_slot_tensor) * 2 + strlen(t->name) + strlen(t->field) + 34 +
 		     t->nboxes * (sizeof(struct ptc_slot_region) + 2 * sizeof(struct ptc_local_span));
 	if (d->ntensors == PTC_LOCAL_TENSORS_MAX || d->nregions + t->nboxes > PTC_LOCAL_REGIONS_MAX ||
@@ -149,9 +116,8 @@ int ptc_declared_add(struct declared *d, struct ptc_local_tensor *t, struct ptc_
 	boxes = ptc_calloc(t->nboxes ? t->nboxes : 1, sizeof *boxes);
 	if (!boxes)
 		return ptc_nomem(err);
-	rc = take_boxes(t, bytes, boxes, err);
-	if (!rc)
-		rc = append(d, t, bytes, boxes, err);
+	what = ptc_local_tensor_error(t, bytes, boxes);
+	rc = what ? refuse(t, what, err) : append(d, t, bytes, boxes, err);
 	ptc_free(boxes);
 	return rc;
 }

@@ -415,7 +415,8 @@ const struct ctl_verb ctl_advise = {
 		"more. For a JOB the daemon answers, from the job's devices, their links, and steps measured while it "
 		"ran. With -f\n"
 		"no daemon is asked. Bytes are exact if rules give the ranks' layout, or if ranks have had the "
-		"configuration.\n"
+		"configuration\n"
+		"or a probe has found it (ptcctl probe).\n"
 		"Devices may stay idle if that is faster.\n",
 	CTL_OPTIONS(options),
 	.min_args = 0,

@@ -82,7 +82,8 @@ static int put_table(const char *json, struct ptc_error *err)
 		estimated |= json_is_false(json_object_get(row, "moved_exact"));
 	}
 	if (estimated)
-		puts("?: the most it can be; ranks have never had that configuration");
+		puts("?: the most it can be; ranks have never had that configuration, and no probe of it is known "
+		     "(`ptcctl probe`)");
 	if (!range)
 		puts(text(doc, "why"));
 	json_decref(doc);

@@ -43,6 +43,8 @@ static void put_row(const struct ctl_advice *a, const struct ptc_ranked *r)
 	}
 	if (r->price.bytes > 0)
 		printf("  %.3g GB move", r->price.bytes / 1e9);
+	if (r->price.down_s > 0 && !r->stays)
+		printf("  stops %.3g s", r->price.down_s);
 	if (r->stays)
 		puts("  runs now");
 	else if (isfinite(r->break_even_s) && r->break_even_s > 0)

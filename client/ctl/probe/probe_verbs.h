@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ptcctl probe. */
+#pragma once
+
+#include "client/ctl/line/ctl.h"
+
+extern const struct ctl_verb ctl_probe;

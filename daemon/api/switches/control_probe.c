@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A layout that `ptcctl probe` has found is remembered. Any daemon does it. Failure modes: a document that cannot be,
+ * or of other tensors than the job's (the line names the first), PTC_EPERM, what etcd says. */
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "daemon/api/switches/switches.h"
+#include "daemon/cluster/job_events.h"
+#include "daemon/documents/probed/probed.h"
+#include "formats/state/layout_doc.h"
+
+#include <string.h>
+
+static int check_job(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_error *err)
+{
+	const struct ptc_job_desc *desc;
+	bool declares;
+	void *ref;
+	int rc = ptc_specs_get(d->docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err);
+
+	if (rc)
+		return rc;
+	declares = desc->has_run && desc->spec.ntensors == 0;
+	ptc_specs_release(ref);
+	return declares ? 0
+			: ptc_error_set(err, PTC_ESTATE,
+					"job \"%s\" has rules for its tensors, which say what each rank holds; there "
+					"is nothing to probe",
+					t->meta.name);
+}
+
+/* With what ranks have declared: of the job, and under this configuration. differs: how; "": they do not, or have not.
+ */
+static int compare(struct ptc_daemon *d, const struct ptc_view *v, const struct ptc_declared *probed,
+		   const char *config, char *differs, size_t size, struct ptc_error *err)
+{
+	const char *known = ptc_manifest_layout_find(&v->manifest, config);
+	const struct ptc_declared *declared;
+	const struct ptc_layout *layout;
+	void *ref;
+	int rc = 0;
+
+	*differs = '\0';
+	if (v->from.layout_hash[0]) {
+		rc = ptc_layouts_get(d->docs.layouts, v->meta.uuid, v->from.layout_hash, &declared, &layout, &ref, err);
+		if (rc)
+			return rc;
+		rc = ptc_declared_same(&declared->spec, &probed->spec, "the probed program", err);
+		ptc_layouts_release(ref);
+	}
+	if (rc || !known)
+		return rc;
+	rc = ptc_layouts_get(d->docs.layouts, v->meta.uuid, known, &declared, &layout, &ref, err);
+	if (rc == 0) {
+		(void)ptc_declared_differ(declared, probed, differs, size);
+		ptc_layouts_release(ref);
+	}
+	return rc;
+}
+
+static int remember(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, const char *json,
+		    size_t len, json_t **ret_doc, struct ptc_error *err)
+{
+	ptc_auto_free char *config = ptc_malloc(PTC_CONFIG_TEXT_MAX);
+	struct ptc_declared probed = { 0 };
+	char differs[PTC_ERROR_MAX];
+	bool declared;
+	int rc = config ? ptc_layout_doc_decode(json, len, &probed, err) : ptc_nomem(err);
+
+	if (rc)
+		return ptc_error_wrap(err, "the probe's layout");
+	if (ptc_config_format(&probed.config, config, PTC_CONFIG_TEXT_MAX) != 0)
+		rc = ptc_nomem(err);
+	if (rc == 0)
+		rc = compare(d, v, &probed, config, differs, sizeof differs, err);
+	declared = rc == 0 && ptc_manifest_layout_find(&v->manifest, config);
+	if (rc == 0 && !declared)
+		rc = ptc_probed_put(&d->docs, &t->meta, config, json, len, err);
+	if (rc == 0 && *differs)
+		ptc_event(d->cluster, t->meta.uuid, "probed",
+			  "a probe of %.200s differs from what ranks have declared under it, which counts: %s", config,
+			  differs);
+	else if (rc == 0 && !declared)
+		ptc_event(d->cluster, t->meta.uuid, "probed",
+			  "%.200s: a probe has found what its %u ranks would hold; plans and prices count with it",
+			  config, probed.world);
+	if (rc == 0)
+		*ret_doc = json_pack("{s:i, s:s, s:s, s:s, s:s}", "version", 1, "job", t->meta.name, "config", config,
+				     "known", declared ? "declared" : "probed", "differs", differs);
+	ptc_declared_done(&probed);
+	return rc || *ret_doc ? rc : ptc_nomem(err);
+}
+
+PTC_CONTROL_HANDLER(ptc_control_probe)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__ProbeRequest *req;
+	struct ptc_target t;
+	struct ptc_view v;
+	json_t *doc = NULL;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__probe_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	rc = req->layout.len > PTC_PROBED_MAX_BYTES
+		     ? ptc_error_set(err, PTC_ELIMIT, "the probe's layout has %zu bytes, at most %u are kept",
+				     req->layout.len, PTC_PROBED_MAX_BYTES)
+		     : ptc_control_find(d, call, req->job, &t, err);
+	if (rc == 0)
+		rc = check_job(d, &t, err);
+	if (rc == 0)
+		rc = ptc_control_view(d, &t, false, false, &v, err);
+	if (rc == 0) {
+		rc = remember(d, &t, &v, (const char *)req->layout.data, req->layout.len, &doc, err);
+		ptc_view_done(&v);
+	}
+	ptc_pb_free(&req->base);
+	return rc ? rc : ptc_control_send_json(call, doc, err);
+}
