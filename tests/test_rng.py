@@ -81,17 +81,23 @@ class Rng(harness.Case):
                 oracle.resize(config, first)
             self.check_drawn(job, oracle, config, generation, first, end)
 
-    @unittest.skipUnless(harness.LONG, "more processes, started anew at each switch: PTC_TEST_LONG=1")
-    def test_streams_restart(self):
-        configs = ["tp=2", "tp=2,dp=2", "tp=2,pp=2", "tp=4", "dp=2,cp=2", "tp=2,cp=2", "tp=2,dp=2,order=pp-dp-ep-cp-tp", "tp=3"]
+    def restarted(self, configs, run):
         with self.cluster(nodes=2, devices=2) as c:
-            job = self.job(c, "streams", mode="restart")
+            job = self.job(c, "streams", mode="restart", run={"seed": SEED, **run})
             runs = self.drive(job, configs)
         oracle = rng_oracle.Oracle(SEED, configs[0])
         for config, generation, first, end in runs:
             if generation > 1:
                 oracle.resize(config, first)
             self.check_drawn(job, oracle, config, generation, first, end)
+
+    def test_streams_ahead(self):
+        """Ranks that were built with an earlier snapshot's streams, or with none, begin with those of the stop."""
+        self.restarted(["tp=1", "tp=2", "dp=2"], {"build": "ahead"})
+
+    @unittest.skipUnless(harness.LONG, "more processes, started anew at each switch: PTC_TEST_LONG=1")
+    def test_streams_restart(self):
+        self.restarted(["tp=2", "tp=2,dp=2", "tp=2,pp=2", "tp=4", "dp=2,cp=2", "tp=2,cp=2", "tp=2,dp=2,order=pp-dp-ep-cp-tp", "tp=3"], {})
 
     def reference(self, runs, plain=False):
         """{step: (loss, {place: (residual, inside)})} of one process that has the whole network and every rank's generators."""

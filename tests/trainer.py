@@ -268,7 +268,9 @@ def run(args, client, gen):
     if args.raise_in == "build" and gen.rank == 1 or gen.generation == args.raise_generation:
         raise ValueError("no such optimizer")
     rank = Rank(args, client, gen)
-    if client.restore():
+    restored = client.restore()
+    gen.start_step = client.start_step()  # built ahead, it was that of an earlier snapshot
+    if restored:
         rank.check_restored()
     rank.take_blobs()
     client.on_stop(rank.at_stop)

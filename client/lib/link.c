@@ -442,6 +442,14 @@ static bool takes_state(const ptc_client *c)
 	return c->phase == PHASE_NEXT || c->phase == PHASE_RESTORING;
 }
 
+/* With RESTORED comes all of it again, of the snapshot that is restored: nothing of an earlier one is to be left. */
+static void forget_earlier_state(ptc_client *c)
+{
+	if (c->phase == PHASE_RESTORING && !c->state_again)
+		ptc_client_rank_state_clear(c->got);
+	c->state_again = c->phase == PHASE_RESTORING;
+}
+
 static bool keep_blob(ptc_client *c, const struct ptc_local_message *m)
 {
 	struct ptc_local_blob b;
@@ -450,6 +458,7 @@ static bool keep_blob(ptc_client *c, const struct ptc_local_message *m)
 
 	if (!takes_state(c) || !ptc_local_get_blob(m->data, m->len, &b))
 		return false;
+	forget_earlier_state(c);
 	slot = ptc_client_blob(c->got, b.name, (enum ptc_blob_scope)b.scope);
 	copy = malloc(b.len ? b.len : 1);
 	if (!slot || !copy) {
@@ -470,6 +479,7 @@ static bool keep_cursor(ptc_client *c, const struct ptc_local_message *m)
 
 	if (!takes_state(c) || !ptc_local_get_cursor(m->data, m->len, &k))
 		return false;
+	forget_earlier_state(c);
 	slot = ptc_client_cursor(c->got, k.name);
 	if (!slot)
 		return false;
@@ -486,6 +496,7 @@ static bool on_restored(ptc_client *c, const struct ptc_local_message *m)
 		return false;
 	if (c->phase != PHASE_RESTORING)
 		return true; /* said again after a new connection */
+	forget_earlier_state(c);
 	c->restored = r.restored;
 	c->generation.start_step = r.step;
 	ptc_client_rank_state_on_locked(c);

@@ -275,6 +275,7 @@ int ptc_restore(ptc_client *c)
 	rc = check_building(c, "ptc_restore");
 	if (!rc) {
 		c->phase = PHASE_RESTORING;
+		c->state_again = false;
 		ptc_client_wake_locked(c);
 		while (c->phase == PHASE_RESTORING && !c->fatal)
 			pthread_cond_wait(&c->changed, &c->lock);
@@ -294,4 +295,20 @@ int ptc_restore(ptc_client *c)
 	}
 	pthread_mutex_unlock(&c->lock);
 	return rc;
+}
+
+int ptc_start_step(ptc_client *c, uint64_t *ret_step)
+{
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	if (!ret_step)
+		return ptc_client_fail(c, PTC_R_INVALID, "ptc_start_step: ret_step is NULL");
+	if (!c->running)
+		return ptc_client_fail(c, PTC_R_INVALID, "ptc_start_step: call it after ptc_restore has succeeded");
+	pthread_mutex_lock(&c->lock);
+	*ret_step = c->generation.start_step;
+	pthread_mutex_unlock(&c->lock);
+	return 0;
 }

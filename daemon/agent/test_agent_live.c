@@ -1657,7 +1657,7 @@ static void test_revive(void **state)
 	OK(finish_live(l, 0, &c->gen, true, &err));
 	assert_int_equal(w->reports_again, 1);
 	/* they went on and are gone with the machine: others are on their way without them, so none is started anew */
-	slots_drop(w, UUID, NULL);
+	slots_drop(w, UUID, NULL, 0);
 	node_down(&l->w, &l->w.nodes[0]);
 	node_up(&l->w, &l->w.nodes[0]);
 	OK(finish_live(l, 0, &c->gen, true, &err));

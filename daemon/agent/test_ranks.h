@@ -121,14 +121,17 @@ static void slot_free(struct rank_process *p)
 	free(p);
 }
 
-static void slots_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep)
+static void slots_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep, size_t nkeep)
 {
 	size_t n = 0;
 
 	for (size_t i = 0; i < w->n; i++) {
 		struct rank_process *p = w->slots[i];
+		bool kept = strcmp(p->key.uuid, uuid) != 0;
 
-		if (strcmp(p->key.uuid, uuid) || (keep && same_key(&p->key, keep)))
+		for (size_t k = 0; k < nkeep; k++)
+			kept = kept || same_key(&p->key, &keep[k]);
+		if (kept)
 			w->slots[n++] = p;
 		else
 			slot_free(p);
@@ -269,12 +272,26 @@ int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, cons
 	return n ? 0 : ptc_error_set(err, PTC_ENOTFOUND, "no such ranks");
 }
 
-void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep, bool given_up)
+void ptc_workers_tell_end(struct ptc_workers *w, const struct ptc_group_key *key)
+{
+	struct ptc_error ignored = PTC_ERROR_INIT;
+
+	ptc_workers_end(w, key, NULL, &ignored);
+}
+
+int ptc_workers_start_step(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t start_step,
+			   struct ptc_error *err)
+{
+	return 0;
+}
+
+void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep, size_t n,
+		      bool given_up)
 {
 	(void)given_up;
 	pthread_mutex_lock(&w->lock);
 	w->drops++;
-	slots_drop(w, uuid, keep);
+	slots_drop(w, uuid, keep, n);
 	pthread_mutex_unlock(&w->lock);
 }
 

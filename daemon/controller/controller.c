@@ -40,6 +40,8 @@ static void drop(struct ptc_controller *ctl)
 	uv_timer_stop(ctl->retry);
 	ptc_controller_cancel(ctl, 0);
 	ptc_copy_keeper_stop(ctl);
+	ptc_ahead_stop(ctl, PTC_EFENCED, "another daemon took over the job while its new ranks built; ask again");
+	ptc_ahead_over(ctl);
 	ptc_watcher_finish(ctl->watcher, PTC_EFENCED, "another daemon took over the job; `ptcctl status` follows it",
 			   NULL);
 	ptc_watcher_finish(ctl->fill_watcher, PTC_EFENCED, "another daemon took over the job", NULL);
@@ -301,6 +303,9 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 	for (size_t i = all->n; i-- > 0;)
 		if (i < all->n)
 			ptc_recovery_tick(all->list[i]);
+	for (size_t i = all->n; i-- > 0;)
+		if (i < all->n)
+			ptc_ahead_tick(all->list[i]);
 	for (size_t i = 0; i < all->n; i++)
 		ptc_copy_keeper_tick(all->list[i]);
 	for (size_t i = 0; lease && ptc_cluster_synced(all->cluster) && i < ptc_cluster_njobs(all->cluster); i++) {
@@ -345,14 +350,6 @@ bool ptc_controller_passing(struct ptc_controller *ctl)
 	}
 }
 
-bool ptc_controller_ready(const struct ptc_controller *ctl)
-{
-	const struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid);
-
-	return j && ptc_controller_idle(ctl) && j->has_record == ctl->has_record &&
-	       (!ctl->has_record || j->record_revision == ctl->record_revision);
-}
-
 int64_t ptc_controller_fence(const struct ptc_controller *ctl)
 {
 	return ctl->fence;
@@ -361,7 +358,11 @@ int64_t ptc_controller_fence(const struct ptc_controller *ctl)
 void ptc_controller_status(const struct ptc_controller *ctl, const char **ret_phase, uint64_t *ret_done,
 			   uint64_t *ret_total)
 {
+	uint64_t id;
+
 	*ret_phase = ptc_job_phase_name(ptc_job_phase(ctl->core));
+	if (ptc_controller_idle(ctl) && ptc_ahead_builds(ctl, &id))
+		*ret_phase = ptc_job_phase_name(PTC_JOB_BUILDING);
 	ptc_controller_bytes(ctl, ret_done, ret_total);
 }
 
@@ -438,13 +439,33 @@ static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t nfr
 	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_SWITCH, .request = &sw });
 }
 
+/* New ranks may be building for a resize that has not begun. Snapshots are taken as ever; what ends the ranks that
+ * train ends that resize. */
+static int check_ahead(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
+{
+	uint64_t id;
+
+	if (!ptc_ahead_builds(ctl, &id) || (r->kind == PTC_SWITCH_SNAPSHOT && r->run_to))
+		return 0;
+	if (r->kind == PTC_SWITCH_RESIZE && r->run_from)
+		return ptc_error_set(err, PTC_ESTATE, "job %s is busy (building); wait for it or `ptcctl abort %s`",
+				     ctl->meta.name, ctl->meta.name);
+	if (r->end == PTC_RUN_DONE &&
+	    !r->watcher) /* no step is left to resize at: that it has finished is the answer */
+		r->watcher = ptc_ahead_take_watcher(ctl);
+	ptc_ahead_stop(ctl, PTC_ECANCELED, "the job's ranks end before the new ones have built");
+	return 0;
+}
+
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
 {
 	uint32_t *from, *to, nfrom;
 	int rc = check_base(ctl, r, err);
 
-	if (rc)
-		return rc;
+	if (!rc)
+		rc = check_ahead(ctl, r, err);
+	if (rc || r->ahead)
+		return rc ? rc : ptc_ahead_begin(ctl, r, err);
 	ptc_generation_doc_done(&ctl->view.to);
 	ctl->view.to = r->to;
 	memset(&r->to, 0, sizeof r->to);
@@ -492,7 +513,12 @@ int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, uint64_t *exp
 int ptc_controller_abort(struct ptc_controller *ctl, uint64_t id, const char *why, struct ptc_error *err)
 {
 	enum ptc_job_phase phase = ptc_job_phase(ctl->core);
+	uint64_t building;
 
+	if (ptc_ahead_builds(ctl, &building) && (!id || id == building)) {
+		ptc_ahead_stop(ctl, PTC_ECANCELED, why);
+		return 0;
+	}
 	if (phase == PTC_JOB_IDLE || phase == PTC_JOB_NEW || phase == PTC_JOB_FINISHING || (id && id != ctl->intent.id))
 		return ptc_error_set(err, PTC_ESTATE, "job %s has no switch under way that could be aborted",
 				     ctl->meta.name);
@@ -600,6 +626,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	if (up->status == 0)
 		ptc_ending_over(ctl, text);
 	ptc_free(text);
+	ptc_ahead_over(ctl);
 	ptc_controller_switch_done(ctl);
 	ptc_controller_tidy(ctl);
 }

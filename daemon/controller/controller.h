@@ -42,7 +42,7 @@ struct ptc_controllers {
 /* Random ids that every JSON reader can hold. */
 #define PTC_ID_MASK ((UINT64_C(1) << 53) - 1)
 
-/* ---- watcher.c: the progress of a switch, for a waiting client ---------------- */
+/* ---- ending/watcher.c: the progress of a switch, for a waiting client ---------------- */
 
 struct ptc_watcher; /* counted; the loop writes it, and the steps of one call look at it */
 struct ptc_watcher *ptc_watcher_new(uint64_t switch_id);
@@ -77,7 +77,7 @@ void ptc_controllers_tick(struct ptc_controllers *all);
 /* [loop] Call it when this node's lease is gone, and every lock with it. */
 void ptc_controllers_lost(struct ptc_controllers *all);
 void ptc_controllers_free(struct ptc_controllers *all);
-/* [loop] Gives the controlled jobs, one by each call; *at begins as 0. False: there are no more. */
+/* [loop] Gives the controlled jobs, one by each call; *at begins as 0. False: no more. */
 bool ptc_controllers_next(const struct ptc_controllers *all, size_t *at, const char **ret_uuid,
 			  enum ptc_job_phase *ret_phase);
 /* [loop] For ptc_measuring_opts.runs; arg: struct ptc_controllers. */
@@ -88,10 +88,10 @@ struct ptc_controller *ptc_controller_find(struct ptc_controllers *all, const ch
 
 struct ptc_switch_request {
 	enum ptc_switch_kind kind;
-	bool run_from, run_to;                   /* ranks run before it; ranks run after it */
-	enum ptc_run end;                        /* snapshot without run_to, halt: the record's `run` afterwards */
-	uint64_t stop;                           /* first round of arming; 0: as soon as possible */
-	struct ptc_generation_doc to;            /* of a resize and an import; owned */
+	bool run_from, run_to, ahead; /* ranks run before it; ranks run after it, and build before it begins */
+	enum ptc_run end;             /* snapshot without run_to, halt: the record's `run` afterwards */
+	uint64_t stop;                /* first round of arming; 0: as soon as possible */
+	struct ptc_generation_doc to; /* of a resize and an import; owned */
 	uint64_t base_generation, base_snapshot; /* of the record that it was planned for */
 	char *plan_json;                         /* the summary's part about the plan; owned */
 	struct ptc_watcher *watcher;             /* a reference; owned */
@@ -113,7 +113,7 @@ void ptc_controller_tidy(struct ptc_controller *ctl);
 /* [loop] Submits a switch that nodes' worker events ask for, if none is under way. */
 void ptc_controller_event(struct ptc_controller *ctl);
 bool ptc_controller_idle(const struct ptc_controller *ctl);
-/* [loop] It is idle, and the mirror shows its record, so that a switch can be planned and submitted. */
+/* [loop] It is idle, and the mirror shows its record: a switch can be planned and submitted. */
 bool ptc_controller_ready(const struct ptc_controller *ctl);
 /* [loop] It only tidies up or takes a snapshot, which ends soon. The caller comes before the next snapshot. */
 bool ptc_controller_passing(struct ptc_controller *ctl);

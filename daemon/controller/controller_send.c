@@ -310,6 +310,7 @@ static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update
 		req.info = info.pb;
 		req.start_step = ctl->record.step;
 		req.state_hash = ctl->view.manifest.state_hash;
+		ptc_ahead_stays(ctl, &req.ahead_generation, &req.ahead_incarnation);
 	}
 	if (rc == 0)
 		rc = ptc_pb_encode(&req.base, data, len, err);
@@ -339,6 +340,7 @@ static int encode_workers(struct ptc_controller *ctl, const struct ptc_job_updat
 {
 	Ptc__V1__WorkersRequest req = PTC__V1__WORKERS_REQUEST__INIT;
 	struct keep keep;
+	double seconds;
 	int rc;
 
 	req.version = PTC_WIRE_VERSION;
@@ -354,6 +356,7 @@ static int encode_workers(struct ptc_controller *ctl, const struct ptc_job_updat
 	keep_init(&keep, ctl, up->node, 2);
 	keep_add(&keep, ctl->intent.from_generation, ctl->intent.to_snapshot);
 	keep_add(&keep, ctl->intent.to_generation, ctl->intent.to_snapshot);
+	req.told = up->op == PTC_OP_END && ptc_ahead_took(ctl, &seconds); /* nobody builds after them */
 	req.n_keep = up->op == PTC_OP_END ? keep.n : 0; /* what is older than the first commit's snapshot may go */
 	req.keep = keep.list;
 	rc = ptc_pb_encode(&req.base, data, len, err);

@@ -128,6 +128,14 @@ bool ptc_controller_idle(const struct ptc_controller *ctl)
 	return ptc_job_phase(ctl->core) == PTC_JOB_IDLE;
 }
 
+bool ptc_controller_ready(const struct ptc_controller *ctl)
+{
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid);
+
+	return j && ptc_controller_idle(ctl) && j->has_record == ctl->has_record &&
+	       (!ctl->has_record || j->record_revision == ctl->record_revision);
+}
+
 uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g)
 {
 	uint32_t *v = ptc_calloc(g->nnodes, sizeof *v);

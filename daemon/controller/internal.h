@@ -5,10 +5,9 @@
 
 #include "daemon/cluster/job_events.h"
 #include "daemon/cluster/quota.h"
-#include "daemon/controller/controller.h"
+#include "daemon/controller/ahead.h" /* and controller.h */
 #include "daemon/controller/controller_work.h"
 #include "daemon/controller/recovery.h"
-#include "daemon/core/job_core.h"
 
 #define PTC_PHASES_KEPT 24
 
@@ -95,6 +94,7 @@ struct ptc_controller {
 	} * known;
 	size_t nknown;
 	struct ptc_recovery recovery;
+	struct ptc_ahead *ahead; /* new ranks that build before their switch, until it has ended; NULL: none */
 	struct uv_timer_s *timer;
 	uint64_t timer_seq;
 	struct uv_timer_s *retry; /* of a load that failed */

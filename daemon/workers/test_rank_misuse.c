@@ -238,12 +238,14 @@ static void refusing(void)
 int test_rank_misuse(void)
 {
 	struct ptc_generation gen = { .size = sizeof gen };
+	uint64_t step = 0;
 
 	IS(ptc_boundary(NULL, 0), PTC_R_INVALID, "NULL");
 	IS(ptc_next(NULL, &gen), PTC_R_INVALID, "NULL");
 	IS(ptc_restore(NULL), PTC_R_INVALID, "NULL");
 	IS(ptc_stop_refuse(NULL, "x"), PTC_R_INVALID, "NULL");
 	IS(ptc_stop_holds(NULL), PTC_R_INVALID, "NULL");
+	IS(ptc_start_step(NULL, &step), PTC_R_INVALID, "NULL");
 	IS(ptc_open(NULL, NULL), PTC_R_INVALID, "NULL");
 	ptc_update_begin(NULL);
 	ptc_close(NULL);
@@ -251,7 +253,12 @@ int test_rank_misuse(void)
 	before_next();
 	IS(ptc_next(c, &gen), 1, NULL);
 	building();
+	IS(ptc_start_step(c, &step), PTC_R_INVALID, "ptc_restore");
 	IS(ptc_restore(c), 0, NULL);
+	IS(ptc_start_step(c, NULL), PTC_R_INVALID, "NULL");
+	IS(ptc_start_step(c, &step), 0, NULL);
+	if (step != gen.start_step)
+		failures++;
 	running();
 	forked();
 	IS(ptc_boundary(c, 2), 0, NULL);

@@ -325,6 +325,7 @@ static int rank_main(int argc, char **argv)
 		if (rc == PTC_R_STALE)
 			continue;
 		rank_check(rc >= 0, r.c, "restore");
+		rank_check(ptc_start_step(r.c, &r.gen.start_step) == 0, r.c, "start step");
 		rank_restored(&r, rc == 1);
 		printf("generation %llu step %llu\n", (unsigned long long)r.gen.generation,
 		       (unsigned long long)r.gen.start_step);
@@ -467,7 +468,7 @@ static int teardown(void **state)
 	int rc = -1;
 
 	(void)state;
-	ptc_workers_drop(t.w, UUID, NULL, false);
+	ptc_workers_drop(t.w, UUID, NULL, 0, false);
 	for (int i = 0; i < 30000 && (processes_left() || !all_exited()); i++)
 		nap_us(1000);
 	assert_false(processes_left());
@@ -841,7 +842,7 @@ static void life(enum ptc_worker_mode mode, bool fast)
 	end(b);
 	ok(ptc_workers_build(t.w, &a->desc, at, true, rank_states(&a->desc, &s, at), WAIT, &err), &err);
 	go(a, &s, at);
-	ptc_workers_drop(t.w, UUID, &a->desc.key, false);
+	ptc_workers_drop(t.w, UUID, &a->desc.key, 1, false);
 	at = stop(a, at + 5);
 	read_state(a, PTC_SLOT_STOPPED, &s);
 	check_state(&s, at);
@@ -868,7 +869,7 @@ static void test_life_slow_exit(void **state)
 		end(g);
 		ok(ptc_workers_build(t.w, &next->desc, at, true, rank_states(&next->desc, &s, at), WAIT, &err), &err);
 		go(next, &s, at);
-		ptc_workers_drop(t.w, UUID, &next->desc.key, false);
+		ptc_workers_drop(t.w, UUID, &next->desc.key, 1, false);
 		snprintf(path, sizeof path, "%s/" UUID "/groups/%d-1", t.dir, (int)i - 1);
 		for (int k = 0; k < 30000 && access(path, F_OK) == 0; k++)
 			nap_us(1000);
@@ -895,6 +896,44 @@ static void test_life_fast(void **state)
 {
 	(void)state;
 	life(PTC_MODE_REBUILD, true);
+}
+
+/* The next generation is built, with the state of a first stop, while the first one trains on to a second. What it goes
+ * on with is that of the second, and nothing of the first is left. */
+static void test_life_ahead(void **state)
+{
+	struct group *a = group(2, 1, PTC_MODE_RESTART, "", NULL), *b = group(4, 2, PTC_MODE_RESTART, "", NULL);
+	struct ptc_group_key keep[2] = { a->desc.key, b->desc.key };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct state s;
+	uint64_t at, later;
+	char path[160];
+
+	(void)state;
+	start_generation(a, NULL, 0);
+	at = stop(a, 5);
+	read_state(a, PTC_SLOT_STOPPED, &s);
+	release(a);
+	ok(ptc_workers_start(t.w, &b->desc, WAIT, &err), &err);
+	ok(ptc_workers_build(t.w, &b->desc, at, true, rank_states(&b->desc, &s, at), WAIT, &err), &err);
+	ptc_workers_drop(t.w, UUID, keep, 2, false); /* as after a snapshot */
+	later = stop(a, at + 5);
+	assert_true(later > at);
+	read_state(a, PTC_SLOT_STOPPED, &s);
+	check_state(&s, later);
+	ptc_workers_tell_end(t.w, &a->desc.key);
+	ok(ptc_workers_start_step(t.w, &b->desc.key, later, &err), &err);
+	go(b, &s, later);
+	at = stop(b, later + 3);
+	read_state(b, PTC_SLOT_STOPPED, &s);
+	check_state(&s, at);
+	snprintf(path, sizeof path, "%s/" UUID "/groups/1-1", t.dir);
+	for (int k = 0; k < 30000 && access(path, F_OK) == 0; k++)
+		nap_us(1000);
+	assert_int_equal(access(path, F_OK), -1); /* its ranks have exited */
+	assert_int_equal(ptc_workers_start_step(t.w, &a->desc.key, 1, &err), PTC_ENOTFOUND);
+	assert_int_equal(ptc_workers_start_step(t.w, &b->desc.key, UINT64_MAX, &err), PTC_EINVAL);
+	assert_int_equal(t.nevents, 0);
 }
 
 /* A stop at which the state of one rank cannot be taken moves on for all, by as many boundaries as it takes. */
@@ -1182,7 +1221,7 @@ static void test_restarted_during_rendezvous(void **state)
 	ok(ptc_workers_rendezvous_put(t.w, &g->desc.key, "far/7", "here", 4, &err), &err);
 	assert_int_equal(ptc_workers_rendezvous_put(t.w, &g->desc.key, "far/7", "else", 4, &err), PTC_EEXIST);
 	end(g);
-	ptc_workers_drop(t.w, UUID, NULL, false);
+	ptc_workers_drop(t.w, UUID, NULL, 0, false);
 	for (int i = 0; i < 30000 && access(path, F_OK) == 0; i++)
 		nap_us(1000);
 	assert_int_not_equal(access(path, F_OK), 0);
@@ -1287,7 +1326,7 @@ static void test_program_that_cannot_start(void **state)
 			      &event)); /* once, and not as the failure of ranks that train as well */
 	assert_int_equal(t.nevents, 1);
 	/* the next ptcd knows whose the logs are, too */
-	ptc_workers_drop(t.w, UUID, NULL, false);
+	ptc_workers_drop(t.w, UUID, NULL, 0, false);
 	while (processes_left())
 		nap_us(1000);
 	again();
@@ -1467,17 +1506,17 @@ static void test_start_after_others(void **state)
 			nap_us(1000);
 		pid = pid_of(g, 0);
 		snprintf(who, sizeof who, "rank 0 (pid %d) of generation %d", (int)pid, (int)g->desc.key.generation);
-		ptc_workers_drop(t.w, UUID, NULL, false);
+		ptc_workers_drop(t.w, UUID, NULL, 0, false);
 		assert_int_equal(ptc_workers_start(t.w, &next->desc, &(struct ptc_wait){ .timeout_ms = 500 }, &err),
 				 PTC_ETIMEOUT);
 		assert_non_null(strstr(err.text, who));
 		assert_int_equal(kill(pid, 0), 0);
-		ptc_workers_drop(t.w, UUID, NULL, true);
+		ptc_workers_drop(t.w, UUID, NULL, 0, true);
 		next = group(1, 2 + 2 * mode, g->desc.mode, "", NULL);
 		next->desc.key.incarnation = 2;
 		ok(ptc_workers_start(t.w, &next->desc, WAIT, &err), &err);
 		assert_int_equal(kill(pid, 0), -1);
-		ptc_workers_drop(t.w, UUID, NULL, true);
+		ptc_workers_drop(t.w, UUID, NULL, 0, true);
 	}
 }
 
@@ -2090,7 +2129,7 @@ static void test_start_beside_stuck(void **state)
 	start_generation(g, NULL, 0);
 	for (int i = 0; i < 30000 && !(says("\"step\": 5") && reads(g)); i++)
 		nap_us(1000);
-	ptc_workers_drop(t.w, UUID, NULL, true);
+	ptc_workers_drop(t.w, UUID, NULL, 0, true);
 	next = group(1, 2, PTC_MODE_RESTART, "", NULL);
 	assert_int_equal(ptc_workers_start(t.w, &next->desc, WAIT, &err), PTC_ESTATE);
 	assert_non_null(strstr(err.text, "rank 0 (pid "));
@@ -2151,6 +2190,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_life_restart, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_rebuild, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_fast, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_life_ahead, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_later, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_slow_exit, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_copied, setup, teardown),

@@ -362,6 +362,8 @@ static void generation(struct trainer *t)
 	rc = ptc_restore(t->c);
 	if (rc < 0 && rc != PTC_R_STALE)
 		die("restore", ptc_error_text(t->c));
+	if (rc >= 0 && ptc_start_step(t->c, &t->gen.start_step))
+		die("restore", ptc_error_text(t->c));
 	if (rc == 1)
 		check_restored(t);
 	if (rc >= 0)

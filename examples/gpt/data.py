@@ -39,6 +39,12 @@ class Records(Dataset):
         return i, self.tokens[at:at + self.length], self.tokens[at + 1:at + 1 + self.length]
 
 
+def blank(records, micro_batch, micro_batches):
+    """Inputs and targets of a step that trains on padding only."""
+    _, inputs, targets = records[PAD]
+    return [[torch.stack([x] * micro_batch)] * micro_batches for x in (inputs, targets)]
+
+
 def shuffled(count, seed):
     """order(position) -> sample id, for positions that go on from epoch to epoch; each epoch in an order of its own, any part
     of it computed from its index: docs/order.md, in Python."""

@@ -76,24 +76,27 @@ def train(args, job, gen):
                                    reduction="sum") / tokens
         pipeline = parallel.Pipeline(job, model, mesh, sampler.micro_batches, loss)
 
-        log = None
-        if args.out and pipeline.last and parallel.tp_rank(job) == 0:
-            log = open(os.path.join(args.out, f"rank-{job.rank}.jsonl"), "a", buffering=1)
-        gen.attach(model=model, optim=optim, sched=sched, data=sampler, zero1=sync.ranges)
-        for step in range(gen.start_step, args.steps):
-            if gen.boundary(step): return
-            ids, inputs, targets = zip(*(next(batches) for _ in range(sampler.micro_batches)))
+        def one_step(inputs, targets):
             share = pipeline.run([x.to(device) for x in inputs], [y.to(device) for y in targets])
             sync.reduce_gradients()
             if args.clip:
                 parallel.clip_gradients(job, sync, model, mesh, args.clip)
-            lr = sched.get_last_lr()[0]
             optim.step()
-            sched.step()
             sync.gather_parameters()
             model.zero_grad()
+            return parallel.total_loss(share, mesh) if pipeline.last else None
+
+        log = None
+        if args.out and pipeline.last and parallel.tp_rank(job) == 0:
+            log = open(os.path.join(args.out, f"rank-{job.rank}.jsonl"), "a", buffering=1)
+        gen.warm(lambda: one_step(*data.blank(records, args.micro_batch, sampler.micro_batches)), model)
+        gen.attach(model=model, optim=optim, sched=sched, data=sampler, zero1=sync.ranges)
+        for step in range(gen.start_step, args.steps):
+            if gen.boundary(step): return
+            ids, inputs, targets = zip(*(next(batches) for _ in range(sampler.micro_batches)))
+            lr, value = sched.get_last_lr()[0], one_step(inputs, targets)
+            sched.step()
             if pipeline.last:
-                value = parallel.total_loss(share, mesh)
                 gen.report(loss=value)
                 if log:
                     samples = [i for i in torch.cat(ids).tolist() if i != data.PAD]

@@ -78,22 +78,24 @@ def train(args, job):
                                    reduction="sum") / tokens
         pipeline = parallel.Pipeline(job, model, mesh, sampler.micro_batches, loss)
 
+        def one_step(inputs, targets):
+            share = pipeline.run([x.to(device) for x in inputs], [y.to(device) for y in targets])
+            sync.reduce_gradients()
+            if args.clip:
+                parallel.clip_gradients(job, sync, model, mesh, args.clip)
+            optim.step()
+            sync.gather_parameters()
+            model.zero_grad()
+            return parallel.total_loss(share, mesh) if pipeline.last else None
+
         log = None
         if args.out and pipeline.last and parallel.tp_rank(job) == 0:
             log = open(os.path.join(args.out, f"rank-{job.rank}.jsonl"), "a", buffering=1)
         for step in range(args.steps):
             ids, inputs, targets = zip(*(next(batches) for _ in range(sampler.micro_batches)))
-            share = pipeline.run([x.to(device) for x in inputs], [y.to(device) for y in targets])
-            sync.reduce_gradients()
-            if args.clip:
-                parallel.clip_gradients(job, sync, model, mesh, args.clip)
-            lr = sched.get_last_lr()[0]
-            optim.step()
+            lr, value = sched.get_last_lr()[0], one_step(inputs, targets)
             sched.step()
-            sync.gather_parameters()
-            model.zero_grad()
             if pipeline.last:
-                value = parallel.total_loss(share, mesh)
                 if log:
                     samples = [i for i in torch.cat(ids).tolist() if i != data.PAD]
                     line = {"step": step, "run": job.number, "loss": value, "lr": lr, "samples": samples}

@@ -30,6 +30,8 @@ struct ptc_job_gpus {
 #define PTC_RUN_LOG_BYTES   (UINT64_C(64) << 20)
 
 enum ptc_job_mode { PTC_JOB_RESTART, PTC_JOB_REBUILD };
+/* When a switch's new ranks build: after the old ones have ended, or before they stop. */
+enum ptc_job_build { PTC_JOB_BUILD_AFTER, PTC_JOB_BUILD_AHEAD };
 
 /* The program of a live job, the same for each rank. */
 struct ptc_job_run {
@@ -97,6 +99,7 @@ struct ptc_job_desc {
 	bool has_run; /* a live job; most members below are for live jobs only */
 	struct ptc_job_run run;
 	enum ptc_job_mode mode;
+	enum ptc_job_build build;
 	bool fast_copy;
 	uint64_t snapshot_every; /* steps between periodic snapshots; 0: none */
 	struct ptc_job_elastic elastic;

@@ -296,6 +296,8 @@ static int put_run(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 	ptc_buf_puts(b, "}");
 	if (job->mode == PTC_JOB_REBUILD)
 		ptc_buf_puts(b, ",\"mode\":\"rebuild\"");
+	if (job->build == PTC_JOB_BUILD_AHEAD)
+		ptc_buf_puts(b, ",\"build\":\"ahead\"");
 	if (job->fast_copy)
 		ptc_buf_puts(b, ",\"copy\":\"fast\"");
 	if (job->snapshot_every)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a live job runs: "run", "mode", "copy", "snapshot_every", "seed", "elastic". Happy path:
+/* What a live job runs: "run", "mode", "build", "copy", "snapshot_every", "seed", "elastic". Happy path:
  * decode; where the description is submitted, resolve completes it with the
  * submitter's working directory and environment. Failure: file and line of
  * the key at fault; PTC_ELIMIT for what execve or etcd would not take. */
@@ -22,6 +22,8 @@ static const char *const run_keys[] = {
 };
 /* In the order of enum ptc_job_mode; the last one is not one yet. */
 static const char *const modes[] = { "restart", "rebuild", "keep" };
+/* In the order of enum ptc_job_build. */
+static const char *const builds[] = { "after", "ahead" };
 static const char *const copies[] = { "lean", "fast" };
 /* In the order of enum ptc_job_on_failure. */
 static const char *const failures[] = { "shrink", "wait", "stop" };
@@ -249,6 +251,19 @@ static int decode_mode(struct ptc_job_decoder *d, const struct ptc_doc_node *nod
 	return rc;
 }
 
+/* After decode_mode. */
+static int decode_build(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	size_t i = 0;
+	int rc = ptc_doc_word(d->doc, node, "build", builds, PTC_ARRAY_LEN(builds), &i, d->err);
+
+	if (!rc && i == PTC_JOB_BUILD_AHEAD && d->job->mode != PTC_JOB_RESTART)
+		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				     "build: ahead needs mode: restart, for a process that trains cannot build");
+	d->job->build = (enum ptc_job_build)i;
+	return rc;
+}
+
 static int decode_elastic(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
 {
 	struct ptc_job_elastic e = { .on_failure = PTC_JOB_SHRINK };
@@ -270,7 +285,7 @@ static int decode_elastic(struct ptc_job_decoder *d, const struct ptc_doc_node *
 
 int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
-	static const char *const live_keys[] = { "mode", "copy", "snapshot_every", "seed", "elastic" };
+	static const char *const live_keys[] = { "mode", "copy", "snapshot_every", "seed", "elastic", "build" };
 	const struct ptc_doc_node *run = ptc_doc_get(root, "run"), *node[PTC_ARRAY_LEN(live_keys)];
 	int64_t every = 0, seed = 0;
 	size_t copy = 0;
@@ -293,6 +308,8 @@ int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *roo
 		rc = ptc_doc_int(d->doc, node[3], "seed", 0, INT64_MAX, &seed, d->err);
 	if (!rc && node[4])
 		rc = decode_elastic(d, node[4]);
+	if (!rc && node[5])
+		rc = decode_build(d, node[5]);
 	if (rc)
 		return rc;
 	d->job->fast_copy = copy == 1;

@@ -127,6 +127,8 @@ What happened:
 
 def main():
     options = quickstart_train.arguments(__doc__).parse_args()
+    if options.build == "ahead":
+        options.mode = "restart"
     options.steps = options.steps or 72
     return quickstart_train.perform(Failure, options)
 

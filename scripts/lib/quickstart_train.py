@@ -54,7 +54,7 @@ class Show:
         say(f"  one process, {self.o.steps} steps in {time.monotonic() - start:.0f} s")
 
     def job(self):
-        return {"version": 1, "name": JOB, "mode": self.o.mode, "gpus": self.gpus,
+        return {"version": 1, "name": JOB, "mode": self.o.mode, "build": self.o.build, "gpus": self.gpus,
                 "run": {"argv": [sys.executable, "-B", os.path.join(GPT, "train.py"), *self.arguments, "--out", self.log],
                         "cwd": GPT, "env": {"PYTHONPATH": os.path.join(ROOT, "client", "python"), "OMP_NUM_THREADS": "1",
                                             "TORCHINDUCTOR_CACHE_DIR": self.inductor,
@@ -138,6 +138,8 @@ class Resized(Show):
             t = s["plan"]["totals"]
             say(f"  {s['from']:>14} -> {s['to']:<14} step {s['step']:<4} {t['between_nodes'] / 1e6:7.1f} MB between nodes (least possible: "
                 f"{'' if t['bound_exact'] else '>= '}{t['bound_any_mapping'] / 1e6:.1f}), paused {s['pause']['total_ms'] / 1000:.2f} s")
+            say("                 of that, ms: " + ", ".join(f"{name[:-3].replace('_', ' ')} {ms:.0f}" for name, ms in s["pause"].items()
+                                                            if name != "total_ms"))
 
     def page(self, reference, found):
         return picture.page(reference, found, self.summaries, TOLERANCE[self.o.dtype])
@@ -147,6 +149,7 @@ def arguments(about):
     p = argparse.ArgumentParser(prog="scripts/quickstart", description=about)
     p.add_argument("--transport", choices=["tls", "unix", "insecure"], default="tls")
     p.add_argument("--mode", choices=["rebuild", "restart"], default="rebuild")
+    p.add_argument("--build", choices=["ahead", "after"], default="after", help="when new ranks build; ahead means --mode restart (docs/job.md)")
     p.add_argument("--dtype", choices=["float64", "float32"], default="float64")
     p.add_argument("--steps", type=int, help="(72; 300 where training goes on while new ranks start: a resize with --mode restart)")
     p.add_argument("--records", type=int, default=510)
@@ -188,6 +191,8 @@ def perform(kind, options):
 
 def main():
     options = arguments(__doc__).parse_args()
+    if options.build == "ahead":
+        options.mode = "restart"
     options.steps = options.steps or {"rebuild": 72, "restart": 300}[options.mode]
     return perform(Resized, options)
 

@@ -422,6 +422,8 @@ static void run(struct rank *k)
 		fprintf(stderr, "ptc-bench-rank: %s\n", ptc_error_text(k->client));
 	} else {
 		k->restored = rc;
+		if (ptc_start_step(k->client, &k->gen.start_step))
+			die("%s", ptc_error_text(k->client));
 		if (k->options->spin)
 			spin(k);
 		else

@@ -56,6 +56,15 @@ class Smoke(unittest.TestCase):
             self.assertEqual(r["moves"], r["moves_between"] + r["moves_within"])
             self.assertEqual((7, True), (r["seed"], r["within_limits"]))
 
+    @unittest.skipUnless(os.environ.get("PTC_TEST_LONG") and os.environ.get("PTC_PEERS_PYTHON"), "starts 40 processes of PyTorch: PTC_TEST_LONG=1")
+    def test_pause(self):
+        found = {r["what"]: r for r in self.results("pause", "--rounds", "1", "--python", os.environ["PTC_PEERS_PYTHON"])}
+        ways = {f"{shapes}, {way}" for shapes in ("8 to 4", "4 to 8") for way in ("torchrun + DCP", "build: ahead", "build: after")}
+        self.assertEqual(ways, set(found))
+        for what, r in found.items():
+            self.assertEqual("ahead" in what, r.get("built_ahead", 0) > 0)
+            self.assertEqual("torchrun" not in what, "pause" in r)
+
     def test_planner(self):
         found = {(r["what"], r["devices"]): r for r in self.results("planner", "--scale", "small", "--rounds", "2")}
         self.assertEqual({(w, 64) for w in ("search, dense", "search, experts", "search, two kinds of devices", "search, the cheapest",

@@ -404,6 +404,9 @@ static void put_summary(const json_t *doc)
 	putchar('\n');
 	put_blobs(doc);
 	put_phases(doc);
+	if (json_is_number(json_object_get(doc, "built_ahead_ms")))
+		printf("  %-22s %9.1f ms  while the old ranks trained\n", "built ahead",
+		       json_number_value(json_object_get(doc, "built_ahead_ms")));
 	put_pause(json_object_get(doc, "pause"));
 }
 

@@ -71,8 +71,9 @@ PTC_API const char *ptc_version(void);
 struct ptc_generation {
 	size_t size;
 	uint64_t generation, incarnation;
-	uint64_t start_step; /* step of the snapshot that ptc_restore will give; 0 if there is none */
-	int32_t has_state;   /* 1: ptc_restore fills tensors; 0: keep your own initial values */
+	uint64_t
+		start_step; /* step of the snapshot that ptc_restore will give (see ptc_start_step); 0: there is none */
+	int32_t has_state;  /* 1: ptc_restore fills tensors; 0: keep your own initial values */
 	uint32_t rank, world, local_rank, local_world, node_rank, nodes;
 	uint32_t device;                             /* index on this node */
 	uint32_t tp, pp, dp, cp, ep, etp;            /* degrees */
@@ -156,6 +157,9 @@ PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_positi
  * now have the values of the snapshot at start_step. 0: the job has no state yet. PTC_R_STALE: the switch failed; call
  * ptc_next. */
 PTC_API int ptc_restore(ptc_client *c);
+/* The step of the values that ptc_restore gave. It is greater than start_step of ptc_next if other ranks have trained
+ * meanwhile (job.yaml, `build: ahead`); blobs and cursors are then newer, too. */
+PTC_API int ptc_start_step(ptc_client *c, uint64_t *ret_step);
 
 /* ---- training -------------------------------------------------------------------- */
 
@@ -178,8 +182,7 @@ PTC_API int ptc_stop_holds(ptc_client *c);
 
 /* Says that the declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; do not use
  * declared memory as state any more, and call ptc_next. Takes tens of nanoseconds if no stop is pending; else blocks
- * while the state is taken. The first boundary after ptc_restore has step start_step. Each later one has the next step.
- */
+ * while the state is taken. The first boundary has the step of ptc_start_step. Each later one has the next step. */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
 /* Says that the program is about to change declared memory in place: the state is not whole until the next boundary.
  * `ptcctl status --format json` shows this as `whole`. When a rank dies, the job still goes on from its last snapshot.

@@ -96,6 +96,7 @@ def library():
             ("ptc_cursor_set", ctypes.c_int, [p, ctypes.c_char_p, u64, ctypes.c_char_p]),
             ("ptc_cursor_get", ctypes.c_int, [p, ctypes.c_char_p, ctypes.POINTER(u64), ctypes.c_char_p, size]),
             ("ptc_restore", ctypes.c_int, [p]),
+            ("ptc_start_step", ctypes.c_int, [p, ctypes.POINTER(u64)]),
             ("ptc_on_stop", ctypes.c_int, [p, _STOP, p]),
             ("ptc_stop_refuse", ctypes.c_int, [p, ctypes.c_char_p]),
             ("ptc_stop_later", ctypes.c_int, [p, ctypes.c_char_p]),
@@ -201,6 +202,12 @@ class Client:
     def restore(self):
         """True when the declared memory now holds the snapshot's bytes."""
         return self._check(self._lib.ptc_restore(self._c)) == 1
+
+    def start_step(self):
+        """After restore(): the step at which training goes on."""
+        step = ctypes.c_uint64()
+        self._check(self._lib.ptc_start_step(self._c, ctypes.byref(step)))
+        return step.value
 
     def on_stop(self, fn):
         """fn(step) runs in the calling thread when a boundary is about to wait: the place to set blobs and cursors. Where it

@@ -4,6 +4,7 @@
 Happy path: collect() gives a list of Held, one per (name, field). Failure: ptc.Error that names what cannot be carried, and
 why; nothing has been declared then.
 """
+import contextlib
 import copy
 import importlib.util
 import inspect
@@ -36,6 +37,24 @@ def is_dtensor(thing):
     """Without loading DTensor: while nobody has, there is none."""
     kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     return kind is not None and isinstance(thing, kind)
+
+
+@contextlib.contextmanager
+def kept(modules):
+    """Buffers that no state dict has, and gradients, are afterwards what they were before. modules: None, one, a list or a dict."""
+    them = list(modules.values()) if isinstance(modules, dict) else modules if isinstance(modules, (list, tuple)) else [modules]
+    them = [m for m in them if m is not None]
+    buffers = [(b, b.clone()) for b in not_persistent([(f"{i}.", m) for i, m in enumerate(them)]).values() if not b.is_meta]
+    parameters = list({id(p): p for m in them for p in m.parameters()}.values())
+    grads = [None if p.grad is None else p.grad.clone() for p in parameters]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for b, was in buffers:
+                b.copy_(was)
+        for p, was in zip(parameters, grads):
+            p.grad = was
 
 
 # ---- boxes ------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ when the job stops. Failure: ptc.Error naming the stream: an object that is no k
 program's generator, a stream of the snapshot that the program has not.
 """
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -41,6 +42,25 @@ def _tensor(data):
 
 def _seed_of(digest):
     return int.from_bytes(digest[:8], "little")
+
+
+@contextlib.contextmanager
+def kept():
+    """Streams that a program has without naming them are afterwards where they were before."""
+    numpy = sys.modules.get("numpy")
+    state, python = torch.get_rng_state(), random.getstate()
+    legacy = numpy.random.get_state() if numpy else None
+    devices = {kind: getattr(torch, kind).get_rng_state_all() for kind in _DEVICES
+               if getattr(getattr(torch, kind, None), "is_initialized", bool)()}
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        random.setstate(python)
+        if numpy:
+            numpy.random.set_state(legacy)
+        for kind, states in devices.items():
+            getattr(torch, kind).set_rng_state_all(states)
 
 
 # ---- kinds of generators: kind, get() -> bytes, set(bytes), derive(32 bytes) -------------------------------------------------

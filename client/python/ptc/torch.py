@@ -44,7 +44,7 @@ try:
 except ImportError as e:
     raise ImportError("ptc.torch needs PyTorch 2.7 or later") from e
 
-from ptc import _rng, _values
+from ptc import _held, _rng, _values
 from ptc._attached import Attached
 from ptc._held import refuse
 from ptc._rng import AGREE, DIFFER
@@ -161,6 +161,23 @@ class Generation:
 
     # -- state
 
+    def warm(self, fn, model=None):
+        """Calls fn(), which trains a step on data of its own making, so that the first real step finds groups connected, kernels
+        chosen and compiled, and optimizer states made. Call it on every rank, right before attach(): in a job with `build: ahead` the
+        other ranks still train. Where there is no snapshot to restore it does nothing, and returns False.
+
+        What fn changes in parameters, optimizers and buffers of the state dict, attach() restores. This call restores random
+        streams, and of model (a module, or a list or dict of modules) the other buffers, and gradients. Nothing restores what else
+        fn changes: give it no loader and no log.
+        """
+        if self._bound is not None:
+            raise ptc.Error(-1, "warm: attach() restores what a step changes, so call warm() before it")
+        if not self.has_state:
+            return False
+        with _rng.kept(), _held.kept(model):
+            fn()
+        return True
+
     def attach(self, model=None, optim=None, sched=None, data=(), zero1=None, tied=(), extra=None, stateful=None, remade=(),
                rng=None, dropped=()):
         """Declares what is to be carried, restores it where there is a snapshot, and returns True then.
@@ -207,8 +224,8 @@ class Generation:
         restored = self._client.restore()
         if restored:
             bound.restored()
-        if restored and not found:
-            self._load()  # a ptcd of before it was said in advance
+        if restored:
+            self._start(found)
         self._outside = bound.buffers()
         if self.world > 1:
             self.store  # connected now, not at the stop
@@ -252,6 +269,14 @@ class Generation:
             found = sampler._start(self) or found
         self._rng.load()  # last: what is loaded before may draw
         return found
+
+    def _start(self, found):
+        """After the restore. Blobs and cursors that came before it are those of an earlier snapshot where the ranks were built
+        ahead, and of none at all from a ptcd that did not say them in advance."""
+        step = self._client.start_step()
+        if not found or step != self.start_step:
+            self.start_step = step
+            self._load()
 
     def _check_outside(self):
         now = self._bound.buffers()

@@ -238,6 +238,19 @@ int ptc_agent_on_stop(void *agent, struct ptc_rpc_call *call, struct ptc_error *
 	return live_close(&l, rc);
 }
 
+static void tell_end(struct live *l)
+{
+	struct ptc_group_key other;
+
+	ptc_workers_tell_end(l->agent->env.workers, &l->key);
+	if (l->req->from || !l->req->info->from)
+		return;
+	/* Ranks that were built ahead, for nothing: what they said may stand in the place of what those said that
+	 * train. */
+	ptc_group_key_of(l->req->info, l->req->info->from, &other);
+	ptc_workers_report_again(l->agent->env.workers, &other);
+}
+
 int ptc_agent_on_end(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__WorkersReply reply;
@@ -248,7 +261,10 @@ int ptc_agent_on_end(void *agent, struct ptc_rpc_call *call, struct ptc_error *e
 	if (!rc) {
 		struct ptc_wait wait = live_wait(&l);
 
-		rc = ptc_workers_end(l.agent->env.workers, &l.key, &wait, err);
+		if (l.req->told)
+			tell_end(&l);
+		else
+			rc = ptc_workers_end(l.agent->env.workers, &l.key, &wait, err);
 		if (rc == PTC_ENOTFOUND) /* nothing of it is here, so it is over */
 			rc = 0;
 	}

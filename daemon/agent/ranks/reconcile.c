@@ -139,6 +139,8 @@ static int declared_go(struct reconciler *s, const struct ptc_group_start *start
 	int rc = restored ? slots_restore(s, group, err) : slots_check(s, group, err);
 
 	if (rc == 0)
+		rc = ptc_workers_start_step(s->agent->env.workers, &start->desc.key, s->req->start_step, err);
+	if (rc == 0)
 		rc = ptc_rank_states_read(s->agent, s->req->uuid, s->req->state_hash, &start->desc, &rank_states, err);
 	for (size_t i = 0; !rc && i < group->n; i++)
 		if (group->v[i].state == PTC_SLOT_DECLARED)
@@ -234,12 +236,15 @@ static int reconcile(struct reconciler *s, uint32_t *ret_first, struct ptc_error
 {
 	const Ptc__V1__SwitchInfo *info = s->req->info;
 	struct ptc_group_start start = { 0 };
-	struct ptc_group_key key;
+	struct ptc_group_key keep[2];
 	uint32_t self = 0;
 	int rc;
 
-	ptc_group_key_of(info, info->from, &key);
-	ptc_workers_drop(s->agent->env.workers, info->uuid, &key, false);
+	ptc_group_key_of(info, info->from, &keep[0]);
+	keep[1] = keep[0];
+	keep[1].generation = s->req->ahead_generation;
+	keep[1].incarnation = s->req->ahead_incarnation;
+	ptc_workers_drop(s->agent->env.workers, info->uuid, keep, s->req->ahead_generation ? 2 : 1, false);
 	if (!node_takes_part(s->agent, info))
 		return 0;
 	rc = ptc_group_start_make(s->agent, info, info->from, &start, err);
@@ -350,7 +355,7 @@ int ptc_reconcile(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, st
 	if (!agent->env.workers)
 		return req->live && node_takes_part(agent, req->info) ? ptc_group_workers(agent, err) : 0;
 	if (!req->live) {
-		ptc_workers_drop(agent->env.workers, req->uuid, NULL, req->given_up);
+		ptc_workers_drop(agent->env.workers, req->uuid, NULL, 0, req->given_up);
 		return 0;
 	}
 	rc = reconciler_new(agent, req, &s, err);

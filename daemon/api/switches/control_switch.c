@@ -410,6 +410,21 @@ static int check_layout(const struct ptc_target *t, const struct ptc_view *v, co
 		t->meta.name, r->to.config, t->meta.name, r->to.config);
 }
 
+/* Whether new ranks build before the old ones stop. */
+static int builds_ahead(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_switch_request *r,
+			struct ptc_error *err)
+{
+	const struct ptc_job_desc *desc;
+	void *ref;
+	int rc = ptc_specs_get(d->controllers.docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err);
+
+	if (rc)
+		return rc;
+	r->ahead = desc->build == PTC_JOB_BUILD_AHEAD;
+	ptc_specs_release(ref);
+	return 0;
+}
+
 /* One try: plan for what is committed now, hand over. Again, when the job was only tidying up after a
  * switch or making a snapshot, or the plan was made for an older record. */
 static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct ptc_control_ask *ask,
@@ -444,6 +459,8 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 	r.base_snapshot = v.from_snapshot;
 	if (rc == 0)
 		rc = check_layout(t, &v, &r, err);
+	if (rc == 0 && r.run_from && r.run_to && resize)
+		rc = builds_ahead(d, t, &r, err);
 	if (rc == 0 && planned.stays && !ask->start)
 		rc = ptc_error_set(err, PTC_ESTATE, "job %s stays as it is (--config moves it all the same): %s",
 				   t->meta.name, planned.why);

@@ -331,13 +331,13 @@ static void note_situation(struct ptc_copy_keeper *c, uint64_t epoch)
 void ptc_copy_keeper_tick(struct ptc_controller *ctl)
 {
 	struct ptc_copy_keeper *c = ctl->keeper;
-	uint64_t epoch = ptc_cluster_epoch(ctl->all->cluster);
+	uint64_t epoch = ptc_cluster_epoch(ctl->all->cluster), id;
 
 	if (!ctl->has_record || !ctl->record.snapshot || ctl->gone)
 		return;
 	if (!c)
 		c = ctl->keeper = make(ctl);
-	if (!ptc_controller_idle(ctl)) {
+	if (!ptc_controller_idle(ctl) || ptc_ahead_builds(ctl, &id)) { /* whose requests these would end */
 		if (c->phase != PTC_KEEPER_REST && !c->stopped) {
 			c->stopped = true;
 			ptc_copy_keeper_cancel(c);

@@ -100,6 +100,7 @@ char *ptc_switch_summary(struct ptc_controller *ctl)
 {
 	uint64_t wire = 0, copied = 0, verified = ctl->captured_bytes;
 	json_t *plan = NULL, *root;
+	double ahead;
 	char *text;
 
 	for (size_t i = 0; i < ctl->npulls; i++) {
@@ -125,6 +126,8 @@ char *ptc_switch_summary(struct ptc_controller *ctl)
 		json_object_set_new(root, "captured_bytes", json_integer((json_int_t)ctl->captured_bytes));
 		json_object_set_new(root, "pause", pause_json(ctl));
 	}
+	if (root && ptc_ahead_took(ctl, &ahead))
+		json_object_set_new(root, "built_ahead_ms", json_real(ahead * 1e3));
 	text = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	return text;
@@ -186,7 +189,7 @@ json_t *ptc_switch_brief(struct ptc_controller *ctl)
 {
 	static const char *const kept[] = { "id",      "kind",  "generation",       "snapshot",     "step",
 					    "from",    "to",    "received_bytes",   "copied_bytes", "captured_bytes",
-					    "seconds", "pause", "digests_verified", "preserved" };
+					    "seconds", "pause", "digests_verified", "preserved",    "built_ahead_ms" };
 	char *text = ptc_switch_summary(ctl);
 	json_t *summary = NULL, *brief = json_object(), *plan;
 

@@ -136,7 +136,31 @@ int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, cons
 	return rc;
 }
 
-void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep, bool given_up)
+void ptc_workers_tell_end(struct ptc_workers *w, const struct ptc_group_key *key)
+{
+	struct group *g;
+
+	pthread_mutex_lock(&w->lock);
+	g = ptc_group_find_locked(w, key);
+	if (g)
+		ptc_group_end_locked(w, g, true, false);
+	for (size_t i = 0; g && i < g->desc.nranks; i++) /* an interpreter takes seconds of a processor to exit */
+		if (g->slots[i].worker && !g->slots[i].worker->ended)
+			ptc_process_yield(&g->slots[i].worker->process);
+	ptc_workers_wake(w); /* it may be over already */
+	pthread_mutex_unlock(&w->lock);
+}
+
+static bool is_kept(const struct group *g, const struct ptc_group_key *keep, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (ptc_group_is(g, keep[i].generation, keep[i].incarnation))
+			return true;
+	return false;
+}
+
+void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep, size_t n,
+		      bool given_up)
 {
 	struct job *job;
 	size_t spare = 0;
@@ -144,7 +168,7 @@ void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_
 	pthread_mutex_lock(&w->lock);
 	job = ptc_workers_job_locked(w, uuid);
 	for (struct group *g = job ? job->groups : NULL; g; g = g->next) {
-		if (!keep || !ptc_group_is(g, keep->generation, keep->incarnation)) {
+		if (!is_kept(g, keep, n)) {
 			ptc_group_end_locked(w, g, true, given_up);
 			continue;
 		}
@@ -220,7 +244,7 @@ void ptc_workers_forget(struct ptc_workers *w, const char *uuid)
 {
 	struct job *job;
 
-	ptc_workers_drop(w, uuid, NULL, false);
+	ptc_workers_drop(w, uuid, NULL, 0, false);
 	pthread_mutex_lock(&w->lock);
 	job = ptc_workers_job_locked(w, uuid);
 	if (job)

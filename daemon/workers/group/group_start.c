@@ -506,6 +506,30 @@ int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 	return rc;
 }
 
+int ptc_workers_start_step(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t start_step,
+			   struct ptc_error *err)
+{
+	struct group *g;
+	int rc = 0;
+
+	if (start_step > PTC_LOCAL_STEP_MAX)
+		return ptc_error_set(err, PTC_EINVAL, "step %llu is too large", (unsigned long long)start_step);
+	pthread_mutex_lock(&w->lock);
+	g = ptc_group_find_locked(w, key);
+	if (!g) {
+		rc = ptc_group_missing(key, err);
+	} else if (g->start_step != start_step) {
+		uint64_t before = g->start_step;
+
+		g->start_step = start_step;
+		rc = ptc_group_save(g, err);
+		if (rc)
+			g->start_step = before;
+	}
+	pthread_mutex_unlock(&w->lock);
+	return rc;
+}
+
 /* ---- build ---------------------------------------------------------------------- */
 
 static struct worker *free_worker(const struct group *g, uint32_t device)

@@ -44,9 +44,18 @@ struct ptc_rank_state;
  * rank_states: with has_state, of each rank of desc; NULL: none. */
 int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
 		      const struct ptc_rank_state *rank_states, const struct ptc_wait *wait, struct ptc_error *err);
-/* Ends every process of the job outside the group `keep`, in the background. keep NULL: all. given_up: the job is to be
- * started again, so they have at most WORKERS_GIVEN_UP_MS for it, also those that were told before. */
-void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep, bool given_up);
+/* The group's declared ranks begin at this step: it is known only now, if they were built before the snapshot was made
+ * that they begin with. */
+int ptc_workers_start_step(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t start_step,
+			   struct ptc_error *err);
+/* Ends every process of the job outside the groups `keep` (their uuid is not looked at), in the background. n 0: all.
+ * given_up: the job is to be started again, so they have at most WORKERS_GIVEN_UP_MS for it, also those that were told
+ * before. */
+void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep, size_t n,
+		      bool given_up);
+/* Tells the group's ranks that their generation has ended, and does not wait until they have exited. Their memory is
+ * needed by nobody, and other processes come before them. The group goes once they have exited. */
+void ptc_workers_tell_end(struct ptc_workers *w, const struct ptc_group_key *key);
 
 /* For a deleted job: does the same, and removes the job's folder once none of its processes runs here. Idempotent. */
 void ptc_workers_forget(struct ptc_workers *w, const char *uuid);

@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path and failure modes: ahead.h. A node is asked to start its ranks, then to build them; both are requests in
+ * the job's order (Peer/Start, Peer/Build), sent only while no switch is under way, and again after one has ended them.
+ * They answer at once where they have been answered before. */
+#include "daemon/controller/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/sys/sys.h"
+#include "proto/pb.h"
+#include "rpc/pb/pbcall.h"
+
+#include "ptc.pb-c.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define START_MS  (PTC_RUN_BOUNDARY_MAX_MS + 60000) /* the node keeps to the job's build_timeout */
+#define END_MS    60000
+#define RETRY_NS  INT64_C(200000000)
+#define TRIES_MAX 50 /* of a node that does not answer: as long as its lease lives, and a little */
+
+enum want { WANT_START, WANT_BUILD, WANT_NOTHING };
+
+struct ahead_node {
+	uint32_t node; /* cluster number */
+	enum want want;
+	unsigned tries;            /* that failed in a row */
+	int64_t retry_ns;          /* not asked before */
+	struct ptc_rpc_async *rpc; /* of a Build under way */
+	bool asked;
+};
+
+/* Counted by ctl->ahead and by each call under way. */
+struct ptc_ahead {
+	struct ptc_controller *ctl; /* a reference */
+	int refs;
+	uint64_t generation, incarnation; /* of the record that it was planned for */
+	struct ptc_switch_request request;
+	struct ahead_node *nodes;
+	size_t nnodes;
+	int64_t began_ns, built_ns;
+	bool over;      /* nothing more is done, and answers are not looked at */
+	bool submitted; /* the switch has begun */
+};
+
+struct ahead_call {
+	struct ptc_ahead *a;
+	size_t at; /* in nodes */
+	bool build, answered;
+};
+
+static struct ptc_ahead *unref(struct ptc_ahead *a)
+{
+	if (a && --a->refs == 0) {
+		ptc_generation_doc_done(&a->request.to);
+		ptc_free(a->request.plan_json);
+		ptc_watcher_unref(a->request.watcher);
+		ptc_free(a->nodes);
+		ptc_controller_unref(a->ctl);
+		ptc_free(a);
+	}
+	return NULL;
+}
+
+/* ---- messages ----------------------------------------------------------------- */
+
+/* The switch as it would begin now; ptc_view_done after view_release. */
+static int view_make(const struct ptc_ahead *a, struct ptc_view *ret)
+{
+	struct ptc_controller *ctl = a->ctl;
+	struct ptc_view v = { .meta = ctl->meta, .fence = ctl->fence, .switch_id = a->request.id };
+
+	v.from_generation = ctl->record.generation;
+	v.from_snapshot = ctl->record.snapshot;
+	v.from_incarnation = ctl->record.incarnation;
+	v.to_generation = v.from_generation + 1;
+	v.to_snapshot = v.from_snapshot + 1;
+	v.to_incarnation = a->request.id;
+	v.manifest = ctl->view.manifest;
+	if (ptc_generation_doc_copy(&ctl->view.from, &v.from) || ptc_generation_doc_copy(&a->request.to, &v.to) ||
+	    ptc_view_nodes(&v) || ptc_view_locate(&v, ctl->all->cluster)) {
+		v.manifest = (struct ptc_manifest_doc){ 0 };
+		ptc_view_done(&v);
+		return PTC_ENOMEM;
+	}
+	*ret = v;
+	return 0;
+}
+
+static void view_done(struct ptc_view *v)
+{
+	v->manifest = (struct ptc_manifest_doc){ 0 }; /* the controller's */
+	ptc_view_done(v);
+}
+
+/* end: of the new ranks. */
+static int encode(const struct ptc_ahead *a, bool end, void **data, size_t *len, struct ptc_error *err)
+{
+	Ptc__V1__WorkersRequest req = PTC__V1__WORKERS_REQUEST__INIT;
+	struct ptc_controller *ctl = a->ctl;
+	struct ptc_info info;
+	struct ptc_view v;
+	int rc = view_make(a, &v);
+
+	if (rc)
+		return ptc_nomem(err);
+	v.seq = ptc_job_take_seq(ctl->core);
+	rc = ptc_view_info(&v, &info, err);
+	if (!rc) {
+		req.version = PTC_WIRE_VERSION;
+		req.info = info.pb;
+		req.start_step = ctl->record.step;
+		req.has_state = true;
+		req.state_hash = ctl->view.manifest.state_hash;
+		req.told = end;
+		rc = ptc_pb_encode(&req.base, data, len, err);
+		ptc_info_done(&info);
+	}
+	view_done(&v);
+	return rc;
+}
+
+static int channel_to(struct ptc_controller *ctl, uint32_t node, struct ptc_rpc_channel **ret, struct ptc_error *err)
+{
+	const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, node);
+
+	if (!n->up)
+		return ptc_error_set(err, PTC_EPEER, "it is down");
+	return ptc_channels_get(ctl->all->channels, n->doc.name, n->doc.address, false, 0, ret, err);
+}
+
+/* ---- the end -------------------------------------------------------------------- */
+
+static void end_answered(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
+{
+	(void)status; /* the next FINISH ends them just as well */
+	(void)err;
+	(void)reply;
+	(void)len;
+	unref(arg);
+}
+
+static int end_message(void *arg, struct ptc_rpc_message *m, struct ptc_error *err)
+{
+	(void)arg;
+	(void)m;
+	(void)err;
+	return 0;
+}
+
+/* Nodes end what they have of the new ranks. */
+static void end_ranks(struct ptc_ahead *a)
+{
+	for (size_t i = 0; i < a->nnodes; i++) {
+		struct ptc_error ignored = PTC_ERROR_INIT;
+		struct ptc_rpc_channel *channel;
+		void *data = NULL;
+		size_t len = 0;
+
+		if (channel_to(a->ctl, a->nodes[i].node, &channel, &ignored) || encode(a, true, &data, &len, &ignored))
+			continue;
+		a->refs++;
+		ptc_rpc_stream_async(a->ctl->all->client, channel, "/ptc.v1.Peer/End", data, len, end_message,
+				     end_answered, a);
+		ptc_free(data);
+	}
+}
+
+void ptc_ahead_stop(struct ptc_controller *ctl, int status, const char *why)
+{
+	struct ptc_ahead *a = ctl->ahead;
+
+	if (!a || a->submitted)
+		return;
+	ctl->ahead = NULL;
+	a->over = true;
+	for (size_t i = 0; i < a->nnodes; i++)
+		if (a->nodes[i].rpc)
+			ptc_rpc_async_cancel(a->nodes[i].rpc);
+	if (!ctl->gone) {
+		end_ranks(a);
+		ptc_event_with(ctl->all->cluster, ctl->uuid, "aborted",
+			       json_pack("{s:I, s:i, s:s}", "id", (json_int_t)a->request.id, "status", status, "why",
+					 why),
+			       "%s: %s", ptc_status_name(status), why);
+	}
+	ptc_watcher_finish(a->request.watcher, status, why, NULL);
+	unref(a);
+}
+
+struct ptc_watcher *ptc_ahead_take_watcher(struct ptc_controller *ctl)
+{
+	struct ptc_watcher *w = ctl->ahead ? ctl->ahead->request.watcher : NULL;
+
+	if (w)
+		ctl->ahead->request.watcher = NULL;
+	return w;
+}
+
+void ptc_ahead_over(struct ptc_controller *ctl)
+{
+	if (ctl->ahead && ctl->ahead->submitted)
+		ctl->ahead = unref(ctl->ahead);
+}
+
+bool ptc_ahead_builds(const struct ptc_controller *ctl, uint64_t *ret_id)
+{
+	if (!ctl->ahead || ctl->ahead->submitted)
+		return false;
+	*ret_id = ctl->ahead->request.id;
+	return true;
+}
+
+bool ptc_ahead_stays(const struct ptc_controller *ctl, uint64_t *ret_generation, uint64_t *ret_incarnation)
+{
+	const struct ptc_ahead *a = ctl->ahead;
+
+	if (!a || (a->submitted && ptc_job_phase(ctl->core) == PTC_JOB_ABORTING))
+		return false;
+	*ret_generation = a->generation + 1;
+	*ret_incarnation = a->request.id;
+	return true;
+}
+
+bool ptc_ahead_took(const struct ptc_controller *ctl, double *ret_seconds)
+{
+	const struct ptc_ahead *a = ctl->ahead;
+
+	if (!a || !a->submitted)
+		return false;
+	*ret_seconds = (double)(a->built_ns - a->began_ns) / 1e9;
+	return true;
+}
+
+/* ---- the switch ------------------------------------------------------------------ */
+
+static void tell(const struct ptc_ahead *a)
+{
+	char text[160];
+	size_t left = 0;
+
+	for (size_t i = 0; i < a->nnodes; i++)
+		left += a->nodes[i].want != WANT_NOTHING;
+	snprintf(text, sizeof text, "new ranks build while the others train: %zu of %zu nodes left", left, a->nnodes);
+	ptc_watcher_progress(a->request.watcher, "building", 0, 0, text);
+}
+
+/* All have declared. */
+static void submit(struct ptc_ahead *a)
+{
+	struct ptc_controller *ctl = a->ctl;
+	struct ptc_error err = PTC_ERROR_INIT;
+	int rc;
+
+	a->built_ns = a->built_ns ? a->built_ns : ptc_sys_now_ns();
+	a->request.base_snapshot = ctl->record.snapshot;
+	a->request.ahead = false;
+	a->submitted = true;
+	rc = ctl->submit(ctl, &a->request, &err);
+	if (rc == 0)
+		return;
+	a->submitted = false;
+	ptc_ahead_stop(ctl, rc, err.text);
+}
+
+/* NULL: it may go on. */
+static const char *overtaken(const struct ptc_ahead *a)
+{
+	const struct ptc_controller *ctl = a->ctl;
+
+	if (ctl->record.run != PTC_RUN_LIVE)
+		return "the job's ranks have ended while the new ones built";
+	if (ctl->record.generation != a->generation || ctl->record.incarnation != a->incarnation)
+		return "the job was started again while its new ranks built; ask again";
+	return NULL;
+}
+
+/* ---- calls ------------------------------------------------------------------------ */
+
+static bool passes(int status)
+{
+	return status == PTC_ECANCELED || status == PTC_EFENCED || status == PTC_EPEER || status == PTC_ETIMEOUT;
+}
+
+static void answered(struct ahead_call *c, int status, const struct ptc_error *err)
+{
+	struct ptc_ahead *a = c->a;
+	struct ahead_node *n = &a->nodes[c->at];
+	struct ptc_controller *ctl = a->ctl;
+	bool busy = !ptc_controller_idle(ctl);
+
+	n->asked = false;
+	n->rpc = NULL;
+	if (a->over || a->submitted) {
+		/* nobody waits for it */
+	} else if (status == 0) {
+		n->want = c->build ? WANT_NOTHING : WANT_BUILD;
+		n->tries = 0;
+		tell(a);
+	} else if (passes(status) && (busy || ++n->tries < TRIES_MAX)) { /* a snapshot ended it, or the node is away */
+		n->retry_ns = ptc_sys_now_ns() + RETRY_NS;
+	} else {
+		char why[PTC_ERROR_MAX];
+
+		snprintf(why, sizeof why, "node %s: %.900s", ptc_cluster_node(ctl->all->cluster, n->node)->doc.name,
+			 err ? err->text : ptc_status_name(status));
+		ptc_ahead_stop(ctl, status, why);
+	}
+	ptc_free(c);
+	unref(a);
+}
+
+static void start_answered(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
+{
+	(void)reply;
+	(void)len;
+	answered(arg, status, err);
+}
+
+/* The rpc client's thread. Nodes that go on to declare say so in the last message. */
+static int build_message(void *arg, struct ptc_rpc_message *m, struct ptc_error *err)
+{
+	struct ahead_call *c = arg;
+	ProtobufCMessage *msg;
+	int rc = ptc_pb_message(m, &ptc__v1__workers_reply__descriptor, &msg, err);
+
+	if (rc)
+		return rc;
+	c->answered |= ((Ptc__V1__WorkersReply *)msg)->finished;
+	ptc_pb_free(msg);
+	return 0;
+}
+
+static void build_answered(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
+{
+	struct ahead_call *c = arg;
+
+	(void)reply;
+	(void)len;
+	answered(c, c->answered ? 0 : status ? status : PTC_EPEER, status ? err : NULL);
+}
+
+static void ask(struct ptc_ahead *a, size_t at)
+{
+	struct ahead_node *n = &a->nodes[at];
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_rpc_channel *channel;
+	struct ahead_call *c;
+	void *data = NULL;
+	size_t len = 0;
+	int rc = channel_to(a->ctl, n->node, &channel, &err);
+
+	c = ptc_calloc(1, sizeof *c);
+	ptc_require(c);
+	*c = (struct ahead_call){ .a = a, .at = at, .build = n->want == WANT_BUILD };
+	a->refs++;
+	n->asked = true;
+	if (rc == 0)
+		rc = encode(a, false, &data, &len, &err);
+	if (rc)
+		answered(c, rc, &err);
+	else if (c->build)
+		n->rpc = ptc_rpc_stream_async(a->ctl->all->client, channel, "/ptc.v1.Peer/Build", data, len,
+					      build_message, build_answered, c);
+	else
+		ptc_rpc_unary_async(a->ctl->all->client, channel, "/ptc.v1.Peer/Start", data, len, START_MS,
+				    start_answered, c);
+	ptc_free(data);
+}
+
+/* ---- life --------------------------------------------------------------------------- */
+
+void ptc_ahead_tick(struct ptc_controller *ctl)
+{
+	struct ptc_ahead *a = ctl->ahead;
+	const char *why;
+	bool built = true;
+
+	if (!a || a->submitted || !ptc_controller_idle(ctl))
+		return;
+	why = overtaken(a);
+	if (why) {
+		ptc_ahead_stop(ctl, PTC_ESTATE, why);
+		return;
+	}
+	a->refs++;
+	for (size_t i = 0; i < a->nnodes && !a->over; i++) {
+		struct ahead_node *n = &a->nodes[i];
+
+		built = built && n->want == WANT_NOTHING;
+		if (n->want != WANT_NOTHING && !n->asked && ptc_sys_now_ns() >= n->retry_ns)
+			ask(a, i);
+	}
+	if (built && !a->over && ptc_controller_ready(ctl))
+		submit(a);
+	unref(a);
+}
+
+int ptc_ahead_begin(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
+{
+	struct ptc_ahead *a = ptc_calloc(1, sizeof *a);
+	uint32_t *nodes = ptc_controller_numbers(ctl, &r->to);
+
+	if (a)
+		a->nodes = ptc_calloc(r->to.nnodes, sizeof *a->nodes);
+	if (!a || !nodes || !a->nodes) {
+		ptc_free(nodes);
+		ptc_free(a);
+		return ptc_nomem(err);
+	}
+	a->ctl = ptc_controller_ref(ctl);
+	a->refs = 1;
+	a->generation = ctl->record.generation;
+	a->incarnation = ctl->record.incarnation;
+	a->began_ns = ptc_sys_now_ns();
+	a->nnodes = r->to.nnodes;
+	for (size_t i = 0; i < a->nnodes; i++)
+		a->nodes[i].node = nodes[i];
+	ptc_free(nodes);
+	a->request = *r;
+	memset(&r->to, 0, sizeof r->to);
+	r->plan_json = NULL;
+	r->watcher = NULL;
+	ctl->ahead = a;
+	ptc_event(ctl->all->cluster, ctl->uuid, "building", "new ranks of %s build on %zu nodes while the others train",
+		  a->request.to.config, a->nnodes);
+	tell(a);
+	ptc_ahead_tick(ctl);
+	return 0;
+}

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`build: ahead`: new ranks build while the old ones train. Every byte of what is restored is compared with a formula by the
+rank itself, steps join without a gap, and what fails while new ranks build leaves the job as it was."""
+import json
+import os
+import signal
+import subprocess
+import unittest
+
+import harness
+import live
+from harness import PATIENCE, wait_for
+from test_live import Live
+
+
+def ahead(case, c, name="ahead", run=None, **options):
+    options.setdefault("sleep", 0.01)
+    return live.Job(c, case.path(name), name=name, run={"build": "ahead", **(run or {})}, steps=100000, **options)
+
+
+class Ahead(harness.Case):
+    check_steps = Live.check_steps
+    steps_without = Live.steps_without
+
+    def end(self, job):
+        job.do("stop")
+        last = job.wait_run("stopped")["step"]
+        job.check_state(self, last, self.path("end"))
+        self.check_steps(job, last)
+        return last
+
+    def resizing(self, c, job, config):
+        """ptcctl resize beside us."""
+        return subprocess.Popen([harness.program("ptcctl"), "resize", job.name, "--config", config, "--wait", "--format", "json"],
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}))
+
+    def building(self, job):
+        wait_for(lambda: job.status()["phase"] == "building" or None, 60 * PATIENCE, "new ranks that build", 0.02)
+
+    def test_trains_meanwhile(self):
+        """Ranks of both generations are on each node; the old ones go on, also through snapshots, until the new ones have declared.
+        Then these begin at the step where those stopped, which is another than that which they were built with."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = ahead(self, c, run={"snapshot_every": 40})
+            job.run("tp=2,dp=2")
+            job.wait_step(60)
+            with job.hold("build"):
+                resize = self.resizing(c, job, "tp=4")
+                self.building(job)
+                self.assertEqual(8, len(job.processes()))
+                self.steps_without(job, 100)  # two snapshots are due meanwhile
+                self.assertEqual((1, "building"), (job.status()["generation"], job.status()["phase"]))
+                began = job.status()["step"]
+            out, err = resize.communicate(timeout=120 * PATIENCE)
+            self.assertEqual(0, resize.returncode, err)
+            summary = json.loads(out)
+            self.assertGreater(summary["built_ahead_ms"], 0)
+            self.assertGreater(summary["step"], began)
+            job.wait_step(summary["step"] + 20)
+            second = job.resize("tp=1,dp=2")
+            self.assertGreater(second["built_ahead_ms"], 0)
+            job.wait_step(second["step"] + 5)
+            self.end(job)
+
+    def test_no_snapshot_yet(self):
+        """New ranks of a job without a snapshot find nothing of one while they build, and all of it once they are restored."""
+        with self.cluster(nodes=1, devices=4) as c:
+            job = ahead(self, c)
+            job.run("tp=2")
+            job.wait_step(5)
+            summary = job.resize("tp=4")
+            self.assertGreater(summary["built_ahead_ms"], 0)
+            job.wait_step(summary["step"] + 5)
+            self.end(job)
+
+    def test_fails_while_it_builds(self):
+        """The line is the rank's; nothing has stopped, and nothing of the new ranks is left."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = ahead(self, c, raise_generation=2)
+            job.run("tp=2,dp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            r = job.resize("tp=4", check=False)
+            self.assertEqual(1, r.returncode)
+            self.assertRegex(r.stderr, r"node n\d: rank \d.*no such optimizer")
+            self.steps_without(job)
+            wait_for(lambda: len(job.processes()) == 4 or None, 60 * PATIENCE, "the old ranks alone")
+            status = job.status()
+            self.assertEqual((1, "idle", "live"), (status["generation"], status["phase"], status["run"]["state"]))
+            self.end(job)
+
+    def test_aborted(self):
+        """By a person, by a second resize (refused), by the job's end."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = ahead(self, c)
+            job.run("tp=2,dp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            with job.hold("build"):
+                first = self.resizing(c, job, "tp=4")
+                self.building(job)
+                r = job.resize("tp=1,dp=2", check=False)
+                self.assertEqual(1, r.returncode)
+                self.assertIn("is busy (building)", r.stderr)
+                job.do("abort")
+                _, err = first.communicate(timeout=60 * PATIENCE)
+                self.assertEqual(1, first.returncode)
+                self.assertIn("aborted", err)
+                wait_for(lambda: len(job.processes()) == 4 or None, 60 * PATIENCE, "the old ranks alone")
+                self.steps_without(job)
+                again = self.resizing(c, job, "tp=4")
+                self.building(job)
+                self.end(job)
+                _, err = again.communicate(timeout=60 * PATIENCE)
+                self.assertEqual(1, again.returncode)
+                self.assertIn("ranks end before the new ones have built", err)
+
+    def test_finishes(self):
+        """The job finishes while new ranks build: whoever resizes hears that."""
+        with self.cluster(nodes=1, devices=4) as c:
+            job = live.Job(c, self.path("finishes"), name="ahead", run={"build": "ahead"}, steps=60, sleep=0.01, hold_at=20)
+            job.run("tp=2")
+            job.wait_step(20)
+            with job.hold("build"):
+                resize = self.resizing(c, job, "tp=4")
+                self.building(job)
+                job.let_go()
+                out, err = resize.communicate(timeout=120 * PATIENCE)
+            self.assertEqual(0, resize.returncode, err)
+            self.assertEqual(("finish", 60), (json.loads(out)["kind"], json.loads(out)["step"]))
+            job.wait_run("done")
+            wait_for(lambda: not job.processes() or None, 60 * PATIENCE, "the end of every process")
+
+    def killed(self, whom):
+        """kill -9 of a daemon while new ranks build: the resize is done or comes to nothing, and the job goes on whole."""
+        with self.cluster(nodes=3, devices=2) as c:
+            job = ahead(self, c)
+            job.run("tp=2,dp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            with job.hold("build"):
+                resize = self.resizing(c, job, "tp=1,dp=3")
+                self.building(job)
+                node = job.status()["controller"] if whom == "controller" else next(
+                    n for n in ("n1", "n2") if n != job.status()["controller"])
+                c.nodes[node].kill()
+                c.start_node(c.nodes[node])
+                c.wait_nodes(list(c.nodes))
+            _, err = resize.communicate(timeout=180 * PATIENCE)
+            status = job.wait_run("live", timeout_s=120)
+            self.assertEqual(2 if resize.returncode == 0 else 1, status["generation"], err)
+            job.wait_step(job.step() + 5)
+            wait_for(lambda: len(job.processes()) == (3 if resize.returncode == 0 else 4) or None, 120 * PATIENCE, "one generation's ranks")
+            self.end(job)
+
+    @harness.labels("repeats")
+    def test_controller_killed(self):
+        self.killed("controller")
+
+    @harness.labels("repeats")
+    def test_node_killed(self):
+        self.killed("node")
+
+    def test_rank_killed(self):
+        """Of those that train: the job's own rules apply, as if nobody built."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = ahead(self, c, run={"elastic": {"max_restarts": 1}})
+            job.run("tp=2,dp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            with job.hold("build"):
+                resize = self.resizing(c, job, "tp=4")
+                self.building(job)
+                os.kill(job.status()["run"]["ranks"][0]["pid"], signal.SIGKILL)
+                _, err = resize.communicate(timeout=60 * PATIENCE)
+                self.assertEqual(1, resize.returncode)
+            job.wait_run("live", timeout_s=120)
+            wait_for(lambda: len(job.processes()) == 4 or None, 120 * PATIENCE, "one generation's ranks")
+            job.do("stop")
+
+    def test_bad_input(self):
+        with self.cluster(nodes=1) as c:
+            for run, line in (({"build": "ahed"}, 'unknown build "ahed"; did you mean "ahead"?'),
+                              ({"build": "ahead", "mode": "rebuild"}, "build: ahead needs mode: restart")):
+                job = live.Job(c, self.path("bad"), name="bad", run=run)
+                r = c.ptcctl("job", "create", "-f", job.yaml, check=False)
+                self.assertEqual(1, r.returncode)
+                self.assertIn(line, r.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
