@@ -14,8 +14,7 @@
  *   /ptc/users/UID/UUID      {version, bytes}: a job of that user, and its spec's length (daemon/cluster/quota.h)
  *   /ptc/creating/UUID       {version, node, boot_id, uid}: a job whose spec is being written; gone once it exists
  *   /ptc/datasets/NAME       a registered dataset (formats/dataset/dataset_doc.h)
- *   /ptc/blobs/UUID/HASH/PART-BYTES   content-addressed parts of at most 512 KiB: spec (sealed), generation,
- *                            manifest, headers
+ *   /ptc/blobs/UUID/HASH/PART-BYTES   parts of at most 512 KiB by content: spec (sealed), generation, manifest ...
  *   /ptc/events/UUID/NUMBER  event log; the oldest are dropped
  *   /ptc/jobs/UUID/meta      {version, uuid, name, uid, spec, created_ms}, and files_group if the job has one
  *   /ptc/jobs/UUID/lock      {version, node}, under the controller's lease; its create_revision is the fence

@@ -283,7 +283,8 @@ static int decode_elastic(struct ptc_job_decoder *d, const struct ptc_doc_node *
 				   "max_gpus (%" PRIu32 ") is less than min_gpus (%" PRIu32 ")", e.max_gpus,
 				   e.min_gpus);
 	if (!rc)
-		rc = ptc_job_decode_quantity(d, node, "join_after", false, 1, PTC_JOB_JOIN_AFTER_MAX_MS, &e.join_after_ms);
+		rc = ptc_job_decode_quantity(d, node, "join_after", false, 1, PTC_JOB_JOIN_AFTER_MAX_MS,
+					     &e.join_after_ms);
 	e.grow = on_join == GROW;
 	d->job->elastic = e;
 	return rc;
