@@ -21,10 +21,18 @@
 #define PTC_LOCAL_STAGE_FREE    0u
 #define PTC_LOCAL_STAGE_FILLING 1u /* by the rank */
 #define PTC_LOCAL_STAGE_READING 2u /* by ptcd */
+#define PTC_LOCAL_LEAVE_ASKS    1u /* the rank waits in ptc_leave */
+#define PTC_LOCAL_LEAVE_GO      2u /* ptcd's answer: its memory is not wanted, or not any more */
 
 struct ptc_local_report {
 	char name[PTC_LOCAL_REPORT_NAME]; /* written before `nreports` counts it; then constant */
 	_Atomic uint64_t bits;            /* of a double */
+};
+/* Blobs and cursors, in the rank's memory: frames of a uint32_t type (PTC_LOCAL_BLOB, PTC_LOCAL_CURSOR), a uint32_t
+ * length, and the message. */
+struct ptc_local_published {
+	_Atomic uint64_t from; /* step + 1 of the first boundary at which it holds; 0: it is none, or being written */
+	_Atomic uint64_t address, bytes;
 };
 struct ptc_local_page {
 	uint32_t magic, version;
@@ -37,6 +45,14 @@ struct ptc_local_page {
 	_Alignas(64) _Atomic uint32_t staging;
 	_Alignas(64) _Atomic uint32_t nreports;
 	struct ptc_local_report reports[PTC_LOCAL_REPORTS];
+	/* ptcd's: 1: no update begins. */
+	_Alignas(64) _Atomic uint32_t hold;
+	_Atomic uint32_t knows_survivors; /* ptcd's: 1: it holds ranks, and answers LEAVES */
+	_Atomic uint32_t leaving;         /* PTC_LOCAL_LEAVE_; 0: the rank does not leave */
+	/* The rank's: 1: its memory stays what its marks say, and its blobs and cursors are published (ptc_survive). */
+	_Alignas(64) _Atomic uint32_t survives;
+	_Atomic uint64_t marked; /* step + 1 of the boundary after which an update began last; 0: none */
+	struct ptc_local_published published[2]; /* the later one that holds counts */
 #if PTC_VERSION_RAISED
 	_Alignas(64) uint64_t added;
 #endif
@@ -51,10 +67,20 @@ static inline bool ptc_local_boundary(struct ptc_local_page *p, uint64_t step)
 	atomic_exchange(&p->state, ((step + 1) << 1) | 1);
 	return atomic_load(&p->stop) > step; /* true: go on */
 }
-static inline void ptc_local_update_begin(struct ptc_local_page *p, uint64_t step)
+/* The rank takes its mark back, then reads `hold`; ptcd exchanges `hold`, then reads the mark. So where ptcd sees whole
+ * state after it has set `hold`, no update begins before it clears that. False: held, and the state is whole; ask
+ * again.
+ */
+static inline bool ptc_local_update_begin(struct ptc_local_page *p, uint64_t step)
 {
-	atomic_store_explicit(&p->state, (step + 1) << 1, memory_order_relaxed);
+	atomic_exchange(&p->state, (step + 1) << 1);
+	if (__builtin_expect(atomic_load(&p->hold) != 0, 0)) {
+		atomic_exchange(&p->state, ((step + 1) << 1) | 1);
+		return false;
+	}
+	atomic_store_explicit(&p->marked, step + 1, memory_order_relaxed);
 	atomic_thread_fence(memory_order_release); /* seen before any change of the state that follows */
+	return true;
 }
 /* false: no boundary yet. */
 static inline bool ptc_local_step(const struct ptc_local_page *p, uint64_t *ret_step)

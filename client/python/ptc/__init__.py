@@ -103,6 +103,8 @@ def library():
             ("ptc_stop_holds", ctypes.c_int, [p]),
             ("ptc_boundary", ctypes.c_int, [p, u64]),
             ("ptc_update_begin", None, [p]),
+            ("ptc_survive", ctypes.c_int, [p, ctypes.c_int]),
+            ("ptc_leave", None, [p]),
             ("ptc_finish", ctypes.c_int, [p, u64]),
             ("ptc_report", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_double]),
             ("ptc_micro_steps", u64, [p]),
@@ -243,6 +245,14 @@ class Client:
 
     def update_begin(self):
         self._lib.ptc_update_begin(self._c)
+
+    def survive(self, yes=True):
+        """A promise (ptc_survive in ptc.h) by which the job goes on from this rank's memory when a node is lost."""
+        self._check(self._lib.ptc_survive(self._c, int(yes)))
+
+    def leave(self):
+        """Waits until nobody wants what is in this rank's memory, where the program gives up. Call it before anything is freed."""
+        self._lib.ptc_leave(self._c)
 
     def finish(self, step):
         """True: not finished after all, this process is needed in another generation."""
