@@ -23,6 +23,7 @@
  *                                  <- BLOB.., CURSOR.., RESTORED | DECLINED
  *   [BLOB.., CURSOR..,] STOPPED    ->                                            waits at a boundary
  *                                  <- GO | FINISHED | ENDED
+ *   [LEAVES                        ->                                            waits for the page's `leaving`]
  *   BYE                            ->
  *
  * ENDED may come whenever the rank has a generation. After a new connection the rank says everything again that still
@@ -94,6 +95,7 @@ enum ptc_local_type {
 	PTC_LOCAL_BYE,
 	PTC_LOCAL_FILLED,
 	PTC_LOCAL_DEVICE, /* declared memory on a device: before DECLARED */
+	PTC_LOCAL_LEAVES, /* the program gives up; it waits for the page's `leaving` */
 
 	PTC_LOCAL_WELCOME = 32,
 	PTC_LOCAL_REFUSED, /* the connection is over; so is the client */

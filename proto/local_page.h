@@ -24,10 +24,18 @@
 #define PTC_LOCAL_MARKS_NONE     0u /* no stream was given: devices are waited for */
 #define PTC_LOCAL_MARKS_PROVEN   1u /* between two marks of `device` nothing else changes declared memory there */
 #define PTC_LOCAL_MARKS_UNPROVEN 2u /* the program has another way: a second stream, or an update in a CUDA graph */
+#define PTC_LOCAL_LEAVE_ASKS     1u /* the rank waits in ptc_leave */
+#define PTC_LOCAL_LEAVE_GO       2u /* ptcd's answer: its memory is not wanted, or not any more */
 
 struct ptc_local_report {
 	char name[PTC_LOCAL_REPORT_NAME]; /* written before `nreports` counts it; then constant */
 	_Atomic uint64_t bits;            /* of a double */
+};
+/* Blobs and cursors, in the rank's memory: frames of a uint32_t type (PTC_LOCAL_BLOB, PTC_LOCAL_CURSOR), a uint32_t
+ * length, and the message. */
+struct ptc_local_published {
+	_Atomic uint64_t from; /* step + 1 of the first boundary at which it holds; 0: it is none, or being written */
+	_Atomic uint64_t address, bytes;
 };
 struct ptc_local_page {
 	uint32_t magic, version;
@@ -47,6 +55,14 @@ struct ptc_local_page {
 	_Alignas(64) _Atomic uint32_t marks;
 	/* ptcd's: for how many milliseconds it waits for this rank now; 0: it has not said. */
 	_Alignas(64) _Atomic uint64_t patience_ms;
+	/* ptcd's: 1: no update begins. */
+	_Alignas(64) _Atomic uint32_t hold;
+	_Atomic uint32_t knows_survivors; /* ptcd's: 1: it holds ranks, and answers LEAVES */
+	_Atomic uint32_t leaving;         /* PTC_LOCAL_LEAVE_; 0: the rank does not leave */
+	/* The rank's: 1: its memory stays what its marks say, and its blobs and cursors are published (ptc_survive). */
+	_Alignas(64) _Atomic uint32_t survives;
+	_Atomic uint64_t marked; /* step + 1 of the boundary after which an update began last; 0: none */
+	struct ptc_local_published published[2]; /* the later one that holds counts */
 #if PTC_VERSION_RAISED
 	_Alignas(64) uint64_t added;
 #endif
@@ -66,10 +82,20 @@ static inline bool ptc_local_boundary(struct ptc_local_page *p, uint64_t step)
 	atomic_exchange(&p->state, ptc_local_mark(step, true));
 	return atomic_load(&p->stop) > step; /* true: go on */
 }
-static inline void ptc_local_update_begin(struct ptc_local_page *p, uint64_t step)
+/* The rank takes its mark back, then reads `hold`; ptcd exchanges `hold`, then reads the mark. So where ptcd sees whole
+ * state after it has set `hold`, no update begins before it clears that. False: held, and the state is whole; ask
+ * again.
+ */
+static inline bool ptc_local_update_begin(struct ptc_local_page *p, uint64_t step)
 {
-	atomic_store_explicit(&p->state, ptc_local_mark(step, false), memory_order_relaxed);
+	atomic_exchange(&p->state, ptc_local_mark(step, false));
+	if (__builtin_expect(atomic_load(&p->hold) != 0, 0)) {
+		atomic_exchange(&p->state, ptc_local_mark(step, true));
+		return false;
+	}
+	atomic_store_explicit(&p->marked, step + 1, memory_order_relaxed);
 	atomic_thread_fence(memory_order_release); /* seen before any change of the state that follows */
+	return true;
 }
 /* false: no boundary yet. */
 static inline bool ptc_local_step(const struct ptc_local_page *p, uint64_t *ret_step)

@@ -67,9 +67,9 @@ class Job:
         with open(self.yaml, "w") as f:
             json.dump(spec, f)  # JSON is YAML
 
-    def run(self, config, **kw):
+    def run(self, config, nodes=None, **kw):
         kw.setdefault("timeout_s", 120 * PATIENCE)
-        return self.c.ptcctl("run", "-f", self.yaml, "--config", str(config), "--wait", **kw)
+        return self.c.ptcctl("run", "-f", self.yaml, "--config", str(config), "--wait", *(["--nodes", nodes] if nodes else []), **kw)
 
     def resize(self, config, **kw):
         kw.setdefault("timeout_s", 120 * PATIENCE)

@@ -538,3 +538,57 @@ class Recover(harness.Case):
             status = job.wait_run("failed", 90)
             self.assertRegex(self.events(c, job, "gave_up")[0]["text"], "2 restarts count by now.* node n1")
             job.check_state(self, status["step"], self.path("kept"))
+
+    # ---- the memory of the ranks that are left --------------------------------------------------------
+
+    def check_survived(self, c, job, before, victim):
+        """After the loss of that node: the job has gone on at the step that had been reached. The status."""
+        after = self.trains(c, job, before["run"]["incarnation"])
+        logged = job.steps_logged()
+        last = {key: steps for key, steps in logged.items() if key[1] == after["run"]["incarnation"] and steps}
+        reached = max(steps[-1] for key, steps in logged.items() if key[1] == before["run"]["incarnation"] and steps)
+        self.assertEqual({reached}, {steps[0] for steps in last.values()}, self.events(c, job))
+        self.assertIn(" 0 steps are lost", self.events(c, job, "recovered")[-1]["text"])
+        self.assertIn(f"of step {reached},", self.events(c, job, "survived")[-1]["text"])
+        self.assertNotIn(victim, self.placed(job))
+        return after
+
+    def test_no_step_lost(self):
+        """Survivors fail, or hang; each tensor is split over tp, and every part is on every node."""
+        for how in ("fail", "hang"):
+            with self.subTest(how=how), self.cluster(nodes=3, devices=2, **FAST) as c:
+                job = self.job(c, how, survive=1, every=1000000, elastic={"min_gpus": 2, "max_gpus": 6}, name=f"job-{how}")
+                job.run("tp=2,dp=3")
+                before = self.trains(c, job)
+                victim = self.random.choice(["n1", "n2"])
+                time.sleep(self.random.random() * 0.3) # any instant; nothing is judged by it
+                c.power_off(victim)
+                after = self.check_survived(c, job, before, victim)
+                self.assertEqual("tp=2,dp=2", after["config"])
+                self.check_end(c, job)
+
+    def test_first_rank_lost(self):
+        """Rank 0, whose blobs are the job's, is lost, and with it the job's controller, at times."""
+        with self.cluster(nodes=4, devices=1, **FAST) as c:
+            job = self.job(c, survive=1, every=1000000, elastic={"min_gpus": 2, "max_gpus": 3})
+            job.run("dp=3", nodes="n1,n2,n3")
+            before = self.trains(c, job)
+            victim = next(r["node"] for r in before["ranks"] if r["rank"] == 0)
+            self.assertEqual("n1", victim)
+            c.power_off(victim)
+            self.check_survived(c, job, before, victim)
+            self.check_end(c, job)
+
+    def test_not_covered(self):
+        """What the lost node had is in no other rank: the job goes on from its snapshot, as ever."""
+        with self.cluster(nodes=4, devices=1, **FAST) as c:
+            job = self.job(c, survive=1, every=1000000, elastic={"min_gpus": 2, "max_gpus": 3},
+                           gpus={3: "pp=3", 2: "pp=2"}, more={"copies": {"count": 2}})
+            job.run("pp=3", nodes="n1,n2,n3")
+            job.do("snapshot")
+            before = self.trains(c, job)
+            wait_for(lambda: self.events(c, job, "copies") and job.status()["copies"]["fewest"] == 2, 60 * PATIENCE, "copies", 0.1)
+            c.power_off("n2")
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual(before["step"], after["step"])
+            self.assertEqual([], self.events(c, job, "survived"))

@@ -4,7 +4,7 @@
 
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--rendezvous 1] [--log DIR]
              [--fail-at STEP --fail-rank R] [--early STEP] [--hold-at STEP] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP | --megatron 1]]
-             [--together fail|hang] [--devices 1] [--stat 1] [--blobs NAME,..] [--amax DTYPE]
+             [--together fail|hang] [--survive 1] [--devices 1] [--stat 1] [--blobs NAME,..] [--amax DTYPE]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
 element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
@@ -16,6 +16,7 @@ With --amax there are `amax`, whole on each rank, and `amax.rows`, rows split ov
 random ones of its number and the step, with zeros of both signs and a NaN. What a rank is given and what it stops with goes to a
 file beside its steps.
 With --together ranks end each step together, as with an all-reduce; a rank whose peer has gone fails, as with gloo, or hangs.
+With --survive a rank promises that its memory stays whole, and keeps it when it fails.
 With --devices a rank needs its device for itself, as one that fills its memory does, and fails where another process has it.
 With --log each rank appends a JSON line per step. Else ranks do not wait for each other: how far they are apart is theirs.
 Tests start thousands of these: what takes long to import (NumPy: three quarters of a start) is imported where it is needed.
@@ -274,10 +275,22 @@ def run(args, client, gen):
         rank.check_restored()
     rank.take_blobs()
     client.on_stop(rank.at_stop)
+    if args.survive:
+        client.survive()
+    try:
+        train(args, client, gen, rank)
+    except BaseException:
+        client.leave()
+        raise
+
+
+def train(args, client, gen, rank):
     log = open(os.path.join(args.log, f"g{gen.generation}-l{gen.incarnation}-r{gen.rank}.jsonl"), "a", buffering=1) if args.log else None
     step, each = gen.start_step, rank.from_megatron()
     together = Together(args, gen) if args.together else None
     while True:
+        if args.survive:
+            rank.at_stop(step)
         if client.boundary(step):
             return
         while step == args.hold_at and not any(os.path.exists(os.path.join(args.log, f"go{who}")) for who in ("", f"-{gen.rank}")):
@@ -322,6 +335,7 @@ def main():
     p.add_argument("--fail-generation", type=int, default=-1, help="fails in its first step")
     p.add_argument("--rendezvous", type=int, default=0, help="1: before a rank declares, it has met all others")
     p.add_argument("--together", choices=["fail", "hang"], help="ranks end each step together; what one does whose peer has gone")
+    p.add_argument("--survive", type=int, default=0, help="1: the job may go on from this rank's memory")
     p.add_argument("--devices", type=int, default=0, help="1: a rank fails where another process has its device")
     p.add_argument("--stat", type=int, default=0, help="1: with the tensor whose replicas differ")
     p.add_argument("--maps", help="with a tensor that lies in a mapping of this file")

@@ -88,6 +88,66 @@ void ptc_client_rank_state_on_locked(ptc_client *c)
 	}
 }
 
+/* ---- published ----------------------------------------------------------------- */
+
+static void put_frame(struct ptc_local_out *to, uint32_t type, const struct blob *b, const struct cursor *s)
+{
+	size_t at = to->len;
+
+	ptc_local_put_u32(to, type);
+	ptc_local_put_u32(to, 0);
+	if (b)
+		ptc_local_put_blob(to, &(struct ptc_local_blob){ b->name, (uint8_t)b->scope, b->data, b->len });
+	else
+		ptc_local_put_cursor(to, &(struct ptc_local_cursor){ s->name, s->tag, s->position });
+	if (!to->failed) {
+		uint32_t len = (uint32_t)(to->len - at - 2 * sizeof len);
+
+		memcpy(to->data + at + sizeof len, &len, sizeof len);
+	}
+}
+
+/* Into the older of the two: the other one holds until this boundary, whatever becomes of us here. */
+void ptc_client_publish(ptc_client *c, uint64_t step)
+{
+	struct ptc_local_published *p = &c->page->published[c->promise.next];
+	struct ptc_local_out *to = &c->promise.said[c->promise.next];
+
+	atomic_store(&p->from, 0);
+	to->grow = realloc;
+	to->len = 0;
+	to->failed = false;
+	for (size_t i = 0; i < c->set->nblobs; i++)
+		put_frame(to, PTC_LOCAL_BLOB, &c->set->blobs[i], NULL);
+	for (size_t i = 0; i < c->set->ncursors; i++)
+		put_frame(to, PTC_LOCAL_CURSOR, NULL, &c->set->cursors[i]);
+	if (to->failed) { /* tried again at the next boundary; until then a snapshot has to do */
+		atomic_store(&c->page->survives, 0);
+		return;
+	}
+	atomic_store(&p->address, (uint64_t)(uintptr_t)to->data);
+	atomic_store(&p->bytes, to->len);
+	atomic_store(&p->from, step + 1);
+	atomic_store(&c->page->survives, 1);
+	c->promise.said_at = c->promise.set_at;
+	c->promise.next ^= 1;
+}
+
+void ptc_client_unpublish(ptc_client *c)
+{
+	c->promise.made = false;
+	c->promise.said_at = UINT64_MAX;
+	if (!c->page)
+		return;
+	atomic_store(&c->page->survives, 0);
+	atomic_store(&c->page->marked, 0);
+	atomic_store(&c->page->leaving, 0);
+	for (int i = 0; i < 2; i++)
+		atomic_store(&c->page->published[i].from, 0);
+}
+
+/* ---- calls ------------------------------------------------------------------------ */
+
 static int check_name(ptc_client *c, const char *what, const char *name)
 {
 	const char *wrong = name ? ptc_local_short_error(name) : "the name is NULL";
@@ -141,6 +201,7 @@ int ptc_blob_set(ptc_client *c, const char *name, enum ptc_blob_scope scope, con
 		b->data = copy;
 		b->len = len;
 		b->dirty = true;
+		c->promise.set_at++;
 		copy = old;
 	} else if (!rc) {
 		rc = ptc_client_fail(c, PTC_R_LIMIT, "blob \"%s\": more than %d names", name, PTC_LOCAL_BLOBS_MAX);
@@ -195,6 +256,7 @@ int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, const cha
 		s->position = position;
 		snprintf(s->tag, sizeof s->tag, "%s", tag ? tag : "");
 		s->dirty = true;
+		c->promise.set_at++;
 	} else if (!rc) {
 		rc = ptc_client_fail(c, PTC_R_LIMIT, "cursor \"%s\": more than %d names", name, PTC_LOCAL_CURSORS_MAX);
 	}

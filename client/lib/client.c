@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define LEAVE_MS        5000 /* for ptcd to say that it holds the rank */
+#define NAP_NS          1000000
 #define OPEN_TIMEOUT_MS 30000
 #define STACK_BYTES     (512u << 10) /* a frame of 64 KiB lies on it */
 
@@ -88,6 +90,8 @@ static void release(ptc_client *c)
 	free(c->got);
 	ptc_local_conn_done(&c->conn, free);
 	free(c->out.data);
+	free(c->promise.said[0].data);
+	free(c->promise.said[1].data);
 	if (c->page && !c->marks.registered)
 		munmap(c->page, PTC_LOCAL_PAGE);
 	ptc_client_close_guarded(&c->page_fd);
@@ -99,10 +103,40 @@ static void release(ptc_client *c)
 	free(c);
 }
 
+static void set_leaves(ptc_client *c, bool yes)
+{
+	pthread_mutex_lock(&c->lock);
+	c->leaves = yes && c->phase == PHASE_RUNNING && !c->fatal;
+	ptc_client_wake_locked(c);
+	pthread_mutex_unlock(&c->lock);
+}
+
+/* Until then at the latest ptcd says that it holds the rank, or it does not know how. */
+void ptc_leave(ptc_client *c)
+{
+	int64_t until = ptc_client_now_ms() + LEAVE_MS, latest = until + CLIENT_HELD_MAX_MS;
+
+	if (!c || !c->running || !c->stepped || ptc_client_forked(c) || !atomic_load(&c->page->survives) ||
+	    !atomic_load(&c->page->knows_survivors) || atomic_exchange(&c->page->leaving, PTC_LOCAL_LEAVE_ASKS))
+		return;
+	set_leaves(c, true);
+	while (atomic_load(&c->page->leaving) != PTC_LOCAL_LEAVE_GO) {
+		int64_t now = ptc_client_now_ms();
+
+		if (now > latest || (now > until && !atomic_load(&c->page->hold)))
+			break;
+		nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
+	}
+	set_leaves(c, false);
+}
+
 ptc_client *ptc_close(ptc_client *c)
 {
 	if (!c || ptc_client_forked(c))
 		return NULL; /* in a forked child all of it belongs to the parent */
+	ptc_leave(c);
+	if (c->page)
+		ptc_client_unpublish(c);
 	pthread_mutex_lock(&c->lock);
 	c->quit = true;
 	ptc_client_wake_locked(c);
@@ -292,6 +326,7 @@ int ptc_next(ptc_client *c, struct ptc_generation *ret_generation)
 	c->running = c->stepped = false;
 	c->on_stop = NULL;
 	ptc_client_staging_done(&c->staging);
+	ptc_client_unpublish(c);
 	atomic_store(&c->page->state, 0);
 	atomic_store(&c->page->marks, PTC_LOCAL_MARKS_NONE);
 	atomic_store(&c->page->device, 0);

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "client/lib/device/device.h"
+#include "client/lib/promise/promise.h"
 #include "proto/local_page.h"
 #include "proto/local_rules.h"
 #include "ptc/ptc.h"
@@ -99,6 +100,7 @@ struct ptc_client {
 	char error[PTC_LOCAL_TEXT_MAX + 1];
 	int (*on_stop)(void *arg, uint64_t step);
 	void *on_stop_arg;
+	struct promise promise;
 
 	/* constant */
 	char *socket, token[PTC_LOCAL_TOKEN + 1];
@@ -111,7 +113,7 @@ struct ptc_client {
 	pthread_cond_t changed;
 	/* under lock */
 	enum phase phase;
-	bool quit, welcomed, ended, restored, declined, finished;
+	bool quit, welcomed, ended, restored, declined, finished, leaves;
 	int fatal; /* no way on: enum ptc_result */
 	char fatal_text[PTC_LOCAL_TEXT_MAX + 1], link_text[512];
 	struct guarded_fd page_fd;
@@ -135,7 +137,7 @@ struct ptc_client {
 	unsigned link;                              /* connections made */
 	struct staging offered; /* by ptcd on this connection, made ready by our thread; map NULL: none */
 	struct {                /* on this connection */
-		bool next, declared, stopped, get;
+		bool next, declared, stopped, get, leaves;
 		size_t tensors, devices, puts;
 	} sent;
 
@@ -186,7 +188,6 @@ static inline bool ptc_client_forked(const ptc_client *c)
 {
 	return c->forks != atomic_load_explicit(&ptc_client_forks, memory_order_relaxed);
 }
-/* Under lock. */
 int ptc_client_fatal_locked(ptc_client *c);
 void ptc_client_forget_locked(ptc_client *c); /* all that belongs to a generation */
 /* Waits until devices have done what they were told up to `step`, a published boundary; PTC_LOCAL_NO_STOP: all of it.

@@ -28,7 +28,7 @@
 #define TOUCH_PAGE       4096u
 #define REPORTED_VERSION PTC_VERSION
 
-static int64_t now_ms(void)
+int64_t ptc_client_now_ms(void)
 {
 	struct timespec ts;
 
@@ -149,6 +149,15 @@ static bool next_stop_locked(ptc_client *c)
 	return true;
 }
 
+static bool next_leave_locked(ptc_client *c)
+{
+	if (c->phase != PHASE_RUNNING || !c->leaves || c->sent.leaves)
+		return false;
+	c->sent.leaves = true;
+	c->out_type = PTC_LOCAL_LEAVES;
+	return true;
+}
+
 /* What is to be said next, into `out`. */
 static bool next_message_locked(ptc_client *c)
 {
@@ -162,8 +171,8 @@ static bool next_message_locked(ptc_client *c)
 		c->out_type = PTC_LOCAL_NEXT;
 		return true;
 	}
-	return said_in_generation(c) &&
-	       (next_put_locked(c) || next_get_locked(c) || next_declaration_locked(c) || next_stop_locked(c));
+	return said_in_generation(c) && (next_put_locked(c) || next_get_locked(c) || next_declaration_locked(c) ||
+					 next_stop_locked(c) || next_leave_locked(c));
 }
 
 static void say_again_locked(ptc_client *c)
@@ -715,8 +724,8 @@ static void give_up_on_folder(ptc_client *c, int64_t *gone_since)
 	if (!folder_gone(c)) {
 		*gone_since = 0;
 	} else if (!*gone_since) {
-		*gone_since = now_ms();
-	} else if (now_ms() - *gone_since > FOLDER_GONE_MS) {
+		*gone_since = ptc_client_now_ms();
+	} else if (ptc_client_now_ms() - *gone_since > FOLDER_GONE_MS) {
 		pthread_mutex_lock(&c->lock);
 		ptc_client_set_fatal_locked(c, c->welcomed ? PTC_R_STALE : PTC_R_LOST,
 					    "the job's folder is gone: it has been deleted");

@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define NAP_NS 1000000
+
 /* ---- copying into staging memory ---------------------------------------------- */
 
 /* What ptcd has offered on this connection becomes ours. Our thread has mapped it, and by now most likely touched it.
@@ -298,19 +300,49 @@ int ptc_boundary(ptc_client *c, uint64_t step)
 	}
 	c->next_step = step + 1;
 	c->stepped = true;
+	if (c->promise.made && c->promise.said_at != c->promise.set_at)
+		ptc_client_publish(c, step);
 	if (__builtin_expect(ptc_local_boundary(c->page, step), 1))
 		return 0;
 	return stop_here(c, step, false);
+}
+
+/* ptcd sets `hold` for a while only; and should it be gone for good, the rank goes on. */
+static void held(ptc_client *c)
+{
+	int64_t until = ptc_client_now_ms() + CLIENT_HELD_MAX_MS;
+
+	while (!ptc_local_update_begin(c->page, c->next_step - 1)) {
+		nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
+		if (ptc_client_now_ms() > until)
+			atomic_exchange(&c->page->hold, 0);
+	}
 }
 
 void ptc_update_begin(ptc_client *c)
 {
 	if (!c || !c->running || !c->stepped || ptc_client_forked(c))
 		return;
-	ptc_local_update_begin(c->page, c->next_step - 1);
+	if (__builtin_expect(!ptc_local_update_begin(c->page, c->next_step - 1), 0))
+		held(c);
 	if (c->marks.on)
 		(void)mark(c, c->next_step - 1,
 			   false); /* one that fails is no mark: what is wrong is told at the next stop */
+}
+
+int ptc_survive(ptc_client *c, int yes)
+{
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	if (!c->running)
+		return ptc_client_fail(c, PTC_R_INVALID,
+				       "ptc_survive: no generation runs here; ptc_restore comes first");
+	if (!yes)
+		ptc_client_unpublish(c);
+	c->promise.made = yes != 0;
+	return 0;
 }
 
 int ptc_finish(ptc_client *c, uint64_t step)

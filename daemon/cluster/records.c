@@ -236,6 +236,8 @@ static const struct ptc_member intent_run_rows[] = {
 	AS("to", intent_doc, run_to, BOOL),
 	IS(intent_doc, end, WORD, .words = runs, .max = PTC_RUN_COUNT - 1),
 	IS(intent_doc, stop, U64),
+	IS(intent_doc, held, BOOL, IF(intent_doc, held)),
+	IS(intent_doc, reached, U64, IF(intent_doc, reached)),
 };
 static const struct ptc_members intent_run_members = PTC_MEMBERS(intent_run_rows, struct ptc_intent_doc);
 

@@ -426,6 +426,8 @@ static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_reque
 		.run_to = r->run_to,
 		.end = r->end,
 		.stop = r->stop,
+		.held = r->held,
+		.reached = r->reached,
 	};
 	intent_target(&ctl->intent, r);
 	ctl->nphases = 0;
@@ -448,6 +450,7 @@ static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t nfr
 		.run_from = ctl->intent.run_from,
 		.run_to = ctl->intent.run_to,
 		.stop = ctl->intent.stop,
+		.held = ctl->intent.held,
 	};
 
 	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_SWITCH, .request = &sw });
@@ -489,6 +492,11 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 		ptc_free(from);
 		ptc_free(to);
 		return ptc_nomem(err);
+	}
+	for (uint32_t i = 0, all_from = nfrom; r->held && i < all_from; i++) {
+		nfrom = i ? nfrom : 0;
+		if (ptc_recovery_gives(ctl, from[i]))
+			from[nfrom++] = from[i];
 	}
 	ptc_controller_switch_done(ctl);
 	ctl->watcher = r->watcher;
@@ -571,6 +579,10 @@ static void committed(struct ptc_controller *ctl)
 		ptc_event_with(ctl->all->cluster, ctl->uuid, "committed", ptc_switch_brief(ctl),
 			       "%s: snapshot %llu, step %llu", ptc_switch_name(ctl),
 			       (unsigned long long)ctl->record.snapshot, (unsigned long long)ctl->record.step);
+		if (ctl->intent.held)
+			ptc_event(ctl->all->cluster, ctl->uuid, "survived",
+				  "snapshot %llu is of step %llu, out of the memory of the ranks that are left",
+				  (unsigned long long)ctl->record.snapshot, (unsigned long long)ctl->record.step);
 	}
 	ptc_recovery_committed(ctl);
 }

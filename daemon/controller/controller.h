@@ -81,15 +81,15 @@ bool ptc_controllers_next(const struct ptc_controllers *all, size_t *at, const c
 			  enum ptc_job_phase *ret_phase);
 /* [loop] For ptc_measuring_opts.runs; arg: struct ptc_controllers. */
 size_t ptc_controllers_runs(void *arg, struct ptc_measuring_run *ret, size_t max);
-/* [loop] Call it from time to time: it removes remains that could not be removed before. */
-void ptc_controllers_tidy(struct ptc_controllers *all);
+void ptc_controllers_tidy(struct ptc_controllers *all); /* [loop] from time to time: removes what could not be before */
 struct ptc_controller *ptc_controller_find(struct ptc_controllers *all, const char *uuid);
 
 struct ptc_switch_request {
 	enum ptc_switch_kind kind;
 	bool run_from, run_to, ahead; /* ranks run before it; ranks run after it, and build before it begins */
 	enum ptc_run end;             /* snapshot without run_to, halt: the record's `run` afterwards */
-	uint64_t stop;                /* first round of arming; 0: as soon as possible */
+	uint64_t stop, reached;       /* as in the intent; stop 0: as soon as possible */
+	bool held;                    /* a snapshot of ranks that have survived a loss */
 	struct ptc_generation_doc to; /* of a resize and an import; owned */
 	uint64_t base_generation, base_snapshot; /* of the record that it was planned for */
 	char *plan_json;                         /* the summary's part about the plan; owned */

@@ -47,6 +47,7 @@ static void view_of(const struct ptc_controller *ctl, const struct ptc_generatio
 struct agree {
 	struct ptc_ctl_task task;
 	int64_t fence;
+	bool held;            /* of the ranks that have survived a loss */
 	struct ptc_view view; /* the captured generation, as `to` */
 	struct ptc_merge merge;
 	Ptc__V1__PullReply **captures;
@@ -129,6 +130,43 @@ static int count_data(struct agree *a, const struct ptc_config *config, struct p
 	return rc;
 }
 
+/* Of ranks that have survived a loss: the job's blobs are of the lowest of them. PTC_ESTATE: a rule wants what the
+ * others had. */
+static int collect_survivors(struct agree *a, const struct ptc_config *config, struct ptc_state *s)
+{
+	const Ptc__V1__RankState *lowest = NULL;
+	Ptc__V1__RankState first = PTC__V1__RANK_STATE__INIT;
+	Ptc__V1__Blob *blobs[PTC_STATE_BLOBS];
+	const struct ptc_job_desc *desc;
+	size_t nranks = 0;
+	void *ref;
+	int rc;
+
+	for (size_t i = 0; i < a->ncaptures; i++)
+		for (size_t k = 0; k < a->captures[i]->n_ranks; k++, nranks++)
+			if (!lowest || a->captures[i]->ranks[k]->rank < lowest->rank)
+				lowest = a->captures[i]->ranks[k];
+	rc = ptc_specs_get(a->task.ctl->all->docs.specs, a->view.meta.uuid, a->view.meta.spec_hash, &desc, &ref,
+			   &a->task.err);
+	if (rc)
+		return rc;
+	for (size_t i = 0; !rc && nranks < a->view.to.world && i < desc->blobs.n; i++)
+		if (desc->blobs.v[i].fate == PTC_FATE_CARRY)
+			rc = ptc_error_set(
+				&a->task.err, PTC_ESTATE,
+				"the job's rule for blobs \"%.200s\" is carry, and some ranks that had them are "
+				"lost",
+				desc->blobs.v[i].match);
+	ptc_specs_release(ref);
+	if (rc || !lowest || lowest->rank == 0)
+		return rc;
+	first.blobs = blobs;
+	for (size_t i = 0; i < lowest->n_blobs && first.n_blobs < PTC_STATE_BLOBS; i++)
+		if (lowest->blobs[i]->scope == PTC_STATE_JOB)
+			blobs[first.n_blobs++] = lowest->blobs[i];
+	return ptc_agent_state_add(s, config, &first, &a->task.err);
+}
+
 /* All that ranks gave, as the job's rules let them. */
 static int collect_state(struct agree *a, struct ptc_state *s)
 {
@@ -138,6 +176,8 @@ static int collect_state(struct agree *a, struct ptc_state *s)
 	for (size_t i = 0; rc == 0 && i < a->ncaptures; i++)
 		for (size_t k = 0; rc == 0 && k < a->captures[i]->n_ranks; k++)
 			rc = ptc_agent_state_add(s, &config, a->captures[i]->ranks[k], &a->task.err);
+	if (!rc && a->held)
+		rc = collect_survivors(a, &config, s);
 	if (rc == 0)
 		rc = ptc_rank_states_check(&a->task.ctl->all->docs, &a->view.meta, s, &a->task.err);
 	return rc ? rc : count_data(a, &config, s);
@@ -189,6 +229,7 @@ static void agree_merge(void *arg, struct ptc_etcd *e)
 	a->task.status = ptc_view_geometry(a->task.ctl->all->agent, &a->view, true, &g, &a->task.err);
 	if (a->task.status)
 		return;
+	a->merge.some = a->held;
 	a->task.status = ptc_merge_digests(&a->merge, &g, NULL, 0, &a->items, &a->nitems, &a->task.err);
 	ptc_geometry_done(&g);
 }
@@ -217,6 +258,17 @@ static void agree_adopt(struct ptc_ctl_task *t)
 	ctl->rank_states = a->rank_states;
 }
 
+/* What a node has answered before it was left out. */
+static void drop_left_out(struct ptc_controller *ctl)
+{
+	for (size_t i = ctl->npulls; i-- > 0;) {
+		if (ptc_job_gives(ctl->core, ctl->pulls[i].node))
+			continue;
+		ptc_pull_result_done(&ctl->pulls[i]);
+		ctl->pulls[i] = ctl->pulls[--ctl->npulls];
+	}
+}
+
 void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq)
 {
 	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, agree_merge },
@@ -228,12 +280,14 @@ void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq)
 	a->task.adopt = agree_adopt;
 	a->task.release = agree_release;
 	a->fence = ctl->fence;
+	a->held = ctl->intent.held;
 	a->step = ctl->capture_step;
 	a->old_step = ctl->view.manifest.step;
 	ptc_require(ptc_ledger_copy(&ctl->view.manifest.ledger, &a->ledger) == 0);
 	if (ctl->view.to.world)
 		ptc_require((a->to_config = ptc_strdup(ctl->view.to.config)) != NULL);
 	view_of(ctl, &ctl->view.from, ctl->intent.from_generation, ctl->intent.to_snapshot, &a->view);
+	drop_left_out(ctl);
 	ptc_merge_take(&a->merge, ctl);
 	a->captures = ptc_calloc(ctl->npulls, sizeof *a->captures);
 	ptc_require(a->captures);

@@ -332,6 +332,7 @@ static int encode_capture(struct ptc_controller *ctl, const struct ptc_job_updat
 	req.to = &to;
 	req.step = up->stop;
 	req.release = ctl->intent.kind == PTC_SWITCH_SNAPSHOT && ctl->intent.run_to;
+	req.held = ctl->intent.held;
 	return ptc_pb_encode(&req.base, data, len, err);
 }
 

@@ -485,6 +485,8 @@ static void make_record(struct ptc_controller *ctl, struct txn *t)
 		r->snapshot = in->to_snapshot;
 		if (in->kind == PTC_SWITCH_SNAPSHOT && !in->run_to)
 			r->run = in->end;
+		if (in->held)
+			ptc_recovery_halts(ctl, r);
 	} else if (t->kind == PTC_TXN_COMMIT2) {
 		r->generation = in->to_generation;
 		r->snapshot = in->to_snapshot;
@@ -641,12 +643,19 @@ int ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, c
 
 	if (rc == 0 && ptc_fault("digests.merge"))
 		rc = ptc_error_set(err, PTC_EIO, "fault point digests.merge");
-	for (size_t i = 0; rc == 0 && i < m->nanswers; i++) {
-		const struct answer *a = &m->answers[i];
+	for (size_t n = 0; rc == 0 && n < g->nnodes; n++) {
+		bool answered = false;
 
-		for (size_t n = 0; rc == 0 && n < g->nnodes; n++)
-			if (strcmp(g->nodes[n], a->node) == 0)
-				rc = ptc_digests_add(d, (uint32_t)n, a->need_index, a->digests, a->n, err);
+		for (size_t i = 0; rc == 0 && i < m->nanswers; i++) {
+			const struct answer *a = &m->answers[i];
+
+			if (strcmp(g->nodes[n], a->node) != 0)
+				continue;
+			rc = ptc_digests_add(d, (uint32_t)n, a->need_index, a->digests, a->n, err);
+			answered = true;
+		}
+		if (m->some && !answered && rc == 0)
+			ptc_digests_leave_out(d, (uint32_t)n);
 	}
 	if (rc == 0 && expected && nexpected != nitems)
 		rc = ptc_error_set(err, PTC_EDIGEST, "the import has %zu digests, but the job has %zu items", nexpected,
@@ -846,6 +855,7 @@ static void start_core(struct ptc_controller *ctl, struct load *l)
 			.run_from = l->intent.run_from,
 			.run_to = l->intent.run_to,
 			.stop = l->intent.stop,
+			.held = l->intent.held,
 		};
 		ev.intent = &intent;
 	}

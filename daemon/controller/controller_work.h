@@ -36,6 +36,7 @@ struct ptc_merge {
 		size_t n;
 	} * answers; /* owned, because the loop may end the switch meanwhile */
 	size_t nanswers;
+	bool some; /* nodes that have not answered are left out; the others have to hold every tensor */
 };
 void ptc_merge_take(struct ptc_merge *m, struct ptc_controller *ctl);
 void ptc_merge_done(struct ptc_merge *m);

@@ -58,6 +58,23 @@ struct ptc_recovery {
 		int64_t since_ns;
 		uint32_t from; /* rounds before that say nothing */
 	} judging;
+	/* whether the ranks that are left have all of the state (recovery_hold.c) */
+	struct ptc_hold {
+		uint64_t incarnation; /* of the ranks that are asked for */
+		enum ptc_hold_state {
+			PTC_HOLD_IDLE,
+			PTC_HOLD_ASKED,
+			PTC_HOLD_CHOOSES,
+			PTC_HOLD_FOUND, /* they have it at `step` */
+			PTC_HOLD_NONE,  /* they have not: why */
+		} state;
+		uint32_t awaited; /* answers */
+		int64_t since_ns;
+		struct ptc_held_rank *ranks; /* of each rank of the generation */
+		uint32_t nheld;
+		uint64_t step, reached; /* reached: the greatest that a rank there has come to */
+		char why[192];
+	} hold;
 	bool held;        /* the switch under way may hold the ranks */
 	int64_t ended_ns; /* the last one that did has ended then */
 	int64_t retry_ns; /* nothing is tried before */
@@ -79,7 +96,7 @@ void ptc_recovery_tick(struct ptc_controller *ctl);
 bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r);
 /* A node of a job that trains is lost: a snapshot that is due would wait for it. */
 bool ptc_recovery_holds(const struct ptc_controller *ctl);
-/* The record that a HALT makes, and that a switch makes that starts ranks. */
+/* The record that a HALT or a snapshot of held ranks makes, and that a switch makes that starts ranks. */
 void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc *r);
 void ptc_recovery_starts(struct ptc_record_doc *r);
 /* The record becomes next. */
@@ -100,6 +117,15 @@ void ptc_growth_note(struct ptc_controller *ctl);
 
 /* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. */
 void ptc_recovery_ask(struct ptc_controller *ctl);
+
+/* recovery_hold.c: begins it, unless it has been begun for the ranks of the record; ask again until it is FOUND or
+ * NONE.
+ */
+enum ptc_hold_state ptc_recovery_hold(struct ptc_controller *ctl);
+/* Whether the node has a rank that is held at the step that was found. */
+bool ptc_recovery_gives(const struct ptc_controller *ctl, uint32_t node);
+/* Ranks that are held go on. */
+void ptc_recovery_let_go(struct ptc_controller *ctl);
 
 /* recovery_plan.c: where the job can go on now. */
 struct ptc_recovery_plan {

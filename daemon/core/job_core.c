@@ -48,8 +48,13 @@ static void txn_good(struct ptc_job *job)
 		break;
 	case PTC_JOB_COMMIT1:
 		job->snapshot = job->cur.to_snapshot;
-		for (uint32_t i = 0; i < job->nnodes; i++)
-			job->nodes[i].in_record = ptc_job_gives(job, i);
+		for (uint32_t i = 0; i < job->nnodes; i++) {
+			bool gives = ptc_job_gives(job, i);
+			if (job->nodes[i].in_record &&
+			    !gives) /* what it has, ranks too, is not the record's any more */
+				job->nodes[i].stale = true;
+			job->nodes[i].in_record = gives;
+		}
 		if (job->cur.kind == PTC_SWITCH_SNAPSHOT) { /* it is the last transaction, so the switch holds */
 			ptc_job_enter(job, PTC_JOB_FINISHING);
 			return;

@@ -19,6 +19,8 @@
  * - IMPORT: a client sends the state.
  * - SNAPSHOT: has run_from. It ends with COMMIT1, which deletes the intent in the same transaction. Without run_to, the
  *   job ends with it (the shell writes run: stopped or done).
+ *   With `held` it is of ranks that have survived a loss: nodes hold them, so it begins with SEALING. A node that is
+ *   lost, or answers CAPTURE with PTC_ELOST or PTC_ENOTFOUND, is left out; AGREE says whether the others have all.
  * - HALT: one transaction (in phase COMMIT2) without an intent, for the same generation and snapshot with another run
  *   state; then FINISHING.
  *
@@ -29,6 +31,7 @@
  *   An import aborts, because its client is gone.
  * - an intent, record.snapshot = to_snapshot: again from ENDING, BUILDING or PREPARING.
  * - an intent from nothing: again from STARTING.
+ * A held SNAPSHOT has its stop in the intent; nodes hold ranks for a while only, and then the switch aborts.
  * If a controller stopped the ranks itself and only lost a transaction's outcome, it goes on from SEALING with the same
  * stop. COMMIT1 may still be on its way, so the snapshot that it names must not be captured again at another step.
  * COMMIT2 (and COMMIT1 of a SNAPSHOT) deletes the intent in the same transaction. So a record that a switch has
@@ -67,7 +70,8 @@
  * The shell writes the nodes that ptc_job_gives does not name into the intent (INTENT: cleaning has left them out) and
  * into the record's placement (COMMIT1), and gives from_nodes and record_nodes without them. AGREE checks that the
  * other nodes hold every tensor. A lost node to which the switch was to bring state aborts the switch at once. Where
- * ranks run, no node is left out; the switch waits for it. */
+ * ranks run, no node is left out; the switch waits for it. A SNAPSHOT that is `held` leaves nodes out as if none ran.
+ */
 #pragma once
 
 #include "base/limits.h"

@@ -141,7 +141,7 @@ bool ptc_job_node_awaited(const struct ptc_job *job, const struct ptc_job_node *
 
 bool ptc_job_node_dispensable(const struct ptc_job *job, const struct ptc_job_node *n)
 {
-	return n->from && !n->to && !job->cur.run_from &&
+	return n->from && !n->to && (!job->cur.run_from || job->cur.held) &&
 	       (job->phase == PTC_JOB_CHECKING || job->phase == PTC_JOB_SEALING);
 }
 

@@ -175,9 +175,11 @@ static bool source_down(const struct ptc_job *job, uint64_t seq)
 	return false;
 }
 
-/* It is there, and its table is not. */
-static bool table_gone(int op, int status)
+/* It is there, and its table is not, or not what its ranks held. */
+static bool table_gone(const struct ptc_job *job, int op, int status)
 {
+	if (op == PTC_OP_CAPTURE && job->cur.held)
+		return status == PTC_ENOTFOUND || status == PTC_ELOST;
 	return op == PTC_OP_SEAL && (status == PTC_ENOTFOUND || status == PTC_ELOST || status == PTC_ECORRUPT);
 }
 
@@ -185,7 +187,7 @@ static void reply_bad(struct ptc_job *job, uint32_t i, int op, const struct ptc_
 {
 	struct ptc_job_node *n = &job->nodes[i];
 	bool again = status_retriable(ev->status);
-	if (table_gone(op, ev->status)) {
+	if (table_gone(job, op, ev->status)) {
 		ptc_job_node_leave_out(job, i);
 		return;
 	}

@@ -44,6 +44,8 @@ static const char *snapshot_wrong(const struct ptc_switch *s)
 		return "a snapshot goes to no other node";
 	if (s->to_generation != s->from_generation || s->to_snapshot != s->from_snapshot + 1)
 		return "only the snapshot must grow, by one";
+	if (s->held && s->run_to)
+		return "ranks that are held do not go on";
 	return NULL;
 }
 
@@ -67,7 +69,7 @@ static const char *switch_wrong(const struct ptc_switch *s)
 		return "bad list of nodes";
 	switch (s->kind) {
 	case PTC_SWITCH_RESIZE:
-		return resize_wrong(s);
+		return s->held ? "only a snapshot is of held ranks" : resize_wrong(s);
 	case PTC_SWITCH_SNAPSHOT:
 		return snapshot_wrong(s);
 	case PTC_SWITCH_HALT:
@@ -98,6 +100,8 @@ static bool switch_adopt(struct ptc_job *job, const struct ptc_switch *s)
 	bool ok = ptc_job_list_valid(s->from_nodes, s->nfrom) && ptc_job_list_valid(s->to_nodes, s->nto);
 	job->cur = *s;
 	job->has_switch = true;
+	if (s->held)
+		job->arming.stop = s->stop;
 	if (!ok)
 		job->cur.nfrom = job->cur.nto = 0;
 	job->cur.from_nodes = job->from_buf;

@@ -223,7 +223,7 @@ bool ptc_job_switch_has(const struct ptc_switch *s, enum ptc_job_phase phase)
 		return to;
 	case PTC_JOB_WARMING:
 	case PTC_JOB_ARMING:
-		return from;
+		return from && !s->held;
 	case PTC_JOB_SEALING:
 	case PTC_JOB_AGREEING:
 	case PTC_JOB_COMMIT1:

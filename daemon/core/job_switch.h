@@ -54,6 +54,9 @@ struct ptc_switch {
 	uint32_t nto;
 	bool run_from, run_to; /* ranks run before the switch; ranks shall run after it. HALT: neither counts */
 	uint64_t stop;         /* run_from: stop step of the first round of arming; 0: as soon as possible */
+	/* SNAPSHOT with run_from, without run_to: from_nodes hold ranks that have survived the loss of others. Nobody
+	 * arms them: they are captured at `stop`. */
+	bool held;
 };
 
 /* A request to a node. Ranks outlive the node's process (ptcd), not the machine. A node's report of a failed rank is
@@ -89,7 +92,8 @@ enum ptc_job_op {
 	/* To from_nodes, instead of SEAL where run_from; update: stop = the step. As SEAL, from ranks that wait at
 	 * `stop` (else PTC_ESTATE). A table that is sealed already counts only if this switch captured it at this stop;
 	 * otherwise it is dropped and captured again. A SNAPSHOT with run_to releases the ranks once they are copied.
-	 */
+	 * `held`: from ranks that the node holds and whose state is whole at `stop`; PTC_ELOST: these do not have all
+	 * that the node's table needs. */
 	PTC_OP_CAPTURE,
 	/* To from_nodes: answers when every rank of from_generation here, of any incarnation, has exited or waits in
 	 * ptc_next. Tables older than the new snapshot are dropped. */

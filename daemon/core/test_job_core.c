@@ -1195,6 +1195,58 @@ static void test_snapshot(void **state)
 	}
 }
 
+/* Ranks that have survived a loss: nobody arms them; who cannot give is left out; who had a part in the record and has
+ * none any more is told so. */
+static void test_held(void **state)
+{
+	static const enum ptc_job_phase order[] = {
+		PTC_JOB_CHECKING, PTC_JOB_INTENT,    PTC_JOB_SEALING, PTC_JOB_AGREEING,
+		PTC_JOB_COMMIT1,  PTC_JOB_FINISHING, PTC_JOB_IDLE,
+	};
+	static const uint32_t survivor[] = { 0 };
+	struct ptc_switch held = snapshot;
+	struct fix f;
+	held.held = true;
+	held.stop = 40;
+	open_idle(&f, 3, 5);
+	FEED(&f, .kind = PTC_EV_SWITCH, .request = &held); /* ranks that are held do not go on */
+	expect_done(&f, held.id, PTC_EINVAL);
+	close_job(&f);
+	held.run_to = false;
+	held.from_nodes = survivor;
+	held.nfrom = 1;
+	open_switch(&f, &held, PTC_JOB_SEALING);
+	assert_int_equal(sent(&f, 0, PTC_OP_CAPTURE)->stop, 40);
+	assert_null(sent(&f, 1, PTC_OP_CAPTURE));
+	drive(&f, PTC_JOB_COMMIT1);
+	assert_int_equal(last(&f, PTC_UP_TXN, -1)->step, 40);
+	drive(&f, PTC_JOB_IDLE);
+	expect_order(&f, order, PTC_ARRAY_LEN(order));
+	expect_done(&f, held.id, 0);
+	assert_false(sent(&f, 1, PTC_OP_FINISH)->has_keep);
+	close_job(&f);
+	held.from_nodes = from_nodes;
+	held.nfrom = 2;
+	for (int k = 0; k < 2; k++) {
+		open_switch(&f, &held, PTC_JOB_SEALING);
+		FEED(&f, .kind = PTC_EV_REPLY, .node = 1, .seq = sent(&f, 1, PTC_OP_CAPTURE)->seq,
+		     .status = k ? PTC_ELOST : PTC_ENOTFOUND, .text = "no rank here is whole");
+		assert_false(ptc_job_gives(f.job, 1));
+		FEED(&f, .kind = PTC_EV_REPLY, .node = 0, .seq = sent(&f, 0, PTC_OP_CAPTURE)->seq);
+		assert_int_equal(ptc_job_phase(f.job), PTC_JOB_AGREEING);
+		FEED(&f, .kind = PTC_EV_AGREED, .seq = last(&f, PTC_UP_AGREE, -1)->seq, .status = PTC_ESTATE);
+		f.answered = last(&f, PTC_UP_AGREE, -1)->seq;
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, held.id, PTC_ESTATE);
+		close_job(&f);
+	}
+	/* another controller goes on with it at the same step */
+	open_job(&f);
+	start(&f, 3, 5, &held);
+	assert_int_equal(sent(&f, 0, PTC_OP_CAPTURE)->stop, 40);
+	close_job(&f);
+}
+
 static void test_halt(void **state)
 {
 	static const enum ptc_job_phase order[] = { PTC_JOB_COMMIT2, PTC_JOB_FINISHING, PTC_JOB_IDLE };
@@ -1667,6 +1719,7 @@ int main(void)
 		cmocka_unit_test(test_live),
 		cmocka_unit_test(test_other_ways),
 		cmocka_unit_test(test_snapshot),
+		cmocka_unit_test(test_held),
 		cmocka_unit_test(test_halt),
 		cmocka_unit_test(test_arming_rounds),
 		cmocka_unit_test(test_arming_not_begun),

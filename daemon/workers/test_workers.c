@@ -6,6 +6,7 @@
  * What a rank trains: "w" F64 [64], split over ranks along dim 0; "m" F32 [4][16], split by columns, in a buffer with
  * other bytes between; "s" F64 scalar, on every rank. Element i of each is begin(i) + step. */
 #include "daemon/workers/test_rank.h"
+#include "daemon/workers/group/hold/group_hold.h"
 #include "daemon/workers/group/rank_groups.h"
 #include "daemon/workers/group/rank_slots.h"
 #include "daemon/workers/group/rank_status.h"
@@ -233,6 +234,12 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 			rank_closes(r, step);
 		if (strcmp(how, "hang") == 0 && step == 5)
 			pause();
+		if (strcmp(how, "leaves") == 0 && step == 5 && r->gen.rank == 1) {
+			ptc_leave(r->c);
+			printf("it leaves\n");
+			fflush(stdout);
+			_exit(6);
+		}
 		if (strcmp(how, "stuck") == 0 && step == 5)
 			printf("%d", *(volatile char *)r->page); /* until the file system has gone */
 		nap_us(500);
@@ -330,6 +337,8 @@ static int rank_main(int argc, char **argv)
 		printf("generation %llu step %llu\n", (unsigned long long)r.gen.generation,
 		       (unsigned long long)r.gen.start_step);
 		fflush(stdout);
+		if (strcmp(how, "survives") == 0 || strcmp(how, "leaves") == 0)
+			rank_check(ptc_survive(r.c, 1) == 0, r.c, "survive");
 		if (strcmp(how, "later") == 0)
 			rank_check(ptc_on_stop(r.c, rank_later, &r) == 0, r.c, "on_stop");
 		rank_train(&r, how, last);
@@ -1546,6 +1555,123 @@ static void test_whole(void **state)
 	}
 }
 
+/* What a group's ranks say of themselves while they are held: all of them at one step each, and its values. */
+static void check_held(struct group *g, bool ended)
+{
+	struct ptc_slot_view *slots;
+	struct ptc_error err = PTC_ERROR_INIT;
+	size_t n;
+
+	ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
+	for (size_t i = 0; i < n; i++) {
+		struct ptc_slot_copying copying = { .memory = { { .fd = -1 }, { .fd = -1 } } };
+		uint64_t blob = 0;
+		double *s = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		int fd = memfd_create("held", MFD_CLOEXEC);
+		struct iovec here;
+
+		if (ended) {
+			assert_non_null(slots[i].not_held);
+			continue;
+		}
+		assert_string_equal(slots[i].not_held ? slots[i].not_held : "", "");
+		munmap(s, PAGE);
+		assert_int_equal(ftruncate(fd, PAGE), 0);
+		s = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		copying.memory[0] = (struct ptc_slot_memory){
+			.fd = fd, .writable = true, .once = true, .base = (uint8_t *)s, .bytes = PAGE
+		};
+		ok(ptc_slot_copying_init(&slots[i], &copying, &err), &err);
+		here = (struct iovec){ s, sizeof *s };
+		for (size_t k = 0; k < slots[i].ntensors; k++)
+			if (strcmp(slots[i].tensors[k].name, "s") == 0)
+				ok(ptc_slot_copy(&slots[i], PTC_COPY_READ, &copying,
+						 &(struct iovec){
+							 (void *)(uintptr_t)slots[i].tensors[k].regions[0].address,
+							 sizeof *s },
+						 1, &here, 1, true, &err),
+				   &err);
+		assert_true(*s == 7 + (double)slots[i].step); /* as rank_build and rank_update have it */
+		for (size_t k = 0; k < slots[i].nblobs; k++)
+			if (strcmp(slots[i].blobs[k].name, "job") == 0)
+				memcpy(&blob, slots[i].blobs[k].data, sizeof blob);
+		assert_int_equal(blob, slots[i].step);
+		assert_true(slots[i].ncursors == 1 && slots[i].cursors[0].position == 8 * slots[i].step);
+		ptc_slot_copying_done(&slots[i], &copying);
+		munmap(s, PAGE);
+		close(fd);
+	}
+	ptc_workers_slots_done(t.w, slots, n);
+}
+
+/* Until the group's slowest rank has come to another step. */
+static void goes_on(void)
+{
+	struct ptc_workers_sum was = ptc_workers_sum(t.w, UUID);
+
+	for (int i = 0; i < 20000 && ptc_workers_sum(t.w, UUID).step <= was.step; i++)
+		nap_us(1000);
+	assert_true(ptc_workers_sum(t.w, UUID).step > was.step);
+}
+
+/* Ranks are frozen wherever they are, whole at one step each, and go on when they are let go, or ptcd ends. */
+static void test_hold(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "survives", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	for (int i = 0; i < 8; i++) {
+		goes_on();
+		ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+		check_held(g, false);
+		if (i % 4 == 3)
+			again(); /* another ptcd thaws what it finds */
+		else
+			ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
+		check_held(g, true);
+	}
+	goes_on();
+	ok(ptc_workers_hold(t.w, &g->desc.key, 50, WAIT, &err), &err); /* nobody asks again: they go on by themselves */
+	goes_on();
+	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+	end(g); /* frozen ranks are ended, too */
+}
+
+/* A program that does not promise it is left alone. */
+static void test_hold_unproven(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	goes_on();
+	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+	check_held(g, true);
+	goes_on();
+	end(g);
+}
+
+/* One rank gives up: its node holds all of them, until they are ended; then it is told what has become of it. */
+static void test_leave(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_RESTART, "leaves", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_worker_event event;
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
+	assert_true(event.rank == 1 && event.step == 5);
+	assert_non_null(strstr(event.text, "gives up; its memory is held"));
+	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+	check_held(g, false);
+	g->desc.grace_ms = 5000;
+	end(g);
+}
+
 static void test_status(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_REBUILD, "hang", NULL);
@@ -2209,6 +2335,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_hang, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stall, setup_stall, teardown),
 		cmocka_unit_test_setup_teardown(test_whole, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_hold, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_hold_unproven, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_leave, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_deaf, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_start_after_others, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_status, setup, teardown),

@@ -145,7 +145,8 @@ static void close_broken_locked(struct ptc_workers *w, int64_t now_ns)
 	}
 }
 
-static void times_locked(struct ptc_workers *w, int64_t now_ns)
+/* True: ranks are being frozen. */
+static bool times_locked(struct ptc_workers *w, int64_t now_ns)
 {
 	for (struct job *j = w->jobs; j; j = j->next)
 		for (struct worker *k = j->workers; k; k = k->next) {
@@ -161,6 +162,7 @@ static void times_locked(struct ptc_workers *w, int64_t now_ns)
 	ptc_workers_signals_locked(w, now_ns);
 	close_broken_locked(w, now_ns);
 	ptc_workers_forgotten_locked(w);
+	return ptc_workers_holds_locked(w, now_ns);
 }
 
 /* Whether ranks of the job are here, whose memory may be copied. */
@@ -178,11 +180,11 @@ static void *loop(void *workers)
 {
 	struct ptc_workers *w = workers;
 	struct polled p = { 0 };
-	bool copiers = false;
+	bool copiers = false, holding = false;
 
 	pthread_mutex_lock(&w->lock);
 	while (!w->quit) {
-		int timeout = w->jobs || w->conns || copiers ? WORKERS_SAMPLE_MS : -1;
+		int timeout = holding ? WORKERS_LOOK_MS : w->jobs || w->conns || copiers ? WORKERS_SAMPLE_MS : -1;
 
 		polled_fill_locked(w, &p);
 		pthread_mutex_unlock(&w->lock);
@@ -191,7 +193,7 @@ static void *loop(void *workers)
 			p.n = 0;
 		pthread_mutex_lock(&w->lock);
 		handle_locked(w, &p);
-		times_locked(w, ptc_sys_now_ns());
+		holding = times_locked(w, ptc_sys_now_ns());
 		ptc_copiers_end(&w->copiers, copier_wanted, w);
 		pthread_cond_broadcast(&w->changed);
 	}
@@ -265,6 +267,7 @@ struct ptc_workers *ptc_workers_free(struct ptc_workers *w)
 	if (!w)
 		return NULL;
 	pthread_mutex_lock(&w->lock);
+	ptc_workers_let_all_go_locked(w); /* a ptcd that starts anew knows nothing of them */
 	w->quit = true;
 	ptc_workers_changed_locked(w);
 	pthread_mutex_unlock(&w->lock);

@@ -59,10 +59,9 @@ struct ptc_open_options {
  * the job's seed, a decimal number that is the same at every start of every rank (docs/job.md, "Random streams").
  * PTC_R_LOST: no ptcd answers; the text names the variable or the socket. $PTC_PROBE: see docs/probe.md. */
 PTC_API int ptc_open(const struct ptc_open_options *options, ptc_client **ret_client);
-/* NULL ok. If ptc_finish has not succeeded before, the rank counts as gone. Always returns NULL. */
+/* NULL ok. Unless ptc_finish has succeeded, the rank counts as gone, after ptc_leave. Always returns NULL. */
 PTC_API ptc_client *ptc_close(ptc_client *c);
-/* One line about the last call on c that failed; c NULL: about this thread's last ptc_open. Valid until the next call.
- */
+/* One line about the last call on c that failed; NULL: about this thread's last ptc_open. Valid until the next call. */
 PTC_API const char *ptc_error_text(const ptc_client *c);
 PTC_API const char *ptc_version(void);
 
@@ -71,9 +70,8 @@ PTC_API const char *ptc_version(void);
 struct ptc_generation {
 	size_t size;
 	uint64_t generation, incarnation;
-	uint64_t
-		start_step; /* step of the snapshot that ptc_restore will give (see ptc_start_step); 0: there is none */
-	int32_t has_state;  /* 1: ptc_restore fills tensors; 0: keep your own initial values */
+	uint64_t start_step; /* step of the snapshot that ptc_restore will give (see ptc_start_step), or 0 */
+	int32_t has_state;   /* 1: ptc_restore fills tensors; 0: keep your own initial values */
 	uint32_t rank, world, local_rank, local_world, node_rank, nodes;
 	uint32_t device;                             /* index on this node */
 	uint32_t tp, pp, dp, cp, ep, etp;            /* degrees */
@@ -184,16 +182,18 @@ PTC_API int ptc_stop_holds(ptc_client *c);
  * declared memory as state any more, and call ptc_next. Takes tens of nanoseconds if no stop is pending; else blocks
  * while the state is taken. The first boundary has the step of ptc_start_step. Each later one has the next step. */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
-/* Says that the program is about to change declared memory in place: the state is not whole until the next boundary.
- * `ptcctl status --format json` shows this as `whole`. When a rank dies, the job still goes on from its last snapshot.
- */
+/* Says that the program is about to change declared memory in place: the state is not whole until the next boundary
+ * (`whole` of `ptcctl status --format json`). Waits while ptcd holds the rank (ptc_survive), for some seconds. */
 PTC_API void ptc_update_begin(ptc_client *c);
+/* A promise, until the next ptc_next or with yes 0, by which a job goes on from this memory when a node is lost: at
+ * each boundary all state is in declared host memory, blobs and cursors, until ptc_update_begin (docs/failures.md). */
+PTC_API int ptc_survive(ptc_client *c, int yes);
+PTC_API void ptc_leave(ptc_client *c); /* of who gives up: waits while its memory is wanted, 5 min at most. NULL ok */
 /* Says that training is over after `step` steps, and blocks. 0: all ranks have finished and the state is committed. 1:
  * this process is needed in another generation; call ptc_next. */
 PTC_API int ptc_finish(ptc_client *c, uint64_t step);
-/* A number for `ptcctl status`, e.g. "loss". Cheap; kept in memory shared with ptcd. At most 8 names of 31 bytes. */
+/* A number for `ptcctl status`, e.g. "loss". Cheap; in memory shared with ptcd. At most 8 names of 31 bytes. */
 PTC_API int ptc_report(ptc_client *c, const char *name, double value);
-
 #ifdef __cplusplus
 }
 #endif

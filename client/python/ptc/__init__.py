@@ -104,6 +104,8 @@ def library():
             ("ptc_boundary", ctypes.c_int, [p, u64]),
             ("ptc_update_begin", None, [p]),
             ("ptc_stream", ctypes.c_int, [p, p]),
+            ("ptc_survive", ctypes.c_int, [p, ctypes.c_int]),
+            ("ptc_leave", None, [p]),
             ("ptc_finish", ctypes.c_int, [p, u64]),
             ("ptc_report", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_double]),
             ("ptc_micro_steps", u64, [p]),
@@ -249,6 +251,14 @@ class Client:
         """handle: the number of the CUDA stream in whose order declared memory changes; its device is current on this thread. True: the
         device writes marks there from now on. False: it cannot, or another stream was named before in this generation."""
         return self._check(self._lib.ptc_stream(self._c, handle)) == 1
+
+    def survive(self, yes=True):
+        """A promise (ptc_survive in ptc.h) by which the job goes on from this rank's memory when a node is lost."""
+        self._check(self._lib.ptc_survive(self._c, int(yes)))
+
+    def leave(self):
+        """Waits until nobody wants what is in this rank's memory, where the program gives up. Call it before anything is freed."""
+        self._lib.ptc_leave(self._c)
 
     def finish(self, step):
         """True: not finished after all, this process is needed in another generation."""

@@ -129,8 +129,76 @@ static int task_pool_run(struct ptc_capture *c, int (*run)(void *, unsigned, siz
 	return ptc_task_pool_run(&task_pool, err);
 }
 
+/* Of ranks that have survived a loss those count whose state is whole at that step. */
+static void keep_held(struct ptc_capture *c)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < c->group.n; i++)
+		if (!c->group.v[i].not_held && c->group.v[i].step == c->req->step)
+			c->group.v[n++] = c->group.v[i];
+	c->group.n = n;
+}
+
+/* Whether they have all that this node's table needs. */
+static int check_held(const struct ptc_capture *c, struct ptc_error *err)
+{
+	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
+	struct ptc_boxes left = { 0 };
+	int rc = 0;
+
+	if (c->remote.n || c->reduce.parts.n || c->reduce.own.n)
+		return ptc_error_set(err, PTC_ESTATE,
+				     "by the job's rules some of its replicas are merged, or taken from another node; "
+				     "that cannot be done after a loss");
+	for (size_t i = 0; !rc && i < c->needs.n; i++) {
+		if (ptc_box_empty(&c->needs.v[i].box))
+			continue;
+		rc = ptc_boxes_push(&left, &c->needs.v[i].box) ? ptc_nomem(err) : 0;
+		for (size_t k = 0; !rc && left.n && k < c->sources.n; k++) {
+			struct ptc_boxes rest = { 0 };
+
+			if (c->sources.v[k].item != c->needs.v[i].item)
+				continue;
+			for (size_t b = 0; !rc && b < left.n; b++)
+				if (ptc_box_subtract(&left.v[b], &c->sources.v[k].at.box, &rest))
+					rc = ptc_nomem(err);
+			ptc_boxes_done(&left);
+			left = rest;
+		}
+		if (!rc && left.n)
+			rc = ptc_error_set(
+				err, PTC_ELOST,
+				"tensor \"%.600s\": no rank here that is whole at step %llu holds a part that "
+				"the node's table needs",
+				ptc_geometry_item_name(c->g, c->needs.v[i].item, name, sizeof name),
+				(unsigned long long)c->req->step);
+		ptc_boxes_done(&left);
+	}
+	return rc;
+}
+
+/* They have been held all the while: what was copied is of one step. */
+static int still_held(struct ptc_capture *c, struct ptc_error *err)
+{
+	struct ptc_group now = { 0 };
+	int rc = ptc_group_open(c->agent, &c->g->allocation, c->self, &c->group.key, &now, err);
+	size_t n = 0;
+
+	for (size_t i = 0; !rc && i < now.n; i++)
+		n += !now.v[i].not_held && now.v[i].step == c->req->step;
+	if (!rc && n < c->group.n)
+		rc = ptc_error_set(err, PTC_ELOST, "ranks here were let go while their memory was copied");
+	ptc_group_close(&now);
+	return rc;
+}
+
 static int slots_check(const struct ptc_capture *c, struct ptc_error *err)
 {
+	if (c->req->held)
+		return c->group.n ? 0
+				  : ptc_error_set(err, PTC_ELOST, "no rank here is held whole at step %llu",
+						  (unsigned long long)c->req->step);
 	for (size_t i = 0; i < c->group.n; i++) {
 		const struct ptc_slot_view *s = &c->group.v[i];
 
@@ -350,13 +418,18 @@ static int take(struct ptc_capture *c, struct ptc_error *err)
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	bool early;
 	size_t remote;
-	int rc = slots_check(c, err);
+	int rc;
 
-	c->staged = all_staged(c);
+	if (c->req->held)
+		keep_held(c);
+	rc = slots_check(c, err);
+	c->staged = !c->req->held && all_staged(c);
 	early = c->req->release && c->staged;
 
 	if (rc == 0)
 		rc = sources_make(c, err);
+	if (!rc && c->req->held)
+		rc = check_held(c, err);
 	if (rc == 0)
 		rc = ptc_captured_encode(c, err);
 	if (!rc && early)
@@ -371,6 +444,8 @@ static int take(struct ptc_capture *c, struct ptc_error *err)
 		rc = merge_own(c, remote - c->nown, err);
 	if (rc == 0)
 		rc = fetch_remote(c, remote, err);
+	if (!rc && c->req->held)
+		rc = still_held(c, err);
 	if (!rc && c->parts) /* before the snapshot's: where that is sealed, parts are not made again */
 		rc = ptc_table_seal(c->parts, err);
 	if (rc == 0)

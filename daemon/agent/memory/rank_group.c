@@ -245,6 +245,7 @@ int ptc_group_open(struct ptc_agent *agent, const struct ptc_allocation *a, uint
 
 	if (rc)
 		return rc;
+	g.nraw = g.n;
 	g.v = ptc_reallocarray(NULL, g.n ? g.n : 1, sizeof *g.v);
 	if (g.v) {
 		memcpy(g.v, g.raw, g.n * sizeof *g.v);
@@ -265,7 +266,7 @@ int ptc_group_open(struct ptc_agent *agent, const struct ptc_allocation *a, uint
 void ptc_group_close(struct ptc_group *group)
 {
 	if (group->raw)
-		ptc_workers_slots_done(group->workers, group->raw, group->n);
+		ptc_workers_slots_done(group->workers, group->raw, group->nraw);
 	ptc_free(group->v);
 	*group = (struct ptc_group){ 0 };
 }

@@ -35,7 +35,8 @@ struct ptc_group {
 	struct ptc_workers *workers;
 	struct ptc_group_key key;
 	struct ptc_slot_view *raw; /* in the order of the group */
-	struct ptc_slot_view *v;
+	size_t nraw;
+	struct ptc_slot_view *v; /* by rank; a caller may leave some out */
 	size_t n;
 };
 /* PTC_ENOTFOUND: there is no such group here. PTC_ESTATE: its ranks are others than the allocation's; the line names

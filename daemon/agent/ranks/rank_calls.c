@@ -10,6 +10,7 @@
 #include "daemon/store/store.h"
 #include "daemon/agent/ranks/internal.h"
 #include "daemon/agent/tables/tables.h"
+#include "daemon/workers/group/hold/group_hold.h"
 #include "daemon/workers/group/rank_status.h"
 #include "daemon/workers/session/rank_rendezvous.h"
 #include "formats/job/job.h"
@@ -162,6 +163,43 @@ static int check_devices(struct live *l, struct ptc_error *err)
 	return rc;
 }
 
+/* Holds the ranks, and says of each whether its state can be taken. */
+static int hold(struct live *l, struct ptc_error *err)
+{
+	struct ptc_workers *w = l->agent->env.workers;
+	struct ptc_wait wait = live_wait(l);
+	Ptc__V1__HeldRank *ranks = NULL, **list = NULL;
+	struct ptc_slot_view *slots = NULL;
+	Ptc__V1__WorkersReply reply;
+	size_t n = 0;
+	int rc = ptc_workers_hold(w, &l->key, l->req->hold_ms, &wait, err);
+
+	ptc__v1__workers_reply__init(&reply);
+	if (rc == 0)
+		rc = ptc_workers_slots(w, &l->key, &slots, &n, err);
+	if (rc == 0) {
+		ranks = ptc_calloc(n ? n : 1, sizeof *ranks);
+		list = ptc_calloc(n ? n : 1, sizeof *list);
+		rc = ranks && list ? 0 : ptc_nomem(err);
+	}
+	for (size_t i = 0; !rc && i < n; i++) {
+		ptc__v1__held_rank__init(list[i] = &ranks[i]);
+		ranks[i].rank = slots[i].rank.rank;
+		ranks[i].published = slots[i].published;
+		ranks[i].step = slots[i].step;
+		ranks[i].not_held = (char *)(uintptr_t)(slots[i].not_held ? slots[i].not_held : "");
+	}
+	reply.held = list;
+	reply.n_held = n;
+	if (rc == 0)
+		rc = live_reply(l->call, &reply, err);
+	if (slots)
+		ptc_workers_slots_done(w, slots, n);
+	ptc_free(ranks);
+	ptc_free(list);
+	return rc;
+}
+
 int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__WorkersReply reply;
@@ -170,9 +208,13 @@ int ptc_agent_on_arm(void *agent, struct ptc_rpc_call *call, struct ptc_error *e
 	int rc = live_open(&l, agent, call, false, err);
 
 	ptc__v1__workers_reply__init(&reply);
+	if (!rc && l.req->hold_ms)
+		return live_close(&l, hold(&l, err));
 	if (!rc && l.req->warm)
 		rc = check_devices(&l, err);
-	if (!rc && l.req->warm)
+	if (!rc && l.req->let_go)
+		rc = ptc_workers_let_go(l.agent->env.workers, &l.key, err);
+	else if (!rc && l.req->warm)
 		warm(&l, table_bytes(&l, l.req->info->from) + table_bytes(&l, l.req->info->to));
 	else if (!rc)
 		rc = ptc_workers_arm(l.agent->env.workers, &l.key, l.req->stop, &passed, &reply.step, err);

@@ -192,6 +192,12 @@ void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc 
 	const struct ptc_recovery *r = &ctl->recovery;
 	bool ours = r->mark_id && r->mark_id == ctl->intent.id;
 
+	if (!ours && ctl->intent.held) { /* begun by another controller, which has gone */
+		to->recovery = PTC_RECOVERY_NODE;
+		to->reached = ctl->intent.reached;
+		return;
+	}
+
 	to->recovery = ours ? r->mark.recovery : PTC_RECOVERY_NONE;
 	to->reached = ours ? r->mark.reached : 0;
 	to->restarts = ours ? r->mark.restarts : 0;
@@ -224,13 +230,41 @@ static void was_read(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 	}
 }
 
+/* Instead of a HALT: what the ranks that are left hold becomes the snapshot first. */
+static bool make_held(struct ptc_controller *ctl, struct ptc_switch_request *r)
+{
+	const struct ptc_hold *h = &ctl->recovery.hold;
+
+	if (h->state != PTC_HOLD_FOUND || h->incarnation != ctl->record.incarnation)
+		return false;
+	ptc_controller_request(ctl, PTC_SWITCH_SNAPSHOT, r);
+	r->run_from = r->held = true;
+	r->stop = h->step;
+	r->end = PTC_RUN_FAILED;
+	return true;
+}
+
+/* After mark: what is counted is counted from the step that the job goes on from. */
+static void mark_held(struct ptc_controller *ctl, struct ptc_switch_request *r)
+{
+	struct ptc_recovery *rec = &ctl->recovery;
+
+	rec->mark.reached = PTC_MAX(PTC_MAX(rec->mark.reached, rec->hold.reached), r->stop);
+	rec->mark.step = r->stop;
+	r->reached = rec->mark.reached;
+}
+
 static void give_up_ranks(struct ptc_controller *ctl, const struct parts *p, enum ptc_recovery_kind kind)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_switch_request r;
+	bool held = kind && make_held(ctl, &r);
 
-	make_halt(ctl, &r);
+	if (!held)
+		make_halt(ctl, &r);
 	mark(ctl, r.id, kind, 0);
+	if (held)
+		mark_held(ctl, &r);
 	if (!kind || count_loss(ctl, p->names))
 		ptc_event(ctl->all->cluster, ctl->uuid, kind ? "recovering" : "failed",
 			  "node %s is lost, and no step has ended for %.1f s: %s", p->names,
@@ -252,7 +286,7 @@ static void planned_live(struct ptc_controller *ctl, struct ptc_recovery_plan *p
 	if (!ptc_controller_idle(ctl) || ctl->record.run != PTC_RUN_LIVE || !stands(ctl, &parts))
 		return;
 	if (p->status == 0) {
-		give_up_ranks(ctl, &parts, PTC_RECOVERY_NODE);
+		(void)ptc_recovery_hold(ctl); /* act goes on */
 		return;
 	}
 	snprintf(why, sizeof why,
@@ -267,10 +301,13 @@ static void planned_live(struct ptc_controller *ctl, struct ptc_recovery_plan *p
 static void act(struct ptc_controller *ctl, const struct parts *p)
 {
 	struct ptc_recovery *r = &ctl->recovery;
+	bool holds = r->hold.state != PTC_HOLD_IDLE && r->hold.incarnation == ctl->record.incarnation;
 	char why[400];
 
 	if (!r->has_elastic) {
 		ptc_recovery_plan(ctl, PTC_RECOVERY_READ, was_read);
+	} else if (!ptc_controller_idle(ctl) && ctl->intent.held) {
+		return; /* it ends by itself */
 	} else if (!ptc_controller_idle(ctl)) {
 		snprintf(why, sizeof why, "node %s is lost, which has ranks of the job", p->names);
 		ptc_controller_step(ctl,
@@ -282,8 +319,10 @@ static void act(struct ptc_controller *ctl, const struct parts *p)
 			 p->names);
 		wait_for(ctl, why);
 		try_later(ctl);
-	} else {
+	} else if (!holds) {
 		ptc_recovery_plan(ctl, PTC_RECOVERY_ANY, planned_live);
+	} else if (ptc_recovery_hold(ctl) >= PTC_HOLD_FOUND) {
+		give_up_ranks(ctl, p, PTC_RECOVERY_NODE);
 	}
 }
 
@@ -380,12 +419,19 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 	const char *gone = says_gone(ctl, w->doc.incarnation);
 	struct ptc_recovery *rec = &ctl->recovery;
 	struct parts p = look(ctl);
+	bool held = false;
 
 	if (!rec->has_elastic && ptc_sys_now_ns() >= rec->retry_ns)
 		ptc_recovery_plan(ctl, PTC_RECOVERY_READ, was_read);
 	if (!judged(ctl, &p, w, gone != NULL) || !rec->has_elastic)
 		return false;
-	make_halt(ctl, r);
+	if ((p.down || gone) && rec->elastic.on_failure != PTC_JOB_STOP) {
+		if (ptc_recovery_hold(ctl) < PTC_HOLD_FOUND)
+			return false;
+		held = make_held(ctl, r);
+	}
+	if (!held)
+		make_halt(ctl, r);
 	if (!p.down && !gone) {
 		judge_program(ctl, culprit(ctl, &w->doc), r->id);
 		return true;
@@ -393,6 +439,8 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 	if (rec->elastic.on_failure == PTC_JOB_STOP)
 		return true;
 	mark(ctl, r->id, PTC_RECOVERY_NODE, w->doc.gone ? 0 : w->doc.step); /* nobody saw how far that rank had come */
+	if (held)
+		mark_held(ctl, r);
 	if (!count_loss(ctl, p.down ? p.names : gone))
 		return true;
 	if (p.down)
@@ -512,6 +560,10 @@ void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *wh
 {
 	struct ptc_recovery *r = &ctl->recovery;
 
+	if (ctl->intent.held && r->hold.incarnation == ctl->record.incarnation) {
+		r->hold.state = PTC_HOLD_NONE; /* a HALT follows, and the last snapshot has to do */
+		snprintf(r->hold.why, sizeof r->hold.why, "%.190s", why);
+	}
 	if (!ctl->record.recovery || ctl->record.run == PTC_RUN_LIVE || ctl->intent.kind != PTC_SWITCH_RESIZE)
 		return;
 	if (status != PTC_EPEER && status != PTC_ETIMEOUT && status != PTC_ECONFLICT && status != PTC_EFENCED &&
@@ -539,6 +591,20 @@ static void grow(struct ptc_controller *ctl)
 		ptc_growth_tick(ctl);
 }
 
+/* No node of the job is down any more. */
+static void back(struct ptc_controller *ctl)
+{
+	struct ptc_recovery *r = &ctl->recovery;
+	bool failed = r->judging.incarnation && r->judging.incarnation == ctl->record.incarnation;
+
+	if (r->waits[0]) {
+		r->waits[0] = '\0';
+		r->tries = 0;
+	}
+	if (r->hold.state != PTC_HOLD_IDLE && !failed && ptc_controller_idle(ctl))
+		ptc_recovery_let_go(ctl); /* with its ranks, or without them: then it says so */
+}
+
 void ptc_recovery_tick(struct ptc_controller *ctl)
 {
 	struct parts p;
@@ -562,9 +628,7 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 		if (stands(ctl, &p))
 			act(ctl, &p);
 	} else {
-		if (ctl->recovery.waits[0])
-			ctl->recovery.tries = 0;
-		ctl->recovery.waits[0] = '\0';
+		back(ctl);
 		grow(ctl);
 	}
 }

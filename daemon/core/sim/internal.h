@@ -108,6 +108,7 @@ void sim_machine_destroy(struct sim *s, uint32_t i, bool for_good);
 void sim_tables_destroy(struct sim *s, uint32_t i);
 /* Makes one more fault, of the kinds that only `lose` has. */
 void sim_loss_fault(struct sim *s);
+void sim_loss_again(struct sim *s);
 /* Tells a controller's core which nodes it considers lost. */
 void sim_loss_watch(struct sim *s, int i);
 /* Whether a controller gives the record's ranks up: one of their nodes is lost, and it sees no step end. */
@@ -131,6 +132,9 @@ int sim_op_arm(struct sim *s, uint32_t i, bool *ret_passed, uint64_t *ret_step);
 int sim_op_stop(struct sim *s, uint32_t i);
 int sim_op_capture(struct sim *s, uint32_t i);
 int sim_op_end(struct sim *s, uint32_t i);
+/* Holds the ranks of r that can be seen. True: those at *ret_step have every item; *ret_without: a bit for each node of
+ * r that has none of them. */
+bool sim_ranks_hold(struct sim *s, const struct record *r, uint64_t *ret_step, uint32_t *ret_without);
 int sim_op_build(struct sim *s, uint32_t i);
 void sim_ranks_finish(struct sim *s, uint32_t i);
 void sim_ranks_report(struct sim *s, uint32_t i);

@@ -363,6 +363,8 @@ static void commit1(struct sim *s, const struct txn *t)
 	if (w->kind != PTC_SWITCH_SNAPSHOT)
 		return;
 	r->run = w->run_to ? r->run : w->run;
+	r->recovers = w->held;
+	s->res->survived += w->held;
 	e->intent_mod = 0;
 	committed(s, t);
 }
@@ -884,7 +886,8 @@ static void up_txn(struct sim *s, int i, const struct ptc_job_update *u)
 	t->intent_mod = c->intent_mod;
 	if (u->txn == PTC_TXN_INTENT && s->o.bug != SIM_BUG_FORGET_LEFT_OUT)
 		c->sw.without |= sim_left_out(c, &c->sw);
-	if (u->txn == PTC_TXN_COMMIT1 && s->o.bug != SIM_BUG_PLACE_ALL)
+	if (u->txn == PTC_TXN_COMMIT1 && s->o.bug != SIM_BUG_PLACE_ALL &&
+	    !(s->o.bug == SIM_BUG_HELD_PLACE && c->sw.held))
 		t->without = sim_left_out(c, &c->sw);
 	t->sw = c->sw;
 	t->step = u->step;
@@ -941,15 +944,19 @@ static int captures_compare(struct sim *s, int i)
 	const struct ctl *c = &s->ctls[i];
 	if (s->o.bug == SIM_BUG_NO_AGREE)
 		return 0;
+	uint32_t without = c->sw.held ? sim_left_out(c, &c->sw) : 0;
 	for (uint32_t a = 0; a < c->sw.nfrom; a++) {
 		const struct table *x = &c->captured[c->sw.from[a]];
+		if (without >> c->sw.from[a] & 1)
+			continue;
 		if (x->cap_id != c->sw.id)
 			sim_bad(s, "captures of %llu compared before node %u has answered",
 				(unsigned long long)c->sw.id, c->sw.from[a]);
 		for (uint32_t b = 0; b < a; b++) {
 			const struct table *y = &c->captured[c->sw.from[b]];
 			for (uint32_t k = 0; k < ITEMS; k++) {
-				if (x->has & y->has & 1u << k && x->val[k] != y->val[k])
+				if (!(without >> c->sw.from[b] & 1) && x->has & y->has & 1u << k &&
+				    x->val[k] != y->val[k])
 					return PTC_EDIGEST;
 			}
 		}
@@ -968,7 +975,7 @@ static void up_compare(struct sim *s, int i, const struct ptc_job_update *u)
 		s->res->disagreed++;
 		ev->status = PTC_EDIGEST;
 	}
-	if (agree && s->o.bug != SIM_BUG_NO_COVER &&
+	if (agree && s->o.bug != SIM_BUG_NO_COVER && !(w->held && s->o.bug == SIM_BUG_HELD_ALONE) &&
 	    !sim_covered(w->from, w->nfrom, w->from_layout, sim_left_out(&s->ctls[i], w)))
 		ev->status = PTC_ELOST;
 }
@@ -1060,6 +1067,7 @@ static void switch_view(const struct sw *w, struct told *told)
 	ret->run_from = w->run_from;
 	ret->run_to = w->run_to;
 	ret->stop = w->stop;
+	ret->held = w->held;
 }
 
 static void on_readrep(struct sim *s, const struct ev *ev)
@@ -1177,7 +1185,7 @@ static void on_ctl_tick(struct sim *s, int i)
 		sim_ctl_feed(s, i, &e);
 	}
 	ctl_watch(s, i);
-	if (c->job && ptc_job_phase(c->job) != PTC_JOB_IDLE && sim_loss_gives_up(s, i)) {
+	if (c->job && ptc_job_phase(c->job) != PTC_JOB_IDLE && !c->sw.held && sim_loss_gives_up(s, i)) {
 		struct ptc_job_event e = { .kind = PTC_EV_ABORT, .status = PTC_EPEER, .text = "a node is lost" };
 		sim_ctl_feed(s, i, &e);
 	}
@@ -1225,7 +1233,7 @@ static void on_client(struct sim *s, const struct ev *ev)
 /* What may be asked of a job whose ranks run, or may run. */
 static void request_live(struct sim *s, struct sw *w, const struct record *r)
 {
-	uint32_t dice = s->calm ? 0 : sim_below(s, 100);
+	uint32_t dice = s->calm || (s->o.survive && r->run != RUN_LIVE) ? 0 : sim_below(s, 100);
 	if (s->calm && s->o.lose && r->run != RUN_LIVE && sim_record_lost(s, r)) {
 		w->kind = PTC_SWITCH_IMPORT;
 		return;
@@ -1236,7 +1244,7 @@ static void request_live(struct sim *s, struct sw *w, const struct record *r)
 	w->stop = sim_chance(s, 50) ? 0 : r->step + sim_below(s, 60);
 	if (r->run == RUN_LIVE && dice >= 50) {
 		w->kind = dice >= 92 ? PTC_SWITCH_HALT : PTC_SWITCH_SNAPSHOT;
-		w->run_to = dice < 80;
+		w->run_to = dice < 80 || s->o.survive;
 		w->run = dice & 1 ? RUN_STOPPED : RUN_FAILED;
 		if (dice >= 88 && dice < 92)
 			w->kind = PTC_SWITCH_RESIZE; /* ranks become state */
@@ -1272,7 +1280,7 @@ static void request_nodes(struct sim *s, struct sw *w)
 		}
 	}
 	w->to_layout = sim_below(s, 4);
-	if (s->o.lose && w->nto > 1 && sim_chance(s, 75))
+	if (s->o.lose && w->nto > 1 && sim_chance(s, s->o.survive ? 100 : 75))
 		w->to_layout |= 1; /* twice */
 }
 
@@ -1355,9 +1363,11 @@ static bool rank_failed(const struct sim *s)
 	return false;
 }
 
-/* The ranks are given up, to be started again elsewhere. */
-static void request_recovery(struct sim *s, struct sw *w)
+/* The ranks are given up, to be started again elsewhere; from what those hold that are left, if that is all. */
+static void request_recovery(struct sim *s, struct sw *w, const struct record *r)
 {
+	uint32_t without;
+
 	if (s->now - s->moved_at < LOST_MS / 2)
 		sim_bad(s, "ranks are given up that have ended a step %llu ms ago",
 			(unsigned long long)(s->now - s->moved_at));
@@ -1365,6 +1375,11 @@ static void request_recovery(struct sim *s, struct sw *w)
 	w->kind = PTC_SWITCH_HALT;
 	w->run = RUN_FAILED;
 	w->recovers = true;
+	if (s->o.bug != SIM_BUG_NO_HALT && sim_chance(s, 80) && sim_ranks_hold(s, r, &w->stop, &without)) {
+		w->kind = PTC_SWITCH_SNAPSHOT;
+		w->run_from = w->held = true;
+		w->without |= without;
+	}
 	if (s->o.bug != SIM_BUG_NO_HALT)
 		return;
 	w->kind = PTC_SWITCH_RESIZE;
@@ -1389,7 +1404,7 @@ static void request_fill(struct sim *s, int i, struct sw *w, const struct record
 		w->kind = PTC_SWITCH_HALT;
 		w->run = RUN_FAILED;
 	} else if (sim_loss_gives_up(s, i)) {
-		request_recovery(s, w);
+		request_recovery(s, w, r);
 	} else if (s->o.faults) {
 		request_random(s, w, r);
 	} else if (s->o.live) {
@@ -1447,7 +1462,8 @@ static void on_driver(struct sim *s)
 			request(s, i);
 		return;
 	}
-	if (sim_chance(s, idle ? 40 : 3)) {
+	bool calm_job = s->o.survive && s->etcd.rec.run == RUN_LIVE && !rank_failed(s) && !sim_loss_gives_up(s, i);
+	if (sim_chance(s, calm_job ? 1 : idle ? 40 : 3)) {
 		request(s, i);
 	} else if (sim_chance(s, 4)) {
 		struct ptc_job_event e = { .kind = PTC_EV_ABORT, .status = PTC_ECANCELED, .text = "told to" };
@@ -1469,6 +1485,10 @@ static void fault_random(struct sim *s)
 {
 	uint32_t n = sim_below(s, SIM_NODES), m = sim_below(s, SIM_NODES), c = sim_below(s, SIM_CTLS);
 	uint64_t later = sim_chance(s, 50) ? 5 + sim_below(s, 300) : 1000 + sim_below(s, 5000);
+	if (s->o.survive && !sim_chance(s, 15)) {
+		sim_loss_again(s);
+		return;
+	}
 	if (s->o.lose && sim_chance(s, 25)) {
 		sim_loss_fault(s);
 		return;

@@ -39,6 +39,10 @@ enum sim_bug {
 	SIM_BUG_NO_HALT,      /* remaining ranks are not ended before the job is started again */
 	SIM_BUG_LOST_TRAINS,  /* a node whose ranks train is given up by the clock alone */
 	SIM_BUG_FORGET_FENCE, /* a node that comes back empty takes requests of a controller that has lost the lock */
+	SIM_BUG_HELD_RUNS,    /* a node captures ranks of survivors that it does not hold any more */
+	SIM_BUG_HELD_STEP,    /* a node captures ranks that it holds at whatever step they are */
+	SIM_BUG_HELD_ALONE,   /* the shell commits what survivors held though some items are nowhere */
+	SIM_BUG_HELD_PLACE,   /* the placement of what survivors held names the lost nodes */
 	SIM_BUG_COUNT,
 };
 
@@ -59,9 +63,10 @@ enum sim_victim {
 struct sim_opts {
 	uint64_t seed;
 	enum sim_bug bug;
-	bool live;   /* the job has ranks; otherwise only state */
-	bool lose;   /* machines are lost with their tables and ranks, tables are lost, nodes are declared lost */
-	bool faults; /* random faults; otherwise only the one below */
+	bool live;    /* the job has ranks; otherwise only state */
+	bool lose;    /* machines are lost with their tables and ranks, tables are lost, nodes are declared lost */
+	bool faults;  /* random faults; otherwise only the one below */
+	bool survive; /* with live, lose and faults: nodes are lost often whose ranks others can stand in for */
 	/* step > 0: the fault comes at the step-th update that any controller performs, before or after it */
 	uint64_t step;
 	unsigned victim;
@@ -81,7 +86,8 @@ struct sim_result {
 	uint32_t new_incarnations, disagreed;
 	uint32_t destroyed, left_out,
 		lost;       /* tables destroyed; commits without a node; records lost whole or in part */
-	uint32_t recovered; /* HALTs because a node whose ranks should train was given up */
+	uint32_t recovered; /* switches because a node whose ranks should train was given up */
+	uint32_t survived;  /* of them, committed snapshots of what the other ranks held */
 };
 
 /* Runs one simulation. Deterministic: equal options give equal results. */

@@ -152,6 +152,21 @@ void sim_loss_fault(struct sim *s)
 	}
 }
 
+/* One node with ranks that train, while all are up. */
+void sim_loss_again(struct sim *s)
+{
+	const struct record *r = &s->etcd.rec;
+	bool up = r->run == RUN_LIVE && r->n > 1;
+	for (uint32_t i = 0; i < SIM_NODES; i++)
+		up = up && s->nodes[i].up;
+	if (!up)
+		return;
+	uint32_t n = r->nodes[sim_below(s, r->n)];
+	sim_ranks_lose(s, n);
+	sim_node_crash(s, n);
+	sim_restart_later(s, n, 1000 + sim_below(s, 5000));
+}
+
 /* ---- what controllers see ----------------------------------------------------------------- */
 
 /* In the end a person says it of machines that are gone for good. */

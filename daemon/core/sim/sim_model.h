@@ -16,6 +16,7 @@
 #define WANT_COMMIT 3      /* without random faults: import, two resizes */
 #define MAX_PROCS   4
 #define LOST_MS     1500 /* a node whose key is gone for this time is declared lost */
+#define HELD_MS     1200 /* so long ranks are held at most that survive */
 #define RELEASED_MS 300  /* within this time, ranks that a switch held show that they go on */
 #define MAX_RUINS   256
 #define INIT_ID     7 /* content of a program's own initial values */
@@ -33,7 +34,8 @@ struct sw { /* a switch as the intent and the requests carry it */
 	bool run_from, run_to;
 	uint64_t stop, from_incarnation, to_incarnation;
 	enum run run;  /* HALT, and SNAPSHOT without run_to: the run state that the record gets */
-	bool recovers; /* HALT because a node is given up */
+	bool recovers; /* because a node is given up */
+	bool held;     /* SNAPSHOT of ranks that are held */
 };
 struct record {
 	uint64_t gen, snap, content; /* content: id of the switch that captured it */
@@ -89,7 +91,11 @@ struct proc {
 	int64_t pub;   /* greatest step published; before the first boundary, one less than `step` */
 	bool building; /* has its generation and waits for its peers */
 	bool in_step;  /* has left boundary(step) */
+	bool ready;    /* in a step, with all that it needs of the others */
 	bool has_stop, diverged;
+	/* held until then, and in the middle of an update; 0: it is not held. `hold` tells one time from another */
+	uint64_t held_until, hold;
+	bool in_update;
 	uint64_t stop;
 	uint32_t n, nodes[SIM_NODES], layout; /* the nodes with which it trains */
 	uint64_t val[ITEMS];
@@ -107,7 +113,8 @@ struct node {
 	struct proc procs[MAX_PROCS];
 	/* in memory */
 	uint64_t seq, prepared_id;
-	uint64_t copied_id, copied_stop; /* an unsealed capture is complete */
+	uint64_t copied_id, copied_stop; /* an unsealed capture is complete; held: half of it is */
+	uint64_t copied_hold;
 	bool running;
 	uint64_t token;
 	struct req req;

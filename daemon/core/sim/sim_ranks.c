@@ -112,6 +112,79 @@ int sim_op_stop(struct sim *s, uint32_t i)
 	return p->state == PROC_STOPPED && p->step == n->req.stop ? 0 : 1;
 }
 
+/* ---- held after a loss ------------------------------------------------------------ */
+
+static bool proc_held(const struct sim *s, const struct proc *p)
+{
+	return p->held_until > s->now;
+}
+
+bool sim_ranks_hold(struct sim *s, const struct record *r, uint64_t *ret_step, uint32_t *ret_without)
+{
+	uint64_t until = s->now + 1 + sim_below(s, sim_chance(s, 50) ? HELD_MS : 60);
+	struct proc *procs[SIM_NODES] = { 0 };
+	for (uint32_t k = 0; k < r->n; k++) {
+		uint32_t i = r->nodes[k];
+		struct proc *p = proc_find(&s->nodes[i], r->gen, r->incarnation);
+		/* a wrong value is found by what another replica has, and that may be lost; this model leaves it out */
+		if (!p || !proc_trains(p) || p->diverged || !s->nodes[i].up || !s->etcd.key[i] || sim_chance(s, 3))
+			continue;
+		p->held_until = until;
+		p->hold = ++s->token;
+		p->in_update = p->ready && sim_chance(s, 50);
+		procs[i] = p;
+	}
+	for (uint32_t k = 0; k < SIM_NODES; k++) {
+		uint32_t without = (1u << SIM_NODES) - 1;
+		for (uint32_t i = 0; procs[k] && i < SIM_NODES; i++)
+			without &= ~((uint32_t)(procs[i] && !procs[i]->in_update && procs[i]->step == procs[k]->step)
+				     << i);
+		if (!procs[k] || procs[k]->step <= r->step || !sim_covered(r->nodes, r->n, r->layout, without))
+			continue;
+		*ret_step = procs[k]->step;
+		*ret_without = without;
+		return true;
+	}
+	return false;
+}
+
+/* Copied in two halves; and looked at again before the seal. */
+static int capture_held(struct sim *s, uint32_t i, struct table *t)
+{
+	struct node *n = &s->nodes[i];
+	const struct sw *w = &n->req.sw;
+	struct proc *p = old_rank(n);
+	if (p && !proc_held(s, p) && sim_chance(s, 50)) { /* by its node alone, for it was about to fail */
+		p->held_until = s->now + HELD_MS;
+		p->hold = ++s->token;
+		p->in_update = p->ready && sim_chance(s, 50);
+	}
+	bool there = p && !p->diverged && (proc_held(s, p) || s->o.bug == SIM_BUG_HELD_RUNS) && !p->in_update &&
+		     (p->step == n->req.stop || s->o.bug == SIM_BUG_HELD_STEP || s->o.bug == SIM_BUG_HELD_RUNS);
+	bool second = t && n->copied_id == w->id && n->copied_stop == n->req.stop;
+	if (second && there && (p->hold == n->copied_hold || s->o.bug == SIM_BUG_HELD_RUNS)) {
+		for (uint32_t k = 1; k < ITEMS; k += 2)
+			t->val[k] = p->val[k];
+		t->sealed = t->durable = true;
+		return 0;
+	}
+	if (t)
+		sim_table_drop(n, (uint32_t)(t - n->tables));
+	n->copied_id = 0;
+	if (!there || second)
+		return PTC_ELOST;
+	if (n->disk_full)
+		return PTC_ENOSPC;
+	t = sim_table_add(s, n, w->from_gen, w->to_snap);
+	t->has = sim_layout_needs(p->nodes, p->n, p->layout, i);
+	for (uint32_t k = 0; k < ITEMS; k += 2)
+		t->val[k] = p->val[k];
+	t->cap_id = n->copied_id = w->id;
+	t->cap_stop = n->copied_stop = n->req.stop;
+	n->copied_hold = p->hold;
+	return 1;
+}
+
 /* The stopped rank's bytes are copied, the rank goes on if it may, and then the table is sealed. */
 int sim_op_capture(struct sim *s, uint32_t i)
 {
@@ -126,6 +199,8 @@ int sim_op_capture(struct sim *s, uint32_t i)
 	}
 	if (t && t->sealed)
 		return 0;
+	if (w->held)
+		return capture_held(s, i, t);
 	if (t && n->copied_id == w->id && n->copied_stop == stop) {
 		t->sealed = t->durable = true;
 		return 0;
@@ -223,7 +298,7 @@ static void proc_let_go(struct sim *s, uint32_t i, struct proc *p)
 		p->val[k] = t ? t->val[k] : sim_content(k, INIT_ID);
 	p->step = r->step;
 	p->pub = (int64_t)r->step - 1;
-	p->in_step = p->has_stop = p->diverged = false;
+	p->in_step = p->has_stop = p->diverged = p->ready = false;
 	p->state = PROC_RUN;
 	n->let_gen = r->gen;
 	n->let_incarnation = r->incarnation;
@@ -300,7 +375,7 @@ static void check_values(struct sim *s, uint32_t i, const struct proc *p)
 static void check_peers(struct sim *s, uint32_t i, const struct proc *p)
 {
 	const struct record *r = &s->etcd.rec;
-	if (r->run != RUN_LIVE)
+	if (r->run != RUN_LIVE || p->hold) /* one that was held may end the step that it was in */
 		return;
 	if (p->gen == r->gen && p->incarnation == r->incarnation)
 		s->moved_at = s->now;
@@ -312,19 +387,23 @@ static void check_peers(struct sim *s, uint32_t i, const struct proc *p)
 
 static void proc_train(struct sim *s, uint32_t i, struct proc *p)
 {
+	bool all = p->in_step && all_in_step(s, p);
 	if (!p->in_step) {
 		p->pub = (int64_t)p->step;
 		if (p->has_stop && p->step >= p->stop)
 			p->state = PROC_STOPPED;
 		else
 			p->in_step = true;
-	} else if (all_in_step(s, p)) {
+	} else if (!p->ready && s->o.survive && all && sim_chance(s, 50)) {
+		p->ready = true;
+	} else if ((p->ready && sim_chance(s, p->hold ? 15 : 1)) || all) { /* an update may take long */
 		uint64_t by = sim_weight(p->gen, p->incarnation);
 		for (uint32_t k = 0; k < ITEMS; k++)
 			p->val[k] += sim_item_value(k, 0, by) - sim_item_value(k, 0, 0);
 		p->step++;
-		p->in_step = false;
-		check_peers(s, i, p);
+		p->in_step = p->ready = false;
+		if (all) /* else it ends what it had begun with them */
+			check_peers(s, i, p);
 	}
 	check_values(s, i, p);
 }
@@ -332,7 +411,7 @@ static void proc_train(struct sim *s, uint32_t i, struct proc *p)
 void sim_ranks_train(struct sim *s, uint32_t i)
 {
 	for (uint32_t k = 0; k < MAX_PROCS; k++) {
-		if (s->nodes[i].procs[k].state == PROC_RUN)
+		if (s->nodes[i].procs[k].state == PROC_RUN && !proc_held(s, &s->nodes[i].procs[k]))
 			proc_train(s, i, &s->nodes[i].procs[k]);
 	}
 	sim_post(s, 10 + sim_below(s, 30), EV_TRAIN, (int)i);
@@ -388,7 +467,7 @@ void sim_ranks_kill(struct sim *s, uint32_t i)
 void sim_ranks_diverge(struct sim *s, uint32_t i)
 {
 	struct proc *p = some_proc(s, i);
-	if (!p || !proc_trains(p) || !(p->layout & 1) || p->n < 2)
+	if (!p || !proc_trains(p) || proc_held(s, p) || !(p->layout & 1) || p->n < 2)
 		return;
 	uint32_t needs = sim_layout_needs(p->nodes, p->n, p->layout, i);
 	if (!needs)

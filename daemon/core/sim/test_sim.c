@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulation: one crash at every step of a reference run, then thousands of random ones, then seeded bugs that it
- * has to find. PTC_TEST_SEED=N (with PTC_TEST_KIND=live, lose or recover) replays one seed with a trace;
+ * has to find. PTC_TEST_SEED=N (with PTC_TEST_KIND=live, lose, recover or survive) replays one seed with a trace;
  * PTC_TEST_LONG=1 runs eight times as many, PTC_TEST_CAMPAIGN=1 eighty times. */
 #include "daemon/core/sim/sim.h"
 
@@ -90,18 +90,19 @@ static void test_loss_at_every_step(void **state)
 				    SIM_VICTIM_LOSS_COUNT, true);
 }
 
-enum kind { STATE, LOSE, LIVE, RECOVER };
+enum kind { STATE, LOSE, LIVE, RECOVER, SURVIVE };
 
 static void run_random(enum kind kind, uint64_t n)
 {
-	bool live = kind == LIVE || kind == RECOVER;
+	bool live = kind == LIVE || kind == RECOVER || kind == SURVIVE;
 	struct sim_result r, sum = { 0 };
 	const char *one = getenv("PTC_TEST_SEED");
 	uint64_t from = ptc_test_seed();
 	n = one ? 1 : n * scale();
 	for (uint64_t seed = from; seed < from + n; seed++) {
 		struct sim_opts o = { .seed = seed, .live = live, .faults = true, .trace = one != NULL };
-		o.lose = kind == LOSE || kind == RECOVER;
+		o.lose = kind == LOSE || kind == RECOVER || kind == SURVIVE;
+		o.survive = kind == SURVIVE;
 		sim_run(&o, &r);
 		if (!r.ok)
 			explain(o, &r);
@@ -115,19 +116,21 @@ static void run_random(enum kind kind, uint64_t n)
 		sum.destroyed += r.destroyed;
 		sum.left_out += r.left_out;
 		sum.recovered += r.recovered;
+		sum.survived += r.survived;
 	}
 	printf("%llu seeds from %llu: %llu events, %u commits, %u aborts, %u conflicts, %u unknown outcomes, %u "
 	       "incarnations "
 	       "anew, %u captures that differed\n",
 	       (unsigned long long)n, (unsigned long long)from, (unsigned long long)sum.events, sum.commits, sum.aborts,
 	       sum.conflicts, sum.unknowns, sum.new_incarnations, sum.disagreed);
-	if (kind == LOSE || kind == RECOVER)
-		printf("%u tables destroyed, %u first commits that left a node out, %u recoveries\n", sum.destroyed,
-		       sum.left_out, sum.recovered);
+	if (kind == LOSE || kind == RECOVER || kind == SURVIVE)
+		printf("%u tables destroyed, %u first commits that left a node out, %u recoveries, %u from memory\n",
+		       sum.destroyed, sum.left_out, sum.recovered, sum.survived);
 	if (one)
 		return;
 	/* the run has to have met what it is for */
 	assert_true(sum.commits > n && sum.aborts > n / 2 && sum.conflicts > n / 10 && sum.unknowns > n / 2);
+	assert_true(kind != SURVIVE || sum.survived > n / 10);
 	assert_true(kind != LOSE || (sum.destroyed > n && sum.left_out > n / 4));
 	assert_true(kind != RECOVER || (sum.destroyed > n / 3 && sum.left_out > n / 10 && sum.recovered > n / 15));
 	assert_true(kind != LIVE || (sum.new_incarnations > n / 20 && sum.disagreed > n / 300));
@@ -151,6 +154,11 @@ static void test_live_random(void **state)
 static void test_recover_random(void **state)
 {
 	run_random(RECOVER, 1000);
+}
+
+static void test_survive_random(void **state)
+{
+	run_random(SURVIVE, 1000);
 }
 
 static void test_live_crash(void **state)
@@ -192,6 +200,10 @@ static void test_finds_bugs(void **state)
 		[SIM_BUG_NO_HALT] = "no halt",
 		[SIM_BUG_LOST_TRAINS] = "lost trains",
 		[SIM_BUG_FORGET_FENCE] = "forget fence",
+		[SIM_BUG_HELD_RUNS] = "held runs",
+		[SIM_BUG_HELD_STEP] = "held step",
+		[SIM_BUG_HELD_ALONE] = "held alone",
+		[SIM_BUG_HELD_PLACE] = "held place",
 		[SIM_BUG_NO_AGREE] = "no agree",
 		[SIM_BUG_ONE_ROUND] = "one round",
 		[SIM_BUG_EARLY_STOP] = "early stop",
@@ -218,6 +230,7 @@ static void test_finds_bugs(void **state)
 			struct sim_opts o = { .seed = seed, .faults = true, .bug = (enum sim_bug)bug };
 			o.lose = (bug >= SIM_BUG_NO_COVER && bug < SIM_BUG_NO_AGREE) || bug >= SIM_BUG_NO_HALT;
 			o.live = bug >= SIM_BUG_NO_AGREE;
+			o.survive = bug >= SIM_BUG_HELD_RUNS;
 			sim_run(&o, &r);
 			if (!r.ok)
 				break;
@@ -232,21 +245,29 @@ static void test_finds_bugs(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_crash_quick_restart), cmocka_unit_test(test_crash_slow_restart),
-		cmocka_unit_test(test_crash_gives_up),      cmocka_unit_test(test_random),
-		cmocka_unit_test(test_loss_at_every_step),  cmocka_unit_test(test_lose_random),
-		cmocka_unit_test(test_live_crash),          cmocka_unit_test(test_live_random),
-		cmocka_unit_test(test_recover_random),      cmocka_unit_test(test_replay),
+		cmocka_unit_test(test_crash_quick_restart),
+		cmocka_unit_test(test_crash_slow_restart),
+		cmocka_unit_test(test_crash_gives_up),
+		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_loss_at_every_step),
+		cmocka_unit_test(test_lose_random),
+		cmocka_unit_test(test_live_crash),
+		cmocka_unit_test(test_live_random),
+		cmocka_unit_test(test_recover_random),
+		cmocka_unit_test(test_survive_random),
+		cmocka_unit_test(test_replay),
 		cmocka_unit_test(test_finds_bugs),
 	};
 	const struct CMUnitTest state_only[] = { cmocka_unit_test(test_random) };
 	const struct CMUnitTest live[] = { cmocka_unit_test(test_live_random) };
 	const struct CMUnitTest recover[] = { cmocka_unit_test(test_recover_random) };
+	const struct CMUnitTest survive[] = { cmocka_unit_test(test_survive_random) };
 	const struct CMUnitTest lose[] = { cmocka_unit_test(test_lose_random) };
 	const char *kind = getenv("PTC_TEST_KIND");
 	if (getenv("PTC_TEST_SEED"))
 		return kind && strcmp(kind, "live") == 0      ? cmocka_run_group_tests(live, NULL, NULL)
 		       : kind && strcmp(kind, "recover") == 0 ? cmocka_run_group_tests(recover, NULL, NULL)
+		       : kind && strcmp(kind, "survive") == 0 ? cmocka_run_group_tests(survive, NULL, NULL)
 		       : kind && strcmp(kind, "lose") == 0    ? cmocka_run_group_tests(lose, NULL, NULL)
 							      : cmocka_run_group_tests(state_only, NULL, NULL);
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@
  * fills. */
 #include "daemon/workers/process/cgroup.h"
 #include "daemon/workers/group/internal.h"
+#include "daemon/workers/process/freeze.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -363,6 +364,7 @@ static int adopt_process(struct ptc_workers *w, const char *path, const char *na
 		return ptc_nomem(err);
 	}
 	k->process = p;
+	ptc_process_thaw_left(&p);
 	ptc_process_label_read(path, &k->label);
 	k->ended = p.pidfd < 0;
 	if (k->ended)

@@ -34,6 +34,11 @@ bool ptc_worker_arm(struct worker *k, uint64_t stop, bool *ret_published, uint64
 void ptc_group_prearm_locked(struct group *g);
 uint64_t ptc_group_first_stop(const struct group *g); /* the stop of a rank that begins */
 
+/* group_hold.c */
+void ptc_group_let_go_locked(struct ptc_workers *w, struct group *g);
+/* NULL: its state can be taken; else why not. Of a group that is held; k NULL: of no process. */
+const char *ptc_worker_not_held(const struct group *g, const struct worker *k);
+
 /* group_end.c */
 void ptc_group_end_locked(struct ptc_workers *w, struct group *g, bool dropping, bool given_up);
 /* Where no rank of g's job is to stay: waits until those that were told to exit have done so, for they hold memory and

@@ -52,6 +52,7 @@ static void view_done_locked(struct view *v)
 		if (k && k->page && --v->staging->readers == 0)
 			atomic_compare_exchange_strong(&k->page->staging, &reading, PTC_LOCAL_STAGE_FREE);
 	}
+	v->group->viewed--;
 	ptc_staging_unref(v->staging);
 	ptc_declared_unref(v->declared);
 	ptc_rank_state_unref(v->rank_state);
@@ -66,7 +67,7 @@ static void view_staging(struct view *v, struct worker *k)
 {
 	uint32_t is_free = PTC_LOCAL_STAGE_FREE;
 
-	if (k->phase != WORKER_STOPPED || !k->staged || !k->staging || !k->page)
+	if (k->phase != WORKER_STOPPED || !k->staged || !k->staging || !k->page || v->group->held_from_ns)
 		return;
 	if (!atomic_compare_exchange_strong(&k->page->staging, &is_free, PTC_LOCAL_STAGE_READING) &&
 	    is_free != PTC_LOCAL_STAGE_READING)
@@ -97,6 +98,7 @@ static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size
 		return NULL;
 	v->w = w;
 	v->group = ptc_group_ref(g);
+	g->viewed++;
 	v->slot = i;
 	v->pidfd = v->guard.page_fd = -1;
 	if (!k || k->ended)
@@ -107,7 +109,7 @@ static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size
 	if (k->phase >= WORKER_DECLARED && k->phase <= WORKER_STOPPED && k->declared) {
 		v->declared = k->declared;
 		v->declared->refs++;
-		v->rank_state = ptc_rank_state_ref(k->rank_state);
+		v->rank_state = ptc_rank_state_ref(k->hold.published ? k->hold.published : k->rank_state);
 		view_staging(v, k);
 		view_guard(v, k);
 	}
@@ -123,6 +125,8 @@ static void fill_view_locked(struct ptc_slot_view *s, struct view *v)
 				     .state = ptc_group_slot_state(v->group, v->slot),
 				     .pid = v->pid,
 				     .copied = v->staging,
+				     .not_held = v->group->held_from_ns ? ptc_worker_not_held(v->group, k)
+									: "it is not held",
 				     .opaque = v };
 	s->staged = v->staging != NULL;
 	if (v->declared) {
@@ -135,10 +139,13 @@ static void fill_view_locked(struct ptc_slot_view *s, struct view *v)
 		s->cursors = v->rank_state->cursors;
 		s->ncursors = v->rank_state->ncursors;
 	}
+	s->published = true;
 	if (k && k->phase == WORKER_STOPPED)
 		s->step = k->stop_step;
 	else if (k && k->page && ptc_local_step(k->page, &step))
 		s->step = step;
+	else
+		s->published = false;
 }
 
 int ptc_workers_slots(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_slot_view **ret_slots,
@@ -346,12 +353,16 @@ static bool take_staged(const struct view *v, const struct ptc_copy_call *call)
 /* The rank does not run: what is read is of one step. */
 static int check_held(const struct view *v, struct ptc_error *err)
 {
+	const struct worker *k;
 	enum ptc_slot_state state;
+	bool frozen;
 
 	pthread_mutex_lock(&v->w->lock);
 	state = ptc_group_slot_state(v->group, v->slot);
+	k = v->group->slots[v->slot].worker;
+	frozen = k && k->number == v->number && k->hold.frozen;
 	pthread_mutex_unlock(&v->w->lock);
-	if (state == PTC_SLOT_STOPPED || state == PTC_SLOT_DECLARED)
+	if (frozen || state == PTC_SLOT_STOPPED || state == PTC_SLOT_DECLARED)
 		return 0;
 	return ptc_error_set(err, PTC_ESTATE, "rank %u neither waits for its restore nor at a stop",
 			     v->group->slots[v->slot].rank.rank);

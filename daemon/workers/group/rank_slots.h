@@ -17,11 +17,11 @@ struct ptc_workers;
 int ptc_workers_slots(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_slot_view **ret_slots,
 		      size_t *ret_n, struct ptc_error *err);
 void ptc_workers_slots_done(struct ptc_workers *w, struct ptc_slot_view *slots, size_t n);
-/* Copies from or to the process's memory, for a STOPPED or DECLARED slot and addresses of its declared regions only.
- * The job's copier makes the copy (copier.h). So the kernel refuses it if the rank's process has become another user's
- * program: PTC_EPERM. ptc-gpu copies memory on a device (device/device_copier.h). PTC_ESTATE: the memory does not
- * answer; the line names tensor and rank. Both sides have equal bytes and at most PTC_SLOT_SPANS_MAX spans. The spans
- * here all lie in one of the two memories of `copying`. */
+/* Copies from or to the process's memory, for a STOPPED, DECLARED or held slot and addresses of its declared regions
+ * only. The job's copier makes the copy (copier.h). So the kernel refuses it if the rank's process has become another
+ * user's program: PTC_EPERM. ptc-gpu copies memory on a device (device/device_copier.h). PTC_ESTATE: the memory does
+ * not answer; the line names tensor and rank. Both sides have equal bytes and at most PTC_SLOT_SPANS_MAX spans. The
+ * spans here all lie in one of the two memories of `copying`. */
 #define PTC_SLOT_SPANS_MAX 1024
 /* Fills in dev, ino and copier. slot: any of the slots to copy. PTC_EIO: a descriptor is not usable. */
 int ptc_slot_copying_init(const struct ptc_slot_view *slot, struct ptc_slot_copying *c, struct ptc_error *err);

@@ -13,4 +13,7 @@ int ptc_workers_adopt(struct ptc_workers *w, struct ptc_error *err);
 /* Call this after ptc_workers_adopt: it ends the groups again that were ending. */
 void ptc_workers_end_again_locked(struct ptc_workers *w);
 void ptc_workers_signals_locked(struct ptc_workers *w, int64_t now_ns);
+/* group_hold.c. Begins and ends holds, and goes on with those that there are. True: ranks are being frozen. */
+bool ptc_workers_holds_locked(struct ptc_workers *w, int64_t now_ns);
+void ptc_workers_let_all_go_locked(struct ptc_workers *w);
 void ptc_workers_forgotten_locked(struct ptc_workers *w);

@@ -112,14 +112,29 @@ static int write_to(const char *path, const char *name, const char *text)
 	return write(fd, text, strlen(text)) < 0 ? errno : 0;
 }
 
-static bool populated(const char *path)
+static bool event_is(const char *path, const char *what)
 {
 	char file[PATH_BYTES], text[256] = "";
 	ptc_auto_close int fd = -1;
 
 	snprintf(file, sizeof file, "%s/cgroup.events", path);
 	fd = open(file, O_RDONLY | O_CLOEXEC);
-	return fd >= 0 && read(fd, text, sizeof text - 1) > 0 && strstr(text, "populated 1") != NULL;
+	return fd >= 0 && read(fd, text, sizeof text - 1) > 0 && strstr(text, what) != NULL;
+}
+
+static bool populated(const char *path)
+{
+	return event_is(path, "populated 1");
+}
+
+int ptc_cgroup_freeze(const char *path, bool yes)
+{
+	return write_to(path, "cgroup.freeze", yes ? "1" : "0");
+}
+
+bool ptc_cgroup_frozen(const char *path)
+{
+	return event_is(path, "frozen 1");
 }
 
 int ptc_cgroup_make(const char *path, struct ptc_error *err)

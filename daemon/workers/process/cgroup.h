@@ -9,12 +9,16 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 /* Makes a cgroup, or takes an empty one of that name. */
 int ptc_cgroup_make(const char *path, struct ptc_error *err);
 int ptc_cgroup_enter(const char *path, pid_t pid, struct ptc_error *err);
 int ptc_cgroup_signal(const char *path, int sig, struct ptc_error *err); /* 0 also if the cgroup is gone */
+/* Stops every process of a cgroup, or lets them go on. Returns 0 or an errno (before Linux 5.2 there is no freezer). */
+int ptc_cgroup_freeze(const char *path, bool yes);
+bool ptc_cgroup_frozen(const char *path);
 /* Removes a cgroup, unless a process runs in it. */
 void ptc_cgroup_remove_empty(const char *path, int timeout_ms);
 /* Kills the processes of a cgroup, waits for their end, and removes the cgroup and the cgroups in it. */

@@ -48,6 +48,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define NOT_BEGUN       127 /* as a shell says it */
@@ -61,6 +62,8 @@
 #define CGROUP_MS       1000
 #define PATH_BYTES      4096
 #define WATCH_BUF_BYTES 4096
+#define HELD_LOOK_MS    30000 /* how often it is looked whether the program is frozen, */
+#define HELD_MAX_S      300   /* .. and for how long it may be: longer than WORKERS_HELD_MAX_MS */
 
 struct helper {
 	struct ptc_exec_request request;
@@ -471,6 +474,19 @@ static bool reap(const struct helper *h, int *ret_status)
 	return ended;
 }
 
+/* No ptcd is left that would thaw the program: none holds it for so long. */
+static void thaw_left(const struct helper *h)
+{
+	struct stat st;
+
+	if (stat("held", &st) != 0 || time(NULL) - st.st_mtime < HELD_MAX_S)
+		return;
+	if (*h->cgroup)
+		(void)ptc_cgroup_freeze(h->cgroup, false);
+	(void)killpg(h->pid, SIGCONT);
+	(void)ptc_sys_unlink("held", "process.held", NULL);
+}
+
 /* Waits for the program's end, and looks at the log after it was written to, but no more often than is of use. */
 static int wait_for_program(struct helper *h)
 {
@@ -486,7 +502,8 @@ static int wait_for_program(struct helper *h)
 			nap_ms = 0;
 			continue;
 		}
-		poll(pfd, 2, blind ? 0 : -1);
+		if (poll(pfd, 2, blind ? 0 : HELD_LOOK_MS) == 0 && !blind)
+			thaw_left(h);
 		while (h->watch_fd >= 0 && read(h->watch_fd, events, sizeof events) > 0)
 			;
 		if (blind || pfd[1].revents)

@@ -6,7 +6,7 @@
  * A process has a folder `dir` (0700, owned by ptcd) with these files. `process` has pid, start time, boot id and
  * token; it is written and synced before the program runs. `exit` has the wait status; the helper renames it into place
  * when the program has ended. `log` has the program's standard output and error, and the job's owner owns it. When the
- * log exceeds its limit, its older half becomes a hole.
+ * log exceeds its limit, its older half becomes a hole. `held` is there while the process is frozen (freeze.h).
  *
  * Failure modes: there is no such program, user or cwd (PTC_EINVAL, before the program has begun). The cgroup is not
  * writable: the process group serves instead, and `cgroup` is empty. The helper was killed: pid and start time find the

@@ -51,6 +51,8 @@ static void drop_generation(struct worker *k)
 	k->rank_state = ptc_rank_state_unref(k->rank_state);
 	k->restore = ptc_rank_state_unref(k->restore);
 	k->staging = ptc_staging_unref(k->staging);
+	k->hold.published = ptc_rank_state_unref(k->hold.published);
+	k->hold.read = false;
 	k->go = k->finished = k->staged = k->get.active = false;
 	k->seen = k->stale = false;
 	k->resumes = WORKER_ABSENT;
@@ -360,6 +362,7 @@ static int make_page(struct worker *k)
 	k->page = map;
 	k->page->magic = PTC_LOCAL_MAGIC;
 	k->page->version = PTC_LOCAL_PAGE_VERSION;
+	atomic_store(&k->page->knows_survivors, 1);
 #if PTC_VERSION_RAISED
 	k->page->added = PTC_VERSION_ADDED;
 #endif
@@ -388,6 +391,8 @@ static bool take_page(struct worker *k, int fd, uint32_t *ret_version)
 		return false;
 	}
 	drop_page(k);
+	atomic_store(&map->knows_survivors, 1);
+	atomic_store(&map->hold, 0); /* of a ptcd that has gone */
 	k->page = map;
 	k->page_fd = fd;
 	return true;
@@ -697,6 +702,21 @@ static bool on_stopped(struct ptc_workers *w, struct worker *k, const struct ptc
 	return true;
 }
 
+/* Its memory may be wanted: it waits for us to say that it is not, and so do others here, which are about to fail as
+ * well, some without a word. */
+static bool on_leaves(struct ptc_workers *w, struct worker *k)
+{
+	struct group *g = k->group;
+
+	if (k->phase != WORKER_RUNNING || !g || g->ending || !ptc_group_is(g, k->generation, k->incarnation)) {
+		atomic_exchange(&k->page->leaving, PTC_LOCAL_LEAVE_GO);
+		return true;
+	}
+	k->leaving = g->wants_hold = true;
+	ptc_group_failed_locked(w, g, k, k->slot, NULL);
+	return true;
+}
+
 static bool on_filled(struct worker *k, const struct ptc_local_message *m)
 {
 	struct ptc_local_filled f;
@@ -783,8 +803,11 @@ bool ptc_worker_message_locked(struct ptc_workers *w, struct worker *k, const st
 	case PTC_LOCAL_FILLED:
 		ok = on_filled(k, m);
 		break;
+	case PTC_LOCAL_LEAVES:
+		ok = on_leaves(w, k);
+		break;
 	default:
-		ok = m->type > PTC_LOCAL_DEVICE && m->type < PTC_LOCAL_WELCOME; /* of a later protocol: passed over */
+		ok = m->type > PTC_LOCAL_LEAVES && m->type < PTC_LOCAL_WELCOME; /* of a later protocol: passed over */
 	}
 	if (ok)
 		ptc_worker_advance_locked(w, k);

@@ -43,7 +43,9 @@ void ptc_worker_obituary(const struct worker *k, uint32_t rank, char *buf, size_
 
 	if (rank != UINT32_MAX)
 		snprintf(who, sizeof who, "rank %u", rank);
-	if (!k->ended)
+	if (k->leaving)
+		n = snprintf(buf, size, "%s (pid %d) gives up; its memory is held", who, (int)k->process.pid);
+	else if (!k->ended)
 		n = snprintf(buf, size, "%s (pid %d) closed its client and does not take part any more", who,
 			     (int)k->process.pid);
 	else if (!k->status_known)

@@ -17,7 +17,11 @@
 #define WORKERS_GRACE_MS      10000        /* of a job that sets none */
 #define WORKERS_GIVEN_UP_MS   2000         /* of ranks that are given up, unless their job sets less */
 #define WORKERS_KILLED_MS     5000         /* how long a start waits for a process that was killed */
+#define WORKERS_HELD_MAX_MS   240000       /* how long ranks are held at most; libptc and ptc-exec wait longer */
+#define WORKERS_LEAVES_MS     20000        /* how long a rank that gives up is held by its node alone */
+#define WORKERS_UPDATE_MS     2000 /* how long a rank in an update may take to its next boundary, beside steps */
 #define WORKERS_SAMPLE_MS     200
+#define WORKERS_LOOK_MS       4    /* the same, while ranks are being frozen */
 #define WORKERS_CGROUP_MS     1000 /* how long the kernel may keep a cgroup busy whose processes have ended */
 #define WORKERS_LEFT_NS       INT64_C(2000000000)
 #define WORKERS_FILE_MAX      (8u << 20)

@@ -100,6 +100,13 @@ struct worker {
 		uint64_t sent, done; /* ids on this connection */
 		bool failed;         /* the worker could not carry out one of them */
 	} fill;
+	bool leaving; /* it gives up, and waits for us (ptc_leave) */
+	struct {      /* group_hold.c; of a group that is held */
+		bool asked, frozen, failed, read;
+		int64_t again_ns;
+		struct rank_state *published; /* its blobs and cursors at `step`; NULL: not read */
+		uint64_t step;
+	} hold;
 	uint64_t seen_step; /* sampling */
 	uint64_t end_step;  /* once ended: what it had published; 0: nothing, or nobody saw it */
 	bool seen;
@@ -129,6 +136,10 @@ struct group {
 	struct ptc_group_rank *ranks;
 	struct slot *slots;
 	bool started, built, ending, dropping, removed, spawning;
+	int64_t held_from_ns, held_until_ns; /* group_hold.c; 0: it is not held */
+	bool wants_hold;                     /* a rank of it leaves */
+	bool holding;                        /* some of its ranks are not frozen yet */
+	unsigned viewed;                     /* views of it (rank_slots.c) */
 	bool given_up;   /* its ranks are not to be waited for: others are to be started in their place */
 	unsigned waited; /* calls of start or build that wait, and report a process that ends */
 	uint64_t start_step;

@@ -63,6 +63,7 @@ struct ptc_slot_view {
 	struct ptc_group_rank rank;
 	enum ptc_slot_state state;
 	pid_t pid;
+	bool published; /* it has come to a boundary, the last one at `step` */
 	uint64_t step;
 	const struct ptc_slot_tensor *tensors; /* in name order; DECLARED and later */
 	size_t ntensors;
@@ -70,6 +71,9 @@ struct ptc_slot_view {
 	size_t nblobs;
 	const struct ptc_slot_cursor *cursors;
 	size_t ncursors;
+	/* NULL: its process is frozen, and its state, blobs and cursors are those of `step`; else why that is not so.
+	 */
+	const char *not_held;
 	bool staged; /* ptc_slot_copy reads a copy that the rank has made, so the rank may go on meanwhile */
 	void *opaque;
 	/* With copy: fast and STOPPED: the rank has copied its bytes to staging memory. ptc_slot_copy reads them there,

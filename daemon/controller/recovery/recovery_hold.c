@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether the ranks that have survived the loss of a node have all of the state at one step.
+ *
+ * Happy path: each node of the generation that is up holds its ranks, and says at which step each can be taken; the
+ * greatest step is chosen whose ranks have every tensor. Failure modes: a rank does not promise that its memory stays
+ * whole, or is in an update (not counted; so is each rank of a node that knows nothing of all this); a node does not
+ * answer (it is suspected, and not counted); no step will do, or none beyond the snapshot's (NONE, and why). The choice
+ * is a task with copies of all it needs; the rest is on the loop. */
+#include "daemon/controller/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/sys/sys.h"
+#include "proto/local_page.h"
+#include "rpc/pb/pbcall.h"
+
+#include "ptc.pb-c.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define HOLD_MS     60000 /* nodes let their ranks go by themselves after */
+#define ASK_MS      15000 /* longer than an update may take to its end (WORKERS_UPDATE_MS), unless steps are long */
+#define LET_GO_MS   5000
+#define ASK_STEPS   4
+#define PATIENCE_NS INT64_C(60000000000) /* for all of it */
+
+struct ptc_held_rank {
+	bool held;
+	uint64_t step;
+};
+
+static void hold_done(struct ptc_recovery *r)
+{
+	ptc_free(r->hold.ranks);
+	r->hold = (struct ptc_hold){ 0 };
+}
+
+static void none(struct ptc_hold *h, const char *why)
+{
+	h->state = PTC_HOLD_NONE;
+	snprintf(h->why, sizeof h->why, "%s", why);
+}
+
+/* ---- which step ---------------------------------------------------------------------- */
+
+struct choice {
+	struct ptc_controller *ctl;
+	struct ptc_controllers *all;
+	struct ptc_meta_doc meta;
+	char layout_hash[PTC_HASH_HEX];
+	struct ptc_held_rank *ranks; /* by rank */
+	uint32_t world;
+	uint64_t above; /* no gain in this step, or one before */
+	bool any_above; /* there is no snapshot: every step is one */
+	bool found;
+	uint64_t step;
+	char why[192];
+};
+
+static void choice_free(struct choice *c)
+{
+	ptc_free(c->ranks);
+	ptc_free(c);
+}
+
+/* The greatest step below *step at which a rank is held; false: there is none. */
+static bool step_below(const struct choice *c, uint64_t below, uint64_t *ret)
+{
+	bool any = false;
+
+	for (uint32_t r = 0; r < c->world; r++) {
+		const struct ptc_held_rank *k = &c->ranks[r];
+
+		if (!k->held || k->step >= below || (!c->any_above && k->step <= c->above) || (any && k->step < *ret))
+			continue;
+		*ret = k->step;
+		any = true;
+	}
+	return any;
+}
+
+/* Each rank for itself: whether those at that step have every tensor. */
+static int covered(struct choice *c, const struct ptc_layout *layout, uint64_t step, struct ptc_error *err)
+{
+	ptc_auto_free struct ptc_device *places = ptc_calloc(c->world, sizeof *places);
+	ptc_auto_free bool *usable = ptc_calloc(c->world, sizeof *usable);
+	struct ptc_allocation each = { .world = c->world, .ranks = places };
+	struct ptc_lost *lost = NULL;
+	size_t n = 0;
+	int rc;
+
+	if (!places || !usable)
+		return ptc_nomem(err);
+	for (uint32_t r = 0; r < c->world; r++) {
+		places[r] = (struct ptc_device){ .node = r };
+		usable[r] = c->ranks[r].held && c->ranks[r].step == step;
+	}
+	rc = ptc_layout_lost(layout, &each, c->world, usable, &lost, &n, err);
+	ptc_free(lost);
+	return rc ? rc : n ? PTC_ELOST : 0;
+}
+
+static void choose(void *arg, struct ptc_etcd *etcd)
+{
+	struct choice *c = arg;
+	const struct ptc_declared *declared;
+	const struct ptc_layout *layout;
+	struct ptc_error err = PTC_ERROR_INIT;
+	uint64_t step = UINT64_MAX;
+	void *ref;
+	int rc = ptc_layouts_get(c->all->docs.layouts, c->meta.uuid, c->layout_hash, &declared, &layout, &ref, &err);
+
+	(void)etcd;
+	if (rc) {
+		snprintf(c->why, sizeof c->why, "%.190s", err.text);
+		return;
+	}
+	snprintf(c->why, sizeof c->why,
+		 "at no step beyond the snapshot's do the ranks that are left have every tensor");
+	while (!c->found && step_below(c, step, &step)) {
+		rc = covered(c, layout, step, &err);
+		c->found = rc == 0;
+		if (rc && rc != PTC_ELOST) {
+			snprintf(c->why, sizeof c->why, "%.190s", err.text);
+			break;
+		}
+	}
+	c->step = step;
+	ptc_layouts_release(ref);
+}
+
+static void chosen(void *arg)
+{
+	struct choice *c = arg;
+	struct ptc_controller *ctl = c->ctl;
+	struct ptc_hold *h = &ctl->recovery.hold;
+
+	if (!ctl->gone && h->state == PTC_HOLD_CHOOSES && h->incarnation == ctl->record.incarnation) {
+		h->step = c->step;
+		if (c->found)
+			h->state = PTC_HOLD_FOUND;
+		else
+			none(h, c->why);
+	}
+	choice_free(c);
+	ptc_controller_unref(ctl);
+}
+
+/* All nodes have answered. */
+static void round_ends(struct ptc_controller *ctl)
+{
+	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, choose }, { 0 } };
+	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+	struct ptc_hold *h = &ctl->recovery.hold;
+	char lane[PTC_LANE_MAX];
+	struct choice *c;
+
+	if (!h->nheld || !g->layout_hash[0]) {
+		if (!h->why[0])
+			snprintf(h->why, sizeof h->why, "no rank that is left can be held");
+		h->state = PTC_HOLD_NONE;
+		return;
+	}
+	c = ptc_calloc(1, sizeof *c);
+	ptc_require(c);
+	*c = (struct choice){ .ctl = ptc_controller_ref(ctl),
+			      .all = ctl->all,
+			      .meta = ctl->meta,
+			      .world = g->world,
+			      .above = ctl->record.step,
+			      .any_above = !ctl->record.snapshot };
+	memcpy(c->layout_hash, g->layout_hash, sizeof c->layout_hash);
+	c->ranks = ptc_reallocarray(NULL, g->world, sizeof *c->ranks);
+	ptc_require(c->ranks);
+	memcpy(c->ranks, h->ranks, g->world * sizeof *c->ranks);
+	snprintf(lane, sizeof lane, "h-%s", ctl->uuid);
+	h->state = PTC_HOLD_CHOOSES;
+	ptc_require(ptc_cluster_steps(ctl->all->cluster, lane, steps, chosen, c) == 0);
+}
+
+/* ---- nodes are asked ---------------------------------------------------------------------- */
+
+struct ask {
+	struct ptc_controller *ctl;
+	uint32_t node, index; /* index: of the generation's nodes */
+	int64_t lease;
+	uint64_t incarnation;
+	bool lets_go;
+};
+
+static void take_ranks(const struct ask *a, const Ptc__V1__WorkersReply *r)
+{
+	const struct ptc_generation_doc *g = ptc_controller_current(a->ctl);
+	struct ptc_hold *h = &a->ctl->recovery.hold;
+
+	for (size_t i = 0; i < r->n_held; i++) {
+		const Ptc__V1__HeldRank *k = r->held[i];
+
+		if (k->rank >= g->world || g->rank_node[k->rank] != a->index || !k->published)
+			continue;
+		h->reached = PTC_MAX(h->reached, k->step);
+		if (!k->not_held[0]) {
+			h->ranks[k->rank] = (struct ptc_held_rank){ true, k->step };
+			h->nheld++;
+		} else if (!h->why[0]) {
+			snprintf(h->why, sizeof h->why, "rank %u: %.150s", k->rank, k->not_held);
+		}
+	}
+}
+
+static void answered(void *arg, int status, const struct ptc_error *err, const void *data, size_t len)
+{
+	struct ask *a = arg;
+	struct ptc_controller *ctl = a->ctl;
+	struct ptc_hold *h = &ctl->recovery.hold;
+	ProtobufCMessage *msg = NULL;
+
+	if (!a->lets_go && !ctl->gone && h->state == PTC_HOLD_ASKED && h->incarnation == a->incarnation) {
+		if (status == 0)
+			status = ptc_pb_decode(&ptc__v1__workers_reply__descriptor, data, len, &msg, NULL);
+		if (status == 0)
+			take_ranks(a, (const Ptc__V1__WorkersReply *)msg);
+		else
+			ptc_info("job", "job=%s ranks of node %s are not held: %s", ctl->meta.name,
+				 ptc_cluster_node(ctl->all->cluster, a->node)->doc.name, err ? err->text : "");
+		if (status == PTC_EPEER || status == PTC_ETIMEOUT)
+			ptc_controller_suspect(ctl, a->node, a->lease);
+		if (--h->awaited == 0)
+			round_ends(ctl);
+	}
+	ptc_pb_free(msg);
+	ptc_free(a);
+	ptc_controller_unref(ctl);
+}
+
+/* Borrows everything, and is borrowed by the message. */
+static int encode(struct ptc_controller *ctl, uint32_t ms, void **data, size_t *len)
+{
+	Ptc__V1__WorkersRequest req = PTC__V1__WORKERS_REQUEST__INIT;
+	struct ptc_view v = ctl->view;
+	struct ptc_info info = { NULL, NULL };
+	int rc;
+
+	v.from = *ptc_controller_current(ctl);
+	v.fence = ctl->fence;
+	v.seq = ptc_job_take_seq(ctl->core);
+	v.to_generation = 0;
+	v.copies = (struct ptc_copies_doc){ 0 };
+	rc = ptc_view_info(&v, &info, NULL);
+	req.version = PTC_WIRE_VERSION;
+	req.info = info.pb;
+	req.from = true;
+	req.stop = PTC_LOCAL_STEP_MAX;
+	req.hold_ms = ms;
+	req.let_go = !ms;
+	if (rc == 0)
+		rc = ptc_pb_encode(&req.base, data, len, NULL);
+	ptc_info_done(&info);
+	return rc;
+}
+
+/* ms 0: its ranks are to go on. */
+static void ask_node(struct ptc_controller *ctl, uint32_t index, uint32_t ms, int64_t timeout_ms)
+{
+	const char *name = ptc_controller_current(ctl)->nodes[index];
+	struct ptc_rpc_channel *channel;
+	const struct ptc_node *n;
+	struct ask *a;
+	uint32_t at;
+	void *data;
+	size_t len;
+
+	if (!ptc_cluster_find_node(ctl->all->cluster, name, &at))
+		return;
+	n = ptc_cluster_node(ctl->all->cluster, at);
+	if (!n->up || ptc_channels_get(ctl->all->channels, name, n->doc.address, false, 0, &channel, NULL) != 0 ||
+	    encode(ctl, ms, &data, &len) != 0)
+		return;
+	a = ptc_calloc(1, sizeof *a);
+	ptc_require(a);
+	*a = (struct ask){ ptc_controller_ref(ctl), at, index, n->lease, ctl->record.incarnation, !ms };
+	ctl->recovery.hold.awaited += !a->lets_go;
+	ptc_rpc_unary_async(ctl->all->client, channel, "/ptc.v1.Peer/Arm", data, len, timeout_ms, answered, a);
+	ptc_free(data);
+}
+
+static void begin(struct ptc_controller *ctl)
+{
+	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+	struct ptc_recovery *r = &ctl->recovery;
+	int64_t ms = ASK_MS + (int64_t)(ASK_STEPS * 1e3 * r->rounds.step_s);
+
+	hold_done(r);
+	r->hold.incarnation = ctl->record.incarnation;
+	r->hold.state = PTC_HOLD_ASKED;
+	r->hold.since_ns = ptc_sys_now_ns();
+	r->hold.ranks = ptc_calloc(g->world ? g->world : 1, sizeof *r->hold.ranks);
+	ptc_require(r->hold.ranks);
+	if (ptc_view_locate(&ctl->view, ctl->all->cluster) != 0) {
+		none(&r->hold, "out of memory");
+		return;
+	}
+	r->hold.awaited = 1; /* until all are asked */
+	for (uint32_t i = 0; i < g->nnodes; i++)
+		ask_node(ctl, i, HOLD_MS, ms);
+	if (--r->hold.awaited == 0)
+		round_ends(ctl);
+}
+
+enum ptc_hold_state ptc_recovery_hold(struct ptc_controller *ctl)
+{
+	struct ptc_hold *h = &ctl->recovery.hold;
+	bool under_way = h->state == PTC_HOLD_ASKED || h->state == PTC_HOLD_CHOOSES;
+
+	if (h->state == PTC_HOLD_IDLE || h->incarnation != ctl->record.incarnation)
+		begin(ctl);
+	else if (under_way && ptc_sys_now_ns() - h->since_ns > PATIENCE_NS)
+		none(h, "the nodes that are left do not answer in time");
+	return h->state;
+}
+
+bool ptc_recovery_gives(const struct ptc_controller *ctl, uint32_t node)
+{
+	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+	const struct ptc_hold *h = &ctl->recovery.hold;
+	uint32_t at;
+
+	for (uint32_t r = 0; h->state == PTC_HOLD_FOUND && r < g->world; r++)
+		if (h->ranks[r].held && h->ranks[r].step == h->step &&
+		    ptc_cluster_find_node(ctl->all->cluster, g->nodes[g->rank_node[r]], &at) && at == node)
+			return true;
+	return false;
+}
+
+void ptc_recovery_let_go(struct ptc_controller *ctl)
+{
+	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+
+	if (ctl->recovery.hold.state != PTC_HOLD_IDLE && ctl->recovery.hold.incarnation == ctl->record.incarnation &&
+	    ptc_view_locate(&ctl->view, ctl->all->cluster) == 0)
+		for (uint32_t i = 0; i < g->nnodes; i++)
+			ask_node(ctl, i, 0, LET_GO_MS);
+	hold_done(&ctl->recovery);
+}

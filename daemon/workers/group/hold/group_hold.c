@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Happy path: the hold word, frozen, whole, published read. Failure modes: group_hold.h. What a rank has published is
+ * read as all of its memory is, by the copier, so addresses that it makes up give an error, or bytes of its own. */
+#include "daemon/workers/group/hold/group_hold.h"
+
+#include "daemon/workers/copier/copier.h"
+#include "daemon/workers/group/internal.h"
+#include "daemon/workers/process/freeze.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/sys/sys.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MS           INT64_C(1000000)
+#define NAP_NS       (2 * MS)
+#define AGAIN_NS     (2 * MS) /* a rank that goes on to its next boundary is looked at again after */
+#define UPDATE_STEPS 2        /* so many steps may an update take */
+
+/* ---- one rank ---------------------------------------------------------------------- */
+
+static bool can_hold(const struct worker *k)
+{
+	return k && !k->ended && !k->reaping && k->page && k->declared && atomic_load(&k->page->survives) &&
+	       (k->phase == WORKER_RUNNING || k->phase == WORKER_STOPPED);
+}
+
+static void thaw_worker(struct worker *k)
+{
+	if (k->hold.asked)
+		ptc_process_thaw(&k->process);
+	k->hold.asked = k->hold.frozen = k->hold.read = false;
+	k->hold.published = ptc_rank_state_unref(k->hold.published);
+}
+
+static void freeze_worker(struct worker *k)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	k->hold.asked = true;
+	if (ptc_process_freeze(&k->process, &err) == 0)
+		return;
+	ptc_warn("workers", "job %s: process %d cannot be frozen: %s", k->job->uuid, (int)k->process.pid, err.text);
+	k->hold.failed = true;
+}
+
+/* One look. True: nothing more is to come of it. */
+static bool look(const struct group *g, struct worker *k, int64_t now)
+{
+	bool late = k->leaving ||
+		    now >= g->held_from_ns + MS * WORKERS_UPDATE_MS + (int64_t)(k->step_seconds * UPDATE_STEPS * 1e9);
+
+	if (k->hold.failed)
+		return true;
+	if (!k->hold.asked && (ptc_local_whole(k->page) || late) && now >= k->hold.again_ns)
+		freeze_worker(k);
+	if (k->hold.asked && !k->hold.frozen)
+		k->hold.frozen = ptc_process_frozen(&k->process, k->pid);
+	if (!k->hold.frozen)
+		return false;
+	if (ptc_local_whole(k->page) || late)
+		return true;
+	thaw_worker(k); /* it has begun an update before it saw that it must not: to the next boundary */
+	k->hold.again_ns = now + AGAIN_NS;
+	return false;
+}
+
+/* ---- the group ---------------------------------------------------------------------- */
+
+static bool look_all(struct group *g, int64_t now)
+{
+	bool all = true;
+
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		if (can_hold(g->slots[i].worker))
+			all = look(g, g->slots[i].worker, now) && all;
+	return all;
+}
+
+static void hold_locked(struct ptc_workers *w, struct group *g, int64_t ms)
+{
+	int64_t now = ptc_sys_now_ns();
+
+	if (g->ending || g->removed)
+		return;
+	if (!g->held_from_ns)
+		g->held_from_ns = now;
+	g->held_until_ns =
+		PTC_MIN(PTC_MAX(g->held_until_ns, now + ms * MS), g->held_from_ns + WORKERS_HELD_MAX_MS * MS);
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		if (can_hold(g->slots[i].worker))
+			atomic_exchange(&g->slots[i].worker->page->hold, 1);
+	g->holding = !look_all(g, now);
+	ptc_workers_wake(w);
+}
+
+void ptc_group_let_go_locked(struct ptc_workers *w, struct group *g)
+{
+	if (!g->held_from_ns)
+		return;
+	g->held_from_ns = g->held_until_ns = 0;
+	g->holding = false;
+	for (size_t i = 0; i < g->desc.nranks; i++) {
+		struct worker *k = g->slots[i].worker;
+
+		if (!k)
+			continue;
+		if (k->page)
+			atomic_exchange(&k->page->hold, 0);
+		if (k->leaving && k->page)
+			atomic_exchange(&k->page->leaving, PTC_LOCAL_LEAVE_GO);
+		if (k->leaving)
+			g->said_failed = false; /* how it ends is told yet */
+		k->leaving = k->hold.failed = false;
+		k->hold.again_ns = 0;
+		thaw_worker(k);
+	}
+	ptc_workers_changed_locked(w);
+}
+
+bool ptc_workers_holds_locked(struct ptc_workers *w, int64_t now_ns)
+{
+	bool holding = false;
+
+	for (struct job *job = w->jobs; job; job = job->next)
+		for (struct group *g = job->groups; g; g = g->next) {
+			if (g->wants_hold)
+				hold_locked(w, g, WORKERS_LEAVES_MS);
+			g->wants_hold = false;
+			if (!g->held_from_ns)
+				continue;
+			if (now_ns < g->held_until_ns ||
+			    (g->viewed && now_ns < g->held_from_ns + WORKERS_HELD_MAX_MS * MS)) {
+				g->holding = !look_all(g, now_ns);
+				holding |= g->holding;
+				continue;
+			}
+			ptc_warn("workers",
+				 "job %s: its ranks were held for %.1f s, and nobody has asked for them: they go on",
+				 g->desc.job, (double)(now_ns - g->held_from_ns) / 1e9);
+			ptc_group_let_go_locked(w, g);
+		}
+	return holding;
+}
+
+void ptc_workers_let_all_go_locked(struct ptc_workers *w)
+{
+	for (struct job *job = w->jobs; job; job = job->next)
+		for (struct group *g = job->groups; g; g = g->next)
+			ptc_group_let_go_locked(w, g);
+}
+
+/* ---- what a frozen rank has published -------------------------------------------------- */
+
+#define PUBLISHED_MAX                                                                                                  \
+	((uint64_t)PTC_LOCAL_BLOBS_MAX * (PTC_LOCAL_BLOB_MAX + 2 * PTC_LOCAL_SHORT_MAX) +                              \
+	 (uint64_t)PTC_LOCAL_CURSORS_MAX * 4 * PTC_LOCAL_SHORT_MAX)
+
+struct published {
+	uint64_t from, address, bytes;
+};
+
+/* The later one that holds at that step. */
+static bool published_at(struct ptc_local_page *page, uint64_t step, struct published *ret)
+{
+	*ret = (struct published){ 0 };
+	for (int i = 0; i < 2; i++) {
+		struct ptc_local_published *p = &page->published[i];
+		struct published now = { atomic_load(&p->from), atomic_load(&p->address), atomic_load(&p->bytes) };
+
+		if (now.from && now.from <= step + 1 && now.from > ret->from)
+			*ret = now;
+	}
+	return ret->from != 0 && ret->bytes <= PUBLISHED_MAX;
+}
+
+static int parse(const uint8_t *data, uint64_t bytes, struct rank_state **to)
+{
+	uint64_t at = 0;
+	int rc = 0;
+
+	while (!rc && at < bytes) {
+		uint32_t head[2] = { 0, UINT32_MAX };
+		struct ptc_local_blob b;
+		struct ptc_local_cursor c;
+
+		if (bytes - at >= sizeof head)
+			memcpy(head, data + at, sizeof head);
+		at += sizeof head;
+		if (at > bytes || head[1] > bytes - at)
+			return PTC_EINVAL;
+		if (head[0] == PTC_LOCAL_BLOB && ptc_local_get_blob(data + at, head[1], &b))
+			rc = ptc_rank_state_set_blob(to, &b);
+		else if (head[0] == PTC_LOCAL_CURSOR && ptc_local_get_cursor(data + at, head[1], &c))
+			rc = ptc_rank_state_set_cursor(to, &c);
+		else
+			return PTC_EINVAL;
+		at += head[1];
+	}
+	return rc;
+}
+
+struct reader {
+	struct ptc_workers *w;
+	char uuid[37];
+	uid_t uid;
+	pid_t pid;
+	struct ptc_slot_copying copying;
+};
+
+/* Into memory of its own, for a copier that hangs may write to it later: it is unmapped here, not there. */
+static int read_published(struct reader *r, const struct published *p, struct rank_state **to, struct ptc_error *err)
+{
+	struct ptc_slot_memory *m = &r->copying.memory[0];
+	ptc_auto_close int fd = memfd_create("ptc-published", MFD_CLOEXEC);
+	struct iovec there = { (void *)(uintptr_t)p->address, p->bytes }, here;
+	struct ptc_copy_call call = { .uuid = r->uuid,
+				      .uid = r->uid,
+				      .pid = r->pid,
+				      .op = PTC_COPY_READ,
+				      .there = &there,
+				      .here = &here,
+				      .nthere = 1,
+				      .nhere = 1,
+				      .copying = &r->copying };
+	void *room = MAP_FAILED;
+	uint64_t moved;
+	struct stat st;
+	int e = 0, rc;
+
+	if (!p->bytes)
+		return 0;
+	if (fd >= 0 && ftruncate(fd, (off_t)p->bytes) == 0 && fstat(fd, &st) == 0)
+		room = mmap(NULL, p->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (room == MAP_FAILED)
+		return ptc_error_errno(err, errno, "no memory to read blobs and cursors");
+	*m = (struct ptc_slot_memory){ fd, true, true, room, p->bytes, st.st_dev, st.st_ino };
+	r->copying.memory[1].fd = -1;
+	here = (struct iovec){ room, p->bytes };
+	rc = ptc_copiers_call(&r->w->copiers, &call, &e, &moved, err);
+	if (!rc && e)
+		rc = ptc_error_errno(err, e, "cannot read the memory of process %d", (int)r->pid);
+	if (!rc && parse(room, p->bytes, to))
+		rc = ptc_error_set(err, PTC_EINVAL, "process %d has published what are no blobs and cursors",
+				   (int)r->pid);
+	ptc_copiers_forget(&r->w->copiers, r->uuid, m);
+	munmap(room, p->bytes);
+	return rc;
+}
+
+/* Without the lock while the copier works: the process may end meanwhile. */
+static void read_worker_locked(struct ptc_workers *w, struct group *g, size_t i)
+{
+	struct worker *k = g->slots[i].worker;
+	struct reader r = { .w = w, .uid = g->job->uid, .pid = k->pid };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct rank_state *state;
+	struct published p;
+	unsigned number = k->number;
+	uint64_t step;
+	int rc;
+
+	k->hold.read = true;
+	if (!ptc_local_step(k->page, &step) || !published_at(k->page, step, &p))
+		return;
+	memcpy(r.uuid, g->job->uuid, sizeof r.uuid);
+	pthread_mutex_unlock(&w->lock);
+	state = ptc_rank_state_new();
+	rc = state ? read_published(&r, &p, &state, &err) : ptc_nomem(&err);
+	pthread_mutex_lock(&w->lock);
+	k = g->slots[i].worker;
+	if (rc)
+		ptc_warn("workers", "job %s: rank %u: %s", g->desc.job, g->slots[i].rank.rank, err.text);
+	if (rc || !k || k->number != number || !k->hold.frozen || k->hold.published) {
+		ptc_rank_state_unref(state);
+		return;
+	}
+	k->hold.published = state;
+	k->hold.step = step;
+}
+
+static void read_all_locked(struct ptc_workers *w, struct group *g)
+{
+	for (size_t i = 0; i < g->desc.nranks && g->held_from_ns; i++) {
+		struct worker *k = g->slots[i].worker;
+
+		if (can_hold(k) && k->hold.frozen && !k->hold.read)
+			read_worker_locked(w, g, i);
+	}
+}
+
+const char *ptc_worker_not_held(const struct group *g, const struct worker *k)
+{
+	uint64_t step = 0, marked;
+
+	if (!k || k->ended || !k->page || !k->declared || (k->phase != WORKER_RUNNING && k->phase != WORKER_STOPPED))
+		return "its process has ended, or does not train";
+	if (!can_hold(k))
+		return "its program does not promise that its memory stays whole (ptc_survive)";
+	if (k->declared->ndevices)
+		return "some of its tensors lie on a device";
+	if (!k->hold.frozen)
+		return "its process could not be frozen";
+	if (!ptc_local_whole(k->page) || !ptc_local_step(k->page, &step))
+		return "it was in the middle of an update, and has not come to a boundary in time";
+	marked = atomic_load(&k->page->marked);
+	if (marked != step && !(step == g->start_step && !marked))
+		return "no update was marked in its last step (ptc_update_begin)";
+	if (k->phase == WORKER_STOPPED && (k->finished || *k->refused))
+		return "it has finished, or refuses to have its state taken";
+	return k->hold.published && k->hold.step == step ? NULL : "its blobs and cursors could not be read";
+}
+
+/* ---- calls ------------------------------------------------------------------------------ */
+
+/* Looks more often than the loop does. */
+static int wait_frozen_locked(struct ptc_workers *w, struct group *g, const struct ptc_wait *wait,
+			      struct ptc_error *err)
+{
+	while (g->held_from_ns && !look_all(g, ptc_sys_now_ns())) {
+		if (wait && wait->cancelled && wait->cancelled(wait->arg))
+			return ptc_error_set(err, PTC_ECANCELED, "the caller has gone");
+		pthread_mutex_unlock(&w->lock);
+		nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
+		pthread_mutex_lock(&w->lock);
+	}
+	return 0;
+}
+
+int ptc_workers_hold(struct ptc_workers *w, const struct ptc_group_key *key, int64_t ms, const struct ptc_wait *wait,
+		     struct ptc_error *err)
+{
+	struct group *g;
+	int rc;
+
+	pthread_mutex_lock(&w->lock);
+	g = ptc_group_find_locked(w, key);
+	rc = g && !g->ending ? 0 : ptc_group_missing(key, err);
+	if (!rc) {
+		ptc_group_ref(g);
+		hold_locked(w, g, ms);
+		rc = wait_frozen_locked(w, g, wait, err);
+		if (!rc)
+			read_all_locked(w, g);
+		ptc_group_unref_locked(g);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return rc;
+}
+
+int ptc_workers_let_go(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_error *err)
+{
+	struct group *g;
+	int rc;
+
+	pthread_mutex_lock(&w->lock);
+	g = ptc_group_find_locked(w, key);
+	rc = g ? 0 : ptc_group_missing(key, err);
+	if (!rc)
+		ptc_group_let_go_locked(w, g);
+	pthread_mutex_unlock(&w->lock);
+	return rc;
+}
