@@ -151,7 +151,10 @@ class Remembered(harness.Case):
             # what cannot be is refused, and nothing changes
             self.refused(c, *tell, self.other("plain"), "--config", "tp=4", contains='tensor "w" is F64[37]')
             if os.geteuid() == 0:
-                self.refused(c, *tell, job.yaml, "--config", "tp=4", contains='"ridge"', prefix=OTHER)
+                theirs = self.path("theirs")  # where another user may have temporary files
+                os.mkdir(theirs)
+                os.chmod(theirs, 0o777)
+                self.refused(c, *tell, job.yaml, "--config", "tp=4", contains='"ridge"', prefix=OTHER, env={"TMPDIR": theirs})
             self.refused(c, "probe", "nothing", "-f", job.yaml, "--config", "tp=4", contains="nothing")
             self.assertEqual(want, between(c, "tp=4"))
             # ranks declare what was found

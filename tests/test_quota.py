@@ -133,8 +133,8 @@ class Quota(harness.Case):
 
             def filled():
                 """ptcd writes the file anew when a quarter of it is free pages: then it is smaller, and there is room for more."""
-                self.fill(c, 52 * MiB, keys, of=1)
-                return live.database(c)[1] > 50 * MiB
+                self.fill(c, 50 * MiB, keys, of=1) # well below where etcd itself takes no more
+                return live.database(c)[1] > 49 * MiB
             wait_for(filled, 30 * PATIENCE, "a database that stays as large as it is", 0.2)
             self.refused_job(c, "new", "of quota.etcd 64.0 MiB", prefix=())
             job.resize("tp=2")

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "daemon/agent/test_world.h"
+#include "daemon/workers/group/hold/group_hold.h"
 #include "daemon/workers/group/rank_groups.h"
 #include "daemon/workers/group/rank_slots.h"
 #include "daemon/workers/group/rank_status.h"
@@ -244,6 +245,17 @@ int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, 
 		if (same_key(&w->slots[i]->key, key) && w->slots[i]->view.state == PTC_SLOT_STOPPED)
 			w->slots[i]->view.state = PTC_SLOT_RUNNING;
 	pthread_mutex_unlock(&w->lock);
+	return 0;
+}
+
+int ptc_workers_hold(struct ptc_workers *w, const struct ptc_group_key *key, int64_t ms, const struct ptc_wait *wait,
+		     struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ESTATE, "nothing is held here");
+}
+
+int ptc_workers_let_go(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_error *err)
+{
 	return 0;
 }
 

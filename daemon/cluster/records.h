@@ -23,8 +23,7 @@
  *   /ptc/jobs/UUID/barrier   every abort moves it on, so that older transactions fail
  *   /ptc/jobs/UUID/worker/NODE   events of its ranks (workers/types/worker_event.h); read after the keys above
  *   /ptc/jobs/UUID/copies   copies beside the layout (daemon/cluster/copies/copies_doc.h)
- *   /ptc/jobs/UUID/measured, /probed, /weighed  not mirrored: daemon/planning/measured_doc.h, daemon/documents/probed/,
- *                            daemon/controller/recovery/growth.c ({version, nodes: {NODE: devices}})
+ *   /ptc/jobs/UUID/measured, /probed, /weighed   not mirrored: measured_doc.h, probed.h, controller/recovery/growth.c
  *   /ptc/jobs/UUID/damage/NODE   damaged blocks (daemon/scrub/bad_blocks.c)
  *
  * Encoders return JSON text for ptc_free, or NULL when out of memory. Decoders check every member that they know, pass

@@ -201,7 +201,7 @@ static const struct {
 	{ BASE COORD "devices: 0\n", "write auto, or 1 to 64" },
 	{ BASE COORD "devices: 65\n", "write auto, or 1 to 64" },
 	{ BASE COORD "devices: two\n", "write auto, or 1 to 64" },
-	{ BASE COORD "device_name: ''\n", "write a device's name of 1 to 47 characters" },
+	{ BASE COORD "device_name: ''\n", "device_name: needs a value: NAME" },
 	{ BASE COORD "device_name: \"a\\tb\"\n", "printable ASCII characters only" },
 	{ BASE COORD "devices_file: devices.yaml\n", "write an absolute path" },
 	{ BASE COORD "lease_ttl: 5\n", "lease_ttl: \"5\" is not a duration" },
