@@ -123,7 +123,6 @@ struct ptc_client {
 	size_t ntensors, tensors_cap, nregions;
 	struct device_list devices;   /* what of them lies on devices */
 	struct rank_state *set, *got; /* for the next snapshot; of the restored one */
-	bool state_again;             /* while restoring: `got` is of the snapshot that is restored */
 	struct put *puts;
 	size_t nputs, puts_cap;
 	struct get get;
