@@ -113,7 +113,7 @@ struct ptc_client {
 	pthread_cond_t changed;
 	/* under lock */
 	enum phase phase;
-	bool quit, welcomed, ended, restored, declined, finished, leaves;
+	bool quit, welcomed, ended, restored, declined, finished, leaves, state_again;
 	int fatal; /* no way on: enum ptc_result */
 	char fatal_text[PTC_LOCAL_TEXT_MAX + 1], link_text[512];
 	struct guarded_fd page_fd;
