@@ -48,7 +48,7 @@ class Ahead(harness.Case):
             with job.hold("build"):
                 resize = self.resizing(c, job, "tp=4")
                 self.building(job)
-                self.assertEqual(8, len(job.processes()))
+                wait_for(lambda: len(job.processes()) == 8 or None, 60 * PATIENCE, "ranks of both generations", 0.02)
                 self.steps_without(job, 100)  # two snapshots are due meanwhile
                 self.assertEqual((1, "building"), (job.status()["generation"], job.status()["phase"]))
                 began = job.status()["step"]

@@ -382,7 +382,7 @@ class Plan(harness.Case):
               f"devices compared {self.kept}; with split groups, across racks: {self.split}")
         self.assertGreater(self.kept, cases // 40 if exact else -1)
         self.assertGreater(self.split[0], 0 if cases >= 1000 else -1)
-        self.assertGreater(self.derived, cases // 4)
+        self.assertGreater(self.derived, cases // 8)  # of chance: a quarter, and of 200 cases at times a fifth
         self.assertGreater(seen.get("compared", 0), cases // 10)
 
     def test_random(self):

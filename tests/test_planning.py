@@ -586,6 +586,11 @@ class Growth(harness.Case):
             return rows if len(rows) >= n else None
         return harness.wait_for(texts, 60 * harness.PATIENCE, f"{n} events of devices that joined", 0.1)
 
+    def weighed(self, c, job):
+        """What is there when the job is first seen to run has not joined. It is written down."""
+        key = f"/ptc/jobs/{job.status()['uuid']}/weighed"
+        harness.wait_for(lambda: c.etcdctl("get", "--print-value-only", key).stdout.strip(), 60 * harness.PATIENCE, key, 0.1)
+
     def trains(self, job, world):
         def there():
             s = job.status()
@@ -603,6 +608,7 @@ class Growth(harness.Case):
             self.start(c, "n0", "n1")
             job = self.elastic(c, "3s", model=None, space=None, gpus=table)
             job.run(table["2"])
+            self.weighed(c, job)
             job.wait_step(5)
             was = job.status()["generation"]
             self.start(c, "n2", "n3")
@@ -621,7 +627,7 @@ class Growth(harness.Case):
             self.start(c, "n0")
             job = self.elastic(c, "500ms", space={"global_batch": 24, "tp": [1], "pp": [1], "micro_batch": [24]})
             job.run("dp=1,global_batch=24,micro_batch=24")
-            job.wait_step(5)
+            self.weighed(c, job)
             self.start(c, "n1")
             self.assertIn("devices of n1 have joined; the job stays as it is: ", self.joined(c, job)[0])
             self.start(c, "n2")
@@ -636,7 +642,7 @@ class Growth(harness.Case):
             self.start(c, "n0", "n1", "n2")
             job = self.elastic(c, "8s", model=None, space=None, gpus={"2": f"dp=2,{BATCH}", "4": f"dp=4,{BATCH}"})
             job.run(f"dp=2,{BATCH}")
-            job.wait_step(5)
+            self.weighed(c, job)
             self.start(c, "n3")
             name = job.status()["controller"]
             if name != "n0": # whose etcd is everybody's
