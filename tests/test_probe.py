@@ -161,7 +161,7 @@ class Remembered(harness.Case):
                 os.mkdir(theirs)
                 os.chmod(theirs, 0o777)
                 self.refused(c, *tell, job.yaml, "--config", "tp=4", contains='"ridge"', prefix=OTHER, env={"TMPDIR": theirs})
-            self.refused(c, "probe", "nothing", "-f", job.yaml, "--config", "tp=4", contains="nothing")
+            self.refused(c, "probe", "nothing", *ROOM, "-f", job.yaml, "--config", "tp=4", contains="nothing")
             self.assertEqual(want, between(c, "tp=4"))
             # ranks declare what was found
             summary = job.resize("tp=4")
