@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import time
 
-from cluster import Cluster, MARK, ROOT, wait_for
+from cluster import Cluster, ClusterError, MARK, ROOT, wait_for
 
 FROM, TO = "tp=2,pp=2,dp=2", "tp=4"
 SETTLE = 12 # steps between two switches: the rate that lost time is measured by comes from them
@@ -61,9 +61,11 @@ def torchrun(args, work, config, steps, *more):
         argv += [f"--{name}", degrees.get(name, "1")]
     times = os.path.join(work, "times")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": os.path.join(work, "inductor")}
-    subprocess.run([args.python, "-B", "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", str(world),
-                    os.path.join(ROOT, "tests", "bench", "pause_peer.py"), *argv, "--times", times, "--steps", str(steps), *more],
-                   check=True, env=env, cwd=work, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    r = subprocess.run([args.python, "-B", "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", str(world),
+                        os.path.join(ROOT, "tests", "bench", "pause_peer.py"), *argv, "--times", times, "--steps", str(steps), *more],
+                       check=False, env=env, cwd=work, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if r.returncode:
+        raise ClusterError(f"torchrun at {config} ended with {r.returncode}: {r.stderr[-2000:]}")
     with open(times) as f:
         return json.loads(f.read().splitlines()[-1])
 

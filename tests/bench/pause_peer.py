@@ -48,7 +48,7 @@ def main():
         model = GPT(config, *parallel.layers_of_stage(config.layers, job)).to(torch.float64)
         model.initialize(1, config.layers)
         if job.tp > 1:
-            parallel.tensor_parallel(model, mesh)
+            parallel.tensor_parallel(model, mesh, job)
         sync = parallel.data_parallel(model, mesh, "0")
         optim = torch.optim.AdamW(sync.parameters.values(), lr=1e-3, foreach=False)
         micro_batches = -(-BATCH // (MICRO_BATCH * job.dp))
