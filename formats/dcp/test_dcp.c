@@ -238,7 +238,7 @@ static void test_cut(void **state)
 static void flip(size_t at)
 {
 	char path[96];
-	uint8_t byte;
+	uint8_t byte = 0;
 	int fd;
 
 	snprintf(path, sizeof path, "%s/a.distcp", dir);
