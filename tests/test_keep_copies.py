@@ -80,7 +80,9 @@ class KeepCopies(harness.Case):
                 if victim in {r["node"] for r in job.status()["ranks"]} | keepers:
                     again = self.wait_copies(job, 2)
                     self.assertEqual(2, again["fewest"])
-                    self.assertNotIn(victim, {h[0] for h in self.document(c, job)["keepers"]})
+                    # what is spare is taken out of the document after that
+                    wait_for(lambda: victim not in {h[0] for h in self.document(c, job)["keepers"]}, 60 * PATIENCE,
+                             f"a document of copies without {victim}", 0.05)
                 c.ptcctl("verify", job.name, timeout_s=60 * PATIENCE)
                 job.check_whole(self)
                 job.resize("dp=3")
