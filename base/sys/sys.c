@@ -140,15 +140,9 @@ int ptc_sys_flush(int fd, const char *path, const char *point, struct ptc_error 
 int ptc_sys_rename_dir(const char *tmp, const char *path, const char *point, struct ptc_error *err)
 {
 	ptc_auto_close int fd = open(tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	int e = fd < 0 ? errno : at_point(point, "before") ? EIO : fsync(fd) == 0 ? 0 : errno;
 
-	if (!e && rename(tmp, path) != 0)
-		e = errno;
-	if (e)
-		return ptc_error_errno(err, e, "cannot write %s", path);
-	at_point(point, "after");
-	e = sync_parent(path);
-	return e ? ptc_error_errno(err, e, "cannot sync the directory of %s", path) : 0;
+	return fd < 0 ? ptc_error_errno(err, errno, "cannot write %s", path)
+		      : ptc_sys_publish(fd, tmp, path, point, err);
 }
 
 /* A shell's pipe has a writer; the open of a named one without would wait for ever, and a device may have no end. */

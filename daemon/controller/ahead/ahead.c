@@ -65,7 +65,7 @@ static struct ptc_ahead *unref(struct ptc_ahead *a)
 
 /* ---- messages ----------------------------------------------------------------- */
 
-/* The switch as it would begin now; ptc_view_done after view_release. */
+/* The switch as it would begin now; end it with view_done. */
 static int view_make(const struct ptc_ahead *a, struct ptc_view *ret)
 {
 	struct ptc_controller *ctl = a->ctl;
@@ -406,6 +406,7 @@ int ptc_ahead_begin(struct ptc_controller *ctl, struct ptc_switch_request *r, st
 		a->nodes = ptc_calloc(r->to.nnodes, sizeof *a->nodes);
 	if (!a || !nodes || !a->nodes) {
 		ptc_free(nodes);
+		ptc_free(a ? a->nodes : NULL);
 		ptc_free(a);
 		return ptc_nomem(err);
 	}
