@@ -50,7 +50,7 @@ class Ahead(harness.Case):
                 self.building(job)
                 wait_for(lambda: len(job.processes()) == 8 or None, 60 * PATIENCE, "ranks of both generations", 0.02)
                 self.steps_without(job, 100)  # two snapshots are due meanwhile
-                self.assertEqual((1, "building"), (job.status()["generation"], job.status()["phase"]))
+                self.assertEqual((1, 8, None), (job.status()["generation"], len(job.processes()), resize.poll()))
                 began = job.status()["step"]
             out, err = resize.communicate(timeout=120 * PATIENCE)
             self.assertEqual(0, resize.returncode, err)

@@ -236,6 +236,12 @@ class Programs(harness.Case):
             self.assertIn(text, "\n".join(above), shown)
         self.assertEqual(("", False), (r.stdout, os.path.exists(self.path("none.json"))), shown)
 
+    def private_tmp(self):
+        os.mkdir(self.path("tmp"))
+        was = os.environ.get("TMPDIR")
+        os.environ["TMPDIR"] = self.path("tmp")
+        self.addCleanup(lambda: os.environ.update(TMPDIR=was) if was else os.environ.pop("TMPDIR"))
+
     def left(self):
         return [name for name in os.listdir(self.path("tmp")) if name.startswith("ptc-probe-")]
 
@@ -257,9 +263,7 @@ class Programs(harness.Case):
 
     def test_refused(self):
         """What cannot be probed is said in one line, and nothing is left behind."""
-        os.mkdir(self.path("tmp"))
-        os.environ["TMPDIR"] = self.path("tmp")
-        self.addCleanup(os.environ.pop, "TMPDIR")
+        self.private_tmp()
         before = "before it declared its tensors"
         self.fails(self.job("exits"), "rank 0 (tp 0, pp 0, dp 0, cp 0)", "ended with status 3", before, lines=["there is no corpus here"])
         self.fails(self.job("killed"), "ended by signal 15", before)
@@ -282,7 +286,8 @@ class Programs(harness.Case):
         self.fails(self.path("rules.yaml"), "no program to probe")
 
     def test_interrupted(self):
-        """Whoever leaves it leaves no process behind, also by kill -9."""
+        """Whoever leaves it leaves no process behind, also by kill -9, and no file unless by kill -9."""
+        self.private_tmp()
         for sig in (signal.SIGINT, signal.SIGKILL):
             argv = [harness.program("ptcctl"), "probe", *ROOM, "-f", self.job("hangs", env={
                 "PYTHONPATH": os.path.join(harness.ROOT, "client", "python"), "MARK": self.dir}), "--config", "tp=2", "--show"]
@@ -291,6 +296,8 @@ class Programs(harness.Case):
                 self.assertNotEqual([], self.running())
                 p.send_signal(sig)
                 p.wait(60 * PATIENCE)
+            if sig == signal.SIGINT:
+                self.assertEqual([], self.left())
             wait_for(lambda: not self.running(), 60 * PATIENCE, "the program's end", 0.05)
 
     def running(self):
