@@ -458,6 +458,7 @@ static int64_t new_bytes(const struct work *w)
 static int copy(struct work *w, struct ptc_error *err)
 {
 	struct ptc_store *s = w->t->job->s;
+	struct ptc_verified seen = { 0 };
 	int rc = 0;
 
 	for (uint32_t i = 0; i < w->t->n && !rc && w->src; i++) {
@@ -470,7 +471,7 @@ static int copy(struct work *w, struct ptc_error *err)
 			continue;
 		pthread_rwlock_rdlock(&w->t->lock);
 		ptc_store_extent_again(w->t, i);
-		rc = ptc_store_gather(src, p->item, &box, w->t, w->t->locs[i].pos, err);
+		rc = ptc_store_gather(src, p->item, &box, w->t, w->t->locs[i].pos, &seen, err);
 		pthread_rwlock_unlock(&w->t->lock);
 		if (!rc)
 			rc = ptc_table_filled(w->t, i, err);
