@@ -1736,6 +1736,40 @@ static void test_overtaken(void **state)
 	live_down(l);
 }
 
+/* Ranks that are brought up behind Finish's answer are not lost to whoever asks for something meanwhile: that waits. */
+static void test_waited_for(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__WorkersRequest req;
+	ProtobufCMessage *armed;
+	struct info info;
+	struct live *l;
+	struct cut *c;
+
+	rng = seed + 19;
+	l = live_up(false);
+	c = replicas(l);
+	capture_all(l, &c->gen, 5, 7, 1, false);
+	c->gen.snapshot = 5;
+	c->gen.incarnation = 2;
+	l->workers[0].hold_ms = 1500;
+	node_down(&l->w, &l->w.nodes[0]);
+	node_up(&l->w, &l->w.nodes[0]);
+	OK(finish_live(l, 0, &c->gen, true, &err)); /* answers before the build has ended */
+	assert_int_equal(l->workers[0].builds, 1);
+	info_make(&info, &l->w, &c->gen, &c->gen);
+	request(&req, &info);
+	req.from = true;
+	req.warm = true;
+	OK(unary(&l->w, 0, "/ptc.v1.Peer/Arm", &req.base, &ptc__v1__workers_reply__descriptor, &armed, &err));
+	ptc_pb_free(armed);
+	assert_int_equal(l->workers[0].builds, 2);
+	assert_true(rank_of(l, &c->gen, 0)->went);
+	check_memory(l, &c->gen);
+	assert_int_equal(l->event, 0);
+	live_down(l);
+}
+
 static void test_streams(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -1872,7 +1906,8 @@ int main(void)
 		cmocka_unit_test(test_again),         cmocka_unit_test(test_memory),
 		cmocka_unit_test(test_staged),        cmocka_unit_test(test_revive),
 		cmocka_unit_test(test_fresh_node),    cmocka_unit_test(test_overtaken),
-		cmocka_unit_test(test_streams),       cmocka_unit_test(test_log),
+		cmocka_unit_test(test_waited_for),    cmocka_unit_test(test_streams),
+		cmocka_unit_test(test_log),
 	};
 	const char *c = getenv("PTC_CASES");
 	int rc;

@@ -26,6 +26,7 @@ struct ptc_agent_job {
 	int64_t seen_fence; /* the highest fence of the requests so far */
 	uint64_t seen_seq;  /* the highest number of the requests with that fence */
 	atomic_bool cancel;
+	uint64_t reconciles;      /* the number of what brings ranks up here, or is about to; 0: nothing does */
 	uint64_t switch_id;       /* of the last Prepare */
 	struct ptc_table_key key; /* of the table that Prepare made */
 	int64_t copied_bytes;     /* bytes that derive copied for that table */
@@ -56,6 +57,7 @@ struct ptc_agent {
 		struct ptc_pinned_table *pinned;     /* pinned_tables.c */
 		struct ptc_residents *residents;     /* memory/resident.c */
 		struct ptc_thread_count reconcilers; /* threads of reconcile.c */
+		uint64_t reconciled;                 /* the last number of ptc_agent_reconciles */
 		bool stopping;
 		bool healing; /* a thread heals: one at a time (healing/heal.c) */
 	} shared;

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/cleanup.h"
+#include "base/sys/sys.h"
 #include "base/sys/thread.h"
 
 #include <stdio.h>
@@ -79,7 +80,7 @@ static void job_unref_locked(struct ptc_agent *agent, struct ptc_agent_job *job)
 	struct ptc_agent_job **at = &agent->shared.jobs;
 
 	/* one that was sent ordered requests is kept: it knows which came last */
-	if (--job->refs || job->prepared || job->seen_seq)
+	if (--job->refs || job->prepared || job->seen_seq || job->reconciles)
 		return;
 	while (*at != job)
 		at = &(*at)->next;
@@ -112,17 +113,29 @@ static int note_locked(struct ptc_agent_job *job, int64_t fence, uint64_t seq, b
 	return 0;
 }
 
-static int wait_turn_locked(struct ptc_agent_op *op, int64_t fence, uint64_t seq, bool cancel_running,
+static int refuse_reconciled(const struct ptc_agent_job *job, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ESTATE,
+			     "ranks of job %s are still being started and built here; ask again when they run",
+			     job->uuid);
+}
+
+static int wait_turn_locked(struct ptc_agent_op *op, int64_t fence, uint64_t seq, enum ptc_agent_turn turn, bool newer,
 			    struct ptc_error *err)
 {
 	struct ptc_agent *agent = op->agent;
 	struct ptc_agent_job *job = op->job;
+	int64_t until = ptc_sys_now_ns() + INT64_C(1000000) * PTC_AGENT_RECONCILE_MS;
 
-	while (job->busy || job->writers) {
-		if (job->busy && cancel_running)
+	if (turn == PTC_TURN_FINISH)
+		job->reconciles = 0;
+	while (job->busy || job->writers || job->reconciles) {
+		if (job->busy && !job->reconciles && (newer || turn == PTC_TURN_FINISH))
 			atomic_store(&job->cancel, true);
 		if (op->call && ptc_rpc_call_cancelled(op->call))
 			return ptc_error_set(err, PTC_ECANCELED, "cancelled while job %s was busy", job->uuid);
+		if (job->reconciles && (ptc_sys_now_ns() > until || agent->shared.stopping))
+			return refuse_reconciled(job, err);
 		ptc_cond_wait_ms(&agent->shared.cond, &agent->shared.lock, 100);
 		if (overtaken_locked(job, fence, seq))
 			return refuse_overtaken(job, seq, err);
@@ -177,7 +190,7 @@ static int take_place(struct ptc_agent_op *op, int64_t fence, uint64_t seq, bool
 }
 
 int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, const char *uuid, int64_t fence,
-		    uint64_t seq, bool cancel_running, struct ptc_agent_op *ret_op, struct ptc_error *err)
+		    uint64_t seq, enum ptc_agent_turn turn, struct ptc_agent_op *ret_op, struct ptc_error *err)
 {
 	struct ptc_agent_op op = { agent, NULL, call };
 	bool newer = false;
@@ -193,7 +206,7 @@ int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, co
 		rc = ptc_store_fence(agent->env.store, uuid, fence, err);
 	if (!rc) {
 		pthread_mutex_lock(&agent->shared.lock);
-		rc = wait_turn_locked(&op, fence, seq, cancel_running || newer, err);
+		rc = wait_turn_locked(&op, fence, seq, turn, newer, err);
 		pthread_mutex_unlock(&agent->shared.lock);
 	}
 	if (rc) {
@@ -219,6 +232,57 @@ void ptc_agent_leave(struct ptc_agent_op *op)
 	op->job = NULL;
 	pthread_cond_broadcast(&op->agent->shared.cond);
 	pthread_mutex_unlock(&op->agent->shared.lock);
+}
+
+/* ---- ranks that are brought up ---- */
+
+uint64_t ptc_agent_reconciles(struct ptc_agent_op *op)
+{
+	struct ptc_agent *agent = op->agent;
+	uint64_t number;
+
+	pthread_mutex_lock(&agent->shared.lock);
+	number = op->job->reconciles = ++agent->shared.reconciled;
+	pthread_mutex_unlock(&agent->shared.lock);
+	return number;
+}
+
+int ptc_agent_enter_reconcile(struct ptc_agent *agent, const char *uuid, int64_t fence, uint64_t number,
+			      struct ptc_agent_op *ret_op, struct ptc_error *err)
+{
+	struct ptc_agent_op op = { agent, NULL, NULL };
+	bool mine;
+
+	pthread_mutex_lock(&agent->shared.lock);
+	op.job = job_ref_locked(agent, uuid);
+	while (op.job && op.job->reconciles == number && (op.job->busy || op.job->writers))
+		ptc_cond_wait_ms(&agent->shared.cond, &agent->shared.lock, 100);
+	mine = op.job && op.job->reconciles == number;
+	if (mine) {
+		op.job->busy = true;
+		atomic_store(&op.job->cancel, false);
+	} else if (op.job) {
+		job_unref_locked(agent, op.job);
+	}
+	pthread_mutex_unlock(&agent->shared.lock);
+	if (!op.job)
+		return ptc_nomem(err);
+	if (!mine)
+		return ptc_error_set(err, PTC_ECANCELED, "a later request has come");
+	*ret_op = op;
+	return ptc_store_fence(agent->env.store, uuid, fence, err);
+}
+
+void ptc_agent_reconciled(struct ptc_agent *agent, const char *uuid, uint64_t number)
+{
+	struct ptc_agent_job *job;
+
+	pthread_mutex_lock(&agent->shared.lock);
+	job = job_find_locked(agent, uuid);
+	if (job && job->reconciles == number)
+		job->reconciles = 0;
+	pthread_cond_broadcast(&agent->shared.cond);
+	pthread_mutex_unlock(&agent->shared.lock);
 }
 
 /* ---- writers ---- */

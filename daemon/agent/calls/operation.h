@@ -2,7 +2,7 @@
 /* The beginning and end of every peer call: its request and reply, and its turn.
  *
  * Operations that change a job's tables (Seal, Prepare, Pull, Finish) run one at a time for each job, between
- * ptc_agent_enter and ptc_agent_leave. A newer fence, or Finish, cancels the running operation. Put streams are
+ * ptc_agent_enter and ptc_agent_leave. A newer request cancels the running operation. Put streams are
  * writers: several may run at once, but none beside an operation.
  *
  * Threads: the handler's own. Failure modes: operation.c. */
@@ -28,11 +28,23 @@ struct ptc_agent_op {
 	const struct ptc_rpc_call *call;
 };
 bool ptc_agent_op_stopped(void *op); /* a ptc_stop_fn; the handler's thread only */
-/* Checks the fence (durably) and the order, cancels an operation of an older request, waits for its turn, and checks
- * again. cancel_running: cancels any operation, as Finish does. seq 0: the request has no order. */
+/* What an operation does with the one that runs. PTC_TURN_IN_ORDER: cancels it if it is of an older request; but ranks
+ * that are being brought up are waited for, at most PTC_AGENT_RECONCILE_MS (PTC_ESTATE after that): whoever ended that
+ * would leave the job without them. PTC_TURN_FINISH: cancels any operation, and that as well. */
+enum ptc_agent_turn { PTC_TURN_IN_ORDER, PTC_TURN_FINISH };
+/* Checks the fence (durably) and the order, waits for its turn, and checks again. seq 0: the request has no order. */
 int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, const char *uuid, int64_t fence,
-		    uint64_t seq, bool cancel_running, struct ptc_agent_op *ret_op, struct ptc_error *err);
+		    uint64_t seq, enum ptc_agent_turn turn, struct ptc_agent_op *ret_op, struct ptc_error *err);
 void ptc_agent_leave(struct ptc_agent_op *op); /* an op of zeros is accepted */
+
+/* Ranks are about to be brought up behind an operation, a Finish, that has not been left yet. Returns a number for the
+ * two functions below. */
+uint64_t ptc_agent_reconciles(struct ptc_agent_op *op);
+/* Enters for that. PTC_ECANCELED: a later Finish has come. */
+int ptc_agent_enter_reconcile(struct ptc_agent *agent, const char *uuid, int64_t fence, uint64_t number,
+			      struct ptc_agent_op *ret_op, struct ptc_error *err);
+/* Nothing is brought up any more under that number; call it before ptc_agent_leave, or without it. */
+void ptc_agent_reconciled(struct ptc_agent *agent, const char *uuid, uint64_t number);
 
 /* ---- writers of an import ---- */
 struct ptc_put_target {

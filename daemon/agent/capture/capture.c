@@ -568,8 +568,8 @@ int ptc_agent_on_capture(void *agent, struct ptc_rpc_call *call, struct ptc_erro
 	if (rc == 0)
 		rc = ptc_store_job_create(c.agent->env.store, c.req->info->uuid, c.req->info->uid, err);
 	if (rc == 0)
-		rc = ptc_agent_enter(agent, call, c.req->info->uuid, c.req->info->fence, c.req->info->seq, false, &c.op,
-				     err);
+		rc = ptc_agent_enter(agent, call, c.req->info->uuid, c.req->info->fence, c.req->info->seq,
+				     PTC_TURN_IN_ORDER, &c.op, err);
 	if (rc == 0)
 		rc = capture(&c, err);
 	ptc_table_unref(c.table);

@@ -91,8 +91,8 @@ static int live_open(struct live *l, void *agent, struct ptc_rpc_call *call, boo
 	ptc_group_key_of(l->req->info, l->which, &l->key);
 	rc = ptc_store_job_create(l->agent->env.store, l->req->info->uuid, l->req->info->uid, err);
 	return rc ? rc
-		  : ptc_agent_enter(agent, call, l->req->info->uuid, l->req->info->fence, l->req->info->seq, false,
-				    &l->op, err);
+		  : ptc_agent_enter(agent, call, l->req->info->uuid, l->req->info->fence, l->req->info->seq,
+				    PTC_TURN_IN_ORDER, &l->op, err);
 }
 
 static int live_close(struct live *l, int r)

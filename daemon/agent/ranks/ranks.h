@@ -20,5 +20,6 @@ int ptc_agent_on_log(void *agent, struct ptc_rpc_call *call, struct ptc_error *e
 /* ---- reconcile.c ---- */
 /* Makes the ranks here those that the request names, or ends all ranks of the job. Waits at most finish_wait_ms, and
  * then goes on after the answer. A worker event reports a failure. */
-int ptc_reconcile(struct ptc_agent *agent, const struct Ptc__V1__FinishRequest *req, struct ptc_error *err);
+int ptc_reconcile(struct ptc_agent *agent, const struct Ptc__V1__FinishRequest *req, uint64_t number,
+		  struct ptc_error *err);
 void ptc_reconcile_stop(struct ptc_agent *agent); /* ends all reconciling, and waits for its end */

@@ -4,8 +4,8 @@
  * on; those that run are left alone; ranks that are not there are started and
  * built first; all others of the job are ended.
  *
- * It is done on a thread of its own, in the job's order like a request: a
- * later request ends it. Finish waits for it for a while, so that its answer
+ * It is done on a thread of its own, in the job's order like a request. A later
+ * Finish ends it; other requests wait for it (calls/operation.h). Finish waits for it for a while, so that its answer
  * usually says that ranks go; what is slow (a start that imports for a minute)
  * goes on behind the answer. Either way a failure is a worker event, not Finish's error:
  * the record is committed, and asking again would not help.
@@ -33,8 +33,9 @@ struct reconciler {
 	ProtobufCMessage *msg; /* a copy */
 	const Ptc__V1__FinishRequest *req;
 	struct ptc_agent_op op;
-	bool gone;     /* what failed is that ranks that had gone on, or their state, are not here */
-	unsigned refs; /* under the agent's lock, as done */
+	uint64_t number; /* ptc_agent_reconciles */
+	bool gone;       /* what failed is that ranks that had gone on, or their state, are not here */
+	unsigned refs;   /* under the agent's lock, as done */
 	bool done;
 };
 
@@ -284,7 +285,7 @@ static void reconciler_main(void *arg)
 	struct ptc_error err = PTC_ERROR_INIT;
 	uint32_t rank = 0;
 	bool last;
-	int rc = ptc_agent_enter(agent, NULL, s->req->uuid, s->req->fence, s->req->seq, true, &s->op, &err);
+	int rc = ptc_agent_enter_reconcile(agent, s->req->uuid, s->req->fence, s->number, &s->op, &err);
 
 	if (rc == 0)
 		rc = reconcile(s, &rank, &err);
@@ -292,6 +293,7 @@ static void reconciler_main(void *arg)
 		tell(s, rank, rc, &err);
 	if (!reconciler_stopped(s))
 		ptc_residents_drop(agent, s->req->uuid); /* of a switch that restored nobody here */
+	ptc_agent_reconciled(agent, s->req->uuid, s->number);
 	ptc_agent_leave(&s->op);
 	pthread_mutex_lock(&agent->shared.lock);
 	s->done = true;
@@ -302,8 +304,8 @@ static void reconciler_main(void *arg)
 		reconciler_free(s);
 }
 
-static int reconciler_new(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, struct reconciler **ret,
-			  struct ptc_error *err)
+static int reconciler_new(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, uint64_t number,
+			  struct reconciler **ret, struct ptc_error *err)
 {
 	struct reconciler *s = ptc_calloc(1, sizeof *s);
 	void *data = NULL;
@@ -318,6 +320,7 @@ static int reconciler_new(struct ptc_agent *agent, const Ptc__V1__FinishRequest 
 		return rc;
 	}
 	s->agent = agent;
+	s->number = number;
 	s->req = (const Ptc__V1__FinishRequest *)s->msg;
 	s->refs = 2;
 	*ret = s;
@@ -352,25 +355,29 @@ static void reconciler_wait(struct reconciler *s)
 	pthread_mutex_unlock(&agent->shared.lock);
 }
 
-int ptc_reconcile(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, struct ptc_error *err)
+int ptc_reconcile(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, uint64_t number, struct ptc_error *err)
 {
 	struct reconciler *s;
 	int rc = 0;
 
-	if (!agent->env.workers)
+	if (!agent->env.workers) {
+		ptc_agent_reconciled(agent, req->uuid, number);
 		return req->live && node_takes_part(agent, req->info) ? ptc_group_workers(agent, err) : 0;
+	}
 	if (!req->live) {
 		ptc_residents_drop(agent, req->uuid);
 		ptc_workers_drop(agent->env.workers, req->uuid, NULL, 0, req->given_up);
 		return 0;
 	}
-	rc = reconciler_new(agent, req, &s, err);
+	rc = reconciler_new(agent, req, number, &s, err);
+	if (rc == 0) {
+		rc = reconciler_start(s, err);
+		if (!rc)
+			reconciler_wait(s);
+		reconciler_unref(s);
+	}
 	if (rc)
-		return rc;
-	rc = reconciler_start(s, err);
-	if (!rc)
-		reconciler_wait(s);
-	reconciler_unref(s);
+		ptc_agent_reconciled(agent, req->uuid, number);
 	return rc;
 }
 

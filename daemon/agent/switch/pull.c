@@ -447,7 +447,8 @@ int ptc_agent_on_pull(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	p->call = call;
 	p->background = req->background;
 	p->started_ns = ptc_sys_now_ns();
-	rc = ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, false, &p->op, err);
+	rc = ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, PTC_TURN_IN_ORDER, &p->op,
+			     err);
 	if (rc == 0)
 		rc = pull(p, req, err);
 	ptc_table_unref(p->table);

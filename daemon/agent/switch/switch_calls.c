@@ -173,7 +173,8 @@ int ptc_agent_on_prepare(void *arg, struct ptc_rpc_call *call, struct ptc_error 
 	if (rc == 0)
 		rc = ptc_store_job_create(agent->env.store, req->info->uuid, req->info->uid, err);
 	if (rc == 0)
-		rc = ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, false, &op, err);
+		rc = ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, PTC_TURN_IN_ORDER,
+				     &op, err);
 	if (!rc) {
 		rc = prepare(&op, req, call, err);
 		if (rc == PTC_ENOMEM && agent->env.work_bytes)
@@ -234,7 +235,8 @@ int ptc_agent_on_seal(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	if (!rc && (!req->from || !req->to))
 		rc = ptc_error_set(err, PTC_EINVAL, "a seal that names no table");
 	if (rc == 0)
-		rc = ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, false, &op, err);
+		rc = ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, PTC_TURN_IN_ORDER,
+				     &op, err);
 	if (!rc) {
 		rc = seal(agent, req, call, err);
 		ptc_agent_leave(&op);
@@ -311,6 +313,7 @@ int ptc_agent_on_finish(void *arg, struct ptc_rpc_call *call, struct ptc_error *
 	struct ptc_agent *agent = arg;
 	struct ptc_agent_op op = { 0 };
 	ProtobufCMessage *msg = NULL;
+	uint64_t number = 0;
 	int rc = ptc_agent_request(call, &ptc__v1__finish_request__descriptor, &msg, err);
 	const Ptc__V1__FinishRequest *req = (const Ptc__V1__FinishRequest *)msg;
 
@@ -321,14 +324,16 @@ int ptc_agent_on_finish(void *arg, struct ptc_rpc_call *call, struct ptc_error *
 	if (req->live) /* ranks may be started where nothing was before */
 		rc = ptc_store_job_create(agent->env.store, req->uuid, req->info->uid, &why);
 	if (rc == 0)
-		rc = ptc_agent_enter(agent, call, req->uuid, req->fence, req->seq, true, &op, &why);
+		rc = ptc_agent_enter(agent, call, req->uuid, req->fence, req->seq, PTC_TURN_FINISH, &op, &why);
 	if (!rc) {
 		finish_prepared(&op);
 		rc = finish(agent, req, &why);
+		if (req->live && (!rc || rc == PTC_ENOTFOUND))
+			number = ptc_agent_reconciles(&op);
 		ptc_agent_leave(&op);
 	}
 	if (!rc || rc == PTC_ENOTFOUND) {
-		int reconciled = ptc_reconcile(agent, req, &why);
+		int reconciled = ptc_reconcile(agent, req, number, &why);
 
 		rc = reconciled ? reconciled : rc;
 	}

@@ -178,7 +178,7 @@ int ptc_agent_on_drop(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	if (!rc && req->n_tables > DROP_MAX)
 		rc = ptc_error_set(err, PTC_ELIMIT, "%zu tables to drop; at most %d", req->n_tables, DROP_MAX);
 	if (rc == 0)
-		rc = ptc_agent_enter(agent, call, req->uuid, req->fence, req->seq, false, &op, err);
+		rc = ptc_agent_enter(agent, call, req->uuid, req->fence, req->seq, PTC_TURN_IN_ORDER, &op, err);
 	if (rc == 0)
 		rc = drop_named(agent, req, err);
 	else if (rc == PTC_ENOTFOUND) /* a job never seen here */
