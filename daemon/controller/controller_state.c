@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A controller in memory: counted, freed with its last reference, with all that belongs to its switch. What every other
- * file of the controller stands on; it calls none of them but the watcher. Loop thread. Failure modes: memory, where a
- * function says so. */
+ * file of the controller stands on; it calls none of them but the watcher. Loop thread, but for what writes a blob.
+ * Failure modes: memory, where a function says so. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
@@ -177,4 +177,14 @@ void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_ki
 const char *ptc_controller_waits(const struct ptc_controller *ctl)
 {
 	return ctl->recovery.waits;
+}
+
+int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,
+			    char ret_hash[PTC_HASH_HEX], struct ptc_error *err)
+{
+	char lock[96];
+
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", uuid);
+	return ptc_blob_put(e, uuid, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, fence }, data, len,
+			    ret_hash, err);
 }

@@ -70,16 +70,6 @@ static void txn_free(struct txn *t)
 
 /* ---- in the job's lane ---------------------------------------------------------- */
 
-int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,
-			    char ret_hash[PTC_HASH_HEX], struct ptc_error *err)
-{
-	char lock[96];
-
-	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", uuid);
-	return ptc_blob_put(e, uuid, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, fence }, data, len,
-			    ret_hash, err);
-}
-
 /* A document that a transaction is about to name: part of that transaction, or, too long for it, written before. */
 struct named {
 	char *json, key[PTC_BLOB_KEY];

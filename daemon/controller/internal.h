@@ -120,6 +120,9 @@ void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_ki
 uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g);
 /* Gives the record's generation's nodes that have the record's snapshot and, with intent, a part in that switch. */
 uint32_t *ptc_controller_placed(struct ptc_controller *ctl, const struct ptc_intent_doc *intent, uint32_t *ret_n);
+/* Writes a blob while the lock with that fence is held. May wait. */
+int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,
+			    char ret_hash[PTC_HASH_HEX], struct ptc_error *err);
 void ptc_pull_results_done(struct ptc_controller *ctl);
 void ptc_pull_result_done(struct ptc_pull_result *r);
 /* The document of the record's generation; in FINISHING this is still the view's `to`. */
@@ -195,6 +198,3 @@ void ptc_controller_load(struct ptc_controller *ctl, uint64_t seq);
 /* controller_live.c */
 void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq);
 void ptc_controller_layout(struct ptc_controller *ctl, uint64_t seq);
-/* Writes a blob while the lock with that fence is held. May wait. */
-int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,
-			    char ret_hash[PTC_HASH_HEX], struct ptc_error *err);
