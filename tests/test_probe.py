@@ -186,6 +186,36 @@ class Remembered(harness.Case):
         job.steps = steps  # as far as it came, it trained as one process does
         self.assertEqual([], differences(job.lines(), job.reference()))
 
+    def test_recovery(self):
+        """A node is lost, and the job goes on under a configuration that has only been probed: its ranks go where their bytes lie.
+        By the numbers of ranks alone, rank 1 would go to the first free node, which holds the other half."""
+        with self.cluster(nodes=4, devices=1, lease_ttl="2s", node_lost_after="2s") as c:
+            job = Trainer(c, self.dir, "rebuild", 100000, 5)
+            with open(job.yaml) as f:
+                spec = json.load(f)
+            with open(job.yaml, "w") as f:
+                json.dump({**spec, "snapshot_every": 10, "gpus": {"2": "tp=2", "4": "tp=2,dp=2"}, "elastic": {"min_gpus": 2}}, f)
+            job.run("tp=2,dp=2")
+            c.ptcctl("probe", "ridge", *ROOM, "-f", job.yaml, "--config", "tp=2")
+            harness.wait_for(lambda: job.status()["snapshot"] or None, 60 * harness.PATIENCE, "a snapshot", 0.05)
+            before = job.status()
+            at = {r["rank"]: r["node"] for r in before["run"]["ranks"]}
+            first = min(at[2], at[3])
+            lost, wanted = (at[1], at[3]) if first == at[2] else (at[0], at[2])
+            c.power_off(lost)
+
+            def there():
+                s = job.status()
+                return s if s["phase"] == "idle" and s["run"]["state"] == "live" and s["config"] == "tp=2" else None
+            after = harness.wait_for(there, 120 * harness.PATIENCE, "a job that goes on", 0.05)
+            kept = 0 if lost == at[1] else 1
+            now = {r["rank"]: r["node"] for r in after["run"]["ranks"]}
+            self.assertEqual({kept: at[kept], 1 - kept: wanted}, now)
+            self.assertEqual([], self.events(c, "layout"))
+            job.wait_step(after["step"] + 2)
+            job.do("stop")
+            job.wait_run("stopped")
+
     @unittest.skipUnless(LONG, "dozens of probes: PTC_TEST_LONG")
     def test_limit(self):
         """So many are remembered; the oldest goes first."""

@@ -27,7 +27,7 @@ struct ptc_growth {
 	bool anew;                  /* the job has not run: what is there when it is started has been weighed by then */
 	uint64_t there;             /* names what is there */
 	int64_t first_ns, since_ns; /* since when something has joined, and nothing else has changed; 0: nothing has */
-	uint64_t generation;        /* that a switch of ours began with; 0: none is under way */
+	uint64_t switch_id;         /* of ours, from when its ranks build; 0: none is under way */
 	uint32_t tries;             /* switches in a row that came to nothing */
 	char joined[200];           /* nodes, for the event */
 };
@@ -112,7 +112,9 @@ void ptc_growth_tick(struct ptc_controller *ctl);
 void ptc_growth_replan(struct ptc_controller *ctl);
 void ptc_controllers_replan(void *arg,
 			    const char *uuid); /* for ptc_measuring_opts.replan; arg: struct ptc_controllers */
-/* The same, before it is known whether the job is to grow. */
+/* Whether nothing is under way, not even ranks that build for a switch to come. */
+bool ptc_growth_rests(const struct ptc_controller *ctl);
+/* What is there counts as weighed, until it is known whether the job is to grow. */
 void ptc_growth_note(struct ptc_controller *ctl);
 
 /* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. */
@@ -134,7 +136,8 @@ struct ptc_recovery_plan {
 	int status;
 	struct ptc_error err;
 	struct ptc_job_elastic elastic;
-	bool read; /* elastic is set */
+	bool builds_ahead; /* the job's `build: ahead` */
+	bool read;         /* these two are set */
 	struct ptc_planned planned;
 };
 /* Begins it, unless one is under way; then planned is called on the loop, unless the controller has gone. It may take

@@ -239,6 +239,13 @@ static void read_kept(struct ptc_controller *ctl)
 	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, read_work, was_read, kept_new(ctl)) == 0);
 }
 
+bool ptc_growth_rests(const struct ptc_controller *ctl)
+{
+	uint64_t id;
+
+	return ptc_controller_idle(ctl) && !ptc_ahead_builds(ctl, &id);
+}
+
 /* ---- the decision --------------------------------------------------------------------- */
 
 /* What was planned with has been weighed, and is not again until more joins; what has joined since has not. */
@@ -247,7 +254,7 @@ static void decided(struct ptc_controller *ctl)
 	struct ptc_growth *g = &ctl->recovery.growth;
 
 	g->first_ns = g->since_ns = 0;
-	g->generation = 0;
+	g->switch_id = 0;
 	g->tries = 0;
 	memcpy(g->seen, g->planned, g->nseen * sizeof *g->seen);
 	keep(ctl);
@@ -286,16 +293,18 @@ static void try_later(struct ptc_growth *g)
 }
 
 /* False: the controller has begun something else meanwhile. */
-static bool submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
+static bool submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p, uint64_t *ret_id)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_switch_request r;
 
 	ptc_controller_request(ctl, PTC_SWITCH_RESIZE, &r);
 	r.run_from = r.run_to = true;
+	r.ahead = p->builds_ahead;
 	r.end = PTC_RUN_STOPPED;
 	r.to = p->planned.to;
 	r.plan_json = p->planned.json;
+	*ret_id = r.id;
 	if (ctl->submit(ctl, &r, &err) != 0) { /* what was not taken over is still the plan's */
 		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
 		return false;
@@ -309,15 +318,15 @@ static void grow(struct ptc_controller *ctl, struct ptc_recovery_plan *p, const 
 	struct ptc_growth *g = &ctl->recovery.growth;
 	const char *why = json_string_value(json_object_get(choice, "why"));
 	const char *by = json_string_value(json_object_get(choice, "by"));
-	uint64_t generation = ctl->record.generation;
+	uint64_t id;
 	char to[200];
 
 	snprintf(to, sizeof to, "%s", p->planned.to.config);
-	if (!submit(ctl, p)) {
+	if (!submit(ctl, p, &id)) {
 		try_later(g);
 		return;
 	}
-	g->generation = generation;
+	g->switch_id = id;
 	ptc_event(ctl->all->cluster, ctl->uuid, "joined", "devices of %s have joined; the job goes from %s to %s, %s%s",
 		  g->joined, ctl->view.from.config, to, why ? "" : "by its ",
 		  why  ? why
@@ -339,7 +348,7 @@ static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 
 	if (p->read)
 		ctl->recovery.elastic = p->elastic;
-	if (!ptc_controller_idle(ctl) || ctl->record.run != PTC_RUN_LIVE || !g->since_ns)
+	if (!ptc_growth_rests(ctl) || ctl->record.run != PTC_RUN_LIVE || !g->since_ns)
 		return; /* it is weighed again */
 	if (!joined(ctl) || !ctl->recovery.elastic.grow)
 		return;
@@ -365,13 +374,13 @@ static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 	json_decref(plan);
 }
 
-/* The switch of ours has ended: the generation says how. */
+/* The switch of ours has ended: the ranks say how. */
 static void ended(struct ptc_controller *ctl)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
-	bool grew = ctl->record.generation != g->generation;
+	bool grew = ctl->record.incarnation == g->switch_id; /* a recovery meanwhile is another's */
 
-	g->generation = 0;
+	g->switch_id = 0;
 	if (grew) {
 		decided(ctl);
 	} else if (g->tries >= TRIES_MAX) {
@@ -404,15 +413,16 @@ static void replanned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 {
 	struct ptc_cluster *c = ctl->all->cluster;
 	char why[PTC_PLANNING_WHY_MAX];
+	uint64_t id;
 
-	if (!ptc_controller_idle(ctl) || ctl->record.run != PTC_RUN_LIVE)
+	if (!ptc_growth_rests(ctl) || ctl->record.run != PTC_RUN_LIVE)
 		return;
 	snprintf(why, sizeof why, "%s", p->planned.why);
 	if (p->status)
 		ptc_event(c, ctl->uuid, "links", "no new plan: %s", p->err.text);
 	else if (p->planned.stays)
 		ptc_event(c, ctl->uuid, "links", "no new plan: the job stays as it is: %s", why);
-	else if (submit(ctl, p))
+	else if (submit(ctl, p, &id))
 		ptc_event(c, ctl->uuid, "links", "a new plan: %s", why);
 }
 
@@ -448,9 +458,9 @@ void ptc_growth_tick(struct ptc_controller *ctl)
 		take_all(ctl, g->planned);
 		decided(ctl);
 	}
-	if (!ptc_controller_idle(ctl))
+	if (!ptc_growth_rests(ctl))
 		return;
-	if (g->generation) {
+	if (g->switch_id) {
 		ended(ctl);
 		return;
 	}
