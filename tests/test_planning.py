@@ -579,7 +579,7 @@ class Growth(harness.Case):
         c.wait_nodes(names, 60 * harness.PATIENCE)
 
     def joined(self, c, job, n=1):
-        """The texts of n events about devices that have joined."""
+        """The texts of n events about devices that have joined or become free."""
         def texts():
             rows = [json.loads(e) for e in c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()]
             rows = [e["text"] for e in rows if e["kind"] == "joined"]
@@ -613,7 +613,7 @@ class Growth(harness.Case):
             was = job.status()["generation"]
             self.start(c, "n2", "n3")
             self.assertEqual(was + 1, self.trains(job, 4)["generation"])
-            self.assertRegex(" / ".join(self.joined(c, job)), "^devices of n[23], n[23] have joined; the job goes from dp=2,[^ ]* to tp=2,dp=2,[^ ]*, by its table$")
+            self.assertRegex(" / ".join(self.joined(c, job)), "^more devices are free, of n[23], n[23]; the job goes from dp=2,[^ ]* to tp=2,dp=2,[^ ]*, by its table$")
             self.start(c, "n4")
             self.assertIn("stays as it is: it has 4 devices, and its max_gpus is 4", self.joined(c, job, 2)[1])
             self.assertEqual(was + 1, job.status()["generation"])
@@ -629,11 +629,34 @@ class Growth(harness.Case):
             job.run("dp=1,global_batch=24,micro_batch=24")
             self.weighed(c, job)
             self.start(c, "n1")
-            self.assertIn("devices of n1 have joined; the job stays as it is: ", self.joined(c, job)[0])
+            self.assertIn("more devices are free, of n1; the job stays as it is: ", self.joined(c, job)[0])
             self.start(c, "n2")
-            self.assertIn("devices of n2 have joined; the job stays as it is: ", self.joined(c, job, 2)[1])
+            self.assertIn("more devices are free, of n2; the job stays as it is: ", self.joined(c, job, 2)[1])
             self.assertEqual(1, len(job.status()["run"]["ranks"]))
             job.do("stop")
+
+    def test_another_job_ends(self):
+        """Devices of another job are nobody's to grow into. They are free once it has ended, and once it has shrunk; the job grows
+        with `build: ahead`, as its description says."""
+        table = {"1": f"dp=1,{BATCH}", "2": f"dp=2,{BATCH}", "3": f"dp=3,{BATCH}"}
+        with self.cluster(nodes=3, devices=1) as c:
+            other = Planned(c, self.path("other"), name="other", model=None, space=None, gpus={"2": f"dp=2,{BATCH}"})
+            other.run(f"dp=2,{BATCH}")
+            job = self.elastic(c, "500ms", model=None, space=None, gpus=table, build="ahead")
+            job.run(table["1"])
+            self.weighed(c, job)
+            job.wait_step(5)
+            other.resize(f"dp=1,{BATCH}")
+            was = self.trains(job, 2)
+            self.assertRegex(self.joined(c, job)[0], "^more devices are free, of n[0-2]; the job goes from micro_batch=4,[^ ]* to dp=2,[^ ]*, by its table$")
+            kinds = [json.loads(e)["kind"] for e in c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()]
+            self.assertIn("building", kinds)
+            other.do("stop")
+            self.assertEqual(was["generation"] + 1, self.trains(job, 3)["generation"])
+            self.assertEqual(2, len(self.joined(c, job, 2)))
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
+            self.assertEqual([], differences(job.lines(), job.reference()))
 
     @harness.labels("repeats")
     @unittest.skipUnless(os.environ.get("PTC_TEST_LONG"), "a kill of the controller before it decides (PTC_TEST_LONG=1)")

@@ -145,7 +145,7 @@ static void work(void *arg, struct ptc_etcd *etcd)
 	if (rc == 0) {
 		p->elastic = desc->elastic;
 		p->builds_ahead = desc->build == PTC_JOB_BUILD_AHEAD;
-		t->shares = desc->share_devices;
+		t->shares = p->shares = desc->share_devices;
 		p->read = true;
 	}
 	if (rc == 0 && t->what != PTC_RECOVERY_READ)
