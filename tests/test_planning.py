@@ -10,7 +10,9 @@ import unittest
 from xml.etree import ElementTree
 
 import harness
+import live
 import numpy as np
+import order_oracle
 import state
 from test_ctrainer import Trainer, differences
 
@@ -557,6 +559,45 @@ class Planning(harness.Case):
             self.assertRegex(plan["choice"]["why"], "stages? 1-?1? on (Swift|Slow), 2-2 on (Swift|Slow)")
             c.ptcctl("resize", "gpt", "--gpus", "4", "--wait")
             job.check_whole(self)
+
+    def test_what_samples_cost(self):
+        """Ranks on both nodes divide batches by what their controller says that a sample costs, also after a resize; of a job without
+        a model it says that it knows nothing."""
+        n, seed, g, micro, steps = 50, 3, 24, 4, 12
+        with self.cluster(nodes=2, devices=2) as c:
+            runs = {"run": {"model": MODEL, "space": SPACE}, "sleep": 0.004, "data": f"{n},{seed},{g},{micro}", "by_length": 3, "cost": 1}
+            job = live.Job(c, self.path("job"), **runs)
+            told = {}
+            job.run("dp=4")
+            for generation, config in ((1, None), (2, "dp=3")):
+                if config:
+                    self.assertEqual(generation, job.resize(config)["generation"])
+                s = job.wait_step(job.status()["step"] + steps) and job.status()["run"]
+                reports = s["reports"]
+                told[generation] = (int(reports["cost_linear"]), int(reports["cost_square"]))
+            job.do("stop")
+            a, b = told[2]
+            # 12 h and the head's share are multiplications alone; passes over memory and launched kernels add to what is linear
+            of_flops = 12 * MODEL["hidden"] + MODEL["vocab"] / MODEL["layers"]
+            self.assertTrue(of_flops <= a / b <= 3 * of_flops, (told, of_flops))
+            self.assertAlmostEqual(40, np.log2(a * MODEL["seq"] + b * MODEL["seq"] ** 2), delta=0.1)
+            seen = 0
+            for name in os.listdir(job.logs):
+                with open(os.path.join(job.logs, name), encoding="utf-8") as f:
+                    for x in map(json.loads, f):
+                        if x["generation"] == 2:
+                            ids = [order_oracle.at(n, seed, *divmod(p, n)) for p in range(x["step"] * g, (x["step"] + 1) * g)]
+                            slots = order_oracle.balanced([i * i % 97 for i in ids], a, b, micro, 3)[0]
+                            self.assertEqual([ids[i] for m in slots for i, weight in m[x["dp_rank"]] if weight], x["samples"], x)
+                            seen += 1
+            self.assertGreaterEqual(seen, 3 * steps)
+            runs["run"] = None
+            plain = live.Job(c, self.path("plain"), name="plain", **runs)
+            plain.run("dp=2")
+            plain.wait_step(2)
+            reports = plain.status()["run"]["reports"]
+            self.assertEqual((0, 0), (reports["cost_linear"], reports["cost_square"]))
+            plain.do("stop")
 
     def test_bad_descriptions(self):
         with self.cluster(nodes=1, devices=1) as c:

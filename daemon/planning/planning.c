@@ -225,6 +225,19 @@ void ptc_planning_work_release(struct ptc_job_work *w)
 	ptc_cached_unref((struct ptc_cached *)w);
 }
 
+struct ptc_length_cost ptc_planning_length_cost(struct ptc_planning *p, const struct ptc_planning_ask *ask,
+						const struct ptc_config *config)
+{
+	struct ptc_length_cost cost = { 0 };
+	struct ptc_job_work *w;
+
+	if (!ask->desc->model || ptc_planning_work(p, ask, &w, NULL) != 0)
+		return cost;
+	cost = ptc_job_work_length_cost(w, config);
+	ptc_planning_work_release(w);
+	return cost;
+}
+
 /* ---- ahead ---- */
 
 /* A family of models that is not known, or that tensors are to say, is none that cannot be. */
