@@ -216,6 +216,45 @@ class Remembered(harness.Case):
             job.do("stop")
             job.wait_run("stopped")
 
+    @harness.labels("repeats")
+    @unittest.skipUnless(LONG, "daemons killed as they remember a layout: PTC_TEST_LONG")
+    def test_killed(self):
+        """A daemon dies before it has named a layout in etcd, and after: the layout is known or it is not, to probe again is enough,
+        and the job trains on."""
+        with self.cluster(nodes=2, devices=2, up=False, lease_ttl="2s") as c:
+            def arm(rule):
+                for name in c.nodes:
+                    with open(self.path(f"fault-{name}.new"), "w") as f:
+                        f.write(rule)
+                    os.rename(self.path(f"fault-{name}.new"), self.path(f"fault-{name}"))
+
+            def start(*names):
+                for name in names:
+                    c.start_node(c.nodes[name], {"PTC_FAULT_FILE": self.path(f"fault-{name}")})
+                c.wait_nodes(list(c.nodes), 60 * harness.PATIENCE)
+            arm("")
+            start(*c.nodes)
+            job = Trainer(c, self.dir, "rebuild", 100000, 5)
+            job.run("tp=2")
+            job.wait_step(1)
+            for point, config in (("etcd.probed.before", "tp=3"), ("etcd.probed.after", "tp=4")):
+                tell = ("probe", "ridge", *ROOM, "-f", job.yaml, "--config", config)
+                self.assertIsNone(between(c, config))
+                arm(point)
+                self.assertNotEqual(0, c.ptcctl(*tell, check=False).returncode)
+                dead = harness.wait_for(lambda: [n for n in c.nodes if not c.nodes[n].pid()] or None, 30 * harness.PATIENCE, "a kill", 0.05)
+                arm("")
+                start(*dead)
+                known = harness.wait_for(lambda: c.ptcctl("plan", "ridge", "--config", config, "--format", "json", check=False).stdout or None,
+                                         60 * harness.PATIENCE, "a plan", 0.1)
+                self.assertEqual(point.endswith("after"), json.loads(known)["totals"] is not None, point)
+                harness.wait_for(lambda: c.ptcctl(*tell, check=False).returncode == 0, 60 * harness.PATIENCE, "another probe", 0.2) # noqa: B023
+                self.assertIsNotNone(between(c, config))
+                job.wait_step(job.status()["step"] + 2)
+            harness.wait_for(lambda: job.do("stop", check=False).returncode == 0, 60 * harness.PATIENCE, "the stop", 0.2)
+            job.steps = job.wait_run("stopped")["step"]
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
     @unittest.skipUnless(LONG, "dozens of probes: PTC_TEST_LONG")
     def test_limit(self):
         """So many are remembered; the oldest goes first."""
