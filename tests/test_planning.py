@@ -604,6 +604,7 @@ class Planning(harness.Case):
             for keys, text in (({"model": {**MODEL, "kv_heads": 7}}, "kv_heads is 7"),
                                ({"model": {**MODEL, "layers": 0}}, "layers"),
                                ({"space": {**SPACE, "tp": [2, 1]}}, "values of tp must ascend"),
+                               ({"space": {**SPACE, "uneven_batch": True}}, "uneven_batch: a job's replicas take equally many micro-batches"),
                                ({"space": {"tp": [1]}}, "space needs global_batch")):
                 directory = self.path(f"bad{len(os.listdir(self.dir))}")
                 os.makedirs(directory)
