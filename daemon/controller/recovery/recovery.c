@@ -213,15 +213,6 @@ void ptc_recovery_starts(struct ptc_record_doc *r)
 	r->reached = 0;
 }
 
-void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p)
-{
-	if (!p->read)
-		return;
-	ctl->recovery.elastic = p->elastic;
-	ctl->recovery.shares = p->shares;
-	ctl->recovery.has_elastic = true;
-}
-
 static void was_read(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 {
 	ptc_recovery_keep(ctl, p);

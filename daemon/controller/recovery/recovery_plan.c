@@ -163,6 +163,15 @@ static void work(void *arg, struct ptc_etcd *etcd)
 	p->status = rc;
 }
 
+void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p)
+{
+	if (!p->read)
+		return;
+	ctl->recovery.elastic = p->elastic;
+	ctl->recovery.shares = p->shares;
+	ctl->recovery.has_elastic = true;
+}
+
 static void finished(void *arg)
 {
 	struct task *t = arg;
