@@ -269,9 +269,7 @@ static void read_kept(struct ptc_controller *ctl)
 
 bool ptc_growth_rests(const struct ptc_controller *ctl)
 {
-	uint64_t id;
-
-	return ptc_controller_idle(ctl) && !ptc_ahead_builds(ctl, &id);
+	return ptc_controller_idle(ctl) && !ctl->ahead;
 }
 
 /* ---- the decision --------------------------------------------------------------------- */
