@@ -520,6 +520,43 @@ static void test_as_config(void **state)
 	assert_int_equal(ptc_cand_compare(&c, &back), 0);
 }
 
+/* Where matrices and attention alone take time, the ratio is that of their operations: 24 h^2 and 2 h s forward for a
+ * token of one layer, half of the latter with causal attention, and 2 h V in the head. */
+static void test_length_cost(void **state)
+{
+	struct ptc_work w = work_of(64);
+	const struct ptc_cand c = { 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0 };
+	struct ptc_length_cost got;
+
+	w.coefs.v[PTC_COEF_LAUNCH] = w.coefs.v[PTC_COEF_BYTES] = w.coefs.v[PTC_COEF_SMALL] = 0;
+	for (uint32_t seq = 1024; seq <= 1 << 20; seq *= 8)
+		for (uint32_t flash = 0; flash < 2; flash++) {
+			double ratio;
+
+			ptc_model_gpt(&model, 32, 4096, 32, 4 * 4096, 64000, seq);
+			model.flash = flash;
+			got = ptc_length_cost(&w, &c);
+			ratio = (24.0 * 4096 * 4096 * 32 + 2.0 * 4096 * 64000) / (4.0 * 4096 * 32 / (flash ? 2 : 1));
+			assert_true(got.square > 0);
+			assert_true(fabs((double)got.linear / (double)got.square / ratio - 1) < 0.02);
+			assert_true(fabs(log2((double)got.linear * seq + (double)got.square * seq * seq) -
+					 (seq > 65536 ? 48 : 40)) < 0.1);
+		}
+	/* Passes over activations, too, and what a step was measured to take, move the ratio. */
+	ptc_model_gpt(&model, 32, 4096, 32, 4 * 4096, 64000, 8192);
+	model.flash = true;
+	got = ptc_length_cost(&w, &c);
+	w.coefs.v[PTC_COEF_BYTES] = 4;
+	assert_true((double)ptc_length_cost(&w, &c).linear / (double)ptc_length_cost(&w, &c).square >
+		    1.02 * (double)got.linear / (double)got.square);
+	/* Without attention nothing is square; launching kernels alone is no reason for either. */
+	w.coefs.v[PTC_COEF_BYTES] = 0;
+	for (uint32_t i = 0; i < model.nkinds; i++)
+		model.kinds[i].heads = model.kinds[i].kv_heads = model.kinds[i].head_dim = 0;
+	assert_int_equal(ptc_length_cost(&w, &c).square, 0);
+	assert_true(ptc_length_cost(&w, &c).linear > 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -540,6 +577,7 @@ int main(void)
 		cmocka_unit_test(test_bad_requests),
 		cmocka_unit_test(test_calibration_recovers),
 		cmocka_unit_test(test_as_config),
+		cmocka_unit_test(test_length_cost),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from xml.etree import ElementTree
 
 import planner_replay as replay
 
@@ -259,6 +260,58 @@ class Advise(unittest.TestCase):
                  "--to", r["config"], "--format", "json"], cwd=self.folder, stdout=subprocess.PIPE, check=True).stdout)
             self.assertEqual(plan["totals"]["between_nodes"], r["moved_bytes"], r["config"])
             self.assertGreaterEqual(r["pause_s"], 1)
+
+    def ctl(self, *args):
+        build = os.environ.get("PTC_BUILD", os.path.join(replay.ROOT, "build", "release"))
+        return subprocess.run([os.path.join(os.path.abspath(build), "client", "ptcctl"), *args], cwd=self.folder,
+                              stdout=subprocess.PIPE, check=True, text=True).stdout
+
+    def test_bytes_by_probed_layouts(self):
+        """Of a job without rules: exact where a probe has looked, as `plan` says from the same documents; bounds elsewhere. Also for
+        a range, and in pictures."""
+        rows, layers = 48, 4
+        state, layouts = rows * 64 * 4 * layers, []
+        for tp, dp in ((2, 2), (4, 2), (2, 8)):  # what ranks would declare, tp fastest
+            part = rows // tp
+            doc = {"version": 1, "config": f"tp={tp},dp={dp}",
+                   "tensors": [[f"h.{i}.up.weight", "F32", [rows, 64]] for i in range(layers)],
+                   "classes": [[[i, t * part, 0, part, 64] for i in range(layers)] for t in range(tp)],
+                   "ranks": [r % tp for r in range(tp * dp)]}
+            self.write(f"tp{tp}dp{dp}.json", json.dumps(doc, separators=(",", ":")))
+            layouts += ["--layout", f"tp{tp}dp{dp}.json"]
+        self.write("job.yaml", "version: 1\nname: tiny\nrun: {argv: [train]}\n"
+                   f"model: {{layers: {layers}, hidden: 64, heads: 8, vocab: 1000, seq: 128}}\n"
+                   "space: {global_batch: 64, micro_batch: [1], tp: [2, 4, 8], pp: [1]}\n")
+        self.write("profile.yaml", PROFILE.replace("devices_per_node: 8", "devices_per_node: 4").replace("nodes: 32", "nodes: 4"))
+        now = ("--now", "tp=2,dp=2,micro_batch=1", "--pause", "1s", "--horizon", "100h")
+        found = {r["config"]: r for r in self.candidates("--gpus", "16", *now, *layouts)["candidates"]}
+        counts = json.loads(self.run_it("--gpus", "4-16", "--format", "json", *now, *layouts))["counts"]
+        self.assertEqual(list(range(4, 17)), [row["gpus"] for row in counts])
+        self.assertEqual({True, False}, {row["moved_exact"] for row in counts})
+        for r in [*found.values(), *counts]:
+            config = r["config"]
+            degree = dict(pair.split("=") for pair in config.split(","))
+            tp, dp = int(degree["tp"]), int(degree["dp"])
+            if r.get("runs_now"):
+                self.assertEqual(0, r["moved_bytes"])
+            elif r["moved_exact"]:
+                plan = json.loads(self.ctl("plan", "-f", "job.yaml", *layouts, "--nodes", "4", "--devices-per-node", "4", "--from",
+                                           "tp=2,dp=2", "--to", f"tp={tp},dp={dp}", "--format", "json"))
+                self.assertEqual(plan["totals"]["between_nodes"], r["moved_bytes"], config)
+            else:  # the first node has all of it already
+                needs = [min(1, min(4, max(0, tp * dp - 4 * n)) / tp) * state for n in range(4)]
+                self.assertEqual((sum(needs[1:]), sum(needs)), (r["moved_bytes_least"], r["moved_bytes"]), config)
+        for row in counts:
+            if row["config"] in found and not found[row["config"]]["runs_now"]:
+                self.assertEqual([found[row["config"]][key] for key in ("moved_bytes", "pause_s")], [row["moved_bytes"], row["pause_s"]])
+        self.assertIn("to ", self.run_it("--gpus", "4-16", *now, *layouts))
+        # as pictures
+        for gpus, says in (("16", "runs now"), ("4-16", "samples a second")):
+            text = " ".join(ElementTree.fromstring(self.run_it("--gpus", gpus, "--format", "svg", *now, *layouts)).itertext())
+            self.assertIn(says, text)
+            self.assertIn("moves ", text)
+        self.assertIn("no --layout is of this configuration", self.run_it("--gpus", "16", "--now", "tp=4,dp=1,micro_batch=1", *layouts, expect=1))
+        self.assertIn("job.yaml", self.run_it("--gpus", "16", *now, "--layout", "job.yaml", expect=1))
 
     def test_a_config_json(self):
         self.write("config.json", json.dumps({

@@ -10,7 +10,9 @@ import unittest
 from xml.etree import ElementTree
 
 import harness
+import live
 import numpy as np
+import order_oracle
 import state
 from test_ctrainer import Trainer, differences
 
@@ -558,11 +560,51 @@ class Planning(harness.Case):
             c.ptcctl("resize", "gpt", "--gpus", "4", "--wait")
             job.check_whole(self)
 
+    def test_what_samples_cost(self):
+        """Ranks on both nodes divide batches by what their controller says that a sample costs, also after a resize; of a job without
+        a model it says that it knows nothing."""
+        n, seed, g, micro, steps = 50, 3, 24, 4, 12
+        with self.cluster(nodes=2, devices=2) as c:
+            runs = {"run": {"model": MODEL, "space": SPACE}, "sleep": 0.004, "data": f"{n},{seed},{g},{micro}", "by_length": 3, "cost": 1}
+            job = live.Job(c, self.path("job"), **runs)
+            told = {}
+            job.run("dp=4")
+            for generation, config in ((1, None), (2, "dp=3")):
+                if config:
+                    self.assertEqual(generation, job.resize(config)["generation"])
+                s = job.wait_step(job.status()["step"] + steps) and job.status()["run"]
+                reports = s["reports"]
+                told[generation] = (int(reports["cost_linear"]), int(reports["cost_square"]))
+            job.do("stop")
+            a, b = told[2]
+            # 12 h and the head's share are multiplications alone; passes over memory and launched kernels add to what is linear
+            of_flops = 12 * MODEL["hidden"] + MODEL["vocab"] / MODEL["layers"]
+            self.assertTrue(of_flops <= a / b <= 3 * of_flops, (told, of_flops))
+            self.assertAlmostEqual(40, np.log2(a * MODEL["seq"] + b * MODEL["seq"] ** 2), delta=0.1)
+            seen = 0
+            for name in os.listdir(job.logs):
+                with open(os.path.join(job.logs, name), encoding="utf-8") as f:
+                    for x in map(json.loads, f):
+                        if x["generation"] == 2:
+                            ids = [order_oracle.at(n, seed, *divmod(p, n)) for p in range(x["step"] * g, (x["step"] + 1) * g)]
+                            slots = order_oracle.balanced([i * i % 97 for i in ids], a, b, micro, 3)[0]
+                            self.assertEqual([ids[i] for m in slots for i, weight in m[x["dp_rank"]] if weight], x["samples"], x)
+                            seen += 1
+            self.assertGreaterEqual(seen, 3 * steps)
+            runs["run"] = None
+            plain = live.Job(c, self.path("plain"), name="plain", **runs)
+            plain.run("dp=2")
+            plain.wait_step(2)
+            reports = plain.status()["run"]["reports"]
+            self.assertEqual((0, 0), (reports["cost_linear"], reports["cost_square"]))
+            plain.do("stop")
+
     def test_bad_descriptions(self):
         with self.cluster(nodes=1, devices=1) as c:
             for keys, text in (({"model": {**MODEL, "kv_heads": 7}}, "kv_heads is 7"),
                                ({"model": {**MODEL, "layers": 0}}, "layers"),
                                ({"space": {**SPACE, "tp": [2, 1]}}, "values of tp must ascend"),
+                               ({"space": {**SPACE, "uneven_batch": True}}, "uneven_batch: a job's replicas take equally many micro-batches"),
                                ({"space": {"tp": [1]}}, "space needs global_batch")):
                 directory = self.path(f"bad{len(os.listdir(self.dir))}")
                 os.makedirs(directory)
@@ -579,7 +621,7 @@ class Growth(harness.Case):
         c.wait_nodes(names, 60 * harness.PATIENCE)
 
     def joined(self, c, job, n=1):
-        """The texts of n events about devices that have joined."""
+        """The texts of n events about devices that have joined or become free."""
         def texts():
             rows = [json.loads(e) for e in c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()]
             rows = [e["text"] for e in rows if e["kind"] == "joined"]
@@ -613,7 +655,7 @@ class Growth(harness.Case):
             was = job.status()["generation"]
             self.start(c, "n2", "n3")
             self.assertEqual(was + 1, self.trains(job, 4)["generation"])
-            self.assertRegex(" / ".join(self.joined(c, job)), "^devices of n[23], n[23] have joined; the job goes from dp=2,[^ ]* to tp=2,dp=2,[^ ]*, by its table$")
+            self.assertRegex(" / ".join(self.joined(c, job)), "^more devices are free, of n[23], n[23]; the job goes from dp=2,[^ ]* to tp=2,dp=2,[^ ]*, by its table$")
             self.start(c, "n4")
             self.assertIn("stays as it is: it has 4 devices, and its max_gpus is 4", self.joined(c, job, 2)[1])
             self.assertEqual(was + 1, job.status()["generation"])
@@ -629,11 +671,34 @@ class Growth(harness.Case):
             job.run("dp=1,global_batch=24,micro_batch=24")
             self.weighed(c, job)
             self.start(c, "n1")
-            self.assertIn("devices of n1 have joined; the job stays as it is: ", self.joined(c, job)[0])
+            self.assertIn("more devices are free, of n1; the job stays as it is: ", self.joined(c, job)[0])
             self.start(c, "n2")
-            self.assertIn("devices of n2 have joined; the job stays as it is: ", self.joined(c, job, 2)[1])
+            self.assertIn("more devices are free, of n2; the job stays as it is: ", self.joined(c, job, 2)[1])
             self.assertEqual(1, len(job.status()["run"]["ranks"]))
             job.do("stop")
+
+    def test_another_job_ends(self):
+        """Devices of another job are nobody's to grow into. They are free once it has ended, and once it has shrunk; the job grows
+        with `build: ahead`, as its description says."""
+        table = {"1": f"dp=1,{BATCH}", "2": f"dp=2,{BATCH}", "3": f"dp=3,{BATCH}"}
+        with self.cluster(nodes=3, devices=1) as c:
+            other = Planned(c, self.path("other"), name="other", model=None, space=None, gpus={"2": f"dp=2,{BATCH}"})
+            other.run(f"dp=2,{BATCH}")
+            job = self.elastic(c, "500ms", model=None, space=None, gpus=table, build="ahead")
+            job.run(table["1"])
+            self.weighed(c, job)
+            job.wait_step(5)
+            other.resize(f"dp=1,{BATCH}")
+            was = self.trains(job, 2)
+            self.assertRegex(self.joined(c, job)[0], "^more devices are free, of n[0-2]; the job goes from micro_batch=4,[^ ]* to dp=2,[^ ]*, by its table$")
+            kinds = [json.loads(e)["kind"] for e in c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()]
+            self.assertIn("building", kinds)
+            other.do("stop")
+            self.assertEqual(was["generation"] + 1, self.trains(job, 3)["generation"])
+            self.assertEqual(2, len(self.joined(c, job, 2)))
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
+            self.assertEqual([], differences(job.lines(), job.reference()))
 
     @harness.labels("repeats")
     @unittest.skipUnless(os.environ.get("PTC_TEST_LONG"), "a kill of the controller before it decides (PTC_TEST_LONG=1)")

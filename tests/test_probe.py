@@ -186,6 +186,75 @@ class Remembered(harness.Case):
         job.steps = steps  # as far as it came, it trained as one process does
         self.assertEqual([], differences(job.lines(), job.reference()))
 
+    def test_recovery(self):
+        """A node is lost, and the job goes on under a configuration that has only been probed: its ranks go where their bytes lie.
+        By the numbers of ranks alone, rank 1 would go to the first free node, which holds the other half."""
+        with self.cluster(nodes=4, devices=1, lease_ttl="2s", node_lost_after="2s") as c:
+            job = Trainer(c, self.dir, "rebuild", 100000, 5)
+            with open(job.yaml) as f:
+                spec = json.load(f)
+            with open(job.yaml, "w") as f:
+                json.dump({**spec, "snapshot_every": 10, "gpus": {"2": "tp=2", "4": "tp=2,dp=2"}, "elastic": {"min_gpus": 2}}, f)
+            job.run("tp=2,dp=2")
+            c.ptcctl("probe", "ridge", *ROOM, "-f", job.yaml, "--config", "tp=2")
+            harness.wait_for(lambda: job.status()["snapshot"] or None, 60 * harness.PATIENCE, "a snapshot", 0.05)
+            before = job.status()
+            at = {r["rank"]: r["node"] for r in before["run"]["ranks"]}
+            first = min(at[2], at[3])
+            lost, wanted = (at[1], at[3]) if first == at[2] else (at[0], at[2])
+            c.power_off(lost)
+
+            def there():
+                s = job.status()
+                return s if s["phase"] == "idle" and s["run"]["state"] == "live" and s["config"] == "tp=2" else None
+            after = harness.wait_for(there, 120 * harness.PATIENCE, "a job that goes on", 0.05)
+            kept = 0 if lost == at[1] else 1
+            now = {r["rank"]: r["node"] for r in after["run"]["ranks"]}
+            self.assertEqual({kept: at[kept], 1 - kept: wanted}, now)
+            self.assertEqual([], self.events(c, "layout"))
+            job.wait_step(after["step"] + 2)
+            job.do("stop")
+            job.wait_run("stopped")
+
+    @harness.labels("repeats")
+    @unittest.skipUnless(LONG, "daemons killed as they remember a layout: PTC_TEST_LONG")
+    def test_killed(self):
+        """A daemon dies before it has named a layout in etcd, and after: the layout is known or it is not, to probe again is enough,
+        and the job trains on."""
+        with self.cluster(nodes=2, devices=2, up=False, lease_ttl="2s") as c:
+            def arm(rule):
+                for name in c.nodes:
+                    with open(self.path(f"fault-{name}.new"), "w") as f:
+                        f.write(rule)
+                    os.rename(self.path(f"fault-{name}.new"), self.path(f"fault-{name}"))
+
+            def start(*names):
+                for name in names:
+                    c.start_node(c.nodes[name], {"PTC_FAULT_FILE": self.path(f"fault-{name}")})
+                c.wait_nodes(list(c.nodes), 60 * harness.PATIENCE)
+            arm("")
+            start(*c.nodes)
+            job = Trainer(c, self.dir, "rebuild", 100000, 5)
+            job.run("tp=2")
+            job.wait_step(1)
+            for point, config in (("etcd.probed.before", "tp=3"), ("etcd.probed.after", "tp=4")):
+                tell = ("probe", "ridge", *ROOM, "-f", job.yaml, "--config", config)
+                self.assertIsNone(between(c, config))
+                arm(point)
+                self.assertNotEqual(0, c.ptcctl(*tell, check=False).returncode)
+                dead = harness.wait_for(lambda: [n for n in c.nodes if not c.nodes[n].pid()] or None, 30 * harness.PATIENCE, "a kill", 0.05)
+                arm("")
+                start(*dead)
+                known = harness.wait_for(lambda: c.ptcctl("plan", "ridge", "--config", config, "--format", "json", check=False).stdout or None,
+                                         60 * harness.PATIENCE, "a plan", 0.1)
+                self.assertEqual(point.endswith("after"), json.loads(known)["totals"] is not None, point)
+                harness.wait_for(lambda: c.ptcctl(*tell, check=False).returncode == 0, 60 * harness.PATIENCE, "another probe", 0.2) # noqa: B023
+                self.assertIsNotNone(between(c, config))
+                job.wait_step(job.status()["step"] + 2)
+            harness.wait_for(lambda: job.do("stop", check=False).returncode == 0, 60 * harness.PATIENCE, "the stop", 0.2)
+            job.steps = job.wait_run("stopped")["step"]
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
     @unittest.skipUnless(LONG, "dozens of probes: PTC_TEST_LONG")
     def test_limit(self):
         """So many are remembered; the oldest goes first."""

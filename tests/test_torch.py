@@ -871,11 +871,11 @@ class Torch(harness.Case):
         import torch
         n, g, mbs, dp, position = 50, 18, 2, 4, 45
         lengths = [(i * i * 37) % 211 for i in range(n)]
-        met = {}
+        met = {"ptc.length_cost": b"6 1"}  # as a daemon says it
 
         def generation(rank):
             client = types.SimpleNamespace(cursor_get=lambda _: (position, f"n={n},seed=3"), rendezvous_put=met.__setitem__,
-                                           rendezvous_get=met.__getitem__)
+                                           rendezvous_get=lambda key, _timeout_ms=0: met[key])
             return ptc.torch.Generation(client, types.SimpleNamespace(has_state=True, rank=rank, world=dp, dp=dp, dp_rank=rank,
                                                                       cp=dp, cp_rank=rank, start_step=5))
         ids = [order_oracle.at(n, 3, *divmod(p, n)) for p in range(position + g, position + 2 * g)]  # of step 6
@@ -883,7 +883,7 @@ class Torch(harness.Case):
         parts = []
         for rank in range(dp):
             gen = generation(rank)
-            s = gen.batch_sampler(range(n), g, mbs, 3, lengths=np.array(lengths), cost=(6, 1))
+            s = gen.batch_sampler(range(n), g, mbs, 3, lengths=np.array(lengths), cost=(6, 1) if rank % 2 else None)
             s._agree(gen)
             s._start(gen)
             for m in range(s.micro_batches):
@@ -903,7 +903,9 @@ class Torch(harness.Case):
                 ("49 lengths for 50 samples", lambda: gen.batch_sampler(range(n), g, mbs, lengths=lengths[1:], cost=(1, 1))),
                 ("cost=(0.5, 1) is not (a, b)", lambda: gen.batch_sampler(range(n), g, mbs, lengths=lengths, cost=(0.5, 1))),
                 ("cost has -1", lambda: s._sampling.balanced(0, lambda ids: [1 for _ in ids], (1, -1), 0)),
-                ("lengths= and cost= go together", lambda: gen.batch_sampler(range(n), g, mbs, lengths=lengths)),
+                ("lengths= and cost= go together", lambda: gen.batch_sampler(range(n), g, mbs, cost=(6, 1))),
+                ("lengths= needs cost=(a, b), a sample costs", lambda: met.update({"ptc.length_cost": b""}) or
+                                                              gen.batch_sampler(range(n), g, mbs, lengths=lengths)),
                 ("has length -1", lambda: s._sampling.balanced(0, lambda ids: [-1 for _ in ids], (1, 1), 0)),
                 ("do not fit 64 bits", lambda: s._sampling.balanced(0, lambda ids: [1 << 40 for _ in ids], (1, 1), 0)),
                 ("not known without lengths=", lambda: gen.batch_sampler(range(n), g, mbs).balance(6)),

@@ -67,6 +67,7 @@ def rows_of(rows, tp, rank):
 class Rank:
     def __init__(self, args, client, gen):
         self.args, self.client, self.gen = args, client, gen
+        self.cost = self.ask_cost()
         first, n = rows_of(args.rows, gen.tp, gen.tp_rank)
         self.arrays = []  # (array, sign)
         for l in range(args.layers):
@@ -149,6 +150,11 @@ class Rank:
         n, seed, batch, micro = self.args.data
         return step * batch, f"n={n},seed={seed};batch={batch},micro={micro}" + ",by_length=1" * self.by_length()
 
+    def ask_cost(self):
+        """What ptcd says that a sample costs."""
+        told = self.client.rendezvous_get("ptc.length_cost").decode() if self.args.cost else "1 2"
+        return tuple(map(int, told.split())) or (0, 0)
+
     def by_length(self):
         return self.gen.dp == self.args.by_length
 
@@ -158,7 +164,7 @@ class Rank:
         s = ptc.Sampling(n, seed, batch, micro, self.gen.dp)
         pairs = [s.micro_batch_of(step * batch, m, self.gen.dp_rank) for m in range(s.micro_steps)]
         if self.by_length():
-            pairs = s.balanced(step * batch, lambda ids: [i * i % 97 for i in ids], (1, 2), self.gen.dp_rank)[0]
+            pairs = s.balanced(step * batch, lambda ids: [i * i % 97 for i in ids], self.cost, self.gen.dp_rank)[0]
         return [i for ids, weights in pairs for i, w in zip(ids, weights, strict=True) if w]
 
     def at_stop(self, step):
@@ -307,6 +313,9 @@ def train(args, client, gen, rank):
                 line |= {"samples": samples, "dp_rank": gen.dp_rank, "first": gen.tp_rank + gen.pp_rank == 0}
             log.write(json.dumps(line) + "\n")
         client.report("loss", 1.0 / (step + 1))
+        if args.cost:
+            client.report("cost_linear", rank.cost[0])
+            client.report("cost_square", rank.cost[1])
         if gen.rank == args.fail_rank and (step == args.fail_at or gen.generation == args.fail_generation):
             print("giving up, as told", flush=True)
             raise SystemExit(3)
@@ -347,6 +356,7 @@ def main():
     p.add_argument("--refuse", help="stops are refused while this file exists")
     p.add_argument("--data", type=lambda s: [int(x) for x in s.split(",")], help="N,SEED,BATCH,MICRO: samples are consumed, and logged")
     p.add_argument("--by-length", type=int, default=0, help="with --data: batches are divided by length where dp is this")
+    p.add_argument("--cost", type=int, default=0, help="1: by what ptcd says that a sample costs, which is reported; 0 0: it says nothing")
     p.add_argument("--files", help="with --data: samples are taken from this directory of a mount, and no cursor is set")
     p.add_argument("--megatron", type=int, default=0, help="1: with --data: samples are those of Megatron's sampler, and no cursor is set")
     args = p.parse_args()

@@ -313,10 +313,12 @@ static const struct ptc_member generation_rows[] = {
 	IS(generation_doc, config, STRING),
 	IS(generation_doc, nodes, LIST, COUNT(generation_doc, nnodes), .max = PTC_MAX_NODES, .of = &name_members),
 	AS("layout", generation_doc, layout_hash, TEXT, IF_TEXT(generation_doc, layout_hash)),
+	IS(generation_doc, cost_linear, U64, IF(generation_doc, cost_linear)),
+	IS(generation_doc, cost_square, U64, IF(generation_doc, cost_square)),
 };
 static const struct ptc_members generation_members = PTC_MEMBERS(generation_rows, struct ptc_generation_doc);
 static const struct ptc_members before_ranks = { generation_rows, 2, 0, false },
-				after_ranks = { generation_rows + 2, 1, 0, false };
+				after_ranks = { generation_rows + 2, 3, 0, false };
 
 char *ptc_generation_doc_encode(const struct ptc_generation_doc *d)
 {
@@ -365,6 +367,8 @@ int ptc_generation_doc_copy(const struct ptc_generation_doc *d, struct ptc_gener
 	memcpy(c.rank_node, d->rank_node, d->world * sizeof *c.rank_node);
 	memcpy(c.rank_device, d->rank_device, d->world * sizeof *c.rank_device);
 	memcpy(c.layout_hash, d->layout_hash, sizeof c.layout_hash);
+	c.cost_linear = d->cost_linear;
+	c.cost_square = d->cost_square;
 	*ret_doc = c;
 	return 0;
 }

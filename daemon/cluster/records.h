@@ -134,8 +134,8 @@ struct ptc_generation_doc {
 	size_t nnodes;
 	uint32_t *rank_node, *rank_device;
 	uint32_t world;
-	char layout_hash[PTC_HASH_HEX]; /* blob: the ranks' declared layout (formats/state/layout_doc.h); "": rules give
-					   the layout */
+	char layout_hash[PTC_HASH_HEX];    /* blob: what ranks declared (formats/state/layout_doc.h); "": by rules */
+	uint64_t cost_linear, cost_square; /* of a sample by its length (planner/cost/step.h); both 0: not known */
 };
 char *ptc_generation_doc_encode(const struct ptc_generation_doc *d);
 int ptc_generation_doc_decode(const char *json, size_t len, struct ptc_generation_doc *ret_doc, struct ptc_error *err);

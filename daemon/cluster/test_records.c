@@ -103,7 +103,7 @@ static const char *const good[KINDS] = {
 		     "\"to_generation\":1,\"to_snapshot\":1,\"generation\":\"" HASH "\",\"started_ms\":1,"
 		     "\"run\":{\"from\":true,\"to\":false,\"end\":\"done\",\"stop\":40}}",
 	[DECLARED] = "{\"version\":1,\"config\":\"tp=2\",\"nodes\":[\"n0\",\"n1\"],\"ranks\":[[0,0],[1,63]],"
-		     "\"layout\":\"" HASH "\"}",
+		     "\"layout\":\"" HASH "\",\"cost_linear\":49152,\"cost_square\":1}",
 	[LIVE] =
 		"{\"version\":1,\"generation\":1,\"snapshot\":2,\"step\":7,\"spec\":\"" HASH "\",\"layout\":\"" HASH
 		"\",\"digests\":\"0123456789abcdef\",\"files\":[],\"ledger\":{\"forgotten\":3,\"entries\":[{\"cursor\":"

@@ -16,18 +16,21 @@ struct ptc_controller;
 struct ptc_switch_request;
 struct ptc_worker_view;
 
-/* Devices that join, and what becomes of them: "on_join" of a job's elastic (growth.c). */
+/* Devices that join or become free, and what becomes of them: "on_join" of a job's elastic (growth.c). */
 struct ptc_growth {
 	/* Devices of each node (by cluster number) that the job has been weighed with, as etcd has it. */
 	uint32_t *seen, *planned; /* planned: of the plan under way */
+	uint32_t *offers;         /* those that the job has or may have, as counted last */
 	size_t nseen;
+	uint64_t changes;   /* of nodes and of devices, when they were counted */
+	int64_t counted_ns; /* 0: never */
 	enum { PTC_GROWTH_UNREAD, PTC_GROWTH_READING, PTC_GROWTH_READ } state;
 	bool writing;
 	bool noted;                 /* seen is what was there when this controller first saw the job run */
 	bool anew;                  /* the job has not run: what is there when it is started has been weighed by then */
 	uint64_t there;             /* names what is there */
 	int64_t first_ns, since_ns; /* since when something has joined, and nothing else has changed; 0: nothing has */
-	uint64_t generation;        /* that a switch of ours began with; 0: none is under way */
+	uint64_t switch_id;         /* of ours, from when its ranks build; 0: none is under way */
 	uint32_t tries;             /* switches in a row that came to nothing */
 	char joined[200];           /* nodes, for the event */
 };
@@ -37,6 +40,7 @@ struct ptc_recovery {
 	bool replan; /* links have changed, and the job wants to be planned anew for that */
 	bool has_elastic, planning;
 	struct ptc_job_elastic elastic;
+	bool shares; /* the job's `share_devices` */
 	/* what ranks of the record's incarnation say, asked in rounds */
 	struct ptc_rank_rounds {
 		uint64_t incarnation;
@@ -112,7 +116,9 @@ void ptc_growth_tick(struct ptc_controller *ctl);
 void ptc_growth_replan(struct ptc_controller *ctl);
 void ptc_controllers_replan(void *arg,
 			    const char *uuid); /* for ptc_measuring_opts.replan; arg: struct ptc_controllers */
-/* The same, before it is known whether the job is to grow. */
+/* Whether nothing is under way, not even ranks that build for a switch to come. */
+bool ptc_growth_rests(const struct ptc_controller *ctl);
+/* What is there counts as weighed, until it is known whether the job is to grow. */
 void ptc_growth_note(struct ptc_controller *ctl);
 
 /* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. */
@@ -134,9 +140,12 @@ struct ptc_recovery_plan {
 	int status;
 	struct ptc_error err;
 	struct ptc_job_elastic elastic;
-	bool read; /* elastic is set */
+	bool builds_ahead, shares; /* the job's `build: ahead`, `share_devices` */
+	bool read;                 /* these three are set */
 	struct ptc_planned planned;
 };
+/* Keeps what the description says, if that was read. */
+void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p);
 /* Begins it, unless one is under way; then planned is called on the loop, unless the controller has gone. It may take
  * what is in p. READ: only what the description says. SAME: the configuration and the nodes that the job has, and no
  * others. GROW: of a job that trains, on more devices than it has. AGAIN: on as many. */

@@ -1157,6 +1157,28 @@ static int plan_rank_states(struct ptc_controllers *all, const struct ptc_view *
 	return v->from.config && v->manifest.state_hash[0] ? ptc_rank_states_switch(&ask, NULL, NULL, ret, err) : 0;
 }
 
+/* What ranks divide batches by, if they divide them by length. */
+static void tell_cost(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
+		      const struct pool *p, const struct layouts *l, const struct ptc_config *config,
+		      struct ptc_generation_doc *to)
+{
+	struct ptc_planning_ask ask = {
+		.uuid = v->meta.uuid, .spec_hash = v->meta.spec_hash, .desc = desc, .now = v->from.config
+	};
+	struct ptc_length_cost cost;
+
+	if (!all->planning || !desc->model || !desc->has_run || shape_of(p, &ask.shape) != 0)
+		return;
+	if (l->from && v->from.layout_hash[0]) {
+		ask.held = l->spec;
+		ask.held_id = v->from.layout_hash;
+	}
+	cost = ptc_planning_length_cost(all->planning, &ask, config);
+	ptc_planning_shape_done(&ask.shape);
+	to->cost_linear = cost.linear;
+	to->cost_square = cost.square;
+}
+
 static int collect_pool(struct ptc_controllers *all, struct pool *p, struct ptc_error *err)
 {
 	int rc = ptc_loop_call(all->loop, collect, p);
@@ -1200,6 +1222,8 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 		rc = make_layouts(all, desc, v, &config, &p, &l, &known, err);
 	if (rc == 0)
 		rc = make_doc(&p, &config, &l.to_alloc, &planned.to, err);
+	if (rc == 0)
+		tell_cost(all, v, desc, &p, &l, &config, &planned.to);
 	if (rc == 0)
 		rc = plan_rank_states(all, v, &planned.to, &rank_states, err);
 	if (rc == 0) {

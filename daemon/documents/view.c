@@ -205,6 +205,8 @@ static int fill_generation(const struct ptc_view *v, const struct ptc_generation
 	pb->incarnation = incarnation;
 	pb->config = g->config ? g->config : empty;
 	pb->layout_hash = (char *)(uintptr_t)g->layout_hash;
+	pb->cost_linear = g->cost_linear;
+	pb->cost_square = g->cost_square;
 	if (number == 0)
 		return 0;
 	if (ptc_view_allocation(v, g, &a) != 0)

@@ -701,6 +701,33 @@ static void only_kinds(const struct ptc_job_work *w, const uint32_t *nodes, uint
 	c->nkinds = n ? n : c->nkinds;
 }
 
+static struct ptc_cand cand_of(const struct ptc_job_work *w, const struct ptc_config *config)
+{
+	struct ptc_cand c;
+
+	ptc_cand_from_config(config, &c);
+	if (!config->micro_batch && w->space.micro_batch.n == 1)
+		c.micro_batch = w->space.micro_batch.v[0];
+	c.recompute = only_mode(w);
+	return c;
+}
+
+struct ptc_length_cost ptc_job_work_length_cost(const struct ptc_job_work *w, const struct ptc_config *config)
+{
+	struct ptc_cand c = cand_of(w, config);
+	struct ptc_estimate est;
+	struct ptc_work work = w->work;
+
+	c.micro_batch = PTC_MAX(c.micro_batch, 1u);
+	if (config->nstages) {
+		work.stages = config->stages;
+		work.nstages = config->nstages;
+	}
+	if (w->no_model.code || ptc_estimate(&work, &c, &est, NULL) != 0)
+		return (struct ptc_length_cost){ 0 };
+	return ptc_length_cost(&work, &c);
+}
+
 int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *config, const bool *leave,
 			 const uint32_t *nodes, struct ptc_choice *ret, struct ptc_error *err)
 {
@@ -714,10 +741,7 @@ int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *
 	*cluster = w->profile.cluster;
 	work.cluster = cluster;
 	*ret = (struct ptc_choice){ .sd = PTC_UNCALIBRATED_SD };
-	ptc_cand_from_config(config, &ret->cand);
-	if (!config->micro_batch && w->space.micro_batch.n == 1)
-		ret->cand.micro_batch = w->space.micro_batch.v[0];
-	ret->cand.recompute = only_mode(w);
+	ret->cand = cand_of(w, config);
 	if (w->no_model.code)
 		return ptc_scaled_predict(w->rows, w->nsteps, w->work.global_batch, &ret->cand, ret)
 			       ? 0

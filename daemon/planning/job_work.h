@@ -88,6 +88,8 @@ int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *m
  * the shape; NULL: wherever, by the nodes that are not left (NULL: all). PTC_EINVAL: the model cannot be cut so. */
 int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *config, const bool *leave,
 			 const uint32_t *nodes, struct ptc_choice *ret, struct ptc_error *err);
+/* What a sample costs by its length; both 0: there is no model, or it cannot be cut so. */
+struct ptc_length_cost ptc_job_work_length_cost(const struct ptc_job_work *w, const struct ptc_config *config);
 /* What is to be asked about the places of a candidate's ranks. kind and devices have room for w->nnodes entries, and
  * have to outlive *ret. False: links or nodes are not known. */
 bool ptc_job_work_places(const struct ptc_job_work *w, const struct ptc_job_found *f, uint8_t *kind, uint32_t *devices,

@@ -225,6 +225,19 @@ void ptc_planning_work_release(struct ptc_job_work *w)
 	ptc_cached_unref((struct ptc_cached *)w);
 }
 
+struct ptc_length_cost ptc_planning_length_cost(struct ptc_planning *p, const struct ptc_planning_ask *ask,
+						const struct ptc_config *config)
+{
+	struct ptc_length_cost cost = { 0 };
+	struct ptc_job_work *w;
+
+	if (!ask->desc->model || ptc_planning_work(p, ask, &w, NULL) != 0)
+		return cost;
+	cost = ptc_job_work_length_cost(w, config);
+	ptc_planning_work_release(w);
+	return cost;
+}
+
 /* ---- ahead ---- */
 
 /* A family of models that is not known, or that tensors are to say, is none that cannot be. */
@@ -243,6 +256,10 @@ static int check_text(const char *what, const char *text, bool model, struct ptc
 	rc = !w      ? ptc_nomem(err)
 	     : model ? ptc_job_model_read(&doc, NULL, w, err)
 		     : ptc_plan_space_read(&doc, doc.root, &w->space, &w->work, err);
+	if (rc == 0 && w->work.uneven_batch) /* planned with, it would be a promise that nobody keeps */
+		rc = ptc_doc_error(&doc, ptc_doc_get(doc.root, "uneven_batch"), err, PTC_EINVAL,
+				   "uneven_batch: a job's replicas take equally many micro-batches (docs/order.md); "
+				   "leave it out, and see what it would bring with ptcctl advise -f");
 	ptc_free(w);
 	ptc_doc_done(&doc);
 	return rc == PTC_ENOTFOUND && model ? 0 : rc;

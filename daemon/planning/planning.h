@@ -100,6 +100,11 @@ int ptc_planning_choose(struct ptc_planning *p, const struct ptc_planning_ask *a
 int ptc_planning_range(struct ptc_planning *p, const struct ptc_planning_ask *ask, uint32_t first, json_t **ret_json,
 		       struct ptc_error *err);
 
+/* What a sample costs by its length under a configuration, with the coefficients that measured steps have given. Both
+ * 0: there is no model. gpus, price and what goes with them are not looked at. */
+struct ptc_length_cost ptc_planning_length_cost(struct ptc_planning *p, const struct ptc_planning_ask *ask,
+						const struct ptc_config *config);
+
 /* Whether `model:` and `space:` of a description, as far as it has them, can be. Pure. */
 int ptc_planning_check(const struct ptc_job_desc *desc, struct ptc_error *err);
 /* Computes ahead what later calls look up, until *stop. Failures are left to those. */

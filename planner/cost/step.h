@@ -120,6 +120,14 @@ int ptc_estimate(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_
 int ptc_pipe_memory(const struct ptc_work *w, const struct ptc_cand *c, double *ret, struct ptc_error *err);
 /* Writes the number of layers of each of pp * vpp stages, as the estimate cuts them, into ret. */
 int ptc_stage_layers(const struct ptc_work *w, const struct ptc_cand *c, uint32_t *ret, struct ptc_error *err);
+/* What a sample of s tokens costs, linear * s + square * s * s, as docs/order.md divides batches; only the ratio has a
+ * meaning. Fitted by least squares to micro-batches of the same tokens, in sequences of the model's length, its half,
+ * quarter and eighth. A sequence of the model's length costs about 2^40 (2^48 beyond 65,536 tokens), so that the costs
+ * of a batch can be added up. Both 0: not known. The candidate has to be possible. */
+struct ptc_length_cost {
+	uint64_t linear, square;
+};
+struct ptc_length_cost ptc_length_cost(const struct ptc_work *w, const struct ptc_cand *c);
 /* Activation bytes of one layer for one micro-batch on one device (Korthikanti et al.). */
 double ptc_layer_activations(const struct ptc_model *m, const struct ptc_layer_kind *k, uint32_t tp, uint32_t cp,
 			     uint32_t micro_batch, bool sequence_parallel, enum ptc_recompute r);

@@ -262,17 +262,23 @@ int ctl_offline_cluster(const struct ctl *c, uint32_t need, struct ctl_offline *
 
 /* ---- layouts ---- */
 
-/* The one of --layout with that configuration. */
-static int given_layout(const struct ctl_offline *o, const char *what, const struct ptc_config *config,
-			struct ptc_layout **ret, struct ptc_error *err)
+int ctl_offline_declared(const struct ctl_offline *o, const char *what, const struct ptc_config *config, bool any_batch,
+			 struct ptc_layout **ret, struct ptc_error *err)
 {
 	ptc_auto_free char *want = ptc_malloc(PTC_CONFIG_TEXT_MAX), *have = ptc_malloc(PTC_CONFIG_TEXT_MAX);
+	ptc_auto_free struct ptc_config *its = ptc_calloc(1, sizeof *its);
 
-	if (!want || !have || ptc_config_format(config, want, PTC_CONFIG_TEXT_MAX) != 0)
+	if (!want || !have || !its || ptc_config_format(config, want, PTC_CONFIG_TEXT_MAX) != 0)
 		return ptc_nomem(err);
-	for (size_t i = 0; i < o->ndeclared; i++)
-		if (ptc_config_format(&o->declared[i].config, have, PTC_CONFIG_TEXT_MAX) == 0 && !strcmp(want, have))
+	for (size_t i = 0; i < o->ndeclared; i++) {
+		*its = o->declared[i].config;
+		if (any_batch) {
+			its->micro_batch = config->micro_batch;
+			its->global_batch = config->global_batch;
+		}
+		if (ptc_config_format(its, have, PTC_CONFIG_TEXT_MAX) == 0 && !strcmp(want, have))
 			return ptc_layout_declared_new(&o->declared[i], ret, err);
+	}
 	return ptc_error_set(err, PTC_ENOTFOUND,
 			     "%s %.200s: no --layout is of this configuration; ptcctl probe -o FILE makes one", what,
 			     want);
@@ -289,7 +295,7 @@ int ctl_offline_layout(const struct ctl_offline *o, const struct ptc_spec *s, co
 		return CTL_USAGE;
 	}
 	if (o->ndeclared)
-		return given_layout(o, what, &parsed, ret, err);
+		return ctl_offline_declared(o, what, &parsed, false, ret, err);
 	rc = ptc_layout_new(s, &parsed, ret, err);
 	if (rc)
 		ptc_error_wrap(err, "%s %s", what, config);

@@ -33,12 +33,13 @@ PTC_API int ptc_micro_batch(const struct ptc_sampling *s, uint64_t position, uin
 
 /* Assigns the samples of a step to ranks by cost instead of by count (docs/order.md). The step has the same samples;
  * only the rank that computes each changes. A sample costs linear * length + square * length^2. lengths[i] is the
- * length of the i-th sample of the global batch; all ranks must pass equal lengths. For the samples in this order, call
- * ptc_micro_batch with micro_batch = global_batch and dp = 1. ret_slots has micro steps * dp * micro_batch entries.
- * Slot k of a rank in a micro step is entry (micro_step * dp + dp_rank) * micro_batch + k. An entry i < global_batch is
- * sample i of the batch, with weight 1. An entry i >= global_batch is padding: sample i - global_batch, with weight 0.
- * ret_balance may be NULL. Returns 0, PTC_R_INVALID, PTC_R_MEMORY, or PTC_R_LIMIT: the sum of costs does not fit 64
- * bits. */
+ * length of the i-th sample of the global batch; all ranks must pass equal lengths. What ptcd says of the two
+ * coefficients is the value of the key "ptc.length_cost" (ptc_rendezvous_get): "A B", or nothing if it has no model.
+ * For the samples in this order, call ptc_micro_batch with micro_batch = global_batch and dp = 1. ret_slots has micro
+ * steps * dp * micro_batch entries. Slot k of a rank in a micro step is entry (micro_step * dp + dp_rank) * micro_batch
+ * + k. An entry i < global_batch is sample i of the batch, with weight 1. An entry i >= global_batch is padding: sample
+ * i - global_batch, with weight 0. ret_balance may be NULL. Returns 0, PTC_R_INVALID, PTC_R_MEMORY, or PTC_R_LIMIT: the
+ * sum of costs does not fit 64 bits. */
 struct ptc_balance {
 	size_t size;
 	uint64_t max, total; /* costs of a step: of the busiest rank; of all ranks with padding. Mean: total / dp */

@@ -502,9 +502,26 @@ class Generation:
         """Which samples of `dataset` this data-parallel rank computes: a BatchSampler. Pass it to attach(data=...).
 
         lengths, of all samples and the same on every rank, has each step's samples assigned to ranks by what they cost, a * length +
-        b * length^2, cost=(a, b), so that ranks take equally long; (6 * h, 1) for a transformer of width h, (12 * h, 1) where
-        its attention is causal. Which samples a step has is the same without."""
+        b * length^2, so that ranks take equally long. cost=(a, b): by default what the planner computes (Generation.length_cost), else
+        (6 * h, 1) for a transformer of width h, (12 * h, 1) where its attention is causal. Which samples a step has is the same
+        without."""
+        if lengths is not None and cost is None:
+            cost = self.length_cost()
+            if cost is None:
+                refuse(f"dataset {name}: lengths= needs cost=(a, b), a sample costs a * length + b * length^2: the job has no `model:` "
+                       f"that would say it (docs/order.md)")
         return BatchSampler(len(dataset), global_batch, micro_batch, self.dp_rank, self.dp, seed, name, pad, lengths, cost)
+
+    def length_cost(self):
+        """(a, b), two whole numbers: what a sample of s tokens costs in this generation, a * s + b * s * s. The daemon that controls
+        the job computes them from its `model:`, the cluster's profile and measured steps (docs/order.md). None: it has no model."""
+        if os.environ.get("PTC_PROBE"):
+            return 1, 1  # nothing is trained there
+        try:
+            text = self._client.rendezvous_get("ptc.length_cost", 60000).decode()
+        except ptc.Error as e:
+            raise ptc.Error(-1, f"ptcd does not say what a sample costs ({e}); is it older than this library? Give cost=(a, b)") from e
+        return tuple(map(int, text.split())) or None
 
     def sequence_part(self, tensor, dim=1, zigzag=True, pad=None):
         """What this context-parallel rank has of sequences that lie along `dim`: see sequence_part()."""

@@ -187,6 +187,8 @@ static int start_fill(struct ptc_group_start *s, struct ptc_agent *agent, const 
 	if (rc)
 		return rc;
 	ptc_group_key_of(info, which, &s->desc.key);
+	s->cost_linear = which->cost_linear;
+	s->cost_square = which->cost_square;
 	rc = number_nodes(&s->desc, &s->place, self, err);
 	if (rc == 0)
 		rc = desc_fill(s, info, err);

@@ -25,6 +25,7 @@ struct ptc_group_start {
 	char *config_text;
 	const char **env; /* the job's environment and its seed, whose text lies behind the list */
 	void *job_ref;
+	uint64_t cost_linear, cost_square; /* of a sample by its length; both 0: not known */
 };
 int ptc_group_start_make(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,
 			 const struct Ptc__V1__Generation *which, struct ptc_group_start *ret, struct ptc_error *err);

@@ -18,6 +18,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "base/sys/sys.h"
 
 #include <errno.h>
@@ -254,6 +255,20 @@ static int no_longer(int r, const char *key, const struct ptc_wait *wait, struct
 			     late.text);
 }
 
+void ptc_rank_cost_tell(struct ptc_agent *agent, const struct ptc_group_start *s)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	char text[48] = "";
+
+	if (strcmp(s->desc.rank0_node, agent->node) != 0)
+		return;
+	if (s->cost_linear || s->cost_square)
+		snprintf(text, sizeof text, "%llu %llu", (unsigned long long)s->cost_linear,
+			 (unsigned long long)s->cost_square);
+	if (ptc_workers_rendezvous_put(agent->env.workers, &s->desc.key, PTC_LENGTH_COST_KEY, text, strlen(text), &err))
+		ptc_warn("agent", "job=%s what samples cost is not told to its ranks: %s", s->desc.job, err.text);
+}
+
 int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__WorkersReply reply;
@@ -272,6 +287,8 @@ int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 			rc = ptc_rank_note_write(l.agent, PTC_RANKS_BEGUN, &s.desc.key, err);
 		if (rc == 0)
 			rc = ptc_workers_start(l.agent->env.workers, &s.desc, &wait, err);
+		if (rc == 0)
+			ptc_rank_cost_tell(l.agent, &s);
 		rc = no_longer(rc, "build_timeout", &wait, err);
 		if (rc == 0)
 			warm(&l, table_bytes(&l, l.which));

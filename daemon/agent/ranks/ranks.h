@@ -17,6 +17,12 @@ int ptc_agent_on_rendezvous(void *agent, struct ptc_rpc_call *call, struct ptc_e
 int ptc_agent_on_ranks(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 int ptc_agent_on_log(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 
+struct ptc_agent;
+struct ptc_group_start;
+/* Of ranks that have been started: on rank 0's node, the key that says what samples cost. Ranks that ask before wait.
+ */
+void ptc_rank_cost_tell(struct ptc_agent *agent, const struct ptc_group_start *s);
+
 /* ---- reconcile.c ---- */
 /* Makes the ranks here those that the request names, or ends all ranks of the job. Waits at most finish_wait_ms, and
  * then goes on after the answer. A worker event reports a failure. */

@@ -173,6 +173,8 @@ static int group_revive(struct reconciler *s, const struct ptc_group_start *star
 	if (rc == 0)
 		rc = ptc_workers_start(s->agent->env.workers, &start->desc, &wait, err);
 	if (rc == 0)
+		ptc_rank_cost_tell(s->agent, start);
+	if (rc == 0)
 		rc = ptc_workers_build(s->agent->env.workers, &start->desc, s->req->start_step, state, rank_states.of,
 				       &wait, err);
 	ptc_rank_states_done(&rank_states);

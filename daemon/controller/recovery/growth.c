@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job that trains gets larger when devices join ("on_join: grow"): a node has joined or come back, or offers more.
+/* A job that trains gets larger when devices join ("on_join: grow"): a node has joined or come back, or offers more, or
+ * another job has given some back.
  *
- * Happy path: a node offers more devices than the job has been weighed with. When nothing more has joined for the
+ * Happy path: a node has more devices for the job than it has been weighed with. When nothing more has joined for the
  * waiting time, a switch to as many devices as there are is planned, at most max_gpus, and made if it pays. What the
  * job has been weighed with is then kept in etcd, so that any controller goes on from there.
  *
@@ -24,6 +25,7 @@
 
 #define MS        INT64_C(1000000)
 #define WAITS_MAX 6 /* waiting times: nodes that come and go do not put it off for longer */
+#define COUNT_NS  (1000 * MS)
 #define RETRY_NS  (10000 * MS)
 #define TRIES_MAX 4
 #define PAYS      2 /* times over within the horizon: what is predicted is not exact, and devices may leave again */
@@ -37,9 +39,24 @@ static void key_of(const struct ptc_controller *ctl, char key[KEY_MAX])
 
 /* ---- what is there ----------------------------------------------------------------- */
 
-static uint32_t offers(const struct ptc_node *n)
+static uint32_t devices_of(const struct ptc_node *n)
 {
 	return n->up && !n->drained ? n->doc.devices : 0;
+}
+
+/* Those of a node that the job has, or may have: nobody else has them. */
+static uint32_t free_of(const struct ptc_controller *ctl, const struct ptc_node *n)
+{
+	struct ptc_cluster *c = ctl->all->cluster;
+	uint32_t all = devices_of(n), devices = 0;
+	size_t given;
+
+	(void)ptc_devices_of_node(ptc_cluster_devices(c), n->doc.name, &given);
+	if (!given)
+		return all;
+	for (uint32_t k = 0; k < all; k++)
+		devices += ptc_cluster_device_free(c, n->doc.name, k, ctl->uuid, ctl->recovery.shares, NULL);
+	return devices;
 }
 
 /* Nodes are only added to the cluster. */
@@ -58,9 +75,28 @@ static void make_room(struct ptc_controller *ctl)
 
 	if (n <= g->nseen)
 		return;
+	g->offers = more(g->offers, g->nseen, n);
 	g->seen = more(g->seen, g->nseen, n);
 	g->planned = more(g->planned, g->nseen, n);
 	g->nseen = n;
+}
+
+/* What nodes offer is counted anew when a node or somebody's devices have changed; that a job was deleted is seen with
+ * the next second. */
+static void count_offers(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+	struct ptc_cluster *c = ctl->all->cluster;
+	uint64_t changes = ptc_cluster_epoch(c) + ptc_cluster_device_writes(c);
+	int64_t now = ptc_sys_now_ns();
+
+	make_room(ctl);
+	if (g->counted_ns && changes == g->changes && now - g->counted_ns < COUNT_NS)
+		return;
+	g->changes = changes;
+	g->counted_ns = now;
+	for (uint32_t i = 0; i < g->nseen; i++)
+		g->offers[i] = free_of(ctl, ptc_cluster_node(c, i));
 }
 
 /* Sums of all that is there, as a number that differs when something does. */
@@ -68,22 +104,21 @@ static uint64_t fingerprint(const struct ptc_controller *ctl)
 {
 	uint64_t h = UINT64_C(0xcbf29ce484222325);
 
-	for (uint32_t i = 0; i < ptc_cluster_nnodes(ctl->all->cluster); i++)
-		h = (h ^ (offers(ptc_cluster_node(ctl->all->cluster, i)) + 1)) * UINT64_C(0x100000001b3);
+	for (uint32_t i = 0; i < ctl->recovery.growth.nseen; i++)
+		h = (h ^ (ctl->recovery.growth.offers[i] + 1)) * UINT64_C(0x100000001b3);
 	return h;
 }
 
-/* Nodes that have left are forgotten, so that they join when they come back. True: something was forgotten. */
+/* What has left, or has become another job's, is forgotten, so that it joins when it comes back. True: something was
+ * forgotten. */
 static bool forget(struct ptc_controller *ctl)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
 	bool any = false;
 
 	for (uint32_t i = 0; i < g->nseen; i++) {
-		uint32_t now = offers(ptc_cluster_node(ctl->all->cluster, i));
-
-		any |= now < g->seen[i];
-		g->seen[i] = PTC_MIN(g->seen[i], now);
+		any |= g->offers[i] < g->seen[i];
+		g->seen[i] = PTC_MIN(g->seen[i], g->offers[i]);
 	}
 	return any;
 }
@@ -99,9 +134,9 @@ static uint32_t joined(struct ptc_controller *ctl)
 	for (uint32_t i = 0; i < g->nseen; i++) {
 		const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, i);
 
-		if (offers(n) <= g->seen[i])
+		if (g->offers[i] <= g->seen[i])
 			continue;
-		devices += offers(n) - g->seen[i];
+		devices += g->offers[i] - g->seen[i];
 		if (nodes++ < 3 && at < sizeof g->joined - PTC_NAME_MAX)
 			at += (size_t)snprintf(g->joined + at, sizeof g->joined - at, "%s%s", at ? ", " : "",
 					       n->doc.name);
@@ -109,13 +144,6 @@ static uint32_t joined(struct ptc_controller *ctl)
 	if (nodes > 3 && at < sizeof g->joined)
 		snprintf(g->joined + at, sizeof g->joined - at, " and %u more", nodes - 3);
 	return devices;
-}
-
-/* v: seen or planned. */
-static void take_all(struct ptc_controller *ctl, uint32_t *v)
-{
-	for (uint32_t i = 0; i < ctl->recovery.growth.nseen; i++)
-		v[i] = offers(ptc_cluster_node(ctl->all->cluster, i));
 }
 
 /* ---- in etcd ------------------------------------------------------------------------ */
@@ -239,6 +267,11 @@ static void read_kept(struct ptc_controller *ctl)
 	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, read_work, was_read, kept_new(ctl)) == 0);
 }
 
+bool ptc_growth_rests(const struct ptc_controller *ctl)
+{
+	return ptc_controller_idle(ctl) && !ctl->ahead;
+}
+
 /* ---- the decision --------------------------------------------------------------------- */
 
 /* What was planned with has been weighed, and is not again until more joins; what has joined since has not. */
@@ -247,7 +280,7 @@ static void decided(struct ptc_controller *ctl)
 	struct ptc_growth *g = &ctl->recovery.growth;
 
 	g->first_ns = g->since_ns = 0;
-	g->generation = 0;
+	g->switch_id = 0;
 	g->tries = 0;
 	memcpy(g->seen, g->planned, g->nseen * sizeof *g->seen);
 	keep(ctl);
@@ -255,7 +288,7 @@ static void decided(struct ptc_controller *ctl)
 
 static void stays(struct ptc_controller *ctl, const char *why)
 {
-	ptc_event(ctl->all->cluster, ctl->uuid, "joined", "devices of %s have joined; the job stays as it is: %s",
+	ptc_event(ctl->all->cluster, ctl->uuid, "joined", "more devices are free, of %s; the job stays as it is: %s",
 		  ctl->recovery.growth.joined, why);
 	decided(ctl);
 }
@@ -286,16 +319,18 @@ static void try_later(struct ptc_growth *g)
 }
 
 /* False: the controller has begun something else meanwhile. */
-static bool submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
+static bool submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p, uint64_t *ret_id)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_switch_request r;
 
 	ptc_controller_request(ctl, PTC_SWITCH_RESIZE, &r);
 	r.run_from = r.run_to = true;
+	r.ahead = p->builds_ahead;
 	r.end = PTC_RUN_STOPPED;
 	r.to = p->planned.to;
 	r.plan_json = p->planned.json;
+	*ret_id = r.id;
 	if (ctl->submit(ctl, &r, &err) != 0) { /* what was not taken over is still the plan's */
 		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
 		return false;
@@ -309,17 +344,18 @@ static void grow(struct ptc_controller *ctl, struct ptc_recovery_plan *p, const 
 	struct ptc_growth *g = &ctl->recovery.growth;
 	const char *why = json_string_value(json_object_get(choice, "why"));
 	const char *by = json_string_value(json_object_get(choice, "by"));
-	uint64_t generation = ctl->record.generation;
+	uint64_t id;
 	char to[200];
 
 	snprintf(to, sizeof to, "%s", p->planned.to.config);
-	if (!submit(ctl, p)) {
+	if (!submit(ctl, p, &id)) {
 		try_later(g);
 		return;
 	}
-	g->generation = generation;
-	ptc_event(ctl->all->cluster, ctl->uuid, "joined", "devices of %s have joined; the job goes from %s to %s, %s%s",
-		  g->joined, ctl->view.from.config, to, why ? "" : "by its ",
+	g->switch_id = id;
+	ptc_event(ctl->all->cluster, ctl->uuid, "joined",
+		  "more devices are free, of %s; the job goes from %s to %s, %s%s", g->joined, ctl->view.from.config,
+		  to, why ? "" : "by its ",
 		  why  ? why
 		  : by ? by
 		       : "table");
@@ -337,9 +373,8 @@ static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 	char why[PTC_PLANNING_WHY_MAX];
 	json_t *plan = NULL, *choice;
 
-	if (p->read)
-		ctl->recovery.elastic = p->elastic;
-	if (!ptc_controller_idle(ctl) || ctl->record.run != PTC_RUN_LIVE || !g->since_ns)
+	ptc_recovery_keep(ctl, p);
+	if (!ptc_growth_rests(ctl) || ctl->record.run != PTC_RUN_LIVE || !g->since_ns)
 		return; /* it is weighed again */
 	if (!joined(ctl) || !ctl->recovery.elastic.grow)
 		return;
@@ -365,13 +400,13 @@ static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 	json_decref(plan);
 }
 
-/* The switch of ours has ended: the generation says how. */
+/* The switch of ours has ended: the ranks say how. */
 static void ended(struct ptc_controller *ctl)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
-	bool grew = ctl->record.generation != g->generation;
+	bool grew = ctl->record.incarnation == g->switch_id; /* a recovery meanwhile is another's */
 
-	g->generation = 0;
+	g->switch_id = 0;
 	if (grew) {
 		decided(ctl);
 	} else if (g->tries >= TRIES_MAX) {
@@ -390,6 +425,7 @@ static bool quiet(struct ptc_controller *ctl)
 
 	if (!joined(ctl)) {
 		g->first_ns = g->since_ns = 0;
+		g->tries = 0;
 		return false;
 	}
 	if (!g->first_ns)
@@ -404,15 +440,16 @@ static void replanned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 {
 	struct ptc_cluster *c = ctl->all->cluster;
 	char why[PTC_PLANNING_WHY_MAX];
+	uint64_t id;
 
-	if (!ptc_controller_idle(ctl) || ctl->record.run != PTC_RUN_LIVE)
+	if (!ptc_growth_rests(ctl) || ctl->record.run != PTC_RUN_LIVE)
 		return;
 	snprintf(why, sizeof why, "%s", p->planned.why);
 	if (p->status)
 		ptc_event(c, ctl->uuid, "links", "no new plan: %s", p->err.text);
 	else if (p->planned.stays)
 		ptc_event(c, ctl->uuid, "links", "no new plan: the job stays as it is: %s", why);
-	else if (submit(ctl, p))
+	else if (submit(ctl, p, &id))
 		ptc_event(c, ctl->uuid, "links", "a new plan: %s", why);
 }
 
@@ -429,7 +466,8 @@ void ptc_growth_note(struct ptc_controller *ctl)
 		return;
 	g->noted = true;
 	make_room(ctl);
-	take_all(ctl, g->seen);
+	for (uint32_t i = 0; i < g->nseen; i++) /* whoever has them: it is not known yet with whom the job shares */
+		g->seen[i] = devices_of(ptc_cluster_node(ctl->all->cluster, i));
 }
 
 void ptc_growth_tick(struct ptc_controller *ctl)
@@ -441,16 +479,16 @@ void ptc_growth_tick(struct ptc_controller *ctl)
 			read_kept(ctl);
 		return;
 	}
-	make_room(ctl);
+	count_offers(ctl);
 	if (g->anew && g->state != PTC_GROWTH_READING && !g->writing) {
 		g->anew = false;
 		g->state = PTC_GROWTH_READ;
-		take_all(ctl, g->planned);
+		memcpy(g->planned, g->offers, g->nseen * sizeof *g->planned);
 		decided(ctl);
 	}
-	if (!ptc_controller_idle(ctl))
+	if (!ptc_growth_rests(ctl))
 		return;
-	if (g->generation) {
+	if (g->switch_id) {
 		ended(ctl);
 		return;
 	}
@@ -458,6 +496,6 @@ void ptc_growth_tick(struct ptc_controller *ctl)
 		keep(ctl);
 	if (!quiet(ctl))
 		return;
-	take_all(ctl, g->planned);
+	memcpy(g->planned, g->offers, g->nseen * sizeof *g->planned);
 	ptc_recovery_plan(ctl, PTC_RECOVERY_GROW, planned);
 }

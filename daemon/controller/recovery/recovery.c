@@ -213,17 +213,9 @@ void ptc_recovery_starts(struct ptc_record_doc *r)
 	r->reached = 0;
 }
 
-static void keep_elastic(struct ptc_controller *ctl, const struct ptc_recovery_plan *p)
-{
-	if (!p->read)
-		return;
-	ctl->recovery.elastic = p->elastic;
-	ctl->recovery.has_elastic = true;
-}
-
 static void was_read(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 {
-	keep_elastic(ctl, p);
+	ptc_recovery_keep(ctl, p);
 	if (!p->read) {
 		ptc_warn("job", "job=%s its description cannot be read: %s", ctl->meta.name, p->err.text);
 		try_later(ctl);
@@ -282,7 +274,7 @@ static void planned_live(struct ptc_controller *ctl, struct ptc_recovery_plan *p
 	struct parts parts = look(ctl);
 	char why[PTC_ERROR_MAX + 400];
 
-	keep_elastic(ctl, p);
+	ptc_recovery_keep(ctl, p);
 	if (!ptc_controller_idle(ctl) || ctl->record.run != PTC_RUN_LIVE || !stands(ctl, &parts))
 		return;
 	if (p->status == 0) {
@@ -462,7 +454,7 @@ static void planned_start(struct ptc_controller *ctl, struct ptc_recovery_plan *
 	struct ptc_error err = PTC_ERROR_INIT;
 	char why[PTC_ERROR_MAX + 64];
 
-	keep_elastic(ctl, p);
+	ptc_recovery_keep(ctl, p);
 	if (!ptc_controller_idle(ctl) || !ctl->record.recovery || ctl->record.run == PTC_RUN_LIVE)
 		return;
 	try_later(ctl); /* unless this one succeeds */
@@ -580,7 +572,7 @@ static void grow(struct ptc_controller *ctl)
 	struct ptc_recovery *r = &ctl->recovery;
 
 	ptc_growth_note(ctl);
-	if (r->replan && ptc_controller_idle(ctl)) {
+	if (r->replan && ptc_growth_rests(ctl)) {
 		r->replan = false;
 		ptc_growth_replan(ctl);
 		return;

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "daemon/documents/probed/probed.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -143,12 +144,14 @@ static void work(void *arg, struct ptc_etcd *etcd)
 	(void)etcd;
 	if (rc == 0) {
 		p->elastic = desc->elastic;
-		t->shares = desc->share_devices;
+		p->builds_ahead = desc->build == PTC_JOB_BUILD_AHEAD;
+		t->shares = p->shares = desc->share_devices;
 		p->read = true;
 	}
 	if (rc == 0 && t->what != PTC_RECOVERY_READ)
 		rc = ptc_view_load(t->all->docs.kept, &t->meta, &t->record, NULL, &t->view, &p->err);
 	if (rc == 0 && t->what != PTC_RECOVERY_READ) {
+		ptc_probed_join(&t->all->docs, &t->view);
 		t->rc = PTC_ECANCELED; /* unless the loop does it */
 		ptc_loop_call(t->all->loop, look_on_loop, t);
 		rc = t->rc ? ptc_error_set(&p->err, t->rc, "the job's nodes cannot be looked up")
@@ -158,6 +161,15 @@ static void work(void *arg, struct ptc_etcd *etcd)
 	if (ref)
 		ptc_specs_release(ref);
 	p->status = rc;
+}
+
+void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p)
+{
+	if (!p->read)
+		return;
+	ctl->recovery.elastic = p->elastic;
+	ctl->recovery.shares = p->shares;
+	ctl->recovery.has_elastic = true;
 }
 
 static void finished(void *arg)

@@ -8,6 +8,10 @@
 
 struct ptc_workers;
 
+/* The daemon itself puts this one: "A B", what a sample costs by its length (ptc/sampling.h), or "", if nobody knows.
+ */
+#define PTC_LENGTH_COST_KEY "ptc.length_cost"
+
 /* Sets and gets a rendezvous key of a group whose rank 0 is on this node. get waits for the key. */
 int ptc_workers_rendezvous_put(struct ptc_workers *w, const struct ptc_group_key *key, const char *name,
 			       const void *value, size_t len, struct ptc_error *err);

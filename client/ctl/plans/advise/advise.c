@@ -27,6 +27,8 @@ static const struct ctl_option options[] = {
 	{ "devices", "FILE",
 	  "devices by name, with peaks by data type and prices (deploy/devices.yaml); they replace built-in ones" },
 	{ "allreduce", "FILE", "also Galvatron's allreduce_bandwidth_*.json, for all of the profile's devices" },
+	{ "layout", "FILE",
+	  "with -f: what ranks of a live job hold, of ptcctl probe -o; of each configuration one, also of --now" },
 	{ "now", "CONFIG", "the present configuration, if it can go on; it may have recompute=none|selective|full" },
 	{ "pause", "DURATION", "with --now: how long a switch stops the job besides moving its state (default 30s)" },
 	{ "horizon", "DURATION",
@@ -127,7 +129,7 @@ static int read_job(const struct ctl *c, struct ctl_advice *a, struct ptc_error 
 	if (rc)
 		return rc;
 	space = ptc_doc_get(doc.root, "space");
-	a->has_state = ptc_doc_get(doc.root, "tensors") != NULL;
+	a->has_state = ctl_option(c, "layout") || ptc_doc_get(doc.root, "tensors");
 	if (a->has_state && to_infer(ptc_doc_get(doc.root, "model")))
 		rc = infer_model(c, a, &doc, err);
 	else
@@ -299,7 +301,14 @@ static int take_rules(const struct ctl *c, const struct ctl_advice *a, struct pt
 	return read_now(c, a, now, err);
 }
 
-static int for_one(const struct ctl *c, const struct ctl_advice *a, struct ptc_error *err)
+/* What a switch from --now moves, where that is known. */
+static int open_pricer(const struct ctl *c, struct ctl_advice *a, const struct ptc_choice *now, double pause_s,
+		       struct ptc_error *err)
+{
+	return ctl_option(c, "now") && a->has_state ? ctl_pricer_new(c, a, &now->cand, pause_s, &a->pricer, err) : 0;
+}
+
+static int for_one(const struct ctl *c, struct ctl_advice *a, struct ptc_error *err)
 {
 	struct ptc_search_limits limits = { .devices = a->last, .keep = PTC_SEARCH_KEEP };
 	ptc_auto_free struct ptc_choice *v = ptc_calloc(PTC_SEARCH_KEEP, sizeof *v);
@@ -307,7 +316,6 @@ static int for_one(const struct ctl *c, const struct ctl_advice *a, struct ptc_e
 	struct ptc_choose_rules rules = { 0 };
 	struct ptc_choice now = { 0 };
 	struct pause pause = { 0 };
-	struct ctl_pricer *pricer = NULL;
 	char why[PTC_WHY_MAX];
 	size_t n = 0;
 	int rc;
@@ -318,28 +326,28 @@ static int for_one(const struct ctl *c, const struct ctl_advice *a, struct ptc_e
 	limits.cheapest = rules.objective == PTC_FOR_MONEY;
 	if (!rc)
 		rc = ptc_search(&a->work, &a->space, &limits, a->cal, v, &n, err);
-	if (!rc && rules.now && a->has_state) {
-		rc = ctl_pricer_new(c, a, &now.cand, pause.seconds, &pricer, err);
-		rules.price = ctl_price_exactly;
-		rules.arg = pricer;
+	if (!rc)
+		rc = open_pricer(c, a, &now, pause.seconds, err);
+	if (a->pricer) {
+		rules.price = ctl_price;
+		rules.arg = a->pricer;
 	}
 	if (!rc && rules.now && ptc_cand_devices(&now.cand) > a->last)
 		rules.now = NULL; /* it must leave */
 	if (!rc)
 		rc = ptc_choose(v, n, &rules, ranked, &n, why, err);
 	if (!rc)
-		ctl_advice_candidates(c, a, ranked, PTC_MIN(n, (size_t)SHOWN), why);
-	ctl_pricer_free(pricer);
+		ctl_advice_candidates(a, ranked, PTC_MIN(n, (size_t)SHOWN), why);
 	return rc;
 }
 
 /* Where devices differ, each number is searched for; what fits on n fits on n + 1. */
-static int for_range_of_kinds(const struct ctl *c, const struct ctl_advice *a, struct ptc_error *err)
+static int for_range_of_kinds(const struct ctl_advice *a, struct ptc_error *err)
 {
 	struct ptc_choice best;
 	size_t found;
 
-	ctl_advice_counts_begin(c, a);
+	ctl_advice_counts_begin(a);
 	for (uint32_t n = a->first; n <= a->last; n++) {
 		struct ptc_search_limits limits = { .devices = n, .keep = 1 };
 		struct ptc_error why = PTC_ERROR_INIT;
@@ -349,46 +357,62 @@ static int for_range_of_kinds(const struct ctl *c, const struct ctl_advice *a, s
 		if (rc && rc != PTC_ENODEVICES)
 			return ptc_error_set(err, rc, "%s", why.text);
 		p = (struct ptc_frontier_point){ best.cand, best.est.step_s, best.est.memory_bytes };
-		ctl_advice_count(c, a, n, rc ? NULL : &p);
+		ctl_advice_count(a, n, rc ? NULL : &p);
 	}
-	ctl_advice_counts_end(c);
+	ctl_advice_counts_end(a);
 	return 0;
 }
 
-static int for_range(const struct ctl *c, const struct ctl_advice *a, struct ptc_error *err)
+static int for_range(const struct ctl *c, struct ctl_advice *a, struct ptc_error *err)
 {
+	struct ptc_choose_rules rules = { 0 };
 	struct ptc_frontier *f = NULL;
-	int rc;
+	struct ptc_choice now = { 0 };
+	struct pause pause;
+	int rc = take_rules(c, a, &now, &pause, &rules, err);
 
-	if (a->profile.cluster.nkinds > 1)
-		return for_range_of_kinds(c, a, err);
-	rc = ptc_frontier_new(&a->work, &a->space, a->last, &f, err);
-
+	if (!rc)
+		rc = open_pricer(c, a, &now, pause.seconds, err);
+	if (!rc && a->profile.cluster.nkinds > 1)
+		return for_range_of_kinds(a, err);
+	if (!rc)
+		rc = ptc_frontier_new(&a->work, &a->space, a->last, &f, err);
 	if (rc)
 		return rc;
-	ctl_advice_counts_begin(c, a);
+	ctl_advice_counts_begin(a);
 	for (uint32_t n = a->first; n <= a->last; n++)
-		ctl_advice_count(c, a, n, ptc_frontier_best(f, n, INFINITY));
-	ctl_advice_counts_end(c);
+		ctl_advice_count(a, n, ptc_frontier_best(f, n, INFINITY));
+	ctl_advice_counts_end(a);
 	ptc_frontier_free(f);
+	return 0;
+}
+
+/* What was written down, as it was asked for. */
+static int put_out(const struct ctl *c, struct ptc_buf *out, struct ptc_error *err)
+{
+	if (ptc_buf_failed(out))
+		return ptc_nomem(err);
+	if (c->svg)
+		return ctl_advice_svg(out->data, err);
+	fputs(out->data, stdout);
 	return 0;
 }
 
 static int run(struct ctl *c, struct ptc_error *err)
 {
 	static struct ctl_advice a; /* one thread; too large for a stack */
+	struct ptc_buf out = PTC_BUF_INIT;
 	int rc;
 
 	if (!ctl_option(c, "file"))
 		return ctl_advise_online(c, err);
 	if (c->nargs)
 		return ctl_usage(err, "JOB and -f exclude each other");
-	if (c->svg)
-		return ctl_usage(err, "--format svg needs JOB, not -f FILE");
 	if (!ctl_option(c, "profile") || !ctl_option(c, "gpus"))
 		return ctl_usage(err, "-f FILE, --profile FILE and --gpus N are needed");
 	a.work.model = &a.model;
 	a.work.cluster = &a.profile.cluster;
+	a.out = c->json || c->svg ? &out : NULL;
 	ptc_coefs_default(&a.work.coefs);
 	rc = read_job(c, &a, err);
 	if (!rc)
@@ -396,11 +420,15 @@ static int run(struct ctl *c, struct ptc_error *err)
 	if (!rc)
 		rc = take_range(c, &a, err);
 	if (!rc && a.no_model.code)
-		rc = ctl_advise_measured(c, &a, a.no_model.text, err);
+		rc = ctl_advise_measured(&a, a.no_model.text, err);
 	else if (!rc)
 		rc = calibrate(&a, err);
 	if (!rc && !a.no_model.code)
 		rc = a.first == a.last ? for_one(c, &a, err) : for_range(c, &a, err);
+	if (!rc && a.out)
+		rc = put_out(c, &out, err);
+	ptc_buf_done(&out);
+	ctl_pricer_free(a.pricer);
 	ptc_calibration_free(a.cal);
 	ptc_plan_profile_done(&a.profile);
 	return rc;
@@ -416,7 +444,7 @@ const struct ctl_verb ctl_advise = {
 		"ran. With -f\n"
 		"no daemon is asked. Bytes are exact if rules give the ranks' layout, or if ranks have had the "
 		"configuration\n"
-		"or a probe has found it (ptcctl probe).\n"
+		"or a probe has found it (ptcctl probe; with -f, --layout). Else they are estimated, with bounds.\n"
 		"Devices may stay idle if that is faster.\n",
 	CTL_OPTIONS(options),
 	.min_args = 0,

@@ -51,12 +51,14 @@ static size_t scale(const struct ctl_advice *a, const struct ptc_plan_measured *
 	return n + (best > 0);
 }
 
-static void show(const struct ctl *c, const struct ctl_advice *a, const struct scaled *v, size_t n, const char *why)
+static void show(const struct ctl_advice *a, const struct scaled *v, size_t n, const char *why)
 {
 	char text[PTC_CAND_TEXT_MAX];
 
-	if (c->json)
-		printf("{\"version\":1,\"gpus\":%u,\"calibrated\":false,\"model\":false,\"candidates\":[", a->last);
+	if (a->out)
+		ptc_buf_printf(a->out,
+			       "{\"version\":1,\"gpus\":%u,\"calibrated\":false,\"model\":false,\"candidates\":[",
+			       a->last);
 	else
 		printf("no model (%s):\nsteps as measured; where dp differs, scaled by a rank's micro-batches alone. "
 		       "Memory is not "
@@ -64,18 +66,19 @@ static void show(const struct ctl *c, const struct ctl_advice *a, const struct s
 		       why, "CONFIGURATION", "DEVICES", "STEP", "SAMPLES/S");
 	for (size_t i = 0; i < n; i++) {
 		ptc_cand_format(&v[i].cand, text);
-		if (c->json)
-			printf("%s{\"config\":\"%s\",\"devices\":%u,\"step_s\":%.9g,\"measured\":%s}", i ? ",\n" : "\n",
-			       text, ptc_cand_devices(&v[i].cand), v[i].step_s, v[i].measured ? "true" : "false");
+		if (a->out)
+			ptc_buf_printf(a->out, "%s{\"config\":\"%s\",\"devices\":%u,\"step_s\":%.9g,\"measured\":%s}",
+				       i ? ",\n" : "\n", text, ptc_cand_devices(&v[i].cand), v[i].step_s,
+				       v[i].measured ? "true" : "false");
 		else
 			printf("%-60s %7u %9.3f s %9.1f  %s\n", text, ptc_cand_devices(&v[i].cand), v[i].step_s,
 			       a->work.global_batch / v[i].step_s, v[i].measured ? "measured" : "dp scaled");
 	}
-	if (c->json)
-		puts("]}");
+	if (a->out)
+		ptc_buf_puts(a->out, "]}\n");
 }
 
-int ctl_advise_measured(const struct ctl *c, const struct ctl_advice *a, const char *why, struct ptc_error *err)
+int ctl_advise_measured(const struct ctl_advice *a, const char *why, struct ptc_error *err)
 {
 	ptc_auto_free struct scaled *v = ptc_calloc(2 * a->profile.nmeasured + 2, sizeof *v);
 	size_t n = 0;
@@ -90,6 +93,6 @@ int ctl_advise_measured(const struct ctl *c, const struct ctl_advice *a, const c
 				     "%s; and no step of batch %u was measured that %u devices can run", why,
 				     a->work.global_batch, a->last);
 	qsort(v, n, sizeof *v, faster);
-	show(c, a, v, PTC_MIN(n, (size_t)SHOWN), why);
+	show(a, v, PTC_MIN(n, (size_t)SHOWN), why);
 	return 0;
 }

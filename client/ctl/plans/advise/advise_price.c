@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a switch to a candidate moves, exactly, where the job's file describes its state: layouts, placement and plan of
- * reshard/ on the profile's nodes, ranks of --now on devices in order. Failure: a candidate whose layout cannot be is
- * left out. */
+/* What a switch to a candidate moves, on the profile's nodes, ranks of --now on devices in order.
+ *
+ * Happy path: the job's file describes its state, or a probe has found what ranks hold: layouts, placement and plan of
+ * reshard/ give the exact bytes. Of a configuration that no probe has looked at, bounds: a node needs of each replica
+ * what its ranks are of it, and has none of it or all. Failure: a candidate whose layout cannot be is left out. */
 #include "client/ctl/plans/advise/advise.h"
 #include "client/ctl/plans/offline.h"
 
@@ -35,13 +37,17 @@ static int take_cluster(struct ctl_cluster *k, const struct ptc_cluster_profile 
 	return 0;
 }
 
-static int layout_of(const struct ctl_pricer *p, const struct ptc_cand *c, struct ptc_layout **ret,
+/* PTC_ENOTFOUND: layouts are of probes, and none is of this configuration. */
+static int layout_of(const struct ctl_pricer *p, const struct ptc_cand *c, const char *what, struct ptc_layout **ret,
 		     struct ptc_error *err)
 {
 	ptc_auto_free struct ptc_config *config = ptc_calloc(1, sizeof *config);
 	int rc = config ? ptc_cand_config(&p->a->work, c, config, err) : ptc_nomem(err);
 
-	return rc ? rc : ptc_layout_new(&p->o.job.spec, config, ret, err);
+	if (rc)
+		return rc;
+	return p->o.ndeclared ? ctl_offline_declared(&p->o, what, config, true, ret, err)
+			      : ptc_layout_new(&p->o.job.spec, config, ret, err);
 }
 
 int ctl_pricer_new(const struct ctl *c, const struct ctl_advice *a, const struct ptc_cand *now, double pause_s,
@@ -58,7 +64,7 @@ int ctl_pricer_new(const struct ctl *c, const struct ctl_advice *a, const struct
 	if (!rc)
 		rc = take_cluster(&p->o.cluster, &a->profile.cluster, err);
 	if (!rc)
-		rc = layout_of(p, now, &p->from, err);
+		rc = layout_of(p, now, "--now", &p->from, err);
 	if (!rc)
 		rc = ctl_offline_in_order(&p->o, p->from, &p->was, err);
 	if (rc)
@@ -87,32 +93,82 @@ static struct ptc_rates rates_of(const struct ptc_cluster_profile *c)
 	return (struct ptc_rates){ node, node, (int64_t)(c->intra_bytes_s * c->per_node) };
 }
 
-int ctl_price_exactly(void *arg, const struct ptc_cand *to, struct ptc_switch_price *ret)
+static int count(const struct ctl_pricer *p, const struct ptc_layout *layout, struct ctl_moves *ret)
 {
-	struct ctl_pricer *p = arg;
 	const struct ctl_cluster *k = &p->o.cluster;
 	struct ptc_place_opts opts = { .devices = k->devices, .ndevices = k->ndevices, .nnodes = k->nodes };
 	struct ptc_plan_opts counted = { 0 };
 	struct ptc_rates rates = rates_of(&p->a->profile.cluster);
-	struct ptc_layout *layout = NULL;
 	struct ptc_change *change = NULL;
 	struct ptc_allocation then = { 0 };
 	struct ptc_plan *plan = NULL;
 	int64_t gap;
-	int rc = layout_of(p, to, &layout, NULL);
+	int rc = ptc_change_new(p->from, layout, &change, NULL);
 
-	if (!rc)
-		rc = ptc_change_new(p->from, layout, &change, NULL);
 	if (!rc)
 		rc = ptc_change_place(change, &p->was, &opts, &then, &gap, NULL);
 	if (!rc)
 		rc = ptc_plan_stream(change, &p->was, &then, k->nodes, NULL, &counted, &plan, NULL);
 	if (!rc)
-		*ret = (struct ptc_switch_price){ .down_s = p->pause_s + (double)ptc_plan_time_ns(plan, &rates) / 1e9,
-						  .bytes = (double)plan->between_nodes };
+		*ret = (struct ctl_moves){ .bytes = (double)plan->between_nodes,
+					   .bytes_least = (double)plan->between_nodes,
+					   .seconds = (double)ptc_plan_time_ns(plan, &rates) / 1e9,
+					   .exact = true };
 	ptc_plan_free(plan);
 	ptc_allocation_done(&then);
 	ptc_change_free(change);
+	return rc;
+}
+
+static int estimate(const struct ctl_pricer *p, const struct ptc_cand *to, struct ctl_moves *ret)
+{
+	const struct ctl_cluster *k = &p->o.cluster;
+	const struct ptc_spec *s = &p->o.job.spec;
+	uint32_t world = ptc_cand_devices(to);
+	double state = 0, busiest = 0;
+
+	if (world > k->ndevices)
+		return PTC_ENODEVICES;
+	for (size_t i = 0; i < ptc_spec_items(s); i++)
+		state += (double)ptc_item_bytes(s, i);
+	*ret = (struct ctl_moves){ 0 };
+	for (uint32_t n = 0; n < k->nodes && n * k->per_node < world; n++) {
+		uint32_t ranks = PTC_MIN(world - n * k->per_node, k->per_node);
+		double need = state * PTC_MIN(1.0, ranks / ((double)to->tp * to->pp));
+
+		ret->bytes += need;
+		ret->bytes_least += n * k->per_node < p->was.world ? 0 : need;
+		busiest = PTC_MAX(busiest, need);
+	}
+	ret->seconds = busiest / p->a->profile.cluster.node_bytes_s;
+	return 0;
+}
+
+int ctl_moves(const struct ctl_pricer *p, const struct ptc_cand *to, struct ctl_moves *ret)
+{
+	struct ptc_layout *layout = NULL;
+	int rc = layout_of(p, to, "", &layout, NULL);
+
+	if (rc == PTC_ENOTFOUND)
+		return estimate(p, to, ret);
+	if (!rc)
+		rc = count(p, layout, ret);
 	ptc_layout_free(layout);
+	return rc;
+}
+
+double ctl_pricer_pause(const struct ctl_pricer *p)
+{
+	return p->pause_s;
+}
+
+int ctl_price(void *arg, const struct ptc_cand *to, struct ptc_switch_price *ret)
+{
+	const struct ctl_pricer *p = arg;
+	struct ctl_moves m;
+	int rc = ctl_moves(p, to, &m);
+
+	if (!rc)
+		*ret = (struct ptc_switch_price){ .down_s = p->pause_s + m.seconds, .bytes = m.bytes };
 	return rc;
 }

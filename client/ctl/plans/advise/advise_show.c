@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Advice as a table or as JSON. Cannot fail. */
+/* Advice as a table or as JSON. Failure: memory, which the buffer remembers. */
 #include "client/ctl/plans/advise/advise.h"
 
 #include "base/check.h"
@@ -25,9 +25,34 @@ static double samples_s(const struct ctl_advice *a, double step_s)
 	return a->work.global_batch / step_s;
 }
 
+/* What a switch moves. False: nothing is known of it. */
+static bool moves(const struct ctl_advice *a, const struct ptc_cand *to, bool stays, struct ctl_moves *ret)
+{
+	*ret = (struct ctl_moves){ .exact = true };
+	return a->pricer && (stays || ctl_moves(a->pricer, to, ret) == 0);
+}
+
+static void put_json_moves(const struct ctl_advice *a, const struct ptc_cand *to, bool stays)
+{
+	struct ctl_moves m;
+
+	if (moves(a, to, stays, &m))
+		ptc_buf_printf(a->out, ",\"moved_bytes\":%.0f,\"moved_bytes_least\":%.0f,\"moved_exact\":%s", m.bytes,
+			       m.bytes_least, m.exact ? "true" : "false");
+}
+
+static void put_moves(const struct ctl_moves *m)
+{
+	if (m->exact)
+		printf("  %.3g GB move", m->bytes / 1e9);
+	else
+		printf("  %.3g to %.3g GB move (estimated)", m->bytes_least / 1e9, m->bytes / 1e9);
+}
+
 static void put_row(const struct ctl_advice *a, const struct ptc_ranked *r)
 {
 	const struct ptc_estimate *e = &r->choice.est;
+	struct ctl_moves m;
 	char text[PTC_CAND_TEXT_MAX];
 
 	ptc_cand_format(&r->choice.cand, text);
@@ -41,8 +66,8 @@ static void put_row(const struct ctl_advice *a, const struct ptc_ranked *r)
 		ptc_placed_format(&a->profile.cluster, &r->choice.cand, &e->place, on);
 		printf("  %s", on);
 	}
-	if (r->price.bytes > 0)
-		printf("  %.3g GB move", r->price.bytes / 1e9);
+	if (moves(a, &r->choice.cand, r->stays, &m) && m.bytes > 0)
+		put_moves(&m);
 	if (r->price.down_s > 0 && !r->stays)
 		printf("  stops %.3g s", r->price.down_s);
 	if (r->stays)
@@ -56,48 +81,54 @@ static void put_row(const struct ctl_advice *a, const struct ptc_ranked *r)
 static void put_json_row(const struct ctl_advice *a, const struct ptc_ranked *r)
 {
 	const struct ptc_estimate *e = &r->choice.est;
+	struct ptc_buf *b = a->out;
 	char text[PTC_CAND_TEXT_MAX];
 
 	ptc_cand_format(&r->choice.cand, text);
-	printf("{\"config\":\"%s\",\"devices\":%u,\"step_s\":%.9g,\"error\":%.4g,\"samples_s\":%.9g,\"memory_bytes\":%."
-	       "0f,"
-	       "\"state_bytes\":%.0f,\"activation_bytes\":%.0f,\"micro_batches\":%u,",
-	       text, ptc_cand_devices(&r->choice.cand), e->step_s, r->choice.sd, samples_s(a, e->step_s),
-	       e->memory_bytes, e->state_bytes, e->activation_bytes, e->micro_batches);
-	printf("\"peak_bytes\":%.0f,", e->peak_bytes);
+	ptc_buf_printf(b,
+		       "{\"config\":\"%s\",\"devices\":%u,\"step_s\":%.9g,\"error\":%.4g,\"samples_s\":%.9g,\"memory_"
+		       "bytes\":%."
+		       "0f,"
+		       "\"state_bytes\":%.0f,\"activation_bytes\":%.0f,\"micro_batches\":%u,",
+		       text, ptc_cand_devices(&r->choice.cand), e->step_s, r->choice.sd, samples_s(a, e->step_s),
+		       e->memory_bytes, e->state_bytes, e->activation_bytes, e->micro_batches);
+	ptc_buf_printf(b, "\"peak_bytes\":%.0f,", e->peak_bytes);
 	if (r->choice.price_hour > 0)
-		printf("\"price_hour\":%.9g,\"money_step\":%.9g,", r->choice.price_hour,
-		       r->choice.price_hour * e->step_s / 3600);
+		ptc_buf_printf(b, "\"price_hour\":%.9g,\"money_step\":%.9g,", r->choice.price_hour,
+			       r->choice.price_hour * e->step_s / 3600);
 	if (a->profile.cluster.nkinds > 1) {
 		char on[PTC_PLACED_TEXT_MAX];
 
 		ptc_placed_format(&a->profile.cluster, &r->choice.cand, &e->place, on);
-		printf("\"on\":\"%s\",", on);
+		ptc_buf_printf(b, "\"on\":\"%s\",", on);
 	}
-	printf("\"parts_s\":{\"compute\":%.9g,\"tp\":%.9g,\"cp\":%.9g,\"ep\":%.9g,\"pp\":%.9g,\"bubble\":%.9g,\"dp\":%."
-	       "9g,"
-	       "\"optimizer\":%.9g,\"fixed\":%.9g},",
-	       e->compute_s, e->tp_s, e->cp_s, e->ep_s, e->pp_s, e->bubble_s, e->dp_s, e->optimizer_s, e->fixed_s);
-	printf("\"pause_s\":%.9g,\"runs_now\":%s", r->price.down_s, r->stays ? "true" : "false");
-	if (a->has_state)
-		printf(",\"moved_bytes\":%.0f", r->price.bytes);
+	ptc_buf_printf(b,
+		       "\"parts_s\":{\"compute\":%.9g,\"tp\":%.9g,\"cp\":%.9g,\"ep\":%.9g,\"pp\":%.9g,\"bubble\":%.9g,"
+		       "\"dp\":%."
+		       "9g,"
+		       "\"optimizer\":%.9g,\"fixed\":%.9g},",
+		       e->compute_s, e->tp_s, e->cp_s, e->ep_s, e->pp_s, e->bubble_s, e->dp_s, e->optimizer_s,
+		       e->fixed_s);
+	ptc_buf_printf(b, "\"pause_s\":%.9g,\"runs_now\":%s", r->price.down_s, r->stays ? "true" : "false");
+	put_json_moves(a, &r->choice.cand, r->stays);
 	if (isfinite(r->break_even_s))
-		printf(",\"break_even_s\":%.9g", r->break_even_s);
-	printf("}");
+		ptc_buf_printf(b, ",\"break_even_s\":%.9g", r->break_even_s);
+	ptc_buf_printf(b, "}");
 }
 
-void ctl_advice_candidates(const struct ctl *c, const struct ctl_advice *a, const struct ptc_ranked *v, size_t n,
-			   const char *why)
+void ctl_advice_candidates(const struct ctl_advice *a, const struct ptc_ranked *v, size_t n, const char *why)
 {
-	if (c->json) {
-		printf("{\"version\":1,\"gpus\":%u,\"calibrated\":%s,\"inferred\":\"%s\",\"why\":\"%s\",\"candidates\":"
-		       "[",
-		       a->last, a->cal ? "true" : "false", a->inferred, why);
+	if (a->out) {
+		ptc_buf_printf(a->out,
+			       "{\"version\":1,\"gpus\":%u,\"calibrated\":%s,\"inferred\":\"%s\",\"why\":\"%s\","
+			       "\"candidates\":"
+			       "[",
+			       a->last, a->cal ? "true" : "false", a->inferred, why);
 		for (size_t i = 0; i < n; i++) {
-			fputs(i ? ",\n" : "\n", stdout);
+			ptc_buf_puts(a->out, i ? ",\n" : "\n");
 			put_json_row(a, &v[i]);
 		}
-		puts("]}");
+		ptc_buf_puts(a->out, "]}\n");
 		return;
 	}
 	put_calibration(a);
@@ -107,40 +138,59 @@ void ctl_advice_candidates(const struct ctl *c, const struct ctl_advice *a, cons
 	puts(why);
 }
 
-void ctl_advice_counts_begin(const struct ctl *c, const struct ctl_advice *a)
+void ctl_advice_counts_begin(const struct ctl_advice *a)
 {
-	if (c->json) {
-		printf("{\"version\":1,\"calibrated\":%s,\"counts\":[", a->cal ? "true" : "false");
+	if (a->out) {
+		ptc_buf_printf(a->out, "{\"version\":1,\"calibrated\":%s,\"counts\":[", a->cal ? "true" : "false");
 		return;
 	}
 	put_calibration(a);
 	printf("%7s %-60s %7s %11s %9s %11s\n", "GPUS", "CONFIGURATION", "USED", "STEP", "SAMPLES/S", "MEMORY");
 }
 
-void ctl_advice_count(const struct ctl *c, const struct ctl_advice *a, uint32_t n, const struct ptc_frontier_point *p)
+static void put_json_count(const struct ctl_advice *a, uint32_t n, const struct ptc_frontier_point *p, const char *text)
+{
+	struct ctl_moves m;
+
+	ptc_buf_printf(a->out, "%s{\"gpus\":%u", n > a->first ? ",\n" : "\n", n);
+	if (p)
+		ptc_buf_printf(
+			a->out,
+			",\"config\":\"%s\",\"devices\":%u,\"step_s\":%.9g,\"samples_s\":%.9g,\"memory_bytes\":%.0f",
+			text, ptc_cand_devices(&p->cand), p->step_s, samples_s(a, p->step_s), p->memory_bytes);
+	if (p && moves(a, &p->cand, false, &m)) {
+		put_json_moves(a, &p->cand, false);
+		ptc_buf_printf(a->out, ",\"pause_s\":%.9g", ctl_pricer_pause(a->pricer) + m.seconds);
+	}
+	ptc_buf_puts(a->out, "}");
+}
+
+void ctl_advice_count(const struct ctl_advice *a, uint32_t n, const struct ptc_frontier_point *p)
 {
 	char text[PTC_CAND_TEXT_MAX] = "";
+	struct ctl_moves m;
 
 	if (p)
 		ptc_cand_format(&p->cand, text);
-	if (c->json) {
-		printf("%s{\"gpus\":%u", n > a->first ? ",\n" : "\n", n);
-		if (p)
-			printf(",\"config\":\"%s\",\"devices\":%u,\"step_s\":%.9g,\"memory_bytes\":%.0f", text,
-			       ptc_cand_devices(&p->cand), p->step_s, p->memory_bytes);
-		printf("}");
+	if (a->out) {
+		put_json_count(a, n, p, text);
 		return;
 	}
 	if (!p) {
 		printf("%7u nothing fits\n", n);
 		return;
 	}
-	printf("%7u %-60s %7u %9.3f s %9.1f %8.1f GB\n", n, text, ptc_cand_devices(&p->cand), p->step_s,
+	printf("%7u %-60s %7u %9.3f s %9.1f %8.1f GB", n, text, ptc_cand_devices(&p->cand), p->step_s,
 	       samples_s(a, p->step_s), p->memory_bytes / 1e9);
+	if (moves(a, &p->cand, false, &m)) {
+		put_moves(&m);
+		printf("  stops %.3g s", ctl_pricer_pause(a->pricer) + m.seconds);
+	}
+	puts("");
 }
 
-void ctl_advice_counts_end(const struct ctl *c)
+void ctl_advice_counts_end(const struct ctl_advice *a)
 {
-	if (c->json)
-		puts("]}");
+	if (a->out)
+		ptc_buf_puts(a->out, "]}\n");
 }

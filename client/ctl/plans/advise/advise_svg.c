@@ -58,32 +58,51 @@ static void put_step(const json_t *row, double y, double scale)
 		put_bar(x, y, width, parts[i].colour, parts[i].key);
 		x += width;
 	}
+	if (sum == 0) /* only measured as a whole */
+		put_bar(x, y, step * scale, parts[0].colour, "step");
 	printf("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#333\"/>\n",
 	       LEFT + PTC_MAX(0.0, step - error) * scale, y + 8, LEFT + (step + error) * scale, y + 8);
+}
+
+/* Adds what a switch moves, if that is said. */
+static void put_moves(const json_t *row, char *text, size_t size)
+{
+	size_t len = strlen(text);
+
+	if (json_is_true(json_object_get(row, "runs_now")))
+		snprintf(text + len, size - len, ", runs now");
+	else if (json_object_get(row, "moved_bytes"))
+		snprintf(text + len, size - len, ", moves %s%.3g GB in %.3g s",
+			 json_is_false(json_object_get(row, "moved_exact")) ? "at most " : "",
+			 number(row, "moved_bytes") / 1e9, number(row, "pause_s"));
 }
 
 static void put_candidate(const json_t *row, double y, double scale)
 {
 	const char *config = json_string_value(json_object_get(row, "config"));
 	char text[160];
+	size_t len;
 
 	put_text(LEFT - 8, y + 12, 11, "end", config ? config : "");
 	put_step(row, y, scale);
-	snprintf(text, sizeof text, "%.4g s, %.1f GB, moves %.3g GB in %.3g s%s", number(row, "step_s"),
-		 number(row, "memory_bytes") / 1e9, number(row, "moved_bytes") / 1e9, number(row, "pause_s"),
-		 json_is_true(json_object_get(row, "runs_now")) ? ", runs now" : "");
+	len = (size_t)snprintf(text, sizeof text, "%.4g s", number(row, "step_s"));
+	if (json_object_get(row, "memory_bytes"))
+		snprintf(text + len, sizeof text - len, ", %.1f GB", number(row, "memory_bytes") / 1e9);
+	put_moves(row, text, sizeof text);
 	put_text(LEFT + BARS + 12, y + 12, 11, "start", text);
 }
 
 static void put_count(const json_t *row, double y, double scale)
 {
 	const char *config = json_string_value(json_object_get(row, "config"));
-	char text[160];
+	char text[256];
 
 	snprintf(text, sizeof text, "%.0f", number(row, "gpus"));
 	put_text(LEFT - 8, y + 12, 11, "end", text);
 	put_bar(LEFT, y, number(row, "samples_s") * scale, "#6b9bd1", config ? config : "nothing fits");
-	put_text(LEFT + BARS + 12, y + 12, 11, "start", config ? config : "nothing fits");
+	snprintf(text, sizeof text, "%.180s", config ? config : "nothing fits");
+	put_moves(row, text, sizeof text);
+	put_text(LEFT + BARS + 12, y + 12, 11, "start", text);
 }
 
 static void put_legend(double y)
