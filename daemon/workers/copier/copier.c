@@ -566,7 +566,8 @@ static int make_request(const struct ptc_copy_call *call, const struct ptc_slot_
 		*s++ = (struct ptc_copy_span){ (uintptr_t)call->there[i].iov_base, call->there[i].iov_len };
 	for (size_t i = 0; i < call->nhere; i++) {
 		if (!m || memory_of(call->copying, &call->here[i]) != m)
-			return ptc_error_set(err, PTC_EINTERNAL, "a copy with memory that no copier is given");
+			return ptc_error_set(err, PTC_EINTERNAL,
+					     "internal error: a copy uses memory that no copier process has");
 		*s++ = (struct ptc_copy_span){ (uintptr_t)call->here[i].iov_base - (uintptr_t)m->base,
 					       call->here[i].iov_len };
 	}
