@@ -581,7 +581,7 @@ static int span_add(struct ptc_spans *s, const struct ptc_span *span, struct ptc
 {
 	struct ptc_span *last = s->n ? &s->v[s->n - 1] : NULL;
 
-	if (last && last->chunk == span->chunk && last->at + last->bytes == span->at) {
+	if (s->n && last->chunk == span->chunk && last->at + last->bytes == span->at) {
 		last->bytes += span->bytes;
 		return 0;
 	}
