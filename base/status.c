@@ -53,7 +53,7 @@ int ptc_status_from_wire(int code)
 	return PTC_EINTERNAL;
 }
 
-int ptc_error_vset(struct ptc_error *err, int code, const char *fmt, va_list ap)
+int(ptc_error_vset)(struct ptc_error *err, int code, const char *fmt, va_list ap)
 {
 	if (err) {
 		err->code = code;
@@ -62,7 +62,7 @@ int ptc_error_vset(struct ptc_error *err, int code, const char *fmt, va_list ap)
 	return code;
 }
 
-int ptc_error_set(struct ptc_error *err, int code, const char *fmt, ...)
+int(ptc_error_set)(struct ptc_error *err, int code, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -92,7 +92,7 @@ static int code_of_errno(int errnum)
 	}
 }
 
-int ptc_error_errno(struct ptc_error *err, int errnum, const char *fmt, ...)
+int(ptc_error_errno)(struct ptc_error *err, int errnum, const char *fmt, ...)
 {
 	va_list ap;
 	size_t len;
@@ -108,7 +108,7 @@ int ptc_error_errno(struct ptc_error *err, int errnum, const char *fmt, ...)
 	return code;
 }
 
-int ptc_error_wrap(struct ptc_error *err, const char *fmt, ...)
+int(ptc_error_wrap)(struct ptc_error *err, const char *fmt, ...)
 {
 	char context[PTC_ERROR_MAX];
 	char text[PTC_ERROR_MAX];
@@ -125,7 +125,7 @@ int ptc_error_wrap(struct ptc_error *err, const char *fmt, ...)
 	return err->code;
 }
 
-int ptc_nomem(struct ptc_error *err)
+int(ptc_nomem)(struct ptc_error *err)
 {
 	return ptc_error_set(err, PTC_ENOMEM, "out of memory");
 }

@@ -30,3 +30,19 @@ int ptc_status_from_wire(int code);
 #ifdef __cplusplus
 }
 #endif
+
+/* For clang-tidy, which reads one file at a time: a function that reports an error never returns 0. A header that
+ * declares such a function says so in the same way; its definition then has the name in brackets. */
+#ifdef __clang_analyzer__
+#define PTC_NEVER_0(call)                                                                                              \
+	({                                                                                                             \
+		int ptc_code_ = (call);                                                                                \
+		__builtin_assume(ptc_code_ != 0);                                                                      \
+		ptc_code_;                                                                                             \
+	})
+#define ptc_error_set(...)   PTC_NEVER_0(ptc_error_set(__VA_ARGS__))
+#define ptc_error_vset(...)  PTC_NEVER_0(ptc_error_vset(__VA_ARGS__))
+#define ptc_error_errno(...) PTC_NEVER_0(ptc_error_errno(__VA_ARGS__))
+#define ptc_error_wrap(...)  PTC_NEVER_0(ptc_error_wrap(__VA_ARGS__))
+#define ptc_nomem(err)       PTC_NEVER_0(ptc_nomem(err))
+#endif

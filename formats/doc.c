@@ -65,8 +65,8 @@ void ptc_doc_done(struct ptc_doc *doc)
 	memset(doc, 0, sizeof *doc);
 }
 
-int ptc_doc_error(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_error *err, int code,
-		  const char *fmt, ...)
+int(ptc_doc_error)(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_error *err, int code,
+		   const char *fmt, ...)
 {
 	char text[PTC_ERROR_MAX];
 	va_list ap;

@@ -47,6 +47,9 @@ void ptc_doc_done(struct ptc_doc *doc);
 /* Fills err with "what:line: text", where the line is the node's. Returns code. */
 int ptc_doc_error(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_error *err, int code,
 		  const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+#ifdef __clang_analyzer__
+#define ptc_doc_error(...) PTC_NEVER_0(ptc_doc_error(__VA_ARGS__))
+#endif
 /* The value of a key; NULL: the map has no such key. */
 const struct ptc_doc_node *ptc_doc_get(const struct ptc_doc_node *map, const char *key);
 /* Checks that the node is a map with known keys only. `object` names the map in errors, such as "a rule". */

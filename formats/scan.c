@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-int ptc_scan_fail(struct ptc_scan *s, int code, const char *fmt, ...)
+int(ptc_scan_fail)(struct ptc_scan *s, int code, const char *fmt, ...)
 {
 	char text[PTC_ERROR_MAX];
 	va_list ap;

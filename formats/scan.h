@@ -28,3 +28,6 @@ int ptc_scan_version(struct ptc_scan *s, uint64_t oldest, uint64_t ours, uint64_
  * (formats/json.h, "needs"). */
 int ptc_scan_close(struct ptc_scan *s, bool later);
 int ptc_scan_fail(struct ptc_scan *s, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+#ifdef __clang_analyzer__
+#define ptc_scan_fail(...) PTC_NEVER_0(ptc_scan_fail(__VA_ARGS__))
+#endif

@@ -479,6 +479,7 @@ static int deliver(struct ptc_rpc_message *msg, void **buf, size_t *cap, uint64_
 	}
 	len = ptc_rpc_message_read(msg, *buf, len);
 	ptc_rpc_message_done(msg);
+	ptc_require(*buf || !len);
 	data = find_data(*buf, len, &data_len, &version);
 	if (!data)
 		return ptc_error_set(err, PTC_EPEER, "the daemon's reply does not decode (Data)");

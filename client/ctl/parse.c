@@ -199,7 +199,7 @@ static int take_words(struct ctl *c, int argc, char **argv, int skip, struct ptc
 		else if (!argv[i][0])
 			rc = ctl_usage(err, "argument %d is empty; it takes %s", c->nargs + 1,
 				       c->verb && c->verb->args[0] ? c->verb->args : "none");
-		else if (c->nargs < c->verb->max_args && c->nargs < CTL_MAX_ARGS)
+		else if (c->verb && c->nargs < c->verb->max_args && c->nargs < CTL_MAX_ARGS)
 			c->args[c->nargs++] = argv[i];
 		else
 			rc = ctl_usage(err, "one argument too many: \"%.60s\"", argv[i]);

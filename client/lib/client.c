@@ -258,6 +258,7 @@ int ptc_open(const struct ptc_open_options *options, ptc_client **ret_client)
 		return rc;
 	pthread_once(&forks_once, watch_forks);
 	c = allocate();
+	/* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): choose() has set it, or returned an error's code */
 	if (!c || !(c->socket = strdup(socket))) {
 		if (c)
 			release(c);

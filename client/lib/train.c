@@ -232,6 +232,7 @@ static int wrong_step(ptc_client *c, const char *call, uint64_t step)
 
 	if (rc)
 		return rc;
+	/* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): ptc_client_enter refuses NULL */
 	if (!c->running)
 		return ptc_client_fail(c, PTC_R_INVALID, "%s: no generation runs here; ptc_restore comes first", call);
 	return ptc_client_fail(c, PTC_R_INVALID, "%s: step %llu, but the next one is %llu", call,

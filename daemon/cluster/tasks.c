@@ -101,6 +101,7 @@ static void due_locked(struct lane *l)
 {
 	struct ptc_tasks *t = l->tasks;
 
+	ptc_require(l->head);
 	if (l->head->steps[l->head->at].kind == PTC_TASK_COMPUTE && ptc_loop_work(t->loop, compute, l) == 0)
 		return;
 	l->next_ready = NULL;

@@ -485,8 +485,8 @@ static bool is_section(const char *name)
 
 /* ---- errors --------------------------------------------------------------------- */
 
-int ptc_daemon_config_error(const struct ptc_daemon_config *cfg, const char *name, struct ptc_error *err, int code,
-			    const char *fmt, ...)
+int(ptc_daemon_config_error)(const struct ptc_daemon_config *cfg, const char *name, struct ptc_error *err, int code,
+			     const char *fmt, ...)
 {
 	const struct key *k = find_key(name);
 	char text[PTC_ERROR_MAX / 2];

@@ -21,6 +21,9 @@ int ptc_daemon_address_parse(const char *text, struct ptc_daemon_address *ret_ad
 /* "FILE:LINE:COL: KEY: text", or without line where the key is not in the file. */
 int ptc_daemon_config_error(const struct ptc_daemon_config *cfg, const char *name, struct ptc_error *err, int code,
 			    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+#ifdef __clang_analyzer__
+#define ptc_daemon_config_error(...) PTC_NEVER_0(ptc_daemon_config_error(__VA_ARGS__))
+#endif
 
 /* Is the key in the file? */
 bool ptc_daemon_config_given(const struct ptc_daemon_config *cfg, const char *name);

@@ -581,7 +581,7 @@ static void committed(struct ptc_controller *ctl)
 			       (unsigned long long)ctl->record.snapshot, (unsigned long long)ctl->record.step);
 		if (ctl->intent.held)
 			ptc_event(ctl->all->cluster, ctl->uuid, "survived",
-				  "snapshot %llu is of step %llu, out of the memory of the ranks that are left",
+				  "snapshot %llu, of step %llu, was made from the memory of the ranks that are left",
 				  (unsigned long long)ctl->record.snapshot, (unsigned long long)ctl->record.step);
 	}
 	ptc_recovery_committed(ctl);

@@ -473,7 +473,8 @@ static int take_result(struct ptc_pull *p, const Ptc__V1__PullReply *r, struct p
 	struct ptc_pull_result *res = &p->result;
 
 	if (r->n_need_index != r->n_digests)
-		return ptc_error_set(err, PTC_EPEER, "the node answered with %zu places and %zu digests",
+		return ptc_error_set(err, PTC_EPEER,
+				     "it answered with %zu places and %zu digests; each place needs one",
 				     r->n_need_index, r->n_digests);
 	res->need_index = ptc_reallocarray(NULL, r->n_digests, sizeof *res->need_index);
 	res->digests = ptc_reallocarray(NULL, r->n_digests, sizeof *res->digests);

@@ -767,6 +767,7 @@ static int price_config(void *arg, const struct ptc_config *to, const struct ptc
 		if (rc == 0)
 			estimate_moves(&pr, to, &l.to_alloc, links, ret);
 	}
+	ptc_require(rc != 0 || l.to_alloc.ranks);
 	for (uint32_t r = 0; rc == 0 && r < world; r++)
 		ret_nodes[r] = l.to_alloc.ranks[r].node;
 	to_done(&l);

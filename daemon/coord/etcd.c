@@ -82,7 +82,7 @@ struct ptc_etcd *ptc_etcd_free(struct ptc_etcd *e)
 		return NULL;
 	while (e->tasks)
 		ptc_etcd_task_stop(e->tasks);
-	for (size_t i = 0; i < e->nep; i++) {
+	for (size_t i = 0; e->ep && i < e->nep; i++) {
 		ptc_rpc_channel_free(e->ep[i].channel);
 		ptc_free(e->ep[i].target);
 	}

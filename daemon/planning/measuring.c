@@ -129,6 +129,7 @@ static double median(const double *v, size_t n)
 {
 	double s[WINDOWS];
 
+	ptc_require(n > 0 && n <= WINDOWS);
 	for (size_t i = 0; i < n; i++) {
 		size_t at = i;
 

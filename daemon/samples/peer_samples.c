@@ -321,7 +321,7 @@ static int miss(struct getting *g, size_t i, uint64_t piece, unsigned pieces, st
 	struct run *last = g->nruns ? &g->runs[g->nruns - 1] : NULL;
 	int rc = 0;
 
-	if (last && pieces && last->want == i && last->first + last->n == piece && last->n < RUN_PIECES &&
+	if (g->nruns && pieces && last->want == i && last->first + last->n == piece && last->n < RUN_PIECES &&
 	    (g->npieces + 1) * PTC_CACHE_PIECE <= PTC_SAMPLES_BYTES) {
 		last->n++;
 		g->npieces++;

@@ -377,7 +377,7 @@ static int call_extent(void *arg, const struct ptc_table *t, size_t i, const str
 		uint8_t *p = ptc_store_at(t, pos, &room);
 
 		if (ptc_fails(n < (int)PTC_ARRAY_LEN(spans)))
-			return ptc_error_set(err, PTC_EINTERNAL, "item %u: an extent of too many chunks",
+			return ptc_error_set(err, PTC_EINTERNAL, "item %u: an extent has too many chunks",
 					     t->pieces[i].item);
 		spans[n] = (struct iovec){ p, (size_t)PTC_MIN(room, left) };
 		pos += spans[n].iov_len;
@@ -491,10 +491,11 @@ int ptc_table_digest_extent(struct ptc_table *t, uint32_t extent, const struct p
 
 	pthread_rwlock_rdlock(&t->lock);
 	if (extent >= t->n || t->sealed)
-		rc = ptc_error_set(err, PTC_ESTATE, "no extent %u that is being filled", extent);
+		rc = ptc_error_set(err, PTC_ESTATE, "no extent %u of this table is being filled", extent);
 	else if (part->ndim != ndim || ptc_box_empty(part) || !ptc_box_contains(&t->pieces[extent].extent_box, part) ||
 		 !ptc_box_contains(&d.whole, part))
-		rc = ptc_error_set(err, PTC_EINVAL, "item %u: a part outside of its extent", t->pieces[extent].item);
+		rc = ptc_error_set(err, PTC_EINVAL, "item %u: a part lies outside of its extent",
+				   t->pieces[extent].item);
 	else
 		rc = digest_part(&d, t, extent, part, err);
 	pthread_rwlock_unlock(&t->lock);
@@ -575,8 +576,8 @@ static int list_runs(void *arg, const struct ptc_table *t, size_t i, const struc
 
 	for (ptc_runs_init(&r, &t->pieces[i].extent_box, l->box, cut); r.done < r.count; ptc_runs_next(&r)) {
 		if (l->n == l->max)
-			return ptc_error_set(err, PTC_ELIMIT, "item %u: a box of more than %d runs", t->pieces[i].item,
-					     l->max);
+			return ptc_error_set(err, PTC_ELIMIT, "item %u: the box has more than %d runs",
+					     t->pieces[i].item, l->max);
 		l->v[l->n++] = (struct run){ r.b_off, r.run_bytes, t->locs[i].pos + (uint64_t)r.a_off };
 	}
 	return 0;
@@ -593,7 +594,7 @@ static int span_chunk(struct ptc_spans *s, struct chunk *c, const uint8_t *base,
 			return 0;
 		}
 	if (s->nchunks == s->max_chunks)
-		return ptc_error_set(err, PTC_ELIMIT, "a box in more than %zu chunks", s->max_chunks);
+		return ptc_error_set(err, PTC_ELIMIT, "the box lies in more than %zu chunks", s->max_chunks);
 	*ret = (uint32_t)s->nchunks++;
 	s->chunks[*ret] =
 		(struct ptc_span_chunk){ .at = at, .use_at = at - sizeof(uint64_t), .use = ptc_store_chunk_use(c) };
@@ -605,12 +606,12 @@ static int span_add(struct ptc_spans *s, const struct ptc_span *span, struct ptc
 {
 	struct ptc_span *last = s->n ? &s->v[s->n - 1] : NULL;
 
-	if (last && last->chunk == span->chunk && last->at + last->bytes == span->at) {
+	if (s->n && last->chunk == span->chunk && last->at + last->bytes == span->at) {
 		last->bytes += span->bytes;
 		return 0;
 	}
 	if (s->n == s->max)
-		return ptc_error_set(err, PTC_ELIMIT, "a box of more than %zu spans", s->max);
+		return ptc_error_set(err, PTC_ELIMIT, "the box has more than %zu spans", s->max);
 	s->v[s->n++] = *span;
 	return 0;
 }

@@ -644,14 +644,16 @@ static int load_chunk_list(MDB_txn *txn, struct ptc_table *t, const struct heade
 			uint64_t id = get_uint(&r, 4);
 
 			if (r.bad || t->nchunks == h->nchunks)
-				return ptc_error_set(err, PTC_ECORRUPT, "table lists too many chunks");
+				return ptc_error_set(err, PTC_ECORRUPT, "the record of a table lists too many chunks");
 			if (id == 0 || id > j->nchunks)
 				return ptc_error_set(err, PTC_ELOST, "chunk %llu is gone", (unsigned long long)id);
 			t->chunks[t->nchunks++] = j->chunks[id - 1];
 			j->chunks[id - 1]->closed = true;
 		}
 	}
-	return t->nchunks == h->nchunks ? 0 : ptc_error_set(err, PTC_ECORRUPT, "table lists too few chunks");
+	return t->nchunks == h->nchunks
+		       ? 0
+		       : ptc_error_set(err, PTC_ECORRUPT, "the record of a table lists too few chunks");
 }
 
 static int load_piece(struct ptc_table *t, struct reader *r, struct ptc_error *err)
@@ -662,7 +664,7 @@ static int load_piece(struct ptc_table *t, struct reader *r, struct ptc_error *e
 	int rc;
 
 	if (ndim == 0 || ndim > PTC_MAX_DIMS)
-		return ptc_error_set(err, PTC_ECORRUPT, "piece of %u dimensions", ndim);
+		return ptc_error_set(err, PTC_ECORRUPT, "the record of a table has a piece of %u dimensions", ndim);
 	get_box(r, ndim, &p.extent_box);
 	p.live = p.extent_box;
 	if (partial)
@@ -672,7 +674,8 @@ static int load_piece(struct ptc_table *t, struct reader *r, struct ptc_error *e
 		rc = ptc_store_box_check(p.item, &p.live, err);
 	if (rc || r->bad || !ptc_box_contains(&p.extent_box, &p.live) || pos > (uint64_t)t->nchunks * PTC_CHUNK_BYTES ||
 	    ptc_store_chunk_of(pos + (uint64_t)ptc_box_volume(&p.extent_box) - 1) >= t->nchunks)
-		return ptc_error_set(err, PTC_ECORRUPT, "piece %zu of a table makes no sense", t->n);
+		return ptc_error_set(err, PTC_ECORRUPT, "the record of a table has impossible numbers for piece %zu",
+				     t->n);
 	ptc_store_table_push(t, &p, pos, false);
 	return 0;
 }
@@ -686,13 +689,13 @@ static int load_pieces(MDB_txn *txn, struct ptc_table *t, const struct header *h
 
 		while (!rc && r.p < r.end) {
 			if (t->n == h->n)
-				return ptc_error_set(err, PTC_ECORRUPT, "table lists too many pieces");
+				return ptc_error_set(err, PTC_ECORRUPT, "the record of a table lists too many pieces");
 			rc = load_piece(t, &r, err);
 		}
 		if (rc)
 			return rc;
 	}
-	return t->n == h->n ? 0 : ptc_error_set(err, PTC_ECORRUPT, "table lists too few pieces");
+	return t->n == h->n ? 0 : ptc_error_set(err, PTC_ECORRUPT, "the record of a table lists too few pieces");
 }
 
 static int load_filled(MDB_txn *txn, struct ptc_table *t, bool sealed, struct ptc_error *err)
@@ -704,7 +707,7 @@ static int load_filled(MDB_txn *txn, struct ptc_table *t, bool sealed, struct pt
 	if (rc)
 		return rc;
 	if (!sealed && (size_t)(r.end - r.p) != (t->n + 7) / 8)
-		return ptc_error_set(err, PTC_ECORRUPT, "table's progress has the wrong length");
+		return ptc_error_set(err, PTC_ECORRUPT, "the record of a table's progress has the wrong length");
 	for (size_t i = 0; i < t->n; i++) {
 		uint64_t first = t->locs[i].pos;
 		uint64_t last = first + (uint64_t)ptc_box_volume(&t->pieces[i].extent_box) - 1;
@@ -742,7 +745,8 @@ static int load_sums(MDB_txn *txn, struct ptc_table *t, struct ptc_error *err)
 		for (unsigned s = 0; s < CHUNK_BLOCKS; s++)
 			c->sum[s] = get_uint(&r, 8);
 		if (r.bad || c->used > PTC_CHUNK_BYTES)
-			return ptc_error_set(err, PTC_ECORRUPT, "sums of chunk %u make no sense", c->id);
+			return ptc_error_set(err, PTC_ECORRUPT,
+					     "the record of chunk %u has impossible checksums or sizes", c->id);
 		c->dirty = 0;
 		c->summed = c->saved = c->unfilled == 0;
 	}

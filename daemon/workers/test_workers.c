@@ -1102,7 +1102,7 @@ static void test_restarted_by_another_version(void **state)
 	t.w = ptc_workers_free(t.w);
 	rewrite_group(&g->desc, 2);
 	assert_int_equal(ptc_workers_new(&env, &other, &err), PTC_EVERSION);
-	assert_non_null(strstr(err.text, "a group's file of version"));
+	assert_non_null(strstr(err.text, "the file of a group of ranks has version"));
 	assert_non_null(strstr(err.text, "its ranks still run"));
 	rewrite_group(&g->desc, (uint32_t)-2);
 	up();

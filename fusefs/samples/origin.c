@@ -237,12 +237,10 @@ static int read_here(const struct fs_origin *o, struct fs_want *w, struct ptc_er
 
 	if (w->len)
 		rc = ptc_source_read_up_to(o->source, w->sample, w->offset, w->buf, w->len, &n, &w->size, err);
-	else
-		rc = ptc_source_sample(o->source, w->sample, &at, err);
+	else if (!(rc = ptc_source_sample(o->source, w->sample, &at, err)))
+		w->size = at.length;
 	if (rc)
 		return rc;
-	if (!w->len)
-		w->size = at.length;
 	if (w->len > n)
 		memset(w->buf + n, 0, w->len - n);
 	return 0;

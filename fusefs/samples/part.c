@@ -355,7 +355,9 @@ static int elements(const struct fs_part *p, const struct fs_window *w, uint32_t
 
 	if (a->what == SIZES && !p->fixed_bytes)
 		return sizes(p, w, dp, first, n, ret, err);
-	for (uint64_t i = first; i < first + n; i++, ret++) {
+	for (size_t k = 0; k < n; k++, ret++) {
+		const uint64_t i = first + k;
+
 		switch (a->what) {
 		case SIZES:
 			*ret = p->fixed_bytes / ptc_source_dtype_bytes(p->dtype);

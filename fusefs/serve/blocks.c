@@ -572,7 +572,7 @@ static void say(const struct fs_fetch *f, const struct ptc_error *err)
 	if (f->view)
 		ptc_warn("fuse", "job %s, snapshot %llu: cannot read: %s", f->view->state->job,
 			 (unsigned long long)f->view->state->snapshot, err->text);
-	else
+	else if (f->file->at.part)
 		ptc_warn("fuse", "data %s gen-%llu: %s", f->file->at.part->name,
 			 (unsigned long long)f->file->at.part->generation, err->text);
 }

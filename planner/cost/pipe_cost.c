@@ -142,6 +142,7 @@ static void sum_devices(const struct ptc_work *w, const struct ptc_cand *c, cons
 
 	memset(d, 0, c->pp * sizeof *d);
 	for (uint32_t s = 0; s < stages; s++)
+		/* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): cut_mixed sets every stage */
 		for (uint32_t i = 0; i < cut[s]; i++, at++)
 			add_layer(&d[s % c->pp], &layers_at(x, s)->kind[w->model->kind[at]]);
 	d[0].dense += last->embedding;

@@ -341,6 +341,7 @@ void ptc_runs_init(struct ptc_runs *r, const struct ptc_box *a, const struct ptc
 		r->run_bytes = r->count = 0;
 		return;
 	}
+	ptc_require(a->ndim == d && b->ndim == d);
 	ptc_assert(ptc_box_contains(a, cut) && ptc_box_contains(b, cut));
 	r->a_off = locate(a, cut, a_stride);
 	r->b_off = locate(b, cut, b_stride);

@@ -452,7 +452,7 @@ int ptc_declared_same(const struct ptc_spec *before, const struct ptc_spec *now,
 		i += c <= 0;
 		k += c >= 0;
 	}
-	if (!ngone && !nnew)
+	if (!gone && !new)
 		return 0;
 	if (gone && new)
 		return ptc_error_set(err, PTC_ELAYOUT,

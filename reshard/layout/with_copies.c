@@ -144,6 +144,7 @@ static int replace(struct held *h)
 	h->v = NULL;
 	h->n = 0;
 	h->sets = (struct ptc_lists){ 0 };
+	ptc_require(s->spreads || !s->nitems);
 	for (size_t item = 0; item < s->nitems; item++) {
 		const struct ptc_spread *spread = &s->spreads[s->item_spread[item]];
 		const struct ptc_pieces *p = &s->geometries[spread->geometry];

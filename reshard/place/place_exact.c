@@ -178,18 +178,18 @@ static int device_cost(struct exact *e, uint32_t i, uint32_t set, int64_t *ret)
 	return ptc_place_devices(e->p, e->nodes[i].node, blocks, n, NULL, ret);
 }
 
-/* least: of the sets that nodes before i have, bytes that devices lack; ret: the same after i. */
-static int step(struct exact *e, uint32_t i, const int64_t *least, int64_t *ret)
+/* all: e->all. least: of the sets that nodes before i have, bytes that devices lack; ret: the same after i. */
+static int step(struct exact *e, uint32_t i, uint32_t all, const int64_t *least, int64_t *ret)
 {
-	size_t row = e->all + 1;
+	size_t row = all + 1;
 	const int64_t *enter = e->enter + i * row, *rest = e->rest + i * row, *after = rest + row;
 	int64_t devices[SETS], cost;
 
 	memset(devices, 0xff, sizeof devices);
-	for (uint32_t set = 0; set <= e->all; set++)
+	for (uint32_t set = 0; set <= all; set++)
 		ret[set] = NEVER;
-	for (uint32_t set = e->all + 1; set-- > 0;)
-		for (uint32_t left = e->all & ~set, take = left; least[set] != NEVER; take = (take - 1) & left) {
+	for (uint32_t set = all + 1; set-- > 0;)
+		for (uint32_t left = all & ~set, take = left; least[set] != NEVER; take = (take - 1) & left) {
 			bool loses = enter[take] == NEVER || after[set | take] == NEVER ||
 				     enter[take] + after[set | take] != rest[set];
 
@@ -209,14 +209,16 @@ static int step(struct exact *e, uint32_t i, const int64_t *least, int64_t *ret)
 static int walk(struct exact *e)
 {
 	int64_t least[2][SETS];
-	uint32_t left = e->all;
+	const uint32_t all = e->all;
+	uint32_t left = all;
 
+	ptc_require(all < SETS);
 	if (e->rest[0] == NEVER)
 		return PTC_ENODEVICES;
-	for (uint32_t set = 0; set <= e->all; set++)
+	for (uint32_t set = 0; set <= all; set++)
 		least[0][set] = set ? NEVER : 0;
 	for (uint32_t i = 0; i < e->nnodes; i++)
-		if (step(e, i, least[i % 2], least[(i + 1) % 2]))
+		if (step(e, i, all, least[i % 2], least[(i + 1) % 2]))
 			return PTC_ENOMEM;
 	for (uint32_t i = e->nnodes; i-- > 0;) {
 		uint32_t take = e->took[(size_t)i * (e->all + 1) + left];

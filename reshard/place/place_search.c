@@ -96,7 +96,7 @@ static void choose_scale(const struct ptc_placer *p, struct columns *c)
 
 static int index_devices(const struct ptc_placer *p, struct columns *c)
 {
-	size_t n = p->holds.first ? p->holds.first[p->ndevices] : 0, *next;
+	size_t n = p->holds.first[p->ndevices], *next;
 
 	c->device_first = ptc_calloc((size_t)p->nclasses + 2, sizeof *c->device_first);
 	c->device_list = ptc_calloc(n, sizeof *c->device_list);
@@ -280,7 +280,8 @@ static int solve(struct ptc_placer *p, const struct columns *c, const int64_t *c
 		rc = ptc_assign(q->nblocks, n, room, m, ASSIGN_STEPS, got, ret_bound);
 	for (size_t b = 0; b < q->nblocks && !rc; b++)
 		p->where[q->blocks ? q->blocks[b] : b] = c->node[of[got[b]] & INT32_MAX];
-	*ret_bound -= bonus * (int64_t)(q->nblocks - PTC_MIN(pins, q->nblocks));
+	if (!rc)
+		*ret_bound -= bonus * (int64_t)(q->nblocks - PTC_MIN(pins, q->nblocks));
 	ptc_free(m);
 	ptc_free(room);
 	ptc_free(of);

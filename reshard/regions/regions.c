@@ -77,7 +77,7 @@ static int emit(struct ptc_cutter *b, const size_t *chosen, const struct ptc_box
 static int emit_pieces(struct ptc_cutter *b, const struct ptc_box *local, const struct ptc_box *pieces, size_t npieces,
 		       int64_t flat_first)
 {
-	int64_t stride[PTC_MAX_DIMS], s = 1;
+	int64_t stride[PTC_MAX_DIMS] = { 0 }, s = 1;
 	size_t chosen[PTC_MAX_DIMS] = { 0 }, mark = b->n;
 	uint32_t d;
 	int rc = 0;

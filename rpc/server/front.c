@@ -111,7 +111,7 @@ static void peer_of(const struct sockaddr_storage *from, struct ptc_rpc_peer *re
 	if (from->ss_family == AF_INET) {
 		ptc_rpc_v4_mapped(&v4->sin_addr, &ret->host);
 		ret->port = ntohs(v4->sin_port);
-	} else {
+	} else if (from->ss_family == AF_INET6) {
 		ret->host = v6->sin6_addr;
 		ret->port = ntohs(v6->sin6_port);
 	}

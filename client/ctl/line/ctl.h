@@ -68,6 +68,9 @@ const char *ctl_option(const struct ctl *c, const char *name); /* last value (""
 /* Values of an option that may be repeated; *at begins as 0. NULL: no more. */
 const char *ctl_option_next(const struct ctl *c, const char *name, size_t *at);
 int ctl_usage(struct ptc_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#ifdef __clang_analyzer__
+#define ctl_usage(...) PTC_NEVER_0(ctl_usage(__VA_ARGS__))
+#endif
 /* "500ms", "30s", "5m", "2h"; label names the option. */
 int ctl_duration(const char *label, const char *text, int *ret_ms, struct ptc_error *err);
 int ctl_number(const char *label, const char *text, uint64_t min, uint64_t max, uint64_t *ret, struct ptc_error *err);

@@ -9,7 +9,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-int ctl_usage(struct ptc_error *err, const char *fmt, ...)
+int(ctl_usage)(struct ptc_error *err, const char *fmt, ...)
 {
 	va_list ap;
 

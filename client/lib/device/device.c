@@ -315,6 +315,7 @@ bool ptc_device_add(struct device_list *l, const struct device_memory *m)
 {
 	size_t i = place(l, m->address);
 
+	/* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): i is at most n, and n entries have memory */
 	if (i && l->v[i - 1].address == m->address && l->v[i - 1].bytes >= m->bytes)
 		return true;
 	if (l->n == l->cap) {

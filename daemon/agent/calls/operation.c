@@ -25,7 +25,7 @@ int ptc_agent_request(struct ptc_rpc_call *call, const ProtobufCMessageDescripto
 	if (rc)
 		return rc;
 	if (!msg)
-		return ptc_error_set(err, PTC_EINVAL, "a call without a request");
+		return ptc_error_set(err, PTC_EINVAL, "the call has no request message");
 	rc = ptc_wire_decode(msg, type, ret, err);
 	ptc_rpc_message_done(msg);
 	return rc;

@@ -20,11 +20,16 @@ int ptc_wire_box(const int64_t *off, size_t noff, const int64_t *ext, size_t nex
 	int64_t volume = 1, end;
 
 	if (!noff || noff > PTC_MAX_DIMS || noff != next)
-		return ptc_error_set(err, PTC_EINVAL, "a box of %zu offsets and %zu extents", noff, next);
+		return ptc_error_set(
+			err, PTC_EINVAL,
+			"a box in the message has %zu offsets and %zu extents; it needs one of each for every dim",
+			noff, next);
 	for (size_t d = 0; d < noff; d++) {
 		if (off[d] < 0 || ext[d] <= 0 || ptc_ckd_add(&end, off[d], ext[d]) ||
 		    ptc_ckd_mul(&volume, volume, ext[d]))
-			return ptc_error_set(err, PTC_EINVAL, "a box with offset %lld and extent %lld in dim %zu",
+			return ptc_error_set(err, PTC_EINVAL,
+					     "a box in the message has offset %lld and extent %lld in dim %zu; offsets "
+					     "begin at 0, extents at 1",
 					     (long long)off[d], (long long)ext[d], d);
 		box.off[d] = off[d];
 		box.ext[d] = ext[d];
@@ -123,7 +128,7 @@ int ptc_wire_head_read(struct ptc_wire_source *src, uint8_t head[PTC_WIRE_HEAD_M
 	*ret_payload = payload;
 	return 0;
 malformed:
-	return ptc_error_set(err, PTC_EPEER, "a bulk message that is malformed: its lengths do not add up");
+	return ptc_error_set(err, PTC_EPEER, "malformed bulk message: its lengths do not add up");
 }
 
 static size_t message_read(void *arg, void *dst, size_t len)
@@ -151,7 +156,7 @@ int ptc_wire_data_open(struct ptc_rpc_message *msg, uint64_t *ret_payload, struc
 		return rc;
 	data = ptc__v1__data__unpack(&ptc_pb_allocator, len, head);
 	if (!data)
-		return ptc_error_set(err, PTC_EPEER, "a data message whose head does not parse");
+		return ptc_error_set(err, PTC_EPEER, "malformed data message: its head cannot be read");
 	version = data->version;
 	ptc__v1__data__free_unpacked(data, &ptc_pb_allocator);
 	return ptc_pb_version(version, err);
@@ -166,6 +171,6 @@ int ptc_wire_decode(struct ptc_rpc_message *msg, const ProtobufCMessageDescripto
 	if (!bytes)
 		return ptc_nomem(err);
 	if (ptc_rpc_message_read(msg, bytes, len) != len)
-		return ptc_error_set(err, PTC_EPEER, "a message shorter than it said");
+		return ptc_error_set(err, PTC_EPEER, "malformed message: it is shorter than its head says");
 	return ptc_pb_decode(type, bytes, len, ret, err);
 }

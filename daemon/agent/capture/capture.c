@@ -549,10 +549,12 @@ static int request_check(const struct ptc_capture *c, struct ptc_error *err)
 
 	if (!rc && (!c->req->to || !c->req->to->snapshot || !c->req->info->from ||
 		    c->req->to->generation != c->req->info->from->number))
-		rc = ptc_error_set(err, PTC_EINVAL, "a snapshot of a generation that is not named, or of another");
+		rc = ptc_error_set(
+			err, PTC_EINVAL,
+			"the capture request names no snapshot, or a generation that is not the one to capture");
 	if (!rc && c->req->to->snapshot & PTC_PARTS_SNAPSHOT)
 		rc = ptc_error_set(err, PTC_EINVAL,
-				   "snapshot number in a capture request: it is reserved for partial snapshots");
+				   "the capture request has a snapshot number that is reserved for partial snapshots");
 	return rc ? rc : ptc_group_workers(c->agent, err);
 }
 

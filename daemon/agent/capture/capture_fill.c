@@ -79,7 +79,7 @@ static int take_max(const struct fill *f, const struct ptc_capture_part *part, s
 	size_t size = ptc_dtype_bits(dtype) / 8;
 
 	if (ptc_fails(part->len % size == 0))
-		return ptc_error_set(err, PTC_EINTERNAL, "a run inside an element");
+		return ptc_error_set(err, PTC_EINTERNAL, "internal error: a copy would cut an element in two");
 	ptc_max_take(dtype, f->scratch->buffer + part->off, part->len / size, part->ours);
 	return 0;
 }

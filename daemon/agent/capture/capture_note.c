@@ -50,7 +50,7 @@ int ptc_captured_read(struct ptc_capture *c, struct ptc_error *err)
 	note_head(c, head);
 	if (len < NOTE_HEAD || memcmp(note, head, NOTE_HEAD) != 0) {
 		ptc_free(note);
-		return ptc_error_set(err, PTC_ENOTFOUND, "the last capture was another one");
+		return ptc_error_set(err, PTC_ENOTFOUND, "the last capture on this node was of another snapshot");
 	}
 	memmove(note, note + NOTE_HEAD, len - NOTE_HEAD);
 	c->ranks = note;

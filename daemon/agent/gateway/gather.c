@@ -94,7 +94,8 @@ static int range_plan(struct gather *ga, const struct ptc_item_range *range, int
 			rc = check_pieces(ga, err);
 	}
 	if (!rc && ptc_fails(at == end))
-		rc = ptc_error_set(err, PTC_EINTERNAL, "a range of %llu bytes was cut into others",
+		rc = ptc_error_set(err, PTC_EINTERNAL,
+				   "internal error: the pieces of a range do not have its %llu bytes",
 				   (unsigned long long)range->length);
 	return rc;
 }

@@ -73,7 +73,7 @@ static int rank_remote(struct ptc_rpc_stream *stream, uint64_t left, ptc_sink_fn
 
 		rc = ptc_wire_data_open(msg, &payload, err);
 		if (!rc && (payload > left || payload > PTC_BULK_MESSAGE_MAX))
-			rc = ptc_error_set(err, PTC_EPEER, "sent more bytes than its rank has");
+			rc = ptc_error_set(err, PTC_EPEER, "sent more bytes than were asked for");
 		while (!rc && (n = ptc_rpc_message_next(msg, &span)))
 			rc = sink(arg, span, n, err);
 		ptc_rpc_message_done(msg);
@@ -84,7 +84,8 @@ static int rank_remote(struct ptc_rpc_stream *stream, uint64_t left, ptc_sink_fn
 	if (rc == 0)
 		rc = ptc_rpc_stream_finish(stream, err);
 	if (!rc && left)
-		rc = ptc_error_set(err, PTC_EPEER, "sent %llu bytes fewer than its rank has", (unsigned long long)left);
+		rc = ptc_error_set(err, PTC_EPEER, "sent %llu bytes fewer than were asked for",
+				   (unsigned long long)left);
 	return rc;
 }
 

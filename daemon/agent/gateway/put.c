@@ -31,7 +31,7 @@ static int target_check(struct put *p, const Ptc__V1__PutChunk *chunk, struct pt
 
 	if (p->open) {
 		if (chunk->import_id != p->target.import_id || strcmp(chunk->uuid, p->target.job->uuid))
-			return ptc_error_set(err, PTC_EINVAL, "a put stream that changes its import");
+			return ptc_error_set(err, PTC_EINVAL, "malformed put stream: it changes its import on the way");
 		return 0;
 	}
 	rc = ptc_put_target_open(p->agent, chunk->uuid, chunk->import_id, &p->target, err);
@@ -49,7 +49,7 @@ static int payload_write(struct put *p, struct ptc_rpc_message *msg, uint32_t it
 	if (rc)
 		return rc;
 	if (ptc_rpc_message_read(msg, s->data, len) != len)
-		rc = ptc_error_set(err, PTC_EPEER, "a put message shorter than it said");
+		rc = ptc_error_set(err, PTC_EPEER, "malformed put message: it is shorter than its head says");
 	if (rc == 0)
 		rc = ptc_put_target_write(&p->target, item, box, s->data, err);
 	ptc_staging_release(s);
@@ -72,7 +72,7 @@ static int chunk_take(struct put *p, struct ptc_rpc_message *msg, struct ptc_err
 		return rc;
 	chunk = ptc__v1__put_chunk__unpack(&ptc_pb_allocator, len, head);
 	if (!chunk)
-		return ptc_error_set(err, PTC_EPEER, "a put message whose head does not parse");
+		return ptc_error_set(err, PTC_EPEER, "malformed put message: its head cannot be read");
 	rc = ptc_pb_version(chunk->version, err);
 	if (rc == 0)
 		rc = ptc_wire_box(chunk->offset, chunk->n_offset, chunk->extent, chunk->n_extent, &box, err);

@@ -18,20 +18,25 @@ static int check(const struct ptc_geometry *g, const Ptc__V1__Copies *c, struct 
 
 	if (c->n_nodes != c->n_snapshots || c->n_keepers != c->n_ranks || c->n_keepers != c->n_sets ||
 	    c->n_keepers > PTC_MAX_COPIES)
-		return ptc_error_set(err, PTC_EINVAL, "generation %llu: %zu copies on %zu nodes contradict each other",
-				     (unsigned long long)g->generation, c->n_keepers, c->n_nodes);
+		return ptc_error_set(
+			err, PTC_EINVAL,
+			"the request's copies of generation %llu contradict each other: %zu copies on %zu nodes",
+			(unsigned long long)g->generation, c->n_keepers, c->n_nodes);
 	for (size_t i = 0; i < c->n_nodes; i++)
 		if (c->nodes[i] >= g->nnodes || !c->snapshots[i])
-			return ptc_error_set(err, PTC_EINVAL, "copies on node number %u of %zu", c->nodes[i],
-					     g->nnodes);
+			return ptc_error_set(err, PTC_EINVAL,
+					     "the request places copies on node number %u; it names %zu nodes",
+					     c->nodes[i], g->nnodes);
 	for (size_t i = 0; i < c->n_items; i++)
 		if (c->items[i].len != bytes)
-			return ptc_error_set(err, PTC_EINVAL, "items of copies in %zu bytes, not %zu", c->items[i].len,
-					     bytes);
+			return ptc_error_set(err, PTC_EINVAL,
+					     "the request lists the items of copies in %zu bytes, not %zu",
+					     c->items[i].len, bytes);
 	for (size_t i = 0; i < c->n_keepers; i++)
 		if (c->keepers[i] >= c->n_nodes || c->sets[i] >= c->n_items || c->ranks[i] >= g->allocation.world)
-			return ptc_error_set(err, PTC_EINVAL, "copy %zu is of rank %u of %u", i, c->ranks[i],
-					     g->allocation.world);
+			return ptc_error_set(err, PTC_EINVAL,
+					     "the request's copy %zu is of rank %u; the job has %u ranks", i,
+					     c->ranks[i], g->allocation.world);
 	return 0;
 }
 

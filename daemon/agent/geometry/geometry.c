@@ -106,23 +106,26 @@ int ptc_switch_info_check(uint32_t version, const Ptc__V1__SwitchInfo *info, str
 	if (rc)
 		return rc;
 	if (!info)
-		return ptc_error_set(err, PTC_EINVAL, "a request that names no switch");
+		return ptc_error_set(err, PTC_EINVAL, "the request names no switch");
 	rc = uuid_check(info->uuid, err);
 	if (rc)
 		return rc;
 	if (strlen(info->spec_hash) > 64)
-		return ptc_error_set(err, PTC_EINVAL, "the request has a spec hash of %zu characters",
+		return ptc_error_set(err, PTC_EINVAL,
+				     "the request has a spec hash of %zu characters; at most 64 are possible",
 				     strlen(info->spec_hash));
 	if (!info->n_nodes || info->n_nodes > PTC_MAX_NODES || info->n_addresses != info->n_nodes)
-		return ptc_error_set(err, PTC_EINVAL, "the request names %zu nodes and %zu addresses", info->n_nodes,
-				     info->n_addresses);
+		return ptc_error_set(err, PTC_EINVAL,
+				     "the request names %zu nodes and %zu addresses; each node needs one",
+				     info->n_nodes, info->n_addresses);
 	for (size_t i = 0; i < info->n_nodes && !rc; i++)
 		rc = name_check(info->nodes[i], err);
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < info->n_lost; i++)
 		if (info->lost[i] >= info->n_nodes)
-			return ptc_error_set(err, PTC_EINVAL, "the request names lost node %u of %zu nodes",
+			return ptc_error_set(err, PTC_EINVAL,
+					     "the request says that node number %u is lost; it names %zu nodes",
 					     info->lost[i], info->n_nodes);
 	return names_distinct(info->nodes, info->n_nodes, err);
 }
@@ -167,7 +170,8 @@ static int allocation_read(struct ptc_geometry *g, const Ptc__V1__Generation *wh
 	size_t n = which->n_nodes;
 
 	if (!n || n > PTC_MAX_RANKS || which->n_devices != n)
-		return ptc_error_set(err, PTC_EINVAL, "the request gives generation %llu %zu ranks and %zu devices",
+		return ptc_error_set(err, PTC_EINVAL,
+				     "the request gives generation %llu %zu ranks and %zu devices; each rank needs one",
 				     (unsigned long long)which->number, n, which->n_devices);
 	g->allocation.ranks = ptc_reallocarray(NULL, n, sizeof *g->allocation.ranks);
 	if (!g->allocation.ranks)
@@ -269,7 +273,7 @@ int ptc_geometry_place(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
 	int rc = 0;
 
 	if (!which || !which->number)
-		return ptc_error_set(err, PTC_EINVAL, "no generation is named");
+		return ptc_error_set(err, PTC_EINVAL, "the request names no generation");
 	g.generation = which->number;
 	g.snapshot = which->snapshot;
 	snprintf(g.uuid, sizeof(g.uuid), "%s", info->uuid);
@@ -300,9 +304,10 @@ int ptc_agent_geometry(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo
 	if (rc)
 		return rc;
 	if (!which || !which->number)
-		return ptc_error_set(err, PTC_EINVAL, "no generation is named");
+		return ptc_error_set(err, PTC_EINVAL, "the request names no generation");
 	if (strlen(which->layout_hash) > 64)
-		return ptc_error_set(err, PTC_EINVAL, "the request has a layout hash of %zu characters",
+		return ptc_error_set(err, PTC_EINVAL,
+				     "the request has a layout hash of %zu characters; at most 64 are possible",
 				     strlen(which->layout_hash));
 	g.generation = which->number;
 	g.snapshot = which->snapshot;
@@ -511,7 +516,7 @@ int ptc_geometry_get(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, c
 	int rc;
 
 	if (!which || !which->number)
-		return ptc_error_set(err, PTC_EINVAL, "no generation is named");
+		return ptc_error_set(err, PTC_EINVAL, "the request names no generation");
 	rc = cache_key(info, which, key, err);
 	if (rc)
 		return rc;

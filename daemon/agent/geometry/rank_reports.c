@@ -32,18 +32,21 @@ static int tensor_read(uint32_t rank, const Ptc__V1__RankTensor *t, struct ptc_d
 					     .off = t->offsets,
 					     .ext = t->extents };
 	if (!ptc_dtype_parse(t->dtype, &ret->dtype))
-		return ptc_error_set(err, PTC_ELAYOUT, "tensor \"%.300s\": rank %u declares dtype \"%.40s\"", t->name,
-				     rank, t->dtype);
+		return ptc_error_set(err, PTC_ELAYOUT,
+				     "tensor \"%.300s\": rank %u declares the unknown dtype \"%.40s\"", t->name, rank,
+				     t->dtype);
 	if (t->n_shape > PTC_MAX_DIMS)
-		return ptc_error_set(err, PTC_ELIMIT, "tensor \"%.300s\": rank %u declares %zu dims", t->name, rank,
-				     t->n_shape);
+		return ptc_error_set(err, PTC_ELIMIT, "tensor \"%.300s\": rank %u declares %zu dims, which is too many",
+				     t->name, rank, t->n_shape);
 	if (t->n_offsets % per_box || t->n_extents != t->n_offsets)
 		return ptc_error_set(err, PTC_EINVAL,
 				     "tensor \"%.300s\": rank %u sent %zu offsets, %zu extents for %zu dims", t->name,
 				     rank, t->n_offsets, t->n_extents, t->n_shape);
 	if (!t->n_shape && t->n_offsets == 1 && (t->offsets[0] != 0 || t->extents[0] != 1))
-		return ptc_error_set(err, PTC_EINVAL, "tensor \"%.300s\": rank %u sent a scalar whose box is not 0:1",
-				     t->name, rank);
+		return ptc_error_set(
+			err, PTC_EINVAL,
+			"tensor \"%.300s\": rank %u sent a scalar whose box is not at offset 0 with extent 1", t->name,
+			rank);
 	return 0;
 }
 
@@ -53,7 +56,8 @@ int ptc_agent_declared_add(struct ptc_declared_merge *m, const struct Ptc__V1__R
 	int rc = 0;
 
 	if (rank->n_tensors > PTC_MAX_TENSORS)
-		return ptc_error_set(err, PTC_ELIMIT, "rank %u declares %zu tensors", rank->rank, rank->n_tensors);
+		return ptc_error_set(err, PTC_ELIMIT, "rank %u declares %zu tensors, which is too many", rank->rank,
+				     rank->n_tensors);
 	v = ptc_calloc(rank->n_tensors ? rank->n_tensors : 1, sizeof *v);
 	if (!v)
 		return ptc_nomem(err);
@@ -73,7 +77,8 @@ int ptc_agent_state_add(struct ptc_state *s, const struct ptc_config *config, co
 	int rc;
 
 	if (rank->n_blobs > PTC_STATE_BLOBS || rank->n_cursors > PTC_STATE_CURSORS)
-		return ptc_error_set(err, PTC_ELIMIT, "rank %u carries %zu blobs and %zu cursors, at most %d and %d",
+		return ptc_error_set(err, PTC_ELIMIT,
+				     "rank %u has %zu blobs and %zu cursors; at most %d and %d are possible",
 				     rank->rank, rank->n_blobs, rank->n_cursors, PTC_STATE_BLOBS, PTC_STATE_CURSORS);
 	blobs = ptc_calloc(PTC_STATE_BLOBS, sizeof *blobs);
 	cursors = ptc_calloc(PTC_STATE_CURSORS, sizeof *cursors);

@@ -101,7 +101,7 @@ int ptc_strided_each_rows(const struct ptc_strided *p, const struct ptc_box *oth
 
 	if (ptc_fails(cut->ndim == p->box.ndim && !((cut->off[last] - p->box.off[last]) % step) &&
 		      !(cut->ext[last] % step)))
-		return ptc_error_set(err, PTC_EINTERNAL, "a cut inside an element");
+		return ptc_error_set(err, PTC_EINTERNAL, "internal error: a box cuts an element in two");
 	run = p->step ? p->step : cut->ext[last];
 	if (p->step && cut->ext[last] > p->step)
 		loops[nloops++] = (struct loop){ cut->ext[last] / step, p->stride[last], step };
@@ -198,5 +198,5 @@ int ptc_iov_batch_add(struct ptc_iov_batch *m, uint64_t address, const struct io
 		len -= now;
 		off = 0;
 	}
-	return len ? ptc_error_set(err, PTC_EINTERNAL, "a run beyond its extent") : 0;
+	return len ? ptc_error_set(err, PTC_EINTERNAL, "internal error: a copy goes beyond its extent") : 0;
 }

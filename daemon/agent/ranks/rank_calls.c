@@ -88,7 +88,7 @@ static int live_open(struct live *l, void *agent, struct ptc_rpc_call *call, boo
 		return rc;
 	l->which = l->req->from ? l->req->info->from : l->req->info->to;
 	if (!l->which || !l->which->number)
-		return ptc_error_set(err, PTC_EINVAL, "no generation is named");
+		return ptc_error_set(err, PTC_EINVAL, "the request names no generation");
 	ptc_group_key_of(l->req->info, l->which, &l->key);
 	rc = ptc_store_job_create(l->agent->env.store, l->req->info->uuid, l->req->info->uid, err);
 	return rc ? rc

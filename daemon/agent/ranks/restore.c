@@ -232,7 +232,7 @@ static int read_rows(void *arg, const struct ptc_strided_rows *all, struct ptc_e
 			left.len = all->len;
 		}
 	}
-	return rc || !left.n ? rc : ptc_error_set(err, PTC_EINTERNAL, "a run beyond its extent");
+	return rc || !left.n ? rc : ptc_error_set(err, PTC_EINTERNAL, "internal error: a copy goes beyond its extent");
 }
 
 static int read_part(void *arg, const struct ptc_box *extent_box, const struct ptc_box *cut, const struct iovec *spans,

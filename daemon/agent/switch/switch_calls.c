@@ -233,7 +233,7 @@ int ptc_agent_on_seal(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	if (rc == 0)
 		rc = ptc_switch_info_check(req->version, req->info, err);
 	if (!rc && (!req->from || !req->to))
-		rc = ptc_error_set(err, PTC_EINVAL, "a seal that names no table");
+		rc = ptc_error_set(err, PTC_EINVAL, "the seal request names no table");
 	if (rc == 0)
 		rc = ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, PTC_TURN_IN_ORDER,
 				     &op, err);

@@ -108,7 +108,7 @@ int ptc_agent_pin(struct ptc_agent *agent, const struct ptc_table_key *key, cons
 	struct ptc_pinned_table **at, *h;
 
 	if (strlen(reader) > PTC_PIN_READER_MAX || !reader[0])
-		return ptc_error_set(err, PTC_EINVAL, "a pin without a reader's name, or with one that is too long");
+		return ptc_error_set(err, PTC_EINVAL, "the pin request has no reader's name, or one that is too long");
 	if (ttl_ms)
 		return pin(agent, key, reader, ptc_sys_now_ns() + (int64_t)PTC_MIN(ttl_ms, PTC_PIN_MAX_MS) * 1000000,
 			   err);

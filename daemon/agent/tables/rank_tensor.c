@@ -184,7 +184,7 @@ int ptc_rank_tensor_read(const struct ptc_rank_tensor *t, uint64_t off, size_t l
 	int rc;
 
 	if (ptc_fails(off <= t->bytes && len <= t->bytes - off))
-		return ptc_error_set(err, PTC_EINTERNAL, "a window outside a rank's tensor");
+		return ptc_error_set(err, PTC_EINTERNAL, "internal error: a window lies outside the rank's tensor");
 	w.from = (int64_t)off;
 	w.to = (int64_t)(off + len);
 	memset(dst, 0, len);

@@ -153,7 +153,7 @@ static int out_box(struct out *o, uint32_t item, const struct ptc_box *box, stru
 	}
 	o->left -= len;
 	if (!rc && ptc_agent_op_stopped(&o->op))
-		rc = ptc_error_set(err, PTC_ECANCELED, "the caller of a fetch went away");
+		rc = ptc_error_set(err, PTC_ECANCELED, "the node that fetched has closed the call");
 	return rc;
 }
 

@@ -60,7 +60,9 @@ static int region(struct sharing *s, uint32_t node, const struct ptc_box *box)
 		if (!ptc_box_intersect(box, &need->box, &common))
 			continue;
 		if (ptc_fails(ptc_box_equal(&common, &need->box)))
-			return ptc_error_set(s->err, PTC_EINTERNAL, "a part of item %u that is not cut", need->item);
+			return ptc_error_set(s->err, PTC_EINTERNAL,
+					     "internal error: a part of item %u goes beyond what this node needs",
+					     need->item);
 		if (is->merges == NOBODY) {
 			is->merges = node;
 			s->open -= node != s->self;
@@ -183,7 +185,8 @@ static int take(void *arg, const struct ptc_part *part, const void *data, struct
 
 	for (int k = 0; !r && k < n; k++) { /* chunks are whole elements */
 		if (ptc_fails(spans[k].iov_len % size == 0))
-			return ptc_error_set(err, PTC_EINTERNAL, "an element of item %u in two chunks", part->item);
+			return ptc_error_set(err, PTC_EINTERNAL,
+					     "internal error: an element of item %u lies in two chunks", part->item);
 		ptc_max_take(dtype, from, spans[k].iov_len / size, spans[k].iov_base);
 		from += spans[k].iov_len;
 	}

@@ -135,7 +135,7 @@ int ptc_extent_spans(struct ptc_table *table, uint32_t extent, uint32_t item, co
 	*ret_n = ptc_table_extent_iov(table, extent, 0, ptc_box_volume(box), iov, max);
 	if (*ret_n > 0)
 		return 0;
-	return ptc_error_set(err, PTC_ESTATE, "an extent of item %u cannot be filled any more", item);
+	return ptc_error_set(err, PTC_ESTATE, "item %u: its table was dropped or sealed while bytes came", item);
 }
 
 static int peer_open(struct ptc_agent *agent, const struct ptc_geometry *g, uint32_t node, unsigned lane,
@@ -227,7 +227,8 @@ static int part_begin(struct ptc_request *q, const struct ptc_part *part, struct
 		room += q->dst.iov[i].iov_len;
 	if (ptc_fails(ptc_box_contains(&q->dst.outer, &part->box)) ||
 	    ptc_fails(room >= (size_t)ptc_box_volume(&q->dst.outer)))
-		return ptc_error_set(err, PTC_EINTERNAL, "a box of item %u has no place to go", part->item);
+		return ptc_error_set(err, PTC_EINTERNAL, "internal error: no memory was set aside for a box of item %u",
+				     part->item);
 	ptc_runs_init(&q->runs, &q->dst.outer, &part->box, &part->box);
 	q->in_run = q->in_part = 0;
 	q->open = true;

@@ -179,7 +179,7 @@ static int ask_node(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 	struct ptc_table_key key = { .generation = g->generation,
 				     .snapshot = ptc_geometry_snapshot(g, (uint32_t)i, g->snapshot) };
 	Ptc__V1__PinRequest req = PTC__V1__PIN_REQUEST__INIT;
-	struct ptc_rpc_channel *channel;
+	struct ptc_rpc_channel *channel = NULL;
 	int rc;
 
 	memcpy(key.uuid, g->uuid, sizeof key.uuid);
@@ -195,7 +195,7 @@ static int ask_node(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 		rc = PTC_EPEER;
 	else
 		rc = ptc_channels_get(a->d->channels, g->nodes[i], g->addresses[i], false, 0, &channel, NULL);
-	if (!rc && strcmp(g->nodes[i], a->d->config.node) != 0)
+	if (!rc && channel)
 		rc = ptc_pb_unary(channel, "/ptc.v1.Peer/Pin", &req.base, PEER_MS, NULL, 0, NULL, NULL, NULL);
 	if (!rc)
 		a->pinned++;
@@ -287,7 +287,7 @@ PTC_CONTROL_HANDLER(ptc_control_pin)
 	if (rc)
 		return rc;
 	if (!req->reader[0] || strlen(req->reader) > PTC_PIN_READER_MAX)
-		rc = ptc_error_set(err, PTC_EINVAL, "a pin without a reader's name, or with one that is too long");
+		rc = ptc_error_set(err, PTC_EINVAL, "the pin request has no reader's name, or one that is too long");
 	if (rc == 0)
 		rc = pin(d, call, req, err);
 	ptc_pb_free(&req->base);

@@ -120,7 +120,7 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 	if (over(c))
 		return;
 	if (s->status) {
-		ptc_warn("copies", "job=%s what copies there are: %s", c->ctl->uuid, s->err.text);
+		ptc_warn("copies", "job=%s its copies cannot be looked up: %s", c->ctl->uuid, s->err.text);
 		retry(c);
 		return;
 	}
@@ -265,7 +265,7 @@ static void named(struct ptc_copy_keeper *c, bool fine, const char *why)
 	if (over(c))
 		return;
 	if (!fine) {
-		ptc_debug("copies", "job=%s not written down: %s", c->ctl->uuid, why);
+		ptc_debug("copies", "job=%s its document of copies cannot be written: %s", c->ctl->uuid, why);
 		if (c->failures == RETRY_MAX)
 			tell(c, "copies_failed", why);
 		c->round++;

@@ -43,7 +43,9 @@ static void switch_view_done(struct ptc_view *v)
 static int take(struct ptc_copy_keeper_push *p, const Ptc__V1__PullReply *r, struct ptc_error *err)
 {
 	if (r->n_need_index != r->n_digests)
-		return ptc_error_set(err, PTC_EPEER, "%zu places and %zu digests", r->n_need_index, r->n_digests);
+		return ptc_error_set(err, PTC_EPEER,
+				     "it answered with %zu places and %zu digests; each place needs one",
+				     r->n_need_index, r->n_digests);
 	p->index = ptc_calloc(r->n_digests, sizeof *p->index);
 	p->digests = ptc_calloc(r->n_digests, sizeof *p->digests);
 	if (!p->index || !p->digests)

@@ -170,7 +170,7 @@ static char *means(const char *state, const struct ptc_record_doc *record, const
 	return ptc_asprintf("%s is on other nodes; switches wait for the node until it is lost%s", what,
 			    record->run == PTC_RUN_NONE || record->recovery
 				    ? ""
-				    : ", which of a job that has had ranks an operator says (`ptcctl node lost`)");
+				    : ": of a job that has had ranks, an operator says that (`ptcctl node lost`)");
 }
 
 /* Loop thread. */

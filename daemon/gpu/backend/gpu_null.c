@@ -10,7 +10,7 @@
 static int null_status = PTC_ENODEVICES;
 static const char *null_why = "";
 
-int ptc_gpu_fail(struct ptc_gpu_failure *f, int status, enum ptc_gpu_blame blame, const char *fmt, ...)
+int(ptc_gpu_fail)(struct ptc_gpu_failure *f, int status, enum ptc_gpu_blame blame, const char *fmt, ...)
 {
 	va_list ap;
 

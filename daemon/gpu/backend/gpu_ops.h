@@ -90,3 +90,6 @@ const struct ptc_gpu_ops *ptc_gpu_null_ops(int status, const char *why);
 /* Fills a failure that is not the driver's. Returns status. */
 int ptc_gpu_fail(struct ptc_gpu_failure *f, int status, enum ptc_gpu_blame blame, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
+#ifdef __clang_analyzer__
+#define ptc_gpu_fail(...) PTC_NEVER_0(ptc_gpu_fail(__VA_ARGS__))
+#endif

@@ -251,7 +251,7 @@ static int load_chunks(struct job *j, MDB_cursor *cur, struct ptc_error *err)
 	if (rc == MDB_NOTFOUND)
 		return 0;
 	return rc ? ptc_store_lmdb_error(err, rc, "cannot list chunks")
-		  : ptc_error_set(err, PTC_ECORRUPT, "chunk %zu is not where it should be", j->nchunks + 1);
+		  : ptc_error_set(err, PTC_ECORRUPT, "chunk %zu is not at its place in the file", j->nchunks + 1);
 }
 
 /* LMDB extends a file that was cut short with zeros; look at the length before it does. */

@@ -50,7 +50,7 @@ static int code_of(int rc)
 	}
 }
 
-int ptc_store_lmdb_error(struct ptc_error *err, int rc, const char *fmt, ...)
+int(ptc_store_lmdb_error)(struct ptc_error *err, int rc, const char *fmt, ...)
 {
 	char text[512];
 	va_list ap;

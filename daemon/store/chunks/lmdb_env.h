@@ -11,6 +11,9 @@
 #include <stdint.h>
 
 int ptc_store_lmdb_error(struct ptc_error *err, int rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+#ifdef __clang_analyzer__
+#define ptc_store_lmdb_error(...) PTC_NEVER_0(ptc_store_lmdb_error(__VA_ARGS__))
+#endif
 enum store_env { STORE_META, STORE_CHUNKS };
 int ptc_store_env_open(const char *dir, enum store_env kind, uint64_t map_bytes, MDB_env **ret_env, MDB_dbi *ret_dbi,
 		       struct ptc_error *err);

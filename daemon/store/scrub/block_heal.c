@@ -184,7 +184,8 @@ int ptc_block_open(struct ptc_store *s, const struct ptc_store_damage *d, const 
 
 	if (!b || d->block >= CHUNK_BLOCKS) {
 		ptc_free(b);
-		return b ? ptc_error_set(err, PTC_EINVAL, "block %u of a chunk", d->block)
+		return b ? ptc_error_set(err, PTC_EINVAL, "the request names block %u of a chunk, which is too high",
+					 d->block)
 			 : ptc_error_set(err, PTC_ENOMEM, "no memory to heal a block");
 	}
 	*ret = NULL;

@@ -556,6 +556,9 @@ static int make_request(const struct ptc_copy_call *call, const struct ptc_slot_
 	if (call->nthere > PTC_COPY_SPANS_MAX || call->nhere > PTC_COPY_SPANS_MAX)
 		return ptc_error_set(err, PTC_EINTERNAL, "a copy has %zu and %zu spans, which is too many",
 				     call->nthere, call->nhere);
+	if (!m)
+		return ptc_error_set(err, PTC_EINTERNAL,
+				     "internal error: a copy uses no memory, or memory that no copier process has");
 	q->head = (struct ptc_copy_head){ .version = PTC_COPY_VERSION,
 					  .op = call->op,
 					  .flags = call->fresh ? PTC_COPY_FRESH : 0,
@@ -565,8 +568,9 @@ static int make_request(const struct ptc_copy_call *call, const struct ptc_slot_
 	for (size_t i = 0; i < call->nthere; i++)
 		*s++ = (struct ptc_copy_span){ (uintptr_t)call->there[i].iov_base, call->there[i].iov_len };
 	for (size_t i = 0; i < call->nhere; i++) {
-		if (!m || memory_of(call->copying, &call->here[i]) != m)
-			return ptc_error_set(err, PTC_EINTERNAL, "a copy with memory that no copier is given");
+		if (memory_of(call->copying, &call->here[i]) != m)
+			return ptc_error_set(err, PTC_EINTERNAL,
+					     "internal error: a copy uses memory that no copier process has");
 		*s++ = (struct ptc_copy_span){ (uintptr_t)call->here[i].iov_base - (uintptr_t)m->base,
 					       call->here[i].iov_len };
 	}

@@ -175,9 +175,34 @@ static void maps_are_given_back(void **state)
 	alarm(0);
 }
 
+static void a_copy_without_memory_here_is_refused(void **state)
+{
+	struct ptc_slot_copying copying = { .memory = { { .fd = -1 }, { .fd = -1 } } };
+	uint8_t byte = 0;
+	struct iovec there = { &byte, 1 };
+	struct ptc_copy_call q = { .uuid = "u",
+				   .uid = getuid(),
+				   .pid = getpid(),
+				   .op = PTC_COPY_READ,
+				   .there = &there,
+				   .nthere = 1,
+				   .copying = &copying };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_copiers cs;
+	uint64_t moved;
+	int error;
+
+	ptc_copiers_init(&cs, 0);
+	assert_int_equal(ptc_copiers_call(&cs, &q, &error, &moved, &err), PTC_EINTERNAL);
+	assert_non_null(strstr(err.text, "uses no memory"));
+	assert_false(ptc_copiers_look(&cs)); /* and no process was started for it */
+	ptc_copiers_done(&cs);
+}
+
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(maps_are_given_back) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(a_copy_without_memory_here_is_refused),
+					    cmocka_unit_test(maps_are_given_back) };
 	char self[4096];
 
 	if (argc == 3 && strcmp(argv[0], "ptc-copy") == 0)

@@ -399,7 +399,7 @@ static int memory_of(const struct ptc_slot_copying *c, const uint8_t *here, uint
 			return 0;
 		}
 	}
-	return ptc_error_set(err, PTC_EINTERNAL, "memory that was not given to be copied");
+	return ptc_error_set(err, PTC_EINTERNAL, "the request names memory that was not given to this process");
 }
 
 static int copy_all(const struct call *k, const struct ptc_device_piece *pieces, size_t n, struct ptc_error *err)

@@ -251,10 +251,11 @@ int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_
 	int rc;
 
 	if (in.bad || magic != FILE_MAGIC || len < FILE_HEAD + sizeof sum)
-		return ptc_error_set(err, PTC_ECORRUPT, "not a group's file");
+		return ptc_error_set(err, PTC_ECORRUPT, "this is no file of a group of ranks");
 	if (!ptc_version_reads(version, FILE_OLDEST, FILE_VERSION))
-		return ptc_error_set(err, PTC_EVERSION, "a group's file of version %u; this ptcd reads %u to %u",
-				     version, FILE_OLDEST, FILE_VERSION + 1);
+		return ptc_error_set(err, PTC_EVERSION,
+				     "the file of a group of ranks has version %u; this ptcd reads %u to %u", version,
+				     FILE_OLDEST, FILE_VERSION + 1);
 	memcpy(&sum, (const uint8_t *)data + len - sizeof sum, sizeof sum);
 	if (sum != ptc_checksum(data, len - sizeof sum))
 		return ptc_error_set(err, PTC_ECORRUPT, "the checksum differs");
@@ -276,7 +277,7 @@ int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_
 	g->desc.share_devices = in.p == in.end || ptc_local_get_u8(&in); /* an older ptcd did not say */
 	if (in.bad) {
 		ptc_group_free(g);
-		return ptc_error_set(err, PTC_ECORRUPT, "a group's file that ends early");
+		return ptc_error_set(err, PTC_ECORRUPT, "the file of a group of ranks ends early");
 	}
 	*ret = g;
 	return 0;

@@ -47,7 +47,7 @@ int ptc_workers_job_make_locked(struct ptc_workers *w, const char *uuid, uid_t u
 		return 0;
 	}
 	if (!uuid_ok(uuid))
-		return ptc_error_set(err, PTC_EINVAL, "\"%.36s\" is no uuid", uuid);
+		return ptc_error_set(err, PTC_EINVAL, "job identifier \"%.36s\": not a UUID", uuid);
 	if (w->njobs == WORKERS_JOBS_MAX)
 		return ptc_error_set(err, PTC_ELIMIT, "more than %d jobs with ranks on this node", WORKERS_JOBS_MAX);
 	job = ptc_calloc(1, sizeof *job);

@@ -126,7 +126,7 @@ static int make_dir(const char *dir, int *ret_fd, bool *ret_made, struct ptc_err
 		rc = ptc_process_record_read(dir, &r, NULL);
 	}
 	if (rc != PTC_ENOTFOUND)
-		return ptc_error_set(err, PTC_EEXIST, "%s holds a process already", dir);
+		return ptc_error_set(err, PTC_EEXIST, "%s has a process already", dir);
 	if (fstat(fd, &st) != 0)
 		return ptc_error_errno(err, errno, "%s", dir);
 	if (st.st_uid != geteuid() || (st.st_mode & 077))
@@ -353,7 +353,7 @@ static int find_record(const char *dir, struct ptc_process_record *ret_record, s
 	if (rc == PTC_ENOTFOUND)
 		clear(dir, true);
 	close(fd);
-	return rc == PTC_ENOTFOUND ? ptc_error_set(err, rc, "%s: no process has begun there", dir) : rc;
+	return rc == PTC_ENOTFOUND ? ptc_error_set(err, rc, "%s: no process was started in this folder", dir) : rc;
 }
 
 /* -1: it has ended. */

@@ -32,7 +32,8 @@ void ptc_conn_read_locked(struct ptc_workers *w, struct conn *c)
 		if (rc == 0 && !more)
 			return;
 		if (rc == -EPROTO) {
-			ptc_conn_refuse_locked(c, PTC_LOCAL_R_REFUSED, "protocol: what came is no frame of ours");
+			ptc_conn_refuse_locked(c, PTC_LOCAL_R_REFUSED,
+					       "protocol: the bytes that came are no message of libptc");
 			return;
 		}
 		if (rc < 0)

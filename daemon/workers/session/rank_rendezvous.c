@@ -247,7 +247,7 @@ int ptc_workers_rendezvous_get(struct ptc_workers *w, const struct ptc_group_key
 		} else {
 			rc = ptc_workers_pause_locked(w, wait, deadline, err);
 			if (rc)
-				ptc_error_wrap(err, "nobody has put \"%.255s\"", name);
+				ptc_error_wrap(err, "no rank has put the rendezvous key \"%.255s\"", name);
 		}
 	}
 	pthread_mutex_unlock(&w->lock);

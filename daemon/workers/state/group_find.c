@@ -69,7 +69,7 @@ struct group *ptc_group_find_locked(struct ptc_workers *w, const struct ptc_grou
 	return ptc_group_find_in(ptc_workers_job_locked(w, key->uuid), key);
 }
 
-int ptc_group_missing(const struct ptc_group_key *key, struct ptc_error *err)
+int(ptc_group_missing)(const struct ptc_group_key *key, struct ptc_error *err)
 {
 	return ptc_error_set(err, PTC_ENOTFOUND, "no ranks of job %s, generation %llu, incarnation %llu are here",
 			     key->uuid, (unsigned long long)key->generation, (unsigned long long)key->incarnation);

@@ -14,6 +14,9 @@ void ptc_group_unref_locked(struct group *g);
 bool ptc_group_is(const struct group *g, uint64_t generation, uint64_t incarnation);
 /* Fills err and returns PTC_ENOTFOUND: there is no such group here. */
 int ptc_group_missing(const struct ptc_group_key *key, struct ptc_error *err);
+#ifdef __clang_analyzer__
+#define ptc_group_missing(...) PTC_NEVER_0(ptc_group_missing(__VA_ARGS__))
+#endif
 enum ptc_slot_state ptc_group_slot_state(const struct group *g, size_t i);
 uint32_t ptc_group_grace_ms(const struct group *g);
 /* Tells the ranks for how long a call waits for them: a rank that waits for its device gives up before that, and says

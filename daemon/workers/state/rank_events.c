@@ -74,10 +74,12 @@ void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struc
 
 	if (g->said_failed || (g->waited && !what)) /* a call that waits tells of the death */
 		return;                             /* the first is the cause, the others follow from it */
-	if (what)
+	if (what) {
 		snprintf(text, sizeof text, "rank %u (pid %d): %s", rank, k ? (int)k->process.pid : 0, what);
-	else
+	} else {
+		ptc_require(k);
 		ptc_worker_obituary(k, rank, text, sizeof text);
+	}
 	if (k && k->page)
 		ptc_local_step(k->page, &step);
 	said = say_locked(w, g, PTC_WORKER_EVENT_FAILED, rank, step, k && k->ended ? k->status : 0, text);

@@ -250,7 +250,7 @@ static int read_published(struct reader *r, const struct published *p, struct ra
 	if (!rc && e)
 		rc = ptc_error_errno(err, e, "cannot read the memory of process %d", (int)r->pid);
 	if (!rc && parse(room, p->bytes, to))
-		rc = ptc_error_set(err, PTC_EINVAL, "process %d has published what are no blobs and cursors",
+		rc = ptc_error_set(err, PTC_EINVAL, "process %d has published bytes that are no blobs and cursors",
 				   (int)r->pid);
 	ptc_copiers_forget(&r->w->copiers, r->uuid, m);
 	munmap(room, p->bytes);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Holding a group's ranks, with their memory, while it is worked out what becomes of it: another node has gone, or a
- * rank gives up (ptc_leave). Only ranks that survive (ptc_survive in ptc.h) are held; the others run on.
+/* Holds a group's ranks, with their memory, until the controller has decided what becomes of them: another node has
+ * gone, or a rank gives up (ptc_leave). Only ranks that survive (ptc_survive in ptc.h) are held; the others run on.
  *
- * A rank is frozen (process/freeze.h) as soon as its state is whole. One in the middle of an update goes on to its next
- * boundary, within WORKERS_UPDATE_MS and what two steps take, and can begin no other update: ptc_update_begin waits
- * (proto/local_page.h). Blobs and cursors of a frozen rank are read from its memory. Whether its state can then be
- * taken says `not_held` of struct ptc_slot_view.
+ * A rank is frozen (process/freeze.h) as soon as its state is whole. A rank in the middle of an update goes on to its
+ * next boundary, within WORKERS_UPDATE_MS and the time of two steps. It can begin no other update: ptc_update_begin
+ * waits (proto/local_page.h). Blobs and cursors of a frozen rank are read from its memory. `not_held` of struct
+ * ptc_slot_view says whether the rank's state can be taken.
  *
- * A hold ends by ptc_workers_let_go, with the end of the group, when its time is over and nobody has a view of it, with
- * ptcd, or as a new ptcd begins. Ranks then go on where they were. If there is no ptcd any more, ptc-exec ends it.
+ * A hold ends with ptc_workers_let_go, with the end of the group, with ptcd, or when a new ptcd begins. It also ends
+ * when its time is over, unless somebody has a view of it. Ranks then go on where they were. If there is no ptcd any
+ * more, ptc-exec ends the hold.
  *
- * Failure modes: PTC_ENOTFOUND, PTC_ECANCELED; ranks that cannot be frozen, or are not whole in time: the view says
+ * Failure modes: PTC_ENOTFOUND, PTC_ECANCELED. Of a rank that cannot be frozen, or is not whole in time, the view says
  * why. Threads: any. */
 #pragma once
 
@@ -22,5 +23,5 @@ struct ptc_workers;
 /* Holds the group for ms from now on, and waits until each rank is frozen, or cannot be. */
 int ptc_workers_hold(struct ptc_workers *w, const struct ptc_group_key *key, int64_t ms, const struct ptc_wait *wait,
 		     struct ptc_error *err);
-/* Nobody wants what its ranks have: they go on, and who leaves, leaves. */
+/* The ranks' memory is not needed: they go on, and a rank that was giving up leaves. */
 int ptc_workers_let_go(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_error *err);
