@@ -144,7 +144,7 @@ static void put_seatless(struct ptc_buf *b, const struct ptc_process_label *l, c
 
 	ptc_buf_printf(b, "{\"rank\": %u, \"generation\": %llu, \"incarnation\": %llu, \"state\": \"%s\"", l->rank,
 		       (unsigned long long)l->generation, (unsigned long long)l->incarnation, state_names[state]);
-	if (lives && lives->ran)
+	if (lives && lives->ran && lives->device != UINT32_MAX)
 		ptc_buf_printf(b, ", \"on_device\": %u", lives->device);
 	else
 		ptc_buf_puts(b, ", \"on_device\": null");
