@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import unittest.mock
+import urllib.request
 import warnings
 
 import harness
@@ -19,6 +20,11 @@ from harness import PATIENCE, wait_for
 
 FAKE = harness.binary("tests/gpu/fake")
 TRAINER = harness.binary("tests/gpu/gpu_trainer")
+
+
+def from_where(done):
+    """Of a switch's summary: bytes that stayed on a device, came from another one, came through the host."""
+    return tuple(done[f"device_{k}_bytes"] for k in ("kept", "peer", "host"))
 
 
 def alive(pid):
@@ -64,11 +70,18 @@ class GpuLive(harness.Case):
         self.may_leave = False
         env = {"LD_LIBRARY_PATH": FAKE, "PTC_FAKE_GPU": self.gpu, "PTC_GPU_KERNELS": image, **env}
         with self.cluster(up=False, nodes=1) as c:
-            c.write_config(c.nodes["n0"], devices="auto", **(config or {}))
+            self.scraped = f"127.0.0.1:{harness.clusters.free_port()}"
+            c.write_config(c.nodes["n0"], devices="auto", metrics=self.scraped, **(config or {}))
             c.up({"n0": env}, timeout_s=60 * PATIENCE)
             yield c
         self.check_reports()
         self.assertEqual([], [f for f in os.listdir(self.gpu) if f.startswith("alloc-")] if not self.may_leave else [])
+
+    def metrics(self):
+        """Bytes restored to devices since ptcd started, by where they came from."""
+        with urllib.request.urlopen(f"http://{self.scraped}/metrics", timeout=20 * PATIENCE) as r:
+            text = r.read().decode()
+        return tuple(int(re.search(rf"^ptc_device_{k}_bytes_total (\d+)$", text, re.M)[1]) for k in ("kept", "peer", "host"))
 
     def reports(self):
         for path in glob.glob(os.path.join(self.gpu, "report-*")):
@@ -302,17 +315,23 @@ class GpuLive(harness.Case):
                 if name == "a ptc-gpu ends":
                     self.may_leave = True
                     self.faults("cuMemcpy3DAsync 1 719 sticky once")
-                at = job.resize("tp=1")["step"]  # half of the one device's tensors stay there
-                job.check_state(self, at, self.path("at-tp=1"))
-                job.wait_step(at + 5)
-                at = job.resize("dp=2")["step"]  # all of them
-                job.check_state(self, at, self.path("at-dp=2"))
+                done = [job.resize("tp=1")]  # half of the one device's tensors stay there
+                job.check_state(self, done[0]["step"], self.path("at-tp=1"))
+                job.wait_step(done[0]["step"] + 5)
+                done += [job.resize("dp=2")]  # all of them
+                job.check_state(self, done[1]["step"], self.path("at-dp=2"))
                 job.do("stop")
+                counted = self.metrics()
+                events = map(json.loads, c.ptcctl("events", job.name, "--format", "json").stdout.splitlines())
                 with open(os.path.join(c.nodes["n0"].dir, "ptcd.log")) as f:
                     log = f.read()
                 first, second = (int(n) for n in re.findall(r"ranks restored in \S+ s, (\d+) bytes on their devices", log))
                 whole = 8 * (700 * 6 * 2 * 3 + 700 * 64)
                 print(f"{name}: {first}, {second} of {whole} bytes", flush=True)
+                self.assertEqual([(first, 0, whole - first), (second, 0, 2 * whole - second)], list(map(from_where, done)))
+                self.assertEqual([from_where(d) for d in done], [from_where(e["switch"]) for e in events
+                                                                 if "device_kept_bytes" in (e.get("switch") or {})])
+                self.assertEqual(counted, tuple(map(sum, zip(*map(from_where, done)))))
                 if name in ("plain", "handles"):
                     self.assertTrue(0.4 * whole < first < 0.6 * whole and second > 0.9 * whole, (first, second))
                 elif name == "wrong":

@@ -40,7 +40,7 @@ struct ptc_residents {
 	unsigned ndevices;
 	struct ptc_resident *v;
 	size_t n, cap;
-	_Atomic uint64_t restored;
+	_Atomic uint64_t kept; /* bytes restored */
 };
 
 struct ptc_residents *ptc_residents_free(struct ptc_residents *r)
@@ -82,9 +82,11 @@ void ptc_residents_done(struct ptc_agent *agent)
 		ptc_residents_drop(agent, agent->shared.residents->uuid);
 }
 
-uint64_t ptc_residents_bytes(const struct ptc_residents *r)
+struct ptc_device_bytes ptc_residents_bytes(const struct ptc_residents *r)
 {
-	return r ? atomic_load(&r->restored) : 0;
+	struct ptc_device_bytes none = { 0 };
+
+	return r ? (struct ptc_device_bytes){ .kept = atomic_load(&r->kept) } : none;
 }
 
 /* ---- made ---- */
@@ -341,7 +343,7 @@ int ptc_resident_restore(struct ptc_residents *r, const struct ptc_resident *res
 		*ret_done = ptc_slot_kept_copy(slot, copying, PTC_COPY_WRITE, &r->devices[resident->device].memory,
 					       rows.v, rows.n, &why) == 0;
 	if (*ret_done)
-		atomic_fetch_add(&r->restored, (uint64_t)ptc_box_volume(box));
+		atomic_fetch_add(&r->kept, (uint64_t)ptc_box_volume(box));
 	else if (!rc)
 		ptc_debug("agent", "job %s: a box on its device is not used: %s", r->uuid, why.text);
 	ptc_free(rows.v);

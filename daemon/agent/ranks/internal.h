@@ -18,7 +18,7 @@ struct ptc_restore {
 	ptc_stop_fn stop;
 	void *arg;
 };
-int ptc_restore_slots(const struct ptc_restore *job, struct ptc_error *err);
+int ptc_restore_slots(const struct ptc_restore *job, struct ptc_device_bytes *ret_bytes, struct ptc_error *err);
 
 /* ---- device_room.c ---- */
 /* Whether the devices of node `self` have room for what the next generation's ranks will declare there, once the ranks

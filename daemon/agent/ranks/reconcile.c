@@ -21,6 +21,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/number/count.h"
 #include "base/sys/sys.h"
 #include "base/sys/thread.h"
 
@@ -33,8 +34,9 @@ struct reconciler {
 	ProtobufCMessage *msg; /* a copy */
 	const Ptc__V1__FinishRequest *req;
 	struct ptc_agent_op op;
-	bool gone;     /* what failed is that ranks that had gone on, or their state, are not here */
-	unsigned refs; /* under the agent's lock, as done */
+	struct ptc_device_bytes bytes; /* that its restore wrote; read once it is done */
+	bool gone;                     /* what failed is that ranks that had gone on, or their state, are not here */
+	unsigned refs;                 /* under the agent's lock, as done */
 	bool done;
 };
 
@@ -96,11 +98,18 @@ static int slots_restore(struct reconciler *s, const struct ptc_group *group, st
 	s->gone = rc == PTC_ENOTFOUND || rc == PTC_ELOST || rc == PTC_ECORRUPT;
 	job.residents = ptc_residents_take(s->agent, info->uuid);
 	if (rc == 0)
-		rc = ptc_restore_slots(&job, err);
-	if (!rc)
-		ptc_info("agent", "job %s: generation %llu: ranks restored in %.3f s, %llu bytes on their devices",
+		rc = ptc_restore_slots(&job, &s->bytes, err);
+	if (!rc) {
+		ptc_info("agent",
+			 "job %s: generation %llu: ranks restored in %.3f s, %llu bytes on their devices, %llu from "
+			 "other devices, %llu to devices from the host",
 			 info->uuid, (unsigned long long)info->from->number, (double)(ptc_sys_now_ns() - began) / 1e9,
-			 (unsigned long long)ptc_residents_bytes(job.residents));
+			 (unsigned long long)s->bytes.kept, (unsigned long long)s->bytes.peer,
+			 (unsigned long long)s->bytes.host);
+		ptc_count_add(PTC_COUNT_DEVICE_KEPT_BYTES, s->bytes.kept);
+		ptc_count_add(PTC_COUNT_DEVICE_PEER_BYTES, s->bytes.peer);
+		ptc_count_add(PTC_COUNT_DEVICE_HOST_BYTES, s->bytes.host);
+	}
 	ptc_residents_free(job.residents);
 	ptc_table_unref(job.table);
 	ptc_geometry_put(ref);
@@ -340,7 +349,7 @@ static int reconciler_start(struct reconciler *s, struct ptc_error *err)
 	return rc;
 }
 
-static void reconciler_wait(struct reconciler *s)
+static void reconciler_wait(struct reconciler *s, Ptc__V1__FinishReply *ret)
 {
 	struct ptc_agent *agent = s->agent;
 	uint32_t ms = agent->env.finish_wait_ms ? agent->env.finish_wait_ms : PTC_AGENT_FINISH_MS;
@@ -349,10 +358,17 @@ static void reconciler_wait(struct reconciler *s)
 	pthread_mutex_lock(&agent->shared.lock);
 	while (!s->done && !agent->shared.stopping && ptc_sys_now_ns() < until)
 		ptc_cond_wait_ms(&agent->shared.cond, &agent->shared.lock, 100);
+	ret->device_unfinished = !s->done;
+	if (s->done) {
+		ret->device_kept_bytes = s->bytes.kept;
+		ret->device_peer_bytes = s->bytes.peer;
+		ret->device_host_bytes = s->bytes.host;
+	}
 	pthread_mutex_unlock(&agent->shared.lock);
 }
 
-int ptc_reconcile(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, struct ptc_error *err)
+int ptc_reconcile(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, Ptc__V1__FinishReply *ret,
+		  struct ptc_error *err)
 {
 	struct reconciler *s;
 	int rc = 0;
@@ -369,7 +385,7 @@ int ptc_reconcile(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, st
 		return rc;
 	rc = reconciler_start(s, err);
 	if (!rc)
-		reconciler_wait(s);
+		reconciler_wait(s, ret);
 	reconciler_unref(s);
 	return rc;
 }

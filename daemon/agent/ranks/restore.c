@@ -386,7 +386,23 @@ static int restore(struct restorer *x, struct ptc_error *err)
 	return rc ? rc : tasks_write(x, err);
 }
 
-int ptc_restore_slots(const struct ptc_restore *job, struct ptc_error *err)
+/* What the declared slots have on devices, but for what came from there. */
+static struct ptc_device_bytes device_bytes(const struct restorer *x)
+{
+	struct ptc_device_bytes b = ptc_residents_bytes(x->job->residents);
+
+	for (size_t i = 0; i < x->sources.n; i++) {
+		const struct ptc_slot_source *s = &x->sources.v[i];
+		const struct ptc_slot_view *v = &x->job->group->v[s->slot];
+
+		if (v->state == PTC_SLOT_DECLARED && ptc_slot_device(v, s->at.address))
+			b.host += (uint64_t)ptc_box_volume(&s->at.box);
+	}
+	b.host -= PTC_MIN(b.host, b.kept + b.peer);
+	return b;
+}
+
+int ptc_restore_slots(const struct ptc_restore *job, struct ptc_device_bytes *ret_bytes, struct ptc_error *err)
 {
 	struct restorer x = { .job = job, .file.fd = -1, .wait = { .cancelled = restore_stopped, .arg = &x } };
 	int rc = ptc_slot_sources_make(job->g, job->group, &x.sources, err);
@@ -395,6 +411,8 @@ int ptc_restore_slots(const struct ptc_restore *job, struct ptc_error *err)
 		rc = tasks_make(&x, err);
 	if (!rc && x.ntasks)
 		rc = restore(&x, err);
+	if (!rc)
+		*ret_bytes = device_bytes(&x);
 	ptc_free(x.batches);
 	ptc_free(x.iov_batches);
 	ptc_free(x.fillings);
