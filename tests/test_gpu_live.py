@@ -302,10 +302,11 @@ class GpuLive(harness.Case):
             job.check_state(self, at, self.path("end"))  # what was committed before
 
     def test_stays_on_device(self):
-        """With device_copy what stays on a device is copied there, and nothing of it comes from the host; but bytes that the device
-        does not have right, or without kernels for digests, do."""
+        """With device_copy what stays on a device is copied there, and what another device of the node has comes from there; nothing of
+        it comes from the host. But bytes that the device does not have right, or reads wrong, or without kernels for digests, do."""
         config = {"device_copy": "32MiB"}
-        for name, memory, env in (("plain", "plain", {}), ("handles", "vmm", {}), ("wrong", "plain", {"PTC_FAULT": "gpu.within.bytes@1=fail"}),
+        for name, memory, env in (("plain", "plain", {}), ("no peers", "plain", {"PTC_FAKE_GPU_NO_PEERS": "1"}),
+                                  ("peers read garbage", "vmm", {"PTC_FAULT": "gpu.peer.bytes@1=fail"}), ("handles", "vmm", {}), ("wrong", "plain", {"PTC_FAULT": "gpu.within.bytes@1=fail"}),
                                   ("no kernels", "plain", {"PTC_GPU_KERNELS": "off"}), ("a ptc-gpu ends", "plain", {})):
             with self.subTest(name), self.gpus(config=config, **env) as c:
                 job = GpuJob(c, self.dir, self.gpu, rows=700, memory=memory)
@@ -325,20 +326,31 @@ class GpuLive(harness.Case):
                 events = map(json.loads, c.ptcctl("events", job.name, "--format", "json").stdout.splitlines())
                 with open(os.path.join(c.nodes["n0"].dir, "ptcd.log")) as f:
                     log = f.read()
-                first, second = (int(n) for n in re.findall(r"ranks restored in \S+ s, (\d+) bytes on their devices", log))
+                restored = re.findall(r"ranks restored in \S+ s, (\d+) bytes on their devices, (\d+) from other devices, (\d+) to dev", log)
+                first, second = (tuple(map(int, n)) for n in restored)
                 whole = 8 * (700 * 6 * 2 * 3 + 700 * 64)
                 print(f"{name}: {first}, {second} of {whole} bytes", flush=True)
-                self.assertEqual([(first, 0, whole - first), (second, 0, 2 * whole - second)], list(map(from_where, done)))
+                self.assertEqual([first, second], list(map(from_where, done)))
+                self.assertEqual([whole, 2 * whole], list(map(sum, (first, second))))
                 self.assertEqual([from_where(d) for d in done], [from_where(e["switch"]) for e in events
                                                                  if "device_kept_bytes" in (e.get("switch") or {})])
                 self.assertEqual(counted, tuple(map(sum, zip(*map(from_where, done)))))
                 if name in ("plain", "handles"):
-                    self.assertTrue(0.4 * whole < first < 0.6 * whole and second > 0.9 * whole, (first, second))
+                    self.assertEqual([(whole // 2, whole // 2, 0), (whole, whole, 0)], [first, second])
+                elif name == "no peers":
+                    self.assertEqual([(whole // 2, 0, whole // 2), (whole, 0, whole)], [first, second])
+                    self.assertIn("comes from the host: device", log)
+                elif name == "peers read garbage":
+                    self.assertTrue(first[0] == whole // 2 and first[1] < whole // 2, (first, second))
+                    self.assertTrue(first[2] > 0 and second == (whole, whole, 0), (first, second))
+                    self.assertIn("what it reads there is not what is there", log)
                 elif name == "wrong":
-                    self.assertTrue(0 < first < 0.5 * whole < 0.9 * whole < second, (first, second))
+                    self.assertTrue(first[2] > 0 and second == (whole, whole, 0), (first, second))
                 elif name == "no kernels":
-                    self.assertEqual((0, 0), (first, second))
+                    self.assertEqual([(0, 0, whole), (0, 0, 2 * whole)], [first, second])
                     self.assertIn("without kernels for digests", log)
+                else:
+                    self.assertEqual((0, 0, whole), first)
             for d in glob.glob(self.path("at-*")):
                 shutil.rmtree(d, ignore_errors=True)
 

@@ -492,6 +492,12 @@ int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying
 	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
 }
 
+int ptc_slot_digest(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying,
+		    const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
+}
+
 uint64_t ptc_workers_pinned(const struct ptc_workers *w)
 {
 	(void)w;

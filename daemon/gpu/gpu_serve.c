@@ -235,11 +235,15 @@ static int begin(struct ptc_gpu_server *s, struct ptc_gpu_job *j, bool *ret_take
 	case PTC_GPU_DIGEST:
 		rc = use_hosts(s, j, err);
 		break;
+	case PTC_GPU_COPY_WITHIN:
+		if (j->head.host == 0 || (j->head.host - 1) / PTC_GPU_MEMORY_MAX >= s->nworkers)
+			return ptc_error_set(err, PTC_ENOTFOUND, "no allocation %" PRIu32 " is mapped", j->head.host);
+		j->from = s->workers[(j->head.host - 1) / PTC_GPU_MEMORY_MAX];
+		break;
 	case PTC_GPU_BIND:
 	case PTC_GPU_HANDLES:
 	case PTC_GPU_CLOSE:
 	case PTC_GPU_KEEP:
-	case PTC_GPU_COPY_WITHIN:
 		break;
 	}
 	if (rc || answered)
@@ -332,6 +336,8 @@ int ptc_gpu_serve(int socket, uint64_t pinned_max, struct ptc_error *err)
 	snprintf(ready.text, sizeof ready.text, "%.*s", (int)sizeof ready.text - 1, why);
 	ptc_gpu_server_answer(s, &ready);
 	rc = read_requests(s, err);
+	for (unsigned i = 0; i < s->nworkers; i++)
+		ptc_gpu_worker_stop(s->workers[i]);
 	for (unsigned i = 0; i < s->nworkers; i++)
 		ptc_gpu_worker_free(s->workers[i]);
 	for (unsigned i = 0; i < PTC_GPU_HOSTS_MAX; i++)

@@ -21,8 +21,9 @@
  *   FORGET      bind.pid, bind.process_start: unmaps all allocations of a process that has ended. -> their number
  *   KEEP        bind.uuid, bytes: memory of ptc-gpu's own on that device, until it is closed. Refused without kernels.
  *               -> memory
- *   COPY_WITHIN memory, host, parts: copies from memory `host` to memory `memory`, which are of one device. Of a part,
- *               device_* is the side of `memory`.
+ *   COPY_WITHIN memory, host, parts: copies from memory `host` to memory `memory`, of the same device, or what KEEP
+ *               made on another one. Of a part, device_* is the side of `memory`. PTC_ENODEVICES: one device cannot
+ *               map the other's memory.
  *   STATS       -> value: mapped bytes; more: pinned bytes; count: allocations
  *
  * ptcd and ptc-gpu may be of two packages during an upgrade, so neighbouring versions are accepted. Numbers from the

@@ -282,8 +282,29 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 	ENTER(cuDevicePrimaryCtxRelease, false);
 	if (fake.contexts[device].refs == 0)
 		LEAVE(fake_wrong(CUDA_ERROR_INVALID_CONTEXT, "context %d released once too often", device));
-	if (--fake.contexts[device].refs == 0)
+	if (--fake.contexts[device].refs == 0) {
 		fake_context_ends(&fake.contexts[device]);
+		for (int i = 0; i < FAKE_DEVICES_MAX; i++)
+			fake.peers[device][i] = fake.peers[i][device] = false;
+	}
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+	ENTER(cuDeviceCanAccessPeer, false);
+	*can = device != peer && !getenv("PTC_FAKE_GPU_NO_PEERS");
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+	ENTER(cuCtxEnablePeerAccess, true);
+	if (!peer || peer->refs == 0 || peer == current || flags || getenv("PTC_FAKE_GPU_NO_PEERS"))
+		LEAVE(fake_wrong(CUDA_ERROR_INVALID_CONTEXT, "cuCtxEnablePeerAccess of what is no peer"));
+	if (fake.peers[current->device][peer->device])
+		LEAVE(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+	fake.peers[current->device][peer->device] = true;
 	LEAVE(CUDA_SUCCESS);
 }
 

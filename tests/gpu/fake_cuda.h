@@ -19,6 +19,7 @@
  * PTC_FAKE_GPU_WITHOUT=NAME   a function that the driver lacks
  * PTC_FAKE_GPU_NO_EXPORT     set: cuMemCreate makes no handles that can be exported
  * PTC_FAKE_GPU_NO_MARKS      set: streams write no values
+ * PTC_FAKE_GPU_NO_PEERS      set: no device can read another one's memory
  * PTC_FAKE_GPU_NO_IPC, PTC_FAKE_GPU_NO_FDS   memory that cannot be shared so
  * PTC_FAKE_GPU_APART          set: device addresses of cuMemAlloc and pools are no memory of the process, as on a
  * device: who reads or writes there but through the driver, this process or another, fails CUDA_VISIBLE_DEVICES
@@ -85,6 +86,7 @@ struct fake {
 	bool started, sound;
 	CUresult dead; /* sticky */
 	struct CUctx_st contexts[FAKE_DEVICES_MAX];
+	bool peers[FAKE_DEVICES_MAX][FAKE_DEVICES_MAX]; /* the first one's context reads memory of the second one */
 	struct fake_range *ranges;
 	size_t used[FAKE_DEVICES_MAX], memory;
 	unsigned long long next_id;

@@ -82,7 +82,8 @@ CUresult fake_device_check(CUdeviceptr at, size_t size, const char *when)
 		if (r->header && atomic_load(&r->header->freed))
 			return fake.dead = fake_wrong(CUDA_ERROR_ILLEGAL_ADDRESS, "%s: 0x%zx was freed by its owner",
 						      when, address);
-		if (r->kind != FAKE_VMM && r->context != fake_current())
+		if (r->kind != FAKE_VMM && r->context != fake_current() &&
+		    !(r->context->refs && fake.peers[fake_current()->device][r->device]))
 			return fake_wrong(CUDA_ERROR_INVALID_CONTEXT, "%s: memory of another context", when);
 		address = r->base + r->size;
 	}

@@ -218,6 +218,8 @@ static int made(struct ptc_gpu *g, struct ptc_gpu_memory *m, int rc, struct ptc_
 		ptc_free(m);
 		return rc;
 	}
+	m->context = g->context;
+	m->device = g->device;
 	m->next = g->memory;
 	g->memory = m;
 	*ret = m;

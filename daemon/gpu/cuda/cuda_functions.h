@@ -21,6 +21,8 @@
 	X(cuDevicePrimaryCtxRelease, 11000, (CUdevice device))                                                         \
 	X(cuCtxSetCurrent, 4000, (CUcontext context))                                                                  \
 	X(cuCtxGetId, 12000, (CUcontext context, unsigned long long *id))                                              \
+	X(cuDeviceCanAccessPeer, 4000, (int *can, CUdevice device, CUdevice peer))                                     \
+	X(cuCtxEnablePeerAccess, 4000, (CUcontext peer, unsigned flags))                                               \
 	X(cuMemGetAddressRange, 3020, (CUdeviceptr * base, size_t * size, CUdeviceptr address))                        \
 	X(cuMemHostAlloc, 2020, (void **p, size_t size, unsigned flags))                                               \
 	X(cuMemFreeHost, 2000, (void *p))                                                                              \

@@ -16,6 +16,7 @@
 	X(CUDA_ERROR_INVALID_CONTEXT, 201)                                                                             \
 	X(CUDA_ERROR_INVALID_IMAGE, 200)                                                                               \
 	X(CUDA_ERROR_NO_BINARY_FOR_GPU, 209)                                                                           \
+	X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, 217)                                                                     \
 	X(CUDA_ERROR_INVALID_PTX, 218)                                                                                 \
 	X(CUDA_ERROR_JIT_COMPILER_NOT_FOUND, 221)                                                                      \
 	X(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 222)                                                                     \
@@ -29,7 +30,9 @@
 	X(CUDA_ERROR_NOT_READY, 600)                                                                                   \
 	X(CUDA_ERROR_ILLEGAL_ADDRESS, 700)                                                                             \
 	X(CUDA_ERROR_LAUNCH_TIMEOUT, 702)                                                                              \
+	X(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, 704)                                                                 \
 	X(CUDA_ERROR_CONTEXT_IS_DESTROYED, 709)                                                                        \
+	X(CUDA_ERROR_TOO_MANY_PEERS, 711)                                                                              \
 	X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, 712)                                                              \
 	X(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, 713)                                                                  \
 	X(CUDA_ERROR_HARDWARE_STACK_ERROR, 714)                                                                        \

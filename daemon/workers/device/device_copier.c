@@ -602,3 +602,29 @@ int ptc_device_digest_kept(struct ptc_device_copier *d, const struct ptc_device_
 	*ret_digest = all;
 	return rc;
 }
+
+int ptc_device_digest_rank(struct ptc_device_copier *d, struct ptc_slot_copying *c, pid_t pid,
+			   const struct ptc_device_range *range, const struct ptc_device_rows *rows, size_t n,
+			   uint64_t *ret_digest, struct ptc_error *err)
+{
+	struct ptc_gpu_part parts[PTC_GPU_PARTS_MAX];
+	struct ptc_gpu_outcome o = { .blame = PTC_GPU_BLAME_NONE };
+	struct ptc_device_copying *x;
+	struct ptc_gpu_ref rank;
+	uint64_t all = 0, some = 0;
+	int rc = copying_of(d, c, &x, err);
+
+	if (rc == 0)
+		rc = device_ref(d, d->client, x, range, pid, &rank, &o, err);
+	for (size_t at = 0; at < n && !rc; all ^= some) {
+		uint32_t k = 0;
+
+		for (; at < n && k < PTC_GPU_PARTS_MAX; at++)
+			parts[k++] = part_of(&rows[at], rows[at].address - range->address, true);
+		rc = ptc_gpu_client_digest(d->client, rank, parts, k, &some, &o, err);
+	}
+	if (rc)
+		forget(d->client, x);
+	*ret_digest = all;
+	return rc;
+}

@@ -71,7 +71,8 @@ struct ptc_device_rows {
 int ptc_device_keep(struct ptc_device_copier *d, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
 		    struct ptc_error *err);
 void ptc_device_drop(struct ptc_device_copier *d, struct ptc_device_memory *m); /* {0} ok */
-/* Copies on the device: op READ from the rank, WRITE to it. All rows lie in `range`. */
+/* Copies on the device: op READ from the rank, WRITE to it. All rows lie in `range`. WRITE: it may be of another device
+ * than m; PTC_ENODEVICES: that one cannot read it. */
 int ptc_device_copy_kept(struct ptc_device_copier *d, struct ptc_slot_copying *c, const struct ptc_device_memory *m,
 			 enum ptc_copy_op op, pid_t pid, const struct ptc_device_range *range,
 			 const struct ptc_device_rows *rows, size_t n, struct ptc_error *err);
@@ -79,6 +80,13 @@ int ptc_device_copy_kept(struct ptc_device_copier *d, struct ptc_slot_copying *c
  * and address_step the distance of rows in the tensor. */
 int ptc_device_digest_kept(struct ptc_device_copier *d, const struct ptc_device_memory *m,
 			   const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err);
+
+/* The same of a rank's memory: `address` is the rank's, and `kept` is the tensor's bytes after the last row's last
+ * byte.
+ */
+int ptc_device_digest_rank(struct ptc_device_copier *d, struct ptc_slot_copying *c, pid_t pid,
+			   const struct ptc_device_range *range, const struct ptc_device_rows *rows, size_t n,
+			   uint64_t *ret_digest, struct ptc_error *err);
 
 /* Call this after the operation's last copy. */
 void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copying *c);

@@ -556,24 +556,33 @@ int ptc_workers_keep_digest(struct ptc_workers *w, const struct ptc_device_memor
 
 #define KEPT_ROWS 512 /* of one call */
 
-/* Rows of one allocation of the rank, on their way to or from kept memory. */
+/* Rows of one allocation of the rank, on their way to or from kept memory, or (COMPARE) into a digest. */
 struct kept_copy {
 	const struct view *v;
 	struct ptc_slot_copying *copying;
-	const struct ptc_device_memory *m;
+	const struct ptc_device_memory *m; /* COMPARE: NULL */
 	enum ptc_copy_op op;
 	const struct ptc_device_range *range;
 	struct ptc_device_rows rows[KEPT_ROWS];
 	size_t n;
+	uint64_t digest;
 };
 
 static int kept_flush(struct kept_copy *k, struct ptc_error *err)
 {
+	uint64_t digest = 0;
 	size_t n = k->n;
+	int rc;
 
 	k->n = 0;
-	return n ? ptc_device_copy_kept(k->v->w->gpu, k->copying, k->m, k->op, k->v->pid, k->range, k->rows, n, err)
-		 : 0;
+	if (!n)
+		return 0;
+	if (k->op != PTC_COPY_COMPARE)
+		return ptc_device_copy_kept(k->v->w->gpu, k->copying, k->m, k->op, k->v->pid, k->range, k->rows, n,
+					    err);
+	rc = ptc_device_digest_rank(k->v->w->gpu, k->copying, k->v->pid, k->range, k->rows, n, &digest, err);
+	k->digest ^= digest;
+	return rc;
 }
 
 static int kept_add(struct kept_copy *k, const struct ptc_device_range *range, const struct ptc_device_rows *rows,
@@ -586,42 +595,55 @@ static int kept_add(struct kept_copy *k, const struct ptc_device_range *range, c
 	return rc;
 }
 
-/* Handles of one tensor are allocations that follow each other: rows are cut where one ends. */
-static int kept_rows(struct kept_copy *k, const struct ptc_device_rows *rows, struct ptc_error *err)
+/* One row, in pieces where an allocation ends. */
+static int kept_row(struct kept_copy *k, uint64_t address, uint64_t kept, uint64_t bytes, struct ptc_error *err)
 {
-	const struct declared *d = k->v->declared;
-	uint64_t reach, bytes;
+	const bool tail = k->op == PTC_COPY_COMPARE; /* `kept` is what follows the row */
 	int rc = 0;
 
-	if (!rows->n || ptc_ckd_mul(&reach, rows->n - 1, rows->address_step) ||
-	    ptc_ckd_add(&bytes, reach, rows->bytes) || !ptc_declared_span(d, rows->address, bytes))
-		return ptc_error_set(err, PTC_EINTERNAL, "rows at 0x%llx are outside of declared memory",
-				     (unsigned long long)rows->address);
-	for (uint64_t i = 0; i < rows->n && !rc; i++) {
-		uint64_t address = rows->address + i * rows->address_step, kept = rows->kept + i * rows->kept_step;
-		uint64_t left = rows->bytes;
+	while (bytes && !rc) {
+		const struct ptc_device_range *r = ptc_declared_device(k->v->declared, address);
+		uint64_t now = r ? PTC_MIN(bytes, r->address + r->bytes - address) : 0;
 
-		while (left && !rc) {
-			const struct ptc_device_range *r = ptc_declared_device(d, address);
-			uint64_t now = r ? PTC_MIN(left, r->address + r->bytes - address) : 0;
-
-			if (!r || strcmp(r->uuid, k->m->uuid) != 0)
-				return ptc_error_set(err, PTC_ENOTFOUND, "memory at 0x%llx is not on device %s",
-						     (unsigned long long)address, k->m->uuid);
-			if (i == 0 && bytes <= r->address + r->bytes - address && left == rows->bytes)
-				return kept_add(k, r, rows, err);
-			rc = kept_add(k, r, &(struct ptc_device_rows){ address, kept, now, 1, 0, 0 }, err);
-			address += now;
-			kept += now;
-			left -= now;
-		}
+		if (!r || (k->op == PTC_COPY_READ && strcmp(r->uuid, k->m->uuid) != 0))
+			return ptc_error_set(err, PTC_ENOTFOUND, "memory at 0x%llx is not on the device",
+					     (unsigned long long)address);
+		bytes -= now;
+		rc = kept_add(k, r,
+			      &(struct ptc_device_rows){
+				      .address = address, .kept = kept + (tail ? bytes : 0), .bytes = now, .n = 1 },
+			      err);
+		address += now;
+		kept += tail ? 0 : now;
 	}
 	return rc;
 }
 
-int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, enum ptc_copy_op op,
-		       const struct ptc_device_memory *m, const struct ptc_device_rows *rows, size_t n,
-		       struct ptc_error *err)
+/* Handles of one tensor are allocations that follow each other: rows are cut where one ends. */
+static int kept_rows(struct kept_copy *k, const struct ptc_device_rows *rows, struct ptc_error *err)
+{
+	const struct ptc_device_range *r = ptc_declared_device(k->v->declared, rows->address);
+	uint64_t reach, bytes;
+	int rc = 0;
+
+	if (!rows->n || ptc_ckd_mul(&reach, rows->n - 1, rows->address_step) ||
+	    ptc_ckd_add(&bytes, reach, rows->bytes) || !ptc_declared_span(k->v->declared, rows->address, bytes))
+		return ptc_error_set(err, PTC_EINTERNAL, "rows at 0x%llx are outside of declared memory",
+				     (unsigned long long)rows->address);
+	if (r && bytes <= r->address + r->bytes - rows->address &&
+	    (k->op != PTC_COPY_READ || strcmp(r->uuid, k->m->uuid) == 0))
+		return kept_add(k, r, rows, err);
+	for (uint64_t i = 0; i < rows->n && !rc; i++) {
+		uint64_t steps = k->op == PTC_COPY_COMPARE ? rows->n - 1 - i : i;
+
+		rc = kept_row(k, rows->address + i * rows->address_step, rows->kept + steps * rows->kept_step,
+			      rows->bytes, err);
+	}
+	return rc;
+}
+
+static int kept_do(const struct ptc_slot_view *slot, const struct kept_copy *what, const struct ptc_device_rows *rows,
+		   size_t n, uint64_t *ret_digest, struct ptc_error *err)
 {
 	const struct view *v = slot->opaque;
 	struct kept_copy *k;
@@ -638,13 +660,30 @@ int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying
 	k = ptc_malloc(sizeof *k);
 	if (!k)
 		return ptc_nomem(err);
-	*k = (struct kept_copy){ .v = v, .copying = copying, .m = m, .op = op };
+	*k = *what;
+	k->v = v;
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = kept_rows(k, &rows[i], err);
 	if (rc == 0)
 		rc = kept_flush(k, err);
+	if (ret_digest)
+		*ret_digest = k->digest;
 	ptc_free(k);
 	return !rc && dead(v) ? died(v, err) : rc;
+}
+
+int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, enum ptc_copy_op op,
+		       const struct ptc_device_memory *m, const struct ptc_device_rows *rows, size_t n,
+		       struct ptc_error *err)
+{
+	return kept_do(slot, &(struct kept_copy){ .copying = copying, .m = m, .op = op }, rows, n, NULL, err);
+}
+
+int ptc_slot_digest(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying,
+		    const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err)
+{
+	return kept_do(slot, &(struct kept_copy){ .copying = copying, .op = PTC_COPY_COMPARE }, rows, n, ret_digest,
+		       err);
 }
 
 /* ---- read by the rank ------------------------------------------------------------------- */

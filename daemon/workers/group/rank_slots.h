@@ -37,7 +37,9 @@ int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct 
 const char *ptc_slot_device(const struct ptc_slot_view *slot, uint64_t address);
 /* Memory that ptc-gpu keeps on a device for the next restore of a job (device/device_copier.h). ptc_slot_kept_copy
  * copies on the device between a slot's declared memory there (READ from it, WRITE to it) and kept memory.
- * PTC_ENOTFOUND: the rows do not lie on that device, or only the rank can copy them. */
+ * WRITE also copies from another device's kept memory; PTC_ENODEVICES: the slot's device cannot read it. PTC_ENOTFOUND:
+ * the rows do not lie on that device, or only the rank can copy them. ptc_slot_digest: what the slot's rows contribute
+ * to a tensor's digest; `kept` is the tensor's bytes after the last row's last byte. */
 int ptc_workers_keep(struct ptc_workers *w, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
 		     struct ptc_error *err);
 void ptc_workers_keep_drop(struct ptc_workers *w, struct ptc_device_memory *m);
@@ -46,6 +48,8 @@ int ptc_workers_keep_digest(struct ptc_workers *w, const struct ptc_device_memor
 int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, enum ptc_copy_op op,
 		       const struct ptc_device_memory *m, const struct ptc_device_rows *rows, size_t n,
 		       struct ptc_error *err);
+int ptc_slot_digest(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying,
+		    const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err);
 /* Lets the rank itself read bytes of a file to its declared memory. The kernel then looks up no pages, and the rank's
  * own processor copies. fd: open for reading only; borrowed. ptc_slot_fill sends the order to the rank, and first waits
  * if the rank has many. ptc_slot_filled waits until the rank has carried out all orders, also those of callers who gave
