@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 import unittest.mock
 import urllib.request
 import warnings
@@ -427,6 +428,70 @@ class GpuLive(harness.Case):
             job.check_state(self, kept, self.path("end"))
         left = [re.findall(r"^left (ipc|context|stream|event|module) ([1-9]\d*)$", text, re.M) for _, text in self.reports()]
         self.assertEqual([], [x for x in left if x])
+
+
+    def loses_a_node(self, survive, then, **options):
+        """dp=3 on two nodes with two devices each. All ranks wait for a peer, as in a collective; one node goes. The job's steps: of
+        each rank as it waited, of the snapshot from which it goes on, and what `then` kinds of events say."""
+        gpu = self.path("gpu")
+        shutil.rmtree(gpu, ignore_errors=True)
+        os.makedirs(gpu)
+        os.chmod(gpu, 0o777)
+        env = {"LD_LIBRARY_PATH": FAKE, "PTC_FAKE_GPU": gpu, "PTC_GPU_KERNELS": "off"}
+        with self.cluster(up=False, nodes=2, lease_ttl="2s", node_lost_after="2s") as c:
+            for node in c.nodes.values():
+                c.write_config(node, devices="auto")
+            c.up(dict.fromkeys(c.nodes, env), timeout_s=60 * PATIENCE)
+            job = GpuJob(c, self.dir, gpu, argv=["--folder", gpu, "--survive", survive, *options.pop("argv", [])],
+                         run_options={"grace": "1s"}, snapshot_every=1000000, elastic={"min_gpus": 2, "max_gpus": 3}, **options)
+            job.run("dp=3")
+            job.wait_step(5)
+            job.do("snapshot")
+            kept = job.status()["step"]
+            job.wait_step(kept + 10)
+            self.tried(job)
+            stall = os.path.join(gpu, "stall")
+            open(stall, "w").close()
+            steps = wait_for(lambda: self.stand(job), 60 * PATIENCE, "ranks that wait")
+            before = job.status()["run"]["incarnation"]
+            victim = next(r["node"] for r in job.status()["ranks"] if r["rank"] == 2)
+            c.power_off(victim)
+            event = wait_for(lambda: [e["text"] for e in self.events(c, job) if e["kind"] in then], 90 * PATIENCE, str(then))[-1]
+            os.unlink(stall)
+            wait_for(lambda: (lambda r: r["state"] == "live" and r["incarnation"] != before)(job.status()["run"]), 90 * PATIENCE, "ranks anew")
+            at = job.status()["step"]
+            job.wait_step(at + 5)  # each rank has compared what it was restored with
+            job.do("stop")
+            end = job.wait_run("stopped")["step"]
+            self.assertGreaterEqual(end, at + 5)
+            job.check_state(self, end, self.path(f"end-{survive}-{len(options)}"))
+        wrong = [m for path in glob.glob(os.path.join(gpu, "report-*")) for m in re.findall(r"^count wrong ([1-9]\d*)", open(path).read(), re.M)]
+        self.assertEqual([], wrong)
+        return [steps[r] for r in (0, 1)], kept, at, event
+
+    def events(self, c, job):
+        return list(map(json.loads, c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()))
+
+    def stand(self, job):
+        """{rank: step} once none of them moves."""
+        before = {r: s["step"] for r, s in job.ranks().items()}
+        time.sleep(0.3)
+        return before if before == {r: s["step"] for r, s in job.ranks().items()} else None
+
+    def test_survivors(self):
+        """A node goes; the survivors' state lies on devices, which have finished what they had to do: no step is lost."""
+        steps, kept, at, event = self.loses_a_node("1", ("survived",), argv=["--marks", "1"])
+        self.assertTrue(kept < at == max(steps), (steps, kept, at))
+        self.assertIn(f"of step {at},", event)
+
+    @harness.labels("repeats")
+    def test_survivors_refused(self):
+        """Devices that do not finish, that write no marks, or that only the rank can copy: the last snapshot has to do, and it is said why."""
+        for survive, marks, memory in (("2", "1", "plain"), ("1", "0", "plain"), ("1", "1", "pool")):
+            with self.subTest(survive=survive, marks=marks, memory=memory):
+                _, kept, at, event = self.loses_a_node(survive, ("recovering",), argv=["--marks", marks], memory=memory)
+                self.assertEqual(kept, at)
+                self.assertNotIn("survived", event)
 
 
 @harness.needs(modules=("torch",))

@@ -2,7 +2,7 @@
 /* A trainer whose state lies in device memory of the fake driver, and is a closed formula as tests/trainer.py's is.
  *
  *   gpu_trainer --rows R --layers L --sleep-ms MS --memory plain|vmm|pool|state [--steps N] [--differ-at STEP]
- *               [--marks N] [--folder FOLDER] [--hang own|other]
+ *               [--marks N] [--folder FOLDER] [--hang own|other] [--survive 1|2]
  *
  * Layer l is a matrix of R x 6 doubles, rows split over tp; element (i, j) is 1000 l + 10 i + j + s after s steps, its
  * field `m` the negative of that. `cols` is R x 64 doubles, i + j / 64 + s, columns split over tp, each row followed by
@@ -13,7 +13,9 @@
  *
  * With --folder rank 0 does what a file there asks for, and then makes another file. FOLDER/hang: its device gets work
  * that never ends, as a collective has whose peer is gone, on the state's own stream or on another one (--hang);
- * FOLDER/hung. FOLDER/meddle: it begins an update, even while it waits at a stop; FOLDER/meddled. */
+ * FOLDER/hung. With --survive 1 (its device finishes its work) or 2 (it does not) every rank calls ptc_survive, and
+ * waits at a boundary while FOLDER/stall exists. FOLDER/meddle: it begins an update, even while it waits at a stop;
+ * FOLDER/meddled. */
 #include "base/check.h"
 #include "daemon/gpu/cuda/cuda_driver.h"
 #include "ptc/ptc.h"
@@ -45,6 +47,7 @@ static struct {
 	uint64_t marks;
 	bool hang_own;
 	const char *folder;
+	bool survive, behind;
 } args = { .rows = 13, .layers = 4, .sleep_ms = 2, .steps = -1, .differ_at = INT64_MAX };
 
 /* A rank of a generation. */
@@ -310,6 +313,16 @@ static void start_meddling(ptc_client *c, struct rank *r)
 		    !pthread_detach(thread));
 }
 
+/* As who waits for a peer that has gone. The device finishes what it has, or not. */
+static void stall(struct rank *r)
+{
+	while (asked("stall")) {
+		if (!args.behind)
+			wait_for_device(r);
+		nap();
+	}
+}
+
 static void train(ptc_client *c, struct rank *r)
 {
 	int rc;
@@ -323,8 +336,10 @@ static void train(ptc_client *c, struct rank *r)
 		check_restored(r);
 	if (args.marks)
 		check(c, ptc_stream(c, r->stream), "stream");
-	if (args.folder && r->gen.rank == 0)
+	if (args.folder && r->gen.rank == 0 && !args.survive)
 		start_meddling(c, r);
+	if (args.survive)
+		check(c, ptc_survive(c, 1), "survive");
 	for (;;) {
 		rc = ptc_boundary(c, (uint64_t)r->step);
 		check(c, rc, "boundary");
@@ -335,6 +350,8 @@ static void train(ptc_client *c, struct rank *r)
 			return;
 		}
 		nap();
+		if (args.survive)
+			stall(r);
 		if (args.marks == 2 && r->step >= 20)
 			check(c, ptc_stream(c, r->other), "stream");
 		if (args.folder && r->gen.rank == 0 && !asked("hung") && asked("hang")) {
@@ -374,6 +391,8 @@ static bool parse(int argc, char **argv)
 			args.differ_at = (int64_t)n;
 		else if (strcmp(argv[i], "--marks") == 0)
 			args.marks = n;
+		else if (strcmp(argv[i], "--survive") == 0)
+			args.survive = n, args.behind = n == 2;
 		else if (strcmp(argv[i], "--folder") == 0)
 			args.folder = argv[i + 1];
 		else if (strcmp(argv[i], "--hang") == 0)

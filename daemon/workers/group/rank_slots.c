@@ -77,16 +77,20 @@ static void view_staging(struct view *v, struct worker *k)
 	k->staging->readers++;
 }
 
-/* The rank's device has said that its memory is whole at the stop. If it takes that back, what was copied does not
- * count. */
+/* The rank's device has said that its memory is whole, at the stop or where the rank is held. If it takes that back,
+ * what was copied does not count. */
 static void view_guard(struct view *v, const struct worker *k)
 {
-	if (k->phase != WORKER_STOPPED || !k->page || atomic_load(&k->page->marks) != PTC_LOCAL_MARKS_PROVEN)
+	const bool is_held = v->group->held_from_ns && k->hold.frozen;
+
+	if ((k->phase != WORKER_STOPPED && !is_held) || !k->page ||
+	    atomic_load(&k->page->marks) != PTC_LOCAL_MARKS_PROVEN)
 		return;
 	v->guard = (struct ptc_device_guard){ .page_fd = fcntl(k->page_fd, F_DUPFD_CLOEXEC, 0),
 					      .page_bytes = PTC_LOCAL_PAGE,
 					      .at = offsetof(struct ptc_local_page, device),
-					      .value = ptc_local_mark(k->stop_step, true) };
+					      .value = is_held ? ptc_local_mark(k->hold.step, true)
+							       : ptc_local_mark(k->stop_step, true) };
 }
 
 static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size_t i)
