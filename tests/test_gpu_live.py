@@ -154,6 +154,166 @@ class GpuLive(harness.Case):
         self.assertTrue(self.calls("cuMemcpyDtoH"))
         self.assertEqual([], self.calls("cuMemcpyDtoHAsync"))
 
+    def snapshot(self, job):
+        return subprocess.Popen([harness.program("ptcctl"), "--socket", job.c.nodes["n0"].socket, "snapshot", job.name, "--wait"],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def blocked(self, *names):
+        for name in names or ("blocked",):
+            wait_for(lambda: os.path.exists(os.path.join(self.gpu, name)), 60 * PATIENCE, name, 0.02)
+
+    def unblock(self, taking):
+        """Lets copies go on that the fault `block` holds back. Returns the snapshot's status and what it said."""
+        os.unlink(os.path.join(self.gpu, "faults"))
+        open(os.path.join(self.gpu, "unblock"), "w").close()
+        _, said = taking.communicate(timeout=120 * PATIENCE)
+        os.unlink(os.path.join(self.gpu, "unblock"))
+        os.unlink(os.path.join(self.gpu, "blocked"))
+        return taking.returncode, said
+
+    def copier(self, c):
+        """The node's ptc-gpu."""
+        with contextlib.suppress(OSError):
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as f:
+                    name, rest = f.read().rpartition(")")[::2]
+                    if name.endswith("(ptc-gpu") and int(rest.split()[1]) == c.nodes["n0"].pid():
+                        return int(pid)
+        return None
+
+    def own(self, c):
+        """Device memory that ptc-gpu has for itself."""
+        return sorted(os.path.getsize(p) for p in glob.glob(os.path.join(self.gpu, f"alloc-{self.copier(c)}-*")))
+
+    def async_job(self, c, **options):
+        """A job with copy: async, and a snapshot of it, after which ptc-gpu has what it keeps for itself."""
+        job = GpuJob(c, self.dir, self.gpu, copy="async", **options)
+        job.run("tp=2")
+        job.wait_step(5)
+        self.tried(job)
+        job.do("snapshot")
+        self.assertEqual([("async", None)] * 2, self.ways(job))
+        return job, self.own(c)
+
+    def ways(self, job):
+        return [(r["device_memory"].get("copy"), r["device_memory"].get("copy_why")) for r in job.ranks().values()]
+
+    def test_copy_async(self):
+        """copy: async: the ranks train on while their state is copied out of its copy on their devices; it is that of the stop."""
+        for memory, rows, marks in (("plain", 37, "1"), ("vmm", 700, "0")):
+            with self.subTest(memory), self.gpus() as c:
+                job, own = self.async_job(c, memory=memory, rows=rows, argv=["--marks", marks])
+                first = job.status()["step"]
+                job.check_state(self, first, self.path("at-first"))
+                self.faults("cuMemcpyDtoHAsync 0 block")
+                taking = self.snapshot(job)
+                self.blocked()
+                self.assertLess(sum(own) + 2 * 8 * rows * (6 * 3 + 32), sum(self.own(c)))
+                job.wait_step(job.step() + 20)
+                self.assertEqual(first, job.status()["step"])
+                self.assertEqual((0, ""), self.unblock(taking))
+                at = job.status()["step"]
+                self.assertTrue(first < at < job.step() - 10, (first, at))
+                job.check_state(self, at, self.path("at-second"))
+                self.assertEqual([("async", None)] * 2, self.ways(job))
+                self.assertEqual(own, self.own(c))
+                at = job.resize("dp=2")["step"]
+                job.check_state(self, at, self.path("at-dp=2"))
+                job.wait_step(at + 5)
+                job.do("snapshot")  # replicas are compared where their copies are
+                job.check_state(self, job.status()["step"], self.path("at-replicas"))
+                self.assertEqual([("async", None)] * 2, self.ways(job))
+                job.do("stop")
+
+    def test_copy_async_refused(self):
+        """Without room on a device, or where the copy there fails, the ranks wait for the copy as ever, and status says why."""
+        with self.gpus() as c:
+            self.may_leave = True  # what a ptc-gpu with a sticky error had mapped ended with it
+            job, own = self.async_job(c)
+            for name, prepare, why in (
+                    ("room", lambda: None, r"^device GPU-d1.*: a copy of \d+ bytes has no room there: 16777300 of 268435456 bytes are "
+                                           r"free, and 16777216 have to stay so for the ranks$"),
+                    ("memory", lambda: self.faults("cuMemAlloc 0 2"), "keep .* bytes: CUDA_ERROR_OUT_OF_MEMORY"),
+                    ("copy", lambda: self.faults("cuMemcpy3DAsync 0 719 sticky once"), "CUDA_ERROR_LAUNCH_FAILED|unspecified launch")):
+                with self.subTest(name):
+                    with open(os.path.join(self.gpu, "free-1"), "w") as f:
+                        f.write("16777300\n" if name == "room" else f"{200 << 20}\n")
+                    prepare()
+                    before = job.status()["step"]
+                    job.do("snapshot")
+                    if os.path.exists(os.path.join(self.gpu, "faults")):
+                        os.unlink(os.path.join(self.gpu, "faults"))
+                    at = job.status()["step"]
+                    self.assertLess(before, at)
+                    job.check_state(self, at, self.path(f"at-{name}"))
+                    for way, said in self.ways(job):
+                        self.assertEqual("lean", way)
+                        self.assertRegex(said, why)
+                    if name != "copy":
+                        self.assertEqual(own, self.own(c))
+            job.do("snapshot")
+            job.check_state(self, job.status()["step"], self.path("at-end"))
+            self.assertEqual([("async", None)] * 2, self.ways(job))
+            with open(os.path.join(c.nodes["n0"].dir, "ptcd.log")) as f:
+                self.assertEqual(1, f.read().count("copy: async is refused"))
+            job.do("stop")
+
+    def test_copy_async_dies(self):
+        """What ends while ranks have gone on: a rank costs nothing that was stopped, its ptc-gpu the snapshot and no more."""
+        with self.gpus() as c:
+            self.may_leave = True
+            job, own = self.async_job(c)
+            for what in ("abort", "ptc-gpu", "rank"):
+                first = job.status()["step"]
+                self.faults("cuMemcpyDtoHAsync 0 block")
+                taking = self.snapshot(job)
+                self.blocked()
+                job.wait_step(job.step() + 10)
+                if what == "abort":
+                    c.ptcctl("abort", job.name, check=False, timeout_s=60 * PATIENCE)
+                    status, said = self.unblock(taking)
+                    self.assertEqual((1, True), (status, "aborted by request" in said), said)
+                    wait_for(lambda: self.own(c) == own, 60 * PATIENCE, "the copy on the device to be gone", 0.05)
+                elif what == "ptc-gpu":
+                    os.kill(self.copier(c), signal.SIGKILL)
+                    status, said = self.unblock(taking)
+                    self.assertNotEqual(0, status)
+                    self.assertRegex(said, "device GPU-d[01].*: the copy there of ranks that have gone on is lost: ")
+                    self.assertEqual(first, job.status()["step"])
+                    wait_for(lambda: job.status()["phase"] == "idle", 60 * PATIENCE, "idle", 0.1)
+                    job.wait_step(job.step() + 5)
+                    job.do("snapshot")
+                    self.assertLess(first, job.status()["step"])
+                    job.check_state(self, job.status()["step"], self.path("at-again"))
+                else:
+                    victim = job.ranks()[0]["pid"]
+                    os.kill(victim, signal.SIGKILL)
+                    wait_for(lambda: not alive(victim), 60 * PATIENCE, "the rank to be dead", 0.02)
+                    self.assertEqual((0, ""), self.unblock(taking))
+                    at = job.wait_run("failed")["step"]
+                    self.assertLess(first, at)
+                    job.check_state(self, at, self.path("end"))
+
+    def test_copy_async_mark_moves(self):
+        """A rank that changes its memory while that is copied on its device: what was copied does not count."""
+        with self.gpus() as c:
+            job, own = self.async_job(c, argv=["--marks", "1", "--folder", self.gpu])
+            self.faults("cuMemcpy3DAsync 0 block")
+            taking = self.snapshot(job)
+            self.blocked()
+            open(os.path.join(self.gpu, "meddle"), "w").close()
+            self.blocked("meddled")
+            status, said = self.unblock(taking)
+            self.assertNotEqual(0, status, said)
+            self.assertRegex(said, r"rank 0.*mark was \d+ before the copy, not \d+: what was copied is discarded")
+            why = {why for way, why in self.ways(job) if way == "lean"}
+            self.assertRegex(why.pop(), r"mark was \d+ (before|after) the copy, not")
+            self.assertEqual(own, self.own(c))
+            wait_for(lambda: job.status()["phase"] == "idle", 60 * PATIENCE, "idle", 0.1)
+            job.wait_step(job.step() + 5)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+
     def test_marks(self):
         """Ranks name their stream: a stop waits for the mark that the device writes there, never for the whole device."""
         with self.gpus() as c:

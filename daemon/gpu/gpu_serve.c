@@ -152,23 +152,27 @@ static int unmap_host(struct ptc_gpu_server *s, struct ptc_gpu_job *j, bool *ret
 	return 0;
 }
 
-static int use_hosts(struct ptc_gpu_server *s, struct ptc_gpu_job *j, struct ptc_error *err)
+static int use_guard(struct ptc_gpu_server *s, struct ptc_gpu_job *j, struct ptc_error *err)
 {
-	int rc = 0;
+	int rc = use_host(s, j->head.guard_host, &j->guard, err);
 
-	if (j->head.op != PTC_GPU_DIGEST)
-		rc = use_host(s, j->head.host, &j->host, err);
-	if (rc == 0 && j->head.op == PTC_GPU_COPY_OUT && j->host->read_only)
-		rc = ptc_error_set(err, PTC_EPERM, "host map %" PRIu32 " is of a file that may not be written",
-				   j->head.host);
-	if (rc || !(j->head.flags & PTC_GPU_GUARD))
-		return rc;
-	rc = use_host(s, j->head.guard_host, &j->guard, err);
 	if (rc == 0 && (j->head.guard_at % sizeof(uint64_t) || j->guard->bytes < sizeof(uint64_t) ||
 			j->head.guard_at > j->guard->bytes - sizeof(uint64_t)))
 		rc = ptc_error_set(err, PTC_EINVAL, "no word at %" PRIu64 " of host map %" PRIu32, j->head.guard_at,
 				   j->head.guard_host);
 	return rc;
+}
+
+static int use_hosts(struct ptc_gpu_server *s, struct ptc_gpu_job *j, struct ptc_error *err)
+{
+	int rc = 0;
+
+	if (j->head.op != PTC_GPU_DIGEST && j->head.op != PTC_GPU_SHADOW)
+		rc = use_host(s, j->head.host, &j->host, err);
+	if (rc == 0 && j->head.op == PTC_GPU_COPY_OUT && j->host->read_only)
+		rc = ptc_error_set(err, PTC_EPERM, "host map %" PRIu32 " is of a file that may not be written",
+				   j->head.host);
+	return rc || !(j->head.flags & PTC_GPU_GUARD) ? rc : use_guard(s, j, err);
 }
 
 static int forget(struct ptc_gpu_server *s, struct ptc_gpu_job *j, struct ptc_error *err)
@@ -233,6 +237,7 @@ static int begin(struct ptc_gpu_server *s, struct ptc_gpu_job *j, bool *ret_take
 	case PTC_GPU_COPY_OUT:
 	case PTC_GPU_COPY_IN:
 	case PTC_GPU_DIGEST:
+	case PTC_GPU_SHADOW:
 		rc = use_hosts(s, j, err);
 		break;
 	case PTC_GPU_BIND:

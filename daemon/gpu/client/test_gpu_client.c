@@ -264,7 +264,7 @@ static void within(uint64_t seed)
 	world_chunks(w, ROOM, false);
 	ok(w, world_bind(w, r, address, &e, &m[0]));
 	ok(w, world_bind(w, other, there, &f, &far));
-	ok(w, ptc_gpu_client_keep(w->c, e.uuid, ROOM, &m[1], &w->o, &w->err));
+	ok(w, ptc_gpu_client_keep(w->c, e.uuid, ROOM, false, &m[1], &w->o, &w->err));
 	ok(w, ptc_gpu_client_copy_within(w->c, m[1], m[0], &whole, 1, &w->o, &w->err));
 	memcpy(side[1], side[0], ROOM);
 	for (int i = 0; i < N; i++) {
@@ -286,7 +286,7 @@ static void within(uint64_t seed)
 	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[1], far, &whole, 1, &w->o, &w->err), PTC_EINVAL);
 	whole.width++;
 	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[1], m[0], &whole, 1, &w->o, &w->err), PTC_EINVAL);
-	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, UINT64_C(1) << 40, &far, &w->o, &w->err), PTC_ENOMEM);
+	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, UINT64_C(1) << 40, false, &far, &w->o, &w->err), PTC_ENOMEM);
 	rank_end(r, SIGKILL);
 	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[1], m[0], &p, 1, &w->o, &w->err), PTC_ELOST);
 	ok(w, copy(w, PTC_GPU_OUT, m[1], p)); /* what is kept does not end with the rank */
@@ -642,6 +642,48 @@ static void test_marks(void **state)
 	assert_int_equal(ptc_gpu_client_copy(w->c, PTC_GPU_OUT, m, w->host, &p, 1, &guard, &w->o, &w->err), PTC_EINVAL);
 	guard.at = 4096;
 	assert_int_equal(ptc_gpu_client_copy(w->c, PTC_GPU_OUT, m, w->host, &p, 1, &guard, &w->o, &w->err), PTC_EINVAL);
+	world_end(w);
+}
+
+/* A copy on the device beside a rank that goes on, under its mark; kernels are not needed for it. */
+static void test_shadow(void **state)
+{
+	struct test_rank_order q = { .op = RANK_PAGE };
+	struct world *w = world_begin(NULL);
+	struct test_rank *r = world_rank(w, 0);
+	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 1);
+	struct ptc_gpu_export e = rank_export(r, address, MIB);
+	struct ptc_gpu_part p = world_flat(0, 0, MIB);
+	struct ptc_gpu_guard guard = { .value = 5 };
+	struct ptc_gpu_ref m, shadow, refused;
+	int page;
+
+	world_kernels("off");
+	world_chunks(w, MIB, false);
+	ok(w, world_bind(w, r, address, &e, &m));
+	assert_int_equal(rank_do(r, &q, &page).rc, 0);
+	ok(w, ptc_gpu_client_map_host(w->c, page, 4096, NULL, &guard.host, &w->o, &w->err));
+	close(page);
+	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, MIB, false, &refused, &w->o, &w->err), PTC_ENODEVICES);
+	/* 256 MiB in all, 16 of them for the ranks */
+	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, 240 * MIB + 1, true, &refused, &w->o, &w->err), PTC_ENOSPC);
+	says(w, "have to stay so for the ranks");
+	ok(w, ptc_gpu_client_keep(w->c, e.uuid, 240 * MIB, true, &shadow, &w->o, &w->err));
+	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, 1, true, &refused, &w->o, &w->err), PTC_ENOSPC);
+
+	assert_int_equal(ptc_gpu_client_shadow(w->c, shadow, m, &p, 1, &guard, &w->o, &w->err), PTC_ECONFLICT);
+	says(w, "was 0 before the copy, not 5");
+	mark(r, 5, 1);
+	ok(w, ptc_gpu_client_shadow(w->c, shadow, m, &p, 1, &guard, &w->o, &w->err));
+	assert_int_equal(ptc_gpu_client_shadow(w->c, shadow, shadow, &p, 1, NULL, &w->o, &w->err), PTC_EINVAL);
+	guard.at = 4096;
+	assert_int_equal(ptc_gpu_client_shadow(w->c, shadow, m, &p, 1, &guard, &w->o, &w->err), PTC_EINVAL);
+	ok(w, ptc_gpu_client_close(w->c, m, &w->o, &w->err));
+	rank_free(r, address); /* the rank has gone on */
+	ok(w, copy(w, PTC_GPU_OUT, shadow, p));
+	assert_true(is_seed(w->chunks, 0, MIB, 1));
+	ok(w, ptc_gpu_client_close(w->c, shadow, &w->o, &w->err));
+	assert_int_equal(ptc_gpu_client_shadow(w->c, shadow, m, &p, 1, NULL, &w->o, &w->err), PTC_ENOTFOUND);
 	world_end(w);
 }
 
@@ -1376,6 +1418,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_torture),      cmocka_unit_test(test_budget),
 		cmocka_unit_test(test_cycles),       cmocka_unit_test(test_threads),
 		cmocka_unit_test(test_ends_at_once), cmocka_unit_test(test_no_driver),
+		cmocka_unit_test(test_shadow),
 	};
 
 	if (argc == 3 && strcmp(argv[1], "--rank") == 0)

@@ -59,6 +59,7 @@
 	X(cuEventRecord, 2000, (CUevent event, CUstream stream))                                                       \
 	X(cuMemAlloc, 3020, (CUdeviceptr * address, size_t size))                                                      \
 	X(cuMemFree, 3020, (CUdeviceptr address))                                                                      \
+	X(cuMemGetInfo, 3020, (size_t * free, size_t * total))                                                         \
 	X(cuMemsetD8Async, 3020, (CUdeviceptr address, unsigned char value, size_t size, CUstream stream))             \
 	X(cuModuleLoadData, 2000, (CUmodule * module, const void *image))                                              \
 	X(cuModuleUnload, 2000, (CUmodule module))                                                                     \

@@ -25,12 +25,14 @@ struct ptc_slot_kept {
 };
 void ptc_slot_kept_unref(struct ptc_slot_kept *k); /* NULL: fine */
 struct ptc_device_copying;
+struct ptc_device_shadows;
 
 /* What the copies of one operation share; used by any number of threads. */
 struct ptc_slot_copying {
 	struct ptc_slot_memory memory[2];
-	const struct ptc_wait *wait;       /* threads that copy ask `cancelled`; NULL: nothing cancels them */
-	struct ptc_slot_kept *kept;        /* NULL: nothing has to stay */
-	struct ptc_device_copying *device; /* mapped device memory (daemon/workers/device); NULL: none */
-	_Atomic uint64_t copier;           /* number of the copier that copied last, never used twice; 0: none */
+	const struct ptc_wait *wait;        /* threads that copy ask `cancelled`; NULL: nothing cancels them */
+	struct ptc_slot_kept *kept;         /* NULL: nothing has to stay */
+	struct ptc_device_copying *device;  /* mapped device memory (daemon/workers/device); NULL: none */
+	struct ptc_device_shadows *shadows; /* of ranks' device memory (daemon/workers/device); NULL: none */
+	_Atomic uint64_t copier;            /* number of the copier that copied last, never used twice; 0: none */
 };

@@ -80,5 +80,25 @@ int ptc_device_copy_kept(struct ptc_device_copier *d, struct ptc_slot_copying *c
 int ptc_device_digest_kept(struct ptc_device_copier *d, const struct ptc_device_memory *m,
 			   const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err);
 
+/* ---- copies of an operation that stay on the device while the ranks go on (copy: async) ---- */
+
+/* A part of a rank's declared memory within one range. */
+struct ptc_device_span {
+	const struct ptc_device_range *range;
+	uint64_t address, bytes;
+};
+/* Copies a rank's spans, by address, to memory of ptc-gpu on the same devices: the shadow. guard: as of
+ * ptc_device_copy. PTC_ENOSPC, PTC_ENOMEM: a device has no room for it beside the ranks. After any failure call
+ * ptc_device_shadow_drop. */
+int ptc_device_shadow(struct ptc_device_copier *d, struct ptc_slot_copying *c, pid_t pid,
+		      const struct ptc_device_span *spans, size_t n, const struct ptc_device_guard *guard,
+		      struct ptc_error *err);
+/* The operation's READs and COMPAREs come from the shadow from now on, as the ranks are about to go on; their own
+ * memory is unmapped. No copy may be under way. If ptc-gpu ends later, so does the shadow, and copies fail. */
+void ptc_device_shadow_only(struct ptc_device_copier *d, struct ptc_slot_copying *c);
+bool ptc_device_is_shadow_only(const struct ptc_slot_copying *c);
+/* Frees the shadow. */
+void ptc_device_shadow_drop(struct ptc_device_copier *d, struct ptc_slot_copying *c);
+
 /* Call this after the operation's last copy. */
 void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copying *c);

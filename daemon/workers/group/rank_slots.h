@@ -46,6 +46,18 @@ int ptc_workers_keep_digest(struct ptc_workers *w, const struct ptc_device_memor
 int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, enum ptc_copy_op op,
 		       const struct ptc_device_memory *m, const struct ptc_device_rows *rows, size_t n,
 		       struct ptc_error *err);
+/* copy: async. ptc_slot_shadow copies what a STOPPED slot has on devices to memory of ptc-gpu there. After all slots'
+ * ptc_slots_shadow_only lets their ranks go on: READs and COMPAREs of ptc_slot_copy come from there, also if a rank has
+ * died, until ptc_slot_copying_done; host memory of ranks is refused (PTC_EINTERNAL). If a shadow failed, drop it: the
+ * ranks have to wait. */
+int ptc_slot_shadow(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, struct ptc_error *err);
+/* Whether ptc_slot_copy can read the declared memory at this address after ptc_slots_shadow_only. */
+bool ptc_slot_has_shadow(const struct ptc_slot_view *slot, uint64_t address);
+void ptc_slots_shadow_only(struct ptc_workers *w, struct ptc_slot_copying *copying);
+void ptc_slots_shadow_drop(struct ptc_workers *w, struct ptc_slot_copying *copying);
+/* For status: whether the group's ranks went on while their device memory was copied; why: if not. Returns whether that
+ * is another answer than the last time. */
+bool ptc_workers_copied_async(struct ptc_workers *w, const struct ptc_group_key *key, bool done, const char *why);
 /* Lets the rank itself read bytes of a file to its declared memory. The kernel then looks up no pages, and the rank's
  * own processor copies. fd: open for reading only; borrowed. ptc_slot_fill sends the order to the rank, and first waits
  * if the rank has many. ptc_slot_filled waits until the rank has carried out all orders, also those of callers who gave
