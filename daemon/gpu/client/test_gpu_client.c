@@ -608,25 +608,34 @@ static void mark(struct test_rank *r, uint64_t value, unsigned steps)
 		assert_int_equal(rank_do(r, &q, NULL).rc, 0);
 }
 
+/* A page that the rank's device writes marks to; 5 is expected there. */
+static struct ptc_gpu_guard guard_of(struct world *w, struct test_rank *r)
+{
+	struct test_rank_order q = { .op = RANK_PAGE };
+	struct ptc_gpu_guard guard = { .value = 5 };
+	int page;
+
+	assert_int_equal(rank_do(r, &q, &page).rc, 0);
+	ok(w, ptc_gpu_client_map_host(w->c, page, 4096, NULL, &guard.host, &w->o, &w->err));
+	close(page);
+	return guard;
+}
+
 /* The host runs ahead of the device: a mark counts when the stream has come to it, and a copy over a later mark is
  * discarded. */
 static void test_marks(void **state)
 {
-	struct test_rank_order q = { .op = RANK_PAGE };
 	struct world *w = world_begin(NULL);
 	struct test_rank *r = world_rank(w, 0);
 	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 1);
 	struct ptc_gpu_export e = rank_export(r, address, MIB);
 	struct ptc_gpu_part p = world_flat(0, 0, MIB);
-	struct ptc_gpu_guard guard = { .value = 5 };
+	struct ptc_gpu_guard guard;
 	struct ptc_gpu_ref m;
-	int page;
 
 	world_chunks(w, MIB, false);
 	ok(w, world_bind(w, r, address, &e, &m));
-	assert_int_equal(rank_do(r, &q, &page).rc, 0);
-	ok(w, ptc_gpu_client_map_host(w->c, page, 4096, NULL, &guard.host, &w->o, &w->err));
-	close(page);
+	guard = guard_of(w, r);
 
 	mark(r, 5, 0);
 	assert_int_equal(ptc_gpu_client_copy(w->c, PTC_GPU_OUT, m, w->host, &p, 1, &guard, &w->o, &w->err),
@@ -648,22 +657,18 @@ static void test_marks(void **state)
 /* A copy on the device beside a rank that goes on, under its mark; kernels are not needed for it. */
 static void test_shadow(void **state)
 {
-	struct test_rank_order q = { .op = RANK_PAGE };
 	struct world *w = world_begin(NULL);
 	struct test_rank *r = world_rank(w, 0);
 	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 1);
 	struct ptc_gpu_export e = rank_export(r, address, MIB);
 	struct ptc_gpu_part p = world_flat(0, 0, MIB);
-	struct ptc_gpu_guard guard = { .value = 5 };
+	struct ptc_gpu_guard guard;
 	struct ptc_gpu_ref m, shadow, refused;
-	int page;
 
 	world_kernels("off");
 	world_chunks(w, MIB, false);
 	ok(w, world_bind(w, r, address, &e, &m));
-	assert_int_equal(rank_do(r, &q, &page).rc, 0);
-	ok(w, ptc_gpu_client_map_host(w->c, page, 4096, NULL, &guard.host, &w->o, &w->err));
-	close(page);
+	guard = guard_of(w, r);
 	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, MIB, false, &refused, &w->o, &w->err), PTC_ENODEVICES);
 	/* 256 MiB in all, 16 of them for the ranks */
 	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, 240 * MIB + 1, true, &refused, &w->o, &w->err), PTC_ENOSPC);
@@ -718,21 +723,17 @@ static void await_block(struct world *w)
 /* The mark moves while the copy is under way. */
 static void test_mark_moves(void **state)
 {
-	struct test_rank_order q = { .op = RANK_PAGE };
 	struct world *w = world_begin(NULL);
 	struct test_rank *r = world_rank(w, 0);
 	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 1);
 	struct ptc_gpu_export e = rank_export(r, address, MIB);
-	struct ptc_gpu_guard guard = { .value = 5 };
+	struct ptc_gpu_guard guard;
 	struct background b = { .w = w, .guard = &guard, .bytes = MIB };
-	int page;
 
 	world_faults(w, "cuEventSynchronize 1 block\n");
 	world_chunks(w, 2 * MIB, false);
 	ok(w, world_bind(w, r, address, &e, &b.m));
-	assert_int_equal(rank_do(r, &q, &page).rc, 0);
-	ok(w, ptc_gpu_client_map_host(w->c, page, 4096, NULL, &guard.host, &w->o, &w->err));
-	close(page);
+	guard = guard_of(w, r);
 	mark(r, 5, 1);
 	pthread_create(&b.thread, NULL, copy_in_background, &b);
 	await_block(w);
