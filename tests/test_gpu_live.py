@@ -483,6 +483,85 @@ class GpuLive(harness.Case):
             for d in glob.glob(self.path("at-*")):
                 shutil.rmtree(d, ignore_errors=True)
 
+    def log(self, c):
+        with open(os.path.join(c.nodes["n0"].dir, "ptcd.log")) as f:
+            return f.read()
+
+    def ahead(self, c):
+        """[(bytes used, bytes read)] of restores that something was read ahead of."""
+        return [(int(a), int(b)) for a, b in re.findall(r": (\d+) bytes of its restore came from page-locked memory, where (\d+) were", self.log(c))]
+
+    def resize_ahead(self, c, job, config, meanwhile=lambda: None, status=0):
+        """Resizes; the new ranks build until what is read ahead has been read."""
+        hold, ready = os.path.join(self.gpu, "hold"), "are read ahead of its restore"
+        before = self.log(c).count(ready)
+        open(hold, "w").close()
+        taking = subprocess.Popen([harness.program("ptcctl"), "--socket", c.nodes["n0"].socket, "resize", job.name, "--config", config,
+                                   "--wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_for(lambda: self.log(c).count(ready) > before, 60 * PATIENCE, "what is read ahead", 0.05)
+        meanwhile()
+        os.unlink(hold)
+        _, said = taking.communicate(timeout=120 * PATIENCE)
+        self.assertEqual(status, taking.returncode, said)
+        return job.status()["step"]
+
+    def pinned(self, c):
+        return c.json("nodes")["nodes"][0]["store"]["pinned_bytes"]
+
+    def test_prefetch(self):
+        """What the next ranks are restored with is read to page-locked memory while they build: all of it, as much as may be locked, or
+        nothing where that goes wrong. The ranks compare what they get with their formula."""
+        whole = 8 * (700 * 6 * 2 * 3 + 700 * 64)
+        for name, prefetch, memory in (("all", "8MiB", "plain"), ("some", "256KiB", "vmm")):
+            with self.subTest(name), self.gpus(config={"prefetch": prefetch}) as c:
+                job = GpuJob(c, self.dir, self.gpu, rows=700, memory=memory, argv=["--folder", self.gpu])
+                job.run("tp=2")
+                job.wait_step(5)
+                at = job.resize("tp=1")["step"]  # nobody knows its layout yet
+                self.assertEqual([], self.ahead(c))
+                seen = []
+                for config in ("tp=2", "tp=1"):
+                    job.wait_step(at + 5)
+                    at = self.resize_ahead(c, job, config, lambda: seen.append(self.pinned(c)))
+                    job.check_state(self, at, self.path(f"at-{config}"))
+                job.wait_step(at + 5)
+                if name == "all":
+                    self.assertEqual([(whole, whole + 8)] * 2, self.ahead(c))
+                    self.assertLess(32 << 20, seen[0])
+                else:
+                    for used, read in self.ahead(c):
+                        self.assertTrue(0 < used <= read <= 256 << 10, self.ahead(c))
+                    self.assertTrue(all(0 < n - (32 << 20) <= 256 << 10 for n in seen), seen)
+                self.assertEqual(32 << 20, self.pinned(c))
+                if name == "all":  # its ptc-gpu ends; it cannot be locked
+                    self.may_leave = True
+                    at = self.resize_ahead(c, job, "tp=2", lambda: os.kill(self.copier(c), signal.SIGKILL))
+                    self.assertEqual((whole, whole + 8), self.ahead(c)[-1])
+                    job.wait_step(at + 5)
+                    self.faults("cuMemHostRegister 0 2")
+                    at = self.resize_ahead(c, job, "tp=1")
+                    job.wait_step(at + 5)
+                    self.assertEqual((0, 0), self.ahead(c)[-1])
+                    self.assertIn("less is read ahead of its restore: ", self.log(c))
+                    os.unlink(os.path.join(self.gpu, "faults"))
+                    self.assertEqual(32 << 20, self.pinned(c))
+                    job.check_state(self, at, self.path("end"))
+                job.do("stop")
+
+    def test_prefetch_for_nothing(self):
+        """A rank dies as it builds: what was read ahead is given back with the switch."""
+        with self.gpus(config={"prefetch": "8MiB"}) as c:
+            self.may_leave = True
+            job = GpuJob(c, self.dir, self.gpu, argv=["--folder", self.gpu], run_options={"grace": "1s"})
+            job.run("tp=2")
+            job.wait_step(5)
+            at = job.resize("dp=2")["step"]
+            job.wait_step(at + 5)
+            before = job.ranks()
+            self.resize_ahead(c, job, "tp=2", lambda: os.kill(before[0]["pid"], signal.SIGKILL), status=1)
+            wait_for(lambda: job.status()["phase"] == "idle" and self.pinned(c) == 32 << 20, 60 * PATIENCE, "the locked memory back", 0.1)
+            self.assertEqual(0, sum(used for used, _ in self.ahead(c)))  # other ranks may be restored now
+
     def test_page_locked(self):
         """A device's page-locked memory counts before it is locked: a rank on a device for which there is no room copies itself."""
         memory = {"ceiling": "440MiB", "staging": "64MiB", "spare": "0B"}  # 82 MiB are for chunks, half of that for other memory

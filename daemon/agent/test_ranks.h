@@ -515,6 +515,22 @@ bool ptc_workers_copied_async(struct ptc_workers *w, const struct ptc_group_key 
 	return true;
 }
 
+bool ptc_slot_mapped(const struct ptc_slot_view *slot)
+{
+	return false;
+}
+
+int ptc_workers_pin(struct ptc_workers *w, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
+		    struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
+}
+
+bool ptc_workers_unpin(struct ptc_workers *w, struct ptc_device_pinned *p)
+{
+	return true;
+}
+
 uint64_t ptc_workers_pinned(const struct ptc_workers *w)
 {
 	(void)w;

@@ -13,7 +13,8 @@
  *
  * With --folder rank 0 does what a file there asks for, and then makes another file. FOLDER/hang: its device gets work
  * that never ends, as a collective has whose peer is gone, on the state's own stream or on another one (--hang);
- * FOLDER/hung. FOLDER/meddle: it begins an update, even while it waits at a stop; FOLDER/meddled. */
+ * FOLDER/hung. FOLDER/meddle: it begins an update, even while it waits at a stop; FOLDER/meddled. While FOLDER/hold is
+ * there, no rank declares anything. */
 #include "base/check.h"
 #include "daemon/gpu/cuda/cuda_driver.h"
 #include "ptc/ptc.h"
@@ -314,6 +315,8 @@ static void train(ptc_client *c, struct rank *r)
 {
 	int rc;
 
+	while (args.folder && asked("hold"))
+		nap();
 	declare_all(c, r);
 	rc = ptc_restore(c);
 	if (rc == PTC_R_STALE)

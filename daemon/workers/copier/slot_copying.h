@@ -8,6 +8,8 @@
 #include <stdatomic.h>
 #include <sys/uio.h>
 
+struct ptc_device_pinned;
+
 /* A file; ptcd maps its bytes [0, bytes) at base. */
 struct ptc_slot_memory {
 	int fd; /* -1: none */
@@ -15,7 +17,8 @@ struct ptc_slot_memory {
 	bool once; /* for this operation only: the copier unmaps it at ptc_slot_copying_done */
 	const uint8_t *base;
 	uint64_t bytes;
-	uint64_t dev, ino; /* filled by ptc_slot_copying_init */
+	uint64_t dev, ino;                      /* filled by ptc_slot_copying_init */
+	const struct ptc_device_pinned *pinned; /* ptc-gpu has it page-locked (daemon/workers/device); NULL: not */
 };
 /* Stands for memory that must stay while a copier that hangs may write to it. The caller keeps it in one of its own
  * structs, with one reference. done is called without a lock, on any thread. */

@@ -32,7 +32,7 @@ struct ptc_device_copier {
 	pthread_mutex_t ring_lock;            /* held while pinned_take blocks */
 	char rings[PTC_GPU_ATTACHED_MAX][48]; /* UUIDs of the devices whose rings are counted; under ring_lock */
 	size_t nrings;
-	_Atomic uint64_t ring_bytes;
+	_Atomic uint64_t ring_bytes, pinned_more; /* counted */
 };
 
 struct binding {
@@ -53,6 +53,7 @@ struct ptc_device_copying {
 	struct guard_page *pages;
 	size_t npages;
 	struct ptc_gpu_ref host[2];
+	bool borrowed[2], ended[2]; /* host: it is the caller's page-locked map; that went with its ptc-gpu */
 	struct binding *bound;
 	size_t nbound;
 };
@@ -79,7 +80,7 @@ struct ptc_device_copier *ptc_device_copier_free(struct ptc_device_copier *d)
 		return NULL;
 	ptc_gpu_client_free(d->client);
 	if (d->env->pinned_give)
-		d->env->pinned_give(d->env->arg, atomic_load(&d->ring_bytes));
+		d->env->pinned_give(d->env->arg, ptc_device_copier_pinned(d));
 	pthread_mutex_destroy(&d->ring_lock);
 	pthread_mutex_destroy(&d->lock);
 	pthread_mutex_destroy(&d->try_lock);
@@ -104,7 +105,7 @@ static int client_of(struct ptc_device_copier *d, struct ptc_gpu_client **ret, s
 
 uint64_t ptc_device_copier_pinned(struct ptc_device_copier *d)
 {
-	return atomic_load(&d->ring_bytes);
+	return atomic_load(&d->ring_bytes) + atomic_load(&d->pinned_more);
 }
 
 /* Counts the device's ring before ptc-gpu makes it. It stays counted: the next ptc-gpu makes it again. */
@@ -128,6 +129,13 @@ static int count_ring(struct ptc_device_copier *d, const char *uuid, struct ptc_
 	return rc ? ptc_error_wrap(err, "device %s: no room below memory.ceiling for %lluMiB of page-locked memory",
 				   uuid, (unsigned long long)(PTC_GPU_RING_BYTES >> 20))
 		  : 0;
+}
+
+static void uncount(struct ptc_device_copier *d, uint64_t bytes)
+{
+	atomic_fetch_sub(&d->pinned_more, bytes);
+	if (d->env->pinned_give)
+		d->env->pinned_give(d->env->arg, bytes);
 }
 
 /* ---- mapping ---- */
@@ -168,11 +176,16 @@ int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r
 	struct ptc_gpu_ref ref;
 	int rc = client_of(d, &client, err);
 
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&d->try_lock);
-	if (rc == 0)
+	for (unsigned i = 0; i < 2; i++) { /* a ptc-gpu that ends just now says nothing of this memory */
 		rc = bind_range(d, client, r, pid, &ref, &o, err);
-	if (rc == 0)
-		rc = ptc_gpu_client_close(client, ref, &o, err);
+		if (rc == 0)
+			rc = ptc_gpu_client_close(client, ref, &o, err);
+		if (rc != PTC_EIO || o.blame != PTC_GPU_BLAME_REQUEST)
+			break;
+	}
 	pthread_mutex_unlock(&d->try_lock);
 	return rc;
 }
@@ -198,6 +211,9 @@ static int host_ref(struct ptc_gpu_client *client, struct ptc_device_copying *x,
 	int rc = 0;
 
 	pthread_mutex_lock(&x->lock);
+	x->borrowed[i] = c->memory[i].pinned && c->memory[i].pinned->life && !x->ended[i];
+	if (x->borrowed[i])
+		x->host[i] = (struct ptc_gpu_ref){ c->memory[i].pinned->life, c->memory[i].pinned->number };
 	if (!x->host[i].life)
 		rc = ptc_gpu_client_map_host(client, c->memory[i].fd, c->memory[i].bytes, NULL, &x->host[i], o, err);
 	*ret = x->host[i];
@@ -270,8 +286,10 @@ static void forget(struct ptc_gpu_client *client, struct ptc_device_copying *x)
 		now.life = UINT32_MAX;
 	pthread_mutex_lock(&x->lock);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(x->host); i++)
-		if (x->host[i].life != now.life)
+		if (x->host[i].life != now.life) {
+			x->ended[i] = x->ended[i] || x->borrowed[i];
 			x->host[i] = (struct ptc_gpu_ref){ 0 };
+		}
 	for (size_t i = 0; i < x->nbound; i++)
 		if (x->bound[i].ref.life != now.life)
 			x->bound[i].ref = (struct ptc_gpu_ref){ 0 };
@@ -305,7 +323,7 @@ void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copyin
 		return;
 	unbind(d, x);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(x->host); i++)
-		if (x->host[i].life)
+		if (x->host[i].life && !x->borrowed[i])
 			(void)ptc_gpu_client_unmap_host(d->client, x->host[i], &o, NULL);
 	pthread_mutex_destroy(&x->lock);
 	ptc_free(x->pages);
@@ -659,6 +677,46 @@ int ptc_device_digest_kept(struct ptc_device_copier *d, const struct ptc_device_
 	}
 	*ret_digest = all;
 	return rc;
+}
+
+/* ---- page-locked memory ---- */
+
+int ptc_device_pin(struct ptc_device_copier *d, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
+		   struct ptc_error *err)
+{
+	struct ptc_gpu_client *client;
+	struct ptc_gpu_outcome o = { .blame = PTC_GPU_BLAME_NONE };
+	struct ptc_gpu_ref ref;
+	int rc = client_of(d, &client, err);
+
+	if (rc == 0)
+		rc = count_ring(d, uuid, err);
+	if (!rc && d->env->pinned_take)
+		rc = d->env->pinned_take(d->env->arg, bytes, err);
+	if (rc)
+		return rc;
+	atomic_fetch_add(&d->pinned_more, bytes);
+	rc = ptc_gpu_client_map_host(client, fd, bytes, uuid, &ref, &o, err);
+	if (rc == 0) {
+		*ret = (struct ptc_device_pinned){ ref.life, ref.number, bytes };
+		return 0;
+	}
+	if (!o.unsafe)
+		uncount(d, bytes);
+	return rc;
+}
+
+bool ptc_device_unpin(struct ptc_device_copier *d, struct ptc_device_pinned *p)
+{
+	struct ptc_gpu_outcome o = { .blame = PTC_GPU_BLAME_NONE };
+
+	if (!p->life)
+		return true;
+	(void)ptc_gpu_client_unmap_host(d->client, (struct ptc_gpu_ref){ p->life, p->number }, &o, NULL);
+	if (!o.unsafe)
+		uncount(d, p->bytes);
+	*p = (struct ptc_device_pinned){ 0 };
+	return !o.unsafe;
 }
 
 /* ---- shadows ---- */

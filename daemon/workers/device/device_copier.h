@@ -32,7 +32,7 @@ struct ptc_device_range {
 int ptc_device_copier_new(const struct ptc_workers_env *env, struct ptc_device_copier **ret, struct ptc_error *err);
 /* Call this once all callers and all mappings are gone. NULL ok. */
 struct ptc_device_copier *ptc_device_copier_free(struct ptc_device_copier *d);
-/* Bytes of page-locked memory that were taken by pinned_take: a ring for each device in use. */
+/* Bytes of page-locked memory that were taken by pinned_take: a ring for each device in use, and ptc_device_pin's. */
 uint64_t ptc_device_copier_pinned(struct ptc_device_copier *d);
 
 /* Finds out whether ptc-gpu can map a range, by mapping and unmapping it. */
@@ -99,6 +99,19 @@ void ptc_device_shadow_only(struct ptc_device_copier *d, struct ptc_slot_copying
 bool ptc_device_is_shadow_only(const struct ptc_slot_copying *c);
 /* Frees the shadow. */
 void ptc_device_shadow_drop(struct ptc_device_copier *d, struct ptc_slot_copying *c);
+
+/* ---- page-locked memory ---- */
+
+struct ptc_device_pinned {
+	uint32_t life, number; /* life 0: none */
+	uint64_t bytes;
+};
+/* Has ptc-gpu page-lock the first bytes of a file for a device, which has to have them. They are counted first. If
+ * ptc-gpu ends, so does the page-lock, and copies go through the ring. */
+int ptc_device_pin(struct ptc_device_copier *d, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
+		   struct ptc_error *err);
+/* {0} ok. false: ptc-gpu hangs and may have the memory for ever; it stays counted. */
+bool ptc_device_unpin(struct ptc_device_copier *d, struct ptc_device_pinned *p);
 
 /* Call this after the operation's last copy. */
 void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copying *c);

@@ -549,6 +549,24 @@ const char *ptc_slot_device(const struct ptc_slot_view *slot, uint64_t address)
 	return r ? r->uuid : NULL;
 }
 
+bool ptc_slot_mapped(const struct ptc_slot_view *slot)
+{
+	const struct view *v = slot->opaque;
+
+	return v->declared && v->declared->ndevices && ptc_declared_try(v->w, v->declared, v->pid) == DEVICE_MAPPED;
+}
+
+int ptc_workers_pin(struct ptc_workers *w, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
+		    struct ptc_error *err)
+{
+	return ptc_device_pin(w->gpu, fd, bytes, uuid, ret, err);
+}
+
+bool ptc_workers_unpin(struct ptc_workers *w, struct ptc_device_pinned *p)
+{
+	return ptc_device_unpin(w->gpu, p);
+}
+
 /* What of a rank's declared memory lies on devices: each span is cut where an allocation ends. */
 static int device_spans(const struct declared *d, struct ptc_device_span **ret, size_t *ret_n, struct ptc_error *err)
 {
