@@ -353,6 +353,40 @@ class GpuLive(harness.Case):
         with self.gpus() as c:
             self.resizes(c, "ptc-gpu", marks="none", argv=["--marks", "1"], env={"PTC_FAKE_GPU_NO_MARKS": "1"})
 
+    def test_marks_in_graphs(self):
+        """Updates are launches of a CUDA graph: its mark is a node of it, wherever it is captured, and comes before what it changes at each
+        launch. Without such nodes the marks end, and stops wait for the device."""
+        for where in ("own", "other"):
+            argv = ["--marks", "1", "--graph", where, "--folder", self.path("gpu")]
+            with self.subTest(where), self.gpus() as c:
+                self.resizes(c, "ptc-gpu", marks="proven", argv=argv)
+            self.assertEqual(7, sum(self.calls("cuCtxSynchronize")))  # before each rank's restore
+            self.assertEqual(7, sum(self.calls("cuGraphAddBatchMemOpNode")))
+            with self.subTest(where), self.gpus() as c:
+                job = GpuJob(c, self.dir, self.gpu, argv=argv)
+                job.run("tp=2")
+                job.wait_step(10)
+                self.faults("cuMemcpyDtoHAsync 0 block")
+                taking = self.snapshot(job)
+                self.blocked()
+                open(os.path.join(self.gpu, "meddle"), "w").close()
+                self.blocked("meddled")
+                status, said = self.unblock(taking)
+                self.assertNotEqual(0, status, said)
+                self.assertRegex(said, r"rank 0.*mark was 0 (before|after) the copy, not \d+: what was copied is discarded")
+                wait_for(lambda: job.status()["phase"] == "idle", 60 * PATIENCE, "idle", 0.1)
+                self.assertEqual({"proven"}, self.marks(job))
+                job.do("stop")
+                job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+            with self.subTest(where), self.gpus() as c:
+                job = GpuJob(c, self.dir, self.gpu, argv=argv, env={"PTC_FAKE_GPU_NO_NODES": "1"})
+                job.run("tp=2")
+                wait_for(lambda: self.marks(job) == {"unproven"}, 20 * PATIENCE, "marks to end")
+                job.wait_step(10)
+                at = job.resize("tp=1")["step"]
+                job.check_state(self, at, self.path("at-tp=1"))
+                job.do("stop")
+
     def test_mark_moves(self):
         """A rank that changes its memory while it waits at a stop: what was copied meanwhile does not count."""
         with self.gpus() as c:
@@ -693,6 +727,30 @@ class GpuTorch(harness.Case):
                     warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 self.assertEqual((aborts, aborts), (ptc_torch._communicators_abort(), bool(said)), (mode, waits))
+
+    def test_update_in_a_graph(self):
+        """An update that goes into a CUDA graph is told as one, with the stream that captures; any other as it begins."""
+        import torch
+        from ptc import torch as ptc_torch
+
+        class Client:
+            told = []
+
+            def update_begin(self):
+                self.told.append("begins")
+
+            def update_captured(self, number):
+                self.told.append(number)
+
+        class Info:
+            rank = 0
+
+        gen, stream = ptc_torch.Generation(Client(), Info()), unittest.mock.Mock(cuda_stream=7)
+        for gen._on_cuda, captures in ((False, True), (True, False), (True, True)):
+            with unittest.mock.patch.object(torch.cuda, "current_stream", lambda: stream), \
+                    unittest.mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda c=captures: c):
+                gen.update_begin()
+        self.assertEqual(["begins", "begins", 7], Client.told)
 
     def test_buffers(self):
         """Buffers that no state dict has are compared wherever they are, so a device's are not passed over."""

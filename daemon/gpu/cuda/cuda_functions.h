@@ -78,6 +78,14 @@
 	X(cuCtxSynchronize, 2000, (void))                                                                              \
 	X(cuStreamQuery, 2000, (CUstream stream))                                                                      \
 	X(cuStreamIsCapturing, 10000, (CUstream stream, CUstreamCaptureStatus * status))                               \
+	X(cuStreamGetCaptureInfo, 11030,                                                                               \
+	  (CUstream stream, CUstreamCaptureStatus * status, cuuint64_t * id, CUgraph * graph,                          \
+	   const CUgraphNode **dependencies, size_t *count))                                                           \
+	X(cuStreamUpdateCaptureDependencies, 11030,                                                                    \
+	  (CUstream stream, CUgraphNode * dependencies, size_t count, unsigned flags))                                 \
+	X(cuGraphAddBatchMemOpNode, 11070,                                                                             \
+	  (CUgraphNode * node, CUgraph graph, const CUgraphNode *dependencies, size_t count,                           \
+	   const CUDA_BATCH_MEM_OP_NODE_PARAMS *parameters))                                                           \
 	X(cuMemGetAllocationGranularity, 10020,                                                                        \
 	  (size_t * granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option))            \
 	X(cuMemCreate, 10020,                                                                                          \
@@ -90,4 +98,10 @@
 #define PTC_CUDA_TRAINER_FUNCTIONS(X)                                                                                  \
 	X(cuMemAllocAsync, 11020, (CUdeviceptr * address, size_t size, CUstream stream))                               \
 	X(cuMemFreeAsync, 11020, (CUdeviceptr address, CUstream stream))                                               \
-	X(cuStreamWaitValue64, 11070, (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags))
+	X(cuStreamWaitValue64, 11070, (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags))        \
+	X(cuStreamBeginCapture, 10010, (CUstream stream, CUstreamCaptureMode mode))                                    \
+	X(cuStreamEndCapture, 10000, (CUstream stream, CUgraph * graph))                                               \
+	X(cuGraphInstantiateWithFlags, 11040, (CUgraphExec * exec, CUgraph graph, unsigned long long flags))           \
+	X(cuGraphLaunch, 10000, (CUgraphExec exec, CUstream stream))                                                   \
+	X(cuGraphExecDestroy, 10000, (CUgraphExec exec))                                                               \
+	X(cuGraphDestroy, 10000, (CUgraph graph))
