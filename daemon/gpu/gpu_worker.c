@@ -273,11 +273,15 @@ static int copy_between(struct ptc_gpu_worker *w, const struct ptc_gpu_job *j, c
 	rc = owner_lives(&to->e, "before the copy", f);
 	if (rc == 0)
 		rc = owner_lives(&from->e, "before the copy", f);
+	if (rc == 0)
+		rc = guarded(j, "before", f);
 	if (rc == 0 && !ptc_fault("gpu.within.bytes")) /* a test wants bytes that are not those of the source */
 		rc = w->server->ops->copy_within(w->gpu, to->memory, from->memory, j->parts, j->head.nparts, f);
 	if (rc == 0)
 		rc = owner_lives(&to->e, "during the copy", f);
-	return rc ? rc : owner_lives(&from->e, "during the copy", f);
+	if (rc == 0)
+		rc = owner_lives(&from->e, "during the copy", f);
+	return rc ? rc : guarded(j, "after", f);
 }
 
 /* From another allocation of this device, or from what the worker j->from keeps. */
@@ -317,7 +321,7 @@ static int do_keep(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_g
 	if (rc == 0)
 		rc = free_entry(w, &m, f);
 	if (rc == 0)
-		rc = w->server->ops->keep(w->gpu, j->head.bytes, &m->memory, f);
+		rc = w->server->ops->keep(w->gpu, j->head.bytes, j->head.flags & PTC_GPU_BESIDE, &m->memory, f);
 	if (rc)
 		return rc;
 	m->e = (struct ptc_gpu_export){ .path = PTC_GPU_PATH_OWN, .bytes = j->head.bytes };
@@ -426,6 +430,7 @@ static int dispatch(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_
 	case PTC_GPU_KEEP:
 		return do_keep(w, j, a, f);
 	case PTC_GPU_COPY_WITHIN:
+	case PTC_GPU_SHADOW:
 		return do_copy_within(w, j, f);
 	case PTC_GPU_FORGET:
 	case PTC_GPU_STATS:

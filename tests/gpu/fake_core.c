@@ -417,9 +417,10 @@ __attribute__((destructor)) static void report(void)
 		fprintf(f, "left %s %u\n", kinds[i], fake.dead ? 0 : left[i]);
 	fprintf(f,
 		"left context %u\nleft handle %u\nleft reservation %u\nleft stream %u\nleft event %u\n"
-		"left module %u\n",
+		"left module %u\nleft graph %u\n",
 		fake.dead ? 0 : contexts, fake.dead ? 0 : fake.handles, fake.dead ? 0 : fake.reservations,
-		fake.dead ? 0 : fake.streams, fake.dead ? 0 : fake.events, fake.dead ? 0 : fake.modules);
+		fake.dead ? 0 : fake.streams, fake.dead ? 0 : fake.events, fake.dead ? 0 : fake.modules,
+		fake.dead ? 0 : fake.graphs);
 	fprintf(f, "count pageable %u\ncount wrong %u\n%s", fake.pageable, fake.nwrong, fake.wrong);
 	fclose(f);
 }

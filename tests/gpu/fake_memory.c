@@ -185,6 +185,25 @@ CUresult cuMemFree(CUdeviceptr address)
 	LEAVE(CUDA_SUCCESS);
 }
 
+/* For the whole device, as far as one process knows; DIR/free-N says it for all. */
+CUresult cuMemGetInfo(size_t *free, size_t *total)
+{
+	char file[512];
+	FILE *f;
+
+	ENTER(cuMemGetInfo, true);
+	*total = fake.memory;
+	*free = fake.memory - fake.used[fake_current()->device];
+	snprintf(file, sizeof file, "%s/free-%d", fake.dir, fake_current()->device);
+	f = fopen(file, "re");
+	if (f) {
+		if (fscanf(f, "%zu", free) != 1)
+			abort();
+		fclose(f);
+	}
+	LEAVE(CUDA_SUCCESS);
+}
+
 CUresult cuMemAllocAsync(CUdeviceptr *address, size_t size, CUstream stream)
 {
 	struct fake_range *r;

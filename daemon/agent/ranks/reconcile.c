@@ -97,6 +97,7 @@ static int slots_restore(struct reconciler *s, const struct ptc_group *group, st
 	rc = ptc_table_open(s->agent->env.store, &key, &job.table, err);
 	s->gone = rc == PTC_ENOTFOUND || rc == PTC_ELOST || rc == PTC_ECORRUPT;
 	job.residents = ptc_residents_take(s->agent, info->uuid);
+	job.prefetched = ptc_prefetch_take(s->agent, info->uuid);
 	if (rc == 0)
 		rc = ptc_restore_slots(&job, &s->bytes, err);
 	if (!rc) {
@@ -110,6 +111,7 @@ static int slots_restore(struct reconciler *s, const struct ptc_group *group, st
 		ptc_count_add(PTC_COUNT_DEVICE_PEER_BYTES, s->bytes.peer);
 		ptc_count_add(PTC_COUNT_DEVICE_HOST_BYTES, s->bytes.host);
 	}
+	ptc_prefetch_free(job.prefetched);
 	ptc_residents_free(job.residents);
 	ptc_table_unref(job.table);
 	ptc_geometry_put(ref);
@@ -299,8 +301,10 @@ static void reconciler_main(void *arg)
 		rc = reconcile(s, &rank, &err);
 	if (rc && rc != PTC_ECANCELED && rc != PTC_EFENCED && !reconciler_stopped(s))
 		tell(s, rank, rc, &err);
-	if (!reconciler_stopped(s))
-		ptc_residents_drop(agent, s->req->uuid); /* of a switch that restored nobody here */
+	if (!reconciler_stopped(s)) { /* of a switch that restored nobody here */
+		ptc_residents_drop(agent, s->req->uuid);
+		ptc_prefetch_drop(agent, s->req->uuid);
+	}
 	ptc_agent_leave(&s->op);
 	pthread_mutex_lock(&agent->shared.lock);
 	s->done = true;

@@ -264,7 +264,7 @@ static void within(uint64_t seed)
 	world_chunks(w, ROOM, false);
 	ok(w, world_bind(w, r, address, &e, &m[0]));
 	ok(w, world_bind(w, other, there, &f, &far));
-	ok(w, ptc_gpu_client_keep(w->c, e.uuid, ROOM, &m[1], &w->o, &w->err));
+	ok(w, ptc_gpu_client_keep(w->c, e.uuid, ROOM, false, &m[1], &w->o, &w->err));
 	ok(w, ptc_gpu_client_copy_within(w->c, m[1], m[0], &whole, 1, &w->o, &w->err));
 	memcpy(side[1], side[0], ROOM);
 	for (int i = 0; i < N; i++) {
@@ -286,7 +286,7 @@ static void within(uint64_t seed)
 	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[1], far, &whole, 1, &w->o, &w->err), PTC_EINVAL);
 	whole.width++;
 	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[1], m[0], &whole, 1, &w->o, &w->err), PTC_EINVAL);
-	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, UINT64_C(1) << 40, &far, &w->o, &w->err), PTC_ENOMEM);
+	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, UINT64_C(1) << 40, false, &far, &w->o, &w->err), PTC_ENOMEM);
 	rank_end(r, SIGKILL);
 	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[1], m[0], &p, 1, &w->o, &w->err), PTC_ELOST);
 	ok(w, copy(w, PTC_GPU_OUT, m[1], p)); /* what is kept does not end with the rank */
@@ -319,7 +319,7 @@ static void peers(uint64_t seed)
 		for (uint64_t i = 0; i < ROOM; i++)
 			has[d][i] = kept[d][i] = test_gpu_byte(seed + d, i);
 		ok(w, world_bind(w, r[d], address, &e, &m[d]));
-		ok(w, ptc_gpu_client_keep(w->c, e.uuid, ROOM, &k[d], &w->o, &w->err));
+		ok(w, ptc_gpu_client_keep(w->c, e.uuid, ROOM, false, &k[d], &w->o, &w->err));
 		ok(w, ptc_gpu_client_copy_within(w->c, k[d], m[d], &whole, 1, &w->o, &w->err));
 	}
 	for (int i = 0; i < N; i++) {
@@ -382,7 +382,7 @@ static void test_no_peers(void **state)
 		e = rank_export(r, address, MIB);
 		world_chunks(w, MIB, false);
 		ok(w, world_bind(w, r, address, &e, &m));
-		ok(w, ptc_gpu_client_keep(w->c, e.uuid, MIB, &k[1], &w->o, &w->err));
+		ok(w, ptc_gpu_client_keep(w->c, e.uuid, MIB, false, &k[1], &w->o, &w->err));
 		ok(w, ptc_gpu_client_copy_within(w->c, k[1], m, &p, 1, &w->o, &w->err));
 		rank_end(r, 0);
 		r = world_rank(w, 0);
@@ -393,7 +393,7 @@ static void test_no_peers(void **state)
 		assert_int_equal(w->o.blame, PTC_GPU_BLAME_REQUEST);
 		says(w, refused ? "PEER_ACCESS_UNSUPPORTED" : "cannot read the memory");
 		assert_true(rank_has(r, address, MIB, 2));
-		ok(w, ptc_gpu_client_keep(w->c, e.uuid, MIB, &k[0], &w->o, &w->err));
+		ok(w, ptc_gpu_client_keep(w->c, e.uuid, MIB, false, &k[0], &w->o, &w->err));
 		ok(w, ptc_gpu_client_copy_within(w->c, k[0], m, &p, 1, &w->o, &w->err));
 		w->may_leave = true;
 		world_end(w);
@@ -711,25 +711,34 @@ static void mark(struct test_rank *r, uint64_t value, unsigned steps)
 		assert_int_equal(rank_do(r, &q, NULL).rc, 0);
 }
 
+/* A page that the rank's device writes marks to; 5 is expected there. */
+static struct ptc_gpu_guard guard_of(struct world *w, struct test_rank *r)
+{
+	struct test_rank_order q = { .op = RANK_PAGE };
+	struct ptc_gpu_guard guard = { .value = 5 };
+	int page;
+
+	assert_int_equal(rank_do(r, &q, &page).rc, 0);
+	ok(w, ptc_gpu_client_map_host(w->c, page, 4096, NULL, &guard.host, &w->o, &w->err));
+	close(page);
+	return guard;
+}
+
 /* The host runs ahead of the device: a mark counts when the stream has come to it, and a copy over a later mark is
  * discarded. */
 static void test_marks(void **state)
 {
-	struct test_rank_order q = { .op = RANK_PAGE };
 	struct world *w = world_begin(NULL);
 	struct test_rank *r = world_rank(w, 0);
 	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 1);
 	struct ptc_gpu_export e = rank_export(r, address, MIB);
 	struct ptc_gpu_part p = world_flat(0, 0, MIB);
-	struct ptc_gpu_guard guard = { .value = 5 };
+	struct ptc_gpu_guard guard;
 	struct ptc_gpu_ref m;
-	int page;
 
 	world_chunks(w, MIB, false);
 	ok(w, world_bind(w, r, address, &e, &m));
-	assert_int_equal(rank_do(r, &q, &page).rc, 0);
-	ok(w, ptc_gpu_client_map_host(w->c, page, 4096, NULL, &guard.host, &w->o, &w->err));
-	close(page);
+	guard = guard_of(w, r);
 
 	mark(r, 5, 0);
 	assert_int_equal(ptc_gpu_client_copy(w->c, PTC_GPU_OUT, m, w->host, &p, 1, &guard, &w->o, &w->err),
@@ -745,6 +754,44 @@ static void test_marks(void **state)
 	assert_int_equal(ptc_gpu_client_copy(w->c, PTC_GPU_OUT, m, w->host, &p, 1, &guard, &w->o, &w->err), PTC_EINVAL);
 	guard.at = 4096;
 	assert_int_equal(ptc_gpu_client_copy(w->c, PTC_GPU_OUT, m, w->host, &p, 1, &guard, &w->o, &w->err), PTC_EINVAL);
+	world_end(w);
+}
+
+/* A copy on the device beside a rank that goes on, under its mark; kernels are not needed for it. */
+static void test_shadow(void **state)
+{
+	struct world *w = world_begin(NULL);
+	struct test_rank *r = world_rank(w, 0);
+	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 1);
+	struct ptc_gpu_export e = rank_export(r, address, MIB);
+	struct ptc_gpu_part p = world_flat(0, 0, MIB);
+	struct ptc_gpu_guard guard;
+	struct ptc_gpu_ref m, shadow, refused;
+
+	world_kernels("off");
+	world_chunks(w, MIB, false);
+	ok(w, world_bind(w, r, address, &e, &m));
+	guard = guard_of(w, r);
+	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, MIB, false, &refused, &w->o, &w->err), PTC_ENODEVICES);
+	/* 256 MiB in all, 16 of them for the ranks */
+	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, 240 * MIB + 1, true, &refused, &w->o, &w->err), PTC_ENOSPC);
+	says(w, "have to stay so for the ranks");
+	ok(w, ptc_gpu_client_keep(w->c, e.uuid, 240 * MIB, true, &shadow, &w->o, &w->err));
+	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, 1, true, &refused, &w->o, &w->err), PTC_ENOSPC);
+
+	assert_int_equal(ptc_gpu_client_shadow(w->c, shadow, m, &p, 1, &guard, &w->o, &w->err), PTC_ECONFLICT);
+	says(w, "was 0 before the copy, not 5");
+	mark(r, 5, 1);
+	ok(w, ptc_gpu_client_shadow(w->c, shadow, m, &p, 1, &guard, &w->o, &w->err));
+	assert_int_equal(ptc_gpu_client_shadow(w->c, shadow, shadow, &p, 1, NULL, &w->o, &w->err), PTC_EINVAL);
+	guard.at = 4096;
+	assert_int_equal(ptc_gpu_client_shadow(w->c, shadow, m, &p, 1, &guard, &w->o, &w->err), PTC_EINVAL);
+	ok(w, ptc_gpu_client_close(w->c, m, &w->o, &w->err));
+	rank_free(r, address); /* the rank has gone on */
+	ok(w, copy(w, PTC_GPU_OUT, shadow, p));
+	assert_true(is_seed(w->chunks, 0, MIB, 1));
+	ok(w, ptc_gpu_client_close(w->c, shadow, &w->o, &w->err));
+	assert_int_equal(ptc_gpu_client_shadow(w->c, shadow, m, &p, 1, NULL, &w->o, &w->err), PTC_ENOTFOUND);
 	world_end(w);
 }
 
@@ -779,21 +826,17 @@ static void await_block(struct world *w)
 /* The mark moves while the copy is under way. */
 static void test_mark_moves(void **state)
 {
-	struct test_rank_order q = { .op = RANK_PAGE };
 	struct world *w = world_begin(NULL);
 	struct test_rank *r = world_rank(w, 0);
 	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 1);
 	struct ptc_gpu_export e = rank_export(r, address, MIB);
-	struct ptc_gpu_guard guard = { .value = 5 };
+	struct ptc_gpu_guard guard;
 	struct background b = { .w = w, .guard = &guard, .bytes = MIB };
-	int page;
 
 	world_faults(w, "cuEventSynchronize 1 block\n");
 	world_chunks(w, 2 * MIB, false);
 	ok(w, world_bind(w, r, address, &e, &b.m));
-	assert_int_equal(rank_do(r, &q, &page).rc, 0);
-	ok(w, ptc_gpu_client_map_host(w->c, page, 4096, NULL, &guard.host, &w->o, &w->err));
-	close(page);
+	guard = guard_of(w, r);
 	mark(r, 5, 1);
 	pthread_create(&b.thread, NULL, copy_in_background, &b);
 	await_block(w);
@@ -893,7 +936,7 @@ static void test_borrowed(void **state)
 		e = rank_export(r[d], address[d], MIB);
 		ok(w, world_bind(w, r[d], address[d], &e, d ? &copies.to : &source));
 		if (d == 0)
-			ok(w, ptc_gpu_client_keep(w->c, e.uuid, MIB, &copies.from, &w->o, &w->err));
+			ok(w, ptc_gpu_client_keep(w->c, e.uuid, MIB, false, &copies.from, &w->o, &w->err));
 	}
 	ok(w, ptc_gpu_client_copy_within(w->c, copies.from, source, &p, 1, &w->o, &w->err));
 	closes = copies;
@@ -1564,6 +1607,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_threads),
 		cmocka_unit_test(test_ends_at_once),
 		cmocka_unit_test(test_no_driver),
+		cmocka_unit_test(test_shadow),
 	};
 
 	if (argc == 3 && strcmp(argv[1], "--rank") == 0)

@@ -72,6 +72,10 @@
 	X(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED, 1)                                                                     \
 	X(CU_MEM_ALLOCATION_TYPE_PINNED, 1)                                                                            \
 	X(CU_STREAM_CAPTURE_STATUS_NONE, 0)                                                                            \
+	X(CU_STREAM_CAPTURE_STATUS_ACTIVE, 1)                                                                          \
+	X(CU_STREAM_CAPTURE_MODE_RELAXED, 2)                                                                           \
+	X(CU_STREAM_SET_CAPTURE_DEPENDENCIES, 1)                                                                       \
+	X(CU_STREAM_MEM_OP_WRITE_VALUE_64, 5)                                                                          \
 	X(CU_STREAM_WAIT_VALUE_GEQ, 0)                                                                                 \
 	X(CU_STREAM_NON_BLOCKING, 1)                                                                                   \
 	X(CU_EVENT_DISABLE_TIMING, 2)                                                                                  \
@@ -90,6 +94,9 @@
 	X(CUdriverProcAddressQueryResult, 4)                                                                           \
 	X(CUmemAllocationGranularity_flags, 4)                                                                         \
 	X(CUstreamCaptureStatus, 4)                                                                                    \
+	X(CUstreamCaptureMode, 4)                                                                                      \
+	X(CUstreamBatchMemOpParams, 48)                                                                                \
+	X(CUDA_BATCH_MEM_OP_NODE_PARAMS, 32)                                                                           \
 	X(CUuuid, 16)                                                                                                  \
 	X(CUipcMemHandle, 64)                                                                                          \
 	X(CUmemAllocationProp, 32)                                                                                     \
@@ -101,6 +108,12 @@
 	X(CUmemAllocationProp, win32HandleMetaData, 16)                                                                \
 	X(CUmemAllocationProp, allocFlags, 24)                                                                         \
 	X(CUmemAccessDesc, flags, 8)                                                                                   \
+	X(CUstreamBatchMemOpParams, writeValue.address, 8)                                                             \
+	X(CUstreamBatchMemOpParams, writeValue.value64, 16)                                                            \
+	X(CUstreamBatchMemOpParams, writeValue.flags, 24)                                                              \
+	X(CUDA_BATCH_MEM_OP_NODE_PARAMS, count, 8)                                                                     \
+	X(CUDA_BATCH_MEM_OP_NODE_PARAMS, paramArray, 16)                                                               \
+	X(CUDA_BATCH_MEM_OP_NODE_PARAMS, flags, 24)                                                                    \
 	X(CUDA_MEMCPY3D, srcMemoryType, 32)                                                                            \
 	X(CUDA_MEMCPY3D, srcHost, 40)                                                                                  \
 	X(CUDA_MEMCPY3D, srcDevice, 48)                                                                                \

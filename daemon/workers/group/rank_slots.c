@@ -409,6 +409,18 @@ static bool cut(const struct view *v, struct pieces *p)
 	return p->ndevice || p->nhost;
 }
 
+static int check_mapped(const struct view *v, struct ptc_error *err)
+{
+	if (dead(v))
+		return died(v, err);
+	if (ptc_declared_try(v->w, v->declared, v->pid) == DEVICE_MAPPED)
+		return 0;
+	return ptc_error_set(err, PTC_ESTATE,
+			     "rank %u (pid %d) has to copy its device memory itself and has not: there is no "
+			     "room for staging memory, or its libptc failed: %s",
+			     v->group->slots[v->slot].rank.rank, (int)v->pid, v->declared->device_why);
+}
+
 static int copy_device(const struct view *v, const struct ptc_copy_call *call, const struct pieces *p,
 		       struct ptc_error *err)
 {
@@ -417,15 +429,11 @@ static int copy_device(const struct view *v, const struct ptc_copy_call *call, c
 	bool other = false;
 	int rc;
 
-	if (dead(v))
-		return died(v, err);
-	if (ptc_declared_try(v->w, v->declared, v->pid) != DEVICE_MAPPED)
-		return ptc_error_set(err, PTC_ESTATE,
-				     "rank %u (pid %d) has to copy its device memory itself and has not: there is no "
-				     "room for staging memory, or its libptc failed: %s",
-				     rank, (int)v->pid, v->declared->device_why);
+	rc = ptc_device_is_shadow_only(call->copying) ? 0 : check_mapped(v, err);
+	if (rc)
+		return rc;
 	rc = ptc_device_copy(v->w->gpu, call->copying, call->op, v->pid, p->device, p->ndevice, &v->guard, &other, err);
-	if (dead(v))
+	if (!ptc_device_is_shadow_only(call->copying) && dead(v))
 		return died(v, err);
 	name = rc ? ptc_declared_tensor_at(v->declared, p->device[0].address) : NULL;
 	if (rc)
@@ -439,6 +447,10 @@ static int transfer_pieces(const struct view *v, const struct ptc_copy_call *cal
 {
 	int rc = p->ndevice ? copy_device(v, call, p, err) : 0;
 
+	if (!rc && p->nhost && ptc_device_is_shadow_only(call->copying))
+		rc = ptc_error_set(err, PTC_EINTERNAL,
+				   "rank %u has gone on: its host memory is not to be read any more",
+				   v->group->slots[v->slot].rank.rank);
 	for (size_t i = 0; i < p->nhost && !rc; i += PTC_SLOT_SPANS_MAX) {
 		struct ptc_copy_call host = *call;
 
@@ -526,7 +538,7 @@ int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct 
 
 	if (!rc && v->staging && op != PTC_COPY_WRITE)
 		return take_staged(v, &call) ? 0 : differs(v, err);
-	if (!rc)
+	if (!rc && !(ptc_device_is_shadow_only(copying) && op != PTC_COPY_WRITE))
 		rc = check_held(v, err);
 	if (!rc && v->declared->ndevices)
 		return transfer_apart(v, &call, err);
@@ -539,6 +551,103 @@ const char *ptc_slot_device(const struct ptc_slot_view *slot, uint64_t address)
 	const struct ptc_device_range *r = v->declared ? ptc_declared_device(v->declared, address) : NULL;
 
 	return r ? r->uuid : NULL;
+}
+
+bool ptc_slot_mapped(const struct ptc_slot_view *slot)
+{
+	const struct view *v = slot->opaque;
+
+	return v->declared && v->declared->ndevices && ptc_declared_try(v->w, v->declared, v->pid) == DEVICE_MAPPED;
+}
+
+int ptc_workers_pin(struct ptc_workers *w, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
+		    struct ptc_error *err)
+{
+	return ptc_device_pin(w->gpu, fd, bytes, uuid, ret, err);
+}
+
+bool ptc_workers_unpin(struct ptc_workers *w, struct ptc_device_pinned *p)
+{
+	return ptc_device_unpin(w->gpu, p);
+}
+
+/* What of a rank's declared memory lies on devices: each span is cut where an allocation ends. */
+static int device_spans(const struct declared *d, struct ptc_device_span **ret, size_t *ret_n, struct ptc_error *err)
+{
+	struct ptc_device_span *v = NULL;
+	size_t n = 0, cap = 0;
+
+	for (size_t i = 0; i < d->nspans; i++) {
+		uint64_t address = d->spans[i].address, end = address + d->spans[i].bytes;
+
+		for (const struct ptc_device_range *r; address < end; address = v[n - 1].address + v[n - 1].bytes) {
+			r = ptc_declared_device(d, address);
+			if (!r)
+				break; /* of the host */
+			if (!PTC_ROOM(v, n + 1, cap)) {
+				ptc_free(v);
+				return ptc_nomem(err);
+			}
+			v[n++] = (struct ptc_device_span){ r, address, PTC_MIN(end, r->address + r->bytes) - address };
+		}
+	}
+	*ret = v;
+	*ret_n = n;
+	return 0;
+}
+
+int ptc_slot_shadow(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, struct ptc_error *err)
+{
+	const struct view *v = slot->opaque;
+	struct ptc_device_span *spans = NULL;
+	size_t n = 0;
+	int rc;
+
+	if (v->staging || !v->declared || !v->declared->ndevices)
+		return 0;
+	rc = check_held(v, err);
+	if (rc == 0)
+		rc = check_mapped(v, err);
+	if (rc == 0)
+		rc = device_spans(v->declared, &spans, &n, err);
+	if (!rc && n)
+		rc = ptc_device_shadow(v->w->gpu, copying, v->pid, spans, n, &v->guard, err);
+	ptc_free(spans);
+	return !rc && dead(v) ? died(v, err) : rc;
+}
+
+bool ptc_slot_has_shadow(const struct ptc_slot_view *slot, uint64_t address)
+{
+	const struct view *v = slot->opaque;
+
+	return v->staging || (v->declared && ptc_declared_device(v->declared, address));
+}
+
+void ptc_slots_shadow_only(struct ptc_workers *w, struct ptc_slot_copying *copying)
+{
+	ptc_device_shadow_only(w->gpu, copying);
+}
+
+void ptc_slots_shadow_drop(struct ptc_workers *w, struct ptc_slot_copying *copying)
+{
+	ptc_device_shadow_drop(w->gpu, copying);
+}
+
+bool ptc_workers_copied_async(struct ptc_workers *w, const struct ptc_group_key *key, bool done, const char *why)
+{
+	bool other = false;
+	struct group *g;
+
+	pthread_mutex_lock(&w->lock);
+	g = ptc_group_find_locked(w, key);
+	if (g) {
+		other = !g->async.known || g->async.done != done;
+		g->async.known = true;
+		g->async.done = done;
+		snprintf(g->async.why, sizeof g->async.why, "%.255s", why);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return other;
 }
 
 int ptc_workers_keep(struct ptc_workers *w, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
