@@ -287,7 +287,7 @@ int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
 	struct ptc_workers_env env = { .node = d->config.node,
 				       .dir = dir,
 				       .device_ids = ptc_node_devices_ids(d->config.found),
-				       .pinned_bytes = d->config.devices * PINNED_PER_DEVICE,
+				       .pinned_bytes = d->config.devices * PINNED_PER_DEVICE + d->config.prefetch,
 				       .stall_ms = (int64_t)d->config.stall_after_ms,
 				       .copy_ms = (int64_t)d->config.copy_timeout_ms,
 				       .event = ptc_live_event,

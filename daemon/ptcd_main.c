@@ -422,6 +422,7 @@ static int start_agent(struct process *p, struct ptc_error *err)
 		.node = d->config.node,
 		.devices = d->config.found,
 		.device_copy_bytes = d->config.device_copy,
+		.prefetch_bytes = d->config.prefetch,
 		.staging_bytes = p->memory.staging,
 		.memory_json = p->memory_json.data,
 		.work_bytes = p->memory.work,

@@ -163,7 +163,7 @@ class Gpu(unittest.TestCase):
             (request(DIGEST, parts=[box], memory=5), ENOTFOUND, "no allocation 5"),
             (request(DIGEST, parts=[box], memory=0xFFFFFFFF), ENOTFOUND, "no allocation"),
             (request(KEEP, size=4096), EINVAL, "no device is named"), (request(KEEP, bind=export), EINVAL, "0 bytes to keep"),
-            (request(COPY_WITHIN, memory=3, host=4, parts=[box]), ENOTFOUND, "no allocation 3"),
+            (request(COPY_WITHIN, memory=3, host=4, parts=[box]), ENOTFOUND, "no allocation 4"),
             (request(CLOSE, memory=1), ENOTFOUND, "no allocation 1"), (request(UNMAP_HOST, host=1), ENOTFOUND, "no host map 1"),
             (request(MAP_HOST, size=4096), EINVAL, "with 0 descriptors"), (request(HANDLES, memory=1), EINVAL, "0 descriptors"),
             (request(BIND), EINVAL, "names no device"),

@@ -9,7 +9,9 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 import unittest.mock
+import urllib.request
 import warnings
 
 import harness
@@ -19,6 +21,11 @@ from harness import PATIENCE, wait_for
 
 FAKE = harness.binary("tests/gpu/fake")
 TRAINER = harness.binary("tests/gpu/gpu_trainer")
+
+
+def from_where(done):
+    """Of a switch's summary: bytes that stayed on a device, came from another one, came through the host."""
+    return tuple(done[f"device_{k}_bytes"] for k in ("kept", "peer", "host"))
 
 
 def alive(pid):
@@ -64,11 +71,18 @@ class GpuLive(harness.Case):
         self.may_leave = False
         env = {"LD_LIBRARY_PATH": FAKE, "PTC_FAKE_GPU": self.gpu, "PTC_GPU_KERNELS": image, **env}
         with self.cluster(up=False, nodes=1) as c:
-            c.write_config(c.nodes["n0"], devices="auto", **(config or {}))
+            self.scraped = f"127.0.0.1:{harness.clusters.free_port()}"
+            c.write_config(c.nodes["n0"], devices="auto", metrics=self.scraped, **(config or {}))
             c.up({"n0": env}, timeout_s=60 * PATIENCE)
             yield c
         self.check_reports()
         self.assertEqual([], [f for f in os.listdir(self.gpu) if f.startswith("alloc-")] if not self.may_leave else [])
+
+    def metrics(self):
+        """Bytes restored to devices since ptcd started, by where they came from."""
+        with urllib.request.urlopen(f"http://{self.scraped}/metrics", timeout=20 * PATIENCE) as r:
+            text = r.read().decode()
+        return tuple(int(re.search(rf"^ptc_device_{k}_bytes_total (\d+)$", text, re.M)[1]) for k in ("kept", "peer", "host"))
 
     def reports(self):
         for path in glob.glob(os.path.join(self.gpu, "report-*")):
@@ -154,6 +168,166 @@ class GpuLive(harness.Case):
         self.assertTrue(self.calls("cuMemcpyDtoH"))
         self.assertEqual([], self.calls("cuMemcpyDtoHAsync"))
 
+    def snapshot(self, job):
+        return subprocess.Popen([harness.program("ptcctl"), "--socket", job.c.nodes["n0"].socket, "snapshot", job.name, "--wait"],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def blocked(self, *names):
+        for name in names or ("blocked",):
+            wait_for(lambda: os.path.exists(os.path.join(self.gpu, name)), 60 * PATIENCE, name, 0.02)
+
+    def unblock(self, taking):
+        """Lets copies go on that the fault `block` holds back. Returns the snapshot's status and what it said."""
+        os.unlink(os.path.join(self.gpu, "faults"))
+        open(os.path.join(self.gpu, "unblock"), "w").close()
+        _, said = taking.communicate(timeout=120 * PATIENCE)
+        os.unlink(os.path.join(self.gpu, "unblock"))
+        os.unlink(os.path.join(self.gpu, "blocked"))
+        return taking.returncode, said
+
+    def copier(self, c):
+        """The node's ptc-gpu."""
+        with contextlib.suppress(OSError):
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as f:
+                    name, rest = f.read().rpartition(")")[::2]
+                    if name.endswith("(ptc-gpu") and int(rest.split()[1]) == c.nodes["n0"].pid():
+                        return int(pid)
+        return None
+
+    def own(self, c):
+        """Device memory that ptc-gpu has for itself."""
+        return sorted(os.path.getsize(p) for p in glob.glob(os.path.join(self.gpu, f"alloc-{self.copier(c)}-*")))
+
+    def async_job(self, c, **options):
+        """A job with copy: async, and a snapshot of it, after which ptc-gpu has what it keeps for itself."""
+        job = GpuJob(c, self.dir, self.gpu, copy="async", **options)
+        job.run("tp=2")
+        job.wait_step(5)
+        self.tried(job)
+        job.do("snapshot")
+        self.assertEqual([("async", None)] * 2, self.ways(job))
+        return job, self.own(c)
+
+    def ways(self, job):
+        return [(r["device_memory"].get("copy"), r["device_memory"].get("copy_why")) for r in job.ranks().values()]
+
+    def test_copy_async(self):
+        """copy: async: the ranks train on while their state is copied out of its copy on their devices; it is that of the stop."""
+        for memory, rows, marks in (("plain", 37, "1"), ("vmm", 700, "0")):
+            with self.subTest(memory), self.gpus() as c:
+                job, own = self.async_job(c, memory=memory, rows=rows, argv=["--marks", marks])
+                first = job.status()["step"]
+                job.check_state(self, first, self.path("at-first"))
+                self.faults("cuMemcpyDtoHAsync 0 block")
+                taking = self.snapshot(job)
+                self.blocked()
+                self.assertLess(sum(own) + 2 * 8 * rows * (6 * 3 + 32), sum(self.own(c)))
+                job.wait_step(job.step() + 20)
+                self.assertEqual(first, job.status()["step"])
+                self.assertEqual((0, ""), self.unblock(taking))
+                at = job.status()["step"]
+                self.assertTrue(first < at < job.step() - 10, (first, at))
+                job.check_state(self, at, self.path("at-second"))
+                self.assertEqual([("async", None)] * 2, self.ways(job))
+                self.assertEqual(own, self.own(c))
+                at = job.resize("dp=2")["step"]
+                job.check_state(self, at, self.path("at-dp=2"))
+                job.wait_step(at + 5)
+                job.do("snapshot")  # replicas are compared where their copies are
+                job.check_state(self, job.status()["step"], self.path("at-replicas"))
+                self.assertEqual([("async", None)] * 2, self.ways(job))
+                job.do("stop")
+
+    def test_copy_async_refused(self):
+        """Without room on a device, or where the copy there fails, the ranks wait for the copy as ever, and status says why."""
+        with self.gpus() as c:
+            self.may_leave = True  # what a ptc-gpu with a sticky error had mapped ended with it
+            job, own = self.async_job(c)
+            for name, prepare, why in (
+                    ("room", lambda: None, r"^device GPU-d1.*: a copy of \d+ bytes has no room there: 16777300 of 268435456 bytes are "
+                                           r"free, and 16777216 have to stay so for the ranks$"),
+                    ("memory", lambda: self.faults("cuMemAlloc 0 2"), "keep .* bytes: CUDA_ERROR_OUT_OF_MEMORY"),
+                    ("copy", lambda: self.faults("cuMemcpy3DAsync 0 719 sticky once"), "CUDA_ERROR_LAUNCH_FAILED|unspecified launch")):
+                with self.subTest(name):
+                    with open(os.path.join(self.gpu, "free-1"), "w") as f:
+                        f.write("16777300\n" if name == "room" else f"{200 << 20}\n")
+                    prepare()
+                    before = job.status()["step"]
+                    job.do("snapshot")
+                    if os.path.exists(os.path.join(self.gpu, "faults")):
+                        os.unlink(os.path.join(self.gpu, "faults"))
+                    at = job.status()["step"]
+                    self.assertLess(before, at)
+                    job.check_state(self, at, self.path(f"at-{name}"))
+                    for way, said in self.ways(job):
+                        self.assertEqual("lean", way)
+                        self.assertRegex(said, why)
+                    if name != "copy":
+                        self.assertEqual(own, self.own(c))
+            job.do("snapshot")
+            job.check_state(self, job.status()["step"], self.path("at-end"))
+            self.assertEqual([("async", None)] * 2, self.ways(job))
+            with open(os.path.join(c.nodes["n0"].dir, "ptcd.log")) as f:
+                self.assertEqual(1, f.read().count("copy: async is refused"))
+            job.do("stop")
+
+    def test_copy_async_dies(self):
+        """What ends while ranks have gone on: a rank costs nothing that was stopped, its ptc-gpu the snapshot and no more."""
+        with self.gpus() as c:
+            self.may_leave = True
+            job, own = self.async_job(c)
+            for what in ("abort", "ptc-gpu", "rank"):
+                first = job.status()["step"]
+                self.faults("cuMemcpyDtoHAsync 0 block")
+                taking = self.snapshot(job)
+                self.blocked()
+                job.wait_step(job.step() + 10)
+                if what == "abort":
+                    c.ptcctl("abort", job.name, check=False, timeout_s=60 * PATIENCE)
+                    status, said = self.unblock(taking)
+                    self.assertEqual((1, True), (status, "aborted by request" in said), said)
+                    wait_for(lambda: self.own(c) == own, 60 * PATIENCE, "the copy on the device to be gone", 0.05)
+                elif what == "ptc-gpu":
+                    os.kill(self.copier(c), signal.SIGKILL)
+                    status, said = self.unblock(taking)
+                    self.assertNotEqual(0, status)
+                    self.assertRegex(said, "device GPU-d[01].*: the copy there of ranks that have gone on is lost: ")
+                    self.assertEqual(first, job.status()["step"])
+                    wait_for(lambda: job.status()["phase"] == "idle", 60 * PATIENCE, "idle", 0.1)
+                    job.wait_step(job.step() + 5)
+                    job.do("snapshot")
+                    self.assertLess(first, job.status()["step"])
+                    job.check_state(self, job.status()["step"], self.path("at-again"))
+                else:
+                    victim = job.ranks()[0]["pid"]
+                    os.kill(victim, signal.SIGKILL)
+                    wait_for(lambda: not alive(victim), 60 * PATIENCE, "the rank to be dead", 0.02)
+                    self.assertEqual((0, ""), self.unblock(taking))
+                    at = job.wait_run("failed")["step"]
+                    self.assertLess(first, at)
+                    job.check_state(self, at, self.path("end"))
+
+    def test_copy_async_mark_moves(self):
+        """A rank that changes its memory while that is copied on its device: what was copied does not count."""
+        with self.gpus() as c:
+            job, own = self.async_job(c, argv=["--marks", "1", "--folder", self.gpu])
+            self.faults("cuMemcpy3DAsync 0 block")
+            taking = self.snapshot(job)
+            self.blocked()
+            open(os.path.join(self.gpu, "meddle"), "w").close()
+            self.blocked("meddled")
+            status, said = self.unblock(taking)
+            self.assertNotEqual(0, status, said)
+            self.assertRegex(said, r"rank 0.*mark was \d+ before the copy, not \d+: what was copied is discarded")
+            why = {why for way, why in self.ways(job) if way == "lean"}
+            self.assertRegex(why.pop(), r"mark was \d+ (before|after) the copy, not")
+            self.assertEqual(own, self.own(c))
+            wait_for(lambda: job.status()["phase"] == "idle", 60 * PATIENCE, "idle", 0.1)
+            job.wait_step(job.step() + 5)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+
     def test_marks(self):
         """Ranks name their stream: a stop waits for the mark that the device writes there, never for the whole device."""
         with self.gpus() as c:
@@ -192,6 +366,40 @@ class GpuLive(harness.Case):
             job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
         with self.gpus() as c:
             self.resizes(c, "ptc-gpu", marks="none", argv=["--marks", "1"], env={"PTC_FAKE_GPU_NO_MARKS": "1"})
+
+    def test_marks_in_graphs(self):
+        """Updates are launches of a CUDA graph: its mark is a node of it, wherever it is captured, and comes before what it changes at each
+        launch. Without such nodes the marks end, and stops wait for the device."""
+        for where in ("own", "other"):
+            argv = ["--marks", "1", "--graph", where, "--folder", self.path("gpu")]
+            with self.subTest(where), self.gpus() as c:
+                self.resizes(c, "ptc-gpu", marks="proven", argv=argv)
+            self.assertEqual(7, sum(self.calls("cuCtxSynchronize")))  # before each rank's restore
+            self.assertEqual(7, sum(self.calls("cuGraphAddBatchMemOpNode")))
+            with self.subTest(where), self.gpus() as c:
+                job = GpuJob(c, self.dir, self.gpu, argv=argv)
+                job.run("tp=2")
+                job.wait_step(10)
+                self.faults("cuMemcpyDtoHAsync 0 block")
+                taking = self.snapshot(job)
+                self.blocked()
+                open(os.path.join(self.gpu, "meddle"), "w").close()
+                self.blocked("meddled")
+                status, said = self.unblock(taking)
+                self.assertNotEqual(0, status, said)
+                self.assertRegex(said, r"rank 0.*mark was 0 (before|after) the copy, not \d+: what was copied is discarded")
+                wait_for(lambda: job.status()["phase"] == "idle", 60 * PATIENCE, "idle", 0.1)
+                self.assertEqual({"proven"}, self.marks(job))
+                job.do("stop")
+                job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+            with self.subTest(where), self.gpus() as c:
+                job = GpuJob(c, self.dir, self.gpu, argv=argv, env={"PTC_FAKE_GPU_NO_NODES": "1"})
+                job.run("tp=2")
+                wait_for(lambda: self.marks(job) == {"unproven"}, 20 * PATIENCE, "marks to end")
+                job.wait_step(10)
+                at = job.resize("tp=1")["step"]
+                job.check_state(self, at, self.path("at-tp=1"))
+                job.do("stop")
 
     def test_mark_moves(self):
         """A rank that changes its memory while it waits at a stop: what was copied meanwhile does not count."""
@@ -289,10 +497,11 @@ class GpuLive(harness.Case):
             job.check_state(self, at, self.path("end"))  # what was committed before
 
     def test_stays_on_device(self):
-        """With device_copy what stays on a device is copied there, and nothing of it comes from the host; but bytes that the device
-        does not have right, or without kernels for digests, do."""
+        """With device_copy what stays on a device is copied there, and what another device of the node has comes from there; nothing of
+        it comes from the host. But bytes that the device does not have right, or reads wrong, or without kernels for digests, do."""
         config = {"device_copy": "32MiB"}
-        for name, memory, env in (("plain", "plain", {}), ("handles", "vmm", {}), ("wrong", "plain", {"PTC_FAULT": "gpu.within.bytes@1=fail"}),
+        for name, memory, env in (("plain", "plain", {}), ("no peers", "plain", {"PTC_FAKE_GPU_NO_PEERS": "1"}),
+                                  ("peers read garbage", "vmm", {"PTC_FAULT": "gpu.peer.bytes@1=fail"}), ("handles", "vmm", {}), ("wrong", "plain", {"PTC_FAULT": "gpu.within.bytes@1=fail"}),
                                   ("no kernels", "plain", {"PTC_GPU_KERNELS": "off"}), ("a ptc-gpu ends", "plain", {})):
             with self.subTest(name), self.gpus(config=config, **env) as c:
                 job = GpuJob(c, self.dir, self.gpu, rows=700, memory=memory)
@@ -302,26 +511,122 @@ class GpuLive(harness.Case):
                 if name == "a ptc-gpu ends":
                     self.may_leave = True
                     self.faults("cuMemcpy3DAsync 1 719 sticky once")
-                at = job.resize("tp=1")["step"]  # half of the one device's tensors stay there
-                job.check_state(self, at, self.path("at-tp=1"))
-                job.wait_step(at + 5)
-                at = job.resize("dp=2")["step"]  # all of them
-                job.check_state(self, at, self.path("at-dp=2"))
+                done = [job.resize("tp=1")]  # half of the one device's tensors stay there
+                job.check_state(self, done[0]["step"], self.path("at-tp=1"))
+                job.wait_step(done[0]["step"] + 5)
+                done += [job.resize("dp=2")]  # all of them
+                job.check_state(self, done[1]["step"], self.path("at-dp=2"))
                 job.do("stop")
+                counted = self.metrics()
+                events = map(json.loads, c.ptcctl("events", job.name, "--format", "json").stdout.splitlines())
                 with open(os.path.join(c.nodes["n0"].dir, "ptcd.log")) as f:
                     log = f.read()
-                first, second = (int(n) for n in re.findall(r"ranks restored in \S+ s, (\d+) bytes on their devices", log))
+                restored = re.findall(r"ranks restored in \S+ s, (\d+) bytes on their devices, (\d+) from other devices, (\d+) to dev", log)
+                first, second = (tuple(map(int, n)) for n in restored)
                 whole = 8 * (700 * 6 * 2 * 3 + 700 * 64)
                 print(f"{name}: {first}, {second} of {whole} bytes", flush=True)
+                self.assertEqual([first, second], list(map(from_where, done)))
+                self.assertEqual([whole, 2 * whole], list(map(sum, (first, second))))
+                self.assertEqual([from_where(d) for d in done], [from_where(e["switch"]) for e in events
+                                                                 if "device_kept_bytes" in (e.get("switch") or {})])
+                self.assertEqual(counted, tuple(map(sum, zip(*map(from_where, done)))))
                 if name in ("plain", "handles"):
-                    self.assertTrue(0.4 * whole < first < 0.6 * whole and second > 0.9 * whole, (first, second))
+                    self.assertEqual([(whole // 2, whole // 2, 0), (whole, whole, 0)], [first, second])
+                elif name == "no peers":
+                    self.assertEqual([(whole // 2, 0, whole // 2), (whole, 0, whole)], [first, second])
+                    self.assertIn("comes from the host: device", log)
+                elif name == "peers read garbage":
+                    self.assertTrue(first[0] == whole // 2 and first[1] < whole // 2, (first, second))
+                    self.assertTrue(first[2] > 0 and second == (whole, whole, 0), (first, second))
+                    self.assertIn("what it reads there is not what is there", log)
                 elif name == "wrong":
-                    self.assertTrue(0 < first < 0.5 * whole < 0.9 * whole < second, (first, second))
+                    self.assertTrue(first[2] > 0 and second == (whole, whole, 0), (first, second))
                 elif name == "no kernels":
-                    self.assertEqual((0, 0), (first, second))
+                    self.assertEqual([(0, 0, whole), (0, 0, 2 * whole)], [first, second])
                     self.assertIn("without kernels for digests", log)
+                else:
+                    self.assertEqual((0, 0, whole), first)
             for d in glob.glob(self.path("at-*")):
                 shutil.rmtree(d, ignore_errors=True)
+
+    def log(self, c):
+        with open(os.path.join(c.nodes["n0"].dir, "ptcd.log")) as f:
+            return f.read()
+
+    def ahead(self, c):
+        """[(bytes used, bytes read)] of restores that something was read ahead of."""
+        return [(int(a), int(b)) for a, b in re.findall(r": (\d+) bytes of its restore came from page-locked memory, where (\d+) were", self.log(c))]
+
+    def resize_ahead(self, c, job, config, meanwhile=lambda: None, status=0):
+        """Resizes; the new ranks build until what is read ahead has been read."""
+        hold, ready = os.path.join(self.gpu, "hold"), "are read ahead of its restore"
+        before = self.log(c).count(ready)
+        open(hold, "w").close()
+        taking = subprocess.Popen([harness.program("ptcctl"), "--socket", c.nodes["n0"].socket, "resize", job.name, "--config", config,
+                                   "--wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_for(lambda: self.log(c).count(ready) > before, 60 * PATIENCE, "what is read ahead", 0.05)
+        meanwhile()
+        os.unlink(hold)
+        _, said = taking.communicate(timeout=120 * PATIENCE)
+        self.assertEqual(status, taking.returncode, said)
+        return job.status()["step"]
+
+    def pinned(self, c):
+        return c.json("nodes")["nodes"][0]["store"]["pinned_bytes"]
+
+    def test_prefetch(self):
+        """What the next ranks are restored with is read to page-locked memory while they build: all of it, as much as may be locked, or
+        nothing where that goes wrong. The ranks compare what they get with their formula."""
+        whole = 8 * (700 * 6 * 2 * 3 + 700 * 64)
+        for name, prefetch, memory in (("all", "8MiB", "plain"), ("some", "256KiB", "vmm")):
+            with self.subTest(name), self.gpus(config={"prefetch": prefetch}) as c:
+                job = GpuJob(c, self.dir, self.gpu, rows=700, memory=memory, argv=["--folder", self.gpu])
+                job.run("tp=2")
+                job.wait_step(5)
+                at = job.resize("tp=1")["step"]  # nobody knows its layout yet
+                self.assertEqual([], self.ahead(c))
+                seen = []
+                for config in ("tp=2", "tp=1"):
+                    job.wait_step(at + 5)
+                    at = self.resize_ahead(c, job, config, lambda: seen.append(self.pinned(c)))
+                    job.check_state(self, at, self.path(f"at-{config}"))
+                job.wait_step(at + 5)
+                if name == "all":
+                    self.assertEqual([(whole, whole + 8)] * 2, self.ahead(c))
+                    self.assertLess(32 << 20, seen[0])
+                else:
+                    for used, read in self.ahead(c):
+                        self.assertTrue(0 < used <= read <= 256 << 10, self.ahead(c))
+                    self.assertTrue(all(0 < n - (32 << 20) <= 256 << 10 for n in seen), seen)
+                self.assertEqual(32 << 20, self.pinned(c))
+                if name == "all":  # its ptc-gpu ends; it cannot be locked
+                    self.may_leave = True
+                    at = self.resize_ahead(c, job, "tp=2", lambda: os.kill(self.copier(c), signal.SIGKILL))
+                    self.assertEqual((whole, whole + 8), self.ahead(c)[-1])
+                    job.wait_step(at + 5)
+                    self.faults("cuMemHostRegister 0 2")
+                    at = self.resize_ahead(c, job, "tp=1")
+                    job.wait_step(at + 5)
+                    self.assertEqual((0, 0), self.ahead(c)[-1])
+                    self.assertIn("less is read ahead of its restore: ", self.log(c))
+                    os.unlink(os.path.join(self.gpu, "faults"))
+                    self.assertEqual(32 << 20, self.pinned(c))
+                    job.check_state(self, at, self.path("end"))
+                job.do("stop")
+
+    def test_prefetch_for_nothing(self):
+        """A rank dies as it builds: what was read ahead is given back with the switch."""
+        with self.gpus(config={"prefetch": "8MiB"}) as c:
+            self.may_leave = True
+            job = GpuJob(c, self.dir, self.gpu, argv=["--folder", self.gpu], run_options={"grace": "1s"})
+            job.run("tp=2")
+            job.wait_step(5)
+            at = job.resize("dp=2")["step"]
+            job.wait_step(at + 5)
+            before = job.ranks()
+            self.resize_ahead(c, job, "tp=2", lambda: os.kill(before[0]["pid"], signal.SIGKILL), status=1)
+            wait_for(lambda: job.status()["phase"] == "idle" and self.pinned(c) == 32 << 20, 60 * PATIENCE, "the locked memory back", 0.1)
+            self.assertEqual(0, sum(used for used, _ in self.ahead(c)))  # other ranks may be restored now
 
     def test_page_locked(self):
         """A device's page-locked memory counts before it is locked: a rank on a device for which there is no room copies itself."""
@@ -398,6 +703,70 @@ class GpuLive(harness.Case):
         self.assertEqual([], [x for x in left if x])
 
 
+    def loses_a_node(self, survive, then, **options):
+        """dp=3 on two nodes with two devices each. All ranks wait for a peer, as in a collective; one node goes. The job's steps: of
+        each rank as it waited, of the snapshot from which it goes on, and what `then` kinds of events say."""
+        gpu = self.path("gpu")
+        shutil.rmtree(gpu, ignore_errors=True)
+        os.makedirs(gpu)
+        os.chmod(gpu, 0o777)
+        env = {"LD_LIBRARY_PATH": FAKE, "PTC_FAKE_GPU": gpu, "PTC_GPU_KERNELS": "off"}
+        with self.cluster(up=False, nodes=2, lease_ttl="2s", node_lost_after="2s") as c:
+            for node in c.nodes.values():
+                c.write_config(node, devices="auto")
+            c.up(dict.fromkeys(c.nodes, env), timeout_s=60 * PATIENCE)
+            job = GpuJob(c, self.dir, gpu, argv=["--folder", gpu, "--survive", survive, *options.pop("argv", [])],
+                         run_options={"grace": "1s"}, snapshot_every=1000000, elastic={"min_gpus": 2, "max_gpus": 3}, **options)
+            job.run("dp=3")
+            job.wait_step(5)
+            job.do("snapshot")
+            kept = job.status()["step"]
+            job.wait_step(kept + 10)
+            self.tried(job)
+            stall = os.path.join(gpu, "stall")
+            open(stall, "w").close()
+            steps = wait_for(lambda: self.stand(job), 60 * PATIENCE, "ranks that wait")
+            before = job.status()["run"]["incarnation"]
+            victim = next(r["node"] for r in job.status()["ranks"] if r["rank"] == 2)
+            c.power_off(victim)
+            event = wait_for(lambda: [e["text"] for e in self.events(c, job) if e["kind"] in then], 90 * PATIENCE, str(then))[-1]
+            os.unlink(stall)
+            wait_for(lambda: (lambda r: r["state"] == "live" and r["incarnation"] != before)(job.status()["run"]), 90 * PATIENCE, "ranks anew")
+            at = job.status()["step"]
+            job.wait_step(at + 5)  # each rank has compared what it was restored with
+            job.do("stop")
+            end = job.wait_run("stopped")["step"]
+            self.assertGreaterEqual(end, at + 5)
+            job.check_state(self, end, self.path(f"end-{survive}-{len(options)}"))
+        wrong = [m for path in glob.glob(os.path.join(gpu, "report-*")) for m in re.findall(r"^count wrong ([1-9]\d*)", open(path).read(), re.M)]
+        self.assertEqual([], wrong)
+        return [steps[r] for r in (0, 1)], kept, at, event
+
+    def events(self, c, job):
+        return list(map(json.loads, c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()))
+
+    def stand(self, job):
+        """{rank: step} once none of them moves."""
+        before = {r: s["step"] for r, s in job.ranks().items()}
+        time.sleep(0.3)
+        return before if before == {r: s["step"] for r, s in job.ranks().items()} else None
+
+    def test_survivors(self):
+        """A node goes; the survivors' state lies on devices, which have finished what they had to do: no step is lost."""
+        steps, kept, at, event = self.loses_a_node("1", ("survived",), argv=["--marks", "1"])
+        self.assertTrue(kept < at == max(steps), (steps, kept, at))
+        self.assertIn(f"of step {at},", event)
+
+    @harness.labels("repeats")
+    def test_survivors_refused(self):
+        """Devices that do not finish, that write no marks, or that only the rank can copy: the last snapshot has to do, and it is said why."""
+        for survive, marks, memory in (("2", "1", "plain"), ("1", "0", "plain"), ("1", "1", "pool")):
+            with self.subTest(survive=survive, marks=marks, memory=memory):
+                _, kept, at, event = self.loses_a_node(survive, ("recovering",), argv=["--marks", marks], memory=memory)
+                self.assertEqual(kept, at)
+                self.assertNotIn("survived", event)
+
+
 @harness.needs(modules=("torch",))
 class GpuTorch(harness.Case):
     """What ptc.torch makes of CUDA tensors, as far as that goes without a device: their memory stays the host's, their device is said
@@ -454,6 +823,30 @@ class GpuTorch(harness.Case):
                     warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 self.assertEqual((aborts, aborts), (ptc_torch._communicators_abort(), bool(said)), (mode, waits))
+
+    def test_update_in_a_graph(self):
+        """An update that goes into a CUDA graph is told as one, with the stream that captures; any other as it begins."""
+        import torch
+        from ptc import torch as ptc_torch
+
+        class Client:
+            told = []
+
+            def update_begin(self):
+                self.told.append("begins")
+
+            def update_captured(self, number):
+                self.told.append(number)
+
+        class Info:
+            rank = 0
+
+        gen, stream = ptc_torch.Generation(Client(), Info()), unittest.mock.Mock(cuda_stream=7)
+        for gen._on_cuda, captures in ((False, True), (True, False), (True, True)):
+            with unittest.mock.patch.object(torch.cuda, "current_stream", lambda: stream), \
+                    unittest.mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda c=captures: c):
+                gen.update_begin()
+        self.assertEqual(["begins", "begins", 7], Client.told)
 
     def test_buffers(self):
         """Buffers that no state dict has are compared wherever they are, so a device's are not passed over."""

@@ -10,6 +10,10 @@ enum ptc_count {
 	PTC_COUNT_CHECKSUM_ERRORS, /* blocks of the store that did not match their checksum */
 	PTC_COUNT_HEALED_BLOCKS,   /* blocks of the store that were damaged and are right again */
 	PTC_COUNT_ETCD_ERRORS,     /* requests to etcd without an answer */
+	/* bytes of ranks' device memory that were restored: from the same device, from another one, from the host */
+	PTC_COUNT_DEVICE_KEPT_BYTES,
+	PTC_COUNT_DEVICE_PEER_BYTES,
+	PTC_COUNT_DEVICE_HOST_BYTES,
 	PTC_COUNT_COUNT,
 };
 void ptc_count_add(enum ptc_count which, uint64_t n);

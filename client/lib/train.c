@@ -150,16 +150,47 @@ int ptc_stream(ptc_client *c, void *stream)
 	return rc;
 }
 
-/* 0: the device will write it, or nobody relies on that any more. */
+/* 0: the device will write it, or nobody relies on that any more. An update that goes into a graph has its mark there;
+ * a boundary in one would say the same step at each launch. */
 static int mark(ptc_client *c, uint64_t step, bool whole)
 {
 	char why[256];
 	int rc = ptc_device_mark(&c->marks, ptc_local_mark(step, whole), why, sizeof why);
 
+	if (rc == 0 && !whole)
+		rc = ptc_device_mark_in_graph(&c->marks, c->marks.stream, why, sizeof why);
 	if (rc == 1)
 		return 0;
 	marks_end(c);
 	return rc ? ptc_client_fail(c, PTC_R_SYSTEM, "step %llu: %s", (unsigned long long)step, why) : 0;
+}
+
+int ptc_update_captured(ptc_client *c, void *stream)
+{
+	char why[256];
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	if (!c->running)
+		return ptc_client_fail(c, PTC_R_INVALID,
+				       "ptc_update_captured: no generation runs here; ptc_restore comes first");
+	if (c->promise.made)
+		return ptc_client_fail(
+			c, PTC_R_INVALID,
+			"ptc_update_captured: after ptc_survive call ptc_update_begin before each launch");
+	if (!c->marks.on) { /* nor can they be later: this graph changes the state without one */
+		marks_end(c);
+		return 0;
+	}
+	rc = ptc_device_mark_in_graph(&c->marks, stream, why, sizeof why);
+	if (rc == 1)
+		return 1;
+	if (rc == 0)
+		return ptc_client_fail(c, PTC_R_INVALID, "ptc_update_captured: %s", why);
+	marks_end(c);
+	(void)ptc_client_fail(c, PTC_R_SYSTEM, "ptc_update_captured: %s", why);
+	return 0;
 }
 
 /* ---- stopping ------------------------------------------------------------------ */
@@ -322,8 +353,15 @@ static void held(ptc_client *c)
 
 void ptc_update_begin(ptc_client *c)
 {
-	if (!c || !c->running || !c->stepped || ptc_client_forked(c))
+	char why[256];
+
+	if (!c || !c->running || ptc_client_forked(c))
 		return;
+	if (!c->stepped) { /* the program makes its graphs before its first step */
+		if (c->marks.on && ptc_device_mark_in_graph(&c->marks, c->marks.stream, why, sizeof why) < 0)
+			marks_end(c);
+		return;
+	}
 	if (__builtin_expect(!ptc_local_update_begin(c->page, c->next_step - 1), 0))
 		held(c);
 	if (c->marks.on)

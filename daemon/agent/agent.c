@@ -7,6 +7,7 @@
 #include "daemon/agent/gateway/gateway.h"
 #include "daemon/agent/geometry/geometry.h"
 #include "daemon/agent/healing/heal.h"
+#include "daemon/agent/memory/prefetch.h"
 #include "daemon/agent/memory/resident.h"
 #include "daemon/agent/ranks/ranks.h"
 #include "daemon/agent/switch/switch.h"
@@ -98,6 +99,7 @@ struct ptc_agent *ptc_agent_free(struct ptc_agent *agent)
 	}
 	pthread_cond_destroy(&agent->shared.cond);
 	ptc_residents_done(agent);
+	ptc_prefetch_done(agent);
 	pthread_mutex_destroy(&agent->shared.lock);
 	ptc_pool_done(&agent->recv);
 	ptc_pool_done(&agent->send);

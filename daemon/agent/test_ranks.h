@@ -492,6 +492,51 @@ int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying
 	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
 }
 
+int ptc_slot_digest(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying,
+		    const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
+}
+
+int ptc_slot_shadow(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
+}
+
+bool ptc_slot_has_shadow(const struct ptc_slot_view *slot, uint64_t address)
+{
+	return false;
+}
+
+void ptc_slots_shadow_only(struct ptc_workers *w, struct ptc_slot_copying *copying)
+{
+}
+
+void ptc_slots_shadow_drop(struct ptc_workers *w, struct ptc_slot_copying *copying)
+{
+}
+
+bool ptc_workers_copied_async(struct ptc_workers *w, const struct ptc_group_key *key, bool done, const char *why)
+{
+	return true;
+}
+
+bool ptc_slot_mapped(const struct ptc_slot_view *slot)
+{
+	return false;
+}
+
+int ptc_workers_pin(struct ptc_workers *w, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
+		    struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
+}
+
+bool ptc_workers_unpin(struct ptc_workers *w, struct ptc_device_pinned *p)
+{
+	return true;
+}
+
 uint64_t ptc_workers_pinned(const struct ptc_workers *w)
 {
 	(void)w;

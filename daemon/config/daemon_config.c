@@ -370,6 +370,10 @@ static const struct key {
 	{ "device_copy", &k_bytes, AT(device_copy), "0B", NULL,
 	  "Memory of each GPU in which a switch may keep what stays on the GPU, from the stop to the restore. The next "
 	  "ranks need the rest. 0B: everything comes from the host." },
+	{ "prefetch", &k_bytes, AT(prefetch), "0B", NULL,
+	  "Page-locked memory of this node into which state is read while new ranks build, so that only the copy to "
+	  "their "
+	  "GPUs is left. It counts against memory.ceiling while it is used. 0B: none." },
 	{ "device_name", &k_label, AT(device_name), NULL, NULL,
 	  "What each device of this node is, by a name of devices_file, such as H100-80GB; for the planner. By default "
 	  "what "

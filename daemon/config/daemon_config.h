@@ -47,6 +47,7 @@ struct ptc_daemon_config {
 	uint64_t devices;               /* with devices_auto: filled by _check */
 	struct ptc_node_devices *found; /* by _check; daemon/gpu/node */
 	uint64_t device_copy;           /* bytes of each device */
+	uint64_t prefetch;              /* bytes of the node */
 	char *device_name;              /* NULL: what the driver says */
 	char *devices_file;             /* NULL: the installed one, if there is one */
 	struct {

@@ -145,6 +145,20 @@ static int read_arm(const void *data, size_t len, struct ptc_job_event *ev, stru
 	return 0;
 }
 
+/* What the node has restored to its devices. Figures alone: an answer that cannot be read does no harm. */
+static void read_finish(struct ptc_controller *ctl, const void *data, size_t len)
+{
+	Ptc__V1__FinishReply *r;
+
+	if (ptc_pb_decode(&ptc__v1__finish_reply__descriptor, data, len, (ProtobufCMessage **)&r, NULL) != 0)
+		return;
+	ctl->device.kept_bytes += r->device_kept_bytes;
+	ctl->device.peer_bytes += r->device_peer_bytes;
+	ctl->device.host_bytes += r->device_host_bytes;
+	ctl->device.unfinished |= r->device_unfinished;
+	ptc_pb_free(&r->base);
+}
+
 static void answer(struct call *c, int status, const struct ptc_error *err, const void *data, size_t len,
 		   const char *later)
 {
@@ -162,6 +176,8 @@ static void answer(struct call *c, int status, const struct ptc_error *err, cons
 	} else if (status == 0 && c->op == PTC_OP_ARM) {
 		status = read_arm(data, len, &ev, &why);
 		err = &why;
+	} else if (status == 0 && c->op == PTC_OP_FINISH && !c->ctl->gone) {
+		read_finish(c->ctl, data, len);
 	}
 	if (status)
 		snprintf(text, sizeof text, "node %s: %s", ptc_cluster_node(c->ctl->all->cluster, c->node)->doc.name,

@@ -56,6 +56,7 @@ void ptc_controller_switch_done(struct ptc_controller *ctl)
 	memset(&ctl->rank_states, 0, sizeof ctl->rank_states);
 	ptc_ledger_done(&ctl->cursors);
 	ctl->captured_bytes = 0;
+	memset(&ctl->device, 0, sizeof ctl->device);
 	ptc_manifest_doc_done(&ctl->imported);
 	ctl->imported = (struct ptc_manifest_doc){ 0 };
 	ptc_pull_results_done(ctl);

@@ -10,6 +10,12 @@
 
 #define PTC_DEVICE_TRIES 32 /* of a write: other jobs wrote the document at the same moment */
 
+/* Bytes that a switch has restored to devices, by where they came from. */
+struct ptc_restored_devices {
+	uint64_t kept_bytes, peer_bytes, host_bytes;
+	bool unfinished; /* some node has answered before it knew */
+};
+
 struct ptc_controller;
 struct ptc_controllers;
 

@@ -69,6 +69,7 @@ struct ptc_controller {
 	uint64_t capture_step;              /* the step at which ranks wait, of the last Capture */
 	struct ptc_ledger cursors;          /* from AGREE; only name, tag and position */
 	uint64_t captured_bytes;            /* from ranks, in all */
+	struct ptc_restored_devices device; /* by the switch under way */
 	char etcd_said[256];                /* why the last transaction failed; "": it did not */
 	int64_t event_after_ns;             /* until then nodes' worker events are not acted on again */
 	/* a rank has finished before a step where a switch was to stop it */
@@ -86,8 +87,7 @@ struct ptc_controller {
 	size_t nphases;
 	/* node states told to the core, by cluster number */
 	struct {
-		bool up;
-		bool lost;
+		bool up, lost;
 		int64_t revision;
 		int64_t down_ns; /* since when this daemon has seen it down; 0: it is up */
 		int64_t back_ns; /* when it came back; 0: it did not */

@@ -152,23 +152,37 @@ static int unmap_host(struct ptc_gpu_server *s, struct ptc_gpu_job *j, bool *ret
 	return 0;
 }
 
-static int use_hosts(struct ptc_gpu_server *s, struct ptc_gpu_job *j, struct ptc_error *err)
+static int use_guard(struct ptc_gpu_server *s, struct ptc_gpu_job *j, struct ptc_error *err)
 {
-	int rc = 0;
+	int rc = use_host(s, j->head.guard_host, &j->guard, err);
 
-	if (j->head.op != PTC_GPU_DIGEST)
-		rc = use_host(s, j->head.host, &j->host, err);
-	if (rc == 0 && j->head.op == PTC_GPU_COPY_OUT && j->host->read_only)
-		rc = ptc_error_set(err, PTC_EPERM, "host map %" PRIu32 " is of a file that may not be written",
-				   j->head.host);
-	if (rc || !(j->head.flags & PTC_GPU_GUARD))
-		return rc;
-	rc = use_host(s, j->head.guard_host, &j->guard, err);
 	if (rc == 0 && (j->head.guard_at % sizeof(uint64_t) || j->guard->bytes < sizeof(uint64_t) ||
 			j->head.guard_at > j->guard->bytes - sizeof(uint64_t)))
 		rc = ptc_error_set(err, PTC_EINVAL, "no word at %" PRIu64 " of host map %" PRIu32, j->head.guard_at,
 				   j->head.guard_host);
 	return rc;
+}
+
+static int use_hosts(struct ptc_gpu_server *s, struct ptc_gpu_job *j, struct ptc_error *err)
+{
+	int rc = 0;
+
+	if (j->head.op != PTC_GPU_DIGEST && j->head.op != PTC_GPU_SHADOW)
+		rc = use_host(s, j->head.host, &j->host, err);
+	if (rc == 0 && j->head.op == PTC_GPU_COPY_OUT && j->host->read_only)
+		rc = ptc_error_set(err, PTC_EPERM, "host map %" PRIu32 " is of a file that may not be written",
+				   j->head.host);
+	return rc || !(j->head.flags & PTC_GPU_GUARD) ? rc : use_guard(s, j, err);
+}
+
+static int use_source(struct ptc_gpu_server *s, struct ptc_gpu_job *j, struct ptc_error *err)
+{
+	uint32_t i = (j->head.host - 1) / PTC_GPU_MEMORY_MAX;
+
+	if (j->head.host == 0 || i >= s->nworkers)
+		return ptc_error_set(err, PTC_ENOTFOUND, "no allocation %" PRIu32 " is mapped", j->head.host);
+	j->from = s->workers[i];
+	return 0;
 }
 
 static int forget(struct ptc_gpu_server *s, struct ptc_gpu_job *j, struct ptc_error *err)
@@ -235,11 +249,18 @@ static int begin(struct ptc_gpu_server *s, struct ptc_gpu_job *j, bool *ret_take
 	case PTC_GPU_DIGEST:
 		rc = use_hosts(s, j, err);
 		break;
+	case PTC_GPU_SHADOW:
+		rc = use_source(s, j, err);
+		if (rc == 0)
+			rc = use_hosts(s, j, err);
+		break;
+	case PTC_GPU_COPY_WITHIN:
+		rc = use_source(s, j, err);
+		break;
 	case PTC_GPU_BIND:
 	case PTC_GPU_HANDLES:
 	case PTC_GPU_CLOSE:
 	case PTC_GPU_KEEP:
-	case PTC_GPU_COPY_WITHIN:
 		break;
 	}
 	if (rc || answered)
@@ -332,6 +353,8 @@ int ptc_gpu_serve(int socket, uint64_t pinned_max, struct ptc_error *err)
 	snprintf(ready.text, sizeof ready.text, "%.*s", (int)sizeof ready.text - 1, why);
 	ptc_gpu_server_answer(s, &ready);
 	rc = read_requests(s, err);
+	for (unsigned i = 0; i < s->nworkers; i++)
+		ptc_gpu_worker_stop(s->workers[i]);
 	for (unsigned i = 0; i < s->nworkers; i++)
 		ptc_gpu_worker_free(s->workers[i]);
 	for (unsigned i = 0; i < PTC_GPU_HOSTS_MAX; i++)

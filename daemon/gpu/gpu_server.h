@@ -4,7 +4,8 @@
  * gpu_server.c has what both use.
  *
  * Locks: `hosts_lock` guards host maps, and each worker's `lock` its queue. Only a worker's thread uses its
- * allocations. */
+ * allocations; what it keeps is read by other workers too, and stays until they have given it back (share_lock).
+ * Nobody who has borrowed waits for the worker that it belongs to. */
 #pragma once
 
 #include "daemon/gpu/gpu_wire.h"
@@ -33,6 +34,7 @@ struct ptc_gpu_job {
 	unsigned nfds;
 	struct ptc_gpu_host_map *host, *guard; /* the host maps that it uses, or NULL */
 	struct ptc_gpu_forgetting *forgetting;
+	struct ptc_gpu_worker *from; /* COPY_WITHIN: of whose allocations `host` is one */
 };
 
 /* A FORGET that every worker must do; the last one answers. */
@@ -47,6 +49,9 @@ struct ptc_gpu_entry {
 	struct ptc_gpu_export e;
 	struct ptc_gpu_memory *memory;
 	uint64_t missing; /* VMM: handles that have not come yet */
+	/* Under the worker's share_lock: other devices may read it; how many do. */
+	bool shareable;
+	unsigned readers;
 };
 
 struct ptc_gpu_worker {
@@ -60,7 +65,11 @@ struct ptc_gpu_worker {
 	unsigned queued;
 	bool stop;
 	_Atomic uint64_t mapped_bytes, allocations;
-	/* the members below are its thread's */
+	/* Of what it keeps, other workers may borrow entries. */
+	pthread_mutex_t share_lock;
+	pthread_cond_t returned;
+	/* The members below are its thread's. share_lock is held where `entries` moves, for those who look for a
+	 * shareable one. */
 	struct ptc_gpu *gpu;           /* NULL: not attached yet */
 	struct ptc_gpu_failure broken; /* sticky: the answer to every later request */
 	struct ptc_gpu_entry *entries;
@@ -94,5 +103,7 @@ int ptc_gpu_worker_new(struct ptc_gpu_server *s, unsigned index, const char *uui
 		       struct ptc_error *err);
 /* Queues a job and takes it over. Waits while the queue is full. */
 void ptc_gpu_worker_push(struct ptc_gpu_worker *w, struct ptc_gpu_job *j);
-/* Drops queued jobs, lets the request under way end, and detaches. */
+/* Lets the request under way end, and detaches. */
+void ptc_gpu_worker_stop(struct ptc_gpu_worker *w);
+/* Drops queued jobs. All workers are stopped, for one may borrow from another. */
 struct ptc_gpu_worker *ptc_gpu_worker_free(struct ptc_gpu_worker *w);

@@ -86,7 +86,8 @@ int ptc_gpu_send(int socket, const void *head, size_t head_size, const void *bod
 
 static bool has_parts(uint32_t op)
 {
-	return op == PTC_GPU_COPY_OUT || op == PTC_GPU_COPY_IN || op == PTC_GPU_DIGEST || op == PTC_GPU_COPY_WITHIN;
+	return op == PTC_GPU_COPY_OUT || op == PTC_GPU_COPY_IN || op == PTC_GPU_DIGEST || op == PTC_GPU_COPY_WITHIN ||
+	       op == PTC_GPU_SHADOW;
 }
 
 static int check_bind(const struct ptc_gpu_export *e, struct ptc_error *err)
@@ -135,7 +136,7 @@ int ptc_gpu_request_check(const struct ptc_gpu_request *q, size_t size, unsigned
 				     ", this ptc-gpu speaks %u to %u: install both from "
 				     "one package",
 				     h->version, PTC_GPU_OLDEST, PTC_GPU_VERSION + 1);
-	if (h->op < PTC_GPU_MAP_HOST || h->op > PTC_GPU_COPY_WITHIN || h->id == 0)
+	if (h->op < PTC_GPU_MAP_HOST || h->op > PTC_GPU_SHADOW || h->id == 0)
 		return ptc_error_set(err, PTC_EINVAL, "a request of kind %" PRIu32 ", number %" PRIu64, h->op, h->id);
 	if (nparts > PTC_GPU_PARTS_MAX || size != sizeof q->head + nparts * sizeof q->parts[0] ||
 	    (nparts > 0) != has_parts(h->op))

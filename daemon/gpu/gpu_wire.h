@@ -19,10 +19,12 @@
  *   CLOSE       memory: one user less. If that was the last, the answer comes once the memory is unmapped, so the rank
  *               may free it.
  *   FORGET      bind.pid, bind.process_start: unmaps all allocations of a process that has ended. -> their number
- *   KEEP        bind.uuid, bytes: memory of ptc-gpu's own on that device, until it is closed. Refused without kernels.
- *               -> memory
- *   COPY_WITHIN memory, host, parts: copies from memory `host` to memory `memory`, which are of one device. Of a part,
- *               device_* is the side of `memory`.
+ *   KEEP        bind.uuid, bytes: memory of ptc-gpu's own on that device, until it is closed. Refused without kernels;
+ *               with PTC_GPU_BESIDE refused if less than a sixteenth of the device would stay free. -> memory
+ *   COPY_WITHIN memory, host, parts: copies from memory `host` to memory `memory`, of the same device, or what KEEP
+ *               made on another one. Of a part, device_* is the side of `memory`. PTC_ENODEVICES: one device cannot
+ *               map the other's memory.
+ *   SHADOW      As COPY_WITHIN, and with PTC_GPU_GUARD the word has guard_value before and after the copy.
  *   STATS       -> value: mapped bytes; more: pinned bytes; count: allocations
  *
  * ptcd and ptc-gpu may be of two packages during an upgrade, so neighbouring versions are accepted. Numbers from the
@@ -55,10 +57,12 @@ enum ptc_gpu_op {
 	PTC_GPU_STATS,
 	PTC_GPU_KEEP,
 	PTC_GPU_COPY_WITHIN,
+	PTC_GPU_SHADOW,
 };
 
-#define PTC_GPU_PIN   1u
-#define PTC_GPU_GUARD 2u
+#define PTC_GPU_PIN    1u
+#define PTC_GPU_GUARD  2u
+#define PTC_GPU_BESIDE 4u /* of KEEP: a trainer goes on beside it */
 
 struct ptc_gpu_head {
 	uint32_t version, op;

@@ -53,23 +53,39 @@ static int free_entry(struct ptc_gpu_worker *w, struct ptc_gpu_entry **ret, stru
 	if (n > PTC_GPU_MEMORY_MAX)
 		return ptc_gpu_fail(f, PTC_ELIMIT, PTC_GPU_BLAME_REQUEST,
 				    "device %s: %d allocations are mapped; close some", w->uuid, PTC_GPU_MEMORY_MAX);
+	pthread_mutex_lock(&w->share_lock);
 	grown = ptc_reallocarray(w->entries, n, sizeof *grown);
-	if (!grown)
-		return ptc_gpu_fail(f, PTC_ENOMEM, PTC_GPU_BLAME_REQUEST, "out of memory");
-	memset(grown + w->nentries, 0, (n - w->nentries) * sizeof *grown);
-	*ret = &grown[w->nentries];
-	w->entries = grown;
-	w->nentries = n;
-	return 0;
+	if (grown) {
+		memset(grown + w->nentries, 0, (n - w->nentries) * sizeof *grown);
+		*ret = &grown[w->nentries];
+		w->entries = grown;
+		w->nentries = n;
+	}
+	pthread_mutex_unlock(&w->share_lock);
+	return grown ? 0 : ptc_gpu_fail(f, PTC_ENOMEM, PTC_GPU_BLAME_REQUEST, "out of memory");
+}
+
+/* Waits until no other worker copies from it, and gives it to no other. */
+static void call_in(struct ptc_gpu_worker *w, struct ptc_gpu_entry *m)
+{
+	pthread_mutex_lock(&w->share_lock);
+	m->shareable = false;
+	while (m->readers)
+		pthread_cond_wait(&w->returned, &w->share_lock);
+	pthread_mutex_unlock(&w->share_lock);
 }
 
 static int unmap(struct ptc_gpu_worker *w, struct ptc_gpu_entry *m, struct ptc_gpu_failure *f)
 {
-	int rc = w->server->ops->unmap(w->gpu, m->memory, f);
+	int rc;
 
+	call_in(w, m);
+	rc = w->server->ops->unmap(w->gpu, m->memory, f);
 	atomic_fetch_sub(&w->mapped_bytes, m->e.bytes);
 	atomic_fetch_sub(&w->allocations, 1);
+	pthread_mutex_lock(&w->share_lock);
 	*m = (struct ptc_gpu_entry){ 0 };
+	pthread_mutex_unlock(&w->share_lock);
 	return rc;
 }
 
@@ -89,6 +105,34 @@ static void name(const struct ptc_gpu_worker *w, const struct ptc_gpu_entry *m, 
 	a->ref = w->index * PTC_GPU_MEMORY_MAX + (uint32_t)(m - w->entries) + 1;
 	a->count = (uint32_t)m->missing;
 	a->value = m->e.bytes;
+}
+
+/* What another worker keeps, for a copy; `give_back` afterwards. */
+static int borrow(struct ptc_gpu_worker *from, uint32_t number, struct ptc_gpu_entry *ret, struct ptc_gpu_failure *f)
+{
+	uint32_t i = (number - 1) % PTC_GPU_MEMORY_MAX;
+	bool found = false;
+
+	pthread_mutex_lock(&from->share_lock);
+	if (i < from->nentries && from->entries[i].shareable) {
+		from->entries[i].readers++;
+		*ret = (struct ptc_gpu_entry){ .e = from->entries[i].e, .memory = from->entries[i].memory };
+		found = true;
+	}
+	pthread_mutex_unlock(&from->share_lock);
+	return found ? 0
+		     : ptc_gpu_fail(f, PTC_EINVAL, PTC_GPU_BLAME_REQUEST,
+				    "device %s keeps no memory %" PRIu32
+				    ": only what is kept is copied to other devices",
+				    from->uuid, number);
+}
+
+static void give_back(struct ptc_gpu_worker *from, uint32_t number)
+{
+	pthread_mutex_lock(&from->share_lock);
+	from->entries[(number - 1) % PTC_GPU_MEMORY_MAX].readers--;
+	pthread_cond_broadcast(&from->returned);
+	pthread_mutex_unlock(&from->share_lock);
 }
 
 /* Its process lives, so that the memory is still what was bound. */
@@ -217,20 +261,11 @@ static int do_copy(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_g
 	return rc ? rc : guarded(j, "after", f);
 }
 
-/* Between allocations of this device. */
-static int do_copy_within(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_failure *f)
+static int copy_between(struct ptc_gpu_worker *w, const struct ptc_gpu_job *j, const struct ptc_gpu_entry *to,
+			const struct ptc_gpu_entry *from, struct ptc_gpu_failure *f)
 {
-	struct ptc_gpu_head other = { .memory = j->head.host };
-	struct ptc_gpu_entry *to = entry_of(w, &j->head, f), *from = to ? entry_of(w, &other, f) : NULL;
 	int rc = 0;
 
-	if (!from)
-		return f->fault.status;
-	if (j->head.host == 0 || (j->head.host - 1) / PTC_GPU_MEMORY_MAX != w->index || to == from || to->missing ||
-	    from->missing)
-		return ptc_gpu_fail(f, PTC_EINVAL, PTC_GPU_BLAME_REQUEST,
-				    "a copy within device %s from allocation %" PRIu32 " to %" PRIu32, w->uuid,
-				    j->head.host, j->head.memory);
 	for (uint32_t i = 0; i < j->head.nparts && rc == 0; i++)
 		rc = ptc_gpu_part_check(&j->parts[i], to->e.bytes, from->e.bytes, &f->err);
 	if (rc)
@@ -238,11 +273,44 @@ static int do_copy_within(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struc
 	rc = owner_lives(&to->e, "before the copy", f);
 	if (rc == 0)
 		rc = owner_lives(&from->e, "before the copy", f);
+	if (rc == 0)
+		rc = guarded(j, "before", f);
 	if (rc == 0 && !ptc_fault("gpu.within.bytes")) /* a test wants bytes that are not those of the source */
 		rc = w->server->ops->copy_within(w->gpu, to->memory, from->memory, j->parts, j->head.nparts, f);
 	if (rc == 0)
 		rc = owner_lives(&to->e, "during the copy", f);
-	return rc ? rc : owner_lives(&from->e, "during the copy", f);
+	if (rc == 0)
+		rc = owner_lives(&from->e, "during the copy", f);
+	return rc ? rc : guarded(j, "after", f);
+}
+
+/* From another allocation of this device, or from what the worker j->from keeps. */
+static int do_copy_within(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_head other = { .memory = j->head.host };
+	struct ptc_gpu_entry *to = entry_of(w, &j->head, f), *from = NULL, borrowed;
+	int rc;
+
+	if (!to)
+		return f->fault.status;
+	if (j->from == w) {
+		from = entry_of(w, &other, f);
+		if (!from)
+			return f->fault.status;
+	}
+	if (to == from || to->missing || (from && from->missing))
+		return ptc_gpu_fail(f, PTC_EINVAL, PTC_GPU_BLAME_REQUEST,
+				    "a copy within device %s from allocation %" PRIu32 " to %" PRIu32, w->uuid,
+				    j->head.host, j->head.memory);
+	if (from)
+		return copy_between(w, j, to, from, f);
+	rc = borrow(j->from, j->head.host, &borrowed, f);
+	if (rc)
+		return rc;
+	if (!ptc_fault("gpu.peer.bytes")) /* as above */
+		rc = copy_between(w, j, to, &borrowed, f);
+	give_back(j->from, j->head.host);
+	return rc;
 }
 
 static int do_keep(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_answer *a, struct ptc_gpu_failure *f)
@@ -253,13 +321,16 @@ static int do_keep(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_g
 	if (rc == 0)
 		rc = free_entry(w, &m, f);
 	if (rc == 0)
-		rc = w->server->ops->keep(w->gpu, j->head.bytes, &m->memory, f);
+		rc = w->server->ops->keep(w->gpu, j->head.bytes, j->head.flags & PTC_GPU_BESIDE, &m->memory, f);
 	if (rc)
 		return rc;
 	m->e = (struct ptc_gpu_export){ .path = PTC_GPU_PATH_OWN, .bytes = j->head.bytes };
 	snprintf(m->e.uuid, sizeof m->e.uuid, "%s", w->uuid);
 	m->users = 1;
 	m->missing = 0;
+	pthread_mutex_lock(&w->share_lock);
+	m->shareable = true;
+	pthread_mutex_unlock(&w->share_lock);
 	atomic_fetch_add(&w->mapped_bytes, m->e.bytes);
 	atomic_fetch_add(&w->allocations, 1);
 	name(w, m, a);
@@ -359,6 +430,7 @@ static int dispatch(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_
 	case PTC_GPU_KEEP:
 		return do_keep(w, j, a, f);
 	case PTC_GPU_COPY_WITHIN:
+	case PTC_GPU_SHADOW:
 		return do_copy_within(w, j, f);
 	case PTC_GPU_FORGET:
 	case PTC_GPU_STATS:
@@ -432,6 +504,8 @@ static void *loop(void *arg)
 		if (s->hosts[i].base && s->hosts[i].pinned && s->hosts[i].worker == w->index)
 			(void)s->ops->unpin(w->gpu, s->hosts[i].base, &ignored);
 	pthread_mutex_unlock(&s->hosts_lock);
+	for (uint32_t i = 0; i < w->nentries; i++)
+		call_in(w, &w->entries[i]);
 	s->ops->detach(w->gpu);
 	return NULL;
 }
@@ -451,6 +525,8 @@ int ptc_gpu_worker_new(struct ptc_gpu_server *s, unsigned index, const char *uui
 	snprintf(w->uuid, sizeof w->uuid, "%s", uuid);
 	pthread_mutex_init(&w->lock, NULL);
 	pthread_cond_init(&w->changed, NULL);
+	pthread_mutex_init(&w->share_lock, NULL);
+	pthread_cond_init(&w->returned, NULL);
 	snprintf(name, sizeof name, "ptc-gpu-%u", index);
 	rc = ptc_thread_start(&w->thread, name, loop, w, err);
 	if (rc) {
@@ -474,15 +550,19 @@ void ptc_gpu_worker_push(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
 	pthread_mutex_unlock(&w->lock);
 }
 
-struct ptc_gpu_worker *ptc_gpu_worker_free(struct ptc_gpu_worker *w)
+void ptc_gpu_worker_stop(struct ptc_gpu_worker *w)
 {
-	if (!w)
-		return NULL;
 	pthread_mutex_lock(&w->lock);
 	w->stop = true;
 	pthread_cond_broadcast(&w->changed);
 	pthread_mutex_unlock(&w->lock);
 	pthread_join(w->thread, NULL);
+}
+
+struct ptc_gpu_worker *ptc_gpu_worker_free(struct ptc_gpu_worker *w)
+{
+	if (!w)
+		return NULL;
 	while (w->first) {
 		struct ptc_gpu_job *j = w->first;
 
@@ -492,6 +572,8 @@ struct ptc_gpu_worker *ptc_gpu_worker_free(struct ptc_gpu_worker *w)
 		ptc_gpu_server_job_free(w->server, j);
 	}
 	ptc_free(w->entries);
+	pthread_cond_destroy(&w->returned);
+	pthread_mutex_destroy(&w->share_lock);
 	pthread_cond_destroy(&w->changed);
 	pthread_mutex_destroy(&w->lock);
 	ptc_free(w);

@@ -50,6 +50,7 @@ struct sample {
 	double start_time, cpu_seconds;
 	/* read on the loop, when the rest is there */
 	uint64_t coordinator, epoch, unlisted, between, within, captured, bound, checksums, healed, etcd_errors;
+	uint64_t device_kept, device_peer, device_host;
 	uint64_t heap, heap_peak, heap_limit, database_limit, database_full;
 	struct ptc_scrub_progress scrub;
 	struct ptc_cluster_database database;
@@ -145,6 +146,9 @@ static void look(struct ptc_metrics *m)
 	s->bound = ptc_switch_tally.bound_bytes;
 	s->checksums = ptc_count_get(PTC_COUNT_CHECKSUM_ERRORS);
 	s->healed = ptc_count_get(PTC_COUNT_HEALED_BLOCKS);
+	s->device_kept = ptc_count_get(PTC_COUNT_DEVICE_KEPT_BYTES);
+	s->device_peer = ptc_count_get(PTC_COUNT_DEVICE_PEER_BYTES);
+	s->device_host = ptc_count_get(PTC_COUNT_DEVICE_HOST_BYTES);
 	ptc_scrubber_progress(m->o.scrubber, &s->scrub);
 	s->etcd_errors = ptc_count_get(PTC_COUNT_ETCD_ERRORS);
 	s->heap = ptc_alloc_bytes();
@@ -525,6 +529,13 @@ static const struct metric metrics[] = {
 	  AT(scrub.found) },
 	{ "ptc_memory_ceiling_bytes", "gauge", "", "The setting memory.ceiling.", w_number, AT(memory.ceiling) },
 	{ "ptc_memory_share_bytes", "gauge", "share", "Shares of memory.ceiling (docs/memory.md).", w_share },
+	{ "ptc_device_kept_bytes_total", "counter", "", "Bytes restored to devices from memory of the same device.",
+	  w_number, AT(device_kept) },
+	{ "ptc_device_peer_bytes_total", "counter", "",
+	  "Bytes restored to devices from memory of other devices of the node, not through the host.", w_number,
+	  AT(device_peer) },
+	{ "ptc_device_host_bytes_total", "counter", "", "Bytes restored to devices through the host.", w_number,
+	  AT(device_host) },
 	{ "ptc_memory_pinned_bytes", "gauge", "",
 	  "Page-locked memory of ptc-gpu; a part of the chunks' share of memory.ceiling.", w_number, AT(pinned) },
 	{ "ptc_heap_bytes", "gauge", "", "Heap of the daemon: specs, layouts, plans, staging.", w_number, AT(heap) },

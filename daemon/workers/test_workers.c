@@ -362,6 +362,7 @@ static struct {
 	pthread_mutex_t lock;
 	struct ptc_worker_event event[EVENT_MAX];
 	size_t nevents;
+	const char *device_ids;
 	int64_t live, stall_ms, copy_ms;
 } t = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -413,6 +414,7 @@ static void up(void)
 	struct ptc_workers_env env = { .node = "n0",
 				       .dir = t.dir,
 				       .cgroup = "",
+				       .device_ids = t.device_ids,
 				       .stall_ms = t.stall_ms,
 				       .copy_ms = t.copy_ms,
 				       .event = on_event };
@@ -430,6 +432,12 @@ static int setup(void **state)
 	t.live = ptc_alloc_live();
 	up();
 	return 0;
+}
+
+static int setup_devices(void **state)
+{
+	t.device_ids = "GPU-0,GPU-1,GPU-2";
+	return setup(state);
 }
 
 static int setup_stall(void **state)
@@ -483,6 +491,7 @@ static int teardown(void **state)
 	assert_false(processes_left());
 	assert_true(all_exited());
 	t.w = ptc_workers_free(t.w);
+	t.device_ids = NULL;
 	for (int i = 0; i < 1000 && rc; i++) {
 		rc = ptc_sys_remove_tree(t.dir, "test", NULL);
 		nap_us(1000);
@@ -1048,6 +1057,74 @@ static void test_restarted_while_running(void **state)
 	assert_int_equal(t.nevents, 0);
 }
 
+static pid_t pid_of(const struct group *g, size_t i)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_slot_view *v;
+	pid_t pid;
+	size_t n;
+
+	ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
+	pid = v[i].pid;
+	ptc_workers_slots_done(t.w, v, n);
+	return pid;
+}
+
+/* The next generation's ranks are on these devices. */
+static void to_devices(struct group **g, const uint32_t *devices, unsigned n, struct state *s)
+{
+	struct group *next = group(n, (*g)->desc.key.generation + 1, PTC_MODE_REBUILD, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	uint64_t at = stop(*g, s->blob_step + 2);
+
+	read_state(*g, PTC_SLOT_STOPPED, s);
+	for (unsigned i = 0; i < n; i++)
+		next->ranks[i].device = devices[i];
+	ok(ptc_workers_start(t.w, &next->desc, WAIT, &err), &err);
+	end(*g);
+	ok(ptc_workers_build(t.w, &next->desc, at, true, rank_states(&next->desc, s, at), WAIT, &err), &err);
+	go(next, s, at);
+	*g = next;
+}
+
+/* A process that has run on a device is a rank on that device only; another rank gets a new process. */
+static void test_life_devices(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "", NULL);
+	struct state s = { .blob_step = 0 };
+	pid_t on[3] = { 0 };
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	on[0] = pid_of(g, 0);
+	on[1] = pid_of(g, 1);
+	to_devices(&g, (uint32_t[]){ 2, 1 }, 2, &s); /* device 0 becomes free, and its process stays until the drop */
+	assert_int_equal(pid_of(g, 1), on[1]);
+	on[2] = pid_of(g, 0);
+	assert_true(on[2] != on[0] && on[2] != on[1]);
+	ptc_workers_drop(t.w, UUID, &g->desc.key, 1, false);
+	to_devices(&g, (uint32_t[]){ 1, 0, 2, 1 }, 4, &s);
+	assert_int_equal(pid_of(g, 0), on[1]);
+	assert_int_equal(pid_of(g, 2), on[2]);
+	assert_true(pid_of(g, 1) != on[0]);
+	on[0] = pid_of(g, 1);
+	again(); /* a ptcd that starts anew knows where they run */
+	to_devices(&g, (uint32_t[]){ 2 }, 1, &s);
+	assert_int_equal(pid_of(g, 0), on[2]);
+	to_devices(&g, (uint32_t[]){ 0, 1, 2, 0 }, 4, &s); /* two share a device */
+	assert_int_equal(pid_of(g, 0), on[0]);
+	assert_int_equal(pid_of(g, 1), on[1]);
+	assert_int_equal(pid_of(g, 2), on[2]);
+	again();
+	to_devices(&g, (uint32_t[]){ 1 }, 1, &s);
+	again(); /* of those that have no rank it does not know: they are not used */
+	to_devices(&g, (uint32_t[]){ 1, 2 }, 2, &s);
+	assert_int_equal(pid_of(g, 0), on[1]);
+	assert_true(pid_of(g, 1) != on[0] && pid_of(g, 1) != on[2]);
+	check_state(&s, s.blob_step);
+	assert_int_equal(t.nevents, 0);
+}
+
 /* The file of a group as a ptcd would have written it that is `on` versions further on: with more behind what we know.
  */
 static void rewrite_group(const struct ptc_group_desc *desc, uint32_t on)
@@ -1480,19 +1557,6 @@ static bool says(const char *what)
 	yes = strstr(json, what) != NULL;
 	ptc_free(json);
 	return yes;
-}
-
-static pid_t pid_of(const struct group *g, size_t i)
-{
-	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_slot_view *v;
-	pid_t pid;
-	size_t n;
-
-	ok(ptc_workers_slots(t.w, &g->desc.key, &v, &n, &err), &err);
-	pid = v[i].pid;
-	ptc_workers_slots_done(t.w, v, n);
-	return pid;
 }
 
 /* No rank is started beside those that have not exited yet; those that are given up have little time for it, however
@@ -2315,6 +2379,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_text_as_one_line),
 		cmocka_unit_test_setup_teardown(test_life_restart, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_rebuild, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_life_devices, setup_devices, teardown),
 		cmocka_unit_test_setup_teardown(test_life_fast, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_ahead, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_life_later, setup, teardown),

@@ -107,8 +107,8 @@ struct ptc_job_desc {
 	struct ptc_job_run run;
 	enum ptc_job_mode mode;
 	enum ptc_job_build build;
-	bool fast_copy;
-	uint64_t snapshot_every; /* steps between periodic snapshots; 0: none */
+	bool fast_copy, async_copy; /* `copy`; neither: lean */
+	uint64_t snapshot_every;    /* steps between periodic snapshots; 0: none */
 	struct ptc_job_elastic elastic;
 	bool share_devices; /* its ranks may have devices together with ranks of other jobs that say so, too */
 	bool has_seed;

@@ -305,8 +305,8 @@ static int put_run(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 		ptc_buf_puts(b, ",\"mode\":\"rebuild\"");
 	if (job->build == PTC_JOB_BUILD_AHEAD)
 		ptc_buf_puts(b, ",\"build\":\"ahead\"");
-	if (job->fast_copy)
-		ptc_buf_puts(b, ",\"copy\":\"fast\"");
+	if (job->fast_copy || job->async_copy)
+		ptc_buf_puts(b, job->fast_copy ? ",\"copy\":\"fast\"" : ",\"copy\":\"async\"");
 	if (job->snapshot_every)
 		ptc_buf_printf(b, ",\"snapshot_every\":%" PRIu64, job->snapshot_every);
 	if (job->has_seed)

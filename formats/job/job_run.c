@@ -23,7 +23,7 @@ static const char *const run_keys[] = {
 static const char *const modes[] = { "restart", "rebuild", "keep" };
 /* In the order of enum ptc_job_build. */
 static const char *const builds[] = { "after", "ahead" };
-static const char *const copies[] = { "lean", "fast" };
+static const char *const copies[] = { "lean", "fast", "async" };
 /* In the order of enum ptc_job_on_failure. */
 static const char *const failures[] = { "shrink", "wait", "stop" };
 /* Of the submitter's shell and terminal, or set by ptcd for each rank; a trailing '*' stands for the rest of the name.
@@ -325,6 +325,7 @@ int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *roo
 		return rc;
 	d->job->share_devices = shares == 1;
 	d->job->fast_copy = copy == 1;
+	d->job->async_copy = copy == 2;
 	d->job->snapshot_every = (uint64_t)every;
 	d->job->has_seed = node[3] != NULL;
 	d->job->seed = (uint64_t)seed;

@@ -394,7 +394,7 @@ static void test_run(void **state)
 	assert_int_equal(job.run.build_timeout_ms, 7200000);
 	assert_int_equal(job.run.log_bytes, 1 << 30);
 	assert_int_equal(job.mode, PTC_JOB_REBUILD);
-	assert_true(job.fast_copy);
+	assert_true(job.fast_copy && !job.async_copy);
 	assert_int_equal(job.snapshot_every, 100);
 	assert_true(job.has_seed);
 	assert_true(ptc_job_seed(&job, "00000000-0000-0000-0000-000000000001") == INT64_MAX);
@@ -409,7 +409,7 @@ static void test_run(void **state)
 	assert_int_equal(job.run.build_timeout_ms, 1800000);
 	assert_int_equal(job.run.log_bytes, 64 << 20);
 	assert_int_equal(job.mode, PTC_JOB_RESTART);
-	assert_false(job.fast_copy);
+	assert_false(job.fast_copy || job.async_copy);
 	assert_int_equal(job.snapshot_every, 0);
 	assert_false(job.has_seed);
 	assert_true(ptc_job_seed(&job, "01234567-89ab-4def-fedc-ba9876543210") == UINT64_C(0x0123456789ab4def));
@@ -444,6 +444,9 @@ static void test_run_canonical(void **state)
 	canonical(LIVE "  grace: 30000ms\n  boundary_timeout: 0.5h\n  log_bytes: 65536KiB\n  env: {}\n"
 		       "mode: restart\ncopy: lean\nsnapshot_every: 0\n",
 		  "{\"version\":1,\"name\":\"live\",\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"}}");
+	canonical(LIVE "copy: async\n",
+		  "{\"version\":1,\"name\":\"live\",\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"},"
+		  "\"copy\":\"async\"}");
 	canonical(
 		"version: 1\nname: live\nseed: 0\nsnapshot_every: 7\ncopy: fast\nmode: rebuild\n"
 		"gpus: {2: dp=2}\n"
@@ -703,6 +706,8 @@ static void test_run_refused(void **state)
 	refuse(LIVE "  log_bytes: lots\n", PTC_EINVAL, "job.yaml:6: log_bytes: \"lots\" is not a size");
 	refuse(LIVE "mode: keep\n", PTC_EINVAL, "job.yaml:6: mode keep is not supported yet; write restart or rebuild");
 	refuse(LIVE "mode: rebild\n", PTC_EINVAL, "job.yaml:6: unknown mode \"rebild\"; did you mean \"rebuild\"?");
+	refuse(HEAD RULES "copy: async\n", PTC_EINVAL, "job.yaml:8: \"copy\" is for jobs that run something");
+	refuse(LIVE "copy: [async]\n", PTC_EINVAL, "job.yaml:6: copy must be a word");
 	refuse(LIVE "copy: slow\n", PTC_EINVAL, "job.yaml:6: unknown copy \"slow\"");
 	refuse(LIVE "elastic: {min_gpus: 0}\n", PTC_EINVAL, "job.yaml:6: min_gpus must be in 1..");
 	refuse(LIVE "elastic: {min_gpus: 4, max_gpus: 2}\n", PTC_EINVAL,

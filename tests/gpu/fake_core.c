@@ -282,8 +282,29 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 	ENTER(cuDevicePrimaryCtxRelease, false);
 	if (fake.contexts[device].refs == 0)
 		LEAVE(fake_wrong(CUDA_ERROR_INVALID_CONTEXT, "context %d released once too often", device));
-	if (--fake.contexts[device].refs == 0)
+	if (--fake.contexts[device].refs == 0) {
 		fake_context_ends(&fake.contexts[device]);
+		for (int i = 0; i < FAKE_DEVICES_MAX; i++)
+			fake.peers[device][i] = fake.peers[i][device] = false;
+	}
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+	ENTER(cuDeviceCanAccessPeer, false);
+	*can = device != peer && !getenv("PTC_FAKE_GPU_NO_PEERS");
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+	ENTER(cuCtxEnablePeerAccess, true);
+	if (!peer || peer->refs == 0 || peer == current || flags || getenv("PTC_FAKE_GPU_NO_PEERS"))
+		LEAVE(fake_wrong(CUDA_ERROR_INVALID_CONTEXT, "cuCtxEnablePeerAccess of what is no peer"));
+	if (fake.peers[current->device][peer->device])
+		LEAVE(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+	fake.peers[current->device][peer->device] = true;
 	LEAVE(CUDA_SUCCESS);
 }
 
@@ -396,9 +417,10 @@ __attribute__((destructor)) static void report(void)
 		fprintf(f, "left %s %u\n", kinds[i], fake.dead ? 0 : left[i]);
 	fprintf(f,
 		"left context %u\nleft handle %u\nleft reservation %u\nleft stream %u\nleft event %u\n"
-		"left module %u\n",
+		"left module %u\nleft graph %u\n",
 		fake.dead ? 0 : contexts, fake.dead ? 0 : fake.handles, fake.dead ? 0 : fake.reservations,
-		fake.dead ? 0 : fake.streams, fake.dead ? 0 : fake.events, fake.dead ? 0 : fake.modules);
+		fake.dead ? 0 : fake.streams, fake.dead ? 0 : fake.events, fake.dead ? 0 : fake.modules,
+		fake.dead ? 0 : fake.graphs);
 	fprintf(f, "count pageable %u\ncount wrong %u\n%s", fake.pageable, fake.nwrong, fake.wrong);
 	fclose(f);
 }

@@ -10,7 +10,7 @@
  * is a CUresult, then any of: sticky (so does every later call), lost (the device is, for every process), once (removes
  * the file); or "block": the call waits until DIR/unblock exists, and makes DIR/blocked DIR/lost-N device N is lost
  *   DIR/report-PID            written at exit: what was called, what is left, what was wrong
- *   DIR/capturing             every stream is capturing a graph
+ *   DIR/capturing             every stream is capturing a graph, which nobody gets
  *   DIR/unhang                what waits by cuStreamWaitValue64 goes on
  * PTC_FAKE_GPU_DEVICES=N      default 2            PTC_FAKE_GPU_VERSION=V   default 13000; 0: a toolkit's stub
  * PTC_FAKE_GPU_MEMORY=BYTES   of a device for one process; default 256 MiB
@@ -19,6 +19,8 @@
  * PTC_FAKE_GPU_WITHOUT=NAME   a function that the driver lacks
  * PTC_FAKE_GPU_NO_EXPORT     set: cuMemCreate makes no handles that can be exported
  * PTC_FAKE_GPU_NO_MARKS      set: streams write no values
+ * PTC_FAKE_GPU_NO_PEERS      set: no device can read another one's memory
+ * PTC_FAKE_GPU_NO_NODES      set: graphs write no values
  * PTC_FAKE_GPU_NO_IPC, PTC_FAKE_GPU_NO_FDS   memory that cannot be shared so
  * PTC_FAKE_GPU_APART          set: device addresses of cuMemAlloc and pools are no memory of the process, as on a
  * device: who reads or writes there but through the driver, this process or another, fails CUDA_VISIBLE_DEVICES
@@ -85,11 +87,12 @@ struct fake {
 	bool started, sound;
 	CUresult dead; /* sticky */
 	struct CUctx_st contexts[FAKE_DEVICES_MAX];
+	bool peers[FAKE_DEVICES_MAX][FAKE_DEVICES_MAX]; /* the first one's context reads memory of the second one */
 	struct fake_range *ranges;
 	size_t used[FAKE_DEVICES_MAX], memory;
 	unsigned long long next_id;
 	unsigned calls[FN_COUNT];
-	unsigned handles, reservations, streams, events, modules, pageable;
+	unsigned handles, reservations, streams, events, modules, graphs, pageable;
 	unsigned nwrong;
 	char wrong[4096];
 };

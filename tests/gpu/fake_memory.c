@@ -82,7 +82,8 @@ CUresult fake_device_check(CUdeviceptr at, size_t size, const char *when)
 		if (r->header && atomic_load(&r->header->freed))
 			return fake.dead = fake_wrong(CUDA_ERROR_ILLEGAL_ADDRESS, "%s: 0x%zx was freed by its owner",
 						      when, address);
-		if (r->kind != FAKE_VMM && r->context != fake_current())
+		if (r->kind != FAKE_VMM && r->context != fake_current() &&
+		    !(r->context->refs && fake.peers[fake_current()->device][r->device]))
 			return fake_wrong(CUDA_ERROR_INVALID_CONTEXT, "%s: memory of another context", when);
 		address = r->base + r->size;
 	}
@@ -181,6 +182,25 @@ CUresult cuMemFree(CUdeviceptr address)
 	unmap(r);
 	fake.used[r->device] -= r->size;
 	fake_range_remove(r);
+	LEAVE(CUDA_SUCCESS);
+}
+
+/* For the whole device, as far as one process knows; DIR/free-N says it for all. */
+CUresult cuMemGetInfo(size_t *free, size_t *total)
+{
+	char file[512];
+	FILE *f;
+
+	ENTER(cuMemGetInfo, true);
+	*total = fake.memory;
+	*free = fake.memory - fake.used[fake_current()->device];
+	snprintf(file, sizeof file, "%s/free-%d", fake.dir, fake_current()->device);
+	f = fopen(file, "re");
+	if (f) {
+		if (fscanf(f, "%zu", free) != 1)
+			abort();
+		fclose(f);
+	}
 	LEAVE(CUDA_SUCCESS);
 }
 

@@ -20,10 +20,29 @@ struct job {
 	struct fake_launch *launch;
 };
 
+/* Work of a graph, which comes after `after`. */
+struct CUgraphNode_st {
+	struct CUgraphNode_st *next; /* of the graph */
+	CUgraphNode after;           /* NULL: nothing */
+	struct job job;
+};
+
+struct CUgraph_st {
+	CUgraphNode nodes, end; /* end: what the capture ended with */
+};
+
+/* Its jobs in the order in which a launch does them. */
+struct CUgraphExec_st {
+	struct job *jobs;
+	size_t n;
+};
+
 struct CUstream_st {
 	struct CUstream_st *next; /* of all: what a program does not destroy is in the report, and no leak of ours */
 	CUcontext context;
 	struct job *first, **last;
+	CUgraph capture;  /* NULL: none */
+	CUgraphNode tail; /* of the capture: what comes next comes after it */
 	unsigned waiters; /* threads that pause because it hangs */
 	bool gone;        /* destroyed meanwhile: the last of them frees it */
 };
@@ -89,10 +108,28 @@ static CUresult do_copy(const CUDA_MEMCPY3D *c)
 	return result;
 }
 
+static CUgraphNode add_node(CUgraph graph, CUgraphNode after, struct job job)
+{
+	CUgraphNode node = calloc(1, sizeof *node);
+
+	if (!node)
+		abort();
+	node->job = job;
+	node->after = after;
+	node->next = graph->nodes;
+	graph->nodes = node;
+	return node;
+}
+
 static void push(CUstream stream, struct job job)
 {
-	struct job *j = malloc(sizeof *j);
+	struct job *j;
 
+	if (stream->capture) {
+		stream->tail = add_node(stream->capture, stream->tail, job);
+		return;
+	}
+	j = malloc(sizeof *j);
 	if (!j)
 		abort();
 	*j = job;
@@ -231,6 +268,8 @@ CUresult cuStreamSynchronize(CUstream stream)
 
 	ENTER(cuStreamSynchronize, true);
 	result = own(stream->context, "a stream");
+	if (result == CUDA_SUCCESS && stream->capture)
+		result = fake_wrong(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "a stream that captures is waited for");
 	LEAVE(result ? result : run(stream));
 }
 
@@ -239,6 +278,8 @@ CUresult cuStreamQuery(CUstream stream)
 	CUresult result = CUDA_SUCCESS;
 
 	ENTER(cuStreamQuery, true);
+	if (stream->capture)
+		LEAVE(fake_wrong(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "a stream that captures is asked"));
 	if (stream->first)
 		result = step(stream);
 	LEAVE(result ? result : stream->first ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
@@ -249,7 +290,7 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t v
 	ENTER(cuStreamWriteValue64, true);
 	if (getenv("PTC_FAKE_GPU_NO_MARKS"))
 		LEAVE(CUDA_ERROR_NOT_SUPPORTED);
-	if (fake_file("capturing"))
+	if (fake_file("capturing") || stream->capture)
 		LEAVE(fake_wrong(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
 				 "cuStreamWriteValue64 while a graph is captured"));
 	if (!fake_pinned((void *)(uintptr_t)address, sizeof value) &&
@@ -271,7 +312,139 @@ CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t va
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 {
 	ENTER(cuStreamIsCapturing, true);
-	*status = fake_file("capturing");
+	*status = fake_file("capturing") || stream->capture;
+	LEAVE(CUDA_SUCCESS);
+}
+
+/* ---- graphs ---- */
+
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode)
+{
+	ENTER(cuStreamBeginCapture, true);
+	if (stream->capture)
+		LEAVE(fake_wrong(CUDA_ERROR_INVALID_VALUE, "a capture within a capture"));
+	stream->capture = calloc(1, sizeof *stream->capture);
+	if (!stream->capture)
+		abort();
+	stream->tail = NULL;
+	fake.graphs++;
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+	ENTER(cuStreamEndCapture, true);
+	if (!stream->capture)
+		LEAVE(fake_wrong(CUDA_ERROR_INVALID_VALUE, "the end of no capture"));
+	*graph = stream->capture;
+	(*graph)->end = stream->tail;
+	stream->capture = NULL;
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+				const CUgraphNode **dependencies, size_t *count)
+{
+	ENTER(cuStreamGetCaptureInfo, true);
+	if (fake_file("capturing"))
+		LEAVE(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+	*status = stream->capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+	*graph = stream->capture;
+	*dependencies = &stream->tail;
+	*count = stream->tail != NULL;
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *dependencies, size_t count, unsigned flags)
+{
+	ENTER(cuStreamUpdateCaptureDependencies, true);
+	if (!stream->capture || count != 1 || flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+		LEAVE(fake_wrong(CUDA_ERROR_INVALID_VALUE, "other dependencies of a capture than a test makes"));
+	stream->tail = dependencies[0];
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+				  const CUDA_BATCH_MEM_OP_NODE_PARAMS *parameters)
+{
+	const CUstreamBatchMemOpParams *p = parameters->paramArray;
+
+	ENTER(cuGraphAddBatchMemOpNode, true);
+	if (getenv("PTC_FAKE_GPU_NO_NODES"))
+		LEAVE(CUDA_ERROR_NOT_SUPPORTED);
+	if (parameters->count != 1 || p->operation != CU_STREAM_MEM_OP_WRITE_VALUE_64 || count > 1 ||
+	    parameters->ctx != fake_current() ||
+	    !fake_pinned((void *)(uintptr_t)p->writeValue.address, sizeof p->writeValue.value64))
+		LEAVE(fake_wrong(CUDA_ERROR_INVALID_VALUE, "a node that is no write of a value"));
+	*node = add_node(graph, count ? dependencies[0] : NULL,
+			 (struct job){ .work = MARK, .word = p->writeValue.address, .value = p->writeValue.value64 });
+	LEAVE(CUDA_SUCCESS);
+}
+
+static bool leads_to(CUgraphNode node, CUgraphNode end)
+{
+	while (end && end != node)
+		end = end->after;
+	return end != NULL;
+}
+
+/* What nothing orders could be done at any time: who wants a mark before what follows has forgotten that. */
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+	size_t n = 0;
+
+	ENTER(cuGraphInstantiateWithFlags, true);
+	*exec = calloc(1, sizeof **exec);
+	for (CUgraphNode node = graph->nodes; node; node = node->next)
+		(*exec)->n++;
+	if (*exec)
+		(*exec)->jobs = calloc((*exec)->n + 1, sizeof *(*exec)->jobs);
+	if (!*exec || !(*exec)->jobs)
+		abort();
+	for (CUgraphNode node = graph->end; node; node = node->after)
+		n++;
+	for (CUgraphNode node = graph->end; node; node = node->after)
+		(*exec)->jobs[--n] = node->job;
+	for (CUgraphNode node = graph->end; node; node = node->after)
+		n++;
+	for (CUgraphNode node = graph->nodes; node; node = node->next)
+		if (!leads_to(node, graph->end)) {
+			(*exec)->jobs[n++] = node->job;
+			(void)fake_wrong(CUDA_SUCCESS, "work of a graph that nothing comes after");
+		}
+	fake.graphs++;
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+	CUresult result;
+
+	ENTER(cuGraphLaunch, true);
+	result = own(stream->context, "a stream");
+	for (size_t i = 0; result == CUDA_SUCCESS && i < exec->n; i++)
+		push(stream, exec->jobs[i]);
+	LEAVE(result);
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+	ENTER(cuGraphExecDestroy, true);
+	free(exec->jobs);
+	free(exec);
+	fake.graphs--;
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuGraphDestroy(CUgraph graph)
+{
+	ENTER(cuGraphDestroy, true);
+	for (CUgraphNode node = graph->nodes, next; node; node = next) {
+		next = node->next;
+		free(node);
+	}
+	free(graph);
+	fake.graphs--;
 	LEAVE(CUDA_SUCCESS);
 }
 

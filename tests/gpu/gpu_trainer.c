@@ -2,7 +2,7 @@
 /* A trainer whose state lies in device memory of the fake driver, and is a closed formula as tests/trainer.py's is.
  *
  *   gpu_trainer --rows R --layers L --sleep-ms MS --memory plain|vmm|pool|state [--steps N] [--differ-at STEP]
- *               [--marks N] [--folder FOLDER] [--hang own|other]
+ *               [--marks N] [--folder FOLDER] [--hang own|other] [--graph own|other] [--survive 1|2]
  *
  * Layer l is a matrix of R x 6 doubles, rows split over tp; element (i, j) is 1000 l + 10 i + j + s after s steps, its
  * field `m` the negative of that. `cols` is R x 64 doubles, i + j / 64 + s, columns split over tp, each row followed by
@@ -11,9 +11,15 @@
  * --differ-at the second replica has another first element from there on. With --marks 1 the state's stream is named to
  * libptc, with 2 it is named, and from step 20 on another one.
  *
+ * With --graph the updates are launches of a CUDA graph that is captured once, in the state's own stream or in another
+ * one, as PyTorch does; meddling is one launch more.
+ *
  * With --folder rank 0 does what a file there asks for, and then makes another file. FOLDER/hang: its device gets work
  * that never ends, as a collective has whose peer is gone, on the state's own stream or on another one (--hang);
- * FOLDER/hung. FOLDER/meddle: it begins an update, even while it waits at a stop; FOLDER/meddled. */
+ * FOLDER/hung. With --survive 1 (its device finishes its work) or 2 (it does not) every rank calls ptc_survive, and
+ * waits at a boundary while FOLDER/stall exists. FOLDER/meddle: it begins an update, even while it waits at a stop;
+ * FOLDER/meddled. While FOLDER/hold is
+ * there, no rank declares anything. */
 #include "base/check.h"
 #include "daemon/gpu/cuda/cuda_driver.h"
 #include "ptc/ptc.h"
@@ -43,8 +49,9 @@ static struct {
 	int64_t differ_at;
 	bool pool, vmm, state;
 	uint64_t marks;
-	bool hang_own;
+	bool hang_own, graph, graph_own;
 	const char *folder;
+	bool survive, behind;
 } args = { .rows = 13, .layers = 4, .sleep_ms = 2, .steps = -1, .differ_at = INT64_MAX };
 
 /* A rank of a generation. */
@@ -56,7 +63,8 @@ struct rank {
 	bool waits;         /* the host waits for the device before it gives it more */
 	CUdeviceptr memory; /* of all tensors */
 	size_t bytes;
-	double *wanted; /* pinned: what is written to `memory` next */
+	double *wanted;     /* pinned: what is written to `memory` next */
+	CUgraphExec update; /* writes it there; NULL: not captured yet */
 	int64_t step;
 	uint64_t first, n;             /* rows of each layer */
 	uint64_t first_c, n_c;         /* columns of cols */
@@ -120,6 +128,35 @@ static void write_state(struct rank *r)
 	ptc_require(!cu->cuMemcpyHtoDAsync(r->memory, r->wanted, r->bytes, r->stream));
 }
 
+static void check(ptc_client *c, int rc, const char *call);
+
+static void capture_update(ptc_client *c, struct rank *r)
+{
+	CUstream stream = args.graph_own ? r->stream : r->other;
+	CUgraph graph;
+
+	ptc_require(!more.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+	if (args.graph_own)
+		ptc_update_begin(c);
+	else
+		check(c, ptc_update_captured(c, stream), "update_captured");
+	ptc_require(!cu->cuMemcpyHtoDAsync(r->memory, r->wanted, r->bytes, stream));
+	ptc_require(!more.cuStreamEndCapture(stream, &graph) &&
+		    !more.cuGraphInstantiateWithFlags(&r->update, graph, 0) && !more.cuGraphDestroy(graph));
+	/* Without a graph to be added to it says so. */
+	ptc_require(!args.marks || args.graph_own || ptc_update_captured(c, stream) <= 0);
+}
+
+/* As write_state, by the graph. */
+static void launch_update(ptc_client *c, struct rank *r)
+{
+	wait_for_device(r);
+	compute(r, r->step, r->wanted);
+	if (!r->update)
+		capture_update(c, r);
+	ptc_require(!more.cuGraphLaunch(r->update, r->stream));
+}
+
 #define HANDLE_BYTES ((size_t)64 << 10) /* the fake driver's smallest */
 
 /* As PyTorch's expandable segments: many handles side by side. */
@@ -177,6 +214,8 @@ static void begin(struct rank *r)
 static void end(struct rank *r)
 {
 	wait_for_device(r);
+	ptc_require(!r->update || !more.cuGraphExecDestroy(r->update));
+	r->update = NULL;
 	if (args.state)
 		ptc_pool_free((void *)(uintptr_t)r->memory, r->bytes, (int)r->gen.device, r->stream);
 	ptc_require(!(args.state  ? 0
@@ -270,6 +309,7 @@ static struct {
 	ptc_client *c;
 	CUcontext context;
 	CUstream stream;
+	CUgraphExec *update;
 } meddler;
 
 static bool asked(const char *name)
@@ -294,8 +334,12 @@ static void *meddle(void *arg)
 {
 	while (!asked("meddle"))
 		nap();
-	ptc_update_begin(meddler.c); /* against the rules: the client is in use */
-	ptc_require(!cu->cuCtxSetCurrent(meddler.context) && !cu->cuStreamSynchronize(meddler.stream));
+	ptc_require(!cu->cuCtxSetCurrent(meddler.context));
+	if (args.graph)
+		ptc_require(!more.cuGraphLaunch(*meddler.update, meddler.stream));
+	else
+		ptc_update_begin(meddler.c); /* against the rules: the client is in use */
+	ptc_require(!cu->cuStreamSynchronize(meddler.stream));
 	done("meddled");
 	return NULL;
 }
@@ -306,14 +350,27 @@ static void start_meddling(ptc_client *c, struct rank *r)
 
 	meddler.c = c;
 	meddler.stream = r->stream;
+	meddler.update = &r->update;
 	ptc_require(!more.cuCtxGetCurrent(&meddler.context) && !pthread_create(&thread, NULL, meddle, NULL) &&
 		    !pthread_detach(thread));
+}
+
+/* As who waits for a peer that has gone. The device finishes what it has, or not. */
+static void stall(struct rank *r)
+{
+	while (asked("stall")) {
+		if (!args.behind)
+			wait_for_device(r);
+		nap();
+	}
 }
 
 static void train(ptc_client *c, struct rank *r)
 {
 	int rc;
 
+	while (args.folder && asked("hold"))
+		nap();
 	declare_all(c, r);
 	rc = ptc_restore(c);
 	if (rc == PTC_R_STALE)
@@ -323,8 +380,10 @@ static void train(ptc_client *c, struct rank *r)
 		check_restored(r);
 	if (args.marks)
 		check(c, ptc_stream(c, r->stream), "stream");
-	if (args.folder && r->gen.rank == 0)
+	if (args.folder && r->gen.rank == 0 && !args.survive)
 		start_meddling(c, r);
+	if (args.survive)
+		check(c, ptc_survive(c, 1), "survive");
 	for (;;) {
 		rc = ptc_boundary(c, (uint64_t)r->step);
 		check(c, rc, "boundary");
@@ -335,15 +394,21 @@ static void train(ptc_client *c, struct rank *r)
 			return;
 		}
 		nap();
+		if (args.survive)
+			stall(r);
 		if (args.marks == 2 && r->step >= 20)
 			check(c, ptc_stream(c, r->other), "stream");
 		if (args.folder && r->gen.rank == 0 && !asked("hung") && asked("hang")) {
 			hang(r);
 			done("hung");
 		}
-		ptc_update_begin(c);
+		if (!args.graph)
+			ptc_update_begin(c);
 		r->step++;
-		write_state(r);
+		if (args.graph)
+			launch_update(c, r);
+		else
+			write_state(r);
 	}
 }
 
@@ -374,10 +439,14 @@ static bool parse(int argc, char **argv)
 			args.differ_at = (int64_t)n;
 		else if (strcmp(argv[i], "--marks") == 0)
 			args.marks = n;
+		else if (strcmp(argv[i], "--survive") == 0)
+			args.survive = n, args.behind = n == 2;
 		else if (strcmp(argv[i], "--folder") == 0)
 			args.folder = argv[i + 1];
 		else if (strcmp(argv[i], "--hang") == 0)
 			args.hang_own = strcmp(argv[i + 1], "own") == 0;
+		else if (strcmp(argv[i], "--graph") == 0)
+			args.graph = true, args.graph_own = strcmp(argv[i + 1], "own") == 0;
 		else if (strcmp(argv[i], "--memory") == 0)
 			args.pool = strcmp(argv[i + 1], "pool") == 0, args.vmm = strcmp(argv[i + 1], "vmm") == 0,
 			args.state = strcmp(argv[i + 1], "state") == 0;

@@ -393,6 +393,12 @@ static void put_summary(const json_t *doc)
 	if (json_object_get(doc, "captured_bytes"))
 		put_bytes("captured", ptc_json_count(doc, "captured_bytes"),
 			  "from the memory of ranks, over all nodes");
+	if (json_object_get(doc, "device_host_bytes")) {
+		put_bytes("kept on devices", ptc_json_count(doc, "device_kept_bytes"), "");
+		put_bytes("device to device", ptc_json_count(doc, "device_peer_bytes"), "within nodes");
+		put_bytes("host to device", ptc_json_count(doc, "device_host_bytes"),
+			  json_is_true(json_object_get(doc, "device_unfinished")) ? "more is being restored" : "");
+	}
 	if (moved) {
 		put_totals(plan);
 		put_bytes("received", ptc_json_count(doc, "received_bytes"), "");

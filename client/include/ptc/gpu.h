@@ -28,9 +28,15 @@ typedef struct ptc_client ptc_client;
  * microseconds). So a stop waits for the mark and not for the whole device, which may hang in a collective. Call it
  * after ptc_next, in each generation. 1: marks are in use. 0: they are not, and stops wait for the whole device, as
  * without this call: there is no driver or no current device, the driver cannot do it, another stream was named in this
- * generation, or the stream is capturing a CUDA graph. ptc_update_begin within a capture ends marks, for its mark would
- * be written once, and not at each launch of the graph. */
+ * generation, or the stream is capturing a CUDA graph. */
 PTC_API int ptc_stream(ptc_client *c, void *stream);
+/* For an update in a CUDA graph, in the place of ptc_update_begin: call it while `stream` captures the graph, before
+ * the first change of declared memory is captured. Then each launch of the graph takes the device's mark back before
+ * what follows. Launch the graph in the order of the stream of ptc_stream. If that stream itself captures the graph,
+ * ptc_update_begin does the same. 1: the mark is in the graph. 0: no stream was named before, or the driver cannot do
+ * it; there are no marks in this generation then, and stops wait for the whole device. PTC_R_INVALID: `stream` captures
+ * no graph; or after ptc_survive, with which ptc_update_begin has to be called before each launch. */
+PTC_API int ptc_update_captured(ptc_client *c, void *stream);
 /* `size` bytes on CUDA's device number `device`, which is current on the thread: one handle for each call, so rounded
  * up to 2 MiB. NULL: no memory, or no driver. Where the driver exports no descriptors the memory is plain, and the rank
  * copies it itself (docs/gpu.md). stream: not used. Any thread. */

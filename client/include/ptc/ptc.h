@@ -186,7 +186,7 @@ PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
  * (`whole` of `ptcctl status --format json`). Waits while ptcd holds the rank (ptc_survive), for some seconds. */
 PTC_API void ptc_update_begin(ptc_client *c);
 /* A promise, until the next ptc_next or with yes 0, by which a job goes on from this memory when a node is lost: at
- * each boundary all state is in declared host memory, blobs and cursors, until ptc_update_begin (docs/failures.md). */
+ * each boundary all state is in declared memory, blobs and cursors, until ptc_update_begin (docs/failures.md). */
 PTC_API int ptc_survive(ptc_client *c, int yes);
 PTC_API void ptc_leave(ptc_client *c); /* of who gives up: waits while its memory is wanted, 5 min at most. NULL ok */
 /* Says that training is over after `step` steps, and blocks. 0: all ranks have finished and the state is committed. 1:

@@ -72,6 +72,9 @@ int ptc_device_marks_begin(struct device_marks *m, void *stream, void *page, siz
 /* Has the device write `value` once it has come to this point of the stream. 1: it will; 0: the stream's work goes into
  * a graph, so a mark says nothing; -1: the driver says `why`. */
 int ptc_device_mark(const struct device_marks *m, uint64_t value, char *why, size_t why_size);
+/* Adds a write of 0, which says nothing of any step, to the graph that the stream captures: before all that is captured
+ * after it, at each launch. 1: it is there; 0: the stream captures no graph; -1: the driver says `why`. */
+int ptc_device_mark_in_graph(const struct device_marks *m, void *stream, char *why, size_t why_size);
 /* Waits until the device has written `value`. 0, or -1 and `why`. */
 int ptc_device_marks_wait(const struct device_marks *m, const _Atomic uint64_t *word, uint64_t value,
 			  const struct device_patience *p, char *why, size_t why_size);

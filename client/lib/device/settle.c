@@ -232,6 +232,50 @@ int ptc_device_mark(const struct device_marks *m, uint64_t value, char *why, siz
 	return !k.captured;
 }
 
+/* ---- in a graph ---- */
+
+struct graph_mark {
+	const struct device_marks *m;
+	CUstream stream;
+	bool captured;
+};
+
+/* A node of its own: the call that writes to a stream is refused while that is captured. */
+static CUresult do_graph_mark(void *arg)
+{
+	struct graph_mark *k = arg;
+	CUstreamBatchMemOpParams write = { .writeValue = { .operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
+							   .address = k->m->word,
+							   .value64 = 0,
+							   .flags = CU_STREAM_WRITE_VALUE_DEFAULT } };
+	CUDA_BATCH_MEM_OP_NODE_PARAMS parameters = { .ctx = k->m->context, .count = 1, .paramArray = &write };
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	const CUgraphNode *before = NULL;
+	CUgraphNode node;
+	CUgraph graph;
+	size_t n = 0;
+	CUresult result = cu.cuStreamGetCaptureInfo(k->stream, &status, NULL, &graph, &before, &n);
+
+	k->captured = result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+	if (!k->captured)
+		return result;
+	result = cu.cuGraphAddBatchMemOpNode(&node, graph, before, n, &parameters);
+	return result ? result
+		      : cu.cuStreamUpdateCaptureDependencies(k->stream, &node, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES);
+}
+
+int ptc_device_mark_in_graph(const struct device_marks *m, void *stream, char *why, size_t why_size)
+{
+	struct graph_mark k = { .m = m, .stream = stream };
+	CUresult result = ptc_device_in_context(m->context, do_graph_mark, &k);
+
+	if (result)
+		return ptc_device_failed("add a mark to a CUDA graph", result, why, why_size);
+	if (!k.captured)
+		snprintf(why, why_size, "the stream captures no CUDA graph");
+	return k.captured;
+}
+
 static CUresult do_query(void *arg)
 {
 	return cu.cuStreamQuery(arg);

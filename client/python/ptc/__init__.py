@@ -104,6 +104,7 @@ def library():
             ("ptc_boundary", ctypes.c_int, [p, u64]),
             ("ptc_update_begin", None, [p]),
             ("ptc_stream", ctypes.c_int, [p, p]),
+            ("ptc_update_captured", ctypes.c_int, [p, p]),
             ("ptc_survive", ctypes.c_int, [p, ctypes.c_int]),
             ("ptc_leave", None, [p]),
             ("ptc_finish", ctypes.c_int, [p, u64]),
@@ -251,6 +252,11 @@ class Client:
         """handle: the number of the CUDA stream in whose order declared memory changes; its device is current on this thread. True: the
         device writes marks there from now on. False: it cannot, or another stream was named before in this generation."""
         return self._check(self._lib.ptc_stream(self._c, handle)) == 1
+
+    def update_captured(self, handle):
+        """In the place of update_begin(), while the stream of this number captures a CUDA graph with the update: each launch of the graph
+        takes the device's mark back. False: it cannot, or no stream was named before; then there are no marks in this generation."""
+        return self._check(self._lib.ptc_update_captured(self._c, handle)) == 1
 
     def survive(self, yes=True):
         """A promise (ptc_survive in ptc.h) by which the job goes on from this rank's memory when a node is lost."""

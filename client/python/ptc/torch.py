@@ -133,6 +133,7 @@ class Generation:
         self._ended = self._finishing = False
         self._told = []  # keys in the store of the last stop
         self._device, self._stream = None, None  # of the state's marks; the stream's number
+        self._on_cuda = False
         self._probe = None
         if os.environ.get("PTC_PROBE"):
             from ptc import _probe  # which loads more of PyTorch than others need
@@ -280,13 +281,14 @@ class Generation:
             self._start(found)
         self._outside = bound.buffers()
         devices = [h.local.device for h in self._declared if h.local.device.type == "cuda"]
+        self._on_cuda = bool(devices)
         self._device = devices[0] if devices and not _communicators_abort() else None
         if self.world > 1:
             self.store  # connected now, not at the stop
         bound.watch()
         self._client.on_stop(self._at_stop)
         for o in [o for optims in bound.optimizers.values() for o in optims]:
-            o.register_step_pre_hook(lambda *_: self._client.update_begin())
+            o.register_step_pre_hook(lambda *_: self._update_begins())
         return restored
 
     def _check_blobs(self, values, about):
@@ -481,7 +483,14 @@ class Generation:
         optimizer is attached, gradients that are there now count as applied."""
         if self._bound is not None and self._bound.gradients is not None and not self._bound.optimizers:
             self._bound.gradients.applied()
-        self._client.update_begin()
+        self._update_begins()
+
+    def _update_begins(self):
+        """Of an update that goes into a CUDA graph, the graph itself says at each launch that it begins."""
+        if self._on_cuda and torch.cuda.is_current_stream_capturing():
+            self._client.update_captured(torch.cuda.current_stream().cuda_stream)
+        else:
+            self._client.update_begin()
 
     def finish(self, step):
         """Training is over. True: the process is needed in another generation after all."""

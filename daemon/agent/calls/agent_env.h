@@ -43,6 +43,7 @@ struct ptc_agent_env {
 	uint64_t copies_rate;             /* bytes a second that copies may bring to this node; 0: no limit */
 	struct ptc_node_devices *devices; /* for Stat; NULL: unknown */
 	uint64_t device_copy_bytes;       /* of each device, to keep what stays there during a switch; 0: none */
+	uint64_t prefetch_bytes;          /* of the node, page-locked, to read ahead of restores; 0: nothing is */
 	const char *memory_json;          /* Stat's member "memory": an object; NULL: {} */
 	/* Gives a reference to the parsed spec with that hash, and reads the blob from etcd if it has none.
 	 * spec_release gives the reference back. */

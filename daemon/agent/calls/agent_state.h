@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+struct ptc_prefetch;     /* memory/prefetch.c */
 struct ptc_residents;    /* memory/resident.c */
 struct ptc_pinned_table; /* tables/pinned_tables.c */
 
@@ -56,6 +57,7 @@ struct ptc_agent {
 		struct ptc_geometry_ref *geometries; /* newest first */
 		struct ptc_pinned_table *pinned;     /* pinned_tables.c */
 		struct ptc_residents *residents;     /* memory/resident.c */
+		struct ptc_prefetch *prefetched;     /* memory/prefetch.c */
 		struct ptc_thread_count reconcilers; /* threads of reconcile.c */
 		uint64_t reconciled;                 /* the last number of ptc_agent_reconciles */
 		bool stopping;

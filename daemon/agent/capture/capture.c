@@ -6,7 +6,8 @@
  * greatest counts, of what other nodes hold, too (max_reduce.c); what by a rule only
  * other nodes have as it counts is fetched from there (remote_primary.c); checksums, seal.
  * One copy of each byte is made. Ranks that have copied their memory themselves
- * (copy: fast) may go on before all that.
+ * (copy: fast) may go on before all that; those whose device memory was copied on the device (copy: async) once
+ * their host memory is copied.
  *
  * Failure modes: ranks that do not wait at that step, or have declared other
  * than the layout (PTC_ESTATE, PTC_ELAYOUT) or what has no greatest, memory (PTC_ENOSPC before
@@ -30,6 +31,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/sys/fault.h"
 #include "base/number/search.h"
 
@@ -78,6 +80,7 @@ static int sources_make(struct ptc_capture *c, struct ptc_error *err)
 	rc = env->job_get(env->arg, c->req->info->uuid, c->req->info->spec_hash, &job, &ref, err);
 	if (rc)
 		return rc;
+	c->async = job->async_copy;
 	if (job->spec.nrules) {
 		rc = rank_sources(c, &job->spec, err);
 		if (rc == 0)
@@ -393,19 +396,59 @@ static int fetch_remote(struct ptc_capture *c, size_t first, struct ptc_error *e
 	return rc ? rc : task_pool_run(c, ptc_capture_mark, c->nremote, err);
 }
 
+/* Of copy: async: copies the ranks' device memory on the devices, and puts those tasks last that need no more of the
+ * ranks than that. Returns the number of the others. Whatever fails: the ranks wait until all is copied. */
+static size_t shadow(struct ptc_capture *c, size_t ntasks)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	size_t first = 0, last = ntasks;
+	int rc = 0;
+
+	if (!c->async || c->req->held || !c->group.n || !ntasks)
+		return ntasks;
+	c->order = ptc_reallocarray(NULL, ntasks, sizeof *c->order);
+	for (size_t i = 0; c->order && i < ntasks; i++)
+		c->order[ptc_capture_from_shadow(c, i) ? --last : first++] = i;
+	if (!c->order)
+		rc = ptc_nomem(&err);
+	else if (first == ntasks)
+		rc = ptc_error_set(&err, PTC_ENODEVICES, "no tensor here is on devices alone");
+	for (size_t i = 0; i < c->group.n && !rc; i++)
+		rc = ptc_slot_shadow(&c->group.v[i], &c->copying.slots, &err);
+	if (!rc && ptc_fault("agent.capture.shadow"))
+		rc = ptc_error_set(&err, PTC_EIO, "injected failure when device memory was copied on the device");
+	if (ptc_workers_copied_async(c->agent->env.workers, &c->group.key, rc == 0, err.text) && rc)
+		ptc_warn("agent", "job %s: copy: async is refused, so its ranks wait for the copy of a snapshot: %s",
+			 c->key.uuid, err.text);
+	if (rc == 0)
+		return first;
+	ptc_slots_shadow_drop(c->agent->env.workers, &c->copying.slots);
+	ptc_free(c->order);
+	c->order = NULL;
+	return ntasks;
+}
+
 /* Out of the ranks' memory; they may go on then. */
 static int copy(struct ptc_capture *c, bool released, struct ptc_error *err)
 {
-	size_t here = c->missing.n - c->nremote + c->exposed.n;
+	size_t here = c->missing.n - c->nremote + c->exposed.n, waited = here;
 	int rc = scratch_make(c, err);
 
+	if (!rc && c->req->release && !released)
+		waited = shadow(c, here);
 	if (rc == 0)
-		rc = task_pool_run(c, ptc_capture_fill, here, err);
+		rc = task_pool_run(c, ptc_capture_fill, waited, err);
 	if (!rc && !c->req->release && !c->staged) /* the ranks end, and others will be restored */
 		ptc_residents_make(c->agent,
 				   &(struct ptc_residents_make){ c->g, &c->group, &c->sources, &c->copying.slots });
+	if (!rc && c->order)
+		ptc_slots_shadow_only(c->agent->env.workers, &c->copying.slots);
 	if (!rc && c->req->release && !released)
 		rc = release(c, err);
+	c->fill_from = waited;
+	if (!rc && c->order)
+		rc = task_pool_run(c, ptc_capture_fill, here - waited, err);
+	ptc_slots_shadow_drop(c->agent->env.workers, &c->copying.slots); /* digests need none */
 	if (!rc && c->req->release)
 		rc = task_pool_run(c, ptc_capture_mark, here - c->nown, err);
 	scratch_done(c);
@@ -582,6 +625,7 @@ int ptc_agent_on_capture(void *agent, struct ptc_rpc_call *call, struct ptc_erro
 	ptc_store_boxes_done(&c.exposed);
 	ptc_parts_done(&c.remote);
 	ptc_reduce_done(&c.reduce);
+	ptc_free(c.order);
 	ptc_free(c.extents);
 	ptc_free(c.exposed_extents);
 	ptc_free(c.digests);

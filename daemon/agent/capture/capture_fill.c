@@ -280,10 +280,21 @@ static bool extent_fresh(const struct fill *f)
 	return !process || ptc_table_extent_fresh(f->table, f->extent, process);
 }
 
+bool ptc_capture_from_shadow(const struct ptc_capture *c, size_t i)
+{
+	const struct ptc_slot_sources *s = &c->sources;
+	uint32_t item = task_of((struct ptc_capture *)(uintptr_t)c, i).box->item;
+
+	for (size_t k = first_source(s, item); k < s->n && s->v[k].item == item; k++)
+		if (!ptc_slot_has_shadow(&c->group.v[s->v[k].slot], s->v[k].at.address))
+			return false;
+	return true;
+}
+
 int ptc_capture_fill(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 {
 	struct ptc_capture *c = arg;
-	struct fill f = task_of(c, i);
+	struct fill f = task_of(c, c->order ? c->order[c->fill_from + i] : i);
 	int rc;
 
 	f.scratch = &c->scratch[thread];

@@ -58,6 +58,9 @@ struct ptc_capture {
 	struct ptc_wait wait; /* of copying */
 	atomic_bool stopped;  /* tells the threads that the call's own thread was asked to stop */
 	bool staged;          /* the ranks have copied everything to staging memory themselves */
+	bool async;           /* copy: async: ranks go on once their device memory is copied on the device */
+	size_t *order;        /* of the tasks of ptc_capture_fill; NULL: their own */
+	size_t fill_from;     /* number in `order` of the first task */
 	struct ptc_capture_scratch *scratch;
 	unsigned nscratch;
 	uint64_t ticket;
@@ -71,10 +74,12 @@ struct ptc_capture {
 /* ---- capture_fill.c: tasks of a task pool, whose arg is the capture. Their order: extents whose bytes are all here,
  * exposed extents, extents merged here, remote extents. ---- */
 
-/* Copies the bytes that ranks here have of task i's extent, and compares those that several have. Then it marks the
- * extent filled, and digests it unless it is exposed. It does neither if ranks go on first (req->release) or if other
- * nodes' parts are missing. */
+/* Copies the bytes that ranks here have of the i-th task's extent, and compares those that several have. Then it marks
+ * the extent filled, and digests it unless it is exposed. It does neither if ranks go on first (req->release) or if
+ * other nodes' parts are missing. */
 int ptc_capture_fill(void *arg, unsigned thread, size_t i, struct ptc_error *err);
+/* Whether ranks may have gone on when task i is done, if there is a shadow of their device memory. */
+bool ptc_capture_from_shadow(const struct ptc_capture *c, size_t i);
 /* Digests the extent of task mark_from + i, whose bytes are all there, and marks it filled. */
 int ptc_capture_mark(void *arg, unsigned thread, size_t i, struct ptc_error *err);
 

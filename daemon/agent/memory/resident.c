@@ -40,7 +40,16 @@ struct ptc_residents {
 	unsigned ndevices;
 	struct ptc_resident *v;
 	size_t n, cap;
-	_Atomic uint64_t restored;
+	_Atomic uint64_t kept, peer; /* bytes restored: on the same device, on others */
+	/* Devices that cannot read what another one has: it is not tried again. */
+	pthread_mutex_t lock;
+	struct blind *blind;
+	size_t nblind;
+};
+
+struct blind {
+	unsigned device; /* that has it */
+	char uuid[48];   /* that cannot read it */
 };
 
 struct ptc_residents *ptc_residents_free(struct ptc_residents *r)
@@ -51,6 +60,8 @@ struct ptc_residents *ptc_residents_free(struct ptc_residents *r)
 		ptc_workers_keep_drop(r->workers, &r->devices[i].memory);
 	for (size_t i = 0; i < r->n; i++)
 		ptc_free(r->v[i].name);
+	pthread_mutex_destroy(&r->lock);
+	ptc_free(r->blind);
 	ptc_free(r->v);
 	ptc_free(r);
 	return NULL;
@@ -82,9 +93,11 @@ void ptc_residents_done(struct ptc_agent *agent)
 		ptc_residents_drop(agent, agent->shared.residents->uuid);
 }
 
-uint64_t ptc_residents_bytes(const struct ptc_residents *r)
+struct ptc_device_bytes ptc_residents_bytes(const struct ptc_residents *r)
 {
-	return r ? atomic_load(&r->restored) : 0;
+	struct ptc_device_bytes none = { 0 };
+
+	return r ? (struct ptc_device_bytes){ .kept = atomic_load(&r->kept), .peer = atomic_load(&r->peer) } : none;
 }
 
 /* ---- made ---- */
@@ -213,6 +226,7 @@ void ptc_residents_make(struct ptc_agent *agent, const struct ptc_residents_make
 	r = ptc_calloc(1, sizeof *r);
 	if (!r)
 		return;
+	pthread_mutex_init(&r->lock, NULL);
 	r->workers = agent->env.workers;
 	snprintf(r->uuid, sizeof r->uuid, "%s", make->g->uuid);
 	for (size_t i = 0; i < make->sources->n && !rc; i++)
@@ -252,6 +266,11 @@ static int split_by(const struct ptc_resident *resident, struct ptc_boxes *left,
 	return rc;
 }
 
+static bool on(const struct ptc_residents *r, const struct ptc_resident *resident, const char *uuid)
+{
+	return strcmp(r->devices[resident->device].uuid, uuid) == 0;
+}
+
 int ptc_residents_split(const struct ptc_residents *r, const struct ptc_geometry *g, const struct ptc_group *group,
 			const struct ptc_slot_source *source, ptc_resident_fn fn, void *arg)
 {
@@ -261,34 +280,32 @@ int ptc_residents_split(const struct ptc_residents *r, const struct ptc_geometry
 	struct ptc_boxes left = { 0 };
 	int rc = ptc_boxes_push(&left, &source->at.box);
 
-	for (size_t i = 0; uuid && i < r->n && !rc && left.n; i++)
-		if (r->v[i].box.ndim == source->at.box.ndim && strcmp(r->devices[r->v[i].device].uuid, uuid) == 0 &&
-		    strcmp(r->v[i].name, name) == 0)
-			rc = split_by(&r->v[i], &left, fn, arg);
+	for (int others = 0; uuid && others < 2; others++)
+		for (size_t i = 0; i < r->n && !rc && left.n; i++)
+			if (r->v[i].box.ndim == source->at.box.ndim && on(r, &r->v[i], uuid) == !others &&
+			    strcmp(r->v[i].name, name) == 0)
+				rc = split_by(&r->v[i], &left, fn, arg);
 	for (size_t i = 0; i < left.n && !rc; i++)
 		rc = fn(arg, NULL, &left.v[i]);
 	ptc_boxes_done(&left);
 	return rc;
 }
 
-/* The rows of a part of the resident box, beside the whole tensor. */
-static int digest_rows(const struct ptc_resident *resident, const struct ptc_box *part, const int64_t *shape,
-		       struct rows *ret, struct ptc_error *err)
+/* The rows of a part of strided memory as a digest wants them: `at` in .kept, and in .address what follows the last row
+ * in the tensor. */
+static int digest_rows(const struct ptc_strided *at, const struct ptc_box *part, const int64_t *shape, struct rows *ret,
+		       struct ptc_error *err)
 {
-	struct ptc_strided kept = { .box = resident->box, .address = resident->at };
 	struct ptc_box tensor = { .ndim = part->ndim };
-	int64_t stride = 1;
 	int rc;
 
 	*ret = (struct rows){ .total = 1 };
 	for (uint32_t d = part->ndim; d-- > 0;) {
-		kept.stride[d] = stride;
-		stride *= resident->box.ext[d];
 		tensor.ext[d] = shape[d];
 		ret->total *= (uint64_t)shape[d];
 	}
-	rc = ptc_strided_each_rows(&kept, &tensor, part, push_rows, ret, err);
-	for (size_t i = 0; i < ret->n; i++) { /* from (kept, offset in the tensor) to what a digest wants */
+	rc = ptc_strided_each_rows(at, &tensor, part, push_rows, ret, err);
+	for (size_t i = 0; i < ret->n; i++) { /* from (memory, offset in the tensor) */
 		struct ptc_device_rows *r = &ret->v[i], was = *r;
 
 		r->kept = was.address;
@@ -299,29 +316,117 @@ static int digest_rows(const struct ptc_resident *resident, const struct ptc_box
 	return rc;
 }
 
-/* Of a box that is in the store and on the device: whether both have the same bytes. */
-static int equal(struct ptc_residents *r, const struct ptc_resident *resident, const struct ptc_geometry *g,
-		 struct ptc_table *table, uint32_t item, const struct ptc_box *box, bool *ret, struct ptc_error *err)
+static struct ptc_strided kept_at(const struct ptc_resident *resident)
 {
-	struct ptc_error ignored = PTC_ERROR_INIT;
-	uint64_t want, has;
-	struct rows rows;
+	struct ptc_strided kept = { .box = resident->box, .address = resident->at };
+	int64_t stride = 1;
+
+	for (uint32_t d = resident->box.ndim; d-- > 0;) {
+		kept.stride[d] = stride;
+		stride *= resident->box.ext[d];
+	}
+	return kept;
+}
+
+/* A part of a tensor that is in the store, and that devices have. */
+struct part {
 	int64_t shape[PTC_MAX_DIMS];
+	const struct ptc_box *box;
+	uint64_t digest; /* of the store's bytes */
+};
+
+static int part_of(const struct ptc_geometry *g, struct ptc_table *table, uint32_t item, const struct ptc_box *box,
+		   struct part *ret, struct ptc_error *err)
+{
 	uint32_t ndim;
-	int rc = ptc_geometry_shape(g, item, &ndim, shape, err);
+	int rc = ptc_geometry_shape(g, item, &ndim, ret->shape, err);
+
+	ret->box = box;
+	if (!rc && ndim != box->ndim)
+		return ptc_error_set(err, PTC_EINTERNAL, "a box of %u dimensions of a tensor of %u", box->ndim, ndim);
+	return rc ? rc : ptc_table_digest(table, item, box, ndim, ret->shape, &ret->digest, err);
+}
+
+/* Whether the resident box has the part's bytes. */
+static int kept_equals(struct ptc_residents *r, const struct ptc_resident *resident, const struct part *p, bool *ret,
+		       struct ptc_error *err)
+{
+	struct ptc_strided at = kept_at(resident);
+	struct ptc_error ignored = PTC_ERROR_INIT;
+	struct rows rows;
+	uint64_t has;
+	int rc = digest_rows(&at, p->box, p->shape, &rows, err);
 
 	*ret = false;
-	if (rc || ndim != box->ndim)
-		return rc;
-	rc = digest_rows(resident, box, shape, &rows, err);
-	if (rc == 0)
-		rc = ptc_table_digest(table, item, box, ndim, shape, &want, err);
 	if (!rc && !rows.refused)
 		*ret = ptc_workers_keep_digest(r->workers, &r->devices[resident->device].memory, rows.v, rows.n, &has,
 					       &ignored) == 0 &&
-		       has == want;
+		       has == p->digest;
 	ptc_free(rows.v);
 	return rc;
+}
+
+/* Whether the rank has them. Devices may read garbage of each other and say nothing, for example behind an IOMMU. */
+static bool rank_equals(const struct ptc_slot_view *slot, const struct ptc_slot_source *source,
+			struct ptc_slot_copying *copying, const struct part *p)
+{
+	struct ptc_error ignored = PTC_ERROR_INIT;
+	struct rows rows;
+	uint64_t has;
+	bool equal = false;
+
+	if (digest_rows(&source->at, p->box, p->shape, &rows, &ignored) == 0 && !rows.refused) {
+		for (size_t i = 0; i < rows.n; i++) {
+			struct ptc_device_rows *row = &rows.v[i], was = *row;
+
+			row->address = was.kept;
+			row->address_step = was.kept_step;
+			row->kept = was.address;
+			row->kept_step = was.address_step;
+		}
+		equal = ptc_slot_digest(slot, copying, rows.v, rows.n, &has, &ignored) == 0 && has == p->digest;
+	}
+	ptc_free(rows.v);
+	return equal;
+}
+
+/* Whether it is known that the device cannot read what the other one has; with `now` it is from now on. */
+static bool is_blind(struct ptc_residents *r, unsigned device, const char *uuid, bool now)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&r->lock);
+	for (size_t i = 0; i < r->nblind && !found; i++)
+		found = r->blind[i].device == device && strcmp(r->blind[i].uuid, uuid) == 0;
+	if (!found && now && PTC_MORE(r->blind, r->nblind)) {
+		struct blind *b = &r->blind[r->nblind++];
+
+		b->device = device;
+		snprintf(b->uuid, sizeof b->uuid, "%s", uuid);
+	}
+	pthread_mutex_unlock(&r->lock);
+	return found;
+}
+
+/* Copies, to the same device or to another one. */
+static int restore(struct ptc_residents *r, const struct ptc_resident *resident, const struct ptc_slot_view *slot,
+		   const struct ptc_slot_source *source, struct ptc_slot_copying *copying, const struct part *p,
+		   bool here, struct ptc_error *why, struct ptc_error *err)
+{
+	struct rows rows;
+	int rc = rows_of(source, resident, p->box, &rows, err), copied = PTC_ENOTFOUND;
+
+	if (!rc && !rows.refused)
+		copied = ptc_slot_kept_copy(slot, copying, PTC_COPY_WRITE, &r->devices[resident->device].memory, rows.v,
+					    rows.n, why);
+	ptc_free(rows.v);
+	if (rc)
+		return rc;
+	if (!copied && !here && !rank_equals(slot, source, copying, p))
+		copied =
+			ptc_error_set(why, PTC_ENODEVICES,
+				      "what it reads there is not what is there (an IOMMU, or PCIe's access control?)");
+	return copied;
 }
 
 int ptc_resident_restore(struct ptc_residents *r, const struct ptc_resident *resident, const struct ptc_geometry *g,
@@ -329,21 +434,30 @@ int ptc_resident_restore(struct ptc_residents *r, const struct ptc_resident *res
 			 const struct ptc_slot_source *source, struct ptc_slot_copying *copying,
 			 const struct ptc_box *box, bool *ret_done, struct ptc_error *err)
 {
-	struct ptc_error why = PTC_ERROR_INIT;
-	struct rows rows;
-	int rc = equal(r, resident, g, table, source->item, box, ret_done, err);
+	const char *uuid = ptc_slot_device(slot, source->at.address), *from = r->devices[resident->device].uuid;
+	bool here = uuid && on(r, resident, uuid), equal;
+	struct ptc_error why = PTC_ERROR_INIT, failed = PTC_ERROR_INIT;
+	struct part p;
+	int rc;
 
-	if (rc || !*ret_done)
-		return rc;
 	*ret_done = false;
-	rc = rows_of(source, resident, box, &rows, err);
-	if (!rc && !rows.refused)
-		*ret_done = ptc_slot_kept_copy(slot, copying, PTC_COPY_WRITE, &r->devices[resident->device].memory,
-					       rows.v, rows.n, &why) == 0;
+	if (!uuid || (!here && is_blind(r, resident->device, uuid, false)))
+		return 0;
+	rc = part_of(g, table, source->item, box, &p, err);
+	if (rc == 0)
+		rc = kept_equals(r, resident, &p, &equal, err);
+	if (rc || !equal)
+		return rc;
+	rc = restore(r, resident, slot, source, copying, &p, here, &why, &failed);
+	*ret_done = rc == 0;
 	if (*ret_done)
-		atomic_fetch_add(&r->restored, (uint64_t)ptc_box_volume(box));
-	else if (!rc)
-		ptc_debug("agent", "job %s: a box on its device is not used: %s", r->uuid, why.text);
-	ptc_free(rows.v);
-	return rc;
+		atomic_fetch_add(here ? &r->kept : &r->peer, (uint64_t)ptc_box_volume(box));
+	else if (failed.code)
+		return ptc_error_set(err, rc, "%s", failed.text);
+	else if (rc == PTC_ENODEVICES && !here && !is_blind(r, resident->device, uuid, true))
+		ptc_info("agent", "job %s: what device %s needs of device %s comes from the host: %s", r->uuid, uuid,
+			 from, why.text);
+	else
+		ptc_debug("agent", "job %s: a box on device %s is not used: %s", r->uuid, from, why.text);
+	return 0;
 }

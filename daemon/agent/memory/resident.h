@@ -20,6 +20,11 @@
 struct ptc_residents;
 struct ptc_resident;
 
+/* Bytes of ranks' device memory that a restore wrote, by where they came from. */
+struct ptc_device_bytes {
+	uint64_t kept, peer, host; /* the same device; another one, not through the host; the host */
+};
+
 struct ptc_residents_make {
 	const struct ptc_geometry *g;
 	const struct ptc_group *group; /* stopped */
@@ -45,4 +50,5 @@ int ptc_resident_restore(struct ptc_residents *r, const struct ptc_resident *res
 			 struct ptc_table *table, const struct ptc_slot_view *slot,
 			 const struct ptc_slot_source *source, struct ptc_slot_copying *copying,
 			 const struct ptc_box *box, bool *ret_done, struct ptc_error *err);
-uint64_t ptc_residents_bytes(const struct ptc_residents *r); /* that were restored from it so far; NULL: 0 */
+/* What was restored from it so far; host is 0. NULL ok. */
+struct ptc_device_bytes ptc_residents_bytes(const struct ptc_residents *r);

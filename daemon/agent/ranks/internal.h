@@ -4,6 +4,7 @@
 
 #include "daemon/agent/calls/operation.h"
 #include "daemon/agent/geometry/geometry.h"
+#include "daemon/agent/memory/prefetch.h"
 #include "daemon/agent/memory/rank_group.h"
 #include "daemon/agent/memory/resident.h"
 #include "daemon/agent/ranks/ranks.h"
@@ -15,10 +16,11 @@ struct ptc_restore {
 	const struct ptc_geometry *g;
 	const struct ptc_group *group;   /* restores its slots in phase DECLARED */
 	struct ptc_residents *residents; /* boxes on the ranks' devices; NULL: none */
+	struct ptc_prefetch *prefetched; /* bytes in page-locked memory; NULL: none */
 	ptc_stop_fn stop;
 	void *arg;
 };
-int ptc_restore_slots(const struct ptc_restore *job, struct ptc_error *err);
+int ptc_restore_slots(const struct ptc_restore *job, struct ptc_device_bytes *ret_bytes, struct ptc_error *err);
 
 /* ---- device_room.c ---- */
 /* Whether the devices of node `self` have room for what the next generation's ranks will declare there, once the ranks

@@ -10,6 +10,7 @@
 #include "daemon/store/store.h"
 #include "daemon/agent/ranks/internal.h"
 #include "daemon/agent/tables/tables.h"
+#include "daemon/gpu/node/node_devices.h"
 #include "daemon/workers/group/hold/group_hold.h"
 #include "daemon/workers/group/rank_status.h"
 #include "daemon/workers/session/rank_rendezvous.h"
@@ -478,6 +479,43 @@ static int build_reply(struct live *l, const struct ptc_group_start *s, struct p
 	return rc;
 }
 
+/* A device of this node that ranks of a generation have. False: there is none, or devices are virtual. */
+static bool find_device(const struct ptc_agent *agent, const struct ptc_geometry *g, struct ptc_node_device *ret)
+{
+	struct ptc_error ignored = PTC_ERROR_INIT;
+	uint32_t self;
+
+	if (!agent->env.devices || !ptc_node_devices_ids(agent->env.devices) ||
+	    ptc_geometry_node(g, agent->node, &self, &ignored) != 0)
+		return false;
+	for (uint32_t r = 0; r < g->allocation.world; r++) {
+		const struct ptc_device *at = &g->allocation.ranks[r];
+
+		if (at->node != self || at->index >= ptc_node_devices_count(agent->env.devices))
+			continue;
+		ptc_node_devices_get(agent->env.devices, at->index, ret);
+		return true;
+	}
+	return false;
+}
+
+/* While they build, the store is read. Where the next layout or the state is not known yet, it is not. */
+static void read_ahead(struct live *l)
+{
+	const Ptc__V1__SwitchInfo *info = l->req->info;
+	struct ptc_geometry_ref *from = NULL, *to = NULL;
+	struct ptc_error ignored = PTC_ERROR_INIT;
+	struct ptc_node_device device;
+
+	if (!l->agent->env.prefetch_bytes || !l->req->has_state || !info->from || !info->from->number)
+		return;
+	if (!ptc_geometry_get(l->agent, info, info->from, &from, &ignored) &&
+	    !ptc_geometry_get(l->agent, info, l->which, &to, &ignored) && find_device(l->agent, &to->g, &device))
+		ptc_prefetch_begin(l->agent, &from->g, &to->g, device.uuid);
+	ptc_geometry_put(from);
+	ptc_geometry_put(to);
+}
+
 static int build_ranks(struct live *l, const struct ptc_group_start *s, struct ptc_error *err)
 {
 	const Ptc__V1__WorkersRequest *req = l->req;
@@ -488,6 +526,7 @@ static int build_ranks(struct live *l, const struct ptc_group_start *s, struct p
 	if (rc == 0)
 		rc = job_timeout(l, true, &wait.timeout_ms, err);
 	if (!rc) {
+		read_ahead(l);
 		rc = ptc_workers_build(l->agent->env.workers, &s->desc, req->start_step, req->has_state, rank_states.of,
 				       &wait, err);
 		rc = no_longer(rc, "build_timeout", &wait, err);

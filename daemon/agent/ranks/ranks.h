@@ -6,6 +6,7 @@
 #include "daemon/agent/calls/agent_env.h"
 #include "rpc/server/server.h"
 
+struct Ptc__V1__FinishReply;
 struct Ptc__V1__FinishRequest;
 
 int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
@@ -25,7 +26,8 @@ void ptc_rank_cost_tell(struct ptc_agent *agent, const struct ptc_group_start *s
 
 /* ---- reconcile.c ---- */
 /* Makes the ranks here those that the request names, or ends all ranks of the job. Waits at most finish_wait_ms, and
- * then goes on after the answer. A worker event reports a failure. */
+ * then goes on after the answer. number: ptc_agent_reconciles. *ret: what was restored to devices until then. A worker
+ * event reports a failure. */
 int ptc_reconcile(struct ptc_agent *agent, const struct Ptc__V1__FinishRequest *req, uint64_t number,
-		  struct ptc_error *err);
+		  struct Ptc__V1__FinishReply *ret, struct ptc_error *err);
 void ptc_reconcile_stop(struct ptc_agent *agent); /* ends all reconciling, and waits for its end */

@@ -21,6 +21,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/number/count.h"
 #include "base/sys/sys.h"
 #include "base/sys/thread.h"
 
@@ -33,9 +34,10 @@ struct reconciler {
 	ProtobufCMessage *msg; /* a copy */
 	const Ptc__V1__FinishRequest *req;
 	struct ptc_agent_op op;
-	uint64_t number; /* ptc_agent_reconciles */
-	bool gone;       /* what failed is that ranks that had gone on, or their state, are not here */
-	unsigned refs;   /* under the agent's lock, as done */
+	uint64_t number;               /* ptc_agent_reconciles */
+	struct ptc_device_bytes bytes; /* that its restore wrote; read once it is done */
+	bool gone;                     /* what failed is that ranks that had gone on, or their state, are not here */
+	unsigned refs;                 /* under the agent's lock, as done */
 	bool done;
 };
 
@@ -96,12 +98,21 @@ static int slots_restore(struct reconciler *s, const struct ptc_group *group, st
 	rc = ptc_table_open(s->agent->env.store, &key, &job.table, err);
 	s->gone = rc == PTC_ENOTFOUND || rc == PTC_ELOST || rc == PTC_ECORRUPT;
 	job.residents = ptc_residents_take(s->agent, info->uuid);
+	job.prefetched = ptc_prefetch_take(s->agent, info->uuid);
 	if (rc == 0)
-		rc = ptc_restore_slots(&job, err);
-	if (!rc)
-		ptc_info("agent", "job %s: generation %llu: ranks restored in %.3f s, %llu bytes on their devices",
+		rc = ptc_restore_slots(&job, &s->bytes, err);
+	if (!rc) {
+		ptc_info("agent",
+			 "job %s: generation %llu: ranks restored in %.3f s, %llu bytes on their devices, %llu from "
+			 "other devices, %llu to devices from the host",
 			 info->uuid, (unsigned long long)info->from->number, (double)(ptc_sys_now_ns() - began) / 1e9,
-			 (unsigned long long)ptc_residents_bytes(job.residents));
+			 (unsigned long long)s->bytes.kept, (unsigned long long)s->bytes.peer,
+			 (unsigned long long)s->bytes.host);
+		ptc_count_add(PTC_COUNT_DEVICE_KEPT_BYTES, s->bytes.kept);
+		ptc_count_add(PTC_COUNT_DEVICE_PEER_BYTES, s->bytes.peer);
+		ptc_count_add(PTC_COUNT_DEVICE_HOST_BYTES, s->bytes.host);
+	}
+	ptc_prefetch_free(job.prefetched);
 	ptc_residents_free(job.residents);
 	ptc_table_unref(job.table);
 	ptc_geometry_put(ref);
@@ -293,8 +304,10 @@ static void reconciler_main(void *arg)
 		rc = reconcile(s, &rank, &err);
 	if (rc && rc != PTC_ECANCELED && rc != PTC_EFENCED && !reconciler_stopped(s))
 		tell(s, rank, rc, &err);
-	if (!reconciler_stopped(s))
-		ptc_residents_drop(agent, s->req->uuid); /* of a switch that restored nobody here */
+	if (!reconciler_stopped(s)) { /* of a switch that restored nobody here */
+		ptc_residents_drop(agent, s->req->uuid);
+		ptc_prefetch_drop(agent, s->req->uuid);
+	}
 	ptc_agent_reconciled(agent, s->req->uuid, s->number);
 	ptc_agent_leave(&s->op);
 	pthread_mutex_lock(&agent->shared.lock);
@@ -345,7 +358,7 @@ static int reconciler_start(struct reconciler *s, struct ptc_error *err)
 	return rc;
 }
 
-static void reconciler_wait(struct reconciler *s)
+static void reconciler_wait(struct reconciler *s, Ptc__V1__FinishReply *ret)
 {
 	struct ptc_agent *agent = s->agent;
 	uint32_t ms = agent->env.finish_wait_ms ? agent->env.finish_wait_ms : PTC_AGENT_FINISH_MS;
@@ -354,10 +367,17 @@ static void reconciler_wait(struct reconciler *s)
 	pthread_mutex_lock(&agent->shared.lock);
 	while (!s->done && !agent->shared.stopping && ptc_sys_now_ns() < until)
 		ptc_cond_wait_ms(&agent->shared.cond, &agent->shared.lock, 100);
+	ret->device_unfinished = !s->done;
+	if (s->done) {
+		ret->device_kept_bytes = s->bytes.kept;
+		ret->device_peer_bytes = s->bytes.peer;
+		ret->device_host_bytes = s->bytes.host;
+	}
 	pthread_mutex_unlock(&agent->shared.lock);
 }
 
-int ptc_reconcile(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, uint64_t number, struct ptc_error *err)
+int ptc_reconcile(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, uint64_t number,
+		  Ptc__V1__FinishReply *ret, struct ptc_error *err)
 {
 	struct reconciler *s;
 	int rc = 0;
@@ -375,7 +395,7 @@ int ptc_reconcile(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, ui
 	if (rc == 0) {
 		rc = reconciler_start(s, err);
 		if (!rc)
-			reconciler_wait(s);
+			reconciler_wait(s, ret);
 		reconciler_unref(s);
 	}
 	if (rc)

@@ -13,9 +13,11 @@
 #include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/sys/fault.h"
 #include "base/number/search.h"
 
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,8 @@ struct task {
 	const struct ptc_slot_source *source;
 	struct ptc_box box;
 	const struct ptc_resident *resident; /* that has it on the rank's device; NULL: none */
+	bool ahead;                          /* page-locked memory has it, from byte `at` on */
+	uint64_t at;
 };
 
 /* Tasks of one slot that follow each other. */
@@ -51,6 +55,7 @@ struct restorer {
 		uint64_t bytes;
 	} file;
 	struct ptc_slot_filling *fillings; /* of each slot */
+	_Atomic uint64_t ahead;            /* bytes from page-locked memory */
 	atomic_bool refused;               /* something cannot be said to a rank: we write it all */
 	atomic_bool stopped;               /* for the threads: the caller's question is its own thread's */
 };
@@ -60,18 +65,31 @@ struct cutting {
 	const struct ptc_slot_source *source;
 };
 
+/* Host memory is not copied from there: the rank reads the store itself. */
+static struct task task_of(const struct restorer *x, const struct ptc_slot_source *source, const struct ptc_box *box,
+			   const struct ptc_resident *resident)
+{
+	struct task t = { .source = source, .box = *box, .resident = resident };
+
+	t.ahead = x->job->prefetched && !resident &&
+		  ptc_slot_device(&x->job->group->v[source->slot], source->at.address) &&
+		  ptc_slot_mapped(&x->job->group->v[source->slot]) &&
+		  ptc_prefetch_find(x->job->prefetched, x->job->table, source->item, box, &t.at);
+	return t;
+}
+
 static int cut_tasks(void *arg, const struct ptc_resident *resident, const struct ptc_box *box)
 {
 	const struct cutting *k = arg;
 	struct restorer *x = k->x;
 	struct ptc_boxes cut = { 0 };
-	int rc = ptc_box_chop(box, BATCH_BYTES, &cut);
+	int rc = ptc_box_chop(box, PTC_PREFETCH_BOX, &cut);
 
 	for (size_t i = 0; !rc && i < cut.n; i++) {
 		if (!PTC_ROOM(x->tasks, x->ntasks + 1, x->cap))
 			rc = PTC_ENOMEM;
 		else
-			x->tasks[x->ntasks++] = (struct task){ k->source, cut.v[i], resident };
+			x->tasks[x->ntasks++] = task_of(x, k->source, &cut.v[i], resident);
 	}
 	ptc_boxes_done(&cut);
 	return rc;
@@ -157,7 +175,15 @@ static int task_write(struct restorer *x, unsigned thread, const struct task *t,
 	p.iov_batch->copying = &x->copying.slots;
 	p.iov_batch->way = PTC_COPY_WRITE;
 	p.iov_batch->nremote = p.iov_batch->nlocal = p.iov_batch->bytes = 0;
-	rc = ptc_table_each_extent(x->job->table, t->source->item, &t->box, write_part, &p, err);
+	if (t->ahead) {
+		struct iovec span = { (uint8_t *)(uintptr_t)x->copying.slots.memory[1].base + t->at,
+				      (size_t)ptc_box_volume(&t->box) };
+
+		rc = write_part(&p, &t->box, &t->box, &span, 1, err);
+		atomic_fetch_add(&x->ahead, (uint64_t)ptc_box_volume(&t->box));
+	} else {
+		rc = ptc_table_each_extent(x->job->table, t->source->item, &t->box, write_part, &p, err);
+	}
 	return rc ? rc : ptc_iov_batch_flush(p.iov_batch, err);
 }
 
@@ -257,7 +283,7 @@ static int task_do(struct restorer *x, unsigned thread, struct reading *f, const
 	bool done = false;
 	int rc;
 
-	if (f && t->resident)
+	if (f && (t->resident || t->ahead))
 		return 0; /* with those that we write */
 	do {
 		rc = t->resident ? ptc_resident_restore(x->job->residents, t->resident, x->job->g, x->job->table,
@@ -348,7 +374,7 @@ static int tasks_wait(struct restorer *x, struct ptc_error *err)
 		if (g->v[i].state == PTC_SLOT_DECLARED)
 			rc = ptc_slot_filled(&g->v[i], &x->fillings[i], &wait, err);
 	for (size_t i = 0; !rc && i < x->ntasks; i++)
-		if (x->file.fd < 0 || x->tasks[i].resident || atomic_load(&x->refused) ||
+		if (x->file.fd < 0 || x->tasks[i].resident || x->tasks[i].ahead || atomic_load(&x->refused) ||
 		    x->fillings[x->tasks[i].source->slot].failed)
 			x->tasks[n++] = x->tasks[i];
 	x->ntasks = n;
@@ -361,6 +387,10 @@ static int tasks_write(struct restorer *x, struct ptc_error *err)
 	struct ptc_table *const tables[] = { x->job->table, NULL };
 	int rc = x->ntasks ? ptc_copying_open(&x->copying, &x->job->group->v[0], tables, 0, &x->wait, err) : 0;
 
+	if (!rc && x->ntasks && x->job->prefetched) {
+		x->copying.slots.memory[1] = ptc_prefetch_memory(x->job->prefetched);
+		x->copying.slots.memory[1].fd = fcntl(x->copying.slots.memory[1].fd, F_DUPFD_CLOEXEC, 0);
+	}
 	if (rc == 0)
 		rc = tasks_run(x, err);
 	ptc_copying_close(&x->copying);
@@ -386,7 +416,23 @@ static int restore(struct restorer *x, struct ptc_error *err)
 	return rc ? rc : tasks_write(x, err);
 }
 
-int ptc_restore_slots(const struct ptc_restore *job, struct ptc_error *err)
+/* What the declared slots have on devices, but for what came from there. */
+static struct ptc_device_bytes device_bytes(const struct restorer *x)
+{
+	struct ptc_device_bytes b = ptc_residents_bytes(x->job->residents);
+
+	for (size_t i = 0; i < x->sources.n; i++) {
+		const struct ptc_slot_source *s = &x->sources.v[i];
+		const struct ptc_slot_view *v = &x->job->group->v[s->slot];
+
+		if (v->state == PTC_SLOT_DECLARED && ptc_slot_device(v, s->at.address))
+			b.host += (uint64_t)ptc_box_volume(&s->at.box);
+	}
+	b.host -= PTC_MIN(b.host, b.kept + b.peer);
+	return b;
+}
+
+int ptc_restore_slots(const struct ptc_restore *job, struct ptc_device_bytes *ret_bytes, struct ptc_error *err)
 {
 	struct restorer x = { .job = job, .file.fd = -1, .wait = { .cancelled = restore_stopped, .arg = &x } };
 	int rc = ptc_slot_sources_make(job->g, job->group, &x.sources, err);
@@ -395,6 +441,13 @@ int ptc_restore_slots(const struct ptc_restore *job, struct ptc_error *err)
 		rc = tasks_make(&x, err);
 	if (!rc && x.ntasks)
 		rc = restore(&x, err);
+	if (!rc)
+		*ret_bytes = device_bytes(&x);
+	if (!rc && job->prefetched)
+		ptc_info("agent",
+			 "job %s: %llu bytes of its restore came from page-locked memory, where %llu were read",
+			 job->g->uuid, (unsigned long long)atomic_load(&x.ahead),
+			 (unsigned long long)ptc_prefetch_bytes(job->prefetched));
 	ptc_free(x.batches);
 	ptc_free(x.iov_batches);
 	ptc_free(x.fillings);

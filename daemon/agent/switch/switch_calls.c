@@ -333,7 +333,7 @@ int ptc_agent_on_finish(void *arg, struct ptc_rpc_call *call, struct ptc_error *
 		ptc_agent_leave(&op);
 	}
 	if (!rc || rc == PTC_ENOTFOUND) {
-		int reconciled = ptc_reconcile(agent, req, number, &why);
+		int reconciled = ptc_reconcile(agent, req, number, &reply, &why);
 
 		rc = reconciled ? reconciled : rc;
 	}

@@ -133,6 +133,18 @@ static json_t *links_json(const struct ptc_controller *ctl)
 	return NULL;
 }
 
+/* Of a job with device memory: where what was restored to devices came from. */
+static void device_json(const struct ptc_controller *ctl, json_t *root)
+{
+	if (!ctl->device.kept_bytes && !ctl->device.peer_bytes && !ctl->device.host_bytes)
+		return;
+	json_object_set_new(root, "device_kept_bytes", json_integer((json_int_t)ctl->device.kept_bytes));
+	json_object_set_new(root, "device_peer_bytes", json_integer((json_int_t)ctl->device.peer_bytes));
+	json_object_set_new(root, "device_host_bytes", json_integer((json_int_t)ctl->device.host_bytes));
+	if (ctl->device.unfinished)
+		json_object_set_new(root, "device_unfinished", json_true());
+}
+
 char *ptc_switch_summary(struct ptc_controller *ctl)
 {
 	uint64_t wire = 0, copied = 0, verified = ctl->captured_bytes;
@@ -163,6 +175,8 @@ char *ptc_switch_summary(struct ptc_controller *ctl)
 		json_object_set_new(root, "captured_bytes", json_integer((json_int_t)ctl->captured_bytes));
 		json_object_set_new(root, "pause", pause_json(ctl));
 	}
+	if (root)
+		device_json(ctl, root);
 	if (root && links)
 		json_object_set(root, "links", links);
 	json_decref(links);
@@ -227,9 +241,25 @@ static json_t *moved(const json_t *plan)
 
 json_t *ptc_switch_brief(struct ptc_controller *ctl)
 {
-	static const char *const kept[] = { "id",      "kind",  "generation",       "snapshot",     "step",
-					    "from",    "to",    "received_bytes",   "copied_bytes", "captured_bytes",
-					    "seconds", "pause", "digests_verified", "preserved",    "built_ahead_ms" };
+	static const char *const kept[] = { "id",
+					    "kind",
+					    "generation",
+					    "snapshot",
+					    "step",
+					    "from",
+					    "to",
+					    "received_bytes",
+					    "copied_bytes",
+					    "captured_bytes",
+					    "seconds",
+					    "pause",
+					    "digests_verified",
+					    "preserved",
+					    "built_ahead_ms",
+					    "device_kept_bytes",
+					    "device_peer_bytes",
+					    "device_host_bytes",
+					    "device_unfinished" };
 	char *text = ptc_switch_summary(ctl);
 	json_t *summary = NULL, *brief = json_object(), *plan;
 

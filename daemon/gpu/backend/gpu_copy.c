@@ -378,11 +378,43 @@ static CUresult move_within_tile(struct ptc_gpu *g, CUdeviceptr to, CUdeviceptr 
 	return result ? result : ptc_gpu_launch_move(g, PTC_GPU_IN, to + t->device_at, &size, 0);
 }
 
+/* Maps the memory of another device, once for each. Then copies and kernels of g's stream read it as g's own. */
+static int map_peer(struct ptc_gpu *g, const struct ptc_gpu_memory *from, struct ptc_gpu_failure *f)
+{
+	CUresult result;
+	int can = 0, rc;
+
+	for (unsigned i = 0; i < g->npeers; i++)
+		if (g->peers[i] == from->context)
+			return 0;
+	if (from->context == g->context)
+		return 0;
+	rc = ptc_gpu_check(g, g->cu->cuDeviceCanAccessPeer(&can, g->device, from->device), f,
+			   "device %s: ask whether it can read another device", g->uuid);
+	if (rc)
+		return rc;
+	if (!can || g->npeers == PTC_GPU_PEERS_MAX)
+		return ptc_gpu_fail(f, PTC_ENODEVICES, PTC_GPU_BLAME_REQUEST,
+				    "device %s cannot read the memory of CUDA's device %d", g->uuid, from->device);
+	result = g->cu->cuCtxEnablePeerAccess(from->context, 0);
+	if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+		rc = ptc_gpu_check(g, result, f, "device %s: map the memory of CUDA's device %d", g->uuid,
+				   from->device);
+	if (rc == 0)
+		g->peers[g->npeers++] = from->context;
+	return rc;
+}
+
 int ptc_gpu_cuda_copy_within(struct ptc_gpu *g, struct ptc_gpu_memory *to, struct ptc_gpu_memory *from,
 			     const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f)
 {
 	bool kernels;
 	int rc = ptc_gpu_kernels_ready(g, &kernels, f);
+
+	if (rc == 0)
+		rc = map_peer(g, from, f);
+	if (rc)
+		return rc;
 
 	for (size_t i = 0; i < nparts && rc == 0; i++) {
 		struct cutter c = { .part = ptc_gpu_part_merged(parts[i]),

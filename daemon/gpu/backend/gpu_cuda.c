@@ -218,6 +218,8 @@ static int made(struct ptc_gpu *g, struct ptc_gpu_memory *m, int rc, struct ptc_
 		ptc_free(m);
 		return rc;
 	}
+	m->context = g->context;
+	m->device = g->device;
 	m->next = g->memory;
 	g->memory = m;
 	*ret = m;
@@ -281,17 +283,39 @@ static int cuda_map_handles(struct ptc_gpu *g, struct ptc_gpu_memory *m, const i
 			     "device %s: get access to %" PRIu64 " bytes", g->uuid, m->bytes);
 }
 
-static int cuda_keep(struct ptc_gpu *g, uint64_t bytes, struct ptc_gpu_memory **ret, struct ptc_gpu_failure *f)
+#define BESIDE_FREE 16 /* a part of the device's memory that a trainer beside kept memory can still get */
+
+static int room_beside(struct ptc_gpu *g, uint64_t bytes, struct ptc_gpu_failure *f)
 {
-	struct ptc_gpu_memory *m;
+	size_t free = 0, total = 0;
+	int rc = ptc_gpu_check(g, g->cu->cuMemGetInfo(&free, &total), f, "device %s: ask for free memory", g->uuid);
+
+	if (rc || (bytes <= free && free - bytes >= total / BESIDE_FREE))
+		return rc;
+	return ptc_gpu_fail(f, PTC_ENOSPC, PTC_GPU_BLAME_REQUEST,
+			    "device %s: a copy of %" PRIu64 " bytes has no room there: %zu of %zu bytes are free, and "
+			    "%zu have to stay so for the ranks",
+			    g->uuid, bytes, free, total, total / BESIDE_FREE);
+}
+
+static int needs_kernels(struct ptc_gpu *g, struct ptc_gpu_failure *f)
+{
 	bool kernels;
 	int rc = ptc_gpu_kernels_ready(g, &kernels, f);
 
+	return rc || kernels ? rc
+			     : ptc_gpu_fail(f, PTC_ENODEVICES, PTC_GPU_BLAME_REQUEST,
+					    "device %s: nothing is kept there without kernels for digests", g->uuid);
+}
+
+static int cuda_keep(struct ptc_gpu *g, uint64_t bytes, bool beside, struct ptc_gpu_memory **ret,
+		     struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_memory *m;
+	int rc = beside ? room_beside(g, bytes, f) : needs_kernels(g, f);
+
 	if (rc)
 		return rc;
-	if (!kernels)
-		return ptc_gpu_fail(f, PTC_ENODEVICES, PTC_GPU_BLAME_REQUEST,
-				    "device %s: nothing is kept there without kernels for digests", g->uuid);
 	m = ptc_calloc(1, sizeof *m);
 	if (!m)
 		return ptc_gpu_fail(f, PTC_ENOMEM, PTC_GPU_BLAME_REQUEST, "out of memory");

@@ -16,6 +16,8 @@ _Static_assert(PTC_GPU_SLOTS *PTC_GPU_SLOT_BYTES == PTC_GPU_RING_BYTES, "what th
  * ones. */
 #define PTC_GPU_SHORT_ROW ((uint64_t)16 << 10)
 
+#define PTC_GPU_PEERS_MAX 32
+
 struct ptc_gpu_slot {
 	unsigned char *bytes;
 	CUevent done;
@@ -41,11 +43,16 @@ struct ptc_gpu {
 	struct ptc_gpu_slot ring[PTC_GPU_SLOTS];
 	struct ptc_gpu_kernels kernels;
 	struct ptc_gpu_memory *memory; /* list of mappings */
+	/* Contexts of other devices whose memory this one's may read. */
+	CUcontext peers[PTC_GPU_PEERS_MAX];
+	unsigned npeers;
 };
 
 struct ptc_gpu_memory {
 	struct ptc_gpu_memory *next;
 	enum ptc_gpu_path path;
+	CUcontext context; /* it was mapped in; constant, as the next two are */
+	CUdevice device;
 	CUdeviceptr base;
 	uint64_t bytes, handle_bytes, handles, mapped; /* mapped: VMM handles mapped so far */
 };

@@ -71,9 +71,14 @@ struct ptc_gpu_ops {
 	int (*copy)(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
 		    const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts,
 		    struct ptc_gpu_failure *f);
-	/* Memory of our own; unmap frees it. Fails without kernels, as its digests would cross the link. */
-	int (*keep)(struct ptc_gpu *g, uint64_t bytes, struct ptc_gpu_memory **ret, struct ptc_gpu_failure *f);
-	/* Copies on the device. Of a part, device_* is the side of `to`. The caller has checked both sides. */
+	/* Memory of our own; unmap frees it. Fails without kernels, as its digests would cross the link. beside: a
+	 * trainer goes on beside it, so a sixteenth of the device has to stay free (PTC_ENOSPC); kernels are not
+	 * needed. */
+	int (*keep)(struct ptc_gpu *g, uint64_t bytes, bool beside, struct ptc_gpu_memory **ret,
+		    struct ptc_gpu_failure *f);
+	/* Copies to memory of this device from other memory of it, or from what another device keeps, which stays until
+	 * the call returns. Of a part, device_* is the side of `to`. The caller has checked both sides. PTC_ENODEVICES:
+	 * this device cannot map the other one's memory. */
 	int (*copy_within)(struct ptc_gpu *g, struct ptc_gpu_memory *to, struct ptc_gpu_memory *from,
 			   const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f);
 	/* The XOR of the parts' shares of their tensor's digest (base/number/digest.h). */

@@ -482,6 +482,16 @@ static int check_count(uint32_t nparts, struct ptc_error *err)
 			     PTC_GPU_PARTS_MAX);
 }
 
+static void put_guard(struct ptc_gpu_head *h, const struct ptc_gpu_guard *guard)
+{
+	if (!guard)
+		return;
+	h->flags |= PTC_GPU_GUARD;
+	h->guard_host = guard->host.number;
+	h->guard_at = guard->at;
+	h->guard_value = guard->value;
+}
+
 int ptc_gpu_client_copy(struct ptc_gpu_client *c, enum ptc_gpu_direction direction, struct ptc_gpu_ref memory,
 			struct ptc_gpu_ref host, const struct ptc_gpu_part *parts, uint32_t nparts,
 			const struct ptc_gpu_guard *guard, struct ptc_gpu_outcome *o, struct ptc_error *err)
@@ -502,23 +512,19 @@ int ptc_gpu_client_copy(struct ptc_gpu_client *c, enum ptc_gpu_direction directi
 	k.head.nparts = nparts;
 	k.head.memory = memory.number;
 	k.head.host = host.number;
-	if (guard) {
-		k.head.flags = PTC_GPU_GUARD;
-		k.head.guard_host = guard->host.number;
-		k.head.guard_at = guard->at;
-		k.head.guard_value = guard->value;
-	}
+	put_guard(&k.head, guard);
 	return run(c, &k, &a, o, err);
 }
 
-int ptc_gpu_client_keep(struct ptc_gpu_client *c, const char *uuid, uint64_t bytes, struct ptc_gpu_ref *ret,
-			struct ptc_gpu_outcome *o, struct ptc_error *err)
+int ptc_gpu_client_keep(struct ptc_gpu_client *c, const char *uuid, uint64_t bytes, bool beside,
+			struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err)
 {
 	struct call k = { .what = "keep memory" };
 	struct ptc_gpu_answer a;
 	int rc;
 
 	k.head.op = PTC_GPU_KEEP;
+	k.head.flags = beside ? PTC_GPU_BESIDE : 0;
 	k.head.bytes = bytes;
 	snprintf(k.head.bind.uuid, sizeof k.head.bind.uuid, "%s", uuid);
 	rc = run(c, &k, &a, o, err);
@@ -527,9 +533,9 @@ int ptc_gpu_client_keep(struct ptc_gpu_client *c, const char *uuid, uint64_t byt
 	return rc;
 }
 
-int ptc_gpu_client_copy_within(struct ptc_gpu_client *c, struct ptc_gpu_ref to, struct ptc_gpu_ref from,
-			       const struct ptc_gpu_part *parts, uint32_t nparts, struct ptc_gpu_outcome *o,
-			       struct ptc_error *err)
+static int within(struct ptc_gpu_client *c, enum ptc_gpu_op op, struct ptc_gpu_ref to, struct ptc_gpu_ref from,
+		  const struct ptc_gpu_part *parts, uint32_t nparts, const struct ptc_gpu_guard *guard,
+		  struct ptc_gpu_outcome *o, struct ptc_error *err)
 {
 	struct call k = { .what = "copy on the device", .life = to.life, .parts = parts };
 	struct ptc_gpu_answer a;
@@ -537,15 +543,30 @@ int ptc_gpu_client_copy_within(struct ptc_gpu_client *c, struct ptc_gpu_ref to, 
 
 	if (rc)
 		return rc;
-	if (from.life != to.life)
+	if (from.life != to.life || (guard && guard->host.life != to.life))
 		return ptc_error_set(err, PTC_ESTATE, "%s: the ptc-gpu that had it mapped has ended; bind it again",
 				     k.what);
 	k.bytes = bytes_of(parts, nparts);
-	k.head.op = PTC_GPU_COPY_WITHIN;
+	k.head.op = op;
 	k.head.nparts = nparts;
 	k.head.memory = to.number;
 	k.head.host = from.number;
+	put_guard(&k.head, guard);
 	return run(c, &k, &a, o, err);
+}
+
+int ptc_gpu_client_copy_within(struct ptc_gpu_client *c, struct ptc_gpu_ref to, struct ptc_gpu_ref from,
+			       const struct ptc_gpu_part *parts, uint32_t nparts, struct ptc_gpu_outcome *o,
+			       struct ptc_error *err)
+{
+	return within(c, PTC_GPU_COPY_WITHIN, to, from, parts, nparts, NULL, o, err);
+}
+
+int ptc_gpu_client_shadow(struct ptc_gpu_client *c, struct ptc_gpu_ref to, struct ptc_gpu_ref from,
+			  const struct ptc_gpu_part *parts, uint32_t nparts, const struct ptc_gpu_guard *guard,
+			  struct ptc_gpu_outcome *o, struct ptc_error *err)
+{
+	return within(c, PTC_GPU_SHADOW, to, from, parts, nparts, guard, o, err);
 }
 
 int ptc_gpu_client_digest(struct ptc_gpu_client *c, struct ptc_gpu_ref memory, const struct ptc_gpu_part *parts,

@@ -75,13 +75,18 @@ int ptc_gpu_client_copy(struct ptc_gpu_client *c, enum ptc_gpu_direction directi
 			const struct ptc_gpu_guard *guard, struct ptc_gpu_outcome *o, struct ptc_error *err);
 int ptc_gpu_client_digest(struct ptc_gpu_client *c, struct ptc_gpu_ref memory, const struct ptc_gpu_part *parts,
 			  uint32_t nparts, uint64_t *ret_digest, struct ptc_gpu_outcome *o, struct ptc_error *err);
-/* Memory of ptc-gpu's own on a device, to be closed as a bound one. Its life ends with its process. */
-int ptc_gpu_client_keep(struct ptc_gpu_client *c, const char *uuid, uint64_t bytes, struct ptc_gpu_ref *ret,
-			struct ptc_gpu_outcome *o, struct ptc_error *err);
+/* Memory of ptc-gpu's own on a device, to be closed as a bound one. Its life ends with its process. beside: a trainer
+ * goes on beside it, so a sixteenth of the device has to stay free (PTC_ENOSPC). */
+int ptc_gpu_client_keep(struct ptc_gpu_client *c, const char *uuid, uint64_t bytes, bool beside,
+			struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err);
 /* Copies from one allocation to another of the same device. Of a part, device_* is the side of `to`. */
 int ptc_gpu_client_copy_within(struct ptc_gpu_client *c, struct ptc_gpu_ref to, struct ptc_gpu_ref from,
 			       const struct ptc_gpu_part *parts, uint32_t nparts, struct ptc_gpu_outcome *o,
 			       struct ptc_error *err);
+/* As copy_within; guard may be NULL. */
+int ptc_gpu_client_shadow(struct ptc_gpu_client *c, struct ptc_gpu_ref to, struct ptc_gpu_ref from,
+			  const struct ptc_gpu_part *parts, uint32_t nparts, const struct ptc_gpu_guard *guard,
+			  struct ptc_gpu_outcome *o, struct ptc_error *err);
 int ptc_gpu_client_close(struct ptc_gpu_client *c, struct ptc_gpu_ref memory, struct ptc_gpu_outcome *o,
 			 struct ptc_error *err);
 /* Unmaps all memory of a process that has ended; *ret_closed is the number of allocations. */

@@ -264,7 +264,7 @@ static void within(uint64_t seed)
 	world_chunks(w, ROOM, false);
 	ok(w, world_bind(w, r, address, &e, &m[0]));
 	ok(w, world_bind(w, other, there, &f, &far));
-	ok(w, ptc_gpu_client_keep(w->c, e.uuid, ROOM, &m[1], &w->o, &w->err));
+	ok(w, ptc_gpu_client_keep(w->c, e.uuid, ROOM, false, &m[1], &w->o, &w->err));
 	ok(w, ptc_gpu_client_copy_within(w->c, m[1], m[0], &whole, 1, &w->o, &w->err));
 	memcpy(side[1], side[0], ROOM);
 	for (int i = 0; i < N; i++) {
@@ -286,7 +286,7 @@ static void within(uint64_t seed)
 	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[1], far, &whole, 1, &w->o, &w->err), PTC_EINVAL);
 	whole.width++;
 	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[1], m[0], &whole, 1, &w->o, &w->err), PTC_EINVAL);
-	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, UINT64_C(1) << 40, &far, &w->o, &w->err), PTC_ENOMEM);
+	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, UINT64_C(1) << 40, false, &far, &w->o, &w->err), PTC_ENOMEM);
 	rank_end(r, SIGKILL);
 	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[1], m[0], &p, 1, &w->o, &w->err), PTC_ELOST);
 	ok(w, copy(w, PTC_GPU_OUT, m[1], p)); /* what is kept does not end with the rank */
@@ -296,6 +296,109 @@ static void within(uint64_t seed)
 	free(side[0]);
 	free(side[1]);
 	world_end(w);
+}
+
+/* Random boxes from what one device keeps to a rank's memory on another one. Both ways, so that either borrows. */
+static void peers(uint64_t seed)
+{
+	enum { ROOM = 1 << 20, N = 30 };
+	struct world *w = world_begin(NULL);
+	struct test_rank *r[2] = { world_rank(w, 0), world_rank(w, 1) };
+	struct ptc_gpu_part whole = world_flat(0, 0, ROOM), p;
+	unsigned char *has[2] = { malloc(ROOM), malloc(ROOM) }, *kept[2] = { malloc(ROOM), malloc(ROOM) };
+	struct ptc_gpu_ref m[2], k[2];
+	struct ptc_gpu_stats s;
+	pid_t pid;
+
+	print_message("seed %" PRIu64 "\n", seed);
+	world_chunks(w, ROOM, false);
+	for (uint64_t d = 0; d < 2; d++) {
+		uint64_t address = rank_alloc(r[d], RANK_PLAIN, ROOM, 0, seed + d);
+		struct ptc_gpu_export e = rank_export(r[d], address, ROOM);
+
+		for (uint64_t i = 0; i < ROOM; i++)
+			has[d][i] = kept[d][i] = test_gpu_byte(seed + d, i);
+		ok(w, world_bind(w, r[d], address, &e, &m[d]));
+		ok(w, ptc_gpu_client_keep(w->c, e.uuid, ROOM, false, &k[d], &w->o, &w->err));
+		ok(w, ptc_gpu_client_copy_within(w->c, k[d], m[d], &whole, 1, &w->o, &w->err));
+	}
+	for (int i = 0; i < N; i++) {
+		int to = (int)below(&seed, 2);
+		struct ptc_gpu_part q;
+
+		p = random_box(&seed, ROOM);
+		q = (struct ptc_gpu_part){ p.other_at,  p.device_at,   p.width,      p.height,      p.depth,
+					   p.other_row, p.other_slice, p.device_row, p.device_slice };
+		apply(&q, kept[!to], has[to]);
+		ok(w, ptc_gpu_client_copy_within(w->c, m[to], k[!to], &p, 1, &w->o, &w->err));
+		ok(w, copy(w, PTC_GPU_OUT, m[to], whole));
+		assert_memory_equal(w->chunks, has[to], ROOM);
+	}
+	/* what a rank has is not read so, nor what is no more kept */
+	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[0], m[1], &whole, 1, &w->o, &w->err), PTC_EINVAL);
+	says(w, "only what is kept is copied to other devices");
+	ok(w, ptc_gpu_client_close(w->c, k[1], &w->o, &w->err));
+	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[0], k[1], &whole, 1, &w->o, &w->err), PTC_EINVAL);
+	whole.width++;
+	assert_int_equal(ptc_gpu_client_copy_within(w->c, m[1], k[0], &whole, 1, &w->o, &w->err), PTC_EINVAL);
+	pid = gpu_pid(w, &s);
+	for (int d = 0; d < 2; d++) {
+		free(has[d]);
+		free(kept[d]);
+	}
+	w->c = ptc_gpu_client_free(w->c);
+	assert_int_equal(world_reported(w, pid, "call cuCtxEnablePeerAccess"), 2);
+	w->may_leave = true; /* the ranks have not freed their memory */
+	world_end(w);
+}
+
+static void test_peers(void **state)
+{
+	peers(31);
+	setenv("PTC_FAKE_GPU_PITCH", "1000", 1);
+	peers(32);
+	unsetenv("PTC_FAKE_GPU_PITCH");
+}
+
+/* Devices that cannot read each other's memory, or whose driver refuses at the last moment: the request fails, and
+ * copies within each device work. */
+static void test_no_peers(void **state)
+{
+	for (int refused = 0; refused < 2; refused++) {
+		struct world *w;
+		struct test_rank *r;
+		uint64_t address;
+		struct ptc_gpu_export e;
+		struct ptc_gpu_part p = world_flat(0, 0, MIB);
+		struct ptc_gpu_ref m, k[2];
+
+		if (!refused)
+			setenv("PTC_FAKE_GPU_NO_PEERS", "1", 1);
+		w = world_begin(NULL);
+		if (refused)
+			world_faults(w, "cuCtxEnablePeerAccess 0 217\n");
+		r = world_rank(w, 1);
+		address = rank_alloc(r, RANK_PLAIN, MIB, 0, 1);
+		e = rank_export(r, address, MIB);
+		world_chunks(w, MIB, false);
+		ok(w, world_bind(w, r, address, &e, &m));
+		ok(w, ptc_gpu_client_keep(w->c, e.uuid, MIB, false, &k[1], &w->o, &w->err));
+		ok(w, ptc_gpu_client_copy_within(w->c, k[1], m, &p, 1, &w->o, &w->err));
+		rank_end(r, 0);
+		r = world_rank(w, 0);
+		address = rank_alloc(r, RANK_PLAIN, MIB, 0, 2);
+		e = rank_export(r, address, MIB);
+		ok(w, world_bind(w, r, address, &e, &m));
+		assert_int_equal(ptc_gpu_client_copy_within(w->c, m, k[1], &p, 1, &w->o, &w->err), PTC_ENODEVICES);
+		assert_int_equal(w->o.blame, PTC_GPU_BLAME_REQUEST);
+		says(w, refused ? "PEER_ACCESS_UNSUPPORTED" : "cannot read the memory");
+		assert_true(rank_has(r, address, MIB, 2));
+		ok(w, ptc_gpu_client_keep(w->c, e.uuid, MIB, false, &k[0], &w->o, &w->err));
+		ok(w, ptc_gpu_client_copy_within(w->c, k[0], m, &p, 1, &w->o, &w->err));
+		w->may_leave = true;
+		world_end(w);
+		unsetenv("PTC_FAKE_GPU_NO_PEERS");
+	}
 }
 
 static void test_within(void **state)
@@ -608,25 +711,34 @@ static void mark(struct test_rank *r, uint64_t value, unsigned steps)
 		assert_int_equal(rank_do(r, &q, NULL).rc, 0);
 }
 
+/* A page that the rank's device writes marks to; 5 is expected there. */
+static struct ptc_gpu_guard guard_of(struct world *w, struct test_rank *r)
+{
+	struct test_rank_order q = { .op = RANK_PAGE };
+	struct ptc_gpu_guard guard = { .value = 5 };
+	int page;
+
+	assert_int_equal(rank_do(r, &q, &page).rc, 0);
+	ok(w, ptc_gpu_client_map_host(w->c, page, 4096, NULL, &guard.host, &w->o, &w->err));
+	close(page);
+	return guard;
+}
+
 /* The host runs ahead of the device: a mark counts when the stream has come to it, and a copy over a later mark is
  * discarded. */
 static void test_marks(void **state)
 {
-	struct test_rank_order q = { .op = RANK_PAGE };
 	struct world *w = world_begin(NULL);
 	struct test_rank *r = world_rank(w, 0);
 	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 1);
 	struct ptc_gpu_export e = rank_export(r, address, MIB);
 	struct ptc_gpu_part p = world_flat(0, 0, MIB);
-	struct ptc_gpu_guard guard = { .value = 5 };
+	struct ptc_gpu_guard guard;
 	struct ptc_gpu_ref m;
-	int page;
 
 	world_chunks(w, MIB, false);
 	ok(w, world_bind(w, r, address, &e, &m));
-	assert_int_equal(rank_do(r, &q, &page).rc, 0);
-	ok(w, ptc_gpu_client_map_host(w->c, page, 4096, NULL, &guard.host, &w->o, &w->err));
-	close(page);
+	guard = guard_of(w, r);
 
 	mark(r, 5, 0);
 	assert_int_equal(ptc_gpu_client_copy(w->c, PTC_GPU_OUT, m, w->host, &p, 1, &guard, &w->o, &w->err),
@@ -642,6 +754,44 @@ static void test_marks(void **state)
 	assert_int_equal(ptc_gpu_client_copy(w->c, PTC_GPU_OUT, m, w->host, &p, 1, &guard, &w->o, &w->err), PTC_EINVAL);
 	guard.at = 4096;
 	assert_int_equal(ptc_gpu_client_copy(w->c, PTC_GPU_OUT, m, w->host, &p, 1, &guard, &w->o, &w->err), PTC_EINVAL);
+	world_end(w);
+}
+
+/* A copy on the device beside a rank that goes on, under its mark; kernels are not needed for it. */
+static void test_shadow(void **state)
+{
+	struct world *w = world_begin(NULL);
+	struct test_rank *r = world_rank(w, 0);
+	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 1);
+	struct ptc_gpu_export e = rank_export(r, address, MIB);
+	struct ptc_gpu_part p = world_flat(0, 0, MIB);
+	struct ptc_gpu_guard guard;
+	struct ptc_gpu_ref m, shadow, refused;
+
+	world_kernels("off");
+	world_chunks(w, MIB, false);
+	ok(w, world_bind(w, r, address, &e, &m));
+	guard = guard_of(w, r);
+	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, MIB, false, &refused, &w->o, &w->err), PTC_ENODEVICES);
+	/* 256 MiB in all, 16 of them for the ranks */
+	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, 240 * MIB + 1, true, &refused, &w->o, &w->err), PTC_ENOSPC);
+	says(w, "have to stay so for the ranks");
+	ok(w, ptc_gpu_client_keep(w->c, e.uuid, 240 * MIB, true, &shadow, &w->o, &w->err));
+	assert_int_equal(ptc_gpu_client_keep(w->c, e.uuid, 1, true, &refused, &w->o, &w->err), PTC_ENOSPC);
+
+	assert_int_equal(ptc_gpu_client_shadow(w->c, shadow, m, &p, 1, &guard, &w->o, &w->err), PTC_ECONFLICT);
+	says(w, "was 0 before the copy, not 5");
+	mark(r, 5, 1);
+	ok(w, ptc_gpu_client_shadow(w->c, shadow, m, &p, 1, &guard, &w->o, &w->err));
+	assert_int_equal(ptc_gpu_client_shadow(w->c, shadow, shadow, &p, 1, NULL, &w->o, &w->err), PTC_EINVAL);
+	guard.at = 4096;
+	assert_int_equal(ptc_gpu_client_shadow(w->c, shadow, m, &p, 1, &guard, &w->o, &w->err), PTC_EINVAL);
+	ok(w, ptc_gpu_client_close(w->c, m, &w->o, &w->err));
+	rank_free(r, address); /* the rank has gone on */
+	ok(w, copy(w, PTC_GPU_OUT, shadow, p));
+	assert_true(is_seed(w->chunks, 0, MIB, 1));
+	ok(w, ptc_gpu_client_close(w->c, shadow, &w->o, &w->err));
+	assert_int_equal(ptc_gpu_client_shadow(w->c, shadow, m, &p, 1, NULL, &w->o, &w->err), PTC_ENOTFOUND);
 	world_end(w);
 }
 
@@ -676,21 +826,17 @@ static void await_block(struct world *w)
 /* The mark moves while the copy is under way. */
 static void test_mark_moves(void **state)
 {
-	struct test_rank_order q = { .op = RANK_PAGE };
 	struct world *w = world_begin(NULL);
 	struct test_rank *r = world_rank(w, 0);
 	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 1);
 	struct ptc_gpu_export e = rank_export(r, address, MIB);
-	struct ptc_gpu_guard guard = { .value = 5 };
+	struct ptc_gpu_guard guard;
 	struct background b = { .w = w, .guard = &guard, .bytes = MIB };
-	int page;
 
 	world_faults(w, "cuEventSynchronize 1 block\n");
 	world_chunks(w, 2 * MIB, false);
 	ok(w, world_bind(w, r, address, &e, &b.m));
-	assert_int_equal(rank_do(r, &q, &page).rc, 0);
-	ok(w, ptc_gpu_client_map_host(w->c, page, 4096, NULL, &guard.host, &w->o, &w->err));
-	close(page);
+	guard = guard_of(w, r);
 	mark(r, 5, 1);
 	pthread_create(&b.thread, NULL, copy_in_background, &b);
 	await_block(w);
@@ -741,6 +887,74 @@ static void test_rank_dead(void **state)
 	assert_int_equal(w->o.blame, PTC_GPU_BLAME_RANK);
 	ok(w, copy(w, PTC_GPU_OUT, n, world_flat(0, 0, MIB)));
 	assert_true(is_seed(w->chunks, 0, MIB, 2));
+	world_end(w);
+}
+
+struct borrowing {
+	struct world *w;
+	struct ptc_gpu_ref to, from;
+	struct ptc_gpu_outcome o;
+	struct ptc_error err;
+	_Atomic bool done;
+	int rc;
+};
+
+static void *copy_to_peer(void *arg)
+{
+	struct borrowing *l = arg;
+	struct ptc_gpu_part p = world_flat(0, 0, MIB);
+
+	l->rc = ptc_gpu_client_copy_within(l->w->c, l->to, l->from, &p, 1, &l->o, &l->err);
+	return NULL;
+}
+
+static void *close_borrowed(void *arg)
+{
+	struct borrowing *l = arg;
+
+	l->rc = ptc_gpu_client_close(l->w->c, l->from, &l->o, &l->err);
+	l->done = true;
+	return NULL;
+}
+
+/* What one device copies from another one is not freed meanwhile. */
+static void test_borrowed(void **state)
+{
+	struct world *w = world_begin(NULL);
+	struct test_rank *r[2] = { world_rank(w, 0), world_rank(w, 1) };
+	struct borrowing copies = { .w = w }, closes;
+	struct ptc_gpu_part p = world_flat(0, 0, MIB);
+	struct ptc_gpu_ref source;
+	pthread_t threads[2];
+	uint64_t address[2];
+
+	world_chunks(w, MIB, false);
+	for (int d = 0; d < 2; d++) {
+		struct ptc_gpu_export e;
+
+		address[d] = rank_alloc(r[d], RANK_PLAIN, MIB, 0, (uint64_t)d);
+		e = rank_export(r[d], address[d], MIB);
+		ok(w, world_bind(w, r[d], address[d], &e, d ? &copies.to : &source));
+		if (d == 0)
+			ok(w, ptc_gpu_client_keep(w->c, e.uuid, MIB, false, &copies.from, &w->o, &w->err));
+	}
+	ok(w, ptc_gpu_client_copy_within(w->c, copies.from, source, &p, 1, &w->o, &w->err));
+	closes = copies;
+	world_faults(w, "cuMemcpy3DAsync 2 block\n");
+	pthread_create(&threads[0], NULL, copy_to_peer, &copies);
+	await_block(w);
+	pthread_create(&threads[1], NULL, close_borrowed, &closes);
+	for (int i = 0; i < 100 && !closes.done; i++) /* it has every chance to free too early */
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	assert_false(closes.done);
+	world_touch(w, "unblock");
+	pthread_join(threads[0], NULL);
+	pthread_join(threads[1], NULL);
+	ok(w, copies.rc);
+	ok(w, closes.rc);
+	assert_true(rank_has(r[1], address[1], MIB, 0));
+	assert_int_equal(ptc_gpu_client_copy_within(w->c, copies.to, copies.from, &p, 1, &w->o, &w->err), PTC_EINVAL);
+	w->may_leave = true; /* the ranks have not freed their memory */
 	world_end(w);
 }
 
@@ -1362,20 +1576,38 @@ static void test_no_driver(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_ring),         cmocka_unit_test(test_pinned),
-		cmocka_unit_test(test_boxes_ring),   cmocka_unit_test(test_boxes_pinned),
-		cmocka_unit_test(test_boxes_pitch),  cmocka_unit_test(test_without_kernels),
-		cmocka_unit_test(test_within),       cmocka_unit_test(test_long_rows),
-		cmocka_unit_test(test_vmm),          cmocka_unit_test(test_vmm_misuse),
-		cmocka_unit_test(test_cache),        cmocka_unit_test(test_trainer_path),
-		cmocka_unit_test(test_bad_requests), cmocka_unit_test(test_marks),
-		cmocka_unit_test(test_mark_moves),   cmocka_unit_test(test_rank_dead),
-		cmocka_unit_test(test_killed),       cmocka_unit_test(test_middle),
-		cmocka_unit_test(test_hangs),        cmocka_unit_test(test_cannot_be_ended),
-		cmocka_unit_test(test_failures),     cmocka_unit_test(test_lost),
-		cmocka_unit_test(test_torture),      cmocka_unit_test(test_budget),
-		cmocka_unit_test(test_cycles),       cmocka_unit_test(test_threads),
-		cmocka_unit_test(test_ends_at_once), cmocka_unit_test(test_no_driver),
+		cmocka_unit_test(test_ring),
+		cmocka_unit_test(test_pinned),
+		cmocka_unit_test(test_boxes_ring),
+		cmocka_unit_test(test_boxes_pinned),
+		cmocka_unit_test(test_boxes_pitch),
+		cmocka_unit_test(test_without_kernels),
+		cmocka_unit_test(test_within),
+		cmocka_unit_test(test_peers),
+		cmocka_unit_test(test_no_peers),
+		cmocka_unit_test(test_borrowed),
+		cmocka_unit_test(test_long_rows),
+		cmocka_unit_test(test_vmm),
+		cmocka_unit_test(test_vmm_misuse),
+		cmocka_unit_test(test_cache),
+		cmocka_unit_test(test_trainer_path),
+		cmocka_unit_test(test_bad_requests),
+		cmocka_unit_test(test_marks),
+		cmocka_unit_test(test_mark_moves),
+		cmocka_unit_test(test_rank_dead),
+		cmocka_unit_test(test_killed),
+		cmocka_unit_test(test_middle),
+		cmocka_unit_test(test_hangs),
+		cmocka_unit_test(test_cannot_be_ended),
+		cmocka_unit_test(test_failures),
+		cmocka_unit_test(test_lost),
+		cmocka_unit_test(test_torture),
+		cmocka_unit_test(test_budget),
+		cmocka_unit_test(test_cycles),
+		cmocka_unit_test(test_threads),
+		cmocka_unit_test(test_ends_at_once),
+		cmocka_unit_test(test_no_driver),
+		cmocka_unit_test(test_shadow),
 	};
 
 	if (argc == 3 && strcmp(argv[1], "--rank") == 0)

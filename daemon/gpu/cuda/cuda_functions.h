@@ -21,6 +21,8 @@
 	X(cuDevicePrimaryCtxRelease, 11000, (CUdevice device))                                                         \
 	X(cuCtxSetCurrent, 4000, (CUcontext context))                                                                  \
 	X(cuCtxGetId, 12000, (CUcontext context, unsigned long long *id))                                              \
+	X(cuDeviceCanAccessPeer, 4000, (int *can, CUdevice device, CUdevice peer))                                     \
+	X(cuCtxEnablePeerAccess, 4000, (CUcontext peer, unsigned flags))                                               \
 	X(cuMemGetAddressRange, 3020, (CUdeviceptr * base, size_t * size, CUdeviceptr address))                        \
 	X(cuMemHostAlloc, 2020, (void **p, size_t size, unsigned flags))                                               \
 	X(cuMemFreeHost, 2000, (void *p))                                                                              \
@@ -59,6 +61,7 @@
 	X(cuEventRecord, 2000, (CUevent event, CUstream stream))                                                       \
 	X(cuMemAlloc, 3020, (CUdeviceptr * address, size_t size))                                                      \
 	X(cuMemFree, 3020, (CUdeviceptr address))                                                                      \
+	X(cuMemGetInfo, 3020, (size_t * free, size_t * total))                                                         \
 	X(cuMemsetD8Async, 3020, (CUdeviceptr address, unsigned char value, size_t size, CUstream stream))             \
 	X(cuModuleLoadData, 2000, (CUmodule * module, const void *image))                                              \
 	X(cuModuleUnload, 2000, (CUmodule module))                                                                     \
@@ -77,6 +80,14 @@
 	X(cuCtxSynchronize, 2000, (void))                                                                              \
 	X(cuStreamQuery, 2000, (CUstream stream))                                                                      \
 	X(cuStreamIsCapturing, 10000, (CUstream stream, CUstreamCaptureStatus * status))                               \
+	X(cuStreamGetCaptureInfo, 11030,                                                                               \
+	  (CUstream stream, CUstreamCaptureStatus * status, cuuint64_t * id, CUgraph * graph,                          \
+	   const CUgraphNode **dependencies, size_t *count))                                                           \
+	X(cuStreamUpdateCaptureDependencies, 11030,                                                                    \
+	  (CUstream stream, CUgraphNode * dependencies, size_t count, unsigned flags))                                 \
+	X(cuGraphAddBatchMemOpNode, 11070,                                                                             \
+	  (CUgraphNode * node, CUgraph graph, const CUgraphNode *dependencies, size_t count,                           \
+	   const CUDA_BATCH_MEM_OP_NODE_PARAMS *parameters))                                                           \
 	X(cuMemGetAllocationGranularity, 10020,                                                                        \
 	  (size_t * granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option))            \
 	X(cuMemCreate, 10020,                                                                                          \
@@ -89,4 +100,10 @@
 #define PTC_CUDA_TRAINER_FUNCTIONS(X)                                                                                  \
 	X(cuMemAllocAsync, 11020, (CUdeviceptr * address, size_t size, CUstream stream))                               \
 	X(cuMemFreeAsync, 11020, (CUdeviceptr address, CUstream stream))                                               \
-	X(cuStreamWaitValue64, 11070, (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags))
+	X(cuStreamWaitValue64, 11070, (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags))        \
+	X(cuStreamBeginCapture, 10010, (CUstream stream, CUstreamCaptureMode mode))                                    \
+	X(cuStreamEndCapture, 10000, (CUstream stream, CUgraph * graph))                                               \
+	X(cuGraphInstantiateWithFlags, 11040, (CUgraphExec * exec, CUgraph graph, unsigned long long flags))           \
+	X(cuGraphLaunch, 10000, (CUgraphExec exec, CUstream stream))                                                   \
+	X(cuGraphExecDestroy, 10000, (CUgraphExec exec))                                                               \
+	X(cuGraphDestroy, 10000, (CUgraph graph))

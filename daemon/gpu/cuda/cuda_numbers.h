@@ -16,6 +16,7 @@
 	X(CUDA_ERROR_INVALID_CONTEXT, 201)                                                                             \
 	X(CUDA_ERROR_INVALID_IMAGE, 200)                                                                               \
 	X(CUDA_ERROR_NO_BINARY_FOR_GPU, 209)                                                                           \
+	X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, 217)                                                                     \
 	X(CUDA_ERROR_INVALID_PTX, 218)                                                                                 \
 	X(CUDA_ERROR_JIT_COMPILER_NOT_FOUND, 221)                                                                      \
 	X(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 222)                                                                     \
@@ -29,7 +30,9 @@
 	X(CUDA_ERROR_NOT_READY, 600)                                                                                   \
 	X(CUDA_ERROR_ILLEGAL_ADDRESS, 700)                                                                             \
 	X(CUDA_ERROR_LAUNCH_TIMEOUT, 702)                                                                              \
+	X(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, 704)                                                                 \
 	X(CUDA_ERROR_CONTEXT_IS_DESTROYED, 709)                                                                        \
+	X(CUDA_ERROR_TOO_MANY_PEERS, 711)                                                                              \
 	X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, 712)                                                              \
 	X(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, 713)                                                                  \
 	X(CUDA_ERROR_HARDWARE_STACK_ERROR, 714)                                                                        \
@@ -69,6 +72,10 @@
 	X(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED, 1)                                                                     \
 	X(CU_MEM_ALLOCATION_TYPE_PINNED, 1)                                                                            \
 	X(CU_STREAM_CAPTURE_STATUS_NONE, 0)                                                                            \
+	X(CU_STREAM_CAPTURE_STATUS_ACTIVE, 1)                                                                          \
+	X(CU_STREAM_CAPTURE_MODE_RELAXED, 2)                                                                           \
+	X(CU_STREAM_SET_CAPTURE_DEPENDENCIES, 1)                                                                       \
+	X(CU_STREAM_MEM_OP_WRITE_VALUE_64, 5)                                                                          \
 	X(CU_STREAM_WAIT_VALUE_GEQ, 0)                                                                                 \
 	X(CU_STREAM_NON_BLOCKING, 1)                                                                                   \
 	X(CU_EVENT_DISABLE_TIMING, 2)                                                                                  \
@@ -87,6 +94,9 @@
 	X(CUdriverProcAddressQueryResult, 4)                                                                           \
 	X(CUmemAllocationGranularity_flags, 4)                                                                         \
 	X(CUstreamCaptureStatus, 4)                                                                                    \
+	X(CUstreamCaptureMode, 4)                                                                                      \
+	X(CUstreamBatchMemOpParams, 48)                                                                                \
+	X(CUDA_BATCH_MEM_OP_NODE_PARAMS, 32)                                                                           \
 	X(CUuuid, 16)                                                                                                  \
 	X(CUipcMemHandle, 64)                                                                                          \
 	X(CUmemAllocationProp, 32)                                                                                     \
@@ -98,6 +108,12 @@
 	X(CUmemAllocationProp, win32HandleMetaData, 16)                                                                \
 	X(CUmemAllocationProp, allocFlags, 24)                                                                         \
 	X(CUmemAccessDesc, flags, 8)                                                                                   \
+	X(CUstreamBatchMemOpParams, writeValue.address, 8)                                                             \
+	X(CUstreamBatchMemOpParams, writeValue.value64, 16)                                                            \
+	X(CUstreamBatchMemOpParams, writeValue.flags, 24)                                                              \
+	X(CUDA_BATCH_MEM_OP_NODE_PARAMS, count, 8)                                                                     \
+	X(CUDA_BATCH_MEM_OP_NODE_PARAMS, paramArray, 16)                                                               \
+	X(CUDA_BATCH_MEM_OP_NODE_PARAMS, flags, 24)                                                                    \
 	X(CUDA_MEMCPY3D, srcMemoryType, 32)                                                                            \
 	X(CUDA_MEMCPY3D, srcHost, 40)                                                                                  \
 	X(CUDA_MEMCPY3D, srcDevice, 48)                                                                                \

@@ -22,6 +22,9 @@ typedef struct CUevent_st *CUevent;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUarray_st *CUarray;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
 
 typedef unsigned CUdevice_attribute;
 typedef unsigned CUpointer_attribute;
@@ -32,6 +35,7 @@ typedef unsigned CUmemLocationType;
 typedef unsigned CUmemAccess_flags;
 typedef unsigned CUdriverProcAddressQueryResult;
 typedef unsigned CUstreamCaptureStatus;
+typedef unsigned CUstreamCaptureMode;
 typedef unsigned CUmemAllocationGranularity_flags;
 
 typedef struct {
@@ -82,6 +86,29 @@ typedef struct {
 	size_t dstPitch, dstHeight;
 	size_t WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D;
+
+/* Of its kinds, what writes a value. */
+typedef union {
+	unsigned operation;
+	struct {
+		unsigned operation;
+		CUdeviceptr address;
+		union {
+			uint32_t value;
+			cuuint64_t value64;
+		};
+		unsigned flags;
+		CUdeviceptr alias;
+	} writeValue;
+	cuuint64_t pad[6];
+} CUstreamBatchMemOpParams;
+
+typedef struct {
+	CUcontext ctx;
+	unsigned count;
+	CUstreamBatchMemOpParams *paramArray;
+	unsigned flags;
+} CUDA_BATCH_MEM_OP_NODE_PARAMS;
 
 #define PTC_CUDA_ENUM(name, value) name = (value),
 enum { PTC_CUDA_NUMBERS(PTC_CUDA_ENUM) };

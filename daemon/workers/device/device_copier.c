@@ -2,6 +2,7 @@
 /* Happy path: the operation's memory is mapped as a file, the rank's allocation by its handle, and pieces become boxes:
  * those of equal length at equal distances are rows of one. Failure modes: device_copier.h. */
 #include "daemon/workers/device/device_copier.h"
+#include "daemon/workers/device/device_shadow.h"
 
 #include "base/cleanup.h"
 #include "base/alloc.h"
@@ -31,7 +32,7 @@ struct ptc_device_copier {
 	pthread_mutex_t ring_lock;            /* held while pinned_take blocks */
 	char rings[PTC_GPU_ATTACHED_MAX][48]; /* UUIDs of the devices whose rings are counted; under ring_lock */
 	size_t nrings;
-	_Atomic uint64_t ring_bytes;
+	_Atomic uint64_t ring_bytes, pinned_more; /* counted */
 };
 
 struct binding {
@@ -52,6 +53,7 @@ struct ptc_device_copying {
 	struct guard_page *pages;
 	size_t npages;
 	struct ptc_gpu_ref host[2];
+	bool borrowed[2], ended[2]; /* host: it is the caller's page-locked map; that went with its ptc-gpu */
 	struct binding *bound;
 	size_t nbound;
 };
@@ -78,7 +80,7 @@ struct ptc_device_copier *ptc_device_copier_free(struct ptc_device_copier *d)
 		return NULL;
 	ptc_gpu_client_free(d->client);
 	if (d->env->pinned_give)
-		d->env->pinned_give(d->env->arg, atomic_load(&d->ring_bytes));
+		d->env->pinned_give(d->env->arg, ptc_device_copier_pinned(d));
 	pthread_mutex_destroy(&d->ring_lock);
 	pthread_mutex_destroy(&d->lock);
 	pthread_mutex_destroy(&d->try_lock);
@@ -103,7 +105,7 @@ static int client_of(struct ptc_device_copier *d, struct ptc_gpu_client **ret, s
 
 uint64_t ptc_device_copier_pinned(struct ptc_device_copier *d)
 {
-	return atomic_load(&d->ring_bytes);
+	return atomic_load(&d->ring_bytes) + atomic_load(&d->pinned_more);
 }
 
 /* Counts the device's ring before ptc-gpu makes it. It stays counted: the next ptc-gpu makes it again. */
@@ -127,6 +129,13 @@ static int count_ring(struct ptc_device_copier *d, const char *uuid, struct ptc_
 	return rc ? ptc_error_wrap(err, "device %s: no room below memory.ceiling for %lluMiB of page-locked memory",
 				   uuid, (unsigned long long)(PTC_GPU_RING_BYTES >> 20))
 		  : 0;
+}
+
+static void uncount(struct ptc_device_copier *d, uint64_t bytes)
+{
+	atomic_fetch_sub(&d->pinned_more, bytes);
+	if (d->env->pinned_give)
+		d->env->pinned_give(d->env->arg, bytes);
 }
 
 /* ---- mapping ---- */
@@ -167,11 +176,16 @@ int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r
 	struct ptc_gpu_ref ref;
 	int rc = client_of(d, &client, err);
 
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&d->try_lock);
-	if (rc == 0)
+	for (unsigned i = 0; i < 2; i++) { /* a ptc-gpu that ends just now says nothing of this memory */
 		rc = bind_range(d, client, r, pid, &ref, &o, err);
-	if (rc == 0)
-		rc = ptc_gpu_client_close(client, ref, &o, err);
+		if (rc == 0)
+			rc = ptc_gpu_client_close(client, ref, &o, err);
+		if (rc != PTC_EIO || o.blame != PTC_GPU_BLAME_REQUEST)
+			break;
+	}
 	pthread_mutex_unlock(&d->try_lock);
 	return rc;
 }
@@ -197,6 +211,9 @@ static int host_ref(struct ptc_gpu_client *client, struct ptc_device_copying *x,
 	int rc = 0;
 
 	pthread_mutex_lock(&x->lock);
+	x->borrowed[i] = c->memory[i].pinned && c->memory[i].pinned->life && !x->ended[i];
+	if (x->borrowed[i])
+		x->host[i] = (struct ptc_gpu_ref){ c->memory[i].pinned->life, c->memory[i].pinned->number };
 	if (!x->host[i].life)
 		rc = ptc_gpu_client_map_host(client, c->memory[i].fd, c->memory[i].bytes, NULL, &x->host[i], o, err);
 	*ret = x->host[i];
@@ -269,8 +286,10 @@ static void forget(struct ptc_gpu_client *client, struct ptc_device_copying *x)
 		now.life = UINT32_MAX;
 	pthread_mutex_lock(&x->lock);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(x->host); i++)
-		if (x->host[i].life != now.life)
+		if (x->host[i].life != now.life) {
+			x->ended[i] = x->ended[i] || x->borrowed[i];
 			x->host[i] = (struct ptc_gpu_ref){ 0 };
+		}
 	for (size_t i = 0; i < x->nbound; i++)
 		if (x->bound[i].ref.life != now.life)
 			x->bound[i].ref = (struct ptc_gpu_ref){ 0 };
@@ -280,22 +299,32 @@ static void forget(struct ptc_gpu_client *client, struct ptc_device_copying *x)
 	pthread_mutex_unlock(&x->lock);
 }
 
+/* Of ranks: their allocations and pages. */
+static void unbind(struct ptc_device_copier *d, struct ptc_device_copying *x)
+{
+	struct ptc_gpu_outcome o;
+
+	for (size_t i = 0; i < x->nbound; i++)
+		if (x->bound[i].ref.life)
+			(void)ptc_gpu_client_close(d->client, x->bound[i].ref, &o, NULL);
+	for (size_t i = 0; i < x->npages; i++)
+		if (x->pages[i].ref.life)
+			(void)ptc_gpu_client_unmap_host(d->client, x->pages[i].ref, &o, NULL);
+	x->nbound = x->npages = 0;
+}
+
 void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copying *c)
 {
 	struct ptc_device_copying *x = c->device;
 	struct ptc_gpu_outcome o;
 
+	ptc_device_shadow_drop(d, c);
 	if (!x)
 		return;
-	for (size_t i = 0; i < x->nbound; i++)
-		if (x->bound[i].ref.life)
-			(void)ptc_gpu_client_close(d->client, x->bound[i].ref, &o, NULL);
+	unbind(d, x);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(x->host); i++)
-		if (x->host[i].life)
+		if (x->host[i].life && !x->borrowed[i])
 			(void)ptc_gpu_client_unmap_host(d->client, x->host[i], &o, NULL);
-	for (size_t i = 0; i < x->npages; i++)
-		if (x->pages[i].ref.life)
-			(void)ptc_gpu_client_unmap_host(d->client, x->pages[i].ref, &o, NULL);
 	pthread_mutex_destroy(&x->lock);
 	ptc_free(x->pages);
 	ptc_free(x->bound);
@@ -308,6 +337,7 @@ void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copyin
 /* Pieces of one allocation and one memory of ours, as boxes. */
 struct batch {
 	const struct ptc_device_range *range;
+	const struct ptc_device_memory *shadow; /* that has them instead; NULL: none */
 	size_t memory;
 	struct ptc_gpu_part parts[PTC_GPU_PARTS_MAX];
 	uint32_t n;
@@ -347,8 +377,14 @@ struct call {
 	struct ptc_slot_copying *c;
 	enum ptc_gpu_direction direction;
 	pid_t pid;
-	const struct ptc_device_guard *guard; /* NULL: none */
+	const struct ptc_device_guard *guard;     /* NULL: none */
+	const struct ptc_device_shadows *shadows; /* that copies out are made of; NULL: the ranks' own memory */
 };
+
+static struct ptc_gpu_ref ref_of(const struct ptc_device_memory *m)
+{
+	return (struct ptc_gpu_ref){ m->life, m->number };
+}
 
 static int copy_once(const struct call *k, const struct batch *b, struct ptc_gpu_outcome *o, struct ptc_error *err)
 {
@@ -356,13 +392,25 @@ static int copy_once(const struct call *k, const struct batch *b, struct ptc_gpu
 	struct ptc_gpu_guard guard;
 	int rc = host_ref(k->client, k->x, k->c, b->memory, &host, o, err);
 
-	if (rc == 0)
+	if (!rc && b->shadow)
+		memory = ref_of(b->shadow);
+	else if (rc == 0)
 		rc = device_ref(k->d, k->client, k->x, b->range, k->pid, &memory, o, err);
 	if (!rc && k->guard)
 		rc = guard_ref(k->client, k->x, k->guard, k->pid, &guard, o, err);
 	return rc ? rc
 		  : ptc_gpu_client_copy(k->client, k->direction, memory, host, b->parts, b->n, k->guard ? &guard : NULL,
 					o, err);
+}
+
+/* Asking again would not bring it back, whatever it was. */
+static int shadow_lost(const struct batch *b, struct ptc_error *err)
+{
+	char why[512];
+
+	snprintf(why, sizeof why, "%.500s", err->text);
+	return ptc_error_set(err, PTC_ESTATE, "device %s: the copy there of ranks that have gone on is lost: %s",
+			     b->range->uuid, why);
 }
 
 /* A copy may be made again: it has the same bytes then. What the rank or the device is to blame for stays. */
@@ -378,6 +426,8 @@ static int copy_batch(const struct call *k, const struct batch *b, struct ptc_er
 			atomic_fetch_add(&k->c->kept->refs, 1); /* for ever: that process cannot be ended */
 			return ptc_error_wrap(err, "device %s: memory of the store stays in use", b->range->uuid);
 		}
+		if (rc && b->shadow)
+			return shadow_lost(b, err);
 		if (rc == 0 || (o.blame != PTC_GPU_BLAME_REQUEST && o.blame != PTC_GPU_BLAME_NONE))
 			return rc;
 		if (rc != PTC_ESTATE && rc != PTC_EPEER && rc != PTC_EIO && rc != PTC_ELOST)
@@ -402,6 +452,24 @@ static int memory_of(const struct ptc_slot_copying *c, const uint8_t *here, uint
 	return ptc_error_set(err, PTC_EINTERNAL, "the request names memory that was not given to this process");
 }
 
+/* What has the piece's bytes, and where: *ret_at stays, where that is the rank's allocation. */
+static int shadow_of(const struct call *k, const struct ptc_device_piece *p, const struct ptc_device_memory **ret,
+		     uint64_t *ret_at, struct ptc_error *err)
+{
+	const struct ptc_device_shadow *x;
+
+	*ret = NULL;
+	if (!k->shadows || k->direction == PTC_GPU_IN)
+		return 0;
+	x = ptc_device_shadow_at(k->shadows, k->pid, p->address, p->bytes);
+	if (!x)
+		return ptc_error_set(err, PTC_EINTERNAL,
+				     "the ranks have gone on, and their device has no copy of these bytes");
+	*ret = &k->shadows->memory[x->memory];
+	*ret_at = x->at + (p->address - x->address);
+	return 0;
+}
+
 static int copy_all(const struct call *k, const struct ptc_device_piece *pieces, size_t n, struct ptc_error *err)
 {
 	struct batch *b = ptc_calloc(1, sizeof *b);
@@ -409,18 +477,24 @@ static int copy_all(const struct call *k, const struct ptc_device_piece *pieces,
 
 	for (size_t i = 0; i < n && !rc; i++) {
 		const struct ptc_device_piece *p = &pieces[i];
+		uint64_t at = p->address - p->range->address;
+		const struct ptc_device_memory *shadow;
 		size_t memory = 0;
 
 		rc = memory_of(k->c, p->here, p->bytes, &memory, err);
-		if (!rc && b->n && (b->range != p->range || b->memory != memory || b->n == PTC_GPU_PARTS_MAX)) {
+		if (rc == 0)
+			rc = shadow_of(k, p, &shadow, &at, err);
+		if (!rc && b->n &&
+		    (b->range != p->range || b->shadow != shadow || b->memory != memory || b->n == PTC_GPU_PARTS_MAX)) {
 			rc = copy_batch(k, b, err);
 			b->n = 0;
 		}
 		if (rc)
 			break;
 		b->range = p->range;
+		b->shadow = shadow;
 		b->memory = memory;
-		add(b, p->address - p->range->address, (uint64_t)(p->here - k->c->memory[memory].base), p->bytes);
+		add(b, at, (uint64_t)(p->here - k->c->memory[memory].base), p->bytes);
 	}
 	if (!rc && b->n)
 		rc = copy_batch(k, b, err);
@@ -493,7 +567,8 @@ int ptc_device_copy(struct ptc_device_copier *d, struct ptc_slot_copying *c, enu
 	struct call k = { .d = d, .c = c, .direction = op == PTC_COPY_WRITE ? PTC_GPU_IN : PTC_GPU_OUT, .pid = pid };
 	int rc = client_of(d, &k.client, err);
 
-	k.guard = guard && guard->page_fd >= 0 && k.direction == PTC_GPU_OUT ? guard : NULL;
+	k.shadows = ptc_device_is_shadow_only(c) ? c->shadows : NULL;
+	k.guard = guard && guard->page_fd >= 0 && k.direction == PTC_GPU_OUT && !k.shadows ? guard : NULL;
 	*ret_differs = false;
 	if (!rc && op == PTC_COPY_COMPARE)
 		return compare(&k, pieces, n, ret_differs, err);
@@ -504,13 +579,8 @@ int ptc_device_copy(struct ptc_device_copier *d, struct ptc_slot_copying *c, enu
 
 /* ---- kept memory ---- */
 
-static struct ptc_gpu_ref ref_of(const struct ptc_device_memory *m)
-{
-	return (struct ptc_gpu_ref){ m->life, m->number };
-}
-
-int ptc_device_keep(struct ptc_device_copier *d, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
-		    struct ptc_error *err)
+static int keep(struct ptc_device_copier *d, const char *uuid, uint64_t bytes, bool beside,
+		struct ptc_device_memory *ret, struct ptc_error *err)
 {
 	struct ptc_device_memory m = { 0 };
 	struct ptc_gpu_client *client;
@@ -521,7 +591,7 @@ int ptc_device_keep(struct ptc_device_copier *d, const char *uuid, uint64_t byte
 	if (rc == 0)
 		rc = count_ring(d, uuid, err);
 	if (rc == 0)
-		rc = ptc_gpu_client_keep(client, uuid, bytes, &ref, &o, err);
+		rc = ptc_gpu_client_keep(client, uuid, bytes, beside, &ref, &o, err);
 	if (rc)
 		return rc;
 	snprintf(m.uuid, sizeof m.uuid, "%s", uuid);
@@ -529,6 +599,12 @@ int ptc_device_keep(struct ptc_device_copier *d, const char *uuid, uint64_t byte
 	m.number = ref.number;
 	*ret = m;
 	return 0;
+}
+
+int ptc_device_keep(struct ptc_device_copier *d, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
+		    struct ptc_error *err)
+{
+	return keep(d, uuid, bytes, false, ret, err);
 }
 
 void ptc_device_drop(struct ptc_device_copier *d, struct ptc_device_memory *m)
@@ -601,4 +677,180 @@ int ptc_device_digest_kept(struct ptc_device_copier *d, const struct ptc_device_
 	}
 	*ret_digest = all;
 	return rc;
+}
+
+int ptc_device_digest_rank(struct ptc_device_copier *d, struct ptc_slot_copying *c, pid_t pid,
+			   const struct ptc_device_range *range, const struct ptc_device_rows *rows, size_t n,
+			   uint64_t *ret_digest, struct ptc_error *err)
+{
+	struct ptc_gpu_part parts[PTC_GPU_PARTS_MAX];
+	struct ptc_gpu_outcome o = { .blame = PTC_GPU_BLAME_NONE };
+	struct ptc_device_copying *x;
+	struct ptc_gpu_ref rank;
+	uint64_t all = 0, some = 0;
+	int rc = copying_of(d, c, &x, err);
+
+	if (rc == 0)
+		rc = device_ref(d, d->client, x, range, pid, &rank, &o, err);
+	for (size_t at = 0; at < n && !rc; all ^= some) {
+		uint32_t k = 0;
+
+		for (; at < n && k < PTC_GPU_PARTS_MAX; at++)
+			parts[k++] = part_of(&rows[at], rows[at].address - range->address, true);
+		rc = ptc_gpu_client_digest(d->client, rank, parts, k, &some, &o, err);
+	}
+	if (rc)
+		forget(d->client, x);
+	*ret_digest = all;
+	return rc;
+}
+
+/* ---- page-locked memory ---- */
+
+int ptc_device_pin(struct ptc_device_copier *d, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
+		   struct ptc_error *err)
+{
+	struct ptc_gpu_client *client;
+	struct ptc_gpu_outcome o = { .blame = PTC_GPU_BLAME_NONE };
+	struct ptc_gpu_ref ref;
+	int rc = client_of(d, &client, err);
+
+	if (rc == 0)
+		rc = count_ring(d, uuid, err);
+	if (!rc && d->env->pinned_take)
+		rc = d->env->pinned_take(d->env->arg, bytes, err);
+	if (rc)
+		return rc;
+	atomic_fetch_add(&d->pinned_more, bytes);
+	rc = ptc_gpu_client_map_host(client, fd, bytes, uuid, &ref, &o, err);
+	if (rc == 0) {
+		*ret = (struct ptc_device_pinned){ ref.life, ref.number, bytes };
+		return 0;
+	}
+	if (!o.unsafe)
+		uncount(d, bytes);
+	return rc;
+}
+
+bool ptc_device_unpin(struct ptc_device_copier *d, struct ptc_device_pinned *p)
+{
+	struct ptc_gpu_outcome o = { .blame = PTC_GPU_BLAME_NONE };
+
+	if (!p->life)
+		return true;
+	(void)ptc_gpu_client_unmap_host(d->client, (struct ptc_gpu_ref){ p->life, p->number }, &o, NULL);
+	if (!o.unsafe)
+		uncount(d, p->bytes);
+	*p = (struct ptc_device_pinned){ 0 };
+	return !o.unsafe;
+}
+
+/* ---- shadows ---- */
+
+/* One allocation's spans to the shadow. */
+static int shadow_batch(const struct call *k, const struct batch *b, struct ptc_error *err)
+{
+	struct ptc_gpu_outcome o = { .blame = PTC_GPU_BLAME_NONE };
+	struct ptc_gpu_guard guard;
+	struct ptc_gpu_ref memory;
+	int rc = device_ref(k->d, k->client, k->x, b->range, k->pid, &memory, &o, err);
+
+	if (!rc && k->guard)
+		rc = guard_ref(k->client, k->x, k->guard, k->pid, &guard, &o, err);
+	return rc ? rc
+		  : ptc_gpu_client_shadow(k->client, ref_of(b->shadow), memory, b->parts, b->n,
+					  k->guard ? &guard : NULL, &o, err);
+}
+
+/* All spans that have places. */
+static int fill_shadow(const struct call *k, const struct ptc_device_span *spans, size_t n, struct ptc_error *err)
+{
+	struct batch *b = ptc_calloc(1, sizeof *b);
+	int rc = b ? 0 : ptc_nomem(err);
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		const struct ptc_device_shadow *x =
+			ptc_device_shadow_at(k->shadows, k->pid, spans[i].address, spans[i].bytes);
+
+		if (b->n && (b->range != spans[i].range || b->n == PTC_GPU_PARTS_MAX)) {
+			rc = shadow_batch(k, b, err);
+			b->n = 0;
+		}
+		if (rc)
+			break;
+		b->range = spans[i].range;
+		b->shadow = &k->shadows->memory[x->memory];
+		add(b, x->at, spans[i].address - spans[i].range->address, spans[i].bytes);
+	}
+	if (!rc && b->n)
+		rc = shadow_batch(k, b, err);
+	ptc_free(b);
+	return rc;
+}
+
+/* Memory for the rank's spans, on each device that it has some on. */
+static int place_spans(struct ptc_device_copier *d, struct ptc_device_shadows *s, pid_t pid,
+		       const struct ptc_device_span *spans, size_t n, struct ptc_error *err)
+{
+	uint64_t bytes;
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		if (ptc_device_shadow_at(s, pid, spans[i].address, spans[i].bytes))
+			continue;
+		rc = ptc_device_shadows_add(s, pid, spans[i].range->uuid, spans, n, &bytes, err);
+		if (rc == 0)
+			rc = keep(d, spans[i].range->uuid, bytes, true, &s->memory[s->nmemory - 1], err);
+	}
+	return rc;
+}
+
+int ptc_device_shadow(struct ptc_device_copier *d, struct ptc_slot_copying *c, pid_t pid,
+		      const struct ptc_device_span *spans, size_t n, const struct ptc_device_guard *guard,
+		      struct ptc_error *err)
+{
+	struct call k = { .d = d, .c = c, .pid = pid, .guard = guard && guard->page_fd >= 0 ? guard : NULL };
+	int rc = client_of(d, &k.client, err);
+
+	if (rc == 0)
+		rc = copying_of(d, c, &k.x, err);
+	if (!rc && !c->shadows)
+		c->shadows = ptc_calloc(1, sizeof *c->shadows);
+	if (!rc && !c->shadows)
+		rc = ptc_nomem(err);
+	if (rc == 0)
+		rc = place_spans(d, c->shadows, pid, spans, n, err);
+	k.shadows = c->shadows;
+	if (rc == 0)
+		rc = fill_shadow(&k, spans, n, err);
+	if (rc)
+		forget(k.client, k.x);
+	return rc;
+}
+
+void ptc_device_shadow_only(struct ptc_device_copier *d, struct ptc_slot_copying *c)
+{
+	if (!c->shadows)
+		return;
+	c->shadows->gone_on = true;
+	unbind(d, c->device);
+}
+
+bool ptc_device_is_shadow_only(const struct ptc_slot_copying *c)
+{
+	return c->shadows && c->shadows->gone_on;
+}
+
+void ptc_device_shadow_drop(struct ptc_device_copier *d, struct ptc_slot_copying *c)
+{
+	struct ptc_device_shadows *s = c->shadows;
+
+	if (!s)
+		return;
+	for (size_t i = 0; i < s->nmemory; i++)
+		ptc_device_drop(d, &s->memory[i]);
+	ptc_free(s->memory);
+	ptc_free(s->v);
+	ptc_free(s);
+	c->shadows = NULL;
 }

@@ -32,7 +32,7 @@ struct ptc_device_range {
 int ptc_device_copier_new(const struct ptc_workers_env *env, struct ptc_device_copier **ret, struct ptc_error *err);
 /* Call this once all callers and all mappings are gone. NULL ok. */
 struct ptc_device_copier *ptc_device_copier_free(struct ptc_device_copier *d);
-/* Bytes of page-locked memory that were taken by pinned_take: a ring for each device in use. */
+/* Bytes of page-locked memory that were taken by pinned_take: a ring for each device in use, and ptc_device_pin's. */
 uint64_t ptc_device_copier_pinned(struct ptc_device_copier *d);
 
 /* Finds out whether ptc-gpu can map a range, by mapping and unmapping it. */
@@ -71,7 +71,8 @@ struct ptc_device_rows {
 int ptc_device_keep(struct ptc_device_copier *d, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
 		    struct ptc_error *err);
 void ptc_device_drop(struct ptc_device_copier *d, struct ptc_device_memory *m); /* {0} ok */
-/* Copies on the device: op READ from the rank, WRITE to it. All rows lie in `range`. */
+/* Copies on the device: op READ from the rank, WRITE to it. All rows lie in `range`. WRITE: it may be of another device
+ * than m; PTC_ENODEVICES: that one cannot read it. */
 int ptc_device_copy_kept(struct ptc_device_copier *d, struct ptc_slot_copying *c, const struct ptc_device_memory *m,
 			 enum ptc_copy_op op, pid_t pid, const struct ptc_device_range *range,
 			 const struct ptc_device_rows *rows, size_t n, struct ptc_error *err);
@@ -79,6 +80,46 @@ int ptc_device_copy_kept(struct ptc_device_copier *d, struct ptc_slot_copying *c
  * and address_step the distance of rows in the tensor. */
 int ptc_device_digest_kept(struct ptc_device_copier *d, const struct ptc_device_memory *m,
 			   const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err);
+
+/* The same of a rank's memory: `address` is the rank's, and `kept` is the tensor's bytes after the last row's last
+ * byte.
+ */
+int ptc_device_digest_rank(struct ptc_device_copier *d, struct ptc_slot_copying *c, pid_t pid,
+			   const struct ptc_device_range *range, const struct ptc_device_rows *rows, size_t n,
+			   uint64_t *ret_digest, struct ptc_error *err);
+
+/* ---- copies of an operation that stay on the device while the ranks go on (copy: async) ---- */
+
+/* A part of a rank's declared memory within one range. */
+struct ptc_device_span {
+	const struct ptc_device_range *range;
+	uint64_t address, bytes;
+};
+/* Copies a rank's spans, by address, to memory of ptc-gpu on the same devices: the shadow. guard: as of
+ * ptc_device_copy. PTC_ENOSPC, PTC_ENOMEM: a device has no room for it beside the ranks. After any failure call
+ * ptc_device_shadow_drop. */
+int ptc_device_shadow(struct ptc_device_copier *d, struct ptc_slot_copying *c, pid_t pid,
+		      const struct ptc_device_span *spans, size_t n, const struct ptc_device_guard *guard,
+		      struct ptc_error *err);
+/* The operation's READs and COMPAREs come from the shadow from now on, as the ranks are about to go on; their own
+ * memory is unmapped. No copy may be under way. If ptc-gpu ends later, so does the shadow, and copies fail. */
+void ptc_device_shadow_only(struct ptc_device_copier *d, struct ptc_slot_copying *c);
+bool ptc_device_is_shadow_only(const struct ptc_slot_copying *c);
+/* Frees the shadow. */
+void ptc_device_shadow_drop(struct ptc_device_copier *d, struct ptc_slot_copying *c);
+
+/* ---- page-locked memory ---- */
+
+struct ptc_device_pinned {
+	uint32_t life, number; /* life 0: none */
+	uint64_t bytes;
+};
+/* Has ptc-gpu page-lock the first bytes of a file for a device, which has to have them. They are counted first. If
+ * ptc-gpu ends, so does the page-lock, and copies go through the ring. */
+int ptc_device_pin(struct ptc_device_copier *d, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
+		   struct ptc_error *err);
+/* {0} ok. false: ptc-gpu hangs and may have the memory for ever; it stays counted. */
+bool ptc_device_unpin(struct ptc_device_copier *d, struct ptc_device_pinned *p);
 
 /* Call this after the operation's last copy. */
 void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copying *c);

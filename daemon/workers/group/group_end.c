@@ -164,25 +164,20 @@ void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_
 		      bool given_up)
 {
 	struct job *job;
-	size_t spare = 0;
 
 	pthread_mutex_lock(&w->lock);
 	job = ptc_workers_job_locked(w, uuid);
-	for (struct group *g = job ? job->groups : NULL; g; g = g->next) {
-		if (!is_kept(g, keep, n)) {
+	for (struct group *g = job ? job->groups : NULL; g; g = g->next)
+		if (!is_kept(g, keep, n))
 			ptc_group_end_locked(w, g, true, given_up);
-			continue;
-		}
-		/* Free processes that it will want when it is built. */
-		for (size_t i = 0; i < g->desc.nranks && !g->built && g->desc.mode == PTC_MODE_REBUILD; i++)
-			spare += !g->slots[i].worker;
-	}
 	for (struct worker *k = job ? job->workers : NULL; k; k = k->next) {
+		bool wanted = false;
+
 		if (k->ended || k->group)
 			continue;
-		if (spare)
-			spare--;
-		else
+		for (const struct group *g = job->groups; g && !wanted; g = g->next)
+			wanted = !g->ending && ptc_group_wants_locked(w, g, k);
+		if (!wanted)
 			ptc_worker_want_exit_locked(w, k, WORKERS_GRACE_MS);
 		if (given_up)
 			hurry_locked(w, k, WORKERS_GIVEN_UP_MS);

@@ -365,6 +365,9 @@ static int adopt_process(struct ptc_workers *w, const char *path, const char *na
 		return ptc_nomem(err);
 	}
 	k->process = p;
+	/* If no slot has it (slot_workers), nobody knows any more where it has run. */
+	k->ran = true;
+	k->device = UINT32_MAX;
 	ptc_process_thaw_left(&p);
 	ptc_process_label_read(path, &k->label);
 	k->ended = p.pidfd < 0;
@@ -385,6 +388,7 @@ static void slot_workers(struct job *job)
 				k->group = g;
 				k->slot = i;
 				k->ran = g->built;
+				k->device = g->ranks[i].device;
 				if (!k->label.incarnation) /* of a ptcd that wrote none */
 					k->label = ptc_group_label(g, i);
 				g->slots[i].worker = k;

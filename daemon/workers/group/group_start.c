@@ -279,37 +279,13 @@ static bool spawned_for(const struct worker *k, const struct group *g)
 	return ptc_group_is(g, k->spawned_generation, k->spawned_incarnation);
 }
 
-static bool usable(const struct worker *k)
-{
-	return !k->ended && !k->left && !k->exit_wanted;
-}
-
-/* Processes that are or will be free for g. */
-static size_t count_free_workers(const struct group *g)
-{
-	size_t n = 0;
-
-	for (const struct worker *k = g->job->workers; k; k = k->next)
-		n += usable(k) && (!k->group || (k->group != g && k->group->desc.mode == PTC_MODE_REBUILD));
-	return n;
-}
-
-static size_t count_free_slots(const struct group *g)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < g->desc.nranks; i++)
-		n += !g->slots[i].worker;
-	return n;
-}
-
 /* What exited before it ran is replaced. */
 static void clear_dead_locked(struct group *g)
 {
 	for (size_t i = 0; i < g->desc.nranks && !g->built; i++) {
 		struct slot *s = &g->slots[i];
 
-		if (s->worker && !usable(s->worker))
+		if (s->worker && !ptc_worker_usable(s->worker))
 			ptc_worker_detach_locked(s->worker);
 		s->exited = false;
 	}
@@ -324,10 +300,10 @@ static int spawn_missing_locked(struct ptc_workers *w, struct group *g, struct p
 
 	clear_dead_locked(g);
 	if (g->desc.mode == PTC_MODE_REBUILD) {
-		size_t have = count_free_workers(g), need = count_free_slots(g);
+		size_t lacks = ptc_group_lacks_locked(w, g, false);
 
-		for (; !rc && have < need; have++)
-			rc = spawn_one_locked(w, g, have, false, err);
+		for (size_t i = g->desc.nranks - lacks; !rc && i < g->desc.nranks; i++)
+			rc = spawn_one_locked(w, g, i, false, err);
 		return rc;
 	}
 	for (size_t i = 0; !rc && i < g->desc.nranks; i++)
@@ -403,13 +379,6 @@ static int find_or_make_locked(struct ptc_workers *w, const struct ptc_group_des
 	return 0;
 }
 
-/* It waits; or it is of a group that runs, and will. */
-static bool present(const struct worker *k)
-{
-	return k->phase == WORKER_WAITING || (k->phase > WORKER_WAITING && k->group && k->group->built) ||
-	       (k->phase == WORKER_ENDING && k->ran && k->conn);
-}
-
 /* Appends a rank to what is late. */
 static void late(struct ptc_buf *b, const struct worker *k, uint32_t rank, bool named)
 {
@@ -425,13 +394,12 @@ static void late(struct ptc_buf *b, const struct worker *k, uint32_t rank, bool 
 static int started_locked(struct ptc_workers *w, struct group *g, struct ptc_buf *who, struct ptc_error *err)
 {
 	bool all = true;
-	size_t have = 0;
 
 	if (g->desc.mode == PTC_MODE_RESTART) {
 		int rc = ptc_group_dead_locked(w, g, err);
 
 		for (size_t i = 0; i < g->desc.nranks && !rc; i++)
-			if (!g->slots[i].worker || !present(g->slots[i].worker)) {
+			if (!g->slots[i].worker || !ptc_worker_present(g->slots[i].worker)) {
 				late(who, g->slots[i].worker, g->slots[i].rank.rank, true);
 				all = false;
 			}
@@ -440,14 +408,10 @@ static int started_locked(struct ptc_workers *w, struct group *g, struct ptc_buf
 	for (const struct worker *k = g->job->workers; k; k = k->next) {
 		if (spawned_for(k, g) && ptc_worker_gone(k))
 			return ptc_group_not_started_locked(w, g, k, UINT32_MAX, err);
-		if (!usable(k) || (k->group && k->group != g && k->group->desc.mode != PTC_MODE_REBUILD))
-			continue;
-		if (present(k))
-			have++;
-		else
+		if (ptc_group_serves(g, k, false) && !ptc_worker_present(k))
 			late(who, k, 0, false);
 	}
-	return have >= g->desc.nranks;
+	return ptc_group_lacks_locked(w, g, true) == 0;
 }
 
 static int wait_started_locked(struct ptc_workers *w, struct group *g, const struct ptc_wait *wait, int64_t deadline,
@@ -533,29 +497,15 @@ int ptc_workers_start_step(struct ptc_workers *w, const struct ptc_group_key *ke
 
 /* ---- build ---------------------------------------------------------------------- */
 
-static struct worker *free_worker(const struct group *g, uint32_t device)
-{
-	struct worker *any = NULL;
-
-	for (struct worker *k = g->job->workers; k; k = k->next) {
-		if (!usable(k) || k->group || k->phase != WORKER_WAITING)
-			continue;
-		if (k->device == device && k->ran)
-			return k; /* it has that device's context already */
-		if (!any || (any->ran && !k->ran))
-			any = k;
-	}
-	return any;
-}
-
 /* rebuild: waiting processes take the slots. 1: all slots have one; 0: some process is not there yet. */
-static int slot_locked(struct group *g)
+static int slot_locked(const struct ptc_workers *w, struct group *g)
 {
 	for (size_t i = 0; i < g->desc.nranks; i++) {
 		struct slot *s = &g->slots[i];
-		struct worker *k = s->worker ? s->worker : free_worker(g, s->rank.device);
+		struct worker *k = s->worker ? s->worker : ptc_group_free_worker_locked(w, g, s->rank.device);
 
-		if (!k)
+		/* A new one is for a slot whose device no process has. */
+		if (!k || (!s->worker && !k->ran && ptc_group_one_comes_locked(w, g, s->rank.device)))
 			return 0;
 		k->group = g;
 		k->slot = i;
@@ -628,7 +578,7 @@ static int assign_locked(struct ptc_workers *w, struct group *g, uint64_t start_
 		ptc_buf_done(&who);
 		if (rc < 0)
 			return rc;
-		if (rc == 1 && (g->desc.mode == PTC_MODE_RESTART || slot_locked(g)))
+		if (rc == 1 && (g->desc.mode == PTC_MODE_RESTART || slot_locked(w, g)))
 			return tell_locked(w, g, start_step, has_state, err);
 		rc = ptc_workers_pause_locked(w, wait, deadline, err);
 		if (rc)

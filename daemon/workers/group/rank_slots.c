@@ -77,16 +77,20 @@ static void view_staging(struct view *v, struct worker *k)
 	k->staging->readers++;
 }
 
-/* The rank's device has said that its memory is whole at the stop. If it takes that back, what was copied does not
- * count. */
+/* The rank's device has said that its memory is whole, at the stop or where the rank is held. If it takes that back,
+ * what was copied does not count. */
 static void view_guard(struct view *v, const struct worker *k)
 {
-	if (k->phase != WORKER_STOPPED || !k->page || atomic_load(&k->page->marks) != PTC_LOCAL_MARKS_PROVEN)
+	const bool is_held = v->group->held_from_ns && k->hold.frozen;
+
+	if ((k->phase != WORKER_STOPPED && !is_held) || !k->page ||
+	    atomic_load(&k->page->marks) != PTC_LOCAL_MARKS_PROVEN)
 		return;
 	v->guard = (struct ptc_device_guard){ .page_fd = fcntl(k->page_fd, F_DUPFD_CLOEXEC, 0),
 					      .page_bytes = PTC_LOCAL_PAGE,
 					      .at = offsetof(struct ptc_local_page, device),
-					      .value = ptc_local_mark(k->stop_step, true) };
+					      .value = is_held ? ptc_local_mark(k->hold.step, true)
+							       : ptc_local_mark(k->stop_step, true) };
 }
 
 static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size_t i)
@@ -405,6 +409,18 @@ static bool cut(const struct view *v, struct pieces *p)
 	return p->ndevice || p->nhost;
 }
 
+static int check_mapped(const struct view *v, struct ptc_error *err)
+{
+	if (dead(v))
+		return died(v, err);
+	if (ptc_declared_try(v->w, v->declared, v->pid) == DEVICE_MAPPED)
+		return 0;
+	return ptc_error_set(err, PTC_ESTATE,
+			     "rank %u (pid %d) has to copy its device memory itself and has not: there is no "
+			     "room for staging memory, or its libptc failed: %s",
+			     v->group->slots[v->slot].rank.rank, (int)v->pid, v->declared->device_why);
+}
+
 static int copy_device(const struct view *v, const struct ptc_copy_call *call, const struct pieces *p,
 		       struct ptc_error *err)
 {
@@ -413,15 +429,11 @@ static int copy_device(const struct view *v, const struct ptc_copy_call *call, c
 	bool other = false;
 	int rc;
 
-	if (dead(v))
-		return died(v, err);
-	if (ptc_declared_try(v->w, v->declared, v->pid) != DEVICE_MAPPED)
-		return ptc_error_set(err, PTC_ESTATE,
-				     "rank %u (pid %d) has to copy its device memory itself and has not: there is no "
-				     "room for staging memory, or its libptc failed: %s",
-				     rank, (int)v->pid, v->declared->device_why);
+	rc = ptc_device_is_shadow_only(call->copying) ? 0 : check_mapped(v, err);
+	if (rc)
+		return rc;
 	rc = ptc_device_copy(v->w->gpu, call->copying, call->op, v->pid, p->device, p->ndevice, &v->guard, &other, err);
-	if (dead(v))
+	if (!ptc_device_is_shadow_only(call->copying) && dead(v))
 		return died(v, err);
 	name = rc ? ptc_declared_tensor_at(v->declared, p->device[0].address) : NULL;
 	if (rc)
@@ -435,6 +447,10 @@ static int transfer_pieces(const struct view *v, const struct ptc_copy_call *cal
 {
 	int rc = p->ndevice ? copy_device(v, call, p, err) : 0;
 
+	if (!rc && p->nhost && ptc_device_is_shadow_only(call->copying))
+		rc = ptc_error_set(err, PTC_EINTERNAL,
+				   "rank %u has gone on: its host memory is not to be read any more",
+				   v->group->slots[v->slot].rank.rank);
 	for (size_t i = 0; i < p->nhost && !rc; i += PTC_SLOT_SPANS_MAX) {
 		struct ptc_copy_call host = *call;
 
@@ -522,7 +538,7 @@ int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct 
 
 	if (!rc && v->staging && op != PTC_COPY_WRITE)
 		return take_staged(v, &call) ? 0 : differs(v, err);
-	if (!rc)
+	if (!rc && !(ptc_device_is_shadow_only(copying) && op != PTC_COPY_WRITE))
 		rc = check_held(v, err);
 	if (!rc && v->declared->ndevices)
 		return transfer_apart(v, &call, err);
@@ -535,6 +551,103 @@ const char *ptc_slot_device(const struct ptc_slot_view *slot, uint64_t address)
 	const struct ptc_device_range *r = v->declared ? ptc_declared_device(v->declared, address) : NULL;
 
 	return r ? r->uuid : NULL;
+}
+
+bool ptc_slot_mapped(const struct ptc_slot_view *slot)
+{
+	const struct view *v = slot->opaque;
+
+	return v->declared && v->declared->ndevices && ptc_declared_try(v->w, v->declared, v->pid) == DEVICE_MAPPED;
+}
+
+int ptc_workers_pin(struct ptc_workers *w, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
+		    struct ptc_error *err)
+{
+	return ptc_device_pin(w->gpu, fd, bytes, uuid, ret, err);
+}
+
+bool ptc_workers_unpin(struct ptc_workers *w, struct ptc_device_pinned *p)
+{
+	return ptc_device_unpin(w->gpu, p);
+}
+
+/* What of a rank's declared memory lies on devices: each span is cut where an allocation ends. */
+static int device_spans(const struct declared *d, struct ptc_device_span **ret, size_t *ret_n, struct ptc_error *err)
+{
+	struct ptc_device_span *v = NULL;
+	size_t n = 0, cap = 0;
+
+	for (size_t i = 0; i < d->nspans; i++) {
+		uint64_t address = d->spans[i].address, end = address + d->spans[i].bytes;
+
+		for (const struct ptc_device_range *r; address < end; address = v[n - 1].address + v[n - 1].bytes) {
+			r = ptc_declared_device(d, address);
+			if (!r)
+				break; /* of the host */
+			if (!PTC_ROOM(v, n + 1, cap)) {
+				ptc_free(v);
+				return ptc_nomem(err);
+			}
+			v[n++] = (struct ptc_device_span){ r, address, PTC_MIN(end, r->address + r->bytes) - address };
+		}
+	}
+	*ret = v;
+	*ret_n = n;
+	return 0;
+}
+
+int ptc_slot_shadow(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, struct ptc_error *err)
+{
+	const struct view *v = slot->opaque;
+	struct ptc_device_span *spans = NULL;
+	size_t n = 0;
+	int rc;
+
+	if (v->staging || !v->declared || !v->declared->ndevices)
+		return 0;
+	rc = check_held(v, err);
+	if (rc == 0)
+		rc = check_mapped(v, err);
+	if (rc == 0)
+		rc = device_spans(v->declared, &spans, &n, err);
+	if (!rc && n)
+		rc = ptc_device_shadow(v->w->gpu, copying, v->pid, spans, n, &v->guard, err);
+	ptc_free(spans);
+	return !rc && dead(v) ? died(v, err) : rc;
+}
+
+bool ptc_slot_has_shadow(const struct ptc_slot_view *slot, uint64_t address)
+{
+	const struct view *v = slot->opaque;
+
+	return v->staging || (v->declared && ptc_declared_device(v->declared, address));
+}
+
+void ptc_slots_shadow_only(struct ptc_workers *w, struct ptc_slot_copying *copying)
+{
+	ptc_device_shadow_only(w->gpu, copying);
+}
+
+void ptc_slots_shadow_drop(struct ptc_workers *w, struct ptc_slot_copying *copying)
+{
+	ptc_device_shadow_drop(w->gpu, copying);
+}
+
+bool ptc_workers_copied_async(struct ptc_workers *w, const struct ptc_group_key *key, bool done, const char *why)
+{
+	bool other = false;
+	struct group *g;
+
+	pthread_mutex_lock(&w->lock);
+	g = ptc_group_find_locked(w, key);
+	if (g) {
+		other = !g->async.known || g->async.done != done;
+		g->async.known = true;
+		g->async.done = done;
+		snprintf(g->async.why, sizeof g->async.why, "%.255s", why);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return other;
 }
 
 int ptc_workers_keep(struct ptc_workers *w, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
@@ -556,24 +669,33 @@ int ptc_workers_keep_digest(struct ptc_workers *w, const struct ptc_device_memor
 
 #define KEPT_ROWS 512 /* of one call */
 
-/* Rows of one allocation of the rank, on their way to or from kept memory. */
+/* Rows of one allocation of the rank, on their way to or from kept memory, or (COMPARE) into a digest. */
 struct kept_copy {
 	const struct view *v;
 	struct ptc_slot_copying *copying;
-	const struct ptc_device_memory *m;
+	const struct ptc_device_memory *m; /* COMPARE: NULL */
 	enum ptc_copy_op op;
 	const struct ptc_device_range *range;
 	struct ptc_device_rows rows[KEPT_ROWS];
 	size_t n;
+	uint64_t digest;
 };
 
 static int kept_flush(struct kept_copy *k, struct ptc_error *err)
 {
+	uint64_t digest = 0;
 	size_t n = k->n;
+	int rc;
 
 	k->n = 0;
-	return n ? ptc_device_copy_kept(k->v->w->gpu, k->copying, k->m, k->op, k->v->pid, k->range, k->rows, n, err)
-		 : 0;
+	if (!n)
+		return 0;
+	if (k->op != PTC_COPY_COMPARE)
+		return ptc_device_copy_kept(k->v->w->gpu, k->copying, k->m, k->op, k->v->pid, k->range, k->rows, n,
+					    err);
+	rc = ptc_device_digest_rank(k->v->w->gpu, k->copying, k->v->pid, k->range, k->rows, n, &digest, err);
+	k->digest ^= digest;
+	return rc;
 }
 
 static int kept_add(struct kept_copy *k, const struct ptc_device_range *range, const struct ptc_device_rows *rows,
@@ -586,42 +708,55 @@ static int kept_add(struct kept_copy *k, const struct ptc_device_range *range, c
 	return rc;
 }
 
-/* Handles of one tensor are allocations that follow each other: rows are cut where one ends. */
-static int kept_rows(struct kept_copy *k, const struct ptc_device_rows *rows, struct ptc_error *err)
+/* One row, in pieces where an allocation ends. */
+static int kept_row(struct kept_copy *k, uint64_t address, uint64_t kept, uint64_t bytes, struct ptc_error *err)
 {
-	const struct declared *d = k->v->declared;
-	uint64_t reach, bytes;
+	const bool tail = k->op == PTC_COPY_COMPARE; /* `kept` is what follows the row */
 	int rc = 0;
 
-	if (!rows->n || ptc_ckd_mul(&reach, rows->n - 1, rows->address_step) ||
-	    ptc_ckd_add(&bytes, reach, rows->bytes) || !ptc_declared_span(d, rows->address, bytes))
-		return ptc_error_set(err, PTC_EINTERNAL, "rows at 0x%llx are outside of declared memory",
-				     (unsigned long long)rows->address);
-	for (uint64_t i = 0; i < rows->n && !rc; i++) {
-		uint64_t address = rows->address + i * rows->address_step, kept = rows->kept + i * rows->kept_step;
-		uint64_t left = rows->bytes;
+	while (bytes && !rc) {
+		const struct ptc_device_range *r = ptc_declared_device(k->v->declared, address);
+		uint64_t now = r ? PTC_MIN(bytes, r->address + r->bytes - address) : 0;
 
-		while (left && !rc) {
-			const struct ptc_device_range *r = ptc_declared_device(d, address);
-			uint64_t now = r ? PTC_MIN(left, r->address + r->bytes - address) : 0;
-
-			if (!r || strcmp(r->uuid, k->m->uuid) != 0)
-				return ptc_error_set(err, PTC_ENOTFOUND, "memory at 0x%llx is not on device %s",
-						     (unsigned long long)address, k->m->uuid);
-			if (i == 0 && bytes <= r->address + r->bytes - address && left == rows->bytes)
-				return kept_add(k, r, rows, err);
-			rc = kept_add(k, r, &(struct ptc_device_rows){ address, kept, now, 1, 0, 0 }, err);
-			address += now;
-			kept += now;
-			left -= now;
-		}
+		if (!r || (k->op == PTC_COPY_READ && strcmp(r->uuid, k->m->uuid) != 0))
+			return ptc_error_set(err, PTC_ENOTFOUND, "memory at 0x%llx is not on the device",
+					     (unsigned long long)address);
+		bytes -= now;
+		rc = kept_add(k, r,
+			      &(struct ptc_device_rows){
+				      .address = address, .kept = kept + (tail ? bytes : 0), .bytes = now, .n = 1 },
+			      err);
+		address += now;
+		kept += tail ? 0 : now;
 	}
 	return rc;
 }
 
-int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, enum ptc_copy_op op,
-		       const struct ptc_device_memory *m, const struct ptc_device_rows *rows, size_t n,
-		       struct ptc_error *err)
+/* Handles of one tensor are allocations that follow each other: rows are cut where one ends. */
+static int kept_rows(struct kept_copy *k, const struct ptc_device_rows *rows, struct ptc_error *err)
+{
+	const struct ptc_device_range *r = ptc_declared_device(k->v->declared, rows->address);
+	uint64_t reach, bytes;
+	int rc = 0;
+
+	if (!rows->n || ptc_ckd_mul(&reach, rows->n - 1, rows->address_step) ||
+	    ptc_ckd_add(&bytes, reach, rows->bytes) || !ptc_declared_span(k->v->declared, rows->address, bytes))
+		return ptc_error_set(err, PTC_EINTERNAL, "rows at 0x%llx are outside of declared memory",
+				     (unsigned long long)rows->address);
+	if (r && bytes <= r->address + r->bytes - rows->address &&
+	    (k->op != PTC_COPY_READ || strcmp(r->uuid, k->m->uuid) == 0))
+		return kept_add(k, r, rows, err);
+	for (uint64_t i = 0; i < rows->n && !rc; i++) {
+		uint64_t steps = k->op == PTC_COPY_COMPARE ? rows->n - 1 - i : i;
+
+		rc = kept_row(k, rows->address + i * rows->address_step, rows->kept + steps * rows->kept_step,
+			      rows->bytes, err);
+	}
+	return rc;
+}
+
+static int kept_do(const struct ptc_slot_view *slot, const struct kept_copy *what, const struct ptc_device_rows *rows,
+		   size_t n, uint64_t *ret_digest, struct ptc_error *err)
 {
 	const struct view *v = slot->opaque;
 	struct kept_copy *k;
@@ -638,13 +773,30 @@ int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying
 	k = ptc_malloc(sizeof *k);
 	if (!k)
 		return ptc_nomem(err);
-	*k = (struct kept_copy){ .v = v, .copying = copying, .m = m, .op = op };
+	*k = *what;
+	k->v = v;
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = kept_rows(k, &rows[i], err);
 	if (rc == 0)
 		rc = kept_flush(k, err);
+	if (ret_digest)
+		*ret_digest = k->digest;
 	ptc_free(k);
 	return !rc && dead(v) ? died(v, err) : rc;
+}
+
+int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, enum ptc_copy_op op,
+		       const struct ptc_device_memory *m, const struct ptc_device_rows *rows, size_t n,
+		       struct ptc_error *err)
+{
+	return kept_do(slot, &(struct kept_copy){ .copying = copying, .m = m, .op = op }, rows, n, NULL, err);
+}
+
+int ptc_slot_digest(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying,
+		    const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err)
+{
+	return kept_do(slot, &(struct kept_copy){ .copying = copying, .op = PTC_COPY_COMPARE }, rows, n, ret_digest,
+		       err);
 }
 
 /* ---- read by the rank ------------------------------------------------------------------- */

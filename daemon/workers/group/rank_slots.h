@@ -35,9 +35,13 @@ int ptc_slot_copy(const struct ptc_slot_view *slot, enum ptc_copy_op op, struct 
 /* The UUID of the device that has the declared memory at this address, as long as the view lives; NULL: the host has
  * it. */
 const char *ptc_slot_device(const struct ptc_slot_view *slot, uint64_t address);
+/* Whether ptc-gpu copies the slot's device memory; else the rank does, or it has none. */
+bool ptc_slot_mapped(const struct ptc_slot_view *slot);
 /* Memory that ptc-gpu keeps on a device for the next restore of a job (device/device_copier.h). ptc_slot_kept_copy
  * copies on the device between a slot's declared memory there (READ from it, WRITE to it) and kept memory.
- * PTC_ENOTFOUND: the rows do not lie on that device, or only the rank can copy them. */
+ * WRITE also copies from another device's kept memory; PTC_ENODEVICES: the slot's device cannot read it. PTC_ENOTFOUND:
+ * the rows do not lie on that device, or only the rank can copy them. ptc_slot_digest: what the slot's rows contribute
+ * to a tensor's digest; `kept` is the tensor's bytes after the last row's last byte. */
 int ptc_workers_keep(struct ptc_workers *w, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
 		     struct ptc_error *err);
 void ptc_workers_keep_drop(struct ptc_workers *w, struct ptc_device_memory *m);
@@ -46,6 +50,24 @@ int ptc_workers_keep_digest(struct ptc_workers *w, const struct ptc_device_memor
 int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, enum ptc_copy_op op,
 		       const struct ptc_device_memory *m, const struct ptc_device_rows *rows, size_t n,
 		       struct ptc_error *err);
+int ptc_slot_digest(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying,
+		    const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err);
+/* copy: async. ptc_slot_shadow copies what a STOPPED slot has on devices to memory of ptc-gpu there. After all slots'
+ * ptc_slots_shadow_only lets their ranks go on: READs and COMPAREs of ptc_slot_copy come from there, also if a rank has
+ * died, until ptc_slot_copying_done; host memory of ranks is refused (PTC_EINTERNAL). If a shadow failed, drop it: the
+ * ranks have to wait. */
+int ptc_slot_shadow(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, struct ptc_error *err);
+/* Whether ptc_slot_copy can read the declared memory at this address after ptc_slots_shadow_only. */
+bool ptc_slot_has_shadow(const struct ptc_slot_view *slot, uint64_t address);
+void ptc_slots_shadow_only(struct ptc_workers *w, struct ptc_slot_copying *copying);
+void ptc_slots_shadow_drop(struct ptc_workers *w, struct ptc_slot_copying *copying);
+/* For status: whether the group's ranks went on while their device memory was copied; why: if not. Returns whether that
+ * is another answer than the last time. */
+bool ptc_workers_copied_async(struct ptc_workers *w, const struct ptc_group_key *key, bool done, const char *why);
+/* Page-locked memory for copies to and from devices, as a memory of ptc_slot_copying (device/device_copier.h). */
+int ptc_workers_pin(struct ptc_workers *w, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
+		    struct ptc_error *err);
+bool ptc_workers_unpin(struct ptc_workers *w, struct ptc_device_pinned *p);
 /* Lets the rank itself read bytes of a file to its declared memory. The kernel then looks up no pages, and the rank's
  * own processor copies. fd: open for reading only; borrowed. ptc_slot_fill sends the order to the rank, and first waits
  * if the rank has many. ptc_slot_filled waits until the rank has carried out all orders, also those of callers who gave

@@ -65,7 +65,8 @@ static void put_label(struct ptc_buf *b, const struct ptc_process_label *l)
 }
 
 /* Who copies what it has declared on devices, and why if that is not ptc-gpu. */
-static void put_device(struct ptc_buf *b, const struct declared *d, const struct ptc_local_page *page)
+static void put_device(struct ptc_buf *b, const struct group *g, const struct declared *d,
+		       const struct ptc_local_page *page)
 {
 	static const char *const paths[] = {
 		[DEVICE_UNTRIED] = "untried", [DEVICE_MAPPED] = "ptc-gpu", [DEVICE_BY_RANK] = "rank"
@@ -83,6 +84,12 @@ static void put_device(struct ptc_buf *b, const struct declared *d, const struct
 	if (d->path == DEVICE_BY_RANK) {
 		ptc_buf_puts(b, ", \"why\": ");
 		put_string(b, d->device_why);
+	}
+	if (g->async.known)
+		ptc_buf_printf(b, ", \"copy\": \"%s\"", g->async.done ? "async" : "lean");
+	if (g->async.known && !g->async.done) {
+		ptc_buf_puts(b, ", \"copy_why\": ");
+		put_string(b, g->async.why);
 	}
 	ptc_buf_puts(b, "}, ");
 }
@@ -117,7 +124,7 @@ static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct grou
 	else
 		ptc_buf_puts(b, "\"on_device\": null, ");
 	if (k && k->declared && k->declared->ndevices)
-		put_device(b, k->declared, k->page);
+		put_device(b, g, k->declared, k->page);
 	ptc_buf_puts(b, "\"reports\": {");
 	if (k && k->page)
 		put_reports(b, k->page);
@@ -144,7 +151,7 @@ static void put_seatless(struct ptc_buf *b, const struct ptc_process_label *l, c
 
 	ptc_buf_printf(b, "{\"rank\": %u, \"generation\": %llu, \"incarnation\": %llu, \"state\": \"%s\"", l->rank,
 		       (unsigned long long)l->generation, (unsigned long long)l->incarnation, state_names[state]);
-	if (lives && lives->ran)
+	if (lives && lives->ran && lives->device != UINT32_MAX)
 		ptc_buf_printf(b, ", \"on_device\": %u", lives->device);
 	else
 		ptc_buf_puts(b, ", \"on_device\": null");

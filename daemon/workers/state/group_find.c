@@ -126,3 +126,118 @@ void ptc_group_patience_locked(struct group *g, const struct ptc_wait *wait)
 			atomic_store(&k->page->patience_ms, ms);
 	}
 }
+
+/* ---- which processes may be ranks on which devices (mode rebuild) ---- */
+
+bool ptc_worker_usable(const struct worker *k)
+{
+	return !k->ended && !k->left && !k->exit_wanted;
+}
+
+/* It waits; or it is of a group that runs, and will. */
+bool ptc_worker_present(const struct worker *k)
+{
+	return k->phase == WORKER_WAITING || (k->phase > WORKER_WAITING && k->group && k->group->built) ||
+	       (k->phase == WORKER_ENDING && k->ran && k->conn);
+}
+
+/* Has run on one device, so that it has a context there and on no other. Where devices are virtual, any device does. */
+static bool bound(const struct ptc_workers *w, const struct worker *k)
+{
+	return w->env.device_ids && k->ran;
+}
+
+/* k is, or will be, one that g may use; present: it is there already. */
+bool ptc_group_serves(const struct group *g, const struct worker *k, bool present)
+{
+	return ptc_worker_usable(k) && (!k->group || k->group == g || k->group->desc.mode == PTC_MODE_REBUILD) &&
+	       (!present || ptc_worker_present(k));
+}
+
+/* Slots of g on `device` that have no process of their own among those that serve it. */
+static size_t open_slots(const struct group *g, uint32_t device, bool present)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		n += g->ranks[i].device == device &&
+		     !(g->slots[i].worker && ptc_group_serves(g, g->slots[i].worker, present));
+	return n;
+}
+
+static size_t bound_to(const struct ptc_workers *w, const struct group *g, uint32_t device, bool present)
+{
+	size_t n = 0;
+
+	for (const struct worker *k = g->job->workers; k; k = k->next)
+		n += k->group != g && bound(w, k) && k->device == device && ptc_group_serves(g, k, present);
+	return n;
+}
+
+/* The slots that are left for processes which have no device yet. */
+static size_t slots_for_new(const struct ptc_workers *w, const struct group *g, bool present)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < g->desc.nranks; i++) {
+		uint32_t device = g->ranks[i].device;
+		size_t open, have, first = 0;
+
+		while (g->ranks[first].device != device)
+			first++;
+		if (first < i) /* this device was counted */
+			continue;
+		open = open_slots(g, device, present);
+		have = bound_to(w, g, device, present);
+		n += open > have ? open - have : 0;
+	}
+	return n;
+}
+
+/* How many processes g still lacks, beside those that serve it. */
+size_t ptc_group_lacks_locked(const struct ptc_workers *w, const struct group *g, bool present)
+{
+	size_t want = slots_for_new(w, g, present), have = 0;
+
+	for (const struct worker *k = g->job->workers; k; k = k->next)
+		have += k->group != g && !bound(w, k) && ptc_group_serves(g, k, present);
+	return want > have ? want - have : 0;
+}
+
+bool ptc_group_wants_locked(const struct ptc_workers *w, const struct group *g, const struct worker *k)
+{
+	size_t before = 0, want;
+
+	if (g->built || g->desc.mode != PTC_MODE_REBUILD)
+		return false;
+	want = bound(w, k) ? open_slots(g, k->device, false) : slots_for_new(w, g, false);
+	for (const struct worker *other = g->job->workers; other != k; other = other->next)
+		before += ptc_worker_usable(other) && !other->group && bound(w, other) == bound(w, k) &&
+			  (!bound(w, k) || other->device == k->device);
+	return before < want;
+}
+
+struct worker *ptc_group_free_worker_locked(const struct ptc_workers *w, const struct group *g, uint32_t device)
+{
+	struct worker *any = NULL;
+
+	for (struct worker *k = g->job->workers; k; k = k->next) {
+		if (!ptc_worker_usable(k) || k->group || k->phase != WORKER_WAITING)
+			continue;
+		if (k->device == device && k->ran)
+			return k; /* it has that device's context already */
+		if (!bound(w, k) && (!any || (any->ran && !k->ran)))
+			any = k;
+	}
+	return any;
+}
+
+/* A process that has run on this device, and is on its way to ptc_next. */
+bool ptc_group_one_comes_locked(const struct ptc_workers *w, const struct group *g, uint32_t device)
+{
+	for (const struct worker *k = g->job->workers; k; k = k->next)
+		if (k->group != g && bound(w, k) && k->device == device && k->phase != WORKER_WAITING &&
+		    ptc_group_serves(g, k, false))
+			return true;
+	return false;
+}

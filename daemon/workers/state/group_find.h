@@ -33,3 +33,20 @@ static inline bool ptc_worker_in_generation(const struct worker *k)
 }
 /* The worker's generation ends or has ended, or its process has to exit. */
 bool ptc_worker_ending(const struct worker *k);
+
+/* Which processes of a job may be ranks of a group in mode rebuild. One that has run on a device has a context there
+ * and nowhere else, so it serves the slots of that device. A new one serves any slot that is left. One of an earlier
+ * ptcd of which nobody knows where it has run serves none. */
+bool ptc_worker_usable(const struct worker *k); /* it lives, and is to go on */
+/* It waits; or it is of a group that runs, and will. */
+bool ptc_worker_present(const struct worker *k);
+/* k is, or will be, one that g may use; present: it is there already. */
+bool ptc_group_serves(const struct group *g, const struct worker *k, bool present);
+/* How many processes g still lacks, beside those that serve it. */
+size_t ptc_group_lacks_locked(const struct ptc_workers *w, const struct group *g, bool present);
+/* Whether k, which is free, is to stay for a group that is not built yet. Ask of the job's processes in their order. */
+bool ptc_group_wants_locked(const struct ptc_workers *w, const struct group *g, const struct worker *k);
+/* A process that waits, for a slot on the device; NULL: none. */
+struct worker *ptc_group_free_worker_locked(const struct ptc_workers *w, const struct group *g, uint32_t device);
+/* A process that has run on the device is on its way to ptc_next. */
+bool ptc_group_one_comes_locked(const struct ptc_workers *w, const struct group *g, uint32_t device);

@@ -149,6 +149,10 @@ struct group {
 	uint64_t armed;                  /* the stop; PTC_LOCAL_NO_STOP: none */
 	bool said_failed, said_finished, said_due, said_not_started, said_stalled;
 	char refused[PTC_ERROR_MAX]; /* why a declaration was refused */
+	struct {                     /* how its ranks' device memory was copied last (copy: async) */
+		bool known, done;
+		char why[256]; /* not done */
+	} async;
 	struct rendezvous_entry *rendezvous;
 	size_t nrendezvous, rendezvous_cap;
 };

@@ -53,6 +53,12 @@ static void freeze_worker(struct worker *k)
 	k->hold.failed = true;
 }
 
+/* The state is whole, on its devices too. */
+static bool device_is_there(const struct worker *k)
+{
+	return k->declared->ndevices ? ptc_local_all_whole(k->page) : ptc_local_whole(k->page);
+}
+
 /* One look. True: nothing more is to come of it. */
 static bool look(const struct group *g, struct worker *k, int64_t now)
 {
@@ -67,8 +73,10 @@ static bool look(const struct group *g, struct worker *k, int64_t now)
 		k->hold.frozen = ptc_process_frozen(&k->process, k->pid);
 	if (!k->hold.frozen)
 		return false;
-	if (ptc_local_whole(k->page) || late)
+	if (late || device_is_there(k))
 		return true;
+	if (ptc_local_whole(k->page)) /* its device is on the way, and gets nothing more to do */
+		return false;
 	thaw_worker(k); /* it has begun an update before it saw that it must not: to the next boundary */
 	k->hold.again_ns = now + AGAIN_NS;
 	return false;
@@ -306,12 +314,16 @@ const char *ptc_worker_not_held(const struct group *g, const struct worker *k)
 		return "its process has ended, or does not train";
 	if (!can_hold(k))
 		return "its program does not promise that its memory stays whole (ptc_survive)";
-	if (k->declared->ndevices)
-		return "some of its tensors lie on a device";
+	if (k->declared->ndevices && k->declared->path != DEVICE_MAPPED)
+		return "it alone can copy its device memory";
+	if (k->declared->ndevices && atomic_load(&k->page->marks) != PTC_LOCAL_MARKS_PROVEN)
+		return "its device writes no marks, or they prove nothing (ptc_stream)";
 	if (!k->hold.frozen)
 		return "its process could not be frozen";
 	if (!ptc_local_whole(k->page) || !ptc_local_step(k->page, &step))
 		return "it was in the middle of an update, and has not come to a boundary in time";
+	if (!device_is_there(k))
+		return "its device has not finished the step that its program has reached";
 	marked = atomic_load(&k->page->marked);
 	if (marked != step && !(step == g->start_step && !marked))
 		return "no update was marked in its last step (ptc_update_begin)";
