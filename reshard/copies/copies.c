@@ -34,18 +34,22 @@ static bool mark(struct finder *f, uint32_t node)
 	return true;
 }
 
-/* Domains that hold the set; marks them. */
-static uint32_t count_domains(struct finder *f, uint32_t set)
+/* Domains that hold the set; marks them. *ret_source: somebody holds it, who may be leaving. */
+static uint32_t count_domains(struct finder *f, uint32_t set, bool *ret_source)
 {
 	size_t n;
 	const uint32_t *ranks = ptc_lists_at(&f->s->sets, set, &n);
 	uint32_t count = 0;
 
 	f->stamp++;
+	*ret_source = false;
 	for (size_t i = 0; i < n; i++) {
 		uint32_t node = f->a->at->ranks[ranks[i]].node;
 
-		if (f->a->usable[node])
+		if (!f->a->usable[node])
+			continue;
+		*ret_source = true;
+		if (!f->a->leaving || !f->a->leaving[node])
 			count += mark(f, node);
 	}
 	return count;
@@ -56,12 +60,13 @@ static void count_all(struct finder *f)
 	f->f->fewest = UINT32_MAX;
 	for (uint32_t set = 0; set < f->s->sets.n; set++) {
 		uint32_t have;
+		bool source;
 
 		if (!f->s->held[set])
 			continue;
-		have = count_domains(f, set);
+		have = count_domains(f, set, &source);
 		f->f->fewest = PTC_MIN(f->f->fewest, have);
-		if (have && have < f->a->count) {
+		if (source && have < f->a->count) {
 			f->need[set] = f->a->count - have;
 			f->f->bytes += f->s->held[set] * (int64_t)f->need[set];
 		}
@@ -157,12 +162,13 @@ static int place_set(struct finder *f, uint32_t set)
 {
 	struct ptc_copies_found *r = f->f;
 	size_t n;
+	bool source;
 	uint32_t rank = ptc_lists_at(&f->s->sets, set, &n)[0], items = 0, node = 0, after = f->a->at->ranks[rank].node;
 	int rc = items_of(f, set, &items);
 
 	if (rc || ptc_fails(rank < f->a->world))
 		return rc ? rc : ptc_error_set(f->err, PTC_EINTERNAL, "a missing copy is of a part that no rank holds");
-	count_domains(f, set);
+	count_domains(f, set, &source);
 	for (uint32_t i = 0; i < f->need[set]; i++) {
 		if (!choose(f, after, &node)) {
 			r->nowhere += f->s->held[set];

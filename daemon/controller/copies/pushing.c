@@ -110,6 +110,7 @@ static int encode(const struct ptc_copy_keeper_push *p, struct ptc_view *v, void
 	pull.version = digest.version = PTC_WIRE_VERSION;
 	pull.info = digest.info = info.pb;
 	pull.background = true;
+	pull.urgent = p->c->urgent;
 	rc = ptc_pb_encode(p->more ? &digest.base : &pull.base, data, len, err);
 	ptc_info_done(&info);
 	return rc;

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which nodes leave, and what others need of that: the keeper of copies, recovery and planning. Happy path: leaving.h.
+ * There are no failure modes. */
+#include "daemon/controller/leaving/leaving.h"
+#include "daemon/controller/internal.h"
+
+#include "base/alloc.h"
+#include "base/sys/sys.h"
+
+#include <string.h>
+
+void ptc_leaving_free(struct ptc_controller *ctl)
+{
+	ptc_free(ctl->leaving);
+	ctl->leaving = NULL;
+}
+
+bool ptc_leaving_any(const struct ptc_controller *ctl)
+{
+	return ctl->leaving && ctl->leaving->n;
+}
+
+bool ptc_leaving_has(const struct ptc_controller *ctl, const char *node)
+{
+	for (uint32_t i = 0; ctl->leaving && i < ctl->leaving->n; i++)
+		if (strcmp(ctl->leaving->nodes[i].name, node) == 0)
+			return true;
+	return false;
+}
+
+bool ptc_leaving_urgent(const struct ptc_controller *ctl)
+{
+	const struct ptc_leaving *l = ctl->leaving;
+
+	return l && l->n && !(l->left.out && l->left.record_revision == ctl->record_revision);
+}
+
+bool ptc_leaving_holds(const struct ptc_controller *ctl)
+{
+	const struct ptc_leaving *l = ctl->leaving;
+
+	return l && l->n && l->starts && l->phase == PTC_LEAVING_COPIES && ptc_sys_now_ns() < l->until_ns;
+}
+
+void ptc_leaving_looked(struct ptc_controller *ctl, const struct ptc_leaving_left *left)
+{
+	if (ctl->leaving)
+		ctl->leaving->left = *left;
+}

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""drain NODE --within: a node is taken away, and from the moment that ptcctl returns nothing is lost with it."""
+import json
+
+import harness
+import live
+import numpy as np
+import state as states
+import test_recover
+from harness import PATIENCE, Job, wait_for
+
+ROWS = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
+FAST = {"lease_ttl": "2s", "node_lost_after": "2s"}
+WITHIN = f"{int(120 * PATIENCE)}s"
+
+
+class Leave(test_recover.Recover):
+    """Only the tests below: those of Recover are run there."""
+
+    def state_job(self, c, **spec):
+        s, rng = states.State({"exp_avg": "F32"}), np.random.default_rng(self.seed)
+        for name, shape in (("a", (64, 48)), ("b", (96, 32)), ("c", (128, 7))):
+            s.add(rng, name, "F32", shape)
+        job = Job(c, "kept", s, self.path("job"), ROWS)
+        with open(job.yaml) as f:
+            given = json.load(f)
+        with open(job.yaml, "w") as f:
+            json.dump({**given, **spec}, f)
+        return job
+
+    def leave(self, c, victim, *args, within=WITHIN, code=0, **kw):
+        r = c.ptcctl("drain", victim, "--within", within, "--format", "json", *args, check=False, timeout_s=300 * PATIENCE, **kw)
+        self.assertEqual(code, r.returncode, r.stdout + r.stderr)
+        return json.loads(r.stdout), r.stderr
+
+    def taken(self, c, node):
+        c.power_off(node)
+        wait_for(lambda: next(n for n in c.json("nodes")["nodes"] if n["node"] == node).get("lost"), 60 * PATIENCE, f"{node} lost")
+
+    def test_state(self):
+        """A job without ranks moves, where there are devices; else what only the node has is copied. Either way the node
+        can go, and every byte is there."""
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = self.state_job(c)
+            job.imported("tp=2")
+            first = next(r["node"] for r in job.status()["ranks"] if r["node"] != "n0")
+            (second,) = set(c.nodes) - {"n0", first}
+            said, _ = self.leave(c, first)
+            self.assertEqual((1, True, [("kept", "moved", 0)]), (said["jobs_moved"], said["closed"], [
+                (j["job"], j["state"], j["left_bytes"]) for j in said["jobs"]]))
+            self.assertNotIn(first, {r["node"] for r in job.status()["ranks"]})
+            self.taken(c, first)
+            job.check_whole(self)
+            said, _ = self.leave(c, second)
+            self.assertEqual([("copied", 0)], [(j["state"], j["left_bytes"]) for j in said["jobs"]])
+            self.assertIn("cannot lie elsewhere", said["jobs"][0]["why"])
+            self.taken(c, second)
+            self.assertNotIn("lost", job.status())
+            job.check_whole(self)
+            job.resize("tp=1")
+            job.check_whole(self)
+
+    def test_late(self):
+        """What does not fit is named, and the call fails; a job that the node has nothing of is not."""
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = self.state_job(c)
+            job.imported("tp=2")
+            here = sorted({r["node"] for r in job.status()["ranks"]})
+            (other,) = set(c.nodes) - set(here)
+            said, _ = self.leave(c, other)
+            self.assertEqual([], said["jobs"])
+            c.ptcctl("drain", other, "--undo")
+            said, error = self.leave(c, here[1], within="1ms", code=1)
+            self.assertEqual(["late"], [j["state"] for j in said["jobs"]])
+            self.assertIn("were not done", error)
+            self.assertTrue(said["jobs"][0]["why"])
+            r = c.ptcctl("drain", here[1], "--within", "1s", "--undo", check=False)
+            self.assertEqual(2, r.returncode, r.stderr)
+            wait_for(lambda: here[1] not in {r["node"] for r in job.wait_idle()["ranks"]}, 60 * PATIENCE, "a move that goes on")
+            job.check_whole(self)
+
+    def test_ranks_start_elsewhere(self):
+        """Ranks stop at a boundary, and the node goes as soon as ptcctl returns, and the job's controller with it: no step is lost,
+        and none is done twice."""
+        with self.cluster(nodes=4, devices=1, **FAST) as c:
+            job = self.job(c, "fail", every=0)
+            job.run("tp=2", nodes="n1,n2,n3", node="n1") # which is the job's controller
+            for _ in range(harness.size(1, 2, 10)):
+                before = self.trains(c, job)
+                victim = before["controller"] if before["controller"] != "n0" else self.placed(job)[-1]
+                said, _ = self.leave(c, victim, node=victim)
+                c.power_off(victim)
+                self.assertEqual(["starts"], [j["state"] for j in said["jobs"]])
+                step = said["jobs"][0]["step"]
+                after = self.trains(c, job, before["run"]["incarnation"])
+                self.assertNotIn(victim, self.placed(job))
+                self.assertEqual(before["config"], after["config"])
+                self.assertIn(f"from the snapshot of step {step}", self.events(c, job, "recovered")[-1]["text"])
+                self.assertIn(f"step {step} had been reached: 0 steps are lost", self.events(c, job, "recovered")[-1]["text"])
+                c.restart(victim)
+                c.ptcctl("drain", victim, "--undo")
+            self.check_end(c, job)
+
+    def test_ranks_have_no_other_place(self):
+        """The job cannot start elsewhere: its ranks go on, and a snapshot of it is whole without the node."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = self.job(c, "fail", every=0, elastic={"min_gpus": 2})
+            job.run("tp=2")
+            before = self.trains(c, job)
+            said, _ = self.leave(c, "n1")
+            self.assertEqual(["copied"], [j["state"] for j in said["jobs"]])
+            self.assertIn("cannot start elsewhere", said["jobs"][0]["why"])
+            self.assertEqual(before["run"]["incarnation"], self.trains(c, job)["run"]["incarnation"])
+            self.taken(c, "n1")
+            wait_for(lambda: job.status()["run"]["state"] != "live" or None, 60 * PATIENCE, "ranks that are given up")
+            self.assertNotIn("lost", job.status())
+            job.check_state(self, said["jobs"][0]["step"], self.path("out"))
+            c.restart("n1")
+            c.ptcctl("drain", "n1", "--undo")
+            self.trains(c, job, before["run"]["incarnation"])
+            self.check_end(c, job)
+
+
+for name in dir(test_recover.Recover):
+    if name.startswith("test_"):
+        setattr(Leave, name, None)
