@@ -133,9 +133,10 @@ struct counted {
 	int64_t lacks;
 };
 
+static uint32_t in[ITEMS][MAX_BYTES]; /* by the last count: of each byte, the domains that have it */
+
 static struct counted count(const struct held *h, const uint32_t *domain, const bool *usable, uint32_t target)
 {
-	static uint32_t in[ITEMS][MAX_BYTES];
 	struct counted c = { UINT32_MAX, 0 };
 	uint32_t ndim;
 	int64_t shape[PTC_MAX_DIMS];
@@ -252,6 +253,21 @@ static void by_bytes(void **state)
 		one_case();
 }
 
+/* Bytes that a node alone has. */
+static void check_alone(const struct held *h, const uint32_t *domain)
+{
+	const bool every[NODES] = { true, true, true, true, true, true, true, true };
+	int64_t got[NODES], want[NODES] = { 0 };
+
+	count(h, domain, every, 1);
+	for (uint32_t item = 0; item < ITEMS; item++)
+		for (int64_t b = 0; b < ptc_item_bytes(&spec, item); b++)
+			if (__builtin_popcount(in[item][b]) == 1)
+				want[__builtin_ctz(in[item][b])]++;
+	assert_int_equal(ptc_copies_alone(h->base, &h->at, NODES, got, NULL), 0);
+	assert_memory_equal(got, want, sizeof got);
+}
+
 /* Nodes that leave: what they alone have goes to others, and then the others have what all had. */
 static void one_leaving(void)
 {
@@ -273,6 +289,7 @@ static void one_leaving(void)
 	}
 	for (uint32_t r = 0; r < h.world; r++)
 		h.ranks[r] = (struct ptc_device){ (uint32_t)rnd(NODES), r };
+	check_alone(&h, domain);
 	all = count(&h, domain, usable, 1);
 	left = count(&h, domain, stays, 1);
 	if (ptc_copies_find(&(struct ptc_copies_ask){ .held = h.held,

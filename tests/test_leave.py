@@ -60,6 +60,30 @@ class Leave(test_recover.Recover):
             job.resize("tp=1")
             job.check_whole(self)
 
+    def test_warning(self):
+        """A job says how long it is warned, and create and plan say whether what a node alone has can be copied by then."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            big = {"version": 1, "name": "big", "tensors": [{"name": "w", "dtype": "F32", "shape": [1 << 28]}], "rules": ROWS,
+                   "gpus": {"2": "tp=2", "1": "tp=1"}, "warning": "1ms"}
+            path = self.path("big.yaml")
+            with open(path, "w") as f:
+                json.dump(big, f)
+            self.assertIn("links are not measured", c.ptcctl("job", "create", "-f", path).stderr)
+            c.ptcctl("job", "delete", "big")
+            c.ptcctl("profile", timeout_s=120 * PATIENCE)
+            r = c.ptcctl("job", "create", "-f", path, "--format", "json")
+            said = {row["config"]: row["leaves"] for row in json.loads(r.stdout)["gpus"]}
+            self.assertEqual({"tp=2": 1 << 29, "tp=1": 1 << 30}, {k: v["bytes"] for k, v in said.items()})
+            self.assertEqual([False, False], [v["fits"] for v in said.values()])
+            self.assertEqual(2, r.stderr.count("warning: tp="), r.stderr)
+            job = self.state_job(c, warning="1h")
+            job.imported("tp=2")
+            plan = c.json("plan", job.name, "--config", "tp=2")
+            self.assertEqual((3600, True), (plan["leaves"]["warning_s"], plan["leaves"]["fits"]))
+            whole = sum(len(t.tobytes()) for of in job.state.tensors.values() for t in of.values())
+            self.assertEqual(whole // 2, plan["leaves"]["bytes"])
+            self.assertIn("in time", c.ptcctl("plan", job.name, "--config", "tp=2").stdout)
+
     def test_late(self):
         """What does not fit is named, and the call fails; a job that the node has nothing of is not."""
         with self.cluster(nodes=3, devices=1, **FAST) as c:

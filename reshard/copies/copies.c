@@ -237,3 +237,29 @@ int ptc_copies_find(const struct ptc_copies_ask *ask, struct ptc_copies_found *r
 		*ret = found;
 	return rc;
 }
+
+int ptc_copies_alone(const struct ptc_layout *layout, const struct ptc_allocation *at, uint32_t nnodes,
+		     int64_t *ret_bytes, struct ptc_error *err)
+{
+	const struct ptc_side *kept = ptc_layout_side(layout), *s;
+	struct ptc_side own = { 0 };
+	int rc = kept ? 0 : ptc_side_init(&own, layout, ptc_layout_spec(layout), err);
+
+	if (rc)
+		return rc;
+	s = kept ? kept : &own;
+	memset(ret_bytes, 0, nnodes * sizeof *ret_bytes);
+	for (uint32_t set = 0; set < s->sets.n; set++) {
+		size_t n, same = 0;
+		const uint32_t *ranks = ptc_lists_at(&s->sets, set, &n);
+		uint32_t node = n ? at->ranks[ranks[0]].node : 0;
+
+		while (same < n && at->ranks[ranks[same]].node == node)
+			same++;
+		if (n && same == n)
+			ret_bytes[node] += s->held[set];
+	}
+	if (!kept)
+		ptc_side_done(&own);
+	return 0;
+}

@@ -15,6 +15,7 @@
 #include "daemon/documents/probed/probed.h"
 #include "formats/json.h"
 #include "formats/names.h"
+#include "reshard/copies/copies.h"
 #include "reshard/spec/lint.h"
 
 #include <grp.h>
@@ -136,35 +137,81 @@ static int write_job(struct ptc_daemon *d, const struct ptc_job_desc *desc, stru
 	return rc;
 }
 
+struct per_node {
+	struct ptc_daemon *d;
+	uint32_t devices;
+};
+
+static void note_per_node(void *arg)
+{
+	struct per_node *n = arg;
+	struct ptc_planning_shape shape = ptc_planning_shape(n->d->cluster);
+
+	n->devices = shape.per_node ? shape.per_node : 1;
+	ptc_planning_shape_done(&shape);
+}
+
+/* The most that a node alone has, if ranks fill nodes in their order. */
+static int most_alone(const struct ptc_layout *l, uint32_t per_node, int64_t *ret_most, struct ptc_error *err)
+{
+	uint32_t world = ptc_layout_world(l), nodes = (world + per_node - 1) / per_node;
+	ptc_auto_free struct ptc_device *at = ptc_calloc(world, sizeof *at);
+	ptc_auto_free int64_t *bytes = ptc_calloc(nodes, sizeof *bytes);
+	int rc;
+
+	if (!at || !bytes)
+		return ptc_nomem(err);
+	for (uint32_t r = 0; r < world; r++)
+		at[r] = (struct ptc_device){ r / per_node, r % per_node };
+	rc = ptc_copies_alone(l, &(struct ptc_allocation){ at, world }, nodes, bytes, err);
+	*ret_most = 0;
+	for (uint32_t n = 0; rc == 0 && n < nodes; n++)
+		*ret_most = PTC_MAX(*ret_most, bytes[n]);
+	return rc;
+}
+
 /* Each configuration of the job's table is laid out now, so that one that does not fit is refused before it is needed.
  */
-static int table_json(const struct ptc_job_desc *desc, json_t *rows, struct ptc_error *err)
+static int table_json(struct ptc_daemon *d, const struct ptc_job_desc *desc, json_t *rows, struct ptc_error *err)
 {
+	struct per_node per = { .d = d };
+
+	if (ptc_loop_call(d->loop, note_per_node, &per) != 0)
+		return ptc_error_set(err, PTC_ECANCELED, "the daemon is stopping");
 	for (size_t i = 0; i < desc->ngpus; i++) {
 		char config[256] = "";
 		struct ptc_layout *l = NULL;
-		int64_t most = 0; /* a node needs that for each of its devices, less what its ranks have in common */
+		int64_t alone = 0, most = 0; /* most: a node needs that for each device, less what its ranks share */
+		json_t *row;
 		int rc = ptc_layout_new(&desc->spec, &desc->gpus[i].config, &l, err);
 
 		if (!rc)
 			rc = ptc_layout_rank_bytes(l, &most, err);
+		if (!rc && desc->warning_ms)
+			rc = most_alone(l, per.devices, &alone, err);
 		ptc_layout_free(l);
 		ptc_config_format(&desc->gpus[i].config, config, sizeof config);
 		if (rc) {
 			ptc_error_wrap(err, "gpus %u (%s)", desc->gpus[i].n, config);
 			return rc;
 		}
-		json_array_append_new(rows, json_pack("{s:I, s:s, s:I}", "gpus", (json_int_t)desc->gpus[i].n, "config",
-						      config, "device_bytes", (json_int_t)most));
+		row = json_pack("{s:I, s:s, s:I}", "gpus", (json_int_t)desc->gpus[i].n, "config", config,
+				"device_bytes", (json_int_t)most);
+		if (row && desc->warning_ms)
+			json_object_set_new(row, "leaves",
+					    ptc_planning_leaves(d->controllers.planning, "a node", alone,
+								desc->warning_ms));
+		json_array_append_new(rows, row);
 	}
 	return 0;
 }
 
-static int create_json(const struct ptc_job_desc *desc, const char *uuid, char **ret_json, struct ptc_error *err)
+static int create_json(struct ptc_daemon *d, const struct ptc_job_desc *desc, const char *uuid, char **ret_json,
+		       struct ptc_error *err)
 {
 	json_t *sizes = json_array(), *root;
 	int64_t bytes = 0;
-	int rc = table_json(desc, sizes, err);
+	int rc = table_json(d, desc, sizes, err);
 
 	if (rc) {
 		json_decref(sizes);
@@ -234,7 +281,7 @@ static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 		rc = ptc_sys_uuid(m.uuid, err);
 	snprintf(m.name, sizeof m.name, "%s", desc->spec.name);
 	if (rc == 0)
-		rc = create_json(desc, m.uuid, &json, err);
+		rc = create_json(d, desc, m.uuid, &json, err);
 	if (rc == 0)
 		rc = check_older_name(d, &m, err);
 	if (rc == 0)
