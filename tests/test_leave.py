@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """drain NODE --within: a node is taken away, and from the moment that ptcctl returns nothing is lost with it."""
 import json
+import os
+import signal
+import subprocess
 
 import harness
 import live
@@ -83,6 +86,40 @@ class Leave(test_recover.Recover):
             whole = sum(len(t.tobytes()) for of in job.state.tensors.values() for t in of.values())
             self.assertEqual(whole // 2, plan["leaves"]["bytes"])
             self.assertIn("in time", c.ptcctl("plan", job.name, "--config", "tp=2").stdout)
+
+    def test_hook(self):
+        """ptc-warning, now and around a command: the node is drained, and the command gets SIGTERM after that."""
+        hook = os.path.join(harness.ROOT, "deploy", "hooks", "ptc-warning")
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = self.state_job(c)
+            job.imported("tp=2")
+            (spare,) = set(c.nodes) - {r["node"] for r in job.status()["ranks"]}
+            one, other = sorted({r["node"] for r in job.status()["ranks"]}, key=lambda n: n != "n0")
+            config = self.path("ptcd.yaml")
+            with open(config, "w") as f:
+                f.write(f"version: 1\nnode: {other} # ours\n")
+            env = c.environment({"PTC_SOCKET": c.nodes["n0"].socket, "PTCCTL": harness.program("ptcctl"), "PTC_WARNING": WITHIN})
+            r = subprocess.run([hook], env={**env, "PTCD_CONFIG": config}, stdout=subprocess.PIPE, text=True, check=False)
+            self.assertEqual(0, r.returncode, r.stdout)
+            self.assertIn(f"job {job.name}: nothing of it is on the node any more", r.stdout)
+            self.assertEqual({one, spare}, {r["node"] for r in job.status()["ranks"]})
+            c.ptcctl("drain", other, "--undo")
+            said = self.path("said")
+            with open(said, "w") as f:
+                around = subprocess.Popen([hook, "--node", spare, "--", "sh", "-c", "trap 'echo ended; exit 7' TERM; echo begun; "
+                                           "while :; do sleep 0.1; done"], env=env, stdout=f, stderr=f)
+            try:
+                wait_for(lambda: "begun" in open(said).read(), 30 * PATIENCE, "the command")
+                around.send_signal(signal.SIGUSR1)
+                self.assertEqual(7, around.wait(timeout=200 * PATIENCE), open(said).read())
+            finally:
+                around.kill()
+                around.wait()
+            lines = open(said).read().splitlines()
+            self.assertEqual(["begun", f"ptc-warning: node {spare} is taken away within {WITHIN}",
+                              f"job {job.name}: nothing of it is on the node any more", "ended"], lines)
+            r = subprocess.run([hook, "--nod"], env=env, stderr=subprocess.PIPE, text=True, check=False)
+            self.assertEqual(2, r.returncode)
 
     def test_late(self):
         """What does not fit is named, and the call fails; a job that the node has nothing of is not."""
