@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 
 import harness
 import live
@@ -162,20 +163,45 @@ class Leave(test_recover.Recover):
                 c.ptcctl("drain", victim, "--undo")
             self.check_end(c, job)
 
+    @harness.labels("repeats")
+    def test_gone_too_early(self):
+        """The node goes at any instant of it, and comes back: the job goes on from what was committed, with every byte."""
+        with self.cluster(nodes=4, devices=1, **FAST) as c:
+            job = self.job(c, "fail", every=20)
+            job.run("tp=2", nodes="n1,n2,n3", node="n1")
+            for n in range(harness.size(2, 6, 30)):
+                before = self.begun(c, job)
+                victim = self.random.choice([x for x in self.placed(job) if x != "n0"])
+                call = subprocess.Popen([harness.program("ptcctl"), "drain", victim, "--within", WITHIN], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                        env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}))
+                time.sleep(self.random.random() * 1.5) # any instant; nothing is judged by it
+                done = call.poll() is not None
+                c.power_off(victim)
+                if done: # a promise
+                    self.trains(c, job, before["run"]["incarnation"])
+                c.restart(victim)
+                print(f"{n}: {victim}, {'after' if done else 'before'} its end: {call.communicate(timeout=300 * PATIENCE)[0]}", flush=True)
+                self.trains(c, job, before["run"]["incarnation"])
+                c.ptcctl("drain", victim, "--undo")
+            self.check_end(c, job)
+
     def test_ranks_have_no_other_place(self):
         """The job cannot start elsewhere: its ranks go on, and a snapshot of it is whole without the node."""
         with self.cluster(nodes=2, devices=1, **FAST) as c:
-            job = self.job(c, "fail", every=0, elastic={"min_gpus": 2})
+            job = self.job(c, "fail", every=20, elastic={"min_gpus": 2}) # the next is due soon
             job.run("tp=2")
             before = self.trains(c, job)
             said, _ = self.leave(c, "n1")
             self.assertEqual(["copied"], [j["state"] for j in said["jobs"]])
             self.assertIn("cannot start elsewhere", said["jobs"][0]["why"])
-            self.assertEqual(before["run"]["incarnation"], self.trains(c, job)["run"]["incarnation"])
+            step = said["jobs"][0]["step"]
+            wait_for(lambda: (job.step() >= step // 20 * 20 + 20) or None, 60 * PATIENCE, "ranks that go on to where a snapshot is due")
+            self.assertEqual((before["run"]["incarnation"], step), (job.status()["run"]["incarnation"], job.status()["step"]))
             self.taken(c, "n1")
-            wait_for(lambda: job.status()["run"]["state"] != "live" or None, 60 * PATIENCE, "ranks that are given up")
             self.assertNotIn("lost", job.status())
-            job.check_state(self, said["jobs"][0]["step"], self.path("out"))
+            self.assertEqual(step, job.status()["step"])
+            job.check_state(self, step, self.path("out"))
             c.restart("n1")
             c.ptcctl("drain", "n1", "--undo")
             self.trains(c, job, before["run"]["incarnation"])

@@ -170,14 +170,14 @@ void ptc_controller_lost_text(const struct ptc_controller *ctl, const struct ptc
 /* loss/loss_cover.c: AGREE of a switch whose ranks do not run: checks that the sending nodes hold every tensor. */
 void ptc_controller_cover(struct ptc_controller *ctl, uint64_t seq);
 
-/* copies/: copies of what is committed on other nodes. */
-void ptc_copy_keeper_tick(struct ptc_controller *ctl); /* every 200 ms */
+void ptc_copy_keeper_tick(struct ptc_controller *ctl); /* every 200 ms: copies/, of what is committed, on other nodes */
 /* The record or its manifest has changed, so other copies may hold. */
 void ptc_copy_keeper_committed(struct ptc_controller *ctl);
 /* Ends all of its work; begins anew with what leaving nodes have. */
 void ptc_copy_keeper_stop(struct ptc_controller *ctl), ptc_copy_keeper_now(struct ptc_controller *ctl);
 void ptc_archiver_tick(struct ptc_controller *ctl), ptc_archiver_stop(struct ptc_controller *ctl);
 void ptc_leaving_tick(struct ptc_controller *ctl), ptc_leaving_free(struct ptc_controller *ctl);
+bool ptc_leaving_puts_off(const struct ptc_controller *ctl); /* a due snapshot would be on a leaving node alone */
 
 /* controller_send.c */
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up);

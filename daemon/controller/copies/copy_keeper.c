@@ -104,9 +104,10 @@ static void at_rest(struct ptc_copy_keeper *c)
 	rest(c, 0);
 }
 
+/* A switch may have begun and committed before the next tick stops the round. */
 static bool over(struct ptc_copy_keeper *c)
 {
-	if (!c->stopped && !c->ctl->gone)
+	if (!c->stopped && !c->ctl->gone && c->record_revision == c->ctl->record_revision)
 		return false;
 	c->stopped = false;
 	rest(c, SWITCH_NS);

@@ -273,7 +273,8 @@ static void check_done(void *arg)
 	struct check *k = arg;
 	struct ptc_copy_keeper *c = k->c;
 	struct ptc_controller *ctl = k->ctl;
-	bool more = !k->status && k->missing && !c->checking_more && !c->stopped && !ctl->gone;
+	bool more = !k->status && k->missing && !c->checking_more && !c->stopped && !ctl->gone &&
+		    c->record_revision == ctl->record_revision;
 
 	ptc_free(k->expected);
 	ptc_free(k->said);

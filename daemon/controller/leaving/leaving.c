@@ -86,16 +86,6 @@ static void forget(struct ptc_controller *ctl)
 		l->phase = PTC_LEAVING_REST;
 }
 
-static bool has_ranks_there(const struct ptc_controller *ctl)
-{
-	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
-
-	for (size_t i = 0; i < g->nnodes; i++)
-		if (ptc_leaving_has(ctl, g->nodes[i]))
-			return true;
-	return false;
-}
-
 static const char *names(const struct ptc_controller *ctl, char *buf, size_t size)
 {
 	size_t len = 0;
@@ -170,10 +160,14 @@ static void begin(struct ptc_controller *ctl)
 		return;
 	}
 	l->starts = false;
-	if (ctl->record.run != PTC_RUN_LIVE || !has_ranks_there(ctl))
+	if (ctl->record.run != PTC_RUN_LIVE) {
 		enter(l, PTC_LEAVING_COPIES);
-	else if (!ctl->recovery.planning)
+	} else if (!ptc_leaving_in_layout(ctl)) { /* copies at most, and of what ranks elsewhere hold */
+		l->moved = true;
+		enter(l, PTC_LEAVING_OVER);
+	} else if (!ctl->recovery.planning) {
 		ptc_recovery_plan(ctl, PTC_RECOVERY_ANY, planned_live);
+	}
 }
 
 static void snapshot_ended(struct ptc_controller *ctl)
@@ -206,9 +200,10 @@ static void copied(struct ptc_controller *ctl)
 		return; /* the keeper of copies is at it */
 	if (ctl->record.snapshot)
 		tell_out(ctl);
-	enter(l, ctl->record.run == PTC_RUN_LIVE || ctl->record.recovery || !has_ranks_there(ctl) ? PTC_LEAVING_OVER
-												  : PTC_LEAVING_MOVES);
-	l->moved = !has_ranks_there(ctl);
+	enter(l, ctl->record.run == PTC_RUN_LIVE || ctl->record.recovery || !ptc_leaving_in_layout(ctl)
+			 ? PTC_LEAVING_OVER
+			 : PTC_LEAVING_MOVES);
+	l->moved = !ptc_leaving_in_layout(ctl);
 }
 
 static void planned_move(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
@@ -242,7 +237,7 @@ static void move(struct ptc_controller *ctl)
 
 	if (!ptc_controller_idle(ctl))
 		return;
-	l->moved = !has_ranks_there(ctl);
+	l->moved = !ptc_leaving_in_layout(ctl);
 	if (l->moved || ctl->record.run == PTC_RUN_LIVE) {
 		enter(l, PTC_LEAVING_OVER);
 	} else if (l->id) { /* ours has come to nothing */

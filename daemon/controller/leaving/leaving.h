@@ -68,6 +68,7 @@ int ptc_leaving_ask(struct ptc_controller *ctl, const char *node, uint64_t withi
 /* leaving_nodes.c */
 bool ptc_leaving_any(const struct ptc_controller *ctl);
 bool ptc_leaving_has(const struct ptc_controller *ctl, const char *node);
+bool ptc_leaving_in_layout(const struct ptc_controller *ctl); /* the job's layout is on a node that leaves */
 /* A job whose ranks have stopped is not started yet: what only leaving nodes have comes first. */
 bool ptc_leaving_holds(const struct ptc_controller *ctl);
 /* What lacks for the record is what leaving nodes alone have; everything else comes later. */

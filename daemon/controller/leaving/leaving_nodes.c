@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#define GOING_NS INT64_C(10000000000) /* a node may take that long to be gone */
+
 void ptc_leaving_free(struct ptc_controller *ctl)
 {
 	ptc_free(ctl->leaving);
@@ -46,4 +48,22 @@ void ptc_leaving_looked(struct ptc_controller *ctl, const struct ptc_leaving_lef
 {
 	if (ctl->leaving)
 		ctl->leaving->left = *left;
+}
+
+bool ptc_leaving_in_layout(const struct ptc_controller *ctl)
+{
+	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+
+	for (size_t i = 0; i < g->nnodes; i++)
+		if (ptc_leaving_has(ctl, g->nodes[i]))
+			return true;
+	return false;
+}
+
+/* Ranks wait at the due step until the node has gone, or its time is over. */
+bool ptc_leaving_puts_off(const struct ptc_controller *ctl)
+{
+	const struct ptc_leaving *l = ctl->leaving;
+
+	return l && l->n && ptc_sys_now_ns() < l->until_ns + GOING_NS && ptc_leaving_in_layout(ctl);
 }
