@@ -184,6 +184,7 @@ class Leave(test_recover.Recover):
                 print(f"{n}: {victim}, {'after' if done else 'before'} its end: {call.communicate(timeout=300 * PATIENCE)[0]}", flush=True)
                 self.trains(c, job, before["run"]["incarnation"])
                 c.ptcctl("drain", victim, "--undo")
+            self.assertEqual([], [e["text"] for e in self.events(c, job, "copies_failed") if "differ" in e["text"]])
             self.check_end(c, job)
 
     def test_ranks_have_no_other_place(self):

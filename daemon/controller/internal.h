@@ -176,7 +176,7 @@ void ptc_copy_keeper_committed(struct ptc_controller *ctl);
 /* Ends all of its work; begins anew with what leaving nodes have. */
 void ptc_copy_keeper_stop(struct ptc_controller *ctl), ptc_copy_keeper_now(struct ptc_controller *ctl);
 void ptc_archiver_tick(struct ptc_controller *ctl), ptc_archiver_stop(struct ptc_controller *ctl);
-void ptc_leaving_tick(struct ptc_controller *ctl), ptc_leaving_free(struct ptc_controller *ctl);
+void ptc_leaving_tick(struct ptc_controller *ctl);
 bool ptc_leaving_puts_off(const struct ptc_controller *ctl); /* a due snapshot would be on a leaving node alone */
 
 /* controller_send.c */

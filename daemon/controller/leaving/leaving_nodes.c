@@ -4,18 +4,11 @@
 #include "daemon/controller/leaving/leaving.h"
 #include "daemon/controller/internal.h"
 
-#include "base/alloc.h"
 #include "base/sys/sys.h"
 
 #include <string.h>
 
 #define GOING_NS INT64_C(10000000000) /* a node may take that long to be gone */
-
-void ptc_leaving_free(struct ptc_controller *ctl)
-{
-	ptc_free(ctl->leaving);
-	ctl->leaving = NULL;
-}
 
 bool ptc_leaving_any(const struct ptc_controller *ctl)
 {
