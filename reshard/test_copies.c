@@ -133,9 +133,10 @@ struct counted {
 	int64_t lacks;
 };
 
+static uint32_t in[ITEMS][MAX_BYTES]; /* by the last count: of each byte, the domains that have it */
+
 static struct counted count(const struct held *h, const uint32_t *domain, const bool *usable, uint32_t target)
 {
-	static uint32_t in[ITEMS][MAX_BYTES];
 	struct counted c = { UINT32_MAX, 0 };
 	uint32_t ndim;
 	int64_t shape[PTC_MAX_DIMS];
@@ -252,6 +253,78 @@ static void by_bytes(void **state)
 		one_case();
 }
 
+/* Bytes that a node alone has. */
+static void check_alone(const struct held *h, const uint32_t *domain)
+{
+	const bool every[NODES] = { true, true, true, true, true, true, true, true };
+	int64_t got[NODES], want[NODES] = { 0 };
+
+	count(h, domain, every, 1);
+	for (uint32_t item = 0; item < ITEMS; item++)
+		for (int64_t b = 0; b < ptc_item_bytes(&spec, item); b++)
+			if (__builtin_popcount(in[item][b]) == 1)
+				want[__builtin_ctz(in[item][b])]++;
+	assert_int_equal(ptc_copies_alone(h->base, &h->at, NODES, got, NULL), 0);
+	assert_memory_equal(got, want, sizeof got);
+}
+
+/* Nodes that leave: what they alone have goes to others, and then the others have what all had. */
+static void one_leaving(void)
+{
+	const char *config = configs[rnd(sizeof configs / sizeof *configs)];
+	uint32_t domain[NODES];
+	bool usable[NODES], leaving[NODES], stays[NODES], any = false;
+	struct ptc_copies_found f;
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct counted all, left;
+	struct held h;
+
+	make(&h, config);
+	for (uint32_t n = 0; n < NODES; n++) {
+		domain[n] = n;
+		usable[n] = rnd(8) != 0;
+		leaving[n] = rnd(3) == 0;
+		stays[n] = usable[n] && !leaving[n];
+		any = any || stays[n];
+	}
+	for (uint32_t r = 0; r < h.world; r++)
+		h.ranks[r] = (struct ptc_device){ (uint32_t)rnd(NODES), r };
+	check_alone(&h, domain);
+	all = count(&h, domain, usable, 1);
+	left = count(&h, domain, stays, 1);
+	if (ptc_copies_find(&(struct ptc_copies_ask){ .held = h.held,
+						      .world = h.world,
+						      .at = &h.at,
+						      .nnodes = NODES,
+						      .domain = domain,
+						      .usable = usable,
+						      .target = stays,
+						      .leaving = leaving,
+						      .count = 1 },
+			    &f, &err))
+		fail_msg("%s: %s", config, err.text);
+	assert_int_equal(f.fewest, left.fewest);
+	assert_true(f.bytes == 0 || left.fewest == 0);
+	assert_int_equal(f.nowhere, any ? 0 : f.bytes);
+	for (size_t i = 0; i < f.nadd; i++)
+		assert_true(stays[f.add[i].node]);
+	add(&h, &f);
+	ptc_copies_found_done(&f);
+	if (any && all.fewest > 0) {
+		assert_true(count(&h, domain, stays, 1).fewest >= 1);
+		plan_from(&h, stays, true);
+	}
+	release(&h);
+}
+
+static void leaves(void **state)
+{
+	(void)state;
+	rnd_state = ptc_test_seed() * UINT64_C(0x9e3779b97f4a7c15) | 1;
+	for (int i = 0; i < 200; i++)
+		one_leaving();
+}
+
 /* tp=2 without replicas on two of four nodes: each half goes to one of the others. */
 static void spread(void **state)
 {
@@ -284,7 +357,8 @@ static void spread(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(by_bytes), cmocka_unit_test(spread) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(by_bytes), cmocka_unit_test(leaves),
+					    cmocka_unit_test(spread) };
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

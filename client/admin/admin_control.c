@@ -336,12 +336,19 @@ int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_target *target,
 int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_admin_progress_fn fn, void *arg,
 		    struct ptc_error *err)
 {
+	return ptc_admin_drain_within(a, node, job, 0, fn, arg, err);
+}
+
+int ptc_admin_drain_within(struct ptc_admin *a, const char *node, const char *job, uint64_t within_ms,
+			   ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
+{
 	Ptc__V1__DrainRequest request;
 
 	ptc__v1__drain_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
 	request.node = ptc_admin_borrow(node);
 	request.job = ptc_admin_borrow(job);
+	request.within_ms = within_ms;
 	return ptc_admin_follow(a, SERVICE "Drain", &request.base, fn, arg, err);
 }
 

@@ -53,6 +53,7 @@ int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, st
 		{ "/ptc.v1.Control/Probe", ptc_control_probe },
 		{ "/ptc.v1.Control/Resize", ptc_control_resize, .relayed = true },
 		{ "/ptc.v1.Control/Drain", ptc_control_drain, .bulk = true },
+		{ "/ptc.v1.Control/Leave", ptc_control_leave, .relayed = true },
 		{ "/ptc.v1.Control/NodeLost", ptc_control_node_lost },
 		{ "/ptc.v1.Control/Abort", ptc_control_abort, .relayed = true },
 		{ "/ptc.v1.Control/Snapshots", ptc_control_snapshots },

@@ -238,6 +238,7 @@ static const struct ptc_member intent_run_rows[] = {
 	IS(intent_doc, stop, U64),
 	IS(intent_doc, held, BOOL, IF(intent_doc, held)),
 	IS(intent_doc, reached, U64, IF(intent_doc, reached)),
+	IS(intent_doc, leaves, BOOL, IF(intent_doc, leaves)),
 };
 static const struct ptc_members intent_run_members = PTC_MEMBERS(intent_run_rows, struct ptc_intent_doc);
 

@@ -116,8 +116,8 @@ struct ptc_intent_doc {
 	bool run_from, run_to; /* ranks of the old generation run; ranks of the new one will */
 	enum ptc_run end;      /* of a snapshot without run_to, or a halt: the record's `run` afterwards */
 	uint64_t stop;         /* first round of arming; held: where ranks are captured */
-	bool held;             /* a snapshot of ranks that have survived a loss (job_switch.h) */
-	uint64_t reached;      /* held: the greatest step that any rank was seen to come to */
+	bool held, leaves; /* a snapshot: of ranks that survive a loss (job_switch.h); of ranks that start elsewhere */
+	uint64_t reached;  /* held: the greatest step that any rank was seen to come to */
 	/* Names of nodes that the switch began without, with spaces between: they are lost, or hold old tables. */
 	char without[PTC_WITHOUT_MAX];
 };

@@ -312,6 +312,9 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 			ptc_controller_event(all->list[i]);
 	for (size_t i = all->n; i-- > 0;)
 		if (i < all->n)
+			ptc_leaving_tick(all->list[i]);
+	for (size_t i = all->n; i-- > 0;)
+		if (i < all->n)
 			ptc_recovery_tick(all->list[i]);
 	for (size_t i = all->n; i-- > 0;)
 		if (i < all->n)
@@ -427,6 +430,7 @@ static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_reque
 		.end = r->end,
 		.stop = r->stop,
 		.held = r->held,
+		.leaves = r->leaves,
 		.reached = r->reached,
 	};
 	intent_target(&ctl->intent, r);

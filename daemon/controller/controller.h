@@ -89,7 +89,7 @@ struct ptc_switch_request {
 	bool run_from, run_to, ahead; /* ranks run before it; ranks run after it, and build before it begins */
 	enum ptc_run end;             /* snapshot without run_to, halt: the record's `run` afterwards */
 	uint64_t stop, reached;       /* as in the intent; stop 0: as soon as possible */
-	bool held;                    /* a snapshot of ranks that have survived a loss */
+	bool held, leaves;            /* a snapshot of ranks that have survived a loss; that start again elsewhere */
 	struct ptc_generation_doc to; /* of a resize and an import; owned */
 	uint64_t base_generation, base_snapshot; /* of the record that it was planned for */
 	char *plan_json;                         /* the summary's part about the plan; owned */

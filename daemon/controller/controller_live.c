@@ -524,6 +524,8 @@ static bool too_early(const struct ptc_controller *ctl, const struct ptc_worker_
 {
 	if (w->doc.state != PTC_WORKER_FAILED && ptc_recovery_holds(ctl))
 		return true;
+	if (w->doc.state == PTC_WORKER_DUE && ptc_leaving_puts_off(ctl))
+		return true;
 	/* Ranks wait at a due step, so another one than that which failed is not put off. */
 	if (w->doc.state == PTC_WORKER_DUE)
 		return ptc_sys_now_ns() < ctl->yield_until_ns ||

@@ -75,6 +75,7 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 	ptc_view_done(&ctl->view);
 	ptc_copies_doc_done(&ctl->copies);
 	ptc_free(ctl->recovery.hold.ranks);
+	ptc_free(ctl->leaving);
 	if (ctl->keeper_free)
 		ctl->keeper_free(ctl->keeper);
 	if (ctl->archiver_free)

@@ -434,6 +434,8 @@ static int make_manifest(struct ptc_controller *ctl, struct txn *t, uint64_t ste
 	else
 		t->record.step = captured ? step : ctl->intent.to_snapshot ? old->step : 0;
 	m->step = t->record.step;
+	if (ctl->intent.leaves && t->kind == PTC_TXN_COMMIT1)
+		t->record.reached = t->record.step;
 	memcpy(m->spec_hash, ctl->meta.spec_hash, sizeof m->spec_hash);
 	memcpy(m->generation_hash, second ? ctl->intent.generation_hash : old->generation_hash,
 	       sizeof m->generation_hash);
@@ -474,7 +476,7 @@ static void make_record(struct ptc_controller *ctl, struct txn *t)
 		r->snapshot = in->to_snapshot;
 		if (in->kind == PTC_SWITCH_SNAPSHOT && !in->run_to)
 			r->run = in->end;
-		if (in->held)
+		if (in->held || in->leaves)
 			ptc_recovery_halts(ctl, r);
 	} else if (t->kind == PTC_TXN_COMMIT2) {
 		r->generation = in->to_generation;

@@ -94,7 +94,8 @@ struct ptc_controller {
 	} * known;
 	size_t nknown;
 	struct ptc_recovery recovery;
-	struct ptc_ahead *ahead; /* new ranks that build before their switch, until it has ended; NULL: none */
+	struct ptc_leaving *leaving; /* nodes that will be taken away (leaving/); NULL: none was said to be */
+	struct ptc_ahead *ahead;     /* new ranks that build before their switch, until it has ended; NULL: none */
 	struct ptc_device_looks devices;
 	struct uv_timer_s *timer;
 	uint64_t timer_seq;
@@ -132,8 +133,7 @@ const struct ptc_generation_doc *ptc_controller_current(const struct ptc_control
 void ptc_tidy_blobs(struct ptc_controller *ctl);
 
 /* ending.c: the end of a job whose ranks finish. */
-/* The switch under way ended because a rank had finished. Its waiting caller now waits for the job's end. why: one
- * line. */
+/* The switch under way ended because a rank had finished. Its caller now waits for the job's end. why: one line. */
 void ptc_ending_begins(struct ptc_controller *ctl, const char *why);
 /* Call it after a committed switch: tells waiting callers whether the job has ended or goes on. */
 void ptc_ending_over(struct ptc_controller *ctl, const char *summary);
@@ -163,8 +163,7 @@ void ptc_controller_waited_text(const struct ptc_controller *ctl, const struct p
 /* loss/lost_tensors.c */
 /* Asks which nodes of v (located) have the record's table. Blocking; not on the loop. */
 void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *usable);
-/* PTC_ELOST: usable nodes (by v's numbers) do not hold all committed tensors; the line names some. Asks no node. Not on
- * the loop. */
+/* PTC_ELOST: usable nodes (by v's numbers) do not hold all committed tensors; the line names some. Not on the loop. */
 int ptc_lost_covered(struct ptc_controllers *all, const struct ptc_view *v, const bool *usable, struct ptc_error *err);
 
 /* loss/told_loss.c: tells the core and the job's events which nodes count as lost for this job. May free ctl. */
@@ -175,12 +174,14 @@ void ptc_controller_lost_text(const struct ptc_controller *ctl, const struct ptc
 /* loss/loss_cover.c: AGREE of a switch whose ranks do not run: checks that the sending nodes hold every tensor. */
 void ptc_controller_cover(struct ptc_controller *ctl, uint64_t seq);
 
-/* copies/: copies of what is committed on other nodes. */
-void ptc_copy_keeper_tick(struct ptc_controller *ctl); /* every 200 ms */
+void ptc_copy_keeper_tick(struct ptc_controller *ctl); /* every 200 ms: copies/, of what is committed, on other nodes */
 /* The record or its manifest has changed, so other copies may hold. */
 void ptc_copy_keeper_committed(struct ptc_controller *ctl);
-void ptc_copy_keeper_stop(struct ptc_controller *ctl); /* ends all of its work */
+/* Ends all of its work; begins anew with what leaving nodes have. */
+void ptc_copy_keeper_stop(struct ptc_controller *ctl), ptc_copy_keeper_now(struct ptc_controller *ctl);
 void ptc_archiver_tick(struct ptc_controller *ctl), ptc_archiver_stop(struct ptc_controller *ctl);
+void ptc_leaving_tick(struct ptc_controller *ctl);
+bool ptc_leaving_puts_off(const struct ptc_controller *ctl); /* a due snapshot would be on a leaving node alone */
 
 /* controller_send.c */
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up);

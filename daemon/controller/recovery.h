@@ -148,7 +148,15 @@ struct ptc_recovery_plan {
 void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p);
 /* Begins it, unless one is under way; then planned is called on the loop, unless the controller has gone. It may take
  * what is in p. READ: only what the description says. SAME: the configuration and the nodes that the job has, and no
- * others. GROW: of a job that trains, on more devices than it has. AGAIN: on as many. */
-enum ptc_recovery_for { PTC_RECOVERY_READ, PTC_RECOVERY_SAME, PTC_RECOVERY_ANY, PTC_RECOVERY_GROW, PTC_RECOVERY_AGAIN };
+ * others. GROW: of a job that trains, on more devices than it has. AGAIN: on as many. ELSEWHERE: of a job without
+ * ranks, its configuration, without nodes that leave; ANY leaves these out, too. */
+enum ptc_recovery_for {
+	PTC_RECOVERY_READ,
+	PTC_RECOVERY_SAME,
+	PTC_RECOVERY_ANY,
+	PTC_RECOVERY_GROW,
+	PTC_RECOVERY_AGAIN,
+	PTC_RECOVERY_ELSEWHERE,
+};
 void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,
 		       void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p));

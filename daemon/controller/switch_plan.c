@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "daemon/controller/internal.h"
 #include "formats/json.h"
+#include "reshard/copies/copies.h"
 #include "reshard/place/place.h"
 
 #include <stdio.h>
@@ -1115,12 +1116,27 @@ static const char *rank_mode(const struct ptc_job_desc *desc, const struct ptc_v
 	return "start";
 }
 
+/* Of the node that alone has most: whether that can be copied between a warning and its end. NULL: not asked for, or
+ * the layout is not known. */
+static json_t *leaves(const struct pool *p, const struct ptc_job_desc *desc, const struct layouts *l)
+{
+	ptc_auto_free int64_t *bytes = ptc_calloc(p->nnames + 1, sizeof *bytes);
+	size_t most = 0;
+
+	if (!desc || !desc->warning_ms || !l->to || !p->nnames || !bytes ||
+	    ptc_copies_alone(l->to, &l->to_alloc, (uint32_t)p->nnames, bytes, NULL) != 0)
+		return NULL;
+	for (size_t i = 0; i < p->nnames; i++)
+		most = bytes[i] > bytes[most] ? i : most;
+	return ptc_planning_leaves(p->all->planning, p->names[most], bytes[most], desc->warning_ms);
+}
+
 /* blobs: what becomes of ranks' blobs; NULL: not asked for. choice: who chose the configuration; NULL: it was given. */
 static char *plan_json(const struct pool *p, const struct ptc_view *v, const struct ptc_job_desc *desc,
 		       const struct ptc_generation_doc *to, const struct layouts *l,
 		       const struct ptc_blobs_review *blobs, json_t *choice)
 {
-	json_t *ranks = json_array(), *root;
+	json_t *ranks = json_array(), *root, *leaving;
 	char *text;
 
 	for (uint32_t r = 0; r < to->world; r++) {
@@ -1139,6 +1155,9 @@ static char *plan_json(const struct pool *p, const struct ptc_view *v, const str
 		json_object_set_new(root, "blobs", ptc_rank_states_json(blobs));
 	if (root && choice)
 		json_object_set(root, "choice", choice);
+	leaving = root ? leaves(p, desc, l) : NULL;
+	if (leaving)
+		json_object_set_new(root, "leaves", leaving);
 	text = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	return text;

@@ -6,8 +6,11 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/units.h"
 #include "base/sys/sys.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define VERSION   1
@@ -140,4 +143,58 @@ int64_t ptc_planning_links_changed_ms(struct ptc_planning *p)
 		ms = json_integer_value(json_object_get(doc, "changed_ms"));
 	json_decref(doc);
 	return ms;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	const double *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
+}
+
+/* The middle one; 0: none was measured. */
+static double middle_link(struct ptc_planning *p)
+{
+	json_t *doc = NULL;
+	const json_t *pairs, *pair;
+	double *all, middle = 0;
+	size_t i, n = 0;
+
+	if (ptc_planning_profile_show(p, &doc, NULL) != 0)
+		return 0;
+	pairs = json_object_get(doc, "pairs");
+	all = ptc_calloc(json_array_size(pairs) + 1, sizeof *all);
+	json_array_foreach(pairs, i, pair) {
+		double v = json_number_value(json_object_get(pair, "bytes_s"));
+
+		if (all && v > 0)
+			all[n++] = v;
+	}
+	if (n) {
+		qsort(all, n, sizeof *all, by_value);
+		middle = all[n / 2];
+	}
+	ptc_free(all);
+	json_decref(doc);
+	return middle;
+}
+
+json_t *ptc_planning_leaves(struct ptc_planning *p, const char *node, int64_t bytes, uint64_t warning_ms)
+{
+	double rate = p ? middle_link(p) : 0, within = (double)warning_ms / 1e3,
+	       seconds = rate > 0 ? (double)bytes / rate : 0;
+	char text[256], size[PTC_UNITS_MAX];
+	json_t *root = json_pack("{s:f, s:s, s:I, s:n, s:n, s:n, s:n}", "warning_s", within, "node", node, "bytes",
+				 (json_int_t)bytes, "bytes_s", "seconds", "fits", "text");
+
+	if (!root || !(rate > 0))
+		return root;
+	snprintf(text, sizeof text,
+		 "%s are on %.70s alone and take %.1f s to copy, of the %.1f s between a warning and its end",
+		 ptc_units_print_bytes((uint64_t)bytes, size), node, seconds, within);
+	json_object_set_new(root, "bytes_s", json_real(rate));
+	json_object_set_new(root, "seconds", json_real(seconds));
+	json_object_set_new(root, "fits", json_boolean(seconds < within));
+	json_object_set_new(root, "text", json_string(text));
+	return root;
 }

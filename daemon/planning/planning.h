@@ -116,6 +116,9 @@ void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *
  * the profile as a file has it, checked; pairs, of ptc_links_measure. *ret_changed: links that differ from what they
  * were. */
 int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct ptc_error *err);
+/* A node that alone has so many bytes, and is taken away warning_ms after that is said: {warning_s, node, bytes,
+ * bytes_s, seconds, fits, text}. Without measured links the last four are null. NULL: out of memory. Blocking. */
+json_t *ptc_planning_leaves(struct ptc_planning *p, const char *node, int64_t bytes, uint64_t warning_ms);
 int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const json_t *pairs, json_t **ret_doc,
 			     json_t **ret_changed, struct ptc_error *err);
 /* What links gave in a switch ([{from, to, bytes, seconds}]). One that gives less than half of what it has given in an

@@ -25,7 +25,7 @@ static const char *const job_keys[] = { "version", "name",           "tensors", 
 					"buffers", "gpus",           "run",     "mode",           "build",
 					"copy",    "snapshot_every", "seed",    "data",           "blobs",
 					"files",   "model",          "space",   "on_link_change", "elastic",
-					"copies",  "share_devices",  "archive" };
+					"copies",  "share_devices",  "archive", "warning" };
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
 static const char *const field_keys[] = { "dtype" };

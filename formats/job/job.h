@@ -130,6 +130,7 @@ struct ptc_job_desc {
 		uint64_t keep;     /* checkpoints that stay */
 		uint64_t rate;     /* bytes a second at most; 0: no limit */
 	} archive;
+	uint64_t warning_ms;  /* what the job is on is taken away so long after it has been said; 0: not known */
 	bool replan_on_links; /* when measured links change, the planner is asked again, and its answer is followed */
 	/* path of tensors.from, a file or directory that could be opened; NULL: none. Not in the JSON */
 	char *source;

@@ -16,9 +16,11 @@
 #include "formats/names.h"
 #include "formats/tensors/safetensors.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define WARNING_MAX_MS  (7 * UINT64_C(86400000))
 #define PLANNING_MAX    (64u << 10) /* bytes of one; published ones take 1 KiB */
 #define CONFIG_JSON_MAX (4u << 20)
 
@@ -137,6 +139,8 @@ int ptc_job_decode_planning(struct ptc_job_decoder *d, const struct ptc_doc_node
 		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
 				   "on_link_change: replan needs a model:, from which the planner predicts steps");
 	d->job->replan_on_links = word == 1;
+	if (!rc)
+		rc = ptc_job_decode_quantity(d, root, "warning", false, 1, WARNING_MAX_MS, &d->job->warning_ms);
 	return rc;
 }
 
@@ -152,6 +156,8 @@ void ptc_job_put_planning(struct ptc_buf *b, const struct ptc_job_desc *job)
 	}
 	if (job->replan_on_links)
 		ptc_buf_puts(b, ",\"on_link_change\":\"replan\"");
+	if (job->warning_ms)
+		ptc_buf_printf(b, ",\"warning\":\"%" PRIu64 "ms\"", job->warning_ms);
 }
 
 /* ---- carried files ---- */

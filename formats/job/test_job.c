@@ -585,7 +585,8 @@ static void test_planning(void **state)
 	int rc = decode(HEAD "rules: [{match: '*'}]\n"
 			     "model: {layers: 2, hidden: 64, glu: true}\n"
 			     "space: {global_batch: 8, tp: [1, 2], memory: {reserve_bytes: 4e9}}\n"
-			     "on_link_change: replan\n",
+			     "on_link_change: replan\n"
+			     "warning: 25s\n",
 			&job, &err);
 
 	if (rc)
@@ -597,6 +598,7 @@ static void test_planning(void **state)
 	assert_string_equal(job.model, again.model);
 	assert_string_equal(job.space, again.space);
 	assert_true(job.replan_on_links && again.replan_on_links);
+	assert_true(job.warning_ms == 25000 && again.warning_ms == 25000);
 	assert_int_equal(ptc_job_to_json(&again, &other, &len, &err), 0);
 	assert_string_equal(json, other);
 	ptc_free(json);
@@ -604,6 +606,8 @@ static void test_planning(void **state)
 	ptc_job_desc_done(&job);
 	ptc_job_desc_done(&again);
 	refuse(HEAD "rules: [{match: '*'}]\non_link_change: replan\n", PTC_EINVAL, "replan needs a model:");
+	refuse(HEAD "rules: [{match: '*'}]\nwarning: 8d\n", PTC_EINVAL, "warning must be in");
+	refuse(HEAD "rules: [{match: '*'}]\nwarning: 0s\n", PTC_EINVAL, "warning must be in");
 	refuse(HEAD "rules: [{match: '*'}]\non_link_change: run\n", PTC_EINVAL, "on_link_change");
 	refuse(HEAD "rules: [{match: '*'}]\nmodel: [1]\n", PTC_EINVAL, "job.yaml:8: model is not a map");
 	refuse(HEAD "rules: [{match: '*'}]\nmodel: {config: a.json}\n", PTC_EINVAL,

@@ -34,18 +34,22 @@ static bool mark(struct finder *f, uint32_t node)
 	return true;
 }
 
-/* Domains that hold the set; marks them. */
-static uint32_t count_domains(struct finder *f, uint32_t set)
+/* Domains that hold the set; marks them. *ret_source: somebody holds it, who may be leaving. */
+static uint32_t count_domains(struct finder *f, uint32_t set, bool *ret_source)
 {
 	size_t n;
 	const uint32_t *ranks = ptc_lists_at(&f->s->sets, set, &n);
 	uint32_t count = 0;
 
 	f->stamp++;
+	*ret_source = false;
 	for (size_t i = 0; i < n; i++) {
 		uint32_t node = f->a->at->ranks[ranks[i]].node;
 
-		if (f->a->usable[node])
+		if (!f->a->usable[node])
+			continue;
+		*ret_source = true;
+		if (!f->a->leaving || !f->a->leaving[node])
 			count += mark(f, node);
 	}
 	return count;
@@ -56,12 +60,13 @@ static void count_all(struct finder *f)
 	f->f->fewest = UINT32_MAX;
 	for (uint32_t set = 0; set < f->s->sets.n; set++) {
 		uint32_t have;
+		bool source;
 
 		if (!f->s->held[set])
 			continue;
-		have = count_domains(f, set);
+		have = count_domains(f, set, &source);
 		f->f->fewest = PTC_MIN(f->f->fewest, have);
-		if (have && have < f->a->count) {
+		if (source && have < f->a->count) {
 			f->need[set] = f->a->count - have;
 			f->f->bytes += f->s->held[set] * (int64_t)f->need[set];
 		}
@@ -157,12 +162,13 @@ static int place_set(struct finder *f, uint32_t set)
 {
 	struct ptc_copies_found *r = f->f;
 	size_t n;
+	bool source;
 	uint32_t rank = ptc_lists_at(&f->s->sets, set, &n)[0], items = 0, node = 0, after = f->a->at->ranks[rank].node;
 	int rc = items_of(f, set, &items);
 
 	if (rc || ptc_fails(rank < f->a->world))
 		return rc ? rc : ptc_error_set(f->err, PTC_EINTERNAL, "a missing copy is of a part that no rank holds");
-	count_domains(f, set);
+	count_domains(f, set, &source);
 	for (uint32_t i = 0; i < f->need[set]; i++) {
 		if (!choose(f, after, &node)) {
 			r->nowhere += f->s->held[set];
@@ -230,4 +236,30 @@ int ptc_copies_find(const struct ptc_copies_ask *ask, struct ptc_copies_found *r
 	else
 		*ret = found;
 	return rc;
+}
+
+int ptc_copies_alone(const struct ptc_layout *layout, const struct ptc_allocation *at, uint32_t nnodes,
+		     int64_t *ret_bytes, struct ptc_error *err)
+{
+	const struct ptc_side *kept = ptc_layout_side(layout), *s;
+	struct ptc_side own = { 0 };
+	int rc = kept ? 0 : ptc_side_init(&own, layout, ptc_layout_spec(layout), err);
+
+	if (rc)
+		return rc;
+	s = kept ? kept : &own;
+	memset(ret_bytes, 0, nnodes * sizeof *ret_bytes);
+	for (uint32_t set = 0; set < s->sets.n; set++) {
+		size_t n, same = 0;
+		const uint32_t *ranks = ptc_lists_at(&s->sets, set, &n);
+		uint32_t node = n ? at->ranks[ranks[0]].node : 0;
+
+		while (same < n && at->ranks[ranks[same]].node == node)
+			same++;
+		if (n && same == n)
+			ret_bytes[node] += s->held[set];
+	}
+	if (!kept)
+		ptc_side_done(&own);
+	return 0;
 }

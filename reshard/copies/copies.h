@@ -18,6 +18,7 @@ struct ptc_copies_ask {
 	const uint32_t *domain; /* per node, a number below nnodes; nodes of one domain fail together */
 	const bool *usable;     /* per node: its bytes count */
 	const bool *target;     /* per node: it may get copies. NULL: none may */
+	const bool *leaving;    /* per node: its bytes are a source, and no copy, for it will be gone. NULL: none is */
 	uint32_t count;         /* number of domains in which each region should lie */
 };
 /* An advised copy: the node should hold the rank's part of a set of items. */
@@ -25,7 +26,7 @@ struct ptc_copies_add {
 	uint32_t rank, node, items; /* items: index into ptc_copies_found.items */
 };
 struct ptc_copies_found {
-	uint32_t fewest; /* the smallest number of domains that hold a region; 0: nobody holds some region */
+	uint32_t fewest; /* the smallest number of domains that hold a region; 0: nobody who stays holds some region */
 	int64_t bytes;   /* bytes of missing copies; a region counts once for each missing one */
 	int64_t nowhere; /* of these, the bytes for which no node in another domain is left */
 	struct ptc_copies_add *add;
@@ -34,4 +35,7 @@ struct ptc_copies_found {
 	size_t nitems, itemscap;
 };
 int ptc_copies_find(const struct ptc_copies_ask *ask, struct ptc_copies_found *ret, struct ptc_error *err);
+/* Bytes of the layout that each of the nodes has and no other: what has to be copied before it is taken away. */
+int ptc_copies_alone(const struct ptc_layout *layout, const struct ptc_allocation *at, uint32_t nnodes,
+		     int64_t *ret_bytes, struct ptc_error *err);
 void ptc_copies_found_done(struct ptc_copies_found *f); /* a zeroed one is fine */

@@ -22,6 +22,26 @@ static const struct ctl_option create_options[] = {
 	{ "file", "FILE", "the job's description (docs/job.md); required", 'f' },
 };
 
+/* Of `warning`: what a node alone has may take longer to copy. */
+static void warn_of_leaving(const json_t *created)
+{
+	const json_t *row, *leaves;
+	size_t i;
+
+	json_array_foreach(json_object_get(created, "gpus"), i, row) {
+		leaves = json_object_get(row, "leaves");
+		if (json_is_false(json_object_get(leaves, "fits")))
+			fprintf(stderr, "ptcctl: warning: %s: %s\n", json_string_value(json_object_get(row, "config")),
+				json_string_value(json_object_get(leaves, "text")));
+		else if (leaves && json_is_null(json_object_get(leaves, "fits")))
+			fprintf(stderr,
+				"ptcctl: warning: %s: whether what a node alone has can be copied in time is not "
+				"known, for links "
+				"are not measured (`ptcctl profile` does it)\n",
+				json_string_value(json_object_get(row, "config")));
+	}
+}
+
 /* {"uuid": ..., and what the daemon's document says}. */
 static int print_created(const struct ctl *c, const char *uuid, const char *json, struct ptc_error *err)
 {
@@ -33,6 +53,7 @@ static int print_created(const struct ctl *c, const char *uuid, const char *json
 		rc = ptc_json_load("the daemon's answer", json, strlen(json), &more, err);
 	if (!rc && doc && json_is_object(more))
 		json_object_update(doc, more);
+	warn_of_leaving(more);
 	if (!rc)
 		text = doc ? ptc_json_text(doc) : NULL;
 	if (!rc)

@@ -288,6 +288,19 @@ static void put_choice(const json_t *doc)
 		       json_number_value(json_object_get(choice, "moved_bytes_least")));
 }
 
+static void put_leaves(const json_t *doc)
+{
+	const json_t *leaves = json_object_get(doc, "leaves"), *fits = json_object_get(leaves, "fits");
+
+	if (!json_is_object(leaves))
+		return;
+	printf("  %-22s %12s  %s\n", "copied when warned",
+	       json_is_null(fits)   ? "unknown"
+	       : json_is_true(fits) ? "in time"
+				    : "TOO LATE",
+	       json_is_null(fits) ? "links are not measured (`ptcctl profile` does it)" : string(leaves, "text"));
+}
+
 int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err)
 {
 	json_t *doc;
@@ -306,6 +319,7 @@ int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err)
 	put_groups(doc);
 	put_nodes(doc);
 	put_blobs(doc);
+	put_leaves(doc);
 	json_decref(doc);
 	return 0;
 }

@@ -119,7 +119,6 @@ PTC_ADMIN_API int ptc_admin_advise(struct ptc_admin *a, const struct ptc_admin_t
 /* The profile of the cluster, as JSON. action: "show", "measure", or "set" with the text of a profile's file. */
 PTC_ADMIN_API int ptc_admin_profile(struct ptc_admin *a, const char *action, const char *text, char **ret_json,
 				    struct ptc_error *err);
-
 /* Has the daemon remember a probe's layout document of a job (docs/probe.md). *ret_json says whether it counts. */
 PTC_ADMIN_API int ptc_admin_probe(struct ptc_admin *a, const char *job, const void *layout, size_t len, char **ret_json,
 				  struct ptc_error *err);
@@ -142,6 +141,9 @@ PTC_ADMIN_API int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_t
 /* Moves the jobs off a node, or only this job (NULL: all of them). The node gets no ranks until ptc_admin_undrain. */
 PTC_ADMIN_API int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_admin_progress_fn fn,
 				  void *arg, struct ptc_error *err);
+/* Does the same for a node that goes within_ms from now. The summary names jobs that it goes too early for. */
+PTC_ADMIN_API int ptc_admin_drain_within(struct ptc_admin *a, const char *node, const char *job, uint64_t within_ms,
+					 ptc_admin_progress_fn fn, void *arg, struct ptc_error *err);
 PTC_ADMIN_API int ptc_admin_undrain(struct ptc_admin *a, const char *node, ptc_admin_progress_fn fn, void *arg,
 				    struct ptc_error *err);
 /* Reads every stored byte of a job and compares the digests. PTC_EDIGEST: some differ. */
@@ -172,8 +174,7 @@ struct ptc_admin_logs {
 	bool follow;    /* wait for more lines while the job's ranks run */
 	uint32_t lines; /* begin this many lines before the end; 0: begin at the start */
 };
-/* data: whole lines of one rank, each with its newline; any bytes. Returns 0 to go on; otherwise the call returns
- * PTC_ECANCELED. */
+/* data: whole lines of one rank, with newlines; any bytes. Returns 0 to go on; else the call returns PTC_ECANCELED. */
 typedef int (*ptc_admin_log_fn)(void *arg, uint32_t rank, const void *data, size_t len);
 PTC_ADMIN_API int ptc_admin_logs(struct ptc_admin *a, const struct ptc_admin_logs *what, ptc_admin_log_fn fn, void *arg,
 				 struct ptc_error *err);
@@ -189,8 +190,7 @@ PTC_ADMIN_API int ptc_admin_dataset_list(struct ptc_admin *a, char **ret_json, s
 
 /* json: one event. Returns 0 to go on; otherwise the call returns PTC_ECANCELED. */
 typedef int (*ptc_admin_event_fn)(void *arg, const char *json);
-/* Gives fn the events with numbers above `after`, at most `limit` (0: all). follow: then waits for more. job NULL:
- * events of every job. */
+/* Gives fn the events with numbers above `after`, at most `limit` (0: all). follow: and later ones. job NULL: any. */
 PTC_ADMIN_API int ptc_admin_events(struct ptc_admin *a, const char *job, bool follow, uint64_t after, uint32_t limit,
 				   ptc_admin_event_fn fn, void *arg, struct ptc_error *err);
 

@@ -64,7 +64,7 @@ struct pull {
 	int64_t total_bytes, copied_bytes;
 	bool broken; /* progress could not be sent */
 	/* of copies, which come at the node's own rate */
-	bool background;
+	bool background, urgent;
 	int64_t started_ns;
 	_Atomic int64_t taken_bytes;
 };
@@ -236,7 +236,7 @@ static void keep_rate(struct pull *p, int64_t bytes)
 	const uint64_t rate = p->op.agent->env.copies_rate;
 	int64_t taken = atomic_fetch_add(&p->taken_bytes, bytes) + bytes, early_ns;
 
-	if (!p->background || !rate)
+	if (!p->background || p->urgent || !rate)
 		return;
 	early_ns = p->started_ns + (int64_t)((double)taken / (double)rate * 1e9) - ptc_sys_now_ns();
 	if (early_ns > 0)
@@ -294,7 +294,7 @@ static int pull_missing(struct pull *p, struct ptc_error *err)
 	t->snapshot = t->g->snapshot;
 	t->self = p->view.self;
 	t->usable = p->view.usable;
-	t->threads = p->background ? BACKGROUND_THREADS : PTC_AGENT_PULL_THREADS;
+	t->threads = p->background && !p->urgent ? BACKGROUND_THREADS : PTC_AGENT_PULL_THREADS;
 	t->what = "the pull";
 	t->to = &extents;
 	t->stop = pull_stopped;
@@ -446,6 +446,7 @@ int ptc_agent_on_pull(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 		goto out;
 	p->call = call;
 	p->background = req->background;
+	p->urgent = req->urgent;
 	p->started_ns = ptc_sys_now_ns();
 	rc = ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, PTC_TURN_IN_ORDER, &p->op,
 			     err);

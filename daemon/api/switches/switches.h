@@ -25,12 +25,26 @@ json_t *ptc_control_run_json(struct ptc_daemon *d, const struct ptc_target *t, c
 json_t *ptc_control_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *node, const char *address);
 uint64_t ptc_control_new_id(void);
 
+/* control_leave.c: a node that is taken away. Waits until the jobs have left it, or the time is over. *ret_summary:
+ * docs/control.md, drain; ptc_free it. */
+struct ptc_control_leaving {
+	const char *node;
+	char (*jobs)[PTC_UUID_TEXT];
+	size_t njobs;
+	uint64_t within_ms;
+	bool closed; /* it is drained for all jobs */
+};
+int ptc_control_leave_all(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_control_leaving *what,
+			  char **ret_summary, struct ptc_error *err);
+PTC_CONTROL_HANDLER(ptc_control_leave);
+
 /* control_switch.c */
 PTC_CONTROL_HANDLER(ptc_control_job_create);
 PTC_CONTROL_HANDLER(ptc_control_plan);
 PTC_CONTROL_HANDLER(ptc_control_resize);
-PTC_CONTROL_HANDLER(ptc_control_drain);
 PTC_CONTROL_HANDLER(ptc_control_abort);
+/* control_drain.c */
+PTC_CONTROL_HANDLER(ptc_control_drain);
 /* control_delete.c */
 PTC_CONTROL_HANDLER(ptc_control_job_delete);
 /* control_advise.c */

@@ -104,9 +104,10 @@ static void at_rest(struct ptc_copy_keeper *c)
 	rest(c, 0);
 }
 
+/* A switch may have begun and committed before the next tick stops the round. */
 static bool over(struct ptc_copy_keeper *c)
 {
-	if (!c->stopped && !c->ctl->gone)
+	if (!c->stopped && !c->ctl->gone && c->record_revision == c->ctl->record_revision)
 		return false;
 	c->stopped = false;
 	rest(c, SWITCH_NS);
@@ -125,7 +126,13 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		return;
 	}
 	c->config = s->config;
-	if (s->found.nowhere)
+	if (s->urgent && s->left.record_revision == c->ctl->record_revision)
+		ptc_leaving_looked(c->ctl, &s->left);
+	if (s->urgent && s->left.out) { /* now what the job asks for besides */
+		rest(c, 0);
+		return;
+	}
+	if (s->found.nowhere && !s->urgent)
 		tell_short(c, s);
 	if (!s->ntargets && !s->spare) {
 		if (c->brought && !s->found.bytes)
@@ -141,9 +148,9 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		ptc_copy_keeper_name(c);
 		return;
 	}
-	if (!c->brought)
+	if (!c->brought && !s->urgent)
 		tell_begin(c, s);
-	c->brought = true;
+	c->brought = c->brought || !s->urgent;
 	c->phase = PTC_KEEPER_PUSHING;
 	ptc_copy_keeper_push(c, s->targets, s->ntargets);
 }
@@ -346,7 +353,8 @@ void ptc_copy_keeper_tick(struct ptc_controller *ctl)
 	}
 	if (c->phase != PTC_KEEPER_REST || ptc_sys_now_ns() < c->next_ns || same(c, epoch))
 		return;
-	if (c->rested && c->config.count == 1 && !ctl->copies_revision) { /* it asks for none, and has none */
+	if (c->rested && c->config.count == 1 && !ctl->copies_revision &&
+	    !ptc_leaving_any(ctl)) { /* it asks for none, and has none */
 		note_situation(c, epoch);
 		c->rested = true;
 		return;
@@ -354,6 +362,22 @@ void ptc_copy_keeper_tick(struct ptc_controller *ctl)
 	note_situation(c, epoch);
 	c->phase = PTC_KEEPER_LOOKING;
 	ptc_copy_keeper_look(c);
+}
+
+void ptc_copy_keeper_now(struct ptc_controller *ctl)
+{
+	struct ptc_copy_keeper *c = ctl->keeper;
+
+	if (!c)
+		return;
+	c->rested = false;
+	c->next_ns = 0;
+	c->nfull = 0;
+	c->failures = 0;
+	if (c->phase != PTC_KEEPER_REST && !c->urgent && !c->stopped) { /* at the rate of copies */
+		c->stopped = true;
+		ptc_copy_keeper_cancel(c);
+	}
 }
 
 void ptc_copy_keeper_stop(struct ptc_controller *ctl)

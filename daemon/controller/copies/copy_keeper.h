@@ -16,6 +16,7 @@
 #pragma once
 
 #include "daemon/controller/internal.h"
+#include "daemon/controller/leaving/leaving.h"
 #include "reshard/copies/copies.h"
 
 enum ptc_copy_keeper_phase {
@@ -29,17 +30,18 @@ enum ptc_copy_keeper_phase {
 /* The nodes as copies see them: those of a view first, by its numbers, then the others. */
 struct ptc_copy_keeper_nodes {
 	char **names;
-	uint32_t n, *own, *rack; /* own: each its own domain; rack: with those of its rack */
-	bool *usable, *target;
+	uint32_t n, *own, *rack;         /* own: each its own domain; rack: with those of its rack */
+	bool *usable, *target, *leaving; /* leaving: NULL, or its bytes are no copy */
 };
 void ptc_copy_keeper_nodes_done(struct ptc_copy_keeper_nodes *nodes);
 /* looking.c. [loop] up: only nodes that are up count; else those too that may come back. 0 or PTC_ENOMEM. */
 int ptc_copy_keeper_nodes(struct ptc_controllers *all, const struct ptc_view *v, bool up,
 			  struct ptc_copy_keeper_nodes *ret);
-/* What there is, and what lacks. Blocking, not on the loop. *ret_config: what the job asks for. */
+/* What there is, and what lacks. Blocking, not on the loop. *ret_config: what the job asks for. left: NULL, or only
+ * what nobody has but nodes that leave is looked for, and this set. */
 int ptc_copy_keeper_find(struct ptc_controllers *all, const struct ptc_view *v,
-			 const struct ptc_copy_keeper_nodes *nodes, struct ptc_job_copies *ret_config,
-			 struct ptc_copies_found *ret, struct ptc_error *err);
+			 const struct ptc_copy_keeper_nodes *nodes, struct ptc_leaving_left *left,
+			 struct ptc_job_copies *ret_config, struct ptc_copies_found *ret, struct ptc_error *err);
 
 /* A node that is to get copies. */
 struct ptc_copy_keeper_push {
@@ -59,6 +61,7 @@ struct ptc_copy_keeper_seen;
 struct ptc_copy_keeper {
 	struct ptc_controller *ctl; /* its owner */
 	enum ptc_copy_keeper_phase phase;
+	bool urgent;  /* the round under way is of what nobody has but nodes that leave */
 	bool stopped; /* what is under way ends, and counts for nothing */
 	/* what was looked at last, and nothing more was to be done about */
 	bool rested;
@@ -90,6 +93,8 @@ struct ptc_copy_keeper_seen {
 	int status;
 	struct ptc_error err;
 	struct ptc_job_copies config;
+	bool urgent; /* it was looked only for what nobody has but nodes that leave: left */
+	struct ptc_leaving_left left;
 	bool spare; /* nothing lacks, and the document names what is not needed any more, which next does not */
 	struct ptc_copies_found found;
 	struct ptc_copies_doc next;

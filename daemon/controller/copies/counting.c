@@ -30,7 +30,7 @@ int ptc_copies_json(struct ptc_controllers *all, const struct ptc_view *v, json_
 
 	if (rc)
 		return ptc_error_set(err, rc, "the daemon is stopping");
-	rc = c.rc ? ptc_nomem(err) : ptc_copy_keeper_find(all, v, &c.nodes, &config, &found, err);
+	rc = c.rc ? ptc_nomem(err) : ptc_copy_keeper_find(all, v, &c.nodes, NULL, &config, &found, err);
 	if (rc == 0)
 		*ret = json_pack("{s:I, s:s, s:I, s:I, s:I}", "count", (json_int_t)config.count, "across",
 				 config.racks ? "rack" : "node", "fewest", (json_int_t)found.fewest, "bytes_left",

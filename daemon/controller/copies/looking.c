@@ -32,6 +32,7 @@ void ptc_copy_keeper_nodes_done(struct ptc_copy_keeper_nodes *nodes)
 	ptc_free(nodes->rack);
 	ptc_free(nodes->usable);
 	ptc_free(nodes->target);
+	ptc_free(nodes->leaving);
 	*nodes = (struct ptc_copy_keeper_nodes){ 0 };
 }
 
@@ -95,9 +96,25 @@ int ptc_copy_keeper_nodes(struct ptc_controllers *all, const struct ptc_view *v,
 	return 0;
 }
 
+/* How many tensors are left, and one of them. */
+static void note_left(const struct ptc_spec *spec, const struct ptc_copies_found *f, struct ptc_leaving_left *left)
+{
+	left->bytes = (uint64_t)f->bytes;
+	left->nowhere = (uint64_t)f->nowhere;
+	left->out = !f->bytes;
+	for (size_t item = 0; item < ptc_spec_items(spec); item++) {
+		bool in = false;
+
+		for (size_t i = 0; i < f->nitems && !in; i++)
+			in = f->items[i][item / 8] >> item % 8 & 1;
+		if (in && !left->tensors++)
+			ptc_item_name(spec, item, left->tensor, sizeof left->tensor);
+	}
+}
+
 int ptc_copy_keeper_find(struct ptc_controllers *all, const struct ptc_view *v,
-			 const struct ptc_copy_keeper_nodes *nodes, struct ptc_job_copies *ret_config,
-			 struct ptc_copies_found *ret, struct ptc_error *err)
+			 const struct ptc_copy_keeper_nodes *nodes, struct ptc_leaving_left *left,
+			 struct ptc_job_copies *ret_config, struct ptc_copies_found *ret, struct ptc_error *err)
 {
 	const struct ptc_declared *declared;
 	const struct ptc_job_desc *desc;
@@ -114,12 +131,15 @@ int ptc_copy_keeper_find(struct ptc_controllers *all, const struct ptc_view *v,
 				       .world = v->from.world,
 				       .at = &h.with.at,
 				       .nnodes = nodes->n,
-				       .domain = desc->copies.racks ? nodes->rack : nodes->own,
+				       .domain = desc->copies.racks && !left ? nodes->rack : nodes->own,
 				       .usable = nodes->usable,
 				       .target = nodes->target,
-				       .count = desc->copies.count };
+				       .leaving = nodes->leaving,
+				       .count = left ? 1 : desc->copies.count };
 	if (rc == 0)
 		rc = ptc_copies_find(&ask, ret, err);
+	if (rc == 0 && left)
+		note_left(ptc_layout_spec(h.with.layout), ret, left);
 	ptc_copied_layout_done(&h);
 	ptc_specs_release(ref);
 	return rc;
@@ -214,7 +234,7 @@ static void drop_spare(struct look *k)
 {
 	struct ptc_copies_doc *next = &k->seen.next;
 
-	if (k->seen.found.fewest < k->seen.config.count)
+	if (k->seen.urgent || k->seen.found.fewest < k->seen.config.count)
 		return;
 	k->seen.spare = next->nold > 0;
 	next->nold = 0;
@@ -251,8 +271,9 @@ static void look_work(void *arg, struct ptc_etcd *e)
 	(void)e;
 	s->status = ask_nodes(k);
 	if (s->status == 0)
-		s->status = ptc_copy_keeper_find(k->ctl->all, &k->view, &k->nodes, &s->config, &s->found, &s->err);
-	if (s->status || (s->config.count == 1 && !k->now.nkeepers && !k->now.nold))
+		s->status = ptc_copy_keeper_find(k->ctl->all, &k->view, &k->nodes, s->urgent ? &s->left : NULL,
+						 &s->config, &s->found, &s->err);
+	if (s->status || (s->config.count == 1 && !s->found.nadd && !k->now.nkeepers && !k->now.nold))
 		return;
 	s->status = begin_next(k);
 	if (s->status == 0)
@@ -292,6 +313,23 @@ static void copy_manifest(const struct ptc_manifest_doc *m, struct ptc_manifest_
 		ptc_require(ptc_manifest_without_add(ret, m->without[i]) == 0);
 }
 
+/* What leaving nodes have is a source, but no copy. */
+static void look_leaving(struct look *k)
+{
+	struct ptc_copy_keeper_nodes *n = &k->nodes;
+
+	k->seen.urgent = k->c->urgent = ptc_leaving_urgent(k->ctl);
+	k->seen.left.record_revision = k->ctl->record_revision;
+	if (!ptc_leaving_any(k->ctl))
+		return;
+	n->leaving = ptc_calloc(n->n, sizeof *n->leaving);
+	ptc_require(n->leaving);
+	for (uint32_t i = 0; i < n->n; i++) {
+		n->leaving[i] = ptc_leaving_has(k->ctl, n->names[i]);
+		n->target[i] = n->target[i] && !n->leaving[i];
+	}
+}
+
 void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
 {
 	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, look_work }, { 0 } };
@@ -310,6 +348,7 @@ void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
 		    ptc_copies_doc_copy(&ctl->copies, &k->now) == 0 && ptc_view_nodes(&k->view) == 0 &&
 		    ptc_view_locate(&k->view, ctl->all->cluster) == 0 &&
 		    ptc_copy_keeper_nodes(ctl->all, &k->view, false, &k->nodes) == 0);
+	look_leaving(k);
 	for (size_t i = 0; i < c->nfull; i++)
 		for (uint32_t n = 0; n < k->nodes.n; n++)
 			if (strcmp(k->nodes.names[n], c->full[i]) == 0)

@@ -112,6 +112,7 @@ static int encode(const struct ptc_copy_keeper_push *p, struct ptc_view *v, void
 	pull.version = digest.version = PTC_WIRE_VERSION;
 	pull.info = digest.info = info.pb;
 	pull.background = true;
+	pull.urgent = p->c->urgent;
 	rc = ptc_pb_encode(p->more ? &digest.base : &pull.base, data, len, err);
 	ptc_info_done(&info);
 	return rc;
@@ -274,7 +275,8 @@ static void check_done(void *arg)
 	struct check *k = arg;
 	struct ptc_copy_keeper *c = k->c;
 	struct ptc_controller *ctl = k->ctl;
-	bool more = !k->status && k->missing && !c->checking_more && !c->stopped && !ctl->gone;
+	bool more = !k->status && k->missing && !c->checking_more && !c->stopped && !ctl->gone &&
+		    c->record_revision == ctl->record_revision;
 
 	ptc_free(k->expected);
 	ptc_free(k->said);

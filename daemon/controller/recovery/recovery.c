@@ -12,6 +12,7 @@
  * the record, and after as many as the job allows it stays failed.
  * Loop thread. */
 #include "daemon/controller/internal.h"
+#include "daemon/controller/leaving/leaving.h"
 
 #include "base/buf.h"
 #include "base/check.h"
@@ -192,7 +193,7 @@ void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc 
 	const struct ptc_recovery *r = &ctl->recovery;
 	bool ours = r->mark_id && r->mark_id == ctl->intent.id;
 
-	if (!ours && ctl->intent.held) { /* begun by another controller, which has gone */
+	if (!ours && (ctl->intent.held || ctl->intent.leaves)) { /* held: begun by another controller, which has gone */
 		to->recovery = PTC_RECOVERY_NODE;
 		to->reached = ctl->intent.reached;
 		return;
@@ -611,7 +612,7 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 	p = look(ctl);
 	if (ctl->record.run == PTC_RUN_LIVE && p.down && ptc_sys_now_ns() - ctl->recovery.rounds.asked_ns >= ASK_NS)
 		ptc_recovery_ask(ctl); /* whatever is planned or waited for: what decides is where steps are then */
-	if (ctl->recovery.planning || ptc_sys_now_ns() < ctl->recovery.retry_ns)
+	if (ctl->recovery.planning || ptc_sys_now_ns() < ctl->recovery.retry_ns || ptc_leaving_holds(ctl))
 		return;
 	if (ctl->record.run != PTC_RUN_LIVE) {
 		if (ptc_controller_idle(ctl))

@@ -6,6 +6,7 @@
  * dp has for fewer, at least min_gpus. Failure modes: PTC_ELOST naming a tensor; PTC_ENODEVICES; what planning says.
  * The work is a task with copies of all it needs, in a lane of its own: the job's transactions do not wait for it. */
 #include "daemon/controller/internal.h"
+#include "daemon/controller/leaving/leaving.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -26,8 +27,11 @@ struct task {
 	void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p);
 	struct ptc_recovery_plan plan;
 	struct ptc_view view;
+	bool ctl_leaves;  /* some node leaves */
 	bool shares;      /* the job's `share_devices` */
 	uint32_t devices; /* of nodes that are up and not drained, that no other job has */
+	char **stay;      /* nodes leave: all others that are up and not drained */
+	size_t nstay;
 	int rc;
 };
 
@@ -37,19 +41,35 @@ static bool trains(const struct task *t)
 	return t->what == PTC_RECOVERY_GROW || t->what == PTC_RECOVERY_AGAIN;
 }
 
+/* Without those that leave; nobody leaves: every node, and no list. */
+static int note_stay(struct task *t, const char *node)
+{
+	if (!ptc_leaving_any(t->ctl))
+		return 0;
+	if (!PTC_MORE(t->stay, t->nstay))
+		return PTC_ENOMEM;
+	t->stay[t->nstay] = ptc_strdup(node);
+	return t->stay[t->nstay] ? (t->nstay++, 0) : PTC_ENOMEM;
+}
+
 static void look_on_loop(void *arg)
 {
 	struct task *t = arg;
+	int rc = 0;
 
-	for (uint32_t i = 0; i < ptc_cluster_nnodes(t->all->cluster); i++) {
+	t->ctl_leaves = ptc_leaving_any(t->ctl);
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(t->all->cluster) && !rc; i++) {
 		const struct ptc_node *n = ptc_cluster_node(t->all->cluster, i);
 
-		for (uint32_t k = 0; n->up && !n->drained && k < n->doc.devices; k++)
+		if (ptc_leaving_has(t->ctl, n->doc.name) || !n->up || n->drained)
+			continue;
+		rc = note_stay(t, n->doc.name);
+		for (uint32_t k = 0; k < n->doc.devices; k++)
 			t->devices +=
 				ptc_cluster_device_free(t->all->cluster, n->doc.name, k, t->meta.uuid, t->shares, NULL);
 	}
 	/* of ranks that run, copies are old */
-	t->rc = trains(t) ? 0 : ptc_view_find_copies(&t->view, t->all->cluster);
+	t->rc = rc || trains(t) ? rc : ptc_view_find_copies(&t->view, t->all->cluster);
 	if (t->rc == 0)
 		t->rc = ptc_view_locate(&t->view, t->all->cluster);
 }
@@ -76,12 +96,16 @@ static bool candidate(const struct ptc_job_desc *desc, const struct ptc_config *
 
 static int plan_as(struct task *t, uint32_t gpus, struct ptc_error *err)
 {
-	struct ptc_plan_request req = { .gpus = gpus, .or_same = gpus == 0, .at_rest = !trains(t), .ranks = true };
+	struct ptc_plan_request req = { .gpus = gpus, .or_same = gpus == 0, .at_rest = !trains(t) };
 
+	req.ranks = t->what != PTC_RECOVERY_ELSEWHERE;
 	req.runs = gpus != 0; /* what is chosen is not less than min_gpus either */
 	if (t->what == PTC_RECOVERY_SAME) {
 		req.nodes = t->view.from.nodes;
 		req.nnodes = t->view.from.nnodes;
+	} else if (t->what == PTC_RECOVERY_ANY || t->what == PTC_RECOVERY_ELSEWHERE) {
+		req.nodes = t->stay;
+		req.nnodes = t->nstay;
 	}
 	return ptc_plan_switch(t->all, &t->view, &req, &t->plan.planned, err);
 }
@@ -118,7 +142,9 @@ static int make_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc
 		return rc;
 	if (!t->view.from.world)
 		return ptc_error_set(err, PTC_ESTATE, "the job has no configuration to go on with");
-	if (t->what == PTC_RECOVERY_SAME)
+	if (!t->nstay && t->ctl_leaves && !trains(t))
+		return ptc_error_set(err, PTC_ENODEVICES, "no other node is up and not drained");
+	if (t->what == PTC_RECOVERY_SAME || t->what == PTC_RECOVERY_ELSEWHERE)
 		return plan_as(t, 0, err);
 	if (t->what == PTC_RECOVERY_AGAIN)
 		return plan_as(t, t->view.from.world, err);
@@ -181,6 +207,9 @@ static void finished(void *arg)
 	if (!ctl->gone)
 		t->planned(ctl, &t->plan);
 	ptc_planned_done(&t->plan.planned);
+	for (size_t i = 0; i < t->nstay; i++)
+		ptc_free(t->stay[i]);
+	ptc_free(t->stay);
 	ptc_free(t);
 	ptc_controller_unref(ctl);
 }

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes that will be taken away within a stated time, and what one job does about it (`ptcctl drain --within`).
+ *
+ * Happy path: ranks that run stop at a boundary, and their state becomes a snapshot; what only leaving nodes have of
+ * the committed state is copied to others, as fast as it comes; then the job starts again elsewhere, or moves there if
+ * no ranks run. Where it cannot start elsewhere, ranks go on after the snapshot. From the end of the copies on, the
+ * nodes may go at any instant: nothing is lost.
+ *
+ * Failure modes: what is not copied in time is named (ptc_leaving_said); the job waits no longer then. Nothing of this
+ * is written down but what the copies' document and the record say: a controller that takes over does not know which
+ * nodes leave. [loop] for all of it. */
+#pragma once
+
+#include "base/limits.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ptc_controller;
+struct ptc_error;
+
+#define PTC_LEAVING_MAX 64 /* nodes of one job at a time */
+
+struct ptc_leaving_node {
+	char name[PTC_NAME_MAX + 1];
+	int64_t until_ns;
+	bool closed;
+	bool down; /* it has gone; when it is back, it leaves no more */
+};
+
+enum ptc_leaving_phase {
+	PTC_LEAVING_REST,
+	PTC_LEAVING_BEGINS,   /* until a switch can begin */
+	PTC_LEAVING_SNAPSHOT, /* that switch is under way */
+	PTC_LEAVING_COPIES,   /* copies are made */
+	PTC_LEAVING_MOVES,    /* no ranks run, and the layout is moved to other nodes */
+	PTC_LEAVING_OVER,
+};
+
+/* What the keeper of copies found last, of one record: bytes that only leaving nodes have. */
+struct ptc_leaving_left {
+	int64_t record_revision; /* 0: it has not looked yet */
+	bool out;                /* nothing is left */
+	uint64_t bytes, nowhere; /* nowhere: of these, no other node can take them */
+	uint32_t tensors;
+	char tensor[200]; /* one of them */
+};
+
+struct ptc_leaving {
+	struct ptc_leaving_node nodes[PTC_LEAVING_MAX];
+	uint32_t n;
+	enum ptc_leaving_phase phase;
+	int64_t until_ns; /* of the node that goes first */
+	uint64_t id;      /* of the switch under way */
+	int64_t again_ns; /* not before */
+	bool starts;      /* its ranks were stopped, and start elsewhere */
+	bool moved;       /* nothing of the layout is on leaving nodes any more */
+	struct ptc_leaving_left left;
+	char why[512]; /* what stood in the way; "": nothing */
+};
+
+/* leaving.c */
+/* The node goes `within_ms` from now, and *ret_text says how the job stands: JSON, ptc_free it. Unless `begin`, a node
+ * that leaves already keeps its time. closed: it is drained for all jobs; if that is undone, it does not leave. */
+int ptc_leaving_ask(struct ptc_controller *ctl, const char *node, uint64_t within_ms, bool closed, bool begin,
+		    char **ret_text, struct ptc_error *err);
+/* leaving_nodes.c */
+bool ptc_leaving_any(const struct ptc_controller *ctl);
+bool ptc_leaving_has(const struct ptc_controller *ctl, const char *node);
+bool ptc_leaving_in_layout(const struct ptc_controller *ctl); /* the job's layout is on a node that leaves */
+/* A job whose ranks have stopped is not started yet: what only leaving nodes have comes first. */
+bool ptc_leaving_holds(const struct ptc_controller *ctl);
+/* What lacks for the record is what leaving nodes alone have; everything else comes later. */
+bool ptc_leaving_urgent(const struct ptc_controller *ctl);
+/* The keeper of copies has looked. */
+void ptc_leaving_looked(struct ptc_controller *ctl, const struct ptc_leaving_left *left);
