@@ -58,6 +58,7 @@ void ptc_controller_switch_done(struct ptc_controller *ctl)
 	ctl->captured_bytes = 0;
 	ptc_manifest_doc_done(&ctl->imported);
 	ctl->imported = (struct ptc_manifest_doc){ 0 };
+	ptc_view_done(&ctl->source);
 	ptc_pull_results_done(ctl);
 }
 

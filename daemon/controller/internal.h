@@ -43,10 +43,12 @@ struct ptc_controller {
 	struct ptc_record_doc record;
 	/* mod_revisions as last read or written (0: no key); each transaction compares them */
 	int64_t record_revision, intent_revision, barrier_revision;
-	struct ptc_view view; /* from: the record; to: the switch under way */
+	struct ptc_view view,
+		source; /* from: the record; to: the switch under way. source: what a rollback goes back to */
 	/* what etcd says of copies, as last read or written, and what is done about them (copies/) */
 	struct ptc_copies_doc copies;
 	int64_t copies_revision;
+	struct ptc_older_kept older;
 	struct ptc_archiver *archiver;
 	void (*archiver_free)(struct ptc_archiver *a); /* NULL: there is none */
 	struct ptc_copy_keeper *keeper;
@@ -129,8 +131,7 @@ const struct ptc_generation_doc *ptc_controller_current(const struct ptc_control
 void ptc_tidy_blobs(struct ptc_controller *ctl);
 
 /* ending.c: the end of a job whose ranks finish. */
-/* The switch under way ended because a rank had finished. Its waiting caller now waits for the job's end. why: one
- * line. */
+/* The switch under way ended because a rank had finished. Its caller now waits for the job's end. why: one line. */
 void ptc_ending_begins(struct ptc_controller *ctl, const char *why);
 /* Call it after a committed switch: tells waiting callers whether the job has ended or goes on. */
 void ptc_ending_over(struct ptc_controller *ctl, const char *summary);
@@ -160,8 +161,7 @@ void ptc_controller_waited_text(const struct ptc_controller *ctl, const struct p
 /* loss/lost_tensors.c */
 /* Asks which nodes of v (located) have the record's table. Blocking; not on the loop. */
 void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *usable);
-/* PTC_ELOST: usable nodes (by v's numbers) do not hold all committed tensors; the line names some. Asks no node. Not on
- * the loop. */
+/* PTC_ELOST: usable nodes (by v's numbers) lack committed tensors; the line names some. Asks none. Not on the loop. */
 int ptc_lost_covered(struct ptc_controllers *all, const struct ptc_view *v, const bool *usable, struct ptc_error *err);
 
 /* loss/told_loss.c: tells the core and the job's events which nodes count as lost for this job. May free ctl. */

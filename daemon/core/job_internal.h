@@ -115,6 +115,8 @@ bool ptc_job_switch_has(const struct ptc_switch *s, enum ptc_job_phase phase);
 bool ptc_job_record_is(const struct ptc_job *job, uint64_t generation, uint64_t snapshot);
 /* Whether the switch's COMMIT1 has succeeded and its intent is still there. */
 bool ptc_job_half_way(const struct ptc_job *job);
+/* Whether a client sends the state of the current switch. */
+bool ptc_job_sent(const struct ptc_job *job);
 /* Whether CLEAR must raise the incarnation: ranks of the old generation may have ended for this switch. */
 bool ptc_job_needs_incarnation(const struct ptc_job *job);
 

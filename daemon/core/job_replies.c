@@ -191,7 +191,7 @@ static void reply_bad(struct ptc_job *job, uint32_t i, int op, const struct ptc_
 		ptc_job_node_leave_out(job, i);
 		return;
 	}
-	if (op == PTC_OP_PULL && ev->status == PTC_ESTATE && job->cur.kind == PTC_SWITCH_RESIZE) {
+	if (op == PTC_OP_PULL && ev->status == PTC_ESTATE && !ptc_job_sent(job)) {
 		n->prepared = false; /* it has forgotten: restarted without our noticing */
 		again = true;
 	}
@@ -218,7 +218,7 @@ void ptc_job_on_reply(struct ptc_job *job, const struct ptc_job_event *ev)
 	struct ptc_job_node *n = &job->nodes[ev->node];
 	n->seq = 0;
 	if (ev->status == PTC_EFENCED && job->reloads < job->max_attempts) {
-		if (job->phase == PTC_JOB_FILLING && job->cur.kind == PTC_SWITCH_IMPORT)
+		if (job->phase == PTC_JOB_FILLING && ptc_job_sent(job))
 			ptc_job_reason_set(&job->why, PTC_EFENCED, ev->node, "%s: a newer controller exists",
 					   op_name(n->op));
 		if (!job->txn_seq) /* else its outcome tells */
@@ -245,7 +245,7 @@ void ptc_job_on_node_down(struct ptc_job *job, uint32_t i)
 	if (ptc_job_may_finish(job)) {
 		ptc_job_node_answered(job, n);
 		ptc_job_advance(job);
-	} else if (n->need && job->phase == PTC_JOB_FILLING && job->cur.kind == PTC_SWITCH_IMPORT) {
+	} else if (n->need && job->phase == PTC_JOB_FILLING && ptc_job_sent(job)) {
 		ptc_job_reason_set(&job->why, PTC_EPEER, i, "went away during the import; what it was sent is lost");
 		ptc_job_switch_fail(job);
 	} else if (ptc_job_node_awaited(job, n)) {

@@ -42,6 +42,7 @@ struct ev {
 	uint64_t step;
 	struct table table;
 	struct record rec;
+	struct older older;
 	uint64_t intent_mod;
 	union {
 		struct req req;
@@ -76,6 +77,15 @@ struct sim {
 	uint64_t moved_at; /* when a rank of the record's incarnation last ended a step */
 	bool bad;
 };
+/* Whether the request names that table as one that stays. */
+static inline bool sim_keeps(const struct req *r, const struct table *t)
+{
+	for (uint32_t i = 0; i < r->older.n; i++) {
+		if (r->older.v[i].gen == t->gen && r->older.v[i].snap == t->snap)
+			return true;
+	}
+	return false;
+}
 /* A switch as the core gets it, with room for its nodes. */
 struct told {
 	struct ptc_switch s;
