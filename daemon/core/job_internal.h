@@ -13,6 +13,7 @@ struct ptc_job_node {
 	uint32_t attempts;   /* number of retriable failures in a row */
 	uint32_t backoff;    /* ticks until the next attempt */
 	uint32_t down_ticks; /* ticks for which it was waited */
+	uint32_t fenced;     /* number of refusals in a row for a later fence that the node has seen */
 	uint32_t downs;      /* how often the node went down in this phase */
 	bool up;
 	bool stale;   /* it may hold tables, or have ranks, other than the record's */

@@ -1764,12 +1764,61 @@ static void test_many_nodes(void **state)
 	ptc_job_free(job);
 }
 
+/* A node that has obeyed another etcd refuses every request. The switch ends, names it, and the job goes on without end
+ * of reloads. In the end the lock is ours: each transaction says so. */
+static void test_fence_of_another_etcd(void **state)
+{
+	bool intent = false, done = false;
+	unsigned reloads = 0, rounds = 0;
+	uint64_t timer = 0;
+	struct fix f;
+
+	open_idle(&f, 3, 5);
+	FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 1); /* another life, to be told what the record says */
+	FEED(&f, .kind = PTC_EV_NODE_UP, .node = 1);
+	FEED(&f, .kind = PTC_EV_SWITCH, .request = &resize);
+	for (size_t i = 0; rounds < 3000 && !(done && ptc_job_phase(f.job) == PTC_JOB_IDLE && i == f.n); rounds++) {
+		if (i == f.n) { /* whatever waits, waits for time */
+			clear(&f);
+			i = 0;
+			FEED(&f, .kind = PTC_EV_TIMER, .seq = timer);
+			continue;
+		}
+		struct ptc_job_update u = f.log[i++];
+		timer = u.kind == PTC_UP_SET_TIMER ? u.seq : timer;
+		if (u.kind == PTC_UP_SEND && u.node == 1) {
+			FEED(&f, .kind = PTC_EV_REPLY, .node = 1, .seq = u.seq, .status = PTC_EFENCED,
+			     .text = "node b: a later fence");
+		} else if (u.kind == PTC_UP_RELOAD) {
+			reloads++;
+			start(&f, 3, 5, intent ? &resize : NULL);
+		} else if (u.kind == PTC_UP_DONE) {
+			done = true;
+			assert_int_equal(u.status, PTC_ECONFLICT);
+			assert_int_equal(u.node, 1);
+			assert_non_null(strstr(u.text, "node b: a later fence"));
+		} else {
+			intent = u.kind == PTC_UP_TXN ? u.txn == PTC_TXN_INTENT : intent;
+			answer(&f, &u);
+		}
+		if (f.n > LOG_MAX / 2) {
+			memmove(f.log, f.log + i, (f.n - i) * sizeof *f.log);
+			f.n -= i;
+			i = 0;
+		}
+	}
+	assert_true(done);
+	assert_in_range(reloads, 1, 20);
+	close_job(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_resize),
 		cmocka_unit_test(test_import),
 		cmocka_unit_test(test_rollback),
+		cmocka_unit_test(test_fence_of_another_etcd),
 		cmocka_unit_test(test_answers),
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_abort_everywhere),
