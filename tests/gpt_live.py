@@ -93,8 +93,8 @@ def read_files(folder):
         return Slots(self, folder, -(-global_batch // (micro_batch * self.dp)))
 
     def item(self, at):
-        part, row = at
-        if not part.weights[row]:
+        part, row = (None, 0) if at == train.data.PAD else at
+        if part is None or not part.weights[row]:
             return train.data.PAD, torch.zeros(self.length, dtype=torch.int64), torch.full((self.length,), train.data.IGNORE)
         tokens = torch.from_numpy(part.rows[row].astype("int64"))
         return int(part.ids[row]), tokens[:-1], tokens[1:]

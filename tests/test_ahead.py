@@ -90,6 +90,61 @@ class Ahead(harness.Case):
             self.assertEqual((1, "idle", "live"), (status["generation"], status["phase"], status["run"]["state"]))
             self.end(job)
 
+    def stands(self, job, pids):
+        """The ranks that train are the same, and go on."""
+        wait_for(lambda: sorted(job.processes()) == pids or None, 60 * PATIENCE, "the old ranks alone")
+        self.steps_without(job)
+        self.assertEqual((1, "idle", "live"), tuple(x for s in [job.status()] for x in (s["generation"], s["phase"], s["run"]["state"])))
+
+    def test_other_tensors(self):
+        """New ranks declare something else: the resize fails, and the old ranks have not stopped."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = ahead(self, c, grow_generation=2)
+            job.run("tp=2,dp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            pids = sorted(job.processes())
+            r = job.resize("tp=4", check=False)
+            self.assertEqual(1, r.returncode)
+            self.assertRegex(r.stderr, r"layer\.0\.weight. is F64.13,6. .* declares F64.14,6.")
+            self.stands(job, pids)
+            self.end(job)
+
+    @harness.labels("repeats")
+    def test_memory(self):
+        """Likewise where a node has no room for what the new ranks would have."""
+        with self.cluster(nodes=2, devices=1, ceiling="460MiB") as c:
+            chunks = c.json("nodes")["nodes"][0]["store"]["ceiling_bytes"]
+            job = ahead(self, c, name="large", rows=chunks * 12 // 10 // (2 * 4 * 6 * 8))
+            job.run("tp=2")
+            job.wait_step(2)
+            pids = sorted(job.processes())
+            r = job.resize("dp=2", check=False)
+            self.assertEqual(1, r.returncode)
+            self.assertRegex(r.stderr, r"memory: node n\d needs .* more bytes")
+            self.stands(job, pids)
+
+    def test_devices(self):
+        """New ranks have their devices while they build: another job gets none of them."""
+        with self.cluster(nodes=1, devices=4) as c:
+            job, other = ahead(self, c), live.Job(c, self.path("other"), name="other")
+            job.run("tp=2")
+            job.wait_step(5)
+            with job.hold("build"):
+                resize = self.resizing(c, job, "tp=4")
+                self.building(job)
+                wait_for(lambda: len(job.processes()) == 6 or None, 60 * PATIENCE, "ranks of both generations")
+                r = other.run("dp=1", check=False)
+                self.assertEqual(1, r.returncode)
+                self.assertIn("devices are needed", r.stderr)
+            out, err = resize.communicate(timeout=120 * PATIENCE)
+            self.assertEqual(0, resize.returncode, err)
+            job.resize("tp=1")
+            wait_for(lambda: len(job.status()["devices"]["n0"]) == 1 or None, 60 * PATIENCE, "devices given back")
+            other.run("dp=3")
+            other.do("stop")
+            self.end(job)
+
     def test_aborted(self):
         """By a person, by a second resize (refused), by the job's end."""
         with self.cluster(nodes=2, devices=2) as c:

@@ -271,8 +271,8 @@ class Archive(harness.Case):
         """Until the archive has what is committed now; returns its name."""
         def there():
             try:
-                s = job.status(node=job.status()["controller"])
                 events = self.events(c, job, "archived")
+                s = job.status(node=job.status()["controller"])  # not older than the events
             except (harness.ClusterError, KeyError):  # a daemon is away
                 return None
             mine = [e for e in events if e["text"].startswith(f"snapshot {s['snapshot']},")]

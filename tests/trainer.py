@@ -268,6 +268,8 @@ def run(args, client, gen):
         assert client.rendezvous_get(f"at/{r}", 60000) == f"{r} of {gen.generation}".encode()
     if args.raise_in == "build" and gen.rank == 1 or gen.generation == args.raise_generation:
         raise ValueError("no such optimizer")
+    if gen.generation == args.grow_generation:
+        args.rows += 1
     rank = Rank(args, client, gen)
     restored = client.restore()
     gen.start_step = client.start_step()  # built ahead, it was that of an earlier snapshot
@@ -327,6 +329,7 @@ def main():
     p.add_argument("--log")
     p.add_argument("--raise-in", choices=["start", "build"], help="on node n1 before it asks for a generation, or rank 1 as it builds one")
     p.add_argument("--raise-generation", type=int, default=-1, help="as it builds this one")
+    p.add_argument("--grow-generation", type=int, default=-1, help="declares a row more in this one")
     p.add_argument("--imported", type=int, default=0, help="1: what is restored at step 0 was imported")
     p.add_argument("--fail-at", type=int, default=-1)
     p.add_argument("--hold-at", type=int, default=-1)

@@ -141,7 +141,12 @@ uint64_t ptc_checksum(const void *data, size_t len)
 
 void ptc_content_hash(const void *data, size_t len, char ret_hex[33])
 {
+	static const char digits[] = "0123456789abcdef";
 	XXH128_hash_t h = XXH3_128bits(data, len);
 
-	snprintf(ret_hex, 33, "%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
+	for (unsigned i = 0; i < 16; i++) { /* a plan's hash is one of as many as it has moves */
+		ret_hex[i] = digits[h.high64 >> (60 - 4 * i) & 15];
+		ret_hex[16 + i] = digits[h.low64 >> (60 - 4 * i) & 15];
+	}
+	ret_hex[32] = '\0';
 }

@@ -24,7 +24,6 @@
 #include "base/log.h"
 #include "base/sys/sys.h"
 #include "formats/job/job.h"
-#include "formats/state/layout_doc.h"
 #include "formats/state/state_doc.h"
 #include "proto/pb.h"
 
@@ -331,93 +330,6 @@ static void layout_release(struct ptc_ctl_task *t)
 	ptc_view_done(&l->view);
 }
 
-static int merge_layout(struct layout_task *l, struct ptc_declared *ret_declared)
-{
-	struct ptc_declared_merge *m = NULL;
-	struct ptc_config config;
-	int rc = ptc_config_parse(l->view.to.config, &config, &l->task.err);
-
-	if (rc == 0)
-		rc = ptc_declared_merge_new(&config, &m, &l->task.err);
-	for (size_t i = 0; rc == 0 && i < l->nreplies; i++)
-		for (size_t k = 0; rc == 0 && k < l->replies[i]->n_ranks; k++)
-			rc = ptc_agent_declared_add(m, l->replies[i]->ranks[k], &l->task.err);
-	if (rc == 0)
-		rc = ptc_declared_merge_finish(m, ret_declared, &l->task.err);
-	ptc_declared_merge_free(m);
-	return rc;
-}
-
-/* What a rule takes the greatest of has one. */
-static int check_max(struct layout_task *l, const struct ptc_spec *rules, const struct ptc_spec *now)
-{
-	int rc = 0;
-
-	for (size_t i = 0; rc == 0 && rules->nrules && i < now->ntensors; i++)
-		rc = ptc_rule_check_max(ptc_spec_rule_named(rules, now->tensors[i].name), now->tensors[i].name,
-					now->tensors[i].dtype, &l->task.err);
-	return rc;
-}
-
-/* With what the job's description says: rules, and of a job that was imported its tensors. */
-static int compare_described(struct layout_task *l, const struct ptc_declared *now)
-{
-	bool imported = l->view.to_snapshot && !l->view.from.layout_hash[0];
-	const struct ptc_job_desc *desc;
-	void *ref;
-	int rc = ptc_specs_get(l->task.ctl->all->docs.specs, l->view.meta.uuid, l->view.meta.spec_hash, &desc, &ref,
-			       &l->task.err);
-
-	if (rc)
-		return rc;
-	if (imported)
-		rc = ptc_declared_same(&desc->spec, &now->spec, "the job's ranks", &l->task.err);
-	if (rc == 0)
-		rc = check_max(l, &desc->spec, &now->spec);
-	ptc_specs_release(ref);
-	return rc;
-}
-
-/* State can only go on into the same tensors. */
-static int compare(struct layout_task *l, const struct ptc_declared *now)
-{
-	const struct ptc_declared *before;
-	const struct ptc_layout *layout;
-	char text[PTC_ERROR_MAX];
-	void *ref;
-	int rc = compare_described(l, now);
-
-	if (rc || l->view.to_snapshot == 0 || !l->view.from.layout_hash[0])
-		return rc;
-	rc = ptc_layouts_get(l->task.ctl->all->docs.layouts, l->view.meta.uuid, l->view.from.layout_hash, &before,
-			     &layout, &ref, &l->task.err);
-	if (rc)
-		return rc;
-	snprintf(text, sizeof text, "configuration %.200s", l->view.to.config);
-	rc = ptc_declared_same(&before->spec, &now->spec, text, &l->task.err);
-	ptc_layouts_release(ref);
-	return rc;
-}
-
-/* What was planned with was declared before, or probed: what ranks say now counts, and a difference is told. */
-static void tell_difference(struct layout_task *l, const struct ptc_declared *now)
-{
-	const struct ptc_declared *planned;
-	const struct ptc_layout *layout;
-	char text[PTC_ERROR_MAX];
-	void *ref;
-
-	if (!l->view.to.layout_hash[0] || ptc_layouts_get(l->task.ctl->all->docs.layouts, l->view.meta.uuid,
-							  l->view.to.layout_hash, &planned, &layout, &ref, NULL) != 0)
-		return;
-	if (ptc_declared_differ(planned, now, text, sizeof text))
-		ptc_event(l->task.ctl->all->cluster, l->view.meta.uuid, "layout",
-			  "ranks declare under %.200s something else than was known before, by a probe or an earlier "
-			  "run; what they declare counts: %s",
-			  l->view.to.config, text);
-	ptc_layouts_release(ref);
-}
-
 /* A document that goes with others in one revision; too long for that, it is written now. */
 static int add_document(struct layout_task *l, struct ptc_etcd *e, const char *json, size_t len,
 			char ret_hash[PTC_HASH_HEX], char key[PTC_BLOB_KEY], struct ptc_etcd_op *ops, size_t *nops)
@@ -458,19 +370,11 @@ static int put_documents(struct layout_task *l, struct ptc_etcd *e, const char *
 
 static void layout_merge(void *arg, struct ptc_etcd *e)
 {
-	struct ptc_declared declared = { 0 };
 	struct layout_task *l = arg;
 
 	(void)e;
-	l->task.status = merge_layout(l, &declared);
-	if (l->task.status)
-		return;
-	l->task.status = compare(l, &declared);
-	if (l->task.status == 0)
-		tell_difference(l, &declared);
-	if (l->task.status == 0)
-		l->task.status = ptc_layout_doc_encode(&declared, &l->document, &l->len, &l->task.err);
-	ptc_declared_done(&declared);
+	l->task.status = ptc_declared_document(l->task.ctl->all, &l->view, l->replies, l->nreplies, &l->document,
+					       &l->len, &l->task.err);
 }
 
 static void layout_write(void *arg, struct ptc_etcd *e)

@@ -25,7 +25,6 @@
 #define FIXED_COMPARES    6   /* lock, record, intent, barrier, devices, older */
 #define MAX_NODE_COMPARES 100 /* leaves room for those in one Txn */
 #define RELOAD_RETRY_MS   500
-#define CLAIM_TRIES       32 /* other jobs got devices at the same moment */
 
 struct txn {
 	struct ptc_controller *ctl;
@@ -171,7 +170,7 @@ static int put_intent(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_o
 							 .value = t->claim.json,
 							 .len = strlen(t->claim.json) };
 		rc = run_txn(t, e, ops, n, "etcd.intent", err);
-	} while (rc == 0 && t->outcome == PTC_TXN_CONFLICT && ++tries < CLAIM_TRIES &&
+	} while (rc == 0 && t->outcome == PTC_TXN_CONFLICT && ++tries < PTC_DEVICE_TRIES &&
 		 ptc_device_claim_moved(&t->claim, e));
 	return rc;
 }

@@ -10,6 +10,8 @@
 #include "daemon/documents/documents.h"
 
 struct ptc_controller;
+struct ptc_controllers;
+struct Ptc__V1__WorkersReply;
 
 /* Work for one step of the core, off the loop. It is the first member of a struct with copies of everything it needs.
  */
@@ -70,3 +72,14 @@ void ptc_merge_done(struct ptc_merge *m);
 /* ret_items: a digest for each item of g's spec; ptc_free it. */
 int ptc_merge_digests(const struct ptc_merge *m, const struct ptc_geometry *g, const uint64_t *expected,
 		      size_t nexpected, uint64_t **ret_items, size_t *ret_nitems, struct ptc_error *err);
+
+/* ahead/declared_layout.c: the layout document of what v's new ranks have declared; ptc_free it. PTC_ELAYOUT: the
+ * declarations contradict each other, the record's state or the job's description. May wait. */
+int ptc_declared_document(struct ptc_controllers *all, const struct ptc_view *v,
+			  struct Ptc__V1__WorkersReply *const *replies, size_t nreplies, char **ret, size_t *ret_len,
+			  struct ptc_error *err);
+/* Makes that document and writes it down, in the job's lane. Takes what v owns; borrows replies until done runs, on the
+ * loop, with the document's hash if status is 0. */
+void ptc_declared_write(struct ptc_controller *ctl, struct ptc_view *v, struct Ptc__V1__WorkersReply *const *replies,
+			size_t nreplies, void (*done)(void *arg, int status, const char *why, const char *hash),
+			void *arg);

@@ -8,6 +8,8 @@
 #include "daemon/cluster/cluster.h"
 #include "daemon/core/job_switch.h"
 
+#define PTC_DEVICE_TRIES 32 /* of a write: other jobs wrote the document at the same moment */
+
 struct ptc_controller;
 struct ptc_controllers;
 
@@ -40,6 +42,10 @@ void ptc_device_claim_done(struct ptc_device_claim *c);
 int ptc_device_claim_read(struct ptc_device_claim *c, struct ptc_etcd *e, struct ptc_error *err);
 /* Whether the document has been written since. Blocks. */
 bool ptc_device_claim_moved(const struct ptc_device_claim *c, struct ptc_etcd *e);
+/* Claims the devices of g's ranks before their switch has an intent, in the job's lane; then done, on the loop. status
+ * PTC_ENODEVICES: another job has some. What is claimed goes back as ever, once no process of the job has it. */
+void ptc_device_claim_early(struct ptc_controller *ctl, const struct ptc_generation_doc *g,
+			    void (*done)(void *arg, int status, const char *why), void *arg);
 /* "job NAME" where the job is of that user, else "a job of user UID": names are each user's own. In buf. */
 const char *ptc_device_owner(const struct ptc_meta_doc *job, uint64_t uid, char *buf, size_t size);
 

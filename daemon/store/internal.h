@@ -95,7 +95,7 @@ void ptc_store_damage_describe(const struct ptc_table *t, size_t piece, size_t c
 /* read.c */
 /* Copies box, verified, from the sealed table src into the extent at stream position pos of t. */
 int ptc_store_gather(struct ptc_table *src, uint32_t item, const struct ptc_box *box, struct ptc_table *t, uint64_t pos,
-		     struct ptc_error *err);
+		     struct ptc_verified *seen, struct ptc_error *err);
 
 /* record.c: the store's id, jobs, notes and tables in meta. Each function makes one commit or one read. */
 struct key {

@@ -27,7 +27,7 @@
 struct check {
 	const struct ptc_table *t;
 	size_t piece;
-	uint64_t begin, end; /* stream range of the block verified last; empty: none */
+	struct ptc_verified *seen; /* the block verified last */
 };
 
 /* The block of stream position pos. A sealed table's blocks all have sums. */
@@ -40,8 +40,9 @@ static int verify_block(struct check *k, uint64_t pos, struct ptc_error *err)
 	if ((k->t->sealed || c->summed) &&
 	    ptc_checksum(c->ptr + off, len) != __atomic_load_n(&c->sum[b], __ATOMIC_RELAXED))
 		return ptc_store_damage(k->t, k->piece, ptc_store_chunk_of(pos), b, err);
-	k->begin = pos - pos % PTC_CHUNK_BYTES + off;
-	k->end = k->begin + len;
+	k->seen->table = k->t;
+	k->seen->begin = pos - pos % PTC_CHUNK_BYTES + off;
+	k->seen->end = k->seen->begin + len;
 	return 0;
 }
 
@@ -50,22 +51,25 @@ static int verified(struct check *k, uint64_t pos, int64_t left, const uint8_t *
 		    struct ptc_error *err)
 {
 	int64_t room;
-	int rc = pos >= k->begin && pos < k->end ? 0 : verify_block(k, pos, err);
+	const struct ptc_verified *seen = k->seen;
+	bool again = seen->table == k->t && pos >= seen->begin && pos < seen->end;
+	int rc = again ? 0 : verify_block(k, pos, err);
 
 	if (rc)
 		return rc;
 	*ret_p = ptc_store_at(k->t, pos, &room);
-	*ret_n = PTC_MIN(left, (int64_t)(k->end - pos));
+	*ret_n = PTC_MIN(left, (int64_t)(seen->end - pos));
 	return 0;
 }
 
 /* Every block that stream range [pos, end) of piece i touches. */
 static int verify(const struct ptc_table *t, size_t i, uint64_t pos, uint64_t end, struct ptc_error *err)
 {
-	struct check k = { .t = t, .piece = i };
+	struct ptc_verified seen = { 0 };
+	struct check k = { .t = t, .piece = i, .seen = &seen };
 	int rc = 0;
 
-	for (; !rc && pos < end; pos = k.end)
+	for (; !rc && pos < end; pos = seen.end)
 		rc = verify_block(&k, pos, err);
 	return rc;
 }
@@ -170,6 +174,7 @@ const struct ptc_piece *ptc_table_all_pieces(struct ptc_table *t, size_t *ret_n)
 struct target {
 	uint8_t *dst;
 	const struct ptc_box *box;
+	struct ptc_verified *seen;
 };
 
 static int copy_out(struct check *k, uint64_t pos, uint8_t *dst, int64_t left, struct ptc_error *err)
@@ -193,7 +198,7 @@ static int copy_out(struct check *k, uint64_t pos, uint8_t *dst, int64_t left, s
 static int read_part(void *arg, const struct ptc_table *t, size_t i, const struct ptc_box *cut, struct ptc_error *err)
 {
 	const struct target *to = arg;
-	struct check k = { .t = t, .piece = i };
+	struct check k = { .t = t, .piece = i, .seen = to->seen };
 	struct ptc_runs r;
 	int rc = 0;
 
@@ -202,17 +207,26 @@ static int read_part(void *arg, const struct ptc_table *t, size_t i, const struc
 	return rc;
 }
 
-int ptc_table_read(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst, struct ptc_error *err)
+int ptc_table_read_row(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst,
+		       struct ptc_verified *seen, struct ptc_error *err)
 {
-	struct target to = { dst, box };
+	struct target to = { dst, box, seen };
 
 	return ptc_box_empty(box) ? 0 : each_part(t, item, box, read_part, &to, err);
+}
+
+int ptc_table_read(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst, struct ptc_error *err)
+{
+	struct ptc_verified seen = { 0 };
+
+	return ptc_table_read_row(t, item, box, dst, &seen, err);
 }
 
 int ptc_table_read_filled(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst,
 			  struct ptc_error *err)
 {
-	struct target to = { dst, box };
+	struct ptc_verified seen = { 0 };
+	struct target to = { dst, box, &seen };
 	int rc = ptc_store_box_check(item, box, err);
 
 	if (rc || ptc_box_empty(box))
@@ -230,13 +244,14 @@ struct gather {
 	struct ptc_table *t;
 	uint64_t pos;
 	const struct ptc_box *box;
+	struct ptc_verified *seen;
 };
 
 static int gather_part(void *arg, const struct ptc_table *src, size_t i, const struct ptc_box *cut,
 		       struct ptc_error *err)
 {
 	const struct gather *g = arg;
-	struct check k = { .t = src, .piece = i };
+	struct check k = { .t = src, .piece = i, .seen = g->seen };
 	struct ptc_runs r;
 	int rc = 0;
 
@@ -259,9 +274,9 @@ static int gather_part(void *arg, const struct ptc_table *src, size_t i, const s
 }
 
 int ptc_store_gather(struct ptc_table *src, uint32_t item, const struct ptc_box *box, struct ptc_table *t, uint64_t pos,
-		     struct ptc_error *err)
+		     struct ptc_verified *seen, struct ptc_error *err)
 {
-	struct gather g = { t, pos, box };
+	struct gather g = { t, pos, box, seen };
 
 	return each_part(src, item, box, gather_part, &g, err);
 }
@@ -383,6 +398,7 @@ int ptc_table_each_extent(struct ptc_table *t, uint32_t item, const struct ptc_b
 #define POWERS 8
 struct digest {
 	struct ptc_box whole;
+	struct ptc_verified *seen;
 	uint64_t sum;
 	struct {
 		uint64_t distance, power;
@@ -424,7 +440,7 @@ static int digest_part(void *arg, const struct ptc_table *t, size_t i, const str
 {
 	struct digest *d = arg;
 	int64_t total = ptc_box_volume(&d->whole), end = 0;
-	struct check k = { .t = t, .piece = i };
+	struct check k = { .t = t, .piece = i, .seen = d->seen };
 	uint64_t acc = 0, crc = 0;
 	struct ptc_runs r;
 	int rc = 0;
@@ -443,7 +459,15 @@ static int digest_part(void *arg, const struct ptc_table *t, size_t i, const str
 int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim, const int64_t *shape,
 		     uint64_t *ret_digest, struct ptc_error *err)
 {
-	struct digest d = { .whole = ptc_box_whole(ndim, shape) };
+	struct ptc_verified seen = { 0 };
+
+	return ptc_table_digest_row(t, item, box, ndim, shape, ret_digest, &seen, err);
+}
+
+int ptc_table_digest_row(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim,
+			 const int64_t *shape, uint64_t *ret_digest, struct ptc_verified *seen, struct ptc_error *err)
+{
+	struct digest d = { .whole = ptc_box_whole(ndim, shape), .seen = seen };
 	int rc = 0;
 
 	if (ptc_box_empty(box)) {
@@ -461,7 +485,8 @@ int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *b
 int ptc_table_digest_extent(struct ptc_table *t, uint32_t extent, const struct ptc_box *part, uint32_t ndim,
 			    const int64_t *shape, uint64_t *ret_digest, struct ptc_error *err)
 {
-	struct digest d = { .whole = ptc_box_whole(ndim, shape) };
+	struct ptc_verified seen = { 0 };
+	struct digest d = { .whole = ptc_box_whole(ndim, shape), .seen = &seen };
 	int rc = 0;
 
 	pthread_rwlock_rdlock(&t->lock);

@@ -24,6 +24,15 @@ const struct ptc_piece *ptc_table_all_pieces(struct ptc_table *t, size_t *ret_n)
  * PTC_ENOTFOUND: a part of box is not here. Errors about an item begin with "item N". */
 /* Reads box, row-major compact, into dst. */
 int ptc_table_read(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst, struct ptc_error *err);
+/* The block that the last of a row of reads has verified; all of zeros at first. Reads that follow each other at once
+ * then verify a block once that holds many small boxes. The caller has a reference to the table, and forgets it with
+ * the request that it works for: memory that was right then need not be right later. */
+struct ptc_verified {
+	const struct ptc_table *table;
+	uint64_t begin, end; /* its place in the table's chunks */
+};
+int ptc_table_read_row(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst,
+		       struct ptc_verified *seen, struct ptc_error *err);
 /* Does the same with a begun table. PTC_ESTATE: a part of box is not filled yet. It verifies blocks that have
  * checksums; blocks of chunks that are still being filled have none yet. */
 int ptc_table_read_filled(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst,
@@ -80,6 +89,8 @@ int ptc_table_spans(struct ptc_table *t, uint32_t item, const struct ptc_box *bo
  */
 int ptc_table_digest(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim, const int64_t *shape,
 		     uint64_t *ret_digest, struct ptc_error *err);
+int ptc_table_digest_row(struct ptc_table *t, uint32_t item, const struct ptc_box *box, uint32_t ndim,
+			 const int64_t *shape, uint64_t *ret_digest, struct ptc_verified *seen, struct ptc_error *err);
 /* Does the same with a part of an unfilled extent whose bytes are there. While they are in the processor's cache, this
  * costs half as much as later. The caller makes sure that the bytes do not change. Nothing is verified. */
 int ptc_table_digest_extent(struct ptc_table *t, uint32_t extent, const struct ptc_box *part, uint32_t ndim,

@@ -77,6 +77,8 @@ static int normalise_item(struct work *w, const struct ptc_store_box *const *v, 
 	struct ptc_boxes b = { 0 };
 	int rc = 0;
 
+	if (n == 1)
+		return push(&w->needs, v[0]->item, &v[0]->box, 1);
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct ptc_boxes fresh = { 0 };
 
@@ -145,11 +147,11 @@ static int held(const struct ptc_table *t, uint32_t item, struct ptc_boxes *out)
 /* What of the needs t does not have in any state. */
 static int subtract_held(struct work *w)
 {
+	struct ptc_boxes have = { 0 }, left = { 0 };
 	int rc = 0;
 
 	for (size_t i = 0; i < w->needs.n && !rc; i++) {
-		struct ptc_boxes have = { 0 }, left = { 0 };
-
+		have.n = left.n = 0;
 		rc = held(w->t, w->needs.v[i].item, &have);
 		if (!rc && have.n == 0)
 			rc = ptc_boxes_push(&left, &w->needs.v[i].box);
@@ -157,9 +159,9 @@ static int subtract_held(struct work *w)
 			rc = ptc_boxes_missing(&w->needs.v[i].box, have.v, have.n, &left);
 		if (!rc && left.n > 0)
 			rc = push(&w->rest, w->needs.v[i].item, left.v, left.n);
-		ptc_boxes_done(&have);
-		ptc_boxes_done(&left);
 	}
+	ptc_boxes_done(&have);
+	ptc_boxes_done(&left);
 	return rc;
 }
 
@@ -354,21 +356,21 @@ static int add_copy(struct work *w, uint32_t item, const struct ptc_boxes *live)
 
 static int build(struct work *w)
 {
+	struct ptc_boxes b = { 0 };
 	int rc = 0;
 
 	if (w->ncuts > 1)
 		qsort_r(w->cuts, w->ncuts, sizeof *w->cuts, by_extent, w->src);
 	for (size_t i = 0, e; i < w->ncuts && !rc; i = e) {
-		struct ptc_boxes b = { 0 };
-
+		b.n = 0;
 		for (e = i + 1; e < w->ncuts && same_group(w, i, e);)
 			e++;
 		rc = merged_group(w, i, e, &b);
 		if (!rc)
 			rc = w->cuts[i].alias ? add_alias(w, w->cuts[i].i, &b)
 					      : add_copy(w, w->src->pieces[w->cuts[i].i].item, &b);
-		ptc_boxes_done(&b);
 	}
+	ptc_boxes_done(&b);
 	return rc;
 }
 
@@ -408,6 +410,7 @@ static int map_chunks(struct work *w)
 /* Parts of rest that src does not have, and extents t has reserved but cannot fill from src. */
 static int find_missing(struct work *w)
 {
+	struct ptc_boxes have = { 0 }, left = { 0 }, parts = { 0 };
 	int rc = 0;
 
 	for (size_t i = 0; i < w->t->n && !rc; i++) {
@@ -421,9 +424,9 @@ static int find_missing(struct work *w)
 	}
 	w->nresumed = w->missing.n;
 	for (size_t i = 0, e; i < w->rest.n && !rc; i = e) {
-		struct ptc_boxes have = { 0 }, left = { 0 }, parts = { 0 };
 		const struct ptc_table *src = source(w, w->rest.v[i].item);
 
+		have.n = left.n = parts.n = 0;
 		e = group_end(w->rest.v, w->rest.n, i);
 		rc = src ? held(src, w->rest.v[i].item, &have) : 0;
 		for (size_t k = i; k < e && !rc; k++)
@@ -435,10 +438,10 @@ static int find_missing(struct work *w)
 			rc = ptc_box_chop(&left.v[k], PTC_EXTENT_MAX_BYTES, &parts);
 		if (!rc)
 			rc = push(&w->missing, w->rest.v[i].item, parts.v, parts.n);
-		ptc_boxes_done(&have);
-		ptc_boxes_done(&left);
-		ptc_boxes_done(&parts);
 	}
+	ptc_boxes_done(&have);
+	ptc_boxes_done(&left);
+	ptc_boxes_done(&parts);
 	return rc;
 }
 
@@ -458,6 +461,7 @@ static int64_t new_bytes(const struct work *w)
 static int copy(struct work *w, struct ptc_error *err)
 {
 	struct ptc_store *s = w->t->job->s;
+	struct ptc_verified seen = { 0 };
 	int rc = 0;
 
 	for (uint32_t i = 0; i < w->t->n && !rc && w->src; i++) {
@@ -470,7 +474,7 @@ static int copy(struct work *w, struct ptc_error *err)
 			continue;
 		pthread_rwlock_rdlock(&w->t->lock);
 		ptc_store_extent_again(w->t, i);
-		rc = ptc_store_gather(src, p->item, &box, w->t, w->t->locs[i].pos, err);
+		rc = ptc_store_gather(src, p->item, &box, w->t, w->t->locs[i].pos, &seen, err);
 		pthread_rwlock_unlock(&w->t->lock);
 		if (!rc)
 			rc = ptc_table_filled(w->t, i, err);

@@ -555,6 +555,51 @@ static void a_flipped_bit_is_named(void **state)
 	free(buf);
 }
 
+/* Small boxes one after the other, of which many lie in one block: those of the damaged block are refused, each of them
+ * and no other. */
+static void a_flipped_bit_in_a_row_of_reads(void **state)
+{
+	const int64_t shape[] = { 2000, 1024 };
+	uint8_t *x = tensor(2000, 1024, 5), row[1024];
+	struct ptc_table_key k = key_of(JOB_A, 1, 1);
+	struct ptc_store_box need = { 3, BOX2(0, 0, 2000, 1024) };
+	struct ptc_verified seen = { 0 }, digested = { 0 };
+	struct ptc_error why = PTC_ERROR_INIT;
+	struct ptc_table *t;
+	struct ptc_store *s;
+	struct place p;
+	uint64_t digest;
+	int bad = 0;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	make_table(s, &k, &need, 1, x, shape);
+	ptc_store_close(s);
+	flip_bit(&p, x + 1500 * 1024, 64);
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_table_open(s, &k, &t, err));
+	for (int64_t r = 0; r < 2000; r++) {
+		struct ptc_box box = BOX2(0, 0, 1, 1024);
+		int rc;
+
+		box.off[0] = r;
+		rc = ptc_table_read_row(t, 3, &box, row, &seen, &why);
+		assert_int_equal(rc, ptc_table_read(t, 3, &box, row, &why));
+		assert_int_equal(rc, ptc_table_digest_row(t, 3, &box, 2, shape, &digest, &digested, &why));
+		if (rc == 0)
+			assert_memory_equal(row, x + r * 1024, 1024);
+		else
+			assert_int_equal(rc, PTC_ECORRUPT);
+		bad += rc != 0;
+	}
+	assert_in_range(bad, 64, 65); /* of 64 KiB, which may begin within a row */
+	ptc_table_unref(t);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+}
+
 static void count_jobs(void *arg, const char *uuid, uid_t uid, bool lost)
 {
 	int *n = arg;
@@ -1285,6 +1330,7 @@ int main(void)
 		cmocka_unit_test(ceiling_is_hard_and_changes_nothing),
 		cmocka_unit_test(what_is_filled_can_be_read),
 		cmocka_unit_test(a_flipped_bit_is_named),
+		cmocka_unit_test(a_flipped_bit_in_a_row_of_reads),
 		cmocka_unit_test(a_bit_flips_later),
 		cmocka_unit_test(a_lost_job_harms_no_other),
 		cmocka_unit_test(a_lost_job_begins_anew),

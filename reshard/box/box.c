@@ -134,12 +134,12 @@ int ptc_box_subtract(const struct ptc_box *a_in, const struct ptc_box *b, struct
 	return rc;
 }
 
-int ptc_boxes_missing(const struct ptc_box *need, const struct ptc_box *have, size_t nhave, struct ptc_boxes *out)
+static int missing_of_many(const struct ptc_box *need, const struct ptc_box *have, size_t nhave, struct ptc_boxes *out)
 {
 	struct ptc_boxes left = { 0 }, next = { 0 }, swap;
 	struct ptc_box common;
 	size_t mark = out->n;
-	int rc = ptc_box_empty(need) ? 0 : ptc_boxes_push(&left, need);
+	int rc = ptc_boxes_push(&left, need);
 
 	for (size_t h = 0; h < nhave && left.n && !rc; h++) {
 		if (!ptc_box_intersect(need, &have[h], &common))
@@ -158,6 +158,24 @@ int ptc_boxes_missing(const struct ptc_box *need, const struct ptc_box *have, si
 	ptc_boxes_done(&left);
 	ptc_boxes_done(&next);
 	return rc;
+}
+
+/* Most needs meet one box or none, and take no memory of their own. */
+int ptc_boxes_missing(const struct ptc_box *need, const struct ptc_box *have, size_t nhave, struct ptc_boxes *out)
+{
+	struct ptc_box common;
+	const struct ptc_box *one = NULL;
+
+	if (ptc_box_empty(need))
+		return 0;
+	for (size_t h = 0; h < nhave; h++) {
+		if (!ptc_box_intersect(need, &have[h], &common))
+			continue;
+		if (one)
+			return missing_of_many(need, have, nhave, out);
+		one = &have[h];
+	}
+	return one ? ptc_box_subtract(need, one, out) : ptc_boxes_push(out, need);
 }
 
 /* Lexicographic by everything but dim d, then by d: neighbours along d become neighbours in the array. */

@@ -167,6 +167,11 @@ class Smoke(unittest.TestCase):
         self.assertEqual([], os.listdir(chunks))
 
     @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/dev/fuse"), "needs root and /dev/fuse, to mount")
+    def test_many_tensors(self):
+        found = self.results("many-tensors", "--tensors", "300", "--rounds", "1", "--transports", "unix", "--nodes", "1,2")
+        self.assertEqual({f"300 tensors to {to}, {nodes}" for to in ("tp4", "tp2") for nodes in ("1 node", "2 nodes")},
+                         {r["what"] for r in found})
+
     def test_small_files(self):
         """The scenario compares every file with what was imported."""
         chunks = self.store()

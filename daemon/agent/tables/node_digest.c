@@ -29,6 +29,7 @@ struct digester {
 	const struct ptc_digest_job *job;
 	struct task *tasks;
 	size_t ntasks, cap;
+	struct ptc_verified seen[PTC_AGENT_DIGEST_THREADS];
 };
 
 static int task_push(struct digester *d, size_t need, const struct ptc_box *box)
@@ -100,8 +101,9 @@ static int task_run(void *arg, unsigned thread, size_t i, struct ptc_error *err)
 
 	if (rc)
 		return rc;
+	ptc_require(thread < PTC_ARRAY_LEN(d->seen));
 	do
-		rc = ptc_table_digest(d->job->table, item, &t->box, ndim, shape, &digest, err);
+		rc = ptc_table_digest_row(d->job->table, item, &t->box, ndim, shape, &digest, &d->seen[thread], err);
 	while (ptc_agent_heals(d->job->g->agent, d->job->g->uuid, rc, &tries));
 	if (rc)
 		ptc_geometry_name_error(d->job->g, err);

@@ -40,7 +40,8 @@ struct out {
 	struct ptc_rpc_part parts[FETCH_PARTS + 1];
 	size_t nparts; /* from 1 on; 0 is the head */
 	size_t payload;
-	uint64_t left; /* of the whole request, not yet in a message */
+	uint64_t left;            /* of the whole request, not yet in a message */
+	struct ptc_verified seen; /* for this message */
 };
 
 static void release_table(void *table)
@@ -54,6 +55,7 @@ static void out_reset(struct out *o)
 	o->staging = NULL;
 	o->nparts = 0;
 	o->payload = 0;
+	o->seen = (struct ptc_verified){ 0 };
 }
 
 static int out_flush(struct out *o, struct ptc_error *err)
@@ -109,7 +111,7 @@ static int out_pack(struct out *o, uint32_t item, const struct ptc_box *box, siz
 	}
 	to = s->data + s->used;
 	rc = o->begun ? ptc_table_read_filled(o->table, item, box, to, err)
-		      : ptc_table_read(o->table, item, box, to, err);
+		      : ptc_table_read_row(o->table, item, box, to, &o->seen, err);
 	if (rc)
 		return rc;
 	s->used += len;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path and failure modes: ahead.h. A node is asked to start its ranks, then to build them; both are requests in
- * the job's order (Peer/Start, Peer/Build), sent only while no switch is under way, and again after one has ended them.
- * They answer at once where they have been answered before. */
+/* Happy path and failure modes: ahead.h. The devices are claimed; then a node is asked to start its ranks, and to build
+ * them. Both are requests in the job's order (Peer/Start, Peer/Build), sent only while no switch is under way, and
+ * again after one has ended them. They answer at once where they have been answered before. What the ranks have
+ * declared is compared with the state and written down, so that the switch knows its layout from its first check on. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
@@ -21,6 +22,7 @@
 #define TRIES_MAX 50 /* of a node that does not answer: as long as its lease lives, and a little */
 
 enum want { WANT_START, WANT_BUILD, WANT_NOTHING };
+enum stage { CLAIMING, BUILDING, WRITING, WRITTEN };
 
 struct ahead_node {
 	uint32_t node; /* cluster number */
@@ -28,6 +30,7 @@ struct ahead_node {
 	unsigned tries;            /* that failed in a row */
 	int64_t retry_ns;          /* not asked before */
 	struct ptc_rpc_async *rpc; /* of a Build under way */
+	Ptc__V1__WorkersReply *declared;
 	bool asked;
 };
 
@@ -38,7 +41,9 @@ struct ptc_ahead {
 	uint64_t generation, incarnation; /* of the record that it was planned for */
 	struct ptc_switch_request request;
 	struct ahead_node *nodes;
+	Ptc__V1__WorkersReply **declared; /* the nodes', while WRITING */
 	size_t nnodes;
+	enum stage stage;
 	int64_t began_ns, built_ns;
 	bool over;      /* nothing more is done, and answers are not looked at */
 	bool submitted; /* the switch has begun */
@@ -47,7 +52,8 @@ struct ptc_ahead {
 struct ahead_call {
 	struct ptc_ahead *a;
 	size_t at; /* in nodes */
-	bool build, answered;
+	bool build;
+	Ptc__V1__WorkersReply *answer; /* the last message of Build, with `finished` */
 };
 
 static struct ptc_ahead *unref(struct ptc_ahead *a)
@@ -56,7 +62,11 @@ static struct ptc_ahead *unref(struct ptc_ahead *a)
 		ptc_generation_doc_done(&a->request.to);
 		ptc_free(a->request.plan_json);
 		ptc_watcher_unref(a->request.watcher);
+		for (size_t i = 0; i < a->nnodes; i++)
+			if (a->nodes[i].declared)
+				ptc_pb_free(&a->nodes[i].declared->base);
 		ptc_free(a->nodes);
+		ptc_free(a->declared);
 		ptc_controller_unref(a->ctl);
 		ptc_free(a);
 	}
@@ -86,6 +96,23 @@ static int view_make(const struct ptc_ahead *a, struct ptc_view *ret)
 	}
 	*ret = v;
 	return 0;
+}
+
+/* The same two generations, for a task that has them to itself. */
+static int view_copy(const struct ptc_ahead *a, struct ptc_view *ret)
+{
+	struct ptc_controller *ctl = a->ctl;
+
+	*ret = (struct ptc_view){ .meta = ctl->meta,
+				  .from_generation = ctl->record.generation,
+				  .from_snapshot = ctl->record.snapshot + 1,
+				  .to_generation = ctl->record.generation + 1,
+				  .to_snapshot = ctl->record.snapshot + 1 };
+	if (ptc_generation_doc_copy(&ctl->view.from, &ret->from) == 0 &&
+	    ptc_generation_doc_copy(&a->request.to, &ret->to) == 0 && ptc_view_nodes(ret) == 0)
+		return 0;
+	ptc_view_done(ret);
+	return PTC_ENOMEM;
 }
 
 static void view_done(struct ptc_view *v)
@@ -200,8 +227,14 @@ struct ptc_watcher *ptc_ahead_take_watcher(struct ptc_controller *ctl)
 
 void ptc_ahead_over(struct ptc_controller *ctl)
 {
-	if (ctl->ahead && ctl->ahead->submitted)
-		ctl->ahead = unref(ctl->ahead);
+	struct ptc_ahead *a = ctl->ahead;
+
+	if (!a || !a->submitted)
+		return;
+	if (!ctl->gone &&
+	    ctl->record.incarnation != a->request.id) /* a switch that its check refuses sends no FINISH */
+		end_ranks(a);
+	ctl->ahead = unref(a);
 }
 
 bool ptc_ahead_builds(const struct ptc_controller *ctl, uint64_t *ret_id)
@@ -246,18 +279,24 @@ static void tell(const struct ptc_ahead *a)
 	ptc_watcher_progress(a->request.watcher, "building", 0, 0, text);
 }
 
-/* All have declared. */
+/* The nodes are told of the generation also when its switch has come to nothing, so the request is kept. */
 static void submit(struct ptc_ahead *a)
 {
 	struct ptc_controller *ctl = a->ctl;
+	struct ptc_switch_request r = a->request;
 	struct ptc_error err = PTC_ERROR_INIT;
 	int rc;
 
-	a->built_ns = a->built_ns ? a->built_ns : ptc_sys_now_ns();
-	a->request.base_snapshot = ctl->record.snapshot;
-	a->request.ahead = false;
+	r.to = (struct ptc_generation_doc){ 0 };
+	rc = ptc_generation_doc_copy(&a->request.to, &r.to) ? ptc_nomem(&err) : 0;
+	r.base_snapshot = ctl->record.snapshot;
+	r.ahead = false;
 	a->submitted = true;
-	rc = ctl->submit(ctl, &a->request, &err);
+	if (rc == 0)
+		rc = ctl->submit(ctl, &r, &err);
+	ptc_generation_doc_done(&r.to);
+	a->request.watcher = r.watcher;
+	a->request.plan_json = r.plan_json;
 	if (rc == 0)
 		return;
 	a->submitted = false;
@@ -297,6 +336,8 @@ static void answered(struct ahead_call *c, int status, const struct ptc_error *e
 	} else if (status == 0) {
 		n->want = c->build ? WANT_NOTHING : WANT_BUILD;
 		n->tries = 0;
+		n->declared = c->answer;
+		c->answer = NULL;
 		tell(a);
 	} else if (passes(status) && (busy || ++n->tries < TRIES_MAX)) { /* a snapshot ended it, or the node is away */
 		n->retry_ns = ptc_sys_now_ns() + RETRY_NS;
@@ -307,6 +348,8 @@ static void answered(struct ahead_call *c, int status, const struct ptc_error *e
 			 err ? err->text : ptc_status_name(status));
 		ptc_ahead_stop(ctl, status, why);
 	}
+	if (c->answer)
+		ptc_pb_free(&c->answer->base);
 	ptc_free(c);
 	unref(a);
 }
@@ -327,8 +370,10 @@ static int build_message(void *arg, struct ptc_rpc_message *m, struct ptc_error 
 
 	if (rc)
 		return rc;
-	c->answered |= ((Ptc__V1__WorkersReply *)msg)->finished;
-	ptc_pb_free(msg);
+	if (!c->answer && ((Ptc__V1__WorkersReply *)msg)->finished)
+		c->answer = (Ptc__V1__WorkersReply *)msg;
+	else
+		ptc_pb_free(msg);
 	return 0;
 }
 
@@ -338,7 +383,7 @@ static void build_answered(void *arg, int status, const struct ptc_error *err, c
 
 	(void)reply;
 	(void)len;
-	answered(c, c->answered ? 0 : status ? status : PTC_EPEER, status ? err : NULL);
+	answered(c, c->answer ? 0 : status ? status : PTC_EPEER, status ? err : NULL);
 }
 
 static void ask(struct ptc_ahead *a, size_t at)
@@ -371,11 +416,71 @@ static void ask(struct ptc_ahead *a, size_t at)
 
 /* ---- life --------------------------------------------------------------------------- */
 
+static void claimed(void *arg, int status, const char *why)
+{
+	struct ptc_ahead *a = arg;
+
+	if (a->stage == CLAIMING)
+		a->stage = BUILDING;
+	if (status && !a->over)
+		ptc_ahead_stop(a->ctl, status, why);
+	else if (!a->over)
+		ptc_ahead_tick(a->ctl);
+	unref(a);
+}
+
+static void layout_written(void *arg, int status, const char *why, const char *hash)
+{
+	struct ptc_ahead *a = arg;
+
+	a->stage = WRITTEN;
+	if (status && !a->over) {
+		ptc_ahead_stop(a->ctl, status, why);
+	} else if (!a->over) {
+		snprintf(a->request.to.layout_hash, sizeof a->request.to.layout_hash, "%s", hash);
+		ptc_ahead_tick(a->ctl);
+	}
+	unref(a);
+}
+
+/* What all have declared, beside what is trained. */
+static void write_layout(struct ptc_ahead *a)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_view v;
+
+	a->built_ns = ptc_sys_now_ns();
+	a->declared = ptc_calloc(a->nnodes, sizeof(Ptc__V1__WorkersReply *));
+	if (!a->declared || view_copy(a, &v) != 0) {
+		ptc_nomem(&err);
+		ptc_ahead_stop(a->ctl, PTC_ENOMEM, err.text);
+		return;
+	}
+	for (size_t i = 0; i < a->nnodes; i++)
+		a->declared[i] = a->nodes[i].declared;
+	a->stage = WRITING;
+	a->refs++;
+	ptc_declared_write(a->ctl, &v, a->declared, a->nnodes, layout_written, a);
+}
+
+/* *ret_built: all have declared. */
+static void ask_nodes(struct ptc_ahead *a, bool *ret_built)
+{
+	*ret_built = true;
+	for (size_t i = 0; i < a->nnodes && !a->over; i++) {
+		struct ahead_node *n = &a->nodes[i];
+
+		*ret_built = *ret_built && n->want == WANT_NOTHING;
+		if (n->want != WANT_NOTHING && !n->asked && ptc_sys_now_ns() >= n->retry_ns)
+			ask(a, i);
+	}
+}
+
 void ptc_ahead_tick(struct ptc_controller *ctl)
 {
 	struct ptc_ahead *a = ctl->ahead;
 	const char *why;
-	bool built = true;
+	bool built = false;
 
 	if (!a || a->submitted || !ptc_controller_idle(ctl))
 		return;
@@ -385,14 +490,11 @@ void ptc_ahead_tick(struct ptc_controller *ctl)
 		return;
 	}
 	a->refs++;
-	for (size_t i = 0; i < a->nnodes && !a->over; i++) {
-		struct ahead_node *n = &a->nodes[i];
-
-		built = built && n->want == WANT_NOTHING;
-		if (n->want != WANT_NOTHING && !n->asked && ptc_sys_now_ns() >= n->retry_ns)
-			ask(a, i);
-	}
-	if (built && !a->over && ptc_controller_ready(ctl))
+	if (a->stage == BUILDING)
+		ask_nodes(a, &built);
+	if (built && !a->over)
+		write_layout(a);
+	if (a->stage == WRITTEN && !a->over && ptc_controller_ready(ctl))
 		submit(a);
 	unref(a);
 }
@@ -427,6 +529,7 @@ int ptc_ahead_begin(struct ptc_controller *ctl, struct ptc_switch_request *r, st
 	ptc_event(ctl->all->cluster, ctl->uuid, "building", "new ranks of %s build on %zu nodes while the others train",
 		  a->request.to.config, a->nnodes);
 	tell(a);
-	ptc_ahead_tick(ctl);
+	a->refs++;
+	ptc_device_claim_early(ctl, &a->request.to, claimed, a);
 	return 0;
 }

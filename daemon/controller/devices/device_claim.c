@@ -18,13 +18,10 @@
 
 #define NAMED_MAX 200 /* bytes of a message that name devices */
 
-int ptc_device_claim_make(struct ptc_controller *ctl, struct ptc_device_claim *ret)
+static int make(struct ptc_controller *ctl, const struct ptc_generation_doc *g, struct ptc_device_claim *ret)
 {
-	const struct ptc_generation_doc *g = &ctl->view.to;
 	struct ptc_device_claim c = { .all = ctl->all, .meta = ctl->meta };
 
-	if (!ctl->intent.run_to || !g->world)
-		return 0;
 	c.want = ptc_calloc(g->world, sizeof *c.want);
 	if (!c.want)
 		return PTC_ENOMEM;
@@ -36,6 +33,11 @@ int ptc_device_claim_make(struct ptc_controller *ctl, struct ptc_device_claim *r
 	ctl->devices.claims++;
 	*ret = c;
 	return 0;
+}
+
+int ptc_device_claim_make(struct ptc_controller *ctl, struct ptc_device_claim *ret)
+{
+	return ctl->intent.run_to && ctl->view.to.world ? make(ctl, &ctl->view.to, ret) : 0;
 }
 
 void ptc_device_claim_done(struct ptc_device_claim *c)
@@ -134,4 +136,66 @@ int ptc_device_claim_read(struct ptc_device_claim *c, struct ptc_etcd *e, struct
 bool ptc_device_claim_moved(const struct ptc_device_claim *c, struct ptc_etcd *e)
 {
 	return c->n && ptc_devices_moved(e, c->revision);
+}
+
+/* ---- before the intent ---------------------------------------------------------------- */
+
+struct early {
+	struct ptc_controller *ctl;
+	struct ptc_device_claim claim;
+	int64_t fence;
+	void (*done)(void *arg, int status, const char *why);
+	void *arg;
+	int status;
+	struct ptc_error err;
+};
+
+static void early_work(void *arg, struct ptc_etcd *e)
+{
+	struct early *y = arg;
+	char lock[96];
+	bool ok = false;
+
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", y->claim.meta.uuid);
+	for (unsigned tries = 0; y->status == 0 && !ok && tries < PTC_DEVICE_TRIES; tries++) {
+		if (tries && !ptc_devices_moved(e, y->claim.revision))
+			break; /* the lock is another's */
+		y->status = ptc_device_claim_read(&y->claim, e, &y->err);
+		if (y->status || y->claim.status)
+			break;
+		y->status = ptc_etcd_txn(e,
+					 (const struct ptc_etcd_compare[]){
+						 { lock, PTC_ETCD_CREATE_REV, y->fence },
+						 { PTC_DEVICES_KEY, PTC_ETCD_MOD_REV, y->claim.revision } },
+					 2,
+					 &(struct ptc_etcd_op){ .key = PTC_DEVICES_KEY,
+								.value = y->claim.json,
+								.len = strlen(y->claim.json) },
+					 1, "etcd.devices", &ok, NULL, &y->err);
+	}
+	if (y->status == 0 && y->claim.status)
+		y->status = ptc_error_set(&y->err, y->claim.status, "%s", y->claim.text);
+	else if (y->status == 0 && !ok)
+		y->status = ptc_error_set(&y->err, PTC_EFENCED, "another daemon controls the job now; ask again");
+}
+
+static void early_done(void *arg)
+{
+	struct early *y = arg;
+
+	y->done(y->arg, y->status, y->err.text);
+	ptc_device_claim_done(&y->claim);
+	ptc_controller_unref(y->ctl);
+	ptc_free(y);
+}
+
+void ptc_device_claim_early(struct ptc_controller *ctl, const struct ptc_generation_doc *g,
+			    void (*done)(void *arg, int status, const char *why), void *arg)
+{
+	struct early *y = ptc_calloc(1, sizeof *y);
+
+	ptc_require(y);
+	*y = (struct early){ .ctl = ptc_controller_ref(ctl), .fence = ctl->fence, .done = done, .arg = arg };
+	ptc_require(make(ctl, g, &y->claim) == 0 &&
+		    ptc_cluster_run(ctl->all->cluster, ctl->uuid, early_work, early_done, y) == 0);
 }

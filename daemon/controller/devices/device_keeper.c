@@ -27,7 +27,6 @@
 #include <string.h>
 
 #define LOOK_NS        INT64_C(200000000)
-#define WRITE_TRIES    32 /* other jobs wrote the document at the same moment */
 #define ASK_TIMEOUT_MS 1000
 
 /* A look at the job's devices: of those that it does not need, some are asked for, and some found free. Counted by the
@@ -139,7 +138,7 @@ static void write_work(void *arg, struct ptc_etcd *e)
 	bool ok = false;
 	int64_t revision = 0;
 
-	for (unsigned tries = 0; rc == 0 && !ok && tries < WRITE_TRIES; tries++) {
+	for (unsigned tries = 0; rc == 0 && !ok && tries < PTC_DEVICE_TRIES; tries++) {
 		if (tries && !ptc_devices_moved(e, revision))
 			break; /* the lock is another's; or the next look tries again */
 		rc = write_down(l, e, &revision, &ok, &err);

@@ -317,9 +317,9 @@ static bool keep_more(struct prune *p, const struct ptc_manifest_doc *m, const s
 void ptc_tidy_blobs(struct ptc_controller *ctl)
 {
 	const struct ptc_manifest_doc *m = &ctl->view.manifest;
-	struct prune *p = ptc_calloc(1, sizeof *p);
+	struct prune *p = ctl->ahead ? NULL : ptc_calloc(1, sizeof *p);
 
-	ctl->untidy = !p;
+	ctl->untidy = !p; /* a layout may be written down of which no intent says yet */
 	if (!p)
 		return;
 	p->ctl = ptc_controller_ref(ctl);
