@@ -301,6 +301,7 @@ static bool waits(const struct ptc_controller *ctl)
 void ptc_controllers_tick(struct ptc_controllers *all)
 {
 	int64_t lease = ptc_cluster_lease(all->cluster);
+	uint64_t id;
 
 	for (size_t i = all->n; i-- > 0 && ptc_cluster_any_lost(all->cluster);)
 		if (i < all->n) /* whether that counts for a job is known once its record has been read */
@@ -318,7 +319,7 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 		if (i < all->n)
 			ptc_ahead_tick(all->list[i]);
 	for (size_t i = all->n; i-- > 0;)
-		if (i < all->n)
+		if (i < all->n && !ptc_ahead_builds(all->list[i], &id)) /* whose requests its own would end */
 			ptc_older_tick(all->list[i]);
 	for (size_t i = 0; i < all->n; i++)
 		ptc_copy_keeper_tick(all->list[i]);

@@ -50,7 +50,7 @@ void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc 
 int ptc_older_aim(struct ptc_controller *ctl);
 /* The nodes that have the snapshot which a rollback goes back to; ptc_free it. NULL: out of memory. */
 uint32_t *ptc_older_sources(struct ptc_controller *ctl, uint32_t *ret_n);
-/* Every 200 ms: an idle job's nodes that have to be told are. May free ctl. */
+/* Every 200 ms while no new ranks build ahead: an idle job's nodes that have to be told are. May free ctl. */
 void ptc_older_tick(struct ptc_controller *ctl);
 /* A switch has failed for want of room on that node (cluster number). Drops the oldest snapshot that is kept beside the
  * committed one, and appends that to the text. Nothing if there is none that the node can have. */

@@ -98,9 +98,8 @@ static bool is_of_record(const struct ptc_controller *ctl, uint32_t node)
 void ptc_older_tick(struct ptc_controller *ctl)
 {
 	const bool all = ctl->older.tell == PTC_OLDER_TELL_ALL;
-	uint64_t id;
 
-	if (!ctl->older.tell || !ptc_controller_idle(ctl) || ptc_ahead_builds(ctl, &id))
+	if (!ctl->older.tell || !ptc_controller_idle(ctl))
 		return;
 	ctl->older.tell = PTC_OLDER_TOLD;
 	ptc_controller_ref(ctl);
