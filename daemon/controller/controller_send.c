@@ -276,8 +276,9 @@ static void keep_init(struct keep *k, const struct ptc_controller *ctl, uint32_t
 	*k = (struct keep){ ptc_calloc(most, sizeof *k->list), ptc_calloc(most, sizeof *k->keys), 0 };
 	ptc_require(k->list && k->keys);
 	ptc_copies_tables(&ctl->copies, ptc_cluster_node(ctl->all->cluster, node)->doc.name, keep_add, k);
-	for (size_t i = 0; i < ctl->older.doc.n; i++) /* on whichever nodes they are */
-		keep_add(k, ctl->older.doc.v[i].generation, ctl->older.doc.v[i].snapshot);
+	for (size_t i = 0; i < ctl->older.doc.n; i++)
+		if (ptc_older_has(&ctl->older.doc.v[i], ptc_cluster_node(ctl->all->cluster, node)->doc.name))
+			keep_add(k, ctl->older.doc.v[i].generation, ctl->older.doc.v[i].snapshot);
 }
 
 static void keep_done(struct keep *k)

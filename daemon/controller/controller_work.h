@@ -41,7 +41,7 @@ struct ptc_older_kept {
 };
 /* Takes a document that etcd has now. Nodes drop tables that it no longer names. */
 void ptc_older_adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc, int64_t revision);
-/* The snapshot of the present record, as an entry. */
+/* The snapshot of the present record, as an entry; snapshot 0: it cannot be kept. */
 struct ptc_older ptc_older_of_record(const struct ptc_controller *ctl);
 /* Prunes by the job's description. If that cannot be read now, everything stays. May block; not on the loop. */
 void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, size_t most,

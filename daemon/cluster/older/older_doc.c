@@ -8,6 +8,7 @@
 #include "formats/json.h"
 #include "formats/members.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define WHAT "document of older snapshots"
@@ -16,6 +17,7 @@ static const struct ptc_member older_rows[] = {
 	PTC_ROW(struct ptc_older, "generation", generation, U64, .min = 1),
 	PTC_ROW(struct ptc_older, "snapshot", snapshot, U64, .min = 1),
 	PTC_ROW(struct ptc_older, "step", step, U64),
+	PTC_ROW(struct ptc_older, "nodes", nodes, TEXT),
 	PTC_ROW(struct ptc_older, "manifest", manifest_hash, TEXT),
 	PTC_ROW(struct ptc_older, "of_generation", generation_hash, TEXT),
 	PTC_ROW(struct ptc_older, "layout", layout_hash, TEXT, PTC_IF_TEXT(struct ptc_older, layout_hash)),
@@ -63,6 +65,30 @@ const struct ptc_older *ptc_older_find(const struct ptc_older_doc *d, uint64_t s
 		if (d->v[i].snapshot == snapshot)
 			return &d->v[i];
 	return NULL;
+}
+
+bool ptc_older_has(const struct ptc_older *o, const char *node)
+{
+	const size_t len = strlen(node);
+
+	for (const char *at = o->nodes; *at; at += strspn(at, " ")) {
+		size_t n = strcspn(at, " ");
+
+		if (n == len && memcmp(at, node, n) == 0)
+			return true;
+		at += n;
+	}
+	return false;
+}
+
+int ptc_older_node_add(struct ptc_older *o, const char *node)
+{
+	const size_t len = strlen(o->nodes);
+
+	if (len + strlen(node) + 2 > sizeof o->nodes)
+		return PTC_ELIMIT;
+	snprintf(o->nodes + len, sizeof o->nodes - len, "%s%s", len ? " " : "", node);
+	return 0;
 }
 
 void ptc_older_drop(struct ptc_older_doc *d, size_t n)

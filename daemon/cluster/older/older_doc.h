@@ -16,14 +16,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PTC_OLDER_MAX  63 /* with the committed one as many as `keep` allows */
-#define PTC_OLDER_HASH 33
+#define PTC_OLDER_MAX   63 /* with the committed one as many as `keep` allows */
+#define PTC_OLDER_HASH  33
+#define PTC_OLDER_NODES 1024 /* bytes of names; a snapshot on more nodes is not kept */
 
 /* A snapshot as the record had it, and the documents that belong to it alone. Hashes name blobs; "": there is none. */
 struct ptc_older {
 	uint64_t generation, snapshot, step;
 	char manifest_hash[PTC_OLDER_HASH], generation_hash[PTC_OLDER_HASH], layout_hash[PTC_OLDER_HASH],
 		state_hash[PTC_OLDER_HASH];
+	/* Names of the nodes that have its tables, with spaces between. Others may have a table of that name, of a
+	 * switch that came to nothing while they were away: there it goes. */
+	char nodes[PTC_OLDER_NODES];
 };
 struct ptc_older_doc {
 	struct ptc_older v[PTC_OLDER_MAX]; /* oldest first */
@@ -34,6 +38,8 @@ char *ptc_older_doc_encode(const struct ptc_older_doc *d); /* ptc_free it; NULL:
 int ptc_older_doc_decode(const char *json, size_t len, struct ptc_older_doc *ret, struct ptc_error *err);
 /* The snapshot with that number; NULL: there is none. */
 const struct ptc_older *ptc_older_find(const struct ptc_older_doc *d, uint64_t snapshot);
+bool ptc_older_has(const struct ptc_older *o, const char *node); /* whether the node is one of them */
+int ptc_older_node_add(struct ptc_older *o, const char *node);   /* 0 or PTC_ELIMIT */
 /* Adds a snapshot, newer than all. If there are as many as there may be, the oldest goes. */
 void ptc_older_add(struct ptc_older_doc *d, const struct ptc_older *o);
 /* Drops the oldest n. */

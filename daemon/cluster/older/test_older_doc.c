@@ -20,6 +20,10 @@ static struct ptc_older snap(uint64_t snapshot, uint64_t step)
 
 	snprintf(o.manifest_hash, sizeof o.manifest_hash, "%032llx", (unsigned long long)snapshot);
 	snprintf(o.generation_hash, sizeof o.generation_hash, "%s", "aa");
+	assert_int_equal(ptc_older_node_add(&o, "n10"), 0);
+	assert_int_equal(ptc_older_node_add(&o, "n2"), 0);
+	assert_true(ptc_older_has(&o, "n10") && ptc_older_has(&o, "n2"));
+	assert_false(ptc_older_has(&o, "n1") || ptc_older_has(&o, "") || ptc_older_has(&o, "n10 n2"));
 	if (snapshot % 2)
 		snprintf(o.state_hash, sizeof o.state_hash, "%s", "bb");
 	return o;
@@ -63,11 +67,13 @@ static void refuse(const char *json, const char *part)
 		fail_msg("%s: %s", json, err.text);
 }
 
-#define ROW(g, s) "{\"generation\":" #g ",\"snapshot\":" #s ",\"step\":1,\"manifest\":\"a\",\"of_generation\":\"b\"}"
+#define ROW(g, s)                                                                                                      \
+	"{\"generation\":" #g ",\"snapshot\":" #s                                                                      \
+	",\"step\":1,\"nodes\":\"n\",\"manifest\":\"a\",\"of_generation\":\"b\"}"
 
 static void test_refused(void **state)
 {
-	char long_list[16384] = "{\"version\":1,\"snapshots\":[";
+	char long_list[32768] = "{\"version\":1,\"snapshots\":[";
 
 	(void)state;
 	refuse("{\"version\":9,\"snapshots\":[]}", "version");
@@ -78,7 +84,8 @@ static void test_refused(void **state)
 	refuse("{\"version\":1,\"snapshots\":[" ROW(1, 3) "," ROW(2, 2) "]}", "not in order");
 	for (int i = 1; i <= PTC_OLDER_MAX + 1; i++)
 		snprintf(long_list + strlen(long_list), sizeof long_list - strlen(long_list),
-			 "%s{\"generation\":1,\"snapshot\":%d,\"step\":1,\"manifest\":\"a\",\"of_generation\":\"b\"}",
+			 "%s{\"generation\":1,\"snapshot\":%d,\"step\":1,\"nodes\":\"n\",\"manifest\":\"a\",\"of_"
+			 "generation\":\"b\"}",
 			 i > 1 ? "," : "", i);
 	snprintf(long_list + strlen(long_list), sizeof long_list - strlen(long_list), "]}");
 	refuse(long_list, "snapshots");

@@ -17,6 +17,7 @@
 
 struct ptc_older ptc_older_of_record(const struct ptc_controller *ctl)
 {
+	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
 	struct ptc_older o = { .generation = ctl->record.generation,
 			       .snapshot = ctl->record.snapshot,
 			       .step = ctl->record.step };
@@ -24,7 +25,10 @@ struct ptc_older ptc_older_of_record(const struct ptc_controller *ctl)
 	memcpy(o.manifest_hash, ctl->record.manifest_hash, sizeof o.manifest_hash);
 	memcpy(o.generation_hash, ctl->view.manifest.generation_hash, sizeof o.generation_hash);
 	memcpy(o.state_hash, ctl->view.manifest.state_hash, sizeof o.state_hash);
-	memcpy(o.layout_hash, ptc_controller_current(ctl)->layout_hash, sizeof o.layout_hash);
+	memcpy(o.layout_hash, g->layout_hash, sizeof o.layout_hash);
+	for (size_t i = 0; i < g->nnodes; i++)
+		if (ptc_manifest_placed(&ctl->view.manifest, g->nodes[i]) && ptc_older_node_add(&o, g->nodes[i]) != 0)
+			o.snapshot = 0; /* too many */
 	return o;
 }
 

@@ -81,8 +81,11 @@ struct sim {
 static inline bool sim_keeps(const struct req *r, const struct table *t)
 {
 	for (uint32_t i = 0; i < r->older.n; i++) {
-		if (r->older.v[i].gen == t->gen && r->older.v[i].snap == t->snap)
-			return true;
+		const struct record *o = &r->older.v[i];
+		for (uint32_t k = 0; o->gen == t->gen && o->snap == t->snap && k < o->n; k++) {
+			if (o->nodes[k] == r->node && !(o->without >> r->node & 1))
+				return true;
+		}
 	}
 	return false;
 }
