@@ -113,11 +113,12 @@ class Job:
         fields = {f"layer.{l}.weight": layer(self.rows, l, step, -1) for l in range(self.layers)}
         return {"param": {**tensors, "steps": np.array(step, dtype=np.int64)}, "m": fields}
 
-    def check_state(self, case, step, directory):
-        """What is committed is the state after exactly `step` steps, every byte."""
+    def check_state(self, case, step, directory, snapshot=None):
+        """What is committed, or the snapshot that is kept, is the state after exactly `step` steps, every byte."""
         os.makedirs(directory, exist_ok=True)
         model = os.path.join(directory, "model.safetensors")
-        self.c.ptcctl("export", self.name, model, timeout_s=60 * PATIENCE)
+        which = [] if snapshot is None else ["--snapshot", snapshot]
+        self.c.ptcctl("export", self.name, model, *which, timeout_s=60 * PATIENCE)
         found = {name: array for name, array in load_file(model).items() if name not in self.apart}
         want = self.expected(step)
         flat = {**want["param"], **{f"{n}:m": a for n, a in want["m"].items()}}

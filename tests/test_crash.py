@@ -1036,7 +1036,7 @@ class Crash(harness.Case):
         """Blocks that are healed, one that is not, copies, an etcd that is full, a probe, ranks that are held, nodes that join: of clusters of
         their own, whose stores may be written to."""
         for module, test in (("test_damage", "Damage.test_another_copy"), ("test_damage", "Damage.test_unhealed"),
-                             ("test_keep_copies", "KeepCopies.test_racks"), ("test_quota", "Quota.test_full"),
+                             ("test_keep_copies", "KeepCopies.test_racks"), ("test_older", "Older.test_room"), ("test_quota", "Quota.test_full"),
                              ("test_probe", "Remembered.test_plans"), ("test_recover", "Recover.test_no_step_lost"),
                              ("test_planning", "Growth.test_join_that_does_not_pay")):
             r = subprocess.run([sys.executable, "-B", os.path.join(ROOT, "tests", "run"), module, test], stdout=subprocess.PIPE,

@@ -11,6 +11,7 @@
 
 #include <inttypes.h>
 #include <ptc/admin_resume.h>
+#include <ptc/admin_older.h>
 #include <string.h>
 
 #define SERVICE      "/ptc.v1.Control/"
@@ -381,8 +382,8 @@ static int view(struct export *x, struct ptc_error *err)
 	return view_files(x, r, err);
 }
 
-static int export_info(struct ptc_admin *a, const char *job, bool resume, struct ptc_admin_export **ret_export,
-		       struct ptc_error *err)
+static int export_info(struct ptc_admin *a, const char *job, uint64_t snapshot, bool resume,
+		       struct ptc_admin_export **ret_export, struct ptc_error *err)
 {
 	struct export *x = ptc_calloc(1, sizeof *x);
 	Ptc__V1__ExportInfoRequest request;
@@ -394,10 +395,13 @@ static int export_info(struct ptc_admin *a, const char *job, bool resume, struct
 	request.version = PTC_ADMIN_VERSION;
 	request.job = ptc_admin_borrow(job);
 	request.resume = resume;
+	request.snapshot = snapshot;
 	rc = ptc_admin_call(a, SERVICE "ExportInfo", &request.base, &ptc__v1__export_info_reply__descriptor, &x->reply,
 			    err);
 	if (rc == 0)
 		rc = view(x, err);
+	if (rc == 0 && snapshot && x->seen.snapshot != snapshot)
+		rc = ptc_error_set(err, PTC_EVERSION, "the daemon is too old to read snapshots that are not committed");
 	if (rc)
 		ptc_admin_export_done(&x->seen);
 	else
@@ -408,13 +412,19 @@ static int export_info(struct ptc_admin *a, const char *job, bool resume, struct
 int ptc_admin_export_info(struct ptc_admin *a, const char *job, struct ptc_admin_export **ret_export,
 			  struct ptc_error *err)
 {
-	return export_info(a, job, false, ret_export, err);
+	return export_info(a, job, 0, false, ret_export, err);
 }
 
 int ptc_admin_export_resume(struct ptc_admin *a, const char *job, struct ptc_admin_export **ret_export,
 			    struct ptc_error *err)
 {
-	return export_info(a, job, true, ret_export, err);
+	return export_info(a, job, 0, true, ret_export, err);
+}
+
+int ptc_admin_export_snapshot(struct ptc_admin *a, const char *job, uint64_t snapshot,
+			      struct ptc_admin_export **ret_export, struct ptc_error *err)
+{
+	return export_info(a, job, snapshot, true, ret_export, err);
 }
 
 struct ptc_admin_export *ptc_admin_export_done(struct ptc_admin_export *seen)

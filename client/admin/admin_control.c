@@ -6,6 +6,8 @@
 #include "base/alloc.h"
 #include "proto/sample_rules.h"
 
+#include <ptc/admin_older.h>
+
 #include <string.h>
 
 #define SERVICE "/ptc.v1.Control/"
@@ -424,6 +426,18 @@ int ptc_admin_stop(struct ptc_admin *a, const char *job, bool now, ptc_admin_pro
 	request.job = ptc_admin_borrow(job);
 	request.now = now;
 	return ptc_admin_follow(a, SERVICE "Stop", &request.base, fn, arg, err);
+}
+
+int ptc_admin_rollback(struct ptc_admin *a, const char *job, uint64_t snapshot, ptc_admin_progress_fn fn, void *arg,
+		       struct ptc_error *err)
+{
+	Ptc__V1__RollbackRequest request;
+
+	ptc__v1__rollback_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.job = ptc_admin_borrow(job);
+	request.snapshot = snapshot;
+	return ptc_admin_follow(a, SERVICE "Rollback", &request.base, fn, arg, err);
 }
 
 int ptc_admin_snapshot(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)

@@ -14,7 +14,7 @@ static void test_help(void **state)
 		{ "snapshot", NULL },   { "layout", NULL },       { "mount", NULL },      { "umount", NULL },
 		{ "rules", "lint" },    { "rules", "show" },      { "dataset", "add" },   { "dataset", "list" },
 		{ "dataset", "check" }, { "dataset", "inspect" }, { "dataset", "proof" }, { "dataset", "remove" },
-		{ "report", NULL },     { "top", NULL },          { "node", "lost" },
+		{ "report", NULL },     { "top", NULL },          { "node", "lost" },     { "rollback", NULL },
 	};
 
 	assert_int_equal(RUN("--help"), 0);

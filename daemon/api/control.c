@@ -57,6 +57,7 @@ int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, st
 		{ "/ptc.v1.Control/NodeLost", ptc_control_node_lost },
 		{ "/ptc.v1.Control/Abort", ptc_control_abort, .relayed = true },
 		{ "/ptc.v1.Control/Snapshots", ptc_control_snapshots },
+		{ "/ptc.v1.Control/Rollback", ptc_control_rollback, .relayed = true },
 		{ "/ptc.v1.Control/Verify", ptc_control_verify, .bulk = true },
 		{ "/ptc.v1.Control/Events", ptc_control_events, .relayed = true },
 		{ "/ptc.v1.Control/Run", ptc_control_run, .relayed = true },

@@ -747,6 +747,13 @@ static void copies_delete(struct ptc_job_view *j)
 	j->copies_revision = 0;
 }
 
+static int older_put(struct ptc_job_view *j, const struct ptc_etcd_kv *kv, struct ptc_error *err)
+{
+	j->older.n = 0;
+	j->seen.older = true;
+	return ptc_older_doc_decode(kv->value, kv->len, &j->older, err);
+}
+
 static void job_put(struct ptc_job_view *j, const char *leaf, const struct ptc_etcd_kv *kv)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -768,6 +775,8 @@ static void job_put(struct ptc_job_view *j, const char *leaf, const struct ptc_e
 		lock_put(j, kv);
 	} else if (strcmp(leaf, "copies") == 0) {
 		rc = copies_put(j, kv, &err);
+	} else if (strcmp(leaf, "older") == 0) {
+		rc = older_put(j, kv, &err);
 	} else if (strncmp(leaf, WORKER_LEAF, strlen(WORKER_LEAF)) == 0) {
 		rc = worker_put(j, leaf + strlen(WORKER_LEAF), kv, &err);
 	}
@@ -787,6 +796,8 @@ static void job_delete(struct ptc_job_view *j, const char *leaf)
 		j->has_lock = false;
 	else if (strcmp(leaf, "copies") == 0)
 		copies_delete(j);
+	else if (strcmp(leaf, "older") == 0)
+		j->older.n = 0;
 	else if (strncmp(leaf, WORKER_LEAF, strlen(WORKER_LEAF)) == 0)
 		worker_delete(j, find_worker(j, leaf + strlen(WORKER_LEAF)));
 }
@@ -863,6 +874,8 @@ static void synced(struct ptc_cluster *c, bool jobs)
 		j->has_lock = j->has_lock && j->seen.lock;
 		if (!j->seen.copies)
 			copies_delete(j);
+		if (!j->seen.older)
+			j->older.n = 0;
 		for (size_t k = j->nworkers; k-- > 0;)
 			if (!j->workers[k].seen)
 				worker_delete(j, &j->workers[k]);

@@ -16,6 +16,7 @@
 
 #include "daemon/coord/etcd.h"
 #include "daemon/cluster/copies/copies_doc.h"
+#include "daemon/cluster/older/older_doc.h"
 #include "daemon/cluster/devices/given_devices.h"
 #include "daemon/cluster/records.h"
 #include "daemon/cluster/tasks.h"
@@ -63,13 +64,14 @@ struct ptc_job_view {
 	struct ptc_intent_doc intent;
 	struct ptc_copies_doc copies; /* of zeros where there is none, or none that this version can read */
 	int64_t copies_revision;      /* mod_revision; 0: there is none */
+	struct ptc_older_doc older;   /* snapshots beside the committed one; likewise */
 	char lock_node[PTC_NAME_MAX + 1];
 	int64_t lock_revision;   /* its create_revision, which is the fence */
 	unsigned ticks_unlocked; /* see ptc_controllers_tick */
 	struct ptc_worker_view *workers;
 	size_t nworkers; /* at most PTC_MAX_NODES */
 	struct {
-		bool meta, record, intent, lock, copies;
+		bool meta, record, intent, lock, copies, older;
 	} seen; /* in the listing under way */
 };
 

@@ -254,6 +254,7 @@ static const struct ptc_member intent_rows[] = {
 	{ "run", PTC_IS_MAP, .of = &intent_run_members, .if_offset = offsetof(struct ptc_intent_doc, run_from),
 	  .if_size = offsetof(struct ptc_intent_doc, run_to) + 1 - offsetof(struct ptc_intent_doc, run_from) },
 	IS(intent_doc, without, TEXT, IF_TEXT(intent_doc, without)),
+	IS(intent_doc, source, U64, IF(intent_doc, source)),
 };
 static const struct ptc_members intent_members = PTC_MEMBERS(intent_rows, struct ptc_intent_doc);
 

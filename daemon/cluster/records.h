@@ -22,10 +22,9 @@
  *   /ptc/jobs/UUID/intent    the switch under way
  *   /ptc/jobs/UUID/barrier   every abort moves it on, so that older transactions fail
  *   /ptc/jobs/UUID/worker/NODE   events of its ranks (workers/types/worker_event.h); read after the keys above
- *   /ptc/jobs/UUID/copies   copies beside the layout (daemon/cluster/copies/copies_doc.h)
+ *   /ptc/jobs/UUID/copies, /older   beside the layout: copies_doc.h; beside the committed snapshot: older_doc.h
  *   /ptc/jobs/UUID/measured, /probed, /weighed   not mirrored: measured_doc.h, probed.h, controller/recovery/growth.c
  *   /ptc/jobs/UUID/damage/NODE   damaged blocks (daemon/scrub/bad_blocks.c)
- *
  * Encoders return JSON text for ptc_free, or NULL when out of memory. Decoders check every member that they know, pass
  * over others, and refuse versions that are not next to theirs. */
 #pragma once
@@ -118,6 +117,7 @@ struct ptc_intent_doc {
 	uint64_t stop;         /* first round of arming; held: where ranks are captured */
 	bool held, leaves; /* a snapshot: of ranks that survive a loss (job_switch.h); of ranks that start elsewhere */
 	uint64_t reached;  /* held: the greatest step that any rank was seen to come to */
+	uint64_t source;   /* import: the older snapshot whose state it is; 0: a client sends the state */
 	/* Names of nodes that the switch began without, with spaces between: they are lost, or hold old tables. */
 	char without[PTC_WITHOUT_MAX];
 };

@@ -124,6 +124,7 @@ static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 	ctl->refs = 1;
 	ctl->step = perform_step;
 	ctl->submit = ptc_controller_submit;
+	ctl->older.most = PTC_OLDER_MAX;
 	ctl->meta = job->meta;
 	ctl->view.meta = job->meta;
 	ctl->fence = job->lock_revision;
@@ -300,6 +301,7 @@ static bool waits(const struct ptc_controller *ctl)
 void ptc_controllers_tick(struct ptc_controllers *all)
 {
 	int64_t lease = ptc_cluster_lease(all->cluster);
+	uint64_t id;
 
 	for (size_t i = all->n; i-- > 0 && ptc_cluster_any_lost(all->cluster);)
 		if (i < all->n) /* whether that counts for a job is known once its record has been read */
@@ -319,6 +321,9 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 	for (size_t i = all->n; i-- > 0;)
 		if (i < all->n)
 			ptc_ahead_tick(all->list[i]);
+	for (size_t i = all->n; i-- > 0;)
+		if (i < all->n && !ptc_ahead_builds(all->list[i], &id)) /* whose requests its own would end */
+			ptc_older_tick(all->list[i]);
 	for (size_t i = 0; i < all->n; i++)
 		ptc_copy_keeper_tick(all->list[i]);
 	for (size_t i = 0; i < all->n; i++)
@@ -394,7 +399,10 @@ static int check_base(struct ptc_controller *ctl, const struct ptc_switch_reques
 	if (generation != r->base_generation || snapshot != r->base_snapshot)
 		return ptc_error_set(err, PTC_ECONFLICT, "job %s changed while the switch was planned; try again",
 				     ctl->meta.name);
-	if (r->kind == PTC_SWITCH_IMPORT && generation)
+	if (r->source && !ptc_older_find(&ctl->older.doc, r->source))
+		return ptc_error_set(err, PTC_ENOTFOUND, "job %s does not keep snapshot %llu any more", ctl->meta.name,
+				     (unsigned long long)r->source);
+	if (r->kind == PTC_SWITCH_IMPORT && generation && !r->source)
 		return ptc_error_set(err, PTC_ESTATE, "job %s has state already; delete it and create it again",
 				     ctl->meta.name);
 	if (r->kind != PTC_SWITCH_HALT && r->run_from != (ctl->has_record && ctl->record.run == PTC_RUN_LIVE))
@@ -432,6 +440,7 @@ static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_reque
 		.held = r->held,
 		.leaves = r->leaves,
 		.reached = r->reached,
+		.source = r->source,
 	};
 	intent_target(&ctl->intent, r);
 	ctl->nphases = 0;
@@ -455,6 +464,7 @@ static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t nfr
 		.run_to = ctl->intent.run_to,
 		.stop = ctl->intent.stop,
 		.held = ctl->intent.held,
+		.stored = ctl->intent.source != 0,
 	};
 
 	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_SWITCH, .request = &sw });
@@ -476,6 +486,15 @@ static int check_ahead(struct ptc_controller *ctl, struct ptc_switch_request *r,
 		r->watcher = ptc_ahead_take_watcher(ctl);
 	ptc_ahead_stop(ctl, PTC_ECANCELED, "the job's ranks end before the new ones have built");
 	return 0;
+}
+
+/* That of the state which the switch carries. */
+static void set_from_config(struct ptc_controller *ctl)
+{
+	const char *from = ctl->intent.source ? ctl->source.from.config : ctl->view.from.config;
+
+	ctl->from_config = ptc_strdup(from ? from : "");
+	ptc_require(ctl->from_config);
 }
 
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
@@ -503,15 +522,22 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 			from[nfrom++] = from[i];
 	}
 	ptc_controller_switch_done(ctl);
+	if (r->source) {
+		ctl->source = r->source_view;
+		memset(&r->source_view, 0, sizeof r->source_view);
+		ptc_free(from);
+		from = ptc_older_sources(ctl, &nfrom);
+		ptc_require(from && ptc_older_aim(ctl) == 0);
+	}
 	ctl->watcher = r->watcher;
 	ctl->plan_json = r->plan_json;
 	r->watcher = NULL;
 	r->plan_json = NULL;
-	ctl->from_config = ptc_strdup(ctl->view.from.config ? ctl->view.from.config : "");
 	set_intent(ctl, r);
+	set_from_config(ctl);
 	if (ctl->view.to.config)
 		ptc_event(ctl->all->cluster, ctl->uuid, "switch", "%s %s -> %s requested", ptc_switch_name(ctl),
-			  ctl->view.from.config ? ctl->view.from.config : "nothing", ctl->view.to.config);
+			  ctl->from_config[0] ? ctl->from_config : "nothing", ctl->view.to.config);
 	step_switch(ctl, from, nfrom, to);
 	ptc_free(from);
 	ptc_free(to);
@@ -627,6 +653,8 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		ptc_controller_waited_text(ctl, up, why, sizeof why);
 	if (up->lost)
 		ptc_controller_lost_text(ctl, up, why, sizeof why);
+	if (up->status == PTC_ENOSPC)
+		ptc_older_make_room(ctl, up->node, why, sizeof why);
 	count(ctl, up->status == 0);
 	if (ctl->recovery.held)
 		ctl->recovery.ended_ns = ptc_sys_now_ns();

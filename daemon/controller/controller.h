@@ -91,15 +91,15 @@ struct ptc_switch_request {
 	uint64_t stop, reached;       /* as in the intent; stop 0: as soon as possible */
 	bool held, leaves;            /* a snapshot of ranks that have survived a loss; that start again elsewhere */
 	struct ptc_generation_doc to; /* of a resize and an import; owned */
+	struct ptc_view source_view;  /* of an import from an older snapshot, `source`; owned */
 	uint64_t base_generation, base_snapshot; /* of the record that it was planned for */
 	char *plan_json;                         /* the summary's part about the plan; owned */
 	struct ptc_watcher *watcher;             /* a reference; owned */
-	uint64_t id;
+	uint64_t id, source;                     /* source: as in the intent */
 };
 /* [loop] 0: accepted; the watcher will be finished, and the owned members are the controller's. */
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *request, struct ptc_error *err);
-/* [loop] The client has sent all of an import. imported: the state's digests, files, step, rank states (a blob) and
- * ledger, for its manifest; emptied on success. */
+/* [loop] The client has sent all of an import. imported: what its manifest is to have; emptied on success. */
 int ptc_controller_filled(struct ptc_controller *ctl, uint64_t id, struct ptc_manifest_doc *imported,
 			  struct ptc_watcher *watcher, struct ptc_error *err);
 /* [loop] Aborts the switch with that id; id 0: the one under way. */

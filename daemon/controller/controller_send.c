@@ -267,7 +267,7 @@ static void finish_view(struct ptc_controller *ctl, const struct ptc_job_update 
 	ret_view->copies = (struct ptc_copies_doc){ 0 };
 }
 
-/* Tables that stay: the record's, and those that have copies. */
+/* Tables that stay: the record's, those that have copies, and those of older snapshots that the job keeps. */
 struct keep {
 	Ptc__V1__TableKey **list, *keys;
 	size_t n;
@@ -284,14 +284,17 @@ static void keep_add(void *arg, uint64_t generation, uint64_t snapshot)
 	k->n++;
 }
 
-/* Room for `more` besides what the document of copies names on that node. */
+/* Room for `more` besides what documents name on that node. */
 static void keep_init(struct keep *k, const struct ptc_controller *ctl, uint32_t node, size_t more)
 {
-	const size_t most = ctl->copies.nkeepers + ctl->copies.nold + more;
+	const size_t most = ctl->copies.nkeepers + ctl->copies.nold + ctl->older.doc.n + more;
 
 	*k = (struct keep){ ptc_calloc(most, sizeof *k->list), ptc_calloc(most, sizeof *k->keys), 0 };
 	ptc_require(k->list && k->keys);
 	ptc_copies_tables(&ctl->copies, ptc_cluster_node(ctl->all->cluster, node)->doc.name, keep_add, k);
+	for (size_t i = 0; i < ctl->older.doc.n; i++)
+		if (ptc_older_has(&ctl->older.doc.v[i], ptc_cluster_node(ctl->all->cluster, node)->doc.name))
+			keep_add(k, ctl->older.doc.v[i].generation, ctl->older.doc.v[i].snapshot);
 }
 
 static void keep_done(struct keep *k)
@@ -388,8 +391,31 @@ static int encode_pull(struct ptc_controller *ctl, Ptc__V1__SwitchInfo *info, vo
 
 	req.version = PTC_WIRE_VERSION;
 	req.info = info;
-	req.pushed = ctl->intent.kind == PTC_SWITCH_IMPORT;
+	req.pushed = ctl->intent.kind == PTC_SWITCH_IMPORT && !ctl->intent.source;
 	return ptc_pb_encode(&req.base, data, len, err);
+}
+
+/* What a rollback asks of nodes: to have the older snapshot's state under the new generation. */
+static int encode_rollback(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,
+			   struct ptc_error *err)
+{
+	struct ptc_view *v = &ctl->source;
+	struct ptc_info info;
+	int rc = ptc_view_locate(v, ctl->all->cluster) ? ptc_nomem(err) : 0;
+
+	v->fence = ctl->fence;
+	v->seq = up->seq;
+	v->switch_id = ctl->intent.id;
+	v->to_generation = ctl->intent.to_generation;
+	v->to_snapshot = ctl->intent.to_snapshot;
+	if (rc == 0)
+		rc = ptc_view_info(v, &info, err);
+	if (rc)
+		return rc;
+	rc = up->op == PTC_OP_PULL ? encode_pull(ctl, info.pb, data, len, err)
+				   : encode_prepare(info.pb, up->op == PTC_OP_CHECK, data, len, err);
+	ptc_info_done(&info);
+	return rc;
 }
 
 static int encode_of(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,
@@ -403,6 +429,8 @@ static int encode_of(struct ptc_controller *ctl, const struct ptc_job_update *up
 		return ptc_nomem(err);
 	if (up->op == PTC_OP_FINISH)
 		return encode_finish(ctl, up, data, len, err);
+	if (ctl->intent.source)
+		return encode_rollback(ctl, up, data, len, err);
 	v->fence = ctl->fence;
 	v->seq = up->seq;
 	v->switch_id = ctl->intent.id;

@@ -59,6 +59,7 @@ void ptc_controller_switch_done(struct ptc_controller *ctl)
 	memset(&ctl->device, 0, sizeof ctl->device);
 	ptc_manifest_doc_done(&ctl->imported);
 	ctl->imported = (struct ptc_manifest_doc){ 0 };
+	ptc_view_done(&ctl->source);
 	ptc_pull_results_done(ctl);
 }
 

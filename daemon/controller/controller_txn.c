@@ -22,7 +22,7 @@
 #include <string.h>
 #include <uv.h>
 
-#define FIXED_COMPARES    5   /* lock, record, intent, barrier, devices */
+#define FIXED_COMPARES    6   /* lock, record, intent, barrier, devices, older */
 #define MAX_NODE_COMPARES 100 /* leaves room for those in one Txn */
 #define RELOAD_RETRY_MS   500
 
@@ -38,6 +38,12 @@ struct txn {
 	char *manifest_json;              /* of a commit */
 	char *generation_json;
 	bool new_incarnation;
+	/* a commit by which the record's snapshot becomes an older one: what the document is to be */
+	bool supersedes;
+	struct ptc_older_doc older;
+	char *older_json; /* NULL: there is no such document afterwards */
+	size_t older_most;
+	int64_t older_revision;
 	bool too_many; /* nodes were left out for the intent to name */
 	struct ptc_device_claim claim;
 	/* INTENT of a job whose ranks do not run: what they carry is known */
@@ -59,6 +65,7 @@ static void txn_free(struct txn *t)
 {
 	ptc_manifest_doc_done(&t->manifest);
 	ptc_free(t->manifest_json);
+	ptc_free(t->older_json);
 	ptc_free(t->generation_json);
 	ptc_free(t->from_config);
 	ptc_free(t->to_config);
@@ -91,7 +98,7 @@ static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *
 		   struct ptc_error *err)
 {
 	struct ptc_etcd_compare cmp[MAX_NODE_COMPARES + FIXED_COMPARES];
-	char lock[96], record[96], intent[96], barrier[96];
+	char lock[96], record[96], intent[96], barrier[96], older[96];
 	bool ok = false;
 	size_t n = 0;
 	int rc;
@@ -106,6 +113,9 @@ static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *
 	cmp[n++] = (struct ptc_etcd_compare){ barrier, PTC_ETCD_MOD_REV, t->barrier_revision };
 	if (t->claim.json)
 		cmp[n++] = (struct ptc_etcd_compare){ PTC_DEVICES_KEY, PTC_ETCD_MOD_REV, t->claim.revision };
+	snprintf(older, sizeof older, "/ptc/jobs/%s/older", t->uuid);
+	if (t->supersedes)
+		cmp[n++] = (struct ptc_etcd_compare){ older, PTC_ETCD_MOD_REV, t->older_revision };
 	for (size_t i = 0; i < t->nnodes; i++)
 		cmp[n++] = (struct ptc_etcd_compare){ t->nodes[i].key, PTC_ETCD_CREATE_REV, t->nodes[i].revision };
 	rc = ptc_etcd_txn(e, cmp, n, ops, nops, point, &ok, &t->revision, err);
@@ -182,8 +192,8 @@ static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 static int put_record(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *manifest, bool unintend,
 		      const char *point, struct ptc_error *err)
 {
-	struct ptc_etcd_op ops[3] = { { 0 } };
-	char record[96], intent[96], *json = ptc_record_doc_encode(&t->record);
+	struct ptc_etcd_op ops[4] = { { 0 } };
+	char record[96], intent[96], older[96], *json = ptc_record_doc_encode(&t->record);
 	size_t n = 0;
 	int rc;
 
@@ -197,6 +207,11 @@ static int put_record(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_o
 		ops[n++] = (struct ptc_etcd_op){ .key = intent };
 	if (manifest && manifest->key)
 		ops[n++] = *manifest;
+	snprintf(older, sizeof older, "/ptc/jobs/%s/older", t->uuid);
+	if (t->older_json || (t->supersedes && t->older_revision))
+		ops[n++] = (struct ptc_etcd_op){ .key = older,
+						 .value = t->older_json,
+						 .len = t->older_json ? strlen(t->older_json) : 0 };
 	rc = run_txn(t, e, ops, n, point, err);
 	ptc_free(json);
 	return rc;
@@ -209,6 +224,10 @@ static int do_commit(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 	int rc;
 
 	if (!manifest.json)
+		return ptc_nomem(err);
+	if (t->supersedes)
+		ptc_older_keep(&t->ctl->all->docs, &t->meta, t->older_most, &t->older);
+	if (t->older.n && !(t->older_json = ptc_older_doc_encode(&t->older)))
 		return ptc_nomem(err);
 	rc = name_blob(t, e, &manifest, t->record.manifest_hash, err);
 	if (rc == 0)
@@ -306,6 +325,8 @@ static void adopt(struct ptc_controller *ctl, struct txn *t)
 	adopt_record(ctl, t);
 	if (t->kind == PTC_TXN_HALT)
 		return;
+	if (t->supersedes)
+		ptc_older_adopt(ctl, &t->older, t->older_json ? t->revision : 0);
 	ptc_manifest_doc_done(&ctl->view.manifest);
 	ctl->view.manifest = t->manifest;
 	memset(&t->manifest, 0, sizeof t->manifest);
@@ -361,11 +382,23 @@ static int copy_layouts(const struct ptc_manifest_doc *old, struct ptc_manifest_
 	return rc;
 }
 
+/* Whose state the switch carries: the record's, or of a rollback the older snapshot's. */
+static const struct ptc_view *source_of(const struct ptc_controller *ctl)
+{
+	return ctl->intent.source ? &ctl->source : &ctl->view;
+}
+
+/* A client sends the state. */
+static bool is_sent(const struct ptc_controller *ctl)
+{
+	return ctl->intent.kind == PTC_SWITCH_IMPORT && !ctl->intent.source;
+}
+
 /* What the old snapshot had consumed and, when ranks were captured, what they have since. */
 static int make_ledger(struct ptc_controller *ctl, bool captured, struct ptc_manifest_doc *m)
 {
-	const struct ptc_manifest_doc *old = &ctl->view.manifest;
-	bool import = ctl->intent.kind == PTC_SWITCH_IMPORT;
+	const struct ptc_manifest_doc *old = &source_of(ctl)->manifest;
+	bool import = is_sent(ctl);
 	struct ptc_config config = { 0 };
 	int rc = ptc_ledger_copy(import ? &ctl->imported.ledger : &old->ledger, &m->ledger);
 
@@ -418,10 +451,10 @@ static void make_without(struct ptc_controller *ctl, struct txn *t)
  * captured from ranks (first); else they are what they were. */
 static int make_manifest(struct ptc_controller *ctl, struct txn *t, uint64_t step)
 {
-	const struct ptc_manifest_doc *old = &ctl->view.manifest;
+	const struct ptc_manifest_doc *old = &source_of(ctl)->manifest;
 	const struct ptc_generation_doc *to = &ctl->view.to;
 	bool second = t->kind == PTC_TXN_COMMIT2, captured = !second && ctl->intent.run_from;
-	bool import = ctl->intent.kind == PTC_SWITCH_IMPORT;
+	bool import = is_sent(ctl);
 	const uint64_t *digests = second || captured ? ctl->digests : old->digests;
 	size_t n = second || captured ? ctl->ndigests : old->ndigests;
 	struct ptc_manifest_doc *m = &t->manifest;
@@ -453,7 +486,7 @@ static int make_manifest(struct ptc_controller *ctl, struct txn *t, uint64_t ste
 	m->ndigests = n;
 	rc = make_ledger(ctl, captured, m);
 	if (rc == 0)
-		rc = copy_layouts(old, m);
+		rc = copy_layouts(&ctl->view.manifest, m); /* the newest that are known */
 	if (rc == 0 && !second)
 		rc = make_placement(ctl, m);
 	if (rc == 0 && second && to->layout_hash[0])
@@ -499,6 +532,22 @@ static void make_record(struct ptc_controller *ctl, struct txn *t)
 		r->switch_id = in->id;
 }
 
+/* The record gets another state: by the first commit of a switch that has captured ranks, and by a rollback's. */
+static void make_older(struct ptc_controller *ctl, struct txn *t)
+{
+	struct ptc_older was = ptc_older_of_record(ctl);
+
+	t->supersedes = was.snapshot && ((t->kind == PTC_TXN_COMMIT1 && ctl->intent.run_from) ||
+					 (t->kind == PTC_TXN_COMMIT2 && ctl->intent.source));
+	if (!t->supersedes)
+		return;
+	t->meta = ctl->meta;
+	t->older = ctl->older.doc;
+	t->older_most = ctl->older.most;
+	t->older_revision = ctl->older.revision;
+	ptc_older_add(&t->older, &was);
+}
+
 /* Nodes that hold the new generation must be the ones that answered. */
 static int make_compares(struct ptc_controller *ctl, struct txn *t)
 {
@@ -521,11 +570,13 @@ static int make_compares(struct ptc_controller *ctl, struct txn *t)
 /* Where ranks run, AGREE sees to it. */
 static int make_rank_states(struct ptc_controller *ctl, struct txn *t)
 {
-	if (ctl->intent.run_from || !ctl->intent.to_snapshot || !ctl->view.from.config)
+	const struct ptc_view *from = source_of(ctl);
+
+	if (ctl->intent.run_from || !ctl->intent.to_snapshot || !from->from.config)
 		return 0;
 	t->meta = ctl->meta;
-	memcpy(t->state_hash, ctl->view.manifest.state_hash, sizeof t->state_hash);
-	t->from_config = ptc_strdup(ctl->view.from.config);
+	memcpy(t->state_hash, from->manifest.state_hash, sizeof t->state_hash);
+	t->from_config = ptc_strdup(from->from.config);
 	t->to_config = ptc_strdup(ctl->view.to.config);
 	return t->from_config && t->to_config ? 0 : PTC_ENOMEM;
 }
@@ -536,7 +587,7 @@ static int txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_
 
 	t->new_incarnation = t->kind == PTC_TXN_CLEAR && up->new_incarnation;
 	make_record(ctl, t);
-	if (t->kind == PTC_TXN_INTENT)
+	if (t->kind == PTC_TXN_INTENT && !ctl->intent.source)
 		make_without(ctl, t);
 	if (t->kind == PTC_TXN_INTENT)
 		rc = ptc_device_claim_make(ctl, &t->claim);
@@ -546,6 +597,7 @@ static int txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_
 		t->generation_json = ptc_generation_doc_encode(&ctl->view.to);
 		rc = t->generation_json ? make_rank_states(ctl, t) : PTC_ENOMEM;
 	} else if (t->kind == PTC_TXN_COMMIT1 || t->kind == PTC_TXN_COMMIT2) {
+		make_older(ctl, t);
 		rc = make_manifest(ctl, t, up->step);
 	}
 	if (rc == 0 && t->kind == PTC_TXN_COMMIT2)
@@ -698,9 +750,10 @@ static void check_adopt(struct ptc_ctl_task *t)
 
 void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq)
 {
-	bool import = ctl->intent.kind == PTC_SWITCH_IMPORT;
-	const uint64_t *expected = import ? ctl->imported.digests : ctl->view.manifest.digests;
-	size_t n = import ? ctl->imported.ndigests : ctl->view.manifest.ndigests;
+	bool import = is_sent(ctl);
+	const struct ptc_manifest_doc *old = &source_of(ctl)->manifest;
+	const uint64_t *expected = import ? ctl->imported.digests : old->digests;
+	size_t n = import ? ctl->imported.ndigests : old->ndigests;
 	struct check *c = ptc_ctl_task_new(ctl, sizeof *c, seq);
 
 	c->task.answer = PTC_EV_DIGESTS;
@@ -733,7 +786,9 @@ struct load {
 	int64_t record_revision, intent_revision, barrier_revision, copies_revision;
 	struct ptc_intent_doc intent;
 	struct ptc_copies_doc copies;
-	struct ptc_view view;
+	struct ptc_older_doc older;
+	int64_t older_revision;
+	struct ptc_view view, source; /* source: of a rollback */
 	struct ptc_rank_states rank_states;
 };
 
@@ -762,6 +817,9 @@ static int load_keys(struct load *l, const struct ptc_etcd_kvs *kvs, const char 
 		} else if (strcmp(leaf, "copies") == 0) {
 			rc = ptc_copies_doc_decode(kv->value, kv->len, &l->copies, &l->err);
 			l->copies_revision = kv->mod_revision;
+		} else if (strcmp(leaf, "older") == 0) {
+			rc = ptc_older_doc_decode(kv->value, kv->len, &l->older, &l->err);
+			l->older_revision = kv->mod_revision;
 		}
 	}
 	if (rc == 0 && !locked)
@@ -773,11 +831,12 @@ static int load_keys(struct load *l, const struct ptc_etcd_kvs *kvs, const char 
  * down where it lies. */
 static int load_rank_states(struct load *l, struct ptc_etcd *e)
 {
+	const struct ptc_view *from = l->source.from.world ? &l->source : &l->view;
 	struct ptc_rank_states_ask ask = { .docs = &l->ctl->all->docs,
 					   .meta = &l->ctl->meta,
-					   .from = l->view.from.config,
+					   .from = from->from.config,
 					   .to = l->view.to.config,
-					   .hash = l->view.manifest.state_hash,
+					   .hash = from->manifest.state_hash,
 					   .fence = l->fence };
 
 	if (!l->has_record || !l->has_intent || !l->view.to.world ||
@@ -800,6 +859,9 @@ static void load_work(void *arg, struct ptc_etcd *e)
 	if (l->status == 0)
 		l->status = ptc_view_load(l->ctl->all->docs.kept, &l->ctl->meta, l->has_record ? &l->record : NULL,
 					  l->has_intent ? &l->intent : NULL, &l->view, &l->err);
+	if (l->status == 0 && l->has_intent && l->intent.source && ptc_older_find(&l->older, l->intent.source))
+		l->status = ptc_view_older(l->ctl->all->docs.kept, &l->ctl->meta, &l->older, l->intent.source,
+					   &l->source, &l->err);
 	if (l->status == 0)
 		l->status = load_rank_states(l, e);
 	if (l->status && l->status != PTC_EFENCED)
@@ -818,6 +880,7 @@ static void start_core(struct ptc_controller *ctl, struct load *l)
 	struct ptc_switch intent = { 0 };
 	struct ptc_job_event ev = { .kind = PTC_EV_START, .seq = l->seq, .fence = ctl->fence };
 	uint32_t nplaced, nfrom, *placed = ptc_controller_placed(ctl, NULL, &nplaced), *from = NULL, *to = NULL;
+	bool stored = false;
 
 	ptc_require(placed);
 
@@ -829,7 +892,8 @@ static void start_core(struct ptc_controller *ctl, struct load *l)
 		ev.nrecord_nodes = nplaced;
 	}
 	if (l->has_intent) {
-		from = ptc_controller_placed(ctl, &l->intent, &nfrom);
+		stored = l->intent.source && ctl->source.from.world;
+		from = stored ? ptc_older_sources(ctl, &nfrom) : ptc_controller_placed(ctl, &l->intent, &nfrom);
 		to = ptc_controller_numbers(ctl, &ctl->view.to);
 		ptc_require(from && to);
 		intent = (struct ptc_switch){
@@ -847,6 +911,7 @@ static void start_core(struct ptc_controller *ctl, struct load *l)
 			.run_to = l->intent.run_to,
 			.stop = l->intent.stop,
 			.held = l->intent.held,
+			.stored = stored,
 		};
 		ev.intent = &intent;
 	}
@@ -902,8 +967,14 @@ static void load_done(void *arg)
 		ctl->copies = l->copies;
 		ctl->copies_revision = l->copies_revision;
 		memset(&l->copies, 0, sizeof l->copies);
+		ctl->older.doc = l->older;
+		ctl->older.revision = l->older_revision;
 		ptc_copy_keeper_committed(ctl);
 		if (l->has_intent) {
+			ptc_view_done(&ctl->source);
+			ctl->source = l->source;
+			memset(&l->source, 0, sizeof l->source);
+			ptc_require(!ctl->source.from.world || ptc_older_aim(ctl) == 0);
 			ctl->intent = l->intent;
 			ctl->rank_states = l->rank_states;
 			ptc_free(ctl->from_config);
@@ -913,6 +984,7 @@ static void load_done(void *arg)
 	}
 	ptc_controller_unref(ctl);
 	ptc_copies_doc_done(&l->copies);
+	ptc_view_done(&l->source);
 	ptc_free(l);
 }
 

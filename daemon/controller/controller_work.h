@@ -7,6 +7,7 @@
 #include "daemon/agent/geometry/geometry.h"
 #include "daemon/cluster/cluster.h"
 #include "daemon/core/job_core.h"
+#include "daemon/documents/documents.h"
 
 struct ptc_controller;
 struct ptc_controllers;
@@ -28,6 +29,36 @@ struct ptc_ctl_task {
 void *ptc_ctl_task_new(struct ptc_controller *ctl, size_t size, uint64_t seq);
 /* Runs the steps in the job's lane, and then gives the core the answer. */
 void ptc_ctl_task_run(struct ptc_ctl_task *t, const struct ptc_task_step *steps);
+
+/* older/older.c: snapshots that the job keeps beside the committed one. */
+struct ptc_older_kept {
+	struct ptc_older_doc doc; /* as last read or written */
+	int64_t revision;         /* mod_revision of its key; 0: there is none */
+	size_t most; /* with room for so many besides the next snapshot, as the last switch without room has shown */
+	/* nodes that no Finish has told, or will tell, that a snapshot has gone: none, those that are not the record's,
+	 * all */
+	enum { PTC_OLDER_TOLD, PTC_OLDER_TELL_OTHERS, PTC_OLDER_TELL_ALL } tell;
+};
+/* Takes a document that etcd has now. Nodes drop tables that it no longer names. */
+void ptc_older_adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc, int64_t revision);
+/* The snapshot of the present record, as an entry; snapshot 0: it cannot be kept. */
+struct ptc_older ptc_older_of_record(const struct ptc_controller *ctl);
+/* Prunes by the job's description. If that cannot be read now, everything stays. May block; not on the loop. */
+void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, size_t most,
+		    struct ptc_older_doc *doc);
+/* Of a rollback: makes the generation that the switch goes to that of ctl->source, too. 0 or PTC_ENOMEM. */
+int ptc_older_aim(struct ptc_controller *ctl);
+/* The nodes that have the snapshot which a rollback goes back to; ptc_free it. NULL: out of memory. */
+uint32_t *ptc_older_sources(struct ptc_controller *ctl, uint32_t *ret_n);
+/* Every 200 ms while no new ranks build ahead: an idle job's nodes that have to be told are. May free ctl. */
+void ptc_older_tick(struct ptc_controller *ctl);
+/* A switch has failed for want of room on that node (cluster number). Drops the oldest snapshot that is kept beside the
+ * committed one, and appends that to the text. Nothing if there is none that the node can have. */
+void ptc_older_make_room(struct ptc_controller *ctl, uint32_t node, char *text, size_t size);
+
+/* controller_state.c: writes a blob while the lock with that fence is held. May wait. */
+int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,
+			    char ret_hash[PTC_HASH_HEX], struct ptc_error *err);
 
 /* Compares the digests of nodes, by their answers to Pull or Capture. Takes the answers. */
 struct ptc_merge {

@@ -43,10 +43,12 @@ struct ptc_controller {
 	struct ptc_record_doc record;
 	/* mod_revisions as last read or written (0: no key); each transaction compares them */
 	int64_t record_revision, intent_revision, barrier_revision;
-	struct ptc_view view; /* from: the record; to: the switch under way */
+	struct ptc_view view,
+		source; /* from: the record; to: the switch under way. source: what a rollback goes back to */
 	/* what etcd says of copies, as last read or written, and what is done about them (copies/) */
 	struct ptc_copies_doc copies;
 	int64_t copies_revision;
+	struct ptc_older_kept older;
 	struct ptc_archiver *archiver;
 	void (*archiver_free)(struct ptc_archiver *a); /* NULL: there is none */
 	struct ptc_copy_keeper *keeper;
@@ -121,9 +123,6 @@ void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_ki
 uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g);
 /* Gives the record's generation's nodes that have the record's snapshot and, with intent, a part in that switch. */
 uint32_t *ptc_controller_placed(struct ptc_controller *ctl, const struct ptc_intent_doc *intent, uint32_t *ret_n);
-/* Writes a blob while the lock with that fence is held. May wait. */
-int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,
-			    char ret_hash[PTC_HASH_HEX], struct ptc_error *err);
 void ptc_pull_results_done(struct ptc_controller *ctl);
 void ptc_pull_result_done(struct ptc_pull_result *r);
 /* The document of the record's generation; in FINISHING this is still the view's `to`. */
@@ -163,7 +162,7 @@ void ptc_controller_waited_text(const struct ptc_controller *ctl, const struct p
 /* loss/lost_tensors.c */
 /* Asks which nodes of v (located) have the record's table. Blocking; not on the loop. */
 void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *usable);
-/* PTC_ELOST: usable nodes (by v's numbers) do not hold all committed tensors; the line names some. Not on the loop. */
+/* PTC_ELOST: usable nodes (by v's numbers) lack committed tensors; the line names some. Asks none. Not on the loop. */
 int ptc_lost_covered(struct ptc_controllers *all, const struct ptc_view *v, const bool *usable, struct ptc_error *err);
 
 /* loss/told_loss.c: tells the core and the job's events which nodes count as lost for this job. May free ctl. */

@@ -103,7 +103,7 @@ static void on_local(struct ptc_job *job, const struct ptc_job_event *ev, const 
 
 static void on_filled(struct ptc_job *job)
 {
-	if (job->phase != PTC_JOB_FILLING || job->cur.kind != PTC_SWITCH_IMPORT || job->filled)
+	if (job->phase != PTC_JOB_FILLING || !ptc_job_sent(job) || job->filled)
 		return;
 	job->filled = true;
 	ptc_job_nodes_try(job);

@@ -16,7 +16,9 @@
  * - RESIZE: from one configuration to another. run_from: ranks run and are stopped. run_to: ranks shall run afterwards.
  *   With run_to and to_snapshot 0 there is no snapshot yet, and no ranks that could give one. Such a switch is from
  *   nothing: it has no phase that moves state (SEALING to COMMIT1, ENDING, PREPARING to DIGESTING).
- * - IMPORT: a client sends the state.
+ * - IMPORT: a client sends the state. With `stored` it is that of an older snapshot that the job keeps: a rollback.
+ * Then FILLING moves bytes as in a RESIZE, and another controller goes on with it. The record stays what it is until
+ * COMMIT2, so an abort loses nothing.
  * - SNAPSHOT: has run_from. It ends with COMMIT1, which deletes the intent in the same transaction. Without run_to, the
  *   job ends with it (the shell writes run: stopped or done).
  *   With `held` it is of ranks that have survived a loss: nodes hold them, so it begins with SEALING. A node that is
@@ -28,7 +30,7 @@
  * controller, START with the record and the intent resumes the switch:
  * - no intent: IDLE, and every node is told what the record says.
  * - an intent, record.snapshot = from_snapshot: again from STARTING, WARMING or SEALING, the first that the switch has.
- *   An import aborts, because its client is gone.
+ *   An import aborts, because its client is gone; one that is `stored` goes on from PREPARING.
  * - an intent, record.snapshot = to_snapshot: again from ENDING, BUILDING or PREPARING.
  * - an intent from nothing: again from STARTING.
  * A held SNAPSHOT has its stop in the intent; nodes hold ranks for a while only, and then the switch aborts.

@@ -13,6 +13,7 @@ struct ptc_job_node {
 	uint32_t attempts;   /* number of retriable failures in a row */
 	uint32_t backoff;    /* ticks until the next attempt */
 	uint32_t down_ticks; /* ticks for which it was waited */
+	uint32_t fenced;     /* number of refusals in a row for a later fence that the node has seen */
 	uint32_t downs;      /* how often the node went down in this phase */
 	bool up;
 	bool stale;   /* it may hold tables, or have ranks, other than the record's */
@@ -115,6 +116,8 @@ bool ptc_job_switch_has(const struct ptc_switch *s, enum ptc_job_phase phase);
 bool ptc_job_record_is(const struct ptc_job *job, uint64_t generation, uint64_t snapshot);
 /* Whether the switch's COMMIT1 has succeeded and its intent is still there. */
 bool ptc_job_half_way(const struct ptc_job *job);
+/* Whether a client sends the state of the current switch. */
+bool ptc_job_sent(const struct ptc_job *job);
 /* Whether CLEAR must raise the incarnation: ranks of the old generation may have ended for this switch. */
 bool ptc_job_needs_incarnation(const struct ptc_job *job);
 

@@ -40,7 +40,7 @@ static int node_next_op(const struct ptc_job *job, const struct ptc_job_node *n)
 	case PTC_JOB_PREPARING:
 		return PTC_OP_PREPARE;
 	case PTC_JOB_FILLING:
-		if (job->cur.kind == PTC_SWITCH_IMPORT)
+		if (ptc_job_sent(job))
 			return job->filled ? PTC_OP_PULL : NO_OP;
 		return n->prepared ? PTC_OP_PULL : PTC_OP_PREPARE;
 	default:

@@ -133,6 +133,7 @@ static void node_back_off(struct ptc_job *job, struct ptc_job_node *n)
 static void reply_good(struct ptc_job *job, uint32_t i, int op, const struct ptc_job_event *ev)
 {
 	struct ptc_job_node *n = &job->nodes[i];
+	n->fenced = 0;
 	if (op != PTC_OP_PREPARE) /* else a PULL that keeps asking for it would never run out of attempts */
 		n->attempts = 0;
 	switch (op) {
@@ -191,7 +192,7 @@ static void reply_bad(struct ptc_job *job, uint32_t i, int op, const struct ptc_
 		ptc_job_node_leave_out(job, i);
 		return;
 	}
-	if (op == PTC_OP_PULL && ev->status == PTC_ESTATE && job->cur.kind == PTC_SWITCH_RESIZE) {
+	if (op == PTC_OP_PULL && ev->status == PTC_ESTATE && !ptc_job_sent(job)) {
 		n->prepared = false; /* it has forgotten: restarted without our noticing */
 		again = true;
 	}
@@ -205,7 +206,8 @@ static void reply_bad(struct ptc_job *job, uint32_t i, int op, const struct ptc_
 	if (ptc_job_may_finish(job)) { /* stays stale; tried again while idle */
 		ptc_job_node_answered(job, n);
 	} else if (n->need) {
-		ptc_job_reason_set(&job->why, ev->status, i, "%s: %s", op_name(op),
+		bool fenced = ev->status == PTC_EFENCED; /* and etcd says that the lock is ours */
+		ptc_job_reason_set(&job->why, fenced ? PTC_ECONFLICT : ev->status, i, "%s: %s", op_name(op),
 				   ev->text && ev->text[0] ? ev->text : ptc_status_name(ev->status));
 		ptc_job_switch_fail(job);
 	}
@@ -217,8 +219,11 @@ void ptc_job_on_reply(struct ptc_job *job, const struct ptc_job_event *ev)
 		return;
 	struct ptc_job_node *n = &job->nodes[ev->node];
 	n->seq = 0;
-	if (ev->status == PTC_EFENCED && job->reloads < job->max_attempts) {
-		if (job->phase == PTC_JOB_FILLING && job->cur.kind == PTC_SWITCH_IMPORT)
+	/* Somebody else may have the lock now: etcd says so. If it says again and again that we have it, the node has
+	 * obeyed another etcd, or a later state of this one, and is like any node that refuses. */
+	if (ev->status == PTC_EFENCED && job->reloads < job->max_attempts && n->fenced + 1 < job->max_attempts) {
+		n->fenced++;
+		if (job->phase == PTC_JOB_FILLING && ptc_job_sent(job))
 			ptc_job_reason_set(&job->why, PTC_EFENCED, ev->node, "%s: a newer controller exists",
 					   op_name(n->op));
 		if (!job->txn_seq) /* else its outcome tells */
@@ -240,12 +245,12 @@ void ptc_job_on_node_down(struct ptc_job *job, uint32_t i)
 	ptc_job_node_cancel(job, i);
 	n->downs += n->up;
 	n->up = n->prepared = false;
-	n->attempts = n->backoff = n->down_ticks = 0;
+	n->attempts = n->backoff = n->down_ticks = n->fenced = 0;
 	node_restarted(job, n);
 	if (ptc_job_may_finish(job)) {
 		ptc_job_node_answered(job, n);
 		ptc_job_advance(job);
-	} else if (n->need && job->phase == PTC_JOB_FILLING && job->cur.kind == PTC_SWITCH_IMPORT) {
+	} else if (n->need && job->phase == PTC_JOB_FILLING && ptc_job_sent(job)) {
 		ptc_job_reason_set(&job->why, PTC_EPEER, i, "went away during the import; what it was sent is lost");
 		ptc_job_switch_fail(job);
 	} else if (ptc_job_node_awaited(job, n)) {

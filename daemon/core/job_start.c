@@ -65,6 +65,8 @@ static const char *switch_wrong(const struct ptc_switch *s)
 {
 	if (s->id == 0)
 		return "a switch needs an id";
+	if (s->stored && (s->kind != PTC_SWITCH_IMPORT || !s->from_snapshot))
+		return "only a job that has state goes back to an older one";
 	if (!ptc_job_list_valid(s->from_nodes, s->nfrom) || !ptc_job_list_valid(s->to_nodes, s->nto))
 		return "bad list of nodes";
 	switch (s->kind) {
@@ -185,7 +187,7 @@ static void start_with_intent(struct ptc_job *job, bool readable)
 				   (unsigned long long)job->generation, (unsigned long long)job->snapshot);
 	if (job->cur.id == job->reported_id)
 		ptc_job_reason_set(why, PTC_ECANCELED, PTC_JOB_NO_NODE, "this switch had ended already");
-	if (job->cur.kind == PTC_SWITCH_IMPORT && !job->own)
+	if (ptc_job_sent(job) && !job->own)
 		ptc_job_reason_set(why, PTC_ECANCELED, PTC_JOB_NO_NODE, "import ended with the controller that ran it");
 	if (job->reloads >= job->max_attempts)
 		ptc_job_reason_set(why, PTC_ECONFLICT, PTC_JOB_NO_NODE, "no transaction succeeded in %u attempts",

@@ -249,6 +249,11 @@ bool ptc_job_record_is(const struct ptc_job *job, uint64_t generation, uint64_t 
 	return job->generation == generation && job->snapshot == snapshot;
 }
 
+bool ptc_job_sent(const struct ptc_job *job)
+{
+	return job->cur.kind == PTC_SWITCH_IMPORT && !job->cur.stored;
+}
+
 bool ptc_job_half_way(const struct ptc_job *job)
 {
 	const struct ptc_switch *s = &job->cur;

@@ -57,6 +57,9 @@ struct ptc_switch {
 	/* SNAPSHOT with run_from, without run_to: from_nodes hold ranks that have survived the loss of others. Nobody
 	 * arms them: they are captured at `stop`. */
 	bool held;
+	/* IMPORT: nobody sends the state. It is that of an older snapshot, which from_nodes have: one that is down is
+	 * waited for. PREPARE and PULL name the snapshot. */
+	bool stored;
 };
 
 /* A request to a node. Ranks outlive the node's process (ptcd), not the machine. A node's report of a failed rank is
@@ -67,7 +70,7 @@ enum ptc_job_op {
 	/* To from_nodes: the table (from_generation, from_snapshot) becomes (from_generation, to_snapshot). */
 	PTC_OP_SEAL,
 	PTC_OP_PREPARE, /* to to_nodes: table (to_generation, to_snapshot) */
-	PTC_OP_PULL,    /* to to_nodes: move the bytes or, for an import, seal; replies digests */
+	PTC_OP_PULL,    /* to to_nodes: move the bytes or, for an import that a client sends, seal; replies digests */
 	/* To any node: do what the record says; keep only the table `keep` (keep_snapshot 0: no table), or nothing.
 	 * Ranks of the record's (generation, incarnation) that wait with their declarations are restored and go on.
 	 * Ranks that wait at a stop go on. All others end. Missing ranks are started only if this node never let that

@@ -45,6 +45,21 @@ static const struct ptc_switch import = {
 	.nto = 2,
 };
 
+/* a rollback */
+static const struct ptc_switch stored = {
+	.id = 77,
+	.kind = PTC_SWITCH_IMPORT,
+	.from_generation = 3,
+	.from_snapshot = 5,
+	.to_generation = 4,
+	.to_snapshot = 6,
+	.from_nodes = from_nodes,
+	.nfrom = 2,
+	.to_nodes = to_nodes,
+	.nto = 2,
+	.stored = true,
+};
+
 /* live: ranks run before and after */
 static const struct ptc_switch live = {
 	.id = 79,
@@ -180,7 +195,7 @@ static void drive(struct fix *f, enum ptc_job_phase until)
 		if (answer(f, &u))
 			f->answered = u.seq;
 		if (ptc_job_phase(f->job) == PTC_JOB_FILLING && ptc_job_switch(f->job)->kind == PTC_SWITCH_IMPORT &&
-		    until != PTC_JOB_FILLING)
+		    !ptc_job_switch(f->job)->stored && until != PTC_JOB_FILLING)
 			FEED(f, .kind = PTC_EV_FILLED);
 	}
 	assert_string_equal(ptc_job_phase_name(ptc_job_phase(f->job)), ptc_job_phase_name(until));
@@ -310,6 +325,74 @@ static void test_import(void **state)
 	FEED(&f, .kind = PTC_EV_FILLED);
 	drive(&f, PTC_JOB_IDLE);
 	expect_done(&f, import.id, 0);
+	close_job(&f);
+}
+
+/* Nobody sends anything: nodes pull, and a node that has restarted pulls again. */
+static void test_rollback(void **state)
+{
+	static const enum ptc_job_phase order[] = {
+		PTC_JOB_CHECKING,  PTC_JOB_INTENT,  PTC_JOB_PREPARING, PTC_JOB_FILLING,
+		PTC_JOB_DIGESTING, PTC_JOB_COMMIT2, PTC_JOB_FINISHING, PTC_JOB_IDLE,
+	};
+	struct ptc_switch s = stored;
+	struct fix f;
+	size_t k = 0;
+
+	open_switch(&f, &stored, PTC_JOB_FILLING);
+	assert_non_null(sent(&f, 1, PTC_OP_PULL));
+	FEED(&f, .kind = PTC_EV_FILLED); /* nobody's */
+	FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 1);
+	FEED(&f, .kind = PTC_EV_NODE_UP, .node = 1);
+	assert_int_equal(ptc_job_phase(f.job), PTC_JOB_FILLING);
+	assert_int_equal(last(&f, PTC_UP_SEND, -1)->op, PTC_OP_PREPARE);
+	drive(&f, PTC_JOB_IDLE);
+	expect_done(&f, stored.id, 0);
+	for (size_t i = 0; i < f.n; i++) {
+		if (f.log[i].kind == PTC_UP_PHASE)
+			assert_int_equal(f.log[i].phase, order[k++]);
+		assert_false(f.log[i].kind == PTC_UP_SEND && f.log[i].op == PTC_OP_SEAL);
+	}
+	assert_int_equal(k, PTC_ARRAY_LEN(order));
+	close_job(&f);
+	open_job(&f); /* another controller goes on with it */
+	start(&f, 3, 5, &stored);
+	assert_int_equal(ptc_job_phase(f.job), PTC_JOB_PREPARING);
+	drive(&f, PTC_JOB_IDLE);
+	expect_done(&f, stored.id, 0);
+	close_job(&f);
+	open_switch(&f, &stored, PTC_JOB_PREPARING); /* a node that has the bytes is waited for, and comes back */
+	FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 0);
+	for (uint64_t answered = 0, tries = 0; tries < 5;) { /* more often than max_attempts */
+		const struct ptc_job_update *u = sent(&f, 2, PTC_OP_PREPARE);
+		assert_non_null(u);
+		assert_int_equal(ptc_job_phase(f.job), PTC_JOB_PREPARING);
+		if (u && u->seq != answered) {
+			answered = u->seq;
+			tries++;
+			FEED(&f, .kind = PTC_EV_REPLY, .node = 2, .seq = answered, .status = PTC_ELOST);
+		} else {
+			tick(&f);
+		}
+	}
+	FEED(&f, .kind = PTC_EV_NODE_UP, .node = 0);
+	for (uint64_t seq = sent(&f, 2, PTC_OP_PREPARE)->seq; sent(&f, 2, PTC_OP_PREPARE)->seq == seq;)
+		tick(&f);
+	f.answered = 0;
+	drive(&f, PTC_JOB_IDLE);
+	expect_done(&f, stored.id, 0);
+	close_job(&f);
+	open_idle(&f, 0, 0); /* there must be state, and it is no resize */
+	s.from_generation = s.from_snapshot = 0;
+	s.to_generation = s.to_snapshot = 1;
+	FEED(&f, .kind = PTC_EV_SWITCH, .request = &s);
+	expect_done(&f, s.id, PTC_EINVAL);
+	close_job(&f);
+	open_idle(&f, 3, 5);
+	s = resize;
+	s.stored = true;
+	FEED(&f, .kind = PTC_EV_SWITCH, .request = &s);
+	expect_done(&f, s.id, PTC_EINVAL);
 	close_job(&f);
 }
 
@@ -1681,11 +1764,61 @@ static void test_many_nodes(void **state)
 	ptc_job_free(job);
 }
 
+/* A node that has obeyed another etcd refuses every request. The switch ends, names it, and the job goes on without end
+ * of reloads. In the end the lock is ours: each transaction says so. */
+static void test_fence_of_another_etcd(void **state)
+{
+	bool intent = false, done = false;
+	unsigned reloads = 0, rounds = 0;
+	uint64_t timer = 0;
+	struct fix f;
+
+	open_idle(&f, 3, 5);
+	FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 1); /* another life, to be told what the record says */
+	FEED(&f, .kind = PTC_EV_NODE_UP, .node = 1);
+	FEED(&f, .kind = PTC_EV_SWITCH, .request = &resize);
+	for (size_t i = 0; rounds < 3000 && !(done && ptc_job_phase(f.job) == PTC_JOB_IDLE && i == f.n); rounds++) {
+		if (i == f.n) { /* whatever waits, waits for time */
+			clear(&f);
+			i = 0;
+			FEED(&f, .kind = PTC_EV_TIMER, .seq = timer);
+			continue;
+		}
+		struct ptc_job_update u = f.log[i++];
+		timer = u.kind == PTC_UP_SET_TIMER ? u.seq : timer;
+		if (u.kind == PTC_UP_SEND && u.node == 1) {
+			FEED(&f, .kind = PTC_EV_REPLY, .node = 1, .seq = u.seq, .status = PTC_EFENCED,
+			     .text = "node b: a later fence");
+		} else if (u.kind == PTC_UP_RELOAD) {
+			reloads++;
+			start(&f, 3, 5, intent ? &resize : NULL);
+		} else if (u.kind == PTC_UP_DONE) {
+			done = true;
+			assert_int_equal(u.status, PTC_ECONFLICT);
+			assert_int_equal(u.node, 1);
+			assert_non_null(strstr(u.text, "node b: a later fence"));
+		} else {
+			intent = u.kind == PTC_UP_TXN ? u.txn == PTC_TXN_INTENT : intent;
+			answer(&f, &u);
+		}
+		if (f.n > LOG_MAX / 2) {
+			memmove(f.log, f.log + i, (f.n - i) * sizeof *f.log);
+			f.n -= i;
+			i = 0;
+		}
+	}
+	assert_true(done);
+	assert_in_range(reloads, 1, 20);
+	close_job(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_resize),
 		cmocka_unit_test(test_import),
+		cmocka_unit_test(test_rollback),
+		cmocka_unit_test(test_fence_of_another_etcd),
 		cmocka_unit_test(test_answers),
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_abort_everywhere),

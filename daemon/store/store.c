@@ -505,8 +505,11 @@ int ptc_store_fence(struct ptc_store *s, const char *uuid, int64_t fence, struct
 	if (!j) {
 		rc = ptc_error_set(err, PTC_ENOTFOUND, "job %.36s has no state here", uuid);
 	} else if (fence < before) {
-		rc = ptc_error_set(err, PTC_EFENCED, "job %s: fencing token %lld is older than %lld", uuid,
-				   (long long)fence, (long long)before);
+		rc = ptc_error_set(
+			err, PTC_EFENCED,
+			"it has obeyed a controller of job %s with fencing token %lld, and this one has %lld; if "
+			"that goes on, etcd was replaced or restored from an older copy (docs/troubleshooting.md)",
+			uuid, (long long)before, (long long)fence);
 	} else if (fence > before) {
 		j->fence = fence;
 		rc = ptc_store_rec_job_put(s, j, JOB_READY, err);

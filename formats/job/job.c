@@ -25,12 +25,13 @@ static const char *const job_keys[] = { "version", "name",           "tensors", 
 					"buffers", "gpus",           "run",     "mode",           "build",
 					"copy",    "snapshot_every", "seed",    "data",           "blobs",
 					"files",   "model",          "space",   "on_link_change", "elastic",
-					"copies",  "share_devices",  "archive", "warning" };
+					"copies",  "share_devices",  "archive", "warning",        "keep" };
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
 static const char *const field_keys[] = { "dtype" };
 static const char *const files_keys[] = { "group", "carry" };
 static const char *const copies_keys[] = { "count", "across" };
+static const char *const keep_keys[] = { "last", "every" };
 static const char *const archive_keys[] = { "dir", "every", "keep", "rate" };
 
 /* Puts file and line before the text a check left in d->err. */
@@ -418,6 +419,25 @@ static int decode_archive(struct ptc_job_decoder *d, const struct ptc_doc_node *
 	return rc;
 }
 
+static int decode_keep(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+{
+	const struct ptc_doc_node *last, *every;
+	int64_t n = 1, steps = 0;
+	int rc = ptc_doc_check_map(d->doc, node, "keep", keep_keys, PTC_ARRAY_LEN(keep_keys), d->err);
+
+	last = ptc_doc_get(node, "last");
+	every = ptc_doc_get(node, "every");
+	if (!rc && !d->job->has_run)
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				   "keep is for jobs with \"run\": the state of others does not change");
+	if (!rc && last)
+		rc = ptc_doc_int(d->doc, last, "last", 1, PTC_JOB_KEEP_MAX, &n, d->err);
+	if (!rc && every)
+		rc = ptc_doc_int(d->doc, every, "every", 1, INT64_MAX, &steps, d->err);
+	d->job->keep = (struct ptc_job_keep){ (uint32_t)n, (uint64_t)steps };
+	return rc;
+}
+
 static int check_states(struct ptc_job_decoder *d)
 {
 	return d->yaml ? ptc_job_check_states(d->job, d->err) : 0;
@@ -453,6 +473,9 @@ static int decode_job(struct ptc_job_decoder *d)
 		rc = decode_copies(d, ptc_doc_get(root, "copies"));
 	if (!rc && ptc_doc_get(root, "archive"))
 		rc = decode_archive(d, ptc_doc_get(root, "archive"));
+	d->job->keep.last = 1;
+	if (!rc && ptc_doc_get(root, "keep"))
+		rc = decode_keep(d, ptc_doc_get(root, "keep"));
 	gpus = ptc_doc_get(root, "gpus");
 	if (!rc && gpus)
 		rc = ptc_job_decode_gpus(d, gpus);

@@ -22,6 +22,7 @@
 #define PTC_JOB_ARCHIVE_KEEP      3
 #define PTC_JOB_ARCHIVE_KEEP_MAX  1000000
 #define PTC_JOB_ARCHIVE_EVERY_MAX (UINT64_C(86400000) * 366) /* a year */
+#define PTC_JOB_KEEP_MAX          64                         /* snapshots, with the committed one */
 #define PTC_JOB_MAX_COPIES        16                         /* more copies protect no better and cost much to move */
 
 struct ptc_job_gpus {
@@ -123,6 +124,11 @@ struct ptc_job_desc {
 		uint32_t count;
 		bool racks; /* a domain is a rack, if nodes name one; otherwise a node */
 	} copies;
+	/* snapshots that stay readable beside the committed one (docs/job.md) */
+	struct ptc_job_keep {
+		uint32_t last;  /* the newest ones, the committed one included */
+		uint64_t every; /* and the first one in each span of so many steps; 0: none of these */
+	} keep;
 	/* checkpoints that ptcd writes into a directory by itself (docs/archive.md); dir NULL: none */
 	struct ptc_job_archive {
 		char *dir;         /* absolute */

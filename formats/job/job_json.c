@@ -369,6 +369,16 @@ static void put_archive(struct ptc_buf *b, const struct ptc_job_archive *a)
 	ptc_buf_puts(b, "}");
 }
 
+static void put_keep(struct ptc_buf *b, const struct ptc_job_keep *k)
+{
+	if (k->last < 2 && !k->every)
+		return;
+	ptc_buf_printf(b, ",\"keep\":{\"last\":%" PRIu32, k->last);
+	if (k->every)
+		ptc_buf_printf(b, ",\"every\":%" PRIu64, k->every);
+	ptc_buf_puts(b, "}");
+}
+
 static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, uint32_t version, bool adds,
 		   struct ptc_error *err)
 {
@@ -397,6 +407,7 @@ static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, uint32_t v
 	ptc_job_put_planning(b, job);
 	put_copies(b, &job->copies);
 	put_archive(b, &job->archive);
+	put_keep(b, &job->keep);
 	if (adds)
 		ptc_buf_printf(b, ",\"added\":%" PRIu64, PTC_VERSION_ADDED);
 	ptc_buf_puts(b, "}");

@@ -680,6 +680,38 @@ static void test_archive(void **state)
 	refuse(HEAD "rules: [{match: '*'}]\narchive: {dir: /a, evry: 2h}\n", PTC_EINVAL, "did you mean \"every\"?");
 }
 
+/* Snapshots that stay beside the committed one. */
+static void test_keep(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc job = { 0 }, again = { 0 };
+	char *json = NULL, one[33], none[33];
+	size_t len = 0;
+
+	assert_int_equal(decode(LIVE "keep: {last: 3, every: 500}\n", &job, &err), 0);
+	assert_int_equal(ptc_job_to_json(&job, &json, &len, &err), 0);
+	assert_int_equal(ptc_job_from_json(json, len, &again, &err), 0);
+	assert_int_equal(again.keep.last, 3);
+	assert_int_equal(again.keep.every, 500);
+	ptc_free(json);
+	ptc_job_desc_done(&job);
+	ptc_job_desc_done(&again);
+	assert_int_equal(decode(LIVE "keep: {last: 1}\n", &job, &err), 0);
+	assert_int_equal(decode(LIVE, &again, &err), 0);
+	assert_int_equal(again.keep.last, 1);
+	assert_int_equal(ptc_job_hash(&job, one, &err), 0);
+	assert_int_equal(ptc_job_hash(&again, none, &err), 0);
+	assert_string_equal(one, none);
+	ptc_job_desc_done(&job);
+	ptc_job_desc_done(&again);
+	refuse(LIVE "keep: 2\n", PTC_EINVAL, "keep is not a map");
+	refuse(LIVE "keep: {last: 0}\n", PTC_EINVAL, "last");
+	refuse(LIVE "keep: {last: 65}\n", PTC_EINVAL, "last");
+	refuse(LIVE "keep: {every: 0}\n", PTC_EINVAL, "every");
+	refuse(LIVE "keep: {lst: 2}\n", PTC_EINVAL, "did you mean \"last\"?");
+	refuse(HEAD "rules: [{match: '*'}]\nkeep: {last: 2}\n", PTC_EINVAL, "keep is for jobs with \"run\"");
+}
+
 static void test_run_refused(void **state)
 {
 	refuse(LIVE "  agv: [a]\n", PTC_EINVAL, "job.yaml:6: unknown key \"agv\" in run; did you mean \"argv\"?");
@@ -1253,6 +1285,7 @@ int main(void)
 		cmocka_unit_test(test_planning),
 		cmocka_unit_test(test_copies),
 		cmocka_unit_test(test_archive),
+		cmocka_unit_test(test_keep),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -342,6 +342,14 @@ struct fs_snap *fs_snap_get(struct ptc_fs *fs, const struct ptc_fs_job *job)
 	return s;
 }
 
+bool fs_job_keeps(const struct ptc_fs_job *job, uint64_t number, uint64_t step)
+{
+	for (size_t i = 0; i < job->nkept; i++)
+		if (job->kept[i].snapshot == number && job->kept[i].step == step)
+			return true;
+	return false;
+}
+
 /* Still read as it is now: no newer generation of the job has the same snapshot. */
 static bool current_locked(const struct ptc_fs *fs, const struct fs_snap *s)
 {
@@ -361,7 +369,7 @@ static int load(struct ptc_fs *fs, struct fs_snap *s, struct fs_view **ret)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct fs_view *v = ptc_calloc(1, sizeof *v);
-	int rc = v ? fs->opts.source.open(fs->opts.source.arg, s->uuid, &v->state, &err) : PTC_ENOMEM;
+	int rc = v ? fs->opts.source.open(fs->opts.source.arg, s->uuid, s->number, &v->state, &err) : PTC_ENOMEM;
 
 	if (rc) {
 		ptc_debug("fuse", "job %s: %s", s->job, err.text);
@@ -543,7 +551,7 @@ static bool gone_locked(const struct ptc_fs *fs, const struct fs_snap *s)
 		return false;
 	for (size_t i = 0; i < fs->njobs; i++)
 		if (!strcmp(fs->jobs[i].uuid, s->uuid))
-			return fs->jobs[i].snapshot != s->number;
+			return fs->jobs[i].snapshot != s->number && !fs_job_keeps(&fs->jobs[i], s->number, s->step);
 	return true;
 }
 

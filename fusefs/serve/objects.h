@@ -150,6 +150,8 @@ bool fs_may_see(const struct ptc_fs *fs, uid_t uid, uid_t owner);
 struct fs_snap *fs_snap_get(struct ptc_fs *fs, const struct ptc_fs_job *job);
 /* Finds a snapshot by number among those with references; NULL: none. */
 struct fs_snap *fs_snap_find(struct ptc_fs *fs, const char *uuid, uint64_t number, uint64_t step);
+/* Whether the job keeps that snapshot beside the committed one. */
+bool fs_job_keeps(const struct ptc_fs_job *job, uint64_t number, uint64_t step);
 /* Returns a reference to the snapshot's view. Returns 0, ESTALE, EIO and others. */
 int fs_snap_view(struct ptc_fs *fs, struct fs_snap *s, bool anew, struct fs_view **ret);
 /* fs_snap_view without asking the source; NULL if it must be asked. */

@@ -114,7 +114,8 @@ static inline int memory_jobs(void *arg, struct ptc_fs_job **ret, size_t *ret_n,
 	return 0;
 }
 
-static inline int memory_open(void *arg, const char *job, struct ptc_fs_state **ret, struct ptc_error *err)
+static inline int memory_open(void *arg, const char *job, uint64_t snapshot, struct ptc_fs_state **ret,
+			      struct ptc_error *err)
 {
 	struct memory *m = arg;
 	struct ptc_fs_state *s;

@@ -244,6 +244,10 @@ static int find_in_state(struct ptc_fs *fs, const struct fs_op *op, const struct
 		return find_latest(fs, &job, ret);
 	if (!fs_snap_parse(op->name, &number, &step))
 		return ENOENT;
+	if (number && fs_job_keeps(&job, number, step)) {
+		job.snapshot = number;
+		job.step = step;
+	}
 	snap = number && job.snapshot == number && job.step == step ? fs_snap_get(fs, &job)
 								    : fs_snap_find(fs, job.uuid, number, step);
 	if (!snap)
@@ -629,6 +633,10 @@ static int list_job(struct ptc_fs *fs, uid_t uid, const struct fs_node *dir, str
 	} else if (job.snapshot) {
 		fs_list_add(l, name, fs_identity(FS_SNAP, job.uuid, job.snapshot, 0, name), S_IFDIR);
 		fs_list_add(l, "latest", fs_identity(FS_LATEST, job.uuid, job.snapshot, 0, name), S_IFLNK);
+		for (size_t i = 0; i < job.nkept; i++) {
+			fs_snap_name(job.kept[i].snapshot, job.kept[i].step, name);
+			fs_list_add(l, name, fs_identity(FS_SNAP, job.uuid, job.kept[i].snapshot, 0, name), S_IFDIR);
+		}
 	}
 	return 0;
 }

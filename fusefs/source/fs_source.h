@@ -21,6 +21,11 @@ struct ptc_fs_job {
 	bool shared; /* members of group gid may read it, too */
 	gid_t gid;
 	uint64_t generation, snapshot, step; /* the committed ones; snapshot 0: none yet */
+	/* snapshots that it keeps beside that */
+	struct {
+		uint64_t snapshot, step;
+	} kept[PTC_JOB_KEEP_MAX];
+	size_t nkept;
 };
 
 /* One committed (generation, snapshot). Immutable; freed with `close`. */
@@ -48,9 +53,9 @@ typedef int (*ptc_fs_data_fn)(void *arg, const void *data, size_t len, struct pt
 struct ptc_fs_source {
 	/* Lists all jobs that the source may see; ptc_free *ret. */
 	int (*jobs)(void *arg, struct ptc_fs_job **ret, size_t *ret_n, struct ptc_error *err);
-	/* Opens the committed state of the job with this uuid. PTC_ENOTFOUND: there is no such job. PTC_ESTATE: it has
-	 * no snapshot. */
-	int (*open)(void *arg, const char *uuid, struct ptc_fs_state **ret, struct ptc_error *err);
+	/* Opens a snapshot of the job with this uuid: the committed one, or one that it keeps. The caller checks which
+	 * one it has got. PTC_ENOTFOUND: there is none, or no such job. PTC_ESTATE: it has no snapshot at all. */
+	int (*open)(void *arg, const char *uuid, uint64_t snapshot, struct ptc_fs_state **ret, struct ptc_error *err);
 	void (*close)(void *arg, struct ptc_fs_state *state);
 	/* Keeps the state readable for ttl_ms more; 0: no longer. PTC_ESTATE: the state is gone. */
 	int (*pin)(void *arg, const struct ptc_fs_state *state, uint32_t ttl_ms, struct ptc_error *err);

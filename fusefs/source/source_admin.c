@@ -13,6 +13,7 @@
 #include "formats/job/job.h"
 #include "formats/json.h"
 
+#include <ptc/admin_older.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -71,6 +72,18 @@ struct ptc_fs_admin *ptc_fs_admin_free(struct ptc_fs_admin *a)
 
 /* ---- jobs ---- */
 
+static void kept_by(const json_t *list, struct ptc_fs_job *ret)
+{
+	for (size_t i = 0; i < json_array_size(list) && ret->nkept < PTC_ARRAY_LEN(ret->kept); i++) {
+		json_int_t snapshot = 0, step = 0;
+
+		if (json_unpack(json_array_get(list, i), "[I, I]", &snapshot, &step) != 0 || snapshot <= 0 || step < 0)
+			continue;
+		ret->kept[ret->nkept].snapshot = (uint64_t)snapshot;
+		ret->kept[ret->nkept++].step = (uint64_t)step;
+	}
+}
+
 static bool job_of(const json_t *row, struct ptc_fs_job *ret)
 {
 	const char *name = json_string_value(json_object_get(row, "job"));
@@ -83,6 +96,7 @@ static bool job_of(const json_t *row, struct ptc_fs_job *ret)
 	*ret = (struct ptc_fs_job){ .uid = (uid_t)ptc_json_count(row, "uid") };
 	snprintf(ret->name, sizeof(ret->name), "%s", name);
 	snprintf(ret->uuid, sizeof(ret->uuid), "%s", uuid);
+	kept_by(json_object_get(row, "kept"), ret);
 	ret->shared = json_is_integer(json_object_get(row, "files_group"));
 	ret->gid = (gid_t)ptc_json_count(row, "files_group");
 	if (json_is_true(json_object_get(row, "has_state"))) {
@@ -188,11 +202,11 @@ static int describe(struct state *st, const char *job, struct ptc_error *err)
 	return 0;
 }
 
-static int state_open(void *arg, const char *job, struct ptc_fs_state **ret, struct ptc_error *err)
+static int state_open(void *arg, const char *job, uint64_t snapshot, struct ptc_fs_state **ret, struct ptc_error *err)
 {
 	struct ptc_fs_admin *a = arg;
 	struct state *st = ptc_calloc(1, sizeof *st);
-	int rc = st ? ptc_admin_export_info(a->admin, job, &st->info, err) : ptc_nomem(err);
+	int rc = st ? ptc_admin_export_snapshot(a->admin, job, snapshot, &st->info, err) : ptc_nomem(err);
 
 	if (rc == 0)
 		rc = describe(st, job, err);

@@ -19,6 +19,7 @@
 #include "formats/json.h"
 
 #include <ptc/admin_resume.h>
+#include <ptc/admin_older.h>
 
 #define CTL_CK_DOCUMENT "ptc.json"
 #define CTL_CK_STATE    "ptc-state.json"
@@ -34,10 +35,7 @@ struct ctl_ck_written {
 struct ctl_ck_write_opts {
 	uint64_t rate; /* bytes a second at most; 0: no limit */
 };
-/* dir: does not exist, or is empty. */
-int ctl_ck_write(struct ctl *c, const char *job, const char *dir, const struct ctl_ck_write_opts *opts,
-		 struct ctl_ck_written *ret, struct ptc_error *err);
-/* The same of a state that is known; takes info over. */
+/* dir: does not exist, or is empty. Takes info over. */
 int ctl_ck_write_info(struct ctl *c, const char *job, const char *dir, struct ptc_admin_export *info,
 		      const struct ctl_ck_write_opts *opts, struct ctl_ck_written *ret, struct ptc_error *err);
 

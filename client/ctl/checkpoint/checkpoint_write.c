@@ -348,12 +348,3 @@ int ctl_ck_write_info(struct ctl *c, const char *job, const char *dir, struct pt
 	writer_done(&w);
 	return rc;
 }
-
-int ctl_ck_write(struct ctl *c, const char *job, const char *dir, const struct ctl_ck_write_opts *opts,
-		 struct ctl_ck_written *ret, struct ptc_error *err)
-{
-	struct ptc_admin_export *info;
-	int rc = ptc_admin_export_resume(c->admin, job, &info, err);
-
-	return rc ? rc : ctl_ck_write_info(c, job, dir, info, opts, ret, err);
-}

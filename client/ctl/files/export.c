@@ -30,6 +30,7 @@ static const struct ctl_option options[] = {
 	{ "dcp", "DIR",
 	  "write a checkpoint of torch.distributed.checkpoint instead, with which ptcctl import goes on "
 	  "(docs/archive.md)" },
+	{ "snapshot", "STEP|snap-N", "a snapshot that the job keeps, not the committed one (ptcctl snapshots)" },
 	{ "ranks", "DIR",
 	  "write one file per rank and field instead: DIR/rank-R.FIELD.safetensors (FIELD is param or a field)" },
 };
@@ -190,7 +191,8 @@ static bool take_up(struct ctl_export *ex, int failure)
 	if (!may_have_moved(failure) || ctl_interrupted())
 		return false;
 	nanosleep(&(struct timespec){ .tv_nsec = RETRY_PAUSE * 1000000L }, NULL);
-	if (ptc_admin_export_info(ex->c->admin, ex->job, &now, NULL))
+	if (ex->snapshot ? ptc_admin_export_snapshot(ex->c->admin, ex->job, ex->snapshot, &now, NULL)
+			 : ptc_admin_export_info(ex->c->admin, ex->job, &now, NULL))
 		return false;
 	moved = now->generation != ex->info->generation || now->snapshot != ex->info->snapshot;
 	/* With ESTATE the daemon itself said so, and may know more in a moment. */
@@ -245,13 +247,16 @@ static int print_written(const struct ctl_export *ex, struct ptc_error *err)
 	return text ? ctl_print(ex->c, text, err) : ptc_nomem(err);
 }
 
-static int export_checkpoint(struct ctl *c, const char *dir, struct ptc_error *err)
+/* Takes info over. */
+static int export_checkpoint(struct ctl *c, const char *dir, struct ptc_admin_export *info, struct ptc_error *err)
 {
 	ptc_auto_free char *text = NULL, *file = ptc_asprintf("%s/" CTL_CK_FILE, dir);
 	struct ctl_ck_written w;
 	json_t *doc;
-	int rc = file ? ctl_ck_write(c, c->args[0], dir, &(struct ctl_ck_write_opts){ 0 }, &w, err) : ptc_nomem(err);
+	int rc = ctl_ck_write_info(c, c->args[0], dir, info, &(struct ctl_ck_write_opts){ 0 }, &w, err);
 
+	if (!rc && !file)
+		rc = ptc_nomem(err);
 	if (rc || !c->json)
 		return rc;
 	doc = json_pack("{s:i, s:s, s:I, s:I, s:I, s:[{s:s, s:I}]}", "version", 1, "job", c->args[0], "generation",
@@ -265,7 +270,7 @@ static int export_checkpoint(struct ctl *c, const char *dir, struct ptc_error *e
 static int run(struct ctl *c, struct ptc_error *err)
 {
 	struct ctl_export ex = { .c = c, .job = c->args[0] };
-	const char *dcp = ctl_option(c, "dcp");
+	const char *dcp = ctl_option(c, "dcp"), *snapshot = ctl_option(c, "snapshot");
 	const char *value;
 	size_t at = 0;
 	int rc;
@@ -278,12 +283,16 @@ static int run(struct ctl *c, struct ptc_error *err)
 			return ctl_usage(err, "--field is NAME=PATH and goes with a TARGET, not \"%.80s\"", value);
 	rc = ctl_connect(c, err);
 	ctl_catch_signals();
-	if (!rc && dcp)
-		return export_checkpoint(c, dcp, err);
-	if (!rc)
+	if (!rc && snapshot)
+		rc = ctl_snapshot_choose(c, ex.job, snapshot, false, &ex.snapshot, err);
+	if (!rc && (dcp || snapshot))
+		rc = ptc_admin_export_snapshot(c->admin, ex.job, ex.snapshot, &ex.info, err);
+	else if (!rc)
 		rc = ptc_admin_export_info(c->admin, ex.job, &ex.info, err);
 	if (rc)
 		return rc;
+	if (dcp)
+		return export_checkpoint(c, dcp, ex.info, err);
 	ctl_note_as_of(c, ex.info->as_of_ms);
 	ex.written = json_array();
 	rc = ex.written ? export(&ex, err) : ptc_nomem(err);

@@ -13,6 +13,7 @@
 struct ctl_export {
 	struct ctl *c;
 	const char *job;
+	uint64_t snapshot; /* that one; 0: the committed one, also if it moves on */
 	struct ptc_admin_export *info;
 	struct ptc_job_desc desc;
 	struct ptc_state_kept *kept; /* what info says was imported */

@@ -5,7 +5,7 @@
 #include "client/ctl/line/ctl.h"
 
 extern const struct ctl_verb ctl_job_create, ctl_job_delete, ctl_job_list, ctl_run, ctl_stop, ctl_snapshot,
-	ctl_snapshots, ctl_resize, ctl_drain, ctl_abort, ctl_logs;
+	ctl_snapshots, ctl_rollback, ctl_resize, ctl_drain, ctl_abort, ctl_logs;
 
 /* A description as daemons take it, and the job's name; ptc_free both. */
 int ctl_job_read(struct ctl *c, const char *file, char **ret_name, char **ret_spec, size_t *ret_len,

@@ -61,7 +61,8 @@ const struct ctl_verb ctl_snapshot = {
 	.name = "snapshot",
 	.args = "[JOB]",
 	.about = "Take a snapshot of a job that runs; its ranks go on",
-	.help = "It replaces the one before it. The ranks wait while their bytes are copied.\n",
+	.help = "It replaces the one before it, unless the job keeps that (keep in job.yaml). The ranks wait while "
+		"their bytes are copied.\n",
 	CTL_OPTIONS(snapshot_options),
 	.min_args = 1,
 	.max_args = 1,

@@ -458,6 +458,44 @@ int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_inten
 	return 0;
 }
 
+struct older {
+	struct ptc_daemon *d;
+	const char *uuid;
+	struct ptc_older_doc *doc;
+};
+
+static void older_on_loop(void *arg)
+{
+	struct older *o = arg;
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(o->d->cluster, o->uuid);
+
+	if (j)
+		*o->doc = j->older;
+}
+
+void ptc_control_older(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_older_doc *ret)
+{
+	struct older o = { d, t->meta.uuid, ret };
+
+	ret->n = 0;
+	ptc_loop_call(d->loop, older_on_loop, &o); /* a daemon that stops knows none */
+}
+
+bool ptc_control_go_back(struct ptc_daemon *d, struct ptc_target *t, uint64_t snapshot)
+{
+	struct ptc_older_doc doc;
+	const struct ptc_older *o;
+
+	ptc_control_older(d, t, &doc);
+	o = ptc_older_find(&doc, snapshot);
+	if (!o)
+		return false;
+	t->has_record = true;
+	t->record = (struct ptc_record_doc){ .generation = o->generation, .snapshot = o->snapshot, .step = o->step };
+	memcpy(t->record.manifest_hash, o->manifest_hash, sizeof t->record.manifest_hash);
+	return true;
+}
+
 int64_t ptc_control_as_of(struct ptc_daemon *d)
 {
 	int64_t answered_ms;

@@ -77,6 +77,11 @@ int ptc_control_forward_now(struct ptc_daemon *d, const struct ptc_target *t, st
  * updates t. PTC_ESTATE, with need_record: the job has no state yet. */
 int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, bool need_record,
 		     struct ptc_view *ret_view, struct ptc_error *err);
+/* Gives the snapshots that the job keeps beside the committed one, as the mirror has them. */
+void ptc_control_older(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_older_doc *ret);
+/* Makes t the job as it was with a snapshot that it keeps: its record is that snapshot's. False: it does not keep it.
+ */
+bool ptc_control_go_back(struct ptc_daemon *d, struct ptc_target *t, uint64_t snapshot);
 /* The time of etcd's last answer; 0: etcd is reachable. ptc_control_dated adds it to a document as "as_of_ms" if etcd
  * is unreachable. */
 int64_t ptc_control_as_of(struct ptc_daemon *d);

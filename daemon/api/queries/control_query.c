@@ -178,6 +178,17 @@ static json_t *devices_of(struct ptc_daemon *d, const char *uuid)
 	return nodes;
 }
 
+/* [[snapshot, step], ...], oldest first. */
+static json_t *older_of(const struct ptc_older_doc *doc)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < doc->n; i++)
+		json_array_append_new(list,
+				      json_pack("[I, I]", (json_int_t)doc->v[i].snapshot, (json_int_t)doc->v[i].step));
+	return list;
+}
+
 static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 {
 	struct ptc_controller *ctl = ptc_controller_find(&d->controllers, j->uuid);
@@ -198,6 +209,8 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 			(json_int_t)total);
 	if (ctl && (archive = ptc_archiver_json(ctl)))
 		json_object_set_new(row, "archive", archive);
+	if (j->older.n)
+		json_object_set_new(row, "kept", older_of(&j->older));
 	if (j->meta.shared)
 		json_object_set_new(row, "files_group", json_integer((json_int_t)j->meta.gid));
 	json_object_set_new(row, "run",
@@ -274,8 +287,9 @@ static void current_on_loop(void *arg)
 	struct current *c = arg;
 	const struct ptc_job_view *j = ptc_cluster_find_uuid(c->d->cluster, c->t->meta.uuid);
 
-	c->yes = j && j->has_record && !j->has_intent && j->record.generation == c->t->record.generation &&
-		 j->record.snapshot == c->t->record.snapshot;
+	c->yes = j && j->has_record && !j->has_intent &&
+		 ((j->record.generation == c->t->record.generation && j->record.snapshot == c->t->record.snapshot) ||
+		  ptc_older_find(&j->older, c->t->record.snapshot));
 }
 
 /* Nothing while a switch is under way: its tables come and go, and its end says what became of it. */
@@ -508,12 +522,45 @@ PTC_CONTROL_HANDLER(ptc_control_status)
 				     err);
 }
 
+/* The committed snapshot, or one that the job keeps beside it. */
+static int add_snapshot(struct ptc_daemon *d, struct ptc_target *t, const char *state, json_t *rows,
+			struct ptc_error *err)
+{
+	json_t *row = json_pack("{s:I, s:I, s:I, s:s, s:s}", "snapshot", (json_int_t)t->record.snapshot, "generation",
+				(json_int_t)t->record.generation, "step", (json_int_t)t->record.step, "manifest",
+				t->record.manifest_hash, "state", state);
+	int rc = row ? add_details(d, t, row, err) : ptc_nomem(err);
+
+	json_array_append_new(rows, row);
+	return rc;
+}
+
+/* Newest first. What has gone meanwhile is left out. */
+static int add_older(struct ptc_daemon *d, const struct ptc_target *t, json_t *rows, struct ptc_error *err)
+{
+	struct ptc_older_doc doc;
+	int rc = 0;
+
+	ptc_control_older(d, t, &doc);
+	for (size_t i = doc.n; rc == 0 && i-- > 0;) {
+		struct ptc_target then = *t;
+		uint64_t snapshot = doc.v[i].snapshot;
+
+		if (snapshot == t->record.snapshot || !ptc_control_go_back(d, &then, snapshot))
+			continue;
+		rc = add_snapshot(d, &then, "kept", rows, err);
+		if (then.record.snapshot != snapshot)
+			json_array_remove(rows, json_array_size(rows) - 1);
+	}
+	return rc;
+}
+
 PTC_CONTROL_HANDLER(ptc_control_snapshots)
 {
 	struct ptc_daemon *d = arg;
 	struct ptc_target t;
 	ProtobufCMessage *req;
-	json_t *row, *rows;
+	json_t *rows;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, &req, err);
 
 	if (rc)
@@ -523,13 +570,10 @@ PTC_CONTROL_HANDLER(ptc_control_snapshots)
 	if (rc)
 		return rc;
 	rows = json_array();
-	if (t.has_record) {
-		row = json_pack("{s:I, s:I, s:I, s:s, s:s}", "snapshot", (json_int_t)t.record.snapshot, "generation",
-				(json_int_t)t.record.generation, "step", (json_int_t)t.record.step, "manifest",
-				t.record.manifest_hash, "state", "committed");
-		rc = row ? add_details(d, &t, row, err) : ptc_nomem(err);
-		json_array_append_new(rows, row);
-	}
+	if (t.has_record)
+		rc = add_snapshot(d, &t, "committed", rows, err);
+	if (rc == 0)
+		rc = add_older(d, &t, rows, err);
 	if (rc) {
 		json_decref(rows);
 		return rc;

@@ -749,12 +749,19 @@ static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, con
 	return rc;
 }
 
+static int not_kept(const struct ptc_target *t, uint64_t snapshot, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENOTFOUND, "job \"%s\" does not keep snapshot %llu; see `ptcctl snapshots %s`",
+			     t->meta.name, (unsigned long long)snapshot, t->meta.name);
+}
+
 PTC_CONTROL_HANDLER(ptc_control_export_info)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ExportInfoRequest *req;
 	struct ptc_target t;
 	struct ptc_view v;
+	uint64_t snapshot;
 	bool resume;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__export_info_request__descriptor, (ProtobufCMessage **)&req, err);
 
@@ -762,13 +769,20 @@ PTC_CONTROL_HANDLER(ptc_control_export_info)
 		return rc;
 	rc = ptc_control_find(d, call, req->job, &t, err);
 	resume = req->resume;
+	snapshot = req->snapshot;
 	ptc_pb_free(&req->base);
 	if (rc == 0)
 		rc = ptc_control_need_snapshot(&t, err);
+	if (rc == 0 && snapshot && snapshot != t.record.snapshot && !ptc_control_go_back(d, &t, snapshot))
+		rc = not_kept(&t, snapshot, err);
 	if (rc == 0)
 		rc = ptc_control_view(d, &t, false, true, &v, err);
 	if (rc)
 		return rc;
+	if (snapshot && v.from_snapshot != snapshot) { /* it has gone while it was looked at */
+		ptc_view_done(&v);
+		return not_kept(&t, snapshot, err);
+	}
 	rc = send_export_info(d, call, &v, t.record.step, resume, err);
 	ptc_view_done(&v);
 	return rc;

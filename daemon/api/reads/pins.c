@@ -240,7 +240,8 @@ int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const
 				     "job \"%s\" was deleted, and another job now has its name; open it again", job);
 	if (!t.has_record)
 		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state yet; import or run it first", job);
-	if (t.record.generation != generation || t.record.snapshot != snapshot)
+	if ((t.record.generation != generation || t.record.snapshot != snapshot) &&
+	    !(ptc_control_go_back(d, &t, snapshot) && t.record.generation == generation))
 		return ptc_pins_view(d->pins, t.meta.uuid, generation, snapshot, ret_view)
 			       ? 0
 			       : moved_on(job, t.record.generation, generation, err);

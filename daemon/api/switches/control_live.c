@@ -119,6 +119,23 @@ PTC_CONTROL_HANDLER(ptc_control_stop)
 	return rc;
 }
 
+PTC_CONTROL_HANDLER(ptc_control_rollback)
+{
+	Ptc__V1__RollbackRequest *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__rollback_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	if (!req->snapshot)
+		rc = ptc_error_set(err, PTC_EINVAL, "a rollback that names no snapshot");
+	if (rc == 0)
+		rc = end_or_go_on(arg, call, req->job,
+				  &(struct ptc_control_ask){ .kind = PTC_SWITCH_IMPORT, .source = req->snapshot },
+				  "/ptc.v1.Control/Rollback", &req->base, err);
+	ptc_pb_free(&req->base);
+	return rc;
+}
+
 PTC_CONTROL_HANDLER(ptc_control_snapshot)
 {
 	Ptc__V1__JobRequest *req;

@@ -435,7 +435,7 @@ static int check_ask(const struct ptc_target *t, const struct ptc_control_ask *a
 		return ptc_error_set(err, PTC_ESTATE,
 				     "job %s ended before its first snapshot; `ptcctl run %s` starts it again",
 				     t->meta.name, t->meta.name);
-	if (ask->kind == PTC_SWITCH_SNAPSHOT && t->record.recovery)
+	if ((ask->kind == PTC_SWITCH_SNAPSHOT || ask->source) && t->record.recovery)
 		return ptc_error_set(
 			err, PTC_ESTATE,
 			"job %s has lost ranks and waits to be started again; `ptcctl stop %s --now` ends that",
@@ -476,6 +476,26 @@ static int builds_ahead(struct ptc_daemon *d, const struct ptc_target *t, struct
 	return 0;
 }
 
+/* A rollback goes to where the job is now: it changes the state, and not where ranks are. */
+static int plan_rollback(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v,
+			 const struct ptc_control_ask *ask, struct ptc_switch_request *r, struct ptc_error *err)
+{
+	struct ptc_older_doc older;
+	int rc;
+
+	if (r->run_from)
+		return ptc_error_set(err, PTC_ESTATE,
+				     "job %s runs: `ptcctl stop %s --now` ends its ranks, without another snapshot",
+				     t->meta.name, t->meta.name);
+	ptc_control_older(d, t, &older);
+	rc = ptc_view_older(d->docs.kept, &t->meta, &older, ask->source, &r->source_view, err);
+	if (rc)
+		return rc;
+	r->source = ask->source;
+	rc = ptc_generation_doc_copy(&v->from, &r->to);
+	return rc ? ptc_nomem(err) : 0;
+}
+
 /* One try: plan for what is committed now, hand over. Again, when the job was only tidying up after a
  * switch or making a snapshot, or the plan was made for an older record. */
 static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct ptc_control_ask *ask,
@@ -505,9 +525,12 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 		ptc_copies_doc_done(&v.copies);
 	if (resize)
 		ptc_probed_join(&d->docs, &v);
-	if (resize || ask->kind == PTC_SWITCH_IMPORT)
+	if (ask->source)
+		rc = plan_rollback(d, t, &v, ask, &r, err);
+	else if (resize || ask->kind == PTC_SWITCH_IMPORT)
 		rc = ptc_plan_switch(&d->controllers, &v, &asked, &planned, err);
-	r.to = planned.to;
+	if (!ask->source)
+		r.to = planned.to;
 	r.plan_json = planned.json;
 	r.base_generation = v.from_generation;
 	r.base_snapshot = v.from_snapshot;
@@ -524,6 +547,7 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 		ptc_watcher_unref(r.watcher);
 	}
 	ptc_generation_doc_done(&r.to);
+	ptc_view_done(&r.source_view);
 	ptc_free(r.plan_json);
 	ptc_view_done(&v);
 	return rc;

@@ -9,8 +9,9 @@
  * It waits while the controller only tidies up. */
 struct ptc_control_ask {
 	enum ptc_switch_kind kind;
-	bool start; /* resize: starts the job's ranks, which do not run */
-	bool stop;  /* snapshot: the job stops with it; halt: always true */
+	bool start;      /* resize: starts the job's ranks, which do not run */
+	bool stop;       /* snapshot: the job stops with it; halt: always true */
+	uint64_t source; /* import: the older snapshot that the job goes back to */
 };
 int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
 			     const struct ptc_control_ask *ask, const struct ptc_plan_request *pr,
@@ -59,5 +60,6 @@ PTC_CONTROL_HANDLER(ptc_control_probe);
 PTC_CONTROL_HANDLER(ptc_control_run);
 PTC_CONTROL_HANDLER(ptc_control_stop);
 PTC_CONTROL_HANDLER(ptc_control_snapshot);
+PTC_CONTROL_HANDLER(ptc_control_rollback);
 /* control_logs.c */
 PTC_CONTROL_HANDLER(ptc_control_logs);

@@ -24,7 +24,7 @@ const char *ptc_switch_name(const struct ptc_controller *ctl)
 
 	switch (in->kind) {
 	case PTC_SWITCH_IMPORT:
-		return "import";
+		return in->source ? "rollback" : "import";
 	case PTC_SWITCH_SNAPSHOT:
 		return in->run_to ? "snapshot" : in->end == PTC_RUN_DONE ? "finish" : "stop";
 	case PTC_SWITCH_HALT:
@@ -89,6 +89,8 @@ static json_t *pause_json(struct ptc_controller *ctl)
  * stream of random numbers that is not where it was nothing more than the distribution is the same. */
 static const char *preserved(const struct ptc_controller *ctl)
 {
+	if (ctl->intent.source)
+		return ctl->rank_states.review.text[0] ? "statistical" : "bytes";
 	if (ctl->intent.kind != PTC_SWITCH_RESIZE || !ctl->intent.run_to || !ctl->intent.to_snapshot)
 		return "bytes";
 	if (ctl->rank_states.review.text[0])

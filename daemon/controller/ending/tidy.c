@@ -281,9 +281,28 @@ static void pruned(void *arg)
 	prune_free(p);
 }
 
-static bool keep_more(struct prune *p, const struct ptc_manifest_doc *m)
+/* What older snapshots have for themselves. */
+static bool keep_older(struct prune *p, const struct ptc_older_doc *older)
 {
-	p->more = ptc_calloc(m->nfiles + m->nlayouts, sizeof *p->more);
+	for (size_t i = 0; i < older->n; i++) {
+		const struct ptc_older *o = &older->v[i];
+		const char *hashes[] = { o->manifest_hash, o->generation_hash, o->layout_hash, o->state_hash };
+
+		for (size_t k = 0; k < PTC_ARRAY_LEN(hashes); k++) {
+			if (!hashes[k][0])
+				continue;
+			p->more[p->nmore] = ptc_strdup(hashes[k]);
+			if (!p->more[p->nmore])
+				return false;
+			p->nmore++;
+		}
+	}
+	return true;
+}
+
+static bool keep_more(struct prune *p, const struct ptc_manifest_doc *m, const struct ptc_older_doc *older)
+{
+	p->more = ptc_calloc(m->nfiles + m->nlayouts + older->n * 4, sizeof *p->more);
 	for (size_t i = 0; p->more && i < m->nfiles + m->nlayouts; i++) {
 		const char *hash = i < m->nfiles ? m->files[i].header_hash : m->layouts[i - m->nfiles].layout_hash;
 
@@ -292,7 +311,7 @@ static bool keep_more(struct prune *p, const struct ptc_manifest_doc *m)
 			return false;
 		p->nmore++;
 	}
-	return p->more != NULL;
+	return p->more && keep_older(p, older);
 }
 
 void ptc_tidy_blobs(struct ptc_controller *ctl)
@@ -312,7 +331,8 @@ void ptc_tidy_blobs(struct ptc_controller *ctl)
 		memcpy(p->keep[2], m->generation_hash, PTC_HASH_HEX);
 		memcpy(p->keep[3], m->state_hash, PTC_HASH_HEX);
 	}
-	if (!keep_more(p, m) || ptc_cluster_run(ctl->all->cluster, ctl->uuid, prune_work, pruned, p) != 0) {
+	if (!keep_more(p, m, &ctl->older.doc) ||
+	    ptc_cluster_run(ctl->all->cluster, ctl->uuid, prune_work, pruned, p) != 0) {
 		ctl->untidy = true;
 		prune_free(p);
 	}

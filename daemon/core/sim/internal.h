@@ -42,6 +42,7 @@ struct ev {
 	uint64_t step;
 	struct table table;
 	struct record rec;
+	struct older older;
 	uint64_t intent_mod;
 	union {
 		struct req req;
@@ -76,6 +77,18 @@ struct sim {
 	uint64_t moved_at; /* when a rank of the record's incarnation last ended a step */
 	bool bad;
 };
+/* Whether the request names that table as one that stays. */
+static inline bool sim_keeps(const struct req *r, const struct table *t)
+{
+	for (uint32_t i = 0; i < r->older.n; i++) {
+		const struct record *o = &r->older.v[i];
+		for (uint32_t k = 0; o->gen == t->gen && o->snap == t->snap && k < o->n; k++) {
+			if (o->nodes[k] == r->node && !(o->without >> r->node & 1))
+				return true;
+		}
+	}
+	return false;
+}
 /* A switch as the core gets it, with room for its nodes. */
 struct told {
 	struct ptc_switch s;

@@ -182,12 +182,8 @@ void sim_table_drop(struct node *n, uint32_t i)
 
 /* ---- the checker --------------------------------------------------------------------- */
 
-static void check_record(struct sim *s)
+static void check_snapshot(struct sim *s, const struct record *r)
 {
-	const struct record *r = &s->etcd.rec;
-	if (r->gen && r->snap && s->o.lose && !s->o.faults && sim_record_lost(s, r))
-		sim_bad(s, "record %llu.%llu: one node was lost, and with it what was there twice",
-			(unsigned long long)r->gen, (unsigned long long)r->snap);
 	for (uint32_t k = 0; r->gen && r->snap && k < r->n; k++) {
 		uint32_t node = r->nodes[k];
 		struct table *t = sim_table_find(&s->nodes[node], r->gen, r->snap);
@@ -208,6 +204,31 @@ static void check_record(struct sim *s)
 			}
 		}
 	}
+}
+
+static void check_record(struct sim *s)
+{
+	const struct record *r = &s->etcd.rec;
+	if (r->gen && r->snap && s->o.lose && !s->o.faults && sim_record_lost(s, r))
+		sim_bad(s, "record %llu.%llu: one node was lost, and with it what was there twice",
+			(unsigned long long)r->gen, (unsigned long long)r->snap);
+	check_snapshot(s, r);
+	for (uint32_t i = 0; i < s->etcd.older.n; i++)
+		check_snapshot(s, &s->etcd.older.v[i]);
+}
+
+/* How many tables of older snapshots the node has to have. */
+static uint32_t older_tables(const struct sim *s, uint32_t node)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < s->etcd.older.n; i++) {
+		const struct record *r = &s->etcd.older.v[i];
+		bool member = false;
+		for (uint32_t k = 0; k < r->n; k++)
+			member |= r->nodes[k] == node;
+		n += member && !(r->without >> node & 1);
+	}
+	return n;
 }
 
 static uint32_t script_length(void);
@@ -251,6 +272,8 @@ static const char *not_quiet(struct sim *s)
 		member = member && r->snap && !(r->without >> i & 1);
 		if (member && sim_ruined(s, i, r) && n->ntables <= 1)
 			continue;
+		if (s->o.keep && n->ntables >= member + older_tables(s, i))
+			continue; /* what the list names no more a node drops later: nobody waits for that */
 		if (n->ntables != member)
 			return member ? "a member has more than the record's table" : "a node that is out has tables";
 	}
@@ -311,6 +334,39 @@ static void committed(struct sim *s, const struct txn *t)
 	s->committed[s->ncommitted++] = t->sw.id;
 }
 
+/* The record's snapshot becomes an older one, in the transaction that gives it another content. */
+static void supersede(struct sim *s)
+{
+	struct etcd *e = &s->etcd;
+	struct older *o = &e->older;
+	struct record now = e->rec;
+	if (!s->o.keep)
+		return;
+	if (s->o.bug == SIM_BUG_OLDER_LATE) {
+		now = e->was;
+		e->was = e->rec;
+	}
+	if (!now.snap)
+		return;
+	if (o->n == MAX_OLDER) {
+		memmove(o->v, o->v + 1, (MAX_OLDER - 1) * sizeof *o->v);
+		o->n--;
+	}
+	o->v[o->n++] = now;
+}
+
+/* The snapshot that a rollback goes back to is kept until it has got there. */
+static void check_source(struct sim *s, const struct sw *w)
+{
+	bool kept = false;
+	for (uint32_t i = 0; i < s->etcd.older.n; i++)
+		kept |= s->etcd.older.v[i].snap == w->source.snap;
+	if (!kept)
+		sim_bad(s, "rollback %llu to snapshot %llu, which is not kept", (unsigned long long)w->id,
+			(unsigned long long)w->source.snap);
+	s->res->rollbacks++;
+}
+
 static void commit2(struct sim *s, const struct txn *t)
 {
 	struct etcd *e = &s->etcd;
@@ -320,7 +376,12 @@ static void commit2(struct sim *s, const struct txn *t)
 	r.content = e->rec.content;
 	r.grown = e->rec.grown;
 	r.step = e->rec.step;
-	if (w->kind == PTC_SWITCH_IMPORT || w->to_snap == 0) {
+	if (w->stored) {
+		check_source(s, w);
+		r.content = w->source.content;
+		r.grown = w->source.grown;
+		r.step = w->source.step;
+	} else if (w->kind == PTC_SWITCH_IMPORT || w->to_snap == 0) {
 		r.content = w->to_snap ? w->id : INIT_ID;
 		r.grown = r.step = 0;
 	}
@@ -330,6 +391,8 @@ static void commit2(struct sim *s, const struct txn *t)
 	if (e->rec.gen != w->from_gen || (w->kind == PTC_SWITCH_RESIZE && e->rec.snap != w->to_snap))
 		sim_bad(s, "second commit of %llu over %llu.%llu", (unsigned long long)w->id,
 			(unsigned long long)e->rec.gen, (unsigned long long)e->rec.snap);
+	if (w->kind == PTC_SWITCH_IMPORT)
+		supersede(s);
 	e->rec = r;
 	e->intent_mod = 0;
 	committed(s, t);
@@ -345,6 +408,7 @@ static void commit1(struct sim *s, const struct txn *t)
 			(unsigned long long)r->snap);
 	if (!sim_covered(w->from, w->nfrom, w->from_layout, t->without))
 		sim_bad(s, "first commit of %llu: some item is on no node that it names", (unsigned long long)w->id);
+	supersede(s);
 	s->res->left_out += t->without != r->without;
 	r->without = t->without;
 	s->given_up |= t->without;
@@ -435,6 +499,7 @@ static void on_etcd_txn(struct sim *s, const struct ev *ev)
 	rep->inc = ev->inc;
 	rep->seq = ev->u.txn.seq;
 	rep->outcome = ok ? PTC_TXN_OK : PTC_TXN_CONFLICT;
+	rep->older = s->etcd.older;
 	rep->rec = s->etcd.rec; /* what this transaction wrote, for the shell's next compares */
 	rep->intent_mod = s->etcd.intent_mod;
 }
@@ -465,6 +530,7 @@ static void on_etcd_read(struct sim *s, const struct ev *ev)
 	rep->inc = ev->inc;
 	rep->seq = ev->seq;
 	rep->rec = s->etcd.rec;
+	rep->older = s->etcd.older;
 	rep->intent_mod = s->etcd.intent_mod;
 	rep->a = s->etcd.lock_rev;
 	rep->u.sw = s->etcd.intent;
@@ -498,7 +564,8 @@ void sim_node_crash(struct sim *s, uint32_t i)
 	for (uint32_t k = n->ntables; k-- > 0;) {
 		struct table *t = &n->tables[k];
 		bool finishing = n->running && n->req.op == PTC_OP_FINISH &&
-				 !(n->req.has_keep && t->gen == n->req.keep_gen && t->snap == n->req.keep_snap);
+				 !(n->req.has_keep && t->gen == n->req.keep_gen && t->snap == n->req.keep_snap) &&
+				 !sim_keeps(&n->req, t);
 		if (!t->durable && (!t->sealed || s->o.bug == SIM_BUG_UNSYNCED_SEAL))
 			t->has &= (uint32_t)sim_rnd(s); /* what had reached the disk */
 		if (t->sealed && !t->durable)
@@ -614,12 +681,33 @@ static int op_prepare(struct sim *s, uint32_t i)
 	if (sim_table_find(n, w->to_gen, w->to_snap))
 		return 0;
 	struct table *t = sim_table_add(s, n, w->to_gen, w->to_snap);
-	struct table *old = sim_table_find(n, w->from_gen, w->to_snap);
-	if (w->kind != PTC_SWITCH_RESIZE || !old || !old->sealed)
+	struct table *old = w->stored && s->o.bug != SIM_BUG_OLDER_RECORD
+				    ? sim_table_find(n, w->source.gen, w->source.snap)
+			    : w->stored ? sim_table_find(n, w->from_gen, w->from_snap)
+					: sim_table_find(n, w->from_gen, w->to_snap);
+	if ((w->kind != PTC_SWITCH_RESIZE && !w->stored) || !old || !old->sealed)
 		return 0;
 	t->has = old->has & sim_layout_needs(w->to, w->nto, w->to_layout, i);
 	memcpy(t->val, old->val, sizeof(t->val));
 	return 0;
+}
+
+/* An item of the snapshot that a rollback goes back to. */
+static int pull_stored(struct sim *s, uint32_t i, struct table *t, uint32_t item)
+{
+	const struct record *r = &s->nodes[i].req.sw.source;
+	uint32_t first = sim_below(s, SIM_NODES);
+	for (uint32_t k = 0; k < SIM_NODES; k++) {
+		uint32_t src = (first + k) % SIM_NODES;
+		struct table *from = sim_table_find(&s->nodes[src], r->gen, r->snap);
+		if (!sim_layout_has(r->nodes, r->n, r->layout, item, src) || !s->nodes[src].up ||
+		    r->without >> src & 1 || s->cut_nn[i][src] || !from || !from->sealed || !(from->has >> item & 1))
+			continue;
+		t->val[item] = from->val[item];
+		t->has |= 1u << item;
+		return 1;
+	}
+	return PTC_EPEER;
 }
 
 /* One item a step. 1: more to do. */
@@ -639,8 +727,10 @@ static int op_pull(struct sim *s, uint32_t i)
 		table_seal(t);
 		return 0;
 	}
-	if (w->kind == PTC_SWITCH_IMPORT)
+	if (w->kind == PTC_SWITCH_IMPORT && !w->stored)
 		return PTC_ESTATE;
+	if (w->stored)
+		return pull_stored(s, i, t, (uint32_t)__builtin_ctz(missing));
 	uint32_t item = (uint32_t)__builtin_ctz(missing), first = sim_below(s, SIM_NODES);
 	for (uint32_t k = 0; k < SIM_NODES; k++) {
 		uint32_t src = (first + k) % SIM_NODES;
@@ -661,7 +751,8 @@ static int op_finish(struct sim *s, uint32_t i)
 	struct node *n = &s->nodes[i];
 	for (uint32_t k = n->ntables; k-- > 0;) {
 		const struct table *t = &n->tables[k];
-		if (!(n->req.has_keep && t->gen == n->req.keep_gen && t->snap == n->req.keep_snap))
+		if (!(n->req.has_keep && t->gen == n->req.keep_gen && t->snap == n->req.keep_snap) &&
+		    !sim_keeps(&n->req, t))
 			sim_table_drop(n, k);
 	}
 	n->prepared_id = n->copied_id = 0;
@@ -867,6 +958,7 @@ static void up_send(struct sim *s, int i, const struct ptc_job_update *u)
 		r->keep_snap = u->keep_snapshot;
 		r->sw = c->sw;
 		r->rec = c->rec;
+		r->older = c->older;
 		r->stop = u->stop;
 	}
 }
@@ -877,6 +969,7 @@ static void up_txn(struct sim *s, int i, const struct ptc_job_update *u)
 	struct ev *late = ctl_local(s, i, EV_TXNREP, TXN_MS, u->seq);
 	late->outcome = PTC_TXN_UNKNOWN;
 	late->rec = c->rec;
+	late->older = c->older;
 	late->intent_mod = c->intent_mod;
 	if (s->cut_ce[i] || sim_unlucky(s, 5))
 		return;
@@ -932,7 +1025,7 @@ static void up_done(struct sim *s, int i, const struct ptc_job_update *u)
 static void client_start(struct sim *s, int i)
 {
 	struct ctl *c = &s->ctls[i];
-	if (c->sw.kind != PTC_SWITCH_IMPORT)
+	if (c->sw.kind != PTC_SWITCH_IMPORT || c->sw.stored)
 		return;
 	struct ev *ev = ctl_local(s, i, EV_CLIENT, travel(s), 0);
 	ev->u.sw = c->sw;
@@ -1068,6 +1161,7 @@ static void switch_view(const struct sw *w, struct told *told)
 	ret->run_to = w->run_to;
 	ret->stop = w->stop;
 	ret->held = w->held;
+	ret->stored = w->stored;
 }
 
 static void on_readrep(struct sim *s, const struct ev *ev)
@@ -1089,6 +1183,7 @@ static void on_readrep(struct sim *s, const struct ev *ev)
 		return;
 	}
 	c->rec = ev->rec;
+	c->older = ev->older;
 	c->intent_mod = ev->intent_mod;
 	e.seq = ev->seq;
 	e.fence = (int64_t)c->fence;
@@ -1118,6 +1213,8 @@ static void on_txnrep(struct sim *s, const struct ev *ev)
 	if (ev->outcome == PTC_TXN_OK) {
 		c->rec = ev->rec;
 		c->intent_mod = ev->intent_mod;
+		if (s->o.bug != SIM_BUG_OLDER_FORGOTTEN)
+			c->older = ev->older;
 	}
 	sim_ctl_feed(s, ev->who, &e);
 }
@@ -1284,9 +1381,25 @@ static void request_nodes(struct sim *s, struct sw *w)
 		w->to_layout |= 1; /* twice */
 }
 
-static void request_random(struct sim *s, struct sw *w, const struct record *r)
+/* Back to one of the older snapshots, where ranks do not run. */
+static bool request_rollback(struct sim *s, int i, struct sw *w, const struct record *r)
+{
+	const struct older *o = &s->ctls[i].older;
+	if (!s->o.keep || s->calm || !o->n || !r->snap || r->run == RUN_LIVE || !sim_chance(s, 30))
+		return false;
+	w->kind = PTC_SWITCH_IMPORT;
+	w->stored = true;
+	w->source = o->v[sim_below(s, o->n)];
+	w->nfrom = sim_placed(w->source.nodes, w->source.n, w->source.without, w->from);
+	w->without = 0;
+	return true;
+}
+
+static void request_random(struct sim *s, int i, struct sw *w, const struct record *r)
 {
 	request_nodes(s, w);
+	if (request_rollback(s, i, w, r))
+		return;
 	if (s->o.live) {
 		request_live(s, w, r);
 	} else if (w->from_gen && (sim_chance(s, 10) || (s->calm && s->o.lose && sim_record_lost(s, r)))) {
@@ -1406,7 +1519,7 @@ static void request_fill(struct sim *s, int i, struct sw *w, const struct record
 	} else if (sim_loss_gives_up(s, i)) {
 		request_recovery(s, w, r);
 	} else if (s->o.faults) {
-		request_random(s, w, r);
+		request_random(s, i, w, r);
 	} else if (s->o.live) {
 		request_live_script(s, w);
 	} else {

@@ -43,6 +43,10 @@ enum sim_bug {
 	SIM_BUG_HELD_STEP,    /* a node captures ranks that it holds at whatever step they are */
 	SIM_BUG_HELD_ALONE,   /* the shell commits what survivors held though some items are nowhere */
 	SIM_BUG_HELD_PLACE,   /* the placement of what survivors held names the lost nodes */
+	/* only with `keep` */
+	SIM_BUG_OLDER_FORGOTTEN, /* requests have the list of older snapshots that was read when the lock was got */
+	SIM_BUG_OLDER_LATE, /* a snapshot is put on the list after it was the record's, not with the same transaction */
+	SIM_BUG_OLDER_RECORD, /* a rollback takes bytes of the record's snapshot */
 	SIM_BUG_COUNT,
 };
 
@@ -66,6 +70,7 @@ struct sim_opts {
 	bool live;    /* the job has ranks; otherwise only state */
 	bool lose;    /* machines are lost with their tables and ranks, tables are lost, nodes are declared lost */
 	bool faults;  /* random faults; otherwise only the one below */
+	bool keep;    /* the job keeps older snapshots, and goes back to them */
 	bool survive; /* with live, lose and faults: nodes are lost often whose ranks others can stand in for */
 	/* step > 0: the fault comes at the step-th update that any controller performs, before or after it */
 	uint64_t step;
@@ -87,6 +92,7 @@ struct sim_result {
 	uint32_t destroyed, left_out,
 		lost;       /* tables destroyed; commits without a node; records lost whole or in part */
 	uint32_t recovered; /* switches because a node whose ranks should train was given up */
+	uint32_t rollbacks; /* committed */
 	uint32_t survived;  /* of them, committed snapshots of what the other ranks held */
 };
 

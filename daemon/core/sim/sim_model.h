@@ -19,10 +19,25 @@
 #define HELD_MS     1200 /* so long ranks are held at most that survive */
 #define RELEASED_MS 300  /* within this time, ranks that a switch held show that they go on */
 #define MAX_RUINS   256
+#define MAX_OLDER   2
 #define INIT_ID     7 /* content of a program's own initial values */
 
 enum run { RUN_NONE, RUN_LIVE, RUN_STOPPED, RUN_FAILED };
 
+struct record {
+	uint64_t gen, snap, content; /* content: id of the switch that captured it */
+	uint64_t grown;              /* added by training since `content`, see item_value */
+	uint64_t step, incarnation, by;
+	enum run run;
+	bool recovers; /* its ranks were given up and will be started again */
+	uint32_t n, nodes[SIM_NODES], layout;
+	uint32_t without; /* the placement is the layout's nodes without these */
+	uint64_t mod;
+};
+struct older { /* snapshots that are kept beside the record's, oldest first */
+	uint32_t n;
+	struct record v[MAX_OLDER];
+};
 struct sw { /* a switch as the intent and the requests carry it */
 	uint64_t id;
 	int kind;
@@ -36,23 +51,16 @@ struct sw { /* a switch as the intent and the requests carry it */
 	enum run run;  /* HALT, and SNAPSHOT without run_to: the run state that the record gets */
 	bool recovers; /* because a node is given up */
 	bool held;     /* SNAPSHOT of ranks that are held */
-};
-struct record {
-	uint64_t gen, snap, content; /* content: id of the switch that captured it */
-	uint64_t grown;              /* added by training since `content`, see item_value */
-	uint64_t step, incarnation, by;
-	enum run run;
-	bool recovers; /* its ranks were given up and will be started again */
-	uint32_t n, nodes[SIM_NODES], layout;
-	uint32_t without; /* the placement is the layout's nodes without these */
-	uint64_t mod;
+	bool stored;   /* IMPORT of an older snapshot */
+	struct record source;
 };
 struct etcd {
 	uint64_t rev;
 	int lock_ctl;
 	uint32_t lock_inc;
 	uint64_t lock_rev, lock_until; /* rev 0: free */
-	struct record rec;
+	struct record rec, was;        /* was: SIM_BUG_OLDER_LATE's, to be put on the list */
+	struct older older;
 	struct sw intent;
 	uint64_t intent_mod; /* 0: none */
 	uint64_t key[SIM_NODES], key_until[SIM_NODES];
@@ -82,6 +90,7 @@ struct req { /* controller to node */
 	uint64_t stop;
 	struct sw sw;
 	struct record rec; /* FINISH: the record to carry out */
+	struct older older;
 };
 /* The rank on a node. It outlives the node's ptcd, not the machine. */
 struct proc {
@@ -140,6 +149,7 @@ struct ctl {
 	uint64_t reload;       /* the RELOAD that it answers; 0: the first START */
 	uint64_t answered_txn; /* the transaction whose outcome was reported, or given up on */
 	struct record rec;
+	struct older older;
 	uint64_t intent_mod;
 	struct sw sw;
 	uint64_t sent[SIM_NODES];    /* seq of the last request to each node */

@@ -235,7 +235,7 @@ int sim_op_end(struct sim *s, uint32_t i)
 		p->state = PROC_NONE;
 	}
 	for (uint32_t k = n->ntables; k-- > 0;) {
-		if (n->tables[k].snap < w->to_snap)
+		if (n->tables[k].snap < w->to_snap && !sim_keeps(&n->req, &n->tables[k]))
 			sim_table_drop(n, k);
 	}
 	return 0;

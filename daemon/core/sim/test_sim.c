@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulation: one crash at every step of a reference run, then thousands of random ones, then seeded bugs that it
- * has to find. PTC_TEST_SEED=N (with PTC_TEST_KIND=live, lose, recover or survive) replays one seed with a trace;
- * PTC_TEST_LONG=1 runs eight times as many, PTC_TEST_CAMPAIGN=1 eighty times. */
+ * has to find. PTC_TEST_SEED=N (with PTC_TEST_KIND=live, lose, recover, survive, keep or keep-live) replays one seed
+ * with a trace; PTC_TEST_LONG=1 runs eight times as many, PTC_TEST_CAMPAIGN=1 eighty times. */
 #include "daemon/core/sim/sim.h"
 
 #include "base/check.h"
@@ -90,11 +90,11 @@ static void test_loss_at_every_step(void **state)
 				    SIM_VICTIM_LOSS_COUNT, true);
 }
 
-enum kind { STATE, LOSE, LIVE, RECOVER, SURVIVE };
+enum kind { STATE, LOSE, LIVE, RECOVER, SURVIVE, KEEP, KEEP_LIVE };
 
 static void run_random(enum kind kind, uint64_t n)
 {
-	bool live = kind == LIVE || kind == RECOVER || kind == SURVIVE;
+	bool live = kind == LIVE || kind == RECOVER || kind == SURVIVE || kind == KEEP_LIVE;
 	struct sim_result r, sum = { 0 };
 	const char *one = getenv("PTC_TEST_SEED");
 	uint64_t from = ptc_test_seed();
@@ -103,6 +103,7 @@ static void run_random(enum kind kind, uint64_t n)
 		struct sim_opts o = { .seed = seed, .live = live, .faults = true, .trace = one != NULL };
 		o.lose = kind == LOSE || kind == RECOVER || kind == SURVIVE;
 		o.survive = kind == SURVIVE;
+		o.keep = kind == KEEP || kind == KEEP_LIVE;
 		sim_run(&o, &r);
 		if (!r.ok)
 			explain(o, &r);
@@ -117,6 +118,7 @@ static void run_random(enum kind kind, uint64_t n)
 		sum.left_out += r.left_out;
 		sum.recovered += r.recovered;
 		sum.survived += r.survived;
+		sum.rollbacks += r.rollbacks;
 	}
 	printf("%llu seeds from %llu: %llu events, %u commits, %u aborts, %u conflicts, %u unknown outcomes, %u "
 	       "incarnations "
@@ -126,10 +128,14 @@ static void run_random(enum kind kind, uint64_t n)
 	if (kind == LOSE || kind == RECOVER || kind == SURVIVE)
 		printf("%u tables destroyed, %u first commits that left a node out, %u recoveries, %u from memory\n",
 		       sum.destroyed, sum.left_out, sum.recovered, sum.survived);
+	if (kind == KEEP || kind == KEEP_LIVE)
+		printf("%u rollbacks\n", sum.rollbacks);
 	if (one)
 		return;
 	/* the run has to have met what it is for */
 	assert_true(sum.commits > n && sum.aborts > n / 2 && sum.conflicts > n / 10 && sum.unknowns > n / 2);
+	assert_true(kind != KEEP || sum.rollbacks > n / 3);
+	assert_true(kind != KEEP_LIVE || sum.rollbacks > n / 20);
 	assert_true(kind != SURVIVE || sum.survived > n / 10);
 	assert_true(kind != LOSE || (sum.destroyed > n && sum.left_out > n / 4));
 	assert_true(kind != RECOVER || (sum.destroyed > n / 3 && sum.left_out > n / 10 && sum.recovered > n / 15));
@@ -159,6 +165,16 @@ static void test_recover_random(void **state)
 static void test_survive_random(void **state)
 {
 	run_random(SURVIVE, 1000);
+}
+
+static void test_keep_random(void **state)
+{
+	run_random(KEEP, 500);
+}
+
+static void test_keep_live_random(void **state)
+{
+	run_random(KEEP_LIVE, 500);
 }
 
 static void test_live_crash(void **state)
@@ -204,6 +220,9 @@ static void test_finds_bugs(void **state)
 		[SIM_BUG_HELD_STEP] = "held step",
 		[SIM_BUG_HELD_ALONE] = "held alone",
 		[SIM_BUG_HELD_PLACE] = "held place",
+		[SIM_BUG_OLDER_FORGOTTEN] = "older forgotten",
+		[SIM_BUG_OLDER_LATE] = "older late",
+		[SIM_BUG_OLDER_RECORD] = "older record",
 		[SIM_BUG_NO_AGREE] = "no agree",
 		[SIM_BUG_ONE_ROUND] = "one round",
 		[SIM_BUG_EARLY_STOP] = "early stop",
@@ -228,9 +247,11 @@ static void test_finds_bugs(void **state)
 		uint64_t from = bug == SIM_BUG_FORGET_FENCE ? forgetful_seed : first_seed, seed = from;
 		for (; seed < from + 3000; seed++) {
 			struct sim_opts o = { .seed = seed, .faults = true, .bug = (enum sim_bug)bug };
-			o.lose = (bug >= SIM_BUG_NO_COVER && bug < SIM_BUG_NO_AGREE) || bug >= SIM_BUG_NO_HALT;
-			o.live = bug >= SIM_BUG_NO_AGREE;
-			o.survive = bug >= SIM_BUG_HELD_RUNS;
+			o.keep = bug >= SIM_BUG_OLDER_FORGOTTEN;
+			o.lose = (bug >= SIM_BUG_NO_COVER && bug < SIM_BUG_NO_AGREE) ||
+				 (bug >= SIM_BUG_NO_HALT && !o.keep);
+			o.live = bug >= SIM_BUG_NO_AGREE && !o.keep;
+			o.survive = bug >= SIM_BUG_HELD_RUNS && !o.keep;
 			sim_run(&o, &r);
 			if (!r.ok)
 				break;
@@ -255,6 +276,8 @@ int main(void)
 		cmocka_unit_test(test_live_random),
 		cmocka_unit_test(test_recover_random),
 		cmocka_unit_test(test_survive_random),
+		cmocka_unit_test(test_keep_random),
+		cmocka_unit_test(test_keep_live_random),
 		cmocka_unit_test(test_replay),
 		cmocka_unit_test(test_finds_bugs),
 	};
@@ -262,13 +285,17 @@ int main(void)
 	const struct CMUnitTest live[] = { cmocka_unit_test(test_live_random) };
 	const struct CMUnitTest recover[] = { cmocka_unit_test(test_recover_random) };
 	const struct CMUnitTest survive[] = { cmocka_unit_test(test_survive_random) };
+	const struct CMUnitTest keep[] = { cmocka_unit_test(test_keep_random) };
+	const struct CMUnitTest keep_live[] = { cmocka_unit_test(test_keep_live_random) };
 	const struct CMUnitTest lose[] = { cmocka_unit_test(test_lose_random) };
 	const char *kind = getenv("PTC_TEST_KIND");
 	if (getenv("PTC_TEST_SEED"))
-		return kind && strcmp(kind, "live") == 0      ? cmocka_run_group_tests(live, NULL, NULL)
-		       : kind && strcmp(kind, "recover") == 0 ? cmocka_run_group_tests(recover, NULL, NULL)
-		       : kind && strcmp(kind, "survive") == 0 ? cmocka_run_group_tests(survive, NULL, NULL)
-		       : kind && strcmp(kind, "lose") == 0    ? cmocka_run_group_tests(lose, NULL, NULL)
-							      : cmocka_run_group_tests(state_only, NULL, NULL);
+		return kind && strcmp(kind, "live") == 0        ? cmocka_run_group_tests(live, NULL, NULL)
+		       : kind && strcmp(kind, "recover") == 0   ? cmocka_run_group_tests(recover, NULL, NULL)
+		       : kind && strcmp(kind, "survive") == 0   ? cmocka_run_group_tests(survive, NULL, NULL)
+		       : kind && strcmp(kind, "keep") == 0      ? cmocka_run_group_tests(keep, NULL, NULL)
+		       : kind && strcmp(kind, "keep-live") == 0 ? cmocka_run_group_tests(keep_live, NULL, NULL)
+		       : kind && strcmp(kind, "lose") == 0      ? cmocka_run_group_tests(lose, NULL, NULL)
+								: cmocka_run_group_tests(state_only, NULL, NULL);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libptcadmin: snapshots that a job keeps beside the committed one (docs/job.md, `keep`). ptc_admin_snapshots lists
+ * them.
+ *
+ * Errors, threads, ownership and compatibility: <ptc/admin.h>. */
+#ifndef PTC_ADMIN_OLDER_H
+#define PTC_ADMIN_OLDER_H
+
+#include <ptc/admin_state.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* As ptc_admin_export_resume, of the snapshot with that number, the committed one or one that the job keeps; 0: the
+ * committed one. PTC_ENOTFOUND: the job does not have it. PTC_EVERSION: the daemon is older. */
+PTC_ADMIN_API int ptc_admin_export_snapshot(struct ptc_admin *a, const char *job, uint64_t snapshot,
+					    struct ptc_admin_export **ret_export, struct ptc_error *err);
+
+/* Makes the job's state that of an older snapshot again: tensors, rank state, cursors and step. It does not run.
+ * PTC_ENOTFOUND: the job does not keep that snapshot. PTC_ESTATE: its ranks run. */
+PTC_ADMIN_API int ptc_admin_rollback(struct ptc_admin *a, const char *job, uint64_t snapshot, ptc_admin_progress_fn fn,
+				     void *arg, struct ptc_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The document of older snapshots: what is encoded is decoded again, what is malformed is refused, and pruning leaves
+ * what a plain reading of `keep` says, for random histories with rollbacks. PTC_TEST_SEED replays one. */
+#include "daemon/cluster/older/older_doc.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct ptc_older snap(uint64_t snapshot, uint64_t step)
+{
+	struct ptc_older o = { .generation = 1 + snapshot / 3, .snapshot = snapshot, .step = step };
+
+	snprintf(o.manifest_hash, sizeof o.manifest_hash, "%032llx", (unsigned long long)snapshot);
+	snprintf(o.generation_hash, sizeof o.generation_hash, "%s", "aa");
+	assert_int_equal(ptc_older_node_add(&o, "n10"), 0);
+	assert_int_equal(ptc_older_node_add(&o, "n2"), 0);
+	assert_true(ptc_older_has(&o, "n10") && ptc_older_has(&o, "n2"));
+	assert_false(ptc_older_has(&o, "n1") || ptc_older_has(&o, "") || ptc_older_has(&o, "n10 n2"));
+	if (snapshot % 2)
+		snprintf(o.state_hash, sizeof o.state_hash, "%s", "bb");
+	return o;
+}
+
+static void test_again(void **state)
+{
+	struct ptc_older_doc d = { .n = 0 }, again;
+	struct ptc_error err = PTC_ERROR_INIT;
+	char *json, *second;
+
+	(void)state;
+	for (uint64_t i = 1; i <= PTC_OLDER_MAX + 5; i++) {
+		struct ptc_older o = snap(i, 10 * i);
+
+		ptc_older_add(&d, &o);
+	}
+	assert_int_equal(d.n, PTC_OLDER_MAX);
+	assert_int_equal(d.v[0].snapshot, 6);
+	json = ptc_older_doc_encode(&d);
+	assert_int_equal(ptc_older_doc_decode(json, strlen(json), &again, &err), 0);
+	assert_int_equal(again.n, d.n);
+	assert_memory_equal(&again, &d, sizeof d);
+	second = ptc_older_doc_encode(&again);
+	assert_string_equal(json, second);
+	for (size_t len = 0; len < strlen(json); len++)
+		assert_int_not_equal(ptc_older_doc_decode(json, len, &again, NULL), 0);
+	assert_ptr_equal(ptc_older_find(&d, 7), &d.v[1]);
+	assert_null(ptc_older_find(&d, 5));
+	ptc_free(json);
+	ptc_free(second);
+}
+
+static void refuse(const char *json, const char *part)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_older_doc d;
+
+	assert_int_not_equal(ptc_older_doc_decode(json, strlen(json), &d, &err), 0);
+	if (!strstr(err.text, part))
+		fail_msg("%s: %s", json, err.text);
+}
+
+#define ROW(g, s)                                                                                                      \
+	"{\"generation\":" #g ",\"snapshot\":" #s                                                                      \
+	",\"step\":1,\"nodes\":\"n\",\"manifest\":\"a\",\"of_generation\":\"b\"}"
+
+static void test_refused(void **state)
+{
+	char long_list[32768] = "{\"version\":1,\"snapshots\":[";
+
+	(void)state;
+	refuse("{\"version\":9,\"snapshots\":[]}", "version");
+	refuse("{\"version\":1}", "snapshots");
+	refuse("{\"version\":1,\"snapshots\":[" ROW(0, 1) "]}", "generation");
+	refuse("{\"version\":1,\"snapshots\":[" ROW(1, 0) "]}", "snapshot");
+	refuse("{\"version\":1,\"snapshots\":[" ROW(1, 2) "," ROW(1, 2) "]}", "not in order");
+	refuse("{\"version\":1,\"snapshots\":[" ROW(1, 3) "," ROW(2, 2) "]}", "not in order");
+	for (int i = 1; i <= PTC_OLDER_MAX + 1; i++)
+		snprintf(long_list + strlen(long_list), sizeof long_list - strlen(long_list),
+			 "%s{\"generation\":1,\"snapshot\":%d,\"step\":1,\"nodes\":\"n\",\"manifest\":\"a\",\"of_"
+			 "generation\":\"b\"}",
+			 i > 1 ? "," : "", i);
+	snprintf(long_list + strlen(long_list), sizeof long_list - strlen(long_list), "]}");
+	refuse(long_list, "snapshots");
+}
+
+/* What `keep` says, read word by word: entry i stays if fewer than last - 1 are newer, or if no entry that stays comes
+ * directly before it in its span. */
+static bool stays(const struct ptc_older_doc *d, const bool *stay, size_t i, uint32_t last, uint64_t every)
+{
+	if (d->n - 1 - i < last - 1)
+		return true;
+	if (!every)
+		return false;
+	for (size_t k = i; k-- > 0;)
+		if (stay[k])
+			return d->v[k].step / every != d->v[i].step / every;
+	return true;
+}
+
+static void test_prune(void **state)
+{
+	const char *seed = getenv("PTC_TEST_SEED");
+
+	(void)state;
+	srand(seed ? (unsigned)atoi(seed) : 1);
+	for (int round = 0; round < 2000; round++) {
+		struct ptc_older_doc d = { .n = 0 }, was;
+		uint32_t last = 1 + (uint32_t)rand() % 6;
+		uint64_t every = rand() % 3 ? (uint64_t)(1 + rand() % 50) : 0, step = 0;
+		size_t most = rand() % 4 ? PTC_OLDER_MAX : (size_t)rand() % 5, n = 0, left = 0;
+		bool stay[PTC_OLDER_MAX];
+
+		for (uint64_t s = 1 + (uint64_t)rand() % 9; d.n < (size_t)rand() % 30; s += 1 + (uint64_t)rand() % 3) {
+			struct ptc_older o = snap(s, step = rand() % 8 ? step + (uint64_t)rand() % 30 : step / 2);
+
+			ptc_older_add(&d, &o);
+		}
+		was = d;
+		ptc_older_prune(&d, last, every, most);
+		for (size_t i = 0; i < was.n; i++)
+			left += stay[i] = stays(&was, stay, i, last, every);
+		for (size_t i = 0; i < was.n; i++) {
+			if (!stay[i] || left-- > most)
+				continue;
+			assert_true(n < d.n);
+			assert_int_equal(d.v[n++].snapshot, was.v[i].snapshot);
+		}
+		assert_int_equal(n, d.n);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_again),
+		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_prune),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

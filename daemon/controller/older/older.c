@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Snapshots that a job keeps beside the committed one: controller_work.h. Happy path: a commit makes the record's
+ * snapshot an older one, prunes the list by `keep`, and writes both in one transaction. Nodes are told by Finish which
+ * tables stay; those that are not the record's are told once the job is idle.
+ *
+ * Failure modes: a switch finds no room. Then the oldest snapshot is taken from the list, in a transaction of its own
+ * that holds only while nothing else has changed; and nodes are told after that. */
+#include "daemon/controller/internal.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+struct ptc_older ptc_older_of_record(const struct ptc_controller *ctl)
+{
+	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+	struct ptc_older o = { .generation = ctl->record.generation,
+			       .snapshot = ctl->record.snapshot,
+			       .step = ctl->record.step };
+
+	memcpy(o.manifest_hash, ctl->record.manifest_hash, sizeof o.manifest_hash);
+	memcpy(o.generation_hash, ctl->view.manifest.generation_hash, sizeof o.generation_hash);
+	memcpy(o.state_hash, ctl->view.manifest.state_hash, sizeof o.state_hash);
+	memcpy(o.layout_hash, g->layout_hash, sizeof o.layout_hash);
+	for (size_t i = 0; i < g->nnodes; i++)
+		if (ptc_manifest_placed(&ctl->view.manifest, g->nodes[i]) && ptc_older_node_add(&o, g->nodes[i]) != 0)
+			o.snapshot = 0; /* too many */
+	return o;
+}
+
+void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, size_t most,
+		    struct ptc_older_doc *doc)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	const struct ptc_job_desc *desc;
+	void *ref;
+
+	if (ptc_specs_get(docs->specs, meta->uuid, meta->spec_hash, &desc, &ref, &err) != 0) {
+		ptc_warn("job", "job=%s all older snapshots stay, for its description cannot be read now: %s",
+			 meta->name, err.text);
+		return;
+	}
+	ptc_older_prune(doc, desc->keep.last, desc->keep.every, most);
+	ptc_specs_release(ref);
+}
+
+int ptc_older_aim(struct ptc_controller *ctl)
+{
+	ptc_generation_doc_done(&ctl->source.to);
+	if (ptc_generation_doc_copy(&ctl->view.to, &ctl->source.to) != 0)
+		return PTC_ENOMEM;
+	return ptc_view_nodes(&ctl->source);
+}
+
+uint32_t *ptc_older_sources(struct ptc_controller *ctl, uint32_t *ret_n)
+{
+	const struct ptc_generation_doc *g = &ctl->source.from;
+	uint32_t *v = ptc_calloc(g->nnodes, sizeof *v), n = 0;
+
+	for (size_t i = 0; v && i < g->nnodes; i++)
+		if (ptc_view_placed(&ctl->source, g->nodes[i]) &&
+		    ptc_cluster_find_node(ctl->all->cluster, g->nodes[i], &v[n]))
+			n++;
+	*ret_n = n;
+	return v;
+}
+
+static void want_told(struct ptc_older_kept *k, int whom)
+{
+	if ((int)k->tell < whom)
+		k->tell = whom;
+}
+
+void ptc_older_adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc, int64_t revision)
+{
+	struct ptc_older_kept *k = &ctl->older;
+
+	for (size_t i = 0; i < k->doc.n; i++)
+		if (!ptc_older_find(doc, k->doc.v[i].snapshot) &&
+		    k->doc.v[i].generation != ctl->record.generation) /* else its nodes are the record's */
+			want_told(k, PTC_OLDER_TELL_OTHERS);
+	k->doc = *doc;
+	k->revision = revision;
+}
+
+static bool is_of_record(const struct ptc_controller *ctl, uint32_t node)
+{
+	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+
+	for (size_t i = 0; i < g->nnodes; i++)
+		if (strcmp(g->nodes[i], ptc_cluster_node(ctl->all->cluster, node)->doc.name) == 0)
+			return true;
+	return false;
+}
+
+/* To the core a node that is told anew is one that has a new process: it gets Finish, which names what stays. No call
+ * beside the core's, for that would end what a node still does for the last Finish. */
+void ptc_older_tick(struct ptc_controller *ctl)
+{
+	const bool all = ctl->older.tell == PTC_OLDER_TELL_ALL;
+
+	if (!ctl->older.tell || !ptc_controller_idle(ctl))
+		return;
+	ctl->older.tell = PTC_OLDER_TOLD;
+	ptc_controller_ref(ctl);
+	for (uint32_t i = 0; i < ctl->nknown && !ctl->gone; i++)
+		if (ctl->known[i].up && (all || !is_of_record(ctl, i)))
+			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_UP, .node = i });
+	ptc_controller_unref(ctl);
+}
+
+/* ---- room ---- */
+
+struct shed {
+	struct ptc_controller *ctl;
+	struct ptc_older_doc doc;
+	struct ptc_older oldest;
+	int64_t fence, record_revision, older_revision, revision;
+	bool ok;
+	struct ptc_error err;
+};
+
+static void shed_work(void *arg, struct ptc_etcd *e)
+{
+	struct shed *s = arg;
+	char lock[96], record[96], intent[96], older[96];
+	const struct ptc_etcd_compare cmp[] = { { lock, PTC_ETCD_CREATE_REV, s->fence },
+						{ record, PTC_ETCD_MOD_REV, s->record_revision },
+						{ intent, PTC_ETCD_MOD_REV, 0 },
+						{ older, PTC_ETCD_MOD_REV, s->older_revision } };
+	char *json = s->doc.n ? ptc_older_doc_encode(&s->doc) : NULL;
+	const struct ptc_etcd_op op = { .key = older, .value = json, .len = json ? strlen(json) : 0 };
+
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", s->ctl->uuid);
+	snprintf(record, sizeof record, "/ptc/jobs/%s/record", s->ctl->uuid);
+	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", s->ctl->uuid);
+	snprintf(older, sizeof older, "/ptc/jobs/%s/older", s->ctl->uuid);
+	if (s->doc.n && !json)
+		ptc_nomem(&s->err);
+	else
+		ptc_etcd_txn(e, cmp, PTC_ARRAY_LEN(cmp), &op, 1, "etcd.older", &s->ok, &s->revision, &s->err);
+	if (!s->ok)
+		ptc_warn("job", "job=%s the oldest snapshot stays, although there is no room: %s", s->ctl->uuid,
+			 s->err.code ? s->err.text : "the job's record has changed meanwhile");
+	ptc_free(json);
+}
+
+static void shed_done(void *arg)
+{
+	struct shed *s = arg;
+	struct ptc_controller *ctl = s->ctl;
+
+	if (!ctl->gone && s->ok) {
+		ctl->older.most = s->doc.n;
+		ptc_older_adopt(ctl, &s->doc, s->doc.n ? s->revision : 0);
+		want_told(&ctl->older, PTC_OLDER_TELL_ALL);
+		ptc_event(ctl->all->cluster, ctl->uuid, "snapshot_dropped",
+			  "snapshot %" PRIu64 " of step %" PRIu64 " is not kept any more: a switch found no room",
+			  s->oldest.snapshot, s->oldest.step);
+		ctl->untidy = true; /* its documents */
+	}
+	ptc_controller_unref(ctl);
+	ptc_free(s);
+}
+
+/* Of an older generation it may be on any node. */
+static bool may_have(const struct ptc_controller *ctl, uint32_t node, const struct ptc_older *o)
+{
+	return node == PTC_JOB_NO_NODE || o->generation != ctl->record.generation || is_of_record(ctl, node);
+}
+
+void ptc_older_make_room(struct ptc_controller *ctl, uint32_t node, char *text, size_t size)
+{
+	const size_t len = strlen(text);
+	struct shed *s;
+
+	if (!ctl->older.doc.n || !may_have(ctl, node, &ctl->older.doc.v[0]))
+		return;
+	s = ptc_calloc(1, sizeof *s);
+	ptc_require(s);
+	*s = (struct shed){ .ctl = ptc_controller_ref(ctl),
+			    .doc = ctl->older.doc,
+			    .oldest = ctl->older.doc.v[0],
+			    .fence = ctl->fence,
+			    .record_revision = ctl->record_revision,
+			    .older_revision = ctl->older.revision };
+	ptc_older_drop(&s->doc, 1);
+	snprintf(text + len, size - len,
+		 "; the oldest snapshot that is kept (%" PRIu64 ", step %" PRIu64 ") goes now: ask again",
+		 s->oldest.snapshot, s->oldest.step);
+	/* the job's own lane: after what its switches have written */
+	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, shed_work, shed_done, s) == 0);
+}

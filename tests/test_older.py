@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""keep: {last, every}: snapshots beside the committed one are listed, read, exported and dropped as the job says; and a job goes
+back to one of them."""
+import concurrent.futures
+import json
+import os
+import re
+
+import harness
+import live
+import test_fuse
+import test_proof
+from harness import PATIENCE, wait_for
+from safetensors.numpy import load_file
+
+
+class Older(harness.Case):
+    def listed(self, c, job):
+        """[(snapshot, step)], the committed one first."""
+        rows = c.json("snapshots", job.name)["snapshots"]
+        self.assertEqual(["committed"] + ["kept"] * (len(rows) - 1), [r["state"] for r in rows])
+        for row in rows:
+            self.assertNotIn("lost", row)
+        return [(r["snapshot"], r["step"]) for r in rows]
+
+    def snapshot(self, c, job, beyond):
+        """One more, of a later step than that."""
+        job.wait_step(beyond + 2)
+        job.do("snapshot")
+        return self.listed(c, job)[0]
+
+    def check_all(self, c, job, what):
+        """Every byte of all that is listed, by number and by step."""
+        for snapshot, step in self.listed(c, job):
+            job.check_state(self, step, self.path(f"{what}-{snapshot}"), f"snap-{snapshot}")
+
+    def document(self, c, job):
+        text = c.etcdctl("get", "--print-value-only", f"/ptc/jobs/{job.status()['uuid']}/older").stdout
+        return [(o["snapshot"], o["step"]) for o in json.loads(text)["snapshots"]] if text.strip() else []
+
+    def test_kept(self):
+        """The last three are there, through a resize, a stop and daemons that are killed; a fourth goes."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, sleep=0.01, run={"keep": {"last": 3}})
+            job.run("tp=2,dp=2")
+            made = [self.snapshot(c, job, 0)]
+            self.assertEqual([], self.document(c, job))
+            for _ in range(2):
+                made.insert(0, self.snapshot(c, job, made[0][1]))
+            self.assertEqual(made, self.listed(c, job))
+            self.check_all(c, job, "three")
+            job.check_state(self, made[1][1], self.path("step"), str(made[1][1]))
+            self.assertEqual([list(o) for o in reversed(made[1:])], job.status()["kept"])
+            job.resize("tp=3")  # its own snapshot is one more, and the layout is another one
+            made.insert(0, self.listed(c, job)[0])
+            self.assertEqual(made[:3], self.listed(c, job))
+            self.check_all(c, job, "resized")
+            self.check_files(c, job, made[:3], made[3])
+            self.refused(c, "export", job.name, self.path("x.safetensors"), "--snapshot", f"snap-{made[3][0]}",
+                         contains=f"has no snapshot snap-{made[3][0]}")
+            for node in ("n1", "n0"):  # one that has only a part of what is kept, and the controller or not
+                c.nodes[node].kill()
+                c.restart(node)
+                c.wait_nodes(sorted(c.nodes), 30 * PATIENCE)
+            job.wait_step(made[0][1] + 2)
+            self.check_all(c, job, "restarted")
+            job.do("stop")
+            made.insert(0, self.listed(c, job)[0])
+            self.assertEqual(made[:3], self.listed(c, job))
+            self.assertEqual(list(reversed(made[1:3])), self.document(c, job))
+            self.check_all(c, job, "stopped")
+            # each snapshot has chunks of its own: what is not kept is not there, also on a node that has left the job since
+            wait_for(lambda: all(n["store"]["used_bytes"] <= 3 << 20 for n in c.json("nodes")["nodes"]), 30 * PATIENCE, "room", 0.1)
+            c.ptcctl("job", "delete", job.name)
+
+    def check_files(self, c, job, there, gone):
+        """The job's files have a directory for each snapshot, and the one that has gone has none."""
+        if not test_fuse.CAN_MOUNT:
+            return
+        mount = test_fuse.Mount(self, c)
+        state = mount.path(job.name, "state")
+        self.assertEqual(sorted([f"snap-{n}-step-{s}" for n, s in there] + ["latest"]), sorted(os.listdir(state)))
+        self.assertFalse(os.path.exists(os.path.join(state, f"snap-{gone[0]}-step-{gone[1]}")))
+        for n, s in there:
+            found = load_file(os.path.join(state, f"snap-{n}-step-{s}", "model.safetensors"))
+            for name, array in job.expected(s)["param"].items():
+                self.assertEqual(array.tobytes(), found[name].tobytes(), f"{name} of snap-{n}")
+        mount.stop()
+
+    def back(self, c, job, to):
+        """ptcctl rollback of a job that runs: how it ended."""
+        c.ptcctl("rollback", job.name, "--to", to, timeout_s=120 * PATIENCE)
+        return self.listed(c, job)[0]
+
+    def test_rollback(self):
+        """A job that runs goes back twice, to other layouts' snapshots: tensors, blobs, cursors and the ledger are that step's, and
+        neither file names nor the ledger tell two things by one name."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, sleep=0.01, run={"keep": {"last": 9}}, data="1000,7,24,2", blobs="rng,rng@tp")
+            job.run("tp=2,dp=2")
+            made = [self.snapshot(c, job, 0)]
+            made.append(self.snapshot(c, job, made[-1][1]))
+            job.resize("tp=3")
+            made.append(self.listed(c, job)[0])
+            made.append(self.snapshot(c, job, made[-1][1]))
+            at = self.back(c, job, str(made[1][1]))
+            self.assertEqual(made[1][1], at[1])
+            self.assertGreater(at[0], made[-1][0])
+            self.assertEqual([at] + made[::-1], self.listed(c, job))  # also what it has gone back from
+            job.wait_step(made[1][1] + 3)  # ranks check what they begin with (trainer.py, check_restored)
+            self.check_all(c, job, "back")
+            made += [at, self.snapshot(c, job, made[1][1])]
+            test_proof.proved(self, c, job)  # steps that were trained twice are in it once, as the last ranks had them
+            job.resize("tp=2")
+            made.append(self.listed(c, job)[0])
+            at = self.back(c, job, f"snap-{made[3][0]}")  # forth again, to what it had gone back from
+            self.assertEqual(made[3][1], at[1])
+            self.assertGreater(at[0], made[-1][0])
+            job.wait_step(made[3][1] + 3)
+            self.check_all(c, job, "forth")
+            job.do("stop")
+            last = self.listed(c, job)[0]
+            test_proof.proved(self, c, job)
+            names = [f"snap-{n}-step-{s}" for n, s in self.listed(c, job)]
+            self.assertEqual(len(names), len(set(names)))
+            c.ptcctl("rollback", job.name, "--to", f"snap-{made[1][0]}", timeout_s=60 * PATIENCE)  # one that does not run
+            self.assertEqual(("stopped", made[1][1]), (job.status()["run"]["state"], job.status()["step"]))
+            job.check_state(self, made[1][1], self.path("stopped"))
+            self.assertEqual(last[0] + 1, job.status()["snapshot"])
+            self.refused(c, "rollback", job.name, "--to", "snap-999", contains="no older snapshot snap-999; it has snap-")
+            self.refused(c, "rollback", job.name, codes=(2,), contains="needs --to")
+            job.resize("tp=3")  # the newest layouts are known, although the snapshot is from before it
+            job.check_state(self, made[1][1], self.path("resized"))
+
+    @harness.labels("repeats")
+    def test_room(self):
+        """Where there is no room for all that is to be kept, the oldest goes, and the next snapshots find room."""
+        with self.cluster(nodes=1, devices=2, ceiling="423MiB") as c:
+            room = c.json("nodes")["nodes"][0]["memory"]["chunks_bytes"]
+            job = live.Job(c, self.dir, rows=room // 5 // (4 * 2 * 6 * 8), run={"keep": {"last": 20}, "snapshot_every": 2})
+            job.run("tp=2")
+            wait_for(lambda: self.events(c, job, "snapshot_dropped"), 60 * PATIENCE, "a snapshot that goes", 0.1)
+            first, = re.findall(r"snapshot (\d+) of step \d+ is not kept", self.events(c, job, "snapshot_dropped")[0]["text"])
+            failed = len(self.events(c, job, "aborted"))
+            at = self.listed(c, job)[0]
+            wait_for(lambda: self.listed(c, job)[0][0] >= at[0] + 3, 60 * PATIENCE, "snapshots after that", 0.1)
+            job.do("stop")
+            listed = self.listed(c, job)
+            self.assertGreater(len(listed), 1)
+            self.assertNotIn(int(first), [n for n, _ in listed])
+            self.assertLessEqual(len(self.events(c, job, "aborted")), failed + 1)  # it remembers how many there is room for
+            self.check_all(c, job, "room")
+            self.assertLessEqual(c.json("nodes")["nodes"][0]["store"]["used_bytes"], room)
+
+    def events(self, c, job, kind):
+        lines = c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()
+        return [e for e in map(json.loads, lines) if e["kind"] == kind]
+
+    @harness.labels("repeats")
+    def test_killed_in_a_rollback(self):
+        """The controller dies before or after a transaction of a rollback. From the intent on, another one goes on to the end."""
+        with self.cluster(nodes=3, devices=1, up=False, lease_ttl="2s") as c:
+            for node in c.nodes.values():
+                self.arm(node)
+                c.start_node(node, {"PTC_FAULT_FILE": os.path.join(node.dir, "fault")})
+            c.wait_nodes(sorted(c.nodes), 60 * PATIENCE)
+            job = live.Job(c, self.dir, sleep=0.01, run={"keep": {"last": 30}})
+            c.ptcctl("job", "create", "-f", job.yaml, node="n1")
+            c.ptcctl("run", job.name, "--config", "tp=2", "--nodes", "n1,n2", "--wait", timeout_s=60 * PATIENCE)
+            made = [self.snapshot(c, job, 0)]
+            made.append(self.snapshot(c, job, made[-1][1]))
+            job.do("stop")
+            points = ["etcd.intent.before", "etcd.intent.after", "etcd.commit2.before", "etcd.commit2.after"]
+            for i, point in enumerate(points if harness.LONG else self.random.sample(points, 2)):
+                now, (want, step) = self.listed(c, job)[0], made[i % 2]
+                victim = job.status()["controller"]
+                other = next(n for n in c.nodes if n != victim)
+                self.arm(c.nodes[victim], point)
+                with concurrent.futures.ThreadPoolExecutor() as pool:
+                    asked = pool.submit(c.ptcctl, "rollback", job.name, "--to", f"snap-{want}", node=other, check=False,
+                                        timeout_s=120 * PATIENCE)
+                    wait_for(lambda: not c.nodes[victim].pid(), 30 * PATIENCE, f"{victim} at {point}", 0.05)
+                    self.arm(c.nodes[victim])
+                    c.start_node(c.nodes[victim], {"PTC_FAULT_FILE": os.path.join(c.nodes[victim].dir, "fault")})
+                    r = asked.result()
+                c.wait_nodes(sorted(c.nodes), 60 * PATIENCE)
+                job.wait_run("stopped")
+                at = self.listed(c, job)[0]
+                print(f"{point} on {victim}: exit {r.returncode}, {now} -> {at}", flush=True)
+                self.assertIn(at, (now, (now[0] + 1, step)))
+                if r.returncode == 0 or point != "etcd.intent.before":
+                    self.assertEqual((now[0] + 1, step), at)
+                self.check_all(c, job, f"killed-{i}")
+            c.ptcctl("run", job.name, "--wait", timeout_s=60 * PATIENCE)
+            job.wait_step(self.listed(c, job)[0][1] + 2)
+
+    def arm(self, node, rule=""):
+        path = os.path.join(node.dir, "fault")
+        with open(path + ".new", "w") as f:
+            f.write(rule)
+        os.rename(path + ".new", path)
