@@ -653,7 +653,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		ptc_controller_waited_text(ctl, up, why, sizeof why);
 	if (up->lost)
 		ptc_controller_lost_text(ctl, up, why, sizeof why);
-	if (up->status == PTC_ENOSPC)
+	if (up->status == PTC_ENOSPC && strncmp(up->text, "warm:", 5) != 0) /* that one is of devices */
 		ptc_older_make_room(ctl, up->node, why, sizeof why);
 	count(ctl, up->status == 0);
 	if (ctl->recovery.held)

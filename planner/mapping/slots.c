@@ -179,13 +179,21 @@ struct search {
 	uint64_t left; /* assignments to be looked at */
 };
 
+static bool same_rates(const double *a, const double *b)
+{
+	for (unsigned i = 0; i < PTC_LINK_CLASSES; i++)
+		if (a[i] < b[i] || a[i] > b[i])
+			return false;
+	return true;
+}
+
 static double step_of(struct search *x, const double bytes_s[PTC_LINK_CLASSES])
 {
 	unsigned known = PTC_MIN(x->nmemo, (unsigned)MEMO);
 	double step;
 
 	for (unsigned i = 0; i < known; i++)
-		if (!memcmp(x->memo[i].bytes_s, bytes_s, sizeof x->memo[i].bytes_s))
+		if (same_rates(x->memo[i].bytes_s, bytes_s))
 			return x->memo[i].step_s;
 	step = x->a->step_s(x->a->arg, bytes_s);
 	memcpy(x->memo[x->nmemo % MEMO].bytes_s, bytes_s, sizeof x->memo[0].bytes_s);

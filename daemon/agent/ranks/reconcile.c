@@ -304,7 +304,7 @@ static void reconciler_main(void *arg)
 		rc = reconcile(s, &rank, &err);
 	if (rc && rc != PTC_ECANCELED && rc != PTC_EFENCED && !reconciler_stopped(s))
 		tell(s, rank, rc, &err);
-	if (!reconciler_stopped(s)) { /* of a switch that restored nobody here */
+	if (s->op.job && !reconciler_stopped(s)) { /* of a switch that restored nobody here */
 		ptc_residents_drop(agent, s->req->uuid);
 		ptc_prefetch_drop(agent, s->req->uuid);
 	}
@@ -388,6 +388,7 @@ int ptc_reconcile(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, ui
 	}
 	if (!req->live) {
 		ptc_residents_drop(agent, req->uuid);
+		ptc_prefetch_drop(agent, req->uuid);
 		ptc_workers_drop(agent->env.workers, req->uuid, NULL, 0, req->given_up);
 		return 0;
 	}

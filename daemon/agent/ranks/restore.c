@@ -381,6 +381,14 @@ static int tasks_wait(struct restorer *x, struct ptc_error *err)
 	return rc;
 }
 
+/* No descriptor is left for what was read ahead: its boxes come out of the store. */
+static void take_none_ahead(struct restorer *x)
+{
+	x->copying.slots.memory[1] = (struct ptc_slot_memory){ .fd = -1 };
+	for (size_t i = 0; i < x->ntasks; i++)
+		x->tasks[i].ahead = false;
+}
+
 /* What is left has to be written. */
 static int tasks_write(struct restorer *x, struct ptc_error *err)
 {
@@ -390,6 +398,8 @@ static int tasks_write(struct restorer *x, struct ptc_error *err)
 	if (!rc && x->ntasks && x->job->prefetched) {
 		x->copying.slots.memory[1] = ptc_prefetch_memory(x->job->prefetched);
 		x->copying.slots.memory[1].fd = fcntl(x->copying.slots.memory[1].fd, F_DUPFD_CLOEXEC, 0);
+		if (x->copying.slots.memory[1].fd < 0)
+			take_none_ahead(x);
 	}
 	if (rc == 0)
 		rc = tasks_run(x, err);

@@ -374,7 +374,8 @@ void ptc_copy_keeper_now(struct ptc_controller *ctl)
 	c->next_ns = 0;
 	c->nfull = 0;
 	c->failures = 0;
-	if (c->phase != PTC_KEEPER_REST && !c->urgent && !c->stopped) { /* at the rate of copies */
+	/* at the rate of copies, or with a look that does not know yet who leaves */
+	if (c->phase != PTC_KEEPER_REST && (!c->urgent || c->phase == PTC_KEEPER_LOOKING) && !c->stopped) {
 		c->stopped = true;
 		ptc_copy_keeper_cancel(c);
 	}

@@ -155,7 +155,9 @@ static void begin(struct ptc_controller *ctl)
 	struct ptc_leaving *l = ctl->leaving;
 	uint64_t id;
 
-	if (!ptc_controller_idle(ctl) || ptc_ahead_builds(ctl, &id)) {
+	if (ptc_ahead_builds(ctl, &id))
+		ptc_ahead_stop(ctl, PTC_ECANCELED, "a node of the job will be taken away; ask again when it has gone");
+	if (!ptc_controller_idle(ctl)) {
 		later(ctl, "another switch of the job is under way");
 		return;
 	}

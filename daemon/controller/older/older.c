@@ -167,30 +167,39 @@ static void shed_done(void *arg)
 	ptc_free(s);
 }
 
-/* Of an older generation it may be on any node. */
-static bool may_have(const struct ptc_controller *ctl, uint32_t node, const struct ptc_older *o)
+/* The oldest that the node has, but for the one that a rollback goes back to; as many as there are: none. */
+static size_t oldest_on(const struct ptc_controller *ctl, uint32_t node)
 {
-	return node == PTC_JOB_NO_NODE || o->generation != ctl->record.generation || is_of_record(ctl, node);
+	const struct ptc_older_doc *d = &ctl->older.doc;
+	size_t i = 0;
+
+	if (node == PTC_JOB_NO_NODE)
+		return d->n;
+	while (i < d->n && (d->v[i].snapshot == ctl->intent.source ||
+			    !ptc_older_has(&d->v[i], ptc_cluster_node(ctl->all->cluster, node)->doc.name)))
+		i++;
+	return i;
 }
 
 void ptc_older_make_room(struct ptc_controller *ctl, uint32_t node, char *text, size_t size)
 {
-	const size_t len = strlen(text);
+	const size_t len = strlen(text), at = oldest_on(ctl, node);
 	struct shed *s;
 
-	if (!ctl->older.doc.n || !may_have(ctl, node, &ctl->older.doc.v[0]))
+	if (at == ctl->older.doc.n)
 		return;
 	s = ptc_calloc(1, sizeof *s);
 	ptc_require(s);
 	*s = (struct shed){ .ctl = ptc_controller_ref(ctl),
 			    .doc = ctl->older.doc,
-			    .oldest = ctl->older.doc.v[0],
+			    .oldest = ctl->older.doc.v[at],
 			    .fence = ctl->fence,
 			    .record_revision = ctl->record_revision,
 			    .older_revision = ctl->older.revision };
-	ptc_older_drop(&s->doc, 1);
+	s->doc.n--;
+	memmove(s->doc.v + at, s->doc.v + at + 1, (s->doc.n - at) * sizeof *s->doc.v);
 	snprintf(text + len, size - len,
-		 "; the oldest snapshot that is kept (%" PRIu64 ", step %" PRIu64 ") goes now: ask again",
+		 "; the oldest snapshot that is kept there (%" PRIu64 ", step %" PRIu64 ") goes now: ask again",
 		 s->oldest.snapshot, s->oldest.step);
 	/* the job's own lane: after what its switches have written */
 	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, shed_work, shed_done, s) == 0);

@@ -103,7 +103,7 @@ static int plan_as(struct task *t, uint32_t gpus, struct ptc_error *err)
 	if (t->what == PTC_RECOVERY_SAME) {
 		req.nodes = t->view.from.nodes;
 		req.nnodes = t->view.from.nnodes;
-	} else if (t->what == PTC_RECOVERY_ANY || t->what == PTC_RECOVERY_ELSEWHERE) {
+	} else { /* empty if no node leaves: all of them */
 		req.nodes = t->stay;
 		req.nnodes = t->nstay;
 	}

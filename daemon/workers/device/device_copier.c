@@ -823,7 +823,7 @@ int ptc_device_shadow(struct ptc_device_copier *d, struct ptc_slot_copying *c, p
 	k.shadows = c->shadows;
 	if (rc == 0)
 		rc = fill_shadow(&k, spans, n, err);
-	if (rc)
+	if (rc && k.x)
 		forget(k.client, k.x);
 	return rc;
 }

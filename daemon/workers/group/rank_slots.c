@@ -37,6 +37,7 @@ struct view {
 	pid_t pid;
 	int pidfd;
 	struct ptc_device_guard guard; /* of its device memory at the stop; page_fd is ours */
+	bool unguarded;                /* nothing but the guard can tell, and no descriptor was left for it */
 };
 
 /* ---- views -------------------------------------------------------------------------- */
@@ -91,6 +92,7 @@ static void view_guard(struct view *v, const struct worker *k)
 					      .at = offsetof(struct ptc_local_page, device),
 					      .value = is_held ? ptc_local_mark(k->hold.step, true)
 							       : ptc_local_mark(k->stop_step, true) };
+	v->unguarded = is_held && v->guard.page_fd < 0;
 }
 
 static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size_t i)
@@ -413,6 +415,10 @@ static int check_mapped(const struct view *v, struct ptc_error *err)
 {
 	if (dead(v))
 		return died(v, err);
+	if (v->unguarded)
+		return ptc_error_set(err, PTC_ELIMIT,
+				     "rank %u: no file descriptor is left to watch what its device says of its memory",
+				     v->group->slots[v->slot].rank.rank);
 	if (ptc_declared_try(v->w, v->declared, v->pid) == DEVICE_MAPPED)
 		return 0;
 	return ptc_error_set(err, PTC_ESTATE,
