@@ -73,6 +73,7 @@ PTC_CONTROL_HANDLER(ptc_control_leave)
 
 struct part {
 	const char *uuid;
+	char job[PTC_UUID_TEXT]; /* the same, for requests */
 	char name[PTC_NAME_MAX + 1];
 	bool begun, over, concerned;
 	char why[PTC_ERROR_MAX]; /* why it could not be asked */
@@ -124,10 +125,13 @@ static int ask_part(struct ptc_daemon *d, struct ptc_rpc_call *call, struct part
 		snprintf(p->name, sizeof p->name, "%s", t.meta.name);
 	if (rc == 0 && !t.ours && !t.controller[0])
 		rc = ptc_error_set(err, PTC_ESTATE, "no daemon controls the job at present");
-	req->job = t.meta.uuid;
+	snprintf(p->job, sizeof p->job, "%s", p->uuid);
+	req->job = p->job;
 	req->begin = !p->begun;
 	if (rc == 0)
 		rc = t.ours ? ask_here(d, t.meta.uuid, req, &text, err) : ask_there(d, call, &t, req, &text, err);
+	if (rc == 0 && !text)
+		rc = ptc_error_set(err, PTC_EPEER, "the job's controller has given no answer");
 	if (rc == 0)
 		rc = ptc_json_load("leave", text, strlen(text), &root, err);
 	ptc_free(text);
