@@ -2,13 +2,15 @@
 /* New ranks that build before their switch begins, while the old ones train. So the switch finds them ready, and a
  * fault in their building shows while nothing has stopped.
  *
- * Happy path: a resize is submitted -> each node starts its new ranks, and builds them with the rank state of the
- * newest snapshot -> all have declared -> the switch begins. It has the same id, so the nodes answer its requests for
+ * Happy path: a resize is submitted -> the devices of its ranks are claimed -> each node starts its new ranks, and
+ * builds them with the rank state of the newest snapshot -> all have declared, and their layout is written down -> the
+ * switch begins. It has the same id, so the nodes answer its requests for
  * these ranks at once. Snapshots go on meanwhile: they end the requests to the nodes, which are sent again afterwards.
  *
- * Failure modes: a node or a rank fails, somebody aborts the resize, or the job ends or loses ranks. The resize then
- * ends with one line that says so, and the new ranks are ended. If this daemon loses the job's lock, the next
- * controller knows nothing of the new ranks, and its first FINISH ends them. Loop thread. */
+ * Failure modes: another job has a device, what ranks declare does not fit the state, a node or a rank fails, somebody
+ * aborts the resize, or the job ends or loses ranks. The resize then ends with one line that says so, and the new ranks
+ * are ended. If this daemon loses the job's lock, the next controller knows nothing of the new ranks, and its first
+ * FINISH ends them. Loop thread. */
 #pragma once
 
 #include "daemon/controller/controller.h"

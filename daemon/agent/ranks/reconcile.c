@@ -5,8 +5,8 @@
  * built first; all others of the job are ended.
  *
  * It is done on a thread of its own, in the job's order like a request. A later
- * Finish ends it; other requests wait for it (calls/operation.h). Finish waits for it for a while, so that its answer
- * usually says that ranks go; what is slow (a start that imports for a minute)
+ * Finish ends it; other requests wait for it (calls/operation.h). Finish waits for
+ * it for a while, so that its answer usually says that ranks go; what is slow (a start that imports for a minute)
  * goes on behind the answer. Either way a failure is a worker event, not Finish's error:
  * the record is committed, and asking again would not help.
  *

@@ -283,8 +283,8 @@ static void add_lacks(struct ptc_device_look *l, const struct ptc_devices_doc *d
 	}
 }
 
-/* Snapshots may follow each other closely. Ranks that build ahead are started before their switch claims devices: until
- * it has ended nothing is given back. */
+/* Snapshots may follow each other closely. Ranks that build ahead have devices that the record does not name: until
+ * their switch has ended nothing is given back. */
 static bool may_look(const struct ptc_controller *ctl)
 {
 	if (ctl->ahead)
