@@ -212,6 +212,7 @@ static const struct ptc_member record_rows[] = {
 	IS(record_doc, restarts, U32, IF(record_doc, restarts)),
 	IS(record_doc, restarted_ms, I64, IF(record_doc, restarted_ms)),
 	IS(record_doc, failed_step, U64, IF(record_doc, failed_step)),
+	IS(record_doc, hung, BOOL, IF(record_doc, hung)),
 };
 static const struct ptc_members record_members = PTC_MEMBERS(record_rows, struct ptc_record_doc);
 

@@ -99,6 +99,7 @@ struct ptc_record_doc {
 	uint32_t restarts;    /* that count, since restarted_ms (docs/failures.md, "When the job gives up") */
 	int64_t restarted_ms; /* Unix time of the first restart; 0: there was none */
 	uint64_t failed_step; /* step of the last error, or what had been reached at the last loss */
+	bool hung;            /* with recovery PROGRAM: ranks had hung */
 };
 const char *ptc_record_run_name(const struct ptc_record_doc *d); /* for people: "recovering", too */
 char *ptc_record_doc_encode(const struct ptc_record_doc *d);
@@ -123,7 +124,6 @@ struct ptc_intent_doc {
 };
 char *ptc_intent_doc_encode(const struct ptc_intent_doc *d);
 int ptc_intent_doc_decode(const char *json, size_t len, struct ptc_intent_doc *ret_doc, struct ptc_error *err);
-
 bool ptc_intent_without(const struct ptc_intent_doc *d, const char *node);
 int ptc_intent_without_add(struct ptc_intent_doc *d, const char *node); /* 0 or PTC_ELIMIT */
 

@@ -248,6 +248,17 @@ static int put_env(struct ptc_buf *b, const struct ptc_job_run *run, struct ptc_
 	return 0;
 }
 
+static void put_hang(struct ptc_buf *b, const struct ptc_job_elastic *e, const char *sep)
+{
+	if (!e->on_hang)
+		return;
+	ptc_buf_printf(b, "%s\"on_hang\":\"%s\"", sep, e->on_hang == PTC_JOB_HANG_RECOVER ? "recover" : "report");
+	if (e->hang_after_ms != PTC_JOB_HANG_AFTER_MS)
+		ptc_buf_printf(b, ",\"hang_after\":\"%" PRIu64 "ms\"", e->hang_after_ms);
+	if (e->hang_steps != PTC_JOB_HANG_STEPS)
+		ptc_buf_printf(b, ",\"hang_steps\":%" PRIu32, e->hang_steps);
+}
+
 /* What is as it would be without: not. */
 static void put_elastic(struct ptc_buf *b, const struct ptc_job_elastic *e)
 {
@@ -255,7 +266,7 @@ static void put_elastic(struct ptc_buf *b, const struct ptc_job_elastic *e)
 	const char *sep = "";
 
 	if (!e->min_gpus && !e->max_gpus && !e->max_restarts && e->on_failure == PTC_JOB_SHRINK && !e->grow &&
-	    !e->join_after_ms)
+	    !e->join_after_ms && !e->on_hang)
 		return;
 	ptc_buf_puts(b, ",\"elastic\":{");
 	if (e->min_gpus)
@@ -275,6 +286,7 @@ static void put_elastic(struct ptc_buf *b, const struct ptc_job_elastic *e)
 	sep = e->join_after_ms ? "," : sep;
 	if (e->max_restarts)
 		ptc_buf_printf(b, "%s\"max_restarts\":%" PRIu32, sep, e->max_restarts);
+	put_hang(b, e, e->max_restarts ? "," : sep);
 	ptc_buf_puts(b, "}");
 }
 

@@ -263,11 +263,34 @@ static int decode_build(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 	return rc;
 }
 
+/* After the others of `elastic`. recovers: what on_hang says, if it is there. */
+static int decode_hang(struct ptc_job_decoder *d, const struct ptc_doc_node *node, bool recovers,
+		       struct ptc_job_elastic *e)
+{
+	static const char *const of_it[] = { "hang_after", "hang_steps" };
+
+	if (ptc_doc_get(node, "on_hang")) {
+		e->on_hang = recovers ? PTC_JOB_HANG_RECOVER : PTC_JOB_HANG_REPORT;
+		e->hang_after_ms = PTC_JOB_HANG_AFTER_MS;
+		if (!ptc_doc_get(node, "hang_steps"))
+			e->hang_steps = PTC_JOB_HANG_STEPS;
+		return ptc_job_decode_quantity(d, node, "hang_after", false, PTC_JOB_HANG_AFTER_MIN_MS,
+					       PTC_JOB_HANG_AFTER_MAX_MS, &e->hang_after_ms);
+	}
+	for (size_t i = 0; i < PTC_ARRAY_LEN(of_it); i++)
+		if (ptc_doc_get(node, of_it[i]))
+			return ptc_doc_error(d->doc, ptc_doc_get(node, of_it[i]), d->err, PTC_EINVAL,
+					     "%s says nothing without on_hang; write on_hang: report, or recover",
+					     of_it[i]);
+	return 0;
+}
+
 static int decode_elastic(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
 {
-	static const char *const joins[] = { "ignore", "grow" };
+	static const char *const joins[] = { "ignore", "grow" }, *const hangs[] = { "report", "recover" };
 	struct ptc_job_elastic e = { .on_failure = PTC_JOB_SHRINK };
 	enum ptc_job_on_join { IGNORE, GROW } on_join = IGNORE;
+	enum ptc_job_hangs { REPORT, RECOVER } on_hang = REPORT;
 	const struct ptc_doc_row rows[] = {
 		{ "min_gpus", PTC_DOC_COUNT, &e.min_gpus, 1, PTC_MAX_RANKS, NULL },
 		{ "max_gpus", PTC_DOC_COUNT, &e.max_gpus, 1, PTC_MAX_RANKS, NULL },
@@ -275,6 +298,9 @@ static int decode_elastic(struct ptc_job_decoder *d, const struct ptc_doc_node *
 		{ "on_join", PTC_DOC_WORD, &on_join, 0, GROW, joins },
 		{ "join_after", PTC_DOC_OTHER },
 		{ "max_restarts", PTC_DOC_COUNT, &e.max_restarts, 0, PTC_JOB_RESTARTS_MAX, NULL },
+		{ "on_hang", PTC_DOC_WORD, &on_hang, 0, RECOVER, hangs },
+		{ "hang_after", PTC_DOC_OTHER },
+		{ "hang_steps", PTC_DOC_COUNT, &e.hang_steps, 0, PTC_JOB_HANG_STEPS_MAX, NULL },
 	};
 	int rc = ptc_doc_read(d->doc, node, "elastic", rows, PTC_ARRAY_LEN(rows), d->err);
 
@@ -285,6 +311,8 @@ static int decode_elastic(struct ptc_job_decoder *d, const struct ptc_doc_node *
 	if (!rc)
 		rc = ptc_job_decode_quantity(d, node, "join_after", false, 1, PTC_JOB_JOIN_AFTER_MAX_MS,
 					     &e.join_after_ms);
+	if (!rc)
+		rc = decode_hang(d, node, on_hang == RECOVER, &e);
 	e.grow = on_join == GROW;
 	d->job->elastic = e;
 	return rc;

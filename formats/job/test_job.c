@@ -680,6 +680,52 @@ static void test_archive(void **state)
 	refuse(HEAD "rules: [{match: '*'}]\narchive: {dir: /a, evry: 2h}\n", PTC_EINVAL, "did you mean \"every\"?");
 }
 
+/* What becomes of ranks that hang. Canonical JSON has what differs from the defaults, and nothing without on_hang. */
+static void test_hang(void **state)
+{
+	static const struct {
+		const char *yaml, *json;
+		struct ptc_job_elastic want;
+	} k[] = {
+		{ "elastic: {on_hang: report}\n",
+		  ",\"elastic\":{\"on_hang\":\"report\"}",
+		  { .on_hang = PTC_JOB_HANG_REPORT, .hang_after_ms = 600000, .hang_steps = 30 } },
+		{ "elastic: {on_hang: recover, hang_after: 90s, hang_steps: 0, max_restarts: 2}\n",
+		  ",\"elastic\":{\"max_restarts\":2,\"on_hang\":\"recover\",\"hang_after\":\"90000ms\",\"hang_steps\":"
+		  "0}",
+		  { .on_hang = PTC_JOB_HANG_RECOVER, .hang_after_ms = 90000, .max_restarts = 2 } },
+		{ "elastic: {min_gpus: 2, on_hang: recover, hang_after: 10m, hang_steps: 30}\n",
+		  ",\"elastic\":{\"min_gpus\":2,\"on_hang\":\"recover\"}",
+		  { .min_gpus = 2, .on_hang = PTC_JOB_HANG_RECOVER, .hang_after_ms = 600000, .hang_steps = 30 } },
+		{ "elastic: {min_gpus: 2}\n", ",\"elastic\":{\"min_gpus\":2}", { .min_gpus = 2 } },
+	};
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(k); i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_job_desc job = { 0 }, again = { 0 };
+		char yaml[512], *json = NULL;
+		size_t len = 0;
+
+		snprintf(yaml, sizeof yaml, "%s%s", LIVE, k[i].yaml);
+		assert_int_equal(decode(yaml, &job, &err), 0);
+		assert_int_equal(ptc_job_to_json(&job, &json, &len, &err), 0);
+		assert_non_null(strstr(json, k[i].json));
+		assert_int_equal(ptc_job_from_json(json, len, &again, &err), 0);
+		for (int n = 0; n < 2; n++) {
+			const struct ptc_job_elastic *e = n ? &again.elastic : &job.elastic;
+
+			assert_int_equal(e->on_hang, k[i].want.on_hang);
+			assert_true(e->hang_after_ms == k[i].want.hang_after_ms);
+			assert_int_equal(e->hang_steps, k[i].want.hang_steps);
+			assert_int_equal(e->max_restarts, k[i].want.max_restarts);
+			assert_int_equal(e->min_gpus, k[i].want.min_gpus);
+		}
+		ptc_free(json);
+		ptc_job_desc_done(&job);
+		ptc_job_desc_done(&again);
+	}
+}
+
 /* Snapshots that stay beside the committed one. */
 static void test_keep(void **state)
 {
@@ -752,6 +798,12 @@ static void test_run_refused(void **state)
 	refuse(LIVE "elastic: {join_after: 0s}\n", PTC_EINVAL, "job.yaml:6: join_after");
 	refuse(LIVE "elastic: {on_failure: pray}\n", PTC_EINVAL, "job.yaml:6: unknown on_failure \"pray\"");
 	refuse(LIVE "elastic: {max_restarts: 1001}\n", PTC_EINVAL, "job.yaml:6: max_restarts must be in 0..1000");
+	refuse(LIVE "elastic: {on_hang: kill}\n", PTC_EINVAL, "job.yaml:6: unknown on_hang \"kill\"");
+	refuse(LIVE "elastic: {on_hang: report, hang_after: 0s}\n", PTC_EINVAL,
+	       "job.yaml:6: hang_after must be in 1s..7d, not 0s");
+	refuse(LIVE "elastic: {hang_after: 10m}\n", PTC_EINVAL,
+	       "job.yaml:6: hang_after says nothing without on_hang; write on_hang: report, or recover");
+	refuse(LIVE "elastic: {hang_steps: 3}\n", PTC_EINVAL, "job.yaml:6: hang_steps says nothing without on_hang");
 	refuse(LIVE "elastic: 3\n", PTC_EINVAL, "job.yaml:6: elastic is not a map");
 	refuse(HEAD RULES "elastic: {min_gpus: 1}\n", PTC_EINVAL, "job.yaml:8: \"elastic\" is for jobs that run");
 	refuse(LIVE "share_devices: maybe\n", PTC_EINVAL, "job.yaml:6: unknown share_devices \"maybe\"");
@@ -1285,6 +1337,7 @@ int main(void)
 		cmocka_unit_test(test_planning),
 		cmocka_unit_test(test_copies),
 		cmocka_unit_test(test_archive),
+		cmocka_unit_test(test_hang),
 		cmocka_unit_test(test_keep),
 	};
 

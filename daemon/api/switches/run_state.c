@@ -73,6 +73,8 @@ static json_t *rank_row(json_t *rows, const struct ptc_view *v, uint32_t rank, c
 	json_object_set_new(row, "device", json_integer(v->from.rank_device[rank]));
 	seconds = json_number_value(json_object_get(row, "step_seconds"));
 	json_object_del(row, "step_seconds");
+	json_object_del(row, "start_step");
+	json_object_del(row, "median_step_seconds");
 	json_object_del(row, "world"); /* these two are for who looks for logs */
 	json_object_del(row, "since_ms");
 	if (seconds > 0)
@@ -179,7 +181,7 @@ static void add_recovery(struct ptc_daemon *d, const struct ptc_target *t, json_
 	if (ptc_loop_call(d->loop, find_waiting, &w) == 0 && w.text[0])
 		json_object_set_new(r, "waits", json_string(w.text));
 	if (t->record.recovery)
-		json_object_set_new(r, "cause", json_string(causes[t->record.recovery]));
+		json_object_set_new(r, "cause", json_string(t->record.hung ? "hang" : causes[t->record.recovery]));
 	if (t->record.recovery && t->record.reached)
 		json_object_set_new(r, "reached", json_integer((json_int_t)t->record.reached));
 	if (t->record.restarts)

@@ -172,6 +172,7 @@ static void work(void *arg, struct ptc_etcd *etcd)
 		p->elastic = desc->elastic;
 		p->builds_ahead = desc->build == PTC_JOB_BUILD_AHEAD;
 		t->shares = p->shares = desc->share_devices;
+		p->first_step_ms = (int64_t)desc->run.build_timeout_ms;
 		p->read = true;
 	}
 	if (rc == 0 && t->what != PTC_RECOVERY_READ)
@@ -195,6 +196,7 @@ void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_pla
 		return;
 	ctl->recovery.elastic = p->elastic;
 	ctl->recovery.shares = p->shares;
+	ctl->recovery.first_step_ms = p->first_step_ms;
 	ctl->recovery.has_elastic = true;
 }
 

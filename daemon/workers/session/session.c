@@ -57,6 +57,7 @@ static void drop_generation(struct worker *k)
 	k->seen = k->stale = false;
 	k->resumes = WORKER_ABSENT;
 	k->step_seconds = 0;
+	k->nsteps = 0;
 }
 
 static void drop_page(struct worker *k)
@@ -201,6 +202,7 @@ void ptc_worker_sample_locked(struct worker *k, int64_t now_ns)
 		double each = (double)(now_ns - k->seen_ns) * 1e-9 / (double)(step - k->seen_step);
 
 		k->step_seconds = k->step_seconds > 0 ? 0.7 * k->step_seconds + 0.3 * each : each;
+		k->last_steps[k->nsteps++ % WORKERS_STEPS] = each;
 	}
 	if (!k->seen || step > k->seen_step) {
 		k->seen = true;

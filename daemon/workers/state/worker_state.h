@@ -111,7 +111,9 @@ struct worker {
 	uint64_t end_step;  /* once ended: what it had published; 0: nothing, or nobody saw it */
 	bool seen;
 	int64_t seen_ns;
-	double step_seconds;
+	double step_seconds;              /* mostly of the last */
+	double last_steps[WORKERS_STEPS]; /* seconds a step, between samples; a ring */
+	unsigned nsteps;                  /* number written to it, in all */
 };
 
 struct slot {
