@@ -995,6 +995,8 @@ class Crash(harness.Case):
         job.run("dp=2")
         job.wait_step(5)
         job.do("snapshot")
+        for _ in range(4): # the first of them goes for the last
+            c.ptcctl("logs", job.name, "--evidence", "--now")
         wait_for(lambda: "etcd.measured.after" in open(client["PTC_FAULT_LIST"]).read().split(), 60 * PATIENCE, "the measured step", 0.1)
         job.resize("tp=1,dp=3")
         for processes in glob.glob(os.path.join(c.nodes["n1"].dir, "run", "workers", "*", "processes")):

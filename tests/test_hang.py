@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that hang, all of whose nodes are there: what a job says that is to follow (`on_hang`), and what is kept of them before."""
 import os
+import re
 import signal
 import threading
 
@@ -18,11 +19,48 @@ class Hang(harness.Case):
     def hung(self, c, on_hang="recover", **kw):
         return self.job(c, "hang", elastic={"on_hang": on_hang, "hang_after": f"{AFTER}s"}, **kw)
 
+    def check_kept(self, c, job, before):
+        """What is kept of all ranks, on both nodes: the one that stands stopped, and where the other one waits for it."""
+        text = c.ptcctl("logs", job.name, "--evidence").stdout
+        for r, rank in enumerate(before["run"]["ranks"]):
+            part = text[text.index(f"==== rank {r} (pid {rank['pid']}), at step "):].partition("==== these files are on node ")
+            self.assertRegex(part[0], fr"thread {rank['pid']} .*: {r'T .stopped' if r else '[RSDT] '}")
+            self.assertTrue(part[2].startswith(f"{rank['node']} in "), part[2][:100])
+            where = part[2].split()[2]
+            self.assertEqual({"about", f"rank-{r}", *([f"dump-{r}"] if os.path.exists(f"{self.dump}{r}") else [])},
+                             set(os.listdir(where)))
+        told = text[text.index("==== rank 0 "):text.index("==== rank 1 ")]
+        self.assertIn("it was asked for its stacks (SIGURG), and wrote:", told)
+        self.assertRegex(told, r'File ".*trainer.py", line \d+ in (end|train)') # where it waits for its peer
+        if os.path.exists("/proc/self/stack") and os.geteuid() == 0:
+            self.assertRegex(told, r"\n    \[<0>\] \w+")
+        with open(os.path.join(where, "about")) as f:
+            self.assertRegex(f.read(), r"==== node n[01], \S+Z: ranks? .* for longer than `hang_after` allows ====\nthe kernel's log")
+
+    def look(self, c, job, ranks):
+        """At ranks that train; only the newest few sets of files are kept."""
+        for _ in range(4):
+            text = c.ptcctl("logs", job.name, "--evidence", "--now").stdout
+        for r in ranks:
+            self.assertIn(f"==== rank {r['rank']} (pid {r['pid']})", text)
+        sets = re.findall(r"are on node (\w+) in (\S+) ====", text)
+        self.assertEqual(["n0", "n1"], [node for node, _ in sets])
+        for _, where in sets:
+            self.assertEqual(["3", "4", "5"], sorted(os.listdir(os.path.dirname(where))), sets)
+            files = [os.stat(os.path.join(where, name)) for name in os.listdir(where)]
+            self.assertEqual({(0o100400, os.geteuid())}, {(st.st_mode, st.st_uid) for st in files})
+        self.refused(c, "logs", job.name, "--now", codes=(2,), contains="--now goes with --evidence")
+        self.refused(c, "logs", job.name, "--evidence", "--rank", "1", codes=(2,), contains="--evidence is of all ranks")
+
     def test_recovered(self):
         """A rank stands still in its step, and the others wait for it; also while a snapshot waits for its boundary. The job is
         started again where it was, and does each step and each sample once."""
         with self.cluster(nodes=2, devices=1) as c:
-            job = self.hung(c)
+            self.dump = self.path("dumps/trace_rank_") # of rank 0 there is one
+            os.makedirs(os.path.dirname(self.dump))
+            with open(f"{self.dump}0", "wb") as f:
+                f.write(b"\0recorded" * 1000)
+            job = self.hung(c, env={"TORCH_FR_DUMP_TEMP_FILE": self.dump})
             job.run("dp=2")
             said = []
             for n, asks in enumerate((False, True)):
@@ -40,6 +78,8 @@ class Hang(harness.Case):
                 self.assertRegex(self.events(c, job, "recovering")[-1]["text"],
                                  fr"hung at step \d+, and all nodes are there: .*\(restart {n + 1}; at most 8 in an hour\)")
                 self.assertEqual(n + 1, len(self.events(c, job, "recovered")))
+                self.assertIn("stacks and states of 2 ranks are kept", self.events(c, job, "evidence")[-1]["text"])
+                self.check_kept(c, job, before)
             ask.join()
             self.assertNotEqual(0, said[0].returncode)
             self.assertRegex(said[0].stderr, r"hung at step \d+")
@@ -76,4 +116,12 @@ class Hang(harness.Case):
             self.assertEqual(before["run"]["incarnation"], after["run"]["incarnation"])
             self.assertEqual(1, len(self.events(c, job, "hung")))
             self.assertNotIn("recovery", job.status(node=status["controller"])["run"])
-            self.check_end(c, job)
+            self.look(c, job, after["run"]["ranks"])
+            told = len(self.events(c, job, "evidence"))
+            os.kill(after["run"]["ranks"][0]["pid"], signal.SIGSTOP)
+            wait_for(lambda: len(self.events(c, job, "hung")) == 2, 60 * PATIENCE, "what is said again")
+            c.ptcctl("stop", job.name, "--now", timeout_s=60 * PATIENCE)
+            self.assertIn("before they are ended, stacks and states of 2 ranks are kept", self.events(c, job, "evidence")[-1]["text"])
+            self.assertEqual(told + 2, len(self.events(c, job, "evidence")))
+            job.wait_run("stopped")
+            wait_for(lambda: not job.processes(), 30 * PATIENCE, "the end of every rank", 0.1)

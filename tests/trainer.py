@@ -229,6 +229,7 @@ class Together:
         self.fails, self.peers = args.together == "fail", [f"{base}{r}" for r in range(gen.world) if r != gen.rank]
         os.makedirs(os.path.dirname(base), exist_ok=True)
         self.mine = os.open(f"{base}{gen.rank}", os.O_RDWR | os.O_CREAT, 0o666)
+        os.pwrite(self.mine, struct.pack("qq", os.getpid(), -1), 0) # who dies in its first step is missed, too
 
     @staticmethod
     def read(path):
@@ -266,6 +267,7 @@ def wait_held(args, what):
 
 
 def run(args, client, gen):
+    together = Together(args, gen) if args.together else None # before anybody can wait for it
     if args.rendezvous:
         client.rendezvous_put(f"at/{gen.rank}", f"{gen.rank} of {gen.generation}".encode())
     time.sleep(1 << 20 if gen.generation >= args.hang_generation else args.build_sleep)
@@ -286,16 +288,15 @@ def run(args, client, gen):
     if args.survive:
         client.survive()
     try:
-        train(args, client, gen, rank)
+        train(args, client, gen, rank, together)
     except BaseException:
         client.leave()
         raise
 
 
-def train(args, client, gen, rank):
+def train(args, client, gen, rank, together):
     log = open(os.path.join(args.log, f"g{gen.generation}-l{gen.incarnation}-r{gen.rank}.jsonl"), "a", buffering=1) if args.log else None
     step, each = gen.start_step, rank.from_megatron()
-    together = Together(args, gen) if args.together else None
     while True:
         if args.survive:
             rank.at_stop(step)

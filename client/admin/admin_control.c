@@ -466,12 +466,21 @@ int ptc_admin_logs(struct ptc_admin *a, const struct ptc_admin_logs *logs, ptc_a
 		   struct ptc_error *err)
 {
 	struct log_sink sink = { fn, arg };
+	Ptc__V1__EvidenceRequest evidence;
 	Ptc__V1__LogsRequest request;
 	struct ptc_admin_logs what;
 	int rc = PTC_ADMIN_TAKE(logs, logs, &what, err);
 
 	if (rc)
 		return rc;
+	if (what.evidence) {
+		ptc__v1__evidence_request__init(&evidence);
+		evidence.version = PTC_ADMIN_VERSION;
+		evidence.job = ptc_admin_borrow(what.job);
+		evidence.collect = what.now;
+		return ptc_admin_call_stream(a, SERVICE "Evidence", &evidence.base, &ptc__v1__log_line__descriptor,
+					     on_log, &sink, err);
+	}
 	ptc__v1__logs_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
 	request.job = ptc_admin_borrow(what.job);

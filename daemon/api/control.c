@@ -69,6 +69,7 @@ int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, st
 		{ "/ptc.v1.Control/DatasetList", ptc_control_dataset_list },
 		{ "/ptc.v1.Control/DatasetRead", ptc_control_dataset_read, .relayed = true, .bulk = true },
 		{ "/ptc.v1.Control/JobData", ptc_control_data },
+		{ "/ptc.v1.Control/Evidence", ptc_control_evidence, .bulk = true },
 		{ "/ptc.v1.Control/ImportBegin", ptc_control_import_begin, .relayed = true },
 		{ "/ptc.v1.Control/ImportData", ptc_control_import_data, .bulk = true },
 		{ "/ptc.v1.Control/ImportCommit", ptc_control_import_commit, .relayed = true },

@@ -70,7 +70,13 @@ struct ptc_recovery {
 	struct ptc_hang {
 		uint64_t incarnation, step; /* of those that were told of last; 0: none */
 		int64_t since_ns;
-		char who[128], text[256]; /* which ranks; what they do, for status */
+		char who[128], text[256];  /* which ranks; what they do, for status */
+		struct ptc_hang_evidence { /* hang_evidence.c */
+			enum { PTC_HANG_NOT_ASKED, PTC_HANG_ASKED, PTC_HANG_KEPT } state;
+			uint32_t awaited, ranks; /* answers; ranks of which something is kept */
+			uint64_t number;
+			char lacks[256]; /* nodes that keep nothing, and why */
+		} evidence;
 	} hang;
 	/* a rank has failed, and it is to be seen whether a node has */
 	struct {
@@ -145,6 +151,9 @@ void ptc_recovery_ask(struct ptc_controller *ctl);
 void ptc_hang_tick(struct ptc_controller *ctl);
 /* Whether ranks hang now: hang.who says which, and hang.step where. */
 bool ptc_hang_hangs(const struct ptc_controller *ctl);
+
+/* hang_evidence.c: has nodes keep what the ranks do. It has ended when hang.evidence.state is KEPT. */
+void ptc_hang_keep(struct ptc_controller *ctl);
 
 /* recovery_hold.c: begins it, unless it has been begun for the ranks of the record; ask again until it is FOUND or
  * NONE.

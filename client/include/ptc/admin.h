@@ -31,7 +31,6 @@
  * program sets a member that this version of the library does not know. */
 #ifndef PTC_ADMIN_H
 #define PTC_ADMIN_H
-
 #include <ptc/error.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -171,8 +170,9 @@ struct ptc_admin_logs {
 	const char *job;
 	bool all; /* lines of every rank; false: of `rank` */
 	uint32_t rank;
-	bool follow;    /* wait for more lines while the job's ranks run */
-	uint32_t lines; /* begin this many lines before the end; 0: begin at the start */
+	bool follow;        /* wait for more lines while the job's ranks run */
+	uint32_t lines;     /* begin this many lines before the end; 0: begin at the start */
+	bool evidence, now; /* instead: what all nodes keep of ranks that hung; now: of those that run, at first */
 };
 /* data: whole lines of one rank, with newlines; any bytes. Returns 0 to go on; else the call returns PTC_ECANCELED. */
 typedef int (*ptc_admin_log_fn)(void *arg, uint32_t rank, const void *data, size_t len);

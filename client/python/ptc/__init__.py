@@ -9,9 +9,12 @@ calls that block release the interpreter lock.
 Happy path: Client() -> next() -> declare() ... -> restore() -> boundary()
 ... -> next() or finish(). Failure: ptc.Error with the library's one line.
 """
+import contextlib
 import ctypes
+import faulthandler
 import operator
 import os
+import signal
 
 __all__ = ["Client", "Error", "Later", "Generation", "Sampling", "Balance", "sequence_slices", "library", "RANK",
            "JOB", "TP"]
@@ -134,6 +137,14 @@ class Generation:
         self.has_state = bool(self.has_state)
 
 
+def _tell_stacks():
+    """ptcd asks ranks that hang for their stacks by SIGURG, which does nothing in a program without a handler. Ours is C code: it
+    writes the stacks of all threads to the rank's log, also while Python waits in a call."""
+    if signal.getsignal(signal.SIGURG) is signal.SIG_DFL: # else the program has one of its own
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
+            faulthandler.register(signal.SIGURG, file=2, all_threads=True)
+
+
 class Client:
     """One connection to the node's ptcd; see ptc/ptc.h for what each call means."""
 
@@ -145,6 +156,7 @@ class Client:
         rc = self._lib.ptc_open(None, ctypes.byref(self._c))
         if rc < 0:
             raise Error(rc, self._lib.ptc_error_text(None).decode(errors="replace"))
+        _tell_stacks()
 
     def _check(self, rc):
         if rc < 0:

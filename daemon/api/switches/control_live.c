@@ -100,6 +100,8 @@ static int end_or_go_on(struct ptc_daemon *d, struct ptc_rpc_call *call, const c
 
 	if (rc)
 		return rc;
+	if (t.ours && ask->kind == PTC_SWITCH_HALT)
+		ptc_control_evidence_keep(d, &t);
 	return t.ours ? switch_and_stream(d, call, &t, ask, &pr, err)
 		      : ptc_control_forward_switch(d, &t, call, method, req, 0, err);
 }

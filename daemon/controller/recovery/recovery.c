@@ -608,7 +608,7 @@ static bool hangs(struct ptc_controller *ctl)
 
 	if (!ptc_hang_hangs(ctl))
 		return false;
-	if (ctl->recovery.elastic.on_hang != PTC_JOB_HANG_RECOVER)
+	if (ctl->recovery.elastic.on_hang != PTC_JOB_HANG_RECOVER || ctl->recovery.hang.evidence.state != PTC_HANG_KEPT)
 		return true;
 	if (ptc_controller_idle(ctl)) {
 		end_hung(ctl);

@@ -2,8 +2,8 @@
 /* Whether ranks of a job that trains hang: "on_hang" of its description.
  *
  * Happy path: the job's nodes are asked, often enough for its limit, where their ranks are. A rank hangs whose step
- * stands for the limit, though no boundary holds it and it has not finished. An event says so, once, and another one
- * when it goes on. recovery.c does the rest.
+ * stands for the limit, though no boundary holds it and it has not finished. An event says so, once, nodes keep what
+ * the ranks do, and another event says when they go on. recovery.c does the rest.
  *
  * Failure modes: a node is down or does not answer (then it, and not the ranks, is to blame: recovery.c); another
  * controller takes over (it counts anew). Loop thread. */
@@ -99,6 +99,8 @@ void ptc_hang_tick(struct ptc_controller *ctl)
 		ptc_recovery_ask(ctl);
 	if (r->hang.incarnation && same && r->rounds.n && !told(ctl))
 		tell_moves(ctl);
-	if (ptc_hang_hangs(ctl) && !told(ctl))
+	if (ptc_hang_hangs(ctl) && !told(ctl)) {
 		tell(ctl);
+		ptc_hang_keep(ctl);
+	}
 }
