@@ -716,6 +716,14 @@ static void say_files(void)
 			 (unsigned long long)l.rlim_cur, c.max_users, c.max_members, FILES_WANTED);
 }
 
+static void say_timeouts(const struct ptc_daemon_config *c)
+{
+	char text[512];
+
+	for (size_t i = 0; ptc_daemon_config_timeout_clash(c, i, text, sizeof text); i++)
+		ptc_warn("ptcd", "%s", text);
+}
+
 static int read_config(const struct options *o, struct process *p, struct ptc_error *err)
 {
 	struct ptc_daemon_config *c = &p->d.config;
@@ -741,6 +749,8 @@ static int read_config(const struct options *o, struct process *p, struct ptc_er
 	if (ptc_buf_failed(&p->memory_json))
 		return ptc_nomem(err);
 	ptc_log_level_set(c->log);
+	if (!o->dump && !o->unmount)
+		say_timeouts(c);
 	if (ptc_daemon_tls_rpc(&c->tls, &p->d.tls) && !o->insecure)
 		p->d.tls_or_null = &p->d.tls;
 	ptc_daemon_tls_rpc(c->coordinator.local ? &c->tls : &c->coordinator.tls, &p->etcd_tls);

@@ -96,6 +96,9 @@ typedef int (*ptc_evidence_fn)(void *arg, const char *node, const Ptc__V1__Evide
 			       struct ptc_error *err);
 int ptc_control_evidence_ask(struct ptc_daemon *d, struct ptc_target *t, const Ptc__V1__EvidenceRequest *like,
 			     ptc_evidence_fn fn, void *arg, struct ptc_error *err);
+/* Has them make new sets of files first; *ret_ranks: of how many ranks. why: one line. */
+int ptc_control_evidence_collect(struct ptc_daemon *d, struct ptc_target *t, const char *why, bool if_stands,
+				 uint32_t *ret_ranks, struct ptc_error *err);
 /* Before the job's ranks are ended without a snapshot: has nodes keep it, if ranks seem to hang; an event says so. */
 void ptc_control_evidence_keep(struct ptc_daemon *d, struct ptc_target *t);
 

@@ -98,18 +98,27 @@ static int count(void *arg, const char *node, const Ptc__V1__EvidenceReply *repl
 	return 0;
 }
 
-void ptc_control_evidence_keep(struct ptc_daemon *d, struct ptc_target *t)
+int ptc_control_evidence_collect(struct ptc_daemon *d, struct ptc_target *t, const char *why, bool if_stands,
+				 uint32_t *ret_ranks, struct ptc_error *err)
 {
 	Ptc__V1__EvidenceRequest req = PTC__V1__EVIDENCE_REQUEST__INIT;
+
+	*ret_ranks = 0;
+	req.collect = true;
+	req.if_stands = if_stands;
+	req.why = (char *)(uintptr_t)why; /* packing only reads */
+	return ptc_control_evidence_ask(d, t, &req, count, ret_ranks, err);
+}
+
+void ptc_control_evidence_keep(struct ptc_daemon *d, struct ptc_target *t)
+{
 	struct ptc_error ignored = PTC_ERROR_INIT;
-	char why[] = "ranks that hang are ended (`ptcctl stop --now`)";
 	uint32_t ranks = 0;
 
-	if (!t->has_record || t->record.run != PTC_RUN_LIVE)
-		return;
-	req.collect = req.if_stands = true;
-	req.why = why;
-	if (ptc_control_evidence_ask(d, t, &req, count, &ranks, &ignored) == 0 && ranks)
+	if (t->has_record && t->record.run == PTC_RUN_LIVE &&
+	    ptc_control_evidence_collect(d, t, "ranks that hang are ended (`ptcctl stop --now`)", true, &ranks,
+					 &ignored) == 0 &&
+	    ranks)
 		ptc_event(d->cluster, t->meta.uuid, "evidence",
 			  "before they are ended, stacks and states of %u ranks are kept: `ptcctl logs %s --evidence`",
 			  ranks, t->meta.name);

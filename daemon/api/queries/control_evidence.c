@@ -50,24 +50,25 @@ PTC_CONTROL_HANDLER(ptc_control_evidence)
 {
 	struct ptc_daemon *d = arg;
 	struct sending s = { .call = call, .silent = PTC_BUF_INIT };
-	char why[] = "asked for by `ptcctl logs --evidence --now`";
 	Ptc__V1__EvidenceRequest *req, ask = PTC__V1__EVIDENCE_REQUEST__INIT;
 	struct ptc_target t;
+	uint32_t ranks = 0;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__evidence_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
-	ask.collect = req->collect;
-	ask.why = why;
 	rc = ptc_control_find(d, call, req->job, &t, err);
+	if (rc == 0 && req->collect)
+		rc = ptc_control_evidence_collect(d, &t, "asked for by `ptcctl logs --evidence --now`", false, &ranks,
+						  err);
+	if (rc == 0 && req->collect && !ranks)
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "no rank of job %s lives on a node that answers", t.meta.name);
 	if (rc == 0)
 		rc = ptc_control_evidence_ask(d, &t, &ask, send_part, &s, err);
 	if (rc == 0 && !s.ranks)
 		rc = ptc_error_set(err, PTC_ENOTFOUND,
-				   ask.collect
-					   ? "no rank of job %s lives on a node that answers"
-					   : "nothing is kept of ranks of job %s; `ptcctl logs %s --evidence --now` "
-					     "looks at those that run",
+				   "nothing is kept of ranks of job %s; `ptcctl logs %s --evidence --now` looks at "
+				   "those that run",
 				   t.meta.name, t.meta.name);
 	if (rc == 0 && s.silent.len && !ptc_buf_failed(&s.silent))
 		rc = send_text(call, s.silent.data, s.silent.len, err);

@@ -447,8 +447,10 @@ int ptc_evidence_keep(struct ptc_workers *w, const char *uuid, const char *why, 
 		rc = end_set(&k, &number, err);
 	if (rc && *k.tmp)
 		(void)ptc_sys_remove_tree(k.tmp, "workers.evidence-gone", &ignored);
-	if (!rc)
-		rc = read_set(k.dir, number, ret, err);
+	if (!rc) {
+		snprintf(ret->dir, sizeof ret->dir, "%s/%llu", k.dir, (unsigned long long)number);
+		ret->nranks = (uint32_t)k.n;
+	}
 	done(&k);
 	return rc;
 }

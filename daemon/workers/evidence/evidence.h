@@ -28,7 +28,7 @@ struct ptc_workers;
 struct ptc_evidence {
 	char dir[320];   /* of the set */
 	uint32_t nranks; /* that it has files of; 0: none was made */
-	char *text;      /* of all its files but the dumps; ptc_free it */
+	char *text;      /* of ptc_evidence_newest: of all its files but the dumps; ptc_free it */
 	size_t len;
 };
 /* Makes a set of the job's ranks that live here. why: one line for it. if_stands: only if some rank here has been in
