@@ -47,6 +47,7 @@ struct ptc_recovery {
 		uint64_t incarnation;
 		uint32_t awaited; /* answers of the round under way */
 		bool silent;      /* a node of it has not answered */
+		bool patient;     /* nobody waits for it */
 		uint32_t n;       /* rounds in which all nodes that are up have answered */
 		int64_t asked_ns; /* the last round began */
 		int64_t done_ns;  /* the last one of those n began */
@@ -143,8 +144,9 @@ bool ptc_growth_rests(const struct ptc_controller *ctl);
 /* What is there counts as weighed, until it is known whether the job is to grow. */
 void ptc_growth_note(struct ptc_controller *ctl);
 
-/* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. */
-void ptc_recovery_ask(struct ptc_controller *ctl);
+/* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. patient: not for an
+ * answer that comes late. */
+void ptc_recovery_ask(struct ptc_controller *ctl, bool patient);
 
 /* hang.c: each 200 ms, of a job that trains: asks nodes as often as its `on_hang` needs, and tells of ranks that hang,
  * or go on again. */

@@ -416,7 +416,7 @@ static bool judged(struct ptc_controller *ctl, const struct parts *p, const stru
 	    r->rounds.done_ns - r->judging.since_ns >= JUDGE_NS)
 		return true;
 	if (now - r->rounds.asked_ns >= ASK_NS || r->rounds.incarnation != w->doc.incarnation)
-		ptc_recovery_ask(ctl);
+		ptc_recovery_ask(ctl, false);
 	return false;
 }
 
@@ -664,7 +664,8 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 	}
 	p = look(ctl);
 	if (ctl->record.run == PTC_RUN_LIVE && p.down && ptc_sys_now_ns() - ctl->recovery.rounds.asked_ns >= ASK_NS)
-		ptc_recovery_ask(ctl); /* whatever is planned or waited for: what decides is where steps are then */
+		ptc_recovery_ask(ctl,
+				 false); /* whatever is planned or waited for: what decides is where steps are then */
 	else if (ctl->record.run == PTC_RUN_LIVE && !p.down)
 		ptc_hang_tick(ctl);
 	if (ctl->recovery.planning || ptc_sys_now_ns() < ctl->recovery.retry_ns || ptc_leaving_holds(ctl))

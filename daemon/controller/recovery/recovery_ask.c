@@ -115,7 +115,7 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 			take_steps(a, rows);
 		else
 			r->silent = true;
-		if (status == PTC_EPEER || status == PTC_ETIMEOUT)
+		if (status == PTC_EPEER || (status == PTC_ETIMEOUT && !r->patient))
 			ptc_controller_suspect(ctl, a->node, a->lease);
 		if (--r->awaited == 0)
 			round_ends(r);
@@ -159,7 +159,7 @@ static void ask_node(struct ptc_controller *ctl, const char *name)
 	ptc_free(data);
 }
 
-void ptc_recovery_ask(struct ptc_controller *ctl)
+void ptc_recovery_ask(struct ptc_controller *ctl, bool patient)
 {
 	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
 	struct ptc_rank_rounds *r = &ctl->recovery.rounds;
@@ -170,6 +170,7 @@ void ptc_recovery_ask(struct ptc_controller *ctl)
 		return;
 	r->asked_ns = ptc_sys_now_ns();
 	r->silent = false;
+	r->patient = patient;
 	r->now = UINT64_MAX;
 	r->now_s = 0;
 	r->stand.now = UINT64_MAX;

@@ -96,7 +96,7 @@ void ptc_hang_tick(struct ptc_controller *ctl)
 	if (!r->has_elastic || !r->elastic.on_hang)
 		return;
 	if (!same || ptc_sys_now_ns() - r->rounds.asked_ns >= ask_ns(r))
-		ptc_recovery_ask(ctl);
+		ptc_recovery_ask(ctl, true);
 	if (r->hang.incarnation && same && r->rounds.n && !told(ctl))
 		tell_moves(ctl);
 	if (ptc_hang_hangs(ctl) && !told(ctl)) {
