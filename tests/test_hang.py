@@ -37,6 +37,10 @@ class Hang(harness.Case):
         with open(os.path.join(where, "about")) as f:
             self.assertRegex(f.read(), r"==== node n[01], \S+Z: ranks? .* for longer than `hang_after` allows ====\nthe kernel's log")
 
+    def evidence(self, c, job):
+        """The folder on n0."""
+        return os.path.join(c.nodes["n0"].dir, "run", "workers", job.status()["uuid"], "evidence")
+
     def look(self, c, job, ranks):
         """At ranks that train; only the newest few sets of files are kept."""
         for _ in range(4):
@@ -46,7 +50,7 @@ class Hang(harness.Case):
         sets = re.findall(r"are on node (\w+) in (\S+) ====", text)
         self.assertEqual(["n0", "n1"], [node for node, _ in sets])
         for _, where in sets:
-            self.assertEqual(["3", "4", "5"], sorted(os.listdir(os.path.dirname(where))), sets)
+            self.assertEqual(["3", "4", "5"], sorted(set(os.listdir(os.path.dirname(where))) - {"tmp-new"}), sets)
             files = [os.stat(os.path.join(where, name)) for name in os.listdir(where)]
             self.assertEqual({(0o100400, os.geteuid())}, {(st.st_mode, st.st_uid) for st in files})
         self.refused(c, "logs", job.name, "--now", codes=(2,), contains="--now goes with --evidence")
@@ -116,6 +120,9 @@ class Hang(harness.Case):
             self.assertEqual(before["run"]["incarnation"], after["run"]["incarnation"])
             self.assertEqual(1, len(self.events(c, job, "hung")))
             self.assertNotIn("recovery", job.status(node=status["controller"])["run"])
+            for name in ("tmp-left", "tmp-new"): # as a ptcd leaves one that is killed
+                os.mkdir(os.path.join(self.evidence(c, job), name))
+            os.utime(os.path.join(self.evidence(c, job), "tmp-left"), (0, 0))
             self.look(c, job, after["run"]["ranks"])
             told = len(self.events(c, job, "evidence"))
             os.kill(after["run"]["ranks"][0]["pid"], signal.SIGSTOP)

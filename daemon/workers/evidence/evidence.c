@@ -33,6 +33,7 @@
 #define RANK_BYTES   (512u << 10)
 #define STANDS_MS    3000
 #define STANDS_STEPS 10
+#define LEFT_S       60 /* longer than a set takes */
 #define KERNEL_LOG   "/dev/kmsg"
 
 struct kept_rank {
@@ -298,6 +299,14 @@ static uint64_t newest(const char *dir)
 	return most;
 }
 
+/* A ptcd was killed while it made it. */
+static bool left_over(const char *path, const char *name)
+{
+	struct stat st;
+
+	return strncmp(name, "tmp-", 4) == 0 && stat(path, &st) == 0 && time(NULL) - st.st_mtime > LEFT_S;
+}
+
 static void drop_old(const char *dir, uint64_t last)
 {
 	struct ptc_error ignored = PTC_ERROR_INIT;
@@ -308,9 +317,9 @@ static void drop_old(const char *dir, uint64_t last)
 	while (d && (e = readdir(d))) {
 		uint64_t n = strtoull(e->d_name, NULL, 10);
 
-		if (!n || n + PTC_EVIDENCE_KEPT > last)
-			continue;
 		snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+		if (n ? n + PTC_EVIDENCE_KEPT > last : !left_over(path, e->d_name))
+			continue;
 		(void)ptc_sys_remove_tree(path, "workers.evidence-gone", &ignored);
 	}
 	if (d)
