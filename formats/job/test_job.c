@@ -472,6 +472,43 @@ static void test_run_canonical(void **state)
 		  "\"rules\":[{\"match\":\"*\",\"state\":\"carry\"}],\"run\":{\"argv\":[\"a\"],\"cwd\":\"/\"}}");
 }
 
+/* Each key that a table writes, in the order of the canonical text; and values that equal the defaults are left out. */
+static void test_tables_canonical(void **state)
+{
+	static const char run[] =
+		"{\"version\":1,\"name\":\"live\",\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"}";
+	char want[1024];
+
+	snprintf(want, sizeof want,
+		 "%s,\"build\":\"ahead\",\"copy\":\"fast\",\"snapshot_every\":9223372036854775807,\"seed\":1,"
+		 "\"elastic\":{\"min_gpus\":2,\"max_gpus\":4,\"on_failure\":\"wait\",\"on_join\":\"grow\","
+		 "\"join_after\":\"60000ms\",\"max_restarts\":3},\"share_devices\":\"true\",\"data\":{\"d\":"
+		 "{\"dataset\":\"web\",\"samples\":3,\"shuffle\":\"false\",\"seed\":0,\"micro_batch\":4294967295}},"
+		 "\"model\":{\"layers\":2},\"on_link_change\":\"replan\",\"warning\":\"60000ms\","
+		 "\"copies\":{\"count\":2,\"across\":\"rack\"},\"archive\":{\"dir\":\"/a\",\"every\":\"2h\","
+		 "\"keep\":2,\"rate\":\"10MiB\"},\"keep\":{\"last\":1,\"every\":500}}",
+		 run);
+	canonical(
+		LIVE
+		"keep: {every: 500}\narchive: {rate: 10MiB, keep: 2, every: 120m, dir: /a}\nwarning: 1m\n"
+		"copies: {across: rack, count: 2}\non_link_change: replan\nmodel: {layers: 2}\n"
+		"data: {d: {micro_batch: 4294967295, shuffle: false, samples: 3, dataset: web}}\nshare_devices: true\n"
+		"elastic: {max_restarts: 3, join_after: 1m, on_join: grow, on_failure: wait, max_gpus: 4, min_gpus: "
+		"2}\n"
+		"seed: 1\nsnapshot_every: 9223372036854775807\ncopy: fast\nbuild: ahead\n",
+		want);
+	snprintf(want, sizeof want,
+		 "%s,\"elastic\":{\"on_failure\":\"stop\",\"max_restarts\":1},\"archive\":{\"dir\":\"/a\"},"
+		 "\"keep\":{\"last\":64}}",
+		 run);
+	canonical(LIVE "keep: {last: 64}\narchive: {dir: /a, keep: 3, every: 0}\ncopies: {across: rack, count: 1}\n"
+		       "on_link_change: event\nshare_devices: false\nbuild: after\ncopy: lean\nmode: restart\n"
+		       "elastic: {on_join: ignore, on_failure: stop, max_restarts: 1}\n",
+		  want);
+	snprintf(want, sizeof want, "%s}", run);
+	canonical(LIVE "elastic: {on_failure: shrink, max_restarts: 0}\nkeep: {last: 1}\n", want);
+}
+
 #define SOURCE "0123456789abcdef0123456789abcdef"
 
 static void test_data(void **state)
@@ -1266,6 +1303,7 @@ int main(void)
 		cmocka_unit_test(test_no_memory),
 		cmocka_unit_test(test_run),
 		cmocka_unit_test(test_run_canonical),
+		cmocka_unit_test(test_tables_canonical),
 		cmocka_unit_test(test_run_refused),
 		cmocka_unit_test(test_data),
 		cmocka_unit_test(test_blobs),
