@@ -394,7 +394,7 @@ static void test_run(void **state)
 	assert_int_equal(job.run.build_timeout_ms, 7200000);
 	assert_int_equal(job.run.log_bytes, 1 << 30);
 	assert_int_equal(job.mode, PTC_JOB_REBUILD);
-	assert_true(job.fast_copy && !job.async_copy);
+	assert_int_equal(job.copy, PTC_JOB_COPY_FAST);
 	assert_int_equal(job.snapshot_every, 100);
 	assert_true(job.has_seed);
 	assert_true(ptc_job_seed(&job, "00000000-0000-0000-0000-000000000001") == INT64_MAX);
@@ -409,7 +409,7 @@ static void test_run(void **state)
 	assert_int_equal(job.run.build_timeout_ms, 1800000);
 	assert_int_equal(job.run.log_bytes, 64 << 20);
 	assert_int_equal(job.mode, PTC_JOB_RESTART);
-	assert_false(job.fast_copy || job.async_copy);
+	assert_int_equal(job.copy, PTC_JOB_COPY_LEAN);
 	assert_int_equal(job.snapshot_every, 0);
 	assert_false(job.has_seed);
 	assert_true(ptc_job_seed(&job, "01234567-89ab-4def-fedc-ba9876543210") == UINT64_C(0x0123456789ab4def));
