@@ -124,9 +124,10 @@ static int read_rows(const struct ptc_doc *doc, const struct ptc_doc_node *map, 
 		const struct ptc_doc_node *node = ptc_doc_get(map, rows[i].key);
 		void *to = base ? base + rows[i].offset : rows[i].to;
 
-		if (node)
-			rc = read_row(doc, node, &rows[i], to, err);
-		if (node && rows[i].given)
+		if (!node || !to)
+			continue;
+		rc = read_row(doc, node, &rows[i], to, err);
+		if (base && rows[i].given)
 			*(bool *)(base + rows[i].given) = true;
 	}
 	return rc;
