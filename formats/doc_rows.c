@@ -166,11 +166,15 @@ void ptc_doc_write_key(struct ptc_buf *b, const char *key)
 
 static bool differs(const struct ptc_doc_row *row, const char *from)
 {
+	uint64_t value;
+
 	if (row->kind == PTC_DOC_OTHER)
 		return false;
 	if (row->kind == PTC_DOC_SUBMAP)
 		return ptc_doc_differs(row->of, from + row->offset);
-	return (row->given && *(const bool *)(from + row->given)) || load(row, from + row->offset) != row->fallback;
+	value = load(row, from + row->offset);
+	return (row->given && *(const bool *)(from + row->given)) ||
+	       (value != row->fallback && (value || row->min <= 0)); /* 0 below the minimum: nobody has set it */
 }
 
 bool ptc_doc_differs(const struct ptc_doc_table *table, const void *from)

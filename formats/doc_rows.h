@@ -61,7 +61,7 @@ int ptc_doc_read_to(const struct ptc_doc *doc, const struct ptc_doc_node *map, c
 		    const struct ptc_doc_table *table, void *to, struct ptc_error *err);
 /* Sets each member to the fallback of its row. */
 void ptc_doc_fallbacks(const struct ptc_doc_table *table, void *to);
-/* Whether a member is given, or does not equal its fallback. */
+/* Whether a member is given, or does not equal its fallback. A 0 where the least value is 1 counts as the fallback. */
 bool ptc_doc_differs(const struct ptc_doc_table *table, const void *from);
 /* Writes the members as KEY:VALUE with commas, in the order of the table; the caller writes the braces. Members that
  * equal their fallbacks are left out, and so are maps of nothing else. */

@@ -477,7 +477,10 @@ static void test_tables_canonical(void **state)
 {
 	static const char run[] =
 		"{\"version\":1,\"name\":\"live\",\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"}";
-	char want[1024];
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc job = { 0 };
+	char want[1024], *json = NULL;
+	size_t n = 0;
 
 	snprintf(want, sizeof want,
 		 "%s,\"build\":\"ahead\",\"copy\":\"fast\",\"snapshot_every\":9223372036854775807,\"seed\":1,"
@@ -507,6 +510,12 @@ static void test_tables_canonical(void **state)
 		  want);
 	snprintf(want, sizeof want, "%s}", run);
 	canonical(LIVE "elastic: {on_failure: shrink, max_restarts: 0}\nkeep: {last: 1}\n", want);
+	assert_int_equal(decode(LIVE, &job, &err), 0);
+	job.copies.count = job.keep.last = 0; /* as in a description that is not decoded, but made by a program */
+	assert_int_equal(ptc_job_to_json(&job, &json, &n, &err), 0);
+	assert_string_equal(json, want);
+	ptc_free(json);
+	ptc_job_desc_done(&job);
 }
 
 #define SOURCE "0123456789abcdef0123456789abcdef"
