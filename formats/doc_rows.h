@@ -22,6 +22,7 @@ enum ptc_doc_row_kind {
 	PTC_DOC_BYTES,   /* uint64_t, a size such as "8GiB" */
 	PTC_DOC_SUBMAP,  /* a struct with a table of its own, `of` */
 };
+#define PTC_DOC_NO_MAX 0x1p63 /* `max` of a row: INT64_MAX, which no double equals */
 struct ptc_doc_table {
 	const struct ptc_doc_row *v;
 	size_t n;

@@ -42,14 +42,14 @@ static const struct ptc_doc_row archive_rows[] = {
 	{ "dir", PTC_DOC_OTHER },
 	ARCHIVE("every", every_ms, MS, .max = PTC_JOB_ARCHIVE_EVERY_MAX),
 	ARCHIVE("keep", keep, COUNT, .min = 1, .max = PTC_JOB_ARCHIVE_KEEP_MAX, .fallback = PTC_JOB_ARCHIVE_KEEP),
-	ARCHIVE("rate", rate, BYTES, .min = 1, .max = INT64_MAX),
+	ARCHIVE("rate", rate, BYTES, .min = 1, .max = PTC_DOC_NO_MAX),
 };
 static const struct ptc_doc_table archive_table = PTC_DOC_TABLE(archive_rows);
 
 static const struct ptc_doc_row keep_rows[] = {
 	PTC_DOC_FIELD(struct ptc_job_keep, "last", last, COUNT, .min = 1, .max = PTC_JOB_KEEP_MAX, .fallback = 1,
 		      .always = true),
-	PTC_DOC_FIELD(struct ptc_job_keep, "every", every, COUNT, .min = 1, .max = INT64_MAX),
+	PTC_DOC_FIELD(struct ptc_job_keep, "every", every, COUNT, .min = 1, .max = PTC_DOC_NO_MAX),
 };
 static const struct ptc_doc_table keep_table = PTC_DOC_TABLE(keep_rows);
 

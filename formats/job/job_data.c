@@ -26,9 +26,9 @@ static const char *const shuffles[] = { "true", "false" };
 
 #define PART(key, member, ...) PTC_DOC_FIELD(struct ptc_job_part, key, member, __VA_ARGS__)
 static const struct ptc_doc_row part_rows[] = {
-	PART("samples", samples, COUNT, .min = 1, .max = INT64_MAX),
+	PART("samples", samples, COUNT, .min = 1, .max = PTC_DOC_NO_MAX),
 	PART("shuffle", sequential, WORD, .max = 1, .words = shuffles),
-	PART("block", block, COUNT, .min = 1, .max = INT64_MAX),
+	PART("block", block, COUNT, .min = 1, .max = PTC_DOC_NO_MAX),
 	PART("weight", weight, COUNT, .min = 1, .max = PTC_JOB_MAX_WEIGHT, .fallback = 1, .always = true),
 };
 static const struct ptc_doc_table weighed_table = PTC_DOC_TABLE(part_rows);
@@ -36,7 +36,7 @@ static const struct ptc_doc_table part_table = { part_rows, PTC_ARRAY_LEN(part_r
 
 #define DATA(key, member, ...) PTC_DOC_FIELD(struct ptc_job_data, key, member, __VA_ARGS__)
 static const struct ptc_doc_row data_rows[] = {
-	DATA("seed", seed, COUNT, .max = INT64_MAX, .always = true),
+	DATA("seed", seed, COUNT, .max = PTC_DOC_NO_MAX, .always = true),
 	DATA("global_batch", global_batch, COUNT, .min = 1, .max = UINT32_MAX),
 	DATA("micro_batch", micro_batch, COUNT, .min = 1, .max = UINT32_MAX),
 };

@@ -52,8 +52,8 @@ static const struct ptc_doc_row live_rows[] = {
 	LIVE("mode", mode, WORD, .max = PTC_JOB_REBUILD + 1, .words = modes),
 	LIVE("build", build, WORD, .max = PTC_JOB_BUILD_AHEAD, .words = builds),
 	LIVE("copy", copy, WORD, .max = PTC_JOB_COPY_ASYNC, .words = copies),
-	LIVE("snapshot_every", snapshot_every, COUNT, .max = INT64_MAX),
-	LIVE("seed", seed, COUNT, .max = INT64_MAX, .given = offsetof(struct ptc_job_desc, has_seed)),
+	LIVE("snapshot_every", snapshot_every, COUNT, .max = PTC_DOC_NO_MAX),
+	LIVE("seed", seed, COUNT, .max = PTC_DOC_NO_MAX, .given = offsetof(struct ptc_job_desc, has_seed)),
 	LIVE("elastic", elastic, SUBMAP, .of = &elastic_table),
 	LIVE("share_devices", share_devices, WORD, .max = 1, .words = truths),
 };

@@ -336,7 +336,7 @@ static const struct ptc_doc_row buffers_rows[] = {
 	BUFFERS("align", align, COUNT, .min = 1, .max = PTC_MAX_PADDING),
 	BUFFERS("pad", pad, COUNT, .min = 1, .max = PTC_MAX_PADDING),
 	BUFFERS("range", range, COUNT, .min = 1, .max = PTC_MAX_PADDING),
-	BUFFERS("bucket", bucket, COUNT, .min = 1, .max = INT64_MAX),
+	BUFFERS("bucket", bucket, COUNT, .min = 1, .max = PTC_DOC_NO_MAX),
 	BUFFERS("bucket_per_dp", bucket_per_dp, COUNT, .min = 1, .max = PTC_MAX_PADDING),
 	BUFFERS("reverse", reverse, WORD, .max = 1, .words = flags),
 	BUFFERS("unit", by_layer, WORD, .max = 1, .words = units),
