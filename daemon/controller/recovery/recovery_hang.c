@@ -19,19 +19,24 @@
 #define ASK_MIN_NS (250 * MS) /* between two rounds */
 #define ASK_MAX_NS (5000 * MS)
 
+static int64_t after_ns(const struct ptc_recovery *r)
+{
+	return (int64_t)(r->elastic.hang_after_ms ? r->elastic.hang_after_ms : PTC_JOB_HANG_AFTER_MS) * MS;
+}
+
 /* So long a step may take. */
 static int64_t limit_ns(const struct ptc_recovery *r)
 {
 	const struct ptc_rank_stand *s = &r->rounds.stand;
-	int64_t limit = (int64_t)r->elastic.hang_after_ms * MS;
+	uint32_t steps = r->elastic.hang_steps ? r->elastic.hang_steps : PTC_JOB_HANG_STEPS;
+	int64_t limit = PTC_MAX(after_ns(r), (int64_t)(steps * s->step_s * 1e9));
 
-	limit = PTC_MAX(limit, (int64_t)(r->elastic.hang_steps * s->step_s * 1e9));
 	return s->fresh ? PTC_MAX(limit, r->first_step_ms * MS) : limit;
 }
 
 static int64_t ask_ns(const struct ptc_recovery *r)
 {
-	return PTC_MAX(ASK_MIN_NS, PTC_MIN(ASK_MAX_NS, (int64_t)r->elastic.hang_after_ms * MS / ASKS));
+	return PTC_MAX(ASK_MIN_NS, PTC_MIN(ASK_MAX_NS, after_ns(r) / ASKS));
 }
 
 bool ptc_hang_hangs(const struct ptc_controller *ctl)
