@@ -17,9 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PART_KEYS "dataset", "source", "samples", "shuffle", "block"
-static const char *const one_keys[] = { PART_KEYS, "seed", "global_batch", "micro_batch" };
-static const char *const mix_keys[] = { "mix", "seed", "global_batch", "micro_batch" };
+#define PART_KEYS  "dataset", "source", "samples", "shuffle", "block"
+#define WHOLE_KEYS "seed", "global_batch", "micro_batch", "by_length"
+static const char *const one_keys[] = { PART_KEYS, WHOLE_KEYS };
+static const char *const mix_keys[] = { "mix", WHOLE_KEYS };
 static const char *const part_keys[] = { PART_KEYS, "weight" };
 static const char *const words[] = { "false", "true" };
 
@@ -96,7 +97,23 @@ static int get_mix(struct ptc_job_decoder *d, const struct ptc_doc_node *mix, st
 	return 0;
 }
 
-static int get_data(struct ptc_job_decoder *d, const struct ptc_doc_node *map, struct ptc_job_data *data)
+/* The job's model says what a sample of some length costs. */
+static int get_by_length(struct ptc_job_decoder *d, const struct ptc_doc_node *root, const struct ptc_doc_node *map,
+			 bool *ret)
+{
+	const struct ptc_doc_node *node = ptc_doc_get(map, "by_length");
+	size_t word = 0;
+	int rc = node ? ptc_doc_word(d->doc, node, "by_length", words, PTC_ARRAY_LEN(words), &word, d->err) : 0;
+
+	if (!rc && word && !ptc_doc_get(root, "model"))
+		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+				   "by_length needs a model:, from which the planner says what a sample costs");
+	*ret = word == 1;
+	return rc;
+}
+
+static int get_data(struct ptc_job_decoder *d, const struct ptc_doc_node *root, const struct ptc_doc_node *map,
+		    struct ptc_job_data *data)
 {
 	const struct ptc_doc_node *mix = map->kind == PTC_DOC_MAP ? ptc_doc_get(map, "mix") : NULL;
 	int64_t seed = 0, global = 0, micro = 0;
@@ -121,6 +138,8 @@ static int get_data(struct ptc_job_decoder *d, const struct ptc_doc_node *map, s
 		rc = get_number(d, map, "global_batch", 1, UINT32_MAX, &global);
 	if (rc == 0)
 		rc = get_number(d, map, "micro_batch", 1, UINT32_MAX, &micro);
+	if (rc == 0)
+		rc = get_by_length(d, root, map, &data->by_length);
 	data->seed = (uint64_t)seed;
 	data->global_batch = (uint32_t)global;
 	data->micro_batch = (uint32_t)micro;
@@ -142,7 +161,7 @@ int ptc_job_decode_data(struct ptc_job_decoder *d, const struct ptc_doc_node *ro
 	if (!d->job->data)
 		return ptc_nomem(d->err);
 	for (const struct ptc_doc_node *n = map->first; n; n = n->next) {
-		int rc = get_data(d, n, &d->job->data[d->job->ndata++]);
+		int rc = get_data(d, root, n, &d->job->data[d->job->ndata++]);
 
 		if (rc)
 			return rc;
@@ -209,6 +228,8 @@ void ptc_job_put_data(struct ptc_buf *b, const struct ptc_job_desc *job)
 			ptc_buf_printf(b, ",\"global_batch\":%" PRIu32, data->global_batch);
 		if (data->micro_batch)
 			ptc_buf_printf(b, ",\"micro_batch\":%" PRIu32, data->micro_batch);
+		if (data->by_length)
+			ptc_buf_puts(b, ",\"by_length\":\"true\"");
 		ptc_buf_puts(b, "}");
 	}
 	if (job->ndata)
