@@ -298,7 +298,7 @@ static void move_all(int fd, float *v, size_t n, int out)
 static void pass(struct rank *r, int times)
 {
 	const struct options *o = r->o;
-	double layer = (double)(o->launch_us + o->layer_us * o->micro / (long)r->gen.tp) * 1e-6;
+	double layer = ((double)o->launch_us + (double)(o->layer_us * o->micro) / r->gen.tp) * 1e-6;
 
 	for (long l = 0; l < r->n; l++)
 		for (int half = 0; half < 2; half++) {
