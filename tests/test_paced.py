@@ -14,7 +14,7 @@ PROGRAM = harness.binary("tests/paced-trainer")
 SPACE = {"global_batch": 12, "micro_batch": [2], "tp": [1, 2], "pp": [1, 2, 3], "schedule": "gpipe", "dtype": "fp32",
          "memory": {"weight_bytes": 4, "grad_bytes": 4, "optim_bytes": 0, "reduce_bytes": 4}}
 LAYER_US, LAUNCH_US = 5000, 500
-STEPS = 6  # that are timed
+STEPS = 10  # that are timed
 
 
 def model(hidden):

@@ -9,7 +9,7 @@ import unittest
 import harness  # first: it says where the others are
 import curve
 import test_gpt_live
-from harness import PATIENCE
+from harness import PATIENCE, wait_for
 from machines import LINK, Machines
 from test_torch import HAS_TORCH, Job
 
@@ -75,6 +75,7 @@ class Throttled(harness.Case):
             c.up(timeout_s=60 * PATIENCE)
             job = self.job(c, *options)
             job.run("dp=1")
+            wait_for(lambda: c.json("advise", "gpt", "--gpus", "8")["measured_steps"], 120 * PATIENCE, "a measured step", 0.5)
             rates = self.measured(c)
             free = c.json("resize", "gpt", "--gpus", "8", "--dry-run")
             self.assertTrue(any("n3" in ring and len(ring) > 1 for ring in rings(free)), free["choice"])
