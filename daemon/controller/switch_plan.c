@@ -671,12 +671,18 @@ static void estimate_moves(const struct pricer *pr, const struct ptc_config *to,
 	ret->seconds = busiest / links->node_bytes_s;
 }
 
-/* A node's store must hold what it needs afterwards. */
+/* A node's store must hold what it needs afterwards, and during the switch what it has of the old state as well.
+ * Copies count to that, but would be given up: where there are some, only what is needed afterwards is compared. */
 static int fits_stores(const struct pool *p, const struct layouts *l)
 {
-	for (size_t n = 0; n < p->nnames; n++)
-		if (p->ceilings[n] && (uint64_t)l->need->in_bytes[n] > p->ceilings[n])
+	bool copies = l->copied_at.ranks != l->from_alloc.ranks;
+
+	for (size_t n = 0; n < p->nnames; n++) {
+		int64_t bytes = copies ? l->need->in_bytes[n] : PTC_MAX(l->need->in_bytes[n], l->plan->peak_bytes[n]);
+
+		if (p->ceilings[n] && (uint64_t)bytes > p->ceilings[n])
 			return PTC_ENOSPC;
+	}
 	return 0;
 }
 

@@ -94,6 +94,7 @@ struct ptc_job_data {
 	uint32_t nparts;
 	uint64_t seed;
 	uint32_t global_batch, micro_batch; /* used where the configuration gives none; 0: not given */
+	bool by_length;                     /* batches are divided by what samples cost, which the planner says */
 };
 /* The name of a mixture in a cursor's tag: a hash of its datasets, their weights and their orders. Returns 0 or
  * PTC_ENOMEM. */

@@ -538,6 +538,15 @@ static void test_data(void **state)
 		       "  a.b: {micro_batch: 2, global_batch: 8, dataset: x, block: 64, source: " SOURCE
 		       ", seed: 9223372036854775807}\n",
 		  want);
+	snprintf(want, sizeof want,
+		 "%s,\"data\":{\"d\":{\"dataset\":\"web\",\"seed\":0,\"by_length\":\"true\"}},\"model\":{\"seq\":8}}",
+		 run);
+	canonical(LIVE "model: {seq: 8}\ndata: {d: {dataset: web, by_length: true}}\n", want);
+	snprintf(want, sizeof want, "%s,\"data\":{\"d\":{\"dataset\":\"web\",\"seed\":0}}}", run);
+	canonical(LIVE "data: {d: {dataset: web, by_length: false}}\n", want);
+	refuse(LIVE "data: {d: {dataset: web, by_length: true}}\n", PTC_EINVAL,
+	       "job.yaml:6: by_length needs a model:, from which the planner says what a sample costs");
+	refuse(LIVE "data: {d: {dataset: web, by_length: 3}}\n", PTC_EINVAL, "unknown by_length \"3\"");
 	refuse(LIVE "data: []\n", PTC_EINVAL, "job.yaml:6: data is a map of 1 to 16 names");
 	refuse(LIVE "data: {d: web}\n", PTC_EINVAL, "job.yaml:6: data is not a map");
 	refuse(LIVE "data: {d: {}}\n", PTC_EINVAL, "job.yaml:6: data names no \"dataset\"");
