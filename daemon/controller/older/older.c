@@ -167,37 +167,27 @@ static void shed_done(void *arg)
 	ptc_free(s);
 }
 
-/* The oldest that the node has, but for the one that a rollback goes back to; as many as there are: none. */
-static size_t oldest_on(const struct ptc_controller *ctl, uint32_t node)
-{
-	const struct ptc_older_doc *d = &ctl->older.doc;
-	size_t i = 0;
-
-	if (node == PTC_JOB_NO_NODE)
-		return d->n;
-	while (i < d->n && (d->v[i].snapshot == ctl->intent.source ||
-			    !ptc_older_has(&d->v[i], ptc_cluster_node(ctl->all->cluster, node)->doc.name)))
-		i++;
-	return i;
-}
-
 void ptc_older_make_room(struct ptc_controller *ctl, uint32_t node, char *text, size_t size)
 {
-	const size_t len = strlen(text), at = oldest_on(ctl, node);
+	const struct ptc_older_doc *d = &ctl->older.doc;
+	const size_t len = strlen(text);
 	struct shed *s;
+	size_t at;
 
-	if (at == ctl->older.doc.n)
+	if (node == PTC_JOB_NO_NODE) /* it was not a node's store that had no room */
+		return;
+	at = ptc_older_oldest_on(d, ptc_cluster_node(ctl->all->cluster, node)->doc.name, ctl->intent.source);
+	if (at == d->n)
 		return;
 	s = ptc_calloc(1, sizeof *s);
 	ptc_require(s);
 	*s = (struct shed){ .ctl = ptc_controller_ref(ctl),
-			    .doc = ctl->older.doc,
-			    .oldest = ctl->older.doc.v[at],
+			    .doc = *d,
+			    .oldest = d->v[at],
 			    .fence = ctl->fence,
 			    .record_revision = ctl->record_revision,
 			    .older_revision = ctl->older.revision };
-	s->doc.n--;
-	memmove(s->doc.v + at, s->doc.v + at + 1, (s->doc.n - at) * sizeof *s->doc.v);
+	ptc_older_drop_one(&s->doc, at);
 	snprintf(text + len, size - len,
 		 "; the oldest snapshot that is kept there (%" PRIu64 ", step %" PRIu64 ") goes now: ask again",
 		 s->oldest.snapshot, s->oldest.step);
