@@ -141,6 +141,23 @@ class Leave(test_recover.Recover):
             wait_for(lambda: here[1] not in {r["node"] for r in job.wait_idle()["ranks"]}, 60 * PATIENCE, "a move that goes on")
             job.check_whole(self)
 
+    @harness.labels("repeats")
+    def test_gone(self):
+        """What only the node had is gone with it before anybody says so: nobody waits for that until the time is over."""
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = self.state_job(c)
+            job.imported("tp=2")
+            victim = next(r["node"] for r in job.status()["ranks"] if r["node"] != "n0")
+            self.taken(c, victim)
+            said, error = self.leave(c, victim, within="48h", code=1)
+            self.assertEqual("late", said["jobs"][0]["state"])
+            self.assertRegex(said["jobs"][0]["why"], "no node that is up has .* of it: nodes that leave have gone with them")
+            self.assertGreater(said["jobs"][0]["left_bytes"], 0)
+            self.assertIn("were not done", error)
+            c.restart(victim)
+            c.ptcctl("drain", victim, "--undo")
+            job.check_whole(self)
+
     def test_ranks_start_elsewhere(self):
         """Ranks stop at a boundary, and the node goes as soon as ptcctl returns, and the job's controller with it: no step is lost,
         and none is done twice."""

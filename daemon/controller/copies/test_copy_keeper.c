@@ -137,7 +137,7 @@ static void answer(bool out)
 	char node[] = "n9", *targets[] = { node };
 	struct ptc_copy_keeper_seen s = { .urgent = c->urgent, .config.count = 2 };
 
-	s.left = (struct ptc_leaving_left){ .record_revision = w->ctl.record_revision, .out = out };
+	s.left = (struct ptc_leaving_left){ .record_revision = w->ctl.record_revision, .out = out, .bytes = !out };
 	s.targets = targets;
 	s.ntargets = !out;
 	s.found.bytes = !out;
@@ -183,11 +183,33 @@ static void test_push(void **state)
 	looks(2);
 }
 
+/* Nobody can give or take what is left: whoever waits is told so at once, and the job is not kept from going on. */
+static void test_stuck(void **state)
+{
+	struct ptc_leaving *l = &w->leaving;
+
+	(void)state;
+	leaves("n0");
+	l->until_ns = INT64_MAX;
+	l->starts = true;
+	l->phase = PTC_LEAVING_COPIES;
+	assert_true(ptc_leaving_urgent(&w->ctl) && !ptc_leaving_stuck(&w->ctl) && ptc_leaving_holds(&w->ctl));
+	l->left = (struct ptc_leaving_left){ .record_revision = w->ctl.record_revision, .bytes = 100, .nowhere = 99 };
+	assert_true(ptc_leaving_urgent(&w->ctl) && !ptc_leaving_stuck(&w->ctl) && ptc_leaving_holds(&w->ctl));
+	l->left.nowhere = 100; /* another node may join */
+	assert_true(ptc_leaving_urgent(&w->ctl) && ptc_leaving_stuck(&w->ctl) && !ptc_leaving_holds(&w->ctl));
+	l->left = (struct ptc_leaving_left){ .record_revision = w->ctl.record_revision, .gone = 100 };
+	assert_true(!ptc_leaving_urgent(&w->ctl) && ptc_leaving_stuck(&w->ctl) && !ptc_leaving_holds(&w->ctl));
+	l->left = (struct ptc_leaving_left){ .record_revision = w->ctl.record_revision, .out = true };
+	assert_true(!ptc_leaving_urgent(&w->ctl) && !ptc_leaving_stuck(&w->ctl));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_look_of_before, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_push, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_stuck, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
