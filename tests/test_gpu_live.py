@@ -648,20 +648,26 @@ class GpuLive(harness.Case):
             job.do("stop")
 
     def test_device_too_small(self):
-        """What the next ranks declare has to fit beside what others use: else nothing stops, and the line names device and bytes."""
+        """What the next ranks declare has to fit beside what others use: else nothing stops, and the line names device and bytes.
+        No snapshot goes for it, which would make no room there."""
         with self.gpus() as c:
-            job = GpuJob(c, self.dir, self.gpu)
+            job = GpuJob(c, self.dir, self.gpu, keep={"last": 9})
             job.run("tp=1")  # so that its layout is known
             job.wait_step(5)
             at = job.resize("tp=2")["step"]
             job.wait_step(at + 5)
+            job.do("snapshot")
             ranks = job.ranks()
             for rank in ranks.values():
                 with open(os.path.join(self.gpu, f"uses-{rank['device']}"), "w") as f:
                     f.write(f"1 99999999\n{rank['pid']} 12000\n")
                 with open(os.path.join(self.gpu, f"free-{rank['device']}"), "w") as f:
                     f.write("8000\n")
+            kept = job.status()["kept"]
+            self.assertEqual(1, len(kept))
             r = job.resize("tp=1", check=False)
+            self.assertNotIn("goes now", r.stderr)
+            self.assertEqual(kept, job.status()["kept"])
             self.assertRegex(r.stderr, r"node n0, device [01] \(GPU-d[01].*\): the next ranks' tensors need (\d+) bytes of its memory; "
                              r"beside what other processes use, 20000 of 268435456 bytes can be free; end those processes")
             self.assertLess(20000, int(re.search(r"need (\d+) bytes", r.stderr)[1]))

@@ -181,6 +181,28 @@ class Leave(test_recover.Recover):
             self.check_end(c, job)
 
     @harness.labels("repeats")
+    def test_new_ranks_build(self):
+        """New ranks build ahead when a node is to be taken away: they end, with their resize, and the node is left."""
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = self.job(c, "fail", every=0, more={"build": "ahead"})
+            job.run("tp=2", nodes="n0,n1")
+            before = self.trains(c, job)
+            with job.hold("build"):
+                resize = subprocess.Popen([harness.program("ptcctl"), "resize", job.name, "--config", "tp=3", "--wait"],
+                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                          env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}))
+                wait_for(lambda: job.status()["phase"] == "building" or None, 60 * PATIENCE, "new ranks that build", 0.02)
+                said, _ = self.leave(c, "n1")  # which returns while they would still build
+            _, error = resize.communicate(timeout=60 * PATIENCE)
+            self.assertEqual(1, resize.returncode)
+            self.assertIn("a node of the job will be taken away; ask again when it has gone", error)
+            self.assertEqual(["starts"], [j["state"] for j in said["jobs"]])
+            self.trains(c, job, before["run"]["incarnation"])
+            self.assertNotIn("n1", self.placed(job))
+            c.ptcctl("drain", "n1", "--undo")
+            self.check_end(c, job)
+
+    @harness.labels("repeats")
     def test_gone_too_early(self):
         """The node goes at any instant of it, and comes back: the job goes on from what was committed, with every byte. Whoever asked
         then waits for what only that node had, until the time is over."""
