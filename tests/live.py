@@ -71,9 +71,10 @@ class Job:
         kw.setdefault("timeout_s", 120 * PATIENCE)
         return self.c.ptcctl("run", "-f", self.yaml, "--config", str(config), "--wait", *(["--nodes", nodes] if nodes else []), **kw)
 
-    def resize(self, config, **kw):
+    def resize(self, config, nodes=None, **kw):
         kw.setdefault("timeout_s", 120 * PATIENCE)
-        r = self.c.ptcctl("resize", self.name, "--config", str(config), "--wait", "--format", "json", **kw)
+        r = self.c.ptcctl("resize", self.name, "--config", str(config), "--wait", "--format", "json",
+                          *(["--nodes", nodes] if nodes else []), **kw)
         return json.loads(r.stdout) if r.returncode == 0 else r
 
     def do(self, verb, **kw):

@@ -648,20 +648,26 @@ class GpuLive(harness.Case):
             job.do("stop")
 
     def test_device_too_small(self):
-        """What the next ranks declare has to fit beside what others use: else nothing stops, and the line names device and bytes."""
+        """What the next ranks declare has to fit beside what others use: else nothing stops, and the line names device and bytes.
+        No snapshot goes for it, which would make no room there."""
         with self.gpus() as c:
-            job = GpuJob(c, self.dir, self.gpu)
+            job = GpuJob(c, self.dir, self.gpu, keep={"last": 9})
             job.run("tp=1")  # so that its layout is known
             job.wait_step(5)
             at = job.resize("tp=2")["step"]
             job.wait_step(at + 5)
+            job.do("snapshot")
             ranks = job.ranks()
             for rank in ranks.values():
                 with open(os.path.join(self.gpu, f"uses-{rank['device']}"), "w") as f:
                     f.write(f"1 99999999\n{rank['pid']} 12000\n")
                 with open(os.path.join(self.gpu, f"free-{rank['device']}"), "w") as f:
                     f.write("8000\n")
+            kept = job.status()["kept"]
+            self.assertEqual(1, len(kept))
             r = job.resize("tp=1", check=False)
+            self.assertNotIn("goes now", r.stderr)
+            self.assertEqual(kept, job.status()["kept"])
             self.assertRegex(r.stderr, r"node n0, device [01] \(GPU-d[01].*\): the next ranks' tensors need (\d+) bytes of its memory; "
                              r"beside what other processes use, 20000 of 268435456 bytes can be free; end those processes")
             self.assertLess(20000, int(re.search(r"need (\d+) bytes", r.stderr)[1]))
@@ -714,7 +720,7 @@ class GpuLive(harness.Case):
         with self.cluster(up=False, nodes=2, lease_ttl="2s", node_lost_after="2s") as c:
             for node in c.nodes.values():
                 c.write_config(node, devices="auto")
-            c.up(dict.fromkeys(c.nodes, env), timeout_s=60 * PATIENCE)
+            c.up(dict.fromkeys(c.nodes, {**env, **options.pop("daemons", {})}), timeout_s=60 * PATIENCE)
             job = GpuJob(c, self.dir, gpu, argv=["--folder", gpu, "--survive", survive, *options.pop("argv", [])],
                          run_options={"grace": "1s"}, snapshot_every=1000000, elastic={"min_gpus": 2, "max_gpus": 3}, **options)
             job.run("dp=3")
@@ -759,10 +765,14 @@ class GpuLive(harness.Case):
 
     @harness.labels("repeats")
     def test_survivors_refused(self):
-        """Devices that do not finish, that write no marks, or that only the rank can copy: the last snapshot has to do, and it is said why."""
-        for survive, marks, memory in (("2", "1", "plain"), ("1", "0", "plain"), ("1", "1", "pool")):
-            with self.subTest(survive=survive, marks=marks, memory=memory):
-                _, kept, at, event = self.loses_a_node(survive, ("recovering",), argv=["--marks", marks], memory=memory)
+        """Devices that do not finish, that write no marks, that only the rank can copy, or that cannot be watched meanwhile, as no
+        descriptor is left: the last snapshot has to do, and it is said why."""
+        unwatched = ",".join(f"workers.guard@{n}=fail" for n in range(1, 9))  # of both ranks, each time that they are looked at
+        for survive, marks, memory, fault in (("2", "1", "plain", ""), ("1", "0", "plain", ""), ("1", "1", "pool", ""),
+                                              ("1", "1", "plain", unwatched)):
+            with self.subTest(survive=survive, marks=marks, memory=memory, fault=fault):
+                _, kept, at, event = self.loses_a_node(survive, ("recovering",), argv=["--marks", marks], memory=memory,
+                                                       daemons={"PTC_FAULT": fault} if fault else {})
                 self.assertEqual(kept, at)
                 self.assertNotIn("survived", event)
 

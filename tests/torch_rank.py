@@ -470,6 +470,41 @@ def case_carry(args, gen):
     gen.finish(args.steps)
 
 
+def case_survive(args, gen):
+    """A peer's death shows in a backward pass, or in a wait of its own. What the program does then would spoil its state."""
+    dist.init_process_group("gloo")
+    beside = DistributedDataParallel(nn.Linear(1, 1))
+    model, optim, sched, scaler = torch_state.trainer(gen.dp_rank)
+    sampler = gen.batch_sampler(list(range(100)), 7, 2, seed=5)
+    gen.attach(model=model, optim=optim, sched=sched, data=sampler, stateful={"scaler": scaler})
+    gen.survive()
+    log, batches = Log(args, gen), iter(sampler)
+    try:
+        for step in range(gen.start_step, args.steps):
+            if gen.boundary(step):
+                return
+            log.write(boundary=step)
+            time.sleep(args.sleep)
+            if args.seen == "backward":
+                beside(torch.ones(1, 1)).sum().backward()
+            else:
+                dist.all_reduce(torch.ones(1))
+            ids = []
+            for weights in sampler.weights(step):
+                ids += [i for i, w in zip(next(batches), weights) if w]
+            log.write(step=step, ids=ids, **torch_state.train(step, model, optim, sched, scaler))
+    except RuntimeError:
+        with torch.no_grad():
+            model.weight.fill_(7.0)
+        optim.state.clear()
+        sched.last_epoch = 1 << 20
+        log.write(handled=True)
+        if gen.dp_rank == 0:
+            raise
+        os._exit(9)
+    gen.finish(args.steps)
+
+
 def case_stateful(args, gen):
     """torchdata's StatefulDataLoader, which reads ahead in a process of its own, over what is this data-parallel rank's."""
     from torchdata.stateful_dataloader import StatefulDataLoader
@@ -523,6 +558,7 @@ def main():
     p.add_argument("--steps", type=int, default=1 << 30)
     p.add_argument("--sleep", type=float, default=0.05)
     p.add_argument("--tied", type=int, default=1)
+    p.add_argument("--seen", default="backward", help="where a peer's death shows: in a backward pass, or a collective")
     args = p.parse_args()
     torch.set_num_threads(1)
     case = globals()[f"case_{args.case}"]

@@ -412,8 +412,7 @@ int ptc_admin_stop(struct ptc_admin *a, const char *job, bool now, ptc_admin_pro
 	return ptc_admin_follow(a, SERVICE "Stop", &request.base, fn, arg, err);
 }
 
-int ptc_admin_rollback(struct ptc_admin *a, const char *job, uint64_t snapshot, ptc_admin_progress_fn fn, void *arg,
-		       struct ptc_error *err)
+static Ptc__V1__RollbackRequest rollback_request(const char *job, uint64_t snapshot, bool check)
 {
 	Ptc__V1__RollbackRequest request;
 
@@ -421,7 +420,23 @@ int ptc_admin_rollback(struct ptc_admin *a, const char *job, uint64_t snapshot, 
 	request.version = PTC_ADMIN_VERSION;
 	request.job = ptc_admin_borrow(job);
 	request.snapshot = snapshot;
+	request.check = check;
+	return request;
+}
+
+int ptc_admin_rollback(struct ptc_admin *a, const char *job, uint64_t snapshot, ptc_admin_progress_fn fn, void *arg,
+		       struct ptc_error *err)
+{
+	Ptc__V1__RollbackRequest request = rollback_request(job, snapshot, false);
+
 	return ptc_admin_follow(a, SERVICE "Rollback", &request.base, fn, arg, err);
+}
+
+int ptc_admin_rollback_check(struct ptc_admin *a, const char *job, uint64_t snapshot, struct ptc_error *err)
+{
+	Ptc__V1__RollbackRequest request = rollback_request(job, snapshot, true);
+
+	return ptc_admin_follow(a, SERVICE "Rollback", &request.base, NULL, NULL, err);
 }
 
 int ptc_admin_snapshot(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)

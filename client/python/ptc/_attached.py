@@ -140,11 +140,15 @@ class Attached:
                 state[key] = type(state[key])(number.item())
 
     def before_stop(self):
-        for (h, state, key) in self._fields.values():
+        self.set_numbers()
+        self.check_copies()
+
+    def set_numbers(self):
+        """What optimizers keep as numbers is declared as tensors."""
+        for (h, state, key) in self._fields.values() if self._numbers else ():
             number = self._numbers.get((h.name, h.field))
             if number is not None:
                 _held.set_number(h, number, state[key])
-        self.check_copies()
 
     def check_copies(self):
         for whole, where, piece in self._copies:

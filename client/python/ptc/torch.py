@@ -45,7 +45,7 @@ try:
 except ImportError as e:
     raise ImportError("ptc.torch needs PyTorch 2.7 or later") from e
 
-from ptc import _held, _rng, _values
+from ptc import _held, _rng, _survive, _values
 from ptc._attached import Attached
 from ptc._held import refuse
 from ptc._rng import AGREE, DIFFER
@@ -134,7 +134,7 @@ class Generation:
         self._told = []  # keys in the store of the last stop
         self._device, self._stream = None, None  # of the state's marks; the stream's number
         self._on_cuda = False
-        self._probe = None
+        self._probe, self._promise = None, None
         if os.environ.get("PTC_PROBE"):
             from ptc import _probe  # which loads more of PyTorch than others need
             self._probe = _probe.Probe(self)
@@ -192,6 +192,11 @@ class Generation:
 
     def __exit__(self, kind, value, traceback):
         stale = isinstance(value, ptc.Error) and value.code == _STALE  # it came to nothing: there will be another
+        if self._promise is not None:
+            if kind is not None and not stale:
+                self._promise.leave()  # the traceback still has what train() had
+            self._promise.close()
+            self._promise = None
         if kind is not None and not stale:
             return False
         if self._bound is not None:
@@ -465,10 +470,31 @@ class Generation:
             self._bound.check_copies()
         if self._bound is not None:
             self._bound.gradients.boundary()
+        if self._promise is not None:
+            self._promise.boundary(step)
         if self._device is not None:
             self._name_stream()
         self._ended = self._client.boundary(step)
         return self._ended
+
+    def survive(self):
+        """A promise, after attach() on every rank: when a node is lost, the job goes on from the memory of the ranks that are left
+        (docs/failures.md), with no step lost where they hold everything. All state is attached, no update begins without
+        update_begin(), which an optimizer's step() calls, and each boundary is where the state is whole.
+
+        From now on each boundary publishes what a stop would have set: options, schedulers, objects, random streams and positions.
+        A loader with a state of its own, and modules with extra state, are refused. What a stop would refuse later ends the promise
+        with a warning. Where a backward pass or a wait for a collective raises because peers are gone, in os._exit and at the end
+        of the with block, the process first waits until its memory has been taken."""
+        if self._bound is None:
+            raise ptc.Error(-1, "survive: attach() comes first")
+        for d in self._data:
+            if isinstance(d, External):
+                refuse(f"dataset {d.name}: survive() publishes positions at each boundary, and only the loader knows its own; use "
+                       f"gen.batch_sampler(), or leave survive() out: the job then goes on from snapshots")
+        if self._probe or self._promise is not None:
+            return
+        self._promise = _survive.Promise(self)
 
     def _name_stream(self):
         """The device says itself when the state is whole, where the program's work goes: in PyTorch's current stream."""

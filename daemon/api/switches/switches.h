@@ -16,6 +16,9 @@ struct ptc_control_ask {
 int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
 			     const struct ptc_control_ask *ask, const struct ptc_plan_request *pr,
 			     struct ptc_watcher *w, uint64_t id, struct ptc_error *err);
+/* Whether nodes have all of an older snapshot; PTC_ELOST naming a tensor. Blocking, not on the loop. */
+int ptc_control_check_rollback(struct ptc_daemon *d, const struct ptc_target *t, uint64_t snapshot,
+			       struct ptc_error *err);
 /* run_state.c, also for the next two functions: streams a switch's progress. If the switch starts ranks, the last
  * message waits for their first step. */
 int ptc_control_stream(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_watcher *w,

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/sys/fault.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -87,11 +88,12 @@ static void view_guard(struct view *v, const struct worker *k)
 	if ((k->phase != WORKER_STOPPED && !is_held) || !k->page ||
 	    atomic_load(&k->page->marks) != PTC_LOCAL_MARKS_PROVEN)
 		return;
-	v->guard = (struct ptc_device_guard){ .page_fd = fcntl(k->page_fd, F_DUPFD_CLOEXEC, 0),
-					      .page_bytes = PTC_LOCAL_PAGE,
-					      .at = offsetof(struct ptc_local_page, device),
-					      .value = is_held ? ptc_local_mark(k->hold.step, true)
-							       : ptc_local_mark(k->stop_step, true) };
+	v->guard = (struct ptc_device_guard){
+		.page_fd = is_held && ptc_fault("workers.guard") ? -1 : fcntl(k->page_fd, F_DUPFD_CLOEXEC, 0),
+		.page_bytes = PTC_LOCAL_PAGE,
+		.at = offsetof(struct ptc_local_page, device),
+		.value = is_held ? ptc_local_mark(k->hold.step, true) : ptc_local_mark(k->stop_step, true)
+	};
 	v->unguarded = is_held && v->guard.page_fd < 0;
 }
 
