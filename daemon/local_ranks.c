@@ -211,7 +211,7 @@ static int rendezvous_put(void *arg, const struct ptc_group_key *key, const char
 	return 0;
 }
 
-/* ---- staging memory ----------------------------------------------------------------- */
+/* ---- memory beside chunks: staging, page-locked -------------------------------------- */
 
 static bool staging_take(void *arg, const char *job, uint64_t bytes)
 {

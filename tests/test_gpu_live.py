@@ -36,14 +36,14 @@ def alive(pid):
 
 class GpuJob(live.Job):
     def __init__(self, c, directory, gpu, mode="rebuild", rows=37, layers=3, memory="plain", env=None, argv=(), run_options=None,
-                 **run):
-        self.c, self.name, self.dir, self.rows, self.layers, self.apart = c, "gpu", directory, rows, layers, set()
+                 name="gpu", **run):
+        self.c, self.name, self.dir, self.rows, self.layers, self.apart = c, name, directory, rows, layers, set()
         argv = [TRAINER, "--rows", str(rows), "--layers", str(layers), "--memory", memory, *argv]
         env = {"LD_LIBRARY_PATH": FAKE, "PTC_FAKE_GPU": gpu, "PTC_FAKE_GPU_APART": "1", "PTC_FAKE_GPU_SOUND": "1",
                **harness.sanitizer_env(), **(env or {})}
         spec = {"version": 1, "name": self.name, "mode": mode, "run": {"argv": argv, "env": env, "grace": "30s", **(run_options or {})},
                 **run}
-        self.yaml = os.path.join(directory, "gpu.yaml")
+        self.yaml = os.path.join(directory, f"{name}.yaml")
         with open(self.yaml, "w") as f:
             json.dump(spec, f)
 
@@ -199,6 +199,12 @@ class GpuLive(harness.Case):
         """Device memory that ptc-gpu has for itself."""
         return sorted(os.path.getsize(p) for p in glob.glob(os.path.join(self.gpu, f"alloc-{self.copier(c)}-*")))
 
+    def arm(self, rules):
+        """Sets the fault points of the node's ptcd, for a cluster that was begun with PTC_FAULT_FILE."""
+        with open(self.path("rules.new"), "w") as f:
+            f.write(rules + "\n")
+        os.rename(self.path("rules.new"), self.path("rules"))
+
     def async_job(self, c, **options):
         """A job with copy: async, and a snapshot of it, after which ptc-gpu has what it keeps for itself."""
         job = GpuJob(c, self.dir, self.gpu, copy="async", **options)
@@ -273,12 +279,27 @@ class GpuLive(harness.Case):
             job.do("stop")
 
     def test_copy_async_dies(self):
-        """What ends while ranks have gone on: a rank costs nothing that was stopped, its ptc-gpu the snapshot and no more."""
-        with self.gpus() as c:
+        """What ends while ranks have gone on: a rank costs nothing that was stopped, its ptc-gpu the snapshot and no more; and nothing at
+        all if it ends right before they go on."""
+        self.arm("")
+        with self.gpus(PTC_FAULT_FILE=self.path("rules")) as c:
             self.may_leave = True
             job, own = self.async_job(c)
-            for what in ("abort", "ptc-gpu", "rank"):
+            for what in ("unreleased", "abort", "ptc-gpu", "rank"):
                 first = job.status()["step"]
+                if what == "unreleased":  # before the ranks go on: they wait for the copy of their own memory
+                    self.arm("agent.capture.release=hold")
+                    taking = self.snapshot(job)
+                    wait_for(lambda: len(self.own(c)) > len(own), 60 * PATIENCE, "the copy on the devices", 0.05)
+                    at = job.step()
+                    os.kill(self.copier(c), signal.SIGKILL)
+                    self.arm("")
+                    said = taking.communicate(timeout=120 * PATIENCE)
+                    self.assertEqual((0, ""), (taking.returncode, said[1]))
+                    self.assertEqual([("lean", "ptc-gpu ended before the ranks went on")] * 2, self.ways(job))
+                    self.assertEqual(at, job.status()["step"])
+                    job.check_state(self, at, self.path("at-unreleased"))
+                    continue
                 self.faults("cuMemcpyDtoHAsync 0 block")
                 taking = self.snapshot(job)
                 self.blocked()
@@ -566,7 +587,8 @@ class GpuLive(harness.Case):
                                    "--wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_for(lambda: self.log(c).count(ready) > before, 60 * PATIENCE, "what is read ahead", 0.05)
         meanwhile()
-        os.unlink(hold)
+        with contextlib.suppress(FileNotFoundError):  # where two jobs wait for it
+            os.unlink(hold)
         _, said = taking.communicate(timeout=120 * PATIENCE)
         self.assertEqual(status, taking.returncode, said)
         return job.status()["step"]
@@ -627,6 +649,27 @@ class GpuLive(harness.Case):
             self.resize_ahead(c, job, "tp=2", lambda: os.kill(before[0]["pid"], signal.SIGKILL), status=1)
             wait_for(lambda: job.status()["phase"] == "idle" and self.pinned(c) == 32 << 20, 60 * PATIENCE, "the locked memory back", 0.1)
             self.assertEqual(0, sum(used for used, _ in self.ahead(c)))  # other ranks may be restored now
+
+    def test_prefetch_steps(self):
+        """The budget is the node's: a job gets what others leave of it. Memory is page-locked in steps of 32 MiB, each as it is read to."""
+        rows, budget, steps = (50000, 44 << 20, 2) if harness.LONG else (700, 640 << 10, 1)
+        whole, box = rows * 800, rows * 48
+        with self.gpus(config={"prefetch": f"{budget >> 10}KiB"}) as c:
+            jobs = [GpuJob(c, self.dir, self.gpu, name=name, rows=rows, share_devices=True, argv=["--folder", self.gpu])
+                    for name in ("one", "two")]
+            for job in jobs:
+                job.run("dp=2")
+                job.wait_step(2)
+                job.resize("tp=1")
+            seen = []
+            self.resize_ahead(c, jobs[0], "dp=2", lambda: self.resize_ahead(c, jobs[1], "dp=2", lambda: seen.append(self.pinned(c))))
+            used = sorted(used for used, _ in self.ahead(c))
+            self.assertEqual(2 * whole, used[1])  # each of the replicas from the one copy
+            self.assertTrue(box <= used[0] / 2 <= budget - whole, used)
+            self.assertTrue(sum(used) / 2 <= seen[0] - (32 << 20) <= budget, (seen, used))
+            for job in jobs:
+                job.do("stop")
+        self.assertEqual(steps + 1, max(self.calls("cuMemHostRegister")))
 
     def test_page_locked(self):
         """A device's page-locked memory counts before it is locked: a rank on a device for which there is no room copies itself."""

@@ -566,10 +566,15 @@ bool ptc_slot_mapped(const struct ptc_slot_view *slot)
 	return v->declared && v->declared->ndevices && ptc_declared_try(v->w, v->declared, v->pid) == DEVICE_MAPPED;
 }
 
-int ptc_workers_pin(struct ptc_workers *w, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
-		    struct ptc_error *err)
+int ptc_workers_pin_begin(struct ptc_workers *w, int fd, uint64_t bytes, uint64_t step, const char *uuid,
+			  struct ptc_device_pinned *ret, struct ptc_error *err)
 {
-	return ptc_device_pin(w->gpu, fd, bytes, uuid, ret, err);
+	return ptc_device_pin_begin(w->gpu, fd, bytes, step, uuid, ret, err);
+}
+
+int ptc_workers_pin_more(struct ptc_workers *w, struct ptc_device_pinned *p, struct ptc_error *err)
+{
+	return ptc_device_pin_more(w->gpu, p, err);
 }
 
 bool ptc_workers_unpin(struct ptc_workers *w, struct ptc_device_pinned *p)
@@ -627,6 +632,11 @@ bool ptc_slot_has_shadow(const struct ptc_slot_view *slot, uint64_t address)
 	const struct view *v = slot->opaque;
 
 	return v->staging || (v->declared && ptc_declared_device(v->declared, address));
+}
+
+bool ptc_slots_shadow_lives(struct ptc_workers *w, const struct ptc_slot_copying *copying)
+{
+	return ptc_device_shadow_lives(w->gpu, copying);
 }
 
 void ptc_slots_shadow_only(struct ptc_workers *w, struct ptc_slot_copying *copying)
