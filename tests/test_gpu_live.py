@@ -671,6 +671,28 @@ class GpuLive(harness.Case):
                 job.do("stop")
         self.assertEqual(steps + 1, max(self.calls("cuMemHostRegister")))
 
+    def test_device_lost(self):
+        """A device is lost, and the rank that has it dies: the job is told, and started again on the devices that are well."""
+        with self.gpus(PTC_FAKE_GPU_DEVICES="3") as c:
+            self.may_leave = True
+            job = GpuJob(c, self.dir, self.gpu, env={"PTC_FAKE_GPU_DEVICES": "3"}, elastic={"max_restarts": 4}, run_options={"grace": "1s"})
+            job.run("tp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            at = job.status()["step"]
+            self.assertEqual([0, 1], sorted(r["device"] for r in job.ranks().values()))
+            open(os.path.join(self.gpu, "lost-1"), "w").close()
+            wait_for(lambda: [0, 2] == [r["device"] for r in job.status()["run"].get("ranks", []) if r.get("pid")], 60 * PATIENCE,
+                     "ranks on other devices", 0.1)
+            job.wait_step(at + 5)
+            self.assertEqual("1:lost", c.json("nodes")["nodes"][0]["unhealthy"])
+            said = [e["text"] for e in self.events(c, job) if e["kind"] == "device"]
+            self.assertRegex(said[0], r"^node n0: device 1 \(GPU-d1.*\), which the job has, is not well: lost \(.*\); the next switch")
+            r = job.resize("tp=3", check=False)
+            self.assertIn("3 devices are needed, 2 are known, up and not drained; n0:1 is not well (lost); add nodes first", r.stderr)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+
     def test_page_locked(self):
         """A device's page-locked memory counts before it is locked: a rank on a device for which there is no room copies itself."""
         memory = {"ceiling": "440MiB", "staging": "64MiB", "spare": "0B"}  # 82 MiB are for chunks, half of that for other memory

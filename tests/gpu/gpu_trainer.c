@@ -71,6 +71,15 @@ struct rank {
 	size_t layer_doubles, cols_at; /* doubles from the beginning of `memory` */
 };
 
+/* A device that fails ends the program, as an exception would. */
+static void need(CUresult result)
+{
+	if (result) {
+		fprintf(stderr, "the device fails: %d\n", (int)result);
+		exit(1);
+	}
+}
+
 static void part(uint64_t all, uint64_t of, uint64_t rank, uint64_t *ret_first, uint64_t *ret_n)
 {
 	uint64_t each = all / of, rest = all % of;
@@ -102,7 +111,7 @@ static void compute(const struct rank *r, int64_t step, double *to)
 
 static void wait_for_device(struct rank *r)
 {
-	ptc_require(!cu->cuStreamSynchronize(r->stream));
+	need(cu->cuStreamSynchronize(r->stream));
 }
 
 static void hang(struct rank *r)
@@ -125,7 +134,7 @@ static void write_state(struct rank *r)
 	compute(r, r->step, r->wanted);
 	if (r->step >= args.differ_at && r->gen.dp_rank == 1)
 		r->wanted[layer_at(r, 0, 0)] += 0.5;
-	ptc_require(!cu->cuMemcpyHtoDAsync(r->memory, r->wanted, r->bytes, r->stream));
+	need(cu->cuMemcpyHtoDAsync(r->memory, r->wanted, r->bytes, r->stream));
 }
 
 static void check(ptc_client *c, int rc, const char *call);

@@ -370,7 +370,7 @@ static void judge_program(struct ptc_controller *ctl, const struct ptc_worker_do
 	m->restarts++;
 	m->failed_step = w->step;
 	ptc_event(ctl->all->cluster, ctl->uuid, "recovering",
-		  "rank %u %s at step %llu, and all nodes are there: the job is started again on the same devices "
+		  "rank %u %s at step %llu, and all nodes are there: the job is started again on the same nodes "
 		  "(restart %u; at most %u in an hour)",
 		  w->rank, how, (unsigned long long)w->step, m->restarts, e->max_restarts);
 }
