@@ -693,6 +693,71 @@ class GpuLive(harness.Case):
             job.do("stop")
             job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
 
+    def killed(self, victims, then, sig=signal.SIGKILL, survive="1", faults=(), **options):
+        """tp=2: each rank's shard is its alone. Ranks stand at one step, and some are killed. The step that they had come to, that of the
+        snapshot, that from which the job goes on, and what events say."""
+        with self.gpus() as c:
+            self.may_leave = True
+            job = GpuJob(c, self.dir, self.gpu, argv=["--folder", self.gpu, "--survive", survive, "--marks", "1"],
+                         run_options={"grace": "1s"}, snapshot_every=1000000, elastic={"max_restarts": 4}, **options)
+            job.run("tp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            kept = job.status()["step"]
+            job.wait_step(kept + 5)
+            self.tried(job)
+            stall = os.path.join(self.gpu, "stall")
+            open(stall, "w").close()
+            reached = max(wait_for(lambda: self.stand(job), 60 * PATIENCE, "ranks that wait").values()) + 20
+            with open(stall + ".new", "w") as f:
+                f.write(f"{reached}\n")
+            os.rename(stall + ".new", stall)
+            ranks = wait_for(lambda: (lambda r: r if len(r) == 2 and {s["step"] for s in r.values()} == {reached} and
+                             (survive == "2" or all(s["whole"] for s in r.values())) else None)(job.ranks()), 60 * PATIENCE, "ranks that stand", 0.1)
+            self.assertEqual(options["memory"] == "state", bool(self.handles(c)))
+            self.faults(*faults)
+            before = job.status()["run"]["incarnation"]
+            for rank in victims:
+                os.kill(ranks[rank]["pid"], sig)
+            wait_for(lambda: [e for e in self.events(c, job) if e["kind"] in then], 60 * PATIENCE, str(then), 0.1)
+            os.unlink(stall)
+            wait_for(lambda: (lambda r: r["state"] == "live" and r["incarnation"] != before)(job.status()["run"]), 90 * PATIENCE, "ranks anew")
+            at, said = job.status()["step"], [e["text"] for e in self.events(c, job) if e["kind"] in ("survived", "recovering")]
+            job.wait_step(at + 5)  # each rank has compared what it was restored with
+            self.assertLess(1, len([s for s in job.ranks().values() if s["device_memory"]["copied_by"] != "rank"]))
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+            self.assertEqual([], self.handles(c))
+            self.assertTrue(not faults or "ptc-gpu (process " in self.log(c))
+        return kept, reached, at, said
+
+    def handles(self, c):
+        """Descriptors of device memory that ptcd has."""
+        found = []
+        folder = f"/proc/{c.nodes['n0'].pid()}/fd"
+        for fd in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                found += [link for link in [os.readlink(os.path.join(folder, fd))] if "fake-vmm" in link]
+        return found
+
+    def test_killed_rank(self):
+        """Memory of the state pool outlives its rank: what a killed rank had finished is captured, and the job goes on from there."""
+        kept, reached, at, said = self.killed([1], ("survived",), memory="state")
+        self.assertTrue(kept < at == reached, (kept, reached, at, said))
+        self.assertIn(f"of step {at},", " ".join(said))
+        kept, reached, at, said = self.killed([0], ("survived",), signal.SIGABRT, faults=["cuMemcpyDtoHAsync 0 719 sticky once"], memory="state")
+        self.assertTrue(kept < at == reached, (kept, reached, at, said))  # ptc-gpu has ended in the middle, and copied again
+
+    @harness.labels("repeats")
+    def test_killed_rank_lost(self):
+        """Without handles that ptcd holds, with nobody left who has what the host had, or without the device's last mark, the last
+        snapshot has to do."""
+        for victims, memory, survive in (([1], "plain", "1"), ([0, 1], "state", "1"), ([1], "state", "2")):
+            with self.subTest(victims=victims, memory=memory, survive=survive):
+                kept, reached, at, said = self.killed(victims, ("recovering",), memory=memory, survive=survive)
+                self.assertTrue(kept == at < reached, (kept, reached, at, said))
+                self.assertNotIn("survived", " ".join(said))
+
     def test_page_locked(self):
         """A device's page-locked memory counts before it is locked: a rank on a device for which there is no room copies itself."""
         memory = {"ceiling": "440MiB", "staging": "64MiB", "spare": "0B"}  # 82 MiB are for chunks, half of that for other memory

@@ -13,7 +13,8 @@
  *               time (at the end: what is left). Other requests of the device are served between two such steps.
  *               -> value: bytes that are page-locked now
  *   UNMAP_HOST  host. Refused while a request uses the map.
- *   BIND        bind: maps a rank's allocation, or counts one more user of a mapped one. -> memory; missing handles
+ *   BIND        bind: maps a rank's allocation, or counts one more user of a mapped one. -> memory; missing handles.
+ *               VMM with process_start 0: its process has ended, the handles keep the memory; `buffer` is ptcd's name.
  *   HANDLES     memory: the next descriptors of a VMM allocation, at most PTC_GPU_FDS_MAX. -> missing handles
  *   COPY_OUT    memory, host, parts. With PTC_GPU_GUARD the word at guard_at of guard_host must have guard_value before
  *               and after the copy.

@@ -140,7 +140,8 @@ static int owner_lives(const struct ptc_gpu_export *e, const char *when, struct 
 {
 	uint64_t start;
 
-	if (e->path == PTC_GPU_PATH_OWN)
+	/* Without a start it is nobody's any more, and the handles alone keep it. */
+	if (e->path == PTC_GPU_PATH_OWN || (e->path == PTC_GPU_PATH_VMM && !e->process_start))
 		return 0;
 	if (ptc_gpu_process_start(e->pid, &start, NULL) == 0 && start == e->process_start)
 		return 0;

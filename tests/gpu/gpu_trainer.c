@@ -17,9 +17,8 @@
  * With --folder rank 0 does what a file there asks for, and then makes another file. FOLDER/hang: its device gets work
  * that never ends, as a collective has whose peer is gone, on the state's own stream or on another one (--hang);
  * FOLDER/hung. With --survive 1 (its device finishes its work) or 2 (it does not) every rank calls ptc_survive, and
- * waits at a boundary while FOLDER/stall exists. FOLDER/meddle: it begins an update, even while it waits at a stop;
- * FOLDER/meddled. While FOLDER/hold is
- * there, no rank declares anything. */
+ * waits at a boundary while FOLDER/stall exists, from the step on that is written there. FOLDER/meddle: it begins an
+ * update, even while it waits at a stop; FOLDER/meddled. While FOLDER/hold is there, no rank declares anything. */
 #include "base/check.h"
 #include "daemon/gpu/cuda/cuda_driver.h"
 #include "ptc/ptc.h"
@@ -364,10 +363,27 @@ static void start_meddling(ptc_client *c, struct rank *r)
 		    !pthread_detach(thread));
 }
 
+/* FOLDER/stall may have the step from which on it counts. */
+static bool stalled(int64_t step)
+{
+	char path[512];
+	int64_t from = 0;
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/stall", args.folder);
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	if (fscanf(f, "%" SCNd64, &from) != 1)
+		from = 0;
+	fclose(f);
+	return step >= from;
+}
+
 /* As who waits for a peer that has gone. The device finishes what it has, or not. */
 static void stall(struct rank *r)
 {
-	while (asked("stall")) {
+	while (stalled(r->step)) {
 		if (!args.behind)
 			wait_for_device(r);
 		nap();

@@ -143,6 +143,21 @@ static void keep_held(struct ptc_capture *c)
 	c->group.n = n;
 }
 
+/* Of a rank that has ended there is left what it had on devices. */
+static void keep_outlived(struct ptc_capture *c)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < c->sources.n; i++) {
+		const struct ptc_slot_source *s = &c->sources.v[i];
+		const struct ptc_slot_view *slot = &c->group.v[s->slot];
+
+		if (!slot->outlived || ptc_slot_device(slot, s->at.address))
+			c->sources.v[n++] = *s;
+	}
+	c->sources.n = n;
+}
+
 /* Whether they have all that this node's table needs. */
 static int check_held(const struct ptc_capture *c, struct ptc_error *err)
 {
@@ -494,8 +509,10 @@ static int take(struct ptc_capture *c, struct ptc_error *err)
 
 	if (rc == 0)
 		rc = sources_make(c, err);
-	if (!rc && c->req->held)
+	if (!rc && c->req->held) {
+		keep_outlived(c);
 		rc = check_held(c, err);
+	}
 	if (rc == 0)
 		rc = ptc_captured_encode(c, err);
 	if (!rc && early)

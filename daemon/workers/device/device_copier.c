@@ -153,8 +153,15 @@ static int bind_range(struct ptc_device_copier *d, struct ptc_gpu_client *client
 	uint32_t missing = 0;
 	int rc = count_ring(d, r->uuid, err);
 
-	if (rc == 0)
+	if (!rc && pid < 0 && r->fd < 0)
+		rc = ptc_error_set(err, PTC_ELOST, "process %d has ended, and its memory on device %s with it", -pid,
+				   r->uuid);
+	if (!rc && pid < 0) { /* nobody's: known by the descriptor, which is ours alone */
+		e.pid = (uint32_t)-pid;
+		e.buffer = (uint64_t)r->fd;
+	} else if (rc == 0) {
 		rc = ptc_gpu_process_start(e.pid, &e.process_start, err);
+	}
 	if (r->fd >= 0) {
 		e.path = PTC_GPU_PATH_VMM;
 		e.handles = 1;

@@ -44,6 +44,7 @@ struct ptc_device_piece {
 	uint8_t *here; /* in one of the two memories of the ptc_slot_copying */
 	uint64_t bytes;
 };
+/* Of the calls below: pid < 0: process -pid has ended, and the range's handle (`fd`) keeps its memory. */
 /* The word that a rank's device writes, in a page that the rank shares: what it has to say before and after each copy.
  */
 struct ptc_device_guard {
