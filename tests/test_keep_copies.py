@@ -2,6 +2,7 @@
 """copies: {count, across}: each region is kept on so many nodes, also after a loss, and what a lost node had is still there."""
 import json
 import os
+import shutil
 import unittest
 
 import harness
@@ -60,6 +61,28 @@ class KeepCopies(harness.Case):
 
     def used(self, c, node):
         return next(n for n in c.json("nodes")["nodes"] if n["node"] == node)["store"]["used_bytes"]
+
+    def empty_and_restart(self, c, node):
+        """A reboot of a machine whose chunks were in memory."""
+        c.nodes[node].kill()
+        shutil.rmtree(c.nodes[node].chunk_dir)
+        c.restart(node)
+
+    def test_keeper_without_chunks(self):
+        """The only node for copies comes back without its chunks while the document still names its table: it gets copies again.
+        The same at once before a resize that puts state there."""
+        with self.cluster(nodes=2, devices=2, **FAST) as c:
+            job = self.job(c, count=2)
+            job.imported("tp=2")
+            self.assertEqual({"n0"}, {r["node"] for r in job.status()["ranks"]})
+            self.wait_copies(job, 2)
+            self.empty_and_restart(c, "n1")
+            self.wait_copies(job, 2)
+            self.assertEqual([0], [n["store"]["lost_jobs"] for n in c.json("nodes")["nodes"] if n["node"] == "n1"])
+            self.empty_and_restart(c, "n1")
+            job.resize("tp=4")
+            job.check_whole(self)
+            job.check_ranks(self, oracle.Config(tp=4), ROWS)
 
     @harness.labels("repeats")
     def test_any_node_lost(self):

@@ -423,6 +423,7 @@ class Planning(harness.Case):
             pair = next(p for p in c.json("profile", "--show")["pairs"] if (p["from"], p["to"]) == ("n1", "n0"))
             self.assertLess(pair["bytes_s"], 2 * slow.bytes_s)
             self.assertGreater(pair["measured_bytes_s"], pair["bytes_s"])
+            job.wait_idle()
             job.do("stop")
 
     def test_profile_of_devices(self):

@@ -430,9 +430,12 @@ class Recover(harness.Case):
     def test_stop_while_it_waits(self):
         """A person ends a job that waits to be started again; it stays ended when the node is back, until it is run."""
         with self.cluster(nodes=2, devices=1, **FAST) as c:
-            job = self.job(c, "fail", elastic={"on_failure": "wait"})
+            # no snapshot is due: a rank that stands at one does not notice that its peer has gone, and fails only later
+            job = self.job(c, "fail", elastic={"on_failure": "wait"}, every=1 << 30)
             job.run("dp=2")
-            before = self.begun(c, job)
+            self.trains(c, job)
+            job.do("snapshot")
+            before = self.trains(c, job)
             c.power_off("n1")
             wait_for(lambda: job.status()["run"]["state"] == "recovering", 60 * PATIENCE, "a job that waits")
             self.refused(c, "stop", job.name, contains="`ptcctl stop live --now` ends that")

@@ -134,13 +134,13 @@ void ptc_tidy_creations(struct ptc_controllers *all);             /* [loop] crea
 void ptc_creation_key(const char *uuid, char ret_key[PTC_CREATION_KEY]);
 int ptc_creation_begin(struct ptc_controllers *all, const char *uuid, uid_t uid, size_t bytes, struct ptc_error *err);
 int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, uid_t uid, struct ptc_error *err);
-
 /* ---- switch_plan.c, loss/: from a request to a feasible switch ------------------- */
 
-/* Finds the tensors of v's committed generation that no live node has any more (docs/control.md, "lost"; NULL: none),
- * and the nodes that do not have their part ("absent"; NULL: none). v is located. It asks the nodes, so it blocks; do
- * not call it on the loop. */
-int ptc_lost_find(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_spec *spec,
+/* Whether each of v's nodes is up and has its table. It asks them: blocking, not on the loop. v is located. */
+void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *ret_has);
+/* Finds tensors of v's committed generation that no live node has any more (docs/control.md, "lost"; NULL: none) and
+ * nodes that do not have their part ("absent"; NULL: none). Blocks as well. */
+int ptc_lost_find(struct ptc_controllers *all, const struct ptc_view *v, const bool *has, const struct ptc_spec *spec,
 		  const struct ptc_record_doc *record, json_t **ret_lost, json_t **ret_absent, struct ptc_error *err);
 /* Says the same in one line, for a plan, whose nodes have other numbers. Returns PTC_ELOST, or another failure. */
 int ptc_lost_error(const struct ptc_view *v, const struct ptc_spec *spec, const struct ptc_layout *l,

@@ -160,8 +160,6 @@ void ptc_controller_waited_text(const struct ptc_controller *ctl, const struct p
 				size_t size);
 
 /* loss/lost_tensors.c */
-/* Asks which nodes of v (located) have the record's table. Blocking; not on the loop. */
-void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *usable);
 /* PTC_ELOST: usable nodes (by v's numbers) lack committed tensors; the line names some. Asks none. Not on the loop. */
 int ptc_lost_covered(struct ptc_controllers *all, const struct ptc_view *v, const bool *usable, struct ptc_error *err);
 

@@ -47,15 +47,6 @@ static int prepare_dry_anew(struct ptc_agent *agent, const struct ptc_switch_vie
 	return ptc_agent_memory_check(agent, ret->new_bytes, err);
 }
 
-/* The new snapshot was made without this node: no commit names what it had any more. */
-static int begin_anew(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, struct ptc_error *err)
-{
-	for (size_t i = 0; i < info->n_lost; i++)
-		if (strcmp(info->nodes[info->lost[i]], agent->node) == 0)
-			return ptc_store_job_anew(agent->env.store, info->uuid, err);
-	return 0;
-}
-
 static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v, const struct ptc_table_key *key,
 		       struct prepared *ret, struct ptc_error *err)
 {
@@ -141,7 +132,7 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 	key = ptc_geometry_key(&view.to->g);
 	rc = ptc_switch_plan(&view, &plan, err);
 	if (!rc && !req->dry_run)
-		rc = begin_anew(agent, req->info, err);
+		rc = ptc_switch_begin_anew(agent, &view, req->info->uuid, err);
 	if (!rc) {
 		ptc_plan_hash(plan, hash);
 		plan = ptc_plan_free(plan); /* 170 bytes a move, which what follows needs for itself */

@@ -155,6 +155,22 @@ int ptc_switch_source_open(struct ptc_agent *agent, const struct ptc_switch_view
 	return rc ? ptc_error_set(err, rc, "%s", why.text) : 0;
 }
 
+static bool is_source(const struct ptc_switch_view *v)
+{
+	const struct ptc_allocation *at = v->from ? &v->from->g.copied_at : NULL;
+
+	for (uint32_t r = 0; at && v->usable[v->self] && r < at->world; r++)
+		if (at->ranks[r].node == v->self)
+			return true;
+	return false;
+}
+
+int ptc_switch_begin_anew(struct ptc_agent *agent, const struct ptc_switch_view *v, const char *uuid,
+			  struct ptc_error *err)
+{
+	return is_source(v) ? 0 : ptc_store_job_anew(agent->env.store, uuid, err);
+}
+
 void ptc_switch_leave_made_out(const struct ptc_switch_view *v, struct ptc_store_boxes *missing)
 {
 	for (size_t i = 0; i < missing->n; i++)

@@ -311,14 +311,14 @@ static void current_on_loop(void *arg)
 }
 
 /* Nothing while a switch is under way: its tables come and go, and its end says what became of it. */
-static int add_lost(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v,
+static int add_lost(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, const bool *has,
 		    const struct ptc_spec *spec, json_t *row, struct ptc_error *err)
 {
 	struct current c = { d, t, false };
 	json_t *lost = NULL, *absent = NULL;
 	int rc = t->has_intent || !t->record.snapshot
 			 ? 0
-			 : ptc_lost_find(&d->controllers, v, spec, &t->record, &lost, &absent, err);
+			 : ptc_lost_find(&d->controllers, v, has, spec, &t->record, &lost, &absent, err);
 
 	if (rc == 0 && absent && ptc_loop_call(d->loop, current_on_loop, &c) == 0 && c.yes) {
 		json_object_set(row, "absent", absent);
@@ -404,25 +404,49 @@ static void add_spec_hash(struct ptc_daemon *d, const struct ptc_target *t, json
 }
 
 /* On how many nodes, or racks, everything is that is committed. Nothing while a switch is under way. */
-static int add_copies(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, json_t *row,
-		      struct ptc_error *err)
+static int add_copies(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, const bool *has,
+		      json_t *row, struct ptc_error *err)
 {
 	json_t *copies = NULL;
-	int rc = t->has_intent || !t->record.snapshot ? 0 : ptc_copies_json(&d->controllers, v, &copies, err);
+	int rc = t->has_intent || !t->record.snapshot ? 0 : ptc_copies_json(&d->controllers, v, has, &copies, err);
 
 	if (copies)
 		json_object_set_new(row, "copies", copies);
 	return rc;
 }
 
+/* Sizes, and what is missing or damaged of what is committed. */
+static int add_state(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, const bool *has,
+		     json_t *row, struct ptc_error *err)
+{
+	const struct ptc_declared *declared = NULL;
+	const struct ptc_layout *layout;
+	const struct ptc_job_desc *desc = NULL;
+	const bool declares = v->from.layout_hash[0] != '\0';
+	const struct ptc_spec *spec;
+	void *ref;
+	int rc = declares ? ptc_layouts_get(d->docs.layouts, t->meta.uuid, v->from.layout_hash, &declared, &layout,
+					    &ref, err)
+			  : ptc_specs_get(d->docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err);
+
+	if (rc)
+		return rc;
+	spec = declares ? &declared->spec : &desc->spec;
+	add_sizes(row, spec);
+	rc = add_lost(d, t, v, has, spec, row, err);
+	add_damage(d, v, spec, row);
+	if (declares)
+		ptc_layouts_release(ref);
+	else
+		ptc_specs_release(ref);
+	return rc;
+}
+
 /* Configuration, ranks and size of one job, from its documents, and what its ranks do. */
 static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, struct ptc_error *err)
 {
-	const struct ptc_declared *declared;
-	const struct ptc_layout *layout;
-	const struct ptc_job_desc *desc;
 	struct ptc_view v;
-	void *ref;
+	bool *has;
 	int rc;
 
 	if (!t->has_record)
@@ -432,27 +456,17 @@ static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, 
 		return rc;
 	json_object_set_new(row, "config", json_string(v.from.config));
 	json_object_set_new(row, "ranks", where_rows(&v));
-	if (v.from.layout_hash[0]) {
-		rc = ptc_layouts_get(d->docs.layouts, t->meta.uuid, v.from.layout_hash, &declared, &layout, &ref, err);
-		if (rc == 0) {
-			add_sizes(row, &declared->spec);
-			rc = add_lost(d, t, &v, &declared->spec, row, err);
-			add_damage(d, &v, &declared->spec, row);
-			ptc_layouts_release(ref);
-		}
-	} else {
-		rc = ptc_specs_get(d->docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err);
-		if (rc == 0) {
-			add_sizes(row, &desc->spec);
-			rc = add_lost(d, t, &v, &desc->spec, row, err);
-			add_damage(d, &v, &desc->spec, row);
-			ptc_specs_release(ref);
-		}
-	}
+	has = ptc_calloc(v.nnodes, sizeof *has);
+	rc = has ? 0 : ptc_nomem(err);
+	if (rc == 0 && !t->has_intent && t->record.snapshot)
+		ptc_lost_ask(&d->controllers, &v, has);
 	if (rc == 0)
-		rc = add_copies(d, t, &v, row, err);
+		rc = add_state(d, t, &v, has, row, err);
+	if (rc == 0)
+		rc = add_copies(d, t, &v, has, row, err);
 	if (rc == 0 && t->record.run != PTC_RUN_NONE)
 		json_object_set_new(row, "run", ptc_control_run_json(d, t, &v));
+	ptc_free(has);
 	ptc_view_done(&v);
 	return rc;
 }

@@ -143,6 +143,10 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 	}
 	c->next = s->next;
 	s->next = (struct ptc_copies_doc){ 0 };
+	ptc_free(c->without);
+	c->without = s->without;
+	c->nwithout = s->nwithout;
+	s->without = NULL;
 	if (s->spare) {
 		c->phase = PTC_KEEPER_NAMING;
 		ptc_copy_keeper_name(c);
@@ -289,6 +293,7 @@ static struct ptc_copy_keeper *keeper_free(struct ptc_copy_keeper *c)
 {
 	round_done(c);
 	ptc_free(c->full);
+	ptc_free(c->without);
 	ptc_free(c);
 	return NULL;
 }

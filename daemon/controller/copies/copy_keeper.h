@@ -76,7 +76,9 @@ struct ptc_copy_keeper {
 	size_t nfull;
 	int64_t full_until_ns;
 	/* the round under way */
-	struct ptc_copies_doc next; /* what the document is to be */
+	struct ptc_copies_doc next;        /* what the document is to be */
+	char (*without)[PTC_NAME_MAX + 1]; /* as looked: no sources, and free to begin anew */
+	size_t nwithout;
 	int64_t bytes;
 	struct ptc_copy_keeper_push **pushes;
 	size_t npushes, running;
@@ -100,6 +102,9 @@ struct ptc_copy_keeper_seen {
 	struct ptc_copies_doc next;
 	char **targets; /* of next: nodes that get copies */
 	size_t ntargets;
+	/* Nodes that are up and have not what the documents name there. None while only they had something. */
+	char (*without)[PTC_NAME_MAX + 1];
+	size_t nwithout;
 };
 /* pushing.c: [loop] nodes pull what c->next says; then c->pushed, with how each ended in c->pushes. */
 void ptc_copy_keeper_push(struct ptc_copy_keeper *c, char *const *targets, size_t n);

@@ -21,7 +21,8 @@ static void collect_on_loop(void *arg)
 	c->rc = ptc_copy_keeper_nodes(c->all, c->v, true, &c->nodes);
 }
 
-int ptc_copies_json(struct ptc_controllers *all, const struct ptc_view *v, json_t **ret, struct ptc_error *err)
+int ptc_copies_json(struct ptc_controllers *all, const struct ptc_view *v, const bool *has, json_t **ret,
+		    struct ptc_error *err)
 {
 	struct collect c = { .all = all, .v = v };
 	struct ptc_copies_found found = { 0 };
@@ -30,6 +31,8 @@ int ptc_copies_json(struct ptc_controllers *all, const struct ptc_view *v, json_
 
 	if (rc)
 		return ptc_error_set(err, rc, "the daemon is stopping");
+	for (size_t i = 0; !c.rc && i < v->nnodes; i++)
+		c.nodes.usable[i] = c.nodes.usable[i] && has[i];
 	rc = c.rc ? ptc_nomem(err) : ptc_copy_keeper_find(all, v, &c.nodes, NULL, &config, &found, err);
 	if (rc == 0)
 		*ret = json_pack("{s:I, s:s, s:I, s:I, s:I}", "count", (json_int_t)config.count, "across",

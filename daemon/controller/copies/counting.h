@@ -4,5 +4,6 @@
 
 #include "daemon/controller/controller.h"
 
-/* docs/control.md, "copies"; of nodes that are up. v is located. */
-int ptc_copies_json(struct ptc_controllers *all, const struct ptc_view *v, json_t **ret, struct ptc_error *err);
+/* docs/control.md, "copies"; of nodes that are up and have their table: `has`, of each of v's nodes. v is located. */
+int ptc_copies_json(struct ptc_controllers *all, const struct ptc_view *v, const bool *has, json_t **ret,
+		    struct ptc_error *err);

@@ -248,19 +248,32 @@ static void drop_spare(struct look *k)
 		}
 }
 
+static int note_without(struct look *k, const char *node)
+{
+	struct ptc_copy_keeper_seen *s = &k->seen;
+
+	if (!PTC_MORE(s->without, s->nwithout))
+		return ptc_nomem(&s->err);
+	memcpy(s->without[s->nwithout++], node, strlen(node) + 1);
+	return 0;
+}
+
 /* Those that are up are asked: a table may have gone with its chunks. */
 static int ask_nodes(struct look *k)
 {
 	bool *has = ptc_calloc(k->view.nnodes, sizeof *has);
+	int rc = 0;
 
 	if (!has)
 		return ptc_nomem(&k->seen.err);
 	ptc_lost_ask(k->ctl->all, &k->view, has);
-	for (size_t i = 0; i < k->view.nnodes; i++)
-		if (!k->view.down[i])
+	for (size_t i = 0; !rc && i < k->view.nnodes; i++)
+		if (!k->view.down[i]) {
+			rc = has[i] ? 0 : note_without(k, k->view.nodes[i]);
 			k->nodes.usable[i] = k->nodes.usable[i] && has[i];
+		}
 	ptc_free(has);
-	return 0;
+	return rc;
 }
 
 static void look_work(void *arg, struct ptc_etcd *e)
@@ -273,6 +286,8 @@ static void look_work(void *arg, struct ptc_etcd *e)
 	if (s->status == 0)
 		s->status = ptc_copy_keeper_find(k->ctl->all, &k->view, &k->nodes, s->urgent ? &s->left : NULL,
 						 &s->config, &s->found, &s->err);
+	if (s->status || s->found.fewest == 0)
+		s->nwithout = 0; /* the only copy may be where nobody finds it now */
 	if (s->status || (s->config.count == 1 && !s->found.nadd && !k->now.nkeepers && !k->now.nold))
 		return;
 	s->status = begin_next(k);
@@ -292,6 +307,7 @@ static void look_done(void *arg)
 	for (size_t i = 0; i < k->seen.ntargets; i++)
 		ptc_free(k->seen.targets[i]);
 	ptc_free(k->seen.targets);
+	ptc_free(k->seen.without);
 	ptc_copies_found_done(&k->seen.found);
 	ptc_copies_doc_done(&k->seen.next);
 	ptc_copies_doc_done(&k->now);

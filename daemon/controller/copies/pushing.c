@@ -28,6 +28,10 @@ static void switch_view(const struct ptc_copy_keeper *c, struct ptc_view *ret)
 	ptc_require(ptc_generation_doc_copy(&ctl->view.from, &v.from) == 0 &&
 		    ptc_generation_doc_copy(&ctl->view.from, &v.to) == 0 && ptc_view_nodes(&v) == 0 &&
 		    ptc_view_locate(&v, ctl->all->cluster) == 0);
+	for (size_t i = 0; i < c->nwithout; i++)
+		for (size_t n = 0; n < v.nnodes; n++)
+			if (strcmp(v.nodes[n], c->without[i]) == 0)
+				v.down[n] = true;
 	*ret = v;
 }
 

@@ -220,30 +220,26 @@ static int add_absent(struct ptc_controllers *all, const struct ptc_view *v, con
 	return 0;
 }
 
-void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *usable)
+void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *ret_has)
 {
 	for (size_t i = 0; i < v->nnodes; i++)
-		usable[i] = !v->down[i] && has_table(all, v, i);
+		ret_has[i] = !v->down[i] && has_table(all, v, i);
 }
 
-int ptc_lost_find(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_spec *spec,
+int ptc_lost_find(struct ptc_controllers *all, const struct ptc_view *v, const bool *has, const struct ptc_spec *spec,
 		  const struct ptc_record_doc *record, json_t **ret_lost, json_t **ret_absent, struct ptc_error *err)
 {
-	ptc_auto_free bool *usable = ptc_calloc(v->nnodes, sizeof *usable);
 	bool complete = true;
 	int rc;
 
-	if (!usable)
-		return ptc_nomem(err);
-	ptc_lost_ask(all, v, usable);
 	for (size_t i = 0; i < v->nnodes; i++)
-		complete = complete && usable[i];
+		complete = complete && has[i];
 	*ret_lost = *ret_absent = NULL;
 	if (complete)
 		return 0;
-	rc = find(all, v, spec, usable, ret_lost, err);
+	rc = find(all, v, spec, has, ret_lost, err);
 	if (!rc)
-		rc = add_absent(all, v, record, usable, *ret_lost, ptc_spec_items(spec), ret_absent, err);
+		rc = add_absent(all, v, record, has, *ret_lost, ptc_spec_items(spec), ret_absent, err);
 	if (rc) {
 		json_decref(*ret_lost);
 		*ret_lost = NULL;
