@@ -265,6 +265,15 @@ int ptc_admin_call(struct ptc_admin *a, const char *method, const ProtobufCMessa
 	return rc ? rc : ptc_admin_unpack(reply, reply_len, type, ret_reply, err);
 }
 
+int ptc_admin_call_ack(struct ptc_admin *a, const char *method, const ProtobufCMessage *request, struct ptc_error *err)
+{
+	ProtobufCMessage *reply = NULL;
+	int rc = ptc_admin_call(a, method, request, &ptc__v1__ack__descriptor, &reply, err);
+
+	ptc_admin_reply_free(reply);
+	return rc;
+}
+
 int ptc_admin_open_stream(struct ptc_admin *a, struct ptc_rpc_channel *channel, const char *method,
 			  const ProtobufCMessage *request, struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
 {

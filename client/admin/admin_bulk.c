@@ -523,12 +523,25 @@ static int reading_new(struct ptc_admin *a, const char *method, const ProtobufCM
 	return 0;
 }
 
+/* Of one item, whose bytes are known to be so many. */
+static int reading_of_item(struct ptc_admin *a, const char *method, const ProtobufCMessage *request, uint32_t item,
+			   uint64_t length, struct ptc_admin_reading **ret_reading, struct ptc_error *err)
+{
+	int rc = reading_new(a, method, request, ret_reading, err);
+
+	if (rc)
+		return rc;
+	(*ret_reading)->item = item;
+	(*ret_reading)->sized = true;
+	(*ret_reading)->length = length;
+	return 0;
+}
+
 int ptc_admin_read_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t item,
 			 uint64_t offset, uint64_t length, struct ptc_admin_reading **ret_reading,
 			 struct ptc_error *err)
 {
 	Ptc__V1__ReadRequest request;
-	int rc;
 
 	ptc__v1__read_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
@@ -539,13 +552,7 @@ int ptc_admin_read_begin(struct ptc_admin *a, const char *job, const struct ptc_
 	request.offset = offset;
 	request.length = length;
 	request.uuid = ptc_admin_borrow(e->uuid);
-	rc = reading_new(a, SERVICE "Read", &request.base, ret_reading, err);
-	if (rc)
-		return rc;
-	(*ret_reading)->item = item;
-	(*ret_reading)->sized = true;
-	(*ret_reading)->length = length;
-	return 0;
+	return reading_of_item(a, SERVICE "Read", &request.base, item, length, ret_reading, err);
 }
 
 int ptc_admin_read_rank_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, uint32_t rank,
@@ -553,7 +560,6 @@ int ptc_admin_read_rank_begin(struct ptc_admin *a, const char *job, const struct
 			      struct ptc_error *err)
 {
 	Ptc__V1__ReadRankRequest request;
-	int rc;
 
 	ptc__v1__read_rank_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
@@ -565,13 +571,7 @@ int ptc_admin_read_rank_begin(struct ptc_admin *a, const char *job, const struct
 	request.offset = offset;
 	request.length = length;
 	request.uuid = ptc_admin_borrow(e->uuid);
-	rc = reading_new(a, SERVICE "ReadRank", &request.base, ret_reading, err);
-	if (rc)
-		return rc;
-	(*ret_reading)->item = item;
-	(*ret_reading)->sized = true;
-	(*ret_reading)->length = length;
-	return 0;
+	return reading_of_item(a, SERVICE "ReadRank", &request.base, item, length, ret_reading, err);
 }
 
 int ptc_admin_read_many_begin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e,
@@ -672,9 +672,7 @@ int ptc_admin_read_rank(struct ptc_admin *a, const char *job, const struct ptc_a
 int ptc_admin_pin(struct ptc_admin *a, const char *job, const struct ptc_admin_export *e, const char *reader,
 		  uint32_t ttl_ms, struct ptc_error *err)
 {
-	ProtobufCMessage *reply = NULL;
 	Ptc__V1__PinRequest request;
-	int rc;
 
 	ptc__v1__pin_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
@@ -684,7 +682,5 @@ int ptc_admin_pin(struct ptc_admin *a, const char *job, const struct ptc_admin_e
 	request.snapshot = e->snapshot;
 	request.reader = ptc_admin_borrow(reader);
 	request.ttl_ms = ttl_ms;
-	rc = ptc_admin_call(a, SERVICE "Pin", &request.base, &ptc__v1__ack__descriptor, &reply, err);
-	ptc_admin_reply_free(reply);
-	return rc;
+	return ptc_admin_call_ack(a, SERVICE "Pin", &request.base, err);
 }

@@ -178,36 +178,24 @@ int ptc_admin_job_create(struct ptc_admin *a, const void *spec, size_t len, char
 	return 0;
 }
 
-static int call_ack(struct ptc_admin *a, const char *method, const char *job, struct ptc_error *err)
-{
-	Ptc__V1__JobRequest request = job_request(job);
-	ProtobufCMessage *reply = NULL;
-	int rc = ptc_admin_call(a, method, &request.base, &ptc__v1__ack__descriptor, &reply, err);
-
-	ptc_admin_reply_free(reply);
-	return rc;
-}
-
 int ptc_admin_job_delete(struct ptc_admin *a, const char *job, struct ptc_error *err)
 {
-	return call_ack(a, SERVICE "JobDelete", job, err);
+	Ptc__V1__JobRequest request = job_request(job);
+
+	return ptc_admin_call_ack(a, SERVICE "JobDelete", &request.base, err);
 }
 
 static int call_dataset(struct ptc_admin *a, const char *method, const char *name, const char *json, bool here,
 			struct ptc_error *err)
 {
-	ProtobufCMessage *reply = NULL;
 	Ptc__V1__DatasetRequest request;
-	int rc;
 
 	ptc__v1__dataset_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
 	request.name = ptc_admin_borrow(name);
 	request.json = ptc_admin_borrow(json);
 	request.here = here;
-	rc = ptc_admin_call(a, method, &request.base, &ptc__v1__ack__descriptor, &reply, err);
-	ptc_admin_reply_free(reply);
-	return rc;
+	return ptc_admin_call_ack(a, method, &request.base, err);
 }
 
 int ptc_admin_dataset_add(struct ptc_admin *a, const char *json, bool here, struct ptc_error *err)
@@ -283,17 +271,13 @@ int ptc_admin_data(struct ptc_admin *a, const char *job, char **ret_json, struct
 
 int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err)
 {
-	ProtobufCMessage *reply = NULL;
 	Ptc__V1__AbortRequest request;
-	int rc;
 
 	ptc__v1__abort_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
 	request.job = ptc_admin_borrow(job);
 	request.id = id;
-	rc = ptc_admin_call(a, SERVICE "Abort", &request.base, &ptc__v1__ack__descriptor, &reply, err);
-	ptc_admin_reply_free(reply);
-	return rc;
+	return ptc_admin_call_ack(a, SERVICE "Abort", &request.base, err);
 }
 
 struct follow {
@@ -341,14 +325,21 @@ int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_
 	return ptc_admin_drain_within(a, node, job, 0, fn, arg, err);
 }
 
-int ptc_admin_drain_within(struct ptc_admin *a, const char *node, const char *job, uint64_t within_ms,
-			   ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
+static Ptc__V1__DrainRequest drain_request(const char *node)
 {
 	Ptc__V1__DrainRequest request;
 
 	ptc__v1__drain_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
 	request.node = ptc_admin_borrow(node);
+	return request;
+}
+
+int ptc_admin_drain_within(struct ptc_admin *a, const char *node, const char *job, uint64_t within_ms,
+			   ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
+{
+	Ptc__V1__DrainRequest request = drain_request(node);
+
 	request.job = ptc_admin_borrow(job);
 	request.within_ms = within_ms;
 	return ptc_admin_follow(a, SERVICE "Drain", &request.base, fn, arg, err);
@@ -356,28 +347,21 @@ int ptc_admin_drain_within(struct ptc_admin *a, const char *node, const char *jo
 
 int ptc_admin_undrain(struct ptc_admin *a, const char *node, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
 {
-	Ptc__V1__DrainRequest request;
+	Ptc__V1__DrainRequest request = drain_request(node);
 
-	ptc__v1__drain_request__init(&request);
-	request.version = PTC_ADMIN_VERSION;
-	request.node = ptc_admin_borrow(node);
 	request.undo = true;
 	return ptc_admin_follow(a, SERVICE "Drain", &request.base, fn, arg, err);
 }
 
 int ptc_admin_node_lost(struct ptc_admin *a, const char *node, bool undo, struct ptc_error *err)
 {
-	ProtobufCMessage *reply = NULL;
 	Ptc__V1__NodeLostRequest request;
-	int rc;
 
 	ptc__v1__node_lost_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
 	request.node = ptc_admin_borrow(node);
 	request.undo = undo;
-	rc = ptc_admin_call(a, SERVICE "NodeLost", &request.base, &ptc__v1__ack__descriptor, &reply, err);
-	ptc_admin_reply_free(reply);
-	return rc;
+	return ptc_admin_call_ack(a, SERVICE "NodeLost", &request.base, err);
 }
 
 int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)

@@ -52,6 +52,8 @@ char *ptc_admin_borrow(const char *s);
 /* Makes a unary call. Release *ret_reply with ptc_admin_reply_free. */
 int ptc_admin_call(struct ptc_admin *a, const char *method, const ProtobufCMessage *request,
 		   const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_reply, struct ptc_error *err);
+/* Makes a unary call that is answered by nothing but success. */
+int ptc_admin_call_ack(struct ptc_admin *a, const char *method, const ProtobufCMessage *request, struct ptc_error *err);
 /* Receives a reply. Returns 0 to go on; otherwise the call ends with that code. */
 typedef int (*ptc_admin_reply_fn)(void *arg, const ProtobufCMessage *reply, struct ptc_error *err);
 /* Sends one request and gives each reply of its stream to fn. */

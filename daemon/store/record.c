@@ -272,37 +272,33 @@ int ptc_store_rec_job_put(struct ptc_store *s, const struct job *j, enum job_sta
 	return rc;
 }
 
-int ptc_store_rec_job_empty(struct ptc_store *s, const char *uuid, struct ptc_error *err)
+/* All records of these kinds, in one transaction. */
+static int del_kinds(struct ptc_store *s, const char *uuid, const char *kinds, struct ptc_error *err)
 {
-	struct key kinds[2] = { key_start('T', uuid), key_start('C', uuid) };
 	MDB_txn *txn;
 	int rc = ptc_store_begin(s->meta, true, &txn, err);
 
 	if (rc)
 		return rc;
-	for (size_t i = 0; i < PTC_ARRAY_LEN(kinds) && !rc; i++)
-		rc = del_prefix(txn, s->dbi, &kinds[i], err);
+	for (; *kinds && !rc; kinds++) {
+		struct key k = key_start(*kinds, uuid);
+
+		rc = del_prefix(txn, s->dbi, &k, err);
+	}
 	if (!rc)
 		return ptc_store_commit(txn, STORE_META, err);
 	mdb_txn_abort(txn);
 	return rc;
 }
 
+int ptc_store_rec_job_empty(struct ptc_store *s, const char *uuid, struct ptc_error *err)
+{
+	return del_kinds(s, uuid, "TC", err);
+}
+
 int ptc_store_rec_job_del(struct ptc_store *s, const char *uuid, struct ptc_error *err)
 {
-	struct key kinds[4] = { key_start('T', uuid), key_start('C', uuid), key_start('N', uuid),
-				key_start('J', uuid) };
-	MDB_txn *txn;
-	int rc = ptc_store_begin(s->meta, true, &txn, err);
-
-	if (rc)
-		return rc;
-	for (size_t i = 0; i < PTC_ARRAY_LEN(kinds) && !rc; i++)
-		rc = del_prefix(txn, s->dbi, &kinds[i], err);
-	if (!rc)
-		return ptc_store_commit(txn, STORE_META, err);
-	mdb_txn_abort(txn);
-	return rc;
+	return del_kinds(s, uuid, "TCNJ", err);
 }
 
 static struct key note_key(const char *uuid, const char *name)

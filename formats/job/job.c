@@ -12,6 +12,7 @@
 #include "base/sys/sys.h"
 #include "base/number/search.h"
 #include "formats/job/job_decode.h"
+#include "formats/json.h"
 #include "formats/names.h"
 #include "formats/tensors/safetensors.h"
 #include "reshard/spec/lint.h"
@@ -21,18 +22,58 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const job_keys[] = { "version", "name",           "tensors", "fields",         "rules",
-					"buffers", "gpus",           "run",     "mode",           "build",
-					"copy",    "snapshot_every", "seed",    "data",           "blobs",
-					"files",   "model",          "space",   "on_link_change", "elastic",
-					"copies",  "share_devices",  "archive", "warning",        "keep" };
+/* Beside those of ptc_job_live_table and ptc_job_last_table. */
+static const char *const job_keys[] = { "version", "name", "tensors", "fields", "rules", "buffers", "gpus",
+					"run",     "data", "blobs",   "files",  "model", "space" };
 static const char *const tensor_keys[] = { "name", "dtype", "shape" };
 static const char *const from_keys[] = { "from" };
 static const char *const field_keys[] = { "dtype" };
 static const char *const files_keys[] = { "group", "carry" };
-static const char *const copies_keys[] = { "count", "across" };
-static const char *const keep_keys[] = { "last", "every" };
-static const char *const archive_keys[] = { "dir", "every", "keep", "rate" };
+static const char *const domains[] = { "node", "rack" }, *const changes[] = { "event", "replan" };
+
+static const struct ptc_doc_row copies_rows[] = {
+	PTC_DOC_FIELD(struct ptc_job_copies, "count", count, COUNT, .min = 1, .max = PTC_JOB_MAX_COPIES, .fallback = 1),
+	PTC_DOC_FIELD(struct ptc_job_copies, "across", racks, WORD, .max = 1, .words = domains),
+};
+static const struct ptc_doc_table copies_table = PTC_DOC_TABLE(copies_rows);
+
+#define ARCHIVE(key, member, ...) PTC_DOC_FIELD(struct ptc_job_archive, key, member, __VA_ARGS__)
+static const struct ptc_doc_row archive_rows[] = {
+	{ "dir", PTC_DOC_OTHER },
+	ARCHIVE("every", every_ms, MS, .max = PTC_JOB_ARCHIVE_EVERY_MAX),
+	ARCHIVE("keep", keep, COUNT, .min = 1, .max = PTC_JOB_ARCHIVE_KEEP_MAX, .fallback = PTC_JOB_ARCHIVE_KEEP),
+	ARCHIVE("rate", rate, BYTES, .min = 1, .max = PTC_DOC_NO_MAX),
+};
+static const struct ptc_doc_table archive_table = PTC_DOC_TABLE(archive_rows);
+
+static const struct ptc_doc_row keep_rows[] = {
+	PTC_DOC_FIELD(struct ptc_job_keep, "last", last, COUNT, .min = 1, .max = PTC_JOB_KEEP_MAX, .fallback = 1,
+		      .always = true),
+	PTC_DOC_FIELD(struct ptc_job_keep, "every", every, COUNT, .min = 1, .max = PTC_DOC_NO_MAX),
+};
+static const struct ptc_doc_table keep_table = PTC_DOC_TABLE(keep_rows);
+
+static void put_archive(struct ptc_buf *b, const void *job)
+{
+	const struct ptc_job_archive *a = &((const struct ptc_job_desc *)job)->archive;
+
+	if (!a->dir)
+		return;
+	ptc_buf_puts(b, ",\"archive\":{\"dir\":");
+	ptc_json_put_string(b, a->dir);
+	ptc_doc_write(b, &archive_table, a);
+	ptc_buf_puts(b, "}");
+}
+
+#define JOB(key, member, ...) PTC_DOC_FIELD(struct ptc_job_desc, key, member, __VA_ARGS__)
+static const struct ptc_doc_row last_rows[] = {
+	JOB("on_link_change", replan_on_links, WORD, .max = 1, .words = changes),
+	JOB("warning", warning_ms, ONLY_MS, .min = 1, .max = PTC_JOB_WARNING_MAX_MS),
+	JOB("copies", copies, SUBMAP, .of = &copies_table),
+	{ .key = "archive", .kind = PTC_DOC_OTHER, .put = put_archive },
+	JOB("keep", keep, SUBMAP, .of = &keep_table),
+};
+const struct ptc_doc_table ptc_job_last_table = PTC_DOC_TABLE(last_rows);
 
 /* Puts file and line before the text a check left in d->err. */
 static int located(struct ptc_job_decoder *d, const struct ptc_doc_node *node, int rc)
@@ -356,28 +397,6 @@ static int decode_files(struct ptc_job_decoder *d, const struct ptc_doc_node *no
 	return rc || !carry ? rc : ptc_job_decode_carried(d, carry);
 }
 
-static int decode_copies(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
-{
-	static const char *const domains[] = { "node", "rack" };
-	const struct ptc_doc_node *count, *across;
-	int64_t n = 1;
-	size_t word = 0;
-	int rc = ptc_doc_check_map(d->doc, node, "copies", copies_keys, PTC_ARRAY_LEN(copies_keys), d->err);
-
-	if (rc)
-		return rc;
-	count = ptc_doc_get(node, "count");
-	across = ptc_doc_get(node, "across");
-	if (!count)
-		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
-				     "copies has no \"count\": write on how many nodes each region should be");
-	rc = ptc_doc_int(d->doc, count, "count", 1, PTC_JOB_MAX_COPIES, &n, d->err);
-	if (!rc && across)
-		rc = ptc_doc_word(d->doc, across, "across", domains, PTC_ARRAY_LEN(domains), &word, d->err);
-	d->job->copies = (struct ptc_job_copies){ (uint32_t)n, word == 1 };
-	return rc;
-}
-
 /* The same directory on whichever node writes, so it does not depend on where the job file is. */
 static int decode_archive_dir(struct ptc_job_decoder *d, const struct ptc_doc_node *map, struct ptc_job_archive *a)
 {
@@ -402,40 +421,48 @@ static int decode_archive_dir(struct ptc_job_decoder *d, const struct ptc_doc_no
 static int decode_archive(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
 {
 	struct ptc_job_archive *a = &d->job->archive;
-	const struct ptc_doc_node *keep;
-	int64_t n = PTC_JOB_ARCHIVE_KEEP;
-	int rc = ptc_doc_check_map(d->doc, node, "archive", archive_keys, PTC_ARRAY_LEN(archive_keys), d->err);
+	int rc;
 
-	if (!rc)
-		rc = decode_archive_dir(d, node, a);
-	if (!rc)
-		rc = ptc_job_decode_quantity(d, node, "every", false, 0, PTC_JOB_ARCHIVE_EVERY_MAX, &a->every_ms);
-	if (!rc)
-		rc = ptc_job_decode_quantity(d, node, "rate", true, 1, INT64_MAX, &a->rate);
-	keep = ptc_doc_get(node, "keep");
-	if (!rc && keep)
-		rc = ptc_doc_int(d->doc, keep, "keep", 1, PTC_JOB_ARCHIVE_KEEP_MAX, &n, d->err);
-	a->keep = (uint64_t)n;
-	return rc;
+	ptc_doc_fallbacks(&archive_table, a);
+	rc = ptc_doc_read_to(d->doc, node, "archive", &archive_table, a, d->err);
+	return rc ? rc : decode_archive_dir(d, node, a);
 }
 
-static int decode_keep(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+/* The keys of ptc_job_last_table, and what the table cannot say of them. */
+static int decode_last(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
-	const struct ptc_doc_node *last, *every;
-	int64_t n = 1, steps = 0;
-	int rc = ptc_doc_check_map(d->doc, node, "keep", keep_keys, PTC_ARRAY_LEN(keep_keys), d->err);
+	const struct ptc_doc_node *copies = ptc_doc_get(root, "copies"), *keep = ptc_doc_get(root, "keep");
+	const struct ptc_doc_node *archive = ptc_doc_get(root, "archive");
+	struct ptc_job_desc *job = d->job;
+	int rc;
 
-	last = ptc_doc_get(node, "last");
-	every = ptc_doc_get(node, "every");
-	if (!rc && !d->job->has_run)
-		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+	ptc_doc_fallbacks(&ptc_job_last_table, job);
+	rc = ptc_doc_read_to(d->doc, root, NULL, &ptc_job_last_table, job, d->err);
+	if (!rc && job->replan_on_links && !job->model)
+		rc = ptc_doc_error(d->doc, ptc_doc_get(root, "on_link_change"), d->err, PTC_EINVAL,
+				   "on_link_change: replan needs a model:, from which the planner predicts steps");
+	if (!rc && copies && !ptc_doc_get(copies, "count"))
+		rc = ptc_doc_error(d->doc, copies, d->err, PTC_EINVAL,
+				   "copies has no \"count\": write on how many nodes each region should be");
+	job->copies.racks = job->copies.racks && job->copies.count > 1;
+	if (!rc && keep && !job->has_run)
+		rc = ptc_doc_error(d->doc, keep, d->err, PTC_EINVAL,
 				   "keep is for jobs with \"run\": the state of others does not change");
-	if (!rc && last)
-		rc = ptc_doc_int(d->doc, last, "last", 1, PTC_JOB_KEEP_MAX, &n, d->err);
-	if (!rc && every)
-		rc = ptc_doc_int(d->doc, every, "every", 1, INT64_MAX, &steps, d->err);
-	d->job->keep = (struct ptc_job_keep){ (uint32_t)n, (uint64_t)steps };
-	return rc;
+	return !rc && archive ? decode_archive(d, archive) : rc;
+}
+
+static int check_keys(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
+{
+	const char *known[64];
+	size_t n = 0;
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(job_keys); i++)
+		known[n++] = job_keys[i];
+	for (size_t i = 0; i < ptc_job_live_table.n; i++)
+		known[n++] = ptc_job_live_table.v[i].key;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(last_rows); i++)
+		known[n++] = last_rows[i].key;
+	return ptc_doc_check_map(d->doc, root, "the job", known, n, d->err);
 }
 
 static int check_states(struct ptc_job_decoder *d)
@@ -455,7 +482,7 @@ static int decode_job(struct ptc_job_decoder *d)
 	if (!rc && later)
 		rc = check_later(d, root);
 	else if (!rc)
-		rc = ptc_doc_check_map(d->doc, root, "the job", job_keys, PTC_ARRAY_LEN(job_keys), d->err);
+		rc = check_keys(d, root);
 	if (!rc)
 		rc = decode_name(d, root);
 	if (!rc)
@@ -468,14 +495,8 @@ static int decode_job(struct ptc_job_decoder *d)
 		rc = ptc_job_decode_blobs(d, root);
 	if (!rc)
 		rc = ptc_job_decode_planning(d, root);
-	d->job->copies.count = 1;
-	if (!rc && ptc_doc_get(root, "copies"))
-		rc = decode_copies(d, ptc_doc_get(root, "copies"));
-	if (!rc && ptc_doc_get(root, "archive"))
-		rc = decode_archive(d, ptc_doc_get(root, "archive"));
-	d->job->keep.last = 1;
-	if (!rc && ptc_doc_get(root, "keep"))
-		rc = decode_keep(d, ptc_doc_get(root, "keep"));
+	if (!rc)
+		rc = decode_last(d, root);
 	gpus = ptc_doc_get(root, "gpus");
 	if (!rc && gpus)
 		rc = ptc_job_decode_gpus(d, gpus);

@@ -22,8 +22,9 @@
 #define PTC_JOB_ARCHIVE_KEEP      3
 #define PTC_JOB_ARCHIVE_KEEP_MAX  1000000
 #define PTC_JOB_ARCHIVE_EVERY_MAX (UINT64_C(86400000) * 366) /* a year */
-#define PTC_JOB_KEEP_MAX          64                         /* snapshots, with the committed one */
-#define PTC_JOB_MAX_COPIES        16                         /* more copies protect no better and cost much to move */
+#define PTC_JOB_WARNING_MAX_MS    (UINT64_C(86400000) * 7)
+#define PTC_JOB_KEEP_MAX          64 /* snapshots, with the committed one */
+#define PTC_JOB_MAX_COPIES        16 /* more copies protect no better and cost much to move */
 
 struct ptc_job_gpus {
 	uint32_t n;
@@ -36,6 +37,8 @@ struct ptc_job_gpus {
 enum ptc_job_mode { PTC_JOB_RESTART, PTC_JOB_REBUILD };
 /* When a switch's new ranks build: after the old ones have ended, or before they stop. */
 enum ptc_job_build { PTC_JOB_BUILD_AFTER, PTC_JOB_BUILD_AHEAD };
+/* How a stopped rank's memory is copied (docs/job.md, "copy"). */
+enum ptc_job_copy { PTC_JOB_COPY_LEAN, PTC_JOB_COPY_FAST, PTC_JOB_COPY_ASYNC };
 
 /* The program of a live job, the same for each rank. */
 struct ptc_job_run {
@@ -108,8 +111,8 @@ struct ptc_job_desc {
 	struct ptc_job_run run;
 	enum ptc_job_mode mode;
 	enum ptc_job_build build;
-	bool fast_copy, async_copy; /* `copy`; neither: lean */
-	uint64_t snapshot_every;    /* steps between periodic snapshots; 0: none */
+	enum ptc_job_copy copy;
+	uint64_t snapshot_every; /* steps between periodic snapshots; 0: none */
 	struct ptc_job_elastic elastic;
 	bool share_devices; /* its ranks may have devices together with ranks of other jobs that say so, too */
 	bool has_seed;

@@ -21,15 +21,26 @@
 static const char *const one_keys[] = { PART_KEYS, "seed", "global_batch", "micro_batch" };
 static const char *const mix_keys[] = { "mix", "seed", "global_batch", "micro_batch" };
 static const char *const part_keys[] = { PART_KEYS, "weight" };
-static const char *const words[] = { "false", "true" };
+/* In the order of `sequential`. */
+static const char *const shuffles[] = { "true", "false" };
 
-static int get_number(struct ptc_job_decoder *d, const struct ptc_doc_node *map, const char *key, int64_t min,
-		      int64_t max, int64_t *value)
-{
-	const struct ptc_doc_node *node = ptc_doc_get(map, key);
+#define PART(key, member, ...) PTC_DOC_FIELD(struct ptc_job_part, key, member, __VA_ARGS__)
+static const struct ptc_doc_row part_rows[] = {
+	PART("samples", samples, COUNT, .min = 1, .max = PTC_DOC_NO_MAX),
+	PART("shuffle", sequential, WORD, .max = 1, .words = shuffles),
+	PART("block", block, COUNT, .min = 1, .max = PTC_DOC_NO_MAX),
+	PART("weight", weight, COUNT, .min = 1, .max = PTC_JOB_MAX_WEIGHT, .fallback = 1, .always = true),
+};
+static const struct ptc_doc_table weighed_table = PTC_DOC_TABLE(part_rows);
+static const struct ptc_doc_table part_table = { part_rows, PTC_ARRAY_LEN(part_rows) - 1 };
 
-	return node ? ptc_doc_int(d->doc, node, key, min, max, value, d->err) : 0;
-}
+#define DATA(key, member, ...) PTC_DOC_FIELD(struct ptc_job_data, key, member, __VA_ARGS__)
+static const struct ptc_doc_row data_rows[] = {
+	DATA("seed", seed, COUNT, .max = PTC_DOC_NO_MAX, .always = true),
+	DATA("global_batch", global_batch, COUNT, .min = 1, .max = UINT32_MAX),
+	DATA("micro_batch", micro_batch, COUNT, .min = 1, .max = UINT32_MAX),
+};
+static const struct ptc_doc_table data_table = PTC_DOC_TABLE(data_rows);
 
 /* The name of a dataset, and, once it has been looked up, what it is. */
 static int get_names(struct ptc_job_decoder *d, const struct ptc_doc_node *map, struct ptc_job_part *part)
@@ -56,26 +67,14 @@ static int get_names(struct ptc_job_decoder *d, const struct ptc_doc_node *map, 
 
 static int get_part(struct ptc_job_decoder *d, const struct ptc_doc_node *map, struct ptc_job_part *part)
 {
-	const struct ptc_doc_node *shuffle = ptc_doc_get(map, "shuffle");
-	int64_t block = 0, weight = 1, samples = 0;
-	size_t word = 1;
 	int rc = get_names(d, map, part);
 
-	if (!rc && shuffle)
-		rc = ptc_doc_word(d->doc, shuffle, "shuffle", words, PTC_ARRAY_LEN(words), &word, d->err);
+	ptc_doc_fallbacks(&weighed_table, part);
 	if (!rc)
-		rc = get_number(d, map, "block", 1, INT64_MAX, &block);
-	if (!rc)
-		rc = get_number(d, map, "weight", 1, PTC_JOB_MAX_WEIGHT, &weight);
-	if (!rc && !word && block)
+		rc = ptc_doc_read_to(d->doc, map, NULL, &weighed_table, part, d->err);
+	if (!rc && part->sequential && part->block)
 		rc = ptc_doc_error(d->doc, map, d->err, PTC_EINVAL,
 				   "block says how to shuffle, but shuffle is false; leave one out");
-	if (!rc)
-		rc = get_number(d, map, "samples", 1, INT64_MAX, &samples);
-	part->samples = (uint64_t)samples;
-	part->sequential = !word;
-	part->block = (uint64_t)block;
-	part->weight = (uint32_t)weight;
 	return rc;
 }
 
@@ -99,7 +98,6 @@ static int get_mix(struct ptc_job_decoder *d, const struct ptc_doc_node *mix, st
 static int get_data(struct ptc_job_decoder *d, const struct ptc_doc_node *map, struct ptc_job_data *data)
 {
 	const struct ptc_doc_node *mix = map->kind == PTC_DOC_MAP ? ptc_doc_get(map, "mix") : NULL;
-	int64_t seed = 0, global = 0, micro = 0;
 	int rc = ptc_doc_check_map(d->doc, map, "data", mix ? mix_keys : one_keys,
 				   mix ? PTC_ARRAY_LEN(mix_keys) : PTC_ARRAY_LEN(one_keys), d->err);
 
@@ -115,16 +113,7 @@ static int get_data(struct ptc_job_decoder *d, const struct ptc_doc_node *map, s
 		rc = get_mix(d, mix, data);
 	else
 		rc = get_part(d, map, &data->parts[data->nparts++]);
-	if (rc == 0)
-		rc = get_number(d, map, "seed", 0, INT64_MAX, &seed);
-	if (rc == 0)
-		rc = get_number(d, map, "global_batch", 1, UINT32_MAX, &global);
-	if (rc == 0)
-		rc = get_number(d, map, "micro_batch", 1, UINT32_MAX, &micro);
-	data->seed = (uint64_t)seed;
-	data->global_batch = (uint32_t)global;
-	data->micro_batch = (uint32_t)micro;
-	return rc;
+	return rc ? rc : ptc_doc_read_to(d->doc, map, NULL, &data_table, data, d->err);
 }
 
 PTC_BY_NAME(compare, struct ptc_job_data, name)
@@ -180,14 +169,7 @@ static void put_part(struct ptc_buf *b, const struct ptc_job_part *p, bool weigh
 	ptc_buf_printf(b, "\"dataset\":\"%s\"", p->dataset);
 	if (p->source[0])
 		ptc_buf_printf(b, ",\"source\":\"%s\"", p->source);
-	if (p->samples)
-		ptc_buf_printf(b, ",\"samples\":%" PRIu64, p->samples);
-	if (p->sequential)
-		ptc_buf_puts(b, ",\"shuffle\":\"false\"");
-	if (p->block)
-		ptc_buf_printf(b, ",\"block\":%" PRIu64, p->block);
-	if (weighed)
-		ptc_buf_printf(b, ",\"weight\":%" PRIu32, p->weight);
+	ptc_doc_write(b, weighed ? &weighed_table : &part_table, p);
 }
 
 void ptc_job_put_data(struct ptc_buf *b, const struct ptc_job_desc *job)
@@ -204,11 +186,8 @@ void ptc_job_put_data(struct ptc_buf *b, const struct ptc_job_desc *job)
 			ptc_buf_puts(b, k ? "},{" : "\"mix\":[{");
 			put_part(b, &data->parts[k], true);
 		}
-		ptc_buf_printf(b, "%s,\"seed\":%" PRIu64, data->nparts > 1 ? "}]" : "", data->seed);
-		if (data->global_batch)
-			ptc_buf_printf(b, ",\"global_batch\":%" PRIu32, data->global_batch);
-		if (data->micro_batch)
-			ptc_buf_printf(b, ",\"micro_batch\":%" PRIu32, data->micro_batch);
+		ptc_buf_puts(b, data->nparts > 1 ? "}]" : "");
+		ptc_doc_write(b, &data_table, data);
 		ptc_buf_puts(b, "}");
 	}
 	if (job->ndata)

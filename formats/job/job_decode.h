@@ -3,7 +3,7 @@
  * canonical JSON into the description, or writes one. */
 #pragma once
 
-#include "formats/doc.h"
+#include "formats/doc_rows.h"
 #include "formats/job/job.h"
 
 #define PTC_MAX_PARAMETERS 16
@@ -50,9 +50,11 @@ int ptc_job_decode_buffers(struct ptc_job_decoder *d, const struct ptc_doc_node 
 int ptc_job_decode_gpus(struct ptc_job_decoder *d, const struct ptc_doc_node *node);
 /* Decodes "run" and the keys that belong to it, from the job's map. */
 int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *root);
-/* A size or a duration in min..max; *ret_value keeps its default where the map has no such key. */
-int ptc_job_decode_quantity(struct ptc_job_decoder *d, const struct ptc_doc_node *map, const char *key, bool bytes,
-			    uint64_t min, uint64_t max, uint64_t *ret_value);
+/* The keys that are one value: of "run", and those of the job's map that need "run". */
+extern const struct ptc_doc_table ptc_job_run_table, ptc_job_live_table;
+/* The keys of the job's map that come last in the canonical JSON. */
+extern const struct ptc_doc_table ptc_job_last_table;
+extern const struct ptc_doc_table ptc_job_buffers_table;
 /* Decodes "data" of the job's map. */
 int ptc_job_decode_data(struct ptc_job_decoder *d, const struct ptc_doc_node *root);
 void ptc_job_data_done(struct ptc_job_desc *job);

@@ -8,7 +8,6 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/number/digest.h"
-#include "base/number/units.h"
 #include "formats/json.h"
 
 #include <inttypes.h>
@@ -141,15 +140,27 @@ static void put_rule(struct ptc_buf *b, const struct ptc_rule *r)
 		ptc_buf_printf(b, ",\"state\":\"%s\"}", ptc_job_states[r->carry]);
 }
 
-static void put_groups(struct ptc_buf *b, const struct ptc_buffers *f, const char *comma)
+static void put_order(struct ptc_buf *b, const struct ptc_buffers *f)
 {
+	if (!f->norder)
+		return;
+	ptc_doc_write_key(b, "order");
+	for (size_t i = 0; i < f->norder; i++) {
+		ptc_buf_puts(b, i ? "," : "[");
+		ptc_json_put_string(b, f->order[i]);
+	}
+	ptc_buf_puts(b, "]");
+}
+
+static void put_groups(struct ptc_buf *b, const struct ptc_buffers *f)
+{
+	if (!f->ngroups)
+		return;
+	ptc_doc_write_key(b, "groups");
 	for (size_t i = 0; i < f->ngroups; i++) {
 		bool first = !i || f->groups[i].number != f->groups[i - 1].number;
 
-		if (i && first)
-			ptc_buf_puts(b, "]");
-		ptc_buf_printf(b, "%s%s", i ? "," : comma, i ? "" : "\"groups\":[");
-		ptc_buf_puts(b, first ? "[" : "");
+		ptc_buf_puts(b, !i ? "[[" : first ? "],[" : ",");
 		ptc_json_put_string(b, f->groups[i].glob);
 	}
 	ptc_buf_puts(b, "]]");
@@ -157,44 +168,12 @@ static void put_groups(struct ptc_buf *b, const struct ptc_buffers *f, const cha
 
 static void put_buffers(struct ptc_buf *b, const struct ptc_buffers *f)
 {
-	const struct {
-		const char *key;
-		int64_t value;
-	} numbers[] = { { "align", f->align },
-			{ "pad", f->pad },
-			{ "range", f->range },
-			{ "bucket", f->bucket },
-			{ "bucket_per_dp", f->bucket_per_dp } };
-	const char *comma = "";
-
-	if (!f->norder && !f->reverse && !f->by_layer && !f->first_only && !f->align && !f->pad && !f->range &&
-	    !f->bucket && !f->bucket_per_dp && !f->ngroups)
+	if (!f->norder && !f->ngroups && !ptc_doc_differs(&ptc_job_buffers_table, f))
 		return;
 	ptc_buf_puts(b, ",\"buffers\":{");
-	for (size_t i = 0; i < f->norder; i++) {
-		ptc_buf_puts(b, i ? "," : "\"order\":[");
-		ptc_json_put_string(b, f->order[i]);
-	}
-	ptc_buf_puts(b, f->norder ? "]" : "");
-	comma = f->norder ? "," : "";
-	if (f->ngroups) {
-		put_groups(b, f, comma);
-		comma = ",";
-	}
-	for (size_t i = 0; i < PTC_ARRAY_LEN(numbers); i++) {
-		if (!numbers[i].value)
-			continue;
-		ptc_buf_printf(b, "%s\"%s\":%" PRId64, comma, numbers[i].key, numbers[i].value);
-		comma = ",";
-	}
-	if (f->reverse)
-		ptc_buf_printf(b, "%s\"reverse\":\"true\"", comma);
-	comma = f->reverse ? "," : comma;
-	if (f->by_layer)
-		ptc_buf_printf(b, "%s\"unit\":\"layer\"", comma);
-	comma = f->by_layer ? "," : comma;
-	if (f->first_only)
-		ptc_buf_printf(b, "%s\"bucket_stages\":\"first\"", comma);
+	put_order(b, f);
+	put_groups(b, f);
+	ptc_doc_write(b, &ptc_job_buffers_table, f);
 	ptc_buf_puts(b, "}");
 }
 
@@ -248,40 +227,9 @@ static int put_env(struct ptc_buf *b, const struct ptc_job_run *run, struct ptc_
 	return 0;
 }
 
-/* What is as it would be without: not. */
-static void put_elastic(struct ptc_buf *b, const struct ptc_job_elastic *e)
-{
-	static const char *const failures[] = { "shrink", "wait", "stop" };
-	const char *sep = "";
-
-	if (!e->min_gpus && !e->max_gpus && !e->max_restarts && e->on_failure == PTC_JOB_SHRINK && !e->grow &&
-	    !e->join_after_ms)
-		return;
-	ptc_buf_puts(b, ",\"elastic\":{");
-	if (e->min_gpus)
-		ptc_buf_printf(b, "\"min_gpus\":%" PRIu32, e->min_gpus);
-	sep = e->min_gpus ? "," : "";
-	if (e->max_gpus)
-		ptc_buf_printf(b, "%s\"max_gpus\":%" PRIu32, sep, e->max_gpus);
-	sep = e->max_gpus ? "," : sep;
-	if (e->on_failure != PTC_JOB_SHRINK)
-		ptc_buf_printf(b, "%s\"on_failure\":\"%s\"", sep, failures[e->on_failure]);
-	sep = e->on_failure != PTC_JOB_SHRINK ? "," : sep;
-	if (e->grow)
-		ptc_buf_printf(b, "%s\"on_join\":\"grow\"", sep);
-	sep = e->grow ? "," : sep;
-	if (e->join_after_ms)
-		ptc_buf_printf(b, "%s\"join_after\":\"%" PRIu64 "ms\"", sep, e->join_after_ms);
-	sep = e->join_after_ms ? "," : sep;
-	if (e->max_restarts)
-		ptc_buf_printf(b, "%s\"max_restarts\":%" PRIu32, sep, e->max_restarts);
-	ptc_buf_puts(b, "}");
-}
-
 static int put_run(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc_error *err)
 {
 	const struct ptc_job_run *run = &job->run;
-	char text[PTC_UNITS_MAX];
 
 	ptc_buf_puts(b, ",\"run\":{\"argv\":[");
 	put_strings(b, run->argv, run->argc);
@@ -292,28 +240,9 @@ static int put_run(struct ptc_buf *b, const struct ptc_job_desc *job, struct ptc
 	}
 	if (run->nenv && put_env(b, run, err))
 		return PTC_ENOMEM;
-	if (run->grace_ms != PTC_RUN_GRACE_MS)
-		ptc_buf_printf(b, ",\"grace\":\"%s\"", ptc_units_print_ms(run->grace_ms, text));
-	if (run->boundary_timeout_ms != PTC_RUN_BOUNDARY_MS)
-		ptc_buf_printf(b, ",\"boundary_timeout\":\"%s\"", ptc_units_print_ms(run->boundary_timeout_ms, text));
-	if (run->build_timeout_ms != PTC_RUN_BOUNDARY_MS)
-		ptc_buf_printf(b, ",\"build_timeout\":\"%s\"", ptc_units_print_ms(run->build_timeout_ms, text));
-	if (run->log_bytes != PTC_RUN_LOG_BYTES)
-		ptc_buf_printf(b, ",\"log_bytes\":\"%s\"", ptc_units_print_bytes(run->log_bytes, text));
+	ptc_doc_write(b, &ptc_job_run_table, run);
 	ptc_buf_puts(b, "}");
-	if (job->mode == PTC_JOB_REBUILD)
-		ptc_buf_puts(b, ",\"mode\":\"rebuild\"");
-	if (job->build == PTC_JOB_BUILD_AHEAD)
-		ptc_buf_puts(b, ",\"build\":\"ahead\"");
-	if (job->fast_copy || job->async_copy)
-		ptc_buf_puts(b, job->fast_copy ? ",\"copy\":\"fast\"" : ",\"copy\":\"async\"");
-	if (job->snapshot_every)
-		ptc_buf_printf(b, ",\"snapshot_every\":%" PRIu64, job->snapshot_every);
-	if (job->has_seed)
-		ptc_buf_printf(b, ",\"seed\":%" PRIu64, job->seed);
-	put_elastic(b, &job->elastic);
-	if (job->share_devices)
-		ptc_buf_puts(b, ",\"share_devices\":\"true\"");
+	ptc_doc_write(b, &ptc_job_live_table, job);
 	return 0;
 }
 
@@ -345,40 +274,6 @@ static void put_files(struct ptc_buf *b, const struct ptc_job_files *files)
 	ptc_buf_puts(b, "}");
 }
 
-static void put_copies(struct ptc_buf *b, const struct ptc_job_copies *c)
-{
-	if (c->count > 1)
-		ptc_buf_printf(b, ",\"copies\":{\"count\":%" PRIu32 "%s}", c->count,
-			       c->racks ? ",\"across\":\"rack\"" : "");
-}
-
-static void put_archive(struct ptc_buf *b, const struct ptc_job_archive *a)
-{
-	char text[PTC_UNITS_MAX];
-
-	if (!a->dir)
-		return;
-	ptc_buf_puts(b, ",\"archive\":{\"dir\":");
-	ptc_json_put_string(b, a->dir);
-	if (a->every_ms)
-		ptc_buf_printf(b, ",\"every\":\"%s\"", ptc_units_print_ms(a->every_ms, text));
-	if (a->keep != PTC_JOB_ARCHIVE_KEEP)
-		ptc_buf_printf(b, ",\"keep\":%" PRIu64, a->keep);
-	if (a->rate)
-		ptc_buf_printf(b, ",\"rate\":\"%s\"", ptc_units_print_bytes(a->rate, text));
-	ptc_buf_puts(b, "}");
-}
-
-static void put_keep(struct ptc_buf *b, const struct ptc_job_keep *k)
-{
-	if (k->last < 2 && !k->every)
-		return;
-	ptc_buf_printf(b, ",\"keep\":{\"last\":%" PRIu32, k->last);
-	if (k->every)
-		ptc_buf_printf(b, ",\"every\":%" PRIu64, k->every);
-	ptc_buf_puts(b, "}");
-}
-
 static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, uint32_t version, bool adds,
 		   struct ptc_error *err)
 {
@@ -405,9 +300,7 @@ static int put_job(struct ptc_buf *b, const struct ptc_job_desc *job, uint32_t v
 	ptc_job_put_blobs(b, job);
 	put_files(b, &job->files);
 	ptc_job_put_planning(b, job);
-	put_copies(b, &job->copies);
-	put_archive(b, &job->archive);
-	put_keep(b, &job->keep);
+	ptc_doc_write(b, &ptc_job_last_table, job);
 	if (adds)
 		ptc_buf_printf(b, ",\"added\":%" PRIu64, PTC_VERSION_ADDED);
 	ptc_buf_puts(b, "}");

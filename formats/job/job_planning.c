@@ -20,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WARNING_MAX_MS  (7 * UINT64_C(86400000))
 #define PLANNING_MAX    (64u << 10) /* bytes of one; published ones take 1 KiB */
 #define CONFIG_JSON_MAX (4u << 20)
 
@@ -126,22 +125,9 @@ static int decode_one(struct ptc_job_decoder *d, const struct ptc_doc_node *root
 
 int ptc_job_decode_planning(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
-	static const char *const words[] = { "event", "replan" };
-	const struct ptc_doc_node *node = ptc_doc_get(root, "on_link_change");
-	size_t word = 0;
 	int rc = decode_one(d, root, "model", &d->job->model);
 
-	if (!rc)
-		rc = decode_one(d, root, "space", &d->job->space);
-	if (!rc && node)
-		rc = ptc_doc_word(d->doc, node, "on_link_change", words, PTC_ARRAY_LEN(words), &word, d->err);
-	if (!rc && word && !d->job->model)
-		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
-				   "on_link_change: replan needs a model:, from which the planner predicts steps");
-	d->job->replan_on_links = word == 1;
-	if (!rc)
-		rc = ptc_job_decode_quantity(d, root, "warning", false, 1, WARNING_MAX_MS, &d->job->warning_ms);
-	return rc;
+	return rc ? rc : decode_one(d, root, "space", &d->job->space);
 }
 
 void ptc_job_put_planning(struct ptc_buf *b, const struct ptc_job_desc *job)
@@ -154,10 +140,6 @@ void ptc_job_put_planning(struct ptc_buf *b, const struct ptc_job_desc *job)
 		ptc_buf_puts(b, ",\"space\":");
 		ptc_buf_puts(b, job->space);
 	}
-	if (job->replan_on_links)
-		ptc_buf_puts(b, ",\"on_link_change\":\"replan\"");
-	if (job->warning_ms)
-		ptc_buf_printf(b, ",\"warning\":\"%" PRIu64 "ms\"", job->warning_ms);
 }
 
 /* ---- carried files ---- */

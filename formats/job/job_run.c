@@ -7,7 +7,6 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/limits.h"
-#include "base/number/units.h"
 #include "base/number/search.h"
 #include "formats/doc_rows.h"
 #include "formats/names.h"
@@ -16,16 +15,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const run_keys[] = {
-	"argv", "cwd", "env", "grace", "boundary_timeout", "build_timeout", "log_bytes"
+#define RUN(key, member, ...) PTC_DOC_FIELD(struct ptc_job_run, key, member, __VA_ARGS__)
+static const struct ptc_doc_row run_rows[] = {
+	{ "argv", PTC_DOC_OTHER },
+	{ "cwd", PTC_DOC_OTHER },
+	{ "env", PTC_DOC_OTHER },
+	RUN("grace", grace_ms, MS, .max = PTC_RUN_GRACE_MAX_MS, .fallback = PTC_RUN_GRACE_MS),
+	RUN("boundary_timeout", boundary_timeout_ms, MS, .min = PTC_RUN_BOUNDARY_MIN_MS, .max = PTC_RUN_BOUNDARY_MAX_MS,
+	    .fallback = PTC_RUN_BOUNDARY_MS),
+	RUN("build_timeout", build_timeout_ms, MS, .min = PTC_RUN_BOUNDARY_MIN_MS, .max = PTC_RUN_BOUNDARY_MAX_MS,
+	    .fallback = PTC_RUN_BOUNDARY_MS),
+	RUN("log_bytes", log_bytes, BYTES, .min = PTC_RUN_LOG_MIN_BYTES, .max = PTC_RUN_LOG_MAX_BYTES,
+	    .fallback = PTC_RUN_LOG_BYTES),
 };
-/* In the order of enum ptc_job_mode; the last one is not one yet. */
-static const char *const modes[] = { "restart", "rebuild", "keep" };
-/* In the order of enum ptc_job_build. */
-static const char *const builds[] = { "after", "ahead" };
-static const char *const copies[] = { "lean", "fast", "async" };
-/* In the order of enum ptc_job_on_failure. */
-static const char *const failures[] = { "shrink", "wait", "stop" };
+const struct ptc_doc_table ptc_job_run_table = PTC_DOC_TABLE(run_rows);
+
+/* In the order of the enums; the last mode is not one yet. */
+static const char *const modes[] = { "restart", "rebuild", "keep" }, *const builds[] = { "after", "ahead" },
+			 *const copies[] = { "lean", "fast", "async" },
+			 *const failures[] = { "shrink", "wait", "stop" };
+static const char *const joins[] = { "ignore", "grow" }, *const truths[] = { "false", "true" };
+
+#define ELASTIC(key, member, ...) PTC_DOC_FIELD(struct ptc_job_elastic, key, member, __VA_ARGS__)
+static const struct ptc_doc_row elastic_rows[] = {
+	ELASTIC("min_gpus", min_gpus, COUNT, .min = 1, .max = PTC_MAX_RANKS),
+	ELASTIC("max_gpus", max_gpus, COUNT, .min = 1, .max = PTC_MAX_RANKS),
+	ELASTIC("on_failure", on_failure, WORD, .max = PTC_JOB_STOP, .words = failures),
+	ELASTIC("on_join", grow, WORD, .max = 1, .words = joins),
+	ELASTIC("join_after", join_after_ms, ONLY_MS, .min = 1, .max = PTC_JOB_JOIN_AFTER_MAX_MS),
+	ELASTIC("max_restarts", max_restarts, COUNT, .max = PTC_JOB_RESTARTS_MAX),
+};
+static const struct ptc_doc_table elastic_table = PTC_DOC_TABLE(elastic_rows);
+
+#define LIVE(key, member, ...) PTC_DOC_FIELD(struct ptc_job_desc, key, member, __VA_ARGS__)
+static const struct ptc_doc_row live_rows[] = {
+	LIVE("mode", mode, WORD, .max = PTC_JOB_REBUILD + 1, .words = modes),
+	LIVE("build", build, WORD, .max = PTC_JOB_BUILD_AHEAD, .words = builds),
+	LIVE("copy", copy, WORD, .max = PTC_JOB_COPY_ASYNC, .words = copies),
+	LIVE("snapshot_every", snapshot_every, COUNT, .max = PTC_DOC_NO_MAX),
+	LIVE("seed", seed, COUNT, .max = PTC_DOC_NO_MAX, .given = offsetof(struct ptc_job_desc, has_seed)),
+	LIVE("elastic", elastic, SUBMAP, .of = &elastic_table),
+	LIVE("share_devices", share_devices, WORD, .max = 1, .words = truths),
+};
+const struct ptc_doc_table ptc_job_live_table = PTC_DOC_TABLE(live_rows);
+
 /* Of the submitter's shell and terminal, or set by ptcd for each rank; a trailing '*' stands for the rest of the name.
  * They would be wrong in a rank, or make descriptions differ that are the same. */
 static const char *const not_inherited[] = {
@@ -176,160 +209,53 @@ static int decode_cwd(struct ptc_job_decoder *d, const struct ptc_doc_node *run,
 	return d->job->run.cwd ? 0 : ptc_nomem(d->err);
 }
 
-/* A size or a duration in min..max; *ret_value keeps its default where there is no such key. */
-int ptc_job_decode_quantity(struct ptc_job_decoder *d, const struct ptc_doc_node *run, const char *key, bool bytes,
-			    uint64_t min, uint64_t max, uint64_t *ret_value)
-{
-	const struct ptc_doc_node *node = ptc_doc_get(run, key);
-	char low[PTC_UNITS_MAX], high[PTC_UNITS_MAX];
-	struct ptc_error why = PTC_ERROR_INIT;
-	const char *text = NULL;
-	uint64_t value = 0;
-	int rc;
-
-	if (!node)
-		return 0;
-	rc = ptc_doc_text(d->doc, node, key, &text, d->err);
-	if (rc)
-		return rc;
-	rc = bytes ? ptc_units_parse_bytes(text, &value, &why) : ptc_units_parse_ms(text, &value, &why);
-	if (rc)
-		return ptc_doc_error(d->doc, node, d->err, rc, "%s: %s", key, why.text);
-	if (value < min || value > max)
-		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "%s must be in %s..%s, not %.40s", key,
-				     bytes ? ptc_units_print_bytes(min, low) : ptc_units_print_ms(min, low),
-				     bytes ? ptc_units_print_bytes(max, high) : ptc_units_print_ms(max, high), text);
-	*ret_value = value;
-	return 0;
-}
-
 static int decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
 {
-	struct ptc_job_run *run = &d->job->run;
-	const struct ptc_doc_node *argv, *env;
+	const struct ptc_doc_node *argv = ptc_doc_get(node, "argv"), *env = ptc_doc_get(node, "env");
 	int rc;
 
 	d->job->has_run = true;
-	*run = (struct ptc_job_run){ .grace_ms = PTC_RUN_GRACE_MS,
-				     .boundary_timeout_ms = PTC_RUN_BOUNDARY_MS,
-				     .build_timeout_ms = PTC_RUN_BOUNDARY_MS,
-				     .log_bytes = PTC_RUN_LOG_BYTES };
-	rc = ptc_doc_check_map(d->doc, node, "run", run_keys, PTC_ARRAY_LEN(run_keys), d->err);
-	argv = ptc_doc_get(node, "argv");
-	env = ptc_doc_get(node, "env");
+	ptc_doc_fallbacks(&ptc_job_run_table, &d->job->run);
+	rc = ptc_doc_read_to(d->doc, node, "run", &ptc_job_run_table, &d->job->run, d->err);
 	if (!rc)
 		rc = argv ? decode_argv(d, argv)
 			  : ptc_doc_error(d->doc, node, d->err, PTC_EINVAL, "run has no \"argv\"");
 	if (!rc)
 		rc = decode_cwd(d, node, ptc_doc_get(node, "cwd"));
-	if (!rc && env)
-		rc = decode_env(d, env);
-	if (!rc)
-		rc = ptc_job_decode_quantity(d, node, "grace", false, 0, PTC_RUN_GRACE_MAX_MS, &run->grace_ms);
-	if (!rc)
-		rc = ptc_job_decode_quantity(d, node, "boundary_timeout", false, PTC_RUN_BOUNDARY_MIN_MS,
-					     PTC_RUN_BOUNDARY_MAX_MS, &run->boundary_timeout_ms);
-	if (!rc)
-		rc = ptc_job_decode_quantity(d, node, "build_timeout", false, PTC_RUN_BOUNDARY_MIN_MS,
-					     PTC_RUN_BOUNDARY_MAX_MS, &run->build_timeout_ms);
-	if (!rc)
-		rc = ptc_job_decode_quantity(d, node, "log_bytes", true, PTC_RUN_LOG_MIN_BYTES, PTC_RUN_LOG_MAX_BYTES,
-					     &run->log_bytes);
-	return rc;
+	return !rc && env ? decode_env(d, env) : rc;
 }
 
-static int decode_mode(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
+/* What a table cannot say: values that are not supported, and two values that exclude each other. */
+static int check_live(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
-	size_t i = 0;
-	int rc = ptc_doc_word(d->doc, node, "mode", modes, PTC_ARRAY_LEN(modes), &i, d->err);
+	const struct ptc_job_elastic *e = &d->job->elastic;
 
-	if (!rc && i > PTC_JOB_REBUILD)
-		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+	if ((int)d->job->mode > PTC_JOB_REBUILD)
+		return ptc_doc_error(d->doc, ptc_doc_get(root, "mode"), d->err, PTC_EINVAL,
 				     "mode keep is not supported yet; write restart or rebuild");
-	d->job->mode = (enum ptc_job_mode)i;
-	return rc;
-}
-
-/* After decode_mode. */
-static int decode_build(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
-{
-	size_t i = 0;
-	int rc = ptc_doc_word(d->doc, node, "build", builds, PTC_ARRAY_LEN(builds), &i, d->err);
-
-	if (!rc && i == PTC_JOB_BUILD_AHEAD && d->job->mode != PTC_JOB_RESTART)
-		return ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
+	if (d->job->build == PTC_JOB_BUILD_AHEAD && d->job->mode != PTC_JOB_RESTART)
+		return ptc_doc_error(d->doc, ptc_doc_get(root, "build"), d->err, PTC_EINVAL,
 				     "build: ahead needs mode: restart, for a process that trains cannot build");
-	d->job->build = (enum ptc_job_build)i;
-	return rc;
-}
-
-static int decode_elastic(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
-{
-	static const char *const joins[] = { "ignore", "grow" };
-	struct ptc_job_elastic e = { .on_failure = PTC_JOB_SHRINK };
-	enum ptc_job_on_join { IGNORE, GROW } on_join = IGNORE;
-	const struct ptc_doc_row rows[] = {
-		{ "min_gpus", PTC_DOC_COUNT, &e.min_gpus, 1, PTC_MAX_RANKS, NULL },
-		{ "max_gpus", PTC_DOC_COUNT, &e.max_gpus, 1, PTC_MAX_RANKS, NULL },
-		{ "on_failure", PTC_DOC_WORD, &e.on_failure, 0, PTC_JOB_STOP, failures },
-		{ "on_join", PTC_DOC_WORD, &on_join, 0, GROW, joins },
-		{ "join_after", PTC_DOC_OTHER },
-		{ "max_restarts", PTC_DOC_COUNT, &e.max_restarts, 0, PTC_JOB_RESTARTS_MAX, NULL },
-	};
-	int rc = ptc_doc_read(d->doc, node, "elastic", rows, PTC_ARRAY_LEN(rows), d->err);
-
-	if (!rc && e.max_gpus && e.max_gpus < e.min_gpus)
-		rc = ptc_doc_error(d->doc, ptc_doc_get(node, "max_gpus"), d->err, PTC_EINVAL,
-				   "max_gpus (%" PRIu32 ") is less than min_gpus (%" PRIu32 ")", e.max_gpus,
-				   e.min_gpus);
-	if (!rc)
-		rc = ptc_job_decode_quantity(d, node, "join_after", false, 1, PTC_JOB_JOIN_AFTER_MAX_MS,
-					     &e.join_after_ms);
-	e.grow = on_join == GROW;
-	d->job->elastic = e;
-	return rc;
+	if (e->max_gpus && e->max_gpus < e->min_gpus)
+		return ptc_doc_error(d->doc, ptc_doc_get(ptc_doc_get(root, "elastic"), "max_gpus"), d->err, PTC_EINVAL,
+				     "max_gpus (%" PRIu32 ") is less than min_gpus (%" PRIu32 ")", e->max_gpus,
+				     e->min_gpus);
+	return 0;
 }
 
 int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
-	static const char *const live_keys[] = { "mode",    "copy",  "snapshot_every", "seed",
-						 "elastic", "build", "share_devices" };
-	static const char *const truths[] = { "false", "true" };
-	const struct ptc_doc_node *run = ptc_doc_get(root, "run"), *node[PTC_ARRAY_LEN(live_keys)];
-	int64_t every = 0, seed = 0;
-	size_t copy = 0, shares = 0;
+	const struct ptc_doc_node *run = ptc_doc_get(root, "run");
 	int rc = run ? decode_run(d, run) : 0;
 
-	for (size_t i = 0; i < PTC_ARRAY_LEN(live_keys); i++) {
-		node[i] = ptc_doc_get(root, live_keys[i]);
-		if (!rc && node[i] && !run)
-			rc = ptc_doc_error(d->doc, node[i], d->err, PTC_EINVAL,
+	for (size_t i = 0; !rc && !run && i < ptc_job_live_table.n; i++)
+		if (ptc_doc_get(root, live_rows[i].key))
+			rc = ptc_doc_error(d->doc, ptc_doc_get(root, live_rows[i].key), d->err, PTC_EINVAL,
 					   "\"%s\" is for jobs that run something; the job has no \"run\"",
-					   live_keys[i]);
-	}
-	if (!rc && node[0])
-		rc = decode_mode(d, node[0]);
-	if (!rc && node[1])
-		rc = ptc_doc_word(d->doc, node[1], "copy", copies, PTC_ARRAY_LEN(copies), &copy, d->err);
-	if (!rc && node[2])
-		rc = ptc_doc_int(d->doc, node[2], "snapshot_every", 0, INT64_MAX, &every, d->err);
-	if (!rc && node[3])
-		rc = ptc_doc_int(d->doc, node[3], "seed", 0, INT64_MAX, &seed, d->err);
-	if (!rc && node[4])
-		rc = decode_elastic(d, node[4]);
-	if (!rc && node[5])
-		rc = decode_build(d, node[5]);
-	if (!rc && node[6])
-		rc = ptc_doc_word(d->doc, node[6], live_keys[6], truths, PTC_ARRAY_LEN(truths), &shares, d->err);
-	if (rc)
-		return rc;
-	d->job->share_devices = shares == 1;
-	d->job->fast_copy = copy == 1;
-	d->job->async_copy = copy == 2;
-	d->job->snapshot_every = (uint64_t)every;
-	d->job->has_seed = node[3] != NULL;
-	d->job->seed = (uint64_t)seed;
-	return 0;
+					   live_rows[i].key);
+	if (!rc)
+		rc = ptc_doc_read_to(d->doc, root, NULL, &ptc_job_live_table, d->job, d->err);
+	return rc ? rc : check_live(d, root);
 }
 
 uint64_t ptc_job_seed(const struct ptc_job_desc *job, const char *uuid)

@@ -14,8 +14,6 @@
 #define PAD_TO_MAX (INT64_C(1) << 32) /* elements: above any vocabulary; its product with a degree stays an int64 */
 
 static const char *const split_keys[] = { "axis", "dim", "kind", "blocks", "interleave", "permute", "unit", "pad_to" };
-static const char *const buffers_keys[] = { "order", "reverse", "unit",          "align",  "pad",
-					    "range", "bucket",  "bucket_stages", "groups", "bucket_per_dp" };
 static const char *const expert_keys[] = { "match", "order" };
 const char *const ptc_job_axes[PTC_JOB_AXES] = { "none", "tp", "ep", "etp", "dp", "cp" };
 const char *const ptc_job_kinds[PTC_JOB_KINDS] = { "even", "ceil", "balanced" };
@@ -328,30 +326,55 @@ static int decode_groups(struct ptc_job_decoder *d, const struct ptc_doc_node *n
 	return 0;
 }
 
-static int optional_word(struct ptc_job_decoder *d, const struct ptc_doc_node *map, const char *key,
-			 const char *const *words, bool *value)
-{
-	const struct ptc_doc_node *node = ptc_doc_get(map, key);
-	size_t word = 0;
-	int rc = node ? ptc_doc_word(d->doc, node, key, words, 2, &word, d->err) : 0;
+static const char *const flags[] = { "false", "true" }, *const units[] = { "all", "layer" },
+			 *const stages[] = { "all", "first" };
 
-	*value = word == 1;
+#define BUFFERS(key, member, ...) PTC_DOC_FIELD(struct ptc_buffers, key, member, __VA_ARGS__)
+static const struct ptc_doc_row buffers_rows[] = {
+	{ "order", PTC_DOC_OTHER },
+	{ "groups", PTC_DOC_OTHER },
+	BUFFERS("align", align, COUNT, .min = 1, .max = PTC_MAX_PADDING),
+	BUFFERS("pad", pad, COUNT, .min = 1, .max = PTC_MAX_PADDING),
+	BUFFERS("range", range, COUNT, .min = 1, .max = PTC_MAX_PADDING),
+	BUFFERS("bucket", bucket, COUNT, .min = 1, .max = PTC_DOC_NO_MAX),
+	BUFFERS("bucket_per_dp", bucket_per_dp, COUNT, .min = 1, .max = PTC_MAX_PADDING),
+	BUFFERS("reverse", reverse, WORD, .max = 1, .words = flags),
+	BUFFERS("unit", by_layer, WORD, .max = 1, .words = units),
+	BUFFERS("bucket_stages", first_only, WORD, .max = 1, .words = stages),
+};
+const struct ptc_doc_table ptc_job_buffers_table = PTC_DOC_TABLE(buffers_rows);
+
+/* Values of a rule set may be "$name". */
+static int decode_values(struct ptc_job_decoder *d, const struct ptc_doc_node *map, struct ptc_buffers *b)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < ptc_job_buffers_table.n; i++) {
+		const struct ptc_doc_row *row = &buffers_rows[i];
+		const struct ptc_doc_node *node = ptc_doc_get(map, row->key);
+
+		if (node && row->kind == PTC_DOC_COUNT && node->kind == PTC_DOC_TEXT && node->text[0] == '$')
+			rc = parameter(d, node, (void *)((char *)b + row->offset));
+		else
+			rc = ptc_doc_read_to(d->doc, map, NULL, &(struct ptc_doc_table){ row, 1 }, b, d->err);
+	}
 	return rc;
 }
 
 /* buffers: of the job, or of the one rule set that has them. */
 int ptc_job_decode_buffers(struct ptc_job_decoder *d, const struct ptc_doc_node *node)
 {
-	static const char *const flags[] = { "false", "true" }, *const units[] = { "all", "layer" },
-				 *const stages[] = { "all", "first" };
 	const struct ptc_doc_node *order = node ? ptc_doc_get(node, "order") : NULL;
 	const struct ptc_doc_node *groups = node ? ptc_doc_get(node, "groups") : NULL;
 	struct ptc_buffers *b = &d->job->spec.buffers;
+	const char *known[PTC_ARRAY_LEN(buffers_rows)];
 	int rc;
 
 	if (!node || d->own_buffers)
 		return 0;
-	rc = ptc_doc_check_map(d->doc, node, "buffers", buffers_keys, PTC_ARRAY_LEN(buffers_keys), d->err);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(known); i++)
+		known[i] = buffers_rows[i].key;
+	rc = ptc_doc_check_map(d->doc, node, "buffers", known, PTC_ARRAY_LEN(known), d->err);
 	if (!rc && d->has_buffers)
 		rc = ptc_doc_error(d->doc, node, d->err, PTC_EINVAL,
 				   "a second rule set with \"buffers\"; the job's own "
@@ -362,21 +385,7 @@ int ptc_job_decode_buffers(struct ptc_job_decoder *d, const struct ptc_doc_node 
 	if (!rc && groups)
 		rc = decode_groups(d, groups);
 	if (!rc)
-		rc = optional_word(d, node, "reverse", flags, &b->reverse);
-	if (!rc)
-		rc = optional_word(d, node, "unit", units, &b->by_layer);
-	if (!rc)
-		rc = optional_word(d, node, "bucket_stages", stages, &b->first_only);
-	if (!rc)
-		rc = optional_int(d, node, "align", 1, PTC_MAX_PADDING, &b->align);
-	if (!rc)
-		rc = optional_int(d, node, "pad", 1, PTC_MAX_PADDING, &b->pad);
-	if (!rc)
-		rc = optional_int(d, node, "range", 1, PTC_MAX_PADDING, &b->range);
-	if (!rc)
-		rc = optional_int(d, node, "bucket", 1, INT64_MAX, &b->bucket);
-	if (!rc)
-		rc = optional_int(d, node, "bucket_per_dp", 1, PTC_MAX_PADDING, &b->bucket_per_dp);
+		rc = decode_values(d, node, b);
 	b->align = b->align == 1 ? 0 : b->align;
 	b->pad = b->pad == 1 ? 0 : b->pad;
 	b->range = b->range == 1 ? 0 : b->range;

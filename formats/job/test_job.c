@@ -394,7 +394,7 @@ static void test_run(void **state)
 	assert_int_equal(job.run.build_timeout_ms, 7200000);
 	assert_int_equal(job.run.log_bytes, 1 << 30);
 	assert_int_equal(job.mode, PTC_JOB_REBUILD);
-	assert_true(job.fast_copy && !job.async_copy);
+	assert_int_equal(job.copy, PTC_JOB_COPY_FAST);
 	assert_int_equal(job.snapshot_every, 100);
 	assert_true(job.has_seed);
 	assert_true(ptc_job_seed(&job, "00000000-0000-0000-0000-000000000001") == INT64_MAX);
@@ -409,7 +409,7 @@ static void test_run(void **state)
 	assert_int_equal(job.run.build_timeout_ms, 1800000);
 	assert_int_equal(job.run.log_bytes, 64 << 20);
 	assert_int_equal(job.mode, PTC_JOB_RESTART);
-	assert_false(job.fast_copy || job.async_copy);
+	assert_int_equal(job.copy, PTC_JOB_COPY_LEAN);
 	assert_int_equal(job.snapshot_every, 0);
 	assert_false(job.has_seed);
 	assert_true(ptc_job_seed(&job, "01234567-89ab-4def-fedc-ba9876543210") == UINT64_C(0x0123456789ab4def));
@@ -470,6 +470,52 @@ static void test_run_canonical(void **state)
 		  "run: {cwd: /, argv: [a]}\n",
 		  "{\"version\":1,\"name\":\"live\",\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[4]}],"
 		  "\"rules\":[{\"match\":\"*\",\"state\":\"carry\"}],\"run\":{\"argv\":[\"a\"],\"cwd\":\"/\"}}");
+}
+
+/* Each key that a table writes, in the order of the canonical text; and values that equal the defaults are left out. */
+static void test_tables_canonical(void **state)
+{
+	static const char run[] =
+		"{\"version\":1,\"name\":\"live\",\"run\":{\"argv\":[\"python3\",\"train.py\"],\"cwd\":\"/data\"}";
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc job = { 0 };
+	char want[1024], *json = NULL;
+	size_t n = 0;
+
+	snprintf(want, sizeof want,
+		 "%s,\"build\":\"ahead\",\"copy\":\"fast\",\"snapshot_every\":9223372036854775807,\"seed\":1,"
+		 "\"elastic\":{\"min_gpus\":2,\"max_gpus\":4,\"on_failure\":\"wait\",\"on_join\":\"grow\","
+		 "\"join_after\":\"60000ms\",\"max_restarts\":3},\"share_devices\":\"true\",\"data\":{\"d\":"
+		 "{\"dataset\":\"web\",\"samples\":3,\"shuffle\":\"false\",\"seed\":0,\"micro_batch\":4294967295}},"
+		 "\"model\":{\"layers\":2},\"on_link_change\":\"replan\",\"warning\":\"60000ms\","
+		 "\"copies\":{\"count\":2,\"across\":\"rack\"},\"archive\":{\"dir\":\"/a\",\"every\":\"2h\","
+		 "\"keep\":2,\"rate\":\"10MiB\"},\"keep\":{\"last\":1,\"every\":500}}",
+		 run);
+	canonical(
+		LIVE
+		"keep: {every: 500}\narchive: {rate: 10MiB, keep: 2, every: 120m, dir: /a}\nwarning: 1m\n"
+		"copies: {across: rack, count: 2}\non_link_change: replan\nmodel: {layers: 2}\n"
+		"data: {d: {micro_batch: 4294967295, shuffle: false, samples: 3, dataset: web}}\nshare_devices: true\n"
+		"elastic: {max_restarts: 3, join_after: 1m, on_join: grow, on_failure: wait, max_gpus: 4, min_gpus: "
+		"2}\n"
+		"seed: 1\nsnapshot_every: 9223372036854775807\ncopy: fast\nbuild: ahead\n",
+		want);
+	snprintf(want, sizeof want,
+		 "%s,\"elastic\":{\"on_failure\":\"stop\",\"max_restarts\":1},\"archive\":{\"dir\":\"/a\"},"
+		 "\"keep\":{\"last\":64}}",
+		 run);
+	canonical(LIVE "keep: {last: 64}\narchive: {dir: /a, keep: 3, every: 0}\ncopies: {across: rack, count: 1}\n"
+		       "on_link_change: event\nshare_devices: false\nbuild: after\ncopy: lean\nmode: restart\n"
+		       "elastic: {on_join: ignore, on_failure: stop, max_restarts: 1}\n",
+		  want);
+	snprintf(want, sizeof want, "%s}", run);
+	canonical(LIVE "elastic: {on_failure: shrink, max_restarts: 0}\nkeep: {last: 1}\n", want);
+	assert_int_equal(decode(LIVE, &job, &err), 0);
+	job.copies.count = job.keep.last = 0; /* as in a description that is not decoded, but made by a program */
+	assert_int_equal(ptc_job_to_json(&job, &json, &n, &err), 0);
+	assert_string_equal(json, want);
+	ptc_free(json);
+	ptc_job_desc_done(&job);
 }
 
 #define SOURCE "0123456789abcdef0123456789abcdef"
@@ -575,34 +621,55 @@ static void test_files(void **state)
 	refuse(LIVE "files: {group: \"a:b\"}\n", PTC_EINVAL, "\"a:b\" cannot be the name of a group");
 }
 
+/* The job of a text, and what its canonical JSON makes of it, whose JSON is the same. */
+static void there_and_back(const char *yaml, struct ptc_job_desc *ret_job, struct ptc_job_desc *ret_again)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	char *json = NULL, *other = NULL;
+	size_t len = 0;
+
+	if (decode(yaml, ret_job, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(ptc_job_to_json(ret_job, &json, &len, &err), 0);
+	assert_int_equal(ptc_job_from_json(json, len, ret_again, &err), 0);
+	assert_int_equal(ptc_job_to_json(ret_again, &other, &len, &err), 0);
+	assert_string_equal(json, other);
+	ptc_free(json);
+	ptc_free(other);
+}
+
+static void same_hash(const char *yaml, const char *other)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_job_desc a = { 0 }, b = { 0 };
+	char one[33], two[33];
+
+	assert_int_equal(decode(yaml, &a, &err), 0);
+	assert_int_equal(decode(other, &b, &err), 0);
+	assert_int_equal(ptc_job_hash(&a, one, &err), 0);
+	assert_int_equal(ptc_job_hash(&b, two, &err), 0);
+	assert_string_equal(one, two);
+	ptc_job_desc_done(&a);
+	ptc_job_desc_done(&b);
+}
+
 /* What the planner is told is carried, in a form that comes back the same. */
 static void test_planning(void **state)
 {
-	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_job_desc job = { 0 }, again = { 0 };
-	char *json = NULL, *other = NULL;
-	size_t len = 0;
-	int rc = decode(HEAD "rules: [{match: '*'}]\n"
-			     "model: {layers: 2, hidden: 64, glu: true}\n"
-			     "space: {global_batch: 8, tp: [1, 2], memory: {reserve_bytes: 4e9}}\n"
-			     "on_link_change: replan\n"
-			     "warning: 25s\n",
-			&job, &err);
 
-	if (rc)
-		fail_msg("%s", err.text);
+	there_and_back(HEAD "rules: [{match: '*'}]\n"
+			    "model: {layers: 2, hidden: 64, glu: true}\n"
+			    "space: {global_batch: 8, tp: [1, 2], memory: {reserve_bytes: 4e9}}\n"
+			    "on_link_change: replan\n"
+			    "warning: 25s\n",
+		       &job, &again);
 	assert_string_equal(job.model, "{\"layers\":2,\"hidden\":64,\"glu\":\"true\"}");
 	assert_string_equal(job.space, "{\"global_batch\":8,\"tp\":[1,2],\"memory\":{\"reserve_bytes\":\"4e9\"}}");
-	assert_int_equal(ptc_job_to_json(&job, &json, &len, &err), 0);
-	assert_int_equal(ptc_job_from_json(json, len, &again, &err), 0);
 	assert_string_equal(job.model, again.model);
 	assert_string_equal(job.space, again.space);
 	assert_true(job.replan_on_links && again.replan_on_links);
 	assert_true(job.warning_ms == 25000 && again.warning_ms == 25000);
-	assert_int_equal(ptc_job_to_json(&again, &other, &len, &err), 0);
-	assert_string_equal(json, other);
-	ptc_free(json);
-	ptc_free(other);
 	ptc_job_desc_done(&job);
 	ptc_job_desc_done(&again);
 	refuse(HEAD "rules: [{match: '*'}]\non_link_change: replan\n", PTC_EINVAL, "replan needs a model:");
@@ -619,26 +686,17 @@ static void test_copies(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_job_desc job = { 0 }, again = { 0 };
-	char *json = NULL, one[33], none[33];
-	size_t len = 0;
 
-	assert_int_equal(decode(HEAD "rules: [{match: '*'}]\ncopies: {count: 3, across: rack}\n", &job, &err), 0);
+	there_and_back(HEAD "rules: [{match: '*'}]\ncopies: {count: 3, across: rack}\n", &job, &again);
 	assert_int_equal(job.copies.count, 3);
 	assert_true(job.copies.racks);
-	assert_int_equal(ptc_job_to_json(&job, &json, &len, &err), 0);
-	assert_int_equal(ptc_job_from_json(json, len, &again, &err), 0);
 	assert_int_equal(again.copies.count, 3);
 	assert_true(again.copies.racks);
-	ptc_free(json);
 	ptc_job_desc_done(&job);
 	ptc_job_desc_done(&again);
-	assert_int_equal(decode(HEAD "rules: [{match: '*'}]\ncopies: {count: 1}\n", &job, &err), 0);
+	same_hash(HEAD "rules: [{match: '*'}]\ncopies: {count: 1}\n", HEAD "rules: [{match: '*'}]\n");
 	assert_int_equal(decode(HEAD "rules: [{match: '*'}]\n", &again, &err), 0);
 	assert_int_equal(again.copies.count, 1);
-	assert_int_equal(ptc_job_hash(&job, one, &err), 0);
-	assert_int_equal(ptc_job_hash(&again, none, &err), 0);
-	assert_string_equal(one, none);
-	ptc_job_desc_done(&job);
 	ptc_job_desc_done(&again);
 	refuse(HEAD "rules: [{match: '*'}]\ncopies: 2\n", PTC_EINVAL, "job.yaml:8: copies is not a map");
 	refuse(HEAD "rules: [{match: '*'}]\ncopies: {across: rack}\n", PTC_EINVAL, "copies has no \"count\"");
@@ -653,19 +711,13 @@ static void test_archive(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_job_desc job = { 0 }, again = { 0 };
-	char *json = NULL;
-	size_t len = 0;
 
-	assert_int_equal(decode(HEAD "rules: [{match: '*'}]\narchive: {dir: /a b, every: 2h, keep: 5, rate: 10MiB}\n",
-				&job, &err),
-			 0);
-	assert_int_equal(ptc_job_to_json(&job, &json, &len, &err), 0);
-	assert_int_equal(ptc_job_from_json(json, len, &again, &err), 0);
+	there_and_back(HEAD "rules: [{match: '*'}]\narchive: {dir: /a b, every: 2h, keep: 5, rate: 10MiB}\n", &job,
+		       &again);
 	assert_string_equal(again.archive.dir, "/a b");
 	assert_int_equal(again.archive.every_ms, 7200000);
 	assert_int_equal(again.archive.keep, 5);
 	assert_int_equal(again.archive.rate, 10 << 20);
-	ptc_free(json);
 	ptc_job_desc_done(&job);
 	ptc_job_desc_done(&again);
 	assert_int_equal(decode(HEAD "rules: [{match: '*'}]\narchive: {dir: /a}\n", &job, &err), 0);
@@ -685,24 +737,15 @@ static void test_keep(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_job_desc job = { 0 }, again = { 0 };
-	char *json = NULL, one[33], none[33];
-	size_t len = 0;
 
-	assert_int_equal(decode(LIVE "keep: {last: 3, every: 500}\n", &job, &err), 0);
-	assert_int_equal(ptc_job_to_json(&job, &json, &len, &err), 0);
-	assert_int_equal(ptc_job_from_json(json, len, &again, &err), 0);
+	there_and_back(LIVE "keep: {last: 3, every: 500}\n", &job, &again);
 	assert_int_equal(again.keep.last, 3);
 	assert_int_equal(again.keep.every, 500);
-	ptc_free(json);
 	ptc_job_desc_done(&job);
 	ptc_job_desc_done(&again);
-	assert_int_equal(decode(LIVE "keep: {last: 1}\n", &job, &err), 0);
+	same_hash(LIVE "keep: {last: 1}\n", LIVE);
 	assert_int_equal(decode(LIVE, &again, &err), 0);
 	assert_int_equal(again.keep.last, 1);
-	assert_int_equal(ptc_job_hash(&job, one, &err), 0);
-	assert_int_equal(ptc_job_hash(&again, none, &err), 0);
-	assert_string_equal(one, none);
-	ptc_job_desc_done(&job);
 	ptc_job_desc_done(&again);
 	refuse(LIVE "keep: 2\n", PTC_EINVAL, "keep is not a map");
 	refuse(LIVE "keep: {last: 0}\n", PTC_EINVAL, "last");
@@ -1266,6 +1309,7 @@ int main(void)
 		cmocka_unit_test(test_no_memory),
 		cmocka_unit_test(test_run),
 		cmocka_unit_test(test_run_canonical),
+		cmocka_unit_test(test_tables_canonical),
 		cmocka_unit_test(test_run_refused),
 		cmocka_unit_test(test_data),
 		cmocka_unit_test(test_blobs),

@@ -80,7 +80,7 @@ static int sources_make(struct ptc_capture *c, struct ptc_error *err)
 	rc = env->job_get(env->arg, c->req->info->uuid, c->req->info->spec_hash, &job, &ref, err);
 	if (rc)
 		return rc;
-	c->async = job->async_copy;
+	c->async = job->copy == PTC_JOB_COPY_ASYNC;
 	if (job->spec.nrules) {
 		rc = rank_sources(c, &job->spec, err);
 		if (rc == 0)

@@ -160,7 +160,7 @@ static int run_read(struct ptc_group_start *s, const struct ptc_job_desc *job, s
 	s->desc.argv = (const char *const *)job->run.argv;
 	s->desc.cwd = job->run.cwd;
 	s->desc.mode = job->mode == PTC_JOB_REBUILD ? PTC_MODE_REBUILD : PTC_MODE_RESTART;
-	s->desc.fast_copy = job->fast_copy;
+	s->desc.fast_copy = job->copy == PTC_JOB_COPY_FAST;
 	s->desc.share_devices = job->share_devices;
 	s->desc.grace_ms = (uint32_t)PTC_MIN(job->run.grace_ms, (uint64_t)UINT32_MAX);
 	s->desc.log_bytes = job->run.log_bytes;

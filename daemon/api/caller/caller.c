@@ -197,9 +197,10 @@ int ptc_control_find_controlled(struct ptc_daemon *d, const struct ptc_rpc_call 
 			     ptc_control_as_of(d) ? d->config.node : "");
 }
 
-int ptc_control_forward_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
-			     const char *method, const ProtobufCMessage *request, int timeout_ms,
-			     struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
+/* forwarded: the controller's daemon must not pass the call on. */
+static int open_at_controller(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+			      const char *method, const ProtobufCMessage *request, int timeout_ms, bool forwarded,
+			      struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
 {
 	struct ptc_rpc_channel *channel;
 	struct ptc_rpc_stream *s = NULL;
@@ -208,15 +209,13 @@ int ptc_control_forward_open(struct ptc_daemon *d, const struct ptc_target *t, s
 	size_t len;
 	int rc = ptc_channels_get(d->channels, t->controller, t->address, false, 0, &channel, err);
 
-	if (ptc_rpc_call_meta(call, "ptc-forwarded"))
-		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" is changing controllers; try again", t->meta.name);
 	snprintf(uid, sizeof uid, "%u", (unsigned)ptc_control_uid(call));
 	if (rc == 0)
 		rc = ptc_pb_encode(request, &data, &len, err);
 	if (rc == 0)
 		rc = ptc_rpc_stream_open(channel, method, timeout_ms,
-					 (struct ptc_rpc_meta[]){ { "ptc-uid", uid }, { "ptc-forwarded", "1" } }, 2, &s,
-					 err);
+					 (struct ptc_rpc_meta[]){ { "ptc-uid", uid }, { "ptc-forwarded", "1" } },
+					 forwarded ? 2 : 1, &s, err);
 	if (rc == 0)
 		ptc_rpc_stream_follow(s, call);
 	if (rc == 0)
@@ -230,6 +229,22 @@ int ptc_control_forward_open(struct ptc_daemon *d, const struct ptc_target *t, s
 	}
 	*ret_stream = s;
 	return 0;
+}
+
+int ptc_control_forward_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+			     const char *method, const ProtobufCMessage *request, int timeout_ms,
+			     struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
+{
+	if (ptc_rpc_call_meta(call, "ptc-forwarded"))
+		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" is changing controllers; try again", t->meta.name);
+	return open_at_controller(d, t, call, method, request, timeout_ms, true, ret_stream, err);
+}
+
+int ptc_control_ask_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+			 const char *method, const ProtobufCMessage *request, struct ptc_rpc_stream **ret_stream,
+			 struct ptc_error *err)
+{
+	return open_at_controller(d, t, call, method, request, 0, false, ret_stream, err);
 }
 
 struct relay {

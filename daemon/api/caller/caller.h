@@ -50,6 +50,10 @@ int ptc_control_wait(struct ptc_daemon *d, const struct ptc_rpc_call *call, bool
 int ptc_control_forward_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
 			     const char *method, const ProtobufCMessage *request, int timeout_ms,
 			     struct ptc_rpc_stream **ret_stream, struct ptc_error *err);
+/* Opens another call on behalf of the caller. If the daemon is not the controller any more, it forwards the call. */
+int ptc_control_ask_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+			 const char *method, const ProtobufCMessage *request, struct ptc_rpc_stream **ret_stream,
+			 struct ptc_error *err);
 /* Forwards the whole call to the controller's daemon, and from then on relays every answer, and its status, in steps.
  */
 int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,

@@ -143,21 +143,28 @@ static void add_given(json_t *row, uid_t uid)
 	}
 }
 
+/* Receives a request without members, and calls fn on the loop once the mirror is complete. */
+static int list(struct ptc_daemon *d, struct ptc_rpc_call *call, void (*fn)(void *arg), void *arg,
+		struct ptc_error *err)
+{
+	ProtobufCMessage *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__list_request__descriptor, &req, err);
+
+	if (rc)
+		return rc;
+	ptc_pb_free(req);
+	rc = ptc_control_listed(d, call, err);
+	return rc ? rc : ptc_loop_call(d->loop, fn, arg);
+}
+
 PTC_CONTROL_HANDLER(ptc_control_nodes)
 {
 	struct ptc_daemon *d = arg;
 	struct node_rows r = { .d = d, .uid = ptc_control_uid(call), .rows = json_array() };
-	ProtobufCMessage *req;
 	json_t *row;
 	size_t i;
-	int rc = ptc_pb_call_recv(call, &ptc__v1__list_request__descriptor, &req, err);
+	int rc = list(d, call, list_nodes, &r, err);
 
-	if (rc == 0) {
-		ptc_pb_free(req);
-		rc = ptc_control_listed(d, call, err);
-	}
-	if (rc == 0)
-		rc = ptc_loop_call(d->loop, list_nodes, &r);
 	if (rc) {
 		json_decref(r.rows);
 		return rc;
@@ -257,15 +264,8 @@ PTC_CONTROL_HANDLER(ptc_control_job_list)
 {
 	struct ptc_daemon *d = arg;
 	struct job_rows r = { .d = d, .uid = ptc_control_uid(call), .rows = json_array() };
-	ProtobufCMessage *req;
-	int rc = ptc_pb_call_recv(call, &ptc__v1__list_request__descriptor, &req, err);
+	int rc = list(d, call, list_jobs, &r, err);
 
-	if (rc == 0) {
-		ptc_pb_free(req);
-		rc = ptc_control_listed(d, call, err);
-	}
-	if (rc == 0)
-		rc = ptc_loop_call(d->loop, list_jobs, &r);
 	if (rc) {
 		json_decref(r.rows);
 		return rc;

@@ -89,34 +89,15 @@ static int follow_resize(struct ptc_daemon *d, const struct ptc_target *t, struc
 static int relay_resize(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
 			Ptc__V1__ResizeRequest *req, struct ptc_error *err)
 {
-	struct ptc_rpc_channel *channel;
-	struct ptc_rpc_stream *s = NULL;
+	struct ptc_rpc_stream *s;
 	struct ptc_rpc_message *m = NULL;
 	struct ptc_error broke = PTC_ERROR_INIT;
 	bool gone = false;
-	char uid[16];
-	void *data = NULL;
-	size_t len = 0;
 	uint64_t id = 0;
-	int rc = ptc_channels_get(d->channels, t->controller, t->address, false, 0, &channel, err);
+	int rc = ptc_control_ask_open(d, t, call, "/ptc.v1.Control/Resize", &req->base, &s, err);
 
-	snprintf(uid, sizeof uid, "%u", (unsigned)ptc_control_uid(call));
-	if (rc == 0)
-		rc = ptc_pb_encode(&req->base, &data, &len, err);
-	if (rc == 0)
-		rc = ptc_rpc_stream_open(channel, "/ptc.v1.Control/Resize", 0, &(struct ptc_rpc_meta){ "ptc-uid", uid },
-					 1, &s, err);
-	if (rc == 0)
-		ptc_rpc_stream_follow(s, call);
-	if (rc == 0)
-		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, err);
-	if (rc == 0)
-		rc = ptc_rpc_stream_half_close(s, err);
-	ptc_free(data);
-	if (rc) {
-		ptc_rpc_stream_free(s);
+	if (rc)
 		return rc;
-	}
 	while ((rc = ptc_rpc_stream_recv(s, &m, &broke)) == 0 && m) {
 		Ptc__V1__Progress *p = NULL;
 

@@ -8,6 +8,7 @@
 #include "base/number/digest.h"
 #include "base/number/versions.h"
 #include "formats/json.h"
+#include "formats/members.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,14 +172,39 @@ int ptc_copies_doc_restore(struct ptc_copies_doc *d, const struct ptc_copies_doc
 
 /* ---- JSON ---- */
 
-static json_t *put_keepers(const struct ptc_copies_keeper *v, size_t n)
-{
-	json_t *rows = json_array();
+static const struct ptc_member keeper_rows[] = {
+	PTC_ROW(struct ptc_copies_keeper, NULL, node, TEXT),
+	PTC_ROW(struct ptc_copies_keeper, NULL, generation, U64, .min = 1),
+	PTC_ROW(struct ptc_copies_keeper, NULL, table, U64, .max = PTC_COPIES_TABLE - 1),
+};
+static const struct ptc_members keeper_members = PTC_TUPLE(keeper_rows, struct ptc_copies_keeper);
+static const struct ptc_member part_rows[] = {
+	PTC_ROW(struct ptc_copies_part, NULL, keeper, U32),
+	PTC_ROW(struct ptc_copies_part, NULL, rank, U32, .max = PTC_MAX_RANKS - 1),
+	PTC_ROW(struct ptc_copies_part, NULL, items, U32),
+};
+static const struct ptc_members part_members = PTC_TUPLE(part_rows, struct ptc_copies_part);
+#define DOC(key, member, ...) PTC_ROW(struct ptc_copies_doc, key, member, __VA_ARGS__)
+#define KEEPERS(key, member, count)                                                                                    \
+	DOC(key, member, LIST, .max = 2 * PTC_MAX_NODES, PTC_COUNT(struct ptc_copies_doc, count), .of = &keeper_members)
+static const struct ptc_member doc_rows[] = {
+	DOC("generation", generation, U64, .optional = true),
+	DOC("layout", generation_hash, TEXT),
+	DOC("content", content, TEXT),
+	KEEPERS("keepers", keepers, nkeepers),
+	DOC("parts", parts, LIST, .max = PTC_MAX_COPIES, PTC_COUNT(struct ptc_copies_doc, nparts), .of = &part_members),
+};
+static const struct ptc_members doc_members = PTC_MEMBERS(doc_rows, struct ptc_copies_doc);
+static const struct ptc_member old_rows[] = { KEEPERS("old", old, nold) }; /* behind "items" */
+static const struct ptc_members old_members = PTC_MEMBERS(old_rows, struct ptc_copies_doc);
 
-	for (size_t i = 0; i < n; i++)
-		json_array_append_new(rows, json_pack("[s,I,I]", v[i].node, (json_int_t)v[i].generation,
-						      (json_int_t)(v[i].table & ~PTC_COPIES_TABLE)));
-	return rows;
+/* Numbers of tables have no PTC_COPIES_TABLE in the JSON. */
+static void mark_tables(struct ptc_copies_doc *d, uint64_t mark)
+{
+	for (size_t i = 0; i < d->nkeepers; i++)
+		d->keepers[i].table = (d->keepers[i].table & ~PTC_COPIES_TABLE) | mark;
+	for (size_t i = 0; i < d->nold; i++)
+		d->old[i].table = (d->old[i].table & ~PTC_COPIES_TABLE) | mark;
 }
 
 static json_t *put_items(const struct ptc_copies_doc *d)
@@ -198,18 +224,18 @@ static json_t *put_items(const struct ptc_copies_doc *d)
 
 char *ptc_copies_doc_encode(const struct ptc_copies_doc *d)
 {
-	json_t *parts = json_array(), *root;
-	char *text;
+	json_t *root = json_pack("{s:i}", "version", (int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION));
+	struct ptc_copies_doc c = { 0 };
+	char *text = NULL;
 
-	for (size_t i = 0; i < d->nparts; i++)
-		json_array_append_new(parts, json_pack("[I,I,I]", (json_int_t)d->parts[i].keeper,
-						       (json_int_t)d->parts[i].rank, (json_int_t)d->parts[i].items));
-	root = json_pack("{s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:o}", "version",
-			 (json_int_t)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), "generation",
-			 (json_int_t)d->generation, "layout", d->generation_hash, "content", d->content, "keepers",
-			 put_keepers(d->keepers, d->nkeepers), "parts", parts, "items", put_items(d), "old",
-			 put_keepers(d->old, d->nold));
-	text = root ? ptc_json_text(root) : NULL;
+	if (ptc_copies_doc_copy(d, &c) == 0) {
+		mark_tables(&c, 0);
+		if (ptc_members_put(root, &doc_members, &c) == 0 &&
+		    json_object_set_new(root, "items", put_items(&c)) == 0 &&
+		    ptc_members_put(root, &old_members, &c) == 0)
+			text = ptc_json_text(root);
+	}
+	ptc_copies_doc_done(&c);
 	json_decref(root);
 	return text;
 }
@@ -217,57 +243,6 @@ char *ptc_copies_doc_encode(const struct ptc_copies_doc *d)
 static int malformed(const char *key, struct ptc_error *err)
 {
 	return ptc_error_set(err, PTC_EINVAL, WHAT ": malformed \"%s\"", key);
-}
-
-static int get_keepers(const json_t *root, const char *key, struct ptc_copies_keeper **ret, size_t *ret_n,
-		       struct ptc_error *err)
-{
-	const json_t *rows = json_object_get(root, key);
-	size_t i, n = json_array_size(rows);
-	json_t *row;
-
-	if (!json_is_array(rows) || n > 2 * PTC_MAX_NODES)
-		return malformed(key, err);
-	*ret = ptc_calloc(n, sizeof **ret);
-	if (!*ret)
-		return ptc_nomem(err);
-	json_array_foreach(rows, i, row) {
-		struct ptc_copies_keeper *h = &(*ret)[i];
-		json_int_t generation = 0, table = -1;
-		const char *node = "";
-
-		if (json_unpack(row, "[s,I,I!]", &node, &generation, &table) != 0 || generation < 1 || table < 0 ||
-		    (uint64_t)table >= PTC_COPIES_TABLE || !node[0] || strlen(node) > PTC_NAME_MAX)
-			return malformed(key, err);
-		snprintf(h->node, sizeof h->node, "%s", node);
-		h->generation = (uint64_t)generation;
-		h->table = (uint64_t)table | PTC_COPIES_TABLE;
-		*ret_n = i + 1;
-	}
-	return 0;
-}
-
-static int get_parts(const json_t *root, struct ptc_copies_doc *d, struct ptc_error *err)
-{
-	const json_t *rows = json_object_get(root, "parts");
-	size_t i, n = json_array_size(rows);
-	json_t *row;
-
-	if (!json_is_array(rows) || n > PTC_MAX_COPIES)
-		return malformed("parts", err);
-	d->parts = ptc_calloc(n, sizeof *d->parts);
-	if (!d->parts)
-		return ptc_nomem(err);
-	json_array_foreach(rows, i, row) {
-		json_int_t v[3] = { -1, -1, -1 };
-
-		if (json_unpack(row, "[I,I,I!]", &v[0], &v[1], &v[2]) != 0 || v[0] < 0 || (size_t)v[0] >= d->nkeepers ||
-		    v[1] < 0 || v[1] >= PTC_MAX_RANKS || v[2] < 0 || (size_t)v[2] >= d->nitems)
-			return malformed("parts", err);
-		d->parts[i] = (struct ptc_copies_part){ (uint32_t)v[0], (uint32_t)v[1], (uint32_t)v[2] };
-		d->nparts = i + 1;
-	}
-	return 0;
 }
 
 static int get_set(const char *hex, struct ptc_copies_doc *d, struct ptc_error *err)
@@ -307,34 +282,40 @@ static int get_items(const json_t *root, struct ptc_copies_doc *d, struct ptc_er
 	return rc;
 }
 
+/* What a table cannot say: a keeper has a name, and parts name keepers and sets of items. */
+static int check(const struct ptc_copies_doc *d, struct ptc_error *err)
+{
+	for (size_t i = 0; i < d->nkeepers + d->nold; i++)
+		if (!(i < d->nkeepers ? d->keepers[i] : d->old[i - d->nkeepers]).node[0])
+			return malformed(i < d->nkeepers ? "keepers" : "old", err);
+	for (size_t i = 0; i < d->nparts; i++)
+		if (d->parts[i].keeper >= d->nkeepers || d->parts[i].items >= d->nitems)
+			return malformed("parts", err);
+	return 0;
+}
+
 int ptc_copies_doc_decode(const char *json, size_t len, struct ptc_copies_doc *ret, struct ptc_error *err)
 {
 	struct ptc_copies_doc d = { 0 };
-	const char *layout = "", *content = "";
 	json_t *root = NULL;
 	int rc = ptc_json_load(WHAT, json, len, &root, err);
 
 	if (rc == 0)
 		rc = ptc_json_version(WHAT, root, PTC_DOC_OLDEST, PTC_DOC_VERSION, err);
-	if (rc == 0 && (json_unpack(root, "{s:s, s:s}", "layout", &layout, "content", &content) != 0 ||
-			strlen(layout) >= sizeof d.generation_hash || strlen(content) >= sizeof d.content))
-		rc = malformed("layout", err);
-	if (rc == 0) {
-		d.generation = ptc_json_count(root, "generation");
-		snprintf(d.generation_hash, sizeof d.generation_hash, "%s", layout);
-		snprintf(d.content, sizeof d.content, "%s", content);
-		rc = get_keepers(root, "keepers", &d.keepers, &d.nkeepers, err);
-	}
 	if (rc == 0)
-		rc = get_keepers(root, "old", &d.old, &d.nold, err);
+		rc = ptc_members_from_json(WHAT, &doc_members, root, &d, err);
+	if (rc == 0)
+		rc = ptc_members_from_json(WHAT, &old_members, root, &d, err);
 	if (rc == 0)
 		rc = get_items(root, &d, err);
 	if (rc == 0)
-		rc = get_parts(root, &d, err);
+		rc = check(&d, err);
 	json_decref(root);
-	if (rc)
+	if (rc) {
 		ptc_copies_doc_done(&d);
-	else
-		*ret = d;
-	return rc;
+		return rc;
+	}
+	mark_tables(&d, PTC_COPIES_TABLE);
+	*ret = d;
+	return 0;
 }

@@ -53,11 +53,18 @@ static char *again(const char *json)
 static void test_again(void **state)
 {
 	struct ptc_copies_doc d, copy;
-	char *json, *second, *third;
+	char *json, *second, *third, *want;
 
 	(void)state;
 	make(&d);
 	json = ptc_copies_doc_encode(&d);
+	want = ptc_asprintf("{\"version\":1,\"generation\":7,\"layout\":\"abc\",\"content\":\"%s\","
+			    "\"keepers\":[[\"n0\",7,103],[\"n1\",7,101],[\"n2\",7,102]],"
+			    "\"parts\":[[0,0,0],[1,1,1],[2,2,0],[0,3,1]],\"items\":[\"0f01\",\"f000\"],"
+			    "\"old\":[[\"n1\",6,5]]}",
+			    d.content);
+	assert_string_equal(json, want);
+	ptc_free(want);
 	second = again(json);
 	assert_string_equal(json, second);
 	assert_int_equal(ptc_copies_doc_copy(&d, &copy), 0);
