@@ -67,7 +67,9 @@ struct ptc_cluster {
 		pthread_cond_t wake;
 		bool stop;
 		bool lease_wanted;
+		char unhealthy[PTC_UNHEALTHY_BYTES]; /* what the node's document is to say */
 	} shared;
+	bool telling; /* loop: a task writes that */
 	struct {
 		pthread_mutex_t lock;
 		pthread_cond_t wake;
@@ -168,6 +170,23 @@ int ptc_cluster_check(struct ptc_cluster *c, struct ptc_error *err)
 	return rc;
 }
 
+/* What this node's document says now. NULL: out of memory. */
+static char *own_doc(struct ptc_cluster *c)
+{
+	struct ptc_node_doc *doc = ptc_malloc(sizeof *doc);
+	char *json;
+
+	if (!doc)
+		return NULL;
+	*doc = c->opts.node;
+	pthread_mutex_lock(&c->shared.lock);
+	memcpy(doc->unhealthy, c->shared.unhealthy, sizeof doc->unhealthy);
+	pthread_mutex_unlock(&c->shared.lock);
+	json = ptc_node_doc_encode(doc);
+	ptc_free(doc);
+	return json;
+}
+
 static int take_lease(struct ptc_cluster *c, struct ptc_error *err)
 {
 	char key[128], lost[128], *json;
@@ -186,7 +205,7 @@ static int take_lease(struct ptc_cluster *c, struct ptc_error *err)
 	rc = ptc_etcd_lease_new(c->etcd, c->opts.lease_ttl_s, lease_gone, c, &c->lease, err);
 	if (rc)
 		return rc;
-	json = ptc_node_doc_encode(&c->opts.node);
+	json = own_doc(c);
 	if (!json)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the node document");
 	ops[0].value = json;
@@ -466,6 +485,46 @@ static void look_for_own_key(void *arg, struct ptc_etcd *e)
 		lease_gone(c);
 	}
 	ptc_etcd_kvs_done(&kvs);
+}
+
+/* Our own lane: who takes another lease meanwhile writes the document anew by himself. */
+static void write_unhealthy(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_cluster *c = arg;
+	struct ptc_error err = PTC_ERROR_INIT;
+	int64_t lease = atomic_load(&c->lease_id);
+	struct ptc_etcd_kvs kvs = { 0 };
+	char key[128], *json = own_doc(c);
+	bool ok;
+
+	node_key(c, key, sizeof key);
+	if (json && lease && ptc_etcd_get(e, key, false, 1, &kvs, &err) == 0 && kvs.n && kvs.kv[0].lease == lease)
+		(void)ptc_etcd_txn(e, &(struct ptc_etcd_compare){ key, PTC_ETCD_MOD_REV, kvs.kv[0].mod_revision }, 1,
+				   &(struct ptc_etcd_op){
+					   .key = key, .value = json, .len = strlen(json), .lease = lease },
+				   1, "etcd.node", &ok, NULL, &err);
+	if (err.code)
+		ptc_warn("etcd", "which devices are not well is not written yet: %s", err.text);
+	ptc_etcd_kvs_done(&kvs);
+	ptc_free(json);
+}
+
+static void unhealthy_written(void *arg)
+{
+	((struct ptc_cluster *)arg)->telling = false;
+}
+
+void ptc_cluster_tell_unhealthy(struct ptc_cluster *c, const char *text)
+{
+	uint32_t i;
+
+	pthread_mutex_lock(&c->shared.lock);
+	snprintf(c->shared.unhealthy, sizeof c->shared.unhealthy, "%s", text);
+	pthread_mutex_unlock(&c->shared.lock);
+	if (c->telling || !c->nodes_synced || !ptc_cluster_find_node(c, c->opts.node.name, &i) || !c->nodes[i]->up ||
+	    strcmp(c->nodes[i]->doc.unhealthy, text) == 0)
+		return;
+	c->telling = ptc_cluster_run(c, OWN_LANE, write_unhealthy, unhealthy_written, c) == 0;
 }
 
 /* A change of our own key may be of our making: what holds now is looked up. */
@@ -1002,6 +1061,7 @@ int ptc_cluster_new(const struct ptc_cluster_opts *opts, struct ptc_cluster **re
 	c->loss.after_ns = opts->node_lost_after_ns;
 	c->state_dir = ptc_strdup(opts->state_dir);
 	pthread_mutex_init(&c->shared.lock, NULL);
+	memcpy(c->shared.unhealthy, opts->node.unhealthy, sizeof c->shared.unhealthy);
 	ptc_cond_init(&c->shared.wake);
 	pthread_mutex_init(&c->waits.lock, NULL);
 	ptc_cond_init(&c->waits.wake);

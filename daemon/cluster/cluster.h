@@ -157,6 +157,9 @@ uint64_t ptc_cluster_device_writes(const struct ptc_cluster *c); /* how often th
 /* Whether the device may be given to a rank of that job. If not, and ret_by is not NULL: to the job that has it. */
 bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t device, const char *uuid, bool shares,
 			     const struct ptc_job_view **ret_by);
+/* Says in this node's document which of its devices are not well (struct ptc_node_doc), if it says something else. Call
+ * it again and again: a write that fails is made at a later call. */
+void ptc_cluster_tell_unhealthy(struct ptc_cluster *c, const char *text);
 /* Whether any node counts as lost. */
 bool ptc_cluster_any_lost(const struct ptc_cluster *c);
 int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c);

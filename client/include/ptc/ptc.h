@@ -174,8 +174,7 @@ PTC_API int ptc_stop_refuse(ptc_client *c, const char *why);
  * stop is refused with the rank and `why`. ptc_finish has no later boundary: there the call refuses the stop. */
 PTC_API int ptc_stop_later(ptc_client *c, const char *why);
 /* For fn. 1: the stop is still at this step. 0: it has moved on, because another rank was already past this step. That
- * rank may never reach this step: if fn waits for other ranks, it must ask repeatedly and return nonzero on 0. In
- * ptc_finish: 1. */
+ * rank may never reach this step: if fn waits for others, it must ask again and return nonzero on 0. ptc_finish: 1. */
 PTC_API int ptc_stop_holds(ptc_client *c);
 
 /* Says that the declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; do not use
@@ -183,7 +182,8 @@ PTC_API int ptc_stop_holds(ptc_client *c);
  * while the state is taken. The first boundary has the step of ptc_start_step. Each later one has the next step. */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
 /* Says that the program is about to change declared memory in place: the state is not whole until the next boundary
- * (`whole` of `ptcctl status --format json`). Waits while ptcd holds the rank (ptc_survive), for some seconds. */
+ * (`whole` of `status --format json`). Waits some seconds while ptcd holds the rank (ptc_survive). A graph that was
+ * captured before ptc_stream needs it before each launch (ptc/gpu.h). */
 PTC_API void ptc_update_begin(ptc_client *c);
 /* A promise, until the next ptc_next or with yes 0, by which a job goes on from this memory when a node is lost: at
  * each boundary all state is in declared memory, blobs and cursors, until ptc_update_begin (docs/failures.md). */

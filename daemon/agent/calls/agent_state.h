@@ -58,6 +58,7 @@ struct ptc_agent {
 		struct ptc_pinned_table *pinned;     /* pinned_tables.c */
 		struct ptc_residents *residents;     /* memory/resident.c */
 		struct ptc_prefetch *prefetched;     /* memory/prefetch.c */
+		uint64_t prefetch_used;              /* of env.prefetch_bytes, by all jobs */
 		struct ptc_thread_count reconcilers; /* threads of reconcile.c */
 		uint64_t reconciled;                 /* the last number of ptc_agent_reconciles */
 		bool stopping;

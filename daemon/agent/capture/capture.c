@@ -143,6 +143,21 @@ static void keep_held(struct ptc_capture *c)
 	c->group.n = n;
 }
 
+/* Of a rank that has ended there is left what it had on devices. */
+static void keep_outlived(struct ptc_capture *c)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < c->sources.n; i++) {
+		const struct ptc_slot_source *s = &c->sources.v[i];
+		const struct ptc_slot_view *slot = &c->group.v[s->slot];
+
+		if (!slot->outlived || ptc_slot_device(slot, s->at.address))
+			c->sources.v[n++] = *s;
+	}
+	c->sources.n = n;
+}
+
 /* Whether they have all that this node's table needs. */
 static int check_held(const struct ptc_capture *c, struct ptc_error *err)
 {
@@ -428,6 +443,29 @@ static size_t shadow(struct ptc_capture *c, size_t ntasks)
 	return ntasks;
 }
 
+/* Ranks that go on beside a shadow that is not there any more would lose the snapshot. What is left is copied from
+ * their own memory then. Returns the number of tasks that are done. */
+static int before_release(struct ptc_capture *c, size_t here, size_t *waited, struct ptc_error *err)
+{
+	struct ptc_workers *workers = c->agent->env.workers;
+	int rc;
+
+	if (ptc_fault("agent.capture.release"))
+		return ptc_error_set(err, PTC_EIO, "injected failure before ranks are let go");
+	if (ptc_slots_shadow_lives(workers, &c->copying.slots)) {
+		ptc_slots_shadow_only(workers, &c->copying.slots);
+		return 0;
+	}
+	ptc_warn("agent", "job %s: the copies on its devices are lost, so its ranks wait for the copy of a snapshot",
+		 c->key.uuid);
+	(void)ptc_workers_copied_async(workers, &c->group.key, false, "ptc-gpu ended before the ranks went on");
+	ptc_slots_shadow_drop(workers, &c->copying.slots);
+	c->fill_from = *waited;
+	rc = task_pool_run(c, ptc_capture_fill, here - *waited, err);
+	*waited = here;
+	return rc;
+}
+
 /* Out of the ranks' memory; they may go on then. */
 static int copy(struct ptc_capture *c, bool released, struct ptc_error *err)
 {
@@ -442,7 +480,7 @@ static int copy(struct ptc_capture *c, bool released, struct ptc_error *err)
 		ptc_residents_make(c->agent,
 				   &(struct ptc_residents_make){ c->g, &c->group, &c->sources, &c->copying.slots });
 	if (!rc && c->order)
-		ptc_slots_shadow_only(c->agent->env.workers, &c->copying.slots);
+		rc = before_release(c, here, &waited, err);
 	if (!rc && c->req->release && !released)
 		rc = release(c, err);
 	c->fill_from = waited;
@@ -471,8 +509,10 @@ static int take(struct ptc_capture *c, struct ptc_error *err)
 
 	if (rc == 0)
 		rc = sources_make(c, err);
-	if (!rc && c->req->held)
+	if (!rc && c->req->held) {
+		keep_outlived(c);
 		rc = check_held(c, err);
+	}
 	if (rc == 0)
 		rc = ptc_captured_encode(c, err);
 	if (!rc && early)

@@ -343,6 +343,16 @@ static const struct ptc_worker_doc *culprit(const struct ptc_controller *ctl, co
 	return first;
 }
 
+/* It was killed, or aborted as by NCCL's watchdog, so it may have left its state on its devices, and others theirs. */
+static bool may_be_left(const struct ptc_controller *ctl, const struct ptc_worker_doc *first)
+{
+	const struct ptc_worker_doc *w = culprit(ctl, first);
+	const struct ptc_job_elastic *e = &ctl->recovery.elastic;
+
+	return e->max_restarts && e->on_failure != PTC_JOB_STOP &&
+	       (was_killed(w) || (WIFSIGNALED(w->exit_status) && WTERMSIG(w->exit_status) == SIGABRT));
+}
+
 /* Whether the job is started again, all of whose nodes are there; and what is said of it. After mark. what: which rank,
  * and what it did at the step. most: so many restarts within an hour. */
 static void count_program(struct ptc_controller *ctl, const char *what, uint64_t step, uint32_t most)
@@ -369,7 +379,7 @@ static void count_program(struct ptc_controller *ctl, const char *what, uint64_t
 	m->restarts++;
 	m->failed_step = step;
 	ptc_event(ctl->all->cluster, ctl->uuid, "recovering",
-		  "%s at step %llu, and all nodes are there: the job is started again on the same devices (restart %u; "
+		  "%s at step %llu, and all nodes are there: the job is started again on the same nodes (restart %u; "
 		  "at most %u in an hour)",
 		  what, (unsigned long long)step, m->restarts, most);
 }
@@ -431,7 +441,7 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 		ptc_recovery_plan(ctl, PTC_RECOVERY_READ, was_read);
 	if (!judged(ctl, &p, w, gone != NULL) || !rec->has_elastic)
 		return false;
-	if ((p.down || gone) && rec->elastic.on_failure != PTC_JOB_STOP) {
+	if (p.down || gone ? rec->elastic.on_failure != PTC_JOB_STOP : may_be_left(ctl, &w->doc)) {
 		if (ptc_recovery_hold(ctl) < PTC_HOLD_FOUND)
 			return false;
 		held = make_held(ctl, r);
@@ -440,6 +450,8 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 		make_halt(ctl, r);
 	if (!p.down && !gone) {
 		judge_program(ctl, culprit(ctl, &w->doc), r->id);
+		if (held)
+			mark_held(ctl, r);
 		return true;
 	}
 	if (rec->elastic.on_failure == PTC_JOB_STOP)

@@ -21,11 +21,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- life ----------------------------------------------------------------------- */
@@ -69,12 +71,40 @@ static void drop_page(struct worker *k)
 	k->page_fd = -1;
 }
 
+/* Killed, or aborted as by NCCL's watchdog: not by a fault of its own code. */
+static bool cut_off(const struct worker *k)
+{
+	return k->status_known && WIFSIGNALED(k->status) &&
+	       (WTERMSIG(k->status) == SIGKILL || WTERMSIG(k->status) == SIGABRT);
+}
+
+/* Whether what it had declared on devices is there still, under handles that are ours, and a mark of the device says
+ * what it is worth. */
+static bool outlived(const struct worker *k)
+{
+	const struct declared *d = k->declared;
+
+	if (!cut_off(k) || !k->group || !k->group->built || k->group->ending || k->exit_wanted || !k->page || !d ||
+	    (k->phase != WORKER_RUNNING && k->phase != WORKER_STOPPED) || !d->ndevices || d->path != DEVICE_MAPPED ||
+	    !atomic_load(&k->page->survives) || atomic_load(&k->page->marks) != PTC_LOCAL_MARKS_PROVEN)
+		return false;
+	for (size_t i = 0; i < d->ndevices; i++)
+		if (d->devices[i].fd < 0)
+			return false;
+	return true;
+}
+
 void ptc_worker_detach_locked(struct worker *k)
 {
 	struct group *g = k->group;
 
 	if (!g)
 		return;
+	if (k->outlived) {
+		k->outlived = false;
+		drop_generation(k);
+		drop_page(k);
+	}
 	if (k->ended) {
 		g->slots[k->slot].exited = true;
 		g->slots[k->slot].exit_status = k->status;
@@ -122,8 +152,11 @@ static void exited_locked(struct ptc_workers *w, struct worker *k, bool known, i
 			ptc_group_failed_locked(w, g, k, k->slot, NULL);
 	}
 	/* Whoever still looks at its memory has references of its own. */
-	drop_generation(k);
-	drop_page(k);
+	k->outlived = outlived(k);
+	if (!k->outlived) {
+		drop_generation(k);
+		drop_page(k);
+	}
 	ptc_close(&k->pidfd);
 	ptc_workers_changed_locked(w);
 }

@@ -59,6 +59,9 @@ struct worker {
 	bool spawning;                  /* a caller starts it without the lock */
 	bool reaping;                   /* it has ended, and a task reads its status */
 	bool ended, status_known, left; /* left: said BYE, at left_ns */
+	/* It was killed, and its devices keep the memory that it had declared: `declared` and `page` stay until it is
+	 * detached. */
+	bool outlived;
 	int64_t left_ns;
 	int status;
 	struct conn *conn;
