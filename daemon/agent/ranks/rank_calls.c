@@ -110,17 +110,14 @@ static int live_close(struct live *l, int r)
 static int64_t table_bytes(struct live *l, const Ptc__V1__Generation *which)
 {
 	struct ptc_geometry_ref *ref = NULL;
-	struct ptc_needs needs = { 0 };
+	const struct ptc_needs *needs;
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	int64_t bytes = 0;
-	uint32_t self;
 
 	if (!which || !which->number || ptc_geometry_get(l->agent, l->req->info, which, &ref, &ignored) != 0)
 		return 0;
-	if (!ptc_geometry_node(&ref->g, l->agent->node, &self, &ignored) &&
-	    !ptc_layout_node_needs(ref->g.layout, &ref->g.allocation, self, &needs, &ignored))
-		bytes = needs.bytes;
-	ptc_needs_done(&needs);
+	if (!ptc_geometry_needs(&ref->g, false, &needs, &ignored))
+		bytes = needs->bytes;
 	ptc_geometry_put(ref);
 	return bytes;
 }
