@@ -469,6 +469,8 @@ static int build_reply(struct live *l, const struct ptc_group_start *s, struct p
 	if (rc == 0)
 		rc = declarations_make(&d, &group, err);
 	d.reply.finished = true;
+	for (size_t i = 0; !rc && i < group.n; i++)
+		d.reply.no_memory |= group.v[i].state == PTC_SLOT_BUILDING;
 	if (rc == 0)
 		rc = live_reply(l->call, &d.reply, err);
 	declarations_done(&d);
@@ -524,8 +526,9 @@ static int build_ranks(struct live *l, const struct ptc_group_start *s, struct p
 		rc = job_timeout(l, true, &wait.timeout_ms, err);
 	if (!rc) {
 		read_ahead(l);
-		rc = ptc_workers_build(l->agent->env.workers, &s->desc, req->start_step, req->has_state, rank_states.of,
-				       &wait, err);
+		rc = (req->layout ? ptc_workers_build_layout : ptc_workers_build)(l->agent->env.workers, &s->desc,
+										  req->start_step, req->has_state,
+										  rank_states.of, &wait, err);
 		rc = no_longer(rc, "build_timeout", &wait, err);
 	}
 	ptc_rank_states_done(&rank_states);
