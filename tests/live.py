@@ -83,7 +83,8 @@ class Job:
 
     @contextlib.contextmanager
     def hold(self, what):
-        """New processes wait before they ask for their first generation ("start"), or ranks as they build one ("build")."""
+        """New processes wait before they ask for their first generation ("start"), or ranks as they build one ("build"), or once they
+        have declared without memory ("place")."""
         path = os.path.join(self.logs, f"hold-{what}")
         open(path, "w").close()
         try:

@@ -125,6 +125,40 @@ class Torch(harness.Case):
     def test_ahead(self):
         self.layouts("zoo", ["tp=2,dp=2", "dp=3", "tp=4", "tp=2,dp=2"], mode="restart", run={"build": "ahead"})
 
+    def test_declared_on_meta(self):
+        """A model on meta is declared, and gets memory later, while the other ranks train: the loss of every step is that of one process
+        without ptc. An optimizer made before to_empty() is named."""
+        import torch_rank
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Job(c, self.dir, "meta", mode="restart", run={"build": "ahead"}, sleep=0.02)
+            job.run("dp=2")
+            job.wait_step(5)
+            with job.hold("place"):
+                resize = subprocess.Popen([harness.program("ptcctl"), "resize", job.name, "--config", "dp=3", "--wait", "--format", "json"],
+                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                          env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}))
+                wait_for(lambda: job.status()["phase"] == "building" or None, 60 * PATIENCE, "new ranks that build", 0.02)
+                job.wait_step(job.status()["run"]["step"] + 5)
+            out, err = resize.communicate(timeout=180 * PATIENCE)
+            self.assertEqual(0, resize.returncode, err)
+            self.assertGreater(json.loads(out)["built_ahead_ms"], 0)
+            job.wait_step(json.loads(out)["step"] + 5)
+            job.wait_step(job.resize("dp=1")["step"] + 5)
+            job.do("stop")
+            last = job.wait_run("stopped")["step"]
+            found = {line["step"]: line["loss"] for (_, rank), lines in job.logged().items() if rank == 0 for line in lines}
+        model = torch_rank.net()
+        for name, p in model.named_parameters():
+            torch_rank.fill(name, p)
+        optim = torch_rank.meta_optimizer(model)
+        self.assertEqual(list(range(last)), sorted(found)[:last])
+        for step in range(last):
+            loss = torch_rank.loss_at(model, step)
+            self.assertAlmostEqual(1.0, loss.item() / float.fromhex(found[step]), delta=1e-9, msg=f"step {step}")
+            optim.zero_grad()
+            loss.backward()
+            optim.step()
+
     def test_cycles(self):
         """Rebuilt in the same process over and over, with tensor parallelism and FSDP2: nothing piles up."""
         cycles = harness.size(6, 10, 30)

@@ -174,6 +174,71 @@ def case_zoo(args, gen):
     loop(args, gen, model, optim, "zoo", where[0], names)
 
 
+# ---- a model on meta ------------------------------------------------------------------------------------------------------------
+
+
+def fill(name, p):
+    """Its part of values that depend on its name only."""
+    whole = torch.randn(p.shape, dtype=p.dtype, generator=torch.Generator().manual_seed(len(name) + 7 * p.dim()))
+    with torch.no_grad():
+        local(p).copy_(distribute_tensor(whole, p.device_mesh, p.placements).to_local() if isinstance(p, DTensor) else whole)
+
+
+def net():
+    return nn.Sequential(nn.Linear(6, 10, dtype=torch.float64), nn.Tanh(), nn.Linear(10, 3, dtype=torch.float64))
+
+
+def loss_at(model, step):
+    """The same samples on every rank, so that the mean of gradients is the gradient."""
+    x = torch.randn(5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+    return model(x).square().mean()
+
+
+def meta_optimizer(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.05)
+
+
+def case_meta(args, gen):
+    """FSDP2 over a model on meta, declared there, in memory only then. One rank has a plain model, whose parameters to_empty()
+    replaces; DTensors stay what they are."""
+    dist.init_process_group("gloo")
+    with torch.device("meta"):
+        model = net()
+    if gen.world > 1:
+        fully_shard(model, mesh=init_device_mesh("cpu", (gen.world,)))
+    dead = meta_optimizer(model)
+    gen.declare(model=model, optim=dead)
+    assert not dead.state, dead.state
+    try:
+        raise AssertionError(gen.start_step)
+    except ptc.Error as e:
+        assert "start_step: it is known after attach()" in str(e), e
+    while os.path.exists(os.path.join(args.log, "hold-place")):
+        time.sleep(0.01)
+    model.to_empty(device="cpu")
+    for name, p in model.named_parameters():
+        fill(name, p)
+    optim = dead if gen.world > 1 else meta_optimizer(model)
+    if gen.world == 1:
+        try:
+            gen.attach(model=model, optim=dead)
+            raise AssertionError("a dead optimizer")
+        except ptc.Error as e:
+            assert "AdamW: it works on 0.weight as that was before to_empty()" in str(e), e
+    gen.attach(model=model, optim=optim)
+    log = Log(args, gen)
+    for step in range(gen.start_step, args.steps):
+        if gen.boundary(step):
+            return
+        time.sleep(args.sleep)
+        loss = loss_at(model, step)
+        log.write(step=step, loss=loss.item().hex())
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+    gen.finish(args.steps)
+
+
 # ---- names: wrappers, pipeline stages, tied parameters -----------------------------------------------------------------------
 
 

@@ -178,6 +178,13 @@ static void rank_state_text(struct ptc_buf *to, const struct ptc_rank_state *c)
 			       c->cursors[i].tag);
 }
 
+int ptc_workers_build_layout(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step,
+			     bool has_state, const struct ptc_rank_state *rank_states, const struct ptc_wait *wait,
+			     struct ptc_error *err)
+{
+	return ptc_workers_build(w, desc, start_step, has_state, rank_states, wait, err);
+}
+
 int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
 		      const struct ptc_rank_state *rank_states, const struct ptc_wait *wait, struct ptc_error *err)
 {

@@ -94,6 +94,7 @@ def library():
             ("ptc_rendezvous_put", ctypes.c_int, [p, ctypes.c_char_p, p, size]),
             ("ptc_rendezvous_get", ctypes.c_int, [p, ctypes.c_char_p, p, size, ctypes.POINTER(size), ctypes.c_uint32]),
             ("ptc_tensor_declare", ctypes.c_int, [p, ctypes.POINTER(_TensorDesc)]),
+            ("ptc_declared", ctypes.c_int, [p]),
             ("ptc_blob_set", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_int, p, size]),
             ("ptc_blob_get", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_int, p, size, ctypes.POINTER(size)]),
             ("ptc_cursor_set", ctypes.c_int, [p, ctypes.c_char_p, u64, ctypes.c_char_p]),
@@ -184,7 +185,8 @@ class Client:
         return buffer.raw[:n.value]
 
     def declare(self, name, dtype, shape, boxes, data, field=None, tied=False, device=False):
-        """boxes: [(offset, extent, data_offset, strides in bytes or None)]; data: an address that stays valid; device: of device memory."""
+        """boxes: [(offset, extent, data_offset, strides in bytes or None)]; data: an address that stays valid, or None: it is declared
+        again, with data, before restore(); device: of device memory."""
         array = (_ShardBox * max(1, len(boxes)))()
         for b, (offset, extent, data_offset, stride) in zip(array, boxes):
             b.offset[:len(offset)] = offset
@@ -196,6 +198,10 @@ class Client:
         desc = _TensorDesc(ctypes.sizeof(_TensorDesc), name.encode(), field.encode() if field else None, dtype.encode(),
                            len(shape), dims, array, len(boxes), data, (TIED if tied else 0) | (DEVICE if device else 0))
         self._check(self._lib.ptc_tensor_declare(self._c, ctypes.byref(desc)))
+
+    def declared(self):
+        """All tensors have been declared, with data or without (ptc_declared in ptc.h)."""
+        self._check(self._lib.ptc_declared(self._c))
 
     def blob_set(self, name, data, scope=JOB):
         self._check(self._lib.ptc_blob_set(self._c, name.encode(), scope, data, len(data)))

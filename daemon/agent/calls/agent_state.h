@@ -54,7 +54,6 @@ struct ptc_agent {
 		pthread_mutex_t lock;
 		pthread_cond_t cond;
 		struct ptc_agent_job *jobs;
-		struct ptc_geometry_ref *geometries; /* newest first */
 		struct ptc_pinned_table *pinned;     /* pinned_tables.c */
 		struct ptc_residents *residents;     /* memory/resident.c */
 		struct ptc_prefetch *prefetched;     /* memory/prefetch.c */
@@ -64,7 +63,7 @@ struct ptc_agent {
 		bool stopping;
 		bool healing; /* a thread heals: one at a time (healing/heal.c) */
 	} shared;
-	struct ptc_cache geometries; /* geometry/geometry.c */
+	struct ptc_cache geometries; /* geometry/geometry_shape.c */
 	_Atomic unsigned rendezvous;
 	atomic_bool heal_stop; /* healing asks no other node any more */
 	struct ptc_heal_vain heal_vain[8];

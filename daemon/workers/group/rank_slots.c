@@ -31,6 +31,7 @@ struct view {
 	struct ptc_workers *w;
 	struct group *group;
 	struct declared *declared;
+	struct declared *layout; /* of a rank that builds: what it has declared without memory */
 	struct rank_state *rank_state;
 	struct staging *staging; /* what was staged when the view was made; NULL: nothing */
 	size_t slot;
@@ -58,6 +59,7 @@ static void view_done_locked(struct view *v)
 	v->group->viewed--;
 	ptc_staging_unref(v->staging);
 	ptc_declared_unref(v->declared);
+	ptc_declared_unref(v->layout);
 	ptc_rank_state_unref(v->rank_state);
 	ptc_close(&v->pidfd);
 	ptc_close(&v->guard.page_fd);
@@ -128,6 +130,10 @@ static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size
 			view_staging(v, k);
 		view_guard(v, k);
 	}
+	if (k->phase == WORKER_BUILDING && k->layout) {
+		v->layout = k->layout;
+		v->layout->refs++;
+	}
 	return v;
 }
 
@@ -145,9 +151,11 @@ static void fill_view_locked(struct ptc_slot_view *s, struct view *v)
 				     .opaque = v };
 	s->staged = v->staging != NULL;
 	s->outlived = v->outlived;
-	if (v->declared) {
-		s->tensors = v->declared->tensors;
-		s->ntensors = v->declared->ntensors;
+	if (v->declared || v->layout) {
+		const struct declared *d = v->declared ? v->declared : v->layout;
+
+		s->tensors = d->tensors;
+		s->ntensors = d->ntensors;
 	}
 	if (v->rank_state) {
 		s->blobs = v->rank_state->blobs;

@@ -50,6 +50,7 @@ struct worker *ptc_worker_new_locked(struct job *job, unsigned number)
 static void drop_generation(struct worker *k)
 {
 	k->declared = ptc_declared_unref(k->declared);
+	k->layout = ptc_declared_unref(k->layout);
 	k->rank_state = ptc_rank_state_unref(k->rank_state);
 	k->restore = ptc_rank_state_unref(k->restore);
 	k->staging = ptc_staging_unref(k->staging);
@@ -521,8 +522,10 @@ static void welcome(struct worker *k, const struct ptc_local_hello *h, bool with
 	struct ptc_local_out out = { .grow = ptc_realloc };
 	uint32_t protocol = h->protocol_max < PTC_LOCAL_PROTOCOL ? h->protocol_max : PTC_LOCAL_PROTOCOL;
 
-	ptc_local_put_welcome(&out, &(struct ptc_local_welcome){
-					    .protocol = protocol, .pid = (uint64_t)getpid(), .version = PTC_VERSION });
+	ptc_local_put_welcome(&out, &(struct ptc_local_welcome){ .protocol = protocol,
+								 .pid = (uint64_t)getpid(),
+								 .version = PTC_VERSION,
+								 .features = PTC_LOCAL_TAKES_LAYOUT });
 	ptc_conn_send_locked(k->conn, PTC_LOCAL_WELCOME, &out, with_page ? fcntl(k->page_fd, F_DUPFD_CLOEXEC, 0) : -1);
 	ptc_free(out.data);
 }
@@ -647,6 +650,7 @@ static void decline(struct worker *k, const struct ptc_error *err)
 	ptc_conn_send_locked(k->conn, PTC_LOCAL_DECLINED, &out, -1);
 	ptc_free(out.data);
 	k->declared = ptc_declared_unref(k->declared);
+	k->layout = ptc_declared_unref(k->layout);
 	k->phase = WORKER_ENDING;
 }
 
@@ -676,22 +680,37 @@ static bool on_device(struct worker *k, const struct ptc_local_message *m)
 	return true;
 }
 
+/* The tensors so far are the rank's layout. They come again once they have memory. */
+static bool on_layout(struct worker *k)
+{
+	if (k->layout || k->declared->ndevices)
+		return false;
+	k->layout = k->declared;
+	k->declared = NULL;
+	return true;
+}
+
 static bool on_declared(struct ptc_workers *w, struct worker *k, const struct ptc_local_message *m)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	uint64_t running;
+	uint64_t what;
 
-	if (k->phase != WORKER_BUILDING || !ptc_local_get_number(m->data, m->len, &running))
+	if (k->phase != WORKER_BUILDING || !ptc_local_get_number(m->data, m->len, &what) ||
+	    what > PTC_LOCAL_DECLARES_LAYOUT)
 		return false;
 	if (!k->declared)
 		k->declared = ptc_declared_new();
 	if (!k->rank_state)
 		k->rank_state = ptc_rank_state_new();
-	if (!k->declared || !k->rank_state || ptc_declared_finish(k->declared, &err)) {
+	if (!k->declared || !k->rank_state || ptc_declared_finish(k->declared, &err) ||
+	    (k->layout && ptc_declared_same_layout(k->layout, k->declared, &err))) {
 		decline(k, &err);
 		return true;
 	}
-	k->phase = running ? WORKER_RUNNING : WORKER_DECLARED;
+	if (what == PTC_LOCAL_DECLARES_LAYOUT)
+		return on_layout(k);
+	k->layout = ptc_declared_unref(k->layout);
+	k->phase = what == PTC_LOCAL_DECLARES_RUNNING ? WORKER_RUNNING : WORKER_DECLARED;
 	if (k->group->rank_states)
 		k->group->rank_states[k->slot] = ptc_rank_state_unref(k->group->rank_states[k->slot]);
 	if (k->declared->path == DEVICE_UNTRIED)

@@ -82,6 +82,7 @@ struct worker {
 	bool said_hangs;
 	int64_t term_ns, kill_ns; /* times of the signals; 0: none, or sent */
 	struct declared *declared;
+	struct declared *layout; /* in BUILDING: what it has declared without memory; NULL: not yet */
 	struct rank_state *rank_state;
 	struct staging *staging;
 	uint64_t stop_step;

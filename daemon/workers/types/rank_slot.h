@@ -65,7 +65,7 @@ struct ptc_slot_view {
 	pid_t pid;
 	bool published; /* it has come to a boundary, the last one at `step` */
 	uint64_t step;
-	const struct ptc_slot_tensor *tensors; /* in name order; DECLARED and later */
+	const struct ptc_slot_tensor *tensors; /* in name order; DECLARED and later. In BUILDING without memory */
 	size_t ntensors;
 	const struct ptc_slot_blob *blobs; /* as of the stop */
 	size_t nblobs;
