@@ -55,6 +55,7 @@ int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, st
 		{ "/ptc.v1.Control/Drain", ptc_control_drain, .bulk = true },
 		{ "/ptc.v1.Control/Leave", ptc_control_leave, .relayed = true },
 		{ "/ptc.v1.Control/NodeLost", ptc_control_node_lost },
+		{ "/ptc.v1.Control/DeviceBad", ptc_control_device_bad },
 		{ "/ptc.v1.Control/Abort", ptc_control_abort, .relayed = true },
 		{ "/ptc.v1.Control/Snapshots", ptc_control_snapshots },
 		{ "/ptc.v1.Control/Rollback", ptc_control_rollback, .relayed = true },

@@ -24,6 +24,7 @@
 #define CLUSTER_KEY    "/ptc/cluster"
 #define NODES_PREFIX   "/ptc/nodes"
 #define LOST_PREFIX    "/ptc/nodes-lost/"
+#define BAD_PREFIX     "/ptc/nodes-bad/"
 #define JOBS_PREFIX    "/ptc/jobs/"
 #define WORKER_LEAF    "worker/"
 #define OWN_LANE       "cluster"
@@ -468,6 +469,16 @@ int ptc_cluster_declare_lost(struct ptc_cluster *c, const char *node, bool lost,
 	return rc;
 }
 
+int ptc_cluster_mark_device(struct ptc_cluster *c, const char *node, uint32_t device, bool bad, struct ptc_error *err)
+{
+	static const char value[] = "{\"version\":1}";
+	char key[128];
+
+	snprintf(key, sizeof key, BAD_PREFIX "%s/%u", node, (unsigned)device);
+	return bad ? ptc_etcd_put(c->etcd, key, value, strlen(value), 0, "etcd.lost", err)
+		   : ptc_etcd_delete(c->etcd, key, false, "etcd.lost", err);
+}
+
 /* Our own lane: with a key that is not there, or not with our lease, nobody would ever see us again. */
 static void look_for_own_key(void *arg, struct ptc_etcd *e)
 {
@@ -618,9 +629,41 @@ bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t d
 	return true;
 }
 
+_Static_assert(PTC_MAX_DEVICES_PER_NODE <= 64, "a bit for each");
+
+/* name: NODE/INDEX. */
+static void mark_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const char *name)
+{
+	const char *slash = strrchr(name, '/');
+	unsigned long device = slash ? strtoul(slash + 1, NULL, 10) : 64;
+	char node[PTC_NAME_MAX + 1];
+	uint64_t bit;
+	uint32_t i;
+
+	if (device >= 64 || (size_t)(slash - name) >= sizeof node)
+		return;
+	snprintf(node, sizeof node, "%.*s", (int)(slash - name), name);
+	bit = UINT64_C(1) << device;
+	if (ptc_cluster_intern_node(c, node, &i) != 0)
+		return;
+	c->nodes[i]->marked = kind == PTC_WATCH_PUT ? c->nodes[i]->marked | bit : c->nodes[i]->marked & ~bit;
+	c->nodes[i]->seen_marked =
+		kind == PTC_WATCH_PUT ? c->nodes[i]->seen_marked | bit : c->nodes[i]->seen_marked & ~bit;
+}
+
+bool ptc_node_device_well(const struct ptc_node *n, uint32_t device, char ret_health[PTC_HEALTH_BYTES])
+{
+	if (device >= 64 || !(n->marked >> device & 1))
+		return ptc_device_well(n->doc.unhealthy, device, ret_health);
+	if (ret_health)
+		snprintf(ret_health, PTC_HEALTH_BYTES, "marked bad");
+	return false;
+}
+
 static void node_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
 {
-	const char *drained = NODES_PREFIX "-drained/", *plain = NODES_PREFIX "/", *lost = LOST_PREFIX;
+	const char *drained = NODES_PREFIX "-drained/", *plain = NODES_PREFIX "/", *lost = LOST_PREFIX,
+		   *bad = BAD_PREFIX;
 	uint32_t i;
 
 	if (strcmp(kv->key, PTC_DEVICES_KEY) == 0) {
@@ -631,6 +674,8 @@ static void node_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const st
 	} else if (strncmp(kv->key, lost, strlen(lost)) == 0) {
 		if (ptc_cluster_intern_node(c, kv->key + strlen(lost), &i) == 0)
 			c->nodes[i]->declared = c->nodes[i]->seen_declared = kind == PTC_WATCH_PUT;
+	} else if (strncmp(kv->key, bad, strlen(bad)) == 0) {
+		mark_event(c, kind, kv->key + strlen(bad));
 	} else if (strncmp(kv->key, plain, strlen(plain)) == 0) {
 		if (kind == PTC_WATCH_PUT)
 			node_put(c, kv);
@@ -900,8 +945,10 @@ static void reset(struct ptc_cluster *c, bool jobs)
 		for (size_t k = 0; k < c->jobs[i]->nworkers; k++)
 			c->jobs[i]->workers[k].seen = false;
 	}
-	for (size_t i = 0; !jobs && i < c->nnodes; i++)
+	for (size_t i = 0; !jobs && i < c->nnodes; i++) {
 		c->nodes[i]->seen = c->nodes[i]->seen_drained = c->nodes[i]->seen_declared = false;
+		c->nodes[i]->seen_marked = 0;
+	}
 	c->seen_devices = c->seen_devices && jobs;
 	if (jobs)
 		c->jobs_synced = false;
@@ -919,6 +966,7 @@ static void synced(struct ptc_cluster *c, bool jobs)
 			node_ended(c, n);
 		n->drained = n->drained && n->seen_drained;
 		n->declared = n->declared && n->seen_declared;
+		n->marked &= n->seen_marked;
 		if (!n->up)
 			own_key_changed(c, n->doc.name);
 	}

@@ -201,7 +201,7 @@ static void collect_devices(struct pool *p, const struct ptc_node *n, uint32_t n
 	char health[PTC_HEALTH_BYTES];
 
 	for (uint32_t k = 0; k < n->doc.devices; k++)
-		if (p->ranks && !ptc_device_well(n->doc.unhealthy, k, health))
+		if (p->ranks && !ptc_node_device_well(n, k, health))
 			note_ill(p, n->doc.name, k, health);
 		else if (!p->ranks ||
 			 ptc_cluster_device_free(p->all->cluster, n->doc.name, k, p->v->meta.uuid, p->shares, &by))

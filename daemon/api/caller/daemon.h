@@ -14,7 +14,7 @@ struct ptc_pins;
 struct ptc_samples;
 struct ptc_scrubber;
 
-#define PTC_CONTROL_METHODS 36
+#define PTC_CONTROL_METHODS 37
 
 struct ptc_control_method {
 	struct ptc_daemon *d;

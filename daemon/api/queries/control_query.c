@@ -68,14 +68,28 @@ static size_t free_devices(const struct ptc_node *n, json_t *given)
 
 		json_array_foreach(given, i, row)
 			has |= json_integer_value(json_object_get(row, "device")) == (json_int_t)k;
-		free += !has && ptc_device_well(n->doc.unhealthy, k, NULL);
+		free += !has && ptc_node_device_well(n, k, NULL);
 	}
 	return free;
+}
+
+/* As struct ptc_node_doc has it, with what operators say. */
+static void unhealthy_text(const struct ptc_node *n, char ret[PTC_UNHEALTHY_BYTES])
+{
+	char health[PTC_HEALTH_BYTES];
+	size_t len = 0;
+
+	ret[0] = '\0';
+	for (uint32_t k = 0; k < n->doc.devices && len + 24 < PTC_UNHEALTHY_BYTES; k++)
+		if (!ptc_node_device_well(n, k, health))
+			len += (size_t)snprintf(ret + len, PTC_UNHEALTHY_BYTES - len, "%s%u:%s", len ? "," : "", k,
+						health);
 }
 
 static void list_nodes(void *arg)
 {
 	struct node_rows *r = arg;
+	char unhealthy[PTC_UNHEALTHY_BYTES];
 
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(r->d->cluster); i++) {
 		const struct ptc_node *n = ptc_cluster_node(r->d->cluster, i);
@@ -91,8 +105,9 @@ static void list_nodes(void *arg)
 				  (json_int_t)n->doc.documents, "lost", (int)n->lost, "given", given, "devices_free",
 				  (json_int_t)free);
 
-		if (n->doc.unhealthy[0])
-			json_object_set_new(row, "unhealthy", json_string(n->doc.unhealthy));
+		unhealthy_text(n, unhealthy);
+		if (unhealthy[0])
+			json_object_set_new(row, "unhealthy", json_string(unhealthy));
 		json_array_append_new(r->rows, row);
 	}
 }

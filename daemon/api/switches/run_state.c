@@ -76,8 +76,8 @@ static void healths_on_loop(void *arg)
 
 	for (uint32_t r = 0; r < h->v->from.world; r++)
 		if (ptc_cluster_find_node(h->d->cluster, h->v->from.nodes[h->v->from.rank_node[r]], &at))
-			(void)ptc_device_well(ptc_cluster_node(h->d->cluster, at)->doc.unhealthy,
-					      h->v->from.rank_device[r], h->of[r]);
+			(void)ptc_node_device_well(ptc_cluster_node(h->d->cluster, at), h->v->from.rank_device[r],
+						   h->of[r]);
 }
 
 static json_t *rank_row(json_t *rows, const struct ptc_view *v, uint32_t rank, const struct ptc_record_doc *r)

@@ -55,6 +55,7 @@ PTC_CONTROL_HANDLER(ptc_control_job_delete);
 PTC_CONTROL_HANDLER(ptc_control_advise);
 /* control_lost.c */
 PTC_CONTROL_HANDLER(ptc_control_node_lost);
+PTC_CONTROL_HANDLER(ptc_control_device_bad);
 /* control_profile.c */
 PTC_CONTROL_HANDLER(ptc_control_profile);
 /* control_probe.c */

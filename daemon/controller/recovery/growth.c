@@ -45,7 +45,7 @@ static uint32_t devices_of(const struct ptc_node *n)
 	uint32_t devices = 0;
 
 	for (uint32_t k = 0; n->up && !n->drained && k < n->doc.devices; k++)
-		devices += ptc_device_well(n->doc.unhealthy, k, NULL);
+		devices += ptc_node_device_well(n, k, NULL);
 	return devices;
 }
 
@@ -60,7 +60,7 @@ static uint32_t free_of(const struct ptc_controller *ctl, const struct ptc_node 
 	if (!given)
 		return well;
 	for (uint32_t k = 0; well && k < n->doc.devices; k++)
-		devices += ptc_device_well(n->doc.unhealthy, k, NULL) &&
+		devices += ptc_node_device_well(n, k, NULL) &&
 			   ptc_cluster_device_free(c, n->doc.name, k, ctl->uuid, ctl->recovery.shares, NULL);
 	return devices;
 }

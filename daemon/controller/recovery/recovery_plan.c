@@ -66,7 +66,7 @@ static void look_on_loop(void *arg)
 		rc = note_stay(t, n->doc.name);
 		for (uint32_t k = 0; k < n->doc.devices; k++)
 			t->devices +=
-				ptc_device_well(n->doc.unhealthy, k, NULL) &&
+				ptc_node_device_well(n, k, NULL) &&
 				ptc_cluster_device_free(t->all->cluster, n->doc.name, k, t->meta.uuid, t->shares, NULL);
 	}
 	/* of ranks that run, copies are old */
