@@ -534,12 +534,13 @@ class Torch(harness.Case):
         tests -= {name for name in tests if getattr(getattr(self, name), "__unittest_skip__", False)}
         self.assertEqual(trained, kinds - {"Kind", "Micro"})
         later = set() if LONG else {"check_compiled"}
-        named = set(re.findall(r'"([^"]+)"', text))
+        named = set()
         for row in (line for line in text.splitlines() if line.startswith("|") and not line.startswith(("|---", "| State"))):
             cell = row.split("|")[3]
             for name in re.findall(r"`(\w+)`", cell):
                 self.assertIn(name, trained | tests | ran | later, row)
             self.assertRegex(cell, r'[`"]\w', row)
+            named |= set(re.findall(r'"([^"]+)"', cell))
         self.assertEqual(set(self.REFUSED), named)
         for kind in kinds - {"Kind", "Micro"}:
             self.assertIn(f"`{kind}`", text)
