@@ -535,7 +535,7 @@ class Torch(harness.Case):
         self.assertEqual(trained, kinds - {"Kind", "Micro"})
         later = set() if LONG else {"check_compiled"}
         named = set()
-        for row in (line for line in text.splitlines() if line.startswith("|") and not line.startswith(("|---", "| State"))):
+        for row in (line for line in text.splitlines() if line.startswith("|") and not line.startswith(("|---", "| State |"))):
             cell = row.split("|")[3]
             for name in re.findall(r"`(\w+)`", cell):
                 self.assertIn(name, trained | tests | ran | later, row)
