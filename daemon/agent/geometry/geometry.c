@@ -45,16 +45,6 @@ void ptc_geometry_own_done(struct ptc_geometry *g)
 	*g = (struct ptc_geometry){ 0 };
 }
 
-void ptc_geometry_done(struct ptc_geometry *g)
-{
-	if (!g->shape) {
-		ptc_geometry_own_done(g);
-		return;
-	}
-	ptc_geometry_shape_put(g->shape);
-	*g = (struct ptc_geometry){ 0 };
-}
-
 static int name_check(const char *name, struct ptc_error *err)
 {
 	size_t len = strnlen(name, PTC_NAME_MAX + 1);
@@ -284,35 +274,10 @@ int ptc_geometry_place(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
 		rc = ptc_error_set(err, PTC_EINVAL, "configuration %.200s has %u ranks, the allocation %u",
 				   which->config, world, g.allocation.world);
 	if (rc) {
-		ptc_geometry_done(&g);
+		ptc_geometry_own_done(&g);
 		return rc;
 	}
 	*ret_geometry = g;
-	return 0;
-}
-
-int ptc_agent_geometry(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,
-		       const struct Ptc__V1__Generation *which, struct ptc_geometry *ret_geometry,
-		       struct ptc_error *err)
-{
-	struct ptc_geometry_shape *shape;
-	int rc = ptc_switch_info_check(PTC_WIRE_VERSION, info, err);
-
-	if (rc)
-		return rc;
-	if (!which || !which->number)
-		return ptc_error_set(err, PTC_EINVAL, "the request names no generation");
-	if (strlen(which->layout_hash) > 64)
-		return ptc_error_set(err, PTC_EINVAL,
-				     "the request has a layout hash of %zu characters; at most 64 are possible",
-				     strlen(which->layout_hash));
-	rc = ptc_geometry_shape_get(agent, info, which, &shape, err);
-	if (rc)
-		return rc;
-	*ret_geometry = shape->g;
-	ret_geometry->shape = shape;
-	ret_geometry->generation = which->number;
-	ret_geometry->snapshot = which->snapshot;
 	return 0;
 }
 

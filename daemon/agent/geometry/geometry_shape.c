@@ -252,6 +252,41 @@ void ptc_geometry_shape_put(struct ptc_geometry_shape *shape)
 	ptc_cached_unref(&shape->cached);
 }
 
+void ptc_geometry_done(struct ptc_geometry *g)
+{
+	if (!g->shape) {
+		ptc_geometry_own_done(g);
+		return;
+	}
+	ptc_geometry_shape_put(g->shape);
+	*g = (struct ptc_geometry){ 0 };
+}
+
+int ptc_agent_geometry(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,
+		       const struct Ptc__V1__Generation *which, struct ptc_geometry *ret_geometry,
+		       struct ptc_error *err)
+{
+	struct ptc_geometry_shape *shape;
+	int rc = ptc_switch_info_check(PTC_WIRE_VERSION, info, err);
+
+	if (rc)
+		return rc;
+	if (!which || !which->number)
+		return ptc_error_set(err, PTC_EINVAL, "the request names no generation");
+	if (strlen(which->layout_hash) > 64)
+		return ptc_error_set(err, PTC_EINVAL,
+				     "the request has a layout hash of %zu characters; at most 64 are possible",
+				     strlen(which->layout_hash));
+	rc = ptc_geometry_shape_get(agent, info, which, &shape, err);
+	if (rc)
+		return rc;
+	*ret_geometry = shape->g;
+	ret_geometry->shape = shape;
+	ret_geometry->generation = which->number;
+	ret_geometry->snapshot = which->snapshot;
+	return 0;
+}
+
 int ptc_geometry_get(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
 		     struct ptc_geometry_ref **ret, struct ptc_error *err)
 {

@@ -59,9 +59,8 @@ struct worker {
 	bool spawning;                  /* a caller starts it without the lock */
 	bool reaping;                   /* it has ended, and a task reads its status */
 	bool ended, status_known, left; /* left: said BYE, at left_ns */
-	/* It was killed, and its devices keep the memory that it had declared: `declared` and `page` stay until it is
-	 * detached. */
-	bool outlived;
+	bool outlived; /* killed; its devices keep the memory declared: `declared` and `page` stay until it is detached
+			*/
 	int64_t left_ns;
 	int status;
 	struct conn *conn;
@@ -196,7 +195,6 @@ struct ptc_workers {
 	struct conn *conns;
 	struct event_item *event, **event_end;
 	struct ptc_thread_count tasks;
-	struct ptc_copiers copiers; /* has a lock of its own */
-	struct ptc_device_copier
-		*gpu; /* constant; has locks of its own; makes no calls before the first device memory */
+	struct ptc_copiers copiers;    /* has a lock of its own */
+	struct ptc_device_copier *gpu; /* constant; locks of its own; no calls before the first device memory */
 };
