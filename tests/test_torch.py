@@ -238,6 +238,8 @@ class Torch(harness.Case):
         "zero1 range": "for the range 0..9 of 6",
         "zero1 name": "zero1 wieght: the model has no parameter of that name",
         "master": "weight: two optimizers, or one and zero1=, have a state 'master' of it",
+        "inner optimizer": "optimizer Sharp.base_optimizer: this AdamW has state of its own, inside an attached optimizer, and is not attached, "
+                           "so that its state would be lost; attach both, each by a name of its own",
         "early loader": "dataset data: where it goes on is not known before gen.attach",
         "twice": "attached already",
     }
@@ -272,14 +274,15 @@ class Torch(harness.Case):
         """What can be seen in one process, whose client is a stand-in; one test, as PyTorch is slow to import."""
         os.environ["PTC_LIBRARY"] = harness.binary("client/lib/libptc.so.1")
         os.environ["PTC_SEED"] = "1"
+        ran = self.record_checks()
         self.check_refused_before_declared()
         self.check_blobs()
         self.check_divided()
         self.check_external()
-        self.check_table()
         self.check_gradients()
         self.check_any_order()
         self.check_alone()
+        self.check_unattached()
         self.check_warm()
         self.check_survive()
         if LONG:
@@ -287,6 +290,23 @@ class Torch(harness.Case):
         self.check_fsdp_gradients()
         self.check_started()
         self.check_program_changed()
+        self.check_names_changed()
+        self.check_extra_state_divided()
+        self.check_table(ran)
+
+    def record_checks(self):
+        """The names of those that have run to their end, from now on."""
+        ran = set()
+
+        def recorded(name, check):
+            def call(*args, **kw):
+                check(*args, **kw)
+                ran.add(name)
+            return call
+        for name in dir(self):
+            if name.startswith("check_"):
+                setattr(self, name, recorded(name, getattr(self, name)))
+        return ran
 
     def check_refused_before_declared(self):
         """What the snapshot has for another program is refused while the generation before can still go on."""
@@ -313,7 +333,7 @@ class Torch(harness.Case):
             def load_state_dict(self, state):
                 raise ValueError(f"n={state['n']}")
 
-        info = types.SimpleNamespace(has_state=True, rank=0, pp=1, dp=1, dp_rank=0, start_step=10)
+        info = types.SimpleNamespace(has_state=True, rank=0, world=1, pp=1, dp=1, dp_rank=0, start_step=10)
         model = torch.nn.Linear(2, 3)
         for error, text, samples, more, blobs in (
                 (ptc.Error, "this is n=21,seed=0", 21, {}, {}),
@@ -501,19 +521,26 @@ class Torch(harness.Case):
                                                "2 of the model's description, 2 of loaders, [4-9] of random streams.; attach fewer"):
             attached(ptc.BLOBS_MAX - beside + 1)
 
-    def check_table(self):
-        """docs/training-state.md names a test in each row, and every kind and refusal that is tested."""
+    def check_table(self, ran):
+        """docs/training-state.md names a test in each row, and every kind and refusal that is tested. ran: checks that have run here;
+        kinds run in test_kinds, and ctest runs each test."""
         import inspect
         import torch_kinds
         with open(os.path.join(harness.ROOT, "docs", "training-state.md"), encoding="utf-8") as f:
             text = f.read()
         kinds = {k for k, v in vars(torch_kinds).items() if inspect.isclass(v) and issubclass(v, torch_kinds.Kind)}
-        named = set(re.findall(r'"([^"]+)"', text))
-        for row in (line for line in text.splitlines() if line.startswith("|") and not line.startswith(("|---", "| State"))):
-            tests = row.split("|")[3]
-            for name in re.findall(r"`(\w+)`", tests):
-                self.assertTrue(hasattr(self, name) or name in kinds, row)
-            self.assertRegex(tests, r'[`"]\w', row)
+        trained = {type(kind).__name__ for kind in torch_kinds.make().values()}
+        tests = set(unittest.defaultTestLoader.getTestCaseNames(type(self)))
+        tests -= {name for name in tests if getattr(getattr(self, name), "__unittest_skip__", False)}
+        self.assertEqual(trained, kinds - {"Kind", "Micro"})
+        later = set() if LONG else {"check_compiled"}
+        named = set()
+        for row in (line for line in text.splitlines() if line.startswith("|") and not line.startswith(("|---", "| State |"))):
+            cell = row.split("|")[3]
+            for name in re.findall(r"`(\w+)`", cell):
+                self.assertIn(name, trained | tests | ran | later, row)
+            self.assertRegex(cell, r'[`"]\w', row)
+            named |= set(re.findall(r'"([^"]+)"', cell))
         self.assertEqual(set(self.REFUSED), named)
         for kind in kinds - {"Kind", "Micro"}:
             self.assertIn(f"`{kind}`", text)
@@ -759,6 +786,87 @@ class Torch(harness.Case):
         with self.assertRaisesRegex(ptc.Error, "dropped 2: no parameter has this name, or one that begins with 2"):
             attached("2")
 
+    def check_unattached(self):
+        """An optimizer that steps attached parameters, and has what no snapshot would have, is refused by name."""
+        import gc
+        import ptc.torch
+        import torch
+        import torch_kinds
+        from ptc import _attached
+
+        class Shares(torch.optim.Optimizer):
+            def __init__(self, inner):
+                super().__init__(inner.param_groups, {})
+                self.inner, self.state, self.param_groups = inner, inner.state, inner.param_groups
+
+            def step(self):
+                self.inner.step()
+
+        sgd = lambda p, lr=0.1, momentum=0.9: torch.optim.SGD(p, lr=lr, momentum=momentum)
+
+        def attached(optim):
+            """optim(model): what is attached, and another."""
+            m = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+            mine, other = optim(m)
+            b = _attached.Attached(m, mine, None, None, (), None, None, ())
+            b.collect()
+            b.watch()
+            self.addCleanup(b.close)
+            return m, b, other
+
+        def step(m, optim):
+            m(torch.ones(1, 2)).square().sum().backward()
+            optim.step()
+            m.zero_grad()
+
+        lost = "its state would be lost; give each optimizer that steps to attach"
+        for name, optim, text in (
+                ("one of two", lambda m: (sgd(m[0].parameters()), sgd(m[1].parameters())), f"SGD: it steps 1.weight, .*{lost}"),
+                ("none", lambda m: (None, torch.optim.AdamW(m.parameters())), f"AdamW: it steps 0.weight, .*{lost}"),
+                ("made anew", lambda m: (sgd(m.parameters()), sgd(m.parameters())), f"SGD: it steps 0.weight, .*{lost}"),
+                ("made anew, no state", lambda m: (sgd(m.parameters(), 0.1, 0), sgd(m.parameters(), 0.01, 0)),
+                 "SGD: it steps 0.weight, is not attached, and its lr is not that of the attached optimizer, so that it would be lost"),
+                ("no state", lambda m: (None, sgd(m.parameters(), 0.1, 0)), None),
+                ("the same options", lambda m: (sgd(m.parameters(), 0.1, 0), sgd(m.parameters(), 0.1, 0)), None),
+                ("nobody's", lambda m: (sgd(m.parameters()), sgd([torch.nn.Parameter(torch.ones(1))])), None),
+                ("shared state", lambda m: (o := sgd(m.parameters()), Shares(o)), None)):
+            with self.subTest(name):
+                m, b, other = attached(optim)
+                for p in other.param_groups[0]["params"]:
+                    p.grad = torch.zeros_like(p)
+                step(m, other)
+                client = types.SimpleNamespace(boundary=lambda step: False)
+                gen = ptc.torch.Generation(client, types.SimpleNamespace(start_step=4))
+                gen._bound = b
+                for call in (functools.partial(gen.boundary, 5), b.collect):  # after the first step, and at a stop
+                    with self.assertRaisesRegex(ptc.Error, text) if text else contextlib.nullcontext():
+                        call()
+        m, b, other = attached(lambda m: (None, sgd(m.parameters(), 0.1, 0)))  # whose lr decays
+        step(m, other)
+        other.param_groups[0]["lr"] *= 0.5
+        with self.assertRaisesRegex(ptc.Error, "SGD: it steps 0.weight, is not attached, and its lr is not what it was in the first step"):
+            b.collect()
+        m, b, other = attached(lambda m: (sgd(m[1].parameters()), sgd(m[0].parameters())))
+        step(m, other)
+        other.me = other  # a cycle
+        gc.disable()
+        del other
+        b.collect()  # nobody uses it any more
+        gc.enable()
+        stateless = lambda m: torch_kinds.Sharp(m.parameters(), lambda groups, **options: torch.optim.SGD(groups, **options), lr=0.1)
+        m = torch.nn.Linear(2, 2)
+        outer = stateless(m)
+        m(torch.ones(1, 2)).sum().backward()
+        outer.step(lambda: m(torch.ones(1, 2)).sum().backward())
+        b = _attached.Attached(m, outer, None, None, (), None, None, ())
+        b.collect()
+        b.watch()
+        m(torch.ones(1, 2)).sum().backward()
+        outer.step(lambda: m(torch.ones(1, 2)).sum().backward())
+        outer.param_groups[0]["lr"] = 0.01  # the inner one's too: the groups are the same
+        b.collect()
+        b.close()
+
     def check_fsdp_gradients(self):
         """FSDP2 keeps gradients to itself until it reduces them."""
         import torch
@@ -818,7 +926,7 @@ class Torch(harness.Case):
         import torch
         from torch import nn
         from torch.distributed import HashStore
-        blobs, store = {}, HashStore()
+        blobs, met, store = {}, {}, HashStore()
 
         class Amax(nn.Linear):
             def __init__(self, value):
@@ -854,7 +962,8 @@ class Torch(harness.Case):
             client = types.SimpleNamespace(
                 blob_get=lambda name, scope=ptc.JOB: blobs.get(name) if scope == ptc.JOB else None, stop_holds=lambda: True,
                 blob_set=lambda name, data, scope=ptc.JOB: blobs.__setitem__(name, data) if rank == 0 and scope == ptc.JOB else None,
-                declare=lambda *_, **__: None, restore=lambda: False, on_stop=lambda fn: None, update_begin=lambda: None)
+                declare=lambda *_, **__: None, restore=lambda: False, on_stop=lambda fn: None, update_begin=lambda: None,
+                rendezvous_put=met.__setitem__, rendezvous_get=met.__getitem__)
             gen = ptc.torch.Generation(client, types.SimpleNamespace(
                 has_state=bool(blobs), rank=rank, world=tp * dp, tp=tp, dp=dp, pp=1, cp=1, tp_rank=rank % tp, dp_rank=rank // tp,
                 pp_rank=0, cp_rank=0, start_step=8))
@@ -981,6 +1090,146 @@ class Torch(harness.Case):
         with self.assertRaisesRegex(ptc.Error, "zero1 weight: the piece differs from the parameter, whose copy it is"):
             gen._at_stop(6)
         gen._bound.close()
+
+    def check_names_changed(self):
+        """What a snapshot has of a sampler, a loader or an optimizer is taken by one of the same name, or refused by name."""
+        import ptc.torch
+        import torch
+        from ptc.torch import External
+        blobs, cursors, met = {}, {}, {}
+
+        class Loader:
+            def __init__(self, at=0):
+                self.at = at
+
+            def state_dict(self):
+                return {"at": self.at}
+
+            def load_state_dict(self, state):
+                self.at = state["at"]
+
+        def generation(pp=1, pp_rank=0):
+            client = types.SimpleNamespace(
+                blob_get=lambda name, scope=ptc.JOB: blobs.get(name) if scope == ptc.JOB else None, cursor_get=cursors.get,
+                blob_set=lambda name, data, scope=ptc.JOB: blobs.__setitem__(name, data) if scope == ptc.JOB else None,
+                cursor_set=lambda name, position, tag: cursors.__setitem__(name, (position, tag)), rendezvous_put=met.__setitem__,
+                rendezvous_get=met.__getitem__, declare=lambda *_, **__: None, restore=lambda: False, on_stop=lambda fn: None)
+            return ptc.torch.Generation(client, types.SimpleNamespace(
+                has_state=bool(blobs), rank=pp_rank, world=pp, tp=1, dp=1, pp=pp, cp=1, tp_rank=0, dp_rank=0, pp_rank=pp_rank, cp_rank=0,
+                start_step=8))
+
+        def attach(names, stop=False, pp=1, pp_rank=0, optim=None, **more):
+            """The samplers of these names, and loaders of those in capitals; how far they are."""
+            gen = generation(pp, pp_rank)
+            gen._store = torch.distributed.HashStore()
+            data = [External(Loader(7), n) if n.isupper() else gen.batch_sampler(range(20), 4, 2, name=n) for n in names.split()]
+            gen.attach(data=data, optim=optim, **more)
+            if stop:
+                gen._at_stop(10)
+            gen._bound.close()
+            return [d.loader.at if isinstance(d, External) else d.position(8) for d in data]
+
+        self.assertEqual([0, 7], attach("data A", stop=True))
+        self.assertEqual([8, 7], attach("data A"))
+        for text, names in (("data: the snapshot says where it was, and no sampler or loader here has this name", "train A"),
+                            ("A: the snapshot says where it was", "data B"), ("A: the snapshot says where it was", "data"),
+                            ("A: the snapshot says where it was", ""),
+                            ("more: the snapshot does not say where it was, so that it would begin at its start", "data A more"),
+                            ("a: the snapshot does not say where it was", "data A a")):
+            with self.subTest(names), self.assertRaisesRegex(ptc.Error, f"^dataset {text}"):
+                attach(names)
+        self.assertEqual([0, 7], attach("train A", data_changed=["data", "train"]))
+        self.assertEqual([0], attach("data", data_changed="A") and attach("data train A", data_changed="train")[1:2])
+        attach("data", pp=2, pp_rank=1)  # another stage reads it
+        self.assertEqual([7], attach("A", pp=2))
+        met.clear()
+        attach("", pp=2, pp_rank=1)
+        with self.assertRaisesRegex(ptc.Error, "^dataset data: the snapshot says where it was"):
+            attach("A", pp=2)
+
+        def pieces(a, b):
+            """Ranges of a model's weight and bias in optimizers of these names; its lr has decayed."""
+            m = torch.nn.Linear(2, 2)
+            w, v = (torch.nn.Parameter(p.detach().flatten()) for p in m.parameters())
+            optim = {a: torch.optim.SGD([w], lr=0.05, momentum=0.9), b: torch.optim.SGD([v], lr=0.05, momentum=0.9)}
+            return dict(model=m, optim=optim, zero1={"weight": (0, 4, w), "bias": (0, 2, v)})
+        for version_before in (False, True):
+            blobs.clear()
+            attach("", stop=True, **pieces("a", "b"))
+            attach("", **pieces("a", "b"))
+            if version_before:
+                old = json.loads(zlib.decompress(blobs["model/0"]))
+                del old["optimizers"], old["data"]
+                blobs["model/0"] = zlib.compress(json.dumps(old).encode())
+            with self.assertRaisesRegex(ptc.Error, "^optimizer/c: this program attaches it, the snapshot has no options of it; give the same "
+                                        if version_before else "^optimizer/b: the snapshot has its options, this program attaches no such"):
+                attach("", **pieces("a", "c"))
+            with self.assertRaisesRegex(ptc.Error, "^optimizer/a: parameter weight was in group 0 in the snapshot, and is in no group here"):
+                attach("", **pieces("b", "a"))
+
+    def check_extra_state_divided(self):
+        """An extra state does not go to another tp where that cuts its module, up or down; it does where it does not."""
+        import ptc.torch
+        import torch
+        import torch.distributed as dist
+        from ptc import _attached
+        from torch import nn
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import DTensor, Shard
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        class Amax(nn.Linear):
+            def get_extra_state(self):
+                return {"amax": self.amax}
+
+            def set_extra_state(self, state):
+                self.amax = state["amax"]
+
+        def bound(rank, tp, cut_by, value=0.0):
+            """What a rank attaches; its weight is cut among tensor-parallel ranks, or among data-parallel ones."""
+            m = nn.ModuleDict({"a": nn.ModuleDict({"b": Amax(2, 4)})})
+            layer = m["a"]["b"]
+            layer.amax = value
+            if cut_by == "dp" or (cut_by == "tp" and tp > 1):
+                dist.init_process_group("fake", store=FakeStore(), rank=rank if cut_by == "tp" else 0, world_size=2)
+                mesh = init_device_mesh("cpu", (2,))
+                layer.weight = nn.Parameter(DTensor.from_local(layer.weight.detach()[:2].clone(), mesh, [Shard(0)], run_check=False))
+            b = _attached.Attached(m, None, None, None, (), None, None, ())
+            b.collect()
+            about = b.about(rank == 0, {})
+            if dist.is_initialized():
+                dist.destroy_process_group()
+                ptc.torch._forget_meshes()
+            return b, about, layer
+
+        def carried(tp, new_tp, cut_by, values=(3.0, 3.0), forget=False):
+            data = _attached.Attached.merge({(0, r): bound(r, tp, cut_by, values[r])[1] for r in range(tp)}, tp)
+            if forget:
+                old = json.loads(data)
+                del old["cut"]
+                data = json.dumps(old).encode()
+            met, out = {}, []
+            for r in range(new_tp):
+                b, _, layer = bound(r, new_tp, cut_by)
+                gen = ptc.torch.Generation(types.SimpleNamespace(rendezvous_put=met.__setitem__, rendezvous_get=met.__getitem__),
+                                           types.SimpleNamespace(has_state=True, rank=r, world=new_tp, tp=new_tp, tp_rank=r, pp=1, pp_rank=0,
+                                                                 dp=1, dp_rank=0, cp=1, cp_rank=0, start_step=8))
+                gen._bound = b
+                gen._tell_parts()
+                b.load_about(data, gen)
+                out.append(layer.amax)
+            return out
+
+        self.assertEqual([3.0, 4.0], carried(2, 2, "tp", (3.0, 4.0)))
+        for how in (None, "dp"):
+            self.assertEqual([3.0, 3.0], carried(1, 2, how))
+            self.assertEqual([3.0], carried(2, 1, how))
+        self.assertEqual([3.0], carried(1, 1, "tp", forget=True))
+        for tp, new_tp, how, forget in ((1, 2, "tp", False), (2, 1, "tp", False), (1, 2, "tp", True), (2, 1, "tp", True), (2, 1, None, True)):
+            with self.subTest(f"{tp} {new_tp} {how} {forget}"), self.assertRaisesRegex(ptc.Error, re.escape(
+                    "a.b._extra_state: the extra state is of a module whose parameters tensor parallelism cuts; the snapshot's is of "
+                    f"tp={tp}, this is tp={new_tp}")):
+                carried(tp, new_tp, how, forget=forget)
 
     def check_divided(self):
         """Batches by length and sequences by rule: each sample and token once, whoever computes it; what is refused."""

@@ -72,7 +72,6 @@ SCHEDULES = {
     "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda s: 0.93),
     "StepLR": lambda o: lr_scheduler.StepLR(o, 3),
     "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [2, 5, 9, 14]),
-    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, 0.3, 7),
     "LinearLR": lambda o: lr_scheduler.LinearLR(o, total_iters=17),
     "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
     "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 20, 2.0),
@@ -80,6 +79,7 @@ SCHEDULES = {
     "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 4),
     "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=1 << 20, pct_start=0.00001, cycle_momentum=False),
     "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, 3, cycle_momentum=False),
+    # ConstantLR only here: all kinds together have as many blobs as a job may have
     "SequentialLR": lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.ConstantLR(o, 0.1, 4), lr_scheduler.StepLR(o, 2)], [5]),
     "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.StepLR(o, 3), lr_scheduler.ExponentialLR(o, 0.97)]),
     "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=1),
@@ -178,6 +178,48 @@ class InBackward(Kind):
     def step(self, step):
         loss = self.loss(step)
         loss.backward()
+        return loss.item()
+
+
+class Sharp(torch.optim.Optimizer):
+    """Sharpness-aware minimization, around an optimizer that keeps its own state, and shares the groups. Its state dict has no more
+    keys than others."""
+
+    def __init__(self, params, base, **options):
+        super().__init__(params, dict(rho=0.05, **options))
+        self.base_optimizer = base(self.param_groups, **options)
+        self.param_groups = self.base_optimizer.param_groups
+
+    @torch.no_grad()
+    def step(self, closure):
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        for p in parameters:
+            self.state[p].setdefault("old", torch.empty_like(p)).copy_(p)
+            p.add_(0.05 * p.grad.sign())
+        self.zero_grad()
+        with torch.enable_grad():
+            closure()
+        for p in parameters:
+            p.copy_(self.state[p]["old"])
+        self.base_optimizer.step()
+        self.zero_grad()
+
+
+class AroundAnother(Kind):
+    """An optimizer and the one in it, both attached, after a step that makes the state of the outer one."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.step(-1)
+
+    def optimizer(self):
+        outer = Sharp(self.model.parameters(), torch.optim.SGD, lr=0.05, momentum=0.9)
+        return {"outer": outer, "inner": outer.base_optimizer}
+
+    def step(self, step):
+        loss = self.loss(step)
+        loss.backward()
+        self.optim["outer"].step(lambda: self.loss(step).backward())
         return loss.item()
 
 

@@ -353,6 +353,11 @@ def refusals(gen):
     averager = averagers.PeriodicModelAverager(period=4, warmup_steps=2)
     yield "averaging", dict(model=good, optim=PostLocalSGDOptimizer(adam(good), averager))
     yield "redundancy", dict(model=good, optim=ZeroRedundancyOptimizer(good.parameters(), torch.optim.AdamW, lr=0.1))
+    sharp = torch_kinds.Sharp(good.parameters(), torch.optim.AdamW, lr=0.1)
+    for q in good.parameters():
+        q.grad = torch.zeros_like(q)
+    sharp.step(lambda: [setattr(q, "grad", torch.zeros_like(q)) for q in good.parameters()])
+    yield "inner optimizer", dict(model=good, optim=sharp)
     yield "two optimizers", dict(model=good, optim={"a": adam(good), "b": torch.optim.AdamW([good.bias])})
     m = linear()
     yield "unlike optimizers", dict(model=[nn.ModuleDict({"a": good}), nn.ModuleDict({"b": m})],

@@ -9,6 +9,8 @@ A snapshot has one blob for each optimizer's options, scheduler and object, thos
 stage and tensor-parallel rank (the one with dp_rank and cp_rank 0) knows: which parameters are trained and in which group of which
 optimizer, digests of the buffers that no state dict has, and extra states.
 """
+import bisect
+import gc
 import hashlib
 import json
 
@@ -16,7 +18,7 @@ import torch
 import torch.optim.swa_utils
 
 import ptc
-from ptc import _held, _values
+from ptc import _held, _unattached, _values
 from ptc._gradients import Gradients
 from ptc._held import refuse
 
@@ -65,6 +67,8 @@ class Attached:
         self._model, self._numbers, self._fields, self._copies = model, {}, {}, []
         self._began = {name: p.requires_grad for name, p in self._with_gradients()}
         self.states = _held.extra_states(self.modules)
+        self.data, self.data_was = {}, None  # {name: class} of samplers and loaders, here and in the snapshot
+        self.cut, self._whole, self._absent = set(), {}, set()  # extra states of modules that tp cuts; optimizers the snapshot has not
         for optims in self.optimizers.values():
             for o in optims:
                 _held.start_optimizer(o)
@@ -78,7 +82,8 @@ class Attached:
     def collect(self):
         """[Held] of everything that is declared."""
         whole = _held.of_model(self._model, self.tied, self.extra)
-        self.names = _held.parameter_names(self.modules, self.zero1, self.extra)
+        self.names, self._whole = _held.parameter_names(self.modules, self.zero1, self.extra), whole
+        self.check_unattached()
         masters, self._copies = _held.of_pieces(whole, self.names, self.zero1)
         fields = {(name, "master"): (h, None, None) for name, h in masters.items()}
         for name, optims in self.optimizers.items():
@@ -104,6 +109,18 @@ class Attached:
         for d in self._dropped:
             if not any(name == d or name.startswith(f"{d}.") for name in names):
                 refuse(f"dropped {d}: no parameter has this name, or one that begins with {d}.")
+
+    def check_unattached(self):
+        """Refuses if an optimizer has state that nothing attached has."""
+        if self._lost() is not None:
+            gc.collect()  # an optimizer that nobody uses any more loses nothing, and may hang in a cycle
+            text = self._lost()
+            if text is not None:
+                refuse(text)
+
+    def _lost(self):
+        stepped, first = ([], {}) if self.gradients is None else (self.gradients.others(), self.gradients.first)
+        return _unattached.lost([o for them in self.optimizers.values() for o in them], self.names, stepped, first)
 
     def watch(self):
         """Gradients, from now on."""
@@ -194,10 +211,12 @@ class Attached:
 
     def load(self, get, step):
         """get(blob) -> bytes or None, of the snapshot after `step` steps. Whether there was any."""
-        found = False
+        found, self._absent = False, set()
         for name, optims in self.optimizers.items():
             saved = get(name)
-            if saved is not None:
+            if saved is None:
+                self._absent.add(name)
+            else:
                 found = True
                 for o in optims:
                     _load_options(name, o, _values.loads(saved), step)
@@ -238,20 +257,38 @@ class Attached:
             out.update(parameters=self._parameters(), buffers=buffers, began=self._began)
             out["pieces"] = {"zero1": bool(self.zero1)}  # of which no rank has all
             out["objects"] = {name: True for name in self.objects}
+            out["optimizers"] = {name: type(them[0]).__name__ for name, them in self.optimizers.items() if them}
+            out["data"] = dict(self.data)
+        if self.states:
+            out["cuts"] = self.cuts()
         return _values.dumps("model", out, True)
+
+    def cuts(self):
+        """{extra state: which parts of its module's tensors, those of modules in it too, this rank has, as a digest}"""
+        names, out = sorted(self._whole), {}
+        for state in self.states:
+            prefix = state[:-len("_extra_state")]
+            at = bisect.bisect_left(names, prefix)
+            end = bisect.bisect_right(names, prefix + chr(0x10ffff))
+            mine = [(n, self._whole[n].shape, [cut[:2] for cut in self._whole[n].cuts]) for n in names[at:end]]
+            out[state] = hashlib.blake2b(repr(mine).encode(), digest_size=8).hexdigest()
+        return out
 
     @staticmethod
     def merge(parts, tp):
         """What a snapshot has, of {(pp_rank, tp_rank): about()}."""
-        kinds = ("parameters", "began", "buffers", "pieces", "extra", "objects")
-        whole = {"version": 1, "tp": tp, **{kind: {} for kind in kinds}}
+        kinds = ("parameters", "began", "buffers", "pieces", "extra", "objects", "optimizers", "data")
+        whole, cuts = {"version": 1, "tp": tp, **{kind: {} for kind in kinds}}, {}
         for (_, tp_rank), data in sorted(parts.items()):
             for kind, them in json.loads(data)["dict"]:
                 for name, value in them["dict"]:
                     if kind == "extra":
                         whole[kind].setdefault(name, {})[str(tp_rank)] = value
+                    elif kind == "cuts":
+                        cuts.setdefault(name, set()).add(value)
                     else:
                         whole[kind].setdefault(name, value)
+        whole["cut"] = {name: len(values) > 1 for name, values in cuts.items()}
         for states in whole["extra"].values():
             if len(states) == tp and all(s == states["0"] for s in states.values()):
                 for t in range(1, tp):
@@ -266,6 +303,12 @@ class Attached:
         for name in sorted(set(whole["objects"]) ^ set(self.objects)):
             refuse(f"{name}: {'the snapshot has its state, this program attaches no such object' if name in whole['objects'] else 'this program attaches it, the snapshot has no state of it'}; "
                    f"give the same objects by the same names as before")
+        self.data_was = whole.get("data")  # the version before says neither this nor optimizers
+        mine = {name for name, them in self.optimizers.items() if them}
+        had = set(whole.get("optimizers", mine - self._absent))
+        for name in sorted(had ^ mine):
+            refuse(f"{name}: {'the snapshot has its options, this program attaches no such optimizer' if name in had else 'this program attaches it, the snapshot has no options of it'}; "
+                   f"give the same optimizers by the same names as before")
         was = {name: _values._decode(value) for name, value in whole["parameters"].items()}
         for name, (trained, groups) in self._parameters().items():
             old_trained, old_groups = was.get(name, (trained, groups))
@@ -273,8 +316,8 @@ class Attached:
             if trained != old_trained and not toggled:
                 refuse(f"parameter {name}: {'frozen' if trained else 'trained'} in the snapshot, {'trained' if trained else 'frozen'} "
                        f"here; set its requires_grad before attach as it was after step {gen.start_step}")
-            both = set(groups) & set(old_groups) if self.zero1 or whole["pieces"].get("zero1") else set(groups) | set(old_groups)
-            for kind in sorted(both):
+            pieces = self.zero1 or whole["pieces"].get("zero1")
+            for kind in () if pieces and not (groups and old_groups) else sorted(set(groups) | set(old_groups)):
                 if groups.get(kind) != old_groups.get(kind):
                     refuse(f"{kind}: parameter {name} was in {_group(old_groups, kind)} in the snapshot, and is in {_group(groups, kind)} "
                            f"here; build the groups as they were after step {gen.start_step}")
@@ -296,7 +339,13 @@ class Attached:
             refuse(f"{name}: {'the snapshot has it, this model has not' if name in whole['extra'] else 'the snapshot has none'}")
         for name, module in self.states.items():
             states = whole["extra"][name]
-            if len(states) > 1 and whole["tp"] != gen.tp:
+            if whole["tp"] == gen.tp:
+                pass
+            elif name in self.cut or whole.get("cut", {}).get(name, whole["tp"] > 1):
+                refuse(f"{name}: the extra state is of a module whose parameters tensor parallelism cuts; the snapshot's is of "
+                       f"tp={whole['tp']}, this is tp={gen.tp}, and only the module knows how to divide it: keep tp={whole['tp']}, or "
+                       f"carry what does not depend on the parts as a buffer or in stateful=")
+            elif len(states) > 1:
                 refuse(f"{name}: the extra state differs between the snapshot's {whole['tp']} tensor-parallel ranks, this is "
                        f"tp={gen.tp}, and only the module knows how to divide it: keep tp={whole['tp']}")
             rank = str(gen.tp_rank) if str(gen.tp_rank) in states else "0"

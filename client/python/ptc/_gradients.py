@@ -24,6 +24,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ptc._held import is_dtensor
+from ptc._unattached import options_of
 
 # How often something has to be seen. Once may be chance: DDP makes its buckets, and gradients in them,
 # anew after its first step.
@@ -237,6 +238,8 @@ class Gradients:
         self._at = self._busy = 0  # boundaries; how many had a step after the one before
         self._stepped_at = -1      # the last boundary with a step after it
         self._asked, self._alone = False, []
+        self._mine = {id(o) for o in optims}
+        self._others, self.first = {}, {}  # {id: weak reference} of optimizers that are not attached; options they first had
         hook = self._stepped
         if "torch._dynamo" in sys.modules:  # a compiled step would trace it, for nothing
             hook = torch.compiler.disable(hook)
@@ -273,6 +276,20 @@ class Gradients:
                 for slot in self._of.get(id(p), ()):
                     slot.stepped(self._at)
         self._step_noted(self._main, id(optim))
+        if id(optim) not in self._mine:
+            self._note_other(optim)
+
+    def _note_other(self, optim):
+        for group in optim.param_groups:
+            p = next((p for p in group["params"] if id(p) in self._of), None)
+            if p is not None:
+                self._others[id(optim)] = weakref.ref(optim)
+                if id(p) not in self.first:
+                    self.first[id(p)] = options_of(group)
+
+    def others(self):
+        """Optimizers that are there, have stepped what is watched here, and are not attached."""
+        return [o for ref in self._others.values() if (o := ref()) is not None]
 
     def _step_noted(self, slots, optim):
         for slot in slots:

@@ -53,6 +53,7 @@ from ptc._rng import AGREE, DIFFER
 __all__ = ["generations", "state_pool", "Generation", "BatchSampler", "External", "sequence_part", "AGREE", "DIFFER"]
 
 _STALE = -9
+_CUTS = 256  # digests of 8 bytes in one value of a rendezvous
 
 
 def generations():
@@ -274,7 +275,7 @@ class Generation:
                 refuse(f"tensor {now[key]}: it is attached, and was not declared; give declare() what attach() is given")
 
     def attach(self, model=None, optim=None, sched=None, data=(), zero1=None, tied=(), extra=None, stateful=None, remade=(),
-               rng=None, dropped=()):
+               rng=None, dropped=(), data_changed=()):
         """Declares what is to be carried, restores it where there is a snapshot, and returns True then.
 
         model: a module (of a pipeline stage, with the whole model's names), a list of a model's parts, or a dict of models by name.
@@ -283,7 +284,8 @@ class Generation:
         zero1: {name: (start, stop, piece)} where an optimizer works on `piece` instead, the elements start..stop of that flattened local
         parameter. A piece of another dtype, such as an fp32 master of a bf16 parameter, is carried as the parameter's field `master`.
         data: a BatchSampler, an External loader, or several; what else has
-        state_dict() and load_state_dict() is taken as External(it). tied: names that several
+        state_dict() and load_state_dict() is taken as External(it). data_changed: names of samplers and loaders that are new here, or
+        that the snapshot has and this program leaves, on purpose; others have to be those of the snapshot. tied: names that several
         pipeline stages hold on purpose. extra: {name: tensor} beyond the model's state dict. stateful: {name: object} whose
         state_dict() is the same on every rank, such as a GradScaler. remade: names of buffers outside the state dict which each
         generation makes with other values, on purpose. docs/training-state.md says of each kind of state what becomes of it.
@@ -306,6 +308,8 @@ class Generation:
                 refuse(f"dataset {name}: two samplers or loaders of that name; give them different ones in name=")
         bound = Attached(model, optim, sched, zero1, tied, extra, stateful, remade, dropped, self._before)
         self._bound = bound
+        bound.data = {d.name: type(d).__name__ for d in self._data}
+        self._data_changed = (data_changed,) if isinstance(data_changed, str) else tuple(data_changed)
         try:
             self._rng = _rng.Streams(self, rng)
             self._declared = bound.collect()
@@ -316,6 +320,7 @@ class Generation:
             found = False
             if not self._probe:  # there is neither another rank nor a snapshot
                 self._same_groups()
+                self._tell_parts()
                 for sampler in self._data:
                     sampler._agree(self)
                 found = self._load()
@@ -362,6 +367,34 @@ class Generation:
             refuse(f"optimizer: the parameter groups of pipeline stage {self.pp_rank} have other options than those of stage 0; "
                    f"give every stage the same groups in the same order, empty ones too")
 
+    def _tell_parts(self):
+        """What the first ranks of pipeline stages and tensor-parallel groups tell each other where a snapshot is loaded."""
+        client, b = self._client, self._bound
+        if not self.has_state or self.world == 1 or not self._leads():
+            return
+        if self.pp_rank and not self.tp_rank:
+            client.rendezvous_put(f"data {self.pp_rank}", b"".join(map(_short, b.data)))
+        cuts = sorted(b.cuts().items()) if self.tp > 1 else []
+        for at in range(0, len(cuts), _CUTS):
+            key, mine = f"cuts {self.pp_rank} {at}", b"".join(bytes.fromhex(cut) for _, cut in cuts[at:at + _CUTS])
+            if not self.tp_rank:
+                client.rendezvous_put(key, mine)
+                continue
+            theirs = client.rendezvous_get(key)
+            b.cut |= {name for i, (name, cut) in enumerate(cuts[at:at + _CUTS]) if theirs[8 * i:8 * i + 8].hex() != cut}
+
+    def _same_data(self):
+        """A position that nobody takes would be lost, and its samples trained again under another name."""
+        was = self._bound.data_was
+        left = [] if self.rank or was is None else sorted(set(was) - set(self._bound.data) - set(self._data_changed))
+        for stage in range(1, self.pp) if left else ():
+            theirs = self._client.rendezvous_get(f"data {stage}")
+            taken = {theirs[i:i + 8] for i in range(0, len(theirs), 8)}
+            left = [name for name in left if _short(name) not in taken]
+        for name in left:
+            refuse(f"dataset {name}: the snapshot says where it was, and no sampler or loader here has this name, so that its samples would "
+                   f"be trained again; give it the name that it had, or name it in attach(data_changed=) where it is left on purpose")
+
     def _load(self):
         """What the snapshot has beside tensors, before anything is declared: what does not fit is refused while the generation
         before can still go on. Returns whether there was anything."""
@@ -371,8 +404,13 @@ class Generation:
         if about is not None:
             found = True
             b.load_about(zlib.decompress(about), self)
+            self._same_data()
         for sampler in self._data:
-            found = sampler._start(self) or found
+            there = sampler._start(self)
+            if about is not None and not there and sampler.name not in self._data_changed:
+                refuse(f"dataset {sampler.name}: the snapshot does not say where it was, so that it would begin at its start; give it the "
+                       f"name that it had, or name it in attach(data_changed=) where it is new")
+            found = there or found
         self._rng.load()  # last: what is loaded before may draw
         return found
 
@@ -513,6 +551,7 @@ class Generation:
         if step == self.start_step + 1:  # after one step, rather than at a switch after a thousand
             self._check_outside()
             self._bound.check_copies()
+            self._bound.check_unattached()
         if self._bound is not None:
             self._bound.gradients.boundary()
         if self._promise is not None:
@@ -606,6 +645,10 @@ class Generation:
     def sequence_part(self, tensor, dim=1, zigzag=True, pad=None):
         """What this context-parallel rank has of sequences that lie along `dim`: see sequence_part()."""
         return sequence_part(tensor, self.cp, self.cp_rank, dim, zigzag, pad)
+
+
+def _short(name):
+    return hashlib.blake2b(name.encode(), digest_size=8).digest()
 
 
 def _parts_of(data):
