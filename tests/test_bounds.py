@@ -88,6 +88,15 @@ class TestBounds(harness.Case):
             self.check(clock)
 
     @skip_unless_root
+    def test_user_who_connects_in_a_loop(self):
+        """Faster than anybody accepts: root is answered each time, as he does not stand in the same queue; others are, too."""
+        with self.cluster(nodes=1, devices=1) as c, contextlib.ExitStack() as stack:
+            self.said(self.attacker(stack, UID, "flood-unix", c.nodes["n0"].socket, 50))
+            for _ in range(8):
+                c.ptcctl("nodes", timeout_s=20 * PATIENCE)
+            self.honest(c)
+
+    @skip_unless_root
     @needs(modules=("grpc",))
     def test_users_who_follow(self):
         """Three users with all the streams that they get, and three whose requests never come."""
