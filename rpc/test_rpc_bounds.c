@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -185,6 +186,28 @@ static int child_calls(const char *path, int n, const char *suffix)
 
 static int child_unread(const char *path, int n);
 
+/* Connections to a TCP port as fast as can be, without end; keeps the last n open, and says nothing. */
+static int child_loop(const char *port, int n)
+{
+	struct sockaddr_in addr = { .sin_family = AF_INET,
+				    .sin_port = htons((uint16_t)atoi(port)),
+				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct pollfd in = { .fd = 0, .events = POLLIN };
+	int fd[512];
+
+	memset(fd, -1, sizeof fd);
+	printf("0\n");
+	fflush(stdout);
+	for (unsigned i = 0; poll(&in, 1, 0) == 0; i = (i + 1) % (unsigned)n) {
+		if (fd[i] >= 0)
+			close(fd[i]);
+		fd[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		if (fd[i] >= 0)
+			(void)!connect(fd[i], (struct sockaddr *)&addr, sizeof addr);
+	}
+	return 0;
+}
+
 static int child_main(char **argv)
 {
 	uid_t uid = (uid_t)atoi(argv[2]);
@@ -194,6 +217,8 @@ static int child_main(char **argv)
 		return 9;
 	if (strcmp(argv[1], "--hold") == 0)
 		return child_hold(argv[3], n);
+	if (strcmp(argv[1], "--loop") == 0)
+		return child_loop(argv[3], n);
 	if (strcmp(argv[1], "--unread") == 0)
 		return child_unread(argv[3], n);
 	return child_calls(argv[3], n, strcmp(argv[1], "--slow") == 0 ? "s" : "");
@@ -684,6 +709,25 @@ static void strangers_are_bounded(void **state)
 	ptc_rpc_server_free(srv, 0);
 }
 
+/* Somebody connects faster than a member's handshake is through, and says nothing: members are let in each time. */
+static void strangers_who_connect_in_a_loop(void **state)
+{
+	int port;
+	struct ptc_rpc_server *srv = server_tls(&port);
+	int64_t worst = 0;
+	struct child loop;
+	char text[16];
+
+	snprintf(text, sizeof text, "%d", port);
+	loop = child_start("--loop", UID, text, 400);
+	child_said(&loop);
+	for (int i = 0; i < 12; i++)
+		worst = PTC_MAX(worst, member_ms(port));
+	print_message("a member waited %lld ms at most\n", (long long)worst);
+	child_end(&loop, 0);
+	ptc_rpc_server_free(srv, 0);
+}
+
 /* Accepting fails for want of a descriptor; afterwards the listener still listens. */
 static void listener_survives_without_descriptors(void **state)
 {
@@ -744,6 +788,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(steps),
 		cmocka_unit_test(calls_that_are_ready_at_once),
 		cmocka_unit_test(strangers_are_bounded),
+		cmocka_unit_test(strangers_who_connect_in_a_loop),
 		cmocka_unit_test(listener_survives_without_descriptors),
 		cmocka_unit_test(strangers_run_out_of_time),
 	};

@@ -372,6 +372,14 @@ void ptc_rpc_conn_exhausted(const char *what, int errnum)
 	pthread_mutex_unlock(&conns.lock);
 }
 
+void ptc_rpc_conn_dropped(bool out_of_time)
+{
+	pthread_mutex_lock(&conns.lock);
+	conns.expired += out_of_time;
+	conns.shed += !out_of_time;
+	pthread_mutex_unlock(&conns.lock);
+}
+
 void ptc_rpc_conn_expire(void)
 {
 	int64_t before = ptc_sys_now_ns() - STRANGER_MS * INT64_C(1000000);
