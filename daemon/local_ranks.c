@@ -96,6 +96,13 @@ static void event_done(void *arg)
 	ptc_free(n);
 }
 
+/* Something has failed: not only at the next look. */
+static void look_at_devices(struct ptc_daemon *d)
+{
+	if (d->config.found)
+		ptc_node_devices_look(d->config.found, 0);
+}
+
 void ptc_live_event(void *arg, const struct ptc_worker_event *event)
 {
 	struct ptc_daemon *d = arg;
@@ -119,6 +126,8 @@ void ptc_live_event(void *arg, const struct ptc_worker_event *event)
 	n = ptc_calloc(1, sizeof *n);
 
 	ptc_require(n); /* a failure that nobody hears of would hang the job */
+	if (event->kind == PTC_WORKER_EVENT_FAILED)
+		look_at_devices(d); /* it may be for one of them */
 	n->d = d;
 	n->event = *event;
 	if (ptc_cluster_run(d->cluster, event->key.uuid, event_work, event_done, n) != 0)
@@ -211,7 +220,7 @@ static int rendezvous_put(void *arg, const struct ptc_group_key *key, const char
 	return 0;
 }
 
-/* ---- staging memory ----------------------------------------------------------------- */
+/* ---- memory beside chunks: staging, page-locked -------------------------------------- */
 
 static bool staging_take(void *arg, const char *job, uint64_t bytes)
 {
@@ -237,6 +246,62 @@ static int pinned_take(void *arg, uint64_t bytes, struct ptc_error *err)
 	struct ptc_daemon *d = arg;
 
 	return ptc_store_outside_take(d->store, bytes, err);
+}
+
+/* ---- devices that are not well ------------------------------------------------------- */
+
+static void tell_jobs(struct ptc_daemon *d, uint32_t device, const struct ptc_node_device *now)
+{
+	bool well = strcmp(now->health, "ok") == 0;
+	const struct ptc_device_given *g;
+	size_t n;
+
+	if (well)
+		ptc_info("gpu", "device %u (%s) is well again, and may be given to ranks", device, now->uuid);
+	else
+		ptc_warn("gpu", "device %u (%s) is not well: %s (%s); it is given to no ranks until it is", device,
+			 now->uuid, now->health, now->why);
+	g = ptc_devices_of_node(ptc_cluster_devices(d->cluster), d->config.node, &n);
+	for (size_t i = 0; i < n; i++) {
+		if (g[i].device != device || !ptc_cluster_find_uuid(d->cluster, g[i].uuid))
+			continue;
+		if (well)
+			ptc_event(d->cluster, g[i].uuid, "device", "node %s: device %u (%s) is well again",
+				  d->config.node, device, now->uuid);
+		else
+			ptc_event(d->cluster, g[i].uuid, "device",
+				  "node %s: device %u (%s), which the job has, is not well: %s (%s); the next switch "
+				  "goes without it",
+				  d->config.node, device, now->uuid, now->health, now->why);
+	}
+}
+
+_Static_assert(PTC_NODE_DEVICES_MAX <= 64, "d->unwell has a bit for each");
+
+static void device_failed(void *arg)
+{
+	look_at_devices(arg);
+}
+
+void ptc_live_devices(struct ptc_daemon *d)
+{
+	char text[PTC_UNHEALTHY_BYTES];
+	size_t n = ptc_node_devices_count(d->config.found);
+
+	if (!ptc_cluster_synced(d->cluster))
+		return;
+	for (uint32_t i = 0; i < n; i++) {
+		struct ptc_node_device now;
+		bool well;
+
+		ptc_node_devices_get(d->config.found, i, &now);
+		well = strcmp(now.health, "ok") == 0;
+		if (well != !(d->unwell >> i & 1))
+			tell_jobs(d, i, &now);
+		d->unwell = well ? d->unwell & ~(UINT64_C(1) << i) : d->unwell | UINT64_C(1) << i;
+	}
+	ptc_node_devices_unhealthy(d->config.found, text, sizeof text);
+	ptc_cluster_tell_unhealthy(d->cluster, text);
 }
 
 /* ---- life --------------------------------------------------------------------------- */
@@ -295,6 +360,7 @@ int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
 				       .staging_give = staging_give,
 				       .pinned_take = pinned_take,
 				       .pinned_give = staging_give,
+				       .device_failed = device_failed,
 				       .rendezvous_get = rendezvous_get,
 				       .rendezvous_put = rendezvous_put,
 				       .arg = d };

@@ -14,6 +14,10 @@ void ptc_live_stop(struct ptc_daemon *d);                        /* processes go
 /* Any thread: tells the job's controller, through etcd; again until etcd has it or the job is gone. */
 void ptc_live_event(void *arg, const struct ptc_worker_event *event);
 
+/* Loop thread, again and again: devices that are not well, by the last look at them, are told to the cluster, and to
+ * the jobs that have them. d->config.found is not NULL. */
+void ptc_live_devices(struct ptc_daemon *d);
+
 /* ---- files_mount.c: jobs' state as files -------------------------------------------------- */
 struct ptc_mount;
 /* config is borrowed. */

@@ -48,9 +48,11 @@
 #include <uv.h>
 
 #define TICK_MS           200
-#define LOOK_TICKS        25 /* between looks at etcd's database */
-#define CONNECTION_TICKS  5  /* between counts of connections, for their memory */
-#define TIDY_TICKS        10 /* between attempts to remove what could not be removed */
+#define LOOK_TICKS        25    /* between looks at etcd's database */
+#define CONNECTION_TICKS  5     /* between counts of connections, for their memory */
+#define TIDY_TICKS        10    /* between attempts to remove what could not be removed */
+#define DEVICES_TICKS     5     /* between looks at what is known of this node's devices */
+#define DEVICES_AGE_MS    30000 /* how old that may be: a driver may have to wake its devices */
 #define SHUTDOWN_GRACE_MS 1000
 #define STALL_MS          60000 /* an export whose reader has stopped gives its memory to the next */
 #define IDLE_MS           5000  /* with less than IDLE_CPU_MS of CPU time used, the daemon is idle */
@@ -223,6 +225,15 @@ static void count_connections(const struct process *p)
 	ptc_rpc_memory_limit_set(ptc_memory_wire(&p->memory) - PTC_MIN(c.bytes, most));
 }
 
+/* Devices that are not well are given to nobody until they are; jobs that have them are told. */
+static void look_at_devices(struct process *p)
+{
+	if (!p->d.config.found || p->idle.ticks % DEVICES_TICKS)
+		return;
+	ptc_node_devices_look(p->d.config.found, DEVICES_AGE_MS);
+	ptc_live_devices(&p->d);
+}
+
 static void on_tick(uv_timer_t *timer)
 {
 	struct process *p = timer->data;
@@ -230,6 +241,7 @@ static void on_tick(uv_timer_t *timer)
 	ptc_notify_watchdog();
 	if (++p->idle.ticks % (IDLE_MS / TICK_MS) == 0)
 		give_back(p);
+	look_at_devices(p);
 	ptc_cluster_tick(p->d.cluster);
 	ptc_controllers_tick(&p->d.controllers);
 	ptc_kept_tick(p->d.docs.kept);
@@ -515,6 +527,8 @@ static void name_devices(const struct ptc_daemon_config *c, struct ptc_node_doc 
 	}
 	if (c->device_name)
 		snprintf(n->device_name, sizeof n->device_name, "%s", c->device_name);
+	if (c->found)
+		ptc_node_devices_unhealthy(c->found, n->unhealthy, sizeof n->unhealthy);
 }
 
 static int new_cluster(struct process *p, struct ptc_error *err)
@@ -735,6 +749,14 @@ static void say_files(void)
 			 (unsigned long long)l.rlim_cur, c.max_users, c.max_members, FILES_WANTED);
 }
 
+static void say_timeouts(const struct ptc_daemon_config *c)
+{
+	char text[512];
+
+	for (size_t i = 0; ptc_daemon_config_timeout_clash(c, i, text, sizeof text); i++)
+		ptc_warn("ptcd", "%s", text);
+}
+
 static int read_config(const struct options *o, struct process *p, struct ptc_error *err)
 {
 	struct ptc_daemon_config *c = &p->d.config;
@@ -760,6 +782,8 @@ static int read_config(const struct options *o, struct process *p, struct ptc_er
 	if (ptc_buf_failed(&p->memory_json))
 		return ptc_nomem(err);
 	ptc_log_level_set(c->log);
+	if (!o->dump && !o->unmount)
+		say_timeouts(c);
 	if (ptc_daemon_tls_rpc(&c->tls, &p->d.tls) && !o->insecure)
 		p->d.tls_or_null = &p->d.tls;
 	ptc_daemon_tls_rpc(c->coordinator.local ? &c->tls : &c->coordinator.tls, &p->etcd_tls);

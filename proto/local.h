@@ -111,6 +111,16 @@ enum ptc_local_type {
 	PTC_LOCAL_FILL, /* only to a rank that can: PTC_LOCAL_CAN_FILL */
 };
 
+/* DECLARED says what the TENSORs before it were. LAYOUT: they say where each part belongs, and addresses mean nothing
+ * yet; all of them come once more, with memory. Only to a ptcd that takes it. */
+enum ptc_local_declares {
+	PTC_LOCAL_DECLARES_MEMORY, /* and waits to be restored */
+	PTC_LOCAL_DECLARES_RUNNING,
+	PTC_LOCAL_DECLARES_LAYOUT,
+};
+/* What a ptcd can beside what every ptcd can: bits of a WELCOME. */
+#define PTC_LOCAL_TAKES_LAYOUT 1u /* TENSORs and a DECLARED of PTC_LOCAL_DECLARES_LAYOUT before those with memory */
+
 struct ptc_local_header {
 	uint32_t magic;
 	uint16_t type, flags;

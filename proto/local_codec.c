@@ -279,7 +279,8 @@ static const struct ptc_local_member hello_members[] = { RUN(hello, protocol_min
 MESSAGE(hello, true)
 
 static const struct ptc_local_member welcome_members[] = { IS(welcome, protocol, U32, 0), IS(welcome, pid, U64, 0),
-							   IS(welcome, version, TEXT, PTC_LOCAL_SHORT_MAX) };
+							   IS(welcome, version, TEXT, PTC_LOCAL_SHORT_MAX),
+							   LATER(welcome, features, U32, 0) };
 MESSAGE(welcome, true)
 
 static const struct ptc_local_member generation_members[] = { RUN(generation, generation, incarnation, U64),

@@ -80,6 +80,7 @@ struct ptc_local_welcome {
 	uint32_t protocol;
 	uint64_t pid;
 	const char *version;
+	uint32_t features; /* PTC_LOCAL_TAKES_; 0 from a ptcd that does not say */
 };
 /* REFUSED, DECLINED */
 struct ptc_local_refusal {
@@ -172,7 +173,6 @@ struct ptc_local_filled {
 	uint64_t failed; /* of one that was not done since the last FILLED; 0: none */
 	int32_t code;    /* why: errno */
 };
-
 /* ptc_local_put_NAME(out, message), ptc_local_get_NAME(bytes, number, ret_message). Of rendezvous, PUT, GET and REPLY
  * are the same; unused members are 0 or "". */
 #define PTC_LOCAL_PLAIN(X)                                                                                             \
@@ -195,6 +195,6 @@ bool ptc_local_get_fill(const void *data, size_t len, struct ptc_local_fill *ret
 bool ptc_local_get_rows(struct ptc_local_fill *f, struct ptc_local_rows *ret);
 void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t incarnation);
 bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation, uint64_t *ret_incarnation);
-/* DECLARED: whether it runs already. GO, FINISHED: the step. One number. */
+/* DECLARED: enum ptc_local_declares. GO, FINISHED: the step. One number. */
 void ptc_local_put_number(struct ptc_local_out *o, uint64_t v);
 bool ptc_local_get_number(const void *data, size_t len, uint64_t *ret);

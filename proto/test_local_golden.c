@@ -59,7 +59,7 @@ static void put_from_ptcd(struct ptc_local_out *o, unsigned which)
 	static const struct ptc_local_rows rows[1] = { { 64, 1, 8, 2, 16, 9 } };
 
 	if (which == 0)
-		ptc_local_put_welcome(o, &(struct ptc_local_welcome){ 1, 2, "1.0" });
+		ptc_local_put_welcome(o, &(struct ptc_local_welcome){ 1, 2, "1.0", PTC_LOCAL_TAKES_LAYOUT });
 	else if (which == 1)
 		ptc_local_put_refusal(o, PTC_LOCAL_R_STALE, "over");
 	else if (which == 2)
@@ -100,7 +100,7 @@ static void put_from_rank(struct ptc_local_out *o, unsigned which)
 #define MESSAGES 16
 
 static const char *const golden[MESSAGES] = {
-	"01000000020000000000000004000000312e3000",
+	"01000000020000000000000004000000312e300001000000",
 	"f7ffffff050000006f76657200",
 	"010000000000000008070605040302010300000000000000010400000005000000060000000700000008000000090000000a0000000b00"
 	"00000c0000000d0000000e0000000f00000010000000110000001200000013000000140000001500000016000000170000000500000074"

@@ -126,7 +126,10 @@ static struct ptc_local_out some(unsigned which)
 								   .rank = 6,
 								   .features = PTC_LOCAL_CAN_FILL });
 	else if (which == 1)
-		ptc_local_put_welcome(&o, &(struct ptc_local_welcome){ .protocol = 1, .pid = 2, .version = "v" });
+		ptc_local_put_welcome(&o, &(struct ptc_local_welcome){ .protocol = 1,
+								       .pid = 2,
+								       .version = "v",
+								       .features = PTC_LOCAL_TAKES_LAYOUT });
 	else if (which == 2)
 		ptc_local_put_generation(
 			&o, &(struct ptc_local_generation){
@@ -194,7 +197,7 @@ static void test_messages_that_end_early(void **state)
 	(void)state;
 	for (unsigned i = 0; i < ARRAY_LEN(all); i++) {
 		struct ptc_local_out first = some(i);
-		size_t optional = i == 0 ? sizeof(uint32_t) : i == 5 ? 1 : 0; /* features, later */
+		size_t optional = i <= 1 ? sizeof(uint32_t) : i == 5 ? 1 : 0; /* features, later */
 
 		for (size_t len = 0; len + added < first.len; len++) {
 			struct ptc_local_out again = { .grow = realloc };

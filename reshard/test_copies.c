@@ -130,14 +130,14 @@ static void mark(const struct ptc_box *box, const int64_t *shape, uint32_t bit, 
 
 struct counted {
 	uint32_t fewest;
-	int64_t lacks;
+	int64_t lacks, nobody; /* nobody: bytes that no domain has */
 };
 
 static uint32_t in[ITEMS][MAX_BYTES]; /* by the last count: of each byte, the domains that have it */
 
 static struct counted count(const struct held *h, const uint32_t *domain, const bool *usable, uint32_t target)
 {
-	struct counted c = { UINT32_MAX, 0 };
+	struct counted c = { UINT32_MAX, 0, 0 };
 	uint32_t ndim;
 	int64_t shape[PTC_MAX_DIMS];
 
@@ -158,6 +158,7 @@ static struct counted count(const struct held *h, const uint32_t *domain, const 
 
 			c.fewest = n < c.fewest ? n : c.fewest;
 			c.lacks += n && n < target ? target - n : 0;
+			c.nobody += !n;
 		}
 	return c;
 }
@@ -229,6 +230,7 @@ static void one_case(void)
 			fail_msg("%s: %s", config, err.text);
 		assert_int_equal(f.fewest, c.fewest);
 		assert_int_equal(f.bytes, c.lacks);
+		assert_int_equal(f.nobody, c.nobody);
 		assert_int_equal(f.nowhere == 0, ndomains >= target || !c.lacks);
 		add(&h, &f);
 		ptc_copies_found_done(&f);
@@ -305,6 +307,7 @@ static void one_leaving(void)
 		fail_msg("%s: %s", config, err.text);
 	assert_int_equal(f.fewest, left.fewest);
 	assert_true(f.bytes == 0 || left.fewest == 0);
+	assert_int_equal(f.nobody, all.nobody);
 	assert_int_equal(f.nowhere, any ? 0 : f.bytes);
 	for (size_t i = 0; i < f.nadd; i++)
 		assert_true(stays[f.add[i].node]);

@@ -71,9 +71,10 @@ class Job:
         kw.setdefault("timeout_s", 120 * PATIENCE)
         return self.c.ptcctl("run", "-f", self.yaml, "--config", str(config), "--wait", *(["--nodes", nodes] if nodes else []), **kw)
 
-    def resize(self, config, **kw):
+    def resize(self, config, nodes=None, **kw):
         kw.setdefault("timeout_s", 120 * PATIENCE)
-        r = self.c.ptcctl("resize", self.name, "--config", str(config), "--wait", "--format", "json", **kw)
+        r = self.c.ptcctl("resize", self.name, "--config", str(config), "--wait", "--format", "json",
+                          *(["--nodes", nodes] if nodes else []), **kw)
         return json.loads(r.stdout) if r.returncode == 0 else r
 
     def do(self, verb, **kw):
@@ -82,7 +83,8 @@ class Job:
 
     @contextlib.contextmanager
     def hold(self, what):
-        """New processes wait before they ask for their first generation ("start"), or ranks as they build one ("build")."""
+        """New processes wait before they ask for their first generation ("start"), or ranks as they build one ("build"), or once they
+        have declared without memory ("place")."""
         path = os.path.join(self.logs, f"hold-{what}")
         open(path, "w").close()
         try:

@@ -110,6 +110,73 @@ class Ahead(harness.Case):
             self.stands(job, pids)
             self.end(job)
 
+    def test_declared_before_memory(self):
+        """New ranks say what they hold before they have memory for it. The layout is written down while they have none, the old ones
+        train on until they have, and every byte then comes to where it is."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = ahead(self, c, place_later=1)
+            job.run("tp=2,dp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            with job.hold("place"):
+                resize = self.resizing(c, job, "tp=4")
+                self.building(job)
+                wait_for(lambda: len(job.processes()) == 8 or None, 60 * PATIENCE, "ranks of both generations", 0.02)
+                self.steps_without(job, 100)
+                self.assertEqual((1, "building", None), (job.status()["generation"], job.status()["phase"], resize.poll()))
+                c.nodes["n1"].kill()  # its ranks say it again to the next ptcd
+                c.start_node(c.nodes["n1"])
+                c.wait_nodes(list(c.nodes))
+            out, err = resize.communicate(timeout=120 * PATIENCE)
+            if resize.returncode:  # the node that was killed had the job's lock
+                self.steps_without(job)
+                summary = job.resize("tp=4")
+            else:
+                summary = json.loads(out)
+            self.assertGreater(summary["built_ahead_ms"], 0)
+            job.wait_step(summary["step"] + 5)
+            self.end(job)
+
+    def test_other_tensors_before_memory(self):
+        """What does not fit the state fails while no new rank has memory; what a rank gets memory for has to be what it has said; and
+        one that finds none ends the resize. Nothing has stopped."""
+        with self.cluster(nodes=2, devices=2) as c:
+            job = ahead(self, c, grow_generation=2, place_later=1)
+            job.run("tp=2,dp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            pids = sorted(job.processes())
+            with job.hold("place"):
+                r = job.resize("tp=4", check=False)
+                self.assertEqual(1, r.returncode)
+                self.assertRegex(r.stderr, r"layer\.0\.weight. is F64.13,6. .* declares F64.14,6.")
+            self.stands(job, pids)
+            self.end(job)
+
+    def wrong_memory(self, wrong, line):
+        with self.cluster(nodes=1, devices=4) as c:
+            job = ahead(self, c, place_later=1, place_wrong=wrong)
+            job.run("tp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            pids = sorted(job.processes())
+            r = job.resize("dp=2", check=False)
+            self.assertEqual(1, r.returncode)
+            self.assertRegex(r.stderr, line)
+            self.stands(job, pids)
+            self.end(job)
+
+    def test_no_memory(self):
+        self.wrong_memory("exit", r"rank \d.* (exit|ended|failed)")
+
+    @harness.labels("repeats")
+    def test_memory_left_out(self):
+        self.wrong_memory("less", r"layer\.0\.weight.* declared without data")
+
+    @harness.labels("repeats")
+    def test_memory_of_another_dtype(self):
+        self.wrong_memory("dtype", r"layer\.0\.weight.* another dtype")
+
     @harness.labels("repeats")
     def test_memory(self):
         """Likewise where a node has no room for what the new ranks would have."""

@@ -995,6 +995,8 @@ class Crash(harness.Case):
         job.run("dp=2")
         job.wait_step(5)
         job.do("snapshot")
+        for _ in range(4): # the first of them goes for the last
+            c.ptcctl("logs", job.name, "--evidence", "--now")
         wait_for(lambda: "etcd.measured.after" in open(client["PTC_FAULT_LIST"]).read().split(), 60 * PATIENCE, "the measured step", 0.1)
         job.resize("tp=1,dp=3")
         for processes in glob.glob(os.path.join(c.nodes["n1"].dir, "run", "workers", "*", "processes")):
@@ -1038,7 +1040,8 @@ class Crash(harness.Case):
         for module, test in (("test_damage", "Damage.test_another_copy"), ("test_damage", "Damage.test_unhealed"),
                              ("test_keep_copies", "KeepCopies.test_racks"), ("test_older", "Older.test_room"), ("test_quota", "Quota.test_full"),
                              ("test_probe", "Remembered.test_plans"), ("test_recover", "Recover.test_no_step_lost"),
-                             ("test_planning", "Growth.test_join_that_does_not_pay"), ("test_gpu_live", "GpuLive.test_copy_async")):
+                             ("test_planning", "Growth.test_join_that_does_not_pay"), ("test_gpu_live", "GpuLive.test_copy_async"),
+                             ("test_gpu_live", "GpuLive.test_survivors")):
             r = subprocess.run([sys.executable, "-B", os.path.join(ROOT, "tests", "run"), module, test], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, env={**os.environ, **client})
             self.assertEqual(0, r.returncode, r.stdout)

@@ -49,6 +49,41 @@ class Devices(harness.Case):
     def gone(self, pids):
         return not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
+    def test_marked_bad(self):
+        """An operator's word: no ranks get the device, also not after a restart of everything, until he takes it back."""
+        with self.cluster(nodes=2, devices=2) as c:
+            for name, says in (("n0", "names no device"), (":1", "names no device"), ("n0:x", "names no device"),
+                               ("n0:64", "names no device")):
+                self.refused(c, "device", "bad", name, codes=(2,), contains=says)
+            self.refused(c, "device", "bad", "n7:0", contains='node "n7" is not known')
+            self.refused(c, "device", "bad", "n0:2", contains="node n0 has 2 devices, from 0 on")
+            a = self.job(c, "first")
+            a.run("dp=2", nodes="n0")
+            self.assertEqual([("n0", 0), ("n0", 1)], self.placed(a))
+            c.ptcctl("device", "bad", "n0:1") # its rank goes on
+            shown = wait_for(lambda: [n.get("unhealthy") for n in c.json("nodes")["nodes"]] == ["1:marked bad", None], 30 * PATIENCE,
+                             "a device that is marked")
+            self.assertTrue(shown)
+            self.assertEqual(2, sum(n["devices_free"] for n in c.json("nodes")["nodes"]))
+            step = a.step()
+            a.wait_step(step + 5)
+            a.resize("dp=3")
+            self.assertEqual([("n0", 0), ("n1", 0), ("n1", 1)], self.placed(a))
+            self.assertIn("n0:1 is not well (marked bad)", a.resize("dp=4", check=False).stderr)
+            a.do("stop")
+            for node in list(c.nodes):
+                c.nodes[node].kill()
+            for node in c.nodes.values():
+                c.start_node(node)
+            c.wait_nodes(list(c.nodes))
+            a.run("dp=2", nodes="n0", check=False)
+            self.assertEqual("stopped", a.status()["run"]["state"])
+            c.ptcctl("device", "bad", "n0:1", "--undo")
+            wait_for(lambda: not any(n.get("unhealthy") for n in c.json("nodes")["nodes"]), 30 * PATIENCE, "no device that is marked")
+            c.ptcctl("run", a.name, "--config", "dp=4", "--wait", timeout_s=60 * PATIENCE)
+            self.assertEqual([("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)], self.placed(a))
+            a.do("stop")
+
     def test_one_job_each(self):
         """Placement takes free devices only, a refusal names the job and the devices, a switch keeps its own, and what a job has
         no more is given on."""

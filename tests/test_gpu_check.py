@@ -76,7 +76,8 @@ class GpuCheck(harness.Case):
             self.assertIn(row["verdict"], (allowed.get(what, "ok"), "ok" if not row["goal"] else "below goal"), row)
         for what in ("ptc-gpu maps it", "bytes saved, ring", "bytes restored, pinned map", "bytes by kernels", "bytes by strided copies",
                      "3 saves and restores: bytes", "3 ranks killed while mapped, and bound anew", "repack of a column shard, of that",
-                     "digest, of the memory's bandwidth", "hanging kernel", "copied while a stream waits for ever", "PyTorch: losses",
+                     "digest, of the memory's bandwidth", "copy between two devices", "memory of a killed rank, by its descriptor, 3 times",
+                     "memory after the last killed rank, against the first", "hanging kernel", "copied while a stream waits for ever", "PyTorch: losses",
                      "PyTorch: memory"):
             self.assertIn(what, rows)
         if os.geteuid() == 0 and os.path.exists("/usr/bin/python3") and all(os.stat(p).st_mode & 1 for p in pathlib.Path(FAKE).parents):
@@ -90,6 +91,9 @@ class GpuCheck(harness.Case):
         self.assertEqual("not possible here", rows["a rank gives an IPC handle"]["verdict"])
         self.assertEqual("rank", rows["copied before tp=2 by"]["value"])
         self.assertNotIn("bytes saved, ring", rows)
+
+        rows = self.check(tree, "--only", "peers", PTC_FAKE_GPU_DEVICES="1")
+        self.assertEqual(("not possible here", "there is one device"), tuple(rows["copy between two devices"][k] for k in ("verdict", "value")))
 
         rows = self.check(tree, driver="/nonexistent")
         self.assertEqual({"not possible here"}, {row["verdict"] for row in rows.values()})

@@ -45,6 +45,22 @@ class GpuDevices(harness.Case):
             self.assertEqual([d["uuid"] for d in lost], [UUIDS[3]])
             self.assertIn("no longer shows it", lost[0]["why"])
 
+    def test_unhealthy(self):
+        """A device that is not well is given to no rank: the others are, and who wants more hears why."""
+        with self.gpus(PTC_FAKE_GPU_DEVICES="3", PTC_FAKE_NVML="1:ecc") as c:
+            node = c.json("nodes")["nodes"][0]
+            self.assertEqual(("1:ecc", 2, 3), (node["unhealthy"], node["devices_free"], node["devices"]))
+            self.assertIn("unhealthy", c.ptcctl("nodes").stdout.splitlines()[0])
+            self.assertEqual(["ok", "ecc", "ok"], [d["health"] for d in self.devices(c)])
+            job = live.Job(c, self.dir)
+            r = job.run("tp=3", check=False)
+            self.assertNotEqual(0, r.returncode)
+            self.assertIn(r"3 devices are needed, 2 are known, up and not drained; n0:1 is not well (ecc); add nodes first", r.stderr)
+            job.run("tp=2")
+            self.assertEqual([0, 2], sorted(r["device"] for r in job.status()["run"]["ranks"]))
+            job.wait_step(3)
+            job.do("stop")
+
     def test_virtual(self):
         with self.gpus(devices=3) as c:
             self.assertEqual(self.devices(c), [{"node": "n0", "device": i, "kind": "virtual", "health": "ok", "ranks": [], "jobs": []} for i in range(3)])

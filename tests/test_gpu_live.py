@@ -36,14 +36,14 @@ def alive(pid):
 
 class GpuJob(live.Job):
     def __init__(self, c, directory, gpu, mode="rebuild", rows=37, layers=3, memory="plain", env=None, argv=(), run_options=None,
-                 **run):
-        self.c, self.name, self.dir, self.rows, self.layers, self.apart = c, "gpu", directory, rows, layers, set()
+                 name="gpu", **run):
+        self.c, self.name, self.dir, self.rows, self.layers, self.apart = c, name, directory, rows, layers, set()
         argv = [TRAINER, "--rows", str(rows), "--layers", str(layers), "--memory", memory, *argv]
         env = {"LD_LIBRARY_PATH": FAKE, "PTC_FAKE_GPU": gpu, "PTC_FAKE_GPU_APART": "1", "PTC_FAKE_GPU_SOUND": "1",
                **harness.sanitizer_env(), **(env or {})}
         spec = {"version": 1, "name": self.name, "mode": mode, "run": {"argv": argv, "env": env, "grace": "30s", **(run_options or {})},
                 **run}
-        self.yaml = os.path.join(directory, "gpu.yaml")
+        self.yaml = os.path.join(directory, f"{name}.yaml")
         with open(self.yaml, "w") as f:
             json.dump(spec, f)
 
@@ -199,6 +199,12 @@ class GpuLive(harness.Case):
         """Device memory that ptc-gpu has for itself."""
         return sorted(os.path.getsize(p) for p in glob.glob(os.path.join(self.gpu, f"alloc-{self.copier(c)}-*")))
 
+    def arm(self, rules):
+        """Sets the fault points of the node's ptcd, for a cluster that was begun with PTC_FAULT_FILE."""
+        with open(self.path("rules.new"), "w") as f:
+            f.write(rules + "\n")
+        os.rename(self.path("rules.new"), self.path("rules"))
+
     def async_job(self, c, **options):
         """A job with copy: async, and a snapshot of it, after which ptc-gpu has what it keeps for itself."""
         job = GpuJob(c, self.dir, self.gpu, copy="async", **options)
@@ -273,12 +279,27 @@ class GpuLive(harness.Case):
             job.do("stop")
 
     def test_copy_async_dies(self):
-        """What ends while ranks have gone on: a rank costs nothing that was stopped, its ptc-gpu the snapshot and no more."""
-        with self.gpus() as c:
+        """What ends while ranks have gone on: a rank costs nothing that was stopped, its ptc-gpu the snapshot and no more; and nothing at
+        all if it ends right before they go on."""
+        self.arm("")
+        with self.gpus(PTC_FAULT_FILE=self.path("rules")) as c:
             self.may_leave = True
             job, own = self.async_job(c)
-            for what in ("abort", "ptc-gpu", "rank"):
+            for what in ("unreleased", "abort", "ptc-gpu", "rank"):
                 first = job.status()["step"]
+                if what == "unreleased":  # before the ranks go on: they wait for the copy of their own memory
+                    self.arm("agent.capture.release=hold")
+                    taking = self.snapshot(job)
+                    wait_for(lambda: len(self.own(c)) > len(own), 60 * PATIENCE, "the copy on the devices", 0.05)
+                    at = job.step()
+                    os.kill(self.copier(c), signal.SIGKILL)
+                    self.arm("")
+                    said = taking.communicate(timeout=120 * PATIENCE)
+                    self.assertEqual((0, ""), (taking.returncode, said[1]))
+                    self.assertEqual([("lean", "ptc-gpu ended before the ranks went on")] * 2, self.ways(job))
+                    self.assertEqual(at, job.status()["step"])
+                    job.check_state(self, at, self.path("at-unreleased"))
+                    continue
                 self.faults("cuMemcpyDtoHAsync 0 block")
                 taking = self.snapshot(job)
                 self.blocked()
@@ -566,7 +587,8 @@ class GpuLive(harness.Case):
                                    "--wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_for(lambda: self.log(c).count(ready) > before, 60 * PATIENCE, "what is read ahead", 0.05)
         meanwhile()
-        os.unlink(hold)
+        with contextlib.suppress(FileNotFoundError):  # where two jobs wait for it
+            os.unlink(hold)
         _, said = taking.communicate(timeout=120 * PATIENCE)
         self.assertEqual(status, taking.returncode, said)
         return job.status()["step"]
@@ -628,6 +650,114 @@ class GpuLive(harness.Case):
             wait_for(lambda: job.status()["phase"] == "idle" and self.pinned(c) == 32 << 20, 60 * PATIENCE, "the locked memory back", 0.1)
             self.assertEqual(0, sum(used for used, _ in self.ahead(c)))  # other ranks may be restored now
 
+    def test_prefetch_steps(self):
+        """The budget is the node's: a job gets what others leave of it. Memory is page-locked in steps of 32 MiB, each as it is read to."""
+        rows, budget, steps = (50000, 44 << 20, 2) if harness.LONG else (700, 640 << 10, 1)
+        whole, box = rows * 800, rows * 48
+        with self.gpus(config={"prefetch": f"{budget >> 10}KiB"}) as c:
+            jobs = [GpuJob(c, self.dir, self.gpu, name=name, rows=rows, share_devices=True, argv=["--folder", self.gpu])
+                    for name in ("one", "two")]
+            for job in jobs:
+                job.run("dp=2")
+                job.wait_step(2)
+                job.resize("tp=1")
+            seen = []
+            self.resize_ahead(c, jobs[0], "dp=2", lambda: self.resize_ahead(c, jobs[1], "dp=2", lambda: seen.append(self.pinned(c))))
+            used = sorted(used for used, _ in self.ahead(c))
+            self.assertEqual(2 * whole, used[1])  # each of the replicas from the one copy
+            self.assertTrue(box <= used[0] / 2 <= budget - whole, used)
+            self.assertTrue(sum(used) / 2 <= seen[0] - (32 << 20) <= budget, (seen, used))
+            for job in jobs:
+                job.do("stop")
+        self.assertEqual(steps + 1, max(self.calls("cuMemHostRegister")))
+
+    def test_device_lost(self):
+        """A device is lost, and the rank that has it dies: the job is told, and started again on the devices that are well."""
+        with self.gpus(PTC_FAKE_GPU_DEVICES="3") as c:
+            self.may_leave = True
+            job = GpuJob(c, self.dir, self.gpu, env={"PTC_FAKE_GPU_DEVICES": "3"}, elastic={"max_restarts": 4}, run_options={"grace": "1s"})
+            job.run("tp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            at = job.status()["step"]
+            self.assertEqual([0, 1], sorted(r["device"] for r in job.ranks().values()))
+            open(os.path.join(self.gpu, "lost-1"), "w").close()
+            wait_for(lambda: [0, 2] == [r["device"] for r in job.status()["run"].get("ranks", []) if r.get("pid")], 60 * PATIENCE,
+                     "ranks on other devices", 0.1)
+            job.wait_step(at + 5)
+            self.assertEqual("1:lost", c.json("nodes")["nodes"][0]["unhealthy"])
+            said = [e["text"] for e in self.events(c, job) if e["kind"] == "device"]
+            self.assertRegex(said[0], r"^node n0: device 1 \(GPU-d1.*\), which the job has, is not well: lost \(.*\); the next switch")
+            r = job.resize("tp=3", check=False)
+            self.assertIn("3 devices are needed, 2 are known, up and not drained; n0:1 is not well (lost); add nodes first", r.stderr)
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+
+    def killed(self, victims, then, sig=signal.SIGKILL, survive="1", faults=(), **options):
+        """tp=2: each rank's shard is its alone. Ranks stand at one step, and some are killed. The step that they had come to, that of the
+        snapshot, that from which the job goes on, and what events say."""
+        with self.gpus() as c:
+            self.may_leave = True
+            job = GpuJob(c, self.dir, self.gpu, argv=["--folder", self.gpu, "--survive", survive, "--marks", "1"],
+                         run_options={"grace": "1s"}, snapshot_every=1000000, elastic={"max_restarts": 4}, **options)
+            job.run("tp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            kept = job.status()["step"]
+            job.wait_step(kept + 5)
+            self.tried(job)
+            stall = os.path.join(self.gpu, "stall")
+            open(stall, "w").close()
+            reached = max(wait_for(lambda: self.stand(job), 60 * PATIENCE, "ranks that wait").values()) + 20
+            with open(stall + ".new", "w") as f:
+                f.write(f"{reached}\n")
+            os.rename(stall + ".new", stall)
+            ranks = wait_for(lambda: (lambda r: r if len(r) == 2 and {s["step"] for s in r.values()} == {reached} and
+                             (survive == "2" or all(s["whole"] for s in r.values())) else None)(job.ranks()), 60 * PATIENCE, "ranks that stand", 0.1)
+            self.assertEqual(options["memory"] == "state", bool(self.handles(c)))
+            self.faults(*faults)
+            before = job.status()["run"]["incarnation"]
+            for rank in victims:
+                os.kill(ranks[rank]["pid"], sig)
+            wait_for(lambda: [e for e in self.events(c, job) if e["kind"] in then], 60 * PATIENCE, str(then), 0.1)
+            os.unlink(stall)
+            wait_for(lambda: (lambda r: r["state"] == "live" and r["incarnation"] != before)(job.status()["run"]), 90 * PATIENCE, "ranks anew")
+            at, said = job.status()["step"], [e["text"] for e in self.events(c, job) if e["kind"] in ("survived", "recovering")]
+            job.wait_step(at + 5)  # each rank has compared what it was restored with
+            self.assertLess(1, len([s for s in job.ranks().values() if s["device_memory"]["copied_by"] != "rank"]))
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+            self.assertEqual([], self.handles(c))
+            self.assertTrue(not faults or "ptc-gpu (process " in self.log(c))
+        return kept, reached, at, said
+
+    def handles(self, c):
+        """Descriptors of device memory that ptcd has."""
+        found = []
+        folder = f"/proc/{c.nodes['n0'].pid()}/fd"
+        for fd in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                found += [link for link in [os.readlink(os.path.join(folder, fd))] if "fake-vmm" in link]
+        return found
+
+    def test_killed_rank(self):
+        """Memory of the state pool outlives its rank: what a killed rank had finished is captured, and the job goes on from there."""
+        kept, reached, at, said = self.killed([1], ("survived",), memory="state")
+        self.assertTrue(kept < at == reached, (kept, reached, at, said))
+        self.assertIn(f"of step {at},", " ".join(said))
+        kept, reached, at, said = self.killed([0], ("survived",), signal.SIGABRT, faults=["cuMemcpyDtoHAsync 0 719 sticky once"], memory="state")
+        self.assertTrue(kept < at == reached, (kept, reached, at, said))  # ptc-gpu has ended in the middle, and copied again
+
+    @harness.labels("repeats")
+    def test_killed_rank_lost(self):
+        """Without handles that ptcd holds, with nobody left who has what the host had, or without the device's last mark, the last
+        snapshot has to do."""
+        for victims, memory, survive in (([1], "plain", "1"), ([0, 1], "state", "1"), ([1], "state", "2")):
+            with self.subTest(victims=victims, memory=memory, survive=survive):
+                kept, reached, at, said = self.killed(victims, ("recovering",), memory=memory, survive=survive)
+                self.assertTrue(kept == at < reached, (kept, reached, at, said))
+                self.assertNotIn("survived", " ".join(said))
+
     def test_page_locked(self):
         """A device's page-locked memory counts before it is locked: a rank on a device for which there is no room copies itself."""
         memory = {"ceiling": "440MiB", "staging": "64MiB", "spare": "0B"}  # 82 MiB are for chunks, half of that for other memory
@@ -648,20 +778,26 @@ class GpuLive(harness.Case):
             job.do("stop")
 
     def test_device_too_small(self):
-        """What the next ranks declare has to fit beside what others use: else nothing stops, and the line names device and bytes."""
+        """What the next ranks declare has to fit beside what others use: else nothing stops, and the line names device and bytes.
+        No snapshot goes for it, which would make no room there."""
         with self.gpus() as c:
-            job = GpuJob(c, self.dir, self.gpu)
+            job = GpuJob(c, self.dir, self.gpu, keep={"last": 9})
             job.run("tp=1")  # so that its layout is known
             job.wait_step(5)
             at = job.resize("tp=2")["step"]
             job.wait_step(at + 5)
+            job.do("snapshot")
             ranks = job.ranks()
             for rank in ranks.values():
                 with open(os.path.join(self.gpu, f"uses-{rank['device']}"), "w") as f:
                     f.write(f"1 99999999\n{rank['pid']} 12000\n")
                 with open(os.path.join(self.gpu, f"free-{rank['device']}"), "w") as f:
                     f.write("8000\n")
+            kept = job.status()["kept"]
+            self.assertEqual(1, len(kept))
             r = job.resize("tp=1", check=False)
+            self.assertNotIn("goes now", r.stderr)
+            self.assertEqual(kept, job.status()["kept"])
             self.assertRegex(r.stderr, r"node n0, device [01] \(GPU-d[01].*\): the next ranks' tensors need (\d+) bytes of its memory; "
                              r"beside what other processes use, 20000 of 268435456 bytes can be free; end those processes")
             self.assertLess(20000, int(re.search(r"need (\d+) bytes", r.stderr)[1]))
@@ -714,7 +850,7 @@ class GpuLive(harness.Case):
         with self.cluster(up=False, nodes=2, lease_ttl="2s", node_lost_after="2s") as c:
             for node in c.nodes.values():
                 c.write_config(node, devices="auto")
-            c.up(dict.fromkeys(c.nodes, env), timeout_s=60 * PATIENCE)
+            c.up(dict.fromkeys(c.nodes, {**env, **options.pop("daemons", {})}), timeout_s=60 * PATIENCE)
             job = GpuJob(c, self.dir, gpu, argv=["--folder", gpu, "--survive", survive, *options.pop("argv", [])],
                          run_options={"grace": "1s"}, snapshot_every=1000000, elastic={"min_gpus": 2, "max_gpus": 3}, **options)
             job.run("dp=3")
@@ -759,10 +895,14 @@ class GpuLive(harness.Case):
 
     @harness.labels("repeats")
     def test_survivors_refused(self):
-        """Devices that do not finish, that write no marks, or that only the rank can copy: the last snapshot has to do, and it is said why."""
-        for survive, marks, memory in (("2", "1", "plain"), ("1", "0", "plain"), ("1", "1", "pool")):
-            with self.subTest(survive=survive, marks=marks, memory=memory):
-                _, kept, at, event = self.loses_a_node(survive, ("recovering",), argv=["--marks", marks], memory=memory)
+        """Devices that do not finish, that write no marks, that only the rank can copy, or that cannot be watched meanwhile, as no
+        descriptor is left: the last snapshot has to do, and it is said why."""
+        unwatched = ",".join(f"workers.guard@{n}=fail" for n in range(1, 9))  # of both ranks, each time that they are looked at
+        for survive, marks, memory, fault in (("2", "1", "plain", ""), ("1", "0", "plain", ""), ("1", "1", "pool", ""),
+                                              ("1", "1", "plain", unwatched)):
+            with self.subTest(survive=survive, marks=marks, memory=memory, fault=fault):
+                _, kept, at, event = self.loses_a_node(survive, ("recovering",), argv=["--marks", marks], memory=memory,
+                                                       daemons={"PTC_FAULT": fault} if fault else {})
                 self.assertEqual(kept, at)
                 self.assertNotIn("survived", event)
 

@@ -141,6 +141,23 @@ class Leave(test_recover.Recover):
             wait_for(lambda: here[1] not in {r["node"] for r in job.wait_idle()["ranks"]}, 60 * PATIENCE, "a move that goes on")
             job.check_whole(self)
 
+    @harness.labels("repeats")
+    def test_gone(self):
+        """What only the node had is gone with it before anybody says so: nobody waits for that until the time is over."""
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = self.state_job(c)
+            job.imported("tp=2")
+            victim = next(r["node"] for r in job.status()["ranks"] if r["node"] != "n0")
+            self.taken(c, victim)
+            said, error = self.leave(c, victim, within="48h", code=1)
+            self.assertEqual("late", said["jobs"][0]["state"])
+            self.assertRegex(said["jobs"][0]["why"], "no node that is up has .* of it: nodes that leave have gone with them")
+            self.assertGreater(said["jobs"][0]["left_bytes"], 0)
+            self.assertIn("were not done", error)
+            c.restart(victim)
+            c.ptcctl("drain", victim, "--undo")
+            job.check_whole(self)
+
     def test_ranks_start_elsewhere(self):
         """Ranks stop at a boundary, and the node goes as soon as ptcctl returns, and the job's controller with it: no step is lost,
         and none is done twice."""
@@ -161,6 +178,28 @@ class Leave(test_recover.Recover):
                 self.assertIn(f"step {step} had been reached: 0 steps are lost", self.events(c, job, "recovered")[-1]["text"])
                 c.restart(victim)
                 c.ptcctl("drain", victim, "--undo")
+            self.check_end(c, job)
+
+    @harness.labels("repeats")
+    def test_new_ranks_build(self):
+        """New ranks build ahead when a node is to be taken away: they end, with their resize, and the node is left."""
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = self.job(c, "fail", every=0, more={"build": "ahead"})
+            job.run("tp=2", nodes="n0,n1")
+            before = self.trains(c, job)
+            with job.hold("build"):
+                resize = subprocess.Popen([harness.program("ptcctl"), "resize", job.name, "--config", "tp=3", "--wait"],
+                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                          env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}))
+                wait_for(lambda: job.status()["phase"] == "building" or None, 60 * PATIENCE, "new ranks that build", 0.02)
+                said, _ = self.leave(c, "n1")  # which returns while they would still build
+            _, error = resize.communicate(timeout=60 * PATIENCE)
+            self.assertEqual(1, resize.returncode)
+            self.assertIn("a node of the job will be taken away; ask again when it has gone", error)
+            self.assertEqual(["starts"], [j["state"] for j in said["jobs"]])
+            self.trains(c, job, before["run"]["incarnation"])
+            self.assertNotIn("n1", self.placed(job))
+            c.ptcctl("drain", "n1", "--undo")
             self.check_end(c, job)
 
     @harness.labels("repeats")

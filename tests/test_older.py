@@ -156,6 +156,36 @@ class Older(harness.Case):
         lines = c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()
         return [e for e in map(json.loads, lines) if e["kind"] == kind]
 
+    def test_source_lost(self):
+        """A node that alone has a part of an older snapshot is gone: a rollback to it is refused while the ranks train on, and when
+        they do not run."""
+        with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="2s") as c:
+            job = live.Job(c, self.dir, sleep=0.01, run={"keep": {"last": 9}})
+            job.run("tp=2", nodes="n1,n2")
+            first = self.snapshot(c, job, 0)
+            job.resize("tp=2", nodes="n0,n1")
+            second = self.snapshot(c, job, first[1])
+            self.snapshot(c, job, second[1])
+            pids = sorted(job.processes())
+            c.power_off("n2")
+            wait_for(lambda: next(n for n in c.json("nodes")["nodes"] if n["node"] == "n2").get("lost"), 60 * PATIENCE, "n2 lost")
+            line = f"cannot go back to snapshot {first[0]} now: .*layer"
+            self.assertRegex(self.refused(c, "rollback", job.name, "--to", f"snap-{first[0]}"), line)
+            self.assertEqual((pids, "live"), (sorted(job.processes()), job.status()["run"]["state"]))
+            c.ptcctl("rollback", job.name, "--to", f"snap-{second[0]}", timeout_s=120 * PATIENCE)  # another one that is whole
+            self.assertEqual((second[1], "live"), (job.status()["step"], job.status()["run"]["state"]))
+            job.do("stop")
+            before = self.listed_numbers(c, job)
+            self.assertRegex(self.refused(c, "rollback", job.name, "--to", f"snap-{first[0]}"), line)
+            self.assertEqual(before, self.listed_numbers(c, job))
+            c.restart("n2")
+            c.wait_nodes(sorted(c.nodes), 60 * PATIENCE)
+            c.ptcctl("rollback", job.name, "--to", f"snap-{first[0]}", timeout_s=60 * PATIENCE)
+            job.check_state(self, first[1], self.path("back"))
+
+    def listed_numbers(self, c, job):
+        return [r["snapshot"] for r in c.json("snapshots", job.name)["snapshots"]]
+
     @harness.labels("repeats")
     def test_killed_in_a_rollback(self):
         """The controller dies before or after a transaction of a rollback. From the intent on, another one goes on to the end."""

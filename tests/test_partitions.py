@@ -176,6 +176,80 @@ class Partitions(harness.Case):
             mount.stop()
 
     @harness.labels("repeats")
+    def test_by_length(self):
+        """Batches divided by what the planner says that samples cost: each generation by its own numbers, which its tag keeps. The
+        ranks read the files, and what they read is the oracle's division."""
+        n, g = 60, 8
+        model = {"layers": 2, "hidden": 64, "heads": 8, "seq": 4096}
+        sequences = [np.arange(min(4000, int(self.rng.lognormvariate(5, 1.5))), dtype="int32") for _ in range(n)]
+        oracle.write_indexed(self.path("text"), sequences)
+        os.mkdir(self.path("files"))
+        with open(self.path("files", "a"), "wb") as f:
+            f.write(b"x")
+        with self.cluster(nodes=2, devices=2) as c:
+            for name in ("text", "files"):
+                c.ptcctl("dataset", "add", name, self.path(name))
+            mount = Mount(self, c)
+            data = {"dataset": "text", "seed": 7, "global_batch": g, "micro_batch": SLOTS, "by_length": "true"}
+            planned = {"model": model, "space": {"global_batch": g, "tp": [1], "micro_batch": [SLOTS]}}
+            bad = live.Job(c, self.path("bad"), run={"data": {"data": {**data, "dataset": "files"}}, **planned})
+            self.refused(c, "job", "create", "-f", bad.yaml, contains="by_length: the samples of dataset files are files")
+            job = live.Job(c, self.dir, sleep=0.01, data=f"{n},7,{g},{SLOTS}", cost=1, files=mount.path("live", "data", "data"),
+                           run={"data": {"data": data}, **planned})
+            job.run("dp=2")
+            told = {}
+            for generation, config in ((1, None), (2, "dp=3"), (3, "dp=1")):
+                if config:
+                    job.resize(config)
+                reports = job.wait_step(job.step() + 9) and job.status()["run"]["reports"]
+                told[generation] = (int(reports["cost_linear"]), int(reports["cost_square"]))
+                self.compare_division(mount, job, sequences, told[generation], generation, job.status()["run"])
+            job.do("stop")
+            _, _, cursor = proved(self, c, job, counted=True)
+            self.assertEqual([(2, True), (3, True), (1, True)], [(e["dp"], e["by_length"]) for e in cursor["generations"]])
+            wrote = {}
+            for name in sorted(os.listdir(job.logs)):
+                with open(os.path.join(job.logs, name), encoding="utf-8") as f:
+                    wrote |= {(x["generation"], x["step"], x["dp_rank"]): x["samples"] for x in map(json.loads, f)}
+            saved = 0
+            for e in cursor["generations"]:
+                a, b = told[e["generation"]]
+                self.assertIn(f",by_length=1,linear={a},square={b}", e["tag"])
+                for step in range(*e["steps"]):
+                    ids, division, most = self.division(sequences, (a, b), step, e["dp"])
+                    had = [[ids[i] for m in division for i, weight in m[r] if weight] for r in range(e["dp"])]
+                    self.assertEqual(had, [wrote[e["generation"], step, r] for r in range(e["dp"])], f"step {step}")
+                    lengths = [len(sequences[i]) for i in ids]
+                    count = [[p for m in range(-(-g // (SLOTS * e["dp"])))
+                              for p in order_oracle.micro_batch(lambda p: p, 0, g, SLOTS, e["dp"], m, r)] for r in range(e["dp"])]
+                    by_count = max(sum(a * lengths[i] + b * lengths[i] ** 2 for i, _ in of) for of in count)
+                    self.assertLessEqual(most, by_count)
+                    saved += most < by_count
+            self.assertGreater(saved, 5, "divided otherwise than by count")
+            mount.stop()
+
+    @staticmethod
+    def division(sequences, cost, step, dp, g=8, seed=7):
+        """Of a step: its samples, and the oracle's slots and greatest cost of a rank."""
+        n = len(sequences)
+        ids = [order_oracle.at(n, seed, *divmod(p, n)) for p in range(step * g, (step + 1) * g)]
+        return ids, *order_oracle.balanced([len(sequences[i]) for i in ids], *cost, SLOTS, dp)[:2]
+
+    def compare_division(self, mount, job, sequences, cost, generation, run):
+        """Files of the newest generation, before any snapshot has a tag of it, padding included."""
+        dp = len(run["ranks"])
+        for rank in range(dp):
+            base = mount.path(job.name, "data", "data", f"gen-{generation}", f"dp-{rank}")
+            name = self.rng.choice(os.listdir(base))
+            with open(os.path.join(base, name, "partition.json"), encoding="utf-8") as f:
+                said = json.load(f)
+            rows = []
+            for step in range(said["first_step"], said["first_step"] + said["steps"]):
+                ids, slots, _ = self.division(sequences, cost, step, dp)
+                rows += [(ids[i], weight) for m in slots for i, weight in m[rank]]
+            self.check(os.path.join(base, name), rows, lambda i: sequences[i].tobytes(), "int32")
+
+    @harness.labels("repeats")
     def test_mixture(self):
         """Sources of several kinds by weight, shuffled within blocks and not at all, before there is any snapshot."""
         flat = np.arange(900, dtype="uint16")

@@ -534,6 +534,34 @@ class Planning(harness.Case):
             self.assertEqual(best["moved_bytes"], done["received_bytes"])
             job.check_whole(self)
 
+    @harness.labels("repeats")
+    def test_memory_of_a_switch(self):
+        """Two stages would be the fastest, and their bytes fit; but while state moves a node would have to hold half of it and a
+        quarter more. Whoever names that is refused, and the planner does not recommend it."""
+        with self.cluster(nodes=2, devices=1, ceilings={"n1": "300MiB"}) as c:
+            room = next(n["store"]["ceiling_bytes"] for n in c.json("nodes")["nodes"] if n["node"] == "n1")
+            held, rng = state.State(), np.random.default_rng(self.seed)
+            for l in range(4):
+                held.add(rng, f"h.{l}.out", "F32", [2 * int(room * 1.6 / 4 / 2 / 1024 / 4), 1024])
+            for name, pp in (("some", [1, 2]), ("none", [2])):
+                job = harness.Job(c, name, held, self.path(name), [{"match": "*", "layer": "h.{}.*", "split": {"axis": "tp", "dim": 0}}])
+                with open(job.yaml, encoding="utf-8") as f:
+                    spec = json.load(f)
+                with open(job.yaml, "w", encoding="utf-8") as f:
+                    json.dump({**spec, "model": {**MODEL, "layers": 4},
+                               "space": {"global_batch": 24, "tp": [1], "pp": pp, "dp": [1], "micro_batch": [1]}}, f)
+                job.imported("tp=2,micro_batch=1,global_batch=24")
+                two = c.json("resize", name, "--config", "pp=2,micro_batch=1,global_batch=24", "--dry-run")
+                self.assertLess(next(n for n in two["nodes"] if n["node"] == "n1")["held_bytes"], room)
+                self.refused(c, "resize", name, "--config", "pp=2,micro_batch=1,global_batch=24", "--wait")
+                if 1 in pp:
+                    said = c.json("advise", name, "--gpus", "2")
+                    self.assertEqual([], [row["config"] for row in said["candidates"] if "pp=2" in row["config"]], said["why"])
+                else:
+                    self.refused(c, "resize", name, "--gpus", "2", "--wait", contains="for none of 1 candidates have the nodes' stores room")
+                job.check_whole(self)
+                job.delete()
+
     def test_stages_by_kind(self):
         """Half of the nodes are four times as fast: each stage is on one kind, and the fast ones have more layers."""
         mine = self.path("devices.yaml")

@@ -447,6 +447,21 @@ class Recover(harness.Case):
             self.assertEqual([], self.events(c, job, "recovered")) # it was a person who started it
             self.check_end(c, job)
 
+    @harness.labels("repeats")
+    def test_lost_in_the_first_step(self):
+        """A machine dies before its rank has ended one step; the other rank is at the end of its own, and fails for that."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = self.job(c, "fail", elastic={"on_failure": "wait"}, hold_at=0)
+            c.ptcctl("run", "-f", job.yaml, "--config", "dp=2")
+            ranks = wait_for(lambda: (lambda s: s["ranks"] if s["run"].get("step") == 0 else None)(job.status()), 60 * PATIENCE,
+                             "ranks at their first boundary", 0.05)
+            here = next(r["rank"] for r in ranks if r["node"] == "n0")
+            job.let_go(here)
+            wait_for(lambda: any(steps == [0] for steps in job.steps_logged().values()), 60 * PATIENCE, "a rank in its step", 0.05)
+            c.power_off("n1")
+            wait_for(lambda: job.status()["run"]["state"] == "recovering", 60 * PATIENCE, "a job that waits")
+            c.ptcctl("stop", job.name, "--now", timeout_s=60 * PATIENCE)
+
     # ---- the program fails ----------------------------------------------------------------------------
 
     @harness.labels("repeats")

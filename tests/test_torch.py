@@ -125,6 +125,40 @@ class Torch(harness.Case):
     def test_ahead(self):
         self.layouts("zoo", ["tp=2,dp=2", "dp=3", "tp=4", "tp=2,dp=2"], mode="restart", run={"build": "ahead"})
 
+    def test_declared_on_meta(self):
+        """A model on meta is declared, and gets memory later, while the other ranks train: the loss of every step is that of one process
+        without ptc. An optimizer made before to_empty() is named."""
+        import torch_rank
+        with self.cluster(nodes=2, devices=2) as c:
+            job = Job(c, self.dir, "meta", mode="restart", run={"build": "ahead"}, sleep=0.02)
+            job.run("dp=2")
+            job.wait_step(5)
+            with job.hold("place"):
+                resize = subprocess.Popen([harness.program("ptcctl"), "resize", job.name, "--config", "dp=3", "--wait", "--format", "json"],
+                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                          env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}))
+                wait_for(lambda: job.status()["phase"] == "building" or None, 60 * PATIENCE, "new ranks that build", 0.02)
+                job.wait_step(job.status()["run"]["step"] + 5)
+            out, err = resize.communicate(timeout=180 * PATIENCE)
+            self.assertEqual(0, resize.returncode, err)
+            self.assertGreater(json.loads(out)["built_ahead_ms"], 0)
+            job.wait_step(json.loads(out)["step"] + 5)
+            job.wait_step(job.resize("dp=1")["step"] + 5)
+            job.do("stop")
+            last = job.wait_run("stopped")["step"]
+            found = {line["step"]: line["loss"] for (_, rank), lines in job.logged().items() if rank == 0 for line in lines}
+        model = torch_rank.net()
+        for name, p in model.named_parameters():
+            torch_rank.fill(name, p)
+        optim = torch_rank.meta_optimizer(model)
+        self.assertEqual(list(range(last)), sorted(found)[:last])
+        for step in range(last):
+            loss = torch_rank.loss_at(model, step)
+            self.assertAlmostEqual(1.0, loss.item() / float.fromhex(found[step]), delta=1e-9, msg=f"step {step}")
+            optim.zero_grad()
+            loss.backward()
+            optim.step()
+
     def test_cycles(self):
         """Rebuilt in the same process over and over, with tensor parallelism and FSDP2: nothing piles up."""
         cycles = harness.size(6, 10, 30)
@@ -247,6 +281,7 @@ class Torch(harness.Case):
         self.check_any_order()
         self.check_alone()
         self.check_warm()
+        self.check_survive()
         if LONG:
             self.check_compiled()
         self.check_fsdp_gradients()
@@ -334,6 +369,88 @@ class Torch(harness.Case):
         gen._bound = object()
         with self.assertRaisesRegex(ptc.Error, "call warm\\(\\) before it"):
             gen.warm(step)
+
+    def check_survive(self):
+        """What each boundary publishes; what ends the promise, or puts it off; and which errors hold the process."""
+        import ptc.torch
+        import torch
+        from ptc import _survive
+
+        class Client:
+            def __init__(self):
+                self.set, self.said, self.left = {}, [], 0
+            start_step = lambda self: 0
+            restore = lambda self: False
+            boundary = lambda self, step: False
+            blob_get = cursor_get = declare = on_stop = update_begin = lambda self, *_, **__: None
+
+            def blob_set(self, name, data, scope=ptc.JOB):
+                self.set[name] = data
+
+            def cursor_set(self, name, position, tag=""):
+                self.set[name] = position
+
+            def survive(self, yes=True):
+                self.said.append(yes)
+
+            def leave(self):
+                self.left += 1
+
+        class Peers(torch.autograd.Function):
+            forward = staticmethod(lambda ctx, x, text: (setattr(ctx, "text", text), x.clone())[1])
+
+            @staticmethod
+            def backward(ctx, g):
+                raise RuntimeError(ctx.text)
+
+        def made(loader=()):
+            model = torch.nn.Linear(2, 3)
+            optim = torch.optim.SGD(model.parameters(), lr=0.5)
+            info = types.SimpleNamespace(has_state=False, start_step=0, rank=0, world=1, tp=1, pp=1, dp=1, cp=1, tp_rank=0, pp_rank=0,
+                                         dp_rank=0, cp_rank=0)
+            gen = ptc.torch.Generation(Client(), info)
+            with self.assertRaisesRegex(ptc.Error, "attach\\(\\) comes first"):
+                gen.survive()
+            gen.attach(model=model, optim=optim, sched=torch.optim.lr_scheduler.StepLR(optim, 1, 0.5),
+                       data=[gen.batch_sampler(range(20), 4, 2), *loader])
+            return gen, model, optim, gen._client
+        was = torch.autograd.backward, torch.distributed.Work.wait, os._exit
+        gen, model, optim, client = made()
+        gen.survive()
+        gen.boundary(0)
+        self.assertEqual([True], client.said)
+        first = dict(client.set)
+        self.assertLessEqual({"optimizer", "scheduler", "model", "rng/torch", "rng/python", "rng/streams", "data"}, set(first))
+        torch.rand(1)
+        optim.param_groups[0]["lr"] = 0.25
+        gen.boundary(1)
+        self.assertEqual({"optimizer", "rng/torch", "data"}, {name for name in first if client.set[name] != first[name]})
+        self.assertEqual(4, client.set["data"])
+        for text, left in (("mat1 and mat2 shapes cannot be multiplied", 0), ("[gloo/transport/tcp/pair.cc:547] Connection closed by peer", 1)):
+            with self.assertRaisesRegex(RuntimeError, re.escape(text)):
+                Peers.apply(torch.ones(1, requires_grad=True), text).backward()
+            self.assertEqual(left, client.left)
+        model.weight.grad = torch.ones_like(model.weight)
+        gen._promise._next_check = 0.0
+        gen.boundary(2)
+        self.assertEqual([True, False], client.said)  # its gradients are live
+        model.weight.grad = None
+        gen.boundary(3)
+        self.assertEqual([True, False, True], client.said)
+        model.weight.data = model.weight.data.clone()
+        gen._promise._next_check = 0.0
+        with self.assertWarnsRegex(UserWarning, "goes on from snapshots.*tensor weight: it is not where it was at attach"):
+            gen.boundary(4)
+        gen.boundary(5)
+        self.assertEqual([True, False, True, False], client.said)
+        with contextlib.suppress(ZeroDivisionError):
+            gen.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+        self.assertEqual(2, client.left)
+        self.assertEqual(was, (torch.autograd.backward, torch.distributed.Work.wait, os._exit))
+        gen = made([ptc.torch.External(types.SimpleNamespace(state_dict=dict, load_state_dict=dict))])[0]
+        with self.assertRaisesRegex(ptc.Error, "dataset loader: survive\\(\\) publishes positions at each boundary"):
+            gen.survive()
+        self.assertFalse(_survive.is_of_peers(ValueError("gloo")))
 
     def check_blobs(self):
         """As many names as ptcd takes are set at a stop; one object more is refused at attach."""

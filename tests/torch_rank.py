@@ -174,6 +174,71 @@ def case_zoo(args, gen):
     loop(args, gen, model, optim, "zoo", where[0], names)
 
 
+# ---- a model on meta ------------------------------------------------------------------------------------------------------------
+
+
+def fill(name, p):
+    """Its part of values that depend on its name only."""
+    whole = torch.randn(p.shape, dtype=p.dtype, generator=torch.Generator().manual_seed(len(name) + 7 * p.dim()))
+    with torch.no_grad():
+        local(p).copy_(distribute_tensor(whole, p.device_mesh, p.placements).to_local() if isinstance(p, DTensor) else whole)
+
+
+def net():
+    return nn.Sequential(nn.Linear(6, 10, dtype=torch.float64), nn.Tanh(), nn.Linear(10, 3, dtype=torch.float64))
+
+
+def loss_at(model, step):
+    """The same samples on every rank, so that the mean of gradients is the gradient."""
+    x = torch.randn(5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+    return model(x).square().mean()
+
+
+def meta_optimizer(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.05)
+
+
+def case_meta(args, gen):
+    """FSDP2 over a model on meta, declared there, in memory only then. One rank has a plain model, whose parameters to_empty()
+    replaces; DTensors stay what they are."""
+    dist.init_process_group("gloo")
+    with torch.device("meta"):
+        model = net()
+    if gen.world > 1:
+        fully_shard(model, mesh=init_device_mesh("cpu", (gen.world,)))
+    dead = meta_optimizer(model)
+    gen.declare(model=model, optim=dead)
+    assert not dead.state, dead.state
+    try:
+        raise AssertionError(gen.start_step)
+    except ptc.Error as e:
+        assert "start_step: it is known after attach()" in str(e), e
+    while os.path.exists(os.path.join(args.log, "hold-place")):
+        time.sleep(0.01)
+    model.to_empty(device="cpu")
+    for name, p in model.named_parameters():
+        fill(name, p)
+    optim = dead if gen.world > 1 else meta_optimizer(model)
+    if gen.world == 1:
+        try:
+            gen.attach(model=model, optim=dead)
+            raise AssertionError("a dead optimizer")
+        except ptc.Error as e:
+            assert "AdamW: it works on 0.weight as that was before to_empty()" in str(e), e
+    gen.attach(model=model, optim=optim)
+    log = Log(args, gen)
+    for step in range(gen.start_step, args.steps):
+        if gen.boundary(step):
+            return
+        time.sleep(args.sleep)
+        loss = loss_at(model, step)
+        log.write(step=step, loss=loss.item().hex())
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+    gen.finish(args.steps)
+
+
 # ---- names: wrappers, pipeline stages, tied parameters -----------------------------------------------------------------------
 
 
@@ -470,6 +535,41 @@ def case_carry(args, gen):
     gen.finish(args.steps)
 
 
+def case_survive(args, gen):
+    """A peer's death shows in a backward pass, or in a wait of its own. What the program does then would spoil its state."""
+    dist.init_process_group("gloo")
+    beside = DistributedDataParallel(nn.Linear(1, 1))
+    model, optim, sched, scaler = torch_state.trainer(gen.dp_rank)
+    sampler = gen.batch_sampler(list(range(100)), 7, 2, seed=5)
+    gen.attach(model=model, optim=optim, sched=sched, data=sampler, stateful={"scaler": scaler})
+    gen.survive()
+    log, batches = Log(args, gen), iter(sampler)
+    try:
+        for step in range(gen.start_step, args.steps):
+            if gen.boundary(step):
+                return
+            log.write(boundary=step)
+            time.sleep(args.sleep)
+            if args.seen == "backward":
+                beside(torch.ones(1, 1)).sum().backward()
+            else:
+                dist.all_reduce(torch.ones(1))
+            ids = []
+            for weights in sampler.weights(step):
+                ids += [i for i, w in zip(next(batches), weights) if w]
+            log.write(step=step, ids=ids, **torch_state.train(step, model, optim, sched, scaler))
+    except RuntimeError:
+        with torch.no_grad():
+            model.weight.fill_(7.0)
+        optim.state.clear()
+        sched.last_epoch = 1 << 20
+        log.write(handled=True)
+        if gen.dp_rank == 0:
+            raise
+        os._exit(9)
+    gen.finish(args.steps)
+
+
 def case_stateful(args, gen):
     """torchdata's StatefulDataLoader, which reads ahead in a process of its own, over what is this data-parallel rank's."""
     from torchdata.stateful_dataloader import StatefulDataLoader
@@ -523,6 +623,7 @@ def main():
     p.add_argument("--steps", type=int, default=1 << 30)
     p.add_argument("--sleep", type=float, default=0.05)
     p.add_argument("--tied", type=int, default=1)
+    p.add_argument("--seen", default="backward", help="where a peer's death shows: in a backward pass, or a collective")
     args = p.parse_args()
     torch.set_num_threads(1)
     case = globals()[f"case_{args.case}"]

@@ -4,7 +4,7 @@
 
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--rendezvous 1] [--log DIR]
              [--fail-at STEP --fail-rank R] [--early STEP] [--hold-at STEP] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP | --megatron 1]]
-             [--together fail|hang] [--survive 1] [--devices 1] [--stat 1] [--blobs NAME,..] [--amax DTYPE]
+             [--place-later 1 [--place-wrong exit|less|dtype]] [--together fail|hang] [--survive 1] [--devices 1] [--stat 1] [--blobs NAME,..] [--amax DTYPE]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
 element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
@@ -64,9 +64,33 @@ def rows_of(rows, tp, rank):
     return first, each + (rank < more)
 
 
+class Later:
+    """A client whose declarations are said twice: first without memory."""
+    def __init__(self, client, gen, args):
+        self.client, self.gen, self.args, self.said = client, gen, args, []
+
+    def declare(self, name, dtype, shape, boxes, data, field=None, **options):
+        self.client.declare(name, dtype, shape, boxes, None, field, **options)
+        self.said.append((name, dtype, shape, boxes, data, field, options))
+
+    def place(self):
+        self.client.declared()
+        wait_held(self.args, "place")
+        wrong = self.args.place_wrong if self.gen.generation > 1 else None
+        if wrong == "exit":
+            print("out of device memory", flush=True)
+            raise SystemExit(6)
+        for i, (name, dtype, shape, boxes, data, field, options) in enumerate(self.said):
+            if wrong == "less" and not i:
+                continue
+            self.client.declare(name, "I64" if wrong == "dtype" else dtype, shape, boxes, data, field, **options)
+
+
 class Rank:
     def __init__(self, args, client, gen):
         self.args, self.client, self.gen = args, client, gen
+        later = Later(client, gen, args) if args.place_later else None
+        client = later or client
         self.cost = self.ask_cost()
         first, n = rows_of(args.rows, gen.tp, gen.tp_rank)
         self.arrays = []  # (array, sign)
@@ -97,6 +121,8 @@ class Rank:
             client.declare("mapped", "U8", [4096], [([0], [4096], 0, None)], ctypes.addressof(self.mapped), tied=True)
         if args.stat:
             client.declare("stat", "F64", [3], [([0], [3], 0, None)], address(self.stat), tied=True)
+        if later:
+            later.place()
 
     def measure(self, step):
         """What a rank finds in a step, which no other does."""
@@ -229,6 +255,7 @@ class Together:
         self.fails, self.peers = args.together == "fail", [f"{base}{r}" for r in range(gen.world) if r != gen.rank]
         os.makedirs(os.path.dirname(base), exist_ok=True)
         self.mine = os.open(f"{base}{gen.rank}", os.O_RDWR | os.O_CREAT, 0o666)
+        os.pwrite(self.mine, struct.pack("qq", os.getpid(), -1), 0) # who dies in its first step is missed, too
 
     @staticmethod
     def read(path):
@@ -266,6 +293,7 @@ def wait_held(args, what):
 
 
 def run(args, client, gen):
+    together = Together(args, gen) if args.together else None # before anybody can wait for it
     if args.rendezvous:
         client.rendezvous_put(f"at/{gen.rank}", f"{gen.rank} of {gen.generation}".encode())
     time.sleep(1 << 20 if gen.generation >= args.hang_generation else args.build_sleep)
@@ -286,16 +314,15 @@ def run(args, client, gen):
     if args.survive:
         client.survive()
     try:
-        train(args, client, gen, rank)
+        train(args, client, gen, rank, together)
     except BaseException:
         client.leave()
         raise
 
 
-def train(args, client, gen, rank):
+def train(args, client, gen, rank, together):
     log = open(os.path.join(args.log, f"g{gen.generation}-l{gen.incarnation}-r{gen.rank}.jsonl"), "a", buffering=1) if args.log else None
     step, each = gen.start_step, rank.from_megatron()
-    together = Together(args, gen) if args.together else None
     while True:
         if args.survive:
             rank.at_stop(step)
@@ -339,6 +366,8 @@ def main():
     p.add_argument("--raise-in", choices=["start", "build"], help="on node n1 before it asks for a generation, or rank 1 as it builds one")
     p.add_argument("--raise-generation", type=int, default=-1, help="as it builds this one")
     p.add_argument("--grow-generation", type=int, default=-1, help="declares a row more in this one")
+    p.add_argument("--place-later", type=int, default=0, help="1: declares without memory, which comes later (live.Job.hold(\"place\"))")
+    p.add_argument("--place-wrong", choices=["exit", "less", "dtype"], help="with --place-later, what goes wrong then in later generations")
     p.add_argument("--imported", type=int, default=0, help="1: what is restored at step 0 was imported")
     p.add_argument("--fail-at", type=int, default=-1)
     p.add_argument("--hold-at", type=int, default=-1)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Binary search in a sorted array of structs, and macros that define comparisons for qsort and bsearch. No failure
- * modes. */
+/* Binary search in a sorted array of structs, a sort that costs little where the array is sorted already, and macros
+ * that define comparisons for qsort and bsearch. No failure modes. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The n structs of `size` bytes at v are sorted by the uint32_t at `offset` in each. Returns the index of the first
@@ -28,6 +29,17 @@ static inline size_t ptc_search_u32(const void *v, size_t n, size_t size, size_t
 
 /* ptc_search_u32 for an array of struct TYPE that is sorted by MEMBER. */
 #define PTC_SEARCH(TYPE, MEMBER, v, n, key) ptc_search_u32((v), (n), sizeof(TYPE), offsetof(TYPE, MEMBER), (key))
+
+/* qsort, for arrays that are mostly sorted already: these are read once and nothing of them is moved, where the qsort
+ * of the C library copies each element several times. v may be NULL if n is 0. */
+static inline void ptc_sort(void *v, size_t n, size_t size, int (*compare)(const void *, const void *))
+{
+	for (size_t i = 1; i < n; i++)
+		if (compare((const char *)v + (i - 1) * size, (const char *)v + i * size) > 0) {
+			qsort(v, n, size, compare);
+			return;
+		}
+}
 
 /* The macros below define a comparison of two TYPE: by one member, by several in order, by a name, or by the value. */
 #define PTC_ORDER(a, b) ((a) < (b) ? -1 : (a) > (b))

@@ -364,6 +364,22 @@ int ptc_admin_node_lost(struct ptc_admin *a, const char *node, bool undo, struct
 	return ptc_admin_call_ack(a, SERVICE "NodeLost", &request.base, err);
 }
 
+int ptc_admin_device_bad(struct ptc_admin *a, const char *node, uint32_t device, bool undo, struct ptc_error *err)
+{
+	ProtobufCMessage *reply = NULL;
+	Ptc__V1__DeviceBadRequest request;
+	int rc;
+
+	ptc__v1__device_bad_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.node = ptc_admin_borrow(node);
+	request.device = device;
+	request.undo = undo;
+	rc = ptc_admin_call(a, SERVICE "DeviceBad", &request.base, &ptc__v1__ack__descriptor, &reply, err);
+	ptc_admin_reply_free(reply);
+	return rc;
+}
+
 int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
 {
 	Ptc__V1__JobRequest request = job_request(job);
@@ -412,8 +428,7 @@ int ptc_admin_stop(struct ptc_admin *a, const char *job, bool now, ptc_admin_pro
 	return ptc_admin_follow(a, SERVICE "Stop", &request.base, fn, arg, err);
 }
 
-int ptc_admin_rollback(struct ptc_admin *a, const char *job, uint64_t snapshot, ptc_admin_progress_fn fn, void *arg,
-		       struct ptc_error *err)
+static Ptc__V1__RollbackRequest rollback_request(const char *job, uint64_t snapshot, bool check)
 {
 	Ptc__V1__RollbackRequest request;
 
@@ -421,7 +436,23 @@ int ptc_admin_rollback(struct ptc_admin *a, const char *job, uint64_t snapshot, 
 	request.version = PTC_ADMIN_VERSION;
 	request.job = ptc_admin_borrow(job);
 	request.snapshot = snapshot;
+	request.check = check;
+	return request;
+}
+
+int ptc_admin_rollback(struct ptc_admin *a, const char *job, uint64_t snapshot, ptc_admin_progress_fn fn, void *arg,
+		       struct ptc_error *err)
+{
+	Ptc__V1__RollbackRequest request = rollback_request(job, snapshot, false);
+
 	return ptc_admin_follow(a, SERVICE "Rollback", &request.base, fn, arg, err);
+}
+
+int ptc_admin_rollback_check(struct ptc_admin *a, const char *job, uint64_t snapshot, struct ptc_error *err)
+{
+	Ptc__V1__RollbackRequest request = rollback_request(job, snapshot, true);
+
+	return ptc_admin_follow(a, SERVICE "Rollback", &request.base, NULL, NULL, err);
 }
 
 int ptc_admin_snapshot(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
@@ -450,12 +481,21 @@ int ptc_admin_logs(struct ptc_admin *a, const struct ptc_admin_logs *logs, ptc_a
 		   struct ptc_error *err)
 {
 	struct log_sink sink = { fn, arg };
+	Ptc__V1__EvidenceRequest evidence;
 	Ptc__V1__LogsRequest request;
 	struct ptc_admin_logs what;
 	int rc = PTC_ADMIN_TAKE(logs, logs, &what, err);
 
 	if (rc)
 		return rc;
+	if (what.evidence) {
+		ptc__v1__evidence_request__init(&evidence);
+		evidence.version = PTC_ADMIN_VERSION;
+		evidence.job = ptc_admin_borrow(what.job);
+		evidence.collect = what.now;
+		return ptc_admin_call_stream(a, SERVICE "Evidence", &evidence.base, &ptc__v1__log_line__descriptor,
+					     on_log, &sink, err);
+	}
 	ptc__v1__logs_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
 	request.job = ptc_admin_borrow(what.job);

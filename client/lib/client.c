@@ -74,7 +74,7 @@ void ptc_client_forget_locked(ptc_client *c)
 	ptc_client_rank_state_clear(c->set);
 	ptc_client_rank_state_clear(c->got);
 	c->get.active = false;
-	c->ended = c->restored = c->declined = c->finished = c->stop_staged = false;
+	c->layout = c->ended = c->restored = c->declined = c->finished = c->stop_staged = false;
 	memset(&c->sent, 0, sizeof c->sent);
 	ptc_client_staging_done(&c->offered);
 	c->huge.tensor = c->huge.box = 0;

@@ -38,6 +38,7 @@ struct tensor {
 	int64_t shape[PTC_DIMS_MAX];
 	struct ptc_local_box *boxes;
 	uint32_t nboxes;
+	bool no_memory; /* addresses mean nothing yet */
 };
 
 struct blob {
@@ -106,13 +107,13 @@ struct ptc_client {
 	char *socket, token[PTC_LOCAL_TOKEN + 1];
 	const char *socket_from; /* "$PTC_WORKER_SOCKET" or "options" */
 	pthread_t thread;
-	struct guarded_fd
-		wake[2]; /* sockets, as each has an inode of its own: what is sent into [1] wakes our thread, at [0] */
+	struct guarded_fd wake[2]; /* sockets, each with an inode: what is sent into [1] wakes our thread, at [0] */
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	/* under lock */
 	enum phase phase;
+	bool layout, takes_layout; /* ptc_declared was called; this connection's ptcd takes that (PTC_LOCAL_...) */
 	bool quit, welcomed, ended, restored, declined, finished, leaves, state_again;
 	int fatal; /* no way on: enum ptc_result */
 	char fatal_text[PTC_LOCAL_TEXT_MAX + 1], link_text[512];
@@ -136,7 +137,7 @@ struct ptc_client {
 	unsigned link;                              /* connections made */
 	struct staging offered; /* by ptcd on this connection, made ready by our thread; map NULL: none */
 	struct {                /* on this connection */
-		bool next, declared, stopped, get, leaves;
+		bool next, layout, declared, stopped, get, leaves;
 		size_t tensors, devices, puts;
 	} sent;
 
@@ -169,7 +170,7 @@ struct ptc_client {
 	} filled;
 };
 
-/* Stores the line and returns code; c NULL: the thread's line. */
+/* Returns code; c NULL: the line is the thread's. */
 int ptc_client_fail(ptc_client *c, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Every call but the fast path of ptc_boundary begins with it: INVALID for NULL and after fork. */
 int ptc_client_enter(ptc_client *c);
@@ -181,8 +182,7 @@ void ptc_client_close_guarded(struct guarded_fd *o); /* closes it, if it is stil
 /* Under lock: a descriptor of ours is gone; then the client is over. */
 bool ptc_client_fds_closed_locked(ptc_client *c);
 void ptc_client_set_fatal_locked(ptc_client *c, int code, const char *text);
-/* How often this process is a child of one that had loaded us. */
-extern atomic_uint ptc_client_forks;
+extern atomic_uint ptc_client_forks; /* how often this process is a child of one that had loaded us */
 static inline bool ptc_client_forked(const ptc_client *c)
 {
 	return c->forks != atomic_load_explicit(&ptc_client_forks, memory_order_relaxed);

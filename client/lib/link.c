@@ -73,9 +73,12 @@ static bool next_get_locked(ptc_client *c)
 	return true;
 }
 
+/* What is declared before it has memory is said twice: as soon as the program says that it is all, and when it has. */
 static bool next_declaration_locked(ptc_client *c)
 {
-	if (c->phase < PHASE_RESTORING || c->sent.declared)
+	bool first = c->layout && c->takes_layout && !c->sent.layout && c->phase <= PHASE_RESTORING;
+
+	if (!first && (c->phase < PHASE_RESTORING || c->sent.declared))
 		return false;
 	if (c->sent.tensors < c->ntensors) {
 		const struct tensor *t = &c->tensors[c->sent.tensors++];
@@ -89,6 +92,13 @@ static bool next_declaration_locked(ptc_client *c)
 		memcpy(m.shape, t->shape, sizeof m.shape);
 		ptc_local_put_tensor(&c->out, &m, t->boxes);
 		c->out_type = PTC_LOCAL_TENSOR;
+		return true;
+	}
+	c->out_type = PTC_LOCAL_DECLARED;
+	if (first) {
+		c->sent.layout = true;
+		c->sent.tensors = 0;
+		ptc_local_put_number(&c->out, PTC_LOCAL_DECLARES_LAYOUT);
 		return true;
 	}
 	if (c->sent.devices < c->devices.n) {
@@ -106,8 +116,8 @@ static bool next_declaration_locked(ptc_client *c)
 		return true;
 	}
 	c->sent.declared = true;
-	ptc_local_put_number(&c->out, c->phase > PHASE_RESTORING);
-	c->out_type = PTC_LOCAL_DECLARED;
+	ptc_local_put_number(&c->out,
+			     c->phase > PHASE_RESTORING ? PTC_LOCAL_DECLARES_RUNNING : PTC_LOCAL_DECLARES_MEMORY);
 	return true;
 }
 
@@ -349,6 +359,7 @@ static bool on_welcome(ptc_client *c, struct ptc_local_message *m)
 		if (m->fd < 0 || !take_page(c, m->fd) || !keep_page(c, m))
 			return false;
 	}
+	c->takes_layout = w.features & PTC_LOCAL_TAKES_LAYOUT;
 	c->handshake = false;
 	c->welcomed = true;
 	pthread_cond_broadcast(&c->changed);
@@ -526,6 +537,9 @@ static bool on_refusal(ptc_client *c, const struct ptc_local_message *m)
 	if (c->phase == PHASE_RESTORING) {
 		c->declined = true;
 		c->phase = PHASE_IDLE;
+		snprintf(c->link_text, sizeof c->link_text, "%.500s", r.text);
+	} else if (c->phase == PHASE_BUILDING && c->layout) {
+		c->declined = true; /* told at the next call */
 		snprintf(c->link_text, sizeof c->link_text, "%.500s", r.text);
 	}
 	return true;

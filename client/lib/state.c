@@ -17,6 +17,8 @@ static void free_tensor(struct tensor *t)
 	free(t->boxes);
 }
 
+#define NO_MEMORY 4096u /* stands for an address, which is never 0, as long as there is none */
+
 static bool all_zero(const int64_t *v, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
@@ -59,10 +61,9 @@ static const char *take_boxes(const struct ptc_tensor_desc *desc, struct tensor 
 		memset(out, 0, sizeof *out);
 		memcpy(out->offset, in->offset, t->ndim * sizeof out->offset[0]);
 		memcpy(out->extent, in->extent, t->ndim * sizeof out->extent[0]);
-		if (__builtin_add_overflow((uint64_t)(uintptr_t)desc->data, in->data_offset, &out->address))
+		if (__builtin_add_overflow(desc->data ? (uint64_t)(uintptr_t)desc->data : NO_MEMORY, in->data_offset,
+					   &out->address))
 			return "a data_offset beyond the end of memory";
-		if (!desc->data)
-			return "boxes, but data is NULL";
 		if (all_zero(in->stride, t->ndim))
 			compact_strides(t, out);
 		else
@@ -146,11 +147,12 @@ static int build(ptc_client *c, const struct ptc_tensor_desc *desc, struct tenso
 	if (t->ndim)
 		memcpy(t->shape, desc->shape, t->ndim * sizeof t->shape[0]);
 	what = take_boxes(desc, t);
+	t->no_memory = !desc->data && t->nboxes;
 	return what ? ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s\": %s", desc->name, what) : 0;
 }
 
-/* By name and field; *ret_at: where it belongs. The list is kept sorted, so a model of a million tensors is declared
- * quickly when it is declared in order, and found quickly always. */
+/* By name and field; *ret_at: where it is, or belongs. The list is kept sorted, so a model of a million tensors is
+ * declared quickly when it is declared in order, and found quickly always. */
 static bool find(const ptc_client *c, const char *name, const char *field, size_t *ret_at)
 {
 	size_t low = 0, high = c->ntensors;
@@ -161,8 +163,10 @@ static bool find(const ptc_client *c, const char *name, const char *field, size_
 
 		if (!order)
 			order = strcmp(c->tensors[mid].field, field);
-		if (!order)
+		if (!order) {
+			*ret_at = mid;
 			return true;
+		}
 		if (order < 0)
 			low = mid + 1;
 		else
@@ -172,12 +176,51 @@ static bool find(const ptc_client *c, const char *name, const char *field, size_
 	return false;
 }
 
-static int insert_locked(ptc_client *c, const struct tensor *t)
+/* NULL: b says the same of the tensor as a. */
+static const char *difference(const struct tensor *a, const struct tensor *b)
+{
+	if (strcmp(a->dtype, b->dtype) != 0)
+		return "of another dtype";
+	if (a->ndim != b->ndim || memcmp(a->shape, b->shape, sizeof a->shape) != 0)
+		return "of another shape";
+	if (a->flags != b->flags)
+		return "with other flags";
+	if (a->nboxes != b->nboxes)
+		return "with other boxes";
+	for (uint32_t i = 0; i < a->nboxes; i++)
+		if (memcmp(a->boxes[i].offset, b->boxes[i].offset, sizeof a->boxes[i].offset) != 0 ||
+		    memcmp(a->boxes[i].extent, b->boxes[i].extent, sizeof a->boxes[i].extent) != 0)
+			return "with other boxes";
+	return NULL;
+}
+
+/* Memory for what was declared without. Takes t. */
+static int place_locked(ptc_client *c, struct tensor *old, struct tensor *t)
+{
+	const char *what = difference(old, t);
+
+	if (what)
+		return ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s%s%s\": it was declared %s before", t->name,
+				       *t->field ? ":" : "", t->field, what);
+	free_tensor(old);
+	*old = *t;
+	return 0;
+}
+
+/* Takes t. */
+static int insert_locked(ptc_client *c, struct tensor *t)
 {
 	size_t at;
 
-	if (find(c, t->name, t->field, &at))
+	if (find(c, t->name, t->field, &at)) {
+		if (c->tensors[at].no_memory && !t->no_memory)
+			return place_locked(c, &c->tensors[at], t);
 		return ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s%s%s\": declared twice", t->name,
+				       *t->field ? ":" : "", t->field);
+	}
+	if (c->layout)
+		return ptc_client_fail(c, PTC_R_INVALID,
+				       "tensor \"%.200s%s%s\": it was not declared before ptc_declared", t->name,
 				       *t->field ? ":" : "", t->field);
 	if (c->ntensors == PTC_LOCAL_TENSORS_MAX || c->nregions + t->nboxes > PTC_LOCAL_REGIONS_MAX)
 		return ptc_client_fail(c, PTC_R_LIMIT, "tensor \"%.200s\": more than %u tensors or boxes on this rank",
@@ -208,9 +251,29 @@ static int check_building(ptc_client *c, const char *call)
 		return rc;
 	if (c->ended)
 		return ptc_client_fail(c, PTC_R_STALE, "%s: the generation has ended; call ptc_next", call);
+	if (c->phase == PHASE_BUILDING && c->declined)
+		return ptc_client_fail(c, PTC_R_REFUSED, "%s", c->link_text);
 	if (c->phase != PHASE_BUILDING)
 		return ptc_client_fail(c, PTC_R_INVALID, "%s: only between ptc_next and ptc_restore", call);
 	return 0;
+}
+
+int ptc_declared(ptc_client *c)
+{
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&c->lock);
+	rc = check_building(c, "ptc_declared");
+	if (!rc && c->layout)
+		rc = ptc_client_fail(c, PTC_R_INVALID, "ptc_declared: it was called already in this generation");
+	if (!rc) {
+		c->layout = true;
+		ptc_client_wake_locked(c);
+	}
+	pthread_mutex_unlock(&c->lock);
+	return rc;
 }
 
 int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc)
@@ -230,7 +293,7 @@ int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc)
 	if (what)
 		return ptc_client_fail(c, PTC_R_INVALID, "tensor \"%.200s\": %s", desc->name, what);
 	rc = build(c, desc, &t);
-	if (rc == 0)
+	if (rc == 0 && desc->data)
 		rc = find_devices(c, &t, desc->flags & PTC_TENSOR_DEVICE, &devices);
 	if (!rc) {
 		pthread_mutex_lock(&c->lock);
@@ -318,6 +381,22 @@ bool ptc_client_settle(ptc_client *c, uint64_t step, char *why, size_t size)
 	return true;
 }
 
+/* What was declared without has got some. */
+static int check_memory_locked(ptc_client *c)
+{
+	for (size_t i = 0; i < c->ntensors; i++) {
+		const struct tensor *t = &c->tensors[i];
+
+		if (t->no_memory)
+			return ptc_client_fail(
+				c, PTC_R_INVALID,
+				"ptc_restore: tensor \"%.200s%s%s\" was declared without data; declare it "
+				"again, with data",
+				t->name, *t->field ? ":" : "", t->field);
+	}
+	return 0;
+}
+
 int ptc_restore(ptc_client *c)
 {
 	int rc = ptc_client_enter(c);
@@ -331,6 +410,8 @@ int ptc_restore(ptc_client *c)
 	atomic_store(&c->page->device, 0); /* marks of an earlier generation have all been written by now */
 	pthread_mutex_lock(&c->lock);
 	rc = check_building(c, "ptc_restore");
+	if (!rc)
+		rc = check_memory_locked(c);
 	if (!rc) {
 		c->phase = PHASE_RESTORING;
 		c->state_again = false;

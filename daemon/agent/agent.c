@@ -29,16 +29,17 @@ static const struct {
 	const char *method;
 	ptc_rpc_handler_fn fn;
 } methods[] = {
-	{ "/ptc.v1.Peer/Seal", ptc_agent_on_seal },     { "/ptc.v1.Peer/Prepare", ptc_agent_on_prepare },
-	{ "/ptc.v1.Peer/Pull", ptc_agent_on_pull },     { "/ptc.v1.Peer/Put", ptc_agent_on_put },
-	{ "/ptc.v1.Peer/Finish", ptc_agent_on_finish }, { "/ptc.v1.Peer/Fetch", ptc_agent_on_fetch },
-	{ "/ptc.v1.Peer/Digest", ptc_agent_on_digest }, { "/ptc.v1.Peer/FetchRank", ptc_agent_on_fetch_rank },
-	{ "/ptc.v1.Peer/Stat", ptc_agent_on_stat },     { "/ptc.v1.Peer/Capture", ptc_agent_on_capture },
-	{ "/ptc.v1.Peer/Start", ptc_agent_on_start },   { "/ptc.v1.Peer/Arm", ptc_agent_on_arm },
-	{ "/ptc.v1.Peer/Stop", ptc_agent_on_stop },     { "/ptc.v1.Peer/End", ptc_agent_on_end },
-	{ "/ptc.v1.Peer/Build", ptc_agent_on_build },   { "/ptc.v1.Peer/Rendezvous", ptc_agent_on_rendezvous },
-	{ "/ptc.v1.Peer/Ranks", ptc_agent_on_ranks },   { "/ptc.v1.Peer/Log", ptc_agent_on_log },
-	{ "/ptc.v1.Peer/Pin", ptc_agent_on_pin },       { "/ptc.v1.Peer/Drop", ptc_agent_on_drop },
+	{ "/ptc.v1.Peer/Seal", ptc_agent_on_seal },         { "/ptc.v1.Peer/Prepare", ptc_agent_on_prepare },
+	{ "/ptc.v1.Peer/Pull", ptc_agent_on_pull },         { "/ptc.v1.Peer/Put", ptc_agent_on_put },
+	{ "/ptc.v1.Peer/Finish", ptc_agent_on_finish },     { "/ptc.v1.Peer/Fetch", ptc_agent_on_fetch },
+	{ "/ptc.v1.Peer/Digest", ptc_agent_on_digest },     { "/ptc.v1.Peer/FetchRank", ptc_agent_on_fetch_rank },
+	{ "/ptc.v1.Peer/Stat", ptc_agent_on_stat },         { "/ptc.v1.Peer/Capture", ptc_agent_on_capture },
+	{ "/ptc.v1.Peer/Start", ptc_agent_on_start },       { "/ptc.v1.Peer/Arm", ptc_agent_on_arm },
+	{ "/ptc.v1.Peer/Stop", ptc_agent_on_stop },         { "/ptc.v1.Peer/End", ptc_agent_on_end },
+	{ "/ptc.v1.Peer/Build", ptc_agent_on_build },       { "/ptc.v1.Peer/Rendezvous", ptc_agent_on_rendezvous },
+	{ "/ptc.v1.Peer/Ranks", ptc_agent_on_ranks },       { "/ptc.v1.Peer/Log", ptc_agent_on_log },
+	{ "/ptc.v1.Peer/Pin", ptc_agent_on_pin },           { "/ptc.v1.Peer/Drop", ptc_agent_on_drop },
+	{ "/ptc.v1.Peer/Evidence", ptc_agent_on_evidence },
 };
 
 int ptc_agent_new(const struct ptc_agent_env *env, struct ptc_agent **ret_agent, struct ptc_error *err)
@@ -80,6 +81,7 @@ int ptc_agent_register(struct ptc_agent *agent, struct ptc_rpc_server *server, s
 	}
 	/* Users make nodes do these; what a switch needs does not wait for them. */
 	ptc_rpc_server_method_kind(server, "/ptc.v1.Peer/Digest", PTC_RPC_BULK);
+	ptc_rpc_server_method_kind(server, "/ptc.v1.Peer/Evidence", PTC_RPC_BULK);
 	ptc_rpc_server_method_kind(server, "/ptc.v1.Peer/Log", PTC_RPC_BRIEF);
 	return 0;
 }

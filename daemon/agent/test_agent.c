@@ -93,6 +93,99 @@ static void test_cycles(void **state)
 	}
 }
 
+/* ---- what the calls of a switch share ---- */
+
+/* Two geometries: their layouts are one, this node's boxes are those that the layout gives. */
+static void same_shape(struct world *w, struct info *info, bool expect)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	const struct ptc_needs *needs;
+	struct ptc_needs fresh;
+	struct ptc_geometry a, b;
+
+	OK(ptc_agent_geometry(w->nodes[1].agent, &info->pb, &info->from, &a, &err));
+	OK(ptc_agent_geometry(w->nodes[1].agent, &info->pb, &info->to, &b, &err));
+	assert_int_equal(a.layout == b.layout, expect);
+	assert_int_equal(a.generation, info->from.number);
+	assert_int_equal(b.generation, info->to.number);
+	assert_int_equal(b.snapshot, info->to.snapshot);
+	OK(ptc_geometry_needs(&b, true, &needs, &err));
+	OK(ptc_layout_node_needs(b.copied, &b.copied_at, 1, &fresh, &err));
+	assert_int_equal(needs->n, fresh.n);
+	assert_int_equal(needs->bytes, fresh.bytes);
+	for (size_t i = 0; i < fresh.n; i++) {
+		assert_int_equal(needs->v[i].item, fresh.v[i].item);
+		assert_true(ptc_box_equal(&needs->v[i].box, &fresh.v[i].box));
+	}
+	ptc_needs_done(&fresh);
+	ptc_geometry_done(&a);
+	ptc_geometry_done(&b);
+}
+
+/* A plan is known of the two that it is of, with these sources, and of no others. */
+static void plan_known_of(struct world *w, struct info *info)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	bool usable[NODES], known[5];
+	struct ptc_geometry a, b;
+	char hash[33] = "", other[33] = "of other sources";
+
+	memset(usable, true, sizeof usable);
+	OK(ptc_agent_geometry(w->nodes[1].agent, &info->pb, &info->from, &a, &err));
+	OK(ptc_agent_geometry(w->nodes[1].agent, &info->pb, &info->to, &b, &err));
+	known[0] = ptc_geometry_plan_known(&a, &b, usable, hash);
+	known[1] = ptc_geometry_plan_known(&b, &b, usable, hash);
+	known[2] = ptc_geometry_plan_known(NULL, &b, usable, hash);
+	usable[2] = false;
+	known[3] = ptc_geometry_plan_known(&a, &b, usable, hash);
+	ptc_geometry_plan_note(&a, &b, usable, other);
+	usable[2] = true;
+	known[4] = ptc_geometry_plan_known(&a, &b, usable, hash);
+	ptc_geometry_done(&a);
+	ptc_geometry_done(&b);
+	assert_true(known[0]);
+	assert_false(known[1] || known[2] || known[3] || known[4]);
+}
+
+/* Layouts are worked out once for Check, Prepare and Pull, and not at all where a later switch has them again. */
+static void test_shared_work(void **state)
+{
+	static const char *const configs[] = { "tp=2,dp=2", "tp=4" };
+	struct world w;
+	struct gen now, next, again;
+	struct info info;
+	unsigned before;
+
+	world_up(&w, NODES, false);
+	rng = seed + 31;
+	gen_make(&now, 1, configs[0], NODES);
+	import(&w, &now, 0);
+	gen_make(&next, 2, configs[1], NODES);
+	next.nodes[0] = 1; /* so that it has a part */
+	seal_and_prepare(&w, &info, &now, &next);
+	same_shape(&w, &info, false);
+	plan_known_of(&w, &info);
+	pull_all(&w, &info, &next, false);
+	for (uint64_t number = 3; number < 7; number++) {
+		again = number % 2 ? now : next; /* the ranks of before the switch, under new numbers */
+		again.number = again.snapshot = number;
+		before = atomic_load(&w.spec_gets);
+		seal_and_prepare(&w, &info, number % 2 ? &next : &now, &again);
+		pull_all(&w, &info, &again, false);
+		if (number > 3) /* one node may have had no part in the first one there */
+			assert_int_equal(atomic_load(&w.spec_gets), before);
+		*(number % 2 ? &now : &next) = again;
+		check_gather(&w, &again, 0);
+	}
+	now.number++; /* other numbers, all else alike */
+	now.snapshot++;
+	again = now;
+	again.number = again.snapshot = 77;
+	info_make(&info, &w, &now, &again);
+	same_shape(&w, &info, true);
+	world_down(&w);
+}
+
 /* ---- resuming ---- */
 
 /* Starts a Pull, takes its first message, drops it. */
@@ -707,12 +800,19 @@ static void test_wire_numbers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_cycles),         cmocka_unit_test(test_resume),
-		cmocka_unit_test(test_finish_cancels), cmocka_unit_test(test_liars),
-		cmocka_unit_test(test_replicas),       cmocka_unit_test(test_pins),
-		cmocka_unit_test(test_memory),         cmocka_unit_test(test_heap),
-		cmocka_unit_test(test_wire_numbers),   cmocka_unit_test(test_fences_and_numbers),
-		cmocka_unit_test(test_wrong_bytes),    cmocka_unit_test(test_fence_of_a_new_store),
+		cmocka_unit_test(test_shared_work),
+		cmocka_unit_test(test_cycles),
+		cmocka_unit_test(test_resume),
+		cmocka_unit_test(test_finish_cancels),
+		cmocka_unit_test(test_liars),
+		cmocka_unit_test(test_replicas),
+		cmocka_unit_test(test_pins),
+		cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_heap),
+		cmocka_unit_test(test_wire_numbers),
+		cmocka_unit_test(test_fences_and_numbers),
+		cmocka_unit_test(test_wrong_bytes),
+		cmocka_unit_test(test_fence_of_a_new_store),
 	};
 	const char *text = getenv("PTC_CASES");
 	int rc;

@@ -7,6 +7,8 @@
  * attempt before, memory, ranks that have to be started again.
  * PTC_TEST_SEED and PTC_CASES override; the seed is printed. */
 #include "base/test_seed.h"
+#include "daemon/agent/calls/agent_state.h"
+#include "daemon/agent/memory/prefetch.h"
 #include "daemon/agent/test_ranks.h"
 #include "daemon/store/store.h"
 #include "daemon/workers/types/worker_event.h"
@@ -1770,6 +1772,54 @@ static void test_waited_for(void **state)
 	live_down(l);
 }
 
+static bool is_read_ahead(const struct live *l)
+{
+	struct ptc_agent *agent = l->w.nodes[0].agent;
+	bool yes;
+
+	pthread_mutex_lock(&agent->shared.lock);
+	yes = agent->shared.prefetched != NULL;
+	pthread_mutex_unlock(&agent->shared.lock);
+	return yes;
+}
+
+/* Reads the snapshot ahead, as if ranks of the same cut were built. */
+static void read_ahead(struct live *l, struct cut *c)
+{
+	struct ptc_agent *agent = l->w.nodes[0].agent;
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_geometry_ref *ref;
+	struct info info;
+
+	info_make(&info, &l->w, &c->gen, &c->gen);
+	OK(ptc_geometry_get(agent, &info.pb, &info.from, &ref, &err));
+	agent->env.prefetch_bytes = 1 << 20;
+	ptc_prefetch_begin(agent, &ref->g, &ref->g, "GPU-none");
+	ptc_geometry_put(ref);
+	assert_true(is_read_ahead(l));
+}
+
+/* What was read ahead of a restore that never comes goes with the Finish that says so, whether ranks go on or not. */
+static void test_read_for_nothing(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct live *l;
+	struct cut *c;
+
+	rng = seed + 20;
+	l = live_up(false);
+	c = replicas(l);
+	capture_all(l, &c->gen, 5, 7, 1, false);
+	c->gen.snapshot = 5;
+	read_ahead(l, c);
+	OK(finish_live(l, 0, &c->gen, true, &err));
+	assert_false(is_read_ahead(l));
+	read_ahead(l, c);
+	OK(do_finish(&l->w, 0, &c->gen, false, &err));
+	assert_false(is_read_ahead(l));
+	live_down(l);
+}
+
 static void test_streams(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -1907,7 +1957,7 @@ int main(void)
 		cmocka_unit_test(test_staged),        cmocka_unit_test(test_revive),
 		cmocka_unit_test(test_fresh_node),    cmocka_unit_test(test_overtaken),
 		cmocka_unit_test(test_waited_for),    cmocka_unit_test(test_streams),
-		cmocka_unit_test(test_log),
+		cmocka_unit_test(test_log),           cmocka_unit_test(test_read_for_nothing),
 	};
 	const char *c = getenv("PTC_CASES");
 	int rc;

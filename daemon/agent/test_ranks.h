@@ -178,6 +178,13 @@ static void rank_state_text(struct ptc_buf *to, const struct ptc_rank_state *c)
 			       c->cursors[i].tag);
 }
 
+int ptc_workers_build_layout(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step,
+			     bool has_state, const struct ptc_rank_state *rank_states, const struct ptc_wait *wait,
+			     struct ptc_error *err)
+{
+	return ptc_workers_build(w, desc, start_step, has_state, rank_states, wait, err);
+}
+
 int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
 		      const struct ptc_rank_state *rank_states, const struct ptc_wait *wait, struct ptc_error *err)
 {
@@ -526,10 +533,20 @@ bool ptc_slot_mapped(const struct ptc_slot_view *slot)
 	return false;
 }
 
-int ptc_workers_pin(struct ptc_workers *w, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
-		    struct ptc_error *err)
+int ptc_workers_pin_begin(struct ptc_workers *w, int fd, uint64_t bytes, uint64_t step, const char *uuid,
+			  struct ptc_device_pinned *ret, struct ptc_error *err)
 {
 	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
+}
+
+int ptc_workers_pin_more(struct ptc_workers *w, struct ptc_device_pinned *p, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ENODEVICES, "no devices");
+}
+
+bool ptc_slots_shadow_lives(struct ptc_workers *w, const struct ptc_slot_copying *copying)
+{
+	return true;
 }
 
 bool ptc_workers_unpin(struct ptc_workers *w, struct ptc_device_pinned *p)

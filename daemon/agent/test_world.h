@@ -25,6 +25,7 @@
 #include "proto/ptc.pb-c.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -70,6 +71,7 @@ struct world {
 	int64_t blocks[2];
 	void (*env_hook)(struct world *w, struct node *n, struct ptc_agent_env *env); /* before an agent is made */
 	void *hook_arg;
+	_Atomic unsigned spec_gets; /* how often an agent has begun to work out a layout */
 };
 
 /* One generation as the test knows it. */
@@ -107,6 +109,7 @@ static int world_spec_get(void *arg, const char *uuid, const char *hash, const s
 
 	if (strcmp(uuid, UUID) || strcmp(hash, "spec"))
 		return ptc_error_set(err, PTC_ENOTFOUND, "no spec %s of job %s", hash, uuid);
+	atomic_fetch_add(&w->spec_gets, 1);
 	*ret_spec = &w->spec;
 	*ret_ref = w;
 	return 0;

@@ -24,6 +24,7 @@
 #define CLUSTER_KEY    "/ptc/cluster"
 #define NODES_PREFIX   "/ptc/nodes"
 #define LOST_PREFIX    "/ptc/nodes-lost/"
+#define BAD_PREFIX     "/ptc/nodes-bad/"
 #define JOBS_PREFIX    "/ptc/jobs/"
 #define WORKER_LEAF    "worker/"
 #define OWN_LANE       "cluster"
@@ -67,7 +68,9 @@ struct ptc_cluster {
 		pthread_cond_t wake;
 		bool stop;
 		bool lease_wanted;
+		char unhealthy[PTC_UNHEALTHY_BYTES]; /* what the node's document is to say */
 	} shared;
+	bool telling; /* loop: a task writes that */
 	struct {
 		pthread_mutex_t lock;
 		pthread_cond_t wake;
@@ -168,6 +171,23 @@ int ptc_cluster_check(struct ptc_cluster *c, struct ptc_error *err)
 	return rc;
 }
 
+/* What this node's document says now. NULL: out of memory. */
+static char *own_doc(struct ptc_cluster *c)
+{
+	struct ptc_node_doc *doc = ptc_malloc(sizeof *doc);
+	char *json;
+
+	if (!doc)
+		return NULL;
+	*doc = c->opts.node;
+	pthread_mutex_lock(&c->shared.lock);
+	memcpy(doc->unhealthy, c->shared.unhealthy, sizeof doc->unhealthy);
+	pthread_mutex_unlock(&c->shared.lock);
+	json = ptc_node_doc_encode(doc);
+	ptc_free(doc);
+	return json;
+}
+
 static int take_lease(struct ptc_cluster *c, struct ptc_error *err)
 {
 	char key[128], lost[128], *json;
@@ -186,7 +206,7 @@ static int take_lease(struct ptc_cluster *c, struct ptc_error *err)
 	rc = ptc_etcd_lease_new(c->etcd, c->opts.lease_ttl_s, lease_gone, c, &c->lease, err);
 	if (rc)
 		return rc;
-	json = ptc_node_doc_encode(&c->opts.node);
+	json = own_doc(c);
 	if (!json)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory for the node document");
 	ops[0].value = json;
@@ -449,6 +469,16 @@ int ptc_cluster_declare_lost(struct ptc_cluster *c, const char *node, bool lost,
 	return rc;
 }
 
+int ptc_cluster_mark_device(struct ptc_cluster *c, const char *node, uint32_t device, bool bad, struct ptc_error *err)
+{
+	static const char value[] = "{\"version\":1}";
+	char key[128];
+
+	snprintf(key, sizeof key, BAD_PREFIX "%s/%u", node, (unsigned)device);
+	return bad ? ptc_etcd_put(c->etcd, key, value, strlen(value), 0, "etcd.lost", err)
+		   : ptc_etcd_delete(c->etcd, key, false, "etcd.lost", err);
+}
+
 /* Our own lane: with a key that is not there, or not with our lease, nobody would ever see us again. */
 static void look_for_own_key(void *arg, struct ptc_etcd *e)
 {
@@ -466,6 +496,46 @@ static void look_for_own_key(void *arg, struct ptc_etcd *e)
 		lease_gone(c);
 	}
 	ptc_etcd_kvs_done(&kvs);
+}
+
+/* Our own lane: who takes another lease meanwhile writes the document anew by himself. */
+static void write_unhealthy(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_cluster *c = arg;
+	struct ptc_error err = PTC_ERROR_INIT;
+	int64_t lease = atomic_load(&c->lease_id);
+	struct ptc_etcd_kvs kvs = { 0 };
+	char key[128], *json = own_doc(c);
+	bool ok;
+
+	node_key(c, key, sizeof key);
+	if (json && lease && ptc_etcd_get(e, key, false, 1, &kvs, &err) == 0 && kvs.n && kvs.kv[0].lease == lease)
+		(void)ptc_etcd_txn(e, &(struct ptc_etcd_compare){ key, PTC_ETCD_MOD_REV, kvs.kv[0].mod_revision }, 1,
+				   &(struct ptc_etcd_op){
+					   .key = key, .value = json, .len = strlen(json), .lease = lease },
+				   1, "etcd.node", &ok, NULL, &err);
+	if (err.code)
+		ptc_warn("etcd", "which devices are not well is not written yet: %s", err.text);
+	ptc_etcd_kvs_done(&kvs);
+	ptc_free(json);
+}
+
+static void unhealthy_written(void *arg)
+{
+	((struct ptc_cluster *)arg)->telling = false;
+}
+
+void ptc_cluster_tell_unhealthy(struct ptc_cluster *c, const char *text)
+{
+	uint32_t i;
+
+	pthread_mutex_lock(&c->shared.lock);
+	snprintf(c->shared.unhealthy, sizeof c->shared.unhealthy, "%s", text);
+	pthread_mutex_unlock(&c->shared.lock);
+	if (c->telling || !c->nodes_synced || !ptc_cluster_find_node(c, c->opts.node.name, &i) || !c->nodes[i]->up ||
+	    strcmp(c->nodes[i]->doc.unhealthy, text) == 0)
+		return;
+	c->telling = ptc_cluster_run(c, OWN_LANE, write_unhealthy, unhealthy_written, c) == 0;
 }
 
 /* A change of our own key may be of our making: what holds now is looked up. */
@@ -559,9 +629,41 @@ bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t d
 	return true;
 }
 
+_Static_assert(PTC_MAX_DEVICES_PER_NODE <= 64, "a bit for each");
+
+/* name: NODE/INDEX. */
+static void mark_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const char *name)
+{
+	const char *slash = strrchr(name, '/');
+	unsigned long device = slash ? strtoul(slash + 1, NULL, 10) : 64;
+	char node[PTC_NAME_MAX + 1];
+	uint64_t bit;
+	uint32_t i;
+
+	if (device >= 64 || (size_t)(slash - name) >= sizeof node)
+		return;
+	snprintf(node, sizeof node, "%.*s", (int)(slash - name), name);
+	bit = UINT64_C(1) << device;
+	if (ptc_cluster_intern_node(c, node, &i) != 0)
+		return;
+	c->nodes[i]->marked = kind == PTC_WATCH_PUT ? c->nodes[i]->marked | bit : c->nodes[i]->marked & ~bit;
+	c->nodes[i]->seen_marked =
+		kind == PTC_WATCH_PUT ? c->nodes[i]->seen_marked | bit : c->nodes[i]->seen_marked & ~bit;
+}
+
+bool ptc_node_device_well(const struct ptc_node *n, uint32_t device, char ret_health[PTC_HEALTH_BYTES])
+{
+	if (device >= 64 || !(n->marked >> device & 1))
+		return ptc_device_well(n->doc.unhealthy, device, ret_health);
+	if (ret_health)
+		snprintf(ret_health, PTC_HEALTH_BYTES, "marked bad");
+	return false;
+}
+
 static void node_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
 {
-	const char *drained = NODES_PREFIX "-drained/", *plain = NODES_PREFIX "/", *lost = LOST_PREFIX;
+	const char *drained = NODES_PREFIX "-drained/", *plain = NODES_PREFIX "/", *lost = LOST_PREFIX,
+		   *bad = BAD_PREFIX;
 	uint32_t i;
 
 	if (strcmp(kv->key, PTC_DEVICES_KEY) == 0) {
@@ -572,6 +674,8 @@ static void node_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const st
 	} else if (strncmp(kv->key, lost, strlen(lost)) == 0) {
 		if (ptc_cluster_intern_node(c, kv->key + strlen(lost), &i) == 0)
 			c->nodes[i]->declared = c->nodes[i]->seen_declared = kind == PTC_WATCH_PUT;
+	} else if (strncmp(kv->key, bad, strlen(bad)) == 0) {
+		mark_event(c, kind, kv->key + strlen(bad));
 	} else if (strncmp(kv->key, plain, strlen(plain)) == 0) {
 		if (kind == PTC_WATCH_PUT)
 			node_put(c, kv);
@@ -841,8 +945,10 @@ static void reset(struct ptc_cluster *c, bool jobs)
 		for (size_t k = 0; k < c->jobs[i]->nworkers; k++)
 			c->jobs[i]->workers[k].seen = false;
 	}
-	for (size_t i = 0; !jobs && i < c->nnodes; i++)
+	for (size_t i = 0; !jobs && i < c->nnodes; i++) {
 		c->nodes[i]->seen = c->nodes[i]->seen_drained = c->nodes[i]->seen_declared = false;
+		c->nodes[i]->seen_marked = 0;
+	}
 	c->seen_devices = c->seen_devices && jobs;
 	if (jobs)
 		c->jobs_synced = false;
@@ -860,6 +966,7 @@ static void synced(struct ptc_cluster *c, bool jobs)
 			node_ended(c, n);
 		n->drained = n->drained && n->seen_drained;
 		n->declared = n->declared && n->seen_declared;
+		n->marked &= n->seen_marked;
 		if (!n->up)
 			own_key_changed(c, n->doc.name);
 	}
@@ -1002,6 +1109,7 @@ int ptc_cluster_new(const struct ptc_cluster_opts *opts, struct ptc_cluster **re
 	c->loss.after_ns = opts->node_lost_after_ns;
 	c->state_dir = ptc_strdup(opts->state_dir);
 	pthread_mutex_init(&c->shared.lock, NULL);
+	memcpy(c->shared.unhealthy, opts->node.unhealthy, sizeof c->shared.unhealthy);
 	ptc_cond_init(&c->shared.wake);
 	pthread_mutex_init(&c->waits.lock, NULL);
 	ptc_cond_init(&c->waits.wake);

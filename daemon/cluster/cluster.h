@@ -30,9 +30,10 @@ struct ptc_node {
 	struct ptc_node_doc doc;
 	bool up; /* its key exists */
 	bool drained;
-	bool declared;   /* an operator declared it lost; counts while it is down */
-	bool lost;       /* it is down, and switches of state go on without it (daemon/cluster/loss) */
-	int64_t down_ns; /* since when this daemon has seen it down; 0: it is up */
+	bool declared;                /* an operator declared it lost; counts while it is down */
+	bool lost;                    /* it is down, and switches of state go on without it (daemon/cluster/loss) */
+	int64_t down_ns;              /* since when this daemon has seen it down; 0: it is up */
+	uint64_t marked, seen_marked; /* its devices that an operator calls bad, as bits */
 	bool seen, seen_drained, seen_declared; /* in the listing under way */
 	int64_t create_revision;                /* of the key, while up */
 	int64_t lease;
@@ -157,6 +158,11 @@ uint64_t ptc_cluster_device_writes(const struct ptc_cluster *c); /* how often th
 /* Whether the device may be given to a rank of that job. If not, and ret_by is not NULL: to the job that has it. */
 bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t device, const char *uuid, bool shares,
 			     const struct ptc_job_view **ret_by);
+/* Says in this node's document which of its devices are not well (struct ptc_node_doc), if it says something else. Call
+ * it again and again: a write that fails is made at a later call. */
+void ptc_cluster_tell_unhealthy(struct ptc_cluster *c, const char *text);
+/* Whether ranks may have the device, as its node and operators say. *ret_health (may be NULL): why not. */
+bool ptc_node_device_well(const struct ptc_node *n, uint32_t device, char ret_health[PTC_HEALTH_BYTES]);
 /* Whether any node counts as lost. */
 bool ptc_cluster_any_lost(const struct ptc_cluster *c);
 int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c);
@@ -165,6 +171,7 @@ void ptc_cluster_tick(struct ptc_cluster *c);
 /* Declares a node lost for an operator, or takes that back. A node that comes back takes it back itself. Blocking; any
  * thread. */
 int ptc_cluster_declare_lost(struct ptc_cluster *c, const char *node, bool lost, struct ptc_error *err);
+int ptc_cluster_mark_device(struct ptc_cluster *c, const char *node, uint32_t device, bool bad, struct ptc_error *err);
 /* Grows with every change of a node. */
 uint64_t ptc_cluster_epoch(const struct ptc_cluster *c);
 bool ptc_cluster_synced(const struct ptc_cluster *c);

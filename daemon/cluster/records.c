@@ -118,6 +118,7 @@ static const struct ptc_member node_rows[] = {
 	IS(node_doc, devices, U32, .max = PTC_MAX_DEVICES_PER_NODE),
 	IS(node_doc, device_name, TEXT, IF_TEXT(node_doc, device_name)),
 	IS(node_doc, device_bytes, U64, IF(node_doc, device_bytes)),
+	IS(node_doc, unhealthy, TEXT, IF_TEXT(node_doc, unhealthy)),
 	IS(node_doc, ceiling_bytes, U64),
 	IS(node_doc, store_id, TEXT),
 	IS(node_doc, boot_id, TEXT),
@@ -212,6 +213,7 @@ static const struct ptc_member record_rows[] = {
 	IS(record_doc, restarts, U32, IF(record_doc, restarts)),
 	IS(record_doc, restarted_ms, I64, IF(record_doc, restarted_ms)),
 	IS(record_doc, failed_step, U64, IF(record_doc, failed_step)),
+	IS(record_doc, hung, BOOL, IF(record_doc, hung)),
 };
 static const struct ptc_members record_members = PTC_MEMBERS(record_rows, struct ptc_record_doc);
 

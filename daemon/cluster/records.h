@@ -3,11 +3,10 @@
  * `etcdctl get --prefix /ptc/`; docs/control.md lists them, too.
  *
  *   /ptc/cluster             {version, id}, written once; a daemon whose state has another id does not start
- *   /ptc/key                 {version, id}: names the key that seals descriptions (vault.c)
- *   /ptc/upkeep              {version}, written by a local etcd's supervisor (daemon/coord/etcd_upkeep.c)
+ *   /ptc/key, /ptc/upkeep    {version, id}: the key that seals descriptions (vault.c); daemon/coord/etcd_upkeep.c
  *   /ptc/profile             the cluster's devices and links (daemon/planning/remembered.h)
  *   /ptc/nodes/NAME          node document, under the node's lease
- *   /ptc/nodes-drained/NAME  {version}: the node gets no new ranks
+ *   /ptc/nodes-drained/NAME, /ptc/nodes-bad/NAME/INDEX  {version}: the node, or the device, gets no new ranks
  *   /ptc/nodes-lost/NAME     {version}: an operator declares the node lost; the node deletes it when it comes back
  *   /ptc/nodes-devices       which job has which devices (daemon/cluster/devices/given_devices.h)
  *   /ptc/names/UID/JOB       the job's uuid
@@ -19,8 +18,7 @@
  *   /ptc/jobs/UUID/meta      {version, uuid, name, uid, spec, created_ms}, and files_group if the job has one
  *   /ptc/jobs/UUID/lock      {version, node}, under the controller's lease; its create_revision is the fence
  *   /ptc/jobs/UUID/record    the one committed thing, at most 4 KiB
- *   /ptc/jobs/UUID/intent    the switch under way
- *   /ptc/jobs/UUID/barrier   every abort moves it on, so that older transactions fail
+ *   /ptc/jobs/UUID/intent, /barrier   the switch under way; moved on by an abort, so older transactions fail
  *   /ptc/jobs/UUID/worker/NODE   events of its ranks (workers/types/worker_event.h); read after the keys above
  *   /ptc/jobs/UUID/copies, /older   beside the layout: copies_doc.h; beside the committed snapshot: older_doc.h
  *   /ptc/jobs/UUID/measured, /probed, /weighed   not mirrored: measured_doc.h, probed.h, controller/recovery/growth.c
@@ -33,6 +31,7 @@
 #include "base/number/versions.h"
 #include "base/status.h"
 #include "daemon/core/job_switch.h"
+#include "daemon/cluster/devices/unhealthy.h"
 #include "formats/dataset/ledger.h"
 
 #include <stdbool.h>
@@ -48,6 +47,7 @@ struct ptc_node_doc {
 	uint32_t devices;
 	char device_name[PTC_DEVICE_NAME_BYTES]; /* of each of them, as the driver or ptcd.yaml says; "": not known */
 	uint64_t device_bytes;                   /* memory of the smallest; 0: not known */
+	char unhealthy[PTC_UNHEALTHY_BYTES];     /* devices that are given to nobody (devices/unhealthy.h) */
 	uint64_t ceiling_bytes;                  /* of chunks */
 	char store_id[PTC_UUID_TEXT];
 	char boot_id[PTC_UUID_TEXT]; /* of this run of the daemon */
@@ -99,6 +99,7 @@ struct ptc_record_doc {
 	uint32_t restarts;    /* that count, since restarted_ms (docs/failures.md, "When the job gives up") */
 	int64_t restarted_ms; /* Unix time of the first restart; 0: there was none */
 	uint64_t failed_step; /* step of the last error, or what had been reached at the last loss */
+	bool hung;            /* with recovery PROGRAM: ranks had hung */
 };
 const char *ptc_record_run_name(const struct ptc_record_doc *d); /* for people: "recovering", too */
 char *ptc_record_doc_encode(const struct ptc_record_doc *d);
@@ -123,7 +124,6 @@ struct ptc_intent_doc {
 };
 char *ptc_intent_doc_encode(const struct ptc_intent_doc *d);
 int ptc_intent_doc_decode(const char *json, size_t len, struct ptc_intent_doc *ret_doc, struct ptc_error *err);
-
 bool ptc_intent_without(const struct ptc_intent_doc *d, const char *node);
 int ptc_intent_without_add(struct ptc_intent_doc *d, const char *node); /* 0 or PTC_ELIMIT */
 

@@ -390,6 +390,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_versions),
+
 		cmocka_unit_test(test_members),    cmocka_unit_test(test_wrong_members),
 		cmocka_unit_test(test_left_out),   cmocka_unit_test(test_cut),
 		cmocka_unit_test(test_damage),     cmocka_unit_test(test_depth_and_size),

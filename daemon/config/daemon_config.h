@@ -108,6 +108,9 @@ int ptc_daemon_config_load(const char *path, struct ptc_daemon_config *ret_cfg, 
 int ptc_daemon_config_parse(const char *name, const char *text, size_t len, struct ptc_daemon_config *ret_cfg,
 			    struct ptc_error *err);
 void ptc_daemon_config_done(struct ptc_daemon_config *cfg);
+/* timeouts.c: the i-th timeout (from 0) that contradicts another one, as one line that says which and what to write.
+ * False: there are no more. */
+bool ptc_daemon_config_timeout_clash(const struct ptc_daemon_config *cfg, size_t i, char *buf, size_t size);
 
 /* Files, addresses, sizes and keys that depend on each other. Finds devices: auto by ptc-gpu. */
 int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err);

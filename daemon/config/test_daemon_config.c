@@ -72,6 +72,44 @@ static void defaults_are_filled(void **state)
 	ptc_daemon_config_done(&cfg);
 }
 
+#define TIMED BASE "coordinator: local\n"
+
+/* Those that contradict each other are told of, each in one line; the defaults do not. */
+static void timeouts(void **state)
+{
+	static const struct {
+		const char *text, *say[3];
+	} k[] = {
+		{ TIMED, { NULL } },
+		{ TIMED "node_lost_after: 30s\nfuse: {dir: /f, timeout: 25s}\ncopy_timeout: 4m\n", { NULL } },
+		{ TIMED "fuse: {timeout: 2s}\n", { NULL } }, /* there are no files */
+		{ TIMED "node_lost_after: 1m\n",
+		  { "node_lost_after: 1m is longer than a switch waits for a node that is down (30s), so a switch "
+		    "gives up "
+		    "before it can go on without the node; write at most 30s (docs/timeouts.md)" } },
+		{ TIMED "copy_timeout: 5m\nfuse: {dir: /f, timeout: 24s}\nnode_lost_after: 31s\n",
+		  { "node_lost_after: 31s is longer",
+		    "fuse.timeout: 24s is shorter than it takes to notice a node that "
+		    "hangs (25s)",
+		    "copy_timeout: 5m is longer than ranks are held after the loss of a node (4m)" } },
+	};
+
+	for (size_t n = 0; n < PTC_ARRAY_LEN(k); n++) {
+		struct ptc_daemon_config cfg = { 0 };
+		struct ptc_error err = PTC_ERROR_INIT;
+		char text[512];
+		size_t i = 0;
+
+		assert_int_equal(parse(k[n].text, &cfg, &err), 0);
+		for (; ptc_daemon_config_timeout_clash(&cfg, i, text, sizeof text); i++) {
+			assert_true(i < 3 && k[n].say[i]);
+			assert_int_equal(strncmp(text, k[n].say[i], strlen(k[n].say[i])), 0);
+		}
+		assert_true(i == 3 || !k[n].say[i]);
+		ptc_daemon_config_done(&cfg);
+	}
+}
+
 static void every_key_is_read(void **state)
 {
 	static const char text[] = BASE "rack: r-1\n"
@@ -474,17 +512,12 @@ static int teardown(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(defaults_are_filled),
-		cmocka_unit_test(every_key_is_read),
-		cmocka_unit_test(the_nodes_tls_serves_the_coordinator),
-		cmocka_unit_test(dump_loads_back),
-		cmocka_unit_test(bad_input_is_one_clear_line),
-		cmocka_unit_test(rules_across_keys),
-		cmocka_unit_test(socket_paths_are_bounded),
-		cmocka_unit_test(devices_are_found),
-		cmocka_unit_test(files_are_loaded),
-		cmocka_unit_test(memory_adds_up),
-		cmocka_unit_test(out_of_memory),
+		cmocka_unit_test(defaults_are_filled),      cmocka_unit_test(timeouts),
+		cmocka_unit_test(every_key_is_read),        cmocka_unit_test(the_nodes_tls_serves_the_coordinator),
+		cmocka_unit_test(dump_loads_back),          cmocka_unit_test(bad_input_is_one_clear_line),
+		cmocka_unit_test(rules_across_keys),        cmocka_unit_test(socket_paths_are_bounded),
+		cmocka_unit_test(devices_are_found),        cmocka_unit_test(files_are_loaded),
+		cmocka_unit_test(memory_adds_up),           cmocka_unit_test(out_of_memory),
 		cmocka_unit_test(man_page_names_every_key),
 	};
 

@@ -3,8 +3,8 @@
  * fault in their building shows while nothing has stopped.
  *
  * Happy path: a resize is submitted -> the devices of its ranks are claimed -> each node starts its new ranks, and
- * builds them with the rank state of the newest snapshot -> all have declared, and their layout is written down -> the
- * switch begins. It has the same id, so the nodes answer its requests for
+ * builds them with the rank state of the newest snapshot -> all have declared, and their layout is written down -> all
+ * have memory for what they declared -> the switch begins. It has the same id, so the nodes answer its requests for
  * these ranks at once. Snapshots go on meanwhile: they end the requests to the nodes, which are sent again afterwards.
  *
  * Failure modes: another job has a device, what ranks declare does not fit the state, a node or a rank fails, somebody

@@ -142,10 +142,8 @@ void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *r
  * nodes that do not have their part ("absent"; NULL: none). Blocks as well. */
 int ptc_lost_find(struct ptc_controllers *all, const struct ptc_view *v, const bool *has, const struct ptc_spec *spec,
 		  const struct ptc_record_doc *record, json_t **ret_lost, json_t **ret_absent, struct ptc_error *err);
-/* Says the same in one line, for a plan, whose nodes have other numbers. Returns PTC_ELOST, or another failure. */
-int ptc_lost_error(const struct ptc_view *v, const struct ptc_spec *spec, const struct ptc_layout *l,
-		   const struct ptc_allocation *a, uint32_t nnodes, const bool *usable, char *const *names,
-		   struct ptc_error *err);
+/* PTC_ELOST: usable nodes (by v's numbers) lack some of it; the line names tensors. Asks none. Not on the loop. */
+int ptc_lost_covered(struct ptc_controllers *all, const struct ptc_view *v, const bool *usable, struct ptc_error *err);
 
 struct ptc_plan_request {
 	const char *config; /* NULL or "": the job's table or the planner chooses one for gpus */

@@ -180,7 +180,9 @@ void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_ki
 
 const char *ptc_controller_waits(const struct ptc_controller *ctl)
 {
-	return ctl->recovery.waits;
+	const struct ptc_recovery *r = &ctl->recovery;
+
+	return r->waits[0] || !r->hang.incarnation ? r->waits : r->hang.text;
 }
 
 int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,

@@ -35,9 +35,10 @@ struct ptc_older_kept {
 	struct ptc_older_doc doc; /* as last read or written */
 	int64_t revision;         /* mod_revision of its key; 0: there is none */
 	size_t most; /* with room for so many besides the next snapshot, as the last switch without room has shown */
-	/* nodes that no Finish has told, or will tell, that a snapshot has gone: none, those that are not the record's,
-	 * all */
-	enum { PTC_OLDER_TOLD, PTC_OLDER_TELL_OTHERS, PTC_OLDER_TELL_ALL } tell;
+	/* Nodes with tables of snapshots that have gone, which no Finish has told so: names as in an entry. More than
+	 * fit: all nodes. */
+	struct ptc_older tell;
+	bool tell_all;
 };
 /* Takes a document that etcd has now. Nodes drop tables that it no longer names. */
 void ptc_older_adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc, int64_t revision);

@@ -159,9 +159,11 @@ const char *ptc_controller_waits_text(const struct ptc_controller *ctl, char *bu
 void ptc_controller_waited_text(const struct ptc_controller *ctl, const struct ptc_job_update *up, char *buf,
 				size_t size);
 
-/* loss/lost_tensors.c */
-/* PTC_ELOST: usable nodes (by v's numbers) lack committed tensors; the line names some. Asks none. Not on the loop. */
-int ptc_lost_covered(struct ptc_controllers *all, const struct ptc_view *v, const bool *usable, struct ptc_error *err);
+/* loss/lost_tensors.c: what ptc_lost_covered says, of a plan, whose nodes have other numbers. PTC_ELOST, or another
+ * failure. */
+int ptc_lost_error(const struct ptc_view *v, const struct ptc_spec *spec, const struct ptc_layout *l,
+		   const struct ptc_allocation *a, uint32_t nnodes, const bool *usable, char *const *names,
+		   struct ptc_error *err);
 
 /* loss/told_loss.c: tells the core and the job's events which nodes count as lost for this job. May free ctl. */
 void ptc_controller_tell_lost(struct ptc_controller *ctl);

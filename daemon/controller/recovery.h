@@ -40,12 +40,14 @@ struct ptc_recovery {
 	bool replan; /* links have changed, and the job wants to be planned anew for that */
 	bool has_elastic, planning;
 	struct ptc_job_elastic elastic;
-	bool shares; /* the job's `share_devices` */
+	bool shares;           /* the job's `share_devices` */
+	int64_t first_step_ms; /* what a rank's first step may take: the job's `build_timeout` */
 	/* what ranks of the record's incarnation say, asked in rounds */
 	struct ptc_rank_rounds {
 		uint64_t incarnation;
 		uint32_t awaited; /* answers of the round under way */
 		bool silent;      /* a node of it has not answered */
+		bool patient;     /* nobody waits for it */
 		uint32_t n;       /* rounds in which all nodes that are up have answered */
 		int64_t asked_ns; /* the last round began */
 		int64_t done_ns;  /* the last one of those n began */
@@ -55,7 +57,28 @@ struct ptc_recovery {
 		double now_s;     /* step_s, of the round under way */
 		double step_s;    /* what a step takes the slowest of them; 0: not known */
 		uint64_t reached; /* the greatest that was ever seen; 0: none */
+		/* the same of those ranks that no boundary holds, and that have not finished: they should go on */
+		struct ptc_rank_stand {
+			uint64_t least, now; /* UINT64_MAX: there is no such rank */
+			int64_t still_ns;
+			uint32_t rank, n;            /* the first one that is at `least`, and how many are */
+			char node[PTC_NAME_MAX + 1]; /* of that one */
+			bool fresh;                  /* one of these has not ended a step yet */
+			double step_s, now_s;        /* median of the last steps, of the slowest */
+		} stand;
 	} rounds;
+	/* hang.c: ranks that have stood for as long as the job allows */
+	struct ptc_hang {
+		uint64_t incarnation, step; /* of those that were told of last; 0: none */
+		int64_t since_ns;
+		char who[128], text[256];  /* which ranks; what they do, for status */
+		struct ptc_hang_evidence { /* hang_evidence.c */
+			enum { PTC_HANG_NOT_ASKED, PTC_HANG_ASKED, PTC_HANG_KEPT } state;
+			uint32_t awaited, ranks; /* answers; ranks of which something is kept */
+			uint64_t number;
+			char lacks[256]; /* nodes that keep nothing, and why */
+		} evidence;
+	} hang;
 	/* a rank has failed, and it is to be seen whether a node has */
 	struct {
 		uint64_t incarnation;
@@ -121,8 +144,18 @@ bool ptc_growth_rests(const struct ptc_controller *ctl);
 /* What is there counts as weighed, until it is known whether the job is to grow. */
 void ptc_growth_note(struct ptc_controller *ctl);
 
-/* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. */
-void ptc_recovery_ask(struct ptc_controller *ctl);
+/* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. patient: not for an
+ * answer that comes late. */
+void ptc_recovery_ask(struct ptc_controller *ctl, bool patient);
+
+/* hang.c: each 200 ms, of a job that trains: asks nodes as often as its `on_hang` needs, and tells of ranks that hang,
+ * or go on again. */
+void ptc_hang_tick(struct ptc_controller *ctl);
+/* Whether ranks hang now: hang.who says which, and hang.step where. */
+bool ptc_hang_hangs(const struct ptc_controller *ctl);
+
+/* hang_evidence.c: has nodes keep what the ranks do. It has ended when hang.evidence.state is KEPT. */
+void ptc_hang_keep(struct ptc_controller *ctl);
 
 /* recovery_hold.c: begins it, unless it has been begun for the ranks of the record; ask again until it is FOUND or
  * NONE.
@@ -141,7 +174,8 @@ struct ptc_recovery_plan {
 	struct ptc_error err;
 	struct ptc_job_elastic elastic;
 	bool builds_ahead, shares; /* the job's `build: ahead`, `share_devices` */
-	bool read;                 /* these three are set */
+	int64_t first_step_ms;
+	bool read; /* these four are set */
 	struct ptc_planned planned;
 };
 /* Keeps what the description says, if that was read. */

@@ -93,6 +93,7 @@ struct pool {
 		char job[PTC_UUID_TEXT]; /* the last one named */
 		struct ptc_buf text;     /* "job a has n0:0, n0:1; job b has n1:0" */
 	} taken;
+	struct ptc_buf ill; /* devices that are not well, for a message */
 	const struct ptc_view *v;
 	const uint32_t *node_of_rank; /* that the planner has decided; NULL: wherever the fewest bytes move */
 	int rc;
@@ -187,14 +188,23 @@ static void note_taken(struct pool *p, const char *node, uint32_t device, const 
 	p->taken.n++;
 }
 
+static void note_ill(struct pool *p, const char *node, uint32_t device, const char *health)
+{
+	if (p->ill.len < TAKEN_TEXT)
+		ptc_buf_printf(&p->ill, "%s%s:%u is not well (%s)", p->ill.len ? ", " : "", node, device, health);
+}
+
 /* Those of a node that may be used. */
 static void collect_devices(struct pool *p, const struct ptc_node *n, uint32_t number)
 {
 	const struct ptc_job_view *by;
+	char health[PTC_HEALTH_BYTES];
 
 	for (uint32_t k = 0; k < n->doc.devices; k++)
-		if (!p->ranks ||
-		    ptc_cluster_device_free(p->all->cluster, n->doc.name, k, p->v->meta.uuid, p->shares, &by))
+		if (p->ranks && !ptc_node_device_well(n, k, health))
+			note_ill(p, n->doc.name, k, health);
+		else if (!p->ranks ||
+			 ptc_cluster_device_free(p->all->cluster, n->doc.name, k, p->v->meta.uuid, p->shares, &by))
 			p->devices[p->ndevices++] = (struct ptc_device){ number, k };
 		else
 			note_taken(p, n->doc.name, k, by);
@@ -264,6 +274,7 @@ static void pool_done(struct pool *p)
 	ptc_free(p->racks);
 	ptc_free(p->devices);
 	ptc_buf_done(&p->taken.text);
+	ptc_buf_done(&p->ill);
 }
 
 static int check_known(const struct pool *p, struct ptc_error *err)
@@ -573,16 +584,18 @@ static int place(const struct pool *p, struct layouts *l, struct ptc_error *err)
 
 static int too_few(const struct pool *p, uint32_t world, struct ptc_error *err)
 {
+	const char *ill = p->ill.data ? p->ill.data : "", *then = p->ill.data ? "; " : "";
+
 	if (!p->taken.n)
-		return ptc_error_set(
-			err, PTC_ENODEVICES,
-			"%u devices are needed, %zu are known, up and not drained; add nodes first (`ptcctl nodes`)",
-			world, p->ndevices);
+		return ptc_error_set(err, PTC_ENODEVICES,
+				     "%u devices are needed, %zu are known, up and not drained; %s%sadd nodes first "
+				     "(`ptcctl nodes`)",
+				     world, p->ndevices, ill, then);
 	return ptc_error_set(err, PTC_ENODEVICES,
-			     "%u devices are needed, free: %zu; %s; stop or resize another job, add nodes, or let "
+			     "%u devices are needed, free: %zu; %s; %s%sstop or resize another job, add nodes, or let "
 			     "jobs share (`share_devices: true` in each job.yaml)",
-			     world, p->ndevices,
-			     p->taken.text.data ? p->taken.text.data : "other jobs have the others");
+			     world, p->ndevices, p->taken.text.data ? p->taken.text.data : "other jobs have the others",
+			     ill, then);
 }
 
 static int make_layouts(struct ptc_controllers *all, const struct ptc_job_desc *desc, const struct ptc_view *v,
@@ -671,12 +684,18 @@ static void estimate_moves(const struct pricer *pr, const struct ptc_config *to,
 	ret->seconds = busiest / links->node_bytes_s;
 }
 
-/* A node's store must hold what it needs afterwards. */
+/* A node's store must hold what it needs afterwards, and during the switch what it has of the old state as well.
+ * Copies count to that, but would be given up: where there are some, only what is needed afterwards is compared. */
 static int fits_stores(const struct pool *p, const struct layouts *l)
 {
-	for (size_t n = 0; n < p->nnames; n++)
-		if (p->ceilings[n] && (uint64_t)l->need->in_bytes[n] > p->ceilings[n])
+	bool copies = l->copied_at.ranks != l->from_alloc.ranks;
+
+	for (size_t n = 0; n < p->nnames; n++) {
+		int64_t bytes = copies ? l->need->in_bytes[n] : PTC_MAX(l->need->in_bytes[n], l->plan->peak_bytes[n]);
+
+		if (p->ceilings[n] && (uint64_t)bytes > p->ceilings[n])
 			return PTC_ENOSPC;
+	}
 	return 0;
 }
 

@@ -5,6 +5,7 @@
  * pinned page. */
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/fault.h"
 #include "daemon/gpu/gpu_server.h"
 
 #include <errno.h>
@@ -92,7 +93,8 @@ static int route(struct ptc_gpu_server *s, const struct ptc_gpu_job *j, struct p
 {
 	uint32_t i = (j->head.memory - 1) / PTC_GPU_MEMORY_MAX;
 
-	if (j->head.op == PTC_GPU_BIND || j->head.op == PTC_GPU_MAP_HOST || j->head.op == PTC_GPU_KEEP)
+	if (j->head.op == PTC_GPU_BIND || j->head.op == PTC_GPU_MAP_HOST || j->head.op == PTC_GPU_KEEP ||
+	    j->head.op == PTC_GPU_LOCK)
 		return worker_for(s, j->head.bind.uuid, ret, err);
 	if (j->head.op == PTC_GPU_UNMAP_HOST)
 		i = j->host->worker;
@@ -143,7 +145,7 @@ static int unmap_host(struct ptc_gpu_server *s, struct ptc_gpu_job *j, bool *ret
 	if (uses > 1) /* only this thread adds one */
 		return ptc_error_set(err, PTC_ESTATE, "host map %" PRIu32 " is in use by %u requests", j->head.host,
 				     uses - 1);
-	if (j->host->pinned)
+	if (atomic_load(&j->host->locked))
 		return 0;
 	ptc_gpu_server_host_free(s, j->host);
 	j->host = NULL;
@@ -243,6 +245,9 @@ static int begin(struct ptc_gpu_server *s, struct ptc_gpu_job *j, bool *ret_take
 		break;
 	case PTC_GPU_UNMAP_HOST:
 		rc = unmap_host(s, j, &answered, err);
+		break;
+	case PTC_GPU_LOCK:
+		rc = use_host(s, j->head.host, &j->host, err);
 		break;
 	case PTC_GPU_COPY_OUT:
 	case PTC_GPU_COPY_IN:
@@ -349,6 +354,8 @@ int ptc_gpu_serve(int socket, uint64_t pinned_max, struct ptc_error *err)
 	s->budget.max = pinned_max;
 	pthread_mutex_init(&s->send_lock, NULL);
 	pthread_mutex_init(&s->hosts_lock, NULL);
+	if (ptc_fault("gpu.version.bytes")) /* a test wants one of an older package */
+		ready.version--;
 	s->ops = ptc_gpu_backend(&why);
 	snprintf(ready.text, sizeof ready.text, "%.*s", (int)sizeof ready.text - 1, why);
 	ptc_gpu_server_answer(s, &ready);

@@ -19,10 +19,12 @@ struct ptc_gpu_host_map {
 	unsigned char *base; /* NULL: the place is free */
 	uint64_t bytes;
 	unsigned uses;
-	bool ready;      /* requests may name it */
-	bool read_only;  /* its file is read-only, so nothing is copied out to it */
-	bool pinned;     /* page-locked, and counted against the budget */
-	unsigned worker; /* the worker whose device locked it, if pinned */
+	bool ready;     /* requests may name it */
+	bool read_only; /* its file is read-only, so nothing is copied out to it */
+	/* Page-locked from the begin on, in pieces of `step` bytes, and counted against the budget. */
+	_Atomic uint64_t locked;
+	uint64_t step;
+	unsigned worker; /* the worker whose device locked it, if any is locked */
 };
 
 /* A request on its way to a worker. */

@@ -136,7 +136,7 @@ int ptc_gpu_request_check(const struct ptc_gpu_request *q, size_t size, unsigned
 				     ", this ptc-gpu speaks %u to %u: install both from "
 				     "one package",
 				     h->version, PTC_GPU_OLDEST, PTC_GPU_VERSION + 1);
-	if (h->op < PTC_GPU_MAP_HOST || h->op > PTC_GPU_SHADOW || h->id == 0)
+	if (h->op < PTC_GPU_MAP_HOST || h->op > PTC_GPU_LOCK || h->id == 0)
 		return ptc_error_set(err, PTC_EINVAL, "a request of kind %" PRIu32 ", number %" PRIu64, h->op, h->id);
 	if (nparts > PTC_GPU_PARTS_MAX || size != sizeof q->head + nparts * sizeof q->parts[0] ||
 	    (nparts > 0) != has_parts(h->op))
@@ -153,6 +153,10 @@ int ptc_gpu_request_check(const struct ptc_gpu_request *q, size_t size, unsigned
 	if (h->op == PTC_GPU_KEEP && (h->bytes == 0 || h->bytes > INT64_MAX || !h->bind.uuid[0] ||
 				      !memchr(h->bind.uuid, '\0', sizeof h->bind.uuid)))
 		return ptc_error_set(err, PTC_EINVAL, "%" PRIu64 " bytes to keep, or no device is named", h->bytes);
+	if (h->op == PTC_GPU_LOCK && (h->bytes == 0 || h->bytes > INT64_MAX || h->bytes % PTC_GPU_PAGE_BYTES ||
+				      !h->bind.uuid[0] || !memchr(h->bind.uuid, '\0', sizeof h->bind.uuid)))
+		return ptc_error_set(err, PTC_EINVAL, "%" PRIu64 " bytes to page-lock, or no device is named",
+				     h->bytes);
 	return 0;
 }
 

@@ -9,8 +9,12 @@
  *
  *   MAP_HOST    Makes a host map of `bytes` bytes of the file in the message. With PTC_GPU_PIN it is pinned for the
  *               device `bind.uuid`. Copies only read a map of a file that may only be read. -> host
+ *   LOCK        host, bind.uuid, bytes: page-locks the next `bytes` of a host map for that device, the same number each
+ *               time (at the end: what is left). Other requests of the device are served between two such steps.
+ *               -> value: bytes that are page-locked now
  *   UNMAP_HOST  host. Refused while a request uses the map.
- *   BIND        bind: maps a rank's allocation, or counts one more user of a mapped one. -> memory; missing handles
+ *   BIND        bind: maps a rank's allocation, or counts one more user of a mapped one. -> memory; missing handles.
+ *               VMM with process_start 0: its process has ended, the handles keep the memory; `buffer` is ptcd's name.
  *   HANDLES     memory: the next descriptors of a VMM allocation, at most PTC_GPU_FDS_MAX. -> missing handles
  *   COPY_OUT    memory, host, parts. With PTC_GPU_GUARD the word at guard_at of guard_host must have guard_value before
  *               and after the copy.
@@ -27,15 +31,17 @@
  *   SHADOW      As COPY_WITHIN, and with PTC_GPU_GUARD the word has guard_value before and after the copy.
  *   STATS       -> value: mapped bytes; more: pinned bytes; count: allocations
  *
- * ptcd and ptc-gpu may be of two packages during an upgrade, so neighbouring versions are accepted. Numbers from the
+ * ptcd and ptc-gpu may be of two packages during an upgrade, so neighbouring versions are accepted. What an older
+ * ptc-gpu does not know is not asked of it (PTC_GPU_SINCE_2), so its refusals mean what they say. Numbers from the
  * socket are checked before use. */
 #pragma once
 
 #include "base/number/versions.h"
 #include "daemon/gpu/backend/gpu_ops.h"
 
-#define PTC_GPU_VERSION      PTC_VERSION_NUMBER(1u)
+#define PTC_GPU_VERSION      PTC_VERSION_NUMBER(2u)
 #define PTC_GPU_OLDEST       1u
+#define PTC_GPU_SINCE_2      2u /* SHADOW, LOCK; COPY_WITHIN from another device */
 #define PTC_GPU_FD           3
 #define PTC_GPU_REQUESTS_MAX 256  /* queued for a device */
 #define PTC_GPU_PARTS_MAX    512  /* 36 KiB: well below a socket's buffer */
@@ -43,6 +49,7 @@
 #define PTC_GPU_MEMORY_MAX   4096 /* allocations mapped on a device */
 #define PTC_GPU_ATTACHED_MAX 32   /* devices */
 #define PTC_GPU_TEXT_MAX     512
+#define PTC_GPU_PAGE_BYTES   4096 /* LOCK goes by multiples */
 
 enum ptc_gpu_op {
 	PTC_GPU_MAP_HOST = 1,
@@ -58,6 +65,7 @@ enum ptc_gpu_op {
 	PTC_GPU_KEEP,
 	PTC_GPU_COPY_WITHIN,
 	PTC_GPU_SHADOW,
+	PTC_GPU_LOCK,
 };
 
 #define PTC_GPU_PIN    1u

@@ -140,7 +140,8 @@ static int owner_lives(const struct ptc_gpu_export *e, const char *when, struct 
 {
 	uint64_t start;
 
-	if (e->path == PTC_GPU_PATH_OWN)
+	/* Without a start it is nobody's any more, and the handles alone keep it. */
+	if (e->path == PTC_GPU_PATH_OWN || (e->path == PTC_GPU_PATH_VMM && !e->process_start))
 		return 0;
 	if (ptc_gpu_process_start(e->pid, &start, NULL) == 0 && start == e->process_start)
 		return 0;
@@ -252,7 +253,7 @@ static int do_copy(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_g
 	if (j->head.op == PTC_GPU_DIGEST) {
 		rc = ops->digest(w->gpu, m->memory, j->parts, j->head.nparts, &a->value, f);
 	} else {
-		host = (struct ptc_gpu_host){ j->host->base, j->host->pinned };
+		host = (struct ptc_gpu_host){ j->host->base, atomic_load(&j->host->locked), j->host->step };
 		rc = ops->copy(w->gpu, m->memory, j->head.op == PTC_GPU_COPY_OUT ? PTC_GPU_OUT : PTC_GPU_IN, &host,
 			       j->parts, j->head.nparts, f);
 	}
@@ -373,27 +374,75 @@ static void do_forget(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
 	ptc_free(all);
 }
 
-static int do_pin(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_answer *a, struct ptc_gpu_failure *f)
+/* The next bytes of a host map. */
+static int lock_bytes(struct ptc_gpu_worker *w, struct ptc_gpu_host_map *h, uint64_t bytes, struct ptc_gpu_failure *f)
 {
 	struct ptc_gpu_server *s = w->server;
 	int rc = attach(w, f);
 
-	if (rc == 0) {
-		rc = ptc_gpu_budget_take(&s->budget, j->host->bytes, &f->err);
-		if (rc)
-			fail(f, PTC_GPU_BLAME_REQUEST, rc);
+	if (rc)
+		return rc;
+	rc = ptc_gpu_budget_take(&s->budget, bytes, &f->err);
+	if (rc)
+		return fail(f, PTC_GPU_BLAME_REQUEST, rc);
+	rc = s->ops->pin(w->gpu, h->base + atomic_load(&h->locked), bytes, f);
+	if (rc)
+		ptc_gpu_budget_give(&s->budget, bytes);
+	else
+		atomic_fetch_add(&h->locked, bytes);
+	return rc;
+}
+
+/* One step. Only this thread locks bytes of the map, once it has locked the first ones. */
+static int do_lock(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_answer *a, struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_host_map *h = j->host;
+	uint64_t locked = atomic_load(&h->locked);
+	int rc;
+
+	if (locked == h->bytes || (locked && (h->worker != w->index || h->step != j->head.bytes)))
+		return ptc_gpu_fail(f, PTC_EINVAL, PTC_GPU_BLAME_REQUEST,
+				    "device %s: host map %" PRIu32 " has %" PRIu64 " of %" PRIu64
+				    " bytes page-locked in steps of %" PRIu64,
+				    w->uuid, j->head.host, locked, h->bytes, h->step);
+	if (!locked) {
+		h->worker = w->index;
+		h->step = j->head.bytes;
 	}
-	if (rc == 0) {
-		rc = s->ops->pin(w->gpu, j->host->base, j->host->bytes, f);
-		if (rc)
-			ptc_gpu_budget_give(&s->budget, j->host->bytes);
+	rc = lock_bytes(w, h, PTC_MIN(j->head.bytes, h->bytes - locked), f);
+	a->value = atomic_load(&h->locked);
+	return rc;
+}
+
+/* All that is page-locked of a host map. A failure is sticky; the rest is tried all the same. */
+static int unlock(struct ptc_gpu_worker *w, struct ptc_gpu_host_map *h, struct ptc_gpu_failure *f)
+{
+	uint64_t locked = atomic_load(&h->locked);
+	int rc = 0;
+
+	for (uint64_t at = 0; at < locked; at += h->step) {
+		struct ptc_gpu_failure one = { .err = PTC_ERROR_INIT };
+
+		if (w->server->ops->unpin(w->gpu, h->base + at, &one) == 0 || rc)
+			continue;
+		*f = one;
+		rc = one.fault.status;
 	}
+	return rc;
+}
+
+static int do_pin(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_answer *a, struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_server *s = w->server;
+	int rc;
+
+	j->host->step = j->host->bytes; /* nobody else has its number yet */
+	rc = lock_bytes(w, j->host, j->host->bytes, f);
 	if (rc) {
 		ptc_gpu_server_host_free(s, j->host);
 		j->host = NULL;
 		return rc;
 	}
-	j->host->pinned = true; /* nobody else has its number yet */
 	ptc_gpu_server_host_ready(s, j->host);
 	a->ref = (uint32_t)(j->host - s->hosts) + 1;
 	return 0;
@@ -401,9 +450,9 @@ static int do_pin(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gp
 
 static int do_unpin(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_failure *f)
 {
-	int rc = w->server->ops->unpin(w->gpu, j->host->base, f);
+	int rc = unlock(w, j->host, f);
 
-	ptc_gpu_budget_give(&w->server->budget, j->host->bytes);
+	ptc_gpu_budget_give(&w->server->budget, atomic_load(&j->host->locked));
 	ptc_gpu_server_host_free(w->server, j->host);
 	j->host = NULL;
 	return rc;
@@ -415,6 +464,8 @@ static int dispatch(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_
 	switch ((enum ptc_gpu_op)j->head.op) {
 	case PTC_GPU_MAP_HOST:
 		return do_pin(w, j, a, f);
+	case PTC_GPU_LOCK:
+		return do_lock(w, j, a, f);
 	case PTC_GPU_UNMAP_HOST:
 		return do_unpin(w, j, f);
 	case PTC_GPU_BIND:
@@ -501,8 +552,8 @@ static void *loop(void *arg)
 		return NULL;
 	pthread_mutex_lock(&s->hosts_lock);
 	for (unsigned i = 0; i < PTC_GPU_HOSTS_MAX; i++)
-		if (s->hosts[i].base && s->hosts[i].pinned && s->hosts[i].worker == w->index)
-			(void)s->ops->unpin(w->gpu, s->hosts[i].base, &ignored);
+		if (s->hosts[i].base && atomic_load(&s->hosts[i].locked) && s->hosts[i].worker == w->index)
+			(void)unlock(w, &s->hosts[i], &ignored);
 	pthread_mutex_unlock(&s->hosts_lock);
 	for (uint32_t i = 0; i < w->nentries; i++)
 		call_in(w, &w->entries[i]);

@@ -36,6 +36,7 @@ struct pricer {
 	uint32_t *devices;
 	struct settled v[PRICED_MAX];
 	size_t n;
+	size_t no_room;                                      /* candidates for which a node's store has no room */
 	uint32_t nodes[PTC_MAX_RANKS], ranks[PTC_MAX_RANKS]; /* scratch */
 };
 
@@ -164,21 +165,26 @@ static void take_candidate(struct pricer *p, const struct ptc_job_found *f)
 {
 	struct settled *s = &p->v[p->n], other;
 	bool mixed = p->work->kinds.n > 1 && p->work->sets[f->set].placed;
+	int rc;
 
 	if (ptc_cand_devices(&f->choice.cand) > PTC_MAX_RANKS ||
 	    ptc_job_work_config(p->work, &p->manner, f, &p->config, NULL) != 0)
 		return;
-	if (!mixed && price_at(p, f, NULL, s) == 0) {
-		p->n++;
-		if (!p->work->links || price_placed(p, f, &other) != 0)
-			return;
-		if (worth(p, &other) > worth(p, s) * (1 + HARDLY))
-			*s = other;
-		else
-			ptc_free(other.nodes);
-	} else if (price_placed(p, f, s) == 0) {
-		p->n++;
+	rc = mixed ? PTC_ENODEVICES : price_at(p, f, NULL, s);
+	if (rc) {
+		int placed = price_placed(p, f, s);
+
+		p->n += placed == 0;
+		p->no_room += placed && (rc == PTC_ENOSPC || placed == PTC_ENOSPC);
+		return;
 	}
+	p->n++;
+	if (!p->work->links || price_placed(p, f, &other) != 0)
+		return;
+	if (worth(p, &other) > worth(p, s) * (1 + HARDLY))
+		*s = other;
+	else
+		ptc_free(other.nodes);
 }
 
 static int price(void *arg, const struct ptc_cand *to, struct ptc_switch_price *ret)
@@ -522,9 +528,14 @@ static int choose(const struct ptc_planning_ask *ask, struct ptc_job_work *w, st
 
 	if (rc == 0)
 		rc = ptc_job_work_search(w, ask->gpus, found, &n, err);
-	for (size_t i = 0; rc == 0 && i < n && p->n < PRICED_MAX && i < PRICED_MAX; i++)
+	for (size_t i = 0; rc == 0 && i < n && p->n < PRICED_MAX && i < PRICED_MAX + p->no_room; i++)
 		take_candidate(p, &found[i]);
-	if (rc == 0 && !p->n)
+	if (rc == 0 && !p->n && p->no_room)
+		rc = ptc_error_set(err, PTC_ENOSPC,
+				   "for none of %zu candidates have the nodes' stores room for what they hold and what "
+				   "would come; raise memory.ceiling, or name a smaller --gpus",
+				   p->no_room);
+	else if (rc == 0 && !p->n)
 		rc = ptc_error_set(err, PTC_ENODEVICES, "no candidate can be reached from the present state");
 	for (size_t i = 0; rc == 0 && i < p->n; i++)
 		v[i] = p->v[i].found.choice;

@@ -112,8 +112,10 @@ static int normalise(struct work *w, const struct ptc_store_box *needs, size_t n
 		rc = ptc_store_box_check(needs[i].item, &needs[i].box, err);
 		v[used++] = &needs[i];
 	}
-	if (!rc && used > 1)
-		qsort(v, used, sizeof *v, by_item);
+	if (!rc) {
+		ptc_sort(v, used, sizeof *v, by_item);
+		rc = PTC_ROOM(w->needs.v, used, w->needs.cap) ? 0 : ptc_nomem(err);
+	}
 	for (size_t i = 1; i < used && !rc; i++)
 		if (v[i]->item == v[i - 1]->item && v[i]->box.ndim != v[i - 1]->box.ndim)
 			rc = ptc_error_set(err, PTC_EINVAL, "item %u: boxes of different dimensions", v[i]->item);
@@ -144,12 +146,17 @@ static int held(const struct ptc_table *t, uint32_t item, struct ptc_boxes *out)
 	return rc;
 }
 
-/* What of the needs t does not have in any state. */
+/* What of the needs t does not have in any state. The needs themselves are not needed any more. */
 static int subtract_held(struct work *w)
 {
 	struct ptc_boxes have = { 0 }, left = { 0 };
 	int rc = 0;
 
+	if (w->t->n == 0) {
+		w->rest = w->needs;
+		w->needs = (struct list){ 0 };
+		return 0;
+	}
 	for (size_t i = 0; i < w->needs.n && !rc; i++) {
 		have.n = left.n = 0;
 		rc = held(w->t, w->needs.v[i].item, &have);

@@ -117,8 +117,7 @@ PTC_BY2(by_item, struct ptc_piece, item, extent)
 
 void ptc_store_table_sort(struct ptc_table *t, struct loc *room)
 {
-	if (t->n > 1)
-		qsort(t->pieces, t->n, sizeof t->pieces[0], by_item);
+	ptc_sort(t->pieces, t->n, sizeof t->pieces[0], by_item);
 	for (size_t i = 0; i < t->n; i++) {
 		room[i] = t->locs[t->pieces[i].extent];
 		t->pieces[i].extent = (uint32_t)i;

@@ -71,7 +71,6 @@ static void bad_descs(void)
 	BAD("8 dims", d.ndim = 9);
 	BAD("NULL", d.shape = NULL);
 	BAD("NULL", d.boxes = NULL);
-	BAD("NULL", d.data = NULL);
 	BAD("negative", d.shape = negative);
 	BAD("2^63", d.shape = huge);
 	BAD("flags", d.flags = 64);
@@ -96,6 +95,8 @@ static void before_next(void)
 	uint64_t position;
 	size_t len;
 
+	IS(ptc_declared(NULL), PTC_R_INVALID, NULL);
+	IS(ptc_declared(c), PTC_R_INVALID, "ptc_next");
 	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "ptc_next");
 	IS(ptc_restore(c), PTC_R_INVALID, "ptc_next");
 	IS(ptc_boundary(c, 0), PTC_R_INVALID, "ptc_restore");
@@ -110,6 +111,41 @@ static void before_next(void)
 	IS(ptc_next(c, NULL), PTC_R_INVALID, "NULL");
 	IS(ptc_next(c, &(struct ptc_generation){ 0 }), PTC_R_INVALID, "size");
 	ptc_update_begin(c); /* nothing to say, and no harm */
+}
+
+/* Memory that comes after the declaration. */
+static void later(void)
+{
+	static const int64_t other[] = { 8, 9 };
+	static const struct ptc_shard_box less = { .offset = { 0, 0 }, .extent = { 8, 7 } };
+	struct ptc_tensor_desc d = one("later"), none = one("none");
+
+	d.data = NULL;
+	IS(ptc_tensor_declare(c, &d), 0, NULL);
+	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "declared twice");
+	IS(ptc_restore(c), PTC_R_INVALID, "\"later\" was declared without data");
+	none.nboxes = 0;
+	none.data = NULL;
+	IS(ptc_tensor_declare(c, &none), 0, NULL); /* nothing of it is here, so it needs no memory */
+	IS(ptc_declared(c), 0, NULL);
+	IS(ptc_declared(c), PTC_R_INVALID, "called already");
+	d.data = memory;
+	d.dtype = "I64";
+	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "of another dtype before");
+	d.dtype = "F64";
+	d.shape = other;
+	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "of another shape before");
+	d.shape = one("later").shape;
+	d.boxes = &less;
+	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "with other boxes before");
+	d.boxes = one("later").boxes;
+	d.flags = PTC_TENSOR_TIED;
+	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "with other flags before");
+	d.flags = 0;
+	IS(ptc_tensor_declare(c, &d), 0, NULL);
+	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "declared twice");
+	d.name = "new";
+	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "was not declared before ptc_declared");
 }
 
 static void building(void)
@@ -130,6 +166,7 @@ static void building(void)
 	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "twice");
 	d.field = "exp_avg";
 	IS(ptc_tensor_declare(c, &d), 0, NULL);
+	later();
 	IS(ptc_rendezvous_put(c, key, "v", 1), PTC_R_INVALID, "255");
 	IS(ptc_rendezvous_put(c, NULL, "v", 1), PTC_R_INVALID, "NULL");
 	IS(ptc_rendezvous_put(c, "k", NULL, 1), PTC_R_INVALID, "NULL");
@@ -162,6 +199,7 @@ static void running(void)
 	char name[16];
 
 	IS(ptc_restore(c), PTC_R_INVALID, "ptc_restore");
+	IS(ptc_declared(c), PTC_R_INVALID, "ptc_restore");
 	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "ptc_restore");
 	IS(ptc_boundary(c, 1), PTC_R_INVALID, "next one is 0");
 	IS(ptc_boundary(c, 0), 0, NULL);

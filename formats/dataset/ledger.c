@@ -156,10 +156,11 @@ bool ptc_ledger_tag(const char *tag, struct ptc_ledger_order *ret_order)
 	const struct {
 		const char *key;
 		uint64_t *value, max;
-	} known[] = { { "n", &o.n, UINT64_MAX },         { "seed", &o.seed, UINT64_MAX },
-		      { "block", &o.block, UINT64_MAX }, { "sequential", &sequential, 1 },
-		      { "batch", &o.batch, UINT64_MAX }, { "micro", &micro, UINT32_MAX },
-		      { "by_length", &by_length, 1 } };
+	} known[] = { { "n", &o.n, UINT64_MAX },          { "seed", &o.seed, UINT64_MAX },
+		      { "block", &o.block, UINT64_MAX },  { "sequential", &sequential, 1 },
+		      { "batch", &o.batch, UINT64_MAX },  { "micro", &micro, UINT32_MAX },
+		      { "by_length", &by_length, 1 },     { "linear", &o.linear, UINT64_MAX },
+		      { "square", &o.square, UINT64_MAX } };
 
 	for (const char *p = tag; *p;) {
 		size_t n = strcspn(p, ",;"), key = strcspn(p, "=,;");

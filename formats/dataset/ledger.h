@@ -44,13 +44,15 @@ uint64_t ptc_ledger_position(const struct ptc_ledger *l, const char *cursor, uin
  * ",sequential=1". For a mixture: "mix=M,seed=S", where M is ptc_job_data_mix of the job's description of that cursor.
  *
  * After a ';' come words that ptc.torch does not compare. "batch=G,micro=M" are the batch sizes. "by_length=1": ranks
- * divide a batch by the samples' lengths, which nobody else knows. "counted": no rank has set the cursor, so nobody
- * confirms that the samples were consumed. Other words are skipped.
+ * divide a batch by the samples' lengths. "linear=A,square=B" say what a sample costs there (docs/order.md); without
+ * them only the ranks know the division. "counted": no rank has set the cursor, so nobody confirms that the samples
+ * were consumed. Other words are skipped.
  *
  * ptc_ledger_tag parses a tag. false: seed is missing; n and mix are both missing or both there; n is 0; or a number is
  * malformed. */
 struct ptc_ledger_order {
 	uint64_t n, seed, block, batch; /* n: 0 for a mixture */
+	uint64_t linear, square;        /* both 0: the tag does not say */
 	uint32_t micro;
 	bool sequential, by_length, counted;
 	char mix[33]; /* "": one dataset */

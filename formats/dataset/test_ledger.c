@@ -143,7 +143,10 @@ static void tags(void **state)
 	assert_true(ptc_ledger_tag("n=5,seed=6,block=7,other=x;counted,batch=8,micro=9,by_length=1", &o));
 	assert_true(o.counted);
 	assert_true(o.n == 5 && o.seed == 6 && o.block == 7 && o.batch == 8 && o.micro == 9 && o.by_length);
-	assert_false(o.sequential || o.mix[0]);
+	assert_false(o.sequential || o.mix[0] || o.linear || o.square);
+	assert_true(ptc_ledger_tag("n=5,seed=6;counted,batch=8,micro=9,by_length=1,linear=12,square=1", &o));
+	assert_true(o.by_length && o.linear == 12 && o.square == 1);
+	assert_false(ptc_ledger_tag("n=5,seed=6;by_length=1,linear=-1,square=1", &o));
 	assert_true(ptc_ledger_tag("mix=0123456789abcdef0123456789abcdef,seed=6;counted,batch=8,micro=9", &o));
 	assert_true(o.n == 0 && o.seed == 6 && o.batch == 8 && o.micro == 9);
 	assert_string_equal(o.mix, mix);

@@ -55,6 +55,7 @@ struct ptc_job_run {
 /* What happens to a live job when a node or a rank is lost (docs/job.md, "elastic"). */
 #define PTC_JOB_RESTARTS_MAX 1000
 enum ptc_job_on_failure { PTC_JOB_SHRINK, PTC_JOB_WAIT, PTC_JOB_STOP };
+enum ptc_job_on_hang { PTC_JOB_HANG_IGNORE, PTC_JOB_HANG_REPORT, PTC_JOB_HANG_RECOVER };
 struct ptc_job_elastic {
 	uint32_t min_gpus, max_gpus; /* 0: not given */
 	enum ptc_job_on_failure on_failure;
@@ -62,7 +63,16 @@ struct ptc_job_elastic {
 	uint64_t join_after_ms; /* so long after the last of them; 0: PTC_JOB_JOIN_AFTER_MS */
 	uint32_t
 		max_restarts; /* restarts within PTC_JOB_RESTARTS_MS, after errors of the program or without progress */
+	/* A rank hangs whose step stands for hang_after_ms, and for hang_steps times the median of its last steps. */
+	enum ptc_job_on_hang on_hang;
+	uint64_t hang_after_ms; /* 0: PTC_JOB_HANG_AFTER_MS */
+	uint32_t hang_steps;    /* 0: PTC_JOB_HANG_STEPS */
 };
+#define PTC_JOB_HANG_AFTER_MS     (600 * UINT64_C(1000))
+#define PTC_JOB_HANG_AFTER_MIN_MS UINT64_C(1000)
+#define PTC_JOB_HANG_AFTER_MAX_MS (7 * 24 * 3600 * UINT64_C(1000))
+#define PTC_JOB_HANG_STEPS        30
+#define PTC_JOB_HANG_STEPS_MAX    1000000
 #define PTC_JOB_RESTARTS_MS       INT64_C(3600000)
 #define PTC_JOB_JOIN_AFTER_MS     10000
 #define PTC_JOB_JOIN_AFTER_MAX_MS (24 * 3600 * UINT64_C(1000))
@@ -84,6 +94,7 @@ struct ptc_job_data {
 	uint32_t nparts;
 	uint64_t seed;
 	uint32_t global_batch, micro_batch; /* used where the configuration gives none; 0: not given */
+	bool by_length;                     /* batches are divided by what samples cost, which the planner says */
 };
 /* The name of a mixture in a cursor's tag: a hash of its datasets, their weights and their orders. Returns 0 or
  * PTC_ENOMEM. */

@@ -17,9 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PART_KEYS "dataset", "source", "samples", "shuffle", "block"
-static const char *const one_keys[] = { PART_KEYS, "seed", "global_batch", "micro_batch" };
-static const char *const mix_keys[] = { "mix", "seed", "global_batch", "micro_batch" };
+#define PART_KEYS  "dataset", "source", "samples", "shuffle", "block"
+#define WHOLE_KEYS "seed", "global_batch", "micro_batch", "by_length"
+static const char *const one_keys[] = { PART_KEYS, WHOLE_KEYS };
+static const char *const mix_keys[] = { "mix", WHOLE_KEYS };
 static const char *const part_keys[] = { PART_KEYS, "weight" };
 /* In the order of `sequential`. */
 static const char *const shuffles[] = { "true", "false" };
@@ -34,11 +35,13 @@ static const struct ptc_doc_row part_rows[] = {
 static const struct ptc_doc_table weighed_table = PTC_DOC_TABLE(part_rows);
 static const struct ptc_doc_table part_table = { part_rows, PTC_ARRAY_LEN(part_rows) - 1 };
 
+static const char *const by_lengths[] = { "false", "true" };
 #define DATA(key, member, ...) PTC_DOC_FIELD(struct ptc_job_data, key, member, __VA_ARGS__)
 static const struct ptc_doc_row data_rows[] = {
 	DATA("seed", seed, COUNT, .max = PTC_DOC_NO_MAX, .always = true),
 	DATA("global_batch", global_batch, COUNT, .min = 1, .max = UINT32_MAX),
 	DATA("micro_batch", micro_batch, COUNT, .min = 1, .max = UINT32_MAX),
+	DATA("by_length", by_length, WORD, .max = 1, .words = by_lengths),
 };
 static const struct ptc_doc_table data_table = PTC_DOC_TABLE(data_rows);
 
@@ -95,7 +98,8 @@ static int get_mix(struct ptc_job_decoder *d, const struct ptc_doc_node *mix, st
 	return 0;
 }
 
-static int get_data(struct ptc_job_decoder *d, const struct ptc_doc_node *map, struct ptc_job_data *data)
+static int get_data(struct ptc_job_decoder *d, const struct ptc_doc_node *root, const struct ptc_doc_node *map,
+		    struct ptc_job_data *data)
 {
 	const struct ptc_doc_node *mix = map->kind == PTC_DOC_MAP ? ptc_doc_get(map, "mix") : NULL;
 	int rc = ptc_doc_check_map(d->doc, map, "data", mix ? mix_keys : one_keys,
@@ -113,7 +117,12 @@ static int get_data(struct ptc_job_decoder *d, const struct ptc_doc_node *map, s
 		rc = get_mix(d, mix, data);
 	else
 		rc = get_part(d, map, &data->parts[data->nparts++]);
-	return rc ? rc : ptc_doc_read_to(d->doc, map, NULL, &data_table, data, d->err);
+	if (!rc)
+		rc = ptc_doc_read_to(d->doc, map, NULL, &data_table, data, d->err);
+	if (!rc && data->by_length && !ptc_doc_get(root, "model"))
+		rc = ptc_doc_error(d->doc, ptc_doc_get(map, "by_length"), d->err, PTC_EINVAL,
+				   "by_length needs a model:, from which the planner says what a sample costs");
+	return rc;
 }
 
 PTC_BY_NAME(compare, struct ptc_job_data, name)
@@ -131,7 +140,7 @@ int ptc_job_decode_data(struct ptc_job_decoder *d, const struct ptc_doc_node *ro
 	if (!d->job->data)
 		return ptc_nomem(d->err);
 	for (const struct ptc_doc_node *n = map->first; n; n = n->next) {
-		int rc = get_data(d, n, &d->job->data[d->job->ndata++]);
+		int rc = get_data(d, root, n, &d->job->data[d->job->ndata++]);
 
 		if (rc)
 			return rc;

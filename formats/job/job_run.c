@@ -34,7 +34,8 @@ const struct ptc_doc_table ptc_job_run_table = PTC_DOC_TABLE(run_rows);
 static const char *const modes[] = { "restart", "rebuild", "keep" }, *const builds[] = { "after", "ahead" },
 			 *const copies[] = { "lean", "fast", "async" },
 			 *const failures[] = { "shrink", "wait", "stop" };
-static const char *const joins[] = { "ignore", "grow" }, *const truths[] = { "false", "true" };
+static const char *const joins[] = { "ignore", "grow" }, *const truths[] = { "false", "true" },
+			 *const hangs[] = { "ignore", "report", "recover" };
 
 #define ELASTIC(key, member, ...) PTC_DOC_FIELD(struct ptc_job_elastic, key, member, __VA_ARGS__)
 static const struct ptc_doc_row elastic_rows[] = {
@@ -44,6 +45,10 @@ static const struct ptc_doc_row elastic_rows[] = {
 	ELASTIC("on_join", grow, WORD, .max = 1, .words = joins),
 	ELASTIC("join_after", join_after_ms, ONLY_MS, .min = 1, .max = PTC_JOB_JOIN_AFTER_MAX_MS),
 	ELASTIC("max_restarts", max_restarts, COUNT, .max = PTC_JOB_RESTARTS_MAX),
+	ELASTIC("on_hang", on_hang, WORD, .max = PTC_JOB_HANG_RECOVER, .words = hangs),
+	ELASTIC("hang_after", hang_after_ms, ONLY_MS, .min = PTC_JOB_HANG_AFTER_MIN_MS,
+		.max = PTC_JOB_HANG_AFTER_MAX_MS),
+	ELASTIC("hang_steps", hang_steps, COUNT, .min = 1, .max = PTC_JOB_HANG_STEPS_MAX),
 };
 static const struct ptc_doc_table elastic_table = PTC_DOC_TABLE(elastic_rows);
 
@@ -240,6 +245,13 @@ static int check_live(struct ptc_job_decoder *d, const struct ptc_doc_node *root
 		return ptc_doc_error(d->doc, ptc_doc_get(ptc_doc_get(root, "elastic"), "max_gpus"), d->err, PTC_EINVAL,
 				     "max_gpus (%" PRIu32 ") is less than min_gpus (%" PRIu32 ")", e->max_gpus,
 				     e->min_gpus);
+	if (!e->on_hang && (e->hang_after_ms || e->hang_steps))
+		return ptc_doc_error(d->doc,
+				     ptc_doc_get(ptc_doc_get(root, "elastic"),
+						 e->hang_after_ms ? "hang_after" : "hang_steps"),
+				     d->err, PTC_EINVAL,
+				     "%s says nothing without on_hang; write on_hang: report, or recover",
+				     e->hang_after_ms ? "hang_after" : "hang_steps");
 	return 0;
 }
 

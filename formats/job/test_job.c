@@ -538,6 +538,15 @@ static void test_data(void **state)
 		       "  a.b: {micro_batch: 2, global_batch: 8, dataset: x, block: 64, source: " SOURCE
 		       ", seed: 9223372036854775807}\n",
 		  want);
+	snprintf(want, sizeof want,
+		 "%s,\"data\":{\"d\":{\"dataset\":\"web\",\"seed\":0,\"by_length\":\"true\"}},\"model\":{\"seq\":8}}",
+		 run);
+	canonical(LIVE "model: {seq: 8}\ndata: {d: {dataset: web, by_length: true}}\n", want);
+	snprintf(want, sizeof want, "%s,\"data\":{\"d\":{\"dataset\":\"web\",\"seed\":0}}}", run);
+	canonical(LIVE "data: {d: {dataset: web, by_length: false}}\n", want);
+	refuse(LIVE "data: {d: {dataset: web, by_length: true}}\n", PTC_EINVAL,
+	       "job.yaml:6: by_length needs a model:, from which the planner says what a sample costs");
+	refuse(LIVE "data: {d: {dataset: web, by_length: 3}}\n", PTC_EINVAL, "unknown by_length \"3\"");
 	refuse(LIVE "data: []\n", PTC_EINVAL, "job.yaml:6: data is a map of 1 to 16 names");
 	refuse(LIVE "data: {d: web}\n", PTC_EINVAL, "job.yaml:6: data is not a map");
 	refuse(LIVE "data: {d: {}}\n", PTC_EINVAL, "job.yaml:6: data names no \"dataset\"");
@@ -732,6 +741,52 @@ static void test_archive(void **state)
 	refuse(HEAD "rules: [{match: '*'}]\narchive: {dir: /a, evry: 2h}\n", PTC_EINVAL, "did you mean \"every\"?");
 }
 
+/* What becomes of ranks that hang. Canonical JSON has what differs from the defaults, and nothing without on_hang. */
+static void test_hang(void **state)
+{
+	static const struct {
+		const char *yaml, *json;
+		struct ptc_job_elastic want;
+	} k[] = {
+		{ "elastic: {on_hang: report}\n",
+		  ",\"elastic\":{\"on_hang\":\"report\"}",
+		  { .on_hang = PTC_JOB_HANG_REPORT } },
+		{ "elastic: {on_hang: recover, hang_after: 90s, hang_steps: 1, max_restarts: 2}\n",
+		  ",\"elastic\":{\"max_restarts\":2,\"on_hang\":\"recover\",\"hang_after\":\"90000ms\",\"hang_steps\":"
+		  "1}",
+		  { .on_hang = PTC_JOB_HANG_RECOVER, .hang_after_ms = 90000, .hang_steps = 1, .max_restarts = 2 } },
+		{ "elastic: {min_gpus: 2, on_hang: recover}\n",
+		  ",\"elastic\":{\"min_gpus\":2,\"on_hang\":\"recover\"}",
+		  { .min_gpus = 2, .on_hang = PTC_JOB_HANG_RECOVER } },
+		{ "elastic: {min_gpus: 2}\n", ",\"elastic\":{\"min_gpus\":2}", { .min_gpus = 2 } },
+	};
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(k); i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_job_desc job = { 0 }, again = { 0 };
+		char yaml[512], *json = NULL;
+		size_t len = 0;
+
+		snprintf(yaml, sizeof yaml, "%s%s", LIVE, k[i].yaml);
+		assert_int_equal(decode(yaml, &job, &err), 0);
+		assert_int_equal(ptc_job_to_json(&job, &json, &len, &err), 0);
+		assert_non_null(strstr(json, k[i].json));
+		assert_int_equal(ptc_job_from_json(json, len, &again, &err), 0);
+		for (int n = 0; n < 2; n++) {
+			const struct ptc_job_elastic *e = n ? &again.elastic : &job.elastic;
+
+			assert_int_equal(e->on_hang, k[i].want.on_hang);
+			assert_true(e->hang_after_ms == k[i].want.hang_after_ms);
+			assert_int_equal(e->hang_steps, k[i].want.hang_steps);
+			assert_int_equal(e->max_restarts, k[i].want.max_restarts);
+			assert_int_equal(e->min_gpus, k[i].want.min_gpus);
+		}
+		ptc_free(json);
+		ptc_job_desc_done(&job);
+		ptc_job_desc_done(&again);
+	}
+}
+
 /* Snapshots that stay beside the committed one. */
 static void test_keep(void **state)
 {
@@ -795,6 +850,12 @@ static void test_run_refused(void **state)
 	refuse(LIVE "elastic: {join_after: 0s}\n", PTC_EINVAL, "job.yaml:6: join_after");
 	refuse(LIVE "elastic: {on_failure: pray}\n", PTC_EINVAL, "job.yaml:6: unknown on_failure \"pray\"");
 	refuse(LIVE "elastic: {max_restarts: 1001}\n", PTC_EINVAL, "job.yaml:6: max_restarts must be in 0..1000");
+	refuse(LIVE "elastic: {on_hang: kill}\n", PTC_EINVAL, "job.yaml:6: unknown on_hang \"kill\"");
+	refuse(LIVE "elastic: {on_hang: report, hang_after: 0s}\n", PTC_EINVAL,
+	       "job.yaml:6: hang_after must be in 1s..7d, not 0s");
+	refuse(LIVE "elastic: {hang_after: 10m}\n", PTC_EINVAL,
+	       "job.yaml:6: hang_after says nothing without on_hang; write on_hang: report, or recover");
+	refuse(LIVE "elastic: {hang_steps: 3}\n", PTC_EINVAL, "job.yaml:6: hang_steps says nothing without on_hang");
 	refuse(LIVE "elastic: 3\n", PTC_EINVAL, "job.yaml:6: elastic is not a map");
 	refuse(HEAD RULES "elastic: {min_gpus: 1}\n", PTC_EINVAL, "job.yaml:8: \"elastic\" is for jobs that run");
 	refuse(LIVE "share_devices: maybe\n", PTC_EINVAL, "job.yaml:6: unknown share_devices \"maybe\"");
@@ -1329,6 +1390,7 @@ int main(void)
 		cmocka_unit_test(test_planning),
 		cmocka_unit_test(test_copies),
 		cmocka_unit_test(test_archive),
+		cmocka_unit_test(test_hang),
 		cmocka_unit_test(test_keep),
 	};
 

@@ -36,8 +36,10 @@ struct fs_part *fs_part_free(struct fs_part *p)
 {
 	for (uint32_t i = 0; p && i < p->mix.nparts; i++)
 		fs_origin_close(&p->origins[i]);
-	if (p)
+	if (p) {
+		fs_division_free(p->division);
 		pthread_mutex_destroy(&p->lock);
+	}
 	ptc_free(p);
 	return NULL;
 }
@@ -58,6 +60,34 @@ static const json_t *data_of(const json_t *root, const char *name)
 	return NULL;
 }
 
+/* By length where that generation's snapshots say so, with what samples cost there; of the newest, as its data and its
+ * configuration say. What samples cost in an older one whose ranks set the cursor themselves is not known any more. */
+static int division_of(const json_t *root, const json_t *data, const char *tag, bool newest, struct fs_part *p,
+		       struct ptc_error *err)
+{
+	bool wanted = json_is_true(json_object_get(data, "by_length"));
+	struct ptc_ledger_order order = { 0 };
+	struct ptc_cost cost = { 0 };
+
+	if (tag && ptc_ledger_tag(tag, &order))
+		p->tag_samples = order.n;
+	if (order.by_length && (order.linear || order.square))
+		cost = (struct ptc_cost){ order.linear, order.square };
+	else if (wanted && newest)
+		cost = (struct ptc_cost){ ptc_json_count(root, "cost_linear"), ptc_json_count(root, "cost_square") };
+	else if (order.by_length || (wanted && tag && !order.counted))
+		return ptc_error_set(err, PTC_EINVAL,
+				     "the ranks divided batches by the samples' lengths, which they alone know; "
+				     "which rank had which is in no file");
+	if (!cost.linear && !cost.square)
+		return 0;
+	if (p->batch.global > FS_DIVISION_SLOTS || p->batch.n_micro * p->batch.width > FS_DIVISION_SLOTS)
+		return ptc_error_set(err, PTC_ELIMIT, "batches of more than %u slots are not divided by length",
+				     FS_DIVISION_SLOTS);
+	p->division = fs_division_new(cost);
+	return p->division ? 0 : ptc_nomem(err);
+}
+
 /* Where a generation began to consume, and how it divides: as its snapshots have it, or, of the newest that has none
  * yet, as its configuration says. */
 static int generation_of(const json_t *root, const char *name, uint64_t generation, struct fs_part *p,
@@ -66,8 +96,8 @@ static int generation_of(const json_t *root, const char *name, uint64_t generati
 	const char *text = json_string_value(json_object_get(root, "config"));
 	const json_t *data = data_of(root, name);
 	struct ptc_ledger_entry e = { .first_step = ptc_json_count(root, "step") };
+	ptc_auto_free char *tag = NULL;
 	struct ptc_config config;
-	struct ptc_ledger_order order;
 	struct ptc_ledger l = { 0 };
 	bool known = false;
 	int rc = ptc_ledger_from_json(json_object_get(root, "ledger"), &l);
@@ -89,13 +119,8 @@ static int generation_of(const json_t *root, const char *name, uint64_t generati
 		e.micro = config.micro_batch;
 		e.batch = config.global_batch;
 	}
-	if (known && ptc_ledger_tag(e.tag, &order)) {
-		p->tag_samples = order.n;
-		if (order.by_length)
-			rc = ptc_error_set(err, PTC_EINVAL,
-					   "the ranks divided batches by the samples' lengths, which they alone know; "
-					   "which rank had which is in no file");
-	}
+	if (known && !rc && !(tag = ptc_strdup(e.tag)))
+		rc = ptc_nomem(err);
 	ptc_ledger_done(&l);
 	if (rc)
 		return rc;
@@ -107,7 +132,7 @@ static int generation_of(const json_t *root, const char *name, uint64_t generati
 		return ptc_error_set(err, PTC_EINVAL,
 				     "data %s: neither the configuration nor the job says its global and micro batch",
 				     name);
-	return 0;
+	return division_of(root, data, tag, generation == ptc_json_count(root, "generation"), p, err);
 }
 
 static int open_source(struct fs_part *p, uint32_t i, const char *here, json_t *row, struct ptc_mix_part *ret,
@@ -122,6 +147,10 @@ static int open_source(struct fs_part *p, uint32_t i, const char *here, json_t *
 		rc = ptc_error_set(err, PTC_ECORRUPT, "%.900s", error);
 	if (!rc)
 		rc = ptc_dataset_doc_from_json(json_object_get(row, "source"), doc, err);
+	if (!rc && p->division && doc->info.kind == PTC_SOURCE_FILES)
+		rc = ptc_error_set(err, PTC_EINVAL,
+				   "by_length: the samples of dataset %s are files, which have no length in tokens",
+				   doc->name);
 	if (!rc)
 		rc = fs_origin_open(p->from, here, p->uid, doc, &p->origins[i], err);
 	if (rc)
@@ -230,30 +259,55 @@ bool fs_part_epoch(const struct fs_part *p, uint64_t epoch, struct fs_window *re
 	return true;
 }
 
-/* Which position slot i has; false: padding. */
-static bool position(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t i, uint64_t *ret)
-{
-	uint64_t step = w->first + i / p->slots_per_step, in_step = i % p->slots_per_step, offset;
-	bool real = ptc_batch_slot(&p->batch, in_step / p->batch.micro, dp, in_step % p->batch.micro, &offset);
+/* What slot i has. Fails only where batches are divided by length, whose samples are no files. */
+struct slot {
+	uint64_t position;
+	bool real; /* else padding */
+};
 
-	*ret = p->position + step * p->batch.global + offset;
-	return real;
+static int slot_at(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t i, struct slot *ret,
+		   struct ptc_error *err)
+{
+	const struct ptc_batch *b = &p->batch;
+	uint64_t step = w->first + i / p->slots_per_step, in_step = i % p->slots_per_step, offset;
+	int rc = 0;
+
+	if (!p->division) {
+		ret->real = ptc_batch_slot(b, in_step / b->micro, dp, in_step % b->micro, &offset);
+	} else {
+		uint64_t of_all = in_step / b->micro * b->width + (uint64_t)dp * b->micro + in_step % b->micro;
+
+		rc = fs_division_slot(p, step, of_all, &offset, err);
+		if (rc)
+			return rc;
+		ret->real = offset < b->global;
+		offset -= ret->real ? 0 : b->global;
+	}
+	ret->position = p->position + step * b->global + offset;
+	return 0;
 }
 
-static struct ptc_mix_sample slot(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t i)
+static int sample_at(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t i,
+		     struct ptc_mix_sample *ret, struct ptc_error *err)
 {
-	uint64_t at;
+	struct slot s;
+	int rc = slot_at(p, w, dp, i, &s, err);
 
-	position(p, w, dp, i, &at);
-	return ptc_mix_at(&p->mix, at);
+	if (!rc)
+		*ret = ptc_mix_at(&p->mix, s.position);
+	return rc;
 }
 
 /* Of slot i's sample, without any bytes of it. */
-static struct fs_want want(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t i)
+static int want(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t i, struct fs_want *ret,
+		struct ptc_error *err)
 {
-	struct ptc_mix_sample s = slot(p, w, dp, i);
+	struct ptc_mix_sample s;
+	int rc = sample_at(p, w, dp, i, &s, err);
 
-	return (struct fs_want){ .part = s.part, .sample = s.sample };
+	if (!rc)
+		*ret = (struct fs_want){ .part = s.part, .sample = s.sample };
+	return rc;
 }
 
 static int json_text(const struct fs_part *p, const struct fs_window *w, uint32_t dp, uint64_t epoch, char *buf,
@@ -338,7 +392,7 @@ static int sizes(const struct fs_part *p, const struct fs_window *w, uint32_t dp
 	int rc = v ? 0 : ptc_nomem(err);
 
 	for (size_t i = 0; !rc && i < n; i++)
-		v[i] = want(p, w, dp, first + i);
+		rc = want(p, w, dp, first + i, &v[i], err);
 	if (!rc)
 		rc = fs_part_fetch(p, v, n, err);
 	for (size_t i = 0; !rc && i < n; i++)
@@ -351,11 +405,13 @@ static int sizes(const struct fs_part *p, const struct fs_window *w, uint32_t dp
 static int elements(const struct fs_part *p, const struct fs_window *w, uint32_t dp, const struct array *a,
 		    uint64_t first, size_t n, uint64_t *ret, struct ptc_error *err)
 {
-	uint64_t at;
+	struct ptc_mix_sample sample;
+	struct slot slot;
+	int rc = 0;
 
 	if (a->what == SIZES && !p->fixed_bytes)
 		return sizes(p, w, dp, first, n, ret, err);
-	for (size_t k = 0; k < n; k++, ret++) {
+	for (size_t k = 0; !rc && k < n; k++, ret++) {
 		const uint64_t i = first + k;
 
 		switch (a->what) {
@@ -369,14 +425,16 @@ static int elements(const struct fs_part *p, const struct fs_window *w, uint32_t
 			*ret = i;
 			break;
 		case IDS:
-			*ret = slot(p, w, dp, i).id;
+			rc = sample_at(p, w, dp, i, &sample, err);
+			*ret = rc ? 0 : sample.id;
 			break;
 		case WEIGHTS:
-			*ret = position(p, w, dp, i, &at) ? FLOAT_ONE : 0;
+			rc = slot_at(p, w, dp, i, &slot, err);
+			*ret = !rc && slot.real ? FLOAT_ONE : 0;
 			break;
 		}
 	}
-	return 0;
+	return rc;
 }
 
 struct request {
@@ -443,7 +501,9 @@ static int read_samples(struct request *r, struct ptc_error *err)
 		for (; n < BATCH && r->done < r->len; n++) {
 			uint64_t at = r->off + r->done;
 
-			v[n] = want(r->p, r->w, r->dp, at / r->p->stride);
+			rc = want(r->p, r->w, r->dp, at / r->p->stride, &v[n], err);
+			if (rc)
+				return rc;
 			v[n].offset = at % r->p->stride;
 			v[n].buf = r->buf + r->done;
 			v[n].len = (size_t)PTC_MIN(r->p->stride - v[n].offset, r->len - r->done);
@@ -458,10 +518,11 @@ static int read_samples(struct request *r, struct ptc_error *err)
 
 void fs_part_slot_name(const struct fs_place *at, const struct fs_window *w, uint64_t i, char ret[FS_NAME_MAX + 1])
 {
-	struct ptc_mix_sample s = slot(at->part, w, at->dp, i);
+	struct ptc_mix_sample s = { 0 };
 	const char *path, *slash, *name;
 	int n = snprintf(ret, FS_NAME_MAX + 1, "%09" PRIu64 "-", i);
 
+	sample_at(at->part, w, at->dp, i, &s, NULL);
 	path = fs_origin_name(&at->part->origins[s.part], s.sample);
 	slash = strrchr(path, '/');
 	name = slash ? slash + 1 : path;
@@ -491,8 +552,9 @@ int fs_part_slot_find(const struct fs_place *at, const struct fs_window *w, cons
 	fs_part_slot_name(at, w, i, its);
 	if (strcmp(name, its) != 0)
 		return PTC_ENOTFOUND;
-	it = want(at->part, w, at->dp, i);
-	rc = fs_part_fetch(at->part, &it, 1, err);
+	rc = want(at->part, w, at->dp, i, &it, err);
+	if (!rc)
+		rc = fs_part_fetch(at->part, &it, 1, err);
 	if (rc)
 		return rc;
 	*ret_slot = i;
@@ -502,9 +564,11 @@ int fs_part_slot_find(const struct fs_place *at, const struct fs_window *w, cons
 
 static int read_slot(struct request *r, uint64_t i, struct ptc_error *err)
 {
-	struct fs_want it = want(r->p, r->w, r->dp, i);
-	int rc;
+	struct fs_want it;
+	int rc = want(r->p, r->w, r->dp, i, &it, err);
 
+	if (rc)
+		return rc;
 	it.offset = r->off;
 	it.buf = r->buf;
 	it.len = r->len;
@@ -609,8 +673,10 @@ void fs_part_read_ahead(const struct fs_place *at, uint64_t off, size_t len)
 		size_t of_it = 0;
 
 		for (uint64_t i = 0; i < n; i++) {
-			struct fs_want it = want(p, &w, at->dp, from + i);
+			struct fs_want it;
 
+			if (want(p, &w, at->dp, from + i, &it, NULL) != 0)
+				break; /* then it is said when they are asked for */
 			if (it.part == k)
 				samples[of_it++] = it.sample;
 		}

@@ -28,6 +28,7 @@ struct fs_part {
 	int64_t mtime_s;
 	struct ptc_mix mix;
 	struct ptc_batch batch;
+	struct fs_division *division; /* batches are divided by length; NULL: by count */
 	struct fs_origin origins[PTC_MIX_MAX];
 	const struct ptc_fs_source *from; /* the daemon; borrowed from the file system */
 	enum ptc_source_dtype dtype;
@@ -40,6 +41,14 @@ struct fs_part {
 	struct fs_ahead ahead[FS_AHEADS];
 	size_t naheads;
 };
+/* How batches are divided by length (docs/order.md, "Batches by length"): of a few steps it is remembered. Counted from
+ * the generation's begin, which has at most FS_DIVISION_SLOTS slots in a step of all ranks. */
+#define FS_DIVISION_SLOTS (1u << 17)
+struct fs_division *fs_division_new(struct ptc_cost cost);
+struct fs_division *fs_division_free(struct fs_division *d); /* NULL ok */
+/* Finds what slot i of a step's n_micro * width slots holds, as ptc_batch_balance says it: an offset, or for padding
+ * global + an offset. Looks at the lengths of the step's samples, unless the step is remembered. */
+int fs_division_slot(const struct fs_part *p, uint64_t step, uint64_t i, uint64_t *ret_offset, struct ptc_error *err);
 /* The steps that begin in one epoch. */
 struct fs_window {
 	/* first: number of the first of these steps, counted from 0 at the generation's begin */

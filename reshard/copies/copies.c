@@ -66,6 +66,8 @@ static void count_all(struct finder *f)
 			continue;
 		have = count_domains(f, set, &source);
 		f->f->fewest = PTC_MIN(f->f->fewest, have);
+		if (!source)
+			f->f->nobody += f->s->held[set];
 		if (source && have < f->a->count) {
 			f->need[set] = f->a->count - have;
 			f->f->bytes += f->s->held[set] * (int64_t)f->need[set];

@@ -231,6 +231,7 @@ class Node(Process):
         self.socket = os.path.join(self.dir, "run", "control.sock")
         self.chunk_dir = os.path.join(cluster.options["chunk_root"], name)
         self.build = None # runs the cluster's; else this one, as after an upgrade of this node alone
+        self.run_in = () # what brings its programs to where they are to run, e.g. a network namespace
         super().__init__(os.path.join(self.dir, "ptcd.pid"), os.path.join(self.dir, "ptcd.log"))
 
     def run(self, env=None, prefix=()):
@@ -238,7 +239,8 @@ class Node(Process):
         argv = [program(self.build or self.cluster.options["build"], "ptcd"), "--config", self.config]
         if self.cluster.options["transport"] == "insecure":
             argv.append("--insecure-loopback")
-        self.start(argv, self.cluster.environment(env), self.dir, (*self.cluster.options.get("run_by", ()), *prefix))
+        self.start(argv, self.cluster.environment(env), self.dir,
+                   (*self.cluster.options.get("run_by", ()), *self.run_in, *prefix))
 
     def kill(self):
         self.signal(signal.SIGKILL)
@@ -281,7 +283,8 @@ class Cluster:
     @classmethod
     def create(cls, directory, **options):
         """Writes everything a cluster needs; starts nothing. Options: see DEFAULTS; store is "tmpfs", "disk" (inside
-        the directory) or a directory; run_by is what our programs are run by, e.g. another root file system's chroot."""
+        the directory) or a directory; run_by is what our programs are run by, e.g. another root file system's chroot; hosts has
+        the addresses of nodes that are not at 127.0.0.1."""
         o = {**DEFAULTS, **options}
         directory = os.path.abspath(directory)
         if os.path.exists(os.path.join(directory, "cluster.json")):
@@ -349,18 +352,21 @@ class Cluster:
             found = [e.path for e in os.scandir(data) if stat.S_ISSOCK(e.stat(follow_symlinks=False).st_mode)]
         return next((p for p in sorted(found) if "peer" not in os.path.basename(p)), None)
 
+    def host(self, name):
+        return self.options.get("hosts", {}).get(name, "127.0.0.1")
+
     def endpoints(self):
         """What coordinator.endpoints lists, for nodes that do not run etcd themselves."""
         if self.options["members"]:
             return [f"127.0.0.1:{m['client']}" for m in self.options["members"]]
         if self.options["transport"] == "unix":
             return [f"unix:{self.etcd_socket() or os.path.join(self.dir, 'n0', 'etcd', 'client.sock:0')}"]
-        return [f"127.0.0.1:{self.options['etcd_port']}"]
+        return [f"{self.host('n0')}:{self.options['etcd_port']}"]
 
     def config(self, node):
         """The configuration of a node as a dict; tests change it and write it with write_config."""
         o, transport = self.options, self.options["transport"]
-        address = f"unix:{node.dir}/run/peer/peer.sock" if transport == "unix" else f"127.0.0.1:{o['ports'][node.name]}"
+        address = f"unix:{node.dir}/run/peer/peer.sock" if transport == "unix" else f"{self.host(node.name)}:{o['ports'][node.name]}"
         c = {"version": 1, "node": node.name, "state_dir": f"{node.dir}/state", "chunk_dir": node.chunk_dir,
              "run_dir": f"{node.dir}/run", "control_socket": node.socket, "listen": address, "advertise": address,
              "devices": int(o["devices"]), "memory": {"ceiling": o["ceiling"], "staging": o["staging"], "spare": o["spare"]}}
@@ -381,7 +387,7 @@ class Cluster:
         tls = {"tls": self.tls(node.name)} if transport == "tls" else {}
         c.update(tls)
         if node.name == "n0" and o["coordinator"] == "local":
-            url = {"tls": f"https://127.0.0.1:{o['etcd_port']}", "unix": "unix",
+            url = {"tls": f"https://{self.host('n0')}:{o['etcd_port']}", "unix": "unix",
                    "insecure": f"http://127.0.0.1:{o['etcd_port']}"}[transport]
             c["coordinator"] = "local"
             c["local_coordinator"] = {"data_dir": f"{node.dir}/etcd", "listen": url}
@@ -431,7 +437,7 @@ class Cluster:
     def etcdctl(self, *args, timeout_s=10, given=""):
         """Runs etcdctl, given that on its standard input, against the cluster's etcd with n0's (or etcd0's) certificate; returns the
         completed process."""
-        argv = ["etcdctl", "--endpoints", ",".join(self.etcd_urls())]
+        argv = [*self.nodes["n0"].run_in, "etcdctl", "--endpoints", ",".join(self.etcd_urls())]
         if self.options["transport"] == "tls":
             t = self.tls("n0")
             argv += ["--cacert", t["ca"], "--cert", t["cert"], "--key", t["key"]]

@@ -16,7 +16,10 @@
 #include "ptc/ptc.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -24,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -369,9 +373,61 @@ static int at_stop(void *arg, uint64_t step)
 	return 0;
 }
 
+/* ---- lock-step ---- */
+
+/* Ranks end each step together, as those of a trainer do in their all-reduce. Else they drift apart on a busy machine,
+ * and a stop takes as long as the slowest needs for all steps up to the fastest one's. All ranks are on one machine:
+ * they share this, in a file beside the logs, and sleep until the last one has come. */
+struct together {
+	_Atomic uint64_t arrived; /* of all steps */
+	_Atomic uint32_t ended;   /* steps that all have ended; what they sleep on */
+	_Atomic uint32_t left;    /* a rank has left the generation, and ends no more steps */
+};
+
+static struct together *together_open(const struct rank *k)
+{
+	struct together *t;
+	char path[4096];
+	int fd;
+
+	snprintf(path, sizeof path, "%s/together-g%" PRIu64 "-l%" PRIu64, k->options->log, k->gen.generation,
+		 k->gen.incarnation);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0 || ftruncate(fd, sizeof *t) != 0)
+		die("%s: %s", path, strerror(errno));
+	t = mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (t == MAP_FAILED)
+		die("%s: %s", path, strerror(errno));
+	close(fd);
+	return t;
+}
+
+static void together_close(struct together *t)
+{
+	atomic_store(&t->left, 1);
+	syscall(SYS_futex, &t->ended, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	munmap(t, sizeof *t);
+}
+
+/* n: steps that this rank has ended. Who waits for a rank that has left goes on, to a boundary that says so. */
+static void together_end(struct together *t, uint32_t n, uint32_t world)
+{
+	static const struct timespec look = { .tv_nsec = 50000000 };
+	uint32_t ended;
+
+	if (atomic_fetch_add(&t->arrived, 1) + 1 == (uint64_t)n * world) {
+		atomic_store(&t->ended, n);
+		syscall(SYS_futex, &t->ended, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	}
+	while ((ended = atomic_load(&t->ended)) < n && !atomic_load(&t->left))
+		syscall(SYS_futex, &t->ended, FUTEX_WAIT, ended, &look, NULL, 0);
+}
+
 /* Until the generation ends. */
 static void train(struct rank *k)
 {
+	struct together *t = together_open(k);
+
 	k->stall.seconds = 0;
 	if (ptc_on_stop(k->client, at_stop, k))
 		die("%s", ptc_error_text(k->client));
@@ -386,7 +442,7 @@ static void train(struct rank *k)
 		if (rc < 0)
 			die("%s", ptc_error_text(k->client));
 		if (rc)
-			return;
+			break;
 		if (k->stopped) {
 			/* Where another rank was faster, arming takes two stops in a row, and both are waited at. */
 			k->stall.seconds = s + (step == k->stall.step + 1 ? k->stall.seconds : 0);
@@ -400,7 +456,9 @@ static void train(struct rank *k)
 		}
 		ptc_update_begin(k->client);
 		usleep((useconds_t)k->options->sleep_us);
+		together_end(t, (uint32_t)(step - k->gen.start_step) + 1, k->gen.world);
 	}
+	together_close(t);
 }
 
 static void run(struct rank *k)

@@ -72,6 +72,8 @@ static CUresult side_check(CUmemorytype type, CUdeviceptr device, const void *ho
 {
 	if (type == CU_MEMORYTYPE_DEVICE)
 		return fake_device_check(device, size, when);
+	if (!fake_pinned(host, size) && (fake_pinned(host, 1) || fake_pinned((const char *)host + size - 1, 1)))
+		return fake_wrong(CUDA_ERROR_INVALID_VALUE, "%s: host memory that is page-locked in part", when);
 	if (!fake_pinned(host, size))
 		fake.pageable++;
 	return CUDA_SUCCESS;

@@ -17,9 +17,8 @@
  * With --folder rank 0 does what a file there asks for, and then makes another file. FOLDER/hang: its device gets work
  * that never ends, as a collective has whose peer is gone, on the state's own stream or on another one (--hang);
  * FOLDER/hung. With --survive 1 (its device finishes its work) or 2 (it does not) every rank calls ptc_survive, and
- * waits at a boundary while FOLDER/stall exists. FOLDER/meddle: it begins an update, even while it waits at a stop;
- * FOLDER/meddled. While FOLDER/hold is
- * there, no rank declares anything. */
+ * waits at a boundary while FOLDER/stall exists, from the step on that is written there. FOLDER/meddle: it begins an
+ * update, even while it waits at a stop; FOLDER/meddled. While FOLDER/hold is there, no rank declares anything. */
 #include "base/check.h"
 #include "daemon/gpu/cuda/cuda_driver.h"
 #include "ptc/ptc.h"
@@ -71,6 +70,15 @@ struct rank {
 	size_t layer_doubles, cols_at; /* doubles from the beginning of `memory` */
 };
 
+/* A device that fails ends the program, as an exception would. */
+static void need(CUresult result)
+{
+	if (result) {
+		fprintf(stderr, "the device fails: %d\n", (int)result);
+		exit(1);
+	}
+}
+
 static void part(uint64_t all, uint64_t of, uint64_t rank, uint64_t *ret_first, uint64_t *ret_n)
 {
 	uint64_t each = all / of, rest = all % of;
@@ -102,7 +110,7 @@ static void compute(const struct rank *r, int64_t step, double *to)
 
 static void wait_for_device(struct rank *r)
 {
-	ptc_require(!cu->cuStreamSynchronize(r->stream));
+	need(cu->cuStreamSynchronize(r->stream));
 }
 
 static void hang(struct rank *r)
@@ -125,7 +133,7 @@ static void write_state(struct rank *r)
 	compute(r, r->step, r->wanted);
 	if (r->step >= args.differ_at && r->gen.dp_rank == 1)
 		r->wanted[layer_at(r, 0, 0)] += 0.5;
-	ptc_require(!cu->cuMemcpyHtoDAsync(r->memory, r->wanted, r->bytes, r->stream));
+	need(cu->cuMemcpyHtoDAsync(r->memory, r->wanted, r->bytes, r->stream));
 }
 
 static void check(ptc_client *c, int rc, const char *call);
@@ -355,10 +363,27 @@ static void start_meddling(ptc_client *c, struct rank *r)
 		    !pthread_detach(thread));
 }
 
+/* FOLDER/stall may have the step from which on it counts. */
+static bool stalled(int64_t step)
+{
+	char path[512];
+	int64_t from = 0;
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/stall", args.folder);
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	if (fscanf(f, "%" SCNd64, &from) != 1)
+		from = 0;
+	fclose(f);
+	return step >= from;
+}
+
 /* As who waits for a peer that has gone. The device finishes what it has, or not. */
 static void stall(struct rank *r)
 {
-	while (asked("stall")) {
+	while (stalled(r->step)) {
 		if (!args.behind)
 			wait_for_device(r);
 		nap();

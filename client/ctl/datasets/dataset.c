@@ -316,7 +316,8 @@ int ctl_dataset_find(struct ctl *c, const char *name, struct ptc_dataset_doc *re
 	return find(c, name, false, ret_doc, err);
 }
 
-static int pin(struct ctl *c, struct ptc_job_part *part, struct ptc_dataset_doc *doc, struct ptc_error *err)
+static int pin(struct ctl *c, struct ptc_job_part *part, bool by_length, struct ptc_dataset_doc *doc,
+	       struct ptc_error *err)
 {
 	char source[33];
 	int rc = ctl_dataset_find(c, part->dataset, doc, err);
@@ -325,6 +326,10 @@ static int pin(struct ctl *c, struct ptc_job_part *part, struct ptc_dataset_doc 
 		rc = ptc_dataset_doc_source(doc, source);
 	if (rc)
 		return rc;
+	if (by_length && doc->info.kind == PTC_SOURCE_FILES)
+		return ptc_error_set(err, PTC_EINVAL,
+				     "by_length: the samples of dataset %s are files, which have no length in tokens",
+				     doc->name);
 	if (part->source[0] && strcmp(part->source, source) != 0)
 		return ptc_error_set(err, PTC_ESTATE, "dataset %s has another source than %s: its source is %s",
 				     doc->name, part->source, source);
@@ -340,7 +345,7 @@ int ctl_dataset_pin(struct ctl *c, struct ptc_job_desc *job, struct ptc_error *e
 
 	for (size_t i = 0; i < job->ndata; i++)
 		for (uint32_t k = 0; k < job->data[i].nparts && !rc; k++)
-			if ((rc = pin(c, &job->data[i].parts[k], doc, err)))
+			if ((rc = pin(c, &job->data[i].parts[k], job->data[i].by_length, doc, err)))
 				ptc_error_wrap(err, "data %s", job->data[i].name);
 	return rc;
 }

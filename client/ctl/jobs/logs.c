@@ -16,6 +16,8 @@ static const struct ctl_option options[] = {
 	{ "follow", NULL, "wait for more until the job has ended", 'f' },
 	{ "rank", "R|all", "of this rank (default 0), or of every rank, each line with \"[rank R] \" before it" },
 	{ "lines", "N", "print the last N lines; default: all" },
+	{ "evidence", NULL, "instead: what nodes keep of ranks that hung: states, stacks, errors of devices" },
+	{ "now", NULL, "with --evidence: of the ranks that run, which are looked at first" },
 };
 
 struct printer {
@@ -109,6 +111,12 @@ static int run(struct ctl *c, struct ptc_error *err)
 	int rc = 0;
 
 	what.all = rank && !strcmp(rank, "all");
+	what.evidence = ctl_option(c, "evidence") != NULL;
+	what.now = ctl_option(c, "now") != NULL;
+	if (what.now && !what.evidence)
+		return ctl_usage(err, "--now goes with --evidence");
+	if (what.evidence && (rank || lines || what.follow))
+		return ctl_usage(err, "--evidence is of all ranks, and has no other option than --now");
 	if (rank && !what.all && ctl_number("--rank", rank, 0, PTC_MAX_RANKS - 1, &number, err))
 		return ctl_usage(err, "--rank is a number in 0..%u or \"all\", not \"%.40s\"", PTC_MAX_RANKS - 1, rank);
 	if (lines)

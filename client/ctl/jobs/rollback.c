@@ -66,6 +66,11 @@ static int run(struct ctl *c, struct ptc_error *err)
 	if (rc)
 		return rc;
 	ctl_leave_on_signals();
+	if (live) /* a daemon that is older says that the job runs, and finds out what lacks when ranks have ended */
+		rc = ptc_admin_rollback_check(c->admin, job, snapshot, err);
+	if (rc && rc != PTC_ESTATE)
+		return rc;
+	rc = 0;
 	if (live)
 		rc = do_part(c, job, END, 0, err);
 	if (rc)
@@ -90,7 +95,8 @@ const struct ctl_verb ctl_rollback = {
 		"step. It gets\n"
 		"a generation and a number of its own, so files and the ledger tell steps apart that are trained "
 		"twice.\n"
-		"A job that runs is ended first, as by ptcctl stop --now, and started again. What it did since its "
+		"Nodes have to have all of it; that is looked up before anything ends. A job that runs is ended first, "
+		"as by ptcctl stop --now, and started again. What it did since its "
 		"last snapshot\n"
 		"is lost. That snapshot is kept as an older one, if the job keeps so many (keep in job.yaml).\n",
 	CTL_OPTIONS(options),

@@ -6,17 +6,12 @@
 #include "client/ctl/show/show.h"
 
 static const struct ctl_column columns[] = {
-	{ "node", NULL, NULL },
-	{ "state", NULL, NULL },
-	{ "devices", NULL, NULL },
-	{ "devices_free", NULL, "free" },
-	{ "used_bytes", "store", NULL },
-	{ "ceiling_bytes", NULL, NULL },
-	{ "peak_bytes", "staging", "staging_peak_bytes" },
-	{ "lost", NULL, NULL },
-	{ "insecure", NULL, NULL },
-	{ "rack", NULL, NULL },
-	{ "address", NULL, NULL },
+	{ "node", NULL, NULL },          { "state", NULL, NULL },
+	{ "devices", NULL, NULL },       { "devices_free", NULL, "free" },
+	{ "unhealthy", NULL, NULL },     { "used_bytes", "store", NULL },
+	{ "ceiling_bytes", NULL, NULL }, { "peak_bytes", "staging", "staging_peak_bytes" },
+	{ "lost", NULL, NULL },          { "insecure", NULL, NULL },
+	{ "rack", NULL, NULL },          { "address", NULL, NULL },
 };
 
 static const struct ctl_column device_columns[] = {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verbs that look: nodes, status, top, events, report; and one that says what nobody can see: node lost. */
+/* Verbs that look: nodes, status, top, events, report; and two that say what nobody can see: node lost, device bad. */
 #pragma once
 
 #include "client/ctl/line/ctl.h"
 
-extern const struct ctl_verb ctl_nodes, ctl_node_lost, ctl_status, ctl_top, ctl_events, ctl_report;
+extern const struct ctl_verb ctl_nodes, ctl_node_lost, ctl_device_bad, ctl_status, ctl_top, ctl_events, ctl_report;

@@ -31,7 +31,6 @@
  * program sets a member that this version of the library does not know. */
 #ifndef PTC_ADMIN_H
 #define PTC_ADMIN_H
-
 #include <ptc/error.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -71,8 +70,7 @@ PTC_ADMIN_API const char *ptc_admin_version(void);
 
 PTC_ADMIN_API int ptc_admin_nodes(struct ptc_admin *a, char **ret_json, struct ptc_error *err);
 PTC_ADMIN_API int ptc_admin_job_list(struct ptc_admin *a, char **ret_json, struct ptc_error *err);
-/* job "" or NULL: every job of the caller. PTC_ENOTFOUND, here and in every function with a job: there is no such job.
- */
+/* job "" or NULL: every job of the caller. PTC_ENOTFOUND, wherever a job is named: there is no such job. */
 PTC_ADMIN_API int ptc_admin_status(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err);
 PTC_ADMIN_API int ptc_admin_snapshots(struct ptc_admin *a, const char *job, char **ret_json, struct ptc_error *err);
 /* How far the committed state of a job has consumed each of its datasets. */
@@ -89,11 +87,12 @@ PTC_ADMIN_API int ptc_admin_job_delete(struct ptc_admin *a, const char *job, str
 /* Ends a switch or an import before its commit. id: the number of an import; 0: the switch or import under way.
  * PTC_ESTATE: nothing is under way, or the commit has begun. */
 PTC_ADMIN_API int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err);
-
 /* Declares a node that is down lost: switches of jobs whose ranks do not run no longer wait for the node. undo: they
  * wait again. Root only. PTC_ESTATE: the node is up. */
 PTC_ADMIN_API int ptc_admin_node_lost(struct ptc_admin *a, const char *node, bool undo, struct ptc_error *err);
-
+/* Marks a device bad: ranks that are started do not get it. undo: they may again. Root only. */
+PTC_ADMIN_API int ptc_admin_device_bad(struct ptc_admin *a, const char *node, uint32_t device, bool undo,
+				       struct ptc_error *err);
 /* The devices and the configuration that a job is to have. */
 struct ptc_admin_target {
 	size_t size;
@@ -171,8 +170,9 @@ struct ptc_admin_logs {
 	const char *job;
 	bool all; /* lines of every rank; false: of `rank` */
 	uint32_t rank;
-	bool follow;    /* wait for more lines while the job's ranks run */
-	uint32_t lines; /* begin this many lines before the end; 0: begin at the start */
+	bool follow;        /* wait for more lines while the job's ranks run */
+	uint32_t lines;     /* begin this many lines before the end; 0: begin at the start */
+	bool evidence, now; /* instead: what all nodes keep of ranks that hung; now: of those that run, at first */
 };
 /* data: whole lines of one rank, with newlines; any bytes. Returns 0 to go on; else the call returns PTC_ECANCELED. */
 typedef int (*ptc_admin_log_fn)(void *arg, uint32_t rank, const void *data, size_t len);

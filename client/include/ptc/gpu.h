@@ -23,12 +23,15 @@ typedef struct ptc_client ptc_client;
 
 /* Names the CUDA stream (a CUstream or cudaStream_t; NULL: the default stream) in whose order the program's device
  * changes declared memory: work on other streams has to be joined to it before ptc_boundary, and has to wait for what
- * it has at ptc_update_begin. Its device has to be current on the thread. From then on ptc_boundary and
- * ptc_update_begin also have the device write a mark, in the order of the stream, without waiting for it (some
- * microseconds). So a stop waits for the mark and not for the whole device, which may hang in a collective. Call it
- * after ptc_next, in each generation. 1: marks are in use. 0: they are not, and stops wait for the whole device, as
- * without this call: there is no driver or no current device, the driver cannot do it, another stream was named in this
- * generation, or the stream is capturing a CUDA graph. */
+ * it has at ptc_update_begin. Name it before a CUDA graph with an update is captured: ptc_update_begin in a capture
+ * before that knows of no stream and puts no mark into the graph, nobody can find that out later, and the device's
+ * marks would say that the state is whole in the middle of a launch. Such a graph needs ptc_update_begin before each
+ * launch. Its device has to be current on the thread. From then on ptc_boundary and ptc_update_begin also have the
+ * device write a mark, in the order of the stream, without waiting for it (some microseconds). So a stop waits for the
+ * mark and not for the whole device, which may hang in a collective. Call it after ptc_next, in each generation. 1:
+ * marks are in use. 0: they are not, and stops wait for the whole device, as without this call: there is no driver or
+ * no current device, the driver cannot do it, another stream was named in this generation, or the stream is capturing a
+ * CUDA graph. */
 PTC_API int ptc_stream(ptc_client *c, void *stream);
 /* For an update in a CUDA graph, in the place of ptc_update_begin: call it while `stream` captures the graph, before
  * the first change of declared memory is captured. Then each launch of the graph takes the device's mark back before

@@ -104,8 +104,7 @@ struct ptc_shard_box {
 
 enum ptc_tensor_flags {
 	PTC_TENSOR_TIED = 1, /* this name is on several pipeline stages on purpose, with equal bytes */
-	/* `data` must be device memory: PTC_R_INVALID if the CUDA driver does not know it. Without the flag libptc
-	   finds out. */
+	/* `data` must be memory that the CUDA driver knows. Without the flag libptc finds out. */
 	PTC_TENSOR_DEVICE = 2,
 };
 
@@ -118,11 +117,15 @@ struct ptc_tensor_desc {
 	const int64_t *shape; /* global */
 	const struct ptc_shard_box *boxes;
 	size_t nboxes; /* 0: the tensor exists, but this rank holds no part of it */
-	void *data;    /* host memory, or memory of a device whose context is current on this thread */
+	void *data;    /* host memory, or that of a device whose context is current on this thread; NULL: not yet */
 	uint32_t flags;
 };
-/* Call it between ptc_next and ptc_restore. Boxes of one rank must not overlap. */
+/* Call it between ptc_next and ptc_restore. Boxes of one rank must not overlap. A tensor that was declared with boxes
+ * and without data is declared again before ptc_restore, with data, and but for data_offset and stride as before. */
 PTC_API int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc);
+/* Says that all tensors have been declared, with data or without. Does not block; optional. Of ranks that build ahead
+ * ptcd compares them with the state now, so that what does not fit fails before memory is taken for it. */
+PTC_API int ptc_declared(ptc_client *c);
 
 enum ptc_blob_scope {
 	PTC_BLOB_RANK = 1, /* restored on the rank with the same coordinates, if they still exist */
@@ -132,8 +135,7 @@ enum ptc_blob_scope {
 	PTC_BLOB_TP = 3,
 }; /* `blobs` in job.yaml may override the scope by name (docs/job.md) */
 #define PTC_BLOB_MAX (256u << 10)
-/* Bytes that snapshots keep beside tensors. Whenever they change, set them before the next boundary. At most 64 names.
- */
+/* Bytes that snapshots keep beside tensors. If they change, set them before the next boundary. At most 64 names. */
 PTC_API int ptc_blob_set(ptc_client *c, const char *name, enum ptc_blob_scope scope, const void *data, size_t len);
 /* Reads a blob of the snapshot that ptc_restore will restore; callable from ptc_next on. 1: found; 0: there is none.
  * If the blob does not match this program, exit before you call ptc_restore: the previous generation then continues.
@@ -152,8 +154,7 @@ PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_positi
 			   size_t tag_capacity);
 
 /* Call it after the last declaration. Blocks until the generation is committed. 1: declared memory, blobs and cursors
- * now have the values of the snapshot at start_step. 0: the job has no state yet. PTC_R_STALE: the switch failed; call
- * ptc_next. */
+ * have the values of the snapshot. 0: the job has no state yet. PTC_R_STALE: the switch failed; call ptc_next. */
 PTC_API int ptc_restore(ptc_client *c);
 /* The step of the values that ptc_restore gave. It is greater than start_step of ptc_next if other ranks have trained
  * meanwhile (job.yaml, `build: ahead`); blobs and cursors are then newer, too. */
@@ -174,8 +175,7 @@ PTC_API int ptc_stop_refuse(ptc_client *c, const char *why);
  * stop is refused with the rank and `why`. ptc_finish has no later boundary: there the call refuses the stop. */
 PTC_API int ptc_stop_later(ptc_client *c, const char *why);
 /* For fn. 1: the stop is still at this step. 0: it has moved on, because another rank was already past this step. That
- * rank may never reach this step: if fn waits for other ranks, it must ask repeatedly and return nonzero on 0. In
- * ptc_finish: 1. */
+ * rank may never reach this step: if fn waits for others, it must ask again and return nonzero on 0. ptc_finish: 1. */
 PTC_API int ptc_stop_holds(ptc_client *c);
 
 /* Says that the declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; do not use
@@ -183,14 +183,14 @@ PTC_API int ptc_stop_holds(ptc_client *c);
  * while the state is taken. The first boundary has the step of ptc_start_step. Each later one has the next step. */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
 /* Says that the program is about to change declared memory in place: the state is not whole until the next boundary
- * (`whole` of `ptcctl status --format json`). Waits while ptcd holds the rank (ptc_survive), for some seconds. */
+ * (`whole` of `status --format json`). Waits some seconds while ptcd holds the rank (ptc_survive). A graph that was
+ * captured before ptc_stream needs it before each launch (ptc/gpu.h). */
 PTC_API void ptc_update_begin(ptc_client *c);
 /* A promise, until the next ptc_next or with yes 0, by which a job goes on from this memory when a node is lost: at
  * each boundary all state is in declared memory, blobs and cursors, until ptc_update_begin (docs/failures.md). */
 PTC_API int ptc_survive(ptc_client *c, int yes);
 PTC_API void ptc_leave(ptc_client *c); /* of who gives up: waits while its memory is wanted, 5 min at most. NULL ok */
-/* Says that training is over after `step` steps, and blocks. 0: all ranks have finished and the state is committed. 1:
- * this process is needed in another generation; call ptc_next. */
+/* Training is over after `step` steps. Blocks. 0: all have finished, the state is committed. 1: call ptc_next. */
 PTC_API int ptc_finish(ptc_client *c, uint64_t step);
 /* A number for `ptcctl status`, e.g. "loss". Cheap; in memory shared with ptcd. At most 8 names of 31 bytes. */
 PTC_API int ptc_report(ptc_client *c, const char *name, double value);

@@ -9,9 +9,12 @@ calls that block release the interpreter lock.
 Happy path: Client() -> next() -> declare() ... -> restore() -> boundary()
 ... -> next() or finish(). Failure: ptc.Error with the library's one line.
 """
+import contextlib
 import ctypes
+import faulthandler
 import operator
 import os
+import signal
 
 __all__ = ["Client", "Error", "Later", "Generation", "Sampling", "Balance", "sequence_slices", "library", "RANK",
            "JOB", "TP"]
@@ -91,6 +94,7 @@ def library():
             ("ptc_rendezvous_put", ctypes.c_int, [p, ctypes.c_char_p, p, size]),
             ("ptc_rendezvous_get", ctypes.c_int, [p, ctypes.c_char_p, p, size, ctypes.POINTER(size), ctypes.c_uint32]),
             ("ptc_tensor_declare", ctypes.c_int, [p, ctypes.POINTER(_TensorDesc)]),
+            ("ptc_declared", ctypes.c_int, [p]),
             ("ptc_blob_set", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_int, p, size]),
             ("ptc_blob_get", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_int, p, size, ctypes.POINTER(size)]),
             ("ptc_cursor_set", ctypes.c_int, [p, ctypes.c_char_p, u64, ctypes.c_char_p]),
@@ -134,6 +138,14 @@ class Generation:
         self.has_state = bool(self.has_state)
 
 
+def _tell_stacks():
+    """ptcd asks ranks that hang for their stacks by SIGURG, which does nothing in a program without a handler. Ours is C code: it
+    writes the stacks of all threads to the rank's log, also while Python waits in a call."""
+    if signal.getsignal(signal.SIGURG) is signal.SIG_DFL: # else the program has one of its own
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
+            faulthandler.register(signal.SIGURG, file=2, all_threads=True)
+
+
 class Client:
     """One connection to the node's ptcd; see ptc/ptc.h for what each call means."""
 
@@ -145,6 +157,7 @@ class Client:
         rc = self._lib.ptc_open(None, ctypes.byref(self._c))
         if rc < 0:
             raise Error(rc, self._lib.ptc_error_text(None).decode(errors="replace"))
+        _tell_stacks()
 
     def _check(self, rc):
         if rc < 0:
@@ -172,7 +185,8 @@ class Client:
         return buffer.raw[:n.value]
 
     def declare(self, name, dtype, shape, boxes, data, field=None, tied=False, device=False):
-        """boxes: [(offset, extent, data_offset, strides in bytes or None)]; data: an address that stays valid; device: of device memory."""
+        """boxes: [(offset, extent, data_offset, strides in bytes or None)]; data: an address that stays valid, or None: it is declared
+        again, with data, before restore(); device: of device memory."""
         array = (_ShardBox * max(1, len(boxes)))()
         for b, (offset, extent, data_offset, stride) in zip(array, boxes):
             b.offset[:len(offset)] = offset
@@ -184,6 +198,10 @@ class Client:
         desc = _TensorDesc(ctypes.sizeof(_TensorDesc), name.encode(), field.encode() if field else None, dtype.encode(),
                            len(shape), dims, array, len(boxes), data, (TIED if tied else 0) | (DEVICE if device else 0))
         self._check(self._lib.ptc_tensor_declare(self._c, ctypes.byref(desc)))
+
+    def declared(self):
+        """All tensors have been declared, with data or without (ptc_declared in ptc.h)."""
+        self._check(self._lib.ptc_declared(self._c))
 
     def blob_set(self, name, data, scope=JOB):
         self._check(self._lib.ptc_blob_set(self._c, name.encode(), scope, data, len(data)))

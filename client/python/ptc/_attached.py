@@ -58,7 +58,7 @@ def _digest(t):
 
 
 class Attached:
-    def __init__(self, model, optim, sched, zero1, tied, extra, stateful, remade, dropped=()):
+    def __init__(self, model, optim, sched, zero1, tied, extra, stateful, remade, dropped=(), before=()):
         self.modules, self.optimizers = _held.modules_of(model), _held.optimizers_of(optim)
         self.objects = _objects(sched, stateful)
         self.zero1, self.tied, self.extra, self.remade = zero1 or {}, tuple(tied), extra or {}, tuple(remade)
@@ -71,6 +71,7 @@ class Attached:
         _no_comm_state(self.modules)
         self._dropped = (dropped,) if isinstance(dropped, str) else tuple(dropped)
         self.gradients = None
+        self._before = before
 
     # -- tensors
 
@@ -82,12 +83,16 @@ class Attached:
         fields = {(name, "master"): (h, None, None) for name, h in masters.items()}
         for name, optims in self.optimizers.items():
             for o in optims:
-                for key, value in _held.of_optimizer(o, self.names, whole, self.zero1, self._numbers).items():
+                for key, value in _held.of_optimizer(o, self.names, whole, self.zero1, self._numbers, self._before).items():
                     if key in fields:
                         refuse(f"{key[0]}: two optimizers, or one and zero1=, have a state {key[1]!r} of it")
                     fields[key] = value
         self._fields = fields
         return [*whole.values(), *(h for h, _, _ in fields.values())]
+
+    def parameters(self):
+        """{id: name}. Not the parameters: to_empty() swaps DTensors that nobody else refers to, weakly or not."""
+        return {id(p): name for name, p in self._parameters_of()}
 
     def _with_gradients(self):
         """[(name, parameter)]"""
@@ -140,11 +145,15 @@ class Attached:
                 state[key] = type(state[key])(number.item())
 
     def before_stop(self):
-        for (h, state, key) in self._fields.values():
+        self.set_numbers()
+        self.check_copies()
+
+    def set_numbers(self):
+        """What optimizers keep as numbers is declared as tensors."""
+        for (h, state, key) in self._fields.values() if self._numbers else ():
             number = self._numbers.get((h.name, h.field))
             if number is not None:
                 _held.set_number(h, number, state[key])
-        self.check_copies()
 
     def check_copies(self):
         for whole, where, piece in self._copies:

@@ -54,6 +54,21 @@ def address_of(t):
 
 
 @contextlib.contextmanager
+def without_memory(optimizers):
+    """Tensors may be on meta. What optimizers make of them meanwhile is gone afterwards: it would be no state of theirs."""
+    global probing
+    before, states = probing, [(o, set(map(id, o.state))) for o in optimizers if isinstance(o, torch.optim.Optimizer)]
+    probing = True
+    try:
+        yield
+    finally:
+        probing = before
+        for o, had in states:
+            for p in [p for p in o.state if id(p) not in had]:
+                del o.state[p]
+
+
+@contextlib.contextmanager
 def kept(modules):
     """Buffers that no state dict has, and gradients, are afterwards what they were before. modules: None, one, a list or a dict."""
     them = list(modules.values()) if isinstance(modules, dict) else modules if isinstance(modules, (list, tuple)) else [modules]
@@ -212,9 +227,9 @@ class Held:
         """Where the memory is: the same as long as nobody has put another tensor in its place."""
         return address_of(self.local), list(self.local.shape), list(self.local.stride())
 
-    def declare(self, client):
-        client.declare(self.name, self.dtype, self.shape, self.boxes(), address_of(self.local), self.field, self.tied,
-                       self.local.device.type == "cuda")
+    def declare(self, client, memory=True):
+        client.declare(self.name, self.dtype, self.shape, self.boxes(), address_of(self.local) if memory else None, self.field,
+                       self.tied, memory and self.local.device.type == "cuda")
 
 
 # ---- models ------------------------------------------------------------------------------------------------------------
@@ -464,12 +479,32 @@ def _of_field(whole, piece_range, field, value, numbers):
     return h
 
 
-def of_optimizer(optim, names, held, zero1, numbers):
-    """{(name, field): (Held, state, key)} of the optimizer's state, under the names of the parameters it belongs to."""
+def _replaced(optim, p, names, held, before):
+    """The name of a parameter that the model had before to_empty() or to() put another in its place, as far as that can be told: by what
+    was declared, by the optimizer's own names, or by its place among as many parameters as the model has."""
+    if id(p) in before:
+        return before[id(p)]
+    mine = [(q, group.get("param_names", ())[i:i + 1]) for group in optim.param_groups for i, q in enumerate(group["params"])]
+    at = next(i for i, (q, _) in enumerate(mine) if q is p)
+    if mine[at][1]:
+        return mine[at][1][0]
+    if p.is_meta and len(mine) == len(names):
+        name = list(names.values())[at][0]
+        return name if name in held and held[name].shape == list(p.shape) else None
+    return None
+
+
+def of_optimizer(optim, names, held, zero1, numbers, before=()):
+    """{(name, field): (Held, state, key)} of the optimizer's state, under the names of the parameters it belongs to. before: {id: name}
+    of the parameters that were declared, which others may have replaced since."""
     found, known, ranges = {}, set(), {id(piece): (start, stop) for start, stop, piece in zero1.values()}
     for group in optim.param_groups:
         for p in group["params"]:
             mine = [n for n in names.get(id(p), ()) if n in held]
+            replaced = None if mine else _replaced(optim, p, names, held, before)
+            if replaced:
+                refuse(f"optimizer {type(optim).__name__}: it works on {replaced} as that was before to_empty() or to() put another tensor "
+                       f"in its place, so that nothing would be trained; make the optimizer after that")
             if not mine:
                 refuse(f"optimizer {type(optim).__name__}: a parameter of shape {tuple(p.shape)} is none of the "
                        f"model's; give it by name in zero1= or extra=, or leave it out")

@@ -86,10 +86,16 @@ class _Python:
     kind = "python"
 
     def __init__(self, generator):
-        self.generator = generator
+        self.generator, self._was = generator, (None, None)
 
     def get(self):
-        version, numbers, gauss = self.generator.getstate()
+        state = self.generator.getstate()
+        if self._was[0] != state:  # encoding it takes ten times as long
+            self._was = state, self._encoded(*state)
+        return self._was[1]
+
+    @staticmethod
+    def _encoded(version, numbers, gauss):
         return json.dumps([version, base64.b64encode(struct.pack("<625I", *numbers)).decode(), gauss]).encode()
 
     def set(self, data):
@@ -100,6 +106,10 @@ class _Python:
         self.generator.seed(int.from_bytes(digest, "little"))
 
 
+def _comparable(state):
+    return {k: v.tobytes() if hasattr(v, "tobytes") else _comparable(v) if isinstance(v, dict) else v for k, v in state.items()}
+
+
 class _Numpy:
     """numpy.random.Generator, a bit generator, or RandomState."""
 
@@ -107,7 +117,7 @@ class _Numpy:
         self.name, self.generator = name, generator
         self.legacy = hasattr(generator, "get_state") and not hasattr(generator, "bit_generator")
         self.bits = generator._bit_generator if self.legacy else getattr(generator, "bit_generator", generator)
-        self.kind = f"numpy {type(self.bits).__name__}"
+        self.kind, self._was = f"numpy {type(self.bits).__name__}", (None, None)
 
     def get(self):
         seeds = getattr(self.bits, "seed_seq", None)
@@ -115,7 +125,10 @@ class _Numpy:
             refuse(f"rng {self.name}: generators have been spawned from it, and what it would spawn next cannot be carried; spawn them "
                    f"from a SeedSequence of your own before attach()")
         state = self.generator.get_state(legacy=False) if self.legacy else self.bits.state
-        return _values.dumps(f"rng {self.name}", state, True)
+        raw = _comparable(state)
+        if self._was[0] != raw:
+            self._was = raw, _values.dumps(f"rng {self.name}", state, True)
+        return self._was[1]
 
     def set(self, data):
         self._set(_values.loads(data))
@@ -186,7 +199,7 @@ class _Tags:
 class Stream:
     def __init__(self, name, rule, source):
         self.name, self.rule, self.source = name, rule, source
-        self.blob = f"rng/{name}"
+        self.blob, self.scope = f"rng/{name}", _SCOPES.get(rule)
         if len(name.encode()) > NAME_MAX:
             refuse(f"rng {name[:40]}...: the name of a stream has at most {NAME_MAX} bytes")
 
@@ -442,14 +455,18 @@ class Streams:
 
     def save(self):
         """Sets the state of every stream to be carried."""
+        for s in self.watched():
+            self._client.blob_set(s.blob, s.get(), s.scope)
+
+    def watched(self):
+        """The streams to be carried; all of their blobs but the states are set."""
         self._check_others()
         streams = self.all()
         for blob, scope in self._forget:
             self._client.blob_set(blob, b"", scope)
-        for s in streams:
-            self._client.blob_set(s.blob, s.get(), _SCOPES[s.rule])
         head = {"version": _VERSION, "streams": {s.name: s.rule for s in streams}}
         self._client.blob_set(_HEAD, json.dumps(head).encode())
+        return streams
 
     def _check_others(self):
         """Generators of devices that are not this rank's: nothing has been drawn from them, or their owner has named them."""

@@ -5,7 +5,7 @@
         with gen:
             train(gen)          # builds everything anew, from gen.tp, gen.pp, gen.dp, gen.rank, ...
 
-and in train():
+and in train() (declare() before it, of a model on `meta`, is optional):
 
     gen.attach(model=model, optim=optim, sched=sched, data=sampler)     # binds, and restores what there is
     for step in range(gen.start_step, steps):
@@ -45,7 +45,7 @@ try:
 except ImportError as e:
     raise ImportError("ptc.torch needs PyTorch 2.7 or later") from e
 
-from ptc import _held, _rng, _values
+from ptc import _held, _rng, _survive, _values
 from ptc._attached import Attached
 from ptc._held import refuse
 from ptc._rng import AGREE, DIFFER
@@ -134,7 +134,8 @@ class Generation:
         self._told = []  # keys in the store of the last stop
         self._device, self._stream = None, None  # of the state's marks; the stream's number
         self._on_cuda = False
-        self._probe = None
+        self._before, self._names, self._hidden = {}, None, {}  # of declare(): parameters, what was declared, what is known later
+        self._probe, self._promise = None, None
         if os.environ.get("PTC_PROBE"):
             from ptc import _probe  # which loads more of PyTorch than others need
             self._probe = _probe.Probe(self)
@@ -192,11 +193,16 @@ class Generation:
 
     def __exit__(self, kind, value, traceback):
         stale = isinstance(value, ptc.Error) and value.code == _STALE  # it came to nothing: there will be another
+        if self._promise is not None:
+            if kind is not None and not stale:
+                self._promise.leave()  # the traceback still has what train() had
+            self._promise.close()
+            self._promise = None
         if kind is not None and not stale:
             return False
         if self._bound is not None:
             self._bound.close()
-        self._bound, self._outside, self._data = None, {}, []
+        self._bound, self._outside, self._data, self._before = None, {}, [], {}
         if dist.is_initialized():
             dist.destroy_process_group()
         _forget_meshes()
@@ -227,6 +233,46 @@ class Generation:
             fn()
         return True
 
+    def __getattr__(self, name):
+        if name in self.__dict__.get("_hidden", ()):
+            raise ptc.Error(-1, f"{name}: it is known after attach(); what was declared is only being built")
+        raise AttributeError(name)
+
+    def declare(self, model=None, optim=None, zero1=None, tied=(), extra=None):
+        """Says the names, shapes and parts of what attach() will carry, before there is memory for it: the model, and with it the
+        optimizer, may be on `meta`. Optional; returns at once. In a job with `build: ahead` ptcd compares that with the state while
+        the other ranks train and this one goes on, so that what does not fit ends the resize before memory is taken for it.
+
+            with torch.device("meta"):
+                model = Net()
+            gen.declare(model=model, optim=AdamW(model.parameters()))
+            model.to_empty(device="cuda")
+            optim = AdamW(model.parameters())       # anew: to_empty() has put others in the place of plain parameters
+            gen.attach(model=model, optim=optim)    # gives the memory, and waits until the generation is committed
+
+        Give what attach() will be given. Between the two, start_step is not known, and raises."""
+        if self._names is not None or self._bound is not None:
+            raise ptc.Error(-1, "declare: call it once, before attach(); give everything in one call")
+        optims = [o for them in _held.optimizers_of(optim).values() for o in them]
+        with _held.without_memory(optims):
+            bound = Attached(model, optim, None, zero1, tied, extra, None, ())
+            declared = bound.collect()
+        self._before, self._names = bound.parameters(), {(h.name, h.field) for h in declared}
+        for h in declared:
+            h.declare(self._client, memory=False)
+        self._client.declared()
+        self._hidden = {"start_step": self.__dict__.pop("start_step")}
+
+    def _as_declared(self):
+        """What is attached is what was declared. Shapes and parts libptc compares."""
+        now = {(h.name, h.field): h for h in self._declared}
+        for name, field in sorted(self._names - set(now), key=str):
+            refuse(f"tensor {name}{f' ({field})' if field else ''}: it was declared, and is not attached; give attach() what "
+                   f"declare() was given")
+        for key in now:
+            if key not in self._names:
+                refuse(f"tensor {now[key]}: it is attached, and was not declared; give declare() what attach() is given")
+
     def attach(self, model=None, optim=None, sched=None, data=(), zero1=None, tied=(), extra=None, stateful=None, remade=(),
                rng=None, dropped=()):
         """Declares what is to be carried, restores it where there is a snapshot, and returns True then.
@@ -252,15 +298,19 @@ class Generation:
             raise ptc.Error(-1, "attach: this generation is attached already; give everything in one call")
         if self._probe:
             self._probe.built()
+        self.__dict__.update(self._hidden)
+        self._hidden = {}
         self._data = [External.of(d) for d in (data if isinstance(data, (list, tuple)) else () if data is None else (data,))]
         for name in {d.name for d in self._data}:
             if sum(d.name == name for d in self._data) > 1:
                 refuse(f"dataset {name}: two samplers or loaders of that name; give them different ones in name=")
-        bound = Attached(model, optim, sched, zero1, tied, extra, stateful, remade, dropped)
+        bound = Attached(model, optim, sched, zero1, tied, extra, stateful, remade, dropped, self._before)
         self._bound = bound
         try:
             self._rng = _rng.Streams(self, rng)
             self._declared = bound.collect()
+            if self._names is not None:
+                self._as_declared()
             bound.check_dropped()
             self._check_blobs(bound.values(), bound.about(True, {}))  # what a stop would refuse
             found = False
@@ -465,10 +515,31 @@ class Generation:
             self._bound.check_copies()
         if self._bound is not None:
             self._bound.gradients.boundary()
+        if self._promise is not None:
+            self._promise.boundary(step)
         if self._device is not None:
             self._name_stream()
         self._ended = self._client.boundary(step)
         return self._ended
+
+    def survive(self):
+        """A promise, after attach() on every rank: when a node is lost, the job goes on from the memory of the ranks that are left
+        (docs/failures.md), with no step lost where they hold everything. All state is attached, no update begins without
+        update_begin(), which an optimizer's step() calls, and each boundary is where the state is whole.
+
+        From now on each boundary publishes what a stop would have set: options, schedulers, objects, random streams and positions.
+        A loader with a state of its own, and modules with extra state, are refused. What a stop would refuse later ends the promise
+        with a warning. Where a backward pass or a wait for a collective raises because peers are gone, in os._exit and at the end
+        of the with block, the process first waits until its memory has been taken."""
+        if self._bound is None:
+            raise ptc.Error(-1, "survive: attach() comes first")
+        for d in self._data:
+            if isinstance(d, External):
+                refuse(f"dataset {d.name}: survive() publishes positions at each boundary, and only the loader knows its own; use "
+                       f"gen.batch_sampler(), or leave survive() out: the job then goes on from snapshots")
+        if self._probe or self._promise is not None:
+            return
+        self._promise = _survive.Promise(self)
 
     def _name_stream(self):
         """The device says itself when the state is whole, where the program's work goes: in PyTorch's current stream."""

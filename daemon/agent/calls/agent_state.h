@@ -54,16 +54,16 @@ struct ptc_agent {
 		pthread_mutex_t lock;
 		pthread_cond_t cond;
 		struct ptc_agent_job *jobs;
-		struct ptc_geometry_ref *geometries; /* newest first */
 		struct ptc_pinned_table *pinned;     /* pinned_tables.c */
 		struct ptc_residents *residents;     /* memory/resident.c */
 		struct ptc_prefetch *prefetched;     /* memory/prefetch.c */
+		uint64_t prefetch_used;              /* of env.prefetch_bytes, by all jobs */
 		struct ptc_thread_count reconcilers; /* threads of reconcile.c */
 		uint64_t reconciled;                 /* the last number of ptc_agent_reconciles */
 		bool stopping;
 		bool healing; /* a thread heals: one at a time (healing/heal.c) */
 	} shared;
-	struct ptc_cache geometries; /* geometry/geometry.c */
+	struct ptc_cache geometries; /* geometry/geometry_shape.c */
 	_Atomic unsigned rendezvous;
 	atomic_bool heal_stop; /* healing asks no other node any more */
 	struct ptc_heal_vain heal_vain[8];

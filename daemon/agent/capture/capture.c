@@ -84,7 +84,7 @@ static int sources_make(struct ptc_capture *c, struct ptc_error *err)
 	if (job->spec.nrules) {
 		rc = rank_sources(c, &job->spec, err);
 		if (rc == 0)
-			rc = ptc_remote_find(c->g, &job->spec, c->self, &c->needs, &c->remote, &c->reduce, err);
+			rc = ptc_remote_find(c->g, &job->spec, c->self, c->needs, &c->remote, &c->reduce, err);
 	}
 	env->job_release(env->arg, ref);
 	return rc;
@@ -112,8 +112,8 @@ static void capture_tick(void *arg)
 	Ptc__V1__PullReply reply = PTC__V1__PULL_REPLY__INIT;
 
 	reply.version = PTC_WIRE_VERSION;
-	reply.bytes_done = (uint64_t)PTC_MIN(atomic_load(&c->copied), c->needs.bytes);
-	reply.bytes_total = (uint64_t)c->needs.bytes;
+	reply.bytes_done = (uint64_t)PTC_MIN(atomic_load(&c->copied), c->needs->bytes);
+	reply.bytes_total = (uint64_t)c->needs->bytes;
 	reply.copied_bytes = (uint64_t)atomic_load(&c->copied);
 	c->broken = ptc_agent_reply(c->call, &reply.base, NULL) != 0;
 }
@@ -143,6 +143,21 @@ static void keep_held(struct ptc_capture *c)
 	c->group.n = n;
 }
 
+/* Of a rank that has ended there is left what it had on devices. */
+static void keep_outlived(struct ptc_capture *c)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < c->sources.n; i++) {
+		const struct ptc_slot_source *s = &c->sources.v[i];
+		const struct ptc_slot_view *slot = &c->group.v[s->slot];
+
+		if (!slot->outlived || ptc_slot_device(slot, s->at.address))
+			c->sources.v[n++] = *s;
+	}
+	c->sources.n = n;
+}
+
 /* Whether they have all that this node's table needs. */
 static int check_held(const struct ptc_capture *c, struct ptc_error *err)
 {
@@ -154,14 +169,14 @@ static int check_held(const struct ptc_capture *c, struct ptc_error *err)
 		return ptc_error_set(err, PTC_ESTATE,
 				     "by the job's rules some of its replicas are merged, or taken from another node; "
 				     "that cannot be done after a loss");
-	for (size_t i = 0; !rc && i < c->needs.n; i++) {
-		if (ptc_box_empty(&c->needs.v[i].box))
+	for (size_t i = 0; !rc && i < c->needs->n; i++) {
+		if (ptc_box_empty(&c->needs->v[i].box))
 			continue;
-		rc = ptc_boxes_push(&left, &c->needs.v[i].box) ? ptc_nomem(err) : 0;
+		rc = ptc_boxes_push(&left, &c->needs->v[i].box) ? ptc_nomem(err) : 0;
 		for (size_t k = 0; !rc && left.n && k < c->sources.n; k++) {
 			struct ptc_boxes rest = { 0 };
 
-			if (c->sources.v[k].item != c->needs.v[i].item)
+			if (c->sources.v[k].item != c->needs->v[i].item)
 				continue;
 			for (size_t b = 0; !rc && b < left.n; b++)
 				if (ptc_box_subtract(&left.v[b], &c->sources.v[k].at.box, &rest))
@@ -174,7 +189,7 @@ static int check_held(const struct ptc_capture *c, struct ptc_error *err)
 				err, PTC_ELOST,
 				"tensor \"%.600s\": no rank here that is whole at step %llu holds a part that "
 				"the node's table needs",
-				ptc_geometry_item_name(c->g, c->needs.v[i].item, name, sizeof name),
+				ptc_geometry_item_name(c->g, c->needs->v[i].item, name, sizeof name),
 				(unsigned long long)c->req->step);
 		ptc_boxes_done(&left);
 	}
@@ -261,14 +276,14 @@ static int drop(struct ptc_capture *c, struct ptc_error *err)
 /* Nothing is believed that may be there; all is reserved before anything is copied. */
 static int reserve(struct ptc_capture *c, struct ptc_error *err)
 {
-	struct ptc_store_box *boxes = ptc_reallocarray(NULL, c->needs.n ? c->needs.n : 1, sizeof *boxes);
+	struct ptc_store_box *boxes = ptc_reallocarray(NULL, c->needs->n ? c->needs->n : 1, sizeof *boxes);
 	int64_t new_bytes = 0;
 	size_t n = 0;
 	int rc = boxes ? drop(c, err) : ptc_nomem(err);
 
-	for (size_t i = 0; !rc && i < c->needs.n; i++)
-		if (!ptc_box_empty(&c->needs.v[i].box))
-			boxes[n++] = (struct ptc_store_box){ c->needs.v[i].item, c->needs.v[i].box };
+	for (size_t i = 0; !rc && i < c->needs->n; i++)
+		if (!ptc_box_empty(&c->needs->v[i].box))
+			boxes[n++] = (struct ptc_store_box){ c->needs->v[i].item, c->needs->v[i].box };
 	if (rc == 0)
 		rc = ptc_table_begin(c->agent->env.store, &c->key, &c->table, err);
 	if (rc == 0)
@@ -428,6 +443,29 @@ static size_t shadow(struct ptc_capture *c, size_t ntasks)
 	return ntasks;
 }
 
+/* Ranks that go on beside a shadow that is not there any more would lose the snapshot. What is left is copied from
+ * their own memory then. Returns the number of tasks that are done. */
+static int before_release(struct ptc_capture *c, size_t here, size_t *waited, struct ptc_error *err)
+{
+	struct ptc_workers *workers = c->agent->env.workers;
+	int rc;
+
+	if (ptc_fault("agent.capture.release"))
+		return ptc_error_set(err, PTC_EIO, "injected failure before ranks are let go");
+	if (ptc_slots_shadow_lives(workers, &c->copying.slots)) {
+		ptc_slots_shadow_only(workers, &c->copying.slots);
+		return 0;
+	}
+	ptc_warn("agent", "job %s: the copies on its devices are lost, so its ranks wait for the copy of a snapshot",
+		 c->key.uuid);
+	(void)ptc_workers_copied_async(workers, &c->group.key, false, "ptc-gpu ended before the ranks went on");
+	ptc_slots_shadow_drop(workers, &c->copying.slots);
+	c->fill_from = *waited;
+	rc = task_pool_run(c, ptc_capture_fill, here - *waited, err);
+	*waited = here;
+	return rc;
+}
+
 /* Out of the ranks' memory; they may go on then. */
 static int copy(struct ptc_capture *c, bool released, struct ptc_error *err)
 {
@@ -442,7 +480,7 @@ static int copy(struct ptc_capture *c, bool released, struct ptc_error *err)
 		ptc_residents_make(c->agent,
 				   &(struct ptc_residents_make){ c->g, &c->group, &c->sources, &c->copying.slots });
 	if (!rc && c->order)
-		ptc_slots_shadow_only(c->agent->env.workers, &c->copying.slots);
+		rc = before_release(c, here, &waited, err);
 	if (!rc && c->req->release && !released)
 		rc = release(c, err);
 	c->fill_from = waited;
@@ -471,8 +509,10 @@ static int take(struct ptc_capture *c, struct ptc_error *err)
 
 	if (rc == 0)
 		rc = sources_make(c, err);
-	if (!rc && c->req->held)
+	if (!rc && c->req->held) {
+		keep_outlived(c);
 		rc = check_held(c, err);
+	}
 	if (rc == 0)
 		rc = ptc_captured_encode(c, err);
 	if (!rc && early)
@@ -508,7 +548,7 @@ static int digest_again(struct ptc_capture *c, struct ptc_error *err)
 {
 	struct ptc_digest_job job = { .table = c->table,
 				      .g = c->g,
-				      .needs = &c->needs,
+				      .needs = c->needs,
 				      .digests = c->digests,
 				      .stop = capture_stop,
 				      .tick = capture_tick,
@@ -540,7 +580,7 @@ static int answer(struct ptc_capture *c, struct ptc_error *err)
 {
 	Ptc__V1__PullReply reply = PTC__V1__PULL_REPLY__INIT;
 	struct ptc_rpc_part parts[2] = { { 0 } };
-	size_t n = c->needs.n;
+	size_t n = c->needs->n;
 	uint32_t *index = ptc_reallocarray(NULL, n ? n : 1, sizeof *index);
 	void *data = NULL;
 	int rc = index ? 0 : ptc_nomem(err);
@@ -549,7 +589,7 @@ static int answer(struct ptc_capture *c, struct ptc_error *err)
 		index[i] = (uint32_t)i;
 	reply.version = PTC_WIRE_VERSION;
 	reply.finished = true;
-	reply.bytes_done = reply.bytes_total = reply.verified_bytes = (uint64_t)c->needs.bytes;
+	reply.bytes_done = reply.bytes_total = reply.verified_bytes = (uint64_t)c->needs->bytes;
 	reply.copied_bytes = (uint64_t)atomic_load(&c->copied);
 	reply.wire_bytes = c->fetched;
 	reply.n_need_index = reply.n_digests = n;
@@ -578,10 +618,10 @@ static int capture(struct ptc_capture *c, struct ptc_error *err)
 	memcpy(c->key.uuid, c->g->uuid, sizeof(c->key.uuid));
 	rc = ptc_geometry_node(c->g, c->agent->node, &c->self, err);
 	if (rc == 0)
-		rc = ptc_layout_node_needs(c->g->layout, &c->g->allocation, c->self, &c->needs, err);
+		rc = ptc_geometry_needs(c->g, false, &c->needs, err);
 	if (rc)
 		return rc;
-	c->digests = ptc_calloc(c->needs.n ? c->needs.n : 1, sizeof *c->digests);
+	c->digests = ptc_calloc(c->needs->n ? c->needs->n : 1, sizeof *c->digests);
 	rc = c->digests ? find_or_take(c, err) : ptc_nomem(err);
 	return rc ? rc : answer(c, err);
 }
@@ -630,7 +670,6 @@ int ptc_agent_on_capture(void *agent, struct ptc_rpc_call *call, struct ptc_erro
 	ptc_free(c.exposed_extents);
 	ptc_free(c.digests);
 	ptc_free(c.ranks);
-	ptc_needs_done(&c.needs);
 	ptc_geometry_put(c.ref);
 	ptc_agent_leave(&c.op);
 	ptc_pb_free(msg);

@@ -233,7 +233,7 @@ static int fill_sources(struct fill *f, struct ptc_error *err)
 /* bytes: of the extent, up to the end of the slice. */
 static int digest_slice(const struct fill *f, int64_t bytes, struct ptc_error *err)
 {
-	const struct ptc_digest_fill d = { f->c->table, f->c->g, &f->c->needs, f->c->digests }; /* nothing of parts */
+	const struct ptc_digest_fill d = { f->c->table, f->c->g, f->c->needs, f->c->digests }; /* nothing of parts */
 
 	ptc_table_extent_ready(f->c->table, f->extent, 0, bytes);
 	return ptc_digest_part(&d, f->extent, f->box->item, f->slice, err);

@@ -102,10 +102,13 @@ static void rank_states_fill(struct rank_states *s, const struct ptc_group *g)
 
 	ptc__v1__pull_reply__init(&s->reply);
 	s->reply.ranks = s->rank_list;
-	s->reply.n_ranks = g->n;
 	for (size_t i = 0; i < g->n; i++) {
 		const struct ptc_slot_view *slot = &g->v[i];
-		Ptc__V1__RankState *to = s->rank_list[i] = &s->ranks[i];
+		Ptc__V1__RankState *to;
+
+		if (slot->outlived) /* as of a rank whose node has gone: nothing is said */
+			continue;
+		to = s->rank_list[s->reply.n_ranks++] = &s->ranks[i];
 
 		ptc__v1__rank_state__init(to);
 		to->rank = slot->rank.rank;

@@ -39,7 +39,7 @@ struct ptc_capture {
 	struct ptc_geometry_ref *ref;
 	const struct ptc_geometry *g;
 	uint32_t self;
-	struct ptc_needs needs;
+	const struct ptc_needs *needs;
 	struct ptc_table_key key;
 	struct ptc_table *table;
 	struct ptc_group group;

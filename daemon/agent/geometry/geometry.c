@@ -9,7 +9,7 @@
  * (PTC_ELAYOUT). */
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/agent/calls/wire.h"
-#include "daemon/agent/geometry/geometry.h"
+#include "daemon/agent/geometry/geometry_shape.h"
 #include "proto/pb.h"
 #include "proto/ptc.pb-c.h"
 
@@ -24,24 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct ptc_replicas {
-	pthread_mutex_t lock;
-	struct ptc_replica *v; /* NULL until built; by item, then node */
-	size_t n;
-	size_t *first; /* items + 1 */
-};
-
-static struct ptc_replicas *replicas_free(struct ptc_replicas *h)
-{
-	if (!h)
-		return NULL;
-	pthread_mutex_destroy(&h->lock);
-	ptc_free(h->v);
-	ptc_free(h->first);
-	ptc_free(h);
-	return NULL;
-}
-
 static void names_free(char **names, size_t n)
 {
 	for (size_t i = 0; names && i < n; i++)
@@ -49,9 +31,8 @@ static void names_free(char **names, size_t n)
 	ptc_free(names);
 }
 
-void ptc_geometry_done(struct ptc_geometry *g)
+void ptc_geometry_own_done(struct ptc_geometry *g)
 {
-	replicas_free(g->replicas);
 	ptc_geometry_copies_done(g);
 	ptc_layout_free(g->own_layout);
 	ptc_allocation_done(&g->allocation);
@@ -250,19 +231,25 @@ static int place_read(struct ptc_geometry *g, const Ptc__V1__SwitchInfo *info, c
 	return allocation_read(g, which, err);
 }
 
-static int geometry_build(struct ptc_geometry *g, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
-			  struct ptc_error *err)
+int ptc_geometry_build(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
+		       struct ptc_geometry *ret, struct ptc_error *err)
 {
-	int rc = place_read(g, info, which, err);
+	struct ptc_geometry g = { .agent = agent, .generation = which->number, .snapshot = which->snapshot };
+	int rc;
 
-	if (rc)
+	snprintf(g.uuid, sizeof g.uuid, "%s", info->uuid);
+	snprintf(g.spec_hash, sizeof g.spec_hash, "%s", info->spec_hash);
+	rc = place_read(&g, info, which, err);
+	if (!rc)
+		rc = layout_make(&g, info, which, err);
+	if (!rc)
+		rc = ptc_geometry_copies(&g, which, err);
+	if (rc) {
+		ptc_geometry_own_done(&g);
 		return rc;
-	g->replicas = ptc_calloc(1, sizeof *g->replicas);
-	if (!g->replicas)
-		return ptc_nomem(err);
-	ptc_require(!pthread_mutex_init(&g->replicas->lock, NULL));
-	rc = layout_make(g, info, which, err);
-	return rc ? rc : ptc_geometry_copies(g, which, err);
+	}
+	*ret = g;
+	return 0;
 }
 
 int ptc_geometry_place(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
@@ -287,127 +274,10 @@ int ptc_geometry_place(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
 		rc = ptc_error_set(err, PTC_EINVAL, "configuration %.200s has %u ranks, the allocation %u",
 				   which->config, world, g.allocation.world);
 	if (rc) {
-		ptc_geometry_done(&g);
+		ptc_geometry_own_done(&g);
 		return rc;
 	}
 	*ret_geometry = g;
-	return 0;
-}
-
-int ptc_agent_geometry(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,
-		       const struct Ptc__V1__Generation *which, struct ptc_geometry *ret_geometry,
-		       struct ptc_error *err)
-{
-	struct ptc_geometry g = { .agent = agent };
-	int rc = ptc_switch_info_check(PTC_WIRE_VERSION, info, err);
-
-	if (rc)
-		return rc;
-	if (!which || !which->number)
-		return ptc_error_set(err, PTC_EINVAL, "the request names no generation");
-	if (strlen(which->layout_hash) > 64)
-		return ptc_error_set(err, PTC_EINVAL,
-				     "the request has a layout hash of %zu characters; at most 64 are possible",
-				     strlen(which->layout_hash));
-	g.generation = which->number;
-	g.snapshot = which->snapshot;
-	snprintf(g.uuid, sizeof g.uuid, "%s", info->uuid);
-	snprintf(g.spec_hash, sizeof g.spec_hash, "%s", info->spec_hash);
-	rc = geometry_build(&g, info, which, err);
-	if (rc) {
-		ptc_geometry_done(&g);
-		return rc;
-	}
-	*ret_geometry = g;
-	return 0;
-}
-
-/* ---- replicas ---- */
-
-struct node_needs {
-	struct ptc_needs *v; /* per node of the geometry */
-	size_t total;
-};
-
-static int needs_of_all(const struct ptc_geometry *g, struct node_needs *ret, struct ptc_error *err)
-{
-	bool *used = ptc_calloc(g->nnodes, sizeof *used);
-	int rc = 0;
-
-	ret->v = ptc_calloc(g->nnodes, sizeof *ret->v);
-	if (!used || !ret->v)
-		rc = ptc_nomem(err);
-	for (uint32_t i = 0; !rc && i < g->copied_at.world; i++)
-		used[g->copied_at.ranks[i].node] = true;
-	for (uint32_t i = 0; !rc && i < g->nnodes; i++) {
-		if (!used[i])
-			continue;
-		rc = ptc_layout_node_needs(g->copied, &g->copied_at, i, &ret->v[i], err);
-		ret->total += rc ? 0 : ret->v[i].n;
-	}
-	ptc_free(used);
-	return rc;
-}
-
-static int replicas_sort(struct ptc_replicas *h, const struct ptc_geometry *g, const struct node_needs *all,
-			 struct ptc_error *err)
-{
-	size_t items = ptc_spec_items(g->spec), *first = ptc_calloc(items + 2, sizeof *first);
-	struct ptc_replica *v = ptc_reallocarray(NULL, all->total ? all->total : 1, sizeof *v);
-
-	if (!first || !v) {
-		ptc_free(first);
-		ptc_free(v);
-		return ptc_nomem(err);
-	}
-	for (size_t i = 0; i < g->nnodes; i++)
-		for (size_t k = 0; k < all->v[i].n; k++)
-			first[all->v[i].v[k].item + 2]++;
-	for (size_t i = 2; i < items + 2; i++)
-		first[i] += first[i - 1];
-	/* first[item + 1] is where the next one of item goes; at the end it is where item + 1 begins. */
-	for (uint32_t i = 0; i < g->nnodes; i++)
-		for (size_t k = 0; k < all->v[i].n; k++) {
-			const struct ptc_need *need = &all->v[i].v[k];
-
-			v[first[need->item + 1]++] = (struct ptc_replica){ need->item, i, need->box };
-		}
-	h->first = first;
-	h->n = all->total;
-	h->v = v;
-	return 0;
-}
-
-static int replicas_build_locked(struct ptc_replicas *h, const struct ptc_geometry *g, struct ptc_error *err)
-{
-	struct node_needs all = { 0 };
-	int rc = needs_of_all(g, &all, err);
-
-	if (rc == 0)
-		rc = replicas_sort(h, g, &all, err);
-	for (size_t i = 0; all.v && i < g->nnodes; i++)
-		ptc_needs_done(&all.v[i]);
-	ptc_free(all.v);
-	return rc;
-}
-
-int ptc_geometry_replicas(const struct ptc_geometry *g, uint32_t item, const struct ptc_replica **ret, size_t *ret_n,
-			  struct ptc_error *err)
-{
-	struct ptc_replicas *h = g->replicas;
-	int rc = 0;
-
-	if (item >= ptc_spec_items(g->spec))
-		return ptc_error_set(err, PTC_EINVAL, "there is no item %u; the job has %zu items", item,
-				     ptc_spec_items(g->spec));
-	pthread_mutex_lock(&h->lock);
-	if (!h->v)
-		rc = replicas_build_locked(h, g, err);
-	pthread_mutex_unlock(&h->lock);
-	if (rc)
-		return rc;
-	*ret = h->v + h->first[item];
-	*ret_n = h->first[item + 1] - h->first[item];
 	return 0;
 }
 
@@ -465,78 +335,4 @@ int ptc_geometry_name_error(const struct ptc_geometry *g, struct ptc_error *err)
 	snprintf(text, sizeof text, "%s", err->text + used);
 	return ptc_error_set(err, err->code, "tensor \"%.400s\"%.600s",
 			     ptc_geometry_item_name(g, item, name, sizeof name), text);
-}
-
-/* ---- cache ---- */
-
-static int cache_key(const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which, char ret_key[33],
-		     struct ptc_error *err)
-{
-	Ptc__V1__SwitchInfo only;
-	Ptc__V1__Generation gen = *which;
-	void *data;
-	size_t len;
-	int rc;
-
-	ptc__v1__switch_info__init(&only);
-	only.uuid = info->uuid;
-	only.spec_hash = info->spec_hash;
-	only.n_nodes = info->n_nodes;
-	only.nodes = info->nodes;
-	only.n_addresses = info->n_addresses;
-	only.addresses = info->addresses;
-	gen.incarnation = 0; /* where tensors lie does not depend on it */
-	only.from = &gen;
-	rc = ptc_pb_encode(&only.base, &data, &len, err);
-	if (rc)
-		return rc;
-	ptc_content_hash(data, len, ret_key);
-	ptc_free(data);
-	return 0;
-}
-
-static void drop(struct ptc_cached *cached)
-{
-	struct ptc_geometry_ref *ref = (struct ptc_geometry_ref *)cached;
-
-	ptc_geometry_done(&ref->g);
-	ptc_free(ref);
-}
-
-void ptc_geometry_cache_init(struct ptc_agent *agent)
-{
-	ptc_cache_init(&agent->geometries, PTC_AGENT_GEOMETRIES, drop);
-}
-
-int ptc_geometry_get(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
-		     struct ptc_geometry_ref **ret, struct ptc_error *err)
-{
-	struct ptc_geometry_ref *ref;
-	char key[33];
-	int rc;
-
-	if (!which || !which->number)
-		return ptc_error_set(err, PTC_EINVAL, "the request names no generation");
-	rc = cache_key(info, which, key, err);
-	if (rc)
-		return rc;
-	ref = (struct ptc_geometry_ref *)ptc_cache_find(&agent->geometries, key);
-	if (!ref) {
-		ref = ptc_calloc(1, sizeof *ref);
-		if (!ref)
-			return ptc_nomem(err);
-		rc = ptc_agent_geometry(agent, info, which, &ref->g, err);
-		if (rc) {
-			ptc_free(ref);
-			return rc;
-		}
-		ref = (struct ptc_geometry_ref *)ptc_cache_add(&agent->geometries, key, &ref->cached);
-	}
-	*ret = ref;
-	return 0;
-}
-
-void ptc_geometry_put(struct ptc_geometry_ref *ref)
-{
-	ptc_cached_unref((struct ptc_cached *)ref);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A geometry: spec, layout and allocation of one generation, made from its document and the wire. It tells which node
- * holds which boxes, and there is a cache of geometries. A geometry does not change once made. Any thread. Failure
- * modes: geometry.c. */
+ * holds which boxes. A geometry does not change once made. Those that differ in their numbers only share a shape, and
+ * there is a cache of shapes (geometry_shape.h). Any thread. Failure modes: geometry.c. */
 #pragma once
 
 #include "base/status.h"
@@ -34,12 +34,13 @@ struct ptc_geometry {
 	char spec_hash[65];      /* names the spec's blob */
 	struct ptc_agent *agent; /* gives the references back */
 	void *spec_ref, *layout_ref;
-	struct ptc_replicas *replicas; /* the boxes of each item on each node; made at first use, by any thread */
+	struct ptc_geometry_shape *shape; /* owns all of it but the two numbers; NULL of one from ptc_geometry_place */
 };
 /* Accepts an empty geometry, and leaves the geometry empty. */
 void ptc_geometry_done(struct ptc_geometry *g);
 
-/* Makes a geometry from a message. which: `from` or `to` of info. Checks every number from the wire. */
+/* Makes a geometry from a message. which: `from` or `to` of info. Checks every number from the wire. It must end before
+ * the agent does. */
 int ptc_agent_geometry(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,
 		       const struct Ptc__V1__Generation *which, struct ptc_geometry *ret_geometry,
 		       struct ptc_error *err);
@@ -74,9 +75,18 @@ const char *ptc_geometry_item_name(const struct ptc_geometry *g, uint32_t item, 
 /* Puts the tensor's name in place of "item N", with which an error of the store begins. Returns err's code. */
 int ptc_geometry_name_error(const struct ptc_geometry *g, struct ptc_error *err);
 
-/* A cached geometry. */
+/* The boxes of this node, borrowed from g. copies: with those that are beside the layout. PTC_EINVAL: g does not have
+ * this node. */
+int ptc_geometry_needs(const struct ptc_geometry *g, bool copies, const struct ptc_needs **ret, struct ptc_error *err);
+/* The hash of the plan that leads here, with usable[node] as of ptc_plan_new; from NULL: from nothing. False: nobody
+ * has noted it, so make the plan and note its hash. Of each `to` the last one is kept. */
+bool ptc_geometry_plan_known(const struct ptc_geometry *from, const struct ptc_geometry *to, const bool *usable,
+			     char ret_hash[33]);
+void ptc_geometry_plan_note(const struct ptc_geometry *from, const struct ptc_geometry *to, const bool *usable,
+			    const char hash[33]);
+
+/* A geometry on the heap. */
 struct ptc_geometry_ref {
-	struct ptc_cached cached;
 	struct ptc_geometry g;
 };
 int ptc_geometry_get(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,

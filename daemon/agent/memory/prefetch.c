@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: the boxes of the next ranks on this node get places in one file of memory, which ptc-gpu page-locks; a
- * thread reads and verifies them one after another until it is asked for them. Failure modes: no budget, no memory, a
- * layout or a table that is not known or not here, too many short rows: less or nothing is prefetched. */
+ * thread reads and verifies them one after another until it is asked for them; step by step, so that neither it nor
+ * others wait for all of the memory. Failure modes: no budget, no memory, a layout or a table that is not known or not
+ * here, too many short rows: less or nothing is prefetched. */
 #include "daemon/agent/memory/prefetch.h"
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/store/store_read.h"
@@ -23,6 +24,9 @@
 #define ALIGN      256
 #define SPANS_MAX  1024 /* of a box: shorter rows take longer to be told apart than to be read again */
 #define CHUNKS_MAX (SPANS_MAX + 1)
+#define LOCK_BYTES ((uint64_t)32 << 20) /* page-locked at once; no box crosses a multiple of it */
+
+_Static_assert(LOCK_BYTES >= PTC_PREFETCH_BOX && LOCK_BYTES % ALIGN == 0, "a box fits into a step");
 
 struct ahead {
 	uint32_t item;
@@ -35,6 +39,8 @@ struct ahead {
 struct ptc_prefetch {
 	struct ptc_prefetch *next;
 	char uuid[37]; /* the job */
+	struct ptc_agent *agent;
+	uint64_t reserved; /* of the node's budget */
 	struct ptc_workers *workers;
 	struct ptc_table *table; /* the snapshot's */
 	char device[48];         /* for which it is page-locked */
@@ -69,6 +75,9 @@ struct ptc_prefetch *ptc_prefetch_free(struct ptc_prefetch *p)
 	if (ptc_workers_unpin(p->workers, &p->pinned) && p->memory.base) /* else ptc-gpu may have it for ever */
 		munmap((void *)(uintptr_t)p->memory.base, p->memory.bytes);
 	ptc_close(&p->memory.fd);
+	pthread_mutex_lock(&p->agent->shared.lock);
+	p->agent->shared.prefetch_used -= p->reserved;
+	pthread_mutex_unlock(&p->agent->shared.lock);
 	ptc_table_unref(p->table);
 	for (size_t i = 0; i < p->n; i++)
 		ptc_free(p->v[i].spans);
@@ -179,17 +188,31 @@ static void place(struct ptc_prefetch *p, uint64_t budget)
 {
 	size_t n = 0;
 
-	qsort(p->v, p->n, sizeof *p->v, by_box);
 	for (size_t i = 0; i < p->n; i++) {
-		uint64_t bytes = (uint64_t)ptc_box_volume(&p->v[i].box);
+		uint64_t bytes = (uint64_t)ptc_box_volume(&p->v[i].box), at = p->wanted;
 
-		if ((n && by_box(&p->v[n - 1], &p->v[i]) == 0) || bytes > budget || p->wanted > budget - bytes)
+		if (at / LOCK_BYTES != (at + bytes - 1) / LOCK_BYTES)
+			at = (at / LOCK_BYTES + 1) * LOCK_BYTES;
+		if ((n && by_box(&p->v[n - 1], &p->v[i]) == 0) || bytes > budget || at > budget - bytes)
 			continue;
 		p->v[n] = p->v[i];
-		p->v[n++].at = p->wanted;
-		p->wanted = (p->wanted + bytes + ALIGN - 1) / ALIGN * ALIGN;
+		p->v[n++].at = at;
+		p->wanted = (at + bytes + ALIGN - 1) / ALIGN * ALIGN;
 	}
 	p->n = n;
+}
+
+/* What other jobs' bytes leave of the node's budget. */
+static void reserve(struct ptc_prefetch *p)
+{
+	struct ptc_agent *agent = p->agent;
+
+	qsort(p->v, p->n, sizeof *p->v, by_box);
+	pthread_mutex_lock(&agent->shared.lock);
+	place(p, agent->env.prefetch_bytes - PTC_MIN(agent->shared.prefetch_used, agent->env.prefetch_bytes));
+	p->reserved = p->wanted;
+	agent->shared.prefetch_used += p->reserved;
+	pthread_mutex_unlock(&agent->shared.lock);
 }
 
 static int boxes_make(struct ptc_prefetch *p, struct ptc_agent *agent, const struct ptc_geometry *to,
@@ -202,7 +225,7 @@ static int boxes_make(struct ptc_prefetch *p, struct ptc_agent *agent, const str
 		if (to->allocation.ranks[r].node == self)
 			rc = add_rank(p, to, r, err);
 	if (!rc && p->n)
-		place(p, agent->env.prefetch_bytes);
+		reserve(p);
 	return rc;
 }
 
@@ -216,11 +239,27 @@ static int find_spans(struct ptc_prefetch *p, struct ptc_table *table, uint32_t 
 	return ptc_table_spans(table, item, box, &p->found, err);
 }
 
+/* Until the memory for a box is page-locked. */
+static int lock_for(struct ptc_prefetch *p, const struct ahead *a, struct ptc_error *err)
+{
+	int rc = 0;
+
+	while (!rc && p->pinned.bytes < a->at + (uint64_t)ptc_box_volume(&a->box)) {
+		if (atomic_load(&p->stop))
+			return PTC_ECANCELED;
+		rc = ptc_workers_pin_more(p->workers, &p->pinned, err);
+	}
+	return rc;
+}
+
 /* PTC_ENOTFOUND, PTC_ELIMIT: another node has it, or it is too scattered. */
 static int read_one(struct ptc_prefetch *p, struct ahead *a, struct ptc_error *err)
 {
 	int rc = find_spans(p, p->table, a->item, &a->box, err);
 
+	if (rc)
+		return rc;
+	rc = lock_for(p, a, err);
 	if (rc)
 		return rc;
 	a->spans = ptc_reallocarray(NULL, p->found.n ? p->found.n : 1, sizeof *a->spans);
@@ -241,6 +280,8 @@ static int read_all(struct ptc_prefetch *p, struct ptc_error *err)
 			ptc_free(a.spans);
 			a.spans = NULL;
 		}
+		if (rc == PTC_ECANCELED)
+			return 0;
 		if (rc && rc != PTC_ENOTFOUND && rc != PTC_ELIMIT)
 			return rc;
 		if (rc == 0) {
@@ -255,7 +296,8 @@ static void *run(void *arg)
 {
 	struct ptc_prefetch *p = arg;
 	struct ptc_error err = PTC_ERROR_INIT;
-	int rc = ptc_workers_pin(p->workers, p->memory.fd, p->memory.bytes, p->device, &p->pinned, &err);
+	int rc = ptc_workers_pin_begin(p->workers, p->memory.fd, p->memory.bytes, LOCK_BYTES, p->device, &p->pinned,
+				       &err);
 
 	if (rc == 0)
 		rc = read_all(p, &err);
@@ -301,6 +343,7 @@ void ptc_prefetch_begin(struct ptc_agent *agent, const struct ptc_geometry *from
 	p = ptc_calloc(1, sizeof *p);
 	if (!p)
 		return;
+	p->agent = agent;
 	p->workers = agent->env.workers;
 	p->memory.fd = -1;
 	memcpy(p->uuid, from->uuid, sizeof p->uuid);

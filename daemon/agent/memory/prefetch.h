@@ -12,8 +12,9 @@
  * verified.
  *
  * Threads: a thread of its own reads, for one job at a time one list; the calls may come from any. Memory: at most
- * env.prefetch_bytes of the node, counted as page-locked before it is taken, until _free. Whatever fails costs a
- * restore through the ring, and one line of the log. */
+ * env.prefetch_bytes of the node, for all jobs together: a job gets what others leave. It is page-locked in steps as it
+ * is read to, each counted before, until _free. Whatever fails costs a restore through the ring, and one line of the
+ * log. */
 #pragma once
 
 #include "daemon/agent/geometry/geometry.h"

@@ -110,17 +110,14 @@ static int live_close(struct live *l, int r)
 static int64_t table_bytes(struct live *l, const Ptc__V1__Generation *which)
 {
 	struct ptc_geometry_ref *ref = NULL;
-	struct ptc_needs needs = { 0 };
+	const struct ptc_needs *needs;
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	int64_t bytes = 0;
-	uint32_t self;
 
 	if (!which || !which->number || ptc_geometry_get(l->agent, l->req->info, which, &ref, &ignored) != 0)
 		return 0;
-	if (!ptc_geometry_node(&ref->g, l->agent->node, &self, &ignored) &&
-	    !ptc_layout_node_needs(ref->g.layout, &ref->g.allocation, self, &needs, &ignored))
-		bytes = needs.bytes;
-	ptc_needs_done(&needs);
+	if (!ptc_geometry_needs(&ref->g, false, &needs, &ignored))
+		bytes = needs->bytes;
 	ptc_geometry_put(ref);
 	return bytes;
 }
@@ -472,6 +469,8 @@ static int build_reply(struct live *l, const struct ptc_group_start *s, struct p
 	if (rc == 0)
 		rc = declarations_make(&d, &group, err);
 	d.reply.finished = true;
+	for (size_t i = 0; !rc && i < group.n; i++)
+		d.reply.no_memory |= group.v[i].state == PTC_SLOT_BUILDING;
 	if (rc == 0)
 		rc = live_reply(l->call, &d.reply, err);
 	declarations_done(&d);
@@ -527,8 +526,9 @@ static int build_ranks(struct live *l, const struct ptc_group_start *s, struct p
 		rc = job_timeout(l, true, &wait.timeout_ms, err);
 	if (!rc) {
 		read_ahead(l);
-		rc = ptc_workers_build(l->agent->env.workers, &s->desc, req->start_step, req->has_state, rank_states.of,
-				       &wait, err);
+		rc = (req->layout ? ptc_workers_build_layout : ptc_workers_build)(l->agent->env.workers, &s->desc,
+										  req->start_step, req->has_state,
+										  rank_states.of, &wait, err);
 		rc = no_longer(rc, "build_timeout", &wait, err);
 	}
 	ptc_rank_states_done(&rank_states);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The peer call that reads a rank's log: as far as it goes now, or, followed, until its process has ended or has become
- * a rank of another incarnation. A log is cut by punching a hole from its beginning
- * (daemon/workers/process/exec_main.c) while it is read: what was read is sent only if the hole has not come past it
- * meanwhile; else one line says how many bytes are left out.
+/* The peer call that reads a rank's log, and that about what is kept of ranks that hung. A log is sent as far as it
+ * goes now, or, followed, until its process has ended or has become a rank of another incarnation. A log is cut by
+ * punching a hole from its beginning (daemon/workers/process/exec_main.c) while it is read: what was read is sent only
+ * if the hole has not come past it meanwhile; else one line says how many bytes are left out.
  *
  * Failure modes: no such log (PTC_ENOTFOUND), a file that can't be read. */
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/ranks/internal.h"
+#include "daemon/workers/evidence/evidence.h"
 #include "daemon/workers/group/rank_status.h"
 
 #include "base/cleanup.h"
@@ -246,4 +247,35 @@ int ptc_agent_on_log(void *arg, struct ptc_rpc_call *call, struct ptc_error *err
 	}
 	ptc_rpc_call_follow(call, 0, log_step, l, log_free);
 	return 0;
+}
+
+/* Ranks have ended since, or nothing was kept: an answer without any. */
+int ptc_agent_on_evidence(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	Ptc__V1__EvidenceReply reply;
+	struct ptc_agent *agent = arg;
+	struct ptc_evidence found = { 0 };
+	ProtobufCMessage *msg = NULL;
+	int rc = ptc_agent_request(call, &ptc__v1__evidence_request__descriptor, &msg, err);
+	const Ptc__V1__EvidenceRequest *req = (const Ptc__V1__EvidenceRequest *)msg;
+
+	if (rc == 0)
+		rc = ptc_pb_version(req->version, err);
+	if (rc == 0)
+		rc = ptc_group_workers(agent, err);
+	if (rc == 0)
+		rc = req->collect
+			     ? ptc_evidence_keep(agent->env.workers, req->job, req->why, req->if_stands, &found, err)
+			     : ptc_evidence_newest(agent->env.workers, req->job, &found, err);
+	ptc__v1__evidence_reply__init(&reply);
+	reply.version = PTC_WIRE_VERSION;
+	reply.dir = found.dir;
+	reply.ranks = found.nranks;
+	reply.text.data = (uint8_t *)found.text;
+	reply.text.len = found.len;
+	if (rc == 0 || rc == PTC_ENOTFOUND)
+		rc = ptc_agent_reply(call, &reply.base, err);
+	ptc_free(found.text);
+	ptc_pb_free(msg);
+	return rc;
 }

@@ -248,7 +248,7 @@ static int part_arrived(void *arg, unsigned thread, const struct ptc_part *part,
 {
 	struct pull *p = arg;
 	struct receiving *now = &p->receiving[thread];
-	const struct ptc_digest_fill d = { p->table, &p->view.to->g, &p->view.needs, p->digests };
+	const struct ptc_digest_fill d = { p->table, &p->view.to->g, p->view.needs, p->digests };
 	uint32_t id = p->extents[part->to].id;
 	size_t before = now->digested;
 	int rc = 0;
@@ -314,7 +314,7 @@ static int pull_missing(struct pull *p, struct ptc_error *err)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu boxes", p->nextents);
 	for (p->ndigested = 0; p->ndigested < p->nextents; p->ndigested++)
 		p->digested[p->ndigested] = p->extents[p->ndigested].box;
-	qsort(p->digested, p->ndigested, sizeof *p->digested, box_by_item);
+	ptc_sort(p->digested, p->ndigested, sizeof *p->digested, box_by_item);
 	return 0;
 }
 
@@ -343,7 +343,7 @@ static size_t link_figures(const struct pull *p, Ptc__V1__LinkFigure *v, Ptc__V1
 static int pull_reply(struct pull *p, struct ptc_error *err)
 {
 	Ptc__V1__PullReply reply = pull_progress(p);
-	size_t n = p->view.needs.n;
+	size_t n = p->view.needs->n;
 	uint32_t *index = ptc_reallocarray(NULL, n ? n : 1, sizeof *index);
 	ptc_auto_free Ptc__V1__LinkFigure *links = ptc_calloc(p->nalone + 1, sizeof *links);
 	ptc_auto_free Ptc__V1__LinkFigure **link_ptrs = ptc_calloc(p->nalone + 1, sizeof *link_ptrs);
@@ -358,7 +358,7 @@ static int pull_reply(struct pull *p, struct ptc_error *err)
 	reply.finished = true;
 	reply.bytes_total = reply.bytes_done;
 	reply.copied_bytes += (uint64_t)p->op.job->copied_bytes;
-	reply.verified_bytes = (uint64_t)p->view.needs.bytes;
+	reply.verified_bytes = (uint64_t)p->view.needs->bytes;
 	reply.n_need_index = reply.n_digests = n;
 	reply.need_index = index;
 	reply.digests = p->digests;
@@ -414,15 +414,15 @@ static int pull(struct pull *p, const Ptc__V1__PullRequest *req, struct ptc_erro
 		rc = ptc_table_begin(p->op.agent->env.store, &key, &p->table, err);
 	if (rc)
 		return rc;
-	p->digests = ptc_calloc(p->view.needs.n ? p->view.needs.n : 1, sizeof *p->digests);
+	p->digests = ptc_calloc(p->view.needs->n ? p->view.needs->n : 1, sizeof *p->digests);
 	if (!p->digests)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", p->view.needs.n);
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu digests", p->view.needs->n);
 	rc = pull_fill(p, req->pushed, err);
 	if (!rc && req->pushed)
-		rc = ptc_derived_check(p->table, &p->view.to->g, &p->view.needs, pull_stopped, p, err);
+		rc = ptc_derived_check(p->table, &p->view.to->g, p->view.needs, pull_stopped, p, err);
 	digest.table = p->table;
 	digest.g = &p->view.to->g;
-	digest.needs = &p->view.needs;
+	digest.needs = p->view.needs;
 	digest.digests = p->digests;
 	digest.done = p->digested;
 	digest.ndone = p->ndigested;

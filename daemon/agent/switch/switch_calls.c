@@ -43,7 +43,7 @@ static bool unusable(int status)
 static int prepare_dry_anew(struct ptc_agent *agent, const struct ptc_switch_view *v, struct prepared *ret,
 			    struct ptc_error *err)
 {
-	ret->missing_bytes = ret->new_bytes = v->needs.bytes;
+	ret->missing_bytes = ret->new_bytes = v->needs->bytes;
 	return ptc_agent_memory_check(agent, ret->new_bytes, err);
 }
 
@@ -115,13 +115,30 @@ static void job_prepared(struct ptc_agent_op *op, uint64_t id, const struct ptc_
 	pthread_mutex_unlock(&op->agent->shared.lock);
 }
 
+/* The check has made the plan that the reservation agrees on again, unless a node was lost between them. */
+static int plan_hash(const struct ptc_switch_view *v, char ret_hash[33], struct ptc_error *err)
+{
+	const struct ptc_geometry *from = v->from ? &v->from->g : NULL, *to = &v->to->g;
+	struct ptc_plan *plan = NULL;
+	int rc;
+
+	if (ptc_geometry_plan_known(from, to, v->usable, ret_hash))
+		return 0;
+	rc = ptc_switch_plan(v, &plan, err);
+	if (rc)
+		return rc;
+	ptc_plan_hash(plan, ret_hash);
+	ptc_plan_free(plan); /* 170 bytes a move, which what follows needs for itself */
+	ptc_geometry_plan_note(from, to, v->usable, ret_hash);
+	return 0;
+}
+
 static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, struct ptc_rpc_call *call,
 		   struct ptc_error *err)
 {
 	Ptc__V1__PrepareReply reply;
 	struct ptc_agent *agent = op->agent;
 	struct ptc_switch_view view;
-	struct ptc_plan *plan = NULL;
 	struct prepared done = { 0 };
 	struct ptc_table_key key;
 	char hash[33] = "";
@@ -130,15 +147,12 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 	if (rc)
 		return rc;
 	key = ptc_geometry_key(&view.to->g);
-	rc = ptc_switch_plan(&view, &plan, err);
+	rc = plan_hash(&view, hash, err);
 	if (!rc && !req->dry_run)
 		rc = ptc_switch_begin_anew(agent, &view, req->info->uuid, err);
-	if (!rc) {
-		ptc_plan_hash(plan, hash);
-		plan = ptc_plan_free(plan); /* 170 bytes a move, which what follows needs for itself */
+	if (!rc)
 		rc = req->dry_run ? prepare_dry(agent, &view, &key, &done, err)
 				  : prepare_real(agent, &view, &key, &done, err);
-	}
 	if (!rc && !req->dry_run)
 		job_prepared(op, req->info->id, &key, done.copied_bytes);
 	ptc__v1__prepare_reply__init(&reply);
@@ -146,7 +160,7 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 	reply.plan_hash = hash;
 	reply.new_bytes = (uint64_t)done.new_bytes;
 	reply.missing_bytes = (uint64_t)done.missing_bytes;
-	reply.needs_bytes = (uint64_t)view.needs.bytes;
+	reply.needs_bytes = (uint64_t)view.needs->bytes;
 	ptc_switch_view_done(&view, agent);
 	return rc ? rc : ptc_agent_reply(call, &reply.base, err);
 }

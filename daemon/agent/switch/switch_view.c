@@ -18,7 +18,6 @@ void ptc_switch_view_done(struct ptc_switch_view *v, struct ptc_agent *agent)
 {
 	ptc_geometry_put(v->from);
 	ptc_geometry_put(v->to);
-	ptc_needs_done(&v->needs);
 	ptc_free(v->need_boxes);
 	ptc_free(v->usable);
 	ptc_free(v->fresh);
@@ -28,13 +27,13 @@ void ptc_switch_view_done(struct ptc_switch_view *v, struct ptc_agent *agent)
 
 static int need_boxes_make(struct ptc_switch_view *v, struct ptc_error *err)
 {
-	v->need_boxes = ptc_reallocarray(NULL, v->needs.n ? v->needs.n : 1, sizeof *v->need_boxes);
+	v->need_boxes = ptc_reallocarray(NULL, v->needs->n ? v->needs->n : 1, sizeof *v->need_boxes);
 	if (!v->need_boxes)
 		return ptc_nomem(err);
-	for (size_t i = 0; i < v->needs.n; i++)
-		if (!ptc_box_empty(&v->needs.v[i].box))
+	for (size_t i = 0; i < v->needs->n; i++)
+		if (!ptc_box_empty(&v->needs->v[i].box))
 			v->need_boxes[v->nneed_boxes++] =
-				(struct ptc_store_box){ v->needs.v[i].item, v->needs.v[i].box };
+				(struct ptc_store_box){ v->needs->v[i].item, v->needs->v[i].box };
 	return 0;
 }
 
@@ -93,7 +92,7 @@ static int view_fill(struct ptc_switch_view *v, struct ptc_agent *agent, const P
 	if (rc == 0)
 		rc = ptc_geometry_node(&v->to->g, agent->node, &v->self, err);
 	if (rc == 0)
-		rc = ptc_layout_node_needs(v->to->g.copied, &v->to->g.copied_at, v->self, &v->needs, err);
+		rc = ptc_geometry_needs(&v->to->g, true, &v->needs, err);
 	if (rc == 0)
 		rc = need_boxes_make(v, err);
 	if (rc == 0)

@@ -178,7 +178,7 @@ int ptc_digest_part(const struct ptc_digest_fill *f, uint32_t extent, uint32_t i
 struct verify {
 	struct ptc_agent_op op;
 	struct ptc_rpc_call *call;
-	struct ptc_needs needs;
+	const struct ptc_needs *needs;
 	bool repair; /* what is damaged is healed */
 	struct ptc_heal_tries tries;
 	bool broken; /* progress could not be sent */
@@ -197,26 +197,26 @@ static void verify_tick(void *arg)
 	Ptc__V1__PullReply reply = PTC__V1__PULL_REPLY__INIT;
 
 	reply.version = PTC_WIRE_VERSION;
-	reply.bytes_total = (uint64_t)v->needs.bytes;
+	reply.bytes_total = (uint64_t)v->needs->bytes;
 	v->broken = ptc_agent_reply(v->call, &reply.base, NULL) != 0;
 }
 
 static int verify_reply(struct verify *v, const uint64_t *digests, int64_t scrubbed, struct ptc_error *err)
 {
 	Ptc__V1__PullReply reply = PTC__V1__PULL_REPLY__INIT;
-	uint32_t *index = ptc_reallocarray(NULL, v->needs.n ? v->needs.n : 1, sizeof *index);
+	uint32_t *index = ptc_reallocarray(NULL, v->needs->n ? v->needs->n : 1, sizeof *index);
 	int rc;
 
 	if (!index)
 		return ptc_nomem(err);
-	for (size_t i = 0; i < v->needs.n; i++)
+	for (size_t i = 0; i < v->needs->n; i++)
 		index[i] = (uint32_t)i;
 	reply.version = PTC_WIRE_VERSION;
 	reply.finished = true;
-	reply.bytes_done = reply.bytes_total = (uint64_t)v->needs.bytes;
+	reply.bytes_done = reply.bytes_total = (uint64_t)v->needs->bytes;
 	reply.verified_bytes = (uint64_t)scrubbed;
 	reply.healed_blocks = v->tries.healed;
-	reply.n_need_index = reply.n_digests = v->needs.n;
+	reply.n_need_index = reply.n_digests = v->needs->n;
 	reply.need_index = index;
 	reply.digests = (uint64_t *)(uintptr_t)digests;
 	rc = ptc_agent_reply(v->call, &reply.base, err);
@@ -228,12 +228,9 @@ static int verify(struct verify *v, const struct ptc_geometry *g, struct ptc_err
 {
 	struct ptc_table_key key = ptc_geometry_key(g);
 	struct ptc_digest_job job = { .g = g, .stop = verify_stop, .tick = verify_tick, .arg = v };
-	uint32_t self;
 	int64_t scrubbed = 0;
-	int rc = ptc_geometry_node(g, v->op.agent->node, &self, err);
+	int rc = ptc_geometry_needs(g, true, &v->needs, err);
 
-	if (rc == 0)
-		rc = ptc_layout_node_needs(g->copied, &g->copied_at, self, &v->needs, err);
 	if (rc == 0)
 		rc = ptc_agent_table_open(v->op.agent, &key, &job.table, err);
 	if (rc)
@@ -244,8 +241,8 @@ static int verify(struct verify *v, const struct ptc_geometry *g, struct ptc_err
 	while (v->repair && ptc_agent_heals(v->op.agent, g->uuid, rc, &v->tries));
 	if (rc)
 		ptc_geometry_name_error(g, err);
-	job.needs = &v->needs;
-	job.digests = ptc_calloc(v->needs.n ? v->needs.n : 1, sizeof *job.digests);
+	job.needs = v->needs;
+	job.digests = ptc_calloc(v->needs->n ? v->needs->n : 1, sizeof *job.digests);
 	if (!rc && !job.digests)
 		rc = ptc_nomem(err);
 	if (rc == 0)
@@ -273,7 +270,6 @@ int ptc_agent_on_digest(void *arg, struct ptc_rpc_call *call, struct ptc_error *
 		rc = ptc_geometry_get(arg, req->info, req->info->from, &ref, err);
 	if (rc == 0)
 		rc = verify(&v, &ref->g, err);
-	ptc_needs_done(&v.needs);
 	ptc_geometry_put(ref);
 	ptc_pb_free(msg);
 	return rc;

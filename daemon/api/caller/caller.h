@@ -93,6 +93,19 @@ json_t *ptc_control_dated(struct ptc_daemon *d, json_t *root); /* returns root; 
 /* PTC_ESTATE: there is no snapshot to read. */
 int ptc_control_need_snapshot(const struct ptc_target *t, struct ptc_error *err);
 
+/* node_evidence.c: asks the nodes of the job's committed generation what they keep of its ranks. fn is called for each
+ * node in turn, with its answer, or NULL and why there is none; what it returns, if not 0, ends it. like: what is asked
+ * for, but not of which job. Blocking: some seconds. */
+typedef int (*ptc_evidence_fn)(void *arg, const char *node, const Ptc__V1__EvidenceReply *reply, const char *why,
+			       struct ptc_error *err);
+int ptc_control_evidence_ask(struct ptc_daemon *d, struct ptc_target *t, const Ptc__V1__EvidenceRequest *like,
+			     ptc_evidence_fn fn, void *arg, struct ptc_error *err);
+/* Has them make new sets of files first; *ret_ranks: of how many ranks. why: one line. */
+int ptc_control_evidence_collect(struct ptc_daemon *d, struct ptc_target *t, const char *why, bool if_stands,
+				 uint32_t *ret_ranks, struct ptc_error *err);
+/* Before the job's ranks are ended without a snapshot: has nodes keep it, if ranks seem to hang; an event says so. */
+void ptc_control_evidence_keep(struct ptc_daemon *d, struct ptc_target *t);
+
 /* Sends one Document; json is freed. */
 int ptc_control_send_json(struct ptc_rpc_call *call, json_t *root, struct ptc_error *err);
 int ptc_control_send_text(struct ptc_rpc_call *call, const char *json, struct ptc_error *err);

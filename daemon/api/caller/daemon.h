@@ -14,7 +14,7 @@ struct ptc_pins;
 struct ptc_samples;
 struct ptc_scrubber;
 
-#define PTC_CONTROL_METHODS 35
+#define PTC_CONTROL_METHODS 37
 
 struct ptc_control_method {
 	struct ptc_daemon *d;
@@ -33,6 +33,7 @@ struct ptc_daemon {
 	struct ptc_rpc_client *client;
 	struct ptc_documents docs;
 	struct ptc_workers *workers;
+	uint64_t unwell; /* loop: a bit for each device of the node that is not well */
 	struct ptc_channels *channels;
 	struct ptc_controllers controllers;
 	struct ptc_read_views *read_views;

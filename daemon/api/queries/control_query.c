@@ -57,17 +57,45 @@ static json_t *given_rows(const struct node_rows *r, const char *node)
 	return rows;
 }
 
+/* How many nobody has, of those that are well. */
+static size_t free_devices(const struct ptc_node *n, json_t *given)
+{
+	size_t free = 0, i;
+	json_t *row;
+
+	for (uint32_t k = 0; k < n->doc.devices; k++) {
+		bool has = false;
+
+		json_array_foreach(given, i, row)
+			has |= json_integer_value(json_object_get(row, "device")) == (json_int_t)k;
+		free += !has && ptc_node_device_well(n, k, NULL);
+	}
+	return free;
+}
+
+/* As struct ptc_node_doc has it, with what operators say. */
+static void unhealthy_text(const struct ptc_node *n, char ret[PTC_UNHEALTHY_BYTES])
+{
+	char health[PTC_HEALTH_BYTES];
+	size_t len = 0;
+
+	ret[0] = '\0';
+	for (uint32_t k = 0; k < n->doc.devices && len + 24 < PTC_UNHEALTHY_BYTES; k++)
+		if (!ptc_node_device_well(n, k, health))
+			len += (size_t)snprintf(ret + len, PTC_UNHEALTHY_BYTES - len, "%s%u:%s", len ? "," : "", k,
+						health);
+}
+
 static void list_nodes(void *arg)
 {
 	struct node_rows *r = arg;
+	char unhealthy[PTC_UNHEALTHY_BYTES];
 
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(r->d->cluster); i++) {
 		const struct ptc_node *n = ptc_cluster_node(r->d->cluster, i);
 		json_t *given = given_rows(r, n->doc.name);
-		size_t free = n->doc.devices - PTC_MIN(json_array_size(given), n->doc.devices);
-
-		json_array_append_new(
-			r->rows,
+		size_t free = free_devices(n, given);
+		json_t *row =
 			json_pack("{s:s, s:s, s:s, s:b, s:I, s:s, s:I, s:I, s:s, s:b, s:I, s:I, s:b, s:o, s:I}", "node",
 				  n->doc.name, "state", n->up ? n->drained ? "drained" : "up" : "down", "address",
 				  n->doc.address, "drained", (int)n->drained, "devices", (json_int_t)n->doc.devices,
@@ -75,7 +103,12 @@ static void list_nodes(void *arg)
 				  "ceiling_bytes", (json_int_t)n->doc.ceiling_bytes, "rack", n->doc.rack, "insecure",
 				  (int)n->doc.insecure, "pid", (json_int_t)n->doc.pid, "documents",
 				  (json_int_t)n->doc.documents, "lost", (int)n->lost, "given", given, "devices_free",
-				  (json_int_t)free));
+				  (json_int_t)free);
+
+		unhealthy_text(n, unhealthy);
+		if (unhealthy[0])
+			json_object_set_new(row, "unhealthy", json_string(unhealthy));
+		json_array_append_new(r->rows, row);
 	}
 }
 

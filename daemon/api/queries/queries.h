@@ -13,3 +13,6 @@ PTC_CONTROL_HANDLER(ptc_control_job_list);
 PTC_CONTROL_HANDLER(ptc_control_status);
 PTC_CONTROL_HANDLER(ptc_control_snapshots);
 PTC_CONTROL_HANDLER(ptc_control_events);
+
+/* control_evidence.c */
+PTC_CONTROL_HANDLER(ptc_control_evidence);

@@ -349,9 +349,10 @@ static int data_rows(struct ptc_daemon *d, const struct ptc_target *t, json_t *r
 		for (uint32_t k = 0; k < data->nparts; k++)
 			json_array_append_new(parts, part_json(d, &data->parts[k], t->meta.uid, doc));
 		json_array_append_new(rows,
-				      json_pack("{s:s, s:I, s:I, s:I, s:o}", "name", data->name, "seed",
+				      json_pack("{s:s, s:I, s:I, s:I, s:b, s:o}", "name", data->name, "seed",
 						(json_int_t)data->seed, "global_batch", (json_int_t)data->global_batch,
-						"micro_batch", (json_int_t)data->micro_batch, "parts", parts));
+						"micro_batch", (json_int_t)data->micro_batch, "by_length",
+						(int)data->by_length, "parts", parts));
 	}
 	ptc_specs_release(ref);
 	return 0;
@@ -359,10 +360,11 @@ static int data_rows(struct ptc_daemon *d, const struct ptc_target *t, json_t *r
 
 static json_t *data_json(const struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, json_t *rows)
 {
-	return json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:o, s:o}", "version", 1, "node",
+	return json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:I, s:o, s:o}", "version", 1, "node",
 			 d->config.node, "job", t->meta.name, "uuid", t->meta.uuid, "generation",
 			 (json_int_t)v->from_generation, "snapshot", (json_int_t)v->from_snapshot, "step",
-			 (json_int_t)v->manifest.step, "config", v->from.config, "created_ms",
+			 (json_int_t)v->manifest.step, "config", v->from.config, "cost_linear",
+			 (json_int_t)v->from.cost_linear, "cost_square", (json_int_t)v->from.cost_square, "created_ms",
 			 (json_int_t)t->meta.created_ms, "ledger",
 			 ptc_members_to_json(&ptc_ledger_members, &v->manifest.ledger), "data", rows);
 }

@@ -100,6 +100,8 @@ static int end_or_go_on(struct ptc_daemon *d, struct ptc_rpc_call *call, const c
 
 	if (rc)
 		return rc;
+	if (t.ours && ask->kind == PTC_SWITCH_HALT)
+		ptc_control_evidence_keep(d, &t);
 	return t.ours ? switch_and_stream(d, call, &t, ask, &pr, err)
 		      : ptc_control_forward_switch(d, &t, call, method, req, 0, err);
 }
@@ -119,6 +121,24 @@ PTC_CONTROL_HANDLER(ptc_control_stop)
 	return rc;
 }
 
+static int check_rollback(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__RollbackRequest *req,
+			  struct ptc_error *err)
+{
+	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
+	char phase[] = "idle", text[] = "", summary[] = "{\"version\":1}";
+	struct ptc_target t;
+	int rc = ptc_control_find(d, call, req->job, &t, err);
+
+	if (rc == 0)
+		rc = ptc_control_check_rollback(d, &t, req->snapshot, err);
+	p.version = PTC_WIRE_VERSION;
+	p.phase = phase;
+	p.text = text;
+	p.finished = true;
+	p.summary = summary;
+	return rc ? rc : ptc_pb_call_send(call, &p.base, err);
+}
+
 PTC_CONTROL_HANDLER(ptc_control_rollback)
 {
 	Ptc__V1__RollbackRequest *req;
@@ -128,7 +148,9 @@ PTC_CONTROL_HANDLER(ptc_control_rollback)
 		return rc;
 	if (!req->snapshot)
 		rc = ptc_error_set(err, PTC_EINVAL, "a rollback that names no snapshot");
-	if (rc == 0)
+	if (rc == 0 && req->check)
+		rc = check_rollback(arg, call, req, err);
+	else if (rc == 0)
 		rc = end_or_go_on(arg, call, req->job,
 				  &(struct ptc_control_ask){ .kind = PTC_SWITCH_IMPORT, .source = req->snapshot },
 				  "/ptc.v1.Control/Rollback", &req->base, err);

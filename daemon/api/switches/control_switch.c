@@ -476,6 +476,56 @@ static int builds_ahead(struct ptc_daemon *d, const struct ptc_target *t, struct
 	return 0;
 }
 
+struct covered {
+	struct ptc_daemon *d;
+	struct ptc_view *v;
+	int rc;
+};
+
+static void locate_on_loop(void *arg)
+{
+	struct covered *c = arg;
+
+	c->rc = ptc_view_locate(c->v, c->d->cluster);
+}
+
+/* Nodes are asked whether they have what the snapshot says: one may be down, or have come back without it. */
+static int check_source(struct ptc_daemon *d, struct ptc_view *v, struct ptc_error *err)
+{
+	struct covered c = { .d = d, .v = v };
+	bool *usable = ptc_calloc(v->nnodes + 1, sizeof *usable);
+	int rc = usable ? ptc_loop_call(d->loop, locate_on_loop, &c) : PTC_ENOMEM;
+
+	if (rc == 0)
+		rc = c.rc;
+	if (rc) {
+		ptc_free(usable);
+		return ptc_error_set(err, rc, "the snapshot's nodes cannot be looked up");
+	}
+	ptc_lost_ask(&d->controllers, v, usable);
+	rc = ptc_lost_covered(&d->controllers, v, usable, err);
+	ptc_free(usable);
+	return rc ? ptc_error_wrap(err, "job %s cannot go back to snapshot %llu now", v->meta.name,
+				   (unsigned long long)v->from_snapshot)
+		  : 0;
+}
+
+int ptc_control_check_rollback(struct ptc_daemon *d, const struct ptc_target *t, uint64_t snapshot,
+			       struct ptc_error *err)
+{
+	struct ptc_older_doc older;
+	struct ptc_view v;
+	int rc;
+
+	ptc_control_older(d, t, &older);
+	rc = ptc_view_older(d->docs.kept, &t->meta, &older, snapshot, &v, err);
+	if (rc)
+		return rc;
+	rc = check_source(d, &v, err);
+	ptc_view_done(&v);
+	return rc;
+}
+
 /* A rollback goes to where the job is now: it changes the state, and not where ranks are. */
 static int plan_rollback(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v,
 			 const struct ptc_control_ask *ask, struct ptc_switch_request *r, struct ptc_error *err)
@@ -492,6 +542,9 @@ static int plan_rollback(struct ptc_daemon *d, const struct ptc_target *t, const
 	if (rc)
 		return rc;
 	r->source = ask->source;
+	rc = check_source(d, &r->source_view, err);
+	if (rc)
+		return rc;
 	rc = ptc_generation_doc_copy(&v->from, &r->to);
 	return rc ? ptc_nomem(err) : 0;
 }

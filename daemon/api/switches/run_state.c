@@ -62,6 +62,24 @@ static json_t *find_row(json_t *rows, uint32_t rank, const struct ptc_record_doc
 	return NULL;
 }
 
+/* What the nodes say of the devices of the ranks. */
+struct healths {
+	struct ptc_daemon *d;
+	const struct ptc_view *v;
+	char (*of)[PTC_HEALTH_BYTES]; /* by rank; "": the device is well */
+};
+
+static void healths_on_loop(void *arg)
+{
+	struct healths *h = arg;
+	uint32_t at;
+
+	for (uint32_t r = 0; r < h->v->from.world; r++)
+		if (ptc_cluster_find_node(h->d->cluster, h->v->from.nodes[h->v->from.rank_node[r]], &at))
+			(void)ptc_node_device_well(ptc_cluster_node(h->d->cluster, at), h->v->from.rank_device[r],
+						   h->of[r]);
+}
+
 static json_t *rank_row(json_t *rows, const struct ptc_view *v, uint32_t rank, const struct ptc_record_doc *r)
 {
 	json_t *found = rows ? find_row(rows, rank, r) : NULL;
@@ -73,6 +91,8 @@ static json_t *rank_row(json_t *rows, const struct ptc_view *v, uint32_t rank, c
 	json_object_set_new(row, "device", json_integer(v->from.rank_device[rank]));
 	seconds = json_number_value(json_object_get(row, "step_seconds"));
 	json_object_del(row, "step_seconds");
+	json_object_del(row, "start_step");
+	json_object_del(row, "median_step_seconds");
 	json_object_del(row, "world"); /* these two are for who looks for logs */
 	json_object_del(row, "since_ms");
 	if (seconds > 0)
@@ -80,20 +100,32 @@ static json_t *rank_row(json_t *rows, const struct ptc_view *v, uint32_t rank, c
 	return row;
 }
 
+static json_t *with_health(json_t *row, char (*health)[PTC_HEALTH_BYTES], uint32_t rank)
+{
+	if (health && health[rank][0])
+		json_object_set_new(row, "device_health", json_string(health[rank]));
+	return row;
+}
+
 /* Rows of every rank of the committed generation, ascending. */
 static json_t *rank_rows(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v)
 {
 	json_t *ranks = json_array(), **said = ptc_calloc(v->from.nnodes, sizeof *said);
+	struct healths h = { d, v, ptc_calloc(v->from.world, sizeof *h.of) };
 
+	if (h.of)
+		(void)ptc_loop_call(d->loop, healths_on_loop, &h);
 	for (size_t n = 0; said && n < v->from.nnodes; n++)
 		for (size_t k = 0; k < v->nnodes; k++)
 			if (strcmp(v->nodes[k], v->from.nodes[n]) == 0)
 				said[n] = ptc_control_ask_ranks(d, t->meta.uuid, v->nodes[k], v->addresses[k]);
 	for (uint32_t r = 0; said && r < v->from.world; r++)
-		json_array_append_new(ranks, rank_row(said[v->from.rank_node[r]], v, r, &t->record));
+		json_array_append_new(ranks,
+				      with_health(rank_row(said[v->from.rank_node[r]], v, r, &t->record), h.of, r));
 	for (size_t n = 0; said && n < v->from.nnodes; n++)
 		json_decref(said[n]);
 	ptc_free(said);
+	ptc_free(h.of);
 	return ranks;
 }
 
@@ -179,7 +211,7 @@ static void add_recovery(struct ptc_daemon *d, const struct ptc_target *t, json_
 	if (ptc_loop_call(d->loop, find_waiting, &w) == 0 && w.text[0])
 		json_object_set_new(r, "waits", json_string(w.text));
 	if (t->record.recovery)
-		json_object_set_new(r, "cause", json_string(causes[t->record.recovery]));
+		json_object_set_new(r, "cause", json_string(t->record.hung ? "hang" : causes[t->record.recovery]));
 	if (t->record.recovery && t->record.reached)
 		json_object_set_new(r, "reached", json_integer((json_int_t)t->record.reached));
 	if (t->record.restarts)

@@ -16,6 +16,9 @@ struct ptc_control_ask {
 int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
 			     const struct ptc_control_ask *ask, const struct ptc_plan_request *pr,
 			     struct ptc_watcher *w, uint64_t id, struct ptc_error *err);
+/* Whether nodes have all of an older snapshot; PTC_ELOST naming a tensor. Blocking, not on the loop. */
+int ptc_control_check_rollback(struct ptc_daemon *d, const struct ptc_target *t, uint64_t snapshot,
+			       struct ptc_error *err);
 /* run_state.c, also for the next two functions: streams a switch's progress. If the switch starts ranks, the last
  * message waits for their first step. */
 int ptc_control_stream(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_watcher *w,
@@ -52,6 +55,7 @@ PTC_CONTROL_HANDLER(ptc_control_job_delete);
 PTC_CONTROL_HANDLER(ptc_control_advise);
 /* control_lost.c */
 PTC_CONTROL_HANDLER(ptc_control_node_lost);
+PTC_CONTROL_HANDLER(ptc_control_device_bad);
 /* control_profile.c */
 PTC_CONTROL_HANDLER(ptc_control_profile);
 /* control_probe.c */

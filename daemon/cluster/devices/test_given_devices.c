@@ -2,6 +2,7 @@
 /* The document of devices against a table of bits: random gifts and takings; who may have what, by the rule alone; what
  * is encoded is decoded again, and what is malformed is refused. */
 #include "daemon/cluster/devices/given_devices.h"
+#include "daemon/cluster/devices/unhealthy.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -190,9 +191,26 @@ static void test_malformed(void **state)
 	refuse("{\"version\":9,\"jobs\":{}}", "version");
 }
 
+static void test_well(void **state)
+{
+	static const char *const text[] = { "", "1:ecc", "11:lost,1:reset-required", "x", ",,1:", ":ecc", "1" };
+	static const char *const one[] = { NULL, "ecc", "reset-required", NULL, "", NULL, NULL };
+	char health[PTC_HEALTH_BYTES];
+
+	(void)state;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(text); i++) {
+		health[0] = '\0';
+		assert_int_equal(ptc_device_well(text[i], 1, health), one[i] == NULL);
+		assert_string_equal(health, one[i] ? one[i] : "");
+		assert_true(ptc_device_well(text[i], 0, NULL) && ptc_device_well(text[i], 111, NULL));
+		assert_int_equal(ptc_device_well(text[i], 11, NULL), i != 2);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_well),
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_fits),
 		cmocka_unit_test(test_malformed),

@@ -98,6 +98,22 @@ void ptc_older_drop(struct ptc_older_doc *d, size_t n)
 	memmove(d->v, d->v + n, d->n * sizeof *d->v);
 }
 
+void ptc_older_drop_one(struct ptc_older_doc *d, size_t at)
+{
+	ptc_require(at < d->n);
+	d->n--;
+	memmove(d->v + at, d->v + at + 1, (d->n - at) * sizeof *d->v);
+}
+
+size_t ptc_older_oldest_on(const struct ptc_older_doc *d, const char *node, uint64_t source)
+{
+	size_t i = 0;
+
+	while (i < d->n && (d->v[i].snapshot == source || !ptc_older_has(&d->v[i], node)))
+		i++;
+	return i;
+}
+
 void ptc_older_add(struct ptc_older_doc *d, const struct ptc_older *o)
 {
 	ptc_require(!d->n || o->snapshot > d->v[d->n - 1].snapshot);

@@ -40,10 +40,13 @@ int ptc_older_doc_decode(const char *json, size_t len, struct ptc_older_doc *ret
 const struct ptc_older *ptc_older_find(const struct ptc_older_doc *d, uint64_t snapshot);
 bool ptc_older_has(const struct ptc_older *o, const char *node); /* whether the node is one of them */
 int ptc_older_node_add(struct ptc_older *o, const char *node);   /* 0 or PTC_ELIMIT */
+/* The oldest that the node has and may go where it lacks room: all but `source`, to which the job goes back (0: it does
+ * not). d->n: there is none. */
+size_t ptc_older_oldest_on(const struct ptc_older_doc *d, const char *node, uint64_t source);
 /* Adds a snapshot, newer than all. If there are as many as there may be, the oldest goes. */
 void ptc_older_add(struct ptc_older_doc *d, const struct ptc_older *o);
-/* Drops the oldest n. */
-void ptc_older_drop(struct ptc_older_doc *d, size_t n);
+void ptc_older_drop(struct ptc_older_doc *d, size_t n);      /* the oldest n */
+void ptc_older_drop_one(struct ptc_older_doc *d, size_t at); /* at < d->n */
 /* Leaves what a job keeps: the newest last - 1 (the committed one is not here), and, where every > 0, the first one of
  * each span of so many steps. Of these spans the oldest go if more than `most` are left. */
 void ptc_older_prune(struct ptc_older_doc *d, uint32_t last, uint64_t every, size_t most);

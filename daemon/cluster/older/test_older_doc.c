@@ -137,12 +137,39 @@ static void test_prune(void **state)
 	}
 }
 
+/* Where a node has no room: a snapshot that only others have makes none there, and the one that a rollback goes back to
+ * is what the room is wanted for. */
+static void test_room(void **state)
+{
+	struct ptc_older_doc d = { .n = 0 };
+
+	(void)state;
+	for (uint64_t i = 1; i <= 4; i++) {
+		struct ptc_older o = { .generation = 1, .snapshot = 10 * i, .step = i };
+
+		assert_int_equal(ptc_older_node_add(&o, i == 1 ? "a" : "b"), 0);
+		assert_int_equal(ptc_older_node_add(&o, i == 3 ? "a" : "c"), 0);
+		ptc_older_add(&d, &o);
+	}
+	assert_int_equal(ptc_older_oldest_on(&d, "a", 0), 0);
+	assert_int_equal(ptc_older_oldest_on(&d, "a", 10), 2);
+	assert_int_equal(ptc_older_oldest_on(&d, "b", 0), 1);
+	assert_int_equal(ptc_older_oldest_on(&d, "b", 20), 2);
+	assert_int_equal(ptc_older_oldest_on(&d, "c", 0), 0);
+	assert_int_equal(ptc_older_oldest_on(&d, "d", 0), d.n);
+	ptc_older_drop_one(&d, 2);
+	assert_int_equal(ptc_older_oldest_on(&d, "a", 10), d.n); /* nothing there may go */
+	ptc_older_drop_one(&d, 0);
+	assert_true(d.n == 2 && d.v[0].snapshot == 20 && d.v[1].snapshot == 40);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_again),
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_prune),
+		cmocka_unit_test(test_room),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,7 +2,9 @@
 /* Happy path and failure modes: ahead.h. The devices are claimed; then a node is asked to start its ranks, and to build
  * them. Both are requests in the job's order (Peer/Start, Peer/Build), sent only while no switch is under way, and
  * again after one has ended them. They answer at once where they have been answered before. What the ranks have
- * declared is compared with the state and written down, so that the switch knows its layout from its first check on. */
+ * declared is compared with the state and written down, so that the switch knows its layout from its first check on.
+ * Ranks that have declared without memory (ptc_declared) have until then to fail for nothing; a node with such ranks is
+ * then asked to build once more, and answers when they have memory and wait to be restored. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
@@ -22,7 +24,7 @@
 #define TRIES_MAX 50 /* of a node that does not answer: as long as its lease lives, and a little */
 
 enum want { WANT_START, WANT_BUILD, WANT_NOTHING };
-enum stage { CLAIMING, BUILDING, WRITING, WRITTEN };
+enum stage { CLAIMING, BUILDING, WRITING, PLACING, BUILT };
 
 struct ahead_node {
 	uint32_t node; /* cluster number */
@@ -31,6 +33,7 @@ struct ahead_node {
 	int64_t retry_ns;          /* not asked before */
 	struct ptc_rpc_async *rpc; /* of a Build under way */
 	Ptc__V1__WorkersReply *declared;
+	bool no_memory; /* some of its ranks have said what they hold, and have no memory for it yet */
 	bool asked;
 };
 
@@ -121,8 +124,8 @@ static void view_done(struct ptc_view *v)
 	ptc_view_done(v);
 }
 
-/* end: of the new ranks. */
-static int encode(const struct ptc_ahead *a, bool end, void **data, size_t *len, struct ptc_error *err)
+/* end: of the new ranks. layout: what they hold is enough. */
+static int encode(const struct ptc_ahead *a, bool end, bool layout, void **data, size_t *len, struct ptc_error *err)
 {
 	Ptc__V1__WorkersRequest req = PTC__V1__WORKERS_REQUEST__INIT;
 	struct ptc_controller *ctl = a->ctl;
@@ -141,6 +144,7 @@ static int encode(const struct ptc_ahead *a, bool end, void **data, size_t *len,
 		req.has_state = true;
 		req.state_hash = ctl->view.manifest.state_hash;
 		req.told = end;
+		req.layout = layout;
 		rc = ptc_pb_encode(&req.base, data, len, err);
 		ptc_info_done(&info);
 	}
@@ -185,7 +189,8 @@ static void end_ranks(struct ptc_ahead *a)
 		void *data = NULL;
 		size_t len = 0;
 
-		if (channel_to(a->ctl, a->nodes[i].node, &channel, &ignored) || encode(a, true, &data, &len, &ignored))
+		if (channel_to(a->ctl, a->nodes[i].node, &channel, &ignored) ||
+		    encode(a, true, false, &data, &len, &ignored))
 			continue;
 		a->refs++;
 		ptc_rpc_stream_async(a->ctl->all->client, channel, "/ptc.v1.Peer/End", data, len, end_message,
@@ -275,7 +280,8 @@ static void tell(const struct ptc_ahead *a)
 
 	for (size_t i = 0; i < a->nnodes; i++)
 		left += a->nodes[i].want != WANT_NOTHING;
-	snprintf(text, sizeof text, "new ranks build while the others train: %zu of %zu nodes left", left, a->nnodes);
+	snprintf(text, sizeof text, "new ranks %s while the others train: %zu of %zu nodes left",
+		 a->stage == PLACING ? "take memory" : "build", left, a->nnodes);
 	ptc_watcher_progress(a->request.watcher, "building", 0, 0, text);
 }
 
@@ -336,8 +342,11 @@ static void answered(struct ahead_call *c, int status, const struct ptc_error *e
 	} else if (status == 0) {
 		n->want = c->build ? WANT_NOTHING : WANT_BUILD;
 		n->tries = 0;
-		n->declared = c->answer;
-		c->answer = NULL;
+		if (!n->declared) {
+			n->declared = c->answer;
+			n->no_memory = c->answer && c->answer->no_memory;
+			c->answer = NULL;
+		}
 		tell(a);
 	} else if (passes(status) && (busy || ++n->tries < TRIES_MAX)) { /* a snapshot ended it, or the node is away */
 		n->retry_ns = ptc_sys_now_ns() + RETRY_NS;
@@ -402,7 +411,7 @@ static void ask(struct ptc_ahead *a, size_t at)
 	a->refs++;
 	n->asked = true;
 	if (rc == 0)
-		rc = encode(a, false, &data, &len, &err);
+		rc = encode(a, false, a->stage == BUILDING, &data, &len, &err);
 	if (rc)
 		answered(c, rc, &err);
 	else if (c->build)
@@ -433,7 +442,9 @@ static void layout_written(void *arg, int status, const char *why, const char *h
 {
 	struct ptc_ahead *a = arg;
 
-	a->stage = WRITTEN;
+	a->stage = PLACING;
+	for (size_t i = 0; i < a->nnodes; i++)
+		a->nodes[i].want = a->nodes[i].no_memory ? WANT_BUILD : WANT_NOTHING;
 	if (status && !a->over) {
 		ptc_ahead_stop(a->ctl, status, why);
 	} else if (!a->over) {
@@ -449,7 +460,6 @@ static void write_layout(struct ptc_ahead *a)
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_view v;
 
-	a->built_ns = ptc_sys_now_ns();
 	a->declared = ptc_calloc(a->nnodes, sizeof(Ptc__V1__WorkersReply *));
 	if (!a->declared || view_copy(a, &v) != 0) {
 		ptc_nomem(&err);
@@ -463,24 +473,25 @@ static void write_layout(struct ptc_ahead *a)
 	ptc_declared_write(a->ctl, &v, a->declared, a->nnodes, layout_written, a);
 }
 
-/* *ret_built: all have declared. */
-static void ask_nodes(struct ptc_ahead *a, bool *ret_built)
+/* True: all have done what is wanted of them. */
+static bool ask_nodes(struct ptc_ahead *a)
 {
-	*ret_built = true;
+	bool all = true;
+
 	for (size_t i = 0; i < a->nnodes && !a->over; i++) {
 		struct ahead_node *n = &a->nodes[i];
 
-		*ret_built = *ret_built && n->want == WANT_NOTHING;
+		all = all && n->want == WANT_NOTHING;
 		if (n->want != WANT_NOTHING && !n->asked && ptc_sys_now_ns() >= n->retry_ns)
 			ask(a, i);
 	}
+	return all && !a->over;
 }
 
 void ptc_ahead_tick(struct ptc_controller *ctl)
 {
 	struct ptc_ahead *a = ctl->ahead;
 	const char *why;
-	bool built = false;
 
 	if (!a || a->submitted || !ptc_controller_idle(ctl))
 		return;
@@ -490,11 +501,13 @@ void ptc_ahead_tick(struct ptc_controller *ctl)
 		return;
 	}
 	a->refs++;
-	if (a->stage == BUILDING)
-		ask_nodes(a, &built);
-	if (built && !a->over)
+	if (a->stage == BUILDING && ask_nodes(a))
 		write_layout(a);
-	if (a->stage == WRITTEN && !a->over && ptc_controller_ready(ctl))
+	if (a->stage == PLACING && ask_nodes(a)) {
+		a->stage = BUILT;
+		a->built_ns = ptc_sys_now_ns();
+	}
+	if (a->stage == BUILT && !a->over && ptc_controller_ready(ctl))
 		submit(a);
 	unref(a);
 }

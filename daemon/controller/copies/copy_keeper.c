@@ -128,7 +128,7 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 	c->config = s->config;
 	if (s->urgent && s->left.record_revision == c->ctl->record_revision)
 		ptc_leaving_looked(c->ctl, &s->left);
-	if (s->urgent && s->left.out) { /* now what the job asks for besides */
+	if (s->urgent && !s->left.bytes) { /* now what the job asks for besides */
 		rest(c, 0);
 		return;
 	}

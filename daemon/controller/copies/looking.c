@@ -101,7 +101,8 @@ static void note_left(const struct ptc_spec *spec, const struct ptc_copies_found
 {
 	left->bytes = (uint64_t)f->bytes;
 	left->nowhere = (uint64_t)f->nowhere;
-	left->out = !f->bytes;
+	left->gone = (uint64_t)f->nobody;
+	left->out = !f->bytes && !f->nobody;
 	for (size_t item = 0; item < ptc_spec_items(spec); item++) {
 		bool in = false;
 

@@ -198,8 +198,8 @@ static void copied(struct ptc_controller *ctl)
 {
 	struct ptc_leaving *l = ctl->leaving;
 
-	if (ptc_leaving_urgent(ctl) && ctl->record.snapshot)
-		return; /* the keeper of copies is at it */
+	if (ctl->record.snapshot && !(l->left.out && l->left.record_revision == ctl->record_revision))
+		return; /* the keeper of copies is at it, or cannot do more */
 	if (ctl->record.snapshot)
 		tell_out(ctl);
 	enter(l, ctl->record.run == PTC_RUN_LIVE || ctl->record.recovery || !ptc_leaving_in_layout(ctl)
@@ -286,15 +286,6 @@ static const char *state_of(const struct ptc_controller *ctl, bool late)
 	return l->moved ? "moved" : "copied";
 }
 
-/* Nobody can take what is left: more time changes nothing. */
-static bool stuck(const struct ptc_controller *ctl)
-{
-	const struct ptc_leaving_left *left = &ctl->leaving->left;
-
-	return ctl->leaving->phase == PTC_LEAVING_COPIES && left->record_revision == ctl->record_revision &&
-	       left->bytes && left->nowhere == left->bytes;
-}
-
 static const char *waits_for(const struct ptc_controller *ctl, char *buf, size_t size)
 {
 	const struct ptc_leaving *l = ctl->leaving;
@@ -307,9 +298,13 @@ static const char *waits_for(const struct ptc_controller *ctl, char *buf, size_t
 		return l->why[0] ? l->why : "nothing has been done yet";
 	if (l->left.record_revision != ctl->record_revision)
 		return "its copies have not been counted yet";
-	snprintf(buf, size, "%s of %u tensors (%s) are only on nodes that leave%s",
-		 ptc_units_print_bytes(l->left.bytes, bytes), l->left.tensors, l->left.tensor,
-		 stuck(ctl) ? ", and no other node that is up can take them" : "");
+	if (!l->left.bytes)
+		snprintf(buf, size, "no node that is up has %s of it: nodes that leave have gone with them",
+			 ptc_units_print_bytes(l->left.gone, bytes));
+	else
+		snprintf(buf, size, "%s of %u tensors (%s) are only on nodes that leave%s",
+			 ptc_units_print_bytes(l->left.bytes, bytes), l->left.tensors, l->left.tensor,
+			 ptc_leaving_stuck(ctl) ? ", and no other node that is up can take them" : "");
 	return buf;
 }
 
@@ -321,11 +316,11 @@ static json_t *said(const struct ptc_controller *ctl)
 	char buf[400];
 
 	return json_pack("{s:i, s:s, s:s, s:b, s:s, s:I, s:I, s:s, s:I, s:I}", "version", 1, "job", ctl->meta.name,
-			 "uuid", ctl->uuid, "over", l->phase == PTC_LEAVING_OVER || stuck(ctl), "state",
+			 "uuid", ctl->uuid, "over", l->phase == PTC_LEAVING_OVER || ptc_leaving_stuck(ctl), "state",
 			 state_of(ctl, !done), "snapshot", (json_int_t)ctl->record.snapshot, "step",
 			 (json_int_t)ctl->record.step, "why", done ? l->why : waits_for(ctl, buf, sizeof buf),
-			 "left_bytes", known ? (json_int_t)l->left.bytes : (json_int_t)0, "left_tensors",
-			 known ? (json_int_t)l->left.tensors : (json_int_t)0);
+			 "left_bytes", known ? (json_int_t)(l->left.bytes + l->left.gone) : (json_int_t)0,
+			 "left_tensors", known ? (json_int_t)l->left.tensors : (json_int_t)0);
 }
 
 /* Whether the node has anything of the job. */

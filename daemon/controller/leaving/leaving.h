@@ -43,6 +43,7 @@ struct ptc_leaving_left {
 	int64_t record_revision; /* 0: it has not looked yet */
 	bool out;                /* nothing is left */
 	uint64_t bytes, nowhere; /* nowhere: of these, no other node can take them */
+	uint64_t gone;           /* bytes besides, which no node has any more */
 	uint32_t tensors;
 	char tensor[200]; /* one of them */
 };
@@ -71,6 +72,8 @@ bool ptc_leaving_has(const struct ptc_controller *ctl, const char *node);
 bool ptc_leaving_in_layout(const struct ptc_controller *ctl); /* the job's layout is on a node that leaves */
 /* A job whose ranks have stopped is not started yet: what only leaving nodes have comes first. */
 bool ptc_leaving_holds(const struct ptc_controller *ctl);
+/* Some node leaves, and more time changes nothing: no node can take what is left, or those that had it are lost. */
+bool ptc_leaving_stuck(const struct ptc_controller *ctl);
 /* What lacks for the record is what leaving nodes alone have; everything else comes later. */
 bool ptc_leaving_urgent(const struct ptc_controller *ctl);
 /* The keeper of copies has looked. */

@@ -27,14 +27,23 @@ bool ptc_leaving_urgent(const struct ptc_controller *ctl)
 {
 	const struct ptc_leaving *l = ctl->leaving;
 
-	return l && l->n && !(l->left.out && l->left.record_revision == ctl->record_revision);
+	return l && l->n && (l->left.bytes || l->left.record_revision != ctl->record_revision);
+}
+
+bool ptc_leaving_stuck(const struct ptc_controller *ctl)
+{
+	const struct ptc_leaving_left *left = &ctl->leaving->left;
+
+	return ctl->leaving->phase == PTC_LEAVING_COPIES && left->record_revision == ctl->record_revision &&
+	       !left->out && left->nowhere == left->bytes;
 }
 
 bool ptc_leaving_holds(const struct ptc_controller *ctl)
 {
 	const struct ptc_leaving *l = ctl->leaving;
 
-	return l && l->n && l->starts && l->phase == PTC_LEAVING_COPIES && ptc_sys_now_ns() < l->until_ns;
+	return l && l->n && l->starts && l->phase == PTC_LEAVING_COPIES && ptc_sys_now_ns() < l->until_ns &&
+	       !ptc_leaving_stuck(ctl);
 }
 
 void ptc_leaving_looked(struct ptc_controller *ctl, const struct ptc_leaving_left *left)

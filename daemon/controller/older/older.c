@@ -69,24 +69,6 @@ uint32_t *ptc_older_sources(struct ptc_controller *ctl, uint32_t *ret_n)
 	return v;
 }
 
-static void want_told(struct ptc_older_kept *k, int whom)
-{
-	if ((int)k->tell < whom)
-		k->tell = whom;
-}
-
-void ptc_older_adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc, int64_t revision)
-{
-	struct ptc_older_kept *k = &ctl->older;
-
-	for (size_t i = 0; i < k->doc.n; i++)
-		if (!ptc_older_find(doc, k->doc.v[i].snapshot) &&
-		    k->doc.v[i].generation != ctl->record.generation) /* else its nodes are the record's */
-			want_told(k, PTC_OLDER_TELL_OTHERS);
-	k->doc = *doc;
-	k->revision = revision;
-}
-
 static bool is_of_record(const struct ptc_controller *ctl, uint32_t node)
 {
 	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
@@ -97,18 +79,45 @@ static bool is_of_record(const struct ptc_controller *ctl, uint32_t node)
 	return false;
 }
 
+/* A snapshot that a commit has dropped: the record's nodes hear of it by the commit's Finish. */
+static void want_told(struct ptc_controller *ctl, const struct ptc_older *gone, bool by_commit)
+{
+	struct ptc_older_kept *k = &ctl->older;
+
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(ctl->all->cluster); i++) {
+		const char *name = ptc_cluster_node(ctl->all->cluster, i)->doc.name;
+
+		if (ptc_older_has(gone, name) && !(by_commit && is_of_record(ctl, i)) &&
+		    !ptc_older_has(&k->tell, name) && ptc_older_node_add(&k->tell, name) != 0)
+			k->tell_all = true;
+	}
+}
+
+void ptc_older_adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc, int64_t revision)
+{
+	struct ptc_older_kept *k = &ctl->older;
+
+	for (size_t i = 0; i < k->doc.n; i++)
+		if (!ptc_older_find(doc, k->doc.v[i].snapshot))
+			want_told(ctl, &k->doc.v[i], true);
+	k->doc = *doc;
+	k->revision = revision;
+}
+
 /* To the core a node that is told anew is one that has a new process: it gets Finish, which names what stays. No call
  * beside the core's, for that would end what a node still does for the last Finish. */
 void ptc_older_tick(struct ptc_controller *ctl)
 {
-	const bool all = ctl->older.tell == PTC_OLDER_TELL_ALL;
+	const struct ptc_older tell = ctl->older.tell;
+	const bool all = ctl->older.tell_all;
 
-	if (!ctl->older.tell || !ptc_controller_idle(ctl))
+	if ((!tell.nodes[0] && !all) || !ptc_controller_idle(ctl))
 		return;
-	ctl->older.tell = PTC_OLDER_TOLD;
+	ctl->older.tell = (struct ptc_older){ 0 };
+	ctl->older.tell_all = false;
 	ptc_controller_ref(ctl);
 	for (uint32_t i = 0; i < ctl->nknown && !ctl->gone; i++)
-		if (ctl->known[i].up && (all || !is_of_record(ctl, i)))
+		if (ctl->known[i].up && (all || ptc_older_has(&tell, ptc_cluster_node(ctl->all->cluster, i)->doc.name)))
 			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_UP, .node = i });
 	ptc_controller_unref(ctl);
 }
@@ -157,7 +166,7 @@ static void shed_done(void *arg)
 	if (!ctl->gone && s->ok) {
 		ctl->older.most = s->doc.n;
 		ptc_older_adopt(ctl, &s->doc, s->doc.n ? s->revision : 0);
-		want_told(&ctl->older, PTC_OLDER_TELL_ALL);
+		want_told(ctl, &s->oldest, false);
 		ptc_event(ctl->all->cluster, ctl->uuid, "snapshot_dropped",
 			  "snapshot %" PRIu64 " of step %" PRIu64 " is not kept any more: a switch found no room",
 			  s->oldest.snapshot, s->oldest.step);
@@ -167,37 +176,27 @@ static void shed_done(void *arg)
 	ptc_free(s);
 }
 
-/* The oldest that the node has, but for the one that a rollback goes back to; as many as there are: none. */
-static size_t oldest_on(const struct ptc_controller *ctl, uint32_t node)
-{
-	const struct ptc_older_doc *d = &ctl->older.doc;
-	size_t i = 0;
-
-	if (node == PTC_JOB_NO_NODE)
-		return d->n;
-	while (i < d->n && (d->v[i].snapshot == ctl->intent.source ||
-			    !ptc_older_has(&d->v[i], ptc_cluster_node(ctl->all->cluster, node)->doc.name)))
-		i++;
-	return i;
-}
-
 void ptc_older_make_room(struct ptc_controller *ctl, uint32_t node, char *text, size_t size)
 {
-	const size_t len = strlen(text), at = oldest_on(ctl, node);
+	const struct ptc_older_doc *d = &ctl->older.doc;
+	const size_t len = strlen(text);
 	struct shed *s;
+	size_t at;
 
-	if (at == ctl->older.doc.n)
+	if (node == PTC_JOB_NO_NODE) /* it was not a node's store that had no room */
+		return;
+	at = ptc_older_oldest_on(d, ptc_cluster_node(ctl->all->cluster, node)->doc.name, ctl->intent.source);
+	if (at == d->n)
 		return;
 	s = ptc_calloc(1, sizeof *s);
 	ptc_require(s);
 	*s = (struct shed){ .ctl = ptc_controller_ref(ctl),
-			    .doc = ctl->older.doc,
-			    .oldest = ctl->older.doc.v[at],
+			    .doc = *d,
+			    .oldest = d->v[at],
 			    .fence = ctl->fence,
 			    .record_revision = ctl->record_revision,
 			    .older_revision = ctl->older.revision };
-	s->doc.n--;
-	memmove(s->doc.v + at, s->doc.v + at + 1, (s->doc.n - at) * sizeof *s->doc.v);
+	ptc_older_drop_one(&s->doc, at);
 	snprintf(text + len, size - len,
 		 "; the oldest snapshot that is kept there (%" PRIu64 ", step %" PRIu64 ") goes now: ask again",
 		 s->oldest.snapshot, s->oldest.step);

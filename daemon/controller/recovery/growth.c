@@ -39,23 +39,29 @@ static void key_of(const struct ptc_controller *ctl, char key[KEY_MAX])
 
 /* ---- what is there ----------------------------------------------------------------- */
 
+/* Of those that are well. */
 static uint32_t devices_of(const struct ptc_node *n)
 {
-	return n->up && !n->drained ? n->doc.devices : 0;
+	uint32_t devices = 0;
+
+	for (uint32_t k = 0; n->up && !n->drained && k < n->doc.devices; k++)
+		devices += ptc_node_device_well(n, k, NULL);
+	return devices;
 }
 
 /* Those of a node that the job has, or may have: nobody else has them. */
 static uint32_t free_of(const struct ptc_controller *ctl, const struct ptc_node *n)
 {
 	struct ptc_cluster *c = ctl->all->cluster;
-	uint32_t all = devices_of(n), devices = 0;
+	uint32_t well = devices_of(n), devices = 0;
 	size_t given;
 
 	(void)ptc_devices_of_node(ptc_cluster_devices(c), n->doc.name, &given);
 	if (!given)
-		return all;
-	for (uint32_t k = 0; k < all; k++)
-		devices += ptc_cluster_device_free(c, n->doc.name, k, ctl->uuid, ctl->recovery.shares, NULL);
+		return well;
+	for (uint32_t k = 0; well && k < n->doc.devices; k++)
+		devices += ptc_node_device_well(n, k, NULL) &&
+			   ptc_cluster_device_free(c, n->doc.name, k, ctl->uuid, ctl->recovery.shares, NULL);
 	return devices;
 }
 

@@ -154,6 +154,7 @@ static void mark(struct ptc_controller *ctl, uint64_t id, enum ptc_recovery_kind
 	r->mark_id = id;
 	r->mark = ctl->record;
 	r->mark.recovery = kind;
+	r->mark.hung = false;
 	r->mark.reached = PTC_MAX(step, r->rounds.incarnation == ctl->record.incarnation ? r->rounds.reached : 0);
 	r->tries = r->fails = r->owed = 0;
 	r->retry_ns = 0;
@@ -204,6 +205,7 @@ void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc 
 	to->restarts = ours ? r->mark.restarts : 0;
 	to->restarted_ms = ours ? r->mark.restarted_ms : 0;
 	to->failed_step = ours ? r->mark.failed_step : 0;
+	to->hung = ours && r->mark.hung;
 }
 
 void ptc_recovery_starts(struct ptc_record_doc *r)
@@ -212,6 +214,7 @@ void ptc_recovery_starts(struct ptc_record_doc *r)
 		r->restarts = 0, r->restarted_ms = 0, r->failed_step = 0;
 	r->recovery = PTC_RECOVERY_NONE;
 	r->reached = 0;
+	r->hung = false;
 }
 
 static void was_read(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
@@ -340,39 +343,59 @@ static const struct ptc_worker_doc *culprit(const struct ptc_controller *ctl, co
 	return first;
 }
 
-/* Whether the program is started again, which has failed by itself; and what is said of it. */
-static void judge_program(struct ptc_controller *ctl, const struct ptc_worker_doc *w, uint64_t switch_id)
+/* It was killed, or aborted as by NCCL's watchdog, so it may have left its state on its devices, and others theirs. */
+static bool may_be_left(const struct ptc_controller *ctl, const struct ptc_worker_doc *first)
 {
+	const struct ptc_worker_doc *w = culprit(ctl, first);
 	const struct ptc_job_elastic *e = &ctl->recovery.elastic;
+
+	return e->max_restarts && e->on_failure != PTC_JOB_STOP &&
+	       (was_killed(w) || (WIFSIGNALED(w->exit_status) && WTERMSIG(w->exit_status) == SIGABRT));
+}
+
+/* Whether the job is started again, all of whose nodes are there; and what is said of it. After mark. what: which rank,
+ * and what it did at the step. most: so many restarts within an hour. */
+static void count_program(struct ptc_controller *ctl, const char *what, uint64_t step, uint32_t most)
+{
 	struct ptc_record_doc *m = &ctl->recovery.mark;
-	const char *how = was_killed(w) ? "was killed (by the kernel, out of memory, or by somebody)" : "failed";
 	int64_t now = ptc_sys_realtime_ms();
 	bool twice;
 
-	if (!e->max_restarts || e->on_failure == PTC_JOB_STOP)
-		return;
-	mark(ctl, switch_id, PTC_RECOVERY_PROGRAM, w->step);
 	if (now - m->restarted_ms >= PTC_JOB_RESTARTS_MS)
 		m->restarts = 0;
-	twice = m->restarts && m->failed_step == w->step;
-	if (twice || m->restarts >= e->max_restarts) {
+	twice = m->restarts && m->failed_step == step;
+	if (twice || m->restarts >= most) {
 		m->recovery = PTC_RECOVERY_NONE;
-		ptc_event(
-			ctl->all->cluster, ctl->uuid, "gave_up",
-			twice ? "rank %u %s at step %llu again: the same step has failed twice, so the job stops"
-			      : "rank %u %s at step %llu: the job stops, for it has been started again as often as its "
-				"`max_restarts` says",
-			w->rank, how, (unsigned long long)w->step);
+		m->hung = false;
+		ptc_event(ctl->all->cluster, ctl->uuid, "gave_up",
+			  twice ? "%s at step %llu again: the same step has failed twice, so the job stops"
+				: "%s at step %llu: the job stops, for it has been started again as often as its "
+				  "`max_restarts` says",
+			  what, (unsigned long long)step);
 		return;
 	}
 	if (!m->restarts)
 		m->restarted_ms = now;
 	m->restarts++;
-	m->failed_step = w->step;
+	m->failed_step = step;
 	ptc_event(ctl->all->cluster, ctl->uuid, "recovering",
-		  "rank %u %s at step %llu, and all nodes are there: the job is started again on the same devices "
-		  "(restart %u; at most %u in an hour)",
-		  w->rank, how, (unsigned long long)w->step, m->restarts, e->max_restarts);
+		  "%s at step %llu, and all nodes are there: the job is started again on the same nodes (restart %u; "
+		  "at most %u in an hour)",
+		  what, (unsigned long long)step, m->restarts, most);
+}
+
+/* The program has failed by itself. */
+static void judge_program(struct ptc_controller *ctl, const struct ptc_worker_doc *w, uint64_t switch_id)
+{
+	const struct ptc_job_elastic *e = &ctl->recovery.elastic;
+	char what[128];
+
+	if (!e->max_restarts || e->on_failure == PTC_JOB_STOP)
+		return;
+	mark(ctl, switch_id, PTC_RECOVERY_PROGRAM, w->step);
+	snprintf(what, sizeof what, "rank %u %s", w->rank,
+		 was_killed(w) ? "was killed (by the kernel, out of memory, or by somebody)" : "failed");
+	count_program(ctl, what, w->step, e->max_restarts);
 }
 
 /* A node that has lost ranks of this incarnation, or their state, by itself; NULL: none says so. */
@@ -403,7 +426,7 @@ static bool judged(struct ptc_controller *ctl, const struct parts *p, const stru
 	    r->rounds.done_ns - r->judging.since_ns >= JUDGE_NS)
 		return true;
 	if (now - r->rounds.asked_ns >= ASK_NS || r->rounds.incarnation != w->doc.incarnation)
-		ptc_recovery_ask(ctl);
+		ptc_recovery_ask(ctl, false);
 	return false;
 }
 
@@ -418,7 +441,7 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 		ptc_recovery_plan(ctl, PTC_RECOVERY_READ, was_read);
 	if (!judged(ctl, &p, w, gone != NULL) || !rec->has_elastic)
 		return false;
-	if ((p.down || gone) && rec->elastic.on_failure != PTC_JOB_STOP) {
+	if (p.down || gone ? rec->elastic.on_failure != PTC_JOB_STOP : may_be_left(ctl, &w->doc)) {
 		if (ptc_recovery_hold(ctl) < PTC_HOLD_FOUND)
 			return false;
 		held = make_held(ctl, r);
@@ -427,6 +450,8 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 		make_halt(ctl, r);
 	if (!p.down && !gone) {
 		judge_program(ctl, culprit(ctl, &w->doc), r->id);
+		if (held)
+			mark_held(ctl, r);
 		return true;
 	}
 	if (rec->elastic.on_failure == PTC_JOB_STOP)
@@ -568,6 +593,46 @@ void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *wh
 	snprintf(r->waits, sizeof r->waits, "%s", why);
 }
 
+/* Ranks hang that nothing holds any more but themselves. */
+static void end_hung(struct ptc_controller *ctl)
+{
+	struct ptc_hang *h = &ctl->recovery.hang;
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_switch_request r;
+	char what[sizeof h->who + 16];
+
+	make_halt(ctl, &r);
+	mark(ctl, r.id, PTC_RECOVERY_PROGRAM, h->step);
+	ctl->recovery.mark.hung = true;
+	snprintf(what, sizeof what, "%s hung", h->who);
+	count_program(ctl, what, h->step, most_restarts(&ctl->recovery));
+	if (ctl->submit(ctl, &r, &err) == 0)
+		return;
+	ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
+	try_later(ctl);
+}
+
+/* True: ranks hang, and are ended, or waited for. */
+static bool hangs(struct ptc_controller *ctl)
+{
+	enum ptc_job_phase phase = ptc_job_phase(ctl->core);
+	char why[400];
+
+	if (!ptc_hang_hangs(ctl))
+		return false;
+	if (ctl->recovery.elastic.on_hang != PTC_JOB_HANG_RECOVER || ctl->recovery.hang.evidence.state != PTC_HANG_KEPT)
+		return true;
+	if (ptc_controller_idle(ctl)) {
+		end_hung(ctl);
+	} else if (ctl->intent.kind != PTC_SWITCH_HALT && phase >= PTC_JOB_CHECKING && phase <= PTC_JOB_ARMING) {
+		snprintf(why, sizeof why, "%s hung at step %llu", ctl->recovery.hang.who,
+			 (unsigned long long)ctl->recovery.hang.step);
+		ptc_controller_step(ctl, &(struct ptc_job_event){
+						 .kind = PTC_EV_ABORT, .status = PTC_ETIMEOUT, .text = why });
+	}
+	return true;
+}
+
 static void grow(struct ptc_controller *ctl)
 {
 	struct ptc_recovery *r = &ctl->recovery;
@@ -611,7 +676,10 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 	}
 	p = look(ctl);
 	if (ctl->record.run == PTC_RUN_LIVE && p.down && ptc_sys_now_ns() - ctl->recovery.rounds.asked_ns >= ASK_NS)
-		ptc_recovery_ask(ctl); /* whatever is planned or waited for: what decides is where steps are then */
+		ptc_recovery_ask(ctl,
+				 false); /* whatever is planned or waited for: what decides is where steps are then */
+	else if (ctl->record.run == PTC_RUN_LIVE && !p.down)
+		ptc_hang_tick(ctl);
 	if (ctl->recovery.planning || ptc_sys_now_ns() < ctl->recovery.retry_ns || ptc_leaving_holds(ctl))
 		return;
 	if (ctl->record.run != PTC_RUN_LIVE) {
@@ -622,6 +690,7 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 			act(ctl, &p);
 	} else {
 		back(ctl);
-		grow(ctl);
+		if (!hangs(ctl))
+			grow(ctl);
 	}
 }

@@ -14,6 +14,7 @@
 
 #include "ptc.pb-c.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define ASK_TIMEOUT_MS 1000
@@ -31,10 +32,43 @@ static void round_ends(struct ptc_rank_rounds *r)
 		return;
 	if (!r->n || r->least != r->now)
 		r->still_ns = r->asked_ns;
+	if (!r->n || r->stand.least != r->stand.now)
+		r->stand.still_ns = r->asked_ns;
+	r->stand.least = r->stand.now;
+	r->stand.step_s = r->stand.now_s;
 	r->least = r->now;
 	r->step_s = r->now_s;
 	r->done_ns = r->asked_ns;
 	r->n++;
+}
+
+/* Whether it should go on by itself: it does not wait at a boundary, has not finished, and is not told to end. */
+static bool should_go(const json_t *row)
+{
+	const char *state = json_string_value(json_object_get(row, "state"));
+
+	return state && (strcmp(state, "running") == 0 || strcmp(state, "spawned") == 0);
+}
+
+static void take_stand(const struct ask *a, const json_t *row, uint64_t step)
+{
+	struct ptc_rank_stand *s = &a->ctl->recovery.rounds.stand;
+	const json_t *median = json_object_get(row, "median_step_seconds");
+	const json_t *start = json_object_get(row, "start_step");
+
+	s->now_s = PTC_MAX(s->now_s, json_number_value(median));
+	if (!should_go(row) || step > s->now)
+		return;
+	if (step < s->now) {
+		s->now = step;
+		s->rank = (uint32_t)ptc_json_count(row, "rank");
+		s->n = 0;
+		s->fresh = false;
+		snprintf(s->node, sizeof s->node, "%s", ptc_cluster_node(a->ctl->all->cluster, a->node)->doc.name);
+	}
+	s->n++;
+	/* an older version does not say */
+	s->fresh |= !json_is_integer(start) || step <= (uint64_t)json_integer_value(start);
 }
 
 /* A rank that has published nothing yet stands where it began. */
@@ -51,6 +85,7 @@ static void take_steps(const struct ask *a, const json_t *rows)
 			continue;
 		r->now_s = PTC_MAX(r->now_s, json_number_value(json_object_get(row, "step_seconds")));
 		step = json_object_get(row, "step");
+		take_stand(a, row, json_is_integer(step) ? (uint64_t)json_integer_value(step) : record->step);
 		if (!json_is_integer(step)) {
 			r->now = PTC_MIN(r->now, record->step);
 			continue;
@@ -80,7 +115,7 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 			take_steps(a, rows);
 		else
 			r->silent = true;
-		if (status == PTC_EPEER || status == PTC_ETIMEOUT)
+		if (status == PTC_EPEER || (status == PTC_ETIMEOUT && !r->patient))
 			ptc_controller_suspect(ctl, a->node, a->lease);
 		if (--r->awaited == 0)
 			round_ends(r);
@@ -124,7 +159,7 @@ static void ask_node(struct ptc_controller *ctl, const char *name)
 	ptc_free(data);
 }
 
-void ptc_recovery_ask(struct ptc_controller *ctl)
+void ptc_recovery_ask(struct ptc_controller *ctl, bool patient)
 {
 	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
 	struct ptc_rank_rounds *r = &ctl->recovery.rounds;
@@ -135,8 +170,11 @@ void ptc_recovery_ask(struct ptc_controller *ctl)
 		return;
 	r->asked_ns = ptc_sys_now_ns();
 	r->silent = false;
+	r->patient = patient;
 	r->now = UINT64_MAX;
 	r->now_s = 0;
+	r->stand.now = UINT64_MAX;
+	r->stand.now_s = 0;
 	for (size_t i = 0; i < g->nnodes; i++)
 		ask_node(ctl, g->nodes[i]);
 	if (!r->awaited)

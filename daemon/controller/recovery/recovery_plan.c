@@ -66,6 +66,7 @@ static void look_on_loop(void *arg)
 		rc = note_stay(t, n->doc.name);
 		for (uint32_t k = 0; k < n->doc.devices; k++)
 			t->devices +=
+				ptc_node_device_well(n, k, NULL) &&
 				ptc_cluster_device_free(t->all->cluster, n->doc.name, k, t->meta.uuid, t->shares, NULL);
 	}
 	/* of ranks that run, copies are old */
@@ -172,6 +173,7 @@ static void work(void *arg, struct ptc_etcd *etcd)
 		p->elastic = desc->elastic;
 		p->builds_ahead = desc->build == PTC_JOB_BUILD_AHEAD;
 		t->shares = p->shares = desc->share_devices;
+		p->first_step_ms = (int64_t)desc->run.build_timeout_ms;
 		p->read = true;
 	}
 	if (rc == 0 && t->what != PTC_RECOVERY_READ)
@@ -195,6 +197,7 @@ void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_pla
 		return;
 	ctl->recovery.elastic = p->elastic;
 	ctl->recovery.shares = p->shares;
+	ctl->recovery.first_step_ms = p->first_step_ms;
 	ctl->recovery.has_elastic = true;
 }
 

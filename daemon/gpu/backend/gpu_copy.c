@@ -318,6 +318,53 @@ static int straight(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_di
 	return drain(g, rc, f);
 }
 
+/* Whether the host side lies in one page-locked piece. */
+static bool in_piece(const struct ptc_gpu_host *host, const struct ptc_gpu_part *p)
+{
+	const uint64_t last =
+		p->other_at + (p->depth - 1) * p->other_slice + (p->height - 1) * p->other_row + p->width - 1;
+
+	return last < host->locked && p->other_at / host->step == last / host->step;
+}
+
+static int copy_one(struct ring_run *r, const struct ptc_gpu_host *host, const struct ptc_gpu_part *p,
+		    struct ptc_gpu_failure *f)
+{
+	if (in_piece(host, p))
+		return straight(r->g, r->m, r->direction, host->base, p, 1, r->kernels, f);
+	r->issued = r->finished = 0;
+	return through_ring(r, p, 1, f);
+}
+
+/* A box that crosses the end of a piece is copied row by row, and such a row in parts. */
+static int in_pieces(struct ring_run *r, const struct ptc_gpu_host *host, const struct ptc_gpu_part *p,
+		     struct ptc_gpu_failure *f)
+{
+	int rc = 0;
+
+	if (p->other_at >= host->locked)
+		return copy_one(r, host, p, f);
+	for (uint64_t i = 0; i < p->depth * p->height && rc == 0; i++) {
+		uint64_t slice = i / p->height, row = i % p->height, bytes;
+
+		for (uint64_t at = 0; at < p->width && rc == 0; at += bytes) {
+			uint64_t other = p->other_at + slice * p->other_slice + row * p->other_row + at;
+			struct ptc_gpu_part one = { .device_at = p->device_at + slice * p->device_slice +
+								 row * p->device_row + at,
+						    .other_at = other,
+						    .height = 1,
+						    .depth = 1 };
+
+			bytes = p->width - at;
+			if (other < host->locked)
+				bytes = PTC_MIN(bytes, PTC_MIN(host->step - other % host->step, host->locked - other));
+			one.width = one.device_row = one.device_slice = one.other_row = one.other_slice = bytes;
+			rc = copy_one(r, host, &one, f);
+		}
+	}
+	return rc;
+}
+
 int ptc_gpu_cuda_copy(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
 		      const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts,
 		      struct ptc_gpu_failure *f)
@@ -334,9 +381,16 @@ int ptc_gpu_cuda_copy(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_
 	rc = any ? ptc_gpu_kernels_ready(g, &r.kernels, f) : 0;
 	if (rc)
 		return rc;
-	if (host->pinned)
-		return straight(g, m, direction, host->base, parts, nparts, r.kernels, f);
-	return through_ring(&r, parts, nparts, f);
+	if (!host->locked)
+		return through_ring(&r, parts, nparts, f);
+	for (size_t i = 0, n; i < nparts && rc == 0; i += n) {
+		for (n = 0; i + n < nparts && in_piece(host, &parts[i + n]); n++)
+			continue;
+		rc = n ? straight(g, m, direction, host->base, parts + i, n, r.kernels, f)
+		       : in_pieces(&r, host, &parts[i], f);
+		n += !n;
+	}
+	return rc;
 }
 
 /* ---- within the device ---- */

@@ -45,7 +45,9 @@ struct ptc_gpu_part {
 
 struct ptc_gpu_host {
 	unsigned char *base;
-	bool pinned; /* the whole map is page-locked, so copies need no ring */
+	/* Of the map, from its begin on: page-locked in pieces of `step` bytes, so copies need no ring. No copy of the
+	 * driver's crosses the end of a piece. */
+	uint64_t locked, step;
 };
 
 enum ptc_gpu_direction { PTC_GPU_OUT, PTC_GPU_IN };

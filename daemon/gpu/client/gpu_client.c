@@ -55,6 +55,7 @@ struct ptc_gpu_client {
 	pthread_cond_t changed;
 	enum state state;
 	uint32_t life;
+	uint32_t version; /* that this life's process speaks */
 	struct left {
 		uint32_t life;
 		struct ptc_gpu_child child;
@@ -288,6 +289,7 @@ static int start_locked(struct ptc_gpu_client *c, struct ptc_error *err)
 		wait_locked(c, &w, c->hang_ms, "start");
 		if (!w.answered)
 			rc = ptc_error_set(err, PTC_EIO, "%s", c->ended.text);
+		c->version = w.a.version;
 	}
 	leave_locked(c, &w);
 	return rc;
@@ -307,6 +309,8 @@ struct call {
 	const int *fds;
 	unsigned nfds;
 	uint32_t life;  /* of the references in it, 0: of any; afterwards the one that answered */
+	uint32_t since; /* the version that knows it; 0: any does */
+	int unknown;    /* the status, where ptc-gpu's is older; 0: PTC_EVERSION */
 	uint64_t bytes; /* that it may take the time of */
 };
 
@@ -335,6 +339,9 @@ static int run(struct ptc_gpu_client *c, struct call *k, struct ptc_gpu_answer *
 	if (rc == 0 && k->life && k->life != c->life)
 		rc = ptc_error_set(err, PTC_ESTATE, "%s: the ptc-gpu that had it mapped has ended; bind it again",
 				   k->what);
+	if (rc == 0 && c->version < k->since)
+		rc = ptc_error_set(err, k->unknown ? k->unknown : PTC_EVERSION,
+				   "%s: ptc-gpu is of an older package than ptcd, and cannot", k->what);
 	if (rc) {
 		pthread_mutex_unlock(&c->lock);
 		return rc;
@@ -381,6 +388,23 @@ int ptc_gpu_client_map_host(struct ptc_gpu_client *c, int fd, uint64_t bytes, co
 	return rc;
 }
 
+int ptc_gpu_client_lock(struct ptc_gpu_client *c, struct ptc_gpu_ref host, const char *uuid, uint64_t step,
+			uint64_t *ret_locked, struct ptc_gpu_outcome *o, struct ptc_error *err)
+{
+	struct call k = { .what = "page-lock host memory", .life = host.life, .since = PTC_GPU_SINCE_2, .bytes = step };
+	struct ptc_gpu_answer a;
+	int rc;
+
+	k.head.op = PTC_GPU_LOCK;
+	k.head.host = host.number;
+	k.head.bytes = step;
+	snprintf(k.head.bind.uuid, sizeof k.head.bind.uuid, "%s", uuid);
+	rc = run(c, &k, &a, o, err);
+	if (rc == 0)
+		*ret_locked = a.value;
+	return rc;
+}
+
 /* Whether the reference's process is there to be asked. One that is about to end is waited for: what it has mapped is
  * gone only when it is. */
 static bool there(struct ptc_gpu_client *c, struct ptc_gpu_ref ref)
@@ -393,6 +417,15 @@ static bool there(struct ptc_gpu_client *c, struct ptc_gpu_ref ref)
 	is = ref.life == c->life && c->state == RUNNING;
 	pthread_mutex_unlock(&c->lock);
 	return is;
+}
+
+bool ptc_gpu_client_lives(struct ptc_gpu_client *c, struct ptc_gpu_ref ref)
+{
+	struct ptc_gpu_stats now;
+	struct ptc_gpu_outcome o;
+
+	/* A process that was killed a moment ago is seen by its silence only. */
+	return there(c, ref) && ptc_gpu_client_stats(c, &now, &o, NULL) == 0 && now.life == ref.life;
 }
 
 /* Ends what a reference names. What went with its process needs no end, unless that process is left behind. */
@@ -533,6 +566,11 @@ int ptc_gpu_client_keep(struct ptc_gpu_client *c, const char *uuid, uint64_t byt
 	return rc;
 }
 
+static uint32_t device_of(struct ptc_gpu_ref memory)
+{
+	return (memory.number - 1) / PTC_GPU_MEMORY_MAX;
+}
+
 static int within(struct ptc_gpu_client *c, enum ptc_gpu_op op, struct ptc_gpu_ref to, struct ptc_gpu_ref from,
 		  const struct ptc_gpu_part *parts, uint32_t nparts, const struct ptc_gpu_guard *guard,
 		  struct ptc_gpu_outcome *o, struct ptc_error *err)
@@ -547,6 +585,12 @@ static int within(struct ptc_gpu_client *c, enum ptc_gpu_op op, struct ptc_gpu_r
 		return ptc_error_set(err, PTC_ESTATE, "%s: the ptc-gpu that had it mapped has ended; bind it again",
 				     k.what);
 	k.bytes = bytes_of(parts, nparts);
+	if (op == PTC_GPU_SHADOW)
+		k.since = PTC_GPU_SINCE_2;
+	if (op == PTC_GPU_COPY_WITHIN && device_of(to) != device_of(from)) {
+		k.since = PTC_GPU_SINCE_2;
+		k.unknown = PTC_ENODEVICES; /* as if the devices could not read each other */
+	}
 	k.head.op = op;
 	k.head.nparts = nparts;
 	k.head.memory = to.number;

@@ -58,6 +58,10 @@ int ptc_gpu_client_devices(struct ptc_gpu_client *c, char **ret_json, struct ptc
 /* Maps `bytes` of a file for copies. pin_uuid: page-locked for that device; NULL: not page-locked. */
 int ptc_gpu_client_map_host(struct ptc_gpu_client *c, int fd, uint64_t bytes, const char *pin_uuid,
 			    struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err);
+/* Page-locks the next `step` bytes of a host map for a device, the same number each time; *ret_locked: of all. Others'
+ * requests are served between two steps. PTC_EVERSION: an older ptc-gpu, which does not know it. */
+int ptc_gpu_client_lock(struct ptc_gpu_client *c, struct ptc_gpu_ref host, const char *uuid, uint64_t step,
+			uint64_t *ret_locked, struct ptc_gpu_outcome *o, struct ptc_error *err);
 int ptc_gpu_client_unmap_host(struct ptc_gpu_client *c, struct ptc_gpu_ref host, struct ptc_gpu_outcome *o,
 			      struct ptc_error *err);
 
@@ -79,11 +83,12 @@ int ptc_gpu_client_digest(struct ptc_gpu_client *c, struct ptc_gpu_ref memory, c
  * goes on beside it, so a sixteenth of the device has to stay free (PTC_ENOSPC). */
 int ptc_gpu_client_keep(struct ptc_gpu_client *c, const char *uuid, uint64_t bytes, bool beside,
 			struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err);
-/* Copies from one allocation to another of the same device. Of a part, device_* is the side of `to`. */
+/* Copies from one allocation to another of the same device, or from what is kept on another one: PTC_ENODEVICES if this
+ * one cannot read it, or ptc-gpu is an older one. Of a part, device_* is the side of `to`. */
 int ptc_gpu_client_copy_within(struct ptc_gpu_client *c, struct ptc_gpu_ref to, struct ptc_gpu_ref from,
 			       const struct ptc_gpu_part *parts, uint32_t nparts, struct ptc_gpu_outcome *o,
 			       struct ptc_error *err);
-/* As copy_within; guard may be NULL. */
+/* As copy_within; guard may be NULL. PTC_EVERSION: an older ptc-gpu. */
 int ptc_gpu_client_shadow(struct ptc_gpu_client *c, struct ptc_gpu_ref to, struct ptc_gpu_ref from,
 			  const struct ptc_gpu_part *parts, uint32_t nparts, const struct ptc_gpu_guard *guard,
 			  struct ptc_gpu_outcome *o, struct ptc_error *err);
@@ -92,5 +97,7 @@ int ptc_gpu_client_close(struct ptc_gpu_client *c, struct ptc_gpu_ref memory, st
 /* Unmaps all memory of a process that has ended; *ret_closed is the number of allocations. */
 int ptc_gpu_client_forget(struct ptc_gpu_client *c, uint32_t pid, uint64_t process_start, uint64_t *ret_closed,
 			  struct ptc_gpu_outcome *o, struct ptc_error *err);
+/* Whether the ptc-gpu that has the reference still runs. It may end right after. Asks it. */
+bool ptc_gpu_client_lives(struct ptc_gpu_client *c, struct ptc_gpu_ref ref);
 int ptc_gpu_client_stats(struct ptc_gpu_client *c, struct ptc_gpu_stats *ret, struct ptc_gpu_outcome *o,
 			 struct ptc_error *err);

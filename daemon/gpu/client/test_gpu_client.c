@@ -1446,6 +1446,100 @@ static void test_budget(void **state)
 	world_end(w);
 }
 
+/* Page-locked step by step, as it is used: a copy that crosses the end of a step, or of what is locked, has every byte.
+ */
+static void test_lock(void **state)
+{
+	struct ptc_gpu_client_config config = { .pinned_max = 16 * MIB + 9 * MIB, .hang_ms = 60000 };
+	struct world *w = world_begin(&config);
+	struct test_rank *r = world_rank(w, 0);
+	const uint64_t bytes = 13 * MIB, step = 4 * MIB;
+	uint64_t address = rank_alloc(r, RANK_PLAIN, bytes, 0, 9), locked = 0;
+	struct ptc_gpu_export e = rank_export(r, address, bytes);
+	struct ptc_gpu_part rows = { 0, MIB + 100, 3000, 900, 3, 3000, 2700000, 4000, 4000 * 950 };
+	struct ptc_gpu_part wide = { 0, 12345, 2 * MIB, 5, 1, 2 * MIB, 10 * MIB, 2 * MIB + 4096, 10 * MIB + 5 * 4096 };
+	struct ptc_gpu_stats stats;
+	struct ptc_gpu_ref m;
+
+	world_chunks(w, bytes, false);
+	ok(w, world_bind(w, r, address, &e, &m));
+	assert_int_equal(ptc_gpu_client_lock(w->c, w->host, e.uuid, 100, &locked, &w->o, &w->err), PTC_EINVAL);
+	for (unsigned n = 0; n <= 2; n++) {
+		const struct ptc_gpu_part *each[] = { &rows, &wide };
+
+		gpu_pid(w, &stats);
+		assert_int_equal(stats.pinned_bytes, 16 * MIB + n * step);
+		for (size_t i = 0; i < PTC_ARRAY_LEN(each); i++) {
+			const struct ptc_gpu_part *p = each[i];
+
+			memset(w->chunks, 0, bytes);
+			ok(w, copy(w, PTC_GPU_OUT, m, *p));
+			for (uint64_t row = 0; row < p->height * p->depth; row++) {
+				uint64_t z = row / p->height, y = row % p->height;
+
+				assert_true(is_seed(w->chunks + p->other_at + z * p->other_slice + y * p->other_row,
+						    p->device_at + z * p->device_slice + y * p->device_row, p->width,
+						    9));
+			}
+			ok(w, copy(w, PTC_GPU_IN, m, *p));
+			assert_true(rank_has(r, address, bytes, 9));
+		}
+		if (n < 2)
+			ok(w, ptc_gpu_client_lock(w->c, w->host, e.uuid, step, &locked, &w->o, &w->err));
+		assert_int_equal(locked, PTC_MIN(n + 1, 2u) * step);
+	}
+	assert_int_equal(ptc_gpu_client_lock(w->c, w->host, e.uuid, step, &locked, &w->o, &w->err), PTC_ENOSPC);
+	says(w, "raise the ceiling of pinned memory");
+	assert_int_equal(ptc_gpu_client_lock(w->c, w->host, e.uuid, 2 * step, &locked, &w->o, &w->err), PTC_EINVAL);
+	ok(w, copy(w, PTC_GPU_OUT, m, world_flat(0, 0, bytes)));
+	assert_true(is_seed(w->chunks, 0, bytes, 9));
+	ok(w, ptc_gpu_client_unmap_host(w->c, w->host, &w->o, &w->err));
+	gpu_pid(w, &stats);
+	assert_int_equal(stats.pinned_bytes, 16 * MIB);
+	ok(w, ptc_gpu_client_close(w->c, m, &w->o, &w->err));
+	world_end(w);
+}
+
+/* What a ptc-gpu of an older package does not know is not asked of it: refusals of this one mean what they say. */
+static void test_older(void **state)
+{
+	struct world *w;
+	struct test_rank *r;
+	struct ptc_gpu_ref m, kept, other;
+	struct ptc_gpu_part p = world_flat(0, 0, MIB);
+	struct ptc_gpu_export e;
+	uint64_t address, locked;
+
+	for (unsigned older = 0; older < 2; older++) {
+		if (older)
+			setenv("PTC_FAULT", "gpu.version.bytes=fail", 1);
+		w = world_begin(NULL);
+		r = world_rank(w, 0);
+		address = rank_alloc(r, RANK_PLAIN, MIB, 0, 5);
+		e = rank_export(r, address, MIB);
+		world_chunks(w, MIB, false);
+		ok(w, world_bind(w, r, address, &e, &m));
+		ok(w, ptc_gpu_client_keep(w->c, e.uuid, MIB, false, &kept, &w->o, &w->err));
+		r = world_rank(w, 1);
+		e = rank_export(r, rank_alloc(r, RANK_PLAIN, MIB, 0, 6), MIB);
+		ok(w, ptc_gpu_client_keep(w->c, e.uuid, MIB, false, &other, &w->o, &w->err));
+		ok(w, ptc_gpu_client_copy_within(w->c, kept, m, &p, 1, &w->o, &w->err));
+		/* Nonsense is nonsense to both. */
+		assert_int_equal(ptc_gpu_client_copy_within(w->c, kept, kept, &p, 1, &w->o, &w->err), PTC_EINVAL);
+		assert_int_equal(ptc_gpu_client_copy_within(w->c, other, kept, &p, 1, &w->o, &w->err),
+				 older ? PTC_ENODEVICES : 0);
+		assert_int_equal(ptc_gpu_client_shadow(w->c, kept, m, &p, 1, NULL, &w->o, &w->err),
+				 older ? PTC_EVERSION : 0);
+		assert_int_equal(ptc_gpu_client_lock(w->c, w->host, e.uuid, MIB, &locked, &w->o, &w->err),
+				 older ? PTC_EVERSION : 0);
+		if (older)
+			says(w, "page-lock host memory: ptc-gpu is of an older package than ptcd, and cannot");
+		w->may_leave = true;
+		world_end(w);
+		unsetenv("PTC_FAULT");
+	}
+}
+
 /* A hundred times: nothing grows. */
 static void test_cycles(void **state)
 {
@@ -1578,6 +1672,8 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ring),
 		cmocka_unit_test(test_pinned),
+		cmocka_unit_test(test_lock),
+		cmocka_unit_test(test_older),
 		cmocka_unit_test(test_boxes_ring),
 		cmocka_unit_test(test_boxes_pinned),
 		cmocka_unit_test(test_boxes_pitch),

@@ -251,6 +251,19 @@ void ptc_node_devices_look(struct ptc_node_devices *d, int64_t max_age_ms)
 	pthread_mutex_unlock(&d->lock);
 }
 
+void ptc_node_devices_unhealthy(struct ptc_node_devices *d, char *ret, size_t size)
+{
+	size_t len = 0;
+
+	*ret = '\0';
+	pthread_mutex_lock(&d->lock);
+	for (size_t i = 0; i < d->n && len + 24 < size; i++)
+		if (strcmp(d->v[i].health, "ok") != 0)
+			len += (size_t)snprintf(ret + len, size - len, "%s%zu:%.15s", len ? "," : "", i,
+						d->v[i].health);
+	pthread_mutex_unlock(&d->lock);
+}
+
 void ptc_node_devices_json(struct ptc_node_devices *d, size_t i, struct ptc_buf *b)
 {
 	struct ptc_node_device v;

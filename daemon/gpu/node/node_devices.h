@@ -54,5 +54,8 @@ int ptc_node_devices_refresh(struct ptc_node_devices *d, struct ptc_error *err);
 /* Lets a thread ask ptc-gpu again if the last look is older than max_age_ms. Returns at once. */
 void ptc_node_devices_look(struct ptc_node_devices *d, int64_t max_age_ms);
 
+/* Those that are not well, as "1:ecc,3:lost"; cut off where the room ends. */
+void ptc_node_devices_unhealthy(struct ptc_node_devices *d, char *ret, size_t size);
+
 /* Adds the members of device i's JSON object, without braces. */
 void ptc_node_devices_json(struct ptc_node_devices *d, size_t i, struct ptc_buf *b);

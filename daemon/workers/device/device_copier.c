@@ -153,8 +153,15 @@ static int bind_range(struct ptc_device_copier *d, struct ptc_gpu_client *client
 	uint32_t missing = 0;
 	int rc = count_ring(d, r->uuid, err);
 
-	if (rc == 0)
+	if (!rc && pid < 0 && r->fd < 0)
+		rc = ptc_error_set(err, PTC_ELOST, "process %d has ended, and its memory on device %s with it", -pid,
+				   r->uuid);
+	if (!rc && pid < 0) { /* nobody's: known by the descriptor, which is ours alone */
+		e.pid = (uint32_t)-pid;
+		e.buffer = (uint64_t)r->fd;
+	} else if (rc == 0) {
 		rc = ptc_gpu_process_start(e.pid, &e.process_start, err);
+	}
 	if (r->fd >= 0) {
 		e.path = PTC_GPU_PATH_VMM;
 		e.handles = 1;
@@ -426,6 +433,8 @@ static int copy_batch(const struct call *k, const struct batch *b, struct ptc_er
 			atomic_fetch_add(&k->c->kept->refs, 1); /* for ever: that process cannot be ended */
 			return ptc_error_wrap(err, "device %s: memory of the store stays in use", b->range->uuid);
 		}
+		if (rc && o.blame == PTC_GPU_BLAME_DEVICE && k->d->env->device_failed)
+			k->d->env->device_failed(k->d->env->arg);
 		if (rc && b->shadow)
 			return shadow_lost(b, err);
 		if (rc == 0 || (o.blame != PTC_GPU_BLAME_REQUEST && o.blame != PTC_GPU_BLAME_NONE))
@@ -707,8 +716,8 @@ int ptc_device_digest_rank(struct ptc_device_copier *d, struct ptc_slot_copying 
 
 /* ---- page-locked memory ---- */
 
-int ptc_device_pin(struct ptc_device_copier *d, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
-		   struct ptc_error *err)
+int ptc_device_pin_begin(struct ptc_device_copier *d, int fd, uint64_t bytes, uint64_t step, const char *uuid,
+			 struct ptc_device_pinned *ret, struct ptc_error *err)
 {
 	struct ptc_gpu_client *client;
 	struct ptc_gpu_outcome o = { .blame = PTC_GPU_BLAME_NONE };
@@ -717,17 +726,29 @@ int ptc_device_pin(struct ptc_device_copier *d, int fd, uint64_t bytes, const ch
 
 	if (rc == 0)
 		rc = count_ring(d, uuid, err);
-	if (!rc && d->env->pinned_take)
+	if (rc == 0)
+		rc = ptc_gpu_client_map_host(client, fd, bytes, NULL, &ref, &o, err);
+	if (rc)
+		return rc;
+	*ret = (struct ptc_device_pinned){ .life = ref.life, .number = ref.number, .step = step, .whole = bytes };
+	snprintf(ret->uuid, sizeof ret->uuid, "%s", uuid);
+	return 0;
+}
+
+int ptc_device_pin_more(struct ptc_device_copier *d, struct ptc_device_pinned *p, struct ptc_error *err)
+{
+	const uint64_t bytes = PTC_MIN(p->step, p->whole - p->bytes);
+	struct ptc_gpu_outcome o = { .blame = PTC_GPU_BLAME_NONE };
+	int rc = 0;
+
+	if (d->env->pinned_take)
 		rc = d->env->pinned_take(d->env->arg, bytes, err);
 	if (rc)
 		return rc;
 	atomic_fetch_add(&d->pinned_more, bytes);
-	rc = ptc_gpu_client_map_host(client, fd, bytes, uuid, &ref, &o, err);
-	if (rc == 0) {
-		*ret = (struct ptc_device_pinned){ ref.life, ref.number, bytes };
-		return 0;
-	}
-	if (!o.unsafe)
+	rc = ptc_gpu_client_lock(d->client, (struct ptc_gpu_ref){ p->life, p->number }, p->uuid, p->step, &p->bytes, &o,
+				 err);
+	if (rc && !o.unsafe) /* else that process may have them for ever */
 		uncount(d, bytes);
 	return rc;
 }
@@ -739,7 +760,7 @@ bool ptc_device_unpin(struct ptc_device_copier *d, struct ptc_device_pinned *p)
 	if (!p->life)
 		return true;
 	(void)ptc_gpu_client_unmap_host(d->client, (struct ptc_gpu_ref){ p->life, p->number }, &o, NULL);
-	if (!o.unsafe)
+	if (!o.unsafe && p->bytes)
 		uncount(d, p->bytes);
 	*p = (struct ptc_device_pinned){ 0 };
 	return !o.unsafe;
@@ -834,6 +855,14 @@ void ptc_device_shadow_only(struct ptc_device_copier *d, struct ptc_slot_copying
 		return;
 	c->shadows->gone_on = true;
 	unbind(d, c->device);
+}
+
+bool ptc_device_shadow_lives(struct ptc_device_copier *d, const struct ptc_slot_copying *c)
+{
+	for (size_t i = 0; c->shadows && i < c->shadows->nmemory; i++)
+		if (!ptc_gpu_client_lives(d->client, ref_of(&c->shadows->memory[i])))
+			return false;
+	return true;
 }
 
 bool ptc_device_is_shadow_only(const struct ptc_slot_copying *c)

@@ -44,6 +44,7 @@ struct ptc_device_piece {
 	uint8_t *here; /* in one of the two memories of the ptc_slot_copying */
 	uint64_t bytes;
 };
+/* Of the calls below: pid < 0: process -pid has ended, and the range's handle (`fd`) keeps its memory. */
 /* The word that a rank's device writes, in a page that the rank shares: what it has to say before and after each copy.
  */
 struct ptc_device_guard {
@@ -104,6 +105,8 @@ int ptc_device_shadow(struct ptc_device_copier *d, struct ptc_slot_copying *c, p
 /* The operation's READs and COMPAREs come from the shadow from now on, as the ranks are about to go on; their own
  * memory is unmapped. No copy may be under way. If ptc-gpu ends later, so does the shadow, and copies fail. */
 void ptc_device_shadow_only(struct ptc_device_copier *d, struct ptc_slot_copying *c);
+/* Whether the ptc-gpu that has the operation's shadow still runs: to be asked before ranks go on. */
+bool ptc_device_shadow_lives(struct ptc_device_copier *d, const struct ptc_slot_copying *c);
 bool ptc_device_is_shadow_only(const struct ptc_slot_copying *c);
 /* Frees the shadow. */
 void ptc_device_shadow_drop(struct ptc_device_copier *d, struct ptc_slot_copying *c);
@@ -112,12 +115,16 @@ void ptc_device_shadow_drop(struct ptc_device_copier *d, struct ptc_slot_copying
 
 struct ptc_device_pinned {
 	uint32_t life, number; /* life 0: none */
-	uint64_t bytes;
+	uint64_t bytes;        /* page-locked, from the begin of the file on */
+	uint64_t step, whole;
+	char uuid[48];
 };
-/* Has ptc-gpu page-lock the first bytes of a file for a device, which has to have them. They are counted first. If
- * ptc-gpu ends, so does the page-lock, and copies go through the ring. */
-int ptc_device_pin(struct ptc_device_copier *d, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
-		   struct ptc_error *err);
+/* Maps a file in ptc-gpu, to be page-locked for a device in steps of so many bytes, a multiple of 4096. */
+int ptc_device_pin_begin(struct ptc_device_copier *d, int fd, uint64_t bytes, uint64_t step, const char *uuid,
+			 struct ptc_device_pinned *ret, struct ptc_error *err);
+/* Page-locks the next step, which is counted first; ptc-gpu serves others between two steps. After a failure what was
+ * locked before stays. If ptc-gpu ends, so does the page-lock, and copies go through the ring. */
+int ptc_device_pin_more(struct ptc_device_copier *d, struct ptc_device_pinned *p, struct ptc_error *err);
 /* {0} ok. false: ptc-gpu hangs and may have the memory for ever; it stays counted. */
 bool ptc_device_unpin(struct ptc_device_copier *d, struct ptc_device_pinned *p);
 

@@ -587,7 +587,14 @@ static int assign_locked(struct ptc_workers *w, struct group *g, uint64_t start_
 	return rc;
 }
 
-static int declared_locked(struct ptc_workers *w, struct group *g, struct ptc_buf *who, struct ptc_error *err)
+/* memory: it counts when its tensors have memory. */
+static bool has_declared(const struct worker *k, bool memory)
+{
+	return k && (k->phase >= WORKER_DECLARED || (k->phase == WORKER_BUILDING && k->layout && !memory));
+}
+
+static int declared_locked(struct ptc_workers *w, struct group *g, bool memory, struct ptc_buf *who,
+			   struct ptc_error *err)
 {
 	bool all = true;
 	int rc;
@@ -598,15 +605,16 @@ static int declared_locked(struct ptc_workers *w, struct group *g, struct ptc_bu
 		return ptc_error_set(err, PTC_ELAYOUT, "%s", g->refused);
 	rc = ptc_group_dead_locked(w, g, err);
 	for (size_t i = 0; i < g->desc.nranks && !rc; i++)
-		if (!g->slots[i].worker || g->slots[i].worker->phase < WORKER_DECLARED) {
+		if (!has_declared(g->slots[i].worker, memory)) {
 			late(who, g->slots[i].worker, g->slots[i].rank.rank, true);
 			all = false;
 		}
 	return rc ? rc : all;
 }
 
-int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
-		      const struct ptc_rank_state *rank_states, const struct ptc_wait *wait, struct ptc_error *err)
+static int build(struct ptc_workers *w, const struct ptc_group_desc *desc, bool memory, uint64_t start_step,
+		 bool has_state, const struct ptc_rank_state *rank_states, const struct ptc_wait *wait,
+		 struct ptc_error *err)
 {
 	int64_t deadline = ptc_workers_deadline(wait);
 	struct group *g;
@@ -626,7 +634,7 @@ int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 		while (!rc) {
 			struct ptc_buf who = PTC_BUF_INIT;
 
-			rc = declared_locked(w, g, &who, err);
+			rc = declared_locked(w, g, memory, &who, err);
 			if (!rc) {
 				rc = ptc_workers_pause_locked(w, wait, deadline, err);
 				if (rc)
@@ -640,4 +648,17 @@ int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 	}
 	pthread_mutex_unlock(&w->lock);
 	return rc < 0 ? rc : 0;
+}
+
+int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
+		      const struct ptc_rank_state *rank_states, const struct ptc_wait *wait, struct ptc_error *err)
+{
+	return build(w, desc, true, start_step, has_state, rank_states, wait, err);
+}
+
+int ptc_workers_build_layout(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step,
+			     bool has_state, const struct ptc_rank_state *rank_states, const struct ptc_wait *wait,
+			     struct ptc_error *err)
+{
+	return build(w, desc, false, start_step, has_state, rank_states, wait, err);
 }

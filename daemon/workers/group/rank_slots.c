@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/sys/fault.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,6 +31,7 @@ struct view {
 	struct ptc_workers *w;
 	struct group *group;
 	struct declared *declared;
+	struct declared *layout; /* of a rank that builds: what it has declared without memory */
 	struct rank_state *rank_state;
 	struct staging *staging; /* what was staged when the view was made; NULL: nothing */
 	size_t slot;
@@ -37,6 +39,7 @@ struct view {
 	pid_t pid;
 	int pidfd;
 	struct ptc_device_guard guard; /* of its device memory at the stop; page_fd is ours */
+	bool outlived;                 /* the process has ended, the memory on devices has not */
 	bool unguarded;                /* nothing but the guard can tell, and no descriptor was left for it */
 };
 
@@ -56,6 +59,7 @@ static void view_done_locked(struct view *v)
 	v->group->viewed--;
 	ptc_staging_unref(v->staging);
 	ptc_declared_unref(v->declared);
+	ptc_declared_unref(v->layout);
 	ptc_rank_state_unref(v->rank_state);
 	ptc_close(&v->pidfd);
 	ptc_close(&v->guard.page_fd);
@@ -82,16 +86,20 @@ static void view_staging(struct view *v, struct worker *k)
  * what was copied does not count. */
 static void view_guard(struct view *v, const struct worker *k)
 {
-	const bool is_held = v->group->held_from_ns && k->hold.frozen;
+	const bool is_held = v->group->held_from_ns && (k->hold.frozen || k->outlived);
+	uint64_t step = k->hold.step;
 
 	if ((k->phase != WORKER_STOPPED && !is_held) || !k->page ||
 	    atomic_load(&k->page->marks) != PTC_LOCAL_MARKS_PROVEN)
 		return;
-	v->guard = (struct ptc_device_guard){ .page_fd = fcntl(k->page_fd, F_DUPFD_CLOEXEC, 0),
-					      .page_bytes = PTC_LOCAL_PAGE,
-					      .at = offsetof(struct ptc_local_page, device),
-					      .value = is_held ? ptc_local_mark(k->hold.step, true)
-							       : ptc_local_mark(k->stop_step, true) };
+	if (k->outlived && !ptc_local_step(k->page, &step))
+		return;
+	v->guard = (struct ptc_device_guard){
+		.page_fd = is_held && ptc_fault("workers.guard") ? -1 : fcntl(k->page_fd, F_DUPFD_CLOEXEC, 0),
+		.page_bytes = PTC_LOCAL_PAGE,
+		.at = offsetof(struct ptc_local_page, device),
+		.value = is_held ? ptc_local_mark(step, true) : ptc_local_mark(k->stop_step, true)
+	};
 	v->unguarded = is_held && v->guard.page_fd < 0;
 }
 
@@ -107,17 +115,24 @@ static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size
 	g->viewed++;
 	v->slot = i;
 	v->pidfd = v->guard.page_fd = -1;
-	if (!k || k->ended)
+	if (!k || (k->ended && !(k->outlived && g->held_from_ns)))
 		return v;
+	v->outlived = k->outlived;
 	v->number = k->number;
 	v->pid = k->pid;
 	v->pidfd = k->pidfd >= 0 ? fcntl(k->pidfd, F_DUPFD_CLOEXEC, 0) : -1;
 	if (k->phase >= WORKER_DECLARED && k->phase <= WORKER_STOPPED && k->declared) {
 		v->declared = k->declared;
 		v->declared->refs++;
-		v->rank_state = ptc_rank_state_ref(k->hold.published ? k->hold.published : k->rank_state);
-		view_staging(v, k);
+		if (!k->outlived)
+			v->rank_state = ptc_rank_state_ref(k->hold.published ? k->hold.published : k->rank_state);
+		if (!k->outlived)
+			view_staging(v, k);
 		view_guard(v, k);
+	}
+	if (k->phase == WORKER_BUILDING && k->layout) {
+		v->layout = k->layout;
+		v->layout->refs++;
 	}
 	return v;
 }
@@ -135,9 +150,12 @@ static void fill_view_locked(struct ptc_slot_view *s, struct view *v)
 									: "it is not held",
 				     .opaque = v };
 	s->staged = v->staging != NULL;
-	if (v->declared) {
-		s->tensors = v->declared->tensors;
-		s->ntensors = v->declared->ntensors;
+	s->outlived = v->outlived;
+	if (v->declared || v->layout) {
+		const struct declared *d = v->declared ? v->declared : v->layout;
+
+		s->tensors = d->tensors;
+		s->ntensors = d->ntensors;
 	}
 	if (v->rank_state) {
 		s->blobs = v->rank_state->blobs;
@@ -207,6 +225,8 @@ static bool dead(const struct view *v)
 {
 	struct pollfd p = { .fd = v->pidfd, .events = POLLIN };
 
+	if (v->outlived)
+		return false; /* what was copied is of its last mark */
 	return v->pidfd < 0 || poll(&p, 1, 0) != 0;
 }
 
@@ -368,7 +388,7 @@ static int check_held(const struct view *v, struct ptc_error *err)
 	k = v->group->slots[v->slot].worker;
 	frozen = k && k->number == v->number && k->hold.frozen;
 	pthread_mutex_unlock(&v->w->lock);
-	if (frozen || state == PTC_SLOT_STOPPED || state == PTC_SLOT_DECLARED)
+	if (v->outlived || frozen || state == PTC_SLOT_STOPPED || state == PTC_SLOT_DECLARED)
 		return 0;
 	return ptc_error_set(err, PTC_ESTATE, "rank %u neither waits for its restore nor at a stop",
 			     v->group->slots[v->slot].rank.rank);
@@ -427,6 +447,12 @@ static int check_mapped(const struct view *v, struct ptc_error *err)
 			     v->group->slots[v->slot].rank.rank, (int)v->pid, v->declared->device_why);
 }
 
+/* As the device's copier has it. */
+static pid_t owner_of(const struct view *v)
+{
+	return v->outlived ? -v->pid : v->pid;
+}
+
 static int copy_device(const struct view *v, const struct ptc_copy_call *call, const struct pieces *p,
 		       struct ptc_error *err)
 {
@@ -438,7 +464,8 @@ static int copy_device(const struct view *v, const struct ptc_copy_call *call, c
 	rc = ptc_device_is_shadow_only(call->copying) ? 0 : check_mapped(v, err);
 	if (rc)
 		return rc;
-	rc = ptc_device_copy(v->w->gpu, call->copying, call->op, v->pid, p->device, p->ndevice, &v->guard, &other, err);
+	rc = ptc_device_copy(v->w->gpu, call->copying, call->op, owner_of(v), p->device, p->ndevice, &v->guard, &other,
+			     err);
 	if (!ptc_device_is_shadow_only(call->copying) && dead(v))
 		return died(v, err);
 	name = rc ? ptc_declared_tensor_at(v->declared, p->device[0].address) : NULL;
@@ -451,8 +478,13 @@ static int copy_device(const struct view *v, const struct ptc_copy_call *call, c
 static int transfer_pieces(const struct view *v, const struct ptc_copy_call *call, struct pieces *p,
 			   struct ptc_error *err)
 {
-	int rc = p->ndevice ? copy_device(v, call, p, err) : 0;
+	int rc = 0;
 
+	if (v->outlived && (p->nhost || call->op == PTC_COPY_WRITE))
+		rc = ptc_error_set(err, PTC_ESTATE, "rank %u has ended, and its memory of the host with it",
+				   v->group->slots[v->slot].rank.rank);
+	if (!rc && p->ndevice)
+		rc = copy_device(v, call, p, err);
 	if (!rc && p->nhost && ptc_device_is_shadow_only(call->copying))
 		rc = ptc_error_set(err, PTC_EINTERNAL,
 				   "rank %u has gone on: its host memory is not to be read any more",
@@ -566,10 +598,15 @@ bool ptc_slot_mapped(const struct ptc_slot_view *slot)
 	return v->declared && v->declared->ndevices && ptc_declared_try(v->w, v->declared, v->pid) == DEVICE_MAPPED;
 }
 
-int ptc_workers_pin(struct ptc_workers *w, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
-		    struct ptc_error *err)
+int ptc_workers_pin_begin(struct ptc_workers *w, int fd, uint64_t bytes, uint64_t step, const char *uuid,
+			  struct ptc_device_pinned *ret, struct ptc_error *err)
 {
-	return ptc_device_pin(w->gpu, fd, bytes, uuid, ret, err);
+	return ptc_device_pin_begin(w->gpu, fd, bytes, step, uuid, ret, err);
+}
+
+int ptc_workers_pin_more(struct ptc_workers *w, struct ptc_device_pinned *p, struct ptc_error *err)
+{
+	return ptc_device_pin_more(w->gpu, p, err);
 }
 
 bool ptc_workers_unpin(struct ptc_workers *w, struct ptc_device_pinned *p)
@@ -627,6 +664,11 @@ bool ptc_slot_has_shadow(const struct ptc_slot_view *slot, uint64_t address)
 	const struct view *v = slot->opaque;
 
 	return v->staging || (v->declared && ptc_declared_device(v->declared, address));
+}
+
+bool ptc_slots_shadow_lives(struct ptc_workers *w, const struct ptc_slot_copying *copying)
+{
+	return ptc_device_shadow_lives(w->gpu, copying);
 }
 
 void ptc_slots_shadow_only(struct ptc_workers *w, struct ptc_slot_copying *copying)
@@ -697,9 +739,9 @@ static int kept_flush(struct kept_copy *k, struct ptc_error *err)
 	if (!n)
 		return 0;
 	if (k->op != PTC_COPY_COMPARE)
-		return ptc_device_copy_kept(k->v->w->gpu, k->copying, k->m, k->op, k->v->pid, k->range, k->rows, n,
+		return ptc_device_copy_kept(k->v->w->gpu, k->copying, k->m, k->op, owner_of(k->v), k->range, k->rows, n,
 					    err);
-	rc = ptc_device_digest_rank(k->v->w->gpu, k->copying, k->v->pid, k->range, k->rows, n, &digest, err);
+	rc = ptc_device_digest_rank(k->v->w->gpu, k->copying, owner_of(k->v), k->range, k->rows, n, &digest, err);
 	k->digest ^= digest;
 	return rc;
 }

@@ -54,19 +54,22 @@ int ptc_slot_digest(const struct ptc_slot_view *slot, struct ptc_slot_copying *c
 		    const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err);
 /* copy: async. ptc_slot_shadow copies what a STOPPED slot has on devices to memory of ptc-gpu there. After all slots'
  * ptc_slots_shadow_only lets their ranks go on: READs and COMPAREs of ptc_slot_copy come from there, also if a rank has
- * died, until ptc_slot_copying_done; host memory of ranks is refused (PTC_EINTERNAL). If a shadow failed, drop it: the
- * ranks have to wait. */
+ * died, until ptc_slot_copying_done; host memory of ranks is refused (PTC_EINTERNAL). If a shadow failed, or does not
+ * live any more right before ranks are let go (its ptc-gpu has ended), drop it: the ranks have to wait. */
 int ptc_slot_shadow(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, struct ptc_error *err);
 /* Whether ptc_slot_copy can read the declared memory at this address after ptc_slots_shadow_only. */
 bool ptc_slot_has_shadow(const struct ptc_slot_view *slot, uint64_t address);
+bool ptc_slots_shadow_lives(struct ptc_workers *w, const struct ptc_slot_copying *copying);
 void ptc_slots_shadow_only(struct ptc_workers *w, struct ptc_slot_copying *copying);
 void ptc_slots_shadow_drop(struct ptc_workers *w, struct ptc_slot_copying *copying);
 /* For status: whether the group's ranks went on while their device memory was copied; why: if not. Returns whether that
  * is another answer than the last time. */
 bool ptc_workers_copied_async(struct ptc_workers *w, const struct ptc_group_key *key, bool done, const char *why);
-/* Page-locked memory for copies to and from devices, as a memory of ptc_slot_copying (device/device_copier.h). */
-int ptc_workers_pin(struct ptc_workers *w, int fd, uint64_t bytes, const char *uuid, struct ptc_device_pinned *ret,
-		    struct ptc_error *err);
+/* Page-locked memory for copies to and from devices, as a memory of ptc_slot_copying; in steps
+ * (device/device_copier.h). */
+int ptc_workers_pin_begin(struct ptc_workers *w, int fd, uint64_t bytes, uint64_t step, const char *uuid,
+			  struct ptc_device_pinned *ret, struct ptc_error *err);
+int ptc_workers_pin_more(struct ptc_workers *w, struct ptc_device_pinned *p, struct ptc_error *err);
 bool ptc_workers_unpin(struct ptc_workers *w, struct ptc_device_pinned *p);
 /* Lets the rank itself read bytes of a file to its declared memory. The kernel then looks up no pages, and the rank's
  * own processor copies. fd: open for reading only; borrowed. ptc_slot_fill sends the order to the rank, and first waits

@@ -11,6 +11,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const state_names[] = {
@@ -94,6 +95,24 @@ static void put_device(struct ptc_buf *b, const struct group *g, const struct de
 	ptc_buf_puts(b, "}, ");
 }
 
+static int by_size(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* One step of many that takes far longer, as one with an evaluation, does not change it. */
+static double median_step(const struct worker *k)
+{
+	double steps[WORKERS_STEPS];
+	unsigned n = PTC_MIN(k->nsteps, (unsigned)WORKERS_STEPS);
+
+	memcpy(steps, k->last_steps, sizeof steps);
+	qsort(steps, n, sizeof *steps, by_size);
+	return n ? steps[n / 2] : 0;
+}
+
 static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct group *g, size_t i)
 {
 	const struct worker *k = g->slots[i].worker;
@@ -115,6 +134,9 @@ static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct grou
 		ptc_buf_printf(b, "\"step_seconds\": %.6g, ", k->step_seconds);
 	else
 		ptc_buf_puts(b, "\"step_seconds\": null, ");
+	ptc_buf_printf(b, "\"start_step\": %llu, ", (unsigned long long)g->start_step);
+	if (k && k->nsteps)
+		ptc_buf_printf(b, "\"median_step_seconds\": %.6g, ", median_step(k));
 	if (k && (stalled = ptc_worker_stalled_ns(w, k, ptc_sys_now_ns())))
 		ptc_buf_printf(b, "\"stalled_s\": %lld, ", (long long)(stalled / 1000000000));
 	if (k && (hung = ptc_copiers_hung_ns(&w->copiers, g->job->uuid, k->pid, &copier)))

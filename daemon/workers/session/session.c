@@ -21,11 +21,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- life ----------------------------------------------------------------------- */
@@ -48,6 +50,7 @@ struct worker *ptc_worker_new_locked(struct job *job, unsigned number)
 static void drop_generation(struct worker *k)
 {
 	k->declared = ptc_declared_unref(k->declared);
+	k->layout = ptc_declared_unref(k->layout);
 	k->rank_state = ptc_rank_state_unref(k->rank_state);
 	k->restore = ptc_rank_state_unref(k->restore);
 	k->staging = ptc_staging_unref(k->staging);
@@ -57,6 +60,7 @@ static void drop_generation(struct worker *k)
 	k->seen = k->stale = false;
 	k->resumes = WORKER_ABSENT;
 	k->step_seconds = 0;
+	k->nsteps = 0;
 }
 
 static void drop_page(struct worker *k)
@@ -68,12 +72,40 @@ static void drop_page(struct worker *k)
 	k->page_fd = -1;
 }
 
+/* Killed, or aborted as by NCCL's watchdog: not by a fault of its own code. */
+static bool cut_off(const struct worker *k)
+{
+	return k->status_known && WIFSIGNALED(k->status) &&
+	       (WTERMSIG(k->status) == SIGKILL || WTERMSIG(k->status) == SIGABRT);
+}
+
+/* Whether what it had declared on devices is there still, under handles that are ours, and a mark of the device says
+ * what it is worth. */
+static bool outlived(const struct worker *k)
+{
+	const struct declared *d = k->declared;
+
+	if (!cut_off(k) || !k->group || !k->group->built || k->group->ending || k->exit_wanted || !k->page || !d ||
+	    (k->phase != WORKER_RUNNING && k->phase != WORKER_STOPPED) || !d->ndevices || d->path != DEVICE_MAPPED ||
+	    !atomic_load(&k->page->survives) || atomic_load(&k->page->marks) != PTC_LOCAL_MARKS_PROVEN)
+		return false;
+	for (size_t i = 0; i < d->ndevices; i++)
+		if (d->devices[i].fd < 0)
+			return false;
+	return true;
+}
+
 void ptc_worker_detach_locked(struct worker *k)
 {
 	struct group *g = k->group;
 
 	if (!g)
 		return;
+	if (k->outlived) {
+		k->outlived = false;
+		drop_generation(k);
+		drop_page(k);
+	}
 	if (k->ended) {
 		g->slots[k->slot].exited = true;
 		g->slots[k->slot].exit_status = k->status;
@@ -121,8 +153,11 @@ static void exited_locked(struct ptc_workers *w, struct worker *k, bool known, i
 			ptc_group_failed_locked(w, g, k, k->slot, NULL);
 	}
 	/* Whoever still looks at its memory has references of its own. */
-	drop_generation(k);
-	drop_page(k);
+	k->outlived = outlived(k);
+	if (!k->outlived) {
+		drop_generation(k);
+		drop_page(k);
+	}
 	ptc_close(&k->pidfd);
 	ptc_workers_changed_locked(w);
 }
@@ -201,6 +236,7 @@ void ptc_worker_sample_locked(struct worker *k, int64_t now_ns)
 		double each = (double)(now_ns - k->seen_ns) * 1e-9 / (double)(step - k->seen_step);
 
 		k->step_seconds = k->step_seconds > 0 ? 0.7 * k->step_seconds + 0.3 * each : each;
+		k->last_steps[k->nsteps++ % WORKERS_STEPS] = each;
 	}
 	if (!k->seen || step > k->seen_step) {
 		k->seen = true;
@@ -486,8 +522,10 @@ static void welcome(struct worker *k, const struct ptc_local_hello *h, bool with
 	struct ptc_local_out out = { .grow = ptc_realloc };
 	uint32_t protocol = h->protocol_max < PTC_LOCAL_PROTOCOL ? h->protocol_max : PTC_LOCAL_PROTOCOL;
 
-	ptc_local_put_welcome(&out, &(struct ptc_local_welcome){
-					    .protocol = protocol, .pid = (uint64_t)getpid(), .version = PTC_VERSION });
+	ptc_local_put_welcome(&out, &(struct ptc_local_welcome){ .protocol = protocol,
+								 .pid = (uint64_t)getpid(),
+								 .version = PTC_VERSION,
+								 .features = PTC_LOCAL_TAKES_LAYOUT });
 	ptc_conn_send_locked(k->conn, PTC_LOCAL_WELCOME, &out, with_page ? fcntl(k->page_fd, F_DUPFD_CLOEXEC, 0) : -1);
 	ptc_free(out.data);
 }
@@ -612,6 +650,7 @@ static void decline(struct worker *k, const struct ptc_error *err)
 	ptc_conn_send_locked(k->conn, PTC_LOCAL_DECLINED, &out, -1);
 	ptc_free(out.data);
 	k->declared = ptc_declared_unref(k->declared);
+	k->layout = ptc_declared_unref(k->layout);
 	k->phase = WORKER_ENDING;
 }
 
@@ -641,22 +680,37 @@ static bool on_device(struct worker *k, const struct ptc_local_message *m)
 	return true;
 }
 
+/* The tensors so far are the rank's layout. They come again once they have memory. */
+static bool on_layout(struct worker *k)
+{
+	if (k->layout || k->declared->ndevices)
+		return false;
+	k->layout = k->declared;
+	k->declared = NULL;
+	return true;
+}
+
 static bool on_declared(struct ptc_workers *w, struct worker *k, const struct ptc_local_message *m)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	uint64_t running;
+	uint64_t what;
 
-	if (k->phase != WORKER_BUILDING || !ptc_local_get_number(m->data, m->len, &running))
+	if (k->phase != WORKER_BUILDING || !ptc_local_get_number(m->data, m->len, &what) ||
+	    what > PTC_LOCAL_DECLARES_LAYOUT)
 		return false;
 	if (!k->declared)
 		k->declared = ptc_declared_new();
 	if (!k->rank_state)
 		k->rank_state = ptc_rank_state_new();
-	if (!k->declared || !k->rank_state || ptc_declared_finish(k->declared, &err)) {
+	if (!k->declared || !k->rank_state || ptc_declared_finish(k->declared, &err) ||
+	    (k->layout && ptc_declared_same_layout(k->layout, k->declared, &err))) {
 		decline(k, &err);
 		return true;
 	}
-	k->phase = running ? WORKER_RUNNING : WORKER_DECLARED;
+	if (what == PTC_LOCAL_DECLARES_LAYOUT)
+		return on_layout(k);
+	k->layout = ptc_declared_unref(k->layout);
+	k->phase = what == PTC_LOCAL_DECLARES_RUNNING ? WORKER_RUNNING : WORKER_DECLARED;
 	if (k->group->rank_states)
 		k->group->rank_states[k->slot] = ptc_rank_state_unref(k->group->rank_states[k->slot]);
 	if (k->declared->path == DEVICE_UNTRIED)

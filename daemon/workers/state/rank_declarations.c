@@ -262,6 +262,39 @@ int ptc_declared_finish(struct declared *d, struct ptc_error *err)
 	return 0;
 }
 
+/* Of two tensors of one name. */
+static bool same_parts(const struct ptc_slot_tensor *a, const struct ptc_slot_tensor *b)
+{
+	bool same = a->dtype == b->dtype && a->ndim == b->ndim && a->tied == b->tied && a->nregions == b->nregions &&
+		    memcmp(a->shape, b->shape, a->ndim * sizeof a->shape[0]) == 0;
+
+	for (size_t i = 0; same && i < a->nregions; i++)
+		same = ptc_box_equal(&a->regions[i].box, &b->regions[i].box);
+	return same;
+}
+
+int ptc_declared_same_layout(const struct declared *before, const struct declared *now, struct ptc_error *err)
+{
+	for (size_t i = 0; i < before->ntensors || i < now->ntensors; i++) {
+		const char *a = i < before->ntensors ? before->tensors[i].name : NULL;
+		const char *b = i < now->ntensors ? now->tensors[i].name : NULL;
+
+		if (a && (!b || strcmp(a, b) < 0))
+			return ptc_error_set(err, PTC_ELAYOUT,
+					     "tensor \"%.900s\": it was declared, and has got no memory", a);
+		if (!a || strcmp(a, b) > 0)
+			return ptc_error_set(err, PTC_ELAYOUT,
+					     "tensor \"%.900s\": it was not declared before it got memory", b);
+		if (!same_parts(&before->tensors[i], &now->tensors[i]))
+			return ptc_error_set(
+				err, PTC_ELAYOUT,
+				"tensor \"%.900s\": it has got memory of another dtype, shape or part than "
+				"it was declared with",
+				a);
+	}
+	return 0;
+}
+
 const struct ptc_local_span *ptc_declared_span(const struct declared *d, uint64_t address, uint64_t len)
 {
 	size_t low = 0, high = d->nspans;

@@ -16,6 +16,9 @@ int ptc_declared_add_device(struct declared *d, const struct ptc_local_device *m
 int ptc_declared_add(struct declared *d, struct ptc_local_tensor *t, struct ptc_error *err);
 /* Call this after the last declaration: it sorts, refuses duplicates, and finds spans. */
 int ptc_declared_finish(struct declared *d, struct ptc_error *err);
+/* Both are finished. PTC_ELAYOUT: now has another tensor than before, or another part of one. Addresses and strides are
+ * not looked at. */
+int ptc_declared_same_layout(const struct declared *before, const struct declared *now, struct ptc_error *err);
 /* The span that contains [address, address + len). NULL: not all of it is declared. */
 const struct ptc_local_span *ptc_declared_span(const struct declared *d, uint64_t address, uint64_t len);
 /* The device range that contains the byte. NULL: the byte is in host memory. */

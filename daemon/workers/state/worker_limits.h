@@ -21,6 +21,7 @@
 #define WORKERS_LEAVES_MS     20000        /* how long a rank that gives up is held by its node alone */
 #define WORKERS_UPDATE_MS     2000 /* how long a rank in an update may take to its next boundary, beside steps */
 #define WORKERS_SAMPLE_MS     200
+#define WORKERS_STEPS         15   /* the last ones, of which the median is taken */
 #define WORKERS_LOOK_MS       4    /* the same, while ranks are being frozen */
 #define WORKERS_CGROUP_MS     1000 /* how long the kernel may keep a cgroup busy whose processes have ended */
 #define WORKERS_LEFT_NS       INT64_C(2000000000)

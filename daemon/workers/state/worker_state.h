@@ -59,6 +59,8 @@ struct worker {
 	bool spawning;                  /* a caller starts it without the lock */
 	bool reaping;                   /* it has ended, and a task reads its status */
 	bool ended, status_known, left; /* left: said BYE, at left_ns */
+	bool outlived; /* killed; its devices keep the memory declared: `declared` and `page` stay until it is detached
+			*/
 	int64_t left_ns;
 	int status;
 	struct conn *conn;
@@ -79,6 +81,7 @@ struct worker {
 	bool said_hangs;
 	int64_t term_ns, kill_ns; /* times of the signals; 0: none, or sent */
 	struct declared *declared;
+	struct declared *layout; /* in BUILDING: what it has declared without memory; NULL: not yet */
 	struct rank_state *rank_state;
 	struct staging *staging;
 	uint64_t stop_step;
@@ -111,7 +114,9 @@ struct worker {
 	uint64_t end_step;  /* once ended: what it had published; 0: nothing, or nobody saw it */
 	bool seen;
 	int64_t seen_ns;
-	double step_seconds;
+	double step_seconds;              /* mostly of the last */
+	double last_steps[WORKERS_STEPS]; /* seconds a step, between samples; a ring */
+	unsigned nsteps;                  /* number written to it, in all */
 };
 
 struct slot {
@@ -190,7 +195,6 @@ struct ptc_workers {
 	struct conn *conns;
 	struct event_item *event, **event_end;
 	struct ptc_thread_count tasks;
-	struct ptc_copiers copiers; /* has a lock of its own */
-	struct ptc_device_copier
-		*gpu; /* constant; has locks of its own; makes no calls before the first device memory */
+	struct ptc_copiers copiers;    /* has a lock of its own */
+	struct ptc_device_copier *gpu; /* constant; locks of its own; no calls before the first device memory */
 };

@@ -65,7 +65,7 @@ struct ptc_slot_view {
 	pid_t pid;
 	bool published; /* it has come to a boundary, the last one at `step` */
 	uint64_t step;
-	const struct ptc_slot_tensor *tensors; /* in name order; DECLARED and later */
+	const struct ptc_slot_tensor *tensors; /* in name order; DECLARED and later. In BUILDING without memory */
 	size_t ntensors;
 	const struct ptc_slot_blob *blobs; /* as of the stop */
 	size_t nblobs;
@@ -74,6 +74,9 @@ struct ptc_slot_view {
 	/* NULL: its process is frozen, and its state, blobs and cursors are those of `step`; else why that is not so.
 	 */
 	const char *not_held;
+	/* The rank has ended; ptc_slot_copy still reads what it had declared on devices. Its blobs and cursors are
+	 * gone. */
+	bool outlived;
 	bool staged; /* ptc_slot_copy reads a copy that the rank has made, so the rank may go on meanwhile */
 	void *opaque;
 	/* With copy: fast and STOPPED: the rank has copied its bytes to staging memory. ptc_slot_copy reads them there,

@@ -24,9 +24,11 @@ struct ptc_workers_env {
 	bool (*staging_take)(void *arg, const char *job, uint64_t bytes);
 	void (*staging_give)(void *arg, uint64_t bytes);
 	/* Takes bytes for memory that ptc-gpu is going to page-lock. PTC_ENOSPC: there is no room. NULL: there is
-	 * always room. What was taken is given back when the workers are freed. */
+	 * always room. What was taken is given back when the workers are freed, or earlier. */
 	int (*pinned_take)(void *arg, uint64_t bytes, struct ptc_error *err);
 	void (*pinned_give)(void *arg, uint64_t bytes);
+	void (*device_failed)(
+		void *arg); /* a copy failed for which a device is to blame; any thread. NULL: nobody asks */
 	/* Asks the daemon of rank 0's node for a key, and blocks; that daemon answers by ptc_workers_rendezvous_get.
 	 * Called only for groups whose rank 0 is on another node. */
 	int (*rendezvous_get)(void *arg, const struct ptc_group_key *key, const char *node, const char *address,

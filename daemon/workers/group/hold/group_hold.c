@@ -306,10 +306,44 @@ static void read_all_locked(struct ptc_workers *w, struct group *g)
 	}
 }
 
+/* The step's update has been marked: the program does mark them. */
+static bool has_marked(const struct group *g, const struct worker *k, uint64_t step)
+{
+	uint64_t marked = atomic_load(&k->page->marked);
+
+	return marked == step || (step == g->start_step && !marked);
+}
+
+/* Of a rank that has ended, whose devices have its memory still. Blobs and cursors have ended with it: another rank has
+ * to have those of the job. */
+static const char *not_outlived(const struct group *g, const struct worker *k)
+{
+	struct published p;
+	uint64_t step = 0;
+
+	if (!ptc_local_step(k->page, &step) || !ptc_local_all_whole(k->page))
+		return "it has ended in the middle of an update, or its device had not finished a step";
+	if (!has_marked(g, k, step))
+		return "no update was marked in its last step (ptc_update_begin)";
+	if (k->phase == WORKER_STOPPED && (k->finished || *k->refused))
+		return "it has finished, or refuses to have its state taken";
+	if (published_at(k->page, step, &p) && !p.bytes)
+		return NULL;
+	for (size_t i = 0; i < g->desc.nranks; i++) {
+		const struct worker *other = g->slots[i].worker;
+
+		if (other && !other->outlived && other->hold.step == step && !ptc_worker_not_held(g, other))
+			return NULL;
+	}
+	return "its blobs and cursors have ended with it, and no rank beside it is held at its step";
+}
+
 const char *ptc_worker_not_held(const struct group *g, const struct worker *k)
 {
-	uint64_t step = 0, marked;
+	uint64_t step = 0;
 
+	if (k && k->outlived)
+		return not_outlived(g, k);
 	if (!k || k->ended || !k->page || !k->declared || (k->phase != WORKER_RUNNING && k->phase != WORKER_STOPPED))
 		return "its process has ended, or does not train";
 	if (!can_hold(k))
@@ -324,8 +358,7 @@ const char *ptc_worker_not_held(const struct group *g, const struct worker *k)
 		return "it was in the middle of an update, and has not come to a boundary in time";
 	if (!device_is_there(k))
 		return "its device has not finished the step that its program has reached";
-	marked = atomic_load(&k->page->marked);
-	if (marked != step && !(step == g->start_step && !marked))
+	if (!has_marked(g, k, step))
 		return "no update was marked in its last step (ptc_update_begin)";
 	if (k->phase == WORKER_STOPPED && (k->finished || *k->refused))
 		return "it has finished, or refuses to have its state taken";

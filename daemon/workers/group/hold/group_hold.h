@@ -7,6 +7,9 @@
  * waits (proto/local_page.h). Blobs and cursors of a frozen rank are read from its memory. `not_held` of struct
  * ptc_slot_view says whether the rank's state can be taken.
  *
+ * Of a rank that was killed, and whose memory its devices keep under descriptors that ptcd has, `not_held` says the
+ * same; there is nothing to freeze, and its blobs and cursors are gone.
+ *
  * A hold ends with ptc_workers_let_go, with the end of the group, with ptcd, or when a new ptcd begins. It also ends
  * when its time is over, unless somebody has a view of it. Ranks then go on where they were. If there is no ptcd any
  * more, ptc-exec ends the hold.

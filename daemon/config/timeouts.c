@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Timeouts of a configuration that contradict each other, or what is built in (docs/timeouts.md). Happy path: none. No
+ * failure modes: ptcd starts with them all the same, and says so. */
+#include "daemon/config/internal.h"
+
+#include "base/check.h"
+#include "base/number/units.h"
+
+#include <stdio.h>
+
+/* As built in; tests/test_timeouts.py compares them with where they are. */
+#define NODE_WAIT_MS 30000  /* a switch waits so long for a node that is down */
+#define NOTICED_MS   25000  /* a node that hangs has been noticed by its connections, and another one asked */
+#define HELD_MAX_MS  240000 /* ranks are held so long at most, after the loss of a node */
+
+struct rule {
+	const char *key, *than, *why, *write;
+	uint64_t value, limit;
+	bool least; /* limit is the least that is right; else the most */
+};
+
+bool ptc_daemon_config_timeout_clash(const struct ptc_daemon_config *cfg, size_t i, char *buf, size_t size)
+{
+	const struct rule rules[] = {
+		{ "node_lost_after", "a switch waits for a node that is down",
+		  "a switch gives up before it can go on without the node", "at most", cfg->node_lost_after_ms,
+		  NODE_WAIT_MS, false },
+		{ "fuse.timeout", "it takes to notice a node that hangs",
+		  "reads fail that a replica on another node could have answered", "at least", cfg->fuse.timeout_ms,
+		  cfg->fuse.dir ? NOTICED_MS : 0, true },
+		{ "copy_timeout", "ranks are held after the loss of a node",
+		  "one rank whose memory hangs costs the state of all", "at most", cfg->copy_timeout_ms, HELD_MAX_MS,
+		  false },
+	};
+	char value[PTC_UNITS_MAX], limit[PTC_UNITS_MAX];
+
+	for (size_t k = 0; k < PTC_ARRAY_LEN(rules); k++) {
+		const struct rule *r = &rules[k];
+
+		if ((r->least ? r->value >= r->limit : r->value <= r->limit) || i--)
+			continue;
+		snprintf(buf, size, "%s: %s is %s than %s (%s), so %s; write %s %s (docs/timeouts.md)", r->key,
+			 ptc_units_print_ms(r->value, value), r->least ? "shorter" : "longer", r->than,
+			 ptc_units_print_ms(r->limit, limit), r->why, r->write, limit);
+		return true;
+	}
+	return false;
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When the keeper of copies looks again. What it stands on is decided here: a look or a push is under way until the
+ * test answers it. */
+#include "daemon/controller/copies/copy_keeper.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct {
+	unsigned looks, pushes, cancels;
+	bool idle;
+} seen;
+
+/* ---- the rooms below ---- */
+
+void ptc_event(struct ptc_cluster *c, const char *uuid, const char *kind, const char *fmt, ...)
+{
+	(void)c, (void)uuid, (void)kind, (void)fmt;
+}
+
+uint64_t ptc_cluster_epoch(const struct ptc_cluster *c)
+{
+	(void)c;
+	return 1;
+}
+
+bool ptc_controller_idle(const struct ptc_controller *ctl)
+{
+	(void)ctl;
+	return seen.idle;
+}
+
+bool ptc_ahead_builds(const struct ptc_controller *ctl, uint64_t *ret_id)
+{
+	(void)ctl, (void)ret_id;
+	return false;
+}
+
+const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl)
+{
+	return &ctl->view.from;
+}
+
+void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
+{
+	c->urgent = ptc_leaving_urgent(c->ctl); /* as looking.c has it */
+	seen.looks++;
+}
+
+void ptc_copy_keeper_push(struct ptc_copy_keeper *c, char *const *targets, size_t n)
+{
+	(void)c, (void)targets, (void)n;
+	seen.pushes++;
+}
+
+void ptc_copy_keeper_cancel(struct ptc_copy_keeper *c)
+{
+	(void)c;
+	seen.cancels++;
+}
+
+void ptc_copy_keeper_check(struct ptc_copy_keeper *c)
+{
+	(void)c;
+}
+
+void ptc_copy_keeper_name(struct ptc_copy_keeper *c)
+{
+	(void)c;
+}
+
+void ptc_copy_keeper_pushes_done(struct ptc_copy_keeper *c)
+{
+	(void)c;
+}
+
+/* ---- the test ---- */
+
+static struct world {
+	struct ptc_controllers all;
+	struct ptc_controller ctl;
+	struct ptc_leaving leaving;
+} * w;
+
+static int setup(void **state)
+{
+	(void)state;
+	w = calloc(1, sizeof *w);
+	assert_non_null(w);
+	w->ctl.all = &w->all;
+	w->ctl.has_record = true;
+	w->ctl.record.snapshot = 1;
+	w->ctl.record_revision = 7;
+	memset(&seen, 0, sizeof seen);
+	seen.idle = true;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (w->ctl.keeper)
+		w->ctl.keeper_free(w->ctl.keeper);
+	free(w);
+	return 0;
+}
+
+/* Until so many looks have begun: after a look that was ended the keeper waits for a moment. */
+static void looks(unsigned n)
+{
+	for (int i = 0; i < 6000 && seen.looks < n; i++) {
+		ptc_copy_keeper_tick(&w->ctl);
+		if (seen.looks < n)
+			usleep(10000);
+	}
+	assert_int_equal(seen.looks, n);
+}
+
+static void leaves(const char *node)
+{
+	snprintf(w->leaving.nodes[w->leaving.n++].name, PTC_NAME_MAX + 1, "%s", node);
+	w->leaving.left = (struct ptc_leaving_left){ 0 };
+	w->ctl.leaving = &w->leaving;
+	ptc_copy_keeper_now(&w->ctl);
+}
+
+/* The look under way has found that nothing is on leaving nodes alone, or that something is, for which a node pulls. */
+static void answer(bool out)
+{
+	struct ptc_copy_keeper *c = w->ctl.keeper;
+	char node[] = "n9", *targets[] = { node };
+	struct ptc_copy_keeper_seen s = { .urgent = c->urgent, .config.count = 2 };
+
+	s.left = (struct ptc_leaving_left){ .record_revision = w->ctl.record_revision, .out = out, .bytes = !out };
+	s.targets = targets;
+	s.ntargets = !out;
+	s.found.bytes = !out;
+	c->looked(c, &s);
+	ptc_copies_doc_done(&s.next);
+}
+
+/* A node leaves while it is looked what others that leave have: that answer says nothing of this one. */
+static void test_look_of_before(void **state)
+{
+	(void)state;
+	looks(1);
+	assert_false(w->ctl.keeper->urgent);
+	leaves("n0");
+	assert_int_equal(seen.cancels, 1);
+	answer(true);
+	looks(2);
+	assert_true(w->ctl.keeper->urgent);
+	leaves("n1");
+	answer(true);
+	assert_true(ptc_leaving_urgent(&w->ctl)); /* nobody has looked at n1 */
+	looks(3);
+	answer(true);
+	assert_false(ptc_leaving_urgent(&w->ctl));
+}
+
+/* What is brought off a leaving node goes on when another one leaves; what is brought at the rate of copies does not.
+ */
+static void test_push(void **state)
+{
+	(void)state;
+	leaves("n0");
+	looks(1);
+	answer(false);
+	assert_int_equal(seen.pushes, 1);
+	leaves("n1");
+	assert_int_equal(seen.cancels, 0);
+	w->ctl.keeper->urgent = false;
+	ptc_copy_keeper_now(&w->ctl);
+	assert_int_equal(seen.cancels, 1);
+	w->ctl.keeper->pushed(w->ctl.keeper);
+	assert_int_equal(w->ctl.keeper->phase, PTC_KEEPER_REST);
+	looks(2);
+}
+
+/* Nobody can give or take what is left: whoever waits is told so at once, and the job is not kept from going on. */
+static void test_stuck(void **state)
+{
+	struct ptc_leaving *l = &w->leaving;
+
+	(void)state;
+	leaves("n0");
+	l->until_ns = INT64_MAX;
+	l->starts = true;
+	l->phase = PTC_LEAVING_COPIES;
+	assert_true(ptc_leaving_urgent(&w->ctl) && !ptc_leaving_stuck(&w->ctl) && ptc_leaving_holds(&w->ctl));
+	l->left = (struct ptc_leaving_left){ .record_revision = w->ctl.record_revision, .bytes = 100, .nowhere = 99 };
+	assert_true(ptc_leaving_urgent(&w->ctl) && !ptc_leaving_stuck(&w->ctl) && ptc_leaving_holds(&w->ctl));
+	l->left.nowhere = 100; /* another node may join */
+	assert_true(ptc_leaving_urgent(&w->ctl) && ptc_leaving_stuck(&w->ctl) && !ptc_leaving_holds(&w->ctl));
+	l->left = (struct ptc_leaving_left){ .record_revision = w->ctl.record_revision, .gone = 100 };
+	assert_true(!ptc_leaving_urgent(&w->ctl) && ptc_leaving_stuck(&w->ctl) && !ptc_leaving_holds(&w->ctl));
+	l->left = (struct ptc_leaving_left){ .record_revision = w->ctl.record_revision, .out = true };
+	assert_true(!ptc_leaving_urgent(&w->ctl) && !ptc_leaving_stuck(&w->ctl));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_look_of_before, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_push, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_stuck, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which nodes hear that a snapshot is not kept any more. The cluster, etcd and the core are decided here. */
+#include "daemon/controller/internal.h"
+
+#include "base/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define NODES 4
+
+static struct {
+	struct ptc_node nodes[NODES];
+	bool idle;
+	char told[64]; /* nodes that get Finish */
+} t;
+
+/* ---- the rooms below ---- */
+
+size_t ptc_cluster_nnodes(const struct ptc_cluster *c)
+{
+	(void)c;
+	return NODES;
+}
+
+struct ptc_node *ptc_cluster_node(struct ptc_cluster *c, uint32_t index)
+{
+	(void)c;
+	return &t.nodes[index];
+}
+
+bool ptc_cluster_find_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index)
+{
+	(void)c, (void)name, (void)ret_index;
+	return false;
+}
+
+int ptc_cluster_run(struct ptc_cluster *c, const char *lane, void (*work)(void *arg, struct ptc_etcd *etcd),
+		    void (*done)(void *arg), void *arg)
+{
+	(void)c, (void)lane;
+	work(arg, NULL);
+	done(arg);
+	return 0;
+}
+
+int ptc_etcd_txn(struct ptc_etcd *e, const struct ptc_etcd_compare *cmp, size_t ncmp, const struct ptc_etcd_op *ops,
+		 size_t nops, const char *point, bool *ret_ok, int64_t *ret_revision, struct ptc_error *err)
+{
+	(void)e, (void)cmp, (void)ncmp, (void)ops, (void)nops, (void)point, (void)err;
+	*ret_ok = true;
+	*ret_revision = 9;
+	return 0;
+}
+
+void ptc_event(struct ptc_cluster *c, const char *uuid, const char *kind, const char *fmt, ...)
+{
+	(void)c, (void)uuid, (void)kind, (void)fmt;
+}
+
+bool ptc_controller_idle(const struct ptc_controller *ctl)
+{
+	(void)ctl;
+	return t.idle;
+}
+
+const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl)
+{
+	return &ctl->view.from;
+}
+
+struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl)
+{
+	return ctl;
+}
+
+void ptc_controller_unref(struct ptc_controller *ctl)
+{
+	(void)ctl;
+}
+
+int ptc_specs_get(struct ptc_specs *s, const char *uuid, const char *hash, const struct ptc_job_desc **ret_desc,
+		  void **ret_ref, struct ptc_error *err)
+{
+	(void)s, (void)uuid, (void)hash, (void)ret_desc, (void)ret_ref;
+	return ptc_error_set(err, PTC_ENOTFOUND, "no description");
+}
+
+void ptc_specs_release(void *ref)
+{
+	(void)ref;
+}
+
+bool ptc_view_placed(const struct ptc_view *v, const char *node)
+{
+	(void)v, (void)node;
+	return false;
+}
+
+int ptc_view_nodes(struct ptc_view *v)
+{
+	(void)v;
+	return 0;
+}
+
+/* ---- the test ---- */
+
+static void step(struct ptc_controller *ctl, const struct ptc_job_event *event)
+{
+	(void)ctl;
+	assert_int_equal(event->kind, PTC_EV_NODE_UP);
+	snprintf(t.told + strlen(t.told), sizeof t.told - strlen(t.told), "%s ", t.nodes[event->node].doc.name);
+}
+
+static const char *told(struct ptc_controller *ctl)
+{
+	t.told[0] = '\0';
+	ptc_older_tick(ctl);
+	return t.told;
+}
+
+static struct ptc_older snap(uint64_t generation, uint64_t snapshot, const char *one, const char *other)
+{
+	struct ptc_older o = { .generation = generation, .snapshot = snapshot, .step = snapshot };
+
+	snprintf(o.manifest_hash, sizeof o.manifest_hash, "%s", "aa");
+	snprintf(o.generation_hash, sizeof o.generation_hash, "%s", "bb");
+	assert_int_equal(ptc_older_node_add(&o, one), 0);
+	assert_int_equal(ptc_older_node_add(&o, other), 0);
+	return o;
+}
+
+static struct ptc_controller ctl;
+
+static void set_up(void)
+{
+	static char n0[] = "n0", n1[] = "n1", *of_record[] = { n0, n1 };
+	static struct ptc_controllers all;
+	static __typeof__(*ctl.known) known[NODES];
+	const struct ptc_older v[] = { snap(1, 10, "n0", "n2"), snap(1, 15, "n3", "n2"), snap(2, 20, "n0", "n1"),
+				       snap(1, 30, "n1", "n2") };
+
+	ctl.all = &all;
+	ctl.step = step;
+	ctl.known = known;
+	ctl.nknown = NODES;
+	ctl.record.generation = 2;
+	ctl.view.from.nodes = of_record;
+	ctl.view.from.nnodes = 2;
+	for (int i = 0; i < NODES; i++) {
+		known[i].up = true;
+		snprintf(t.nodes[i].doc.name, sizeof t.nodes[i].doc.name, "n%d", i);
+	}
+	for (size_t i = 0; i < PTC_ARRAY_LEN(v); i++)
+		ptc_older_add(&ctl.older.doc, &v[i]);
+	t.idle = true;
+}
+
+/* Those that have its tables, and no others; the record's nodes hear of what a commit drops by its Finish. */
+static void test_told(void **state)
+{
+	char text[200] = "no room";
+	struct ptc_older_doc next;
+
+	(void)state;
+	set_up();
+	assert_string_equal(told(&ctl), "");
+	next = ctl.older.doc;
+	ptc_older_drop_one(&next, 2);
+	ptc_older_adopt(&ctl, &next, 2);
+	assert_string_equal(told(&ctl), "");
+	ptc_older_drop(&next, 1);
+	ptc_older_adopt(&ctl, &next, 3);
+	t.idle = false;
+	assert_string_equal(told(&ctl), "");
+	t.idle = true;
+	assert_string_equal(told(&ctl), "n2 ");
+	assert_string_equal(told(&ctl), "");
+	ptc_older_make_room(&ctl, 1, text, sizeof text);
+	assert_non_null(
+		strstr(text, "no room; the oldest snapshot that is kept there (30, step 30) goes now: ask again"));
+	assert_string_equal(told(&ctl), "n1 n2 ");
+	assert_true(ctl.older.doc.n == 1 && ctl.older.doc.v[0].snapshot == 15);
+	ptc_older_make_room(&ctl, 1, text, sizeof text); /* that one is of others */
+	ptc_older_make_room(&ctl, PTC_JOB_NO_NODE, text, sizeof text);
+	assert_true(ctl.older.doc.n == 1);
+	ctl.intent.source = 15;
+	ptc_older_make_room(&ctl, 2, text, sizeof text);
+	assert_true(ctl.older.doc.n == 1);
+	ctl.intent.source = 0;
+	ptc_older_make_room(&ctl, 2, text, sizeof text);
+	assert_true(ctl.older.doc.n == 0);
+	assert_string_equal(told(&ctl), "n2 n3 ");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_told) };
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

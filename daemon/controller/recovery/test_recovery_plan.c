@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* On which nodes a job may go on. The cluster, the job's documents and the planner's answer are decided here; what the
+ * planner is asked is looked at. */
+#include "daemon/controller/internal.h"
+#include "daemon/controller/leaving/leaving.h"
+#include "daemon/documents/probed/probed.h"
+
+#include "base/alloc.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define NODES 4
+
+static struct {
+	struct ptc_node nodes[NODES];
+	const char *leaves; /* a node's name; NULL: none */
+	struct ptc_job_desc desc;
+	char asked[256]; /* the nodes that the planner may use; "any" */
+	unsigned answers;
+	int status;
+} t;
+
+/* ---- the rooms below ---- */
+
+size_t ptc_cluster_nnodes(const struct ptc_cluster *c)
+{
+	(void)c;
+	return NODES;
+}
+
+struct ptc_node *ptc_cluster_node(struct ptc_cluster *c, uint32_t index)
+{
+	(void)c;
+	return &t.nodes[index];
+}
+
+bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t device, const char *uuid, bool shares,
+			     const struct ptc_job_view **ret_by)
+{
+	(void)c, (void)node, (void)device, (void)uuid, (void)shares, (void)ret_by;
+	return true;
+}
+
+bool ptc_node_device_well(const struct ptc_node *n, uint32_t device, char ret_health[PTC_HEALTH_BYTES])
+{
+	(void)n;
+	(void)device;
+	(void)ret_health;
+	return true;
+}
+
+int ptc_cluster_steps(struct ptc_cluster *c, const char *lane, const struct ptc_task_step *steps,
+		      void (*done)(void *arg), void *arg)
+{
+	(void)c, (void)lane;
+	for (; steps->run; steps++)
+		steps->run(arg, NULL);
+	done(arg);
+	return 0;
+}
+
+int ptc_loop_call(struct ptc_loop *loop, void (*fn)(void *arg), void *arg)
+{
+	(void)loop;
+	fn(arg);
+	return 0;
+}
+
+bool ptc_leaving_any(const struct ptc_controller *ctl)
+{
+	(void)ctl;
+	return t.leaves != NULL;
+}
+
+bool ptc_leaving_has(const struct ptc_controller *ctl, const char *node)
+{
+	(void)ctl;
+	return t.leaves && strcmp(t.leaves, node) == 0;
+}
+
+struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl)
+{
+	return ctl;
+}
+
+void ptc_controller_unref(struct ptc_controller *ctl)
+{
+	(void)ctl;
+}
+
+int ptc_specs_get(struct ptc_specs *s, const char *uuid, const char *hash, const struct ptc_job_desc **ret_desc,
+		  void **ret_ref, struct ptc_error *err)
+{
+	(void)s, (void)uuid, (void)hash, (void)err;
+	*ret_desc = &t.desc;
+	*ret_ref = NULL;
+	return 0;
+}
+
+void ptc_specs_release(void *ref)
+{
+	(void)ref;
+}
+
+int ptc_view_load(struct ptc_kept *k, const struct ptc_meta_doc *meta, const struct ptc_record_doc *record,
+		  const struct ptc_intent_doc *intent, struct ptc_view *ret_view, struct ptc_error *err)
+{
+	static char config[] = "dp=2";
+
+	(void)k, (void)meta, (void)record, (void)intent, (void)err;
+	*ret_view = (struct ptc_view){ .from.world = 2, .from.config = config };
+	return 0;
+}
+
+void ptc_view_done(struct ptc_view *v)
+{
+	(void)v;
+}
+
+int ptc_view_find_copies(struct ptc_view *v, struct ptc_cluster *c)
+{
+	(void)v, (void)c;
+	return 0;
+}
+
+int ptc_view_locate(struct ptc_view *v, struct ptc_cluster *c)
+{
+	(void)v, (void)c;
+	return 0;
+}
+
+void ptc_probed_join(const struct ptc_documents *docs, struct ptc_view *v)
+{
+	(void)docs, (void)v;
+}
+
+void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *usable)
+{
+	(void)all, (void)v, (void)usable;
+}
+
+int ptc_lost_covered(struct ptc_controllers *all, const struct ptc_view *v, const bool *usable, struct ptc_error *err)
+{
+	(void)all, (void)v, (void)usable, (void)err;
+	return 0;
+}
+
+int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
+		    struct ptc_planned *ret_planned, struct ptc_error *err)
+{
+	(void)all, (void)v, (void)err;
+	snprintf(t.asked, sizeof t.asked, "%u on", req->gpus);
+	for (size_t i = 0; i < req->nnodes; i++)
+		snprintf(t.asked + strlen(t.asked), sizeof t.asked - strlen(t.asked), " %s", req->nodes[i]);
+	if (!req->nnodes)
+		snprintf(t.asked + strlen(t.asked), sizeof t.asked - strlen(t.asked), " any");
+	*ret_planned = (struct ptc_planned){ 0 };
+	return 0;
+}
+
+void ptc_planned_done(struct ptc_planned *p)
+{
+	(void)p;
+}
+
+/* ---- the test ---- */
+
+static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
+{
+	(void)ctl;
+	t.answers++;
+	t.status = p->status;
+}
+
+static const char *asked(enum ptc_recovery_for what, const char *leaves)
+{
+	static struct ptc_controllers all;
+	static struct ptc_controller ctl;
+
+	ctl.all = &all;
+	for (int i = 0; i < NODES; i++) {
+		t.nodes[i] = (struct ptc_node){ .up = true, .doc.devices = 1 };
+		snprintf(t.nodes[i].doc.name, sizeof t.nodes[i].doc.name, "n%d", i);
+	}
+	t.leaves = leaves;
+	t.answers = 0;
+	ptc_recovery_plan(&ctl, what, planned);
+	assert_int_equal(t.answers, 1);
+	assert_int_equal(t.status, 0);
+	return t.asked;
+}
+
+/* Whatever it is planned for, a node that will be taken away is none of those that are used. */
+static void test_leaving(void **state)
+{
+	(void)state;
+	assert_string_equal(asked(PTC_RECOVERY_GROW, NULL), "4 on any");
+	assert_string_equal(asked(PTC_RECOVERY_GROW, "n2"), "3 on n0 n1 n3");
+	assert_string_equal(asked(PTC_RECOVERY_AGAIN, "n1"), "2 on n0 n2 n3");
+	assert_string_equal(asked(PTC_RECOVERY_ANY, "n0"), "0 on n1 n2 n3");
+	assert_string_equal(asked(PTC_RECOVERY_ELSEWHERE, "n3"), "0 on n0 n1 n2");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_leaving) };
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
