@@ -32,14 +32,17 @@
 #include "daemon/scrub/scrub.h"
 #include "formats/json.h"
 #include "fusefs/launch/launch.h"
+#include "proto/direct_read.h"
 
 #include <getopt.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 #include <uv.h>
@@ -365,6 +368,20 @@ static int listen_peers(struct process *p, struct ptc_error *err)
 	return ptc_rpc_server_listen_tls(p->peers, listen, &p->d.tls, &port, err);
 }
 
+/* Root's own, which others cannot flood. Callers get along without. */
+static int listen_root(struct process *p, struct ptc_error *err)
+{
+	char path[PATH_MAX];
+	struct sockaddr_un longest;
+
+	snprintf(path, sizeof path, "%s" PTC_CONTROL_ROOT_SUFFIX, p->d.config.control_socket);
+	if (strlen(path) < sizeof longest.sun_path)
+		return ptc_rpc_server_listen_unix(p->control, path, 0600, false, err);
+	ptc_warn("rpc", "control_socket: %s is too long for a socket of root's own beside it; choose a shorter path",
+		 p->d.config.control_socket);
+	return 0;
+}
+
 /* Readers get along without. */
 static void start_direct_reads(struct process *p)
 {
@@ -394,6 +411,8 @@ static int start_servers(struct process *p, struct ptc_error *err)
 		rc = ptc_links_register(p->peers, d->channels, err);
 	if (rc == 0)
 		rc = ptc_rpc_server_listen_unix(p->control, d->config.control_socket, 0666, false, err);
+	if (rc == 0)
+		rc = listen_root(p, err);
 	if (rc == 0)
 		rc = listen_peers(p, err);
 	if (rc == 0)
@@ -525,7 +544,7 @@ static int new_cluster(struct process *p, struct ptc_error *err)
 		.state_dir = c->state_dir,
 		.lease_ttl_s = (int)(c->lease_ttl_ms / 1000),
 		.node_lost_after_ns = (int64_t)c->node_lost_after_ms * 1000000,
-		.quota = { c->quota.jobs, c->quota.documents, c->quota.etcd },
+		.quota = { c->quota.jobs, c->quota.datasets, c->quota.documents, c->quota.etcd },
 		.on_change = on_change,
 		.on_synced = on_synced,
 		.on_lease = on_lease,

@@ -15,6 +15,11 @@
 
 #include <stdint.h>
 
+/* Another socket beside the control socket, for calls as there, of mode 0600: root's. A user who connects to the one
+ * for everybody in a loop fills the kernel's queue of that socket before ptcd can know who waits in it; with this one
+ * he cannot even try. */
+#define PTC_CONTROL_ROOT_SUFFIX ".root" /* of the control socket's path */
+
 #define PTC_DIRECT_READ_SUFFIX       ".direct"   /* of the control socket's path */
 #define PTC_DIRECT_READ_MAGIC        0x3244454cu /* "LED2": another layout of these structs gets another one */
 #define PTC_DIRECT_READ_DIMS         8

@@ -141,6 +141,16 @@ static bool not_reached(grpc_status_code code, const char **text, const char *ta
 	return true;
 }
 
+bool ptc_rpc_status_closed_early(grpc_status_code code, grpc_slice details, const char *target)
+{
+	char text[PTC_ERROR_MAX];
+	const char *reason = text;
+
+	copy_line(text, sizeof text, details);
+	return not_reached(code, &reason, target) &&
+	       (strstr(reason, "recvmsg:") || strstr(reason, "Socket closed") || strstr(reason, "unavailable"));
+}
+
 static int connect_error(const char *reason, const char *target, struct ptc_error *err)
 {
 	bool local = strncmp(target, "unix:", 5) == 0;

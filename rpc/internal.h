@@ -75,6 +75,8 @@ int ptc_loop_post_node(struct ptc_loop *loop, struct ptc_loop_node *node);
 grpc_status_code ptc_rpc_status_to_core(int code, enum ptc_role role);
 /* Turns a status of the core into ours; 0 for OK. `details` is the peer's text or the core's. `target` names the peer
  * in messages that the core made. */
+/* Whether the call failed because its connection was closed before anything was sent; then it may be made again. */
+bool ptc_rpc_status_closed_early(grpc_status_code code, grpc_slice details, const char *target);
 int ptc_rpc_status_from_core(grpc_status_code code, const grpc_metadata_array *trailing, grpc_slice details,
 			     const char *target, struct ptc_error *err);
 int ptc_rpc_status_from_call_error(grpc_call_error e, const char *what, struct ptc_error *err);

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -173,8 +174,10 @@ static int child_calls(const char *path, int n, const char *suffix)
 	snprintf(target, sizeof target, "unix:%s", path);
 	snprintf(request, sizeof request, "%u%s", getuid(), suffix);
 	for (int i = 0; i < n; i++) {
-		if (call_who(&co, request, &got, &err) != 0)
+		if (call_who(&co, request, &got, &err) != 0) {
+			fprintf(stderr, "user %u: %s\n", getuid(), err.text);
 			continue;
+		}
 		answered++;
 		wrong += got != getuid();
 	}
@@ -185,6 +188,51 @@ static int child_calls(const char *path, int n, const char *suffix)
 
 static int child_unread(const char *path, int n);
 
+/* Calls whose request never comes. */
+static int child_mute(const char *path, int n)
+{
+	char target[PATH_MAX_UN + 5], c;
+	struct ptc_rpc_channel_opts co = { .target = target };
+	struct ptc_rpc_channel *ch;
+	int open = 0;
+
+	ptc_rpc_init();
+	snprintf(target, sizeof target, "unix:%s", path);
+	if (ptc_rpc_channel_new(&co, &ch, NULL) != 0)
+		return 9;
+	for (int i = 0; i < n; i++) {
+		struct ptc_rpc_stream *s;
+
+		open += ptc_rpc_stream_open(ch, "/t.T/Who", 0, NULL, 0, &s, NULL) == 0;
+	}
+	printf("%d\n", open);
+	fflush(stdout);
+	c = (char)(read(0, &c, 1) < 0);
+	_exit(c);
+}
+
+/* Connections to a TCP port as fast as can be, without end; keeps the last n open, and says nothing. */
+static int child_loop(const char *port, int n)
+{
+	struct sockaddr_in addr = { .sin_family = AF_INET,
+				    .sin_port = htons((uint16_t)atoi(port)),
+				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct pollfd in = { .fd = 0, .events = POLLIN };
+	int fd[512];
+
+	memset(fd, -1, sizeof fd);
+	printf("0\n");
+	fflush(stdout);
+	for (unsigned i = 0; poll(&in, 1, 0) == 0; i = (i + 1) % (unsigned)n) {
+		if (fd[i] >= 0)
+			close(fd[i]);
+		fd[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		if (fd[i] >= 0)
+			(void)!connect(fd[i], (struct sockaddr *)&addr, sizeof addr);
+	}
+	return 0;
+}
+
 static int child_main(char **argv)
 {
 	uid_t uid = (uid_t)atoi(argv[2]);
@@ -194,6 +242,10 @@ static int child_main(char **argv)
 		return 9;
 	if (strcmp(argv[1], "--hold") == 0)
 		return child_hold(argv[3], n);
+	if (strcmp(argv[1], "--loop") == 0)
+		return child_loop(argv[3], n);
+	if (strcmp(argv[1], "--mute") == 0)
+		return child_mute(argv[3], n);
 	if (strcmp(argv[1], "--unread") == 0)
 		return child_unread(argv[3], n);
 	return child_calls(argv[3], n, strcmp(argv[1], "--slow") == 0 ? "s" : "");
@@ -511,6 +563,38 @@ static void readers_who_do_not_read(void **state)
 	ptc_rpc_server_free(srv, 1000);
 }
 
+/* A few users have all calls that users can have, and their requests never come: another one is answered all the same.
+ */
+static void users_with_all_calls(void **state)
+{
+	struct ptc_rpc_server_opts so = { .max_calls = 4, .max_calls_per_user = 64, .stall_ms = 60000 };
+	struct child bad[6], calls;
+	char path[PATH_MAX_UN];
+	struct ptc_rpc_server *srv;
+	int running, waiting = 0;
+
+	if (!other_users())
+		return;
+	srv = server_new(&so);
+	ptc_rpc_server_method_kind(srv, "/t.T/Who", PTC_RPC_BRIEF);
+	snprintf(path, sizeof path, "%s/s.sock", dir);
+	assert_int_equal(ptc_rpc_server_listen_unix(srv, path, 0666, false, NULL), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, NULL), 0);
+	for (uid_t i = 0; i < PTC_ARRAY_LEN(bad); i++) {
+		bad[i] = child_start("--mute", UID + i, path, 64);
+		assert_int_equal(child_said(&bad[i]), 64);
+	}
+	for (int i = 0; i < 500 && waiting < 282; i++, usleep(10000)) /* five eighths of 452 */
+		ptc_rpc_server_load(srv, &running, &waiting);
+	assert_true(waiting >= 282);
+	calls = child_start("--calls", UID + 50, path, 10);
+	assert_int_equal(child_said(&calls), 10);
+	child_end(&calls, 0);
+	for (uid_t i = 0; i < PTC_ARRAY_LEN(bad); i++)
+		child_end(&bad[i], 0);
+	ptc_rpc_server_free(srv, 1000);
+}
+
 /* More calls in steps than there are threads: each message comes once and in order, however slowly it is taken; each
  * ends when its caller goes, and when the server does. */
 static void steps(void **state)
@@ -684,6 +768,25 @@ static void strangers_are_bounded(void **state)
 	ptc_rpc_server_free(srv, 0);
 }
 
+/* Somebody connects faster than a member's handshake is through, and says nothing: members are let in each time. */
+static void strangers_who_connect_in_a_loop(void **state)
+{
+	int port;
+	struct ptc_rpc_server *srv = server_tls(&port);
+	int64_t worst = 0;
+	struct child loop;
+	char text[16];
+
+	snprintf(text, sizeof text, "%d", port);
+	loop = child_start("--loop", UID, text, 400);
+	child_said(&loop);
+	for (int i = 0; i < 12; i++)
+		worst = PTC_MAX(worst, member_ms(port));
+	print_message("a member waited %lld ms at most\n", (long long)worst);
+	child_end(&loop, 0);
+	ptc_rpc_server_free(srv, 0);
+}
+
 /* Accepting fails for want of a descriptor; afterwards the listener still listens. */
 static void listener_survives_without_descriptors(void **state)
 {
@@ -741,9 +844,11 @@ int main(int argc, char **argv)
 		cmocka_unit_test(nobody_is_mistaken),
 		cmocka_unit_test(hogs_leave_room),
 		cmocka_unit_test(readers_who_do_not_read),
+		cmocka_unit_test(users_with_all_calls),
 		cmocka_unit_test(steps),
 		cmocka_unit_test(calls_that_are_ready_at_once),
 		cmocka_unit_test(strangers_are_bounded),
+		cmocka_unit_test(strangers_who_connect_in_a_loop),
 		cmocka_unit_test(listener_survives_without_descriptors),
 		cmocka_unit_test(strangers_run_out_of_time),
 	};

@@ -6,8 +6,12 @@ its standard input ends.
     hostile.py UID tcp PORT N             the same, without a certificate
     hostile.py UID follow PATH N JOB      calls that last: events of JOB, followed
     hostile.py UID silent PATH N          calls whose request never comes
+    hostile.py UID flood-unix PATH N      connections in a loop, without end, of which it keeps the last N
+    hostile.py UID flood-tcp PORT N       the same, without a certificate
 """
+import collections
 import os
+import select
 import socket
 import sys
 import threading
@@ -26,6 +30,21 @@ def connections(kind, to, n):
         except OSError:
             s.close()
     return held
+
+
+def flood(kind, to, n):
+    """Never waits: neither for the listener nor for whether it succeeded."""
+    kept = collections.deque()
+    family, to = (socket.AF_UNIX, to) if kind == "flood-unix" else (socket.AF_INET, ("127.0.0.1", int(to)))
+    print(0, 0, flush=True)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        for _ in range(100):
+            s = socket.socket(family)
+            s.setblocking(False)
+            kept.append(s)
+            s.connect_ex(to)
+            if len(kept) > n:
+                kept.popleft().close()
 
 
 def drain(call):
@@ -72,6 +91,9 @@ def main():
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
+    if kind.startswith("flood-"):
+        flood(kind, to, n)
+        return
     if kind in ("unix", "tcp"):
         held = connections(kind, to, n)
         print(len(held), 0, flush=True)

@@ -88,6 +88,15 @@ class TestBounds(harness.Case):
             self.check(clock)
 
     @skip_unless_root
+    def test_user_who_connects_in_a_loop(self):
+        """Faster than anybody accepts: root is answered each time, as he does not stand in the same queue; others are, too."""
+        with self.cluster(nodes=1, devices=1) as c, contextlib.ExitStack() as stack:
+            self.said(self.attacker(stack, UID, "flood-unix", c.nodes["n0"].socket, 50))
+            for _ in range(8):
+                c.ptcctl("nodes", timeout_s=20 * PATIENCE)
+            self.honest(c)
+
+    @skip_unless_root
     @needs(modules=("grpc",))
     def test_users_who_follow(self):
         """Three users with all the streams that they get, and three whose requests never come."""
@@ -128,6 +137,21 @@ class TestBounds(harness.Case):
             print(f"{grown >> 20} MiB more", file=sys.stderr)
             self.assertLess(grown, (512 if SANITIZED else 64) << 20) # a sanitizer keeps what is freed, up to 256 MiB
             self.assertLess(len(os.listdir(f"/proc/{node.pid()}/fd")), 600)
+
+    @skip_unless_root
+    def test_strangers_who_connect_in_a_loop(self):
+        """To the ports of all nodes, faster than a handshake is through: switches go on, and a node that comes back is let in."""
+        with self.cluster(nodes=2, devices=1, transport="tls") as c, contextlib.ExitStack() as stack:
+            job = self.job(c, "j")
+            job.imported("tp=2")
+            for i, port in enumerate(c.options["ports"].values()):
+                self.said(self.attacker(stack, UID + i, "flood-tcp", port, 400))
+            for config in ("tp=1", "tp=2"):
+                job.resize(config)
+            c.nodes["n1"].kill()
+            c.restart("n1")
+            job.resize("tp=1")
+            job.check_whole(self)
 
     def test_few_descriptors(self):
         """The soft limit is raised to the hard one, what does not fit is said, and who reaches nobody is told so."""

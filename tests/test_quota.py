@@ -7,7 +7,9 @@ import itertools
 import json
 import os
 import subprocess
+import sys
 import tempfile
+import textwrap
 import threading
 import time
 import unittest
@@ -16,12 +18,13 @@ import harness
 import live
 import numpy as np
 import state as states
-from harness import PATIENCE, SANITIZED, Job, skip_unless_root, wait_for
+from harness import PATIENCE, SANITIZED, Job, needs, skip_unless_root, wait_for
 
 OTHER_UID = 65534
 OTHER = ["setpriv", f"--reuid={OTHER_UID}", "--clear-groups"]
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
 MiB = 1 << 20
+FLAT = ["--kind", "flat", "--dtype", "uint8", "--record", "8"]
 
 
 class Quota(harness.Case):
@@ -74,6 +77,47 @@ class Quota(harness.Case):
             for j in c.json("job", "list")["jobs"]:
                 c.ptcctl("job", "delete", j["job"])
             self.assertEqual("", c.etcdctl("get", "--prefix", "--keys-only", "/ptc/users/").stdout.strip())
+
+    @skip_unless_root
+    @needs(modules=("grpc",))
+    def test_datasets(self):
+        """So many datasets of one user and no more, also of those that come at once; root and others still add theirs."""
+        add = textwrap.dedent("""
+            import grpc, json, sys, threading
+            sys.path.insert(0, sys.argv[1])
+            import wire
+            added = []
+            def some(p, i):
+                for k in range(4):
+                    try:
+                        p.call("Control", "DatasetAdd", json=json.dumps(json.loads(sys.argv[3]) | {"name": f"d-{i}-{k}"}))
+                        added.append(0)
+                    except grpc.RpcError as e:
+                        added.append(e.details())
+            with wire.Peer(f"unix:{sys.argv[2]}", timeout_s=60) as p:
+                threads = [threading.Thread(target=some, args=(p, i)) for i in range(4)]
+                for t in threads: t.start()
+                for t in threads: t.join()
+            print(json.dumps(added))
+        """)
+        with self.cluster(nodes=1, devices=1, quota={"datasets": 5}) as c:
+            source = self.path("s.bin")
+            with open(source, "wb") as f:
+                f.write(bytes(64))
+            os.chmod(self.dir, 0o755)
+            c.ptcctl("dataset", "add", "of-root", source, *FLAT)
+            doc = next(d for d in c.json("dataset", "list")["datasets"] if d["name"] == "of-root")
+            said = subprocess.run([*OTHER, sys.executable, "-c", add, os.path.dirname(os.path.abspath(__file__)), c.nodes["n0"].socket,
+                                   json.dumps(doc)], stdout=subprocess.PIPE, text=True, check=True).stdout
+            said = json.loads(said)
+            self.assertEqual(5, said.count(0), said)
+            self.assertIn("has 5 datasets, and may have 5 (quota.datasets)", next(s for s in said if s))
+            names = [d["name"] for d in c.json("dataset", "list", prefix=OTHER)["datasets"]]
+            self.assertEqual(5, len(names))
+            c.ptcctl("dataset", "add", "of-root-2", source, *FLAT)
+            c.ptcctl("dataset", "remove", names[0], prefix=OTHER)
+            c.ptcctl("dataset", "add", "again", source, *FLAT, prefix=OTHER)
+            self.refused(c, "dataset", "add", "sixth", source, *FLAT, prefix=OTHER, contains="(quota.datasets)")
 
     @skip_unless_root
     def test_documents(self):

@@ -8,12 +8,15 @@
 
 #include "base/alloc.h"
 #include "base/cleanup.h"
+#include "proto/direct_read.h"
 
 #include <errno.h>
 #include <ptc/admin_plan.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -127,12 +130,36 @@ static int check_socket(const char *path, struct ptc_error *err)
 	return 0;
 }
 
+static bool listens(const char *path)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	ptc_auto_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+	memcpy(address.sun_path, path, strlen(path) + 1);
+	return fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof address) == 0;
+}
+
+/* Root has a socket of its own beside the one for everybody, unless the daemon is an older one. It must be of the same
+ * owner: the directory may be one where others make files. */
+static void choose_socket(const char *path, char ret[sizeof(((struct sockaddr_un *)NULL)->sun_path)])
+{
+	const size_t size = sizeof(((struct sockaddr_un *)NULL)->sun_path);
+	struct stat all, root;
+
+	if (geteuid() == 0 && (size_t)snprintf(ret, size, "%s" PTC_CONTROL_ROOT_SUFFIX, path) < size &&
+	    lstat(ret, &root) == 0 && S_ISSOCK(root.st_mode) && stat(path, &all) == 0 && root.st_uid == all.st_uid &&
+	    listens(ret))
+		return;
+	snprintf(ret, size, "%s", path);
+}
+
 static int open_channels(const struct ptc_admin_opts *opts, struct ptc_admin *a, struct ptc_error *err)
 {
 	struct ptc_rpc_tls tls = { .ca_path = opts->ca_path,
 				   .cert_path = opts->cert_path,
 				   .key_path = opts->key_path,
 				   .member = opts->member };
+	char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)] = "";
 	ptc_auto_free char *unix_target = NULL;
 	struct ptc_rpc_channel_opts channel = { 0 };
 	const char *which;
@@ -146,7 +173,9 @@ static int open_channels(const struct ptc_admin_opts *opts, struct ptc_admin *a,
 		rc = opts->socket ? check_socket(opts->socket, err) : 0;
 	if (rc)
 		return rc;
-	unix_target = ptc_asprintf("unix:%s", opts->socket ? opts->socket : PTC_ADMIN_DEFAULT_SOCKET);
+	if (!opts->server)
+		choose_socket(opts->socket ? opts->socket : PTC_ADMIN_DEFAULT_SOCKET, path);
+	unix_target = ptc_asprintf("unix:%s", path);
 	if (!unix_target)
 		return ptc_nomem(err);
 	channel.target = opts->server ? opts->server : unix_target;

@@ -84,7 +84,7 @@ struct ptc_cluster_opts {
 	int lease_ttl_s;
 	int64_t node_lost_after_ns;
 	struct ptc_cluster_quota {
-		uint64_t jobs, documents, etcd; /* cluster/quota.h */
+		uint64_t jobs, datasets, documents, etcd; /* cluster/quota.h */
 	} quota;
 	/* These are called on the loop thread. job NULL: nodes changed. */
 	void (*on_change)(void *arg, struct ptc_job_view *job);

@@ -443,6 +443,9 @@ static const struct key {
 	  "traffic. At least 1MiB; 0B: no limit." },
 	{ "quota.jobs", &k_count, AT(quota.jobs), "100", NULL,
 	  "Most jobs of one user in the whole cluster. root has no bound. Write the same on every node." },
+	{ "quota.datasets", &k_count, AT(quota.datasets), "250", NULL,
+	  "Most datasets that one user may have registered in the whole cluster. root has no bound. Write the same on "
+	  "every node." },
 	{ "quota.documents", &k_bytes, AT(quota.documents), "256MiB", NULL,
 	  "Most bytes in etcd for the documents of one user's jobs: descriptions, layouts, rank state, events. At "
 	  "least 1MiB. root has no bound." },

@@ -89,7 +89,7 @@ struct ptc_daemon_config {
 		uint64_t rate; /* bytes a second that come to this node; 0: as many as can */
 	} copies;
 	struct {
-		uint64_t jobs, documents, etcd; /* daemon/cluster/quota.h */
+		uint64_t jobs, datasets, documents, etcd; /* daemon/cluster/quota.h */
 	} quota;
 	char *metrics; /* "HOST:PORT" in numbers, or localhost; NULL: none */
 	bool metrics_jobs, metrics_public;

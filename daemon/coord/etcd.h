@@ -54,7 +54,12 @@ int ptc_etcd_get(struct ptc_etcd *e, const char *key, bool prefix, size_t max_ke
 /* Lists the keys with a prefix, with empty values. For values that are long and not needed. */
 int ptc_etcd_get_keys(struct ptc_etcd *e, const char *prefix, struct ptc_etcd_kvs *ret_kvs, struct ptc_error *err);
 
-enum ptc_etcd_target { PTC_ETCD_CREATE_REV, PTC_ETCD_MOD_REV, PTC_ETCD_VERSION };
+enum ptc_etcd_target {
+	PTC_ETCD_CREATE_REV,
+	PTC_ETCD_MOD_REV,
+	PTC_ETCD_VERSION,
+	PTC_ETCD_NONE_AFTER, /* no key with the prefix `key` was created after revision `equal` */
+};
 struct ptc_etcd_compare {
 	const char *key;
 	enum ptc_etcd_target target;

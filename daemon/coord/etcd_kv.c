@@ -353,6 +353,8 @@ static void op_done(struct op_store *s)
 
 static int fill_compare(Ptc__Etcd__Compare *to, const struct ptc_etcd_compare *from, struct ptc_error *err)
 {
+	int rc = 0;
+
 	ptc__etcd__compare__init(to);
 	to->result = PTC__ETCD__COMPARE__COMPARE_RESULT__EQUAL;
 	to->key = ptc_etcd_bytes(from->key, strlen(from->key));
@@ -372,8 +374,15 @@ static int fill_compare(Ptc__Etcd__Compare *to, const struct ptc_etcd_compare *f
 		to->target_union_case = PTC__ETCD__COMPARE__TARGET_UNION_VERSION;
 		to->version = from->equal;
 		break;
+	case PTC_ETCD_NONE_AFTER:
+		to->result = PTC__ETCD__COMPARE__COMPARE_RESULT__LESS;
+		to->target = PTC__ETCD__COMPARE__COMPARE_TARGET__CREATE;
+		to->target_union_case = PTC__ETCD__COMPARE__TARGET_UNION_CREATE_REVISION;
+		to->create_revision = from->equal + 1;
+		rc = ptc_etcd_prefix_end(from->key, &to->range_end, err);
+		break;
 	}
-	return check_key(from->key, err);
+	return rc ? rc : check_key(from->key, err);
 }
 
 /* The arrays a TxnRequest points into. */

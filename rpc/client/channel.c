@@ -6,6 +6,8 @@
  *
  * Failure modes: an unreachable peer fails the call at once (PTC_EPEER with
  * the target's name; the next call after a short backoff tries again); a
+ * listener that closes the connection before anything was sent is tried again
+ * for a few seconds by ptc_rpc_unary, within the deadline; a
  * deadline (PTC_ETIMEOUT) covers connecting too; plain TCP off loopback and
  * TCP without TLS are refused when the channel is made (PTC_EPERM). */
 #include "rpc/client/internal.h"
@@ -19,8 +21,11 @@
 #include <grpc/support/string_util.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-#define OLD_NS (INT64_C(60) * 1000000000) /* longer than a connection takes to be made */
+#define OLD_NS         (INT64_C(60) * 1000000000) /* longer than a connection takes to be made */
+#define RETRY_MS       5000 /* how long a unary call tries again that was closed before it was sent */
+#define RETRY_LEAST_MS 20   /* the pause before, at most twice as long */
 
 /* ---- channels ---------------------------------------------------------------- */
 
@@ -383,6 +388,19 @@ void ptc_rpc_unary_done(struct ptc_rpc_unary_call *u)
 	u->core = NULL;
 }
 
+/* Whether it is worth another try: the listener, or the kernel for it, closed the connection before anything was sent.
+ * So it does with many when somebody connects in a loop. Waits a random time, so that it does not keep step. */
+static bool try_again(const struct ptc_rpc_unary_call *u, const char *target, int64_t until_ns)
+{
+	unsigned char dice = 0;
+
+	if (!ptc_rpc_status_closed_early(u->out.code, u->out.details, target) || ptc_sys_now_ns() >= until_ns)
+		return false;
+	(void)ptc_sys_random(&dice, sizeof dice, NULL);
+	usleep(1000u * (RETRY_LEAST_MS + dice % RETRY_LEAST_MS));
+	return true;
+}
+
 int ptc_rpc_unary(struct ptc_rpc_channel *channel, const char *method, const void *request, size_t request_len,
 		  int timeout_ms, const struct ptc_rpc_meta *meta, size_t nmeta, void **ret_reply, size_t *ret_len,
 		  struct ptc_error *err)
@@ -393,16 +411,28 @@ int ptc_rpc_unary(struct ptc_rpc_channel *channel, const char *method, const voi
 					   .timeout_ms = timeout_ms,
 					   .meta = meta,
 					   .nmeta = nmeta };
+	const int64_t began_ns = ptc_sys_now_ns(),
+		      until_ns = began_ns + PTC_MIN(timeout_ms, RETRY_MS) * INT64_C(1000000);
 	grpc_completion_queue *cq = grpc_completion_queue_create_for_next(NULL);
-	struct ptc_rpc_slot slot = { .pending = true };
-	struct ptc_rpc_unary_call u;
-	int rc = ptc_rpc_unary_start(&u, channel, &args, cq, &slot, err);
+	bool again;
+	int rc;
 
-	if (!rc) {
+	do {
+		struct ptc_rpc_slot slot = { .pending = true };
+		struct ptc_rpc_unary_call u;
+
+		again = false;
+		rc = ptc_rpc_unary_start(&u, channel, &args, cq, &slot, err);
+		if (rc)
+			break;
 		ptc_rpc_slot_wait(cq, &slot);
 		rc = ptc_rpc_unary_result(&u, ret_reply, ret_len, err);
+		again = rc == PTC_EPEER && try_again(&u, channel->target, until_ns);
 		ptc_rpc_unary_done(&u);
-	}
+		if (again)
+			ptc_rpc_channel_retry(channel);
+		args.timeout_ms = PTC_MAX(1, timeout_ms - (int)((ptc_sys_now_ns() - began_ns) / 1000000));
+	} while (again);
 	ptc_rpc_cq_free(cq);
 	return rc;
 }

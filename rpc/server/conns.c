@@ -40,6 +40,8 @@
 #define STRANGER_MS   15000 /* the handshake may take 10 s */
 #define REAP_MS       10    /* between two looks at all of them */
 #define COMPLAIN_MS   10000 /* one line in the log for all that was refused in this time */
+#define REFUSE_MS     3     /* a user at his share is refused without a look at his connections for so long */
+#define REFUSED_SLOTS 64    /* users that are refused so, by uid modulo this; another uid takes a slot over */
 #define TABLE         (USERS_MAX + STRANGERS_MAX + MEMBERS_MAX)
 
 struct conn {
@@ -60,6 +62,10 @@ static struct {
 	uint64_t refused, shed, expired;
 	uint64_t complained; /* of refused, in the log */
 	int64_t complained_ns, reaped_ns;
+	struct {
+		uid_t uid;
+		int64_t until_ns;
+	} at_share[REFUSED_SLOTS];
 } conns = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* Three eighths of the descriptors are left for all else: chunks, logs, ranks, connections of ours to others. */
@@ -280,6 +286,24 @@ static int number_locked(int fd)
 	return n;
 }
 
+/* Whoever connects in a loop must be refused faster than he can connect. Else the kernel's queue of the listener is
+ * full, and everybody waits or is refused there. A look at his connections takes a system call for each. */
+static bool at_share_locked(const struct ptc_rpc_peer *p)
+{
+	const uid_t slot = p->id.uid % REFUSED_SLOTS;
+
+	return p->kind == PTC_RPC_PEER_USER && p->id.uid != 0 && conns.at_share[slot].uid == p->id.uid &&
+	       ptc_sys_now_ns() < conns.at_share[slot].until_ns;
+}
+
+static void note_share_locked(const struct ptc_rpc_peer *p)
+{
+	const uid_t slot = p->id.uid % REFUSED_SLOTS;
+
+	conns.at_share[slot].uid = p->id.uid;
+	conns.at_share[slot].until_ns = ptc_sys_now_ns() + REFUSE_MS * INT64_C(1000000);
+}
+
 /* One line for many: whoever is refused may try a thousand times a second. */
 static void complain_locked(const char *why)
 {
@@ -300,12 +324,19 @@ int ptc_rpc_conn_take(int fd, const struct ptc_rpc_peer *p)
 
 	pthread_mutex_lock(&conns.lock);
 	setup_locked();
+	if (at_share_locked(p)) {
+		conns.refused++;
+		pthread_mutex_unlock(&conns.lock);
+		close(fd);
+		return -1;
+	}
 	if (admit_locked(p)) {
 		n = number_locked(fd);
 		if (n < 0)
 			snprintf(why, sizeof why, "no descriptor is left (%d for connections; see ulimit -n)",
 				 conns.count);
 	} else if (p->kind == PTC_RPC_PEER_USER) {
+		note_share_locked(p);
 		snprintf(why, sizeof why, "user %u, or all users together, have too many (%d, %d)", (unsigned)p->id.uid,
 			 conns.users / USER_SHARE, conns.users);
 	} else {
@@ -338,6 +369,14 @@ void ptc_rpc_conn_exhausted(const char *what, int errnum)
 		conns.shed++;
 	}
 	complain_locked(why);
+	pthread_mutex_unlock(&conns.lock);
+}
+
+void ptc_rpc_conn_dropped(bool out_of_time)
+{
+	pthread_mutex_lock(&conns.lock);
+	conns.expired += out_of_time;
+	conns.shed += !out_of_time;
 	pthread_mutex_unlock(&conns.lock);
 }
 

@@ -9,6 +9,10 @@
  * Handle. Another version of the core may have another class; docs/decisions/0010-bounded-calls.md says what to look
  * at, and a server without a handler refuses to listen.
  *
+ * Only a connection that has said something costs the core anything. Until then it waits here, a descriptor and no
+ * more, in a pool of our own. Members speak at once. Whoever connects in a loop and says nothing pushes out his own
+ * kind: of a few that are drawn at random from a full pool, one of the address that comes up most goes.
+ *
  * Happy path: listen binds, start accepts on a thread of its own until the listener is freed.
  *
  * Failure modes: an address that cannot be bound or a certificate that the core does not take (PTC_EIO); no descriptor
@@ -18,6 +22,7 @@
 #include "base/cleanup.h"
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/sys/sys.h"
 #include "base/sys/thread.h"
 
 #include <errno.h>
@@ -27,6 +32,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -34,6 +40,11 @@
 #define BACKLOG         1024 /* a burst of strangers must not keep members out of the queue */
 #define ACCEPT_PAUSE_MS 100  /* after running out of descriptors */
 #define LOOK_MS         1000 /* between looks for strangers out of time */
+#define AT_ONCE         32   /* connections taken between looks at the others */
+#define SILENT_MAX      256  /* that have said nothing yet */
+#define SILENT_PART     16   /* of all descriptors, at most */
+#define SILENT_MS       5000 /* how long one may say nothing */
+#define DRAWN           8    /* at random, of a full pool */
 #define KEY             "external:ptc0"
 
 /* grpc_core::TcpServerFdHandler. */
@@ -45,6 +56,12 @@ struct ptc_rpc_fd_handler {
 	} * table;
 };
 
+struct silent {
+	struct ptc_rpc_peer peer;
+	int listener;
+	int64_t since_ns;
+};
+
 struct ptc_rpc_front {
 	struct ptc_rpc_front *next;
 	struct ptc_rpc_fd_handler *handler; /* the core's, as long as its server is */
@@ -52,6 +69,11 @@ struct ptc_rpc_front {
 	int fd[SOCKETS_MAX], nfds, stop_fd;
 	bool thread_started;
 	pthread_t thread;
+	/* the thread's; polled[i] is the descriptor of silent[i] */
+	struct silent silent[SILENT_MAX];
+	struct pollfd fds[1 + SOCKETS_MAX + SILENT_MAX], *polled;
+	size_t nsilent, max_silent;
+	unsigned dice;
 };
 
 /* ---- the core's side -------------------------------------------------------------- */
@@ -117,57 +139,176 @@ static void peer_of(const struct sockaddr_storage *from, struct ptc_rpc_peer *re
 	}
 }
 
-/* false: no descriptor, or no memory. */
-static bool accept_one(struct ptc_rpc_front *f, int listener)
+/* ---- connections that have said nothing yet ----------------------------------------- */
+
+/* 1: it has said something; 0: not yet; -1: it is over. */
+static int has_spoken(int fd)
 {
-	struct sockaddr_storage from = { .ss_family = AF_UNSPEC };
-	socklen_t len = sizeof from;
-	struct ptc_rpc_peer peer;
-	int fd = accept4(listener, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	char byte;
+	ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
 
-	if (fd < 0) {
-		int e = errno;
+	if (n < 0)
+		return errno == EAGAIN || errno == EINTR ? 0 : -1;
+	return n > 0 ? 1 : -1;
+}
 
-		if (e != EMFILE && e != ENFILE && e != ENOMEM && e != ENOBUFS)
-			return true; /* that connection is over already */
-		ptc_rpc_conn_exhausted(f->address, e);
-		return false;
-	}
-	peer_of(&from, &peer);
-	fd = ptc_rpc_conn_take(fd, &peer);
+static void to_core(struct ptc_rpc_front *f, int listener, int fd, const struct ptc_rpc_peer *peer)
+{
+	fd = ptc_rpc_conn_take(fd, peer);
 	if (fd >= 0)
 		f->handler->table->handle(f->handler, listener, fd, NULL);
+}
+
+/* The last one takes its place. */
+static void forget(struct ptc_rpc_front *f, size_t i)
+{
+	f->nsilent--;
+	f->silent[i] = f->silent[f->nsilent];
+	f->polled[i] = f->polled[f->nsilent];
+}
+
+static void drop(struct ptc_rpc_front *f, size_t i, bool out_of_time)
+{
+	close(f->polled[i].fd);
+	forget(f, i);
+	ptc_rpc_conn_dropped(out_of_time);
+}
+
+static size_t draw(struct ptc_rpc_front *f)
+{
+	f->dice = f->dice * 1664525u + 1013904223u; /* seeded at start; the low bits are the poor ones */
+	return (f->dice >> 12) % f->nsilent;
+}
+
+/* Of some at random, one of the address that is there most often. */
+static void drop_one(struct ptc_rpc_front *f)
+{
+	size_t drawn[DRAWN], victim = 0;
+	int most = 0;
+
+	if (!f->nsilent)
+		return;
+	for (size_t i = 0; i < DRAWN; i++)
+		drawn[i] = draw(f);
+	for (size_t i = 0; i < DRAWN; i++) {
+		int same = 0;
+
+		for (size_t k = 0; k < DRAWN; k++)
+			same += memcmp(&f->silent[drawn[i]].peer.host, &f->silent[drawn[k]].peer.host,
+				       sizeof f->silent->peer.host) == 0;
+		if (same > most) {
+			most = same;
+			victim = drawn[i];
+		}
+	}
+	drop(f, victim, false);
+}
+
+static void listen_to(struct ptc_rpc_front *f, int listener, int fd, const struct ptc_rpc_peer *peer)
+{
+	int spoken = has_spoken(fd);
+
+	if (spoken > 0) {
+		to_core(f, listener, fd, peer);
+		return;
+	}
+	if (spoken < 0) {
+		close(fd);
+		return;
+	}
+	if (f->nsilent >= f->max_silent)
+		drop_one(f);
+	f->polled[f->nsilent] = (struct pollfd){ .fd = fd, .events = POLLIN };
+	f->silent[f->nsilent++] = (struct silent){ .peer = *peer, .listener = listener, .since_ns = ptc_sys_now_ns() };
+}
+
+/* Those that spoke go to the core, those that ended or took too long go. */
+static void look_at_silent(struct ptc_rpc_front *f)
+{
+	const int64_t before = ptc_sys_now_ns() - SILENT_MS * INT64_C(1000000);
+
+	for (size_t i = f->nsilent; i-- > 0;) {
+		const struct silent s = f->silent[i];
+		const int fd = f->polled[i].fd, spoken = f->polled[i].revents ? has_spoken(fd) : 0;
+
+		f->polled[i].revents = 0;
+		if (spoken > 0) {
+			forget(f, i);
+			to_core(f, s.listener, fd, &s.peer);
+		} else if (spoken < 0) {
+			close(fd);
+			forget(f, i);
+		} else if (s.since_ns < before) {
+			drop(f, i, true);
+		}
+	}
+}
+
+static void silent_start(struct ptc_rpc_front *f)
+{
+	struct rlimit lim = { .rlim_cur = 1024 };
+
+	getrlimit(RLIMIT_NOFILE, &lim);
+	f->max_silent = (size_t)PTC_MIN((rlim_t)SILENT_MAX, PTC_MAX(lim.rlim_cur / SILENT_PART, (rlim_t)1));
+	(void)ptc_sys_random(&f->dice, sizeof f->dice, NULL);
+	f->fds[0] = (struct pollfd){ .fd = f->stop_fd, .events = POLLIN };
+	for (int i = 0; i < f->nfds; i++)
+		f->fds[i + 1] = (struct pollfd){ .fd = f->fd[i], .events = POLLIN };
+	f->polled = f->fds + 1 + f->nfds;
+}
+
+/* false: no descriptor, or no memory. */
+static bool accept_some(struct ptc_rpc_front *f, int listener)
+{
+	for (int i = 0; i < AT_ONCE; i++) {
+		struct sockaddr_storage from = { .ss_family = AF_UNSPEC };
+		socklen_t len = sizeof from;
+		struct ptc_rpc_peer peer;
+		int fd = accept4(listener, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC), e = errno;
+
+		if (fd < 0 && e != EMFILE && e != ENFILE && e != ENOMEM && e != ENOBUFS)
+			return true; /* no more, or that connection is over already */
+		if (fd < 0) {
+			drop_one(f);
+			ptc_rpc_conn_exhausted(f->address, e);
+			return false;
+		}
+		peer_of(&from, &peer);
+		listen_to(f, listener, fd, &peer);
+	}
 	return true;
 }
 
 static void *accept_main(void *arg)
 {
 	struct ptc_rpc_front *f = arg;
-	struct pollfd p[SOCKETS_MAX + 1] = { { .fd = f->stop_fd, .events = POLLIN } };
 
-	for (int i = 0; i < f->nfds; i++)
-		p[i + 1] = (struct pollfd){ .fd = f->fd[i], .events = POLLIN };
 	for (;;) {
-		int n = poll(p, (nfds_t)f->nfds + 1, LOOK_MS);
+		int n = poll(f->fds, (nfds_t)f->nfds + 1 + f->nsilent, LOOK_MS);
 		bool room = true;
 
 		if (n < 0 && errno != EINTR)
 			return NULL;
-		if (n > 0 && p[0].revents)
+		if (n > 0 && f->fds[0].revents)
 			return NULL;
+		if (n >= 0)
+			look_at_silent(f);
 		for (int i = 1; n > 0 && i <= f->nfds; i++)
-			if (p[i].revents)
-				room = accept_one(f, p[i].fd) && room;
+			if (f->fds[i].revents)
+				room = accept_some(f, f->fds[i].fd) && room;
 		ptc_rpc_conn_expire();
 		if (!room)
-			poll(p, 1, ACCEPT_PAUSE_MS);
+			poll(f->fds, 1, ACCEPT_PAUSE_MS);
 	}
 }
 
 int ptc_rpc_front_start(struct ptc_rpc_front *list, struct ptc_error *err)
 {
 	for (struct ptc_rpc_front *f = list; f; f = f->next) {
-		int rc = ptc_thread_start(&f->thread, "ptc-rpc-front", accept_main, f, err);
+		int rc;
+
+		silent_start(f);
+		rc = ptc_thread_start(&f->thread, "ptc-rpc-front", accept_main, f, err);
 
 		if (rc)
 			return rc;
@@ -186,6 +327,8 @@ struct ptc_rpc_front *ptc_rpc_front_free(struct ptc_rpc_front *list)
 			eventfd_write(f->stop_fd, 1);
 			pthread_join(f->thread, NULL);
 		}
+		for (size_t i = 0; i < f->nsilent; i++)
+			close(f->polled[i].fd);
 		for (int i = 0; i < f->nfds; i++)
 			close(f->fd[i]);
 		ptc_close(&f->stop_fd);

@@ -169,6 +169,8 @@ void ptc_rpc_conn_known(const char *peer);
 void ptc_rpc_conn_expire(void); /* shuts down connections of strangers whose time is over */
 /* Reports that accept(2) at `what` failed because descriptors or memory are short. */
 void ptc_rpc_conn_exhausted(const char *what, int errnum);
+/* Counts a TCP connection that was ended before it came to the table: to make room, or out of time. */
+void ptc_rpc_conn_dropped(bool out_of_time);
 void ptc_rpc_v4_mapped(const struct in_addr *v4, struct in6_addr *ret);
 
 /* rpc/server/unix.c */

@@ -14,7 +14,8 @@
  * users; a user has an eighth for brief calls; bulk calls have five eighths, a user as many as max_calls_per_user while
  * half of these are free, then a few. Among calls that may run, root's and nodes' come first, then the oldest.
  *
- * Who may come: of what there is room for, users have five eighths, root a quarter; a user has max_calls_per_user.
+ * Who may come: of what there is room for, users have five eighths, root a quarter; a user has max_calls_per_user. For
+ * a user who finds no room, the oldest waiting call of whoever has the most, and more than him, is ended.
  *
  * Failure modes: no thread can be started (calls wait longer; at start PTC_EIO); more calls than there is room for: a
  * user's are refused (PTC_ELIMIT) before they take the room that is kept for others; others wait in the core. */
@@ -107,6 +108,48 @@ static struct ptc_rpc_call *ready_locked(struct ptc_rpc_server *srv)
 
 /* ---- who may come ------------------------------------------------------------------------ */
 
+static int calls_of_locked(const struct ptc_rpc_server *srv, uid_t uid)
+{
+	int n = 0;
+
+	for (int i = 0; i < srv->ncalls; i++)
+		n += srv->calls[i]->counted && ptc_rpc_call_is_user(srv->calls[i]) &&
+		     srv->calls[i]->identity.uid == uid;
+	return n;
+}
+
+/* Ends a call of the user with the most, if that is more than `than`; of those without a thread, the one that has
+ * waited longest. Whoever looks at it next finds it cancelled. */
+static bool make_room_locked(struct ptc_rpc_server *srv, int than)
+{
+	struct ptc_rpc_call *victim = NULL;
+	int most = than;
+
+	for (int i = 0; i < srv->ncalls; i++) {
+		struct ptc_rpc_call *c = srv->calls[i];
+		int n;
+
+		if ((c->state != PTC_RPC_WAITING && c->state != PTC_RPC_READY) || !c->counted ||
+		    !ptc_rpc_call_is_user(c))
+			continue;
+		n = calls_of_locked(srv, c->identity.uid);
+		if (n > most || (victim && n == most && c->waiting_ns < victim->waiting_ns)) {
+			victim = c;
+			most = n;
+		}
+	}
+	if (!victim)
+		return false;
+	victim->counted = false;
+	victim->look_ns = 0;
+	srv->unlooked = true;
+	pthread_cond_signal(&srv->waiter_wake);
+	grpc_call_cancel_with_status(victim->core, GRPC_STATUS_RESOURCE_EXHAUSTED,
+				     "ended to make room: users have all calls that there can be, and you the most",
+				     NULL);
+	return true;
+}
+
 static void admit_locked(struct ptc_rpc_call *call)
 {
 	struct ptc_rpc_server *srv = call->srv;
@@ -122,12 +165,14 @@ static void admit_locked(struct ptc_rpc_call *call)
 		all++;
 		mine += c->identity.uid == call->identity.uid;
 	}
+	if (all >= most && ptc_rpc_call_is_user(call) && make_room_locked(srv, mine + 1))
+		all = most - 1;
 	call->counted = all < most && (!ptc_rpc_call_is_user(call) || mine < srv->max_calls_per_user);
 	if (call->counted)
 		return;
 	ptc_error_set(&call->err, PTC_ELIMIT,
 		      all < most ? "too many calls of user %u at once; end some first"
-				 : "too many calls at once, those of user %u included; try again",
+				 : "too many calls of all users at once, and none has more than user %u; try again",
 		      (unsigned)call->identity.uid);
 	ptc_rpc_call_refuse(call, PTC_ELIMIT);
 }

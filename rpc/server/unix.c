@@ -30,6 +30,7 @@
 
 #define BACKLOG         4096 /* while it is full, callers are refused; whoever floods it must not manage that */
 #define ACCEPT_PAUSE_MS 100  /* after running out of descriptors */
+#define AT_ONCE         64   /* connections, between looks whether to stop */
 #define PEER_SEND_BUFFER                                                                                               \
 	(1 << 20) /* bulk; the kernel's 208 KiB wake the other end ten times for a message of 2 MiB                    \
 		   */
@@ -62,12 +63,24 @@ static bool identify(const struct ptc_rpc_unix *u, int fd, struct ptc_rpc_peer *
 	return !u->as_node || cred.uid == 0 || cred.uid == geteuid();
 }
 
+/* Whoever connects in a loop has closed most of what waits in the queue, and must not cost more than that. */
+static bool is_gone(int fd)
+{
+	struct pollfd p = { .fd = fd };
+
+	return poll(&p, 1, 0) > 0 && (p.revents & POLLHUP);
+}
+
 static void hand_over(struct ptc_rpc_unix *u, int fd)
 {
 	const int send_buffer = PEER_SEND_BUFFER;
 	struct ptc_rpc_peer peer;
 	int n;
 
+	if (is_gone(fd)) {
+		close(fd);
+		return;
+	}
 	if (!identify(u, fd, &peer)) {
 		ptc_debug("rpc", "%s: refused a caller of another user", u->addr.sun_path);
 		close(fd);
@@ -81,13 +94,26 @@ static void hand_over(struct ptc_rpc_unix *u, int fd)
 	grpc_server_add_channel_from_fd(u->core, n, u->creds);
 }
 
+/* Takes what waits, up to a number, so that we still see when to stop. 0, or why no more is there. */
+static int accept_some(struct ptc_rpc_unix *u)
+{
+	for (int i = 0; i < AT_ONCE; i++) {
+		int fd = accept4(u->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+		if (fd < 0)
+			return errno;
+		hand_over(u, fd);
+	}
+	return 0;
+}
+
 static void *accept_main(void *arg)
 {
 	struct ptc_rpc_unix *u = arg;
 	struct pollfd p[2] = { { .fd = u->stop_fd, .events = POLLIN }, { .fd = u->fd, .events = POLLIN } };
 
 	for (;;) {
-		int fd, n = poll(p, 2, -1);
+		int e, n = poll(p, 2, -1);
 
 		if (n < 0 && errno != EINTR)
 			return NULL;
@@ -95,12 +121,10 @@ static void *accept_main(void *arg)
 			return NULL;
 		if (n <= 0 || !p[1].revents)
 			continue;
-		fd = accept4(u->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-		if (fd >= 0)
-			hand_over(u, fd);
-		if (fd >= 0 || (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS))
+		e = accept_some(u);
+		if (e != EMFILE && e != ENFILE && e != ENOMEM && e != ENOBUFS)
 			continue;
-		ptc_rpc_conn_exhausted(u->addr.sun_path, errno);
+		ptc_rpc_conn_exhausted(u->addr.sun_path, e);
 		poll(p, 1, ACCEPT_PAUSE_MS);
 	}
 }

@@ -5,13 +5,16 @@
  * do. Names are each user's own. Older versions had one space for all, /ptc/datasets/NAME: such are still found.
  *
  * Failure modes: the name is taken (PTC_EEXIST), or not the caller's (PTC_ENOTFOUND, as for one that does not exist);
- * several users have one that root asks for (PTC_EINVAL); etcd unreachable (PTC_ECOORD). A job keeps what a dataset was
+ * several users have one that root asks for (PTC_EINVAL); the user has as many as he may, or all users together
+ * (PTC_ELIMIT); etcd unreachable (PTC_ECOORD). A job keeps what a dataset was
  * when the job was created, so removing one breaks none. */
 #include "daemon/api/samples/samples.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/cleanup.h"
 #include "base/sys/sys.h"
+#include "daemon/cluster/quota.h"
 #include "formats/dataset/dataset_doc.h"
 #include "formats/job/job.h"
 #include "formats/json.h"
@@ -23,6 +26,9 @@
 #define PREFIX  "/ptc/datasets/"
 #define KEY_MAX (sizeof PREFIX + PTC_NAME_MAX + 12)
 
+#define ROOT_RESERVE 256 /* of PTC_MAX_DATASETS; only root may register these */
+#define TRIES        100 /* each that fails is another dataset of the same user's that was added */
+
 static int send_ack(struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;
@@ -31,15 +37,28 @@ static int send_ack(struct ptc_rpc_call *call, struct ptc_error *err)
 	return ptc_pb_call_send(call, &ack.base, err);
 }
 
-static int too_many(struct ptc_etcd *e, struct ptc_error *err)
+/* How many there are, of all and of this user; `after`: the revision at which that was so. */
+static int check_room(struct ptc_daemon *d, uid_t uid, const char *mine, int64_t *ret_after, struct ptc_error *err)
 {
+	const size_t may = ptc_cluster_quota(d->cluster)->datasets;
+	const size_t most = uid == 0 ? PTC_MAX_DATASETS : PTC_MAX_DATASETS - ROOT_RESERVE;
+	struct ptc_etcd *e = ptc_cluster_etcd(d->cluster);
 	struct ptc_etcd_kvs kvs = { 0 };
-	int rc = ptc_etcd_get_keys(e, PREFIX, &kvs, err);
+	size_t all = 0;
+	int rc = ptc_etcd_get_keys(e, mine, &kvs, err);
 
-	if (rc == 0 && kvs.n >= PTC_MAX_DATASETS)
-		rc = ptc_error_set(err, PTC_ELIMIT, "%zu datasets are registered, at most %d can be; remove some",
-				   kvs.n, PTC_MAX_DATASETS);
+	if (rc == 0 && uid != 0 && kvs.n >= may)
+		rc = ptc_error_set(err, PTC_ELIMIT,
+				   "uid %u has %zu datasets, and may have %zu (quota.datasets); remove one first "
+				   "(`ptcctl dataset list`)",
+				   (unsigned)uid, kvs.n, may);
+	*ret_after = kvs.revision;
 	ptc_etcd_kvs_done(&kvs);
+	if (rc == 0)
+		rc = ptc_etcd_count(e, PREFIX, &all, err);
+	if (rc == 0 && all >= most)
+		rc = ptc_error_set(err, PTC_ELIMIT, "%zu datasets are registered, at most %zu can be%s; remove some",
+				   all, most, uid == 0 ? "" : " by users");
 	return rc;
 }
 
@@ -135,21 +154,46 @@ static int find(struct ptc_etcd *e, const char *name, uid_t uid, struct known *r
 	return get_key(e, key, uid, ret, err);
 }
 
-static int add(struct ptc_etcd *e, const struct ptc_dataset_doc *doc, struct ptc_error *err)
+/* Puts it if nobody has put another one of this user's since they were counted; so two that come at once both count.
+ * *ret_ok false: somebody has. */
+static int put(struct ptc_daemon *d, const struct ptc_dataset_doc *doc, const char *key, const char *json, bool *ret_ok,
+	       struct ptc_error *err)
+{
+	struct ptc_etcd *e = ptc_cluster_etcd(d->cluster);
+	struct ptc_etcd_compare same[] = { { key, PTC_ETCD_CREATE_REV, 0 }, { NULL, PTC_ETCD_NONE_AFTER, 0 } };
+	struct known k;
+	char mine[KEY_MAX];
+	int rc;
+
+	*ret_ok = false;
+	snprintf(mine, sizeof mine, PREFIX "%u/", (unsigned)doc->uid);
+	same[1].key = mine;
+	rc = get_key(e, key, doc->uid, &k, err);
+	if (rc != PTC_ENOTFOUND)
+		return rc ? rc : taken(doc->name, err);
+	rc = check_older(e, doc, err);
+	if (rc == 0)
+		rc = check_room(d, doc->uid, mine, &same[1].equal, err);
+	return rc ? rc
+		  : ptc_etcd_txn(e, same, PTC_ARRAY_LEN(same),
+				 &(struct ptc_etcd_op){ .key = key, .value = json, .len = strlen(json) }, 1,
+				 "etcd.dataset", ret_ok, NULL, err);
+}
+
+static int add(struct ptc_daemon *d, const struct ptc_dataset_doc *doc, struct ptc_error *err)
 {
 	ptc_auto_free char *json = ptc_dataset_doc_encode(doc);
 	char key[KEY_MAX];
 	bool ok = false;
-	int rc = json ? too_many(e, err) : ptc_nomem(err);
+	int rc = json ? ptc_quota_room(d->cluster, strlen(json), err) : ptc_nomem(err);
 
 	snprintf(key, sizeof key, PREFIX "%u/%s", (unsigned)doc->uid, doc->name);
-	if (rc == 0)
-		rc = check_older(e, doc, err);
-	if (rc == 0)
-		rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ key, PTC_ETCD_CREATE_REV, 0 }, 1,
-				  &(struct ptc_etcd_op){ .key = key, .value = json, .len = strlen(json) }, 1,
-				  "etcd.dataset", &ok, NULL, err);
-	return rc == 0 && !ok ? taken(doc->name, err) : rc;
+	for (int i = 0; rc == 0 && !ok && i < TRIES; i++)
+		rc = put(d, doc, key, json, &ok, err);
+	return rc || ok ? rc
+			: ptc_error_set(err, PTC_ECONFLICT,
+					"datasets of uid %u were added again and again meanwhile; try again",
+					(unsigned)doc->uid);
 }
 
 /* Where the source is, which only who is on the same machine can know. */
@@ -186,7 +230,7 @@ PTC_CONTROL_HANDLER(ptc_control_dataset_add)
 		return rc;
 	doc.uid = ptc_control_uid(call);
 	doc.created_ms = ptc_sys_realtime_ms();
-	rc = add(ptc_cluster_etcd(d->cluster), &doc, err);
+	rc = add(d, &doc, err);
 	return rc ? rc : send_ack(call, err);
 }
 
