@@ -3,11 +3,13 @@
 one process (torch_state.py) say that it must be."""
 import ast
 import contextlib
+import datetime
 import difflib
 import functools
 import glob
 import importlib.metadata
 import importlib.util
+import io
 import json
 import os
 import re
@@ -19,6 +21,7 @@ import unittest
 import warnings
 import weakref
 import zlib
+from unittest import mock
 
 import harness  # first: it says where the others are
 import curve
@@ -434,6 +437,13 @@ class Torch(harness.Case):
             gen.attach(model=model, optim=optim, sched=torch.optim.lr_scheduler.StepLR(optim, 1, 0.5),
                        data=[gen.batch_sampler(range(20), 4, 2), *loader])
             return gen, model, optim, gen._client
+
+        def ended(gen, step):
+            """What a boundary says at which a promise ends. Warnings are errors there."""
+            with contextlib.redirect_stderr(io.StringIO()) as said, warnings.catch_warnings():
+                warnings.simplefilter("error")
+                gen.boundary(step)
+            return said.getvalue()
         was = torch.autograd.backward, torch.distributed.Work.wait, os._exit
         gen, model, optim, client = made()
         gen.survive()
@@ -450,6 +460,7 @@ class Torch(harness.Case):
             with self.assertRaisesRegex(RuntimeError, re.escape(text)):
                 Peers.apply(torch.ones(1, requires_grad=True), text).backward()
             self.assertEqual(left, client.left)
+        self.check_waits(client)
         model.weight.grad = torch.ones_like(model.weight)
         gen._promise._next_check = 0.0
         gen.boundary(2)
@@ -459,18 +470,48 @@ class Torch(harness.Case):
         self.assertEqual([True, False, True], client.said)
         model.weight.data = model.weight.data.clone()
         gen._promise._next_check = 0.0
-        with self.assertWarnsRegex(UserWarning, "goes on from snapshots.*tensor weight: it is not where it was at attach"):
-            gen.boundary(4)
+        self.assertRegex(ended(gen, 4), "^ptc: rank 0: .*goes on from snapshots.*tensor weight: it is not where it was at attach.*\n$")
         gen.boundary(5)
         self.assertEqual([True, False, True, False], client.said)
         with contextlib.suppress(ZeroDivisionError):
             gen.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
-        self.assertEqual(2, client.left)
+        self.assertEqual(3, client.left)
         self.assertEqual(was, (torch.autograd.backward, torch.distributed.Work.wait, os._exit))
         gen = made([ptc.torch.External(types.SimpleNamespace(state_dict=dict, load_state_dict=dict))])[0]
         with self.assertRaisesRegex(ptc.Error, "dataset loader: survive\\(\\) publishes positions at each boundary"):
             gen.survive()
         self.assertFalse(_survive.is_of_peers(ValueError("gloo")))
+        for call in ("cursor_set", "survive"):  # the generation has ended meanwhile
+            gen, _, _, client = made()
+            gen.survive()
+            client.__dict__[call] = mock.Mock(side_effect=ptc.Error(-9, "this generation has ended"))
+            self.assertEqual("", ended(gen, 0))
+            client.__dict__[call].assert_called_once()
+            gen._promise.close()
+
+    def check_waits(self, client):
+        """A wait that a program has limited may fail; what fails without a peer is final."""
+        import torch
+        import torch.distributed as dist
+        from ptc import _survive
+        store, groups, soon = dist.HashStore(), {}, datetime.timedelta(milliseconds=20)
+        join = lambda rank: groups.update({rank: dist.ProcessGroupGloo(store, rank, 2, datetime.timedelta(seconds=60))})
+        threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        late, timed, plain = [groups[rank].recv([torch.zeros(1)], 1 - rank, tag) for rank, tag in ((0, 0), (1, 0), (1, 1))]
+        left = client.left
+        with self.assertRaisesRegex(RuntimeError, "gloo.*Timed out waiting 20ms"):
+            late.wait(timeout=soon)
+        with self.assertRaisesRegex(RuntimeError, "gloo.*Connection closed"):
+            timed.wait(datetime.timedelta(seconds=60))
+        self.assertEqual(left, client.left)
+        with self.assertRaisesRegex(RuntimeError, "gloo.*Connection closed"):
+            plain.wait()
+        self.assertEqual(left + 1, client.left)
+        self.assertFalse(_survive.is_of_peers(RuntimeError("[gloo/unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation")))
 
     def check_blobs(self):
         """As many names as ptcd takes are set at a stop; one object more is refused at attach."""

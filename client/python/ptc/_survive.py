@@ -3,17 +3,18 @@
 
 Happy path: Promise(gen) after attach(); boundary() before each boundary of the client publishes what a stop would have set; leave()
 where the program gives up; close(). Failure: ptc.Error that names what cannot be published at each boundary. What only shows later
-(a tensor that was put elsewhere) ends the promise with a warning; snapshots remain.
+(a tensor that was put elsewhere) ends the promise with a line on stderr; snapshots remain.
 
 A peer that dies makes gloo or NCCL raise in this rank, and the program's own handlers may change or free what is to be taken. So the
 calls in which that is seen hold the process first: backward passes, waits for collectives, os._exit, and the end of the with block.
 """
+import contextlib
 import functools
 import os
 import re
+import sys
 import threading
 import time
-import warnings
 import zlib
 
 import torch
@@ -22,13 +23,22 @@ import torch.distributed as dist
 import ptc
 from ptc._held import refuse
 
+_STALE = -9
 _SHARE = 1000  # checks of what a stop would refuse take at most this part of the time
 _LOST = re.compile("gloo|nccl|process ?group|connection (closed|reset)", re.IGNORECASE)
+_LATE = "Timed out waiting"  # gloo's; the peer may be slow
 
 
 def is_of_peers(e):
     """Whether the error says that other ranks cannot be reached, rather than that this program is wrong."""
+    if _LATE in str(e):
+        return False
     return isinstance(e, getattr(dist, "DistError", ())) or (isinstance(e, RuntimeError) and bool(_LOST.search(str(e))))
+
+
+def _is_timed(args, kw):
+    """Whether the program gave Work.wait() a timeout, so that it expects the wait to fail. PyTorch's 0 is none."""
+    return bool(kw.get("timeout", args[1] if len(args) > 1 else None))
 
 
 class Guard:
@@ -38,9 +48,10 @@ class Guard:
         self._leave, self._was = leave, []
 
     def begin(self):
-        for owner, name in ((torch.autograd, "backward"), (torch.autograd, "grad"), (getattr(dist, "Work", None), "wait")):
-            if hasattr(owner, name):
-                self._put(owner, name, self._leaves_if_raised)
+        for name in ("backward", "grad"):
+            self._put(torch.autograd, name, self._leaves_if_raised)
+        if hasattr(dist, "Work"):
+            self._put(dist.Work, "wait", functools.partial(self._leaves_if_raised, handled=_is_timed))
         self._put(os, "_exit", self._leaves)
 
     def _put(self, owner, name, make):
@@ -48,13 +59,13 @@ class Guard:
         self._was.append((owner, name, was))
         setattr(owner, name, make(was))
 
-    def _leaves_if_raised(self, fn):
+    def _leaves_if_raised(self, fn, handled=lambda args, kw: False):
         @functools.wraps(fn)
         def call(*args, **kw):
             try:
                 return fn(*args, **kw)
             except Exception as e:
-                if is_of_peers(e):
+                if is_of_peers(e) and not handled(args, kw):
                     self._leave()
                 raise
         return call
@@ -107,20 +118,24 @@ class Promise:
         if self._broken:
             return
         try:
+            self._keep(step)
+        except ptc.Error as e:
+            self._break(e)
+
+    def _keep(self, step):
+        try:
             if time.monotonic() >= self._next_check:
                 self._check()
             self._publish(step)
         except ptc.Later:  # gradients that add up over several boundaries: it is looked again at the next one
-            if self._made:
-                self._client.survive(False)
-            self._made = False
+            self._say(False)
             return
-        except ptc.Error as e:
-            self._break(e)
-            return
-        if not self._made:
-            self._client.survive()
-        self._made = True
+        self._say(True)
+
+    def _say(self, yes):
+        if yes != self._made:
+            self._client.survive(yes)
+        self._made = yes
 
     def _check(self):
         """What a stop would refuse. A step without an update, such as one that only adds to gradients, ptcd does not take anyhow."""
@@ -151,11 +166,19 @@ class Promise:
             self._last[name, scope] = data
 
     def _break(self, e):
+        """Not a warning: that would be an error of the program where warnings are errors."""
         self._broken = True
-        if self._made:
-            self._client.survive(False)
-        warnings.warn(f"rank {self._gen.rank}: after the loss of a node the job goes on from snapshots, not from this rank's memory: {e}",
-                      stacklevel=4)
+        try:
+            if e.code != _STALE:
+                self._say(False)
+        except ptc.Error as again:
+            e = again
+            if e.code != _STALE:
+                raise
+        if e.code != _STALE:  # nobody takes anything of a generation that has ended
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may be closed, or None
+                sys.stderr.write(f"ptc: rank {self._gen.rank}: after the loss of a node the job goes on from snapshots, not from this "
+                                 f"rank's memory: {e}\n")
 
     # -- the end
 

@@ -568,7 +568,7 @@ class Generation:
 
         From now on each boundary publishes what a stop would have set: options, schedulers, objects, random streams and positions.
         A loader with a state of its own, and modules with extra state, are refused. What a stop would refuse later ends the promise
-        with a warning. Where a backward pass or a wait for a collective raises because peers are gone, in os._exit and at the end
+        with a line on stderr. Where a backward pass or a wait for a collective raises because peers are gone, in os._exit and at the end
         of the with block, the process first waits until its memory has been taken."""
         if self._bound is None:
             raise ptc.Error(-1, "survive: attach() comes first")
