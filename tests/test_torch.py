@@ -426,8 +426,8 @@ class Torch(harness.Case):
             def backward(ctx, g):
                 raise RuntimeError(ctx.text)
 
-        def made(loader=()):
-            model = torch.nn.Linear(2, 3)
+        def made(loader=(), model=None):
+            model = model or torch.nn.Linear(2, 3)
             optim = torch.optim.SGD(model.parameters(), lr=0.5)
             info = types.SimpleNamespace(has_state=False, start_step=0, rank=0, world=1, tp=1, pp=1, dp=1, cp=1, tp_rank=0, pp_rank=0,
                                          dp_rank=0, cp_rank=0)
@@ -438,24 +438,27 @@ class Torch(harness.Case):
                        data=[gen.batch_sampler(range(20), 4, 2), *loader])
             return gen, model, optim, gen._client
 
-        def ended(gen, step):
-            """What a boundary says at which a promise ends. Warnings are errors there."""
+        def ended(call, *args):
+            """What a call says in which a promise ends. Warnings are errors there."""
             with contextlib.redirect_stderr(io.StringIO()) as said, warnings.catch_warnings():
                 warnings.simplefilter("error")
-                gen.boundary(step)
+                call(*args)
             return said.getvalue()
         was = torch.autograd.backward, torch.distributed.Work.wait, os._exit
         gen, model, optim, client = made()
         gen.survive()
         gen.boundary(0)
+        self.assertEqual([], client.said)  # no update has been seen
+        optim.step()
+        gen.boundary(1)
         self.assertEqual([True], client.said)
         first = dict(client.set)
         self.assertLessEqual({"optimizer", "scheduler", "model", "rng/torch", "rng/python", "rng/streams", "data"}, set(first))
         torch.rand(1)
         optim.param_groups[0]["lr"] = 0.25
-        gen.boundary(1)
+        gen.boundary(2)
         self.assertEqual({"optimizer", "rng/torch", "data"}, {name for name in first if client.set[name] != first[name]})
-        self.assertEqual(4, client.set["data"])
+        self.assertEqual(8, client.set["data"])
         for text, left in (("mat1 and mat2 shapes cannot be multiplied", 0), ("[gloo/transport/tcp/pair.cc:547] Connection closed by peer", 1)):
             with self.assertRaisesRegex(RuntimeError, re.escape(text)):
                 Peers.apply(torch.ones(1, requires_grad=True), text).backward()
@@ -463,15 +466,15 @@ class Torch(harness.Case):
         self.check_waits(client)
         model.weight.grad = torch.ones_like(model.weight)
         gen._promise._next_check = 0.0
-        gen.boundary(2)
+        gen.boundary(3)
         self.assertEqual([True, False], client.said)  # its gradients are live
         model.weight.grad = None
-        gen.boundary(3)
+        gen.boundary(4)
         self.assertEqual([True, False, True], client.said)
         model.weight.data = model.weight.data.clone()
         gen._promise._next_check = 0.0
-        self.assertRegex(ended(gen, 4), "^ptc: rank 0: .*goes on from snapshots.*tensor weight: it is not where it was at attach.*\n$")
-        gen.boundary(5)
+        self.assertRegex(ended(gen.boundary, 5), "^ptc: rank 0: .*goes on from snapshots.*tensor weight: it is not where it was at attach.*\n$")
+        gen.boundary(6)
         self.assertEqual([True, False, True, False], client.said)
         with contextlib.suppress(ZeroDivisionError):
             gen.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
@@ -482,12 +485,63 @@ class Torch(harness.Case):
             gen.survive()
         self.assertFalse(_survive.is_of_peers(ValueError("gloo")))
         for call in ("cursor_set", "survive"):  # the generation has ended meanwhile
-            gen, _, _, client = made()
+            gen, _, optim, client = made()
             gen.survive()
+            gen.boundary(0)
+            optim.step()
             client.__dict__[call] = mock.Mock(side_effect=ptc.Error(-9, "this generation has ended"))
-            self.assertEqual("", ended(gen, 0))
+            self.assertEqual("", ended(gen.boundary, 1))
             client.__dict__[call].assert_called_once()
             gen._promise.close()
+
+        self.check_buffers(made, ended)
+
+    def check_buffers(self, made, ended):
+        """What a forward pass changes before update_begin() is not the boundary's; `.data` and some kernels change no version."""
+        import torch
+        norm = lambda name: torch.nn.Sequential(torch.nn.Linear(2, 3), getattr(torch.nn, name)(3, track_running_stats=True))
+        forward = {"1.(running_mean|num_batches_tracked)": (norm("BatchNorm1d"), lambda m: m(torch.rand(4, 2))),
+                   "1.running_mean": (norm("InstanceNorm1d"), lambda m: m[1](torch.rand(4, 3, 5))),
+                   "parametrizations.weight.0._u": (torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(2, 3)),
+                                                    lambda m: m(torch.rand(4, 2))),
+                   "1.running_var": (norm("BatchNorm1d"), lambda m: m[1].running_var.data.add_(1))}
+        for name, (model, change) in forward.items():
+            text = f"^ptc: rank 0: .*buffer {name} is changed before the optimizer's step.*\n$"
+            for late in range(2):
+                gen, model, optim, client = made(model=model)
+                gen.survive()
+                gen.boundary(0)
+                if late:
+                    gen.update_begin()
+                    change(model)
+                    self.assertEqual("", ended(optim.step))
+                    gen.boundary(1)
+                    self.assertEqual([True], client.said)
+                    if name == "1.running_var":
+                        gen._promise.close()
+                        continue  # which is not seen any more
+                change(model)
+                self.assertRegex(ended(optim.step), text)
+                gen.boundary(1 + late)
+                self.assertEqual([True, False] * late, client.said)
+                gen._promise.close()
+        gen, model, optim, client = made(model=norm("BatchNorm1d"))
+        gen.survive()
+        gen.boundary(0)
+        optim.step()
+        gen.boundary(1)
+        model(torch.rand(4, 2))
+        self.assertRegex(ended(gen.boundary, 2), "buffer 1.num_batches_tracked is changed")  # without an update
+        self.assertEqual([True, False], client.said)
+        gen._promise.close()
+        gen, model, optim, client = made()
+        gen.survive()
+        gen.boundary(0)
+        model.bias.data = model.bias.data.clone()
+        optim.step()
+        self.assertRegex(ended(gen.boundary, 1), "tensor bias: it is not where it was")  # though it has been looked at just now
+        self.assertEqual([], client.said)
+        gen._promise.close()
 
     def check_waits(self, client):
         """A wait that a program has limited may fail; what fails without a peer is final."""

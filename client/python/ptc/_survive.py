@@ -5,6 +5,9 @@ Happy path: Promise(gen) after attach(); boundary() before each boundary of the 
 where the program gives up; close(). Failure: ptc.Error that names what cannot be published at each boundary. What only shows later
 (a tensor that was put elsewhere) ends the promise with a line on stderr; snapshots remain.
 
+Between a boundary and update_begin() ptcd takes what is in memory for the boundary's state. So the promise is made once an update has
+been seen before which no buffer was changed, by its bytes; a buffer whose version grows in that time later ends it.
+
 A peer that dies makes gloo or NCCL raise in this rank, and the program's own handlers may change or free what is to be taken. So the
 calls in which that is seen hold the process first: backward passes, waits for collectives, os._exit, and the end of the with block.
 """
@@ -21,6 +24,7 @@ import torch
 import torch.distributed as dist
 
 import ptc
+from ptc._attached import _digest
 from ptc._held import refuse
 
 _STALE = -9
@@ -82,6 +86,39 @@ class Guard:
             setattr(*self._was.pop())
 
 
+def _version(t):
+    """Grows with each change in place; tensors of inference mode have none."""
+    return 0 if t.is_inference() else t._version
+
+
+class _Buffers:
+    """What is declared beside parameters and the state of optimizers: is it changed between a boundary and the update?"""
+
+    def __init__(self, gen):
+        parameters = set(gen._bound.parameters().values())
+        self._held = [h for h in gen._declared if h.field is None and h.name not in parameters and h.local.numel()]
+        self._versions = self._digests = None  # at the last boundary; None once an update has begun
+        self.proven = False                    # by bytes, in a whole update
+
+    def boundary(self):
+        self._versions = [_version(h.local) for h in self._held]
+        self._digests = None if self.proven else [_digest(h.local) for h in self._held]
+
+    def update_begins(self):
+        """The first one after a boundary; the others may be those of other optimizers, or come after the program's own call."""
+        if self._versions is not None:
+            self.check()
+            self.proven, self._versions = True, None
+
+    def check(self):
+        if self._versions is None:
+            return
+        for i, h in enumerate(self._held):
+            if _version(h.local) != self._versions[i] or (self._digests is not None and _digest(h.local) != self._digests[i]):
+                refuse(f"buffer {h} is changed before the optimizer's step, so that memory is not the boundary's state any more; call "
+                       f"update_begin() before what changes it")
+
+
 class Promise:
     def __init__(self, gen):
         self._gen, self._client, self._bound = gen, gen._client, gen._bound
@@ -90,7 +127,8 @@ class Promise:
                    f"boundary; the job goes on from snapshots")
         self._last = {}  # {(blob, scope): bytes}
         self._lock = threading.RLock()  # a handler of signals may end the process while leave() waits
-        self._made, self._broken, self._next_check = False, False, 0.0
+        self._made, self._broken, self._proven, self._next_check = False, False, False, 0.0
+        self._buffers = _Buffers(gen)
         self._about = self._about_now()
         self._client_sets("model", zlib.compress(self._bound.merge(self._gather(), gen.tp)))
         self._guard = Guard(self.leave)
@@ -122,10 +160,25 @@ class Promise:
         except ptc.Error as e:
             self._break(e)
 
+    def update_begins(self):
+        """Before the client is told."""
+        if self._broken:
+            return
+        try:
+            self._buffers.update_begins()
+        except ptc.Error as e:
+            self._break(e)
+
     def _keep(self, step):
+        self._buffers.check()  # no update has begun
+        if self._buffers.proven and not self._proven:
+            self._proven, self._next_check = True, 0.0  # the first promise is one that a stop would keep
+        self._buffers.boundary()
         try:
             if time.monotonic() >= self._next_check:
                 self._check()
+            if not self._proven:
+                return
             self._publish(step)
         except ptc.Later:  # gradients that add up over several boundaries: it is looked again at the next one
             self._say(False)

@@ -600,6 +600,8 @@ class Generation:
         if self._on_cuda and torch.cuda.is_current_stream_capturing():
             self._client.update_captured(torch.cuda.current_stream().cuda_stream)
         else:
+            if self._promise is not None:
+                self._promise.update_begins()
             self._client.update_begin()
 
     def finish(self, step):
