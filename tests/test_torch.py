@@ -426,17 +426,19 @@ class Torch(harness.Case):
             def backward(ctx, g):
                 raise RuntimeError(ctx.text)
 
-        def made(loader=(), model=None):
+        def made(loader=(), model=None, several=False):
             model = model or torch.nn.Linear(2, 3)
             optim = torch.optim.SGD(model.parameters(), lr=0.5)
+            both = {name: torch.optim.SGD([p], lr=0.5) for name, p in model.named_parameters()}
             info = types.SimpleNamespace(has_state=False, start_step=0, rank=0, world=1, tp=1, pp=1, dp=1, cp=1, tp_rank=0, pp_rank=0,
                                          dp_rank=0, cp_rank=0)
             gen = ptc.torch.Generation(Client(), info)
             with self.assertRaisesRegex(ptc.Error, "attach\\(\\) comes first"):
                 gen.survive()
-            gen.attach(model=model, optim=optim, sched=torch.optim.lr_scheduler.StepLR(optim, 1, 0.5),
+            gen.attach(model=model, optim=both if several else optim,
+                       sched=None if several else torch.optim.lr_scheduler.StepLR(optim, 1, 0.5),
                        data=[gen.batch_sampler(range(20), 4, 2), *loader])
-            return gen, model, optim, gen._client
+            return gen, model, both if several else optim, gen._client
 
         def ended(call, *args):
             """What a call says in which a promise ends. Warnings are errors there."""
@@ -495,6 +497,51 @@ class Torch(harness.Case):
             gen._promise.close()
 
         self.check_buffers(made, ended)
+        self.check_added(made)
+
+    def check_added(self, made):
+        """One optimizer steps at each boundary, the other one has gradients that add up over four: what is there between is lost."""
+        import torch
+        for main in range(2):
+            for to_none in range(2 - main):
+                model = torch.nn.Linear(2, 3)
+                for p in model.parameters() if main else ():
+                    p.main_grad = torch.zeros_like(p)
+                gen, model, optims, client = made(model=model, several=True)
+                gen.survive()
+                promised = []
+                for step in range(13):
+                    gen.boundary(step)
+                    gen._promise._next_check = float("inf") if gen._promise._made else 0.0
+                    promised += [step] if client.said[-1:] == [True] else []
+                    model(torch.ones(1, 2)).sum().backward()
+                    for p in model.parameters() if main else ():
+                        p.main_grad += p.grad
+                        p.grad = None
+                    for name, p in model.named_parameters():
+                        if name == "weight" or step % 4 == 3:
+                            optims[name].step()
+                            optims[name].zero_grad(set_to_none=bool(to_none))
+                            if main:
+                                p.main_grad.zero_()
+                self.assertEqual([4, 8, 12], promised)
+                gen._promise.close()
+        for gan in range(2):  # what a GAN's generator leaves in the discriminator is zeroed before it is used
+            gen, model, optims, client = made(several=True)
+            gen.survive()
+            for step in range(8):
+                gen.boundary(step)
+                for optim in optims.values():
+                    optim.zero_grad(set_to_none=bool(gan))
+                    if gan:
+                        model(torch.ones(1, 2)).sum().backward()
+                        optim.step()
+                if not gan:
+                    model(torch.ones(1, 2)).sum().backward()
+                    for optim in optims.values():
+                        optim.step()
+            self.assertEqual([True], client.said)
+            gen._promise.close()
 
     def check_buffers(self, made, ended):
         """What a forward pass changes before update_begin() is not the boundary's; `.data` and some kernels change no version."""

@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 import ptc
 from ptc._attached import _digest
+from ptc._gradients import _nonzero
 from ptc._held import refuse
 
 _STALE = -9
@@ -119,6 +120,42 @@ class _Buffers:
                        f"update_begin() before what changes it")
 
 
+class _AddedUp:
+    """Where one optimizer has stepped, another one may have gradients that are still adding up. With a single one a boundary with such
+    gradients is none after an update. Reads only gradients that are there, and are not those that a step has applied."""
+
+    def __init__(self, bound):
+        watched, optims = bound.gradients, [o for them in bound.optimizers.values() for o in them]
+        self._slots, self._hidden, self._hooks, self._waits = [], None, [], set()
+        if len(optims) < 2:
+            return
+        of = {id(s): s for o in optims for group in o.param_groups for p in group["params"] for s in watched._of.get(id(p), ())}
+        self._slots = [s for s in (*of.values(), *watched._main) if not watched._is_dropped(s.name)]
+        if any(hasattr(m, "_get_fsdp_state") for _, module in bound.modules for m in module.modules()):
+            self._hidden = watched._hidden
+        if watched._main:  # nobody knows which optimizer applies which main_grad: all have to step
+            self._all = {id(o) for o in optims}
+            self._waits = set(self._all)
+            self._hooks = [o.register_step_post_hook(lambda o, *_: self._waits.discard(id(o))) for o in optims]
+
+    def check(self):
+        waits = self._waits
+        if self._hooks:
+            self._waits = set(self._all)
+        if waits:
+            raise ptc.Later("an optimizer has not stepped since the last boundary")
+        for slot in self._slots:
+            g = slot.gradient()
+            if not (g is None or slot.unchanged(g) or slot.spent(g)) and _nonzero(g):
+                raise ptc.Later(f"gradients of {slot.name} add up")
+        if self._hidden is not None and self._hidden():
+            raise ptc.Later("gradients that FSDP has not reduced add up")
+
+    def close(self):
+        for hook in self._hooks:
+            hook.remove()
+
+
 class Promise:
     def __init__(self, gen):
         self._gen, self._client, self._bound = gen, gen._client, gen._bound
@@ -128,7 +165,7 @@ class Promise:
         self._last = {}  # {(blob, scope): bytes}
         self._lock = threading.RLock()  # a handler of signals may end the process while leave() waits
         self._made, self._broken, self._proven, self._next_check = False, False, False, 0.0
-        self._buffers = _Buffers(gen)
+        self._buffers, self._added = _Buffers(gen), _AddedUp(self._bound)
         self._about = self._about_now()
         self._client_sets("model", zlib.compress(self._bound.merge(self._gather(), gen.tp)))
         self._guard = Guard(self.leave)
@@ -175,6 +212,7 @@ class Promise:
             self._proven, self._next_check = True, 0.0  # the first promise is one that a stop would keep
         self._buffers.boundary()
         try:
+            self._added.check()
             if time.monotonic() >= self._next_check:
                 self._check()
             if not self._proven:
@@ -241,4 +279,5 @@ class Promise:
             self._client.leave()
 
     def close(self):
+        self._added.close()
         self._guard.end()
