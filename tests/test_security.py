@@ -225,8 +225,8 @@ class Security(harness.Case):
     OPEN = ("Nodes", "JobList", "DatasetList") # everybody's; each says nothing of others' jobs and data
     MAKES = ("JobCreate", "DatasetAdd")        # names are each user's own: another's is not in the way, and not found out
     LAST = ("DatasetRemove", "JobDelete")
-    # of a job that runs or ran, or keeps older snapshots: for their owner in test_live, test_sources and test_older
-    LIVE = ("Logs", "DatasetRead", "Rollback", "ExportInfo")
+    # of a job that runs or ran, or keeps older snapshots: for their owner in test_live, test_hang, test_sources, test_older
+    LIVE = ("Logs", "Evidence", "DatasetRead", "Rollback", "ExportInfo")
 
     @skip_unless_root
     def test_stranger_makes_no_call(self):
