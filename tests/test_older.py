@@ -5,6 +5,7 @@ import concurrent.futures
 import json
 import os
 import re
+import shutil
 
 import harness
 import live
@@ -187,6 +188,31 @@ class Older(harness.Case):
         return [r["snapshot"] for r in c.json("snapshots", job.name)["snapshots"]]
 
     @harness.labels("repeats")
+    @harness.labels("repeats")
+    def test_chunks_come_back(self):
+        """A node whose chunk files are away when its ptcd starts has parts of older snapshots. Neither copies nor a switch begin
+        there anew, and all is there again with the files."""
+        with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="2s") as c:
+            job = live.Job(c, self.dir, sleep=0.01, run={"keep": {"last": 3}, "copies": {"count": 2}})
+            job.run("tp=2")
+            self.snapshot(c, job, self.snapshot(c, job, 0)[1])
+            first, second = sorted({r["node"] for r in job.status()["ranks"]})
+            job.resize("tp=1", nodes=first)
+            wait_for(lambda: job.status()["copies"]["fewest"] == 2, 60 * PATIENCE, "copies", 0.1)
+            aside = c.nodes[second].chunk_dir + "-away"
+            c.nodes[second].kill()
+            os.rename(c.nodes[second].chunk_dir, aside)
+            c.restart(second)
+            self.refused(c, "resize", job.name, "--config", "tp=2", "--nodes", f"{first},{second}", "--wait",
+                         contains="its chunks cannot be used", timeout_s=120 * PATIENCE)
+            wait_for(lambda: job.status()["copies"]["fewest"] == 2, 60 * PATIENCE, "copies without it", 0.1)
+            c.nodes[second].kill()
+            shutil.rmtree(c.nodes[second].chunk_dir)
+            os.rename(aside, c.nodes[second].chunk_dir)
+            c.restart(second)
+            self.assertIn("tp=2", [r["config"] for r in c.json("snapshots", job.name)["snapshots"]])
+            self.check_all(c, job, "back")
+
     def test_killed_in_a_rollback(self):
         """The controller dies before or after a transaction of a rollback. From the intent on, another one goes on to the end."""
         with self.cluster(nodes=3, devices=1, up=False, lease_ttl="2s") as c:

@@ -245,13 +245,15 @@ static int encode_seal(struct ptc_controller *ctl, Ptc__V1__SwitchInfo *info, vo
 	return ptc_pb_encode(&req.base, data, len, err);
 }
 
-static int encode_prepare(Ptc__V1__SwitchInfo *info, bool dry_run, void **data, size_t *len, struct ptc_error *err)
+static int encode_prepare(Ptc__V1__SwitchInfo *info, bool dry_run, bool anew, void **data, size_t *len,
+			  struct ptc_error *err)
 {
 	Ptc__V1__PrepareRequest req = PTC__V1__PREPARE_REQUEST__INIT;
 
 	req.version = PTC_WIRE_VERSION;
 	req.info = info;
 	req.dry_run = dry_run;
+	req.anew = anew;
 	return ptc_pb_encode(&req.base, data, len, err);
 }
 
@@ -301,6 +303,18 @@ static void keep_done(struct keep *k)
 {
 	ptc_free(k->list);
 	ptc_free(k->keys);
+}
+
+/* Whether no document names a table on the node but the record, of whose nodes the node knows by itself. */
+static bool names_nothing(const struct ptc_controller *ctl, uint32_t node)
+{
+	struct keep k;
+	bool nothing;
+
+	keep_init(&k, ctl, node, 1);
+	nothing = k.n == 0;
+	keep_done(&k);
+	return nothing;
 }
 
 static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,
@@ -412,8 +426,9 @@ static int encode_rollback(struct ptc_controller *ctl, const struct ptc_job_upda
 		rc = ptc_view_info(v, &info, err);
 	if (rc)
 		return rc;
-	rc = up->op == PTC_OP_PULL ? encode_pull(ctl, info.pb, data, len, err)
-				   : encode_prepare(info.pb, up->op == PTC_OP_CHECK, data, len, err);
+	rc = up->op == PTC_OP_PULL
+		     ? encode_pull(ctl, info.pb, data, len, err)
+		     : encode_prepare(info.pb, up->op == PTC_OP_CHECK, names_nothing(ctl, up->node), data, len, err);
 	ptc_info_done(&info);
 	return rc;
 }
@@ -450,7 +465,7 @@ static int encode_of(struct ptc_controller *ctl, const struct ptc_job_update *up
 	else if (up->op == PTC_OP_CAPTURE)
 		rc = encode_capture(ctl, up, info.pb, data, len, err);
 	else if (up->op == PTC_OP_CHECK || up->op == PTC_OP_PREPARE)
-		rc = encode_prepare(info.pb, up->op == PTC_OP_CHECK, data, len, err);
+		rc = encode_prepare(info.pb, up->op == PTC_OP_CHECK, names_nothing(ctl, up->node), data, len, err);
 	else
 		rc = encode_workers(ctl, up, info.pb, data, len, err);
 	ptc_info_done(&info);

@@ -182,7 +182,9 @@ const char *ptc_controller_waits(const struct ptc_controller *ctl)
 {
 	const struct ptc_recovery *r = &ctl->recovery;
 
-	return r->waits[0] || !r->hang.incarnation ? r->waits : r->hang.text;
+	bool hang = ctl->record.run == PTC_RUN_LIVE && r->hang.incarnation == ctl->record.incarnation;
+
+	return r->waits[0] || !hang ? r->waits : r->hang.text;
 }
 
 int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,

@@ -27,8 +27,9 @@ int ptc_switch_plan(const struct ptc_switch_view *v, struct ptc_plan **ret_plan,
 /* Opens the old table; NULL if this node does not have it. */
 int ptc_switch_source_open(struct ptc_agent *agent, const struct ptc_switch_view *v, struct ptc_table **ret,
 			   struct ptc_error *err);
-/* Where all chunks of the job are gone, and nobody reads what this node had, the job begins with new ones. */
-int ptc_switch_begin_anew(struct ptc_agent *agent, const struct ptc_switch_view *v, const char *uuid,
+/* Where all chunks of the job are gone, it begins here with new ones: if the switch leaves this node's tables out, or
+ * if no document names one (anew). */
+int ptc_switch_begin_anew(struct ptc_agent *agent, const struct ptc_switch_view *v, const char *uuid, bool anew,
 			  struct ptc_error *err);
 /* Takes fresh and derived boxes out of the count of missing bytes, because no node sends them. */
 void ptc_switch_leave_made_out(const struct ptc_switch_view *v, struct ptc_store_boxes *missing);

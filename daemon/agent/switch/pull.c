@@ -409,7 +409,7 @@ static int pull(struct pull *p, const Ptc__V1__PullRequest *req, struct ptc_erro
 	if (rc)
 		return rc;
 	key = ptc_geometry_key(&p->view.to->g);
-	rc = ptc_switch_begin_anew(p->op.agent, &p->view, req->info->uuid, err);
+	rc = ptc_switch_begin_anew(p->op.agent, &p->view, req->info->uuid, false, err);
 	if (rc == 0)
 		rc = ptc_table_begin(p->op.agent->env.store, &key, &p->table, err);
 	if (rc)

@@ -149,7 +149,7 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 	key = ptc_geometry_key(&view.to->g);
 	rc = plan_hash(&view, hash, err);
 	if (!rc && !req->dry_run)
-		rc = ptc_switch_begin_anew(agent, &view, req->info->uuid, err);
+		rc = ptc_switch_begin_anew(agent, &view, req->info->uuid, req->anew, err);
 	if (!rc)
 		rc = req->dry_run ? prepare_dry(agent, &view, &key, &done, err)
 				  : prepare_real(agent, &view, &key, &done, err);

@@ -158,16 +158,18 @@ static bool is_source(const struct ptc_switch_view *v)
 {
 	const struct ptc_allocation *at = v->from ? &v->from->g.copied_at : NULL;
 
-	for (uint32_t r = 0; at && v->usable[v->self] && r < at->world; r++)
+	for (uint32_t r = 0; at && r < at->world; r++)
 		if (at->ranks[r].node == v->self)
 			return true;
 	return false;
 }
 
-int ptc_switch_begin_anew(struct ptc_agent *agent, const struct ptc_switch_view *v, const char *uuid,
+int ptc_switch_begin_anew(struct ptc_agent *agent, const struct ptc_switch_view *v, const char *uuid, bool anew,
 			  struct ptc_error *err)
 {
-	return is_source(v) ? 0 : ptc_store_job_anew(agent->env.store, uuid, err);
+	if (v->usable[v->self] && (!anew || is_source(v)))
+		return 0;
+	return ptc_store_job_anew(agent->env.store, uuid, err);
 }
 
 void ptc_switch_leave_made_out(const struct ptc_switch_view *v, struct ptc_store_boxes *missing)

@@ -196,6 +196,12 @@ static bool make_room(struct ptc_copy_keeper *c)
 	return true;
 }
 
+/* Its chunks are gone, and it keeps what documents name there: no room either. */
+static bool without_chunks(const struct ptc_copy_keeper_push *p)
+{
+	return p->status == PTC_ELOST || p->status == PTC_ECORRUPT;
+}
+
 static void no_room(struct ptc_copy_keeper *c, const struct ptc_copy_keeper_push *p)
 {
 	note_full(c, p->node);
@@ -218,7 +224,7 @@ static void others_said(struct ptc_copy_keeper *c)
 
 static void pushed(struct ptc_copy_keeper *c)
 {
-	size_t fine = 0, full = 0;
+	size_t fine = 0, full = 0, gone = 0;
 
 	if (over(c))
 		return;
@@ -231,15 +237,16 @@ static void pushed(struct ptc_copy_keeper *c)
 
 		fine += !p->status;
 		full += p->status == PTC_ENOSPC;
+		gone += without_chunks(p);
 		if (p->status)
 			take_back(c, p);
 	}
 	if (full && make_room(c))
 		return;
 	for (size_t i = 0; i < c->npushes; i++)
-		if (c->pushes[i]->status == PTC_ENOSPC)
+		if (c->pushes[i]->status == PTC_ENOSPC || without_chunks(c->pushes[i]))
 			no_room(c, c->pushes[i]);
-	if (!fine && full == c->npushes) {
+	if (!fine && full + gone == c->npushes) {
 		rest(c, 0); /* other nodes are tried */
 		return;
 	}

@@ -19,6 +19,7 @@ struct look {
 	struct ptc_view view;
 	struct ptc_copies_doc now; /* the document, whether it holds or not */
 	struct ptc_copy_keeper_nodes nodes;
+	bool *older; /* of each node of the view: it keeps older snapshots */
 	uint64_t round;
 	struct ptc_copy_keeper_seen seen;
 };
@@ -270,7 +271,10 @@ static int ask_nodes(struct look *k)
 	ptc_lost_ask(k->ctl->all, &k->view, has);
 	for (size_t i = 0; !rc && i < k->view.nnodes; i++)
 		if (!k->view.down[i]) {
-			rc = has[i] ? 0 : note_without(k, k->view.nodes[i]);
+			if (!has[i] && k->older[i]) /* its chunks may come back, and these snapshots with them */
+				k->nodes.target[i] = false;
+			else if (!has[i])
+				rc = note_without(k, k->view.nodes[i]);
 			k->nodes.usable[i] = k->nodes.usable[i] && has[i];
 		}
 	ptc_free(has);
@@ -312,6 +316,7 @@ static void look_done(void *arg)
 	ptc_copies_found_done(&k->seen.found);
 	ptc_copies_doc_done(&k->seen.next);
 	ptc_copies_doc_done(&k->now);
+	ptc_free(k->older);
 	ptc_copy_keeper_nodes_done(&k->nodes);
 	ptc_view_done(&k->view);
 	ptc_controller_unref(k->ctl);
@@ -347,6 +352,17 @@ static void look_leaving(struct look *k)
 	}
 }
 
+static void look_older(struct look *k)
+{
+	const struct ptc_older_doc *d = &k->ctl->older.doc;
+
+	k->older = ptc_calloc(k->view.nnodes, sizeof *k->older);
+	ptc_require(k->older);
+	for (size_t i = 0; i < k->view.nnodes; i++)
+		for (size_t o = 0; o < d->n; o++)
+			k->older[i] |= ptc_older_has(&d->v[o], k->view.nodes[i]);
+}
+
 void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
 {
 	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, look_work }, { 0 } };
@@ -366,6 +382,7 @@ void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
 		    ptc_view_locate(&k->view, ctl->all->cluster) == 0 &&
 		    ptc_copy_keeper_nodes(ctl->all, &k->view, false, &k->nodes) == 0);
 	look_leaving(k);
+	look_older(k);
 	for (size_t i = 0; i < c->nfull; i++)
 		for (uint32_t n = 0; n < k->nodes.n; n++)
 			if (strcmp(k->nodes.names[n], c->full[i]) == 0)

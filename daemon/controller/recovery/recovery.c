@@ -675,6 +675,8 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 		return;
 	}
 	p = look(ctl);
+	if (p.down || p.back) /* ranks may have waited for that node's: it counts anew from here */
+		ctl->recovery.rounds.stand.still_ns = ptc_sys_now_ns();
 	if (ctl->record.run == PTC_RUN_LIVE && p.down && ptc_sys_now_ns() - ctl->recovery.rounds.asked_ns >= ASK_NS)
 		ptc_recovery_ask(ctl,
 				 false); /* whatever is planned or waited for: what decides is where steps are then */

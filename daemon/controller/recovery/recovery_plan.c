@@ -146,7 +146,14 @@ static int make_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc
 	if (!t->nstay && t->ctl_leaves && !trains(t))
 		return ptc_error_set(err, PTC_ENODEVICES, "no other node is up and not drained");
 	if (t->what == PTC_RECOVERY_SAME || t->what == PTC_RECOVERY_ELSEWHERE)
-		return plan_as(t, 0, err);
+		rc = plan_as(t, 0, err);
+	if (t->what == PTC_RECOVERY_ELSEWHERE || (t->what == PTC_RECOVERY_SAME && !rc))
+		return rc;
+	if (t->what == PTC_RECOVERY_SAME) { /* a device there is not well any more: that is as if its node were lost */
+		if (rc != PTC_ENODEVICES || desc->elastic.on_failure != PTC_JOB_SHRINK)
+			return rc;
+		t->what = PTC_RECOVERY_ANY;
+	}
 	if (t->what == PTC_RECOVERY_AGAIN)
 		return plan_as(t, t->view.from.world, err);
 	if (t->what == PTC_RECOVERY_GROW && t->view.from.world >= most)

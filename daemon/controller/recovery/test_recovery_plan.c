@@ -19,6 +19,7 @@
 static struct {
 	struct ptc_node nodes[NODES];
 	const char *leaves; /* a node's name; NULL: none */
+	bool device_bad;    /* on the job's own nodes not enough are well */
 	struct ptc_job_desc desc;
 	char asked[256]; /* the nodes that the planner may use; "any" */
 	unsigned answers;
@@ -110,10 +111,11 @@ void ptc_specs_release(void *ref)
 int ptc_view_load(struct ptc_kept *k, const struct ptc_meta_doc *meta, const struct ptc_record_doc *record,
 		  const struct ptc_intent_doc *intent, struct ptc_view *ret_view, struct ptc_error *err)
 {
-	static char config[] = "dp=2";
+	static char config[] = "dp=2", n0[] = "n0", n1[] = "n1";
+	static char *nodes[] = { n0, n1 };
 
 	(void)k, (void)meta, (void)record, (void)intent, (void)err;
-	*ret_view = (struct ptc_view){ .from.world = 2, .from.config = config };
+	*ret_view = (struct ptc_view){ .from.world = 2, .from.config = config, .from.nodes = nodes, .from.nnodes = 2 };
 	return 0;
 }
 
@@ -160,7 +162,7 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 	if (!req->nnodes)
 		snprintf(t.asked + strlen(t.asked), sizeof t.asked - strlen(t.asked), " any");
 	*ret_planned = (struct ptc_planned){ 0 };
-	return 0;
+	return t.device_bad && req->nnodes == 2 ? PTC_ENODEVICES : 0;
 }
 
 void ptc_planned_done(struct ptc_planned *p)
@@ -191,7 +193,6 @@ static const char *asked(enum ptc_recovery_for what, const char *leaves)
 	t.answers = 0;
 	ptc_recovery_plan(&ctl, what, planned);
 	assert_int_equal(t.answers, 1);
-	assert_int_equal(t.status, 0);
 	return t.asked;
 }
 
@@ -204,11 +205,27 @@ static void test_leaving(void **state)
 	assert_string_equal(asked(PTC_RECOVERY_AGAIN, "n1"), "2 on n0 n2 n3");
 	assert_string_equal(asked(PTC_RECOVERY_ANY, "n0"), "0 on n1 n2 n3");
 	assert_string_equal(asked(PTC_RECOVERY_ELSEWHERE, "n3"), "0 on n0 n1 n2");
+	assert_int_equal(t.status, 0);
+}
+
+/* After an error of the program the job is started again where it was. If a device there is not well any more, it goes
+ * elsewhere, unless it is to wait. */
+static void test_device_not_well(void **state)
+{
+	(void)state;
+	assert_string_equal(asked(PTC_RECOVERY_SAME, NULL), "0 on n0 n1");
+	assert_int_equal(t.status, 0);
+	t.device_bad = true;
+	assert_string_equal(asked(PTC_RECOVERY_SAME, NULL), "0 on any");
+	assert_int_equal(t.status, 0);
+	t.desc.elastic.on_failure = PTC_JOB_WAIT;
+	assert_string_equal(asked(PTC_RECOVERY_SAME, NULL), "0 on n0 n1");
+	assert_int_equal(t.status, PTC_ENODEVICES);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_leaving) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_leaving), cmocka_unit_test(test_device_not_well) };
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
