@@ -117,13 +117,16 @@ static void put_process(struct ptc_buf *b, pid_t pid, pid_t *ids, size_t *n)
 	ptc_auto_close int dir = -1, tasks = -1;
 	size_t threads = 0;
 	struct dirent *e;
+	int copy;
 	DIR *d;
 
 	snprintf(path, sizeof path, "/proc/%d", (int)pid);
 	dir = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	tasks = dir < 0 ? -1 : openat(dir, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	d = tasks < 0 ? NULL : fdopendir(dup(tasks));
+	copy = tasks < 0 ? -1 : fcntl(tasks, F_DUPFD_CLOEXEC, 0);
+	d = copy < 0 ? NULL : fdopendir(copy);
 	if (!d) {
+		ptc_close(&copy);
 		ptc_buf_printf(b, "process %d: has ended\n", (int)pid);
 		return;
 	}
