@@ -27,8 +27,10 @@ class Hang(harness.Case):
             self.assertRegex(part[0], fr"thread {rank['pid']} .*: {r'T .stopped' if r else '[RSDT] '}")
             self.assertTrue(part[2].startswith(f"{rank['node']} in "), part[2][:100])
             where = part[2].split()[2]
-            self.assertEqual({"about", f"rank-{r}", *([f"dump-{r}"] if os.path.exists(f"{self.dump}{r}") else [])},
+            self.assertEqual({"about", "dumps", f"rank-{r}", *([f"dump-{r}"] if os.path.exists(f"{self.dump}{r}") else [])},
                              set(os.listdir(where)))
+        self.assertRegex(text, fr"dump of rank 0, {self.dump}0, written at \S+Z, is kept as dump-0: 9000 of 9000 bytes\n")
+        self.assertIn(f"dump of rank 1, {self.dump}1: No such file or directory\n", text)
         told = text[text.index("==== rank 0 "):text.index("==== rank 1 ")]
         self.assertIn("it was asked for its stacks (SIGURG), and wrote:", told)
         self.assertRegex(told, r'File ".*trainer.py", line \d+ in (end|train)') # where it waits for its peer

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ANSWER_MS 10000 /* a node takes about two seconds */
+#define ANSWER_MS 10000 /* a node takes about two seconds, and at most three more for dumps */
 
 struct asked {
 	const char *node;

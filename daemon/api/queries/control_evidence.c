@@ -7,7 +7,9 @@
 
 #include "base/buf.h"
 
-#define SEND_BYTES (64u << 10)
+#include <string.h>
+
+#define SEND_BYTES (64u << 10) /* of one message */
 
 struct sending {
 	struct ptc_rpc_call *call;
@@ -15,14 +17,31 @@ struct sending {
 	struct ptc_buf silent; /* nodes without a part */
 };
 
+/* Bytes of the next message. It ends with a line where it can, for `ptcctl` ends the line after each message. */
+static size_t piece(const char *text, size_t len)
+{
+	const char *end;
+
+	if (len <= SEND_BYTES)
+		return len;
+	end = memrchr(text, '\n', SEND_BYTES);
+	return end ? (size_t)(end - text) + 1 : SEND_BYTES;
+}
+
 static int send_text(struct ptc_rpc_call *call, const void *text, size_t len, struct ptc_error *err)
 {
-	Ptc__V1__LogLine line = PTC__V1__LOG_LINE__INIT;
+	int rc = 0;
 
-	line.version = PTC_WIRE_VERSION;
-	line.data.data = (uint8_t *)(uintptr_t)text; /* packing only reads */
-	line.data.len = len;
-	return ptc_pb_call_send(call, &line.base, err);
+	for (size_t n; !rc && len; text = (const char *)text + n, len -= n) {
+		Ptc__V1__LogLine line = PTC__V1__LOG_LINE__INIT;
+
+		n = piece(text, len);
+		line.version = PTC_WIRE_VERSION;
+		line.data.data = (uint8_t *)(uintptr_t)text; /* packing only reads */
+		line.data.len = n;
+		rc = ptc_pb_call_send(call, &line.base, err);
+	}
+	return rc;
 }
 
 static int send_part(void *arg, const char *node, const Ptc__V1__EvidenceReply *reply, const char *why,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: under the lock it is noted which ranks there are; without it, those that tell their stacks are asked to,
- * then /proc is read, then what they have told, then dumps; the set gets its name. Failure modes: evidence.h; a rank
- * that does not answer within ANSWER_MS has told nothing. */
+ * then each rank's text is made of what it has told and of /proc, then dumps are read; the set gets its name. Failure
+ * modes: evidence.h; a rank that does not answer within ANSWER_MS has told nothing. */
 #include "daemon/workers/evidence/evidence.h"
+#include "daemon/workers/evidence/evidence_dumps.h"
 #include "daemon/workers/evidence/process_evidence.h"
 #include "daemon/workers/state/group_find.h"
 
@@ -22,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,6 +37,7 @@
 #define STANDS_STEPS 10
 #define LEFT_S       60 /* longer than a set takes */
 #define KERNEL_LOG   "/dev/kmsg"
+#define DUMPS        "dumps" /* the file that says what became of dumps */
 
 struct kept_rank {
 	uint32_t rank;
@@ -49,7 +52,7 @@ struct kept_rank {
 };
 struct keeping {
 	struct kept_rank *ranks;
-	size_t n;
+	size_t n, kept; /* kept: with a text */
 	uid_t uid;
 	char dir[288]; /* the job's `evidence` */
 	char tmp[320];
@@ -192,60 +195,13 @@ static void put_told(struct ptc_buf *b, const struct kept_rank *r)
 	b->data[b->len] = '\0';
 	if (b->len && b->data[b->len - 1] != '\n')
 		ptc_buf_puts(b, "\n");
+	if (r->to - r->from > (off_t)want)
+		ptc_buf_puts(b, "the rest is left out; it is in the rank's log\n");
 }
 
 /* ---- files --------------------------------------------------------------------------------------- */
 
-static int write_file(const struct keeping *k, const char *name, const void *data, size_t len, struct ptc_error *err)
-{
-	char path[sizeof k->tmp + 32];
-	ptc_auto_close int fd = -1;
-	ssize_t n;
-
-	snprintf(path, sizeof path, "%s/%s", k->tmp, name);
-	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0400);
-	if (fd < 0)
-		return ptc_error_errno(err, errno, "%s", path);
-	for (size_t at = 0; at < len; at += (size_t)n) {
-		n = write(fd, (const char *)data + at, len - at);
-		if (n <= 0)
-			return ptc_error_errno(err, n ? errno : EIO, "%s", path);
-	}
-	if (geteuid() == 0 && fchown(fd, k->uid, (gid_t)-1) != 0)
-		return ptc_error_errno(err, errno, "%s", path);
-	return 0;
-}
-
-static void put_dump(const struct keeping *k, struct ptc_buf *b, const struct kept_rank *r)
-{
-	ptc_auto_close int fd = *r->dump ? ptc_evidence_open_as(k->uid, r->dump) : -1;
-	struct ptc_error err = PTC_ERROR_INIT;
-	char name[32], when[32];
-	struct stat st;
-	struct tm tm;
-	void *data;
-	ssize_t n;
-
-	if (!*r->dump)
-		return;
-	if (fd < 0 || fstat(fd, &st) != 0) {
-		ptc_buf_printf(b, "the flight recorder's dump %s: %s\n", r->dump, strerror(errno));
-		return;
-	}
-	data = ptc_malloc(PTC_EVIDENCE_DUMP_MAX);
-	n = data ? pread(fd, data, PTC_EVIDENCE_DUMP_MAX, 0) : -1;
-	snprintf(name, sizeof name, "dump-%u", r->rank);
-	strftime(when, sizeof when, "%FT%TZ", gmtime_r(&st.st_mtime, &tm));
-	if (n < 0 || write_file(k, name, data, (size_t)n, &err) != 0)
-		ptc_buf_printf(b, "the flight recorder's dump %s is not kept: %s\n", r->dump,
-			       n < 0 ? strerror(errno) : err.text);
-	else
-		ptc_buf_printf(b, "the flight recorder's dump %s, written at %s, is kept as %s: %zd of %lld bytes\n",
-			       r->dump, when, name, n, (long long)st.st_size);
-	ptc_free(data);
-}
-
-static int write_rank(const struct keeping *k, const struct kept_rank *r, struct ptc_buf *proc, struct ptc_error *err)
+static int write_rank(const struct keeping *k, const struct kept_rank *r, struct ptc_error *err)
 {
 	struct ptc_buf b = PTC_BUF_INIT;
 	char name[32];
@@ -257,11 +213,9 @@ static int write_rank(const struct keeping *k, const struct kept_rank *r, struct
 			       r->stood_s, r->whole ? "whole" : "being changed");
 	ptc_buf_puts(&b, " ====\n");
 	put_told(&b, r);
-	put_dump(k, &b, r);
-	if (!ptc_buf_failed(proc))
-		ptc_buf_append(&b, proc->data, proc->len);
+	ptc_evidence_process(&b, r->pid, RANK_BYTES);
 	snprintf(name, sizeof name, "rank-%u", r->rank);
-	rc = ptc_buf_failed(&b) ? ptc_nomem(err) : write_file(k, name, b.data, PTC_MIN(b.len, (size_t)RANK_BYTES), err);
+	rc = ptc_buf_failed(&b) ? ptc_nomem(err) : ptc_evidence_write(k->tmp, k->uid, name, b.data, b.len, err);
 	ptc_buf_done(&b);
 	return rc;
 }
@@ -277,7 +231,7 @@ static int write_about(const struct keeping *k, const struct ptc_workers *w, con
 	strftime(when, sizeof when, "%FT%TZ", gmtime_r(&now, &tm));
 	ptc_buf_printf(&b, "==== node %s, %s: %s ====\n", w->node, when, why);
 	ptc_evidence_kernel(&b, KERNEL_LOG);
-	rc = ptc_buf_failed(&b) ? ptc_nomem(err) : write_file(k, "about", b.data, b.len, err);
+	rc = ptc_buf_failed(&b) ? ptc_nomem(err) : ptc_evidence_write(k->tmp, k->uid, "about", b.data, b.len, err);
 	ptc_buf_done(&b);
 	return rc;
 }
@@ -326,10 +280,17 @@ static void drop_old(const char *dir, uint64_t last)
 		closedir(d);
 }
 
+static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER; /* another call would take the same number */
+
 static int begin_set(struct keeping *k, struct ptc_error *err)
 {
 	int rc = ptc_sys_mkdirs(k->dir, 0711, err);
 
+	if (!rc) {
+		pthread_mutex_lock(&naming);
+		drop_old(k->dir, newest(k->dir) + 1); /* its room is for this one */
+		pthread_mutex_unlock(&naming);
+	}
 	snprintf(k->tmp, sizeof k->tmp, "%s/tmp-XXXXXX", k->dir);
 	if (!rc && !mkdtemp(k->tmp))
 		rc = ptc_error_errno(err, errno, "%s", k->tmp);
@@ -340,7 +301,6 @@ static int begin_set(struct keeping *k, struct ptc_error *err)
 
 static int end_set(const struct keeping *k, uint64_t *ret_number, struct ptc_error *err)
 {
-	static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER; /* another call would take the same number */
 	char path[sizeof k->dir + 32];
 	int rc;
 
@@ -354,23 +314,70 @@ static int end_set(const struct keeping *k, uint64_t *ret_number, struct ptc_err
 	return rc;
 }
 
+/* Half of what is free is for others: logs lie there, too. */
+static size_t room_for_dumps(const struct keeping *k)
+{
+	struct statvfs fs;
+
+	if (statvfs(k->tmp, &fs) != 0)
+		return 0;
+	return (size_t)PTC_MIN((uint64_t)fs.f_bavail * fs.f_frsize / 2, (uint64_t)PTC_EVIDENCE_DUMPS);
+}
+
+/* Nothing here fails the set. */
+static void write_dumps(const struct keeping *k)
+{
+	struct ptc_evidence_dump *dumps = ptc_calloc(k->n, sizeof *dumps);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_buf said = PTC_BUF_INIT;
+	size_t n = 0;
+	int rc = dumps ? 0 : ptc_nomem(&err);
+
+	for (size_t i = 0; dumps && i < k->n; i++)
+		if (*k->ranks[i].dump)
+			dumps[n++] = (struct ptc_evidence_dump){ k->ranks[i].rank, k->ranks[i].dump };
+	if (n) {
+		ptc_evidence_dumps(k->tmp, k->uid, dumps, n, room_for_dumps(k), &said);
+		rc = ptc_buf_failed(&said) ? ptc_nomem(&err)
+					   : ptc_evidence_write(k->tmp, k->uid, DUMPS, said.data, said.len, &err);
+	}
+	if (rc)
+		ptc_warn("workers", "what became of flight recorders' dumps is not kept: %s", err.text);
+	ptc_buf_done(&said);
+	ptc_free(dumps);
+}
+
+/* A text that cannot be written does not take the others with it. */
+static int write_texts(struct keeping *k, struct ptc_error *err)
+{
+	struct ptc_error failed = PTC_ERROR_INIT;
+	int code = 0;
+
+	for (size_t i = 0; i < k->n; i++) {
+		int rc = write_rank(k, &k->ranks[i], &failed);
+
+		code = rc ? rc : code;
+		k->kept += !rc;
+	}
+	if (code && !k->kept)
+		return ptc_error_set(err, code, "%s", failed.text);
+	if (code)
+		ptc_warn("workers", "evidence of %zu ranks of %zu is not kept: %s", k->n - k->kept, k->n, failed.text);
+	return 0;
+}
+
 static int write_set(struct keeping *k, const struct ptc_workers *w, const char *why, struct ptc_error *err)
 {
-	struct ptc_buf *proc = ptc_calloc(k->n, sizeof *proc);
-	int rc = proc ? 0 : ptc_nomem(err);
+	int rc;
 
-	for (size_t i = 0; proc && i < k->n; i++)
+	for (size_t i = 0; i < k->n; i++)
 		ask(&k->ranks[i]);
-	for (size_t i = 0; proc && i < k->n; i++)
-		ptc_evidence_process(&proc[i], k->ranks[i].pid);
 	await_answers(k);
+	rc = write_about(k, w, why, err);
 	if (!rc)
-		rc = write_about(k, w, why, err);
-	for (size_t i = 0; !rc && i < k->n; i++)
-		rc = write_rank(k, &k->ranks[i], &proc[i], err);
-	for (size_t i = 0; proc && i < k->n; i++)
-		ptc_buf_done(&proc[i]);
-	ptc_free(proc);
+		rc = write_texts(k, err);
+	if (!rc)
+		write_dumps(k);
 	return rc;
 }
 
@@ -404,19 +411,24 @@ static int read_set(const char *dir, uint64_t number, struct ptc_evidence *ret, 
 {
 	struct ptc_buf b = PTC_BUF_INIT;
 	uint32_t ranks[WORKERS_PROCESSES_MAX], n = 0;
+	bool dumps = false;
 	struct dirent *e;
 	DIR *d;
 	int rc;
 
 	snprintf(ret->dir, sizeof ret->dir, "%s/%llu", dir, (unsigned long long)number);
 	d = opendir(ret->dir);
-	while (d && (e = readdir(d)))
+	while (d && (e = readdir(d))) {
+		dumps |= strcmp(e->d_name, DUMPS) == 0;
 		if (strncmp(e->d_name, "rank-", 5) == 0 && n < PTC_ARRAY_LEN(ranks))
 			ranks[n++] = (uint32_t)strtoul(e->d_name + 5, NULL, 10);
+	}
 	if (d)
 		closedir(d);
 	qsort(ranks, n, sizeof *ranks, by_rank);
 	rc = append_file(&b, ret->dir, "about", err);
+	if (!rc && dumps)
+		rc = append_file(&b, ret->dir, DUMPS, err);
 	for (uint32_t i = 0; !rc && i < n; i++) {
 		char name[32];
 
@@ -458,7 +470,7 @@ int ptc_evidence_keep(struct ptc_workers *w, const char *uuid, const char *why, 
 		(void)ptc_sys_remove_tree(k.tmp, "workers.evidence-gone", &ignored);
 	if (!rc) {
 		snprintf(ret->dir, sizeof ret->dir, "%s/%llu", k.dir, (unsigned long long)number);
-		ret->nranks = (uint32_t)k.n;
+		ret->nranks = (uint32_t)k.kept;
 	}
 	done(&k);
 	return rc;

@@ -7,10 +7,12 @@
  * Without a handler the signal does nothing, so no program is ended by it.
  *
  * Sets of files are evidence/N, with the newest PTC_EVIDENCE_KEPT; the job's owner may read them. A set is written
- * under another name first, so one that is there is whole.
+ * under another name first, so one that is there is whole. The oldest set goes first, then texts are written, and dumps
+ * last, so that a disk that gets full costs dumps and not texts.
  *
- * Failure modes: the job has no ranks here (PTC_ENOTFOUND); files cannot be written. What cannot be read is said in the
- * text. Threads: any; each call takes its own set. A call takes about a second, and waits for no memory of ranks. */
+ * Failure modes: the job has no ranks here (PTC_ENOTFOUND); no rank's text can be written. What cannot be read, and a
+ * dump that cannot be written, is said in the text. Threads: any; each call takes its own set. A call takes about a
+ * second, and at most 3 more for dumps; it waits for no memory of ranks. */
 #pragma once
 
 #include "base/status.h"
@@ -22,8 +24,9 @@
 struct ptc_workers;
 
 #define PTC_EVIDENCE_KEPT     3
-#define PTC_EVIDENCE_TEXT_MAX (1u << 20) /* of a set's text; what is beyond is left out, and that is said */
-#define PTC_EVIDENCE_DUMP_MAX (8u << 20) /* of a flight recorder's dump */
+#define PTC_EVIDENCE_TEXT_MAX (1u << 20)  /* of a set's text; what is beyond is left out, and that is said */
+#define PTC_EVIDENCE_DUMP_MAX (8u << 20)  /* of a flight recorder's dump */
+#define PTC_EVIDENCE_DUMPS    (64u << 20) /* of all dumps of a set; also no more than half of what is free there */
 
 struct ptc_evidence {
 	char dir[320];   /* of the set */

@@ -111,19 +111,22 @@ static void add_children(int tasks, const char *id, pid_t *ids, size_t *n)
 		ids[(*n)++] = (pid_t)strtol(w, NULL, 10);
 }
 
-static void put_process(struct ptc_buf *b, pid_t pid, pid_t *ids, size_t *n)
+static void put_process(struct ptc_buf *b, pid_t pid, pid_t *ids, size_t *n, size_t max)
 {
 	char path[32], comm[64];
 	ptc_auto_close int dir = -1, tasks = -1;
 	size_t threads = 0;
 	struct dirent *e;
+	int copy;
 	DIR *d;
 
 	snprintf(path, sizeof path, "/proc/%d", (int)pid);
 	dir = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	tasks = dir < 0 ? -1 : openat(dir, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	d = tasks < 0 ? NULL : fdopendir(dup(tasks));
+	copy = tasks < 0 ? -1 : fcntl(tasks, F_DUPFD_CLOEXEC, 0);
+	d = copy < 0 ? NULL : fdopendir(copy);
 	if (!d) {
+		ptc_close(&copy);
 		ptc_buf_printf(b, "process %d: has ended\n", (int)pid);
 		return;
 	}
@@ -131,7 +134,7 @@ static void put_process(struct ptc_buf *b, pid_t pid, pid_t *ids, size_t *n)
 	chomp(comm);
 	ptc_buf_printf(b, "process %d %s\n", (int)pid, comm);
 	put_status(b, dir);
-	while ((e = readdir(d))) {
+	while (b->len <= max && (e = readdir(d))) {
 		if (e->d_name[0] == '.')
 			continue;
 		if (threads++ < THREADS_MAX)
@@ -143,15 +146,22 @@ static void put_process(struct ptc_buf *b, pid_t pid, pid_t *ids, size_t *n)
 		ptc_buf_printf(b, "  %zu more threads are left out\n", threads - THREADS_MAX);
 }
 
-void ptc_evidence_process(struct ptc_buf *b, pid_t pid)
+void ptc_evidence_process(struct ptc_buf *b, pid_t pid, size_t max)
 {
+	static const char left_out[] = "the rest is left out\n";
 	pid_t ids[PROCESSES_MAX] = { pid };
 	size_t n = 1;
 
-	for (size_t i = 0; i < n; i++)
-		put_process(b, ids[i], ids, &n);
+	for (size_t i = 0; i < n && b->len <= max; i++)
+		put_process(b, ids[i], ids, &n, max);
 	if (n == PROCESSES_MAX)
 		ptc_buf_printf(b, "more processes than these %d are left out\n", PROCESSES_MAX);
+	if (b->len <= max || max < sizeof left_out)
+		return;
+	b->len = max - (sizeof left_out - 1);
+	while (b->len && b->data[b->len - 1] != '\n')
+		b->len--;
+	ptc_buf_puts(b, left_out);
 }
 
 bool ptc_evidence_catches(pid_t pid, int sig)

@@ -7,13 +7,13 @@
 #include "base/buf.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/types.h>
 
-/* Adds the state, stack and system call of each thread of the process and of those that it has started. */
-void ptc_evidence_process(struct ptc_buf *b, pid_t pid);
+/* Adds the state, stack and system call of each thread of the process and of those that it has started, until b has
+ * max bytes; if that is not all, it says so. */
+void ptc_evidence_process(struct ptc_buf *b, pid_t pid, size_t max);
 /* Whether the process has a handler for the signal. */
 bool ptc_evidence_catches(pid_t pid, int sig);
 /* Adds the last lines in which the kernel's log names an error of a device (Xid). path: /dev/kmsg. */
 void ptc_evidence_kernel(struct ptc_buf *b, const char *path);
-/* Opens a regular file with the user's rights, not ptcd's, for the path is the user's to choose. -1 with errno. */
-int ptc_evidence_open_as(uid_t uid, const char *path);

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is read of processes, of the kernel's log, and of files that a user names. Whole sets: tests/test_hang.py. */
+#include "daemon/workers/evidence/evidence_dumps.h"
 #include "daemon/workers/evidence/process_evidence.h"
 
+#include "base/alloc.h"
+#include "base/check.h"
 #include "base/sys/child.h"
+#include "base/sys/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -15,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -122,9 +128,11 @@ static pid_t start(pid_t *ret_child)
 		pid_t child;
 		pthread_t t;
 
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* also if the test fails */
 		signal(SIGURG, nothing);
 		child = fork();
 		if (child == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			signal(SIGURG, SIG_DFL);
 			raise(SIGSTOP);
 			_exit(0);
@@ -143,6 +151,26 @@ static pid_t start(pid_t *ret_child)
 	return pid;
 }
 
+/* The text of the program has about `all` bytes. */
+static void limits(pid_t pid, size_t all)
+{
+	static const char said[] = "\nthe rest is left out\n";
+	static const char before[] = "what it has told\n";
+
+	for (size_t max = 100; max < all / 2; max += 37) {
+		struct ptc_buf b = PTC_BUF_INIT;
+
+		ptc_buf_puts(&b, before);
+		ptc_evidence_process(&b, pid, max);
+		assert_in_range(b.len, 1, max);
+		assert_int_equal(b.len, strlen(b.data));
+		assert_memory_equal(b.data, before, strlen(before));
+		assert_string_equal(b.data + b.len - strlen(said), said);
+		assert_int_equal(count(b.data, "left out"), 1);
+		ptc_buf_done(&b);
+	}
+}
+
 static void test_process(void **state)
 {
 	struct ptc_buf b = PTC_BUF_INIT;
@@ -150,12 +178,17 @@ static void test_process(void **state)
 	char line[64];
 	pid_t child, pid = start(&child);
 
-	ptc_evidence_process(&b, pid);
+	do { /* the second thread is on its way to sleep */
+		ptc_buf_reset(&b);
+		ptc_evidence_process(&b, pid, SIZE_MAX);
+	} while (count(b.data, ": S (sleeping)\n") < 2);
 	assert_int_equal(count(b.data, "\n  thread "), 3);
 	assert_non_null(strstr(b.data, " second: S (sleeping)\n"));
 	snprintf(line, sizeof line, "\n  thread %d ", (int)child);
 	assert_non_null(strstr(b.data, line));
 	assert_non_null(strstr(strstr(b.data, line), ": T (stopped)\n"));
+	assert_null(strstr(b.data, "left out"));
+	limits(pid, b.len);
 	assert_true(ptc_evidence_catches(pid, SIGURG));
 	assert_false(ptc_evidence_catches(pid, SIGUSR1));
 	assert_false(ptc_evidence_catches(child, SIGURG));
@@ -167,26 +200,43 @@ static void test_process(void **state)
 	waitpid(pid, NULL, 0);
 	assert_false(ptc_evidence_catches(pid, SIGURG));
 	ptc_buf_reset(&b);
-	ptc_evidence_process(&b, pid);
+	ptc_evidence_process(&b, pid, SIZE_MAX);
 	assert_non_null(strstr(b.data, "has ended"));
 	ptc_buf_done(&b);
 }
 
 /* ---- files that a user names --------------------------------------------------------------------------- */
 
-static void opens(uid_t uid, const char *name, int failure)
+static int64_t soon(void)
 {
-	int fd = ptc_evidence_open_as(uid, at(name));
-	int why = errno;
-
-	assert_int_equal(fd >= 0, failure == 0);
-	if (failure)
-		assert_int_equal(why, failure);
-	if (fd >= 0)
-		close(fd);
+	return ptc_sys_now_ns() + INT64_C(60000000000);
 }
 
-static void test_open_as(void **state)
+static void opens(uid_t uid, const char *name, int failure)
+{
+	struct ptc_evidence_file file;
+
+	assert_int_equal(ptc_evidence_read_as(uid, at(name), 4, soon(), &file), failure);
+	if (failure) {
+		assert_null(file.data);
+		return;
+	}
+	assert_int_equal(file.len, 4);
+	assert_in_range(file.size, 5, 100);
+	assert_memory_equal(file.data, file.size == 7 ? "secr" : "dump", 4);
+	ptc_free(file.data);
+}
+
+static bool reads_busy(void)
+{
+	struct ptc_evidence_file file;
+	int failed = ptc_evidence_read_as(geteuid(), at("ours"), 4, soon(), &file);
+
+	ptc_free(file.data);
+	return failed == EBUSY;
+}
+
+static void test_read_as(void **state)
 {
 	char target[128];
 	const uid_t somebody = 65534;
@@ -200,7 +250,17 @@ static void test_open_as(void **state)
 	opens(geteuid(), "fifo", EINVAL);
 	opens(geteuid(), "link", ELOOP);
 	opens(geteuid(), "not there", ENOENT);
-	opens(geteuid(), "", EINVAL); /* the folder */
+	opens(geteuid(), "", EINVAL);   /* the folder */
+	for (int i = 0; i < 100; i++) { /* who waits no more does not keep the next one from reading */
+		struct ptc_evidence_file file;
+		int failed = ptc_evidence_read_as(geteuid(), at("ours"), 4, 0, &file);
+
+		if (failed != ETIMEDOUT && failed != EBUSY)
+			assert_int_equal(failed, 0);
+		ptc_free(file.data);
+	}
+	while (reads_busy())
+		sched_yield();
 	if (geteuid() != 0) {
 		opens(somebody, "ours", EPERM);
 		return;
@@ -214,12 +274,77 @@ static void test_open_as(void **state)
 	opens(geteuid(), "ours", 0); /* we are who we were */
 }
 
+/* ---- dumps ----------------------------------------------------------------------------------------------- */
+
+static void holds(const char *name, const char *like, size_t len)
+{
+	char a[4096], b[4096];
+	FILE *f = fopen(at(name), "r"), *g;
+	struct stat st;
+
+	assert_non_null(f);
+	assert_int_equal(fstat(fileno(f), &st), 0);
+	assert_int_equal(st.st_size, len);
+	assert_int_equal(st.st_mode & 07777, 0400);
+	g = fopen(at(like), "r");
+	assert_non_null(g);
+	for (size_t n; len; len -= n) {
+		n = PTC_MIN(len, sizeof a);
+		assert_int_equal(fread(a, 1, n, f), n);
+		assert_int_equal(fread(b, 1, n, g), n);
+		assert_memory_equal(a, b, n);
+	}
+	fclose(f);
+	fclose(g);
+}
+
+/* A disk that gets full while a dump is written (here: the size that a file may have) costs that dump, and no other. */
+static void test_dumps(void **state)
+{
+	static const char *const names[] = { "small", "large", "not there", "third", "cut", "late" };
+	struct ptc_evidence_dump dumps[PTC_ARRAY_LEN(names)];
+	struct ptc_buf said = PTC_BUF_INIT;
+	struct rlimit was, less;
+	char paths[PTC_ARRAY_LEN(names)][128];
+
+	put("small", "%08zu", 1000);
+	put("large", "%08zu", 20000);
+	put("third", "third%03zu", 1000);
+	put("cut", "cut%05zu", 1000);
+	put("late", "late%04zu", 1);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(names); i++) {
+		snprintf(paths[i], sizeof paths[i], "%s", at(names[i]));
+		dumps[i] = (struct ptc_evidence_dump){ .rank = (uint32_t)i, .path = paths[i] };
+	}
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+	less = (struct rlimit){ .rlim_cur = 10000, .rlim_max = was.rlim_max };
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &less), 0);
+	ptc_evidence_dumps(dir, geteuid(), dumps, PTC_ARRAY_LEN(names), 8000 + 8000 + 5000, &said);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+	signal(SIGXFSZ, SIG_DFL);
+	holds("dump-0", "small", 8000);
+	holds("dump-3", "third", 8000);
+	holds("dump-4", "cut", 5000);
+	assert_int_equal(access(at("dump-1"), F_OK), -1); /* not half of it */
+	assert_int_equal(access(at("dump-2"), F_OK), -1);
+	assert_int_equal(access(at("dump-5"), F_OK), -1);
+	assert_int_equal(count(said.data, "\n"), PTC_ARRAY_LEN(names));
+	assert_non_null(strstr(said.data, "is kept as dump-3: 8000 of 8000 bytes\n"));
+	assert_non_null(strstr(said.data, "is kept as dump-4: 5000 of 8000 bytes\n"));
+	assert_non_null(strstr(said.data, "/large, is not kept: "));
+	assert_non_null(strstr(said.data, "/not there: No such file or directory\n"));
+	assert_non_null(strstr(said.data, "/late, is left out: there is no room for more dumps\n"));
+	ptc_buf_done(&said);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_kernel, make_dir, remove_dir),
 		cmocka_unit_test(test_process),
-		cmocka_unit_test_setup_teardown(test_open_as, make_dir, remove_dir),
+		cmocka_unit_test_setup_teardown(test_read_as, make_dir, remove_dir),
+		cmocka_unit_test_setup_teardown(test_dumps, make_dir, remove_dir),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
