@@ -366,18 +366,14 @@ int ptc_admin_node_lost(struct ptc_admin *a, const char *node, bool undo, struct
 
 int ptc_admin_device_bad(struct ptc_admin *a, const char *node, uint32_t device, bool undo, struct ptc_error *err)
 {
-	ProtobufCMessage *reply = NULL;
 	Ptc__V1__DeviceBadRequest request;
-	int rc;
 
 	ptc__v1__device_bad_request__init(&request);
 	request.version = PTC_ADMIN_VERSION;
 	request.node = ptc_admin_borrow(node);
 	request.device = device;
 	request.undo = undo;
-	rc = ptc_admin_call(a, SERVICE "DeviceBad", &request.base, &ptc__v1__ack__descriptor, &reply, err);
-	ptc_admin_reply_free(reply);
-	return rc;
+	return ptc_admin_call_ack(a, SERVICE "DeviceBad", &request.base, err);
 }
 
 int ptc_admin_verify(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)

@@ -72,7 +72,7 @@ struct ptc_copy_keeper {
 	struct ptc_job_copies config; /* count 0: not known yet */
 	bool told_short, told_full, brought, checking_more;
 	uint64_t round;                 /* of table numbers of one record */
-	char (*full)[PTC_NAME_MAX + 1]; /* nodes that had no room: not asked again until then */
+	char (*full)[PTC_NAME_MAX + 1]; /* had no room, or no chunk files: not asked again until then */
 	size_t nfull;
 	int64_t full_until_ns;
 	/* the round under way */
