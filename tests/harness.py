@@ -142,9 +142,12 @@ def sanitizer_reports(c):
     found = []
     for path in (p for n in c.nodes.values() for p in (n.log_file, *glob.glob(os.path.join(n.dir, "run/workers/*/processes/*/log")))):
         with contextlib.suppress(OSError), open(path, errors="replace") as f:
-            found += [f"{os.path.relpath(path, c.dir)}: {line.strip()}" for line in f
-                      if "ERROR: " in line and "Sanitizer" in line or "runtime error:" in line
-                      or "requirement failed" in line]
+            lines = f.readlines()
+            for i, line in enumerate(lines):
+                if "ERROR: " in line and "Sanitizer" in line: # with the first stacks, or nobody knows what it was
+                    found.append(f"{os.path.relpath(path, c.dir)}: {''.join(lines[i:i + 60]).strip()}")
+                elif "runtime error:" in line or "requirement failed" in line:
+                    found.append(f"{os.path.relpath(path, c.dir)}: {line.strip()}")
     return found
 
 

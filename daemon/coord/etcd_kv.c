@@ -470,6 +470,8 @@ int ptc_etcd_txn(struct ptc_etcd *e, const struct ptc_etcd_compare *cmp, size_t 
 			*ret_revision = r->header ? r->header->revision : 0;
 	}
 	ptc_pb_free(reply);
+	for (size_t i = 0; i < t->ncmp; i++)
+		ptc_free(t->cmp[i].range_end.data);
 	for (size_t i = 0; i < t->nops; i++)
 		op_done(&t->op[i]);
 	ptc_free(t);
