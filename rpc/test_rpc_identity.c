@@ -676,6 +676,50 @@ static void an_answer_that_comes_late(void **state)
 	ptc_rpc_server_free(srv, 0);
 }
 
+/* A call waits for a thread while its caller's certificate is revoked: it is refused, and told why. */
+static void a_call_that_waited_is_told_why(void **state)
+{
+	struct ptc_rpc_server_opts so = { .max_calls = 1 };
+	struct ptc_rpc_server *srv;
+	char target[64], crl[160];
+	struct ptc_rpc_channel_opts co = { .target = target, .expect_node = "n1" };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct held on_server = { .err = PTC_ERROR_INIT },
+		    h[2] = { { .err = PTC_ERROR_INIT }, { .err = PTC_ERROR_INIT } };
+	pthread_t asking[2];
+	struct paths p, q;
+	int port;
+
+	(void)state;
+	snprintf(crl, sizeof crl, "%s/waited.crl", dir);
+	test_crl(dir, "ca", "waited", "");
+	creds(&p, "ca", "n1")->crl_path = crl;
+	assert_int_equal(ptc_rpc_server_new(&so, &srv, &err), 0);
+	assert_int_equal(ptc_rpc_server_method(srv, "/t.T/Held", ALL_ROLES, h_held, &on_server, NULL), 0);
+	assert_int_equal(ptc_rpc_server_listen_tls(srv, "127.0.0.1:0", &p.tls, &port, &err), 0);
+	assert_int_equal(ptc_rpc_server_start(srv, &err), 0);
+	snprintf(target, sizeof target, "127.0.0.1:%d", port);
+	co.tls = creds(&q, "ca", "n2");
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(ptc_rpc_channel_new(&co, &h[i].ch, &err), 0);
+		assert_int_equal(pthread_create(&asking[i], NULL, ask_held, &h[i]), 0);
+		while (!atomic_load(&on_server.entered))
+			usleep(1000);
+	}
+	usleep(200000); /* the second one has come; if it comes later, it finds the list below, to the same end */
+	test_crl(dir, "ca", "waited", "n2");
+	usleep(1200000); /* the file is looked at once a second */
+	atomic_store(&on_server.go, true);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(pthread_join(asking[i], NULL), 0);
+		ptc_rpc_channel_free(h[i].ch);
+	}
+	assert_int_equal(h[0].rc, PTC_ECANCELED); /* it had begun */
+	assert_int_equal(h[1].rc, PTC_EPERM);
+	assert_non_null(strstr(h[1].err.text, "is revoked"));
+	ptc_rpc_server_free(srv, 0);
+}
+
 /* Where no other connection can be made, because our own certificate was replaced by junk, the one that there is serves
  * no call to a node whose certificate is revoked. */
 static void an_old_channel_looks_at_the_list(void **state)
@@ -900,6 +944,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_revoked_certificate_ends),
 		cmocka_unit_test(an_open_channel_ends),
 		cmocka_unit_test(an_answer_that_comes_late),
+		cmocka_unit_test(a_call_that_waited_is_told_why),
 		cmocka_unit_test(an_old_channel_looks_at_the_list),
 		cmocka_unit_test(a_revoked_certificate_ends_steps),
 		cmocka_unit_test(lists_that_will_not_do),

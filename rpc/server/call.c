@@ -105,8 +105,8 @@ static int gone(const struct ptc_rpc_call *call, struct ptc_error *err)
 				     : "the caller has gone, cancelled, or its deadline passed");
 }
 
-/* A caller whose certificate is revoked while its call goes on gets no more of it. */
-static bool disowned(struct ptc_rpc_call *call)
+/* A caller's certificate was revoked after its call came; call->stranger then says so. */
+static bool is_revoked(struct ptc_rpc_call *call)
 {
 	struct ptc_rpc_identity now;
 	unsigned epoch;
@@ -119,7 +119,13 @@ static bool disowned(struct ptc_rpc_call *call)
 		return false;
 	call->epoch = epoch;
 	ptc_rpc_identity_from_call(call->core, call->srv->trust, &tls, &now, &call->stranger);
-	if (!tls || now.role == call->identity.role)
+	return tls && now.role != call->identity.role;
+}
+
+/* A caller whose certificate is revoked while its call goes on gets no more of it. */
+static bool disowned(struct ptc_rpc_call *call)
+{
+	if (!is_revoked(call))
 		return false;
 	grpc_call_cancel(call->core, NULL);
 	return true;
@@ -416,8 +422,11 @@ static bool handle(struct ptc_rpc_call *call)
 
 	call->again = false;
 	call->polled_ns = 0;
-	if (disowned(call) || ptc_rpc_call_cancelled(call))
-		rc = gone(call, &call->err); /* while it waited for a thread, or in steps */
+	if (call->phase == PTC_RPC_HANDLER && is_revoked(call))
+		rc = ptc_error_set(&call->err, PTC_EPERM, "caller is not known: %s",
+				   call->stranger); /* it waited for a thread */
+	else if (disowned(call) || ptc_rpc_call_cancelled(call))
+		rc = gone(call, &call->err);
 	else if (call->phase == PTC_RPC_STEPS)
 		rc = call->step(call->step_arg, call, &call->err);
 	else
