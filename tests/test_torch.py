@@ -91,6 +91,48 @@ class Job(live.Job):
             return f.read()
 
 
+class Apart:
+    """A parameter with an optimizer of its own, which may work on a master of it."""
+
+    def __init__(self, attribute, of):
+        import torch
+        self.attribute, self.p = attribute, torch.nn.Parameter(torch.zeros(1))
+        if attribute == "main_grad":
+            self.p.main_grad = torch.zeros(1)
+        self.applied = self.p if of == "parameters" else torch.nn.Parameter(torch.zeros(1))
+        if of == "named":
+            self.p.main_param = self.applied
+        self.optim = torch.optim.SGD([self.applied], lr=0.1)
+
+    def gradient(self):
+        return getattr(self.p, self.attribute)
+
+    def live(self):
+        return self.gradient() is not None and bool(self.gradient().any())
+
+    def add(self, fused):
+        """A backward pass; fused: its kernel adds to main_grad, and autograd is told of no gradient."""
+        import torch
+        more = torch.ones(1)
+        if not fused:
+            (self.p * 1.0).sum().backward()
+            more, self.p.grad = (self.p.grad, None) if self.attribute == "main_grad" else (None, self.p.grad)
+        if more is not None:
+            self.p.main_grad = more.clone() if self.p.main_grad is None else self.p.main_grad.add_(more)
+
+    def does(self, what):
+        if what == "S":
+            if self.attribute == "main_grad":
+                self.applied.grad = None if self.gradient() is None else self.gradient().clone()
+            self.optim.step()
+            if self.attribute == "main_grad":
+                self.applied.grad = None
+        elif self.gradient() is not None:
+            self.gradient().zero_()
+            if what == "N":
+                setattr(self.p, self.attribute, None)
+
+
 @unittest.skipUnless(HAS_TORCH, "no PyTorch: scripts/venv --torch")
 @harness.labels("repeats")
 class Torch(harness.Case):
@@ -284,6 +326,7 @@ class Torch(harness.Case):
         self.check_external()
         self.check_gradients()
         self.check_any_order()
+        self.check_two_optimizers()
         self.check_alone()
         self.check_unattached()
         self.check_warm()
@@ -846,6 +889,71 @@ class Torch(harness.Case):
                     optim.zero_grad(set_to_none=event == "N")
             watch.close()
         self.assertGreater(told, 100)
+
+    def check_two_optimizers(self):
+        """Two optimizers, each of which steps after a number of micro-steps of its own, gradients in `grad` or in Megatron's main_grad:
+        nothing that a later step of the parameter's own optimizer applies is called dead; and a stop comes where there is none.
+        of: whose the optimizer's tensors are: the parameters, masters that parameters name, or masters that nobody knows."""
+        from ptc._gradients import Gradients
+        for attribute, of in (("grad", "parameters"), ("main_grad", "parameters"), ("main_grad", "named"), ("main_grad", "unknown")):
+            told = 0
+            for _ in range(400 if LONG else 40):
+                events, fused = self.two_cadences(24), attribute == "main_grad" and self.random.random() < 0.5
+                two = [Apart(attribute, of) for _ in range(2)]
+                watch, begun = Gradients([], [(str(i), t.p) for i, t in enumerate(two)], {}, [t.optim for t in two]), self.random.randrange(80)
+                for i, event in enumerate(events):
+                    if event == "A":
+                        for t in two:
+                            t.add(fused)
+                    elif event == "B":
+                        watch.boundary()
+                        names = watch.live()[0] if i >= begun else ["0", "1"]
+                        for o in {0, 1} - set(map(int, names)):
+                            told += 1
+                            follows = next((e for e in events[i + 1:] if e in (f"N{o}", f"Z{o}", f"S{o}")), "")
+                            self.assertFalse(two[o].live() and follows[:1] == "S", f"{attribute}, {of}: {' '.join(events)} at {i} of {o}")
+                        begun = begun if names else i + self.random.randrange(40)
+                    else:
+                        two[int(event[1])].does(event[0])
+                watch.close()
+            self.assertGreater(told, 30, f"{attribute}, {of}")
+        self.assertEqual([], [o for o in range(3) if not self.stops_between(o)])
+
+    def two_cadences(self, micro_steps):
+        """A: a backward pass; S0, S1: a step; N, Z: gradients are set to None or zeroed in place, after the step or before the next
+        micro-step; B: a boundary."""
+        every = [self.random.choice((1, 1, 2, 3, 4, 5, 7)) for _ in range(2)]
+        at, late = [self.random.randrange(k) for k in every], [self.random.random() < 0.5 for _ in range(2)]
+        zero, order, events = self.random.choices("NZ", k=2), self.random.sample((0, 1), 2), []
+        for m in range(micro_steps):
+            events += [f"{zero[o]}{o}" for o in range(2) if late[o] and (m - at[o]) % every[o] == 0]
+            events.append("A")
+            for o in order:
+                if (m - at[o]) % every[o] == every[o] - 1:
+                    events += [f"S{o}"] if late[o] else [f"S{o}", f"{zero[o]}{o}"]
+            events.append("B")
+        return events
+
+    def stops_between(self, which):
+        """One optimizer steps in each micro-step, the other one in every fourth, and both zero at the start of a step: there are boundaries
+        without live gradients, whoever's the main_grads are."""
+        from ptc._gradients import Gradients
+        two, found = [Apart("main_grad", ("parameters", "named", "unknown")[which]) for _ in range(2)], []
+        watch = Gradients([], [(str(i), t.p) for i, t in enumerate(two)], {}, [t.optim for t in two])
+        for m in range(24):
+            for o, every in enumerate((1, 4)):
+                if m % every == 0:
+                    two[o].does("Z")
+            for t in two:
+                t.add(False)
+            for o, every in enumerate((1, 4)):
+                if m % every == every - 1:
+                    two[o].does("S")
+            watch.boundary()
+            found += [m] if not watch.live()[0] else []
+        watch.close()
+        self.assertEqual([], [m for m in found if m % 4 != 3])
+        return found
 
     def check_compiled(self):
         """A compiled step of an optimizer is noted, and what notes it is not compiled with it."""

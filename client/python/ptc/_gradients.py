@@ -15,7 +15,12 @@ things show that:
 - A stop that moves on watches what becomes of gradients (_Watch), for programs that zero in place,
   or leave gradients after zeroing. What was seen is forgotten with the stop: the program may do
   something else by the next one.
+
+A step says something of a gradient only if its optimizer applies it. Of a main_grad that may be
+unknown: an optimizer works on masters, and the program copies the gradient into one. Then each
+optimizer that works on tensors that are not known here counts as one that may or may not apply it.
 """
+import collections
 import contextlib
 import sys
 import weakref
@@ -67,18 +72,25 @@ class _Slot:
         self.again = False   # a step had the same
         self.watch = None
         self.piece = False   # of zero1=: its gradient is made from the parameter's
+        self.owned = False   # an optimizer is known to apply it
+        self.could = ()      # else, and if several may: these
+        self.seen = {}       # what each of them saw last: {optimizer: (weak reference, version)}
 
     def gradient(self):
         return getattr(self.tensor, self.attribute, None)
 
-    def stepped(self, at):
-        """A step of an optimizer has just applied what there is. at: boundaries so far."""
+    def stepped(self, at, optim):
+        """A step of an optimizer has just applied what there is, or may have (`could`). at: boundaries so
+        far; optim: its id."""
         g = self.gradient()
         if self.watch is not None:
-            self.watch.stepped(g)
+            self.watch.stepped(g, optim)
         if g is None:
             return
         ref = weakref.ref(g)  # while a reference is kept, this is the same one for the same tensor
+        if self.could:
+            self.seen[optim] = ref, _version(g)
+            return
         if self.applied is not None and self.at != at:
             if ref is self.applied or not _made_anew(g):
                 self.again = True
@@ -90,10 +102,15 @@ class _Slot:
         """No later step applies this tensor, or what is in it."""
         if self.piece and self.unchanged(g):
             return True
+        if self.could:
+            return False
         return self.anew >= _SHOWN and not self.again and weakref.ref(g) is self.applied
 
     def unchanged(self, g):
-        return weakref.ref(g) is self.applied and _version(g) == self.version
+        """Since it was applied, whoever did that."""
+        ref, version = weakref.ref(g), _version(g)
+        marks = [self.seen.get(o, (None, None)) for o in self.could] or [(self.applied, self.version)]
+        return all(ref is seen and version == then for seen, then in marks)
 
 
 class _Watch:
@@ -142,13 +159,13 @@ class _Watch:
 
 class _OfOptimizer(_Watch):
     """Are the gradients that are there at boundaries zeroed before the next step, or applied by it?
-    Boundaries before the first zeroing after a step (False) and those after it (True) are two kinds."""
+    Boundaries are of one kind if the same optimizers, or none, have stepped since the last zeroing."""
 
     def __init__(self, slot, begun):
         super().__init__(slot, begun)
-        self._kind = None  # not known yet
+        self._kind = None  # a set of optimizers; not known yet
         self._waiting, self._dropping, self._applied = set(), set(), set()
-        self._drops = {None: 0, False: 0, True: 0}
+        self._drops = collections.Counter()
         self._steps = self._backwards = self._written = 0
 
     def _more(self):
@@ -157,19 +174,20 @@ class _OfOptimizer(_Watch):
     def _zeroed(self):
         self._dropping |= self._waiting
         self._waiting = set()
-        self._kind = True
+        self._kind = frozenset()
 
-    def stepped(self, g):
+    def stepped(self, g, optim):
         self._look(g)
         whole = self._hook is not None and self._steps > 0  # since the step before
         added = self._backwards > 0 or g is None or self.slot.unchanged(g)
-        overwritten = whole and not added
+        overwritten = whole and not added and not self.slot.could
         self._written = self._written + 1 if overwritten else 0
         self._applied |= self._waiting
-        for kind in self._dropping:
-            self._drops[kind] += 1
+        self._drops.update(self._dropping)
         self._waiting, self._dropping = set(), set()
-        self._kind, self._backwards, self._steps = False, 0, self._steps + 1
+        self._backwards, self._steps = 0, self._steps + 1
+        if self._kind is not None or not self.slot.could:  # else others may have stepped before it was watched
+            self._kind = (self._kind or frozenset()) | {optim}
 
     def _is_dead(self, g):
         kind = self._kind
@@ -177,7 +195,7 @@ class _OfOptimizer(_Watch):
         if kind is not None and self._drops[kind] >= _SHOWN and kind not in self._applied:
             return True
         # a master's: no backward reaches it, and the program overwrites it
-        return self._written >= _SHOWN and self.slot.unchanged(g)
+        return self._written >= _SHOWN and not self.slot.could and self.slot.unchanged(g)
 
 
 class _OfNone(_Watch):
@@ -200,7 +218,7 @@ class _OfNone(_Watch):
         self._drops += self._waiting is not None
         self._since, self._waiting = set(), None
 
-    def stepped(self, _):
+    def stepped(self, *_):
         pass
 
     def other(self, optim):
@@ -231,14 +249,23 @@ class Gradients:
         self._slots = list(slots.values())
         self._main = [s for s in self._slots if s.attribute == "main_grad"]
         own = {id(s.tensor): s for s in self._slots if s.attribute == "grad"}
-        self._of = {i: [own[id(q)] for q in self._targets(s.tensor) if id(q) in own]
+        main = {id(s.tensor): s for s in self._main}
+        self._of = {i: [of[id(q)] for q in self._targets(s.tensor) for of in (own, main) if id(q) in of]
                     for i, s in own.items()}
+        # of a master, where the parameter says which one it has, as Megatron's do
+        self._masters = {id(s.tensor.main_param): s for s in self._main
+                         if isinstance(getattr(s.tensor, "main_param", None), torch.Tensor)}
         for slot in self._slots:
             slot.piece = id(slot.tensor) in applies
         self._at = self._busy = 0  # boundaries; how many had a step after the one before
         self._stepped_at = -1      # the last boundary with a step after it
         self._asked, self._alone = False, []
         self._mine = {id(o) for o in optims}
+        self._parameters = {id(p) for _, module in modules for p in module.parameters()}
+        self._may = {}    # {id: (weak reference, whether it works on others than these)} of optimizers
+        self._could = ()  # those that may apply what nobody is known to apply
+        for o in optims:
+            self._slots_of(o)
         self._others, self.first = {}, {}  # {id: weak reference} of optimizers that are not attached; options they first had
         hook = self._stepped
         if "torch._dynamo" in sys.modules:  # a compiled step would trace it, for nothing
@@ -271,13 +298,42 @@ class Gradients:
 
     def _stepped(self, optim, *_):
         """After each step of any optimizer in this process, so it does no more than it must."""
-        for group in optim.param_groups:
-            for p in group["params"]:
-                for slot in self._of.get(id(p), ()):
-                    slot.stepped(self._at)
-        self._step_noted(self._main, id(optim))
+        slots = self._slots_of(optim)
+        if id(optim) in self._could:
+            slots += [s for s in self._main if not s.owned]
+        self._step_noted(slots, id(optim))
         if id(optim) not in self._mine:
             self._note_other(optim)
+
+    def _slots_of(self, optim):
+        """What this optimizer is known to apply; main_grads that nobody is known to apply may be its, too."""
+        found, other = {}, False
+        for group in optim.param_groups:
+            for p in group["params"]:
+                slots = self._of.get(id(p), ())
+                for slot in slots:
+                    found[id(slot)] = slot
+                if self._main and not any(s.attribute == "main_grad" or id(s.tensor) in self._parameters for s in slots):
+                    master = self._masters.get(id(p))
+                    if master is None:
+                        other = True
+                    else:
+                        found[id(master)] = master
+        if self._main:
+            self._note_main(optim, other, found.values())
+        return list(found.values())
+
+    def _note_main(self, optim, other, slots):
+        may = {i: at for i, at in self._may.items() if at[0]() is not None}
+        may[id(optim)] = weakref.ref(optim), other
+        could = tuple(i for i, (_, more) in may.items() if more) or tuple(may)
+        fresh = [s for s in slots if not s.owned]
+        for slot in fresh:
+            slot.owned = True
+        if could != self._could or fresh:
+            for slot in self._main:
+                slot.could = could if len(could) > 1 and not slot.owned else ()
+        self._may, self._could = may, could
 
     def _note_other(self, optim):
         for group in optim.param_groups:
@@ -293,7 +349,7 @@ class Gradients:
 
     def _step_noted(self, slots, optim):
         for slot in slots:
-            slot.stepped(self._at)
+            slot.stepped(self._at, optim)
         for watch in self._alone:
             watch.other(optim)
         if self._stepped_at != self._at:
