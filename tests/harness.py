@@ -207,13 +207,13 @@ def sha256(path):
 class Job:
     """A job made from a state.State; knows the commands. JSON is as docs/control.md describes it."""
 
-    def __init__(self, c, name, state, directory, rules, gpus=None):
+    def __init__(self, c, name, state, directory, rules, gpus=None, more=None):
         self.c, self.name, self.state, self.dir = c, name, state, directory
         os.makedirs(directory, exist_ok=True)
         self.files = state.write(directory)
         self.yaml = os.path.join(directory, "job.yaml")
         spec = {"version": 1, "name": name, "tensors": {"from": os.path.basename(self.files["param"])},
-                "fields": {f: {"dtype": d} for f, d in state.fields.items()}, "rules": rules}
+                "fields": {f: {"dtype": d} for f, d in state.fields.items()}, "rules": rules, **(more or {})}
         if gpus:
             spec["gpus"] = gpus
         with open(self.yaml, "w") as f:

@@ -5,25 +5,20 @@ that never end. docs/versions.md says what each side promises.
 The next version is this tree built with PTC_NEXT_VERSION (base/number/versions.h): every number raised by one, and something
 unknown in every message, record and document. `scripts/test --full` builds it in build/next.
 """
-import contextlib
 import json
-import mmap
 import os
-import subprocess
-import threading
 import unittest
 
 import harness
 import numpy as np
 import state as states
 from harness import LONG, PATIENCE, Job, wait_for
-from test_ctrainer import BATCH, Trainer, differences
-from test_fuse import CAN_MOUNT, Mount
+from test_ctrainer import BATCH, differences
+from test_fuse import CAN_MOUNT
+from upgrades import Replaced, Ridge
 
 NEXT = os.path.abspath(os.environ.get("PTC_NEXT_BUILD", os.path.join(harness.ROOT, "build", "next")))
 ASKED = LONG or "PTC_NEXT_BUILD" in os.environ  # else it may be of a tree that has changed since
-CONFIGS = ("tp=2,dp=2", "tp=4", "dp=4")
-ADDED = str(0x5a4e455854564552)  # what the next version writes that nobody knows
 
 
 def needs_next(test):
@@ -33,135 +28,8 @@ def needs_next(test):
     return test if os.path.exists(os.path.join(NEXT, "daemon", "ptcd")) else lambda self: self.fail(text)
 
 
-class Ridge(Trainer):
-    """The C trainer of one of the two builds, as a job of that name. Its ranks speak that build's protocol as long as they live."""
-
-    def __init__(self, c, directory, name, build, mode):
-        os.makedirs(directory)
-        super().__init__(c, directory, mode, steps=1 << 40, sleep_ms=2)
-        self.name = name
-        with open(self.yaml) as f:
-            spec = json.load(f)
-        spec["name"] = name
-        spec["run"]["argv"][4] = os.path.join(build, "examples", "c-trainer", "c-trainer")
-        spec["run"]["env"]["LD_LIBRARY_PATH"] = os.path.join(build, "client", "lib")
-        with open(self.yaml, "w") as f:
-            json.dump(spec, f)
-
-    def pids(self):
-        return sorted(rank["pid"] for rank in self.status()["run"]["ranks"])
-
-
-class Reader(Mount):
-    """A mount by the ptc-fuse of one build at a node, and a thread that reads a job there: a file that stays open, and each tensor's, opened
-    anew each time. Nothing comes out of the kernel's pages. Requests that meet a daemon that is away wait for it."""
-
-    def __init__(self, test, c, build, node, job, expected):
-        self.build, self.job, self.expected = build, job, expected
-        self.rounds, self.failed, self.over = 0, None, threading.Event()
-        super().__init__(test, c, "--timeout", f"{60 * PATIENCE:.0f}s", node=node)
-        self.thread = threading.Thread(target=self.run)
-        test.addCleanup(self.end) # before the mount goes
-        self.thread.start()
-
-    def start(self):
-        self.argv[0] = os.path.join(self.build, "daemon", "ptc-fuse")
-        super().start()
-
-    def read(self, fd):
-        with mmap.mmap(-1, 1 << 16) as buf: # O_DIRECT wants whole pages
-            n = os.preadv(fd, [buf], 0)
-            return buf[:n]
-
-    def run(self):
-        top = self.path(self.job, "state", "latest")
-        try:
-            kept = os.open(os.path.join(top, "model.safetensors"), os.O_RDONLY | os.O_DIRECT)
-            first = self.read(kept)
-            while not self.over.is_set():
-                for name, data in self.expected.items():
-                    fd = os.open(os.path.join(top, "tensors", f"{name}.npy"), os.O_RDONLY | os.O_DIRECT)
-                    found = self.read(fd)
-                    os.close(fd)
-                    if not found.endswith(data) or self.read(kept) != first:
-                        raise AssertionError(f"{name}: other bytes")
-                self.rounds += 1
-            os.close(kept)
-        except Exception as e: # noqa: BLE001  told to the test's own thread
-            self.failed = e
-
-    def goes_on(self, test):
-        """Until it has read all of it twice since."""
-        before = self.rounds
-        wait_for(lambda: self.failed or self.rounds >= before + 2, 90 * PATIENCE, "reads through the mount", 0.05)
-        test.assertIsNone(self.failed)
-
-    def end(self):
-        self.over.set()
-        self.thread.join()
-
-
-class Upgrade(harness.Case):
-    def document(self, c, uuid, kind):
-        """(version, whether it has what the next version adds) of a document of a job."""
-        text = c.etcdctl("get", "--print-value-only", f"/ptc/jobs/{uuid}/{kind}").stdout
-        return json.loads(text)["version"], ADDED in text
-
-    @contextlib.contextmanager
-    def by(self, c, build):
-        """ptcctl of that build."""
-        before, c.options["build"] = c.options["build"], build
-        try:
-            yield
-        finally:
-            c.options["build"] = before
-
-    def replace(self, c, name, build):
-        c.nodes[name].build = build
-        c.restart(name, timeout_s=60 * PATIENCE)
-        c.wait_nodes(list(c.nodes), 60 * PATIENCE)
-
-    def give_control(self, c, jobs, nodes):
-        """Their controllers are among these nodes from now on: daemons of others that hold one are away until they are not. Ranks
-        take no notice."""
-        away = []
-
-        def holders():
-            return {job.status(node=nodes[0])["controller"] for job in jobs}
-
-        def given():
-            held = holders()
-            for name in held - {""} - set(nodes):
-                if c.nodes[name].pid():
-                    self.assertTrue(c.nodes[name].stop())
-                    away.append(name)
-            return held <= set(nodes)
-        try:
-            wait_for(given, 60 * PATIENCE, f"controllers on {nodes}", 0.1)
-        finally:
-            for name in away:
-                c.start_node(c.nodes[name])
-        c.wait_nodes(list(c.nodes), 60 * PATIENCE, node=nodes[0])
-
-    def switch(self, job):
-        """The next configuration, with the same ranks, and steps behind it."""
-        at = job.resize(f"{CONFIGS[self.turn % len(CONFIGS)]},{BATCH}")
-        self.assertIsInstance(at, dict, at)
-        job.wait_step(at["step"] + 5)
-
-    def mixed(self, c, jobs, state, both):
-        """Resizes of every job, controlled by nodes of either version where there are both; bytes of the one that only has state."""
-        old = [n for n in c.nodes if c.nodes[n].build is None]
-        new = [n for n in c.nodes if c.nodes[n].build]
-        for group in (old, new) if both else (old or new,):
-            self.turn += 1
-            self.give_control(c, (*jobs, state), group)
-            for job in jobs:
-                self.switch(job)
-            at = state.resize(("tp=2,dp=2", "tp=4", "dp=4,zero=1")[self.turn % 3])
-            self.assertIsInstance(at, dict, at)
-            state.check_whole(self, node=group[0])
-        c.ptcctl("verify", state.name, node=(new or old)[-1])
+class Upgrade(Replaced):
+    new = NEXT
 
     @needs_next
     @harness.labels("repeats")
@@ -216,69 +84,13 @@ class Upgrade(harness.Case):
     def test_mounts(self):
         """Mounts by the ptc-fuse of either version, at every node, are read while daemons are replaced, by the next version and back: each
         read has its bytes, and none fails. A file that was opened before the first daemon was replaced is read until the end."""
-        s = states.State({})
-        rng = np.random.default_rng(self.seed)
-        for i in range(6):
-            s.add(rng, f"h.{i}.w", "F32", (64, 48))
-        with self.cluster(nodes=2, devices=2, coordinator="etcd-cluster", transport="tls") as c:
-            job = Job(c, "state", s, self.path("state"), [{"match": "h.*", "split": {"axis": "tp", "dim": 0}}])
-            job.imported("tp=2") # each node has half of each tensor
-            expected = {name: t.tobytes() for name, t in s.tensors["param"].items()}
-            readers = [Reader(self, c, build, node, job.name, expected) for build in (harness.BUILD, NEXT) for node in c.nodes]
-            for reader in readers:
-                reader.goes_on(self)
-            for build in (NEXT, None):
-                for name in list(c.nodes):
-                    self.replace(c, name, build)
-                    for reader in readers:
-                        reader.goes_on(self)
-            for reader in readers:
-                reader.end()
-                self.assertIsNone(reader.failed)
-                reader.stop()
+        self.mounts()
 
     @needs_next
     @harness.labels("repeats")
     def test_switch_goes_on(self):
         """A switch that daemons of one version have begun when they die, those of the other find, and end or undo; ranks train on."""
-        with self.cluster(nodes=2, devices=2, coordinator="etcd-cluster", transport="tls") as c:
-            job = Ridge(c, self.path("now"), "now", harness.BUILD, "rebuild")
-            job.run(f"tp=2,dp=2,{BATCH}")
-            pids, uuid, self.turn = job.pids(), job.status()["uuid"], 0
-            for first, then in ((None, NEXT), (NEXT, None)):
-                for point in ("etcd.intent.after", "etcd.commit1.after", "etcd.commit2.before"):
-                    with self.subTest(point, first=first or "this", then=then or "this"):
-                        self.die_at(c, job, first, point)
-                        if point == "etcd.commit1.after":
-                            self.assertEqual((2, True) if first else (1, False), self.document(c, uuid, "intent"))
-                        for node in c.nodes.values():
-                            node.build = then
-                            c.start_node(node)
-                        c.wait_nodes(list(c.nodes), 60 * PATIENCE)
-                        job.wait_step(job.wait_run("live")["step"] + 5)
-                        self.assertEqual(pids, job.pids())
-                        self.turn += 1
-                        self.switch(job)
-            job.do("stop")
-            job.steps = job.wait_run("stopped")["step"]
-            self.assertEqual([], differences(job.lines(), job.reference()))
-
-    def die_at(self, c, job, build, point):
-        """All daemons die, of that build, in a switch of this job whose controller is at that point."""
-        for node in c.nodes.values():
-            node.stop()
-            node.build = build
-            c.start_node(node, {"PTC_FAULT": point})
-        c.wait_nodes(list(c.nodes), 60 * PATIENCE)
-        job.wait_step(job.wait_run("live")["step"] + 5)
-        config = next(x for x in CONFIGS if not job.status()["config"].startswith(x))
-        argv = [harness.program("ptcctl"), "resize", job.name, "--config", f"{config},{BATCH}", "--wait"]
-        with subprocess.Popen(argv, env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}), stdin=subprocess.DEVNULL,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as ptcctl:
-            wait_for(lambda: not all(n.pid() for n in c.nodes.values()), 60 * PATIENCE, f"a daemon to die at {point}", 0.005)
-            for node in c.nodes.values():
-                node.kill()
-            ptcctl.kill()
+        self.switch_goes_on(raised=(2, True))
 
     def test_too_far(self):
         """A daemon joins no cluster with a member that is further away than one version, and says what to do."""

@@ -522,8 +522,10 @@ static int one_status(struct ptc_daemon *d, struct ptc_rpc_call *call, const cha
 	if (t.has_lock && !t.ours && strcmp(t.controller, d->config.node) != 0 &&
 	    !ptc_rpc_call_meta(call, "ptc-forwarded")) {
 		rc = ptc_control_forward_now(d, &t, call, "/ptc.v1.Control/Status", req, FORWARD_MS, err);
-		if (rc != PTC_EPEER && rc != PTC_ETIMEOUT)
-			return rc; /* else it does not answer: what we know ourselves is better than nothing */
+		if (rc == 0 || rc == PTC_ECANCELED || rc == PTC_ENOTFOUND)
+			return rc;
+		/* Else it does not answer, or is of an older version that cannot read what the job needs: what we know
+		 * ourselves is better than nothing. */
 	}
 	r.rows = json_array();
 	rc = ptc_loop_call(d->loop, list_jobs, &r);
