@@ -1073,6 +1073,7 @@ class Crash(harness.Case):
             for config in (B, A):  # the second round removes what the first wrote
                 job.resize(config)
                 c.ptcctl("archive", job.name, self.path("archive"), "--keep", "1", env=client)
+            c.ptcctl("verify", job.name)
             c.ptcctl("export", job.name, "--dcp", self.path("dcp"), check=False,
                      env={**client, "PTC_FAULT": "checkpoint.flush.before=fail"})
             c.ptcctl("export", job.name, self.path("x.safetensors"), env=client)

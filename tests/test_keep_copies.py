@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """copies: {count, across}: each region is kept on so many nodes, also after a loss, and what a lost node had is still there."""
+import concurrent.futures
 import json
 import os
 import shutil
@@ -271,6 +272,35 @@ class KeepCopies(harness.Case):
             wait_for(lambda: sum(self.used(c, n) for n in c.nodes) <= most, 60 * PATIENCE, "their bytes gone, too")
             job.delete()
             wait_for(lambda: sum(self.used(c, n) for n in c.nodes) == 0, 60 * PATIENCE, "all bytes gone")
+
+    @harness.labels("repeats")
+    def test_verified_meanwhile(self):
+        """Copies are made anew on another node between what verify reads of them and what it reads of the nodes: it reads that anew."""
+        with self.cluster(nodes=4, devices=1, up=False, **FAST) as c:
+            for node in c.nodes.values():
+                self.arm(node, "")
+                c.start_node(node, {"PTC_FAULT_FILE": os.path.join(node.dir, "fault")})
+            c.wait_nodes(sorted(c.nodes), 60 * PATIENCE)
+            job = self.job(c, count=2)
+            job.imported("tp=1")
+            self.wait_copies(job, 2)
+            (rank,) = job.status()["ranks"]
+            (keeper,) = {h[0] for h in self.document(c, job)["keepers"]} - {rank["node"]}
+            asked = next(n for n in c.nodes if n not in (keeper, rank["node"]))
+            self.arm(c.nodes[asked], "api.verify.pin=hold")
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                verified = pool.submit(c.ptcctl, "verify", job.name, node=asked, check=False, timeout_s=240 * PATIENCE)
+                try:
+                    c.nodes[keeper].kill()
+                    self.wait_lost(c, keeper)
+                    wait_for(lambda: keeper not in {h[0] for h in self.document(c, job)["keepers"]}, 60 * PATIENCE, "copies elsewhere", 0.05)
+                    c.restart(keeper)
+                    c.wait_nodes(sorted(c.nodes), 30 * PATIENCE)
+                    wait_for(lambda: self.used(c, keeper) == 0, 60 * PATIENCE, "its copies gone")
+                finally:
+                    self.arm(c.nodes[asked], "")
+                done = verified.result()
+            self.assertEqual((0, ""), (done.returncode, done.stderr))
 
     def arm(self, node, rule):
         path = os.path.join(node.dir, "fault")

@@ -3,12 +3,13 @@
  *
  * Happy path: the tables are held on all nodes, so that a switch that commits meanwhile drops none of them; one node
  * after the other reads its part; replicas are compared, and each tensor's digest with the manifest's. Failure modes:
- * the job moved on before its tables were pinned (begun again with what it has now, a few times); a node that is
- * unreachable, damage, digests that differ: the error names them (a node that is down is left out where others have all
- * that it has), and is written as an event. Whoever asks goes away:
- * the pins end by themselves. */
+ * the job moved on before its tables were pinned, or its copies are elsewhere (begun again with what there is now, a
+ * few times); a node that is unreachable, damage, digests that differ: the error names them (a node that is down is
+ * left out where others have all that it has), and is written as an event. Whoever asks goes away: the pins end by
+ * themselves. */
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/fault.h"
 #include "base/sys/sys.h"
 #include "daemon/api/reads/reads.h"
 #include "daemon/cluster/job_events.h"
@@ -29,6 +30,7 @@ struct verify {
 	uint64_t bytes, healed; /* of the nodes done so far */
 	char reader[37];
 	int64_t pinned_ns;
+	int64_t copies_revision; /* of the document of copies that the view was made from */
 };
 
 /* Renewed from time to time: reading may take longer than a hold lasts. */
@@ -210,7 +212,7 @@ static bool moved_on(struct verify *v, const char *job, int rc)
 	return rc != PTC_ECORRUPT && rc != PTC_EDIGEST && ptc_control_find(v->d, v->call, job, &now, &ignored) == 0 &&
 	       now.has_record &&
 	       (now.record.generation != v->view->view.from_generation ||
-		now.record.snapshot != v->view->view.from_snapshot);
+		now.record.snapshot != v->view->view.from_snapshot || now.copies_revision != v->copies_revision);
 }
 
 /* v->view is to be put, where it is not NULL. */
@@ -229,6 +231,9 @@ static int verify_job(struct verify *v, const char *job, struct ptc_error *err)
 			rc = ptc_read_view_get(v->d, &t, &v->view, err);
 		if (rc)
 			return rc;
+		v->copies_revision = t.copies_revision;
+		if (ptc_fault("api.verify.pin"))
+			return ptc_error_set(err, PTC_EIO, "verify: injected failure");
 		rc = verify_pinned(v, err);
 		moving = rc && moved_on(v, job, rc);
 	}
