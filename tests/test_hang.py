@@ -110,6 +110,8 @@ class Hang(harness.Case):
             job = self.hung(c, "report")
             job.run("dp=2")
             before = self.begun(c, job)
+            # known although no step ends between two samples of ptcd: it stops for a snapshot too often
+            self.assertEqual([], [r for r in before["run"]["ranks"] if not r.get("steps_per_s")])
             for r in before["run"]["ranks"]:
                 os.kill(r["pid"], signal.SIGSTOP)
             wait_for(lambda: self.events(c, job, "hung"), 60 * PATIENCE, "what is said")
