@@ -55,7 +55,7 @@ static const char *items_end(const char *at, const char *end)
 static bool string_end(struct ptc_long_scan *s)
 {
 	while (++s->at < s->end && *s->at != '"')
-		if (*s->at == '\\')
+		if (*s->at == '\\' && s->at + 1 < s->end)
 			s->at++;
 	if (s->at >= s->end)
 		return false;
