@@ -678,6 +678,31 @@ static void hash_as_written(const struct ptc_plan *p, char ret[33])
 	ptc_content_hash(text, n, ret);
 }
 
+/* Plans with the moves into one node have, node after node, the moves of the whole plan. */
+static void check_plans_into(const struct side *from, const struct side *to, uint32_t nnodes, const bool *usable,
+			     const struct ptc_plan *whole)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	size_t at = 0;
+
+	for (uint32_t node = 0; node < nnodes; node++) {
+		struct ptc_plan *p = NULL;
+
+		CHECK(!ptc_plan_into(from->layout, &from->alloc, to->layout, &to->alloc, nnodes, usable, node, &p,
+				     &err));
+		CHECK(p->between_nodes == whole->between_nodes && at + p->nmoves <= whole->nmoves);
+		for (size_t i = 0; i < p->nmoves; i++, at++) {
+			const struct ptc_move *a = &p->moves[i], *b = &whole->moves[at];
+
+			CHECK(a->dst_node == node && b->dst_node == node && a->item == b->item && a->kind == b->kind);
+			CHECK(a->src_node == b->src_node && a->src_rank == b->src_rank && a->dst_rank == b->dst_rank);
+			CHECK(ptc_box_equal(&a->box, &b->box));
+		}
+		ptc_plan_free(p);
+	}
+	CHECK(at == whole->nmoves);
+}
+
 static void check_plan(const struct input *in, const struct side *from, const struct side *to, uint32_t nnodes)
 {
 	bool usable[MAX_NODES];
@@ -703,6 +728,7 @@ static void check_plan(const struct input *in, const struct side *from, const st
 	CHECK(!strcmp(hash, hash2));
 	hash_as_written(p, hash2);
 	CHECK(!strcmp(hash, hash2));
+	check_plans_into(from, to, nnodes, usable, p);
 	ptc_plan_free(p);
 	ptc_plan_free(again);
 }

@@ -97,6 +97,7 @@ struct ptc_agent *ptc_agent_free(struct ptc_agent *agent)
 	ptc_cache_done(&agent->geometries);
 	while ((job = agent->shared.jobs)) {
 		agent->shared.jobs = job->next;
+		ptc_fill_forget(job);
 		ptc_free(job);
 	}
 	pthread_cond_destroy(&agent->shared.cond);

@@ -7,7 +7,9 @@
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"
 #include "reshard/plan/plan.h"
+#include "daemon/agent/calls/agent_state.h"
 #include "daemon/agent/calls/wire.h"
+#include "daemon/agent/tables/tables.h"
 
 #include "base/test_seed.h"
 
@@ -233,6 +235,54 @@ static void test_resume(void **state)
 	for (uint32_t i = 0; i < NODES; i++)
 		OK(do_finish(&w, i, gen_has(&next, i) ? &next : NULL, false, &err));
 	check_gather(&w, &next, 0);
+	world_down(&w);
+}
+
+/* ---- what Prepare has found missing ---- */
+
+static struct ptc_kept_fill *kept(struct world *w, uint32_t node)
+{
+	const struct ptc_agent_job *job = w->nodes[node].agent->shared.jobs;
+
+	return job ? job->fill : NULL;
+}
+
+/* It serves the Pull of its switch, but not one that finds another table, and it is dropped with the switch. */
+static void test_kept_fill(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_table_key key;
+	struct world w;
+	struct gen now, next;
+	struct info info;
+
+	rng = seed + 4;
+	world_up(&w, NODES, true);
+	gen_make(&now, 1, "tp=1", 1);
+	import(&w, &now, 3);
+	assert_null(kept(&w, now.nodes[0]));
+	gen_make(&next, 2, "tp=2", 1);
+	next.nodes[0] = 1;
+	next.nodes[1] = 2;
+	seal_and_prepare(&w, &info, &now, &next);
+	assert_true(kept(&w, 1) && kept(&w, 2));
+	key = (struct ptc_table_key){ .generation = next.number, .snapshot = next.snapshot };
+	snprintf(key.uuid, sizeof key.uuid, "%s", info.pb.uuid);
+	OK(ptc_agent_table_drop(w.nodes[1].agent, &key, &err)); /* the table goes; a new one has no extents yet */
+	assert_int_equal(pull_all(&w, &info, &next, false), planned(&w, &info));
+	assert_true(!kept(&w, 1) && !kept(&w, 2));
+	for (uint32_t i = 0; i < NODES; i++)
+		OK(do_finish(&w, i, gen_has(&next, i) ? &next : NULL, false, &err));
+	check_gather(&w, &next, 0);
+	now = next;
+	gen_make(&next, 3, "tp=1", 1);
+	next.nodes[0] = 0;
+	seal_and_prepare(&w, &info, &now, &next);
+	assert_non_null(kept(&w, 0));
+	OK(do_finish(&w, 0, NULL, false, &err)); /* the switch is given up */
+	assert_null(kept(&w, 0));
+	prepare_all(&w, &info, &next); /* left behind when the agent ends */
+	assert_non_null(kept(&w, 0));
 	world_down(&w);
 }
 
@@ -800,19 +850,13 @@ static void test_wire_numbers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_shared_work),
-		cmocka_unit_test(test_cycles),
-		cmocka_unit_test(test_resume),
-		cmocka_unit_test(test_finish_cancels),
-		cmocka_unit_test(test_liars),
-		cmocka_unit_test(test_replicas),
-		cmocka_unit_test(test_pins),
-		cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_heap),
-		cmocka_unit_test(test_wire_numbers),
-		cmocka_unit_test(test_fences_and_numbers),
-		cmocka_unit_test(test_wrong_bytes),
-		cmocka_unit_test(test_fence_of_a_new_store),
+		cmocka_unit_test(test_shared_work),    cmocka_unit_test(test_cycles),
+		cmocka_unit_test(test_resume),         cmocka_unit_test(test_kept_fill),
+		cmocka_unit_test(test_finish_cancels), cmocka_unit_test(test_liars),
+		cmocka_unit_test(test_replicas),       cmocka_unit_test(test_pins),
+		cmocka_unit_test(test_memory),         cmocka_unit_test(test_heap),
+		cmocka_unit_test(test_wire_numbers),   cmocka_unit_test(test_fences_and_numbers),
+		cmocka_unit_test(test_wrong_bytes),    cmocka_unit_test(test_fence_of_a_new_store),
 	};
 	const char *text = getenv("PTC_CASES");
 	int rc;

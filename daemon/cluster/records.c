@@ -8,11 +8,13 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "base/number/versions.h"
 
 #include "formats/json.h"
 #include "formats/members.h"
 #include "formats/names.h"
+#include "formats/state/long_values.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -461,24 +463,53 @@ static const struct ptc_members before_digests = { manifest_rows, BEFORE_DIGESTS
 static const struct ptc_members after_digests = { manifest_rows + BEFORE_DIGESTS,
 						  PTC_ARRAY_LEN(manifest_rows) - BEFORE_DIGESTS, 0, false };
 
+/* The text of all but the long values (formats/state/long_values.h), which are empty in it. */
+static char *short_text(const struct ptc_manifest_doc *d)
+{
+	struct ptc_manifest_doc part = *d;
+	json_t *root = pack(WRITTEN, &before_digests, d);
+	char *text = NULL;
+
+	part.files = ptc_calloc(PTC_MAX(d->nfiles, 1u), sizeof *part.files);
+	for (size_t i = 0; part.files && i < d->nfiles; i++) {
+		part.files[i] = d->files[i];
+		part.files[i].nitems = 0;
+	}
+	if (part.files && json_object_set_new(root, "digests", json_string("")) == 0 &&
+	    ptc_members_put(root, &after_digests, &part) == 0 &&
+	    (!d->nwithout || put_need(root, NEED_PLACEMENT) == 0)) /* whoever passes it over reads what is not there */
+		text = dump(root);
+	else
+		json_decref(root);
+	ptc_free(part.files);
+	return text;
+}
+
 char *ptc_manifest_doc_encode(const struct ptc_manifest_doc *d)
 {
-	json_t *root = pack(WRITTEN, &before_digests, d);
-	struct ptc_buf hex = PTC_BUF_INIT;
-	bool fine;
+	ptc_auto_free char *text = short_text(d);
+	struct ptc_buf b = PTC_BUF_INIT;
+	struct ptc_long_scan s = { 0 };
+	struct ptc_long_value v;
+	const char *from = text;
+	char *all;
 
-	for (size_t i = 0; i < d->ndigests; i++)
-		ptc_buf_printf(&hex, "%016" PRIx64, d->digests[i]);
-	fine = !ptc_buf_failed(&hex) &&
-	       json_object_set_new(root, "digests", json_string(hex.data ? hex.data : "")) == 0 &&
-	       ptc_members_put(root, &after_digests, d) == 0 &&
-	       (!d->nwithout ||
-		put_need(root, NEED_PLACEMENT) == 0); /* whoever passes it over reads what is not there */
-	ptc_buf_done(&hex);
-	if (fine)
-		return dump(root);
-	json_decref(root);
-	return NULL;
+	if (!text)
+		return NULL;
+	s.at = text;
+	s.end = text + strlen(text);
+	while (ptc_long_next(&s, &v)) {
+		ptc_buf_append(&b, from, (size_t)(v.from - from));
+		if (v.digests)
+			ptc_long_put_digests(&b, d->digests, d->ndigests);
+		else
+			ptc_long_put_items(&b, d->files[v.file].items, d->files[v.file].nitems);
+		from = v.to;
+	}
+	ptc_buf_puts(&b, from);
+	all = ptc_buf_steal(&b, &(size_t){ 0 });
+	ptc_buf_done(&b);
+	return all;
 }
 
 bool ptc_manifest_placed(const struct ptc_manifest_doc *d, const char *node)
@@ -554,7 +585,7 @@ static int digests_fill(struct ptc_manifest_doc *d, const char *hex, struct ptc_
 	return 0;
 }
 
-int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err)
+static int manifest_read(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err)
 {
 	static const char what[] = "manifest document";
 	struct ptc_manifest_doc d = { 0 };
@@ -571,6 +602,58 @@ int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_do
 	else
 		*ret_doc = d;
 	return rc;
+}
+
+/* Puts a long value into the document that was read from the rest. False: it has no place there, or no memory. */
+static bool put_long(struct ptc_manifest_doc *d, const struct ptc_long_value *v)
+{
+	struct ptc_file_doc *f = v->digests || v->file >= d->nfiles ? NULL : &d->files[v->file];
+
+	if (v->digests ? d->ndigests != 0 : !f || f->nitems != 0)
+		return false;
+	ptc_free(v->digests ? (void *)d->digests : f->items);
+	if (v->digests)
+		d->digests = NULL;
+	else
+		f->items = NULL;
+	return (v->digests ? ptc_long_digests(v, &d->digests, &d->ndigests)
+			   : ptc_long_items(v, &f->items, &f->nitems)) == 0;
+}
+
+/* False: the text is to be read as a whole, for what it has or for what its error says. */
+static bool read_short(const char *json, size_t len, struct ptc_manifest_doc *d)
+{
+	struct ptc_long_scan s = { .at = json, .end = json + len };
+	struct ptc_buf rest = PTC_BUF_INIT;
+	struct ptc_long_value v;
+	const char *from = json;
+	bool fine;
+
+	while (ptc_long_next(&s, &v)) {
+		ptc_buf_append(&rest, from, (size_t)(v.from - from));
+		from = v.to;
+	}
+	ptc_buf_append(&rest, from, (size_t)(json + len - from));
+	fine = from != json && !ptc_buf_failed(&rest) && manifest_read(rest.data, rest.len, d, NULL) == 0;
+	ptc_buf_done(&rest);
+	if (!fine)
+		return false;
+	s = (struct ptc_long_scan){ .at = json, .end = json + len };
+	while (fine && ptc_long_next(&s, &v))
+		fine = put_long(d, &v);
+	if (!fine)
+		ptc_manifest_doc_done(d);
+	return fine;
+}
+
+int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err)
+{
+	struct ptc_manifest_doc d = { 0 };
+
+	if (!read_short(json, len, &d))
+		return manifest_read(json, len, ret_doc, err);
+	*ret_doc = d;
+	return 0;
 }
 
 /* ---- worker -------------------------------------------------------------- */

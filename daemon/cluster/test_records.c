@@ -331,6 +331,134 @@ static void test_left_out(void **state)
 }
 
 /* Cut at every byte: refused. */
+/* ---- long values ---- */
+
+/* A manifest of random size whose names look like what is searched for. */
+static void random_manifest(struct ptc_manifest_doc *m)
+{
+	static const char *const names[] = { "m.safetensors", "\"items\":[1,2]", "{\"files\":[", "digests", "\\",
+					     "\xc3\xa9]}" };
+
+	assert_int_equal(ptc_manifest_doc_decode(good[MANIFEST], strlen(good[MANIFEST]), m, NULL), 0);
+	ptc_manifest_doc_done(m);
+	m->generation = 1 + (uint64_t)rand();
+	memset(m->spec_hash, 'a', 32);
+	memset(m->generation_hash, 'b', 32);
+	m->ndigests = (size_t)rand() % 4 ? (size_t)rand() % 50 : 0;
+	m->digests = ptc_calloc(m->ndigests + 1, sizeof *m->digests);
+	for (size_t i = 0; i < m->ndigests; i++)
+		m->digests[i] = (uint64_t)rand() << 40 ^ (uint64_t)rand() << 20 ^ (uint64_t)rand();
+	m->nfiles = (size_t)rand() % 4;
+	m->files = ptc_calloc(m->nfiles + 1, sizeof *m->files);
+	for (size_t i = 0; i < m->nfiles; i++) {
+		struct ptc_file_doc *f = &m->files[i];
+
+		f->field = ptc_strdup(names[rand() % 6]);
+		f->name = ptc_strdup(names[rand() % 6]);
+		memset(f->header_hash, 'c', 32);
+		f->nitems = (size_t)rand() % 30;
+		f->items = ptc_calloc(f->nitems + 1, sizeof *f->items);
+		for (size_t k = 0; k < f->nitems; k++)
+			f->items[k] = rand() % 5 ? (uint32_t)rand() : rand() % 2 ? UINT32_MAX : 0;
+	}
+}
+
+static void same_manifest(const struct ptc_manifest_doc *a, const struct ptc_manifest_doc *b)
+{
+	assert_int_equal(a->generation, b->generation);
+	assert_int_equal(a->ndigests, b->ndigests);
+	assert_memory_equal(a->digests, b->digests, a->ndigests * sizeof *a->digests);
+	assert_int_equal(a->nfiles, b->nfiles);
+	for (size_t i = 0; i < a->nfiles; i++) {
+		assert_string_equal(a->files[i].name, b->files[i].name);
+		assert_int_equal(a->files[i].nitems, b->files[i].nitems);
+		assert_memory_equal(a->files[i].items, b->files[i].items, a->files[i].nitems * sizeof(uint32_t));
+	}
+}
+
+/* The text, which is made without a tree of them, as a JSON library reads it. */
+static void oracle_reads(const char *text, const struct ptc_manifest_doc *m)
+{
+	json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL), *files = json_object_get(root, "files");
+	const char *hex = json_string_value(json_object_get(root, "digests"));
+
+	assert_non_null(hex);
+	assert_int_equal(strlen(hex), 16 * m->ndigests);
+	for (size_t i = 0; i < m->ndigests; i++) {
+		char one[17];
+
+		snprintf(one, sizeof one, "%016llx", (unsigned long long)m->digests[i]);
+		assert_memory_equal(hex + 16 * i, one, 16);
+	}
+	assert_int_equal(json_array_size(files), m->nfiles);
+	for (size_t i = 0; i < m->nfiles; i++) {
+		json_t *items = json_object_get(json_array_get(files, i), "items");
+
+		assert_int_equal(json_array_size(items), m->files[i].nitems);
+		for (size_t k = 0; k < m->files[i].nitems; k++)
+			assert_int_equal(json_integer_value(json_array_get(items, k)), m->files[i].items[k]);
+	}
+	json_decref(root);
+}
+
+/* Written in any other form, with spaces or in another order, it reads the same. */
+static void other_forms(const char *text, const struct ptc_manifest_doc *m)
+{
+	static const size_t flags[] = { JSON_INDENT(2), JSON_SORT_KEYS | JSON_COMPACT, JSON_ENSURE_ASCII, 0 };
+	json_t *root = json_loads(text, 0, NULL);
+
+	for (size_t i = 0; i < 4; i++) {
+		char *other = json_dumps(root, flags[i]);
+		struct ptc_manifest_doc d;
+
+		assert_int_equal(ptc_manifest_doc_decode(other, strlen(other), &d, NULL), 0);
+		same_manifest(&d, m);
+		ptc_manifest_doc_done(&d);
+		ptc_free(other);
+	}
+	json_decref(root);
+}
+
+static void test_long_values(void **state)
+{
+	static const char *const wrong[][2] = { { "[0,1]", "[0,01]" },
+						{ "[0,1]", "[0,4294967296]" },
+						{ "[0,1]", "[0,-1]" },
+						{ "[0,1]", "[0,1,]" },
+						{ "[0,1]", "[0,1],\"items\":[2]" },
+						{ "[0,1]", "[0,1" },
+						{ "ffff\"", "fff\"" },
+						{ "ffff\"", "fffF\"" },
+						{ "ffff\"", "ffff\",\"digests\":\"\"" } };
+	struct ptc_manifest_doc m, d;
+
+	(void)state;
+	for (int i = 0; i < 300; i++) {
+		char *text;
+
+		random_manifest(&m);
+		text = ptc_manifest_doc_encode(&m);
+		assert_non_null(text);
+		oracle_reads(text, &m);
+		assert_int_equal(ptc_manifest_doc_decode(text, strlen(text), &d, NULL), 0);
+		same_manifest(&d, &m);
+		ptc_manifest_doc_done(&d);
+		other_forms(text, &m);
+		ptc_manifest_doc_done(&m);
+		ptc_free(text);
+	}
+	for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		const char *at = strstr(good[MANIFEST], wrong[i][0]);
+		char *text = ptc_asprintf("%.*s%s%s", (int)(at - good[MANIFEST]), good[MANIFEST], wrong[i][1],
+					  at + strlen(wrong[i][0]));
+
+		assert_int_equal(ptc_manifest_doc_decode(text, strlen(text), &d, &err), PTC_EINVAL);
+		assert_non_null(strstr(err.text, "manifest document"));
+		ptc_free(text);
+	}
+}
+
 static void test_cut(void **state)
 {
 	(void)state;
@@ -389,11 +517,12 @@ static void test_depth_and_size(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_versions),
+		cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_versions),
 
-		cmocka_unit_test(test_members),    cmocka_unit_test(test_wrong_members),
-		cmocka_unit_test(test_left_out),   cmocka_unit_test(test_cut),
-		cmocka_unit_test(test_damage),     cmocka_unit_test(test_depth_and_size),
+		cmocka_unit_test(test_members),        cmocka_unit_test(test_wrong_members),
+		cmocka_unit_test(test_left_out),       cmocka_unit_test(test_cut),
+		cmocka_unit_test(test_long_values),    cmocka_unit_test(test_damage),
+		cmocka_unit_test(test_depth_and_size),
 	};
 
 	ptc_json_init();

@@ -32,8 +32,11 @@ struct cut {
 
 struct work {
 	struct ptc_table *t, *src;
-	const bool *fresh;       /* by item: src has nothing that is wanted; NULL: of none */
+	const bool *fresh; /* by item: src has nothing that is wanted; NULL: of none */
+	bool dry_run;
+	bool as_given;           /* the needs are the caller's own list, which is in order */
 	struct list needs, rest; /* disjoint and merged, sorted by item; rest: not in t yet */
+	int64_t *covered;        /* of each of rest: bytes that src has */
 	struct cut *cuts;
 	size_t ncuts, cuts_cap;
 	struct list copies, missing;
@@ -98,12 +101,29 @@ static int normalise_item(struct work *w, const struct ptc_store_box *const *v, 
 	return rc;
 }
 
+/* Each item has one need, and they are in order, as those of most layouts. */
+static bool in_order(const struct ptc_store_box *needs, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (ptc_box_empty(&needs[i].box) || (i && needs[i].item <= needs[i - 1].item))
+			return false;
+	return true;
+}
+
 static int normalise(struct work *w, const struct ptc_store_box *needs, size_t n, struct ptc_error *err)
 {
-	const struct ptc_store_box **v = ptc_reallocarray(NULL, n + 1, sizeof *v);
+	const struct ptc_store_box **v;
 	size_t used = 0;
 	int rc = 0;
 
+	if (in_order(needs, n)) {
+		w->as_given = true;
+		w->needs = (struct list){ (struct ptc_store_box *)(uintptr_t)needs, n, n }; /* read only */
+		for (size_t i = 0; i < n && !rc; i++)
+			rc = ptc_store_box_check(needs[i].item, &needs[i].box, err);
+		return rc;
+	}
+	v = ptc_reallocarray(NULL, n + 1, sizeof *v);
 	if (!v)
 		return ptc_nomem(err);
 	for (size_t i = 0; i < n && !rc; i++) {
@@ -154,7 +174,6 @@ static int subtract_held(struct work *w)
 
 	if (w->t->n == 0) {
 		w->rest = w->needs;
-		w->needs = (struct list){ 0 };
 		return 0;
 	}
 	for (size_t i = 0; i < w->needs.n && !rc; i++) {
@@ -177,6 +196,8 @@ static int check_resumed(const struct work *w, struct ptc_error *err)
 {
 	int64_t inside = 0, total = 0;
 
+	if (w->t->n == 0)
+		return 0;
 	for (size_t i = 0; i < w->needs.n; i++)
 		inside += ptc_store_covered(w->t, w->needs.v[i].item, &w->needs.v[i].box);
 	for (size_t i = 0; i < w->t->n; i++)
@@ -191,6 +212,9 @@ static int check_resumed(const struct work *w, struct ptc_error *err)
 
 static int find_cuts(struct work *w)
 {
+	w->covered = ptc_calloc(w->rest.n + 1, sizeof *w->covered);
+	if (!w->covered)
+		return PTC_ENOMEM;
 	for (size_t k = 0; k < w->rest.n; k++) {
 		const struct ptc_store_box *b = &w->rest.v[k];
 		const struct ptc_table *src = source(w, b->item);
@@ -201,9 +225,11 @@ static int find_cuts(struct work *w)
 			if (src->pieces[i - 1].item != b->item || src->pieces[i - 1].live.ndim != b->box.ndim ||
 			    !ptc_box_intersect(&src->pieces[i - 1].live, &b->box, &c.box))
 				continue;
-			if (!PTC_ROOM(w->cuts, w->ncuts + 1, w->cuts_cap))
+			/* most needs are cut once */
+			if (!PTC_ROOM(w->cuts, w->ncuts ? w->ncuts + 1 : w->rest.n - k, w->cuts_cap))
 				return PTC_ENOMEM;
 			w->cuts[w->ncuts++] = c;
+			w->covered[k] += ptc_box_volume(&c.box);
 		}
 	}
 	return 0;
@@ -238,21 +264,31 @@ static void chunks_of(const struct ptc_table *t, const struct cut *c, size_t *re
 	*ret_last = ptc_store_chunk_of(pos + (uint64_t)ptc_box_volume(&s) - 1);
 }
 
+static void count_run(uint64_t pos, uint64_t end, uint64_t *live)
+{
+	while (pos < end) {
+		size_t k = ptc_store_chunk_of(pos);
+		uint64_t upto = PTC_MIN(end, (uint64_t)(k + 1) * PTC_CHUNK_BYTES);
+
+		live[k] += upto - pos;
+		pos = upto;
+	}
+}
+
 /* Adds the cut's bytes to the chunks they lie in. */
 static void count_live(const struct ptc_table *t, const struct cut *c, uint64_t *live)
 {
+	uint64_t pos = t->locs[c->i].pos;
+	const struct ptc_box s = slab(&t->pieces[c->i].extent_box, &c->box, &pos);
 	struct ptc_runs r;
 
+	if (ptc_box_equal(&s, &c->box)) {
+		count_run(pos, pos + (uint64_t)ptc_box_volume(&s), live);
+		return;
+	}
 	for (ptc_runs_init(&r, &t->pieces[c->i].extent_box, &c->box, &c->box); r.done < r.count; ptc_runs_next(&r)) {
-		uint64_t pos = t->locs[c->i].pos + (uint64_t)r.a_off, end = pos + (uint64_t)r.run_bytes;
-
-		while (pos < end) {
-			size_t k = ptc_store_chunk_of(pos);
-			uint64_t upto = PTC_MIN(end, (uint64_t)(k + 1) * PTC_CHUNK_BYTES);
-
-			live[k] += upto - pos;
-			pos = upto;
-		}
+		pos = t->locs[c->i].pos + (uint64_t)r.a_off;
+		count_run(pos, pos + (uint64_t)r.run_bytes, live);
 	}
 }
 
@@ -323,7 +359,7 @@ static int merged_group(const struct work *w, size_t from, size_t to, struct ptc
 
 static int add(struct work *w, const struct ptc_piece *p, uint64_t pos, bool alias)
 {
-	if (!PTC_ROOM(w->add, w->nadd + 1, w->add_cap))
+	if (!PTC_ROOM(w->add, w->nadd ? w->nadd + 1 : w->ncuts, w->add_cap))
 		return PTC_ENOMEM;
 	w->add[w->nadd++] = (struct addition){ *p, pos, alias };
 	return 0;
@@ -361,21 +397,42 @@ static int add_copy(struct work *w, uint32_t item, const struct ptc_boxes *live)
 	return rc;
 }
 
+/* Needs come by item, and so does most of what a table holds. */
+static bool cuts_sorted(const struct work *w)
+{
+	for (size_t i = 1; i < w->ncuts; i++)
+		if (by_extent(&w->cuts[i - 1], &w->cuts[i], w->src) > 0)
+			return false;
+	return true;
+}
+
+static int build_group(struct work *w, const struct cut *first, const struct ptc_boxes *live)
+{
+	return first->alias ? add_alias(w, first->i, live) : add_copy(w, w->src->pieces[first->i].item, live);
+}
+
 static int build(struct work *w)
 {
 	struct ptc_boxes b = { 0 };
 	int rc = 0;
 
-	if (w->ncuts > 1)
+	if (!cuts_sorted(w))
 		qsort_r(w->cuts, w->ncuts, sizeof *w->cuts, by_extent, w->src);
 	for (size_t i = 0, e; i < w->ncuts && !rc; i = e) {
-		b.n = 0;
+		const struct ptc_boxes one = { &w->cuts[i].box, 1, 1 };
+
 		for (e = i + 1; e < w->ncuts && same_group(w, i, e);)
 			e++;
+		if (w->dry_run && w->cuts[i].alias) /* it takes nothing */
+			continue;
+		if (e - i == 1) {
+			rc = build_group(w, &w->cuts[i], &one);
+			continue;
+		}
+		b.n = 0;
 		rc = merged_group(w, i, e, &b);
 		if (!rc)
-			rc = w->cuts[i].alias ? add_alias(w, w->cuts[i].i, &b)
-					      : add_copy(w, w->src->pieces[w->cuts[i].i].item, &b);
+			rc = build_group(w, &w->cuts[i], &b);
 	}
 	ptc_boxes_done(&b);
 	return rc;
@@ -414,6 +471,23 @@ static int map_chunks(struct work *w)
 	return 0;
 }
 
+/* The only need of its item is all there, or nothing of it is, as most are. False: it has to be cut. */
+static bool whole_or_nothing(struct work *w, size_t i, int *rc)
+{
+	const struct ptc_store_box *need = &w->rest.v[i];
+	int64_t all = ptc_box_volume(&need->box);
+
+	if (w->covered[i] == all)
+		return true;
+	if (w->covered[i] || all > PTC_EXTENT_MAX_BYTES)
+		return false;
+	if (!PTC_ROOM(w->missing.v, w->missing.n ? w->missing.n + 1 : w->rest.n - i, w->missing.cap))
+		*rc = PTC_ENOMEM;
+	else
+		w->missing.v[w->missing.n++] = *need;
+	return true;
+}
+
 /* Parts of rest that src does not have, and extents t has reserved but cannot fill from src. */
 static int find_missing(struct work *w)
 {
@@ -435,6 +509,8 @@ static int find_missing(struct work *w)
 
 		have.n = left.n = parts.n = 0;
 		e = group_end(w->rest.v, w->rest.n, i);
+		if (e - i == 1 && whole_or_nothing(w, i, &rc))
+			continue;
 		rc = src ? held(src, w->rest.v[i].item, &have) : 0;
 		for (size_t k = i; k < e && !rc; k++)
 			rc = have.n ? ptc_boxes_missing(&w->rest.v[k].box, have.v, have.n, &left)
@@ -521,8 +597,11 @@ static int plan(struct work *w, const struct ptc_store_box *needs, size_t n, str
 
 static void work_done(struct work *w)
 {
-	ptc_free(w->needs.v);
-	ptc_free(w->rest.v);
+	if (w->rest.v != w->needs.v)
+		ptc_free(w->rest.v);
+	if (!w->as_given)
+		ptc_free(w->needs.v);
+	ptc_free(w->covered);
 	ptc_free(w->cuts);
 	ptc_free(w->copies.v);
 	ptc_free(w->missing.v);
@@ -534,7 +613,7 @@ int ptc_table_derive(struct ptc_table *t, struct ptc_table *src, const bool *fre
 		     size_t nneeds, bool dry_run, struct ptc_store_boxes *ret_missing, int64_t *ret_new_bytes,
 		     struct ptc_error *err)
 {
-	struct work w = { .t = t, .src = src, .fresh = fresh };
+	struct work w = { .t = t, .src = src, .fresh = fresh, .dry_run = dry_run };
 	int rc = plan(&w, needs, nneeds, err);
 
 	if (!rc && !dry_run && w.nadd > 0)

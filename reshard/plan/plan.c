@@ -174,6 +174,7 @@ int ptc_plan_stream(const struct ptc_change *c, const struct ptc_allocation *fro
 struct collector {
 	struct ptc_move *v;
 	size_t n, cap;
+	uint32_t into; /* moves into this node only; UINT32_MAX: into all */
 	struct ptc_error *err;
 };
 
@@ -181,7 +182,7 @@ static int collect(void *arg, const struct ptc_move *m)
 {
 	struct collector *c = arg;
 
-	if (m->kind != PTC_MOVE_BETWEEN)
+	if (m->kind != PTC_MOVE_BETWEEN || (c->into != UINT32_MAX && c->into != m->dst_node))
 		return 0;
 	if (!PTC_ROOM(c->v, c->n + 1, c->cap))
 		return ptc_nomem(c->err);
@@ -193,12 +194,12 @@ PTC_COMPARE(by_destination, struct ptc_move,
 	    PTC_THEN(PTC_ORDER(a->dst_node, b->dst_node),
 		     PTC_THEN(PTC_ORDER(a->item, b->item), ptc_box_order_off(&a->box, &b->box))))
 
-int ptc_plan_new(const struct ptc_spec *spec, const struct ptc_layout *from, const struct ptc_allocation *from_alloc,
-		 const struct ptc_layout *to, const struct ptc_allocation *to_alloc, uint32_t nnodes,
-		 const bool *usable, struct ptc_plan **ret_plan, struct ptc_error *err)
+int ptc_plan_into(const struct ptc_layout *from, const struct ptc_allocation *from_alloc, const struct ptc_layout *to,
+		  const struct ptc_allocation *to_alloc, uint32_t nnodes, const bool *usable, uint32_t node,
+		  struct ptc_plan **ret_plan, struct ptc_error *err)
 {
-	struct collector all = { .err = err };
-	struct ptc_plan_opts opts = { .fn = collect, .arg = &all };
+	struct collector moves = { .into = node, .err = err };
+	struct ptc_plan_opts opts = { .fn = collect, .arg = &moves };
 	struct ptc_change *c;
 	struct ptc_plan *p;
 	int rc = ptc_change_new(from, to, &c, err);
@@ -208,15 +209,21 @@ int ptc_plan_new(const struct ptc_spec *spec, const struct ptc_layout *from, con
 	rc = ptc_plan_stream(c, from_alloc, to_alloc, nnodes, usable, &opts, &p, err);
 	ptc_change_free(c);
 	if (rc) {
-		ptc_free(all.v);
+		ptc_free(moves.v);
 		return rc;
 	}
-	if (all.n > 1)
-		qsort(all.v, all.n, sizeof *all.v, by_destination);
-	p->moves = all.v;
-	p->nmoves = all.n;
+	ptc_sort(moves.v, moves.n, sizeof *moves.v, by_destination);
+	p->moves = moves.v;
+	p->nmoves = moves.n;
 	*ret_plan = p;
 	return 0;
+}
+
+int ptc_plan_new(const struct ptc_spec *spec, const struct ptc_layout *from, const struct ptc_allocation *from_alloc,
+		 const struct ptc_layout *to, const struct ptc_allocation *to_alloc, uint32_t nnodes,
+		 const bool *usable, struct ptc_plan **ret_plan, struct ptc_error *err)
+{
+	return ptc_plan_into(from, from_alloc, to, to_alloc, nnodes, usable, UINT32_MAX, ret_plan, err);
 }
 
 struct ptc_plan *ptc_plan_free(struct ptc_plan *p)

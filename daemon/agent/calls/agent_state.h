@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+struct ptc_kept_fill;    /* switch/kept_fill.c */
 struct ptc_prefetch;     /* memory/prefetch.c */
 struct ptc_residents;    /* memory/resident.c */
 struct ptc_pinned_table; /* tables/pinned_tables.c */
@@ -31,6 +32,9 @@ struct ptc_agent_job {
 	uint64_t switch_id;       /* of the last Prepare */
 	struct ptc_table_key key; /* of the table that Prepare made */
 	int64_t copied_bytes;     /* bytes that derive copied for that table */
+	/* What Prepare has found missing, for Pull; NULL: nothing, or it is not known. Of the operations, one at a
+	 * time; only while `prepared`. */
+	struct ptc_kept_fill *fill;
 };
 
 /* Blocks of a job that no try could heal, and the time of the next try. */

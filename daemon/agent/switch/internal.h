@@ -23,7 +23,8 @@ struct ptc_switch_view {
 int ptc_switch_view_init(struct ptc_switch_view *v, struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info,
 			 struct ptc_error *err);
 void ptc_switch_view_done(struct ptc_switch_view *v, struct ptc_agent *agent);
-int ptc_switch_plan(const struct ptc_switch_view *v, struct ptc_plan **ret_plan, struct ptc_error *err);
+/* The plan, with a list of only the moves into `node`; UINT32_MAX: into all nodes. */
+int ptc_switch_plan(const struct ptc_switch_view *v, uint32_t node, struct ptc_plan **ret_plan, struct ptc_error *err);
 /* Opens the old table; NULL if this node does not have it. */
 int ptc_switch_source_open(struct ptc_agent *agent, const struct ptc_switch_view *v, struct ptc_table **ret,
 			   struct ptc_error *err);
@@ -44,6 +45,18 @@ struct ptc_fill {
 int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct ptc_switch_view *v,
 		     struct ptc_table *table, struct ptc_error *err);
 void ptc_fill_done(struct ptc_fill *f);
+
+/* ---- kept_fill.c ---- */
+/* Keeps what is missing for the Pull of that switch, in place of what was kept before. Takes over what *fill owns and
+ * empties it, unless it is not worth keeping. */
+void ptc_fill_keep(struct ptc_agent_job *job, uint64_t switch_id, const struct ptc_switch_view *v,
+		   struct ptc_table *table, struct ptc_fill *fill);
+/* Takes out what was kept; NULL: nothing was. */
+struct ptc_kept_fill *ptc_fill_take(struct ptc_agent_job *job);
+/* Gives what was kept, once; false: it is of another switch or table, or has been given. k may be NULL. */
+bool ptc_kept_fill_use(struct ptc_kept_fill *k, uint64_t switch_id, const struct ptc_switch_view *v,
+		       const struct ptc_table *table, struct ptc_fill *ret);
+struct ptc_kept_fill *ptc_kept_fill_free(struct ptc_kept_fill *k);
 
 /* ---- from_masters.c ---- */
 /* Fills all boxes of `fill`, which are of derived items, from their masters, which are filled already. */

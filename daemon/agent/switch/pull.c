@@ -52,6 +52,8 @@ struct pull {
 	struct ptc_switch_view view;
 	struct ptc_table *table;
 	struct ptc_transfer transfer;
+	struct ptc_kept_fill *kept; /* what Prepare has found missing */
+	uint64_t switch_id;
 	struct receiving receiving[PTC_AGENT_PULL_THREADS];
 	struct extent *extents; /* of what is missing, as it was planned last */
 	size_t nextents;
@@ -125,7 +127,8 @@ static int extent_zero(struct pull *p, uint32_t id, const struct ptc_store_box *
 static int extents_take(struct pull *p, struct ptc_error *err)
 {
 	struct ptc_fill fill;
-	int rc = ptc_fill_reserve(&fill, p->op.agent, &p->view, p->table, err);
+	bool known = ptc_kept_fill_use(p->kept, p->switch_id, &p->view, p->table, &fill);
+	int rc = known ? 0 : ptc_fill_reserve(&fill, p->op.agent, &p->view, p->table, err);
 
 	if (rc)
 		return rc;
@@ -153,31 +156,38 @@ static int extents_take(struct pull *p, struct ptc_error *err)
 	return rc;
 }
 
+/* Boxes of one extent: those that moves bring, and the rest. Kept from extent to extent for their memory. */
+struct asking {
+	struct ptc_boxes cuts, rest;
+};
+
 /* The plan's moves bring an extent here; what they do not (our own store lost it) comes from any node that has it.
  * moves: ours, by item. */
-static int extent_ask(struct pull *p, struct ptc_transfer *t, size_t extent, const struct ptc_move *moves,
-		      size_t nmoves, struct ptc_error *err)
+static int extent_ask(struct pull *p, struct ptc_transfer *t, size_t extent, const struct ptc_plan *plan,
+		      struct asking *a, struct ptc_error *err)
 {
 	const struct ptc_store_box *box = &p->extents[extent].box;
-	struct ptc_boxes cuts = { 0 }, rest = { 0 };
+	const struct ptc_move *moves = plan ? plan->moves : NULL;
+	const size_t nmoves = plan ? plan->nmoves : 0;
+	int64_t left = ptc_box_volume(&box->box);
 	struct ptc_box cut;
 	int rc = 0;
 
+	a->cuts.n = a->rest.n = 0;
 	for (size_t i = PTC_SEARCH(struct ptc_move, item, moves, nmoves, box->item);
 	     !rc && i < nmoves && moves[i].item == box->item; i++)
 		if (t->usable[moves[i].src_node] && ptc_box_intersect(&box->box, &moves[i].box, &cut)) {
 			rc = ptc_parts_push(&t->parts, moves[i].src_node, box->item, extent, &cut, err);
-			if (rc == 0)
-				rc = ptc_boxes_push(&cuts, &cut);
+			left -= ptc_box_volume(&cut);
+			if (!rc && left) /* not the last */
+				rc = ptc_boxes_push(&a->cuts, &cut);
 		}
-	if (rc == 0)
-		rc = ptc_boxes_missing(&box->box, cuts.v, cuts.n, &rest);
+	if (!rc && left) /* moves into one node do not overlap */
+		rc = ptc_boxes_missing(&box->box, a->cuts.v, a->cuts.n, &a->rest);
 	if (rc)
 		ptc_error_set(err, rc, "no memory to assign a box");
-	for (size_t i = 0; !rc && i < rest.n; i++)
-		rc = ptc_transfer_cover(t, box->item, extent, &rest.v[i], UINT32_MAX, p->view.self, err);
-	ptc_boxes_done(&cuts);
-	ptc_boxes_done(&rest);
+	for (size_t i = 0; !rc && i < a->rest.n; i++)
+		rc = ptc_transfer_cover(t, box->item, extent, &a->rest.v[i], UINT32_MAX, p->view.self, err);
 	return rc;
 }
 
@@ -185,7 +195,7 @@ static int extents_plan(void *arg, struct ptc_transfer *t, struct ptc_error *err
 {
 	struct pull *p = arg;
 	struct ptc_plan *plan = NULL;
-	size_t from = 0, to = 0;
+	struct asking asking = { 0 };
 	int rc = extents_take(p, err);
 
 	if (!rc && !p->nextents && t->lied) /* it sent all we asked for and went on: none of it is to be trusted */
@@ -197,14 +207,12 @@ static int extents_plan(void *arg, struct ptc_transfer *t, struct ptc_error *err
 				     (unsigned long long)p->view.to->g.generation);
 	/* A source that failed may leave bytes the plan has no sender for: then any replica is asked, or none is left.
 	 */
-	if (ptc_switch_plan(&p->view, &plan, NULL) == PTC_ENOMEM)
+	if (ptc_switch_plan(&p->view, p->view.self, &plan, NULL) == PTC_ENOMEM)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for a plan");
-	if (plan) { /* moves are sorted by destination, then item */
-		from = PTC_SEARCH(struct ptc_move, dst_node, plan->moves, plan->nmoves, p->view.self);
-		to = PTC_SEARCH(struct ptc_move, dst_node, plan->moves, plan->nmoves, p->view.self + 1);
-	}
 	for (size_t i = 0; !rc && i < p->nextents; i++)
-		rc = extent_ask(p, t, i, plan ? plan->moves + from : NULL, to - from, err);
+		rc = extent_ask(p, t, i, plan, &asking, err);
+	ptc_boxes_done(&asking.cuts);
+	ptc_boxes_done(&asking.rest);
 	ptc_plan_free(plan);
 	if (!rc)
 		progress_send(p);
@@ -452,8 +460,12 @@ int ptc_agent_on_pull(void *arg, struct ptc_rpc_call *call, struct ptc_error *er
 	p->started_ns = ptc_sys_now_ns();
 	rc = ptc_agent_enter(agent, call, req->info->uuid, req->info->fence, req->info->seq, PTC_TURN_IN_ORDER, &p->op,
 			     err);
-	if (rc == 0)
+	if (rc == 0) {
+		p->switch_id = req->info->id;
+		p->kept = ptc_fill_take(p->op.job);
 		rc = pull(p, req, err);
+	}
+	ptc_kept_fill_free(p->kept);
 	ptc_table_unref(p->table);
 	ptc_switch_view_done(&p->view, agent);
 	ptc_agent_leave(&p->op);

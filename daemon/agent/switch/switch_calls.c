@@ -80,9 +80,10 @@ static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v,
 	return rc ? rc : ptc_agent_memory_check(agent, ret->new_bytes, err);
 }
 
-static int prepare_real(struct ptc_agent *agent, const struct ptc_switch_view *v, const struct ptc_table_key *key,
-			struct prepared *ret, struct ptc_error *err)
+static int prepare_real(struct ptc_agent_op *op, uint64_t id, const struct ptc_switch_view *v,
+			const struct ptc_table_key *key, struct prepared *ret, struct ptc_error *err)
 {
+	struct ptc_agent *agent = op->agent;
 	struct ptc_fill fill = { 0 };
 	struct ptc_table *table;
 	int rc = ptc_table_begin(agent->env.store, key, &table, err);
@@ -95,6 +96,7 @@ static int prepare_real(struct ptc_agent *agent, const struct ptc_switch_view *v
 		ret->missing_bytes = fill.missing.bytes;
 		ret->copied_bytes = fill.copied_bytes;
 		ret->new_bytes = fill.new_bytes;
+		ptc_fill_keep(op->job, id, v, table, &fill);
 	}
 	ptc_fill_done(&fill);
 	ptc_table_unref(table);
@@ -124,7 +126,7 @@ static int plan_hash(const struct ptc_switch_view *v, char ret_hash[33], struct 
 
 	if (ptc_geometry_plan_known(from, to, v->usable, ret_hash))
 		return 0;
-	rc = ptc_switch_plan(v, &plan, err);
+	rc = ptc_switch_plan(v, UINT32_MAX, &plan, err);
 	if (rc)
 		return rc;
 	ptc_plan_hash(plan, ret_hash);
@@ -148,11 +150,13 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 		return rc;
 	key = ptc_geometry_key(&view.to->g);
 	rc = plan_hash(&view, hash, err);
-	if (!rc && !req->dry_run)
+	if (!rc && !req->dry_run) {
+		ptc_fill_forget(op->job);
 		rc = ptc_switch_begin_anew(agent, &view, req->info->uuid, req->anew, err);
+	}
 	if (!rc)
 		rc = req->dry_run ? prepare_dry(agent, &view, &key, &done, err)
-				  : prepare_real(agent, &view, &key, &done, err);
+				  : prepare_real(op, req->info->id, &view, &key, &done, err);
 	if (!rc && !req->dry_run)
 		job_prepared(op, req->info->id, &key, done.copied_bytes);
 	ptc__v1__prepare_reply__init(&reply);
@@ -282,6 +286,7 @@ static int finish(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, st
 /* Whether the job's table under construction is dropped by this, and with it the right to write to it. */
 static void finish_prepared(struct ptc_agent_op *op)
 {
+	ptc_fill_forget(op->job);
 	pthread_mutex_lock(&op->agent->shared.lock);
 	op->job->prepared = false;
 	pthread_mutex_unlock(&op->agent->shared.lock);

@@ -120,12 +120,12 @@ int ptc_switch_view_init(struct ptc_switch_view *v, struct ptc_agent *agent, con
 	return rc;
 }
 
-int ptc_switch_plan(const struct ptc_switch_view *v, struct ptc_plan **ret_plan, struct ptc_error *err)
+int ptc_switch_plan(const struct ptc_switch_view *v, uint32_t node, struct ptc_plan **ret_plan, struct ptc_error *err)
 {
 	const struct ptc_geometry *from = v->from ? &v->from->g : NULL, *to = &v->to->g;
 
-	return ptc_plan_new(to->spec, from ? from->copied : NULL, from ? &from->copied_at : NULL, to->copied,
-			    &to->copied_at, (uint32_t)to->nnodes, v->usable, ret_plan, err);
+	return ptc_plan_into(from ? from->copied : NULL, from ? &from->copied_at : NULL, to->copied, &to->copied_at,
+			     (uint32_t)to->nnodes, v->usable, node, ret_plan, err);
 }
 
 /* ---- reserving ---- */

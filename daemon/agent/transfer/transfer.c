@@ -97,16 +97,26 @@ static int transfer_plan(struct ptc_transfer *t, struct ptc_error *err)
 	}
 	if (rc || !p->n)
 		return rc;
-	qsort(p->v, p->n, sizeof *p->v, part_compare);
-	for (size_t i = 0; !rc && i < p->n; out += same.n) {
+	ptc_sort(p->v, p->n, sizeof *p->v, part_compare);
+	for (size_t i = 0, end; !rc && i < p->n; i = end) {
 		const struct ptc_part part = p->v[i];
 
-		for (same.n = 0; !rc && i < p->n && p->v[i].node == part.node && p->v[i].to == part.to; i++)
-			rc = ptc_boxes_push(&same, &p->v[i].box);
-		if (same.n > 1)
-			ptc_boxes_join(same.v, &same.n);
-		for (size_t k = 0; !rc && k < same.n; k++)
-			p->v[out + k] = (struct ptc_part){ part.node, part.item, part.to, same.v[k] };
+		for (end = i + 1; end < p->n && p->v[end].node == part.node && p->v[end].to == part.to;)
+			end++;
+		if (end - i == 1) { /* most of them */
+			if (out < i)
+				p->v[out] = p->v[i];
+			out++;
+			continue;
+		}
+		same.n = 0;
+		for (size_t k = i; !rc && k < end; k++)
+			rc = ptc_boxes_push(&same, &p->v[k].box);
+		if (rc)
+			break;
+		ptc_boxes_join(same.v, &same.n);
+		for (size_t k = 0; k < same.n; k++)
+			p->v[out++] = (struct ptc_part){ part.node, part.item, part.to, same.v[k] };
 	}
 	p->n = out;
 	ptc_boxes_done(&same);
