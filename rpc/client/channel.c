@@ -414,14 +414,13 @@ int ptc_rpc_unary(struct ptc_rpc_channel *channel, const char *method, const voi
 	const int64_t began_ns = ptc_sys_now_ns(),
 		      until_ns = began_ns + PTC_MIN(timeout_ms, RETRY_MS) * INT64_C(1000000);
 	grpc_completion_queue *cq = grpc_completion_queue_create_for_next(NULL);
-	bool again;
+	bool again = false;
 	int rc;
 
 	do {
 		struct ptc_rpc_slot slot = { .pending = true };
 		struct ptc_rpc_unary_call u;
 
-		again = false;
 		rc = ptc_rpc_unary_start(&u, channel, &args, cq, &slot, err);
 		if (rc)
 			break;
