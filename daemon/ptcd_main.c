@@ -29,6 +29,7 @@
 #include "daemon/planning/links/links.h"
 #include "daemon/samples/peer_samples.h"
 #include "daemon/agent/healing/heal.h"
+#include "daemon/api/recover/recover.h"
 #include "daemon/scrub/scrub.h"
 #include "formats/json.h"
 #include "fusefs/launch/launch.h"
@@ -408,6 +409,8 @@ static int start_servers(struct process *p, struct ptc_error *err)
 	if (rc == 0)
 		rc = ptc_vault_register(d->docs.vault, p->peers, err);
 	if (rc == 0)
+		rc = ptc_recover_register(d, p->peers, err);
+	if (rc == 0)
 		rc = ptc_links_register(p->peers, d->channels, err);
 	if (rc == 0)
 		rc = ptc_rpc_server_listen_unix(p->control, d->config.control_socket, 0666, false, err);
@@ -463,10 +466,8 @@ static int start_agent(struct process *p, struct ptc_error *err)
 		.event = ptc_live_event,
 		.arg = d,
 	};
-	int rc = open_documents(d, err);
+	int rc = ptc_live_start(d, err);
 
-	if (rc == 0)
-		rc = ptc_live_start(d, err);
 	ptc_layouts_agent_env(&env);
 	env.workers = d->workers;
 
@@ -622,6 +623,83 @@ static int join_vault(struct process *p, struct ptc_error *err)
 	return 0;
 }
 
+/* ---- an etcd that this node must not start with yet ---- */
+
+static volatile sig_atomic_t stop_waiting;
+
+static void on_stop_waiting(int signum)
+{
+	(void)signum;
+	stop_waiting = 1;
+}
+
+/* Only what daemon/api/recover has: the rest of the daemon does not exist yet. */
+static int serve_waiting(struct process *p, struct ptc_error *err)
+{
+	struct ptc_rpc_server_opts strangers = { .max_calls_per_user = PTC_MAX_USER_CALLS, .stall_ms = STALL_MS };
+	struct ptc_daemon *d = &p->d;
+	int rc = ptc_rpc_server_new(&strangers, &p->control, err);
+
+	if (rc == 0)
+		rc = ptc_rpc_server_new(&(struct ptc_rpc_server_opts){ 0 }, &p->peers, err);
+	if (rc == 0)
+		rc = ptc_control_register(d, p->control, err);
+	if (rc == 0)
+		rc = ptc_control_register(d, p->peers, err);
+	if (rc == 0)
+		rc = ptc_recover_register(d, p->peers, err);
+	if (rc == 0)
+		rc = ptc_rpc_server_listen_unix(p->control, d->config.control_socket, 0666, false, err);
+	if (rc == 0)
+		rc = listen_root(p, err);
+	if (rc == 0)
+		rc = listen_peers(p, err);
+	if (rc == 0)
+		rc = ptc_rpc_server_start(p->peers, err);
+	return rc ? rc : ptc_rpc_server_start(p->control, err);
+}
+
+/* Until somebody has brought this node and etcd together. An etcd that does not answer meanwhile changes nothing. */
+static int wait_until_brought_together(struct process *p, struct ptc_error *err)
+{
+	bool waits = true;
+	int rc = 0;
+
+	while (rc == 0 && waits && !stop_waiting) {
+		ptc_notify_watchdog();
+		nanosleep(&(struct timespec){ .tv_nsec = TICK_MS * 1000000L }, NULL);
+		rc = ptc_cluster_waits(p->d.cluster, &waits, err);
+		if (rc == PTC_ECOORD || rc == PTC_ETIMEOUT)
+			rc = 0;
+	}
+	return rc == 0 && waits ? ptc_error_set(err, PTC_ECANCELED, "stopped while it waited") : rc;
+}
+
+/* Ranks of this node go on meanwhile, as they do without a ptcd. */
+static int wait_for_etcd(struct process *p, struct ptc_error *err)
+{
+	bool waits;
+	int rc = ptc_cluster_waits(p->d.cluster, &waits, err);
+
+	if (rc || !waits)
+		return rc;
+	snprintf(p->d.waits, sizeof p->d.waits, "%.511s", err->text);
+	ptc_warn("ptcd", "node=%s waits: %s", p->d.config.node, p->d.waits);
+	signal(SIGTERM, on_stop_waiting);
+	signal(SIGINT, on_stop_waiting);
+	rc = serve_waiting(p, err);
+	if (rc == 0) {
+		ptc_notify("READY=1\nSTATUS=waits for `ptcctl cluster recover` or `rejoin`");
+		rc = wait_until_brought_together(p, err);
+	}
+	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
+	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
+	p->d.waits[0] = '\0';
+	signal(SIGTERM, SIG_DFL);
+	signal(SIGINT, SIG_DFL);
+	return rc;
+}
+
 static int start(struct process *p, struct ptc_error *err)
 {
 	int rc = start_store(p, err);
@@ -634,6 +712,10 @@ static int start(struct process *p, struct ptc_error *err)
 		rc = ptc_loop_new(p->uv, &p->d.loop, err);
 	if (rc == 0)
 		rc = new_cluster(p, err);
+	if (rc == 0)
+		rc = open_documents(&p->d, err);
+	if (rc == 0)
+		rc = wait_for_etcd(p, err);
 	if (rc == 0)
 		rc = start_agent(p, err);
 	if (rc == 0)

@@ -127,7 +127,7 @@ static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 	ctl->older.most = PTC_OLDER_MAX;
 	ctl->meta = job->meta;
 	ctl->view.meta = job->meta;
-	ctl->fence = job->lock_revision;
+	ctl->fence = job->lock_fence;
 	memcpy(ctl->uuid, job->uuid, sizeof ctl->uuid);
 	ctl->timer = ptc_calloc(1, sizeof *ctl->timer);
 	ctl->retry = ptc_calloc(1, sizeof *ctl->retry);
@@ -159,7 +159,7 @@ void ptc_controllers_changed(struct ptc_controllers *all, struct ptc_job_view *j
 	}
 	ctl = ptc_controller_find(all, job->uuid);
 	ours = job->has_meta && job->has_lock && strcmp(job->lock_node, all->node) == 0;
-	if (ctl && (!ours || ctl->fence != job->lock_revision)) {
+	if (ctl && (!ours || ctl->fence != job->lock_fence)) {
 		lose(ctl);
 		ctl = NULL;
 	}

@@ -21,6 +21,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/number/digest.h"
+#include "base/number/fence.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
 #include "formats/job/job.h"
@@ -365,8 +366,8 @@ static int put_documents(struct layout_task *l, struct ptc_etcd *e, const char *
 	if (rc || n == 0)
 		return rc;
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", l->view.meta.uuid);
-	rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, l->fence }, 1, ops, n, "etcd.blob",
-			  &ok, NULL, &l->task.err);
+	rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(l->fence) }, 1,
+			  ops, n, "etcd.blob", &ok, NULL, &l->task.err);
 	if (rc == 0 && !ok)
 		rc = ptc_error_set(&l->task.err, PTC_EFENCED, "%s changed meanwhile; nothing was written", lock);
 	return rc;

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/sys/sys.h"
 #include "base/check.h"
+#include "base/number/fence.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
@@ -193,6 +194,6 @@ int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e,
 	char lock[96];
 
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", uuid);
-	return ptc_blob_put(e, uuid, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, fence }, data, len,
-			    ret_hash, err);
+	return ptc_blob_put(e, uuid, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(fence) },
+			    data, len, ret_hash, err);
 }

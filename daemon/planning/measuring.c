@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/fence.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
 #include "base/sys/thread.h"
@@ -186,8 +187,8 @@ static int write_doc(struct ptc_measuring *m, const struct ptc_measuring_run *r,
 	ptc_planning_measured_key(r->uuid, key);
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", r->uuid);
 	rc = ptc_etcd_txn(ptc_cluster_etcd(m->opts.docs->cluster),
-			  &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, r->fence }, 1, &op, 1, "etcd.measured",
-			  &ok, NULL, err);
+			  &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(r->fence) }, 1, &op,
+			  1, "etcd.measured", &ok, NULL, err);
 	ptc_free(json);
 	return rc ? rc : ok ? 0 : ptc_error_set(err, PTC_EFENCED, "another daemon controls the job now");
 }
