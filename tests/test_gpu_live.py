@@ -758,6 +758,37 @@ class GpuLive(harness.Case):
         self.assertTrue(kept < at == reached, (kept, reached, at, said))
 
     @harness.labels("repeats")
+    def test_killed_at_any_moment(self):
+        """The only rank of a job is killed as it trains: the job goes on from the step that the rank had finished, or from the snapshot
+        if it was in an update; and what the next one is restored with, blobs as well, is that of its start (the trainer looks)."""
+        survived = 0
+        with self.gpus() as c:
+            self.may_leave = True
+            job = GpuJob(c, self.dir, self.gpu, argv=["--survive", "1", "--marks", "1", "--blobs", "200000", "--host", "0", "--folder", self.gpu,
+                                                      "--sleep-ms", "20"],
+                         memory="state", run_options={"grace": "1s"}, snapshot_every=1000000, elastic={"max_restarts": 100})
+            job.run("tp=1")
+            job.wait_step(5)
+            job.do("snapshot")  # its layout is known from here on
+            for _ in range(12 if harness.LONG else 4):
+                began = job.status()["step"]
+                job.wait_step(began + 5)
+                self.tried(job)
+                before = job.status()["run"]["incarnation"]
+                time.sleep(self.random.uniform(0, 0.1))
+                os.kill(job.ranks()[0]["pid"], signal.SIGKILL)
+                wait_for(lambda: (lambda r: r["state"] == "live" and r["incarnation"] != before)(job.status()["run"]), 90 * PATIENCE, "a rank anew")
+                at = job.status()["step"]
+                self.assertTrue(at == began or at >= began + 5, (began, at))
+                survived += at > began
+            job.wait_step(at + 5)
+            said = [e["text"] for e in self.events(c, job) if e["kind"] == "recovered"]
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+        self.assertLess(0, survived, said)
+        self.assertEqual(survived, len([text for text in said if text.endswith(" 0 steps are lost")]), said)
+
+    @harness.labels("repeats")
     def test_killed_rank_lost(self):
         """Without handles that ptcd holds, with nobody left who has what the host had, or without the device's last mark, the last
         snapshot has to do."""

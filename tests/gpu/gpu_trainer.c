@@ -490,6 +490,8 @@ static void train(ptc_client *c, struct rank *r)
 			check(c, ptc_finish(c, (uint64_t)r->step), "finish");
 			return;
 		}
+		if (args.survive && !args.behind) /* as who reads its loss */
+			wait_for_device(r);
 		nap();
 		if (args.survive)
 			stall(r);
