@@ -100,8 +100,8 @@ class Hang(harness.Case):
             status = job.wait_run("failed", 120)
             self.assertEqual(1, len(self.events(c, job, "recovering")))
             self.assertRegex(self.events(c, job, "gave_up")[0]["text"], "hung at step 25 again: the same step has failed twice")
-            self.assertEqual(20, status["step"])
-            job.check_state(self, 20, self.path("kept"))
+            self.assertIn(status["step"], range(20, 26)) # the snapshot due at 20 is of a later step where its stop came too late for that
+            job.check_state(self, status["step"], self.path("kept"))
             wait_for(lambda: not job.processes(), 30 * PATIENCE, "the end of every rank", 0.1)
 
     def test_reported(self):
@@ -110,6 +110,8 @@ class Hang(harness.Case):
             job = self.hung(c, "report")
             job.run("dp=2")
             before = self.begun(c, job)
+            # known although no step ends between two samples of ptcd: it stops for a snapshot too often
+            self.assertEqual([], [r for r in before["run"]["ranks"] if not r.get("steps_per_s")])
             for r in before["run"]["ranks"]:
                 os.kill(r["pid"], signal.SIGSTOP)
             wait_for(lambda: self.events(c, job, "hung"), 60 * PATIENCE, "what is said")

@@ -257,10 +257,10 @@ class Package(harness.Case):
         return int(self.inside("systemctl", "show", "-P", "MainPID", "ptcd") or 0)
 
     def wait_active(self, other_than=None, within_s=60):
-        def active():
-            return self.inside("systemctl", "is-active", "ptcd", check=False) == "active" and self.main_pid() != other_than
-        wait_for(active, within_s * PATIENCE, "ptcd under another process" if other_than else "ptcd", 0.2)
-        return self.main_pid()
+        def active(): # of one that has just ended systemd may still say "active", with process 0: to signal 0 would be to signal ourselves
+            pid = self.main_pid()
+            return self.inside("systemctl", "is-active", "ptcd", check=False) == "active" and pid not in (0, other_than) and pid
+        return wait_for(active, within_s * PATIENCE, "ptcd under another process" if other_than else "ptcd", 0.2)
 
     def job(self):
         return json.loads(self.inside("ptcctl", "status", "ridge", "--format", "json", check=False))["jobs"][0]

@@ -26,7 +26,7 @@ struct ptc_device_copier {
 	const struct ptc_workers_env *env;
 	uint64_t pinned_bytes;
 	int64_t hang_ms;
-	pthread_mutex_t try_lock; /* two that map the same handle at once would refuse each other */
+	pthread_mutex_t bind_lock; /* two that map the same handle at once would refuse each other */
 	pthread_mutex_t lock;
 	struct ptc_gpu_client *client;        /* NULL: not wanted yet; under lock */
 	pthread_mutex_t ring_lock;            /* held while pinned_take blocks */
@@ -68,7 +68,7 @@ int ptc_device_copier_new(const struct ptc_workers_env *env, struct ptc_device_c
 	d->pinned_bytes = env->pinned_bytes ? env->pinned_bytes : PINNED_BYTES;
 	d->hang_ms = env->copy_ms ? env->copy_ms : HANG_MS;
 	pthread_mutex_init(&d->lock, NULL);
-	pthread_mutex_init(&d->try_lock, NULL);
+	pthread_mutex_init(&d->bind_lock, NULL);
 	pthread_mutex_init(&d->ring_lock, NULL);
 	*ret = d;
 	return 0;
@@ -83,7 +83,7 @@ struct ptc_device_copier *ptc_device_copier_free(struct ptc_device_copier *d)
 		d->env->pinned_give(d->env->arg, ptc_device_copier_pinned(d));
 	pthread_mutex_destroy(&d->ring_lock);
 	pthread_mutex_destroy(&d->lock);
-	pthread_mutex_destroy(&d->try_lock);
+	pthread_mutex_destroy(&d->bind_lock);
 	ptc_free(d);
 	return NULL;
 }
@@ -171,9 +171,15 @@ static int bind_range(struct ptc_device_copier *d, struct ptc_gpu_client *client
 	_Static_assert(sizeof e.uuid == sizeof r->uuid && sizeof e.ipc == sizeof r->ipc, "as gpu_export.h has them");
 	memcpy(e.uuid, r->uuid, sizeof e.uuid);
 	memcpy(e.ipc, r->ipc, sizeof e.ipc);
+	if (r->fd >= 0)
+		pthread_mutex_lock(&d->bind_lock);
 	if (rc == 0)
 		rc = ptc_gpu_client_bind(client, &e, ret, &missing, o, err);
-	return rc || !missing ? rc : ptc_gpu_client_handles(client, *ret, &r->fd, 1, &missing, o, err);
+	if (rc == 0 && missing)
+		rc = ptc_gpu_client_handles(client, *ret, &r->fd, 1, &missing, o, err);
+	if (r->fd >= 0)
+		pthread_mutex_unlock(&d->bind_lock);
+	return rc;
 }
 
 int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r, pid_t pid, struct ptc_error *err)
@@ -185,7 +191,6 @@ int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r
 
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&d->try_lock);
 	for (unsigned i = 0; i < 2; i++) { /* a ptc-gpu that ends just now says nothing of this memory */
 		rc = bind_range(d, client, r, pid, &ref, &o, err);
 		if (rc == 0)
@@ -193,7 +198,6 @@ int ptc_device_try(struct ptc_device_copier *d, const struct ptc_device_range *r
 		if (rc != PTC_EIO || o.blame != PTC_GPU_BLAME_REQUEST)
 			break;
 	}
-	pthread_mutex_unlock(&d->try_lock);
 	return rc;
 }
 

@@ -110,7 +110,7 @@ static double median_step(const struct worker *k)
 
 	memcpy(steps, k->last_steps, sizeof steps);
 	qsort(steps, n, sizeof *steps, by_size);
-	return n ? steps[n / 2] : 0;
+	return n ? steps[(n - 1) / 2] : 0;
 }
 
 static void put_slot(struct ptc_buf *b, struct ptc_workers *w, const struct group *g, size_t i)

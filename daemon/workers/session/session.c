@@ -235,6 +235,15 @@ void ptc_worker_want_exit_locked(struct ptc_workers *w, struct worker *k, uint32
 	ptc_workers_wake(w);
 }
 
+static void see(struct worker *k, uint64_t step, int64_t now_ns)
+{
+	k->seen = true;
+	k->seen_step = step;
+	k->seen_ns = now_ns;
+}
+
+/* Steps between two stops count even if they all end between two samples; else one that hung would be the only one
+ * known of a job that stops often. */
 void ptc_worker_sample_locked(struct worker *k, int64_t now_ns)
 {
 	uint64_t step;
@@ -249,11 +258,8 @@ void ptc_worker_sample_locked(struct worker *k, int64_t now_ns)
 		k->step_seconds = k->step_seconds > 0 ? 0.7 * k->step_seconds + 0.3 * each : each;
 		k->last_steps[k->nsteps++ % WORKERS_STEPS] = each;
 	}
-	if (!k->seen || step > k->seen_step) {
-		k->seen = true;
-		k->seen_step = step;
-		k->seen_ns = now_ns;
-	}
+	if (!k->seen || step > k->seen_step)
+		see(k, step, now_ns);
 }
 
 /* ---- what it is told -------------------------------------------------------------- */
@@ -381,7 +387,7 @@ void ptc_worker_advance_locked(struct ptc_workers *w, struct worker *k)
 	} else if (k->phase == WORKER_STOPPED && !k->finished && atomic_load(&k->page->stop) > k->stop_step) {
 		k->phase = WORKER_RUNNING;
 		k->staged = false;
-		k->seen = false;
+		see(k, k->stop_step, ptc_sys_now_ns());
 		send_number(k, PTC_LOCAL_GO, k->stop_step);
 	} else {
 		return;
@@ -755,6 +761,7 @@ static bool on_stopped(struct ptc_workers *w, struct worker *k, const struct ptc
 
 	if (k->phase != WORKER_RUNNING || !ptc_local_get_stopped(m->data, m->len, &s))
 		return false;
+	ptc_worker_sample_locked(k, ptc_sys_now_ns());
 	k->phase = WORKER_STOPPED;
 	k->stop_step = s.step;
 	k->finished = s.finished;
