@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Our thread: keeps the connection to ptcd. Happy path: connect, HELLO, WELCOME; then send what the shared state says
- * is still to be said, and act on what comes. Failure modes: a lost connection, or bytes that are none of ours, is made
- * anew with growing pauses for as long as the process lives, and everything is said again; REFUSED, another version, or
- * a job whose folder has been gone for a while is final (`fatal`): every call says so, and a running rank is led into
- * it at its next boundary. */
+ * is still to be said, and act on what comes. Failure modes: if the connection is lost, or brings bytes that are none
+ * of ours, it is made anew, with growing pauses, for as long as the process lives; everything is said again. REFUSED,
+ * another version, or a job whose folder has been gone for a while is final (`fatal`): every call returns that error,
+ * a running rank's at its next boundary. */
 #include "client/lib/link.h"
 
 #include <errno.h>

@@ -5,8 +5,9 @@
  * (unix) or by the caller's address (TCP). N is the descriptor's number. The core closes a descriptor when its
  * transport is destroyed, and every call keeps its transport, also a call that nobody has accepted yet. So a number
  * that we are given again belongs to no call of its former connection, and the table simply says who has it now.
- * (test_rpc_bounds.c proves that on the core in use.) Nobody tells us when the core closes one: an entry is over when
- * its number no longer stands for the socket whose cookie it remembers, and is looked at when room is needed.
+ * (test_rpc_bounds.c proves that on the core in use.) Nobody tells us when the core closes one. So an entry
+ * has the cookie of its socket. When room is needed, entries are compared with what their numbers stand for now; one
+ * whose number has another cookie, or none, is over.
  *
  * A TCP connection is a stranger's until a call with a member's certificate came over it. Strangers are bounded in
  * number, per address and in time. At the bound the oldest of the address that has the most is shut down: a member's

@@ -113,10 +113,8 @@ void ptc_worker_detach_locked(struct worker *k)
 		drop_generation(k);
 		drop_page(k);
 	}
-	if (k->ended) {
+	if (k->ended)
 		g->slots[k->slot].exited = true;
-		g->slots[k->slot].exit_status = k->status;
-	}
 	g->slots[k->slot].worker = NULL;
 	k->group = NULL;
 }
@@ -155,7 +153,6 @@ static void exited_locked(struct ptc_workers *w, struct worker *k, bool known, i
 		struct group *g = k->group;
 
 		g->slots[k->slot].exited = true;
-		g->slots[k->slot].exit_status = k->status;
 		if (g->built && !g->ending && !k->exit_wanted)
 			ptc_group_failed_locked(w, g, k, k->slot, NULL);
 	}

@@ -123,7 +123,6 @@ struct slot {
 	struct ptc_group_rank rank;
 	struct worker *worker; /* NULL: none yet, or none any more */
 	unsigned number;       /* of its worker's folder, as on disk; 0: none */
-	int exit_status;       /* of its worker, if it has ended */
 	bool exited;
 };
 struct rendezvous_entry {
