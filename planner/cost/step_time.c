@@ -79,6 +79,18 @@ static double bubble_share(const struct ptc_work *w, const struct ptc_cand *c)
 	return 1.0 / c->vpp;
 }
 
+/* What hops add to the m - 1 micro-batches of the busiest device; hop: there and back. 1F1B waits for each, as its
+ * warm-up has no micro-batch to spare. GPipe passes all forward first: a hop runs beside the next micro-batch's
+ * computing (Zhuang et al., MLSys 2023). */
+static double hops_seconds(const struct ptc_work *w, const struct ptc_cand *c, double hop, double m, double busiest)
+{
+	double forward = busiest / (c->recompute == PTC_RECOMPUTE_FULL ? 4 : 3), one = hop / 2;
+
+	if (w->schedule != PTC_SCHEDULE_GPIPE)
+		return (m - 1) * c->vpp * hop;
+	return (m - 1) * (PTC_MAX(0.0, one - forward) + PTC_MAX(0.0, one - (busiest - forward)));
+}
+
 void ptc_cost_time(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p,
 		   struct ptc_estimate *ret)
 {
@@ -90,7 +102,7 @@ void ptc_cost_time(const struct ptc_work *w, const struct ptc_cand *c, const str
 	ret->tp_s = m * p->tp_s;
 	ret->cp_s = m * p->cp_s;
 	ret->ep_s = m * p->ep_s;
-	ret->pp_s = (m - 1) * c->vpp * hop + (c->pp - 1) * hop;
+	ret->pp_s = hops_seconds(w, c, hop, m, busiest) + (c->pp - 1) * hop;
 	ret->bubble_s = (p->all_s - busiest) * bubble_share(w, c);
 	ret->dp_s = 0;
 	if (c->zero == 3) { /* beside the computing of each micro-batch, as far as there is some */
