@@ -17,14 +17,19 @@ uint32_t ptc_cost_micro_batches(const struct ptc_work *w, const struct ptc_cand 
 	return (uint32_t)((w->global_batch + once - 1) / once);
 }
 
-static double ring_seconds(const struct ptc_work *w, uint32_t size, uint32_t stride, double bytes)
+/* phases: how often all have to hear of all, 2 of an all-reduce. Each waits log2(size) latencies, as recursive halving
+ * and doubling do (Thakur et al. 2005). */
+static double ring_seconds(const struct ptc_work *w, uint32_t size, uint32_t stride, double bytes, double phases)
 {
 	struct ptc_ring r = ptc_cluster_ring_of(w->cluster, PTC_LINK_DP, size, stride);
 	const double *v = w->coefs.v;
+	double latency = r.measured ? 0 /* it is in what was measured */
+				    : r.latency_s * v[r.crosses ? PTC_COEF_NODE_LATENCY : PTC_COEF_INTRA_LATENCY];
 
-	if (size < 2)
+	if (size < 2 || bytes <= 0)
 		return 0;
-	return (double)(size - 1) / size * bytes / (r.bytes_s * v[r.crosses ? PTC_COEF_NODE : PTC_COEF_INTRA]);
+	return (double)(size - 1) / size * bytes / (r.bytes_s * v[r.crosses ? PTC_COEF_NODE : PTC_COEF_INTRA]) +
+	       phases * latency * log2(size);
 }
 
 /* Handing activations on, and gradients back, for one micro-batch at one boundary. Across nodes each
@@ -50,16 +55,16 @@ static double gather_seconds(const struct ptc_work *w, const struct ptc_cand *c,
 	uint32_t edp = c->tp * c->cp * c->dp / (c->ep * c->etp);
 	double moved = 2 * w->memory.weight_bytes + w->reduce_bytes;
 
-	return ring_seconds(w, c->dp * c->cp, c->tp, moved * p->dense_max) +
-	       ring_seconds(w, edp, c->ep * c->etp, moved * p->expert_max);
+	return ring_seconds(w, c->dp * c->cp, c->tp, moved * p->dense_max, 3) +
+	       ring_seconds(w, edp, c->ep * c->etp, moved * p->expert_max, 3);
 }
 
 static double gradient_seconds(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p)
 {
 	uint32_t edp = c->tp * c->cp * c->dp / (c->ep * c->etp);
 
-	return ring_seconds(w, c->dp * c->cp, c->tp, 2 * w->reduce_bytes * p->dense_max) +
-	       ring_seconds(w, edp, c->ep * c->etp, 2 * w->reduce_bytes * p->expert_max);
+	return ring_seconds(w, c->dp * c->cp, c->tp, 2 * w->reduce_bytes * p->dense_max, 2) +
+	       ring_seconds(w, edp, c->ep * c->etp, 2 * w->reduce_bytes * p->expert_max, 2);
 }
 
 static double optimizer_seconds(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p)
