@@ -467,6 +467,8 @@ class Advise(unittest.TestCase):
         self.write("profile.yaml", PROFILE)
         self.write("job.yaml", JOB.replace("heads: 48", "heads: 48, kv_heads: 7"))
         self.assertIn("kv_heads is 7", self.run_it("--gpus", "8", expect=1))
+        self.write("job.yaml", JOB.replace("heads: 48", "heads: 5"))
+        self.assertIn("heads must divide hidden, and 5 does not divide 6144", self.run_it("--gpus", "8", expect=1))
         self.write("job.yaml", JOB.split("space:")[0])
         self.assertIn("has no space:", self.run_it("--gpus", "8", expect=1))
 
