@@ -23,6 +23,7 @@
 #include "daemon/ptcd.h"
 #include "daemon/metrics/metrics.h"
 #include "daemon/controller/recovery.h"
+#include "daemon/gpu/node/health_check.h"
 #include "daemon/gpu/node/node_devices.h"
 #include "daemon/notify.h"
 #include "daemon/planning/kinds/kinds.h"
@@ -77,6 +78,7 @@ struct process {
 	struct ptc_etcd_child *etcd;
 	struct ptc_mount *mount;
 	struct ptc_metrics *metrics;
+	struct ptc_health_check *health;
 	struct ptc_planning *planning;
 	char *etcd_endpoint;
 	struct ptc_rpc_tls etcd_tls;
@@ -605,6 +607,17 @@ static int start_scrubber(struct process *p, struct ptc_error *err)
 	return rc;
 }
 
+static int start_health(struct process *p, struct ptc_error *err)
+{
+	const struct ptc_daemon_config *c = &p->d.config;
+	const struct ptc_health_check_opts opts = { .argv = c->health.argv.v,
+						    .every_ms = (int64_t)c->health.every_ms,
+						    .timeout_ms = (int64_t)c->health.timeout_ms,
+						    .devices = c->found };
+
+	return c->health.argv.n && c->found ? ptc_health_check_start(&opts, &p->health, err) : 0;
+}
+
 static void watch_signal(struct process *p, uv_signal_t *handle, uv_signal_cb fn, int signum)
 {
 	uv_signal_init(p->uv, handle);
@@ -732,6 +745,8 @@ static int start(struct process *p, struct ptc_error *err)
 		rc = start_scrubber(p, err);
 	if (rc == 0)
 		rc = start_metrics(p, err);
+	if (rc == 0)
+		rc = start_health(p, err);
 	if (rc)
 		return rc;
 	watch_signal(p, &p->term, on_signal, SIGTERM);
@@ -760,6 +775,7 @@ static void stop(struct process *p)
 
 	atomic_store(&d->stopping, true);
 	p->metrics = ptc_metrics_stop(p->metrics);
+	p->health = ptc_health_check_stop(p->health);
 	p->mount = ptc_mount_stop(p->mount);
 	ptc_controllers_free(&d->controllers);
 	if (d->loop)

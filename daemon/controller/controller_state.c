@@ -55,6 +55,7 @@ void ptc_controller_switch_done(struct ptc_controller *ctl)
 	ctl->ndigests = 0;
 	ctl->state_hash[0] = '\0';
 	memset(&ctl->rank_states, 0, sizeof ctl->rank_states);
+	ctl->gone_blobs[0] = '\0';
 	ptc_ledger_done(&ctl->cursors);
 	ctl->captured_bytes = 0;
 	memset(&ctl->device, 0, sizeof ctl->device);
