@@ -153,6 +153,24 @@ class TestBounds(harness.Case):
             job.resize("tp=1")
             job.check_whole(self)
 
+    @skip_unless_root
+    def test_strangers_who_begin_handshakes_in_a_loop(self):
+        """To the ports of all nodes, from several addresses: each sends a ClientHello, and says nothing more. Members have places
+        of their own: switches go on, a node that comes back is let in, and the control API answers."""
+        with self.cluster(nodes=2, devices=1, transport="tls") as c, contextlib.ExitStack() as stack:
+            job = self.job(c, "j")
+            job.imported("tp=2")
+            for i, port in enumerate(c.options["ports"].values()):
+                self.said(self.attacker(stack, UID + i, "flood-hello", port, 400, f"127.0.{i}.2,127.0.{i}.3,127.0.{i}.4"))
+            with Clock(f"unix:{c.nodes['n0'].socket}") as clock:
+                for config in ("tp=1", "tp=2"):
+                    job.resize(config)
+                c.nodes["n1"].kill()
+                c.restart("n1")
+                job.resize("tp=1")
+            self.check(clock)
+            job.check_whole(self)
+
     def test_few_descriptors(self):
         """The soft limit is raised to the hard one, what does not fit is said, and who reaches nobody is told so."""
         with self.cluster(nodes=1, devices=1) as c:
