@@ -16,6 +16,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "rpc/door/door.h"
 #include "rpc/trust/creds.h"
 
 #include <grpc/support/string_util.h>
@@ -132,6 +133,8 @@ int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_
 	atomic_init(&ch->refs, 1);
 	pthread_mutex_init(&ch->lock, NULL);
 	ch->core = core;
+	if (ch->opts.expect_node) /* where it listens, it calls from, too */
+		ptc_door_member_address(ch->target);
 	*ret_channel = ch;
 	return 0;
 }
