@@ -329,6 +329,7 @@ class Torch(harness.Case):
         self.check_two_optimizers()
         self.check_alone()
         self.check_unattached()
+        self.check_sharp_elsewhere()
         self.check_warm()
         self.check_survive()
         if LONG:
@@ -1035,6 +1036,64 @@ class Torch(harness.Case):
         self.assertEqual("LL", said(optim.zero_grad))
         with self.assertRaisesRegex(ptc.Error, "dropped 2: no parameter has this name, or one that begins with 2"):
             attached("2")
+
+    def check_sharp_elsewhere(self):
+        """SAM as it is usually written makes its state anew in each step, and may put the old parameter back as another tensor (p.data = old):
+        refused by name however it is attached, in the first step if the outer optimizer is not, else at a stop."""
+        import ptc.torch
+        import torch
+        import torch_kinds
+
+        class Usual(torch_kinds.Sharp):
+            @torch.no_grad()
+            def step(self, closure):
+                parameters = [p for group in self.param_groups for p in group["params"]]
+                for p in parameters:
+                    up = 0.05 * p.grad.sign()
+                    self.state[p] = {"e_w": up} if self.in_place else {"old_p": p.data.clone()}
+                    p.add_(up)
+                self.zero_grad()
+                with torch.enable_grad():
+                    closure()
+                for p in parameters:
+                    if self.in_place:
+                        p.sub_(self.state[p]["e_w"])
+                    else:
+                        p.data = self.state[p]["old_p"]
+                self.base_optimizer.step()
+                self.zero_grad()
+
+        def step(model, optim):
+            def backward():
+                model(torch.ones(1, 2)).square().sum().backward()
+            backward()
+            optim.step(backward)
+
+        for in_place, tensor in ((True, r"weight \(e_w\)"), (False, "weight")):
+            moved = f"tensor {tensor}: it is not where it was at attach: .*; change tensors in place, by copy_"
+            for base, names, text in ((torch.optim.SGD, ("outer", "inner"), moved), (torch.optim.AdamW, ("outer", "inner"), moved),
+                                      (torch.optim.SGD, ("outer",), moved),
+                                      (torch.optim.AdamW, ("outer",), "optimizer Usual.base_optimizer: .* and is not attached"),
+                                      (torch.optim.AdamW, ("inner",), "optimizer Usual: it steps weight, has state of its own and is not attached")):
+                with self.subTest(in_place=in_place, base=base.__name__, attached=names):
+                    model = torch.nn.Linear(2, 2)
+                    optim = Usual(model.parameters(), base, lr=0.1)
+                    optim.in_place = in_place
+                    step(model, optim) # which makes the state
+                    client = types.SimpleNamespace(
+                        blob_get=lambda *_, **__: None, blob_set=lambda *_, **__: None, declare=lambda *_, **__: None, boundary=lambda step: False,
+                        restore=lambda: False, on_stop=lambda fn: None, update_begin=lambda: None, stop_holds=lambda: True)
+                    gen = ptc.torch.Generation(client, types.SimpleNamespace(
+                        has_state=False, rank=0, world=1, tp=1, dp=1, pp=1, cp=1, tp_rank=0, dp_rank=0, pp_rank=0, cp_rank=0, start_step=4))
+                    with self.assertRaisesRegex(ptc.Error, text):
+                        try:
+                            gen.attach(model=model, optim={n: optim if n == "outer" else optim.base_optimizer for n in names})
+                            step(model, optim)
+                            gen.boundary(5)
+                            gen._at_stop(5)
+                        finally:
+                            if gen._bound is not None:
+                                gen._bound.close()
 
     def check_unattached(self):
         """An optimizer that steps attached parameters, and has what no snapshot would have, is refused by name."""

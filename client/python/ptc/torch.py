@@ -433,8 +433,8 @@ class Generation:
         now = {(h.name, h.field): h.place() for h in self._bound.collect()}
         for h in self._declared:
             if now.pop((h.name, h.field), None) != h.place():
-                refuse(f"tensor {h}: it is not where it was at attach: something has put another tensor in its place; change "
-                       f"tensors in place")
+                refuse(f"tensor {h}: it is not where it was at attach: something has put another tensor in its place, as "
+                       f"p.data = ... does; change tensors in place, by copy_()")
         for name, field in now:
             advice = ("give the parameter to the optimizer before attach, frozen as long as it is not trained"
                       if field else "make it before attach")
