@@ -59,6 +59,13 @@ static void committed_release(void *arg, struct ptc_agent_committed *committed)
 	ptc_committed_release(committed);
 }
 
+static int keep_committed(void *arg, const char *uuid, struct ptc_error *err)
+{
+	struct ptc_daemon *d = arg;
+
+	return ptc_kept_now(d->docs.kept, uuid, err);
+}
+
 struct least_fence {
 	struct ptc_daemon *d;
 	const char *uuid;
@@ -89,6 +96,7 @@ void ptc_layouts_agent_env(struct ptc_agent_env *env)
 	env->job_release = job_release;
 	env->blob_get = blob_get;
 	env->least_fence = least_fence;
+	env->keep_committed = keep_committed;
 	env->committed_get = committed_get;
 	env->committed_release = committed_release;
 	env->healed = ptc_healed;

@@ -254,25 +254,26 @@ static void tell_jobs(struct ptc_daemon *d, uint32_t device, const struct ptc_no
 {
 	bool well = strcmp(now->health, "ok") == 0;
 	const struct ptc_device_given *g;
+	const char *id = now->uuid[0] ? now->uuid : now->kind;
 	size_t n;
 
 	if (well)
-		ptc_info("gpu", "device %u (%s) is well again, and may be given to ranks", device, now->uuid);
+		ptc_info("gpu", "device %u (%s) is well again, and may be given to ranks", device, id);
 	else
-		ptc_warn("gpu", "device %u (%s) is not well: %s (%s); it is given to no ranks until it is", device,
-			 now->uuid, now->health, now->why);
+		ptc_warn("gpu", "device %u (%s) is not well: %s (%s); it is given to no ranks until it is", device, id,
+			 now->health, now->why);
 	g = ptc_devices_of_node(ptc_cluster_devices(d->cluster), d->config.node, &n);
 	for (size_t i = 0; i < n; i++) {
 		if (g[i].device != device || !ptc_cluster_find_uuid(d->cluster, g[i].uuid))
 			continue;
 		if (well)
 			ptc_event(d->cluster, g[i].uuid, "device", "node %s: device %u (%s) is well again",
-				  d->config.node, device, now->uuid);
+				  d->config.node, device, id);
 		else
 			ptc_event(d->cluster, g[i].uuid, "device",
 				  "node %s: device %u (%s), which the job has, is not well: %s (%s); the next switch "
 				  "goes without it",
-				  d->config.node, device, now->uuid, now->health, now->why);
+				  d->config.node, device, id, now->health, now->why);
 	}
 }
 

@@ -23,12 +23,14 @@
 #include "daemon/ptcd.h"
 #include "daemon/metrics/metrics.h"
 #include "daemon/controller/recovery.h"
+#include "daemon/gpu/node/health_check.h"
 #include "daemon/gpu/node/node_devices.h"
 #include "daemon/notify.h"
 #include "daemon/planning/kinds/kinds.h"
 #include "daemon/planning/links/links.h"
 #include "daemon/samples/peer_samples.h"
 #include "daemon/agent/healing/heal.h"
+#include "daemon/api/recover/recover.h"
 #include "daemon/scrub/scrub.h"
 #include "formats/json.h"
 #include "fusefs/launch/launch.h"
@@ -76,6 +78,7 @@ struct process {
 	struct ptc_etcd_child *etcd;
 	struct ptc_mount *mount;
 	struct ptc_metrics *metrics;
+	struct ptc_health_check *health;
 	struct ptc_planning *planning;
 	char *etcd_endpoint;
 	struct ptc_rpc_tls etcd_tls;
@@ -408,6 +411,8 @@ static int start_servers(struct process *p, struct ptc_error *err)
 	if (rc == 0)
 		rc = ptc_vault_register(d->docs.vault, p->peers, err);
 	if (rc == 0)
+		rc = ptc_recover_register(d, p->peers, err);
+	if (rc == 0)
 		rc = ptc_links_register(p->peers, d->channels, err);
 	if (rc == 0)
 		rc = ptc_rpc_server_listen_unix(p->control, d->config.control_socket, 0666, false, err);
@@ -463,10 +468,8 @@ static int start_agent(struct process *p, struct ptc_error *err)
 		.event = ptc_live_event,
 		.arg = d,
 	};
-	int rc = open_documents(d, err);
+	int rc = ptc_live_start(d, err);
 
-	if (rc == 0)
-		rc = ptc_live_start(d, err);
 	ptc_layouts_agent_env(&env);
 	env.workers = d->workers;
 
@@ -604,6 +607,17 @@ static int start_scrubber(struct process *p, struct ptc_error *err)
 	return rc;
 }
 
+static int start_health(struct process *p, struct ptc_error *err)
+{
+	const struct ptc_daemon_config *c = &p->d.config;
+	const struct ptc_health_check_opts opts = { .argv = c->health.argv.v,
+						    .every_ms = (int64_t)c->health.every_ms,
+						    .timeout_ms = (int64_t)c->health.timeout_ms,
+						    .devices = c->found };
+
+	return c->health.argv.n && c->found ? ptc_health_check_start(&opts, &p->health, err) : 0;
+}
+
 static void watch_signal(struct process *p, uv_signal_t *handle, uv_signal_cb fn, int signum)
 {
 	uv_signal_init(p->uv, handle);
@@ -622,6 +636,83 @@ static int join_vault(struct process *p, struct ptc_error *err)
 	return 0;
 }
 
+/* ---- an etcd that this node must not start with yet ---- */
+
+static volatile sig_atomic_t stop_waiting;
+
+static void on_stop_waiting(int signum)
+{
+	(void)signum;
+	stop_waiting = 1;
+}
+
+/* Only what daemon/api/recover has: the rest of the daemon does not exist yet. */
+static int serve_waiting(struct process *p, struct ptc_error *err)
+{
+	struct ptc_rpc_server_opts strangers = { .max_calls_per_user = PTC_MAX_USER_CALLS, .stall_ms = STALL_MS };
+	struct ptc_daemon *d = &p->d;
+	int rc = ptc_rpc_server_new(&strangers, &p->control, err);
+
+	if (rc == 0)
+		rc = ptc_rpc_server_new(&(struct ptc_rpc_server_opts){ 0 }, &p->peers, err);
+	if (rc == 0)
+		rc = ptc_control_register(d, p->control, err);
+	if (rc == 0)
+		rc = ptc_control_register(d, p->peers, err);
+	if (rc == 0)
+		rc = ptc_recover_register(d, p->peers, err);
+	if (rc == 0)
+		rc = ptc_rpc_server_listen_unix(p->control, d->config.control_socket, 0666, false, err);
+	if (rc == 0)
+		rc = listen_root(p, err);
+	if (rc == 0)
+		rc = listen_peers(p, err);
+	if (rc == 0)
+		rc = ptc_rpc_server_start(p->peers, err);
+	return rc ? rc : ptc_rpc_server_start(p->control, err);
+}
+
+/* Until somebody has brought this node and etcd together. An etcd that does not answer meanwhile changes nothing. */
+static int wait_until_brought_together(struct process *p, struct ptc_error *err)
+{
+	bool waits = true;
+	int rc = 0;
+
+	while (rc == 0 && waits && !stop_waiting) {
+		ptc_notify_watchdog();
+		nanosleep(&(struct timespec){ .tv_nsec = TICK_MS * 1000000L }, NULL);
+		rc = ptc_cluster_waits(p->d.cluster, &waits, err);
+		if (rc == PTC_ECOORD || rc == PTC_ETIMEOUT)
+			rc = 0;
+	}
+	return rc == 0 && waits ? ptc_error_set(err, PTC_ECANCELED, "stopped while it waited") : rc;
+}
+
+/* Ranks of this node go on meanwhile, as they do without a ptcd. */
+static int wait_for_etcd(struct process *p, struct ptc_error *err)
+{
+	bool waits;
+	int rc = ptc_cluster_waits(p->d.cluster, &waits, err);
+
+	if (rc || !waits)
+		return rc;
+	snprintf(p->d.waits, sizeof p->d.waits, "%.511s", err->text);
+	ptc_warn("ptcd", "node=%s waits: %s", p->d.config.node, p->d.waits);
+	signal(SIGTERM, on_stop_waiting);
+	signal(SIGINT, on_stop_waiting);
+	rc = serve_waiting(p, err);
+	if (rc == 0) {
+		ptc_notify("READY=1\nSTATUS=waits for `ptcctl cluster recover` or `rejoin`");
+		rc = wait_until_brought_together(p, err);
+	}
+	p->control = ptc_rpc_server_free(p->control, SHUTDOWN_GRACE_MS);
+	p->peers = ptc_rpc_server_free(p->peers, SHUTDOWN_GRACE_MS);
+	p->d.waits[0] = '\0';
+	signal(SIGTERM, SIG_DFL);
+	signal(SIGINT, SIG_DFL);
+	return rc;
+}
+
 static int start(struct process *p, struct ptc_error *err)
 {
 	int rc = start_store(p, err);
@@ -634,6 +725,10 @@ static int start(struct process *p, struct ptc_error *err)
 		rc = ptc_loop_new(p->uv, &p->d.loop, err);
 	if (rc == 0)
 		rc = new_cluster(p, err);
+	if (rc == 0)
+		rc = open_documents(&p->d, err);
+	if (rc == 0)
+		rc = wait_for_etcd(p, err);
 	if (rc == 0)
 		rc = start_agent(p, err);
 	if (rc == 0)
@@ -650,6 +745,8 @@ static int start(struct process *p, struct ptc_error *err)
 		rc = start_scrubber(p, err);
 	if (rc == 0)
 		rc = start_metrics(p, err);
+	if (rc == 0)
+		rc = start_health(p, err);
 	if (rc)
 		return rc;
 	watch_signal(p, &p->term, on_signal, SIGTERM);
@@ -678,6 +775,7 @@ static void stop(struct process *p)
 
 	atomic_store(&d->stopping, true);
 	p->metrics = ptc_metrics_stop(p->metrics);
+	p->health = ptc_health_check_stop(p->health);
 	p->mount = ptc_mount_stop(p->mount);
 	ptc_controllers_free(&d->controllers);
 	if (d->loop)

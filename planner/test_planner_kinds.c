@@ -352,7 +352,7 @@ static void test_layers_by_speed(void **state)
 	cluster.kinds[1].flops /= 3;
 	cluster.kinds[1].hbm_bytes_s /= 3;
 	cluster.kinds[0].nodes = cluster.kinds[1].nodes = 1;
-	w.coefs.v[PTC_COEF_LAUNCH] = 1e-9;
+	w.coefs.v[PTC_COEF_LAUNCH] = w.coefs.v[PTC_COEF_SMALL] = 1e-9; /* as fast as the peaks are */
 	w.global_batch = 64;
 	w.uneven = w.uneven_batch = false;
 	assert_int_equal(ptc_estimate(&w, &c, &even, NULL), 0);

@@ -312,6 +312,11 @@ static void test_bad_requests(void **state)
 		struct ptc_fit_row row = { &w, { 1, 1, 8, 1, 1, 1, 1, 1, 0, 0 }, -1 };
 
 		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err, "step 0 is not a positive time");
+		row.step_s = 1;
+		row.noise = -0.1;
+		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err, "the noise of measured step 0");
+		row.noise = NAN;
+		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err, "the noise of measured step 0");
 	}
 	w.global_batch = 0;
 	limits.memory_bytes = 0;
@@ -423,6 +428,62 @@ static void test_calibration_of_another_machine(void **state)
 	assert_int_equal(ptc_estimate(&w, &far, &e, NULL), 0);
 	assert_true(fabs(e.step_s * ptc_calibration_factor(cal, &w, &far, &sd) / truth - 1) < 0.01);
 	ptc_calibration_free(cal);
+}
+
+/* Two configurations that differ in pp alone, one of them off from the other: the one that is known well is predicted
+ * as it was measured, whatever the other says. */
+static void test_noise_of_a_row(void **state)
+{
+	struct ptc_work w = work_of(64);
+	double off[2];
+
+	ptc_model_gpt(&model, 24, 2048, 16, 8192, 50257, 1024);
+	for (int known = 0; known < 2; known++) {
+		struct ptc_fit_row rows[2] = { { &w, { 2, 1, 2, 1, 1, 1, 1, 1, 0, 0 }, 0, known ? 0.03 : 0 },
+					       { &w, { 2, 1, 2, 2, 1, 1, 1, 1, 0, 0 }, 0, 0 } };
+		struct ptc_calibration *cal;
+		struct ptc_work fitted = w;
+		struct ptc_estimate e;
+		double sd;
+
+		for (int i = 0; i < 2; i++) {
+			assert_int_equal(ptc_estimate(&w, &rows[i].cand, &e, NULL), 0);
+			rows[i].step_s = e.step_s * (i ? 0.75 : 1.25);
+		}
+		assert_int_equal(ptc_calibration_new(rows, 2, NULL, &cal, NULL), 0);
+		fitted.coefs = *ptc_calibration_coefs(cal);
+		assert_int_equal(ptc_estimate(&fitted, &rows[0].cand, &e, NULL), 0);
+		off[known] =
+			fabs(e.step_s * ptc_calibration_factor(cal, &fitted, &rows[0].cand, &sd) / rows[0].step_s - 1);
+		assert_true(fabs(sd - (known ? 0.03 : 0.12)) < 1e-9);
+		ptc_calibration_free(cal);
+	}
+	assert_true(off[1] < 0.03 && off[1] < off[0] / 2);
+}
+
+/* Hops run beside computing with GPipe, and 1F1B waits for them; an all-reduce of gradients waits for 2 log2(d)
+ * latencies. */
+static void test_latency(void **state)
+{
+	struct ptc_work w = work_of(64);
+	struct ptc_cand c = { 1, 1, 4, 2, 1, 1, 1, 1, 0, 0 };
+	struct ptc_estimate e, later;
+	double hop;
+
+	ptc_model_gpt(&model, 24, 2048, 16, 8192, 50257, 1024);
+	assert_int_equal(ptc_estimate(&w, &c, &e, NULL), 0);
+	hop = e.pp_s / e.micro_batches; /* there and back, once for each, the last one included */
+	w.schedule = PTC_SCHEDULE_GPIPE;
+	assert_int_equal(ptc_estimate(&w, &c, &later, NULL), 0);
+	assert_true(fabs(later.pp_s / hop - 1) < 1e-9);
+	cluster.intra_latency_s = 1; /* a hop of more than a micro-batch's computing is hidden as far as that goes */
+	assert_int_equal(ptc_estimate(&w, &c, &later, NULL), 0);
+	assert_true(later.pp_s > 2 * 15 && later.pp_s < 2 * 17);
+	cluster.intra_latency_s = 0;
+	assert_int_equal(ptc_estimate(&w, &c, &e, NULL), 0);
+	cluster.intra_latency_s = 0.5;
+	assert_int_equal(ptc_estimate(&w, &c, &later, NULL), 0);
+	assert_true(fabs(later.dp_s - e.dp_s - w.coefs.v[PTC_COEF_DP] * 2 * 2 * 0.5) < 1e-9);
 }
 
 struct tensors {
@@ -570,6 +631,8 @@ int main(void)
 		cmocka_unit_test(test_recompute_by_kind),
 		cmocka_unit_test(test_inferred_from_tensors),
 		cmocka_unit_test(test_calibration_of_another_machine),
+		cmocka_unit_test(test_noise_of_a_row),
+		cmocka_unit_test(test_latency),
 		cmocka_unit_test(test_uneven_stages),
 		cmocka_unit_test(test_measured_groups),
 		cmocka_unit_test(test_bad_models),

@@ -24,6 +24,7 @@
  *   [BLOB.., CURSOR..,] STOPPED    ->                                            waits at a boundary
  *                                  <- GO | FINISHED | ENDED
  *   [LEAVES                        ->                                            waits for the page's `leaving`]
+ *   [KEEPS with a memfd            ->                                            once it survives (ptc_survive)]
  *   BYE                            ->
  *
  * ENDED may come whenever the rank has a generation. After a new connection the rank says everything again that still
@@ -96,6 +97,7 @@ enum ptc_local_type {
 	PTC_LOCAL_FILLED,
 	PTC_LOCAL_DEVICE, /* declared memory on a device: before DECLARED */
 	PTC_LOCAL_LEAVES, /* the program gives up; it waits for the page's `leaving` */
+	PTC_LOCAL_KEEPS, /* a memfd to which it publishes blobs and cursors: for ptcd to have when the rank has ended */
 
 	PTC_LOCAL_WELCOME = 32,
 	PTC_LOCAL_REFUSED, /* the connection is over; so is the client */

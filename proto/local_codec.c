@@ -329,6 +329,9 @@ static const struct ptc_local_member device_members[] = { RUN(device, address, b
 							  IS(device, descriptor, U8, 0) };
 MESSAGE(device, m->bytes && m->address <= UINT64_MAX - m->bytes)
 
+static const struct ptc_local_member keeps_members[] = { RUN(keeps, address, bytes, U64) };
+MESSAGE(keeps, m->bytes && m->address <= UINT64_MAX - m->bytes)
+
 static const struct ptc_local_member refusal_members[] = { IS(refusal, code, U32, 0),
 							   IS(refusal, text, TEXT, PTC_LOCAL_TEXT_MAX) };
 GET(refusal, true)

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "proto/local.h"
+#include "proto/local_page.h"
 
 struct ptc_local_out {
 	ptc_local_realloc grow;
@@ -66,7 +67,6 @@ enum ptc_local_resume_phase {
 #define PTC_LOCAL_CAN_FILL       1u
 #define PTC_LOCAL_CAN_TAKE_STATE 2u /* take BLOBs and CURSORs before GENERATION too, not only before RESTORED */
 
-/* Strings and bytes of what was decoded are borrowed from the message. */
 struct ptc_local_hello {
 	uint32_t protocol_min, protocol_max;
 	uint64_t pid;
@@ -144,7 +144,6 @@ struct ptc_local_staging {
 	uint32_t nspans;
 	struct ptc_local_in spans;
 };
-
 /* Declared memory that lies on a device: an allocation that another process can map by its IPC handle, or by the
  * descriptor that came with the message, or a range that only the rank can copy. */
 struct ptc_local_device {
@@ -176,7 +175,8 @@ struct ptc_local_filled {
 /* ptc_local_put_NAME(out, message), ptc_local_get_NAME(bytes, number, ret_message). Of rendezvous, PUT, GET and REPLY
  * are the same; unused members are 0 or "". */
 #define PTC_LOCAL_PLAIN(X)                                                                                             \
-	X(hello) X(welcome) X(generation) X(blob) X(cursor) X(stopped) X(rendezvous) X(restored) X(filled) X(device)
+	X(hello)                                                                                                       \
+	X(welcome) X(generation) X(blob) X(cursor) X(stopped) X(rendezvous) X(restored) X(filled) X(device) X(keeps)
 #define PTC_LOCAL_BOTH_WAYS(name)                                                                                      \
 	void ptc_local_put_##name(struct ptc_local_out *o, const struct ptc_local_##name *m);                          \
 	bool ptc_local_get_##name(const void *data, size_t len, struct ptc_local_##name *ret);

@@ -37,6 +37,11 @@ struct ptc_local_published {
 	_Atomic uint64_t from; /* step + 1 of the first boundary at which it holds; 0: it is none, or being written */
 	_Atomic uint64_t address, bytes;
 };
+/* Where the memfd that came with KEEPS lies in the rank's address space: what the page's `published` names there is in
+ * it. ptcd has it as long as the rank's slot, so it can read what a killed rank has published. */
+struct ptc_local_keeps {
+	uint64_t address, bytes;
+};
 struct ptc_local_page {
 	uint32_t magic, version;
 	/* The rank's: 0 before the first boundary of a generation; then (step + 1) << 1, plus 1 while the state is

@@ -5,6 +5,11 @@
 
 #include "proto/local_messages.h"
 
+/* Of what `published` names at one time. */
+#define PTC_LOCAL_PUBLISHED_MAX                                                                                        \
+	((uint64_t)PTC_LOCAL_BLOBS_MAX * (PTC_LOCAL_BLOB_MAX + 2 * PTC_LOCAL_SHORT_MAX) +                              \
+	 (uint64_t)PTC_LOCAL_CURSORS_MAX * 4 * PTC_LOCAL_SHORT_MAX)
+
 /* Bytes of an element; 0: unknown, or not whole bytes. */
 uint32_t ptc_local_dtype_bytes(const char *dtype);
 /* NULL: fine; else what is wrong with it. */

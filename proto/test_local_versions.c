@@ -34,6 +34,7 @@ AGAIN(stopped, ptc_local_stopped)
 AGAIN(rendezvous, ptc_local_rendezvous)
 AGAIN(restored, ptc_local_restored)
 AGAIN(filled, ptc_local_filled)
+AGAIN(keeps, ptc_local_keeps)
 
 static bool again_refusal(const void *data, size_t len, struct ptc_local_out *o)
 {
@@ -162,6 +163,8 @@ static struct ptc_local_out some(unsigned which)
 			boxes);
 	else if (which == 13)
 		ptc_local_put_staging(&o, 12, spans, 2);
+	else if (which == 14)
+		ptc_local_put_keeps(&o, &(struct ptc_local_keeps){ 4096, 8192 });
 	else
 		ptc_local_put_fill(&o,
 				   &(struct ptc_local_fill){ .generation = 1, .incarnation = 2, .id = 3, .nrows = 1 },
@@ -169,9 +172,10 @@ static struct ptc_local_out some(unsigned which)
 	return o;
 }
 
-static const again_fn all[] = { again_hello,   again_welcome,    again_generation, again_blob,    again_cursor,
-				again_stopped, again_rendezvous, again_restored,   again_filled,  again_refusal,
-				again_ended,   again_number,     again_tensor,     again_staging, again_fill };
+static const again_fn all[] = { again_hello,  again_welcome, again_generation, again_blob,
+				again_cursor, again_stopped, again_rendezvous, again_restored,
+				again_filled, again_refusal, again_ended,      again_number,
+				again_tensor, again_staging, again_keeps,      again_fill };
 
 static void test_fields_of_a_later_version(void **state)
 {

@@ -8,15 +8,20 @@ its standard input ends.
     hostile.py UID silent PATH N          calls whose request never comes
     hostile.py UID flood-unix PATH N      connections in a loop, without end, of which it keeps the last N
     hostile.py UID flood-tcp PORT N       the same, without a certificate
+    hostile.py UID flood-hello PORT N HOSTS  the same, and each begins a handshake; from HOSTS, "127.0.0.2,127.0.0.3"
 """
 import collections
+import contextlib
+import itertools
 import os
 import select
 import socket
+import ssl
 import sys
 import threading
 import time
 
+IP_BIND_ADDRESS_NO_PORT = 24
 CALM_S = 0.3 # nothing was refused for so long: the calls that are left last
 
 
@@ -32,19 +37,39 @@ def connections(kind, to, n):
     return held
 
 
-def flood(kind, to, n):
+def client_hello():
+    out = ssl.MemoryBIO()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        context.wrap_bio(ssl.MemoryBIO(), out).do_handshake()
+    except ssl.SSLWantReadError:
+        return out.read()
+
+
+def flood(kind, to, n, hosts):
     """Never waits: neither for the listener nor for whether it succeeded."""
-    kept = collections.deque()
+    kept, hosts = collections.deque(), itertools.cycle(hosts.split(",")) if hosts else None
     family, to = (socket.AF_UNIX, to) if kind == "flood-unix" else (socket.AF_INET, ("127.0.0.1", int(to)))
+    words = client_hello() if kind == "flood-hello" else b""
     print(0, 0, flush=True)
     while not select.select([sys.stdin], [], [], 0)[0]:
         for _ in range(100):
             s = socket.socket(family)
             s.setblocking(False)
             kept.append(s)
+            if hosts:
+                s.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+                s.bind((next(hosts), 0))
             s.connect_ex(to)
+            if words:
+                with contextlib.suppress(OSError): # the listener's queue is full
+                    s.send(words)
             if len(kept) > n:
                 kept.popleft().close()
+        if words:
+            time.sleep(0.05) # 2,000 a second: what a handshake costs is the attack, not who has more of the processor
 
 
 def drain(call):
@@ -92,7 +117,7 @@ def main():
     os.setgid(uid)
     os.setuid(uid)
     if kind.startswith("flood-"):
-        flood(kind, to, n)
+        flood(kind, to, n, sys.argv[5] if len(sys.argv) > 5 else "")
         return
     if kind in ("unix", "tcp"):
         held = connections(kind, to, n)

@@ -3,7 +3,7 @@
  * standard input, one answer a line on standard output. A request is
  *   {"cases": [case, ...], "train": [index, ...], "peaks": [index, ...], "prior": [11 numbers], "settings": [reach,
  * size, noise, prior]} and a case {"model": {...}, "cluster": {...}, "config": {...}, "rules": {...}, "batch": G,
- * "step": seconds, "peak": bytes}. With "train" the coefficients are fitted to these cases' steps
+ * "step": seconds, "noise": relative, "peak": bytes}. With "train" the coefficients are fitted to these cases' steps
  * first, with "peaks" the memory rules to these cases' peaks. A case that cannot be is answered
  * {"error": text}; a wrong request ends the program. */
 #include "base/alloc.h"
@@ -21,7 +21,7 @@ struct one {
 	struct ptc_work work;
 	struct ptc_cand cand;
 	uint32_t stages[PTC_MODEL_MAX_LAYERS];
-	double step, peak;
+	double step, peak, noise;
 	struct ptc_error bad; /* the case cannot be */
 };
 
@@ -77,6 +77,7 @@ static void read_cluster(const json_t *o, struct ptc_cluster_profile *c)
 		die("unknown device");
 	c->kinds[0].nodes = count(o, "nodes", 1);
 	c->kinds[0].flops = number(o, "flops", c->kinds[0].flops);
+	c->kinds[0].hbm_bytes_s = number(o, "hbm", c->kinds[0].hbm_bytes_s);
 	c->intra_bytes_s = number(o, "intra", 0);
 	c->intra_latency_s = number(o, "intra_latency", 2e-5);
 	c->node_bytes_s = number(o, "node", 0);
@@ -124,9 +125,11 @@ static void read_case(const json_t *o, struct one *c)
 	c->work.reduce_bytes = number(rules, "reduce", 2);
 	c->work.sequence_parallel = flag(rules, "sequence_parallel");
 	c->work.uneven = flag(rules, "uneven");
+	c->work.schedule = flag(rules, "gpipe") ? PTC_SCHEDULE_GPIPE : PTC_SCHEDULE_1F1B;
 	c->work.global_batch = count(o, "batch", 0);
 	c->step = number(o, "step", 0);
 	c->peak = number(o, "peak", 0);
+	c->noise = number(o, "noise", 0);
 	read_config(json_object_get(o, "config"), c);
 	if (!ptc_model_check(&c->model, &c->bad))
 		ptc_cluster_profile_check(&c->cluster, &c->bad);
@@ -153,7 +156,7 @@ static struct ptc_calibration *train(const json_t *request, const struct one *ca
 
 		if (at >= n || cases[at].bad.code)
 			die("no such case");
-		rows[i] = (struct ptc_fit_row){ &cases[at].work, cases[at].cand, cases[at].step };
+		rows[i] = (struct ptc_fit_row){ &cases[at].work, cases[at].cand, cases[at].step, cases[at].noise };
 	}
 	if (json_array_size(list) && ptc_calibration_new_set(rows, json_array_size(list), &start, &set, &cal, &err))
 		die(err.text);

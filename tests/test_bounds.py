@@ -3,6 +3,7 @@
 control API answers promptly, root and other users alike; what they don't get is refused in one line."""
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -152,6 +153,58 @@ class TestBounds(harness.Case):
             c.restart("n1")
             job.resize("tp=1")
             job.check_whole(self)
+
+    @skip_unless_root
+    def test_strangers_who_begin_handshakes_in_a_loop(self):
+        """To the ports of all nodes, from several addresses: each sends a ClientHello, and says nothing more. Members have places
+        of their own: switches go on, a node that comes back is let in, and the control API answers."""
+        with self.cluster(nodes=2, devices=1, transport="tls") as c, contextlib.ExitStack() as stack:
+            job = self.job(c, "j")
+            job.imported("tp=2")
+            for i, port in enumerate(c.options["ports"].values()):
+                self.said(self.attacker(stack, UID + i, "flood-hello", port, 400, f"127.0.{i}.2,127.0.{i}.3,127.0.{i}.4"))
+            with Clock(f"unix:{c.nodes['n0'].socket}") as clock:
+                for config in ("tp=1", "tp=2"):
+                    job.resize(config)
+                c.nodes["n1"].kill()
+                c.restart("n1")
+                job.resize("tp=1")
+            self.check(clock)
+            job.check_whole(self)
+
+    @skip_unless_root
+    def test_strangers_at_the_local_etcd(self):
+        """20,000 connections to etcd's port, and then handshakes in a loop: few come to etcd, commits go on, and a node that comes
+        back finds it."""
+        with self.cluster(nodes=2, devices=1, transport="tls") as c, contextlib.ExitStack() as stack:
+            job = self.job(c, "j")
+            job.imported("tp=2")
+            etcd, port = self.pid_of(c, "etcd"), c.options["etcd_port"]
+            before = self.resident(etcd)
+            for p in [self.attacker(stack, UID + i, "tcp", port, 10000) for i in range(2)]:
+                self.assertEqual(10000, self.said(p)[0])
+            self.said(self.attacker(stack, UID + 2, "flood-hello", port, 400, "127.0.1.2,127.0.1.3,127.0.1.4"))
+            job.resize("tp=1")
+            c.nodes["n1"].kill()
+            c.restart("n1")
+            job.resize("tp=2")
+            os.kill(self.pid_of(c, "ptc-etcd-door"), signal.SIGKILL) # it knows no member's host afterwards
+            job.resize("tp=1")
+            door = self.pid_of(c, "ptc-etcd-door")
+            c.nodes["n0"].kill() # which leaves both behind
+            c.restart("n0")
+            self.assertEqual((etcd, door), (self.pid_of(c, "etcd"), self.pid_of(c, "ptc-etcd-door")))
+            job.check_whole(self)
+            grown = self.resident(etcd) - before
+            print(f"etcd has {grown >> 20} MiB more, its door {self.resident(door) >> 20} MiB", file=sys.stderr)
+            self.assertLess(grown, 64 << 20)
+            self.assertLess(self.resident(door), (512 if SANITIZED else 64) << 20)
+            for pid, most in ((etcd, 400), (door, 1200)):
+                self.assertLess(len(os.listdir(f"/proc/{pid}/fd")), most)
+
+    def pid_of(self, c, program):
+        return harness.wait_for(lambda: next((pid for pid in c.processes() if os.path.basename(os.readlink(f"/proc/{pid}/exe")) ==
+                                              program), None), 60 * PATIENCE, program)
 
     def test_few_descriptors(self):
         """The soft limit is raised to the hard one, what does not fit is said, and who reaches nobody is told so."""

@@ -84,6 +84,68 @@ class Devices(harness.Case):
             self.assertEqual([("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)], self.placed(a))
             a.do("stop")
 
+    def test_health_command(self):
+        """A node's own command says which devices are well; one that gives no verdict changes nothing, and the log says why."""
+        script, says = self.path("check"), self.path("says")
+        with open(script, "w") as f:
+            f.write(f'#!/bin/sh\n. {says}\n')
+        os.chmod(script, 0o755)
+
+        def say(text):
+            with open(says + ".new", "w") as f:
+                f.write(text)
+            os.rename(says + ".new", says)
+
+        def unhealthy(c):
+            return [n.get("unhealthy") for n in c.json("nodes")["nodes"]]
+
+        def listed(want):
+            wait_for(lambda: [(d["health"], d.get("why")) for d in c.json("nodes", "--devices")["device_list"]] == want,
+                     30 * PATIENCE, str(want), 0.2)
+
+        def logged(c, text):
+            return wait_for(lambda: text in c.nodes["n0"].log_tail(1000), 60 * PATIENCE, text)
+
+        say("echo all is well")
+        with self.cluster(nodes=2, devices=2, health={"argv": [script, "--quick"], "every": "1s", "timeout": "2s"}) as c:
+            a = self.job(c, "first")
+            a.run("dp=2", nodes="n0")
+            self.assertEqual([None, None], unhealthy(c))
+            # of one node's devices one, and of the other's, for it has the same command, too; most of the output counts for nothing
+            say(f'echo "device 9: no such device"; printf "device 1: fan \\033 stands\\n" >&2; head -c 300000 /dev/zero; '
+                f'sleep 1000 & echo $! > {self.path("left")}; exit 1')
+            wait_for(lambda: unhealthy(c) == ["1:check", "1:check"], 60 * PATIENCE, "what the command says", 0.2)
+            told = wait_for(lambda: [e["text"] for e in map(json.loads, c.ptcctl(
+                "events", a.name, "--format", "json").stdout.splitlines()) if e["kind"] == "device"], 30 * PATIENCE, "an event")
+            self.assertEqual("node n0: device 1 (virtual), which the job has, is not well: check (fan ? stands); the next switch "
+                             "goes without it", told[0])
+            listed([("ok", None), ("check", "fan ? stands")] * 2)
+            with open(self.path("left")) as f:
+                wait_for(lambda pid=int(f.read()): self.gone([pid]), 30 * PATIENCE, "the end of what the command had left")
+            a.resize("dp=2")
+            self.assertEqual([("n0", 0), ("n1", 0)], self.placed(a))
+            self.assertIn("is not well (check)", a.resize("dp=3", check=False).stderr)
+            for text, log in (("sleep 1000", "took longer than its `health.timeout` of 2000 ms, and was killed; that is no verdict"),
+                              ("kill -9 $$", "was ended by signal 9; that is no verdict"),
+                              ("/no/such/program", "could not run (exit status 127), and that is no verdict")):
+                say(text)
+                logged(c, log)
+                self.assertEqual(["1:check", "1:check"], unhealthy(c))
+            os.rename(script, script + "-away")
+            logged(c, "the health command cannot be run, and that is no verdict")
+            self.assertEqual(["1:check", "1:check"], unhealthy(c))
+            os.rename(script + "-away", script)
+            say("exit 3") # of all devices, and it says nothing
+            wait_for(lambda: unhealthy(c) == ["0:check,1:check"] * 2, 60 * PATIENCE, "all devices", 0.2)
+            listed([("check", "the health command has exit status 3")] * 4)
+            say("exit 0")
+            wait_for(lambda: unhealthy(c) == [None, None], 60 * PATIENCE, "devices that are well", 0.2)
+            a.resize("dp=4")
+            say(f'echo $$ > {self.path("runs")}; sleep 1000')
+            wait_for(lambda: os.path.exists(self.path("runs")), 30 * PATIENCE, "a command that runs as ptcd ends")
+            a.do("stop")
+            a.wait_run("stopped")
+
     def test_one_job_each(self):
         """Placement takes free devices only, a refusal names the job and the devices, a switch keeps its own, and what a job has
         no more is given on."""

@@ -38,6 +38,7 @@ class GpuJob(live.Job):
     def __init__(self, c, directory, gpu, mode="rebuild", rows=37, layers=3, memory="plain", env=None, argv=(), run_options=None,
                  name="gpu", **run):
         self.c, self.name, self.dir, self.rows, self.layers, self.apart = c, name, directory, rows, layers, set()
+        self.host = "--host" not in argv
         argv = [TRAINER, "--rows", str(rows), "--layers", str(layers), "--memory", memory, *argv]
         env = {"LD_LIBRARY_PATH": FAKE, "PTC_FAKE_GPU": gpu, "PTC_FAKE_GPU_APART": "1", "PTC_FAKE_GPU_SOUND": "1",
                **harness.sanitizer_env(), **(env or {})}
@@ -51,6 +52,8 @@ class GpuJob(live.Job):
         want = super().expected(step)
         i, j = np.meshgrid(np.arange(self.rows), np.arange(64), indexing="ij")
         want["param"]["cols"] = i + j / 64 + float(step)
+        if not self.host:
+            del want["param"]["steps"]
         return want
 
     def ranks(self):
@@ -693,12 +696,12 @@ class GpuLive(harness.Case):
             job.do("stop")
             job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
 
-    def killed(self, victims, then, sig=signal.SIGKILL, survive="1", faults=(), **options):
+    def killed(self, victims, then, sig=signal.SIGKILL, survive="1", faults=(), argv=(), **options):
         """tp=2: each rank's shard is its alone. Ranks stand at one step, and some are killed. The step that they had come to, that of the
         snapshot, that from which the job goes on, and what events say."""
         with self.gpus() as c:
             self.may_leave = True
-            job = GpuJob(c, self.dir, self.gpu, argv=["--folder", self.gpu, "--survive", survive, "--marks", "1"],
+            job = GpuJob(c, self.dir, self.gpu, argv=["--folder", self.gpu, "--survive", survive, "--marks", "1", "--blobs", "5000", *argv],
                          run_options={"grace": "1s"}, snapshot_every=1000000, elastic={"max_restarts": 4}, **options)
             job.run("tp=2")
             job.wait_step(5)
@@ -747,6 +750,43 @@ class GpuLive(harness.Case):
         self.assertIn(f"of step {at},", " ".join(said))
         kept, reached, at, said = self.killed([0], ("survived",), signal.SIGABRT, faults=["cuMemcpyDtoHAsync 0 719 sticky once"], memory="state")
         self.assertTrue(kept < at == reached, (kept, reached, at, said))  # ptc-gpu has ended in the middle, and copied again
+
+    def test_killed_ranks_all(self):
+        """Blobs and cursors outlive their rank, too: nobody is left of a job that has all tensors on devices, and it goes on at the step
+        that it had reached."""
+        kept, reached, at, said = self.killed([0, 1], ("survived",), argv=["--host", "0"], memory="state")
+        self.assertTrue(kept < at == reached, (kept, reached, at, said))
+
+    @harness.labels("repeats")
+    def test_killed_at_any_moment(self):
+        """The only rank of a job is killed as it trains: the job goes on from the step that the rank had finished, or from the snapshot
+        if it was in an update; and what the next one is restored with, blobs as well, is that of its start (the trainer looks)."""
+        survived = 0
+        with self.gpus() as c:
+            self.may_leave = True
+            job = GpuJob(c, self.dir, self.gpu, argv=["--survive", "1", "--marks", "1", "--blobs", "200000", "--host", "0", "--folder", self.gpu,
+                                                      "--sleep-ms", "20"],
+                         memory="state", run_options={"grace": "1s"}, snapshot_every=1000000, elastic={"max_restarts": 100})
+            job.run("tp=1")
+            job.wait_step(5)
+            job.do("snapshot")  # its layout is known from here on
+            for _ in range(12 if harness.LONG else 4):
+                began = job.status()["step"]
+                job.wait_step(began + 5)
+                self.tried(job)
+                before = job.status()["run"]["incarnation"]
+                time.sleep(self.random.uniform(0, 0.1))
+                os.kill(job.ranks()[0]["pid"], signal.SIGKILL)
+                wait_for(lambda: (lambda r: r["state"] == "live" and r["incarnation"] != before)(job.status()["run"]), 90 * PATIENCE, "a rank anew")
+                at = job.status()["step"]
+                self.assertTrue(at == began or at >= began + 5, (began, at))
+                survived += at > began
+            job.wait_step(at + 5)
+            said = [e["text"] for e in self.events(c, job) if e["kind"] == "recovered"]
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+        self.assertLess(0, survived, said)
+        self.assertEqual(survived, len([text for text in said if text.endswith(" 0 steps are lost")]), said)
 
     @harness.labels("repeats")
     def test_killed_rank_lost(self):

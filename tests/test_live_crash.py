@@ -579,6 +579,21 @@ class LiveCrash(harness.Case):
             self.assertGreater(job.status()["step"], at, "no snapshot was made since")
             self.check_end(c, job)
 
+    def test_planned_meanwhile(self):
+        """Snapshots are committed between what a resize reads of the job and its plan, whose documents are dropped: it reads anew."""
+        with self.started(run={"snapshot_every": 20}) as (c, job), concurrent.futures.ThreadPoolExecutor() as pool:
+            job.wait_step(21)
+            controller = c.nodes[job.status()["controller"]]
+            self.arm(controller, "api.switch.plan=hold")
+            resized = pool.submit(job.resize, B)
+            try:
+                held = job.status()["snapshot"]
+                wait_for(lambda: job.status()["snapshot"] > held + 3, 60 * PATIENCE, "later snapshots", 0.05)
+            finally:
+                self.arm(controller)
+            job.wait_step(resized.result()["step"] + 3)
+            self.check_end(c, job)
+
     def test_stopped_now(self):
         """Ranks that come to no boundary are ended all the same; the last snapshot is the state, and runs again."""
         with self.started(grace="1s") as (c, job):

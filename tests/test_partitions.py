@@ -228,14 +228,44 @@ class Partitions(harness.Case):
             self.assertGreater(saved, 5, "divided otherwise than by count")
             mount.stop()
 
+    @harness.labels("repeats")
+    def test_mixture_by_length(self):
+        """A step's samples are those of all datasets together, and so is their division."""
+        g, seed, dp = 8, 7, 2
+        long, short = ([np.arange(min(4000, int(self.rng.lognormvariate(mean, 1.2))), dtype="int32") for _ in range(n)]
+                       for mean, n in ((6, 20), (3, 31)))
+        sequences, parts = long + short, [(len(long), 1, True, 0), (len(short), 3, True, 0)]
+
+        def sample(p):
+            j, i, _ = order_oracle.mixed(parts, seed, p)
+            return sum(m for m, *_ in parts[:j]) + i
+
+        with self.cluster(nodes=1, devices=2) as c:
+            for name, those in (("long", long), ("short", short)):
+                oracle.write_indexed(self.path(name), those)
+                c.ptcctl("dataset", "add", name, self.path(name))
+            data = {"mix": [{"dataset": "long", "weight": 1}, {"dataset": "short", "weight": 3}], "seed": seed, "global_batch": g,
+                    "micro_batch": SLOTS, "by_length": "true"}
+            job = live.Job(c, self.dir, sleep=0.01, cost=1, run={
+                "data": {"data": data}, "model": {"layers": 2, "hidden": 64, "heads": 8, "seq": 4096},
+                "space": {"global_batch": g, "tp": [1], "micro_batch": [SLOTS]}})
+            job.run(f"dp={dp}")
+            reports = job.wait_step(2) and job.status()["run"]["reports"]
+            mount = Mount(self, c)
+            self.compare_division(mount, job, sequences, (int(reports["cost_linear"]), int(reports["cost_square"])), 1,
+                                  job.status()["run"], sample)
+            job.do("stop")
+            mount.stop()
+
     @staticmethod
-    def division(sequences, cost, step, dp, g=8, seed=7):
+    def division(sequences, cost, step, dp, sample=None, g=8, seed=7):
         """Of a step: its samples, and the oracle's slots and greatest cost of a rank."""
         n = len(sequences)
-        ids = [order_oracle.at(n, seed, *divmod(p, n)) for p in range(step * g, (step + 1) * g)]
+        sample = sample or (lambda p: order_oracle.at(n, seed, *divmod(p, n)))
+        ids = [sample(p) for p in range(step * g, (step + 1) * g)]
         return ids, *order_oracle.balanced([len(sequences[i]) for i in ids], *cost, SLOTS, dp)[:2]
 
-    def compare_division(self, mount, job, sequences, cost, generation, run):
+    def compare_division(self, mount, job, sequences, cost, generation, run, sample=None):
         """Files of the newest generation, before any snapshot has a tag of it, padding included."""
         dp = len(run["ranks"])
         for rank in range(dp):
@@ -245,7 +275,7 @@ class Partitions(harness.Case):
                 said = json.load(f)
             rows = []
             for step in range(said["first_step"], said["first_step"] + said["steps"]):
-                ids, slots, _ = self.division(sequences, cost, step, dp)
+                ids, slots, _ = self.division(sequences, cost, step, dp, sample)
                 rows += [(ids[i], weight) for m in slots for i, weight in m[rank]]
             self.check(os.path.join(base, name), rows, lambda i: sequences[i].tobytes(), "int32")
 

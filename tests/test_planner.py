@@ -11,6 +11,7 @@ import tempfile
 import unittest
 from xml.etree import ElementTree
 
+import paced_model
 import planner_replay as replay
 
 
@@ -88,6 +89,47 @@ class Replay(unittest.TestCase):
         self.assertEqual([], found["ran_refused"])
         self.assertGreater(found["out_of_memory"], 0)
         self.assertEqual([], found["out_of_memory_taken"])
+
+
+class Programs(unittest.TestCase):
+    """Programs at random that compute for as long as they say and send what a transformer's ranks send (tests/paced_model.py, which
+    tests/test_paced.py compares with such programs that run). Two measured configurations, and six devices are asked for."""
+    KNOWN = (1, 1, 2), (2, 1, 2)
+    COUNT = 60
+
+    def setUp(self):
+        seed = int(os.environ.get("PTC_TEST_SEED") or random.SystemRandom().randrange(2**32))
+        print(f"seed {seed} (repeat with PTC_TEST_SEED={seed})", flush=True)
+        self.rng = random.Random(seed)
+        self.planner = replay.Planner(replay.default_dump())
+        self.addCleanup(self.planner.close)
+
+    def case(self, program, config, step_s=0):
+        mbit, hidden, layer_us = program
+        tp, pp, dp = config
+        case = {"model": {"layers": 6, "hidden": hidden, "heads": 8, "ffn": 4 * hidden, "seq": 256, "flash": True, "no_dropout": True},
+                "cluster": {"per_node": 2, "nodes": 3, "device": "T4", "flops": paced_model.flops(hidden, layer_us), "hbm": 1e11,
+                            "intra": 1e9, "intra_latency": 1e-4, "node": 0.97 * mbit * 1e6 / 8, "node_latency": 2e-4},
+                "config": {"tp": tp, "pp": pp, "dp": dp, "mbs": 2}, "batch": 12,
+                "rules": {"weight": 4, "grad": 4, "optim": 0, "reduce": 4, "gpipe": True}}
+        return {**case, "step": step_s, "noise": 0.05} if step_s else case
+
+    def regret(self, program):
+        truth = {c: paced_model.seconds(c, program) for c in paced_model.configs(6)}
+        rows = [self.case(program, c, truth[c] * (1 + self.rng.uniform(-0.02, 0.02))) for c in self.KNOWN]
+        got = self.planner.ask(rows + [self.case(program, c) for c in truth], train=[0, 1])["cases"][len(rows):]
+        steps = {c: g["step"] for c, g in zip(truth, got) if "error" not in g}
+        self.assertEqual(len(truth), len(steps))
+        chosen = min(steps, key=steps.get)
+        return truth[chosen] / min(truth.values()) - 1
+
+    def test_choice_for_programs(self):
+        programs = [paced_model.random_program(self.rng) for _ in range(self.COUNT)]
+        regrets = sorted((self.regret(p), p) for p in programs)
+        mean = sum(r for r, _ in regrets) / len(regrets)
+        print(f"regret: mean {mean:.1%}, the greatest {regrets[-1][0]:.0%} ({regrets[-1][1]})")
+        self.assertLessEqual(mean, 0.02)
+        self.assertLessEqual(sum(r > 0.1 for r, _ in regrets), self.COUNT // 20, regrets[-5:])
 
 
 class AnotherFile(unittest.TestCase):
@@ -413,6 +455,7 @@ class Advise(unittest.TestCase):
 
     def test_bad_input_is_one_line(self):
         self.assertIn('--gpus is a number in 1..131072, not "0"', self.run_it("--gpus", "0", expect=2))
+        self.assertIn('--gpus is a number in 1..131072, not "-1"', self.run_it("--gpus", "-1", expect=2))
         self.assertIn("the profile has 256 devices", self.run_it("--gpus", "257", expect=1))
         self.assertIn("the range is empty", self.run_it("--gpus", "9-3", expect=2))
         self.assertIn("nothing fits on 1 devices of 80.0 GB", self.run_it("--gpus", "1", expect=1))
@@ -424,6 +467,8 @@ class Advise(unittest.TestCase):
         self.write("profile.yaml", PROFILE)
         self.write("job.yaml", JOB.replace("heads: 48", "heads: 48, kv_heads: 7"))
         self.assertIn("kv_heads is 7", self.run_it("--gpus", "8", expect=1))
+        self.write("job.yaml", JOB.replace("heads: 48", "heads: 5"))
+        self.assertIn("heads must divide hidden, and 5 does not divide 6144", self.run_it("--gpus", "8", expect=1))
         self.write("job.yaml", JOB.split("space:")[0])
         self.assertIn("has no space:", self.run_it("--gpus", "8", expect=1))
 

@@ -489,6 +489,23 @@ class Recover(harness.Case):
             self.assertNotIn("recovery", self.trains(c, job)["run"])
             self.check_end(c, job)
 
+    def test_told_once(self):
+        """The end of the ranks cannot begin at once: it is tried again, and what has happened is told once."""
+        with self.cluster(up=False, nodes=2, devices=1, **FAST) as c:
+            rules = self.path("fault")
+            c.up({n: {"PTC_FAULT_FILE": rules} for n in c.nodes}, timeout_s=60 * PATIENCE)
+            job = self.job(c, elastic={"max_restarts": 2}, every=1000000)
+            job.run("dp=2")
+            before = self.trains(c, job)
+            with open(f"{rules}.new", "w") as f:
+                f.write(",".join(f"controller.submit@{n}=fail" for n in (1, 2, 3)))
+            os.rename(f"{rules}.new", rules)
+            os.kill(before["run"]["ranks"][1]["pid"], signal.SIGKILL)
+            self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual(3, sum(n.log_tail(1000).count("a test wants no switch to begin") for n in c.nodes.values()))
+            self.assertEqual(["failed", "recovering"], [e["kind"] for e in self.events(c, job, "failed", "recovering")])
+            self.check_end(c, job)
+
     def test_same_step(self):
         """A step that fails twice stops the job."""
         with self.cluster(nodes=2, devices=1, **FAST) as c:
@@ -588,13 +605,14 @@ class Recover(harness.Case):
     def test_first_rank_lost(self):
         """Rank 0, whose blobs are the job's, is lost, and with it the job's controller, at times."""
         with self.cluster(nodes=4, devices=1, **FAST) as c:
-            job = self.job(c, survive=1, every=1000000, elastic={"min_gpus": 2, "max_gpus": 3})
+            job = self.job(c, survive=1, every=1000000, elastic={"min_gpus": 2, "max_gpus": 3}, blobs="rng,mask@tp")
             job.run("dp=3", nodes="n1,n2,n3")
             before = self.trains(c, job)
             victim = next(r["node"] for r in before["ranks"] if r["rank"] == 0)
             self.assertEqual("n1", victim)
             c.power_off(victim)
             self.check_survived(c, job, before, victim)
+            self.assertRegex(self.events(c, job, "survived")[-1]["text"], r"that are left; not in it: blobs of rank 0 \(mask@tp, rng, where\)$")
             self.check_end(c, job)
 
     def test_not_covered(self):

@@ -51,7 +51,8 @@ class Timeouts(unittest.TestCase):
             for other in filter(None, (x.strip() for x in longer.split(","))):
                 self.assertGreater(values[name], values[other], f"{name}, {other}")
         self.assertEqual(values["keep-alive"] * 2 + 5000, values["a node that hangs is noticed"])
-        self.assertIn(f": {values['wait for a node']};", read("daemon", "core", "job_core.c")) # without options
+        self.assertIn(": PTC_JOB_NODE_WAIT_MS;", read("daemon", "core", "job_core.c")) # without options
+        self.assertRegex(read("daemon", "config", "timeouts.c"), r"\bPTC_JOB_NODE_WAIT_MS, false")
         self.assertEqual(values["ranks are held"], constant("daemon/config/timeouts.c", "HELD_MAX_MS"))
 
     def test_configured(self):
@@ -73,7 +74,7 @@ class Timeouts(unittest.TestCase):
             found = subprocess.run(["grep", "-rlF", "--include=*.c", said.strip("`"), os.path.join(harness.ROOT, "daemon"),
                                     os.path.join(harness.ROOT, "fusefs")], stdout=subprocess.PIPE, text=True).stdout
             self.assertTrue([path for path in found.split() if "/test_" not in path], f"nobody says {said}")
-        self.assertEqual({"scrub.pause"}, every, "a timeout that the page does not have") # a pause, which bounds nothing
+        self.assertEqual({"scrub.pause", "health.every"}, every, "a timeout that the page does not have") # pauses, which bound nothing
         self.assertEqual({}, macros)
 
 

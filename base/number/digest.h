@@ -2,7 +2,7 @@
 /* The sharding-independent tensor digest and the store's block checksum.
  *
  * A tensor's bytes, row-major over the logical shape, are a polynomial over
- * GF(2), first byte and top bit of each byte highest. The digest is that
+ * GF(2): the top bit of the first byte is the coefficient of the highest power. The digest is that
  * polynomial times x^64 modulo x^64 + 0xAD93D23594C935A9 (Jones; primitive).
  * It is linear: the digest of a tensor is the XOR over any partition of it
  * into runs of crc(run) * x^(8 * bytes after the run). So every rank computes

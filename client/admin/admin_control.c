@@ -7,6 +7,7 @@
 #include "proto/sample_rules.h"
 
 #include <ptc/admin_older.h>
+#include <ptc/admin_recover.h>
 
 #include <string.h>
 
@@ -362,6 +363,22 @@ int ptc_admin_node_lost(struct ptc_admin *a, const char *node, bool undo, struct
 	request.node = ptc_admin_borrow(node);
 	request.undo = undo;
 	return ptc_admin_call_ack(a, SERVICE "NodeLost", &request.base, err);
+}
+
+int ptc_admin_cluster_recover(struct ptc_admin *a, const struct ptc_admin_recover *how, char **ret_json,
+			      struct ptc_error *err)
+{
+	Ptc__V1__RecoverRequest request;
+
+	ptc__v1__recover_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.nodes = (char **)(uintptr_t)how->nodes; /* packing only reads */
+	request.n_nodes = how->nnodes;
+	request.dry_run = how->dry_run;
+	request.old_is_gone = how->old_is_gone;
+	request.rejoin = how->rejoin;
+	request.drop = how->drop;
+	return call_document(a, SERVICE "Recover", &request.base, ret_json, err);
 }
 
 int ptc_admin_device_bad(struct ptc_admin *a, const char *node, uint32_t device, bool undo, struct ptc_error *err)

@@ -1,11 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blobs and cursors. Happy path: what is set is kept here and said at the next stop, if it has changed. What was
- * restored and is not set anew is carried on. Failure modes: too many names, too long a value: LIMIT. */
+ * restored and is not set anew is carried on. With ptc_survive a boundary writes what has changed since the older of
+ * two copies was written into that copy, and names it in the page. Failure modes: too many names, too long a value:
+ * LIMIT; no memory that ptcd may have too (no memfd, too small a limit of file sizes): the copies lie in the heap, and
+ * end with the process; out of memory: no promise at this boundary. */
 #include "client/lib/internal.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define PAGE UINT64_C(4096)
+#define HALF_BYTES                                                                                                     \
+	((PTC_LOCAL_PUBLISHED_MAX + PAGE - 1) / PAGE * PAGE) /* of one copy; only what is written takes memory */
+#define KEPT_BYTES (2 * HALF_BYTES)
 
 void ptc_client_rank_state_clear(struct rank_state *k)
 {
@@ -58,6 +70,7 @@ struct cursor *ptc_client_cursor(struct rank_state *k, const char *name)
 /* ptcd has it already from the snapshot, so it is not dirty. */
 void ptc_client_rank_state_on_locked(ptc_client *c)
 {
+	c->promise.shaped_at = ++c->promise.set_at;
 	for (size_t i = 0; i < c->got->nblobs; i++) {
 		const struct blob *from = &c->got->blobs[i];
 		struct blob *to;
@@ -88,7 +101,72 @@ void ptc_client_rank_state_on_locked(ptc_client *c)
 	}
 }
 
-/* ---- published ----------------------------------------------------------------- */
+/* ---- memory that outlives the process --------------------------------------------- */
+
+/* A limit of file sizes counts for it, and to exceed it is a signal. */
+static int make_file(void)
+{
+	struct rlimit most;
+	int fd = getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur >= KEPT_BYTES
+			 ? memfd_create("ptc-kept", MFD_CLOEXEC | MFD_ALLOW_SEALING)
+			 : -1;
+
+	if (fd >= 0 && (ftruncate(fd, (off_t)KEPT_BYTES) != 0 ||
+			fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+static void *no_more(void *p, size_t bytes)
+{
+	(void)p;
+	(void)bytes;
+	return NULL;
+}
+
+void ptc_client_keep(ptc_client *c)
+{
+	struct promise *p = &c->promise;
+	struct guarded_fd file;
+	void *map;
+	int fd;
+
+	if (p->tried)
+		return;
+	p->tried = true;
+	fd = make_file();
+	if (fd < 0 || !ptc_client_guard_fd(&file, fd))
+		return;
+	map = mmap(NULL, KEPT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED) {
+		ptc_client_close_guarded(&file);
+		return;
+	}
+	madvise(map, KEPT_BYTES, MADV_DONTFORK);
+	for (int i = 0; i < 2; i++)
+		p->said[i].out = (struct ptc_local_out){ .grow = no_more,
+							 .data = (uint8_t *)map + (uint64_t)i * HALF_BYTES,
+							 .cap = HALF_BYTES };
+	pthread_mutex_lock(&c->lock);
+	c->kept = (struct kept){ file, map, KEPT_BYTES };
+	ptc_client_wake_locked(c);
+	pthread_mutex_unlock(&c->lock);
+}
+
+void ptc_client_keep_done(ptc_client *c)
+{
+	if (c->kept.map) {
+		munmap(c->kept.map, c->kept.bytes);
+	} else {
+		free(c->promise.said[0].out.data);
+		free(c->promise.said[1].out.data);
+	}
+	ptc_client_close_guarded(&c->kept.fd);
+}
+
+/* ---- published ------------------------------------------------------------------------ */
 
 static void put_frame(struct ptc_local_out *to, uint32_t type, const struct blob *b, const struct cursor *s)
 {
@@ -107,26 +185,52 @@ static void put_frame(struct ptc_local_out *to, uint32_t type, const struct blob
 	}
 }
 
+/* The frame at to->len is of as many bytes as b's, and has what b had then: passed over. */
+static void pass(struct ptc_local_out *to)
+{
+	uint32_t len;
+
+	memcpy(&len, to->data + to->len + sizeof len, sizeof len);
+	to->len += 2 * sizeof len + len;
+}
+
+/* Where no name and no length has changed since, the frames lie where they lay. */
+static void write_frames(struct rank_state *set, struct said *said, uint64_t shaped_at)
+{
+	struct ptc_local_out *to = &said->out;
+	bool same = said->at && !to->failed && shaped_at <= said->at;
+
+	to->len = 0;
+	to->failed = false;
+	for (size_t i = 0; i < set->nblobs && !to->failed; i++)
+		if (same && set->blobs[i].set_at <= said->at)
+			pass(to);
+		else
+			put_frame(to, PTC_LOCAL_BLOB, &set->blobs[i], NULL);
+	for (size_t i = 0; i < set->ncursors && !to->failed; i++)
+		if (same && set->cursors[i].set_at <= said->at)
+			pass(to);
+		else
+			put_frame(to, PTC_LOCAL_CURSOR, NULL, &set->cursors[i]);
+}
+
 /* Into the older of the two: the other one holds until this boundary, whatever becomes of us here. */
 void ptc_client_publish(ptc_client *c, uint64_t step)
 {
 	struct ptc_local_published *p = &c->page->published[c->promise.next];
-	struct ptc_local_out *to = &c->promise.said[c->promise.next];
+	struct said *said = &c->promise.said[c->promise.next];
 
 	atomic_store(&p->from, 0);
-	to->grow = realloc;
-	to->len = 0;
-	to->failed = false;
-	for (size_t i = 0; i < c->set->nblobs; i++)
-		put_frame(to, PTC_LOCAL_BLOB, &c->set->blobs[i], NULL);
-	for (size_t i = 0; i < c->set->ncursors; i++)
-		put_frame(to, PTC_LOCAL_CURSOR, NULL, &c->set->cursors[i]);
-	if (to->failed) { /* tried again at the next boundary; until then a snapshot has to do */
+	if (!c->kept.map)
+		said->out.grow = realloc;
+	write_frames(c->set, said, c->promise.shaped_at);
+	said->at = c->promise.set_at;
+	if (said->out.failed) { /* tried again at the next boundary; until then a snapshot has to do */
 		atomic_store(&c->page->survives, 0);
 		return;
 	}
-	atomic_store(&p->address, (uint64_t)(uintptr_t)to->data);
-	atomic_store(&p->bytes, to->len);
+	atomic_store(&p->address, (uint64_t)(uintptr_t)said->out.data);
+	atomic_store(&p->bytes, said->out.len);
 	atomic_store(&p->from, step + 1);
 	atomic_store(&c->page->survives, 1);
 	c->promise.said_at = c->promise.set_at;
@@ -195,15 +299,17 @@ int ptc_blob_set(ptc_client *c, const char *name, enum ptc_blob_scope scope, con
 	pthread_mutex_lock(&c->lock);
 	rc = check_generation_locked(c, "ptc_blob_set");
 	b = rc ? NULL : ptc_client_blob(c->set, name, scope);
-	if (b) {
+	if (b && !(b->data && b->len == len && memcmp(b->data, copy, len) == 0)) {
 		void *old = b->data;
 
+		b->set_at = ++c->promise.set_at;
+		if (!old || b->len != len)
+			c->promise.shaped_at = b->set_at;
 		b->data = copy;
 		b->len = len;
 		b->dirty = true;
-		c->promise.set_at++;
 		copy = old;
-	} else if (!rc) {
+	} else if (!b && !rc) {
 		rc = ptc_client_fail(c, PTC_R_LIMIT, "blob \"%s\": more than %d names", name, PTC_LOCAL_BLOBS_MAX);
 	}
 	pthread_mutex_unlock(&c->lock);
@@ -253,10 +359,15 @@ int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, const cha
 	rc = check_generation_locked(c, "ptc_cursor_set");
 	s = rc ? NULL : ptc_client_cursor(c->set, name);
 	if (s) {
-		s->position = position;
+		size_t before = strlen(s->tag);
+
 		snprintf(s->tag, sizeof s->tag, "%s", tag ? tag : "");
-		s->dirty = true;
 		c->promise.set_at++;
+		if (!s->set_at || strlen(s->tag) != before)
+			c->promise.shaped_at = c->promise.set_at;
+		s->set_at = c->promise.set_at;
+		s->position = position;
+		s->dirty = true;
 	} else if (!rc) {
 		rc = ptc_client_fail(c, PTC_R_LIMIT, "cursor \"%s\": more than %d names", name, PTC_LOCAL_CURSORS_MAX);
 	}

@@ -71,6 +71,7 @@ void ptc_client_forget_locked(ptc_client *c)
 	c->tensors = NULL;
 	c->puts = NULL;
 	c->ntensors = c->tensors_cap = c->nregions = c->nputs = c->puts_cap = 0;
+	c->promise.shaped_at = ++c->promise.set_at;
 	ptc_client_rank_state_clear(c->set);
 	ptc_client_rank_state_clear(c->got);
 	c->get.active = false;
@@ -90,8 +91,7 @@ static void release(ptc_client *c)
 	free(c->got);
 	ptc_local_conn_done(&c->conn, free);
 	free(c->out.data);
-	free(c->promise.said[0].data);
-	free(c->promise.said[1].data);
+	ptc_client_keep_done(c);
 	if (c->page && !c->marks.registered)
 		munmap(c->page, PTC_LOCAL_PAGE);
 	ptc_client_close_guarded(&c->page_fd);
@@ -165,7 +165,7 @@ static ptc_client *allocate(void)
 
 	if (!c)
 		return NULL;
-	c->page_fd.fd = c->conn_fd.fd = c->wake[0].fd = c->wake[1].fd = c->out_fd = -1;
+	c->page_fd.fd = c->kept.fd.fd = c->conn_fd.fd = c->wake[0].fd = c->wake[1].fd = c->out_fd = -1;
 	ptc_local_conn_init(&c->conn, -1, realloc);
 	c->out.grow = realloc;
 	c->forks = atomic_load(&ptc_client_forks);

@@ -41,26 +41,6 @@ struct tensor {
 	bool no_memory; /* addresses mean nothing yet */
 };
 
-struct blob {
-	char name[PTC_LOCAL_SHORT_MAX + 1];
-	enum ptc_blob_scope scope;
-	void *data;
-	size_t len;
-	bool dirty; /* ptcd has not got it on this connection */
-};
-
-struct cursor {
-	char name[PTC_LOCAL_SHORT_MAX + 1], tag[PTC_LOCAL_SHORT_MAX + 1];
-	uint64_t position;
-	bool dirty;
-};
-
-struct rank_state {
-	struct blob blobs[PTC_LOCAL_BLOBS_MAX];
-	struct cursor cursors[PTC_LOCAL_CURSORS_MAX];
-	size_t nblobs, ncursors;
-};
-
 /* Kept as long as the generation, and put again at a new connection: ptcd may have forgotten. */
 struct put {
 	char key[PTC_LOCAL_SHORT_MAX + 1];
@@ -88,6 +68,13 @@ struct staging {
 	struct ptc_local_span *spans;
 	uint8_t *map;
 	uint64_t touched; /* bytes whose pages are known to be in our page table */
+};
+
+/* What promise.said lies in, and ptcd has as well; map NULL: they lie in the heap. */
+struct kept {
+	struct guarded_fd fd;
+	void *map;
+	uint64_t bytes;
 };
 
 struct ptc_client {
@@ -118,6 +105,7 @@ struct ptc_client {
 	int fatal; /* no way on: enum ptc_result */
 	char fatal_text[PTC_LOCAL_TEXT_MAX + 1], link_text[512];
 	struct guarded_fd page_fd;
+	struct kept kept; /* once made it stays; `map` is written by the caller's thread alone */
 	struct ptc_local_generation generation;
 	char config[PTC_LOCAL_CONFIG_MAX + 1], job[PTC_LOCAL_SHORT_MAX + 1];
 	struct tensor *tensors;
@@ -137,7 +125,7 @@ struct ptc_client {
 	unsigned link;                              /* connections made */
 	struct staging offered; /* by ptcd on this connection, made ready by our thread; map NULL: none */
 	struct {                /* on this connection */
-		bool next, layout, declared, stopped, get, leaves;
+		bool next, layout, declared, stopped, get, leaves, keeps;
 		size_t tensors, devices, puts;
 	} sent;
 

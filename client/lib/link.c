@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Our thread: keeps the connection to ptcd. Happy path: connect, HELLO, WELCOME; then send what the shared state says
- * is still to be said, and act on what comes. Failure modes: a lost connection, or bytes that are none of ours, is made
- * anew with growing pauses for as long as the process lives, and everything is said again; REFUSED, another version, or
- * a job whose folder has been gone for a while is final (`fatal`): every call says so, and a running rank is led into
- * it at its next boundary. */
+ * is still to be said, and act on what comes. Failure modes: if the connection is lost, or brings bytes that are none
+ * of ours, it is made anew, with growing pauses, for as long as the process lives; everything is said again. REFUSED,
+ * another version, or a job whose folder has been gone for a while is final (`fatal`): every call returns that error,
+ * a running rank's at its next boundary. */
 #include "client/lib/link.h"
 
 #include <errno.h>
@@ -168,6 +168,22 @@ static bool next_leave_locked(ptc_client *c)
 	return true;
 }
 
+/* So that ptcd has it after us. Where somebody has closed the descriptor it ends with us. */
+static bool next_keep_locked(ptc_client *c)
+{
+	if (c->phase < PHASE_RUNNING || !c->kept.map || c->sent.keeps)
+		return false;
+	c->sent.keeps = true;
+	if (!ptc_client_fd_is_ours(&c->kept.fd))
+		return false;
+	c->out_fd = fcntl(c->kept.fd.fd, F_DUPFD_CLOEXEC, 0);
+	if (c->out_fd < 0)
+		return false;
+	ptc_local_put_keeps(&c->out, &(struct ptc_local_keeps){ (uint64_t)(uintptr_t)c->kept.map, c->kept.bytes });
+	c->out_type = PTC_LOCAL_KEEPS;
+	return true;
+}
+
 /* What is to be said next, into `out`. */
 static bool next_message_locked(ptc_client *c)
 {
@@ -182,7 +198,7 @@ static bool next_message_locked(ptc_client *c)
 		return true;
 	}
 	return said_in_generation(c) && (next_put_locked(c) || next_get_locked(c) || next_declaration_locked(c) ||
-					 next_stop_locked(c) || next_leave_locked(c));
+					 next_keep_locked(c) || next_stop_locked(c) || next_leave_locked(c));
 }
 
 static void say_again_locked(ptc_client *c)

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "daemon/api/queries/queries.h"
 #include "daemon/api/reads/reads.h"
+#include "daemon/api/recover/recover.h"
 #include "daemon/api/samples/samples.h"
 #include "daemon/api/switches/switches.h"
 
@@ -25,6 +26,8 @@ static int handle(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 	if (ptc_control_uid(call) == (uid_t)-1) /* a node asks for its users only, never for itself */
 		return ptc_error_set(err, PTC_EPERM, "node %s does not say for which user it calls",
 				     ptc_rpc_call_identity(call)->name);
+	if (m->d->waits[0] && m->fn != ptc_control_recover)
+		return ptc_error_set(err, PTC_ESTATE, "node %s waits: %s", config->node, m->d->waits);
 	rc = m->fn(m->d, call, err);
 
 	if (rc != PTC_ENOMEM || (err && strstr(err->text, "memory.work")))
@@ -56,6 +59,7 @@ int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, st
 		{ "/ptc.v1.Control/Leave", ptc_control_leave, .relayed = true },
 		{ "/ptc.v1.Control/NodeLost", ptc_control_node_lost },
 		{ "/ptc.v1.Control/DeviceBad", ptc_control_device_bad },
+		{ "/ptc.v1.Control/Recover", ptc_control_recover, .bulk = true },
 		{ "/ptc.v1.Control/Abort", ptc_control_abort, .relayed = true },
 		{ "/ptc.v1.Control/Snapshots", ptc_control_snapshots },
 		{ "/ptc.v1.Control/Rollback", ptc_control_rollback, .relayed = true },

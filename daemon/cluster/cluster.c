@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/cluster/cluster.h"
 
+#include "daemon/cluster/identity/identity.h"
 #include "daemon/cluster/loss/node_loss.h"
 
 #include "base/alloc.h"
@@ -8,6 +9,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/number/digest.h"
+#include "base/number/fence.h"
 #include "base/number/versions.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
@@ -21,7 +23,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CLUSTER_KEY    "/ptc/cluster"
 #define NODES_PREFIX   "/ptc/nodes"
 #define LOST_PREFIX    "/ptc/nodes-lost/"
 #define BAD_PREFIX     "/ptc/nodes-bad/"
@@ -45,7 +46,8 @@ struct ptc_cluster {
 	struct ptc_etcd *etcd;
 	struct ptc_etcd_watch *watch_nodes, *watch_jobs;
 	char *state_dir;
-	char *id; /* the value of /ptc/cluster that our state belongs to; from start on */
+	char *id;                   /* the value of /ptc/cluster that our state belongs to; from start on */
+	int64_t coordination_epoch; /* which it names; likewise */
 	/* loop */
 	struct ptc_node **nodes;
 	size_t nnodes;
@@ -156,19 +158,49 @@ out:
 	return rc;
 }
 
-int ptc_cluster_check(struct ptc_cluster *c, struct ptc_error *err)
+/* *ret_text: the value of /ptc/cluster; ptc_free it; NULL: there is none. */
+static int read_identity(struct ptc_cluster *c, char **ret_text, struct ptc_error *err)
 {
 	struct ptc_etcd_kvs kvs = { 0 };
-	int rc = ptc_etcd_get(c->etcd, CLUSTER_KEY, false, 1, &kvs, err);
+	int rc = ptc_etcd_get(c->etcd, PTC_CLUSTER_KEY, false, 1, &kvs, err);
 
-	if (rc == 0 && (kvs.n == 0 || strcmp(c->id, kvs.kv[0].value) != 0))
-		rc = ptc_error_set(
-			err, PTC_ESTATE,
-			"%s/cluster names another cluster than etcd's " CLUSTER_KEY "; refusing to touch its "
-			"state (wrong endpoints, or etcd lost its data: restore it, or empty the state directory)",
-			c->state_dir);
+	*ret_text = NULL;
+	if (rc == 0 && kvs.n) {
+		*ret_text = ptc_strdup(kvs.kv[0].value);
+		rc = *ret_text ? 0 : ptc_nomem(err);
+	}
 	ptc_etcd_kvs_done(&kvs);
 	return rc;
+}
+
+int ptc_cluster_check(struct ptc_cluster *c, struct ptc_error *err)
+{
+	ptc_auto_free char *text = NULL;
+	int rc = read_identity(c, &text, err);
+	enum ptc_identity_fit fit = rc ? PTC_IDENTITY_SAME : ptc_identity_fit(c->id, text);
+
+	if (rc == 0 && !text) /* while we run: it has lost its data */
+		fit = PTC_IDENTITY_OTHER;
+	return rc || fit == PTC_IDENTITY_SAME ? rc : ptc_identity_explain(fit, c->state_dir, c->id, text, err);
+}
+
+int ptc_cluster_waits(struct ptc_cluster *c, bool *ret_waits, struct ptc_error *err)
+{
+	ptc_auto_free char *path = ptc_asprintf("%s/cluster", c->state_dir), *own = NULL, *text = NULL;
+	enum ptc_identity_fit fit;
+	int rc = path ? ptc_sys_read_file(path, PTC_CLUSTER_MAX_BYTES, &own, NULL, err) : ptc_nomem(err);
+
+	*ret_waits = false;
+	if (rc == 0)
+		rc = read_identity(c, &text, err);
+	if (rc)
+		return rc == PTC_ENOTFOUND ? 0 : rc; /* a new node */
+	fit = ptc_identity_fit(own, text);
+	*ret_waits = fit == PTC_IDENTITY_EMPTY || fit == PTC_IDENTITY_BEHIND;
+	if (fit == PTC_IDENTITY_SAME)
+		return 0;
+	rc = ptc_identity_explain(fit, c->state_dir, own, text, err);
+	return *ret_waits ? 0 : rc;
 }
 
 /* What this node's document says now. NULL: out of memory. */
@@ -766,10 +798,10 @@ int64_t ptc_cluster_least_fence(struct ptc_cluster *c, const char *uuid)
 	uint32_t self;
 
 	if (job && job->has_lock)
-		return job->lock_revision;
+		return job->lock_fence;
 	if (!ptc_cluster_find_node(c, ptc_cluster_self(c), &self) || !c->nodes[self]->up)
-		return 0;
-	return c->nodes[self]->create_revision;
+		return ptc_fence(c->coordination_epoch, 0);
+	return ptc_fence(c->coordination_epoch, c->nodes[self]->create_revision);
 }
 
 static struct ptc_job_view *intern_job(struct ptc_cluster *c, const char *uuid)
@@ -786,7 +818,7 @@ static struct ptc_job_view *intern_job(struct ptc_cluster *c, const char *uuid)
 	return j;
 }
 
-static void lock_put(struct ptc_job_view *j, const struct ptc_etcd_kv *kv)
+static void lock_put(const struct ptc_cluster *c, struct ptc_job_view *j, const struct ptc_etcd_kv *kv)
 {
 	const char *node = NULL;
 	json_t *root;
@@ -795,7 +827,7 @@ static void lock_put(struct ptc_job_view *j, const struct ptc_etcd_kv *kv)
 		return;
 	if (json_unpack(root, "{s:s}", "node", &node) == 0) {
 		snprintf(j->lock_node, sizeof j->lock_node, "%s", node);
-		j->lock_revision = kv->create_revision;
+		j->lock_fence = ptc_fence(c->coordination_epoch, kv->create_revision);
 		j->has_lock = j->seen.lock = true;
 	}
 	json_decref(root);
@@ -854,11 +886,18 @@ static void copies_delete(struct ptc_job_view *j)
 static int older_put(struct ptc_job_view *j, const struct ptc_etcd_kv *kv, struct ptc_error *err)
 {
 	j->older.n = 0;
+	j->older_revision = kv->mod_revision;
 	j->seen.older = true;
 	return ptc_older_doc_decode(kv->value, kv->len, &j->older, err);
 }
 
-static void job_put(struct ptc_job_view *j, const char *leaf, const struct ptc_etcd_kv *kv)
+static void older_delete(struct ptc_job_view *j)
+{
+	j->older.n = 0;
+	j->older_revision = 0;
+}
+
+static void job_put(const struct ptc_cluster *c, struct ptc_job_view *j, const char *leaf, const struct ptc_etcd_kv *kv)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	int rc = 0;
@@ -876,7 +915,7 @@ static void job_put(struct ptc_job_view *j, const char *leaf, const struct ptc_e
 		rc = ptc_intent_doc_decode(kv->value, kv->len, &j->intent, &err);
 		j->has_intent = j->seen.intent = rc == 0;
 	} else if (strcmp(leaf, "lock") == 0) {
-		lock_put(j, kv);
+		lock_put(c, j, kv);
 	} else if (strcmp(leaf, "copies") == 0) {
 		rc = copies_put(j, kv, &err);
 	} else if (strcmp(leaf, "older") == 0) {
@@ -901,7 +940,7 @@ static void job_delete(struct ptc_job_view *j, const char *leaf)
 	else if (strcmp(leaf, "copies") == 0)
 		copies_delete(j);
 	else if (strcmp(leaf, "older") == 0)
-		j->older.n = 0;
+		older_delete(j);
 	else if (strncmp(leaf, WORKER_LEAF, strlen(WORKER_LEAF)) == 0)
 		worker_delete(j, find_worker(j, leaf + strlen(WORKER_LEAF)));
 }
@@ -922,7 +961,7 @@ static struct ptc_job_view *job_event(struct ptc_cluster *c, enum ptc_watch_kind
 		return NULL;
 	j->changes++;
 	if (kind == PTC_WATCH_PUT)
-		job_put(j, slash + 1, kv);
+		job_put(c, j, slash + 1, kv);
 	else
 		job_delete(j, slash + 1);
 	return j;
@@ -982,7 +1021,7 @@ static void synced(struct ptc_cluster *c, bool jobs)
 		if (!j->seen.copies)
 			copies_delete(j);
 		if (!j->seen.older)
-			j->older.n = 0;
+			older_delete(j);
 		for (size_t k = j->nworkers; k-- > 0;)
 			if (!j->workers[k].seen)
 				worker_delete(j, &j->workers[k]);
@@ -1071,7 +1110,7 @@ static int learn_cluster_id(struct ptc_cluster *c, struct ptc_error *err)
 	char uuid[PTC_UUID_TEXT];
 	struct ptc_etcd_kvs kvs = { 0 };
 	bool ok;
-	int rc = path ? ptc_sys_read_file(path, 4096, &c->id, NULL, err) : ptc_nomem(err);
+	int rc = path ? ptc_sys_read_file(path, PTC_CLUSTER_MAX_BYTES, &c->id, NULL, err) : ptc_nomem(err);
 
 	if (rc != PTC_ENOTFOUND) /* a file we cannot read may name another cluster */
 		return rc ? rc : ptc_cluster_check(c, err);
@@ -1081,13 +1120,13 @@ static int learn_cluster_id(struct ptc_cluster *c, struct ptc_error *err)
 	json = ptc_asprintf("{\"version\":1,\"id\":\"%s\"}", uuid);
 	if (!json)
 		return ptc_nomem(err);
-	rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ CLUSTER_KEY, PTC_ETCD_CREATE_REV, 0 }, 1,
-			  &(struct ptc_etcd_op){ .key = CLUSTER_KEY, .value = json, .len = strlen(json) }, 1,
+	rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ PTC_CLUSTER_KEY, PTC_ETCD_CREATE_REV, 0 }, 1,
+			  &(struct ptc_etcd_op){ .key = PTC_CLUSTER_KEY, .value = json, .len = strlen(json) }, 1,
 			  "etcd.cluster", &ok, NULL, err);
 	if (rc == 0)
-		rc = ptc_etcd_get(c->etcd, CLUSTER_KEY, false, 1, &kvs, err);
+		rc = ptc_etcd_get(c->etcd, PTC_CLUSTER_KEY, false, 1, &kvs, err);
 	if (rc == 0 && kvs.n == 0)
-		rc = ptc_error_set(err, PTC_ESTATE, "etcd has no " CLUSTER_KEY " though it was just written");
+		rc = ptc_error_set(err, PTC_ESTATE, "etcd has no " PTC_CLUSTER_KEY " though it was just written");
 	if (rc == 0)
 		rc = ptc_sys_write_file(path, kvs.kv[0].value, kvs.kv[0].len, 0600, "cluster.write", err);
 	if (rc == 0) {
@@ -1096,6 +1135,17 @@ static int learn_cluster_id(struct ptc_cluster *c, struct ptc_error *err)
 	}
 	ptc_etcd_kvs_done(&kvs);
 	return rc;
+}
+
+static int learn_epoch(struct ptc_cluster *c, struct ptc_error *err)
+{
+	struct ptc_identity i;
+	int rc = ptc_identity_decode(PTC_CLUSTER_KEY, c->id, &i, err);
+
+	if (rc)
+		return rc;
+	c->coordination_epoch = i.epoch;
+	return ptc_identity_remember(c->state_dir, &c->opts.etcd, err);
 }
 
 int ptc_cluster_new(const struct ptc_cluster_opts *opts, struct ptc_cluster **ret_cluster, struct ptc_error *err)
@@ -1131,6 +1181,8 @@ int ptc_cluster_start(struct ptc_cluster *c, struct ptc_error *err)
 	ptc_version_members_set(PTC_DOC_VERSION - PTC_VERSION_RAISED); /* until the members are known */
 	if (rc == 0)
 		rc = learn_cluster_id(c, err);
+	if (rc == 0)
+		rc = learn_epoch(c, err);
 	if (rc == 0)
 		rc = take_lease(c, err);
 	if (rc == 0)
@@ -1199,6 +1251,11 @@ int64_t ptc_cluster_lease(struct ptc_cluster *c)
 	return atomic_load(&c->lease_id);
 }
 
+int64_t ptc_cluster_coordination_epoch(const struct ptc_cluster *c)
+{
+	return c->coordination_epoch;
+}
+
 uint64_t ptc_cluster_epoch(const struct ptc_cluster *c)
 {
 	return c->epoch;
@@ -1222,6 +1279,11 @@ bool ptc_cluster_synced(const struct ptc_cluster *c)
 bool ptc_cluster_listed(const struct ptc_cluster *c)
 {
 	return c->listed;
+}
+
+int ptc_cluster_old_answers(struct ptc_cluster *c, char **ret_endpoint, struct ptc_error *err)
+{
+	return ptc_identity_old_answers(c->state_dir, &c->opts.etcd, ret_endpoint, err);
 }
 
 /* ---- the database ------------------------------------------------------------------ */

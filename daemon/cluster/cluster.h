@@ -63,11 +63,11 @@ struct ptc_job_view {
 	struct ptc_record_doc record;
 	int64_t record_revision; /* mod_revision of the record */
 	struct ptc_intent_doc intent;
-	struct ptc_copies_doc copies; /* of zeros where there is none, or none that this version can read */
-	int64_t copies_revision;      /* mod_revision; 0: there is none */
-	struct ptc_older_doc older;   /* snapshots beside the committed one; likewise */
+	struct ptc_copies_doc copies;            /* of zeros where there is none, or none that this version can read */
+	int64_t copies_revision, older_revision; /* mod_revisions; 0: there is none */
+	struct ptc_older_doc older;              /* snapshots beside the committed one; likewise */
 	char lock_node[PTC_NAME_MAX + 1];
-	int64_t lock_revision;   /* its create_revision, which is the fence */
+	int64_t lock_fence;      /* base/number/fence.h */
 	unsigned ticks_unlocked; /* see ptc_controllers_tick */
 	struct ptc_worker_view *workers;
 	size_t nworkers; /* at most PTC_MAX_NODES */
@@ -95,6 +95,9 @@ struct ptc_cluster_opts {
 };
 
 int ptc_cluster_new(const struct ptc_cluster_opts *opts, struct ptc_cluster **ret_cluster, struct ptc_error *err);
+/* Before start: whether this node must wait with this etcd, and in err why (identity/identity.h). Blocking. */
+int ptc_cluster_waits(struct ptc_cluster *c, bool *ret_waits, struct ptc_error *err);
+int ptc_cluster_old_answers(struct ptc_cluster *c, char **ret_endpoint, struct ptc_error *err); /* identity.h */
 int ptc_cluster_start(struct ptc_cluster *c, struct ptc_error *err);
 /* Revokes the lease and stops threads. Loop thread. NULL ok. */
 struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c);
@@ -114,7 +117,6 @@ int ptc_cluster_check(struct ptc_cluster *c, struct ptc_error *err);
  */
 int ptc_cluster_run(struct ptc_cluster *c, const char *lane, void (*work)(void *arg, struct ptc_etcd *etcd),
 		    void (*done)(void *arg), void *arg);
-/* Do the same for several steps, and after a delay. */
 int ptc_cluster_steps(struct ptc_cluster *c, const char *lane, const struct ptc_task_step *steps,
 		      void (*done)(void *arg), void *arg);
 int ptc_cluster_run_later(struct ptc_cluster *c, const char *lane, int64_t delay_ms,
@@ -131,8 +133,7 @@ struct ptc_cluster_wait {
 	void *gone_arg;
 };
 int ptc_cluster_wait(struct ptc_cluster *c, const struct ptc_cluster_wait *w);
-/* Call this on the loop thread after another change that somebody may wait for. */
-void ptc_cluster_changed(struct ptc_cluster *c);
+void ptc_cluster_changed(struct ptc_cluster *c); /* after another change that somebody may wait for; loop thread */
 
 /* The next functions are for the loop thread only. Nodes are only added, so node numbers never change in a run. */
 size_t ptc_cluster_nnodes(const struct ptc_cluster *c);
@@ -163,8 +164,7 @@ bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t d
 void ptc_cluster_tell_unhealthy(struct ptc_cluster *c, const char *text);
 /* Whether ranks may have the device, as its node and operators say. *ret_health (may be NULL): why not. */
 bool ptc_node_device_well(const struct ptc_node *n, uint32_t device, char ret_health[PTC_HEALTH_BYTES]);
-/* Whether any node counts as lost. */
-bool ptc_cluster_any_lost(const struct ptc_cluster *c);
+bool ptc_cluster_any_lost(const struct ptc_cluster *c); /* whether any node counts as lost */
 int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c);
 /* Call this every 200 ms. It decides which nodes count as lost, and calls on_change if that has changed. */
 void ptc_cluster_tick(struct ptc_cluster *c);
@@ -172,11 +172,11 @@ void ptc_cluster_tick(struct ptc_cluster *c);
  * thread. */
 int ptc_cluster_declare_lost(struct ptc_cluster *c, const char *node, bool lost, struct ptc_error *err);
 int ptc_cluster_mark_device(struct ptc_cluster *c, const char *node, uint32_t device, bool bad, struct ptc_error *err);
-/* Grows with every change of a node. */
-uint64_t ptc_cluster_epoch(const struct ptc_cluster *c);
+uint64_t ptc_cluster_epoch(const struct ptc_cluster *c); /* grows with every change of a node */
 bool ptc_cluster_synced(const struct ptc_cluster *c);
 /* The mirror has been complete at least once: before, what it lacks, or has only a part of, may be there. */
 bool ptc_cluster_listed(const struct ptc_cluster *c);
+int64_t ptc_cluster_coordination_epoch(const struct ptc_cluster *c); /* base/number/fence.h; any thread */
 
 /* The size of etcd's database at the last look; zeros before. ptc_cluster_look asks for a new look and returns at once.
  */

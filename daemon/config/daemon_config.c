@@ -277,6 +277,26 @@ static bool print_endpoints(const void *field, struct ptc_buf *b)
 	return list->n > 0;
 }
 
+/* v has room for the NULL behind them. */
+static int add_argument(void *field, const char *text, struct ptc_error *err)
+{
+	struct ptc_daemon_strings *list = field;
+	int rc;
+
+	if (list->n == PTC_DAEMON_ARGS_MAX)
+		return ptc_error_set(err, PTC_ELIMIT, "more than %d arguments", PTC_DAEMON_ARGS_MAX);
+	if (!list->n && text[0] != '/')
+		return ptc_error_set(err, PTC_EINVAL, "\"%.200s\": begin with the absolute path of a program", text);
+	if (!list->v)
+		list->v = ptc_calloc(PTC_DAEMON_ARGS_MAX + 1, sizeof *list->v);
+	if (!list->v)
+		return ptc_nomem(err);
+	rc = set_string(&list->v[list->n], text, err);
+	if (rc == 0)
+		list->n++;
+	return rc;
+}
+
 static int parse_flag(void *field, const char *text, struct ptc_error *err)
 {
 	const bool yes = strcmp(text, "yes") == 0;
@@ -324,6 +344,7 @@ static const struct kind k_ms = { "DURATION", parse_ms, print_ms };
 static const struct kind k_devices = { "auto|NUMBER", parse_devices, print_devices };
 static const struct kind k_local = { "local", parse_local, print_local };
 static const struct kind k_endpoints = { "[HOST:PORT, ...]", add_endpoint, print_endpoints, true };
+static const struct kind k_argv = { "[PROGRAM, ARGUMENT, ...]", add_argument, print_endpoints, true };
 static const struct kind k_tcp = { "ADDRESS:PORT", parse_address, print_string };
 static const struct kind k_flag = { "yes|no", parse_flag, print_flag };
 static const struct kind k_log = { "error|warn|info|debug", parse_log, print_log };
@@ -441,6 +462,14 @@ static const struct key {
 	{ "copies.rate", &k_bytes, AT(copies.rate), "64MiB", NULL,
 	  "Bytes of copies (`copies` in job.yaml) that may come to this node each second, beside the jobs' own "
 	  "traffic. At least 1MiB; 0B: no limit." },
+	{ "health.argv", &k_argv, AT(health.argv), NULL, NULL,
+	  "Program and arguments of a command that says whether this node's devices are well, run as ptcd's user. Exit "
+	  "status 0: they are. Another one: those that lines of its output begin with, as in \"device 3: reason\", are "
+	  "not, or all if there is no such line; no ranks get them until it succeeds. Not set: there is none." },
+	{ "health.every", &k_ms, AT(health.every_ms), "1m", NULL,
+	  "Time from the end of that command until it runs again." },
+	{ "health.timeout", &k_ms, AT(health.timeout_ms), "30s", NULL,
+	  "A health command that takes longer is killed, which is no verdict." },
 	{ "quota.jobs", &k_count, AT(quota.jobs), "100", NULL,
 	  "Most jobs of one user in the whole cluster. root has no bound. Write the same on every node." },
 	{ "quota.datasets", &k_count, AT(quota.datasets), "250", NULL,
@@ -738,6 +767,9 @@ void ptc_daemon_config_done(struct ptc_daemon_config *cfg)
 	for (size_t i = 0; i < cfg->coordinator.endpoints.n; i++)
 		ptc_free(cfg->coordinator.endpoints.v[i]);
 	ptc_free(cfg->coordinator.endpoints.v);
+	for (size_t i = 0; i < cfg->health.argv.n; i++)
+		ptc_free(cfg->health.argv.v[i]);
+	ptc_free(cfg->health.argv.v);
 	ptc_free(cfg->file);
 	ptc_node_devices_free(cfg->found);
 	*cfg = (struct ptc_daemon_config){ 0 };

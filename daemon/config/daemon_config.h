@@ -21,9 +21,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define PTC_DAEMON_CONFIG_KEYS_MAX 56
+#define PTC_DAEMON_CONFIG_KEYS_MAX 64
 #define PTC_DEVICE_LABEL_BYTES     48 /* as a devices file has at most */
 #define PTC_DAEMON_ENDPOINTS_MAX   64 /* etcd clusters have 3 to 7 members */
+#define PTC_DAEMON_ARGS_MAX        64
 
 struct ptc_daemon_tls {
 	char *ca, *cert, *key; /* all NULL: no TLS */
@@ -88,6 +89,10 @@ struct ptc_daemon_config {
 	struct {
 		uint64_t rate; /* bytes a second that come to this node; 0: as many as can */
 	} copies;
+	struct {
+		struct ptc_daemon_strings argv; /* n 0: no command; else a NULL follows */
+		uint64_t every_ms, timeout_ms;
+	} health;
 	struct {
 		uint64_t jobs, datasets, documents, etcd; /* daemon/cluster/quota.h */
 	} quota;

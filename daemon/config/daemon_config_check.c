@@ -31,6 +31,7 @@
 #define STALL_AFTER_MAX     (7 * 86400000ull)
 #define NODE_LOST_AFTER_MAX (7 * 86400000ull)
 #define COPY_TIMEOUT_MAX    3600000
+#define HEALTH_MAX          86400000 /* milliseconds */
 
 /* ---- rules ------------------------------------------------------------------ */
 
@@ -325,6 +326,10 @@ int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err
 		rc = check_sources(cfg, err);
 	if (!rc)
 		rc = check_copies(cfg, err);
+	if (!rc && (cfg->health.every_ms < 1000 || cfg->health.every_ms > HEALTH_MAX))
+		rc = ptc_daemon_config_error(cfg, "health.every", err, PTC_EINVAL, "write 1s to 1d");
+	if (!rc && (cfg->health.timeout_ms < 1000 || cfg->health.timeout_ms > HEALTH_MAX))
+		rc = ptc_daemon_config_error(cfg, "health.timeout", err, PTC_EINVAL, "write 1s to 1d");
 	if (!rc)
 		rc = check_metrics(cfg, err);
 	if (!rc && cfg->quota.documents < QUOTA_DOCUMENTS_MIN)

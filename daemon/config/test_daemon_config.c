@@ -164,7 +164,7 @@ static void dump_loads_back(void **state)
 		BASE "coordinator: local\nlocal_coordinator: {listen: 'https://0.0.0.0:2379', data_dir: /d}\n",
 		BASE "coordinator: {endpoints: [a:1, 'unix:/b c/\"d\\e']}\nrack: r\ndevices: 3\ndevice_name: 'H100 "
 		     "80GB: x'\n"
-		     "devices_file: /d.yaml\nlog: warn\n",
+		     "devices_file: /d.yaml\nlog: warn\nhealth: {argv: [/c/check, --all, 'a \"b'], every: 5s}\n",
 		BASE
 		"coordinator: {endpoints: [a:1]}\ntls: {ca: /a, cert: /b, key: /c}\nlease_ttl: 1m\ndevices: auto\n",
 	};
@@ -257,6 +257,8 @@ static const struct {
 	{ BASE "coordinator: {endpoint: [a:1]}\n", "did you mean coordinator.endpoints?" },
 	{ "memory: {ceiling: 8}\n", "f.yaml:1:19: memory.ceiling: \"8\" is not a size" },
 	{ "memory: {ceiling: 8G}\n", "is not a size" },
+	{ "health: {argv: [check, -q]}\n", "health.argv: \"check\": begin with the absolute path of a program" },
+	{ "health: {argv: /bin/true}\n", "health.argv: needs a list: [PROGRAM, ARGUMENT, ...]" },
 	{ "a: &a {b: *a}\n", "f.yaml:1: anchors and tags are not allowed" },
 	{ "tls: {ca: *a}\n", "f.yaml:1: aliases are not allowed" },
 };
@@ -356,6 +358,9 @@ static const struct rule_case across_keys[] = {
 	{ "memory: {ceiling: 1GiB, work: 31MiB}\n" LOC UNIX, false, "memory.work: must be at least 32MiB" },
 	{ "memory: {ceiling: 1GiB, work: 16777216TiB}\n" LOC UNIX, false, "" },
 	{ MEM LOC UNIX "fuse: {dir: /ptc, cache: 7MiB}\n", false, "fuse.cache: must be at least 8MiB" },
+	{ MEM LOC UNIX "health: {every: 999ms}\n", false, "health.every: write 1s to 1d" },
+	{ MEM LOC UNIX "health: {argv: [/bin/true], timeout: 0s}\n", false, "health.timeout: write 1s to 1d" },
+	{ MEM LOC UNIX "health: {argv: [/bin/true, -q, a b]}\n", false, NULL },
 	{ MEM LOC UNIX "copies: {rate: 1023KiB}\n", false, "copies.rate: must be at least 1MiB, or 0B" },
 	{ MEM LOC UNIX "sources: {cache: 15MiB}\n", false, "sources.cache: must be at least 16MiB, or 0B" },
 	{ MEM LOC UNIX "fuse: {timeout: 5s}\n", false, "fuse.timeout: has no effect without" },

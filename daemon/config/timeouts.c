@@ -5,13 +5,13 @@
 
 #include "base/check.h"
 #include "base/number/units.h"
+#include "daemon/core/job_core.h"
 
 #include <stdio.h>
 
 /* As built in; tests/test_timeouts.py compares them with where they are. */
-#define NODE_WAIT_MS 30000  /* a switch waits so long for a node that is down */
-#define NOTICED_MS   25000  /* a node that hangs has been noticed by its connections, and another one asked */
-#define HELD_MAX_MS  240000 /* ranks are held so long at most, after the loss of a node */
+#define NOTICED_MS  25000  /* a node that hangs has been noticed by its connections, and another one asked */
+#define HELD_MAX_MS 240000 /* ranks are held so long at most, after the loss of a node */
 
 struct rule {
 	const char *key, *than, *why, *write;
@@ -24,7 +24,7 @@ bool ptc_daemon_config_timeout_clash(const struct ptc_daemon_config *cfg, size_t
 	const struct rule rules[] = {
 		{ "node_lost_after", "a switch waits for a node that is down",
 		  "a switch gives up before it can go on without the node", "at most", cfg->node_lost_after_ms,
-		  NODE_WAIT_MS, false },
+		  PTC_JOB_NODE_WAIT_MS, false },
 		{ "fuse.timeout", "it takes to notice a node that hangs",
 		  "reads fail that a replica on another node could have answered", "at least", cfg->fuse.timeout_ms,
 		  cfg->fuse.dir ? NOTICED_MS : 0, true },

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/sys/fault.h"
 #include "base/sys/sys.h"
 #include "formats/json.h"
 #include "rpc/pb/pbcall.h"
@@ -127,7 +128,7 @@ static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 	ctl->older.most = PTC_OLDER_MAX;
 	ctl->meta = job->meta;
 	ctl->view.meta = job->meta;
-	ctl->fence = job->lock_revision;
+	ctl->fence = job->lock_fence;
 	memcpy(ctl->uuid, job->uuid, sizeof ctl->uuid);
 	ctl->timer = ptc_calloc(1, sizeof *ctl->timer);
 	ctl->retry = ptc_calloc(1, sizeof *ctl->retry);
@@ -159,7 +160,7 @@ void ptc_controllers_changed(struct ptc_controllers *all, struct ptc_job_view *j
 	}
 	ctl = ptc_controller_find(all, job->uuid);
 	ours = job->has_meta && job->has_lock && strcmp(job->lock_node, all->node) == 0;
-	if (ctl && (!ours || ctl->fence != job->lock_revision)) {
+	if (ctl && (!ours || ctl->fence != job->lock_fence)) {
 		lose(ctl);
 		ctl = NULL;
 	}
@@ -500,7 +501,8 @@ static void set_from_config(struct ptc_controller *ctl)
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
 {
 	uint32_t *from, *to, nfrom;
-	int rc = check_base(ctl, r, err);
+	int rc = ptc_fault("controller.submit") ? ptc_error_set(err, PTC_EIO, "a test wants no switch to begin")
+						: check_base(ctl, r, err);
 
 	if (!rc)
 		rc = check_ahead(ctl, r, err);
@@ -610,9 +612,11 @@ static void committed(struct ptc_controller *ctl)
 			       "%s: snapshot %llu, step %llu", ptc_switch_name(ctl),
 			       (unsigned long long)ctl->record.snapshot, (unsigned long long)ctl->record.step);
 		if (ctl->intent.held)
-			ptc_event(ctl->all->cluster, ctl->uuid, "survived",
-				  "snapshot %llu, of step %llu, was made from the memory of the ranks that are left",
-				  (unsigned long long)ctl->record.snapshot, (unsigned long long)ctl->record.step);
+			ptc_event(
+				ctl->all->cluster, ctl->uuid, "survived",
+				"snapshot %llu, of step %llu, was made from the memory of the ranks that are left%s%s",
+				(unsigned long long)ctl->record.snapshot, (unsigned long long)ctl->record.step,
+				ctl->gone_blobs[0] ? "; not in it: " : "", ctl->gone_blobs);
 	}
 	ptc_recovery_committed(ctl);
 }

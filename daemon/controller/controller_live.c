@@ -21,10 +21,12 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/number/digest.h"
+#include "base/number/fence.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
 #include "formats/job/job.h"
 #include "formats/state/state_doc.h"
+#include "formats/state/state_gone.h"
 #include "proto/pb.h"
 
 #include "ptc.pb-c.h"
@@ -47,6 +49,7 @@ struct agree {
 	struct ptc_ctl_task task;
 	int64_t fence;
 	bool held;            /* of the ranks that have survived a loss */
+	char gone_blobs[256]; /* then: which blobs have gone with the others; "": none */
 	struct ptc_view view; /* the captured generation, as `to` */
 	struct ptc_merge merge;
 	Ptc__V1__PullReply **captures;
@@ -170,6 +173,20 @@ static int collect_survivors(struct agree *a, const struct ptc_config *config, s
 	return ptc_agent_state_add(s, config, &first, &a->task.err);
 }
 
+/* Ranks that have gone said nothing; what others have of the kind, they had. */
+static void note_gone(struct agree *a, const struct ptc_config *config, const struct ptc_state *s)
+{
+	bool *spoke = ptc_calloc(a->view.to.world, sizeof *spoke);
+
+	ptc_require(spoke);
+	for (size_t i = 0; i < a->ncaptures; i++)
+		for (size_t k = 0; k < a->captures[i]->n_ranks; k++)
+			if (a->captures[i]->ranks[k]->rank < a->view.to.world)
+				spoke[a->captures[i]->ranks[k]->rank] = true;
+	ptc_state_gone_text(s, config, a->view.to.world, spoke, a->gone_blobs, sizeof a->gone_blobs);
+	ptc_free(spoke);
+}
+
 /* All that ranks gave, as the job's rules let them. */
 static int collect_state(struct agree *a, struct ptc_state *s)
 {
@@ -179,8 +196,10 @@ static int collect_state(struct agree *a, struct ptc_state *s)
 	for (size_t i = 0; rc == 0 && i < a->ncaptures; i++)
 		for (size_t k = 0; rc == 0 && k < a->captures[i]->n_ranks; k++)
 			rc = ptc_agent_state_add(s, &config, a->captures[i]->ranks[k], &a->task.err);
-	if (!rc && a->held)
+	if (!rc && a->held) {
+		note_gone(a, &config, s);
 		rc = collect_survivors(a, &config, s);
+	}
 	if (rc == 0)
 		rc = ptc_rank_states_check(&a->task.ctl->all->docs, &a->view.meta, s, &a->task.err);
 	return rc ? rc : count_data(a, &config, s);
@@ -258,6 +277,7 @@ static void agree_adopt(struct ptc_ctl_task *t)
 	ctl->cursors = a->cursors;
 	a->cursors = (struct ptc_ledger){ 0 };
 	memcpy(ctl->state_hash, a->state_hash, sizeof ctl->state_hash);
+	memcpy(ctl->gone_blobs, a->gone_blobs, sizeof ctl->gone_blobs);
 	ctl->rank_states = a->rank_states;
 }
 
@@ -365,8 +385,8 @@ static int put_documents(struct layout_task *l, struct ptc_etcd *e, const char *
 	if (rc || n == 0)
 		return rc;
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", l->view.meta.uuid);
-	rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, l->fence }, 1, ops, n, "etcd.blob",
-			  &ok, NULL, &l->task.err);
+	rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(l->fence) }, 1,
+			  ops, n, "etcd.blob", &ok, NULL, &l->task.err);
 	if (rc == 0 && !ok)
 		rc = ptc_error_set(&l->task.err, PTC_EFENCED, "%s changed meanwhile; nothing was written", lock);
 	return rc;
@@ -569,10 +589,14 @@ void ptc_controller_event(struct ptc_controller *ctl)
 	if (w->doc.state == PTC_WORKER_FAILED) {
 		if (!ptc_recovery_judges(ctl, w, &r))
 			return;
-		ptc_event(ctl->all->cluster, ctl->uuid, "failed", "node %s: %s", w->node, w->doc.text);
 	}
-	if (ctl->submit(ctl, &r, &err) == 0)
+	if (ctl->submit(ctl, &r, &err) == 0) {
+		if (w->doc.state != PTC_WORKER_FAILED)
+			return;
+		ptc_event(ctl->all->cluster, ctl->uuid, "failed", "node %s: %s", w->node, w->doc.text);
+		ptc_recovery_begun(ctl);
 		return;
+	}
 	ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
 	if (r.watcher)
 		ctl->heir = r.watcher;

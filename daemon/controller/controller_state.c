@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/sys/sys.h"
 #include "base/check.h"
+#include "base/number/fence.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
@@ -54,6 +55,7 @@ void ptc_controller_switch_done(struct ptc_controller *ctl)
 	ctl->ndigests = 0;
 	ctl->state_hash[0] = '\0';
 	memset(&ctl->rank_states, 0, sizeof ctl->rank_states);
+	ctl->gone_blobs[0] = '\0';
 	ptc_ledger_done(&ctl->cursors);
 	ctl->captured_bytes = 0;
 	memset(&ctl->device, 0, sizeof ctl->device);
@@ -193,6 +195,6 @@ int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e,
 	char lock[96];
 
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", uuid);
-	return ptc_blob_put(e, uuid, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, fence }, data, len,
-			    ret_hash, err);
+	return ptc_blob_put(e, uuid, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(fence) },
+			    data, len, ret_hash, err);
 }

@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/fault.h"
+#include "base/number/fence.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
 
@@ -107,7 +108,7 @@ static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *
 	snprintf(record, sizeof record, "/ptc/jobs/%s/record", t->uuid);
 	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
 	snprintf(barrier, sizeof barrier, "/ptc/jobs/%s/barrier", t->uuid);
-	cmp[n++] = (struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, t->fence };
+	cmp[n++] = (struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(t->fence) };
 	cmp[n++] = (struct ptc_etcd_compare){ record, PTC_ETCD_MOD_REV, t->record_revision };
 	cmp[n++] = (struct ptc_etcd_compare){ intent, PTC_ETCD_MOD_REV, t->intent_revision };
 	cmp[n++] = (struct ptc_etcd_compare){ barrier, PTC_ETCD_MOD_REV, t->barrier_revision };
@@ -803,7 +804,7 @@ static int load_keys(struct load *l, const struct ptc_etcd_kvs *kvs, const char 
 		const char *leaf = kv->key + strlen(prefix);
 
 		if (strcmp(leaf, "lock") == 0) {
-			locked = kv->create_revision == l->fence;
+			locked = kv->create_revision == ptc_fence_revision(l->fence);
 		} else if (strcmp(leaf, "record") == 0) {
 			rc = ptc_record_doc_decode(kv->value, kv->len, &l->record, &l->err);
 			l->record_revision = kv->mod_revision;

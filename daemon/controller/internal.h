@@ -65,15 +65,15 @@ struct ptc_controller {
 	size_t npulls;
 	struct ptc_pull *running; /* list */
 	uint64_t *digests;
-	size_t ndigests;                    /* merged, for the manifest */
-	char state_hash[PTC_HASH_HEX];      /* of the state document that AGREE wrote */
-	struct ptc_rank_states rank_states; /* of the generation switched to; made before ENDING */
-	uint64_t capture_step;              /* the step at which ranks wait, of the last Capture */
-	struct ptc_ledger cursors;          /* from AGREE; only name, tag and position */
-	uint64_t captured_bytes;            /* from ranks, in all */
-	struct ptc_restored_devices device; /* by the switch under way */
-	char etcd_said[256];                /* why the last transaction failed; "": it did not */
-	int64_t event_after_ns;             /* until then nodes' worker events are not acted on again */
+	size_t ndigests;                      /* merged, for the manifest */
+	char state_hash[PTC_HASH_HEX];        /* of the state document that AGREE wrote */
+	struct ptc_rank_states rank_states;   /* of the generation switched to; made before ENDING */
+	uint64_t capture_step;                /* the step at which ranks wait, of the last Capture */
+	struct ptc_ledger cursors;            /* from AGREE; only name, tag and position */
+	uint64_t captured_bytes;              /* from ranks, in all */
+	struct ptc_restored_devices device;   /* by the switch under way */
+	char gone_blobs[256], etcd_said[256]; /* of held ranks: what is not there; why the last transaction failed */
+	int64_t event_after_ns;               /* until then nodes' worker events are not acted on again */
 	/* a rank has finished before a step where a switch was to stop it */
 	struct {
 		uint64_t incarnation, due; /* of these ranks; snapshots due at that step or before are impossible now */

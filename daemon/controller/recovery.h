@@ -70,6 +70,7 @@ struct ptc_recovery {
 	/* hang.c: ranks that have stood for as long as the job allows */
 	struct ptc_hang {
 		uint64_t incarnation, step; /* of those that were told of last; 0: none */
+		uint64_t ends;              /* the ranks of this incarnation are held, and ended; 0: none are */
 		int64_t since_ns;
 		char who[128], text[256];  /* which ranks; what they do, for status */
 		struct ptc_hang_evidence { /* hang_evidence.c */
@@ -112,6 +113,12 @@ struct ptc_recovery {
 	/* what the record is to say after the HALT of that id */
 	uint64_t mark_id;
 	struct ptc_record_doc mark; /* recovery and what goes with it */
+	struct ptc_told { /* that HALT's event, for when it has begun, and what was told last, of which ranks */
+		const char *kind, *last; /* NULL: there is none */
+		char text[768];
+		uint64_t incarnation;
+		enum ptc_recovery_kind of;
+	} told;
 	struct ptc_record_doc over; /* the last record of a recovery that is over, until that has been told */
 };
 
@@ -121,6 +128,8 @@ void ptc_recovery_tick(struct ptc_controller *ctl);
 /* A rank of a job that trains has failed: r becomes a HALT. False: whether a node is lost is not known yet; ask again.
  */
 bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r);
+/* That HALT has begun: what it is for is told. */
+void ptc_recovery_begun(struct ptc_controller *ctl);
 /* A node of a job that trains is lost: a snapshot that is due would wait for it. */
 bool ptc_recovery_holds(const struct ptc_controller *ctl);
 /* The record that a HALT or a snapshot of held ranks makes, and that a switch makes that starts ranks. */
@@ -147,25 +156,20 @@ void ptc_growth_note(struct ptc_controller *ctl);
 /* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. patient: not for an
  * answer that comes late. */
 void ptc_recovery_ask(struct ptc_controller *ctl, bool patient);
-
 /* hang.c: each 200 ms, of a job that trains: asks nodes as often as its `on_hang` needs, and tells of ranks that hang,
  * or go on again. */
 void ptc_hang_tick(struct ptc_controller *ctl);
 /* Whether ranks hang now: hang.who says which, and hang.step where. */
 bool ptc_hang_hangs(const struct ptc_controller *ctl);
-
 /* hang_evidence.c: has nodes keep what the ranks do. It has ended when hang.evidence.state is KEPT. */
 void ptc_hang_keep(struct ptc_controller *ctl);
 
-/* recovery_hold.c: begins it, unless it has been begun for the ranks of the record; ask again until it is FOUND or
- * NONE.
- */
+/* recovery_hold.c: begins it, unless begun for the ranks of the record; ask again until it is FOUND or NONE. */
 enum ptc_hold_state ptc_recovery_hold(struct ptc_controller *ctl);
 /* Whether the node has a rank that is held at the step that was found. */
 bool ptc_recovery_gives(const struct ptc_controller *ctl, uint32_t node);
 /* Ranks that are held go on. */
 void ptc_recovery_let_go(struct ptc_controller *ctl);
-
 /* recovery_plan.c: where the job can go on now. */
 struct ptc_recovery_plan {
 	/* PTC_ELOST: bytes are missing (err names a tensor, and where it was last). PTC_ENODEVICES: no configuration

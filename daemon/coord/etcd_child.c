@@ -8,6 +8,9 @@
  * unix://NAME:PORT as a socket file "NAME:PORT" relative to where it runs, so it
  * runs in data_dir and its paths may not be longer than a socket's name allows.
  *
+ * With TLS etcd listens on a socket in data_dir, tls.sock:0, and ptc-etcd-door (door_main.c) on the address, as etcd
+ * has no bound on connections. The door is a child like etcd: door.pid, and it outlives a crash of ours.
+ *
  * Happy path: no etcd is left from before; start one, wait until it answers a
  * linearizable read, watch it through a pidfd, start it again when it ends, look after its database (etcd_upkeep.c).
  *
@@ -60,14 +63,19 @@
 #define SNAPSHOT_COUNT "1000"    /* etcd keeps that many entries in memory; its default of 100000 would be our blobs */
 #define CLIENT_SOCKET  "client.sock:0"
 #define PEER_SOCKET    "peer.sock:0"
+#define TLS_SOCKET     "tls.sock:0"
+#define ETCD_PID       "etcd.pid"
+#define DOOR_PID       "door.pid"
+#define DOOR_LOG       "door.log" /* one line, where it could not start */
 #define MAX_ARGS       48
 #define PATH_BYTES     4096
 
 struct ptc_etcd_child {
 	char *data_dir; /* absolute */
 	char *binary;
-	char *url;      /* what etcd listens on */
-	char *endpoint; /* what clients take */
+	char *url;          /* what clients see: etcd listens there, or its door */
+	char *door_address; /* HOST:PORT; NULL: no door */
+	char *endpoint;     /* what clients take */
 	char *argv[MAX_ARGS];
 	size_t argc;
 	char *envp[4];
@@ -82,8 +90,8 @@ struct ptc_etcd_child {
 	pthread_t thread;
 	bool running;
 	pthread_mutex_t lock;
-	struct ptc_child proc; /* under lock while the thread runs */
-	struct stat crl;       /* the list of revoked certificates as this etcd began with it */
+	struct ptc_child proc, door; /* under lock while the thread runs */
+	struct stat crl;             /* the list of revoked certificates as this etcd began with it */
 };
 
 static int64_t now_ms(void)
@@ -109,10 +117,10 @@ static void working_dir(long pid, char ret_cwd[PATH_BYTES])
 	ret_cwd[n < 0 ? 0 : n] = '\0';
 }
 
-/* What a dead daemon left: the process named by etcd.pid, if it is still that one. */
-static bool find_orphan(const struct ptc_etcd_child *c, struct ptc_child *ret_proc)
+/* What a dead daemon left: the process that the file names, if it is still that one. */
+static bool find_orphan(const struct ptc_etcd_child *c, const char *pid_file, struct ptc_child *ret_proc)
 {
-	ptc_auto_free char *path = in_dir(c, "etcd.pid");
+	ptc_auto_free char *path = in_dir(c, pid_file);
 	ptc_auto_free char *line = NULL;
 	struct ptc_process_stat then;
 	char cwd[PATH_BYTES];
@@ -143,11 +151,14 @@ static int remove_sockets(const struct ptc_etcd_child *c, struct ptc_error *err)
 {
 	ptc_auto_free char *client = in_dir(c, CLIENT_SOCKET);
 	ptc_auto_free char *peer = in_dir(c, PEER_SOCKET);
+	ptc_auto_free char *tls = in_dir(c, TLS_SOCKET);
 	int rc;
 
-	if (!client || !peer)
+	if (!client || !peer || !tls)
 		return ptc_nomem(err);
 	rc = ptc_sys_unlink(client, "etcd.socket", err);
+	if (!rc)
+		rc = ptc_sys_unlink(tls, "etcd.socket", err);
 	return rc ? rc : ptc_sys_unlink(peer, "etcd.socket", err);
 }
 
@@ -161,7 +172,7 @@ static int spawn(struct ptc_etcd_child *c, struct ptc_child *ret_proc, struct pt
 				       .session = true,
 				       .default_signals = true,
 				       .dir = c->data_dir,
-				       .pid_file = "etcd.pid" };
+				       .pid_file = ETCD_PID };
 	int rc;
 
 	if (!log)
@@ -295,6 +306,44 @@ static int check_port_free(const struct ptc_etcd_child *c, struct ptc_error *err
 		 : 0;
 }
 
+/* Where there is none yet. */
+static int start_door(struct ptc_etcd_child *c, struct ptc_error *err)
+{
+	static char name[] = "ptc-etcd-door", socket[] = TLS_SOCKET;
+	char *const argv[] = { name, c->door_address, socket, NULL };
+	char path[PTC_HELPER_PATH];
+	ptc_auto_free char *log = in_dir(c, DOOR_LOG);
+	ptc_auto_close int log_fd = -1;
+	struct ptc_child_args args = { .path = path,
+				       .argv = argv,
+				       .envp = c->envp,
+				       .session = true,
+				       .default_signals = true,
+				       .dir = c->data_dir,
+				       .pid_file = DOOR_PID };
+	struct ptc_child p;
+	int rc;
+
+	if (!c->door_address || c->door.pid)
+		return 0;
+	rc = check_port_free(c, err);
+	if (!rc)
+		rc = ptc_helper_find(name, "PTC_ETCD_DOOR", path, err);
+	if (rc || !log)
+		return rc ? rc : ptc_nomem(err);
+	log_fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+	if (log_fd < 0)
+		return ptc_error_errno(err, errno, "cannot open %s", log);
+	args.errors = log_fd;
+	rc = ptc_child_start(&args, &p, err);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&c->lock);
+	c->door = p;
+	pthread_mutex_unlock(&c->lock);
+	return 0;
+}
+
 static int start_new(struct ptc_etcd_child *c, struct ptc_error *err)
 {
 	ptc_auto_free char *path = in_dir(c, "etcd.args");
@@ -302,7 +351,7 @@ static int start_new(struct ptc_etcd_child *c, struct ptc_error *err)
 
 	if (!path)
 		return ptc_nomem(err);
-	rc = check_port_free(c, err);
+	rc = c->door_address ? start_door(c, err) : check_port_free(c, err);
 	if (!rc)
 		rc = ptc_sys_write_file(path, c->args_text, strlen(c->args_text), 0600, "etcd.args", err);
 	if (!rc)
@@ -314,12 +363,15 @@ static int start_new(struct ptc_etcd_child *c, struct ptc_error *err)
 
 static int adopt_or_start(struct ptc_etcd_child *c, struct ptc_error *err)
 {
+	const bool same = same_args(c);
 	struct ptc_error why = PTC_ERROR_INIT;
 
-	if (find_orphan(c, &c->proc)) {
-		if (!same_args(c))
+	if (find_orphan(c, DOOR_PID, &c->door) && !same)
+		ptc_child_end(&c->door, TERM_MS);
+	if (find_orphan(c, ETCD_PID, &c->proc)) {
+		if (!same)
 			ptc_error_set(&why, PTC_ESTATE, "it was started with other arguments");
-		else if (wait_ready(c, &c->proc, READY_MS, &why) == 0)
+		else if (start_door(c, &why) == 0 && wait_ready(c, &c->proc, READY_MS, &why) == 0)
 			return 0;
 		ptc_debug("etcd", "ending the etcd left in %s, pid %d: %s", c->data_dir, (int)c->proc.pid, why.text);
 		ptc_child_end(&c->proc, TERM_MS);
@@ -381,6 +433,25 @@ static void end_revoked(struct ptc_etcd_child *c)
 	ptc_child_end(&p, TERM_MS);
 }
 
+/* Callers over TCP reach nobody until it is there again. */
+static void keep_door(struct ptc_etcd_child *c)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	if (!c->door_address || (c->door.pid && !ptc_child_ended(c->door.pidfd, 0)))
+		return;
+	if (c->door.pid) {
+		ptc_warn("etcd", "the door of the local coordinator ended (see %s/" DOOR_LOG "); it is started again",
+			 c->data_dir);
+		pthread_mutex_lock(&c->lock);
+		ptc_child_wait(&c->door, -1, NULL);
+		ptc_child_close(&c->door);
+		pthread_mutex_unlock(&c->lock);
+	}
+	if (start_door(c, &err) != 0)
+		ptc_error_log("etcd", "%s; trying again", err.text);
+}
+
 static void *supervise(void *arg)
 {
 	struct ptc_etcd_child *c = arg;
@@ -389,9 +460,12 @@ static void *supervise(void *arg)
 	bool soon = false;
 
 	for (;;) {
-		struct pollfd pfd[2] = { { c->stop_fd, POLLIN, 0 }, { c->proc.pid ? c->proc.pidfd : -1, POLLIN, 0 } };
-		const int wait_ms = c->proc.pid && !soon ? tick_ms : SOON_MS;
-		int n = poll(pfd, 2, wait_ms);
+		struct pollfd pfd[3] = { { c->stop_fd, POLLIN, 0 },
+					 { c->proc.pid ? c->proc.pidfd : -1, POLLIN, 0 },
+					 { c->door.pid ? c->door.pidfd : -1, POLLIN, 0 } };
+		const bool whole = c->proc.pid && (c->door.pid || !c->door_address);
+		const int wait_ms = whole && !soon ? tick_ms : SOON_MS;
+		int n = poll(pfd, PTC_ARRAY_LEN(pfd), wait_ms);
 
 		if (n > 0 && pfd[0].revents)
 			return NULL;
@@ -407,6 +481,7 @@ static void *supervise(void *arg)
 			if (stop_within(c, RESTART_MS))
 				return NULL;
 		}
+		keep_door(c);
 		end_revoked(c);
 		idle_ms = n == 0 ? idle_ms + wait_ms : 0;
 		if (!c->proc.pid) {
@@ -508,8 +583,9 @@ static int set_tcp(struct ptc_etcd_child *c, const struct ptc_etcd_child_opts *o
 		c->tls = *opts->tls;
 	c->insecure = !https;
 	c->url = ptc_strdup(opts->client_url);
+	c->door_address = https ? ptc_strdup(hostport) : NULL;
 	c->endpoint = reachable(hostport);
-	return c->url && c->endpoint ? 0 : ptc_nomem(err);
+	return c->url && c->endpoint && (c->door_address || !https) ? 0 : ptc_nomem(err);
 }
 
 /* Our copies: the files are named absolutely, as etcd runs elsewhere, and outlive opts. */
@@ -541,7 +617,8 @@ static int copy_tls(struct ptc_etcd_child *c, struct ptc_error *err)
 	return 0;
 }
 
-static const char peer_url[] = "unix://" PEER_SOCKET, member[] = "ptc=unix://" PEER_SOCKET;
+static const char peer_url[] = "unix://" PEER_SOCKET, tls_url[] = "unixs://" TLS_SOCKET,
+		  member[] = "ptc=unix://" PEER_SOCKET;
 
 static int add_args(struct ptc_etcd_child *c, struct ptc_error *err)
 {
@@ -552,7 +629,7 @@ static int add_args(struct ptc_etcd_child *c, struct ptc_error *err)
 				"--data-dir",
 				"data",
 				"--listen-client-urls",
-				c->url,
+				c->door_address ? tls_url : c->url,
 				"--advertise-client-urls",
 				c->url,
 				"--listen-peer-urls",
@@ -590,7 +667,7 @@ static int add_args(struct ptc_etcd_child *c, struct ptc_error *err)
 		c->argv[c->argc++] = ptc_strdup(tls[i]);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(crl) && c->tls.crl_path; i++)
 		c->argv[c->argc++] = ptc_strdup(crl[i]);
-	ptc_buf_printf(&text, "%s\n", c->binary);
+	ptc_buf_printf(&text, "%s\n%s\n", c->binary, c->door_address ? c->door_address : "");
 	for (size_t i = 0; i < c->argc; i++)
 		ptc_buf_printf(&text, "%s\n", c->argv[i] ? c->argv[i] : "");
 	c->args_text = ptc_buf_steal(&text, NULL);
@@ -679,7 +756,7 @@ int ptc_etcd_child_new(const struct ptc_etcd_child_opts *opts, struct ptc_etcd_c
 
 	if (!c)
 		return ptc_nomem(err);
-	c->lock_fd = c->stop_fd = c->proc.pidfd = -1;
+	c->lock_fd = c->stop_fd = c->proc.pidfd = c->door.pidfd = -1;
 	c->quota_bytes = opts->quota_bytes ? opts->quota_bytes : PTC_ETCD_QUOTA;
 	c->look_ms = opts->look_ms ? opts->look_ms : TICK_MS;
 	pthread_mutex_init(&c->lock, NULL);
@@ -700,27 +777,38 @@ int ptc_etcd_child_new(const struct ptc_etcd_child_opts *opts, struct ptc_etcd_c
 	return 0;
 }
 
-int ptc_etcd_child_rss_bytes(const struct ptc_etcd_child *c, uint64_t *ret_bytes)
+static bool resident(pid_t pid, uint64_t *ret_bytes)
 {
-	struct ptc_child p;
 	ptc_auto_free char *text = NULL;
 	unsigned long long pages;
 	char path[64];
 	size_t len;
+
+	snprintf(path, sizeof path, "/proc/%d/statm", (int)pid);
+	if (ptc_sys_read_file(path, 4096, &text, &len, NULL) || sscanf(text, "%*u %llu", &pages) != 1)
+		return false;
+	*ret_bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+	return true;
+}
+
+int ptc_etcd_child_rss_bytes(const struct ptc_etcd_child *c, uint64_t *ret_bytes)
+{
+	pid_t etcd, door;
+	uint64_t bytes, more = 0;
 	union { /* locking does not change what the child is */
 		const struct ptc_etcd_child *in;
 		struct ptc_etcd_child *out;
 	} self = { .in = c };
 
 	pthread_mutex_lock(&self.out->lock);
-	p = c->proc;
+	etcd = c->proc.pid;
+	door = c->door.pid;
 	pthread_mutex_unlock(&self.out->lock);
-	if (!p.pid)
+	if (!etcd || !resident(etcd, &bytes))
 		return PTC_ESTATE;
-	snprintf(path, sizeof path, "/proc/%d/statm", (int)p.pid);
-	if (ptc_sys_read_file(path, 4096, &text, &len, NULL) || sscanf(text, "%*u %llu", &pages) != 1)
-		return PTC_ESTATE;
-	*ret_bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+	if (door)
+		(void)resident(door, &more);
+	*ret_bytes = bytes + more;
 	return 0;
 }
 
@@ -752,12 +840,14 @@ struct ptc_etcd_child *ptc_etcd_child_free(struct ptc_etcd_child *c)
 	stop_thread(c);
 	ptc_etcd_free(c->client);
 	if (c->proc.pid) {
-		ptc_auto_free char *path = in_dir(c, "etcd.pid");
+		ptc_auto_free char *path = in_dir(c, ETCD_PID);
 
 		ptc_child_end(&c->proc, TERM_MS);
 		if (path)
 			ptc_sys_unlink(path, "etcd.pid", NULL);
 	}
+	if (c->door.pid)
+		ptc_child_end(&c->door, TERM_MS);
 	ptc_close(&c->stop_fd);
 	ptc_close(&c->lock_fd);
 	for (size_t i = 0; i < c->argc; i++)
@@ -768,6 +858,7 @@ struct ptc_etcd_child *ptc_etcd_child_free(struct ptc_etcd_child *c)
 	ptc_free(c->data_dir);
 	ptc_free(c->binary);
 	ptc_free(c->url);
+	ptc_free(c->door_address);
 	ptc_free(c->endpoint);
 	ptc_free(c->args_text);
 	pthread_mutex_destroy(&c->lock);

@@ -92,18 +92,23 @@ static void stop(struct fixture *f)
 	f->endpoint = NULL;
 }
 
-static pid_t etcd_pid(const char *dir)
+static pid_t pid_in(const char *dir, const char *file)
 {
 	char path[256], *text = NULL;
 	size_t len;
 	pid_t pid;
 
-	snprintf(path, sizeof path, "%s/etcd.pid", dir);
+	snprintf(path, sizeof path, "%s/%s", dir, file);
 	if (ptc_sys_read_file(path, 4096, &text, &len, NULL))
 		return 0;
 	pid = (pid_t)atoi(text);
 	ptc_free(text);
 	return pid;
+}
+
+static pid_t etcd_pid(const char *dir)
+{
+	return pid_in(dir, "etcd.pid");
 }
 
 static bool thread_stopped(pid_t pid, const char *thread)
@@ -1062,7 +1067,7 @@ static void tls_is_mutual_and_replaces_a_unix_orphan(void **state)
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_etcd_kvs kvs;
 	struct ptc_etcd *e;
-	pid_t orphan;
+	pid_t orphan, door;
 
 	test_ca(top, "ca");
 	test_ca(top, "other");
@@ -1098,7 +1103,15 @@ static void tls_is_mutual_and_replaces_a_unix_orphan(void **state)
 		   "/x y >/dev/null 2>&1",
 		   endpoint),
 		0);
-	assert_int_equal(sh("test $(ss -ltunpH | grep -c 'pid=%d,') = 1", (int)etcd_pid(dir)), 0);
+	assert_int_equal(sh("test $(ss -ltunpH | grep -c 'pid=%d,') = 0", (int)etcd_pid(dir)), 0);
+	door = pid_in(dir, "door.pid");
+	assert_int_equal(sh("test $(ss -ltunpH | grep -c 'pid=%d,') = 1", (int)door), 0);
+	kill(door, SIGKILL); /* it is started again */
+	e = client(endpoint, &good, 0);
+	OK(ptc_etcd_get(e, "/tls", false, 0, &kvs, &ok_err));
+	ptc_etcd_kvs_done(&kvs);
+	ptc_etcd_free(e);
+	assert_int_not_equal(pid_in(dir, "door.pid"), door);
 
 	/* a port in use, which answers as ours would */
 	snprintf(dir, sizeof dir, "%s/tls2", top);

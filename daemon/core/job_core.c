@@ -277,11 +277,11 @@ int ptc_job_step(struct ptc_job *job, const struct ptc_job_event *event, struct 
 
 int ptc_job_new(const struct ptc_job_opts *opts, struct ptc_job **ret_job, struct ptc_error *err)
 {
-	uint32_t wait_ms = opts && opts->node_wait_ms ? opts->node_wait_ms : 30000;
+	uint32_t wait_ms = opts && opts->node_wait_ms ? opts->node_wait_ms : PTC_JOB_NODE_WAIT_MS;
 	struct ptc_job *job = ptc_calloc(1, sizeof *job);
 	if (!job)
 		return ptc_nomem(err);
-	job->max_attempts = opts && opts->max_attempts ? opts->max_attempts : 6;
+	job->max_attempts = opts && opts->max_attempts ? opts->max_attempts : PTC_JOB_ATTEMPTS_MAX;
 	job->tick_ms = PTC_MIN(wait_ms, TICK_MS);
 	job->wait_ticks = wait_ms / job->tick_ms + (wait_ms % job->tick_ms != 0);
 	job->phase = PTC_JOB_NEW;

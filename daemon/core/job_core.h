@@ -173,9 +173,11 @@ struct ptc_job_updates {
 };
 
 struct ptc_job;
+#define PTC_JOB_NODE_WAIT_MS 30000 /* a switch waits so long for a node that is down (docs/timeouts.md) */
+#define PTC_JOB_ATTEMPTS_MAX 6     /* how often a request is sent, at most; also new rounds of arming, and reloads */
+/* 0 in a member: the number above, as in ptcd. Tests and the simulation set smaller ones. */
 struct ptc_job_opts {
-	uint32_t node_wait_ms; /* how long to wait for a node that is down; 0: 30000 */
-	uint32_t max_attempts; /* attempts of a request; also rounds of arming; 0: 6 */
+	uint32_t node_wait_ms, max_attempts;
 };
 int ptc_job_new(const struct ptc_job_opts *opts, struct ptc_job **ret_job, struct ptc_error *err);
 struct ptc_job *ptc_job_free(struct ptc_job *job);

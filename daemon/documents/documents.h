@@ -18,6 +18,7 @@
 #include "reshard/layout/declared.h"
 
 struct ptc_kept;
+struct ptc_kept_job;
 struct ptc_rpc_server;
 struct ptc_specs;
 struct ptc_layouts;
@@ -51,6 +52,8 @@ int ptc_vault_seal(struct ptc_vault *v, const char *uuid, const char *json, size
 		   size_t *ret_len, struct ptc_error *err);
 int ptc_vault_open(struct ptc_vault *v, const char *uuid, char *data, size_t len, char **ret_json, size_t *ret_len,
 		   struct ptc_error *err); /* takes `data` over, also on failure */
+#define PTC_VAULT_ID 17
+bool ptc_vault_key_id(struct ptc_vault *v, char ret_id[PTC_VAULT_ID]); /* false: this node has no key */
 int ptc_vault_register(struct ptc_vault *v, struct ptc_rpc_server *peers, struct ptc_error *err);
 
 /* ---- kept.c: committed documents, for when the coordinator is unreachable ---------- */
@@ -59,6 +62,12 @@ struct ptc_kept *ptc_kept_free(struct ptc_kept *k);
 void ptc_kept_tick(struct ptc_kept *k); /* [loop] */
 /* number of jobs with kept documents, except jobs that are too large; any thread */
 size_t ptc_kept_jobs(struct ptc_kept *k);
+uint64_t ptc_kept_bytes(struct ptc_kept *k); /* that they take in the store; any thread */
+/* Takes a job's documents over into memory, as if they had been read. Any thread. */
+void ptc_kept_install(struct ptc_kept *k, struct ptc_kept_job *job);
+/* Keeps what is committed of the job now, durably before it returns. Call it before tables of an earlier commit are
+ * dropped. A job without state here, or with nothing committed, is fine. Blocks; any thread but the loop. */
+int ptc_kept_now(struct ptc_kept *k, const char *uuid, struct ptc_error *err);
 /* Reads a blob of a job from the kept documents or from etcd; ptc_free it. Blocks; any thread but the loop. */
 int ptc_document_get(struct ptc_kept *k, const char *uuid, const char *hash, size_t max, char **ret_data,
 		     size_t *ret_len, struct ptc_error *err);

@@ -1,31 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The committed documents of the jobs whose state lies on this node, kept in memory: what is needed to read it while
- * the coordinator is unreachable. Happy path: a tick finds a record that is not kept yet and no switch under way; a
- * task reads the manifest and what it names; readers look here first. Documents go by their content's hash, so one that
- * is found is right.
+/* The committed documents of the jobs whose state lies on this node. In memory: what is needed to read it while the
+ * coordinator is unreachable. In the store: what is needed to go on with the job when the coordinator is gone for good
+ * (kept/durable.h).
  *
- * Failure modes: etcd does not answer (tried again a second later); more than KEPT_BYTES (the jobs that changed longest
- * ago are not kept any more; one that alone is larger is never, which is logged); the daemon restarts (all is read
- * again: it starts with etcd only). A node without state of the job keeps nothing of it, and says so when it is asked.
+ * Happy path: a tick finds keys that are not kept yet and no switch under way; a task reads them, the manifest and what
+ * it names, and writes them to the store; readers look in memory first. Documents go by their content's hash, so one
+ * that is found is right. Before a node drops the tables of an earlier commit, it keeps the documents of the later one
+ * (ptc_kept_now). So whatever a node keeps names tables that are still there, on it and on the others.
+ *
+ * Failure modes: etcd does not answer (tried again a second later); more than PTC_DURABLE_MAX_BYTES (in memory, the
+ * jobs that changed longest ago are not kept any more; one that alone is larger is never kept, which is logged). A node
+ * without state of the job keeps nothing of it, and says so when it is asked.
  */
 #include "daemon/cluster/job_events.h"
 #include "daemon/store/store.h"
 #include "daemon/documents/documents.h"
-#include "daemon/documents/kept_jobs.h"
+#include "daemon/documents/kept/durable.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
 
 #include <string.h>
 
-#define KEPT_BYTES (64u << 20)
-#define RETRY_NS   INT64_C(1000000000)
+#define RETRY_NS INT64_C(1000000000)
+
+/* What the store has of a job, in the life of this process. */
+struct written {
+	char uuid[PTC_UUID_TEXT];
+	int64_t revision;
+	size_t bytes;
+};
 
 struct ptc_kept {
 	struct ptc_cluster *cluster;
 	struct ptc_store *store;
 	struct ptc_kept_jobs jobs;
+	pthread_mutex_t lock; /* guards `written`, and orders writes to the store */
+	struct written *written;
+	size_t nwritten;
 	bool busy; /* [loop], as is: */
 	int64_t not_before_ns;
 };
@@ -33,10 +47,13 @@ struct ptc_kept {
 struct gathering {
 	struct ptc_kept *kept;
 	struct ptc_etcd *etcd;
+	char uuid[PTC_UUID_TEXT];
 	struct ptc_meta_doc meta;
 	struct ptc_record_doc record;
-	struct ptc_kept_job *job;
-	bool first; /* nothing of it was kept before */
+	struct ptc_older_doc older;
+	struct ptc_durable durable;
+	struct ptc_kept_job *job; /* NULL: there is nothing to keep */
+	bool first;               /* nothing of it was kept before */
 	int rc;
 };
 
@@ -48,14 +65,18 @@ struct ptc_kept *ptc_kept_new(struct ptc_cluster *c, struct ptc_store *store)
 		return NULL;
 	k->cluster = c;
 	k->store = store;
-	ptc_kept_jobs_init(&k->jobs, KEPT_BYTES);
+	ptc_kept_jobs_init(&k->jobs, PTC_DURABLE_MAX_BYTES);
+	pthread_mutex_init(&k->lock, NULL);
 	return k;
 }
 
 struct ptc_kept *ptc_kept_free(struct ptc_kept *k)
 {
-	if (k)
-		ptc_kept_jobs_done(&k->jobs);
+	if (!k)
+		return NULL;
+	ptc_kept_jobs_done(&k->jobs);
+	pthread_mutex_destroy(&k->lock);
+	ptc_free(k->written);
 	ptc_free(k);
 	return NULL;
 }
@@ -82,6 +103,22 @@ size_t ptc_kept_jobs(struct ptc_kept *k)
 	return ptc_kept_jobs_count(&k->jobs);
 }
 
+void ptc_kept_install(struct ptc_kept *k, struct ptc_kept_job *job)
+{
+	ptc_kept_jobs_install(&k->jobs, job);
+}
+
+uint64_t ptc_kept_bytes(struct ptc_kept *k)
+{
+	uint64_t bytes = 0;
+
+	pthread_mutex_lock(&k->lock);
+	for (size_t i = 0; i < k->nwritten; i++)
+		bytes += k->written[i].bytes;
+	pthread_mutex_unlock(&k->lock);
+	return bytes;
+}
+
 /* ---- gathering, in a lane of its own: it only reads ---- */
 
 /* *ret_data: the job's; NULL: it has that already. */
@@ -97,7 +134,7 @@ static int gather_one(struct gathering *g, const char *hash, char **ret_data, si
 		return 0;
 	rc = ptc_kept_jobs_copy(&g->kept->jobs, j->uuid, hash, &data, &len)
 		     ? 0
-		     : ptc_blob_get(g->etcd, j->uuid, hash, KEPT_BYTES, &data, &len, NULL);
+		     : ptc_blob_get(g->etcd, j->uuid, hash, PTC_DURABLE_MAX_BYTES, &data, &len, NULL);
 	if (rc == 0)
 		rc = ptc_kept_job_add(j, hash, data, len);
 	if (rc) {
@@ -106,7 +143,7 @@ static int gather_one(struct gathering *g, const char *hash, char **ret_data, si
 	}
 	*ret_data = data;
 	*ret_len = len;
-	return j->bytes > KEPT_BYTES ? PTC_ELIMIT : 0;
+	return j->bytes > PTC_DURABLE_MAX_BYTES ? PTC_ELIMIT : 0;
 }
 
 static int gather_generation(struct gathering *g, const char *hash)
@@ -125,34 +162,151 @@ static int gather_generation(struct gathering *g, const char *hash)
 	return rc;
 }
 
-static int gather_all(struct gathering *g)
+/* The snapshot with that manifest, and what it takes to start ranks from it. */
+static int gather_manifest(struct gathering *g, const char *hash)
 {
 	struct ptc_manifest_doc m = { 0 };
 	char *data;
 	size_t len;
-	int rc = gather_one(g, g->record.manifest_hash, &data, &len);
+	int rc = gather_one(g, hash, &data, &len);
 
 	if (rc || !data)
 		return rc;
 	rc = ptc_manifest_doc_decode(data, len, &m, NULL);
 	if (rc == 0)
 		rc = gather_generation(g, m.generation_hash);
-	if (rc == 0)
-		rc = gather_one(g, g->meta.spec_hash, &data, &len);
 	for (size_t i = 0; rc == 0 && i < m.nfiles; i++)
 		rc = gather_one(g, m.files[i].header_hash, &data, &len);
+	if (rc == 0)
+		rc = gather_one(g, m.state_hash, &data, &len);
+	for (size_t i = 0; rc == 0 && i < m.nlayouts; i++)
+		rc = gather_one(g, m.layouts[i].layout_hash, &data, &len);
 	ptc_manifest_doc_done(&m);
 	return rc;
 }
 
+static int gather_blobs(struct gathering *g)
+{
+	char *data;
+	size_t len;
+	int rc = gather_one(g, g->meta.spec_hash, &data, &len);
+
+	if (rc == 0)
+		rc = gather_manifest(g, g->record.manifest_hash);
+	for (size_t i = 0; rc == 0 && i < g->older.n; i++)
+		rc = gather_manifest(g, g->older.v[i].manifest_hash);
+	return rc;
+}
+
+/* The keys at one revision. PTC_ENOTFOUND: the job has nothing committed. */
+static int gather_keys(struct gathering *g)
+{
+	struct ptc_durable *d = &g->durable;
+	struct ptc_etcd_kvs kvs = { 0 };
+	char prefix[64];
+	size_t at = (size_t)snprintf(prefix, sizeof prefix, "/ptc/jobs/%s/", g->uuid);
+	int rc = ptc_etcd_get(g->etcd, prefix, true, 0, &kvs, NULL);
+
+	d->epoch = (uint64_t)ptc_cluster_coordination_epoch(g->kept->cluster);
+	for (size_t i = 0; rc == 0 && i < kvs.n; i++)
+		for (size_t k = 0; rc == 0 && k < PTC_DURABLE_KEYS; k++) {
+			if (strcmp(kvs.kv[i].key + at, ptc_durable_key_name((enum ptc_durable_key)k)) != 0)
+				continue;
+			d->key[k] = ptc_strndup(kvs.kv[i].value, kvs.kv[i].len);
+			rc = d->key[k] ? 0 : PTC_ENOMEM;
+			d->revision = PTC_MAX(d->revision, kvs.kv[i].mod_revision);
+		}
+	ptc_etcd_kvs_done(&kvs);
+	if (rc == 0 && (!d->key[PTC_DURABLE_META] || !d->key[PTC_DURABLE_RECORD]))
+		rc = PTC_ENOTFOUND;
+	if (rc == 0)
+		rc = ptc_meta_doc_decode(d->key[PTC_DURABLE_META], strlen(d->key[PTC_DURABLE_META]), &g->meta, NULL);
+	if (rc == 0)
+		rc = ptc_record_doc_decode(d->key[PTC_DURABLE_RECORD], strlen(d->key[PTC_DURABLE_RECORD]), &g->record,
+					   NULL);
+	if (rc == 0 && d->key[PTC_DURABLE_OLDER])
+		rc = ptc_older_doc_decode(d->key[PTC_DURABLE_OLDER], strlen(d->key[PTC_DURABLE_OLDER]), &g->older,
+					  NULL);
+	return rc;
+}
+
+/* NULL: the store has nothing of the job, as far as this process knows. */
+static struct written *find_written_locked(struct ptc_kept *k, const char *uuid)
+{
+	for (size_t i = 0; i < k->nwritten; i++)
+		if (strcmp(k->written[i].uuid, uuid) == 0)
+			return &k->written[i];
+	return NULL;
+}
+
+static int write_locked(struct ptc_kept *k, struct gathering *g)
+{
+	struct written *w = find_written_locked(k, g->uuid);
+	char *data;
+	size_t len;
+	int rc;
+
+	if (w && w->revision >= g->durable.revision)
+		return 0;
+	rc = !w && !PTC_MORE(k->written, k->nwritten) ? PTC_ENOMEM : ptc_durable_encode(&g->durable, &data, &len);
+	if (rc)
+		return rc;
+	rc = ptc_store_note_put(k->store, g->uuid, PTC_DURABLE_NOTE, data, len, NULL);
+	ptc_free(data);
+	if (rc)
+		return rc == PTC_ENOTFOUND ? 0 : rc; /* the job was deleted here meanwhile */
+	if (!w) {
+		w = &k->written[k->nwritten++];
+		memcpy(w->uuid, g->uuid, sizeof w->uuid);
+	}
+	w->revision = g->durable.revision;
+	w->bytes = len;
+	return 0;
+}
+
+/* Blocks. */
 static void gather(void *arg, struct ptc_etcd *etcd)
 {
 	struct gathering *g = arg;
+	int64_t ignored;
 
 	g->etcd = etcd;
-	g->rc = gather_all(g);
+	g->first = !ptc_kept_jobs_revision(&g->kept->jobs, g->uuid, &ignored);
+	g->rc = gather_keys(g);
+	if (g->rc == 0)
+		g->rc = gather_blobs(g);
+	g->job->revision = g->durable.revision;
+	g->durable.blobs = g->job;
+	if (g->rc == 0) {
+		pthread_mutex_lock(&g->kept->lock);
+		g->rc = write_locked(g->kept, g);
+		pthread_mutex_unlock(&g->kept->lock);
+	}
 	if (g->rc == 0 && g->first)
-		ptc_events_remember(etcd, g->meta.uuid);
+		ptc_events_remember(etcd, g->uuid);
+}
+
+/* Puts what was gathered into memory, and frees g. Any thread. */
+static int gathered_any(struct gathering *g)
+{
+	struct ptc_kept *k = g->kept;
+	int rc = g->rc;
+
+	if (rc == PTC_ELIMIT) {
+		ptc_warn("job",
+			 "job=%s its documents take more than %u MiB: this node keeps none, and cannot read its state "
+			 "while the coordinator is unreachable",
+			 g->meta.name, PTC_DURABLE_MAX_BYTES >> 20);
+		ptc_kept_job_empty(g->job);
+		rc = 0;
+	}
+	if (rc)
+		ptc_kept_job_free(g->job);
+	else
+		ptc_kept_jobs_install(&k->jobs, g->job);
+	ptc_durable_done(&g->durable);
+	ptc_free(g);
+	return rc;
 }
 
 static void gathered(void *arg)
@@ -161,33 +315,58 @@ static void gathered(void *arg)
 	struct ptc_kept *k = g->kept;
 
 	k->busy = false;
-	if (g->rc == PTC_ELIMIT) {
-		ptc_warn("job",
-			 "job=%s its documents take more than %u MiB: this node keeps none, and cannot read its state "
-			 "while the coordinator is unreachable",
-			 g->meta.name, KEPT_BYTES >> 20);
-		ptc_kept_job_empty(g->job);
-	}
-	if (g->rc && g->rc != PTC_ELIMIT) {
+	if (gathered_any(g))
 		k->not_before_ns = ptc_sys_now_ns() + RETRY_NS;
-		ptc_kept_job_free(g->job);
-	} else {
-		ptc_kept_jobs_install(&k->jobs, g->job);
+}
+
+static struct gathering *gathering_new(struct ptc_kept *k, const char *uuid)
+{
+	struct gathering *g = ptc_calloc(1, sizeof *g);
+
+	if (g)
+		g->job = ptc_calloc(1, sizeof *g->job);
+	if (!g || !g->job) {
+		ptc_free(g);
+		return NULL;
 	}
-	ptc_free(g);
+	g->kept = k;
+	snprintf(g->uuid, sizeof g->uuid, "%s", uuid);
+	memcpy(g->job->uuid, g->uuid, sizeof g->job->uuid);
+	return g;
+}
+
+int ptc_kept_now(struct ptc_kept *k, const char *uuid, struct ptc_error *err)
+{
+	struct gathering *g;
+	uid_t uid;
+	int rc;
+
+	if (ptc_store_job_owner(k->store, uuid, &uid))
+		return 0;
+	g = gathering_new(k, uuid);
+	if (!g)
+		return ptc_nomem(err);
+	gather(g, ptc_cluster_etcd(k->cluster));
+	rc = gathered_any(g);
+	if (rc && rc != PTC_ENOTFOUND)
+		return ptc_error_set(err, rc,
+				     "node %s cannot keep the committed documents of job %s yet: etcd does not "
+				     "give them, or the store has no room",
+				     ptc_cluster_self(k->cluster), uuid);
+	return 0;
 }
 
 /* ---- what to gather, on the loop ---- */
 
-static bool wanted(struct ptc_kept *k, const struct ptc_job_view *j, bool *ret_first)
+static bool wanted(struct ptc_kept *k, const struct ptc_job_view *j)
 {
 	int64_t revision = 0;
 	uid_t uid;
 
 	if (!j->has_meta || !j->has_record || j->has_intent || ptc_store_job_owner(k->store, j->uuid, &uid))
 		return false;
-	*ret_first = !ptc_kept_jobs_revision(&k->jobs, j->uuid, &revision);
-	return *ret_first || revision != j->record_revision;
+	return !ptc_kept_jobs_revision(&k->jobs, j->uuid, &revision) ||
+	       revision < PTC_MAX(j->record_revision, PTC_MAX(j->copies_revision, j->older_revision));
 }
 
 static bool is_gone(void *arg, const char *uuid)
@@ -198,22 +377,21 @@ static bool is_gone(void *arg, const char *uuid)
 	return !view || !view->has_meta;
 }
 
-static bool begin(struct ptc_kept *k, const struct ptc_job_view *j, bool first)
+static void drop_written(struct ptc_kept *k)
 {
-	struct gathering *g = ptc_calloc(1, sizeof *g);
+	pthread_mutex_lock(&k->lock);
+	for (size_t i = k->nwritten; i-- > 0;)
+		if (is_gone(k, k->written[i].uuid))
+			k->written[i] = k->written[--k->nwritten];
+	pthread_mutex_unlock(&k->lock);
+}
 
-	if (g)
-		g->job = ptc_calloc(1, sizeof *g->job);
-	if (!g || !g->job) {
-		ptc_free(g);
+static bool begin(struct ptc_kept *k, const struct ptc_job_view *j)
+{
+	struct gathering *g = gathering_new(k, j->uuid);
+
+	if (!g)
 		return false;
-	}
-	g->kept = k;
-	g->meta = j->meta;
-	g->record = j->record;
-	g->first = first;
-	memcpy(g->job->uuid, j->uuid, sizeof g->job->uuid);
-	g->job->revision = j->record_revision;
 	if (ptc_cluster_run(k->cluster, "kept", gather, gathered, g) == 0)
 		return true;
 	ptc_kept_job_free(g->job);
@@ -223,13 +401,12 @@ static bool begin(struct ptc_kept *k, const struct ptc_job_view *j, bool first)
 
 void ptc_kept_tick(struct ptc_kept *k)
 {
-	bool first;
-
 	if (k->busy || !ptc_cluster_synced(k->cluster) || ptc_cluster_lease(k->cluster) == 0 ||
 	    ptc_sys_now_ns() < k->not_before_ns)
 		return;
 	ptc_kept_jobs_drop(&k->jobs, is_gone, k);
+	drop_written(k);
 	for (size_t i = 0; i < ptc_cluster_njobs(k->cluster) && !k->busy; i++)
-		if (wanted(k, ptc_cluster_job(k->cluster, i), &first))
-			k->busy = begin(k, ptc_cluster_job(k->cluster, i), first);
+		if (wanted(k, ptc_cluster_job(k->cluster, i)))
+			k->busy = begin(k, ptc_cluster_job(k->cluster, i));
 }

@@ -10,6 +10,7 @@
 #include "daemon/documents/documents.h"
 
 #include "base/alloc.h"
+#include "base/number/fence.h"
 #include "formats/job/job.h"
 #include "formats/json.h"
 
@@ -41,8 +42,9 @@ static int write_next(const struct ptc_rank_states_ask *ask, const struct ptc_st
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", ask->meta->uuid);
 	if (e)
 		rc = ptc_blob_put(e, ask->meta->uuid,
-				  &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, ask->fence }, json, len,
-				  b->hash, err);
+				  &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV,
+							      ptc_fence_revision(ask->fence) },
+				  json, len, b->hash, err);
 	ptc_free(json);
 	return rc;
 }

@@ -324,6 +324,16 @@ int ptc_vault_open(struct ptc_vault *v, const char *uuid, char *data, size_t len
 		*ret_len = len;
 		return 0;
 	}
+	/* with the node's own key first: etcd may not be there to name the cluster's */
+	if (!atomic_load(&v->ready)) {
+		pthread_mutex_lock(&v->lock);
+		rc = v->have ? ptc_seal_open(&v->key, uuid, data, len, ret_json, ret_len, NULL) : PTC_ENOTFOUND;
+		pthread_mutex_unlock(&v->lock);
+		if (rc == 0) {
+			ptc_free(data);
+			return 0;
+		}
+	}
 	rc = ptc_vault_join(v, err);
 	if (rc == 0) {
 		rc = ptc_seal_open(&v->key, uuid, data, len, ret_json, ret_len, err);
@@ -332,6 +342,16 @@ int ptc_vault_open(struct ptc_vault *v, const char *uuid, char *data, size_t len
 	}
 	ptc_free(data);
 	return rc;
+}
+
+bool ptc_vault_key_id(struct ptc_vault *v, char ret_id[PTC_VAULT_ID])
+{
+	_Static_assert(PTC_VAULT_ID == PTC_SEAL_ID_TEXT, "an id of another length");
+	pthread_mutex_lock(&v->lock);
+	if (v->have)
+		memcpy(ret_id, v->key.id, PTC_VAULT_ID);
+	pthread_mutex_unlock(&v->lock);
+	return v->have;
 }
 
 /* ---- life -------------------------------------------------------------------------------- */

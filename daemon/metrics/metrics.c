@@ -4,6 +4,7 @@
  * Labels are names of jobs this daemon controls or runs ranks of (at most JOBS_MAX of each; the rest is counted), and
  * words that are in this program: the number of series is bounded. Each job is shown by the one daemon that controls
  * it, so sums over nodes are right. Failure modes: metrics.h. */
+#include "daemon/gpu/node/node_devices.h"
 #include "daemon/scrub/scrub.h"
 #include "daemon/metrics/metrics.h"
 #include "daemon/store/store.h"
@@ -53,6 +54,7 @@ struct sample {
 	uint64_t device_kept, device_peer, device_host;
 	uint64_t heap, heap_peak, heap_limit, database_limit, database_full;
 	struct ptc_scrub_progress scrub;
+	uint64_t unwell; /* devices */
 	struct ptc_cluster_database database;
 	struct ptc_memory memory;
 	uint64_t pinned;
@@ -132,6 +134,18 @@ static void gather(uv_work_t *work)
 	ptc_rpc_connections(&s->connections);
 }
 
+static uint64_t count_unwell(struct ptc_node_devices *d)
+{
+	struct ptc_node_device now;
+	uint64_t n = 0;
+
+	for (size_t i = 0; d && i < ptc_node_devices_count(d); i++) {
+		ptc_node_devices_get(d, i, &now);
+		n += strcmp(now.health, "ok") != 0;
+	}
+	return n;
+}
+
 static void look(struct ptc_metrics *m)
 {
 	struct sample *s = &m->sample;
@@ -150,6 +164,7 @@ static void look(struct ptc_metrics *m)
 	s->device_peer = ptc_count_get(PTC_COUNT_DEVICE_PEER_BYTES);
 	s->device_host = ptc_count_get(PTC_COUNT_DEVICE_HOST_BYTES);
 	ptc_scrubber_progress(m->o.scrubber, &s->scrub);
+	s->unwell = count_unwell(m->o.config->found);
 	s->etcd_errors = ptc_count_get(PTC_COUNT_ETCD_ERRORS);
 	s->heap = ptc_alloc_bytes();
 	s->heap_peak = ptc_alloc_peak();
@@ -520,6 +535,9 @@ static const struct metric metrics[] = {
 	{ "ptc_store_healed_blocks_total", "counter", "", "Damaged blocks that were healed.", w_number, AT(healed) },
 	{ "ptc_store_damaged_blocks", "gauge", "", "Damaged blocks without a copy that answers.", w_number,
 	  AT(scrub.damaged) },
+	{ "ptc_node_devices_unwell", "gauge", "",
+	  "Devices of this node that are given to no ranks, for the driver or the health command says so.", w_number,
+	  AT(unwell) },
 	{ "ptc_scrub_limit_bytes_per_second", "gauge", "", "The setting scrub.rate.", w_number, AT(scrub.rate) },
 	{ "ptc_scrub_bytes_total", "counter", "", "Bytes that the scrubber has read and verified.", w_number,
 	  AT(scrub.bytes) },

@@ -235,24 +235,28 @@ struct rows {
 	struct ptc_peak_row *peaks;
 };
 
-static void take_row(struct ptc_job_work *w, const struct rows *r, const struct ptc_cand *c, double step_s,
-		     double peak_bytes, const char *config)
+struct seen {
+	double step_s, noise, peak_bytes;
+	const char *config; /* NULL: none that ranks have had */
+};
+
+static void take_row(struct ptc_job_work *w, const struct rows *r, const struct ptc_cand *c, const struct seen *s)
 {
 	struct ptc_estimate e;
 
 	if (w->no_model.code) {
-		if (!(step_s > 0) || c->recompute != only_mode(w) || c->recompute_others)
+		if (!(s->step_s > 0) || c->recompute != only_mode(w) || c->recompute_others)
 			return;
-		w->row_configs[w->nsteps] = config ? ptc_strdup(config) : NULL;
-		w->rows[w->nsteps++] = (struct ptc_scaled_row){ *c, step_s };
+		w->row_configs[w->nsteps] = s->config ? ptc_strdup(s->config) : NULL;
+		w->rows[w->nsteps++] = (struct ptc_scaled_row){ *c, s->step_s };
 		return;
 	}
 	if (ptc_estimate(&w->work, c, &e, NULL) != 0)
 		return;
-	if (step_s > 0)
-		r->steps[w->nsteps++] = (struct ptc_fit_row){ &w->work, *c, step_s };
-	if (peak_bytes > 0)
-		r->peaks[w->npeaks++] = (struct ptc_peak_row){ &w->work, *c, peak_bytes };
+	if (s->step_s > 0)
+		r->steps[w->nsteps++] = (struct ptc_fit_row){ &w->work, *c, s->step_s, s->noise };
+	if (s->peak_bytes > 0)
+		r->peaks[w->npeaks++] = (struct ptc_peak_row){ &w->work, *c, s->peak_bytes };
 }
 
 static int take_measured(const struct ptc_job_work_opts *o, struct ptc_job_work *w, const struct rows *r,
@@ -266,7 +270,7 @@ static int take_measured(const struct ptc_job_work_opts *o, struct ptc_job_work 
 		const struct ptc_plan_measured *m = &w->profile.measured[i];
 
 		if (m->global_batch == w->work.global_batch)
-			take_row(w, r, &m->cand, m->step_s, m->peak_bytes, NULL);
+			take_row(w, r, &m->cand, &(struct seen){ m->step_s, m->noise, m->peak_bytes, NULL });
 	}
 	for (size_t i = 0; o->measured && i < o->measured->nrows; i++) {
 		const struct ptc_measured_row *m = &o->measured->rows[i];
@@ -277,7 +281,7 @@ static int take_measured(const struct ptc_job_work_opts *o, struct ptc_job_work 
 			continue;
 		ptc_cand_from_config(config, &c);
 		c.recompute = only_mode(w);
-		take_row(w, r, &c, m->step_s, m->peak_bytes, m->config);
+		take_row(w, r, &c, &(struct seen){ m->step_s, m->noise, m->peak_bytes, m->config });
 	}
 	return 0;
 }

@@ -16,8 +16,10 @@
 #define LIST(member, count, members)                                                                                   \
 	IS(doc, member, ARRAY, .optional = true, PTC_COUNT(struct ptc_measured_doc, count), .of = &members)
 
-static const struct ptc_member row_rows[] = { IS(row, config, TEXT), IS(row, step_s, REAL),
+static const struct ptc_member row_rows[] = { IS(row, config, TEXT),
+					      IS(row, step_s, REAL),
 					      IS(row, peak_bytes, REAL, .optional = true),
+					      IS(row, noise, REAL, .optional = true),
 					      IS(row, steps, U64, .optional = true),
 					      IS(row, time_ms, I64, .optional = true) };
 static const struct ptc_members row_members = PTC_MEMBERS(row_rows, struct ptc_measured_row);
@@ -51,6 +53,8 @@ int ptc_measured_decode(const char *json, size_t len, struct ptc_measured_doc *r
 	for (size_t i = 0; !rc && i < ret->nrows; i++)
 		if (!(ret->rows[i].step_s > 0))
 			rc = ptc_error_set(err, PTC_EINVAL, "%s: a row without step_s", what);
+		else if (!(ret->rows[i].noise >= 0 && ret->rows[i].noise <= 1))
+			rc = ptc_error_set(err, PTC_EINVAL, "%s: a row whose noise is not in 0..1", what);
 	json_decref(root);
 	return rc;
 }

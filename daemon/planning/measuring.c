@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/fence.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
 #include "base/sys/thread.h"
@@ -37,6 +38,8 @@
 #define LONG_NS    INT64_C(30000000000) /* of few */
 #define WINDOWS    5
 #define CHANGED    0.05 /* of a step time: worth another write */
+#define SPREAD     3    /* windows that show how much steps differ */
+#define NOISE_MIN  0.03 /* runs of one configuration differ by as much */
 
 struct note {
 	char uuid[PTC_UUID_TEXT];
@@ -52,7 +55,7 @@ struct watched {
 	uint64_t from_step, seen_step; /* of the window; last seen */
 	int64_t from_ns, next_ns;
 	double windows[WINDOWS], written_s, peak_bytes;
-	size_t nwindows;
+	size_t nwindows, written_windows;
 	uint64_t steps;
 	json_t *switched; /* summary of the switch that made this generation; NULL: none, or told */
 };
@@ -140,6 +143,19 @@ static double median(const double *v, size_t n)
 	return n % 2 ? s[n / 2] : (s[n / 2 - 1] + s[n / 2]) / 2;
 }
 
+/* By the median of what windows are off, as a standard deviation. 0: not known, for what else a machine does may last
+ * for a window or two. */
+static double noise_of(const double *v, size_t n)
+{
+	double middle = median(v, n), off[WINDOWS];
+
+	if (n < SPREAD)
+		return 0;
+	for (size_t i = 0; i < n; i++)
+		off[i] = fabs(v[i] / middle - 1);
+	return PTC_MIN(1.0, PTC_MAX(NOISE_MIN, 1.4826 * median(off, n)));
+}
+
 /* True: a window has closed. A window begins and ends where the step is seen to change, so that it is off by a look. */
 static bool saw_step(struct watched *w, uint64_t step, int64_t now_ns)
 {
@@ -186,8 +202,8 @@ static int write_doc(struct ptc_measuring *m, const struct ptc_measuring_run *r,
 	ptc_planning_measured_key(r->uuid, key);
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", r->uuid);
 	rc = ptc_etcd_txn(ptc_cluster_etcd(m->opts.docs->cluster),
-			  &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, r->fence }, 1, &op, 1, "etcd.measured",
-			  &ok, NULL, err);
+			  &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(r->fence) }, 1, &op,
+			  1, "etcd.measured", &ok, NULL, err);
 	ptc_free(json);
 	return rc ? rc : ok ? 0 : ptc_error_set(err, PTC_EFENCED, "another daemon controls the job now");
 }
@@ -257,7 +273,11 @@ static void tell(struct ptc_measuring *m, struct watched *w, double step_s, cons
 static void write_step(struct ptc_measuring *m, struct watched *w, double step_s)
 {
 	struct ptc_measured_row row = {
-		.step_s = step_s, .peak_bytes = w->peak_bytes, .steps = w->steps, .time_ms = ptc_sys_realtime_ms()
+		.step_s = step_s,
+		.noise = noise_of(w->windows, w->nwindows),
+		.peak_bytes = w->peak_bytes,
+		.steps = w->steps,
+		.time_ms = ptc_sys_realtime_ms(),
 	};
 	struct ptc_measured_doc *d = ptc_calloc(1, sizeof *d);
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -275,6 +295,7 @@ static void write_step(struct ptc_measuring *m, struct watched *w, double step_s
 		goto out;
 	}
 	w->written_s = step_s;
+	w->written_windows = w->nwindows;
 	if (known)
 		tell(m, w, step_s, &predicted);
 	json_decref(w->switched);
@@ -297,7 +318,8 @@ static void look(struct ptc_measuring *m, struct watched *w)
 	w->next_ns = w->written_s > 0 ? now + SLOW_NS : 0;
 	if (least_step(rows, &w->run, &step, &w->peak_bytes) && saw_step(w, step, now)) {
 		step_s = median(w->windows, w->nwindows);
-		if (!(fabs(step_s / w->written_s - 1) <= CHANGED)) /* also when nothing was written */
+		if (!(fabs(step_s / w->written_s - 1) <= CHANGED) || /* also when nothing was written */
+		    (w->written_windows < SPREAD && w->nwindows >= SPREAD))
 			write_step(m, w, step_s);
 	}
 	json_decref(rows);

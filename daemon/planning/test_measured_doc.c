@@ -16,7 +16,7 @@ static struct ptc_measured_doc doc, again;
 
 static void add(unsigned dp, double step_s)
 {
-	struct ptc_measured_row row = { .step_s = step_s, .steps = dp, .time_ms = 1000 + dp };
+	struct ptc_measured_row row = { .step_s = step_s, .noise = 0.03, .steps = dp, .time_ms = 1000 + dp };
 
 	snprintf(row.config, sizeof row.config, "dp=%u", dp);
 	ptc_measured_add(&doc, &row);
@@ -84,6 +84,8 @@ static void what_is_not_ours_is_refused(void **state)
 	refused("{\"version\":2}", PTC_EVERSION, "another version");
 	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\"}]}", PTC_EINVAL, "\"step_s\" is missing");
 	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\",\"step_s\":-1.0}]}", PTC_EINVAL, "step_s");
+	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\",\"step_s\":1.0,\"noise\":-0.1}]}", PTC_EINVAL, "noise");
+	refused("{\"version\":1,\"rows\":[{\"config\":\"dp=1\",\"step_s\":1.0,\"noise\":7.5}]}", PTC_EINVAL, "noise");
 	for (int i = 0; i <= PTC_MEASURED_CHANGES; i++)
 		at += (size_t)snprintf(many + at, sizeof many - at, "%s{}", i ? "," : "");
 	snprintf(many + at, sizeof many - at, "]}");

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A new table out of a sealed one: what stays is referred to, what stays in too empty chunks is copied, the rest is
- * reported missing.
+/* Makes a new table out of a sealed one. Bytes that stay are referred to. If they lie in chunks that are too empty,
+ * they are copied. All other needed bytes are reported missing.
  *
- * Happy path: needs are made disjoint and merged; what the table has already (a resumed one) is taken out; each cut of
- * a source piece with a need is classified by the live share of the chunks it reaches; aliases and the extents of
- * copies are added in one commit; copies are filled, verified at the source, and recorded.
+ * Happy path: the needed boxes are made disjoint and merged. What the new table has already is taken out, if it is one
+ * that was begun before. Each needed box is cut along the source's pieces. Each such cut is referred to or copied,
+ * which the share of live bytes in its chunks decides. References, and the extents for copies, are added in one commit.
+ * Then the copies are filled, verified at the source, and recorded.
  *
  * Failure modes: a table holding other boxes is PTC_ESTATE (drop it first); no room is PTC_ENOSPC with nothing changed;
  * a corrupt source block is PTC_ECORRUPT with the copies left to be resumed. */

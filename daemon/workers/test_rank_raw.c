@@ -285,6 +285,27 @@ static void out_of_turn(uint16_t type, const char *what)
 	expect_refusal(&c, 0, what);
 }
 
+/* Memory that it keeps has to be a memfd that cannot be cut off: any other file could hold up who reads it. */
+static void bad_keeps(void)
+{
+	int fds[2], memfd = memfd_create("x", MFD_CLOEXEC), given[] = { -1, 0, memfd };
+	struct ptc_local_out o = { .grow = realloc };
+
+	expect(ftruncate(memfd, PTC_LOCAL_PAGE) == 0 && pipe2(fds, O_CLOEXEC) == 0, "cannot make descriptors");
+	given[1] = fds[0];
+	ptc_local_put_keeps(&o, &(struct ptc_local_keeps){ 4096, PTC_LOCAL_PAGE });
+	for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+		struct ptc_local_conn c = welcome("before memory that is none a good HELLO is not welcome");
+
+		say(&c, PTC_LOCAL_KEEPS, &o, given[i]);
+		expect_refusal(&c, 0, "memory that could be cut off is taken to be kept");
+	}
+	free(o.data);
+	close(memfd);
+	close(fds[0]);
+	close(fds[1]);
+}
+
 /* One that says it is of a generation or incarnation it was not given: it is told that this has ended, whatever it
  * says. */
 static void stale(uint64_t generation, uint64_t incarnation)
@@ -370,6 +391,7 @@ int test_rank_raw(void)
 	bad_hellos();
 	versions();
 	bad_frames();
+	bad_keeps();
 	out_of_turn(PTC_LOCAL_TENSOR, "a tensor is taken without a generation");
 	out_of_turn(PTC_LOCAL_DECLARED, "DECLARED is taken without a generation");
 	out_of_turn(PTC_LOCAL_BLOB, "a blob is taken without a generation");

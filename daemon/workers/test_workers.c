@@ -1703,6 +1703,87 @@ static void test_hold(void **state)
 	end(g); /* frozen ranks are ended, too */
 }
 
+/* Where each of the group's ranks has come to when it was killed. */
+static void check_left(struct group *g)
+{
+	struct ptc_slot_view *slots;
+	struct ptc_error err = PTC_ERROR_INIT;
+	size_t n;
+
+	ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
+	for (size_t i = 0; i < n; i++) {
+		uint64_t blob = 0;
+
+		assert_true(slots[i].outlived && slots[i].has_state && slots[i].published && slots[i].step > 0);
+		assert_non_null(slots[i].not_held); /* its tensors have ended with it */
+		assert_true(slots[i].nblobs > 0 && slots[i].ncursors == 1);
+		for (size_t k = 0; k < slots[i].nblobs; k++)
+			if (strcmp(slots[i].blobs[k].name, "job") == 0)
+				memcpy(&blob, slots[i].blobs[k].data, sizeof blob);
+		assert_int_equal(blob, slots[i].step);
+		assert_int_equal(slots[i].cursors[0].position, 8 * slots[i].step);
+	}
+	ptc_workers_slots_done(t.w, slots, n);
+}
+
+/* Holds them; true: all have ended. */
+static bool all_left(struct group *g)
+{
+	struct ptc_slot_view *slots;
+	struct ptc_error err = PTC_ERROR_INIT;
+	bool all = true;
+	size_t n;
+
+	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+	ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
+	for (size_t i = 0; i < n; i++)
+		all = all && slots[i].outlived;
+	ptc_workers_slots_done(t.w, slots, n);
+	return all;
+}
+
+/* What ranks that are killed at any moment have published outlives them: blobs and cursors of the step that they had
+ * come to, read once and again. */
+static void test_killed(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	uint32_t seed = (uint32_t)time(NULL);
+
+	(void)state;
+	printf("seed %u\n", seed);
+	for (uint64_t round = 1; round <= 4; round++) {
+		struct group *g = group(2, round, PTC_MODE_RESTART, "survives", NULL);
+		struct ptc_worker_event event;
+		struct ptc_slot_view *slots;
+		pid_t pids[2];
+		size_t n;
+
+		forget_event();
+		start_generation(g, NULL, 0);
+		goes_on();
+		if (round % 2 == 0) /* they have said it again, to another ptcd */
+			again();
+		goes_on();
+		ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
+		for (size_t i = 0; i < 2; i++)
+			pids[i] = slots[i].pid;
+		ptc_workers_slots_done(t.w, slots, n);
+		nap_us(rand_r(&seed) % 20000);
+		if (round == 3) /* also of ranks that are held as they end */
+			ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+		for (size_t i = 0; i < 2; i++)
+			assert_int_equal(kill(pids[i], SIGKILL), 0);
+		assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
+		for (int looks = 0; looks < 2; looks++) {
+			while (!all_left(g))
+				nap_us(1000);
+			check_left(g);
+			ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
+		}
+		end(g);
+	}
+}
+
 /* A program that does not promise it is left alone. */
 static void test_hold_unproven(void **state)
 {
@@ -2401,6 +2482,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_stall, setup_stall, teardown),
 		cmocka_unit_test_setup_teardown(test_whole, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hold, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hold_unproven, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_leave, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_deaf, setup, teardown),

@@ -3,13 +3,15 @@
  * generation names it by its content hash.
  *
  *   {"version":1,"config":"tp=2,dp=2",
- *    "tensors":[["w","F32",[8,4]],["step","F32",[]]],
- *    "classes":[[1,[0,0,0,4,4]],[1,[0,4,0,4,4]]],
- *    "ranks":[0,[2,1]]}
+ *    "tensors":[["step","F32",[]],["w","F32",[8,4]]],
+ *    "classes":[[0,[1,0,0,4,4]],[0,[1,4,0,4,4]]],
+ *    "ranks":[0,1,[2,0]]}
  *
- * A class lists parts in tensor order. A number alone is a tensor held whole. [tensor, offsets.., extents.., offsets..,
- * ...] has the tensor's boxes; [tensor] has none of its elements. In ranks, [n, class] stands for n ranks in a row; n
- * is above 1.
+ * Tensors are in the order of their names. A class says what a rank has of them; ranks that have the same share one.
+ * It lists its parts in the order of tensors, which it names by number. A number alone is a tensor held whole. [tensor,
+ * offsets.., extents.., offsets.., ...] has the tensor's boxes; [tensor] has none of its elements. "ranks" has the
+ * class of each rank, by number. In it, [n, class] stands for n ranks in a row; n is above 1. So ranks 0, 2 and 3 above
+ * have the first four rows of w, and rank 1 has the others.
  *
  * Only the canonical form is read, so equal documents have equal bytes. Writing a document again gives the same bytes,
  * except members that a later version has added before its end. Everything is bounded, and checked by

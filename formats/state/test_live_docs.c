@@ -101,6 +101,27 @@ static char *later(const char *json, unsigned version, const char *member)
 	return text;
 }
 
+/* The example at the head of layout_doc.h. */
+static void layout_example(void **state)
+{
+	static const char text[] = "{\"version\":1,\"config\":\"tp=2,dp=2\","
+				   "\"tensors\":[[\"step\",\"F32\",[]],[\"w\",\"F32\",[8,4]]],"
+				   "\"classes\":[[0,[1,0,0,4,4]],[0,[1,4,0,4,4]]],"
+				   "\"ranks\":[0,1,[2,0]]}";
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_declared d = { 0 };
+	char *json = NULL;
+	size_t len = 0;
+
+	(void)state;
+	if (ptc_layout_doc_decode(text, sizeof text - 1, &d, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(ptc_layout_doc_encode(&d, &json, &len, NULL), 0);
+	assert_string_equal(json, text);
+	ptc_free(json);
+	ptc_declared_done(&d);
+}
+
 static void layout_versions(void **state)
 {
 	static const struct {
@@ -465,17 +486,12 @@ static void utf8(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(layout_document),
-		cmocka_unit_test(layout_versions),
-		cmocka_unit_test(layout_refused),
-		cmocka_unit_test(layout_out_of_memory),
-		cmocka_unit_test(merge_out_of_memory),
-		cmocka_unit_test(state_document),
-		cmocka_unit_test(state_of_group),
-		cmocka_unit_test(state_versions),
-		cmocka_unit_test(state_refused),
-		cmocka_unit_test(state_out_of_memory),
-		cmocka_unit_test(utf8),
+		cmocka_unit_test(layout_document),      cmocka_unit_test(layout_example),
+		cmocka_unit_test(layout_versions),      cmocka_unit_test(layout_refused),
+		cmocka_unit_test(layout_out_of_memory), cmocka_unit_test(merge_out_of_memory),
+		cmocka_unit_test(state_document),       cmocka_unit_test(state_of_group),
+		cmocka_unit_test(state_versions),       cmocka_unit_test(state_refused),
+		cmocka_unit_test(state_out_of_memory),  cmocka_unit_test(utf8),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -658,7 +658,10 @@ static uint64_t next_slots(const struct fs_place *at, uint64_t first, uint64_t e
 void fs_part_read_ahead(const struct fs_place *at, uint64_t off, size_t len)
 {
 	const struct fs_part *p = at->part;
-	uint64_t samples[AHEAD_MAX], first = at->slot, end = at->slot + 1, from = 0, n;
+	uint64_t samples[AHEAD_MAX], first = at->slot, end = at->slot + 1, from = 0, n, known = 0;
+	struct fs_want it;
+	uint64_t all[AHEAD_MAX];
+	uint32_t part[AHEAD_MAX];
 	struct fs_window w;
 
 	if (!p->elsewhere || !len || (at->which != FS_PART_BIN && at->which != FS_PART_SAMPLE) ||
@@ -669,17 +672,17 @@ void fs_part_read_ahead(const struct fs_place *at, uint64_t off, size_t len)
 		end = (off + len - 1) / p->stride + 1;
 	}
 	n = next_slots(at, first, end, w.slots, &from);
-	for (uint32_t k = 0; n && k < p->mix.nparts; k++) {
+	/* Each slot once, not once for each dataset: by length there are more steps in these than are remembered. */
+	for (; known < n && want(p, &w, at->dp, from + known, &it, NULL) == 0; known++) {
+		all[known] = it.sample; /* what fails is said when it is asked for */
+		part[known] = it.part;
+	}
+	for (uint32_t k = 0; known && k < p->mix.nparts; k++) {
 		size_t of_it = 0;
 
-		for (uint64_t i = 0; i < n; i++) {
-			struct fs_want it;
-
-			if (want(p, &w, at->dp, from + i, &it, NULL) != 0)
-				break; /* then it is said when they are asked for */
-			if (it.part == k)
-				samples[of_it++] = it.sample;
-		}
+		for (uint64_t i = 0; i < known; i++)
+			if (part[i] == k)
+				samples[of_it++] = all[i];
 		fs_origin_ahead(p, k, samples, of_it);
 	}
 }

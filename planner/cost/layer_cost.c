@@ -42,14 +42,19 @@ static struct context context_of(const struct ptc_work *w, const struct ptc_cand
 	return x;
 }
 
-/* Seconds of `flops` in matrices of `rows` tokens and `width` columns. The share of the peak falls
- * with the square root of a matrix's area, against one of 1024 x 1024. */
+/* Of the device that the coefficients' defaults are of: A100. */
+#define REFERENCE_FLOPS 312e12
+
+/* Seconds of `flops` in matrices of `rows` tokens and `width` columns. The share of the peak falls with the square root
+ * of a matrix's area, against one of 1024 x 1024. The work that a device needs to reach half of its peak is that peak
+ * times a start-up time (Hockney's n_1/2 = r_inf * t_0), so the area of which a share is lost grows with the peak. */
 static double gemm_seconds(const struct context *x, double flops, double rows, double width)
 {
 	const double *v = x->w->coefs.v;
 	double area = PTC_MAX(1.0, rows) / 1024 * PTC_MAX(1.0, width) / 1024;
+	double small = v[PTC_COEF_SMALL] * sqrt(x->flops / REFERENCE_FLOPS / area);
 
-	return flops / (x->flops * v[PTC_COEF_GEMM]) * (1 + v[PTC_COEF_SMALL] / sqrt(area));
+	return flops / (x->flops * v[PTC_COEF_GEMM]) * (1 + small);
 }
 
 static double attention_flops(const struct context *x, const struct ptc_layer_kind *k)

@@ -17,14 +17,19 @@ uint32_t ptc_cost_micro_batches(const struct ptc_work *w, const struct ptc_cand 
 	return (uint32_t)((w->global_batch + once - 1) / once);
 }
 
-static double ring_seconds(const struct ptc_work *w, uint32_t size, uint32_t stride, double bytes)
+/* phases: how often all have to hear of all, 2 of an all-reduce. Each waits log2(size) latencies, as recursive halving
+ * and doubling do (Thakur et al. 2005). */
+static double ring_seconds(const struct ptc_work *w, uint32_t size, uint32_t stride, double bytes, double phases)
 {
 	struct ptc_ring r = ptc_cluster_ring_of(w->cluster, PTC_LINK_DP, size, stride);
 	const double *v = w->coefs.v;
+	double latency = r.measured ? 0 /* it is in what was measured */
+				    : r.latency_s * v[r.crosses ? PTC_COEF_NODE_LATENCY : PTC_COEF_INTRA_LATENCY];
 
-	if (size < 2)
+	if (size < 2 || bytes <= 0)
 		return 0;
-	return (double)(size - 1) / size * bytes / (r.bytes_s * v[r.crosses ? PTC_COEF_NODE : PTC_COEF_INTRA]);
+	return (double)(size - 1) / size * bytes / (r.bytes_s * v[r.crosses ? PTC_COEF_NODE : PTC_COEF_INTRA]) +
+	       phases * latency * log2(size);
 }
 
 /* Handing activations on, and gradients back, for one micro-batch at one boundary. Across nodes each
@@ -50,16 +55,16 @@ static double gather_seconds(const struct ptc_work *w, const struct ptc_cand *c,
 	uint32_t edp = c->tp * c->cp * c->dp / (c->ep * c->etp);
 	double moved = 2 * w->memory.weight_bytes + w->reduce_bytes;
 
-	return ring_seconds(w, c->dp * c->cp, c->tp, moved * p->dense_max) +
-	       ring_seconds(w, edp, c->ep * c->etp, moved * p->expert_max);
+	return ring_seconds(w, c->dp * c->cp, c->tp, moved * p->dense_max, 3) +
+	       ring_seconds(w, edp, c->ep * c->etp, moved * p->expert_max, 3);
 }
 
 static double gradient_seconds(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p)
 {
 	uint32_t edp = c->tp * c->cp * c->dp / (c->ep * c->etp);
 
-	return ring_seconds(w, c->dp * c->cp, c->tp, 2 * w->reduce_bytes * p->dense_max) +
-	       ring_seconds(w, edp, c->ep * c->etp, 2 * w->reduce_bytes * p->expert_max);
+	return ring_seconds(w, c->dp * c->cp, c->tp, 2 * w->reduce_bytes * p->dense_max, 2) +
+	       ring_seconds(w, edp, c->ep * c->etp, 2 * w->reduce_bytes * p->expert_max, 2);
 }
 
 static double optimizer_seconds(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p)
@@ -79,6 +84,18 @@ static double bubble_share(const struct ptc_work *w, const struct ptc_cand *c)
 	return 1.0 / c->vpp;
 }
 
+/* What hops add to the m - 1 micro-batches of the busiest device; hop: there and back. 1F1B waits for each, as its
+ * warm-up has no micro-batch to spare. GPipe passes all forward first: a hop runs beside the next micro-batch's
+ * computing (Zhuang et al., MLSys 2023). */
+static double hops_seconds(const struct ptc_work *w, const struct ptc_cand *c, double hop, double m, double busiest)
+{
+	double forward = busiest / (c->recompute == PTC_RECOMPUTE_FULL ? 4 : 3), one = hop / 2;
+
+	if (w->schedule != PTC_SCHEDULE_GPIPE)
+		return (m - 1) * c->vpp * hop;
+	return (m - 1) * (PTC_MAX(0.0, one - forward) + PTC_MAX(0.0, one - (busiest - forward)));
+}
+
 void ptc_cost_time(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p,
 		   struct ptc_estimate *ret)
 {
@@ -90,7 +107,7 @@ void ptc_cost_time(const struct ptc_work *w, const struct ptc_cand *c, const str
 	ret->tp_s = m * p->tp_s;
 	ret->cp_s = m * p->cp_s;
 	ret->ep_s = m * p->ep_s;
-	ret->pp_s = (m - 1) * c->vpp * hop + (c->pp - 1) * hop;
+	ret->pp_s = hops_seconds(w, c, hop, m, busiest) + (c->pp - 1) * hop;
 	ret->bubble_s = (p->all_s - busiest) * bubble_share(w, c);
 	ret->dp_s = 0;
 	if (c->zero == 3) { /* beside the computing of each micro-batch, as far as there is some */

@@ -22,6 +22,7 @@ struct ptc_calibration {
 	double *x;              /* n rows of FEATURES */
 	double *factor;         /* n by n: Cholesky's of the covariance */
 	double *weight;         /* n: the covariance's inverse times the errors */
+	double *noise;          /* n: of each row */
 	double common;          /* error of all rows, the median: another machine or program than the prior's */
 	double usual;           /* of the coefficients' errors; at least the noise */
 	double size;            /* of errors, as they are thought to be alike */
@@ -74,6 +75,9 @@ static int check_rows(const struct ptc_fit_row *rows, size_t n, struct ptc_error
 
 		if (rc)
 			return ptc_error_wrap(err, "calibration: measured step %zu", i);
+		if (!isfinite(rows[i].noise) || rows[i].noise < 0)
+			return ptc_error_set(err, PTC_EINVAL, "calibration: the noise of measured step %zu is negative",
+					     i);
 		if (!isfinite(rows[i].step_s) || rows[i].step_s <= 0)
 			return ptc_error_set(err, PTC_EINVAL, "calibration: measured step %zu is not a positive time",
 					     i);
@@ -87,7 +91,7 @@ static double noise_of(const struct ptc_calibration *cal, size_t i)
 {
 	double off = fabs(cal->weight[i]) / (3 * cal->usual);
 
-	return cal->set.noise * fmax(1, off * off);
+	return cal->noise[i] * fmax(1, off * off);
 }
 
 /* From the errors, which stand in weight. */
@@ -174,6 +178,7 @@ static int fit(const struct ptc_fit_row *given, const struct ptc_coefs *prior, s
 	for (size_t i = 0; i < cal->n; i++) {
 		features(rows[i].work, &rows[i].cand, cal->x + i * FEATURES);
 		cal->cands[i] = rows[i].cand;
+		cal->noise[i] = rows[i].noise > 0 ? rows[i].noise : cal->set.noise;
 		cal->weight[i] = -cal->weight[i]; /* log(measured / predicted) */
 	}
 	cal->common = off + centre(cal->weight, cal->n, column);
@@ -214,8 +219,10 @@ int ptc_calibration_new_set(const struct ptc_fit_row *rows, size_t n, const stru
 	cal->x = ptc_calloc(n * FEATURES, sizeof *cal->x);
 	cal->factor = ptc_calloc(n * n, sizeof *cal->factor);
 	cal->weight = ptc_calloc(n, sizeof *cal->weight);
-	rc = cal->cands && cal->x && cal->factor && cal->weight ? fit(rows, prior ? prior : &start, cal, err)
-								: ptc_nomem(err);
+	cal->noise = ptc_calloc(n, sizeof *cal->noise);
+	rc = cal->cands && cal->x && cal->factor && cal->weight && cal->noise
+		     ? fit(rows, prior ? prior : &start, cal, err)
+		     : ptc_nomem(err);
 	if (rc) {
 		ptc_calibration_free(cal);
 		return rc;
@@ -232,6 +239,7 @@ struct ptc_calibration *ptc_calibration_free(struct ptc_calibration *cal)
 	ptc_free(cal->x);
 	ptc_free(cal->factor);
 	ptc_free(cal->weight);
+	ptc_free(cal->noise);
 	ptc_free(cal);
 	return NULL;
 }
@@ -244,18 +252,19 @@ const struct ptc_coefs *ptc_calibration_coefs(const struct ptc_calibration *cal)
 double ptc_calibration_factor(const struct ptc_calibration *cal, const struct ptc_work *w, const struct ptc_cand *c,
 			      double *ret_sd)
 {
-	double x[FEATURES], mean = cal->common, near = 0;
+	double x[FEATURES], mean = cal->common, near = 0, noise = cal->set.noise;
 
 	features(w, c, x);
 	for (size_t i = 0; i < cal->n; i++) {
 		double k = alike(cal, x, cal->x + i * FEATURES);
 
 		mean += cal->size * cal->size * k * cal->weight[i];
+		noise = k > near ? cal->noise[i] : noise;
 		near = fmax(near, k);
 	}
 	/* Beside a measured configuration its noise, far from all of them what the rows showed, doubled:
 	 * nothing says that the model errs there as it does here. */
-	*ret_sd = fmin(PTC_UNCALIBRATED_SD, cal->set.noise * near + 2 * cal->spread * (1 - near));
+	*ret_sd = fmin(PTC_UNCALIBRATED_SD, noise * near + 2 * cal->spread * (1 - near));
 	return exp(mean);
 }
 

@@ -14,6 +14,7 @@ struct ptc_fit_row {
 	const struct ptc_work *work;
 	struct ptc_cand cand;
 	double step_s;
+	double noise; /* of this step, relative; 0: as the settings say */
 };
 
 /* How much weight measured steps have. tests/planner_settings.py chose the values (docs/planner.md). */

@@ -120,6 +120,10 @@ int ptc_plan_model_read(const struct ptc_doc *doc, const struct ptc_doc_node *no
 		return rc;
 	if (!layers || !hidden || !heads || !seq)
 		return ptc_doc_error(doc, node, err, PTC_EINVAL, "model must have layers, hidden, heads and seq");
+	if (hidden % heads && !ptc_doc_get(node, "head_dim"))
+		return ptc_doc_error(doc, ptc_doc_get(node, "heads"), err, PTC_EINVAL,
+				     "heads must divide hidden, and %u does not divide %u; else say head_dim", heads,
+				     hidden);
 	ptc_model_gpt(ret, layers, hidden, heads, 4 * hidden, vocab, seq);
 	ret->tied = ret->positions = ret->bias = ret->dropout = false;
 	ret->flash = true;

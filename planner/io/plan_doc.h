@@ -53,6 +53,7 @@ struct ptc_plan_measured {
 	struct ptc_cand cand;
 	uint32_t global_batch;
 	double step_s, peak_bytes; /* 0: not measured */
+	double noise;              /* of step_s, relative; 0: not known */
 };
 #define PTC_PLAN_MAX_MEASURED PTC_FIT_MAX_ROWS
 struct ptc_plan_profile {

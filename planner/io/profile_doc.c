@@ -96,6 +96,7 @@ static int read_measured(struct reader *r, const struct ptc_doc_node *node)
 	ptc_auto_free struct ptc_config *parsed = ptc_calloc(1, sizeof *parsed);
 	const struct ptc_doc_row rows[] = { { "config", PTC_DOC_OTHER },
 					    { "step_s", PTC_DOC_REAL, &m->step_s, 1e-9, 1e9 },
+					    { "noise", PTC_DOC_REAL, &m->noise, 1e-3, 1 },
 					    { "peak_bytes", PTC_DOC_REAL, &m->peak_bytes, 1, 1e15 } };
 	struct ptc_error why = PTC_ERROR_INIT;
 	int rc;

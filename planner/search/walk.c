@@ -10,9 +10,10 @@
 #include <string.h>
 
 /* Values an axis takes, ascending; more than a list holds only by step 1 from 1. */
+/* The values that a degree may take: the n values of v, or, where v is NULL, 1 to n. */
 struct axis {
 	const uint32_t *v;
-	uint32_t n; /* v NULL: 1..n */
+	uint32_t n;
 };
 
 static uint32_t value(const struct axis *a, uint32_t i)

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes regions from rules and a configuration: the layout's items, the ways by which they are cut, and the regions of
  * a rank or of a part. For reshard/layout only, which owns the layout. Functions only read the layout unless they say
- * otherwise; any thread. An `at` array has an index per way; that of PTC_BY_PLACE is the pipeline rank. */
+ * otherwise; any thread.
+ *
+ * `at` in an argument says which part of an item is meant: for each way, the index of the part along it. For
+ * PTC_BY_PLACE the index is the pipeline rank. */
 #pragma once
 
 #include "reshard/regions/region.h"
 #include "reshard/spec/config.h"
 
-/* The ways by which an item may be cut: the axes of splits; the data-parallel group, by zero; and in buffers, the
- * pipeline stages that have the item, because a tensor on two stages lies at different places in their buffers. */
+/* The ways by which an item may be cut. A split cuts it along an axis (enum ptc_axis). ZeRO cuts it over the
+ * data-parallel group (PTC_BY_ZERO). In buffers, the pipeline stages that have the item are a way, too (PTC_BY_PLACE),
+ * because a tensor on two stages lies at different places in their buffers. */
 enum { PTC_BY_ZERO = PTC_AXIS_CP + 1, PTC_BY_PLACE, PTC_WAYS };
 
 struct ptc_layout_item {

@@ -16,6 +16,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "rpc/door/door.h"
 #include "rpc/trust/creds.h"
 
 #include <grpc/support/string_util.h>
@@ -132,6 +133,8 @@ int ptc_rpc_channel_new(const struct ptc_rpc_channel_opts *opts, struct ptc_rpc_
 	atomic_init(&ch->refs, 1);
 	pthread_mutex_init(&ch->lock, NULL);
 	ch->core = core;
+	if (ch->opts.expect_node) /* where it listens, it calls from, too */
+		ptc_door_member_address(ch->target);
 	*ret_channel = ch;
 	return 0;
 }
@@ -414,14 +417,13 @@ int ptc_rpc_unary(struct ptc_rpc_channel *channel, const char *method, const voi
 	const int64_t began_ns = ptc_sys_now_ns(),
 		      until_ns = began_ns + PTC_MIN(timeout_ms, RETRY_MS) * INT64_C(1000000);
 	grpc_completion_queue *cq = grpc_completion_queue_create_for_next(NULL);
-	bool again;
+	bool again = false;
 	int rc;
 
 	do {
 		struct ptc_rpc_slot slot = { .pending = true };
 		struct ptc_rpc_unary_call u;
 
-		again = false;
 		rc = ptc_rpc_unary_start(&u, channel, &args, cq, &slot, err);
 		if (rc)
 			break;

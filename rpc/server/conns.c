@@ -5,12 +5,14 @@
  * (unix) or by the caller's address (TCP). N is the descriptor's number. The core closes a descriptor when its
  * transport is destroyed, and every call keeps its transport, also a call that nobody has accepted yet. So a number
  * that we are given again belongs to no call of its former connection, and the table simply says who has it now.
- * (test_rpc_bounds.c proves that on the core in use.) Nobody tells us when the core closes one: an entry is over when
- * its number no longer stands for the socket whose cookie it remembers, and is looked at when room is needed.
+ * (test_rpc_bounds.c proves that on the core in use.) Nobody tells us when the core closes one. So an entry
+ * has the cookie of its socket. When room is needed, entries are compared with what their numbers stand for now; one
+ * whose number has another cookie, or none, is over.
  *
  * A TCP connection is a stranger's until a call with a member's certificate came over it. Strangers are bounded in
- * number, per address and in time. At the bound the oldest of the address that has the most is shut down: a member's
- * handshake takes milliseconds, an attacker's connections are older, or many.
+ * number, per address and in time. At the bound the oldest of the address that has the most is shut down. The door
+ * (rpc/door) lets so few in that each has half a second at least, which is more than a member's handshake takes. Those
+ * from hosts of members have places of their own, so that strangers elsewhere cannot compete with them.
  *
  * Happy path: take, and known at the first call.
  *
@@ -34,7 +36,8 @@
 #define USERS_MAX     1024  /* connections of local users, all together; 32 MiB of the core's memory */
 #define USER_SHARE    4     /* one user has at most this part of them */
 #define ROOT_RESERVE  16    /* this part of them only root may take */
-#define STRANGERS_MAX 256   /* 8 MiB; a handshake takes milliseconds, so these are 10,000 members a second */
+#define STRANGERS_MAX 256   /* 8 MiB */
+#define ARRIVALS_MAX  256   /* from hosts of members, and not known yet */
 #define MEMBERS_MAX   4096  /* of other nodes, over TCP or a peer socket: 16 from each of 256 */
 #define BASE_MAX      16384 /* a high number makes the kernel's table of descriptors large */
 #define STRANGER_MS   15000 /* the handshake may take 10 s */
@@ -42,7 +45,7 @@
 #define COMPLAIN_MS   10000 /* one line in the log for all that was refused in this time */
 #define REFUSE_MS     3     /* a user at his share is refused without a look at his connections for so long */
 #define REFUSED_SLOTS 64    /* users that are refused so, by uid modulo this; another uid takes a slot over */
-#define TABLE         (USERS_MAX + STRANGERS_MAX + MEMBERS_MAX)
+#define TABLE         (USERS_MAX + STRANGERS_MAX + ARRIVALS_MAX + MEMBERS_MAX)
 
 struct conn {
 	bool used;
@@ -56,7 +59,7 @@ struct conn {
 static struct {
 	pthread_mutex_t lock;
 	int base, count; /* count 0: not set up yet */
-	int users, strangers, members;
+	int users, strangers, arrivals, members;
 	int high; /* entries from here on are not used */
 	struct conn of[TABLE], *sorted[TABLE];
 	uint64_t refused, shed, expired;
@@ -68,7 +71,7 @@ static struct {
 	} at_share[REFUSED_SLOTS];
 } conns = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* Three eighths of the descriptors are left for all else: chunks, logs, ranks, connections of ours to others. */
+/* Five sixteenths of the descriptors are left for all else: chunks, logs, ranks, connections of ours to others. */
 static void setup_locked(void)
 {
 	struct rlimit lim = { .rlim_cur = 1024 };
@@ -80,8 +83,9 @@ static void setup_locked(void)
 	files = (int)PTC_MIN(lim.rlim_cur, (rlim_t)1 << 20);
 	conns.users = PTC_MIN(USERS_MAX, files / 4);
 	conns.strangers = PTC_MIN(STRANGERS_MAX, files / 8);
+	conns.arrivals = PTC_MIN(ARRIVALS_MAX, files / 16);
 	conns.members = PTC_MIN(MEMBERS_MAX, files / 4);
-	conns.count = conns.users + conns.strangers + conns.members;
+	conns.count = conns.users + conns.strangers + conns.arrivals + conns.members;
 	conns.base = PTC_MIN(files - conns.count, BASE_MAX);
 }
 
@@ -98,9 +102,15 @@ static bool is_stranger(const struct conn *c)
 	return c->peer.kind == PTC_RPC_PEER_TCP && !c->known;
 }
 
-static bool same_host(const struct conn *c, const struct ptc_rpc_peer *p)
+static bool same_share(const struct ptc_rpc_peer *x, const struct ptc_rpc_peer *y)
 {
-	return memcmp(&c->peer.host, &p->host, sizeof p->host) == 0;
+	return memcmp(&x->tcp.share, &y->tcp.share, sizeof x->tcp.share) == 0;
+}
+
+/* Those from members' hosts do not compete with others. */
+static bool same_kind(const struct ptc_rpc_peer *x, const struct ptc_rpc_peer *y)
+{
+	return x->kind == y->kind && x->tcp.from_member == y->tcp.from_member;
 }
 
 /* Of one kind: of everybody, and of whoever p is. */
@@ -115,13 +125,13 @@ static struct census count_locked(const struct ptc_rpc_peer *p)
 	for (int i = 0; i < conns.high; i++) {
 		const struct conn *c = &conns.of[i];
 
-		if (!c->used || c->leaving || c->peer.kind != p->kind || c->known)
+		if (!c->used || c->leaving || !same_kind(&c->peer, p) || c->known)
 			continue;
 		if (p->kind == PTC_RPC_PEER_USER && c->peer.id.uid == 0 && p->id.uid != 0)
 			continue; /* root's own do not take from users */
 		n.all++;
 		n.mine += p->kind == PTC_RPC_PEER_USER  ? c->peer.id.uid == p->id.uid
-			  : p->kind == PTC_RPC_PEER_TCP ? same_host(c, p)
+			  : p->kind == PTC_RPC_PEER_TCP ? same_share(&c->peer, p)
 							: 0;
 	}
 	return n;
@@ -139,7 +149,7 @@ static int members_locked(void)
 
 static bool same_owner(const struct ptc_rpc_peer *x, const struct ptc_rpc_peer *y)
 {
-	return x->kind == y->kind && x->id.uid == y->id.uid && memcmp(&x->host, &y->host, sizeof x->host) == 0;
+	return same_kind(x, y) && x->id.uid == y->id.uid && same_share(x, y);
 }
 
 /* Forgets those that the core has closed; of everybody, or of one. */
@@ -185,17 +195,17 @@ static void shut_locked(struct conn *c)
 static int compare(const void *a, const void *b)
 {
 	const struct conn *x = *(const struct conn *const *)a, *y = *(const struct conn *const *)b;
-	int by_host = memcmp(&x->peer.host, &y->peer.host, sizeof x->peer.host);
+	int by_share = memcmp(&x->peer.tcp.share, &y->peer.tcp.share, sizeof x->peer.tcp.share);
 
 	if (x->peer.id.uid != y->peer.id.uid)
 		return x->peer.id.uid < y->peer.id.uid ? -1 : 1;
-	if (by_host)
-		return by_host;
+	if (by_share)
+		return by_share;
 	return x->since_ns < y->since_ns ? -1 : x->since_ns > y->since_ns;
 }
 
 /* The oldest of whoever has the most of that kind, root aside; NULL: nobody has more than `more_than`. */
-static struct conn *victim_locked(enum ptc_rpc_peer_kind kind, int more_than)
+static struct conn *victim_locked(const struct ptc_rpc_peer *like, int more_than)
 {
 	struct conn *oldest = NULL, **of = conns.sorted;
 	int n = 0, most = more_than;
@@ -203,8 +213,8 @@ static struct conn *victim_locked(enum ptc_rpc_peer_kind kind, int more_than)
 	for (int i = 0; i < conns.high; i++) {
 		struct conn *c = &conns.of[i];
 
-		if (c->used && !c->leaving && !c->known && c->peer.kind == kind &&
-		    (kind != PTC_RPC_PEER_USER || c->peer.id.uid != 0))
+		if (c->used && !c->leaving && !c->known && same_kind(&c->peer, like) &&
+		    (like->kind != PTC_RPC_PEER_USER || c->peer.id.uid != 0))
 			of[n++] = c;
 	}
 	qsort(of, (size_t)n, sizeof(struct conn *), compare);
@@ -232,9 +242,10 @@ static bool user_fits_locked(const struct ptc_rpc_peer *p)
 
 static bool stranger_fits_locked(const struct ptc_rpc_peer *p)
 {
+	const int most = p->tcp.from_member ? conns.arrivals : conns.strangers;
 	struct census n = count_locked(p);
 
-	return n.mine < conns.strangers / 2 && n.all < conns.strangers;
+	return n.mine < most / 2 && n.all < most;
 }
 
 static bool fits_locked(const struct ptc_rpc_peer *p)
@@ -261,12 +272,12 @@ static bool admit_locked(const struct ptc_rpc_peer *p)
 	if (fits_locked(p))
 		return true;
 	n = count_locked(p);
-	if (p->kind == PTC_RPC_PEER_TCP && n.mine < conns.strangers / 2 && n.all < conns.strangers)
+	if (p->kind == PTC_RPC_PEER_TCP && stranger_fits_locked(p))
 		return false; /* members have all that there is */
 	if (p->kind == PTC_RPC_PEER_TCP)
-		c = victim_locked(p->kind, 0);
+		c = victim_locked(p, 0);
 	else if (p->kind == PTC_RPC_PEER_USER && p->id.uid != 0 && n.mine < conns.users / USER_SHARE)
-		c = victim_locked(p->kind, n.mine + 1);
+		c = victim_locked(p, n.mine + 1);
 	if (!c)
 		return false;
 	shut_locked(c);
@@ -357,13 +368,14 @@ int ptc_rpc_conn_take(int fd, const struct ptc_rpc_peer *p)
 void ptc_rpc_conn_exhausted(const char *what, int errnum)
 {
 	char why[200];
-	struct conn *c;
+	struct conn *c = NULL;
 
 	snprintf(why, sizeof why, "%s: %s (descriptors: see ulimit -n); callers wait", what, strerror(errnum));
 	pthread_mutex_lock(&conns.lock);
 	setup_locked();
 	reap_all_locked();
-	c = victim_locked(PTC_RPC_PEER_TCP, 0);
+	for (int k = 0; k < 2 && !c; k++)
+		c = victim_locked(&(struct ptc_rpc_peer){ .kind = PTC_RPC_PEER_TCP, .tcp.from_member = k }, 0);
 	if (c) {
 		shut_locked(c);
 		conns.shed++;
@@ -447,29 +459,24 @@ static bool parse_peer(const char *peer, struct in6_addr *ret_host, uint16_t *re
 		return inet_pton(AF_INET6, host, ret_host) == 1;
 	if (inet_pton(AF_INET, host, &v4) != 1)
 		return false;
-	ptc_rpc_v4_mapped(&v4, ret_host);
+	ptc_door_v4_mapped(&v4, ret_host);
 	return true;
-}
-
-void ptc_rpc_v4_mapped(const struct in_addr *v4, struct in6_addr *ret)
-{
-	memset(ret, 0, sizeof *ret);
-	ret->s6_addr[10] = ret->s6_addr[11] = 0xff;
-	memcpy(&ret->s6_addr[12], v4, sizeof *v4);
 }
 
 void ptc_rpc_conn_known(const char *peer)
 {
 	struct ptc_rpc_peer p = { .kind = PTC_RPC_PEER_TCP };
 
-	if (!parse_peer(peer, &p.host, &p.port))
+	if (!parse_peer(peer, &p.tcp.host, &p.tcp.port))
 		return;
+	ptc_door_member_host(&p.tcp.host);
 	pthread_mutex_lock(&conns.lock);
 	for (int i = 0; i < conns.high; i++) {
 		struct conn *c = &conns.of[i];
 
 		/* An older one with this address is over, or the kernel would not have given the port out again. */
-		if (c->used && is_stranger(c) && c->peer.port == p.port && same_host(c, &p))
+		if (c->used && is_stranger(c) && c->peer.tcp.port == p.tcp.port &&
+		    memcmp(&c->peer.tcp.host, &p.tcp.host, sizeof p.tcp.host) == 0)
 			c->known = true;
 	}
 	pthread_mutex_unlock(&conns.lock);
@@ -494,7 +501,7 @@ void ptc_rpc_connections(struct ptc_rpc_connections *ret)
 			ret->members++;
 	}
 	ret->max_users = (uint32_t)conns.users;
-	ret->max_strangers = (uint32_t)conns.strangers;
+	ret->max_strangers = (uint32_t)(conns.strangers + conns.arrivals);
 	ret->max_members = (uint32_t)conns.members;
 	ret->refused = conns.refused;
 	ret->shed = conns.shed;

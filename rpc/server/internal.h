@@ -2,11 +2,10 @@
 /* Servers, calls and connections: the state that the files of rpc/server share. */
 #pragma once
 
+#include "rpc/door/door.h"
 #include "rpc/internal.h"
 #include "rpc/server/server.h"
 #include "rpc/trust/creds.h"
-
-#include <netinet/in.h>
 
 struct ptc_rpc_method {
 	char name[PTC_RPC_METHOD_NAME_MAX];
@@ -155,8 +154,7 @@ enum ptc_rpc_peer_kind {
 struct ptc_rpc_peer {
 	enum ptc_rpc_peer_kind kind;
 	struct ptc_rpc_identity id; /* of unix peers */
-	struct in6_addr host;       /* of TCP peers; IPv4 is mapped */
-	uint16_t port;
+	struct ptc_door_caller tcp; /* of TCP peers */
 };
 
 /* rpc/server/conns.c; any thread. */
@@ -171,7 +169,6 @@ void ptc_rpc_conn_expire(void); /* shuts down connections of strangers whose tim
 void ptc_rpc_conn_exhausted(const char *what, int errnum);
 /* Counts a TCP connection that was ended before it came to the table: to make room, or out of time. */
 void ptc_rpc_conn_dropped(bool out_of_time);
-void ptc_rpc_v4_mapped(const struct in_addr *v4, struct in6_addr *ret);
 
 /* rpc/server/unix.c */
 int ptc_rpc_unix_start(struct ptc_rpc_unix *list, struct ptc_error *err);
@@ -180,8 +177,8 @@ struct ptc_rpc_unix *ptc_rpc_unix_free(struct ptc_rpc_unix *list); /* stops acce
 /* rpc/server/front.c */
 struct ptc_rpc_fd_handler;
 void ptc_rpc_args_fronts(struct ptc_rpc_args *a, struct ptc_rpc_fd_handler *handlers[PTC_RPC_FRONTS_MAX]);
-int ptc_rpc_front_listen(struct ptc_rpc_server *srv, const char *address, grpc_server_credentials *creds, int *ret_port,
-			 struct ptc_error *err);
+int ptc_rpc_front_listen(struct ptc_rpc_server *srv, const char *address, grpc_server_credentials *creds, bool tls,
+			 int *ret_port, struct ptc_error *err);
 int ptc_rpc_front_start(struct ptc_rpc_front *list, struct ptc_error *err);
 struct ptc_rpc_front *ptc_rpc_front_free(struct ptc_rpc_front *list); /* stops accepting */
 

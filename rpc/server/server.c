@@ -108,7 +108,7 @@ int ptc_rpc_server_listen_tls(struct ptc_rpc_server *srv, const char *address, c
 		grpc_server_credentials_release(creds);
 		return rc;
 	}
-	rc = ptc_rpc_front_listen(srv, address, creds, ret_port, err);
+	rc = ptc_rpc_front_listen(srv, address, creds, true, ret_port, err);
 	grpc_server_credentials_release(creds);
 	if (rc)
 		srv->trust = ptc_rpc_trust_free(srv->trust);
@@ -127,7 +127,7 @@ int ptc_rpc_server_listen_insecure(struct ptc_rpc_server *srv, const char *addre
 	if (!loopback)
 		return ptc_error_set(err, PTC_EPERM, "%s: plain TCP is allowed on loopback only", address);
 	creds = grpc_insecure_server_credentials_create();
-	rc = ptc_rpc_front_listen(srv, address, creds, ret_port, err);
+	rc = ptc_rpc_front_listen(srv, address, creds, false, ret_port, err);
 	grpc_server_credentials_release(creds);
 	if (!rc)
 		srv->insecure = true;

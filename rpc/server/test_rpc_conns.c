@@ -20,6 +20,7 @@
 #define FILES     2048
 #define STRANGERS 256 /* of so many descriptors */
 #define USERS     512
+#define ARRIVALS  128
 #define SHARE     (USERS / 4)
 #define MINE      (USERS + STRANGERS)
 
@@ -33,10 +34,11 @@ static int nlines;
 
 static struct ptc_rpc_peer stranger(unsigned who)
 {
-	struct ptc_rpc_peer p = { .kind = PTC_RPC_PEER_TCP, .port = (uint16_t)(1000 + nlines) };
+	struct ptc_rpc_peer p = { .kind = PTC_RPC_PEER_TCP, .tcp.port = (uint16_t)(1000 + nlines) };
 	struct in_addr v4 = { htonl(0x0a000000u + who) };
 
-	ptc_rpc_v4_mapped(&v4, &p.host);
+	ptc_door_v4_mapped(&v4, &p.tcp.host);
+	p.tcp.share = p.tcp.host;
 	return p;
 }
 
@@ -124,6 +126,29 @@ static void strangers_with_the_most_go(void **state)
 	assert_int_equal(who_went(), member + 1);
 }
 
+/* Who comes from a member's host takes nothing from other strangers, nor they from him. */
+static void hosts_of_members_have_their_own(void **state)
+{
+	struct ptc_rpc_peer p;
+	int first;
+
+	for (unsigned i = 0; i < STRANGERS; i++)
+		come_stranger(i);
+	assert_int_equal(who_went(), -1);
+	p = stranger(9000);
+	p.tcp.from_member = true;
+	first = come(p, 9000);
+	for (unsigned i = 1; i < ARRIVALS / 2; i++) {
+		p.tcp.port++;
+		come(p, 9000);
+	}
+	assert_int_equal(who_went(), -1);
+	come(p, 9000); /* one host has half of them */
+	assert_int_equal(who_went(), first);
+	come_stranger(10000);
+	assert_int_equal(who_went(), 0);
+}
+
 /* Two have equally many: the oldest of both goes, so that they take turns. */
 static void of_equals_the_oldest_goes(void **state)
 {
@@ -175,6 +200,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(strangers_with_the_most_go, end_all),
+		cmocka_unit_test_teardown(hosts_of_members_have_their_own, end_all),
 		cmocka_unit_test_teardown(of_equals_the_oldest_goes, end_all),
 		cmocka_unit_test_teardown(one_address_has_half_at_most, end_all),
 		cmocka_unit_test_teardown(users_share, end_all),

@@ -381,7 +381,7 @@ class Cluster:
             c["rack"] = o["racks"][node.name]
         if node.name in o.get("ceilings", {}):
             c["memory"]["ceiling"] = o["ceilings"][node.name]
-        for key in ("quota", "scrub", "sources", "copies"):
+        for key in ("quota", "scrub", "sources", "copies", "health"):
             if key in o:
                 c[key] = o[key]
         tls = {"tls": self.tls(node.name)} if transport == "tls" else {}

@@ -2,12 +2,14 @@
 /* A trainer whose state lies in device memory of the fake driver, and is a closed formula as tests/trainer.py's is.
  *
  *   gpu_trainer --rows R --layers L --sleep-ms MS --memory plain|vmm|pool|state [--steps N] [--differ-at STEP]
- *               [--marks N] [--folder FOLDER] [--hang own|other] [--graph own|other] [--survive 1|2]
+ *               [--marks N] [--folder FOLDER] [--hang own|other] [--graph own|other] [--survive 1|2] [--blobs N]
+ *               [--host 0|1]
  *
  * Layer l is a matrix of R x 6 doubles, rows split over tp; element (i, j) is 1000 l + 10 i + j + s after s steps, its
  * field `m` the negative of that. `cols` is R x 64 doubles, i + j / 64 + s, columns split over tp, each row followed by
- * a gap. `steps`, in host memory, is s. What is on the device is written in stream order, late: whoever takes it has to
- * wait for the device. What a rank is restored with is compared with the formula; a difference ends it. With
+ * a gap. `steps`, in host memory, is s; with --host 0 there is none. What is on the device is written in stream order,
+ * late: whoever takes it has to wait for the device. What a rank is restored with is compared with the formula; a
+ * difference ends it. With
  * --differ-at the second replica has another first element from there on. With --marks 1 the state's stream is named to
  * libptc, with 2 it is named, and from step 20 on another one.
  *
@@ -18,7 +20,10 @@
  * that never ends, as a collective has whose peer is gone, on the state's own stream or on another one (--hang);
  * FOLDER/hung. With --survive 1 (its device finishes its work) or 2 (it does not) every rank calls ptc_survive, and
  * waits at a boundary while FOLDER/stall exists, from the step on that is written there. FOLDER/meddle: it begins an
- * update, even while it waits at a stop; FOLDER/meddled. While FOLDER/hold is there, no rank declares anything. */
+ * update, even while it waits at a stop; FOLDER/meddled. While FOLDER/hold is there, no rank declares anything.
+ *
+ * With --blobs N every rank sets at each boundary a blob of each scope of N bytes, and a cursor, that say whose they
+ * are and of which step; what it is restored with has to be that of its start. */
 #include "base/check.h"
 #include "daemon/gpu/cuda/cuda_driver.h"
 #include "ptc/ptc.h"
@@ -51,6 +56,8 @@ static struct {
 	bool hang_own, graph, graph_own;
 	const char *folder;
 	bool survive, behind;
+	uint64_t blobs;
+	bool no_host;
 } args = { .rows = 13, .layers = 4, .sleep_ms = 2, .steps = -1, .differ_at = INT64_MAX };
 
 /* A rank of a generation. */
@@ -283,7 +290,8 @@ static void declare_all(ptc_client *c, struct rank *r)
 		declare(c, name, "m", shape, &layer, r->memory + layer_at(r, l, 1) * sizeof(double));
 	}
 	declare(c, "cols", NULL, wide, &cols, r->memory + r->cols_at * sizeof(double));
-	check(c, ptc_tensor_declare(c, &steps), "declare");
+	if (!args.no_host)
+		check(c, ptc_tensor_declare(c, &steps), "declare");
 	/* Host memory that is said to be a device's would fail at the stop. */
 	steps.name = "wrong";
 	steps.flags = PTC_TENSOR_DEVICE;
@@ -304,6 +312,65 @@ static void check_restored(struct rank *r)
 		exit(1);
 	}
 	free(found);
+}
+
+static const struct {
+	enum ptc_blob_scope scope;
+	const char *name;
+} scopes[] = { { PTC_BLOB_RANK, "luck" }, { PTC_BLOB_TP, "luck" }, { PTC_BLOB_JOB, "luck" } };
+
+/* The rest repeats it, so that two halves of different steps are not one blob. */
+static void fill_blob(const struct rank *r, size_t i, int64_t step, uint64_t *blob)
+{
+	uint64_t whose = scopes[i].scope == PTC_BLOB_JOB ? 0 : 1 + r->gen.pp_rank * 65536 + r->gen.dp_rank * 256;
+
+	if (scopes[i].scope == PTC_BLOB_RANK)
+		whose += r->gen.tp_rank + 128;
+	for (size_t k = 0; k < args.blobs / sizeof *blob; k++)
+		blob[k] = (uint64_t)step * 1000003 + whose * 7 + k;
+}
+
+static void set_blobs(ptc_client *c, const struct rank *r)
+{
+	uint64_t *blob = args.blobs ? malloc(args.blobs) : NULL;
+
+	if (!args.blobs)
+		return;
+	ptc_require(blob);
+	for (size_t i = 0; i < sizeof scopes / sizeof *scopes; i++) {
+		fill_blob(r, i, r->step, blob);
+		check(c, ptc_blob_set(c, scopes[i].name, scopes[i].scope, blob, args.blobs), "blob_set");
+	}
+	check(c, ptc_cursor_set(c, "data", (uint64_t)r->step, r->step % 2 ? "odd" : "of an even step"), "cursor_set");
+	free(blob);
+}
+
+static void check_blobs(ptc_client *c, const struct rank *r)
+{
+	uint64_t *want = args.blobs ? malloc(args.blobs) : NULL, *got = args.blobs ? malloc(args.blobs) : NULL, at = 0;
+	char tag[32] = "";
+	size_t len;
+
+	if (!args.blobs)
+		return;
+	ptc_require(want && got);
+	for (size_t i = 0; i < sizeof scopes / sizeof *scopes; i++) {
+		int rc = ptc_blob_get(c, scopes[i].name, scopes[i].scope, got, args.blobs, &len);
+
+		fill_blob(r, i, r->step, want);
+		if (rc != 1 || len != args.blobs || memcmp(want, got, len) != 0) {
+			fprintf(stderr, "blob of scope %d at step %" PRId64 ": %s\n", (int)scopes[i].scope, r->step,
+				rc == 1 ? "other bytes" : "there is none");
+			exit(1);
+		}
+	}
+	if (ptc_cursor_get(c, "data", &at, tag, sizeof tag) != 1 || at != (uint64_t)r->step ||
+	    (strcmp(tag, "odd") == 0) != (r->step % 2 == 1)) {
+		fprintf(stderr, "the cursor at step %" PRId64 " is of step %" PRIu64 "\n", r->step, at);
+		exit(1);
+	}
+	free(want);
+	free(got);
 }
 
 static void nap(void)
@@ -401,8 +468,12 @@ static void train(ptc_client *c, struct rank *r)
 	if (rc == PTC_R_STALE)
 		return;
 	check(c, rc, "restore");
-	if (rc == 1)
+	if (rc == 1) {
+		if (args.no_host)
+			r->step = (int64_t)r->gen.start_step;
 		check_restored(r);
+		check_blobs(c, r);
+	}
 	if (args.marks)
 		check(c, ptc_stream(c, r->stream), "stream");
 	if (args.folder && r->gen.rank == 0 && !args.survive)
@@ -410,6 +481,7 @@ static void train(ptc_client *c, struct rank *r)
 	if (args.survive)
 		check(c, ptc_survive(c, 1), "survive");
 	for (;;) {
+		set_blobs(c, r);
 		rc = ptc_boundary(c, (uint64_t)r->step);
 		check(c, rc, "boundary");
 		if (rc)
@@ -418,6 +490,8 @@ static void train(ptc_client *c, struct rank *r)
 			check(c, ptc_finish(c, (uint64_t)r->step), "finish");
 			return;
 		}
+		if (args.survive && !args.behind) /* as who reads its loss */
+			wait_for_device(r);
 		nap();
 		if (args.survive)
 			stall(r);
@@ -464,6 +538,10 @@ static bool parse(int argc, char **argv)
 			args.differ_at = (int64_t)n;
 		else if (strcmp(argv[i], "--marks") == 0)
 			args.marks = n;
+		else if (strcmp(argv[i], "--blobs") == 0)
+			args.blobs = n;
+		else if (strcmp(argv[i], "--host") == 0)
+			args.no_host = n == 0;
 		else if (strcmp(argv[i], "--survive") == 0)
 			args.survive = n, args.behind = n == 2;
 		else if (strcmp(argv[i], "--folder") == 0)

@@ -4,4 +4,5 @@
 
 #include "client/ctl/line/ctl.h"
 
-extern const struct ctl_verb ctl_nodes, ctl_node_lost, ctl_device_bad, ctl_status, ctl_top, ctl_events, ctl_report;
+extern const struct ctl_verb ctl_nodes, ctl_node_lost, ctl_device_bad, ctl_cluster_recover, ctl_cluster_rejoin,
+	ctl_status, ctl_top, ctl_events, ctl_report;

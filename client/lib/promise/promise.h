@@ -8,12 +8,42 @@
 
 #define CLIENT_HELD_MAX_MS 300000 /* longer than any ptcd holds a rank (WORKERS_HELD_MAX_MS) */
 
-struct promise {
-	bool made;
-	uint64_t set_at, said_at;     /* changes of blobs and cursors; as of those that are published */
-	struct ptc_local_out said[2]; /* what the page's `published` name */
-	unsigned next;                /* of `said`, the older one */
+struct blob {
+	char name[PTC_LOCAL_SHORT_MAX + 1];
+	enum ptc_blob_scope scope;
+	void *data;
+	size_t len;
+	uint64_t set_at; /* promise.h */
+	bool dirty;      /* ptcd has not got it on this connection */
 };
+
+struct cursor {
+	char name[PTC_LOCAL_SHORT_MAX + 1], tag[PTC_LOCAL_SHORT_MAX + 1];
+	uint64_t position, set_at;
+	bool dirty;
+};
+
+struct rank_state {
+	struct blob blobs[PTC_LOCAL_BLOBS_MAX];
+	struct cursor cursors[PTC_LOCAL_CURSORS_MAX];
+	size_t nblobs, ncursors;
+};
+
+struct said {
+	struct ptc_local_out out;
+	uint64_t at; /* `set_at` when it was written; 0: never */
+};
+struct promise {
+	bool made, tried;         /* tried: to make memory that outlives the process */
+	uint64_t set_at, said_at; /* changes of blobs and cursors; as of those that are published */
+	uint64_t shaped_at;       /* the last change that was not of a value alone, of the same length */
+	struct said said[2];      /* what the page's `published` name */
+	unsigned next;            /* of `said`, the older one */
+};
+/* `said` lies from now on in memory that ptcd is given, so that it outlives us (PTC_LOCAL_KEEPS), if that can be made.
+ */
+void ptc_client_keep(ptc_client *c);
+void ptc_client_keep_done(ptc_client *c);
 /* Before a boundary at `step`, if something has changed. */
 void ptc_client_publish(ptc_client *c, uint64_t step);
 void ptc_client_unpublish(ptc_client *c); /* and the promise is taken back */

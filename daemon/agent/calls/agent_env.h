@@ -65,6 +65,9 @@ struct ptc_agent_env {
 	/* Gives the least fence that a controller of the job can have by now, as far as this node knows. A node whose
 	 * store is new has no fence of its own. NULL: 0. PTC_ECANCELED: the daemon stops. */
 	int (*least_fence)(void *arg, const char *uuid, int64_t *ret_fence);
+	/* Keeps what is committed of the job, durably, before tables of an earlier commit are dropped. NULL: nothing is
+	 * kept. */
+	int (*keep_committed)(void *arg, const char *uuid, struct ptc_error *err);
 	/* The ranks on this node; outlives the agent. NULL: no ranks run here, and calls about ranks are PTC_ESTATE. */
 	struct ptc_workers *workers;
 	uint32_t finish_wait_ms; /* the longest time that Finish waits for ranks before it answers; 0: 15 s */

@@ -132,13 +132,19 @@ static int task_pool_run(struct ptc_capture *c, int (*run)(void *, unsigned, siz
 	return ptc_task_pool_run(&task_pool, err);
 }
 
-/* Of ranks that have survived a loss those count whose state is whole at that step. */
+/* Of ranks that have survived a loss those count whose state is whole at that step; of others that were killed there,
+ * their blobs and cursors. */
+static bool is_kept(const struct ptc_capture *c, const struct ptc_slot_view *slot)
+{
+	return slot->step == c->req->step && (!slot->not_held || (slot->outlived && slot->has_state));
+}
+
 static void keep_held(struct ptc_capture *c)
 {
 	size_t n = 0;
 
 	for (size_t i = 0; i < c->group.n; i++)
-		if (!c->group.v[i].not_held && c->group.v[i].step == c->req->step)
+		if (is_kept(c, &c->group.v[i]))
 			c->group.v[n++] = c->group.v[i];
 	c->group.n = n;
 }
@@ -152,7 +158,7 @@ static void keep_outlived(struct ptc_capture *c)
 		const struct ptc_slot_source *s = &c->sources.v[i];
 		const struct ptc_slot_view *slot = &c->group.v[s->slot];
 
-		if (!slot->outlived || ptc_slot_device(slot, s->at.address))
+		if (!slot->outlived || (!slot->not_held && ptc_slot_device(slot, s->at.address)))
 			c->sources.v[n++] = *s;
 	}
 	c->sources.n = n;
@@ -204,7 +210,7 @@ static int still_held(struct ptc_capture *c, struct ptc_error *err)
 	size_t n = 0;
 
 	for (size_t i = 0; !rc && i < now.n; i++)
-		n += !now.v[i].not_held && now.v[i].step == c->req->step;
+		n += is_kept(c, &now.v[i]);
 	if (!rc && n < c->group.n)
 		rc = ptc_error_set(err, PTC_ELOST, "ranks here were let go while their memory was copied");
 	ptc_group_close(&now);

@@ -106,7 +106,7 @@ static void rank_states_fill(struct rank_states *s, const struct ptc_group *g)
 		const struct ptc_slot_view *slot = &g->v[i];
 		Ptc__V1__RankState *to;
 
-		if (slot->outlived) /* as of a rank whose node has gone: nothing is said */
+		if (slot->outlived && !slot->has_state) /* as of a rank whose node has gone: nothing is said */
 			continue;
 		to = s->rank_list[s->reply.n_ranks++] = &s->ranks[i];
 

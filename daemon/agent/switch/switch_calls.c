@@ -266,6 +266,11 @@ static int finish(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, st
 
 	if (req->delete_job)
 		return ptc_store_job_delete(agent->env.store, req->uuid, err);
+	if (agent->env.keep_committed) {
+		rc = agent->env.keep_committed(agent->env.arg, req->uuid, err);
+		if (rc)
+			return rc;
+	}
 	keep = ptc_calloc(req->n_keep ? req->n_keep : 1, sizeof *keep);
 	if (!keep)
 		return ptc_nomem(err);

@@ -150,7 +150,11 @@ static int drop_named(struct ptc_agent *agent, const Ptc__V1__DropRequest *req, 
 	struct ptc_error why = PTC_ERROR_INIT;
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < req->n_tables; i++) {
+	if (agent->env.keep_committed)
+		rc = agent->env.keep_committed(agent->env.arg, req->uuid, err);
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < req->n_tables && !rc; i++) {
 		struct ptc_table_key key = { .generation = req->tables[i]->generation,
 					     .snapshot = req->tables[i]->snapshot };
 

@@ -91,7 +91,7 @@ static void find_on_loop(void *arg)
 	memcpy(t->controller, j->lock_node, sizeof t->controller);
 	memcpy(t->address, ptc_cluster_node(f->d->cluster, node)->doc.address, sizeof t->address);
 	t->ours = ptc_controller_find(&f->d->controllers, j->uuid) != NULL;
-	t->fence = j->lock_revision;
+	t->fence = j->lock_fence;
 }
 
 /* rc: of the wait. */

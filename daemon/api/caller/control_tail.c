@@ -8,6 +8,7 @@
  * an event that a daemon could not write (the outcome is told without its details). One step on a call's thread reads
  * etcd once. */
 #include "base/alloc.h"
+#include "base/number/fence.h"
 #include "base/sys/sys.h"
 #include "daemon/api/caller/caller.h"
 #include "formats/json.h"
@@ -39,7 +40,7 @@ struct ptc_tail {
 /* What is written down of the job, at one revision. */
 struct trace {
 	bool job, under_way, committed, cleared, has_lock;
-	int64_t lock_revision;
+	int64_t lock_fence;
 	char node[PTC_NAME_MAX + 1]; /* who holds the lock */
 };
 
@@ -96,7 +97,7 @@ static void read_key(struct ptc_tail *tail, const char *leaf, const struct ptc_e
 		t->cleared = cleared(kv, tail->id);
 	} else if (strcmp(leaf, "lock") == 0) {
 		t->has_lock = true;
-		t->lock_revision = kv->create_revision;
+		t->lock_fence = ptc_fence(ptc_cluster_coordination_epoch(tail->d->cluster), kv->create_revision);
 		if (ptc_json_load("lock", kv->value, kv->len, &lock, NULL) == 0)
 			snprintf(t->node, sizeof t->node, "%s", text_of(lock, "node"));
 		json_decref(lock);
@@ -236,7 +237,7 @@ static int end(struct ptc_tail *tail, struct ptc_rpc_call *call, const struct tr
 /* There is no trace of it now. */
 static int untraced(struct ptc_tail *tail, struct ptc_rpc_call *call, const struct trace *t, struct ptc_error *err)
 {
-	bool later = t->has_lock && t->lock_revision != tail->fence;
+	bool later = t->has_lock && t->lock_fence != tail->fence;
 	json_t *event = find_event(tail);
 
 	if (tail->seen || event) { /* another switch has ended since */
@@ -287,7 +288,7 @@ int ptc_tail_step(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_e
 		return untraced(tail, call, &t, err);
 	tail->seen = true;
 	tail->ended_ns = 0;
-	if (t.has_lock && t.lock_revision != tail->fence)
+	if (t.has_lock && t.lock_fence != tail->fence)
 		snprintf(text, sizeof text, "node %s carries it on", t.node);
 	else
 		snprintf(text, sizeof text, "its controller is gone; another node takes over soon");

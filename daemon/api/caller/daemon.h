@@ -14,7 +14,7 @@ struct ptc_pins;
 struct ptc_samples;
 struct ptc_scrubber;
 
-#define PTC_CONTROL_METHODS 37
+#define PTC_CONTROL_METHODS 38
 
 struct ptc_control_method {
 	struct ptc_daemon *d;
@@ -41,5 +41,8 @@ struct ptc_daemon {
 	struct ptc_samples *samples;
 	struct ptc_scrubber *_Atomic scrubber; /* NULL until the servers answer */
 	atomic_bool stopping;
+	/* Why this node has not begun yet, and waits for a person (daemon/api/recover); "": it has begun, or will. Set
+	 * while no server runs. */
+	char waits[512];
 	struct ptc_control_method control[PTC_CONTROL_METHODS];
 };

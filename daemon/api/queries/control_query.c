@@ -502,12 +502,13 @@ static json_t *daemon_row(struct ptc_daemon *d)
 {
 	const struct ptc_cluster_database db = ptc_cluster_database(d->cluster);
 
-	return json_pack("{s:o, s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:b, s:I}", "scrub", scrub_row(d), "node",
+	return json_pack("{s:o, s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:b, s:I, s:I}", "scrub", scrub_row(d), "node",
 			 d->config.node, "version", PTC_VERSION, "coordinator_ok",
 			 (int)(ptc_cluster_lease(d->cluster) != 0), "insecure", (int)d->insecure, "coordinator_bytes",
 			 (json_int_t)db.bytes, "coordinator_used_bytes", (json_int_t)db.used, "coordinator_limit_bytes",
 			 (json_int_t)d->config.quota.etcd, "coordinator_full", (int)db.full, "kept_jobs",
-			 (json_int_t)ptc_kept_jobs(d->docs.kept));
+			 (json_int_t)ptc_kept_jobs(d->docs.kept), "kept_bytes",
+			 (json_int_t)ptc_kept_bytes(d->docs.kept));
 }
 
 static int one_status(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *name, const ProtobufCMessage *req,

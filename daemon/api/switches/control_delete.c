@@ -7,6 +7,7 @@
  * or switches (PTC_ESTATE), no controller within FOLLOW_NS, or a coordinator that does not answer: nothing says then
  * whether the job is gone. */
 #include "base/alloc.h"
+#include "base/number/fence.h"
 #include "base/sys/sys.h"
 #include "daemon/api/switches/switches.h"
 #include "daemon/cluster/quota.h"
@@ -64,8 +65,8 @@ static int delete_keys(struct ptc_daemon *d, const struct ptc_meta_doc *m, int64
 		return rc;
 	has_older = kvs.n && strcmp(kvs.kv[0].value, m->uuid) == 0;
 	ptc_etcd_kvs_done(&kvs);
-	rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, fence }, 1, ops, has_older ? 6 : 5,
-			  "etcd.unjob", &ok, NULL, err);
+	rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(fence) }, 1, ops,
+			  has_older ? 6 : 5, "etcd.unjob", &ok, NULL, err);
 	if (rc == 0 && !ok)
 		rc = ptc_error_set(err, PTC_ECONFLICT, "job %s changed controllers meanwhile; try again", m->name);
 	return rc;

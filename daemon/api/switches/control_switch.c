@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/sys/fault.h"
 #include "base/sys/sys.h"
 #include "daemon/api/switches/switches.h"
 #include "daemon/cluster/job_events.h"
@@ -25,6 +26,7 @@
 
 #define MIRROR_WAIT_MS 5000
 #define BUSY_WAIT_MS   30000
+#define MOVES_MAX      3
 #define TAKEN_WAIT_MS  3000  /* a job that has just become smaller gives devices back within */
 #define USER_BYTES     65536 /* of an entry of the user database */
 #define GROUPS         65536 /* NGROUPS_MAX */
@@ -574,6 +576,10 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 		rc = ptc_control_view(d, t, false, resize && !ask->start, &v, err);
 	if (rc)
 		return rc;
+	if (ptc_fault("api.switch.plan")) {
+		ptc_view_done(&v);
+		return ptc_error_set(err, PTC_EIO, "plan: injected failure");
+	}
 	if (!asked.at_rest) /* ranks have gone on since */
 		ptc_copies_doc_done(&v.copies);
 	if (resize)
@@ -634,12 +640,23 @@ static bool may_try(void *arg)
 	return !u->halts && !ptc_controller_idle(ctl) && !ptc_controller_passing(ctl);
 }
 
+/* A document that the plan needs was dropped: a later commit, by now, names others. */
+static bool moved_on(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_target *t)
+{
+	struct ptc_error ignored = PTC_ERROR_INIT;
+	struct ptc_target now;
+
+	return ptc_control_find(d, call, t->meta.uuid, &now, &ignored) == 0 && now.has_record == t->has_record &&
+	       (now.record.generation != t->record.generation || now.record.snapshot != t->record.snapshot);
+}
+
 int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
 			     const struct ptc_control_ask *ask, const struct ptc_plan_request *pr,
 			     struct ptc_watcher *w, uint64_t id, struct ptc_error *err)
 {
 	int64_t now = ptc_sys_now_ns(), end = now + BUSY_WAIT_MS * INT64_C(1000000);
 	int64_t taken_end = now + TAKEN_WAIT_MS * INT64_C(1000000);
+	int moves = 0;
 
 	for (;;) {
 		struct ptc_target t;
@@ -650,8 +667,11 @@ int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, co
 
 		asked.ret_lack = &u.lack;
 		ptc_loop_call(d->loop, note_epoch, &u);
-		if (rc == 0)
+		if (rc == 0) {
 			rc = try_switch(d, &t, ask, &asked, w, id, &again, err);
+			if (rc == PTC_ENOTFOUND && !again && !u.lack && moves++ < MOVES_MAX)
+				again = moved_on(d, call, &t);
+		}
 		now = ptc_sys_now_ns();
 		if ((!again && !u.lack) ||
 		    ptc_control_wait(d, call, may_try, &u,

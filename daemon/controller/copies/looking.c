@@ -342,6 +342,7 @@ static void look_leaving(struct look *k)
 
 	k->seen.urgent = k->c->urgent = ptc_leaving_urgent(k->ctl);
 	k->seen.left.record_revision = k->ctl->record_revision;
+	k->seen.left.epoch = k->c->epoch;
 	if (!ptc_leaving_any(k->ctl))
 		return;
 	n->leaving = ptc_calloc(n->n, sizeof *n->leaving);

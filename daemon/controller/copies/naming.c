@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/fence.h"
 
 #include "ptc.pb-c.h"
 
@@ -35,7 +36,7 @@ static void name_work(void *arg, struct ptc_etcd *e)
 {
 	struct name *n = arg;
 	char lock[96], record[96], intent[96], key[96];
-	const struct ptc_etcd_compare cmp[] = { { lock, PTC_ETCD_CREATE_REV, n->fence },
+	const struct ptc_etcd_compare cmp[] = { { lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(n->fence) },
 						{ record, PTC_ETCD_MOD_REV, n->record_revision },
 						{ intent, PTC_ETCD_MOD_REV, 0 },
 						{ key, PTC_ETCD_MOD_REV, n->copies_revision } };

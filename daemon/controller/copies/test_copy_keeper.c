@@ -199,6 +199,8 @@ static void test_stuck(void **state)
 	l->left.nowhere = 100; /* another node may join */
 	assert_true(ptc_leaving_urgent(&w->ctl) && ptc_leaving_stuck(&w->ctl) && !ptc_leaving_holds(&w->ctl));
 	l->left = (struct ptc_leaving_left){ .record_revision = w->ctl.record_revision, .gone = 100 };
+	assert_true(ptc_leaving_urgent(&w->ctl) && !ptc_leaving_stuck(&w->ctl)); /* a node is back, perhaps with it */
+	l->left.epoch = ptc_cluster_epoch(NULL);
 	assert_true(!ptc_leaving_urgent(&w->ctl) && ptc_leaving_stuck(&w->ctl) && !ptc_leaving_holds(&w->ctl));
 	l->left = (struct ptc_leaving_left){ .record_revision = w->ctl.record_revision, .out = true };
 	assert_true(!ptc_leaving_urgent(&w->ctl) && !ptc_leaving_stuck(&w->ctl));

@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/number/fence.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -165,7 +166,7 @@ static void early_work(void *arg, struct ptc_etcd *e)
 			break;
 		y->status = ptc_etcd_txn(e,
 					 (const struct ptc_etcd_compare[]){
-						 { lock, PTC_ETCD_CREATE_REV, y->fence },
+						 { lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(y->fence) },
 						 { PTC_DEVICES_KEY, PTC_ETCD_MOD_REV, y->claim.revision } },
 					 2,
 					 &(struct ptc_etcd_op){ .key = PTC_DEVICES_KEY,

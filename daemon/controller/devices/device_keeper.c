@@ -16,6 +16,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/fence.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
 #include "formats/json.h"
@@ -122,8 +123,9 @@ static int write_down(struct ptc_device_look *l, struct ptc_etcd *e, int64_t *re
 		return rc;
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", l->meta.uuid);
 	rc = ptc_etcd_txn(e,
-			  (const struct ptc_etcd_compare[]){ { lock, PTC_ETCD_CREATE_REV, l->fence },
-							     { PTC_DEVICES_KEY, PTC_ETCD_MOD_REV, *ret_revision } },
+			  (const struct ptc_etcd_compare[]){
+				  { lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(l->fence) },
+				  { PTC_DEVICES_KEY, PTC_ETCD_MOD_REV, *ret_revision } },
 			  2, &(struct ptc_etcd_op){ .key = PTC_DEVICES_KEY, .value = json, .len = strlen(json) }, 1,
 			  "etcd.devices", ret_ok, NULL, err);
 	ptc_free(json);

@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "daemon/store/store.h"
 #include "base/check.h"
+#include "base/number/fence.h"
 #include "base/log.h"
 #include "daemon/controller/internal.h"
 #include "daemon/documents/probed/probed.h"
@@ -257,7 +258,7 @@ static void prune_work(void *arg, struct ptc_etcd *e)
 	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", p->uuid);
 	ptc_probed_key(p->uuid, probed);
 	rc = ptc_probed_read(e, p->uuid, &p->probed, NULL);
-	cmp[0] = (struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, p->fence };
+	cmp[0] = (struct ptc_etcd_compare){ lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(p->fence) };
 	cmp[1] = (struct ptc_etcd_compare){ probed, PTC_ETCD_MOD_REV, p->probed.revision };
 	if (rc == 0)
 		rc = ptc_etcd_get_keys(e, prefix, &kvs, NULL);

@@ -296,7 +296,7 @@ static const char *waits_for(const struct ptc_controller *ctl, char *buf, size_t
 		       "(`ptcctl status`)";
 	if (l->phase != PTC_LEAVING_COPIES)
 		return l->why[0] ? l->why : "nothing has been done yet";
-	if (l->left.record_revision != ctl->record_revision)
+	if (!ptc_leaving_counted(ctl))
 		return "its copies have not been counted yet";
 	if (!l->left.bytes)
 		snprintf(buf, size, "no node that is up has %s of it: nodes that leave have gone with them",
@@ -312,7 +312,7 @@ static json_t *said(const struct ptc_controller *ctl)
 {
 	const struct ptc_leaving *l = ctl->leaving;
 	bool done = l->phase == PTC_LEAVING_OVER || l->phase == PTC_LEAVING_MOVES;
-	bool known = !done && l->left.record_revision == ctl->record_revision;
+	bool known = !done && ptc_leaving_counted(ctl);
 	char buf[400];
 
 	return json_pack("{s:i, s:s, s:s, s:b, s:s, s:I, s:I, s:s, s:I, s:I}", "version", 1, "job", ctl->meta.name,

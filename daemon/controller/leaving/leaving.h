@@ -41,6 +41,7 @@ enum ptc_leaving_phase {
 /* What the keeper of copies found last, of one record: bytes that only leaving nodes have. */
 struct ptc_leaving_left {
 	int64_t record_revision; /* 0: it has not looked yet */
+	uint64_t epoch;          /* of the cluster, as it began to look: what was gone may be back since */
 	bool out;                /* nothing is left */
 	uint64_t bytes, nowhere; /* nowhere: of these, no other node can take them */
 	uint64_t gone;           /* bytes besides, which no node has any more */
@@ -74,6 +75,8 @@ bool ptc_leaving_in_layout(const struct ptc_controller *ctl); /* the job's layou
 bool ptc_leaving_holds(const struct ptc_controller *ctl);
 /* Some node leaves, and more time changes nothing: no node can take what is left, or those that had it are lost. */
 bool ptc_leaving_stuck(const struct ptc_controller *ctl);
+/* What was found last still holds. */
+bool ptc_leaving_counted(const struct ptc_controller *ctl);
 /* What lacks for the record is what leaving nodes alone have; everything else comes later. */
 bool ptc_leaving_urgent(const struct ptc_controller *ctl);
 /* The keeper of copies has looked. */

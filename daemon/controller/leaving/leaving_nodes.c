@@ -23,19 +23,28 @@ bool ptc_leaving_has(const struct ptc_controller *ctl, const char *node)
 	return false;
 }
 
+/* Bytes that no node had may be back with a node. */
+bool ptc_leaving_counted(const struct ptc_controller *ctl)
+{
+	const struct ptc_leaving_left *left = &ctl->leaving->left;
+
+	return left->record_revision == ctl->record_revision &&
+	       (!left->gone || left->epoch == ptc_cluster_epoch(ctl->all->cluster));
+}
+
 bool ptc_leaving_urgent(const struct ptc_controller *ctl)
 {
 	const struct ptc_leaving *l = ctl->leaving;
 
-	return l && l->n && (l->left.bytes || l->left.record_revision != ctl->record_revision);
+	return l && l->n && (l->left.bytes || !ptc_leaving_counted(ctl));
 }
 
 bool ptc_leaving_stuck(const struct ptc_controller *ctl)
 {
 	const struct ptc_leaving_left *left = &ctl->leaving->left;
 
-	return ctl->leaving->phase == PTC_LEAVING_COPIES && left->record_revision == ctl->record_revision &&
-	       !left->out && left->nowhere == left->bytes;
+	return ctl->leaving->phase == PTC_LEAVING_COPIES && ptc_leaving_counted(ctl) && !left->out &&
+	       left->nowhere == left->bytes;
 }
 
 bool ptc_leaving_holds(const struct ptc_controller *ctl)

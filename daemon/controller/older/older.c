@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/fence.h"
 #include "base/log.h"
 
 #include <inttypes.h>
@@ -137,7 +138,7 @@ static void shed_work(void *arg, struct ptc_etcd *e)
 {
 	struct shed *s = arg;
 	char lock[96], record[96], intent[96], older[96];
-	const struct ptc_etcd_compare cmp[] = { { lock, PTC_ETCD_CREATE_REV, s->fence },
+	const struct ptc_etcd_compare cmp[] = { { lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(s->fence) },
 						{ record, PTC_ETCD_MOD_REV, s->record_revision },
 						{ intent, PTC_ETCD_MOD_REV, 0 },
 						{ older, PTC_ETCD_MOD_REV, s->older_revision } };

@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/number/fence.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
 #include "formats/json.h"
@@ -187,8 +188,9 @@ static void write_work(void *arg, struct ptc_etcd *etcd)
 	struct ptc_etcd_op op = { .key = k->key, .value = k->text, .len = strlen(k->text) };
 	bool ok = false;
 
-	k->rc = ptc_etcd_txn(etcd, &(struct ptc_etcd_compare){ k->lock, PTC_ETCD_CREATE_REV, k->fence }, 1, &op, 1,
-			     "etcd.weighed", &ok, NULL, NULL);
+	k->rc = ptc_etcd_txn(etcd,
+			     &(struct ptc_etcd_compare){ k->lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(k->fence) },
+			     1, &op, 1, "etcd.weighed", &ok, NULL, NULL);
 }
 
 static void written(void *arg)

@@ -20,6 +20,7 @@
 #include "base/sys/sys.h"
 
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -101,6 +102,34 @@ static void wait_for(struct ptc_controller *ctl, const char *why)
 		ptc_event(ctl->all->cluster, ctl->uuid, "waits", "%s", r->waits);
 }
 
+/* What is told once the HALT has begun. */
+__attribute__((format(printf, 3, 4))) static void will_tell(struct ptc_controller *ctl, const char *kind,
+							    const char *fmt, ...)
+{
+	struct ptc_recovery *r = &ctl->recovery;
+	va_list ap;
+
+	r->told.kind = kind;
+	va_start(ap, fmt);
+	vsnprintf(r->told.text, sizeof r->told.text, fmt, ap);
+	va_end(ap);
+}
+
+void ptc_recovery_begun(struct ptc_controller *ctl)
+{
+	struct ptc_recovery *r = &ctl->recovery;
+
+	if (r->told.kind && !(r->told.incarnation == ctl->record.incarnation && r->told.last == r->told.kind &&
+			      r->told.of == r->mark.recovery))
+		ptc_event(ctl->all->cluster, ctl->uuid, r->told.kind, "%s", r->told.text);
+	if (r->told.kind) {
+		r->told.incarnation = ctl->record.incarnation;
+		r->told.last = r->told.kind;
+		r->told.of = r->mark.recovery;
+	}
+	r->told.kind = NULL;
+}
+
 static void try_later(struct ptc_controller *ctl)
 {
 	struct ptc_recovery *r = &ctl->recovery;
@@ -151,6 +180,7 @@ static void mark(struct ptc_controller *ctl, uint64_t id, enum ptc_recovery_kind
 {
 	struct ptc_recovery *r = &ctl->recovery;
 
+	r->told.kind = NULL;
 	r->mark_id = id;
 	r->mark = ctl->record;
 	r->mark.recovery = kind;
@@ -175,7 +205,7 @@ static bool count_loss(struct ptc_controller *ctl, const char *node)
 
 	if (!further && m->restarts >= most_restarts(&ctl->recovery)) {
 		m->recovery = PTC_RECOVERY_NONE;
-		ptc_event(ctl->all->cluster, ctl->uuid, "gave_up",
+		will_tell(ctl, "gave_up",
 			  "node %s is lost, and the job stops: there is no snapshot beyond step %llu, which had been "
 			  "reached at the loss before, after %u restarts that count (`max_restarts`); does the "
 			  "program take its nodes down?",
@@ -250,9 +280,20 @@ static void mark_held(struct ptc_controller *ctl, struct ptc_switch_request *r)
 	r->reached = rec->mark.reached;
 }
 
-static void give_up_ranks(struct ptc_controller *ctl, const struct parts *p, enum ptc_recovery_kind kind)
+static void submit_halt(struct ptc_controller *ctl, struct ptc_switch_request *r)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
+
+	if (ctl->submit(ctl, r, &err) == 0) {
+		ptc_recovery_begun(ctl);
+		return;
+	}
+	ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
+	try_later(ctl);
+}
+
+static void give_up_ranks(struct ptc_controller *ctl, const struct parts *p, enum ptc_recovery_kind kind)
+{
 	struct ptc_switch_request r;
 	bool held = kind && make_held(ctl, &r);
 
@@ -262,15 +303,11 @@ static void give_up_ranks(struct ptc_controller *ctl, const struct parts *p, enu
 	if (held)
 		mark_held(ctl, &r);
 	if (!kind || count_loss(ctl, p->names))
-		ptc_event(ctl->all->cluster, ctl->uuid, kind ? "recovering" : "failed",
-			  "node %s is lost, and no step has ended for %.1f s: %s", p->names,
-			  (double)(ptc_sys_now_ns() - ctl->recovery.rounds.still_ns) / 1e9,
+		will_tell(ctl, kind ? "recovering" : "failed", "node %s is lost, and no step has ended for %.1f s: %s",
+			  p->names, (double)(ptc_sys_now_ns() - ctl->recovery.rounds.still_ns) / 1e9,
 			  kind ? "the job's other ranks are ended, and it is started again without that node"
 			       : "the job ends, as its `on_failure: stop` says");
-	if (ctl->submit(ctl, &r, &err) == 0)
-		return;
-	ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
-	try_later(ctl);
+	submit_halt(ctl, &r);
 }
 
 static void planned_live(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
@@ -367,7 +404,7 @@ static void count_program(struct ptc_controller *ctl, const char *what, uint64_t
 	if (twice || m->restarts >= most) {
 		m->recovery = PTC_RECOVERY_NONE;
 		m->hung = false;
-		ptc_event(ctl->all->cluster, ctl->uuid, "gave_up",
+		will_tell(ctl, "gave_up",
 			  twice ? "%s at step %llu again: the same step has failed twice, so the job stops"
 				: "%s at step %llu: the job stops, for it has been started again as often as its "
 				  "`max_restarts` says",
@@ -378,7 +415,7 @@ static void count_program(struct ptc_controller *ctl, const char *what, uint64_t
 		m->restarted_ms = now;
 	m->restarts++;
 	m->failed_step = step;
-	ptc_event(ctl->all->cluster, ctl->uuid, "recovering",
+	will_tell(ctl, "recovering",
 		  "%s at step %llu, and all nodes are there: the job is started again on the same nodes (restart %u; "
 		  "at most %u in an hour)",
 		  what, (unsigned long long)step, m->restarts, most);
@@ -462,13 +499,13 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 	if (!count_loss(ctl, p.down ? p.names : gone))
 		return true;
 	if (p.down)
-		ptc_event(ctl->all->cluster, ctl->uuid, "recovering",
+		will_tell(ctl, "recovering",
 			  "node %s is down, and a rank of node %s has failed after it: the job is started again once "
 			  "that node is back, or lost",
 			  p.names, w->node);
 	else
-		ptc_event(ctl->all->cluster, ctl->uuid, "recovering",
-			  "node %s has lost its ranks, or their state: the job is started again", gone);
+		will_tell(ctl, "recovering", "node %s has lost its ranks, or their state: the job is started again",
+			  gone);
 	return true;
 }
 
@@ -593,40 +630,52 @@ void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *wh
 	snprintf(r->waits, sizeof r->waits, "%s", why);
 }
 
-/* Ranks hang that nothing holds any more but themselves. */
+/* Ranks hang that nothing holds any more but themselves, and that are held now where they can be. */
 static void end_hung(struct ptc_controller *ctl)
 {
 	struct ptc_hang *h = &ctl->recovery.hang;
-	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_switch_request r;
+	bool held = make_held(ctl, &r);
 	char what[sizeof h->who + 16];
 
-	make_halt(ctl, &r);
+	if (!held)
+		make_halt(ctl, &r);
 	mark(ctl, r.id, PTC_RECOVERY_PROGRAM, h->step);
 	ctl->recovery.mark.hung = true;
 	snprintf(what, sizeof what, "%s hung", h->who);
 	count_program(ctl, what, h->step, most_restarts(&ctl->recovery));
-	if (ctl->submit(ctl, &r, &err) == 0)
-		return;
-	ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
-	try_later(ctl);
+	if (held)
+		mark_held(ctl, &r);
+	submit_halt(ctl, &r);
+}
+
+/* Their end has begun: what they do from here on changes nothing. */
+static bool ends_hung(const struct ptc_controller *ctl)
+{
+	return ctl->recovery.hang.ends && ctl->recovery.hang.ends == ctl->record.incarnation;
 }
 
 /* True: ranks hang, and are ended, or waited for. */
 static bool hangs(struct ptc_controller *ctl)
 {
 	enum ptc_job_phase phase = ptc_job_phase(ctl->core);
+	struct ptc_hang *h = &ctl->recovery.hang;
 	char why[400];
 
+	if (ends_hung(ctl)) {
+		if (ptc_controller_idle(ctl) && ptc_recovery_hold(ctl) >= PTC_HOLD_FOUND)
+			end_hung(ctl);
+		return true;
+	}
 	if (!ptc_hang_hangs(ctl))
 		return false;
-	if (ctl->recovery.elastic.on_hang != PTC_JOB_HANG_RECOVER || ctl->recovery.hang.evidence.state != PTC_HANG_KEPT)
+	if (ctl->recovery.elastic.on_hang != PTC_JOB_HANG_RECOVER || h->evidence.state != PTC_HANG_KEPT)
 		return true;
 	if (ptc_controller_idle(ctl)) {
-		end_hung(ctl);
+		h->ends = ctl->record.incarnation;
+		(void)ptc_recovery_hold(ctl);
 	} else if (ctl->intent.kind != PTC_SWITCH_HALT && phase >= PTC_JOB_CHECKING && phase <= PTC_JOB_ARMING) {
-		snprintf(why, sizeof why, "%s hung at step %llu", ctl->recovery.hang.who,
-			 (unsigned long long)ctl->recovery.hang.step);
+		snprintf(why, sizeof why, "%s hung at step %llu", h->who, (unsigned long long)h->step);
 		ptc_controller_step(ctl, &(struct ptc_job_event){
 						 .kind = PTC_EV_ABORT, .status = PTC_ETIMEOUT, .text = why });
 	}
@@ -659,7 +708,7 @@ static void back(struct ptc_controller *ctl)
 		r->waits[0] = '\0';
 		r->tries = 0;
 	}
-	if (r->hold.state != PTC_HOLD_IDLE && !failed && ptc_controller_idle(ctl))
+	if (r->hold.state != PTC_HOLD_IDLE && !failed && !ends_hung(ctl) && ptc_controller_idle(ctl))
 		ptc_recovery_let_go(ctl); /* with its ranks, or without them: then it says so */
 }
 

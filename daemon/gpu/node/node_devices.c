@@ -27,6 +27,7 @@ struct ptc_node_devices {
 	pthread_mutex_t lock;
 	/* under lock */
 	struct ptc_node_device v[PTC_NODE_DEVICES_MAX];
+	char checked[PTC_NODE_DEVICES_MAX][PTC_NODE_DEVICE_WHY]; /* of the health command */
 	int64_t looked_ns;
 	pthread_t looker;
 	bool looks, join; /* a thread is at it; it has to be joined */
@@ -185,6 +186,17 @@ void ptc_node_devices_get(struct ptc_node_devices *d, size_t i, struct ptc_node_
 {
 	pthread_mutex_lock(&d->lock);
 	*ret = d->v[i];
+	if (d->checked[i][0] && strcmp(ret->health, "ok") == 0) {
+		snprintf(ret->health, sizeof ret->health, "check");
+		snprintf(ret->why, sizeof ret->why, "%s", d->checked[i]);
+	}
+	pthread_mutex_unlock(&d->lock);
+}
+
+void ptc_node_devices_verdict(struct ptc_node_devices *d, char (*why)[PTC_NODE_DEVICE_WHY])
+{
+	pthread_mutex_lock(&d->lock);
+	memcpy(d->checked, why, d->n * sizeof *d->checked);
 	pthread_mutex_unlock(&d->lock);
 }
 
@@ -256,12 +268,13 @@ void ptc_node_devices_unhealthy(struct ptc_node_devices *d, char *ret, size_t si
 	size_t len = 0;
 
 	*ret = '\0';
-	pthread_mutex_lock(&d->lock);
-	for (size_t i = 0; i < d->n && len + 24 < size; i++)
-		if (strcmp(d->v[i].health, "ok") != 0)
-			len += (size_t)snprintf(ret + len, size - len, "%s%zu:%.15s", len ? "," : "", i,
-						d->v[i].health);
-	pthread_mutex_unlock(&d->lock);
+	for (size_t i = 0; i < d->n && len + 24 < size; i++) {
+		struct ptc_node_device now;
+
+		ptc_node_devices_get(d, i, &now);
+		if (strcmp(now.health, "ok") != 0)
+			len += (size_t)snprintf(ret + len, size - len, "%s%zu:%.15s", len ? "," : "", i, now.health);
+	}
 }
 
 void ptc_node_devices_json(struct ptc_node_devices *d, size_t i, struct ptc_buf *b)

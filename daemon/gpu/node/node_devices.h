@@ -30,7 +30,7 @@ struct ptc_node_device {
 	char uuid[48]; /* as NVML writes it: "GPU-…", "MIG-…"; "": a virtual device */
 	char kind[8];  /* gpu, mig, virtual */
 	char name[96], bus[32];
-	char health[16], why[96]; /* health: ok, ecc, reset-required or lost; why: the reason if it is not ok */
+	char health[16], why[96]; /* health: ok, ecc, reset-required, lost or check; why: the reason if it is not ok */
 	unsigned index;           /* NVML's index */
 	unsigned processes;       /* number of processes with a context on it */
 	uint64_t memory_bytes, free_bytes;
@@ -53,6 +53,11 @@ const char *ptc_node_devices_ids(const struct ptc_node_devices *d);
 int ptc_node_devices_refresh(struct ptc_node_devices *d, struct ptc_error *err);
 /* Lets a thread ask ptc-gpu again if the last look is older than max_age_ms. Returns at once. */
 void ptc_node_devices_look(struct ptc_node_devices *d, int64_t max_age_ms);
+
+/* What the node's health command says of each device: why it is not well ("": it is), as health "check". A device that
+ * the driver says is not well stays what the driver says. It holds until the next call. */
+#define PTC_NODE_DEVICE_WHY 96
+void ptc_node_devices_verdict(struct ptc_node_devices *d, char (*why)[PTC_NODE_DEVICE_WHY]);
 
 /* Those that are not well, as "1:ecc,3:lost"; cut off where the room ends. */
 void ptc_node_devices_unhealthy(struct ptc_node_devices *d, char *ret, size_t size);

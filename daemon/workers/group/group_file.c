@@ -411,10 +411,8 @@ static void report_lost(struct ptc_workers *w, struct group *g)
 	for (size_t i = 0; i < g->desc.nranks; i++) {
 		const struct worker *k = g->slots[i].worker;
 
-		if (k && k->ended) {
+		if (k && k->ended)
 			g->slots[i].exited = true;
-			g->slots[i].exit_status = k->status;
-		}
 		if (g->built && !g->ending && (!k || k->ended))
 			ptc_group_failed_locked(w, g, k, i, k ? NULL : "its process is not known any more");
 	}

@@ -124,8 +124,8 @@ static struct view *view_new_locked(struct ptc_workers *w, struct group *g, size
 	if (k->phase >= WORKER_DECLARED && k->phase <= WORKER_STOPPED && k->declared) {
 		v->declared = k->declared;
 		v->declared->refs++;
-		if (!k->outlived)
-			v->rank_state = ptc_rank_state_ref(k->hold.published ? k->hold.published : k->rank_state);
+		v->rank_state =
+			ptc_rank_state_ref(k->hold.published || k->outlived ? k->hold.published : k->rank_state);
 		if (!k->outlived)
 			view_staging(v, k);
 		view_guard(v, k);
@@ -163,6 +163,7 @@ static void fill_view_locked(struct ptc_slot_view *s, struct view *v)
 		s->cursors = v->rank_state->cursors;
 		s->ncursors = v->rank_state->ncursors;
 	}
+	s->has_state = v->rank_state != NULL;
 	s->published = true;
 	if (k && k->phase == WORKER_STOPPED)
 		s->step = k->stop_step;

@@ -40,7 +40,7 @@ struct worker *ptc_worker_new_locked(struct job *job, unsigned number)
 		return NULL;
 	k->job = job;
 	k->number = number;
-	k->pidfd = k->page_fd = k->process.pidfd = -1;
+	k->pidfd = k->page_fd = k->kept.fd = k->process.pidfd = -1;
 	k->next = job->workers;
 	job->workers = k;
 	job->nworkers++;
@@ -56,6 +56,7 @@ static void drop_generation(struct worker *k)
 	k->staging = ptc_staging_unref(k->staging);
 	k->hold.published = ptc_rank_state_unref(k->hold.published);
 	k->hold.read = false;
+	ptc_close(&k->kept.fd);
 	k->go = k->finished = k->staged = k->get.active = false;
 	k->seen = k->stale = false;
 	k->resumes = WORKER_ABSENT;
@@ -81,18 +82,24 @@ static bool cut_off(const struct worker *k)
 
 /* Whether what it had declared on devices is there still, under handles that are ours, and a mark of the device says
  * what it is worth. */
-static bool outlived(const struct worker *k)
+static bool devices_outlived(const struct worker *k)
 {
 	const struct declared *d = k->declared;
 
-	if (!cut_off(k) || !k->group || !k->group->built || k->group->ending || k->exit_wanted || !k->page || !d ||
-	    (k->phase != WORKER_RUNNING && k->phase != WORKER_STOPPED) || !d->ndevices || d->path != DEVICE_MAPPED ||
-	    !atomic_load(&k->page->survives) || atomic_load(&k->page->marks) != PTC_LOCAL_MARKS_PROVEN)
+	if (!d->ndevices || d->path != DEVICE_MAPPED || atomic_load(&k->page->marks) != PTC_LOCAL_MARKS_PROVEN)
 		return false;
 	for (size_t i = 0; i < d->ndevices; i++)
 		if (d->devices[i].fd < 0)
 			return false;
 	return true;
+}
+
+/* Its memory on devices, or its blobs and cursors, are there still. */
+static bool outlived(const struct worker *k)
+{
+	return cut_off(k) && k->group && k->group->built && !k->group->ending && !k->exit_wanted && k->page &&
+	       k->declared && (k->phase == WORKER_RUNNING || k->phase == WORKER_STOPPED) &&
+	       atomic_load(&k->page->survives) && (k->kept.fd >= 0 || devices_outlived(k));
 }
 
 void ptc_worker_detach_locked(struct worker *k)
@@ -102,14 +109,12 @@ void ptc_worker_detach_locked(struct worker *k)
 	if (!g)
 		return;
 	if (k->outlived) {
-		k->outlived = false;
+		k->outlived = k->devices_outlived = false;
 		drop_generation(k);
 		drop_page(k);
 	}
-	if (k->ended) {
+	if (k->ended)
 		g->slots[k->slot].exited = true;
-		g->slots[k->slot].exit_status = k->status;
-	}
 	g->slots[k->slot].worker = NULL;
 	k->group = NULL;
 }
@@ -148,13 +153,16 @@ static void exited_locked(struct ptc_workers *w, struct worker *k, bool known, i
 		struct group *g = k->group;
 
 		g->slots[k->slot].exited = true;
-		g->slots[k->slot].exit_status = k->status;
 		if (g->built && !g->ending && !k->exit_wanted)
 			ptc_group_failed_locked(w, g, k, k->slot, NULL);
 	}
 	/* Whoever still looks at its memory has references of its own. */
 	k->outlived = outlived(k);
-	if (!k->outlived) {
+	k->devices_outlived = k->outlived && devices_outlived(k);
+	if (k->outlived) { /* of a rank that was held: what has been read of it still holds */
+		k->hold.asked = k->hold.frozen = false;
+		k->hold.read = k->hold.published != NULL;
+	} else {
 		drop_generation(k);
 		drop_page(k);
 	}
@@ -778,6 +786,21 @@ static bool on_leaves(struct ptc_workers *w, struct worker *k)
 	return true;
 }
 
+/* Only a memfd is read without waiting for others; what it has is not to be believed before it is read. */
+static bool on_keeps(struct worker *k, const struct ptc_local_message *m)
+{
+	struct ptc_local_keeps s;
+	int seals = m->fd >= 0 ? fcntl(m->fd, F_GET_SEALS) : -1;
+
+	if (!ptc_local_get_keeps(m->data, m->len, &s) || seals < 0 || !(seals & F_SEAL_SHRINK))
+		return false;
+	ptc_close(&k->kept.fd);
+	k->kept.fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0); /* none is left: then it ends with the process */
+	k->kept.address = s.address;
+	k->kept.bytes = s.bytes;
+	return true;
+}
+
 static bool on_filled(struct worker *k, const struct ptc_local_message *m)
 {
 	struct ptc_local_filled f;
@@ -867,8 +890,11 @@ bool ptc_worker_message_locked(struct ptc_workers *w, struct worker *k, const st
 	case PTC_LOCAL_LEAVES:
 		ok = on_leaves(w, k);
 		break;
+	case PTC_LOCAL_KEEPS:
+		ok = on_keeps(k, m);
+		break;
 	default:
-		ok = m->type > PTC_LOCAL_LEAVES && m->type < PTC_LOCAL_WELCOME; /* of a later protocol: passed over */
+		ok = m->type > PTC_LOCAL_KEEPS && m->type < PTC_LOCAL_WELCOME; /* of a later protocol: passed over */
 	}
 	if (ok)
 		ptc_worker_advance_locked(w, k);

@@ -14,6 +14,11 @@ struct rank_state {
 	struct ptc_slot_cursor *cursors;
 	size_t nblobs, ncursors;
 };
+/* A memfd of the rank's, with what its page names as published at these addresses. */
+struct kept_memory {
+	int fd; /* -1: none */
+	uint64_t address, bytes;
+};
 /* Who copies a rank's device memory. */
 enum device_path {
 	DEVICE_NONE,    /* the rank has none */

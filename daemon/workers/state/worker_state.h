@@ -56,11 +56,10 @@ struct worker {
 	struct ptc_process_label label;
 	struct ptc_process_label before[WORKERS_LABELS]; /* earlier labels, oldest first; for logs, not on disk */
 	unsigned nbefore;
-	bool spawning;                  /* a caller starts it without the lock */
-	bool reaping;                   /* it has ended, and a task reads its status */
-	bool ended, status_known, left; /* left: said BYE, at left_ns */
-	bool outlived; /* killed; its devices keep the memory declared: `declared` and `page` stay until it is detached
-			*/
+	bool spawning;                   /* a caller starts it without the lock */
+	bool reaping;                    /* it has ended, and a task reads its status */
+	bool ended, status_known, left;  /* left: said BYE, at left_ns */
+	bool outlived, devices_outlived; /* killed, and something, or what it had on devices, is there still */
 	int64_t left_ns;
 	int status;
 	struct conn *conn;
@@ -68,6 +67,7 @@ struct worker {
 	int pidfd; /* of pid */
 	struct ptc_local_page *page;
 	int page_fd;
+	struct kept_memory kept; /* of its generation */
 	enum worker_phase phase;
 	enum worker_phase resumes;        /* the phase to which it goes back after a new connection */
 	uint64_t generation, incarnation; /* that the worker says it has; valid from BUILDING to ENDING */
@@ -123,7 +123,6 @@ struct slot {
 	struct ptc_group_rank rank;
 	struct worker *worker; /* NULL: none yet, or none any more */
 	unsigned number;       /* of its worker's folder, as on disk; 0: none */
-	int exit_status;       /* of its worker, if it has ended */
 	bool exited;
 };
 struct rendezvous_entry {

@@ -74,9 +74,9 @@ struct ptc_slot_view {
 	/* NULL: its process is frozen, and its state, blobs and cursors are those of `step`; else why that is not so.
 	 */
 	const char *not_held;
-	/* The rank has ended; ptc_slot_copy still reads what it had declared on devices. Its blobs and cursors are
-	 * gone. */
-	bool outlived;
+	/* The rank has ended. ptc_slot_copy still reads what it had declared on devices, unless not_held says why not.
+	 * has_state: its blobs and cursors are those of `step`; else they are gone. */
+	bool outlived, has_state;
 	bool staged; /* ptc_slot_copy reads a copy that the rank has made, so the rank may go on meanwhile */
 	void *opaque;
 	/* With copy: fast and STOPPED: the rank has copied its bytes to staging memory. ptc_slot_copy reads them there,

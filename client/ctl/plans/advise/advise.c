@@ -200,7 +200,7 @@ static int calibrate(struct ctl_advice *a, struct ptc_error *err)
 		if (m->global_batch != a->work.global_batch)
 			continue;
 		if (m->step_s > 0)
-			steps[a->nsteps++] = (struct ptc_fit_row){ &a->work, m->cand, m->step_s };
+			steps[a->nsteps++] = (struct ptc_fit_row){ &a->work, m->cand, m->step_s, m->noise };
 		if (m->peak_bytes > 0)
 			peaks[a->npeaks++] = (struct ptc_peak_row){ &a->work, m->cand, m->peak_bytes };
 	}
@@ -219,7 +219,7 @@ static int calibrate(struct ctl_advice *a, struct ptc_error *err)
 
 static int take_range(const struct ctl *c, struct ctl_advice *a, struct ptc_error *err)
 {
-	const char *text = ctl_option(c, "gpus"), *dash = text ? strchr(text, '-') : NULL;
+	const char *text = ctl_option(c, "gpus"), *dash = text && *text ? strchr(text + 1, '-') : NULL;
 	ptc_auto_free char *first = text ? ptc_strndup(text, dash ? (size_t)(dash - text) : strlen(text)) : NULL;
 	uint32_t have = ptc_cluster_profile_devices(&a->profile.cluster);
 	uint64_t from = 0, to;

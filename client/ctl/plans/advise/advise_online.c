@@ -93,7 +93,7 @@ static int put_table(const char *json, struct ptc_error *err)
 /* "8" or "4-8". */
 static int take_range(const struct ctl *c, uint32_t *ret_first, uint32_t *ret_last, struct ptc_error *err)
 {
-	const char *gpus = ctl_option(c, "gpus"), *dash = gpus ? strchr(gpus, '-') : NULL;
+	const char *gpus = ctl_option(c, "gpus"), *dash = gpus && *gpus ? strchr(gpus + 1, '-') : NULL;
 	ptc_auto_free char *first = gpus ? ptc_strndup(gpus, dash ? (size_t)(dash - gpus) : strlen(gpus)) : NULL;
 	uint64_t from = 0, to = 0;
 	int rc;

@@ -14,6 +14,7 @@
 #include "base/sys/sys.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -169,10 +170,6 @@ void ptc_workers_let_all_go_locked(struct ptc_workers *w)
 
 /* ---- what a frozen rank has published -------------------------------------------------- */
 
-#define PUBLISHED_MAX                                                                                                  \
-	((uint64_t)PTC_LOCAL_BLOBS_MAX * (PTC_LOCAL_BLOB_MAX + 2 * PTC_LOCAL_SHORT_MAX) +                              \
-	 (uint64_t)PTC_LOCAL_CURSORS_MAX * 4 * PTC_LOCAL_SHORT_MAX)
-
 struct published {
 	uint64_t from, address, bytes;
 };
@@ -188,7 +185,7 @@ static bool published_at(struct ptc_local_page *page, uint64_t step, struct publ
 		if (now.from && now.from <= step + 1 && now.from > ret->from)
 			*ret = now;
 	}
-	return ret->from != 0 && ret->bytes <= PUBLISHED_MAX;
+	return ret->from != 0 && ret->bytes <= PTC_LOCAL_PUBLISHED_MAX;
 }
 
 static int parse(const uint8_t *data, uint64_t bytes, struct rank_state **to)
@@ -222,8 +219,45 @@ struct reader {
 	char uuid[37];
 	uid_t uid;
 	pid_t pid;
+	int kept; /* ours; what is published lies there, at kept_at; -1: in the process alone */
+	uint64_t kept_at;
 	struct ptc_slot_copying copying;
 };
+
+static void find_kept(struct reader *r, const struct worker *k, const struct published *p)
+{
+	uint64_t at = p->address - k->kept.address;
+
+	if (k->kept.fd < 0 || p->address < k->kept.address || at > k->kept.bytes || p->bytes > k->kept.bytes - at)
+		return;
+	r->kept = fcntl(k->kept.fd, F_DUPFD_CLOEXEC, 0);
+	r->kept_at = at;
+}
+
+/* Of a memfd; the rank, if it lives, cannot make it shorter, and is frozen. */
+static int read_kept(const struct reader *r, const struct published *p, struct rank_state **to, struct ptc_error *err)
+{
+	ptc_auto_free uint8_t *data = ptc_malloc(p->bytes ? p->bytes : 1);
+	uint64_t done = 0;
+
+	if (!data)
+		return ptc_nomem(err);
+	while (done < p->bytes) {
+		ssize_t n = pread(r->kept, data + done, p->bytes - done, (off_t)(r->kept_at + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return ptc_error_errno(err, n < 0 ? errno : EIO,
+					       "cannot read the blobs and cursors that process %d has left",
+					       (int)r->pid);
+		done += (uint64_t)n;
+	}
+	return parse(data, p->bytes, to)
+		       ? ptc_error_set(err, PTC_EINVAL, "process %d has published bytes that are no blobs and cursors",
+				       (int)r->pid)
+		       : 0;
+}
 
 /* Into memory of its own, for a copier that hangs may write to it later: it is unmapped here, not there. */
 static int read_published(struct reader *r, const struct published *p, struct rank_state **to, struct ptc_error *err)
@@ -247,6 +281,8 @@ static int read_published(struct reader *r, const struct published *p, struct ra
 
 	if (!p->bytes)
 		return 0;
+	if (r->kept >= 0)
+		return read_kept(r, p, to, err);
 	if (fd >= 0 && ftruncate(fd, (off_t)p->bytes) == 0 && fstat(fd, &st) == 0)
 		room = mmap(NULL, p->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (room == MAP_FAILED)
@@ -269,7 +305,7 @@ static int read_published(struct reader *r, const struct published *p, struct ra
 static void read_worker_locked(struct ptc_workers *w, struct group *g, size_t i)
 {
 	struct worker *k = g->slots[i].worker;
-	struct reader r = { .w = w, .uid = g->job->uid, .pid = k->pid };
+	struct reader r = { .w = w, .uid = g->job->uid, .pid = k->pid, .kept = -1 };
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct rank_state *state;
 	struct published p;
@@ -280,15 +316,19 @@ static void read_worker_locked(struct ptc_workers *w, struct group *g, size_t i)
 	k->hold.read = true;
 	if (!ptc_local_step(k->page, &step) || !published_at(k->page, step, &p))
 		return;
+	find_kept(&r, k, &p);
+	if (k->outlived && r.kept < 0 && p.bytes)
+		return; /* with the process */
 	memcpy(r.uuid, g->job->uuid, sizeof r.uuid);
 	pthread_mutex_unlock(&w->lock);
 	state = ptc_rank_state_new();
 	rc = state ? read_published(&r, &p, &state, &err) : ptc_nomem(&err);
+	ptc_close(&r.kept);
 	pthread_mutex_lock(&w->lock);
 	k = g->slots[i].worker;
 	if (rc)
 		ptc_warn("workers", "job %s: rank %u: %s", g->desc.job, g->slots[i].rank.rank, err.text);
-	if (rc || !k || k->number != number || !k->hold.frozen || k->hold.published) {
+	if (rc || !k || k->number != number || !(k->hold.frozen || k->outlived) || k->hold.published) {
 		ptc_rank_state_unref(state);
 		return;
 	}
@@ -301,7 +341,7 @@ static void read_all_locked(struct ptc_workers *w, struct group *g)
 	for (size_t i = 0; i < g->desc.nranks && g->held_from_ns; i++) {
 		struct worker *k = g->slots[i].worker;
 
-		if (can_hold(k) && k->hold.frozen && !k->hold.read)
+		if (k && !k->hold.read && ((can_hold(k) && k->hold.frozen) || k->outlived))
 			read_worker_locked(w, g, i);
 	}
 }
@@ -314,20 +354,23 @@ static bool has_marked(const struct group *g, const struct worker *k, uint64_t s
 	return marked == step || (step == g->start_step && !marked);
 }
 
-/* Of a rank that has ended, whose devices have its memory still. Blobs and cursors have ended with it: another rank has
- * to have those of the job. */
+#define ENDED "its process has ended, or does not train"
+
+/* Of a rank that has ended, whose devices have its memory still. Where its blobs and cursors have ended with it,
+ * another rank has to have those of the job. */
 static const char *not_outlived(const struct group *g, const struct worker *k)
 {
-	struct published p;
 	uint64_t step = 0;
 
+	if (!k->devices_outlived)
+		return ENDED;
 	if (!ptc_local_step(k->page, &step) || !ptc_local_all_whole(k->page))
 		return "it has ended in the middle of an update, or its device had not finished a step";
 	if (!has_marked(g, k, step))
 		return "no update was marked in its last step (ptc_update_begin)";
 	if (k->phase == WORKER_STOPPED && (k->finished || *k->refused))
 		return "it has finished, or refuses to have its state taken";
-	if (published_at(k->page, step, &p) && !p.bytes)
+	if (k->hold.published && k->hold.step == step)
 		return NULL;
 	for (size_t i = 0; i < g->desc.nranks; i++) {
 		const struct worker *other = g->slots[i].worker;
@@ -345,7 +388,7 @@ const char *ptc_worker_not_held(const struct group *g, const struct worker *k)
 	if (k && k->outlived)
 		return not_outlived(g, k);
 	if (!k || k->ended || !k->page || !k->declared || (k->phase != WORKER_RUNNING && k->phase != WORKER_STOPPED))
-		return "its process has ended, or does not train";
+		return ENDED;
 	if (!can_hold(k))
 		return "its program does not promise that its memory stays whole (ptc_survive)";
 	if (k->declared->ndevices && k->declared->path != DEVICE_MAPPED)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/documents/kept_jobs.h"
+#include "daemon/documents/kept/kept_jobs.h"
 
 #include "base/alloc.h"
 

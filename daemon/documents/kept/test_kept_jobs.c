@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kept documents against a model: which jobs have theirs after jobs of random sizes have come, changed and gone. */
-#include "daemon/documents/kept_jobs.h"
+#include "daemon/documents/kept/kept_jobs.h"
 
 #include "base/alloc.h"
 #include "base/test_seed.h"

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Peer/Committed: what this node keeps of committed jobs, and the epoch that it takes over.
+ *
+ * Happy path: a node that recovers the cluster lists the jobs, reads the documents of some, and then says which cluster
+ * this node's state belongs to from now on. Failure modes: documents that are damaged are listed without a revision; a
+ * node that does not wait, and an epoch below its own, are refused (PTC_ESTATE). */
+#include "daemon/api/recover/recover_work.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/sys/sys.h"
+#include "daemon/store/store.h"
+
+#include <string.h>
+
+#define PART_BYTES (512u << 10)
+
+struct uuids {
+	char (*v)[PTC_UUID_TEXT];
+	size_t n;
+	bool failed;
+};
+
+static void add_uuid(void *arg, const char *uuid, uid_t uid, bool lost)
+{
+	struct uuids *u = arg;
+
+	(void)uid;
+	(void)lost;
+	u->failed = u->failed || !PTC_MORE(u->v, u->n);
+	if (!u->failed)
+		snprintf(u->v[u->n++], sizeof u->v[0], "%s", uuid);
+}
+
+static void add_table(void *arg, const struct ptc_table_key *key, bool sealed, int64_t bytes)
+{
+	(void)bytes;
+	if (sealed)
+		json_array_append_new(arg, json_pack("[I, I]", (json_int_t)key->generation, (json_int_t)key->snapshot));
+}
+
+int ptc_recover_own(struct ptc_daemon *d, const char *uuid, struct ptc_durable *ret, struct ptc_error *err)
+{
+	char what[PTC_NAME_MAX + 64];
+	void *data;
+	size_t len;
+	int rc = ptc_store_note_get(d->store, uuid, PTC_DURABLE_NOTE, &data, &len, err);
+
+	if (rc)
+		return rc;
+	snprintf(what, sizeof what, "node %s, job %s", d->config.node, uuid);
+	rc = ptc_durable_decode(what, data, len, ret, err);
+	ptc_free(data);
+	return rc;
+}
+
+static json_t *job_row(struct ptc_daemon *d, const char *uuid)
+{
+	json_t *row = json_object(), *tables = json_array();
+	struct ptc_durable kept = { 0 };
+	struct ptc_meta_doc meta;
+
+	json_object_set_new(row, "uuid", json_string(uuid));
+	json_object_set_new(row, "tables", tables);
+	(void)ptc_store_tables(d->store, uuid, add_table, tables, NULL); /* none where its chunks are lost */
+	if (ptc_recover_own(d, uuid, &kept, NULL) == 0 &&
+	    ptc_meta_doc_decode(kept.key[PTC_DURABLE_META], strlen(kept.key[PTC_DURABLE_META]), &meta, NULL) == 0) {
+		json_object_set_new(row, "name", json_string(meta.name));
+		json_object_set_new(row, "epoch", json_integer((json_int_t)kept.epoch));
+		json_object_set_new(row, "revision", json_integer((json_int_t)kept.revision));
+	}
+	ptc_durable_done(&kept);
+	return row;
+}
+
+static int read_cluster(struct ptc_daemon *d, char **ret_text, struct ptc_error *err)
+{
+	ptc_auto_free char *path = ptc_asprintf("%s/cluster", d->config.state_dir);
+
+	return path ? ptc_sys_read_file(path, PTC_CLUSTER_MAX_BYTES, ret_text, NULL, err) : ptc_nomem(err);
+}
+
+int ptc_recover_inventory(struct ptc_daemon *d, char **ret_json, struct ptc_error *err)
+{
+	ptc_auto_free char *cluster = NULL, *old = NULL;
+	json_t *root, *jobs = json_array();
+	struct uuids u = { 0 };
+	int rc = read_cluster(d, &cluster, err);
+
+	if (rc == 0)
+		rc = ptc_store_jobs(d->store, add_uuid, &u, err);
+	if (rc == 0 && u.failed)
+		rc = ptc_nomem(err);
+	if (rc == 0 && d->waits[0])
+		rc = ptc_cluster_old_answers(d->cluster, &old, err);
+	for (size_t i = 0; rc == 0 && i < u.n; i++)
+		json_array_append_new(jobs, job_row(d, u.v[i]));
+	ptc_free(u.v);
+	root = json_pack("{s:i, s:s, s:s, s:b, s:s, s:o}", "version", 1, "node", d->config.node, "cluster",
+			 cluster ? cluster : "", "waits", d->waits[0] != '\0', "old", old ? old : "", "jobs", jobs);
+	*ret_json = rc == 0 && root ? ptc_json_text(root) : NULL;
+	json_decref(root);
+	return rc == 0 && !*ret_json ? ptc_nomem(err) : rc;
+}
+
+/* Durably: after this the node starts with no etcd of an earlier epoch. */
+static int take_over(struct ptc_daemon *d, const char *text, struct ptc_error *err)
+{
+	ptc_auto_free char *path = ptc_asprintf("%s/cluster", d->config.state_dir), *own = NULL;
+	struct ptc_identity a, b;
+	int rc = path ? ptc_identity_decode("the request's cluster", text, &b, err) : ptc_nomem(err);
+
+	if (rc == 0)
+		rc = read_cluster(d, &own, err);
+	if (rc == 0)
+		rc = ptc_identity_decode(path, own, &a, err);
+	if (rc)
+		return rc;
+	if (!d->waits[0])
+		return ptc_error_set(err, PTC_ESTATE, "node %s runs with its etcd", d->config.node);
+	if (strcmp(a.id, b.id) != 0 || b.epoch < a.epoch)
+		return ptc_error_set(err, PTC_ESTATE, "node %s is of another cluster, or of a later epoch",
+				     d->config.node);
+	return ptc_sys_write_file(path, text, strlen(text), 0600, "recover.raise", err);
+}
+
+static int read_part(struct ptc_daemon *d, const Ptc__V1__CommittedRequest *req, Ptc__V1__CommittedReply *reply,
+		     void **ret_data, struct ptc_error *err)
+{
+	size_t len;
+	int rc = ptc_store_note_get(d->store, req->uuid, PTC_DURABLE_NOTE, ret_data, &len, err);
+
+	if (rc)
+		return rc;
+	if (req->offset > len)
+		return ptc_error_set(err, PTC_EINVAL, "the documents of job %.36s have %zu bytes", req->uuid, len);
+	reply->total = len;
+	reply->data.data = (uint8_t *)*ret_data + req->offset;
+	reply->data.len = PTC_MIN(len - (size_t)req->offset, (size_t)PART_BYTES);
+	return 0;
+}
+
+static int serve(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__CommittedReply reply = PTC__V1__COMMITTED_REPLY__INIT;
+	Ptc__V1__CommittedRequest *req;
+	ptc_auto_free char *json = NULL;
+	void *data = NULL;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__committed_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	if (req->cluster[0])
+		rc = take_over(d, req->cluster, err);
+	else if (!req->uuid[0])
+		rc = ptc_recover_inventory(d, &json, err);
+	else if (strlen(req->uuid) != PTC_UUID_TEXT - 1)
+		rc = ptc_error_set(err, PTC_EINVAL, "job identifier \"%.40s\" in a request: not a UUID", req->uuid);
+	else
+		rc = read_part(d, req, &reply, &data, err);
+	reply.version = PTC_WIRE_VERSION;
+	if (json)
+		reply.json = json;
+	if (rc == 0)
+		rc = ptc_pb_call_send(call, &reply.base, err);
+	ptc_free(data);
+	ptc_pb_free(&req->base);
+	return rc;
+}
+
+int ptc_recover_register(struct ptc_daemon *d, struct ptc_rpc_server *peers, struct ptc_error *err)
+{
+	return ptc_rpc_server_method(peers, "/ptc.v1.Peer/Committed", 1u << PTC_ROLE_NODE, serve, d, err);
+}

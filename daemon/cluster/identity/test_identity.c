@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Identities: what is written is read; which etcd fits a state directory. */
+#include "daemon/cluster/identity/identity.h"
+
+#include "base/alloc.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define ID    "00000000-0000-0000-0000-000000000001"
+#define OTHER "00000000-0000-0000-0000-000000000002"
+
+static void test_text(void **state)
+{
+	struct ptc_identity i = { .id = ID }, got;
+	char *text = ptc_identity_encode(&i);
+
+	(void)state;
+	assert_string_equal(text, "{\"version\":1,\"id\":\"" ID "\"}"); /* as before there were epochs */
+	ptc_free(text);
+	i.epoch = 7;
+	text = ptc_identity_encode(&i);
+	assert_int_equal(ptc_identity_decode("x", text, &got, NULL), 0);
+	assert_string_equal(got.id, ID);
+	assert_int_equal(got.epoch, 7);
+	ptc_free(text);
+	assert_int_not_equal(ptc_identity_decode("x", "{\"version\":1,\"id\":\"short\"}", &got, NULL), 0);
+	assert_int_not_equal(ptc_identity_decode("x", "{\"id\":\"" ID "\",\"epoch\":-1}", &got, NULL), 0);
+	assert_int_not_equal(ptc_identity_decode("x", "{\"id\":\"" ID "\",\"epoch\":1000000}", &got, NULL), 0);
+	assert_int_not_equal(ptc_identity_decode("x", "", &got, NULL), 0);
+}
+
+static void test_fit(void **state)
+{
+	static const char e0[] = "{\"version\":1,\"id\":\"" ID "\"}",
+			  e1[] = "{\"version\":1,\"id\":\"" ID "\",\"epoch\":1}",
+			  other[] = "{\"version\":1,\"id\":\"" OTHER "\"}";
+
+	(void)state;
+	assert_int_equal(ptc_identity_fit(NULL, NULL), PTC_IDENTITY_SAME);
+	assert_int_equal(ptc_identity_fit(NULL, e1), PTC_IDENTITY_SAME);
+	assert_int_equal(ptc_identity_fit(e1, e1), PTC_IDENTITY_SAME);
+	assert_int_equal(ptc_identity_fit(e0, NULL), PTC_IDENTITY_EMPTY);
+	assert_int_equal(ptc_identity_fit(e0, e1), PTC_IDENTITY_BEHIND);
+	assert_int_equal(ptc_identity_fit(e1, e0), PTC_IDENTITY_OLD);
+	assert_int_equal(ptc_identity_fit(e0, other), PTC_IDENTITY_OTHER);
+	assert_int_equal(ptc_identity_fit("{", e0), PTC_IDENTITY_OTHER);
+	assert_int_equal(ptc_identity_fit(e0, "{"), PTC_IDENTITY_OTHER);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_text), cmocka_unit_test(test_fit) };
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The committed documents of one job as a node keeps them in its store: what is needed to go on with the job when etcd
+ * and all its data are gone. Keys of etcd are kept as they are there, blobs by the hash of their content.
+ *
+ * As bytes: the length of a JSON header, 4 bytes, little-endian; the header; the bytes of the blobs. The header is
+ * {version, epoch, revision, keys: {meta, record, copies, older}, blobs: [[hash, bytes], ...]}.
+ *
+ * Plain data of whoever has it; no thread. Failure modes: PTC_ECORRUPT for bytes that are cut off or whose blobs do not
+ * have the hashes that are named; PTC_EVERSION; memory. */
+#pragma once
+
+#include "daemon/documents/kept/kept_jobs.h"
+
+#define PTC_DURABLE_NOTE      "committed" /* the name of the note in the store */
+#define PTC_DURABLE_MAX_BYTES (64u << 20) /* of a job's blobs; a larger job is not kept, and the log says so */
+
+enum ptc_durable_key {
+	PTC_DURABLE_META,
+	PTC_DURABLE_RECORD,
+	PTC_DURABLE_COPIES,
+	PTC_DURABLE_OLDER,
+	PTC_DURABLE_KEYS,
+};
+const char *ptc_durable_key_name(enum ptc_durable_key key); /* its last part in etcd */
+
+struct ptc_durable {
+	uint64_t epoch;                   /* of the etcd that they are from (base/number/fence.h) */
+	int64_t revision;                 /* the greatest mod_revision of the keys */
+	char *key[PTC_DURABLE_KEYS];      /* values; NULL: there is no such key */
+	const struct ptc_kept_job *blobs; /* borrowed by an encoder */
+	struct ptc_kept_job *own;         /* what decode has made */
+};
+void ptc_durable_done(struct ptc_durable *d); /* one of zeros is fine */
+/* Whether a comes after b: by epoch, then by revision. */
+bool ptc_durable_later(const struct ptc_durable *a, const struct ptc_durable *b);
+/* ptc_free *ret_data. 0 or PTC_ENOMEM. */
+int ptc_durable_encode(const struct ptc_durable *d, char **ret_data, size_t *ret_len);
+/* Every blob is checked against its hash. what: the job and the node, for messages. */
+int ptc_durable_decode(const char *what, const void *data, size_t len, struct ptc_durable *ret, struct ptc_error *err);

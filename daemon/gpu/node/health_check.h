@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The node's health command (`health` in ptcd.yaml): a program of whoever configures the node, run from time to time,
+ * that says whether the node's devices are well.
+ *
+ * Happy path: each `every_ms` the command runs, in a session of its own, without input. Exit status 0: every device is
+ * well. Another one: devices are not well, and are given to no ranks from then on. These are the devices that lines of
+ * its output begin with, as "device 3: reason"; without such a line it is all of them, and the first line is the
+ * reason. Standard output and error count together, of which OUTPUT_MAX bytes are read; what is beyond is dropped.
+ *
+ * No verdict: the command cannot be run (also exit status 126 or 127, as shells say it), is ended by a signal, or takes
+ * longer than timeout_ms (then its whole process group is killed). The log says so once, and what was known stays.
+ *
+ * Threads: one of its own runs the command, so nothing waits for it. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+struct ptc_health_check;
+struct ptc_node_devices;
+
+struct ptc_health_check_opts {
+	char *const *argv; /* NULL-terminated; all borrowed until _stop */
+	int64_t every_ms, timeout_ms;
+	struct ptc_node_devices *devices;
+};
+
+/* The first run begins at once. */
+int ptc_health_check_start(const struct ptc_health_check_opts *opts, struct ptc_health_check **ret,
+			   struct ptc_error *err);
+/* Ends a command that runs. NULL ok. */
+struct ptc_health_check *ptc_health_check_stop(struct ptc_health_check *h);
