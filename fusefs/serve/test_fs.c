@@ -3,6 +3,9 @@
  * test: no mount, no daemon, no privileges. */
 #include "fusefs/serve/test_peer.h"
 
+#include <signal.h>
+#include <sys/time.h>
+
 /* cmocka wants these first */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -793,6 +796,34 @@ static void test_hung_source(void **state)
 	peer_release(p, node, fh, false);
 }
 
+static _Atomic unsigned alarms;
+
+static void on_alarm(int signal)
+{
+	(void)signal;
+	alarms++;
+}
+
+/* Signals, such as a fuzzer's alarm, come while a reply is waited for: it is received all the same. */
+static void test_signals(void **state)
+{
+	const struct itimerval often = { { 0, 2000 }, { 0, 2000 } }, never = { { 0, 0 }, { 0, 0 } };
+	struct sigaction action = { .sa_handler = on_alarm }, before;
+	struct fixture *f = *state;
+	struct peer *p = &f->p;
+
+	f->m.patience_ms = 100;
+	memory_hang(&f->m, true);
+	assert_int_equal(0, sigaction(SIGALRM, &action, &before));
+	assert_int_equal(0, setitimer(ITIMER_REAL, &often, NULL));
+	assert_int_equal(0, peer_lookup(p, FUSE_ROOT_ID, "job", NULL));
+	setitimer(ITIMER_REAL, &never, NULL);
+	sigaction(SIGALRM, &before, NULL);
+	assert_int_equal(EIO, p->error);
+	assert_int_not_equal(0, alarms);
+	memory_hang(&f->m, false);
+}
+
 static void test_stop_while_hung(void **state)
 {
 	struct fixture *f = *state;
@@ -946,6 +977,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_group, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_changes_are_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hung_source, setup_hasty, teardown),
+		cmocka_unit_test_setup_teardown(test_signals, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stop_while_hung, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_errors, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_replaced, setup, teardown),

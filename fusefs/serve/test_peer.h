@@ -295,8 +295,12 @@ static inline uint64_t peer_send(struct peer *p, uint32_t opcode, uint64_t node,
 				{ (void *)(uintptr_t)arg, len },
 				{ (void *)(uintptr_t)tail, tail_len } };
 	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 3 };
+	ssize_t n;
 
-	ptc_require(sendmsg(p->fd, &msg, MSG_NOSIGNAL) == (ssize_t)h.len);
+	do
+		n = sendmsg(p->fd, &msg, MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	ptc_require(n == (ssize_t)h.len);
 	return h.unique;
 }
 
@@ -310,15 +314,29 @@ static inline void peer_stored(struct peer *p, const struct fuse_out_header *h, 
 	p->nstored++;
 }
 
+/* Waits until something can be received. False: nothing came in time. A signal does not end the wait: libFuzzer's alarm
+ * comes every few seconds, and poll is never restarted after one. */
+static inline bool peer_wait(const struct peer *p, int timeout_ms)
+{
+	struct pollfd poller = { .fd = p->fd, .events = POLLIN };
+	int64_t end_ns = ptc_sys_now_ns() + (int64_t)timeout_ms * 1000000, left_ns;
+	int n;
+
+	do {
+		left_ns = PTC_MAX(end_ns - ptc_sys_now_ns(), (int64_t)0);
+		n = poll(&poller, 1, (int)((left_ns + 999999) / 1000000));
+	} while (n < 0 && errno == EINTR);
+	return n == 1;
+}
+
 /* Receives the next reply, of any request; returns its number, 0: none in time. */
 static inline uint64_t peer_receive(struct peer *p, int timeout_ms)
 {
-	struct pollfd poller = { .fd = p->fd, .events = POLLIN };
 	struct fuse_out_header h;
 	ssize_t n;
 
 	do {
-		if (poll(&poller, 1, timeout_ms) != 1)
+		if (!peer_wait(p, timeout_ms))
 			return 0;
 		n = recv(p->fd, p->reply, PEER_MAX, 0);
 		if (n < (ssize_t)sizeof(h))
@@ -334,6 +352,16 @@ static inline uint64_t peer_receive(struct peer *p, int timeout_ms)
 	return h.unique;
 }
 
+/* Says which request got no reply, for whoever finds out why. */
+static inline void peer_say(uint64_t unique, uint32_t opcode, uint64_t node, const uint8_t *arg, size_t len)
+{
+	fprintf(stderr, "no reply to request %llu, opcode %u, node %llu, arguments", (unsigned long long)unique, opcode,
+		(unsigned long long)node);
+	for (size_t i = 0; i < len; i++)
+		fprintf(stderr, "%s%02x", i % 8 ? "" : " ", arg[i]);
+	fprintf(stderr, "\n");
+}
+
 /* Sends a request and waits for its reply; returns its error. */
 static inline int peer_call(struct peer *p, uint32_t opcode, uint64_t node, const void *arg, size_t len,
 			    const void *tail, size_t tail_len)
@@ -343,6 +371,8 @@ static inline int peer_call(struct peer *p, uint32_t opcode, uint64_t node, cons
 	do
 		got = peer_receive(p, 10000);
 	while (got && got != unique);
+	if (got != unique)
+		peer_say(unique, opcode, node, arg, len);
 	ptc_require(got == unique); /* every request is answered */
 	return p->error;
 }
