@@ -81,6 +81,7 @@ struct process {
 	struct ptc_health_check *health;
 	struct ptc_planning *planning;
 	char *etcd_endpoint;
+	const char *etcd_endpoints[1]; /* the cluster's, where etcd is a child */
 	struct ptc_rpc_tls etcd_tls;
 	struct ptc_rpc_server *control, *peers;
 	struct ptc_direct_reads *direct_reads;
@@ -537,10 +538,10 @@ static void name_devices(const struct ptc_daemon_config *c, struct ptc_node_doc 
 static int new_cluster(struct process *p, struct ptc_error *err)
 {
 	struct ptc_daemon_config *c = &p->d.config;
-	const char *const local[] = { p->etcd_endpoint };
 	struct ptc_cluster_opts opts = {
 		.loop = p->d.loop,
-		.etcd = { .endpoints = c->coordinator.local ? local : (const char *const *)c->coordinator.endpoints.v,
+		.etcd = { .endpoints = c->coordinator.local ? p->etcd_endpoints
+							    : (const char *const *)c->coordinator.endpoints.v,
 			  .nendpoints = c->coordinator.local ? 1 : c->coordinator.endpoints.n,
 			  .tls = p->etcd_tls.ca_path && !p->d.insecure ? &p->etcd_tls : NULL,
 			  .insecure = p->d.insecure },
@@ -559,6 +560,7 @@ static int new_cluster(struct process *p, struct ptc_error *err)
 
 	if (rc)
 		return rc;
+	p->etcd_endpoints[0] = p->etcd_endpoint;
 	snprintf(n->name, sizeof n->name, "%s", c->node);
 	snprintf(n->address, sizeof n->address, "%s", c->advertise);
 	snprintf(n->store_id, sizeof n->store_id, "%s", ptc_store_id(p->d.store));

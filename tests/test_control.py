@@ -193,7 +193,7 @@ class Control(harness.Case):
                     with open(os.path.join(where, name), encoding="utf-8") as f:
                         text = f.read()
                     for kind in (*re.findall(r"\b(?:ptc_event(?:_with)?|say)\(\s*[^,]+,\s*[^,]+,\s*([^,]+),", text),
-                                 *re.findall(r"\btell\(\s*[^,]+,\s*([^,]+),", text)):
+                                 *re.findall(r"\b(?:will_)?tell\(\s*[^,]+,\s*([^,]+),", text)):
                         written |= set(re.findall(r'"(\w+)"', kind))
         with open(os.path.join(harness.ROOT, "docs", "control.md"), encoding="utf-8") as f:
             table = f.read().partition("### event\n")[2].partition("\n### ")[0]

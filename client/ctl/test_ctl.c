@@ -284,7 +284,7 @@ static void test_completion(void **state)
 	assert_int_equal(RUN("completion", "bash"), 0);
 	assert_non_null(strstr(out, "complete -o filenames -F _ptcctl ptcctl"));
 	assert_non_null(strstr(out, "\"job create\") words=\" --file\""));
-	assert_non_null(strstr(out, " nodes node device status job run stop logs import export"));
+	assert_non_null(strstr(out, " nodes node device cluster status job run stop logs import export"));
 }
 
 int main(void)

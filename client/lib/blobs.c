@@ -155,17 +155,6 @@ void ptc_client_keep(ptc_client *c)
 	pthread_mutex_unlock(&c->lock);
 }
 
-void ptc_client_keep_done(ptc_client *c)
-{
-	if (c->kept.map) {
-		munmap(c->kept.map, c->kept.bytes);
-	} else {
-		free(c->promise.said[0].out.data);
-		free(c->promise.said[1].out.data);
-	}
-	ptc_client_close_guarded(&c->kept.fd);
-}
-
 /* ---- published ------------------------------------------------------------------------ */
 
 static void put_frame(struct ptc_local_out *to, uint32_t type, const struct blob *b, const struct cursor *s)

@@ -82,6 +82,18 @@ void ptc_client_forget_locked(ptc_client *c)
 	c->huge.at = 0;
 }
 
+/* What ptc_client_keep made, or its substitute on the heap. */
+static void keep_done(ptc_client *c)
+{
+	if (c->kept.map) {
+		munmap(c->kept.map, c->kept.bytes);
+	} else {
+		free(c->promise.said[0].out.data);
+		free(c->promise.said[1].out.data);
+	}
+	ptc_client_close_guarded(&c->kept.fd);
+}
+
 static void release(ptc_client *c)
 {
 	if (c->set && c->got)
@@ -91,7 +103,7 @@ static void release(ptc_client *c)
 	free(c->got);
 	ptc_local_conn_done(&c->conn, free);
 	free(c->out.data);
-	ptc_client_keep_done(c);
+	keep_done(c);
 	if (c->page && !c->marks.registered)
 		munmap(c->page, PTC_LOCAL_PAGE);
 	ptc_client_close_guarded(&c->page_fd);

@@ -43,7 +43,6 @@ struct promise {
 /* `said` lies from now on in memory that ptcd is given, so that it outlives us (PTC_LOCAL_KEEPS), if that can be made.
  */
 void ptc_client_keep(ptc_client *c);
-void ptc_client_keep_done(ptc_client *c);
 /* Before a boundary at `step`, if something has changed. */
 void ptc_client_publish(ptc_client *c, uint64_t step);
 void ptc_client_unpublish(ptc_client *c); /* and the promise is taken back */

@@ -6,6 +6,7 @@ why; nothing has been declared then.
 """
 import contextlib
 import copy
+import functools
 import importlib.util
 import inspect
 import itertools
@@ -276,15 +277,33 @@ def extra_states(modules):
     return found
 
 
+@functools.cache
+def _leaves_meta_out():
+    """PyTorch up to 2.7 takes what is on meta out of the state dicts that get_model_state_dict makes, and refuses an empty one."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+    try:
+        return not get_model_state_dict(torch.nn.Linear(1, 1, device="meta"))
+    except RuntimeError:
+        return True
+
+
+def _state_of(model):
+    """What get_model_state_dict gives of a model, or would give if nothing were on meta."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+    plain = model.state_dict()
+    if plain and any(isinstance(v, torch.Tensor) and v.is_meta for v in plain.values()) and _leaves_meta_out():
+        return {clean_name(model, key): value for key, value in plain.items()}
+    return dict(get_model_state_dict(model)) if plain else {}
+
+
 def of_module(model, prefix, tied, extra_states=(), given=()):
     """{name: Held} of what its state dict has."""
     for name, t in itertools.chain(model.named_parameters(), model.named_buffers()):
         if torch.nn.parameter.is_lazy(t):
             refuse(f"{prefix}{name}: it is not initialized; call the module once before attach")
-        if t.is_meta and not probing:  # PyTorch 2.7's state dicts leave these out
+        if t.is_meta and not probing:
             refuse(f"tensor {prefix}{name}: it is on meta; only memory of the host and of CUDA devices is carried")
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict
-    state, held = dict(get_model_state_dict(model)) if model.state_dict() else {}, {}
+    state, held = _state_of(model), {}
     tensors = [_local(t) for t in itertools.chain(model.parameters(), model.buffers())]
     live = {storage_of(t) for t in tensors if t.layout == torch.strided}
     for key, value in state.items():
