@@ -115,7 +115,7 @@ class RecoverCluster(harness.Case):
             job.check_whole(self, node="n1")
             now = job.status(node="n1")
             self.assertEqual((before["generation"], before["uuid"]), (now["generation"], now["uuid"]))
-            wait_for(lambda: next(n for n in c.json("nodes", node="n1")["nodes"] if n["node"] == "n0").get("lost"), 60 * PATIENCE, "n0 lost")
+            wait_for(lambda: any(n["node"] == "n0" and n.get("lost") for n in c.json("nodes", node="n1")["nodes"]), 60 * PATIENCE, "n0 lost")
             job.resize("tp=3", node="n1")
             job.check_whole(self, node="n2")
             job.check_ranks(self, oracle.Config(tp=3), ROWS, node="n3")

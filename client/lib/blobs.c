@@ -151,7 +151,6 @@ void ptc_client_keep(ptc_client *c)
 							 .cap = HALF_BYTES };
 	pthread_mutex_lock(&c->lock);
 	c->kept = (struct kept){ file, map, KEPT_BYTES };
-	ptc_client_wake_locked(c);
 	pthread_mutex_unlock(&c->lock);
 }
 
