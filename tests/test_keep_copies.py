@@ -71,7 +71,7 @@ class KeepCopies(harness.Case):
 
     def test_keeper_without_chunks(self):
         """The only node for copies comes back without its chunks while the document still names its table: it gets copies again.
-        The same at once before a resize that puts state there."""
+        The same before a resize that puts state there."""
         with self.cluster(nodes=2, devices=2, **FAST) as c:
             job = self.job(c, count=2)
             job.imported("tp=2")
@@ -81,7 +81,13 @@ class KeepCopies(harness.Case):
             self.wait_copies(job, 2)
             self.assertEqual([0], [n["store"]["lost_jobs"] for n in c.json("nodes")["nodes"] if n["node"] == "n1"])
             self.empty_and_restart(c, "n1")
-            job.resize("tp=4")
+
+            def resized(): # until the controller has found that the table which its document names is gone, the node refuses
+                try:
+                    return job.resize("tp=4")
+                except harness.ClusterError as e:
+                    self.assertIn("its chunks cannot be used", str(e))
+            wait_for(resized, 60 * PATIENCE, "a resize to the node")
             job.check_whole(self)
             job.check_ranks(self, oracle.Config(tp=4), ROWS)
 
