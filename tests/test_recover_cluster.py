@@ -86,6 +86,7 @@ class RecoverCluster(harness.Case):
 
     # ---- tests ----
 
+    @harness.labels("repeats")
     def test_etcd_and_its_node_gone(self):
         """dp=2 on four nodes. What is exported after the recovery is what was imported; then resizes; then n0 comes back."""
         with self.cluster(nodes=4, devices=1, **FAST) as c:
