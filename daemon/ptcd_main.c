@@ -395,10 +395,11 @@ static void start_direct_reads(struct process *p)
 		ptc_warn("agent", "readers on this node cannot read chunk files directly: %s", err.text);
 }
 
-static int start_servers(struct process *p, struct ptc_error *err)
+/* With what they have also while the daemon waits for its etcd. */
+static int new_servers(struct process *p, struct ptc_error *err)
 {
-	struct ptc_daemon *d = &p->d;
 	struct ptc_rpc_server_opts strangers = { .max_calls_per_user = PTC_MAX_USER_CALLS, .stall_ms = STALL_MS };
+	struct ptc_daemon *d = &p->d;
 	int rc = ptc_rpc_server_new(&strangers, &p->control, err);
 
 	if (rc == 0)
@@ -408,11 +409,19 @@ static int start_servers(struct process *p, struct ptc_error *err)
 	if (rc == 0)
 		rc = ptc_control_register(d, p->peers, err);
 	if (rc == 0)
+		rc = ptc_recover_register(d, p->peers, err);
+	return rc;
+}
+
+static int start_servers(struct process *p, struct ptc_error *err)
+{
+	struct ptc_daemon *d = &p->d;
+	int rc = new_servers(p, err);
+
+	if (rc == 0)
 		rc = ptc_agent_register(d->agent, p->peers, err);
 	if (rc == 0)
 		rc = ptc_vault_register(d->docs.vault, p->peers, err);
-	if (rc == 0)
-		rc = ptc_recover_register(d, p->peers, err);
 	if (rc == 0)
 		rc = ptc_links_register(p->peers, d->channels, err);
 	if (rc == 0)
@@ -651,20 +660,10 @@ static void on_stop_waiting(int signum)
 /* Only what daemon/api/recover has: the rest of the daemon does not exist yet. */
 static int serve_waiting(struct process *p, struct ptc_error *err)
 {
-	struct ptc_rpc_server_opts strangers = { .max_calls_per_user = PTC_MAX_USER_CALLS, .stall_ms = STALL_MS };
-	struct ptc_daemon *d = &p->d;
-	int rc = ptc_rpc_server_new(&strangers, &p->control, err);
+	int rc = new_servers(p, err);
 
 	if (rc == 0)
-		rc = ptc_rpc_server_new(&(struct ptc_rpc_server_opts){ 0 }, &p->peers, err);
-	if (rc == 0)
-		rc = ptc_control_register(d, p->control, err);
-	if (rc == 0)
-		rc = ptc_control_register(d, p->peers, err);
-	if (rc == 0)
-		rc = ptc_recover_register(d, p->peers, err);
-	if (rc == 0)
-		rc = ptc_rpc_server_listen_unix(p->control, d->config.control_socket, 0666, false, err);
+		rc = ptc_rpc_server_listen_unix(p->control, p->d.config.control_socket, 0666, false, err);
 	if (rc == 0)
 		rc = listen_root(p, err);
 	if (rc == 0)

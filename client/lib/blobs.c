@@ -126,7 +126,7 @@ static void *no_more(void *p, size_t bytes)
 	return NULL;
 }
 
-void ptc_client_keep(ptc_client *c)
+bool ptc_client_keep(ptc_client *c)
 {
 	struct promise *p = &c->promise;
 	struct guarded_fd file;
@@ -134,15 +134,15 @@ void ptc_client_keep(ptc_client *c)
 	int fd;
 
 	if (p->tried)
-		return;
+		return false;
 	p->tried = true;
 	fd = make_file();
 	if (fd < 0 || !ptc_client_guard_fd(&file, fd))
-		return;
+		return false;
 	map = mmap(NULL, KEPT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED) {
 		ptc_client_close_guarded(&file);
-		return;
+		return false;
 	}
 	madvise(map, KEPT_BYTES, MADV_DONTFORK);
 	for (int i = 0; i < 2; i++)
@@ -152,6 +152,7 @@ void ptc_client_keep(ptc_client *c)
 	pthread_mutex_lock(&c->lock);
 	c->kept = (struct kept){ file, map, KEPT_BYTES };
 	pthread_mutex_unlock(&c->lock);
+	return true;
 }
 
 /* ---- published ------------------------------------------------------------------------ */

@@ -378,13 +378,12 @@ int ptc_survive(ptc_client *c, int yes)
 	if (!c->running)
 		return ptc_client_fail(c, PTC_R_INVALID,
 				       "ptc_survive: no generation runs here; ptc_restore comes first");
-	if (yes) {
-		ptc_client_keep(c);
+	if (!yes) {
+		ptc_client_unpublish(c);
+	} else if (ptc_client_keep(c)) {
 		pthread_mutex_lock(&c->lock);
 		ptc_client_wake_locked(c);
 		pthread_mutex_unlock(&c->lock);
-	} else {
-		ptc_client_unpublish(c);
 	}
 	c->promise.made = yes != 0;
 	return 0;

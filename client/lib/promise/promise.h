@@ -41,8 +41,8 @@ struct promise {
 	unsigned next;            /* of `said`, the older one */
 };
 /* `said` lies from now on in memory that ptcd is given, so that it outlives us (PTC_LOCAL_KEEPS), if that can be made.
- * The caller wakes the thread of the connection (ptc_client_wake_locked), which gives it to ptcd. */
-void ptc_client_keep(ptc_client *c);
+ * True, once: it is made, and the caller wakes the thread of the connection (ptc_client_wake_locked). */
+bool ptc_client_keep(ptc_client *c);
 /* Before a boundary at `step`, if something has changed. */
 void ptc_client_publish(ptc_client *c, uint64_t step);
 void ptc_client_unpublish(ptc_client *c); /* and the promise is taken back */
