@@ -865,8 +865,6 @@ static void load_work(void *arg, struct ptc_etcd *e)
 					   &l->source, &l->err);
 	if (l->status == 0)
 		l->status = load_rank_states(l, e);
-	if (l->status && l->status != PTC_EFENCED)
-		ptc_warn("job", "job=%s cannot read its record, trying again: %s", l->ctl->uuid, l->err.text);
 }
 
 static void retry_fired(uv_timer_t *timer)
@@ -874,6 +872,11 @@ static void retry_fired(uv_timer_t *timer)
 	struct ptc_controller *ctl = timer->data;
 
 	ptc_controller_load(ctl, ctl->retry_seq);
+}
+
+void ptc_controller_load_later(struct ptc_controller *ctl)
+{
+	uv_timer_start(ctl->retry, retry_fired, RELOAD_RETRY_MS, 0);
 }
 
 static void start_core(struct ptc_controller *ctl, struct load *l)
@@ -950,10 +953,14 @@ static void load_done(void *arg)
 		ptc_view_done(&l->view);
 	} else if (l->status == PTC_EFENCED) {
 		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
-	} else if (l->status) { /* by a timer: until then the lane is free */
+	} else if (l->status) {
 		ctl->retry_seq = l->seq;
-		uv_timer_start(ctl->retry, retry_fired, RELOAD_RETRY_MS, 0);
+		if (!ptc_lock_unreadable(ctl, l->status, l->err.text)) {
+			ptc_warn("job", "job=%s cannot read its record, trying again: %s", ctl->uuid, l->err.text);
+			ptc_controller_load_later(ctl); /* by a timer: until then the lane is free */
+		}
 	} else {
+		ptc_lock_readable(ctl);
 		keep_switch(ctl, l);
 		ptc_view_done(&ctl->view);
 		ctl->view = l->view;

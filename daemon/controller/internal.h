@@ -99,10 +99,9 @@ struct ptc_controller {
 	struct ptc_leaving *leaving; /* nodes that will be taken away (leaving/); NULL: none was said to be */
 	struct ptc_ahead *ahead;     /* new ranks that build before their switch, until it has ended; NULL: none */
 	struct ptc_device_looks devices;
-	struct uv_timer_s *timer;
-	uint64_t timer_seq;
-	struct uv_timer_s *retry; /* of a load that failed */
-	uint64_t retry_seq;
+	struct uv_timer_s *timer, *retry; /* retry: of a load that failed */
+	uint64_t timer_seq, retry_seq;
+	struct ptc_lock_tenure tenure;
 };
 
 /* controller.c. Performs the core's updates; may free ctl unless the caller holds a reference. */
@@ -193,7 +192,8 @@ void ptc_controller_bytes(const struct ptc_controller *ctl, uint64_t *ret_done, 
 void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update *up);
 void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq);
 /* Reads lock, record and intent, and then gives the core START or LOCK_LOST. */
-void ptc_controller_load(struct ptc_controller *ctl, uint64_t seq);
+void ptc_controller_load(struct ptc_controller *ctl, uint64_t seq),
+	ptc_controller_load_later(struct ptc_controller *ctl);
 
 /* controller_live.c */
 void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq);
