@@ -94,8 +94,10 @@ struct ptc_switch_request {
 	struct ptc_view source_view;  /* of an import from an older snapshot, `source`; owned */
 	uint64_t base_generation, base_snapshot; /* of the record that it was planned for */
 	char *plan_json;                         /* the summary's part about the plan; owned */
-	struct ptc_watcher *watcher;             /* a reference; owned */
-	uint64_t id, source;                     /* source: as in the intent */
+	char (*emptied)[PTC_NAME_MAX + 1];       /* keepers of copies that have none, as the plan found; owned */
+	size_t nemptied;
+	struct ptc_watcher *watcher; /* a reference; owned */
+	uint64_t id, source;         /* source: as in the intent */
 };
 /* [loop] 0: accepted; the watcher will be finished, and the owned members are the controller's. */
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *request, struct ptc_error *err);
@@ -165,6 +167,10 @@ struct ptc_planned {
 	struct ptc_generation_doc to;
 	char *json; /* docs/control.md describes it */
 	bool stays; /* the planner finds that no switch pays; `to` is the present generation */
+	/* Nodes that are up and have lost the copies that the document names there. The plan counts on none of these.
+	 */
+	char (*emptied)[PTC_NAME_MAX + 1];
+	size_t nemptied;
 	char why[PTC_PLANNING_WHY_MAX];
 };
 void ptc_planned_done(struct ptc_planned *p);
