@@ -38,8 +38,7 @@ struct ptc_controllers {
 	bool reconciled; /* [loop] every job in the store was found in etcd, or is being removed */
 };
 
-/* Random ids that every JSON reader can hold. */
-#define PTC_ID_MASK ((UINT64_C(1) << 53) - 1)
+#define PTC_ID_MASK ((UINT64_C(1) << 53) - 1) /* of random ids: every JSON reader can hold them */
 
 /* ---- ending/watcher.c: the progress of a switch, for a waiting client ---------------- */
 
@@ -167,7 +166,7 @@ struct ptc_planned {
 	struct ptc_generation_doc to;
 	char *json; /* docs/control.md describes it */
 	bool stays; /* the planner finds that no switch pays; `to` is the present generation */
-	/* Nodes that are up and have lost the copies that the document names there. The plan counts on none of these.
+	/* Nodes that are up and have lost the copies that the document names there: the plan counts on none of these.
 	 */
 	char (*emptied)[PTC_NAME_MAX + 1];
 	size_t nemptied;
@@ -183,9 +182,8 @@ int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const
 		    uint32_t first, json_t **ret_json, struct ptc_error *err);
 
 /* The plan of a switch, made again once the layout of v->to is known. Its bounds are over the devices of the pool. */
-struct ptc_plan_pool;
-struct ptc_plan_pool *ptc_plan_pool_new(struct ptc_controllers *all,
-					const struct ptc_view *v); /* [loop] NULL: out of memory */
+struct ptc_plan_pool; /* made on the loop; NULL: out of memory */
+struct ptc_plan_pool *ptc_plan_pool_new(struct ptc_controllers *all, const struct ptc_view *v);
 struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p); /* NULL ok */
 /* v: as given to ptc_plan_pool_new. planned: the first plan, whose choice stays; NULL: there is none. Blocking; any
  * thread but the loop. */
@@ -194,11 +192,9 @@ int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *
 
 /* [loop] Numbers of the switches that this daemon has controlled since its start, for metrics. */
 #define PTC_SWITCH_KINDS 4
-
 struct ptc_switch_tally {
 	uint64_t ended[PTC_SWITCH_KINDS][2]; /* [kind][committed] */
 	uint64_t between_bytes, within_bytes, captured_bytes, bound_bytes;
 	struct ptc_histogram phases[PTC_JOB_PHASE_COUNT]; /* time spent in each */
 };
-
-extern struct ptc_switch_tally ptc_switch_tally; /* [loop] */
+extern struct ptc_switch_tally ptc_switch_tally;
