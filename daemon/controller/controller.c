@@ -533,8 +533,13 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 	}
 	ctl->watcher = r->watcher;
 	ctl->plan_json = r->plan_json;
+	ctl->emptied = r->emptied;
+	ctl->nemptied = r->nemptied;
 	r->watcher = NULL;
 	r->plan_json = NULL;
+	r->emptied = NULL;
+	r->nemptied = 0;
+	ptc_copy_keeper_committed(ctl);
 	set_intent(ctl, r);
 	set_from_config(ctl);
 	if (ctl->view.to.config)

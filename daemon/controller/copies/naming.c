@@ -17,9 +17,24 @@
 
 #define DROP_TIMEOUT_MS 10000
 
+bool ptc_copy_keeper_emptied(const struct ptc_controller *ctl, const char *node)
+{
+	bool emptied = false;
+
+	for (size_t i = 0; i < ctl->nemptied; i++)
+		emptied |= strcmp(ctl->emptied[i], node) == 0;
+	for (size_t i = 0; i < ctl->older.doc.n; i++)
+		emptied = emptied && !ptc_older_has(&ctl->older.doc.v[i], node);
+	return emptied;
+}
+
 void ptc_copy_keeper_committed(struct ptc_controller *ctl)
 {
 	ptc_require(ptc_view_copies(&ctl->view, &ctl->copies) == 0);
+	for (size_t i = 0; i < ctl->nemptied; i++) /* the switch reads nothing from these */
+		if (ptc_copy_keeper_emptied(ctl, ctl->emptied[i]))
+			ptc_copies_doc_drop(&ctl->view.copies, ctl->emptied[i]);
+	ptc_require(ctl->nemptied == 0 || ptc_view_nodes(&ctl->view) == 0);
 }
 
 struct name {
