@@ -101,7 +101,6 @@ static inline void ptc_controller_step(struct ptc_controller *ctl, const struct 
 {
 	ctl->step(ctl, event);
 }
-void ptc_controller_progress(struct ptc_controller *ctl);
 
 /* controller_state.c */
 struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl);
@@ -118,9 +117,6 @@ void ptc_pull_results_done(struct ptc_controller *ctl);
 void ptc_pull_result_done(struct ptc_pull_result *r);
 /* The document of the record's generation; in FINISHING this is still the view's `to`. */
 const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl);
-
-/* ending/tidy.c: removes the job's blobs that neither meta nor record names. Call it only if no switch is under way. */
-void ptc_tidy_blobs(struct ptc_controller *ctl);
 
 /* ending.c: the end of a job whose ranks finish. */
 /* The switch under way ended because a rank had finished. Its caller now waits for the job's end. why: one line. */
