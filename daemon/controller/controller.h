@@ -112,8 +112,6 @@ void ptc_controller_tidy(struct ptc_controller *ctl);
 /* [loop] Submits a switch that nodes' worker events ask for, if none is under way. */
 void ptc_controller_event(struct ptc_controller *ctl);
 bool ptc_controller_idle(const struct ptc_controller *ctl);
-/* [loop] One line: why this node cannot read the job and leaves its control to others; "": it can, or has not tried. */
-const char *ptc_lock_unreadable_why(const struct ptc_job_view *j);
 /* [loop] It is idle, and the mirror shows its record: a switch can be planned and submitted. */
 bool ptc_controller_ready(const struct ptc_controller *ctl);
 /* [loop] It only tidies up or takes a snapshot, which ends soon. The caller comes before the next snapshot. */

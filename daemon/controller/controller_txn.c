@@ -874,11 +874,6 @@ static void retry_fired(uv_timer_t *timer)
 	ptc_controller_load(ctl, ctl->retry_seq);
 }
 
-void ptc_controller_load_later(struct ptc_controller *ctl)
-{
-	uv_timer_start(ctl->retry, retry_fired, RELOAD_RETRY_MS, 0);
-}
-
 static void start_core(struct ptc_controller *ctl, struct load *l)
 {
 	struct ptc_switch intent = { 0 };
@@ -953,12 +948,11 @@ static void load_done(void *arg)
 		ptc_view_done(&l->view);
 	} else if (l->status == PTC_EFENCED) {
 		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
-	} else if (l->status) {
-		ctl->retry_seq = l->seq;
-		if (!ptc_lock_unreadable(ctl, l->status, l->err.text)) {
+	} else if (l->status) { /* again by a timer: until then the lane is free. The end of the lock stops it */
+		if (!ptc_lock_unreadable(ctl, l->status, l->err.text))
 			ptc_warn("job", "job=%s cannot read its record, trying again: %s", ctl->uuid, l->err.text);
-			ptc_controller_load_later(ctl); /* by a timer: until then the lane is free */
-		}
+		ctl->retry_seq = l->seq;
+		uv_timer_start(ctl->retry, retry_fired, RELOAD_RETRY_MS, 0);
 	} else {
 		ptc_lock_readable(ctl);
 		keep_switch(ctl, l);

@@ -182,8 +182,7 @@ void ptc_controller_bytes(const struct ptc_controller *ctl, uint64_t *ret_done, 
 void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update *up);
 void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq);
 /* Reads lock, record and intent, and then gives the core START or LOCK_LOST. */
-void ptc_controller_load(struct ptc_controller *ctl, uint64_t seq),
-	ptc_controller_load_later(struct ptc_controller *ctl);
+void ptc_controller_load(struct ptc_controller *ctl, uint64_t seq);
 
 /* controller_live.c */
 void ptc_controller_agree(struct ptc_controller *ctl, uint64_t seq);

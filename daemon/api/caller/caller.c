@@ -8,6 +8,7 @@
  * the next one). */
 #include "daemon/api/caller/caller.h"
 
+#include "daemon/controller/taking/lock_taking.h"
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"

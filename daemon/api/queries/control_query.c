@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "daemon/controller/archiving/archiver.h"
 #include "daemon/controller/copies/counting.h"
+#include "daemon/controller/taking/lock_taking.h"
 #include "daemon/api/queries/queries.h"
 #include "daemon/scrub/scrub.h"
 #include "daemon/api/switches/switches.h"

@@ -12,6 +12,8 @@
  *   so that the job can be stopped and deleted. It gives the lock back when another node comes up, and from time to
  *   time.
  * - etcd or memory fails: tried again in the next round. */
+#include "daemon/controller/taking/lock_taking.h"
+
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
@@ -259,8 +261,6 @@ static void give_done(void *arg)
 	struct ptc_controller *ctl = g->ctl;
 
 	ctl->tenure.gives_back = g->ok;
-	if (!g->ok && !ctl->gone && !ptc_controller_idle(ctl))
-		ptc_controller_load_later(ctl);
 	ptc_controller_unref(ctl);
 	ptc_free(g);
 }
@@ -286,7 +286,8 @@ bool ptc_lock_unreadable(struct ptc_controller *ctl, int status, const char *why
 
 	if (!j || !cannot_read(status) || !has_wait(j))
 		return false;
-	cannot(j, j->documents, ctl->all->node, why, false);
+	if (!ctl->tenure.gives_back) /* else this is another look, before the mirror tells that the lock is gone */
+		cannot(j, j->documents, ctl->all->node, why, false);
 	return give_back(ctl);
 }
 
