@@ -335,6 +335,7 @@ class Torch(harness.Case):
         if LONG:
             self.check_compiled()
         self.check_fsdp_gradients()
+        self.check_fsdp_places()
         self.check_started()
         self.check_program_changed()
         self.check_names_changed()
@@ -1209,6 +1210,61 @@ class Torch(harness.Case):
                 watch.close()
         finally:
             dist.destroy_process_group()
+
+    def check_fsdp_places(self):
+        """What is bound is the memory that FSDP2 trains on: of uneven parts, after to_empty(), and of a parameter that was made anew."""
+        import ptc.torch
+        import torch
+        import torch.distributed as dist
+        from ptc import _held
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor import DTensor
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        class Client:
+            start_step = lambda self: 0
+            restore = lambda self: False
+            blob_get = blob_set = update_begin = lambda self, *_, **__: None
+
+            def __init__(self):
+                self.at = {}
+
+            def declare(self, name, dtype, shape, boxes, address, field, *_):
+                if field is None:
+                    self.at[name] = address
+
+            def on_stop(self, fn):
+                self.stop = fn
+
+        info = types.SimpleNamespace(has_state=False, start_step=0, rank=0, world=1, tp=1, pp=1, dp=1, cp=1, tp_rank=0, pp_rank=0,
+                                     dp_rank=0, cp_rank=0)
+        for how in ("as made", "to_empty", "made anew"):
+            dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)  # with a peer that sends nothing
+            try:
+                with torch.device("meta" if how == "to_empty" else "cpu"):
+                    m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
+                for part in (m[1], m):
+                    fully_shard(part, mesh=init_device_mesh("cpu", (2,)))
+                if how == "to_empty":
+                    m.to_empty(device="cpu")
+                elif how == "made anew":
+                    p = m[1].weight
+                    m[1].weight = torch.nn.Parameter(DTensor.from_local(p.to_local().detach().clone(), p.device_mesh, p.placements,
+                                                                        shape=p.shape, stride=p.stride()))
+                optim, gen = torch.optim.SGD(m.parameters(), lr=0.5), ptc.torch.Generation(Client(), info)
+                gen.attach(model=m, optim=optim)
+                for step in range(2):
+                    m(torch.ones(1, 4)).sum().backward()
+                    optim.step()
+                    optim.zero_grad()
+                gen._client.stop(2)
+                names = {f._param_fqn: f._sharded_param_data.data_ptr() for group in _held.fsdp_groups(m) for f in group.fsdp_params}
+                self.assertEqual(names, gen._client.at, how)
+                gen._bound.close()
+            finally:
+                dist.destroy_process_group()
+                ptc.torch._forget_meshes()
 
     def check_started(self):
         """The state that PyTorch's optimizers make at their first step is there before, and is what they make."""

@@ -296,6 +296,21 @@ def _state_of(model):
     return dict(get_model_state_dict(model)) if plain else {}
 
 
+def fsdp_groups(model):
+    """FSDP2's groups of parameters."""
+    for m in model.modules():
+        with contextlib.suppress(AttributeError):
+            state = m._get_fsdp_state()
+            yield from filter(None, getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group])
+
+
+def _settle(model):
+    """At its first forward pass FSDP2 may put other, padded memory in the place of a parameter: that of PyTorch 2.7 wherever ranks have
+    uneven parts, later ones where the program has made the parameter anew. It does so once, so let it do it before that is bound."""
+    for group in fsdp_groups(model):
+        group.lazy_init()
+
+
 def of_module(model, prefix, tied, extra_states=(), given=()):
     """{name: Held} of what its state dict has."""
     for name, t in itertools.chain(model.named_parameters(), model.named_buffers()):
@@ -303,6 +318,8 @@ def of_module(model, prefix, tied, extra_states=(), given=()):
             refuse(f"{prefix}{name}: it is not initialized; call the module once before attach")
         if t.is_meta and not probing:
             refuse(f"tensor {prefix}{name}: it is on meta; only memory of the host and of CUDA devices is carried")
+    if not probing:
+        _settle(model)
     state, held = _state_of(model), {}
     tensors = [_local(t) for t in itertools.chain(model.parameters(), model.buffers())]
     live = {storage_of(t) for t in tensors if t.layout == torch.strided}
