@@ -248,6 +248,7 @@ class Torch(harness.Case):
         "lbfgs": "optimizer LBFGS: its state is lists of tensors",
         "list in optimizer": "weight: optimizer state 'old' is a list, which cannot be carried",
         "state of nobody": "optimizer AdamW: it has state for 'all', which is none of its parameters",
+        "keys of two types": "weight: the optimizer's state has two keys '0' that differ in type only",
         "state beside state": "its state dict has step beside state and param_groups",
         "averaging": "optimizer PostLocalSGDOptimizer: its state dict has step beside",
         "redundancy": "optimizer ZeroRedundancyOptimizer: its state_dict() cannot be had",
@@ -1284,6 +1285,24 @@ class Torch(harness.Case):
                     self.assertEqual(list(b), list(a), name)
                     for key, t in b.items():
                         self.assertTrue((t.dtype, t.shape) == (a[key].dtype, a[key].shape) and torch.equal(t, a[key]), f"{name} {key}")
+
+        for name, lr in (("ASGD", 0.2), ("Rprop", 0.2), ("Rprop", torch.tensor(0.2)), ("SGD", 0.2)):
+            kinds = [torch_kinds.OfTorch(f"{name}-StepLR") for _ in range(2)]
+            for kind in kinds:
+                kind.optim, kind.sched = getattr(torch.optim, name)(kind.model.parameters(), lr=lr, maximize=True), None
+                kind.model[0].requires_grad_(False)
+            _held.start_optimizer(kinds[0].optim)
+            waiting = _held.not_begun(kinds[0].optim)
+            places = {key: t.data_ptr() for p in kinds[0].model.parameters() for key, t in kinds[0].optim.state[p].items()}
+            self.assertEqual(0 if name == "SGD" else 2, len(waiting))
+            kinds[0].optim.register_step_pre_hook(lambda optim, *_: _held.begin(optim, waiting))
+            for step in range(9):
+                for kind in kinds:
+                    kind.model[0].requires_grad_(step > 3)
+                    kind.optim.param_groups[0]["lr"] *= 0.5
+                self.assertEqual(kinds[1].step(step), kinds[0].step(step), f"{name} step {step}")
+            self.assertEqual((set(), set()), (waiting, _held.not_begun(kinds[0].optim)))
+            self.assertEqual(places, {key: t.data_ptr() for p in kinds[0].model.parameters() for key, t in kinds[0].optim.state[p].items()})
 
     def check_program_changed(self):
         """What a snapshot has of another program than this one, found before anything is declared; and ranks that are not alike."""

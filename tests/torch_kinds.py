@@ -254,6 +254,7 @@ class Frozen(Kind):
         if step == 9:
             self.model[0].requires_grad_(True)
         self.model[2].bias.requires_grad_(step % 2 > 0)
+        self.optim.param_groups[0]["lr"] *= 0.9
         return super().step(step)
 
 

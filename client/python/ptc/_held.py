@@ -399,6 +399,32 @@ def _start_torch(optim, group, p):
         p.grad = was
 
 
+# What these begin with depends on the learning rate at a parameter's first step, which may come long after attach.
+_OF_FIRST_STEP = (torch.optim.ASGD, torch.optim.Rprop)
+
+
+def not_begun(optim):
+    """Ids of the parameters that have not been stepped, of an optimizer whose state is not known before they are."""
+    if type(optim) not in _OF_FIRST_STEP:
+        return set()
+    return {id(p) for group in optim.param_groups for p in group["params"] if float(optim.state[p]["step"]) == 0.0}
+
+
+def begin(optim, waiting):
+    """Just before a step: what it steps for the first time begins with today's options. Takes it out of `waiting`."""
+    for group in optim.param_groups:
+        for p in group["params"]:
+            if id(p) not in waiting or p.grad is None:
+                continue
+            waiting.discard(id(p))
+            was = optim.state.pop(p)
+            with torch.no_grad():
+                _start_torch(optim, group, p)
+                for key, value in optim.state[p].items():
+                    was[key].copy_(value)
+            optim.state[p] = was
+
+
 # State that an optimizer makes at its first step has to be there when the snapshot is restored into it.
 def _start_of(optim):
     kind = type(optim)
@@ -548,6 +574,8 @@ def of_optimizer(optim, names, held, zero1, numbers, before=()):
             for name in mine:
                 for field, value in optim.state.get(p, {}).items():
                     if value is not None:
+                        if (name, str(field)) in found:
+                            refuse(f"{name}: the optimizer's state has two keys {str(field)!r} that differ in type only")
                         found[name, str(field)] = (_of_field(held[name], ranges.get(id(p)), str(field), value, numbers),
                                                    optim.state[p], field)
     for key, state in optim.state.items():

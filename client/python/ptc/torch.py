@@ -344,7 +344,14 @@ class Generation:
         self._client.on_stop(self._at_stop)
         for o in [o for optims in bound.optimizers.values() for o in optims]:
             o.register_step_pre_hook(lambda *_: self._update_begins())
+            waiting = [] if self._probe else _held.not_begun(o)
+            if waiting:
+                o.register_step_pre_hook(functools.partial(self._begin, waiting))
         return restored
+
+    def _begin(self, waiting, optim, *_):
+        if waiting and not (self._on_cuda and torch.cuda.is_current_stream_capturing()):  # a graph would do it at each launch
+            _held.begin(optim, waiting)
 
     def _check_blobs(self, values, about):
         """Whether rank 0, which carries most, has names for all of it; states that grow may still take more at a stop."""
