@@ -323,6 +323,7 @@ class Torch(harness.Case):
         ran = self.record_checks()
         self.check_refused_before_declared()
         self.check_blobs()
+        self.check_given()
         self.check_divided()
         self.check_external()
         self.check_gradients()
@@ -659,6 +660,53 @@ class Torch(harness.Case):
             plain.wait()
         self.assertEqual(left + 1, client.left)
         self.assertFalse(_survive.is_of_peers(RuntimeError("[gloo/unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation")))
+
+    def check_given(self):
+        """A program that puts something else in the place of what it gave to attach() is told so after its first step, and at a stop."""
+        import copy
+        import ptc.torch
+        import torch
+
+        class Client:
+            start_step = lambda self: 0
+            restore = boundary = lambda self, *_: False
+            blob_get = blob_set = declare = update_begin = lambda self, *_, **__: None
+
+            def on_stop(self, fn):
+                self.stop = fn
+
+        info = types.SimpleNamespace(has_state=False, rank=0, world=1, tp=1, pp=1, dp=1, cp=1, tp_rank=0, pp_rank=0, dp_rank=0, cp_rank=0,
+                                     start_step=0)
+        make = {
+            "tensor mean": (lambda: torch.ones(3), lambda x: dict(extra={"mean": x}), lambda x: x * 0.5),
+            "tensor learned": (lambda: torch.ones(3, requires_grad=True), lambda x: dict(extra={"learned": x}),
+                               lambda x: (x - 1).detach().requires_grad_()),
+            "model target": (lambda: torch.nn.Linear(2, 3), lambda x: dict(model={"target": x}), copy.deepcopy),
+            "model": (lambda: torch.nn.Linear(2, 3), lambda x: dict(model=x), copy.deepcopy),
+            "scaler": (lambda: torch.amp.GradScaler("cpu"), lambda x: dict(stateful={"scaler": x}),
+                       lambda _: torch.amp.GradScaler("cpu", init_scale=2.0)),
+            "scheduler": (lambda: torch.optim.lr_scheduler.StepLR(torch.optim.SGD([torch.ones(1)], lr=1.0), 2),
+                          lambda x: dict(sched=x), lambda x: torch.optim.lr_scheduler.StepLR(x.optimizer, 3)),
+            # which the program has under another name
+            "view": (lambda: torch.ones(3), lambda x: dict(extra={"view": x[1:]}), None),
+            "container": (lambda: torch.nn.Linear(2, 3), lambda x: dict(model=torch.nn.ModuleList([x])), None),
+            "its own dict": (lambda: {"a": torch.nn.Linear(2, 3)}, lambda x: dict(model=x), None)}
+        for what, (new, args, another) in make.items():
+            for at in (0, 1, 5):  # the step in which it is put there
+                gen, has = ptc.torch.Generation(Client(), info), [new()]
+                gen.attach(**args(has[0]))
+                error = f"^{what}: nobody refers any more to what was given to attach"
+                for step in range(8):
+                    if another and step == at + 1 == 1:
+                        with self.assertRaisesRegex(ptc.Error, error):
+                            gen.boundary(step)
+                    gen.boundary(step) if step != 1 or not another or at else None
+                    fails = another and step > at
+                    with self.assertRaisesRegex(ptc.Error, error, msg=f"put there in step {at}") if fails else contextlib.nullcontext():
+                        gen._client.stop(step)
+                    if another and step == at:
+                        has[0] = another(has[0])
+                gen._bound.close()
 
     def check_blobs(self):
         """As many names as ptcd takes are set at a stop; one object more is refused at attach."""

@@ -286,6 +286,10 @@ class Gradients:
                 slot.watch = None
         self._alone = []
 
+    def tensors(self):
+        """One for each reference that is kept here."""
+        return [s.tensor for s in self._slots]
+
     # -- what has been applied
 
     def boundary(self):

@@ -7,6 +7,7 @@ why; nothing has been declared then.
 import contextlib
 import copy
 import functools
+import gc
 import importlib.util
 import inspect
 import itertools
@@ -288,12 +289,24 @@ def _leaves_meta_out():
 
 
 def _state_of(model):
-    """What get_model_state_dict gives of a model, or would give if nothing were on meta."""
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+    """What get_model_state_dict gives of a model, or would give if nothing were on meta. What it leaves behind refers to modules: its
+    cache, in PyTorch 2.7, and cycles, which are kept young so that they can be collected at once (Attached.check_given)."""
+    from torch.distributed.checkpoint import state_dict
     plain = model.state_dict()
     if plain and any(isinstance(v, torch.Tensor) and v.is_meta for v in plain.values()) and _leaves_meta_out():
         return {clean_name(model, key): value for key, value in plain.items()}
-    return dict(get_model_state_dict(model)) if plain else {}
+    if not plain:
+        return {}
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return dict(state_dict.get_model_state_dict(model))
+    finally:
+        if enabled:
+            gc.enable()
+        with contextlib.suppress(AttributeError):
+            state_dict._get_fqns.cache_clear()
+        gc.collect(0)
 
 
 def fsdp_groups(model):

@@ -540,6 +540,7 @@ class Generation:
                 b.check_gradients()
             for d in self._data:
                 d._before_stop(self, step)
+            b.check_given()
             self._check_outside()
             self._check_places()
             b.before_stop()
@@ -557,9 +558,11 @@ class Generation:
         """State is whole after `step` steps. True: the generation has ended here; leave the with block."""
         if step == self.start_step + 1:  # after one step, rather than at a switch after a thousand
             self._check_outside()
+            self._bound.check_given()
             self._bound.check_copies()
             self._bound.check_unattached()
         if self._bound is not None:
+            self._bound.note_given()
             self._bound.gradients.boundary()
         if self._promise is not None:
             self._promise.boundary(step)
