@@ -399,6 +399,9 @@ def refusals(gen):
     odd.param_groups[0]["filter"] = print
     yield "group option", dict(model=good, optim=odd)
     odd = adam(good)
+    odd.param_groups[0]["phase"] = torch.tensor(1j)
+    yield "complex option", dict(model=good, optim=odd)
+    odd = adam(good)
     odd.param_groups[0]["lr"] = np.float64(0.5)
     yield "numpy number", dict(model=good, optim=odd)
     odd = adam(good)
