@@ -7,6 +7,7 @@
 
 Run one case as ctest does: tests/run MODULE Class.test_name (PTC_BUILD names the build directory).
 """
+import base64
 import contextlib
 import functools
 import glob
@@ -119,6 +120,20 @@ class Case(unittest.TestCase):
                 self.assertEqual([], complaints + crashed)
             else:
                 print("\n".join(complaints + crashed), file=sys.stderr)
+
+    @contextlib.contextmanager
+    def keeps_leases(self, c, *nodes):
+        """Their leases are kept through the block. A node that loses its lease takes another, and its key is made anew."""
+        def made():
+            out = c.etcdctl("get", "--prefix", "/ptc/nodes/", "-w", "json")
+            return out.returncode == 0 and {base64.b64decode(kv["key"]).decode().rpartition("/")[2]: kv["create_revision"]
+                                            for kv in json.loads(out.stdout).get("kvs", [])}
+
+        before = wait_for(made, 60 * PATIENCE, "etcd's answer")
+        self.assertLessEqual(set(nodes), set(before))
+        yield
+        after = wait_for(made, 60 * PATIENCE, "etcd's answer")
+        self.assertEqual({n: before[n] for n in nodes}, {n: after.get(n) for n in nodes}, "a node has lost its lease")
 
     @staticmethod
     def show_logs(c):

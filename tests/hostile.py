@@ -9,6 +9,7 @@ its standard input ends.
     hostile.py UID flood-unix PATH N      connections in a loop, without end, of which it keeps the last N
     hostile.py UID flood-tcp PORT N       the same, without a certificate
     hostile.py UID flood-hello PORT N HOSTS  the same, and each begins a handshake; from HOSTS, "127.0.0.2,127.0.0.3"
+    hostile.py UID flood-tls PORT N CA    whole handshakes in a loop, N at a time, with CA.crt and CA.key, as fast as it can
 """
 import collections
 import contextlib
@@ -72,6 +73,26 @@ def flood(kind, to, n, hosts):
             time.sleep(0.05) # 2,000 a second: what a handshake costs is the attack, not who has more of the processor
 
 
+def handshakes(port, n, name):
+    """Each begins HTTP/2, so that the daemon takes it for a caller, and goes once it is answered or refused. One that is through is said."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    context.load_cert_chain(f"{name}.crt", f"{name}.key")
+    through, over = threading.Event(), threading.Event()
+
+    def one():
+        while not over.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as s, context.wrap_socket(s) as t:
+                t.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+                through.set()
+                t.recv(64)
+
+    for _ in range(n):
+        threading.Thread(target=one, daemon=True).start()
+    return through, over
+
+
 def drain(call):
     import grpc
     try:
@@ -113,9 +134,16 @@ def main():
     if kind in ("follow", "silent"):
         import grpc # noqa: F401, while it may still be read
         import wire # noqa: F401
+    ended = handshakes(int(to), n, sys.argv[5]) if kind == "flood-tls" else None # whose key is root's
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
+    if ended:
+        through, over = ended
+        print(int(through.wait(60)), 0, flush=True)
+        sys.stdin.read()
+        over.set()
+        os._exit(0)
     if kind.startswith("flood-"):
         flood(kind, to, n, sys.argv[5] if len(sys.argv) > 5 else "")
         return

@@ -75,7 +75,7 @@ class TestBounds(harness.Case):
     @skip_unless_root
     def test_connections_of_many_users(self):
         """More users than there are connections for, who come and go; then some who stay."""
-        with self.cluster(nodes=1, devices=1) as c, contextlib.ExitStack() as stack:
+        with self.cluster(nodes=1, devices=1) as c, self.keeps_leases(c, "n0"), contextlib.ExitStack() as stack:
             socket = c.nodes["n0"].socket
             with Clock(f"unix:{socket}") as clock:
                 for first in range(0, 24, 8):
@@ -91,7 +91,7 @@ class TestBounds(harness.Case):
     @skip_unless_root
     def test_user_who_connects_in_a_loop(self):
         """Faster than anybody accepts: root is answered each time, as he does not stand in the same queue; others are, too."""
-        with self.cluster(nodes=1, devices=1) as c, contextlib.ExitStack() as stack:
+        with self.cluster(nodes=1, devices=1) as c, self.keeps_leases(c, "n0"), contextlib.ExitStack() as stack:
             self.said(self.attacker(stack, UID, "flood-unix", c.nodes["n0"].socket, 50))
             for _ in range(8):
                 c.ptcctl("nodes", timeout_s=20 * PATIENCE)
@@ -101,7 +101,7 @@ class TestBounds(harness.Case):
     @needs(modules=("grpc",))
     def test_users_who_follow(self):
         """Three users with all the streams that they get, and three whose requests never come."""
-        with self.cluster(nodes=1, devices=1) as c, contextlib.ExitStack() as stack:
+        with self.cluster(nodes=1, devices=1) as c, self.keeps_leases(c, "n0"), contextlib.ExitStack() as stack:
             socket = c.nodes["n0"].socket
             for i in range(3):
                 job = self.job(c, f"h{i}")
@@ -123,7 +123,7 @@ class TestBounds(harness.Case):
     @skip_unless_root
     def test_strangers_without_a_certificate(self):
         """Connections by the thousand to the port of peers: few are kept, and a node that comes back is let in."""
-        with self.cluster(nodes=2, devices=1, transport="tls") as c, contextlib.ExitStack() as stack:
+        with self.cluster(nodes=2, devices=1, transport="tls") as c, self.keeps_leases(c, "n0"), contextlib.ExitStack() as stack:
             node = c.nodes["n0"]
             port = c.options["ports"]["n0"]
             before = self.resident(node.pid())
@@ -142,7 +142,7 @@ class TestBounds(harness.Case):
     @skip_unless_root
     def test_strangers_who_connect_in_a_loop(self):
         """To the ports of all nodes, faster than a handshake is through: switches go on, and a node that comes back is let in."""
-        with self.cluster(nodes=2, devices=1, transport="tls") as c, contextlib.ExitStack() as stack:
+        with self.cluster(nodes=2, devices=1, transport="tls") as c, self.keeps_leases(c, "n0"), contextlib.ExitStack() as stack:
             job = self.job(c, "j")
             job.imported("tp=2")
             for i, port in enumerate(c.options["ports"].values()):
@@ -157,8 +157,9 @@ class TestBounds(harness.Case):
     @skip_unless_root
     def test_strangers_who_begin_handshakes_in_a_loop(self):
         """To the ports of all nodes, from several addresses: each sends a ClientHello, and says nothing more. Members have places
-        of their own: switches go on, a node that comes back is let in, and the control API answers."""
-        with self.cluster(nodes=2, devices=1, transport="tls") as c, contextlib.ExitStack() as stack:
+        of their own: switches go on, a node that comes back is let in, and the control API answers. Then from the members' own
+        address, too, where a member competes with the flood for each new connection."""
+        with self.cluster(nodes=2, devices=1, transport="tls") as c, self.keeps_leases(c, "n0"), contextlib.ExitStack() as stack:
             job = self.job(c, "j")
             job.imported("tp=2")
             for i, port in enumerate(c.options["ports"].values()):
@@ -166,6 +167,7 @@ class TestBounds(harness.Case):
             with Clock(f"unix:{c.nodes['n0'].socket}") as clock:
                 for config in ("tp=1", "tp=2"):
                     job.resize(config)
+                self.said(self.attacker(stack, UID + 2, "flood-hello", c.options["ports"]["n0"], 400, "127.0.0.1"))
                 c.nodes["n1"].kill()
                 c.restart("n1")
                 job.resize("tp=1")
@@ -181,13 +183,14 @@ class TestBounds(harness.Case):
             job.imported("tp=2")
             etcd, port = self.pid_of(c, "etcd"), c.options["etcd_port"]
             before = self.resident(etcd)
-            for p in [self.attacker(stack, UID + i, "tcp", port, 10000) for i in range(2)]:
-                self.assertEqual(10000, self.said(p)[0])
-            self.said(self.attacker(stack, UID + 2, "flood-hello", port, 400, "127.0.1.2,127.0.1.3,127.0.1.4"))
-            job.resize("tp=1")
-            c.nodes["n1"].kill()
-            c.restart("n1")
-            job.resize("tp=2")
+            with self.keeps_leases(c, "n0"):
+                for p in [self.attacker(stack, UID + i, "tcp", port, 10000) for i in range(2)]:
+                    self.assertEqual(10000, self.said(p)[0])
+                self.said(self.attacker(stack, UID + 2, "flood-hello", port, 400, "127.0.1.2,127.0.1.3,127.0.1.4"))
+                job.resize("tp=1")
+                c.nodes["n1"].kill()
+                c.restart("n1")
+                job.resize("tp=2")
             os.kill(self.pid_of(c, "ptc-etcd-door"), signal.SIGKILL) # it knows no member's host afterwards
             job.resize("tp=1")
             door = self.pid_of(c, "ptc-etcd-door")

@@ -598,6 +598,67 @@ class Control(harness.Case):
             wait_for(lambda: self.phase(broken) == "idle", 20 * PATIENCE, "the record, which is right again")
             broken.check_whole(self)
 
+    def test_a_job_that_one_node_cannot_read(self):
+        """n0 is as a version that cannot read jobs' descriptions. It leaves the locks to n1, which can; when n0 is alone, it takes them, so that a
+        job can be deleted, and gives them back when n1 is there again."""
+        with self.cluster(nodes=2, devices=2) as c:
+            c.ptcctl("drain", "n0")
+            jobs = [self.job(c, f"j{i}") for i in range(3)]
+            for job in jobs:
+                job.imported("tp=2")
+            c.ptcctl("drain", "n0", "--undo")
+            c.restart("n0", {"PTC_FAULT": "job.description@*=fail"}, timeout_s=60 * PATIENCE)
+
+            def controllers(node):
+                return {job.status(node=node)["controller"] for job in jobs}
+
+            self.assertTrue(c.nodes["n1"].stop())
+            wait_for(lambda: controllers("n0") == {"n0"}, 60 * PATIENCE, "a controller that cannot read the job")
+            self.assertIn("leaves its control to other nodes", jobs[0].status(node="n0")["unreadable"])
+            self.assertIn("cannot read job j0", c.ptcctl("status", "j0", node="n0").stdout)
+            jobs.pop().delete(node="n0")
+            c.start_node(c.nodes["n1"])
+            c.wait_nodes(["n0", "n1"], 60 * PATIENCE)
+            wait_for(lambda: controllers("n1") == {"n1"}, 60 * PATIENCE, "the node that can read the jobs to control them")
+            for job in jobs:
+                job.resize("tp=1", extra=("--nodes", "n1"), node="n1")
+                self.assertNotIn("unreadable", job.status(node="n1"))
+            self.assertTrue(c.nodes["n1"].stop())
+            c.start_node(c.nodes["n1"])
+            c.wait_nodes(["n0", "n1"], 60 * PATIENCE)
+            wait_for(lambda: controllers("n1") == {"n1"}, 60 * PATIENCE, "the same, once n1 has been away")
+            for job in jobs:
+                job.check_whole(self, node="n1")
+            with open(c.nodes["n0"].log_file) as f:
+                said = [line for line in f if "leaves its control" in line]
+            self.assertEqual(3, len(said), "one line for each job")
+
+    def test_a_manifest_that_one_node_cannot_read(self):
+        """That shows only once n0 has the lock: it gives the lock back, says so once, and n1 controls the job when it comes."""
+        with self.cluster(nodes=2, devices=1) as c:
+            c.ptcctl("drain", "n0")
+            job = self.job(c)
+            job.imported("tp=1")
+            c.ptcctl("drain", "n0", "--undo")
+            c.restart("n0", {"PTC_FAULT": "job.manifest@*=fail"}, timeout_s=60 * PATIENCE)
+            self.assertTrue(c.nodes["n1"].stop())
+            said = [0]
+
+            def gave_back():
+                with open(c.nodes["n0"].log_file) as f:
+                    said[0] = sum("leaves its control" in line for line in f)
+                return said[0] and job.status(node="n0")["controller"] == ""
+
+            wait_for(gave_back, 60 * PATIENCE, "n0 to give the lock back")
+            self.assertIn("manifest that this node cannot read", job.status(node="n0")["unreadable"])
+            self.refused(c, "resize", job.name, "--config", "tp=1", node="n0", contains="manifest that this node cannot read")
+            c.start_node(c.nodes["n1"])
+            c.wait_nodes(["n0", "n1"], 60 * PATIENCE)
+            wait_for(lambda: job.status(node="n1")["controller"] == "n1", 60 * PATIENCE, "n1 to control the job")
+            job.check_whole(self, node="n1")
+            gave_back()
+            self.assertEqual(1, said[0])
+
 
 if __name__ == "__main__":
     unittest.main()

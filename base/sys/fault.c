@@ -20,6 +20,7 @@ bool ptc_fault_armed;
 static struct rule {
 	char name[96];
 	long countdown;
+	bool always;
 	enum act { ACT_KILL, ACT_FAIL, ACT_SLEEP, ACT_HOLD, ACT_STOP } act;
 } rules[MAX_RULES];
 static size_t nrules;
@@ -44,6 +45,7 @@ static void parse_rule(char *text)
 	if (nth)
 		*nth++ = '\0';
 	snprintf(r->name, sizeof r->name, "%s", text);
+	r->always = nth && strcmp(nth, "*") == 0;
 	r->countdown = nth ? strtol(nth, NULL, 10) : 1;
 	r->act = !action || strcmp(action, "kill") == 0 ? ACT_KILL
 		 : strcmp(action, "sleep") == 0         ? ACT_SLEEP
@@ -143,7 +145,7 @@ bool ptc_fault_hit(const char *name)
 	if (list_path)
 		list_locked(name);
 	for (size_t i = 0; i < nrules; i++) {
-		if (strcmp(rules[i].name, name) != 0 || --rules[i].countdown != 0)
+		if (strcmp(rules[i].name, name) != 0 || (!rules[i].always && --rules[i].countdown != 0))
 			continue;
 		fail |= rules[i].act == ACT_FAIL;
 		nap |= rules[i].act == ACT_SLEEP;

@@ -3,7 +3,8 @@
  * rename, unlink, etcd put or transaction) has one before and one after it. Every fill and receive has one in its
  * middle. In a process without rules, each point costs one predictable branch.
  *
- * Environment, for tests only: PTC_FAULT="point[@nth][=action][,...]". The actions are:
+ * Environment, for tests only: PTC_FAULT="point[@nth][=action][,...]". A rule acts once, at the nth pass, by default
+ * the first; "@*": at each. The actions are:
  * - kill, the default: SIGKILL to this process
  * - fail: the caller reports PTC_EIO without making its call; at a point ".bytes", one bit of the data is flipped
  *   instead, and nothing reports it

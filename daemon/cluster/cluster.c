@@ -960,6 +960,7 @@ static struct ptc_job_view *job_event(struct ptc_cluster *c, enum ptc_watch_kind
 	if (!j)
 		return NULL;
 	j->changes++;
+	j->documents += strcmp(slash + 1, "lock") != 0 && strncmp(slash + 1, WORKER_LEAF, strlen(WORKER_LEAF)) != 0;
 	if (kind == PTC_WATCH_PUT)
 		job_put(c, j, slash + 1, kv);
 	else
@@ -1215,6 +1216,7 @@ struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c)
 		ptc_free(c->nodes[i]);
 	for (size_t i = 0; i < c->njobs; i++) {
 		ptc_free(c->jobs[i]->workers);
+		ptc_free(c->jobs[i]->lock_wait);
 		ptc_copies_doc_done(&c->jobs[i]->copies);
 		ptc_free(c->jobs[i]);
 	}

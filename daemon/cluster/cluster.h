@@ -56,7 +56,7 @@ struct ptc_worker_view {
 
 struct ptc_job_view {
 	char uuid[PTC_UUID_TEXT];
-	uint64_t changes; /* grows with each change of the job's keys */
+	uint64_t changes, documents; /* count changes of the job's keys; documents: not of lock and workers */
 	bool has_meta, has_record, has_intent, has_lock;
 	bool bad_record; /* there is a record that this version cannot read */
 	struct ptc_meta_doc meta;
@@ -67,8 +67,8 @@ struct ptc_job_view {
 	int64_t copies_revision, older_revision; /* mod_revisions; 0: there is none */
 	struct ptc_older_doc older;              /* snapshots beside the committed one; likewise */
 	char lock_node[PTC_NAME_MAX + 1];
-	int64_t lock_fence;      /* base/number/fence.h */
-	unsigned ticks_unlocked; /* see ptc_controllers_tick */
+	int64_t lock_fence;              /* base/number/fence.h */
+	struct ptc_lock_wait *lock_wait; /* of daemon/controller/taking, freed with the view; NULL: none */
 	struct ptc_worker_view *workers;
 	size_t nworkers; /* at most PTC_MAX_NODES */
 	struct {

@@ -23,9 +23,8 @@
 #include <string.h>
 #include <uv.h>
 
-#define YIELD_NS             500000000 /* a request that waits tries again well within */
-#define EVENT_RETRY_NS       5000000000
-#define LOCK_TICKS_PER_PLACE 2 /* of 200 ms: how long daemon i waits before it tries for a free lock */
+#define YIELD_NS       500000000 /* a request that waits tries again well within */
+#define EVENT_RETRY_NS 5000000000
 
 /* ---- life --------------------------------------------------------------------- */
 
@@ -245,51 +244,6 @@ void ptc_controllers_free(struct ptc_controllers *all)
 	all->list = NULL;
 }
 
-/* Daemons try for a free lock one after the other, in an order that differs by job. */
-static unsigned place(struct ptc_controllers *all, const char *uuid)
-{
-	unsigned before = 0, mine = 0;
-
-	for (const char *p = all->node; *p; p++)
-		mine = mine * 31 + (unsigned char)*p + (unsigned char)uuid[0];
-	for (uint32_t i = 0; i < ptc_cluster_nnodes(all->cluster); i++) {
-		const struct ptc_node *n = ptc_cluster_node(all->cluster, i);
-		unsigned other = 0;
-
-		for (const char *p = n->doc.name; *p; p++)
-			other = other * 31 + (unsigned char)*p + (unsigned char)uuid[0];
-		before += n->up && other < mine;
-	}
-	return before;
-}
-
-struct lock_try {
-	char key[96], node[PTC_NAME_MAX + 1];
-	int64_t lease;
-};
-
-static void lock_work(void *arg, struct ptc_etcd *e)
-{
-	struct lock_try *t = arg;
-	char value[PTC_NAME_MAX + 64], meta[96];
-	struct ptc_etcd_compare cmp[2] = { { t->key, PTC_ETCD_CREATE_REV, 0 } };
-	struct ptc_etcd_kvs kvs = { 0 };
-	bool ok;
-
-	/* the job must still exist, or a lock would outlive it */
-	snprintf(meta, sizeof meta, "%.*s/meta", (int)(strlen(t->key) - strlen("/lock")), t->key);
-	if (ptc_etcd_get(e, meta, false, 1, &kvs, NULL) == 0 && kvs.n == 1) {
-		cmp[1] = (struct ptc_etcd_compare){ meta, PTC_ETCD_CREATE_REV, kvs.kv[0].create_revision };
-		snprintf(value, sizeof value, "{\"version\":1,\"node\":\"%s\"}", t->node);
-		ptc_etcd_txn(e, cmp, 2,
-			     &(struct ptc_etcd_op){
-				     .key = t->key, .value = value, .len = strlen(value), .lease = t->lease },
-			     1, "etcd.lock", &ok, NULL, NULL);
-	}
-	ptc_etcd_kvs_done(&kvs);
-	ptc_free(t); /* the watch tells who got it */
-}
-
 /* For a node that is down: its progress says for how long. */
 static bool waits(const struct ptc_controller *ctl)
 {
@@ -313,7 +267,6 @@ static void tell_progress(struct ptc_controller *ctl)
 
 void ptc_controllers_tick(struct ptc_controllers *all)
 {
-	int64_t lease = ptc_cluster_lease(all->cluster);
 	uint64_t id;
 
 	for (size_t i = all->n; i-- > 0 && ptc_cluster_any_lost(all->cluster);)
@@ -343,27 +296,7 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 		ptc_device_keeper_tick(all->list[i]);
 	for (size_t i = 0; i < all->n; i++)
 		ptc_archiver_tick(all->list[i]);
-	for (size_t i = 0; lease && ptc_cluster_synced(all->cluster) && i < ptc_cluster_njobs(all->cluster); i++) {
-		struct ptc_job_view *j = ptc_cluster_job(all->cluster, i);
-		unsigned due;
-		struct lock_try *t;
-
-		if (!j->has_meta || j->has_lock) {
-			j->ticks_unlocked = 0;
-			continue;
-		}
-		due = 1 + LOCK_TICKS_PER_PLACE * place(all, j->uuid);
-		if (++j->ticks_unlocked % (due + 10) != due) /* tried again after two seconds more */
-			continue;
-		t = ptc_calloc(1, sizeof *t);
-		if (!t)
-			return;
-		snprintf(t->key, sizeof t->key, "/ptc/jobs/%s/lock", j->uuid);
-		snprintf(t->node, sizeof t->node, "%s", all->node);
-		t->lease = lease;
-		if (ptc_cluster_run(all->cluster, j->uuid, lock_work, NULL, t) != 0)
-			ptc_free(t);
-	}
+	ptc_locks_tick(all);
 }
 
 /* ---- requests ------------------------------------------------------------------------ */

@@ -865,8 +865,6 @@ static void load_work(void *arg, struct ptc_etcd *e)
 					   &l->source, &l->err);
 	if (l->status == 0)
 		l->status = load_rank_states(l, e);
-	if (l->status && l->status != PTC_EFENCED)
-		ptc_warn("job", "job=%s cannot read its record, trying again: %s", l->ctl->uuid, l->err.text);
 }
 
 static void retry_fired(uv_timer_t *timer)
@@ -950,10 +948,13 @@ static void load_done(void *arg)
 		ptc_view_done(&l->view);
 	} else if (l->status == PTC_EFENCED) {
 		ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_LOCK_LOST });
-	} else if (l->status) { /* by a timer: until then the lane is free */
+	} else if (l->status) { /* again by a timer: until then the lane is free. The end of the lock stops it */
+		if (!ptc_lock_unreadable(ctl, l->status, l->err.text))
+			ptc_warn("job", "job=%s cannot read its record, trying again: %s", ctl->uuid, l->err.text);
 		ctl->retry_seq = l->seq;
 		uv_timer_start(ctl->retry, retry_fired, RELOAD_RETRY_MS, 0);
 	} else {
+		ptc_lock_readable(ctl);
 		keep_switch(ctl, l);
 		ptc_view_done(&ctl->view);
 		ctl->view = l->view;

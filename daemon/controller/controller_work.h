@@ -43,6 +43,18 @@ void *ptc_ctl_task_new(struct ptc_controller *ctl, size_t size, uint64_t seq);
 /* Runs the steps in the job's lane, and then gives the core the answer. */
 void ptc_ctl_task_run(struct ptc_ctl_task *t, const struct ptc_task_step *steps);
 
+/* taking/lock_taking.c: which node gets a job's lock. */
+struct ptc_lock_tenure {
+	int64_t since_ns; /* when it was seen that this node cannot read the job's description; 0: it was not */
+	unsigned up;      /* nodes, as last seen */
+	bool gives_back;  /* the lock is being given back */
+};
+void ptc_locks_tick(struct ptc_controllers *all); /* every 200 ms: tries for free locks */
+/* What the controller needs has been read; or it could not be. If the status says that this node cannot read it at all,
+ * the lock is given back, and the result is true. */
+void ptc_lock_readable(struct ptc_controller *ctl);
+bool ptc_lock_unreadable(struct ptc_controller *ctl, int status, const char *why);
+
 /* older/older.c: snapshots that the job keeps beside the committed one. */
 struct ptc_older_kept {
 	struct ptc_older_doc doc; /* as last read or written */

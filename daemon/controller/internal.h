@@ -90,10 +90,9 @@ struct ptc_controller {
 	struct ptc_leaving *leaving; /* nodes that will be taken away (leaving/); NULL: none was said to be */
 	struct ptc_ahead *ahead;     /* new ranks that build before their switch, until it has ended; NULL: none */
 	struct ptc_device_looks devices;
-	struct uv_timer_s *timer;
-	uint64_t timer_seq;
-	struct uv_timer_s *retry; /* of a load that failed */
-	uint64_t retry_seq;
+	struct uv_timer_s *timer, *retry; /* retry: of a load that failed */
+	uint64_t timer_seq, retry_seq;
+	struct ptc_lock_tenure tenure;
 };
 
 /* controller.c. Performs the core's updates; may free ctl unless the caller holds a reference. */

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/cache/counted_cache.h"
+#include "base/sys/fault.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -73,7 +74,9 @@ static int fetch(struct ptc_specs *s, const char *uuid, const char *hash, struct
 	struct entry *e;
 	char *json;
 	size_t len;
-	int rc = read_json(s->kept, s->vault, uuid, hash, &json, &len, err);
+	int rc = ptc_fault("job.description")
+			 ? ptc_error_set(err, PTC_EVERSION, "a test wants a description that this node cannot read")
+			 : read_json(s->kept, s->vault, uuid, hash, &json, &len, err);
 
 	if (rc)
 		return rc;

@@ -5,6 +5,7 @@
  * that is missing from etcd (PTC_ENOTFOUND naming it), or neither kept here nor to be had (PTC_ECOORD), out of memory.
  */
 #include "base/alloc.h"
+#include "base/sys/fault.h"
 #include "base/check.h"
 #include "daemon/documents/view_copies.h"
 
@@ -54,7 +55,9 @@ static int load_manifest(struct ptc_kept *k, const char *uuid, const char *hash,
 
 	if (rc)
 		return rc;
-	rc = ptc_manifest_doc_decode(json, len, ret_doc, err);
+	rc = ptc_fault("job.manifest")
+		     ? ptc_error_set(err, PTC_EVERSION, "a test wants a manifest that this node cannot read")
+		     : ptc_manifest_doc_decode(json, len, ret_doc, err);
 	ptc_free(json);
 	return rc;
 }

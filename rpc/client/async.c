@@ -4,7 +4,8 @@
  * Happy path: the thread takes a completed call from the queue, appends it to
  * the done list and posts one drain to the loop, which runs the callbacks. Of
  * an answer that streams the thread takes each message, hands it over and asks
- * for the next one.
+ * for the next one. A call whose connection was closed before anything was sent
+ * waits in a list of the thread's and is made again (ptc_rpc_again_ms).
  *
  * Failure modes: a call that cannot be started goes straight to the done list
  * with its error. When the loop has been stopped, or the client is freed, what
@@ -14,8 +15,10 @@
 #include "rpc/client/internal.h"
 
 #include "base/alloc.h"
+#include "base/sys/sys.h"
 #include "base/sys/thread.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define SPARES 64 /* calls that can fail for want of memory before their callbacks have run */
@@ -36,6 +39,13 @@ struct ptc_rpc_async {
 	unsigned pending;                      /* batches */
 	bool opened;                           /* u is to be given back */
 	ptc_rpc_message_fn on_message;         /* NULL: unary */
+	/* to make it again */
+	char method[PTC_RPC_METHOD_NAME_MAX];
+	struct ptc_rpc_channel *ch; /* a reference; NULL: it never started */
+	grpc_byte_buffer *request;  /* shares the memory of u's */
+	int timeout_ms;
+	int64_t began_ns, due_ns; /* due_ns: not 0 while it waits; it is in flight then, and u.core has ended */
+	bool cancelled;
 	ptc_rpc_done_fn cb;
 	void *arg;
 	struct ptc_error err; /* set: never started, or a message was refused */
@@ -50,6 +60,7 @@ struct ptc_rpc_client {
 	pthread_mutex_t lock; /* below */
 	struct ptc_rpc_async *done, **done_tail;
 	struct ptc_rpc_async *in_flight;
+	size_t nwaiting; /* of those in flight */
 	bool drain_posted, stopping;
 	bool orphaned; /* freed while a drain was posted: the drain frees the memory */
 	struct ptc_rpc_async spares[SPARES];
@@ -89,6 +100,9 @@ static void finish(struct ptc_rpc_async *call, bool cancelled)
 	ptc_free(reply);
 	if (call->opened)
 		ptc_rpc_unary_done(&call->u);
+	if (call->request)
+		grpc_byte_buffer_destroy(call->request);
+	ptc_rpc_channel_free(call->ch);
 	pthread_mutex_lock(&c->lock);
 	call_free_locked(call);
 	pthread_mutex_unlock(&c->lock);
@@ -183,6 +197,84 @@ static void message_take(struct ptc_rpc_async *call)
 	}
 }
 
+/* ---- making a call, and making it again --------------------------------------------- */
+
+static void unary_begin_locked(struct ptc_rpc_async *call, struct ptc_rpc_channel *ch,
+			       const struct ptc_rpc_unary_args *args)
+{
+	call->opened = ptc_rpc_unary_start(&call->u, ch, args, call->client->cq, &call->whole, &call->err) == 0;
+	call->pending = call->opened;
+}
+
+static grpc_call_error batch_locked(struct ptc_rpc_async *call, const grpc_op *ops, size_t n, struct async_tag *tag)
+{
+	grpc_call_error e = grpc_call_start_batch(call->u.core, ops, n, tag, NULL);
+
+	call->pending += e == GRPC_CALL_OK;
+	return e;
+}
+
+static void stream_begin_locked(struct ptc_rpc_async *call, struct ptc_rpc_channel *ch,
+				const struct ptc_rpc_unary_args *args)
+{
+	grpc_call_error e;
+
+	if (ptc_rpc_unary_open(&call->u, ch, args, call->client->cq, &call->err) != 0)
+		return;
+	call->opened = true;
+	{
+		const grpc_op begin[] = {
+			{ .op = GRPC_OP_SEND_INITIAL_METADATA },
+			{ .op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = call->u.request },
+			{ .op = GRPC_OP_SEND_CLOSE_FROM_CLIENT },
+			ptc_rpc_outcome_initial_op(&call->u.out),
+		};
+		const grpc_op last = ptc_rpc_outcome_status_op(&call->u.out);
+
+		e = batch_locked(call, begin, PTC_ARRAY_LEN(begin), &call->begun);
+		if (e == GRPC_CALL_OK)
+			e = batch_locked(call, &last, 1, &call->last);
+	}
+	if (e == GRPC_CALL_OK && receive_locked(call))
+		return;
+	grpc_call_cancel(call->u.core, NULL);
+	ptc_rpc_status_from_call_error(e == GRPC_CALL_OK ? GRPC_CALL_ERROR : e, args->method, &call->err);
+}
+
+static void start_locked(struct ptc_rpc_async *call, const struct ptc_rpc_unary_args *args)
+{
+	if (call->on_message)
+		stream_begin_locked(call, call->ch, args);
+	else
+		unary_begin_locked(call, call->ch, args);
+}
+
+/* The pause before it is made again. false: it is over. */
+static bool wait_locked(struct ptc_rpc_async *call)
+{
+	struct ptc_rpc_client *c = call->client;
+	int pause_ms = call->err.code || call->cancelled || c->stopping
+			       ? 0
+			       : ptc_rpc_again_ms(&call->u.out, call->ch->target, call->began_ns, call->timeout_ms);
+
+	if (!pause_ms)
+		return false;
+	call->due_ns = ptc_sys_now_ns() + pause_ms * INT64_C(1000000);
+	c->nwaiting++;
+	return true;
+}
+
+static void again_locked(struct ptc_rpc_async *call)
+{
+	ptc_rpc_unary_done(&call->u);
+	call->opened = false;
+	ptc_rpc_channel_retry(call->ch);
+	start_locked(call,
+		     &(struct ptc_rpc_unary_args){ .method = call->method,
+						   .timeout_ms = ptc_rpc_left_ms(call->began_ns, call->timeout_ms),
+						   .packed = call->request });
+}
+
 static void completed(struct ptc_rpc_client *c, const struct async_tag *tag)
 {
 	struct ptc_rpc_async *call;
@@ -197,11 +289,40 @@ static void completed(struct ptc_rpc_client *c, const struct async_tag *tag)
 	pthread_mutex_lock(&c->lock);
 	if (more && !receive_locked(call))
 		grpc_call_cancel(call->u.core, NULL); /* the status waits for messages that nobody reads */
-	if (--call->pending == 0) {
+	if (--call->pending == 0 && !wait_locked(call)) {
 		unlink_locked(c, call);
 		done_locked(c, call);
 	}
 	pthread_mutex_unlock(&c->lock);
+}
+
+/* Makes the calls again whose pause is over. Once the client stops, their first failure is all there is. Returns when
+ * the next one is due; 0: none waits. */
+static int64_t make_again(struct ptc_rpc_client *c)
+{
+	struct ptc_rpc_async *call, *next;
+	int64_t least = 0, now = ptc_sys_now_ns();
+
+	pthread_mutex_lock(&c->lock);
+	for (call = c->nwaiting ? c->in_flight : NULL; call; call = next) {
+		next = call->in_next;
+		if (!call->due_ns)
+			continue;
+		if (now >= call->due_ns || c->stopping || call->cancelled) {
+			c->nwaiting--;
+			call->due_ns = 0;
+			if (!c->stopping && !call->cancelled)
+				again_locked(call);
+			if (call->pending)
+				continue;
+			unlink_locked(c, call);
+			done_locked(c, call);
+		} else if (!least || call->due_ns < least) {
+			least = call->due_ns;
+		}
+	}
+	pthread_mutex_unlock(&c->lock);
+	return least;
 }
 
 static void *client_main(void *arg)
@@ -209,11 +330,18 @@ static void *client_main(void *arg)
 	struct ptc_rpc_client *c = arg;
 
 	for (;;) {
-		grpc_event ev = grpc_completion_queue_next(c->cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+		const int64_t due = make_again(c), now = ptc_sys_now_ns();
+		const gpr_timespec until = due ? gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+							      gpr_time_from_nanos(PTC_MAX(due - now, 0), GPR_TIMESPAN))
+					       : gpr_inf_future(GPR_CLOCK_MONOTONIC);
+		grpc_event ev = grpc_completion_queue_next(c->cq, until, NULL);
 
-		if (ev.type == GRPC_QUEUE_SHUTDOWN)
+		if (ev.type == GRPC_OP_COMPLETE)
+			completed(c, ev.tag);
+		if (ev.type == GRPC_QUEUE_SHUTDOWN) {
+			make_again(c);
 			return NULL;
-		completed(c, ev.tag);
+		}
 	}
 }
 
@@ -292,46 +420,16 @@ static void link_locked(struct ptc_rpc_client *c, struct ptc_rpc_async *call)
 	c->in_flight = call;
 }
 
-static void unary_begin_locked(struct ptc_rpc_async *call, struct ptc_rpc_channel *ch,
-			       const struct ptc_rpc_unary_args *args)
+/* What it takes to make the call, and to make it again. */
+static int keep(struct ptc_rpc_async *call, struct ptc_rpc_channel *channel, const struct ptc_rpc_unary_args *args)
 {
-	call->opened = ptc_rpc_unary_start(&call->u, ch, args, call->client->cq, &call->whole, &call->err) == 0;
-	call->pending = call->opened;
-}
+	const struct ptc_rpc_part part = { .data = args->request, .len = args->len };
 
-static grpc_call_error batch_locked(struct ptc_rpc_async *call, const grpc_op *ops, size_t n, struct async_tag *tag)
-{
-	grpc_call_error e = grpc_call_start_batch(call->u.core, ops, n, tag, NULL);
-
-	call->pending += e == GRPC_CALL_OK;
-	return e;
-}
-
-static void stream_begin_locked(struct ptc_rpc_async *call, struct ptc_rpc_channel *ch,
-				const struct ptc_rpc_unary_args *args)
-{
-	grpc_call_error e;
-
-	if (ptc_rpc_unary_open(&call->u, ch, args, call->client->cq, &call->err) != 0)
-		return;
-	call->opened = true;
-	{
-		const grpc_op begin[] = {
-			{ .op = GRPC_OP_SEND_INITIAL_METADATA },
-			{ .op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = call->u.request },
-			{ .op = GRPC_OP_SEND_CLOSE_FROM_CLIENT },
-			ptc_rpc_outcome_initial_op(&call->u.out),
-		};
-		const grpc_op last = ptc_rpc_outcome_status_op(&call->u.out);
-
-		e = batch_locked(call, begin, PTC_ARRAY_LEN(begin), &call->begun);
-		if (e == GRPC_CALL_OK)
-			e = batch_locked(call, &last, 1, &call->last);
-	}
-	if (e == GRPC_CALL_OK && receive_locked(call))
-		return;
-	grpc_call_cancel(call->u.core, NULL);
-	ptc_rpc_status_from_call_error(e == GRPC_CALL_OK ? GRPC_CALL_ERROR : e, args->method, &call->err);
+	call->ch = ptc_rpc_channel_ref(channel);
+	call->timeout_ms = args->timeout_ms;
+	call->began_ns = ptc_sys_now_ns();
+	snprintf(call->method, sizeof call->method, "%s", args->method);
+	return ptc_rpc_parts_pack(&part, 1, &call->request, &call->err);
 }
 
 static struct ptc_rpc_async *begin(struct ptc_rpc_client *client, struct ptc_rpc_channel *channel,
@@ -352,10 +450,10 @@ static struct ptc_rpc_async *begin(struct ptc_rpc_client *client, struct ptc_rpc
 	pthread_mutex_lock(&client->lock);
 	if (!call->err.code && client->stopping)
 		ptc_error_set(&call->err, PTC_ECANCELED, "%s: shutting down", args->method);
-	if (!call->err.code && on_message)
-		stream_begin_locked(call, channel, args);
-	else if (!call->err.code)
-		unary_begin_locked(call, channel, args);
+	if (!call->err.code && keep(call, channel, args) == 0)
+		start_locked(call, &(struct ptc_rpc_unary_args){ .method = args->method,
+								 .timeout_ms = args->timeout_ms,
+								 .packed = call->request });
 	if (call->pending)
 		link_locked(client, call);
 	else
@@ -384,6 +482,11 @@ struct ptc_rpc_async *ptc_rpc_stream_async(struct ptc_rpc_client *client, struct
 
 void ptc_rpc_async_cancel(struct ptc_rpc_async *call)
 {
+	struct ptc_rpc_client *c = call->client;
+
+	pthread_mutex_lock(&c->lock);
+	call->cancelled = true;
 	if (call->opened)
 		grpc_call_cancel(call->u.core, NULL);
+	pthread_mutex_unlock(&c->lock);
 }

@@ -7,7 +7,7 @@
  * Failure modes: an unreachable peer fails the call at once (PTC_EPEER with
  * the target's name; the next call after a short backoff tries again); a
  * listener that closes the connection before anything was sent is tried again
- * for a few seconds by ptc_rpc_unary, within the deadline; a
+ * for a few seconds, within the deadline (ptc_rpc_again_ms); a
  * deadline (PTC_ETIMEOUT) covers connecting too; plain TCP off loopback and
  * TCP without TLS are refused when the channel is made (PTC_EPERM). */
 #include "rpc/client/internal.h"
@@ -25,8 +25,8 @@
 #include <unistd.h>
 
 #define OLD_NS         (INT64_C(60) * 1000000000) /* longer than a connection takes to be made */
-#define RETRY_MS       5000 /* how long a unary call tries again that was closed before it was sent */
-#define RETRY_LEAST_MS 20   /* the pause before, at most twice as long */
+#define RETRY_MS       5000                       /* how long a call tries again that was closed before it was sent */
+#define RETRY_LEAST_MS 20                         /* the pause before, at most twice as long */
 
 /* ---- channels ---------------------------------------------------------------- */
 
@@ -283,6 +283,24 @@ grpc_op ptc_rpc_outcome_initial_op(struct ptc_rpc_outcome *o)
 			  .data.recv_initial_metadata.recv_initial_metadata = &o->initial };
 }
 
+/* Nothing of the peer's has come: what a peer says of its own calls does not count. */
+int ptc_rpc_again_ms(const struct ptc_rpc_outcome *o, const char *target, int64_t began_ns, int timeout_ms)
+{
+	const int most_ms = timeout_ms ? PTC_MIN(timeout_ms, RETRY_MS) : RETRY_MS;
+	unsigned char dice = 0;
+
+	if (o->initial.count || o->trailing.count || !ptc_rpc_status_closed_early(o->code, o->details, target) ||
+	    ptc_sys_now_ns() - began_ns >= most_ms * INT64_C(1000000))
+		return 0;
+	(void)ptc_sys_random(&dice, sizeof dice, NULL);
+	return RETRY_LEAST_MS + dice % RETRY_LEAST_MS;
+}
+
+int ptc_rpc_left_ms(int64_t began_ns, int timeout_ms)
+{
+	return timeout_ms ? PTC_MAX(1, timeout_ms - (int)((ptc_sys_now_ns() - began_ns) / 1000000)) : 0;
+}
+
 /* ---- unary -------------------------------------------------------------------------- */
 
 static grpc_call_error unary_batch(struct ptc_rpc_unary_call *u, void *tag)
@@ -312,7 +330,9 @@ int ptc_rpc_unary_open(struct ptc_rpc_unary_call *u, struct ptc_rpc_channel *ch,
 	rc = ptc_rpc_meta_pack(&u->meta, args->meta, args->nmeta, err);
 	if (!rc)
 		rc = ptc_rpc_channel_call(ch, args->method, cq, args->timeout_ms, &u->core, &u->listed, err);
-	if (!rc)
+	if (!rc && args->packed)
+		u->request = grpc_byte_buffer_copy(args->packed);
+	else if (!rc)
 		rc = ptc_rpc_parts_pack(&part, 1, &u->request, err);
 	if (rc)
 		ptc_rpc_unary_done(u);
@@ -391,19 +411,6 @@ void ptc_rpc_unary_done(struct ptc_rpc_unary_call *u)
 	u->core = NULL;
 }
 
-/* Whether it is worth another try: the listener, or the kernel for it, closed the connection before anything was sent.
- * So it does with many when somebody connects in a loop. Waits a random time, so that it does not keep step. */
-static bool try_again(const struct ptc_rpc_unary_call *u, const char *target, int64_t until_ns)
-{
-	unsigned char dice = 0;
-
-	if (!ptc_rpc_status_closed_early(u->out.code, u->out.details, target) || ptc_sys_now_ns() >= until_ns)
-		return false;
-	(void)ptc_sys_random(&dice, sizeof dice, NULL);
-	usleep(1000u * (RETRY_LEAST_MS + dice % RETRY_LEAST_MS));
-	return true;
-}
-
 int ptc_rpc_unary(struct ptc_rpc_channel *channel, const char *method, const void *request, size_t request_len,
 		  int timeout_ms, const struct ptc_rpc_meta *meta, size_t nmeta, void **ret_reply, size_t *ret_len,
 		  struct ptc_error *err)
@@ -414,11 +421,9 @@ int ptc_rpc_unary(struct ptc_rpc_channel *channel, const char *method, const voi
 					   .timeout_ms = timeout_ms,
 					   .meta = meta,
 					   .nmeta = nmeta };
-	const int64_t began_ns = ptc_sys_now_ns(),
-		      until_ns = began_ns + PTC_MIN(timeout_ms, RETRY_MS) * INT64_C(1000000);
+	const int64_t began_ns = ptc_sys_now_ns();
 	grpc_completion_queue *cq = grpc_completion_queue_create_for_next(NULL);
-	bool again = false;
-	int rc;
+	int rc, again_ms;
 
 	do {
 		struct ptc_rpc_slot slot = { .pending = true };
@@ -429,12 +434,14 @@ int ptc_rpc_unary(struct ptc_rpc_channel *channel, const char *method, const voi
 			break;
 		ptc_rpc_slot_wait(cq, &slot);
 		rc = ptc_rpc_unary_result(&u, ret_reply, ret_len, err);
-		again = rc == PTC_EPEER && try_again(&u, channel->target, until_ns);
+		again_ms = rc ? ptc_rpc_again_ms(&u.out, channel->target, began_ns, timeout_ms) : 0;
 		ptc_rpc_unary_done(&u);
-		if (again)
+		if (again_ms) {
+			usleep(1000u * (unsigned)again_ms);
 			ptc_rpc_channel_retry(channel);
-		args.timeout_ms = PTC_MAX(1, timeout_ms - (int)((ptc_sys_now_ns() - began_ns) / 1000000));
-	} while (again);
+		}
+		args.timeout_ms = ptc_rpc_left_ms(began_ns, timeout_ms);
+	} while (again_ms);
 	ptc_rpc_cq_free(cq);
 	return rc;
 }

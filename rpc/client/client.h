@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Client side: channels; asynchronous calls, unary or answered by a stream, that complete on the loop; blocking unary
- * calls; blocking streams. For failure modes and the thread model see rpc/rpc.h. */
+ * calls; blocking streams. For failure modes and the thread model see rpc/rpc.h.
+ *
+ * A listener that has too many connections closes some before anything was sent. Then no handler has heard of the call,
+ * and it is made again after a short random pause, for at most 5 s and within its deadline: unary and asynchronous
+ * calls, and the first message of a stream, if nothing was awaited or half-closed before it. Nothing else is retried.
+ */
 #pragma once
 
 #include "rpc/rpc.h"

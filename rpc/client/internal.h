@@ -48,6 +48,14 @@ void ptc_rpc_outcome_done(struct ptc_rpc_outcome *o);
 grpc_op ptc_rpc_outcome_status_op(struct ptc_rpc_outcome *o);
 grpc_op ptc_rpc_outcome_initial_op(struct ptc_rpc_outcome *o);
 
+/* Whether a call with this outcome, which began at began_ns, is made again: the listener, or the kernel for it, closed
+ * the connection before anything was sent, so that no handler has heard of it. So it does with many when somebody
+ * connects in a loop. timeout_ms 0: the call has no deadline. Returns the pause before, in milliseconds, which is
+ * random, so that callers do not keep step; 0: it is not made again. */
+int ptc_rpc_again_ms(const struct ptc_rpc_outcome *o, const char *target, int64_t began_ns, int timeout_ms);
+/* What is left of timeout_ms, at least 1. 0 stays 0. */
+int ptc_rpc_left_ms(int64_t began_ns, int timeout_ms);
+
 /* One unary call, blocking or asynchronous. */
 struct ptc_rpc_unary_call {
 	struct ptc_rpc_channel *ch;
@@ -64,6 +72,7 @@ struct ptc_rpc_unary_args {
 	int timeout_ms;
 	const struct ptc_rpc_meta *meta;
 	size_t nmeta;
+	grpc_byte_buffer *packed; /* borrowed: the request, in place of `request`; NULL: that one */
 };
 /* Makes the call and sends nothing. timeout_ms 0: no deadline. */
 int ptc_rpc_unary_open(struct ptc_rpc_unary_call *u, struct ptc_rpc_channel *ch, const struct ptc_rpc_unary_args *args,

@@ -5,22 +5,34 @@
  * call does (send initial metadata, receive initial metadata, receive status);
  * send and recv are one batch each, waited for on the caller's thread.
  *
+ * A connection that is closed before the first message was sent is made again, with that message
+ * (ptc_rpc_again_ms).
+ *
  * Failure modes: when a send fails or a recv brings nothing, the peer's status
  * is there or about to be; it is waited for and returned by the same call, so
  * that no caller takes a broken stream for an ended one. */
 #include "rpc/client/internal.h"
 
 #include "base/alloc.h"
+#include "base/sys/sys.h"
 #include "rpc/server/server.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define FOLLOW_POLL_MS 100 /* how often a stream looks at the call it follows */
 
 struct ptc_rpc_stream {
 	struct ptc_rpc_channel *ch;
 	grpc_completion_queue *cq;
-	grpc_call *core;
+	grpc_call *core;      /* written under the lock */
+	pthread_mutex_t lock; /* guards what ptc_rpc_stream_cancel may touch */
+	bool cancelled;
+	char method[PTC_RPC_METHOD_NAME_MAX];
+	int timeout_ms;
+	int64_t began_ns;
+	bool begun; /* a message was sent, or will not be: what fails now is not made again */
 	struct ptc_rpc_slot open, initial, status, send, recv;
 	struct ptc_rpc_meta_list meta;
 	struct ptc_rpc_outcome out;
@@ -58,7 +70,11 @@ int ptc_rpc_stream_open(struct ptc_rpc_channel *channel, const char *method, int
 	if (!s)
 		return ptc_nomem(err);
 	ptc_rpc_outcome_init(&s->out);
+	pthread_mutex_init(&s->lock, NULL);
 	s->ch = ptc_rpc_channel_ref(channel);
+	snprintf(s->method, sizeof s->method, "%s", method);
+	s->timeout_ms = timeout_ms;
+	s->began_ns = ptc_sys_now_ns();
 	s->cq = grpc_completion_queue_create_for_next(NULL);
 	rc = ptc_rpc_meta_pack(&s->meta, meta, nmeta, err);
 	if (!rc)
@@ -104,6 +120,57 @@ static int send_failed(struct ptc_rpc_stream *s, struct ptc_error *err)
 		  : ptc_error_set(err, PTC_EPEER, "peer %s ended the call before it had read all of it", s->ch->target);
 }
 
+/* After the first message was not sent: makes the call again, if it may be. Its slots are not pending then. */
+static bool reopen(struct ptc_rpc_stream *s)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	int pause_ms;
+	grpc_call *core;
+	bool begun;
+
+	ptc_rpc_slot_wait(s->cq, &s->open);
+	ptc_rpc_slot_wait(s->cq, &s->initial);
+	ptc_rpc_slot_wait(s->cq, &s->status);
+	pause_ms = s->revoked ? 0 : ptc_rpc_again_ms(&s->out, s->ch->target, s->began_ns, s->timeout_ms);
+	if (!pause_ms || (s->follows && ptc_rpc_call_cancelled(s->follows)))
+		return false;
+	usleep(1000u * (unsigned)pause_ms);
+	ptc_rpc_channel_retry(s->ch);
+	if (ptc_rpc_channel_call(s->ch, s->method, s->cq, ptc_rpc_left_ms(s->began_ns, s->timeout_ms), &core,
+				 &s->listed, &err) != 0)
+		return false;
+	pthread_mutex_lock(&s->lock);
+	begun = !s->cancelled;
+	if (begun) {
+		grpc_call_unref(s->core);
+		s->core = core;
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (!begun) {
+		grpc_call_unref(core);
+		return false;
+	}
+	ptc_rpc_outcome_done(&s->out);
+	ptc_rpc_outcome_init(&s->out);
+	return start_lasting(s) == GRPC_CALL_OK;
+}
+
+/* The first message. The core empties what it is given, so each try gets a copy, which shares its memory. */
+static bool send_first(struct ptc_rpc_stream *s, grpc_byte_buffer *buf, grpc_call_error *ret_error)
+{
+	bool sent;
+
+	do {
+		grpc_byte_buffer *copy = grpc_byte_buffer_copy(buf);
+		grpc_op op = { .op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = copy };
+
+		*ret_error = ptc_rpc_slot_start(&s->send, s->core, &op, 1);
+		sent = *ret_error == GRPC_CALL_OK && ptc_rpc_slot_wait(s->cq, &s->send);
+		grpc_byte_buffer_destroy(copy);
+	} while (*ret_error == GRPC_CALL_OK && !sent && reopen(s));
+	return sent;
+}
+
 int ptc_rpc_stream_send(struct ptc_rpc_stream *s, const struct ptc_rpc_part *parts, size_t nparts,
 			struct ptc_error *err)
 {
@@ -111,13 +178,20 @@ int ptc_rpc_stream_send(struct ptc_rpc_stream *s, const struct ptc_rpc_part *par
 	grpc_call_error e;
 	int rc = ptc_rpc_parts_pack(parts, nparts, &buf, err);
 	grpc_op op = { .op = GRPC_OP_SEND_MESSAGE };
+	bool sent = false;
 
 	if (rc)
 		return rc;
 	disowned(s); /* then the batch fails, and the status says why */
 	op.data.send_message.send_message = buf;
-	e = ptc_rpc_slot_start(&s->send, s->core, &op, 1);
-	if (e == GRPC_CALL_OK && !ptc_rpc_slot_wait(s->cq, &s->send))
+	if (!s->begun && !s->receiving) {
+		sent = send_first(s, buf, &e);
+	} else {
+		e = ptc_rpc_slot_start(&s->send, s->core, &op, 1);
+		sent = e == GRPC_CALL_OK && ptc_rpc_slot_wait(s->cq, &s->send);
+	}
+	s->begun = true;
+	if (e == GRPC_CALL_OK && !sent)
 		rc = send_failed(s, err);
 	grpc_byte_buffer_destroy(buf);
 	return e == GRPC_CALL_OK ? rc : ptc_rpc_status_from_call_error(e, "send", err);
@@ -128,6 +202,7 @@ int ptc_rpc_stream_half_close(struct ptc_rpc_stream *s, struct ptc_error *err)
 	grpc_op op = { .op = GRPC_OP_SEND_CLOSE_FROM_CLIENT };
 	grpc_call_error e = ptc_rpc_slot_start(&s->send, s->core, &op, 1);
 
+	s->begun = true;
 	if (e != GRPC_CALL_OK)
 		return ptc_rpc_status_from_call_error(e, "half-close", err);
 	if (ptc_rpc_slot_wait(s->cq, &s->send))
@@ -245,7 +320,10 @@ int ptc_rpc_stream_finish(struct ptc_rpc_stream *s, struct ptc_error *err)
 
 void ptc_rpc_stream_cancel(struct ptc_rpc_stream *s)
 {
+	pthread_mutex_lock(&s->lock);
+	s->cancelled = true;
 	grpc_call_cancel(s->core, NULL);
+	pthread_mutex_unlock(&s->lock);
 }
 
 struct ptc_rpc_stream *ptc_rpc_stream_free(struct ptc_rpc_stream *s)
@@ -268,6 +346,7 @@ struct ptc_rpc_stream *ptc_rpc_stream_free(struct ptc_rpc_stream *s)
 	ptc_rpc_meta_done(&s->meta);
 	ptc_rpc_outcome_done(&s->out);
 	ptc_rpc_channel_free(s->ch);
+	pthread_mutex_destroy(&s->lock);
 	ptc_free(s);
 	return NULL;
 }

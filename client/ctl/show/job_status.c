@@ -132,16 +132,24 @@ static void put_devices(json_t *devices)
 
 int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc_error *err)
 {
-	json_t *doc = NULL;
+	json_t *doc = NULL, *job;
+	const char *unreadable;
 	int rc = ctl_print_columns(c, json, "jobs", job_columns, PTC_ARRAY_LEN(job_columns), err);
 
 	if (rc || !one || c->json)
 		return rc;
 	rc = ptc_json_load("status", json, strlen(json), &doc, err);
+	job = json_array_get(json_object_get(doc, "jobs"), 0);
+	unreadable = json_string_value(json_object_get(job, "unreadable"));
+	if (!rc && unreadable) {
+		putchar('\n');
+		put_text(unreadable);
+		putchar('\n');
+	}
 	if (!rc)
-		rc = put_run(c, json_object_get(json_array_get(json_object_get(doc, "jobs"), 0), "run"), err);
+		rc = put_run(c, json_object_get(job, "run"), err);
 	if (!rc)
-		put_devices(json_object_get(json_array_get(json_object_get(doc, "jobs"), 0), "devices"));
+		put_devices(json_object_get(job, "devices"));
 	json_decref(doc);
 	return rc;
 }

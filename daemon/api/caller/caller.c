@@ -8,6 +8,7 @@
  * the next one). */
 #include "daemon/api/caller/caller.h"
 
+#include "daemon/controller/taking/lock_taking.h"
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
@@ -81,6 +82,7 @@ static void find_on_loop(void *arg)
 	t->meta = j->meta;
 	t->has_record = j->has_record;
 	t->bad_record = j->bad_record;
+	snprintf(t->unreadable, sizeof t->unreadable, "%s", ptc_lock_unreadable_why(j));
 	t->has_intent = j->has_intent;
 	t->record = j->record;
 	t->intent = j->intent;
@@ -174,6 +176,14 @@ int ptc_control_await(struct ptc_daemon *d, const struct ptc_rpc_call *call, con
 		  : 0;
 }
 
+static int bad_record(const struct ptc_target *t, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ESTATE,
+			     "key /ptc/jobs/%s/record of job \"%s\" in etcd cannot be read: a newer ptcd wrote it, or "
+			     "somebody else did; the state is kept; upgrade this node, or restore the key",
+			     t->meta.uuid, t->meta.name);
+}
+
 static bool is_controlled(const struct ptc_target *t, const void *arg)
 {
 	const struct ptc_daemon *d = arg;
@@ -186,13 +196,16 @@ int ptc_control_find_controlled(struct ptc_daemon *d, const struct ptc_rpc_call 
 {
 	int rc = ptc_control_find(d, call, name, ret_target, err);
 
+	if (rc == 0 && !is_controlled(ret_target, d) && ret_target->bad_record)
+		return bad_record(ret_target, err);
 	if (rc == 0 && !is_controlled(ret_target, d))
 		rc = ptc_control_await(d, call, name, is_controlled, d, CONTROLLER_WAIT_MS, ret_target, err);
 	if (rc != PTC_ETIMEOUT)
 		return rc;
 	return ptc_error_set(err, PTC_ESTATE,
-			     "no daemon has taken control of job \"%s\" in %d s%s%s; ask again, see `ptcctl nodes`",
-			     name, CONTROLLER_WAIT_MS / 1000,
+			     "no daemon has taken control of job \"%s\" in %d s%s%s%s%s; ask again, see `ptcctl nodes`",
+			     name, CONTROLLER_WAIT_MS / 1000, ret_target->unreadable[0] ? ": " : "",
+			     ret_target->unreadable,
 			     ptc_control_as_of(d) ? ": the coordinator does not answer node " : "",
 			     ptc_control_as_of(d) ? d->config.node : "");
 }
@@ -453,11 +466,7 @@ int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_inten
 	int rc;
 
 	if (t->bad_record)
-		return ptc_error_set(
-			err, PTC_ESTATE,
-			"key /ptc/jobs/%s/record of job \"%s\" in etcd cannot be read: a newer ptcd wrote it, or "
-			"somebody else did; the state is kept; upgrade this node, or restore the key",
-			t->meta.uuid, t->meta.name);
+		return bad_record(t, err);
 	if (need_record && !t->has_record)
 		return ptc_error_set(err, PTC_ESTATE,
 				     "job \"%s\" has no state yet; `ptcctl import %s PATH`, or `ptcctl run %s`, first",

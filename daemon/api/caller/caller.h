@@ -15,7 +15,8 @@
 struct ptc_target {
 	struct ptc_meta_doc meta;
 	bool has_record, has_intent, has_lock;
-	bool bad_record; /* see ptc_job_view */
+	bool bad_record;      /* see ptc_job_view */
+	char unreadable[512]; /* why this node cannot read the job; "": it can, or has not looked */
 	struct ptc_record_doc record;
 	struct ptc_intent_doc intent;
 	char controller[PTC_NAME_MAX + 1]; /* "" when nobody holds the lock */

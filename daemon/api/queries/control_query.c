@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "daemon/controller/archiving/archiver.h"
 #include "daemon/controller/copies/counting.h"
+#include "daemon/controller/taking/lock_taking.h"
 #include "daemon/api/queries/queries.h"
 #include "daemon/scrub/scrub.h"
 #include "daemon/api/switches/switches.h"
@@ -251,6 +252,8 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 		json_object_set_new(row, "archive", archive);
 	if (j->older.n)
 		json_object_set_new(row, "kept", older_of(&j->older));
+	if (*ptc_lock_unreadable_why(j))
+		json_object_set_new(row, "unreadable", json_string(ptc_lock_unreadable_why(j)));
 	if (j->meta.shared)
 		json_object_set_new(row, "files_group", json_integer((json_int_t)j->meta.gid));
 	json_object_set_new(row, "run",
@@ -511,6 +514,16 @@ static json_t *daemon_row(struct ptc_daemon *d)
 			 (json_int_t)ptc_kept_bytes(d->docs.kept));
 }
 
+/* This node cannot read what the job's keys name, so there are no details: the row says why. */
+static bool unreadable(int rc, json_t *row, const struct ptc_error *err)
+{
+	if (!row || (rc != PTC_EVERSION && rc != PTC_EINVAL && rc != PTC_ECORRUPT))
+		return false;
+	if (!json_object_get(row, "unreadable"))
+		json_object_set_new(row, "unreadable", json_string(err->text));
+	return true;
+}
+
 static int one_status(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *name, const ProtobufCMessage *req,
 		      struct ptc_error *err)
 {
@@ -532,6 +545,8 @@ static int one_status(struct ptc_daemon *d, struct ptc_rpc_call *call, const cha
 	rc = ptc_loop_call(d->loop, list_jobs, &r);
 	if (rc == 0 && json_array_size(r.rows) == 1)
 		rc = add_details(d, &t, json_array_get(r.rows, 0), err);
+	if (unreadable(rc, json_array_get(r.rows, 0), err))
+		rc = 0;
 	if (rc) {
 		json_decref(r.rows);
 		return rc;
