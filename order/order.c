@@ -224,8 +224,8 @@ bool ptc_batch_init(struct ptc_batch *ret_batch, uint64_t global, uint32_t micro
 	return true;
 }
 
-/* The slot of the first of a rank's slots in a micro step that it computes: as many as all ranks have in the micro steps
- * before, and as those before it have in this one. false: it computes fewer micro steps. */
+/* The slot of the first of a rank's slots in a micro step that it computes: as many as all ranks have in the micro
+ * steps before, and as those before it have in this one. false: it computes fewer micro steps. */
 static bool slot_of_runs(const struct ptc_batch *b, uint64_t micro_step, uint32_t dp_rank, uint64_t *ret)
 {
 	uint64_t before = 0, first = 0;

@@ -80,7 +80,8 @@ struct ptc_mix_sample ptc_mix_at(const struct ptc_mix *mix, uint64_t position);
 uint64_t ptc_mix_count(const struct ptc_mix *mix, uint32_t part, uint64_t position);
 
 /* How many micro steps of a step ranks compute, where some compute more than others: the first v[0].ranks ranks compute
- * v[0].steps each, the next v[1].ranks ranks v[1].steps, and so on. As text "2x6:4x3": 2 ranks 6 each, 4 ranks 3 each. */
+ * v[0].steps each, the next v[1].ranks ranks v[1].steps, and so on. As text "2x6:4x3": 2 ranks 6 each, 4 ranks 3 each.
+ */
 #define PTC_MICRO_RUNS_MAX  8
 #define PTC_MICRO_RANKS_MAX 99999
 #define PTC_MICRO_STEPS_MAX 99999
@@ -111,9 +112,9 @@ struct ptc_batch {
 
 /* false: one of the numbers is 0, or global or micro * dp is above PTC_ORDER_MAX. */
 bool ptc_batch_init(struct ptc_batch *ret_batch, uint64_t global, uint32_t micro, uint32_t dp);
-/* The same with ranks that compute unequally many micro steps. All slots of a rank's further micro steps are padding, so
- * a rank that computes n_micro as well does no harm. runs->n 0 is ptc_batch_init. false: also if the runs are not of dp
- * ranks, or have fewer slots than the batch has samples. */
+/* The same with ranks that compute unequally many micro steps. All slots of a rank's further micro steps are padding,
+ * so a rank that computes n_micro as well does no harm. runs->n 0 is ptc_batch_init. false: also if the runs are not of
+ * dp ranks, or have fewer slots than the batch has samples. */
 bool ptc_batch_init_runs(struct ptc_batch *ret_batch, uint64_t global, uint32_t micro, uint32_t dp,
 			 const struct ptc_micro_runs *runs);
 /* How many micro steps a rank has to compute: those after them are padding. 0: no such rank. */
@@ -146,14 +147,15 @@ struct ptc_batch_cost {
 	uint64_t max, total;
 	uint64_t count_max, count_total;
 };
-/* Items that ptc_batch_balance needs to work with; 0: a batch of none, or with runs, or their bytes are more than 64 bits
- * count. */
+/* Items that ptc_batch_balance needs to work with; 0: a batch of none, or with runs, or their bytes are more than 64
+ * bits count. */
 uint64_t ptc_balance_work(const struct ptc_batch *batch);
 /* The same samples on the same number of slots, assigned by what they cost. lengths[i] is that of offset i of the
  * global batch; ret_slots has n_micro * width entries, slot k of rank d in micro step m at m * width + d * micro + k:
  * the offset that it holds, each once, or for padding global + an offset that it names again. The one that has most of
  * k slots of a rank has at most 2 - 1/k times what it would have at best, and never more than by count. false, and no
- * answer written: slots times the greatest cost do not fit 64 bits, or ptc_balance_work is 0, as for a batch with runs. */
+ * answer written: slots times the greatest cost do not fit 64 bits, or ptc_balance_work is 0, as for a batch with runs.
+ */
 bool ptc_batch_balance(const struct ptc_batch *batch, const uint64_t *lengths, struct ptc_cost cost,
 		       struct ptc_balance_item *work, uint64_t *ret_slots, struct ptc_batch_cost *ret_cost);
 

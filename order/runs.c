@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A decimal number of 1 .. max, without zeros before it: a list has one text. Returns what follows; NULL: there is none. */
+/* A decimal number of 1 .. max, without zeros before it: a list has one text. Returns what follows; NULL: there is
+ * none. */
 static const char *number(const char *at, const char *end, uint32_t max, uint32_t *ret)
 {
 	uint64_t v = 0;
@@ -73,6 +74,8 @@ bool ptc_batch_init_runs(struct ptc_batch *ret_batch, uint64_t global, uint32_t 
 	struct ptc_batch b;
 	uint64_t slots = 0;
 
+	if (!runs->n)
+		return ptc_batch_init(ret_batch, global, micro, dp);
 	if (!ptc_batch_init(&b, global, micro, dp) || b.width > PTC_ORDER_MAX / PTC_MICRO_STEPS_MAX)
 		return false;
 	b.n_micro = 0;

@@ -49,8 +49,7 @@ static void print_batch(const uint64_t *v, int n)
 	if (!make(&o, v) ||
 	    !(runs.n ? ptc_batch_init_runs(&b, v[3], (uint32_t)v[4], (uint32_t)v[5], &runs)
 		     : ptc_batch_init(&b, v[3], (uint32_t)v[4], (uint32_t)v[5])) ||
-	    b.micro > MAX_SLOTS ||
-	    !ptc_batch_fill(&b, &o, v[6], v[7], (uint32_t)v[8], samples, weights)) {
+	    b.micro > MAX_SLOTS || !ptc_batch_fill(&b, &o, v[6], v[7], (uint32_t)v[8], samples, weights)) {
 		printf("refused");
 		return;
 	}
