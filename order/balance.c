@@ -88,7 +88,9 @@ uint64_t ptc_balance_work(const struct ptc_batch *batch)
 {
 	/* Micro steps times ranks are below global + dp, so that this has less than 2^60 items of less than 2^5 bytes.
 	 */
-	return !batch->global || batch->global >> 58 ? 0 : batch->global + batch->dp + batch->n_micro * batch->dp;
+	return !batch->global || batch->global >> 58 || batch->runs.n
+		       ? 0
+		       : batch->global + batch->dp + batch->n_micro * batch->dp;
 }
 
 bool ptc_batch_balance(const struct ptc_batch *batch, const uint64_t *lengths, struct ptc_cost cost,

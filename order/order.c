@@ -224,19 +224,47 @@ bool ptc_batch_init(struct ptc_batch *ret_batch, uint64_t global, uint32_t micro
 	return true;
 }
 
+/* The slot of the first of a rank's slots in a micro step that it computes: as many as all ranks have in the micro
+ * steps before, and as those before it have in this one. false: it computes fewer micro steps. */
+static bool slot_of_runs(const struct ptc_batch *b, uint64_t micro_step, uint32_t dp_rank, uint64_t *ret)
+{
+	uint64_t before = 0, first = 0;
+	bool mine = false;
+
+	for (uint32_t i = 0; i < b->runs.n; i++) {
+		uint64_t ranks = b->runs.v[i].ranks, steps = b->runs.v[i].steps;
+		bool has = steps > micro_step;
+
+		before += ranks * (has ? micro_step : steps);
+		if (dp_rank >= first + ranks)
+			before += has ? ranks : 0;
+		else if (dp_rank >= first) {
+			before += has ? dp_rank - first : 0;
+			mine = has;
+		}
+		first += ranks;
+	}
+	*ret = before * b->micro;
+	return mine;
+}
+
 bool ptc_batch_slot(const struct ptc_batch *batch, uint64_t micro_step, uint32_t dp_rank, uint64_t k,
 		    uint64_t *ret_offset)
 {
 	uint64_t slot;
+	bool computes = true;
 
 	if (micro_step >= batch->n_micro || dp_rank >= batch->dp || k >= batch->micro) {
 		*ret_offset = PTC_ORDER_NONE;
 		return false;
 	}
 	/* Less than global + width, so it fits. */
-	slot = micro_step * batch->width + (uint64_t)dp_rank * batch->micro + k;
+	slot = micro_step * batch->width + (uint64_t)dp_rank * batch->micro;
+	if (batch->runs.n) /* where it does not compute, any sample will do */
+		computes = slot_of_runs(batch, micro_step, dp_rank, &slot);
+	slot += k;
 	*ret_offset = slot % batch->global;
-	return slot < batch->global;
+	return computes && slot < batch->global;
 }
 
 bool ptc_batch_fill(const struct ptc_batch *batch, const struct ptc_order *order, uint64_t position,
@@ -246,7 +274,7 @@ bool ptc_batch_fill(const struct ptc_batch *batch, const struct ptc_order *order
 
 	if (micro_step >= batch->n_micro || dp_rank >= batch->dp || batch->global > UINT64_MAX - position)
 		return false;
-	/* Neighbouring slots are neighbours in the batch, but where padding starts over: runs up to there. */
+	/* Neighbouring slots are neighbours in the batch, but where padding starts over: up to there at a time. */
 	for (uint64_t k = 0, n; k < batch->micro; k += n) {
 		bool real = ptc_batch_slot(batch, micro_step, dp_rank, k, &offset);
 

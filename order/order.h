@@ -12,6 +12,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -78,18 +79,46 @@ struct ptc_mix_sample ptc_mix_at(const struct ptc_mix *mix, uint64_t position);
 /* How many of the first `position` samples are of a part. */
 uint64_t ptc_mix_count(const struct ptc_mix *mix, uint32_t part, uint64_t position);
 
+/* How many micro steps of a step ranks compute, where some compute more than others: the first v[0].ranks ranks compute
+ * v[0].steps each, the next v[1].ranks ranks v[1].steps, and so on. As text "2x6:4x3": 2 ranks 6 each, 4 ranks 3 each.
+ */
+#define PTC_MICRO_RUNS_MAX  8
+#define PTC_MICRO_RANKS_MAX 99999
+#define PTC_MICRO_STEPS_MAX 99999
+#define PTC_MICRO_TEXT_MAX  (PTC_MICRO_RUNS_MAX * 12 + 1)
+struct ptc_micro_runs {
+	uint32_t n; /* 0: all ranks compute equally many */
+	struct ptc_micro_run {
+		uint32_t ranks, steps;
+	} v[PTC_MICRO_RUNS_MAX];
+};
+/* false, and nothing written: not such a text, a number that is 0 or too large, more than PTC_MICRO_RUNS_MAX runs, or
+ * neighbours with equal steps, which are one run. */
+bool ptc_micro_runs_parse(const char *text, size_t len, struct ptc_micro_runs *ret_runs);
+/* "" if n is 0. */
+void ptc_micro_runs_format(const struct ptc_micro_runs *runs, char buf[PTC_MICRO_TEXT_MAX]);
+uint32_t ptc_micro_runs_ranks(const struct ptc_micro_runs *runs); /* all together */
+
 /* How a global batch is divided. In the caller's memory, no clean-up. A step has n_micro micro steps; in each, each of
  * dp ranks has micro slots. Read the members, do not write them. */
 struct ptc_batch {
 	uint64_t global;
-	uint64_t n_micro; /* ceil(global / (micro * dp)), the same for all ranks */
+	uint64_t n_micro; /* ceil(global / (micro * dp)), the same for all ranks; with runs the most of a rank */
 	uint64_t width;   /* micro * dp */
 	uint32_t micro;
 	uint32_t dp;
+	struct ptc_micro_runs runs; /* n 0: all ranks compute n_micro micro steps */
 };
 
 /* false: one of the numbers is 0, or global or micro * dp is above PTC_ORDER_MAX. */
 bool ptc_batch_init(struct ptc_batch *ret_batch, uint64_t global, uint32_t micro, uint32_t dp);
+/* The same with ranks that compute unequally many micro steps. All slots of a rank's further micro steps are padding,
+ * so a rank that computes n_micro as well does no harm. runs->n 0 is ptc_batch_init. false: also if the runs are not of
+ * dp ranks, or have fewer slots than the batch has samples. */
+bool ptc_batch_init_runs(struct ptc_batch *ret_batch, uint64_t global, uint32_t micro, uint32_t dp,
+			 const struct ptc_micro_runs *runs);
+/* How many micro steps a rank has to compute: those after them are padding. 0: no such rank. */
+uint64_t ptc_batch_steps(const struct ptc_batch *batch, uint32_t dp_rank);
 
 /* Slot k of a rank in a micro step: true, and which sample of the global batch it holds (0 .. global - 1), each exactly
  * once over all slots; or false for padding, which names a sample of the same batch again, to be given weight 0. Also
@@ -118,13 +147,15 @@ struct ptc_batch_cost {
 	uint64_t max, total;
 	uint64_t count_max, count_total;
 };
-/* Items that ptc_batch_balance needs to work with; 0: a batch of none, or their bytes are more than 64 bits count. */
+/* Items that ptc_batch_balance needs to work with; 0: a batch of none, or with runs, or their bytes are more than 64
+ * bits count. */
 uint64_t ptc_balance_work(const struct ptc_batch *batch);
 /* The same samples on the same number of slots, assigned by what they cost. lengths[i] is that of offset i of the
  * global batch; ret_slots has n_micro * width entries, slot k of rank d in micro step m at m * width + d * micro + k:
  * the offset that it holds, each once, or for padding global + an offset that it names again. The one that has most of
  * k slots of a rank has at most 2 - 1/k times what it would have at best, and never more than by count. false, and no
- * answer written: slots times the greatest cost do not fit 64 bits, or ptc_balance_work is 0. */
+ * answer written: slots times the greatest cost do not fit 64 bits, or ptc_balance_work is 0, as for a batch with runs.
+ */
 bool ptc_batch_balance(const struct ptc_batch *batch, const uint64_t *lengths, struct ptc_cost cost,
 		       struct ptc_balance_item *work, uint64_t *ret_slots, struct ptc_batch_cost *ret_cost);
 

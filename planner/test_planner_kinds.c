@@ -2,6 +2,7 @@
 /* Clusters of several kinds of devices: placements against an oracle that computes each one's step time from single
  * layers and from estimates of single kinds, and tries every share of the batch; the search against trying every
  * candidate. PTC_TEST_SEED=n PTC_CASES=1 repeats the case that a failure prints. */
+#include "planner/search/as_config.h"
 #include "planner/cost/on_kinds.h"
 #include "planner/search/fastest.h"
 
@@ -121,20 +122,22 @@ static double step_by_data(const struct ptc_work *w, const struct ptc_cand *c, u
 {
 	struct ptc_work one[2] = { alone(w, x), alone(w, y) };
 	uint32_t all = (w->global_batch + c->micro_batch - 1) / c->micro_batch, even = (all + c->dp - 1) / c->dp;
+	/* where ranks of all replicas exchange something in each micro-batch, they have as many */
+	bool uneven = w->uneven_batch && c->zero < 3 && c->ep * c->etp <= c->tp * c->cp;
 	double best = INFINITY;
 
 	for (uint32_t m = 1; m <= all; m++)
 		for (uint32_t n = 1; n <= all; n++) {
 			struct ptc_estimate a, b;
 
-			if (m * first + n * (c->dp - first) < all || (!w->uneven_batch && (m != even || n != even)))
+			if (m * first + n * (c->dp - first) < all || (!uneven && (m != even || n != even)))
 				continue;
 			one[0].global_batch = m * c->micro_batch * c->dp;
 			one[1].global_batch = n * c->micro_batch * c->dp;
 			assert_int_equal(ptc_estimate(&one[0], c, &a, NULL), 0);
 			assert_int_equal(ptc_estimate(&one[1], c, &b, NULL), 0);
 			best = fmin(best, fmax(a.step_s, b.step_s));
-			if (w->uneven_batch)
+			if (uneven)
 				break; /* more for the second side is slower */
 		}
 	return best;
@@ -343,6 +346,7 @@ static void test_layers_by_speed(void **state)
 	struct ptc_work w = random_work(1);
 	struct ptc_cand c = { 1, 1, 1, 2, 1, 1, 1, 1, 0, 0 };
 	struct ptc_estimate even, by_speed;
+	static struct ptc_config config;
 
 	ptc_model_gpt(&model, 12, 1024, 16, 4096, 0, 1024);
 	cluster =
@@ -365,6 +369,18 @@ static void test_layers_by_speed(void **state)
 	assert_true(by_speed.place.by_data);
 	assert_int_equal(by_speed.place.micro_batches[0] + by_speed.place.micro_batches[1], 64);
 	assert_in_range(by_speed.place.micro_batches[0], 47, 49); /* three times as many on the faster */
+	assert_int_equal(ptc_cand_config_on(&w, &c, &by_speed.place, &config, NULL), 0);
+	assert_int_equal(config.micro_steps.n, 2);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(config.micro_steps.v[i].ranks, 1);
+		assert_int_equal(config.micro_steps.v[i].steps, by_speed.place.micro_batches[i]);
+	}
+	c.zero = 3; /* whose ranks gather weights in each micro-batch */
+	assert_int_equal(ptc_estimate(&w, &c, &by_speed, NULL), 0);
+	assert_true(by_speed.place.by_data);
+	assert_true(by_speed.place.micro_batches[0] == 32 && by_speed.place.micro_batches[1] == 32);
+	assert_int_equal(ptc_cand_config_on(&w, &c, &by_speed.place, &config, NULL), 0);
+	assert_int_equal(config.micro_steps.n, 0);
 }
 
 int main(void)

@@ -21,7 +21,8 @@
 static void configs_round_trip(void **state)
 {
 	static const char *const texts[] = { "tp=1", "tp=2,pp=2,dp=2,zero=1", "dp=2,order=pp-dp-cp-tp-ep",
-					     "tp=2,pp=4,cp=2,ep=2,micro_batch=4,global_batch=64,stages=4:3:3:2" };
+					     "tp=2,pp=4,cp=2,ep=2,micro_batch=4,global_batch=64,stages=4:3:3:2",
+					     "dp=3,micro_batch=2,global_batch=10,experts=0:1,micro_steps=1x3:2x1" };
 	struct ptc_config a, b;
 	char text[PTC_CONFIG_TEXT_MAX];
 
@@ -67,6 +68,17 @@ static void bad_configs_are_refused(void **state)
 		"experts=0:1:1",
 		"experts=0:2",
 		"ep=2,dp=2,experts=0:1:2",
+		"dp=3,micro_steps=1x3:2x1",                                   /* of which batch */
+		"dp=2,micro_batch=2,global_batch=10,micro_steps=1x3:2x1",     /* of three replicas */
+		"dp=3,micro_batch=2,global_batch=11,micro_steps=1x3:2x1",     /* ten slots */
+		"dp=3,micro_batch=2,global_batch=10,micro_steps=1x3:1x1:1x1", /* neighbours that are one run */
+		"dp=3,micro_batch=2,global_batch=10,micro_steps=1x3:2x0",
+		"dp=3,micro_batch=2,global_batch=10,micro_steps=1x03:2x1",
+		"dp=3,micro_batch=2,global_batch=10,micro_steps=1x3:",
+		"dp=3,micro_batch=2,global_batch=10,micro_steps=1x3;2x1",
+		"dp=3,micro_batch=2,global_batch=10,micro_steps=",
+		"dp=100000,micro_batch=1,global_batch=1,micro_steps=100000x1",
+		"dp=9,micro_batch=1,global_batch=1,micro_steps=1x1:1x2:1x1:1x2:1x1:1x2:1x1:1x2:1x1",
 		"order=tp-cp",
 		"order=tp-tp-ep-dp-pp",
 		"tp=99999",

@@ -29,11 +29,15 @@ def check(cursor, lines):
         dp, mbs = (1, g) if e["by_length"] else (dp, mbs)  # which rank had which is not recorded: one line, of rank null
         if (position, step, (end_step - first_step) * g) != (first, first_step, end - first):
             return f"generation {e['generation']}: positions {first} to {end} do not go on from {position} at step {step}"
+        text = "".join(word[12:] for word in e["tag"].replace(";", ",").split(",") if word.startswith("micro_steps="))
+        steps = [int(n) for run in text.split(":") if run for n in [run.split("x")[1]] * int(run.split("x")[0])]
         for s in range(first_step, end_step):
             at, had = first + (s - first_step) * g, []
+            uneven = order.uneven_batch(sample, at, g, mbs, steps) if steps else {}
             for r in range(dp):
                 pairs = [order.micro_batch(sample, at, g, mbs, dp, m, r) for m in range(-(-g // (mbs * dp)))]
                 mine = [i for pair in pairs for i, w in pair if w]
+                mine = [i for m in range(max(steps)) for i in uneven[m, r]] if steps else mine
                 if said.pop((e["generation"], s, None if e["by_length"] else r), None) != mine:
                     return f"step {s}, dp rank {r} of generation {e['generation']}: not {mine}"
                 had += mine

@@ -35,15 +35,21 @@ static void print_at(bool find, const uint64_t *v)
 		printf("%" PRIu64 " ", find ? ptc_order_find(&o, v[3], i) : ptc_order_at(&o, v[3], i));
 }
 
-static void print_batch(const uint64_t *v)
+/* Behind the nine numbers: for each run its ranks and its micro steps. */
+static void print_batch(const uint64_t *v, int n)
 {
 	static uint64_t samples[MAX_SLOTS];
 	static float weights[MAX_SLOTS];
+	struct ptc_micro_runs runs = { 0 };
 	struct ptc_batch b;
 	struct ptc_order o;
 
-	if (!make(&o, v) || !ptc_batch_init(&b, v[3], (uint32_t)v[4], (uint32_t)v[5]) || b.micro > MAX_SLOTS ||
-	    !ptc_batch_fill(&b, &o, v[6], v[7], (uint32_t)v[8], samples, weights)) {
+	for (int i = 9; i + 1 < n && runs.n < PTC_MICRO_RUNS_MAX; i += 2)
+		runs.v[runs.n++] = (struct ptc_micro_run){ (uint32_t)v[i], (uint32_t)v[i + 1] };
+	if (!make(&o, v) ||
+	    !(runs.n ? ptc_batch_init_runs(&b, v[3], (uint32_t)v[4], (uint32_t)v[5], &runs)
+		     : ptc_batch_init(&b, v[3], (uint32_t)v[4], (uint32_t)v[5])) ||
+	    b.micro > MAX_SLOTS || !ptc_batch_fill(&b, &o, v[6], v[7], (uint32_t)v[8], samples, weights)) {
 		printf("refused");
 		return;
 	}
@@ -133,8 +139,8 @@ int main(void)
 
 		for (char *t; n < (int)(sizeof v / sizeof v[0]) && (t = strtok_r(NULL, " \n", &rest)); n++)
 			v[n] = strtoull(t, NULL, 10);
-		if (word && !strcmp(word, "batch") && n == 9)
-			print_batch(v);
+		if (word && !strcmp(word, "batch") && n >= 9)
+			print_batch(v, n);
 		else if (word && (!strcmp(word, "at") || !strcmp(word, "find")) && n == 6)
 			print_at(word[0] == 'f', v);
 		else if (word && !strcmp(word, "blocks") && n == 6)

@@ -54,6 +54,16 @@ def micro_batch(sample, position, g, mbs, dp, m, rank):
     return [(sample(position + (s if s < g else s % g)), 1.0 if s < g else 0.0) for s in slots]
 
 
+def uneven_batch(sample, position, g, mbs, steps):
+    """{(m, rank): the samples of weight 1}, where rank r computes steps[r] micro steps: slots are dealt out one after another."""
+    turns = [(m, r) for m in range(max(steps)) for r in range(len(steps)) if m < steps[r]]
+    slots = [turn for turn in turns for _ in range(mbs)]
+    had = {(m, r): [] for m in range(max(steps)) for r in range(len(steps))}
+    for i, turn in enumerate(slots[:g]):
+        had[turn].append(sample(position + i))
+    return had
+
+
 def balanced(lengths, a, b, mbs, dp):
     """(slots, max, total), slots[m][rank]: [(offset, weight)]."""
     g, n_micro = len(lengths), -(-len(lengths) // (mbs * dp))

@@ -68,6 +68,33 @@ class Order(harness.Case):
                 real += [s for s, w in pairs if w]
             self.assertEqual([sample(position + i) for i in range(g)], real, case)
 
+    def test_uneven_batches(self):
+        """Ranks that compute unequally many micro steps: which samples each has, and that it has nothing after its own."""
+        rng = random.Random(self.seed)
+        for _ in range(CASES // 20):
+            n, seed = rng.choice((1, 7, rng.randrange(1, 3000))), rng.getrandbits(64)
+            runs = [(rng.randrange(1, 4), rng.randrange(1, 6)) for _ in range(rng.randrange(1, 5))]
+            steps = [s for ranks, s in runs for _ in range(ranks)]
+            mbs, dp, position = rng.randrange(1, 5), len(steps), rng.randrange(10000)
+            g = rng.choice((sum(steps) * mbs, rng.randrange(1, sum(steps) * mbs + 1)))
+            case = f"n={n} seed={seed} G={g} mbs={mbs} runs={runs} position={position}"
+
+            def sample(p, n=n, seed=seed):
+                return oracle.at(n, seed, p // n, p % n)
+
+            want, flat = oracle.uneven_batch(sample, position, g, mbs, steps), " ".join(f"{r} {s}" for r, s in runs)
+            got = self.dump([f"batch {n} {seed} 1 {g} {mbs} {dp} {position} {m} {r} {flat}" for m, r in want])
+            batch = {sample(position + i) for i in range(g)}
+            for turn, line in zip(want, got, strict=True):
+                pairs = [(int(s), float(w)) for s, _, w in (item.partition(":") for item in line)]
+                self.assertEqual(mbs, len(pairs))
+                self.assertEqual(want[turn], [s for s, w in pairs if w], f"{case} {turn}")
+                self.assertLessEqual({s for s, _ in pairs}, batch, "padding names samples of the batch")
+            real = [x for turn in want for x in want[turn]]
+            self.assertEqual([sample(position + i) for i in range(g)], real, case)
+            self.assertEqual([["refused"]] * 3, self.dump([f"batch {n} {seed} 1 {bad_g} {mbs} {bad_dp} 0 0 0 {flat}" for bad_g, bad_dp in
+                                                          ((sum(steps) * mbs + 1, dp), (g, dp + 1), (g, dp - 1 or 9))]))
+
     def test_blocks(self):
         rng = random.Random(self.seed)
         cases = []

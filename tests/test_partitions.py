@@ -149,7 +149,7 @@ class Partitions(harness.Case):
             job = live.Job(c, self.dir, sleep=0.01, data=f"{n},7,{g},{SLOTS}", files=mount.path("live", "data", "data"),
                            run={"data": {"data": {**data, "seed": 7, "global_batch": g, "micro_batch": SLOTS}}})
             job.run("dp=2")
-            for config in ("dp=3", "dp=1", "tp=2,dp=2"):
+            for config in ("dp=3", "dp=1", f"dp=2,micro_batch={SLOTS},global_batch={g},micro_steps=1x2:1x1", "tp=2,dp=2"):
                 job.wait_step(job.step() + 9)
                 job.resize(config)
             job.wait_step(job.step() + 9)
@@ -157,7 +157,7 @@ class Partitions(harness.Case):
             job.wait_step(job.step() + 3)
             job.do("stop")
             got, _, cursor = proved(self, c, job, counted=True)
-            self.assertEqual((got["step"] * g, [2, 3, 1, 2]), (cursor["position"], [e["dp"] for e in cursor["generations"]]))
+            self.assertEqual((got["step"] * g, [2, 3, 1, 2, 2]), (cursor["position"], [e["dp"] for e in cursor["generations"]]))
             wrote = {}
             for name in sorted(os.listdir(job.logs)):
                 with open(os.path.join(job.logs, name)) as f:

@@ -589,6 +589,45 @@ class Planning(harness.Case):
             c.ptcctl("resize", "gpt", "--gpus", "4", "--wait")
             job.check_whole(self)
 
+    def test_data_by_speed(self):
+        """Half of the nodes are three times as fast: replicas there take more micro-batches, each sample is consumed once, and the
+        losses are those of one process."""
+        mine = self.path("devices.yaml")
+        with open(mine, "w", encoding="utf-8") as f:
+            f.write("devices:\n- {name: Swift, flops: {bf16: 300e12}, hbm_bytes_s: 6e12, memory_bytes: 200e9}\n"
+                    "- {name: Slow, flops: {bf16: 100e12}, hbm_bytes_s: 2e12, memory_bytes: 200e9}\n")
+        with self.cluster(nodes=2, devices=2, up=False) as c:
+            c.write_config(c.nodes["n0"], device_name="Slow", devices_file=mine)
+            c.up(timeout_s=60 * harness.PATIENCE)
+            c.nodes["n1"].kill()
+            c.write_config(c.nodes["n1"], device_name="Swift", devices_file=mine)
+            c.nodes["n1"].run()
+            harness.wait_for(lambda: sorted(n["device_name"] for n in c.json("nodes")["nodes"] if n["state"] == "up") == ["Slow", "Swift"],
+                             30 * harness.PATIENCE, "nodes that name their devices")
+            job = Planned(c, self.dir, model={**MODEL, "layers": 8},
+                          space={"global_batch": 24, "tp": [1], "pp": [1], "dp": [1, 2, 4], "micro_batch": [1], "uneven_batch": True})
+            job.run("dp=1")
+            job.wait_step(10)
+            done = job.go("--gpus", "4")
+            runs = dict(pair.split("=") for pair in done["to"].split(","))["micro_steps"]
+            ranks, steps = zip(*(map(int, run.split("x")) for run in runs.split(":")), strict=True)
+            self.assertEqual(((2, 2), 12), (ranks, sum(steps)), done["to"])
+            at = {r["rank"]: r["node"] for r in job.status()["run"]["ranks"]}
+            swift = [rank in (0, 1) for rank in range(4)] if steps[0] > steps[1] else [rank in (2, 3) for rank in range(4)]
+            self.assertEqual(["n1" if s else "n0" for s in swift], [at[r] for r in range(4)], done["plan"]["choice"]["why"])
+            self.assertGreater(max(steps), 2 * min(steps))
+            self.assertRegex(done["plan"]["choice"]["why"], "replicas 1-2 on (Swift|Slow) with [0-9]+ micro-batches each, 3-4 on ")
+            job.wait_step(done["step"] + 10)
+            job.go("--config", "dp=3,micro_batch=1,global_batch=24") # equally many again
+            job.wait_step(job.step() + 5)
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
+            self.assertEqual([], differences(job.lines(), job.reference()))
+            had = {(x["generation"], x["rank"]): len(x["samples"]) for x in job.lines()}
+            self.assertEqual([n for n, k in zip(steps, ranks, strict=True) for _ in range(k)], [had[2, r] for r in range(4)])
+            cursor, = c.json("dataset", "proof", job.name)["cursors"]
+            self.assertTrue(cursor["exactly_once"], cursor["problems"])
+
     def test_what_samples_cost(self):
         """Ranks on both nodes divide batches by what their controller says that a sample costs, also after a resize; of a job without
         a model it says that it knows nothing."""
@@ -633,7 +672,7 @@ class Planning(harness.Case):
             for keys, text in (({"model": {**MODEL, "kv_heads": 7}}, "kv_heads is 7"),
                                ({"model": {**MODEL, "layers": 0}}, "layers"),
                                ({"space": {**SPACE, "tp": [2, 1]}}, "values of tp must ascend"),
-                               ({"space": {**SPACE, "uneven_batch": True}}, "uneven_batch: a job's replicas take equally many micro-batches"),
+                               ({"space": {**SPACE, "uneven_batch": True, "exact_batch": True}}, "leaves slots of the batch empty"),
                                ({"space": {"tp": [1]}}, "space needs global_batch")):
                 directory = self.path(f"bad{len(os.listdir(self.dir))}")
                 os.makedirs(directory)

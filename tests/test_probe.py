@@ -271,6 +271,14 @@ class Remembered(harness.Case):
             job.wait_run("stopped")
 
 
+def command_of(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as f:
+            return f.read()
+    except OSError:
+        return ""
+
+
 class Programs(harness.Case):
     """Of programs that have never heard of PyTorch."""
 
@@ -346,6 +354,12 @@ class Programs(harness.Case):
         self.fails(self.job("dtype"), 'tensor "w"', "F64", "F32")
         self.fails(self.job("hole"), 'tensor "w"')
         self.fails(self.job("plain", argv=["/nowhere/train"]), "/nowhere/train")
+        # what has left the program's session, and a child of it, end with the probe
+        stray = str(10**6 + self.random.randrange(10**6))
+        script = f"setsid sh -c 'setsid sleep {stray}.1 & sleep {stray}.2 & echo both; sleep {stray}.3' & read -r x <$0; exit 3"
+        self.fails(self.job("plain", argv=["/bin/sh", "-c", f"mkfifo {self.path('both')}; {script.replace('echo both', 'echo both >' + self.path('both'))}",
+                                           self.path("both")]), "ended with status 3", before)
+        self.assertEqual([], [pid for pid in os.listdir("/proc") if pid.isdigit() and stray in command_of(pid)])
         self.fails(self.job("plain", cwd="/nowhere"), "/nowhere")
         self.assertEqual([], self.left())
         self.assertEqual(2, probe(self.job("plain"), "tp=0").returncode)

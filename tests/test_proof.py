@@ -85,6 +85,28 @@ class Proof(harness.Case):
             self.table(c, job, cursor)
             self.tampered(got, lines, cursor)
 
+    def test_unequal_micro_steps(self):
+        """Replicas that compute unequally many micro steps (micro_steps=), and equally many before and after: each sample once."""
+        n, batch, uneven = 37, 20, "dp=3,micro_batch=3,global_batch=20,micro_steps=1x4:1x2:1x1"
+        with self.cluster(nodes=2, devices=2) as c:
+            job = live.Job(c, self.dir, sleep=0.004, data=f"{n},{self.seed},{batch},3")
+            for bad, said in (("dp=3,micro_steps=1x4:2x2", "needs micro_batch and global_batch"),
+                              (uneven.replace("1x1", "2x1"), "is of 4 replicas, dp is 3"), (uneven.replace("20", "22"), "fewer slots"),
+                              (uneven.replace("1x4", "1x"), "bad value")):
+                self.assertIn(said, self.refused(c, "run", job.name, "--config", bad, codes=(2,)))
+            job.run("dp=2")
+            for config in (uneven, "dp=3"):
+                job.wait_step(job.step() + 12)
+                job.resize(config)
+            job.wait_step(job.step() + 12)
+            job.do("stop")
+            _, lines, cursor = proved(self, c, job)
+            self.assertEqual([2, 3, 3], [e["dp"] for e in cursor["generations"]])
+            tag, = (e["tag"] for e in cursor["generations"] if e["generation"] == 2) # the program writes none of it
+            self.assertTrue(tag.endswith(",micro_steps=1x4:1x2:1x1"), tag)
+            had = {line["dp_rank"]: len(line["samples"]) for line in lines if line["generation"] == 2}
+            self.assertEqual({0: 11, 1: 6, 2: 3}, had)
+
     def fail_rank(self, c, job):
         """The rank of the last generation dies: what it did after the snapshot is in no state."""
         there = job.status()

@@ -384,7 +384,7 @@ class Torch(harness.Case):
             def load_state_dict(self, state):
                 raise ValueError(f"n={state['n']}")
 
-        info = types.SimpleNamespace(has_state=True, rank=0, world=1, pp=1, dp=1, dp_rank=0, start_step=10)
+        info = types.SimpleNamespace(has_state=True, rank=0, world=1, pp=1, dp=1, dp_rank=0, start_step=10, config="dp=1")
         model = torch.nn.Linear(2, 3)
         for error, text, samples, more, blobs in (
                 (ptc.Error, "this is n=21,seed=0", 21, {}, {}),
@@ -478,7 +478,7 @@ class Torch(harness.Case):
             model = model or torch.nn.Linear(2, 3)
             optim = torch.optim.SGD(model.parameters(), lr=0.5)
             both = {name: torch.optim.SGD([p], lr=0.5) for name, p in model.named_parameters()}
-            info = types.SimpleNamespace(has_state=False, start_step=0, rank=0, world=1, tp=1, pp=1, dp=1, cp=1, tp_rank=0, pp_rank=0,
+            info = types.SimpleNamespace(has_state=False, start_step=0, config="dp=1", rank=0, world=1, tp=1, pp=1, dp=1, cp=1, tp_rank=0, pp_rank=0,
                                          dp_rank=0, cp_rank=0)
             gen = ptc.torch.Generation(Client(), info)
             with self.assertRaisesRegex(ptc.Error, "attach\\(\\) comes first"):
@@ -1549,7 +1549,7 @@ class Torch(harness.Case):
                 rendezvous_get=met.__getitem__, declare=lambda *_, **__: None, restore=lambda: False, on_stop=lambda fn: None)
             return ptc.torch.Generation(client, types.SimpleNamespace(
                 has_state=bool(blobs), rank=pp_rank, world=pp, tp=1, dp=1, pp=pp, cp=1, tp_rank=0, dp_rank=0, pp_rank=pp_rank, cp_rank=0,
-                start_step=8))
+                start_step=8, config="dp=1"))
 
         def attach(names, stop=False, pp=1, pp_rank=0, optim=None, **more):
             """The samplers of these names, and loaders of those in capitals; how far they are."""
@@ -1672,11 +1672,12 @@ class Torch(harness.Case):
         lengths = [(i * i * 37) % 211 for i in range(n)]
         met = {"ptc.length_cost": b"6 1"}  # as a daemon says it
 
-        def generation(rank):
+        def generation(rank, config="dp=4"):
             client = types.SimpleNamespace(cursor_get=lambda _: (position, f"n={n},seed=3"), rendezvous_put=met.__setitem__,
                                            rendezvous_get=lambda key, _timeout_ms=0: met[key])
             return ptc.torch.Generation(client, types.SimpleNamespace(has_state=True, rank=rank, world=dp, dp=dp, dp_rank=rank,
-                                                                      cp=dp, cp_rank=rank, start_step=5))
+                                                                      cp=dp, cp_rank=rank, start_step=5, micro_batch=mbs,
+                                                                      global_batch=g, config=config))
         ids = [order_oracle.at(n, 3, *divmod(p, n)) for p in range(position + g, position + 2 * g)]  # of step 6
         want, most, total = order_oracle.balanced([lengths[i] for i in ids], 6, 1, mbs, dp)
         parts = []
@@ -1696,9 +1697,24 @@ class Torch(harness.Case):
         self.assertEqual("n=50,seed=3;batch=18,micro=2,by_length=1", s._told())
         for rank, tokens in enumerate(order_oracle.sequence_slices(29, dp, True)):
             self.assertEqual([[29 * row + t if t < 29 else -1 for t in tokens] for row in range(2)], parts[rank].tolist())
+        by_length = s
+        config, steps = "dp=4,micro_batch=2,global_batch=18,micro_steps=1x5:2x2:1x1", (5, 2, 2, 1)
+        want = order_oracle.uneven_batch(lambda p: order_oracle.at(n, 3, *divmod(p, n)), position + g, g, mbs, steps)
+        for rank in range(dp):
+            fast = generation(rank, config)
+            for uneven, own in ((True, steps[rank]), (False, 5)):
+                s = fast.batch_sampler(range(n), g, mbs, 3, uneven=uneven)
+                s._start(fast)
+                self.assertEqual(own, s.micro_batches)
+                self.assertEqual([want[m, rank] for m in range(own)],
+                                 [[i for i, w in zip(*s.micro_batch_of(6, m), strict=True) if w] for m in range(own)])
+        self.assertEqual("n=50,seed=3;batch=18,micro=2,micro_steps=1x5:2x2:1x1", s._told())
+        s = by_length
         other = gen.batch_sampler(range(n), g, mbs, 3, lengths=[*lengths[:-1], 5], cost=(6, 1))
         for text, call in (
                 ("rank 3 has other lengths or another cost than rank 0", lambda: other._agree(gen)),
+                ("in micro-batches of 2, the program asks for 18 and 3", lambda: fast.batch_sampler(range(n), g, 3)),
+                ("gives all ranks equally many micro-batches", lambda: fast.batch_sampler(range(n), g, mbs, lengths=lengths, cost=(6, 1))),
                 ("49 lengths for 50 samples", lambda: gen.batch_sampler(range(n), g, mbs, lengths=lengths[1:], cost=(1, 1))),
                 ("cost=(0.5, 1) is not (a, b)", lambda: gen.batch_sampler(range(n), g, mbs, lengths=lengths, cost=(0.5, 1))),
                 ("cost has -1", lambda: s._sampling.balanced(0, lambda ids: [1 for _ in ids], (1, -1), 0)),

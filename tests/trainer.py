@@ -187,8 +187,8 @@ class Rank:
     def samples(self, step):
         """What this rank consumes in a step, by libptc."""
         n, seed, batch, micro = self.args.data
-        s = ptc.Sampling(n, seed, batch, micro, self.gen.dp)
-        pairs = [s.micro_batch_of(step * batch, m, self.gen.dp_rank) for m in range(s.micro_steps)]
+        s = ptc.Sampling(n, seed, batch, micro, self.gen.dp, config=self.gen.config)
+        pairs = [s.micro_batch_of(step * batch, m, self.gen.dp_rank) for m in range(s.micro_steps_of(self.gen.dp_rank))]
         if self.by_length():
             pairs = s.balanced(step * batch, lambda ids: [i * i % 97 for i in ids], self.cost, self.gen.dp_rank)[0]
         return [i for ids, weights in pairs for i, w in zip(ids, weights, strict=True) if w]

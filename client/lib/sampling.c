@@ -5,15 +5,35 @@
 
 #include "order/order.h"
 
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* The configuration's micro steps. false: they are none, which ptcd never says. */
+static bool micro_runs(const char *config, struct ptc_micro_runs *ret)
+{
+	static const char key[] = "micro_steps=";
+	size_t n;
+
+	*ret = (struct ptc_micro_runs){ 0 };
+	for (const char *p = config; p && *p; p += n + (p[n] != '\0')) {
+		n = strcspn(p, ",");
+		if (!strncmp(p, key, sizeof key - 1))
+			return ptc_micro_runs_parse(p + sizeof key - 1, n - (sizeof key - 1), ret);
+	}
+	return true;
+}
 
 static bool sampling(const struct ptc_sampling *s, struct ptc_order *ret_order, struct ptc_batch *ret_batch)
 {
-	if (!s || s->size < sizeof *s)
+	struct ptc_micro_runs runs;
+
+	if (!s || s->size < offsetof(struct ptc_sampling, config) ||
+	    !micro_runs(s->size < sizeof *s ? NULL : s->config, &runs))
 		return false;
 	return (s->sequential ? ptc_order_init_sequential(ret_order, s->samples)
 			      : ptc_order_init(ret_order, s->samples, s->seed)) &&
-	       ptc_batch_init(ret_batch, s->global_batch, s->micro_batch, s->dp);
+	       ptc_batch_init_runs(ret_batch, s->global_batch, s->micro_batch, s->dp, &runs);
 }
 
 uint64_t ptc_micro_steps(const struct ptc_sampling *s)
@@ -22,6 +42,14 @@ uint64_t ptc_micro_steps(const struct ptc_sampling *s)
 	struct ptc_batch batch;
 
 	return sampling(s, &order, &batch) ? batch.n_micro : 0;
+}
+
+uint64_t ptc_rank_micro_steps(const struct ptc_sampling *s, uint32_t dp_rank)
+{
+	struct ptc_order order;
+	struct ptc_batch batch;
+
+	return sampling(s, &order, &batch) ? ptc_batch_steps(&batch, dp_rank) : 0;
 }
 
 int ptc_micro_batch(const struct ptc_sampling *s, uint64_t position, uint64_t micro_step, uint32_t dp_rank,
@@ -48,6 +76,10 @@ int ptc_balance_step(const struct ptc_sampling *s, const uint64_t *lengths, uint
 	if (!lengths || !ret_slots || (ret_balance && ret_balance->size < sizeof *ret_balance) ||
 	    !sampling(s, &order, &batch))
 		return ptc_client_fail(NULL, PTC_R_INVALID, "ptc_balance_step: an argument is out of range");
+	if (batch.runs.n)
+		return ptc_client_fail(NULL, PTC_R_INVALID,
+				       "ptc_balance_step: samples are not assigned by length where ranks compute "
+				       "unequally many micro steps");
 	work = ptc_balance_work(&batch) ? calloc(ptc_balance_work(&batch), sizeof *work) : NULL;
 	if (!work)
 		return ptc_client_fail(NULL, PTC_R_MEMORY, "ptc_balance_step: no memory for %llu samples",

@@ -134,6 +134,35 @@ static void test_strange_daemon(void **state)
 	free(o.data);
 }
 
+/* What a configuration says of ranks' micro steps counts, unless the caller's structure ends before it. */
+static void test_unequal_steps(void)
+{
+	struct ptc_sampling s = { sizeof s, 100, 1, 10, 2, 3, 1, "tp=2,micro_steps=1x3:2x1,order=x" };
+	uint64_t ids[2], slots[18], lengths[10] = { 0 };
+	float w[2];
+
+	assert_int_equal(ptc_micro_steps(&s), 3);
+	assert_int_equal(ptc_rank_micro_steps(&s, 0), 3);
+	assert_int_equal(ptc_rank_micro_steps(&s, 2), 1);
+	assert_int_equal(ptc_rank_micro_steps(&s, 3), 0);
+	assert_int_equal(ptc_micro_batch(&s, 20, 1, 0, ids, w), 0); /* slots 0 to 5 are of the first micro step */
+	assert_true(ids[0] == 26 && ids[1] == 27 && w[0] == 1 && w[1] == 1);
+	assert_int_equal(ptc_micro_batch(&s, 20, 1, 1, ids, w), 0);
+	assert_true(w[0] == 0 && w[1] == 0 && ids[0] >= 20 && ids[0] < 30);
+	assert_int_equal(ptc_balance_step(&s, lengths, 1, 0, slots, NULL), PTC_R_INVALID);
+	assert_non_null(strstr(ptc_error_text(NULL), "unequally many micro steps"));
+	s.size = offsetof(struct ptc_sampling, config); /* as a program compiled before there was one */
+	assert_int_equal(ptc_micro_steps(&s), 2);
+	assert_int_equal(ptc_rank_micro_steps(&s, 2), 2);
+	s.size = sizeof s;
+	s.config = NULL;
+	assert_int_equal(ptc_micro_steps(&s), 2);
+	s.config = "micro_steps=1x3:1x1"; /* of other ranks */
+	assert_int_equal(ptc_micro_steps(&s), 0);
+	s.config = "micro_steps=";
+	assert_int_equal(ptc_micro_steps(&s), 0);
+}
+
 /* What needs no ptcd: each misuse is refused, in a line; what the numbers are is tested in order/ and tests/. */
 static void test_samples(void **state)
 {
@@ -161,6 +190,7 @@ static void test_samples(void **state)
 	assert_int_equal(ptc_balance_step(&s, lengths, 1, 0, slots, NULL), PTC_R_MEMORY);
 	assert_int_equal(ptc_micro_steps(&none), 0);
 	assert_int_equal(ptc_micro_batch(&s, 0, 0, 2, ids, weights), PTC_R_INVALID);
+	test_unequal_steps();
 	assert_int_equal(ptc_sequence_slice(10, 2, 1, 0, slices), 1);
 	assert_true(slices[0].first == 5 && slices[0].length == 5 && slices[0].real == 5);
 	assert_int_equal(ptc_sequence_slice(10, 2, 1, 1, slices), 2);

@@ -80,11 +80,11 @@ static void agree_release(struct ptc_ctl_task *t)
 }
 
 /* What the position of data means, as ptc.torch's sampler says it where there is one dataset. */
-static int data_tag(const struct ptc_job_data *data, uint64_t batch, uint64_t micro,
+static int data_tag(const struct ptc_job_data *data, uint64_t batch, uint64_t micro, const struct ptc_config *config,
 		    const struct ptc_generation_doc *of, char *tag, size_t size, struct ptc_error *err)
 {
 	const struct ptc_job_part *part = &data->parts[0];
-	char how[48] = "", mix[33] = "";
+	char how[48] = "", mix[33] = "", steps[PTC_MICRO_TEXT_MAX];
 	int n;
 
 	if (ptc_job_data_mix(data, mix))
@@ -100,7 +100,10 @@ static int data_tag(const struct ptc_job_data *data, uint64_t batch, uint64_t mi
 		n = snprintf(tag, size,
 			     "n=%" PRIu64 ",seed=%" PRIu64 "%s" PTC_STATE_COUNTED ",batch=%" PRIu64 ",micro=%" PRIu64,
 			     part->samples, data->seed, how, batch, micro);
-	if (data->by_length && (of->cost_linear || of->cost_square)) /* else by count */
+	ptc_micro_runs_format(&config->micro_steps, steps);
+	if (steps[0])
+		snprintf(tag + n, size - (size_t)n, ",micro_steps=%s", steps);
+	else if (data->by_length && (of->cost_linear || of->cost_square)) /* else by count */
 		snprintf(tag + n, size - (size_t)n, ",by_length=1,linear=%" PRIu64 ",square=%" PRIu64, of->cost_linear,
 			 of->cost_square);
 	return 0;
@@ -122,7 +125,7 @@ static int count_data(struct agree *a, const struct ptc_config *config, struct p
 		uint64_t micro = config->micro_batch ? config->micro_batch : data->micro_batch;
 		char tag[PTC_STATE_NAME_MAX + 1];
 
-		rc = data_tag(data, batch, micro, &a->view.to, tag, sizeof tag, &a->task.err);
+		rc = data_tag(data, batch, micro, config, &a->view.to, tag, sizeof tag, &a->task.err);
 		if (!rc && batch && micro)
 			rc = ptc_state_count(s,
 					     &(struct ptc_state_cursor){

@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "base/sys/fault.h"
 #include "base/number/fence.h"
 #include "base/log.h"
@@ -395,6 +396,23 @@ static bool is_sent(const struct ptc_controller *ctl)
 	return ctl->intent.kind == PTC_SWITCH_IMPORT && !ctl->intent.source;
 }
 
+/* The tag with the micro steps that the configuration gave its ranks, for a program that does not write them there.
+ * NULL: there is nothing to add, or no room for it. */
+static char *with_micro_steps(const char *tag, const struct ptc_ledger_order *said, const struct ptc_config *config)
+{
+	char steps[PTC_MICRO_TEXT_MAX];
+	char *longer;
+
+	ptc_micro_runs_format(&config->micro_steps, steps);
+	if (!steps[0] || said->micro_steps.n || said->by_length)
+		return NULL;
+	longer = ptc_asprintf("%s%cmicro_steps=%s", tag, strchr(tag, ';') ? ',' : ';', steps);
+	if (longer && strlen(longer) <= PTC_STATE_NAME_MAX)
+		return longer;
+	ptc_free(longer);
+	return NULL;
+}
+
 /* What the old snapshot had consumed and, when ranks were captured, what they have since. */
 static int make_ledger(struct ptc_controller *ctl, bool captured, struct ptc_manifest_doc *m)
 {
@@ -409,6 +427,7 @@ static int make_ledger(struct ptc_controller *ctl, bool captured, struct ptc_man
 	for (size_t i = 0; rc == 0 && i < ctl->cursors.n; i++) {
 		struct ptc_ledger_entry e = ctl->cursors.v[i];
 		struct ptc_ledger_order order = { 0 };
+		ptc_auto_free char *tag = NULL;
 
 		ptc_ledger_tag(e.tag, &order); /* a tag that says nothing is one, too */
 		e.generation = m->generation;
@@ -417,6 +436,9 @@ static int make_ledger(struct ptc_controller *ctl, bool captured, struct ptc_man
 		e.dp = config.dp;
 		e.micro = order.micro ? order.micro : config.micro_batch;
 		e.batch = order.batch ? order.batch : config.global_batch;
+		tag = with_micro_steps(e.tag, &order, &config);
+		if (tag)
+			e.tag = tag;
 		rc = ptc_ledger_note(&m->ledger, &e);
 	}
 	return rc;

@@ -653,6 +653,7 @@ static int known_layout(const struct ptc_manifest_doc *m, const struct ptc_confi
 			continue;
 		other->micro_batch = config->micro_batch;
 		other->global_batch = config->global_batch;
+		other->micro_steps = config->micro_steps;
 		if (ptc_config_format(other, text, PTC_CONFIG_TEXT_MAX) == 0 && strcmp(text, want) == 0)
 			*ret_hash = m->layouts[i].layout_hash;
 	}

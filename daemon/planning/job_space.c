@@ -103,7 +103,14 @@ static void one_mode(struct ptc_job_work *w)
 
 	w->many_modes = first != all;
 	w->space.recompute = first;
-	w->work.uneven_batch = false; /* nor how many micro-batches each replica takes */
+}
+
+/* What is divided by length gives all replicas equally many micro-batches. */
+static void even_lengths(const struct ptc_job_desc *desc, struct ptc_job_work *w)
+{
+	for (size_t i = 0; i < desc->ndata; i++)
+		if (desc->data[i].by_length)
+			w->work.uneven_batch = false;
 }
 
 static int derive(const struct ptc_job_work_opts *o, uint32_t batch, struct ptc_job_work *w, struct ptc_error *err)
@@ -165,6 +172,7 @@ int ptc_job_space(const struct ptc_job_work_opts *opts, struct ptc_job_work *w, 
 				   "N}`",
 				   opts->desc->spec.name);
 	one_mode(w);
+	even_lengths(opts->desc, w);
 	return rc;
 }
 

@@ -653,9 +653,9 @@ int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *m
 		return rc;
 	memcpy(ret->order, manner->order, sizeof ret->order);
 	ret->shard = manner->shard;
-	if (!manner->global_batch)
+	if (!manner->global_batch && !ret->micro_steps.n)
 		ret->global_batch = 0; /* the program has its own */
-	if (!manner->micro_batch && w->space.micro_batch.n == 1)
+	if (!manner->micro_batch && w->space.micro_batch.n == 1 && !ret->micro_steps.n)
 		ret->micro_batch = 0;
 	return ptc_config_world(ret, &world, err);
 }

@@ -256,10 +256,6 @@ static int check_text(const char *what, const char *text, bool model, struct ptc
 	rc = !w      ? ptc_nomem(err)
 	     : model ? ptc_job_model_read(&doc, NULL, w, err)
 		     : ptc_plan_space_read(&doc, doc.root, &w->space, &w->work, err);
-	if (rc == 0 && w->work.uneven_batch) /* planned with, it would be a promise that nobody keeps */
-		rc = ptc_doc_error(&doc, ptc_doc_get(doc.root, "uneven_batch"), err, PTC_EINVAL,
-				   "uneven_batch: a job's replicas take equally many micro-batches (docs/order.md); "
-				   "leave it out, and see what it would bring with ptcctl advise -f");
 	ptc_free(w);
 	ptc_doc_done(&doc);
 	return rc == PTC_ENOTFOUND && model ? 0 : rc;

@@ -134,12 +134,13 @@ static int accumulate(struct trainer *t, uint64_t step, double *ret_squares)
 {
 	size_t n = t->sampling.micro_batch;
 	uint64_t position = step * t->sampling.global_batch, *ids = need(n, sizeof *ids);
+	uint64_t steps = ptc_rank_micro_steps(&t->sampling, t->gen.dp_rank); /* replicas wait for none before the end */
 	double *p = need(n, sizeof *p), squares = 0;
 	float *weight = need(n, sizeof *weight);
 	int rc = 0;
 
 	t->nids = 0;
-	for (uint64_t micro = 0; !rc && micro < ptc_micro_steps(&t->sampling); micro++) {
+	for (uint64_t micro = 0; !rc && micro < steps; micro++) {
 		rc = ptc_micro_batch(&t->sampling, position, micro, t->gen.dp_rank, ids, weight);
 		if (!rc)
 			rc = predict(t, ids, n, p);
@@ -292,7 +293,8 @@ static void build(struct trainer *t)
 				       .seed = o->seed,
 				       .global_batch = t->gen.global_batch ? t->gen.global_batch : o->batch,
 				       .micro_batch = t->gen.micro_batch ? t->gen.micro_batch : (uint32_t)o->micro,
-				       .dp = t->gen.dp };
+				       .dp = t->gen.dp,
+				       .config = t->gen.config };
 	if (!ptc_micro_steps(&t->sampling))
 		die("options", "batch sizes or the number of samples are out of range");
 	t->first = (size_t)(r * each + (r < more ? r : more));

@@ -168,6 +168,9 @@ bool ptc_ledger_tag(const char *tag, struct ptc_ledger_order *ret_order)
 		o.counted |= n == strlen("counted") && !strncmp(p, "counted", n);
 		if (key == 3 && n == key + sizeof o.mix && !strncmp(p, "mix", key))
 			memcpy(o.mix, p + key + 1, sizeof o.mix - 1);
+		if (key == strlen("micro_steps") && key < n && !strncmp(p, "micro_steps", key) &&
+		    !ptc_micro_runs_parse(p + key + 1, n - key - 1, &o.micro_steps))
+			return false;
 		for (size_t i = 0; i < PTC_ARRAY_LEN(known) && key < n; i++) {
 			if (strlen(known[i].key) != key || strncmp(p, known[i].key, key) != 0)
 				continue;

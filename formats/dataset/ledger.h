@@ -9,6 +9,7 @@
 #pragma once
 
 #include "formats/members.h"
+#include "order/order.h"
 
 #define PTC_LEDGER_MAX 512
 
@@ -45,7 +46,8 @@ uint64_t ptc_ledger_position(const struct ptc_ledger *l, const char *cursor, uin
  *
  * After a ';' come words that ptc.torch does not compare. "batch=G,micro=M" are the batch sizes. "by_length=1": ranks
  * divide a batch by the samples' lengths. "linear=A,square=B" say what a sample costs there (docs/order.md); without
- * them only the ranks know the division. "counted": no rank has set the cursor, so nobody confirms that the samples
+ * them only the ranks know the division. "micro_steps=2x6:4x3": ranks compute unequally many micro steps
+ * (ptc_micro_runs_parse). "counted": no rank has set the cursor, so nobody confirms that the samples
  * were consumed. Other words are skipped.
  *
  * ptc_ledger_tag parses a tag. false: seed is missing; n and mix are both missing or both there; n is 0; or a number is
@@ -55,6 +57,7 @@ struct ptc_ledger_order {
 	uint64_t linear, square;        /* both 0: the tag does not say */
 	uint32_t micro;
 	bool sequential, by_length, counted;
-	char mix[33]; /* "": one dataset */
+	char mix[33];                      /* "": one dataset */
+	struct ptc_micro_runs micro_steps; /* n 0: equally many */
 };
 bool ptc_ledger_tag(const char *tag, struct ptc_ledger_order *ret_order);

@@ -132,6 +132,8 @@ static void tags(void **state)
 					   "mix=0123456789abcdef0123456789abcdef0,seed=1",
 					   "mix=0123456789abcdef0123456789abcdef,n=3,seed=1",
 					   "n=0,seed=1",
+					   "n=5,seed=1;micro_steps=1x2:",
+					   "n=5,seed=1;micro_steps=",
 					   "n=00,seed=1;batch=2",
 					   "mix=0123456789abcdef0123456789abcdef,n=0,seed=1" };
 	struct ptc_ledger_order o;
@@ -150,6 +152,9 @@ static void tags(void **state)
 	assert_true(ptc_ledger_tag("mix=0123456789abcdef0123456789abcdef,seed=6;counted,batch=8,micro=9", &o));
 	assert_true(o.n == 0 && o.seed == 6 && o.batch == 8 && o.micro == 9);
 	assert_string_equal(o.mix, mix);
+	assert_int_equal(o.micro_steps.n, 0);
+	assert_true(ptc_ledger_tag("n=5,seed=6;batch=8,micro=1,micro_steps=2x3:1x2,counted", &o));
+	assert_true(o.counted && o.micro == 1 && o.micro_steps.n == 2 && o.micro_steps.v[1].steps == 2);
 }
 
 /* What names a source, nodes of all versions compare: it does not depend on the version that a document is written in.

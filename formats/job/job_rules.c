@@ -28,9 +28,9 @@ static const char *const override_keys[] = { "split", "layer", "expert", "shard"
 static const char *const state_keys[] = { "derive", "replicate" };
 static const char *const primary_keys[] = { "tp", "dp", "cp" };
 static const enum ptc_axis primary_axes[] = { PTC_AXIS_TP, PTC_AXIS_DP, PTC_AXIS_CP };
-static const char *const config_keys[] = { "tp",           "pp",   "dp",       "cp",     "ep",
-					   "etp",          "zero", "order",    "stages", "micro_batch",
-					   "global_batch", "vpp",  "replicas", "shard",  "experts" };
+static const char *const config_keys[] = { "tp",       "pp",    "dp",      "cp",          "ep",           "etp",
+					   "zero",     "order", "stages",  "micro_batch", "global_batch", "vpp",
+					   "replicas", "shard", "experts", "micro_steps" };
 const char *const ptc_job_states[PTC_JOB_STATES] = { "carry", "max", "replicate", "derive", "reset", "refuse" };
 
 static char *own(const char *s)

@@ -61,21 +61,22 @@ static const json_t *data_of(const json_t *root, const char *name)
 }
 
 /* By length where that generation's snapshots say so, with what samples cost there; of the newest, as its data and its
- * configuration say. What samples cost in an older one whose ranks set the cursor themselves is not known any more. */
-static int division_of(const json_t *root, const json_t *data, const char *tag, bool newest, struct fs_part *p,
-		       struct ptc_error *err)
+ * configuration say. What samples cost in an older one whose ranks set the cursor themselves is not known any more.
+ * said: what the tag of its snapshots says, all 0 if there is none. Unequal micro steps divide by count. */
+static int division_of(const json_t *root, const json_t *data, const char *tag, const struct ptc_ledger_order *said,
+		       bool newest, struct fs_part *p, struct ptc_error *err)
 {
 	bool wanted = json_is_true(json_object_get(data, "by_length"));
-	struct ptc_ledger_order order = { 0 };
 	struct ptc_cost cost = { 0 };
 
-	if (tag && ptc_ledger_tag(tag, &order))
-		p->tag_samples = order.n;
-	if (order.by_length && (order.linear || order.square))
-		cost = (struct ptc_cost){ order.linear, order.square };
+	p->tag_samples = said->n;
+	if (p->batch.runs.n)
+		return 0;
+	if (said->by_length && (said->linear || said->square))
+		cost = (struct ptc_cost){ said->linear, said->square };
 	else if (wanted && newest)
 		cost = (struct ptc_cost){ ptc_json_count(root, "cost_linear"), ptc_json_count(root, "cost_square") };
-	else if (order.by_length || (wanted && tag && !order.counted))
+	else if (said->by_length || (wanted && tag && !said->counted))
 		return ptc_error_set(err, PTC_EINVAL,
 				     "the ranks divided batches by the samples' lengths, which they alone know; "
 				     "which rank had which is in no file");
@@ -97,7 +98,8 @@ static int generation_of(const json_t *root, const char *name, uint64_t generati
 	const json_t *data = data_of(root, name);
 	struct ptc_ledger_entry e = { .first_step = ptc_json_count(root, "step") };
 	ptc_auto_free char *tag = NULL;
-	struct ptc_config config;
+	struct ptc_ledger_order said = { 0 };
+	struct ptc_config config = { 0 };
 	struct ptc_ledger l = { 0 };
 	bool known = false;
 	int rc = ptc_ledger_from_json(json_object_get(root, "ledger"), &l);
@@ -128,11 +130,13 @@ static int generation_of(const json_t *root, const char *name, uint64_t generati
 	p->first_step = e.first_step;
 	e.micro = e.micro ? e.micro : (uint32_t)ptc_json_count(data, "micro_batch");
 	e.batch = e.batch ? e.batch : ptc_json_count(data, "global_batch");
-	if (!ptc_batch_init(&p->batch, e.batch, e.micro, e.dp))
+	if (tag)
+		ptc_ledger_tag(tag, &said);
+	if (!ptc_batch_init_runs(&p->batch, e.batch, e.micro, e.dp, known ? &said.micro_steps : &config.micro_steps))
 		return ptc_error_set(err, PTC_EINVAL,
 				     "data %s: neither the configuration nor the job says its global and micro batch",
 				     name);
-	return division_of(root, data, tag, generation == ptc_json_count(root, "generation"), p, err);
+	return division_of(root, data, tag, &said, generation == ptc_json_count(root, "generation"), p, err);
 }
 
 static int open_source(struct fs_part *p, uint32_t i, const char *here, json_t *row, struct ptc_mix_part *ret,

@@ -8,8 +8,8 @@
 #include "fusefs/serve/test_peer.h"
 
 #define KNOWN         64
-#define FIRST_NODES   9 /* known from the beginning */
-#define FIRST_HANDLES 5
+#define FIRST_NODES   13 /* known from the beginning */
+#define FIRST_HANDLES 9
 #define OP_MAX        64
 #define ROUND         4096 /* inputs after which a new file system begins */
 #define TIME_MS       2000
@@ -50,12 +50,18 @@ static void begin(void)
 	fuzz.nodes[6] = peer_walk(&fuzz.p, "data/data/pics/gen-2/dp-1/epoch-0/files", NULL);
 	fuzz.nodes[7] = peer_walk(&fuzz.p, "job/state/snap-1-step-7/tensors", NULL);
 	fuzz.nodes[8] = peer_walk(&fuzz.p, "job/state/snap-1-step-7/tensors/b.npy", NULL);
+	fuzz.nodes[9] = peer_walk(&fuzz.p, "data/data/long/gen-1/dp-0/epoch-0/samples.bin", NULL);
+	fuzz.nodes[10] = peer_walk(&fuzz.p, "data/data/long/gen-2/dp-1/epoch-0/ids.npy", NULL);
+	fuzz.nodes[11] = peer_walk(&fuzz.p, "data/data/long/gen-2/dp-0/epoch-0/samples.idx", NULL);
+	fuzz.nodes[12] = peer_walk(&fuzz.p, "data/data/fast/gen-1/dp-0/epoch-0/weights.npy", NULL);
 	fuzz.nnodes = FIRST_NODES;
 	fuzz.handles[0] = peer_open(&fuzz.p, fuzz.nodes[2], false);
 	fuzz.handles[1] = peer_open(&fuzz.p, fuzz.nodes[5], false);
 	fuzz.handles[2] = peer_open(&fuzz.p, fuzz.nodes[6], true);
 	fuzz.handles[3] = peer_open(&fuzz.p, fuzz.nodes[7], true);
 	fuzz.handles[4] = peer_open(&fuzz.p, fuzz.nodes[8], false);
+	for (int i = 0; i < 4; i++)
+		fuzz.handles[5 + i] = peer_open(&fuzz.p, fuzz.nodes[9 + i], false);
 	fuzz.nhandles = FIRST_HANDLES;
 	for (int i = 0; i < FIRST_NODES; i++)
 		ptc_require(fuzz.nodes[i]);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's data in memory, for tests and the fuzzer: "text", sequences of different lengths, and "pics", files. Both are
- * on another node, so no file is opened. Generation 1 of text is in the ledger; generation 2 goes on. Any thread. */
+/* A job's data in memory, for tests and the fuzzer: "text", sequences of different lengths, "pics", files, "long", the
+ * same sequences divided by length, and "fast", of which one rank took more micro steps. All are on another node, so no
+ * file is opened. Generation 1 of all but pics is in the ledger; generation 2 goes on. Any thread. */
 #pragma once
 
 #include "base/alloc.h"
@@ -59,18 +60,42 @@ static const char data_answer[] =
 	"{\"version\":1,\"node\":\"n0\",\"job\":\"data\",\"uuid\":\"" DATA_UUID
 	"\",\"generation\":2,\"snapshot\":1,\"step\":3,\"config\":\"dp=2\",\"created_ms\":1000000,\"ledger\":{"
 	"\"forgotten\":0,\"entries\":[{\"cursor\":\"text\",\"generation\":1,\"steps\":[0,3],\"positions\":[0,12],"
-	"\"dp\":2,\"micro_batch\":1,\"global_batch\":4,\"tag\":\"\"}]},\"data\":["
-	"{\"name\":\"text\",\"seed\":5,\"global_batch\":4,\"micro_batch\":1,\"parts\":[" DATA_PART(
+	"\"dp\":2,\"micro_batch\":1,\"global_batch\":4,\"tag\":\"\"},"
+	"{\"cursor\":\"long\",\"generation\":1,\"steps\":[0,3],\"positions\":[0,18],\"dp\":2,\"micro_batch\":2,"
+	"\"global_batch\":6,\"tag\":\"n=200,seed=7;counted,batch=6,micro=2,by_length=1,linear=3,square=1\"},"
+	"{\"cursor\":\"fast\",\"generation\":1,\"steps\":[0,3],\"positions\":[0,21],\"dp\":2,\"micro_batch\":2,"
+	"\"global_batch\":7,\"tag\":\"n=200,seed=7;batch=7,micro=2,micro_steps=1x3:1x1\"}]},"
+	"\"cost_linear\":5,\"cost_square\":2,\"data\":["
+	"{\"name\":\"long\",\"seed\":7,\"global_batch\":6,\"micro_batch\":2,\"by_length\":true,\"parts\":[" DATA_PART(
 		"t", "indexed", "int32", "200", "12288",
 		DATA_FILE_PRINT
 		"," DATA_FILE_PRINT) "]},"
-				     "{\"name\":\"pics\",\"seed\":6,\"global_batch\":3,\"micro_batch\":1,\"parts\":"
-				     "[" DATA_PART("p", "files", "", "5", "2800",
-						   DATA_FILE_PRINT) "]},"
-								    "{\"name\":\"vague\",\"seed\":6,\"global_batch\":0,"
-								    "\"micro_batch\":0,\"parts\":[" DATA_PART(
-									    "p", "files", "", "5", "2800",
-									    DATA_FILE_PRINT) "]}]}";
+				     "{\"name\":\"fast\",\"seed\":7,\"global_batch\":7,"
+				     "\"micro_batch\":2,\"parts\":[" DATA_PART(
+					     "t", "indexed", "int32", "200", "12288",
+					     DATA_FILE_PRINT
+					     "," DATA_FILE_PRINT) "]},"
+								  "{\"name\":\"text\",\"seed\":5,\"global_batch\":4,"
+								  "\"micro_batch\":1,\"parts\":[" DATA_PART(
+									  "t", "indexed", "int32", "200", "12288",
+									  DATA_FILE_PRINT
+									  "," DATA_FILE_PRINT) "]},"
+											       "{\"name\":\"pics\","
+											       "\"seed\":6,\"global_"
+											       "batch\":3,\"micro_"
+											       "batch\":1,\"parts\":"
+											       "[" DATA_PART(
+												       "p", "files", "",
+												       "5", "2800",
+												       DATA_FILE_PRINT) "]},"
+															"{\"name\":\"vague\",\"seed\":6,\"global_batch\":0,"
+															"\"micro_batch\":0,\"parts\":[" DATA_PART(
+																"p",
+																"files",
+																"",
+																"5",
+																"2800",
+																DATA_FILE_PRINT) "]}]}";
 
 static inline int data_sample(const struct ptc_admin_samples *what, bool text, size_t i, ptc_admin_sample_fn fn,
 			      void *fn_arg, struct ptc_error *err)

@@ -180,6 +180,14 @@ static uint32_t left_over(uint64_t all, uint32_t first, uint32_t rest, uint32_t 
 	return all > (uint64_t)first * m ? (uint32_t)((all - (uint64_t)first * m + rest - 1) / rest) : 1;
 }
 
+/* Ranks that exchange something in each micro-batch with all replicas (ZeRO 3, experts over dp) go through equally
+ * many. */
+static bool may_share(const struct best *b)
+{
+	return b->p->work.uneven_batch && b->c->vpp == 1 && b->c->zero < 3 &&
+	       b->c->ep * b->c->etp <= b->c->tp * b->c->cp;
+}
+
 /* The more micro-batches the first side takes, the longer it takes and the shorter the second: the best is where
  * they meet. */
 static void share_batch(struct best *b, struct side s[2], uint32_t first)
@@ -189,7 +197,7 @@ static void share_batch(struct best *b, struct side s[2], uint32_t first)
 	uint64_t all = (b->p->work.global_batch + (uint64_t)c->micro_batch - 1) / c->micro_batch;
 	uint32_t low = 1, high = (uint32_t)PTC_MAX(1, (all + first - 1) / first);
 
-	if (!b->p->work.uneven_batch || c->vpp > 1) {
+	if (!may_share(b)) {
 		take(b, &s[0], even);
 		take(b, &s[1], even);
 		offer_sides(b, s, first);
@@ -275,7 +283,7 @@ static bool replicas_too_slow(const struct best *b, uint8_t x, uint8_t y, uint32
 	double m = ptc_cost_micro_batches(&p->work, b->c), slower = PTC_MAX(least_busy(b, x), least_busy(b, y));
 	double all = (double)p->work.global_batch / b->c->micro_batch;
 
-	if (!p->work.uneven_batch || b->c->vpp > 1)
+	if (!may_share(b))
 		return too_slow(b, m * slower);
 	return too_slow(b, all / (first / least_busy(b, x) + (b->c->dp - first) / least_busy(b, y)));
 }

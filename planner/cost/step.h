@@ -84,8 +84,9 @@ struct ptc_work {
 	uint32_t global_batch;
 	double reduce_bytes; /* bytes of one gradient on the wire (2 for bf16) */
 	enum ptc_schedule schedule;
-	enum ptc_math dtype;    /* selects the peaks of the cluster's kinds when the profile is read */
-	bool uneven_batch;      /* replicas on faster devices may take more micro-batches */
+	enum ptc_math dtype; /* selects the peaks of the cluster's kinds when the profile is read */
+	bool uneven_batch; /* replicas on faster devices may take more micro-batches, if none waits for another in each
+			    */
 	bool sequence_parallel; /* norms and dropout are cut over tp, too */
 	bool uneven;            /* stages are cut by time; otherwise the first ones get the extra layer */
 	const uint32_t *stages; /* NULL, or the given number of layers of each of pp * vpp stages */

@@ -44,6 +44,10 @@ int ptc_cand_config_on(const struct ptc_work *w, const struct ptc_cand *c, const
 		ret->nstages = stages;
 		memcpy(ret->stages, layers, stages * sizeof *layers);
 	}
+	if (mixed && on->by_data && on->first && on->micro_batches[0] != on->micro_batches[1])
+		ret->micro_steps = (struct ptc_micro_runs){
+			2, { { on->first, on->micro_batches[0] }, { c->dp - on->first, on->micro_batches[1] } }
+		};
 	return ptc_config_world(ret, &world, err);
 }
 

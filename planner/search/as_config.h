@@ -7,7 +7,8 @@
 
 /* Makes the configuration. Stages are listed if they are not the default. */
 int ptc_cand_config(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_config *ret, struct ptc_error *err);
-/* The same on the kinds of devices that the candidate's estimate has placed it on. */
+/* The same on the kinds of devices that the candidate's estimate has placed it on: with the layers of its stages, or
+ * the micro steps of its replicas. */
 int ptc_cand_config_on(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_on_kinds *on,
 		       struct ptc_config *ret, struct ptc_error *err);
 /* Parses a configuration's text with "recompute=none|selective|full" among its keys, as ptc_cand_format writes it.

@@ -12,7 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define KEYS          "tp, pp, dp, cp, ep, etp, zero, order, stages, micro_batch, global_batch, vpp, replicas, shard, experts"
+#define KEYS                                                                                                           \
+	"tp, pp, dp, cp, ep, etp, zero, order, stages, micro_batch, global_batch, vpp, replicas, shard, experts, "     \
+	"micro_steps"
 #define DEFAULT_ORDER "tp-cp-ep-dp-pp"
 #define LAYERS_MAX    999999 /* per stage; six digits keep the text form bounded */
 
@@ -35,8 +37,17 @@ static const struct {
 	{ "micro_batch", offsetof(struct ptc_config, micro_batch), 0 },
 	{ "global_batch", offsetof(struct ptc_config, global_batch), 0 },
 };
-static const char *const more_keys[] = { "order", "stages", "vpp", "replicas", "shard", "experts" };
-enum { KEY_ORDER = PTC_ARRAY_LEN(numbers), KEY_STAGES, KEY_VPP, KEY_REPLICAS, KEY_SHARD, KEY_EXPERTS, KEY_COUNT };
+static const char *const more_keys[] = { "order", "stages", "vpp", "replicas", "shard", "experts", "micro_steps" };
+enum {
+	KEY_ORDER = PTC_ARRAY_LEN(numbers),
+	KEY_STAGES,
+	KEY_VPP,
+	KEY_REPLICAS,
+	KEY_SHARD,
+	KEY_EXPERTS,
+	KEY_MICRO_STEPS,
+	KEY_COUNT
+};
 
 static uint32_t *number_at(struct ptc_config *c, size_t i)
 {
@@ -139,6 +150,8 @@ static bool parse_value(size_t k, const char *s, size_t n, struct ptc_config *c)
 		return parse_shard(s, n, c);
 	case KEY_EXPERTS:
 		return parse_list(s, n, PTC_MAX_EXPERTS - 1, c->experts, PTC_MAX_EXPERTS, &c->nexperts);
+	case KEY_MICRO_STEPS:
+		return ptc_micro_runs_parse(s, n, &c->micro_steps);
 	default:
 		return parse_number(s, n, INT32_MAX, number_at(c, k));
 	}
@@ -160,9 +173,11 @@ static int parse_pair(const char *s, size_t n, unsigned *seen, struct ptc_config
 	if (!parse_value(k, eq + 1, len, c))
 		return ptc_error_set(err, PTC_EINVAL, "configuration: bad value in \"%.*s\"%s",
 				     (int)PTC_MIN(n, (size_t)64), s,
-				     k == KEY_ORDER   ? " (an order is a permutation of " DEFAULT_ORDER ")"
-				     : k == KEY_SHARD ? " (flat, dim0 or buffer)"
-						      : "");
+				     k == KEY_ORDER         ? " (an order is a permutation of " DEFAULT_ORDER ")"
+				     : k == KEY_SHARD       ? " (flat, dim0 or buffer)"
+				     : k == KEY_MICRO_STEPS ? " (2x6:4x3: the first 2 replicas take 6 micro-batches "
+							      "each, the next 4 take 3)"
+							    : "");
 	return 0;
 }
 
@@ -214,6 +229,7 @@ static void __attribute__((format(printf, 2, 3))) put(struct out *o, const char 
 int ptc_config_format(const struct ptc_config *c, char *buf, size_t size)
 {
 	struct out o = { buf, size, 0 };
+	char runs[PTC_MICRO_TEXT_MAX];
 	bool plain = true;
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(numbers); i++)
@@ -234,6 +250,9 @@ int ptc_config_format(const struct ptc_config *c, char *buf, size_t size)
 		put(&o, "%sshard=%s", o.len ? "," : "", shards[c->shard]);
 	for (uint32_t i = 0; i < c->nexperts; i++)
 		put(&o, i ? ":%u" : o.len ? ",experts=%u" : "experts=%u", c->experts[i]);
+	ptc_micro_runs_format(&c->micro_steps, runs);
+	if (runs[0])
+		put(&o, "%smicro_steps=%s", o.len ? "," : "", runs);
 	if (o.len == 0)
 		put(&o, "tp=1");
 	return o.len < size ? 0 : PTC_ELIMIT;
@@ -326,6 +345,28 @@ static int check_experts(const struct ptc_config *c, struct ptc_error *err)
 	return 0;
 }
 
+static int check_micro_steps(const struct ptc_config *c, struct ptc_error *err)
+{
+	uint32_t ranks = ptc_micro_runs_ranks(&c->micro_steps);
+	struct ptc_batch b;
+
+	if (!c->micro_steps.n)
+		return 0;
+	if (!c->micro_batch || !c->global_batch)
+		return ptc_error_set(err, PTC_EINVAL,
+				     "configuration: micro_steps needs micro_batch and global_batch, which say what it "
+				     "divides");
+	if (ranks != c->dp)
+		return ptc_error_set(err, PTC_EINVAL, "configuration: micro_steps is of %u replicas, dp is %u", ranks,
+				     c->dp);
+	if (!ptc_batch_init_runs(&b, c->global_batch, c->micro_batch, c->dp, &c->micro_steps))
+		return ptc_error_set(err, PTC_EINVAL,
+				     "configuration: micro_steps has fewer slots of micro_batch %u than global_batch "
+				     "%u has samples",
+				     c->micro_batch, c->global_batch);
+	return 0;
+}
+
 int ptc_config_world(const struct ptc_config *c, uint32_t *ret_world, struct ptc_error *err)
 {
 	const uint32_t degrees[] = { c->tp, c->cp, c->dp, c->pp };
@@ -350,6 +391,8 @@ int ptc_config_world(const struct ptc_config *c, uint32_t *ret_world, struct ptc
 		rc = check_shards(c, err);
 	if (!rc)
 		rc = check_experts(c, err);
+	if (!rc)
+		rc = check_micro_steps(c, err);
 	if (!rc)
 		*ret_world = (uint32_t)world;
 	return rc;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/status.h"
+#include "order/order.h"
 #include "reshard/spec/rule.h"
 
 #include <stddef.h>
@@ -34,6 +35,8 @@ struct ptc_config {
 	enum ptc_shard_kind shard;
 	uint32_t experts[PTC_MAX_EXPERTS]; /* "experts=0:4:1:5": place i of the ep axis has expert experts[i] */
 	uint32_t nexperts;                 /* 0: in order */
+	/* "micro_steps=2x6:4x3": micro steps that data-parallel ranks compute (docs/order.md); n 0: equally many */
+	struct ptc_micro_runs micro_steps;
 };
 struct ptc_coords {
 	uint32_t tp, pp, dp, cp;

@@ -361,6 +361,7 @@ int ctl_probe_run(const struct ctl_probe *p, struct ctl_probed *ret, struct ptc_
 	s->listening = -1;
 	for (size_t i = 0; i < PROGRAMS_MAX; i++)
 		s->strangers[i].fd = s->slots[i].link.fd = -1;
+	ctl_program_adopt();
 	rc = ctl_link_listen(dir, &s->listening, &s->socket, err);
 	if (!rc)
 		rc = build_and_merge(s, ret, err);
@@ -370,6 +371,7 @@ int ctl_probe_run(const struct ctl_probe *p, struct ctl_probed *ret, struct ptc_
 		ctl_declaration_done(&s->slots[i].declared);
 		ctl_link_close(&s->strangers[i]);
 	}
+	ctl_program_end_strays();
 	ptc_close(&s->listening);
 	ptc_free(s->socket);
 	ptc_declared_merge_free(s->merge);

@@ -8,17 +8,23 @@
 #include "base/cleanup.h"
 #include "base/sys/sys.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define TAIL_LINES 20
-#define SET_BY_US  24 /* variables, at most */
+#define STRAYS_MS  5000 /* for killed processes to end */
+#define SET_BY_US  24   /* variables, at most */
 
 /* Ours come last and win. */
 static bool ours(const char *entry)
@@ -206,4 +212,58 @@ void ctl_program_end(struct ctl_program *p, int *ret_status)
 		*ret_status = status;
 	ctl_program_read(p, false);
 	ptc_close(&p->output);
+}
+
+/* ---- processes that have left their program's session ---- */
+
+void ctl_program_adopt(void)
+{
+	(void)prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+}
+
+/* The parent of a process; 0: there is no such process any more. */
+static pid_t parent_of(const char *pid)
+{
+	char path[64], text[512];
+	const char *at;
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof path, "/proc/%.20s/stat", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+	ptc_close(&fd);
+	if (n <= 0)
+		return 0;
+	text[n] = '\0';
+	at = strrchr(text, ')'); /* behind the name, which may have any characters, and the state */
+	return at && strlen(at) > 4 ? (pid_t)strtol(at + 4, NULL, 10) : 0;
+}
+
+/* A child that nobody has waited for keeps its number, so no other process is killed. */
+static void kill_children(void)
+{
+	DIR *d = opendir("/proc");
+	struct dirent *e;
+
+	while (d && (e = readdir(d)))
+		if (e->d_name[0] >= '1' && e->d_name[0] <= '9' && parent_of(e->d_name) == getpid())
+			kill((pid_t)strtol(e->d_name, NULL, 10), SIGKILL);
+	if (d)
+		closedir(d);
+}
+
+void ctl_program_end_strays(void)
+{
+	const struct timespec nap = { 0, 1000000 };
+	pid_t ended = 0;
+
+	/* Who is killed leaves its own children to us, until there are none. */
+	for (int ms = 0; ended >= 0 && ms < STRAYS_MS; ms++) {
+		kill_children();
+		while ((ended = waitpid(-1, NULL, WNOHANG)) > 0)
+			continue;
+		if (ended == 0)
+			nanosleep(&nap, NULL);
+	}
 }

@@ -36,3 +36,7 @@ void ctl_program_read(struct ctl_program *p, bool show);
 void ctl_program_put_tail(const struct ctl_program *p);
 /* Kills what runs of it, and waits for its end. *ret_status (may be NULL): waitpid's status. */
 void ctl_program_end(struct ctl_program *p, int *ret_status);
+/* Processes that a program started and that have left its session become this process's children when their parents
+ * end. Call the first before any program starts, the second when all have ended: it kills every child there is. */
+void ctl_program_adopt(void);
+void ctl_program_end_strays(void);

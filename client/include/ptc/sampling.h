@@ -21,9 +21,15 @@ struct ptc_sampling {
 	uint32_t micro_batch;   /* slots of a rank in a micro step */
 	uint32_t dp;            /* data-parallel ranks */
 	int32_t sequential;     /* 1: no shuffling */
+	/* ptc_generation.config, whose "micro_steps=" gives faster replicas more of a step (docs/order.md, "Unequal
+	 * micro steps"). NULL, or a size that ends before it: all ranks compute equally many. Borrowed. */
+	const char *config;
 };
 /* The number of micro steps in a step, equal on every rank; 0: an argument is out of range. */
 PTC_API uint64_t ptc_micro_steps(const struct ptc_sampling *s);
+/* The number of micro steps that a rank has to compute. It may leave out those after them, up to ptc_micro_steps, whose
+ * slots all have weight 0, if no rank waits for it there. 0: an argument is out of range. */
+PTC_API uint64_t ptc_rank_micro_steps(const struct ptc_sampling *s, uint32_t dp_rank);
 /* Computes one micro batch of a rank, for the step that begins at `position` (samples consumed since the job's start).
  * Both arrays take micro_batch entries. Weights are 1. A slot beyond the global batch has weight 0 and repeats a sample
  * of the batch. The loss of a step is the sum of weight * loss over all ranks and micro steps, divided by global_batch.
@@ -38,8 +44,8 @@ PTC_API int ptc_micro_batch(const struct ptc_sampling *s, uint64_t position, uin
  * For the samples in this order, call ptc_micro_batch with micro_batch = global_batch and dp = 1. ret_slots has micro
  * steps * dp * micro_batch entries. Slot k of a rank in a micro step is entry (micro_step * dp + dp_rank) * micro_batch
  * + k. An entry i < global_batch is sample i of the batch, with weight 1. An entry i >= global_batch is padding: sample
- * i - global_batch, with weight 0. ret_balance may be NULL. Returns 0, PTC_R_INVALID, PTC_R_MEMORY, or PTC_R_LIMIT: the
- * sum of costs does not fit 64 bits. */
+ * i - global_batch, with weight 0. ret_balance may be NULL. Returns 0, PTC_R_INVALID (as with unequal micro steps),
+ * PTC_R_MEMORY, or PTC_R_LIMIT: the sum of costs does not fit 64 bits. */
 struct ptc_balance {
 	size_t size;
 	uint64_t max, total; /* costs of a step: of the busiest rank; of all ranks with padding. Mean: total / dp */

@@ -114,6 +114,7 @@ def library():
             ("ptc_finish", ctypes.c_int, [p, u64]),
             ("ptc_report", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_double]),
             ("ptc_micro_steps", u64, [p]),
+            ("ptc_rank_micro_steps", u64, [p, ctypes.c_uint32]),
             ("ptc_micro_batch", ctypes.c_int, [p, u64, u64, ctypes.c_uint32, ctypes.POINTER(u64),
                                                ctypes.POINTER(ctypes.c_float)]),
             ("ptc_balance_step", ctypes.c_int, [p, ctypes.POINTER(u64), u64, u64, ctypes.POINTER(u64), p]),
@@ -293,17 +294,23 @@ class Client:
 
 
 class Sampling(ctypes.Structure):
-    """struct ptc_sampling: which samples a data-parallel rank computes (docs/order.md). Needs no ptcd."""
+    """struct ptc_sampling: which samples a data-parallel rank computes (docs/order.md). Needs no ptcd. config: the generation's,
+    which may give some ranks more micro steps of a step than others."""
     _fields_ = [("size", ctypes.c_size_t), ("samples", ctypes.c_uint64), ("seed", ctypes.c_uint64),
                 ("global_batch", ctypes.c_uint64), ("micro_batch", ctypes.c_uint32), ("dp", ctypes.c_uint32),
-                ("sequential", ctypes.c_int32)]
+                ("sequential", ctypes.c_int32), ("config", ctypes.c_char_p)]
 
-    def __init__(self, samples, seed, global_batch, micro_batch, dp, sequential=False):
-        super().__init__(ctypes.sizeof(Sampling), samples, seed, global_batch, micro_batch, dp, sequential)
+    def __init__(self, samples, seed, global_batch, micro_batch, dp, sequential=False, config=""):
+        super().__init__(ctypes.sizeof(Sampling), samples, seed, global_batch, micro_batch, dp, sequential, config.encode())
         self.micro_steps = library().ptc_micro_steps(ctypes.byref(self))
         if not self.micro_steps:
-            raise Error(-1, f"no batches of {global_batch} out of {samples} samples, {micro_batch} at a time on {dp} ranks")
+            raise Error(-1, f"no batches of {global_batch} out of {samples} samples, {micro_batch} at a time on {dp} ranks"
+                        f"{' by the micro steps of ' + config if 'micro_steps=' in config else ''}")
         self._ids, self._weights = (ctypes.c_uint64 * micro_batch)(), (ctypes.c_float * micro_batch)()
+
+    def micro_steps_of(self, dp_rank):
+        """How many of them the rank has to compute: the weights of those after them are 0."""
+        return library().ptc_rank_micro_steps(ctypes.byref(self), dp_rank)
 
     def micro_batch_of(self, position, micro_step, dp_rank):
         """(ids, weights), lists of micro_batch."""

@@ -629,8 +629,12 @@ class Generation:
         for name, value in values.items():
             self._client.report(name, float(value))
 
-    def batch_sampler(self, dataset, global_batch, micro_batch, seed=0, name="data", pad=None, lengths=None, cost=None):
+    def batch_sampler(self, dataset, global_batch, micro_batch, seed=0, name="data", pad=None, lengths=None, cost=None, uneven=False):
         """Which samples of `dataset` this data-parallel rank computes: a BatchSampler. Pass it to attach(data=...).
+
+        uneven: where the configuration has faster replicas compute more micro-batches of a step (`micro_steps`, docs/order.md),
+        `micro_batches` is this rank's own number. Its ranks must then not wait for each other in each micro-batch, only at the end
+        of a step. Without it all ranks go through as many, and the weights of what is another's are 0.
 
         lengths, of all samples and the same on every rank, has each step's samples assigned to ranks by what they cost, a * length +
         b * length^2, so that ranks take equally long. cost=(a, b): by default what the planner computes (Generation.length_cost), else
@@ -641,7 +645,12 @@ class Generation:
             if cost is None:
                 refuse(f"dataset {name}: lengths= needs cost=(a, b), a sample costs a * length + b * length^2: the job has no `model:` "
                        f"that would say it (docs/order.md)")
-        return BatchSampler(len(dataset), global_batch, micro_batch, self.dp_rank, self.dp, seed, name, pad, lengths, cost)
+        if "micro_steps=" in self.config and (global_batch, micro_batch) != (self.global_batch, self.micro_batch):
+            refuse(f"dataset {name}: the configuration {self.config} divides batches of {self.global_batch} in micro-batches of "
+                   f"{self.micro_batch}, the program asks for {global_batch} and {micro_batch}: take gen.global_batch and "
+                   f"gen.micro_batch")
+        return BatchSampler(len(dataset), global_batch, micro_batch, self.dp_rank, self.dp, seed, name, pad, lengths, cost,
+                            self.config, uneven)
 
     def length_cost(self):
         """(a, b), two whole numbers: what a sample of s tokens costs in this generation, a * s + b * s * s. The daemon that controls
@@ -692,12 +701,16 @@ class BatchSampler:
     loader has read ahead does not count as consumed.
     """
 
-    def __init__(self, samples, global_batch, micro_batch, dp_rank, dp, seed, name="data", pad=None, lengths=None, cost=None):
+    def __init__(self, samples, global_batch, micro_batch, dp_rank, dp, seed, name="data", pad=None, lengths=None, cost=None,
+                 config="", uneven=False):
         self.samples, self.global_batch, self.micro_batch = samples, global_batch, micro_batch
         self.dp_rank, self.dp, self.seed, self.name, self.pad = dp_rank, dp, seed, name, pad
         self._base = self._base_step = None  # position at a step; G samples a step from there
-        self._sampling = ptc.Sampling(samples, seed, global_batch, micro_batch, dp)
-        self.micro_batches = self._sampling.micro_steps
+        self._sampling = ptc.Sampling(samples, seed, global_batch, micro_batch, dp, config=config)
+        self.micro_batches = self._sampling.micro_steps_of(dp_rank) if uneven else self._sampling.micro_steps
+        self._steps = ([k for k in config.split(",") if k.startswith("micro_steps=")] or [""])[0]
+        if self._steps and lengths is not None:
+            refuse(f"dataset {name}: lengths= gives all ranks equally many micro-batches, the configuration {config} does not")
         self._lengths, self._cost, self._balanced = lengths, cost, {}
         if (lengths is None) != (cost is None):
             refuse(f"dataset {name}: lengths= and cost= go together: cost=(a, b) says that a sample costs a * length + b * length^2")
@@ -713,7 +726,8 @@ class BatchSampler:
     def _told(self):
         """The tag, and how samples are divided: for `ptcctl dataset proof`. What follows the ';' may be another later."""
         by_length = ",by_length=1" if self._lengths is not None else ""
-        return f"{self.tag()};batch={self.global_batch},micro={self.micro_batch}{by_length}"
+        steps = f",{self._steps}" if self._steps else ""
+        return f"{self.tag()};batch={self.global_batch},micro={self.micro_batch}{by_length}{steps}"
 
     def _agree(self, gen):
         """Ranks with other lengths would compute some samples twice and others never: looked at in up to 65536 places."""
