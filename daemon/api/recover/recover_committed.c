@@ -227,9 +227,10 @@ static bool is_new(const char *node)
 static int identity_alone(struct ptc_daemon *d, const Ptc__V1__CommittedRequest *req, char **ret_json,
 			  struct ptc_error *err)
 {
-	struct behind b = { d, req->asker };
 	ptc_auto_free char *cluster = NULL;
-	json_t *root;
+	char none[] = "";
+	struct behind b = { d, req->asker };
+	struct ptc_inventory v = { .waits = d->waits[0] != '\0', .old = none };
 	int rc = ptc_name_check_job(req->asker, err);
 
 	if (rc == 0)
@@ -241,9 +242,9 @@ static int identity_alone(struct ptc_daemon *d, const Ptc__V1__CommittedRequest 
 		if (!d->waits[0])
 			(void)ptc_loop_call(d->loop, tell_jobs, &b);
 	}
-	root = json_pack("{s:i, s:s, s:s}", "version", 1, "node", d->config.node, "cluster", cluster);
-	*ret_json = root ? ptc_json_text(root) : NULL;
-	json_decref(root);
+	snprintf(v.node, sizeof v.node, "%s", d->config.node);
+	v.cluster = cluster;
+	*ret_json = ptc_inventory_encode(&v);
 	return *ret_json ? 0 : ptc_nomem(err);
 }
 

@@ -142,8 +142,7 @@ static int ask(struct ptc_daemon *d, const struct peer *p, const char *own, int 
 	Ptc__V1__CommittedRequest req = PTC__V1__COMMITTED_REQUEST__INIT;
 	Ptc__V1__CommittedReply *reply = NULL;
 	struct ptc_rpc_channel *channel;
-	json_t *root = NULL;
-	const char *text;
+	struct ptc_inventory v = { 0 };
 	int rc = ptc_channels_probe(d->channels, p->name, p->address, &channel, NULL);
 
 	if (rc)
@@ -154,13 +153,13 @@ static int ask(struct ptc_daemon *d, const struct peer *p, const char *own, int 
 	rc = ptc_pb_unary(channel, METHOD, &req.base, ms, NULL, 0, &ptc__v1__committed_reply__descriptor,
 			  (ProtobufCMessage **)&reply, NULL);
 	if (rc == 0)
-		rc = ptc_json_load(p->name, reply->json, strlen(reply->json), &root, NULL);
-	text = json_string_value(json_object_get(root, "cluster"));
+		rc = ptc_inventory_decode(p->name, reply->json, &v, NULL);
 	if (rc == 0) {
-		*ret_text = text ? ptc_strdup(text) : NULL;
+		*ret_text = v.cluster;
+		v.cluster = NULL;
 		rc = *ret_text ? 0 : PTC_EPEER;
 	}
-	json_decref(root);
+	ptc_inventory_done(&v);
 	if (reply)
 		ptc_pb_free(&reply->base);
 	ptc_rpc_channel_free(channel);
