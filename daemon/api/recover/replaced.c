@@ -13,6 +13,7 @@
 #include "formats/names.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define METHOD      "/ptc.v1.Peer/Committed"
@@ -25,7 +26,7 @@
 
 struct peer {
 	char name[PTC_NAME_MAX + 1], address[256];
-	bool up; /* it uses this etcd */
+	bool listed, up; /* by etcd; one that is up uses this etcd */
 };
 
 struct peers {
@@ -49,28 +50,38 @@ struct ptc_replaced {
 
 /* ---- which nodes there are ---- */
 
-static struct peer *find(const struct peers *p, const char *name)
+static void add(struct peers *p, const char *name, const char *address, bool listed, bool up)
 {
-	for (size_t i = 0; i < p->n; i++)
-		if (strcmp(p->v[i].name, name) == 0)
-			return &p->v[i];
-	return NULL;
-}
-
-static void add(struct peers *p, const char *name, const char *address, bool up)
-{
-	struct peer *to = find(p, name);
+	struct peer *to;
 
 	if (!*address || ptc_name_check_job(name, NULL) != 0 || strlen(address) >= sizeof to->address ||
-	    strchr(address, '\n'))
+	    strchr(address, '\n') || p->n >= 2 * (size_t)PTC_MAX_NODES || !PTC_MORE(p->v, p->n))
 		return;
-	if (!to && (p->n == PTC_MAX_NODES || !PTC_MORE(p->v, p->n)))
-		return;
-	if (!to)
-		to = &p->v[p->n++];
+	to = &p->v[p->n++];
+	*to = (struct peer){ .listed = listed, .up = up };
 	snprintf(to->name, sizeof to->name, "%s", name);
 	snprintf(to->address, sizeof to->address, "%s", address);
-	to->up = up;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct peer *x = a, *y = b;
+	int order = strcmp(x->name, y->name);
+
+	return order ? order : (int)y->listed - (int)x->listed;
+}
+
+/* In the order of their names, each once; what etcd lists counts, not what was remembered. */
+static void sort(struct peers *p)
+{
+	size_t n = 0;
+
+	if (p->n)
+		qsort(p->v, p->n, sizeof *p->v, by_name);
+	for (size_t i = 0; i < p->n; i++)
+		if (n == 0 || strcmp(p->v[n - 1].name, p->v[i].name) != 0)
+			p->v[n++] = p->v[i];
+	p->n = PTC_MIN(n, (size_t)PTC_MAX_NODES);
 }
 
 /* A file that cannot be read is as none: the next look writes it. */
@@ -88,7 +99,7 @@ static void read_peers(struct ptc_daemon *d, struct peers *to)
 			continue;
 		*space = '\0';
 		if (strcmp(line, d->config.node) != 0)
-			add(to, line, space + 1, false);
+			add(to, line, space + 1, false, false);
 	}
 }
 
@@ -123,7 +134,7 @@ static void list_nodes(void *arg)
 		const struct ptc_node *n = ptc_cluster_node(c, (uint32_t)i);
 
 		if (strcmp(n->doc.name, l->d->config.node) != 0)
-			add(l->to, n->doc.name, n->doc.address, n->up);
+			add(l->to, n->doc.name, n->doc.address, true, n->up);
 	}
 }
 
@@ -235,6 +246,7 @@ static bool look(struct ptc_replaced *r, bool *ret_synced)
 	read_peers(r->d, &p);
 	rc = ptc_loop_call(r->d->loop, list_nodes, &l);
 	*ret_synced = rc == 0 && l.synced;
+	sort(&p);
 	if (*ret_synced)
 		write_peers(r->d, &p);
 	n = *ret_synced && read_own(r->d, &own, NULL) == 0 ? p.n : 0;
