@@ -31,6 +31,7 @@
 #include "daemon/samples/peer_samples.h"
 #include "daemon/agent/healing/heal.h"
 #include "daemon/api/recover/recover.h"
+#include "daemon/api/recover/replaced.h"
 #include "daemon/scrub/scrub.h"
 #include "formats/json.h"
 #include "fusefs/launch/launch.h"
@@ -79,6 +80,8 @@ struct process {
 	struct ptc_mount *mount;
 	struct ptc_metrics *metrics;
 	struct ptc_health_check *health;
+	struct ptc_replaced *replaced;
+	struct ptc_error ended; /* why the daemon ends by itself */
 	struct ptc_planning *planning;
 	char *etcd_endpoint;
 	const char *etcd_endpoints[1]; /* the cluster's, where etcd is a child */
@@ -636,6 +639,16 @@ static void watch_signal(struct process *p, uv_signal_t *handle, uv_signal_cb fn
 	uv_signal_start(handle, fn, signum);
 }
 
+/* Its jobs go on with another etcd, and nothing that is committed here counts. */
+static void on_replaced(void *arg, const char *text)
+{
+	struct process *p = arg;
+
+	ptc_error_set(&p->ended, PTC_ESTATE, "%s", text);
+	ptc_notify("STOPPING=1");
+	uv_stop(p->uv);
+}
+
 /* Without the key a node serves all but descriptions of jobs; it asks again when it needs one. */
 static int join_vault(struct process *p, struct ptc_error *err)
 {
@@ -695,6 +708,8 @@ static int wait_for_etcd(struct process *p, struct ptc_error *err)
 	bool waits;
 	int rc = ptc_cluster_waits(p->d.cluster, &waits, err);
 
+	if (rc == 0 && !waits)
+		rc = ptc_replaced_ask(&p->d, err);
 	if (rc || !waits)
 		return rc;
 	snprintf(p->d.waits, sizeof p->d.waits, "%.511s", err->text);
@@ -748,6 +763,8 @@ static int start(struct process *p, struct ptc_error *err)
 		rc = start_metrics(p, err);
 	if (rc == 0)
 		rc = start_health(p, err);
+	if (rc == 0)
+		rc = ptc_replaced_start(&p->d, on_replaced, p, &p->replaced, err);
 	if (rc)
 		return rc;
 	watch_signal(p, &p->term, on_signal, SIGTERM);
@@ -781,6 +798,7 @@ static void stop(struct process *p)
 	ptc_controllers_free(&d->controllers);
 	if (d->loop)
 		ptc_loop_stop(d->loop); /* server threads waiting for the loop get PTC_ECANCELED */
+	p->replaced = ptc_replaced_stop(p->replaced);
 	ptc_agent_healing_stop(d->agent);
 	ptc_scrubber_stop(d->scrubber);
 	p->direct_reads = ptc_direct_reads_free(p->direct_reads);
@@ -976,7 +994,9 @@ int main(int argc, char **argv)
 		uv_run(p.uv, UV_RUN_DEFAULT);
 	else
 		print_error(&err);
+	if (p.ended.code)
+		print_error(&p.ended);
 	stop(&p);
 	ptc_rpc_shutdown();
-	return rc ? 1 : 0;
+	return rc || p.ended.code ? 1 : 0;
 }

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+import threading
 import unittest
 
 import harness
@@ -101,6 +102,7 @@ class RecoverCluster(harness.Case):
             doomed.imported("tp=1")
             doomed.delete()
             before = job.status()
+            wait_for(lambda: self.remembered(c, "n0") == set(left), 30 * PATIENCE, "n0 to know the others", 0.2)
             self.lose_n0(c)
             self.move_etcd(c)
             self.refused(c, "status", "kept", node="n1", contains="node n1 waits: etcd is empty")
@@ -131,21 +133,47 @@ class RecoverCluster(harness.Case):
         self.refused(c, "cluster", "recover", codes=(2,), node="n1", contains="--nodes says which")
         self.refused(c, "cluster", "rejoin", node="n1", contains="etcd is empty")
 
+    def remembered(self, c, name):
+        """The nodes that a node has seen, as it keeps them."""
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(c.nodes[name].dir, "state", "peers")) as f:
+            return {line.split(" ")[0] for line in f}
+        return set()
+
+    def ends(self, c, name, says):
+        c.nodes[name].wait_gone(60 * PATIENCE)
+        self.assertIn(says, c.nodes[name].log_tail(3))
+
+    def all_back(self, c, first, *others):
+        c.nodes[first].run()
+        wait_for(lambda: self.etcd_of(c, first), 30 * PATIENCE, f"the etcd of {first}")
+        for name in others:
+            c.nodes[name].run()
+
     def comes_back(self, c, job):
         """n0 with its old etcd, then pointed at the new one: its tables of generation 2 are not what is committed."""
-        n0, other = c.nodes["n0"], c.nodes["n3"]
+        n0, other, left = c.nodes["n0"], c.nodes["n3"], ["n1", "n2", "n3"]
+        for name in left: # nobody is there who could tell it
+            self.assertTrue(c.nodes[name].stop(30 * PATIENCE))
         os.rename(self.path("old-etcd"), os.path.join(n0.dir, "etcd"))
         n0.run() # alone, with what it had
         wait_for(lambda: c.nodes_up("n0") == {"n0"}, 60 * PATIENCE, "n0 with its old etcd", 0.2)
-        self.assertTrue(other.stop(30 * PATIENCE))
         self.point(c, "n3", "n0")
         other.run()
-        other.wait_gone(60 * PATIENCE)
-        self.assertIn("this etcd has been replaced", other.log_tail(3))
+        self.ends(c, "n3", "this etcd has been replaced")
+        self.all_back(c, "n1", "n2")
+        self.ends(c, "n0", "is of coordination epoch 1, and this etcd of epoch 0: it has been replaced")
         self.point(c, "n3", "n1")
         other.run()
-        c.wait_nodes(["n1", "n2", "n3"], 60 * PATIENCE)
-        self.assertTrue(n0.stop(30 * PATIENCE))
+        c.wait_nodes(left, 60 * PATIENCE)
+        said = wait_for(lambda: [e for e in c.ptcctl("events", job.name, node="n1").stdout.splitlines() if "node_behind" in e],
+                        60 * PATIENCE, "an event", 0.2)
+        self.assertIn("node n0 ran with an etcd that has been replaced", said[0])
+        for name in left: # what it was told it knows also when nobody is there
+            self.assertTrue(c.nodes[name].stop(30 * PATIENCE))
+        n0.run()
+        self.ends(c, "n0", "another node is of coordination epoch 1")
+        self.all_back(c, *left)
+        c.wait_nodes(left, 60 * PATIENCE)
         self.point(c, "n0", "n1")
         n0.run()
         self.waits(c, "n0", "was recovered to epoch 1 without it")
@@ -219,7 +247,11 @@ class RecoverCluster(harness.Case):
             told = self.recover(c, *left).stdout
             self.assertRegex(told, r"INCOMPLETE: .* are on no live node; \"\S+\" was last on n0; .*when n0 come back")
             c.wait_nodes(left, 60 * PATIENCE)
-            shutil.rmtree(self.path("old-etcd"))
+            os.rename(self.path("old-etcd"), os.path.join(c.nodes["n0"].dir, "etcd"))
+            c.nodes["n0"].run() # with what it had: it asks before it begins
+            self.ends(c, "n0", "is of coordination epoch 1, and this etcd of epoch 0: it has been replaced")
+            with open(c.nodes["n0"].log_file) as f:
+                self.assertEqual(1, f.read().count("node=n0 ready"), "it has begun with the etcd that was replaced")
             self.point(c, "n0", "n1")
             c.nodes["n0"].run()
             self.waits(c, "n0", "was recovered to epoch 1 without it")
@@ -228,6 +260,53 @@ class RecoverCluster(harness.Case):
             job.check_whole(self, node="n1")
             job.resize("tp=2", node="n1")
             job.check_whole(self, node="n2")
+
+    def killed_in_a_commit(self, point):
+        """n0, which has etcd and controls the job, dies at this point of a resize, and never comes back."""
+        with self.cluster(nodes=4, devices=1, up=False, **FAST) as c:
+            left, fault = ["n1", "n2", "n3"], os.path.join(c.nodes["n0"].dir, "fault")
+            with open(fault, "w"):
+                pass
+            for node in c.nodes.values():
+                c.start_node(node, {"PTC_FAULT_FILE": fault} if node.name == "n0" else None)
+            c.wait_nodes(sorted(c.nodes), 60 * PATIENCE)
+            job = self.job(c)
+            job.imported("tp=2,dp=2")
+            before = job.status()
+            self.assertEqual("n0", before["controller"])
+            wait_for(lambda: self.kept(c, job, left), 60 * PATIENCE, "documents on n1 to n3", 0.2)
+            with open(fault + ".new", "w") as f:
+                f.write(point)
+            os.rename(fault + ".new", fault)
+            asked = threading.Thread(target=job.resize, args=("dp=4",), kwargs={"node": "n1", "check": False})
+            asked.start()
+            c.nodes["n0"].wait_gone(60 * PATIENCE)
+            self.lose_n0(c)
+            self.move_etcd(c)
+            asked.join()
+            told = self.recover(c, *left).stdout
+            self.assertRegex(told, r"job kept \(\S+\): .*: complete without n0\n")
+            c.wait_nodes(left, 60 * PATIENCE)
+            now = job.status(node="n1")
+            print(f"{point}: generation {before['generation']}, then {now['generation']} of {now['config']}", flush=True)
+            self.assertIn(now["generation"], (before["generation"], before["generation"] + (point == "etcd.commit2.after")), told)
+            at = oracle.Config(tp=2, dp=2) if now["generation"] == before["generation"] else oracle.Config(dp=4)
+            for node in left:
+                job.check_whole(self, node=node)
+            job.check_ranks(self, at, ROWS, node="n2")
+            wait_for(lambda: any(n["node"] == "n0" and n.get("lost") for n in c.json("nodes", node="n1")["nodes"]), 60 * PATIENCE, "n0 lost")
+            job.resize("tp=3", node="n1")
+            job.check_whole(self, node="n3")
+        shutil.rmtree(self.path("old-etcd"))
+        shutil.rmtree(self.path("kept"))
+
+    @harness.labels("repeats")
+    def test_killed_in_a_commit(self):
+        """The node of etcd dies before, between or after commits, before anybody was told: the newest commit of which the others
+        have all, or the one before."""
+        points = ["etcd.intent.after", "etcd.commit1.after", "etcd.commit2.before", "etcd.commit2.after"]
+        for point in self.random.sample(points, harness.size(1, 4, 4)):
+            self.killed_in_a_commit(point)
 
     def test_live(self):
         """Ranks on n0 and n1 train; n0 goes with etcd. The job starts again from its snapshot, by itself, and makes its steps."""
@@ -258,6 +337,7 @@ class RecoverCluster(harness.Case):
             return [j["complete"] for j in r["jobs"]] == [True] and job.status()["generation"] == r["jobs"][0]["generation"]
 
         wait_for(all_keep, 30 * PATIENCE, "documents on all nodes", 0.2)
+        wait_for(lambda: self.remembered(c, "n0") == set(c.nodes) - {"n0"}, 30 * PATIENCE, "n0 to know the others", 0.2)
         self.lose_n0(c)
 
 

@@ -198,7 +198,7 @@ int ptc_cluster_waits(struct ptc_cluster *c, bool *ret_waits, struct ptc_error *
 	fit = ptc_identity_fit(own, text);
 	*ret_waits = fit == PTC_IDENTITY_EMPTY || fit == PTC_IDENTITY_BEHIND;
 	if (fit == PTC_IDENTITY_SAME)
-		return 0;
+		return ptc_identity_check_told(c->state_dir, text, err);
 	rc = ptc_identity_explain(fit, c->state_dir, own, text, err);
 	return *ret_waits ? 0 : rc;
 }

@@ -59,6 +59,7 @@ struct rank {
 	struct ptc_generation gen;
 	double w[NW], s;
 	float m[MROWS][2 * MCOLS]; /* a rank's columns, and as much that is not the job's */
+	int updates;               /* rank_updates(); 0: none */
 	void *page; /* "unmaps": where a fourth tensor, "p", lies until step 3; "guards": for reading only */
 	int64_t nw, ncols;
 };
@@ -244,6 +245,8 @@ static void rank_train(struct rank *r, const char *how, uint64_t last)
 			printf("%d", *(volatile char *)r->page); /* until the file system has gone */
 		nap_us(500);
 		ptc_update_begin(r->c);
+		if (r->updates)
+			rank_check(pwrite(r->updates, &step, sizeof step, 0) == sizeof step, NULL, "updates");
 		if (strcmp(how, "hang-in-update") == 0 && step == 5)
 			pause();
 		rank_update(r);
@@ -287,6 +290,18 @@ static void rank_maps(struct rank *r)
 	close(fd);
 }
 
+/* A file that has the step from which the last update has begun. */
+static int rank_updates(void)
+{
+	char path[256];
+	int fd;
+
+	snprintf(path, sizeof path, "%s/updates-%s", getenv("PTC_TEST_DIR"), getenv("RANK"));
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	rank_check(fd >= 0, NULL, "open");
+	return fd;
+}
+
 static int rank_main(int argc, char **argv)
 {
 	const char *how = argc > 2 ? argv[2] : "";
@@ -321,6 +336,8 @@ static int rank_main(int argc, char **argv)
 		rank_flickers(&r);
 	if (strcmp(how, "maps") == 0 || strcmp(how, "stuck") == 0)
 		rank_maps(&r);
+	if (strcmp(how, "survives") == 0 && getenv("PTC_TEST_DIR"))
+		r.updates = rank_updates();
 	r.gen.size = sizeof r.gen;
 	while ((rc = ptc_next(r.c, &r.gen)) == 1) {
 		rank_rendezvous(&r);
@@ -1703,6 +1720,60 @@ static void test_hold(void **state)
 	end(g); /* frozen ranks are ended, too */
 }
 
+/* Holds two ranks, when both have made steps. */
+static void hold_both(struct group *g, uint64_t held[2])
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_slot_view *slots;
+	bool both = false;
+	size_t n;
+
+	while (!both) {
+		goes_on();
+		ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+		ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
+		assert_int_equal(n, 2);
+		both = true;
+		for (size_t i = 0; i < n; i++) {
+			held[i] = slots[i].step;
+			both = both && !slots[i].not_held && slots[i].step > 0;
+		}
+		ptc_workers_slots_done(t.w, slots, n);
+		if (!both)
+			ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
+	}
+}
+
+/* Ranks that are given up while they are held begin no update any more: others go on from that step. */
+static void test_hold_given_up(void **state)
+{
+	(void)state;
+	for (uint64_t round = 1; round <= 4; round++) {
+		struct group *g = group(2, round, PTC_MODE_RESTART, "survives", NULL);
+		uint64_t held[2], begun;
+		char env[96];
+
+		snprintf(env, sizeof env, "PTC_TEST_DIR=%s", t.dir);
+		g->env[1] = env;
+		start_generation(g, NULL, 0);
+		hold_both(g, held);
+		ptc_workers_drop(t.w, UUID, NULL, 0, true);
+		for (int i = 0; i < 30000 && (processes_left() || !all_exited()); i++)
+			nap_us(1000);
+		for (size_t i = 0; i < 2; i++) {
+			char path[256];
+			int fd;
+
+			snprintf(path, sizeof path, "%s/updates-%zu", t.dir, i);
+			fd = open(path, O_RDONLY | O_CLOEXEC);
+			assert_int_equal(read(fd, &begun, sizeof begun), sizeof begun);
+			close(fd);
+			unlink(path);
+			assert_int_equal(begun + 1, held[i]);
+		}
+	}
+}
+
 /* Where each of the group's ranks has come to when it was killed. */
 static void check_left(struct group *g)
 {
@@ -2484,6 +2555,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_hold, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hold_unproven, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_hold_given_up, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_leave, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_deaf, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_start_after_others, setup, teardown),

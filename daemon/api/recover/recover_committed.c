@@ -2,16 +2,21 @@
 /* Peer/Committed: what this node keeps of committed jobs, and the epoch that it takes over.
  *
  * Happy path: a node that recovers the cluster lists the jobs, reads the documents of some, and then says which cluster
- * this node's state belongs to from now on. Failure modes: documents that are damaged are listed without a revision; a
+ * this node's state belongs to from now on. A node that starts with the etcd that it had asks for this node's identity
+ * alone (replaced.h). Failure modes: documents that are damaged are listed without a revision; a
  * node that does not wait, and an epoch below its own, are refused (PTC_ESTATE). */
 #include "daemon/api/recover/recover_work.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "base/sys/sys.h"
+#include "daemon/cluster/job_events.h"
 #include "daemon/store/store.h"
+#include "formats/names.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #define PART_BYTES (512u << 10)
@@ -172,6 +177,77 @@ static int read_part(struct ptc_daemon *d, const Ptc__V1__CommittedRequest *req,
 	return 0;
 }
 
+/* ---- a node that may be of a lower epoch ---- */
+
+#define SAID_JOBS_MAX 100 /* in whose logs it is told */
+#define SAID_AGAIN_NS (INT64_C(600) * 1000000000)
+
+struct behind {
+	struct ptc_daemon *d;
+	const char *node;
+};
+
+static void tell_jobs(void *arg)
+{
+	const struct behind *b = arg;
+	size_t told = 0;
+
+	for (size_t i = 0; i < ptc_cluster_njobs(b->d->cluster) && told < SAID_JOBS_MAX; i++) {
+		const struct ptc_job_view *j = ptc_cluster_job(b->d->cluster, i);
+
+		if (!j->has_meta || !j->has_record)
+			continue;
+		told++;
+		ptc_event(b->d->cluster, j->uuid, "node_behind",
+			  "node %s ran with an etcd that has been replaced; it is told, and ends: what it has counts "
+			  "again after `ptcctl cluster rejoin` there",
+			  b->node);
+	}
+}
+
+/* A node that cannot remember what it is told asks again at each start: that is not told each time. */
+static bool is_new(const char *node)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static char last[PTC_NAME_MAX + 1];
+	static int64_t last_ns;
+	int64_t now = ptc_sys_now_ns();
+	bool yes;
+
+	pthread_mutex_lock(&lock);
+	yes = strcmp(last, node) != 0 || now > last_ns + SAID_AGAIN_NS;
+	if (yes) {
+		snprintf(last, sizeof last, "%s", node);
+		last_ns = now;
+	}
+	pthread_mutex_unlock(&lock);
+	return yes;
+}
+
+static int identity_alone(struct ptc_daemon *d, const Ptc__V1__CommittedRequest *req, char **ret_json,
+			  struct ptc_error *err)
+{
+	ptc_auto_free char *cluster = NULL;
+	char none[] = "";
+	struct behind b = { d, req->asker };
+	struct ptc_inventory v = { .waits = d->waits[0] != '\0', .old = none };
+	int rc = ptc_name_check_job(req->asker, err);
+
+	if (rc == 0)
+		rc = read_cluster(d, &cluster, err);
+	if (rc)
+		return rc;
+	if (ptc_identity_check_peer(req->own, "this node is", cluster, NULL) != 0 && is_new(req->asker)) {
+		ptc_warn("recover", "node=%s ran with an etcd that has been replaced; it is told", req->asker);
+		if (!d->waits[0])
+			(void)ptc_loop_call(d->loop, tell_jobs, &b);
+	}
+	snprintf(v.node, sizeof v.node, "%s", d->config.node);
+	v.cluster = cluster;
+	*ret_json = ptc_inventory_encode(&v);
+	return *ret_json ? 0 : ptc_nomem(err);
+}
+
 static int serve(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	struct ptc_daemon *d = arg;
@@ -183,7 +259,9 @@ static int serve(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 
 	if (rc)
 		return rc;
-	if (req->cluster[0])
+	if (req->asker[0])
+		rc = identity_alone(d, req, &json, err);
+	else if (req->cluster[0])
 		rc = take_over(d, req->cluster, err);
 	else if (!req->uuid[0])
 		rc = own_inventory(d, &json, err);

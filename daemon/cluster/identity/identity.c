@@ -144,3 +144,36 @@ int ptc_identity_old_answers(const char *state_dir, const struct ptc_etcd_opts *
 	*ret_endpoint = found;
 	return 0;
 }
+
+/* ---- the etcd that has taken its place ---- */
+
+int ptc_identity_check_peer(const char *own, const char *node, const char *theirs, struct ptc_error *err)
+{
+	struct ptc_identity a, b;
+
+	if (ptc_identity_decode("cluster", own, &a, NULL) != 0 ||
+	    ptc_identity_decode("cluster", theirs, &b, NULL) != 0 || strcmp(a.id, b.id) != 0 || b.epoch <= a.epoch)
+		return 0;
+	return ptc_error_set(err, PTC_ESTATE,
+			     "%s of coordination epoch %" PRId64 ", and this etcd of epoch %" PRId64
+			     ": it has been replaced; set coordinator to the one that took its place, and then give "
+			     "`ptcctl cluster rejoin` on this node",
+			     node, b.epoch, a.epoch);
+}
+
+int ptc_identity_told(const char *state_dir, const char *text, struct ptc_error *err)
+{
+	ptc_auto_free char *path = ptc_asprintf("%s/replaced", state_dir);
+
+	return path ? ptc_sys_write_file(path, text, strlen(text), 0600, "replaced.write", err) : ptc_nomem(err);
+}
+
+int ptc_identity_check_told(const char *state_dir, const char *etcd, struct ptc_error *err)
+{
+	ptc_auto_free char *path = ptc_asprintf("%s/replaced", state_dir), *told = NULL;
+	int rc = path ? ptc_sys_read_file(path, PTC_CLUSTER_MAX_BYTES, &told, NULL, err) : ptc_nomem(err);
+
+	if (rc)
+		return rc == PTC_ENOTFOUND ? 0 : rc;
+	return etcd ? ptc_identity_check_peer(etcd, "another node is", told, err) : 0;
+}

@@ -38,3 +38,11 @@ int ptc_identity_remember(const char *state_dir, const struct ptc_etcd_opts *opt
  * NULL: none does. */
 int ptc_identity_old_answers(const char *state_dir, const struct ptc_etcd_opts *opts, char **ret_endpoint,
 			     struct ptc_error *err);
+
+/* A node of a later epoch has told this one, durably: state_dir/replaced has that node's identity. */
+int ptc_identity_told(const char *state_dir, const char *text, struct ptc_error *err);
+/* Whether the node was told of a later epoch than etcd's (etcd: its text). PTC_ESTATE: it was, and err says what to do.
+ */
+int ptc_identity_check_told(const char *state_dir, const char *etcd, struct ptc_error *err);
+/* The same of what a node says now: own is the identity of this node's state directory. */
+int ptc_identity_check_peer(const char *own, const char *node, const char *theirs, struct ptc_error *err);

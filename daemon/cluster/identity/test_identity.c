@@ -6,8 +6,10 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -52,9 +54,40 @@ static void test_fit(void **state)
 	assert_int_equal(ptc_identity_fit(e0, "{"), PTC_IDENTITY_OTHER);
 }
 
+/* Only a later epoch of the same cluster says that an etcd has been replaced; and it is remembered. */
+static void test_peer(void **state)
+{
+	static const char e0[] = "{\"version\":1,\"id\":\"" ID "\"}",
+			  e1[] = "{\"version\":1,\"id\":\"" ID "\",\"epoch\":1}",
+			  other[] = "{\"version\":1,\"id\":\"" OTHER "\",\"epoch\":1}";
+	char dir[] = "/tmp/ptc-identity-XXXXXX", path[64];
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	(void)state;
+	assert_int_equal(ptc_identity_check_peer(e0, "node n1 is", e0, NULL), 0);
+	assert_int_equal(ptc_identity_check_peer(e1, "node n1 is", e1, NULL), 0);
+	assert_int_equal(ptc_identity_check_peer(e1, "node n1 is", e0, NULL), 0);
+	assert_int_equal(ptc_identity_check_peer(e0, "node n1 is", other, NULL), 0);
+	assert_int_equal(ptc_identity_check_peer(e0, "node n1 is", "{", NULL), 0);
+	assert_int_equal(ptc_identity_check_peer(e0, "node n1 is", e1, &err), PTC_ESTATE);
+	assert_non_null(strstr(err.text, "node n1 is of coordination epoch 1, and this etcd of epoch 0"));
+
+	assert_non_null(mkdtemp(dir));
+	assert_int_equal(ptc_identity_check_told(dir, e0, NULL), 0);
+	assert_int_equal(ptc_identity_told(dir, e1, NULL), 0);
+	assert_int_equal(ptc_identity_check_told(dir, e0, NULL), PTC_ESTATE);
+	assert_int_equal(ptc_identity_check_told(dir, e1, NULL), 0); /* it has rejoined */
+	assert_int_equal(ptc_identity_check_told(dir, other, NULL), 0);
+	assert_int_equal(ptc_identity_check_told(dir, NULL, NULL), 0);
+	snprintf(path, sizeof path, "%s/replaced", dir);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(rmdir(dir), 0);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_text), cmocka_unit_test(test_fit) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_text), cmocka_unit_test(test_fit),
+					    cmocka_unit_test(test_peer) };
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,12 +90,15 @@ static void end_group_locked(struct ptc_workers *w, struct group *g, bool droppi
 	g->ending = true;
 	g->dropping |= dropping;
 	g->given_up |= given_up;
-	ptc_group_let_go_locked(w, g);
+	if (!g->given_up)
+		ptc_group_let_go_locked(w, g);
 	if (ptc_group_save(g, &err)) /* then a ptcd that starts anew waits to be told again */
 		ptc_warn("workers", "job %s: %s", g->desc.job, err.text);
 	for (size_t i = 0; i < g->desc.nranks; i++)
 		if (g->slots[i].worker)
 			end_worker_locked(w, g, g->slots[i].worker);
+	if (g->given_up)
+		ptc_group_end_held_locked(w, g);
 	ptc_workers_changed_locked(w);
 }
 

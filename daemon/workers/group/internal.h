@@ -33,6 +33,8 @@ uint64_t ptc_group_first_stop(const struct group *g); /* the stop of a rank that
 
 /* group_hold.c */
 void ptc_group_let_go_locked(struct ptc_workers *w, struct group *g);
+/* Thaws held ranks that are told to exit right before: they begin no update any more, and get SIGTERM at once. */
+void ptc_group_end_held_locked(struct ptc_workers *w, struct group *g);
 /* NULL: its state can be taken; else why not. Of a group that is held; k NULL: of no process. */
 const char *ptc_worker_not_held(const struct group *g, const struct worker *k);
 

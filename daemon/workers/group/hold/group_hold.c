@@ -68,6 +68,8 @@ static bool look(const struct group *g, struct worker *k, int64_t now)
 
 	if (k->hold.failed)
 		return true;
+	if (!k->hold.asked) /* it may have promised to survive after the others were told */
+		atomic_exchange(&k->page->hold, 1);
 	if (!k->hold.asked && (ptc_local_whole(k->page) || late) && now >= k->hold.again_ns)
 		freeze_worker(k);
 	if (k->hold.asked && !k->hold.frozen)
@@ -112,7 +114,9 @@ static void hold_locked(struct ptc_workers *w, struct group *g, int64_t ms)
 	ptc_workers_wake(w);
 }
 
-void ptc_group_let_go_locked(struct ptc_workers *w, struct group *g)
+/* ends: the ranks are ended next, and others go on from the step at which they were held. So none begins an update: one
+ * that waits in ptc_update_begin stays there until its process ends. */
+static void release_locked(struct ptc_workers *w, struct group *g, bool ends)
 {
 	if (!g->held_from_ns)
 		return;
@@ -123,8 +127,10 @@ void ptc_group_let_go_locked(struct ptc_workers *w, struct group *g)
 
 		if (!k)
 			continue;
-		if (k->page)
+		if (k->page && !ends)
 			atomic_exchange(&k->page->hold, 0);
+		if (ends && k->hold.frozen && !k->leaving)
+			k->term_ns = ptc_sys_now_ns(); /* it comes to no boundary where it would be told */
 		if (k->leaving && k->page)
 			atomic_exchange(&k->page->leaving, PTC_LOCAL_LEAVE_GO);
 		if (k->leaving)
@@ -134,6 +140,16 @@ void ptc_group_let_go_locked(struct ptc_workers *w, struct group *g)
 		thaw_worker(k);
 	}
 	ptc_workers_changed_locked(w);
+}
+
+void ptc_group_let_go_locked(struct ptc_workers *w, struct group *g)
+{
+	release_locked(w, g, false);
+}
+
+void ptc_group_end_held_locked(struct ptc_workers *w, struct group *g)
+{
+	release_locked(w, g, true);
 }
 
 bool ptc_workers_holds_locked(struct ptc_workers *w, int64_t now_ns)

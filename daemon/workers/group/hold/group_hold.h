@@ -12,8 +12,8 @@
  * ptcd has too (PTC_LOCAL_KEEPS).
  *
  * A hold ends with ptc_workers_let_go, with the end of the group, with ptcd, or when a new ptcd begins. It also ends
- * when its time is over, unless somebody has a view of it. Ranks then go on where they were. If there is no ptcd any
- * more, ptc-exec ends the hold.
+ * when its time is over, unless somebody has a view of it. Ranks then go on where they were. Ranks that are given up do
+ * not: they are thawed, get SIGTERM, and begin no other update. If there is no ptcd any more, ptc-exec ends the hold.
  *
  * Failure modes: PTC_ENOTFOUND, PTC_ECANCELED. Of a rank that cannot be frozen, or is not whole in time, the view says
  * why. Threads: any. */
