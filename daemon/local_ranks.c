@@ -33,6 +33,8 @@
 
 #define PINNED_PER_DEVICE    ((uint64_t)16 << 20) /* ptc-gpu's ring for each */
 #define EVENT_RETRY_MS       500
+#define TOLD_MS              50
+#define TOLD_WAITS           200 /* so often: then the failure is more important */
 #define RENDEZVOUS_POLL_US   100000
 #define RENDEZVOUS_CALL_MS   2000 /* of one question; the caller's wait may be longer */
 #define RENDEZVOUS_ANSWER_MS 10000
@@ -42,7 +44,9 @@
 struct event {
 	struct ptc_daemon *d;
 	struct ptc_worker_event event;
-	bool again;
+	bool again, judged, told;
+	uint64_t bad; /* devices of its ranks that are not well: the cluster has to know that first */
+	unsigned waits;
 };
 
 /* Compares the job's meta, or what a deleted job's last rank has to say would stay for ever. */
@@ -75,11 +79,60 @@ static int put_event(struct event *n, struct ptc_etcd *e, struct ptc_error *err)
 	return rc;
 }
 
+static const char *name_of(const struct ptc_node_device *v)
+{
+	return v->uuid[0] ? v->uuid : v->kind;
+}
+
+/* A rank that has failed beside a device that is not well has failed for it: its program is not to blame. */
+static void judge_devices(struct event *n)
+{
+	struct ptc_node_devices *found = n->d->config.found;
+	size_t count = ptc_node_devices_count(found);
+	char text[sizeof n->event.text];
+
+	n->judged = true;
+	if (!n->event.gone)
+		(void)ptc_node_devices_refresh(found, NULL); /* what is known may be from before the failure */
+	for (size_t i = 0; i < count; i++) {
+		struct ptc_node_device v;
+
+		ptc_node_devices_get(found, i, &v);
+		if (!(n->event.devices >> i & 1) || strcmp(v.health, "ok") == 0)
+			continue;
+		n->bad |= UINT64_C(1) << i;
+		if (n->event.gone)
+			continue;
+		n->event.gone = true;
+		memcpy(text, n->event.text, sizeof text);
+		snprintf(n->event.text, sizeof n->event.text, "device %zu (%s) is not well: %s (%s); %.700s", i,
+			 name_of(&v), v.health, v.why, text);
+	}
+}
+
+/* Whoever starts the ranks again would give them the same device otherwise. */
+static bool is_told(const struct event *n)
+{
+	uint32_t at;
+
+	if (!ptc_cluster_find_node(n->d->cluster, n->d->config.node, &at))
+		return false;
+	for (uint32_t i = 0; i < 64; i++)
+		if (n->bad >> i & 1 && ptc_node_device_well(ptc_cluster_node(n->d->cluster, at), i, NULL))
+			return false;
+	return true;
+}
+
 static void event_work(void *arg, struct ptc_etcd *e)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct event *n = arg;
 
+	if (n->event.kind == PTC_WORKER_EVENT_FAILED && !n->judged && n->d->config.found)
+		judge_devices(n);
+	n->again = n->bad && !n->told;
+	if (n->again)
+		return;
 	n->again = put_event(n, e, &err) != 0;
 	if (n->again)
 		ptc_warn("worker", "job=%s cannot tell what its ranks have come to, trying again: %s",
@@ -89,9 +142,15 @@ static void event_work(void *arg, struct ptc_etcd *e)
 static void event_done(void *arg)
 {
 	struct event *n = arg;
+	bool tells = n->bad && !n->told;
 
+	if (tells) {
+		ptc_live_devices(n->d);
+		n->told = is_told(n) || ++n->waits > TOLD_WAITS;
+	}
 	if (n->again && !atomic_load(&n->d->stopping) &&
-	    ptc_cluster_run_later(n->d->cluster, n->event.key.uuid, EVENT_RETRY_MS, event_work, event_done, n) == 0)
+	    ptc_cluster_run_later(n->d->cluster, n->event.key.uuid, tells ? TOLD_MS : EVENT_RETRY_MS, event_work,
+				  event_done, n) == 0)
 		return;
 	ptc_free(n);
 }
@@ -254,7 +313,7 @@ static void tell_jobs(struct ptc_daemon *d, uint32_t device, const struct ptc_no
 {
 	bool well = strcmp(now->health, "ok") == 0;
 	const struct ptc_device_given *g;
-	const char *id = now->uuid[0] ? now->uuid : now->kind;
+	const char *id = name_of(now);
 	size_t n;
 
 	if (well)
@@ -279,9 +338,31 @@ static void tell_jobs(struct ptc_daemon *d, uint32_t device, const struct ptc_no
 
 _Static_assert(PTC_NODE_DEVICES_MAX <= 64, "d->unwell has a bit for each");
 
-static void device_failed(void *arg)
+/* A rank has this device, and cannot use it any more. */
+static void end_ranks(struct ptc_daemon *d, uint32_t device, const struct ptc_node_device *v, pid_t pid)
 {
-	look_at_devices(arg);
+	char why[256];
+
+	snprintf(why, sizeof why, "its device %u (%s) has failed: %s (%s); the rank is ended", device, name_of(v),
+		 v->health, v->why);
+	ptc_workers_device_failed(d->workers, device, pid, why);
+}
+
+/* The driver's word alone is not enough: the next copy may succeed. If the device's own state says the same, nothing of
+ * the rank can be read any more. */
+static void device_failed(void *arg, const char *uuid, pid_t pid)
+{
+	struct ptc_daemon *d = arg;
+	size_t n = ptc_node_devices_count(d->config.found);
+
+	(void)ptc_node_devices_refresh(d->config.found, NULL);
+	for (uint32_t i = 0; i < n; i++) {
+		struct ptc_node_device v;
+
+		ptc_node_devices_get(d->config.found, i, &v);
+		if (strcmp(v.uuid, uuid) == 0 && strcmp(v.health, "ok") != 0 && strcmp(v.health, "check") != 0)
+			end_ranks(d, i, &v, pid);
+	}
 }
 
 void ptc_live_devices(struct ptc_daemon *d)
@@ -299,6 +380,8 @@ void ptc_live_devices(struct ptc_daemon *d)
 		well = strcmp(now.health, "ok") == 0;
 		if (well != !(d->unwell >> i & 1))
 			tell_jobs(d, i, &now);
+		if (now.dead)
+			end_ranks(d, i, &now, 0);
 		d->unwell = well ? d->unwell & ~(UINT64_C(1) << i) : d->unwell | UINT64_C(1) << i;
 	}
 	ptc_node_devices_unhealthy(d->config.found, text, sizeof text);

@@ -1,58 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """scripts/bundle: its tree, moved, in a root file system that has glibc and a shell and nothing else."""
-import contextlib
 import os
 import re
 import shutil
-import signal
-import subprocess
 import unittest
 
+import bare_root
 import harness
 import state as states
+from bare_root import NOBODY, listed, run
 from harness import PATIENCE, wait_for
-
-NOBODY = 65534
-# In a mount namespace of its own; what it mounts goes with it. The test's folder is seen under the name that it has here.
-MOUNTS = r"""
-set -eu
-mount --bind "$1" "$1$1"
-mount --rbind /proc "$1/proc"
-for name in null zero urandom; do mount --bind /dev/$name "$1/dev/$name"; done
-mount -t tmpfs tmpfs "$1/dev/shm"
-echo mounted
-exec cat
-"""
-
-
-def run(*argv, **kw):
-    return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kw)
-
-
-def listed(package):
-    """The files of a Debian package."""
-    r = run("dpkg-query", "--listfiles", package)
-    return [p for p in r.stdout.splitlines() if os.path.isfile(p)] if r.returncode == 0 else []
-
-
-class Root:
-    def __init__(self, top, holder):
-        self.top, self.holder, self.space = top, holder, os.readlink(f"/proc/{holder}/ns/mnt")
-
-    def run_by(self, uid):
-        """What a command is run by inside, as that user."""
-        return ["nsenter", f"--mount=/proc/{self.holder}/ns/mnt", "chroot", f"--userspec={uid}:{uid}", "--groups=", self.top]
-
-    def processes(self):
-        """{process inside: (its program, the files it has mapped)}, the paths as inside."""
-        found = {}
-        for pid in (int(p) for p in os.listdir("/proc") if p.isdigit() and int(p) != self.holder):
-            with contextlib.suppress(OSError): # gone, or nobody may look at it
-                if os.readlink(f"/proc/{pid}/ns/mnt") == self.space:
-                    with open(f"/proc/{pid}/maps") as f:
-                        mapped = {line.split(None, 5)[5].strip().removeprefix(self.top) for line in f if "/" in line}
-                    found[pid] = os.readlink(f"/proc/{pid}/exe").removeprefix(self.top), mapped
-        return found
 
 
 class Bundle(harness.Case):
@@ -69,37 +26,6 @@ class Bundle(harness.Case):
             self.assertEqual(0, r.returncode, r.stdout)
         shutil.move(made, tree)
         return tree
-
-    def bare_root(self):
-        """Makes it in the test's own folder: glibc, a shell, two users."""
-        for path in [p for p in listed("libc6") if ".so" in p] + ["/bin/sh"]:
-            os.makedirs(self.dir + os.path.dirname(path), exist_ok=True)
-            shutil.copy(path, self.dir + path)
-        os.makedirs(self.path("lib64"), exist_ok=True) # where every program of x86-64 looks for its loader
-        shutil.copy("/lib64/ld-linux-x86-64.so.2", self.path("lib64"))
-        for folder in ("proc", "dev/shm", "etc", self.dir[1:]):
-            os.makedirs(self.path(folder), exist_ok=True)
-        for name in ("null", "zero", "urandom"):
-            open(self.path("dev", name), "w").close()
-        os.makedirs(self.path("tmp"), mode=0o1777, exist_ok=True)
-        for name, text in (("passwd", "root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"), ("group", "root:x:0:\nnogroup:x:65534:\n")):
-            with open(self.path("etc", name), "w") as f:
-                f.write(text)
-
-    @contextlib.contextmanager
-    def mounted(self):
-        """The root file system with its mounts."""
-        with subprocess.Popen(["unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", MOUNTS, "sh", self.dir], text=True,
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-            self.assertEqual("mounted\n", holder.stdout.readline())
-            root = Root(self.dir, holder.pid)
-            try:
-                yield root
-            finally:
-                for pid in root.processes(): # of a test that failed
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                holder.stdin.close()
 
     def check_guide(self, root, tree):
         """docs/install.md's configuration will do, for an ordinary user."""
@@ -171,10 +97,10 @@ class Bundle(harness.Case):
         if not listed("libc6") or not shutil.which("etcd"):
             self.skipTest("needs Debian's libc6 and etcd, of which a bundle is made")
         self.model()
-        self.bare_root()
+        bare_root.make(self.dir)
         tree = self.bundle()
         self.check_python(tree)
-        with self.mounted() as root:
+        with bare_root.mounted(self.dir) as root:
             r = run(*root.run_by(NOBODY), "/bin/sh", "-c", '"$0"/bin/ptcctl version', tree)
             self.assertEqual(0, r.returncode, r.stdout)
             r = run(*root.run_by(0), "/usr/bin/etcd", "--version")

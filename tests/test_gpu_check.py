@@ -9,6 +9,7 @@ import sys
 import tempfile
 import unittest
 
+import bare_root
 import harness
 from harness import PATIENCE
 
@@ -35,9 +36,9 @@ class GpuCheck(harness.Case):
         shutil.move(made, tree)
         return tree
 
-    def check(self, tree, *args, driver=FAKE, status=0, **env):
-        """{what: row} of its table. Nothing of this environment reaches it but the way to Python's programs."""
-        gpu, image, table = os.path.join(self.shared.name, "gpu"), self.path("image"), self.path("table.json")
+    def check(self, tree, *args, driver=FAKE, status=0, run_by=(sys.executable,), shared=None, **env):
+        """{what: row} of its table. Nothing of this environment reaches it but the way to Python's programs. run_by: this Python, perhaps elsewhere."""
+        gpu, image, table = os.path.join(shared or self.shared.name, "gpu"), self.path("image"), self.path("table.json")
         shutil.rmtree(gpu, ignore_errors=True)
         os.makedirs(gpu)
         os.chmod(gpu, 0o777)
@@ -45,10 +46,12 @@ class GpuCheck(harness.Case):
             os.unlink(table)
         with open(image, "w") as f:
             f.write("kernels of the fake driver\n")
-        env = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": driver, "PTC_FAKE_GPU": gpu, "PTC_GPU_KERNELS": image, **env}
-        r = subprocess.run([sys.executable, os.path.join(tree, "bin", "gpu-check"), "--bytes", str(8 << 20), "--state-bytes", str(8 << 20),
+        env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **({"LD_LIBRARY_PATH": driver} if driver else {}), "PTC_FAKE_GPU": gpu,
+               "PTC_GPU_KERNELS": image, **env}
+        r = subprocess.run([*run_by, os.path.join(tree, "bin", "gpu-check"), "--bytes", str(8 << 20), "--state-bytes", str(8 << 20),
                             "--cycles", "3", "--json", table, *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300 * PATIENCE, cwd="/")
         self.assertEqual(status, r.returncode, r.stdout)
+        self.said = r.stdout
         with open(table) as f:
             return {row["what"]: row for row in json.load(f)}
 
@@ -65,13 +68,12 @@ class GpuCheck(harness.Case):
             self.assertIn(f"PyTorch: {what}", rows)
         self.assertTrue([what for what in rows if what.startswith("PyTorch: losses of ")])
 
-    @harness.labels("repeats")
-    def test_fake_driver(self):
-        """Everything is found and right but what needs a device; without handles the rest goes on; without a driver it says so."""
-        tree = self.bundle()
-        rows = self.check(tree)
+    def check_rows(self, rows, root=True):
+        """Everything is found and right but what needs a device, or root."""
         allowed = {"hanging kernel": "not possible here"}  # the fake driver runs no kernel but ours
         allowed.update({what: "not possible here" for what in rows if what.startswith("PyTorch: ")})  # nor PyTorch's
+        if not root:
+            allowed.update({what: "not possible here" for what, row in rows.items() if row["value"].startswith("only root can")})
         for what, row in rows.items():
             self.assertIn(row["verdict"], (allowed.get(what, "ok"), "ok" if not row["goal"] else "below goal"), row)
         for what in ("ptc-gpu maps it", "bytes saved, ring", "bytes restored, pinned map", "bytes by kernels", "bytes by strided copies",
@@ -80,6 +82,46 @@ class GpuCheck(harness.Case):
                      "memory after the last killed rank, against the first", "hanging kernel", "copied while a stream waits for ever", "PyTorch: losses",
                      "PyTorch: memory"):
             self.assertIn(what, rows)
+
+    @unittest.skipUnless(harness.LONG, "takes a minute: PTC_TEST_LONG")
+    @harness.skip_unless_root
+    @harness.labels("repeats")
+    def test_bare_root(self):
+        """In a root file system that has glibc, a shell, Python and a driver where drivers are, and nothing else: as root, and as an ordinary user.
+        Everything runs; what the driver does not allow, or without one, is not possible there, and the table says why."""
+        if not bare_root.listed("libc6"):
+            self.skipTest("needs Debian's libc6, of which the root file system is made")
+        bare_root.make(self.dir)
+        python = bare_root.add_python(self.dir)
+        drivers = self.path("usr/lib/x86_64-linux-gnu")
+        os.makedirs(drivers, exist_ok=True)
+        tree, shared = self.bundle(), self.path("tmp")
+        os.chmod(self.dir, 0o777)  # the table is written there
+        with bare_root.mounted(self.dir) as root:
+            self.assertNotEqual(0, bare_root.run(*root.run_by(0), "/usr/bin/etcd", "--version").returncode, "the root file system is not bare")
+            rows = self.check(tree, driver=None, shared=shared, run_by=[*root.run_by(0), python])
+            self.assertEqual({"not possible here"}, {row["verdict"] for row in rows.values()})
+            self.assertIn("no NVIDIA driver", rows["CUDA"]["value"])
+            for name in os.listdir(FAKE):
+                if name.endswith(".so.1"):
+                    shutil.copy(os.path.join(FAKE, name), drivers)
+            for uid in (0, bare_root.NOBODY):
+                with self.subTest(uid=uid):
+                    rows = self.check(tree, driver=None, shared=shared, run_by=[*root.run_by(uid), python])
+                    print(f"as user {uid}:\n{self.said}", flush=True)
+                    self.check_rows(rows, root=uid == 0)
+                    self.assertEqual("ptc-gpu", rows["copied before tp=2 by"]["value"])
+                    self.assertEqual({"not possible here"}, {row["verdict"] for what, row in rows.items() if what.startswith("PyTorch: ")})
+            rows = self.check(tree, "--only", "live", driver=None, shared=shared, run_by=[*root.run_by(0), python], PTC_FAKE_GPU_NO_IPC="1")
+            self.assertEqual("not possible here", rows["a rank gives an IPC handle"]["verdict"])
+            self.assertEqual("rank", rows["copied before tp=2 by"]["value"])
+
+    @harness.labels("repeats")
+    def test_fake_driver(self):
+        """Everything is found and right but what needs a device; without handles the rest goes on; without a driver it says so."""
+        tree = self.bundle()
+        rows = self.check(tree)
+        self.check_rows(rows)
         if os.geteuid() == 0 and os.path.exists("/usr/bin/python3") and all(os.stat(p).st_mode & 1 for p in pathlib.Path(FAKE).parents):
             self.assertEqual(("yes", "yes"), tuple(rows[w]["value"] for w in ("ptc-gpu maps memory of another user's rank",
                                                                               "and where a third user shows its handle")))

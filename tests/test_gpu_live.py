@@ -696,6 +696,106 @@ class GpuLive(harness.Case):
             job.do("stop")
             job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
 
+    def stall(self, job):
+        """Ranks wait at one step. The file that holds them, and the step."""
+        stall = os.path.join(self.gpu, "stall")
+        open(stall, "w").close()
+        reached = max(wait_for(lambda: self.stand(job), 60 * PATIENCE, "ranks that wait").values()) + 20
+        with open(stall + ".new", "w") as f:
+            f.write(f"{reached}\n")
+        os.rename(stall + ".new", stall)
+        return stall, reached
+
+    ENDED = r"rank 1 \(pid \d+\)(:| has ended:) its device 1 \(GPU-d1.*\) has failed: "
+
+    def bad_device(self, c, name, **options):
+        """A job of two ranks on devices 0 and 1 that may go on with one, with a snapshot, and some steps after it. The ranks wait at a step."""
+        job = GpuJob(c, self.dir, self.gpu, run_options={"grace": "1s"}, snapshot_every=1000000, gpus={"1": "tp=1", "2": options.pop("config", "tp=2")},
+                     **options)
+        c.ptcctl("run", "-f", job.yaml, "--gpus", "2", "--wait", timeout_s=60 * PATIENCE)
+        job.wait_step(5)
+        job.do("snapshot")
+        kept = job.status()["step"]
+        job.check_state(self, kept, self.path(f"at-{name}"))
+        job.wait_step(kept + 5)
+        self.tried(job)
+        self.assertEqual([0, 1], sorted(r["device"] for r in job.ranks().values()))
+        return job, kept
+
+    def goes_on(self, job, devices, kept, name):
+        """The job has been started again, on these devices; its end has the bytes of the formula."""
+        wait_for(lambda: devices == sorted(r["device"] for r in job.status()["run"].get("ranks", []) if r.get("pid")), 90 * PATIENCE,
+                 f"ranks on {devices}", 0.1)
+        job.wait_step(kept + 5)
+        job.do("stop")
+        job.check_state(self, job.wait_run("stopped")["step"], self.path(f"end-{name}"))
+
+    def unhealthy(self, c):
+        """What the cluster knows, once the node has looked."""
+        c.json("nodes", "--devices")
+        return c.json("nodes")["nodes"][0].get("unhealthy")
+
+    def said(self, c, job, kind):
+        return " ".join(e["text"] for e in self.events(c, job) if e["kind"] == kind)
+
+    def test_bad_device_copied(self):
+        """A device has uncorrectable errors, found in the middle of a copy, and its rank trains on: the rank counts as failed, the job goes on
+        from the snapshot before, on a spare device, or on fewer, or waits for the device, as its `elastic` says."""
+        for name, devices, then in (("spare", 3, [0, 2]), ("shrink", 2, [0]), ("wait", 2, [0, 1])):
+            with self.subTest(name), self.gpus(PTC_FAKE_GPU_DEVICES=str(devices)) as c:
+                self.may_leave = True
+                job, kept = self.bad_device(c, name, env={"PTC_FAKE_GPU_DEVICES": str(devices)},
+                                            elastic={"on_failure": "wait" if name == "wait" else "shrink"})
+                bad = os.path.join(self.gpu, "ecc-1")
+                open(bad, "w").close()
+                r = c.ptcctl("snapshot", job.name, "--wait", check=False, timeout_s=60 * PATIENCE)
+                self.assertNotEqual(0, r.returncode, r.stdout)
+                print(r.stderr, flush=True)
+                if name == "wait":
+                    wait_for(lambda: "n0:1 is not well (ecc)" in self.said(c, job, "waits"), 60 * PATIENCE, "the job to wait", 0.2)
+                    job.check_state(self, kept, self.path("at-waits"))
+                    os.unlink(bad)
+                    wait_for(lambda: self.unhealthy(c) is None, 60 * PATIENCE, "a device that is well", 0.5)
+                self.goes_on(job, then, kept, name)
+                self.assertRegex(self.said(c, job, "failed"), self.ENDED + r"ecc \(.*\)")
+                self.assertIn(f"from the snapshot of step {kept},", self.said(c, job, "recovered"))
+
+    def test_bad_device_stands(self):
+        """A device is lost while ranks wait for a peer. Its rank stands, and is ended: the other one has all of the state, and no step is lost. Or
+        it ends itself, nobody has its shard, and the snapshot has to do."""
+        for name, config in (("replica", "dp=2"), ("shards", "tp=2")):
+            with self.subTest(name), self.gpus() as c:
+                self.may_leave = True
+                job, kept = self.bad_device(c, name, config=config, argv=["--folder", self.gpu, "--survive", "1", "--marks", "1", "--host", "0"])
+                stall, reached = self.stall(job)
+                wait_for(lambda: {s["step"] for s in job.ranks().values()} == {reached}, 60 * PATIENCE, "ranks that stand", 0.1)
+                if name == "replica":  # as in a call of the driver that does not return
+                    os.kill(job.ranks()[1]["pid"], signal.SIGSTOP)
+                open(os.path.join(self.gpu, "lost-1"), "w").close()
+                wait_for(lambda: self.unhealthy(c) == "1:lost", 60 * PATIENCE, "a lost device", 0.5)
+                wait_for(lambda: self.said(c, job, "failed"), 60 * PATIENCE, "the rank's end", 0.1)
+                self.assertRegex(self.said(c, job, "failed"), self.ENDED + "lost" if name == "replica" else
+                                 r"device 1 \(GPU-d1.*\) is not well: lost \(.*\); rank 1 \(pid \d+\) exited with status 1")
+                os.unlink(stall)
+                at = reached if name == "replica" else kept
+                self.goes_on(job, [0], at, name)
+                self.assertEqual(name == "replica", f"of step {reached}," in self.said(c, job, "survived"), self.events(c, job))
+                self.assertIn(f"from the snapshot of step {at},", self.said(c, job, "recovered"))
+
+    @harness.labels("repeats")
+    def test_bad_device_trains(self):
+        """Ranks that make steps are not ended, whatever the driver says of their devices."""
+        os.makedirs(self.path("apart"))
+        with self.gpus() as c:
+            job, _ = self.bad_device(c, "trains", env={"PTC_FAKE_GPU": self.path("apart")})  # the ranks' driver sees nothing of what follows
+            before = {n: r["pid"] for n, r in job.ranks().items()}
+            open(os.path.join(self.gpu, "lost-1"), "w").close()
+            wait_for(lambda: self.unhealthy(c) == "1:lost", 60 * PATIENCE, "a lost device", 0.5)
+            job.wait_step(job.step() + 5)
+            self.assertEqual(before, {n: r["pid"] for n, r in job.ranks().items()})
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+
     def killed(self, victims, then, sig=signal.SIGKILL, survive="1", faults=(), argv=(), **options):
         """tp=2: each rank's shard is its alone. Ranks stand at one step, and some are killed. The step that they had come to, that of the
         snapshot, that from which the job goes on, and what events say."""
@@ -709,12 +809,7 @@ class GpuLive(harness.Case):
             kept = job.status()["step"]
             job.wait_step(kept + 5)
             self.tried(job)
-            stall = os.path.join(self.gpu, "stall")
-            open(stall, "w").close()
-            reached = max(wait_for(lambda: self.stand(job), 60 * PATIENCE, "ranks that wait").values()) + 20
-            with open(stall + ".new", "w") as f:
-                f.write(f"{reached}\n")
-            os.rename(stall + ".new", stall)
+            stall, reached = self.stall(job)
             ranks = wait_for(lambda: (lambda r: r if len(r) == 2 and {s["step"] for s in r.values()} == {reached} and
                              (survive == "2" or all(s["whole"] for s in r.values())) else None)(job.ranks()), 60 * PATIENCE, "ranks that stand", 0.1)
             self.assertEqual(options["memory"] == "state", bool(self.handles(c)))

@@ -35,6 +35,14 @@ static bool lost(int device)
 	return fake_file(name);
 }
 
+static bool ecc(int device)
+{
+	char name[32];
+
+	snprintf(name, sizeof name, "ecc-%d", device);
+	return fake_file(name);
+}
+
 static void touch(const char *name)
 {
 	char file[512];
@@ -124,6 +132,8 @@ CUresult fake_enter(enum fake_function f, bool needs_context)
 			result = fake_wrong(CUDA_ERROR_INVALID_CONTEXT, "%s without a context", names[f]);
 		else if (lost(current->device))
 			result = fake.dead = CUDA_ERROR_UNKNOWN;
+		else if (!fake.sound && f == FN_cuMemcpyDtoHAsync && ecc(current->device))
+			result = fake.dead = CUDA_ERROR_ECC_UNCORRECTABLE;
 	}
 	if (result)
 		pthread_mutex_unlock(&lock);

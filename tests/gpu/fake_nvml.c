@@ -3,7 +3,7 @@
  *
  *   PTC_FAKE_NVML="N:WORD,..."   device N is: ecc, pending, failed, busy (two processes), full (more than can be
  * listed), mig (two instances stand for it), bare (supports nothing optional) PTC_FAKE_NVML_START=RESULT   what
- * nvmlInit gives DIR/lost-N                   device N is lost */
+ * nvmlInit gives DIR/lost-N                   device N is lost; DIR/ecc-N: it has uncorrectable errors */
 #include "daemon/gpu/cuda/nvml_driver.h"
 
 #include <stdbool.h>
@@ -124,9 +124,14 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 
 nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter, unsigned long long *count)
 {
+	FILE *told;
+
 	if (is(device->index, "bare"))
 		return NVML_ERROR_NOT_SUPPORTED;
-	*count = is(device->index, "ecc") ? 3 : 0;
+	told = open_told("ecc", device->index);
+	*count = told || is(device->index, "ecc") ? 3 : 0;
+	if (told)
+		fclose(told);
 	return NVML_SUCCESS;
 }
 

@@ -493,7 +493,7 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 	}
 	if (rec->elastic.on_failure == PTC_JOB_STOP)
 		return true;
-	mark(ctl, r->id, PTC_RECOVERY_NODE, w->doc.gone ? 0 : w->doc.step); /* nobody saw how far that rank had come */
+	mark(ctl, r->id, PTC_RECOVERY_NODE, w->doc.step); /* 0: nobody saw how far that rank had come */
 	if (held)
 		mark_held(ctl, r);
 	if (!count_loss(ctl, p.down ? p.names : gone))

@@ -216,6 +216,7 @@ static void update_locked(struct ptc_node_devices *d, json_t *list)
 			if (strcmp(now.uuid, d->v[i].uuid) != 0)
 				continue;
 			d->v[i] = now;
+			d->v[i].dead = strcmp(now.health, "lost") == 0;
 			found = true;
 		}
 		if (!found) {
@@ -223,6 +224,8 @@ static void update_locked(struct ptc_node_devices *d, json_t *list)
 
 			snprintf(d->v[i].health, sizeof d->v[i].health, "lost");
 			snprintf(d->v[i].why, sizeof d->v[i].why, "%s", why ? why : "the driver no longer shows it");
+			/* With no device at all, a new driver may have been installed: ranks go on with the old one. */
+			d->v[i].dead = json_array_size(json_object_get(list, "devices")) > 0;
 		}
 	}
 }

@@ -12,6 +12,7 @@
 #include "base/buf.h"
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +32,7 @@ struct ptc_node_device {
 	char kind[8];  /* gpu, mig, virtual */
 	char name[96], bus[32];
 	char health[16], why[96]; /* health: ok, ecc, reset-required, lost or check; why: the reason if it is not ok */
+	bool dead;                /* lost, and the driver answers: no process can use it any more */
 	unsigned index;           /* NVML's index */
 	unsigned processes;       /* number of processes with a context on it */
 	uint64_t memory_bytes, free_bytes;

@@ -126,6 +126,14 @@ static bool becomes(struct ptc_node_devices *d, size_t i, const char *health)
 	return strcmp(v.health, health) == 0;
 }
 
+static bool is_dead(struct ptc_node_devices *d, size_t i)
+{
+	struct ptc_node_device v;
+
+	ptc_node_devices_get(d, i, &v);
+	return v.dead;
+}
+
 /* Numbers stay when a device falls ill, is lost, or is shown no more. */
 static void test_look(void **state)
 {
@@ -140,13 +148,21 @@ static void test_look(void **state)
 	assert_true(becomes(d, 1, "ok"));
 	setenv("PTC_FAKE_GPU_DEVICES", "1", 1);
 	assert_true(becomes(d, 1, "lost"));
+	assert_true(is_dead(d, 1));
 	unsetenv("PTC_FAKE_GPU_DEVICES");
+	assert_true(becomes(d, 1, "ok"));
+	assert_false(is_dead(d, 1));
+	setenv("PTC_FAKE_NVML_START", "18", 1); /* another driver has been installed: processes go on with theirs */
+	assert_true(becomes(d, 1, "lost"));
+	assert_false(is_dead(d, 1));
+	unsetenv("PTC_FAKE_NVML_START");
 	assert_true(becomes(d, 1, "ok"));
 	snprintf(lost, sizeof lost, "%s/lost-0", dir);
 	f = fopen(lost, "w");
 	assert_non_null(f);
 	fclose(f);
 	assert_true(becomes(d, 0, "lost"));
+	assert_true(is_dead(d, 0));
 	unlink(lost);
 	assert_true(becomes(d, 0, "ok"));
 	assert_string_equal(ptc_node_devices_ids(d), UUID0 "," UUID1);

@@ -438,7 +438,7 @@ static int copy_batch(const struct call *k, const struct batch *b, struct ptc_er
 			return ptc_error_wrap(err, "device %s: memory of the store stays in use", b->range->uuid);
 		}
 		if (rc && o.blame == PTC_GPU_BLAME_DEVICE && k->d->env->device_failed)
-			k->d->env->device_failed(k->d->env->arg);
+			k->d->env->device_failed(k->d->env->arg, b->range->uuid, k->pid);
 		if (rc && b->shadow)
 			return shadow_lost(b, err);
 		if (rc == 0 || (o.blame != PTC_GPU_BLAME_REQUEST && o.blame != PTC_GPU_BLAME_NONE))

@@ -20,6 +20,9 @@
 #include <string.h>
 
 #define KILL_AGAIN_NS INT64_C(1000000000)
+#define STANDS_NS     INT64_C(3000000000) /* a step that stands for so long, */
+#define TELLS_NS      INT64_C(1000000000) /* a switch whose copy has failed says so within that */
+#define STANDS_STEPS  3                   /* .. and for as long as so many take, does not go on */
 
 /* true: every slot's process has exited or left for ptc_next. */
 static bool over_locked(struct group *g)
@@ -371,6 +374,49 @@ static void signal_worker(struct worker *k, int sig)
 		ptc_warn("workers", "job %s: process %d: %s", k->job->uuid, (int)k->process.pid, err.text);
 }
 
+/* ---- devices that fail --------------------------------------------------------- */
+
+/* As of a node that is lost: it makes no steps any more. */
+static bool stands(const struct worker *k, int64_t now_ns)
+{
+	int64_t window = PTC_MAX(STANDS_NS, (int64_t)(STANDS_STEPS * 1e9 * k->step_seconds));
+
+	return k->phase == WORKER_RUNNING && k->seen && now_ns - k->seen_ns >= window;
+}
+
+void ptc_workers_device_failed(struct ptc_workers *w, uint32_t device, pid_t pid, const char *why)
+{
+	int64_t now = ptc_sys_now_ns();
+
+	pthread_mutex_lock(&w->lock);
+	for (struct job *job = w->jobs; job; job = job->next)
+		for (struct worker *k = job->workers; k; k = k->next) {
+			if (k->ended || !k->group || k->bad_ns || k->group->ranks[k->slot].device != device ||
+			    (pid ? k->pid != pid : !stands(k, now)))
+				continue;
+			k->bad_ns = now + (pid ? TELLS_NS : 0);
+			k->bad_device = device;
+			snprintf(k->bad_why, sizeof k->bad_why, "%s", why);
+		}
+	pthread_mutex_unlock(&w->lock);
+}
+
+/* A switch that reads its memory says first what it has found there. */
+static void end_bad_locked(struct ptc_workers *w, struct worker *k, int64_t now_ns)
+{
+	struct group *g = k->group;
+
+	if (!g || g->ending || g->ranks[k->slot].device != k->bad_device) {
+		k->bad_ns = 0; /* it has another device since, or is ended anyhow */
+		return;
+	}
+	if (now_ns < k->bad_ns || g->viewed)
+		return;
+	ptc_group_device_failed_locked(w, g, k, k->slot, k->bad_why);
+	signal_worker(k, SIGKILL);
+	k->bad_ns = now_ns + KILL_AGAIN_NS;
+}
+
 void ptc_workers_signals_locked(struct ptc_workers *w, int64_t now_ns)
 {
 	for (struct job *job = w->jobs; job; job = job->next) {
@@ -379,6 +425,8 @@ void ptc_workers_signals_locked(struct ptc_workers *w, int64_t now_ns)
 		for (struct worker *k = job->workers; k; k = k->next) {
 			if (k->ended || k->spawning || k->reaping)
 				continue;
+			if (k->bad_ns)
+				end_bad_locked(w, k, now_ns);
 			if (k->term_ns && now_ns >= k->term_ns) {
 				signal_worker(k, SIGTERM);
 				k->term_ns = 0;

@@ -62,6 +62,11 @@ void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_
  * needed by nobody, and other processes come before them. The group goes once they have exited. */
 void ptc_workers_tell_end(struct ptc_workers *w, const struct ptc_group_key *key);
 
+/* A device has failed: ends the ranks that have it as soon as nobody reads their memory, and reports their groups as
+ * FAILED with `gone`. pid: only this process, because its memory cannot be read. 0: those that run and make no steps
+ * any more. why: one line that names the device. Idempotent. */
+void ptc_workers_device_failed(struct ptc_workers *w, uint32_t device, pid_t pid, const char *why);
+
 /* For a deleted job: does the same, and removes the job's folder once none of its processes runs here. Idempotent. */
 void ptc_workers_forget(struct ptc_workers *w, const char *uuid);
 /* Calls fn for each job with a folder here. fn must not call this room. */

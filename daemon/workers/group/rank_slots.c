@@ -233,8 +233,16 @@ static bool dead(const struct view *v)
 
 static int died(const struct view *v, struct ptc_error *err)
 {
-	return ptc_error_set(err, PTC_ESTATE, "rank %u (pid %d) has died", v->group->slots[v->slot].rank.rank,
-			     (int)v->pid);
+	char why[sizeof((struct worker *)0)->bad_why + 2] = "";
+	const struct worker *k;
+
+	pthread_mutex_lock(&v->w->lock);
+	k = ptc_worker_find_locked(v->w, v->group->job->uuid, v->number);
+	if (k && k->bad_ns)
+		snprintf(why, sizeof why, ": %s", k->bad_why);
+	pthread_mutex_unlock(&v->w->lock);
+	return ptc_error_set(err, PTC_ESTATE, "rank %u (pid %d) has died%s", v->group->slots[v->slot].rank.rank,
+			     (int)v->pid, why);
 }
 
 /* Only what is declared, and as much on both sides. */

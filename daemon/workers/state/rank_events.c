@@ -49,6 +49,8 @@ static void obituary(const struct worker *k, uint32_t rank, char *buf, size_t si
 	else if (!k->ended)
 		n = snprintf(buf, size, "%s (pid %d) closed its client and does not take part any more", who,
 			     (int)k->process.pid);
+	else if (k->bad_ns)
+		n = snprintf(buf, size, "%s (pid %d) has ended: %s", who, (int)k->process.pid, k->bad_why);
 	else if (!k->status_known)
 		n = snprintf(buf, size, "%s (pid %d) has exited; its status is not known", who, (int)k->process.pid);
 	else if (WIFSIGNALED(k->status))
@@ -65,8 +67,18 @@ static void obituary(const struct worker *k, uint32_t rank, char *buf, size_t si
 		snprintf(buf + n, size - (size_t)n, PTC_WORKER_LOG_ENDS "%s", tail);
 }
 
-void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t slot,
-			     const char *what)
+static uint64_t devices_of(const struct group *g)
+{
+	uint64_t bits = 0;
+
+	for (size_t i = 0; i < g->desc.nranks; i++)
+		if (g->ranks[i].device < 64)
+			bits |= UINT64_C(1) << g->ranks[i].device;
+	return bits;
+}
+
+static void failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t slot, const char *what,
+			  bool gone)
 {
 	uint32_t rank = g->slots[slot].rank.rank;
 	struct ptc_worker_event *said;
@@ -84,9 +96,23 @@ void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struc
 	if (k && k->page)
 		ptc_local_step(k->page, &step);
 	said = say_locked(w, g, PTC_WORKER_EVENT_FAILED, rank, step, k && k->ended ? k->status : 0, text);
-	if (said) /* who was there to see the end has gone, too: as with the whole node */
-		said->gone = k && k->ended && !k->status_known;
+	if (said) { /* not known: who was there to see the end has gone, too, as with the whole node */
+		said->gone = gone || (k && k->ended && (!k->status_known || k->bad_ns));
+		said->devices = devices_of(g);
+	}
 	g->said_failed = said != NULL;
+}
+
+void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t slot,
+			     const char *what)
+{
+	failed_locked(w, g, k, slot, what, false);
+}
+
+void ptc_group_device_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t slot,
+				    const char *what)
+{
+	failed_locked(w, g, k, slot, what, true);
 }
 
 int ptc_group_not_started_locked(struct ptc_workers *w, struct group *g, const struct worker *k, uint32_t rank,

@@ -77,12 +77,11 @@ struct worker {
 	uint32_t device, rank;                            /* of its last slot */
 	bool ran;                                         /* it has had a generation */
 	bool stale;                                       /* it claims a generation that it was not given */
-	bool exit_wanted;
-	bool said_hangs;
+	bool exit_wanted, said_hangs;
 	int64_t term_ns, kill_ns; /* times of the signals; 0: none, or sent */
 	struct declared *declared;
 	struct declared *layout; /* in BUILDING: what it has declared without memory; NULL: not yet */
-	struct rank_state *rank_state;
+	struct rank_state *rank_state, *restore;
 	struct staging *staging;
 	uint64_t stop_step;
 	bool finished, staged;
@@ -90,7 +89,6 @@ struct worker {
 	bool later;                            /* it refuses at this boundary only: the stop moves to the next */
 	bool takes_state;                      /* it takes blobs and cursors before its generation */
 	bool go, restored;                     /* ptc_slot_go was called; its argument */
-	struct rank_state *restore;
 	struct {
 		bool active;
 		uint64_t id;
@@ -103,8 +101,11 @@ struct worker {
 		uint64_t sent, done; /* ids on this connection */
 		bool failed;         /* the worker could not carry out one of them */
 	} fill;
-	bool leaving; /* it gives up, and waits for us (ptc_leave) */
-	struct {      /* group_hold.c; of a group that is held */
+	bool leaving;   /* it gives up, and waits for us (ptc_leave) */
+	int64_t bad_ns; /* its device has failed: it is ended from then on, once nobody reads its memory; 0: no */
+	uint32_t bad_device;
+	char bad_why[256];
+	struct { /* group_hold.c; of a group that is held */
 		bool asked, frozen, failed, read;
 		int64_t again_ns;
 		struct rank_state *published; /* its blobs and cursors at `step`; NULL: not read */

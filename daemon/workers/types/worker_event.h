@@ -23,8 +23,9 @@ struct ptc_worker_event {
 	enum ptc_worker_event_kind kind;
 	uint32_t rank;
 	uint64_t step;
-	int exit_status; /* as of wait(2) */
-	bool gone;       /* FAILED: this node lost its ranks, or their state; no program is to blame */
+	int exit_status;  /* as of wait(2) */
+	bool gone;        /* FAILED: this node lost its ranks, or their state; no program is to blame */
+	uint64_t devices; /* FAILED: a bit for each device below 64 that ranks of the group have here */
 	/* One line. FAILED and NOT_STARTED: the end of the log follows. DUE: "". FINISHED: "", or the ranks with their
 	 * steps if ranks here finished at different steps; `step` is the greatest of these. */
 	char text[1024];

@@ -27,8 +27,9 @@ struct ptc_workers_env {
 	 * always room. What was taken is given back when the workers are freed, or earlier. */
 	int (*pinned_take)(void *arg, uint64_t bytes, struct ptc_error *err);
 	void (*pinned_give)(void *arg, uint64_t bytes);
-	void (*device_failed)(
-		void *arg); /* a copy failed for which a device is to blame; any thread. NULL: nobody asks */
+	/* A copy from or to memory of that process failed, for which the device is to blame. May block, and call
+	 * ptc_workers_device_failed. NULL: nobody asks. */
+	void (*device_failed)(void *arg, const char *uuid, pid_t pid);
 	/* Asks the daemon of rank 0's node for a key, and blocks; that daemon answers by ptc_workers_rendezvous_get.
 	 * Called only for groups whose rank 0 is on another node. */
 	int (*rendezvous_get)(void *arg, const struct ptc_group_key *key, const char *node, const char *address,
