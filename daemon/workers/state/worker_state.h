@@ -78,6 +78,7 @@ struct worker {
 	bool ran;                                         /* it has had a generation */
 	bool stale;                                       /* it claims a generation that it was not given */
 	bool exit_wanted;
+	bool low; /* it may have a low priority still */
 	bool said_hangs;
 	int64_t term_ns, kill_ns; /* times of the signals; 0: none, or sent */
 	struct declared *declared;
