@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`build: ahead`: new ranks build while the old ones train. Every byte of what is restored is compared with a formula by the
 rank itself, steps join without a gap, and what fails while new ranks build leaves the job as it was."""
+import glob
 import json
 import os
 import signal
@@ -326,6 +327,27 @@ class Ahead(harness.Case):
     @harness.labels("repeats")
     def test_node_killed(self):
         self.killed("node")
+
+    @harness.labels("repeats")
+    def test_killed_as_it_raises(self):
+        """kill -9 of a daemon between the first priority that it raises and its note of that: the next daemon raises them all."""
+        with self.cluster(nodes=2, devices=2, env={"n1": {"PTC_FAULT": "process.low.before=kill"}}) as c:
+            job = ahead(self, c)
+            job.run("tp=2,dp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            resize = self.resizing(c, job, "tp=4")
+            wait_for(lambda: not c.nodes["n1"].pid() or None, 120 * PATIENCE, "the end of n1's daemon", 0.02)
+            low = os.path.join(c.nodes["n1"].dir, "run", "workers", "*", "processes", "*", "low")
+            self.assertTrue(glob.glob(low))
+            c.start_node(c.nodes["n1"])
+            c.wait_nodes(list(c.nodes))
+            resize.communicate(timeout=180 * PATIENCE)
+            step = job.wait_run("live", timeout_s=120)["run"]["step"]
+            job.wait_step(step + 5)
+            self.assertEqual({self.normal(c)}, self.priorities(r["pid"] for r in job.status()["run"]["ranks"]))
+            wait_for(lambda: not glob.glob(low) or None, 60 * PATIENCE, "no process that is noted as low")
+            self.end(job)
 
     def test_rank_killed(self):
         """Of those that train: the job's own rules apply, as if nobody built."""
