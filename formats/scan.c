@@ -39,7 +39,7 @@ int ptc_scan_text(struct ptc_scan *s, const char *text)
 	return ptc_scan_is(s, text) ? 0 : ptc_scan_fail(s, PTC_EINVAL, "%s is expected here", text);
 }
 
-int ptc_scan_end(struct ptc_scan *s)
+static int scan_end(struct ptc_scan *s)
 {
 	return s->at == s->end ? 0 : ptc_scan_fail(s, PTC_EINVAL, "the end of the document is expected here");
 }
@@ -164,5 +164,5 @@ int ptc_scan_close(struct ptc_scan *s, bool later)
 	if (later && ptc_scan_is(s, ","))
 		return pass_over(s);
 	rc = ptc_scan_text(s, "}");
-	return rc ? rc : ptc_scan_end(s);
+	return rc ? rc : scan_end(s);
 }

@@ -18,7 +18,6 @@ struct ptc_scan {
 /* Whether `text` comes next; if so, goes past it. */
 bool ptc_scan_is(struct ptc_scan *s, const char *text);
 int ptc_scan_text(struct ptc_scan *s, const char *text); /* goes past `text`, which must come next */
-int ptc_scan_end(struct ptc_scan *s);
 int ptc_scan_number(struct ptc_scan *s, uint64_t max, uint64_t *ret);
 /* Reads a string literal of at most max bytes, UTF-8 without NUL; ptc_free it. */
 int ptc_scan_string(struct ptc_scan *s, size_t max, char **ret);

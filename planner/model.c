@@ -180,14 +180,15 @@ double ptc_model_embedding(const struct ptc_model *m)
 	return ((double)m->vocab + (m->positions ? m->seq : 0)) * m->hidden;
 }
 
-double ptc_model_head(const struct ptc_model *m)
+/* 0 where tied */
+static double output_head(const struct ptc_model *m)
 {
 	return m->tied ? 0 : (double)m->vocab * m->hidden;
 }
 
 double ptc_model_params(const struct ptc_model *m)
 {
-	double sum = ptc_model_embedding(m) + ptc_model_head(m) + (double)m->hidden * (m->bias ? 2 : 1);
+	double sum = ptc_model_embedding(m) + output_head(m) + (double)m->hidden * (m->bias ? 2 : 1);
 
 	for (uint32_t i = 0; i < m->layers; i++) {
 		struct ptc_layer_params p = ptc_layer_params(m, &m->kinds[m->kind[i]]);

@@ -56,7 +56,6 @@ struct ptc_layer_params ptc_layer_params(const struct ptc_model *m, const struct
 /* Parameters of matrices that multiply each token; an expert counts once per choice of topk. */
 double ptc_layer_multiplied(const struct ptc_model *m, const struct ptc_layer_kind *k);
 double ptc_model_embedding(const struct ptc_model *m); /* tokens and positions */
-double ptc_model_head(const struct ptc_model *m);      /* 0 where tied */
 double ptc_model_params(const struct ptc_model *m);
 /* P = 12Lh^2 (1 + 13/12h + (V + s)/12Lh), for GPTs: Narayanan et al. (SC'21), equation 2. */
 double ptc_model_params_sc21(const struct ptc_model *m);

@@ -100,7 +100,7 @@ uint64_t ptc_local_get_u64(struct ptc_local_in *in)
 	return v;
 }
 
-const void *ptc_local_get_bytes(struct ptc_local_in *in, size_t max, size_t *ret_len)
+static const void *get_bytes(struct ptc_local_in *in, size_t max, size_t *ret_len)
 {
 	size_t n = ptc_local_get_u32(in);
 	const uint8_t *p = in->p;
@@ -118,7 +118,7 @@ const void *ptc_local_get_bytes(struct ptc_local_in *in, size_t max, size_t *ret
 const char *ptc_local_get_text(struct ptc_local_in *in, size_t max)
 {
 	size_t n;
-	const char *s = ptc_local_get_bytes(in, max + 1, &n);
+	const char *s = get_bytes(in, max + 1, &n);
 
 	if (in->bad || !n || memchr(s, '\0', n) != s + n - 1) {
 		in->bad = true;
@@ -200,12 +200,12 @@ static void get_member(struct ptc_local_in *in, const struct ptc_local_member *f
 		memcpy(at, text, strlen(text) + 1);
 		break;
 	case PTC_LOCAL_BYTES:
-		text = ptc_local_get_bytes(in, f->max, &len);
+		text = get_bytes(in, f->max, &len);
 		memcpy(at, &text, sizeof text);
 		memcpy(at + sizeof text, &len, sizeof len);
 		break;
 	case PTC_LOCAL_EXACTLY:
-		text = ptc_local_get_bytes(in, f->max, &len);
+		text = get_bytes(in, f->max, &len);
 		memcpy(at, &text, sizeof text);
 		in->bad |= len != f->max;
 		break;

@@ -25,7 +25,6 @@ void ptc_local_put_text(struct ptc_local_out *o, const char *s);
 uint8_t ptc_local_get_u8(struct ptc_local_in *in);
 uint32_t ptc_local_get_u32(struct ptc_local_in *in);
 uint64_t ptc_local_get_u64(struct ptc_local_in *in);
-const void *ptc_local_get_bytes(struct ptc_local_in *in, size_t max, size_t *ret_len);
 /* NUL-terminated, without a NUL in it, of at most max bytes; borrowed. "" when bad. */
 const char *ptc_local_get_text(struct ptc_local_in *in, size_t max);
 

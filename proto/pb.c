@@ -47,18 +47,6 @@ static size_t added(const ProtobufCMessage *msg, uint8_t to[PTC_PB_ADDED_BYTES])
 	return strcmp(msg->descriptor->package_name, "ptc.v1") == 0 ? ptc_pb_added(to) : 0;
 }
 
-void ptc_pb_pack(const ProtobufCMessage *msg, struct ptc_buf *b)
-{
-	uint8_t first[PTC_PB_ADDED_BYTES] = { 0 };
-	size_t n = added(msg, first);
-	uint8_t *to;
-
-	ptc_buf_append(b, first, n);
-	to = ptc_buf_extend(b, protobuf_c_message_get_packed_size(msg));
-	if (to)
-		protobuf_c_message_pack(msg, to);
-}
-
 int ptc_pb_encode(const ProtobufCMessage *msg, void **ret_data, size_t *ret_len, struct ptc_error *err)
 {
 	uint8_t first[PTC_PB_ADDED_BYTES] = { 0 };

@@ -22,8 +22,6 @@ size_t ptc_pb_added(uint8_t to[PTC_PB_ADDED_BYTES]);
 /* Pass it to every generated __unpack and __free_unpacked. protobuf-c takes it non-const but never writes to it. */
 extern ProtobufCAllocator ptc_pb_allocator;
 
-/* Appends msg's wire form; out of memory shows in ptc_buf_failed(b). */
-void ptc_pb_pack(const ProtobufCMessage *msg, struct ptc_buf *b);
 /* Whole wire form in its own memory (ptc_free it); never NULL on success, also for an empty message. */
 int ptc_pb_encode(const ProtobufCMessage *msg, void **ret_data, size_t *ret_len, struct ptc_error *err);
 /* *ret_msg: protobuf_c_message_free_unpacked(msg, &ptc_pb_allocator), or ptc_pb_free. */

@@ -483,8 +483,9 @@ class Crash(harness.Case):
                 controller = self.controller_of(c, job)
                 sleeper, other = [n for n in ("n1", "n2", "n3") if n != controller][:2]
                 self.abort_at(c, job, sleeper, "agent.receive.middle")
-                self.check(c, job, (self.here,))
+                job.wait_idle(90)
                 points = self.passed(c.nodes[controller if role == "controller" else other])
+                self.check(c, job, (self.here,)) # which passes points of its own
                 for point in self.sample(points, 3):
                     # what a node still receives and stores when the abort comes is a race with the one that sleeps
                     self.reach(point, lambda: self.kill_in_abort(c, job, role, point), ("agent.receive.*", "store.*")) # noqa: B023

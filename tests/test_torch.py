@@ -248,6 +248,7 @@ class Torch(harness.Case):
         "lbfgs": "optimizer LBFGS: its state is lists of tensors",
         "list in optimizer": "weight: optimizer state 'old' is a list, which cannot be carried",
         "state of nobody": "optimizer AdamW: it has state for 'all', which is none of its parameters",
+        "keys of two types": "weight: the optimizer's state has two keys '0' that differ in type only",
         "state beside state": "its state dict has step beside state and param_groups",
         "averaging": "optimizer PostLocalSGDOptimizer: its state dict has step beside",
         "redundancy": "optimizer ZeroRedundancyOptimizer: its state_dict() cannot be had",
@@ -273,6 +274,7 @@ class Torch(harness.Case):
         "not a tensor": "extra ema: a int cannot be carried",
         "name taken": "extra weight: the model's state dict has that name already",
         "group option": "a builtin_function_or_method cannot be carried",
+        "complex option": "optimizer[0].phase: a Tensor cannot be carried",
         "numpy number": "numpy.float64 cannot be carried; make it a plain float",
         "optimizer state": "weight: optimizer state 'step' is a int64",
         "state's shape": "tensor weight (row): a piece of 7 elements for the range 0..3 of 6",
@@ -322,6 +324,7 @@ class Torch(harness.Case):
         ran = self.record_checks()
         self.check_refused_before_declared()
         self.check_blobs()
+        self.check_given()
         self.check_divided()
         self.check_external()
         self.check_gradients()
@@ -335,6 +338,7 @@ class Torch(harness.Case):
         if LONG:
             self.check_compiled()
         self.check_fsdp_gradients()
+        self.check_fsdp_places()
         self.check_started()
         self.check_program_changed()
         self.check_names_changed()
@@ -657,6 +661,53 @@ class Torch(harness.Case):
             plain.wait()
         self.assertEqual(left + 1, client.left)
         self.assertFalse(_survive.is_of_peers(RuntimeError("[gloo/unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation")))
+
+    def check_given(self):
+        """A program that puts something else in the place of what it gave to attach() is told so after its first step, and at a stop."""
+        import copy
+        import ptc.torch
+        import torch
+
+        class Client:
+            start_step = lambda self: 0
+            restore = boundary = lambda self, *_: False
+            blob_get = blob_set = declare = update_begin = lambda self, *_, **__: None
+
+            def on_stop(self, fn):
+                self.stop = fn
+
+        info = types.SimpleNamespace(has_state=False, rank=0, world=1, tp=1, pp=1, dp=1, cp=1, tp_rank=0, pp_rank=0, dp_rank=0, cp_rank=0,
+                                     start_step=0)
+        make = {
+            "tensor mean": (lambda: torch.ones(3), lambda x: dict(extra={"mean": x}), lambda x: x * 0.5),
+            "tensor learned": (lambda: torch.ones(3, requires_grad=True), lambda x: dict(extra={"learned": x}),
+                               lambda x: (x - 1).detach().requires_grad_()),
+            "model target": (lambda: torch.nn.Linear(2, 3), lambda x: dict(model={"target": x}), copy.deepcopy),
+            "model": (lambda: torch.nn.Linear(2, 3), lambda x: dict(model=x), copy.deepcopy),
+            "scaler": (lambda: torch.amp.GradScaler("cpu"), lambda x: dict(stateful={"scaler": x}),
+                       lambda _: torch.amp.GradScaler("cpu", init_scale=2.0)),
+            "scheduler": (lambda: torch.optim.lr_scheduler.StepLR(torch.optim.SGD([torch.ones(1)], lr=1.0), 2),
+                          lambda x: dict(sched=x), lambda x: torch.optim.lr_scheduler.StepLR(x.optimizer, 3)),
+            # which the program has under another name
+            "view": (lambda: torch.ones(3), lambda x: dict(extra={"view": x[1:]}), None),
+            "container": (lambda: torch.nn.Linear(2, 3), lambda x: dict(model=torch.nn.ModuleList([x])), None),
+            "its own dict": (lambda: {"a": torch.nn.Linear(2, 3)}, lambda x: dict(model=x), None)}
+        for what, (new, args, another) in make.items():
+            for at in (0, 1, 5):  # the step in which it is put there
+                gen, has = ptc.torch.Generation(Client(), info), [new()]
+                gen.attach(**args(has[0]))
+                error = f"^{what}: nobody refers any more to what was given to attach"
+                for step in range(8):
+                    if another and step == at + 1 == 1:
+                        with self.assertRaisesRegex(ptc.Error, error):
+                            gen.boundary(step)
+                    gen.boundary(step) if step != 1 or not another or at else None
+                    fails = another and step > at
+                    with self.assertRaisesRegex(ptc.Error, error, msg=f"put there in step {at}") if fails else contextlib.nullcontext():
+                        gen._client.stop(step)
+                    if another and step == at:
+                        has[0] = another(has[0])
+                gen._bound.close()
 
     def check_blobs(self):
         """As many names as ptcd takes are set at a stop; one object more is refused at attach."""
@@ -1210,6 +1261,61 @@ class Torch(harness.Case):
         finally:
             dist.destroy_process_group()
 
+    def check_fsdp_places(self):
+        """What is bound is the memory that FSDP2 trains on: of uneven parts, after to_empty(), and of a parameter that was made anew."""
+        import ptc.torch
+        import torch
+        import torch.distributed as dist
+        from ptc import _held
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor import DTensor
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        class Client:
+            start_step = lambda self: 0
+            restore = lambda self: False
+            blob_get = blob_set = update_begin = lambda self, *_, **__: None
+
+            def __init__(self):
+                self.at = {}
+
+            def declare(self, name, dtype, shape, boxes, address, field, *_):
+                if field is None:
+                    self.at[name] = address
+
+            def on_stop(self, fn):
+                self.stop = fn
+
+        info = types.SimpleNamespace(has_state=False, start_step=0, rank=0, world=1, tp=1, pp=1, dp=1, cp=1, tp_rank=0, pp_rank=0,
+                                     dp_rank=0, cp_rank=0)
+        for how in ("as made", "to_empty", "made anew"):
+            dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)  # with a peer that sends nothing
+            try:
+                with torch.device("meta" if how == "to_empty" else "cpu"):
+                    m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
+                for part in (m[1], m):
+                    fully_shard(part, mesh=init_device_mesh("cpu", (2,)))
+                if how == "to_empty":
+                    m.to_empty(device="cpu")
+                elif how == "made anew":
+                    p = m[1].weight
+                    m[1].weight = torch.nn.Parameter(DTensor.from_local(p.to_local().detach().clone(), p.device_mesh, p.placements,
+                                                                        shape=p.shape, stride=p.stride()))
+                optim, gen = torch.optim.SGD(m.parameters(), lr=0.5), ptc.torch.Generation(Client(), info)
+                gen.attach(model=m, optim=optim)
+                for step in range(2):
+                    m(torch.ones(1, 4)).sum().backward()
+                    optim.step()
+                    optim.zero_grad()
+                gen._client.stop(2)
+                names = {f._param_fqn: f._sharded_param_data.data_ptr() for group in _held.fsdp_groups(m) for f in group.fsdp_params}
+                self.assertEqual(names, gen._client.at, how)
+                gen._bound.close()
+            finally:
+                dist.destroy_process_group()
+                ptc.torch._forget_meshes()
+
     def check_started(self):
         """The state that PyTorch's optimizers make at their first step is there before, and is what they make."""
         import torch
@@ -1228,6 +1334,24 @@ class Torch(harness.Case):
                     self.assertEqual(list(b), list(a), name)
                     for key, t in b.items():
                         self.assertTrue((t.dtype, t.shape) == (a[key].dtype, a[key].shape) and torch.equal(t, a[key]), f"{name} {key}")
+
+        for name, lr in (("ASGD", 0.2), ("Rprop", 0.2), ("Rprop", torch.tensor(0.2)), ("SGD", 0.2)):
+            kinds = [torch_kinds.OfTorch(f"{name}-StepLR") for _ in range(2)]
+            for kind in kinds:
+                kind.optim, kind.sched = getattr(torch.optim, name)(kind.model.parameters(), lr=lr, maximize=True), None
+                kind.model[0].requires_grad_(False)
+            _held.start_optimizer(kinds[0].optim)
+            waiting = _held.not_begun(kinds[0].optim)
+            places = {key: t.data_ptr() for p in kinds[0].model.parameters() for key, t in kinds[0].optim.state[p].items()}
+            self.assertEqual(0 if name == "SGD" else 2, len(waiting))
+            kinds[0].optim.register_step_pre_hook(lambda optim, *_: _held.begin(optim, waiting))
+            for step in range(9):
+                for kind in kinds:
+                    kind.model[0].requires_grad_(step > 3)
+                    kind.optim.param_groups[0]["lr"] *= 0.5
+                self.assertEqual(kinds[1].step(step), kinds[0].step(step), f"{name} step {step}")
+            self.assertEqual((set(), set()), (waiting, _held.not_begun(kinds[0].optim)))
+            self.assertEqual(places, {key: t.data_ptr() for p in kinds[0].model.parameters() for key, t in kinds[0].optim.state[p].items()})
 
     def check_program_changed(self):
         """What a snapshot has of another program than this one, found before anything is declared; and ranks that are not alike."""

@@ -243,7 +243,11 @@ class Tied(Kind):
 
 
 class Frozen(Kind):
-    """A part that is frozen, but given to the optimizer, and trained from step 9 on; another is frozen in every other step."""
+    """A part that is frozen, but given to the optimizer, and trained from step 9 on; another is frozen in every other step. What Rprop
+    keeps of a parameter begins with the learning rate at its first step."""
+
+    def optimizer(self):
+        return torch.optim.Rprop(self.model.parameters(), lr=0.05)
 
     def make(self):
         m = super().make()
@@ -254,6 +258,7 @@ class Frozen(Kind):
         if step == 9:
             self.model[0].requires_grad_(True)
         self.model[2].bias.requires_grad_(step % 2 > 0)
+        self.optim.param_groups[0]["lr"] *= 0.9
         return super().step(step)
 
 

@@ -349,6 +349,9 @@ def refusals(gen):
     odd = adam(good)
     odd.state["all"] = {"k": 1}
     yield "state of nobody", dict(model=good, optim=odd)
+    odd = adam(good)
+    odd.state[good.weight] = {0: torch.zeros(()), "0": torch.zeros(())}
+    yield "keys of two types", dict(model=good, optim=odd)
     yield "state beside state", dict(model=good, optim=Averaging(good.parameters()))
     averager = averagers.PeriodicModelAverager(period=4, warmup_steps=2)
     yield "averaging", dict(model=good, optim=PostLocalSGDOptimizer(adam(good), averager))
@@ -395,6 +398,9 @@ def refusals(gen):
     odd = adam(good)
     odd.param_groups[0]["filter"] = print
     yield "group option", dict(model=good, optim=odd)
+    odd = adam(good)
+    odd.param_groups[0]["phase"] = torch.tensor(1j)
+    yield "complex option", dict(model=good, optim=odd)
     odd = adam(good)
     odd.param_groups[0]["lr"] = np.float64(0.5)
     yield "numpy number", dict(model=good, optim=odd)

@@ -134,19 +134,6 @@ const char *ptc_units_format_bytes(uint64_t bytes, char ret_text[PTC_UNITS_MAX])
 	return ret_text;
 }
 
-const char *ptc_units_format_ms(uint64_t ms, char ret_text[PTC_UNITS_MAX])
-{
-	if (ms < 1000)
-		snprintf(ret_text, PTC_UNITS_MAX, "%" PRIu64 " ms", ms);
-	else if (ms < 60000)
-		snprintf(ret_text, PTC_UNITS_MAX, "%" PRIu64 ".%02" PRIu64 " s", ms / 1000, ms % 1000 / 10);
-	else if (ms < 3600000)
-		snprintf(ret_text, PTC_UNITS_MAX, "%" PRIu64 " min %02" PRIu64 " s", ms / 60000, ms / 1000 % 60);
-	else
-		snprintf(ret_text, PTC_UNITS_MAX, "%" PRIu64 " h %02" PRIu64 " min", ms / 3600000, ms / 60000 % 60);
-	return ret_text;
-}
-
 static const char *print_exact(const struct unit *units, size_t n, uint64_t value, char *ret_text)
 {
 	size_t i = 0;

@@ -20,8 +20,6 @@ int ptc_units_parse_ms(const char *text, uint64_t *ret_ms, struct ptc_error *err
 
 /* For people: "0 B", "1023 B", "1.25 GiB", "118 MiB" (three digits). Returns ret_text. */
 const char *ptc_units_format_bytes(uint64_t bytes, char ret_text[PTC_UNITS_MAX]);
-/* For people: "250 ms", "5.25 s", "3 min 20 s", "2 h 05 min". Returns ret_text. */
-const char *ptc_units_format_ms(uint64_t ms, char ret_text[PTC_UNITS_MAX]);
 /* For files: the shortest text that parses back to the same value ("8GiB", "1500MiB", "5s"). Return ret_text. */
 const char *ptc_units_print_bytes(uint64_t bytes, char ret_text[PTC_UNITS_MAX]);
 const char *ptc_units_print_ms(uint64_t ms, char ret_text[PTC_UNITS_MAX]);

@@ -56,7 +56,8 @@ const char *ptc_version(void)
 	return PTC_VERSION;
 }
 
-void ptc_client_forget_locked(ptc_client *c)
+/* all that belongs to a generation */
+static void forget_locked(ptc_client *c)
 {
 	for (size_t i = 0; i < c->ntensors; i++) {
 		free(c->tensors[i].name);
@@ -97,7 +98,7 @@ static void keep_done(ptc_client *c)
 static void release(ptc_client *c)
 {
 	if (c->set && c->got)
-		ptc_client_forget_locked(c);
+		forget_locked(c);
 	ptc_client_staging_done(&c->staging);
 	free(c->set);
 	free(c->got);
@@ -346,7 +347,7 @@ int ptc_next(ptc_client *c, struct ptc_generation *ret_generation)
 	c->marks.on = false;
 	pthread_mutex_lock(&c->lock);
 	if (c->phase != PHASE_OVER && !c->fatal) {
-		ptc_client_forget_locked(c);
+		forget_locked(c);
 		c->phase = PHASE_NEXT;
 		ptc_client_wake_locked(c);
 	}

@@ -176,7 +176,6 @@ static inline bool ptc_client_forked(const ptc_client *c)
 	return c->forks != atomic_load_explicit(&ptc_client_forks, memory_order_relaxed);
 }
 int ptc_client_fatal_locked(ptc_client *c);
-void ptc_client_forget_locked(ptc_client *c); /* all that belongs to a generation */
 /* Waits until devices have done what they were told up to `step`, a published boundary; PTC_LOCAL_NO_STOP: all of it.
  * false: `why` says what failed or took too long. The caller's thread only. */
 bool ptc_client_settle(ptc_client *c, uint64_t step, char *why, size_t size);

@@ -299,6 +299,18 @@ static bool waits(const struct ptc_controller *ctl)
 	return false;
 }
 
+static void tell_progress(struct ptc_controller *ctl)
+{
+	const char *phase, *text;
+	uint64_t bytes, total;
+	char waits[512];
+
+	ptc_controller_status(ctl, &phase, &bytes, &total);
+	text = ptc_controller_waits_text(ctl, waits, sizeof waits);
+	ptc_watcher_progress(ctl->watcher, phase, bytes, total, text);
+	ptc_watcher_progress(ctl->fill_watcher, phase, bytes, total, text);
+}
+
 void ptc_controllers_tick(struct ptc_controllers *all)
 {
 	int64_t lease = ptc_cluster_lease(all->cluster);
@@ -309,7 +321,7 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 			ptc_controller_tell_lost(all->list[i]);
 	for (size_t i = 0; i < all->n; i++)
 		if (all->list[i]->running || waits(all->list[i])) /* bytes move, or seconds are counted */
-			ptc_controller_progress(all->list[i]);
+			tell_progress(all->list[i]);
 	for (size_t i = all->n; i-- > 0;)
 		if (i < all->n)
 			ptc_controller_event(all->list[i]);
@@ -533,8 +545,13 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 	}
 	ctl->watcher = r->watcher;
 	ctl->plan_json = r->plan_json;
+	ctl->emptied = r->emptied;
+	ctl->nemptied = r->nemptied;
 	r->watcher = NULL;
 	r->plan_json = NULL;
+	r->emptied = NULL;
+	r->nemptied = 0;
+	ptc_copy_keeper_committed(ctl);
 	set_intent(ctl, r);
 	set_from_config(ctl);
 	if (ctl->view.to.config)
@@ -692,18 +709,6 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	ptc_controller_tidy(ctl);
 }
 
-void ptc_controller_progress(struct ptc_controller *ctl)
-{
-	const char *phase, *text;
-	uint64_t bytes, total;
-	char waits[512];
-
-	ptc_controller_status(ctl, &phase, &bytes, &total);
-	text = ptc_controller_waits_text(ctl, waits, sizeof waits);
-	ptc_watcher_progress(ctl->watcher, phase, bytes, total, text);
-	ptc_watcher_progress(ctl->fill_watcher, phase, bytes, total, text);
-}
-
 static void phase_changed(struct ptc_controller *ctl, enum ptc_job_phase phase)
 {
 	if (ctl->nphases < PTC_PHASES_KEPT) {
@@ -712,7 +717,7 @@ static void phase_changed(struct ptc_controller *ctl, enum ptc_job_phase phase)
 	}
 	ctl->recovery.held |= phase == PTC_JOB_ARMING || phase == PTC_JOB_SEALING;
 	ptc_debug("job", "job=%s phase %s", ctl->meta.name, ptc_job_phase_name(phase));
-	ptc_controller_progress(ctl);
+	tell_progress(ctl);
 }
 
 static void timer_fired(uv_timer_t *timer)

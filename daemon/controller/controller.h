@@ -38,8 +38,7 @@ struct ptc_controllers {
 	bool reconciled; /* [loop] every job in the store was found in etcd, or is being removed */
 };
 
-/* Random ids that every JSON reader can hold. */
-#define PTC_ID_MASK ((UINT64_C(1) << 53) - 1)
+#define PTC_ID_MASK ((UINT64_C(1) << 53) - 1) /* of random ids: every JSON reader can hold them */
 
 /* ---- ending/watcher.c: the progress of a switch, for a waiting client ---------------- */
 
@@ -94,8 +93,10 @@ struct ptc_switch_request {
 	struct ptc_view source_view;  /* of an import from an older snapshot, `source`; owned */
 	uint64_t base_generation, base_snapshot; /* of the record that it was planned for */
 	char *plan_json;                         /* the summary's part about the plan; owned */
-	struct ptc_watcher *watcher;             /* a reference; owned */
-	uint64_t id, source;                     /* source: as in the intent */
+	char (*emptied)[PTC_NAME_MAX + 1];       /* keepers of copies that have none, as the plan found; owned */
+	size_t nemptied;
+	struct ptc_watcher *watcher; /* a reference; owned */
+	uint64_t id, source;         /* source: as in the intent */
 };
 /* [loop] 0: accepted; the watcher will be finished, and the owned members are the controller's. */
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *request, struct ptc_error *err);
@@ -165,6 +166,10 @@ struct ptc_planned {
 	struct ptc_generation_doc to;
 	char *json; /* docs/control.md describes it */
 	bool stays; /* the planner finds that no switch pays; `to` is the present generation */
+	/* Nodes that are up and have lost the copies that the document names there: the plan counts on none of these.
+	 */
+	char (*emptied)[PTC_NAME_MAX + 1];
+	size_t nemptied;
 	char why[PTC_PLANNING_WHY_MAX];
 };
 void ptc_planned_done(struct ptc_planned *p);
@@ -177,9 +182,8 @@ int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const
 		    uint32_t first, json_t **ret_json, struct ptc_error *err);
 
 /* The plan of a switch, made again once the layout of v->to is known. Its bounds are over the devices of the pool. */
-struct ptc_plan_pool;
-struct ptc_plan_pool *ptc_plan_pool_new(struct ptc_controllers *all,
-					const struct ptc_view *v); /* [loop] NULL: out of memory */
+struct ptc_plan_pool; /* made on the loop; NULL: out of memory */
+struct ptc_plan_pool *ptc_plan_pool_new(struct ptc_controllers *all, const struct ptc_view *v);
 struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p); /* NULL ok */
 /* v: as given to ptc_plan_pool_new. planned: the first plan, whose choice stays; NULL: there is none. Blocking; any
  * thread but the loop. */
@@ -188,11 +192,9 @@ int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *
 
 /* [loop] Numbers of the switches that this daemon has controlled since its start, for metrics. */
 #define PTC_SWITCH_KINDS 4
-
 struct ptc_switch_tally {
 	uint64_t ended[PTC_SWITCH_KINDS][2]; /* [kind][committed] */
 	uint64_t between_bytes, within_bytes, captured_bytes, bound_bytes;
 	struct ptc_histogram phases[PTC_JOB_PHASE_COUNT]; /* time spent in each */
 };
-
-extern struct ptc_switch_tally ptc_switch_tally; /* [loop] */
+extern struct ptc_switch_tally ptc_switch_tally;

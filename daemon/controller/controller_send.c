@@ -305,7 +305,8 @@ static void keep_done(struct keep *k)
 	ptc_free(k->keys);
 }
 
-/* Whether no document names a table on the node but the record, of whose nodes the node knows by itself. */
+/* Whether no document names a table on the node but the record, of whose nodes the node knows by itself; or the switch
+ * counts on none of these. */
 static bool names_nothing(const struct ptc_controller *ctl, uint32_t node)
 {
 	struct keep k;
@@ -314,7 +315,7 @@ static bool names_nothing(const struct ptc_controller *ctl, uint32_t node)
 	keep_init(&k, ctl, node, 1);
 	nothing = k.n == 0;
 	keep_done(&k);
-	return nothing;
+	return nothing || ptc_copy_keeper_emptied(ctl, ptc_cluster_node(ctl->all->cluster, node)->doc.name);
 }
 
 static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,

@@ -48,9 +48,12 @@ void ptc_controller_switch_done(struct ptc_controller *ctl)
 	ptc_watcher_unref(ctl->fill_watcher);
 	ctl->watcher = ctl->fill_watcher = NULL;
 	ptc_free(ctl->plan_json);
+	ptc_free(ctl->emptied);
 	ptc_free(ctl->from_config);
 	ptc_free(ctl->digests);
 	ctl->plan_json = ctl->from_config = NULL;
+	ctl->emptied = NULL;
+	ctl->nemptied = 0;
 	ctl->digests = NULL;
 	ctl->ndigests = 0;
 	ctl->state_hash[0] = '\0';

@@ -11,7 +11,20 @@
 
 struct ptc_controller;
 struct ptc_controllers;
+struct Ptc__V1__PullReply;
 struct Ptc__V1__WorkersReply;
+
+/* A node's answer to Pull, Capture or Build. */
+struct ptc_pull_result {
+	uint32_t node; /* cluster number */
+	uint32_t *need_index;
+	uint64_t *digests; /* both move to the thread that compares them */
+	size_t n;
+	uint64_t wire_bytes, copied_bytes, verified_bytes;
+	json_t *links;                        /* of Pull: [{from, bytes, seconds}] */
+	struct Ptc__V1__PullReply *capture;   /* of Capture: its last message, for rank states */
+	struct Ptc__V1__WorkersReply *layout; /* of Build: the declarations of the node's ranks */
+};
 
 /* Work for one step of the core, off the loop. It is the first member of a struct with copies of everything it needs.
  */

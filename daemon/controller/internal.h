@@ -12,17 +12,6 @@
 
 #define PTC_PHASES_KEPT 24
 
-/* A node's answer to Pull, Capture or Build. */
-struct ptc_pull_result {
-	uint32_t node; /* cluster number */
-	uint32_t *need_index;
-	uint64_t *digests; /* both move to the thread that compares them */
-	size_t n;
-	uint64_t wire_bytes, copied_bytes, verified_bytes;
-	json_t *links;                        /* of Pull: [{from, bytes, seconds}] */
-	struct Ptc__V1__PullReply *capture;   /* of Capture: its last message, for rank states */
-	struct Ptc__V1__WorkersReply *layout; /* of Build: the declarations of the node's ranks */
-};
 struct ptc_pull; /* a running call that streams, controller_send.c */
 
 struct ptc_controller {
@@ -57,6 +46,8 @@ struct ptc_controller {
 	struct ptc_intent_doc intent;
 	char plan_hash[PTC_HASH_HEX]; /* of the first node that answered Prepare */
 	char *plan_json;
+	char (*emptied)[PTC_NAME_MAX + 1]; /* as in the request: not counted among view.copies */
+	size_t nemptied;
 	char *from_config;                /* the configuration it began with, for its summary */
 	struct ptc_watcher *watcher;      /* of the caller who started it */
 	struct ptc_watcher *fill_watcher; /* import: of the caller who waits for the commit */
@@ -110,7 +101,6 @@ static inline void ptc_controller_step(struct ptc_controller *ctl, const struct 
 {
 	ctl->step(ctl, event);
 }
-void ptc_controller_progress(struct ptc_controller *ctl);
 
 /* controller_state.c */
 struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl);
@@ -127,9 +117,6 @@ void ptc_pull_results_done(struct ptc_controller *ctl);
 void ptc_pull_result_done(struct ptc_pull_result *r);
 /* The document of the record's generation; in FINISHING this is still the view's `to`. */
 const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl);
-
-/* ending/tidy.c: removes the job's blobs that neither meta nor record names. Call it only if no switch is under way. */
-void ptc_tidy_blobs(struct ptc_controller *ctl);
 
 /* ending.c: the end of a job whose ranks finish. */
 /* The switch under way ended because a rank had finished. Its caller now waits for the job's end. why: one line. */
@@ -176,6 +163,9 @@ void ptc_controller_cover(struct ptc_controller *ctl, uint64_t seq);
 void ptc_copy_keeper_tick(struct ptc_controller *ctl); /* every 200 ms: copies/, of what is committed, on other nodes */
 /* The record or its manifest has changed, so other copies may hold. */
 void ptc_copy_keeper_committed(struct ptc_controller *ctl);
+/* Whether the switch under way may have the node begin anew: it has lost the copies that the document names there.
+ * Where older snapshots lie these may be there again one day, with the chunks: false. */
+bool ptc_copy_keeper_emptied(const struct ptc_controller *ctl, const char *node);
 /* Ends all of its work; begins anew with what leaving nodes have. */
 void ptc_copy_keeper_stop(struct ptc_controller *ctl), ptc_copy_keeper_now(struct ptc_controller *ctl);
 void ptc_archiver_tick(struct ptc_controller *ctl), ptc_archiver_stop(struct ptc_controller *ctl);

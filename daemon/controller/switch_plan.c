@@ -27,6 +27,7 @@ void ptc_planned_done(struct ptc_planned *p)
 {
 	ptc_generation_doc_done(&p->to);
 	ptc_free(p->json);
+	ptc_free(p->emptied);
 	memset(p, 0, sizeof *p);
 }
 
@@ -1231,6 +1232,21 @@ static int collect_pool(struct ptc_controllers *all, struct pool *p, struct ptc_
 	return rc;
 }
 
+/* The document of copies still names them: the copy keeper has not looked since. */
+static int note_emptied(const struct pool *p, struct ptc_planned *planned)
+{
+	for (size_t i = 0; i < p->v->nnodes; i++) {
+		const char *node = p->v->nodes[i];
+
+		if (p->usable[i] || p->v->down[i] || !ptc_copies_keeper(&p->v->copies, node))
+			continue;
+		if (!PTC_MORE(planned->emptied, planned->nemptied))
+			return PTC_ENOMEM;
+		snprintf(planned->emptied[planned->nemptied++], sizeof *planned->emptied, "%s", node);
+	}
+	return 0;
+}
+
 int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
 		    struct ptc_planned *ret_planned, struct ptc_error *err)
 {
@@ -1253,6 +1269,8 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 	p.shares = rc == 0 && desc->share_devices;
 	if (rc == 0)
 		rc = collect_pool(all, &p, err);
+	if (rc == 0 && note_emptied(&p, &planned) != 0)
+		rc = ptc_nomem(err);
 	if (rc == 0)
 		rc = choose_config(all, v, desc, &p, req, &config, &planned, &choice, &nodes, err);
 	if (rc == 0 && req->runs)

@@ -135,5 +135,4 @@ struct ptc_etcd_child_opts {
  * Needs no loop. *ret_endpoint is for ptc_etcd_opts.endpoints; ptc_free it. */
 int ptc_etcd_child_new(const struct ptc_etcd_child_opts *opts, struct ptc_etcd_child **ret_child, char **ret_endpoint,
 		       struct ptc_error *err);
-int ptc_etcd_child_rss_bytes(const struct ptc_etcd_child *c, uint64_t *ret_bytes);
 struct ptc_etcd_child *ptc_etcd_child_free(struct ptc_etcd_child *c); /* SIGTERM, then SIGKILL after 5 s; NULL ok */

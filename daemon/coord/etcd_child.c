@@ -777,41 +777,6 @@ int ptc_etcd_child_new(const struct ptc_etcd_child_opts *opts, struct ptc_etcd_c
 	return 0;
 }
 
-static bool resident(pid_t pid, uint64_t *ret_bytes)
-{
-	ptc_auto_free char *text = NULL;
-	unsigned long long pages;
-	char path[64];
-	size_t len;
-
-	snprintf(path, sizeof path, "/proc/%d/statm", (int)pid);
-	if (ptc_sys_read_file(path, 4096, &text, &len, NULL) || sscanf(text, "%*u %llu", &pages) != 1)
-		return false;
-	*ret_bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
-	return true;
-}
-
-int ptc_etcd_child_rss_bytes(const struct ptc_etcd_child *c, uint64_t *ret_bytes)
-{
-	pid_t etcd, door;
-	uint64_t bytes, more = 0;
-	union { /* locking does not change what the child is */
-		const struct ptc_etcd_child *in;
-		struct ptc_etcd_child *out;
-	} self = { .in = c };
-
-	pthread_mutex_lock(&self.out->lock);
-	etcd = c->proc.pid;
-	door = c->door.pid;
-	pthread_mutex_unlock(&self.out->lock);
-	if (!etcd || !resident(etcd, &bytes))
-		return PTC_ESTATE;
-	if (door)
-		(void)resident(door, &more);
-	*ret_bytes = bytes + more;
-	return 0;
-}
-
 static void stop_thread(struct ptc_etcd_child *c)
 {
 	const uint64_t one = 1;

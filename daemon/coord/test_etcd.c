@@ -730,7 +730,6 @@ static void a_killed_etcd_is_started_again(void **state)
 	struct ptc_etcd_lease *l = NULL;
 	struct ptc_etcd_watch *w = NULL;
 	pid_t before = etcd_pid(fx.dir), after;
-	uint64_t rss = 0;
 	int lost = 0;
 
 	OK(ptc_etcd_watch_new(fx.e, "/k/", model_event, &m, &w, &ok_err));
@@ -748,8 +747,6 @@ static void a_killed_etcd_is_started_again(void **state)
 	assert_in_range(m.resets, 2, 100); /* a listing that meets an etcd not yet up begins again */
 	pthread_mutex_unlock(&m.lock);
 	assert_int_equal(lost, 0);
-	assert_int_equal(ptc_etcd_child_rss_bytes(fx.child, &rss), 0);
-	assert_in_range(rss, 5 << 20, 1 << 30);
 	ptc_etcd_lease_free(l, true);
 	ptc_etcd_watch_free(w);
 }

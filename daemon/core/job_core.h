@@ -17,6 +17,7 @@
  *   With run_to and to_snapshot 0 there is no snapshot yet, and no ranks that could give one. Such a switch is from
  *   nothing: it has no phase that moves state (SEALING to COMMIT1, ENDING, PREPARING to DIGESTING).
  * - IMPORT: a client sends the state. With `stored` it is that of an older snapshot that the job keeps: a rollback.
+ *   CHECKING then waits for the record's nodes, too: ranks of theirs have ended, or the node is lost.
  * Then FILLING moves bytes as in a RESIZE, and another controller goes on with it. The record stays what it is until
  * COMMIT2, so an abort loses nothing.
  * - SNAPSHOT: has run_from. It ends with COMMIT1, which deletes the intent in the same transaction. Without run_to, the

@@ -139,9 +139,16 @@ bool ptc_job_node_awaited(const struct ptc_job *job, const struct ptc_job_node *
 	return n->need || (moving && source && job->cur.kind == PTC_SWITCH_RESIZE && job->pending > 0);
 }
 
+/* The state comes from other nodes than the record's, whose ranks must have ended all the same: a HALT waits for no
+ * node that is down. */
+static bool ends_ranks(const struct ptc_job *job, const struct ptc_job_node *n)
+{
+	return job->cur.stored && job->phase == PTC_JOB_CHECKING && job->members_known && n->in_record;
+}
+
 bool ptc_job_node_dispensable(const struct ptc_job *job, const struct ptc_job_node *n)
 {
-	return n->from && !n->to && (!job->cur.run_from || job->cur.held) &&
+	return (n->from || ends_ranks(job, n)) && !n->to && (!job->cur.run_from || job->cur.held) &&
 	       (job->phase == PTC_JOB_CHECKING || job->phase == PTC_JOB_SEALING);
 }
 
@@ -180,7 +187,7 @@ void ptc_job_nodes_ask(struct ptc_job *job, bool from, bool to)
 		struct ptc_job_node *n = &job->nodes[i];
 		if (n->lost && ptc_job_node_dispensable(job, n))
 			n->left_out = true;
-		n->need = (from && n->from && !n->left_out) || (to && n->to);
+		n->need = (((from && n->from) || ends_ranks(job, n)) && !n->left_out) || (to && n->to);
 		if (job->phase == PTC_JOB_CHECKING && !n->to && !n->stale)
 			n->need = false; /* a clean node that only gives needs no dry run */
 		job->pending += n->need;

@@ -396,6 +396,42 @@ static void test_rollback(void **state)
 	close_job(&f);
 }
 
+/* The bytes are on other nodes than the record's. One of these went down before a HALT, which does not wait for it, so
+ * ranks may run there: a rollback waits until they have ended, or the node is lost. */
+static void test_rollback_ends_ranks(void **state)
+{
+	static const uint32_t source[] = { 2 };
+	struct ptc_switch s = stored;
+	struct fix f;
+
+	s.from_nodes = source;
+	s.nfrom = 1;
+	for (int lost = 0; lost < 3; lost++) {
+		open_idle(&f, 3, 5);
+		FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 0);
+		FEED(&f, .kind = PTC_EV_SWITCH, .request = &halt);
+		drive(&f, PTC_JOB_IDLE);
+		clear(&f);
+		if (lost == 2)
+			FEED(&f, .kind = PTC_EV_NODE_LOST, .node = 0);
+		FEED(&f, .kind = PTC_EV_SWITCH, .request = &s);
+		for (size_t i = 0; i < f.n && ptc_job_phase(f.job) == PTC_JOB_CHECKING; i++)
+			if (f.log[i].seq > f.answered && answer(&f, &f.log[i]))
+				f.answered = f.log[i].seq;
+		if (lost < 2) {
+			assert_int_equal(ptc_job_phase(f.job), PTC_JOB_CHECKING);
+			assert_true(ptc_job_awaits_down(f.job, 0));
+			assert_false(ptc_job_awaits_down(f.job, 3)); /* it has nothing to do with it */
+			FEED(&f, .kind = lost ? PTC_EV_NODE_LOST : PTC_EV_NODE_UP, .node = 0);
+			if (!lost)
+				assert_int_equal(sent(&f, 0, -1)->op, PTC_OP_FINISH);
+		}
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, s.id, 0);
+		close_job(&f);
+	}
+}
+
 /* A phase ends with the last answer, not before; an old or unknown answer counts for nothing. */
 static void test_answers(void **state)
 {
@@ -1818,6 +1854,7 @@ int main(void)
 		cmocka_unit_test(test_resize),
 		cmocka_unit_test(test_import),
 		cmocka_unit_test(test_rollback),
+		cmocka_unit_test(test_rollback_ends_ranks),
 		cmocka_unit_test(test_fence_of_another_etcd),
 		cmocka_unit_test(test_answers),
 		cmocka_unit_test(test_refused),

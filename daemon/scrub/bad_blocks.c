@@ -52,7 +52,8 @@ struct ptc_bad_blocks *ptc_bad_blocks_free(struct ptc_bad_blocks *b)
 	return NULL;
 }
 
-char *ptc_bad_blocks_encode(const struct ptc_store_damage *v, size_t n)
+/* What a node says of a job's blocks, as JSON; ptc_free it. NULL: no memory. */
+static char *encode(const struct ptc_store_damage *v, size_t n)
 {
 	struct ptc_buf b = PTC_BUF_INIT;
 	char *text;
@@ -182,7 +183,7 @@ void ptc_bad_blocks_tell(struct ptc_bad_blocks *b, uint64_t *ret_n)
 			from++;
 		for (to = from; to < n && strcmp(v[to].key.uuid, t->uuid) == 0;)
 			to++;
-		tell(b, t, to > from ? ptc_bad_blocks_encode(v + from, to - from) : ptc_strdup(""));
+		tell(b, t, to > from ? encode(v + from, to - from) : ptc_strdup(""));
 	}
 	forget(b);
 	ptc_free(v);

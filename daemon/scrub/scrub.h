@@ -45,8 +45,6 @@ void ptc_committed_release(struct ptc_agent_committed *c);
 
 /* ---- bad_blocks.c: /ptc/jobs/UUID/damage/NODE ---- */
 #define PTC_BAD_BLOCKS_SHOWN 16
-/* What a node says of a job's blocks, as JSON; ptc_free it. NULL: no memory. */
-char *ptc_bad_blocks_encode(const struct ptc_store_damage *v, size_t n);
 struct ptc_bad_blocks; /* what was written last, of each job */
 struct ptc_bad_blocks *ptc_bad_blocks_new(struct ptc_cluster *cluster, struct ptc_store *store, const char *node);
 struct ptc_bad_blocks *ptc_bad_blocks_free(struct ptc_bad_blocks *b);

@@ -102,7 +102,6 @@ struct key {
 	uint8_t b[KEY_MAX_BYTES];
 	size_t len;
 };
-int ptc_store_rec_put(MDB_txn *txn, MDB_dbi dbi, const struct key *k, struct ptc_buf *payload, struct ptc_error *err);
 int ptc_store_rec_store(struct ptc_store *s, struct ptc_error *err); /* reads or writes the store id */
 enum job_state { JOB_CREATING = 1, JOB_READY, JOB_DELETING };
 int ptc_store_rec_job_put(struct ptc_store *s, const struct job *j, enum job_state state, struct ptc_error *err);

@@ -146,7 +146,7 @@ static int open_record(const MDB_val *v, const char *what, struct reader *ret_r,
 	return 0;
 }
 
-int ptc_store_rec_put(MDB_txn *txn, MDB_dbi dbi, const struct key *k, struct ptc_buf *payload, struct ptc_error *err)
+static int rec_put(MDB_txn *txn, MDB_dbi dbi, const struct key *k, struct ptc_buf *payload, struct ptc_error *err)
 {
 	uint8_t kb[KEY_MAX_BYTES];
 	MDB_val kv = { k->len, kb }, v;
@@ -233,7 +233,7 @@ int ptc_store_rec_store(struct ptc_store *s, struct ptc_error *err)
 	ptc_buf_append(&b, s->id, STORE_UUID_LEN);
 	put_added(&b);
 	if (!rc)
-		rc = ptc_store_rec_put(txn, s->dbi, &k, &b, err);
+		rc = rec_put(txn, s->dbi, &k, &b, err);
 	ptc_buf_done(&b);
 	if (!rc)
 		return ptc_store_commit(txn, STORE_META, err);
@@ -264,7 +264,7 @@ int ptc_store_rec_job_put(struct ptc_store *s, const struct job *j, enum job_sta
 	put_uint(&b, (uint64_t)j->fence, 8);
 	put_added(&b);
 	if (!rc)
-		rc = ptc_store_rec_put(txn, s->dbi, &k, &b, err);
+		rc = rec_put(txn, s->dbi, &k, &b, err);
 	ptc_buf_done(&b);
 	if (!rc)
 		return ptc_store_commit(txn, STORE_META, err);
@@ -322,7 +322,7 @@ int ptc_store_rec_note_put(struct ptc_store *s, const char *uuid, const char *na
 		return rc;
 	put_version(&b);
 	ptc_buf_append(&b, data, len);
-	rc = ptc_store_rec_put(txn, s->dbi, &k, &b, err);
+	rc = rec_put(txn, s->dbi, &k, &b, err);
 	ptc_buf_done(&b);
 	if (!rc)
 		return ptc_store_commit(txn, STORE_META, err);
@@ -443,7 +443,7 @@ static int save_pieces(MDB_txn *txn, struct ptc_table *t, size_t from, struct pt
 			if (!whole)
 				put_box(&b, &p->live);
 		}
-		rc = ptc_store_rec_put(txn, t->job->s->dbi, &k, &b, err);
+		rc = rec_put(txn, t->job->s->dbi, &k, &b, err);
 		t->xparts++;
 	}
 	ptc_buf_done(&b);
@@ -461,7 +461,7 @@ static int save_chunk_list(MDB_txn *txn, struct ptc_table *t, size_t from, struc
 		put_version(&b);
 		for (; i < t->nchunks && b.len < PART_BYTES && !ptc_buf_failed(&b); i++)
 			put_uint(&b, t->chunks[i]->id, 4);
-		rc = ptc_store_rec_put(txn, t->job->s->dbi, &k, &b, err);
+		rc = rec_put(txn, t->job->s->dbi, &k, &b, err);
 		t->cparts++;
 	}
 	ptc_buf_done(&b);
@@ -481,13 +481,13 @@ static int save_header(MDB_txn *txn, const struct ptc_table *t, bool seal, struc
 	put_uint(&b, t->xparts, 4);
 	put_uint(&b, t->cparts, 4);
 	put_added(&b);
-	rc = ptc_store_rec_put(txn, t->job->s->dbi, &k, &b, err);
+	rc = rec_put(txn, t->job->s->dbi, &k, &b, err);
 #if PTC_VERSION_RAISED
 	if (!rc) { /* a record of a kind of its own */
 		k = table_key(&t->key, 'z', 0);
 		put_version(&b);
 		put_added(&b);
-		rc = ptc_store_rec_put(txn, t->job->s->dbi, &k, &b, err);
+		rc = rec_put(txn, t->job->s->dbi, &k, &b, err);
 	}
 #endif
 	ptc_buf_done(&b);
@@ -523,7 +523,7 @@ static int save_filled(MDB_txn *txn, struct ptc_table *t, bool seal, struct ptc_
 				bits[i / 8] |= (uint8_t)(1u << (i % 8));
 		pthread_mutex_unlock(&t->job->s->lock);
 	}
-	rc = ptc_store_rec_put(txn, t->job->s->dbi, &k, &b, err);
+	rc = rec_put(txn, t->job->s->dbi, &k, &b, err);
 	ptc_buf_done(&b);
 	return rc;
 }
@@ -541,7 +541,7 @@ static int save_sums(MDB_txn *txn, const struct job *j, struct chunk *const *sum
 		for (unsigned s = 0; s < CHUNK_BLOCKS; s++)
 			put_uint(&b, sums[i]->sum[s], 8);
 		put_added(&b);
-		rc = ptc_store_rec_put(txn, j->s->dbi, &k, &b, err);
+		rc = rec_put(txn, j->s->dbi, &k, &b, err);
 	}
 	ptc_buf_done(&b);
 	return rc;

@@ -41,13 +41,6 @@ const char *ptc_torch_dtype_global(enum ptc_dtype dtype)
 	return NULL;
 }
 
-const char *ptc_torch_dtype(enum ptc_dtype dtype)
-{
-	const char *name = ptc_torch_dtype_global(dtype);
-
-	return name ? name + MODULE_LEN : NULL;
-}
-
 const char *ptc_torch_class_global(enum ptc_dtype dtype)
 {
 	for (size_t i = 0; i < PTC_ARRAY_LEN(dtypes); i++)

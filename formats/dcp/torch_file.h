@@ -10,8 +10,6 @@
 #include "formats/pickle/pickle.h"
 #include "reshard/spec/spec.h"
 
-/* "float32", as in torch.float32. NULL: PyTorch has no such dtype (F4, F6). */
-const char *ptc_torch_dtype(enum ptc_dtype dtype);
 /* name: len bytes, "float32" or "torch float32". */
 bool ptc_torch_dtype_parse(const char *name, size_t len, enum ptc_dtype *ret);
 bool ptc_torch_class_dtype(const char *name, size_t len, enum ptc_dtype *ret); /* "torch FloatStorage" */

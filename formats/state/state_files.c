@@ -25,15 +25,6 @@ void ptc_state_file_done(struct ptc_state_file *f)
 	*f = (struct ptc_state_file){ 0 };
 }
 
-uint64_t ptc_state_file_size(const struct ptc_state_file *f)
-{
-	uint64_t size = f->head_len;
-
-	for (size_t i = 0; i < f->n; i++)
-		size += f->bytes[i];
-	return size;
-}
-
 const char *ptc_state_field_name(const struct ptc_spec *spec, size_t field)
 {
 	return field ? spec->fields[field - 1].name : "param";

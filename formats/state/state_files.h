@@ -34,7 +34,6 @@ struct ptc_state_file {
 	uint32_t rank;
 };
 void ptc_state_file_done(struct ptc_state_file *f); /* a zeroed one is fine */
-uint64_t ptc_state_file_size(const struct ptc_state_file *f);
 
 const char *ptc_state_field_name(const struct ptc_spec *spec, size_t field); /* "param" for field 0 */
 /* The number of kept files of the field (0: parameters), if together they hold each of its tensors once and still fit;

@@ -222,7 +222,8 @@ static void wait_for_locked(struct fs_op *op, size_t i)
 	op->refs++;
 }
 
-void fs_cache_begin_locked(struct ptc_fs *fs, struct fs_op *op)
+/* Pins the op's blocks and asks for the missing ones; later, if no block is free. */
+static void begin_locked(struct ptc_fs *fs, struct fs_op *op)
 {
 	struct fs_cache *c = &fs->cache;
 	struct fs_fetch *f = NULL;
@@ -402,7 +403,7 @@ static bool go_apart(struct ptc_fs *fs, struct fs_op *op)
 }
 
 /* The op's last block came, or its first failed. Lock not held; consumes the reference of one wait. */
-void fs_read_done(struct ptc_fs *fs, struct fs_op *op)
+static void answer_read(struct ptc_fs *fs, struct fs_op *op)
 {
 	struct fs_block *pinned[FS_READ_SPAN];
 	struct iovec head = { NULL, 0 };
@@ -441,7 +442,7 @@ static struct fs_op *settle_locked(struct ptc_fs *fs, struct fs_block *b, int er
 		struct fs_op *op = w->op;
 
 		op->error = op->error ? op->error : error;
-		op->refs--; /* its waits; the list's reference is left, and goes to fs_read_done */
+		op->refs--; /* its waits; the list's reference is left, and goes to answer_read */
 		if (!--op->waiting) {
 			op->queued = done;
 			done = op;
@@ -463,7 +464,7 @@ static void settle(struct ptc_fs *fs, struct fs_block *b, int error)
 	pthread_mutex_unlock(&fs->lock);
 	for (; done; done = next) {
 		next = done->queued;
-		fs_read_done(fs, done);
+		answer_read(fs, done);
 	}
 }
 
@@ -707,10 +708,10 @@ void fs_run_read(struct ptc_fs *fs, struct fs_op *op)
 
 	pthread_mutex_lock(&fs->lock);
 	op->refs++;
-	fs_cache_begin_locked(fs, op);
+	begin_locked(fs, op);
 	done = !op->waiting && (op->blocks[0] || op->error); /* else it waits, for blocks or for room */
 	op->refs--;
 	pthread_mutex_unlock(&fs->lock);
 	if (done)
-		fs_read_done(fs, op);
+		answer_read(fs, op);
 }

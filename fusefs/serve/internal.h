@@ -54,6 +54,4 @@ uint64_t fs_open_known_locked(struct ptc_fs *fs, uint64_t ino, struct fs_handle 
 /* Counts a lookup of entry i of the open directory. Returns its node; 0: none is made. */
 uint64_t fs_entry_look_up_locked(struct ptc_fs *fs, const struct fs_handle *h, uint64_t i, struct stat *ret);
 struct fs_handle *fs_handle_get_locked(struct ptc_fs *fs, uint64_t fh);
-/* Returns 0 if no handle is free. */
-uint64_t fs_handle_new_locked(struct ptc_fs *fs, struct fs_handle **ret);
 void fs_handle_close_locked(struct ptc_fs *fs, uint64_t fh);

@@ -240,7 +240,8 @@ static bool in_use_locked(struct ptc_fs *fs, const struct ptc_fs_job *job)
 	return fs_node_find_locked(fs, fs_identity(FS_JOB, job->uuid, 0, 0, "")) != NULL;
 }
 
-bool fs_job_named(const struct ptc_fs_job *j, const char *name)
+/* Whether the name is this job's: NAME or UID:NAME. */
+static bool is_named(const struct ptc_fs_job *j, const char *name)
 {
 	char full[FS_JOB_NAME_MAX + 1];
 
@@ -273,7 +274,7 @@ int fs_job_find(struct ptc_fs *fs, const char *name, const char *uuid, uid_t uid
 	pthread_mutex_lock(&fs->lock);
 	for (size_t i = 0; i < fs->njobs; i++) {
 		const struct ptc_fs_job *j = &fs->jobs[i];
-		int rank = (name ? fs_job_named(j, name) : !strcmp(j->uuid, uuid)) ? rank_locked(fs, j, uid) : 0;
+		int rank = (name ? is_named(j, name) : !strcmp(j->uuid, uuid)) ? rank_locked(fs, j, uid) : 0;
 
 		if (rank > best) {
 			best = rank;

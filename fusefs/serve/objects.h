@@ -139,8 +139,6 @@ void fs_file_pack_locked(struct fs_snap *s, const struct ptc_spec *spec, struct 
  * it. */
 int fs_job_find(struct ptc_fs *fs, const char *name, const char *uuid, uid_t uid, struct ptc_fs_job *ret);
 int fs_jobs_refresh(struct ptc_fs *fs, bool now); /* now: even if the list is still valid */
-/* Whether the name is this job's: NAME or UID:NAME. */
-bool fs_job_named(const struct ptc_fs_job *j, const char *name);
 void fs_job_full_name(const struct ptc_fs_job *j, char ret[FS_JOB_NAME_MAX + 1]);
 /* another user's job has the same name */
 bool fs_job_shares_name_locked(const struct ptc_fs *fs, const struct ptc_fs_job *job);

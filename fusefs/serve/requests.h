@@ -151,8 +151,6 @@ void fs_op_fail(struct ptc_fs *fs, struct fs_op *op,
 /* blocks.c */
 int fs_cache_init(struct ptc_fs *fs, uint64_t bytes, struct ptc_error *err);
 void fs_cache_done(struct ptc_fs *fs);
-/* Pins the op's blocks and asks for the missing ones; later, if no block is free. */
-void fs_cache_begin_locked(struct ptc_fs *fs, struct fs_op *op);
 /* Pins the blocks of a read if all are there; false: none was pinned. */
 bool fs_cache_ready_locked(struct ptc_fs *fs, uint64_t file, uint64_t first, size_t n, struct fs_block **ret);
 void fs_cache_unpin_locked(struct ptc_fs *fs, struct fs_block *const *blocks, size_t n);
@@ -165,8 +163,6 @@ void fs_cache_drain(struct ptc_fs *fs);       /* call it once the threads have e
 bool fs_cache_leave_locked(struct ptc_fs *fs, struct fs_op *op);
 /* Lets a read of a small tensor's file go on without the pack: it is queued again. None of its blocks is pinned. */
 void fs_read_apart_locked(struct ptc_fs *fs, struct fs_op *op);
-/* Answers a read that has all its blocks. Consumes a reference. */
-void fs_read_done(struct ptc_fs *fs, struct fs_op *op);
 /* Notes that a read waited for its blocks until its deadline; asks whether that was so a moment ago. */
 void fs_timed_out_note_locked(struct ptc_fs *fs, const struct fs_op *op);
 bool fs_timed_out_locked(const struct ptc_fs *fs, uint64_t file, uint64_t first, uint64_t n);

@@ -423,7 +423,8 @@ void fs_run_lookup(struct ptc_fs *fs, struct fs_op *op)
 
 /* ---- handles ---- */
 
-uint64_t fs_handle_new_locked(struct ptc_fs *fs, struct fs_handle **ret)
+/* Returns 0 if no handle is free. */
+static uint64_t handle_new_locked(struct ptc_fs *fs, struct fs_handle **ret)
 {
 	for (uint32_t n = 0; n < FS_HANDLES; n++) {
 		uint32_t i = fs->next_handle++ % FS_HANDLES;
@@ -498,7 +499,7 @@ uint64_t fs_open_known_locked(struct ptc_fs *fs, uint64_t ino, struct fs_handle 
 	view = fs_snap_open_known_locked(fs, n->snap, n->file->generation);
 	if (!view)
 		return 0;
-	fh = fs_handle_new_locked(fs, &h);
+	fh = handle_new_locked(fs, &h);
 	if (!fh) {
 		fs_view_close_locked(fs, view);
 		return 0;
@@ -526,7 +527,7 @@ void fs_run_open(struct ptc_fs *fs, struct fs_op *op)
 		e = fs_snap_open(fs, snap, file->generation, &view);
 	pthread_mutex_lock(&fs->lock);
 	if (!e) {
-		fh = fs_handle_new_locked(fs, &h);
+		fh = handle_new_locked(fs, &h);
 		e = fh ? 0 : ENFILE;
 	}
 	if (!e && at.part && at.part->elsewhere && at.which == FS_PART_BIN)
@@ -807,7 +808,7 @@ void fs_run_opendir(struct ptc_fs *fs, struct fs_op *op)
 	if (!e) {
 		e = list(fs, op, &dir, &l);
 		pthread_mutex_lock(&fs->lock);
-		fh = e ? 0 : fs_handle_new_locked(fs, &h);
+		fh = e ? 0 : handle_new_locked(fs, &h);
 		if (fh) {
 			h->list = l.v;
 			h->nlist = l.n;

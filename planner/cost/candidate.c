@@ -8,10 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const ptc_coef_names[PTC_COEFS] = { "gemm",    "small",         "launch_s", "bytes",
-						"intra",   "intra_latency", "node",     "node_latency",
-						"fixed_s", "optimizer",     "dp" };
-
 void ptc_coefs_default(struct ptc_coefs *ret)
 {
 	*ret = (struct ptc_coefs){ { 0.7, 0.3, 6e-4, 1.3, 1, 1, 1, 1, 6e-3, 1, 0.8 } };

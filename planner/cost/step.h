@@ -59,7 +59,6 @@ struct ptc_coefs {
 };
 /* Typical values for A100 and H100 systems with Megatron-like programs. They were not measured here. */
 void ptc_coefs_default(struct ptc_coefs *ret);
-extern const char *const ptc_coef_names[PTC_COEFS];
 
 /* The bytes that the program keeps, and its further memory. Measured peaks correct these rules: ptc_fit_peaks in
  * fit/fit.h. */

@@ -46,8 +46,9 @@ static double over(double bytes, double bytes_s)
 	return isinf(bytes_s) || bytes <= 0 ? 0 : bytes / bytes_s;
 }
 
-double ptc_mapping_seconds(const struct ptc_link_matrix *m, const struct ptc_cand *c,
-			   const struct ptc_mapping_traffic *t, const uint32_t *device)
+/* The seconds of a given assignment. */
+static double seconds_of(const struct ptc_link_matrix *m, const struct ptc_cand *c, const struct ptc_mapping_traffic *t,
+			 const uint32_t *device)
 {
 	uint32_t world = ptc_cand_devices(c), cp = c->tp, dp = c->tp * c->cp, pp = dp * c->dp;
 
@@ -126,7 +127,7 @@ static void lay_out(struct search *s)
 
 static void consider(struct search *s)
 {
-	double now = ptc_mapping_seconds(s->m, s->c, s->t, s->all);
+	double now = seconds_of(s->m, s->c, s->t, s->all);
 
 	if (now < s->seconds * (1 - 1e-12)) {
 		s->seconds = now;

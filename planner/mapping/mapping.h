@@ -26,14 +26,8 @@ struct ptc_mapping {
 	bool exact;     /* every order of blocks was tried */
 };
 
-/* The traffic of a candidate, for ptc_mapping_find. */
-int ptc_mapping_traffic_of(const struct ptc_work *w, const struct ptc_cand *c, struct ptc_mapping_traffic *ret,
-			   struct ptc_error *err);
 /* Writes the devices of ranks 0..world-1 into `device`. world is at most m->n; the other devices stay idle. The rank
  * order is tp-cp-dp-pp, fastest first; rings follow ranks. With blocks, the ranks of a block stay together: whole
  * blocks are ordered first, then single devices where that helps. */
 int ptc_mapping_find(const struct ptc_link_matrix *m, const struct ptc_cand *c, const struct ptc_mapping_traffic *t,
 		     uint32_t *device, struct ptc_mapping *ret, struct ptc_error *err);
-/* The seconds of a given assignment. */
-double ptc_mapping_seconds(const struct ptc_link_matrix *m, const struct ptc_cand *c,
-			   const struct ptc_mapping_traffic *t, const uint32_t *device);

@@ -218,8 +218,9 @@ static int holdings_of_ranks(const struct ptc_layout *l, const uint32_t *ranks, 
 	return rc;
 }
 
-int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct ptc_holdings *ret,
-			struct ptc_error *err)
+/* The boxes that the given ranks hold together, by item, then first byte. Boxes of an item are disjoint. */
+static int holdings_of(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct ptc_holdings *ret,
+		       struct ptc_error *err)
 {
 	struct ptc_holdings h = { 0 };
 	int rc = l->side && (l->side->cut || !l->rank_cells) ? holdings_of_side(l, ranks, nranks, &h, err)
@@ -233,16 +234,6 @@ int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_
 		h.bytes += ptc_box_volume(&h.v[i].box);
 	*ret = h;
 	return 0;
-}
-
-void ptc_holdings_item(const struct ptc_holdings *h, uint32_t item, size_t *ret_lo, size_t *ret_hi)
-{
-	size_t lo = PTC_SEARCH(struct ptc_holding, item, h->v, h->n, item), hi = lo;
-
-	while (hi < h->n && h->v[hi].item == item)
-		hi++;
-	*ret_lo = lo;
-	*ret_hi = hi;
 }
 
 /* The ranks on a node, ascending; ptc_free it. */
@@ -273,7 +264,7 @@ int ptc_layout_node_needs(const struct ptc_layout *l, const struct ptc_allocatio
 	ranks = ranks_on(a, node, &n);
 	if (!ranks)
 		return ptc_nomem(err);
-	rc = ptc_layout_holdings(l, ranks, n, &h, err);
+	rc = holdings_of(l, ranks, n, &h, err);
 	ptc_free(ranks);
 	if (rc)
 		return rc;

@@ -19,8 +19,3 @@ void ptc_holdings_done(struct ptc_holdings *h);
 /* Sorts the boxes of one item, h->v[mark..], and makes them distinct and disjoint with the same union. Boxes that
  * overlap and are not equal are cut. */
 int ptc_holdings_finalize(struct ptc_holdings *h, size_t mark);
-/* The boxes that the given ranks hold together, by item, then first byte. Boxes of an item are disjoint. */
-int ptc_layout_holdings(const struct ptc_layout *l, const uint32_t *ranks, size_t nranks, struct ptc_holdings *ret,
-			struct ptc_error *err);
-/* The range [*ret_lo, *ret_hi) of h->v that has the item's boxes. */
-void ptc_holdings_item(const struct ptc_holdings *h, uint32_t item, size_t *ret_lo, size_t *ret_hi);

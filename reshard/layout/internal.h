@@ -7,6 +7,5 @@
 
 /* The last step of making a layout: makes the layout's side (reshard/layout/side.h) if it needs one. */
 int ptc_layout_finalize(struct ptc_layout *l, struct ptc_error *err);
-/* Ranks that hold the same regions share a cell. The number of cells, and the cell of a rank. */
-uint32_t ptc_layout_ncells(const struct ptc_layout *l);
+/* Ranks that hold the same regions share a cell. The cell of a rank. */
 uint32_t ptc_layout_cell(const struct ptc_layout *l, uint32_t rank);

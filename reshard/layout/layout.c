@@ -159,11 +159,6 @@ const struct ptc_side *ptc_layout_side(const struct ptc_layout *l)
 	return l->side;
 }
 
-uint32_t ptc_layout_ncells(const struct ptc_layout *l)
-{
-	return l->ncells;
-}
-
 uint32_t ptc_layout_cell(const struct ptc_layout *l, uint32_t rank)
 {
 	return l->rank_cells[rank];

@@ -15,7 +15,6 @@ static inline const struct ptc_tensor *ptc_layout_tensor(const struct ptc_layout
  * derived from an item's rule. Call both before the functions below. */
 int ptc_ways_ranks(struct ptc_layout *l);
 void ptc_ways_finalize(struct ptc_layout *l, uint32_t item);
-bool ptc_regions_is_expert(const struct ptc_layout *l, uint32_t item);
 /* Whether the item is on ranks of this pipeline rank and place on the ep axis. */
 bool ptc_regions_is_at(const struct ptc_layout *l, uint32_t item, uint32_t pp, uint32_t ep);
 int64_t ptc_regions_zero_degree(const struct ptc_layout *l, bool expert);

@@ -121,9 +121,8 @@ void ptc_regions_indices(const struct ptc_layout *l, uint32_t rank, bool expert,
 /* Whether the rank's part of the item depends on the rank's index in this way. In buffers, it also depends on the axes
  * that cut other tensors of the buffer. */
 bool ptc_regions_cuts(const struct ptc_layout *l, uint32_t item, uint32_t way);
-/* The number of stages that have the item in a buffer, and which of these is on pipeline rank pp. */
+/* The number of stages that have the item in a buffer. */
 uint32_t ptc_regions_places(const struct ptc_layout *l, uint32_t item);
-uint32_t ptc_regions_place_index(const struct ptc_layout *l, uint32_t item, uint32_t pp);
 bool ptc_regions_in_buffer(const struct ptc_layout *l, uint32_t item);
 /* The item's entry in its flats for these indices; below ptc_regions_flat_slots. */
 uint32_t ptc_regions_flat_slot(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS]);

@@ -49,11 +49,6 @@ bool ptc_regions_in_buffer(const struct ptc_layout *l, uint32_t item)
 	return ptc_regions_shard(l, item, &dim) == PTC_SHARD_CONFIG;
 }
 
-bool ptc_regions_is_expert(const struct ptc_layout *l, uint32_t item)
-{
-	return l->items[item].expert;
-}
-
 /* Of how many stages the item has a buffer. */
 uint32_t ptc_regions_places(const struct ptc_layout *l, uint32_t item)
 {
@@ -66,7 +61,7 @@ uint32_t ptc_regions_places(const struct ptc_layout *l, uint32_t item)
 }
 
 /* Which of them pipeline rank pp has. */
-uint32_t ptc_regions_place_index(const struct ptc_layout *l, uint32_t item, uint32_t pp)
+static uint32_t place_index(const struct ptc_layout *l, uint32_t item, uint32_t pp)
 {
 	const struct ptc_rule *r = l->items[item].rule;
 	enum ptc_place place = r ? r->place : PTC_PLACE_ALL;
@@ -194,7 +189,7 @@ static uint32_t part_number(const struct ptc_layout *l, uint32_t item, const uin
 
 	for (uint32_t way = PTC_AXIS_TP; way < end; way++)
 		if (ptc_regions_cuts(l, item, way)) {
-			part += step * (way == PTC_BY_PLACE ? ptc_regions_place_index(l, item, at[way]) : at[way]);
+			part += step * (way == PTC_BY_PLACE ? place_index(l, item, at[way]) : at[way]);
 			step *= way == PTC_BY_PLACE ? ptc_regions_places(l, item)
 						    : ptc_regions_degree(l, l->items[item].rule, way);
 		}
@@ -214,7 +209,7 @@ uint32_t ptc_regions_nparts(const struct ptc_layout *l, uint32_t item)
 uint32_t ptc_regions_flat_slot(const struct ptc_layout *l, uint32_t item, const uint32_t at[PTC_WAYS])
 {
 	return part_number(l, item, at, PTC_BY_ZERO) * ptc_regions_places(l, item) +
-	       ptc_regions_place_index(l, item, at[PTC_BY_PLACE]);
+	       place_index(l, item, at[PTC_BY_PLACE]);
 }
 
 uint32_t ptc_regions_flat_slots(const struct ptc_layout *l, uint32_t item)

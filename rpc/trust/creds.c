@@ -91,7 +91,8 @@ static enum ptc_role uri_role(const char *uri, const char **ret_name)
 	return role;
 }
 
-void ptc_rpc_identity_from_uris(const char *const *uris, size_t nuris, struct ptc_rpc_identity *ret_id)
+/* The identity in a certificate's URI names. There must be exactly one name of ours; otherwise PTC_ROLE_NONE. */
+static void identity_from_uris(const char *const *uris, size_t nuris, struct ptc_rpc_identity *ret_id)
 {
 	struct ptc_rpc_identity id = { .role = PTC_ROLE_NONE };
 	size_t ours = 0;
@@ -134,7 +135,7 @@ static void identity_from_context(const grpc_auth_context *ctx, struct ptc_rpc_i
 			uris[n++] = p->value;
 	}
 	if (!odd)
-		ptc_rpc_identity_from_uris(uris, n, ret_id);
+		identity_from_uris(uris, n, ret_id);
 }
 
 static bool is_member(const grpc_auth_context *ctx, const struct ptc_rpc_trust *trust)
@@ -223,8 +224,8 @@ static int verify(void *user_data, grpc_tls_custom_verification_check_request *r
 	const char *why = NULL;
 	char text[256];
 
-	ptc_rpc_identity_from_uris((const char *const *)request->peer_info.san_names.uri_names,
-				   request->peer_info.san_names.uri_names_size, &id);
+	identity_from_uris((const char *const *)request->peer_info.san_names.uri_names,
+			   request->peer_info.san_names.uri_names_size, &id);
 	*sync_status = GRPC_STATUS_OK;
 	if (id.role == PTC_ROLE_NODE && (!*v->expect_node || strcmp(id.name, v->expect_node) == 0)) {
 		why = lacks(v, request);

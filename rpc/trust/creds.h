@@ -20,8 +20,6 @@ int ptc_rpc_creds_server(const struct ptc_rpc_tls *tls, struct ptc_rpc_renewal *
 			 grpc_server_credentials **ret_creds, struct ptc_error *err);
 struct ptc_rpc_renewal *ptc_rpc_renewal_free(struct ptc_rpc_renewal *r); /* NULL ok */
 unsigned ptc_rpc_tls_renewals(void);                                     /* how often ptc_rpc_tls_renew was called */
-/* The identity in a certificate's URI names. There must be exactly one name of ours; otherwise PTC_ROLE_NONE. */
-void ptc_rpc_identity_from_uris(const char *const *uris, size_t nuris, struct ptc_rpc_identity *ret_id);
 /* The identity in a TLS call's auth context. *ret_tls: the call came over TLS. With PTC_ROLE_NONE, *ret_why says what
  * the certificate lacks. */
 void ptc_rpc_identity_from_call(grpc_call *call, struct ptc_rpc_trust *trust_or_null, bool *ret_tls,
@@ -32,8 +30,7 @@ bool ptc_rpc_peer_revoked(grpc_call *call, struct ptc_rpc_trust *trust);
 /* ---- trust.c: whose certificates count ------------------------------------ */
 
 int ptc_rpc_trust_new(const struct ptc_rpc_tls *tls, struct ptc_rpc_trust **ret_trust, struct ptc_error *err);
-struct ptc_rpc_trust *ptc_rpc_trust_ref(struct ptc_rpc_trust *t);
-struct ptc_rpc_trust *ptc_rpc_trust_free(struct ptc_rpc_trust *t); /* drops a reference; NULL ok */
+struct ptc_rpc_trust *ptc_rpc_trust_free(struct ptc_rpc_trust *t); /* NULL ok */
 const char *ptc_rpc_trust_member(const struct ptc_rpc_trust *t);
 /* A number that grows each time the list of revoked certificates has been read again. Cheap. Any thread. */
 unsigned ptc_rpc_trust_epoch(struct ptc_rpc_trust *t);

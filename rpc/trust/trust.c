@@ -26,7 +26,6 @@
 #define LOOK_EVERY_NS INT64_C(1000000000)
 
 struct ptc_rpc_trust {
-	atomic_int refs;
 	char *member, *ca_path, *crl_path; /* crl_path NULL: nothing is revoked */
 	pthread_mutex_t lock;
 	X509_CRL *crl;                /* under lock */
@@ -113,7 +112,6 @@ int ptc_rpc_trust_new(const struct ptc_rpc_tls *tls, struct ptc_rpc_trust **ret_
 
 	if (!t)
 		return ptc_nomem(err);
-	atomic_init(&t->refs, 1);
 	pthread_mutex_init(&t->lock, NULL);
 	t->member = ptc_strdup(tls->member ? tls->member : PTC_RPC_MEMBER);
 	t->ca_path = ptc_strdup(tls->ca_path ? tls->ca_path : "");
@@ -133,15 +131,9 @@ int ptc_rpc_trust_new(const struct ptc_rpc_tls *tls, struct ptc_rpc_trust **ret_
 	return 0;
 }
 
-struct ptc_rpc_trust *ptc_rpc_trust_ref(struct ptc_rpc_trust *t)
-{
-	atomic_fetch_add(&t->refs, 1);
-	return t;
-}
-
 struct ptc_rpc_trust *ptc_rpc_trust_free(struct ptc_rpc_trust *t)
 {
-	if (!t || atomic_fetch_sub(&t->refs, 1) != 1)
+	if (!t)
 		return NULL;
 	X509_CRL_free(t->crl);
 	pthread_mutex_destroy(&t->lock);

@@ -20,8 +20,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-#define MARKER_MAX 4096
-
 struct entry {
 	char *name;
 	int64_t time_ns; /* of its ptc.json */
@@ -138,29 +136,6 @@ static int mark(const struct archive *a, const char *name, struct ptc_error *err
 	if (!path || !text)
 		return ptc_nomem(err);
 	return ptc_sys_write_file(path, text, strlen(text), 0644, "archive.mark", err);
-}
-
-/* *ret: NULL where there is no marker, or it names nothing that could be ours. */
-static int marked(const char *dir, const char *name, char **ret, struct ptc_error *err)
-{
-	ptc_auto_free char *path = ptc_asprintf("%s/%s.newest", dir, name);
-	struct ptc_error why = PTC_ERROR_INIT;
-	size_t len;
-	bool whole;
-	int rc = path ? ptc_sys_read_file(path, MARKER_MAX, ret, &len, &why) : ptc_nomem(&why);
-
-	if (rc == PTC_ENOTFOUND) {
-		*ret = NULL;
-		return 0;
-	}
-	if (rc)
-		return ptc_error_set(err, rc, "%s", why.text);
-	(*ret)[strcspn(*ret, "\n")] = '\0';
-	if (is_ours(name, *ret, &whole) && whole)
-		return 0;
-	ptc_free(*ret);
-	*ret = NULL;
-	return 0;
 }
 
 /* ---- a round ---- */
@@ -289,25 +264,4 @@ int ctl_archive(struct ctl *c, const struct ctl_archive_round *round, struct ctl
 	if (!rc)
 		*ret = done;
 	return rc;
-}
-
-int ctl_archive_find(const char *dir, const char *name, char **ret_path, struct ptc_error *err)
-{
-	ptc_auto_free char *newest = NULL;
-	int rc;
-
-	if (ctl_ck_is(dir)) {
-		*ret_path = ptc_strdup(dir);
-		return *ret_path ? 0 : ptc_nomem(err);
-	}
-	rc = marked(dir, name, &newest, err);
-	if (rc)
-		return rc;
-	if (!newest)
-		return ptc_error_set(err, PTC_ENOTFOUND,
-				     "%s is no checkpoint (it has no " PTC_DCP_METADATA
-				     "), and no archive of job %s (it has no %s.newest)",
-				     dir, name, name);
-	*ret_path = ptc_asprintf("%s/%s", dir, newest);
-	return *ret_path ? 0 : ptc_nomem(err);
 }

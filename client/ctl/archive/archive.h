@@ -33,5 +33,3 @@ struct ctl_archived {
 	uint64_t wait_ms; /* not 0: the newest, which `name` is, is too new for another one; it is old enough then */
 };
 int ctl_archive(struct ctl *c, const struct ctl_archive_round *round, struct ctl_archived *ret, struct ptc_error *err);
-/* dir: a checkpoint, or an archive of that job, which stands for its newest checkpoint. ptc_free *ret_path. */
-int ctl_archive_find(const char *dir, const char *name, char **ret_path, struct ptc_error *err);

@@ -311,7 +311,7 @@ static int find(struct ctl *c, const char *name, bool here, struct ptc_dataset_d
 	return rc;
 }
 
-int ctl_dataset_find(struct ctl *c, const char *name, struct ptc_dataset_doc *ret_doc, struct ptc_error *err)
+static int find_dataset(struct ctl *c, const char *name, struct ptc_dataset_doc *ret_doc, struct ptc_error *err)
 {
 	return find(c, name, false, ret_doc, err);
 }
@@ -320,7 +320,7 @@ static int pin(struct ctl *c, struct ptc_job_part *part, bool by_length, struct 
 	       struct ptc_error *err)
 {
 	char source[33];
-	int rc = ctl_dataset_find(c, part->dataset, doc, err);
+	int rc = find_dataset(c, part->dataset, doc, err);
 
 	if (!rc)
 		rc = ptc_dataset_doc_source(doc, source);

@@ -11,4 +11,3 @@ struct ptc_dataset_doc;
 struct ptc_job_desc;
 /* Looks up the datasets that a job consumes, and writes down which they are. */
 int ctl_dataset_pin(struct ctl *c, struct ptc_job_desc *job, struct ptc_error *err);
-int ctl_dataset_find(struct ctl *c, const char *name, struct ptc_dataset_doc *ret_doc, struct ptc_error *err);

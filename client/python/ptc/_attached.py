@@ -10,9 +10,11 @@ stage and tensor-parallel rank (the one with dp_rank and cp_rank 0) knows: which
 optimizer, digests of the buffers that no state dict has, and extra states.
 """
 import bisect
+import collections
 import gc
 import hashlib
 import json
+import sys
 
 import torch
 import torch.optim.swa_utils
@@ -23,6 +25,12 @@ from ptc._gradients import Gradients
 from ptc._held import refuse
 
 _RESERVED = ("optimizer", "scheduler", "model", "rng", "loader", "ptc")
+
+
+def _references(box):
+    """To what is in the list; also those of who asks, of which there are always as many."""
+    thing = box[0]
+    return sys.getrefcount(thing)
 
 
 def _several(things):
@@ -73,6 +81,7 @@ class Attached:
             for o in optims:
                 _held.start_optimizer(o)
         _no_comm_state(self.modules)
+        self._used = None  # ids of what was given that the program never had itself
         self._dropped = (dropped,) if isinstance(dropped, str) else tuple(dropped)
         self.gradients = None
         self._before = before
@@ -171,6 +180,49 @@ class Attached:
             number = self._numbers.get((h.name, h.field))
             if number is not None:
                 _held.set_number(h, number, state[key])
+
+    # -- what the program no longer has
+
+    def _given(self):
+        """[(what it is called, [it], how many references to it are of this object)] of what has a state that a program may put into
+        another object: `shadow = 0.9 * shadow + ...`, `target = copy.deepcopy(net)`."""
+        found, slots = [], collections.Counter(map(id, self.gradients.tensors()))
+        several = list(self._model.values()) if isinstance(self._model, dict) else _several(self._model)
+        for prefix, m in self.modules:
+            ours = 1 + sum(x is m for x in several) + sum(x is m for x in self.states.values())
+            found.append((f"model {prefix[:-1]}".strip(), [m], ours))
+        found += [(name, [thing], 1) for name, them in self.objects.items() for thing in them]
+        found += [(f"tensor {name}", [t], 1 + slots[id(t)]) for name, t in self.extra.items()]
+        return found
+
+    def _alone(self):
+        """{id: what it is called} of those that nobody but this object has. Of a module nobody has a part either: a container that is made
+        for attach() is nobody's from the start."""
+        beside = _references([object()])
+        alone = [(what, box) for what, box, ours in self._given() if _references(box) - beside == ours]
+        return {id(box[0]): what for what, box in alone if not (isinstance(box[0], torch.nn.Module) and self._has_part(box[0], beside))}
+
+    def _has_part(self, root, beside):
+        """Whether there is a reference to a part of it that is not another part's."""
+        things = [(list(m._modules.values()), list(m._parameters.values()), list(m._buffers.values())) for m in root.modules()]
+        known = collections.Counter(id(x) for kinds in things for them in kinds for x in them)
+        known.update(map(id, self.gradients.tensors()))
+        parts = {id(x): [x] for kinds in things for them in kinds for x in them if x is not None}
+        things = None
+        return any(_references(box) - beside != known[i] for i, box in parts.items())
+
+    def note_given(self):
+        """At the first boundary, before anything is trained: what the program does not have even here, it has under another name, such
+        as a view of it."""
+        if self._used is None:
+            self._used = set(self._alone())
+
+    def check_given(self):
+        self.note_given()
+        for i, what in self._alone().items():
+            if i not in self._used:
+                refuse(f"{what}: nobody refers any more to what was given to attach(), so that the program has put something else in its "
+                       f"place, whose state would be lost; change it in place, by copy_() or load_state_dict()")
 
     def check_copies(self):
         for whole, where, piece in self._copies:

@@ -21,14 +21,13 @@ unknown: an optimizer works on masters, and the program copies the gradient into
 optimizer that works on tensors that are not known here counts as one that may or may not apply it.
 """
 import collections
-import contextlib
 import sys
 import weakref
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ptc._held import is_dtensor
+from ptc._held import fsdp_groups, is_dtensor
 from ptc._unattached import options_of
 
 # How often something has to be seen. Once may be chance: DDP makes its buckets, and gradients in them,
@@ -287,6 +286,10 @@ class Gradients:
                 slot.watch = None
         self._alone = []
 
+    def tensors(self):
+        """One for each reference that is kept here."""
+        return [s.tensor for s in self._slots]
+
     # -- what has been applied
 
     def boundary(self):
@@ -411,11 +414,8 @@ class Gradients:
         """FSDP2 keeps to itself what it has not reduced yet (set_requires_gradient_sync, set_requires_all_reduce)."""
         found = []
         for prefix, module in self._modules:
-            for m in module.modules():
-                with contextlib.suppress(AttributeError):
-                    state = m._get_fsdp_state()
-                    for group in filter(None, getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]):
-                        found += [prefix + name for name in _of_fsdp(group)]
+            for group in fsdp_groups(module):
+                found += [prefix + name for name in _of_fsdp(group)]
         return [name for name in found if not self._is_dropped(name)]
 
 

@@ -7,6 +7,7 @@ why; nothing has been declared then.
 import contextlib
 import copy
 import functools
+import gc
 import importlib.util
 import inspect
 import itertools
@@ -288,12 +289,39 @@ def _leaves_meta_out():
 
 
 def _state_of(model):
-    """What get_model_state_dict gives of a model, or would give if nothing were on meta."""
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+    """What get_model_state_dict gives of a model, or would give if nothing were on meta. What it leaves behind refers to modules: its
+    cache, in PyTorch 2.7, and cycles, which are kept young so that they can be collected at once (Attached.check_given)."""
+    from torch.distributed.checkpoint import state_dict
     plain = model.state_dict()
     if plain and any(isinstance(v, torch.Tensor) and v.is_meta for v in plain.values()) and _leaves_meta_out():
         return {clean_name(model, key): value for key, value in plain.items()}
-    return dict(get_model_state_dict(model)) if plain else {}
+    if not plain:
+        return {}
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return dict(state_dict.get_model_state_dict(model))
+    finally:
+        if enabled:
+            gc.enable()
+        with contextlib.suppress(AttributeError):
+            state_dict._get_fqns.cache_clear()
+        gc.collect(0)
+
+
+def fsdp_groups(model):
+    """FSDP2's groups of parameters."""
+    for m in model.modules():
+        with contextlib.suppress(AttributeError):
+            state = m._get_fsdp_state()
+            yield from filter(None, getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group])
+
+
+def _settle(model):
+    """At its first forward pass FSDP2 may put other, padded memory in the place of a parameter: that of PyTorch 2.7 wherever ranks have
+    uneven parts, later ones where the program has made the parameter anew. It does so once, so let it do it before that is bound."""
+    for group in fsdp_groups(model):
+        group.lazy_init()
 
 
 def of_module(model, prefix, tied, extra_states=(), given=()):
@@ -303,6 +331,8 @@ def of_module(model, prefix, tied, extra_states=(), given=()):
             refuse(f"{prefix}{name}: it is not initialized; call the module once before attach")
         if t.is_meta and not probing:
             refuse(f"tensor {prefix}{name}: it is on meta; only memory of the host and of CUDA devices is carried")
+    if not probing:
+        _settle(model)
     state, held = _state_of(model), {}
     tensors = [_local(t) for t in itertools.chain(model.parameters(), model.buffers())]
     live = {storage_of(t) for t in tensors if t.layout == torch.strided}
@@ -380,6 +410,32 @@ def _start_torch(optim, group, p):
         optim._init_group({**group, "params": [p]}, *lists)
     finally:
         p.grad = was
+
+
+# What these begin with depends on the learning rate at a parameter's first step, which may come long after attach.
+_OF_FIRST_STEP = (torch.optim.ASGD, torch.optim.Rprop)
+
+
+def not_begun(optim):
+    """Ids of the parameters that have not been stepped, of an optimizer whose state is not known before they are."""
+    if type(optim) not in _OF_FIRST_STEP:
+        return set()
+    return {id(p) for group in optim.param_groups for p in group["params"] if float(optim.state[p]["step"]) == 0.0}
+
+
+def begin(optim, waiting):
+    """Just before a step: what it steps for the first time begins with today's options. Takes it out of `waiting`."""
+    for group in optim.param_groups:
+        for p in group["params"]:
+            if id(p) not in waiting or p.grad is None:
+                continue
+            waiting.discard(id(p))
+            was = optim.state.pop(p)
+            with torch.no_grad():
+                _start_torch(optim, group, p)
+                for key, value in optim.state[p].items():
+                    was[key].copy_(value)
+            optim.state[p] = was
 
 
 # State that an optimizer makes at its first step has to be there when the snapshot is restored into it.
@@ -531,6 +587,8 @@ def of_optimizer(optim, names, held, zero1, numbers, before=()):
             for name in mine:
                 for field, value in optim.state.get(p, {}).items():
                     if value is not None:
+                        if (name, str(field)) in found:
+                            refuse(f"{name}: the optimizer's state has two keys {str(field)!r} that differ in type only")
                         found[name, str(field)] = (_of_field(held[name], ranges.get(id(p)), str(field), value, numbers),
                                                    optim.state[p], field)
     for key, state in optim.state.items():

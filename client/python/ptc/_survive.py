@@ -235,6 +235,7 @@ class Promise:
         self._bound.check_gradients()
         gen._check_outside()
         gen._check_places()
+        self._bound.check_given()
         self._bound.check_copies()
         self._streams = gen._rng.watched()
         if self._about_now() != self._about:

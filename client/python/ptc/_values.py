@@ -27,7 +27,7 @@ def _array(value):
 def _encode(what, value, arrays=False):
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, torch.Tensor) and type(value) is torch.Tensor and value.dim() == 0 and value.dtype in DTYPES:
+    if type(value) is torch.Tensor and value.dim() == 0 and value.dtype in DTYPES and not value.is_complex():
         return {"tensor": DTYPES[value.dtype], "value": value.item()}
     if type(value) in (list, tuple):
         return {type(value).__name__: [_encode(f"{what}[{i}]", v, arrays) for i, v in enumerate(value)]}

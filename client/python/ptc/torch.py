@@ -344,7 +344,14 @@ class Generation:
         self._client.on_stop(self._at_stop)
         for o in [o for optims in bound.optimizers.values() for o in optims]:
             o.register_step_pre_hook(lambda *_: self._update_begins())
+            waiting = [] if self._probe else _held.not_begun(o)
+            if waiting:
+                o.register_step_pre_hook(functools.partial(self._begin, waiting))
         return restored
+
+    def _begin(self, waiting, optim, *_):
+        if waiting and not (self._on_cuda and torch.cuda.is_current_stream_capturing()):  # a graph would do it at each launch
+            _held.begin(optim, waiting)
 
     def _check_blobs(self, values, about):
         """Whether rank 0, which carries most, has names for all of it; states that grow may still take more at a stop."""
@@ -533,6 +540,7 @@ class Generation:
                 b.check_gradients()
             for d in self._data:
                 d._before_stop(self, step)
+            b.check_given()
             self._check_outside()
             self._check_places()
             b.before_stop()
@@ -550,9 +558,11 @@ class Generation:
         """State is whole after `step` steps. True: the generation has ended here; leave the with block."""
         if step == self.start_step + 1:  # after one step, rather than at a switch after a thousand
             self._check_outside()
+            self._bound.check_given()
             self._bound.check_copies()
             self._bound.check_unattached()
         if self._bound is not None:
+            self._bound.note_given()
             self._bound.gradients.boundary()
         if self._promise is not None:
             self._promise.boundary(step)

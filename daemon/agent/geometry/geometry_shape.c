@@ -221,8 +221,8 @@ void ptc_geometry_cache_init(struct ptc_agent *agent)
 	ptc_cache_init(&agent->geometries, PTC_AGENT_GEOMETRIES, drop);
 }
 
-int ptc_geometry_shape_get(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
-			   struct ptc_geometry_shape **ret, struct ptc_error *err)
+static int shape_get(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which,
+		     struct ptc_geometry_shape **ret, struct ptc_error *err)
 {
 	struct ptc_geometry_shape *h;
 	char key[33];
@@ -247,7 +247,7 @@ int ptc_geometry_shape_get(struct ptc_agent *agent, const Ptc__V1__SwitchInfo *i
 	return 0;
 }
 
-void ptc_geometry_shape_put(struct ptc_geometry_shape *shape)
+static void shape_put(struct ptc_geometry_shape *shape)
 {
 	ptc_cached_unref(&shape->cached);
 }
@@ -258,7 +258,7 @@ void ptc_geometry_done(struct ptc_geometry *g)
 		ptc_geometry_own_done(g);
 		return;
 	}
-	ptc_geometry_shape_put(g->shape);
+	shape_put(g->shape);
 	*g = (struct ptc_geometry){ 0 };
 }
 
@@ -277,7 +277,7 @@ int ptc_agent_geometry(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo
 		return ptc_error_set(err, PTC_EINVAL,
 				     "the request has a layout hash of %zu characters; at most 64 are possible",
 				     strlen(which->layout_hash));
-	rc = ptc_geometry_shape_get(agent, info, which, &shape, err);
+	rc = shape_get(agent, info, which, &shape, err);
 	if (rc)
 		return rc;
 	*ret_geometry = shape->g;

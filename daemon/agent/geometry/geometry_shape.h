@@ -26,11 +26,6 @@ struct ptc_geometry_shape {
 	char plan_of[33], plan_hash[33]; /* "" until a plan is known */
 };
 
-int ptc_geometry_shape_get(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,
-			   const struct Ptc__V1__Generation *which, struct ptc_geometry_shape **ret,
-			   struct ptc_error *err);
-void ptc_geometry_shape_put(struct ptc_geometry_shape *shape);
-
 /* ---- geometry.c ---- */
 /* Makes a geometry without a shape. info and which have been checked. */
 int ptc_geometry_build(struct ptc_agent *agent, const struct Ptc__V1__SwitchInfo *info,

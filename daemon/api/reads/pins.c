@@ -99,8 +99,9 @@ static struct pinned **find_locked(struct ptc_pins *h, const char *uuid, uint64_
 	return at;
 }
 
-bool ptc_pins_view(struct ptc_pins *h, const char *uuid, uint64_t generation, uint64_t snapshot,
-		   struct ptc_read_view **ret_view)
+/* Gives a reference to a generation that a reader has pinned through this daemon. False: nobody has. */
+static bool pinned_view(struct ptc_pins *h, const char *uuid, uint64_t generation, uint64_t snapshot,
+			struct ptc_read_view **ret_view)
 {
 	struct pinned *e;
 
@@ -242,7 +243,7 @@ int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const
 		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state yet; import or run it first", job);
 	if ((t.record.generation != generation || t.record.snapshot != snapshot) &&
 	    !(ptc_control_go_back(d, &t, snapshot) && t.record.generation == generation))
-		return ptc_pins_view(d->pins, t.meta.uuid, generation, snapshot, ret_view)
+		return pinned_view(d->pins, t.meta.uuid, generation, snapshot, ret_view)
 			       ? 0
 			       : moved_on(job, t.record.generation, generation, err);
 	rc = ptc_read_view_get(d, &t, ret_view, err);
@@ -250,7 +251,7 @@ int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const
 	    ((*ret_view)->view.from_generation != generation || (*ret_view)->view.from_snapshot != snapshot)) {
 		struct ptc_read_view *newer = *ret_view;
 
-		if (!ptc_pins_view(d->pins, t.meta.uuid, generation, snapshot, ret_view))
+		if (!pinned_view(d->pins, t.meta.uuid, generation, snapshot, ret_view))
 			rc = moved_on(job, newer->view.from_generation, generation, err);
 		ptc_read_view_put(newer);
 	}

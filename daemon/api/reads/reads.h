@@ -35,9 +35,6 @@ void ptc_pins_expire(struct ptc_pins *h);           /* any thread; does not bloc
  */
 int ptc_pins_nodes(struct ptc_daemon *d, const struct ptc_read_view *view, const char *reader, uint32_t ttl_ms,
 		   unsigned *ret_pinned, struct ptc_error *err);
-/* Gives a reference to a generation that a reader has pinned through this daemon. False: nobody has. */
-bool ptc_pins_view(struct ptc_pins *h, const char *uuid, uint64_t generation, uint64_t snapshot,
-		   struct ptc_read_view **ret_view);
 
 /* ---- handlers: control_data.c, pins.c, control_verify.c ---- */
 

@@ -20,7 +20,7 @@ void ptc_recover_set_done(struct ptc_recover_set *s)
 	for (size_t i = 0; i < s->n; i++) {
 		ptc_free(s->v[i].name);
 		ptc_free(s->v[i].address);
-		json_decref(s->v[i].inventory);
+		ptc_inventory_done(&s->v[i].has);
 	}
 	ptc_free(s->v);
 	*s = (struct ptc_recover_set){ .d = s->d };
@@ -57,28 +57,21 @@ static int parse(struct ptc_recover_node *n, const char *spec, struct ptc_error 
 	return ptc_name_check_job(n->name, err);
 }
 
-static const char *text_of(const struct ptc_recover_node *n, const char *key)
-{
-	const char *s = json_string_value(json_object_get(n->inventory, key));
-
-	return s ? s : "";
-}
-
 static int check_one(const struct ptc_recover_node *n, bool dry, bool old_is_gone, struct ptc_error *err)
 {
-	if (strcmp(text_of(n, "node"), n->name) != 0)
-		return ptc_error_set(err, PTC_EINVAL, "the node at %s is %.100s, not %s", n->address,
-				     text_of(n, "node"), n->name);
-	if (!dry && !json_is_true(json_object_get(n->inventory, "waits")))
+	if (strcmp(n->has.node, n->name) != 0)
+		return ptc_error_set(err, PTC_EINVAL, "the node at %s is %.100s, not %s", n->address, n->has.node,
+				     n->name);
+	if (!dry && !n->has.waits)
 		return ptc_error_set(err, PTC_ESTATE,
 				     "node %s runs with its etcd: set coordinator in its ptcd.yaml to the empty etcd, "
 				     "and start it again",
 				     n->name);
-	if (!dry && !old_is_gone && text_of(n, "old")[0])
+	if (!dry && !old_is_gone && n->has.old[0])
 		return ptc_error_set(err, PTC_ESTATE,
 				     "the etcd at %s, which node %s had last, still answers: use it, or stop it for "
 				     "good; --old-is-gone recovers all the same",
-				     text_of(n, "old"), n->name);
+				     n->has.old, n->name);
 	return 0;
 }
 
@@ -94,12 +87,12 @@ static int ask_one(struct ptc_recover_set *s, struct ptc_recover_node *n, bool d
 		ptc_error_wrap(err, "every node of the set must answer");
 		return rc;
 	}
-	rc = ptc_json_load(n->name, reply->json, strlen(reply->json), &n->inventory, err);
+	rc = ptc_inventory_decode(n->name, reply->json, &n->has, err);
 	ptc_pb_free(&reply->base);
 	if (rc == 0)
 		rc = check_one(n, dry, old_is_gone, err);
 	if (rc == 0)
-		rc = ptc_identity_decode(n->name, text_of(n, "cluster"), &i, err);
+		rc = ptc_identity_decode(n->name, n->has.cluster, &i, err);
 	if (rc)
 		return rc;
 	if (s->identity.id[0] && strcmp(s->identity.id, i.id) != 0)
@@ -152,20 +145,6 @@ int ptc_recover_set_raise(const struct ptc_recover_set *s, const struct ptc_iden
 	}
 	ptc_free(text);
 	return rc;
-}
-
-const json_t *ptc_recover_row(const struct ptc_recover_node *n, const char *uuid)
-{
-	json_t *row;
-	size_t i;
-
-	json_array_foreach(json_object_get(n->inventory, "jobs"), i, row) {
-		const char *u = json_string_value(json_object_get(row, "uuid"));
-
-		if (u && strcmp(u, uuid) == 0)
-			return row;
-	}
-	return NULL;
 }
 
 static int fetch_part(const struct ptc_recover_set *s, const struct ptc_recover_node *n, const char *uuid,

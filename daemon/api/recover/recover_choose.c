@@ -21,14 +21,12 @@ struct candidate {
 	struct ptc_durable at; /* epoch and revision only */
 };
 
-static bool has_table(const json_t *row, uint64_t generation, uint64_t snapshot)
+static bool has_table(const struct ptc_inventory *has, const char *uuid, uint64_t generation, uint64_t snapshot)
 {
-	json_t *t;
-	size_t i;
+	const struct ptc_inventory_job *j = ptc_inventory_find(has, uuid);
 
-	json_array_foreach(json_object_get(row, "tables"), i, t)
-		if ((uint64_t)json_integer_value(json_array_get(t, 0)) == generation &&
-		    (uint64_t)json_integer_value(json_array_get(t, 1)) == snapshot)
+	for (size_t i = 0; j && i < j->ntables; i++)
+		if (j->tables[i].generation == generation && j->tables[i].snapshot == snapshot)
 			return true;
 	return false;
 }
@@ -47,9 +45,8 @@ static void find_usable(const struct ptc_recover_set *s, const struct ptc_view *
 	for (size_t i = 0; i < v->nnodes; i++) {
 		const struct ptc_recover_node *n = find_node(s, v->nodes[i]);
 
-		usable[i] =
-			n && ptc_view_placed(v, v->nodes[i]) &&
-			has_table(ptc_recover_row(n, v->meta.uuid), v->from_generation, ptc_view_table(v, v->nodes[i]));
+		usable[i] = n && ptc_view_placed(v, v->nodes[i]) &&
+			    has_table(&n->has, v->meta.uuid, v->from_generation, ptc_view_table(v, v->nodes[i]));
 	}
 }
 
@@ -161,9 +158,8 @@ static bool next(const struct ptc_recover_set *s, const char *uuid, const struct
 	bool found = false;
 
 	for (size_t i = 0; i < s->n; i++) {
-		const json_t *row = ptc_recover_row(&s->v[i], uuid);
-		struct ptc_durable at = { .epoch = ptc_json_count(row, "epoch"),
-					  .revision = (int64_t)ptc_json_count(row, "revision") };
+		const struct ptc_inventory_job *j = ptc_inventory_find(&s->v[i].has, uuid);
+		struct ptc_durable at = { .epoch = j ? j->epoch : 0, .revision = j ? (int64_t)j->revision : 0 };
 
 		if (!at.revision || (before && !ptc_durable_later(before, &at)) ||
 		    (found && !ptc_durable_later(&at, &ret->at)))
@@ -203,7 +199,7 @@ static int choose_one(const struct ptc_recover_set *s, const char *uuid, struct 
 static bool seen(const struct ptc_recover_set *s, size_t node, const char *uuid)
 {
 	for (size_t i = 0; i < node; i++)
-		if (ptc_recover_row(&s->v[i], uuid))
+		if (ptc_inventory_find(&s->v[i].has, uuid))
 			return true;
 	return false;
 }
@@ -221,15 +217,14 @@ int ptc_recover_choose(const struct ptc_recover_set *s, struct ptc_recover_choic
 		       struct ptc_error *err)
 {
 	struct ptc_recover_choice *v = NULL;
-	size_t n = 0, k;
-	json_t *row;
+	size_t n = 0;
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && i < s->n; i++)
-		json_array_foreach(json_object_get(s->v[i].inventory, "jobs"), k, row) {
-			const char *uuid = json_string_value(json_object_get(row, "uuid"));
+		for (size_t k = 0; rc == 0 && k < s->v[i].has.njobs; k++) {
+			const char *uuid = s->v[i].has.jobs[k].uuid;
 
-			if (rc || !uuid || seen(s, i, uuid))
+			if (seen(s, i, uuid))
 				continue;
 			rc = PTC_MORE(v, n) ? choose_one(s, uuid, &v[n], err) : ptc_nomem(err);
 			n += rc == 0;

@@ -33,11 +33,21 @@ static void add_uuid(void *arg, const char *uuid, uid_t uid, bool lost)
 		snprintf(u->v[u->n++], sizeof u->v[0], "%s", uuid);
 }
 
+struct tables {
+	struct ptc_inventory_job *of;
+	bool failed;
+};
+
 static void add_table(void *arg, const struct ptc_table_key *key, bool sealed, int64_t bytes)
 {
+	struct tables *t = arg;
+
 	(void)bytes;
-	if (sealed)
-		json_array_append_new(arg, json_pack("[I, I]", (json_int_t)key->generation, (json_int_t)key->snapshot));
+	if (!sealed)
+		return;
+	t->failed = t->failed || !PTC_MORE(t->of->tables, t->of->ntables);
+	if (!t->failed)
+		t->of->tables[t->of->ntables++] = (struct ptc_inventory_table){ key->generation, key->snapshot };
 }
 
 int ptc_recover_own(struct ptc_daemon *d, const char *uuid, struct ptc_durable *ret, struct ptc_error *err)
@@ -55,23 +65,28 @@ int ptc_recover_own(struct ptc_daemon *d, const char *uuid, struct ptc_durable *
 	return rc;
 }
 
-static json_t *job_row(struct ptc_daemon *d, const char *uuid)
+static int add_job(struct ptc_daemon *d, const char *uuid, struct ptc_inventory *v, struct ptc_error *err)
 {
-	json_t *row = json_object(), *tables = json_array();
 	struct ptc_durable kept = { 0 };
+	struct ptc_inventory_job *j;
 	struct ptc_meta_doc meta;
+	struct tables t;
 
-	json_object_set_new(row, "uuid", json_string(uuid));
-	json_object_set_new(row, "tables", tables);
-	(void)ptc_store_tables(d->store, uuid, add_table, tables, NULL); /* none where its chunks are lost */
+	if (!PTC_MORE(v->jobs, v->njobs))
+		return ptc_nomem(err);
+	j = &v->jobs[v->njobs++];
+	*j = (struct ptc_inventory_job){ .ntables = 0 };
+	snprintf(j->uuid, sizeof j->uuid, "%s", uuid);
+	t = (struct tables){ .of = j };
+	(void)ptc_store_tables(d->store, uuid, add_table, &t, NULL); /* none where its chunks are lost */
 	if (ptc_recover_own(d, uuid, &kept, NULL) == 0 &&
 	    ptc_meta_doc_decode(kept.key[PTC_DURABLE_META], strlen(kept.key[PTC_DURABLE_META]), &meta, NULL) == 0) {
-		json_object_set_new(row, "name", json_string(meta.name));
-		json_object_set_new(row, "epoch", json_integer((json_int_t)kept.epoch));
-		json_object_set_new(row, "revision", json_integer((json_int_t)kept.revision));
+		snprintf(j->name, sizeof j->name, "%s", meta.name);
+		j->epoch = kept.epoch;
+		j->revision = (uint64_t)kept.revision;
 	}
 	ptc_durable_done(&kept);
-	return row;
+	return t.failed ? ptc_nomem(err) : 0;
 }
 
 static int read_cluster(struct ptc_daemon *d, char **ret_text, struct ptc_error *err)
@@ -81,27 +96,43 @@ static int read_cluster(struct ptc_daemon *d, char **ret_text, struct ptc_error 
 	return path ? ptc_sys_read_file(path, PTC_CLUSTER_MAX_BYTES, ret_text, NULL, err) : ptc_nomem(err);
 }
 
-int ptc_recover_inventory(struct ptc_daemon *d, char **ret_json, struct ptc_error *err)
+int ptc_recover_inventory(struct ptc_daemon *d, struct ptc_inventory *ret, struct ptc_error *err)
 {
-	ptc_auto_free char *cluster = NULL, *old = NULL;
-	json_t *root, *jobs = json_array();
+	struct ptc_inventory v = { .waits = d->waits[0] != '\0' };
 	struct uuids u = { 0 };
-	int rc = read_cluster(d, &cluster, err);
+	int rc = read_cluster(d, &v.cluster, err);
 
+	snprintf(v.node, sizeof v.node, "%s", d->config.node);
 	if (rc == 0)
 		rc = ptc_store_jobs(d->store, add_uuid, &u, err);
 	if (rc == 0 && u.failed)
 		rc = ptc_nomem(err);
-	if (rc == 0 && d->waits[0])
-		rc = ptc_cluster_old_answers(d->cluster, &old, err);
+	if (rc == 0 && v.waits)
+		rc = ptc_cluster_old_answers(d->cluster, &v.old, err);
+	if (rc == 0 && !v.old)
+		v.old = ptc_strdup("");
+	if (rc == 0 && !v.old)
+		rc = ptc_nomem(err);
 	for (size_t i = 0; rc == 0 && i < u.n; i++)
-		json_array_append_new(jobs, job_row(d, u.v[i]));
+		rc = add_job(d, u.v[i], &v, err);
 	ptc_free(u.v);
-	root = json_pack("{s:i, s:s, s:s, s:b, s:s, s:o}", "version", 1, "node", d->config.node, "cluster",
-			 cluster ? cluster : "", "waits", d->waits[0] != '\0', "old", old ? old : "", "jobs", jobs);
-	*ret_json = rc == 0 && root ? ptc_json_text(root) : NULL;
-	json_decref(root);
-	return rc == 0 && !*ret_json ? ptc_nomem(err) : rc;
+	if (rc)
+		ptc_inventory_done(&v);
+	else
+		*ret = v;
+	return rc;
+}
+
+static int own_inventory(struct ptc_daemon *d, char **ret_json, struct ptc_error *err)
+{
+	struct ptc_inventory v;
+	int rc = ptc_recover_inventory(d, &v, err);
+
+	if (rc)
+		return rc;
+	*ret_json = ptc_inventory_encode(&v);
+	ptc_inventory_done(&v);
+	return *ret_json ? 0 : ptc_nomem(err);
 }
 
 /* Durably: after this the node starts with no etcd of an earlier epoch. */
@@ -155,7 +186,7 @@ static int serve(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 	if (req->cluster[0])
 		rc = take_over(d, req->cluster, err);
 	else if (!req->uuid[0])
-		rc = ptc_recover_inventory(d, &json, err);
+		rc = own_inventory(d, &json, err);
 	else if (strlen(req->uuid) != PTC_UUID_TEXT - 1)
 		rc = ptc_error_set(err, PTC_EINVAL, "job identifier \"%.40s\" in a request: not a UUID", req->uuid);
 	else

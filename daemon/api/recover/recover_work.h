@@ -2,23 +2,23 @@
 /* The parts of a recovery. All functions block; each call has its own data. */
 #pragma once
 
+#include "daemon/api/recover/inventory.h"
 #include "daemon/api/recover/recover.h"
 #include "daemon/cluster/identity/identity.h"
 #include "daemon/documents/kept/durable.h"
-#include "formats/json.h"
 
 #define PTC_RECOVER_MARKER "/ptc/recovering"
 
 /* ---- recover_committed.c: what this node keeps ---- */
-/* {node, cluster, waits, old, jobs: [{uuid, name, epoch, revision, tables: [[generation, snapshot], ...]}]} */
-int ptc_recover_inventory(struct ptc_daemon *d, char **ret_json, struct ptc_error *err);
+/* ptc_inventory_done *ret. */
+int ptc_recover_inventory(struct ptc_daemon *d, struct ptc_inventory *ret, struct ptc_error *err);
 /* The documents in this node's store. PTC_ENOTFOUND: it keeps none of that job. */
 int ptc_recover_own(struct ptc_daemon *d, const char *uuid, struct ptc_durable *ret, struct ptc_error *err);
 
 /* ---- collect.c: what all nodes keep ---- */
 struct ptc_recover_node {
 	char *name, *address;
-	json_t *inventory;
+	struct ptc_inventory has;
 };
 struct ptc_recover_set {
 	struct ptc_daemon *d;
@@ -32,8 +32,6 @@ int ptc_recover_set_ask(struct ptc_recover_set *s, char *const *specs, size_t n,
 			struct ptc_error *err);
 /* Has every node take the identity over. */
 int ptc_recover_set_raise(const struct ptc_recover_set *s, const struct ptc_identity *to, struct ptc_error *err);
-/* The row of the job in the node's inventory; NULL: it has nothing of it. */
-const json_t *ptc_recover_row(const struct ptc_recover_node *n, const char *uuid);
 /* Reads the documents that this node of the set keeps of a job. */
 int ptc_recover_fetch(const struct ptc_recover_set *s, size_t node, const char *uuid, struct ptc_durable *ret,
 		      struct ptc_error *err);

@@ -49,16 +49,14 @@ static bool same(struct ptc_daemon *d, const char *uuid, const struct ptc_record
 	return yes;
 }
 
-static int rejoin_job(struct ptc_daemon *d, const json_t *row, bool drop, struct ptc_buf *text, struct ptc_error *err)
+static int rejoin_job(struct ptc_daemon *d, const struct ptc_inventory_job *j, bool drop, struct ptc_buf *text,
+		      struct ptc_error *err)
 {
-	const char *uuid = json_string_value(json_object_get(row, "uuid"));
-	const char *name = json_string_value(json_object_get(row, "name"));
-	size_t tables = json_array_size(json_object_get(row, "tables"));
+	const char *uuid = j->uuid, *name = j->name[0] ? j->name : "without a name";
 	struct ptc_record_doc now;
 	int rc = committed(ptc_cluster_etcd(d->cluster), uuid, &now, err);
 
-	name = name ? name : "without a name";
-	if (rc == PTC_ENOTFOUND && !tables)
+	if (rc == PTC_ENOTFOUND && !j->ntables)
 		return 0;
 	if (rc == PTC_ENOTFOUND && !drop)
 		return ptc_error_set(err, PTC_ESTATE,
@@ -73,7 +71,7 @@ static int rejoin_job(struct ptc_daemon *d, const json_t *row, bool drop, struct
 		return 0;
 	}
 	ptc_buf_printf(text, "%sjob %s (%s): its %zu tables here are not what is committed: dropped",
-		       text->len ? "\n" : "", name, uuid, tables);
+		       text->len ? "\n" : "", name, uuid, j->ntables);
 	rc = ptc_store_keep(d->store, uuid, NULL, 0, NULL);
 	return rc == PTC_ELOST || rc == PTC_ECORRUPT || rc == PTC_ENOTFOUND ? 0 : rc;
 }
@@ -98,19 +96,14 @@ static int later_identity(struct ptc_daemon *d, const char *own, char **ret_text
 
 static int rejoin_jobs(struct ptc_daemon *d, bool drop, struct ptc_buf *text, struct ptc_error *err)
 {
-	json_t *inventory = NULL, *row;
-	char *json;
-	size_t i;
-	int rc = ptc_recover_inventory(d, &json, err);
+	struct ptc_inventory v;
+	int rc = ptc_recover_inventory(d, &v, err);
 
 	if (rc)
 		return rc;
-	rc = ptc_json_load("inventory", json, strlen(json), &inventory, err);
-	ptc_free(json);
-	json_array_foreach(json_object_get(inventory, "jobs"), i, row)
-		if (rc == 0)
-			rc = rejoin_job(d, row, drop, text, err);
-	json_decref(inventory);
+	for (size_t i = 0; rc == 0 && i < v.njobs; i++)
+		rc = rejoin_job(d, &v.jobs[i], drop, text, err);
+	ptc_inventory_done(&v);
 	return rc;
 }
 

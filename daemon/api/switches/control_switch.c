@@ -591,6 +591,8 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 	if (!ask->source)
 		r.to = planned.to;
 	r.plan_json = planned.json;
+	r.emptied = planned.emptied;
+	r.nemptied = planned.nemptied;
 	r.base_generation = v.from_generation;
 	r.base_snapshot = v.from_snapshot;
 	if (rc == 0)
@@ -608,6 +610,7 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 	ptc_generation_doc_done(&r.to);
 	ptc_view_done(&r.source_view);
 	ptc_free(r.plan_json);
+	ptc_free(r.emptied);
 	ptc_view_done(&v);
 	return rc;
 }

@@ -19,18 +19,6 @@ void ptc_devices_doc_done(struct ptc_devices_doc *d)
 	*d = (struct ptc_devices_doc){ 0 };
 }
 
-int ptc_devices_doc_copy(const struct ptc_devices_doc *d, struct ptc_devices_doc *ret)
-{
-	struct ptc_devices_doc c = { ptc_calloc(d->n, sizeof *c.v), d->n };
-
-	if (!c.v)
-		return PTC_ENOMEM;
-	if (d->n)
-		memcpy(c.v, d->v, d->n * sizeof *c.v);
-	*ret = c;
-	return 0;
-}
-
 static int compare(const struct ptc_device_given *g, const char *node, uint32_t device, const char *uuid)
 {
 	int c = strcmp(g->node, node);

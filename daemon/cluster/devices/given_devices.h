@@ -31,7 +31,6 @@ struct ptc_devices_doc {
 	size_t n;
 };
 void ptc_devices_doc_done(struct ptc_devices_doc *d);
-int ptc_devices_doc_copy(const struct ptc_devices_doc *d, struct ptc_devices_doc *ret); /* 0 or PTC_ENOMEM */
 /* JSON for ptc_free; NULL: out of memory. */
 char *ptc_devices_doc_encode(const struct ptc_devices_doc *d);
 int ptc_devices_doc_decode(const char *json, size_t len, struct ptc_devices_doc *ret, struct ptc_error *err);

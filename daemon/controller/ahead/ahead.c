@@ -64,6 +64,7 @@ static struct ptc_ahead *unref(struct ptc_ahead *a)
 	if (a && --a->refs == 0) {
 		ptc_generation_doc_done(&a->request.to);
 		ptc_free(a->request.plan_json);
+		ptc_free(a->request.emptied);
 		ptc_watcher_unref(a->request.watcher);
 		for (size_t i = 0; i < a->nnodes; i++)
 			if (a->nodes[i].declared)
@@ -304,6 +305,8 @@ static void submit(struct ptc_ahead *a)
 	ptc_generation_doc_done(&r.to);
 	a->request.watcher = r.watcher;
 	a->request.plan_json = r.plan_json;
+	a->request.emptied = r.emptied;
+	a->request.nemptied = r.nemptied;
 	if (rc == 0)
 		return;
 	a->submitted = false;

@@ -115,5 +115,3 @@ void ptc_copy_keeper_pushes_done(struct ptc_copy_keeper *c);
 void ptc_copy_keeper_check(struct ptc_copy_keeper *c);
 /* naming.c: [loop] writes c->next; then c->named. */
 void ptc_copy_keeper_name(struct ptc_copy_keeper *c);
-/* Drops the tables that `was` names and c->ctl->copies does not. */
-void ptc_copy_keeper_drop(struct ptc_copy_keeper *c, const struct ptc_copies_doc *was);

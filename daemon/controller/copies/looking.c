@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/fault.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -287,7 +288,7 @@ static void look_work(void *arg, struct ptc_etcd *e)
 	struct ptc_copy_keeper_seen *s = &k->seen;
 
 	(void)e;
-	s->status = ask_nodes(k);
+	s->status = ptc_fault("copies.look") ? ptc_error_set(&s->err, PTC_EIO, "a test wants no look") : ask_nodes(k);
 	if (s->status == 0)
 		s->status = ptc_copy_keeper_find(k->ctl->all, &k->view, &k->nodes, s->urgent ? &s->left : NULL,
 						 &s->config, &s->found, &s->err);
@@ -372,6 +373,7 @@ void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
 	char lane[PTC_LANE_MAX];
 
 	ptc_require(k);
+	ptc_copy_keeper_committed(ctl); /* a switch may have left out what is asked about now */
 	*k = (struct look){ .ctl = ptc_controller_ref(ctl), .c = c, .round = c->round };
 	k->view.meta = ctl->meta;
 	k->view.from_generation = ctl->record.generation;

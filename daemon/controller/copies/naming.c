@@ -17,84 +17,25 @@
 
 #define DROP_TIMEOUT_MS 10000
 
+bool ptc_copy_keeper_emptied(const struct ptc_controller *ctl, const char *node)
+{
+	bool emptied = false;
+
+	for (size_t i = 0; i < ctl->nemptied; i++)
+		emptied |= strcmp(ctl->emptied[i], node) == 0;
+	for (size_t i = 0; i < ctl->older.doc.n; i++)
+		emptied = emptied && !ptc_older_has(&ctl->older.doc.v[i], node);
+	return emptied;
+}
+
 void ptc_copy_keeper_committed(struct ptc_controller *ctl)
 {
 	ptc_require(ptc_view_copies(&ctl->view, &ctl->copies) == 0);
+	for (size_t i = 0; i < ctl->nemptied; i++) /* the switch reads nothing from these */
+		if (ptc_copy_keeper_emptied(ctl, ctl->emptied[i]))
+			ptc_copies_doc_drop(&ctl->view.copies, ctl->emptied[i]);
+	ptc_require(ctl->nemptied == 0 || ptc_view_nodes(&ctl->view) == 0);
 }
-
-struct name {
-	struct ptc_controller *ctl;
-	struct ptc_copy_keeper *c;
-	char *json; /* NULL: the key goes */
-	int64_t fence, record_revision, copies_revision, revision;
-	bool ok;
-	int status;
-	struct ptc_error err;
-};
-
-static void name_work(void *arg, struct ptc_etcd *e)
-{
-	struct name *n = arg;
-	char lock[96], record[96], intent[96], key[96];
-	const struct ptc_etcd_compare cmp[] = { { lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(n->fence) },
-						{ record, PTC_ETCD_MOD_REV, n->record_revision },
-						{ intent, PTC_ETCD_MOD_REV, 0 },
-						{ key, PTC_ETCD_MOD_REV, n->copies_revision } };
-	const struct ptc_etcd_op op = { .key = key, .value = n->json, .len = n->json ? strlen(n->json) : 0 };
-
-	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", n->ctl->uuid);
-	snprintf(record, sizeof record, "/ptc/jobs/%s/record", n->ctl->uuid);
-	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", n->ctl->uuid);
-	snprintf(key, sizeof key, "/ptc/jobs/%s/copies", n->ctl->uuid);
-	if (n->json && strlen(n->json) > PTC_COPIES_MAX_BYTES)
-		n->status = ptc_error_set(&n->err, PTC_ELIMIT, "where they are takes more than %u bytes to write down",
-					  PTC_COPIES_MAX_BYTES);
-	else
-		n->status =
-			ptc_etcd_txn(e, cmp, PTC_ARRAY_LEN(cmp), &op, 1, "etcd.copies", &n->ok, &n->revision, &n->err);
-}
-
-static void name_done(void *arg)
-{
-	struct name *n = arg;
-	struct ptc_controller *ctl = n->ctl;
-	struct ptc_copy_keeper *c = n->c;
-
-	if (!ctl->gone && n->ok) {
-		struct ptc_copies_doc was = ctl->copies;
-
-		ctl->copies = c->next;
-		ctl->copies_revision = n->json ? n->revision : 0;
-		c->next = (struct ptc_copies_doc){ 0 };
-		ptc_copy_keeper_committed(ctl);
-		ptc_copy_keeper_drop(c, &was);
-		ptc_copies_doc_done(&was);
-	}
-	c->named(c, n->ok, n->status ? n->err.text : "the job's record has changed meanwhile");
-	ptc_free(n->json);
-	ptc_controller_unref(ctl);
-	ptc_free(n);
-}
-
-void ptc_copy_keeper_name(struct ptc_copy_keeper *c)
-{
-	struct ptc_controller *ctl = c->ctl;
-	struct name *n = ptc_calloc(1, sizeof *n);
-	bool empty = !c->next.nkeepers && !c->next.nold;
-
-	ptc_require(n);
-	*n = (struct name){ .ctl = ptc_controller_ref(ctl),
-			    .c = c,
-			    .fence = ctl->fence,
-			    .record_revision = ctl->record_revision,
-			    .copies_revision = ctl->copies_revision };
-	n->json = empty ? NULL : ptc_copies_doc_encode(&c->next);
-	ptc_require(empty || n->json);
-	/* the job's own lane: after what its switches have written */
-	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, name_work, name_done, n) == 0);
-}
-
-/* ---- tables that are not named any more ---- */
 
 struct dropping {
 	const struct ptc_copies_doc *now;
@@ -175,7 +116,8 @@ static void drop_on(struct ptc_controller *ctl, const struct ptc_copies_doc *was
 	ptc_free(d.list);
 }
 
-void ptc_copy_keeper_drop(struct ptc_copy_keeper *c, const struct ptc_copies_doc *was)
+/* Drops the tables that `was` names and c->ctl->copies does not. */
+static void drop_tables(struct ptc_copy_keeper *c, const struct ptc_copies_doc *was)
 {
 	for (size_t i = 0; i < was->nkeepers; i++)
 		drop_on(c->ctl, was, was->keepers[i].node);
@@ -183,3 +125,77 @@ void ptc_copy_keeper_drop(struct ptc_copy_keeper *c, const struct ptc_copies_doc
 		if (!ptc_copies_keeper(was, was->old[i].node))
 			drop_on(c->ctl, was, was->old[i].node);
 }
+
+struct name {
+	struct ptc_controller *ctl;
+	struct ptc_copy_keeper *c;
+	char *json; /* NULL: the key goes */
+	int64_t fence, record_revision, copies_revision, revision;
+	bool ok;
+	int status;
+	struct ptc_error err;
+};
+
+static void name_work(void *arg, struct ptc_etcd *e)
+{
+	struct name *n = arg;
+	char lock[96], record[96], intent[96], key[96];
+	const struct ptc_etcd_compare cmp[] = { { lock, PTC_ETCD_CREATE_REV, ptc_fence_revision(n->fence) },
+						{ record, PTC_ETCD_MOD_REV, n->record_revision },
+						{ intent, PTC_ETCD_MOD_REV, 0 },
+						{ key, PTC_ETCD_MOD_REV, n->copies_revision } };
+	const struct ptc_etcd_op op = { .key = key, .value = n->json, .len = n->json ? strlen(n->json) : 0 };
+
+	snprintf(lock, sizeof lock, "/ptc/jobs/%s/lock", n->ctl->uuid);
+	snprintf(record, sizeof record, "/ptc/jobs/%s/record", n->ctl->uuid);
+	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", n->ctl->uuid);
+	snprintf(key, sizeof key, "/ptc/jobs/%s/copies", n->ctl->uuid);
+	if (n->json && strlen(n->json) > PTC_COPIES_MAX_BYTES)
+		n->status = ptc_error_set(&n->err, PTC_ELIMIT, "where they are takes more than %u bytes to write down",
+					  PTC_COPIES_MAX_BYTES);
+	else
+		n->status =
+			ptc_etcd_txn(e, cmp, PTC_ARRAY_LEN(cmp), &op, 1, "etcd.copies", &n->ok, &n->revision, &n->err);
+}
+
+static void name_done(void *arg)
+{
+	struct name *n = arg;
+	struct ptc_controller *ctl = n->ctl;
+	struct ptc_copy_keeper *c = n->c;
+
+	if (!ctl->gone && n->ok) {
+		struct ptc_copies_doc was = ctl->copies;
+
+		ctl->copies = c->next;
+		ctl->copies_revision = n->json ? n->revision : 0;
+		c->next = (struct ptc_copies_doc){ 0 };
+		ptc_copy_keeper_committed(ctl);
+		drop_tables(c, &was);
+		ptc_copies_doc_done(&was);
+	}
+	c->named(c, n->ok, n->status ? n->err.text : "the job's record has changed meanwhile");
+	ptc_free(n->json);
+	ptc_controller_unref(ctl);
+	ptc_free(n);
+}
+
+void ptc_copy_keeper_name(struct ptc_copy_keeper *c)
+{
+	struct ptc_controller *ctl = c->ctl;
+	struct name *n = ptc_calloc(1, sizeof *n);
+	bool empty = !c->next.nkeepers && !c->next.nold;
+
+	ptc_require(n);
+	*n = (struct name){ .ctl = ptc_controller_ref(ctl),
+			    .c = c,
+			    .fence = ctl->fence,
+			    .record_revision = ctl->record_revision,
+			    .copies_revision = ctl->copies_revision };
+	n->json = empty ? NULL : ptc_copies_doc_encode(&c->next);
+	ptc_require(empty || n->json);
+	/* the job's own lane: after what its switches have written */
+	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, name_work, name_done, n) == 0);
+}
+
+/* ---- tables that are not named any more ---- */

@@ -6,7 +6,7 @@
  * after each re-listing, until each got an answer); blobs of a job whose
  * creation never came to its transaction (they are announced by a key under
  * /ptc/creating/, and whoever sees the creator's life end removes both); blobs
- * of switches that were aborted or superseded (ptc_tidy_blobs, whenever a
+ * of switches that were aborted or superseded (tidy_blobs, whenever a
  * controller comes to rest).
  *
  * Failure modes: etcd unreachable, or without its data (asked again; all->reconciled and
@@ -315,7 +315,8 @@ static bool keep_more(struct prune *p, const struct ptc_manifest_doc *m, const s
 	return p->more && keep_older(p, older);
 }
 
-void ptc_tidy_blobs(struct ptc_controller *ctl)
+/* Removes the job's blobs that neither meta nor record names. Call it only if no switch is under way. */
+static void tidy_blobs(struct ptc_controller *ctl)
 {
 	const struct ptc_manifest_doc *m = &ctl->view.manifest;
 	struct prune *p = ctl->ahead ? NULL : ptc_calloc(1, sizeof *p);
@@ -342,5 +343,5 @@ void ptc_tidy_blobs(struct ptc_controller *ctl)
 void ptc_controller_tidy(struct ptc_controller *ctl)
 {
 	if (ptc_controller_idle(ctl))
-		ptc_tidy_blobs(ctl);
+		tidy_blobs(ctl);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which nodes hear that a snapshot is not kept any more. The cluster, etcd and the core are decided here. */
 #include "daemon/controller/internal.h"
+#include "daemon/controller/test_nodes.h"
 
 #include "base/check.h"
 
@@ -11,27 +12,12 @@
 
 #include <cmocka.h>
 
-#define NODES 4
-
 static struct {
-	struct ptc_node nodes[NODES];
 	bool idle;
 	char told[64]; /* nodes that get Finish */
 } t;
 
 /* ---- the rooms below ---- */
-
-size_t ptc_cluster_nnodes(const struct ptc_cluster *c)
-{
-	(void)c;
-	return NODES;
-}
-
-struct ptc_node *ptc_cluster_node(struct ptc_cluster *c, uint32_t index)
-{
-	(void)c;
-	return &t.nodes[index];
-}
 
 bool ptc_cluster_find_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index)
 {
@@ -113,7 +99,7 @@ static void step(struct ptc_controller *ctl, const struct ptc_job_event *event)
 {
 	(void)ctl;
 	assert_int_equal(event->kind, PTC_EV_NODE_UP);
-	snprintf(t.told + strlen(t.told), sizeof t.told - strlen(t.told), "%s ", t.nodes[event->node].doc.name);
+	snprintf(t.told + strlen(t.told), sizeof t.told - strlen(t.told), "%s ", test_nodes[event->node].doc.name);
 }
 
 static const char *told(struct ptc_controller *ctl)
@@ -153,7 +139,7 @@ static void set_up(void)
 	ctl.view.from.nnodes = 2;
 	for (int i = 0; i < NODES; i++) {
 		known[i].up = true;
-		snprintf(t.nodes[i].doc.name, sizeof t.nodes[i].doc.name, "n%d", i);
+		snprintf(test_nodes[i].doc.name, sizeof test_nodes[i].doc.name, "n%d", i);
 	}
 	for (size_t i = 0; i < PTC_ARRAY_LEN(v); i++)
 		ptc_older_add(&ctl.older.doc, &v[i]);

@@ -338,6 +338,8 @@ static bool submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p, uint
 	r.end = PTC_RUN_STOPPED;
 	r.to = p->planned.to;
 	r.plan_json = p->planned.json;
+	r.emptied = p->planned.emptied;
+	r.nemptied = p->planned.nemptied;
 	*ret_id = r.id;
 	if (ctl->submit(ctl, &r, &err) != 0) { /* what was not taken over is still the plan's */
 		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);

@@ -531,6 +531,8 @@ static void planned_start(struct ptc_controller *ctl, struct ptc_recovery_plan *
 	r.end = PTC_RUN_STOPPED;
 	r.to = p->planned.to;
 	r.plan_json = p->planned.json;
+	r.emptied = p->planned.emptied;
+	r.nemptied = p->planned.nemptied;
 	if (ctl->submit(ctl, &r, &err) != 0) {
 		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
 		return; /* what was not taken over is still the plan's */

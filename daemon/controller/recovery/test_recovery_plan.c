@@ -3,6 +3,7 @@
  * planner is asked is looked at. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/leaving/leaving.h"
+#include "daemon/controller/test_nodes.h"
 #include "daemon/documents/probed/probed.h"
 
 #include "base/alloc.h"
@@ -14,10 +15,7 @@
 
 #include <cmocka.h>
 
-#define NODES 4
-
 static struct {
-	struct ptc_node nodes[NODES];
 	const char *leaves; /* a node's name; NULL: none */
 	bool device_bad;    /* on the job's own nodes not enough are well */
 	struct ptc_job_desc desc;
@@ -27,18 +25,6 @@ static struct {
 } t;
 
 /* ---- the rooms below ---- */
-
-size_t ptc_cluster_nnodes(const struct ptc_cluster *c)
-{
-	(void)c;
-	return NODES;
-}
-
-struct ptc_node *ptc_cluster_node(struct ptc_cluster *c, uint32_t index)
-{
-	(void)c;
-	return &t.nodes[index];
-}
 
 bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t device, const char *uuid, bool shares,
 			     const struct ptc_job_view **ret_by)
@@ -186,8 +172,8 @@ static const char *asked(enum ptc_recovery_for what, const char *leaves)
 
 	ctl.all = &all;
 	for (int i = 0; i < NODES; i++) {
-		t.nodes[i] = (struct ptc_node){ .up = true, .doc.devices = 1 };
-		snprintf(t.nodes[i].doc.name, sizeof t.nodes[i].doc.name, "n%d", i);
+		test_nodes[i] = (struct ptc_node){ .up = true, .doc.devices = 1 };
+		snprintf(test_nodes[i].doc.name, sizeof test_nodes[i].doc.name, "n%d", i);
 	}
 	t.leaves = leaves;
 	t.answers = 0;

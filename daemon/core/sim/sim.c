@@ -461,7 +461,7 @@ static void txn_apply(struct sim *s, const struct txn *t)
 		if (e->intent_mod)
 			sim_bad(s, "a second intent");
 		e->intent = t->sw;
-		s->given_up |= t->sw.without;
+		s->given_up |= t->sw.without | t->without;
 		e->intent_mod = e->rev;
 		break;
 	case PTC_TXN_COMMIT1:
@@ -475,6 +475,7 @@ static void txn_apply(struct sim *s, const struct txn *t)
 			sim_bad(s, "halt %llu in the middle of something", (unsigned long long)t->sw.id);
 		e->rec.run = t->sw.run;
 		e->rec.recovers = t->sw.recovers;
+		s->given_up |= t->without;
 		committed(s, t);
 		break;
 	case PTC_TXN_CLEAR:
@@ -982,6 +983,11 @@ static void up_txn(struct sim *s, int i, const struct ptc_job_update *u)
 	if (u->txn == PTC_TXN_COMMIT1 && s->o.bug != SIM_BUG_PLACE_ALL &&
 	    !(s->o.bug == SIM_BUG_HELD_PLACE && c->sw.held))
 		t->without = sim_left_out(c, &c->sw);
+	if (u->txn == PTC_TXN_HALT &&
+	    c->sw.recovers) /* what comes next may be of an older snapshot, and of its nodes */
+		t->without = sim_left_out(c, &c->sw);
+	for (uint32_t k = 0; u->txn == PTC_TXN_INTENT && c->sw.stored && k < c->rec.n; k++)
+		t->without |= (uint32_t)c->told_lost[c->rec.nodes[k]] << c->rec.nodes[k];
 	t->sw = c->sw;
 	t->step = u->step;
 	t->new_incarnation = u->new_incarnation && s->o.bug != SIM_BUG_NO_NEW_INCARNATION;

@@ -48,7 +48,7 @@ static int null_attach(const char *uuid, struct ptc_gpu_budget *budget, struct p
 	return rc;
 }
 
-const struct ptc_gpu_ops *ptc_gpu_null_ops(int status, const char *why)
+static const struct ptc_gpu_ops *null_ops(int status, const char *why)
 {
 	static const struct ptc_gpu_ops ops = { .name = "null", .attach = null_attach };
 
@@ -64,5 +64,5 @@ const struct ptc_gpu_ops *ptc_gpu_backend(const char **ret_why)
 	int rc = ptc_cuda_open(&cu, &err);
 
 	*ret_why = err.text;
-	return rc ? ptc_gpu_null_ops(rc, err.text) : &ptc_gpu_cuda_ops;
+	return rc ? null_ops(rc, err.text) : &ptc_gpu_cuda_ops;
 }

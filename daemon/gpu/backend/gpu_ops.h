@@ -92,7 +92,6 @@ struct ptc_gpu_ops {
  * text lives until exit. */
 const struct ptc_gpu_ops *ptc_gpu_backend(const char **ret_why);
 extern const struct ptc_gpu_ops ptc_gpu_cuda_ops;
-const struct ptc_gpu_ops *ptc_gpu_null_ops(int status, const char *why);
 
 /* Fills a failure that is not the driver's. Returns status. */
 int ptc_gpu_fail(struct ptc_gpu_failure *f, int status, enum ptc_gpu_blame blame, const char *fmt, ...)

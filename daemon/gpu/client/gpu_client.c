@@ -32,7 +32,6 @@
 #define LEFT_MAX         4    /* such processes; with so many the node needs help, not one more */
 #define STARTS_MAX       5    /* in STARTS_MS; more are refused: each costs a driver's start and would fail again */
 #define STARTS_MS        60000
-#define LIST_MAX         (256 << 10)
 #define SLOWEST_BYTES_MS 100000 /* 100 MB/s */
 
 enum state { NONE, RUNNING, ENDING };
@@ -675,11 +674,6 @@ int ptc_gpu_client_stats(struct ptc_gpu_client *c, struct ptc_gpu_stats *ret, st
 		ret->pid = c->child.process.pid;
 	pthread_mutex_unlock(&c->lock);
 	return 0;
-}
-
-int ptc_gpu_client_devices(struct ptc_gpu_client *c, char **ret_json, struct ptc_error *err)
-{
-	return ptc_gpu_child_list(c->path, (int)c->hang_ms, LIST_MAX, ret_json, err);
 }
 
 /* ---- life ---- */

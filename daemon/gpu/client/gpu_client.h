@@ -52,9 +52,6 @@ struct ptc_gpu_stats {
 int ptc_gpu_client_new(const struct ptc_gpu_client_config *config, struct ptc_gpu_client **ret, struct ptc_error *err);
 struct ptc_gpu_client *ptc_gpu_client_free(struct ptc_gpu_client *c);
 
-/* The output of `ptc-gpu --list` (gpu_devices.h); ptc_free it. Runs in a process of its own. */
-int ptc_gpu_client_devices(struct ptc_gpu_client *c, char **ret_json, struct ptc_error *err);
-
 /* Maps `bytes` of a file for copies. pin_uuid: page-locked for that device; NULL: not page-locked. */
 int ptc_gpu_client_map_host(struct ptc_gpu_client *c, int fd, uint64_t bytes, const char *pin_uuid,
 			    struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err);

@@ -51,7 +51,8 @@ struct identity {
 };
 static const char magic[8] = "ptcchunk";
 
-char *ptc_store_job_dir(const struct job *j)
+/* the directory of its chunks; the caller frees it; NULL: no memory */
+static char *job_dir(const struct job *j)
 {
 	return ptc_asprintf("%s/%s", j->s->chunk_dir, j->uuid);
 }
@@ -162,7 +163,7 @@ static int make_dir(struct job *j, const char *dir, struct ptc_error *err)
 
 int ptc_store_chunks_create(struct job *j, struct ptc_error *err)
 {
-	char *dir = ptc_store_job_dir(j);
+	char *dir = job_dir(j);
 	int rc;
 
 	if (!dir)
@@ -180,7 +181,7 @@ int ptc_store_chunks_create(struct job *j, struct ptc_error *err)
 	return rc;
 }
 
-void ptc_store_chunk_fresh(struct chunk *c)
+static void start_use(struct chunk *c)
 {
 	c->unfilled = 0;
 	c->used = 0;
@@ -203,7 +204,7 @@ static int add_chunk(struct job *j, void *ptr, struct ptc_error *err)
 	c->ptr = (uint8_t *)ptr + CHUNK_PAD;
 	j->chunks[j->nchunks++] = c;
 	c->id = (uint32_t)j->nchunks;
-	ptc_store_chunk_fresh(c);
+	start_use(c);
 	return 0;
 }
 
@@ -329,7 +330,7 @@ static int no_others(struct job *j, struct ptc_error *err)
 
 int ptc_store_chunks_open(struct job *j, struct ptc_error *err)
 {
-	char *dir = ptc_store_job_dir(j);
+	char *dir = job_dir(j);
 	off_t size;
 	int rc;
 
@@ -689,7 +690,7 @@ int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, st
 		struct chunk *c = j->warm;
 
 		j->warm = c->next;
-		ptc_store_chunk_fresh(c);
+		start_use(c);
 		ptc_store_chunk_use_locked(j, c);
 		ret_chunks[i] = c;
 	}

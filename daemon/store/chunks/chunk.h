@@ -6,7 +6,6 @@
 #include "daemon/store/chunks/store_state.h"
 
 /* chunk.c */
-char *ptc_store_job_dir(const struct job *j); /* the directory of its chunks; the caller frees it; NULL: no memory */
 int ptc_store_chunks_create(struct job *j, struct ptc_error *err);
 int ptc_store_chunks_open(struct job *j, struct ptc_error *err);
 void ptc_store_chunks_close(struct job *j);
@@ -36,7 +35,6 @@ void ptc_store_chunk_sum_early(struct chunk *c, uint16_t blocks);
 /* The count of the chunk's uses, never 0. A process notes the count, reads the chunk's bytes in the file, and reads the
  * count again. If it is unchanged, the bytes are the chunk's. */
 uint64_t ptc_store_chunk_use(struct chunk *c);
-void ptc_store_chunk_fresh(struct chunk *c);
 void ptc_store_chunk_use_locked(struct job *j,
 				struct chunk *c); /* at open: a cold chunk gets refs 1, another one more */
 

@@ -81,7 +81,7 @@ void ptc_workers_end_again_locked(struct ptc_workers *w)
 					end_worker_locked(w, g, g->slots[i].worker);
 }
 
-void ptc_group_end_locked(struct ptc_workers *w, struct group *g, bool dropping, bool given_up)
+static void end_group_locked(struct ptc_workers *w, struct group *g, bool dropping, bool given_up)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 
@@ -118,7 +118,7 @@ int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, cons
 	g = ptc_group_find_locked(w, key);
 	if (g) {
 		ptc_group_ref(g);
-		ptc_group_end_locked(w, g, false, false);
+		end_group_locked(w, g, false, false);
 		while (!rc && !over_locked(g)) {
 			rc = ptc_workers_pause_locked(w, wait, deadline, err);
 			if (rc) {
@@ -144,7 +144,7 @@ void ptc_workers_tell_end(struct ptc_workers *w, const struct ptc_group_key *key
 	pthread_mutex_lock(&w->lock);
 	g = ptc_group_find_locked(w, key);
 	if (g)
-		ptc_group_end_locked(w, g, true, false);
+		end_group_locked(w, g, true, false);
 	for (size_t i = 0; g && i < g->desc.nranks; i++) /* an interpreter takes seconds of a processor to exit */
 		if (g->slots[i].worker && !g->slots[i].worker->ended)
 			ptc_process_yield(&g->slots[i].worker->process);
@@ -169,7 +169,7 @@ void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_
 	job = ptc_workers_job_locked(w, uuid);
 	for (struct group *g = job ? job->groups : NULL; g; g = g->next)
 		if (!is_kept(g, keep, n))
-			ptc_group_end_locked(w, g, true, given_up);
+			end_group_locked(w, g, true, given_up);
 	for (struct worker *k = job ? job->workers : NULL; k; k = k->next) {
 		bool wanted = false;
 

@@ -205,7 +205,7 @@ int ptc_group_save(const struct group *g, struct ptc_error *err)
 	return rc;
 }
 
-void ptc_group_unsave(const struct group *g)
+static void unsave(const struct group *g)
 {
 	ptc_auto_free char *path = group_path(g);
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -237,7 +237,7 @@ void ptc_group_remove_locked(struct ptc_workers *w, struct group *g)
 		at = &(*at)->next;
 	*at = g->next;
 	g->removed = true;
-	ptc_group_unsave(g);
+	unsave(g);
 	ptc_group_unref_locked(g);
 	ptc_workers_changed_locked(w);
 }

@@ -315,7 +315,7 @@ static int spawn_missing_locked(struct ptc_workers *w, struct group *g, struct p
 	return rc;
 }
 
-int ptc_group_spawn_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err)
+static int spawn_group_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err)
 {
 	int rc = 0;
 
@@ -462,7 +462,7 @@ int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, 
 		if (!g->built)
 			rc = ptc_group_wait_others_locked(w, g, wait, deadline, err);
 		if (!rc && !g->built)
-			rc = ptc_group_spawn_locked(w, g, err);
+			rc = spawn_group_locked(w, g, err);
 		if (!rc) {
 			g->waited++;
 			rc = wait_started_locked(w, g, wait, deadline, err);
@@ -596,7 +596,7 @@ static int give_locked(struct ptc_workers *w, struct group *g, const struct ptc_
 static int assign_locked(struct ptc_workers *w, struct group *g, uint64_t start_step, bool has_state,
 			 const struct ptc_wait *wait, int64_t deadline, struct ptc_error *err)
 {
-	int rc = g->built ? 0 : ptc_group_spawn_locked(w, g, err);
+	int rc = g->built ? 0 : spawn_group_locked(w, g, err);
 
 	while (!rc && !g->built) {
 		struct ptc_buf who = PTC_BUF_INIT;

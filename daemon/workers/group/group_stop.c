@@ -63,7 +63,7 @@ uint64_t ptc_group_first_stop(const struct group *g)
 
 /* Every rank gets the stop of the next snapshot that is due, the same one; none if none ever is. Ranks that wait at an
  * earlier one go on. */
-void ptc_group_prearm_locked(struct group *g)
+static void prearm_locked(struct group *g)
 {
 	uint64_t due = next_due(g, g->start_step);
 	bool again = true;
@@ -250,7 +250,7 @@ int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, 
 		if (!rc && !g->ending) {
 			g->armed = PTC_LOCAL_NO_STOP;
 			g->said_finished = false;
-			ptc_group_prearm_locked(g);
+			prearm_locked(g);
 			advance_all(w, g);
 			ptc_group_event_locked(w, g);
 		}

@@ -11,7 +11,6 @@
 #include "daemon/workers/state/workers_sync.h"
 
 /* group_start.c */
-int ptc_group_spawn_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
 /* Ends the low priority with which it was started, if it was. */
 void ptc_worker_raise_locked(struct ptc_workers *w, struct worker *k);
 /* Waits until all live workers are connected, at most WORKERS_CONNECTED_MS. */
@@ -22,7 +21,6 @@ int ptc_group_dead_locked(struct ptc_workers *w, struct group *g, struct ptc_err
 /* group_file.c */
 int ptc_group_new(const struct ptc_group_desc *desc, struct group **ret, struct ptc_error *err);
 int ptc_group_save(const struct group *g, struct ptc_error *err);
-void ptc_group_unsave(const struct group *g);
 /* Takes a group out of its job and removes its file. The last reference frees the group. */
 void ptc_group_remove_locked(struct ptc_workers *w, struct group *g);
 struct ptc_process_label ptc_group_label(const struct group *g,
@@ -33,7 +31,6 @@ int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_
 /* Sets one rank's stop. True: the rank is at or past `stop` and does not wait there; it then waits at its next boundary
  * at the latest. *ret_step: the step that the rank has published, if *ret_published. */
 bool ptc_worker_arm(struct worker *k, uint64_t stop, bool *ret_published, uint64_t *ret_step);
-void ptc_group_prearm_locked(struct group *g);
 uint64_t ptc_group_first_stop(const struct group *g); /* the stop of a rank that begins */
 
 /* group_hold.c */
@@ -42,7 +39,6 @@ void ptc_group_let_go_locked(struct ptc_workers *w, struct group *g);
 const char *ptc_worker_not_held(const struct group *g, const struct worker *k);
 
 /* group_end.c */
-void ptc_group_end_locked(struct ptc_workers *w, struct group *g, bool dropping, bool given_up);
 /* Where no rank of g's job is to stay: waits until those that were told to exit have done so, for they hold memory and
  * devices that g's ranks need. PTC_ESTATE names one that was killed and does not end; PTC_ETIMEOUT one that has its
  * grace time still. */

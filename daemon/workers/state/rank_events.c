@@ -36,7 +36,8 @@ static struct ptc_worker_event *say_locked(struct ptc_workers *w, const struct g
 	return &n->event;
 }
 
-void ptc_worker_obituary(const struct worker *k, uint32_t rank, char *buf, size_t size)
+/* Writes "rank 3 (pid 12) exited with status 1", and on the next lines the end of its log. */
+static void obituary(const struct worker *k, uint32_t rank, char *buf, size_t size)
 {
 	char who[48] = "a process that waited for a generation", tail[LOG_TAIL] = "";
 	int n;
@@ -78,7 +79,7 @@ void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struc
 		snprintf(text, sizeof text, "rank %u (pid %d): %s", rank, k ? (int)k->process.pid : 0, what);
 	} else {
 		ptc_require(k);
-		ptc_worker_obituary(k, rank, text, sizeof text);
+		obituary(k, rank, text, sizeof text);
 	}
 	if (k && k->page)
 		ptc_local_step(k->page, &step);
@@ -93,7 +94,7 @@ int ptc_group_not_started_locked(struct ptc_workers *w, struct group *g, const s
 {
 	char text[sizeof((struct ptc_worker_event *)0)->text], line[DEATH_TEXT];
 
-	ptc_worker_obituary(k, rank, text, sizeof text);
+	obituary(k, rank, text, sizeof text);
 	if (g->waited && !g->said_not_started && !g->ending) /* the first is the cause */
 		g->said_not_started =
 			say_locked(w, g, PTC_WORKER_EVENT_NOT_STARTED, rank, 0, k->ended ? k->status : 0, text) != NULL;

@@ -14,8 +14,6 @@ void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struc
  * becomes worker events, once. */
 int ptc_group_not_started_locked(struct ptc_workers *w, struct group *g, const struct worker *k, uint32_t rank,
 				 struct ptc_error *err);
-/* Writes "rank 3 (pid 12) exited with status 1", and on the next lines the end of its log. */
-void ptc_worker_obituary(const struct worker *k, uint32_t rank, char *buf, size_t size);
 void *ptc_workers_reporter(void *workers);
 /* How long the worker's step has not moved, if that is too long; otherwise 0. */
 int64_t ptc_worker_stalled_ns(const struct ptc_workers *w, const struct worker *k, int64_t now_ns);
