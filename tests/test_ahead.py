@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`build: ahead`: new ranks build while the old ones train. Every byte of what is restored is compared with a formula by the
 rank itself, steps join without a gap, and what fails while new ranks build leaves the job as it was."""
+import glob
 import json
 import os
 import signal
@@ -38,6 +39,45 @@ class Ahead(harness.Case):
     def building(self, job):
         wait_for(lambda: job.status()["phase"] == "building" or None, 60 * PATIENCE, "new ranks that build", 0.02)
 
+    def priorities(self, pids):
+        """{(nice, oom_score_adj)} of all threads of these processes. Where their cgroups have weights, nice stands for these."""
+        found = set()
+        for pid in pids:
+            with open(f"/proc/{pid}/oom_score_adj") as f:
+                oom = int(f.read())
+            weight = self.weight(pid)
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                nice = os.getpriority(os.PRIO_PROCESS, int(thread))
+                found.add((nice if weight is None else nice + 10 * (weight < 100), oom))
+        return found
+
+    def weight(self, pid):
+        """None: the kernel divides processors by other things than cgroups of version 2."""
+        with open(f"/proc/{pid}/cgroup") as f:
+            path = next((line[3:].strip() for line in f if line.startswith("0::/")), None)
+        with open("/proc/mounts") as f:
+            mount = next((line.split()[1] for line in f if line.split()[2] == "cgroup2"), None)
+        try:
+            with open(f"{mount}{path}/cpu.weight") as f:
+                return int(f.read())
+        except OSError:
+            return None
+
+    def low_priority(self, job, c):
+        """The new ranks have one; the old ones have their ptcd's."""
+        normal = self.normal(c)
+        old = [r["pid"] for r in job.status()["run"]["ranks"]]
+        new = [pid for pid in job.processes() if pid not in old]
+        self.assertTrue(old and new)
+        low = min(normal[0] + 10, 19) if os.geteuid() == 0 or self.weight(new[0]) is not None else normal[0]
+        self.assertEqual({normal}, self.priorities(old))
+        self.assertEqual({(low, min(normal[1] + 500, 1000))}, self.priorities(new))
+
+    def normal(self, c):
+        pid = c.nodes["n0"].pid()
+        with open(f"/proc/{pid}/oom_score_adj") as f:
+            return os.getpriority(os.PRIO_PROCESS, pid), max(int(f.read()), 0)
+
     def test_trains_meanwhile(self):
         """Ranks of both generations are on each node; the old ones go on, also through snapshots, until the new ones have declared.
         Then these begin at the step where those stopped, which is another than that which they were built with."""
@@ -51,6 +91,7 @@ class Ahead(harness.Case):
                 wait_for(lambda: len(job.processes()) == 8 or None, 60 * PATIENCE, "ranks of both generations", 0.02)
                 self.steps_without(job, 100)  # two snapshots are due meanwhile
                 self.assertEqual((1, 8, None), (job.status()["generation"], len(job.processes()), resize.poll()))
+                self.low_priority(job, c)
                 began = job.status()["step"]
             out, err = resize.communicate(timeout=120 * PATIENCE)
             self.assertEqual(0, resize.returncode, err)
@@ -58,6 +99,7 @@ class Ahead(harness.Case):
             self.assertGreater(summary["built_ahead_ms"], 0)
             self.assertGreater(summary["step"], began)
             job.wait_step(summary["step"] + 20)
+            self.assertEqual({self.normal(c)}, self.priorities(r["pid"] for r in job.status()["run"]["ranks"]))
             second = job.resize("tp=1,dp=2")
             self.assertGreater(second["built_ahead_ms"], 0)
             job.wait_step(second["step"] + 5)
@@ -124,6 +166,7 @@ class Ahead(harness.Case):
                 wait_for(lambda: len(job.processes()) == 8 or None, 60 * PATIENCE, "ranks of both generations", 0.02)
                 self.steps_without(job, 100)
                 self.assertEqual((1, "building", None), (job.status()["generation"], job.status()["phase"], resize.poll()))
+                self.low_priority(job, c)
                 c.nodes["n1"].kill()  # its ranks say it again to the next ptcd
                 c.start_node(c.nodes["n1"])
                 c.wait_nodes(list(c.nodes))
@@ -135,6 +178,7 @@ class Ahead(harness.Case):
                 summary = json.loads(out)
             self.assertGreater(summary["built_ahead_ms"], 0)
             job.wait_step(summary["step"] + 5)
+            self.assertEqual({self.normal(c)}, self.priorities(r["pid"] for r in job.status()["run"]["ranks"]))
             self.end(job)
 
     def test_other_tensors_before_memory(self):
@@ -283,6 +327,27 @@ class Ahead(harness.Case):
     @harness.labels("repeats")
     def test_node_killed(self):
         self.killed("node")
+
+    @harness.labels("repeats")
+    def test_killed_as_it_raises(self):
+        """kill -9 of a daemon between the first priority that it raises and its note of that: the next daemon raises them all."""
+        with self.cluster(nodes=2, devices=2, env={"n1": {"PTC_FAULT": "process.low.before=kill"}}) as c:
+            job = ahead(self, c)
+            job.run("tp=2,dp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            resize = self.resizing(c, job, "tp=4")
+            wait_for(lambda: not c.nodes["n1"].pid() or None, 120 * PATIENCE, "the end of n1's daemon", 0.02)
+            low = os.path.join(c.nodes["n1"].dir, "run", "workers", "*", "processes", "*", "low")
+            self.assertTrue(glob.glob(low))
+            c.start_node(c.nodes["n1"])
+            c.wait_nodes(list(c.nodes))
+            resize.communicate(timeout=180 * PATIENCE)
+            step = job.wait_run("live", timeout_s=120)["run"]["step"]
+            job.wait_step(step + 5)
+            self.assertEqual({self.normal(c)}, self.priorities(r["pid"] for r in job.status()["run"]["ranks"]))
+            wait_for(lambda: not glob.glob(low) or None, 60 * PATIENCE, "no process that is noted as low")
+            self.end(job)
 
     def test_rank_killed(self):
         """Of those that train: the job's own rules apply, as if nobody built."""

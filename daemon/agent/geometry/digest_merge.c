@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/number/search.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -127,7 +128,8 @@ static int entry_compare(const void *a, const void *b)
 	return x->node < y->node ? -1 : x->node > y->node;
 }
 
-static int node_entries(const struct ptc_digests *d, uint32_t node, struct entry *v, size_t *n, struct ptc_error *err)
+/* at[item]: where the next entry of the item goes. */
+static int node_entries(const struct ptc_digests *d, uint32_t node, struct entry *v, size_t *at, struct ptc_error *err)
 {
 	const struct node_digests *nd = &d->nodes[node];
 
@@ -141,30 +143,49 @@ static int node_entries(const struct ptc_digests *d, uint32_t node, struct entry
 			return ptc_error_set(err, PTC_ESTATE, "node %s sent no digest of its part of \"%.600s\"",
 					     d->g->nodes[node], name);
 		}
-		v[(*n)++] = (struct entry){ nd->needs.v[i].item, node, &nd->needs.v[i].box, nd->digest[i] };
+		v[at[nd->needs.v[i].item]++] =
+			(struct entry){ nd->needs.v[i].item, node, &nd->needs.v[i].box, nd->digest[i] };
 	}
 	return 0;
 }
 
+/* Where each item's entries begin; the last is the number of all. ptc_free it; NULL: out of memory. */
+static size_t *places_make(const struct ptc_digests *d)
+{
+	const size_t nitems = ptc_spec_items(d->g->spec);
+	size_t *at = ptc_calloc(nitems + 1, sizeof *at), sum = 0;
+
+	for (size_t i = 0; at && i < d->g->nnodes; i++)
+		for (size_t k = 0; k < d->nodes[i].needs.n; k++)
+			at[d->nodes[i].needs.v[k].item] += !ptc_box_empty(&d->nodes[i].needs.v[k].box);
+	for (size_t item = 0; at && item <= nitems; item++) {
+		const size_t n = at[item];
+
+		at[item] = sum;
+		sum += n;
+	}
+	return at;
+}
+
+/* By entry_compare. Put in the order of items first, so that each item's few boxes are all that is compared. */
 static int entries_make(const struct ptc_digests *d, struct entry **ret, size_t *ret_n, struct ptc_error *err)
 {
-	struct entry *v;
-	size_t n = 0;
-	int rc = 0;
+	const size_t nitems = ptc_spec_items(d->g->spec);
+	size_t *at = places_make(d), n = at ? at[nitems] : 0, begin = 0;
+	struct entry *v = at ? ptc_reallocarray(NULL, n ? n : 1, sizeof *v) : NULL;
+	int rc = v ? 0 : ptc_nomem(err);
 
-	for (size_t i = 0; i < d->g->nnodes; i++)
-		n += d->nodes[i].needs.n;
-	v = ptc_reallocarray(NULL, n ? n : 1, sizeof *v);
-	if (!v)
-		return ptc_nomem(err);
-	n = 0;
 	for (uint32_t i = 0; !rc && i < d->g->nnodes; i++)
-		rc = node_entries(d, i, v, &n, err);
+		rc = node_entries(d, i, v, at, err);
+	for (size_t item = 0; !rc && item < nitems; item++) { /* now at[item] is where the item ends */
+		ptc_sort(v + begin, at[item] - begin, sizeof *v, entry_compare);
+		begin = at[item];
+	}
+	ptc_free(at);
 	if (rc) {
 		ptc_free(v);
 		return rc;
 	}
-	qsort(v, n, sizeof *v, entry_compare);
 	*ret = v;
 	*ret_n = n;
 	return 0;

@@ -280,6 +280,7 @@ int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 	if (!rc && s.desc.nranks) {
 		struct ptc_wait wait = live_wait(&l);
 
+		s.desc.low = l.req->ahead;
 		rc = job_timeout(&l, true, &wait.timeout_ms, err);
 		if (!rc && !l.req->has_state)
 			rc = ptc_rank_note_write(l.agent, PTC_RANKS_BEGUN, &s.desc.key, err);
@@ -545,6 +546,7 @@ int ptc_agent_on_build(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 	if (rc == 0)
 		rc = ptc_group_start_make(agent, l.req->info, l.which, &s, err);
 	if (!rc && s.desc.nranks) {
+		s.desc.low = l.req->ahead;
 		rc = build_ranks(&l, &s, err);
 		if (rc == 0)
 			rc = build_reply(&l, &s, err);

@@ -146,6 +146,7 @@ static int encode(const struct ptc_ahead *a, bool end, bool layout, void **data,
 		req.state_hash = ctl->view.manifest.state_hash;
 		req.told = end;
 		req.layout = layout;
+		req.ahead = !end;
 		rc = ptc_pb_encode(&req.base, data, len, err);
 		ptc_info_done(&info);
 	}

@@ -10,6 +10,7 @@
 #include "daemon/workers/process/cgroup.h"
 #include "daemon/workers/group/internal.h"
 #include "daemon/workers/process/freeze.h"
+#include "daemon/workers/process/priority.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -369,6 +370,7 @@ static int adopt_process(struct ptc_workers *w, const char *path, const char *na
 	k->ran = true;
 	k->device = UINT32_MAX;
 	ptc_process_thaw_left(&p);
+	k->low = ptc_priority_is_low(&p);
 	ptc_process_label_read(path, &k->label);
 	k->ended = p.pidfd < 0;
 	if (k->ended)

@@ -5,6 +5,7 @@
  * is refused (ELAYOUT), time (ETIMEOUT naming the ranks that are late). Both may be called again and go on from what
  * there is. */
 #include "daemon/workers/group/internal.h"
+#include "daemon/workers/process/priority.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"
@@ -149,7 +150,8 @@ static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const st
 							    .token = token,
 							    .cgroup = *w->cgroup ? w->cgroup : NULL,
 							    .cgroup_name = cgroup_name,
-							    .log_bytes = log_bytes },
+							    .log_bytes = log_bytes,
+							    .low = g->desc.low },
 				       &process, err);
 	/* Too late to be told of, but it may run. */
 	if (rc && dir && ptc_process_adopt(dir, &process, NULL) == 0) {
@@ -162,6 +164,7 @@ static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const st
 	k->spawning = false;
 	if (!rc)
 		k->process = process;
+	k->low = !rc && g->desc.low;
 	if (!rc && process.pidfd < 0)
 		ptc_worker_exited_locked(w, k); /* already */
 	ptc_free(env);
@@ -375,6 +378,7 @@ static int find_or_make_locked(struct ptc_workers *w, const struct ptc_group_des
 		job->groups = g;
 	}
 	job->shares = g->desc.share_devices;
+	g->desc.low = desc->low;
 	*ret = g;
 	return 0;
 }
@@ -496,6 +500,29 @@ int ptc_workers_start_step(struct ptc_workers *w, const struct ptc_group_key *ke
 }
 
 /* ---- build ---------------------------------------------------------------------- */
+
+/* A few system calls for each of its threads, in a task or by the caller who has no lock. */
+static void raise_task(struct ptc_workers *w, void *arg)
+{
+	(void)w;
+	ptc_priority_raise(arg);
+	ptc_free(arg);
+}
+
+void ptc_worker_raise_locked(struct ptc_workers *w, struct worker *k)
+{
+	struct ptc_process *copy = k->low ? ptc_malloc(sizeof *copy) : NULL;
+
+	if (!k->low)
+		return;
+	k->low = false;
+	if (copy)
+		*copy = k->process;
+	if (copy && ptc_workers_task_locked(w, raise_task, copy))
+		return;
+	ptc_free(copy);
+	ptc_priority_raise(&k->process);
+}
 
 /* rebuild: waiting processes take the slots. 1: all slots have one; 0: some process is not there yet. */
 static int slot_locked(const struct ptc_workers *w, struct group *g)
@@ -627,6 +654,9 @@ static int build(struct ptc_workers *w, const struct ptc_group_desc *desc, bool 
 	if (!rc) {
 		ptc_group_ref(g);
 		g->waited++;
+		for (size_t i = 0; i < g->desc.nranks && !g->desc.low; i++)
+			if (g->slots[i].worker)
+				ptc_worker_raise_locked(w, g->slots[i].worker);
 		rc = give_locked(w, g, has_state ? rank_states : NULL, err);
 		if (rc == 0)
 			rc = assign_locked(w, g, start_step, has_state, wait, deadline, err);

@@ -11,6 +11,8 @@
 #include "daemon/workers/state/workers_sync.h"
 
 /* group_start.c */
+/* Ends the low priority with which it was started, if it was. */
+void ptc_worker_raise_locked(struct ptc_workers *w, struct worker *k);
 /* Waits until all live workers are connected, at most WORKERS_CONNECTED_MS. */
 int ptc_group_wait_connected_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
 /* PTC_ESTATE: one of the group's processes has ended. */

@@ -989,6 +989,7 @@ int ptc_slot_go(const struct ptc_slot_view *slot, bool restored, const struct pt
 		k->restore = rank_state;
 		k->restored = restored;
 		k->go = true;
+		ptc_worker_raise_locked(v->w, k); /* by then it is done, unless a ptcd was killed */
 		atomic_exchange(&k->page->stop, ptc_group_first_stop(v->group));
 		ptc_worker_advance_locked(v->w, k);
 	}

@@ -20,6 +20,7 @@
  * Failure modes: until exec each ends in one line on the error pipe and in the log, and exit status 127. Killed before
  * "go": the program ends without having begun. Killed later: the program goes on, its exit status will be unknown. */
 #include "daemon/workers/process/cgroup.h"
+#include "daemon/workers/process/priority.h"
 #include "daemon/workers/process/process.h"
 #include "daemon/workers/process/spawn.h"
 
@@ -538,7 +539,9 @@ static int supervise(struct helper *h)
 			ptc_cgroup_remove(h->cgroup, CGROUP_MS, NULL);
 		return 1;
 	}
-	if (write(h->with_program, "g", 1) != 1) /* it was killed; that is recorded as of any program */
+	if (h->request.flags & PTC_EXEC_LOW)
+		(void)ptc_priority_lower(h->pid, h->cgroup); /* else it is as quick as the others: no harm */
+	if (write(h->with_program, "g", 1) != 1)             /* it was killed; that is recorded as of any program */
 		report(h, PTC_EIO, "%s was killed before it had begun", h->argv[0]);
 	close(PTC_EXEC_ERROR_FD);
 	close(h->with_program);

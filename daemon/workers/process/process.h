@@ -27,11 +27,13 @@
 #define PTC_EXEC_PATH_MAX    256        /* as in struct ptc_process */
 #define PTC_EXEC_STRINGS_MAX 16384      /* arguments and variables */
 
+#define PTC_EXEC_LOW 1u /* in `flags`: begin with a low priority (priority.h); an older helper leaves it as it is */
+
 /* Followed by NUL-terminated strings: token, parent cgroup, its name, cwd, argc arguments, envc variables. */
 struct ptc_exec_request {
 	uint32_t version, bytes; /* bytes: of the strings */
 	uint32_t argc, envc;
-	uint32_t uid, unused;
+	uint32_t uid, flags;
 	uint64_t log_bytes;
 };
 

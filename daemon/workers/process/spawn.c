@@ -85,7 +85,8 @@ static int lock_dir(const char *dir, int timeout_ms, int *ret_fd, struct ptc_err
 /* What is left of a process that has ended or never begun. A log with something in it stays if keep_log. */
 static void clear(const char *dir, bool keep_log)
 {
-	static const char *const names[] = { "process.tmp", "process", "exit.tmp", "exit", "cgroup", "log", "rank" };
+	static const char *const names[] = { "process.tmp", "process", "exit.tmp", "exit",
+					     "cgroup",      "low",     "log",      "rank" };
 	char path[PATH_BYTES], cgroup[PTC_EXEC_PATH_MAX];
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct stat st;
@@ -177,6 +178,7 @@ static int encode(const struct ptc_spawn *s, struct ptc_buf *b, struct ptc_error
 {
 	struct ptc_exec_request r = { .version = PTC_EXEC_VERSION, .uid = s->uid, .log_bytes = s->log_bytes };
 
+	r.flags = s->low ? PTC_EXEC_LOW : 0;
 	ptc_buf_append(b, &r, sizeof r);
 	put_string(b, s->token);
 	put_string(b, s->cgroup);

@@ -6,7 +6,8 @@
  * A process has a folder `dir` (0700, owned by ptcd) with these files. `process` has pid, start time, boot id and
  * token; it is written and synced before the program runs. `exit` has the wait status; the helper renames it into place
  * when the program has ended. `log` has the program's standard output and error, and the job's owner owns it. When the
- * log exceeds its limit, its older half becomes a hole. `held` is there while the process is frozen (freeze.h).
+ * log exceeds its limit, its older half becomes a hole. `held` is there while the process is frozen (freeze.h), `low`
+ * while it has a low priority (priority.h).
  *
  * Failure modes: there is no such program, user or cwd (PTC_EINVAL, before the program has begun). The cgroup is not
  * writable: the process group serves instead, and `cgroup` is empty. The helper was killed: pid and start time find the
@@ -31,6 +32,7 @@ struct ptc_spawn {
 	const char *cgroup;      /* directory of the parent cgroup; NULL: none */
 	const char *cgroup_name; /* beginning of the cgroup's name; the helper adds its pid */
 	uint64_t log_bytes;      /* limit of the log, at which its older half goes */
+	bool low;                /* it has a low priority until ptc_priority_raise (priority.h) */
 };
 
 struct ptc_process {

@@ -3,6 +3,7 @@
  * process group only. The place of ptcd is taken by this test, or by a child of it that is killed. Each case ends by
  * looking for what it may have left: folders, cgroups, processes, descriptors. */
 #include "daemon/workers/process/cgroup.h"
+#include "daemon/workers/process/priority.h"
 #include "daemon/workers/process/process.h"
 #include "daemon/workers/process/spawn.h"
 
@@ -26,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -1107,6 +1109,154 @@ static void shares_its_cgroup_with_nobody(void **state)
 	ptc_process_remove(&p[1], false);
 }
 
+/* ---- a low priority, and the way back ------------------------------------------------------------ */
+
+static int oom_of(pid_t pid)
+{
+	char path[64];
+	FILE *f;
+	int n;
+
+	snprintf(path, sizeof path, "/proc/%d/oom_score_adj", (int)pid);
+	f = fopen(path, "re");
+	assert_non_null(f);
+	assert_int_equal(fscanf(f, "%d", &n), 1);
+	fclose(f);
+	return n;
+}
+
+static void number_to(const char *path, int n)
+{
+	FILE *f = fopen(path, "we");
+
+	assert_non_null(f);
+	assert_true(fprintf(f, "%d\n", n) > 0);
+	assert_int_equal(fclose(f), 0);
+}
+
+static int number_in(const char *path)
+{
+	FILE *f = fopen(path, "re");
+	int n;
+
+	assert_non_null(f);
+	assert_int_equal(fscanf(f, "%d", &n), 1);
+	fclose(f);
+	return n;
+}
+
+static pid_t pid_in(const char *name)
+{
+	char path[300];
+
+	snprintf(path, sizeof path, "%s/%s", w.other, name);
+	return (pid_t)number_in(path);
+}
+
+static int nice_of(pid_t pid)
+{
+	return getpriority(PRIO_PROCESS, (id_t)pid);
+}
+
+/* Tried, in a child. */
+static bool nice_can_be_taken_back(void)
+{
+	const int now = nice_of(0);
+	int status;
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(setpriority(PRIO_PROCESS, 0, now + 1) != 0 || setpriority(PRIO_PROCESS, 0, now) != 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return status == 0;
+}
+
+static bool all_wait(void *arg)
+{
+	(void)arg;
+	return touched("ready");
+}
+
+/* With what it has started; what has chosen a value itself keeps it. Those who start it are as they were. */
+static void begins_low_and_comes_back(void **state)
+{
+	const int nice = nice_of(0), oom = oom_of(getpid()) > 0 ? oom_of(getpid()) : 0;
+	const int nice_low = !nice_can_be_taken_back() ? nice : nice + 10 < 19 ? nice + 10 : 19;
+	const char *argv[] = { "sh", "-c",
+			       "sleep 1000 & echo $! >child; (echo 900 >/proc/self/oom_score_adj; exec sleep 1000) & "
+			       "echo $! >own; while [ $(cat /proc/$!/oom_score_adj) != 900 ]; do sleep 0.01; done; "
+			       "touch ready; wait",
+			       NULL };
+	struct ptc_spawn s = request(argv);
+	struct ptc_process p;
+
+	(void)state;
+	s.low = true;
+	assert_int_equal(ptc_process_spawn(&s, &p, NULL), 0);
+	assert_true(ptc_priority_is_low(&p));
+	assert_true(eventually(all_wait, NULL));
+	for (int i = 0; i < 2; i++) { /* raised twice is raised once */
+		const pid_t of[] = { p.pid, pid_in("child"), pid_in("own") };
+
+		for (int k = 0; k < 3; k++) {
+			assert_int_equal(nice_of(of[k]), i ? nice : nice_low);
+			assert_int_equal(oom_of(of[k]), k == 2 ? 900 : i ? oom : oom + 500);
+		}
+		assert_int_equal(nice_of(helper_of(&p)), nice);
+		assert_int_equal(oom_of(helper_of(&p)), oom_of(getpid()));
+		ptc_process_done(&p);
+		p = adopt(); /* as by another ptcd */
+		assert_int_equal(ptc_priority_is_low(&p), !i);
+		ptc_priority_raise(&p);
+	}
+	assert_int_equal(ptc_process_signal(&p, SIGKILL, NULL), 0);
+	status_of(&p);
+	ptc_process_remove(&p, false);
+	p = run("sleep 1000"); /* by default nothing is lowered */
+	assert_int_equal(nice_of(p.pid), nice);
+	assert_int_equal(oom_of(p.pid), oom);
+	assert_false(ptc_priority_is_low(&p));
+	assert_int_equal(ptc_process_signal(&p, SIGKILL, NULL), 0);
+	status_of(&p);
+	ptc_process_remove(&p, false);
+}
+
+/* A file system's folder in the place of a cgroup with the cpu controller, which a test cannot have. */
+static void has_a_low_weight_where_its_cgroup_has_one(void **state)
+{
+	struct ptc_process p = { .pidfd = -1 };
+	struct ptc_process_stat st;
+	char path[300], here[300];
+	pid_t pid = fork();
+
+	(void)state;
+	if (pid == 0) {
+		for (;;)
+			pause();
+	}
+	assert_true(ptc_process_stat(pid, &st));
+	p.pid = pid;
+	p.start_time = st.start_time;
+	snprintf(p.dir, sizeof p.dir, "%s", w.other);
+	snprintf(p.cgroup, sizeof p.cgroup, "%s", w.other);
+	snprintf(path, sizeof path, "%s/cgroup.procs", w.other);
+	number_to(path, pid);
+	snprintf(path, sizeof path, "%s/cpu.weight", w.other);
+	number_to(path, 100);
+	assert_non_null(getcwd(here, sizeof here));
+	assert_int_equal(chdir(w.other), 0);
+	assert_true(ptc_priority_lower(pid, w.other));
+	assert_int_equal(chdir(here), 0);
+	assert_true(number_in(path) < 100);
+	assert_int_equal(nice_of(pid), nice_of(0)); /* the weight serves */
+	assert_true(oom_of(pid) > oom_of(getpid()));
+	ptc_priority_raise(&p);
+	assert_int_equal(number_in(path), 100);
+	assert_int_equal(oom_of(pid), oom_of(getpid()));
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
 /* ---- main: whatever a failed case leaves running ends with us ------------------------------------- */
 
 /* Some child of ours, or 0. */
@@ -1183,6 +1333,9 @@ int main(int argc, char **argv)
 		BOTH(many_at_once),
 		BOTH(shares_its_cgroup_with_nobody),
 		BOTH(says_why_it_cannot_start),
+		BOTH(begins_low_and_comes_back),
+		{ "has_a_low_weight_where_its_cgroup_has_one", has_a_low_weight_where_its_cgroup_has_one, setup_group,
+		  teardown, NULL },
 	};
 	pid_t pid;
 

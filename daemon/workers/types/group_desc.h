@@ -34,6 +34,7 @@ struct ptc_group_desc {
 	enum ptc_worker_mode mode;
 	bool fast_copy;                       /* copy: fast */
 	bool share_devices;                   /* its ranks may have devices together with other jobs' that say so */
+	bool low;                             /* while others train: its processes start with a low priority */
 	uint64_t snapshot_every;              /* 0: never */
 	uint32_t grace_ms;                    /* from the request to exit to SIGKILL */
 	uint64_t log_bytes;                   /* newest bytes to keep of one rank's output; 0: 64 MiB */
