@@ -562,7 +562,9 @@ const struct ctl_verb ctl_dataset_proof = {
 		"refused.\n"
 		"A cursor whose tag does not give its order cannot be proved; the others are proved, and the exit "
 		"status is 1.\n"
-		"With --steps and --format json, it prints a line for each rank of each step.\n",
+		"With --steps and --format json, it prints a line for each rank of each step; of another order than "
+		"that of the job's\n"
+		"data:, none.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,
