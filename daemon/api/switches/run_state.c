@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/sys/sys.h"
 #include "daemon/api/switches/switches.h"
+#include "daemon/controller/recovery/stragglers.h"
 #include "formats/json.h"
 
 #include <stdio.h>
@@ -190,6 +191,7 @@ struct waiting {
 	struct ptc_daemon *d;
 	const struct ptc_target *t;
 	char text[1024];
+	json_t *stragglers; /* NULL: nothing is known of them here */
 };
 
 static void find_waiting(void *arg)
@@ -198,10 +200,11 @@ static void find_waiting(void *arg)
 	struct ptc_controller *ctl = ptc_controller_find(&w->d->controllers, w->t->meta.uuid);
 
 	snprintf(w->text, sizeof w->text, "%s", ctl ? ptc_controller_waits(ctl) : "");
+	w->stragglers = ptc_stragglers_json(ctl);
 }
 
-/* Why a job does not go on whose ranks, or some of whose ranks, are lost: what its controller says, which may be
- * another daemon; and what is written down. */
+/* Why a job does not go on whose ranks, or some of whose ranks, are lost, and which ranks are slow: what its controller
+ * says, which may be another daemon; and what is written down. */
 static void add_recovery(struct ptc_daemon *d, const struct ptc_target *t, json_t *run)
 {
 	static const char *const causes[] = { [PTC_RECOVERY_NODE] = "node", [PTC_RECOVERY_PROGRAM] = "program" };
@@ -210,6 +213,8 @@ static void add_recovery(struct ptc_daemon *d, const struct ptc_target *t, json_
 
 	if (ptc_loop_call(d->loop, find_waiting, &w) == 0 && w.text[0])
 		json_object_set_new(r, "waits", json_string(w.text));
+	if (w.stragglers)
+		json_object_set_new(run, "stragglers", w.stragglers);
 	if (t->record.recovery)
 		json_object_set_new(r, "cause", json_string(t->record.hung ? "hang" : causes[t->record.recovery]));
 	if (t->record.recovery && t->record.reached)
