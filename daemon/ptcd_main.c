@@ -408,9 +408,9 @@ static int new_servers(struct process *p, struct ptc_error *err)
 	if (rc == 0)
 		rc = ptc_rpc_server_new(&(struct ptc_rpc_server_opts){ 0 }, &p->peers, err);
 	if (rc == 0)
-		rc = ptc_control_register(d, p->control, err);
+		rc = ptc_api_register(d, p->control, err);
 	if (rc == 0)
-		rc = ptc_control_register(d, p->peers, err);
+		rc = ptc_api_register(d, p->peers, err);
 	if (rc == 0)
 		rc = ptc_recover_register(d, p->peers, err);
 	return rc;
