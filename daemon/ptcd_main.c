@@ -3,8 +3,8 @@
  *
  * Happy path: options and configuration, store, local etcd (coordinator:
  * local), listeners, lease and mirror, agent, controllers; READY=1 to systemd;
- * the loop until SIGTERM or SIGINT; then everything in reverse. SIGHUP reads
- * again what can be (reload.c), and ends nothing, from the first line on.
+ * the loop until SIGTERM or SIGINT; then everything in reverse. SIGHUP reads again what can be (reload.c), and never
+ * ends ptcd, even during its start.
  *
  * Failure modes: anything that fails before READY is one line on stderr and
  * exit status 1 (2 for usage); a store of another cluster is refused; after

@@ -113,7 +113,7 @@ static void list_nodes(void *arg)
 	}
 }
 
-/* Asks the node itself for what only it knows; a node that does not answer keeps nulls. */
+/* Asks the node itself for what only it knows; a node that does not answer lacks these members. */
 static void add_stat(struct ptc_daemon *d, json_t *row)
 {
 	const char *name = json_string_value(json_object_get(row, "node"));
