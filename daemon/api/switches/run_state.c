@@ -19,7 +19,7 @@
 
 /* ---- what ranks do ------------------------------------------------------------------ */
 
-json_t *ptc_control_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *node, const char *address)
+json_t *ptc_api_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *node, const char *address)
 {
 	Ptc__V1__JobRequest req = PTC__V1__JOB_REQUEST__INIT;
 	struct ptc_rpc_channel *channel;
@@ -119,7 +119,7 @@ static json_t *rank_rows(struct ptc_daemon *d, const struct ptc_target *t, const
 	for (size_t n = 0; said && n < v->from.nnodes; n++)
 		for (size_t k = 0; k < v->nnodes; k++)
 			if (strcmp(v->nodes[k], v->from.nodes[n]) == 0)
-				said[n] = ptc_control_ask_ranks(d, t->meta.uuid, v->nodes[k], v->addresses[k]);
+				said[n] = ptc_api_ask_ranks(d, t->meta.uuid, v->nodes[k], v->addresses[k]);
 	for (uint32_t r = 0; said && r < v->from.world; r++)
 		json_array_append_new(ranks,
 				      with_health(rank_row(said[v->from.rank_node[r]], v, r, &t->record), h.of, r));
@@ -226,7 +226,7 @@ static void add_recovery(struct ptc_daemon *d, const struct ptc_target *t, json_
 	json_decref(r);
 }
 
-json_t *ptc_control_run_json(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v)
+json_t *ptc_api_run_json(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v)
 {
 	json_t *run = json_pack("{s:s, s:I}", "state", ptc_record_run_name(&t->record), "incarnation",
 				(json_int_t)t->record.incarnation);
@@ -280,7 +280,7 @@ static bool look_again(struct first_step *f)
 {
 	struct ptc_target now;
 
-	if (ptc_control_find(f->d, f->call, f->t.meta.uuid, &now, NULL) != 0 || !now.has_record)
+	if (ptc_api_find(f->d, f->call, f->t.meta.uuid, &now, NULL) != 0 || !now.has_record)
 		return false;
 	if (f->viewed && now.record.incarnation != f->t.record.incarnation)
 		return false;
@@ -296,7 +296,7 @@ static bool look_again(struct first_step *f)
 	if (f->viewed)
 		ptc_view_done(&f->v);
 	f->t = now;
-	f->viewed = ptc_control_view(f->d, &f->t, false, true, &f->v, NULL) == 0;
+	f->viewed = ptc_api_view(f->d, &f->t, false, true, &f->v, NULL) == 0;
 	return f->viewed;
 }
 
@@ -369,8 +369,8 @@ static void first_step_free(void *arg)
 	ptc_free(f);
 }
 
-int ptc_control_stream(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_watcher *w,
-		       struct ptc_rpc_call *call, struct ptc_error *err)
+int ptc_api_stream(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_watcher *w, struct ptc_rpc_call *call,
+		   struct ptc_error *err)
 {
 	struct first_step *f = ptc_calloc(1, sizeof *f);
 
