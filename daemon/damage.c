@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A block of our store that does not match its checksum becomes an event of its job, as does what healing comes to.
+/* A block of our store that does not match its checksum becomes an event of its job, and so does the result of healing.
  * Happy path: the store tells once for each block, on whatever thread read it, and the agent for each that it heals or
  * cannot heal; the loop finds the job; a task reads what the item is called, and writes the event.
  *

@@ -4,7 +4,7 @@
 
 #include "daemon/api/caller/daemon.h"
 #include "daemon/store/store.h"
-#include "daemon/api/control.h"
+#include "daemon/api/api.h"
 #include "daemon/api/reads/reads.h"
 #include "daemon/cluster/job_events.h"
 

@@ -3,8 +3,8 @@
  *
  * Happy path: options and configuration, store, local etcd (coordinator:
  * local), listeners, lease and mirror, agent, controllers; READY=1 to systemd;
- * the loop until SIGTERM or SIGINT; then everything in reverse. SIGHUP reads
- * again what can be (reload.c), and ends nothing, from the first line on.
+ * the loop until SIGTERM or SIGINT; then everything in reverse. SIGHUP reads again what can be (reload.c), and never
+ * ends ptcd, even during its start.
  *
  * Failure modes: anything that fails before READY is one line on stderr and
  * exit status 1 (2 for usage); a store of another cluster is refused; after
@@ -408,9 +408,9 @@ static int new_servers(struct process *p, struct ptc_error *err)
 	if (rc == 0)
 		rc = ptc_rpc_server_new(&(struct ptc_rpc_server_opts){ 0 }, &p->peers, err);
 	if (rc == 0)
-		rc = ptc_control_register(d, p->control, err);
+		rc = ptc_api_register(d, p->control, err);
 	if (rc == 0)
-		rc = ptc_control_register(d, p->peers, err);
+		rc = ptc_api_register(d, p->peers, err);
 	if (rc == 0)
 		rc = ptc_recover_register(d, p->peers, err);
 	return rc;

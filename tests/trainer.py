@@ -4,7 +4,7 @@
 
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--rendezvous 1] [--log DIR]
              [--fail-at STEP --fail-rank R] [--early STEP] [--hold-at STEP] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP | --megatron 1]]
-             [--place-later 1 [--place-wrong exit|less|dtype]] [--together fail|hang] [--survive 1] [--devices 1] [--stat 1] [--blobs NAME,..] [--amax DTYPE]
+             [--place-later 1 [--place-wrong exit|less|dtype]] [--together fail|hang] [--survive 1] [--devices 1] [--stat 1] [--blobs NAME,..] [--amax DTYPE] [--own N]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
 element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
@@ -18,11 +18,13 @@ file beside its steps.
 With --together ranks end each step together, as with an all-reduce; a rank whose peer has gone fails, as with gloo, or hangs.
 With --survive a rank promises that its memory stays whole, and keeps it when it fails.
 With --devices a rank needs its device for itself, as one that fills its memory does, and fails where another process has it.
+With --own ranks tell of their own work; where there is a file `slow-RANK` in the directory of logs, it takes that rank N times as long.
 With --log each rank appends a JSON line per step. Else ranks do not wait for each other: how far they are apart is theirs.
 Tests start thousands of these: what takes long to import (NumPy: three quarters of a start) is imported where it is needed.
 """
 import argparse
 import array
+import contextlib
 import ctypes
 import fcntl
 import itertools
@@ -320,6 +322,12 @@ def run(args, client, gen):
         raise
 
 
+def work(args, client, gen):
+    slow = args.own and os.path.exists(os.path.join(args.log, f"slow-{gen.rank}"))
+    with client.own_work() if args.own else contextlib.nullcontext():
+        time.sleep(args.sleep * (args.own if slow else 1))
+
+
 def train(args, client, gen, rank, together):
     log = open(os.path.join(args.log, f"g{gen.generation}-l{gen.incarnation}-r{gen.rank}.jsonl"), "a", buffering=1) if args.log else None
     step, each = gen.start_step, rank.from_megatron()
@@ -346,7 +354,7 @@ def train(args, client, gen, rank, together):
         if gen.rank == args.fail_rank and (step == args.fail_at or gen.generation == args.fail_generation):
             print("giving up, as told", flush=True)
             raise SystemExit(3)
-        time.sleep(args.sleep)
+        work(args, client, gen)
         if together:
             together.end(step + 1)
         rank.update()
@@ -359,6 +367,7 @@ def main():
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--steps", type=int, default=-1)
     p.add_argument("--sleep", type=float, default=0.002)
+    p.add_argument("--own", type=float, default=0)
     p.add_argument("--build-sleep", type=float, default=0)
     p.add_argument("--hang-generation", type=int, default=1 << 60, help="hangs as it builds this one, or a later one")
     p.add_argument("--end-sleep", type=float, default=0, help="when a generation has ended")

@@ -81,7 +81,7 @@ bool ptc_controllers_next(const struct ptc_controllers *all, size_t *at, const c
 /* [loop] For ptc_measuring_opts.runs; arg: struct ptc_controllers. */
 size_t ptc_controllers_runs(void *arg, struct ptc_measuring_run *ret, size_t max);
 void ptc_controllers_tidy(struct ptc_controllers *all); /* [loop] from time to time: removes what could not be before */
-struct ptc_controller *ptc_controller_find(struct ptc_controllers *all, const char *uuid);
+struct ptc_controller *ptc_controller_find(const struct ptc_controllers *all, const char *uuid);
 
 struct ptc_switch_request {
 	enum ptc_switch_kind kind;

@@ -37,7 +37,8 @@ struct ptc_growth {
 
 struct ptc_recovery {
 	struct ptc_growth growth;
-	bool replan; /* links have changed, and the job wants to be planned anew for that */
+	struct ptc_stragglers *stragglers; /* recovery/stragglers.h: one block; NULL: none is looked for */
+	bool replan;                       /* links have changed, and the job wants to be planned anew for that */
 	bool has_elastic, planning;
 	struct ptc_job_elastic elastic;
 	bool shares;           /* the job's `share_devices` */
@@ -122,8 +123,7 @@ struct ptc_recovery {
 	struct ptc_record_doc over; /* the last record of a recovery that is over, until that has been told */
 };
 
-/* recovery.c */
-/* Each 200 ms. May submit a switch, or abort one. */
+/* recovery.c: each 200 ms. May submit a switch, or abort one. */
 void ptc_recovery_tick(struct ptc_controller *ctl);
 /* A rank of a job that trains has failed: r becomes a HALT. False: whether a node is lost is not known yet; ask again.
  */

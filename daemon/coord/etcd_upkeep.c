@@ -8,10 +8,9 @@
  * there we only look (ptc_etcd_size).
  *
  * Happy path: a look every few seconds. Where many revisions or bytes have
- * been added since, those that the look before knew of are forgotten, so that
- * whoever follows has that long to come back; beyond half of the quota, all. Where much of the file is free it
- * is written anew: while nothing is written, as nobody is served meanwhile, or
- * at any time once it has come to half of its quota.
+ * been added since, revisions known at the previous look are compacted, so that whoever follows has that long to come
+ * back; above half of the quota, all are. Where much of the file is free it is written anew: while nothing is written,
+ * as nobody is served meanwhile, or at any time once it has come to half of its quota.
  *
  * Failure modes: etcd does not answer (the next look tries again); no room on
  * the disk for the new file (said once); live documents alone fill the quota

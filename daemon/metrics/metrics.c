@@ -16,6 +16,7 @@
 #include "base/number/count.h"
 #include "base/sys/sys.h"
 #include "daemon/controller/controller.h"
+#include "daemon/controller/recovery/stragglers.h"
 #include "daemon/metrics/metrics_http.h"
 #include "daemon/workers/group/rank_status.h"
 #include "fusefs/launch/launch.h"
@@ -329,22 +330,54 @@ static void w_jobs(struct out *o)
 		labelled(o, &(struct label){ "phase", ptc_job_phase_name((enum ptc_job_phase)i) }, 1, n[i]);
 }
 
-/* One of the record's numbers of each job that is shown. */
-static void w_record(struct out *o)
+/* The next job of those that are shown, if it has a record; at, shown: from 0. NULL: no more. */
+static const struct ptc_job_view *next_shown(const struct out *o, size_t *at, size_t *shown)
 {
 	enum ptc_job_phase phase;
 	const char *uuid;
-	size_t at = 0, shown = 0;
 
-	while (o->m->o.config->metrics_jobs && shown++ < JOBS_MAX &&
-	       ptc_controllers_next(o->m->o.controllers, &at, &uuid, &phase)) {
+	while (o->m->o.config->metrics_jobs && (*shown)++ < JOBS_MAX &&
+	       ptc_controllers_next(o->m->o.controllers, at, &uuid, &phase)) {
 		const struct ptc_job_view *j = ptc_cluster_find_uuid(o->m->o.cluster, uuid);
 
 		if (j && j->has_record)
-			of_job(o, j->meta.name, j->meta.uid,
-			       o->metric->at == RUNNING
-				       ? j->record.run == PTC_RUN_LIVE
-				       : *(const uint64_t *)((const char *)&j->record + o->metric->at));
+			return j;
+	}
+	return NULL;
+}
+
+/* One of the record's numbers of each job that is shown. */
+static void w_record(struct out *o)
+{
+	const struct ptc_job_view *j;
+	size_t at = 0, shown = 0;
+
+	while ((j = next_shown(o, &at, &shown)))
+		of_job(o, j->meta.name, j->meta.uid,
+		       o->metric->at == RUNNING ? j->record.run == PTC_RUN_LIVE
+						: *(const uint64_t *)((const char *)&j->record + o->metric->at));
+}
+
+/* At most PTC_STRAGGLERS_SHOWN of each job. */
+static void w_stragglers(struct out *o)
+{
+	struct ptc_straggler slow[PTC_STRAGGLERS_SHOWN];
+	const struct ptc_job_view *j;
+	size_t at = 0, shown = 0;
+
+	while ((j = next_shown(o, &at, &shown))) {
+		uint32_t all, n = ptc_stragglers(ptc_controller_find(o->m->o.controllers, j->uuid), slow, &all);
+		struct label labels[4];
+		char uid[16], rank[16];
+
+		for (uint32_t i = 0; i < n; i++) {
+			job_labels(labels, uid, j->meta.name, j->meta.uid);
+			snprintf(rank, sizeof rank, "%u", slow[i].rank);
+			labels[2] = (struct label){ "rank", rank };
+			labels[3] = (struct label){ "node", slow[i].node };
+			head(o, "", labels, 4);
+			ptc_buf_printf(o->b, "%.4g\n", slow[i].median_s > 0 ? slow[i].own_s / slow[i].median_s : 1);
+		}
 	}
 }
 
@@ -506,6 +539,9 @@ static const struct metric metrics[] = {
 	{ "ptc_job_snapshot", "gauge", "ptc_job, uid", "Number of the committed snapshot.", w_record,
 	  offsetof(struct ptc_record_doc, snapshot) },
 	{ "ptc_job_running", "gauge", "ptc_job, uid", "1 while the job's ranks run, else 0.", w_record, RUNNING },
+	{ "ptc_job_straggler_ratio", "gauge", "ptc_job, uid, rank, node",
+	  "Own work of a rank that is slow, over its stage's median (on_straggler); at most 8 ranks of a job.",
+	  w_stragglers },
 	{ "ptc_job_local_ranks", "gauge", "ptc_job, uid", "Processes of the job's ranks on this node.", w_local_ranks },
 	{ "ptc_job_local_step", "gauge", "ptc_job, uid", "Step of the job's slowest rank on this node.", w_local_step },
 	{ "ptc_job_local_steps_per_second", "gauge", "ptc_job, uid", "Rate of the job's slowest rank on this node.",

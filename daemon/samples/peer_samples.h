@@ -62,7 +62,7 @@ struct ptc_samples {
 	struct ptc_sources *sources; /* what lies here */
 	pthread_mutex_t lock;
 	pthread_cond_t turn, work;
-	struct ptc_samples_known known[PTC_SAMPLES_DOCS]; /* control_samples.c */
+	struct ptc_samples_known known[PTC_SAMPLES_DOCS]; /* api_samples.c */
 	size_t next_known;
 	size_t calls;                       /* answers that are waited for */
 	char unreachable[PTC_NAME_MAX + 1]; /* a node that has just not answered */

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define RENDEZVOUS_MS 60000
@@ -110,6 +111,7 @@ int group_join(struct group *g, ptc_client *c, const char *name, unsigned index,
 {
 	g->index = index;
 	g->size = size;
+	g->waited_s = 0;
 	for (unsigned i = 0; i < GROUP_MAX; i++)
 		g->fd[i] = -1;
 	if (size > GROUP_MAX)
@@ -119,12 +121,10 @@ int group_join(struct group *g, ptc_client *c, const char *name, unsigned index,
 	return index == 0 ? be_first(g, c, name) : call_first(g, c, name);
 }
 
-int group_sum(struct group *g, double *v, size_t n)
+static int sum(struct group *g, double *v, size_t n)
 {
 	double *other;
 
-	if (g->size < 2 || n == 0)
-		return 0;
 	if (g->index > 0)
 		return move_all(g->fd[0], v, n * sizeof *v, 1) || move_all(g->fd[0], v, n * sizeof *v, 0) ? -1 : 0;
 	other = malloc(n * sizeof *other);
@@ -143,6 +143,23 @@ int group_sum(struct group *g, double *v, size_t n)
 		if (move_all(g->fd[i], v, n * sizeof *v, 1))
 			return -1;
 	return 0;
+}
+
+double seconds_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+int group_sum(struct group *g, double *v, size_t n)
+{
+	double began = seconds_now();
+	int rc = g->size < 2 || n == 0 ? 0 : sum(g, v, n);
+
+	g->waited_s += seconds_now() - began;
+	return rc;
 }
 
 void group_leave(struct group *g)

@@ -15,12 +15,15 @@
 struct group {
 	unsigned index, size;
 	int fd[GROUP_MAX]; /* of the first: to each other member; of the others: fd[0], to the first */
+	double waited_s;   /* in group_sum, since group_join: for others, and while bytes moved */
 };
 
 /* `name`: the same for all members and for nobody else in this generation; the first one's address is met under it. */
 int group_join(struct group *g, ptc_client *c, const char *name, unsigned index, unsigned size);
-/* Each of n numbers becomes its sum over the group. */
+/* Each of n numbers becomes its sum over the group. Adds to waited_s. */
 int group_sum(struct group *g, double *v, size_t n);
 void group_leave(struct group *g);
+/* Seconds since any moment. */
+double seconds_now(void);
 
 #endif

@@ -43,6 +43,7 @@ struct trainer {
 	size_t first;        /* feature of w.value[0] */
 	double loss_average; /* carried as a blob: no tensor, but state all the same */
 	uint64_t *ids;       /* of this rank's samples of a step, for the log */
+	double own_s;        /* own work since the start: steps, less the time in which others were waited for */
 	size_t nids;
 };
 
@@ -320,7 +321,7 @@ static void join(struct trainer *t)
 static void one_step(struct trainer *t, uint64_t step)
 {
 	const struct timespec nap = { t->o->sleep_ms / 1000, t->o->sleep_ms % 1000 * 1000000 };
-	double loss;
+	double loss, began = seconds_now() - t->tensor.waited_s - t->data.waited_s;
 
 	if (step_gradients(t, step, &loss))
 		die("another rank is gone", strerror(errno));
@@ -333,6 +334,10 @@ static void one_step(struct trainer *t, uint64_t step)
 		ptc_update_begin(t->c); /* from here on the state is not whole */
 	}
 	update(t, step);
+	t->own_s += seconds_now() - t->tensor.waited_s - t->data.waited_s - began;
+	if (t->c)
+		ptc_report(t->c, "own_seconds",
+			   t->own_s); /* on_straggler of job.yaml compares it with that of others */
 }
 
 static void train(struct trainer *t)

@@ -56,23 +56,30 @@ struct ptc_job_run {
 #define PTC_JOB_RESTARTS_MAX 1000
 enum ptc_job_on_failure { PTC_JOB_SHRINK, PTC_JOB_WAIT, PTC_JOB_STOP };
 enum ptc_job_on_hang { PTC_JOB_HANG_IGNORE, PTC_JOB_HANG_REPORT, PTC_JOB_HANG_RECOVER };
+enum ptc_job_on_straggler { PTC_JOB_STRAGGLER_IGNORE, PTC_JOB_STRAGGLER_REPORT };
 struct ptc_job_elastic {
 	uint32_t min_gpus, max_gpus; /* 0: not given */
 	enum ptc_job_on_failure on_failure;
 	bool grow;              /* on_join: devices that join make the job larger, if that pays */
 	uint64_t join_after_ms; /* so long after the last of them; 0: PTC_JOB_JOIN_AFTER_MS */
-	uint32_t
-		max_restarts; /* restarts within PTC_JOB_RESTARTS_MS, after errors of the program or without progress */
+	uint32_t max_restarts;  /* within PTC_JOB_RESTARTS_MS, after errors of the program or without progress */
 	/* A rank hangs whose step stands for hang_after_ms, and for hang_steps times the median of its last steps. */
 	enum ptc_job_on_hang on_hang;
 	uint64_t hang_after_ms; /* 0: PTC_JOB_HANG_AFTER_MS */
 	uint32_t hang_steps;    /* 0: PTC_JOB_HANG_STEPS */
+	/* Ranks whose own work takes longer than that of others (daemon/core/slow/slow.h). */
+	enum ptc_job_on_straggler on_straggler;
+	uint32_t straggler_percent, straggler_steps; /* 0: PTC_JOB_STRAGGLER_PERCENT, PTC_JOB_STRAGGLER_STEPS */
 };
 #define PTC_JOB_HANG_AFTER_MS     (600 * UINT64_C(1000))
 #define PTC_JOB_HANG_AFTER_MIN_MS UINT64_C(1000)
 #define PTC_JOB_HANG_AFTER_MAX_MS (7 * 24 * 3600 * UINT64_C(1000))
 #define PTC_JOB_HANG_STEPS        30
 #define PTC_JOB_HANG_STEPS_MAX    1000000
+#define PTC_JOB_STRAGGLER_PERCENT 30 /* less is what machines of one kind differ by */
+#define PTC_JOB_STRAGGLER_MIN     5  /* percent */
+#define PTC_JOB_STRAGGLER_MAX     10000
+#define PTC_JOB_STRAGGLER_STEPS   50
 #define PTC_JOB_RESTARTS_MS       INT64_C(3600000)
 #define PTC_JOB_JOIN_AFTER_MS     10000
 #define PTC_JOB_JOIN_AFTER_MAX_MS (24 * 3600 * UINT64_C(1000))

@@ -35,7 +35,8 @@ static const char *const modes[] = { "restart", "rebuild", "keep" }, *const buil
 			 *const copies[] = { "lean", "fast", "async" },
 			 *const failures[] = { "shrink", "wait", "stop" };
 static const char *const joins[] = { "ignore", "grow" }, *const truths[] = { "false", "true" },
-			 *const hangs[] = { "ignore", "report", "recover" };
+			 *const hangs[] = { "ignore", "report", "recover" },
+			 *const stragglers[] = { "ignore", "report" };
 
 #define ELASTIC(key, member, ...) PTC_DOC_FIELD(struct ptc_job_elastic, key, member, __VA_ARGS__)
 static const struct ptc_doc_row elastic_rows[] = {
@@ -49,6 +50,10 @@ static const struct ptc_doc_row elastic_rows[] = {
 	ELASTIC("hang_after", hang_after_ms, ONLY_MS, .min = PTC_JOB_HANG_AFTER_MIN_MS,
 		.max = PTC_JOB_HANG_AFTER_MAX_MS),
 	ELASTIC("hang_steps", hang_steps, COUNT, .min = 1, .max = PTC_JOB_HANG_STEPS_MAX),
+	ELASTIC("on_straggler", on_straggler, WORD, .max = PTC_JOB_STRAGGLER_REPORT, .words = stragglers),
+	ELASTIC("straggler_percent", straggler_percent, COUNT, .min = PTC_JOB_STRAGGLER_MIN,
+		.max = PTC_JOB_STRAGGLER_MAX),
+	ELASTIC("straggler_steps", straggler_steps, COUNT, .min = 1, .max = PTC_JOB_HANG_STEPS_MAX),
 };
 static const struct ptc_doc_table elastic_table = PTC_DOC_TABLE(elastic_rows);
 
@@ -252,6 +257,12 @@ static int check_live(struct ptc_job_decoder *d, const struct ptc_doc_node *root
 				     d->err, PTC_EINVAL,
 				     "%s says nothing without on_hang; write on_hang: report, or recover",
 				     e->hang_after_ms ? "hang_after" : "hang_steps");
+	if (!e->on_straggler && (e->straggler_percent || e->straggler_steps)) {
+		const char *key = e->straggler_percent ? "straggler_percent" : "straggler_steps";
+
+		return ptc_doc_error(d->doc, ptc_doc_get(ptc_doc_get(root, "elastic"), key), d->err, PTC_EINVAL,
+				     "%s says nothing without on_straggler; write on_straggler: report", key);
+	}
 	return 0;
 }
 

@@ -741,7 +741,8 @@ static void test_archive(void **state)
 	refuse(HEAD "rules: [{match: '*'}]\narchive: {dir: /a, evry: 2h}\n", PTC_EINVAL, "did you mean \"every\"?");
 }
 
-/* What becomes of ranks that hang. Canonical JSON has what differs from the defaults, and nothing without on_hang. */
+/* What becomes of ranks that hang, and of those that are slow. Canonical JSON has what differs from the defaults, and
+ * nothing without on_hang (on_straggler). */
 static void test_hang(void **state)
 {
 	static const struct {
@@ -759,6 +760,12 @@ static void test_hang(void **state)
 		  ",\"elastic\":{\"min_gpus\":2,\"on_hang\":\"recover\"}",
 		  { .min_gpus = 2, .on_hang = PTC_JOB_HANG_RECOVER } },
 		{ "elastic: {min_gpus: 2}\n", ",\"elastic\":{\"min_gpus\":2}", { .min_gpus = 2 } },
+		{ "elastic: {on_straggler: report}\n",
+		  ",\"elastic\":{\"on_straggler\":\"report\"}",
+		  { .on_straggler = PTC_JOB_STRAGGLER_REPORT } },
+		{ "elastic: {straggler_steps: 20, on_straggler: report, straggler_percent: 100}\n",
+		  ",\"elastic\":{\"on_straggler\":\"report\",\"straggler_percent\":100,\"straggler_steps\":20}",
+		  { .on_straggler = PTC_JOB_STRAGGLER_REPORT, .straggler_percent = 100, .straggler_steps = 20 } },
 	};
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(k); i++) {
@@ -780,11 +787,23 @@ static void test_hang(void **state)
 			assert_int_equal(e->hang_steps, k[i].want.hang_steps);
 			assert_int_equal(e->max_restarts, k[i].want.max_restarts);
 			assert_int_equal(e->min_gpus, k[i].want.min_gpus);
+			assert_int_equal(e->on_straggler, k[i].want.on_straggler);
+			assert_int_equal(e->straggler_percent, k[i].want.straggler_percent);
+			assert_int_equal(e->straggler_steps, k[i].want.straggler_steps);
 		}
 		ptc_free(json);
 		ptc_job_desc_done(&job);
 		ptc_job_desc_done(&again);
 	}
+}
+
+static void test_straggler_refused(void **state)
+{
+	refuse(LIVE "elastic: {on_straggler: drain}\n", PTC_EINVAL, "job.yaml:6: unknown on_straggler \"drain\"");
+	refuse(LIVE "elastic: {on_straggler: report, straggler_percent: 4}\n", PTC_EINVAL,
+	       "job.yaml:6: straggler_percent must be in 5..10000, not 4");
+	refuse(LIVE "elastic: {straggler_steps: 7}\n", PTC_EINVAL,
+	       "job.yaml:6: straggler_steps says nothing without on_straggler; write on_straggler: report");
 }
 
 /* Snapshots that stay beside the committed one. */
@@ -1391,6 +1410,7 @@ int main(void)
 		cmocka_unit_test(test_copies),
 		cmocka_unit_test(test_archive),
 		cmocka_unit_test(test_hang),
+		cmocka_unit_test(test_straggler_refused),
 		cmocka_unit_test(test_keep),
 	};
 

@@ -9,7 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Values an axis takes, ascending; more than a list holds only by step 1 from 1. */
 /* The values that a degree may take: the n values of v, or, where v is NULL, 1 to n. */
 struct axis {
 	const uint32_t *v;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: per class, the devices that need it and those that have it are
- * walked side by side, node by node. Shares of the senders are a balance that
+ * walked side by side, node by node. Senders' shares are a balance that
  * makes the busiest one's load small: each set in turn is dealt out again over
  * its nodes, to the least loaded first, until nothing changes.
  *

@@ -319,11 +319,11 @@ const struct ctl_verb ctl_export = {
 		"import), or a name\n"
 		"ending in .safetensors for the parameters; fields then need --field. A file appears only as a whole, "
 		"and only after\n"
-		"its digests equal the committed ones. If the job is switched meanwhile, its state is read again: only "
-		"the file that\n"
-		"is being written if the bytes are the same, otherwise everything. Existing files of these names are "
+		"its digests equal the committed ones. If the job is switched meanwhile, its state is read again: of "
+		"the same bytes\n"
+		"only the file that is being written, of others everything. Existing files of these names are "
 		"replaced.\n"
-		"With --dcp the directory must not exist, or be empty. It gets its name when all of it was written, "
+		"With --dcp the directory must be absent or empty. It gets its name when all of it was written, "
 		"and "
 		"read back.\n",
 	CTL_OPTIONS(options),

@@ -115,7 +115,7 @@ const struct ctl_verb ctl_drain = {
 	.args = "NODE",
 	.about = "Move everything off a node",
 	.help = "Root also closes the node for new ranks, until --undo. With --within it waits, at most for\n"
-		"that time, and fails where what only the node has of a job is not on other nodes by then.\n",
+		"that time, and fails if some bytes are still only on the node.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

@@ -72,6 +72,33 @@ static void put_pace(const json_t *run)
 	putchar('\n');
 }
 
+/* One line of the ranks that are slow, and one where ranks cannot be compared. */
+static void put_stragglers(const json_t *s)
+{
+	const char *text = json_string_value(json_object_get(s, "text"));
+	json_int_t slow = json_integer_value(json_object_get(s, "slow"));
+	const json_t *list = json_object_get(s, "list"), *k;
+	size_t i;
+
+	json_array_foreach(list, i, k) {
+		printf("%srank %" JSON_INTEGER_FORMAT " of node ",
+		       i ? ", " : "slow: ", json_integer_value(json_object_get(k, "rank")));
+		put_text(json_string_value(json_object_get(k, "node")) ? json_string_value(json_object_get(k, "node"))
+								       : "");
+		printf(" (%.3g ms of own work a step, its stage's median %.3g ms)",
+		       1e3 * json_number_value(json_object_get(k, "own_s")),
+		       1e3 * json_number_value(json_object_get(k, "median_s")));
+	}
+	if (slow > (json_int_t)json_array_size(list))
+		printf(" and %" JSON_INTEGER_FORMAT " more", slow - (json_int_t)json_array_size(list));
+	if (slow)
+		putchar('\n');
+	if (text && *text) {
+		put_text(text);
+		putchar('\n');
+	}
+}
+
 static int put_run(const struct ctl *c, json_t *run, struct ptc_error *err)
 {
 	const char *state = json_string_value(json_object_get(run, "state"));
@@ -100,6 +127,7 @@ static int put_run(const struct ctl *c, json_t *run, struct ptc_error *err)
 		putchar('\n');
 	}
 	put_pace(run);
+	put_stragglers(json_object_get(run, "stragglers"));
 	if (!json_array_size(json_object_get(run, "ranks")))
 		return 0;
 	putchar('\n');

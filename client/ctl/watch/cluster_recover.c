@@ -88,7 +88,7 @@ const struct ctl_verb ctl_cluster_recover = {
 	.about = "Go on with an empty etcd after the one before is gone for good",
 	.help = "Every node of --nodes has been pointed at the empty etcd and started, and waits. Ask one of them. For "
 		"each\n"
-		"job, the newest commit of which these nodes have every tensor is taken, at most one commit back\n"
+		"job, ptc takes the newest commit whose tensors are all on these nodes, at most one commit back\n"
 		"(docs/failures.md). If it is ended in the middle, give the same command again. Only root may do "
 		"this.\n",
 	CTL_OPTIONS(recover_options),
@@ -106,9 +106,9 @@ const struct ctl_verb ctl_cluster_rejoin = {
 	.name = "cluster rejoin",
 	.args = "",
 	.about = "Bring back a node that was not there when the cluster was recovered",
-	.help = "The node that is asked is set to the etcd that the others have. Its tables stay where they are what "
-		"the\n"
-		"cluster has committed; others are dropped. Only root may do this.\n",
+	.help = "The node that is asked is set to the etcd that the others have. Tables that the cluster has "
+		"committed\n"
+		"are kept; others are dropped. Only root may do this.\n",
 	CTL_OPTIONS(rejoin_options),
 	.run = run_rejoin,
 };

@@ -12,19 +12,19 @@
 extern "C" {
 #endif
 
-/* As ptc_admin_export_resume, of the snapshot with that number, the committed one or one that the job keeps; 0: the
- * committed one. PTC_ENOTFOUND: the job does not have it. PTC_EVERSION: the daemon is older. */
+/* As ptc_admin_export_resume, but of the snapshot with that number: the committed one, or one that the job keeps. 0:
+ * the committed one. PTC_ENOTFOUND: the job does not have it. PTC_EVERSION: the daemon is older. */
 PTC_ADMIN_API int ptc_admin_export_snapshot(struct ptc_admin *a, const char *job, uint64_t snapshot,
 					    struct ptc_admin_export **ret_export, struct ptc_error *err);
 
-/* Makes the job's state that of an older snapshot again: tensors, rank state, cursors and step. It does not run.
+/* Makes the job's state that of an older snapshot again: tensors, rank state, cursors and step. The job must not run.
  * PTC_ENOTFOUND: the job does not keep that snapshot. PTC_ESTATE: its ranks run. */
 PTC_ADMIN_API int ptc_admin_rollback(struct ptc_admin *a, const char *job, uint64_t snapshot, ptc_admin_progress_fn fn,
 				     void *arg, struct ptc_error *err);
 
 /* Whether ptc_admin_rollback would find all of that snapshot's bytes now; the job's ranks may run, and nothing is
  * changed. PTC_ELOST: some are on no node that is up; the line names a tensor. PTC_ESTATE: the daemon is older, and the
- * job runs; do not call it for a job that does not, which an older daemon takes back. */
+ * job runs. If the job does not run, an older daemon would really roll it back: do not call it then. */
 PTC_ADMIN_API int ptc_admin_rollback_check(struct ptc_admin *a, const char *job, uint64_t snapshot,
 					   struct ptc_error *err);
 

@@ -22,23 +22,23 @@ extern "C" {
 typedef struct ptc_client ptc_client;
 
 /* Names the CUDA stream (a CUstream or cudaStream_t; NULL: the default stream) in whose order the program's device
- * changes declared memory: work on other streams has to be joined to it before ptc_boundary, and has to wait for what
- * it has at ptc_update_begin. Name it before a CUDA graph with an update is captured: ptc_update_begin in a capture
- * before that knows of no stream and puts no mark into the graph, nobody can find that out later, and the device's
- * marks would say that the state is whole in the middle of a launch. Such a graph needs ptc_update_begin before each
- * launch. Its device has to be current on the thread. From then on ptc_boundary and ptc_update_begin also have the
- * device write a mark, in the order of the stream, without waiting for it (some microseconds). So a stop waits for the
- * mark and not for the whole device, which may hang in a collective. Call it after ptc_next, in each generation. 1:
- * marks are in use. 0: they are not, and stops wait for the whole device, as without this call: there is no driver or
- * no current device, the driver cannot do it, another stream was named in this generation, or the stream is capturing a
- * CUDA graph. */
+ * changes declared memory: work on other streams has to be joined to it before ptc_boundary, and has to wait, at
+ * ptc_update_begin, for the work that is queued on it. Name it before a CUDA graph with an update is captured: captured
+ * before that, ptc_update_begin knows of no stream and puts no mark into the graph. Nobody can find that out later. The
+ * device's marks would then say that the state is whole in the middle of a launch. Such a graph needs ptc_update_begin
+ * before each launch. Its device has to be current on the thread. From then on ptc_boundary and ptc_update_begin also
+ * have the device write a mark, in the order of the stream, without waiting for it (some microseconds). So a stop waits
+ * for the mark and not for the whole device, which may hang in a collective. Call it after ptc_next, in each
+ * generation. 1: marks are in use. 0: they are not, and stops wait for the whole device, as without this call: there is
+ * no driver or no current device, the driver cannot do it, another stream was named in this generation, or the stream
+ * is capturing a CUDA graph. */
 PTC_API int ptc_stream(ptc_client *c, void *stream);
 /* For an update in a CUDA graph, in the place of ptc_update_begin: call it while `stream` captures the graph, before
- * the first change of declared memory is captured. Then each launch of the graph takes the device's mark back before
- * what follows. Launch the graph in the order of the stream of ptc_stream. If that stream itself captures the graph,
- * ptc_update_begin does the same. 1: the mark is in the graph. 0: no stream was named before, or the driver cannot do
- * it; there are no marks in this generation then, and stops wait for the whole device. PTC_R_INVALID: `stream` captures
- * no graph; or after ptc_survive, with which ptc_update_begin has to be called before each launch. */
+ * the first change of declared memory is captured. Then each launch of the graph clears the device's mark first. Launch
+ * the graph in the order of the stream of ptc_stream. If that stream itself captures the graph, ptc_update_begin does
+ * the same. 1: the mark is in the graph. 0: no stream was named before, or the driver cannot do it; there are no marks
+ * in this generation then, and stops wait for the whole device. PTC_R_INVALID: `stream` captures no graph; or after
+ * ptc_survive, with which ptc_update_begin has to be called before each launch. */
 PTC_API int ptc_update_captured(ptc_client *c, void *stream);
 /* `size` bytes on CUDA's device number `device`, which is current on the thread: one handle for each call, so rounded
  * up to 2 MiB. NULL: no memory, or no driver. Where the driver exports no descriptors the memory is plain, and the rank

@@ -59,7 +59,7 @@ struct ptc_open_options {
  * the job's seed, a decimal number that is the same at every start of every rank (docs/job.md, "Random streams").
  * PTC_R_LOST: no ptcd answers; the text names the variable or the socket. $PTC_PROBE: see docs/probe.md. */
 PTC_API int ptc_open(const struct ptc_open_options *options, ptc_client **ret_client);
-/* NULL ok. Unless ptc_finish has succeeded, the rank counts as gone, after ptc_leave. Always returns NULL. */
+/* NULL ok. Calls ptc_leave first. Then the rank counts as gone, unless ptc_finish has succeeded. Returns NULL. */
 PTC_API ptc_client *ptc_close(ptc_client *c);
 /* One line about the last call on c that failed; NULL: about this thread's last ptc_open. Valid until the next call. */
 PTC_API const char *ptc_error_text(const ptc_client *c);
@@ -121,10 +121,10 @@ struct ptc_tensor_desc {
 	uint32_t flags;
 };
 /* Call it between ptc_next and ptc_restore. Boxes of one rank must not overlap. A tensor that was declared with boxes
- * and without data is declared again before ptc_restore, with data, and but for data_offset and stride as before. */
+ * and without data is declared again before ptc_restore, with data; all but data_offset and stride must be equal. */
 PTC_API int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc);
-/* Says that all tensors have been declared, with data or without. Does not block; optional. Of ranks that build ahead
- * ptcd compares them with the state now, so that what does not fit fails before memory is taken for it. */
+/* Says that all tensors have been declared, with data or without. Does not block; optional. For ranks that build ahead,
+ * ptcd now compares the declarations with the state, so that what does not fit fails before memory is taken for it. */
 PTC_API int ptc_declared(ptc_client *c);
 
 enum ptc_blob_scope {
@@ -145,9 +145,9 @@ PTC_API int ptc_blob_get(ptc_client *c, const char *name, enum ptc_blob_scope sc
 
 /* position: samples of a dataset that the job has consumed since its start. All ranks that set a cursor must set it
  * equally. tag: at most 255 bytes that say under which settings the position is valid, e.g. "n=1000,seed=7". If the tag
- * is "n=N,seed=S", with ",block=B" or ",sequential=1" if so, then ";batch=G,micro=M", `ptcctl dataset proof` can check
- * that each epoch consumed every sample once. ",by_length=1" at its end (ptc_balance_step) makes it prove steps, not
- * ranks. */
+ * is "n=N,seed=S;batch=G,micro=M", `ptcctl dataset proof` can check that each epoch consumed every sample once. Before
+ * the semicolon comes ",block=B" or ",sequential=1" if samples are shuffled in blocks, or not at all. ",by_length=1" at
+ * its end (ptc_balance_step) makes the proof cover steps only. */
 PTC_API int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, const char *tag);
 /* 1: found; 0: none in the snapshot. tag_buffer may be NULL. */
 PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char *tag_buffer,
@@ -175,7 +175,7 @@ PTC_API int ptc_stop_refuse(ptc_client *c, const char *why);
  * stop is refused with the rank and `why`. ptc_finish has no later boundary: there the call refuses the stop. */
 PTC_API int ptc_stop_later(ptc_client *c, const char *why);
 /* For fn. 1: the stop is still at this step. 0: it has moved on, because another rank was already past this step. That
- * rank may never reach this step: if fn waits for others, it must ask again and return nonzero on 0. ptc_finish: 1. */
+ * rank may never reach this step: if fn waits for others, it must ask again and return nonzero on 0. */
 PTC_API int ptc_stop_holds(ptc_client *c);
 
 /* Says that the declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; do not use
@@ -184,12 +184,12 @@ PTC_API int ptc_stop_holds(ptc_client *c);
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
 /* Says that the program is about to change declared memory in place: the state is not whole until the next boundary
  * (`whole` of `status --format json`). Waits some seconds while ptcd holds the rank (ptc_survive). A graph that was
- * captured before ptc_stream needs it before each launch (ptc/gpu.h). */
+ * captured before ptc_stream needs a call of ptc_update_begin before each launch (ptc/gpu.h). */
 PTC_API void ptc_update_begin(ptc_client *c);
-/* A promise, until the next ptc_next or with yes 0, by which a job goes on from this memory when a node is lost: at
- * each boundary all state is in declared memory, blobs and cursors, until ptc_update_begin (docs/failures.md). */
+/* With it a job goes on from this memory when a node is lost (docs/failures.md). yes 1 promises: from each boundary to
+ * ptc_update_begin all state is in declared memory, blobs and cursors. It holds until ptc_next; yes 0 takes it back. */
 PTC_API int ptc_survive(ptc_client *c, int yes);
-PTC_API void ptc_leave(ptc_client *c); /* of who gives up: waits while its memory is wanted, 5 min at most. NULL ok */
+PTC_API void ptc_leave(ptc_client *c); /* before a failing program frees memory: waits while ptcd needs that. NULL ok */
 /* Training is over after `step` steps. Blocks. 0: all have finished, the state is committed. 1: call ptc_next. */
 PTC_API int ptc_finish(ptc_client *c, uint64_t step);
 /* A number for `ptcctl status`, e.g. "loss". Cheap; in memory shared with ptcd. At most 8 names of 31 bytes. */

@@ -31,7 +31,7 @@ PTC_API uint64_t ptc_micro_steps(const struct ptc_sampling *s);
  * slots all have weight 0, if no rank waits for it there. 0: an argument is out of range. */
 PTC_API uint64_t ptc_rank_micro_steps(const struct ptc_sampling *s, uint32_t dp_rank);
 /* Computes one micro batch of a rank, for the step that begins at `position` (samples consumed since the job's start).
- * Both arrays take micro_batch entries. Weights are 1. A slot beyond the global batch has weight 0 and repeats a sample
+ * Both arrays take micro_batch entries. Weights are 1, but 0 for slots beyond the global batch, which repeat a sample
  * of the batch. The loss of a step is the sum of weight * loss over all ranks and micro steps, divided by global_batch.
  * Returns 0 or PTC_R_INVALID. */
 PTC_API int ptc_micro_batch(const struct ptc_sampling *s, uint64_t position, uint64_t micro_step, uint32_t dp_rank,
@@ -39,7 +39,7 @@ PTC_API int ptc_micro_batch(const struct ptc_sampling *s, uint64_t position, uin
 
 /* Assigns the samples of a step to ranks by cost instead of by count (docs/order.md). The step has the same samples;
  * only the rank that computes each changes. A sample costs linear * length + square * length^2. lengths[i] is the
- * length of the i-th sample of the global batch; all ranks must pass equal lengths. What ptcd says of the two
+ * length of the i-th sample of the global batch; all ranks must pass equal lengths. What ptcd publishes of the two
  * coefficients is the value of the key "ptc.length_cost" (ptc_rendezvous_get): "A B", or nothing if it has no model.
  * For the samples in this order, call ptc_micro_batch with micro_batch = global_batch and dp = 1. ret_slots has micro
  * steps * dp * micro_batch entries. Slot k of a rank in a micro step is entry (micro_step * dp + dp_rank) * micro_batch

@@ -12,9 +12,11 @@ Happy path: Client() -> next() -> declare() ... -> restore() -> boundary()
 import contextlib
 import ctypes
 import faulthandler
+import math
 import operator
 import os
 import signal
+import time
 
 __all__ = ["Client", "Error", "Later", "Generation", "Sampling", "Balance", "sequence_slices", "library", "RANK",
            "JOB", "TP"]
@@ -155,6 +157,7 @@ class Client:
         self._c = ctypes.c_void_p()
         self._keep = None
         self._raise_in_stop = None
+        self._own_s = 0.0  # own work since the start
         rc = self._lib.ptc_open(None, ctypes.byref(self._c))
         if rc < 0:
             raise Error(rc, self._lib.ptc_error_text(None).decode(errors="replace"))
@@ -291,6 +294,21 @@ class Client:
 
     def report(self, name, value):
         self._check(self._lib.ptc_report(self._c, name.encode(), value))
+
+    def add_own_work(self, seconds):
+        """Work of this rank alone, by which slow ranks are found (`on_straggler` of job.yaml): without time in which it waits for others."""
+        if not 0 <= seconds < math.inf:
+            raise Error(-1, f"add_own_work: a number of seconds, not {seconds}")
+        self._own_s += seconds
+        self.report("own_seconds", self._own_s)
+
+    @contextlib.contextmanager
+    def own_work(self):
+        """What is done inside is own work; it must not wait for other ranks. Work that a device has not ended by then does not count:
+        measure it by the device's events, and give the seconds to add_own_work()."""
+        began = time.monotonic()
+        yield
+        self.add_own_work(time.monotonic() - began)
 
 
 class Sampling(ctypes.Structure):

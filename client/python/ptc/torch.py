@@ -629,6 +629,14 @@ class Generation:
         for name, value in values.items():
             self._client.report(name, float(value))
 
+    def own_work(self):
+        """Measures what is done inside as work of this rank alone, by which slow ranks are found (`on_straggler`): Client.own_work()."""
+        return self._client.own_work()
+
+    def add_own_work(self, seconds):
+        """The same, of work that was measured elsewhere, for example by a device's events."""
+        self._client.add_own_work(seconds)
+
     def batch_sampler(self, dataset, global_batch, micro_batch, seed=0, name="data", pad=None, lengths=None, cost=None, uneven=False):
         """Which samples of `dataset` this data-parallel rank computes: a BatchSampler. Pass it to attach(data=...).
 

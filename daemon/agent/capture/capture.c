@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Capture: a snapshot from ranks that wait at a boundary. Happy path: memory
- * is reserved for what this node holds under the generation; a few threads
- * fill an extent each from the memory of ranks (capture_fill.c) and digest it, after
- * the ranks may go on, where they wait only for the copy; where by a rule the
- * greatest counts, of what other nodes hold, too (max_reduce.c); what by a rule only
- * other nodes have as it counts is fetched from there (remote_primary.c); checksums, seal.
- * One copy of each byte is made. Ranks that have copied their memory themselves
- * (copy: fast) may go on before all that; those whose device memory was copied on the device (copy: async) once
- * their host memory is copied.
+/* Capture: a snapshot from ranks that wait at a boundary. Happy path, in this order:
+ * - memory is reserved for what this node holds under the generation;
+ * - a few threads copy the memory of ranks into extents (capture_fill.c); that is the only copy of each byte;
+ * - ranks that waited only for the copy go on, and the threads digest the extents;
+ * - tensors of which the greatest counts, by a rule, are compared with other nodes' (max_reduce.c);
+ * - tensors that only other nodes have as they count, by a rule, are fetched there (remote_primary.c);
+ * - checksums are made, and the table is sealed.
+ * Ranks that have copied their memory themselves (copy: fast) go on before all that. Those whose device memory was
+ * copied on the device (copy: async) go on once their host memory is copied.
  *
  * Failure modes: ranks that do not wait at that step, or have declared other
  * than the layout (PTC_ESTATE, PTC_ELAYOUT) or what has no greatest, memory (PTC_ENOSPC before

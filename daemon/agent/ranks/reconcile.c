@@ -280,7 +280,7 @@ static int reconcile(struct reconciler *s, uint32_t *ret_first, struct ptc_error
 static void tell(struct reconciler *s, uint32_t rank, int status, const struct ptc_error *err)
 {
 	struct ptc_worker_event event = {
-		.kind = PTC_WORKER_EVENT_FAILED, .rank = rank, .step = s->req->start_step, .gone = s->gone
+		.kind = PTC_WORKER_EVENT_FAILED, .rank = rank, .step = s->gone ? 0 : s->req->start_step, .gone = s->gone
 	};
 
 	if (!s->agent->env.event)

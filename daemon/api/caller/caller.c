@@ -37,7 +37,7 @@ static uid_t parse_uid(const char *text)
 	return errno || *end || uid >= (uid_t)-1 ? (uid_t)-1 : (uid_t)uid;
 }
 
-uid_t ptc_control_uid(const struct ptc_rpc_call *call)
+uid_t ptc_api_uid(const struct ptc_rpc_call *call)
 {
 	const struct ptc_rpc_identity *id = ptc_rpc_call_identity(call);
 	const char *on_behalf;
@@ -118,9 +118,9 @@ static bool has_listed(void *arg)
 	return ptc_cluster_listed(arg);
 }
 
-int ptc_control_listed(struct ptc_daemon *d, const struct ptc_rpc_call *call, struct ptc_error *err)
+int ptc_api_listed(struct ptc_daemon *d, const struct ptc_rpc_call *call, struct ptc_error *err)
 {
-	int rc = ptc_control_wait(d, call, has_listed, d->cluster, MIRROR_WAIT_MS);
+	int rc = ptc_api_wait(d, call, has_listed, d->cluster, MIRROR_WAIT_MS);
 
 	if (rc == PTC_ECANCELED)
 		return ptc_error_set(err, rc, "the daemon is stopping");
@@ -138,11 +138,11 @@ static bool found_or_not(void *arg)
 	return f->found || f->synced;
 }
 
-int ptc_control_find(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
-		     struct ptc_target *ret_target, struct ptc_error *err)
+int ptc_api_find(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name, struct ptc_target *ret_target,
+		 struct ptc_error *err)
 {
-	struct find f = { .d = d, .name = name, .uid = ptc_control_uid(call) };
-	int rc = ptc_control_wait(d, call, found_or_not, &f, MIRROR_WAIT_MS);
+	struct find f = { .d = d, .name = name, .uid = ptc_api_uid(call) };
+	int rc = ptc_api_wait(d, call, found_or_not, &f, MIRROR_WAIT_MS);
 
 	if (!f.found)
 		return not_found(&f, rc, err);
@@ -161,12 +161,12 @@ static bool found_as_wanted(void *arg)
 	return !f->when || f->when(&f->target, f->arg);
 }
 
-int ptc_control_await(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
-		      bool (*when)(const struct ptc_target *t, const void *arg), const void *arg, int64_t ms,
-		      struct ptc_target *ret_target, struct ptc_error *err)
+int ptc_api_await(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
+		  bool (*when)(const struct ptc_target *t, const void *arg), const void *arg, int64_t ms,
+		  struct ptc_target *ret_target, struct ptc_error *err)
 {
-	struct find f = { .d = d, .name = name, .uid = ptc_control_uid(call), .when = when, .arg = arg };
-	int rc = ptc_control_wait(d, call, found_as_wanted, &f, ms);
+	struct find f = { .d = d, .name = name, .uid = ptc_api_uid(call), .when = when, .arg = arg };
+	int rc = ptc_api_wait(d, call, found_as_wanted, &f, ms);
 
 	if (!f.found)
 		return not_found(&f, rc, err);
@@ -191,23 +191,22 @@ static bool is_controlled(const struct ptc_target *t, const void *arg)
 	return t->has_lock && (t->ours || strcmp(t->controller, d->config.node) != 0);
 }
 
-int ptc_control_find_controlled(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
-				struct ptc_target *ret_target, struct ptc_error *err)
+int ptc_api_find_controlled(struct ptc_daemon *d, const struct ptc_rpc_call *call, const char *name,
+			    struct ptc_target *ret_target, struct ptc_error *err)
 {
-	int rc = ptc_control_find(d, call, name, ret_target, err);
+	int rc = ptc_api_find(d, call, name, ret_target, err);
 
 	if (rc == 0 && !is_controlled(ret_target, d) && ret_target->bad_record)
 		return bad_record(ret_target, err);
 	if (rc == 0 && !is_controlled(ret_target, d))
-		rc = ptc_control_await(d, call, name, is_controlled, d, CONTROLLER_WAIT_MS, ret_target, err);
+		rc = ptc_api_await(d, call, name, is_controlled, d, CONTROLLER_WAIT_MS, ret_target, err);
 	if (rc != PTC_ETIMEOUT)
 		return rc;
 	return ptc_error_set(err, PTC_ESTATE,
 			     "no daemon has taken control of job \"%s\" in %d s%s%s%s%s; ask again, see `ptcctl nodes`",
 			     name, CONTROLLER_WAIT_MS / 1000, ret_target->unreadable[0] ? ": " : "",
-			     ret_target->unreadable,
-			     ptc_control_as_of(d) ? ": the coordinator does not answer node " : "",
-			     ptc_control_as_of(d) ? d->config.node : "");
+			     ret_target->unreadable, ptc_api_as_of(d) ? ": the coordinator does not answer node " : "",
+			     ptc_api_as_of(d) ? d->config.node : "");
 }
 
 /* forwarded: the controller's daemon must not pass the call on. */
@@ -222,7 +221,7 @@ static int open_at_controller(struct ptc_daemon *d, const struct ptc_target *t, 
 	size_t len;
 	int rc = ptc_channels_get(d->channels, t->controller, t->address, false, 0, &channel, err);
 
-	snprintf(uid, sizeof uid, "%u", (unsigned)ptc_control_uid(call));
+	snprintf(uid, sizeof uid, "%u", (unsigned)ptc_api_uid(call));
 	if (rc == 0)
 		rc = ptc_pb_encode(request, &data, &len, err);
 	if (rc == 0)
@@ -244,18 +243,17 @@ static int open_at_controller(struct ptc_daemon *d, const struct ptc_target *t, 
 	return 0;
 }
 
-int ptc_control_forward_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
-			     const char *method, const ProtobufCMessage *request, int timeout_ms,
-			     struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
+int ptc_api_forward_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+			 const char *method, const ProtobufCMessage *request, int timeout_ms,
+			 struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
 {
 	if (ptc_rpc_call_meta(call, "ptc-forwarded"))
 		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" is changing controllers; try again", t->meta.name);
 	return open_at_controller(d, t, call, method, request, timeout_ms, true, ret_stream, err);
 }
 
-int ptc_control_ask_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
-			 const char *method, const ProtobufCMessage *request, struct ptc_rpc_stream **ret_stream,
-			 struct ptc_error *err)
+int ptc_api_ask_open(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
+		     const ProtobufCMessage *request, struct ptc_rpc_stream **ret_stream, struct ptc_error *err)
 {
 	return open_at_controller(d, t, call, method, request, 0, false, ret_stream, err);
 }
@@ -351,7 +349,7 @@ static int forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_
 		   const ProtobufCMessage *request, bool is_switch, uint64_t id, struct ptc_error *err)
 {
 	struct relay *r = ptc_calloc(1, sizeof *r);
-	int rc = r ? ptc_control_forward_open(d, t, call, method, request, 0, &r->s, err) : ptc_nomem(err);
+	int rc = r ? ptc_api_forward_open(d, t, call, method, request, 0, &r->s, err) : ptc_nomem(err);
 
 	if (rc) {
 		ptc_free(r);
@@ -367,24 +365,24 @@ static int forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_
 	return 0;
 }
 
-int ptc_control_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
-			const ProtobufCMessage *request, struct ptc_error *err)
+int ptc_api_forward(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
+		    const ProtobufCMessage *request, struct ptc_error *err)
 {
 	return forward(d, t, call, method, request, false, 0, err);
 }
 
-int ptc_control_forward_switch(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
-			       const char *method, const ProtobufCMessage *request, uint64_t id, struct ptc_error *err)
+int ptc_api_forward_switch(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
+			   const char *method, const ProtobufCMessage *request, uint64_t id, struct ptc_error *err)
 {
 	return forward(d, t, call, method, request, true, id, err);
 }
 
-int ptc_control_forward_now(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call,
-			    const char *method, const ProtobufCMessage *request, int timeout_ms, struct ptc_error *err)
+int ptc_api_forward_now(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
+			const ProtobufCMessage *request, int timeout_ms, struct ptc_error *err)
 {
 	struct ptc_rpc_message *m;
 	struct ptc_rpc_stream *s;
-	int rc = ptc_control_forward_open(d, t, call, method, request, timeout_ms, &s, err);
+	int rc = ptc_api_forward_open(d, t, call, method, request, timeout_ms, &s, err);
 
 	if (rc)
 		return rc;
@@ -447,7 +445,7 @@ static int load_view(struct ptc_daemon *d, struct ptc_target *t, bool with_inten
 		int rc = ptc_view_load(d->docs.kept, &t->meta, t->has_record ? &t->record : NULL,
 				       with_intent && t->has_intent ? &t->intent : NULL, ret_view, err);
 		int waited = rc == PTC_ENOTFOUND
-				     ? ptc_control_wait(d, NULL, refreshed, &r, (end - ptc_sys_now_ns()) / 1000000)
+				     ? ptc_api_wait(d, NULL, refreshed, &r, (end - ptc_sys_now_ns()) / 1000000)
 				     : PTC_ETIMEOUT;
 
 		if (waited == PTC_ECANCELED)
@@ -459,8 +457,8 @@ static int load_view(struct ptc_daemon *d, struct ptc_target *t, bool with_inten
 	}
 }
 
-int ptc_control_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, bool need_record,
-		     struct ptc_view *ret_view, struct ptc_error *err)
+int ptc_api_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, bool need_record,
+		 struct ptc_view *ret_view, struct ptc_error *err)
 {
 	struct locate l = { .d = d, .v = ret_view };
 	int rc;
@@ -497,7 +495,7 @@ static void older_on_loop(void *arg)
 		*o->doc = j->older;
 }
 
-void ptc_control_older(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_older_doc *ret)
+void ptc_api_older(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_older_doc *ret)
 {
 	struct older o = { d, t->meta.uuid, ret };
 
@@ -505,12 +503,12 @@ void ptc_control_older(struct ptc_daemon *d, const struct ptc_target *t, struct 
 	ptc_loop_call(d->loop, older_on_loop, &o); /* a daemon that stops knows none */
 }
 
-bool ptc_control_go_back(struct ptc_daemon *d, struct ptc_target *t, uint64_t snapshot)
+bool ptc_api_go_back(struct ptc_daemon *d, struct ptc_target *t, uint64_t snapshot)
 {
 	struct ptc_older_doc doc;
 	const struct ptc_older *o;
 
-	ptc_control_older(d, t, &doc);
+	ptc_api_older(d, t, &doc);
 	o = ptc_older_find(&doc, snapshot);
 	if (!o)
 		return false;
@@ -520,7 +518,7 @@ bool ptc_control_go_back(struct ptc_daemon *d, struct ptc_target *t, uint64_t sn
 	return true;
 }
 
-int64_t ptc_control_as_of(struct ptc_daemon *d)
+int64_t ptc_api_as_of(struct ptc_daemon *d)
 {
 	int64_t answered_ms;
 	bool unreachable = ptc_etcd_unreachable(ptc_cluster_etcd(d->cluster), &answered_ms);
@@ -528,24 +526,24 @@ int64_t ptc_control_as_of(struct ptc_daemon *d)
 	return unreachable || ptc_cluster_lease(d->cluster) == 0 ? answered_ms : 0;
 }
 
-json_t *ptc_control_dated(struct ptc_daemon *d, json_t *root)
+json_t *ptc_api_dated(struct ptc_daemon *d, json_t *root)
 {
-	int64_t as_of_ms = ptc_control_as_of(d);
+	int64_t as_of_ms = ptc_api_as_of(d);
 
 	if (root && as_of_ms)
 		json_object_set_new(root, "as_of_ms", json_integer((json_int_t)as_of_ms));
 	return root;
 }
 
-int ptc_control_need_snapshot(const struct ptc_target *t, struct ptc_error *err)
+int ptc_api_need_snapshot(const struct ptc_target *t, struct ptc_error *err)
 {
 	if (!t->has_record || t->record.snapshot)
-		return 0; /* no record: ptc_control_view says so */
+		return 0; /* no record: ptc_api_view says so */
 	return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no snapshot yet; `ptcctl snapshot %s` makes one",
 			     t->meta.name, t->meta.name);
 }
 
-int ptc_control_send_text(struct ptc_rpc_call *call, const char *json, struct ptc_error *err)
+int ptc_api_send_text(struct ptc_rpc_call *call, const char *json, struct ptc_error *err)
 {
 	Ptc__V1__Document doc = PTC__V1__DOCUMENT__INIT;
 
@@ -554,7 +552,7 @@ int ptc_control_send_text(struct ptc_rpc_call *call, const char *json, struct pt
 	return ptc_pb_call_send(call, &doc.base, err);
 }
 
-int ptc_control_send_json(struct ptc_rpc_call *call, json_t *root, struct ptc_error *err)
+int ptc_api_send_json(struct ptc_rpc_call *call, json_t *root, struct ptc_error *err)
 {
 	char *text = root ? ptc_json_text(root) : NULL;
 	int rc;
@@ -562,7 +560,7 @@ int ptc_control_send_json(struct ptc_rpc_call *call, json_t *root, struct ptc_er
 	json_decref(root);
 	if (!text)
 		return ptc_nomem(err);
-	rc = ptc_control_send_text(call, text, err);
+	rc = ptc_api_send_text(call, text, err);
 	ptc_free(text);
 	return rc;
 }

@@ -8,8 +8,7 @@ static bool call_gone(void *arg)
 	return ptc_rpc_call_cancelled(arg);
 }
 
-int ptc_control_wait(struct ptc_daemon *d, const struct ptc_rpc_call *call, bool (*holds)(void *arg), void *arg,
-		     int64_t ms)
+int ptc_api_wait(struct ptc_daemon *d, const struct ptc_rpc_call *call, bool (*holds)(void *arg), void *arg, int64_t ms)
 {
 	union { /* the call is only looked at */
 		const struct ptc_rpc_call *in;

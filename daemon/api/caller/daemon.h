@@ -16,7 +16,7 @@ struct ptc_scrubber;
 
 #define PTC_CONTROL_METHODS 38
 
-struct ptc_control_method {
+struct ptc_api_method {
 	struct ptc_daemon *d;
 	ptc_rpc_handler_fn fn;
 };
@@ -44,5 +44,5 @@ struct ptc_daemon {
 	/* Why this node has not begun yet, and waits for a person (daemon/api/recover); "": it has begun, or will. Set
 	 * while no server runs. */
 	char waits[512];
-	struct ptc_control_method control[PTC_CONTROL_METHODS];
+	struct ptc_api_method control[PTC_CONTROL_METHODS];
 };

@@ -52,15 +52,15 @@ static int take_one(struct asked *a, Ptc__V1__EvidenceReply **ret)
 	return rc;
 }
 
-int ptc_control_evidence_ask(struct ptc_daemon *d, struct ptc_target *t, const Ptc__V1__EvidenceRequest *like,
-			     ptc_evidence_fn fn, void *arg, struct ptc_error *err)
+int ptc_api_evidence_ask(struct ptc_daemon *d, struct ptc_target *t, const Ptc__V1__EvidenceRequest *like,
+			 ptc_evidence_fn fn, void *arg, struct ptc_error *err)
 {
 	Ptc__V1__EvidenceRequest req = *like;
 	struct asked *asked = NULL;
 	void *data = NULL;
 	struct ptc_view v;
 	size_t len = 0;
-	int rc = ptc_control_view(d, t, false, true, &v, err);
+	int rc = ptc_api_view(d, t, false, true, &v, err);
 
 	if (rc)
 		return rc;
@@ -98,8 +98,8 @@ static int count(void *arg, const char *node, const Ptc__V1__EvidenceReply *repl
 	return 0;
 }
 
-int ptc_control_evidence_collect(struct ptc_daemon *d, struct ptc_target *t, const char *why, bool if_stands,
-				 uint32_t *ret_ranks, struct ptc_error *err)
+int ptc_api_evidence_collect(struct ptc_daemon *d, struct ptc_target *t, const char *why, bool if_stands,
+			     uint32_t *ret_ranks, struct ptc_error *err)
 {
 	Ptc__V1__EvidenceRequest req = PTC__V1__EVIDENCE_REQUEST__INIT;
 
@@ -107,17 +107,17 @@ int ptc_control_evidence_collect(struct ptc_daemon *d, struct ptc_target *t, con
 	req.collect = true;
 	req.if_stands = if_stands;
 	req.why = (char *)(uintptr_t)why; /* packing only reads */
-	return ptc_control_evidence_ask(d, t, &req, count, ret_ranks, err);
+	return ptc_api_evidence_ask(d, t, &req, count, ret_ranks, err);
 }
 
-void ptc_control_evidence_keep(struct ptc_daemon *d, struct ptc_target *t)
+void ptc_api_evidence_keep(struct ptc_daemon *d, struct ptc_target *t)
 {
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	uint32_t ranks = 0;
 
 	if (t->has_record && t->record.run == PTC_RUN_LIVE &&
-	    ptc_control_evidence_collect(d, t, "ranks that hang are ended (`ptcctl stop --now`)", true, &ranks,
-					 &ignored) == 0 &&
+	    ptc_api_evidence_collect(d, t, "ranks that hang are ended (`ptcctl stop --now`)", true, &ranks, &ignored) ==
+		    0 &&
 	    ranks)
 		ptc_event(d->cluster, t->meta.uuid, "evidence",
 			  "before they are ended, stacks and states of %u ranks are kept: `ptcctl logs %s --evidence`",

@@ -4,15 +4,15 @@
 
 #include "daemon/api/caller/caller.h"
 
-/* control_query.c: JSON [{rank, node, device}] of v's committed generation; ptc_free it. NULL: out of memory. */
-char *ptc_control_ranks_json(const struct ptc_view *v);
+/* api_query.c: JSON [{rank, node, device}] of v's committed generation; ptc_free it. NULL: out of memory. */
+char *ptc_api_ranks_json(const struct ptc_view *v);
 
-/* control_query.c */
-PTC_CONTROL_HANDLER(ptc_control_nodes);
-PTC_CONTROL_HANDLER(ptc_control_job_list);
-PTC_CONTROL_HANDLER(ptc_control_status);
-PTC_CONTROL_HANDLER(ptc_control_snapshots);
-PTC_CONTROL_HANDLER(ptc_control_events);
+/* api_query.c */
+PTC_API_HANDLER(ptc_api_nodes);
+PTC_API_HANDLER(ptc_api_job_list);
+PTC_API_HANDLER(ptc_api_status);
+PTC_API_HANDLER(ptc_api_snapshots);
+PTC_API_HANDLER(ptc_api_events);
 
-/* control_evidence.c */
-PTC_CONTROL_HANDLER(ptc_control_evidence);
+/* api_evidence.c */
+PTC_API_HANDLER(ptc_api_evidence);

@@ -227,12 +227,11 @@ static int moved_on(const char *job, uint64_t now, uint64_t was, struct ptc_erro
 }
 
 /* The generation that the client's ExportInfo named, or an error that says it is gone. */
-int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, const char *uuid,
-			  uint64_t generation, uint64_t snapshot, struct ptc_read_view **ret_view,
-			  struct ptc_error *err)
+int ptc_api_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, const char *uuid,
+		      uint64_t generation, uint64_t snapshot, struct ptc_read_view **ret_view, struct ptc_error *err)
 {
 	struct ptc_target t;
-	int rc = ptc_control_find(d, call, job, &t, err);
+	int rc = ptc_api_find(d, call, job, &t, err);
 
 	if (rc)
 		return rc;
@@ -242,7 +241,7 @@ int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const
 	if (!t.has_record)
 		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state yet; import or run it first", job);
 	if ((t.record.generation != generation || t.record.snapshot != snapshot) &&
-	    !(ptc_control_go_back(d, &t, snapshot) && t.record.generation == generation))
+	    !(ptc_api_go_back(d, &t, snapshot) && t.record.generation == generation))
 		return pinned_view(d->pins, t.meta.uuid, generation, snapshot, ret_view)
 			       ? 0
 			       : moved_on(job, t.record.generation, generation, err);
@@ -262,7 +261,7 @@ static int pin(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__P
 {
 	struct ptc_read_view *view;
 	unsigned pinned = 0;
-	int rc = ptc_control_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &view, err);
+	int rc = ptc_api_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &view, err);
 
 	if (rc)
 		return rc;
@@ -279,7 +278,7 @@ static int pin(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__P
 	return rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_pin)
+PTC_API_HANDLER(ptc_api_pin)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;

@@ -22,9 +22,8 @@ void ptc_read_view_ref(struct ptc_read_view *v);
 void ptc_read_view_put(struct ptc_read_view *v);
 /* pins.c: gives the committed generation of the caller's job, or one that a reader has pinned. uuid "": any.
  * PTC_ESTATE: the job has moved on. */
-int ptc_control_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, const char *uuid,
-			  uint64_t generation, uint64_t snapshot, struct ptc_read_view **ret_view,
-			  struct ptc_error *err);
+int ptc_api_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, const char *uuid,
+		      uint64_t generation, uint64_t snapshot, struct ptc_read_view **ret_view, struct ptc_error *err);
 
 /* ---- pins.c: generations that readers pin through this daemon ---- */
 
@@ -36,14 +35,14 @@ void ptc_pins_expire(struct ptc_pins *h);           /* any thread; does not bloc
 int ptc_pins_nodes(struct ptc_daemon *d, const struct ptc_read_view *view, const char *reader, uint32_t ttl_ms,
 		   unsigned *ret_pinned, struct ptc_error *err);
 
-/* ---- handlers: control_data.c, pins.c, control_verify.c ---- */
+/* ---- handlers: api_data.c, pins.c, api_verify.c ---- */
 
-PTC_CONTROL_HANDLER(ptc_control_import_begin);
-PTC_CONTROL_HANDLER(ptc_control_import_data);
-PTC_CONTROL_HANDLER(ptc_control_import_commit);
-PTC_CONTROL_HANDLER(ptc_control_export_info);
-PTC_CONTROL_HANDLER(ptc_control_read);
-PTC_CONTROL_HANDLER(ptc_control_read_many);
-PTC_CONTROL_HANDLER(ptc_control_read_rank);
-PTC_CONTROL_HANDLER(ptc_control_pin);
-PTC_CONTROL_HANDLER(ptc_control_verify);
+PTC_API_HANDLER(ptc_api_import_begin);
+PTC_API_HANDLER(ptc_api_import_data);
+PTC_API_HANDLER(ptc_api_import_commit);
+PTC_API_HANDLER(ptc_api_export_info);
+PTC_API_HANDLER(ptc_api_read);
+PTC_API_HANDLER(ptc_api_read_many);
+PTC_API_HANDLER(ptc_api_read_rank);
+PTC_API_HANDLER(ptc_api_pin);
+PTC_API_HANDLER(ptc_api_verify);

@@ -4,7 +4,7 @@
  * loading all of it from etcd each time would cost more than the bytes.
  *
  * Happy path: the entry of this manifest and this view of the nodes is found
- * and counted. Failure modes: as ptc_control_view. At most READ_VIEWS that
+ * and counted. Failure modes: as ptc_api_view. At most READ_VIEWS that
  * nobody uses are kept. */
 #include "base/alloc.h"
 #include "base/cache/counted_cache.h"
@@ -57,10 +57,10 @@ static int load(struct ptc_daemon *d, struct ptc_target *t, char key[PTC_CACHE_K
 {
 	struct ptc_read_view *v = ptc_calloc(1, sizeof *v);
 	struct ptc_target now = *t; /* may turn out to be newer */
-	int rc = v ? ptc_control_need_snapshot(t, err) : ptc_nomem(err);
+	int rc = v ? ptc_api_need_snapshot(t, err) : ptc_nomem(err);
 
 	if (rc == 0)
-		rc = ptc_control_view(d, &now, false, true, &v->view, err);
+		rc = ptc_api_view(d, &now, false, true, &v->view, err);
 
 	if (rc) {
 		ptc_free(v);

@@ -16,6 +16,6 @@
 
 #include "ptc.pb-c.h"
 
-PTC_CONTROL_HANDLER(ptc_control_recover);
+PTC_API_HANDLER(ptc_api_recover);
 /* Peer/Committed: what this node keeps. Roles: nodes. */
 int ptc_recover_register(struct ptc_daemon *d, struct ptc_rpc_server *peers, struct ptc_error *err);

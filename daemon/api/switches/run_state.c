@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/sys/sys.h"
 #include "daemon/api/switches/switches.h"
+#include "daemon/controller/recovery/stragglers.h"
 #include "formats/json.h"
 
 #include <stdio.h>
@@ -18,7 +19,7 @@
 
 /* ---- what ranks do ------------------------------------------------------------------ */
 
-json_t *ptc_control_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *node, const char *address)
+json_t *ptc_api_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *node, const char *address)
 {
 	Ptc__V1__JobRequest req = PTC__V1__JOB_REQUEST__INIT;
 	struct ptc_rpc_channel *channel;
@@ -118,7 +119,7 @@ static json_t *rank_rows(struct ptc_daemon *d, const struct ptc_target *t, const
 	for (size_t n = 0; said && n < v->from.nnodes; n++)
 		for (size_t k = 0; k < v->nnodes; k++)
 			if (strcmp(v->nodes[k], v->from.nodes[n]) == 0)
-				said[n] = ptc_control_ask_ranks(d, t->meta.uuid, v->nodes[k], v->addresses[k]);
+				said[n] = ptc_api_ask_ranks(d, t->meta.uuid, v->nodes[k], v->addresses[k]);
 	for (uint32_t r = 0; said && r < v->from.world; r++)
 		json_array_append_new(ranks,
 				      with_health(rank_row(said[v->from.rank_node[r]], v, r, &t->record), h.of, r));
@@ -190,6 +191,7 @@ struct waiting {
 	struct ptc_daemon *d;
 	const struct ptc_target *t;
 	char text[1024];
+	json_t *stragglers; /* NULL: nothing is known of them here */
 };
 
 static void find_waiting(void *arg)
@@ -198,10 +200,11 @@ static void find_waiting(void *arg)
 	struct ptc_controller *ctl = ptc_controller_find(&w->d->controllers, w->t->meta.uuid);
 
 	snprintf(w->text, sizeof w->text, "%s", ctl ? ptc_controller_waits(ctl) : "");
+	w->stragglers = ptc_stragglers_json(ctl);
 }
 
-/* Why a job does not go on whose ranks, or some of whose ranks, are lost: what its controller says, which may be
- * another daemon; and what is written down. */
+/* Why a job does not go on whose ranks, or some of whose ranks, are lost, and which ranks are slow: what its controller
+ * says, which may be another daemon; and what is written down. */
 static void add_recovery(struct ptc_daemon *d, const struct ptc_target *t, json_t *run)
 {
 	static const char *const causes[] = { [PTC_RECOVERY_NODE] = "node", [PTC_RECOVERY_PROGRAM] = "program" };
@@ -210,6 +213,8 @@ static void add_recovery(struct ptc_daemon *d, const struct ptc_target *t, json_
 
 	if (ptc_loop_call(d->loop, find_waiting, &w) == 0 && w.text[0])
 		json_object_set_new(r, "waits", json_string(w.text));
+	if (w.stragglers)
+		json_object_set_new(run, "stragglers", w.stragglers);
 	if (t->record.recovery)
 		json_object_set_new(r, "cause", json_string(t->record.hung ? "hang" : causes[t->record.recovery]));
 	if (t->record.recovery && t->record.reached)
@@ -221,7 +226,7 @@ static void add_recovery(struct ptc_daemon *d, const struct ptc_target *t, json_
 	json_decref(r);
 }
 
-json_t *ptc_control_run_json(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v)
+json_t *ptc_api_run_json(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v)
 {
 	json_t *run = json_pack("{s:s, s:I}", "state", ptc_record_run_name(&t->record), "incarnation",
 				(json_int_t)t->record.incarnation);
@@ -275,7 +280,7 @@ static bool look_again(struct first_step *f)
 {
 	struct ptc_target now;
 
-	if (ptc_control_find(f->d, f->call, f->t.meta.uuid, &now, NULL) != 0 || !now.has_record)
+	if (ptc_api_find(f->d, f->call, f->t.meta.uuid, &now, NULL) != 0 || !now.has_record)
 		return false;
 	if (f->viewed && now.record.incarnation != f->t.record.incarnation)
 		return false;
@@ -291,7 +296,7 @@ static bool look_again(struct first_step *f)
 	if (f->viewed)
 		ptc_view_done(&f->v);
 	f->t = now;
-	f->viewed = ptc_control_view(f->d, &f->t, false, true, &f->v, NULL) == 0;
+	f->viewed = ptc_api_view(f->d, &f->t, false, true, &f->v, NULL) == 0;
 	return f->viewed;
 }
 
@@ -364,8 +369,8 @@ static void first_step_free(void *arg)
 	ptc_free(f);
 }
 
-int ptc_control_stream(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_watcher *w,
-		       struct ptc_rpc_call *call, struct ptc_error *err)
+int ptc_api_stream(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_watcher *w, struct ptc_rpc_call *call,
+		   struct ptc_error *err)
 {
 	struct first_step *f = ptc_calloc(1, sizeof *f);
 

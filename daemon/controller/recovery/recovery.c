@@ -13,6 +13,7 @@
  * Loop thread. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/leaving/leaving.h"
+#include "daemon/controller/recovery/stragglers.h"
 
 #include "base/buf.h"
 #include "base/check.h"
@@ -731,8 +732,11 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 	if (ctl->record.run == PTC_RUN_LIVE && p.down && ptc_sys_now_ns() - ctl->recovery.rounds.asked_ns >= ASK_NS)
 		ptc_recovery_ask(ctl,
 				 false); /* whatever is planned or waited for: what decides is where steps are then */
-	else if (ctl->record.run == PTC_RUN_LIVE && !p.down)
+	else if (ctl->record.run == PTC_RUN_LIVE && !p.down) {
 		ptc_hang_tick(ctl);
+		if (ptc_stragglers_tick(ctl))
+			ptc_recovery_ask(ctl, true);
+	}
 	if (ctl->recovery.planning || ptc_sys_now_ns() < ctl->recovery.retry_ns || ptc_leaving_holds(ctl))
 		return;
 	if (ctl->record.run != PTC_RUN_LIVE) {

@@ -5,6 +5,7 @@
  * node that does not answer is suspected (controller_send.c probes it and revokes its lease), and the round does not
  * count. Loop thread. */
 #include "daemon/controller/internal.h"
+#include "daemon/controller/recovery/stragglers.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -86,6 +87,7 @@ static void take_steps(const struct ask *a, const json_t *rows)
 		r->now_s = PTC_MAX(r->now_s, json_number_value(json_object_get(row, "step_seconds")));
 		step = json_object_get(row, "step");
 		take_stand(a, row, json_is_integer(step) ? (uint64_t)json_integer_value(step) : record->step);
+		ptc_stragglers_saw(a->ctl, row);
 		if (!json_is_integer(step)) {
 			r->now = PTC_MIN(r->now, record->step);
 			continue;

@@ -321,11 +321,11 @@ static int no_others(struct job *j, struct ptc_error *err)
 {
 	if (!j->others || !(j->others = others_write(j)))
 		return 0;
-	return ptc_error_set(
-		err, PTC_ESTATE,
-		"job %s: a process (ptc-copy) of a ptcd that was killed still hangs in the memory of a rank, and may "
-		"write to this node's chunks of the job; none is given out until it has ended",
-		j->uuid);
+	return ptc_error_set(err, PTC_ESTATE,
+			     "job %s: a process (ptc-copy) of a ptcd that was killed is stuck copying a rank's memory, "
+			     "and may still "
+			     "write to this node's chunks of the job; none is handed out until it has ended",
+			     j->uuid);
 }
 
 int ptc_store_chunks_open(struct job *j, struct ptc_error *err)

@@ -129,6 +129,7 @@ static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const st
 	struct ptc_process process = { .pidfd = -1 };
 	struct ptc_buf text = PTC_BUF_INIT;
 	ptc_auto_free char *dir = ptc_asprintf("%s/processes/%u", g->job->dir, k->number);
+	const bool low = g->desc.low; /* it may change while nobody has the lock */
 	const uint64_t log_bytes = g->desc.log_bytes ? g->desc.log_bytes : WORKERS_LOG_BYTES;
 	const char **env = NULL;
 	int rc = make_token(token, err);
@@ -151,7 +152,7 @@ static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const st
 							    .cgroup = *w->cgroup ? w->cgroup : NULL,
 							    .cgroup_name = cgroup_name,
 							    .log_bytes = log_bytes,
-							    .low = g->desc.low },
+							    .low = low },
 				       &process, err);
 	/* Too late to be told of, but it may run. */
 	if (rc && dir && ptc_process_adopt(dir, &process, NULL) == 0) {
@@ -164,7 +165,7 @@ static int spawn_unlocked(struct ptc_workers *w, const struct group *g, const st
 	k->spawning = false;
 	if (!rc)
 		k->process = process;
-	k->low = !rc && g->desc.low;
+	k->low = !rc && low;
 	if (!rc && process.pidfd < 0)
 		ptc_worker_exited_locked(w, k); /* already */
 	ptc_free(env);

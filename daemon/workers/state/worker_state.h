@@ -77,8 +77,8 @@ struct worker {
 	uint32_t device, rank;                            /* of its last slot */
 	bool ran;                                         /* it has had a generation */
 	bool stale;                                       /* it claims a generation that it was not given */
-	bool exit_wanted, said_hangs, low; /* low: it may have a low priority still */
-	int64_t term_ns, kill_ns; /* times of the signals; 0: none, or sent */
+	bool exit_wanted, said_hangs, low;                /* low: it may have a low priority still */
+	int64_t term_ns, kill_ns;                         /* times of the signals; 0: none, or sent */
 	struct declared *declared;
 	struct declared *layout; /* in BUILDING: what it has declared without memory; NULL: not yet */
 	struct rank_state *rank_state, *restore;

@@ -20,15 +20,14 @@
 /* ---- run, stop, snapshot -------------------------------------------------------------- */
 
 static int switch_and_stream(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_target *t,
-			     const struct ptc_control_ask *ask, const struct ptc_plan_request *pr,
-			     struct ptc_error *err)
+			     const struct ptc_api_ask *ask, const struct ptc_plan_request *pr, struct ptc_error *err)
 {
-	uint64_t id = ptc_control_new_id();
+	uint64_t id = ptc_api_new_id();
 	struct ptc_watcher *w = ptc_watcher_new(id);
-	int rc = w ? ptc_control_start_switch(d, call, t->meta.uuid, ask, pr, w, id, err) : ptc_nomem(err);
+	int rc = w ? ptc_api_start_switch(d, call, t->meta.uuid, ask, pr, w, id, err) : ptc_nomem(err);
 
 	if (rc == 0)
-		rc = ptc_control_stream(d, t, w, call, err);
+		rc = ptc_api_stream(d, t, w, call, err);
 	ptc_watcher_unref(w);
 	return rc;
 }
@@ -62,7 +61,7 @@ static int check_runnable(struct ptc_daemon *d, const struct ptc_target *t, stru
 	return rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_run)
+PTC_API_HANDLER(ptc_api_run)
 {
 	struct ptc_daemon *d = arg;
 	struct ptc_plan_request pr;
@@ -75,38 +74,37 @@ PTC_CONTROL_HANDLER(ptc_control_run)
 	pr = (struct ptc_plan_request){
 		.config = req->config, .gpus = req->gpus, .or_same = true, .nodes = req->nodes, .nnodes = req->n_nodes
 	};
-	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	rc = ptc_api_find_controlled(d, call, req->job, &t, err);
 	if (rc == 0 && !t.ours) {
-		rc = ptc_control_forward_switch(d, &t, call, "/ptc.v1.Control/Run", &req->base, 0, err);
+		rc = ptc_api_forward_switch(d, &t, call, "/ptc.v1.Control/Run", &req->base, 0, err);
 	} else if (rc == 0) {
 		rc = check_runnable(d, &t, err);
 		if (rc == 0)
 			rc = switch_and_stream(d, call, &t,
-					       &(struct ptc_control_ask){ .kind = PTC_SWITCH_RESIZE, .start = true },
-					       &pr, err);
+					       &(struct ptc_api_ask){ .kind = PTC_SWITCH_RESIZE, .start = true }, &pr,
+					       err);
 	}
 	ptc_pb_free(&req->base);
 	return rc;
 }
 
 /* What ends the ranks or lets them go on; `job` is of `req`, a request of the method. */
-static int end_or_go_on(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
-			const struct ptc_control_ask *ask, const char *method, const ProtobufCMessage *req,
-			struct ptc_error *err)
+static int end_or_go_on(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job, const struct ptc_api_ask *ask,
+			const char *method, const ProtobufCMessage *req, struct ptc_error *err)
 {
 	struct ptc_plan_request pr = { .config = "" };
 	struct ptc_target t;
-	int rc = ptc_control_find_controlled(d, call, job, &t, err);
+	int rc = ptc_api_find_controlled(d, call, job, &t, err);
 
 	if (rc)
 		return rc;
 	if (t.ours && ask->kind == PTC_SWITCH_HALT)
-		ptc_control_evidence_keep(d, &t);
+		ptc_api_evidence_keep(d, &t);
 	return t.ours ? switch_and_stream(d, call, &t, ask, &pr, err)
-		      : ptc_control_forward_switch(d, &t, call, method, req, 0, err);
+		      : ptc_api_forward_switch(d, &t, call, method, req, 0, err);
 }
 
-PTC_CONTROL_HANDLER(ptc_control_stop)
+PTC_API_HANDLER(ptc_api_stop)
 {
 	Ptc__V1__StopRequest *req;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__stop_request__descriptor, (ProtobufCMessage **)&req, err);
@@ -114,8 +112,8 @@ PTC_CONTROL_HANDLER(ptc_control_stop)
 	if (rc)
 		return rc;
 	rc = end_or_go_on(arg, call, req->job,
-			  &(struct ptc_control_ask){ .kind = req->now ? PTC_SWITCH_HALT : PTC_SWITCH_SNAPSHOT,
-						     .stop = true },
+			  &(struct ptc_api_ask){ .kind = req->now ? PTC_SWITCH_HALT : PTC_SWITCH_SNAPSHOT,
+						 .stop = true },
 			  "/ptc.v1.Control/Stop", &req->base, err);
 	ptc_pb_free(&req->base);
 	return rc;
@@ -127,10 +125,10 @@ static int check_rollback(struct ptc_daemon *d, struct ptc_rpc_call *call, const
 	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
 	char phase[] = "idle", text[] = "", summary[] = "{\"version\":1}";
 	struct ptc_target t;
-	int rc = ptc_control_find(d, call, req->job, &t, err);
+	int rc = ptc_api_find(d, call, req->job, &t, err);
 
 	if (rc == 0)
-		rc = ptc_control_check_rollback(d, &t, req->snapshot, err);
+		rc = ptc_api_check_rollback(d, &t, req->snapshot, err);
 	p.version = PTC_WIRE_VERSION;
 	p.phase = phase;
 	p.text = text;
@@ -139,7 +137,7 @@ static int check_rollback(struct ptc_daemon *d, struct ptc_rpc_call *call, const
 	return rc ? rc : ptc_pb_call_send(call, &p.base, err);
 }
 
-PTC_CONTROL_HANDLER(ptc_control_rollback)
+PTC_API_HANDLER(ptc_api_rollback)
 {
 	Ptc__V1__RollbackRequest *req;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__rollback_request__descriptor, (ProtobufCMessage **)&req, err);
@@ -152,20 +150,20 @@ PTC_CONTROL_HANDLER(ptc_control_rollback)
 		rc = check_rollback(arg, call, req, err);
 	else if (rc == 0)
 		rc = end_or_go_on(arg, call, req->job,
-				  &(struct ptc_control_ask){ .kind = PTC_SWITCH_IMPORT, .source = req->snapshot },
+				  &(struct ptc_api_ask){ .kind = PTC_SWITCH_IMPORT, .source = req->snapshot },
 				  "/ptc.v1.Control/Rollback", &req->base, err);
 	ptc_pb_free(&req->base);
 	return rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_snapshot)
+PTC_API_HANDLER(ptc_api_snapshot)
 {
 	Ptc__V1__JobRequest *req;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
-	rc = end_or_go_on(arg, call, req->job, &(struct ptc_control_ask){ .kind = PTC_SWITCH_SNAPSHOT },
+	rc = end_or_go_on(arg, call, req->job, &(struct ptc_api_ask){ .kind = PTC_SWITCH_SNAPSHOT },
 			  "/ptc.v1.Control/Snapshot", &req->base, err);
 	ptc_pb_free(&req->base);
 	return rc;

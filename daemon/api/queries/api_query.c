@@ -113,7 +113,7 @@ static void list_nodes(void *arg)
 	}
 }
 
-/* Asks the node itself for what only it knows; a node that does not answer keeps nulls. */
+/* Asks the node itself for what only it knows; a node that does not answer lacks these members. */
 static void add_stat(struct ptc_daemon *d, json_t *row)
 {
 	const char *name = json_string_value(json_object_get(row, "node"));
@@ -169,14 +169,14 @@ static int list(struct ptc_daemon *d, struct ptc_rpc_call *call, void (*fn)(void
 	if (rc)
 		return rc;
 	ptc_pb_free(req);
-	rc = ptc_control_listed(d, call, err);
+	rc = ptc_api_listed(d, call, err);
 	return rc ? rc : ptc_loop_call(d->loop, fn, arg);
 }
 
-PTC_CONTROL_HANDLER(ptc_control_nodes)
+PTC_API_HANDLER(ptc_api_nodes)
 {
 	struct ptc_daemon *d = arg;
-	struct node_rows r = { .d = d, .uid = ptc_control_uid(call), .rows = json_array() };
+	struct node_rows r = { .d = d, .uid = ptc_api_uid(call), .rows = json_array() };
 	json_t *row;
 	size_t i;
 	int rc = list(d, call, list_nodes, &r, err);
@@ -189,8 +189,7 @@ PTC_CONTROL_HANDLER(ptc_control_nodes)
 		add_stat(d, row);
 		add_given(row, r.uid);
 	}
-	return ptc_control_send_json(call, ptc_control_dated(d, json_pack("{s:i, s:o}", "version", 1, "nodes", r.rows)),
-				     err);
+	return ptc_api_send_json(call, ptc_api_dated(d, json_pack("{s:i, s:o}", "version", 1, "nodes", r.rows)), err);
 }
 
 /* ---- jobs and status ------------------------------------------------------------ */
@@ -278,18 +277,17 @@ static void list_jobs(void *arg)
 	}
 }
 
-PTC_CONTROL_HANDLER(ptc_control_job_list)
+PTC_API_HANDLER(ptc_api_job_list)
 {
 	struct ptc_daemon *d = arg;
-	struct job_rows r = { .d = d, .uid = ptc_control_uid(call), .rows = json_array() };
+	struct job_rows r = { .d = d, .uid = ptc_api_uid(call), .rows = json_array() };
 	int rc = list(d, call, list_jobs, &r, err);
 
 	if (rc) {
 		json_decref(r.rows);
 		return rc;
 	}
-	return ptc_control_send_json(call, ptc_control_dated(d, json_pack("{s:i, s:o}", "version", 1, "jobs", r.rows)),
-				     err);
+	return ptc_api_send_json(call, ptc_api_dated(d, json_pack("{s:i, s:o}", "version", 1, "jobs", r.rows)), err);
 }
 
 static json_t *where_rows(const struct ptc_view *v)
@@ -303,7 +301,7 @@ static json_t *where_rows(const struct ptc_view *v)
 	return ranks;
 }
 
-char *ptc_control_ranks_json(const struct ptc_view *v)
+char *ptc_api_ranks_json(const struct ptc_view *v)
 {
 	json_t *rows = where_rows(v);
 	char *text = rows ? ptc_json_text(rows) : NULL;
@@ -469,7 +467,7 @@ static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, 
 
 	if (!t->has_record)
 		return 0;
-	rc = ptc_control_view(d, t, false, false, &v, err);
+	rc = ptc_api_view(d, t, false, false, &v, err);
 	if (rc)
 		return rc;
 	json_object_set_new(row, "config", json_string(v.from.config));
@@ -483,7 +481,7 @@ static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, 
 	if (rc == 0)
 		rc = add_copies(d, t, &v, has, row, err);
 	if (rc == 0 && t->record.run != PTC_RUN_NONE)
-		json_object_set_new(row, "run", ptc_control_run_json(d, t, &v));
+		json_object_set_new(row, "run", ptc_api_run_json(d, t, &v));
 	ptc_free(has);
 	ptc_view_done(&v);
 	return rc;
@@ -528,14 +526,14 @@ static int one_status(struct ptc_daemon *d, struct ptc_rpc_call *call, const cha
 		      struct ptc_error *err)
 {
 	struct ptc_target t;
-	struct job_rows r = { .d = d, .uid = ptc_control_uid(call), .only = t.meta.uuid };
-	int rc = ptc_control_find(d, call, name, &t, err);
+	struct job_rows r = { .d = d, .uid = ptc_api_uid(call), .only = t.meta.uuid };
+	int rc = ptc_api_find(d, call, name, &t, err);
 
 	if (rc)
 		return rc;
 	if (t.has_lock && !t.ours && strcmp(t.controller, d->config.node) != 0 &&
 	    !ptc_rpc_call_meta(call, "ptc-forwarded")) {
-		rc = ptc_control_forward_now(d, &t, call, "/ptc.v1.Control/Status", req, FORWARD_MS, err);
+		rc = ptc_api_forward_now(d, &t, call, "/ptc.v1.Control/Status", req, FORWARD_MS, err);
 		if (rc == 0 || rc == PTC_ECANCELED || rc == PTC_ENOTFOUND)
 			return rc;
 		/* Else it does not answer, or is of an older version that cannot read what the job needs: what we know
@@ -552,16 +550,16 @@ static int one_status(struct ptc_daemon *d, struct ptc_rpc_call *call, const cha
 		return rc;
 	}
 	add_spec_hash(d, &t, json_array_get(r.rows, 0));
-	return ptc_control_send_json(call,
-				     ptc_control_dated(d, json_pack("{s:i, s:o, s:o}", "version", 1, "daemon",
-								    daemon_row(d), "jobs", r.rows)),
-				     err);
+	return ptc_api_send_json(call,
+				 ptc_api_dated(d, json_pack("{s:i, s:o, s:o}", "version", 1, "daemon", daemon_row(d),
+							    "jobs", r.rows)),
+				 err);
 }
 
-PTC_CONTROL_HANDLER(ptc_control_status)
+PTC_API_HANDLER(ptc_api_status)
 {
 	struct ptc_daemon *d = arg;
-	struct job_rows r = { .d = d, .uid = ptc_control_uid(call) };
+	struct job_rows r = { .d = d, .uid = ptc_api_uid(call) };
 	ProtobufCMessage *req;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, &req, err);
 
@@ -574,17 +572,17 @@ PTC_CONTROL_HANDLER(ptc_control_status)
 	}
 	ptc_pb_free(req);
 	r.rows = json_array();
-	rc = ptc_control_listed(d, call, err);
+	rc = ptc_api_listed(d, call, err);
 	if (rc == 0)
 		rc = ptc_loop_call(d->loop, list_jobs, &r);
 	if (rc) {
 		json_decref(r.rows);
 		return rc;
 	}
-	return ptc_control_send_json(call,
-				     ptc_control_dated(d, json_pack("{s:i, s:o, s:o}", "version", 1, "daemon",
-								    daemon_row(d), "jobs", r.rows)),
-				     err);
+	return ptc_api_send_json(call,
+				 ptc_api_dated(d, json_pack("{s:i, s:o, s:o}", "version", 1, "daemon", daemon_row(d),
+							    "jobs", r.rows)),
+				 err);
 }
 
 /* The committed snapshot, or one that the job keeps beside it. */
@@ -606,12 +604,12 @@ static int add_older(struct ptc_daemon *d, const struct ptc_target *t, json_t *r
 	struct ptc_older_doc doc;
 	int rc = 0;
 
-	ptc_control_older(d, t, &doc);
+	ptc_api_older(d, t, &doc);
 	for (size_t i = doc.n; rc == 0 && i-- > 0;) {
 		struct ptc_target then = *t;
 		uint64_t snapshot = doc.v[i].snapshot;
 
-		if (snapshot == t->record.snapshot || !ptc_control_go_back(d, &then, snapshot))
+		if (snapshot == t->record.snapshot || !ptc_api_go_back(d, &then, snapshot))
 			continue;
 		rc = add_snapshot(d, &then, "kept", rows, err);
 		if (then.record.snapshot != snapshot)
@@ -620,7 +618,7 @@ static int add_older(struct ptc_daemon *d, const struct ptc_target *t, json_t *r
 	return rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_snapshots)
+PTC_API_HANDLER(ptc_api_snapshots)
 {
 	struct ptc_daemon *d = arg;
 	struct ptc_target t;
@@ -630,7 +628,7 @@ PTC_CONTROL_HANDLER(ptc_control_snapshots)
 
 	if (rc)
 		return rc;
-	rc = ptc_control_find(d, call, ((Ptc__V1__JobRequest *)req)->job, &t, err);
+	rc = ptc_api_find(d, call, ((Ptc__V1__JobRequest *)req)->job, &t, err);
 	ptc_pb_free(req);
 	if (rc)
 		return rc;
@@ -643,8 +641,8 @@ PTC_CONTROL_HANDLER(ptc_control_snapshots)
 		json_decref(rows);
 		return rc;
 	}
-	return ptc_control_send_json(call,
-				     ptc_control_dated(d, json_pack("{s:i, s:s, s:o}", "version", 1, "job", t.meta.name,
-								    "snapshots", rows)),
-				     err);
+	return ptc_api_send_json(call,
+				 ptc_api_dated(d, json_pack("{s:i, s:s, s:o}", "version", 1, "job", t.meta.name,
+							    "snapshots", rows)),
+				 err);
 }

@@ -323,8 +323,7 @@ int ptc_tail_wait(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_e
 	while (rc == 0 && !tail->over) {
 		rc = ptc_rpc_call_cancelled(call) ? ptc_error_set(err, PTC_ECANCELED, "the client went away")
 						  : ptc_tail_step(tail, call, err);
-		if (rc == 0 && !tail->over &&
-		    ptc_control_wait(tail->d, call, has_changed, &w, LOOK_MS) == PTC_ECANCELED)
+		if (rc == 0 && !tail->over && ptc_api_wait(tail->d, call, has_changed, &w, LOOK_MS) == PTC_ECANCELED)
 			rc = ptc_error_set(err, PTC_ECANCELED, "the client went away, or the daemon stops");
 	}
 	return rc;

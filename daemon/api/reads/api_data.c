@@ -103,7 +103,7 @@ static struct opened *opened_new(struct ptc_daemon *d, const struct ptc_target *
 		return NULL;
 	o->d = d;
 	o->t = *t;
-	o->a = (struct abandon){ d, o->t.meta.uuid, ptc_control_new_id() };
+	o->a = (struct abandon){ d, o->t.meta.uuid, ptc_api_new_id() };
 	o->since_ns = ptc_sys_now_ns();
 	return o;
 }
@@ -143,9 +143,8 @@ static int begin_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc
 
 	if (o)
 		o->w = ptc_watcher_new(o->a.id);
-	rc = o && o->w ? ptc_control_start_switch(d, call, req->job,
-						  &(struct ptc_control_ask){ .kind = PTC_SWITCH_IMPORT }, &pr, o->w,
-						  o->a.id, err)
+	rc = o && o->w ? ptc_api_start_switch(d, call, req->job, &(struct ptc_api_ask){ .kind = PTC_SWITCH_IMPORT },
+					      &pr, o->w, o->a.id, err)
 		       : ptc_nomem(err);
 	if (rc) {
 		if (o)
@@ -162,7 +161,7 @@ static bool import_open(struct ptc_daemon *d, struct ptc_rpc_call *call, const c
 {
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	struct ptc_target t;
-	bool open = ptc_control_find(d, call, job, &t, &ignored) == 0 && t.has_intent && t.intent.id == id;
+	bool open = ptc_api_find(d, call, job, &t, &ignored) == 0 && t.has_intent && t.intent.id == id;
 
 	*seen |= open;
 	return open || !*seen;
@@ -213,7 +212,7 @@ static int begin_there(struct ptc_daemon *d, struct ptc_rpc_call *call, const Pt
 		       const struct ptc_target *t, struct ptc_error *err)
 {
 	struct opened *o = opened_new(d, t);
-	int rc = o ? ptc_control_forward_open(d, t, call, "/ptc.v1.Control/ImportBegin", &req->base, 0, &o->s, err)
+	int rc = o ? ptc_api_forward_open(d, t, call, "/ptc.v1.Control/ImportBegin", &req->base, 0, &o->s, err)
 		   : ptc_nomem(err);
 
 	if (rc) {
@@ -225,7 +224,7 @@ static int begin_there(struct ptc_daemon *d, struct ptc_rpc_call *call, const Pt
 	return 0;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_import_begin)
+PTC_API_HANDLER(ptc_api_import_begin)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ImportBeginRequest *req;
@@ -234,7 +233,7 @@ PTC_CONTROL_HANDLER(ptc_control_import_begin)
 
 	if (rc)
 		return rc;
-	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	rc = ptc_api_find_controlled(d, call, req->job, &t, err);
 	if (rc == 0)
 		rc = t.ours ? begin_here(d, call, req, &t, err) : begin_there(d, call, req, &t, err);
 	ptc_pb_free(&req->base);
@@ -266,14 +265,14 @@ static bool shows_import(const struct ptc_target *t, const void *arg)
 static int find_import(struct import *im, const char *job, uint64_t id, struct ptc_error *err)
 {
 	struct ptc_view v;
-	int rc = ptc_control_await(im->d, im->call, job, shows_import, &id, INTENT_WAIT_MS, &im->target, err);
+	int rc = ptc_api_await(im->d, im->call, job, shows_import, &id, INTENT_WAIT_MS, &im->target, err);
 
 	if (rc && rc != PTC_ETIMEOUT)
 		return rc;
 	if (!im->target.has_intent || im->target.intent.id != id || im->target.intent.kind != PTC_SWITCH_IMPORT)
 		return ptc_error_set(err, PTC_ESTATE, "import %llu of job %s is not open (aborted?); import again",
 				     (unsigned long long)id, job);
-	rc = ptc_control_view(im->d, &im->target, true, false, &v, err);
+	rc = ptc_api_view(im->d, &im->target, true, false, &v, err);
 	if (rc)
 		return rc;
 	rc = v.switch_id == id ? ptc_view_geometry(im->d->agent, &v, true, &im->geometry, err)
@@ -349,7 +348,7 @@ static int import_run(struct import *im, struct ptc_error *err)
 	return rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_import_data)
+PTC_API_HANDLER(ptc_api_import_data)
 {
 	struct import im = { .d = arg, .call = call };
 	Ptc__V1__ImportDataReply reply = PTC__V1__IMPORT_DATA_REPLY__INIT;
@@ -564,13 +563,13 @@ static int commit_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const Pt
 		ptc_manifest_doc_done(&c.imported);
 		ptc_watcher_unref(c.watcher);
 	} else {
-		rc = ptc_control_stream(d, t, w, call, err);
+		rc = ptc_api_stream(d, t, w, call, err);
 	}
 	ptc_watcher_unref(w);
 	return rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_import_commit)
+PTC_API_HANDLER(ptc_api_import_commit)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ImportCommitRequest *req;
@@ -579,11 +578,11 @@ PTC_CONTROL_HANDLER(ptc_control_import_commit)
 
 	if (rc)
 		return rc;
-	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	rc = ptc_api_find_controlled(d, call, req->job, &t, err);
 	if (rc == 0)
 		rc = t.ours ? commit_here(d, call, req, &t, err)
-			    : ptc_control_forward_switch(d, &t, call, "/ptc.v1.Control/ImportCommit", &req->base,
-							 req->import_id, err);
+			    : ptc_api_forward_switch(d, &t, call, "/ptc.v1.Control/ImportCommit", &req->base,
+						     req->import_id, err);
 	ptc_pb_free(&req->base);
 	return rc;
 }
@@ -679,7 +678,7 @@ static int export_ranks(struct ptc_daemon *d, const struct ptc_view *v, bool res
 
 	if (rc)
 		return rc;
-	ret->json = ptc_control_ranks_json(v);
+	ret->json = ptc_api_ranks_json(v);
 	if (!ret->json)
 		return ptc_nomem(err);
 	if (!v->from.layout_hash[0])
@@ -730,7 +729,7 @@ static int send_export_info(struct ptc_daemon *d, struct ptc_rpc_call *call, con
 	if (rc == 0)
 		rc = export_ranks(d, v, resume, &ranks, err);
 	if (rc == 0) {
-		export_reply(&reply, v, step, ptc_control_as_of(d), &ranks);
+		export_reply(&reply, v, step, ptc_api_as_of(d), &ranks);
 		reply.spec_json.data = (uint8_t *)json;
 		reply.spec_json.len = len;
 		reply.n_files = m->nfiles;
@@ -755,7 +754,7 @@ static int not_kept(const struct ptc_target *t, uint64_t snapshot, struct ptc_er
 			     t->meta.name, (unsigned long long)snapshot, t->meta.name);
 }
 
-PTC_CONTROL_HANDLER(ptc_control_export_info)
+PTC_API_HANDLER(ptc_api_export_info)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ExportInfoRequest *req;
@@ -767,16 +766,16 @@ PTC_CONTROL_HANDLER(ptc_control_export_info)
 
 	if (rc)
 		return rc;
-	rc = ptc_control_find(d, call, req->job, &t, err);
+	rc = ptc_api_find(d, call, req->job, &t, err);
 	resume = req->resume;
 	snapshot = req->snapshot;
 	ptc_pb_free(&req->base);
 	if (rc == 0)
-		rc = ptc_control_need_snapshot(&t, err);
-	if (rc == 0 && snapshot && snapshot != t.record.snapshot && !ptc_control_go_back(d, &t, snapshot))
+		rc = ptc_api_need_snapshot(&t, err);
+	if (rc == 0 && snapshot && snapshot != t.record.snapshot && !ptc_api_go_back(d, &t, snapshot))
 		rc = not_kept(&t, snapshot, err);
 	if (rc == 0)
-		rc = ptc_control_view(d, &t, false, true, &v, err);
+		rc = ptc_api_view(d, &t, false, true, &v, err);
 	if (rc)
 		return rc;
 	if (snapshot && v.from_snapshot != snapshot) { /* it has gone while it was looked at */
@@ -800,7 +799,7 @@ static int send_span(void *arg, const void *data, size_t len, struct ptc_error *
 	return ptc_rpc_call_send(arg, parts, PTC_ARRAY_LEN(parts), err);
 }
 
-PTC_CONTROL_HANDLER(ptc_control_read)
+PTC_API_HANDLER(ptc_api_read)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ReadRequest *req;
@@ -809,7 +808,7 @@ PTC_CONTROL_HANDLER(ptc_control_read)
 
 	if (rc)
 		return rc;
-	rc = ptc_control_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
+	rc = ptc_api_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
 		rc = ptc_agent_gather(d->agent, &v->geometry, v->view.meta.uuid, req->item, req->offset, req->length,
 				      send_span, call, err);
@@ -840,7 +839,7 @@ static int ranges_of(const Ptc__V1__ReadManyRequest *req, struct ptc_item_range 
 	return 0;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_read_many)
+PTC_API_HANDLER(ptc_api_read_many)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ReadManyRequest *req;
@@ -852,7 +851,7 @@ PTC_CONTROL_HANDLER(ptc_control_read_many)
 		return rc;
 	rc = ranges_of(req, &ranges, err);
 	if (rc == 0)
-		rc = ptc_control_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
+		rc = ptc_api_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
 		rc = ptc_agent_gather_many(d->agent, &v->geometry, v->view.meta.uuid, ranges, req->n_items, send_span,
 					   call, err);
@@ -863,7 +862,7 @@ PTC_CONTROL_HANDLER(ptc_control_read_many)
 	return rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_read_rank)
+PTC_API_HANDLER(ptc_api_read_rank)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ReadRankRequest *req;
@@ -875,7 +874,7 @@ PTC_CONTROL_HANDLER(ptc_control_read_rank)
 	if (rc)
 		return rc;
 	range = (struct ptc_rank_range){ req->rank, req->item, req->offset, req->length };
-	rc = ptc_control_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
+	rc = ptc_api_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
 		rc = ptc_view_info(&v->view, &info, err);
 		if (rc == 0) {

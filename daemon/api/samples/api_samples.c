@@ -65,7 +65,7 @@ static void remember(struct ptc_samples *s, const char *name, uid_t uid, const s
 static int for_whom(const struct ptc_rpc_call *call, const Ptc__V1__SamplesRequest *q, uid_t *ret,
 		    struct ptc_error *err)
 {
-	uid_t caller = ptc_control_uid(call);
+	uid_t caller = ptc_api_uid(call);
 
 	if (q->uid && caller && q->uid != caller)
 		return ptc_error_set(err, PTC_EPERM, "uid %u reads for uid %u, which only root may do",
@@ -83,7 +83,7 @@ static int find(struct ptc_daemon *d, const Ptc__V1__SamplesRequest *q, uid_t ui
 	int rc = 0;
 
 	if (!recall(d->samples, q->dataset, uid, DOC_NS, doc)) {
-		rc = ptc_control_dataset(d, q->dataset, uid, doc, &why);
+		rc = ptc_api_dataset(d, q->dataset, uid, doc, &why);
 		if (!rc)
 			remember(d->samples, q->dataset, uid, doc);
 		else if (rc == PTC_ECOORD && recall(d->samples, q->dataset, uid, INT64_MAX, doc)) {
@@ -154,7 +154,7 @@ static int read_samples(struct ptc_daemon *d, struct ptc_rpc_call *call, const P
 	return rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_dataset_read)
+PTC_API_HANDLER(ptc_api_dataset_read)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__SamplesRequest *q;

@@ -116,7 +116,7 @@ static int rejoin(struct ptc_daemon *d, const Ptc__V1__RecoverRequest *req, json
 	return 0;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_recover)
+PTC_API_HANDLER(ptc_api_recover)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__RecoverRequest *req;
@@ -125,10 +125,10 @@ PTC_CONTROL_HANDLER(ptc_control_recover)
 
 	if (rc)
 		return rc;
-	if (ptc_control_uid(call) != 0)
+	if (ptc_api_uid(call) != 0)
 		rc = ptc_error_set(err, PTC_EPERM, "only root may recover a cluster");
 	else
 		rc = req->rejoin ? rejoin(d, req, &json, err) : recover(d, req, &json, err);
 	ptc_pb_free(&req->base);
-	return rc ? rc : ptc_control_send_json(call, json, err);
+	return rc ? rc : ptc_api_send_json(call, json, err);
 }

@@ -91,7 +91,7 @@ static int remember(struct ptc_daemon *d, const struct ptc_target *t, const stru
 	return rc || *ret_doc ? rc : ptc_nomem(err);
 }
 
-PTC_CONTROL_HANDLER(ptc_control_probe)
+PTC_API_HANDLER(ptc_api_probe)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ProbeRequest *req;
@@ -105,15 +105,15 @@ PTC_CONTROL_HANDLER(ptc_control_probe)
 	rc = req->layout.len > PTC_PROBED_MAX_BYTES
 		     ? ptc_error_set(err, PTC_ELIMIT, "the probe's layout has %zu bytes, at most %u are kept",
 				     req->layout.len, PTC_PROBED_MAX_BYTES)
-		     : ptc_control_find(d, call, req->job, &t, err);
+		     : ptc_api_find(d, call, req->job, &t, err);
 	if (rc == 0)
 		rc = check_job(d, &t, err);
 	if (rc == 0)
-		rc = ptc_control_view(d, &t, false, false, &v, err);
+		rc = ptc_api_view(d, &t, false, false, &v, err);
 	if (rc == 0) {
 		rc = remember(d, &t, &v, (const char *)req->layout.data, req->layout.len, &doc, err);
 		ptc_view_done(&v);
 	}
 	ptc_pb_free(&req->base);
-	return rc ? rc : ptc_control_send_json(call, doc, err);
+	return rc ? rc : ptc_api_send_json(call, doc, err);
 }

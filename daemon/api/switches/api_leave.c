@@ -49,7 +49,7 @@ static int ask_here(struct ptc_daemon *d, const char *uuid, const Ptc__V1__Leave
 	return rc ? ptc_error_set(err, rc, "the daemon is stopping") : a.rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_leave)
+PTC_API_HANDLER(ptc_api_leave)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__LeaveRequest *req;
@@ -59,11 +59,11 @@ PTC_CONTROL_HANDLER(ptc_control_leave)
 
 	if (rc)
 		return rc;
-	rc = ptc_control_find(d, call, req->job, &t, err);
+	rc = ptc_api_find(d, call, req->job, &t, err);
 	if (rc == 0)
 		rc = ask_here(d, t.meta.uuid, req, &text, err);
 	if (rc == 0)
-		rc = ptc_control_send_text(call, text, err);
+		rc = ptc_api_send_text(call, text, err);
 	ptc_free(text);
 	ptc_pb_free(&req->base);
 	return rc;
@@ -104,7 +104,7 @@ static int ask_there(struct ptc_daemon *d, struct ptc_rpc_call *call, const stru
 		     const Ptc__V1__LeaveRequest *req, char **ret_text, struct ptc_error *err)
 {
 	struct ptc_rpc_stream *s;
-	int rc = ptc_control_forward_open(d, t, call, "/ptc.v1.Control/Leave", &req->base, ANSWER_MS, &s, err);
+	int rc = ptc_api_forward_open(d, t, call, "/ptc.v1.Control/Leave", &req->base, ANSWER_MS, &s, err);
 
 	if (rc)
 		return rc;
@@ -119,7 +119,7 @@ static int ask_part(struct ptc_daemon *d, struct ptc_rpc_call *call, struct part
 	struct ptc_target t;
 	char *text = NULL;
 	json_t *root = NULL;
-	int rc = ptc_control_find(d, call, p->uuid, &t, err);
+	int rc = ptc_api_find(d, call, p->uuid, &t, err);
 
 	if (rc == 0)
 		snprintf(p->name, sizeof p->name, "%s", t.meta.name);
@@ -193,8 +193,8 @@ static bool never(void *arg)
 	return false;
 }
 
-int ptc_control_leave_all(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_control_leaving *what,
-			  char **ret_summary, struct ptc_error *err)
+int ptc_api_leave_all(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_api_leaving *what,
+		      char **ret_summary, struct ptc_error *err)
 {
 	Ptc__V1__LeaveRequest req = PTC__V1__LEAVE_REQUEST__INIT;
 	struct part *parts = ptc_calloc(what->njobs, sizeof *parts);
@@ -212,7 +212,7 @@ int ptc_control_leave_all(struct ptc_daemon *d, struct ptc_rpc_call *call, const
 		parts[i].uuid = what->jobs[i];
 	while (!ask_all(d, call, parts, what->njobs, &req, until) && ptc_sys_now_ns() < until &&
 	       !ptc_rpc_call_cancelled(call))
-		ptc_control_wait(d, call, never, NULL, POLL_MS);
+		ptc_api_wait(d, call, never, NULL, POLL_MS);
 	root = summary(&req, parts, what->njobs, what->within_ms, began);
 	*ret_summary = root ? ptc_json_text(root) : NULL;
 	json_decref(root);

@@ -24,7 +24,7 @@ static void look(void *arg)
 	k->devices = k->yes ? ptc_cluster_node(k->d->cluster, i)->doc.devices : 0;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_node_lost)
+PTC_API_HANDLER(ptc_api_node_lost)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;
@@ -36,7 +36,7 @@ PTC_CONTROL_HANDLER(ptc_control_node_lost)
 		return rc;
 	k.node = req->node;
 	rc = ptc_name_check_job(req->node, err);
-	if (rc == 0 && ptc_control_uid(call) != 0)
+	if (rc == 0 && ptc_api_uid(call) != 0)
 		rc = ptc_error_set(err, PTC_EPERM, "only root may declare a node lost");
 	if (rc == 0)
 		rc = ptc_loop_call(d->loop, look, &k);
@@ -49,7 +49,7 @@ PTC_CONTROL_HANDLER(ptc_control_node_lost)
 	return rc ? rc : ptc_pb_call_send(call, &ack.base, err);
 }
 
-PTC_CONTROL_HANDLER(ptc_control_device_bad)
+PTC_API_HANDLER(ptc_api_device_bad)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;
@@ -61,7 +61,7 @@ PTC_CONTROL_HANDLER(ptc_control_device_bad)
 		return rc;
 	k.node = req->node;
 	rc = ptc_name_check_job(req->node, err);
-	if (rc == 0 && ptc_control_uid(call) != 0)
+	if (rc == 0 && ptc_api_uid(call) != 0)
 		rc = ptc_error_set(err, PTC_EPERM, "only root may mark a device");
 	if (rc == 0)
 		rc = ptc_loop_call(d->loop, look, &k);

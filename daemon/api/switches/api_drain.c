@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A node is to be left by the jobs that are on it. Happy path: each job's controller is asked for a resize to the other
  * nodes, in turn, and its progress is relayed. Failure modes: too few other devices; a controller that goes (the switch
- * is followed to its end); a caller that goes (what has begun goes on). With a time, control_leave.c does it. */
+ * is followed to its end); a caller that goes (what has begun goes on). With a time, api_leave.c does it. */
 #include "base/alloc.h"
 #include "daemon/api/switches/switches.h"
 #include "daemon/cluster/job_events.h"
@@ -94,7 +94,7 @@ static int relay_resize(struct ptc_daemon *d, const struct ptc_target *t, struct
 	struct ptc_error broke = PTC_ERROR_INIT;
 	bool gone = false;
 	uint64_t id = 0;
-	int rc = ptc_control_ask_open(d, t, call, "/ptc.v1.Control/Resize", &req->base, &s, err);
+	int rc = ptc_api_ask_open(d, t, call, "/ptc.v1.Control/Resize", &req->base, &s, err);
 
 	if (rc)
 		return rc;
@@ -145,10 +145,10 @@ static int drain_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const char
 	struct other_nodes o = { .d = d, .leave = node };
 	struct ptc_target t;
 	struct ptc_view v;
-	int rc = ptc_control_find_controlled(d, call, job, &t, err);
+	int rc = ptc_api_find_controlled(d, call, job, &t, err);
 
 	if (rc == 0)
-		rc = ptc_control_view(d, &t, false, true, &v, err);
+		rc = ptc_api_view(d, &t, false, true, &v, err);
 	if (rc)
 		return rc;
 	if (uses(&v, node)) {
@@ -226,7 +226,7 @@ static int move_all(struct ptc_daemon *d, struct ptc_rpc_call *call, const struc
 static int drain_all(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__DrainRequest *req,
 		     size_t *ret_moved, char **ret_summary, struct ptc_error *err)
 {
-	struct drain_list l = { .d = d, .node = req->node, .only = req->job, .uid = ptc_control_uid(call) };
+	struct drain_list l = { .d = d, .node = req->node, .only = req->job, .uid = ptc_api_uid(call) };
 	int rc = ptc_loop_call(d->loop, list_drained, &l);
 	bool closes = l.uid == 0 && !req->job[0];
 
@@ -240,17 +240,16 @@ static int drain_all(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc_
 	else if (rc == 0 && closes)
 		rc = mark_drained(d, req->node, err);
 	if (rc == 0 && req->within_ms)
-		rc = ptc_control_leave_all(d, call,
-					   &(struct ptc_control_leaving){ req->node, l.jobs, l.n, req->within_ms,
-									  closes },
-					   ret_summary, err);
+		rc = ptc_api_leave_all(d, call,
+				       &(struct ptc_api_leaving){ req->node, l.jobs, l.n, req->within_ms, closes },
+				       ret_summary, err);
 	else if (rc == 0 && !req->undo)
 		rc = move_all(d, call, &l, ret_moved, err);
 	ptc_free(l.jobs);
 	return rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_drain)
+PTC_API_HANDLER(ptc_api_drain)
 {
 	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
 	Ptc__V1__DrainRequest *req;
@@ -266,7 +265,7 @@ PTC_CONTROL_HANDLER(ptc_control_drain)
 		rc = check_within(req, err);
 	if (rc == 0)
 		rc = drain_all(arg, call, req, &moved, &summary, err);
-	closed = ptc_control_uid(call) == 0 && !req->job[0] && !req->undo;
+	closed = ptc_api_uid(call) == 0 && !req->job[0] && !req->undo;
 	snprintf(text, sizeof text, "{\"version\":1,\"node\":\"%s\",\"jobs_moved\":%zu,\"closed\":%s}",
 		 rc ? "" : req->node, moved, closed ? "true" : "false");
 	ptc_pb_free(&req->base);

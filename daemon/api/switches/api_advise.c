@@ -30,7 +30,7 @@ static bool gone(const void *call)
 	return ptc_rpc_call_cancelled(call);
 }
 
-PTC_CONTROL_HANDLER(ptc_control_advise)
+PTC_API_HANDLER(ptc_api_advise)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__AdviseRequest *req;
@@ -50,10 +50,10 @@ PTC_CONTROL_HANDLER(ptc_control_advise)
 					.gone_arg = call };
 	rc = objective_of(req->objective, &pr.objective, err);
 	if (rc == 0)
-		rc = ptc_control_find(d, call, req->job, &t, err);
+		rc = ptc_api_find(d, call, req->job, &t, err);
 	pr.ranks = rc == 0 && t.has_record && t.record.run == PTC_RUN_LIVE;
 	if (rc == 0)
-		rc = ptc_control_view(d, &t, false, false, &v, err);
+		rc = ptc_api_view(d, &t, false, false, &v, err);
 	if (rc == 0) {
 		ptc_probed_join(&d->docs, &v);
 		rc = ptc_plan_advise(&d->controllers, &v, &pr, req->first, &advice, err);
@@ -61,7 +61,7 @@ PTC_CONTROL_HANDLER(ptc_control_advise)
 	}
 	if (rc == 0) {
 		json_object_set_new(advice, "job", json_string(t.meta.name));
-		rc = ptc_control_send_json(call, advice, err);
+		rc = ptc_api_send_json(call, advice, err);
 	}
 	ptc_pb_free(&req->base);
 	return rc;

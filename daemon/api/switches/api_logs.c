@@ -199,7 +199,7 @@ static int places_new(struct log_places *p, uint64_t incarnation, uint32_t world
 static int places_live(struct ptc_daemon *d, struct ptc_target *t, struct log_places *ret, struct ptc_error *err)
 {
 	struct ptc_view v;
-	int rc = ptc_control_view(d, t, false, true, &v, err);
+	int rc = ptc_api_view(d, t, false, true, &v, err);
 
 	if (rc)
 		return rc;
@@ -301,7 +301,7 @@ static int up_nodes_ask(const struct logs *l, struct up_nodes *u, struct ptc_err
 	if (!u->said || !u->of)
 		return ptc_nomem(err);
 	for (size_t i = 0; i < u->n; i++)
-		u->said[i] = ptc_control_ask_ranks(l->d, l->uuid, u->of[i].node, u->of[i].address);
+		u->said[i] = ptc_api_ask_ranks(l->d, l->uuid, u->of[i].node, u->of[i].address);
 	return 0;
 }
 
@@ -515,7 +515,7 @@ static int follow(struct logs *l, struct ptc_error *err)
 	}
 	l->look_ns = ptc_sys_now_ns() + LOG_TICK_MS * INT64_C(1000000);
 	if (rc == 0 && !l->last &&
-	    (ptc_control_find(l->d, l->call, l->uuid, t, &gone) != 0 || strcmp(t->meta.uuid, l->uuid) != 0))
+	    (ptc_api_find(l->d, l->call, l->uuid, t, &gone) != 0 || strcmp(t->meta.uuid, l->uuid) != 0))
 		l->last = true; /* deleted */
 	return rc;
 }
@@ -547,7 +547,7 @@ static void logs_free(void *arg)
 	ptc_free(l);
 }
 
-PTC_CONTROL_HANDLER(ptc_control_logs)
+PTC_API_HANDLER(ptc_api_logs)
 {
 	struct logs *l;
 	Ptc__V1__LogsRequest *req;
@@ -561,7 +561,7 @@ PTC_CONTROL_HANDLER(ptc_control_logs)
 		return ptc_nomem(err);
 	}
 	*l = (struct logs){ .d = arg, .call = call, .req = req, .last = !req->follow, .heard_ns = ptc_sys_now_ns() };
-	rc = ptc_control_find(l->d, call, req->job, &l->t, err);
+	rc = ptc_api_find(l->d, call, req->job, &l->t, err);
 	memcpy(l->uuid, l->t.meta.uuid, sizeof l->uuid);
 	if (rc == 0 && !req->follow)
 		rc = open_now(l, &l->t, err);

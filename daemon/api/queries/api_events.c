@@ -94,7 +94,7 @@ static int remembered(struct ptc_daemon *d, struct ptc_rpc_call *call, struct pt
 		return ptc_error_set(err, rc, "out of memory");
 	if (t->has_lock && strcmp(t->controller, d->config.node) != 0)
 		from_node(d, t->controller, t->address, &t->meta, until_ns, to);
-	if (!t->has_record || ptc_control_view(d, t, false, true, &v, &ignored) != 0)
+	if (!t->has_record || ptc_api_view(d, t, false, true, &v, &ignored) != 0)
 		return 0;
 	for (size_t i = 0; i < v.nnodes && i < PEERS_MAX && !ptc_rpc_call_cancelled(call); i++)
 		if (strcmp(v.nodes[i], d->config.node) != 0 && (!t->has_lock || strcmp(v.nodes[i], t->controller) != 0))
@@ -162,7 +162,7 @@ static int send_in_order(struct followed *f, struct ptc_rpc_call *call, const js
 	     i++) {
 		f->after = ptc_json_count(v[i], "number");
 		json_incref(v[i]);
-		rc = ptc_control_send_json(call, dated ? ptc_control_dated(f->d, v[i]) : v[i], err);
+		rc = ptc_api_send_json(call, dated ? ptc_api_dated(f->d, v[i]) : v[i], err);
 	}
 	f->limit = 0;
 	*ret_all = i >= n;
@@ -176,7 +176,7 @@ static int send_events(struct followed *f, struct ptc_rpc_call *call, bool *ret_
 	json_t *events = json_array();
 	int rc = events ? 0 : PTC_ENOMEM;
 
-	if (!rc && !forwarded && !ptc_control_as_of(f->d)) {
+	if (!rc && !forwarded && !ptc_api_as_of(f->d)) {
 		struct ptc_error why = PTC_ERROR_INIT;
 
 		rc = from_etcd(f->d, f->t.meta.uuid, events, &why);
@@ -207,7 +207,7 @@ static int events_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *e
 	return 0;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_events)
+PTC_API_HANDLER(ptc_api_events)
 {
 	struct followed *f;
 	Ptc__V1__EventsRequest *req;
@@ -216,7 +216,7 @@ PTC_CONTROL_HANDLER(ptc_control_events)
 
 	if (rc)
 		return rc;
-	rc = ptc_control_find(arg, call, req->job, &t, err);
+	rc = ptc_api_find(arg, call, req->job, &t, err);
 	f = rc ? NULL : ptc_calloc(1, sizeof *f);
 	if (f) {
 		*f = (struct followed){

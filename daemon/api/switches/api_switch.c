@@ -249,7 +249,7 @@ static bool is_member(uid_t uid, gid_t gid)
 static int check_group(const struct ptc_rpc_call *call, const struct ptc_job_files *files, struct ptc_error *err)
 {
 	const struct ptc_rpc_identity *id = ptc_rpc_call_identity(call);
-	uid_t uid = ptc_control_uid(call);
+	uid_t uid = ptc_api_uid(call);
 
 	if (!files->shared)
 		return 0;
@@ -269,7 +269,7 @@ static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 		      struct ptc_error *err)
 {
 	Ptc__V1__JobCreateReply reply = PTC__V1__JOB_CREATE_REPLY__INIT;
-	struct ptc_meta_doc m = { .uid = ptc_control_uid(call),
+	struct ptc_meta_doc m = { .uid = ptc_api_uid(call),
 				  .shared = desc->files.shared,
 				  .gid = desc->files.gid,
 				  .created_ms = ptc_sys_realtime_ms() };
@@ -292,7 +292,7 @@ static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 		ptc_free(json);
 		return rc;
 	}
-	rc = ptc_control_await(d, call, m.uuid, NULL, NULL, MIRROR_WAIT_MS, &t, err);
+	rc = ptc_api_await(d, call, m.uuid, NULL, NULL, MIRROR_WAIT_MS, &t, err);
 	reply.version = PTC_WIRE_VERSION;
 	reply.uuid = m.uuid;
 	reply.json = json;
@@ -307,7 +307,7 @@ static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 	return rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_job_create)
+PTC_API_HANDLER(ptc_api_job_create)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__JobCreateRequest *req;
@@ -345,7 +345,7 @@ static struct ptc_plan_request plan_request(const Ptc__V1__ResizeRequest *req)
 	};
 }
 
-PTC_CONTROL_HANDLER(ptc_control_plan)
+PTC_API_HANDLER(ptc_api_plan)
 {
 	struct ptc_daemon *d = arg;
 	struct ptc_planned planned;
@@ -358,19 +358,19 @@ PTC_CONTROL_HANDLER(ptc_control_plan)
 	if (rc)
 		return rc;
 	pr = plan_request(req);
-	rc = ptc_control_find(d, call, req->job, &t, err);
+	rc = ptc_api_find(d, call, req->job, &t, err);
 	pr.runs = rc == 0 && t.has_record && t.record.run == PTC_RUN_LIVE;
 	pr.ranks = pr.runs;
 	pr.at_rest = rc == 0 && t.has_record && !pr.runs;
 	if (rc == 0)
-		rc = ptc_control_view(d, &t, false, false, &v, err);
+		rc = ptc_api_view(d, &t, false, false, &v, err);
 	if (rc == 0) {
 		if (!pr.at_rest)
 			ptc_copies_doc_done(&v.copies);
 		ptc_probed_join(&d->docs, &v);
 		rc = ptc_plan_switch(&d->controllers, &v, &pr, &planned, err);
 		if (rc == 0) {
-			rc = ptc_control_send_text(call, planned.json, err);
+			rc = ptc_api_send_text(call, planned.json, err);
 			ptc_planned_done(&planned);
 		}
 		ptc_view_done(&v);
@@ -405,7 +405,7 @@ static void submit_on_loop(void *arg)
 	s->rc = ptc_controller_submit(ctl, s->request, s->err);
 }
 
-uint64_t ptc_control_new_id(void)
+uint64_t ptc_api_new_id(void)
 {
 	uint64_t id = 0;
 
@@ -426,7 +426,7 @@ static int hand_over(struct ptc_daemon *d, const struct ptc_target *t, struct pt
 }
 
 /* What this job's state allows. */
-static int check_ask(const struct ptc_target *t, const struct ptc_control_ask *ask, struct ptc_error *err)
+static int check_ask(const struct ptc_target *t, const struct ptc_api_ask *ask, struct ptc_error *err)
 {
 	bool live = t->has_record && t->record.run == PTC_RUN_LIVE;
 
@@ -512,14 +512,13 @@ static int check_source(struct ptc_daemon *d, struct ptc_view *v, struct ptc_err
 		  : 0;
 }
 
-int ptc_control_check_rollback(struct ptc_daemon *d, const struct ptc_target *t, uint64_t snapshot,
-			       struct ptc_error *err)
+int ptc_api_check_rollback(struct ptc_daemon *d, const struct ptc_target *t, uint64_t snapshot, struct ptc_error *err)
 {
 	struct ptc_older_doc older;
 	struct ptc_view v;
 	int rc;
 
-	ptc_control_older(d, t, &older);
+	ptc_api_older(d, t, &older);
 	rc = ptc_view_older(d->docs.kept, &t->meta, &older, snapshot, &v, err);
 	if (rc)
 		return rc;
@@ -530,7 +529,7 @@ int ptc_control_check_rollback(struct ptc_daemon *d, const struct ptc_target *t,
 
 /* A rollback goes to where the job is now: it changes the state, and not where ranks are. */
 static int plan_rollback(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v,
-			 const struct ptc_control_ask *ask, struct ptc_switch_request *r, struct ptc_error *err)
+			 const struct ptc_api_ask *ask, struct ptc_switch_request *r, struct ptc_error *err)
 {
 	struct ptc_older_doc older;
 	int rc;
@@ -539,7 +538,7 @@ static int plan_rollback(struct ptc_daemon *d, const struct ptc_target *t, const
 		return ptc_error_set(err, PTC_ESTATE,
 				     "job %s runs: `ptcctl stop %s --now` ends its ranks, without another snapshot",
 				     t->meta.name, t->meta.name);
-	ptc_control_older(d, t, &older);
+	ptc_api_older(d, t, &older);
 	rc = ptc_view_older(d->docs.kept, &t->meta, &older, ask->source, &r->source_view, err);
 	if (rc)
 		return rc;
@@ -553,7 +552,7 @@ static int plan_rollback(struct ptc_daemon *d, const struct ptc_target *t, const
 
 /* One try: plan for what is committed now, hand over. Again, when the job was only tidying up after a
  * switch or making a snapshot, or the plan was made for an older record. */
-static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct ptc_control_ask *ask,
+static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct ptc_api_ask *ask,
 		      const struct ptc_plan_request *pr, struct ptc_watcher *w, uint64_t id, bool *ret_again,
 		      struct ptc_error *err)
 {
@@ -573,7 +572,7 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 	asked.ranks = r.run_to;
 
 	if (rc == 0)
-		rc = ptc_control_view(d, t, false, resize && !ask->start, &v, err);
+		rc = ptc_api_view(d, t, false, resize && !ask->start, &v, err);
 	if (rc)
 		return rc;
 	if (ptc_fault("api.switch.plan")) {
@@ -649,13 +648,13 @@ static bool moved_on(struct ptc_daemon *d, struct ptc_rpc_call *call, const stru
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	struct ptc_target now;
 
-	return ptc_control_find(d, call, t->meta.uuid, &now, &ignored) == 0 && now.has_record == t->has_record &&
+	return ptc_api_find(d, call, t->meta.uuid, &now, &ignored) == 0 && now.has_record == t->has_record &&
 	       (now.record.generation != t->record.generation || now.record.snapshot != t->record.snapshot);
 }
 
-int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
-			     const struct ptc_control_ask *ask, const struct ptc_plan_request *pr,
-			     struct ptc_watcher *w, uint64_t id, struct ptc_error *err)
+int ptc_api_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
+			 const struct ptc_api_ask *ask, const struct ptc_plan_request *pr, struct ptc_watcher *w,
+			 uint64_t id, struct ptc_error *err)
 {
 	int64_t now = ptc_sys_now_ns(), end = now + BUSY_WAIT_MS * INT64_C(1000000);
 	int64_t taken_end = now + TAKEN_WAIT_MS * INT64_C(1000000);
@@ -666,7 +665,7 @@ int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, co
 		struct turn u = { .d = d, .uuid = t.meta.uuid, .halts = ask->kind == PTC_SWITCH_HALT };
 		struct ptc_plan_request asked = pr ? *pr : (struct ptc_plan_request){ 0 };
 		bool again = false;
-		int rc = ptc_control_find(d, call, job, &t, err);
+		int rc = ptc_api_find(d, call, job, &t, err);
 
 		asked.ret_lack = &u.lack;
 		ptc_loop_call(d->loop, note_epoch, &u);
@@ -677,36 +676,35 @@ int ptc_control_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, co
 		}
 		now = ptc_sys_now_ns();
 		if ((!again && !u.lack) ||
-		    ptc_control_wait(d, call, may_try, &u,
-				     ((u.lack == PTC_DEVICES_TAKEN ? taken_end : end) - now) / 1000000) != 0)
+		    ptc_api_wait(d, call, may_try, &u,
+				 ((u.lack == PTC_DEVICES_TAKEN ? taken_end : end) - now) / 1000000) != 0)
 			return rc;
 	}
 }
 
-PTC_CONTROL_HANDLER(ptc_control_resize)
+PTC_API_HANDLER(ptc_api_resize)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__ResizeRequest *req;
 	struct ptc_plan_request pr;
 	struct ptc_watcher *w;
 	struct ptc_target t;
-	uint64_t id = ptc_control_new_id();
+	uint64_t id = ptc_api_new_id();
 	int rc = ptc_pb_call_recv(call, &ptc__v1__resize_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
 	pr = plan_request(req);
-	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	rc = ptc_api_find_controlled(d, call, req->job, &t, err);
 	if (rc == 0 && !t.ours) {
-		rc = ptc_control_forward_switch(d, &t, call, "/ptc.v1.Control/Resize", &req->base, 0, err);
+		rc = ptc_api_forward_switch(d, &t, call, "/ptc.v1.Control/Resize", &req->base, 0, err);
 	} else if (rc == 0) {
 		w = ptc_watcher_new(id);
-		rc = w ? ptc_control_start_switch(d, call, req->job,
-						  &(struct ptc_control_ask){ .kind = PTC_SWITCH_RESIZE }, &pr, w, id,
-						  err)
+		rc = w ? ptc_api_start_switch(d, call, req->job, &(struct ptc_api_ask){ .kind = PTC_SWITCH_RESIZE },
+					      &pr, w, id, err)
 		       : ptc_nomem(err);
 		if (rc == 0)
-			rc = ptc_control_stream(d, &t, w, call, err);
+			rc = ptc_api_stream(d, &t, w, call, err);
 		ptc_watcher_unref(w);
 	}
 	ptc_pb_free(&req->base);
@@ -733,7 +731,7 @@ static void abort_on_loop(void *arg)
 		    : ptc_error_set(a->err, PTC_ESTATE, "this daemon does not control the job any more; try again");
 }
 
-PTC_CONTROL_HANDLER(ptc_control_abort)
+PTC_API_HANDLER(ptc_api_abort)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;
@@ -744,9 +742,9 @@ PTC_CONTROL_HANDLER(ptc_control_abort)
 
 	if (rc)
 		return rc;
-	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	rc = ptc_api_find_controlled(d, call, req->job, &t, err);
 	if (rc == 0 && !t.ours) {
-		rc = ptc_control_forward(d, &t, call, "/ptc.v1.Control/Abort", &req->base, err);
+		rc = ptc_api_forward(d, &t, call, "/ptc.v1.Control/Abort", &req->base, err);
 	} else if (rc == 0) {
 		a.uuid = t.meta.uuid;
 		a.id = req->id;

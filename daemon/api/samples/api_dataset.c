@@ -210,7 +210,7 @@ static int place(const struct ptc_daemon *d, const struct ptc_rpc_call *call, bo
 	return 0;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_dataset_add)
+PTC_API_HANDLER(ptc_api_dataset_add)
 {
 	struct ptc_daemon *d = arg;
 	struct ptc_dataset_doc doc;
@@ -228,7 +228,7 @@ PTC_CONTROL_HANDLER(ptc_control_dataset_add)
 	rc = place(d, call, here, &doc, err);
 	if (rc)
 		return rc;
-	doc.uid = ptc_control_uid(call);
+	doc.uid = ptc_api_uid(call);
 	doc.created_ms = ptc_sys_realtime_ms();
 	rc = add(d, &doc, err);
 	return rc ? rc : send_ack(call, err);
@@ -252,7 +252,7 @@ static int remove_one(struct ptc_etcd *e, const char *name, uid_t uid, struct pt
 	return rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_dataset_remove)
+PTC_API_HANDLER(ptc_api_dataset_remove)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__DatasetRequest *req;
@@ -260,16 +260,16 @@ PTC_CONTROL_HANDLER(ptc_control_dataset_remove)
 
 	if (rc)
 		return rc;
-	rc = remove_one(ptc_cluster_etcd(d->cluster), req->name, ptc_control_uid(call), err);
+	rc = remove_one(ptc_cluster_etcd(d->cluster), req->name, ptc_api_uid(call), err);
 	ptc_pb_free(&req->base);
 	return rc ? rc : send_ack(call, err);
 }
 
-PTC_CONTROL_HANDLER(ptc_control_dataset_list)
+PTC_API_HANDLER(ptc_api_dataset_list)
 {
 	struct ptc_daemon *d = arg;
 	struct ptc_etcd_kvs kvs = { 0 };
-	uid_t uid = ptc_control_uid(call);
+	uid_t uid = ptc_api_uid(call);
 	ProtobufCMessage *req;
 	json_t *rows;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__list_request__descriptor, &req, err);
@@ -289,12 +289,13 @@ PTC_CONTROL_HANDLER(ptc_control_dataset_list)
 			json_array_append_new(rows, ptc_dataset_doc_to_json(&doc));
 	}
 	ptc_etcd_kvs_done(&kvs);
-	return ptc_control_send_json(
-		call, json_pack("{s:i, s:s, s:o}", "version", 1, "node", d->config.node, "datasets", rows), err);
+	return ptc_api_send_json(call,
+				 json_pack("{s:i, s:s, s:o}", "version", 1, "node", d->config.node, "datasets", rows),
+				 err);
 }
 
-int ptc_control_dataset(struct ptc_daemon *d, const char *name, uid_t uid, struct ptc_dataset_doc *ret_doc,
-			struct ptc_error *err)
+int ptc_api_dataset(struct ptc_daemon *d, const char *name, uid_t uid, struct ptc_dataset_doc *ret_doc,
+		    struct ptc_error *err)
 {
 	struct known k;
 	int rc = find(ptc_cluster_etcd(d->cluster), name, uid, &k, err);
@@ -318,7 +319,7 @@ static json_t *part_json(struct ptc_daemon *d, const struct ptc_job_part *part, 
 				(int)part->sequential, "samples", (json_int_t)part->samples, "pinned", part->source);
 	int rc;
 
-	rc = ptc_control_dataset(d, part->dataset, uid, doc, &err);
+	rc = ptc_api_dataset(d, part->dataset, uid, doc, &err);
 	if (rc == 0)
 		rc = ptc_dataset_doc_source(doc, source);
 	if (rc == 0 && strcmp(source, part->source) != 0)
@@ -369,7 +370,7 @@ static json_t *data_json(const struct ptc_daemon *d, const struct ptc_target *t,
 			 ptc_members_to_json(&ptc_ledger_members, &v->manifest.ledger), "data", rows);
 }
 
-PTC_CONTROL_HANDLER(ptc_control_data)
+PTC_API_HANDLER(ptc_api_data)
 {
 	struct ptc_daemon *d = arg;
 	json_t *rows = json_array();
@@ -379,18 +380,18 @@ PTC_CONTROL_HANDLER(ptc_control_data)
 	int rc = ptc_pb_call_recv(call, &ptc__v1__job_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc == 0) {
-		rc = ptc_control_find(d, call, req->job, &t, err);
+		rc = ptc_api_find(d, call, req->job, &t, err);
 		ptc_pb_free(&req->base);
 	}
 	if (rc == 0)
 		rc = data_rows(d, &t, rows, err);
 	if (rc == 0)
-		rc = ptc_control_view(d, &t, false, true, &v, err);
+		rc = ptc_api_view(d, &t, false, true, &v, err);
 	if (rc) {
 		json_decref(rows);
 		return rc;
 	}
-	rc = ptc_control_send_json(call, data_json(d, &t, &v, rows), err);
+	rc = ptc_api_send_json(call, data_json(d, &t, &v, rows), err);
 	ptc_view_done(&v);
 	return rc;
 }

@@ -5,4 +5,4 @@
 
 #include "daemon/api/caller/daemon.h"
 
-int ptc_control_register(struct ptc_daemon *d, struct ptc_rpc_server *server, struct ptc_error *err);
+int ptc_api_register(struct ptc_daemon *d, struct ptc_rpc_server *server, struct ptc_error *err);

@@ -127,8 +127,8 @@ static void replan(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *
 	struct ptc_view v;
 	uint32_t world;
 
-	if (ptc_control_find(d, call, uuid, &t, NULL) != 0 || !wants_replan(d, &t) ||
-	    ptc_control_view(d, &t, false, true, &v, NULL) != 0)
+	if (ptc_api_find(d, call, uuid, &t, NULL) != 0 || !wants_replan(d, &t) ||
+	    ptc_api_view(d, &t, false, true, &v, NULL) != 0)
 		return;
 	world = v.from.world;
 	ptc_view_done(&v);
@@ -178,7 +178,7 @@ static int act(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__P
 
 	if (strcmp(req->action, "show") == 0)
 		return ptc_planning_profile_show(d->controllers.planning, ret_doc, err);
-	if (ptc_control_uid(call) != 0)
+	if (ptc_api_uid(call) != 0)
 		return ptc_error_set(err, PTC_EPERM, "only root may measure links or store a profile");
 	if (strcmp(req->action, "measure") == 0)
 		return measure(d, call, ret_doc, err);
@@ -189,7 +189,7 @@ static int act(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__P
 	return rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_profile)
+PTC_API_HANDLER(ptc_api_profile)
 {
 	Ptc__V1__ProfileRequest *req;
 	json_t *doc = NULL;
@@ -199,5 +199,5 @@ PTC_CONTROL_HANDLER(ptc_control_profile)
 		return rc;
 	rc = act(arg, call, req, &doc, err);
 	ptc_pb_free(&req->base);
-	return rc ? rc : ptc_control_send_json(call, doc, err);
+	return rc ? rc : ptc_api_send_json(call, doc, err);
 }

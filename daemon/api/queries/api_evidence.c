@@ -65,7 +65,7 @@ static int send_part(void *arg, const char *node, const Ptc__V1__EvidenceReply *
 	return rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_evidence)
+PTC_API_HANDLER(ptc_api_evidence)
 {
 	struct ptc_daemon *d = arg;
 	struct sending s = { .call = call, .silent = PTC_BUF_INIT };
@@ -76,14 +76,13 @@ PTC_CONTROL_HANDLER(ptc_control_evidence)
 
 	if (rc)
 		return rc;
-	rc = ptc_control_find(d, call, req->job, &t, err);
+	rc = ptc_api_find(d, call, req->job, &t, err);
 	if (rc == 0 && req->collect)
-		rc = ptc_control_evidence_collect(d, &t, "asked for by `ptcctl logs --evidence --now`", false, &ranks,
-						  err);
+		rc = ptc_api_evidence_collect(d, &t, "asked for by `ptcctl logs --evidence --now`", false, &ranks, err);
 	if (rc == 0 && req->collect && !ranks)
 		rc = ptc_error_set(err, PTC_ENOTFOUND, "no rank of job %s lives on a node that answers", t.meta.name);
 	if (rc == 0)
-		rc = ptc_control_evidence_ask(d, &t, &ask, send_part, &s, err);
+		rc = ptc_api_evidence_ask(d, &t, &ask, send_part, &s, err);
 	if (rc == 0 && !s.ranks)
 		rc = ptc_error_set(err, PTC_ENOTFOUND,
 				   "nothing is kept of ranks of job %s; `ptcctl logs %s --evidence --now` looks at "

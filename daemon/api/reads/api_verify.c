@@ -209,7 +209,7 @@ static bool moved_on(struct verify *v, const char *job, int rc)
 	struct ptc_error ignored = PTC_ERROR_INIT;
 	struct ptc_target now;
 
-	return rc != PTC_ECORRUPT && rc != PTC_EDIGEST && ptc_control_find(v->d, v->call, job, &now, &ignored) == 0 &&
+	return rc != PTC_ECORRUPT && rc != PTC_EDIGEST && ptc_api_find(v->d, v->call, job, &now, &ignored) == 0 &&
 	       now.has_record &&
 	       (now.record.generation != v->view->view.from_generation ||
 		now.record.snapshot != v->view->view.from_snapshot || now.copies_revision != v->copies_revision);
@@ -226,7 +226,7 @@ static int verify_job(struct verify *v, const char *job, struct ptc_error *err)
 		if (v->view)
 			ptc_read_view_put(v->view);
 		v->view = NULL;
-		rc = ptc_control_find(v->d, v->call, job, &t, err);
+		rc = ptc_api_find(v->d, v->call, job, &t, err);
 		if (rc == 0)
 			rc = ptc_read_view_get(v->d, &t, &v->view, err);
 		if (rc)
@@ -251,10 +251,10 @@ static int send_end(struct verify *v, struct ptc_error *err)
 	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
 	char phase[] = "done";
 	json_t *root =
-		ptc_control_dated(v->d, json_pack("{s:i, s:I, s:I, s:I, s:I, s:o}", "version", 1, "snapshot",
-						  (json_int_t)view->from_snapshot, "digests_verified",
-						  (json_int_t)view->manifest.ndigests, "bytes", (json_int_t)v->bytes,
-						  "healed_blocks", (json_int_t)v->healed, "left_out", left_out(view)));
+		ptc_api_dated(v->d, json_pack("{s:i, s:I, s:I, s:I, s:I, s:o}", "version", 1, "snapshot",
+					      (json_int_t)view->from_snapshot, "digests_verified",
+					      (json_int_t)view->manifest.ndigests, "bytes", (json_int_t)v->bytes,
+					      "healed_blocks", (json_int_t)v->healed, "left_out", left_out(view)));
 	char *text = root ? ptc_json_text(root) : NULL;
 	int rc;
 
@@ -271,7 +271,7 @@ static int send_end(struct verify *v, struct ptc_error *err)
 	return rc;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_verify)
+PTC_API_HANDLER(ptc_api_verify)
 {
 	struct verify v = { .d = arg, .call = call };
 	ProtobufCMessage *req;

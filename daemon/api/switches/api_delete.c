@@ -83,7 +83,7 @@ static int delete_here(struct ptc_daemon *d, struct ptc_rpc_call *call, const st
 	if (t->has_record && t->record.run == PTC_RUN_LIVE)
 		return ptc_error_set(err, PTC_ESTATE, "job %s runs; `ptcctl stop %s` first", t->meta.name,
 				     t->meta.name);
-	rc = ptc_control_wait(d, call, is_idle, &c, t->has_intent ? 0 : BUSY_WAIT_MS);
+	rc = ptc_api_wait(d, call, is_idle, &c, t->has_intent ? 0 : BUSY_WAIT_MS);
 	if (rc == PTC_ECANCELED)
 		return ptc_error_set(err, rc, "the daemon is stopping");
 	if (rc && t->has_intent)
@@ -121,7 +121,7 @@ static int ask(struct deletion *x, struct ptc_rpc_call *call, struct ptc_error *
 
 	req.version = PTC_WIRE_VERSION;
 	req.job = x->t.meta.uuid;
-	rc = ptc_control_forward_open(x->d, &x->t, call, "/ptc.v1.Control/JobDelete", &req.base, 0, &x->s, err);
+	rc = ptc_api_forward_open(x->d, &x->t, call, "/ptc.v1.Control/JobDelete", &req.base, 0, &x->s, err);
 	if (rc == 0)
 		ptc_rpc_stream_follow(x->s, NULL); /* the steps look */
 	return rc;
@@ -163,7 +163,7 @@ static int find_next(struct deletion *x, struct ptc_rpc_call *call, bool *ret_ov
 	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;
 	struct ptc_error why = PTC_ERROR_INIT;
 	struct ptc_target now;
-	int rc = ptc_control_find(x->d, call, x->t.meta.uuid, &now, &why);
+	int rc = ptc_api_find(x->d, call, x->t.meta.uuid, &now, &why);
 
 	*ret_over = true;
 	ack.version = PTC_WIRE_VERSION;
@@ -234,7 +234,7 @@ static int follow(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct 
 	return 0;
 }
 
-PTC_CONTROL_HANDLER(ptc_control_job_delete)
+PTC_API_HANDLER(ptc_api_job_delete)
 {
 	struct ptc_error why = PTC_ERROR_INIT;
 	struct ptc_daemon *d = arg;
@@ -244,7 +244,7 @@ PTC_CONTROL_HANDLER(ptc_control_job_delete)
 
 	if (rc)
 		return rc;
-	rc = ptc_control_find_controlled(d, call, req->job, &t, err);
+	rc = ptc_api_find_controlled(d, call, req->job, &t, err);
 	ptc_pb_free(&req->base);
 	if (rc)
 		return rc;

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks of a job that trains that are slower than the others: "on_straggler" of its description. daemon/core/slow says
+ * which are; this gives it what ranks tell, and tells people. Loop thread. */
+#pragma once
+
+#include "base/limits.h"
+#include "formats/json.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ptc_controller;
+
+#define PTC_STRAGGLERS_SHOWN 8 /* in an event, in status and as series, so that a job with many is one line */
+
+struct ptc_straggler {
+	uint32_t rank;
+	char node[PTC_NAME_MAX + 1];
+	double own_s, median_s; /* a step, in the last window; of the ranks of its pipeline stage */
+};
+/* The ranks that are slow now, the lowest first; *ret_all: how many there are. ctl NULL: none. */
+uint32_t ptc_stragglers(const struct ptc_controller *ctl, struct ptc_straggler ret[PTC_STRAGGLERS_SHOWN],
+			uint32_t *ret_all);
+/* Status: docs/control.md, `stragglers` of `run`. NULL: the job does not ask for it, or nothing is known yet. */
+json_t *ptc_stragglers_json(const struct ptc_controller *ctl);
+
+/* Each 200 ms, of a job that trains and all of whose nodes are up. True: its nodes are to be asked (ptc_recovery_ask).
+ */
+bool ptc_stragglers_tick(struct ptc_controller *ctl);
+/* A rank's row of an answer to Ranks, of the record's incarnation. */
+void ptc_stragglers_saw(struct ptc_controller *ctl, const json_t *row);

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which ranks take longer over their own work than the others that do the same work. Pure: no clock, memory or thread;
+ * the caller owns the ranks, and gives samples and the end of each round. docs/failures.md ("Slow ranks") has the rule
+ * for users, docs/decisions/0039 its reasons.
+ *
+ * In synchronous training all ranks' steps take equally long, because each waits for the slowest. So what is compared
+ * is not the step but the rank's own work in it, which only its program knows: a sum of seconds that grows.
+ *
+ * A window ends when every rank has made so many steps since it began. Each rank then has one number: its own seconds a
+ * step. Among the ranks of one role (a pipeline stage) a rank is over the limit if it is beyond the median by
+ * `percent`, and by PTC_SLOW_SPREADS times the spread of its role (1.4826 times the median of the distances to the
+ * median, which is the standard deviation where the numbers are normal). After PTC_SLOW_WINDOWS such windows in a row
+ * it is slow. It is slow no longer after as many in a row in which it is within half of `percent`. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PTC_SLOW_RANKS_MIN 3 /* with fewer of a role nobody knows which one is the slow one */
+#define PTC_SLOW_SPREADS   5
+#define PTC_SLOW_WINDOWS   3
+
+struct ptc_slow_sample {
+	bool known; /* the rank has a step */
+	bool tells; /* .. and tells of its own work */
+	uint64_t step;
+	double own_s; /* since any moment, but the same one for all samples of an incarnation */
+};
+struct ptc_slow_rank {
+	uint32_t role; /* set by the caller; all else begins as 0 */
+	struct ptc_slow_sample began, now;
+	/* of the last window */
+	enum ptc_slow_word {
+		PTC_SLOW_UNKNOWN, /* it does not tell of its work, or too few of its role do */
+		PTC_SLOW_WITHIN,  /* .. half of the limit */
+		PTC_SLOW_BETWEEN, /* .. the two: nothing changes */
+		PTC_SLOW_OVER,
+	} word;
+	/* a step, in the last window in which its work was known; the median is that of its role */
+	double own_s, median_s;
+	uint32_t over, within; /* windows in a row */
+	bool slow;
+};
+struct ptc_slow_scratch { /* one for each rank, for the call only */
+	uint32_t role, rank;
+	double value;
+};
+
+/* What the rank says now. own_s NULL: nothing of its own work. A sum that is no number, or that goes back, makes the
+ * rank unknown for this window. */
+void ptc_slow_see(struct ptc_slow_rank *r, uint64_t step, const double *own_s);
+/* After a round of samples. False: the window goes on. True: it has ended, words and `slow` say what it has shown, and
+ * the next window has begun. */
+bool ptc_slow_judge(struct ptc_slow_rank *ranks, size_t n, uint64_t steps, uint32_t percent,
+		    struct ptc_slow_scratch *scratch);
