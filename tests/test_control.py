@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import threading
 import time
 import unittest
@@ -105,6 +106,8 @@ class Control(harness.Case):
             self.assertIn("job one: accepted", c.ptcctl("resize", "--gpus", "2", "--config", "tp=2").stdout)
             one.wait_idle()
             self.assertEqual("tp=1", c.json("resize", "--config", "tp=1", "--wait")["to"])
+            self.check_progress(c)
+            self.check_names_completed(c, "n0", "one")
             self.assertEqual("one", c.json("plan", "--config", "tp=2")["job"])
             self.assertIn("job one: snapshot", c.ptcctl("verify").stdout)
             self.assertEqual(1, len(c.json("snapshots")["snapshots"]))
@@ -131,6 +134,25 @@ class Control(harness.Case):
             self.assertIn("argument 1 is empty", self.usage(c, "status", ""))
             c.ptcctl("job", "delete", env={"PTC_JOB": "two"})
             self.assertEqual(["one"], c.ptcctl("job", "list", "--names").stdout.split())
+
+    def check_progress(self, c):
+        """What a script keeps of stderr is errors: no line of progress, unless it asks for them."""
+        for more, to in (([], "tp=2"), (["--progress"], "tp=1")):
+            r = c.ptcctl("resize", "--config", to, "--wait", *more)
+            self.assertEqual(bool(more), bool(r.stderr), r.stderr)
+        self.assertRegex(r.stderr, r"(?m)^done\b")
+
+    def check_names_completed(self, c, node, job):
+        """bash offers the names of jobs and nodes, those that begin with what is typed, where a verb or an option takes one."""
+        script = c.ptcctl("completion", "bash").stdout
+        env = c.environment({"PTC_SOCKET": c.nodes[node].socket, "PATH": os.path.dirname(harness.program("ptcctl")) + ":" + os.environ["PATH"]})
+        os.makedirs(self.path("empty")) # where no name is offered, those of files are
+        for words, want in ((("status", ""), job), (("status", job[:1]), job), (("status", "x"), ""), (("resize", ""), job),
+                            (("events", "--job", ""), job), (("job", "delete", ""), job), (("drain", ""), node), (("drain", node[:1]), node),
+                            (("drain", job[:1]), ""), (("resize", job, "--nodes", ""), node), (("ping", ""), "")):
+            r = subprocess.run(["bash", "-c", script + 'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _ptcctl; printf "%s\\n" "${COMPREPLY[@]}"',
+                                "bash", "ptcctl", *words], env=env, cwd=self.path("empty"), stdout=subprocess.PIPE, text=True, check=True)
+            self.assertEqual(want.split(), r.stdout.split(), words)
 
     def check_plan_picture(self, doc, text):
         """Each rank in its cell, before and after, what nodes send and get, and a band for each node that is not up."""

@@ -182,6 +182,40 @@ class Layout(harness.Case):
         self.assertEqual([[small[r, i].tolist() for i in range(3)] for r in range(2)],
                          [[list(range(64)), list(range(30)), list(range(128))], [list(range(64, 100)), [], list(range(128, 170))]])
 
+    def test_a_stated_unit_of_one(self):
+        """One number for each key and value head, fewer than tp: neighbours share it where `unit: 1` is stated. Else it must divide."""
+        state = states.State({})
+        for name, count in (("scale", 2), ("qkv", 8)):
+            state.tensors["param"][name] = states.Tensor("F32", (count,), np.arange(1, count + 1))
+        split, more = {"axis": "tp", "dim": 0}, {"axis": "tp", "dim": 0, "blocks": [4, 2, 2]}
+        with Dump() as dump:
+            for unit, units in ((1, 1), (1, [1, 1, 1]), (None, [1, 1, 1]), (1, None)):
+                rules = [{"match": "scale", "split": {**split, **({"unit": unit} if unit else {})}},
+                         {"match": "qkv", "split": {**more, **({"unit": units} if units else {})}}]
+                got = dump.layout(spec_of(state, rules), "tp=4")
+                if not unit or not units:
+                    self.assertRegex(got, 'tensor "qkv": .*block 1|tensor "scale"', "a size that does not divide is refused")
+                    continue
+                self.assertIsInstance(got, dict, got)
+                self.assertEqual([[0, 4, 6], [1, 4, 6], [2, 5, 7], [3, 5, 7]], [got[r, 0].tolist() for r in range(4)])
+                self.assertEqual([[0], [0], [1], [1]], [got[r, 1].tolist() for r in range(4)])
+
+    def test_an_encoder_then_a_decoder(self):
+        """Layers of one pipeline under two patterns, each numbered from 0: the decoder's go on where the encoder's end."""
+        state = states.State({})
+        names = [*(f"{part}.{i}.w" for part in ("enc", "dec") for i in range(3)), "enc.norm"]
+        for name in names:
+            state.tensors["param"][name] = states.Tensor("F32", (2,), np.arange(1, 3))
+        items = sorted(names)
+        with Dump() as dump:
+            for more, stages in (({"offset": 3}, [["enc.0.w", "enc.1.w"], ["enc.2.w", "enc.norm", "dec.0.w"], ["dec.1.w", "dec.2.w"]]),
+                                 ({"after": "enc.{}.*"}, [["enc.0.w", "enc.1.w"], ["enc.2.w", "enc.norm", "dec.0.w"], ["dec.1.w", "dec.2.w"]]),
+                                 ({}, [["enc.0.w", "dec.0.w"], ["enc.1.w", "dec.1.w"], ["enc.2.w", "enc.norm", "dec.2.w"]])):
+                rules = [{"match": "dec.*", "layer": {"match": "dec.{}.*", **more}}, {"match": "enc.norm", "layer": {"with": "enc.{}.*"}},
+                         {"match": "enc.*", "layer": "enc.{}.*"}]
+                got = dump.layout(spec_of(state, rules), "pp=3")
+                self.assertEqual([sorted(s) for s in stages], [[items[i] for r, i in sorted(got) if r == rank] for rank in range(3)], more)
+
     def test_refusals(self):
         """What does not divide is refused with tensor and sizes in the message."""
         s = states.State({"exp_avg": "F32"})

@@ -327,10 +327,18 @@ class Metrics(harness.Case):
                 self.assertEqual(("ptc", "still", None), (labels["job"], labels["ptc_job"], labels.get("exported_job")))
                 with open(os.path.join(harness.ROOT, "deploy", "grafana", "ptc.json")) as f:
                     board = json.load(f)
-                for panel in board["panels"]:
-                    for target in panel.get("targets", []):
-                        query = re.sub(r"\$(ptc_job|instance)\b", ".*", target["expr"].replace("$__rate_interval", "5m"))
-                        ask(query) # raises where Prometheus does not understand it
+                for variable in (v for v in board["templating"]["list"] if v["type"] == "query"):
+                    series, label = re.fullmatch(r"label_values\((.*), *(\w+)\)", variable["query"]).groups()
+                    values = {r["metric"].get(label) for r in ask(f"count by ({label}) ({series})")}
+                    self.assertEqual({"still"} if variable["name"] == "ptc_job" else set(where.values()), values, variable["query"])
+                answered = 0
+                for query in (t["expr"].replace("$__rate_interval", "5m") for p in board["panels"] for t in p.get("targets", [])):
+                    ask(re.sub(r"\$(ptc_job|instance)\b", ".*", query)) # raises where Prometheus does not understand it
+                    names = set(re.findall(r"\bptc_\w+(?=\{[^}]*\$ptc_job)", query))
+                    if names and "rate(" not in query and all(ask(f'{name}{{ptc_job="still"}}') for name in names):
+                        answered += 1
+                        self.assertTrue(ask(query.replace("$ptc_job", "still").replace("$instance", ".*")), query)
+                self.assertGreater(answered, 0)
                 self.assertEqual(["1"], [r["value"][1] for r in ask("sum(ptc_jobs)")])
 
     @contextlib.contextmanager

@@ -33,7 +33,11 @@ apt-get update -q
 apt-get install -q -y --no-install-recommends etcd-server python3-minimal python3 systemd gcc libc6-dev pkg-config man-db
 listing > /ptc-test/before
 cd /ptc-test/debs
-apt-get install -q -y --no-install-recommends ./ptc_*.deb
+umount /proc # as image builders have it
+apt-get install -q -y --no-install-recommends ./ptc_*.deb 2>/ptc-test/said || { cat /ptc-test/said; exit 1; }
+mount -t proc proc /proc
+grep 'directories of tmpfiles.d/ptc.conf are made at the next boot' /ptc-test/said
+systemd-tmpfiles --create ptc.conf # as a boot does
 test "$(dpkg-query --show --showformat '${Package} ' '*ptc*')" = "ptc "
 systemd-analyze verify --man=no ptcd.service
 getent group ptc

@@ -224,8 +224,9 @@ class Proof(harness.Case):
                          (cursor["sequential"], cursor["position"], [e["dp"] for e in cursor["generations"]]))
         self.assertGreater(cursor["epochs_finished"], 3)
 
-    def test_without_an_order(self):
-        """A cursor whose tag says nothing of an order can't be proved, and that is said."""
+    def test_not_shown(self):
+        """What cannot be proved: a cursor whose tag says nothing of an order; another order than that of the job's data; and data that
+        no rank opened, of which ptcd counted what it delivered at most. Each is said."""
         with self.cluster(nodes=1, devices=2) as c:
             job = live.Job(c, self.dir)
             job.run("dp=1")
@@ -234,3 +235,22 @@ class Proof(harness.Case):
             p = c.ptcctl("dataset", "proof", job.name, check=False)
             self.assertEqual(1, p.returncode)
             self.assertIn('tag "n=100" does not say its order', p.stderr)
+            np.save(self.path("rows.npy"), np.arange(24, dtype="uint16").reshape(12, 2))
+            c.ptcctl("dataset", "add", "rows", self.path("rows.npy"))
+            rows = {"dataset": "rows", "seed": 7, "global_batch": 4, "micro_batch": 2}
+            job = live.Job(c, self.dir, name="other", data="50,7,4,2", run={"data": {"data": rows, "unread": rows}})
+            job.run("dp=1")
+            job.wait_step(5)
+            job.do("stop")
+            got, _ = said_by(self, c, job, code=1)
+            found = {x["cursor"]: x for x in got["cursors"]}
+            said = 'ranks consumed by "n=50,seed=7'
+            self.assertFalse(found["data"]["exactly_once"])
+            self.assertIn(said, found["data"]["problems"][0])
+            self.assertEqual("counts", found["unread"]["said_by"])
+            p = c.ptcctl("dataset", "proof", job.name, check=False)
+            self.assertEqual(1, p.returncode)
+            self.assertIn(said, p.stderr)
+            self.assertIn("the job's data has 12 samples of 1 dataset, seed 7", p.stderr)
+            self.assertIn("cursor unread: no rank said that it had the samples", p.stderr)
+            self.assertIn("not that they were read", p.stdout)

@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -269,11 +270,15 @@ class Trust(harness.Case):
             c.wait_nodes(["n0"])
             self.live(c)
             self.assertNotIn(self.TOKEN, self.everything_in_etcd(c))
+            job, found = c.json("status", "job")["jobs"][0]["uuid"].encode(), False
             for folder, _, files in os.walk(os.path.join(c.dir, "n0", "etcd")):
-                for name in files:
-                    if not name.endswith(":0"):
-                        with open(os.path.join(folder, name), "rb") as f:
-                            self.assertNotIn(self.TOKEN.encode(), f.read(), f"{folder}/{name}")
+                for path in (os.path.join(folder, name) for name in files):
+                    if stat.S_ISREG(os.stat(path).st_mode):
+                        with open(path, "rb") as f:
+                            data = f.read()
+                        self.assertNotIn(self.TOKEN.encode(), data, path)
+                        found |= job in data
+            self.assertTrue(found, "positive control")
             self.assertNotIn(self.TOKEN, c.ptcctl("status", "job", "--format", "json").stdout)
             c.start_node(c.nodes["n1"])
             c.wait_nodes(["n0", "n1"])

@@ -182,12 +182,19 @@ static void does_not_join_up(void **state)
 static void shows_nothing(void **state)
 {
 	static const char *const other[] = { "n=9,seed=5", "n=4,seed=5" };
+	static const char *const of_one[] = { "n=6,seed=5,block=2", /* the job's; the others are not */
+					      "n=6,seed=5", "n=7,seed=5,block=2", "n=6,seed=6,block=2",
+					      "n=6,seed=5,block=2,sequential=1" };
 	char tag[128];
 
 	serve_entries(entry("mixed", mix_tag(tag, sizeof tag), 3, 8, 7, 32, 5));
 	assert_int_equal(RUN("dataset", "proof", "j"), 1);
 	expect(out, "no rank said that it had these samples");
 	expect(errors, "ptcctl dataset proof: cursor mixed: no rank said that it had the samples, so nothing is shown");
+	assert_int_equal(RUN("dataset", "proof", "j", "--steps", "4"), 1);
+	assert_memory_equal(out, "cursor mixed step 4 generation 4 dp rank 0: ", 44);
+	expect(errors, "ptcctl dataset proof: cursor mixed: no rank said that it had the samples, so nothing is shown");
+	assert_int_equal(RUN("dataset", "proof", "j", "--steps", "4", "--counted"), 0);
 	memcpy(strstr(tag, "counted"), "another", strlen("another")); /* what follows ';' is the ranks' own word */
 	serve_entries(entry("mixed", tag, 3, 8, 7, 32, 5));
 	assert_int_equal(RUN("dataset", "proof", "j"), 0);
@@ -201,9 +208,19 @@ static void shows_nothing(void **state)
 		expect(errors, "ranks consumed by");
 		expect(errors, other[i]);
 	}
-	for (int good = 0; good < 2; good++) {
-		serve_entries(entry("one", good ? "n=6,seed=5,block=2" : "n=6,seed=5", 0, 2, 0, 10, 5));
-		assert_int_equal(RUN("dataset", "proof", "j"), !good);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(of_one); i++) {
+		serve_entries(entry("one", of_one[i], 0, 2, 0, 10, 5));
+		assert_int_equal(RUN("dataset", "proof", "j"), i > 0);
+		if (i == 0)
+			continue;
+		expect(errors, "ranks consumed by");
+		expect(errors, "the job's data has 6 samples of 1 dataset, seed 5");
+		assert_int_equal(RUN("dataset", "proof", "j", "--counted"), 1);
+		assert_int_equal(RUN("dataset", "proof", "j", "--format", "json"), 1);
+		expect(out, "\"exactly_once\":false");
+		assert_int_equal(RUN("dataset", "proof", "j", "--steps", "0"), 1);
+		assert_string_equal(out, "");
+		expect(errors, "ranks consumed by");
 	}
 }
 

@@ -26,6 +26,10 @@ CASES = (
     ("moe, pp 16 to 12", ["--moe"], MOE, "tp=4,pp=12,dp=32,ep=64,zero=1"),
     ("moe, ep x2", ["--moe"], MOE, "tp=4,pp=16,dp=32,ep=128,zero=1"),
 )
+# Ranges of buffers that hold many tensors: no two are cut alike. Part knows nothing of those, so that these are timed only.
+BUFFERS = (("moe, shard=buffer", ["--moe"], MOE + ",shard=buffer", "tp=8,pp=8,dp=32,ep=64,zero=1,shard=buffer"),)
+SMALL_BUFFERS = (("moe, shard=buffer", ["--moe", "--layers", 5], "tp=2,pp=2,dp=8,ep=4,zero=1,shard=buffer",
+                  "tp=2,pp=2,dp=8,ep=8,zero=1,shard=buffer"),)
 SMALL = (
     ("dense, a node less", ["--drain", "1", "--layers", "8", "--hidden", "256", "--vocab", "1000"], "tp=4,pp=4,dp=6,zero=1",
      "tp=4,pp=4,dp=5,zero=1"),
@@ -232,9 +236,18 @@ def over(r):
             f"{r['limit_mib']:g}. Anything else running makes it slower (docs/benchmarking.md)")
 
 
+def limited(args, found):
+    return {"limit_s": args.limit_s, "limit_mib": LIMIT_BYTES / MIB,
+            "within_limits": found["total_s"] <= args.limit_s and found["peak_rss_bytes"] <= LIMIT_BYTES}
+
+
 def bench_scale(args, work):
     """Each case with its time, then again with some ranks checked; then time against devices and tensors."""
     small = args.scale == "small"
+    for what, rest, old, new in SMALL_BUFFERS if small else BUFFERS:
+        case = [*(rest if small else [*rest, "--layers", 61]), "--from", old, "--to", new]
+        found = min((run(args, *case) for _ in range(args.rounds)), key=lambda r: r["total_s"])
+        yield row(what, found, **limited(args, found))
     for what, rest, old, new in SMALL if small else CASES:
         moe = "--moe" in rest
         rest = rest + (["--layers", 61] if moe and "--layers" not in rest else [])
@@ -250,8 +263,7 @@ def bench_scale(args, work):
         os.unlink(path)
         if ranks != min(SAMPLES, Config(new).world):
             raise AssertionError(f"{what}: {ranks} ranks were checked, of {Config(new).world}")
-        yield row(what, found, ranks_checked=ranks, boxes_checked=boxes, seed=seed, limit_s=args.limit_s, limit_mib=LIMIT_BYTES / MIB,
-                  within_limits=found["total_s"] <= args.limit_s and found["peak_rss_bytes"] <= LIMIT_BYTES)
+        yield row(what, found, ranks_checked=ranks, boxes_checked=boxes, seed=seed, **limited(args, found))
     for dp in () if small else (10, 20, 40, 80, 160, 320):
         yield row(f"{128 * dp} devices", run(args, "--from", f"tp=8,pp=16,dp={dp},zero=1", "--to", f"tp=16,pp=8,dp={dp},zero=1"))
     for layers in () if small else (32, 64, 128, 256, 512):

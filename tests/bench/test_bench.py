@@ -51,10 +51,12 @@ class Smoke(unittest.TestCase):
 
     def test_scale(self):
         for r in self.results("scale", "--scale", "small", "--rounds", "1", "--seed", "7"):
-            self.assertTrue(r["moves"] > 0 and r["boxes_checked"] > r["ranks_checked"])
-            self.assertEqual(min(64, r["new_ranks"]), r["ranks_checked"])
+            self.assertTrue(r["moves"] > 0 and r["within_limits"])
             self.assertEqual(r["moves"], r["moves_between"] + r["moves_within"])
-            self.assertEqual((7, True), (r["seed"], r["within_limits"]))
+            self.assertEqual("shard=buffer" in r["what"], "seed" not in r)
+            if "seed" in r:
+                self.assertEqual((min(64, r["new_ranks"]), 7), (r["ranks_checked"], r["seed"]))
+                self.assertGreater(r["boxes_checked"], r["ranks_checked"])
 
     @unittest.skipUnless(os.environ.get("PTC_TEST_LONG") and os.environ.get("PTC_PEERS_PYTHON"), "starts 40 processes of PyTorch: PTC_TEST_LONG=1")
     def test_pause(self):
@@ -78,7 +80,7 @@ class Smoke(unittest.TestCase):
         self.assertTrue(found and not any(f["within_limits"] for f in found))
         lines = [line for line in r.stderr.split("\n") if line.startswith("ptc-bench: scale: ")]
         self.assertEqual(len(found), len(lines), r.stderr)
-        self.assertRegex(lines[0], "dense, a node less took [0-9.]+ CPU seconds and [0-9]+ MiB; the limits are 1e-09 and 512")
+        self.assertRegex(lines[1], "dense, a node less took [0-9.]+ CPU seconds and [0-9]+ MiB; the limits are 1e-09 and 512")
 
     def test_switch(self):
         chunks = tempfile.mkdtemp(prefix="ptc-bench-test-", dir="/dev/shm")

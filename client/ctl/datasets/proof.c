@@ -323,6 +323,14 @@ static void show_unproved(const struct ctl *c, const char *cursor, const json_t 
 		printf("%s\n", why);
 }
 
+static int no_rank_said(const char *cursor, struct ptc_error *err)
+{
+	return ptc_error_set(err, PTC_ESTATE,
+			     "cursor %s: no rank said that it had the samples, so nothing is shown; --counted takes "
+			     "ptcd's count of steps for it",
+			     cursor);
+}
+
 static int prove(const struct ctl *c, const struct ptc_ledger *ledger, const char *cursor, const json_t *doc,
 		 json_t *list, struct ptc_error *err)
 {
@@ -352,11 +360,7 @@ static int prove(const struct ctl *c, const struct ptc_ledger *ledger, const cha
 	if (!rc && p.wrong)
 		rc = ptc_error_set(err, PTC_ECORRUPT, "%s", json_string_value(json_array_get(p.problems, 0)));
 	if (!rc && p.counted && !ctl_option(c, "counted"))
-		rc = ptc_error_set(
-			err, PTC_ESTATE,
-			"cursor %s: no rank said that it had the samples, so nothing is shown; --counted takes "
-			"ptcd's count of steps for it",
-			cursor);
+		rc = no_rank_said(cursor, err);
 	for (size_t i = 0; i < PTC_MIX_MAX; i++)
 		ptc_free(p.part[i].seen);
 	json_decref(p.problems);
@@ -392,12 +396,14 @@ static void print_rank(const struct ctl *c, const struct ptc_ledger_entry *e, co
 	puts(c->json ? "]}" : "");
 }
 
-/* ret_printed: is added to. */
+/* ret_printed: is added to. What is no proof is no list of what ranks had either, with the same words and status. */
 static int print_steps(const struct ctl *c, const struct ptc_ledger *l, const char *cursor, const json_t *doc,
 		       const uint64_t steps[2], uint64_t *ret_printed, struct ptc_error *err)
 {
 	struct ptc_buf name = PTC_BUF_INIT; /* as the lines have it */
+	const json_t *data = json_object_get(doc, "data");
 	struct ctl_consumed how;
+	bool counted = false, compared;
 	int rc = 0;
 
 	if (c->json)
@@ -411,15 +417,18 @@ static int print_steps(const struct ctl *c, const struct ptc_ledger *l, const ch
 
 		if (strcmp(e->cursor, cursor) != 0)
 			continue;
-		rc = ctl_consumed_of(e, json_object_get(doc, "data"), &how, err);
+		rc = ctl_consumed_of(e, data, &how, err);
+		if (!rc)
+			rc = ctl_consumed_compare(e, &how, data, &compared, err);
 		for (uint64_t s = PTC_MAX(e->first_step, steps[0]); !rc && s < e->end_step && s <= steps[1]; s++) {
 			++*ret_printed;
+			counted |= how.how.counted;
 			for (uint32_t rank = 0; rank < how.batch.dp && !ctl_interrupted(); rank++)
 				print_rank(c, e, &how, name.data, s, rank);
 		}
 	}
 	ptc_buf_done(&name);
-	return rc;
+	return !rc && counted && !ctl_option(c, "counted") ? no_rank_said(cursor, err) : rc;
 }
 
 /* "3", "3-9". */
@@ -553,7 +562,9 @@ const struct ctl_verb ctl_dataset_proof = {
 		"refused.\n"
 		"A cursor whose tag does not give its order cannot be proved; the others are proved, and the exit "
 		"status is 1.\n"
-		"With --steps and --format json, it prints a line for each rank of each step.\n",
+		"With --steps and --format json, it prints a line for each rank of each step; of another order than "
+		"that of the job's\n"
+		"data:, none.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,
