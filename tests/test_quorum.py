@@ -38,6 +38,7 @@ class Quorum(harness.Case):
     def committed(self, status):
         return status["generation"], status["snapshot"], status["step"], status["run"]["incarnation"]
 
+    @harness.labels("repeats")
     def test_members_lost(self):
         with self.cluster(nodes=2, devices=1, transport="insecure", coordinator="etcd-cluster", lease_ttl="4s", node_lost_after="2s") as c:
             job = live.Job(c, self.path("live"), mode="rebuild")

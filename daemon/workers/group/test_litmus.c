@@ -19,8 +19,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ARMS      300000
-#define ARMS_LONG 1000000 /* with PTC_TEST_CAMPAIGN */
+#define ARMS      100000
+#define ARMS_MORE 300000  /* with PTC_TEST_LONG */
+#define ARMS_ALL  1000000 /* with PTC_TEST_CAMPAIGN */
 #define SPINS     200
 #define LOST_NS   INT64_C(5000000000)
 #define LOADS_MAX 64
@@ -150,7 +151,7 @@ static bool arm_once(struct worker *k, uint64_t *seed, uint64_t *ret_late)
 int main(int argc, char **argv)
 {
 	uint64_t seed = ptc_test_seed(), late = 0, lost = 0;
-	long arms = argc > 1 ? strtol(argv[1], NULL, 10) : (long)ptc_test_size(ARMS, ARMS, ARMS_LONG);
+	long arms = argc > 1 ? strtol(argv[1], NULL, 10) : (long)ptc_test_size(ARMS, ARMS_MORE, ARMS_ALL);
 	struct worker k = { .page = &page, .phase = WORKER_RUNNING };
 	bool load = argc > 2 && strcmp(argv[2], "load") == 0;
 	long nloads = load ? PTC_MIN(2 * sysconf(_SC_NPROCESSORS_ONLN), LOADS_MAX) : 0;
