@@ -186,5 +186,5 @@ class Copies(harness.Case):
         c.restart("n0")
         for job in (hung, good):
             job.wait_step(wait_for(lambda job=job: max(job.step(), 0), 30 * PATIENCE, "a step", 0.05) + 3)
-        self.refused(c, "snapshot", hung.name, "--wait", contains="still hangs", timeout_s=60 * PATIENCE)
+        self.refused(c, "snapshot", hung.name, "--wait", contains="is stuck copying", timeout_s=60 * PATIENCE)
         good.do("snapshot")
