@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <dirent.h>
 #include <pthread.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -796,6 +797,7 @@ static pid_t writer_begin(int fd, int *ret_end)
 	assert_true(pipe2(fds, O_CLOEXEC) == 0 && pipe2(ready, O_CLOEXEC) == 0);
 	pid = fork();
 	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* also when an assertion ends this test */
 		dup2(fd, 100);
 		dup2(fds[0], 101);
 		close_range(3, 99, 0);
