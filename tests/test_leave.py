@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """drain NODE --within: a node is taken away, and from the moment that ptcctl returns nothing is lost with it."""
+import concurrent.futures
+import contextlib
 import json
 import os
 import signal
@@ -87,6 +89,28 @@ class Leave(test_recover.Recover):
             whole = sum(len(t.tobytes()) for of in job.state.tensors.values() for t in of.values())
             self.assertEqual(whole // 2, plan["leaves"]["bytes"])
             self.assertIn("in time", c.ptcctl("plan", job.name, "--config", "tp=2").stdout)
+
+    def test_hook_at_once(self):
+        """A warning that comes while ptc-warning starts its command, or waits for it, is not lost; the command's status is passed on."""
+        env = {**os.environ, "PTCCTL": "true"}
+        hook = ["taskset", "-c", str(min(os.sched_getaffinity(0))), os.path.join(harness.ROOT, "deploy", "hooks", "ptc-warning"), "--node", "n0"]
+        command = ["--", "sh", "-c", "trap 'exit 7' TERM; echo begun; while :; do sleep 0.02; done"]
+
+        def warned(_):
+            p = subprocess.Popen(hook + command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.DEVNULL, start_new_session=True)
+            try:
+                self.assertEqual(b"begun\n", p.stdout.readline())
+                p.send_signal(signal.SIGUSR1)
+                return p.wait(10 * PATIENCE)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(p.pid, signal.SIGKILL)
+                p.wait()
+                p.stdout.close()
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool: # on one CPU: who starts a command is often the last to go on
+            self.assertEqual([7] * 240, list(pool.map(warned, range(240))))
 
     def test_hook(self):
         """ptc-warning, now and around a command: the node is drained, and the command gets SIGTERM after that."""
