@@ -46,7 +46,8 @@ class Failure(quickstart_train.Show):
             if s["run"]["state"] != "live":
                 raise ClusterError(f"the job has {s['run']['state']}: {s['run'].get('text', '')}")
             since = s["run"].get("step", -1) - s["step"]
-            return s if s["step"] >= 2 * EVERY and s["copies"]["fewest"] >= COPIES and EVERY // 2 <= since <= EVERY // 2 + 1 else None
+            # while a snapshot is made, copies are not counted
+            return s if s["step"] >= 2 * EVERY and s.get("copies", {}).get("fewest", 0) >= COPIES and EVERY // 2 <= since <= EVERY // 2 + 1 else None
 
         self.before = wait_for(ready, 240, "a snapshot with its copies", 0.05)
         ranks = [r["pid"] for r in self.before["run"]["ranks"] if r["node"] == LOST_NODE]
