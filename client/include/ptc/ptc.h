@@ -174,8 +174,8 @@ PTC_API int ptc_stop_refuse(ptc_client *c, const char *why);
  * several micro-steps add up. The stop moves to the next boundary on every rank. After 1024 such moves in a row the
  * stop is refused with the rank and `why`. ptc_finish has no later boundary: there the call refuses the stop. */
 PTC_API int ptc_stop_later(ptc_client *c, const char *why);
-/* For fn. 1: the stop is still at this step. 0: it has moved on, because another rank was already past this step. That
- * rank may never reach this step: if fn waits for others, it must ask again and return nonzero on 0. */
+/* For fn. 1: the stop is still at this step, as always in ptc_finish. 0: it has moved on, as another rank was past this
+ * step. That rank may never reach it: if fn waits for others, it must ask again and return nonzero on 0. */
 PTC_API int ptc_stop_holds(ptc_client *c);
 
 /* Says that the declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; do not use
@@ -189,7 +189,7 @@ PTC_API void ptc_update_begin(ptc_client *c);
 /* With it a job goes on from this memory when a node is lost (docs/failures.md). yes 1 promises: from each boundary to
  * ptc_update_begin all state is in declared memory, blobs and cursors. It holds until ptc_next; yes 0 takes it back. */
 PTC_API int ptc_survive(ptc_client *c, int yes);
-PTC_API void ptc_leave(ptc_client *c); /* before a failing program frees memory: waits while ptcd needs that. NULL ok */
+PTC_API void ptc_leave(ptc_client *c); /* before memory is freed: waits while ptcd needs it, 5 min at most. NULL ok */
 /* Training is over after `step` steps. Blocks. 0: all have finished, the state is committed. 1: call ptc_next. */
 PTC_API int ptc_finish(ptc_client *c, uint64_t step);
 /* A number for `ptcctl status`, e.g. "loss". Cheap; in memory shared with ptcd. At most 8 names of 31 bytes. */
