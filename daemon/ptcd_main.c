@@ -33,6 +33,7 @@
 #include "daemon/api/recover/recover.h"
 #include "daemon/api/recover/replaced.h"
 #include "daemon/scrub/scrub.h"
+#include "daemon/workers/workers.h"
 #include "formats/json.h"
 #include "fusefs/launch/launch.h"
 #include "proto/direct_read.h"
@@ -807,6 +808,7 @@ static void stop(struct process *p)
 	d->controllers.measuring = ptc_measuring_free(d->controllers.measuring); /* calls that make jobs use it */
 	p->planning = ptc_planning_free(p->planning);
 	d->samples = ptc_samples_free(d->samples);
+	ptc_workers_silence(d->workers); /* what ranks come to is told through the cluster */
 	d->client = ptc_rpc_client_free(d->client);
 	d->cluster = ptc_cluster_free(d->cluster);
 	d->pins = ptc_pins_free(d->pins);
@@ -998,5 +1000,8 @@ int main(int argc, char **argv)
 		print_error(&p.ended);
 	stop(&p);
 	ptc_rpc_shutdown();
-	return rc || p.ended.code ? 1 : 0;
+	if (rc || p.ended.code)
+		return 1;
+	ptc_info("ptcd", "stopped");
+	return 0;
 }

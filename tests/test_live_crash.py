@@ -392,6 +392,27 @@ class LiveCrash(harness.Case):
             job.resize(B if test_crash.same(now["config"], A) else A)
             self.check_end(c, job)
 
+    @harness.labels("repeats")
+    def test_ranks_end_with_ptcd(self):
+        """ptcd stops while etcd stands still, and its ranks die one after another meanwhile: it ends in order, and the next one tells."""
+        with self.started(config="dp=4") as (c, job):
+            etcd = [pid for pid in c.processes() if open(f"/proc/{pid}/comm").read().strip() == "etcd"]
+            status = job.status()
+            there = [r["pid"] for r in status["run"]["ranks"] if r["node"] == "n1"]
+            node = c.nodes["n1"]
+            os.kill(etcd[0], signal.SIGSTOP)
+            try:
+                node.signal(signal.SIGTERM)
+                for pid in there:
+                    time.sleep(self.random.random())
+                    os.kill(pid, signal.SIGKILL)
+                node.wait_gone(60 * PATIENCE)
+            finally:
+                os.kill(etcd[0], signal.SIGCONT)
+            self.assertIn("ptcd: stopped", node.log_tail(1))
+            c.restart("n1")
+            job.wait_run("failed", 90)
+
     def resize_there_quietly(self, c, job):
         self.quietly(c, "resize", job.name, "--config", B, "--wait", node="n1")
 

@@ -1384,6 +1384,31 @@ static void test_rank_fails(void **state)
 	assert_int_equal(event.rank, 1);
 }
 
+/* Events go through what the owner may free first. A ptcd that ends leaves what came after to the next one. */
+static void test_silence(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_worker_event event;
+	uint64_t step;
+	bool passed;
+	int rc = 0;
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	ptc_workers_silence(t.w);
+	ptc_workers_silence(t.w);
+	assert_int_equal(kill(pid_of(g, 1), SIGKILL), 0);
+	for (int i = 0; i < 30000 && rc == 0; i++, nap_us(1000))
+		rc = ptc_workers_arm(t.w, &g->desc.key, PTC_LOCAL_STEP_MAX, &passed, &step, &err);
+	assert_int_equal(rc, PTC_ESTATE); /* its end is known here */
+	assert_non_null(strstr(err.text, "rank 1"));
+	assert_int_equal(t.nevents, 0);
+	again();
+	assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
+	assert_int_equal(event.rank, 1);
+}
+
 /* It knows at once, and at the latest when it is to stop. */
 static void test_rank_closes_descriptors(void **state)
 {
@@ -2545,6 +2570,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_restarted_while_told, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restarted_during_rendezvous, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_rank_fails, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_silence, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_rank_closes_descriptors, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_program_that_cannot_start, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_finish, setup, teardown),

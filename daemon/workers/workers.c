@@ -262,6 +262,18 @@ int ptc_workers_new(const struct ptc_workers_env *env, struct ptc_workers **ret_
 	return 0;
 }
 
+void ptc_workers_silence(struct ptc_workers *w)
+{
+	if (!w || !w->reporter_runs)
+		return;
+	pthread_mutex_lock(&w->lock);
+	w->silent = true;
+	pthread_cond_broadcast(&w->changed);
+	pthread_mutex_unlock(&w->lock);
+	pthread_join(w->reporter, NULL);
+	w->reporter_runs = false;
+}
+
 struct ptc_workers *ptc_workers_free(struct ptc_workers *w)
 {
 	if (!w)
@@ -274,8 +286,7 @@ struct ptc_workers *ptc_workers_free(struct ptc_workers *w)
 	ptc_thread_count_done(&w->tasks);
 	if (w->loop_runs)
 		pthread_join(w->loop, NULL);
-	if (w->reporter_runs)
-		pthread_join(w->reporter, NULL);
+	ptc_workers_silence(w);
 	while (w->conns) {
 		struct conn *c = w->conns;
 

@@ -21,5 +21,8 @@
 
 /* Adopts the processes that an earlier ptcd has started; they connect again by themselves. */
 int ptc_workers_new(const struct ptc_workers_env *env, struct ptc_workers **ret_workers, struct ptc_error *err);
+/* Returns when the last call of `event` has returned; later events are told to nobody. For an owner whose `event` needs
+ * something that ends before the workers do. NULL: nothing. */
+void ptc_workers_silence(struct ptc_workers *w);
 /* The processes go on. */
 struct ptc_workers *ptc_workers_free(struct ptc_workers *w);

@@ -259,7 +259,7 @@ void *ptc_workers_reporter(void *workers)
 	struct ptc_workers *w = workers;
 
 	pthread_mutex_lock(&w->lock);
-	while (!w->quit) {
+	while (!w->silent) {
 		struct event_item *n = w->event;
 
 		if (!n) {

@@ -186,7 +186,7 @@ struct ptc_workers {
 	char *dir;
 	char cgroup[256];
 	pthread_t loop, reporter;
-	bool loop_runs, reporter_runs, quit;
+	bool loop_runs, reporter_runs, silent, quit;
 	int wake; /* eventfd */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
