@@ -531,7 +531,7 @@ class Recover(harness.Case):
     def test_takes_nodes_down(self):
         """A node is lost at the same step again and again: after as many restarts as the job allows it stays failed."""
         with self.cluster(nodes=2, devices=1, **FAST) as c:
-            job = self.job(c, "hang", elastic={"min_gpus": 2, "max_restarts": 1}, hold_at=25)
+            job = self.job(c, "hang", elastic={"min_gpus": 2, "max_restarts": 1}, every=20, hold_at=25)
             job.run("dp=2")
             for n in range(3):
                 status = wait_for(lambda: (lambda s: s if s["run"].get("step") == 25 and s["step"] == 20 else None)(job.status()),
