@@ -24,7 +24,7 @@
 static const struct ctl_option options[] = {
 	{ "cursor", "NAME", "only this cursor, if a job has several" },
 	{ "steps", "A-B", "print the samples of each rank in these steps instead" },
-	{ "counted", NULL, "accept ptcd's count, global_batch a step, for steps of which no rank said anything" },
+	{ "counted", NULL, "accept steps that no rank reported and ptcd has counted, global_batch samples each" },
 };
 
 struct part {
@@ -549,22 +549,18 @@ const struct ctl_verb ctl_dataset_proof = {
 	.name = "dataset proof",
 	.args = "[JOB]",
 	.about = "Show which samples a job's ranks said they consumed, and that each came once an epoch",
-	.help = "For each generation this shows its steps, the positions of the order that they consumed, and how "
-		"ranks divided them.\n"
-		"It counts each finished epoch sample by sample. Steps that were trained and lost again are in no "
-		"state, and do not\n"
-		"count. If ranks divided by length (*), the samples of each step are recorded, but not those of each "
-		"rank.\n"
-		"For a mixture it counts each dataset's epochs; samples are numbered through, dataset after dataset.\n"
-		"The counts come from the ranks' cursors at each snapshot. If no rank sets a cursor, ptcd counts "
-		"steps: the output\n"
-		"says so, and the exit status is 1 without --counted. An order other than that of the job's data: is "
-		"refused.\n"
-		"A cursor whose tag does not give its order cannot be proved; the others are proved, and the exit "
-		"status is 1.\n"
-		"With --steps and --format json, it prints a line for each rank of each step; of another order than "
-		"that of the job's\n"
-		"data:, none.\n",
+	.help = "For each generation this shows its steps, the positions of the order that they consumed,\n"
+		"and how ranks divided them. It counts each finished epoch sample by sample. Steps that\n"
+		"were trained and then lost do not count. If ranks divided batches by length (marked *), it\n"
+		"shows the samples of each step, but not those of each rank. For a mixture it counts each\n"
+		"dataset's epochs; samples are numbered through, dataset after dataset.\n"
+		"The counts come from the ranks' cursors at each snapshot. The exit status is 1 in these\n"
+		"cases:\n"
+		"  no rank sets a cursor, so ptcd has counted the steps (--counted accepts this)\n"
+		"  the order differs from that of the job's data:\n"
+		"  a cursor's tag does not give its order; the other cursors are proved all the same\n"
+		"With --steps and --format json, it prints a line for each rank of each step. If the order\n"
+		"differs from that of the job's data:, it prints none.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

@@ -315,17 +315,13 @@ const struct ctl_verb ctl_export = {
 	.name = "export",
 	.args = "[JOB] [TARGET]",
 	.about = "Write a job's committed state as safetensors files",
-	.help = "TARGET is a directory for everything (model.safetensors, FIELD.safetensors, or the files of the "
-		"import), or a name\n"
-		"ending in .safetensors for the parameters; fields then need --field. A file appears only as a whole, "
-		"and only after\n"
-		"its digests equal the committed ones. If the job is switched meanwhile, its state is read again: of "
-		"the same bytes\n"
-		"only the file that is being written, of others everything. Existing files of these names are "
-		"replaced.\n"
-		"With --dcp the directory must be absent or empty. It gets its name when all of it was written, "
-		"and "
-		"read back.\n",
+	.help = "TARGET is a directory for everything (model.safetensors, FIELD.safetensors, or the files\n"
+		"of the import), or a name ending in .safetensors for the parameters; fields then need\n"
+		"--field. A file gets its name only after its digests equal the committed ones. If a switch\n"
+		"replaces the state meanwhile, it is read again: if the bytes are the same, only the file\n"
+		"that is being written, otherwise everything. Existing files of these names are replaced.\n"
+		"With --dcp the directory must be absent or empty. It gets its name when all of it was\n"
+		"written and read back.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 2,
