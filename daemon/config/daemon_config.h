@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcd's configuration file (YAML, version 1). One table in config.c makes the
- * parser, --dump-config, --check-config and the man page's section.
+/* ptcd's configuration file (YAML, version 1). One table in daemon_config.c makes the parser, --dump-config,
+ * --check-config and the man page's section.
  *
  * Happy path: load (syntax, units, names), set insecure_loopback from the
  * command line, check (what needs the file system or two keys at once).

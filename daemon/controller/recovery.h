@@ -68,7 +68,7 @@ struct ptc_recovery {
 			double step_s, now_s;        /* median of the last steps, of the slowest */
 		} stand;
 	} rounds;
-	/* hang.c: ranks that have stood for as long as the job allows */
+	/* recovery_hang.c: ranks that have stood for as long as the job allows */
 	struct ptc_hang {
 		uint64_t incarnation, step; /* of those that were told of last; 0: none */
 		uint64_t ends;              /* the ranks of this incarnation are held, and ended; 0: none are */
@@ -156,8 +156,8 @@ void ptc_growth_note(struct ptc_controller *ctl);
 /* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. patient: not for an
  * answer that comes late. */
 void ptc_recovery_ask(struct ptc_controller *ctl, bool patient);
-/* hang.c: each 200 ms, of a job that trains: asks nodes as often as its `on_hang` needs, and tells of ranks that hang,
- * or go on again. */
+/* recovery_hang.c: each 200 ms, of a job that trains: asks nodes as often as its `on_hang` needs, and tells of ranks
+ * that hang, or go on again. */
 void ptc_hang_tick(struct ptc_controller *ctl);
 /* Whether ranks hang now: hang.who says which, and hang.step where. */
 bool ptc_hang_hangs(const struct ptc_controller *ctl);

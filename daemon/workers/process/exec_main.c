@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ptc-exec: between ptcd and one program, so that neither's end is the other's.
  *
- *   ptcd --posix_spawn--> ptc-exec (reads the request, forks, ends: ptcd waits for it at once)
+ *   ptcd --vfork, exec--> ptc-exec (reads the request, forks, ends: ptcd waits for it at once)
  *                            +--> the helper (a session of its own; child of init) --fork--> the program
  *
  * The helper puts the program into its cgroup, records pid and start time, lets it begin, waits for it, records how it
