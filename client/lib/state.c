@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declaring and restoring. Happy path: each tensor is checked and kept; ptc_restore has our thread say them all and
- * waits until ptcd has filled them. Failure modes: a mistake in a declaration is named at the call that makes it; what
- * only ptcd can see (ranks that contradict each other) is REFUSED by ptc_restore; STALE when the generation ended
- * meanwhile. */
+/* Declaring and restoring. Happy path: each tensor is checked and kept; ptc_restore has our thread send them all, and
+ * waits until ptcd has filled them. Failure modes: a call with a mistake in its declaration names the mistake. A
+ * mistake that only ptcd can see (ranks contradict each other) makes ptc_restore fail with REFUSED. If the generation
+ * ends meanwhile, it fails with STALE. */
 #include "client/lib/internal.h"
 
 #include <stdio.h>

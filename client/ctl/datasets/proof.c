@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl dataset proof: what a job's ranks said that they consumed, sample by sample, and that it was each once an
- * epoch. The ledger (formats/dataset/ledger.h) says which steps had which positions; which samples these are, and which
- * rank had them, is computed again (client/ctl/datasets/consumed.h) and counted. Where ranks divided by length, only
- * they know which had which: by step then.
+/* ptcctl dataset proof: which samples a job's ranks said that they consumed, and whether each came once an epoch. The
+ * ledger (formats/dataset/ledger.h) says which positions each step had. From these, the samples and the ranks that had
+ * them are computed again (client/ctl/datasets/consumed.h) and counted. If ranks divided batches by length, only they
+ * know which rank had which sample: then the samples are known by step.
  *
- * Happy path: entries join up, every slot of every step is looked at, each finished epoch (of a mixture, of each
- * dataset) is counted in a bit per sample, or, of very many, by the inverse of the order. Failure modes: PTC_ECORRUPT
- * when something was missed, had twice, does not join up, or was of another order than the job's data; PTC_EINVAL where
- * a cursor's tag does not say its order; PTC_ESTATE where no rank said anything (ptcd counted steps, which shows
- * nothing of what ranks had), but with --counted. The other cursors are gone through all the same. Nothing to prove is
- * an error too. */
+ * Happy path: entries join up, every slot of every step is looked at, and each finished epoch is counted: with a bit
+ * for each sample, or, if there are too many samples, by the inverse of the order. Each dataset of a mixture has epochs
+ * of its own.
+ *
+ * Failure modes: PTC_ECORRUPT if a sample was missed or came twice, if entries do not join up, or if the order is not
+ * that of the job's data. PTC_EINVAL if a cursor's tag does not say its order. PTC_ESTATE if no rank said anything and
+ * --counted is not given: ptcd has counted steps, which does not show that ranks had the samples. The other cursors are
+ * proved all the same. It is an error, too, if there is nothing to prove. */
 #include "client/ctl/datasets/consumed.h"
 #include "client/ctl/datasets/datasets.h"
 

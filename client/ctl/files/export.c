@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl export. TARGET ending in .safetensors is a file for the parameters,
- * anything else a directory for everything. Failure: files that were finished
- * stay, the one being written is removed. A switch that replaces what is being
- * read is no failure: what is committed then is read instead, from the file
- * that was being written or, where the state is another one, from the first;
- * a bounded number of times. A node that is well may count as down until it has a lease again (its coordinator was
- * started anew): it is asked again for a few seconds. */
+/* ptcctl export. If TARGET ends in .safetensors, it is a file for the parameters; otherwise it is a directory for
+ * everything.
+ *
+ * Failure: finished files stay, and the file that is being written is removed. If a switch replaces the state during
+ * the export, that is no failure: the new committed state is read instead. If its bytes are the same, only the file
+ * that is being written begins again; otherwise all files do. This happens a bounded number of times. A node that is
+ * well may count as down until it has a lease again, because its coordinator was started anew; such a node is asked
+ * again for a few seconds. */
 #include "client/ctl/files/export.h"
 
 #include "base/alloc.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl logs: what ranks wrote. Lines go out as they came, but on a terminal
- * control characters are shown as "?" and of a line that was rewritten with
- * carriage returns only its last state is shown. Failure: see admin.c; output
- * that can't be written ends it. */
+/* ptcctl logs: what ranks wrote. Lines go out as they came. Only on a terminal, control characters become "?", and a
+ * line that was rewritten with carriage returns shows its last state only. Failure: see admin.c; if its output cannot
+ * be written, the verb ends. */
 #include "client/ctl/jobs/jobs.h"
 
 #include "base/alloc.h"

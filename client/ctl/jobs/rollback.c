@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl rollback: the state of an older snapshot. A job that runs is ended first, without another snapshot, and
- * started again afterwards; each of the three is a switch of its own. Failure: what was done before stays, and the
+/* ptcctl rollback: the state of an older snapshot. If the job runs, it is first ended without another snapshot, and
+ * started again afterwards. End, rollback and start are three switches. Failure: switches that are done stay, and the
  * error says what is left to do. */
 #include "client/ctl/jobs/jobs.h"
 

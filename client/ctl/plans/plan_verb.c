@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl plan: what a resize would do. Of a job a daemon has, or, with -f, of
- * a job's file on a cluster that options describe. */
+/* ptcctl plan: what a resize would do. A daemon plans for a job that it has. With -f, ptcctl plans for a job's file, on
+ * a cluster that options describe. */
 #include "client/ctl/plans/offline.h"
 #include "client/ctl/plans/plans.h"
 

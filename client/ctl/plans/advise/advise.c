@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl advise: which configuration for so many devices. Happy path: the job's file says what is trained and what the
- * program can take (`model:`, `space:`), the profile what there is and what was measured; no daemon is asked. Failure:
- * CTL_USAGE for options, else what reading and searching says, one line. */
+ * program can take (`model:`, `space:`). The profile says which devices there are and which steps were measured. No
+ * daemon is asked. Failure: CTL_USAGE for options, else the error of reading or searching, one line. */
 #include "client/ctl/plans/advise/advise.h"
 #include "client/ctl/plans/offline.h"
 #include "client/ctl/plans/plans.h"
