@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: a request becomes a configuration (given, from the job's table,
- * or the default), the live devices it may use are listed, reshard/ places the
- * ranks and counts what moves. Failure modes: more devices asked for than are
- * known (PTC_ENODEVICES: only a scheduler grants nodes), a rule that does not
- * fit (PTC_ELAYOUT naming the tensor), bytes without a live source (PTC_ELOST).
- * Who has a say in the configuration, in this order: --config, the job's table, the planner (daemon/planning), dp
- * scaling. A job whose ranks declare their tensors is placed by the layout they had under that configuration before;
- * the first time there is none, and ranks stay where they are, if TP groups are kept together there as well as
- * anywhere. TP groups stay in one rack where they fit; where they do not, racks are no matter: a job that goes on is
- * worth more. */
+/* Happy path: a request becomes a configuration (given, from the job's table, or the default), the live devices it may
+ * use are listed, reshard/ places the ranks and counts what moves. Failure modes: more devices asked for than are known
+ * (PTC_ENODEVICES: only a scheduler grants nodes), a rule that does not fit (PTC_ELAYOUT naming the tensor), bytes
+ * without a live source (PTC_ELOST). The configuration comes from the first of these that has one: --config, the job's
+ * table, the planner (daemon/planning), dp scaling. A job whose ranks declare their tensors is placed by the layout
+ * that it had under that configuration before. The first time there is no such layout. Ranks then stay where they are,
+ * unless TP groups would be better together elsewhere. TP groups stay in one rack if they all fit. If not, racks do not
+ * count, because a job that goes on is worth more. */
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"

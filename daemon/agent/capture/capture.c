@@ -3,21 +3,18 @@
  * - memory is reserved for what this node holds under the generation;
  * - a few threads copy the memory of ranks into extents (capture_fill.c); that is the only copy of each byte;
  * - ranks that waited only for the copy go on, and the threads digest the extents;
- * - tensors of which the greatest counts, by a rule, are compared with other nodes' (max_reduce.c);
- * - tensors that only other nodes have as they count, by a rule, are fetched there (remote_primary.c);
+ * - if a rule says that the greatest value of a tensor counts, it is compared with other nodes' (max_reduce.c);
+ * - if a rule says that a replica counts which only another node has, it is fetched from there (remote_primary.c);
  * - checksums are made, and the table is sealed.
  * Ranks that have copied their memory themselves (copy: fast) go on before all that. Those whose device memory was
  * copied on the device (copy: async) go on once their host memory is copied.
  *
- * Failure modes: ranks that do not wait at that step, or have declared other
- * than the layout (PTC_ESTATE, PTC_ELAYOUT) or what has no greatest, memory (PTC_ENOSPC before
- * anything is copied), replicas that differ (PTC_EDIGEST naming tensor and
- * ranks), a rank that dies meanwhile (whatever its memory says). What was
- * begun is dropped then.
+ * Failure modes: ranks do not wait at that step (PTC_ESTATE); they have declared another layout, or a dtype without a
+ * greatest value (PTC_ELAYOUT); memory is short (PTC_ENOSPC, before anything is copied); replicas differ (PTC_EDIGEST
+ * naming tensor and ranks); a rank dies meanwhile (the error of reading its memory). The begun table is dropped then.
  *
- * A table of that name may be left from an attempt at another step: it is only
- * believed when a note in the store says that it was made for this very request;
- * else it is made anew. */
+ * A table of that name may be left from an attempt at another step. It is accepted only if a note in the store says
+ * that it was made for this very request; otherwise it is made anew. */
 #include "daemon/agent/calls/task_pool.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An extent of a snapshot, from the memory of ranks that wait. Happy path: slice by slice, straight from the memory of
- * the lowest rank that has it, compared with what other ranks here hold of the same bytes (but for replicas that do not
- * count by a rule, where one that does is here), digested while it is in the caches. Where by a rule the greatest
- * counts it is taken of all of them.
+/* An extent of a snapshot, from the memory of ranks that wait. Happy path: it is filled slice by slice, straight from
+ * the memory of the lowest rank that has the slice. Each slice is compared with the other ranks here that hold it, and
+ * digested while it is in the caches. If a rule says which replicas count, and one of these is here, others are not
+ * compared. If a rule says that the greatest value counts, it is taken over all ranks here.
  *
- * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks), a rank that dies meanwhile (whatever its
- * memory says), memory. */
+ * Failure modes: replicas differ (PTC_EDIGEST naming tensor and ranks); a rank dies meanwhile (the error of reading its
+ * memory); memory. */
 #include "daemon/agent/capture/internal.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"

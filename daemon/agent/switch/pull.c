@@ -3,13 +3,13 @@
  *
  * Happy path: the table says which boxes are missing, so a repeated call goes on where the last one stopped. Each is
  * asked of the plan's source. A transfer (transfer/transfer.h) brings the bytes straight into extents, where they are
- * digested as they come; an extent is marked filled when its last byte is there. Then the table is sealed, what did not
- * come now is digested by reading, and the last message is sent. What rules reset is asked of nobody: it becomes zeros.
- * Nor is what they derive: it is made once all else is there.
+ * digested as they come; an extent is marked filled when its last byte is there. Then the table is sealed, boxes that
+ * did not come in this call are digested by reading, and the last message is sent. Items that rules reset are not
+ * fetched: they become zeros. Items that rules derive are not fetched either: they are made once all else is there.
  *
- * Failure modes: those of a transfer; after a source failed, all is digested by reading. A source that broke the
- * protocol though it had sent everything: PTC_EPEER. The caller gone, a Finish, a newer controller: PTC_ECANCELED; what
- * is filled stays. */
+ * Failure modes: those of a transfer; after a source has failed, everything is digested by reading. A source has sent
+ * everything, but broken the protocol: PTC_EPEER. The caller is gone, or a Finish or a newer controller comes:
+ * PTC_ECANCELED; filled extents stay. */
 #include "daemon/agent/switch/internal.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"

@@ -3,14 +3,13 @@
  *
  * Happy path: a node of the generation is lost, and the steps of the ranks that can be seen stand still: if the job can
  * go on elsewhere, its ranks are ended (the record says why), and it is started again from the record's snapshot. Until
- * it can, nothing is ended: a node that comes back with its ranks finds the others as they were.
+ * the job can go on elsewhere, no rank is ended: a node that comes back with its ranks finds the others as they were.
  *
- * Failure modes: bytes or devices are missing (events and status say which; tried again, later and later, and when a
- * node comes back); a switch that starts ranks aborts (tried again; after TRIES_MAX failures that no node is to blame
- * for the job stays failed). A rank that fails is judged first: its node, or another, may have gone at the same moment.
- * The program itself may be what takes nodes down, or hangs as it is built: starts that come to nothing are counted in
- * the record, and after as many as the job allows it stays failed.
- * Loop thread. */
+ * Failure modes: bytes or devices are missing (events and status say which; tried again after ever longer waits, and
+ * when a node comes back); a switch that starts ranks aborts (tried again; if no node is to blame for TRIES_MAX
+ * failures, the job stays failed). If a rank fails, its cause is judged first: its node, or another, may have gone at
+ * the same moment. The program itself may take nodes down, or hang while it builds. So failed starts are counted in the
+ * record, and after as many as the job allows it stays failed. Loop thread. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/leaving/leaving.h"
 #include "daemon/controller/recovery/stragglers.h"
