@@ -17,7 +17,7 @@
  *                                  <- WELCOME (page, when it had none) | REFUSED
  *   NEXT                           ->                                            waits
  *                                  <- GENERATION | EXIT
- *   RENDEZVOUS_PUT, RENDEZVOUS_GET             -> <- RENDEZVOUS_REPLY                              builds
+ *   RENDEZVOUS_PUT, .._GET         -> <- RENDEZVOUS_REPLY                        builds
  *   TENSOR.., DEVICE.., DECLARED   -> <- STAGING (copy: fast)                    waits to be restored
  *                                  <- FILL (file).. and FILLED..
  *                                  <- BLOB.., CURSOR.., RESTORED | DECLINED

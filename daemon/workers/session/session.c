@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank says, and what it is told. Happy path: HELLO names its process; every later message moves its phase;
- * advance() tells it what follows from its phase and from what its group is to do.
+/* A rank's messages, and the answers to them. Happy path: HELLO names the rank's process; every later message moves its
+ * phase; advance() sends what follows from the phase and from the next step of the group.
  *
- *   CONNECTED -NEXT-> WAITING -generation-> BUILDING -DECLARED-> DECLARED -go-> RUNNING -STOPPED-> STOPPED -go on->
- * RUNNING ^                     |                    |             |                  |
- *                        +-------NEXT------- ENDING <---------------+-------------+------------------+
+ *   CONNECTED -NEXT-> WAITING -generation-> BUILDING -DECLARED-> DECLARED -go-> RUNNING -STOPPED-> STOPPED
+ *                        ^                     |                    |             |  ^               |  |
+ *                        |                     |                    |             |  +----go on------+  |
+ *                        +-------NEXT------- ENDING <---------------+-------------+---------------------+
  *
- * Failure modes: a token, user or process that does not fit, a message that is not allowed now or not readable:
- * REFUSED, and the connection is closed. What a rank of an ended generation says is passed over: it is told ENDED, and
- * can change nothing. */
+ * Failure modes: a token, user or process that does not fit, or a message that is not allowed now or not readable: the
+ * answer is REFUSED, and the connection is closed. A message of a rank of an ended generation is skipped: the rank gets
+ * ENDED, and can change nothing. */
 #include "daemon/workers/process/cgroup.h"
 #include "daemon/workers/session/internal.h"
 
