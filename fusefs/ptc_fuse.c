@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc-fuse: serves the file system of a daemon's jobs at a directory. Started
- * by ptcd (fuse.dir), by `ptcctl mount`, or by hand.
- * Happy path: takes the lock, mounts, writes a newline to --ready-fd, serves
- * until SIGTERM or until it is unmounted. Failure modes: one line to
- * --ready-fd, or on standard error, and exit status 1 (2: usage). A daemon that
- * is away makes reads fail; away for longer than --linger, it ends. */
+/* ptc-fuse: serves the file system of a daemon's jobs at a directory. Started by ptcd (fuse.dir), by `ptcctl mount`, or
+ * by hand. Happy path: takes the lock, mounts, writes a newline to --ready-fd, serves until SIGTERM or until it is
+ * unmounted. Failure modes: one line to --ready-fd, or on standard error, and exit status 1 (2: usage). If the daemon
+ * is unreachable, reads fail; if that lasts for longer than --linger, ptc-fuse ends. */
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/sys/fault.h"
