@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sources of samples: what a dataset is on disk, read where it lies.
  *
- * Happy path: a source is opened (its headers, sizes and ends are checked, whatever its length in constant time and
- * memory; of a directory the names are read), then any sample is found and read by its number, by any thread. check
- * reads everything that open did not look at and names each place that is wrong. print and same tell whether a source
- * is still the one that was registered.
+ * Happy path: a source is opened. That checks its headers, sizes and ends, in constant time and memory whatever its
+ * length; of a directory, it reads the names. Then any thread finds and reads any sample by its number. check reads
+ * everything that open did not look at and names each place that is wrong. print and same tell whether a source is
+ * still the one that was registered.
  *
  * Failure modes: PTC_EINVAL (not such a file, or one that contradicts itself), PTC_ENOTFOUND, PTC_ELIMIT, PTC_EIO (it
  * was cut, or the disk failed, while read), PTC_ECORRUPT (changed since it was registered). One line, which names the

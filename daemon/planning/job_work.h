@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of daemon/planning's own: a job as planner/ sees it, made once of its description, the cluster's profile and what was
- * measured. Immutable once made but for what ptc_job_work_search remembers, which has a lock of its own. Counted. */
+/* For daemon/planning only: a job as planner/ sees it, made once of its description, the cluster's profile and measured
+ * steps. Immutable once made but for what ptc_job_work_search remembers, which has a lock of its own. Counted. */
 #pragma once
 
 #include "base/cache/counted_cache.h"

@@ -7,8 +7,8 @@
  * the one that it saw and no switch is under way. A table is named here before anybody reads it for a copy, and is
  * dropped after no document names it any more.
  *
- * One of zeros says nothing. Owned by whoever has it; no thread. Failure modes: PTC_EINVAL naming what is wrong,
- * PTC_EVERSION, memory. */
+ * A struct of zeros is a document without copies. Plain data of the caller; no thread. Failure modes: PTC_EINVAL naming
+ * what is wrong, PTC_EVERSION, memory. */
 #pragma once
 
 #include "base/limits.h"

@@ -4,10 +4,12 @@
  *
  * Happy path: LOOKING (what lacks, and where it should go), PUSHING (each of these nodes pulls its part, from whoever
  * has it), CHECKING (what they got has the manifest's digests), NAMING (the document in etcd names their tables), and
- * looking again, until nothing lacks. Then tables of copies of older states are no longer named, and dropped.
+ * looking again, until nothing lacks. Then the document no longer names tables of older states' copies, and nodes drop
+ * these.
  *
- * It works only while no switch is under way; one that begins ends it, and what has arrived is kept by the nodes for as
- * long as no Finish drops it. A node that fails is tried again, later each time. A new controller looks, and goes on.
+ * It works only while no switch is under way. A switch that begins ends the copying; nodes keep the boxes that have
+ * arrived until a Finish drops them. A node that fails is tried again after ever longer waits. A new controller looks,
+ * and goes on.
  *
  * Failure modes: a node without room (an event; tables of older copies go first, then other nodes are tried), too few
  * domains (an event), digests that differ (an event; the tables are dropped).

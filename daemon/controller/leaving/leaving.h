@@ -6,9 +6,9 @@
  * no ranks run. Where it cannot start elsewhere, ranks go on after the snapshot. From the end of the copies on, the
  * nodes may go at any instant: nothing is lost.
  *
- * Failure modes: what is not copied in time is named (ptc_leaving_said); the job waits no longer then. Nothing of this
- * is written down but what the copies' document and the record say: a controller that takes over does not know which
- * nodes leave. [loop] for all of it. */
+ * Failure modes: if some bytes are not copied in time, the answer names them, and the job waits no longer. Only the
+ * document of copies and the record are in etcd. So a controller that takes over does not know which nodes leave, until
+ * it is told. [loop] for all of it. */
 #pragma once
 
 #include "base/limits.h"

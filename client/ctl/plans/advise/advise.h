@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of `ptcctl advise`: what it has read, and how it shows what it found. */
+/* Shared by the files of `ptcctl advise`: the input that it has read, and functions that show the answer. */
 #pragma once
 
 #include "base/buf.h"
