@@ -128,7 +128,7 @@ void ptc_recovery_tick(struct ptc_controller *ctl);
 /* A rank of a job that trains has failed: r becomes a HALT. False: whether a node is lost is not known yet; ask again.
  */
 bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r);
-/* That HALT has begun: what it is for is told. */
+/* That HALT has begun: its event is written. */
 void ptc_recovery_begun(struct ptc_controller *ctl);
 /* A node of a job that trains is lost: a snapshot that is due would wait for it. */
 bool ptc_recovery_holds(const struct ptc_controller *ctl);
@@ -150,7 +150,7 @@ void ptc_controllers_replan(void *arg,
 			    const char *uuid); /* for ptc_measuring_opts.replan; arg: struct ptc_controllers */
 /* Whether nothing is under way, not even ranks that build for a switch to come. */
 bool ptc_growth_rests(const struct ptc_controller *ctl);
-/* What is there counts as weighed, until it is known whether the job is to grow. */
+/* The present devices count as weighed, until it is known whether the job is to grow. */
 void ptc_growth_note(struct ptc_controller *ctl);
 
 /* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. patient: not for an

@@ -67,7 +67,7 @@ struct ptc_gpu_worker {
 	unsigned queued;
 	bool stop;
 	_Atomic uint64_t mapped_bytes, allocations;
-	/* Of what it keeps, other workers may borrow entries. */
+	/* Other workers may borrow entries of the memory that it keeps. */
 	pthread_mutex_t share_lock;
 	pthread_cond_t returned;
 	/* The members below are its thread's. share_lock is held where `entries` moves, for those who look for a

@@ -41,7 +41,7 @@ struct ptc_samples_opts {
 	struct ptc_channels *channels;
 };
 
-/* Who reads what. Borrowed for a call. */
+/* The reader and the dataset of a call. Borrowed for the call. */
 struct ptc_samples_reader {
 	const struct ptc_dataset_doc *doc;
 	uid_t uid;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* /ptc/jobs/UUID/copies: what nodes hold of a job's committed state beyond what the layout of its generation puts
- * there.
+/* /ptc/jobs/UUID/copies: the boxes of a job's committed state that nodes have beyond those of its generation's layout.
  *
  * It is of one generation and of one content (the manifest's digests): it holds for every snapshot of that generation
  * with the same bytes, and for none other. Only the job's controller writes it, while it holds the lock, the record is
@@ -42,7 +41,8 @@ struct ptc_copies_doc {
 	size_t nparts;
 	uint8_t **items; /* sets, a bit for each item, items_bytes each */
 	size_t nitems, items_bytes;
-	/* Tables of copies of what was committed before: they go when this is complete, or has to make room. */
+	/* Tables of copies of earlier commits. They are dropped when the copies of this commit are complete, or need
+	 * the room. */
 	struct ptc_copies_keeper *old;
 	size_t nold;
 };

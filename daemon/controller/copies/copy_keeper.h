@@ -104,7 +104,8 @@ struct ptc_copy_keeper_seen {
 	struct ptc_copies_doc next;
 	char **targets; /* of next: nodes that get copies */
 	size_t ntargets;
-	/* Nodes that are up and have not what the documents name there. None while only they had something. */
+	/* Nodes that are up and lack tables that the documents name there. Such a node is not listed while only it had
+	 * some bytes. */
 	char (*without)[PTC_NAME_MAX + 1];
 	size_t nwithout;
 };
@@ -112,8 +113,8 @@ struct ptc_copy_keeper_seen {
 void ptc_copy_keeper_push(struct ptc_copy_keeper *c, char *const *targets, size_t n);
 void ptc_copy_keeper_cancel(struct ptc_copy_keeper *c);
 void ptc_copy_keeper_pushes_done(struct ptc_copy_keeper *c);
-/* What the nodes that succeeded say has the manifest's digests; others say theirs where that is needed. Then
- * c->checked. */
+/* Compares the digests of the nodes that succeeded with the manifest's. If a digest needs other nodes' boxes, these
+ * give theirs. Then c->checked. */
 void ptc_copy_keeper_check(struct ptc_copy_keeper *c);
 /* naming.c: [loop] writes c->next; then c->named. */
 void ptc_copy_keeper_name(struct ptc_copy_keeper *c);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The node's health command (`health` in ptcd.yaml): a program of whoever configures the node, run from time to time,
- * that says whether the node's devices are well.
+/* The node's health command (`health` in ptcd.yaml): a program that ptcd runs from time to time, and that says whether
+ * the node's devices are well.
  *
  * Happy path: each `every_ms` the command runs, in a session of its own, without input. Exit status 0: every device is
  * well. Another one: devices are not well, and are given to no ranks from then on. These are the devices that lines of

@@ -46,8 +46,8 @@ struct ptc_device_piece {
 	uint64_t bytes;
 };
 /* Of the calls below: pid < 0: process -pid has ended, and the range's handle (`fd`) keeps its memory. */
-/* The word that a rank's device writes, in a page that the rank shares: what it has to say before and after each copy.
- */
+/* The word that a rank's device writes into a page that the rank shares, and the value that it must have before and
+ * after each copy. */
 struct ptc_device_guard {
 	int page_fd; /* -1: there is none */
 	uint64_t page_bytes, at, value;
