@@ -73,7 +73,8 @@ static bool next_get_locked(ptc_client *c)
 	return true;
 }
 
-/* What is declared before it has memory is said twice: as soon as the program says that it is all, and when it has. */
+/* Tensors that are declared before they have memory are sent twice: once the program says that all are declared, and
+ * when they have memory. */
 static bool next_declaration_locked(ptc_client *c)
 {
 	bool first = c->layout && c->takes_layout && !c->sent.layout && c->phase <= PHASE_RESTORING;
@@ -184,7 +185,7 @@ static bool next_keep_locked(ptc_client *c)
 	return true;
 }
 
-/* What is to be said next, into `out`. */
+/* Writes the next message into `out`. */
 static bool next_message_locked(ptc_client *c)
 {
 	c->out.len = 0;
@@ -210,7 +211,7 @@ static void say_again_locked(ptc_client *c)
 		c->set->cursors[i].dirty = true;
 	if (c->phase == PHASE_NEXT) /* it is said again, perhaps for another generation */
 		ptc_client_rank_state_clear(c->got);
-	/* What was copied for another ptcd is not there for this one. */
+	/* Bytes that were copied for another ptcd are not there for this one. */
 	c->stop_staged = false;
 	c->link++;
 	ptc_client_staging_done(&c->offered);

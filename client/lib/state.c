@@ -381,7 +381,7 @@ bool ptc_client_settle(ptc_client *c, uint64_t step, char *why, size_t size)
 	return true;
 }
 
-/* What was declared without has got some. */
+/* A tensor that was declared without memory has got some. */
 static int check_memory_locked(ptc_client *c)
 {
 	for (size_t i = 0; i < c->ntensors; i++) {
@@ -404,7 +404,7 @@ int ptc_restore(ptc_client *c)
 
 	if (rc)
 		return rc;
-	/* What the program has told its devices to write there would come after what is restored. */
+	/* Otherwise writes that the program has queued on its devices would come after the restored bytes. */
 	if (!ptc_client_settle(c, PTC_LOCAL_NO_STOP, why, sizeof why))
 		return ptc_client_fail(c, PTC_R_SYSTEM, "ptc_restore: %s", why);
 	atomic_store(&c->page->device, 0); /* marks of an earlier generation have all been written by now */

@@ -93,8 +93,8 @@ static void stop_reply(struct ptc_job *job, struct ptc_job_node *n, const struct
 	ptc_job_nodes_try(job);
 }
 
-/* A new process of a node whose ranks others wait for. They go on if it was only ptcd that died; a stop may be
- * forgotten, and with the machine they are gone: it is asked again what it has answered already. */
+/* A new process of a node whose ranks others wait for. If only ptcd died, they go on, but a stop may be forgotten. If
+ * the machine died, they are gone. So the node is asked again for operations that it has answered already. */
 static void node_restarted(struct ptc_job *job, struct ptc_job_node *n)
 {
 	if (job->phase == PTC_JOB_ARMING && n->from) {

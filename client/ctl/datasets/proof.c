@@ -94,7 +94,7 @@ static void count(struct proof *p)
 		memset(part->seen, 0, n / 8 + 1);
 }
 
-/* Nothing is known of what came before the first entry. */
+/* Nothing is known of the samples before the first entry. */
 static int begin(struct proof *p, uint64_t position, struct ptc_error *err)
 {
 	const struct ptc_mix *mix = &p->at.mix;
@@ -193,7 +193,7 @@ static bool by_length(const char *tag)
 	return ptc_ledger_tag(tag, &how) && how.by_length;
 }
 
-/* Of all entries, as the daemon gave them, this cursor's. */
+/* The entries of this cursor, out of all that the daemon gave. */
 static json_t *entries_json(const char *cursor, const json_t *all)
 {
 	json_t *entries = json_array(), *row;
@@ -210,7 +210,7 @@ static json_t *entries_json(const char *cursor, const json_t *all)
 	return entries;
 }
 
-/* What has epochs of its own. */
+/* The datasets that have epochs of their own. */
 static json_t *part_json(const struct proof *p, uint32_t i)
 {
 	const struct ptc_order *o = &p->at.mix.order[i];
@@ -315,7 +315,7 @@ static void print_proof(const struct proof *p)
 		print_epochs(p, k);
 }
 
-/* One that cannot be proved is shown, too, with why. */
+/* A cursor that cannot be proved is shown, too, with the reason. */
 static void show_unproved(const struct ctl *c, const char *cursor, const json_t *all, const char *why, json_t *list)
 {
 	if (c->json)
@@ -398,7 +398,8 @@ static void print_rank(const struct ctl *c, const struct ptc_ledger_entry *e, co
 	puts(c->json ? "]}" : "");
 }
 
-/* ret_printed: is added to. What is no proof is no list of what ranks had either, with the same words and status. */
+/* Adds to ret_printed. If the steps prove nothing, they are no list of the ranks' samples either; words and status are
+ * the same. */
 static int print_steps(const struct ctl *c, const struct ptc_ledger *l, const char *cursor, const json_t *doc,
 		       const uint64_t steps[2], uint64_t *ret_printed, struct ptc_error *err)
 {
@@ -456,7 +457,7 @@ static bool is_first(const struct ptc_ledger *l, size_t i)
 	return true;
 }
 
-/* Of several that fail each is said. */
+/* If several cursors fail, each has a line. */
 static int fail_too(int rc, int its, const struct ptc_error *why, struct ptc_error *err)
 {
 	char before[PTC_ERROR_MAX];
@@ -509,7 +510,7 @@ static int show(struct ctl *c, const json_t *doc, const uint64_t steps[2], struc
 				   "the daemon's answer is not a ledger; use the ptcctl of the daemon's package");
 	else
 		rc = each_cursor(c, &l, steps, doc, list, err);
-	/* What is wrong is in the document too. */
+	/* The document has the problems, too. */
 	if (c->json && json_array_size(list)) {
 		ptc_auto_free char *text = NULL;
 

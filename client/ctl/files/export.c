@@ -167,7 +167,7 @@ static bool same_state(const struct ctl_export *ex, const struct ptc_admin_expor
 	return same;
 }
 
-/* What a read may fail with because the generation it asked for is being replaced. */
+/* Errors with which a read may fail because its generation is being replaced. */
 static bool may_have_moved(int rc)
 {
 	return rc == PTC_ESTATE || rc == PTC_ENOTFOUND || rc == PTC_ELOST || rc == PTC_EPEER || rc == PTC_EDIGEST;
@@ -182,8 +182,8 @@ static void say_again(const struct ctl_export *ex, const struct ptc_admin_export
 	fflush(stderr);
 }
 
-/* After a failure: takes up what is committed now. False: that is what was read, or it cannot be had; the failure
- * stands. */
+/* After a failure: takes up the state that is committed now. False: it is the state that was read, or it cannot be had;
+ * the failure stands. */
 static bool take_up(struct ctl_export *ex, int failure)
 {
 	struct ptc_admin_export *now;

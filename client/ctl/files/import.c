@@ -250,7 +250,7 @@ static int list_entries(struct ctl_import *im, struct ptc_error *err)
 	return 0;
 }
 
-/* What ptc wrote has to be what ptc.json says. */
+/* A checkpoint that ptc wrote has to match ptc.json. */
 static int check_digests(const struct ctl_import *im, struct ptc_error *err)
 {
 	uint64_t want;

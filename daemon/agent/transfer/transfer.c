@@ -82,8 +82,8 @@ PTC_COMPARE(part_compare, struct ptc_part,
 	    PTC_THEN(PTC_ORDER(a->node, b->node),
 		     PTC_THEN(PTC_ORDER(a->to, b->to), ptc_box_order_off(&a->box, &b->box))))
 
-/* Asks the destination what is missing. Sorts the parts by node. What one node gives of a box, though it has it of
- * several ranks, is asked for in fewer parts, and often in one run. */
+/* Asks the destination what is missing. Sorts the parts by node. If a node has a box of several ranks, its parts are
+ * merged, so it is asked for fewer parts, often for one run. */
 static int transfer_plan(struct ptc_transfer *t, struct ptc_error *err)
 {
 	struct ptc_parts *p = &t->parts;
