@@ -5,8 +5,8 @@
  * lacks its table, the rank's regions are read as ranges of their item from any node with a replica or copy (gather.c).
  * They are put where the rank would have them.
  *
- * Failure modes: those of gather.c; the rank has no part of the item (PTC_ENOTFOUND). What fails after the first byte
- * is not tried elsewhere. */
+ * Failure modes: those of gather.c; the rank has no part of the item (PTC_ENOTFOUND). A read that fails after its first
+ * byte is not tried elsewhere. */
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/gateway/gateway.h"

@@ -6,7 +6,7 @@
  * stay. All others are dropped, since snapshots have got new numbers. Then the node takes the epoch over, and begins.
  *
  * Failure modes: jobs that etcd does not know are refused by name, unless they are to be dropped (PTC_ESTATE). If it is
- * killed, it waits again, and has dropped only what it would have dropped. */
+ * killed, it waits again; the tables that it has dropped by then would be dropped now. */
 #include "daemon/api/recover/recover_work.h"
 
 #include "base/alloc.h"

@@ -7,9 +7,9 @@
  * still found.
  *
  * Failure modes: the name is taken (PTC_EEXIST), or not the caller's (PTC_ENOTFOUND, as for one that does not exist);
- * several users have one that root asks for (PTC_EINVAL); the user has as many as he may, or all users together
- * (PTC_ELIMIT); etcd unreachable (PTC_ECOORD). A job keeps what a dataset was
- * when the job was created, so removing one breaks none. */
+ * root asks for a name that several users have (PTC_EINVAL); the user has as many as he may, or all users together
+ * (PTC_ELIMIT); etcd unreachable (PTC_ECOORD). A job keeps the dataset's document of the time when the job was created,
+ * so removing a dataset breaks no job. */
 #include "daemon/api/samples/samples.h"
 
 #include "base/alloc.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups on disk, and taking up again what an earlier ptcd has started. A group's file
+/* Groups on disk, and adopting the processes that an earlier ptcd has started. A group's file
  * (JOB/groups/GENERATION-INCARNATION) has the description it was started with, whether it was built, and which process
  * folder is which rank: written before a process of it starts, and before ranks are told their generation. Happy path:
  * write a temporary file, rename it. At start: read each job's groups, adopt the processes, listen; the ranks connect

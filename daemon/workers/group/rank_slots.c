@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks' memory. Happy path: a view holds references to what its rank has declared and carries; reads and writes go
+/* Ranks' memory. Happy path: a view has references to its rank's declarations and rank state; reads and writes go
  * straight to the process's memory, by a process of the job's user (lean; copier.h), or reads to the staging memory
  * that the rank filled when it stopped (fast). Failure modes: an address that was not declared (EINTERNAL: the caller's
  * mistake), memory that is not there any more (ESTATE naming the tensor, because a retry would not help), a process

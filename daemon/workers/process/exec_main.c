@@ -5,8 +5,8 @@
  *                            +--> the helper (a session of its own; child of init) --fork--> the program
  *
  * The helper puts the program into its cgroup, records pid and start time, lets it begin, waits for it, records how it
- * ended. It stays as who it is, so that the program's user can neither signal it nor write its files, and is in no
- * cgroup of the program's, so that it survives cgroup.kill.
+ * ended. It keeps its own user, so the program's user can neither signal it nor write its files. It is in no cgroup of
+ * the program's, so it survives cgroup.kill.
  *
  * The program writes its log itself, straight into the file: were there a pipe, the helper's death would block or kill
  * the program. The helper only cuts the file: when the file exceeds its limit, all but its newer half becomes a hole.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a switch to a candidate moves, on the profile's nodes, ranks of --now on devices in order.
+/* The bytes that a switch to a candidate moves, on the profile's nodes. The ranks of --now lie on devices in order.
  *
  * Happy path: the job's file describes its state, or a probe has found the layout. Then layouts, placement and plan of
  * reshard/ give the exact bytes. For a configuration that no probe has looked at, there are bounds: a node needs the
