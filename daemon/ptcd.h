@@ -37,8 +37,8 @@ struct ptc_reload *ptc_reload_new(struct uv_loop_s *uv, const struct ptc_daemon 
 void ptc_reload(struct ptc_reload *r);                    /* [loop]; returns at once */
 struct ptc_reload *ptc_reload_free(struct ptc_reload *r); /* after the loop has ended; NULL ok */
 /* ---- damage.c: blocks that do not match their checksums ------------------------------------ */
-/* Any thread; arg: the daemon. What struct ptc_store_opts calls. */
+/* Functions for struct ptc_store_opts. Any thread; arg: the daemon. */
 void ptc_damaged(void *arg, const struct ptc_store_damage *what);
-/* Any thread; arg: the daemon. What struct ptc_agent_env calls. */
+/* Functions for struct ptc_agent_env. Any thread; arg: the daemon. */
 struct ptc_agent_healed;
 void ptc_healed(void *arg, const struct ptc_agent_healed *healed);

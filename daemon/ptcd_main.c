@@ -530,7 +530,8 @@ static int start_measuring(struct process *p, struct ptc_error *err)
 	return ptc_measuring_new(&opts, &d->controllers.measuring, err);
 }
 
-/* What each device is; of different ones that with the least memory, which bounds what fits on all. */
+/* The model of the node's devices. If they differ, it is the one with the least memory, because that bounds what fits
+ * on all. */
 static void name_devices(const struct ptc_daemon_config *c, struct ptc_node_doc *n)
 {
 	for (size_t i = 0; c->found && i < ptc_node_devices_count(c->found); i++) {
@@ -787,7 +788,7 @@ static void close_handle(uv_handle_t *h, void *arg)
 		uv_close(h, NULL);
 }
 
-/* In reverse; works on what start managed to make. */
+/* Ends everything in reverse order; works on all that start managed to make. */
 static void stop(struct process *p)
 {
 	struct ptc_daemon *d = &p->d;
@@ -834,7 +835,8 @@ static void stop(struct process *p)
 	ptc_daemon_config_done(&d->config);
 }
 
-/* As many descriptors as we may have. What we start for others is to have what we had: ptc-exec reads PTC_FILES. */
+/* Raises our limit of descriptors to the hard one. Programs that we start for others get our former limit: ptc-exec
+ * reads PTC_FILES. */
 static int raise_files(struct ptc_error *err)
 {
 	struct rlimit l;

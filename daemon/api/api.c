@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ptc.v1.Control: its methods and who may call them.
  *
- * Happy path: each method has a handler in one of the rooms below; users and
- * administrators may call all of them, nodes those that are relayed, for a user
- * whom they must name. Failure modes: a caller that is nobody (PTC_EPERM);
- * memory that ran out is reported with the setting that bounds it. */
+ * Happy path: each method has a handler in one of the rooms below; users and administrators may call all of them. Nodes
+ * may call those that are relayed, and must name the user. Failure modes: a caller that is nobody (PTC_EPERM); memory
+ * that ran out is reported with the setting that bounds it. */
 #include "daemon/api/api.h"
 
 #include "base/check.h"

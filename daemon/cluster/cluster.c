@@ -577,8 +577,8 @@ static void own_key_changed(struct ptc_cluster *c, const char *name)
 		ptc_cluster_run(c, OWN_LANE, look_for_own_key, NULL, c); /* no memory: at the next change */
 }
 
-/* What is written from now on, every member that is up reads without passing anything over. One that is away, and comes
- * back, reads it as what the next version wrote. */
+/* Every member that is up reads documents written from now on without skipping a part. A member that is down, and comes
+ * back, reads them as documents of the next version. */
 static void learn_versions(struct ptc_cluster *c)
 {
 	uint32_t lowest = c->opts.node.documents;
@@ -614,7 +614,7 @@ static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 	c->nodes[i]->lease = kv->lease;
 }
 
-/* One that cannot be read is of a later version, or damaged: what was known before stays. */
+/* A document that cannot be read is of a later version, or damaged: the last readable one stays in use. */
 static void devices_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
 {
 	struct ptc_error err = PTC_ERROR_INIT;

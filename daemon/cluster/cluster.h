@@ -174,7 +174,7 @@ int ptc_cluster_declare_lost(struct ptc_cluster *c, const char *node, bool lost,
 int ptc_cluster_mark_device(struct ptc_cluster *c, const char *node, uint32_t device, bool bad, struct ptc_error *err);
 uint64_t ptc_cluster_epoch(const struct ptc_cluster *c); /* grows with every change of a node */
 bool ptc_cluster_synced(const struct ptc_cluster *c);
-/* The mirror has been complete at least once: before, what it lacks, or has only a part of, may be there. */
+/* The mirror has been complete at least once. Before that, a key that it lacks may exist. */
 bool ptc_cluster_listed(const struct ptc_cluster *c);
 int64_t ptc_cluster_coordination_epoch(const struct ptc_cluster *c); /* base/number/fence.h; any thread */
 

@@ -12,7 +12,7 @@
  *   /ptc/names/UID/JOB       the job's uuid
  *   /ptc/users/UID/UUID      {version, bytes}: a job of that user, and its spec's length (daemon/cluster/quota.h)
  *   /ptc/creating/UUID       {version, node, boot_id, uid}: a job whose spec is being written; gone once it exists
- *   /ptc/datasets/NAME       a registered dataset (formats/dataset/dataset_doc.h)
+ *   /ptc/datasets/UID/NAME   a registered dataset (formats/dataset/dataset_doc.h)
  *   /ptc/blobs/UUID/HASH/PART-BYTES   parts of at most 512 KiB by content: spec (sealed), generation, manifest ...
  *   /ptc/events/UUID/NUMBER  event log; the oldest are dropped
  *   /ptc/jobs/UUID/meta      {version, uuid, name, uid, spec, created_ms}, and files_group if the job has one

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of keys and what reads and writes it; checks across keys are in
- * config_check.c.
+/* The table of keys and what reads and writes it; checks across keys are in daemon_config_check.c.
  *
  * Happy path: libyaml's document is walked once; each scalar finds its key by
  * its dotted path and is parsed by the key's kind into the struct.

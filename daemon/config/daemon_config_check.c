@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a configuration must satisfy beyond the syntax of each key.
+/* Checks a configuration beyond the syntax of each key.
  *
  * Happy path: every rule holds; devices: auto is counted.
  *

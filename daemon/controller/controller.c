@@ -357,7 +357,7 @@ static int check_base(struct ptc_controller *ctl, const struct ptc_switch_reques
 	return 0;
 }
 
-/* What a switch of this kind goes to; see struct ptc_switch. */
+/* The generation and snapshot that a switch of this kind goes to; see struct ptc_switch. */
 static void intent_target(struct ptc_intent_doc *in, const struct ptc_switch_request *r)
 {
 	bool nothing = r->run_to && !r->run_from && r->base_snapshot == 0;
@@ -416,8 +416,8 @@ static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t nfr
 	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_SWITCH, .request = &sw });
 }
 
-/* New ranks may be building for a resize that has not begun. Snapshots are taken as ever; what ends the ranks that
- * train ends that resize. */
+/* New ranks may be building for a resize that has not begun. Snapshots are taken as ever; a switch that ends the
+ * training ranks ends that resize. */
 static int check_ahead(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
 {
 	uint64_t id;

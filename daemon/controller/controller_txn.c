@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The controller's durable steps. Each is a task of the job's lane that carries
- * copies of all it needs, and its outcome back to the loop; what is long is
- * encoded and compared on the pool that computes.
+/* The controller's durable steps. Each is a task of the job's lane. The task carries copies of everything that it
+ * needs, and brings its outcome back to the loop. The pool that computes encodes and compares long documents.
  *
- * Happy path: blobs that are too long for it first (content-addressed, so
- * writing them twice is harmless), then one Txn, with the others, that compares the lock's create_revision (we are
- * still the controller), the record's mod_revision (nobody else committed)
- * and, for the second commit, the keys of the nodes that hold the new
- * generation. Failure modes: a compare failed (CONFLICT), or we can't know
- * (UNKNOWN: the core reloads what is written down). */
+ * Happy path: blobs that are too long for a transaction are written first. (They are content-addressed, so writing them
+ * twice is harmless.) Then one Txn writes the rest. It compares the lock's create_revision (we are still the
+ * controller), the record's mod_revision (nobody else committed) and, for the second commit, the keys of the nodes that
+ * hold the new generation. Failure modes: a compare failed (CONFLICT); the outcome is not known (UNKNOWN: the core
+ * reloads the keys). */
 #include "daemon/controller/internal.h"
 #include "daemon/agent/geometry/digest_merge.h"
 

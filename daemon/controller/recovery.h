@@ -68,7 +68,7 @@ struct ptc_recovery {
 			double step_s, now_s;        /* median of the last steps, of the slowest */
 		} stand;
 	} rounds;
-	/* hang.c: ranks that have stood for as long as the job allows */
+	/* recovery_hang.c: ranks that have stood for as long as the job allows */
 	struct ptc_hang {
 		uint64_t incarnation, step; /* of those that were told of last; 0: none */
 		uint64_t ends;              /* the ranks of this incarnation are held, and ended; 0: none are */
@@ -128,7 +128,7 @@ void ptc_recovery_tick(struct ptc_controller *ctl);
 /* A rank of a job that trains has failed: r becomes a HALT. False: whether a node is lost is not known yet; ask again.
  */
 bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r);
-/* That HALT has begun: what it is for is told. */
+/* That HALT has begun: its event is written. */
 void ptc_recovery_begun(struct ptc_controller *ctl);
 /* A node of a job that trains is lost: a snapshot that is due would wait for it. */
 bool ptc_recovery_holds(const struct ptc_controller *ctl);
@@ -150,14 +150,14 @@ void ptc_controllers_replan(void *arg,
 			    const char *uuid); /* for ptc_measuring_opts.replan; arg: struct ptc_controllers */
 /* Whether nothing is under way, not even ranks that build for a switch to come. */
 bool ptc_growth_rests(const struct ptc_controller *ctl);
-/* What is there counts as weighed, until it is known whether the job is to grow. */
+/* The present devices count as weighed, until it is known whether the job is to grow. */
 void ptc_growth_note(struct ptc_controller *ctl);
 
 /* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. patient: not for an
  * answer that comes late. */
 void ptc_recovery_ask(struct ptc_controller *ctl, bool patient);
-/* hang.c: each 200 ms, of a job that trains: asks nodes as often as its `on_hang` needs, and tells of ranks that hang,
- * or go on again. */
+/* recovery_hang.c: each 200 ms, of a job that trains: asks nodes as often as its `on_hang` needs, and tells of ranks
+ * that hang, or go on again. */
 void ptc_hang_tick(struct ptc_controller *ctl);
 /* Whether ranks hang now: hang.who says which, and hang.step where. */
 bool ptc_hang_hangs(const struct ptc_controller *ctl);

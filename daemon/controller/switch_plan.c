@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: a request becomes a configuration (given, from the job's table,
- * or the default), the live devices it may use are listed, reshard/ places the
- * ranks and counts what moves. Failure modes: more devices asked for than are
- * known (PTC_ENODEVICES: only a scheduler grants nodes), a rule that does not
- * fit (PTC_ELAYOUT naming the tensor), bytes without a live source (PTC_ELOST).
- * Who has a say in the configuration, in this order: --config, the job's table, the planner (daemon/planning), dp
- * scaling. A job whose ranks declare their tensors is placed by the layout they had under that configuration before;
- * the first time there is none, and ranks stay where they are, if TP groups are kept together there as well as
- * anywhere. TP groups stay in one rack where they fit; where they do not, racks are no matter: a job that goes on is
- * worth more. */
+/* Happy path: a request becomes a configuration (given, from the job's table, or the default), the live devices it may
+ * use are listed, reshard/ places the ranks and counts what moves. Failure modes: more devices asked for than are known
+ * (PTC_ENODEVICES: only a scheduler grants nodes), a rule that does not fit (PTC_ELAYOUT naming the tensor), bytes
+ * without a live source (PTC_ELOST). The configuration comes from the first of these that has one: --config, the job's
+ * table, the planner (daemon/planning), dp scaling. A job whose ranks declare their tensors is placed by the layout
+ * that it had under that configuration before. The first time there is no such layout. Ranks then stay where they are,
+ * unless TP groups would be better together elsewhere. TP groups stay in one rack if they all fit. If not, racks do not
+ * count, because a job that goes on is worth more. */
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
@@ -536,7 +534,7 @@ static int count_moves(const struct pool *p, const struct ptc_change *change, st
 	return rc;
 }
 
-/* What the best mapping of those ranks moves, which the planner has not taken. */
+/* The bytes that the best mapping of those ranks moves; the planner has taken another mapping. */
 static int bound_of(const struct pool *p, const struct ptc_change *change, struct layouts *l, struct ptc_error *err)
 {
 	struct layouts best = { .spec = l->spec, .from = l->from, .to = l->to, .copied_at = l->copied_at };
@@ -660,8 +658,8 @@ static int known_layout(const struct ptc_manifest_doc *m, const struct ptc_confi
 	return rc;
 }
 
-/* Nobody has declared what ranks hold under it: a node needs of each replica what its ranks are of it, and has none of
- * it or all. */
+/* No rank has declared under it. So a node needs the share of each replica that its ranks have, and it has either all
+ * of it or nothing. */
 static void estimate_moves(const struct pricer *pr, const struct ptc_config *to, const struct ptc_allocation *a,
 			   const struct ptc_planning_links *links, struct ptc_planning_moves *ret)
 {
@@ -686,8 +684,8 @@ static void estimate_moves(const struct pricer *pr, const struct ptc_config *to,
 	ret->seconds = busiest / links->node_bytes_s;
 }
 
-/* A node's store must hold what it needs afterwards, and during the switch what it has of the old state as well.
- * Copies count to that, but would be given up: where there are some, only what is needed afterwards is compared. */
+/* A node's store must hold what it needs afterwards, and during the switch what it has of the old state as well. Copies
+ * count, too, but would be given up. So if there are copies, only the later need is compared. */
 static int fits_stores(const struct pool *p, const struct layouts *l)
 {
 	bool copies = l->copied_at.ranks != l->from_alloc.ranks;
@@ -797,7 +795,7 @@ static int price_config(void *arg, const struct ptc_config *to, const struct ptc
 	return rc;
 }
 
-/* What nodes lack for sets of ranks, where it is known what the ranks will hold. */
+/* The bytes that nodes lack for sets of ranks, if it is known what the ranks will hold. */
 static int lacks_config(void *arg, const struct ptc_config *to, const uint32_t *set_of, uint32_t nsets, double *ret)
 {
 	const struct pricer *pr = arg;
@@ -878,7 +876,7 @@ static uint32_t *nodes_now(const struct ptc_allocation *from)
 	return nodes;
 }
 
-/* What is asked of the planner, of a job on the devices of a pool. done: pricer_done. */
+/* The question to the planner about a job on the devices of a pool. done: pricer_done. */
 static int planner_ask(struct pricer *pr, const struct ptc_plan_request *req, struct ptc_planning_ask *ret,
 		       struct ptc_error *err)
 {
@@ -1016,7 +1014,7 @@ static int choose_config(struct ptc_controllers *all, const struct ptc_view *v, 
 	return rc;
 }
 
-/* What the job would not be started again on, it is not started on. */
+/* A job is not started on devices on which it would not be started again. */
 static int check_size(const struct ptc_job_desc *desc, const struct ptc_config *config, struct ptc_error *err)
 {
 	const struct ptc_job_elastic *e = &desc->elastic;
@@ -1137,8 +1135,8 @@ static const char *rank_mode(const struct ptc_job_desc *desc, const struct ptc_v
 	return "start";
 }
 
-/* Of the node that alone has most: whether that can be copied between a warning and its end. NULL: not asked for, or
- * the layout is not known. */
+/* Whether the bytes of the node that alone has most can be copied between a warning and its end. NULL: not asked for,
+ * or the layout is not known. */
 static json_t *leaves(const struct pool *p, const struct ptc_job_desc *desc, const struct layouts *l)
 {
 	ptc_auto_free int64_t *bytes = ptc_calloc(p->nnames + 1, sizeof *bytes);
@@ -1184,8 +1182,8 @@ static char *plan_json(const struct pool *p, const struct ptc_view *v, const str
 	return text;
 }
 
-/* By what the last snapshot carries, which is what ranks will give again, if not with more beside it: a rank keeps its
- * blobs for as long as its generation lives. */
+/* Judged by the blobs of the last snapshot. Ranks will give these again, perhaps with more of them, because a rank
+ * keeps its blobs for as long as its generation lives. */
 static int plan_rank_states(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_generation_doc *to,
 			    struct ptc_rank_states *ret, struct ptc_error *err)
 {
@@ -1198,7 +1196,7 @@ static int plan_rank_states(struct ptc_controllers *all, const struct ptc_view *
 	return v->from.config && v->manifest.state_hash[0] ? ptc_rank_states_switch(&ask, NULL, NULL, ret, err) : 0;
 }
 
-/* What ranks divide batches by, if they divide them by length. */
+/* The coefficients by which ranks divide batches, if they divide them by length. */
 static void tell_cost(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
 		      const struct pool *p, const struct layouts *l, const struct ptc_config *config,
 		      struct ptc_generation_doc *to)
@@ -1333,7 +1331,7 @@ int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const
 	return rc;
 }
 
-/* The best that these devices allow, beside what the mapping chosen before the layout was known comes to. */
+/* The bound of these devices, beside the cost of the mapping that was chosen before the layout was known. */
 static int plan_of_layout(const struct pool *p, struct layouts *l, struct ptc_error *err)
 {
 	struct layouts best = {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cluster's profile in etcd: what a person has put in as a file, and links that were measured, each with its date.
- * Happy path: read, one part replaced, written back. Failure: a profile that cannot be, named by its line; etcd
- * unreachable. */
+/* The cluster's profile in etcd: a file that a person has stored, and the measured links, each with its date. Happy
+ * path: the profile is read, one part of it is replaced, and it is written back. Failure: an impossible profile, named
+ * by its line; etcd is unreachable. */
 #include "daemon/planning/remembered.h"
 
 #include "base/alloc.h"

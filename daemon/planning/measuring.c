@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: a run appears with a new incarnation; after its first steps windows of steps are timed, each from one
- * change of the step to another; the median of the last few is the configuration's step time. The first window of an
- * incarnation is compared with what was predicted, in an event. Failure: a rank that does not answer is asked again;
- * what cannot be written is written with the next window. */
+ * change of the step to another; the median of the last few is the configuration's step time. An event compares the
+ * first window of an incarnation with the prediction. Failure: a rank that does not answer is asked again; a result
+ * that cannot be written is written with the next window. */
 #include "daemon/planning/measuring.h"
 #include "daemon/planning/remembered.h"
 

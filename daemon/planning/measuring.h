@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Measures the steps of jobs that this daemon controls and that have a `model:`, keeps them in the job's measured
- * document, and says after each switch what was predicted and what came. One thread of its own, which asks the node of
+ * document, and reports predicted and measured values after each switch. One thread of its own, which asks the node of
  * each job's first rank for its step: every second until a configuration is measured, then every ten.
  *
  * Failure modes: etcd or a node unreachable: it is tried again; a job that changes controllers: the next one measures

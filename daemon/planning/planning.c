@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the daemon remembers for planning: the last works, by job and by what they were made of. Happy path: profile and
- * measured steps are read from etcd, and a work made of the same is there. While etcd is unreachable the documents that
- * were read last stand in. */
+/* The daemon's memory for planning: the last works, by job and by the documents that they were made of. Happy path:
+ * profile and measured steps are read from etcd, and a work made of the same documents is there. While etcd is
+ * unreachable, the documents that were read last are used. */
 #include "daemon/planning/remembered.h"
 
 #include "base/alloc.h"

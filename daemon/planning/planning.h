@@ -24,7 +24,7 @@ int ptc_planning_new(struct ptc_cluster *cluster, const char *devices_file, stru
 		     struct ptc_error *err);
 struct ptc_planning *ptc_planning_free(struct ptc_planning *p); /* NULL ok */
 
-/* What a job's devices are. A shape is freed with ptc_planning_shape_done. */
+/* The devices of a job. A shape is freed with ptc_planning_shape_done. */
 struct ptc_planning_shape {
 	struct ptc_planning_node *nodes;
 	size_t nnodes;
@@ -43,7 +43,8 @@ struct ptc_planning_node ptc_planning_node_of(const struct ptc_node_doc *doc, ui
 struct ptc_planning_links {
 	double node_bytes_s, within_bytes_s;
 };
-/* What a switch to a configuration moves. Not exact: bytes is the most, bytes_least the least it can be. */
+/* The bytes that a switch to a configuration moves. If they are not exact, bytes is an upper bound, and bytes_least a
+ * lower one. */
 struct ptc_planning_moves {
 	double bytes, bytes_least; /* between nodes */
 	double seconds;            /* of moving `bytes` */

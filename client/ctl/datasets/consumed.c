@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order and the division of an entry of the ledger. Happy path: its tag says both; of a mixture the tag names
- * which, and the job's description says what that is. Failure modes: PTC_EINVAL where the tag says no order, or another
- * mixture than the description (the job was created by a daemon that does not tell, or is another one). */
+/* The order and the division of an entry of the ledger. Happy path: the entry's tag says both. For a mixture, the tag
+ * names it, and the job's description says what it consists of. Failure modes: PTC_EINVAL if the tag says no order, or
+ * if the description has another mixture. (Another job may have that name now, or an old daemon created the job and
+ * does not tell the mixture.) */
 #include "client/ctl/datasets/consumed.h"
 
 #include "base/alloc.h"

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl dataset proof: what a job's ranks said that they consumed, sample by sample, and that it was each once an
- * epoch. The ledger (formats/dataset/ledger.h) says which steps had which positions; which samples these are, and which
- * rank had them, is computed again (client/ctl/datasets/consumed.h) and counted. Where ranks divided by length, only
- * they know which had which: by step then.
+/* ptcctl dataset proof: which samples a job's ranks said that they consumed, and whether each came once an epoch. The
+ * ledger (formats/dataset/ledger.h) says which positions each step had. From these, the samples and the ranks that had
+ * them are computed again (client/ctl/datasets/consumed.h) and counted. If ranks divided batches by length, only they
+ * know which rank had which sample: then the samples are known by step.
  *
- * Happy path: entries join up, every slot of every step is looked at, each finished epoch (of a mixture, of each
- * dataset) is counted in a bit per sample, or, of very many, by the inverse of the order. Failure modes: PTC_ECORRUPT
- * when something was missed, had twice, does not join up, or was of another order than the job's data; PTC_EINVAL where
- * a cursor's tag does not say its order; PTC_ESTATE where no rank said anything (ptcd counted steps, which shows
- * nothing of what ranks had), but with --counted. The other cursors are gone through all the same. Nothing to prove is
- * an error too. */
+ * Happy path: entries join up, every slot of every step is looked at, and each finished epoch is counted: with a bit
+ * for each sample, or, if there are too many samples, by the inverse of the order. Each dataset of a mixture has epochs
+ * of its own.
+ *
+ * Failure modes: PTC_ECORRUPT if a sample was missed or came twice, if entries do not join up, or if the order is not
+ * that of the job's data. PTC_EINVAL if a cursor's tag does not say its order. PTC_ESTATE if no rank said anything and
+ * --counted is not given: ptcd has counted steps, which does not show that ranks had the samples. The other cursors are
+ * proved all the same. It is an error, too, if there is nothing to prove. */
 #include "client/ctl/datasets/consumed.h"
 #include "client/ctl/datasets/datasets.h"
 
@@ -24,7 +26,7 @@
 static const struct ctl_option options[] = {
 	{ "cursor", "NAME", "only this cursor, if a job has several" },
 	{ "steps", "A-B", "print the samples of each rank in these steps instead" },
-	{ "counted", NULL, "accept ptcd's count, global_batch a step, for steps of which no rank said anything" },
+	{ "counted", NULL, "accept steps that no rank reported and ptcd has counted, global_batch samples each" },
 };
 
 struct part {
@@ -92,7 +94,7 @@ static void count(struct proof *p)
 		memset(part->seen, 0, n / 8 + 1);
 }
 
-/* Nothing is known of what came before the first entry. */
+/* Nothing is known of the samples before the first entry. */
 static int begin(struct proof *p, uint64_t position, struct ptc_error *err)
 {
 	const struct ptc_mix *mix = &p->at.mix;
@@ -191,7 +193,7 @@ static bool by_length(const char *tag)
 	return ptc_ledger_tag(tag, &how) && how.by_length;
 }
 
-/* Of all entries, as the daemon gave them, this cursor's. */
+/* The entries of this cursor, out of all that the daemon gave. */
 static json_t *entries_json(const char *cursor, const json_t *all)
 {
 	json_t *entries = json_array(), *row;
@@ -208,7 +210,7 @@ static json_t *entries_json(const char *cursor, const json_t *all)
 	return entries;
 }
 
-/* What has epochs of its own. */
+/* The datasets that have epochs of their own. */
 static json_t *part_json(const struct proof *p, uint32_t i)
 {
 	const struct ptc_order *o = &p->at.mix.order[i];
@@ -313,7 +315,7 @@ static void print_proof(const struct proof *p)
 		print_epochs(p, k);
 }
 
-/* One that cannot be proved is shown, too, with why. */
+/* A cursor that cannot be proved is shown, too, with the reason. */
 static void show_unproved(const struct ctl *c, const char *cursor, const json_t *all, const char *why, json_t *list)
 {
 	if (c->json)
@@ -396,7 +398,8 @@ static void print_rank(const struct ctl *c, const struct ptc_ledger_entry *e, co
 	puts(c->json ? "]}" : "");
 }
 
-/* ret_printed: is added to. What is no proof is no list of what ranks had either, with the same words and status. */
+/* Adds to ret_printed. If the steps prove nothing, they are no list of the ranks' samples either; words and status are
+ * the same. */
 static int print_steps(const struct ctl *c, const struct ptc_ledger *l, const char *cursor, const json_t *doc,
 		       const uint64_t steps[2], uint64_t *ret_printed, struct ptc_error *err)
 {
@@ -454,7 +457,7 @@ static bool is_first(const struct ptc_ledger *l, size_t i)
 	return true;
 }
 
-/* Of several that fail each is said. */
+/* If several cursors fail, each has a line. */
 static int fail_too(int rc, int its, const struct ptc_error *why, struct ptc_error *err)
 {
 	char before[PTC_ERROR_MAX];
@@ -507,7 +510,7 @@ static int show(struct ctl *c, const json_t *doc, const uint64_t steps[2], struc
 				   "the daemon's answer is not a ledger; use the ptcctl of the daemon's package");
 	else
 		rc = each_cursor(c, &l, steps, doc, list, err);
-	/* What is wrong is in the document too. */
+	/* The document has the problems, too. */
 	if (c->json && json_array_size(list)) {
 		ptc_auto_free char *text = NULL;
 
@@ -549,22 +552,18 @@ const struct ctl_verb ctl_dataset_proof = {
 	.name = "dataset proof",
 	.args = "[JOB]",
 	.about = "Show which samples a job's ranks said they consumed, and that each came once an epoch",
-	.help = "For each generation this shows its steps, the positions of the order that they consumed, and how "
-		"ranks divided them.\n"
-		"It counts each finished epoch sample by sample. Steps that were trained and lost again are in no "
-		"state, and do not\n"
-		"count. If ranks divided by length (*), the samples of each step are recorded, but not those of each "
-		"rank.\n"
-		"For a mixture it counts each dataset's epochs; samples are numbered through, dataset after dataset.\n"
-		"The counts come from the ranks' cursors at each snapshot. If no rank sets a cursor, ptcd counts "
-		"steps: the output\n"
-		"says so, and the exit status is 1 without --counted. An order other than that of the job's data: is "
-		"refused.\n"
-		"A cursor whose tag does not give its order cannot be proved; the others are proved, and the exit "
-		"status is 1.\n"
-		"With --steps and --format json, it prints a line for each rank of each step; of another order than "
-		"that of the job's\n"
-		"data:, none.\n",
+	.help = "For each generation this shows its steps, the positions of the order that they consumed,\n"
+		"and how ranks divided them. It counts each finished epoch sample by sample. Steps that\n"
+		"were trained and then lost do not count. If ranks divided batches by length (marked *), it\n"
+		"shows the samples of each step, but not those of each rank. For a mixture it counts each\n"
+		"dataset's epochs; samples are numbered through, dataset after dataset.\n"
+		"The counts come from the ranks' cursors at each snapshot. The exit status is 1 in these\n"
+		"cases:\n"
+		"  no rank sets a cursor, so ptcd has counted the steps (--counted accepts this)\n"
+		"  the order differs from that of the job's data:\n"
+		"  a cursor's tag does not give its order; the other cursors are proved all the same\n"
+		"With --steps and --format json, it prints a line for each rank of each step. If the order\n"
+		"differs from that of the job's data:, it prints none.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

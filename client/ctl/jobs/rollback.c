@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl rollback: the state of an older snapshot. A job that runs is ended first, without another snapshot, and
- * started again afterwards; each of the three is a switch of its own. Failure: what was done before stays, and the
+/* ptcctl rollback: the state of an older snapshot. If the job runs, it is first ended without another snapshot, and
+ * started again afterwards. End, rollback and start are three switches. Failure: switches that are done stay, and the
  * error says what is left to do. */
 #include "client/ctl/jobs/jobs.h"
 
@@ -91,14 +91,12 @@ const struct ctl_verb ctl_rollback = {
 	.name = "rollback",
 	.args = "[JOB]",
 	.about = "Go back to an older snapshot",
-	.help = "The job's state is that snapshot's again: tensors, the ranks' states, the place in the data, and the "
-		"step. It gets\n"
-		"a generation and a number of its own, so files and the ledger tell steps apart that are trained "
-		"twice.\n"
-		"Nodes have to have all of it; that is looked up before anything ends. A job that runs is ended first, "
-		"as by ptcctl stop --now, and started again. What it did since its "
-		"last snapshot\n"
-		"is lost. That snapshot is kept as an older one, if the job keeps so many (keep in job.yaml).\n",
+	.help = "The job's state becomes that of the snapshot: tensors, the ranks' states, the place in the\n"
+		"data, and the step. It gets a generation and a snapshot number of its own, so files and\n"
+		"the ledger tell apart steps that are trained twice. ptcctl first checks that the nodes\n"
+		"have all of the snapshot. If the job runs, it is then ended as by ptcctl stop --now, and\n"
+		"started again afterwards. Steps since its last snapshot are lost. That snapshot stays as\n"
+		"an older one, if the job keeps enough of them (keep in job.yaml).\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

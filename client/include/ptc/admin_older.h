@@ -22,9 +22,9 @@ PTC_ADMIN_API int ptc_admin_export_snapshot(struct ptc_admin *a, const char *job
 PTC_ADMIN_API int ptc_admin_rollback(struct ptc_admin *a, const char *job, uint64_t snapshot, ptc_admin_progress_fn fn,
 				     void *arg, struct ptc_error *err);
 
-/* Whether ptc_admin_rollback would find all of that snapshot's bytes now; the job's ranks may run, and nothing is
- * changed. PTC_ELOST: some are on no node that is up; the line names a tensor. PTC_ESTATE: the daemon is older, and the
- * job runs. If the job does not run, an older daemon would really roll it back: do not call it then. */
+/* Checks whether ptc_admin_rollback would find all of that snapshot's bytes now. The job's ranks may run, and nothing
+ * changes. PTC_ELOST: some bytes are on no node that is up; the line names a tensor. PTC_ESTATE: the daemon is older,
+ * and the job runs. If the job does not run, an older daemon would really roll it back: do not call it then. */
 PTC_ADMIN_API int ptc_admin_rollback_check(struct ptc_admin *a, const char *job, uint64_t snapshot,
 					   struct ptc_error *err);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs whose ranks run: run, stop, snapshot, and what status says.
  *
- * Happy path: run, stop and snapshot are switches like resize, with the same
- * progress and summary; status asks every node of the job what its ranks do.
+ * Happy path: run, stop and snapshot are switches like resize, with the same progress and summary; status asks every
+ * node of the job for the states of its ranks.
  *
  * Failure modes: a job that describes its tensors has no ranks to start; a
  * node that does not answer shows its ranks as unknown. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Logs of a job's ranks, read at their nodes and relayed line by line.
  *
- * Happy path: the ranks of a job that is live are where its committed generation says. Those of one that is not are
- * asked for: every node says whose logs it has, and the newest incarnation is shown, whether it came to train or not.
- * Followed, a reader per rank goes on until the rank's process has ended or belongs to another incarnation; then what
- * came and went since, and those of the incarnation that is live by now.
+ * Happy path: if the job is live, its committed generation says where its ranks are. Otherwise every node says whose
+ * logs it has, and the newest incarnation is shown, whether it began to train or not. If the caller follows the logs, a
+ * reader for each rank goes on until the rank's process has ended or belongs to another incarnation. Then come the
+ * ranks that have started since, up to those that are live by now.
  *
  * Failure modes: no such rank, no logs (PTC_ENOTFOUND), a node that is down or does not answer (PTC_EPEER; what others
  * have is shown). */

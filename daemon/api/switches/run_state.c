@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks of a job do: what status says of them, and a switch's progress until their first step. Happy path:
- * every node of the job is asked, and a switch that started ranks waits until each has ended a step. Failure modes: a
- * node that does not answer shows its ranks as unknown; a job that fails before its ranks' first step is reported
- * (PTC_ESTATE). */
+/* The states of a job's ranks, for status, and a switch's progress until their first step. Happy path: every node of
+ * the job is asked, and a switch that started ranks waits until each has ended a step. Failure modes: a node that does
+ * not answer shows its ranks as unknown; a job that fails before its ranks' first step is reported (PTC_ESTATE). */
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"

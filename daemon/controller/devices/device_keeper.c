@@ -3,15 +3,16 @@
  *
  * Happy path: no switch but a snapshot is under way, and the job has devices that ranks of the record do not need. Each
  * of their nodes that is settled (ptc_job_settled) is asked which of its processes live. The devices that none of them
- * has are taken out of the document. A job that waits to be started again keeps what it had. Devices that ranks have
- * and the document lacks (an older version started them) are written down.
+ * has are taken out of the document. A job that waits to be started again keeps its devices. If ranks have devices that
+ * the document lacks (an older version started them), these are written into it.
  *
- * Why nobody loses a device that a switch has just claimed: the look is given up if a claim was made since it began. A
- * claim that is made later is written by a later task of the same lane, which reads the document anew. Another
- * controller's are kept apart by the lock, which the transaction compares.
+ * Why nobody loses a device that a switch has just claimed: if a claim was made since the look began, the look is given
+ * up. A later claim is written by a later task of the same lane, which reads the document anew. Claims of another
+ * controller are kept apart by the lock, which the transaction compares.
  *
- * Failure modes: a node is down, or does not answer: what it has stays the job's until it is back and its ranks have
- * ended; another job wrote the document at the same moment: written again; the lock is lost: nothing is written. */
+ * Failure modes: a node is down, or does not answer: its devices stay the job's until it is back and its ranks have
+ * ended. Another job wrote the document at the same moment: it is written again. The lock is lost: nothing is written.
+ */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a committed switch came to (docs/control.md): the summary for whoever
- * waits for it, and a brief form that its event keeps. Loop thread.
+/* The result of a committed switch (docs/control.md): the summary for the waiting caller, and a brief form for its
+ * event. Loop thread.
  *
  * Happy path: both are made once, when the core says that the switch is done.
  *

@@ -3,8 +3,8 @@
  *
  * Happy path: every node of the generation is up and has its table; one empty fetch from each shows that.
  *
- * Failure modes: a node that is down, or up without the table (its store was lost, or is a new one), has nothing; one
- * that does not answer is taken to have what it had. */
+ * Failure modes: a node that is down, or that is up without the table (its store was lost, or is new), counts as having
+ * nothing. A node that does not answer counts as having its table. */
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"

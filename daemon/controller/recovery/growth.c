@@ -3,13 +3,13 @@
  * another job has given some back.
  *
  * Happy path: a node has more devices for the job than it has been weighed with. When nothing more has joined for the
- * waiting time, a switch to as many devices as there are is planned, at most max_gpus, and made if it pays. What the
- * job has been weighed with is then kept in etcd, so that any controller goes on from there.
+ * waiting time, a switch to as many devices as there are is planned, at most max_gpus, and made if it pays. The weighed
+ * devices are then kept in etcd, so any controller goes on from there.
  *
- * Failure modes: no switch pays, or none is possible (an event says why, and the same devices are not weighed again); a
- * switch that aborts (tried again, later and later, TRIES_MAX times); a node that is lost (recovery.c goes first, and
- * nothing is weighed meanwhile); a controller that dies before it has decided (the next one weighs the same).
- * Loop thread. */
+ * Failure modes: no switch pays, or none is possible (an event says why, and the same devices are not weighed again);
+ * the switch aborts (tried again after ever longer waits, TRIES_MAX times); a node is lost (recovery.c goes first, and
+ * nothing is weighed meanwhile); the controller dies before it has decided (the next one weighs the same devices). Loop
+ * thread. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"

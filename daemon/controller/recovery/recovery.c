@@ -3,14 +3,13 @@
  *
  * Happy path: a node of the generation is lost, and the steps of the ranks that can be seen stand still: if the job can
  * go on elsewhere, its ranks are ended (the record says why), and it is started again from the record's snapshot. Until
- * it can, nothing is ended: a node that comes back with its ranks finds the others as they were.
+ * the job can go on elsewhere, no rank is ended: a node that comes back with its ranks finds the others as they were.
  *
- * Failure modes: bytes or devices are missing (events and status say which; tried again, later and later, and when a
- * node comes back); a switch that starts ranks aborts (tried again; after TRIES_MAX failures that no node is to blame
- * for the job stays failed). A rank that fails is judged first: its node, or another, may have gone at the same moment.
- * The program itself may be what takes nodes down, or hangs as it is built: starts that come to nothing are counted in
- * the record, and after as many as the job allows it stays failed.
- * Loop thread. */
+ * Failure modes: bytes or devices are missing (events and status say which; tried again after ever longer waits, and
+ * when a node comes back); a switch that starts ranks aborts (tried again; if no node is to blame for TRIES_MAX
+ * failures, the job stays failed). If a rank fails, its cause is judged first: its node, or another, may have gone at
+ * the same moment. The program itself may take nodes down, or hang while it builds. So failed starts are counted in the
+ * record, and after as many as the job allows it stays failed. Loop thread. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/leaving/leaving.h"
 #include "daemon/controller/recovery/stragglers.h"
@@ -103,7 +102,7 @@ static void wait_for(struct ptc_controller *ctl, const char *why)
 		ptc_event(ctl->all->cluster, ctl->uuid, "waits", "%s", r->waits);
 }
 
-/* What is told once the HALT has begun. */
+/* The event of the HALT, which is written once the HALT has begun. */
 __attribute__((format(printf, 3, 4))) static void will_tell(struct ptc_controller *ctl, const char *kind,
 							    const char *fmt, ...)
 {
@@ -257,7 +256,7 @@ static void was_read(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 	}
 }
 
-/* Instead of a HALT: what the ranks that are left hold becomes the snapshot first. */
+/* Instead of a HALT: the memory of the remaining ranks becomes the snapshot first. */
 static bool make_held(struct ptc_controller *ctl, struct ptc_switch_request *r)
 {
 	const struct ptc_hold *h = &ctl->recovery.hold;
@@ -271,7 +270,7 @@ static bool make_held(struct ptc_controller *ctl, struct ptc_switch_request *r)
 	return true;
 }
 
-/* After mark: what is counted is counted from the step that the job goes on from. */
+/* After mark: counts begin at the step that the job goes on from. */
 static void mark_held(struct ptc_controller *ctl, struct ptc_switch_request *r)
 {
 	struct ptc_recovery *rec = &ctl->recovery;
@@ -367,7 +366,7 @@ static bool was_killed(const struct ptc_worker_doc *w)
 	return WIFSIGNALED(w->exit_status) && WTERMSIG(w->exit_status) == SIGKILL;
 }
 
-/* Of the ranks that have failed the one that the others followed: they exit when a peer has gone, nobody kills them. */
+/* The failed rank that the others followed: those exit by themselves when a peer has gone, and nobody kills them. */
 static const struct ptc_worker_doc *culprit(const struct ptc_controller *ctl, const struct ptc_worker_doc *first)
 {
 	const struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid);
@@ -447,7 +446,7 @@ static const char *says_gone(const struct ptc_controller *ctl, uint64_t incarnat
 	return NULL;
 }
 
-/* Whether it is known by now what is to blame. */
+/* Whether the cause of the failure is known by now. */
 static bool judged(struct ptc_controller *ctl, const struct parts *p, const struct ptc_worker_view *w, bool gone)
 {
 	struct ptc_recovery *r = &ctl->recovery;

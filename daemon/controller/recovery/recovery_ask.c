@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What step the ranks of a job have come to, where nodes can be asked.
+/* Asks the nodes that are up for the steps of a job's ranks.
  *
  * Happy path: each node of the generation that is up answers Ranks; the last answer ends the round. Failure modes: a
  * node that does not answer is suspected (controller_send.c probes it and revokes its lease), and the round does not

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks of a job that trains that are slower than the others: "on_straggler" of its description. daemon/core/slow says
- * which are; this gives it what ranks tell, and tells people. Loop thread. */
+/* Ranks of a job that trains that are slower than the others: "on_straggler" of its description. daemon/core/slow
+ * decides which ranks are slow. This file gives it the ranks' reports, and reports the result to people. Loop thread.
+ */
 #pragma once
 
 #include "base/limits.h"

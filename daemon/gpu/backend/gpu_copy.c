@@ -7,8 +7,8 @@
  * a kernel where there are kernels (gpu_launch.c). A digest is computed on the device, or without kernels of tiles that
  * come out through the ring.
  *
- * Failure modes: a copy that the device does not do. What was queued is waited for before the call returns, so nothing
- * is written to host memory after it; if even that fails the failure is sticky and the process ends. */
+ * Failure modes: the device does not do a copy. The call waits for all queued copies before it returns, so nothing is
+ * written to host memory after it. If even waiting fails, the failure is sticky and the process ends. */
 #include "base/check.h"
 #include "base/number/digest.h"
 #include "base/sys/fault.h"

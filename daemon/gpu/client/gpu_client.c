@@ -5,8 +5,8 @@
  *   NONE --start--> RUNNING --socket closed, killed--> ENDING --nobody waits any more--> NONE
  *
  * ENDING: the reading thread kills the process and waits for its end, so that it writes to nobody's memory; only then
- * it wakes the waiters. The socket is closed when the last has gone. A sticky answer lets what is under way end, holds
- * new calls back and ends the process then.
+ * it wakes the waiters. The socket is closed when the last waiter has gone. After a sticky answer, new calls wait until
+ * those under way have ended; then the process is ended.
  *
  * Failure modes: ptc-gpu cannot be started, or ends too often (PTC_ESTATE, with why the last one ended); it does not
  * answer and is killed (PTC_ETIMEOUT); it does not even end then: outcome.unsafe, and the process is left behind. */
