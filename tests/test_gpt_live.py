@@ -138,14 +138,14 @@ class GptLive(harness.Case):
         ranks = [r["pid"] for r in job.status()["run"]["ranks"]]
         return {**live.usage(c, ranks, of=max), "rank heap KiB": max(self.heap_kib(p) for p in ranks)}
 
-    def many_switches(self, mode, count, every, **run):
+    def many_switches(self, mode, count, every, rest=(), **run):
         options = ["--steps", "100000", "--dtype", "float64", "--zero", "1"]
         configs, rows = ["tp=4", "pp=2,dp=2", "tp=1,dp=3", "tp=2,pp=2", A], []
         self.heap = self.path("heap")
         os.mkdir(self.heap)
         os.chmod(self.heap, 0o777)
         with self.cluster(nodes=2, devices=2, lease_ttl="20s") as c:
-            job = self.job(c, mode, *options, "--heap", self.heap, **run)
+            job = self.job(c, mode, *options, "--heap", self.heap, *rest, **run)
             job.run(A)
             at = 0
             for i in range(count):
@@ -172,7 +172,7 @@ class GptLive(harness.Case):
 
     @long
     def test_ten_switches_restart(self):
-        self.many_switches("restart", harness.size(6, 6, 10), harness.size(3, 3, 5), build="ahead")
+        self.many_switches("restart", harness.size(6, 6, 10), harness.size(3, 3, 5), rest=("--rest", "0.5"), build="ahead")
 
     # ---- there and back
 
