@@ -4,6 +4,7 @@
 #pragma once
 
 #include "daemon/api/caller/caller.h"
+#include "daemon/controller/switch_plan.h"
 
 /* api_switch.c: ptc_api_start_switch plans on this thread and submits the switch to this daemon's controller.
  * It waits while the controller only tidies up. */
