@@ -25,7 +25,7 @@ void ptc_pull_result_done(struct ptc_pull_result *r)
 {
 	ptc_free(r->need_index);
 	ptc_free(r->digests);
-	json_decref(r->links);
+	ptc_free(r->links);
 	if (r->capture)
 		ptc_pb_free(&r->capture->base);
 	if (r->layout)

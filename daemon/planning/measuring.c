@@ -71,7 +71,8 @@ struct ptc_measuring {
 		char uuid[PTC_UUID_TEXT], spec_hash[PTC_HASH_HEX];
 	} created[CREATED]; /* to be prepared */
 	size_t ncreated;
-	json_t *links; /* of switches, to be compared with what is known */
+	struct ptc_link_use *links; /* of switches, to be compared with what is known */
+	size_t nlinks;
 	/* the thread's own */
 	int64_t changed_ms, looked_ns; /* when links had changed, and when that was asked last */
 	bool asked;
@@ -451,20 +452,15 @@ static void prepare(struct ptc_measuring *m)
 
 /* ---- links ---- */
 
-void ptc_measuring_links(struct ptc_measuring *m, const char *summary)
+void ptc_measuring_links(struct ptc_measuring *m, const struct ptc_link_use *uses, size_t n)
 {
-	json_t *root = NULL, *links;
-
-	if (!m || !summary || ptc_json_load("summary", summary, strlen(summary), &root, NULL) != 0)
+	if (!m)
 		return;
-	links = json_object_get(root, "links");
 	pthread_mutex_lock(&m->lock);
-	if (links && !m->links)
-		m->links = json_array();
-	if (links && json_array_size(m->links) < LINKS)
-		json_array_extend(m->links, links);
+	if (m->nlinks < LINKS)
+		for (size_t i = 0; i < n && PTC_MORE(m->links, m->nlinks); i++)
+			m->links[m->nlinks++] = uses[i];
 	pthread_mutex_unlock(&m->lock);
-	json_decref(root);
 }
 
 static void list_jobs(void *arg)
@@ -480,17 +476,16 @@ static void list_jobs(void *arg)
 }
 
 /* One line in each job's log, of the first of them. */
-static void tell_links(struct ptc_measuring *m, const json_t *changed)
+static void tell_links(struct ptc_measuring *m, const struct ptc_link_changes *changed)
 {
-	const json_t *c = json_array_get(changed, 0);
+	const struct ptc_link_change *c = changed->v;
 
 	if (ptc_loop_call(m->opts.loop, list_jobs, m) != 0)
 		return;
 	for (size_t i = 0; i < m->njobs; i++)
 		ptc_event(m->opts.docs->cluster, m->jobs[i], "links",
 			  "a switch has shown that %zu links have changed: from %s to %s %.3g GB/s, it was %.3g GB/s",
-			  json_array_size(changed), json_string_value(json_object_get(c, "from")),
-			  json_string_value(json_object_get(c, "to")), number(c, "is") / 1e9, number(c, "was") / 1e9);
+			  changed->n, c->from, c->to, c->is / 1e9, c->was / 1e9);
 	ptc_free(m->jobs);
 	m->jobs = NULL;
 }
@@ -498,22 +493,26 @@ static void tell_links(struct ptc_measuring *m, const json_t *changed)
 static void compare_links(struct ptc_measuring *m)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	json_t *links, *changed = NULL;
+	struct ptc_link_changes changed = { 0 };
+	struct ptc_link_use *links;
+	size_t n;
 
 	pthread_mutex_lock(&m->lock);
 	links = m->links;
+	n = m->nlinks;
 	m->links = NULL;
+	m->nlinks = 0;
 	pthread_mutex_unlock(&m->lock);
 	if (!links)
 		return;
-	if (ptc_planning_links_saw(m->opts.planning, links, &changed, &err) != 0)
+	if (ptc_planning_links_saw(m->opts.planning, links, n, &changed, &err) != 0)
 		ptc_debug("planning", "links are not compared: %s", err.text);
-	else if (json_array_size(changed))
-		tell_links(m, changed);
-	if (json_array_size(changed))
+	if (changed.n) {
+		tell_links(m, &changed);
 		m->looked_ns = 0;
-	json_decref(changed);
-	json_decref(links);
+	}
+	ptc_free(changed.v);
+	ptc_free(links);
 }
 
 struct replan {
@@ -687,7 +686,7 @@ struct ptc_measuring *ptc_measuring_free(struct ptc_measuring *m)
 		watched_done(&m->w[i]);
 	for (size_t i = 0; i < m->nnotes; i++)
 		ptc_free(m->notes[i].summary);
-	json_decref(m->links);
+	ptc_free(m->links);
 	ptc_planning_shape_done(&m->shape);
 	pthread_cond_destroy(&m->wake);
 	pthread_mutex_destroy(&m->lock);
