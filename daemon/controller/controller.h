@@ -139,10 +139,32 @@ int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, uid_t uid, struct pt
 
 /* Whether each of v's nodes is up and has its table. It asks them: blocking, not on the loop. v is located. */
 void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *ret_has);
-/* Finds tensors of v's committed generation that no live node has any more (docs/control.md, "lost"; NULL: none) and
- * nodes that do not have their part ("absent"; NULL: none). Blocks as well. */
+/* Tensors of a committed generation that no live node has whole any more, and nodes that do not have their part. Nodes
+ * are numbers of the view's. Freed with ptc_lost_report_done; one of zeros is fine. */
+struct ptc_lost_report {
+	size_t ntensors; /* lost, of which `listed` has at most the first PTC_LOST_LISTED */
+	int64_t bytes;   /* of all of them */
+	struct ptc_lost_tensor *listed;
+	size_t nlisted;
+	struct ptc_absent_node *absent;
+	size_t nabsent;
+};
+#define PTC_LOST_LISTED 100
+struct ptc_lost_tensor {
+	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
+	int64_t bytes;
+	uint32_t nnodes, nodes[PTC_LOST_NODES];
+};
+struct ptc_absent_node {
+	uint32_t node;
+	const char *state; /* "left out", "without its bytes", "lost" or "down" */
+	double down_s;
+	char *means; /* a line for people */
+};
+void ptc_lost_report_done(struct ptc_lost_report *r);
+/* Blocks as well. */
 int ptc_lost_find(struct ptc_controllers *all, const struct ptc_view *v, const bool *has, const struct ptc_spec *spec,
-		  const struct ptc_record_doc *record, json_t **ret_lost, json_t **ret_absent, struct ptc_error *err);
+		  const struct ptc_record_doc *record, struct ptc_lost_report *ret, struct ptc_error *err);
 /* PTC_ELOST: usable nodes (by v's numbers) lack some of it; the line names tensors. Asks none. Not on the loop. */
 int ptc_lost_covered(struct ptc_controllers *all, const struct ptc_view *v, const bool *usable, struct ptc_error *err);
 
