@@ -13,6 +13,7 @@
 #include "base/sys/sys.h"
 #include "base/sys/thread.h"
 #include "daemon/cluster/job_events.h"
+#include "daemon/cluster/ranks/rank_rows.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
@@ -87,44 +88,39 @@ struct ptc_measuring {
 
 /* ---- one look ---- */
 
-static json_t *ask_ranks(struct ptc_measuring *m, const struct ptc_measuring_run *r)
+/* Nothing where the node does not answer. */
+static struct ptc_rank_rows ask_ranks(struct ptc_measuring *m, const struct ptc_measuring_run *r)
 {
 	Ptc__V1__JobRequest req = PTC__V1__JOB_REQUEST__INIT;
+	struct ptc_rank_rows rows = { 0 };
 	struct ptc_rpc_channel *channel;
 	ProtobufCMessage *reply = NULL;
-	json_t *rows = NULL;
 
 	if (!r->address[0] || ptc_channels_get(m->opts.channels, r->node, r->address, false, 0, &channel, NULL) != 0)
-		return NULL;
+		return rows;
 	req.version = PTC_WIRE_VERSION;
 	req.job = (char *)(uintptr_t)r->uuid; /* packing only reads */
 	if (ptc_pb_unary(channel, "/ptc.v1.Peer/Ranks", &req.base, ANSWER_MS, NULL, 0, &ptc__v1__document__descriptor,
-			 &reply, NULL) == 0) {
-		const char *json = ((Ptc__V1__Document *)reply)->json;
-
-		ptc_json_load("ranks", json, strlen(json), &rows, NULL);
-	}
+			 &reply, NULL) == 0)
+		(void)ptc_rank_rows_decode(((Ptc__V1__Document *)reply)->json, &rows, NULL);
 	ptc_pb_free(reply);
 	return rows;
 }
 
 /* The least step of the run's ranks there; false: none has one. */
-static bool least_step(const json_t *rows, const struct ptc_measuring_run *r, uint64_t *ret_step, double *peak)
+static bool least_step(const struct ptc_rank_rows *rows, const struct ptc_measuring_run *r, uint64_t *ret_step,
+		       double *peak)
 {
-	const json_t *row;
 	bool any = false;
-	size_t i;
 
-	json_array_foreach(rows, i, row) {
-		double bytes = json_number_value(json_object_get(json_object_get(row, "reports"), "peak_bytes"));
+	for (size_t i = 0; i < rows->n; i++) {
+		const struct ptc_rank_row *row = &rows->v[i];
 
-		if (ptc_json_count(row, "generation") != r->generation ||
-		    ptc_json_count(row, "incarnation") != r->incarnation ||
-		    !json_is_integer(json_object_get(row, "step")))
+		if (row->generation != r->generation || row->incarnation != r->incarnation || !row->has_step)
 			continue;
-		*ret_step = any ? PTC_MIN(*ret_step, ptc_json_count(row, "step")) : ptc_json_count(row, "step");
+		*ret_step = any ? PTC_MIN(*ret_step, row->step) : row->step;
 		any = true;
-		*peak = PTC_MAX(*peak, isfinite(bytes) ? bytes : 0);
+		*peak = PTC_MAX(*peak, isfinite(row->peak_bytes) ? row->peak_bytes : 0);
 	}
 	return any;
 }
@@ -309,7 +305,7 @@ static void look(struct ptc_measuring *m, struct watched *w)
 {
 	int64_t now = ptc_sys_now_ns();
 	uint64_t step = 0;
-	json_t *rows;
+	struct ptc_rank_rows rows;
 	double step_s;
 
 	if (!w->wanted || now < w->next_ns)
@@ -317,13 +313,13 @@ static void look(struct ptc_measuring *m, struct watched *w)
 	rows = ask_ranks(m, &w->run);
 	now = ptc_sys_now_ns();
 	w->next_ns = w->written_s > 0 ? now + SLOW_NS : 0;
-	if (least_step(rows, &w->run, &step, &w->peak_bytes) && saw_step(w, step, now)) {
+	if (least_step(&rows, &w->run, &step, &w->peak_bytes) && saw_step(w, step, now)) {
 		step_s = median(w->windows, w->nwindows);
 		if (!(fabs(step_s / w->written_s - 1) <= CHANGED) || /* also when nothing was written */
 		    (w->written_windows < SPREAD && w->nwindows >= SPREAD))
 			write_step(m, w, step_s);
 	}
-	json_decref(rows);
+	ptc_free(rows.v);
 }
 
 /* ---- notes of switches ---- */
