@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job core: see job_core.h for the protocol and for what it asks of shell, nodes and etcd. This file has the
- * events; job_state.c the states and their moves, job_moves.c what each phase begins and ends, job_nodes.c what nodes
- * are asked, job_replies.c what their answers mean, job_start.c where a switch begins or, found written down, goes on.
+ * events; switch_phases.c the states and their moves, switch_moves.c what each phase begins and ends, switch_nodes.c
+ * what nodes are asked, switch_replies.c what their answers mean, switch_start.c where a switch begins or, found
+ * written down, goes on.
  *
  * Happy path: START, IDLE, SWITCH; CHECKING cleans the nodes that take part and asks for a dry run; INTENT makes the
  * switch durable; STARTING and ARMING get new ranks ready and stop the old; SEALING, AGREEING and COMMIT1 make the

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From phase to phase: what each begins, and what ends it. Happy path: a phase is entered, asks nodes (job_nodes.c),
+/* From phase to phase: what each begins, and what ends it. Happy path: a phase is entered, asks nodes (switch_nodes.c),
  * the shell or etcd, and is advanced when nobody is waited for any more. Failure modes: a switch that goes wrong is
  * aborted; what is written down is read again, later and later. */
 #include "daemon/core/job_internal.h"
