@@ -30,7 +30,7 @@
 #include "base/limits.h"
 #include "base/number/versions.h"
 #include "base/status.h"
-#include "daemon/core/job_switch.h"
+#include "daemon/core/switch_terms.h"
 #include "daemon/cluster/devices/unhealthy.h"
 #include "formats/dataset/ledger.h"
 
@@ -116,9 +116,9 @@ struct ptc_intent_doc {
 	bool run_from, run_to; /* ranks of the old generation run; ranks of the new one will */
 	enum ptc_run end;      /* of a snapshot without run_to, or a halt: the record's `run` afterwards */
 	uint64_t stop;         /* first round of arming; held: where ranks are captured */
-	bool held, leaves; /* a snapshot: of ranks that survive a loss (job_switch.h); of ranks that start elsewhere */
-	uint64_t reached;  /* held: the greatest step that any rank was seen to come to */
-	uint64_t source;   /* import: the older snapshot whose state it is; 0: a client sends the state */
+	bool held, leaves;     /* a snapshot: of ranks that survive a loss; of ranks that start elsewhere */
+	uint64_t reached;      /* held: the greatest step that any rank was seen to come to */
+	uint64_t source;       /* import: the older snapshot whose state it is; 0: a client sends the state */
 	/* Names of nodes that the switch began without, with spaces between: they are lost, or hold old tables. */
 	char without[PTC_WITHOUT_MAX];
 };

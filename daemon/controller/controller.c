@@ -595,6 +595,15 @@ static void count(const struct ptc_controller *ctl, bool was_committed)
 				  (i + 1 < ctl->nphases ? ctl->phases[i + 1].at_ns : now) - ctl->phases[i].at_ns);
 }
 
+static void compare_links(const struct ptc_controller *ctl)
+{
+	size_t n;
+	struct ptc_link_use *links = ptc_switch_links(ctl, &n);
+
+	ptc_measuring_links(ctl->all->measuring, links, n);
+	ptc_free(links);
+}
+
 static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
 	char *text = NULL, why[1024];
@@ -617,7 +626,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		text = ptc_switch_summary(ctl);
 		if (ctl->intent.run_to && ctl->intent.kind == PTC_SWITCH_RESIZE)
 			ptc_measuring_switched(ctl->all->measuring, ctl->uuid, ctl->intent.to_generation, text);
-		ptc_measuring_links(ctl->all->measuring, text);
+		compare_links(ctl);
 		committed(ctl);
 	} else {
 		if (up->status != PTC_EFENCED) /* else it is the next controller's to say */

@@ -21,7 +21,8 @@ struct ptc_pull_result {
 	uint64_t *digests; /* both move to the thread that compares them */
 	size_t n;
 	uint64_t wire_bytes, copied_bytes, verified_bytes;
-	json_t *links;                        /* of Pull: [{from, bytes, seconds}] */
+	struct ptc_link_use *links; /* of Pull: without `to`, which is the node */
+	size_t nlinks;
 	struct Ptc__V1__PullReply *capture;   /* of Capture: its last message, for rank states */
 	struct Ptc__V1__WorkersReply *layout; /* of Build: the declarations of the node's ranks */
 };

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "daemon/cluster/cluster.h"
-#include "daemon/core/job_switch.h"
+#include "daemon/core/switch_terms.h"
 
 #define PTC_DEVICE_TRIES 32 /* of a write: other jobs wrote the document at the same moment */
 

@@ -6,7 +6,7 @@
  * A controller has one of these; all of it belongs to the loop. What has to outlive a controller is in the record. */
 #pragma once
 
-#include "daemon/cluster/records.h"
+#include "daemon/controller/switch_plan.h" /* and the records */
 #include "formats/job/job.h"
 
 #include <stdbool.h>

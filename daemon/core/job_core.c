@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job core: see job_core.h for the protocol and for what it asks of shell, nodes and etcd. This file has the
- * events. job_state.c has the states and their moves, job_moves.c the begin and the end of each phase, job_nodes.c the
- * requests to nodes, job_replies.c their answers. job_start.c says where a switch begins, or, found in etcd, goes on.
+ * events. switch_phases.c has the states and their moves, switch_moves.c the begin and the end of each phase,
+ * switch_nodes.c the requests to nodes, switch_replies.c their answers. switch_start.c says where a switch begins, or,
+ * found in etcd, goes on.
  *
  * Happy path: START, IDLE, SWITCH; CHECKING cleans the nodes that take part and asks for a dry run; INTENT makes the
  * switch durable; STARTING and ARMING get new ranks ready and stop the old; SEALING, AGREEING and COMMIT1 make the

@@ -79,7 +79,7 @@
 
 #include "base/limits.h"
 #include "base/status.h"
-#include "daemon/core/job_switch.h"
+#include "daemon/core/switch_terms.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -67,7 +67,7 @@ struct ptc_job_work_opts {
 	const struct ptc_plan_devices *known;    /* devices by name; NULL: those that the program knows */
 	const char *now;                         /* NULL: none */
 	const char *profile;                     /* as a file has it; NULL: there is none */
-	const json_t *pairs;                     /* measured links; NULL: none */
+	const struct ptc_links *pairs;           /* measured links; NULL: none */
 	const struct ptc_measured_doc *measured; /* NULL: nothing */
 	const struct ptc_planning_shape *shape;
 };

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "daemon/api/caller/caller.h"
+#include "daemon/controller/switch_plan.h"
 
 /* api_switch.c: ptc_api_start_switch plans on this thread and submits the switch to this daemon's controller.
  * It waits while the controller only tidies up. */
@@ -24,8 +25,8 @@ int ptc_api_stream(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_
 		   struct ptc_error *err);
 /* The state of a job's ranks: docs/control.md, `run`. v: the job's committed generation; NULL: it has none. */
 json_t *ptc_api_run_json(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v);
-/* Asks a node for the job's ranks there (ptc_workers_json). NULL: it does not answer. */
-json_t *ptc_api_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *node, const char *address);
+/* Asks a node for the job's ranks there. Gives its answer (daemon/cluster/ranks); ptc_free it. NULL: there is none. */
+char *ptc_api_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *node, const char *address);
 uint64_t ptc_api_new_id(void);
 
 /* api_leave.c: a node that is taken away. Waits until the jobs have left it, or the time is over. *ret_summary:

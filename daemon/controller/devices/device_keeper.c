@@ -20,7 +20,7 @@
 #include "base/number/fence.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
-#include "formats/json.h"
+#include "daemon/cluster/ranks/rank_rows.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
@@ -183,31 +183,24 @@ struct ask {
 };
 
 /* Whether the process of that rank may have the device. */
-static bool may_have(const json_t *row, uint32_t device)
+static bool may_have(const struct ptc_rank_row *row, uint32_t device)
 {
-	const char *state = json_string_value(json_object_get(row, "state"));
-	const json_t *on = json_object_get(row, "on_device"), *pid = json_object_get(row, "pid");
-
-	if (on)
-		return json_is_integer(on) && json_integer_value(on) == (json_int_t)device;
-	/* an older version does not say on which */
-	return (!pid || json_integer_value(pid) > 0) && (!state || strcmp(state, "exited") != 0);
+	if (row->says_device)
+		return row->on_device && row->device == (int64_t)device;
+	return row->lives; /* an older version does not say on which */
 }
 
-static void take_rows(struct ptc_device_look *l, uint32_t node, const json_t *rows)
+static void take_rows(struct ptc_device_look *l, uint32_t node, const struct ptc_rank_rows *rows)
 {
 	const char *name = ptc_cluster_node(l->ctl->all->cluster, node)->doc.name;
-	const json_t *row;
-	size_t k;
 
 	for (size_t i = 0; i < l->n; i++) {
 		if (strcmp(l->spare[i].node, name) != 0)
 			continue;
 		l->free[i] = ptc_job_settled(l->ctl->core, node);
-		json_array_foreach(rows, k, row) {
-			if (may_have(row, l->spare[i].device))
+		for (size_t k = 0; k < rows->n; k++)
+			if (may_have(&rows->v[k], l->spare[i].device))
 				l->free[i] = false;
-		}
 	}
 }
 
@@ -216,16 +209,15 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 	struct ask *a = arg;
 	struct ptc_device_look *l = a->look;
 	ProtobufCMessage *msg = NULL;
-	json_t *rows = NULL;
-	const char *text;
+	struct ptc_rank_rows rows;
 
 	(void)err;
 	if (status == 0)
 		status = ptc_pb_decode(&ptc__v1__document__descriptor, data, len, &msg, NULL);
-	text = status == 0 ? ((Ptc__V1__Document *)msg)->json : "";
-	if (status == 0 && !l->ctl->gone && ptc_json_load("ranks", text, strlen(text), &rows, NULL) == 0)
-		take_rows(l, a->node, rows);
-	json_decref(rows);
+	if (status == 0 && !l->ctl->gone && ptc_rank_rows_decode(((Ptc__V1__Document *)msg)->json, &rows, NULL) == 0) {
+		take_rows(l, a->node, &rows);
+		ptc_free(rows.v);
+	}
 	ptc_pb_free(msg);
 	ptc_free(a);
 	if (--l->awaited == 0)

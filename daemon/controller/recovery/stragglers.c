@@ -14,6 +14,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
+#include "daemon/cluster/ranks/rank_rows.h"
 #include "daemon/core/slow/slow.h"
 #include "reshard/spec/config.h"
 
@@ -73,17 +74,12 @@ static void begin(struct ptc_controller *ctl)
 	ctl->recovery.stragglers = s;
 }
 
-void ptc_stragglers_saw(struct ptc_controller *ctl, const json_t *row)
+void ptc_stragglers_saw(struct ptc_controller *ctl, const struct ptc_rank_row *row)
 {
 	struct ptc_stragglers *s = ctl->recovery.stragglers;
-	const json_t *step = json_object_get(row, "step");
-	const json_t *own = json_object_get(json_object_get(row, "reports"), OWN_REPORT);
-	uint64_t rank = ptc_json_count(row, "rank");
-	double own_s = json_number_value(own);
 
-	if (current(ctl) && ptc_json_count(row, "incarnation") == s->incarnation && json_is_integer(step) &&
-	    rank < s->n)
-		ptc_slow_see(&s->ranks[rank], (uint64_t)json_integer_value(step), json_is_number(own) ? &own_s : NULL);
+	if (current(ctl) && row->incarnation == s->incarnation && row->has_step && row->rank < s->n)
+		ptc_slow_see(&s->ranks[row->rank], row->step, row->has_own ? &row->own_s : NULL);
 }
 
 /* ---- what is said ---------------------------------------------------------------------- */

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 struct ptc_controller;
+struct ptc_rank_row;
 
 #define PTC_STRAGGLERS_SHOWN 8 /* in an event, in status and as series, so that a job with many is one line */
 
@@ -28,5 +29,6 @@ json_t *ptc_stragglers_json(const struct ptc_controller *ctl);
 /* Each 200 ms, of a job that trains and all of whose nodes are up. True: its nodes are to be asked (ptc_recovery_ask).
  */
 bool ptc_stragglers_tick(struct ptc_controller *ctl);
-/* A rank's row of an answer to Ranks, of the record's incarnation. */
-void ptc_stragglers_saw(struct ptc_controller *ctl, const json_t *row);
+/* A rank of an answer to Ranks, of the record's incarnation. Its own work: the report own_seconds (docs/failures.md).
+ */
+void ptc_stragglers_saw(struct ptc_controller *ctl, const struct ptc_rank_row *row);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From phase to phase: how each begins and ends. Happy path: a phase is entered, and asks nodes (job_nodes.c), the
+/* From phase to phase: how each begins and ends. Happy path: a phase is entered, and asks nodes (switch_nodes.c), the
  * shell or etcd. When all have answered, the next phase is entered. Failure modes: a switch that goes wrong is aborted;
  * record and intent are read again, after ever longer waits. */
 #include "daemon/core/job_internal.h"

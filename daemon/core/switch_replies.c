@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The meaning of nodes' answers, and of nodes that come and go. See job_core.c for the whole.
  *
- * Happy path: job_nodes.c asks the nodes that a phase needs; the last answer ends the phase.
+ * Happy path: switch_nodes.c asks the nodes that a phase needs; the last answer ends the phase.
  *
  * Failure modes
  *   retriable answer      held back for 1, 2, 4 .. ticks, then sent again; max_attempts in a row abort the switch
@@ -29,7 +29,7 @@ static const char *op_name(int op)
 	return (unsigned)op < PTC_ARRAY_LEN(names) ? names[op] : "?";
 }
 
-/* ---- arming: the rounds after the first (job_nodes.c) ------------------------------------ */
+/* ---- arming: the rounds after the first (switch_nodes.c) ------------------------------------ */
 
 /* The next round, later than anything published; or too many were needed. */
 static void arming_again(struct ptc_job *job)
