@@ -163,7 +163,6 @@ void ptc_hang_tick(struct ptc_controller *ctl);
 bool ptc_hang_hangs(const struct ptc_controller *ctl);
 /* hang_evidence.c: has nodes keep what the ranks do. It has ended when hang.evidence.state is KEPT. */
 void ptc_hang_keep(struct ptc_controller *ctl);
-
 /* recovery_hold.c: begins it, unless begun for the ranks of the record; ask again until it is FOUND or NONE. */
 enum ptc_hold_state ptc_recovery_hold(struct ptc_controller *ctl);
 /* Whether the node has a rank that is held at the step that was found. */
@@ -186,14 +185,15 @@ struct ptc_recovery_plan {
 void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p);
 /* Begins it, unless one is under way; then planned is called on the loop, unless the controller has gone. It may take
  * what is in p. READ: only what the description says. SAME: the configuration and the nodes that the job has, and no
- * others. GROW: of a job that trains, on more devices than it has. AGAIN: on as many. ELSEWHERE: of a job without
- * ranks, its configuration, without nodes that leave; ANY leaves these out, too. */
+ * others. GROW, AGAIN, LEAVE: of a job that trains, on more devices than it has, on as many, on at most as many.
+ * ELSEWHERE: of a job without ranks, its configuration, without nodes that leave; ANY leaves these out, too. */
 enum ptc_recovery_for {
 	PTC_RECOVERY_READ,
 	PTC_RECOVERY_SAME,
 	PTC_RECOVERY_ANY,
 	PTC_RECOVERY_GROW,
 	PTC_RECOVERY_AGAIN,
+	PTC_RECOVERY_LEAVE,
 	PTC_RECOVERY_ELSEWHERE,
 };
 void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,

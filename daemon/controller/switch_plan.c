@@ -195,6 +195,15 @@ static void note_ill(struct pool *p, const char *node, uint32_t device, const ch
 		ptc_buf_printf(&p->ill, "%s%s:%u is not well (%s)", p->ill.len ? ", " : "", node, device, health);
 }
 
+/* The job has left it, because its ranks were slow there. */
+static void note_left(struct pool *p, const char *node, uint32_t device)
+{
+	if (p->ill.len < TAKEN_TEXT)
+		ptc_buf_printf(&p->ill,
+			       "%sthe job's ranks were slow on %s:%u (`ptcctl device bad %s:%u --undo` gives it back)",
+			       p->ill.len ? ", " : "", node, device, node, device);
+}
+
 /* Those of a node that may be used. */
 static void collect_devices(struct pool *p, const struct ptc_node *n, uint32_t number)
 {
@@ -207,8 +216,10 @@ static void collect_devices(struct pool *p, const struct ptc_node *n, uint32_t n
 		else if (!p->ranks ||
 			 ptc_cluster_device_free(p->all->cluster, n->doc.name, k, p->v->meta.uuid, p->shares, &by))
 			p->devices[p->ndevices++] = (struct ptc_device){ number, k };
-		else
+		else if (by)
 			note_taken(p, n->doc.name, k, by);
+		else
+			note_left(p, n->doc.name, k);
 }
 
 /* Loop thread. */

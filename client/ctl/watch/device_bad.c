@@ -33,7 +33,8 @@ const struct ctl_verb ctl_device_bad = {
 	.about = "Mark a device bad, so that no ranks get it",
 	.help = "What runs there goes on; `ptcctl resize` or the next start leaves the device out. The mark stays "
 		"until\n"
-		"it is undone, also over restarts. Only root may do this.\n",
+		"it is undone, also over restarts. With --undo, jobs that have left the device because their ranks\n"
+		"were slow there (`on_straggler: drain`) may have it again. Only root may do this.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

@@ -13,6 +13,7 @@
  * Loop thread. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/leaving/leaving.h"
+#include "daemon/controller/recovery/straggler_drain.h"
 #include "daemon/controller/recovery/stragglers.h"
 
 #include "base/buf.h"
@@ -323,12 +324,14 @@ static void planned_live(struct ptc_controller *ctl, struct ptc_recovery_plan *p
 		(void)ptc_recovery_hold(ctl); /* act goes on */
 		return;
 	}
+	try_later(ctl);
+	if (p->status == PTC_ENODEVICES && ptc_straggler_drain_yields(ctl))
+		return;
 	snprintf(why, sizeof why,
 		 "node %s is lost, and the job cannot go on without it: %s; its ranks are left as they are until the "
 		 "node is back",
 		 parts.names, p->err.text);
 	wait_for(ctl, why);
-	try_later(ctl);
 }
 
 /* A node of a job that trains is lost, and no step ends any more. */
@@ -522,6 +525,8 @@ static void planned_start(struct ptc_controller *ctl, struct ptc_recovery_plan *
 	if (!ptc_controller_idle(ctl) || !ctl->record.recovery || ctl->record.run == PTC_RUN_LIVE)
 		return;
 	try_later(ctl); /* unless this one succeeds */
+	if (p->status == PTC_ENODEVICES && ptc_straggler_drain_yields(ctl))
+		return;
 	if (p->status) {
 		snprintf(why, sizeof why, "the job waits to be started again: %s", p->err.text);
 		wait_for(ctl, why);
@@ -747,7 +752,7 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 			act(ctl, &p);
 	} else {
 		back(ctl);
-		if (!hangs(ctl))
+		if (!hangs(ctl) && !ptc_stragglers_leave(ctl))
 			grow(ctl);
 	}
 }
