@@ -120,7 +120,7 @@ struct ptc_recovery {
 		uint64_t incarnation;
 		enum ptc_recovery_kind of;
 	} told;
-	struct ptc_record_doc over; /* the last record of a recovery that is over, until that has been told */
+	bool over; /* the recovery is, but its switch is not yet */
 };
 
 /* recovery.c: each 200 ms. May submit a switch, or abort one. */
@@ -135,10 +135,10 @@ bool ptc_recovery_holds(const struct ptc_controller *ctl);
 /* The record that a HALT or a snapshot of held ranks makes, and that a switch makes that starts ranks. */
 void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc *r);
 void ptc_recovery_starts(struct ptc_record_doc *r);
-/* The record becomes next. */
-void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *next);
-/* A switch is committed, and its generation the current one: an event, if it has started ranks again. */
-void ptc_recovery_committed(struct ptc_controller *ctl);
+void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *next); /* the record becomes next */
+/* For the transaction that makes the record next: ranks are started again. NULL: they are not, or out of memory. */
+struct ptc_event_line *ptc_recovery_event(const struct ptc_controller *ctl, const struct ptc_record_doc *next);
+void ptc_recovery_committed(struct ptc_controller *ctl); /* a switch, and its generation is the current one */
 /* A switch that was to start ranks again has come to nothing. */
 void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *why);
 
