@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define PTC_SLOW_LEAF        "slow/" /* behind /ptc/jobs/UUID/ */
-#define PTC_SLOW_LEAF_BYTES  (PTC_NAME_MAX + 16)
+#define PTC_SLOW_LEAF_BYTES  (PTC_NAME_MAX + 24)
 #define PTC_SLOW_DEVICES_MAX 4096 /* of a job; no more are left */
 
 struct ptc_slow_device {
