@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 
 import harness
 import live
@@ -183,6 +184,57 @@ class Older(harness.Case):
             c.wait_nodes(sorted(c.nodes), 60 * PATIENCE)
             c.ptcctl("rollback", job.name, "--to", f"snap-{first[0]}", timeout_s=60 * PATIENCE)
             job.check_state(self, first[1], self.path("back"))
+
+    def rollback_that_waits(self, c, job, to, ranks):
+        """A rollback that has said that it waits for n1, whose ranks run on."""
+        log = open(self.path("rollback.err"), "w+")
+        self.addCleanup(log.close)
+        asked = subprocess.Popen([harness.program("ptcctl"), "rollback", job.name, "--to", f"snap-{to}", "--progress"], stderr=log,
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}))
+
+        def said():
+            with open(log.name) as f:
+                return re.search(r"waits for node n1, down for \d+ s", f.read())
+        wait_for(said, 30 * PATIENCE, "that it waits for n1", 0.1)
+        self.assertIsNone(asked.poll())
+        self.assertEqual(ranks, ranks & set(job.processes()))
+        return asked, log.name
+
+    def test_waits_for_ranks(self):
+        """The job is ended while a node's ptcd is gone, and the ranks there run on: a rollback waits for that node, and names it. Once
+        the node is back its ranks end, and then the rollback goes on. If it is lost instead, the job goes back without it."""
+        with self.cluster(nodes=2, devices=2, lease_ttl="2s", node_lost_after="1h") as c:
+            job = live.Job(c, self.dir, sleep=0.01, run={"keep": {"last": 9}})
+            job.run("tp=2,dp=2")
+            for how in ("back", "lost"):
+                first = self.snapshot(c, job, job.status()["step"])
+                self.snapshot(c, job, first[1])
+                ranks = set(job.processes()) & c.machine("n1")
+                self.assertTrue(ranks)
+                c.nodes["n1"].kill()
+                wait_for(lambda: "n1" not in (c.nodes_up() or {"n1"}), 30 * PATIENCE, "the node listed as down", 0.1)
+                c.ptcctl("stop", job.name, "--now", timeout_s=60 * PATIENCE)
+                self.assertEqual("stopped", job.status()["run"]["state"])
+                asked, err = self.rollback_that_waits(c, job, first[0], ranks)
+                if how == "back":
+                    c.restart("n1")
+                    self.assertEqual(0, asked.wait(60 * PATIENCE))
+                    self.assertEqual(set(), ranks & set(job.processes()))
+                    self.assertEqual(first[1], job.status()["step"])
+                    job.check_state(self, first[1], self.path("back"))
+                    c.ptcctl("run", job.name, "--wait", timeout_s=60 * PATIENCE)
+                    continue
+                c.ptcctl("node", "lost", "n1")
+                self.assertEqual(1, asked.wait(60 * PATIENCE))
+                with open(err) as f:
+                    self.assertRegex(f.read(), "n1.*lost")
+                job.resize("tp=2")
+                c.ptcctl("rollback", job.name, "--to", f"snap-{first[0]}", timeout_s=60 * PATIENCE)
+                self.assertEqual(first[1], job.status()["step"])
+                job.check_state(self, first[1], self.path("lost"))
+                self.assertEqual(ranks, ranks & set(job.processes()))
+                c.restart("n1")
+                wait_for(lambda: not ranks & set(job.processes()), 60 * PATIENCE, "the end of ranks that nobody has any more", 0.1) # noqa: B023
 
     def listed_numbers(self, c, job):
         return [r["snapshot"] for r in c.json("snapshots", job.name)["snapshots"]]

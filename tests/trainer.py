@@ -18,7 +18,8 @@ file beside its steps.
 With --together ranks end each step together, as with an all-reduce; a rank whose peer has gone fails, as with gloo, or hangs.
 With --survive a rank promises that its memory stays whole, and keeps it when it fails.
 With --devices a rank needs its device for itself, as one that fills its memory does, and fails where another process has it.
-With --own ranks tell of their own work; where there is a file `slow-RANK` in the directory of logs, it takes that rank N times as long.
+With --own ranks tell of their own work; where there is a file `slow-RANK` or `slow-on-NODE` in the directory of logs, it takes that rank,
+or those of that node, N times as long.
 With --log each rank appends a JSON line per step. Else ranks do not wait for each other: how far they are apart is theirs.
 Tests start thousands of these: what takes long to import (NumPy: three quarters of a start) is imported where it is needed.
 """
@@ -322,8 +323,13 @@ def run(args, client, gen):
         raise
 
 
+def node():
+    """The name of the rank's node: each has a directory of its own, with the socket for its ranks."""
+    return os.environ["PTC_WORKER_SOCKET"].partition("/run/")[0].rpartition("/")[2]
+
+
 def work(args, client, gen):
-    slow = args.own and os.path.exists(os.path.join(args.log, f"slow-{gen.rank}"))
+    slow = args.own and any(os.path.exists(os.path.join(args.log, f"slow-{who}")) for who in (gen.rank, f"on-{node()}"))
     with client.own_work() if args.own else contextlib.nullcontext():
         time.sleep(args.sleep * (args.own if slow else 1))
 

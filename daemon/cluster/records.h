@@ -20,7 +20,7 @@
  *   /ptc/jobs/UUID/record    the one committed thing, at most 4 KiB
  *   /ptc/jobs/UUID/intent, /barrier   the switch under way; moved on by an abort, so older transactions fail
  *   /ptc/jobs/UUID/worker/NODE   events of its ranks (workers/types/worker_event.h); read after the keys above
- *   /ptc/jobs/UUID/copies, /older   beside the layout: copies_doc.h; beside the committed snapshot: older_doc.h
+ *   /ptc/jobs/UUID/copies, /older, /slow/NODE/INDEX   copies_doc.h; older_doc.h; devices/slow_devices.h
  *   /ptc/jobs/UUID/measured, /probed, /weighed   not mirrored: measured_doc.h, probed.h, controller/recovery/growth.c
  *   /ptc/jobs/UUID/damage/NODE   damaged blocks (daemon/scrub/bad_blocks.c)
  * Encoders return JSON text for ptc_free, or NULL when out of memory. Decoders check every member that they know, pass

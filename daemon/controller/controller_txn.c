@@ -37,6 +37,7 @@ struct txn {
 	struct ptc_manifest_doc manifest; /* shares nothing with the controller */
 	char *manifest_json;              /* of a commit */
 	char *generation_json;
+	struct ptc_event_line *event; /* of a commit; NULL: none */
 	bool new_incarnation;
 	/* a commit by which the record's snapshot becomes an older one: what the document is to be */
 	bool supersedes;
@@ -71,6 +72,7 @@ static void txn_free(struct txn *t)
 	ptc_free(t->to_config);
 	ptc_free(t->nodes);
 	ptc_device_claim_done(&t->claim);
+	ptc_event_line_free(t->event, t->outcome == PTC_TXN_OK);
 	ptc_controller_unref(t->ctl);
 	ptc_free(t);
 }
@@ -192,7 +194,7 @@ static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 static int put_record(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *manifest, bool unintend,
 		      const char *point, struct ptc_error *err)
 {
-	struct ptc_etcd_op ops[4] = { { 0 } };
+	struct ptc_etcd_op ops[5] = { { 0 } };
 	char record[96], intent[96], older[96], *json = ptc_record_doc_encode(&t->record);
 	size_t n = 0;
 	int rc;
@@ -212,6 +214,8 @@ static int put_record(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_o
 		ops[n++] = (struct ptc_etcd_op){ .key = older,
 						 .value = t->older_json,
 						 .len = t->older_json ? strlen(t->older_json) : 0 };
+	if (t->event)
+		ops[n++] = ptc_event_line_op(t->event);
 	rc = run_txn(t, e, ops, n, point, err);
 	ptc_free(json);
 	return rc;
@@ -623,6 +627,8 @@ static int txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_
 	}
 	if (rc == 0 && t->kind == PTC_TXN_COMMIT2)
 		rc = make_compares(ctl, t);
+	if (rc == 0 && t->kind == PTC_TXN_COMMIT2)
+		t->event = ptc_recovery_event(ctl, &t->record);
 	return rc;
 }
 

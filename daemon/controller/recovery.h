@@ -120,7 +120,7 @@ struct ptc_recovery {
 		uint64_t incarnation;
 		enum ptc_recovery_kind of;
 	} told;
-	struct ptc_record_doc over; /* the last record of a recovery that is over, until that has been told */
+	bool over; /* the recovery is, but its switch is not yet */
 };
 
 /* recovery.c: each 200 ms. May submit a switch, or abort one. */
@@ -135,10 +135,10 @@ bool ptc_recovery_holds(const struct ptc_controller *ctl);
 /* The record that a HALT or a snapshot of held ranks makes, and that a switch makes that starts ranks. */
 void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc *r);
 void ptc_recovery_starts(struct ptc_record_doc *r);
-/* The record becomes next. */
-void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *next);
-/* A switch is committed, and its generation the current one: an event, if it has started ranks again. */
-void ptc_recovery_committed(struct ptc_controller *ctl);
+void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *next); /* the record becomes next */
+/* For the transaction that makes the record next: ranks are started again. NULL: they are not, or out of memory. */
+struct ptc_event_line *ptc_recovery_event(const struct ptc_controller *ctl, const struct ptc_record_doc *next);
+void ptc_recovery_committed(struct ptc_controller *ctl); /* a switch, and its generation is the current one */
 /* A switch that was to start ranks again has come to nothing. */
 void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *why);
 
@@ -163,7 +163,6 @@ void ptc_hang_tick(struct ptc_controller *ctl);
 bool ptc_hang_hangs(const struct ptc_controller *ctl);
 /* hang_evidence.c: has nodes keep what the ranks do. It has ended when hang.evidence.state is KEPT. */
 void ptc_hang_keep(struct ptc_controller *ctl);
-
 /* recovery_hold.c: begins it, unless begun for the ranks of the record; ask again until it is FOUND or NONE. */
 enum ptc_hold_state ptc_recovery_hold(struct ptc_controller *ctl);
 /* Whether the node has a rank that is held at the step that was found. */
@@ -186,14 +185,15 @@ struct ptc_recovery_plan {
 void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p);
 /* Begins it, unless one is under way; then planned is called on the loop, unless the controller has gone. It may take
  * what is in p. READ: only what the description says. SAME: the configuration and the nodes that the job has, and no
- * others. GROW: of a job that trains, on more devices than it has. AGAIN: on as many. ELSEWHERE: of a job without
- * ranks, its configuration, without nodes that leave; ANY leaves these out, too. */
+ * others. GROW, AGAIN, LEAVE: of a job that trains, on more devices than it has, on as many, on at most as many.
+ * ELSEWHERE: of a job without ranks, its configuration, without nodes that leave; ANY leaves these out, too. */
 enum ptc_recovery_for {
 	PTC_RECOVERY_READ,
 	PTC_RECOVERY_SAME,
 	PTC_RECOVERY_ANY,
 	PTC_RECOVERY_GROW,
 	PTC_RECOVERY_AGAIN,
+	PTC_RECOVERY_LEAVE,
 	PTC_RECOVERY_ELSEWHERE,
 };
 void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,

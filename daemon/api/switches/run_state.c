@@ -223,6 +223,36 @@ struct waiting {
 	json_t *stragglers; /* NULL: nothing is known of them here */
 };
 
+struct left {
+	struct ptc_daemon *d;
+	const struct ptc_target *t;
+	json_t *list;
+};
+
+static void find_left(void *arg)
+{
+	struct left *f = arg;
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(f->d->cluster, f->t->meta.uuid);
+	int64_t now = ptc_sys_realtime_ms();
+
+	for (size_t i = 0; j && i < j->slow.n; i++)
+		if (j->slow.v[i].until_ms > now)
+			json_array_append_new(f->list, json_pack("{s:s, s:I, s:I, s:I}", "node", j->slow.v[i].node,
+								 "device", (json_int_t)j->slow.v[i].device, "since_ms",
+								 (json_int_t)j->slow.v[i].since_ms, "until_ms",
+								 (json_int_t)j->slow.v[i].until_ms));
+}
+
+/* Devices that the job has left, because its ranks were slow there. */
+static void add_left(struct ptc_daemon *d, const struct ptc_target *t, json_t *run)
+{
+	struct left f = { .d = d, .t = t, .list = json_array() };
+
+	if (ptc_loop_call(d->loop, find_left, &f) == 0 && json_array_size(f.list))
+		json_object_set(run, "left_devices", f.list);
+	json_decref(f.list);
+}
+
 static void find_waiting(void *arg)
 {
 	struct waiting *w = arg;
@@ -262,6 +292,7 @@ json_t *ptc_api_run_json(struct ptc_daemon *d, const struct ptc_target *t, const
 	struct failure f = { .d = d, .t = t };
 	json_t *ranks;
 
+	add_left(d, t, run);
 	if (t->record.recovery || t->record.run == PTC_RUN_LIVE)
 		add_recovery(d, t, run);
 	if (t->record.run == PTC_RUN_FAILED && ptc_loop_call(d->loop, find_failure, &f) == 0 && f.text[0])

@@ -111,6 +111,15 @@ static void note_ill(struct ptc_device_pool *p, const char *node, uint32_t devic
 		ptc_buf_printf(&p->ill, "%s%s:%u is not well (%s)", p->ill.len ? ", " : "", node, device, health);
 }
 
+/* The job has left the device, because its ranks were slow there. */
+static void note_left(struct ptc_device_pool *p, const char *node, uint32_t device)
+{
+	if (p->ill.len < TAKEN_TEXT)
+		ptc_buf_printf(&p->ill,
+			       "%sthe job's ranks were slow on %s:%u (`ptcctl device bad %s:%u --undo` gives it back)",
+			       p->ill.len ? ", " : "", node, device, node, device);
+}
+
 /* Those of a node that may be used. */
 static void collect_devices(struct ptc_device_pool *p, const struct ptc_node *n, uint32_t number)
 {
@@ -123,8 +132,10 @@ static void collect_devices(struct ptc_device_pool *p, const struct ptc_node *n,
 		else if (!p->ranks ||
 			 ptc_cluster_device_free(p->all->cluster, n->doc.name, k, p->v->meta.uuid, p->shares, &by))
 			p->devices[p->ndevices++] = (struct ptc_device){ number, k };
-		else
+		else if (by)
 			note_taken(p, n->doc.name, k, by);
+		else
+			note_left(p, n->doc.name, k);
 }
 
 /* Loop thread. */

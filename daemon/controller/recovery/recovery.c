@@ -12,6 +12,7 @@
  * record, and after as many as the job allows it stays failed. Loop thread. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/leaving/leaving.h"
+#include "daemon/controller/recovery/straggler_drain.h"
 #include "daemon/controller/recovery/stragglers.h"
 
 #include "base/buf.h"
@@ -141,30 +142,35 @@ static void try_later(struct ptc_controller *ctl)
 void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *next)
 {
 	if (ctl->has_record && ctl->record.recovery && !next->recovery)
-		ctl->recovery.over = ctl->record;
+		ctl->recovery.over = true;
+}
+
+struct ptc_event_line *ptc_recovery_event(const struct ptc_controller *ctl, const struct ptc_record_doc *next)
+{
+	const struct ptc_record_doc *before = &ctl->record;
+	char from[64] = "the beginning, for it had no snapshot", lost[96] = "how many steps are lost is not known";
+
+	if (!ctl->has_record || !before->recovery || next->recovery || next->run != PTC_RUN_LIVE)
+		return NULL;
+	if (before->reached)
+		snprintf(lost, sizeof lost, "step %llu had been reached: %llu steps are lost",
+			 (unsigned long long)before->reached,
+			 (unsigned long long)(before->reached > next->step ? before->reached - next->step : 0));
+	if (next->snapshot)
+		snprintf(from, sizeof from, "the snapshot of step %llu", (unsigned long long)next->step);
+	return ptc_event_line_new(ctl->all->cluster, ctl->uuid, "recovered", "the job goes on from %s, under %s; %s",
+				  from, ctl->view.to.config, lost);
 }
 
 void ptc_recovery_committed(struct ptc_controller *ctl)
 {
-	const struct ptc_record_doc *now = &ctl->record, *before = &ctl->recovery.over;
-	char from[64] = "the beginning, for it had no snapshot", lost[96] = "how many steps are lost is not known";
+	struct ptc_recovery *r = &ctl->recovery;
 
-	if (!before->recovery || now->recovery)
+	if (!r->over || ctl->record.recovery)
 		return;
-	if (now->run != PTC_RUN_LIVE)
-		goto over;
-	if (before->reached)
-		snprintf(lost, sizeof lost, "step %llu had been reached: %llu steps are lost",
-			 (unsigned long long)before->reached,
-			 (unsigned long long)(before->reached > now->step ? before->reached - now->step : 0));
-	if (now->snapshot)
-		snprintf(from, sizeof from, "the snapshot of step %llu", (unsigned long long)now->step);
-	ptc_event(ctl->all->cluster, ctl->uuid, "recovered", "the job goes on from %s, under %s; %s", from,
-		  ctl->view.from.config, lost);
-over:
-	ctl->recovery.over.recovery = PTC_RECOVERY_NONE;
-	ctl->recovery.waits[0] = '\0';
-	ctl->recovery.tries = ctl->recovery.fails = ctl->recovery.owed = 0;
+	r->over = false;
+	r->waits[0] = '\0';
+	r->tries = r->fails = r->owed = 0;
 }
 
 /* ---- ranks are given up ------------------------------------------------------------------ */
@@ -322,12 +328,14 @@ static void planned_live(struct ptc_controller *ctl, struct ptc_recovery_plan *p
 		(void)ptc_recovery_hold(ctl); /* act goes on */
 		return;
 	}
+	try_later(ctl);
+	if (p->status == PTC_ENODEVICES && ptc_straggler_drain_yields(ctl))
+		return;
 	snprintf(why, sizeof why,
 		 "node %s is lost, and the job cannot go on without it: %s; its ranks are left as they are until the "
 		 "node is back",
 		 parts.names, p->err.text);
 	wait_for(ctl, why);
-	try_later(ctl);
 }
 
 /* A node of a job that trains is lost, and no step ends any more. */
@@ -521,6 +529,8 @@ static void planned_start(struct ptc_controller *ctl, struct ptc_recovery_plan *
 	if (!ptc_controller_idle(ctl) || !ctl->record.recovery || ctl->record.run == PTC_RUN_LIVE)
 		return;
 	try_later(ctl); /* unless this one succeeds */
+	if (p->status == PTC_ENODEVICES && ptc_straggler_drain_yields(ctl))
+		return;
 	if (p->status) {
 		snprintf(why, sizeof why, "the job waits to be started again: %s", p->err.text);
 		wait_for(ctl, why);
@@ -746,7 +756,7 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 			act(ctl, &p);
 	} else {
 		back(ctl);
-		if (!hangs(ctl))
+		if (!hangs(ctl) && !ptc_stragglers_leave(ctl))
 			grow(ctl);
 	}
 }

@@ -37,7 +37,7 @@ struct task {
 /* Its ranks run, and are to go on running while it is planned. */
 static bool trains(const struct task *t)
 {
-	return t->what == PTC_RECOVERY_GROW || t->what == PTC_RECOVERY_AGAIN;
+	return t->what == PTC_RECOVERY_GROW || t->what == PTC_RECOVERY_AGAIN || t->what == PTC_RECOVERY_LEAVE;
 }
 
 /* Without those that leave; nobody leaves: every node, and no list. */

@@ -9,6 +9,7 @@
 #include "daemon/controller/recovery/stragglers.h"
 
 #include "daemon/controller/internal.h"
+#include "daemon/controller/recovery/straggler_drain.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"
@@ -30,6 +31,7 @@ struct ptc_stragglers {
 	uint32_t comparable; /* ranks, in the last one */
 	struct ptc_slow_scratch *scratch;
 	bool *told; /* of each rank, that it is slow */
+	struct ptc_straggler_drain drain;
 	struct ptc_slow_rank ranks[];
 };
 
@@ -54,10 +56,13 @@ static bool current(const struct ptc_controller *ctl)
 static void begin(struct ptc_controller *ctl)
 {
 	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+	struct ptc_straggler_drain drain = { 0 };
 	struct ptc_stragglers *s = NULL;
 	struct ptc_config c;
 	size_t n = g->world;
 
+	if (ctl->recovery.stragglers)
+		drain = ctl->recovery.stragglers->drain; /* is not the ranks' */
 	ptc_free(ctl->recovery.stragglers);
 	ctl->recovery.stragglers = NULL;
 	if (n == 0 || ptc_config_parse(g->config, &c, NULL) != 0)
@@ -69,6 +74,7 @@ static void begin(struct ptc_controller *ctl)
 	s->told = (bool *)(void *)(s->scratch + n);
 	s->incarnation = ctl->record.incarnation;
 	s->n = g->world;
+	s->drain = drain;
 	for (uint32_t r = 0; r < s->n; r++)
 		s->ranks[r].role = ptc_config_coords(&c, r).pp;
 	ctl->recovery.stragglers = s;
@@ -151,6 +157,19 @@ bool ptc_stragglers_tick(struct ptc_controller *ctl)
 		judge(ctl);
 	}
 	return ptc_sys_now_ns() - r->rounds.asked_ns >= ASK_NS;
+}
+
+struct ptc_straggler_drain *ptc_straggler_drain_of(struct ptc_controller *ctl)
+{
+	return ctl->recovery.stragglers ? &ctl->recovery.stragglers->drain : NULL;
+}
+
+bool ptc_stragglers_leave(struct ptc_controller *ctl)
+{
+	struct ptc_stragglers *s = ctl->recovery.stragglers;
+
+	return ctl->recovery.has_elastic && ctl->recovery.elastic.on_straggler == PTC_JOB_STRAGGLER_DRAIN &&
+	       current(ctl) && ptc_straggler_drain_tick(ctl, &s->drain, s->ranks, s->n);
 }
 
 /* ---- what is shown ----------------------------------------------------------------------- */

@@ -29,6 +29,9 @@ json_t *ptc_stragglers_json(const struct ptc_controller *ctl);
 /* Each 200 ms, of a job that trains and all of whose nodes are up. True: its nodes are to be asked (ptc_recovery_ask).
  */
 bool ptc_stragglers_tick(struct ptc_controller *ctl);
+/* Each 200 ms, of a job that trains and all of whose nodes are up: leaves devices on which ranks are slow
+ * (straggler_drain.h). True: something is under way, and nothing else is to be begun. */
+bool ptc_stragglers_leave(struct ptc_controller *ctl);
 /* A rank of an answer to Ranks, of the record's incarnation. Its own work: the report own_seconds (docs/failures.md).
  */
 void ptc_stragglers_saw(struct ptc_controller *ctl, const struct ptc_rank_row *row);
