@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/sys/fault.h"
 #include "daemon/gpu/client/gpu_client.h"
 
 #include <errno.h>
@@ -175,8 +176,10 @@ static int bind_range(struct ptc_device_copier *d, struct ptc_gpu_client *client
 		pthread_mutex_lock(&d->bind_lock);
 	if (rc == 0)
 		rc = ptc_gpu_client_bind(client, &e, ret, &missing, o, err);
-	if (rc == 0 && missing)
+	if (rc == 0 && missing) {
+		(void)ptc_fault("workers.bind.handles");
 		rc = ptc_gpu_client_handles(client, *ret, &r->fd, 1, &missing, o, err);
+	}
 	if (r->fd >= 0)
 		pthread_mutex_unlock(&d->bind_lock);
 	return rc;
