@@ -8,7 +8,9 @@
  * PTC_FAKE_GPU=DIR            required: allocations, and what follows
  *   DIR/faults                lines "FUNCTION NTH ACTION...": the nth call of a process to it (0: each) fails. ACTION
  * is a CUresult, then any of: sticky (so does every later call), lost (the device is, for every process), once (removes
- * the file); or "block": the call waits until DIR/unblock exists, and makes DIR/blocked DIR/lost-N device N is lost
+ * the file); or "block": the call waits until DIR/unblock exists, and makes DIR/blocked; "block2": DIR/unblock2,
+ * DIR/blocked2
+ *   DIR/lost-N                device N is lost
  *   DIR/ecc-N                 memory of device N cannot be copied out: uncorrectable errors, which NVML counts, too
  *   DIR/report-PID            written at exit: what was called, what is left, what was wrong
  *   DIR/capturing             every stream is capturing a graph, which nobody gets
