@@ -140,6 +140,13 @@ class GpuLive(harness.Case):
             self.assertEqual(1, len(self.calls("cuIpcOpenMemHandle")))
             self.assertEqual(1, len(self.calls("cuLaunchKernel")))
 
+    def test_old_memory_is_free(self):
+        """A device has room for the old ranks or for the new ones: none of the new ones allocates before all of the old ones have freed
+        theirs."""
+        for mode in ("rebuild", "restart"):
+            with self.subTest(mode), self.gpus(PTC_GPU_KERNELS="off") as c:
+                self.resizes(c, "ptc-gpu", mode=mode, rows=700, env={"PTC_FAKE_GPU_ROOM": "700000"})  # 297296 bytes of tp=2, 577296 of others
+
     def test_resizes_handles(self):
         """Memory of cuMemMap, several handles: ptc-gpu maps each by its descriptor; where there are none the ranks copy."""
         with self.gpus() as c:

@@ -17,6 +17,7 @@
  *   DIR/unhang                what waits by cuStreamWaitValue64 goes on
  * PTC_FAKE_GPU_DEVICES=N      default 2            PTC_FAKE_GPU_VERSION=V   default 13000; 0: a toolkit's stub
  * PTC_FAKE_GPU_MEMORY=BYTES   of a device for one process; default 256 MiB
+ * PTC_FAKE_GPU_ROOM=BYTES     of a device for what all processes have by cuMemAlloc; default: any
  * PTC_FAKE_GPU_SOUND          set: this process is spared by DIR/faults
  * PTC_FAKE_GPU_PITCH=BYTES    the longest pitch of a strided copy
  * PTC_FAKE_GPU_WITHOUT=NAME   a function that the driver lacks
