@@ -37,6 +37,7 @@ struct ptc_gpu_job {
 	struct ptc_gpu_host_map *host, *guard; /* the host maps that it uses, or NULL */
 	struct ptc_gpu_forgetting *forgetting;
 	struct ptc_gpu_worker *from; /* COPY_WITHIN: of whose allocations `host` is one */
+	bool again;                  /* it is done in part: at the end of the queue, it goes on */
 };
 
 /* A FORGET that every worker must do; the last one answers. */

@@ -9,7 +9,7 @@
  *   DIR/faults                lines "FUNCTION NTH ACTION...": the nth call of a process to it (0: each) fails. ACTION
  *                             is a CUresult, then any of: sticky (every later call fails, too), lost (the device is
  *                             lost for every process), once (removes the file). Or ACTION is "block": the call makes
- *                             DIR/blocked, and waits until DIR/unblock exists
+ *                             DIR/blocked, and waits until DIR/unblock exists; or "block2": DIR/blocked2, DIR/unblock2
  *   DIR/lost-N                device N is lost
  *   DIR/ecc-N                 memory of device N cannot be copied out: uncorrectable errors, which NVML counts, too
  *   DIR/report-PID            written at exit: what was called, what is left, what was wrong
@@ -17,6 +17,7 @@
  *   DIR/unhang                what waits by cuStreamWaitValue64 goes on
  * PTC_FAKE_GPU_DEVICES=N      default 2            PTC_FAKE_GPU_VERSION=V   default 13000; 0: a toolkit's stub
  * PTC_FAKE_GPU_MEMORY=BYTES   of a device for one process; default 256 MiB
+ * PTC_FAKE_GPU_ROOM=BYTES     of a device for what all processes have by cuMemAlloc; default: any
  * PTC_FAKE_GPU_SOUND          set: this process is spared by DIR/faults
  * PTC_FAKE_GPU_PITCH=BYTES    the longest pitch of a strided copy
  * PTC_FAKE_GPU_WITHOUT=NAME   a function that the driver lacks

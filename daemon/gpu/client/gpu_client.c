@@ -451,10 +451,10 @@ static int end(struct ptc_gpu_client *c, struct call *k, struct ptc_gpu_ref ref,
 			     "%s: a ptc-gpu that hangs in the driver may have the memory mapped; keep it", k->what);
 }
 
-int ptc_gpu_client_unmap_host(struct ptc_gpu_client *c, struct ptc_gpu_ref host, struct ptc_gpu_outcome *o,
-			      struct ptc_error *err)
+int ptc_gpu_client_unmap_host(struct ptc_gpu_client *c, struct ptc_gpu_ref host, uint64_t locked,
+			      struct ptc_gpu_outcome *o, struct ptc_error *err)
 {
-	struct call k = { .what = "unmap host memory" };
+	struct call k = { .what = "unmap host memory", .bytes = locked };
 
 	k.head.op = PTC_GPU_UNMAP_HOST;
 	k.head.host = host.number;
