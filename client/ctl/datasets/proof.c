@@ -2,7 +2,8 @@
 /* ptcctl dataset proof: what a job's ranks said that they consumed, sample by sample, and that it was each once an
  * epoch. The ledger (formats/dataset/ledger.h) says which steps had which positions; which samples these are, and which
  * rank had them, is computed again (client/ctl/datasets/consumed.h) and counted. Where ranks divided by length, only
- * they know which had which: by step then.
+ * they know which had which: by step then. What a rollback has skipped (--skip-data) no rank had; it is named, and
+ * counts for its epoch as what was consumed does.
  *
  * Happy path: entries join up, every slot of every step is looked at, each finished epoch (of a mixture, of each
  * dataset) is counted in a bit per sample, or, of very many, by the inverse of the order. Failure modes: PTC_ECORRUPT
@@ -39,6 +40,7 @@ struct proof {
 	struct ctl_consumed at; /* of the entry at hand */
 	struct part part[PTC_MIX_MAX];
 	uint64_t since, position; /* looked at so far */
+	uint64_t skipped;         /* of these, samples that no rank had */
 	json_t *problems;
 	uint64_t wrong;
 	bool counted;  /* of some steps no rank said that it had the samples */
@@ -154,6 +156,13 @@ static void check_joins(struct proof *p, const struct ptc_ledger_entry *before, 
 		       strncmp(before->tag, e->tag, PTC_MAX(strcspn(before->tag, ";"), strcspn(e->tag, ";")))))
 		wrong(p, "cursor %s: generation %" PRIu64 " has the order \"%s\", before it was \"%s\"", p->cursor,
 		      e->generation, e->tag, before->tag);
+	if (ptc_ledger_skipped(e) && (steps || e->end < e->first))
+		wrong(p,
+		      "cursor %s, generation %" PRIu64 ": positions %" PRIu64 " to %" PRIu64
+		      " are skipped in steps %" PRIu64 " to %" PRIu64,
+		      p->cursor, e->generation, e->first, e->end, e->first_step, e->end_step);
+	if (ptc_ledger_skipped(e))
+		return;
 	if (e->end_step < e->first_step || e->end < e->first || steps != had / e->batch || had % e->batch)
 		wrong(p,
 		      "cursor %s, generation %" PRIu64 ": steps %" PRIu64 " to %" PRIu64 " of %" PRIu64
@@ -173,12 +182,15 @@ static int check_entry(struct proof *p, const struct ptc_ledger_entry *before, c
 	if (rc)
 		return rc;
 	check_joins(p, before, &was, e);
-	p->counted |= p->at.how.counted;
+	if (ptc_ledger_skipped(e))
+		p->skipped += e->end - e->first;
+	else
+		p->counted |= p->at.how.counted;
 	if (ctl_consumed_compare(e, &p->at, p->data, &p->compared, &why))
 		wrong(p, "%s", why.text);
 	if (p->wrong)
 		return 0; /* what does not join up is not counted */
-	rc = check_division(p, e, &p->at.batch, err);
+	rc = ptc_ledger_skipped(e) ? 0 : check_division(p, e, &p->at.batch, err);
 	while (!rc && p->position < e->end && !ctl_interrupted())
 		count(p);
 	return rc;
@@ -203,6 +215,7 @@ static json_t *entries_json(const char *cursor, const json_t *all)
 		row = json_copy(row);
 		json_object_set_new(row, "by_length",
 				    json_boolean(by_length(json_string_value(json_object_get(row, "tag")))));
+		json_object_set_new(row, "skipped", json_boolean(!ptc_json_count(row, "dp")));
 		json_array_append_new(entries, row);
 	}
 	return entries;
@@ -234,11 +247,12 @@ static json_t *proof_json(const struct proof *p, const json_t *all)
 	json_t *root = json_pack("{s:s}", "cursor", p->cursor);
 
 	json_object_update_new(root, p->at.how.mix[0] ? mixture_json(p) : part_json(p, 0));
-	json_object_update_new(root, json_pack("{s:I, s:I, s:I, s:s, s:b, s:b, s:O, s:o}", "seed",
+	json_object_update_new(root, json_pack("{s:I, s:I, s:I, s:I, s:s, s:b, s:b, s:O, s:o}", "seed",
 					       (json_int_t)p->at.how.seed, "since", (json_int_t)p->since, "position",
-					       (json_int_t)p->position, "said_by", p->counted ? "counts" : "ranks",
-					       "compared", (int)p->compared, "exactly_once", (int)!p->wrong, "problems",
-					       p->problems, "generations", entries_json(p->cursor, all)));
+					       (json_int_t)p->position, "skipped", (json_int_t)p->skipped, "said_by",
+					       p->counted ? "counts" : "ranks", "compared", (int)p->compared,
+					       "exactly_once", (int)!p->wrong, "problems", p->problems, "generations",
+					       entries_json(p->cursor, all)));
 	return root;
 }
 
@@ -255,6 +269,13 @@ static void print_entries(const struct proof *p)
 
 		if (strcmp(e->cursor, p->cursor) != 0 || e->end == e->first)
 			continue;
+		if (ptc_ledger_skipped(e)) {
+			snprintf(at, sizeof at, "%" PRIu64 "-%" PRIu64, e->first, e->end - 1);
+			printf("%-12" PRIu64
+			       " %-16s %-20s no rank had these: ptcctl rollback --skip-data at step %" PRIu64 "\n",
+			       e->generation, "skipped", at, e->first_step);
+			continue;
+		}
 		star = by_length(e->tag);
 		starred = starred || star;
 		snprintf(steps, sizeof steps, "%" PRIu64 "-%" PRIu64, e->first_step, e->end_step - 1);
@@ -280,10 +301,10 @@ static void print_epochs(const struct proof *p, uint32_t i)
 	if (p->at.how.mix[0])
 		printf("dataset %s: weight %" PRIu32 ", %" PRIu64 " samples%s: ", p->at.dataset[i], p->at.mix.weight[i],
 		       o->nsamples, shuffled(o));
-	printf("%" PRIu64 " epoch%s finished, each sample once in each; %" PRIu64 " of %" PRIu64
+	printf("%" PRIu64 " epoch%s finished, each sample once in each%s; %" PRIu64 " of %" PRIu64
 	       " samples of the next\n",
-	       part->epochs, part->epochs == 1 ? "" : "s", ptc_mix_count(&p->at.mix, i, p->position) % o->nsamples,
-	       o->nsamples);
+	       part->epochs, part->epochs == 1 ? "" : "s", p->skipped ? ", or skipped" : "",
+	       ptc_mix_count(&p->at.mix, i, p->position) % o->nsamples, o->nsamples);
 }
 
 static void print_proof(const struct proof *p)
@@ -307,6 +328,11 @@ static void print_proof(const struct proof *p)
 		printf("the job's description has no data: %s to compare this order with\n", p->cursor);
 	if (p->since)
 		printf("what came before position %" PRIu64 " is not recorded any more\n", p->since);
+	if (p->skipped)
+		printf("%" PRIu64
+		       " samples were skipped by ptcctl rollback --skip-data: the state has not been trained on "
+		       "them\n",
+		       p->skipped);
 	json_array_foreach(p->problems, i, line)
 		printf("%s\n", json_string_value(line));
 	for (uint32_t k = 0; k < p->at.mix.nparts && !p->wrong; k++)
@@ -415,7 +441,7 @@ static int print_steps(const struct ctl *c, const struct ptc_ledger *l, const ch
 	for (size_t i = 0; i < l->n && !rc; i++) {
 		const struct ptc_ledger_entry *e = &l->v[i];
 
-		if (strcmp(e->cursor, cursor) != 0)
+		if (strcmp(e->cursor, cursor) != 0 || ptc_ledger_skipped(e))
 			continue;
 		rc = ctl_consumed_of(e, data, &how, err);
 		if (!rc)
@@ -555,6 +581,7 @@ const struct ctl_verb ctl_dataset_proof = {
 		"state, and do not\n"
 		"count. If ranks divided by length (*), the samples of each step are recorded, but not those of each "
 		"rank.\n"
+		"Positions that ptcctl rollback --skip-data has skipped are named; they count for their epoch.\n"
 		"For a mixture it counts each dataset's epochs; samples are numbered through, dataset after dataset.\n"
 		"The counts come from the ranks' cursors at each snapshot. If no rank sets a cursor, ptcd counts "
 		"steps: the output\n"
