@@ -62,6 +62,7 @@ int ptc_api_register(struct ptc_daemon *d, struct ptc_rpc_server *server, struct
 		{ "/ptc.v1.Control/Abort", ptc_api_abort, .relayed = true },
 		{ "/ptc.v1.Control/Snapshots", ptc_api_snapshots },
 		{ "/ptc.v1.Control/Rollback", ptc_api_rollback, .relayed = true },
+		{ "/ptc.v1.Control/RollbackSkipping", ptc_api_rollback_skipping, .relayed = true },
 		{ "/ptc.v1.Control/Verify", ptc_api_verify, .bulk = true },
 		{ "/ptc.v1.Control/Events", ptc_api_events, .relayed = true },
 		{ "/ptc.v1.Control/Run", ptc_api_run, .relayed = true },

@@ -119,8 +119,8 @@ struct ptc_intent_doc {
 	bool held, leaves;     /* a snapshot: of ranks that survive a loss; of ranks that start elsewhere */
 	uint64_t reached;      /* held: the greatest step that any rank was seen to come to */
 	uint64_t source;       /* import: the older snapshot whose state it is; 0: a client sends the state */
-	/* Names of nodes that the switch began without, with spaces between: they are lost, or hold old tables. */
-	char without[PTC_WITHOUT_MAX];
+	bool skip_data;        /* with source: the data goes on where the record's state had come to */
+	char without[PTC_WITHOUT_MAX]; /* names of nodes, with spaces between: they are lost, or hold old tables */
 };
 char *ptc_intent_doc_encode(const struct ptc_intent_doc *d);
 int ptc_intent_doc_decode(const char *json, size_t len, struct ptc_intent_doc *ret_doc, struct ptc_error *err);

@@ -387,6 +387,7 @@ static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_reque
 		.leaves = r->leaves,
 		.reached = r->reached,
 		.source = r->source,
+		.skip_data = r->skip_data,
 	};
 	intent_target(&ctl->intent, r);
 	ctl->nphases = 0;

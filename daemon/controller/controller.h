@@ -88,7 +88,7 @@ struct ptc_switch_request {
 	bool run_from, run_to, ahead; /* ranks run before it; ranks run after it, and build before it begins */
 	enum ptc_run end;             /* snapshot without run_to, halt: the record's `run` afterwards */
 	uint64_t stop, reached;       /* as in the intent; stop 0: as soon as possible */
-	bool held, leaves;            /* a snapshot of ranks that have survived a loss; that start again elsewhere */
+	bool held, leaves, skip_data; /* held, leaves: a snapshot of ranks that survived a loss; that start elsewhere */
 	struct ptc_generation_doc to; /* of a resize and an import; owned */
 	struct ptc_view source_view;  /* of an import from an older snapshot, `source`; owned */
 	uint64_t base_generation, base_snapshot; /* of the record that it was planned for */
@@ -96,7 +96,7 @@ struct ptc_switch_request {
 	char (*emptied)[PTC_NAME_MAX + 1];       /* keepers of copies that have none, as the plan found; owned */
 	size_t nemptied;
 	struct ptc_watcher *watcher; /* a reference; owned */
-	uint64_t id, source;         /* source: as in the intent */
+	uint64_t id, source;         /* source: as in the intent, like skip_data */
 };
 /* [loop] 0: accepted; the watcher will be finished, and the owned members are the controller's. */
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *request, struct ptc_error *err);

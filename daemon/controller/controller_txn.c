@@ -49,7 +49,7 @@ struct txn {
 	struct ptc_device_claim claim;
 	/* INTENT of a job whose ranks do not run: what they carry is known */
 	struct ptc_meta_doc meta;
-	char state_hash[PTC_HASH_HEX], *from_config, *to_config;
+	char state_hash[PTC_HASH_HEX], data_hash[PTC_HASH_HEX], *from_config, *to_config;
 	struct ptc_rank_states rank_states;
 	struct {
 		char key[128];
@@ -132,6 +132,7 @@ static int switch_rank_states(struct txn *t, struct ptc_etcd *e, struct ptc_erro
 					   .from = t->from_config,
 					   .to = t->to_config,
 					   .hash = t->state_hash,
+					   .data_hash = t->intent.skip_data ? t->data_hash : NULL,
 					   .fence = t->fence };
 
 	return ptc_rank_states_switch(&ask, NULL, e, &t->rank_states, err);
@@ -423,6 +424,8 @@ static int make_ledger(struct ptc_controller *ctl, bool captured, struct ptc_man
 	struct ptc_config config = { 0 };
 	int rc = ptc_ledger_copy(import ? &ctl->imported.ledger : &old->ledger, &m->ledger);
 
+	if (rc == 0 && ctl->intent.skip_data)
+		rc = ptc_ledger_skip(&m->ledger, &ctl->view.manifest.ledger, m->generation, old->step);
 	if (rc || !captured)
 		return rc;
 	rc = ptc_config_parse(ctl->view.from.config, &config, NULL);
@@ -601,6 +604,7 @@ static int make_rank_states(struct ptc_controller *ctl, struct txn *t)
 		return 0;
 	t->meta = ctl->meta;
 	memcpy(t->state_hash, from->manifest.state_hash, sizeof t->state_hash);
+	memcpy(t->data_hash, ctl->view.manifest.state_hash, sizeof t->data_hash);
 	t->from_config = ptc_strdup(from->from.config);
 	t->to_config = ptc_strdup(ctl->view.to.config);
 	return t->from_config && t->to_config ? 0 : PTC_ENOMEM;
@@ -864,6 +868,7 @@ static int load_rank_states(struct load *l, struct ptc_etcd *e)
 					   .from = from->from.config,
 					   .to = l->view.to.config,
 					   .hash = from->manifest.state_hash,
+					   .data_hash = l->intent.skip_data ? l->view.manifest.state_hash : NULL,
 					   .fence = l->fence };
 
 	if (!l->has_record || !l->has_intent || !l->view.to.world ||

@@ -110,7 +110,7 @@ static int generation_of(const json_t *root, const char *name, uint64_t generati
 	for (size_t i = 0; i < l.n && !known; i++) {
 		if (strcmp(l.v[i].cursor, name) != 0)
 			continue;
-		known = l.v[i].generation == generation;
+		known = l.v[i].generation == generation && !ptc_ledger_skipped(&l.v[i]);
 		e = known ? l.v[i] : (struct ptc_ledger_entry){ .first = l.v[i].end, .first_step = l.v[i].end_step };
 	}
 	if (!known && generation == ptc_json_count(root, "generation"))

@@ -262,7 +262,7 @@ static void list_generations(const struct fs_node *dir, const json_t *root, stru
 	if (ptc_ledger_from_json(json_object_get(root, "ledger"), &ledger))
 		return;
 	for (size_t i = 0; i < ledger.n; i++) {
-		if (strcmp(ledger.v[i].cursor, dir->data) != 0)
+		if (strcmp(ledger.v[i].cursor, dir->data) != 0 || ptc_ledger_skipped(&ledger.v[i]))
 			continue;
 		there |= ledger.v[i].generation == (uint64_t)now;
 		add_number(dir, "gen-", ledger.v[i].generation, FS_DATAGEN, l);

@@ -121,12 +121,13 @@ int ctl_consumed_of(const struct ptc_ledger_entry *e, const json_t *data, struct
 				     "cursor %s: its tag \"%s\" is of another mixture than the job's data", e->cursor,
 				     e->tag);
 	c.how.n = c.mix.nsamples;
-	if (!ptc_batch_init_runs(&c.batch, e->batch, e->micro, e->dp, &c.how.micro_steps) || e->batch > CTL_BITS_MAX)
+	if (!ptc_ledger_skipped(e) &&
+	    (!ptc_batch_init_runs(&c.batch, e->batch, e->micro, e->dp, &c.how.micro_steps) || e->batch > CTL_BITS_MAX))
 		return ptc_error_set(err, PTC_EINVAL,
 				     "cursor %s, generation %" PRIu64 ": neither its tag \"%s\" nor the configuration "
 				     "says the global and the micro batch",
 				     e->cursor, e->generation, e->tag);
-	if (c.how.by_length)
+	if (c.how.by_length && !ptc_ledger_skipped(e))
 		ptc_batch_init(&c.batch, e->batch, 1, 1);
 	*ret = c;
 	return 0;

@@ -2,7 +2,8 @@
 /* ptcctl dataset proof: which samples a job's ranks said that they consumed, and whether each came once an epoch. The
  * ledger (formats/dataset/ledger.h) says which positions each step had. From these, the samples and the ranks that had
  * them are computed again (client/ctl/datasets/consumed.h) and counted. If ranks divided batches by length, only they
- * know which rank had which sample: then the samples are known by step.
+ * know which rank had which sample: then the samples are known by step. Samples that a rollback has
+ * skipped (--skip-data) came to no rank. They are named, and they count for their epoch as consumed ones do.
  *
  * Happy path: entries join up, every slot of every step is looked at, and each finished epoch is counted: with a bit
  * for each sample, or, if there are too many samples, by the inverse of the order. Each dataset of a mixture has epochs
@@ -41,6 +42,7 @@ struct proof {
 	struct ctl_consumed at; /* of the entry at hand */
 	struct part part[PTC_MIX_MAX];
 	uint64_t since, position; /* looked at so far */
+	uint64_t skipped;         /* of these, samples that no rank had */
 	json_t *problems;
 	uint64_t wrong;
 	bool counted;  /* of some steps no rank said that it had the samples */
@@ -156,6 +158,13 @@ static void check_joins(struct proof *p, const struct ptc_ledger_entry *before, 
 		       strncmp(before->tag, e->tag, PTC_MAX(strcspn(before->tag, ";"), strcspn(e->tag, ";")))))
 		wrong(p, "cursor %s: generation %" PRIu64 " has the order \"%s\", before it was \"%s\"", p->cursor,
 		      e->generation, e->tag, before->tag);
+	if (ptc_ledger_skipped(e) && (steps || e->end < e->first))
+		wrong(p,
+		      "cursor %s, generation %" PRIu64 ": positions %" PRIu64 " to %" PRIu64
+		      " are skipped in steps %" PRIu64 " to %" PRIu64,
+		      p->cursor, e->generation, e->first, e->end, e->first_step, e->end_step);
+	if (ptc_ledger_skipped(e))
+		return;
 	if (e->end_step < e->first_step || e->end < e->first || steps != had / e->batch || had % e->batch)
 		wrong(p,
 		      "cursor %s, generation %" PRIu64 ": steps %" PRIu64 " to %" PRIu64 " of %" PRIu64
@@ -175,12 +184,15 @@ static int check_entry(struct proof *p, const struct ptc_ledger_entry *before, c
 	if (rc)
 		return rc;
 	check_joins(p, before, &was, e);
-	p->counted |= p->at.how.counted;
+	if (ptc_ledger_skipped(e))
+		p->skipped += e->end - e->first;
+	else
+		p->counted |= p->at.how.counted;
 	if (ctl_consumed_compare(e, &p->at, p->data, &p->compared, &why))
 		wrong(p, "%s", why.text);
 	if (p->wrong)
 		return 0; /* what does not join up is not counted */
-	rc = check_division(p, e, &p->at.batch, err);
+	rc = ptc_ledger_skipped(e) ? 0 : check_division(p, e, &p->at.batch, err);
 	while (!rc && p->position < e->end && !ctl_interrupted())
 		count(p);
 	return rc;
@@ -205,6 +217,7 @@ static json_t *entries_json(const char *cursor, const json_t *all)
 		row = json_copy(row);
 		json_object_set_new(row, "by_length",
 				    json_boolean(by_length(json_string_value(json_object_get(row, "tag")))));
+		json_object_set_new(row, "skipped", json_boolean(!ptc_json_count(row, "dp")));
 		json_array_append_new(entries, row);
 	}
 	return entries;
@@ -236,11 +249,12 @@ static json_t *proof_json(const struct proof *p, const json_t *all)
 	json_t *root = json_pack("{s:s}", "cursor", p->cursor);
 
 	json_object_update_new(root, p->at.how.mix[0] ? mixture_json(p) : part_json(p, 0));
-	json_object_update_new(root, json_pack("{s:I, s:I, s:I, s:s, s:b, s:b, s:O, s:o}", "seed",
+	json_object_update_new(root, json_pack("{s:I, s:I, s:I, s:I, s:s, s:b, s:b, s:O, s:o}", "seed",
 					       (json_int_t)p->at.how.seed, "since", (json_int_t)p->since, "position",
-					       (json_int_t)p->position, "said_by", p->counted ? "counts" : "ranks",
-					       "compared", (int)p->compared, "exactly_once", (int)!p->wrong, "problems",
-					       p->problems, "generations", entries_json(p->cursor, all)));
+					       (json_int_t)p->position, "skipped", (json_int_t)p->skipped, "said_by",
+					       p->counted ? "counts" : "ranks", "compared", (int)p->compared,
+					       "exactly_once", (int)!p->wrong, "problems", p->problems, "generations",
+					       entries_json(p->cursor, all)));
 	return root;
 }
 
@@ -257,6 +271,13 @@ static void print_entries(const struct proof *p)
 
 		if (strcmp(e->cursor, p->cursor) != 0 || e->end == e->first)
 			continue;
+		if (ptc_ledger_skipped(e)) {
+			snprintf(at, sizeof at, "%" PRIu64 "-%" PRIu64, e->first, e->end - 1);
+			printf("%-12" PRIu64
+			       " %-16s %-20s no rank had these: ptcctl rollback --skip-data at step %" PRIu64 "\n",
+			       e->generation, "skipped", at, e->first_step);
+			continue;
+		}
 		star = by_length(e->tag);
 		starred = starred || star;
 		snprintf(steps, sizeof steps, "%" PRIu64 "-%" PRIu64, e->first_step, e->end_step - 1);
@@ -282,10 +303,10 @@ static void print_epochs(const struct proof *p, uint32_t i)
 	if (p->at.how.mix[0])
 		printf("dataset %s: weight %" PRIu32 ", %" PRIu64 " samples%s: ", p->at.dataset[i], p->at.mix.weight[i],
 		       o->nsamples, shuffled(o));
-	printf("%" PRIu64 " epoch%s finished, each sample once in each; %" PRIu64 " of %" PRIu64
+	printf("%" PRIu64 " epoch%s finished, each sample once in each%s; %" PRIu64 " of %" PRIu64
 	       " samples of the next\n",
-	       part->epochs, part->epochs == 1 ? "" : "s", ptc_mix_count(&p->at.mix, i, p->position) % o->nsamples,
-	       o->nsamples);
+	       part->epochs, part->epochs == 1 ? "" : "s", p->skipped ? ", or skipped" : "",
+	       ptc_mix_count(&p->at.mix, i, p->position) % o->nsamples, o->nsamples);
 }
 
 static void print_proof(const struct proof *p)
@@ -309,6 +330,11 @@ static void print_proof(const struct proof *p)
 		printf("the job's description has no data: %s to compare this order with\n", p->cursor);
 	if (p->since)
 		printf("what came before position %" PRIu64 " is not recorded any more\n", p->since);
+	if (p->skipped)
+		printf("%" PRIu64
+		       " samples were skipped by ptcctl rollback --skip-data: the state has not been trained on "
+		       "them\n",
+		       p->skipped);
 	json_array_foreach(p->problems, i, line)
 		printf("%s\n", json_string_value(line));
 	for (uint32_t k = 0; k < p->at.mix.nparts && !p->wrong; k++)
@@ -418,7 +444,7 @@ static int print_steps(const struct ctl *c, const struct ptc_ledger *l, const ch
 	for (size_t i = 0; i < l->n && !rc; i++) {
 		const struct ptc_ledger_entry *e = &l->v[i];
 
-		if (strcmp(e->cursor, cursor) != 0)
+		if (strcmp(e->cursor, cursor) != 0 || ptc_ledger_skipped(e))
 			continue;
 		rc = ctl_consumed_of(e, data, &how, err);
 		if (!rc)
@@ -557,6 +583,8 @@ const struct ctl_verb ctl_dataset_proof = {
 		"were trained and then lost do not count. If ranks divided batches by length (marked *), it\n"
 		"shows the samples of each step, but not those of each rank. For a mixture it counts each\n"
 		"dataset's epochs; samples are numbered through, dataset after dataset.\n"
+		"Positions that ptcctl rollback --skip-data has skipped are named; they count for their\n"
+		"epoch.\n"
 		"The counts come from the ranks' cursors at each snapshot. The exit status is 1 in these\n"
 		"cases:\n"
 		"  no rank sets a cursor, so ptcd has counted the steps (--counted accepts this)\n"

@@ -149,7 +149,7 @@ PTC_API int ptc_blob_get(ptc_client *c, const char *name, enum ptc_blob_scope sc
  * samples are shuffled in blocks, write ",block=B" before the semicolon; if not at all, ",sequential=1". If ranks use
  * ptc_balance_step, end the tag with ",by_length=1": the proof then covers steps only. */
 PTC_API int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, const char *tag);
-/* 1: found; 0: none in the snapshot. tag_buffer may be NULL. */
+/* 1: found; 0: none in the snapshot. tag_buffer may be NULL. After rollback --skip-data it is not step times batch. */
 PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char *tag_buffer,
 			   size_t tag_capacity);
 

@@ -9,6 +9,7 @@
 #include "daemon/api/switches/switches.h"
 #include "base/alloc.h"
 #include "base/check.h"
+#include "daemon/cluster/job_events.h"
 #include "formats/names.h"
 
 #include <stdio.h>

@@ -13,12 +13,15 @@ struct ptc_api_ask {
 	bool start;      /* resize: starts the job's ranks, which do not run */
 	bool stop;       /* snapshot: the job stops with it; halt: always true */
 	uint64_t source; /* import: the older snapshot that the job goes back to */
+	bool skip_data;  /* with source: it goes on in the data where it is */
 };
 int ptc_api_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
 			 const struct ptc_api_ask *ask, const struct ptc_plan_request *pr, struct ptc_watcher *w,
 			 uint64_t id, struct ptc_error *err);
-/* Whether nodes have all of an older snapshot; PTC_ELOST naming a tensor. Blocking, not on the loop. */
-int ptc_api_check_rollback(struct ptc_daemon *d, const struct ptc_target *t, uint64_t snapshot, struct ptc_error *err);
+/* Whether nodes have all of an older snapshot; PTC_ELOST naming a tensor. skip_data: and whether the job could skip
+ * what it has consumed since, after one snapshot more where its ranks run. Blocking, not on the loop. */
+int ptc_api_check_rollback(struct ptc_daemon *d, struct ptc_target *t, uint64_t snapshot, bool skip_data,
+			   struct ptc_error *err);
 /* run_state.c, also for the next two functions: streams a switch's progress. If the switch starts ranks, the last
  * message waits for their first step. */
 int ptc_api_stream(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_watcher *w, struct ptc_rpc_call *call,
@@ -65,5 +68,6 @@ PTC_API_HANDLER(ptc_api_run);
 PTC_API_HANDLER(ptc_api_stop);
 PTC_API_HANDLER(ptc_api_snapshot);
 PTC_API_HANDLER(ptc_api_rollback);
+PTC_API_HANDLER(ptc_api_rollback_skipping);
 /* api_logs.c */
 PTC_API_HANDLER(ptc_api_logs);
