@@ -214,7 +214,7 @@ class Control(harness.Case):
                 if name.endswith(".c") and not name.startswith("test_"):
                     with open(os.path.join(where, name), encoding="utf-8") as f:
                         text = f.read()
-                    for kind in (*re.findall(r"\b(?:ptc_event(?:_with)?|say)\(\s*[^,]+,\s*[^,]+,\s*([^,]+),", text),
+                    for kind in (*re.findall(r"\b(?:ptc_event(?:_with|_line_new)?|say)\(\s*[^,]+,\s*[^,]+,\s*([^,]+),", text),
                                  *re.findall(r"\b(?:will_)?tell\(\s*[^,]+,\s*([^,]+),", text)):
                         written |= set(re.findall(r'"(\w+)"', kind))
         with open(os.path.join(harness.ROOT, "docs", "control.md"), encoding="utf-8") as f:

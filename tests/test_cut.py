@@ -36,18 +36,22 @@ class Cut(harness.Case):
     ends_them = True  # a node that is cut off ends its ranks itself
 
     @contextlib.contextmanager
-    def machines(self, cut_off_after):
+    def machines(self, **options):
         with Machines([f"n{i}" for i in range(4)]) as m, \
                 self.cluster(nodes=4, devices=1, transport="tls", hosts=m.hosts, lease_ttl=f"{TTL}s", node_lost_after=f"{AFTER}s",
-                             cut_off_after=cut_off_after, up=False) as c:
+                             up=False, **options) as c:
             m.settle(c)
             c.up(timeout_s=60 * PATIENCE)
             yield m, c
 
     def job(self, c, every=50):
-        return Trainer(c, self.dir, "restart", steps=1 << 40, sleep_ms=20, script=SCRIPT,
-                       run={"snapshot_every": every, "elastic": {"min_gpus": 2, "max_gpus": 3},
-                            "gpus": {2: f"dp=2,{BATCH}", 3: f"dp=3,{BATCH}"}})
+        job = Trainer(c, self.dir, "restart", steps=1 << 40, sleep_ms=20, script=SCRIPT)
+        with open(job.yaml, encoding="utf-8") as f:
+            spec = json.load(f)
+        spec.update({"snapshot_every": every, "elastic": {"min_gpus": 2, "max_gpus": 3}, "gpus": {2: f"dp=2,{BATCH}", 3: f"dp=3,{BATCH}"}})
+        with open(job.yaml, "w", encoding="utf-8") as f:
+            json.dump(spec, f)
+        return job
 
     def events(self, c, job, last):
         lines = c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()
@@ -152,9 +156,9 @@ class Cut(harness.Case):
         """A snapshot may be under way."""
         wait_for(lambda: isinstance(job.resize(config, nodes, check=False), dict), 60 * PATIENCE, f"a resize to {config}", 0.2)
 
-    def cut_some(self, cut_off_after, rounds):
-        self.ends_them = cut_off_after != "0s"
-        with self.machines(cut_off_after) as (m, c):
+    def cut_some(self, rounds, **options):
+        self.ends_them = "cut_off_after" in options
+        with self.machines(**options) as (m, c):
             job = self.job(c)
             job.run(f"dp=3,{BATCH}", nodes="n1,n2,n3")
             took = []
@@ -170,20 +174,20 @@ class Cut(harness.Case):
     @harness.needs("ip", "nsenter", "unshare")
     @harness.labels("repeats")
     def test_machine_cut_off(self):
-        self.cut_some("1s", harness.size(1, 3, 40))
+        self.cut_some(harness.size(1, 3, 40), cut_off_after="1s")
 
     @unittest.skipUnless(harness.LONG, "the same, with ranks that outlive the cut: PTC_TEST_LONG")
     @harness.needs("ip", "nsenter", "unshare")
     @harness.labels("repeats")
     def test_ranks_that_stay(self):
-        self.cut_some("0s", harness.size(1, 1, 10))
+        self.cut_some(harness.size(1, 1, 10))
 
     @harness.needs("ip", "nsenter", "unshare")
     @harness.labels("repeats")
     def test_etcd_cut_off(self):
         """The machine that etcd runs on, and no rank: nobody is lost or cut off from all, and training goes on with the same processes,
         also afterwards."""
-        with self.machines("1s") as (m, c):
+        with self.machines(cut_off_after="1s") as (m, c):
             job = self.job(c, every=1 << 40)
             job.run(f"dp=3,{BATCH}", nodes="n1,n2,n3")
             before, last = self.trains(job), max(e["number"] for e in self.events(c, job, -1))

@@ -17,7 +17,6 @@ import harness  # first: it says where the others are
 import curve
 import live
 from harness import PATIENCE, ClusterError, wait_for
-from rounds import Rounds
 from test_fuse import CAN_MOUNT, Mount
 from test_torch import HAS_TORCH, Job
 
@@ -273,13 +272,12 @@ class GptLive(harness.Case):
         job.wait_step(step + 2, 120)
         return lost, took, back
 
-    def kill_machines(self, full, zero, kills, devices=1, name="lost"):
+    def kill_machines(self, full, zero, kills):
         """(step -> what ranks logged, [what lose() returns])"""
         options = ["--steps", "100000", "--dtype", "float64", "--zero", zero]
-        gpus = {4: full, 3: "dp=3", 2: "dp=2"} if devices == 1 else {8: full, 6: "tp=2,dp=3", 4: A}
-        with self.cluster(nodes=4, devices=devices, transport="tls", coordinator="etcd-cluster", lease_ttl="4s", node_lost_after="4s") as c:
-            job = self.job(c, "rebuild", *options, name=f"{name}{zero}", snapshot_every=EVERY, copies={"count": 2},
-                           elastic={"on_failure": "shrink"}, gpus=gpus)
+        with self.cluster(nodes=4, devices=1, transport="tls", coordinator="etcd-cluster", lease_ttl="4s", node_lost_after="4s") as c:
+            job = self.job(c, "rebuild", *options, name=f"lost{zero}", snapshot_every=EVERY, copies={"count": 2},
+                           elastic={"on_failure": "shrink"}, gpus={4: full, 3: "dp=3", 2: "dp=2"})
             job.run(full)
             wait_for(lambda: job.status()["snapshot"] and job.status()["copies"]["fewest"] >= 2, 120 * PATIENCE, "a snapshot", 0.1)
             losses = [self.lose(c, job, full) for _ in range(kills)]
@@ -312,27 +310,6 @@ class GptLive(harness.Case):
             curve.check_samples(found, 510, 20)
             print(f"zero {zero}: losses at most {worst:.1e} apart", flush=True)
             self.assertLessEqual(worst, 1e-12)
-
-    @unittest.skipUnless(harness.CAMPAIGN, "takes hours: PTC_TEST_CAMPAIGN")
-    def test_machines_killed_in_rounds(self):
-        """The same, 200 machines: each round is of the kind of job of which the fewest have been killed."""
-        kinds = ((A, "0", 1), ("tp=2,pp=2,dp=2", "0", 2), ("dp=4", "fsdp", 1), (A, "1", 1))
-        rounds = Rounds(self, "gpt-killed", "kills", 200)
-        key = lambda kind: f"kills {kind[0]} zero {kind[1]}"  # noqa: E731
-        while rounds.left():
-            kind = min(kinds, key=lambda k: rounds.total(key(k)))
-            with rounds.round() as row:
-                shutil.rmtree(self.path("reference"), ignore_errors=True)
-                full, zero, devices = kind
-                found, losses = self.kill_machines(full, zero, 4, devices, f"round{len(rounds.rows)}-")
-                worst = curve.difference(self.reference(len(found), "--steps", "100000", "--dtype", "float64"), found)
-                curve.check_samples(found, 510, 20)
-                self.assertLessEqual(worst, 1e-12)
-                row.update({"kills": len(losses), key(kind): len(losses), "without a lost step": sum(not n for n, _, _ in losses),
-                            "lost steps": sum(n for n, _, _ in losses), "only copies": sum(back for _, _, back in losses),
-                            "seconds until on again": round(sum(took for _, took, _ in losses), 1), "apart": worst})
-                print(f"{full}, zero {zero}: {row}", flush=True)
-        rounds.report()
 
 
 if __name__ == "__main__":

@@ -329,7 +329,7 @@ class Older(harness.Case):
                 if how == "back":
                     c.restart("n1")
                     self.assertEqual(0, asked.wait(60 * PATIENCE))
-                    self.assertEqual(set(), ranks & set(job.processes()))
+                    wait_for(lambda: not ranks & set(job.processes()), 30 * PATIENCE, "the end of the ranks", 0.1)
                     self.assertEqual(first[1], job.status()["step"])
                     job.check_state(self, first[1], self.path("back"))
                     c.ptcctl("run", job.name, "--wait", timeout_s=60 * PATIENCE)
