@@ -177,7 +177,7 @@ class GpuLive(harness.Case):
             self.assertEqual({"untried"}, {s["device_memory"]["copied_by"] for s in job.ranks().values()})
             job.wait_step(5)
             taking = self.snapshot(job)
-            wait_for(lambda: job.status()["phase"] != "idle" and self.stand(job), 60 * PATIENCE, "ranks that stand")
+            wait_for(lambda: taking.poll() is not None or (job.status()["phase"] != "idle" and self.stand(job)), 60 * PATIENCE, "ranks that stand")
             time.sleep(1)  # the snapshot's copies begin
             self.assertIsNone(taking.poll())
             self.arm("")

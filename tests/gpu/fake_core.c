@@ -84,8 +84,8 @@ void fake_pause(void)
 	pthread_mutex_lock(&lock);
 }
 
-/* A rule for this call: its result, 0 for none. which: what the rule has behind the word block. */
-static CUresult rule(enum fake_function f, unsigned nth, bool *ret_block, char which[32])
+/* A rule for this call: its result, 0 for none. after: what the rule has behind the word block. */
+static CUresult rule(enum fake_function f, unsigned nth, bool *ret_block, char after[32])
 {
 	char file[512], line[256], name[64], action[32], rest[128];
 	CUresult result = CUDA_SUCCESS;
@@ -99,7 +99,7 @@ static CUresult rule(enum fake_function f, unsigned nth, bool *ret_block, char w
 			continue;
 		*ret_block = strncmp(action, "block", 5) == 0;
 		if (*ret_block)
-			snprintf(which, 32, "%s", action + 5);
+			snprintf(after, 32, "%s", action + 5);
 		result = (CUresult)strtol(action, NULL, 10);
 		if (strstr(rest, "once"))
 			unlink(file);
