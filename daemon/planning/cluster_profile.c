@@ -16,6 +16,7 @@
 #define VERSION   1
 #define TEXT_MAX  (256u << 10)
 #define VALUE_MAX PTC_ETCD_VALUE_MAX
+#define ATTEMPTS  8
 
 static int empty(json_t **ret_doc, struct ptc_error *err)
 {
@@ -23,18 +24,17 @@ static int empty(json_t **ret_doc, struct ptc_error *err)
 	return *ret_doc ? 0 : ptc_nomem(err);
 }
 
-int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct ptc_error *err)
+/* text NULL: there is none. PTC_EINVAL: it is no profile. */
+static int parse(const char *text, json_t **ret_doc, struct ptc_error *err)
 {
-	char *text = ptc_planning_profile(p);
 	json_t *doc = NULL;
 	int rc;
 
 	if (!text)
 		return empty(ret_doc, err);
 	rc = ptc_json_load(PTC_PROFILE_KEY, text, strlen(text), &doc, NULL);
-	ptc_free(text);
 	if (rc == PTC_ENOMEM)
-		return ptc_error_set(err, rc, "out of memory");
+		return ptc_nomem(err);
 	if (rc || !json_is_object(doc)) {
 		json_decref(doc);
 		return ptc_error_set(err, PTC_EINVAL,
@@ -43,6 +43,15 @@ int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct p
 	}
 	*ret_doc = doc;
 	return 0;
+}
+
+int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct ptc_error *err)
+{
+	char *text = ptc_planning_profile(p);
+	int rc = parse(text, ret_doc, err);
+
+	ptc_free(text);
+	return rc;
 }
 
 static int check(const char *profile, struct ptc_error *err)
@@ -63,75 +72,194 @@ static int check(const char *profile, struct ptc_error *err)
 	return rc;
 }
 
-static int put(struct ptc_planning *p, const json_t *doc, struct ptc_error *err)
+/* Written only if the profile is still of that revision. *ret_done false: somebody else has changed it meanwhile. */
+static int put(struct ptc_planning *p, const json_t *doc, int64_t revision, bool *ret_done, struct ptc_error *err)
 {
+	struct ptc_etcd_compare same = { PTC_PROFILE_KEY, PTC_ETCD_MOD_REV, revision };
 	char *text = ptc_json_text(doc);
+	struct ptc_etcd_op op = { .key = PTC_PROFILE_KEY, .value = text };
 	int rc;
 
 	if (!text)
 		return ptc_nomem(err);
-	if (strlen(text) > VALUE_MAX)
+	op.len = strlen(text);
+	if (op.len > VALUE_MAX)
 		rc = ptc_error_set(err, PTC_ELIMIT, "the profile with its links has %zu bytes, at most %u are kept",
-				   strlen(text), VALUE_MAX);
+				   op.len, VALUE_MAX);
 	else
-		rc = ptc_etcd_put(ptc_planning_etcd(p), PTC_PROFILE_KEY, text, strlen(text), 0, "etcd.profile", err);
+		rc = ptc_etcd_txn(ptc_planning_etcd(p), &same, 1, &op, 1, "etcd.profile", ret_done, NULL, err);
 	ptc_free(text);
 	return rc;
 }
 
-int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const json_t *pairs, json_t **ret_doc,
-			     json_t **ret_changed, struct ptc_error *err)
+/* What is done to the profile, once more if somebody else has written it meanwhile. fn: changes the document, and says
+ * in *ret_write whether it is to be written at all. */
+static int update(struct ptc_planning *p, bool replaces,
+		  int (*fn)(void *arg, json_t *doc, bool *ret_write, struct ptc_error *err), void *arg,
+		  json_t **ret_doc, struct ptc_error *err)
 {
-	const json_int_t now = (json_int_t)ptc_sys_realtime_ms();
-	json_t *doc = NULL, *changed;
-	int rc = profile ? check(profile, err) : 0;
+	bool done = false;
+	json_t *doc = NULL;
+	int rc = 0;
 
-	if (rc)
-		return rc;
-	rc = ptc_planning_profile_show(p, &doc, err);
-	if (rc == PTC_EINVAL && profile) /* it is replaced */
-		rc = empty(&doc, err);
-	if (rc)
-		return rc;
-	changed = pairs ? ptc_links_changed(json_object_get(doc, "pairs"), pairs) : json_array();
-	if (profile) {
-		json_object_set_new(doc, "profile", json_string(profile));
-		json_object_set_new(doc, "set_ms", json_integer(now));
+	for (int i = 0; i < ATTEMPTS && rc == 0 && !done; i++) {
+		char *text = NULL;
+		int64_t revision = 0;
+		bool write = true;
+
+		json_decref(doc);
+		doc = NULL;
+		rc = ptc_planning_profile_now(p, &text, &revision, err);
+		if (rc == 0)
+			rc = parse(text, &doc, err);
+		if (rc == PTC_EINVAL && replaces)
+			rc = empty(&doc, err);
+		ptc_free(text);
+		if (rc == 0)
+			rc = fn(arg, doc, &write, err);
+		if (rc == 0 && write)
+			rc = put(p, doc, revision, &done, err);
+		done |= !write;
 	}
-	if (pairs) {
-		json_object_set_new(doc, "pairs", json_deep_copy(pairs));
-		json_object_set_new(doc, "measured_ms", json_integer(now));
-	}
-	rc = put(p, doc, err);
+	if (rc == 0 && !done)
+		rc = ptc_error_set(err, PTC_ESTATE, "others changed the profile %d times meanwhile; try again",
+				   ATTEMPTS);
 	if (rc) {
-		json_decref(changed);
 		json_decref(doc);
 		return rc;
 	}
 	*ret_doc = doc;
-	*ret_changed = changed;
 	return 0;
+}
+
+struct putting {
+	const char *profile;
+	const struct ptc_planning_links_found *found;
+	json_int_t now_ms;
+	json_t *changed;
+};
+
+static int put_parts(void *arg, json_t *doc, bool *ret_write, struct ptc_error *err)
+{
+	struct putting *a = arg;
+	json_t *pairs = a->found ? json_deep_copy(a->found->pairs) : NULL, *row;
+	size_t i;
+
+	(void)ret_write;
+	json_decref(a->changed);
+	a->changed = a->found ? ptc_links_changed(json_object_get(doc, "pairs"), a->found->pairs) : json_array();
+	if (!a->changed || (a->found && !pairs)) {
+		json_decref(pairs);
+		return ptc_nomem(err);
+	}
+	if (a->profile) {
+		json_object_set_new(doc, "profile", json_string(a->profile));
+		json_object_set_new(doc, "set_ms", json_integer(a->now_ms));
+	}
+	if (!pairs)
+		return 0;
+	json_array_foreach(pairs, i, row)
+		json_object_set_new(row, "measured_ms", json_integer(a->now_ms));
+	ptc_links_keep(pairs, json_object_get(doc, "pairs"), a->found->nodes);
+	json_object_set_new(doc, "pairs", pairs);
+	json_object_set_new(doc, "measured_ms", json_integer(a->now_ms));
+	return 0;
+}
+
+int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const struct ptc_planning_links_found *found,
+			     json_t **ret_doc, json_t **ret_changed, struct ptc_error *err)
+{
+	struct putting a = { profile, found, (json_int_t)ptc_sys_realtime_ms(), NULL };
+	int rc = profile ? check(profile, err) : 0;
+
+	if (rc == 0)
+		rc = update(p, profile != NULL, put_parts, &a, ret_doc, err);
+	if (rc)
+		json_decref(a.changed);
+	else
+		*ret_changed = a.changed;
+	return rc;
+}
+
+/* ---- who measures ---- */
+
+/* Somebody has it already. It is ours if this daemon could not give it back: nobody here measures. */
+static int lock_again(struct ptc_planning *p, struct ptc_etcd_op *op, int64_t *ret_created, struct ptc_error *err)
+{
+	struct ptc_etcd_compare same = { op->key, PTC_ETCD_CREATE_REV, 0 };
+	struct ptc_etcd_kvs kvs = { 0 };
+	bool done = false;
+	int rc = ptc_etcd_get(ptc_planning_etcd(p), op->key, false, 1, &kvs, err);
+
+	if (rc == 0 && kvs.n && strcmp(kvs.kv[0].value, op->value) == 0) {
+		same.equal = kvs.kv[0].create_revision;
+		rc = ptc_etcd_txn(ptc_planning_etcd(p), &same, 1, op, 1, NULL, &done, NULL, err);
+	}
+	if (rc == 0 && !done)
+		rc = ptc_error_set(err, PTC_ESTATE, "node %.70s is measuring links; try again later",
+				   kvs.n ? kvs.kv[0].value : "(done by now)");
+	ptc_etcd_kvs_done(&kvs);
+	*ret_created = same.equal;
+	return rc;
+}
+
+int ptc_planning_profile_lock(struct ptc_planning *p, const char *node, int64_t *ret_created, struct ptc_error *err)
+{
+	struct ptc_etcd_op op = {
+		.key = PTC_PROFILING_KEY, .value = node, .len = strlen(node), .lease = ptc_planning_lease(p)
+	};
+	struct ptc_etcd_compare none = { PTC_PROFILING_KEY, PTC_ETCD_CREATE_REV, 0 };
+	bool done = false;
+	int rc;
+
+	if (!op.lease)
+		return ptc_error_set(err, PTC_ECOORD, "this node has no lease, for the coordinator does not answer");
+	rc = ptc_etcd_txn(ptc_planning_etcd(p), &none, 1, &op, 1, NULL, &done, ret_created, err);
+	return rc || done ? rc : lock_again(p, &op, ret_created, err);
+}
+
+void ptc_planning_profile_unlock(struct ptc_planning *p, int64_t created)
+{
+	struct ptc_etcd_compare ours = { PTC_PROFILING_KEY, PTC_ETCD_CREATE_REV, created };
+	struct ptc_etcd_op op = { .key = PTC_PROFILING_KEY };
+	bool done;
+
+	ptc_etcd_txn(ptc_planning_etcd(p), &ours, 1, &op, 1, NULL, &done, NULL, NULL);
 }
 
 /* ---- what switches show ---- */
 
+struct seeing {
+	const json_t *links;
+	json_t *changed;
+};
+
+static int see(void *arg, json_t *doc, bool *ret_write, struct ptc_error *err)
+{
+	struct seeing *a = arg;
+
+	json_decref(a->changed);
+	a->changed = json_array();
+	if (!a->changed)
+		return ptc_nomem(err);
+	*ret_write = ptc_links_saw(json_object_get(doc, "pairs"), a->links, a->changed);
+	if (*ret_write && json_array_size(a->changed))
+		json_object_set_new(doc, "changed_ms", json_integer((json_int_t)ptc_sys_realtime_ms()));
+	return 0;
+}
+
 int ptc_planning_links_saw(struct ptc_planning *p, const json_t *links, json_t **ret_changed, struct ptc_error *err)
 {
-	json_t *doc = NULL, *changed = json_array();
-	int rc = changed ? ptc_planning_profile_show(p, &doc, err) : ptc_nomem(err);
+	struct seeing a = { links, NULL };
+	json_t *doc = NULL;
+	int rc = update(p, false, see, &a, &doc, err);
 
-	if (rc == 0 && ptc_links_saw(json_object_get(doc, "pairs"), links, changed)) {
-		if (json_array_size(changed))
-			json_object_set_new(doc, "changed_ms", json_integer((json_int_t)ptc_sys_realtime_ms()));
-		rc = put(p, doc, err);
-	}
 	json_decref(doc);
-	if (rc) {
-		json_decref(changed);
-		return rc;
-	}
-	*ret_changed = changed;
-	return 0;
+	if (rc)
+		json_decref(a.changed);
+	else
+		*ret_changed = a.changed;
+	return rc;
 }
 
 int64_t ptc_planning_links_changed_ms(struct ptc_planning *p)

@@ -119,8 +119,16 @@ int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct p
 /* A node that alone has so many bytes, and is taken away warning_ms after that is said: {warning_s, node, bytes,
  * bytes_s, seconds, fits, text}. Without measured links the last four are null. NULL: out of memory. Blocking. */
 json_t *ptc_planning_leaves(struct ptc_planning *p, const char *node, int64_t bytes, uint64_t warning_ms);
-int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const json_t *pairs, json_t **ret_doc,
-			     json_t **ret_changed, struct ptc_error *err);
+/* One node measures at a time, for two would halve each other's links. PTC_ESTATE: another does, and which. A node that
+ * loses its lease has lost the lock. node: this one. Blocking. */
+int ptc_planning_profile_lock(struct ptc_planning *p, const char *node, int64_t *ret_created, struct ptc_error *err);
+void ptc_planning_profile_unlock(struct ptc_planning *p, int64_t created);
+struct ptc_planning_links_found {
+	const json_t *pairs; /* of ptc_links_measure */
+	const json_t *nodes; /* names that the cluster knows: between them, links that were not measured now stay */
+};
+int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const struct ptc_planning_links_found *found,
+			     json_t **ret_doc, json_t **ret_changed, struct ptc_error *err);
 /* What links gave in a switch ([{from, to, bytes, seconds}]). One that gives less than half of what it has given in an
  * earlier switch counts for that, until it gives as much again. Links that nobody has measured stay so. *ret_changed:
  * [{from, to, was, is}]; an empty array: none has changed. */

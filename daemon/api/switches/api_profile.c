@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cluster's profile: shown to anybody, measured and put in by root. Measuring takes a second for each round of
- * disjoint pairs; one measures at a time here. Failure modes: a node that does not answer leaves its pairs out;
- * PTC_ESTATE while another client measures. */
+ * disjoint pairs; one measures at a time in the cluster, for two would halve each other's links. Failure modes: a node
+ * that does not answer keeps the links that it had; PTC_ESTATE while another client measures. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "daemon/api/switches/switches.h"
@@ -18,6 +18,7 @@ struct up_nodes {
 	struct ptc_daemon *d;
 	struct ptc_link_node *v;
 	size_t n;
+	json_t *names;               /* of all nodes, also those that are down */
 	char (*jobs)[PTC_UUID_TEXT]; /* those that exist */
 	size_t njobs;
 };
@@ -30,9 +31,11 @@ static void list_up(void *arg)
 
 	u->v = ptc_calloc(all + 1, sizeof *u->v);
 	u->jobs = ptc_calloc(jobs + 1, sizeof *u->jobs);
+	u->names = json_array();
 	for (uint32_t i = 0; u->v && i < all; i++) {
 		const struct ptc_node *n = ptc_cluster_node(c, i);
 
+		json_array_append_new(u->names, json_string(n->doc.name));
 		if (!n->up)
 			continue;
 		snprintf(u->v[u->n].name, sizeof u->v->name, "%s", n->doc.name);
@@ -136,26 +139,49 @@ static void replan(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *
 		ptc_event(d->cluster, uuid, "links", "no new plan: %s", err.text);
 }
 
+/* ---- measuring ---- */
+
+/* Once nobody else measures. */
+static int measure_locked(struct ptc_daemon *d, struct up_nodes *u, json_t **ret_doc, json_t **ret_changed,
+			  struct ptc_error *err)
+{
+	json_t *pairs = NULL, *failed = NULL;
+	struct ptc_planning_links_found found = { .nodes = u->names };
+	int64_t created;
+	int rc = ptc_planning_profile_lock(d->controllers.planning, d->config.node, &created, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_links_measure(d->channels, u->v, u->n, &pairs, &failed, err);
+	if (rc == 0 && !json_array_size(pairs))
+		rc = ptc_error_set(err, PTC_EPEER, "no node could pull from another; see the daemons' logs");
+	found.pairs = pairs;
+	if (rc == 0)
+		rc = ptc_planning_profile_put(d->controllers.planning, NULL, &found, ret_doc, ret_changed, err);
+	if (rc == 0)
+		json_object_set(*ret_doc, "failed", failed);
+	ptc_planning_profile_unlock(d->controllers.planning, created);
+	json_decref(pairs);
+	json_decref(failed);
+	return rc;
+}
+
 static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, json_t **ret_doc, struct ptc_error *err)
 {
 	static atomic_bool busy;
 	struct up_nodes u = { .d = d };
-	json_t *pairs = NULL, *changed = NULL;
+	json_t *changed = NULL;
 	int rc;
 
 	if (atomic_exchange(&busy, true))
 		return ptc_error_set(err, PTC_ESTATE, "another call is measuring links; try again later");
 	rc = ptc_loop_call(d->loop, list_up, &u);
-	if (rc == 0 && (!u.v || !u.jobs))
+	if (rc == 0 && (!u.v || !u.jobs || !u.names))
 		rc = ptc_nomem(err);
 	if (rc == 0 && u.n < 2)
 		rc = ptc_error_set(err, PTC_ENODEVICES, "%zu node is up; a link needs two", u.n);
 	if (rc == 0)
-		rc = ptc_links_measure(d->channels, u.v, u.n, &pairs, err);
-	if (rc == 0 && !json_array_size(pairs))
-		rc = ptc_error_set(err, PTC_EPEER, "no node could pull from another; see the daemons' logs");
-	if (rc == 0)
-		rc = ptc_planning_profile_put(d->controllers.planning, NULL, pairs, ret_doc, &changed, err);
+		rc = measure_locked(d, &u, ret_doc, &changed, err);
 	if (rc == 0)
 		tell(&u, changed);
 	for (size_t i = 0; rc == 0 && json_array_size(changed) && i < u.njobs; i++)
@@ -163,7 +189,7 @@ static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, json_t **ret
 	if (rc == 0)
 		json_object_set(*ret_doc, "changed", changed);
 	json_decref(changed);
-	json_decref(pairs);
+	json_decref(u.names);
 	ptc_free(u.v);
 	ptc_free(u.jobs);
 	atomic_store(&busy, false);

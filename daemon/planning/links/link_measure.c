@@ -3,7 +3,8 @@
  * other, all pairs of a round at once; the puller opens as many streams as a switch has connections to a node, and
  * counts what comes in the best of three windows of 120 ms.
  *
- * Failure modes: a node that does not answer within MEASURE_MS leaves that pair out. */
+ * Failure modes: a node that does not answer within MEASURE_MS leaves that pair out, and after a few such rounds all of
+ * its pairs. */
 #include "daemon/planning/links/links.h"
 
 #include "base/alloc.h"
@@ -14,6 +15,7 @@
 
 #include "ptc.pb-c.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -245,7 +247,8 @@ static void *both_ways(void *arg)
 	struct pair *p = arg;
 
 	one_way(p->channels, p->a, p->b, &p->ab);
-	one_way(p->channels, p->b, p->a, &p->ba);
+	if (p->ab.bytes_s > 0) /* else one of them hangs, which takes as long the other way round */
+		one_way(p->channels, p->b, p->a, &p->ba);
 	return NULL;
 }
 
@@ -259,52 +262,87 @@ size_t ptc_link_opponent(size_t n, size_t round, size_t i)
 	return other == i ? last : other;
 }
 
-static void put(json_t *pairs, const struct ptc_link_node *from, const struct ptc_link_node *to, const struct result *r)
+struct tournament {
+	struct ptc_channels *channels;
+	const struct ptc_link_node *nodes;
+	size_t n;
+	struct pair *pairs; /* of a round */
+	unsigned *silent;   /* of each node: rounds without any answer; UINT_MAX: it has answered once */
+	json_t *out, *failed;
+};
+
+static bool gives_up(const struct tournament *t, size_t node)
 {
-	if (r->bytes_s > 0)
-		json_array_append_new(pairs, json_pack("{s:s, s:s, s:f, s:f}", "from", from->name, "to", to->name,
-						       "bytes_s", r->bytes_s, "latency_s", r->latency_s));
+	return t->silent[node] >= PTC_LINK_SILENT && t->silent[node] != UINT_MAX;
 }
 
-static void run_round(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, size_t round,
-		      struct pair *pairs, json_t *out)
+static void put(const struct tournament *t, const struct ptc_link_node *from, const struct ptc_link_node *to,
+		const struct result *r)
 {
-	size_t even = n + n % 2, used = 0;
+	if (r->bytes_s > 0)
+		json_array_append_new(t->out, json_pack("{s:s, s:s, s:f, s:f}", "from", from->name, "to", to->name,
+							"bytes_s", r->bytes_s, "latency_s", r->latency_s));
+	else
+		json_array_append_new(t->failed, json_pack("{s:s, s:s}", "from", from->name, "to", to->name));
+}
 
-	for (size_t i = 0; i < n; i++) {
+/* Which of two nodes did not answer nobody knows; another partner shows it. */
+static void take(const struct tournament *t, const struct pair *p)
+{
+	bool any = p->ab.bytes_s > 0 || p->ba.bytes_s > 0;
+	unsigned *of[] = { &t->silent[p->a - t->nodes], &t->silent[p->b - t->nodes] };
+
+	put(t, p->a, p->b, &p->ab);
+	put(t, p->b, p->a, &p->ba);
+	for (size_t i = 0; p->started && i < PTC_ARRAY_LEN(of); i++)
+		*of[i] = any ? UINT_MAX : *of[i] == UINT_MAX ? UINT_MAX : *of[i] + 1;
+}
+
+static void run_round(const struct tournament *t, size_t round)
+{
+	size_t even = t->n + t->n % 2, used = 0;
+
+	for (size_t i = 0; i < t->n; i++) {
 		size_t k = ptc_link_opponent(even, round, i);
+		struct pair *p = &t->pairs[used];
 
-		if (k <= i || k >= n)
+		if (k <= i || k >= t->n)
 			continue;
-		pairs[used] = (struct pair){ .channels = channels, .a = &nodes[i], .b = &nodes[k] };
-		pairs[used].started =
-			ptc_thread_start(&pairs[used].thread, "ptc-link-pair", both_ways, &pairs[used], NULL) == 0;
+		*p = (struct pair){ .channels = t->channels, .a = &t->nodes[i], .b = &t->nodes[k] };
+		p->started = !gives_up(t, i) && !gives_up(t, k) &&
+			     ptc_thread_start(&p->thread, "ptc-link-pair", both_ways, p, NULL) == 0;
 		used++;
 	}
 	for (size_t i = 0; i < used; i++) {
-		if (!pairs[i].started)
-			continue;
-		pthread_join(pairs[i].thread, NULL);
-		put(out, pairs[i].a, pairs[i].b, &pairs[i].ab);
-		put(out, pairs[i].b, pairs[i].a, &pairs[i].ba);
+		if (t->pairs[i].started)
+			pthread_join(t->pairs[i].thread, NULL);
+		take(t, &t->pairs[i]);
 	}
 }
 
 int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, json_t **ret_pairs,
-		      struct ptc_error *err)
+		      json_t **ret_failed, struct ptc_error *err)
 {
-	struct pair *pairs = ptc_calloc(n / 2 + 1, sizeof *pairs);
-	json_t *out = json_array();
+	struct tournament t = { .channels = channels,
+				.nodes = nodes,
+				.n = n,
+				.pairs = ptc_calloc(n / 2 + 1, sizeof *t.pairs),
+				.silent = ptc_calloc(n + 1, sizeof *t.silent),
+				.out = json_array(),
+				.failed = json_array() };
 	size_t rounds = n + n % 2;
+	bool all = t.pairs && t.silent && t.out && t.failed;
 
-	if (!pairs || !out) {
-		ptc_free(pairs);
-		json_decref(out);
+	for (size_t r = 0; all && r + 1 < rounds && r < PTC_LINK_ROUNDS && r * n < PTC_LINK_PAIRS; r++)
+		run_round(&t, r);
+	ptc_free(t.pairs);
+	ptc_free(t.silent);
+	if (!all) {
+		json_decref(t.out);
+		json_decref(t.failed);
 		return ptc_nomem(err);
 	}
-	for (size_t r = 0; r + 1 < rounds && r < PTC_LINK_ROUNDS && r * n < PTC_LINK_PAIRS; r++)
-		run_round(channels, nodes, n, r, pairs, out);
-	ptc_free(pairs);
-	*ret_pairs = out;
+	*ret_pairs = t.out;
+	*ret_failed = t.failed;
 	return 0;
 }

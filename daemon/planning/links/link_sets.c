@@ -151,6 +151,38 @@ static double bandwidth(const json_t *pairs, const char *from, const char *to)
 	return 0;
 }
 
+static bool has_name(const json_t *names, const char *name)
+{
+	const json_t *v;
+	size_t i;
+
+	json_array_foreach(names, i, v)
+		if (strcmp(json_string_value(v), name) == 0)
+			return true;
+	return false;
+}
+
+void ptc_links_keep(json_t *pairs, const json_t *was, const json_t *nodes)
+{
+	const size_t now = json_array_size(pairs);
+	json_t *p;
+	size_t i;
+
+	json_array_foreach(was, i, p) {
+		const char *from = text(p, "from"), *to = text(p, "to");
+		bool measured = false;
+
+		for (size_t k = 0; from && to && k < now && !measured; k++) {
+			const json_t *q = json_array_get(pairs, k);
+
+			measured = !strcmp(text(q, "from"), from) && !strcmp(text(q, "to"), to);
+		}
+		if (from && to && !measured && has_name(nodes, from) && has_name(nodes, to) &&
+		    json_array_size(pairs) < PTC_LINK_PAIRS)
+			json_array_append(pairs, p);
+	}
+}
+
 json_t *ptc_links_changed(const json_t *was, const json_t *is)
 {
 	json_t *out = json_array();

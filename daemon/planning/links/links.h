@@ -18,14 +18,19 @@ struct ptc_link_node {
 	char name[64], address[256];
 };
 /* Each node with each other, both ways, in rounds of disjoint pairs; beyond PTC_LINK_ROUNDS nodes each with so many
- * others. *ret_pairs: [{from, to, bytes_s, latency_s}], bytes going from `from` to `to`. */
+ * others. *ret_pairs: [{from, to, bytes_s, latency_s}], bytes going from `from` to `to`. *ret_failed: [{from, to}] of
+ * those that could not be measured. A node that has answered nobody in PTC_LINK_SILENT rounds is asked no more. */
+#define PTC_LINK_SILENT 3
 #define PTC_LINK_ROUNDS 31
 #define PTC_LINK_PAIRS  4096 /* about; 100 bytes each in one value of etcd's */
 int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, json_t **ret_pairs,
-		      struct ptc_error *err);
+		      json_t **ret_failed, struct ptc_error *err);
 /* The partner of the i-th node in a round of n (even) nodes; each has each once in n - 1 rounds. */
 size_t ptc_link_opponent(size_t n, size_t round, size_t i);
 
+/* Adds what `was` has of links that were not measured now and whose nodes (names) the cluster knows: a node that was
+ * down or silent for a moment has the links that it had. At most PTC_LINK_PAIRS in all. */
+void ptc_links_keep(json_t *pairs, const json_t *was, const json_t *nodes);
 /* Pairs whose bandwidth differs from what it was by more than a quarter: [{from, to, was, is}]. */
 json_t *ptc_links_changed(const json_t *was, const json_t *is);
 

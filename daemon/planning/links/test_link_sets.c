@@ -134,6 +134,30 @@ static void changes_beyond_a_quarter(void **state)
 	json_decref(is);
 }
 
+/* What could not be measured this time stays, unless the cluster has forgotten a node. */
+static void what_was_known_stays(void **state)
+{
+	json_t *was = json_array(), *is = json_array(), *nodes = json_pack("[s, s, s]", "a", "b", "c");
+
+	(void)state;
+	pair(was, 0, 1, 4e9);
+	pair(was, 1, 0, 4e9);
+	pair(was, 0, 2, 5e9);
+	pair(was, 2, 3, 6e9); /* d is gone */
+	json_array_append_new(was, json_pack("{s:s}", "from", "a")); /* no pair */
+	pair(is, 0, 1, 1e9);
+	ptc_links_keep(is, was, nodes);
+	assert_int_equal(3, json_array_size(is));
+	assert_true(json_number_value(json_object_get(json_array_get(is, 0), "bytes_s")) == 1e9);
+	assert_true(json_equal(json_array_get(is, 1), json_array_get(was, 1)));
+	assert_true(json_equal(json_array_get(is, 2), json_array_get(was, 2)));
+	ptc_links_keep(is, NULL, nodes);
+	assert_int_equal(3, json_array_size(is));
+	json_decref(nodes);
+	json_decref(was);
+	json_decref(is);
+}
+
 /* A link by what switches bring over it, in turn; measured at 100. */
 static void what_switches_show(void **state)
 {
@@ -183,6 +207,7 @@ int main(void)
 		cmocka_unit_test(a_slow_node_is_left),
 		cmocka_unit_test(what_is_not_known_decides_nothing),
 		cmocka_unit_test(changes_beyond_a_quarter),
+		cmocka_unit_test(what_was_known_stays),
 		cmocka_unit_test(what_switches_show),
 	};
 
