@@ -3,7 +3,8 @@
 """examples/gpt/train.py as a job's ranks run it. With --damage: once resized, one row of one moment of one layer is lost. With
 --heap DIR: as each generation begins, DIR/PID has how many KiB of the C heap are in use. (Freed memory that the C library
 keeps is as much again, and moves up and down: PyTorch's threads have arenas of their own.) With --files DIR: records are read
-from that directory of a mount, data/NAME, and no sampler of ptc's is asked."""
+from that directory of a mount, data/NAME, and no sampler of ptc's is asked. With --recompute: layers are recomputed where the
+configuration says so."""
 import ctypes
 import gc
 import itertools
@@ -29,6 +30,15 @@ def damage():
             optim.state[zero1[name][2]]["exp_avg_sq"][:width] = 0
         return restored
     ptc.torch.Generation.attach = damaged
+
+
+def recompute():
+    attach = ptc.torch.Generation.attach
+
+    def asked(self, model=None, **others):
+        model.recompute = self.recompute() == "full"
+        return attach(self, model=model, **others)
+    ptc.torch.Generation.attach = asked
 
 
 class Mallinfo2(ctypes.Structure):
@@ -112,6 +122,9 @@ if __name__ == "__main__":
         at = sys.argv.index("--heap")
         write_heap(sys.argv[at + 1])
         del sys.argv[at:at + 2]
+    if "--recompute" in sys.argv:
+        sys.argv.remove("--recompute")
+        recompute()
     if "--damage" in sys.argv:
         sys.argv.remove("--damage")
         damage()
