@@ -152,7 +152,7 @@ static int look(const struct ptc_job_work_opts *opts, struct ptc_config *manner,
 
 int ptc_job_manner(const struct ptc_job_work_opts *opts, struct ptc_config *ret, struct ptc_error *err)
 {
-	struct first f;
+	struct first f = { 0 };
 
 	return look(opts, ret, &f, err);
 }
@@ -160,7 +160,7 @@ int ptc_job_manner(const struct ptc_job_work_opts *opts, struct ptc_config *ret,
 int ptc_job_space(const struct ptc_job_work_opts *opts, struct ptc_job_work *w, struct ptc_error *err)
 {
 	ptc_auto_free struct ptc_config *manner = ptc_calloc(1, sizeof *manner);
-	struct first f;
+	struct first f = { 0 };
 	uint32_t batch;
 	int rc = manner ? look(opts, manner, &f, err) : ptc_nomem(err);
 

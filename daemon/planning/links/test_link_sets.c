@@ -143,7 +143,7 @@ static void what_was_known_stays(void **state)
 	pair(was, 0, 1, 4e9);
 	pair(was, 1, 0, 4e9);
 	pair(was, 0, 2, 5e9);
-	pair(was, 2, 3, 6e9); /* d is gone */
+	pair(was, 2, 3, 6e9);                                        /* d is gone */
 	json_array_append_new(was, json_pack("{s:s}", "from", "a")); /* no pair */
 	pair(is, 0, 1, 1e9);
 	ptc_links_keep(is, was, nodes);
