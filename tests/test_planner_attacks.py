@@ -198,7 +198,7 @@ class Attacks(harness.Case):
                               ("zero", ([4], [-1])), ("micro_batch", ([0],))):
                 for bad in bads:
                     self.refused(c, "job", "create", "-f", self.described(MODEL, {**SPACE, key: bad}), codes=(1, 2), contains=key)
-            self.assertEqual([job.name], [j["name"] for j in c.json("status")["jobs"]])
+            self.assertEqual([job.name], [j["job"] for j in c.json("status")["jobs"]])
             self.assertEqual(was, job.status()["generation"])
             job.do("stop")
 
