@@ -648,7 +648,8 @@ class Planning(harness.Case):
             done = job.resize(f"dp=2,{BATCH}")
             job.wait_step(done["step"] + 5)
             said = harness.wait_for(lambda: [e["text"] for e in map(json.loads, c.ptcctl("events", job.name, "--format", "json").stdout.splitlines())
-                                             if e["kind"] == "measured"], 90 * harness.PATIENCE, "a measured switch", 0.2)
+                                             if e["kind"] == "measured" and e["text"].startswith("dp=2,")],
+                                    90 * harness.PATIENCE, "a measured switch", 0.2)
             self.assertRegex(said[-1], r"^dp=2,.*: a step takes [0-9.]+ s, predicted [0-9.]+ s .*; the pause took [0-9.]+ s"
                                        r".*; memory of a device: predicted [0-9.]+ GB, reported 40 GB$")
             job.do("stop")
