@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layouts that ranks have declared, by the content hash of their document,
- * shared by every reader and freed with the last one, but for what was used
- * last. Happy path: found, or fetched from the coordinator, decoded, checked.
+/* Layouts that ranks have declared, by the content hash of their document, shared by every reader and freed with the
+ * last one; the layouts that were used last stay. Happy path: found, or fetched from the coordinator, decoded, checked.
  *
  * Failure modes: the blob is not there or does not decode (its code, naming
  * the hash), memory. */

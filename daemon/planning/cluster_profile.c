@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cluster's profile in etcd: what a person has put in as a file, and links that were measured, each with its date.
- * Happy path: read, one part replaced, written back. Failure: a profile that cannot be, named by its line; etcd
- * unreachable. */
+/* The cluster's profile in etcd: a file that a person has stored, and the measured links, each with its date. Happy
+ * path: the profile is read, one part of it is replaced, and it is written back. Failure: an impossible profile, named
+ * by its line; etcd is unreachable. */
 #include "daemon/planning/remembered.h"
 
 #include "base/alloc.h"
@@ -18,37 +18,87 @@
 #define VALUE_MAX PTC_ETCD_VALUE_MAX
 #define ATTEMPTS  8
 
-static int empty(json_t **ret_doc, struct ptc_error *err)
+static const struct ptc_member doc_rows[] = {
+	PTC_ROW(struct ptc_profile_doc, "profile", profile, STRING, PTC_IF(struct ptc_profile_doc, profile)),
+	PTC_ROW(struct ptc_profile_doc, "pairs", pairs.v, LIST, .optional = true,
+		PTC_COUNT(struct ptc_profile_doc, pairs.n), .of = &ptc_link_members),
+	PTC_ROW(struct ptc_profile_doc, "set_ms", set_ms, I64, PTC_IF(struct ptc_profile_doc, set_ms)),
+	PTC_ROW(struct ptc_profile_doc, "measured_ms", measured_ms, I64, PTC_IF(struct ptc_profile_doc, measured_ms)),
+	PTC_ROW(struct ptc_profile_doc, "changed_ms", changed_ms, I64, PTC_IF(struct ptc_profile_doc, changed_ms)),
+};
+static const struct ptc_members doc_members = PTC_MEMBERS(doc_rows, struct ptc_profile_doc);
+static const struct ptc_member changes_rows[] = {
+	PTC_ROW(struct ptc_link_changes, "changed", v, LIST, PTC_COUNT(struct ptc_link_changes, n),
+		.of = &ptc_link_change_members),
+};
+static const struct ptc_members changes_members = PTC_MEMBERS(changes_rows, struct ptc_link_changes);
+static const struct ptc_member failed_rows[] = {
+	PTC_ROW(struct ptc_links, "failed", v, LIST, PTC_COUNT(struct ptc_links, n), .of = &ptc_link_way_members),
+};
+static const struct ptc_members failed_members = PTC_MEMBERS(failed_rows, struct ptc_links);
+
+void ptc_profile_doc_done(struct ptc_profile_doc *d)
 {
-	*ret_doc = json_pack("{s:i, s:n, s:[]}", "version", VERSION, "profile", "pairs");
-	return *ret_doc ? 0 : ptc_nomem(err);
+	ptc_members_done(&doc_members, d);
 }
 
-/* text NULL: there is none. PTC_EINVAL: it is no profile. */
-static int parse(const char *text, json_t **ret_doc, struct ptc_error *err)
+char *ptc_profile_doc_encode(const struct ptc_profile_doc *d, const struct ptc_link_changes *changed,
+			     const struct ptc_links *failed)
 {
-	json_t *doc = NULL;
-	int rc;
+	json_t *root = d->profile ? json_pack("{s:i}", "version", VERSION)
+				  : json_pack("{s:i, s:n}", "version", VERSION, "profile");
+	char *text = NULL;
 
-	if (!text)
-		return empty(ret_doc, err);
-	rc = ptc_json_load(PTC_PROFILE_KEY, text, strlen(text), &doc, NULL);
-	if (rc == PTC_ENOMEM)
-		return ptc_nomem(err);
-	if (rc || !json_is_object(doc)) {
-		json_decref(doc);
-		return ptc_error_set(err, PTC_EINVAL,
-				     "what etcd has at " PTC_PROFILE_KEY
-				     " is not a profile; `ptcctl profile -f FILE` replaces it");
+	if (root && ptc_members_put(root, &doc_members, d) == 0 &&
+	    (!changed || ptc_members_put(root, &changes_members, changed) == 0) &&
+	    (!failed || ptc_members_put(root, &failed_members, failed) == 0))
+		text = ptc_json_text(root);
+	json_decref(root);
+	return text;
+}
+
+int ptc_profile_doc_decode(const char *what, const char *json, struct ptc_profile_doc *ret, struct ptc_error *err)
+{
+	struct ptc_profile_doc d = { 0 };
+	json_t *root = NULL;
+	int rc = ptc_json_load(what, json, strlen(json), &root, err);
+
+	if (rc == 0 && json_is_null(json_object_get(root, "profile")))
+		json_object_del(root, "profile");
+	if (rc == 0)
+		rc = ptc_members_from_json(what, &doc_members, root, &d, err);
+	json_decref(root);
+	if (rc) {
+		ptc_profile_doc_done(&d);
+		return rc;
 	}
-	*ret_doc = doc;
+	*ret = d;
 	return 0;
 }
 
-int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct ptc_error *err)
+/* text NULL: there is none. PTC_EINVAL: it is no profile. */
+static int parse(const char *text, struct ptc_profile_doc *ret, struct ptc_error *err)
+{
+	int rc;
+
+	if (!text) {
+		*ret = (struct ptc_profile_doc){ 0 };
+		return 0;
+	}
+	rc = ptc_profile_doc_decode(PTC_PROFILE_KEY, text, ret, NULL);
+	if (rc == PTC_ENOMEM)
+		return ptc_nomem(err);
+	if (rc)
+		return ptc_error_set(err, PTC_EINVAL,
+				     "what etcd has at " PTC_PROFILE_KEY
+				     " is not a profile; `ptcctl profile -f FILE` replaces it");
+	return 0;
+}
+
+int ptc_planning_profile_show(struct ptc_planning *p, struct ptc_profile_doc *ret, struct ptc_error *err)
 {
 	char *text = ptc_planning_profile(p);
-	int rc = parse(text, ret_doc, err);
+	int rc = parse(text, ret, err);
 
 	ptc_free(text);
 	return rc;
@@ -73,10 +123,11 @@ static int check(const char *profile, struct ptc_error *err)
 }
 
 /* Written only if the profile is still of that revision. *ret_done false: somebody else has changed it meanwhile. */
-static int put(struct ptc_planning *p, const json_t *doc, int64_t revision, bool *ret_done, struct ptc_error *err)
+static int put(struct ptc_planning *p, const struct ptc_profile_doc *doc, int64_t revision, bool *ret_done,
+	       struct ptc_error *err)
 {
 	struct ptc_etcd_compare same = { PTC_PROFILE_KEY, PTC_ETCD_MOD_REV, revision };
-	char *text = ptc_json_text(doc);
+	char *text = ptc_profile_doc_encode(doc, NULL, NULL);
 	struct ptc_etcd_op op = { .key = PTC_PROFILE_KEY, .value = text };
 	int rc;
 
@@ -95,11 +146,11 @@ static int put(struct ptc_planning *p, const json_t *doc, int64_t revision, bool
 /* What is done to the profile, once more if somebody else has written it meanwhile. fn: changes the document, and says
  * in *ret_write whether it is to be written at all. */
 static int update(struct ptc_planning *p, bool replaces,
-		  int (*fn)(void *arg, json_t *doc, bool *ret_write, struct ptc_error *err), void *arg,
-		  json_t **ret_doc, struct ptc_error *err)
+		  int (*fn)(void *arg, struct ptc_profile_doc *doc, bool *ret_write, struct ptc_error *err), void *arg,
+		  struct ptc_profile_doc *ret, struct ptc_error *err)
 {
+	struct ptc_profile_doc doc = { 0 };
 	bool done = false;
-	json_t *doc = NULL;
 	int rc = 0;
 
 	for (int i = 0; i < ATTEMPTS && rc == 0 && !done; i++) {
@@ -107,75 +158,96 @@ static int update(struct ptc_planning *p, bool replaces,
 		int64_t revision = 0;
 		bool write = true;
 
-		json_decref(doc);
-		doc = NULL;
+		ptc_profile_doc_done(&doc);
+		doc = (struct ptc_profile_doc){ 0 };
 		rc = ptc_planning_profile_now(p, &text, &revision, err);
 		if (rc == 0)
 			rc = parse(text, &doc, err);
-		if (rc == PTC_EINVAL && replaces)
-			rc = empty(&doc, err);
+		if (rc == PTC_EINVAL && replaces) /* by an empty one */
+			rc = 0;
 		ptc_free(text);
 		if (rc == 0)
-			rc = fn(arg, doc, &write, err);
+			rc = fn(arg, &doc, &write, err);
 		if (rc == 0 && write)
-			rc = put(p, doc, revision, &done, err);
+			rc = put(p, &doc, revision, &done, err);
 		done |= !write;
 	}
 	if (rc == 0 && !done)
 		rc = ptc_error_set(err, PTC_ESTATE, "others changed the profile %d times meanwhile; try again",
 				   ATTEMPTS);
 	if (rc) {
-		json_decref(doc);
+		ptc_profile_doc_done(&doc);
 		return rc;
 	}
-	*ret_doc = doc;
+	*ret = doc;
+	return 0;
+}
+
+/* Takes the place of the pairs that the document has, whole or not at all. */
+static int take_pairs(struct ptc_profile_doc *doc, const struct ptc_planning_links_found *found, int64_t now_ms)
+{
+	struct ptc_links pairs = { 0 };
+	int rc = 0;
+
+	for (size_t i = 0; i < found->pairs->n && rc == 0; i++) {
+		rc = PTC_MORE(pairs.v, pairs.n) ? 0 : PTC_ENOMEM;
+		if (rc)
+			continue;
+		pairs.v[pairs.n] = found->pairs->v[i];
+		pairs.v[pairs.n++].measured_ms = now_ms;
+	}
+	if (rc == 0)
+		rc = ptc_links_keep(&pairs, &doc->pairs, found->nodes, found->nnodes);
+	if (rc) {
+		ptc_free(pairs.v);
+		return rc;
+	}
+	ptc_free(doc->pairs.v);
+	doc->pairs = pairs;
+	doc->measured_ms = now_ms;
 	return 0;
 }
 
 struct putting {
 	const char *profile;
 	const struct ptc_planning_links_found *found;
-	json_int_t now_ms;
-	json_t *changed;
+	int64_t now_ms;
+	struct ptc_link_changes changed;
 };
 
-static int put_parts(void *arg, json_t *doc, bool *ret_write, struct ptc_error *err)
+static int put_parts(void *arg, struct ptc_profile_doc *doc, bool *ret_write, struct ptc_error *err)
 {
 	struct putting *a = arg;
-	json_t *pairs = a->found ? json_deep_copy(a->found->pairs) : NULL, *row;
-	size_t i;
+	char *copy = a->profile ? ptc_strdup(a->profile) : NULL;
 
 	(void)ret_write;
-	json_decref(a->changed);
-	a->changed = a->found ? ptc_links_changed(json_object_get(doc, "pairs"), a->found->pairs) : json_array();
-	if (!a->changed || (a->found && !pairs)) {
-		json_decref(pairs);
+	if (a->profile && !copy)
 		return ptc_nomem(err);
-	}
 	if (a->profile) {
-		json_object_set_new(doc, "profile", json_string(a->profile));
-		json_object_set_new(doc, "set_ms", json_integer(a->now_ms));
+		ptc_free(doc->profile);
+		doc->profile = copy;
+		doc->set_ms = a->now_ms;
 	}
-	if (!pairs)
+	if (!a->found)
 		return 0;
-	json_array_foreach(pairs, i, row)
-		json_object_set_new(row, "measured_ms", json_integer(a->now_ms));
-	ptc_links_keep(pairs, json_object_get(doc, "pairs"), a->found->nodes);
-	json_object_set_new(doc, "pairs", pairs);
-	json_object_set_new(doc, "measured_ms", json_integer(a->now_ms));
+	ptc_free(a->changed.v);
+	a->changed = (struct ptc_link_changes){ 0 };
+	if (ptc_links_changed(&doc->pairs, a->found->pairs, &a->changed) != 0 ||
+	    take_pairs(doc, a->found, a->now_ms) != 0)
+		return ptc_nomem(err);
 	return 0;
 }
 
 int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const struct ptc_planning_links_found *found,
-			     json_t **ret_doc, json_t **ret_changed, struct ptc_error *err)
+			     struct ptc_profile_doc *ret, struct ptc_link_changes *ret_changed, struct ptc_error *err)
 {
-	struct putting a = { profile, found, (json_int_t)ptc_sys_realtime_ms(), NULL };
+	struct putting a = { .profile = profile, .found = found, .now_ms = ptc_sys_realtime_ms() };
 	int rc = profile ? check(profile, err) : 0;
 
 	if (rc == 0)
-		rc = update(p, profile != NULL, put_parts, &a, ret_doc, err);
+		rc = update(p, profile != NULL, put_parts, &a, ret, err);
 	if (rc)
-		json_decref(a.changed);
+		ptc_free(a.changed.v);
 	else
 		*ret_changed = a.changed;
 	return rc;
@@ -230,33 +302,34 @@ void ptc_planning_profile_unlock(struct ptc_planning *p, int64_t created)
 /* ---- what switches show ---- */
 
 struct seeing {
-	const json_t *links;
-	json_t *changed;
+	const struct ptc_link_use *uses;
+	size_t n;
+	struct ptc_link_changes changed;
 };
 
-static int see(void *arg, json_t *doc, bool *ret_write, struct ptc_error *err)
+static int see(void *arg, struct ptc_profile_doc *doc, bool *ret_write, struct ptc_error *err)
 {
 	struct seeing *a = arg;
 
-	json_decref(a->changed);
-	a->changed = json_array();
-	if (!a->changed)
+	ptc_free(a->changed.v);
+	a->changed = (struct ptc_link_changes){ 0 };
+	if (ptc_links_saw(&doc->pairs, a->uses, a->n, &a->changed, ret_write) != 0)
 		return ptc_nomem(err);
-	*ret_write = ptc_links_saw(json_object_get(doc, "pairs"), a->links, a->changed);
-	if (*ret_write && json_array_size(a->changed))
-		json_object_set_new(doc, "changed_ms", json_integer((json_int_t)ptc_sys_realtime_ms()));
+	if (*ret_write && a->changed.n)
+		doc->changed_ms = ptc_sys_realtime_ms();
 	return 0;
 }
 
-int ptc_planning_links_saw(struct ptc_planning *p, const json_t *links, json_t **ret_changed, struct ptc_error *err)
+int ptc_planning_links_saw(struct ptc_planning *p, const struct ptc_link_use *uses, size_t n,
+			   struct ptc_link_changes *ret_changed, struct ptc_error *err)
 {
-	struct seeing a = { links, NULL };
-	json_t *doc = NULL;
+	struct seeing a = { .uses = uses, .n = n };
+	struct ptc_profile_doc doc = { 0 };
 	int rc = update(p, false, see, &a, &doc, err);
 
-	json_decref(doc);
+	ptc_profile_doc_done(&doc);
 	if (rc)
-		json_decref(a.changed);
+		ptc_free(a.changed.v);
 	else
 		*ret_changed = a.changed;
 	return rc;
@@ -264,12 +337,13 @@ int ptc_planning_links_saw(struct ptc_planning *p, const json_t *links, json_t *
 
 int64_t ptc_planning_links_changed_ms(struct ptc_planning *p)
 {
-	json_t *doc = NULL;
-	int64_t ms = 0;
+	struct ptc_profile_doc doc;
+	int64_t ms;
 
-	if (ptc_planning_profile_show(p, &doc, NULL) == 0)
-		ms = json_integer_value(json_object_get(doc, "changed_ms"));
-	json_decref(doc);
+	if (ptc_planning_profile_show(p, &doc, NULL) != 0)
+		return 0;
+	ms = doc.changed_ms;
+	ptc_profile_doc_done(&doc);
 	return ms;
 }
 
@@ -283,27 +357,22 @@ static int by_value(const void *a, const void *b)
 /* The middle one; 0: none was measured. */
 static double middle_link(struct ptc_planning *p)
 {
-	json_t *doc = NULL;
-	const json_t *pairs, *pair;
+	struct ptc_profile_doc doc;
 	double *all, middle = 0;
-	size_t i, n = 0;
+	size_t n = 0;
 
 	if (ptc_planning_profile_show(p, &doc, NULL) != 0)
 		return 0;
-	pairs = json_object_get(doc, "pairs");
-	all = ptc_calloc(json_array_size(pairs) + 1, sizeof *all);
-	json_array_foreach(pairs, i, pair) {
-		double v = json_number_value(json_object_get(pair, "bytes_s"));
-
-		if (all && v > 0)
-			all[n++] = v;
-	}
+	all = ptc_calloc(doc.pairs.n + 1, sizeof *all);
+	for (size_t i = 0; all && i < doc.pairs.n; i++)
+		if (doc.pairs.v[i].bytes_s > 0)
+			all[n++] = doc.pairs.v[i].bytes_s;
 	if (n) {
 		qsort(all, n, sizeof *all, by_value);
 		middle = all[n / 2];
 	}
 	ptc_free(all);
-	json_decref(doc);
+	ptc_profile_doc_done(&doc);
 	return middle;
 }
 

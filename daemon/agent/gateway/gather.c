@@ -4,9 +4,9 @@
  * Happy path: the range is cut into windows. Each window is a transfer (transfer/transfer.h) into memory, from this
  * node's own table and the nodes that have the rest. The next window's requests are sent before the current window is
  * handed to the sink, so that senders read and pack while the sink writes; what they send waits in the transport. Many
- * small ranges are one window: a node is asked once for all that it has of them. Ranges that fall into more pieces than
- * are ticketed for are read in several windows, and delivered together. Memory: one window and one scratch buffer,
- * ticketed.
+ * small ranges make one window: each node is asked once for everything that it has of them. If ranges fall into more
+ * pieces than the ticket covers, they are read in several windows, and delivered together. Memory: one window and one
+ * scratch buffer, ticketed.
  *
  * Failure modes: those of a transfer, PTC_ECORRUPT where the bytes of the last replica are damaged; a range outside the
  * item (PTC_EINVAL); the sink's own code. */

@@ -18,7 +18,8 @@ struct up_nodes {
 	struct ptc_daemon *d;
 	struct ptc_link_node *v;
 	size_t n;
-	json_t *names;               /* of all nodes, also those that are down */
+	struct ptc_link_node *all; /* also those that are down */
+	size_t nall;
 	char (*jobs)[PTC_UUID_TEXT]; /* those that exist */
 	size_t njobs;
 };
@@ -31,15 +32,15 @@ static void list_up(void *arg)
 
 	u->v = ptc_calloc(all + 1, sizeof *u->v);
 	u->jobs = ptc_calloc(jobs + 1, sizeof *u->jobs);
-	u->names = json_array();
-	for (uint32_t i = 0; u->v && i < all; i++) {
+	u->all = ptc_calloc(all + 1, sizeof *u->all);
+	for (uint32_t i = 0; u->v && u->all && i < all; i++) {
 		const struct ptc_node *n = ptc_cluster_node(c, i);
+		struct ptc_link_node *to = &u->all[u->nall++];
 
-		json_array_append_new(u->names, json_string(n->doc.name));
-		if (!n->up)
-			continue;
-		snprintf(u->v[u->n].name, sizeof u->v->name, "%s", n->doc.name);
-		snprintf(u->v[u->n++].address, sizeof u->v->address, "%s", n->doc.address);
+		snprintf(to->name, sizeof to->name, "%s", n->doc.name);
+		snprintf(to->address, sizeof to->address, "%s", n->doc.address);
+		if (n->up)
+			u->v[u->n++] = *to;
 	}
 	for (size_t i = 0; u->jobs && i < jobs; i++)
 		if (ptc_cluster_job(c, i)->has_record)
@@ -47,31 +48,26 @@ static void list_up(void *arg)
 }
 
 /* One line in each job's log, of the change that is largest. */
-static void tell(const struct up_nodes *u, const json_t *changed)
+static void tell(const struct up_nodes *u, const struct ptc_link_changes *changed)
 {
-	const json_t *c, *worst = NULL;
+	const struct ptc_link_change *worst = NULL;
 	double most = 0;
-	size_t i;
 
-	json_array_foreach(changed, i, c) {
-		double was = json_number_value(json_object_get(c, "was")),
-		       is = json_number_value(json_object_get(c, "is"));
-		double times = PTC_MAX(was / is, is / was);
+	for (size_t i = 0; i < changed->n; i++) {
+		const struct ptc_link_change *c = &changed->v[i];
+		double times = PTC_MAX(c->was / c->is, c->is / c->was);
 
 		if (times <= most)
 			continue;
 		most = times;
 		worst = c;
 	}
-	for (i = 0; worst && i < u->njobs; i++)
+	for (size_t i = 0; worst && i < u->njobs; i++)
 		ptc_event(u->d->cluster, u->jobs[i], "links",
 			  "%zu links have changed, most of all from %s to %s: %.3g GB/s, it was %.3g GB/s; `ptcctl "
 			  "advise` "
 			  "says what that makes of the job",
-			  json_array_size(changed), json_string_value(json_object_get(worst, "from")),
-			  json_string_value(json_object_get(worst, "to")),
-			  json_number_value(json_object_get(worst, "is")) / 1e9,
-			  json_number_value(json_object_get(worst, "was")) / 1e9);
+			  changed->n, worst->from, worst->to, worst->is / 1e9, worst->was / 1e9);
 }
 
 /* ---- replan ---- */
@@ -141,89 +137,97 @@ static void replan(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *
 
 /* ---- measuring ---- */
 
-/* Once nobody else measures. */
-static int measure_locked(struct ptc_daemon *d, struct up_nodes *u, json_t **ret_doc, json_t **ret_changed,
-			  struct ptc_error *err)
+struct answer {
+	struct ptc_profile_doc doc;
+	struct ptc_link_changes changed; /* of a measurement, and failed too */
+	struct ptc_links failed;
+};
+
+static void answer_done(struct answer *a)
 {
-	json_t *pairs = NULL, *failed = NULL;
-	struct ptc_planning_links_found found = { .nodes = u->names };
+	ptc_profile_doc_done(&a->doc);
+	ptc_free(a->changed.v);
+	ptc_free(a->failed.v);
+}
+
+/* Once nobody else measures. */
+static int measure_locked(struct ptc_daemon *d, const struct up_nodes *u, struct answer *ret, struct ptc_error *err)
+{
+	struct ptc_links pairs = { 0 };
+	const struct ptc_planning_links_found found = { &pairs, u->all, u->nall };
 	int64_t created;
 	int rc = ptc_planning_profile_lock(d->controllers.planning, d->config.node, &created, err);
 
 	if (rc)
 		return rc;
-	rc = ptc_links_measure(d->channels, u->v, u->n, &pairs, &failed, err);
-	if (rc == 0 && !json_array_size(pairs))
+	rc = ptc_links_measure(d->channels, u->v, u->n, &pairs, &ret->failed, err);
+	if (rc == 0 && !pairs.n)
 		rc = ptc_error_set(err, PTC_EPEER, "no node could pull from another; see the daemons' logs");
-	found.pairs = pairs;
 	if (rc == 0)
-		rc = ptc_planning_profile_put(d->controllers.planning, NULL, &found, ret_doc, ret_changed, err);
-	if (rc == 0)
-		json_object_set(*ret_doc, "failed", failed);
+		rc = ptc_planning_profile_put(d->controllers.planning, NULL, &found, &ret->doc, &ret->changed, err);
 	ptc_planning_profile_unlock(d->controllers.planning, created);
-	json_decref(pairs);
-	json_decref(failed);
+	ptc_free(pairs.v);
 	return rc;
 }
 
-static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, json_t **ret_doc, struct ptc_error *err)
+static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, struct answer *ret, struct ptc_error *err)
 {
 	static atomic_bool busy;
 	struct up_nodes u = { .d = d };
-	json_t *changed = NULL;
 	int rc;
 
 	if (atomic_exchange(&busy, true))
 		return ptc_error_set(err, PTC_ESTATE, "another call is measuring links; try again later");
 	rc = ptc_loop_call(d->loop, list_up, &u);
-	if (rc == 0 && (!u.v || !u.jobs || !u.names))
+	if (rc == 0 && (!u.v || !u.all || !u.jobs))
 		rc = ptc_nomem(err);
 	if (rc == 0 && u.n < 2)
 		rc = ptc_error_set(err, PTC_ENODEVICES, "%zu node is up; a link needs two", u.n);
 	if (rc == 0)
-		rc = measure_locked(d, &u, ret_doc, &changed, err);
+		rc = measure_locked(d, &u, ret, err);
 	if (rc == 0)
-		tell(&u, changed);
-	for (size_t i = 0; rc == 0 && json_array_size(changed) && i < u.njobs; i++)
+		tell(&u, &ret->changed);
+	for (size_t i = 0; rc == 0 && ret->changed.n && i < u.njobs; i++)
 		replan(d, call, u.jobs[i]);
-	if (rc == 0)
-		json_object_set(*ret_doc, "changed", changed);
-	json_decref(changed);
-	json_decref(u.names);
+	ptc_free(u.all);
 	ptc_free(u.v);
 	ptc_free(u.jobs);
 	atomic_store(&busy, false);
 	return rc;
 }
 
-static int act(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ProfileRequest *req, json_t **ret_doc,
+static int act(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ProfileRequest *req, struct answer *ret,
 	       struct ptc_error *err)
 {
-	json_t *changed = NULL;
-	int rc;
-
 	if (strcmp(req->action, "show") == 0)
-		return ptc_planning_profile_show(d->controllers.planning, ret_doc, err);
+		return ptc_planning_profile_show(d->controllers.planning, &ret->doc, err);
 	if (ptc_api_uid(call) != 0)
 		return ptc_error_set(err, PTC_EPERM, "only root may measure links or store a profile");
 	if (strcmp(req->action, "measure") == 0)
-		return measure(d, call, ret_doc, err);
+		return measure(d, call, ret, err);
 	if (strcmp(req->action, "set") != 0)
 		return ptc_error_set(err, PTC_EINVAL, "action is show, measure or set, not \"%.40s\"", req->action);
-	rc = ptc_planning_profile_put(d->controllers.planning, req->text, NULL, ret_doc, &changed, err);
-	json_decref(changed);
-	return rc;
+	return ptc_planning_profile_put(d->controllers.planning, req->text, NULL, &ret->doc, &ret->changed, err);
 }
 
 PTC_API_HANDLER(ptc_api_profile)
 {
+	struct answer a = { 0 };
 	Ptc__V1__ProfileRequest *req;
-	json_t *doc = NULL;
+	char *text = NULL;
+	bool measures;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__profile_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
-	rc = act(arg, call, req, &doc, err);
+	rc = act(arg, call, req, &a, err);
+	measures = strcmp(req->action, "measure") == 0;
 	ptc_pb_free(&req->base);
-	return rc ? rc : ptc_api_send_json(call, doc, err);
+	if (rc == 0) {
+		text = ptc_profile_doc_encode(&a.doc, measures ? &a.changed : NULL, measures ? &a.failed : NULL);
+		rc = text ? ptc_api_send_text(call, text, err) : ptc_nomem(err);
+	}
+	ptc_free(text);
+	answer_done(&a);
+	return rc;
 }

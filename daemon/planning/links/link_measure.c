@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measuring. Happy path: who coordinates asks one node of each pair to pull from the other, both ways one after the
- * other, all pairs of a round at once; the puller opens as many streams as a switch has connections to a node, and
- * counts what comes in the best of three windows of 120 ms.
+/* Measuring. Happy path: the coordinating daemon asks one node of each pair to pull from the other, first one way and
+ * then the other. All pairs of a round do so at once. The puller opens as many streams as a switch has connections to a
+ * node, and counts the bytes of the best of three windows of 120 ms.
  *
  * Failure modes: a node that does not answer within MEASURE_MS leaves that pair out, and after a few such rounds all of
  * its pairs. */
@@ -268,7 +268,7 @@ struct tournament {
 	size_t n;
 	struct pair *pairs; /* of a round */
 	unsigned *silent;   /* of each node: rounds without any answer; UINT_MAX: it has answered once */
-	json_t *out, *failed;
+	struct ptc_links out, failed;
 };
 
 static bool gives_up(const struct tournament *t, size_t node)
@@ -276,31 +276,39 @@ static bool gives_up(const struct tournament *t, size_t node)
 	return t->silent[node] >= PTC_LINK_SILENT && t->silent[node] != UINT_MAX;
 }
 
-static void put(const struct tournament *t, const struct ptc_link_node *from, const struct ptc_link_node *to,
-		const struct result *r)
+static int put(struct tournament *t, const struct ptc_link_node *from, const struct ptc_link_node *to,
+	       const struct result *r)
 {
-	if (r->bytes_s > 0)
-		json_array_append_new(t->out, json_pack("{s:s, s:s, s:f, s:f}", "from", from->name, "to", to->name,
-							"bytes_s", r->bytes_s, "latency_s", r->latency_s));
-	else
-		json_array_append_new(t->failed, json_pack("{s:s, s:s}", "from", from->name, "to", to->name));
+	struct ptc_links *list = r->bytes_s > 0 ? &t->out : &t->failed;
+	struct ptc_link *l;
+
+	if (!PTC_MORE(list->v, list->n))
+		return PTC_ENOMEM;
+	l = &list->v[list->n++];
+	*l = (struct ptc_link){ .bytes_s = r->bytes_s, .latency_s = r->latency_s };
+	memcpy(l->from, from->name, sizeof l->from);
+	memcpy(l->to, to->name, sizeof l->to);
+	return 0;
 }
 
 /* Which of two nodes did not answer nobody knows; another partner shows it. */
-static void take(const struct tournament *t, const struct pair *p)
+static int take(struct tournament *t, const struct pair *p)
 {
 	bool any = p->ab.bytes_s > 0 || p->ba.bytes_s > 0;
 	unsigned *of[] = { &t->silent[p->a - t->nodes], &t->silent[p->b - t->nodes] };
+	int rc = put(t, p->a, p->b, &p->ab);
 
-	put(t, p->a, p->b, &p->ab);
-	put(t, p->b, p->a, &p->ba);
+	if (rc == 0)
+		rc = put(t, p->b, p->a, &p->ba);
 	for (size_t i = 0; p->started && i < PTC_ARRAY_LEN(of); i++)
 		*of[i] = any ? UINT_MAX : *of[i] == UINT_MAX ? UINT_MAX : *of[i] + 1;
+	return rc;
 }
 
-static void run_round(const struct tournament *t, size_t round)
+static int run_round(struct tournament *t, size_t round)
 {
 	size_t even = t->n + t->n % 2, used = 0;
+	int rc = 0;
 
 	for (size_t i = 0; i < t->n; i++) {
 		size_t k = ptc_link_opponent(even, round, i);
@@ -316,33 +324,33 @@ static void run_round(const struct tournament *t, size_t round)
 	for (size_t i = 0; i < used; i++) {
 		if (t->pairs[i].started)
 			pthread_join(t->pairs[i].thread, NULL);
-		take(t, &t->pairs[i]);
+		if (rc == 0)
+			rc = take(t, &t->pairs[i]);
 	}
+	return rc;
 }
 
-int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, json_t **ret_pairs,
-		      json_t **ret_failed, struct ptc_error *err)
+int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, struct ptc_links *ret,
+		      struct ptc_links *ret_failed, struct ptc_error *err)
 {
 	struct tournament t = { .channels = channels,
 				.nodes = nodes,
 				.n = n,
 				.pairs = ptc_calloc(n / 2 + 1, sizeof *t.pairs),
-				.silent = ptc_calloc(n + 1, sizeof *t.silent),
-				.out = json_array(),
-				.failed = json_array() };
+				.silent = ptc_calloc(n + 1, sizeof *t.silent) };
 	size_t rounds = n + n % 2;
-	bool all = t.pairs && t.silent && t.out && t.failed;
+	int rc = t.pairs && t.silent ? 0 : PTC_ENOMEM;
 
-	for (size_t r = 0; all && r + 1 < rounds && r < PTC_LINK_ROUNDS && r * n < PTC_LINK_PAIRS; r++)
-		run_round(&t, r);
+	for (size_t r = 0; rc == 0 && r + 1 < rounds && r < PTC_LINK_ROUNDS && r * n < PTC_LINK_PAIRS; r++)
+		rc = run_round(&t, r);
 	ptc_free(t.pairs);
 	ptc_free(t.silent);
-	if (!all) {
-		json_decref(t.out);
-		json_decref(t.failed);
+	if (rc) {
+		ptc_free(t.out.v);
+		ptc_free(t.failed.v);
 		return ptc_nomem(err);
 	}
-	*ret_pairs = t.out;
+	*ret = t.out;
 	*ret_failed = t.failed;
 	return 0;
 }
