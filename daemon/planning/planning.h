@@ -114,18 +114,6 @@ void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *
 			  const struct ptc_job_desc *desc, const struct ptc_planning_shape *shape,
 			  const atomic_bool *stop);
 
-/* The cluster's profile (docs/control.md, "profile"). Freed with ptc_profile_doc_done; one of zeros is fine. */
-struct ptc_profile_doc {
-	char *profile;                           /* as a file has it; NULL: nobody has put one in */
-	struct ptc_links pairs;                  /* measured */
-	int64_t set_ms, measured_ms, changed_ms; /* Unix time of either, and of the last change in a switch; 0: never */
-};
-void ptc_profile_doc_done(struct ptc_profile_doc *d);
-/* Of a measurement (NULL: of none): links that differ from what they were, and those that could not be measured.
- * ptc_free it; NULL: out of memory. */
-char *ptc_profile_doc_encode(const struct ptc_profile_doc *d, const struct ptc_link_changes *changed,
-			     const struct ptc_links *failed);
-int ptc_profile_doc_decode(const char *what, const char *json, struct ptc_profile_doc *ret, struct ptc_error *err);
 /* One node measures at a time, for two would halve each other's links. PTC_ESTATE: another does, and which. A node that
  * loses its lease has lost the lock. node: this one. Blocking. */
 int ptc_planning_profile_lock(struct ptc_planning *p, const char *node, int64_t *ret_created, struct ptc_error *err);
@@ -135,8 +123,9 @@ struct ptc_planning_links_found {
 	const struct ptc_link_node *nodes; /* that the cluster knows: between them, links not measured now stay */
 	size_t nnodes;
 };
-/* show: an empty one where there is none. put replaces what is not NULL: the profile as a file has it, checked; links,
- * which are copied. *ret_changed: links that differ from what they were; ptc_free its v. */
+/* The cluster's profile (links/links.h). show: an empty one where there is none. put replaces what is not NULL: the
+ * profile as a file has it, checked; links, which are copied. *ret_changed: links that differ from what they were;
+ * ptc_free its v. */
 int ptc_planning_profile_show(struct ptc_planning *p, struct ptc_profile_doc *ret, struct ptc_error *err);
 int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const struct ptc_planning_links_found *found,
 			     struct ptc_profile_doc *ret, struct ptc_link_changes *ret_changed, struct ptc_error *err);
