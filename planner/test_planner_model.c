@@ -401,7 +401,8 @@ static void test_recompute_by_kind(void **state)
 	assert_int_equal(ptc_estimate(&w, &c, &all, NULL), 0);
 	assert_true(none.activation_bytes > half.activation_bytes && half.activation_bytes > all.activation_bytes);
 	assert_true(none.compute_s < half.compute_s && half.compute_s < all.compute_s);
-	expect_line(ptc_cand_parse("tp=1,recompute=none/some", &back, NULL, &err), &err, "not \"some\"");
+	expect_line(ptc_cand_parse("tp=1,recompute=none/some", &back, NULL, &err), &err,
+		    "bad value in \"recompute=none/some\" (none, selective or full;");
 }
 
 /* A machine that is twenty times slower than any that the model knows: two measured steps say so of all configurations.
@@ -577,6 +578,15 @@ static void test_as_config(void **state)
 	model.vocab = 200000; /* the head weighs as much as some layers */
 	assert_int_equal(ptc_cand_config(&w, &c, &config, &err), 0);
 	assert_int_equal(config.nstages, 5);
+	ptc_cand_from_config(&config, &back);
+	assert_int_equal(ptc_cand_compare(&c, &back), 0);
+	model.nkinds = 3; /* what ranks recompute is said by kind, and the last kind is as the first */
+	model.kinds[1] = model.kinds[2] = model.kinds[0];
+	c.recompute = PTC_RECOMPUTE_SELECTIVE;
+	c.recompute_others = PTC_RECOMPUTE_FULL + 1;
+	assert_int_equal(ptc_cand_config(&w, &c, &config, &err), 0);
+	assert_int_equal(ptc_config_format(&config, text, sizeof text), 0);
+	assert_non_null(strstr(text, ",recompute=selective/full"));
 	ptc_cand_from_config(&config, &back);
 	assert_int_equal(ptc_cand_compare(&c, &back), 0);
 }

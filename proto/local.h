@@ -120,8 +120,11 @@ enum ptc_local_declares {
 	PTC_LOCAL_DECLARES_RUNNING,
 	PTC_LOCAL_DECLARES_LAYOUT,
 };
+/* What of a configuration the program says it does: bits of a DECLARED. ptcd refuses ranks that do not say it where
+ * their configuration asks for it. */
+#define PTC_LOCAL_DOES_RECOMPUTE 1u
 /* Abilities of a ptcd that not every ptcd has: bits of a WELCOME. */
-#define PTC_LOCAL_TAKES_LAYOUT 1u /* TENSORs and a DECLARED of PTC_LOCAL_DECLARES_LAYOUT before those with memory */
+#define PTC_LOCAL_TAKES_LAYOUT   1u /* TENSORs and a DECLARED of PTC_LOCAL_DECLARES_LAYOUT before those with memory */
 
 struct ptc_local_header {
 	uint32_t magic;

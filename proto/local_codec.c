@@ -291,6 +291,10 @@ static const struct ptc_local_member generation_members[] = { RUN(generation, ge
 							      IS(generation, job, TEXT, PTC_LOCAL_SHORT_MAX) };
 MESSAGE(generation, true)
 
+static const struct ptc_local_member declared_members[] = { IS(declared, what, U64, PTC_LOCAL_DECLARES_LAYOUT),
+							    LATER(declared, does, U32, 0) };
+MESSAGE(declared, true)
+
 static const struct ptc_local_member blob_members[] = { IS(blob, name, TEXT, PTC_LOCAL_SHORT_MAX),
 							IS(blob, scope, U8, PTC_LOCAL_SCOPE_MAX),
 							IS(blob, data, BYTES, PTC_LOCAL_BLOB_MAX) };

@@ -61,11 +61,9 @@ enum ptc_local_resume_phase {
 	PTC_LOCAL_RUNS,
 	PTC_LOCAL_IS_STOPPED,
 };
-
 /* Abilities of a rank that not every rank has: bits of a HELLO. */
 #define PTC_LOCAL_CAN_FILL       1u
 #define PTC_LOCAL_CAN_TAKE_STATE 2u /* take BLOBs and CURSORs before GENERATION too, not only before RESTORED */
-
 struct ptc_local_hello {
 	uint32_t protocol_min, protocol_max;
 	uint64_t pid;
@@ -106,6 +104,10 @@ struct ptc_local_tensor {
 	uint32_t nboxes;
 	struct ptc_local_in boxes; /* for ptc_local_get_box, nboxes times */
 };
+struct ptc_local_declared {
+	uint64_t what; /* enum ptc_local_declares */
+	uint32_t does; /* PTC_LOCAL_DOES_; 0 from a libptc that does not say */
+};
 struct ptc_local_blob {
 	const char *name;
 	uint8_t scope;
@@ -143,8 +145,7 @@ struct ptc_local_staging {
 	uint32_t nspans;
 	struct ptc_local_in spans;
 };
-/* Declared memory that lies on a device: an allocation that another process can map by its IPC handle, or by the
- * descriptor that came with the message, or a range that only the rank can copy. */
+/* Declared memory on a device: it can be mapped by IPC handle or descriptor, or only the rank can copy it. */
 struct ptc_local_device {
 	uint64_t address, bytes;  /* in the rank's address space */
 	uint64_t context, buffer; /* the driver's numbers: with process and device, which allocation this is */
@@ -153,7 +154,6 @@ struct ptc_local_device {
 	const void *ipc;          /* PTC_LOCAL_IPC_BYTES */
 	uint8_t descriptor;       /* 1: it comes along */
 };
-
 /* A rank that waits to be restored reads bytes of the file that came with the message to where it has declared them. It
  * handles FILLs in order, so a FILLED answers for all FILLs before it on this connection. */
 struct ptc_local_rows {
@@ -175,7 +175,8 @@ struct ptc_local_filled {
  * are the same; unused members are 0 or "". */
 #define PTC_LOCAL_PLAIN(X)                                                                                             \
 	X(hello)                                                                                                       \
-	X(welcome) X(generation) X(blob) X(cursor) X(stopped) X(rendezvous) X(restored) X(filled) X(device) X(keeps)
+	X(welcome)                                                                                                     \
+	X(generation) X(declared) X(blob) X(cursor) X(stopped) X(rendezvous) X(restored) X(filled) X(device) X(keeps)
 #define PTC_LOCAL_BOTH_WAYS(name)                                                                                      \
 	void ptc_local_put_##name(struct ptc_local_out *o, const struct ptc_local_##name *m);                          \
 	bool ptc_local_get_##name(const void *data, size_t len, struct ptc_local_##name *ret);
@@ -194,6 +195,6 @@ bool ptc_local_get_fill(const void *data, size_t len, struct ptc_local_fill *ret
 bool ptc_local_get_rows(struct ptc_local_fill *f, struct ptc_local_rows *ret);
 void ptc_local_put_ended(struct ptc_local_out *o, uint64_t generation, uint64_t incarnation);
 bool ptc_local_get_ended(const void *data, size_t len, uint64_t *ret_generation, uint64_t *ret_incarnation);
-/* DECLARED: enum ptc_local_declares. GO, FINISHED: the step. One number. */
+/* GO, FINISHED: the step. One number. */
 void ptc_local_put_number(struct ptc_local_out *o, uint64_t v);
 bool ptc_local_get_number(const void *data, size_t len, uint64_t *ret);

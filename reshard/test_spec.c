@@ -20,9 +20,13 @@
 
 static void configs_round_trip(void **state)
 {
-	static const char *const texts[] = { "tp=1", "tp=2,pp=2,dp=2,zero=1", "dp=2,order=pp-dp-cp-tp-ep",
+	static const char *const texts[] = { "tp=1",
+					     "tp=2,pp=2,dp=2,zero=1",
+					     "dp=2,order=pp-dp-cp-tp-ep",
 					     "tp=2,pp=4,cp=2,ep=2,micro_batch=4,global_batch=64,stages=4:3:3:2",
-					     "dp=3,micro_batch=2,global_batch=10,experts=0:1,micro_steps=1x3:2x1" };
+					     "dp=3,micro_batch=2,global_batch=10,experts=0:1,micro_steps=1x3:2x1",
+					     "recompute=full",
+					     "tp=2,recompute=none/selective/full" };
 	struct ptc_config a, b;
 	char text[PTC_CONFIG_TEXT_MAX];
 
@@ -34,6 +38,11 @@ static void configs_round_trip(void **state)
 		assert_memory_equal(&a, &b, sizeof a);
 		assert_int_equal(ptc_config_format(&a, text, strlen(texts[i])), PTC_ELIMIT);
 	}
+	assert_int_equal(ptc_config_parse("recompute=full/none/full/full", &a, NULL), 0);
+	assert_int_equal(ptc_config_format(&a, text, sizeof text), 0);
+	assert_string_equal(text, "recompute=full/none"); /* the others are as the first */
+	assert_int_equal(ptc_config_parse("recompute=none/none", &a, NULL), 0);
+	assert_int_equal(a.nrecompute, 0);
 	assert_int_equal(ptc_config_parse("", &a, NULL), 0);
 	assert_int_equal(ptc_config_parse("tp=2,pp=3,dp=4,cp=5,order=dp-tp-ep-pp-cp", &a, NULL), 0);
 	for (uint32_t r = 0; r < 120; r++) {
@@ -79,6 +88,10 @@ static void bad_configs_are_refused(void **state)
 		"dp=3,micro_batch=2,global_batch=10,micro_steps=",
 		"dp=100000,micro_batch=1,global_batch=1,micro_steps=100000x1",
 		"dp=9,micro_batch=1,global_batch=1,micro_steps=1x1:1x2:1x1:1x2:1x1:1x2:1x1:1x2:1x1",
+		"recompute=",
+		"recompute=all",
+		"recompute=full/",
+		"recompute=none/full/none/full/none/full/none/full/none",
 		"order=tp-cp",
 		"order=tp-tp-ep-dp-pp",
 		"tp=99999",

@@ -5,7 +5,7 @@
 keeps is as much again, and moves up and down: PyTorch's threads have arenas of their own.) With --files DIR: records are read
 from that directory of a mount, data/NAME, and no sampler of ptc's is asked. With --rest SECONDS: each step leaves the processors
 for so long to others, as one on a device does. Ranks that build ahead have a low priority, and get next to nothing of processors
-that are all busy."""
+that are all busy. With --recompute: layers are recomputed where the configuration says so."""
 import ctypes
 import gc
 import itertools
@@ -31,6 +31,15 @@ def damage():
             optim.state[zero1[name][2]]["exp_avg_sq"][:width] = 0
         return restored
     ptc.torch.Generation.attach = damaged
+
+
+def recompute():
+    attach = ptc.torch.Generation.attach
+
+    def asked(self, model=None, **others):
+        model.recompute = self.recompute() == "full"
+        return attach(self, model=model, **others)
+    ptc.torch.Generation.attach = asked
 
 
 class Mallinfo2(ctypes.Structure):
@@ -123,6 +132,9 @@ if __name__ == "__main__":
         at = sys.argv.index("--heap")
         write_heap(sys.argv[at + 1])
         del sys.argv[at:at + 2]
+    if "--recompute" in sys.argv:
+        sys.argv.remove("--recompute")
+        recompute()
     if "--rest" in sys.argv:
         at = sys.argv.index("--rest")
         rest(float(sys.argv[at + 1]))

@@ -78,6 +78,19 @@ class GptLive(harness.Case):
         print(f"resized at step {at}, losses at most {worst:.1e} apart", flush=True)
         self.assertLessEqual(worst, 2e-6)
 
+    def test_recompute(self):
+        """A configuration tells the GPT to compute its layers once more in the backward pass, and then not to: the losses of one
+        process."""
+        options = ["--steps", "8", "--zero", "1"]
+        with self.cluster(nodes=1, devices=2) as c:
+            job = self.job(c, "rebuild", *options, "--recompute")
+            job.run("dp=2,recompute=full")
+            job.wait_step(2)
+            at = job.resize("tp=2")["step"]
+            self.assertEqual(8, job.wait_run("done", 400)["step"])
+        self.assertTrue(0 < at < 8, at)
+        self.assertLessEqual(curve.difference(self.reference(8, *options), curve.read(self.out)), 2e-6)
+
     @long
     def test_fsdp(self):
         """FSDP2 alone, over tensor parallelism (strided shards) and uneven, resized while it trains: the losses of one process."""

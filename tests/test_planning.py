@@ -628,6 +628,81 @@ class Planning(harness.Case):
             cursor, = c.json("dataset", "proof", job.name)["cursors"]
             self.assertTrue(cursor["exactly_once"], cursor["problems"])
 
+    def test_reported_memory(self):
+        """Ranks report the peak of their devices' memory: the event after a switch has it beside what was predicted, and what other
+        configurations need is computed by it."""
+        model, space = {**MODEL, "hidden": 1536, "heads": 12}, {"global_batch": 24, "tp": [1], "pp": [1], "micro_batch": [4]}
+
+        def needs(name):
+            return {r["devices"]: r["memory_bytes"] for r in c.json("advise", name, "--gpus", "3")["candidates"]}
+
+        with self.cluster(nodes=1, devices=3) as c:
+            plain = Planned(c, self.path("plain"), name="plain", model=model, space=space)
+            plain.create()
+            before = needs("plain")
+            job = live.Job(c, self.dir, sleep=0.02, peak=40e9, run={"model": model, "space": space})
+            job.run(f"dp=1,{BATCH}")
+            after = harness.wait_for(lambda: (lambda now: now if now[3] > before[3] + 5e9 else None)(needs(job.name)), 90 * harness.PATIENCE,
+                                     "memory by what was reported", 0.2)
+            self.assertLess(after[3], 60e9)
+            done = job.resize(f"dp=2,{BATCH}")
+            job.wait_step(done["step"] + 5)
+            said = harness.wait_for(lambda: [e["text"] for e in map(json.loads, c.ptcctl("events", job.name, "--format", "json").stdout.splitlines())
+                                             if e["kind"] == "measured" and e["text"].startswith("dp=2,")],
+                                    90 * harness.PATIENCE, "a measured switch", 0.2)
+            self.assertRegex(said[-1], r"^dp=2,.*: a step takes [0-9.]+ s, predicted [0-9.]+ s .*; the pause took [0-9.]+ s"
+                                       r".*; memory of a device: predicted [0-9.]+ GB, reported 40 GB$")
+            job.do("stop")
+
+    def test_recompute(self):
+        """Ranks are told what to recompute, by kind of layers, where `space:` has several ways. A program that does not promise it is
+        refused, and the job goes on as it was."""
+        mine = self.path("devices.yaml")
+        with open(mine, "w", encoding="utf-8") as f:
+            f.write("devices:\n- {name: Small, flops: {bf16: 100e12}, hbm_bytes_s: 2e12, memory_bytes: 160e9}\n")
+        model, space = {**MODEL, "layers": 16}, {"global_batch": 24, "tp": [1], "pp": [1], "micro_batch": [4], "recompute": ["none", "full"]}
+        with self.cluster(nodes=1, devices=4, up=False) as c:
+            c.write_config(c.nodes["n0"], device_name="Small", devices_file=mine)
+            c.up(timeout_s=60 * harness.PATIENCE)
+            job = live.Job(c, self.dir, recompute=3, run={"model": model, "space": space})
+            job.run(f"dp=1,{BATCH}")
+            job.wait_step(5)
+            done = json.loads(c.ptcctl("resize", job.name, "--gpus", "2", "--wait", "--format", "json",
+                                       timeout_s=120 * harness.PATIENCE).stdout)
+            self.assertEqual("planner", done["plan"]["choice"]["by"])
+            self.assertTrue(done["to"].endswith(",recompute=full"), done["to"]) # nothing else fits
+            job.wait_step(done["step"] + 5)
+            to = f"dp=2,{BATCH},recompute=none/full"
+            self.assertEqual(0, job.resize(to)["received_bytes"], "what is recomputed changes nothing that ranks hold")
+            job.wait_step(job.step() + 5)
+            job.resize(f"dp=1,{BATCH}")
+            job.wait_step(job.step() + 5)
+            told = {}
+            for log in sorted(os.listdir(job.logs)):
+                with open(os.path.join(job.logs, log), encoding="utf-8") as f:
+                    for line in map(json.loads, f):
+                        told.setdefault(line["generation"], set()).add(tuple(line["recompute"]))
+            plain = ("none",) * 3 # kinds that are not named are as the first
+            self.assertEqual([{plain}, {("full",) * 3}, {("none", "full", "none")}, {plain}], [told[g] for g in sorted(told)])
+            for bad in ("recompute=all", "recompute=", "recompute=full/"):
+                self.refused(c, "resize", job.name, "--config", f"dp=1,{BATCH},{bad}", codes=(1, 2),
+                             contains="(none, selective or full; none/full says it for each kind of layers)")
+            job.do("stop")
+            # A program that never asks. What runs goes on: new ranks are refused before anything of theirs counts.
+            deaf = Planned(c, self.path("deaf"), name="deaf", model=model, space=space)
+            deaf.run(f"dp=1,{BATCH}")
+            deaf.wait_step(5)
+            for args in (("--config", f"dp=2,{BATCH},recompute=full"), ("--gpus", "2")):
+                self.refused(c, "resize", "deaf", *args, "--wait", timeout_s=120 * harness.PATIENCE,
+                             contains="has recompute, and the program has not asked for it (ptc_recompute)")
+                now = harness.wait_for(lambda: (lambda s: s if s["phase"] == "idle" and s["run"]["state"] == "live" else None)(deaf.status()),
+                                       60 * harness.PATIENCE, "the job to go on", 0.1)
+                self.assertEqual((1, 1), (now["generation"], len(now["run"]["ranks"])))
+                deaf.wait_step(deaf.step() + 5)
+            deaf.do("stop")
+            deaf.steps = deaf.wait_run("stopped")["step"]
+            self.assertEqual([], differences(deaf.lines(), deaf.reference()))
+
     def test_what_samples_cost(self):
         """Ranks on both nodes divide batches by what their controller says that a sample costs, also after a resize; of a job without
         a model it says that it knows nothing."""

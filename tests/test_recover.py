@@ -148,6 +148,22 @@ class Recover(harness.Case):
             self.check_end(c, job)
 
     @harness.labels("repeats")
+    def test_planned(self):
+        """What the job goes on with is the planner's choice: degrees that `space:` has, where scaling dp would take others."""
+        model = {"layers": 3, "hidden": 1024, "heads": 8, "vocab": 1000, "seq": 512}
+        space = {"global_batch": 8, "tp": [1], "pp": [1, 3], "dp": [1, 2, 4], "micro_batch": [2]}
+        with self.cluster(nodes=4, devices=1, **FAST) as c:
+            job = self.job(c, data="100000,7,8,2", elastic={"min_gpus": 1, "max_gpus": 4}, more={"model": model, "space": space})
+            job.run("dp=4,micro_batch=2,global_batch=8")
+            before = self.begun(c, job)
+            c.power_off("n3")
+            after = self.trains(c, job, before["run"]["incarnation"])
+            best = c.json("advise", job.name, "--gpus", "3")["candidates"][0]
+            self.assertTrue(best["runs_now"], best)
+            self.assertEqual(best["config"], after["config"])
+            self.assertIn(after["config"].split(",")[0], ("dp=2", "pp=3"))
+            self.check_end(c, job)
+
     def test_no_devices(self):
         """min_gpus are more than there are: nothing is ended, and the job waits, until a node comes."""
         with self.cluster(nodes=2, devices=1, **FAST) as c:

@@ -5,6 +5,7 @@
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--rendezvous 1] [--log DIR]
              [--fail-at STEP --fail-rank R] [--early STEP] [--hold-at STEP] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP | --megatron 1]]
              [--place-later 1 [--place-wrong exit|less|dtype]] [--together fail|hang] [--survive 1] [--devices 1] [--stat 1] [--blobs NAME,..] [--amax DTYPE] [--own N]
+             [--recompute KINDS] [--peak BYTES]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
 element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
@@ -94,6 +95,7 @@ class Rank:
     def __init__(self, args, client, gen):
         self.args, self.client, self.gen, self.skipped = args, client, gen, 0
         later = Later(client, gen, args) if args.place_later else None
+        self.recompute = [client.recompute(kind) for kind in range(args.recompute)]
         client = later or client
         self.cost = self.ask_cost()
         first, n = rows_of(args.rows, gen.tp, gen.tp_rank)
@@ -200,7 +202,7 @@ class Rank:
     def samples(self, step):
         """What this rank consumes in a step, by libptc."""
         n, seed, batch, micro = self.args.data
-        s = ptc.Sampling(n, seed, batch, micro, self.gen.dp, config=self.gen.config)
+        s = ptc.Sampling(n, seed, batch, micro, self.gen.dp)  # as the generation says that the batch is divided
         at = self.position(step)
         pairs = [s.micro_batch_of(at, m, self.gen.dp_rank) for m in range(s.micro_steps_of(self.gen.dp_rank))]
         if self.by_length():
@@ -364,11 +366,14 @@ def train(args, client, gen, rank, together):
             return
         if log:
             line = {"step": step, "rank": gen.rank, "pid": os.getpid(), "generation": gen.generation}
+            line |= {"recompute": rank.recompute} if rank.recompute else {}
             if args.data:
                 samples = rank.from_files(step) if args.files else next(each) if args.megatron else rank.samples(step)
                 line |= {"samples": samples, "dp_rank": gen.dp_rank, "first": gen.tp_rank + gen.pp_rank == 0}
             log.write(json.dumps(line) + "\n")
         client.report("loss", 1.0 / (step + 1))
+        if args.peak:
+            client.report("peak_bytes", args.peak)
         if args.cost:
             client.report("cost_linear", rank.cost[0])
             client.report("cost_square", rank.cost[1])
@@ -412,6 +417,8 @@ def main():
     p.add_argument("--maps", help="with a tensor that lies in a mapping of this file")
     p.add_argument("--blobs", type=lambda s: s.split(","), default=[], help="names of per-rank blobs; NAME@tp: of the tensor-parallel group")
     p.add_argument("--amax", choices=sorted(SIZES), help="with tensors of which each rank has values of its own, `amax` of this dtype")
+    p.add_argument("--peak", type=float, default=0, help="bytes of its device's memory that a rank reports as its peak")
+    p.add_argument("--recompute", type=int, default=0, help="asks how layers of so many kinds are to be recomputed, and logs it")
     p.add_argument("--refuse", help="stops are refused while this file exists")
     p.add_argument("--data", type=lambda s: [int(x) for x in s.split(",")], help="N,SEED,BATCH,MICRO: samples are consumed, and logged")
     p.add_argument("--by-length", type=int, default=0, help="with --data: batches are divided by length where dp is this")

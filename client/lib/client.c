@@ -76,6 +76,7 @@ static void forget_locked(ptc_client *c)
 	ptc_client_rank_state_clear(c->set);
 	ptc_client_rank_state_clear(c->got);
 	c->get.active = false;
+	c->does = 0;
 	c->layout = c->ended = c->restored = c->declined = c->finished = c->stop_staged = false;
 	memset(&c->sent, 0, sizeof c->sent);
 	ptc_client_staging_done(&c->offered);
@@ -327,6 +328,7 @@ static void tell(const ptc_client *c, struct ptc_generation *ret)
 		.config = c->config,
 		.job = c->job,
 	};
+	ptc_client_sampling_is(c);
 }
 
 int ptc_next(ptc_client *c, struct ptc_generation *ret_generation)

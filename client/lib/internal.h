@@ -99,6 +99,7 @@ struct ptc_client {
 	pthread_cond_t changed;
 	/* under lock */
 	enum phase phase;
+	uint32_t does;             /* PTC_LOCAL_DOES_: of this generation's configuration */
 	bool layout, takes_layout; /* ptc_declared was called; this connection's ptcd takes that (PTC_LOCAL_...) */
 	bool quit, welcomed, ended, restored, declined, finished, leaves, state_again;
 	int fatal; /* no way on: enum ptc_result */
@@ -175,6 +176,10 @@ static inline bool ptc_client_forked(const ptc_client *c)
 	return c->forks != atomic_load_explicit(&ptc_client_forks, memory_order_relaxed);
 }
 int ptc_client_fatal_locked(ptc_client *c);
+/* The value of a key of a configuration's text, *ret_len long; NULL: it has none. */
+const char *ptc_client_config_value(const char *config, const char *key, size_t *ret_len);
+/* sampling.c: from now on the client's generation is what a struct ptc_sampling without a configuration means. */
+void ptc_client_sampling_is(const ptc_client *c);
 /* Waits until devices have done all work up to `step`, a published boundary; PTC_LOCAL_NO_STOP: all queued work. false:
  * `why` says what failed or took too long. The caller's thread only. */
 bool ptc_client_settle(ptc_client *c, uint64_t step, char *why, size_t size);

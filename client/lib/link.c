@@ -99,7 +99,7 @@ static bool next_declaration_locked(ptc_client *c)
 	if (first) {
 		c->sent.layout = true;
 		c->sent.tensors = 0;
-		ptc_local_put_number(&c->out, PTC_LOCAL_DECLARES_LAYOUT);
+		ptc_local_put_declared(&c->out, &(struct ptc_local_declared){ PTC_LOCAL_DECLARES_LAYOUT, c->does });
 		return true;
 	}
 	if (c->sent.devices < c->devices.n) {
@@ -117,8 +117,10 @@ static bool next_declaration_locked(ptc_client *c)
 		return true;
 	}
 	c->sent.declared = true;
-	ptc_local_put_number(&c->out,
-			     c->phase > PHASE_RESTORING ? PTC_LOCAL_DECLARES_RUNNING : PTC_LOCAL_DECLARES_MEMORY);
+	ptc_local_put_declared(&c->out,
+			       &(struct ptc_local_declared){ c->phase > PHASE_RESTORING ? PTC_LOCAL_DECLARES_RUNNING
+											: PTC_LOCAL_DECLARES_MEMORY,
+							     c->does });
 	return true;
 }
 

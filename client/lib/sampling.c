@@ -5,31 +5,96 @@
 
 #include "order/order.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* What a generation of this process says of unequal micro steps. Never freed, so that readers need no lock, also in a
+ * child after fork; there are as many as configurations that differ. */
+struct division {
+	struct division *next;
+	uint32_t dp, micro_batch;
+	uint64_t global_batch;
+	struct ptc_micro_runs runs;
+};
+static _Atomic(struct division *) divisions;
+static _Atomic(const struct division *) newest; /* of the process's last generation; NULL: equal micro steps */
+
+const char *ptc_client_config_value(const char *config, const char *key, size_t *ret_len)
+{
+	size_t n, len = strlen(key);
+
+	for (const char *p = config; p && *p; p += n + (p[n] != '\0')) {
+		n = strcspn(p, ",");
+		if (n > len && !strncmp(p, key, len) && p[len] == '=') {
+			*ret_len = n - len - 1;
+			return p + len + 1;
+		}
+	}
+	return NULL;
+}
+
 /* The configuration's micro steps. false: they are none, which ptcd never says. */
 static bool micro_runs(const char *config, struct ptc_micro_runs *ret)
 {
-	static const char key[] = "micro_steps=";
 	size_t n;
+	const char *text = ptc_client_config_value(config, "micro_steps", &n);
 
 	*ret = (struct ptc_micro_runs){ 0 };
-	for (const char *p = config; p && *p; p += n + (p[n] != '\0')) {
-		n = strcspn(p, ",");
-		if (!strncmp(p, key, sizeof key - 1))
-			return ptc_micro_runs_parse(p + sizeof key - 1, n - (sizeof key - 1), ret);
-	}
-	return true;
+	return !text || ptc_micro_runs_parse(text, n, ret);
 }
+
+static bool same_division(const struct division *a, const struct division *b)
+{
+	return a->dp == b->dp && a->micro_batch == b->micro_batch && a->global_batch == b->global_batch &&
+	       !memcmp(&a->runs, &b->runs, sizeof a->runs);
+}
+
+/* Without memory: no division is known, and what a program computes is what it would be without this. */
+void ptc_client_sampling_is(const ptc_client *c)
+{
+	const struct ptc_local_generation *g = &c->generation;
+	struct division d = { .dp = g->degrees[2], .micro_batch = g->micro_batch, .global_batch = g->global_batch };
+	struct division *p = NULL;
+
+	if (micro_runs(c->config, &d.runs) && d.runs.n > 1) {
+		for (p = atomic_load(&divisions); p && !same_division(p, &d); p = p->next)
+			;
+		if (!p && (p = malloc(sizeof *p)) != NULL) {
+			*p = d;
+			p->next = atomic_load(&divisions);
+			while (!atomic_compare_exchange_weak(&divisions, &p->next, p))
+				;
+		}
+	}
+	atomic_store(&newest, p);
+}
+
+/* A program that names no configuration means the one that it runs. false: it divides the same batch in another way, so
+ * that ranks would compute samples twice, and others never. */
+static bool own_runs(const struct ptc_sampling *s, struct ptc_micro_runs *ret)
+{
+	const struct division *d = atomic_load(&newest);
+
+	*ret = (struct ptc_micro_runs){ 0 };
+	if (!d || d->dp != s->dp || d->global_batch != s->global_batch)
+		return true;
+	*ret = d->runs;
+	return d->micro_batch == s->micro_batch;
+}
+
+#define OUT_OF_RANGE                                                                                                   \
+	"an argument is out of range, or micro_batch is not that of the configuration, whose micro_steps divide the "  \
+	"batch"
 
 static bool sampling(const struct ptc_sampling *s, struct ptc_order *ret_order, struct ptc_batch *ret_batch)
 {
 	struct ptc_micro_runs runs;
+	const char *config = s && s->size >= sizeof *s ? s->config : NULL;
 
 	if (!s || s->size < offsetof(struct ptc_sampling, config) ||
-	    !micro_runs(s->size < sizeof *s ? NULL : s->config, &runs))
+	    !(config ? micro_runs(config, &runs) : own_runs(s, &runs)))
 		return false;
 	return (s->sequential ? ptc_order_init_sequential(ret_order, s->samples)
 			      : ptc_order_init(ret_order, s->samples, s->seed)) &&
@@ -60,7 +125,7 @@ int ptc_micro_batch(const struct ptc_sampling *s, uint64_t position, uint64_t mi
 
 	if (!ret_samples || !ret_weights || !sampling(s, &order, &batch) ||
 	    !ptc_batch_fill(&batch, &order, position, micro_step, dp_rank, ret_samples, ret_weights))
-		return ptc_client_fail(NULL, PTC_R_INVALID, "ptc_micro_batch: an argument is out of range");
+		return ptc_client_fail(NULL, PTC_R_INVALID, "ptc_micro_batch: " OUT_OF_RANGE);
 	return 0;
 }
 
@@ -75,7 +140,7 @@ int ptc_balance_step(const struct ptc_sampling *s, const uint64_t *lengths, uint
 
 	if (!lengths || !ret_slots || (ret_balance && ret_balance->size < sizeof *ret_balance) ||
 	    !sampling(s, &order, &batch))
-		return ptc_client_fail(NULL, PTC_R_INVALID, "ptc_balance_step: an argument is out of range");
+		return ptc_client_fail(NULL, PTC_R_INVALID, "ptc_balance_step: " OUT_OF_RANGE);
 	if (batch.runs.n)
 		return ptc_client_fail(NULL, PTC_R_INVALID,
 				       "ptc_balance_step: samples are not assigned by length where ranks compute "

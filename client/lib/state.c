@@ -276,6 +276,47 @@ int ptc_declared(ptc_client *c)
 	return rc;
 }
 
+/* Of "none/full" the word for a kind; those that are not listed are as the first. PTC_R_INVALID: a word of a later
+ * version. */
+static int recompute_of(ptc_client *c, uint32_t kind)
+{
+	static const char *const words[] = { "none", "selective", "full" };
+	size_t left = 0, n;
+	const char *list = ptc_client_config_value(c->config, "recompute", &left), *word = list;
+
+	for (uint32_t k = 0; list && k < kind; k++) {
+		const char *slash = memchr(word, '/', left - (size_t)(word - list));
+
+		word = slash ? slash + 1 : list;
+		if (!slash)
+			break;
+	}
+	if (!list)
+		return 0;
+	n = strcspn(word, "/,");
+	for (int i = 0; i < (int)(sizeof words / sizeof *words); i++)
+		if (strlen(words[i]) == n && !memcmp(words[i], word, n))
+			return i;
+	return ptc_client_fail(c, PTC_R_INVALID, "ptc_recompute: this libptc does not know recompute=%.*s", (int)left,
+			       list);
+}
+
+int ptc_recompute(ptc_client *c, uint32_t kind)
+{
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&c->lock);
+	rc = check_building(c, "ptc_recompute");
+	if (!rc)
+		rc = recompute_of(c, kind);
+	if (rc >= 0)
+		c->does |= PTC_LOCAL_DOES_RECOMPUTE;
+	pthread_mutex_unlock(&c->lock);
+	return rc;
+}
+
 int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc)
 {
 	struct device_list devices = { 0 };

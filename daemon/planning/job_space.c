@@ -34,6 +34,11 @@ static void seen_config(struct ptc_space *s, const struct ptc_config *c)
 	degree_add(&s->vpp, PTC_MAX(1u, c->vpp));
 	degree_add(&s->micro_batch, PTC_MAX(1u, c->micro_batch));
 	s->zero |= (uint8_t)(1u << PTC_MIN(3u, c->zero));
+	if (!c->nrecompute)
+		s->recompute |= (uint8_t)(1u << PTC_RECOMPUTE_NONE);
+	for (uint32_t k = 0; k < c->nrecompute; k++)
+		s->recompute |= (uint8_t)(1u << c->recompute[k]);
+	s->recompute_by_kind |= c->nrecompute > 1;
 }
 
 /* Every configuration that the job is known by, the newest first. */
@@ -61,7 +66,7 @@ static void add_degrees(void *arg, const struct ptc_config *c)
 
 struct first {
 	struct ptc_config *manner;
-	bool found;
+	bool found, recompute; /* recompute: some configuration names it */
 	uint32_t batch;
 };
 
@@ -72,6 +77,7 @@ static void keep_first(void *arg, const struct ptc_config *c)
 	if (!f->found)
 		*f->manner = *c;
 	f->found = true;
+	f->recompute |= c->nrecompute > 0;
 	f->batch = f->batch ? f->batch : c->global_batch;
 }
 
@@ -95,14 +101,13 @@ static int read_space(const char *text, struct ptc_job_work *w, struct ptc_error
 	return rc;
 }
 
-/* Ranks are not told to recompute, so that only the first of several ways can be had. */
-static void one_mode(struct ptc_job_work *w)
+/* One way to recompute is how the program does it by itself; of several, the configuration says which. */
+static void told(struct ptc_job_work *w, bool named)
 {
 	uint8_t all = w->space.recompute ? w->space.recompute : 1;
-	uint8_t first = (uint8_t)(all & -all);
 
-	w->many_modes = first != all;
-	w->space.recompute = first;
+	w->space.recompute = all;
+	w->told_recompute = named || (all & (all - 1)) != 0;
 }
 
 /* What is divided by length gives all replicas equally many micro-batches. */
@@ -126,13 +131,12 @@ static int derive(const struct ptc_job_work_opts *o, uint32_t batch, struct ptc_
 
 		seen_config(&s, &one);
 	}
-	s.recompute = w->space.recompute;
 	w->space = s;
 	return rc;
 }
 
-/* *ret_batch 0: no configuration says one. */
-static int look(const struct ptc_job_work_opts *opts, struct ptc_config *manner, uint32_t *ret_batch,
+/* ret->batch 0: no configuration says one. */
+static int look(const struct ptc_job_work_opts *opts, struct ptc_config *manner, struct first *ret,
 		struct ptc_error *err)
 {
 	struct first f = { .manner = manner };
@@ -142,26 +146,27 @@ static int look(const struct ptc_job_work_opts *opts, struct ptc_config *manner,
 		rc = ptc_config_parse("dp=1", manner, err);
 		manner->global_batch = manner->micro_batch = 1;
 	}
-	*ret_batch = f.batch;
+	*ret = f;
 	return rc;
 }
 
 int ptc_job_manner(const struct ptc_job_work_opts *opts, struct ptc_config *ret, struct ptc_error *err)
 {
-	uint32_t batch;
+	struct first f = { 0 };
 
-	return look(opts, ret, &batch, err);
+	return look(opts, ret, &f, err);
 }
 
 int ptc_job_space(const struct ptc_job_work_opts *opts, struct ptc_job_work *w, struct ptc_error *err)
 {
 	ptc_auto_free struct ptc_config *manner = ptc_calloc(1, sizeof *manner);
-	uint32_t batch = 0;
-	int rc = manner ? look(opts, manner, &batch, err) : ptc_nomem(err);
+	struct first f = { 0 };
+	uint32_t batch;
+	int rc = manner ? look(opts, manner, &f, err) : ptc_nomem(err);
 
 	if (rc)
 		return rc;
-	batch = batch ? batch : data_batch(opts->desc);
+	batch = f.batch ? f.batch : data_batch(opts->desc);
 	if (opts->desc->space)
 		rc = read_space(opts->desc->space, w, err);
 	else if (batch)
@@ -171,7 +176,7 @@ int ptc_job_space(const struct ptc_job_work_opts *opts, struct ptc_job_work *w, 
 				   "job %s: nothing says its global batch; add `space: {global_batch: "
 				   "N}`",
 				   opts->desc->spec.name);
-	one_mode(w);
+	told(w, f.recompute);
 	even_lengths(opts->desc, w);
 	return rc;
 }

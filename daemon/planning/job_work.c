@@ -225,9 +225,26 @@ static int make_sets(const struct ptc_job_work_opts *o, struct ptc_job_work *w, 
 
 /* ---- what was measured ---- */
 
-static uint8_t only_mode(const struct ptc_job_work *w)
+/* What the configuration does not say, the program does by itself. */
+static struct ptc_cand own_cand(const struct ptc_job_work *w, const struct ptc_config *config)
 {
-	return (uint8_t)__builtin_ctz(w->space.recompute ? w->space.recompute : 1u);
+	struct ptc_cand c;
+
+	ptc_cand_from_config(config, &c);
+	if (!w->told_recompute) {
+		c.recompute = (uint8_t)__builtin_ctz(w->space.recompute ? w->space.recompute : 1u);
+		c.recompute_others = 0;
+	}
+	return c;
+}
+
+/* Whether the job can have it, where no model says what the other ways take. */
+static bool can_recompute(const struct ptc_job_work *w, const struct ptc_cand *c)
+{
+	for (uint32_t k = 0; k < PTC_RECOMPUTE_KINDS; k++)
+		if (!(w->space.recompute >> ptc_cand_recompute(c, k) & 1))
+			return false;
+	return true;
 }
 
 struct rows {
@@ -245,7 +262,7 @@ static void take_row(struct ptc_job_work *w, const struct rows *r, const struct 
 	struct ptc_estimate e;
 
 	if (w->no_model.code) {
-		if (!(s->step_s > 0) || c->recompute != only_mode(w) || c->recompute_others)
+		if (!(s->step_s > 0) || !can_recompute(w, c))
 			return;
 		w->row_configs[w->nsteps] = s->config ? ptc_strdup(s->config) : NULL;
 		w->rows[w->nsteps++] = (struct ptc_scaled_row){ *c, s->step_s };
@@ -279,8 +296,7 @@ static int take_measured(const struct ptc_job_work_opts *o, struct ptc_job_work 
 		if (ptc_config_parse(m->config, config, NULL) != 0 ||
 		    (config->global_batch && config->global_batch != w->work.global_batch))
 			continue;
-		ptc_cand_from_config(config, &c);
-		c.recompute = only_mode(w);
+		c = own_cand(w, config);
 		take_row(w, r, &c, &(struct seen){ m->step_s, m->noise, m->peak_bytes, m->config });
 	}
 	return 0;
@@ -632,8 +648,8 @@ static int scaled_config(const struct ptc_job_work *w, const struct ptc_cand *c,
 		ret->dp = c->dp;
 		return 0;
 	}
-	plain.recompute = 0; /* no part of a configuration */
-	plain.recompute_others = 0;
+	if (!w->told_recompute)
+		plain.recompute = plain.recompute_others = 0;
 	ptc_cand_format(&plain, text);
 	if (ptc_config_parse(text, ret, err) != 0)
 		return PTC_EINVAL;
@@ -657,6 +673,10 @@ int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *m
 		ret->global_batch = 0; /* the program has its own */
 	if (!manner->micro_batch && w->space.micro_batch.n == 1 && !ret->micro_steps.n)
 		ret->micro_batch = 0;
+	if (!w->told_recompute) {
+		memset(ret->recompute, 0, sizeof ret->recompute);
+		ret->nrecompute = 0;
+	}
 	return ptc_config_world(ret, &world, err);
 }
 
@@ -707,12 +727,10 @@ static void only_kinds(const struct ptc_job_work *w, const uint32_t *nodes, uint
 
 static struct ptc_cand cand_of(const struct ptc_job_work *w, const struct ptc_config *config)
 {
-	struct ptc_cand c;
+	struct ptc_cand c = own_cand(w, config);
 
-	ptc_cand_from_config(config, &c);
 	if (!config->micro_batch && w->space.micro_batch.n == 1)
 		c.micro_batch = w->space.micro_batch.v[0];
-	c.recompute = only_mode(w);
 	return c;
 }
 

@@ -56,7 +56,9 @@ struct ptc_job_work {
 	size_t nnodes;
 	struct ptc_job_set sets[PTC_WORK_SETS]; /* the first: all nodes of the first kind */
 	unsigned nsets;
-	bool many_modes; /* the space has several ways to recompute; only the first can be had */
+	/* Configurations say what is recomputed: the space has several ways, or some configuration of the job names
+	 * one. Otherwise the program does what the space says by itself. */
+	bool told_recompute;
 	double pause_s, horizon_s;
 	/* private */
 	struct ptc_job_work_memory *memory;

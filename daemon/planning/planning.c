@@ -70,6 +70,11 @@ struct ptc_etcd *ptc_planning_etcd(struct ptc_planning *p)
 	return ptc_cluster_etcd(p->cluster);
 }
 
+int64_t ptc_planning_lease(struct ptc_planning *p)
+{
+	return ptc_cluster_lease(p->cluster);
+}
+
 /* ---- documents ---- */
 
 static void replace(char **where, const char *with)
@@ -116,6 +121,26 @@ char *ptc_planning_profile(struct ptc_planning *p)
 	copy = copy_profile(p, fresh, read);
 	ptc_free(fresh);
 	return copy;
+}
+
+int ptc_planning_profile_now(struct ptc_planning *p, char **ret, int64_t *ret_revision, struct ptc_error *err)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+	char *text = NULL;
+	int64_t revision = 0;
+	int rc = ptc_etcd_get(ptc_cluster_etcd(p->cluster), PTC_PROFILE_KEY, false, 1, &kvs, err);
+
+	if (rc == 0 && kvs.n) {
+		revision = kvs.kv[0].mod_revision;
+		text = ptc_strndup(kvs.kv[0].value, kvs.kv[0].len);
+		rc = text ? 0 : ptc_nomem(err);
+	}
+	ptc_etcd_kvs_done(&kvs);
+	if (rc)
+		return rc;
+	*ret = text;
+	*ret_revision = revision;
+	return 0;
 }
 
 /* Takes fresh. */

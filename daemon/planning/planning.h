@@ -114,11 +114,20 @@ void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *
 			  const struct ptc_job_desc *desc, const struct ptc_planning_shape *shape,
 			  const atomic_bool *stop);
 
+/* One node measures at a time, for two would halve each other's links. PTC_ESTATE: another does, and which. A node that
+ * loses its lease has lost the lock. node: this one. Blocking. */
+int ptc_planning_profile_lock(struct ptc_planning *p, const char *node, int64_t *ret_created, struct ptc_error *err);
+void ptc_planning_profile_unlock(struct ptc_planning *p, int64_t created);
+struct ptc_planning_links_found {
+	const struct ptc_links *pairs;     /* of ptc_links_measure */
+	const struct ptc_link_node *nodes; /* that the cluster knows: between them, links not measured now stay */
+	size_t nnodes;
+};
 /* The cluster's profile (links/links.h). show: an empty one where there is none. put replaces what is not NULL: the
- * profile as a file has it, checked; pairs, of ptc_links_measure, whose v it takes on success. *ret_changed: links that
- * differ from what they were; ptc_free its v. */
+ * profile as a file has it, checked; links, which are copied. *ret_changed: links that differ from what they were;
+ * ptc_free its v. */
 int ptc_planning_profile_show(struct ptc_planning *p, struct ptc_profile_doc *ret, struct ptc_error *err);
-int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, struct ptc_links *pairs,
+int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const struct ptc_planning_links_found *found,
 			     struct ptc_profile_doc *ret, struct ptc_link_changes *ret_changed, struct ptc_error *err);
 /* What n links gave in a switch. One that gives less than half of what it has given in an earlier switch counts for
  * that, until it gives as much again. Links that nobody has measured stay so. *ret_changed: ptc_free its v. */

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -188,6 +189,54 @@ static void in_the_jobs_manner(void **state)
 	}
 }
 
+/* What is said of recomputation: nothing where the program has one way, by itself; else which. */
+static void recomputation(void **state)
+{
+	static const struct {
+		const char *rest, *now;
+		uint8_t ways;
+		bool told, by_kind;
+	} cases[] = { { SPACE, NULL, 1, false, false },
+		      { "space: {global_batch: 64, recompute: [full]}\n", NULL, 4, false, false },
+		      { "space: {global_batch: 64, recompute: [none, full]}\n", NULL, 5, true, false },
+		      { "space: {global_batch: 64, recompute: [full]}\n", "dp=2,recompute=full", 4, true, false },
+		      { "gpus: {2: \"dp=2,global_batch=64,recompute=none/full\"}\n", NULL, 5, true, true },
+		      { "gpus: {2: \"dp=2,global_batch=64\"}\n", NULL, 1, false, false } };
+	static char text[PTC_CONFIG_TEXT_MAX];
+	static struct ptc_config manner, config;
+	struct ptc_job_found f = { .choice.cand = { .tp = 2,
+						    .cp = 1,
+						    .dp = 4,
+						    .pp = 1,
+						    .ep = 1,
+						    .etp = 1,
+						    .vpp = 1,
+						    .micro_batch = 2,
+						    .recompute = PTC_RECOMPUTE_FULL } };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
+		ptc_auto_free char *yaml = ptc_asprintf(HEAD MODEL "%s", cases[i].rest);
+		struct ptc_job_work_opts opts = { .now = cases[i].now };
+		struct ptc_choice plain, full;
+		struct ptc_job_desc desc;
+		struct ptc_job_work *w = make(yaml, &desc, &opts);
+
+		assert_int_equal(cases[i].ways, w->space.recompute);
+		assert_int_equal(cases[i].told, w->told_recompute);
+		assert_int_equal(cases[i].by_kind, w->space.recompute_by_kind);
+		assert_int_equal(0, ptc_job_manner(&opts, &manner, NULL));
+		assert_int_equal(0, ptc_job_work_config(w, &manner, &f, &config, NULL));
+		assert_int_equal(0, ptc_config_format(&config, text, sizeof text));
+		assert_int_equal(cases[i].told, strstr(text, "recompute=full") != NULL);
+		assert_int_equal(0, ptc_config_parse("dp=4,micro_batch=2", &config, NULL));
+		assert_int_equal(0, ptc_job_work_predict(w, &config, NULL, NULL, &plain, NULL));
+		assert_int_equal(0, ptc_config_parse("dp=4,micro_batch=2,recompute=full", &config, NULL));
+		assert_int_equal(0, ptc_job_work_predict(w, &config, NULL, NULL, &full, NULL));
+		assert_int_equal(cases[i].told, full.est.step_s > plain.est.step_s);
+		done(w, &desc);
+	}
+}
+
 static void pair(struct ptc_links *pairs, const char *a, const char *b, double v)
 {
 	struct ptc_link *l = &pairs->v[pairs->n++];
@@ -340,6 +389,7 @@ int main(void)
 		cmocka_unit_test(without_a_space_degrees_that_are_known),
 		cmocka_unit_test(what_is_missing_is_said),
 		cmocka_unit_test(in_the_jobs_manner),
+		cmocka_unit_test(recomputation),
 		cmocka_unit_test(sets_of_nodes),
 		cmocka_unit_test_teardown(kinds_of_devices, plain_nodes),
 		cmocka_unit_test(a_model_by_its_tensors),

@@ -98,8 +98,9 @@ static void profiles_as_text(void **state)
 {
 	struct ptc_link pairs[] = {
 		{ "a", "b", .bytes_s = 1.5 },
-		{ "b", "a", .bytes_s = 2.5, .latency_s = 0.25, .measured_bytes_s = 8.5, .seen_bytes_s = 4.5 },
+		{ "b", "a", 2.5, 0.25, .measured_bytes_s = 8.5, .seen_bytes_s = 4.5, .measured_ms = 9 },
 	};
+	struct ptc_link not_measured = { "a", "c", 0, 0, 0, 0, 0 };
 	struct ptc_link_change change = { "a", "b", 2e9, 1e9 };
 	struct ptc_link_changes changed = { &change, 1 };
 	struct ptc_profile_doc profile = { .profile = (char *)(uintptr_t) "devices_per_node: 2\n",
@@ -108,13 +109,13 @@ static void profiles_as_text(void **state)
 			       got;
 	char *text;
 
-	text = ptc_profile_doc_encode(&profile, &changed);
+	text = ptc_profile_doc_encode(&profile, &changed, &(struct ptc_links){ &not_measured, 1 });
 	assert_string_equal("{\"version\":1,\"profile\":\"devices_per_node: 2\\n\",\"pairs\":["
 			    "{\"from\":\"a\",\"to\":\"b\",\"bytes_s\":1.5,\"latency_s\":0.0},"
-			    "{\"from\":\"b\",\"to\":\"a\",\"bytes_s\":2.5,\"latency_s\":0.25,"
+			    "{\"from\":\"b\",\"to\":\"a\",\"bytes_s\":2.5,\"latency_s\":0.25,\"measured_ms\":9,"
 			    "\"measured_bytes_s\":8.5,\"seen_bytes_s\":4.5}],\"set_ms\":5,"
 			    "\"changed\":[{\"from\":\"a\",\"to\":\"b\",\"was\":2000000000.0,"
-			    "\"is\":1000000000.0}]}",
+			    "\"is\":1000000000.0}],\"failed\":[{\"from\":\"a\",\"to\":\"c\"}]}",
 			    text);
 	assert_int_equal(0, ptc_profile_doc_decode("profile", text, &got, NULL));
 	ptc_free(text);
@@ -124,7 +125,7 @@ static void profiles_as_text(void **state)
 	assert_int_equal(2, got.pairs.n);
 	assert_memory_equal(pairs, got.pairs.v, sizeof pairs);
 	ptc_profile_doc_done(&got);
-	text = ptc_profile_doc_encode(&(struct ptc_profile_doc){ .measured_ms = 7 }, NULL);
+	text = ptc_profile_doc_encode(&(struct ptc_profile_doc){ .measured_ms = 7 }, NULL, NULL);
 	assert_string_equal("{\"version\":1,\"profile\":null,\"pairs\":[],\"measured_ms\":7}", text);
 	assert_int_equal(0, ptc_profile_doc_decode("profile", text, &got, NULL));
 	assert_true(!got.profile && !got.pairs.n && got.measured_ms == 7);

@@ -97,6 +97,8 @@ static void before_next(void)
 
 	IS(ptc_declared(NULL), PTC_R_INVALID, NULL);
 	IS(ptc_declared(c), PTC_R_INVALID, "ptc_next");
+	IS(ptc_recompute(NULL, 0), PTC_R_INVALID, NULL);
+	IS(ptc_recompute(c, 0), PTC_R_INVALID, "ptc_next");
 	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "ptc_next");
 	IS(ptc_restore(c), PTC_R_INVALID, "ptc_next");
 	IS(ptc_boundary(c, 0), PTC_R_INVALID, "ptc_restore");
@@ -148,6 +150,31 @@ static void later(void)
 	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "was not declared before ptc_declared");
 }
 
+/* What the configuration says of the program: recompute=none/full, and micro_steps=1x3:1x2 of batches of 10 by 2. */
+static void configured(void)
+{
+	struct ptc_sampling s = { sizeof s, 100, 1, 10, 2, 2, 1, NULL };
+	uint64_t ids[5];
+	float weights[5];
+
+	IS(ptc_recompute(c, 0), 0, NULL);
+	IS(ptc_recompute(c, 1), 2, NULL);
+	IS(ptc_recompute(c, 5), 0, NULL); /* as the first */
+	IS((int)ptc_rank_micro_steps(&s, 0), 3, NULL);
+	IS((int)ptc_rank_micro_steps(&s, 1), 2, NULL);
+	s.size = offsetof(struct ptc_sampling, config); /* as a program compiled before there was one */
+	IS((int)ptc_rank_micro_steps(&s, 1), 2, NULL);
+	s.size = sizeof s;
+	s.config = "";
+	IS((int)ptc_rank_micro_steps(&s, 1), 3, NULL);
+	s.config = NULL;
+	s.micro_batch = 5;
+	IS((int)ptc_micro_steps(&s), 0, NULL);
+	IS(ptc_micro_batch(&s, 0, 0, 0, ids, weights), PTC_R_INVALID, NULL);
+	s.global_batch = 20; /* another one than the generation's */
+	IS((int)ptc_micro_steps(&s), 2, NULL);
+}
+
 static void building(void)
 {
 	static uint8_t big[PTC_BLOB_MAX + 1];
@@ -158,6 +185,7 @@ static void building(void)
 	memset(key, 'k', sizeof key);
 	key[sizeof key - 1] = '\0';
 	IS(ptc_boundary(c, 0), PTC_R_INVALID, "ptc_restore");
+	configured();
 	bad_descs();
 	IS(ptc_stream(c, NULL), 0, NULL); /* there is no driver here */
 	IS(ptc_pool_alloc(10, 0, NULL) != NULL, 0, NULL);
@@ -200,6 +228,7 @@ static void running(void)
 
 	IS(ptc_restore(c), PTC_R_INVALID, "ptc_restore");
 	IS(ptc_declared(c), PTC_R_INVALID, "ptc_restore");
+	IS(ptc_recompute(c, 0), PTC_R_INVALID, "ptc_restore");
 	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "ptc_restore");
 	IS(ptc_boundary(c, 1), PTC_R_INVALID, "next one is 0");
 	IS(ptc_boundary(c, 0), 0, NULL);

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Block(nn.Module):
 
 class GPT(nn.Module):
     """Layers first..last-1 of the model; tokens come in if first is 0, logits go out if last is the end."""
+    recompute = False  # True: of a layer only its input is kept, and the backward pass computes it once more
 
     def __init__(self, c, first=0, last=None):
         super().__init__()
@@ -77,7 +79,7 @@ class GPT(nn.Module):
         if hasattr(self, "tokens"):
             x = self.tokens(x) + self.positions
         for layer in self.layers.values():
-            x = layer(x)
+            x = checkpoint(layer, x, use_reentrant=False) if self.recompute else layer(x)
         return self.head(self.norm(x)) if hasattr(self, "head") else x
 
     @torch.no_grad()

@@ -6,10 +6,10 @@
 
 #include "planner/devices.h"
 #include "planner/model.h"
+#include "reshard/spec/config.h"
 
 #include <stddef.h>
 
-enum ptc_recompute { PTC_RECOMPUTE_NONE, PTC_RECOMPUTE_SELECTIVE, PTC_RECOMPUTE_FULL };
 enum ptc_schedule {
 	PTC_SCHEDULE_1F1B,  /* interleaved if vpp > 1 */
 	PTC_SCHEDULE_GPIPE, /* all forward, then all backward; holds every micro-batch */

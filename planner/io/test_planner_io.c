@@ -262,7 +262,9 @@ static void test_bad_profiles(void **state)
 		{ CLUSTER LINKS "measured: [{config: \"tp=0,global_batch=3\", step_s: 1}]\n",
 		  "file:4: configuration: a degree is 0" },
 		{ CLUSTER LINKS "measured: [{config: \"tp=2,recompute=all,global_batch=3\", step_s: 1}]\n",
-		  "file:4: configuration: recompute is none, selective or full, not \"all\"" },
+		  "file:4: configuration: bad value in \"recompute=all\" (none, selective or full; none/full says it "
+		  "for "
+		  "each kind of layers)" },
 	};
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(bad); i++) {

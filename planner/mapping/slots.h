@@ -6,10 +6,11 @@
  * otherwise a local search, with the gap to a bound. Deterministic. Pure; any thread. */
 #pragma once
 
-#include "planner/mapping/mapping.h"
+#include "planner/cost/step.h"
 
-#define PTC_SLOTS_MAX 512
-#define PTC_SLOT_NONE UINT32_MAX
+#define PTC_SLOTS_MAX     512
+#define PTC_MAPPING_EXACT 8 /* slots, and nodes */
+#define PTC_SLOT_NONE     UINT32_MAX
 
 /* The slots of a candidate. Freed by ptc_slots_done. */
 struct ptc_slots {

@@ -3,6 +3,7 @@
  * coordinates; kinds of devices; many nodes against the bound. PTC_TEST_SEED=n repeats. */
 #include "planner/mapping/slots.h"
 
+#include "base/alloc.h"
 #include "base/check.h"
 #include "planner/test_planner_rng.h"
 
@@ -221,6 +222,164 @@ static void the_cheapest_traffic_takes_the_slow_link(void **state)
 	ptc_slots_done(&s);
 }
 
+static void all_links(uint32_t n, double bytes_s)
+{
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t k = 0; k < n; k++)
+			links[i * n + k] = bytes_s;
+}
+
+static struct ptc_nodes_ask plain_ask(const struct ptc_slots *s, uint32_t nnodes, uint32_t per_node, uint64_t *calls)
+{
+	for (uint32_t i = 0; i < nnodes; i++)
+		devices[i] = per_node;
+	return (struct ptc_nodes_ask){ .slots = s,
+				       .nnodes = nnodes,
+				       .devices = devices,
+				       .bytes_s = links,
+				       .lacks_bytes_s = 1,
+				       .horizon_s = 100,
+				       .step_s = step_s,
+				       .arg = calls };
+}
+
+/* Ranks on eight nodes of one device, against all 40,320 orders. */
+static void eight_on_eight(void **state)
+{
+	for (uint64_t i = 0; i < cases(12); i++) {
+		struct ptc_on_kinds place = { .kind = { 0, 0 } };
+		struct ptc_cand c;
+		struct ptc_slots s;
+		struct ptc_nodes got;
+		uint32_t node[8];
+		uint64_t calls = 0;
+		struct brute b = { .c = &c, .best = -1 };
+		struct ptc_nodes_ask ask;
+
+		rng_begin(seed_of(i));
+		do
+			c = random_cand();
+		while (ptc_cand_devices(&c) != 8);
+		assert_int_equal(0, ptc_slots_new(&c, &place, 1, &s, NULL));
+		random_nodes(8, 1, false);
+		ask = plain_ask(&s, 8, 1, &calls);
+		b.a = &ask;
+		every(&b, 0);
+		assert_int_equal(0, ptc_nodes_find(&ask, node, &got, NULL));
+		assert_true(got.gap == 0);
+		if (fabs(100 / got.step_s - b.best) > 1e-9 * b.best)
+			fail_msg("case %llu: PTC_TEST_SEED=%llu PTC_CASES=1", (unsigned long long)i,
+				 (unsigned long long)seed_of(i));
+		ptc_slots_done(&s);
+	}
+}
+
+/* One slow pair of eight: pipelines may cross it, tp and dp do not, wherever the pair is. */
+static void a_slow_link_anywhere(void **state)
+{
+	struct ptc_cand c = { 2, 1, 2, 2, 1, 1, 1, 1, 0, 0, 0 };
+	struct ptc_on_kinds place = { .kind = { 0, 0 } };
+	struct ptc_slots s;
+
+	assert_int_equal(0, ptc_slots_new(&c, &place, 1, &s, NULL));
+	for (uint32_t a = 0; a < 8; a++)
+		for (uint32_t b = a + 1; b < 8; b++) {
+			uint64_t calls = 0;
+			struct ptc_nodes_ask ask = plain_ask(&s, 8, 1, &calls);
+			struct ptc_nodes got;
+			uint32_t node[8];
+
+			all_links(8, 100);
+			links[a * 8 + b] = links[b * 8 + a] = 1;
+			assert_int_equal(0, ptc_nodes_find(&ask, node, &got, NULL));
+			assert_true(got.bytes_s[PTC_LINK_TP] == 100 && got.bytes_s[PTC_LINK_DP] == 100);
+		}
+	ptc_slots_done(&s);
+}
+
+/* 12 nodes of 4 in two halves, the even and the odd nodes, with thin links between: each half gets a stage. */
+static void two_halves(void **state)
+{
+	struct ptc_cand c = { 4, 1, 6, 2, 1, 1, 1, 1, 0, 0, 0 };
+	struct ptc_on_kinds place = { .kind = { 0, 0 } };
+	struct ptc_slots s;
+	struct ptc_nodes got;
+	uint32_t node[12];
+	uint64_t calls = 0;
+	struct ptc_nodes_ask ask;
+
+	assert_int_equal(0, ptc_slots_new(&c, &place, 4, &s, NULL));
+	ask = plain_ask(&s, 12, 4, &calls);
+	for (uint32_t a = 0; a < 12; a++)
+		for (uint32_t b = 0; b < 12; b++)
+			links[a * 12 + b] = a % 2 == b % 2 ? 50 : 2;
+	assert_int_equal(0, ptc_nodes_find(&ask, node, &got, NULL));
+	assert_true(got.bytes_s[PTC_LINK_TP] == 0); /* within nodes */
+	assert_true(got.bytes_s[PTC_LINK_DP] == 50 && got.bytes_s[PTC_LINK_PP] == 2);
+	ptc_slots_done(&s);
+}
+
+/* Beyond eight nodes, random links: as fast as ranks in order at least, and no faster than the bound. */
+static void between_order_and_bound(void **state)
+{
+	for (uint64_t i = 0; i < cases(20); i++) {
+		struct ptc_cand c = { 2, 1, 2, 2, 1, 1, 1, 1, 0, 0, 0 };
+		struct ptc_on_kinds place = { .kind = { 0, 0 } };
+		struct ptc_slots s;
+		struct ptc_nodes got;
+		uint32_t n, node[MAX], in_order[MAX];
+		uint64_t calls = 0;
+		double r[PTC_LINK_CLASSES];
+		struct ptc_nodes_ask ask;
+
+		rng_begin(seed_of(i));
+		n = 12 + rnd(40);
+		c.dp = n / 4;
+		assert_int_equal(0, ptc_slots_new(&c, &place, 1, &s, NULL));
+		random_nodes(n, 1, false);
+		ask = plain_ask(&s, n, 1, &calls);
+		assert_int_equal(0, ptc_nodes_find(&ask, node, &got, NULL));
+		for (uint32_t k = 0; k < n; k++)
+			in_order[k] = k;
+		rates(&c, in_order, n, r);
+		assert_true(got.step_s <= step_s(&calls, r) * (1 + 1e-9));
+		assert_true(isfinite(got.gap) && got.gap >= 0);
+		rates(&c, node, n, r); /* one rank a slot */
+		assert_memory_equal(r, got.bytes_s, sizeof r);
+		ptc_slots_done(&s);
+	}
+}
+
+/* Each allocation fails in turn: one error, nothing leaks. */
+static void out_of_memory(void **state)
+{
+	struct ptc_cand c = { 2, 1, 2, 2, 1, 1, 1, 1, 0, 0, 0 };
+	struct ptc_on_kinds place = { .kind = { 0, 0 } };
+	int64_t live = ptc_alloc_live();
+	int rc = PTC_ENOMEM;
+
+	all_links(8, 100);
+	for (uint64_t at = 1; rc; at++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_slots s = { 0 };
+		struct ptc_nodes got;
+		uint32_t node[8];
+		uint64_t calls = 0;
+
+		ptc_alloc_fail_at(at);
+		rc = ptc_slots_new(&c, &place, 1, &s, &err);
+		if (!rc) {
+			struct ptc_nodes_ask ask = plain_ask(&s, 8, 1, &calls);
+
+			rc = ptc_nodes_find(&ask, node, &got, &err);
+			ptc_slots_done(&s);
+		}
+		ptc_alloc_fail_at(0);
+		assert_true(!rc || err.code == PTC_ENOMEM);
+		assert_int_equal(ptc_alloc_live(), live);
+	}
+}
+
 static void many_nodes_near_the_bound(void **state)
 {
 	for (uint64_t i = 0; i < cases(8); i++) {
@@ -269,7 +428,12 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(as_good_as_any),
+		cmocka_unit_test(eight_on_eight),
 		cmocka_unit_test(the_cheapest_traffic_takes_the_slow_link),
+		cmocka_unit_test(a_slow_link_anywhere),
+		cmocka_unit_test(two_halves),
+		cmocka_unit_test(between_order_and_bound),
+		cmocka_unit_test(out_of_memory),
 		cmocka_unit_test(many_nodes_near_the_bound),
 	};
 

@@ -48,6 +48,9 @@ int ptc_cand_config_on(const struct ptc_work *w, const struct ptc_cand *c, const
 		ret->micro_steps = (struct ptc_micro_runs){
 			2, { { on->first, on->micro_batches[0] }, { c->dp - on->first, on->micro_batches[1] } }
 		};
+	for (uint32_t k = 0; k < w->model->nkinds; k++)
+		ret->recompute[ret->nrecompute++] = (uint8_t)ptc_cand_recompute(c, k);
+	ptc_config_recompute_trim(ret);
 	return ptc_config_world(ret, &world, err);
 }
 
@@ -66,71 +69,21 @@ void ptc_cand_from_config(const struct ptc_config *c, struct ptc_cand *ret)
 				  .etp = c->etp,
 				  .vpp = c->vpp ? c->vpp : 1,
 				  .micro_batch = c->micro_batch ? c->micro_batch : 1,
-				  .zero = (uint8_t)c->zero };
-}
-
-static const char *const recomputes[] = { "none", "selective", "full" }; /* enum ptc_recompute */
-
-static bool word_of(const char *word, size_t n, uint8_t *ret)
-{
-	for (size_t i = 0; i < PTC_ARRAY_LEN(recomputes); i++)
-		if (strlen(recomputes[i]) == n && !memcmp(word, recomputes[i], n)) {
-			*ret = (uint8_t)i;
-			return true;
-		}
-	return false;
-}
-
-/* Takes "recompute=WORD" or "recompute=WORD/WORD", of kinds of layers in order, out of the text. */
-static int take_recompute(char *text, struct ptc_cand *ret, struct ptc_error *err)
-{
-	char *at = strstr(text, "recompute="), *value, *end;
-	uint8_t word = PTC_RECOMPUTE_NONE;
-	uint32_t kind = 0;
-
-	ret->recompute = PTC_RECOMPUTE_NONE;
-	ret->recompute_others = 0;
-	if (!at || (at > text && at[-1] != ','))
-		return 0;
-	value = at + strlen("recompute=");
-	end = value + strcspn(value, ",");
-	for (char *next; value <= end; value = next + 1, kind++) {
-		next = value + strcspn(value, "/,");
-		if (kind == PTC_MODEL_MAX_KINDS || !word_of(value, (size_t)(next - value), &word))
-			return ptc_error_set(err, PTC_EINVAL,
-					     "configuration: recompute is none, selective or full, not \"%.*s\"",
-					     (int)(next - value), value);
-		if (!kind)
-			ret->recompute = word;
-		else if (word != ret->recompute)
-			ret->recompute_others |= (uint16_t)((word + 1) << (2 * (kind - 1)));
-		if (next == end)
-			break;
-	}
-	if (*end) /* the comma after it, else the one before */
-		memmove(at, end + 1, strlen(end + 1) + 1);
-	else
-		at[at > text ? -1 : 0] = '\0';
-	return 0;
+				  .zero = (uint8_t)c->zero,
+				  .recompute = c->nrecompute ? c->recompute[0] : PTC_RECOMPUTE_NONE };
+	for (uint32_t k = 1; k < c->nrecompute; k++)
+		if (c->recompute[k] != ret->recompute)
+			ret->recompute_others |= (uint16_t)((c->recompute[k] + 1) << (2 * (k - 1)));
 }
 
 int ptc_cand_parse(const char *text, struct ptc_cand *ret, struct ptc_config *ret_config, struct ptc_error *err)
 {
-	ptc_auto_free char *left = ptc_strdup(text);
 	ptc_auto_free struct ptc_config *config = ptc_calloc(1, sizeof *config);
-	struct ptc_cand recompute;
-	int rc;
+	int rc = config ? ptc_config_parse(text, config, err) : ptc_nomem(err);
 
-	if (!left || !config)
-		return ptc_nomem(err);
-	rc = take_recompute(left, &recompute, err);
-	if (!rc)
-		rc = ptc_config_parse(left, config, err);
 	if (rc)
 		return rc;
 	ptc_cand_from_config(config, ret);
-	ret->recompute = recompute.recompute;
-	ret->recompute_others = recompute.recompute_others;
 	if (ret_config)
 		*ret_config = *config;
 	return 0;

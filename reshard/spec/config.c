@@ -14,13 +14,15 @@
 
 #define KEYS                                                                                                           \
 	"tp, pp, dp, cp, ep, etp, zero, order, stages, micro_batch, global_batch, vpp, replicas, shard, experts, "     \
-	"micro_steps"
+	"micro_steps, recompute"
 #define DEFAULT_ORDER "tp-cp-ep-dp-pp"
 #define LAYERS_MAX    999999 /* per stage; six digits keep the text form bounded */
 
 static const char *const axes[5] = { "tp", "cp", "ep", "dp", "pp" };
 
 static const char *const shards[] = { "flat", "dim0", "buffer" }; /* in the order of enum ptc_shard_kind */
+
+static const char *const recomputes[] = { "none", "selective", "full" }; /* in the order of enum ptc_recompute */
 
 static const struct {
 	const char *key;
@@ -37,7 +39,8 @@ static const struct {
 	{ "micro_batch", offsetof(struct ptc_config, micro_batch), 0 },
 	{ "global_batch", offsetof(struct ptc_config, global_batch), 0 },
 };
-static const char *const more_keys[] = { "order", "stages", "vpp", "replicas", "shard", "experts", "micro_steps" };
+static const char *const more_keys[] = { "order", "stages",  "vpp",         "replicas",
+					 "shard", "experts", "micro_steps", "recompute" };
 enum {
 	KEY_ORDER = PTC_ARRAY_LEN(numbers),
 	KEY_STAGES,
@@ -46,6 +49,7 @@ enum {
 	KEY_SHARD,
 	KEY_EXPERTS,
 	KEY_MICRO_STEPS,
+	KEY_RECOMPUTE,
 	KEY_COUNT
 };
 
@@ -113,26 +117,62 @@ static bool parse_list(const char *s, size_t n, uint32_t max, uint32_t *v, uint3
 	return false;
 }
 
+/* The word's place among `count`; count: it is none of them. */
+static size_t find_word(const char *const *words, size_t count, const char *s, size_t n)
+{
+	size_t i = 0;
+
+	while (i < count && (strlen(words[i]) != n || memcmp(words[i], s, n) != 0))
+		i++;
+	return i;
+}
+
 static bool parse_shard(const char *s, size_t n, struct ptc_config *c)
 {
-	for (size_t i = 0; i < PTC_ARRAY_LEN(shards); i++)
-		if (strlen(shards[i]) == n && !memcmp(shards[i], s, n)) {
-			c->shard = (enum ptc_shard_kind)i;
+	size_t i = find_word(shards, PTC_ARRAY_LEN(shards), s, n);
+
+	if (i < PTC_ARRAY_LEN(shards))
+		c->shard = (enum ptc_shard_kind)i;
+	return i < PTC_ARRAY_LEN(shards);
+}
+
+void ptc_config_recompute_trim(struct ptc_config *c)
+{
+	while (c->nrecompute > 1 && c->recompute[c->nrecompute - 1] == c->recompute[0])
+		c->recompute[--c->nrecompute] = 0;
+	if (c->nrecompute == 1 && c->recompute[0] == PTC_RECOMPUTE_NONE)
+		c->nrecompute = 0;
+}
+
+/* "none/full" */
+static bool parse_recompute(const char *s, size_t n, struct ptc_config *c)
+{
+	const char *end = s + n;
+
+	for (c->nrecompute = 0; c->nrecompute < PTC_RECOMPUTE_KINDS; s++) {
+		const char *slash = memchr(s, '/', (size_t)(end - s));
+		size_t len = (size_t)((slash ? slash : end) - s);
+		size_t word = find_word(recomputes, PTC_ARRAY_LEN(recomputes), s, len);
+
+		if (word == PTC_ARRAY_LEN(recomputes))
+			return false;
+		c->recompute[c->nrecompute++] = (uint8_t)word;
+		s += len;
+		if (!slash) {
+			ptc_config_recompute_trim(c);
 			return true;
 		}
+	}
 	return false;
 }
 
 /* Index of the key in numbers[], or KEY_*; KEY_COUNT for an unknown one. */
 static size_t find_key(const char *s, size_t n)
 {
-	for (size_t i = 0; i < KEY_COUNT; i++) {
-		const char *key = i < KEY_ORDER ? numbers[i].key : more_keys[i - KEY_ORDER];
-
-		if (strlen(key) == n && !memcmp(key, s, n))
+	for (size_t i = 0; i < KEY_ORDER; i++)
+		if (strlen(numbers[i].key) == n && !memcmp(numbers[i].key, s, n))
 			return i;
-	}
-	return KEY_COUNT;
+	return KEY_ORDER + find_word(more_keys, PTC_ARRAY_LEN(more_keys), s, n);
 }
 
 static bool parse_value(size_t k, const char *s, size_t n, struct ptc_config *c)
@@ -152,8 +192,26 @@ static bool parse_value(size_t k, const char *s, size_t n, struct ptc_config *c)
 		return parse_list(s, n, PTC_MAX_EXPERTS - 1, c->experts, PTC_MAX_EXPERTS, &c->nexperts);
 	case KEY_MICRO_STEPS:
 		return ptc_micro_runs_parse(s, n, &c->micro_steps);
+	case KEY_RECOMPUTE:
+		return parse_recompute(s, n, c);
 	default:
 		return parse_number(s, n, INT32_MAX, number_at(c, k));
+	}
+}
+
+static const char *hint(size_t k)
+{
+	switch (k) {
+	case KEY_ORDER:
+		return " (an order is a permutation of " DEFAULT_ORDER ")";
+	case KEY_SHARD:
+		return " (flat, dim0 or buffer)";
+	case KEY_MICRO_STEPS:
+		return " (2x6:4x3: the first 2 replicas take 6 micro-batches each, the next 4 take 3)";
+	case KEY_RECOMPUTE:
+		return " (none, selective or full; none/full says it for each kind of layers)";
+	default:
+		return "";
 	}
 }
 
@@ -172,12 +230,7 @@ static int parse_pair(const char *s, size_t n, unsigned *seen, struct ptc_config
 	len = n - key_len - 1;
 	if (!parse_value(k, eq + 1, len, c))
 		return ptc_error_set(err, PTC_EINVAL, "configuration: bad value in \"%.*s\"%s",
-				     (int)PTC_MIN(n, (size_t)64), s,
-				     k == KEY_ORDER         ? " (an order is a permutation of " DEFAULT_ORDER ")"
-				     : k == KEY_SHARD       ? " (flat, dim0 or buffer)"
-				     : k == KEY_MICRO_STEPS ? " (2x6:4x3: the first 2 replicas take 6 micro-batches "
-							      "each, the next 4 take 3)"
-							    : "");
+				     (int)PTC_MIN(n, (size_t)64), s, hint(k));
 	return 0;
 }
 
@@ -253,6 +306,8 @@ int ptc_config_format(const struct ptc_config *c, char *buf, size_t size)
 	ptc_micro_runs_format(&c->micro_steps, runs);
 	if (runs[0])
 		put(&o, "%smicro_steps=%s", o.len ? "," : "", runs);
+	for (uint32_t i = 0; i < c->nrecompute; i++)
+		put(&o, "%s%s", i ? "/" : o.len ? ",recompute=" : "recompute=", recomputes[c->recompute[i]]);
 	if (o.len == 0)
 		put(&o, "tp=1");
 	return o.len < size ? 0 : PTC_ELIMIT;
@@ -367,6 +422,17 @@ static int check_micro_steps(const struct ptc_config *c, struct ptc_error *err)
 	return 0;
 }
 
+static int check_recompute(const struct ptc_config *c, struct ptc_error *err)
+{
+	if (c->nrecompute > PTC_RECOMPUTE_KINDS)
+		return ptc_error_set(err, PTC_ELIMIT, "configuration: recompute names more than %d kinds of layers",
+				     PTC_RECOMPUTE_KINDS);
+	for (uint32_t i = 0; i < c->nrecompute; i++)
+		if (c->recompute[i] >= PTC_ARRAY_LEN(recomputes))
+			return ptc_error_set(err, PTC_EINVAL, "configuration: recompute has an unknown value");
+	return 0;
+}
+
 int ptc_config_world(const struct ptc_config *c, uint32_t *ret_world, struct ptc_error *err)
 {
 	const uint32_t degrees[] = { c->tp, c->cp, c->dp, c->pp };
@@ -393,6 +459,8 @@ int ptc_config_world(const struct ptc_config *c, uint32_t *ret_world, struct ptc
 		rc = check_experts(c, err);
 	if (!rc)
 		rc = check_micro_steps(c, err);
+	if (!rc)
+		rc = check_recompute(c, err);
 	if (!rc)
 		*ret_world = (uint32_t)world;
 	return rc;

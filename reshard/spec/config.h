@@ -10,8 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PTC_MAX_STAGES  1024
-#define PTC_MAX_EXPERTS 1024 /* experts of one layer */
+#define PTC_MAX_STAGES      1024
+#define PTC_MAX_EXPERTS     1024 /* experts of one layer */
+#define PTC_RECOMPUTE_KINDS 8    /* kinds of layers that may recompute each for itself */
 
 /* How zero cuts items over the data-parallel group ("shard=dim0"). */
 enum ptc_shard_kind {
@@ -19,6 +20,9 @@ enum ptc_shard_kind {
 	PTC_SHARDS_DIM0,  /* ceil chunks of dim 0 (FSDP2) */
 	PTC_SHARDS_BUFFER /* ranges of buffers that hold many tensors (Megatron's distributed optimizer, FSDP1) */
 };
+
+/* What the backward pass computes anew instead of keeping it ("recompute=full"). */
+enum ptc_recompute { PTC_RECOMPUTE_NONE, PTC_RECOMPUTE_SELECTIVE, PTC_RECOMPUTE_FULL };
 
 struct ptc_config {
 	uint32_t tp, pp, dp, cp, ep, etp; /* world = tp*cp*dp*pp; etp*ep*edp = tp*cp*dp */
@@ -37,6 +41,10 @@ struct ptc_config {
 	uint32_t nexperts;                 /* 0: in order */
 	/* "micro_steps=2x6:4x3": micro steps that data-parallel ranks compute (docs/order.md); n 0: equally many */
 	struct ptc_micro_runs micro_steps;
+	/* "recompute=none/full": enum ptc_recompute of each kind of layers, in the model's order. Kinds that are not
+	 * listed are as the first. n 0: none recomputes. It changes what ranks compute, never what they hold. */
+	uint8_t recompute[PTC_RECOMPUTE_KINDS];
+	uint32_t nrecompute;
 };
 struct ptc_coords {
 	uint32_t tp, pp, dp, cp;
@@ -56,6 +64,8 @@ int ptc_config_world(const struct ptc_config *c, uint32_t *ret_world, struct ptc
 struct ptc_coords ptc_config_coords(const struct ptc_config *c, uint32_t rank);
 uint32_t ptc_config_rank(const struct ptc_config *c, const struct ptc_coords *coords);
 struct ptc_expert_coords ptc_config_expert_coords(const struct ptc_config *c, uint32_t rank);
+/* Leaves out what the first kind says already. A configuration that is parsed or formatted has it so. */
+void ptc_config_recompute_trim(struct ptc_config *c);
 static inline uint32_t ptc_config_edp(const struct ptc_config *c)
 {
 	return c->tp * c->cp * c->dp / (c->etp * c->ep);

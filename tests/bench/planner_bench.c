@@ -4,7 +4,8 @@
  * devices, CPU seconds and the answer; an argument N takes at most N devices. Fails with one line where a search does.
  */
 #include "base/alloc.h"
-#include "planner/mapping/mapping.h"
+#include "base/check.h"
+#include "planner/mapping/slots.h"
 #include "planner/search/fastest.h"
 
 #include <math.h>
@@ -138,35 +139,52 @@ static int frontier(uint32_t devices, struct ptc_error *err)
 	return 0;
 }
 
-/* Nodes in racks of four; a tenth of the links between nodes is at half speed. */
+/* What a step takes with the slowest link of each class. */
+static double placed_step_s(void *arg, const double bytes_s[PTC_LINK_CLASSES])
+{
+	const double *traffic = arg;
+	double s = 0;
+
+	for (int k = 0; k < PTC_LINK_CLASSES; k++)
+		s += bytes_s[k] > 0 ? traffic[k] / bytes_s[k] : 0;
+	return s;
+}
+
+/* Nodes of 8 devices; a tenth of the links between them is at half speed. */
 static int mapping(uint32_t devices, struct ptc_error *err)
 {
-	double *links = ptc_calloc((size_t)devices * devices, sizeof *links);
-	uint32_t *block = ptc_calloc(2 * (size_t)devices, sizeof *block);
-	struct ptc_link_matrix m = { devices, links, block };
+	uint32_t n = devices / 8;
+	double traffic[PTC_LINK_CLASSES] = { [PTC_LINK_TP] = 100e9, [PTC_LINK_DP] = 10e9, [PTC_LINK_PP] = 1e9 };
+	double *links = ptc_calloc((size_t)n * n, sizeof *links);
+	uint32_t *each = ptc_calloc(2 * (size_t)n, sizeof *each);
 	struct ptc_cand c = { 8, 1, devices / 16, 2, 1, 1, 1, 1, 0, 0 };
-	struct ptc_mapping_traffic t = { 100e9, 0, 10e9, 1e9 };
-	struct ptc_mapping got = { 0 };
+	struct ptc_on_kinds place = { 0 };
+	struct ptc_slots slots = { 0 };
+	struct ptc_nodes_ask ask = { .slots = &slots,
+				     .nnodes = n,
+				     .devices = each,
+				     .bytes_s = links,
+				     .horizon_s = 600,
+				     .step_s = placed_step_s,
+				     .arg = traffic };
+	struct ptc_nodes got = { 0 };
 	char text[64];
-	double start;
-	int rc = links && block ? 0 : ptc_nomem(err);
+	double start = seconds();
+	int rc = links && each ? ptc_slots_new(&c, &place, 8, &slots, err) : ptc_nomem(err);
 
-	for (uint32_t a = 0; !rc && a < devices; a++) {
-		block[a] = a / 8;
-		for (uint32_t b = 0; b < devices; b++) {
-			uint32_t x = (a < b ? a : b) / 8, y = (a < b ? b : a) / 8;
-
-			links[(size_t)a * devices + b] = x == y ? 400e9 : (x * 7 + y * 13) % 10 ? 50e9 : 25e9;
-		}
+	for (uint32_t a = 0; !rc && a < n; a++) {
+		each[a] = 8;
+		for (uint32_t b = 0; b < n; b++)
+			links[(size_t)a * n + b] = (PTC_MIN(a, b) * 7 + PTC_MAX(a, b) * 13) % 10 ? 50e9 : 25e9;
 	}
-	start = seconds();
 	if (!rc)
-		rc = ptc_mapping_find(&m, &c, &t, block + devices, &got, err);
-	snprintf(text, sizeof text, "%.3f s, bound %.3f s", got.seconds, got.bound);
+		rc = ptc_nodes_find(&ask, each + n, &got, err);
+	snprintf(text, sizeof text, "%.3f s, gap %.2f", got.step_s, got.gap);
 	if (!rc)
 		put("mapping", devices, seconds() - start, text);
+	ptc_slots_done(&slots);
 	ptc_free(links);
-	ptc_free(block);
+	ptc_free(each);
 	return rc;
 }
 

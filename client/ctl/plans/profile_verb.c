@@ -39,10 +39,19 @@ static void put_links(const json_t *doc)
 	json_array_foreach(pairs, i, p) {
 		const char *from = json_string_value(json_object_get(p, "from"));
 		const char *to = json_string_value(json_object_get(p, "to"));
+		const json_t *at = json_object_get(p, "measured_ms"), *last = json_object_get(doc, "measured_ms");
 
-		printf("%-24s %-24s %10.3g %9.0f us\n", from ? from : "", to ? to : "",
+		printf("%-24s %-24s %10.3g %9.0f us%s\n", from ? from : "", to ? to : "",
 		       json_number_value(json_object_get(p, "bytes_s")) / 1e9,
-		       json_number_value(json_object_get(p, "latency_s")) * 1e6);
+		       json_number_value(json_object_get(p, "latency_s")) * 1e6,
+		       at && json_integer_value(at) < json_integer_value(last) ? "  (measured before)" : "");
+	}
+	json_array_foreach(json_object_get(doc, "failed"), i, p) {
+		const char *from = json_string_value(json_object_get(p, "from"));
+		const char *to = json_string_value(json_object_get(p, "to"));
+
+		printf("not measured: from %s to %s, for one of them did not answer; see `ptcctl nodes`\n",
+		       from ? from : "", to ? to : "");
 	}
 	json_array_foreach(json_object_get(doc, "changed"), i, c) {
 		const char *from = json_string_value(json_object_get(c, "from"));
@@ -86,6 +95,8 @@ static int run(struct ctl *c, struct ptc_error *err)
 		return ctl_usage(err, "--show and -f exclude each other");
 	if (file)
 		rc = ptc_sys_read_file(file, FILE_MAX, &text, &len, err);
+	if (!rc && file && strlen(text) != len)
+		rc = ptc_error_set(err, PTC_EINVAL, "%s: it has a NUL byte, so it is no text", file);
 	if (!rc)
 		rc = ctl_connect(c, err);
 	if (!rc)

@@ -30,8 +30,7 @@
  *   the caller's. It must stay in place until ptc_boundary or ptc_finish returns nonzero, or until ptc_close.
  * - Descriptors: the library keeps four open (close-on-exec). If the program closes descriptors that it did not open
  *   (closefrom, os.closerange), the client ends: every call returns PTC_R_SYSTEM and says so.
- * - Sampling: which samples a rank computes needs no client. See ptc/sampling.h, which this header includes.
- * - Devices: ptc_stream, by which a CUDA device itself says when its memory is whole, is in ptc/gpu.h.
+ * - Included: ptc/sampling.h (which samples a rank computes; needs no client), ptc/gpu.h (marks by CUDA devices).
  * - Compatibility: structs begin with `size`; set it to sizeof. Later versions add members at the end. */
 #ifndef PTC_PTC_H
 #define PTC_PTC_H
@@ -45,9 +44,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
 #define PTC_DIMS_MAX 8
-
 struct ptc_open_options {
 	size_t size;
 	const char *socket;  /* NULL: $PTC_WORKER_SOCKET, which ptcd sets for processes it starts */
@@ -126,6 +123,10 @@ PTC_API int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc
 /* Says that all tensors have been declared, with data or without. Does not block; optional. For ranks that build ahead,
  * ptcd now compares the declarations with the state, so that what does not fit fails before memory is taken for it. */
 PTC_API int ptc_declared(ptc_client *c);
+/* How layers of a kind (0: the model's first) are to be computed backward: 0 from all that was kept, 1 recomputing
+ * selectively, 2 recomputing fully. A program that asks promises to do so. If the configuration has `recompute`, ptcd
+ * refuses a rank that has not asked before ptc_declared and ptc_restore. */
+PTC_API int ptc_recompute(ptc_client *c, uint32_t kind);
 
 enum ptc_blob_scope {
 	PTC_BLOB_RANK = 1, /* restored on the rank with the same coordinates, if they still exist */
@@ -161,7 +162,6 @@ PTC_API int ptc_restore(ptc_client *c);
 PTC_API int ptc_start_step(ptc_client *c, uint64_t *ret_step);
 
 /* ---- training -------------------------------------------------------------------- */
-
 /* Registers fn until the next ptc_next; NULL: none. If ptc_boundary or ptc_finish has to wait, it first calls fn, in
  * the same thread. The state is taken after that, so fn can set blobs and cursors that need not be set at each step. It
  * may call only ptc_blob_set, ptc_cursor_set, ptc_stop_refuse, ptc_stop_later and ptc_stop_holds. If fn returns

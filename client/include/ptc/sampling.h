@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libptc: computes which samples of a global batch a rank reads, in which order, and which tokens of a sequence.
- * Functions are pure: they need no client and no ptcd, run in any thread, and allocate nothing for the caller. Structs
- * begin with `size`; set it to sizeof. ptc/ptc.h includes this header. */
+ * Functions need no client and no ptcd, run in any thread, and allocate nothing for the caller. Structs begin with
+ * `size`; set it to sizeof. ptc/ptc.h includes this header. */
 #ifndef PTC_SAMPLING_H
 #define PTC_SAMPLING_H
 
@@ -22,7 +22,9 @@ struct ptc_sampling {
 	uint32_t dp;            /* data-parallel ranks */
 	int32_t sequential;     /* 1: no shuffling */
 	/* ptc_generation.config, whose "micro_steps=" gives faster replicas more of a step (docs/order.md, "Unequal
-	 * micro steps"). NULL, or a size that ends before it: all ranks compute equally many. Borrowed. */
+	 * micro steps"). Borrowed. NULL, or a size that ends before it: where dp and global_batch are those of the
+	 * generation that this process has from ptc_next, what that generation says; micro_batch has to be its, too.
+	 * "": all ranks compute equally many. */
 	const char *config;
 };
 /* The number of micro steps in a step, equal on every rank; 0: an argument is out of range. */

@@ -25,6 +25,7 @@ DIMS_MAX = 8
 BLOB_MAX = 256 << 10
 BLOBS_MAX = 64  # names that a rank carries (ptc.h)
 RANK, JOB, TP = 1, 2, 3  # scopes of blobs
+RECOMPUTE = ("none", "selective", "full")
 TIED, DEVICE = 1, 2
 
 
@@ -97,6 +98,7 @@ def library():
             ("ptc_rendezvous_get", ctypes.c_int, [p, ctypes.c_char_p, p, size, ctypes.POINTER(size), ctypes.c_uint32]),
             ("ptc_tensor_declare", ctypes.c_int, [p, ctypes.POINTER(_TensorDesc)]),
             ("ptc_declared", ctypes.c_int, [p]),
+            ("ptc_recompute", ctypes.c_int, [p, ctypes.c_uint32]),
             ("ptc_blob_set", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_int, p, size]),
             ("ptc_blob_get", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_int, p, size, ctypes.POINTER(size)]),
             ("ptc_cursor_set", ctypes.c_int, [p, ctypes.c_char_p, u64, ctypes.c_char_p]),
@@ -207,6 +209,11 @@ class Client:
         """All tensors have been declared, with data or without (ptc_declared in ptc.h)."""
         self._check(self._lib.ptc_declared(self._c))
 
+    def recompute(self, kind=0):
+        """"none", "selective" or "full": how layers of this kind (0: the model's first) are to be computed backward. A program that asks
+        promises to do so; ask before declared() and restore() (ptc_recompute in ptc.h)."""
+        return RECOMPUTE[self._check(self._lib.ptc_recompute(self._c, kind))]
+
     def blob_set(self, name, data, scope=JOB):
         self._check(self._lib.ptc_blob_set(self._c, name.encode(), scope, data, len(data)))
 
@@ -313,17 +320,18 @@ class Client:
 
 class Sampling(ctypes.Structure):
     """struct ptc_sampling: which samples a data-parallel rank computes (docs/order.md). Needs no ptcd. config: the generation's,
-    which may give some ranks more micro steps of a step than others."""
+    which may give some ranks more micro steps of a step than others; None: that of the generation which this process runs."""
     _fields_ = [("size", ctypes.c_size_t), ("samples", ctypes.c_uint64), ("seed", ctypes.c_uint64),
                 ("global_batch", ctypes.c_uint64), ("micro_batch", ctypes.c_uint32), ("dp", ctypes.c_uint32),
                 ("sequential", ctypes.c_int32), ("config", ctypes.c_char_p)]
 
-    def __init__(self, samples, seed, global_batch, micro_batch, dp, sequential=False, config=""):
-        super().__init__(ctypes.sizeof(Sampling), samples, seed, global_batch, micro_batch, dp, sequential, config.encode())
+    def __init__(self, samples, seed, global_batch, micro_batch, dp, sequential=False, config=None):
+        super().__init__(ctypes.sizeof(Sampling), samples, seed, global_batch, micro_batch, dp, sequential,
+                         None if config is None else config.encode())
         self.micro_steps = library().ptc_micro_steps(ctypes.byref(self))
         if not self.micro_steps:
             raise Error(-1, f"no batches of {global_batch} out of {samples} samples, {micro_batch} at a time on {dp} ranks"
-                        f"{' by the micro steps of ' + config if 'micro_steps=' in config else ''}")
+                        f"{' by the micro steps of ' + config if config and 'micro_steps=' in config else ''}")
         self._ids, self._weights = (ctypes.c_uint64 * micro_batch)(), (ctypes.c_float * micro_batch)()
 
     def micro_steps_of(self, dp_rank):

@@ -245,6 +245,11 @@ class Generation:
             fn()
         return True
 
+    def recompute(self, kind=0):
+        """"none", "selective" or "full": how layers of this kind (0: the model's first) are to be computed backward. A script that asks
+        promises to do so; without it ptcd refuses a configuration with `recompute`. Ask before declare() and attach()."""
+        return self._client.recompute(kind)
+
     def __getattr__(self, name):
         if name in self.__dict__.get("_hidden", ()):
             raise ptc.Error(-1, f"{name}: it is known after attach(); what was declared is only being built")

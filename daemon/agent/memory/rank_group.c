@@ -121,6 +121,7 @@ static int desc_fill(struct ptc_group_start *s, const Ptc__V1__SwitchInfo *info,
 	d->zero = c->zero;
 	d->micro_batch = c->micro_batch;
 	d->global_batch = c->global_batch;
+	d->recomputes = c->nrecompute > 0;
 	d->world = g->allocation.world;
 	snprintf(d->rank0_node, sizeof(d->rank0_node), "%s", g->nodes[first]);
 	snprintf(d->rank0_address, sizeof(d->rank0_address), "%s", g->addresses[first]);

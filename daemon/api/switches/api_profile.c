@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cluster's profile: shown to anybody, measured and put in by root. Measuring takes a second for each round of
- * disjoint pairs; one measures at a time here. Failure modes: a node that does not answer leaves its pairs out;
- * PTC_ESTATE while another client measures. */
+ * disjoint pairs; one measures at a time in the cluster, for two would halve each other's links. Failure modes: a node
+ * that does not answer keeps the links that it had; PTC_ESTATE while another client measures. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "daemon/api/switches/switches.h"
@@ -18,6 +18,8 @@ struct up_nodes {
 	struct ptc_daemon *d;
 	struct ptc_link_node *v;
 	size_t n;
+	struct ptc_link_node *all; /* also those that are down */
+	size_t nall;
 	char (*jobs)[PTC_UUID_TEXT]; /* those that exist */
 	size_t njobs;
 };
@@ -30,13 +32,15 @@ static void list_up(void *arg)
 
 	u->v = ptc_calloc(all + 1, sizeof *u->v);
 	u->jobs = ptc_calloc(jobs + 1, sizeof *u->jobs);
-	for (uint32_t i = 0; u->v && i < all; i++) {
+	u->all = ptc_calloc(all + 1, sizeof *u->all);
+	for (uint32_t i = 0; u->v && u->all && i < all; i++) {
 		const struct ptc_node *n = ptc_cluster_node(c, i);
+		struct ptc_link_node *to = &u->all[u->nall++];
 
-		if (!n->up)
-			continue;
-		snprintf(u->v[u->n].name, sizeof u->v->name, "%s", n->doc.name);
-		snprintf(u->v[u->n++].address, sizeof u->v->address, "%s", n->doc.address);
+		snprintf(to->name, sizeof to->name, "%s", n->doc.name);
+		snprintf(to->address, sizeof to->address, "%s", n->doc.address);
+		if (n->up)
+			u->v[u->n++] = *to;
 	}
 	for (size_t i = 0; u->jobs && i < jobs; i++)
 		if (ptc_cluster_job(c, i)->has_record)
@@ -131,56 +135,84 @@ static void replan(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *
 		ptc_event(d->cluster, uuid, "links", "no new plan: %s", err.text);
 }
 
-static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, struct ptc_profile_doc *ret,
-		   struct ptc_link_changes *ret_changed, struct ptc_error *err)
+/* ---- measuring ---- */
+
+struct answer {
+	struct ptc_profile_doc doc;
+	struct ptc_link_changes changed; /* of a measurement, and failed too */
+	struct ptc_links failed;
+};
+
+static void answer_done(struct answer *a)
+{
+	ptc_profile_doc_done(&a->doc);
+	ptc_free(a->changed.v);
+	ptc_free(a->failed.v);
+}
+
+/* Once nobody else measures. */
+static int measure_locked(struct ptc_daemon *d, const struct up_nodes *u, struct answer *ret, struct ptc_error *err)
+{
+	struct ptc_links pairs = { 0 };
+	const struct ptc_planning_links_found found = { &pairs, u->all, u->nall };
+	int64_t created;
+	int rc = ptc_planning_profile_lock(d->controllers.planning, d->config.node, &created, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_links_measure(d->channels, u->v, u->n, &pairs, &ret->failed, err);
+	if (rc == 0 && !pairs.n)
+		rc = ptc_error_set(err, PTC_EPEER, "no node could pull from another; see the daemons' logs");
+	if (rc == 0)
+		rc = ptc_planning_profile_put(d->controllers.planning, NULL, &found, &ret->doc, &ret->changed, err);
+	ptc_planning_profile_unlock(d->controllers.planning, created);
+	ptc_free(pairs.v);
+	return rc;
+}
+
+static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, struct answer *ret, struct ptc_error *err)
 {
 	static atomic_bool busy;
 	struct up_nodes u = { .d = d };
-	struct ptc_links pairs = { 0 };
 	int rc;
 
 	if (atomic_exchange(&busy, true))
 		return ptc_error_set(err, PTC_ESTATE, "another call is measuring links; try again later");
 	rc = ptc_loop_call(d->loop, list_up, &u);
-	if (rc == 0 && (!u.v || !u.jobs))
+	if (rc == 0 && (!u.v || !u.all || !u.jobs))
 		rc = ptc_nomem(err);
 	if (rc == 0 && u.n < 2)
 		rc = ptc_error_set(err, PTC_ENODEVICES, "%zu node is up; a link needs two", u.n);
 	if (rc == 0)
-		rc = ptc_links_measure(d->channels, u.v, u.n, &pairs, err);
-	if (rc == 0 && !pairs.n)
-		rc = ptc_error_set(err, PTC_EPEER, "no node could pull from another; see the daemons' logs");
+		rc = measure_locked(d, &u, ret, err);
 	if (rc == 0)
-		rc = ptc_planning_profile_put(d->controllers.planning, NULL, &pairs, ret, ret_changed, err);
-	if (rc == 0)
-		tell(&u, ret_changed);
-	for (size_t i = 0; rc == 0 && ret_changed->n && i < u.njobs; i++)
+		tell(&u, &ret->changed);
+	for (size_t i = 0; rc == 0 && ret->changed.n && i < u.njobs; i++)
 		replan(d, call, u.jobs[i]);
-	ptc_free(pairs.v);
+	ptc_free(u.all);
 	ptc_free(u.v);
 	ptc_free(u.jobs);
 	atomic_store(&busy, false);
 	return rc;
 }
 
-static int act(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ProfileRequest *req,
-	       struct ptc_profile_doc *ret, struct ptc_link_changes *ret_changed, struct ptc_error *err)
+static int act(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ProfileRequest *req, struct answer *ret,
+	       struct ptc_error *err)
 {
 	if (strcmp(req->action, "show") == 0)
-		return ptc_planning_profile_show(d->controllers.planning, ret, err);
+		return ptc_planning_profile_show(d->controllers.planning, &ret->doc, err);
 	if (ptc_api_uid(call) != 0)
 		return ptc_error_set(err, PTC_EPERM, "only root may measure links or store a profile");
 	if (strcmp(req->action, "measure") == 0)
-		return measure(d, call, ret, ret_changed, err);
+		return measure(d, call, ret, err);
 	if (strcmp(req->action, "set") != 0)
 		return ptc_error_set(err, PTC_EINVAL, "action is show, measure or set, not \"%.40s\"", req->action);
-	return ptc_planning_profile_put(d->controllers.planning, req->text, NULL, ret, ret_changed, err);
+	return ptc_planning_profile_put(d->controllers.planning, req->text, NULL, &ret->doc, &ret->changed, err);
 }
 
 PTC_API_HANDLER(ptc_api_profile)
 {
-	struct ptc_link_changes changed = { 0 };
-	struct ptc_profile_doc doc = { 0 };
+	struct answer a = { 0 };
 	Ptc__V1__ProfileRequest *req;
 	char *text = NULL;
 	bool measures;
@@ -188,15 +220,14 @@ PTC_API_HANDLER(ptc_api_profile)
 
 	if (rc)
 		return rc;
-	rc = act(arg, call, req, &doc, &changed, err);
+	rc = act(arg, call, req, &a, err);
 	measures = strcmp(req->action, "measure") == 0;
 	ptc_pb_free(&req->base);
-	if (rc)
-		return rc;
-	text = ptc_profile_doc_encode(&doc, measures ? &changed : NULL);
-	rc = text ? ptc_api_send_text(call, text, err) : ptc_nomem(err);
+	if (rc == 0) {
+		text = ptc_profile_doc_encode(&a.doc, measures ? &a.changed : NULL, measures ? &a.failed : NULL);
+		rc = text ? ptc_api_send_text(call, text, err) : ptc_nomem(err);
+	}
 	ptc_free(text);
-	ptc_free(changed.v);
-	ptc_profile_doc_done(&doc);
+	answer_done(&a);
 	return rc;
 }

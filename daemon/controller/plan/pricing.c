@@ -11,7 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The layout of a configuration that differs from this one in its batch at most: a price needs no more. */
+/* The layout of a configuration that differs from this one in its batch or recomputation at most: a price needs no
+ * more. */
 static int known_layout(const struct ptc_manifest_doc *m, const struct ptc_config *config, const char **ret_hash)
 {
 	ptc_auto_free struct ptc_config *other = ptc_calloc(1, sizeof *other);
@@ -25,6 +26,8 @@ static int known_layout(const struct ptc_manifest_doc *m, const struct ptc_confi
 		other->micro_batch = config->micro_batch;
 		other->global_batch = config->global_batch;
 		other->micro_steps = config->micro_steps;
+		memcpy(other->recompute, config->recompute, sizeof other->recompute);
+		other->nrecompute = config->nrecompute;
 		if (ptc_config_format(other, text, PTC_CONFIG_TEXT_MAX) == 0 && strcmp(text, want) == 0)
 			*ret_hash = m->layouts[i].layout_hash;
 	}

@@ -3,7 +3,8 @@
  * then the other. All pairs of a round do so at once. The puller opens as many streams as a switch has connections to a
  * node, and counts the bytes of the best of three windows of 120 ms.
  *
- * Failure modes: a node that does not answer within MEASURE_MS leaves that pair out. */
+ * Failure modes: a node that does not answer within MEASURE_MS leaves that pair out, and after a few such rounds all of
+ * its pairs. */
 #include "daemon/planning/links/links.h"
 
 #include "base/alloc.h"
@@ -14,6 +15,7 @@
 
 #include "ptc.pb-c.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -245,7 +247,8 @@ static void *both_ways(void *arg)
 	struct pair *p = arg;
 
 	one_way(p->channels, p->a, p->b, &p->ab);
-	one_way(p->channels, p->b, p->a, &p->ba);
+	if (p->ab.bytes_s > 0) /* else one of them hangs, which takes as long the other way round */
+		one_way(p->channels, p->b, p->a, &p->ba);
 	return NULL;
 }
 
@@ -259,65 +262,95 @@ size_t ptc_link_opponent(size_t n, size_t round, size_t i)
 	return other == i ? last : other;
 }
 
-static int put(struct ptc_links *out, const struct ptc_link_node *from, const struct ptc_link_node *to,
+struct tournament {
+	struct ptc_channels *channels;
+	const struct ptc_link_node *nodes;
+	size_t n;
+	struct pair *pairs; /* of a round */
+	unsigned *silent;   /* of each node: rounds without any answer; UINT_MAX: it has answered once */
+	struct ptc_links out, failed;
+};
+
+static bool gives_up(const struct tournament *t, size_t node)
+{
+	return t->silent[node] >= PTC_LINK_SILENT && t->silent[node] != UINT_MAX;
+}
+
+static int put(struct tournament *t, const struct ptc_link_node *from, const struct ptc_link_node *to,
 	       const struct result *r)
 {
+	struct ptc_links *list = r->bytes_s > 0 ? &t->out : &t->failed;
 	struct ptc_link *l;
 
-	if (!(r->bytes_s > 0))
-		return 0;
-	if (!PTC_MORE(out->v, out->n))
+	if (!PTC_MORE(list->v, list->n))
 		return PTC_ENOMEM;
-	l = &out->v[out->n++];
+	l = &list->v[list->n++];
 	*l = (struct ptc_link){ .bytes_s = r->bytes_s, .latency_s = r->latency_s };
 	memcpy(l->from, from->name, sizeof l->from);
 	memcpy(l->to, to->name, sizeof l->to);
 	return 0;
 }
 
-static int run_round(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, size_t round,
-		     struct pair *pairs, struct ptc_links *out)
+/* Which of two nodes did not answer nobody knows; another partner shows it. */
+static int take(struct tournament *t, const struct pair *p)
 {
-	size_t even = n + n % 2, used = 0;
+	bool any = p->ab.bytes_s > 0 || p->ba.bytes_s > 0;
+	unsigned *of[] = { &t->silent[p->a - t->nodes], &t->silent[p->b - t->nodes] };
+	int rc = put(t, p->a, p->b, &p->ab);
+
+	if (rc == 0)
+		rc = put(t, p->b, p->a, &p->ba);
+	for (size_t i = 0; p->started && i < PTC_ARRAY_LEN(of); i++)
+		*of[i] = any ? UINT_MAX : *of[i] == UINT_MAX ? UINT_MAX : *of[i] + 1;
+	return rc;
+}
+
+static int run_round(struct tournament *t, size_t round)
+{
+	size_t even = t->n + t->n % 2, used = 0;
 	int rc = 0;
 
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < t->n; i++) {
 		size_t k = ptc_link_opponent(even, round, i);
+		struct pair *p = &t->pairs[used];
 
-		if (k <= i || k >= n)
+		if (k <= i || k >= t->n)
 			continue;
-		pairs[used] = (struct pair){ .channels = channels, .a = &nodes[i], .b = &nodes[k] };
-		pairs[used].started =
-			ptc_thread_start(&pairs[used].thread, "ptc-link-pair", both_ways, &pairs[used], NULL) == 0;
+		*p = (struct pair){ .channels = t->channels, .a = &t->nodes[i], .b = &t->nodes[k] };
+		p->started = !gives_up(t, i) && !gives_up(t, k) &&
+			     ptc_thread_start(&p->thread, "ptc-link-pair", both_ways, p, NULL) == 0;
 		used++;
 	}
 	for (size_t i = 0; i < used; i++) {
-		if (!pairs[i].started)
-			continue;
-		pthread_join(pairs[i].thread, NULL);
+		if (t->pairs[i].started)
+			pthread_join(t->pairs[i].thread, NULL);
 		if (rc == 0)
-			rc = put(out, pairs[i].a, pairs[i].b, &pairs[i].ab);
-		if (rc == 0)
-			rc = put(out, pairs[i].b, pairs[i].a, &pairs[i].ba);
+			rc = take(t, &t->pairs[i]);
 	}
 	return rc;
 }
 
 int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, struct ptc_links *ret,
-		      struct ptc_error *err)
+		      struct ptc_links *ret_failed, struct ptc_error *err)
 {
-	struct pair *pairs = ptc_calloc(n / 2 + 1, sizeof *pairs);
-	struct ptc_links out = { 0 };
+	struct tournament t = { .channels = channels,
+				.nodes = nodes,
+				.n = n,
+				.pairs = ptc_calloc(n / 2 + 1, sizeof *t.pairs),
+				.silent = ptc_calloc(n + 1, sizeof *t.silent) };
 	size_t rounds = n + n % 2;
-	int rc = pairs ? 0 : PTC_ENOMEM;
+	int rc = t.pairs && t.silent ? 0 : PTC_ENOMEM;
 
 	for (size_t r = 0; rc == 0 && r + 1 < rounds && r < PTC_LINK_ROUNDS && r * n < PTC_LINK_PAIRS; r++)
-		rc = run_round(channels, nodes, n, r, pairs, &out);
-	ptc_free(pairs);
+		rc = run_round(&t, r);
+	ptc_free(t.pairs);
+	ptc_free(t.silent);
 	if (rc) {
-		ptc_free(out.v);
+		ptc_free(t.out.v);
+		ptc_free(t.failed.v);
 		return ptc_nomem(err);
 	}
-	*ret = out;
+	*ret = t.out;
+	*ret_failed = t.failed;
 	return 0;
 }

@@ -144,12 +144,43 @@ static int add_change(struct ptc_link_changes *to, const struct ptc_link *pair, 
 	return 0;
 }
 
+static const struct ptc_link *same_link(const struct ptc_links *pairs, size_t n, const struct ptc_link *of)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(pairs->v[i].from, of->from) == 0 && strcmp(pairs->v[i].to, of->to) == 0)
+			return &pairs->v[i];
+	return NULL;
+}
+
+static bool has_node(const struct ptc_link_node *nodes, size_t n, const char *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(nodes[i].name, name) == 0)
+			return true;
+	return false;
+}
+
+int ptc_links_keep(struct ptc_links *pairs, const struct ptc_links *was, const struct ptc_link_node *nodes, size_t n)
+{
+	const size_t now = pairs->n;
+
+	for (size_t i = 0; i < was->n && pairs->n < PTC_LINK_PAIRS; i++) {
+		const struct ptc_link *p = &was->v[i];
+
+		if (same_link(pairs, now, p) || !has_node(nodes, n, p->from) || !has_node(nodes, n, p->to))
+			continue;
+		if (!PTC_MORE(pairs->v, pairs->n))
+			return PTC_ENOMEM;
+		pairs->v[pairs->n++] = *p;
+	}
+	return 0;
+}
+
 static double bandwidth(const struct ptc_links *pairs, const struct ptc_link *of)
 {
-	for (size_t i = 0; i < pairs->n; i++)
-		if (strcmp(pairs->v[i].from, of->from) == 0 && strcmp(pairs->v[i].to, of->to) == 0)
-			return pairs->v[i].bytes_s;
-	return 0;
+	const struct ptc_link *same = same_link(pairs, pairs->n, of);
+
+	return same ? same->bytes_s : 0;
 }
 
 int ptc_links_changed(const struct ptc_links *was, const struct ptc_links *is, struct ptc_link_changes *ret)
@@ -218,10 +249,13 @@ static const struct ptc_member link_rows[] = {
 	LINK(to, TEXT),
 	LINK(bytes_s, REAL),
 	LINK(latency_s, REAL, .optional = true),
+	LINK(measured_ms, I64, PTC_IF(struct ptc_link, measured_ms)),
 	LINK(measured_bytes_s, REAL, PTC_IF(struct ptc_link, measured_bytes_s)),
 	LINK(seen_bytes_s, REAL, PTC_IF(struct ptc_link, seen_bytes_s)),
 };
 const struct ptc_members ptc_link_members = PTC_MEMBERS(link_rows, struct ptc_link);
+static const struct ptc_member way_rows[] = { LINK(from, TEXT), LINK(to, TEXT) };
+const struct ptc_members ptc_link_way_members = PTC_MEMBERS(way_rows, struct ptc_link);
 static const struct ptc_member change_rows[] = { CHANGE(from, TEXT), CHANGE(to, TEXT), CHANGE(was, REAL),
 						 CHANGE(is, REAL) };
 const struct ptc_members ptc_link_change_members = PTC_MEMBERS(change_rows, struct ptc_link_change);

@@ -18,12 +18,14 @@ struct ptc_link {
 	double bytes_s, latency_s; /* bytes_s: it counts for so much */
 	/* Once a switch has sent bytes over it: what measuring gave, and the most that a switch brought. Else 0. */
 	double measured_bytes_s, seen_bytes_s;
+	int64_t measured_ms; /* Unix time; 0: not known */
 };
 struct ptc_links {
 	struct ptc_link *v;
 	size_t n;
 };
-extern const struct ptc_members ptc_link_members; /* as JSON: docs/control.md, "profile" */
+extern const struct ptc_members ptc_link_members;     /* as JSON: docs/control.md, "profile" */
+extern const struct ptc_members ptc_link_way_members; /* from and to alone */
 /* One that gives otherwise now. */
 struct ptc_link_change {
 	char from[PTC_NAME_MAX + 1], to[PTC_NAME_MAX + 1];
@@ -49,14 +51,20 @@ struct ptc_link_node {
 	char name[PTC_NAME_MAX + 1], address[256];
 };
 /* Each node with each other, both ways, in rounds of disjoint pairs; beyond PTC_LINK_ROUNDS nodes each with so many
- * others. */
+ * others. *ret_failed: those that could not be measured, from and to alone. A node that has answered nobody in
+ * PTC_LINK_SILENT rounds is asked no more. */
+#define PTC_LINK_SILENT 3
 #define PTC_LINK_ROUNDS 31
 #define PTC_LINK_PAIRS  4096 /* about; 100 bytes each in one value of etcd's */
 int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, struct ptc_links *ret,
-		      struct ptc_error *err);
+		      struct ptc_links *ret_failed, struct ptc_error *err);
 /* The partner of the i-th node in a round of n (even) nodes; each has each once in n - 1 rounds. */
 size_t ptc_link_opponent(size_t n, size_t round, size_t i);
 
+/* Adds what `was` has of links that were not measured now and whose nodes the cluster knows: a node that was down or
+ * silent for a moment has the links that it had. At most PTC_LINK_PAIRS in all. pairs: grown by PTC_MORE alone. 0, or
+ * PTC_ENOMEM. */
+int ptc_links_keep(struct ptc_links *pairs, const struct ptc_links *was, const struct ptc_link_node *nodes, size_t n);
 /* Pairs whose bandwidth differs from what it was by more than a quarter. 0, or PTC_ENOMEM. */
 int ptc_links_changed(const struct ptc_links *was, const struct ptc_links *is, struct ptc_link_changes *ret);
 
@@ -89,6 +97,8 @@ struct ptc_profile_doc {
 	int64_t set_ms, measured_ms, changed_ms; /* Unix time of either, and of the last change in a switch; 0: never */
 };
 void ptc_profile_doc_done(struct ptc_profile_doc *d);
-/* changed: links that differ from what they were; NULL: not asked for. ptc_free it; NULL: out of memory. */
-char *ptc_profile_doc_encode(const struct ptc_profile_doc *d, const struct ptc_link_changes *changed);
+/* Of a measurement (NULL: of none): links that differ from what they were, and those that could not be measured.
+ * ptc_free it; NULL: out of memory. */
+char *ptc_profile_doc_encode(const struct ptc_profile_doc *d, const struct ptc_link_changes *changed,
+			     const struct ptc_links *failed);
 int ptc_profile_doc_decode(const char *what, const char *json, struct ptc_profile_doc *ret, struct ptc_error *err);

@@ -23,20 +23,26 @@ static const struct ptc_member changes_rows[] = {
 		.of = &ptc_link_change_members),
 };
 static const struct ptc_members changes_members = PTC_MEMBERS(changes_rows, struct ptc_link_changes);
+static const struct ptc_member failed_rows[] = {
+	PTC_ROW(struct ptc_links, "failed", v, LIST, PTC_COUNT(struct ptc_links, n), .of = &ptc_link_way_members),
+};
+static const struct ptc_members failed_members = PTC_MEMBERS(failed_rows, struct ptc_links);
 
 void ptc_profile_doc_done(struct ptc_profile_doc *d)
 {
 	ptc_members_done(&doc_members, d);
 }
 
-char *ptc_profile_doc_encode(const struct ptc_profile_doc *d, const struct ptc_link_changes *changed)
+char *ptc_profile_doc_encode(const struct ptc_profile_doc *d, const struct ptc_link_changes *changed,
+			     const struct ptc_links *failed)
 {
 	json_t *root = d->profile ? json_pack("{s:i}", "version", VERSION)
 				  : json_pack("{s:i, s:n}", "version", VERSION, "profile");
 	char *text = NULL;
 
 	if (root && ptc_members_put(root, &doc_members, d) == 0 &&
-	    (!changed || ptc_members_put(root, &changes_members, changed) == 0))
+	    (!changed || ptc_members_put(root, &changes_members, changed) == 0) &&
+	    (!failed || ptc_members_put(root, &failed_members, failed) == 0))
 		text = ptc_json_text(root);
 	json_decref(root);
 	return text;

@@ -150,6 +150,31 @@ static void changes_beyond_a_quarter(void **state)
 	ptc_free(changed.v);
 }
 
+/* What could not be measured this time stays, unless the cluster has forgotten a node. */
+static void what_was_known_stays(void **state)
+{
+	static const struct ptc_link_node nodes[] = { { .name = "a" }, { .name = "b" }, { .name = "c" } };
+	struct pairs was = { 0 }, now = { 0 };
+	struct ptc_links is = { 0 };
+
+	pair(&was, 0, 1, 4e9);
+	pair(&was, 1, 0, 4e9);
+	pair(&was, 0, 2, 5e9);
+	pair(&was, 2, 3, 6e9); /* d is gone */
+	was.v[1].measured_ms = 7;
+	was.v[2].seen_bytes_s = 3e9;
+	pair(&now, 0, 1, 1e9);
+	assert_int_equal(0, ptc_links_keep(&is, &now.all, nodes, PTC_ARRAY_LEN(nodes)));
+	assert_int_equal(1, is.n);
+	assert_int_equal(0, ptc_links_keep(&is, &was.all, nodes, PTC_ARRAY_LEN(nodes)));
+	assert_int_equal(3, is.n);
+	assert_true(is.v[0].bytes_s == 1e9);
+	assert_memory_equal(&is.v[1], &was.v[1], 2 * sizeof is.v[1]);
+	assert_int_equal(0, ptc_links_keep(&is, &(struct ptc_links){ 0 }, nodes, PTC_ARRAY_LEN(nodes)));
+	assert_int_equal(3, is.n);
+	ptc_free(is.v);
+}
+
 /* A link by what switches bring over it, in turn; measured at 100. */
 static void what_switches_show(void **state)
 {
@@ -203,6 +228,7 @@ int main(void)
 		cmocka_unit_test(a_slow_node_is_left),
 		cmocka_unit_test(what_is_not_known_decides_nothing),
 		cmocka_unit_test(changes_beyond_a_quarter),
+		cmocka_unit_test(what_was_known_stays),
 		cmocka_unit_test(what_switches_show),
 	};
 

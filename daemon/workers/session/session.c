@@ -705,19 +705,34 @@ static bool on_layout(struct worker *k)
 	return true;
 }
 
+/* What its program has to promise of the configuration. A rank that runs has done so. */
+static int promised(const struct worker *k, const struct ptc_local_declared *d, struct ptc_error *err)
+{
+	const struct group *g = k->group;
+
+	if (!g || !g->desc.recomputes || d->what == PTC_LOCAL_DECLARES_RUNNING || (d->does & PTC_LOCAL_DOES_RECOMPUTE))
+		return 0;
+	return ptc_error_set(
+		err, PTC_EINVAL,
+		"configuration %.200s has recompute, and the program has not asked for it (ptc_recompute) "
+		"before it declared its state; leave it out of the configuration, or of space: in job.yaml",
+		g->desc.config);
+}
+
 static bool on_declared(struct ptc_workers *w, struct worker *k, const struct ptc_local_message *m)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_local_declared d;
 	uint64_t what;
 
-	if (k->phase != WORKER_BUILDING || !ptc_local_get_number(m->data, m->len, &what) ||
-	    what > PTC_LOCAL_DECLARES_LAYOUT)
+	if (k->phase != WORKER_BUILDING || !ptc_local_get_declared(m->data, m->len, &d))
 		return false;
+	what = d.what;
 	if (!k->declared)
 		k->declared = ptc_declared_new();
 	if (!k->rank_state)
 		k->rank_state = ptc_rank_state_new();
-	if (!k->declared || !k->rank_state || ptc_declared_finish(k->declared, &err) ||
+	if (!k->declared || !k->rank_state || promised(k, &d, &err) || ptc_declared_finish(k->declared, &err) ||
 	    (k->layout && ptc_declared_same_layout(k->layout, k->declared, &err))) {
 		decline(k, &err);
 		return true;
