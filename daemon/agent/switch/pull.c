@@ -207,13 +207,14 @@ static int extents_plan(void *arg, struct ptc_transfer *t, struct ptc_error *err
 				     (unsigned long long)p->view.to->g.generation);
 	/* A source that failed may leave bytes the plan has no sender for: then any replica is asked, or none is left.
 	 */
-	if (ptc_switch_plan(&p->view, p->view.self, &plan, NULL) == PTC_ENOMEM)
+	plan = ptc_geometry_plan_take(&p->view.from->g, &p->view.to->g, p->view.usable);
+	if (!plan && ptc_switch_plan(&p->view, p->view.self, &plan, NULL) == PTC_ENOMEM)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for a plan");
 	for (size_t i = 0; !rc && i < p->nextents; i++)
 		rc = extent_ask(p, t, i, plan, &asking, err);
 	ptc_boxes_done(&asking.cuts);
 	ptc_boxes_done(&asking.rest);
-	ptc_plan_free(plan);
+	ptc_geometry_plan_keep(&p->view.from->g, &p->view.to->g, p->view.usable, plan);
 	if (!rc)
 		progress_send(p);
 	return rc;
