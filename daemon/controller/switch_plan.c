@@ -299,7 +299,6 @@ static int check_known(const struct pool *p, struct ptc_error *err)
 struct layouts {
 	const struct ptc_spec *spec;
 	const struct ptc_layout *from, *to; /* to NULL: what the ranks will hold is not known yet */
-	struct ptc_layout *own_from, *own_to;
 	void *from_ref, *to_ref;
 	struct ptc_allocation from_alloc, to_alloc;
 	/* with copies, which are sources like any other: `from` is that layout, and this where it is */
@@ -314,8 +313,6 @@ struct layouts {
 
 static void layouts_done(struct layouts *l)
 {
-	ptc_layout_free(l->own_from);
-	ptc_layout_free(l->own_to);
 	ptc_layouts_release(l->from_ref);
 	ptc_layouts_release(l->to_ref);
 	ptc_view_copied_done(&l->copied);
@@ -326,34 +323,24 @@ static void layouts_done(struct layouts *l)
 }
 
 /* Laid out by what ranks have declared, or by the job's rules. */
-static int one_layout(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
-		      const char *layout_hash, const char *config, const struct ptc_spec **ret_spec,
-		      const struct ptc_layout **ret_layout, struct ptc_layout **ret_own, void **ret_ref,
-		      struct ptc_error *err)
+static int one_layout(struct ptc_controllers *all, const struct ptc_view *v, const char *layout_hash,
+		      const char *config, const struct ptc_spec **ret_spec, const struct ptc_layout **ret_layout,
+		      void **ret_ref, struct ptc_error *err)
 {
 	const struct ptc_declared *declared;
-	struct ptc_config c;
 	int rc;
 
-	if (layout_hash[0]) {
-		rc = ptc_layouts_get(all->docs.layouts, v->meta.uuid, layout_hash, &declared, ret_layout, ret_ref, err);
-		if (rc == 0)
-			*ret_spec = &declared->spec;
-		return rc;
-	}
-	rc = ptc_config_parse(config, &c, err);
+	if (!layout_hash[0])
+		return ptc_layouts_of_rules(&all->docs, v->meta.uuid, v->meta.spec_hash, config, ret_spec, ret_layout,
+					    ret_ref, err);
+	rc = ptc_layouts_get(all->docs.layouts, v->meta.uuid, layout_hash, &declared, ret_layout, ret_ref, err);
 	if (rc == 0)
-		rc = ptc_layout_new(&desc->spec, &c, ret_own, err);
-	if (rc == 0) {
-		*ret_layout = *ret_own;
-		*ret_spec = &desc->spec;
-	}
+		*ret_spec = &declared->spec;
 	return rc;
 }
 
 /* The layout that holds state now, if any does, and where its ranks are. */
-static int from_layout(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
-		       struct layouts *l, struct ptc_error *err)
+static int from_layout(struct ptc_controllers *all, const struct ptc_view *v, struct layouts *l, struct ptc_error *err)
 {
 	int rc;
 
@@ -365,8 +352,7 @@ static int from_layout(struct ptc_controllers *all, const struct ptc_view *v, co
 	/* live ranks hold state before their first snapshot, and have declared what */
 	if (!v->from_snapshot && !v->from.layout_hash[0])
 		return 0;
-	rc = one_layout(all, v, desc, v->from.layout_hash, v->from.config, &l->spec, &l->from, &l->own_from,
-			&l->from_ref, err);
+	rc = one_layout(all, v, v->from.layout_hash, v->from.config, &l->spec, &l->from, &l->from_ref, err);
 	if (rc || !v->copies.nparts)
 		return rc;
 	rc = ptc_view_copied(v, l->from, &l->copied, err);
@@ -614,14 +600,14 @@ static int make_layouts(struct ptc_controllers *all, const struct ptc_job_desc *
 	if (rc == 0 && (!text || ptc_config_format(config, text, PTC_CONFIG_TEXT_MAX) != 0))
 		rc = ptc_nomem(err);
 	if (rc == 0)
-		rc = from_layout(all, v, desc, l, err);
+		rc = from_layout(all, v, l, err);
 	if (rc)
 		return rc;
 	if (declared)
 		known = ptc_manifest_layout_find(&v->manifest, text);
 	if (declared && !known)
 		return place_unknown(p, config, world, l, err);
-	rc = one_layout(all, v, desc, known ? known : "", text, &l->spec, &l->to, &l->own_to, &l->to_ref, err);
+	rc = one_layout(all, v, known ? known : "", text, &l->spec, &l->to, &l->to_ref, err);
 	if (rc == 0 && known && !(*ret_known = ptc_strdup(known)))
 		rc = ptc_nomem(err);
 	return rc ? rc : place(p, l, err);
@@ -726,8 +712,7 @@ static int price_layout(const struct pricer *pr, const struct ptc_config *to, co
 	int rc = text && ptc_config_format(to, text, PTC_CONFIG_TEXT_MAX) == 0 ? 0 : PTC_ENOMEM;
 
 	if (rc == 0)
-		rc = one_layout(pr->all, pr->v, pr->desc, known ? known : "", text, &l->spec, &l->to, &l->own_to,
-				&l->to_ref, NULL);
+		rc = one_layout(pr->all, pr->v, known ? known : "", text, &l->spec, &l->to, &l->to_ref, NULL);
 	if (rc == 0)
 		rc = place(pr->p, l, NULL);
 	if (rc == 0)
@@ -814,8 +799,7 @@ static int lacks_config(void *arg, const struct ptc_config *to, const uint32_t *
 	if (rc == 0 && !known && !pr->desc->spec.ntensors)
 		rc = PTC_ENOTFOUND;
 	if (rc == 0)
-		rc = one_layout(pr->all, pr->v, pr->desc, known ? known : "", text, &l.spec, &l.to, &l.own_to,
-				&l.to_ref, NULL);
+		rc = one_layout(pr->all, pr->v, known ? known : "", text, &l.spec, &l.to, &l.to_ref, NULL);
 	if (rc == 0)
 		rc = ptc_change_new(l.from, l.to, &change, NULL);
 	if (rc == 0)
@@ -895,7 +879,7 @@ static int planner_ask(struct pricer *pr, const struct ptc_plan_request *req, st
 					.arg = pr,
 					.gone = req->gone,
 					.gone_arg = req->gone_arg };
-	int rc = from_layout(pr->all, pr->v, pr->desc, &pr->now, err);
+	int rc = from_layout(pr->all, pr->v, &pr->now, err);
 
 	if (rc == 0 && shape_of(pr->p, &pr->shape) != 0)
 		rc = ptc_nomem(err);
@@ -1379,20 +1363,12 @@ int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *
 		       struct ptc_error *err)
 {
 	const struct pool *p = &pool->pool;
-	const struct ptc_job_desc *desc = NULL;
 	struct layouts l = { 0 };
 	json_t *before = NULL;
-	void *ref = NULL;
-	int rc = 0;
+	int rc = from_layout(p->all, v, &l, err);
 
-	if (v->from_snapshot && !v->from.layout_hash[0]) /* it was imported: by rules */
-		rc = ptc_specs_get(p->all->docs.specs, v->meta.uuid, v->meta.spec_hash, &desc, &ref, err);
-	if (rc)
-		return rc;
-	rc = from_layout(p->all, v, desc, &l, err);
 	if (rc == 0)
-		rc = one_layout(p->all, v, NULL, v->to.layout_hash, v->to.config, &l.spec, &l.to, &l.own_to, &l.to_ref,
-				err);
+		rc = one_layout(p->all, v, v->to.layout_hash, v->to.config, &l.spec, &l.to, &l.to_ref, err);
 	if (rc == 0 && ptc_view_allocation(v, &v->to, &l.to_alloc) != 0)
 		rc = ptc_nomem(err);
 	if (rc == 0)
@@ -1405,7 +1381,5 @@ int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *
 	}
 	json_decref(before);
 	layouts_done(&l);
-	if (desc)
-		ptc_specs_release(ref);
 	return rc;
 }
