@@ -5,7 +5,7 @@
  * asked of the plan's source. A transfer (transfer/transfer.h) brings the bytes straight into extents, where they are
  * digested as they come; an extent is marked filled when its last byte is there. Then the table is sealed, what did not
  * come now is digested by reading, and the last message is sent. What rules reset is asked of nobody: it becomes zeros.
- * Nor is what they derive: it is made once all else is there.
+ * Nor is what they derive: it is made once all else is there. What an import has sent is summed and digested here.
  *
  * Failure modes: those of a transfer; after a source failed, all is digested by reading. A source that broke the
  * protocol though it had sent everything: PTC_EPEER. The caller gone, a Finish, a newer controller: PTC_ECANCELED; what
@@ -14,6 +14,7 @@
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"
+#include "daemon/agent/calls/task_pool.h"
 #include "daemon/agent/tables/node_digest.h"
 #include "daemon/agent/transfer/transfer.h"
 
@@ -290,6 +291,18 @@ static int part_end(void *arg, const struct ptc_part *part, const struct ptc_tra
 
 PTC_BY(box_by_item, struct ptc_store_box, item)
 
+/* What has come without a failure need not be digested again. */
+static int digested_note(struct pull *p, struct ptc_error *err)
+{
+	p->digested = ptc_reallocarray(NULL, p->nextents, sizeof *p->digested);
+	if (!p->digested)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu boxes", p->nextents);
+	for (p->ndigested = 0; p->ndigested < p->nextents; p->ndigested++)
+		p->digested[p->ndigested] = p->extents[p->ndigested].box;
+	ptc_sort(p->digested, p->ndigested, sizeof *p->digested, box_by_item);
+	return 0;
+}
+
 static int pull_missing(struct pull *p, struct ptc_error *err)
 {
 	static const struct ptc_transfer_to extents = {
@@ -315,16 +328,48 @@ static int pull_missing(struct pull *p, struct ptc_error *err)
 	rc = ptc_transfer_run(t, err);
 	for (unsigned i = 0; i < PTC_AGENT_PULL_THREADS; i++)
 		ptc_boxes_done(&p->receiving[i].slices);
-	if (rc || t->failures || !p->nextents)
-		return rc;
-	/* What has come without a failure need not be digested again. */
-	p->digested = ptc_reallocarray(NULL, p->nextents, sizeof *p->digested);
-	if (!p->digested)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu boxes", p->nextents);
-	for (p->ndigested = 0; p->ndigested < p->nextents; p->ndigested++)
-		p->digested[p->ndigested] = p->extents[p->ndigested].box;
-	ptc_sort(p->digested, p->ndigested, sizeof *p->digested, box_by_item);
-	return 0;
+	return rc || t->failures || !p->nextents ? rc : digested_note(p, err);
+}
+
+/* ---- what an import has sent ---- */
+
+/* Digests and sums an extent, a slice at a time, so that its bytes are read from memory once. */
+static int pushed_extent(void *arg, unsigned thread, size_t i, struct ptc_error *err)
+{
+	struct pull *p = arg;
+	const struct extent *e = &p->extents[i];
+	const struct ptc_digest_fill d = { p->table, &p->view.to->g, p->view.needs, p->digests };
+	struct ptc_boxes slices = { 0 };
+	int64_t done = 0;
+	int rc = ptc_box_chop(&e->box.box, PTC_DIGEST_SLICE, &slices) ? ptc_nomem(err) : 0;
+
+	(void)thread;
+	for (size_t k = 0; !rc && k < slices.n; k++) {
+		rc = ptc_digest_part(&d, e->id, e->box.item, &slices.v[k], err);
+		done += ptc_box_volume(&slices.v[k]);
+		if (rc == 0)
+			ptc_table_extent_ready(p->table, e->id, 0, done);
+	}
+	ptc_boxes_done(&slices);
+	return rc ? rc : ptc_table_filled(p->table, e->id, err);
+}
+
+/* Nobody writes any more: writers do not run beside an operation. */
+static int pull_pushed(struct pull *p, struct ptc_error *err)
+{
+	struct ptc_task_pool pool = { .threads = PTC_AGENT_DIGEST_THREADS,
+				      .run = pushed_extent,
+				      .stop = pull_stopped,
+				      .tick = progress_send,
+				      .arg = p,
+				      .what = "digesting an import" };
+	int rc = extents_take(p, err);
+
+	p->total_bytes = p->copied_bytes = 0; /* none of it comes from a node */
+	pool.ntasks = p->nextents;
+	if (rc == 0)
+		rc = ptc_task_pool_run(&pool, err);
+	return rc || !p->nextents ? rc : digested_note(p, err);
 }
 
 /* ---- the call ---- */
@@ -402,7 +447,7 @@ static int pull_fill(struct pull *p, bool pushed, struct ptc_error *err)
 
 	if (ptc_table_sealed(p->table))
 		return 0;
-	rc = pushed ? ptc_table_filled_all(p->table, err) : pull_missing(p, err);
+	rc = pushed ? pull_pushed(p, err) : pull_missing(p, err);
 	rc = rc || pushed ? rc : pull_derived(p, err);
 	if (rc == 0)
 		rc = pull_cancelled(p, err);
