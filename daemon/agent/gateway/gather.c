@@ -270,6 +270,18 @@ static bool here_add(const struct gather *ga, struct here *h, uint32_t item, con
 	return n > 0;
 }
 
+/* Whether this node has all of the range. Otherwise others had better be asked at once. */
+static bool all_here(const struct gather *ga, const struct ptc_item_range *range, uint32_t ndim, const int64_t *shape,
+		     struct ptc_boxes *boxes)
+{
+	if (ptc_box_from_range(ndim, shape, (int64_t)range->offset, (int64_t)range->length, boxes))
+		return false;
+	for (size_t i = 0; i < boxes->n; i++)
+		if (ptc_table_has(ga->table, range->item, &boxes->v[i]) != ptc_box_volume(&boxes->v[i]))
+			return false;
+	return true;
+}
+
 /* Gives the range's first bytes, and takes them off the range, as long as they lie here. The rest is for a transfer,
  * which heals, and asks other nodes. */
 static int gather_here(const struct gather *ga, struct ptc_item_range *range, ptc_parts_fn take, void *arg,
@@ -278,10 +290,11 @@ static int gather_here(const struct gather *ga, struct ptc_item_range *range, pt
 	struct ptc_boxes boxes = { 0 };
 	int64_t shape[PTC_MAX_DIMS];
 	uint32_t ndim;
-	bool whole = true;
+	bool whole;
 	int rc = ptc_geometry_shape(ga->transfer.g, range->item, &ndim, shape, err);
 
-	while (!rc && range->length) {
+	whole = !rc && all_here(ga, range, ndim, shape, &boxes);
+	while (!rc && whole && range->length) {
 		const uint64_t len = PTC_MIN(range->length, (uint64_t)PTC_BULK_MESSAGE_BYTES);
 		struct here h = { .n = 0 };
 
