@@ -4,7 +4,7 @@
  * cannot heal; the loop finds the job; a task reads what the item is called, and writes the event.
  *
  * Failure modes: a job or generation that is gone, documents that cannot be had: the item goes by its number. Out of
- * memory: a line in the log. Whoever read the block is refused in any case. */
+ * memory: a line in the log. The reader of the block gets an error in any case. */
 #include "daemon/ptcd.h"
 #include "daemon/scrub/scrub.h"
 #include "daemon/store/store.h"

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file system of this node's jobs, where the configuration names a
- * directory: looks after a ptc-fuse process, on a thread of its own. It is not
- * our child in spirit: it outlives us, so that what reads its files goes on
- * while ptcd is restarted, and is found again by its lock.
- * Happy path: nobody has the lock, ptc-fuse is started; it dies, another one
- * is. Failure modes: it cannot mount (said once, tried again after a while); one
- * that serves another directory, or while none is configured any more, is
- * ended. Nothing here touches the mount itself. */
+/* The file system of this node's jobs, if the configuration names a directory for it. A thread of its own looks after a
+ * ptc-fuse process. That process outlives ptcd, so that readers of its files go on while ptcd is restarted. A later
+ * ptcd finds it by its lock.
+ *
+ * Happy path: nobody has the lock, so ptc-fuse is started; if it dies, another one is. Failure modes: it cannot mount
+ * (said once, tried again after a while); it serves another directory, or none is configured any more: it is ended.
+ * Nothing here touches the mount itself. */
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/log.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks on this node and the rest of the cluster.
  *
- * Happy path: what a node's ranks have come to is written under the job's
- * keys, where its controller sees it whoever that is; rendezvous keys
- * are asked for at the daemon of rank 0's node.
+ * Happy path: the worker events of a node's ranks are written under the job's keys, where any controller of the job
+ * sees them; rendezvous keys are asked for at the daemon of rank 0's node.
  *
  * Failure modes: etcd unreachable (the worker event waits and is written when it answers; a
  * restarted daemon tells it again), a job that is gone (its worker event is dropped),

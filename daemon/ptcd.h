@@ -18,6 +18,13 @@ void ptc_live_event(void *arg, const struct ptc_worker_event *event);
  * the jobs that have them. d->config.found is not NULL. */
 void ptc_live_devices(struct ptc_daemon *d);
 
+/* ---- cut_off.c: a node that no other machine answers -------------------------------------- */
+struct ptc_cut_off;
+/* *ret stays as it is where the configuration wants none. */
+int ptc_cut_off_new(struct ptc_daemon *d, struct ptc_cut_off **ret, struct ptc_error *err);
+void ptc_cut_off_tick(struct ptc_cut_off *o);                /* [loop], again and again; NULL ok */
+struct ptc_cut_off *ptc_cut_off_free(struct ptc_cut_off *o); /* after the cluster has gone; NULL ok */
+
 /* ---- files_mount.c: jobs' state as files -------------------------------------------------- */
 struct ptc_mount;
 /* config is borrowed. */
@@ -37,8 +44,8 @@ struct ptc_reload *ptc_reload_new(struct uv_loop_s *uv, const struct ptc_daemon 
 void ptc_reload(struct ptc_reload *r);                    /* [loop]; returns at once */
 struct ptc_reload *ptc_reload_free(struct ptc_reload *r); /* after the loop has ended; NULL ok */
 /* ---- damage.c: blocks that do not match their checksums ------------------------------------ */
-/* Any thread; arg: the daemon. What struct ptc_store_opts calls. */
+/* Functions for struct ptc_store_opts. Any thread; arg: the daemon. */
 void ptc_damaged(void *arg, const struct ptc_store_damage *what);
-/* Any thread; arg: the daemon. What struct ptc_agent_env calls. */
+/* Functions for struct ptc_agent_env. Any thread; arg: the daemon. */
 struct ptc_agent_healed;
 void ptc_healed(void *arg, const struct ptc_agent_healed *healed);

@@ -82,6 +82,7 @@ struct process {
 	struct ptc_metrics *metrics;
 	struct ptc_health_check *health;
 	struct ptc_replaced *replaced;
+	struct ptc_cut_off *cut_off;
 	struct ptc_error ended; /* why the daemon ends by itself */
 	struct ptc_planning *planning;
 	char *etcd_endpoint;
@@ -251,6 +252,7 @@ static void on_tick(uv_timer_t *timer)
 		give_back(p);
 	look_at_devices(p);
 	ptc_cluster_tick(p->d.cluster);
+	ptc_cut_off_tick(p->cut_off);
 	ptc_controllers_tick(&p->d.controllers);
 	ptc_kept_tick(p->d.docs.kept);
 	ptc_pins_expire(p->d.pins);
@@ -530,7 +532,8 @@ static int start_measuring(struct process *p, struct ptc_error *err)
 	return ptc_measuring_new(&opts, &d->controllers.measuring, err);
 }
 
-/* What each device is; of different ones that with the least memory, which bounds what fits on all. */
+/* The model of the node's devices. If they differ, it is the one with the least memory, because that bounds what fits
+ * on all. */
 static void name_devices(const struct ptc_daemon_config *c, struct ptc_node_doc *n)
 {
 	for (size_t i = 0; c->found && i < ptc_node_devices_count(c->found); i++) {
@@ -766,6 +769,8 @@ static int start(struct process *p, struct ptc_error *err)
 		rc = start_health(p, err);
 	if (rc == 0)
 		rc = ptc_replaced_start(&p->d, on_replaced, p, &p->replaced, err);
+	if (rc == 0)
+		rc = ptc_cut_off_new(&p->d, &p->cut_off, err);
 	if (rc)
 		return rc;
 	watch_signal(p, &p->term, on_signal, SIGTERM);
@@ -787,7 +792,7 @@ static void close_handle(uv_handle_t *h, void *arg)
 		uv_close(h, NULL);
 }
 
-/* In reverse; works on what start managed to make. */
+/* Ends everything in reverse order; works on all that start managed to make. */
 static void stop(struct process *p)
 {
 	struct ptc_daemon *d = &p->d;
@@ -811,6 +816,7 @@ static void stop(struct process *p)
 	ptc_workers_silence(d->workers); /* what ranks come to is told through the cluster */
 	d->client = ptc_rpc_client_free(d->client);
 	d->cluster = ptc_cluster_free(d->cluster);
+	p->cut_off = ptc_cut_off_free(p->cut_off);
 	d->pins = ptc_pins_free(d->pins);
 	d->read_views = ptc_read_views_free(d->read_views); /* geometries belong to the agent */
 	d->agent = ptc_agent_free(d->agent);
@@ -834,7 +840,8 @@ static void stop(struct process *p)
 	ptc_daemon_config_done(&d->config);
 }
 
-/* As many descriptors as we may have. What we start for others is to have what we had: ptc-exec reads PTC_FILES. */
+/* Raises our limit of descriptors to the hard one. Programs that we start for others get our former limit: ptc-exec
+ * reads PTC_FILES. */
 static int raise_files(struct ptc_error *err)
 {
 	struct rlimit l;

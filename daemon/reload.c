@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SIGHUP: what can be read again while we run is.
+/* SIGHUP: reads again everything that can be read again while ptcd runs.
  *
  * Happy path: the configuration is read and the certificates that the running
  * one names are checked, on a thread of libuv's; then the log's level is set

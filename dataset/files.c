@@ -4,7 +4,7 @@
  * folder is refused, because it may lead round.
  *
  * Happy path: open reads all names and sorts them; sizes are asked for when a sample is. Failure modes: PTC_EINVAL with
- * the path of what is neither file nor folder; PTC_ELIMIT; a file that has gone, when it is asked for. */
+ * the path of something that is neither file nor folder; PTC_ELIMIT; a file has gone when it is asked for. */
 #include "dataset/internal.h"
 
 #include "base/alloc.h"

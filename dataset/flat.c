@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arrays of elements cut into records of one length: a bare file, or one with NumPy's header. What is left at the end,
- * less than a record, is of no sample. Happy path: arithmetic. Failure modes: PTC_EINVAL where the sizes contradict
- * each other; PTC_EIO where the file cannot be read to its end. */
+/* Arrays of elements cut into records of one length: a bare file, or one with NumPy's header. Elements at the end that
+ * do not fill a record belong to no sample. Happy path: arithmetic. Failure modes: PTC_EINVAL where the sizes
+ * contradict each other; PTC_EIO where the file cannot be read to its end. */
 #include "dataset/internal.h"
 
 #include "base/alloc.h"

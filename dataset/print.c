@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fingerprints. Happy path: sizes, times of change and the ends of each file, and when the whole is asked for the
- * digest of everything that says where samples lie. Failure modes: PTC_EIO where a file cannot be read; PTC_ECORRUPT
- * with what differs. It finds changes that happen, not those that somebody hides. */
+/* Fingerprints. Happy path: a fingerprint has the sizes, the times of change and the ends of each file. If the whole is
+ * asked for, it also has a digest of everything that says where samples lie. Failure modes: PTC_EIO where a file cannot
+ * be read; PTC_ECORRUPT with what differs. It finds changes that happen, not those that somebody hides. */
 #include "dataset/internal.h"
 
 #include "base/alloc.h"

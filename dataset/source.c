@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of kinds and dtypes, and what is the same for every kind. Happy path: each function hands on to the
+/* Names of kinds and dtypes, and functions that are the same for every kind. Happy path: each function hands on to the
  * kind's own. Failure modes: source.h. */
 #include "dataset/internal.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sources of samples: what a dataset is on disk, read where it lies.
  *
- * Happy path: a source is opened (its headers, sizes and ends are checked, whatever its length in constant time and
- * memory; of a directory the names are read), then any sample is found and read by its number, by any thread. check
- * reads everything that open did not look at and names each place that is wrong. print and same tell whether a source
- * is still the one that was registered.
+ * Happy path: a source is opened. That checks its headers, sizes and ends, in constant time and memory whatever its
+ * length; of a directory, it reads the names. Then any thread finds and reads any sample by its number. check reads
+ * everything that open did not look at and names each place that is wrong. print and same tell whether a source is
+ * still the one that was registered.
  *
  * Failure modes: PTC_EINVAL (not such a file, or one that contradicts itself), PTC_ENOTFOUND, PTC_ELIMIT, PTC_EIO (it
  * was cut, or the disk failed, while read), PTC_ECORRUPT (changed since it was registered). One line, which names the
@@ -102,8 +102,8 @@ int ptc_source_read(const struct ptc_source *s, uint64_t i, uint64_t offset, voi
 int ptc_source_read_up_to(const struct ptc_source *s, uint64_t i, uint64_t offset, void *buf, size_t len,
 			  size_t *ret_len, uint64_t *ret_length, struct ptc_error *err);
 
-/* PTC_ECORRUPT: a file that it has open has been written since. Asked after reading, it says that what was read is of
- * the source that was opened. Of a directory only that it is there is seen. A few system calls. */
+/* PTC_ECORRUPT: a file that it has open has been written since. Called after reading, 0 means that the bytes are of the
+ * source that was opened. For a directory it only checks that the directory is there. A few system calls. */
 int ptc_source_unchanged(const struct ptc_source *s, struct ptc_error *err);
 
 /* Everything wrong is told, line by line; not 0 from the callback: enough. Returns 0 when the whole source could be
@@ -118,7 +118,7 @@ struct ptc_source_checked {
 int ptc_source_check(const struct ptc_source *s, ptc_source_problem_fn fn, void *arg,
 		     struct ptc_source_checked *ret_checked, struct ptc_error *err);
 
-/* What tells a source from another, or from what it was. */
+/* Tells a source from another one, and from an earlier state of itself. */
 struct ptc_source_file_print {
 	char suffix[8]; /* ".idx"; "": the path itself */
 	uint64_t bytes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every kind of source uses: a regular file that is open for reading, and the report of a check. Happy path: a
+/* Shared by every kind of source: a regular file that is open for reading, and the report of a check. Happy path: a
  * file is opened, read at offsets and closed. Failure modes: internal.h. */
 #include "dataset/internal.h"
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc-fuse: serves the file system of a daemon's jobs at a directory. Started
- * by ptcd (fuse.dir), by `ptcctl mount`, or by hand.
- * Happy path: takes the lock, mounts, writes a newline to --ready-fd, serves
- * until SIGTERM or until it is unmounted. Failure modes: one line to
- * --ready-fd, or on standard error, and exit status 1 (2: usage). A daemon that
- * is away makes reads fail; away for longer than --linger, it ends. */
+/* ptc-fuse: serves the file system of a daemon's jobs at a directory. Started by ptcd (fuse.dir), by `ptcctl mount`, or
+ * by hand. Happy path: takes the lock, mounts, writes a newline to --ready-fd, serves until SIGTERM or until it is
+ * unmounted. Failure modes: one line to --ready-fd, or on standard error, and exit status 1 (2: usage). If the daemon
+ * is unreachable, reads fail; if that lasts for longer than --linger, ptc-fuse ends. */
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/sys/fault.h"
@@ -38,13 +36,13 @@ static const char usage[] =
 	"\n"
 	"  --socket PATH      the daemon's socket (default $PTC_SOCKET, else " PTC_ADMIN_DEFAULT_SOCKET ")\n"
 	"  --cache BYTES      memory for file content (default 64MiB)\n"
-	"  --timeout TIME     answer each request within this time, at last by an error (default 30s)\n"
+	"  --timeout TIME     answer each request within this time, if need be by an error (default 30s)\n"
 	"  --others           let other users in; each sees their own jobs (root only)\n"
 	"  --lock FILE        lock this file; a second process with the same file ends at once\n"
 	"  --linger TIME      end once the daemon has not answered for this time (default: never)\n"
 	"  --unmount          do not mount: detach the mount at DIR, if it is a ptc mount\n"
 	"  --stale            with --unmount: only if no process serves it any more\n"
-	"  --ready-fd N       descriptor to write to once the mount is there, or why it is not\n"
+	"  --ready-fd N       descriptor that gets a newline once mounted, or a line that says why not\n"
 	"\n"
 	"exit status: 0 done, 1 failed, 2 usage\n";
 

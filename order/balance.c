@@ -3,8 +3,8 @@
  * Timing Anomalies, SIAM J. Appl. Math. 17, 1969) with a limit of slots, first to ranks, then within each to its micro
  * steps.
  *
- * Happy path: samples leave a heap by falling cost; the heaps of ranks and of each rank's micro steps have the next one
- * to take it at their root. Failure modes: costs that do not fit 64 bits are refused. */
+ * Happy path: samples leave a heap by falling cost. There is a heap of ranks, and one of each rank's micro steps; at
+ * its root is the one that takes the next sample. Failure modes: costs that do not fit 64 bits are refused. */
 #include "order/internal.h"
 
 #define FULL UINT64_MAX /* more than any cost: what has no room sinks to the bottom of its heap */

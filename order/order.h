@@ -38,7 +38,7 @@ bool ptc_order_init(struct ptc_order *ret_order, uint64_t nsamples, uint64_t see
 bool ptc_order_init_sequential(struct ptc_order *ret_order, uint64_t nsamples);
 
 /* The same, shuffled only within blocks of `block` neighbouring samples (the last may have fewer): each block stays
- * where it is, so that what is read together lies together. false: also for block 0. */
+ * where it is, so samples that are read together lie together. false: also for block 0. */
 bool ptc_order_init_blocks(struct ptc_order *ret_order, uint64_t nsamples, uint64_t seed, uint64_t block);
 
 /* The sample at place i of an epoch; PTC_ORDER_NONE unless i < nsamples. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many micro steps ranks compute, as text: "2x6:4x3". Happy path: as below. Failure modes: anything else than runs
- * of ranks, or numbers out of range. */
+/* How many micro steps ranks compute, as text: "2x6:4x3". Failure modes: the text is not a list of runs of ranks, or
+ * numbers are out of range. */
 #include "order/order.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers by the first number in a name; the hidden size is what most of their matrices share; matrices of attention, of
- * the feed-forward part and of experts are summed up by their names. Fails where a layer is missing or has neither
- * part. */
+/* Layers are found by the first number in a name. The hidden size is the size that most of their matrices share;
+ * matrices of attention, of the feed-forward part and of experts are summed up by their names. Fails where a layer is
+ * missing or has neither part. */
 #include "planner/infer.h"
 
 #include "base/check.h"

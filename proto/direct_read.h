@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a reader of a job's files (ptc-fuse) asks the ptcd of its own node, over a SOCK_SEQPACKET unix socket beside the
- * control socket: where in the job's chunk file bytes of items lie, and a descriptor of that file for reading only,
- * with which it then reads them itself. One message asks, one answers, in turn; both ends are of one machine, so
- * numbers are in its byte order.
+/* Questions of a reader of a job's files (ptc-fuse) to the ptcd of its own node, over a SOCK_SEQPACKET unix socket
+ * beside the control socket. The reader asks where bytes of items lie in the job's chunk file. The answer comes with a
+ * descriptor of that file, for reading only, and the reader reads the bytes itself. Questions and answers take turns.
+ * Both ends are on one machine, so numbers are in its byte order.
  *
- * Who may: root, whoever ptcd runs as, and the job's owner, by SO_PEERCRED; to others the job does not exist. The file
- * holds bytes of that job only (of any generation). Needs libc only. What was read is what was asked for if every block
- * that bytes were taken from has its checksum (base/number/digest.h, ptc_checksum), and the 8 bytes at use_at are then
- * still `use`: daemon/store/store.h, ptc_table_spans. The daemon verifies nothing for the answer.
+ * Root, the user that ptcd runs as, and the job's owner may ask (SO_PEERCRED tells who asks); to others the job does
+ * not exist. The file holds bytes of that job only (of any generation). Needs libc only. The daemon verifies nothing
+ * for the answer. The reader has the right bytes if every block that it took bytes from matches its checksum
+ * (base/number/digest.h, ptc_checksum), and if the 8 bytes at use_at are still `use` afterwards:
+ * daemon/store/store_read.h, ptc_table_spans.
  *
  * Failure modes: a message that is none ends the connection; status is a code of base/status.h, 0 or less. Threads:
  * none. */

@@ -17,7 +17,7 @@
  *                                  <- WELCOME (page, when it had none) | REFUSED
  *   NEXT                           ->                                            waits
  *                                  <- GENERATION | EXIT
- *   RENDEZVOUS_PUT, RENDEZVOUS_GET             -> <- RENDEZVOUS_REPLY                              builds
+ *   RENDEZVOUS_PUT, .._GET         -> <- RENDEZVOUS_REPLY                        builds
  *   TENSOR.., DEVICE.., DECLARED   -> <- STAGING (copy: fast)                    waits to be restored
  *                                  <- FILL (file).. and FILLED..
  *                                  <- BLOB.., CURSOR.., RESTORED | DECLINED
@@ -120,7 +120,7 @@ enum ptc_local_declares {
 	PTC_LOCAL_DECLARES_RUNNING,
 	PTC_LOCAL_DECLARES_LAYOUT,
 };
-/* What a ptcd can beside what every ptcd can: bits of a WELCOME. */
+/* Abilities of a ptcd that not every ptcd has: bits of a WELCOME. */
 #define PTC_LOCAL_TAKES_LAYOUT 1u /* TENSORs and a DECLARED of PTC_LOCAL_DECLARES_LAYOUT before those with memory */
 
 struct ptc_local_header {
@@ -164,7 +164,7 @@ int ptc_local_send(struct ptc_local_conn *c, uint16_t type, const void *data, si
 int ptc_local_receive(struct ptc_local_conn *c, struct ptc_local_message *ret, bool *ret_more_frames);
 /* The part of ptc_local_receive that looks at bytes: as it, for a frame that came with fd (which it owns now). */
 int ptc_local_feed(struct ptc_local_conn *c, const void *frame, size_t len, int fd, struct ptc_local_message *ret);
-/* Frees what was received and closes rx_fd; not fd. */
+/* Frees the received parts and closes rx_fd; does not close fd. */
 void ptc_local_conn_done(struct ptc_local_conn *c, void (*release)(void *p));
 /* Address of a socket file whose path may be longer than an address takes: then through its folder, opened as *ret_dir
  * (else -1), which must stay open until bind or connect has been called. 0 or -errno. */

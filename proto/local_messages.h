@@ -53,7 +53,7 @@ struct ptc_local_member {
 void ptc_local_put_members(struct ptc_local_out *o, const struct ptc_local_member *f, size_t n, const void *from);
 void ptc_local_get_members(struct ptc_local_in *in, const struct ptc_local_member *f, size_t n, void *to);
 
-/* Where a rank is when it connects; what it says then leads there again. */
+/* A rank's phase when it connects. Its next messages lead there again. */
 enum ptc_local_resume_phase {
 	PTC_LOCAL_NOWHERE, /* in no generation */
 	PTC_LOCAL_BUILDS,
@@ -62,7 +62,7 @@ enum ptc_local_resume_phase {
 	PTC_LOCAL_IS_STOPPED,
 };
 
-/* What a rank can beside what every rank can: bits of a HELLO. */
+/* Abilities of a rank that not every rank has: bits of a HELLO. */
 #define PTC_LOCAL_CAN_FILL       1u
 #define PTC_LOCAL_CAN_TAKE_STATE 2u /* take BLOBs and CURSORs before GENERATION too, not only before RESTORED */
 
@@ -155,7 +155,7 @@ struct ptc_local_device {
 };
 
 /* A rank that waits to be restored reads bytes of the file that came with the message to where it has declared them. It
- * does what it is told in order, so what is FILLED says is true of all FILLs before it on this connection. */
+ * handles FILLs in order, so a FILLED answers for all FILLs before it on this connection. */
 struct ptc_local_rows {
 	uint64_t address, offset; /* of the first row, in the rank's memory and in the file */
 	uint64_t bytes, count;    /* of one row, of rows */

@@ -74,7 +74,7 @@ struct ptc_local_page {
 };
 _Static_assert(sizeof(struct ptc_local_page) <= PTC_LOCAL_PAGE, "the page's size is part of the protocol");
 
-/* What `state` and `device` have at a step. */
+/* The values of `state` and `device` at a step. */
 static inline uint64_t ptc_local_mark(uint64_t step, bool whole)
 {
 	return ((step + 1) << 1) | whole;

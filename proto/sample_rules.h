@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What holds of SamplesRequest and SamplesReply (ptc.proto), for whoever receives one: a daemon, its helper that has
- * the source open, and the reader. Happy path: 0. Failure modes: a request beyond the limits (PTC_EINVAL, PTC_ELIMIT),
- * an answer that does not fit what was asked for (PTC_EPEER). Any thread. */
+/* Rules for SamplesRequest and SamplesReply (ptc.proto). Each receiver checks them: a daemon, its helper that has the
+ * source open, and the reader. Happy path: 0. Failure modes: a request beyond the limits (PTC_EINVAL, PTC_ELIMIT), an
+ * answer that does not fit what was asked for (PTC_EPEER). Any thread. */
 #pragma once
 
 #include "base/status.h"

@@ -44,7 +44,7 @@ int ptc_loop_call(struct ptc_loop *loop, void (*fn)(void *arg), void *arg);
 /* Runs fn on libuv's pool; fn must not wait for the caller. PTC_ECANCELED after ptc_loop_stop. An fn that was accepted
  * before runs to its end, also when the loop stops meanwhile. Any thread. */
 int ptc_loop_work(struct ptc_loop *loop, void (*fn)(void *arg), void *arg);
-/* Runs what was posted, and refuses later posts. Loop thread. */
+/* Runs all posted functions, and refuses later posts. Loop thread. */
 void ptc_loop_stop(struct ptc_loop *loop);
 
 /* ---- library life ---------------------------------------------------- */

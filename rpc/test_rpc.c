@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys/sys.h"
+#include "base/test_leaks.h"
 #include "base/test_seed.h"
 #include "rpc/client/client.h"
 #include "rpc/server/server.h"
@@ -964,9 +965,5 @@ int main(void)
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
 	ptc_rpc_shutdown();
 	ptc_free(bulk);
-	if (!failed && ptc_alloc_live() != 0) {
-		fprintf(stderr, "%lld blocks leaked\n", (long long)ptc_alloc_live());
-		failed = 1;
-	}
-	return failed;
+	return test_leaks(failed);
 }

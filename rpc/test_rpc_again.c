@@ -4,6 +4,7 @@
  * too many, and passes on the others' bytes. */
 #include "base/alloc.h"
 #include "base/sys/sys.h"
+#include "base/test_leaks.h"
 #include "rpc/client/client.h"
 #include "rpc/server/server.h"
 
@@ -394,9 +395,5 @@ int main(void)
 	ptc_rpc_init();
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
 	ptc_rpc_shutdown();
-	if (!failed && ptc_alloc_live() != 0) {
-		fprintf(stderr, "%lld blocks leaked\n", (long long)ptc_alloc_live());
-		failed = 1;
-	}
-	return failed;
+	return test_leaks(failed);
 }

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
+#include "base/test_leaks.h"
 #include "rpc/client/client.h"
 #include "rpc/server/server.h"
 #include "rpc/test_certs.h"
@@ -966,9 +967,5 @@ int main(int argc, char **argv)
 		usleep(10000);
 	ptc_rpc_shutdown();
 	ptc_sys_remove_tree(dir, NULL, NULL);
-	if (!failed && ptc_alloc_live() != 0) {
-		fprintf(stderr, "%lld blocks leaked\n", (long long)ptc_alloc_live());
-		failed = 1;
-	}
-	return failed;
+	return test_leaks(failed);
 }

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
+#include "base/test_leaks.h"
 #include "rpc/client/client.h"
 #include "rpc/server/server.h"
 
@@ -546,9 +547,5 @@ int main(void)
 	ptc_rpc_init();
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
 	ptc_rpc_shutdown();
-	if (!failed && ptc_alloc_live() != 0) {
-		fprintf(stderr, "%lld blocks leaked\n", (long long)ptc_alloc_live());
-		failed = 1;
-	}
-	return failed;
+	return test_leaks(failed);
 }

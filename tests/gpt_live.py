@@ -3,7 +3,9 @@
 """examples/gpt/train.py as a job's ranks run it. With --damage: once resized, one row of one moment of one layer is lost. With
 --heap DIR: as each generation begins, DIR/PID has how many KiB of the C heap are in use. (Freed memory that the C library
 keeps is as much again, and moves up and down: PyTorch's threads have arenas of their own.) With --files DIR: records are read
-from that directory of a mount, data/NAME, and no sampler of ptc's is asked."""
+from that directory of a mount, data/NAME, and no sampler of ptc's is asked. With --rest SECONDS: each step leaves the processors
+for so long to others, as one on a device does. Ranks that build ahead have a low priority, and get next to nothing of processors
+that are all busy."""
 import ctypes
 import gc
 import itertools
@@ -50,6 +52,15 @@ def write_heap(folder):
         os.replace(path + ".new", path)
         return enter(self)
     ptc.torch.Generation.__enter__ = measured
+
+
+def rest(seconds):
+    boundary = ptc.torch.Generation.boundary
+
+    def rested(self, step):
+        time.sleep(seconds)
+        return boundary(self, step)
+    ptc.torch.Generation.boundary = rested
 
 
 class Slots:
@@ -111,6 +122,10 @@ if __name__ == "__main__":
     if "--heap" in sys.argv:
         at = sys.argv.index("--heap")
         write_heap(sys.argv[at + 1])
+        del sys.argv[at:at + 2]
+    if "--rest" in sys.argv:
+        at = sys.argv.index("--rest")
+        rest(float(sys.argv[at + 1]))
         del sys.argv[at:at + 2]
     if "--damage" in sys.argv:
         sys.argv.remove("--damage")

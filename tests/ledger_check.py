@@ -18,6 +18,7 @@ def check(cursor, lines):
     mix = [(p["samples"], p["weight"], not p["sequential"], p["block"]) for p in parts]
     said = {(x["generation"], x["step"], x["dp_rank"]): x["samples"] for x in lines}
     since, position, step = cursor["since"], cursor["since"], cursor["generations"][0]["steps"][0]
+    skipped = 0  # samples of positions that no rank had
     drawn = [order.mixed(mix, cursor["seed"], p) for p in range(since, cursor["generations"][-1]["positions"][1])]
 
     def sample(p):  # numbered through
@@ -26,6 +27,13 @@ def check(cursor, lines):
     for e in cursor["generations"]:
         (first_step, end_step), (first, end) = e["steps"], e["positions"]
         dp, mbs, g = e["dp"], e["micro_batch"], e["global_batch"]
+        if dp == 0:  # nobody had these: the job went back, and on in its data
+            if (position, step, step) != (first, first_step, end_step) or not e["skipped"] or end < first:
+                return f"generation {e['generation']}: positions {first} to {end} are skipped at step {step}, position {position}"
+            position, skipped = end, skipped + end - first
+            continue
+        if e["skipped"]:
+            return f"generation {e['generation']} is said to be skipped, and {dp} ranks had it"
         dp, mbs = (1, g) if e["by_length"] else (dp, mbs)  # which rank had which is not recorded: one line, of rank null
         if (position, step, (end_step - first_step) * g) != (first, first_step, end - first):
             return f"generation {e['generation']}: positions {first} to {end} do not go on from {position} at step {step}"
@@ -44,6 +52,8 @@ def check(cursor, lines):
             if Counter(had) != Counter(sample(at + i) for i in range(g)):
                 return f"step {s}: ranks together had other samples than the step consumes"
         position, step = end, end_step
+    if skipped != cursor["skipped"]:
+        return f"{skipped} samples are skipped, not {cursor['skipped']}"
     for j, part in enumerate(parts):  # each has epochs of its own; the first may have begun before `since`
         n, had = part["samples"], [(i, before) for k, i, before in drawn if k == j]
         whole = -had[0][1] % n if had else 0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes of a cluster on machines of their own, as far as the network goes: each in a network namespace with one link to a
-bridge, whose rate a test sets (tbf). All that a node's daemon and ranks say to another node goes over that link.
+bridge, whose rate a test sets (tbf), or which it cuts. All that a node's daemon and ranks say to another node goes over that link.
 
     with Machines(["n0", "n1"]) as m, self.cluster(nodes=2, transport="tls", hosts=m.hosts, up=False) as c:
         m.settle(c)
@@ -71,6 +71,13 @@ class Machines:
         """The cluster's daemons run in their machines from here on, and so do their ranks."""
         for name, node in c.nodes.items():
             node.run_in = ("nsenter", "--net", "-t", str(self.machine[name].pid))
+
+    def cut(self, name):
+        """Pulls the machine's cable out of the bridge. Nobody is told: its own link stays up, and what is sent gets lost."""
+        self.inside(self.bridge, f"ip link set {name} nomaster")
+
+    def mend(self, name):
+        self.inside(self.bridge, f"ip link set {name} master bridge")
 
     def throttle(self, name, mbit=None):
         """What goes to the machine, and what comes from it, in 1e6 bits a second each; None: as fast as it can."""

@@ -3,12 +3,13 @@
  *   at NSAMPLES SEED SHUFFLED EPOCH FIRST COUNT                      the samples at these places
  *   find NSAMPLES SEED SHUFFLED EPOCH FIRST COUNT                    the places of these samples
  *   batch NSAMPLES SEED SHUFFLED GLOBAL MICRO DP POSITION MICRO_STEP RANK     sample:weight of each slot
- *   blocks NSAMPLES SEED BLOCK EPOCH FIRST COUNT      samples of ptc_order_fill, then those of _at, then places of
- * these mix SEED FIRST COUNT (NSAMPLES WEIGHT SHUFFLED BLOCK)...         part:sample:before:id of each position balance
- * LINEAR SQUARE MICRO DP LENGTH...     max:total:count_max:count_total, then what each slot holds slices LENGTH CP RULE
- * first:length:real of each rank's pieces, ranks one after the other count SEED POSITION 0 (NSAMPLES WEIGHT SHUFFLED
- * BLOCK)...        how many of each part "refused" where order/ refuses. Failure modes: a line it does not understand
- * ends it with 2. */
+ *   blocks NSAMPLES SEED BLOCK EPOCH FIRST COUNT      samples of ptc_order_fill, those of _at, then their places
+ *   mix SEED FIRST COUNT (NSAMPLES WEIGHT SHUFFLED BLOCK)...         part:sample:before:id of each position
+ *   balance LINEAR SQUARE MICRO DP LENGTH...          max:total:count_max:count_total, then each slot's content
+ *   slices LENGTH CP RULE                             first:length:real of each rank's pieces, rank after rank
+ *   count SEED POSITION 0 (NSAMPLES WEIGHT SHUFFLED BLOCK)...        how many samples of each part
+ *
+ * If order/ refuses, the line is "refused". Failure modes: a line that it does not understand ends it with status 2. */
 #include "order/order.h"
 
 #include <inttypes.h>

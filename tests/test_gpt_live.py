@@ -17,6 +17,7 @@ import harness  # first: it says where the others are
 import curve
 import live
 from harness import PATIENCE, ClusterError, wait_for
+from rounds import Rounds
 from test_fuse import CAN_MOUNT, Mount
 from test_torch import HAS_TORCH, Job
 
@@ -138,14 +139,14 @@ class GptLive(harness.Case):
         ranks = [r["pid"] for r in job.status()["run"]["ranks"]]
         return {**live.usage(c, ranks, of=max), "rank heap KiB": max(self.heap_kib(p) for p in ranks)}
 
-    def many_switches(self, mode, count, every, **run):
+    def many_switches(self, mode, count, every, rest=(), **run):
         options = ["--steps", "100000", "--dtype", "float64", "--zero", "1"]
         configs, rows = ["tp=4", "pp=2,dp=2", "tp=1,dp=3", "tp=2,pp=2", A], []
         self.heap = self.path("heap")
         os.mkdir(self.heap)
         os.chmod(self.heap, 0o777)
         with self.cluster(nodes=2, devices=2, lease_ttl="20s") as c:
-            job = self.job(c, mode, *options, "--heap", self.heap, **run)
+            job = self.job(c, mode, *options, "--heap", self.heap, *rest, **run)
             job.run(A)
             at = 0
             for i in range(count):
@@ -172,7 +173,7 @@ class GptLive(harness.Case):
 
     @long
     def test_ten_switches_restart(self):
-        self.many_switches("restart", harness.size(6, 6, 10), harness.size(3, 3, 5), build="ahead")
+        self.many_switches("restart", harness.size(6, 6, 10), harness.size(3, 3, 5), rest=("--rest", "0.5"), build="ahead")
 
     # ---- there and back
 
@@ -272,12 +273,13 @@ class GptLive(harness.Case):
         job.wait_step(step + 2, 120)
         return lost, took, back
 
-    def kill_machines(self, full, zero, kills):
+    def kill_machines(self, full, zero, kills, devices=1, name="lost"):
         """(step -> what ranks logged, [what lose() returns])"""
         options = ["--steps", "100000", "--dtype", "float64", "--zero", zero]
-        with self.cluster(nodes=4, devices=1, transport="tls", coordinator="etcd-cluster", lease_ttl="4s", node_lost_after="4s") as c:
-            job = self.job(c, "rebuild", *options, name=f"lost{zero}", snapshot_every=EVERY, copies={"count": 2},
-                           elastic={"on_failure": "shrink"}, gpus={4: full, 3: "dp=3", 2: "dp=2"})
+        gpus = {4: full, 3: "dp=3", 2: "dp=2"} if devices == 1 else {8: full, 6: "tp=2,dp=3", 4: A}
+        with self.cluster(nodes=4, devices=devices, transport="tls", coordinator="etcd-cluster", lease_ttl="4s", node_lost_after="4s") as c:
+            job = self.job(c, "rebuild", *options, name=f"{name}{zero}", snapshot_every=EVERY, copies={"count": 2},
+                           elastic={"on_failure": "shrink"}, gpus=gpus)
             job.run(full)
             wait_for(lambda: job.status()["snapshot"] and job.status()["copies"]["fewest"] >= 2, 120 * PATIENCE, "a snapshot", 0.1)
             losses = [self.lose(c, job, full) for _ in range(kills)]
@@ -310,6 +312,27 @@ class GptLive(harness.Case):
             curve.check_samples(found, 510, 20)
             print(f"zero {zero}: losses at most {worst:.1e} apart", flush=True)
             self.assertLessEqual(worst, 1e-12)
+
+    @unittest.skipUnless(harness.CAMPAIGN, "takes hours: PTC_TEST_CAMPAIGN")
+    def test_machines_killed_in_rounds(self):
+        """The same, 200 machines: each round is of the kind of job of which the fewest have been killed."""
+        kinds = ((A, "0", 1), ("tp=2,pp=2,dp=2", "0", 2), ("dp=4", "fsdp", 1), (A, "1", 1))
+        rounds = Rounds(self, "gpt-killed", "kills", 200)
+        key = lambda kind: f"kills {kind[0]} zero {kind[1]}"  # noqa: E731
+        while rounds.left():
+            kind = min(kinds, key=lambda k: rounds.total(key(k)))
+            with rounds.round() as row:
+                shutil.rmtree(self.path("reference"), ignore_errors=True)
+                full, zero, devices = kind
+                found, losses = self.kill_machines(full, zero, 4, devices, f"round{len(rounds.rows)}-")
+                worst = curve.difference(self.reference(len(found), "--steps", "100000", "--dtype", "float64"), found)
+                curve.check_samples(found, 510, 20)
+                self.assertLessEqual(worst, 1e-12)
+                row.update({"kills": len(losses), key(kind): len(losses), "without a lost step": sum(not n for n, _, _ in losses),
+                            "lost steps": sum(n for n, _, _ in losses), "only copies": sum(back for _, _, back in losses),
+                            "seconds until on again": round(sum(took for _, took, _ in losses), 1), "apart": worst})
+                print(f"{full}, zero {zero}: {row}", flush=True)
+        rounds.report()
 
 
 if __name__ == "__main__":

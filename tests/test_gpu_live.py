@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Live jobs whose tensors lie in device memory, on the fake driver: ranks of tests/gpu/gpu_trainer.c, whose device addresses are no
 memory of theirs but through the driver. Whoever copies, the bytes are those of a closed formula, and nothing is left mapped."""
+import argparse
 import contextlib
 import glob
 import json
@@ -13,6 +14,7 @@ import time
 import unittest.mock
 import urllib.request
 import warnings
+import weakref
 
 import harness
 import live
@@ -138,6 +140,13 @@ class GpuLive(harness.Case):
             self.assertEqual(1, len(self.calls("cuIpcOpenMemHandle")))
             self.assertEqual(1, len(self.calls("cuLaunchKernel")))
 
+    def test_old_memory_is_free(self):
+        """A device has room for the old ranks or for the new ones: none of the new ones allocates before all of the old ones have freed
+        theirs."""
+        for mode in ("rebuild", "restart"):
+            with self.subTest(mode), self.gpus(PTC_GPU_KERNELS="off") as c:
+                self.resizes(c, "ptc-gpu", mode=mode, rows=700, env={"PTC_FAKE_GPU_ROOM": "700000"})  # 297296 bytes of tp=2, 577296 of others
+
     def test_resizes_handles(self):
         """Memory of cuMemMap, several handles: ptc-gpu maps each by its descriptor; where there are none the ranks copy."""
         with self.gpus() as c:
@@ -156,6 +165,27 @@ class GpuLive(harness.Case):
         with self.gpus() as c:
             self.resizes(c, "rank", "cannot be shared by descriptors", memory="state",
                          env={"PTC_FAKE_GPU_NO_FDS": "1", "PTC_FAKE_GPU_NO_EXPORT": "1"})
+
+    def test_bound_twice(self):
+        """A snapshot wants memory that comes by descriptor while ptcd still tries whether ptc-gpu can map it, and has not given it the
+        descriptor: it waits for that."""
+        self.arm("workers.bind.handles=hold")
+        with self.gpus(PTC_FAULT_FILE=self.path("rules"), PTC_FAULT_LIST=self.path("points")) as c:
+            job = GpuJob(c, self.dir, self.gpu, memory="state")
+            job.run("tp=1")
+            wait_for(lambda: self.passed("workers.bind.handles"), 60 * PATIENCE, "memory that is being mapped", 0.05)
+            self.assertEqual({"untried"}, {s["device_memory"]["copied_by"] for s in job.ranks().values()})
+            job.wait_step(5)
+            taking = self.snapshot(job)
+            wait_for(lambda: job.status()["phase"] != "idle" and self.stand(job), 60 * PATIENCE, "ranks that stand")
+            time.sleep(1)  # the snapshot's copies begin
+            self.assertIsNone(taking.poll())
+            self.arm("")
+            self.assertEqual("", taking.communicate(timeout=120 * PATIENCE)[1])
+            self.assertEqual(0, taking.returncode)
+            self.assertEqual({"ptc-gpu"}, {s["copied_by"] for s in self.tried(job).values()})
+            job.check_state(self, job.status()["step"], self.path("at"))
+            job.do("stop")
 
     def test_resizes_by_rank(self):
         """Memory of a pool cannot be shared: the ranks copy it themselves, and ptc-gpu maps nothing."""
@@ -207,6 +237,12 @@ class GpuLive(harness.Case):
         with open(self.path("rules.new"), "w") as f:
             f.write(rules + "\n")
         os.rename(self.path("rules.new"), self.path("rules"))
+
+    def passed(self, point):
+        """Whether a process that was begun with PTC_FAULT_LIST has come to the fault point."""
+        with contextlib.suppress(FileNotFoundError), open(self.path("points")) as f:
+            return point in f.read().split()
+        return False
 
     def async_job(self, c, **options):
         """A job with copy: async, and a snapshot of it, after which ptc-gpu has what it keeps for itself."""
@@ -1122,6 +1158,38 @@ class GpuTorch(harness.Case):
                     unittest.mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda c=captures: c):
                 gen.update_begin()
         self.assertEqual(["begins", "begins", 7], Client.told)
+
+    def test_memory_between_generations(self):
+        """Before a process asks for its next generation it has given its device memory back: the model's, which hangs in a cycle, the
+        state pool's, and what PyTorch caches."""
+        import torch
+        import ptc
+        from ptc import torch as ptc_torch
+        told, models, pools = [], [], []
+
+        class Client:
+            def next(self):
+                told.append("next")
+                return argparse.Namespace(rank=0) if told.count("next") < 3 else None
+
+            def close(self):
+                told.append("close")
+
+        def empty_cache():
+            told.append("empty")
+            self.assertEqual([None], [m() for m in models])
+            self.assertEqual([None], [p() for p in pools])
+
+        def train(device):
+            model, pool = torch.nn.Linear(2, 2), torch.nn.Module()
+            model.hooks = [model]
+            ptc_torch._pools[device] = pool
+            models[:], pools[:] = [weakref.ref(model)], [weakref.ref(pool)]
+
+        with unittest.mock.patch.object(ptc, "Client", Client), unittest.mock.patch.object(torch.cuda, "empty_cache", empty_cache):
+            for _ in ptc_torch.generations():
+                train(0)
+        self.assertEqual(["next", "empty", "next", "empty", "next", "close"], told)
 
     def test_buffers(self):
         """Buffers that no state dict has are compared wherever they are, so a device's are not passed over."""

@@ -174,8 +174,9 @@ class LiveCrash(harness.Case):
             controller = wait_for(lambda: job.status()["controller"], 20 * PATIENCE, "a controller")
             return self.act_and_die(c, job, controller if is_controller else self.other(c, controller), point, act)
 
-        # a store that has enough chunks makes no new ones; a rank's helper kills its cgroup where it has not ended by itself
-        by_chance = ("store.chunks.commit.*", "store.fallocate", "process.cgroup_remove.*")
+        # a store that has enough chunks makes no new ones; a rank's helper kills its cgroup where it has not ended by itself; who
+        # has copies is asked some time after a commit
+        by_chance = ("store.chunks.commit.*", "store.fallocate", "process.cgroup_remove.*", "copies.look")
         for is_controller, point in plan:
             self.reach(point, lambda: attempt(is_controller, point), by_chance) # noqa: B023
         self.check_reached()

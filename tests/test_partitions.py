@@ -16,7 +16,7 @@ import numpy as np
 import order_oracle
 import test_ctrainer
 import wire
-from harness import LONG, skip_unless_root
+from harness import LONG, PATIENCE, skip_unless_root
 from safetensors.numpy import save_file
 from test_fuse import CAN_MOUNT, OTHER_UID, Mount, run_with_fuse_for_all
 from test_proof import proved
@@ -173,6 +173,55 @@ class Partitions(harness.Case):
                     self.assertEqual({e["generation"]}, {x["generation"] for x in had})
                     self.assertEqual(sorted(sample(p) for p in range(step * g, step * g + g)),
                                      sorted(i for x in had for i in x["samples"]), f"step {step}")
+            mount.stop()
+
+    @harness.labels("repeats")
+    def test_ranks_read_behind_what_was_skipped(self):
+        """Ranks that take their samples from the mount, and set no cursor, go back with --skip-data: files of the generation that
+        begins there go on behind what the job had come to, and the skipped samples are in no generation's files."""
+        n, g, parts = 59, 8, [(9, 2, True, 4), (50, 3, True, 0)]
+        with self.cluster(nodes=2, devices=2) as c:
+            for name, size in {"text": 50, "code": 9}.items():
+                oracle.write_indexed(self.path(name), self.sequences(size))
+                c.ptcctl("dataset", "add", name, self.path(name))
+            mount = Mount(self, c)
+            mix = [{"dataset": "code", "weight": 2, "block": 4}, {"dataset": "text", "weight": 3}]
+            job = live.Job(c, self.dir, sleep=0.01, data=f"{n},7,{g},{SLOTS}", files=mount.path("live", "data", "data"),
+                           run={"data": {"data": {"mix": mix, "seed": 7, "global_batch": g, "micro_batch": SLOTS}}, "keep": {"last": 9}})
+            job.run("dp=2")
+            job.wait_step(5)
+            job.do("snapshot")
+            at = c.json("snapshots", job.name)["snapshots"][0]["step"]
+            job.wait_step(at + 20)
+            job.do("snapshot")  # which makes that one an older one
+            open(os.path.join(job.logs, "skips"), "w").close()
+            c.ptcctl("rollback", job.name, "--to", str(at), "--skip-data", timeout_s=120 * PATIENCE)
+            end = c.json("snapshots", job.name)["snapshots"][1]["step"] * g
+            job.wait_step(at + 9)
+            job.resize("dp=3")
+            job.wait_step(job.step() + 9)
+            job.do("stop")
+            got, _, cursor = proved(self, c, job, counted=True)
+            self.assertEqual([2, 0, 2, 3], [e["dp"] for e in cursor["generations"]])
+            self.assertEqual(([at * g, end], end - at * g), (cursor["generations"][1]["positions"], cursor["skipped"]))
+            self.assertEqual(got["step"] * g + cursor["skipped"], cursor["position"])
+            wrote = {}
+            for name in sorted(os.listdir(job.logs)):
+                if name.endswith(".jsonl"):
+                    with open(os.path.join(job.logs, name)) as f:
+                        wrote |= {(x["generation"], x["step"], x["dp_rank"]): x for x in map(json.loads, f) if x["first"]}
+
+            def sample(p):
+                part, i, _ = order_oracle.mixed(parts, 7, p)
+                return sum(m for m, *_ in parts[:part]) + i
+
+            for e in cursor["generations"][2:]:
+                for step in range(*e["steps"]):
+                    first = end + (step - at) * g
+                    self.assertEqual(sorted(sample(p) for p in range(first, first + g)),
+                                     sorted(i for r in range(e["dp"]) for i in wrote[e["generation"], step, r]["samples"]), f"step {step}")
+            listed = sorted(os.listdir(mount.path(job.name, "data", "data")))
+            self.assertEqual(sorted(f"gen-{e['generation']}" for e in cursor["generations"] if e["dp"]), listed)
             mount.stop()
 
     @harness.labels("repeats")

@@ -379,6 +379,30 @@ class Recover(harness.Case):
             self.trains(c, job, before["run"]["incarnation"])
             self.check_end(c, job)
 
+    def test_told_by_one_that_dies(self):
+        """The controller dies at the moment of the commit that starts the job again: that it goes on is said all the same, once."""
+        with self.cluster(nodes=2, devices=1, up=False, lease_ttl="2s") as c:
+            rules = os.path.join(c.nodes["n1"].dir, "fault")
+            open(rules, "w").close()
+            c.start_node(c.nodes["n0"])
+            c.start_node(c.nodes["n1"], {"PTC_FAULT_FILE": rules})
+            c.wait_nodes(sorted(c.nodes), 60 * PATIENCE)
+            job = self.job(c, elastic={"max_restarts": 2})
+            job.run("dp=2", node="n1")
+            before = self.begun(c, job)
+            self.assertEqual("n1", before["controller"])
+            with open(rules + ".new", "w") as f:
+                f.write("etcd.commit2.after=kill")
+            os.rename(rules + ".new", rules)
+            os.kill(next(r["pid"] for r in before["run"]["ranks"] if r["node"] == "n0"), signal.SIGKILL)
+            wait_for(lambda: not c.nodes["n1"].pid(), 60 * PATIENCE, "n1 at etcd.commit2.after", 0.05)
+            c.restart("n1")
+            after = self.trains(c, job, before["run"]["incarnation"])
+            told = self.events(c, job, "recovered")
+            self.assertEqual(1, len(told), told)
+            self.assertRegex(told[0]["text"], f"^the job goes on from the snapshot of step [0-9]+, under {after['config']}; step [0-9]+ had been reached: ")
+            self.check_end(c, job)
+
     def test_sizes(self):
         """What a job would not be started again on, it is not started on, nor brought to."""
         with self.cluster(nodes=1, devices=4, **FAST) as c:

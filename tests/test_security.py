@@ -226,7 +226,7 @@ class Security(harness.Case):
     MAKES = ("JobCreate", "DatasetAdd")        # names are each user's own: another's is not in the way, and not found out
     LAST = ("DatasetRemove", "JobDelete")
     # of a job that runs or ran, or keeps older snapshots: for their owner in test_live, test_hang, test_sources, test_older
-    LIVE = ("Logs", "Evidence", "DatasetRead", "Rollback", "ExportInfo")
+    LIVE = ("Logs", "Evidence", "DatasetRead", "Rollback", "RollbackSkipping", "ExportInfo")
 
     @skip_unless_root
     def test_stranger_makes_no_call(self):

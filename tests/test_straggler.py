@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank whose own work takes longer than that of the others is found, though every rank's step takes equally long (`on_straggler`)."""
+"""A rank whose own work takes longer than that of the others is found, though every rank's step takes equally long (`on_straggler`);
+and the job leaves its device, where that is asked for."""
 import json
 import os
+import re
 
 import harness
 import live
@@ -14,8 +16,15 @@ ELASTIC = {"on_straggler": "report", "straggler_percent": 100, "straggler_steps"
 SLOW = 'case $RANK in 2) ms=120;; *) ms=20;; esac; exec "$@" --work-ms $ms >>"$LINES/$$.jsonl"' # the C trainer's rank 2
 
 
+DRAIN = {"on_straggler": "drain", "straggler_percent": 100, "straggler_steps": 10, "on_join": "grow", "join_after": "500ms"}
+TABLE = {"3": "dp=3", "4": "dp=4"}
+
+
 class Straggler(harness.Case):
     events = test_recover.Recover.events
+    placed = test_recover.Recover.placed
+    trains = test_recover.Recover.trains
+    check_end = test_recover.Recover.check_end
 
     def seen(self, c, job):
         """What the controller says of slow ranks; {}: nothing yet."""
@@ -81,3 +90,145 @@ class Straggler(harness.Case):
             self.assertEqual((0, 0), (seen["comparable"], seen["slow"]))
             self.assertRegex(seen["text"], "^3 of 3 ranks cannot be compared")
             self.assertEqual([], self.events(c, quiet, "straggler", "straggler_over"))
+
+    # ---- the job leaves a device ---------------------------------------------------------------------
+
+    def drained(self, c, nodes, config="dp=4", **elastic):
+        """A job that trains on these nodes, and begins at n1, which controls it."""
+        job = live.Job(c, self.path("job"), sleep=0.02, own=6, gpus=TABLE, run={"elastic": {**DRAIN, **elastic}})
+        job.run(config, nodes=nodes, node="n1")
+        self.trains(c, job)
+        return job
+
+    def slow(self, job, node):
+        """Every rank on that node works six times as long, from now on, until the file is removed."""
+        path = os.path.join(job.logs, f"slow-on-{node}")
+        open(path, "w").close()
+        return path
+
+    def told(self, c, job, kind, pattern, n=1):
+        """The n-th event of that kind whose text has that; it is waited for."""
+        def found():
+            rows = [e for e in self.events(c, job, kind) if re.search(pattern, e["text"])]
+            return rows[n - 1] if len(rows) >= n else None
+        try:
+            return wait_for(found, 120 * PATIENCE, f"{kind}: {pattern}", 0.1)
+        except Exception:
+            print("status:", json.dumps(job.status()), c.ptcctl("events", job.name, check=False).stdout, flush=True)
+            raise
+
+    def left(self, job):
+        return [(d["node"], d["device"]) for d in job.status()["run"].get("left_devices", [])]
+
+    def windows(self, c, job, more):
+        """Until so many more windows of the present ranks have ended."""
+        was = self.seen(c, job).get("windows", 0)
+        wait_for(lambda: self.seen(c, job).get("windows", 0) >= was + more, 120 * PATIENCE, f"{more} windows", 0.1)
+
+    def test_left(self):
+        """The job leaves the slow device, with no step lost, and does not get it again: not by growing, not by a person's resize, nor
+        under another controller. An operator gives it back, and the job grows."""
+        with self.cluster(nodes=4, devices=1, lease_ttl="2s") as c:
+            job = self.drained(c, "n0,n1,n2,n3")
+            before = job.status()
+            self.assertEqual("n1", before["controller"])
+            path = self.slow(job, "n2")
+            begins = self.told(c, job, "drain", "")
+            self.assertRegex(begins["text"], "^ranks are slow on n2:0: the job leaves it, from dp=4 to dp=3, and does not get it again for 3600 s, ")
+            ends = self.told(c, job, "drained", "")
+            self.assertEqual("the job has left n2:0, where its ranks were slow", ends["text"])
+            self.assertLess(self.events(c, job, "straggler")[0]["number"], begins["number"])
+            after = self.trains(c, job, before["run"]["incarnation"])
+            self.assertEqual(("dp=3", ["n0", "n1", "n3"]), (after["config"], self.placed(job)))
+            self.assertEqual((before["generation"] + 1, []), (after["generation"], self.events(c, job, "recovering", "aborted")))
+            for node in c.nodes:
+                self.assertEqual([{"node": "n2", "device": 0}], [
+                    {k: d[k] for k in ("node", "device")} for d in job.status(node=node)["run"]["left_devices"]])
+            self.assertRegex(c.ptcctl("status", job.name).stdout, r"\nleft as slow: n2:0 for 3[0-9]{3} s more\n")
+            os.unlink(path)  # nothing is wrong with it any more, and its time is not over
+            c.nodes["n1"].kill()
+            wait_for(lambda: (job.status()["controller"] or "n1") != "n1", 60 * PATIENCE, "another controller", 0.1)
+            c.restart("n1")
+            c.wait_nodes(sorted(c.nodes), 60 * PATIENCE)
+            self.windows(c, job, 3)
+            now = job.status()
+            self.assertEqual((after["generation"], "dp=3"), (now["generation"], now["config"]))
+            self.assertEqual([], [e["text"] for e in self.events(c, job, "joined") if "n2" in e["text"]])
+            self.assertEqual([("n2", 0)], self.left(job))
+            self.refused(c, "resize", job.name, "--config", "dp=4",
+                         contains="the job's ranks were slow on n2:0 (`ptcctl device bad n2:0 --undo` gives it back)")
+            c.ptcctl("device", "bad", "n2:0", "--undo")
+            self.assertEqual("the job may have n2:0 again, which it has left as slow: an operator says so",
+                             self.told(c, job, "straggler_over", "")["text"])
+            self.told(c, job, "joined", "more devices are free, of n2; the job goes from dp=3 to dp=4")
+            self.trains(c, job, after["run"]["incarnation"])
+            self.assertEqual(["n0", "n1", "n2", "n3"], self.placed(job))
+            self.assertEqual([], self.left(job))
+            self.check_end(c, job, proof=False)
+
+    def test_stays(self):
+        """All ranks are slow: nothing is said or done. One is, and the job may not have fewer devices: an event says why it stays, once,
+        and the device remains the job's."""
+        with self.cluster(nodes=3, devices=1) as c:
+            job = self.drained(c, "n0,n1,n2", "dp=3", min_gpus=3)
+            was = job.status()
+            slow = {node: self.slow(job, node) for node in c.nodes}
+            self.windows(c, job, 6)
+            self.assertEqual([], self.events(c, job, "straggler", "drain", "drained"))
+            os.unlink(slow["n0"])
+            os.unlink(slow["n1"])
+            self.assertRegex(self.told(c, job, "drained", "")["text"],
+                             "^the job stays on n2:0, where its ranks are slow: 2 devices are there, and the job has no configuration for 3 to 3$")
+            self.windows(c, job, 4)
+            now = job.status()
+            self.assertEqual((was["generation"], was["run"]["incarnation"]), (now["generation"], now["run"]["incarnation"]))
+            self.assertEqual((1, [], []), (len(self.events(c, job, "drained")), self.events(c, job, "drain"), self.left(job)))
+            self.assertEqual(1, self.seen(c, job)["slow"])
+            self.check_end(c, job, proof=False)
+
+    def test_spare(self):
+        """A node that nobody used takes the place of the slow one. Another one is slow then: the job has left devices as often as it
+        may, so it stays."""
+        with self.cluster(nodes=5, devices=1) as c:
+            job = self.drained(c, "n0,n1,n2,n3", max_gpus=4, straggler_drains=1)
+            was = job.status()
+            path = self.slow(job, "n2")
+            self.told(c, job, "drained", "has left n2:0")
+            os.unlink(path)
+            after = self.trains(c, job, was["run"]["incarnation"])
+            self.assertEqual(("dp=4", ["n0", "n1", "n3", "n4"]), (after["config"], self.placed(job)))
+            self.slow(job, "n3")
+            self.told(c, job, "drained", r"may do so no more often \(`straggler_drains`\)$")
+            self.windows(c, job, 4)
+            self.assertEqual((after["generation"], 2), (job.status()["generation"], len(self.events(c, job, "drained"))))
+            self.assertEqual([("n2", 0)], self.left(job))
+            self.check_end(c, job, proof=False)
+
+    def test_time_is_over(self):
+        """The job grows to the device that it has left when its time is over."""
+        with self.cluster(nodes=4, devices=1) as c:
+            job = self.drained(c, "n0,n1,n2,n3", straggler_backoff="30s")
+            was = job.status()
+            path = self.slow(job, "n3")
+            self.told(c, job, "drained", "has left n3:0")
+            os.unlink(path)
+            self.trains(c, job, was["run"]["incarnation"])
+            self.told(c, job, "straggler_over", "^the job may have n3:0 again, which it has left as slow: its time is over$")
+            self.told(c, job, "joined", "more devices are free, of n3; the job goes from dp=3 to dp=4")
+            wait_for(lambda: self.placed(job) == ["n0", "n1", "n2", "n3"], 60 * PATIENCE, "all four again", 0.1)
+            self.check_end(c, job, proof=False)
+
+    def test_dies_before_it_leaves(self):
+        """The controller dies once it has written which device is left: the next one makes the switch."""
+        with self.cluster(nodes=4, devices=1, lease_ttl="2s", env={"n1": {"PTC_FAULT": "etcd.slow.after=kill"}}) as c:
+            job = self.drained(c, "n0,n1,n2,n3")
+            was = job.status()
+            path = self.slow(job, "n2")
+            wait_for(lambda: not c.nodes["n1"].pid(), 120 * PATIENCE, "n1 at etcd.slow.after", 0.1)
+            os.unlink(path)
+            self.assertEqual(was["generation"], job.status()["generation"])
+            c.restart("n1")
+            self.told(c, job, "drain", "^ranks are slow on n2:0: the job leaves it, from dp=4 to dp=3, ")
+            self.trains(c, job, was["run"]["incarnation"])
+            self.assertEqual(["n0", "n1", "n3"], self.placed(job))
+            self.check_end(c, job, proof=False)

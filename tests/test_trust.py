@@ -26,7 +26,7 @@ from test_security import answers_http2, tls_context
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
 STRANGERS = ("admin", "stranger", "outsider", "self")
 RELAYED = ("Status", "Events", "Run", "Stop", "Snapshot", "ImportBegin", "ImportCommit", "JobDelete", "Resize", "Abort", "DatasetRead",
-           "Leave", "Rollback")
+           "Leave", "Rollback", "RollbackSkipping")
 
 
 def openssl(*args, cwd):

@@ -18,7 +18,9 @@ file beside its steps.
 With --together ranks end each step together, as with an all-reduce; a rank whose peer has gone fails, as with gloo, or hangs.
 With --survive a rank promises that its memory stays whole, and keeps it when it fails.
 With --devices a rank needs its device for itself, as one that fills its memory does, and fails where another process has it.
-With --own ranks tell of their own work; where there is a file `slow-RANK` in the directory of logs, it takes that rank N times as long.
+With --own ranks tell of their own work; where there is a file `slow-RANK` or `slow-on-NODE` in the directory of logs, it takes that rank,
+or those of that node, N times as long.
+Samples of step s begin at position s * BATCH, and at that of the cursor where there is a file `skips` in the directory of logs.
 With --log each rank appends a JSON line per step. Else ranks do not wait for each other: how far they are apart is theirs.
 Tests start thousands of these: what takes long to import (NumPy: three quarters of a start) is imported where it is needed.
 """
@@ -90,7 +92,7 @@ class Later:
 
 class Rank:
     def __init__(self, args, client, gen):
-        self.args, self.client, self.gen = args, client, gen
+        self.args, self.client, self.gen, self.skipped = args, client, gen, 0
         later = Later(client, gen, args) if args.place_later else None
         client = later or client
         self.cost = self.ask_cost()
@@ -172,11 +174,20 @@ class Rank:
         while True: # it counts through, whatever the epoch
             yield [i % n for _ in range(batch // (micro * self.gen.dp)) for i in next(each)]
 
+    def position(self, step):
+        return step * (self.args.data[2] if self.args.data else 8) + self.skipped
+
+    def take_skipped(self, step):
+        """How many samples were never had, by the cursor."""
+        if self.args.log and os.path.exists(os.path.join(self.args.log, "skips")):
+            self.skipped = self.client.cursor_get("data")[0] - self.position(step)
+            assert self.skipped >= 0, self.skipped
+
     def cursor(self, step):
         if not self.args.data:
-            return step * 8, "n=100"
+            return self.position(step), "n=100"
         n, seed, batch, micro = self.args.data
-        return step * batch, f"n={n},seed={seed};batch={batch},micro={micro}" + ",by_length=1" * self.by_length()
+        return self.position(step), f"n={n},seed={seed};batch={batch},micro={micro}" + ",by_length=1" * self.by_length()
 
     def ask_cost(self):
         """What ptcd says that a sample costs."""
@@ -190,9 +201,10 @@ class Rank:
         """What this rank consumes in a step, by libptc."""
         n, seed, batch, micro = self.args.data
         s = ptc.Sampling(n, seed, batch, micro, self.gen.dp, config=self.gen.config)
-        pairs = [s.micro_batch_of(step * batch, m, self.gen.dp_rank) for m in range(s.micro_steps_of(self.gen.dp_rank))]
+        at = self.position(step)
+        pairs = [s.micro_batch_of(at, m, self.gen.dp_rank) for m in range(s.micro_steps_of(self.gen.dp_rank))]
         if self.by_length():
-            pairs = s.balanced(step * batch, lambda ids: [i * i % 97 for i in ids], self.cost, self.gen.dp_rank)[0]
+            pairs = s.balanced(at, lambda ids: [i * i % 97 for i in ids], self.cost, self.gen.dp_rank)[0]
         return [i for ids, weights in pairs for i, w in zip(ids, weights, strict=True) if w]
 
     def at_stop(self, step):
@@ -203,6 +215,8 @@ class Rank:
             self.client.cursor_set("data", *self.cursor(step))
         self.client.blob_set("where", f"{self.gen.tp_rank} {self.gen.pp_rank} {self.gen.dp_rank} {step}".encode(), ptc.RANK)
         self.client.blob_set("job", f"step {step}".encode())
+        if self.args.loader:
+            self.client.blob_set("loader/own", str(self.position(step)).encode())
         for name, given in self.given.items():
             if given is None:
                 self.client.blob_set(name, f"{name} {self.gen.generation} {self.gen.rank}".encode(), self.scope(name))
@@ -228,13 +242,15 @@ class Rank:
         if self.args.imported and step == 0:  # tensors only
             assert self.client.cursor_get("data") is None and self.client.blob_get("job") is None
             return
+        self.take_skipped(step)
         if self.args.files or self.args.megatron:  # counted for us, as Megatron's consumed_train_samples
-            assert self.client.cursor_get("data")[0] == step * self.args.data[2], self.client.cursor_get("data")
+            assert self.client.cursor_get("data")[0] == self.position(step), self.client.cursor_get("data")
         else:
             # what comes after the ; is how the generation before divided
             found, mine = ((at, tag.split(";")[0]) for at, tag in (self.client.cursor_get("data"), self.cursor(step)))
             assert found == mine, (found, mine)
         assert self.client.blob_get("job") == f"step {step}".encode()
+        assert not self.args.loader or self.client.blob_get("loader/own") == str(self.position(step)).encode()
         where = self.client.blob_get("where", ptc.RANK)
         if where is not None:
             assert where == f"{self.gen.tp_rank} {self.gen.pp_rank} {self.gen.dp_rank} {step}".encode(), where
@@ -322,8 +338,13 @@ def run(args, client, gen):
         raise
 
 
+def node():
+    """The name of the rank's node: each has a directory of its own, with the socket for its ranks."""
+    return os.environ["PTC_WORKER_SOCKET"].partition("/run/")[0].rpartition("/")[2]
+
+
 def work(args, client, gen):
-    slow = args.own and os.path.exists(os.path.join(args.log, f"slow-{gen.rank}"))
+    slow = args.own and any(os.path.exists(os.path.join(args.log, f"slow-{who}")) for who in (gen.rank, f"on-{node()}"))
     with client.own_work() if args.own else contextlib.nullcontext():
         time.sleep(args.sleep * (args.own if slow else 1))
 
@@ -395,6 +416,7 @@ def main():
     p.add_argument("--data", type=lambda s: [int(x) for x in s.split(",")], help="N,SEED,BATCH,MICRO: samples are consumed, and logged")
     p.add_argument("--by-length", type=int, default=0, help="with --data: batches are divided by length where dp is this")
     p.add_argument("--cost", type=int, default=0, help="1: by what ptcd says that a sample costs, which is reported; 0 0: it says nothing")
+    p.add_argument("--loader", type=int, default=0, help="1: with the state of a loader of its own, as ptc.torch.External has it")
     p.add_argument("--files", help="with --data: samples are taken from this directory of a mount, and no cursor is set")
     p.add_argument("--megatron", type=int, default=0, help="1: with --data: samples are those of Megatron's sampler, and no cursor is set")
     args = p.parse_args()

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path and failure modes: child.h. Not fork: gRPC's threads hold locks that a forked child could never release.
- * Not posix_spawn: it writes no pid file, and a file that the parent writes is missing when the parent is killed in
- * between. */
+/* Happy path and failure modes: child.h. Children start by vfork. fork would not do, because gRPC's threads hold locks
+ * that a forked child could never release. posix_spawn would not do, because it writes no pid file; if the parent wrote
+ * the file, it would be missing when the parent is killed in between. */
 #include "base/cleanup.h"
 #include "base/sys/child.h"
 

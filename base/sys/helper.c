@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: the first of the places that has it. Failure modes: base/sys/helper.h. */
+/* Happy path: takes the first place that has the program. Failure modes: base/sys/helper.h. */
 #include "base/sys/helper.h"
 
 #include "base/check.h"

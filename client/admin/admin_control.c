@@ -468,6 +468,21 @@ int ptc_admin_rollback_check(struct ptc_admin *a, const char *job, uint64_t snap
 	return ptc_admin_follow(a, SERVICE "Rollback", &request.base, NULL, NULL, err);
 }
 
+int ptc_admin_rollback_skip(struct ptc_admin *a, const char *job, uint64_t snapshot, ptc_admin_progress_fn fn,
+			    void *arg, struct ptc_error *err)
+{
+	Ptc__V1__RollbackRequest request = rollback_request(job, snapshot, false);
+
+	return ptc_admin_follow(a, SERVICE "RollbackSkipping", &request.base, fn, arg, err);
+}
+
+int ptc_admin_rollback_skip_check(struct ptc_admin *a, const char *job, uint64_t snapshot, struct ptc_error *err)
+{
+	Ptc__V1__RollbackRequest request = rollback_request(job, snapshot, true);
+
+	return ptc_admin_follow(a, SERVICE "RollbackSkipping", &request.base, NULL, NULL, err);
+}
+
 int ptc_admin_snapshot(struct ptc_admin *a, const char *job, ptc_admin_progress_fn fn, void *arg, struct ptc_error *err)
 {
 	Ptc__V1__JobRequest request = job_request(job);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where bytes lie in the daemon's chunk files: proto/direct_read.h from the asking side. Happy path: one connection, a
- * question and its answer at a time. Failure modes: no daemon, one that does not answer in time or says what is no
- * answer, or a socket that is not the daemon's (PTC_EPEER): the connection is closed, and not made again for a second;
- * what the daemon said, as it is. */
+ * question and its answer at a time. Failure modes: there is no daemon, it does not answer in time, its answer is
+ * malformed, or the socket is not the daemon's (PTC_EPEER). The connection is then closed, and not made again for a
+ * second. An error that the daemon answers is passed on unchanged. */
 #include "client/admin/internal.h"
 
 #include "base/alloc.h"

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranges of items, in order. A call costs a round trip, which for small ranges
- * is nearly all of it: so many small ones that follow each other are one call,
- * and a few calls are begun ahead of the one whose bytes are taken: at most
- * AHEAD_CALLS, and small ones only, at most AHEAD_BYTES together; so what waits
- * in the transport has a bound whatever the sizes.
- * Failure: what a read fails with. A daemon that has too many calls of this
- * user open refuses one more; then fewer are begun ahead and the ranges are
- * asked for again, for some seconds. A call for many that fails before its
- * first byte is made again for each of them alone, so that the error is of the
- * one that cannot be read; one for many that the daemon does not know is not
- * made again. */
+/* Ranges of items, in order. A call costs a round trip, which is nearly all the time of a small range. So many small
+ * ranges that follow each other are one call, and a few calls are begun ahead of the one whose bytes are taken. Calls
+ * ahead are bounded in number (AHEAD_CALLS) and in bytes (AHEAD_BYTES together), so the bytes that wait in the
+ * transport have a bound.
+ *
+ * Failure: what a read fails with. If the daemon has too many calls of this user open, it refuses one more; then fewer
+ * are begun ahead, and the ranges are asked for again, for some seconds. If a call for many ranges fails before its
+ * first byte, each range is read by a call of its own, so that the error names the one that cannot be read. If the
+ * daemon does not know the call for many, ranges are read one by one as well. */
 #include "client/admin/internal.h"
 
 #include "base/check.h"

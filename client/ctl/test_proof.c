@@ -96,7 +96,8 @@ static void begins_late(void **state)
 		  entry("data", "n=10,seed=3;batch=4", 104, 110, 57, 81, 4));
 	assert_int_equal(RUN("dataset", "proof", "j", "--format", "json"), 0);
 	expect(out, "\"epochs_finished\":4,");
-	expect(out, "\"since\":37,\"position\":81,\"said_by\":\"ranks\",\"compared\":false,\"exactly_once\":true,"
+	expect(out, "\"since\":37,\"position\":81,\"skipped\":0,\"said_by\":\"ranks\",\"compared\":false,\"exactly_"
+		    "once\":true,"
 		    "\"problems\":[]");
 	assert_int_equal(RUN("dataset", "proof", "j"), 0);
 	expect(out, "the job's description has no data: data to compare this order with\n");
@@ -113,6 +114,50 @@ static void begins_late(void **state)
 		out, "{\"cursor\":\"data\",\"step\":102,\"generation\":101,\"dp_rank\":0,\"samples\":[0,1,2,3,4]}\n");
 }
 
+/* What a rollback has skipped is named and counts for its epoch, but no rank had it; what does not go on behind it is
+ * found. */
+static void skipped(void **state)
+{
+	static const char skip[] =
+		"{\"cursor\":\"data\",\"generation\":9,\"steps\":[%d,4],\"positions\":[20,%d],\"dp\":0,"
+		"\"micro_batch\":0,\"global_batch\":0,\"tag\":\"n=10,seed=3;counted,batch=5\"}";
+	const char *first = entry("data", "n=10,seed=3;batch=5", 0, 4, 0, 20, 5);
+	char between[512], entries[2048];
+
+	snprintf(between, sizeof between, skip, 4, 45);
+	snprintf(entries, sizeof entries, "%s,%s,%s", first, between,
+		 entry("data", "n=10,seed=3;batch=5", 4, 6, 45, 55, 5));
+	serve_entries(entries);
+	assert_int_equal(RUN("dataset", "proof", "j", "--format", "json"), 0);
+	expect(out, "\"epochs_finished\":5,");
+	expect(out, "\"position\":55,\"skipped\":25,\"said_by\":\"ranks\",\"compared\":false,\"exactly_once\":true,");
+	expect(out, "\"by_length\":false,\"skipped\":true}");
+	assert_int_equal(RUN("dataset", "proof", "j"), 0);
+	expect(out,
+	       "9            skipped          20-44                no rank had these: ptcctl rollback --skip-data at "
+	       "step 4\n");
+	expect(out, "25 samples were skipped by ptcctl rollback --skip-data");
+	expect(out, "5 epochs finished, each sample once in each, or skipped; 5 of 10 samples of the next\n");
+	assert_int_equal(RUN("dataset", "proof", "j", "--steps", "3-4", "--format", "json"), 0);
+	expect(out, "\"step\":3,\"generation\":1,");
+	expect(out, "\"step\":4,\"generation\":5,");
+	assert_null(strstr(out, "\"generation\":9"));
+	/* a program that goes on at its step, whatever its cursor says */
+	snprintf(entries, sizeof entries, "%s,%s,%s", first, between,
+		 entry("data", "n=10,seed=3;batch=5", 4, 6, 45, 30, 5));
+	serve_entries(entries);
+	assert_int_equal(RUN("dataset", "proof", "j"), 1);
+	expect(errors, "generation 5: steps 4 to 6 of 5 samples are not positions 45 to 30");
+	snprintf(between, sizeof between, skip, 3, 45);
+	serve_two(first, between);
+	assert_int_equal(RUN("dataset", "proof", "j"), 1);
+	expect(errors, "generation 9 begins at position 20");
+	snprintf(between, sizeof between, skip, 4, 19);
+	serve_two(first, between);
+	assert_int_equal(RUN("dataset", "proof", "j"), 1);
+	expect(errors, "positions 20 to 19 are skipped in steps 4 to 4");
+}
+
 /* Of equal weights a has the even positions. 7 are forgotten, 4 of a and 3 of b; up to 32 there are 16 of each. */
 static void mixture_begins_late(void **state)
 {
@@ -124,7 +169,8 @@ static void mixture_begins_late(void **state)
 	       "\"samples\":9,\"parts\":[{\"dataset\":\"a\",\"weight\":1,\"samples\":4,\"block\":0,\"sequential\":"
 	       "false,"
 	       "\"epochs_finished\":3},{\"dataset\":\"b\",\"weight\":1,\"samples\":5,\"block\":2,\"sequential\":false,"
-	       "\"epochs_finished\":2}],\"seed\":5,\"since\":7,\"position\":32,\"said_by\":\"counts\",\"compared\":"
+	       "\"epochs_finished\":2}],\"seed\":5,\"since\":7,\"position\":32,\"skipped\":0,\"said_by\":\"counts\","
+	       "\"compared\":"
 	       "true,"
 	       "\"exactly_once\":true");
 	assert_int_equal(RUN("dataset", "proof", "j", "--counted"), 0);
@@ -249,9 +295,10 @@ static void others_go_on(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(begins_late),      cmocka_unit_test(mixture_begins_late),
-		cmocka_unit_test(shows_nothing),    cmocka_unit_test(other_mixtures),
-		cmocka_unit_test(does_not_join_up), cmocka_unit_test(others_go_on),
+		cmocka_unit_test(begins_late),    cmocka_unit_test(mixture_begins_late),
+		cmocka_unit_test(skipped),        cmocka_unit_test(shows_nothing),
+		cmocka_unit_test(other_mixtures), cmocka_unit_test(does_not_join_up),
+		cmocka_unit_test(others_go_on),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

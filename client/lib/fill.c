@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Being restored by reading. Happy path: while the program waits in ptc_restore, ptcd hands us its store's file, to be
- * read only, and says which bytes of it belong where; our thread copies them there, with our own page table and on our
- * own processor, which is faster than another process can write them; then ptcd hears that it is done. Failure modes:
- * what cannot be read or written is said, and ptcd writes it itself or names what is wrong with that memory; what is of
- * another generation is not done. */
+/* Restoring by reading. Happy path: while the program waits in ptc_restore, ptcd gives us its store's file, read-only,
+ * and says which of its bytes belong where. Our thread copies them there. It uses our own page table and processor,
+ * which is faster than another process writing into our memory. Then it tells ptcd that the bytes are there.
+ *
+ * Failure modes: if bytes cannot be read or written, our thread says so; ptcd then writes them itself, or names what is
+ * wrong with that memory. A request of another generation is ignored. */
 #include "client/lib/link.h"
 
 #include <errno.h>

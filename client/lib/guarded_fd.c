@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* May a client still be used: forks, fatal errors, and our descriptors in a program that closes some it has not opened
- * (closefrom, os.closerange). Happy path: it is of this process, and each descriptor still is the file that it was.
- * Failure modes: a descriptor is not; then it is never used again, not even to close it, and the client is over:
- * without the shared page no connection can be made anew. */
+/* Whether a client may still be used: forks, fatal errors, and our descriptors in a program that closes descriptors
+ * which it has not opened (closefrom, os.closerange). Happy path: the client belongs to this process, and each
+ * descriptor still is the file that it was. Failure modes: a descriptor is another file now. It is then never used
+ * again, not even to close it, and the client ends: without the shared page no new connection is possible. */
 #include "client/lib/internal.h"
 
 #include <stdarg.h>

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of a client. Two threads: the caller's, and ours (link.c), which owns the connection. What they share is
- * under `lock`; our thread alone sends, and what it sends it derives from the shared state (link.c, next_message), so
- * that a new connection only has to forget what has been sent.
+/* The inside of a client. Two threads: the caller's, and ours (link.c), which owns the connection. `lock` guards their
+ * shared state. Only our thread sends. It derives its messages from the shared state (link.c, next_message), so a new
+ * connection only has to forget which messages were sent.
  *
  *   IDLE -> NEXT -> BUILDING -> RESTORING -> RUNNING <-> STOPPED
  *    ^        \-> OVER   |          |           |           |
- *    +-------------------+----------+-----------+-----------+   ended: ptcd said so; or ptc_next
- */
+ *    +-------------------+----------+-----------+-----------+   ended: ptcd said so; or ptc_next */
 #pragma once
 
 #include "client/lib/device/device.h"
@@ -70,7 +69,7 @@ struct staging {
 	uint64_t touched; /* bytes whose pages are known to be in our page table */
 };
 
-/* What promise.said lies in, and ptcd has as well; map NULL: they lie in the heap. */
+/* The memory of promise.said, which ptcd has as well; map NULL: promise.said lies in the heap. */
 struct kept {
 	struct guarded_fd fd;
 	void *map;
@@ -176,8 +175,8 @@ static inline bool ptc_client_forked(const ptc_client *c)
 	return c->forks != atomic_load_explicit(&ptc_client_forks, memory_order_relaxed);
 }
 int ptc_client_fatal_locked(ptc_client *c);
-/* Waits until devices have done what they were told up to `step`, a published boundary; PTC_LOCAL_NO_STOP: all of it.
- * false: `why` says what failed or took too long. The caller's thread only. */
+/* Waits until devices have done all work up to `step`, a published boundary; PTC_LOCAL_NO_STOP: all queued work. false:
+ * `why` says what failed or took too long. The caller's thread only. */
 bool ptc_client_settle(ptc_client *c, uint64_t step, char *why, size_t size);
 void ptc_client_staging_done(struct staging *s);
 struct blob *ptc_client_blob(struct rank_state *k, const char *name, enum ptc_blob_scope scope);

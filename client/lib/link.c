@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Our thread: keeps the connection to ptcd. Happy path: connect, HELLO, WELCOME; then send what the shared state says
- * is still to be said, and act on what comes. Failure modes: if the connection is lost, or brings bytes that are none
- * of ours, it is made anew, with growing pauses, for as long as the process lives; everything is said again. REFUSED,
- * another version, or a job whose folder has been gone for a while is final (`fatal`): every call returns that error,
- * a running rank's at its next boundary. */
+/* Our thread: keeps the connection to ptcd. Happy path: connect, HELLO, WELCOME; then send the messages that the shared
+ * state still asks for, and act on those that come. Failure modes: if the connection is lost, or brings malformed
+ * bytes, it is made anew, with growing pauses, for as long as the process lives; all messages that still hold are sent
+ * again. REFUSED, another version, or a job whose folder has been gone for a while is final (`fatal`): every call
+ * returns that error, a running rank's at its next boundary. */
 #include "client/lib/link.h"
 
 #include <errno.h>
@@ -73,7 +73,8 @@ static bool next_get_locked(ptc_client *c)
 	return true;
 }
 
-/* What is declared before it has memory is said twice: as soon as the program says that it is all, and when it has. */
+/* Tensors that are declared before they have memory are sent twice: once the program says that all are declared, and
+ * when they have memory. */
 static bool next_declaration_locked(ptc_client *c)
 {
 	bool first = c->layout && c->takes_layout && !c->sent.layout && c->phase <= PHASE_RESTORING;
@@ -184,7 +185,7 @@ static bool next_keep_locked(ptc_client *c)
 	return true;
 }
 
-/* What is to be said next, into `out`. */
+/* Writes the next message into `out`. */
 static bool next_message_locked(ptc_client *c)
 {
 	c->out.len = 0;
@@ -210,7 +211,7 @@ static void say_again_locked(ptc_client *c)
 		c->set->cursors[i].dirty = true;
 	if (c->phase == PHASE_NEXT) /* it is said again, perhaps for another generation */
 		ptc_client_rank_state_clear(c->got);
-	/* What was copied for another ptcd is not there for this one. */
+	/* Bytes that were copied for another ptcd are not there for this one. */
 	c->stop_staged = false;
 	c->link++;
 	ptc_client_staging_done(&c->offered);

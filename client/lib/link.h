@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the thread of a client does: it owns the connection, fills declared memory as ptcd says, and asks the kernel for
- * huge pages. Inside libptc. */
+/* The thread of a client. It owns the connection, fills declared memory as ptcd says, and asks the kernel for huge
+ * pages. Inside libptc. */
 #pragma once
 
 #include "client/lib/internal.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declaring and restoring. Happy path: each tensor is checked and kept; ptc_restore has our thread say them all and
- * waits until ptcd has filled them. Failure modes: a mistake in a declaration is named at the call that makes it; what
- * only ptcd can see (ranks that contradict each other) is REFUSED by ptc_restore; STALE when the generation ended
- * meanwhile. */
+/* Declaring and restoring. Happy path: each tensor is checked and kept; ptc_restore has our thread send them all, and
+ * waits until ptcd has filled them. Failure modes: a call with a mistake in its declaration names the mistake. A
+ * mistake that only ptcd can see (ranks contradict each other) makes ptc_restore fail with REFUSED. If the generation
+ * ends meanwhile, it fails with STALE. */
 #include "client/lib/internal.h"
 
 #include <stdio.h>
@@ -381,7 +381,7 @@ bool ptc_client_settle(ptc_client *c, uint64_t step, char *why, size_t size)
 	return true;
 }
 
-/* What was declared without has got some. */
+/* A tensor that was declared without memory has got some. */
 static int check_memory_locked(ptc_client *c)
 {
 	for (size_t i = 0; i < c->ntensors; i++) {
@@ -404,7 +404,7 @@ int ptc_restore(ptc_client *c)
 
 	if (rc)
 		return rc;
-	/* What the program has told its devices to write there would come after what is restored. */
+	/* Otherwise writes that the program has queued on its devices would come after the restored bytes. */
 	if (!ptc_client_settle(c, PTC_LOCAL_NO_STOP, why, sizeof why))
 		return ptc_client_fail(c, PTC_R_SYSTEM, "ptc_restore: %s", why);
 	atomic_store(&c->page->device, 0); /* marks of an earlier generation have all been written by now */

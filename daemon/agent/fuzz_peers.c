@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzz entry point: calls of ptc.v1.Peer, one after the other; of each a byte that chooses it, two that say how long
- * its message is, and that. A whole agent with committed state and a store of its own gets them over a socket, as from
- * a node: decoded, checked and done. Whatever they say, the agent answers, and committed bytes are what they were as
- * long as they are there. */
+/* Fuzz entry point: calls of ptc.v1.Peer, one after the other. Each is a byte that chooses the call, two bytes for the
+ * length of its message, and the message. A whole agent with committed state and a store of its own gets them over a
+ * socket, as from a node. Whatever they say, the agent answers, and committed bytes do not change as long as they are
+ * there. */
 #include "daemon/agent/test_world.h"
 
 #include "daemon/store/store_read.h"

@@ -714,7 +714,7 @@ static void test_fence_of_a_new_store(void **state)
 
 static void test_fences_and_numbers(void **state)
 {
-	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_error err = PTC_ERROR_INIT, forgotten = PTC_ERROR_INIT;
 	Ptc__V1__PrepareReply *reply;
 	struct world w;
 	struct gen now, next;
@@ -730,6 +730,10 @@ static void test_fences_and_numbers(void **state)
 	info_make(&info, &w, &now, &next);
 	info.pb.fence = 9;
 	assert_int_equal(do_prepare(&w, 0, &info, false, &reply, &err), PTC_EFENCED);
+	node_down(&w, &w.nodes[0]);
+	node_up(&w, &w.nodes[0]); /* what it remembers is in its store */
+	assert_int_equal(do_prepare(&w, 0, &info, false, &reply, &forgotten), PTC_EFENCED);
+	assert_non_null(strstr(forgotten.text, "has obeyed a controller"));
 	info.pb.fence = 10;
 	keep = next.nodes[1];
 	next.nodes[1] = NODES;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ptc.v1.Control: its methods and who may call them.
  *
- * Happy path: each method has a handler in one of the rooms below; users and
- * administrators may call all of them, nodes those that are relayed, for a user
- * whom they must name. Failure modes: a caller that is nobody (PTC_EPERM);
- * memory that ran out is reported with the setting that bounds it. */
+ * Happy path: each method has a handler in one of the rooms below; users and administrators may call all of them. Nodes
+ * may call those that are relayed, and must name the user. Failure modes: a caller that is nobody (PTC_EPERM); memory
+ * that ran out is reported with the setting that bounds it. */
 #include "daemon/api/api.h"
 
 #include "base/check.h"
@@ -63,6 +62,7 @@ int ptc_api_register(struct ptc_daemon *d, struct ptc_rpc_server *server, struct
 		{ "/ptc.v1.Control/Abort", ptc_api_abort, .relayed = true },
 		{ "/ptc.v1.Control/Snapshots", ptc_api_snapshots },
 		{ "/ptc.v1.Control/Rollback", ptc_api_rollback, .relayed = true },
+		{ "/ptc.v1.Control/RollbackSkipping", ptc_api_rollback_skipping, .relayed = true },
 		{ "/ptc.v1.Control/Verify", ptc_api_verify, .bulk = true },
 		{ "/ptc.v1.Control/Events", ptc_api_events, .relayed = true },
 		{ "/ptc.v1.Control/Run", ptc_api_run, .relayed = true },

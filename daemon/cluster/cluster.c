@@ -58,6 +58,7 @@ struct ptc_cluster {
 	uint64_t epoch;
 	struct ptc_loss loss;
 	struct ptc_devices_doc devices;
+	bool any_slow; /* some job has left devices, or had */
 	uint64_t device_writes;
 	bool seen_devices; /* in the listing under way */
 	struct ptc_tasks *tasks;
@@ -577,8 +578,8 @@ static void own_key_changed(struct ptc_cluster *c, const char *name)
 		ptc_cluster_run(c, OWN_LANE, look_for_own_key, NULL, c); /* no memory: at the next change */
 }
 
-/* What is written from now on, every member that is up reads without passing anything over. One that is away, and comes
- * back, reads it as what the next version wrote. */
+/* Every member that is up reads documents written from now on without skipping a part. A member that is down, and comes
+ * back, reads them as documents of the next version. */
 static void learn_versions(struct ptc_cluster *c)
 {
 	uint32_t lowest = c->opts.node.documents;
@@ -614,7 +615,7 @@ static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 	c->nodes[i]->lease = kv->lease;
 }
 
-/* One that cannot be read is of a later version, or damaged: what was known before stays. */
+/* A document that cannot be read is of a later version, or damaged: the last readable one stays in use. */
 static void devices_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -645,7 +646,12 @@ bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t d
 {
 	size_t n;
 	const struct ptc_device_given *g = ptc_devices_of_node(&c->devices, node, &n);
+	const struct ptc_job_view *own = c->any_slow ? ptc_cluster_find_uuid(c, uuid) : NULL;
 
+	if (ret_by)
+		*ret_by = NULL;
+	if (own && ptc_slow_device_find(&own->slow, node, device, ptc_sys_realtime_ms()))
+		return false;
 	for (size_t i = 0; i < n; i++) {
 		const struct ptc_job_view *j;
 
@@ -897,7 +903,7 @@ static void older_delete(struct ptc_job_view *j)
 	j->older_revision = 0;
 }
 
-static void job_put(const struct ptc_cluster *c, struct ptc_job_view *j, const char *leaf, const struct ptc_etcd_kv *kv)
+static void job_put(struct ptc_cluster *c, struct ptc_job_view *j, const char *leaf, const struct ptc_etcd_kv *kv)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	int rc = 0;
@@ -922,6 +928,9 @@ static void job_put(const struct ptc_cluster *c, struct ptc_job_view *j, const c
 		rc = older_put(j, kv, &err);
 	} else if (strncmp(leaf, WORKER_LEAF, strlen(WORKER_LEAF)) == 0) {
 		rc = worker_put(j, leaf + strlen(WORKER_LEAF), kv, &err);
+	} else if (strncmp(leaf, PTC_SLOW_LEAF, strlen(PTC_SLOW_LEAF)) == 0) {
+		c->any_slow = true;
+		rc = ptc_slow_device_put(&j->slow, leaf, kv->value, kv->len, &err);
 	}
 	if (rc)
 		ptc_warn("etcd", "%s ignored: %s", kv->key, err.text);
@@ -943,6 +952,8 @@ static void job_delete(struct ptc_job_view *j, const char *leaf)
 		older_delete(j);
 	else if (strncmp(leaf, WORKER_LEAF, strlen(WORKER_LEAF)) == 0)
 		worker_delete(j, find_worker(j, leaf + strlen(WORKER_LEAF)));
+	else if (strncmp(leaf, PTC_SLOW_LEAF, strlen(PTC_SLOW_LEAF)) == 0)
+		ptc_slow_device_delete(&j->slow, leaf);
 }
 
 static struct ptc_job_view *job_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
@@ -984,6 +995,7 @@ static void reset(struct ptc_cluster *c, bool jobs)
 		memset(&c->jobs[i]->seen, 0, sizeof c->jobs[i]->seen);
 		for (size_t k = 0; k < c->jobs[i]->nworkers; k++)
 			c->jobs[i]->workers[k].seen = false;
+		ptc_slow_devices_unseen(&c->jobs[i]->slow);
 	}
 	for (size_t i = 0; !jobs && i < c->nnodes; i++) {
 		c->nodes[i]->seen = c->nodes[i]->seen_drained = c->nodes[i]->seen_declared = false;
@@ -1023,6 +1035,7 @@ static void synced(struct ptc_cluster *c, bool jobs)
 			copies_delete(j);
 		if (!j->seen.older)
 			older_delete(j);
+		ptc_slow_devices_listed(&j->slow);
 		for (size_t k = j->nworkers; k-- > 0;)
 			if (!j->workers[k].seen)
 				worker_delete(j, &j->workers[k]);
@@ -1218,6 +1231,7 @@ struct ptc_cluster *ptc_cluster_free(struct ptc_cluster *c)
 		ptc_free(c->jobs[i]->workers);
 		ptc_free(c->jobs[i]->lock_wait);
 		ptc_copies_doc_done(&c->jobs[i]->copies);
+		ptc_slow_devices_done(&c->jobs[i]->slow);
 		ptc_free(c->jobs[i]);
 	}
 	ptc_devices_doc_done(&c->devices);

@@ -18,12 +18,12 @@
 #include "daemon/cluster/copies/copies_doc.h"
 #include "daemon/cluster/older/older_doc.h"
 #include "daemon/cluster/devices/given_devices.h"
+#include "daemon/cluster/devices/slow_devices.h"
 #include "daemon/cluster/records.h"
 #include "daemon/cluster/tasks.h"
 #include "rpc/client/client.h"
 
 #define PTC_BLOB_KEY 160 /* bytes of a key of a part of a blob */
-
 struct ptc_cluster;
 
 struct ptc_node {
@@ -61,11 +61,11 @@ struct ptc_job_view {
 	bool bad_record; /* there is a record that this version cannot read */
 	struct ptc_meta_doc meta;
 	struct ptc_record_doc record;
-	int64_t record_revision; /* mod_revision of the record */
+	int64_t record_revision, copies_revision, older_revision; /* mod_revisions; 0: there is none */
 	struct ptc_intent_doc intent;
-	struct ptc_copies_doc copies;            /* of zeros where there is none, or none that this version can read */
-	int64_t copies_revision, older_revision; /* mod_revisions; 0: there is none */
-	struct ptc_older_doc older;              /* snapshots beside the committed one; likewise */
+	struct ptc_copies_doc copies; /* of zeros where there is none, or none that this version can read */
+	struct ptc_older_doc older;   /* snapshots beside the committed one; likewise */
+	struct ptc_slow_devices slow; /* devices that it has left, some of whose time may be over */
 	char lock_node[PTC_NAME_MAX + 1];
 	int64_t lock_fence;              /* base/number/fence.h */
 	struct ptc_lock_wait *lock_wait; /* of daemon/controller/taking, freed with the view; NULL: none */
@@ -156,7 +156,7 @@ int64_t ptc_cluster_least_fence(struct ptc_cluster *c, const char *uuid);
  * until somebody writes the document anew, so ask ptc_cluster_find_uuid. */
 const struct ptc_devices_doc *ptc_cluster_devices(const struct ptc_cluster *c);
 uint64_t ptc_cluster_device_writes(const struct ptc_cluster *c); /* how often that has changed */
-/* Whether the device may be given to a rank of that job. If not, and ret_by is not NULL: to the job that has it. */
+/* Whether a rank of that job may have it. If not, *ret_by (NULL ok) has it; if that is NULL, the job has left it. */
 bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t device, const char *uuid, bool shares,
 			     const struct ptc_job_view **ret_by);
 /* Says in this node's document which of its devices are not well (struct ptc_node_doc), if it says something else. Call
@@ -174,7 +174,7 @@ int ptc_cluster_declare_lost(struct ptc_cluster *c, const char *node, bool lost,
 int ptc_cluster_mark_device(struct ptc_cluster *c, const char *node, uint32_t device, bool bad, struct ptc_error *err);
 uint64_t ptc_cluster_epoch(const struct ptc_cluster *c); /* grows with every change of a node */
 bool ptc_cluster_synced(const struct ptc_cluster *c);
-/* The mirror has been complete at least once: before, what it lacks, or has only a part of, may be there. */
+/* The mirror has been complete at least once. Before that, a key that it lacks may exist. */
 bool ptc_cluster_listed(const struct ptc_cluster *c);
 int64_t ptc_cluster_coordination_epoch(const struct ptc_cluster *c); /* base/number/fence.h; any thread */
 

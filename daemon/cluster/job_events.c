@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The event log of a job: one line a decision, in etcd, so that it outlives
- * every daemon. A failed append is logged and forgotten: events explain, they
- * decide nothing. The oldest are dropped, now and then, by an append. What this daemon wrote, or read when it began to
- * keep a job's documents, it also remembers, RING lines at most, for whoever asks while the coordinator is unreachable.
- */
+/* The event log of a job: one line a decision, in etcd, so that it outlives every daemon. A failed append is logged and
+ * forgotten: events explain, they decide nothing. The oldest are dropped, now and then, by an append. This daemon also
+ * remembers events, for callers while the coordinator is unreachable: those that it wrote, and those that it read when
+ * it began to keep a job's documents, at most RING lines. */
 #include "daemon/cluster/job_events.h"
 
 #include "base/alloc.h"
@@ -23,11 +22,17 @@
 #define PRUNE_EVERY 20
 #define SLOTS       256
 #define RING        4096 /* of a few hundred bytes, 5 KiB at most */
+#define KEY_BYTES   128
 
 struct line {
 	char uuid[PTC_UUID_TEXT];
 	uint64_t number;
 	char *json;
+};
+
+struct ptc_event_line {
+	struct line line;
+	char key[KEY_BYTES], kind[32], text[PTC_ERROR_MAX];
 };
 
 static atomic_uint_fast64_t last_number;
@@ -158,16 +163,21 @@ static void prune(struct ptc_etcd *etcd, const char *uuid, struct ptc_etcd_kvs *
 	*op = (struct ptc_etcd_op){ .key = kvs->kv[0].key, .until = kvs->kv[kvs->n - KEEP_EVENTS].key };
 }
 
+static void key_of(const struct line *l, char ret_key[KEY_BYTES])
+{
+	snprintf(ret_key, KEY_BYTES, "/ptc/events/%s/%020" PRIu64, l->uuid, l->number);
+}
+
 static void append(void *arg, struct ptc_etcd *etcd)
 {
 	struct ptc_etcd_op ops[2] = { { 0 } };
 	struct ptc_etcd_kvs kvs = { 0 };
 	struct line *l = arg;
 	struct ptc_error err = PTC_ERROR_INIT;
-	char key[128], meta[96];
+	char key[KEY_BYTES], meta[96];
 	bool ok;
 
-	snprintf(key, sizeof key, "/ptc/events/%s/%020" PRIu64, l->uuid, l->number);
+	key_of(l, key);
 	snprintf(meta, sizeof meta, "/ptc/jobs/%s/meta", l->uuid);
 	/* only while the job exists: an event of a deleted one would stay for ever */
 	ops[0] = (struct ptc_etcd_op){ .key = key, .value = l->json, .len = strlen(l->json) };
@@ -246,4 +256,43 @@ void ptc_event_with(struct ptc_cluster *c, const char *uuid, const char *kind, j
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
 	post(c, uuid, kind, of_switch, text);
+}
+
+/* ---- written with something else ---- */
+
+struct ptc_event_line *ptc_event_line_new(struct ptc_cluster *c, const char *uuid, const char *kind, const char *fmt,
+					  ...)
+{
+	struct ptc_event_line *l = ptc_calloc(1, sizeof *l);
+	va_list ap;
+
+	if (!l)
+		return NULL;
+	va_start(ap, fmt);
+	vsnprintf(l->text, sizeof l->text, fmt, ap);
+	va_end(ap);
+	snprintf(l->kind, sizeof l->kind, "%s", kind);
+	snprintf(l->line.uuid, sizeof l->line.uuid, "%s", uuid);
+	l->line.number = next_number();
+	l->line.json = encode(c, kind, NULL, l->text);
+	key_of(&l->line, l->key);
+	return l->line.json ? l : ptc_event_line_free(l, false);
+}
+
+struct ptc_etcd_op ptc_event_line_op(const struct ptc_event_line *l)
+{
+	return (struct ptc_etcd_op){ .key = l->key, .value = l->line.json, .len = strlen(l->line.json) };
+}
+
+struct ptc_event_line *ptc_event_line_free(struct ptc_event_line *l, bool happened)
+{
+	if (!l)
+		return NULL;
+	if (happened) {
+		ptc_info("event", "job=%s %s: %s", l->line.uuid, l->kind, l->text);
+		remember(l->line.uuid, l->line.number, l->line.json, strlen(l->line.json));
+	}
+	ptc_free(l->line.json);
+	ptc_free(l);
+	return NULL;
 }

@@ -12,6 +12,15 @@ void ptc_event(struct ptc_cluster *c, const char *uuid, const char *kind, const 
 void ptc_event_with(struct ptc_cluster *c, const char *uuid, const char *kind, json_t *of_switch, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
 
+/* An event that is part of a transaction of the caller's, in the job's lane: it is there exactly if that has happened.
+ * NULL: out of memory; the transaction is made without it. Any thread, one at a time. */
+struct ptc_event_line;
+struct ptc_event_line *ptc_event_line_new(struct ptc_cluster *c, const char *uuid, const char *kind, const char *fmt,
+					  ...) __attribute__((format(printf, 4, 5)));
+struct ptc_etcd_op ptc_event_line_op(const struct ptc_event_line *l); /* borrows from l */
+/* happened: the transaction has. Returns NULL; NULL ok. */
+struct ptc_event_line *ptc_event_line_free(struct ptc_event_line *l, bool happened);
+
 /* A daemon remembers the events that it wrote and that ptc_events_remember read, for times when etcd is unreachable.
  * Any thread; ptc_events_remember blocks. */
 void ptc_events_remember(struct ptc_etcd *etcd, const char *uuid); /* reads the job's events from etcd */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: a document is the members of its struct, in the order of its table, compact, so that equal documents have
- * equal hashes. Failure modes: a member that is missing or cannot be is PTC_EINVAL naming document and member; a
- * version that is not next to ours, or a need that we do not know, is PTC_EVERSION.
- * What is written is of the version that all members read (base/number/versions.h). */
+ * equal hashes. Failure modes: a member is missing or has an impossible value: PTC_EINVAL naming document and member.
+ * The version is not next to ours, or we do not know a need: PTC_EVERSION. Documents are written in the version that
+ * all members read (base/number/versions.h). */
 #include "daemon/cluster/records.h"
 
 #include "base/alloc.h"
@@ -49,11 +49,21 @@ static char *dump(json_t *root)
 /* What a reader of the document must know. */
 static int put_need(json_t *root, const char *name)
 {
-	return json_object_set_new(root, "needs", json_pack("[s]", name));
+	json_t *needs = json_object_get(root, "needs");
+
+	return needs ? json_array_append_new(needs, json_string(name))
+		     : json_object_set_new(root, "needs", json_pack("[s]", name));
 }
 
-/* what: "record document". known: a name that it may need; NULL: none. */
-static int load(const char *what, const char *known, const char *json, size_t len, json_t **ret_root,
+static bool is_known(const char *const *known, const char *name)
+{
+	while (*known && strcmp(*known, name) != 0)
+		known++;
+	return *known != NULL;
+}
+
+/* what: "record document". known: names that it may need, the last one NULL; NULL: none. */
+static int load(const char *what, const char *const *known, const char *json, size_t len, json_t **ret_root,
 		struct ptc_error *err)
 {
 	int rc = ptc_json_load(what, json, len, ret_root, err);
@@ -61,7 +71,7 @@ static int load(const char *what, const char *known, const char *json, size_t le
 	for (json_t *needs = json_object_get(*ret_root, "needs"); rc == 0 && known && json_array_size(needs);) {
 		const char *first = json_string_value(json_array_get(needs, 0));
 
-		if (!first || strcmp(first, known) != 0 || json_array_remove(needs, 0) != 0)
+		if (!first || !is_known(known, first) || json_array_remove(needs, 0) != 0)
 			break;
 	}
 	if (rc == 0)
@@ -74,7 +84,7 @@ static int load(const char *what, const char *known, const char *json, size_t le
 }
 
 /* Of a document that is its members alone. *to as of ptc_members_from_json. */
-static int unpack(const char *what, const char *known, const struct ptc_members *t, const char *json, size_t len,
+static int unpack(const char *what, const char *const *known, const struct ptc_members *t, const char *json, size_t len,
 		  void *to, struct ptc_error *err)
 {
 	json_t *root = NULL;
@@ -226,6 +236,7 @@ DECODE(record, "record document", d.snapshot || d.run != PTC_RUN_NONE, 0)
 
 #define NEED_WITHOUT   "without" /* who passes it over takes tables that nobody has cleaned for this switch's */
 #define NEED_PLACEMENT "placement"
+#define NEED_SKIP_DATA "skip_data" /* who passes it over goes back in the data, too */
 
 static const char *const kinds[] = {
 	[PTC_SWITCH_RESIZE] = "resize",
@@ -259,6 +270,7 @@ static const struct ptc_member intent_rows[] = {
 	  .if_size = offsetof(struct ptc_intent_doc, run_to) + 1 - offsetof(struct ptc_intent_doc, run_from) },
 	IS(intent_doc, without, TEXT, IF_TEXT(intent_doc, without)),
 	IS(intent_doc, source, U64, IF(intent_doc, source)),
+	IS(intent_doc, skip_data, BOOL, IF(intent_doc, skip_data)),
 };
 static const struct ptc_members intent_members = PTC_MEMBERS(intent_rows, struct ptc_intent_doc);
 
@@ -266,7 +278,8 @@ char *ptc_intent_doc_encode(const struct ptc_intent_doc *d)
 {
 	json_t *root = pack(WRITTEN, &intent_members, d);
 
-	if (root && d->without[0] && put_need(root, NEED_WITHOUT) != 0) {
+	if (root && ((d->without[0] && put_need(root, NEED_WITHOUT) != 0) ||
+		     (d->skip_data && put_need(root, NEED_SKIP_DATA) != 0))) {
 		json_decref(root);
 		return NULL;
 	}
@@ -276,9 +289,10 @@ char *ptc_intent_doc_encode(const struct ptc_intent_doc *d)
 int ptc_intent_doc_decode(const char *json, size_t len, struct ptc_intent_doc *ret_doc, struct ptc_error *err)
 {
 	struct ptc_intent_doc d = { 0 };
-	int rc = unpack("intent document", NEED_WITHOUT, &intent_members, json, len, &d, err);
+	static const char *const known[] = { NEED_WITHOUT, NEED_SKIP_DATA, NULL };
+	int rc = unpack("intent document", known, &intent_members, json, len, &d, err);
 
-	if (rc == 0 && !d.to_snapshot && !d.run_to)
+	if (rc == 0 && ((!d.to_snapshot && !d.run_to) || (d.skip_data && !d.source)))
 		rc = ptc_error_set(err, PTC_EINVAL, "intent document: its members contradict each other");
 	if (rc == 0)
 		*ret_doc = d;
@@ -590,7 +604,8 @@ static int manifest_read(const char *json, size_t len, struct ptc_manifest_doc *
 	static const char what[] = "manifest document";
 	struct ptc_manifest_doc d = { 0 };
 	json_t *root = NULL;
-	int rc = load(what, NEED_PLACEMENT, json, len, &root, err);
+	static const char *const known[] = { NEED_PLACEMENT, NULL };
+	int rc = load(what, known, json, len, &root, err);
 
 	if (rc == 0)
 		rc = ptc_members_from_json(what, &manifest_members, root, &d, err);

@@ -11,7 +11,7 @@
  *   /ptc/names/UID/JOB       the job's uuid
  *   /ptc/users/UID/UUID      {version, bytes}: a job of that user, and its spec's length (daemon/cluster/quota.h)
  *   /ptc/creating/UUID       {version, node, boot_id, uid}: a job whose spec is being written; gone once it exists
- *   /ptc/datasets/NAME       a registered dataset (formats/dataset/dataset_doc.h)
+ *   /ptc/datasets/UID/NAME   a registered dataset (formats/dataset/dataset_doc.h)
  *   /ptc/blobs/UUID/HASH/PART-BYTES   parts of at most 512 KiB by content: spec (sealed), generation, manifest ...
  *   /ptc/events/UUID/NUMBER  event log; the oldest are dropped
  *   /ptc/jobs/UUID/meta      {version, uuid, name, uid, spec, created_ms}, and files_group if the job has one
@@ -19,7 +19,7 @@
  *   /ptc/jobs/UUID/record    the one committed thing, at most 4 KiB
  *   /ptc/jobs/UUID/intent, /barrier   the switch under way; moved on by an abort, so older transactions fail
  *   /ptc/jobs/UUID/worker/NODE   events of its ranks (workers/types/worker_event.h); read after the keys above
- *   /ptc/jobs/UUID/copies, /older   beside the layout: copies_doc.h; beside the committed snapshot: older_doc.h
+ *   /ptc/jobs/UUID/copies, /older, /slow/NODE/INDEX   copies_doc.h; older_doc.h; devices/slow_devices.h
  *   /ptc/jobs/UUID/measured, /probed, /weighed   not mirrored: measured_doc.h, probed.h, controller/recovery/growth.c
  *   /ptc/jobs/UUID/damage/NODE   damaged blocks (daemon/scrub/bad_blocks.c)
  * Encoders return JSON text for ptc_free, or NULL when out of memory. Decoders check every member that they know, pass
@@ -29,7 +29,7 @@
 #include "base/limits.h"
 #include "base/number/versions.h"
 #include "base/status.h"
-#include "daemon/core/job_switch.h"
+#include "daemon/core/switch_terms.h"
 #include "daemon/cluster/devices/unhealthy.h"
 #include "formats/dataset/ledger.h"
 
@@ -115,11 +115,11 @@ struct ptc_intent_doc {
 	bool run_from, run_to; /* ranks of the old generation run; ranks of the new one will */
 	enum ptc_run end;      /* of a snapshot without run_to, or a halt: the record's `run` afterwards */
 	uint64_t stop;         /* first round of arming; held: where ranks are captured */
-	bool held, leaves; /* a snapshot: of ranks that survive a loss (job_switch.h); of ranks that start elsewhere */
-	uint64_t reached;  /* held: the greatest step that any rank was seen to come to */
-	uint64_t source;   /* import: the older snapshot whose state it is; 0: a client sends the state */
-	/* Names of nodes that the switch began without, with spaces between: they are lost, or hold old tables. */
-	char without[PTC_WITHOUT_MAX];
+	bool held, leaves;     /* a snapshot: of ranks that survive a loss; of ranks that start elsewhere */
+	uint64_t reached;      /* held: the greatest step that any rank was seen to come to */
+	uint64_t source;       /* import: the older snapshot whose state it is; 0: a client sends the state */
+	bool skip_data;        /* with source: the data goes on where the record's state had come to */
+	char without[PTC_WITHOUT_MAX]; /* names of nodes, with spaces between: they are lost, or hold old tables */
 };
 char *ptc_intent_doc_encode(const struct ptc_intent_doc *d);
 int ptc_intent_doc_decode(const char *json, size_t len, struct ptc_intent_doc *ret_doc, struct ptc_error *err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lanes of tasks: daemon/cluster/tasks.h.
  *
- * Happy path: a task joins the end of its lane; the first of each lane is due. A due step of etcd's goes to the queue
- * of lanes that ETCD_THREADS threads take from, one that computes to libuv's pool; when the last step is over, done is
+ * Happy path: a task joins the end of its lane; the first of each lane is due. A due step that calls etcd goes to the
+ * queue of ETCD_THREADS threads; a due step that computes goes to libuv's pool; when the last step is over, done is
  * posted and the lane's next task is due. A lane exists while it has tasks.
  *
  * Failure modes: the pool takes no work any more (the loop has stopped, or no memory): a thread of etcd's computes.

@@ -283,7 +283,7 @@ static void test_left_out(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_manifest_doc m, plain;
-	struct ptc_intent_doc in;
+	struct ptc_intent_doc in, plain_in;
 	char *text, *other;
 
 	(void)state;
@@ -320,6 +320,16 @@ static void test_left_out(void **state)
 	assert_true(ptc_intent_without(&in, "n1") && ptc_intent_without(&in, "n22"));
 	assert_false(ptc_intent_without(&in, "n2") || ptc_intent_without(&in, "n"));
 	assert_int_equal(ptc_manifest_doc_decode(text, strlen(text), &plain, &err), PTC_EVERSION); /* no need of its */
+	ptc_free(text);
+	in.skip_data = true; /* of a rollback only */
+	text = ptc_intent_doc_encode(&in);
+	assert_int_equal(ptc_intent_doc_decode(text, strlen(text), &plain_in, &err), PTC_EINVAL);
+	ptc_free(text);
+	in.source = 3;
+	text = ptc_intent_doc_encode(&in);
+	assert_non_null(strstr(text, "\"needs\":[\"without\",\"skip_data\"]"));
+	assert_int_equal(ptc_intent_doc_decode(text, strlen(text), &in, &err), 0);
+	assert_true(in.skip_data && in.source == 3 && ptc_intent_without(&in, "n22"));
 	ptc_free(text);
 	for (int i = 0, rc = 0; rc == 0; i++) { /* there is an end, and it is whole names up to there */
 		char name[16];

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/sys/sys.h"
 #include "base/sys/thread.h"
+#include "base/test_leaks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -280,9 +281,5 @@ int main(void)
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 
-	if (!failed && ptc_alloc_live() != 0) {
-		fprintf(stderr, "%lld blocks leaked\n", (long long)ptc_alloc_live());
-		failed = 1;
-	}
-	return failed;
+	return test_leaks(failed);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of keys and what reads and writes it; checks across keys are in
- * config_check.c.
+/* The table of keys and what reads and writes it; checks across keys are in daemon_config_check.c.
  *
  * Happy path: libyaml's document is walked once; each scalar finds its key by
  * its dotted path and is parsed by the key's kind into the struct.
@@ -436,6 +435,9 @@ static const struct key {
 	  "Time that switches wait for a node after its lease has ended. Then the node counts as lost: switches of "
 	  "jobs that never had ranks go on without it if other nodes hold the state. While etcd is unreachable no node "
 	  "becomes lost; if most nodes end together, it takes three times as long." },
+	{ "cut_off_after", &k_ms, AT(cut_off_after_ms), "0s", NULL,
+	  "If this node has had no lease for this time, and no other machine of the cluster takes or refuses a "
+	  "connection, the node is cut off: its ranks are ended, because their jobs may go on elsewhere. 0s: never." },
 	{ "stall_after", &k_ms, AT(stall_after_ms), "10m", NULL,
 	  "If the step of ranks does not move for this time, and for 30 times a step's time, events and status say "
 	  "that they have stalled. ptcd does nothing to them. 0s: never." },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcd's configuration file (YAML, version 1). One table in config.c makes the
- * parser, --dump-config, --check-config and the man page's section.
+/* ptcd's configuration file (YAML, version 1). One table in daemon_config.c makes the parser, --dump-config,
+ * --check-config and the man page's section.
  *
  * Happy path: load (syntax, units, names), set insecure_loopback from the
  * command line, check (what needs the file system or two keys at once).
@@ -72,7 +72,8 @@ struct ptc_daemon_config {
 	} local_coordinator;
 	uint64_t lease_ttl_ms; /* whole seconds */
 	uint64_t node_lost_after_ms;
-	uint64_t stall_after_ms; /* 0: never */
+	uint64_t cut_off_after_ms; /* 0: never */
+	uint64_t stall_after_ms;   /* 0: never */
 	uint64_t copy_timeout_ms;
 	struct {
 		char *dir; /* NULL: no files */
@@ -119,13 +120,13 @@ bool ptc_daemon_config_timeout_clash(const struct ptc_daemon_config *cfg, size_t
 
 /* Files, addresses, sizes and keys that depend on each other. Finds devices: auto by ptc-gpu. */
 int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err);
-/* What is in the files of tls, coordinator.tls and coordinator.stranger: key, signature, time, uses, this node's name.
- */
+/* Checks the files of tls, coordinator.tls and coordinator.stranger: key, signature, time, uses, this node's name. */
 int ptc_daemon_config_check_certificates(const struct ptc_daemon_config *cfg, struct ptc_error *err);
-/* Connects to the etcd members as a stranger does. PTC_EPERM: one lets him in. What does not answer is warned of. */
+/* Connects to the etcd members as a stranger does. PTC_EPERM: one lets him in. A member that does not answer is logged.
+ */
 int ptc_daemon_config_check_strangers(const struct ptc_daemon_config *cfg, struct ptc_error *err);
 
-/* What memory.ceiling is spent on; PTC_EINVAL: too small to be useful. *ret_memory is set in any case. */
+/* Divides memory.ceiling into its shares; PTC_EINVAL: too small to be useful. *ret_memory is set in any case. */
 int ptc_daemon_config_memory(const struct ptc_daemon_config *cfg, struct ptc_memory *ret_memory, struct ptc_error *err);
 
 /* The whole configuration as YAML that loads to the same one, defaults included. Out of memory shows in b. */

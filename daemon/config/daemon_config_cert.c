@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether the certificates that a configuration names will do, and whether etcd turns strangers away. Apart from
- * daemon_config_check.c, which needs no rpc.
+/* Checks that the certificates of a configuration are usable, and that etcd turns strangers away. These checks need
+ * rpc; those of daemon_config_check.c do not.
  *
- * etcd decides which jobs run as whom. A local one is started so that members alone pass its handshake (etcd_child.c).
- * Of others that is tried: each is shown no certificate at all, and then a stranger's: coordinator.stranger, or, where
- * etcd's clients have an authority of their own, this node's own certificate, of the cluster's authority.
+ * etcd decides which jobs run as whom. A local etcd is started so that only members pass its handshake (etcd_child.c).
+ * Other etcds are tried: each is shown no certificate at all, and then a stranger's. That is coordinator.stranger. If
+ * etcd's clients have an authority of their own, it is this node's own certificate, which the cluster's authority has
+ * signed.
  *
- * Failure modes: the first that will not do, as one line that names the key; a member of etcd that does not answer is
- * not tried, and said to be so. */
+ * Failure modes: the first certificate that is not usable, as one line that names the key. A member of etcd that does
+ * not answer is not tried, and the log says so. */
 #include "daemon/config/internal.h"
 
 #include "base/sys/sys.h"

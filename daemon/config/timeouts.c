@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timeouts of a configuration that contradict each other, or what is built in (docs/timeouts.md). Happy path: none. No
- * failure modes: ptcd starts with them all the same, and says so. */
+/* Finds timeouts of a configuration that contradict each other, or built-in ones (docs/timeouts.md). Happy path: there
+ * are none. There are no failure modes: ptcd says which timeouts contradict each other, and starts all the same. */
 #include "daemon/config/internal.h"
 
 #include "base/check.h"

@@ -357,7 +357,7 @@ static int check_base(struct ptc_controller *ctl, const struct ptc_switch_reques
 	return 0;
 }
 
-/* What a switch of this kind goes to; see struct ptc_switch. */
+/* The generation and snapshot that a switch of this kind goes to; see struct ptc_switch. */
 static void intent_target(struct ptc_intent_doc *in, const struct ptc_switch_request *r)
 {
 	bool nothing = r->run_to && !r->run_from && r->base_snapshot == 0;
@@ -387,6 +387,7 @@ static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_reque
 		.leaves = r->leaves,
 		.reached = r->reached,
 		.source = r->source,
+		.skip_data = r->skip_data,
 	};
 	intent_target(&ctl->intent, r);
 	ctl->nphases = 0;
@@ -416,8 +417,8 @@ static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t nfr
 	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_SWITCH, .request = &sw });
 }
 
-/* New ranks may be building for a resize that has not begun. Snapshots are taken as ever; what ends the ranks that
- * train ends that resize. */
+/* New ranks may be building for a resize that has not begun. Snapshots are taken as ever; a switch that ends the
+ * training ranks ends that resize. */
 static int check_ahead(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
 {
 	uint64_t id;
@@ -595,6 +596,15 @@ static void count(const struct ptc_controller *ctl, bool was_committed)
 				  (i + 1 < ctl->nphases ? ctl->phases[i + 1].at_ns : now) - ctl->phases[i].at_ns);
 }
 
+static void compare_links(const struct ptc_controller *ctl)
+{
+	size_t n;
+	struct ptc_link_use *links = ptc_switch_links(ctl, &n);
+
+	ptc_measuring_links(ctl->all->measuring, links, n);
+	ptc_free(links);
+}
+
 static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
 	char *text = NULL, why[1024];
@@ -617,7 +627,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		text = ptc_switch_summary(ctl);
 		if (ctl->intent.run_to && ctl->intent.kind == PTC_SWITCH_RESIZE)
 			ptc_measuring_switched(ctl->all->measuring, ctl->uuid, ctl->intent.to_generation, text);
-		ptc_measuring_links(ctl->all->measuring, text);
+		compare_links(ctl);
 		committed(ctl);
 	} else {
 		if (up->status != PTC_EFENCED) /* else it is the next controller's to say */

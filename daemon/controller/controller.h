@@ -88,7 +88,7 @@ struct ptc_switch_request {
 	bool run_from, run_to, ahead; /* ranks run before it; ranks run after it, and build before it begins */
 	enum ptc_run end;             /* snapshot without run_to, halt: the record's `run` afterwards */
 	uint64_t stop, reached;       /* as in the intent; stop 0: as soon as possible */
-	bool held, leaves;            /* a snapshot of ranks that have survived a loss; that start again elsewhere */
+	bool held, leaves, skip_data; /* held, leaves: a snapshot of ranks that survived a loss; that start elsewhere */
 	struct ptc_generation_doc to; /* of a resize and an import; owned */
 	struct ptc_view source_view;  /* of an import from an older snapshot, `source`; owned */
 	uint64_t base_generation, base_snapshot; /* of the record that it was planned for */
@@ -96,7 +96,7 @@ struct ptc_switch_request {
 	char (*emptied)[PTC_NAME_MAX + 1];       /* keepers of copies that have none, as the plan found; owned */
 	size_t nemptied;
 	struct ptc_watcher *watcher; /* a reference; owned */
-	uint64_t id, source;         /* source: as in the intent */
+	uint64_t id, source;         /* source: as in the intent, like skip_data */
 };
 /* [loop] 0: accepted; the watcher will be finished, and the owned members are the controller's. */
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *request, struct ptc_error *err);
@@ -135,60 +135,38 @@ void ptc_tidy_creations(struct ptc_controllers *all);             /* [loop] crea
 void ptc_creation_key(const char *uuid, char ret_key[PTC_CREATION_KEY]);
 int ptc_creation_begin(struct ptc_controllers *all, const char *uuid, uid_t uid, size_t bytes, struct ptc_error *err);
 int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, uid_t uid, struct ptc_error *err);
-/* ---- switch_plan.c, loss/: from a request to a feasible switch ------------------- */
+/* ---- loss/: what lost nodes held ---------------------------------------------- */
 
 /* Whether each of v's nodes is up and has its table. It asks them: blocking, not on the loop. v is located. */
 void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *ret_has);
-/* Finds tensors of v's committed generation that no live node has any more (docs/control.md, "lost"; NULL: none) and
- * nodes that do not have their part ("absent"; NULL: none). Blocks as well. */
+/* Tensors of a committed generation that no live node has whole any more, and nodes that do not have their part. Nodes
+ * are numbers of the view's. Freed with ptc_lost_report_done; one of zeros is fine. */
+struct ptc_lost_report {
+	size_t ntensors; /* lost, of which `listed` has at most the first PTC_LOST_LISTED */
+	int64_t bytes;   /* of all of them */
+	struct ptc_lost_tensor *listed;
+	size_t nlisted;
+	struct ptc_absent_node *absent;
+	size_t nabsent;
+};
+#define PTC_LOST_LISTED 100
+struct ptc_lost_tensor {
+	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
+	int64_t bytes;
+	uint32_t nnodes, nodes[PTC_LOST_NODES];
+};
+struct ptc_absent_node {
+	uint32_t node;
+	const char *state; /* "left out", "without its bytes", "lost" or "down" */
+	double down_s;
+	char *means; /* a line for people */
+};
+void ptc_lost_report_done(struct ptc_lost_report *r);
+/* Blocks as well. */
 int ptc_lost_find(struct ptc_controllers *all, const struct ptc_view *v, const bool *has, const struct ptc_spec *spec,
-		  const struct ptc_record_doc *record, json_t **ret_lost, json_t **ret_absent, struct ptc_error *err);
+		  const struct ptc_record_doc *record, struct ptc_lost_report *ret, struct ptc_error *err);
 /* PTC_ELOST: usable nodes (by v's numbers) lack some of it; the line names tensors. Asks none. Not on the loop. */
 int ptc_lost_covered(struct ptc_controllers *all, const struct ptc_view *v, const bool *usable, struct ptc_error *err);
-
-struct ptc_plan_request {
-	const char *config; /* NULL or "": the job's table or the planner chooses one for gpus */
-	uint32_t gpus;
-	double horizon_s; /* for the planner; 0: the job's mean time between changes */
-	int objective;    /* for the planner: enum ptc_objective */
-	bool or_same;     /* without config and gpus: as the job is, or the largest of its table that fits ... */
-	bool or_one;      /* ... or, if none fits, one rank */
-	bool at_rest;     /* no rank runs: nodes are asked whether they have the record's table */
-	bool runs;        /* a person wants ranks to run there: the job's min_gpus and max_gpus hold */
-	bool ranks;       /* ranks will run there: on devices only that no other job has */
-	char **nodes;
-	size_t nnodes;                      /* use only these nodes; 0: any */
-	bool (*gone)(const void *gone_arg); /* true: nobody waits for advice any more; may be NULL */
-	const void *gone_arg;
-	enum ptc_devices_lack *ret_lack; /* set with PTC_ENODEVICES, if it is so for others' devices; may be NULL */
-};
-struct ptc_planned {
-	struct ptc_generation_doc to;
-	char *json; /* docs/control.md describes it */
-	bool stays; /* the planner finds that no switch pays; `to` is the present generation */
-	/* Nodes that are up and have lost the copies that the document names there: the plan counts on none of these.
-	 */
-	char (*emptied)[PTC_NAME_MAX + 1];
-	size_t nemptied;
-	char why[PTC_PLANNING_WHY_MAX];
-};
-void ptc_planned_done(struct ptc_planned *p);
-/* Plans a switch. v has from (or generation 0). Blocking; not on the loop. */
-int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
-		    struct ptc_planned *ret_planned, struct ptc_error *err);
-/* Gives the planner's advice for req->gpus devices or, with `first`, for each number from there on: JSON
- * (docs/control.md). Blocking; not on the loop. */
-int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
-		    uint32_t first, json_t **ret_json, struct ptc_error *err);
-
-/* The plan of a switch, made again once the layout of v->to is known. Its bounds are over the devices of the pool. */
-struct ptc_plan_pool; /* made on the loop; NULL: out of memory */
-struct ptc_plan_pool *ptc_plan_pool_new(struct ptc_controllers *all, const struct ptc_view *v);
-struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p); /* NULL ok */
-/* v: as given to ptc_plan_pool_new. planned: the first plan, whose choice stays; NULL: there is none. Blocking; any
- * thread but the loop. */
-int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, const char *planned, char **ret_json,
-		       struct ptc_error *err);
 
 /* [loop] Numbers of the switches that this daemon has controlled since its start, for metrics. */
 #define PTC_SWITCH_KINDS 4

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a controller does for jobs whose ranks run: agrees on what was
- * captured, merges what was declared, and acts on what nodes tell.
+/* A controller's work for jobs whose ranks run: it compares captures, merges declarations, and acts on worker events.
  *
- * Happy path: AGREE compares the replicas' digests and cursors of all nodes
- * and writes the state document of blobs; LAYOUT merges the declarations of all ranks,
- * compares them with what the old generation held and writes the layout
- * document and the generation that names it; worker events of a node (a rank failed, all
- * have finished, a snapshot is due) becomes a switch when none is under way.
- * Both are tasks of the job's lane, with copies of all they need.
+ * Happy path: AGREE compares the replicas' digests and cursors of all nodes and writes the state document of blobs;
+ * LAYOUT merges the declarations of all ranks, compares them with what the old generation held and writes the layout
+ * document and the generation that names it; a worker event of a node (a rank failed, all have finished, a snapshot is
+ * due) becomes a switch when none is under way. AGREE and LAYOUT are tasks of the job's lane, with copies of everything
+ * that they need.
  *
  * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks),
  * declarations that contradict each other, the old generation or a rule (PTC_ELAYOUT),

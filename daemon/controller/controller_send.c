@@ -548,11 +548,14 @@ static int take_result(struct ptc_pull *p, const Ptc__V1__PullReply *r, struct p
 	res->wire_bytes = r->wire_bytes;
 	res->copied_bytes = r->copied_bytes;
 	res->verified_bytes = r->verified_bytes;
-	res->links = r->n_links ? json_array() : NULL;
-	for (size_t i = 0; i < r->n_links && r->links[i]->ns; i++)
-		json_array_append_new(res->links, json_pack("{s:s, s:I, s:f}", "from", r->links[i]->from, "bytes",
-							    (json_int_t)r->links[i]->bytes, "seconds",
-							    (double)r->links[i]->ns / 1e9));
+	res->links = r->n_links ? ptc_calloc(r->n_links, sizeof *res->links) : NULL;
+	for (size_t i = 0; res->links && i < r->n_links && r->links[i]->ns; i++) {
+		struct ptc_link_use *l = &res->links[res->nlinks++];
+
+		snprintf(l->from, sizeof l->from, "%s", r->links[i]->from);
+		l->bytes = r->links[i]->bytes;
+		l->seconds = (double)r->links[i]->ns / 1e9;
+	}
 	return 0;
 }
 

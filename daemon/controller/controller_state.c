@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A controller in memory: counted, freed with its last reference, with all that belongs to its switch. What every other
- * file of the controller stands on; it calls none of them but the watcher. Loop thread, but for what writes a blob.
- * Failure modes: memory, where a function says so. */
+/* A controller in memory: it is counted, and its last reference frees it with everything of its switch. All other files
+ * of the controller use this one; it calls none of them but the watcher. Loop thread, except for the function that
+ * writes a blob. Failure modes: memory, if a function says so. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
@@ -25,7 +25,7 @@ void ptc_pull_result_done(struct ptc_pull_result *r)
 {
 	ptc_free(r->need_index);
 	ptc_free(r->digests);
-	json_decref(r->links);
+	ptc_free(r->links);
 	if (r->capture)
 		ptc_pb_free(&r->capture->base);
 	if (r->layout)
@@ -173,6 +173,16 @@ const struct ptc_generation_doc *ptc_controller_current(const struct ptc_control
 	bool rolled = ctl->view.to.world && ctl->record.generation == ctl->intent.to_generation;
 
 	return rolled ? &ctl->view.to : &ctl->view.from;
+}
+
+bool ptc_controller_ranks_on(const struct ptc_controller *ctl, const char *node)
+{
+	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+
+	for (size_t i = 0; i < g->nnodes; i++)
+		if (strcmp(g->nodes[i], node) == 0)
+			return true;
+	return false;
 }
 
 void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_kind kind, struct ptc_switch_request *ret)

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The controller's durable steps. Each is a task of the job's lane that carries
- * copies of all it needs, and its outcome back to the loop; what is long is
- * encoded and compared on the pool that computes.
+/* The controller's durable steps. Each is a task of the job's lane. The task carries copies of everything that it
+ * needs, and brings its outcome back to the loop. The pool that computes encodes and compares long documents.
  *
- * Happy path: blobs that are too long for it first (content-addressed, so
- * writing them twice is harmless), then one Txn, with the others, that compares the lock's create_revision (we are
- * still the controller), the record's mod_revision (nobody else committed)
- * and, for the second commit, the keys of the nodes that hold the new
- * generation. Failure modes: a compare failed (CONFLICT), or we can't know
- * (UNKNOWN: the core reloads what is written down). */
+ * Happy path: blobs that are too long for a transaction are written first. (They are content-addressed, so writing them
+ * twice is harmless.) Then one Txn writes the rest. It compares the lock's create_revision (we are still the
+ * controller), the record's mod_revision (nobody else committed) and, for the second commit, the keys of the nodes that
+ * hold the new generation. Failure modes: a compare failed (CONFLICT); the outcome is not known (UNKNOWN: the core
+ * reloads the keys). */
 #include "daemon/controller/internal.h"
 #include "daemon/agent/geometry/digest_merge.h"
 
@@ -39,6 +37,7 @@ struct txn {
 	struct ptc_manifest_doc manifest; /* shares nothing with the controller */
 	char *manifest_json;              /* of a commit */
 	char *generation_json;
+	struct ptc_event_line *event; /* of a commit; NULL: none */
 	bool new_incarnation;
 	/* a commit by which the record's snapshot becomes an older one: what the document is to be */
 	bool supersedes;
@@ -50,7 +49,7 @@ struct txn {
 	struct ptc_device_claim claim;
 	/* INTENT of a job whose ranks do not run: what they carry is known */
 	struct ptc_meta_doc meta;
-	char state_hash[PTC_HASH_HEX], *from_config, *to_config;
+	char state_hash[PTC_HASH_HEX], data_hash[PTC_HASH_HEX], *from_config, *to_config;
 	struct ptc_rank_states rank_states;
 	struct {
 		char key[128];
@@ -73,6 +72,7 @@ static void txn_free(struct txn *t)
 	ptc_free(t->to_config);
 	ptc_free(t->nodes);
 	ptc_device_claim_done(&t->claim);
+	ptc_event_line_free(t->event, t->outcome == PTC_TXN_OK);
 	ptc_controller_unref(t->ctl);
 	ptc_free(t);
 }
@@ -132,6 +132,7 @@ static int switch_rank_states(struct txn *t, struct ptc_etcd *e, struct ptc_erro
 					   .from = t->from_config,
 					   .to = t->to_config,
 					   .hash = t->state_hash,
+					   .data_hash = t->intent.skip_data ? t->data_hash : NULL,
 					   .fence = t->fence };
 
 	return ptc_rank_states_switch(&ask, NULL, e, &t->rank_states, err);
@@ -194,7 +195,7 @@ static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 static int put_record(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *manifest, bool unintend,
 		      const char *point, struct ptc_error *err)
 {
-	struct ptc_etcd_op ops[4] = { { 0 } };
+	struct ptc_etcd_op ops[5] = { { 0 } };
 	char record[96], intent[96], older[96], *json = ptc_record_doc_encode(&t->record);
 	size_t n = 0;
 	int rc;
@@ -214,6 +215,8 @@ static int put_record(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_o
 		ops[n++] = (struct ptc_etcd_op){ .key = older,
 						 .value = t->older_json,
 						 .len = t->older_json ? strlen(t->older_json) : 0 };
+	if (t->event)
+		ops[n++] = ptc_event_line_op(t->event);
 	rc = run_txn(t, e, ops, n, point, err);
 	ptc_free(json);
 	return rc;
@@ -421,6 +424,8 @@ static int make_ledger(struct ptc_controller *ctl, bool captured, struct ptc_man
 	struct ptc_config config = { 0 };
 	int rc = ptc_ledger_copy(import ? &ctl->imported.ledger : &old->ledger, &m->ledger);
 
+	if (rc == 0 && ctl->intent.skip_data)
+		rc = ptc_ledger_skip(&m->ledger, &ctl->view.manifest.ledger, m->generation, old->step);
 	if (rc || !captured)
 		return rc;
 	rc = ptc_config_parse(ctl->view.from.config, &config, NULL);
@@ -599,6 +604,7 @@ static int make_rank_states(struct ptc_controller *ctl, struct txn *t)
 		return 0;
 	t->meta = ctl->meta;
 	memcpy(t->state_hash, from->manifest.state_hash, sizeof t->state_hash);
+	memcpy(t->data_hash, ctl->view.manifest.state_hash, sizeof t->data_hash);
 	t->from_config = ptc_strdup(from->from.config);
 	t->to_config = ptc_strdup(ctl->view.to.config);
 	return t->from_config && t->to_config ? 0 : PTC_ENOMEM;
@@ -625,6 +631,8 @@ static int txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_
 	}
 	if (rc == 0 && t->kind == PTC_TXN_COMMIT2)
 		rc = make_compares(ctl, t);
+	if (rc == 0 && t->kind == PTC_TXN_COMMIT2)
+		t->event = ptc_recovery_event(ctl, &t->record);
 	return rc;
 }
 
@@ -860,6 +868,7 @@ static int load_rank_states(struct load *l, struct ptc_etcd *e)
 					   .from = from->from.config,
 					   .to = l->view.to.config,
 					   .hash = from->manifest.state_hash,
+					   .data_hash = l->intent.skip_data ? l->view.manifest.state_hash : NULL,
 					   .fence = l->fence };
 
 	if (!l->has_record || !l->has_intent || !l->view.to.world ||

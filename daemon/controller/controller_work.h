@@ -21,7 +21,8 @@ struct ptc_pull_result {
 	uint64_t *digests; /* both move to the thread that compares them */
 	size_t n;
 	uint64_t wire_bytes, copied_bytes, verified_bytes;
-	json_t *links;                        /* of Pull: [{from, bytes, seconds}] */
+	struct ptc_link_use *links; /* of Pull: without `to`, which is the node */
+	size_t nlinks;
 	struct Ptc__V1__PullReply *capture;   /* of Capture: its last message, for rank states */
 	struct Ptc__V1__WorkersReply *layout; /* of Build: the declarations of the node's ranks */
 };
@@ -50,8 +51,8 @@ struct ptc_lock_tenure {
 	bool gives_back;  /* the lock is being given back */
 };
 void ptc_locks_tick(struct ptc_controllers *all); /* every 200 ms: tries for free locks */
-/* What the controller needs has been read; or it could not be. If the status says that this node cannot read it at all,
- * the lock is given back, and the result is true. */
+/* Called when the documents that the controller needs have been read, or could not be. If the status says that this
+ * node cannot read them at all, the lock is given back, and the result is true. */
 void ptc_lock_readable(struct ptc_controller *ctl);
 bool ptc_lock_unreadable(struct ptc_controller *ctl, int status, const char *why);
 
@@ -72,7 +73,7 @@ struct ptc_older ptc_older_of_record(const struct ptc_controller *ctl);
 /* Prunes by the job's description. If that cannot be read now, everything stays. May block; not on the loop. */
 void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, size_t most,
 		    struct ptc_older_doc *doc);
-/* Of a rollback: makes the generation that the switch goes to that of ctl->source, too. 0 or PTC_ENOMEM. */
+/* For a rollback: gives the switch's new generation the content of ctl->source. 0 or PTC_ENOMEM. */
 int ptc_older_aim(struct ptc_controller *ctl);
 /* The nodes that have the snapshot which a rollback goes back to; ptc_free it. NULL: out of memory. */
 uint32_t *ptc_older_sources(struct ptc_controller *ctl, uint32_t *ret_n);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which job has which devices, for a job's controller: what a switch claims, what is given back, and the document in
- * etcd. A claim is its caller's, and its transaction's from then on; functions that block are not for the loop thread.
- * Failure modes: another job has a device; etcd does not answer; the document cannot be read, or is too long; memory.
- */
+ * etcd. The caller owns a claim until it gives it to its transaction, which owns it from then on. Functions that block
+ * are not for the loop thread. Failure modes: another job has a device; etcd does not answer; the document cannot be
+ * read, or is too long; memory. */
 #pragma once
 
 #include "daemon/cluster/cluster.h"
-#include "daemon/core/job_switch.h"
+#include "daemon/core/switch_terms.h"
 
 #define PTC_DEVICE_TRIES 32 /* of a write: other jobs wrote the document at the same moment */
 

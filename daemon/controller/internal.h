@@ -116,6 +116,7 @@ void ptc_pull_results_done(struct ptc_controller *ctl);
 void ptc_pull_result_done(struct ptc_pull_result *r);
 /* The document of the record's generation; in FINISHING this is still the view's `to`. */
 const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl);
+bool ptc_controller_ranks_on(const struct ptc_controller *ctl, const char *node); /* that generation has ranks there */
 
 /* ending.c: the end of a job whose ranks finish. */
 /* The switch under way ended because a rank had finished. Its caller now waits for the job's end. why: one line. */
@@ -134,11 +135,11 @@ const char *ptc_switch_name(const struct ptc_controller *ctl);      /* "resize",
 const char *ptc_switch_to_config(const struct ptc_controller *ctl); /* "": there is none */
 char *ptc_switch_summary(struct ptc_controller *ctl);               /* ptc_free it; NULL: out of memory */
 json_t *ptc_switch_brief(struct ptc_controller *ctl);               /* for its event */
+/* What links between nodes have given while they had them to themselves; ptc_free it. NULL: nothing is known. */
+struct ptc_link_use *ptc_switch_links(const struct ptc_controller *ctl, size_t *ret_n);
 
 /* waits.c: the nodes that the switch under way waits for, and since when. */
 void ptc_controller_saw_node(struct ptc_controller *ctl, uint32_t node, bool up);
-/* Writes an event if the node has a part of the committed state. since_ns: since when it was down. */
-void ptc_controller_tell_node(struct ptc_controller *ctl, uint32_t node, bool up, int64_t since_ns);
 /* A text for the switch's progress, in buf, or etcd's last error; "": the switch waits for nothing. */
 const char *ptc_controller_waits_text(const struct ptc_controller *ctl, char *buf, size_t size);
 /* A text for the switch's end: up->node stayed down for up->waited_ms. */
@@ -151,8 +152,10 @@ int ptc_lost_error(const struct ptc_view *v, const struct ptc_spec *spec, const 
 		   const struct ptc_allocation *a, uint32_t nnodes, const bool *usable, char *const *names,
 		   struct ptc_error *err);
 
-/* loss/told_loss.c: tells the core and the job's events which nodes count as lost for this job. May free ctl. */
+/* loss/node_events.c: tells the core and the job's events which nodes count as lost for this job. May free ctl. */
 void ptc_controller_tell_lost(struct ptc_controller *ctl);
+/* Writes an event if the node has a part of the committed state. since_ns: since when it was down. */
+void ptc_controller_tell_node(struct ptc_controller *ctl, uint32_t node, bool up, int64_t since_ns);
 /* A text for the switch's end: up->node, which should get state, is lost. */
 void ptc_controller_lost_text(const struct ptc_controller *ctl, const struct ptc_job_update *up, char *buf,
 			      size_t size);

@@ -6,7 +6,7 @@
  * A controller has one of these; all of it belongs to the loop. What has to outlive a controller is in the record. */
 #pragma once
 
-#include "daemon/cluster/records.h"
+#include "daemon/controller/switch_plan.h" /* and the records */
 #include "formats/job/job.h"
 
 #include <stdbool.h>
@@ -68,7 +68,7 @@ struct ptc_recovery {
 			double step_s, now_s;        /* median of the last steps, of the slowest */
 		} stand;
 	} rounds;
-	/* hang.c: ranks that have stood for as long as the job allows */
+	/* recovery_hang.c: ranks that have stood for as long as the job allows */
 	struct ptc_hang {
 		uint64_t incarnation, step; /* of those that were told of last; 0: none */
 		uint64_t ends;              /* the ranks of this incarnation are held, and ended; 0: none are */
@@ -120,7 +120,7 @@ struct ptc_recovery {
 		uint64_t incarnation;
 		enum ptc_recovery_kind of;
 	} told;
-	struct ptc_record_doc over; /* the last record of a recovery that is over, until that has been told */
+	bool over; /* the recovery is, but its switch is not yet */
 };
 
 /* recovery.c: each 200 ms. May submit a switch, or abort one. */
@@ -128,17 +128,17 @@ void ptc_recovery_tick(struct ptc_controller *ctl);
 /* A rank of a job that trains has failed: r becomes a HALT. False: whether a node is lost is not known yet; ask again.
  */
 bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r);
-/* That HALT has begun: what it is for is told. */
+/* That HALT has begun: its event is written. */
 void ptc_recovery_begun(struct ptc_controller *ctl);
 /* A node of a job that trains is lost: a snapshot that is due would wait for it. */
 bool ptc_recovery_holds(const struct ptc_controller *ctl);
 /* The record that a HALT or a snapshot of held ranks makes, and that a switch makes that starts ranks. */
 void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc *r);
 void ptc_recovery_starts(struct ptc_record_doc *r);
-/* The record becomes next. */
-void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *next);
-/* A switch is committed, and its generation the current one: an event, if it has started ranks again. */
-void ptc_recovery_committed(struct ptc_controller *ctl);
+void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *next); /* the record becomes next */
+/* For the transaction that makes the record next: ranks are started again. NULL: they are not, or out of memory. */
+struct ptc_event_line *ptc_recovery_event(const struct ptc_controller *ctl, const struct ptc_record_doc *next);
+void ptc_recovery_committed(struct ptc_controller *ctl); /* a switch, and its generation is the current one */
 /* A switch that was to start ranks again has come to nothing. */
 void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *why);
 
@@ -150,20 +150,19 @@ void ptc_controllers_replan(void *arg,
 			    const char *uuid); /* for ptc_measuring_opts.replan; arg: struct ptc_controllers */
 /* Whether nothing is under way, not even ranks that build for a switch to come. */
 bool ptc_growth_rests(const struct ptc_controller *ctl);
-/* What is there counts as weighed, until it is known whether the job is to grow. */
+/* The present devices count as weighed, until it is known whether the job is to grow. */
 void ptc_growth_note(struct ptc_controller *ctl);
 
 /* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. patient: not for an
  * answer that comes late. */
 void ptc_recovery_ask(struct ptc_controller *ctl, bool patient);
-/* hang.c: each 200 ms, of a job that trains: asks nodes as often as its `on_hang` needs, and tells of ranks that hang,
- * or go on again. */
+/* recovery_hang.c: each 200 ms, of a job that trains: asks nodes as often as its `on_hang` needs, and tells of ranks
+ * that hang, or go on again. */
 void ptc_hang_tick(struct ptc_controller *ctl);
 /* Whether ranks hang now: hang.who says which, and hang.step where. */
 bool ptc_hang_hangs(const struct ptc_controller *ctl);
 /* hang_evidence.c: has nodes keep what the ranks do. It has ended when hang.evidence.state is KEPT. */
 void ptc_hang_keep(struct ptc_controller *ctl);
-
 /* recovery_hold.c: begins it, unless begun for the ranks of the record; ask again until it is FOUND or NONE. */
 enum ptc_hold_state ptc_recovery_hold(struct ptc_controller *ctl);
 /* Whether the node has a rank that is held at the step that was found. */
@@ -186,14 +185,15 @@ struct ptc_recovery_plan {
 void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p);
 /* Begins it, unless one is under way; then planned is called on the loop, unless the controller has gone. It may take
  * what is in p. READ: only what the description says. SAME: the configuration and the nodes that the job has, and no
- * others. GROW: of a job that trains, on more devices than it has. AGAIN: on as many. ELSEWHERE: of a job without
- * ranks, its configuration, without nodes that leave; ANY leaves these out, too. */
+ * others. GROW, AGAIN, LEAVE: of a job that trains, on more devices than it has, on as many, on at most as many.
+ * ELSEWHERE: of a job without ranks, its configuration, without nodes that leave; ANY leaves these out, too. */
 enum ptc_recovery_for {
 	PTC_RECOVERY_READ,
 	PTC_RECOVERY_SAME,
 	PTC_RECOVERY_ANY,
 	PTC_RECOVERY_GROW,
 	PTC_RECOVERY_AGAIN,
+	PTC_RECOVERY_LEAVE,
 	PTC_RECOVERY_ELSEWHERE,
 };
 void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,

@@ -3,17 +3,17 @@
  * It copies bytes, so TLS is between the caller and etcd, and etcd decides who is a member. A process of its own: like
  * etcd, it outlives a daemon that was killed.
  *
- * It cannot see who a caller is, but what etcd makes of him. A stranger is answered three times at most: to his
- * ClientHello (twice, if etcd wants another one), and with an alert that ends the connection. Whoever is answered more
- * often is a member, and so is his host from then on (rpc/door/door.h). Others are bounded in number, and in time until
- * their second answer. At the bound the oldest of the share with the most goes.
+ * The door cannot see who a caller is. It sees only how often etcd answers him. A stranger gets three answers at most:
+ * to his ClientHello (twice, if etcd wants another one), and an alert that ends the connection. So a caller who gets
+ * more answers is a member, and from then on his host is a member's (rpc/door/door.h). All other callers are bounded in
+ * number, and in time until their second answer. At the bound, the oldest of the share with the most is dropped.
  *
- * What one side sends waits in the kernel until the other takes it; at most CHUNK bytes of each side are here.
+ * Bytes of one side wait in the kernel until the other side takes them; at most CHUNK bytes of each side are here.
  *
  * Threads: the door's, which lets callers in, and the main one, which copies. One lock guards all pairs.
  *
- * Failure modes: the address cannot be bound (exit 1, one line); etcd does not listen (the caller is closed; after half
- * a minute of it the door ends). */
+ * Failure modes: the address cannot be bound (exit 1, one line); etcd does not listen (the caller's connection is
+ * closed; after half a minute the door ends). */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"

@@ -7,8 +7,7 @@
  * - A compare failed: PTC_OK, and *ret_succeeded is false.
  * - The outcome of a Put or Txn is unknown, because the connection broke after sending: PTC_ETIMEOUT or PTC_ECOORD. The
  *   caller reads again.
- * - Compaction cancelled a watch: the watch lists the keys again. Its callback gets PTC_WATCH_RESET and then the
- * current keys. */
+ * - Compaction cancelled a watch: the watch lists the keys again. Its callback gets PTC_WATCH_RESET, then the keys. */
 #pragma once
 
 #include "base/status.h"

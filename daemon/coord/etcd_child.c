@@ -14,13 +14,11 @@
  * Happy path: no etcd is left from before; start one, wait until it answers a
  * linearizable read, watch it through a pidfd, start it again when it ends, look after its database (etcd_upkeep.c).
  *
- * Failure modes: a live etcd left by a dead daemon (adopted if started the same
- * way and answering, else ended first; one that is just dying is waited for, as
- * it holds the data and the port until then); an etcd that answers, but slowly
- * (it is asked more patiently each time); another live daemon on data_dir
- * (PTC_ESTATE); our port in use (PTC_ECOORD); etcd ends while starting (PTC_ECOORD with the last lines of its
- * log); a pid reused by another process (start time and working directory
- * differ: left alone). */
+ * Failure modes: a live etcd left by a dead daemon (adopted if it was started in the same way and answers, else ended
+ * first; an etcd that is dying is waited for, as it holds the data and the port until then); an etcd that answers, but
+ * slowly (it is asked more patiently each time); another live daemon on data_dir (PTC_ESTATE); our port in use
+ * (PTC_ECOORD); etcd ends while starting (PTC_ECOORD with the last lines of its log); a pid reused by another process
+ * (start time and working directory differ: left alone). */
 #include "daemon/coord/etcd_i.h"
 
 #include "base/alloc.h"

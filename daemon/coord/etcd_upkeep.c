@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a database needs beside reads and writes.
+/* Upkeep of etcd's database, beside reads and writes.
  *
  * etcd keeps every revision until it is told to forget (compaction), never
  * makes its file smaller by itself (defragmentation), and refuses every write
@@ -7,10 +7,10 @@
  * by hand. Of a local etcd we do all three. Of a cluster its operators do;
  * there we only look (ptc_etcd_size).
  *
- * Happy path: a look every few seconds. Where many revisions or bytes have
- * been added since, revisions known at the previous look are compacted, so that whoever follows has that long to come
- * back; above half of the quota, all are. Where much of the file is free it is written anew: while nothing is written,
- * as nobody is served meanwhile, or at any time once it has come to half of its quota.
+ * Happy path: a look every few seconds. If many revisions or bytes have been added since, the revisions known at the
+ * previous look are compacted. So a watcher has that long to come back. Above half of the quota, all revisions are
+ * compacted. Where much of the file is free it is written anew: while nothing is written, as nobody is served
+ * meanwhile, or at any time once it has come to half of its quota.
  *
  * Failure modes: etcd does not answer (the next look tries again); no room on
  * the disk for the new file (said once); live documents alone fill the quota

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job core: see job_core.h for the protocol and for what it asks of shell, nodes and etcd. This file has the
- * events; job_state.c the states and their moves, job_moves.c what each phase begins and ends, job_nodes.c what nodes
- * are asked, job_replies.c what their answers mean, job_start.c where a switch begins or, found written down, goes on.
+ * events. switch_phases.c has the states and their moves, switch_moves.c the begin and the end of each phase,
+ * switch_nodes.c the requests to nodes, switch_replies.c their answers. switch_start.c says where a switch begins, or,
+ * found in etcd, goes on.
  *
  * Happy path: START, IDLE, SWITCH; CHECKING cleans the nodes that take part and asks for a dry run; INTENT makes the
  * switch durable; STARTING and ARMING get new ranks ready and stop the old; SEALING, AGREEING and COMMIT1 make the
@@ -17,9 +18,9 @@
  *   a transaction conflicts or is unknown   RELOAD, max_attempts times in a row, then the switch aborts
  *   abort while a transaction is in flight  remembered until its outcome is known; a committed switch stays committed
  *   abort before ENDING                     ranks go on from where they wait
- *   abort after it                          CLEAR raises the incarnation: the old generation starts again from the new
- * snapshot lock lost                               DONE (PTC_EFENCED) for the switch, STOPPED; nothing more from this
- * job
+ *   abort after it                          CLEAR raises the incarnation: the old generation starts again from the
+ *                                           new snapshot
+ *   lock lost                               DONE (PTC_EFENCED) for the switch, STOPPED; nothing more from this job
  *
  * Why nothing old can hurt a new switch: table keys are used again after an abort, so a node that was away during the
  * abort could hold a sealed table of the failed attempt under the very key of the next. Hence `stale`: an intent is

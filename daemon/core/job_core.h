@@ -17,9 +17,9 @@
  *   With run_to and to_snapshot 0 there is no snapshot yet, and no ranks that could give one. Such a switch is from
  *   nothing: it has no phase that moves state (SEALING to COMMIT1, ENDING, PREPARING to DIGESTING).
  * - IMPORT: a client sends the state. With `stored` it is that of an older snapshot that the job keeps: a rollback.
- *   CHECKING then waits for the record's nodes, too: ranks of theirs have ended, or the node is lost.
- * Then FILLING moves bytes as in a RESIZE, and another controller goes on with it. The record stays what it is until
- * COMMIT2, so an abort loses nothing.
+ *   CHECKING then also waits until each of the record's nodes has ended its ranks, or is lost. FILLING then moves bytes
+ *   as in a RESIZE, and another controller goes on with it. The record stays what it is until COMMIT2, so an abort
+ *   loses nothing.
  * - SNAPSHOT: has run_from. It ends with COMMIT1, which deletes the intent in the same transaction. Without run_to, the
  *   job ends with it (the shell writes run: stopped or done).
  *   With `held` it is of ranks that have survived a loss: nodes hold them, so it begins with SEALING. A node that is
@@ -50,14 +50,14 @@
  * - Every TXN compares the lock's create_revision, the record's mod_revision and the intent's mod_revision (0: none) as
  *   last read or written. It never retries inside: a transaction with an unknown outcome may still be on its way, and
  *   must fail once a later one has succeeded.
- * - It gives ABORT when a rank failed for which other ranks of the switch may wait (ARMING: of the record's
- * incarnation; BUILDING: of the new one), because STOP and BUILD have no deadline.
+ * - It gives ABORT when a rank failed for which other ranks of the switch may wait, because STOP and BUILD have no
+ *   deadline. In ARMING that is a rank of the record's incarnation, in BUILDING one of the new incarnation.
  *
  * Duties of a node; enum ptc_job_op has those that concern ranks:
- * - Requests of a job carry (fence, seq). The highest fence seen is durable; the highest seq of that fence is in
- * memory. A node that has forgotten, because its store is new, asks the mirror of etcd: it refuses a fence below that
- * of the lock which was held when it came back. A request lower than the highest seen is refused (PTC_EFENCED). A
- * higher one first ends the job's running request.
+ * - Requests of a job carry (fence, seq). The highest fence seen is durable; the highest seq of it is in memory. A
+ *   request lower than the highest seen is refused (PTC_EFENCED). A higher one first ends the job's running request. A
+ *   node with a new store has forgotten the fence. It asks the mirror of etcd, and refuses a fence below that of the
+ *   lock which was held when the node came back.
  * - A request never reaches a later process of the node than the one it was sent to (no wait-for-ready, no transparent
  *   retry).
  * - A sealed table is durable when the reply leaves. SEAL, PREPARE and PULL succeed if their result is already there.
@@ -79,7 +79,7 @@
 
 #include "base/limits.h"
 #include "base/status.h"
-#include "daemon/core/job_switch.h"
+#include "daemon/core/switch_terms.h"
 
 #include <stdbool.h>
 #include <stddef.h>

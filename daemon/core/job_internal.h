@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the files of the job core only. Each file calls only those above it here: job_state.c, job_nodes.c,
- * job_moves.c, then job_replies.c and job_start.c; job_core.c calls them all. There are no failure modes: room was
- * reserved before. */
+/* Shared by the files of the job core only. Each file calls only those above it here: switch_phases.c, switch_nodes.c,
+ * switch_moves.c, then switch_replies.c and switch_start.c; job_core.c calls them all. There are no failure modes: room
+ * was reserved before. */
 #pragma once
 
 #include "daemon/core/job_core.h"
@@ -83,7 +83,7 @@ struct ptc_job {
 	size_t nupdates, updates_cap;
 };
 
-/* ---- job_state.c: states, updates, what a switch is -------------------------------------- */
+/* ---- switch_phases.c: states, updates, what a switch is -------------------------------------- */
 
 enum ptc_job_waits {
 	PTC_JOB_WAITS_NODES,
@@ -121,7 +121,7 @@ bool ptc_job_sent(const struct ptc_job *job);
 /* Whether CLEAR must raise the incarnation: ranks of the old generation may have ended for this switch. */
 bool ptc_job_needs_incarnation(const struct ptc_job *job);
 
-/* ---- job_nodes.c: what nodes are asked ---------------------------------------------------- */
+/* ---- switch_nodes.c: what nodes are asked ---------------------------------------------------- */
 
 /* Whether FINISH may be sent: no intent is held. */
 bool ptc_job_may_finish(const struct ptc_job *job);
@@ -155,7 +155,7 @@ void ptc_job_arming_round(struct ptc_job *job, uint64_t stop);
 /* For FINISHING and the second half of ABORTING: cleans every node that is up, and waits for no other. */
 void ptc_job_nodes_finish(struct ptc_job *job);
 
-/* ---- job_moves.c: from phase to phase ------------------------------------------------------ */
+/* ---- switch_moves.c: from phase to phase ------------------------------------------------------ */
 
 /* Moves to a phase and begins its work. */
 void ptc_job_enter(struct ptc_job *job, enum ptc_job_phase phase);
@@ -169,7 +169,7 @@ void ptc_job_reload_send(struct ptc_job *job);
 /* Makes the switch fail because of job->why. If a transaction is in flight, its outcome comes first. */
 void ptc_job_switch_fail(struct ptc_job *job);
 
-/* ---- job_replies.c: answers of nodes, their coming and going ------------------------------- */
+/* ---- switch_replies.c: answers of nodes, their coming and going ------------------------------- */
 
 void ptc_job_on_reply(struct ptc_job *job, const struct ptc_job_event *ev);
 void ptc_job_on_node_down(struct ptc_job *job, uint32_t i);
@@ -178,7 +178,7 @@ void ptc_job_on_node_up(struct ptc_job *job, uint32_t i);
 void ptc_job_on_node_lost(struct ptc_job *job, uint32_t i, bool lost);
 void ptc_job_node_tick(struct ptc_job *job, uint32_t i);
 
-/* ---- job_start.c: where a switch begins or goes on ------------------------------------------ */
+/* ---- switch_start.c: where a switch begins or goes on ------------------------------------------ */
 
 void ptc_job_on_start(struct ptc_job *job, const struct ptc_job_event *ev);
 void ptc_job_on_switch(struct ptc_job *job, const struct ptc_switch *s);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a view's copies say of its nodes, and copies as messages have them. Failure: memory. */
+/* Facts about a view's nodes out of its copies, and copies in the form of messages. Failure: memory. */
 #include "daemon/documents/view_copies.h"
 
 #include "base/alloc.h"

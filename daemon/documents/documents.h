@@ -107,6 +107,7 @@ struct ptc_rank_states_ask {
 	const struct ptc_meta_doc *meta;
 	const char *from, *to; /* configurations, as text */
 	const char *hash;      /* hash of the snapshot's state document; "": there is none */
+	const char *data_hash; /* of the state in whose place the data goes on (ptc_state_go_on); NULL: of `hash` */
 	int64_t fence;
 };
 struct ptc_rank_states {
@@ -118,6 +119,10 @@ struct ptc_rank_states {
  * loop. */
 int ptc_rank_states_switch(const struct ptc_rank_states_ask *ask, const struct ptc_state *state, struct ptc_etcd *e,
 			   struct ptc_rank_states *ret, struct ptc_error *err);
+/* Whether a job with the state of `now` can go back to that of `to` and go on in the data where it is. PTC_ESTATE: what
+ * would be skipped cannot be named. Blocks; any thread but the loop. */
+int ptc_rank_states_skips(const struct ptc_documents *docs, const struct ptc_meta_doc *meta,
+			  const struct ptc_manifest_doc *to, const struct ptc_manifest_doc *now, struct ptc_error *err);
 /* The JSON for summaries and plans (docs/control.md); NULL: there is nothing to report. */
 json_t *ptc_rank_states_json(const struct ptc_blobs_review *r);
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The committed documents of the jobs whose state lies on this node. In memory: what is needed to read it while the
- * coordinator is unreachable. In the store: what is needed to go on with the job when the coordinator is gone for good
- * (kept/durable.h).
+/* The committed documents of the jobs whose state lies on this node. In memory are documents by which the state is read
+ * while the coordinator is unreachable. In the store are those by which the job goes on when the coordinator is gone
+ * for good (kept/durable.h).
  *
- * Happy path: a tick finds keys that are not kept yet and no switch under way; a task reads them, the manifest and what
- * it names, and writes them to the store; readers look in memory first. Documents go by their content's hash, so one
- * that is found is right. Before a node drops the tables of an earlier commit, it keeps the documents of the later one
- * (ptc_kept_now). So whatever a node keeps names tables that are still there, on it and on the others.
+ * Happy path: a tick finds keys that are not kept yet, and no switch under way. A task reads the keys, the manifest,
+ * and the documents that the manifest names, and writes all of them to the store. Readers look in memory first. A
+ * document's name is the hash of its content, so a document that is found is right. Before a node drops the tables of
+ * an earlier commit, it keeps the documents of the later one (ptc_kept_now). So whatever a node keeps names tables that
+ * are still there, on it and on the others.
  *
- * Failure modes: etcd does not answer (tried again a second later); more than PTC_DURABLE_MAX_BYTES (in memory, the
- * jobs that changed longest ago are not kept any more; one that alone is larger is never kept, which is logged). A node
- * without state of the job keeps nothing of it, and says so when it is asked.
- */
+ * Failure modes: etcd does not answer (tried again a second later). Documents exceed PTC_DURABLE_MAX_BYTES: in memory,
+ * the jobs that changed longest ago are dropped. A job that alone is larger is never kept, and the log says so. A node
+ * without state of the job keeps nothing of it, and says so when it is asked. */
 #include "daemon/cluster/job_events.h"
 #include "daemon/store/store.h"
 #include "daemon/documents/documents.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The key of the cluster, and what it seals: descriptions of jobs, which hold their environments, tokens and all.
- * Whoever reads etcd, or a backup of it, does not read these.
+/* The key of the cluster. It seals descriptions of jobs, which contain their environments, with tokens in them. So a
+ * person who reads etcd, or a backup of it, cannot read these descriptions.
  *
  * /ptc/key names the key, it does not hold it: {version, id}. Every node keeps a copy in state_dir/key, mode 0600.
- * Happy path: the first node makes a key, keeps it and then names it in etcd; one that finds a name there whose key it
- * has not got asks the nodes that are up (Peer/Key), and keeps what it is given.
+ * Happy path: the first node makes a key, keeps it and then names it in etcd. A node that lacks the named key asks the
+ * nodes that are up (Peer/Key), and keeps the key that it gets.
  *
  * Failure modes: nobody that is up has it (PTC_ECOORD; asked again when it is needed, at most once a second); two nodes
  * make one at a time (etcd takes one name, the other node asks for that key); a crash between file and name (the file's

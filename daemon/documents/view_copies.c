@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies in a view: which hold for its bytes, where they are, and the layout as it is held with them. Failure modes:
- * memory; a document of other ranks or items than the generation has (PTC_EINVAL). */
+/* Copies in a view: which of them are valid for its bytes, where they are, and the layout together with them. Failure
+ * modes: memory; a document of other ranks or items than the generation has (PTC_EINVAL). */
 #include "daemon/documents/view_copies.h"
 
 #include "base/alloc.h"

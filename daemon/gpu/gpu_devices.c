@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: NVML counts devices; each says its name, memory, health and processes; a card in MIG mode gives its
- * instances instead. Failure modes: gpu_devices.h; what a device does not support (ECC on a consumer card, processes in
- * a container) counts as nothing to say. */
+ * instances instead. Failure modes: gpu_devices.h; a fact that a device does not support (ECC on a consumer card,
+ * processes in a container) is left out. */
 #include "daemon/gpu/gpu_devices.h"
 
 #include "base/buf.h"

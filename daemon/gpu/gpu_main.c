@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc-gpu: everything that calls the CUDA driver or NVML, apart from ptcd. What those calls cost a process, a context
- * of half a gigabyte, waits that cannot be interrupted, errors that last until its end, they cost this one; ptcd
- * replaces it.
+/* ptc-gpu: the process that calls the CUDA driver and NVML, so that ptcd need not. These calls have a price: a context
+ * of half a gigabyte, waits that cannot be interrupted, errors that last until the process ends. This process pays it,
+ * and ptcd can replace this process.
  *
  *   ptc-gpu --list                       the node's devices as JSON, then exit
  *   ptc-gpu --serve --pinned BYTES       ptcd's requests on descriptor 3 (gpu_wire.h)

@@ -141,6 +141,8 @@ static int unmap_host(struct ptc_gpu_server *s, struct ptc_gpu_job *j, bool *ret
 		return rc;
 	pthread_mutex_lock(&s->hosts_lock);
 	uses = j->host->uses;
+	if (uses == 1) /* only this request: no other may name it from now on */
+		j->host->ready = false;
 	pthread_mutex_unlock(&s->hosts_lock);
 	if (uses > 1) /* only this thread adds one */
 		return ptc_error_set(err, PTC_ESTATE, "host map %" PRIu32 " is in use by %u requests", j->head.host,

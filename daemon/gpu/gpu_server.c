@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the reading thread and the workers of ptc-gpu share: answers, and what requests use. Happy path: each is a few
- * lines under a lock. Failure modes: an answer that cannot be sent is dropped; the reading thread sees the closed
- * socket too. */
+/* Shared by the reading thread and the workers of ptc-gpu: answers, and the objects that requests use. Happy path: each
+ * is a few lines under a lock. Failure modes: an answer that cannot be sent is dropped; the reading thread sees the
+ * closed socket too. */
 #include "base/alloc.h"
 #include "daemon/gpu/gpu_server.h"
 

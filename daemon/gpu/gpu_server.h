@@ -4,8 +4,8 @@
  * gpu_server.c has what both use.
  *
  * Locks: `hosts_lock` guards host maps, and each worker's `lock` its queue. Only a worker's thread uses its
- * allocations; what it keeps is read by other workers too, and stays until they have given it back (share_lock).
- * Nobody who has borrowed waits for the worker that it belongs to. */
+ * allocations. Memory that a worker keeps (KEEP) is read by other workers, too. It stays until they have given it back
+ * (share_lock). A worker that uses another one's memory never waits for that worker. */
 #pragma once
 
 #include "daemon/gpu/gpu_wire.h"
@@ -37,6 +37,7 @@ struct ptc_gpu_job {
 	struct ptc_gpu_host_map *host, *guard; /* the host maps that it uses, or NULL */
 	struct ptc_gpu_forgetting *forgetting;
 	struct ptc_gpu_worker *from; /* COPY_WITHIN: of whose allocations `host` is one */
+	bool again;                  /* it is done in part: at the end of the queue, it goes on */
 };
 
 /* A FORGET that every worker must do; the last one answers. */
@@ -67,7 +68,7 @@ struct ptc_gpu_worker {
 	unsigned queued;
 	bool stop;
 	_Atomic uint64_t mapped_bytes, allocations;
-	/* Of what it keeps, other workers may borrow entries. */
+	/* Other workers may borrow entries of the memory that it keeps. */
 	pthread_mutex_t share_lock;
 	pthread_cond_t returned;
 	/* The members below are its thread's. share_lock is held where `entries` moves, for those who look for a

@@ -12,7 +12,8 @@
  *   LOCK        host, bind.uuid, bytes: page-locks the next `bytes` of a host map for that device, the same number each
  *               time (at the end: what is left). Other requests of the device are served between two such steps.
  *               -> value: bytes that are page-locked now
- *   UNMAP_HOST  host. Refused while a request uses the map.
+ *   UNMAP_HOST  host. Refused while a request uses the map. A map that was page-locked in steps is given back in steps,
+ *               and other requests of the device are served in between.
  *   BIND        bind: maps a rank's allocation, or counts one more user of a mapped one. -> memory; missing handles.
  *               VMM with process_start 0: its process has ended, the handles keep the memory; `buffer` is ptcd's name.
  *   HANDLES     memory: the next descriptors of a VMM allocation, at most PTC_GPU_FDS_MAX. -> missing handles

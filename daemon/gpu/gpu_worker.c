@@ -448,12 +448,24 @@ static int do_pin(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gp
 	return 0;
 }
 
+/* The last step of a host map, then the one before it: other requests of the device are served in between. */
 static int do_unpin(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_failure *f)
 {
-	int rc = unlock(w, j->host, f);
+	struct ptc_gpu_host_map *h = j->host;
+	uint64_t locked = atomic_load(&h->locked), at = (locked - 1) / h->step * h->step;
+	struct ptc_gpu_failure ignored;
+	int rc = w->server->ops->unpin(w->gpu, h->base + at, f);
 
-	ptc_gpu_budget_give(&w->server->budget, atomic_load(&j->host->locked));
-	ptc_gpu_server_host_free(w->server, j->host);
+	atomic_store(&h->locked, at);
+	if (rc) { /* sticky: this process is about to end */
+		(void)unlock(w, h, &ignored);
+		at = 0;
+	}
+	ptc_gpu_budget_give(&w->server->budget, locked - at);
+	j->again = at > 0;
+	if (j->again)
+		return 0;
+	ptc_gpu_server_host_free(w->server, h);
 	j->host = NULL;
 	return rc;
 }
@@ -490,6 +502,23 @@ static int dispatch(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_
 	return ptc_gpu_fail(f, PTC_EINTERNAL, PTC_GPU_BLAME_REQUEST, "a request of kind %" PRIu32, j->head.op);
 }
 
+static void append_locked(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
+{
+	j->next = NULL;
+	*w->last = j;
+	w->last = &j->next;
+	w->queued++;
+	pthread_cond_broadcast(&w->changed);
+}
+
+/* Its own thread waits for no room in the queue. */
+static void append(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
+{
+	pthread_mutex_lock(&w->lock);
+	append_locked(w, j);
+	pthread_mutex_unlock(&w->lock);
+}
+
 static void run(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
 {
 	struct ptc_gpu_answer a = { .version = PTC_GPU_VERSION, .id = j->head.id };
@@ -507,6 +536,11 @@ static void run(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
 	rc = dispatch(w, j, &a, &f);
 	if (rc && f.fault.sticky)
 		w->broken = f;
+	if (j->again) {
+		j->again = false;
+		append(w, j);
+		return;
+	}
 	/* Before the answer: a caller that hears of the end may unmap what the request used. */
 	ptc_gpu_server_job_free(w->server, j);
 	if (rc)
@@ -590,14 +624,10 @@ int ptc_gpu_worker_new(struct ptc_gpu_server *s, unsigned index, const char *uui
 
 void ptc_gpu_worker_push(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
 {
-	j->next = NULL;
 	pthread_mutex_lock(&w->lock);
-	while (w->queued == PTC_GPU_REQUESTS_MAX)
+	while (w->queued >= PTC_GPU_REQUESTS_MAX)
 		pthread_cond_wait(&w->changed, &w->lock);
-	*w->last = j;
-	w->last = &j->next;
-	w->queued++;
-	pthread_cond_broadcast(&w->changed);
+	append_locked(w, j);
 	pthread_mutex_unlock(&w->lock);
 }
 

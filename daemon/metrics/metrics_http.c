@@ -225,7 +225,7 @@ static void connected(uv_stream_t *listener, int status)
 
 /* ---- life ------------------------------------------------------------------------------- */
 
-/* HOST:PORT as config_check.c lets it through. */
+/* HOST:PORT as daemon_config_check.c lets it through. */
 static bool parse(const char *address, struct sockaddr_storage *ret_at)
 {
 	const char *colon = strrchr(address, ':');

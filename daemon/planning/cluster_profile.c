@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cluster's profile in etcd: what a person has put in as a file, and links that were measured, each with its date.
- * Happy path: read, one part replaced, written back. Failure: a profile that cannot be, named by its line; etcd
- * unreachable. */
+/* The cluster's profile in etcd: a file that a person has stored, and the measured links, each with its date. Happy
+ * path: the profile is read, one part of it is replaced, and it is written back. Failure: an impossible profile, named
+ * by its line; etcd is unreachable. */
 #include "daemon/planning/remembered.h"
 
 #include "base/alloc.h"
@@ -17,31 +17,75 @@
 #define TEXT_MAX  (256u << 10)
 #define VALUE_MAX PTC_ETCD_VALUE_MAX
 
-static int empty(json_t **ret_doc, struct ptc_error *err)
+static const struct ptc_member doc_rows[] = {
+	PTC_ROW(struct ptc_profile_doc, "profile", profile, STRING, PTC_IF(struct ptc_profile_doc, profile)),
+	PTC_ROW(struct ptc_profile_doc, "pairs", pairs.v, LIST, .optional = true,
+		PTC_COUNT(struct ptc_profile_doc, pairs.n), .of = &ptc_link_members),
+	PTC_ROW(struct ptc_profile_doc, "set_ms", set_ms, I64, PTC_IF(struct ptc_profile_doc, set_ms)),
+	PTC_ROW(struct ptc_profile_doc, "measured_ms", measured_ms, I64, PTC_IF(struct ptc_profile_doc, measured_ms)),
+	PTC_ROW(struct ptc_profile_doc, "changed_ms", changed_ms, I64, PTC_IF(struct ptc_profile_doc, changed_ms)),
+};
+static const struct ptc_members doc_members = PTC_MEMBERS(doc_rows, struct ptc_profile_doc);
+static const struct ptc_member changes_rows[] = {
+	PTC_ROW(struct ptc_link_changes, "changed", v, LIST, PTC_COUNT(struct ptc_link_changes, n),
+		.of = &ptc_link_change_members),
+};
+static const struct ptc_members changes_members = PTC_MEMBERS(changes_rows, struct ptc_link_changes);
+
+void ptc_profile_doc_done(struct ptc_profile_doc *d)
 {
-	*ret_doc = json_pack("{s:i, s:n, s:[]}", "version", VERSION, "profile", "pairs");
-	return *ret_doc ? 0 : ptc_nomem(err);
+	ptc_members_done(&doc_members, d);
 }
 
-int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct ptc_error *err)
+char *ptc_profile_doc_encode(const struct ptc_profile_doc *d, const struct ptc_link_changes *changed)
+{
+	json_t *root = d->profile ? json_pack("{s:i}", "version", VERSION)
+				  : json_pack("{s:i, s:n}", "version", VERSION, "profile");
+	char *text = NULL;
+
+	if (root && ptc_members_put(root, &doc_members, d) == 0 &&
+	    (!changed || ptc_members_put(root, &changes_members, changed) == 0))
+		text = ptc_json_text(root);
+	json_decref(root);
+	return text;
+}
+
+int ptc_profile_doc_decode(const char *what, const char *json, struct ptc_profile_doc *ret, struct ptc_error *err)
+{
+	struct ptc_profile_doc d = { 0 };
+	json_t *root = NULL;
+	int rc = ptc_json_load(what, json, strlen(json), &root, err);
+
+	if (rc == 0 && json_is_null(json_object_get(root, "profile")))
+		json_object_del(root, "profile");
+	if (rc == 0)
+		rc = ptc_members_from_json(what, &doc_members, root, &d, err);
+	json_decref(root);
+	if (rc) {
+		ptc_profile_doc_done(&d);
+		return rc;
+	}
+	*ret = d;
+	return 0;
+}
+
+int ptc_planning_profile_show(struct ptc_planning *p, struct ptc_profile_doc *ret, struct ptc_error *err)
 {
 	char *text = ptc_planning_profile(p);
-	json_t *doc = NULL;
 	int rc;
 
-	if (!text)
-		return empty(ret_doc, err);
-	rc = ptc_json_load(PTC_PROFILE_KEY, text, strlen(text), &doc, NULL);
+	if (!text) {
+		*ret = (struct ptc_profile_doc){ 0 };
+		return 0;
+	}
+	rc = ptc_profile_doc_decode(PTC_PROFILE_KEY, text, ret, NULL);
 	ptc_free(text);
 	if (rc == PTC_ENOMEM)
 		return ptc_error_set(err, rc, "out of memory");
-	if (rc || !json_is_object(doc)) {
-		json_decref(doc);
+	if (rc)
 		return ptc_error_set(err, PTC_EINVAL,
 				     "what etcd has at " PTC_PROFILE_KEY
 				     " is not a profile; `ptcctl profile -f FILE` replaces it");
-	}
-	*ret_doc = doc;
 	return 0;
 }
 
@@ -63,9 +107,9 @@ static int check(const char *profile, struct ptc_error *err)
 	return rc;
 }
 
-static int put(struct ptc_planning *p, const json_t *doc, struct ptc_error *err)
+static int put(struct ptc_planning *p, const struct ptc_profile_doc *doc, struct ptc_error *err)
 {
-	char *text = ptc_json_text(doc);
+	char *text = ptc_profile_doc_encode(doc, NULL);
 	int rc;
 
 	if (!text)
@@ -79,55 +123,76 @@ static int put(struct ptc_planning *p, const json_t *doc, struct ptc_error *err)
 	return rc;
 }
 
-int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const json_t *pairs, json_t **ret_doc,
-			     json_t **ret_changed, struct ptc_error *err)
+/* Both end whole or not at all. */
+static int replace(struct ptc_profile_doc *doc, const char *profile, struct ptc_links *pairs)
 {
-	const json_int_t now = (json_int_t)ptc_sys_realtime_ms();
-	json_t *doc = NULL, *changed;
+	const int64_t now = ptc_sys_realtime_ms();
+	char *copy = profile ? ptc_strdup(profile) : NULL;
+
+	if (profile && !copy)
+		return PTC_ENOMEM;
+	if (profile) {
+		ptc_free(doc->profile);
+		doc->profile = copy;
+		doc->set_ms = now;
+	}
+	if (pairs) {
+		ptc_free(doc->pairs.v);
+		doc->pairs = *pairs;
+		doc->measured_ms = now;
+		*pairs = (struct ptc_links){ 0 };
+	}
+	return 0;
+}
+
+int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, struct ptc_links *pairs,
+			     struct ptc_profile_doc *ret, struct ptc_link_changes *ret_changed, struct ptc_error *err)
+{
+	struct ptc_link_changes changed = { 0 };
+	struct ptc_profile_doc doc = { 0 };
 	int rc = profile ? check(profile, err) : 0;
 
 	if (rc)
 		return rc;
 	rc = ptc_planning_profile_show(p, &doc, err);
 	if (rc == PTC_EINVAL && profile) /* it is replaced */
-		rc = empty(&doc, err);
-	if (rc)
-		return rc;
-	changed = pairs ? ptc_links_changed(json_object_get(doc, "pairs"), pairs) : json_array();
-	if (profile) {
-		json_object_set_new(doc, "profile", json_string(profile));
-		json_object_set_new(doc, "set_ms", json_integer(now));
-	}
-	if (pairs) {
-		json_object_set_new(doc, "pairs", json_deep_copy(pairs));
-		json_object_set_new(doc, "measured_ms", json_integer(now));
-	}
-	rc = put(p, doc, err);
+		rc = 0;
+	if (rc == 0 && pairs && ptc_links_changed(&doc.pairs, pairs, &changed) != 0)
+		rc = ptc_nomem(err);
+	if (rc == 0 && replace(&doc, profile, pairs) != 0)
+		rc = ptc_nomem(err);
+	if (rc == 0)
+		rc = put(p, &doc, err);
 	if (rc) {
-		json_decref(changed);
-		json_decref(doc);
+		ptc_free(changed.v);
+		ptc_profile_doc_done(&doc);
 		return rc;
 	}
-	*ret_doc = doc;
+	*ret = doc;
 	*ret_changed = changed;
 	return 0;
 }
 
 /* ---- what switches show ---- */
 
-int ptc_planning_links_saw(struct ptc_planning *p, const json_t *links, json_t **ret_changed, struct ptc_error *err)
+int ptc_planning_links_saw(struct ptc_planning *p, const struct ptc_link_use *uses, size_t n,
+			   struct ptc_link_changes *ret_changed, struct ptc_error *err)
 {
-	json_t *doc = NULL, *changed = json_array();
-	int rc = changed ? ptc_planning_profile_show(p, &doc, err) : ptc_nomem(err);
+	struct ptc_link_changes changed = { 0 };
+	struct ptc_profile_doc doc = { 0 };
+	bool any = false;
+	int rc = ptc_planning_profile_show(p, &doc, err);
 
-	if (rc == 0 && ptc_links_saw(json_object_get(doc, "pairs"), links, changed)) {
-		if (json_array_size(changed))
-			json_object_set_new(doc, "changed_ms", json_integer((json_int_t)ptc_sys_realtime_ms()));
-		rc = put(p, doc, err);
+	if (rc == 0 && ptc_links_saw(&doc.pairs, uses, n, &changed, &any) != 0)
+		rc = ptc_nomem(err);
+	if (rc == 0 && any) {
+		if (changed.n)
+			doc.changed_ms = ptc_sys_realtime_ms();
+		rc = put(p, &doc, err);
 	}
-	json_decref(doc);
+	ptc_profile_doc_done(&doc);
 	if (rc) {
-		json_decref(changed);
+		ptc_free(changed.v);
 		return rc;
 	}
 	*ret_changed = changed;
@@ -136,12 +201,13 @@ int ptc_planning_links_saw(struct ptc_planning *p, const json_t *links, json_t *
 
 int64_t ptc_planning_links_changed_ms(struct ptc_planning *p)
 {
-	json_t *doc = NULL;
-	int64_t ms = 0;
+	struct ptc_profile_doc doc;
+	int64_t ms;
 
-	if (ptc_planning_profile_show(p, &doc, NULL) == 0)
-		ms = json_integer_value(json_object_get(doc, "changed_ms"));
-	json_decref(doc);
+	if (ptc_planning_profile_show(p, &doc, NULL) != 0)
+		return 0;
+	ms = doc.changed_ms;
+	ptc_profile_doc_done(&doc);
 	return ms;
 }
 
@@ -155,27 +221,22 @@ static int by_value(const void *a, const void *b)
 /* The middle one; 0: none was measured. */
 static double middle_link(struct ptc_planning *p)
 {
-	json_t *doc = NULL;
-	const json_t *pairs, *pair;
+	struct ptc_profile_doc doc;
 	double *all, middle = 0;
-	size_t i, n = 0;
+	size_t n = 0;
 
 	if (ptc_planning_profile_show(p, &doc, NULL) != 0)
 		return 0;
-	pairs = json_object_get(doc, "pairs");
-	all = ptc_calloc(json_array_size(pairs) + 1, sizeof *all);
-	json_array_foreach(pairs, i, pair) {
-		double v = json_number_value(json_object_get(pair, "bytes_s"));
-
-		if (all && v > 0)
-			all[n++] = v;
-	}
+	all = ptc_calloc(doc.pairs.n + 1, sizeof *all);
+	for (size_t i = 0; all && i < doc.pairs.n; i++)
+		if (doc.pairs.v[i].bytes_s > 0)
+			all[n++] = doc.pairs.v[i].bytes_s;
 	if (n) {
 		qsort(all, n, sizeof *all, by_value);
 		middle = all[n / 2];
 	}
 	ptc_free(all);
-	json_decref(doc);
+	ptc_profile_doc_done(&doc);
 	return middle;
 }
 

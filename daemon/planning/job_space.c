@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job trains, and which configurations its program can take. Happy path: `space:` says so. Without it, the
- * degrees of every configuration that the job's table lists or that has run, and dp free. Failure: PTC_ENOTFOUND where
- * nothing says the global batch, which no step time can be computed without. */
+/* What a job trains, and which configurations its program can take. Happy path: `space:` says both. Without it, the
+ * degrees are those of every configuration that the job's table lists or that has run, with any dp. Failure:
+ * PTC_ENOTFOUND if nothing says the global batch, because no step time can be computed without it. */
 #include "daemon/planning/job_work.h"
 
 #include "base/alloc.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of daemon/planning's own: a job as planner/ sees it, made once of its description, the cluster's profile and what was
- * measured. Immutable once made but for what ptc_job_work_search remembers, which has a lock of its own. Counted. */
+/* For daemon/planning only: a job as planner/ sees it, made once of its description, the cluster's profile and measured
+ * steps. Immutable once made but for what ptc_job_work_search remembers, which has a lock of its own. Counted. */
 #pragma once
 
 #include "base/cache/counted_cache.h"
@@ -42,7 +42,7 @@ struct ptc_job_work {
 	struct ptc_calibration *cal; /* NULL: no measured step */
 	size_t nsteps, npeaks;
 	char inferred[PTC_INFER_TEXT_MAX]; /* the model, where tensors say it; else "" */
-	/* Without a model: why there is none, and what was measured instead. */
+	/* Without a model: the reason, and the measured configurations that are used instead. */
 	struct ptc_error no_model; /* code 0: there is a model */
 	struct ptc_scaled_row *rows;
 	char **row_configs; /* of each of these nsteps rows its configuration; NULL: what its candidate says */
@@ -67,7 +67,7 @@ struct ptc_job_work_opts {
 	const struct ptc_plan_devices *known;    /* devices by name; NULL: those that the program knows */
 	const char *now;                         /* NULL: none */
 	const char *profile;                     /* as a file has it; NULL: there is none */
-	const json_t *pairs;                     /* measured links; NULL: none */
+	const struct ptc_links *pairs;           /* measured links; NULL: none */
 	const struct ptc_measured_doc *measured; /* NULL: nothing */
 	const struct ptc_planning_shape *shape;
 };
@@ -80,8 +80,8 @@ int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_job_found
 /* The fastest for at most n devices, by the sets' frontiers, which are made once, for more than PTC_WORK_FRONTIER by
  * searching. False: nothing fits, or memory is short. *ret_set (may be NULL): of which set it is. */
 bool ptc_job_work_best(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_point *ret, unsigned *ret_set);
-/* What this job calls a candidate. manner: one of its configurations, whose rank order is kept, and which says whether
- * configurations of this job have a batch in them at all. */
+/* The configuration of this job for a candidate. manner: one of the job's configurations. Its rank order is kept, and
+ * the result has a batch only if manner has one. */
 int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *manner, const struct ptc_job_found *f,
 			struct ptc_config *ret, struct ptc_error *err);
 /* A configuration of this job with its predicted step. nodes: of each rank, by the configuration's numbers, its node in
@@ -90,7 +90,7 @@ int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *
 			 const uint32_t *nodes, struct ptc_choice *ret, struct ptc_error *err);
 /* What a sample costs by its length; both 0: there is no model, or it cannot be cut so. */
 struct ptc_length_cost ptc_job_work_length_cost(const struct ptc_job_work *w, const struct ptc_config *config);
-/* What is to be asked about the places of a candidate's ranks. kind and devices have room for w->nnodes entries, and
+/* Makes the question about the places of a candidate's ranks. kind and devices have room for w->nnodes entries, and
  * have to outlive *ret. False: links or nodes are not known. */
 bool ptc_job_work_places(const struct ptc_job_work *w, const struct ptc_job_found *f, uint8_t *kind, uint32_t *devices,
 			 struct ptc_places_ask *ret);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was measured of a job, in etcd beside its record (/ptc/jobs/UUID/measured): the step time of each configuration
+/* The measurements of a job, in etcd beside its record (/ptc/jobs/UUID/measured): the step time of each configuration
  * that has run, and when the job has changed. Bounded; the oldest goes first. Plain data of the caller, no thread of
  * its own. */
 #pragma once
@@ -35,10 +35,10 @@ struct ptc_measured_doc {
 };
 char *ptc_measured_encode(const struct ptc_measured_doc *d); /* ptc_free it; NULL: out of memory */
 int ptc_measured_decode(const char *json, size_t len, struct ptc_measured_doc *ret, struct ptc_error *err);
-/* In place of what was known of that configuration. */
+/* Replaces the row of that configuration. */
 void ptc_measured_add(struct ptc_measured_doc *d, const struct ptc_measured_row *row);
 void ptc_measured_change_add(struct ptc_measured_doc *d, const struct ptc_measured_change *change);
 /* Mean time between changes, seconds; 0: fewer than three are known. */
 double ptc_measured_between_s(const struct ptc_measured_doc *d);
-/* What a switch stops the job beside moving bytes, the mean; absent where none was measured. */
+/* The mean time for which a switch stops the job, without moving bytes; absent if none was measured. */
 double ptc_measured_pause_s(const struct ptc_measured_doc *d, double absent);

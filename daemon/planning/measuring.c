@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: a run appears with a new incarnation; after its first steps windows of steps are timed, each from one
- * change of the step to another; the median of the last few is the configuration's step time. The first window of an
- * incarnation is compared with what was predicted, in an event. Failure: a rank that does not answer is asked again;
- * what cannot be written is written with the next window. */
+ * change of the step to another; the median of the last few is the configuration's step time. An event compares the
+ * first window of an incarnation with the prediction. Failure: a rank that does not answer is asked again; a result
+ * that cannot be written is written with the next window. */
 #include "daemon/planning/measuring.h"
 #include "daemon/planning/remembered.h"
 
@@ -13,6 +13,7 @@
 #include "base/sys/sys.h"
 #include "base/sys/thread.h"
 #include "daemon/cluster/job_events.h"
+#include "daemon/cluster/ranks/rank_rows.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
@@ -71,7 +72,8 @@ struct ptc_measuring {
 		char uuid[PTC_UUID_TEXT], spec_hash[PTC_HASH_HEX];
 	} created[CREATED]; /* to be prepared */
 	size_t ncreated;
-	json_t *links; /* of switches, to be compared with what is known */
+	struct ptc_link_use *links; /* of switches, to be compared with what is known */
+	size_t nlinks;
 	/* the thread's own */
 	int64_t changed_ms, looked_ns; /* when links had changed, and when that was asked last */
 	bool asked;
@@ -86,44 +88,39 @@ struct ptc_measuring {
 
 /* ---- one look ---- */
 
-static json_t *ask_ranks(struct ptc_measuring *m, const struct ptc_measuring_run *r)
+/* Nothing where the node does not answer. */
+static struct ptc_rank_rows ask_ranks(struct ptc_measuring *m, const struct ptc_measuring_run *r)
 {
 	Ptc__V1__JobRequest req = PTC__V1__JOB_REQUEST__INIT;
+	struct ptc_rank_rows rows = { 0 };
 	struct ptc_rpc_channel *channel;
 	ProtobufCMessage *reply = NULL;
-	json_t *rows = NULL;
 
 	if (!r->address[0] || ptc_channels_get(m->opts.channels, r->node, r->address, false, 0, &channel, NULL) != 0)
-		return NULL;
+		return rows;
 	req.version = PTC_WIRE_VERSION;
 	req.job = (char *)(uintptr_t)r->uuid; /* packing only reads */
 	if (ptc_pb_unary(channel, "/ptc.v1.Peer/Ranks", &req.base, ANSWER_MS, NULL, 0, &ptc__v1__document__descriptor,
-			 &reply, NULL) == 0) {
-		const char *json = ((Ptc__V1__Document *)reply)->json;
-
-		ptc_json_load("ranks", json, strlen(json), &rows, NULL);
-	}
+			 &reply, NULL) == 0)
+		(void)ptc_rank_rows_decode(((Ptc__V1__Document *)reply)->json, &rows, NULL);
 	ptc_pb_free(reply);
 	return rows;
 }
 
 /* The least step of the run's ranks there; false: none has one. */
-static bool least_step(const json_t *rows, const struct ptc_measuring_run *r, uint64_t *ret_step, double *peak)
+static bool least_step(const struct ptc_rank_rows *rows, const struct ptc_measuring_run *r, uint64_t *ret_step,
+		       double *peak)
 {
-	const json_t *row;
 	bool any = false;
-	size_t i;
 
-	json_array_foreach(rows, i, row) {
-		double bytes = json_number_value(json_object_get(json_object_get(row, "reports"), "peak_bytes"));
+	for (size_t i = 0; i < rows->n; i++) {
+		const struct ptc_rank_row *row = &rows->v[i];
 
-		if (ptc_json_count(row, "generation") != r->generation ||
-		    ptc_json_count(row, "incarnation") != r->incarnation ||
-		    !json_is_integer(json_object_get(row, "step")))
+		if (row->generation != r->generation || row->incarnation != r->incarnation || !row->has_step)
 			continue;
-		*ret_step = any ? PTC_MIN(*ret_step, ptc_json_count(row, "step")) : ptc_json_count(row, "step");
+		*ret_step = any ? PTC_MIN(*ret_step, row->step) : row->step;
 		any = true;
-		*peak = PTC_MAX(*peak, isfinite(bytes) ? bytes : 0);
+		*peak = PTC_MAX(*peak, isfinite(row->peak_bytes) ? row->peak_bytes : 0);
 	}
 	return any;
 }
@@ -308,7 +305,7 @@ static void look(struct ptc_measuring *m, struct watched *w)
 {
 	int64_t now = ptc_sys_now_ns();
 	uint64_t step = 0;
-	json_t *rows;
+	struct ptc_rank_rows rows;
 	double step_s;
 
 	if (!w->wanted || now < w->next_ns)
@@ -316,13 +313,13 @@ static void look(struct ptc_measuring *m, struct watched *w)
 	rows = ask_ranks(m, &w->run);
 	now = ptc_sys_now_ns();
 	w->next_ns = w->written_s > 0 ? now + SLOW_NS : 0;
-	if (least_step(rows, &w->run, &step, &w->peak_bytes) && saw_step(w, step, now)) {
+	if (least_step(&rows, &w->run, &step, &w->peak_bytes) && saw_step(w, step, now)) {
 		step_s = median(w->windows, w->nwindows);
 		if (!(fabs(step_s / w->written_s - 1) <= CHANGED) || /* also when nothing was written */
 		    (w->written_windows < SPREAD && w->nwindows >= SPREAD))
 			write_step(m, w, step_s);
 	}
-	json_decref(rows);
+	ptc_free(rows.v);
 }
 
 /* ---- notes of switches ---- */
@@ -451,20 +448,15 @@ static void prepare(struct ptc_measuring *m)
 
 /* ---- links ---- */
 
-void ptc_measuring_links(struct ptc_measuring *m, const char *summary)
+void ptc_measuring_links(struct ptc_measuring *m, const struct ptc_link_use *uses, size_t n)
 {
-	json_t *root = NULL, *links;
-
-	if (!m || !summary || ptc_json_load("summary", summary, strlen(summary), &root, NULL) != 0)
+	if (!m)
 		return;
-	links = json_object_get(root, "links");
 	pthread_mutex_lock(&m->lock);
-	if (links && !m->links)
-		m->links = json_array();
-	if (links && json_array_size(m->links) < LINKS)
-		json_array_extend(m->links, links);
+	if (m->nlinks < LINKS)
+		for (size_t i = 0; i < n && PTC_MORE(m->links, m->nlinks); i++)
+			m->links[m->nlinks++] = uses[i];
 	pthread_mutex_unlock(&m->lock);
-	json_decref(root);
 }
 
 static void list_jobs(void *arg)
@@ -480,17 +472,16 @@ static void list_jobs(void *arg)
 }
 
 /* One line in each job's log, of the first of them. */
-static void tell_links(struct ptc_measuring *m, const json_t *changed)
+static void tell_links(struct ptc_measuring *m, const struct ptc_link_changes *changed)
 {
-	const json_t *c = json_array_get(changed, 0);
+	const struct ptc_link_change *c = changed->v;
 
 	if (ptc_loop_call(m->opts.loop, list_jobs, m) != 0)
 		return;
 	for (size_t i = 0; i < m->njobs; i++)
 		ptc_event(m->opts.docs->cluster, m->jobs[i], "links",
 			  "a switch has shown that %zu links have changed: from %s to %s %.3g GB/s, it was %.3g GB/s",
-			  json_array_size(changed), json_string_value(json_object_get(c, "from")),
-			  json_string_value(json_object_get(c, "to")), number(c, "is") / 1e9, number(c, "was") / 1e9);
+			  changed->n, c->from, c->to, c->is / 1e9, c->was / 1e9);
 	ptc_free(m->jobs);
 	m->jobs = NULL;
 }
@@ -498,22 +489,26 @@ static void tell_links(struct ptc_measuring *m, const json_t *changed)
 static void compare_links(struct ptc_measuring *m)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
-	json_t *links, *changed = NULL;
+	struct ptc_link_changes changed = { 0 };
+	struct ptc_link_use *links;
+	size_t n;
 
 	pthread_mutex_lock(&m->lock);
 	links = m->links;
+	n = m->nlinks;
 	m->links = NULL;
+	m->nlinks = 0;
 	pthread_mutex_unlock(&m->lock);
 	if (!links)
 		return;
-	if (ptc_planning_links_saw(m->opts.planning, links, &changed, &err) != 0)
+	if (ptc_planning_links_saw(m->opts.planning, links, n, &changed, &err) != 0)
 		ptc_debug("planning", "links are not compared: %s", err.text);
-	else if (json_array_size(changed))
-		tell_links(m, changed);
-	if (json_array_size(changed))
+	if (changed.n) {
+		tell_links(m, &changed);
 		m->looked_ns = 0;
-	json_decref(changed);
-	json_decref(links);
+	}
+	ptc_free(changed.v);
+	ptc_free(links);
 }
 
 struct replan {
@@ -687,7 +682,7 @@ struct ptc_measuring *ptc_measuring_free(struct ptc_measuring *m)
 		watched_done(&m->w[i]);
 	for (size_t i = 0; i < m->nnotes; i++)
 		ptc_free(m->notes[i].summary);
-	json_decref(m->links);
+	ptc_free(m->links);
 	ptc_planning_shape_done(&m->shape);
 	pthread_cond_destroy(&m->wake);
 	pthread_mutex_destroy(&m->lock);

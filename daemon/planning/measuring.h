@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Measures the steps of jobs that this daemon controls and that have a `model:`, keeps them in the job's measured
- * document, and says after each switch what was predicted and what came. One thread of its own, which asks the node of
+ * document, and reports predicted and measured values after each switch. One thread of its own, which asks the node of
  * each job's first rank for its step: every second until a configuration is measured, then every ten.
  *
  * Failure modes: etcd or a node unreachable: it is tried again; a job that changes controllers: the next one measures
@@ -36,9 +36,9 @@ int ptc_measuring_new(const struct ptc_measuring_opts *opts, struct ptc_measurin
 struct ptc_measuring *ptc_measuring_free(struct ptc_measuring *m);
 /* Any thread: a job has been made; what will be asked of the planner is computed ahead. NULL ok. */
 void ptc_measuring_created(struct ptc_measuring *m, const char *uuid, const char *spec_hash);
-/* [loop] A switch has been committed; summary: what it says of links is compared with what was measured, copied. NULL
- * ok. */
-void ptc_measuring_links(struct ptc_measuring *m, const char *summary);
+/* [loop] A switch has been committed; what its n links have given is compared with what was measured. uses: copied. m
+ * NULL ok. */
+void ptc_measuring_links(struct ptc_measuring *m, const struct ptc_link_use *uses, size_t n);
 /* [loop] A switch to a generation whose ranks run has been committed; summary: of the switch (docs/control.md), copied.
  * NULL ok. */
 void ptc_measuring_switched(struct ptc_measuring *m, const char *uuid, uint64_t generation, const char *summary);

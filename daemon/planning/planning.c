@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the daemon remembers for planning: the last works, by job and by what they were made of. Happy path: profile and
- * measured steps are read from etcd, and a work made of the same is there. While etcd is unreachable the documents that
- * were read last stand in. */
+/* The daemon's memory for planning: the last works, by job and by the documents that they were made of. Happy path:
+ * profile and measured steps are read from etcd, and a work made of the same documents is there. While etcd is
+ * unreachable, the documents that were read last are used. */
 #include "daemon/planning/remembered.h"
 
 #include "base/alloc.h"
@@ -193,7 +193,7 @@ int ptc_planning_work(struct ptc_planning *p, const struct ptc_planning_ask *ask
 	char key[PTC_CACHE_KEY];
 	char *doc = ptc_planning_profile(p), *json = NULL;
 	struct ptc_measured_doc *measured = ptc_calloc(1, sizeof *measured);
-	json_t *profile = NULL;
+	struct ptc_profile_doc profile = { 0 };
 	struct ptc_job_work_opts opts = { .desc = ask->desc,
 					  .held = ask->held,
 					  .now = ask->now,
@@ -203,17 +203,17 @@ int ptc_planning_work(struct ptc_planning *p, const struct ptc_planning_ask *ask
 	int rc = measured ? 0 : ptc_nomem(err);
 
 	if (rc == 0 && doc)
-		rc = ptc_json_load("the cluster's profile", doc, strlen(doc), &profile, err);
+		rc = ptc_profile_doc_decode("the cluster's profile", doc, &profile, err);
 	if (rc == 0) {
-		opts.profile = json_string_value(json_object_get(profile, "profile"));
-		opts.pairs = json_object_get(profile, "pairs");
+		opts.profile = profile.profile;
+		opts.pairs = doc ? &profile.pairs : NULL;
 		json = ptc_planning_measured(p, ask->uuid, measured);
 		key_of(ask, doc, json, key, sizeof key);
 		*ret = (struct ptc_job_work *)ptc_cache_find(&p->works, key);
 		if (!*ret && (rc = ptc_job_work_new(&opts, ret, err)) == 0)
 			*ret = (struct ptc_job_work *)ptc_cache_add(&p->works, key, &(*ret)->cached);
 	}
-	json_decref(profile);
+	ptc_profile_doc_done(&profile);
 	ptc_free(json);
 	ptc_free(measured);
 	ptc_free(doc);

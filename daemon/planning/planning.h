@@ -12,6 +12,7 @@
 
 #include "daemon/cluster/cluster.h"
 #include "daemon/planning/kinds/kinds.h"
+#include "daemon/planning/links/links.h"
 #include "formats/job/job.h"
 #include "formats/json.h"
 #include "planner/search/choose.h"
@@ -24,7 +25,7 @@ int ptc_planning_new(struct ptc_cluster *cluster, const char *devices_file, stru
 		     struct ptc_error *err);
 struct ptc_planning *ptc_planning_free(struct ptc_planning *p); /* NULL ok */
 
-/* What a job's devices are. A shape is freed with ptc_planning_shape_done. */
+/* The devices of a job. A shape is freed with ptc_planning_shape_done. */
 struct ptc_planning_shape {
 	struct ptc_planning_node *nodes;
 	size_t nnodes;
@@ -43,7 +44,8 @@ struct ptc_planning_node ptc_planning_node_of(const struct ptc_node_doc *doc, ui
 struct ptc_planning_links {
 	double node_bytes_s, within_bytes_s;
 };
-/* What a switch to a configuration moves. Not exact: bytes is the most, bytes_least the least it can be. */
+/* The bytes that a switch to a configuration moves. If they are not exact, bytes is an upper bound, and bytes_least a
+ * lower one. */
 struct ptc_planning_moves {
 	double bytes, bytes_least; /* between nodes */
 	double seconds;            /* of moving `bytes` */
@@ -112,18 +114,28 @@ void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *
 			  const struct ptc_job_desc *desc, const struct ptc_planning_shape *shape,
 			  const atomic_bool *stop);
 
-/* The cluster's profile (docs/control.md, "profile"). show: null where there is none. put replaces what is not NULL:
- * the profile as a file has it, checked; pairs, of ptc_links_measure. *ret_changed: links that differ from what they
- * were. */
-int ptc_planning_profile_show(struct ptc_planning *p, json_t **ret_doc, struct ptc_error *err);
+/* The cluster's profile (docs/control.md, "profile"). Freed with ptc_profile_doc_done; one of zeros is fine. */
+struct ptc_profile_doc {
+	char *profile;                           /* as a file has it; NULL: nobody has put one in */
+	struct ptc_links pairs;                  /* measured */
+	int64_t set_ms, measured_ms, changed_ms; /* Unix time of either, and of the last change in a switch; 0: never */
+};
+void ptc_profile_doc_done(struct ptc_profile_doc *d);
+/* changed: links that differ from what they were; NULL: not asked for. ptc_free it; NULL: out of memory. */
+char *ptc_profile_doc_encode(const struct ptc_profile_doc *d, const struct ptc_link_changes *changed);
+int ptc_profile_doc_decode(const char *what, const char *json, struct ptc_profile_doc *ret, struct ptc_error *err);
+/* show: an empty one where there is none. put replaces what is not NULL: the profile as a file has it, checked; pairs,
+ * of ptc_links_measure, whose v it takes on success. *ret_changed: links that differ from what they were; ptc_free its
+ * v. */
+int ptc_planning_profile_show(struct ptc_planning *p, struct ptc_profile_doc *ret, struct ptc_error *err);
+int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, struct ptc_links *pairs,
+			     struct ptc_profile_doc *ret, struct ptc_link_changes *ret_changed, struct ptc_error *err);
+/* What n links gave in a switch. One that gives less than half of what it has given in an earlier switch counts for
+ * that, until it gives as much again. Links that nobody has measured stay so. *ret_changed: ptc_free its v. */
+int ptc_planning_links_saw(struct ptc_planning *p, const struct ptc_link_use *uses, size_t n,
+			   struct ptc_link_changes *ret_changed, struct ptc_error *err);
+/* When links were last found to be otherwise in a switch, Unix time; 0: never. Blocking. */
+int64_t ptc_planning_links_changed_ms(struct ptc_planning *p);
 /* A node that alone has so many bytes, and is taken away warning_ms after that is said: {warning_s, node, bytes,
  * bytes_s, seconds, fits, text}. Without measured links the last four are null. NULL: out of memory. Blocking. */
 json_t *ptc_planning_leaves(struct ptc_planning *p, const char *node, int64_t bytes, uint64_t warning_ms);
-int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const json_t *pairs, json_t **ret_doc,
-			     json_t **ret_changed, struct ptc_error *err);
-/* What links gave in a switch ([{from, to, bytes, seconds}]). One that gives less than half of what it has given in an
- * earlier switch counts for that, until it gives as much again. Links that nobody has measured stay so. *ret_changed:
- * [{from, to, was, is}]; an empty array: none has changed. */
-int ptc_planning_links_saw(struct ptc_planning *p, const json_t *links, json_t **ret_changed, struct ptc_error *err);
-/* When links were last found to be otherwise in a switch, Unix time; 0: never. Blocking. */
-int64_t ptc_planning_links_changed_ms(struct ptc_planning *p);

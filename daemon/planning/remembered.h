@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of daemon/planning's own: the documents that works are made of, and works that are shared. */
+/* For daemon/planning only: the documents that works are made of, and works that are shared. */
 #pragma once
 
 #include "daemon/planning/job_work.h"

@@ -188,24 +188,29 @@ static void in_the_jobs_manner(void **state)
 	}
 }
 
-static void pair(json_t *pairs, const char *a, const char *b, double v)
+static void pair(struct ptc_links *pairs, const char *a, const char *b, double v)
 {
-	json_array_append_new(pairs, json_pack("{s:s, s:s, s:f}", "from", a, "to", b, "bytes_s", v));
+	struct ptc_link *l = &pairs->v[pairs->n++];
+
+	l->bytes_s = v;
+	strcpy(l->from, a);
+	strcpy(l->to, b);
 }
 
 /* n3 is slow, and then n2 a little: sets that gain a fifth compete, others do not. */
 static void sets_of_nodes(void **state)
 {
 	static struct ptc_job_found found[PTC_WORK_KEEP];
-	json_t *pairs = json_array();
-	struct ptc_job_work_opts opts = { .profile = PROFILE, .pairs = pairs };
+	struct ptc_link links[6] = { 0 };
+	struct ptc_links pairs = { links, 0 };
+	struct ptc_job_work_opts opts = { .profile = PROFILE, .pairs = &pairs };
 	struct ptc_job_desc desc;
 	struct ptc_job_work *w;
 	size_t n = 0;
 
 	for (size_t a = 0; a < 4; a++)
 		for (size_t b = 0; b < a; b++)
-			pair(pairs, nodes[a].name, nodes[b].name, a == 3 ? 1e6 : a == 2 ? 9e9 : 1e10);
+			pair(&pairs, nodes[a].name, nodes[b].name, a == 3 ? 1e6 : a == 2 ? 9e9 : 1e10);
 	w = make(HEAD MODEL SPACE, &desc, &opts);
 	assert_true(w->linked);
 	assert_int_equal(4, w->nsets); /* all; without n3; one node alone, which needs no link; all, placed */
@@ -220,7 +225,6 @@ static void sets_of_nodes(void **state)
 	assert_int_equal(1, found[0].set);
 	for (size_t i = 1; i < n; i++)
 		assert_true(found[i - 1].choice.est.step_s <= found[i].choice.est.step_s);
-	json_decref(pairs);
 	done(w, &desc);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The measured document: what is kept of more than there is room for, and what is not read. */
 #include "daemon/planning/measured_doc.h"
+#include "daemon/planning/planning.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -92,13 +93,53 @@ static void what_is_not_ours_is_refused(void **state)
 	refused(many, PTC_ELIMIT, "more than");
 }
 
+/* What a profile in etcd says is what was written there. */
+static void profiles_as_text(void **state)
+{
+	struct ptc_link pairs[] = {
+		{ "a", "b", .bytes_s = 1.5 },
+		{ "b", "a", .bytes_s = 2.5, .latency_s = 0.25, .measured_bytes_s = 8.5, .seen_bytes_s = 4.5 },
+	};
+	struct ptc_link_change change = { "a", "b", 2e9, 1e9 };
+	struct ptc_link_changes changed = { &change, 1 };
+	struct ptc_profile_doc profile = { .profile = (char *)(uintptr_t) "devices_per_node: 2\n",
+					   .pairs = { pairs, 2 },
+					   .set_ms = 5 },
+			       got;
+	char *text;
+
+	text = ptc_profile_doc_encode(&profile, &changed);
+	assert_string_equal("{\"version\":1,\"profile\":\"devices_per_node: 2\\n\",\"pairs\":["
+			    "{\"from\":\"a\",\"to\":\"b\",\"bytes_s\":1.5,\"latency_s\":0.0},"
+			    "{\"from\":\"b\",\"to\":\"a\",\"bytes_s\":2.5,\"latency_s\":0.25,"
+			    "\"measured_bytes_s\":8.5,\"seen_bytes_s\":4.5}],\"set_ms\":5,"
+			    "\"changed\":[{\"from\":\"a\",\"to\":\"b\",\"was\":2000000000.0,"
+			    "\"is\":1000000000.0}]}",
+			    text);
+	assert_int_equal(0, ptc_profile_doc_decode("profile", text, &got, NULL));
+	ptc_free(text);
+	assert_string_equal(profile.profile, got.profile);
+	assert_int_equal(5, got.set_ms);
+	assert_int_equal(0, got.measured_ms);
+	assert_int_equal(2, got.pairs.n);
+	assert_memory_equal(pairs, got.pairs.v, sizeof pairs);
+	ptc_profile_doc_done(&got);
+	text = ptc_profile_doc_encode(&(struct ptc_profile_doc){ .measured_ms = 7 }, NULL);
+	assert_string_equal("{\"version\":1,\"profile\":null,\"pairs\":[],\"measured_ms\":7}", text);
+	assert_int_equal(0, ptc_profile_doc_decode("profile", text, &got, NULL));
+	assert_true(!got.profile && !got.pairs.n && got.measured_ms == 7);
+	ptc_free(text);
+	assert_int_equal(PTC_EINVAL, ptc_profile_doc_decode("profile", "{", &got, NULL));
+	assert_int_equal(PTC_EINVAL, ptc_profile_doc_decode("profile", "[1]", &got, NULL));
+	assert_int_equal(PTC_EINVAL, ptc_profile_doc_decode("profile", "{\"pairs\": [{\"from\": \"a\"}]}", &got, NULL));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_oldest_goes_first),
-		cmocka_unit_test(changes_are_counted),
-		cmocka_unit_test(comes_back_as_it_was),
-		cmocka_unit_test(what_is_not_ours_is_refused),
+		cmocka_unit_test(the_oldest_goes_first), cmocka_unit_test(changes_are_counted),
+		cmocka_unit_test(comes_back_as_it_was),  cmocka_unit_test(what_is_not_ours_is_refused),
+		cmocka_unit_test(profiles_as_text),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Another node's samples: from this node's disk, and from that node what is not there. Happy path and failure modes:
- * samples.h. */
+/* Another node's samples. They come from this node's disk, and the rest from that node. Happy path and failure modes:
+ * peer_samples.h. */
 #include "daemon/samples/peer_samples.h"
 
 #include "base/alloc.h"

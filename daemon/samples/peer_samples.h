@@ -2,15 +2,15 @@
 /* Samples of datasets that lie on other nodes: this node's cache of them, asking the node that has them, and reading
  * ahead.
  *
- * Happy path: what is on disk is taken from there (daemon/sources/cache.h); the rest is asked for in whole pieces,
- * which are kept; what a reader will want next is fetched on a thread of its own. Failure modes: the node is down
- * (PTC_EPEER, at once), or does not answer (PTC_ETIMEOUT after PTC_SAMPLES_NODE_NS; then for a second at once); what it
- * says. Without a cache, because none is configured or it cannot be opened (said once), everything is asked for and
- * nothing is read ahead.
+ * Happy path: samples on disk are taken from there (daemon/sources/cache.h). The rest is asked for in whole pieces,
+ * which are kept. A thread of its own fetches the samples that a reader will want next. Failure modes: the node is down
+ * (PTC_EPEER, at once); it does not answer (PTC_ETIMEOUT after PTC_SAMPLES_NODE_NS; within the next second, other reads
+ * fail at once); its own errors. Without a cache, because none is configured or it cannot be opened (said once),
+ * everything is asked for and nothing is read ahead.
  *
- * A bounded number of answers of up to a megabyte are waited for at once, others wait for their turn. A node that has
- * too much to do says so and is asked again. What this node answers itself is not counted here, so that two nodes that
- * ask each other never wait for themselves. */
+ * An answer has up to a megabyte. This node waits for a bounded number of answers at once; other requests wait for
+ * their turn. A node that has too much to do says so, and is asked again. Answers that this node gives to others are
+ * not counted here, so two nodes that ask each other never wait for themselves. */
 #pragma once
 
 #include "daemon/cluster/channels.h"
@@ -41,7 +41,7 @@ struct ptc_samples_opts {
 	struct ptc_channels *channels;
 };
 
-/* Who reads what. Borrowed for a call. */
+/* The reader and the dataset of a call. Borrowed for the call. */
 struct ptc_samples_reader {
 	const struct ptc_dataset_doc *doc;
 	uid_t uid;

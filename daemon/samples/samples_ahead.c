@@ -2,8 +2,9 @@
 /* Reading ahead: a reader knows which samples come next and says so; one thread puts them into the cache, in their
  * order.
  *
- * Happy path: how long they are, where that differs; then as many at once as one answer holds. Failure modes: the node
- * is away, or the list is one too many: they are dropped, and who wants one asks for it then. */
+ * Happy path: if samples differ in length, their lengths are asked for first; then the samples, as many at once as one
+ * answer holds. Failure modes: the node is unreachable, or there are too many lists: the list is dropped, and a reader
+ * that wants a sample asks for it by itself. */
 #include "daemon/samples/peer_samples.h"
 
 #include "base/alloc.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making and ending what a daemon has for samples that lie on other nodes. Happy path: new, use by any thread, free.
+/* Makes and frees a daemon's objects for samples that lie on other nodes. Happy path: new, use by any thread, free.
  *
  * Failure modes: memory. */
 #include "daemon/samples/peer_samples.h"

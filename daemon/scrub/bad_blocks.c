@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of this node's blocks are damaged and not healed, in etcd, so that any daemon's `status` says so.
- * Happy path: the list is compared with what was written last, and written where it differs; an empty one deletes the
- * key. At the first look at a job, what an earlier life wrote is read. Failure modes: etcd unreachable: the list is
+/* Which of this node's blocks are damaged and not healed, in etcd, so that any daemon's `status` says so. Happy path:
+ * the list is compared with what was written last, and written where it differs; an empty one deletes the key. At the
+ * first look at a job, the list that an earlier ptcd has written is read. Failure modes: etcd unreachable: the list is
  * written at the next look; a job that is being deleted takes no key (the job's meta must exist). */
 #include "daemon/scrub/scrub.h"
 #include "daemon/store/scrub/store_heal.h"

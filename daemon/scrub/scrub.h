@@ -38,7 +38,7 @@ struct ptc_scrub_progress {
 };
 void ptc_scrubber_progress(struct ptc_scrubber *s, struct ptc_scrub_progress *ret); /* NULL: zeros */
 
-/* What the agent asks: a job's committed state (ptc_agent_env). Blocking; reads documents. */
+/* Gives the agent a job's committed state (ptc_agent_env). Blocking; reads documents. */
 int ptc_committed_get(const struct ptc_documents *docs, struct ptc_agent *agent, const char *uuid,
 		      struct ptc_agent_committed *ret, struct ptc_error *err);
 void ptc_committed_release(struct ptc_agent_committed *c);

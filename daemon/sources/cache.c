@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file: a page that says how it is divided, the heads of all pieces, the pieces. Heads of the places that a piece
- * may have lie together, so that one read finds it. Writers do not wait for each other or for readers: what two of them
- * mix up in one place does not have the checksum that its head says.
+/* The file: a page that says how it is divided, the heads of all pieces, the pieces. The heads of the places that a
+ * piece may have lie together, so one read finds the piece. Writers do not wait for each other or for readers: if two
+ * of them mix their bytes in one place, these do not match the checksum in its head.
  *
  * Failure modes: the header's. A file that is divided otherwise is emptied. */
 #include "daemon/sources/cache.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samples of other nodes' datasets on this node's disk: a file of one size, whatever was cut off in whichever state.
+/* Samples of other nodes' datasets on this node's disk: a file of fixed size. A write that was cut off does no harm.
  *
- * Happy path: open (an earlier one's content is still there), put, get, close. Failure modes: everything but open fails
- * as if the sample were not there: a block whose checksum does not fit what it says it is (a torn write, a disk that
- * lies, somebody's editor) is none. No disk space: nothing more is put. open: another ptcd has the file (PTC_EEXIST),
- * or it cannot be made.
+ * Happy path: open (an earlier one's content is still there), put, get, close. Failure modes: if anything but open
+ * fails, the sample counts as not there. That includes a block whose checksum does not match its content (a torn write,
+ * a disk that lies, somebody's editor). If there is no disk space, nothing more is put. open: another ptcd has the file
+ * (PTC_EEXIST), or it cannot be made.
  *
  * A sample is kept in pieces of PTC_CACHE_PIECE bytes, each for itself. A piece has PTC_CACHE_WAYS places, which follow
  * from its name; the oldest of those goes. No index is held in memory, nothing is read at start, nothing is synced. Any

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ptcd and ptc-source say to each other over a socket pair: a status and some bytes, which are what it is about,
- * or, where the status is not 0, why not. Happy path: one frame each way. Failure modes: the other end is gone
- * (PTC_EPEER), the time is over (PTC_ETIMEOUT; the socket is of no use any more), more bytes than are taken
+/* Frames between ptcd and ptc-source over a socket pair: a status and some bytes. If the status is 0, the bytes are the
+ * content; otherwise they are the text of the error. Happy path: one frame each way. Failure modes: the other end is
+ * gone (PTC_EPEER), the time is over (PTC_ETIMEOUT; the socket is of no use any more), more bytes than are taken
  * (PTC_EPEER). One thread at each end. */
 #pragma once
 

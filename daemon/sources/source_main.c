@@ -3,8 +3,8 @@
  *
  * Happy path: becomes the user, is told a dataset (its document), opens it, answers requests for samples until the
  * socket is closed. Failure modes: it cannot become the user; the source cannot be opened, or is not what it was when
- * it was added: said in the answer, and the process ends. A source that is written while it is read is seen after each
- * read, and nothing that was read then is given. */
+ * it was added: said in the answer, and the process ends. After each read the process checks whether the source was
+ * written meanwhile; if so, it gives none of the bytes. */
 #include "base/alloc.h"
 #include "base/sys/become.h"
 #include "base/check.h"

@@ -2,11 +2,15 @@
 /* Samples of sources that lie on this node, read as their owners: by ptc-source, a process for each source and reader
  * at work, which becomes the owner before it opens anything (docs/decisions/0006-sources.md).
  *
- * Happy path: new, read from any thread, free. A process that is there is used again; one that has had nothing to do
- * for a minute is ended. Failure modes: what the source says (dataset/source.h), PTC_EPERM where ptcd is not root and
- * somebody else asks, PTC_ETIMEOUT: the source's file system does not answer; the process is killed, or, where even
- * that does not help, counted until it has ended, so that there are never more than PTC_SOURCES_MAX; PTC_ELIMIT: too
- * many ask, or all processes hang; later may be better. */
+ * Happy path: new, read from any thread, free. A process that is there is used again; a process that has had nothing to
+ * do for a minute is ended.
+ *
+ * Failure modes:
+ * - The source's own errors (dataset/source.h).
+ * - PTC_EPERM: ptcd is not root, and the source is another user's.
+ * - PTC_ETIMEOUT: the source's file system does not answer. The process is killed. If it does not end, it counts until
+ *   it has ended, so there are never more than PTC_SOURCES_MAX.
+ * - PTC_ELIMIT: there are too many requests, or all processes hang; try later. */
 #pragma once
 
 #include "formats/dataset/dataset_doc.h"

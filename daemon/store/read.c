@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading: pieces, bytes, spans, digests, scrub.
  *
- * Happy path: the pieces of the item that intersect the box are found by the hash of the item. What is copied or
- * digested is verified block by block, each right before its bytes are used, so that these come out of the processor's
- * cache; what is handed out in place is verified before. Nothing is remembered of it: memory that was right once need
- * not be right now.
+ * Happy path: the pieces of the item that intersect the box are found by the hash of the item. Bytes that are copied or
+ * digested are verified block by block, each block right before its bytes are used, so these come out of the
+ * processor's cache. Bytes that are handed out in place are verified before. No result is remembered: memory that was
+ * right once need not be right now.
  *
  * Failure modes: a part that is not here is PTC_ENOTFOUND before anything is written; a block that does not match its
  * sum is PTC_ECORRUPT naming item, rows, block and chunk, and is told to the store's owner once (damage.c). */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What meta holds, and how: every value is a version byte, a payload and the XXH3 of both, little-endian.
+/* The content and format of meta. Every value is a version byte, a payload and the XXH3 of both, little-endian.
  *
  *   S                               store id
  *   J uuid                          state, uid, fence
@@ -10,12 +10,13 @@
  *   C uuid chunk                    bytes used and sums of its 16 blocks
  *   N uuid name                     a note: its bytes
  *
- * Versions: a later one adds behind what is known of S, J, h and C, and records of kinds of its own; lists (c, x, f)
- * and notes never change. Both are passed over here. S has the highest version that has written in the store, from
- * before it wrote anything: so a store of a version that is not read is refused at open with nothing changed.
+ * Versions: a later version adds bytes behind the known ones of S, J, h and C, and new kinds of records. Readers skip
+ * both. Lists (c, x, f) and notes never change. S has the highest version that has written in the store, and gets it
+ * before that version writes anything else. So a store of an unreadable version is refused at open with nothing
+ * changed.
  *
- * A table's parts are only ever appended, so a reservation writes what it adds and not the table again.
- * Happy path: save() writes parts, sums and header in one commit; load() reads them back at open.
+ * A table's parts are only ever appended, so a reservation writes only its additions. Happy path: save() writes parts,
+ * sums and header in one commit; load() reads them back at open.
  *
  * Failure modes: a value that does not verify or does not add up is PTC_ECORRUPT, one of another version PTC_EVERSION,
  * both reported for the job they belong to; a full disk is PTC_ENOSPC with nothing changed. */

@@ -4,7 +4,7 @@
  * Happy path: open takes the lock file, makes meta if there is none, reads the store's id, opens each job's chunks,
  * loads its tables and so knows which chunks are free. job_create records its intent (creating), makes the environment,
  * records that it is ready; job_delete records its intent (deleting), removes the directory, removes the records. So
- * open finishes or undoes what a crash left.
+ * open finishes or undoes a step that a crash has interrupted.
  *
  * Failure modes: a job whose chunks are gone, belong to another store or whose records do not verify stays in the list
  * as lost with its reason, every use of it says so, and the others work; a second process is refused. */

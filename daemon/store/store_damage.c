@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A block that does not match its checksum: what is said of it. Happy path: the error names the item, which of its rows
- * the block has, the block and the chunk; whoever owns the store is told, once for each block as long as its chunk
- * holds the same bytes.
+/* Reports a block that does not match its checksum. Happy path: the error names the item, which of its rows the block
+ * has, the block and the chunk; the owner of the store is told, once for each block as long as its chunk holds the same
+ * bytes.
  *
- * Failure modes: none; being told must not fail, and may happen on any thread that reads. */
+ * Failure modes: none. The owner's function must not fail, and is called on any thread that reads. */
 #include "daemon/store/internal.h"
 
 #include "base/check.h"

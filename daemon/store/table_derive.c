@@ -2,8 +2,8 @@
 /* Makes a new table out of a sealed one. Bytes that stay are referred to. If they lie in chunks that are too empty,
  * they are copied. All other needed bytes are reported missing.
  *
- * Happy path: the needed boxes are made disjoint and merged. What the new table has already is taken out, if it is one
- * that was begun before. Each needed box is cut along the source's pieces. Each such cut is referred to or copied,
+ * Happy path: the needed boxes are made disjoint and merged. If the new table was begun before, the boxes that it has
+ * already are taken out. Each needed box is cut along the source's pieces. Each such cut is referred to or copied,
  * which the share of live bytes in its chunks decides. References, and the extents for copies, are added in one commit.
  * Then the copies are filled, verified at the source, and recorded.
  *

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Both ends: ranks are real processes, started by the real helper, that use libptc.so; this program is also their
- * program
- * (--rank). A ptcd that dies is played by freeing the module and making it anew.
+/* Both ends: ranks are real processes that the real helper starts and that use libptc.so. This program is also their
+ * program (--rank). To play a ptcd that dies, the tests free the module and make it anew.
  *
  * What a rank trains: "w" F64 [64], split over ranks along dim 0; "m" F32 [4][16], split by columns, in a buffer with
  * other bytes between; "s" F64 scalar, on every rank. Element i of each is begin(i) + step. */

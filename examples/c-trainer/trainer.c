@@ -41,6 +41,7 @@ struct trainer {
 	struct group tensor, data; /* ranks with the other parts of w; ranks with the same part and other samples */
 	struct parameter w, b;
 	size_t first;        /* feature of w.value[0] */
+	uint64_t base;       /* position in the data at the generation's first step: samples consumed or skipped */
 	double loss_average; /* carried as a blob: no tensor, but state all the same */
 	uint64_t *ids;       /* of this rank's samples of a step, for the log */
 	double own_s;        /* own work since the start: steps, less the time in which others were waited for */
@@ -130,11 +131,17 @@ static void work(const struct trainer *t)
 		nanosleep(&nap, NULL);
 }
 
+/* Not step times batch: after ptcctl rollback --skip-data a step has later samples than it had before. */
+static uint64_t position_at(const struct trainer *t, uint64_t step)
+{
+	return t->base + (step - t->gen.start_step) * t->sampling.global_batch;
+}
+
 /* This rank's samples of the step: gradients and squared errors are sums over them. */
 static int accumulate(struct trainer *t, uint64_t step, double *ret_squares)
 {
 	size_t n = t->sampling.micro_batch;
-	uint64_t position = step * t->sampling.global_batch, *ids = need(n, sizeof *ids);
+	uint64_t position = position_at(t, step), *ids = need(n, sizeof *ids);
 	uint64_t steps = ptc_rank_micro_steps(&t->sampling, t->gen.dp_rank); /* replicas wait for none before the end */
 	double *p = need(n, sizeof *p), squares = 0;
 	float *weight = need(n, sizeof *weight);
@@ -263,20 +270,19 @@ static int at_stop(void *arg, uint64_t step)
 	n = strlen(tag); /* how they are divided, for ptcctl dataset proof; it may be another later */
 	snprintf(tag + n, sizeof tag - n, ";batch=%llu,micro=%u", (unsigned long long)t->sampling.global_batch,
 		 t->sampling.micro_batch);
-	return ptc_cursor_set(t->c, "train", step * t->sampling.global_batch, tag) ||
+	return ptc_cursor_set(t->c, "train", position_at(t, step), tag) ||
 	       ptc_blob_set(t->c, "loss_average", PTC_BLOB_JOB, &t->loss_average, sizeof t->loss_average);
 }
 
 static void check_restored(struct trainer *t)
 {
-	uint64_t position;
 	char tag[160], mine[80];
 	size_t len;
 
 	cursor_tag(t, mine, sizeof mine);
-	if (ptc_cursor_get(t->c, "train", &position, tag, sizeof tag) != 1 || strcspn(tag, ";") != strlen(mine) ||
-	    strncmp(tag, mine, strlen(mine)) != 0 || position != t->gen.start_step * t->sampling.global_batch)
-		die("restore", "the snapshot is of other data or of another batch size");
+	if (ptc_cursor_get(t->c, "train", &t->base, tag, sizeof tag) != 1 || strcspn(tag, ";") != strlen(mine) ||
+	    strncmp(tag, mine, strlen(mine)) != 0)
+		die("restore", "the snapshot is of other data");
 	if (ptc_blob_get(t->c, "loss_average", PTC_BLOB_JOB, &t->loss_average, sizeof t->loss_average, &len) != 1)
 		die("restore", "the snapshot has no loss_average");
 }
@@ -303,6 +309,7 @@ static void build(struct trainer *t)
 	parameter_new(&t->b, 1);
 	t->ids = need(ptc_micro_steps(&t->sampling) * t->sampling.micro_batch, sizeof *t->ids);
 	t->loss_average = 0;
+	t->base = 0;
 }
 
 static void join(struct trainer *t)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The document of a registered dataset: where its source lies, and the source's properties when it was added. etcd
- * holds the JSON under /ptc/datasets/NAME, and `ptcctl dataset list --format json` shows it (docs/control.md).
+ * holds the JSON under /ptc/datasets/UID/NAME, and `ptcctl dataset list --format json` shows it (docs/control.md).
  *
  * Happy path: encode, decode. A decoded document is complete and within the limits of dataset/source.h, whoever wrote
  * it. Failure modes: PTC_EINVAL, which names the member; PTC_EVERSION; PTC_ENOMEM. Any thread. */

@@ -79,8 +79,8 @@ uint64_t ptc_ledger_position(const struct ptc_ledger *l, const char *cursor, uin
 /* The same ranks divide the same samples in the same way. */
 static bool goes_on(const struct ptc_ledger_entry *a, const struct ptc_ledger_entry *b)
 {
-	return a->generation == b->generation && a->dp == b->dp && a->micro == b->micro && a->batch == b->batch &&
-	       b->end_step >= a->end_step && b->end >= a->end && strcmp(a->tag, b->tag) == 0;
+	return !ptc_ledger_skipped(a) && a->generation == b->generation && a->dp == b->dp && a->micro == b->micro &&
+	       a->batch == b->batch && b->end_step >= a->end_step && b->end >= a->end && strcmp(a->tag, b->tag) == 0;
 }
 
 int ptc_ledger_note(struct ptc_ledger *l, const struct ptc_ledger_entry *now)
@@ -97,6 +97,43 @@ int ptc_ledger_note(struct ptc_ledger *l, const struct ptc_ledger_entry *now)
 		e.first = old->end;
 	}
 	return append(l, &e);
+}
+
+bool ptc_ledger_ends_at(const struct ptc_ledger *l, const char *cursor, uint64_t position)
+{
+	const struct ptc_ledger_entry *e = newest(l, cursor);
+
+	return e && e->end == position;
+}
+
+/* The oldest entry that is known. */
+static const struct ptc_ledger_entry *oldest(const struct ptc_ledger *l, const char *cursor)
+{
+	size_t i = 0;
+
+	while (strcmp(l->v[i].cursor, cursor) != 0)
+		i++;
+	return &l->v[i];
+}
+
+int ptc_ledger_skip(struct ptc_ledger *l, const struct ptc_ledger *now, uint64_t generation, uint64_t step)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < now->n && !rc; i++) {
+		const struct ptc_ledger_entry *last = &now->v[i], *had = newest(l, last->cursor);
+		struct ptc_ledger_entry e = { .cursor = last->cursor,
+					      .tag = last->tag,
+					      .generation = generation,
+					      .first_step = had ? had->end_step : step,
+					      .first = had ? had->end : oldest(now, last->cursor)->first,
+					      .end = last->end };
+
+		e.end_step = e.first_step;
+		if (newest(now, last->cursor) == last && e.end > e.first)
+			rc = append(l, &e);
+	}
+	return rc;
 }
 
 #define AS(key, member, ...) PTC_ROW(struct ptc_ledger_entry, key, member, __VA_ARGS__)

@@ -4,8 +4,8 @@
  * and lost are not in it, and steps that were trained twice are in it once.
  *
  * Happy path: each snapshot of running ranks notes their cursors. A generation's entry grows until the next generation
- * begins. Beyond PTC_LEDGER_MAX entries, the oldest are forgotten and counted. Failure modes: PTC_ENOMEM; a malformed
- * document is refused whole. Pure. */
+ * begins. Positions that a rollback has skipped have an entry of no step and no rank. Beyond PTC_LEDGER_MAX entries,
+ * the oldest are forgotten and counted. Failure modes: PTC_ENOMEM; a malformed document is refused whole. Pure. */
 #pragma once
 
 #include "formats/members.h"
@@ -18,9 +18,14 @@ struct ptc_ledger_entry {
 	uint64_t generation;
 	uint64_t first_step, end_step; /* steps first_step .. end_step - 1 */
 	uint64_t first, end;           /* positions first .. end - 1, which these steps consumed */
+	/* dp 0: no rank had these positions, because a rollback has skipped them (ptc_ledger_skip). */
 	uint32_t dp, micro;
 	uint64_t batch; /* micro, batch: samples; 0 where neither the tag nor the configuration says */
 };
+static inline bool ptc_ledger_skipped(const struct ptc_ledger_entry *e)
+{
+	return e->dp == 0;
+}
 struct ptc_ledger {
 	struct ptc_ledger_entry *v;
 	size_t n;
@@ -32,6 +37,12 @@ int ptc_ledger_copy(const struct ptc_ledger *l, struct ptc_ledger *ret_copy);
 /* Notes a snapshot's cursor. `now` has cursor, tag, generation, end_step, end, dp, micro and batch; it is copied.
  * first_step and first follow from the cursor's last entry; without one, they are now's. Returns 0 or PTC_ENOMEM. */
 int ptc_ledger_note(struct ptc_ledger *l, const struct ptc_ledger_entry *now);
+/* The state of l goes on behind what `now` has consumed: what lies between is noted as skipped, in that generation, for
+ * each cursor of `now` that is ahead of l. step: of l's state, for a cursor that l does not have. Returns 0 or
+ * PTC_ENOMEM. */
+int ptc_ledger_skip(struct ptc_ledger *l, const struct ptc_ledger *now, uint64_t generation, uint64_t step);
+/* Whether the ledger has the cursor, and ends at that position. */
+bool ptc_ledger_ends_at(const struct ptc_ledger *l, const char *cursor, uint64_t position);
 extern const struct ptc_members ptc_ledger_members;
 /* Returns 0, PTC_EINVAL, PTC_ELIMIT or PTC_ENOMEM. */
 int ptc_ledger_from_json(const json_t *root, struct ptc_ledger *ret_ledger);

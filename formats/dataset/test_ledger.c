@@ -59,6 +59,67 @@ static void notes(void **state)
 	ptc_ledger_done(&l);
 }
 
+static void skipped(const struct ptc_ledger_entry *e, const char *cursor, uint64_t generation, uint64_t step,
+		    uint64_t first, uint64_t end)
+{
+	assert_string_equal(e->cursor, cursor);
+	assert_string_equal(e->tag, "n=7,seed=1");
+	assert_true(ptc_ledger_skipped(e));
+	assert_int_equal(e->generation, generation);
+	assert_int_equal(e->first_step, step);
+	assert_int_equal(e->end_step, step);
+	assert_int_equal(e->first, first);
+	assert_int_equal(e->end, end);
+}
+
+/* Back to step 4 twice: what came in between is skipped, and what comes then goes on behind it. */
+static void skips(void **state)
+{
+	struct ptc_ledger old = { 0 }, now = { 0 }, back, twice;
+	const struct ptc_ledger empty = { 0 };
+
+	assert_int_equal(note(&old, "a", 1, 4), 0);
+	assert_int_equal(ptc_ledger_copy(&old, &now), 0);
+	assert_int_equal(note(&now, "a", 1, 6), 0);
+	assert_int_equal(note(&now, "a", 2, 9), 0);
+	assert_int_equal(note(&now, "b", 2, 9), 0); /* one that the older snapshot did not have yet */
+	assert_int_equal(ptc_ledger_copy(&old, &back), 0);
+	assert_int_equal(ptc_ledger_skip(&back, &now, 3, 4), 0);
+	assert_int_equal(back.n, 3);
+	is(&back.v[0], "a", 1, 0, 4);
+	skipped(&back.v[1], "a", 3, 4, 20, 45);
+	skipped(&back.v[2], "b", 3, 4, 0, 45);
+	assert_true(ptc_ledger_ends_at(&back, "a", 45) && ptc_ledger_ends_at(&back, "b", 45));
+	assert_false(ptc_ledger_ends_at(&back, "a", 20) || ptc_ledger_ends_at(&back, "c", 0));
+	assert_int_equal(ptc_ledger_position(&back, "a", 0, 6, 5), 55);
+	/* of the same generation, too, an entry of ranks is another one */
+	assert_int_equal(ptc_ledger_note(&back, &(struct ptc_ledger_entry){ .cursor = TEXT("a"),
+									    .tag = TEXT("n=7,seed=1"),
+									    .generation = 3,
+									    .end_step = 6,
+									    .end = 55,
+									    .dp = 2,
+									    .micro = 3,
+									    .batch = 5 }),
+			 0);
+	assert_int_equal(back.n, 4);
+	assert_int_equal(back.v[3].first_step, 4);
+	assert_int_equal(back.v[3].first, 45);
+	assert_int_equal(ptc_ledger_copy(&old, &twice), 0);
+	assert_int_equal(ptc_ledger_skip(&twice, &back, 5, 4), 0);
+	assert_int_equal(twice.n, 3);
+	skipped(&twice.v[1], "b", 5, 4, 0, 45); /* as they are last in the other one */
+	skipped(&twice.v[2], "a", 5, 4, 20, 55);
+	/* forth, to what is ahead, and from what has consumed nothing: there is nothing to skip */
+	assert_int_equal(ptc_ledger_skip(&back, &old, 6, 6), 0);
+	assert_int_equal(ptc_ledger_skip(&back, &empty, 6, 6), 0);
+	assert_int_equal(back.n, 4);
+	ptc_ledger_done(&twice);
+	ptc_ledger_done(&back);
+	ptc_ledger_done(&now);
+	ptc_ledger_done(&old);
+}
+
 /* The oldest go, are counted, and what is left joins up; so do copies and documents of it. */
 static void forgets(void **state)
 {
@@ -197,8 +258,8 @@ static void names_of_sources(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(notes), cmocka_unit_test(forgets),          cmocka_unit_test(out_of_memory),
-		cmocka_unit_test(tags),  cmocka_unit_test(names_of_sources),
+		cmocka_unit_test(notes),         cmocka_unit_test(skips), cmocka_unit_test(forgets),
+		cmocka_unit_test(out_of_memory), cmocka_unit_test(tags),  cmocka_unit_test(names_of_sources),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path and failure modes: dcp_tensor.h. Elements come in the tensor's order, so each part's come in the order of
- * the part: a part is read from its first byte to its last, and one that is asked for another byte overlaps another. */
+/* Happy path and failure modes: dcp_tensor.h. Elements are read in the tensor's order, so the elements of a part are
+ * read in the part's order, from its first byte to its last. If a part is asked for another byte than its next one, it
+ * overlaps another part. */
 #include "formats/dcp/dcp_tensor.h"
 
 #include "base/alloc.h"

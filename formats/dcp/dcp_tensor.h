@@ -18,7 +18,7 @@ struct ptc_dcp_reader;
 /* d and dir are borrowed for as long as the reader lives. */
 int ptc_dcp_reader_new(const struct ptc_dcp *d, const char *dir, struct ptc_dcp_reader **ret, struct ptc_error *err);
 struct ptc_dcp_reader *ptc_dcp_reader_free(struct ptc_dcp_reader *r); /* NULL ok */
-/* e: a tensor of d. What was read before of another one is given up. */
+/* e: a tensor of d. If another tensor was being read, that is given up. */
 int ptc_dcp_reader_begin(struct ptc_dcp_reader *r, const struct ptc_dcp_entry *e, struct ptc_error *err);
 /* The next len bytes, a multiple of the element's size, and not more than are left. */
 int ptc_dcp_reader_read(struct ptc_dcp_reader *r, void *data, size_t len, struct ptc_error *err);

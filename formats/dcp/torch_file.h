@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What torch.save writes, as far as DCP needs it: one tensor, or one plain value, as a ZIP archive without compression.
- * A tensor's bytes need not be in memory: a head goes before them and a tail after them, so a file is written from its
- * first byte to its last, and its length is known before.
+/* The file format of torch.save, as far as DCP needs it: one tensor, or one plain value, as a ZIP archive without
+ * compression. A tensor's bytes need not be in memory: a head goes before them and a tail after them, so a file is
+ * written from its first byte to its last, and its length is known before.
  *
  * Failure modes: PTC_EINVAL (not such a file; the message has no path), PTC_ELAYOUT (PyTorch has no such dtype),
  * PTC_ELIMIT, PTC_ENOMEM, and what reading says. No I/O but the caller's. */
@@ -14,9 +14,9 @@
 bool ptc_torch_dtype_parse(const char *name, size_t len, enum ptc_dtype *ret);
 bool ptc_torch_class_dtype(const char *name, size_t len, enum ptc_dtype *ret); /* "torch FloatStorage" */
 
-/* Appends what is before a tensor's bytes (row-major, fewer than 4 GiB). */
+/* Appends the part of the file before a tensor's bytes (row-major, fewer than 4 GiB). */
 int ptc_torch_head(struct ptc_buf *b, enum ptc_dtype dtype, uint32_t ndim, const int64_t *shape, struct ptc_error *err);
-/* Appends what is after them. crc: ptc_crc32 of the bytes. */
+/* Appends the part after them. crc: ptc_crc32 of the bytes. */
 int ptc_torch_tail(struct ptc_buf *b, enum ptc_dtype dtype, uint32_t ndim, const int64_t *shape, uint32_t crc,
 		   struct ptc_error *err);
 /* The length of all three. 0: the tensor has 4 GiB or more, or its dtype is none of PyTorch's. */

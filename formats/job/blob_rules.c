@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: the ranks' blobs are listed by name, then rank; each name is
- * looked at once, by its rule; where that changes what ranks are given, the
- * new state document is written out rank by rank. Steps are blobs times their
- * logarithm, and ranks for each name. Failure modes: see
- * blob_rules.h; nothing is left allocated by what failed. */
+/* Happy path: the ranks' blobs are listed by name, then rank. Each name is looked at once, by its rule. If the rule
+ * changes the blobs that ranks get, the new state document is written rank by rank. The work is blobs times their
+ * logarithm, and ranks for each name. Failure modes: see blob_rules.h; nothing is left allocated by what failed. */
 #include "formats/job/blob_rules.h"
 
 #include "base/alloc.h"

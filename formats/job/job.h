@@ -52,11 +52,10 @@ struct ptc_job_run {
 	uint64_t build_timeout_ms;    /* how long new ranks may take to start, and then to build and declare */
 	uint64_t log_bytes;           /* bytes of log kept for one rank */
 };
-/* What happens to a live job when a node or a rank is lost (docs/job.md, "elastic"). */
-#define PTC_JOB_RESTARTS_MAX 1000
+#define PTC_JOB_RESTARTS_MAX 1000 /* what follows: docs/job.md, "elastic" */
 enum ptc_job_on_failure { PTC_JOB_SHRINK, PTC_JOB_WAIT, PTC_JOB_STOP };
 enum ptc_job_on_hang { PTC_JOB_HANG_IGNORE, PTC_JOB_HANG_REPORT, PTC_JOB_HANG_RECOVER };
-enum ptc_job_on_straggler { PTC_JOB_STRAGGLER_IGNORE, PTC_JOB_STRAGGLER_REPORT };
+enum ptc_job_on_straggler { PTC_JOB_STRAGGLER_IGNORE, PTC_JOB_STRAGGLER_REPORT, PTC_JOB_STRAGGLER_DRAIN };
 struct ptc_job_elastic {
 	uint32_t min_gpus, max_gpus; /* 0: not given */
 	enum ptc_job_on_failure on_failure;
@@ -65,11 +64,11 @@ struct ptc_job_elastic {
 	uint32_t max_restarts;  /* within PTC_JOB_RESTARTS_MS, after errors of the program or without progress */
 	/* A rank hangs whose step stands for hang_after_ms, and for hang_steps times the median of its last steps. */
 	enum ptc_job_on_hang on_hang;
-	uint64_t hang_after_ms; /* 0: PTC_JOB_HANG_AFTER_MS */
-	uint32_t hang_steps;    /* 0: PTC_JOB_HANG_STEPS */
+	uint64_t hang_after_ms, straggler_backoff_ms; /* 0: PTC_JOB_HANG_AFTER_MS, PTC_SLOW_BACKOFF_MS */
+	uint32_t hang_steps;                          /* 0: PTC_JOB_HANG_STEPS */
 	/* Ranks whose own work takes longer than that of others (daemon/core/slow/slow.h). */
 	enum ptc_job_on_straggler on_straggler;
-	uint32_t straggler_percent, straggler_steps; /* 0: PTC_JOB_STRAGGLER_PERCENT, PTC_JOB_STRAGGLER_STEPS */
+	uint32_t straggler_percent, straggler_steps, straggler_drains; /* 0: PTC_JOB_STRAGGLER_..., PTC_SLOW_DRAINS */
 };
 #define PTC_JOB_HANG_AFTER_MS     (600 * UINT64_C(1000))
 #define PTC_JOB_HANG_AFTER_MIN_MS UINT64_C(1000)
@@ -80,6 +79,7 @@ struct ptc_job_elastic {
 #define PTC_JOB_STRAGGLER_MIN     5  /* percent */
 #define PTC_JOB_STRAGGLER_MAX     10000
 #define PTC_JOB_STRAGGLER_STEPS   50
+#define PTC_JOB_STRAGGLER_DRAINS  100 /* at most */
 #define PTC_JOB_RESTARTS_MS       INT64_C(3600000)
 #define PTC_JOB_JOIN_AFTER_MS     10000
 #define PTC_JOB_JOIN_AFTER_MAX_MS (24 * 3600 * UINT64_C(1000))

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What becomes of the blobs of a live job's ranks: "blobs". Happy path: a list
- * of patterns, each with a state, in order. Failure: file and line of the key
- * at fault; states that bytes nobody can read cannot have (max, derive), rules
- * that an earlier one leaves nothing. */
+/* Rules for the blobs of a live job's ranks in a switch: "blobs". Happy path: a list of patterns, each with a state, in
+ * order. Failure: file and line of the key at fault; a state that needs the meaning of bytes (max, derive); a rule to
+ * which an earlier one leaves no blob. */
 #include "formats/job/job_decode.h"
 
 #include "base/alloc.h"

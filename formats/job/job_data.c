@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job consumes: "data". Happy path: a map of cursor names, each with one dataset or a mix of several. Whoever
- * submits the job looks datasets up and pins what they are (`source`); a description that comes as JSON has that.
- * Failure: file and line of the key at fault. */
+/* What a job consumes: "data". Happy path: a map of cursor names, each with one dataset or a mix of several. The
+ * program that submits the job looks datasets up and pins their identity (`source`); a description that comes as JSON
+ * has it already. Failure: file and line of the key at fault. */
 #include "formats/job/job_decode.h"
 
 #include "base/alloc.h"

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a description only carries. Files that a job's directories have beside its state: "carry" of "files", read now,
- * kept as text. "model", "space" and "on_link_change" of a job: what planner/ is told (docs/planner.md), of which
- * nothing here understands the first two. Happy path: each is a map, kept as JSON; a config.json that "model" names is
- * read now, of it what is a single value. What no JSON number of ours can be (a point, true, null) is kept as a string.
- * Failure: no map, too large, a file that cannot be read. */
+/* Parts of a description that are only carried along: "carry" of "files", and "model", "space" and "on_link_change" of
+ * a job. "carry" names files that a job's directories have beside its state; they are read now and kept as text. The
+ * other keys are for planner/ (docs/planner.md); nothing here understands the first two of them.
+ *
+ * Happy path: each is a map, kept as JSON. If "model" names a config.json, it is read now, and its single values are
+ * kept. A value that no JSON number of ours can express (a point, true, null) is kept as a string. Failure: not a map,
+ * too large, a file that cannot be read. */
 #include "formats/job/job_decode.h"
 
 #include "base/alloc.h"

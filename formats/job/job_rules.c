@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rules and the gpus table. A rule's "fields" map becomes one rule per field
- * before the rule itself, so that below this file a rule is flat. Happy path:
- * rules in document order. Failure: file and line of the key at fault. */
+/* Rules and the gpus table. A rule's "fields" map becomes one rule per field before the rule itself. So the files that
+ * use rules see flat ones only. Happy path: rules in document order. Failure: file and line of the key at fault. */
 #include "formats/job/job_decode.h"
 
 #include "base/alloc.h"

@@ -36,7 +36,7 @@ static const char *const modes[] = { "restart", "rebuild", "keep" }, *const buil
 			 *const failures[] = { "shrink", "wait", "stop" };
 static const char *const joins[] = { "ignore", "grow" }, *const truths[] = { "false", "true" },
 			 *const hangs[] = { "ignore", "report", "recover" },
-			 *const stragglers[] = { "ignore", "report" };
+			 *const stragglers[] = { "ignore", "report", "drain" };
 
 #define ELASTIC(key, member, ...) PTC_DOC_FIELD(struct ptc_job_elastic, key, member, __VA_ARGS__)
 static const struct ptc_doc_row elastic_rows[] = {
@@ -50,10 +50,13 @@ static const struct ptc_doc_row elastic_rows[] = {
 	ELASTIC("hang_after", hang_after_ms, ONLY_MS, .min = PTC_JOB_HANG_AFTER_MIN_MS,
 		.max = PTC_JOB_HANG_AFTER_MAX_MS),
 	ELASTIC("hang_steps", hang_steps, COUNT, .min = 1, .max = PTC_JOB_HANG_STEPS_MAX),
-	ELASTIC("on_straggler", on_straggler, WORD, .max = PTC_JOB_STRAGGLER_REPORT, .words = stragglers),
+	ELASTIC("on_straggler", on_straggler, WORD, .max = PTC_JOB_STRAGGLER_DRAIN, .words = stragglers),
 	ELASTIC("straggler_percent", straggler_percent, COUNT, .min = PTC_JOB_STRAGGLER_MIN,
 		.max = PTC_JOB_STRAGGLER_MAX),
 	ELASTIC("straggler_steps", straggler_steps, COUNT, .min = 1, .max = PTC_JOB_HANG_STEPS_MAX),
+	ELASTIC("straggler_backoff", straggler_backoff_ms, ONLY_MS, .min = PTC_JOB_HANG_AFTER_MIN_MS,
+		.max = PTC_JOB_HANG_AFTER_MAX_MS),
+	ELASTIC("straggler_drains", straggler_drains, COUNT, .min = 1, .max = PTC_JOB_STRAGGLER_DRAINS),
 };
 static const struct ptc_doc_table elastic_table = PTC_DOC_TABLE(elastic_rows);
 
@@ -235,6 +238,21 @@ static int decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *node
 	return !rc && env ? decode_env(d, env) : rc;
 }
 
+static int check_stragglers(struct ptc_job_decoder *d, const struct ptc_doc_node *elastic)
+{
+	const struct ptc_job_elastic *e = &d->job->elastic;
+	const char *key = e->straggler_percent ? "straggler_percent" : "straggler_steps";
+
+	if (!e->on_straggler && (e->straggler_percent || e->straggler_steps))
+		return ptc_doc_error(d->doc, ptc_doc_get(elastic, key), d->err, PTC_EINVAL,
+				     "%s says nothing without on_straggler; write on_straggler: report, or drain", key);
+	key = e->straggler_backoff_ms ? "straggler_backoff" : "straggler_drains";
+	if (e->on_straggler != PTC_JOB_STRAGGLER_DRAIN && (e->straggler_backoff_ms || e->straggler_drains))
+		return ptc_doc_error(d->doc, ptc_doc_get(elastic, key), d->err, PTC_EINVAL,
+				     "%s says nothing without on_straggler: drain", key);
+	return 0;
+}
+
 /* What a table cannot say: values that are not supported, and two values that exclude each other. */
 static int check_live(struct ptc_job_decoder *d, const struct ptc_doc_node *root)
 {
@@ -257,13 +275,7 @@ static int check_live(struct ptc_job_decoder *d, const struct ptc_doc_node *root
 				     d->err, PTC_EINVAL,
 				     "%s says nothing without on_hang; write on_hang: report, or recover",
 				     e->hang_after_ms ? "hang_after" : "hang_steps");
-	if (!e->on_straggler && (e->straggler_percent || e->straggler_steps)) {
-		const char *key = e->straggler_percent ? "straggler_percent" : "straggler_steps";
-
-		return ptc_doc_error(d->doc, ptc_doc_get(ptc_doc_get(root, "elastic"), key), d->err, PTC_EINVAL,
-				     "%s says nothing without on_straggler; write on_straggler: report", key);
-	}
-	return 0;
+	return check_stragglers(d, ptc_doc_get(root, "elastic"));
 }
 
 int ptc_job_decode_run(struct ptc_job_decoder *d, const struct ptc_doc_node *root)

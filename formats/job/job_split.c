@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rule says of placement beside the pipeline stage: split, expert and
- * shard. Happy path: keys into the struct of reshard/spec/rule.h; where a key is
- * absent, what the rule that is overridden says. Failure: file and line of
- * the key at fault. What the values mean together is for ptc_spec_lint. */
+/* The parts of a rule about placement, except the pipeline stage: split, expert and shard. Happy path: keys are read
+ * into the struct of reshard/spec/rule.h; an absent key keeps the value of the rule that is overridden. Failure: file
+ * and line of the key at fault. ptc_spec_lint checks the values together. */
 #include "formats/job/job_decode.h"
 
 #include "base/alloc.h"

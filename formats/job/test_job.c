@@ -763,6 +763,10 @@ static void test_hang(void **state)
 		{ "elastic: {on_straggler: report}\n",
 		  ",\"elastic\":{\"on_straggler\":\"report\"}",
 		  { .on_straggler = PTC_JOB_STRAGGLER_REPORT } },
+		{ "elastic: {straggler_drains: 1, on_straggler: drain, straggler_backoff: 20m}\n",
+		  ",\"elastic\":{\"on_straggler\":\"drain\",\"straggler_backoff\":\"1200000ms\",\"straggler_drains\":"
+		  "1}",
+		  { .on_straggler = PTC_JOB_STRAGGLER_DRAIN, .straggler_backoff_ms = 1200000, .straggler_drains = 1 } },
 		{ "elastic: {straggler_steps: 20, on_straggler: report, straggler_percent: 100}\n",
 		  ",\"elastic\":{\"on_straggler\":\"report\",\"straggler_percent\":100,\"straggler_steps\":20}",
 		  { .on_straggler = PTC_JOB_STRAGGLER_REPORT, .straggler_percent = 100, .straggler_steps = 20 } },
@@ -790,6 +794,8 @@ static void test_hang(void **state)
 			assert_int_equal(e->on_straggler, k[i].want.on_straggler);
 			assert_int_equal(e->straggler_percent, k[i].want.straggler_percent);
 			assert_int_equal(e->straggler_steps, k[i].want.straggler_steps);
+			assert_true(e->straggler_backoff_ms == k[i].want.straggler_backoff_ms);
+			assert_int_equal(e->straggler_drains, k[i].want.straggler_drains);
 		}
 		ptc_free(json);
 		ptc_job_desc_done(&job);
@@ -799,11 +805,18 @@ static void test_hang(void **state)
 
 static void test_straggler_refused(void **state)
 {
-	refuse(LIVE "elastic: {on_straggler: drain}\n", PTC_EINVAL, "job.yaml:6: unknown on_straggler \"drain\"");
+	refuse(LIVE "elastic: {on_straggler: leave}\n", PTC_EINVAL, "job.yaml:6: unknown on_straggler \"leave\"");
+	refuse(LIVE "elastic: {on_straggler: report, straggler_drains: 3}\n", PTC_EINVAL,
+	       "job.yaml:6: straggler_drains says nothing without on_straggler: drain");
+	refuse(LIVE "elastic: {straggler_backoff: 3h, on_straggler: report}\n", PTC_EINVAL,
+	       "job.yaml:6: straggler_backoff says nothing without on_straggler: drain");
+	refuse(LIVE "elastic: {on_straggler: drain, straggler_drains: 0}\n", PTC_EINVAL,
+	       "job.yaml:6: straggler_drains must be in 1..100, not 0");
+	refuse(LIVE "elastic: {on_straggler: drain, straggler_backoff: 999ms}\n", PTC_EINVAL, "straggler_backoff");
 	refuse(LIVE "elastic: {on_straggler: report, straggler_percent: 4}\n", PTC_EINVAL,
 	       "job.yaml:6: straggler_percent must be in 5..10000, not 4");
 	refuse(LIVE "elastic: {straggler_steps: 7}\n", PTC_EINVAL,
-	       "job.yaml:6: straggler_steps says nothing without on_straggler; write on_straggler: report");
+	       "job.yaml:6: straggler_steps says nothing without on_straggler; write on_straggler: report, or drain");
 }
 
 /* Snapshots that stay beside the committed one. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A pickle as a tree. Opcodes are those that Python's pickler writes in protocols 2 to 5 for plain values, classes and
- * torch.save's tensors; each has one line in step(). Value 0 is None, and stands for "none" where a value may lack.
- * Failure modes: pickle.h. */
+ * torch.save's tensors; each has one line in step(). Value 0 is None; where a value may be missing, 0 says so. Failure
+ * modes: pickle.h. */
 #include "formats/pickle/pickle.h"
 
 #include "base/alloc.h"

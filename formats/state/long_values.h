@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The long values of a manifest's text: one digest for each tensor, and the list of each file's tensors. A JSON tree of
- * them has 50 times their size and takes most of the time of reading and writing a manifest. So they are found in the
- * text, and read and written straight; a tree is made of the rest.
+ * them has 50 times their size and takes most of the time of reading and writing a manifest. So these values are found
+ * in the text, and read and written directly; a tree is made of the rest.
  *
- * Found is only what is surely such a value, in the compact form that we write; whatever else is in its place stays
- * for the reader of the rest, with that reader's errors. Pure; any thread. Failure mode: PTC_ENOMEM. */
+ * A value is taken only if it has the compact form that we write. Anything else in its place is left to the reader of
+ * the rest, which reports the error. Pure; any thread. Failure mode: PTC_ENOMEM. */
 #pragma once
 
 #include "base/buf.h"

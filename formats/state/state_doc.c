@@ -230,6 +230,92 @@ int ptc_state_add(struct ptc_state *s, const struct ptc_config *config, uint32_t
 	return ptc_state_put(s, rank, &at, blobs, nblobs, err);
 }
 
+/* ---- going back without its data ---- */
+
+static int take_cursor(struct ptc_state *s, const struct ptc_state_cursor *now, struct ptc_error *err)
+{
+	size_t at = find_cursor(s, now->name);
+	struct ptc_state_cursor *old = at < s->ncursors ? &s->cursors[at] : NULL;
+
+	if (!old || strcmp(old->name, now->name))
+		return insert_cursor(s, at, now, 0, err);
+	if (strncmp(old->tag, now->tag, PTC_MAX(strcspn(old->tag, ";"), strcspn(now->tag, ";"))))
+		return ptc_error_set(err, PTC_ESTATE,
+				     "cursor \"%.100s\": the order of the data is \"%.100s\" now, the snapshot's is "
+				     "\"%.100s\", so what lies between cannot be skipped",
+				     now->name, now->tag, old->tag);
+	if (now->position <= old->position)
+		return 0;
+	cursor_done(old);
+	memmove(old, old + 1, (--s->ncursors - at) * sizeof *old);
+	return insert_cursor(s, at, now, 0, err);
+}
+
+static bool of_loader(const struct ptc_state_blob *b)
+{
+	return b->scope == PTC_STATE_JOB && !strncmp(b->name, PTC_STATE_LOADER, strlen(PTC_STATE_LOADER));
+}
+
+static struct ptc_state_rank *rank_0(const struct ptc_state *s)
+{
+	return s->nranks && s->ranks[0].rank == 0 ? &s->ranks[0] : NULL;
+}
+
+/* The loaders' states of `now` in place of those of s. The job's blobs are rank 0's. */
+static int take_loaders(struct ptc_state *s, const struct ptc_state *now, bool *ret_any, struct ptc_error *err)
+{
+	const struct ptc_state_rank *from = rank_0(now), *to = rank_0(s);
+	struct ptc_state_rank merged = { .rank = 0 };
+	struct ptc_state_blob *v = ptc_calloc(2 * PTC_STATE_BLOBS, sizeof *v);
+	size_t n = 0, loaders;
+	int rc;
+
+	if (!v)
+		return ptc_nomem(err);
+	for (size_t i = 0; from && i < from->nblobs; i++)
+		if (of_loader(&from->blobs[i]))
+			v[n++] = from->blobs[i];
+	*ret_any = n > 0;
+	loaders = n;
+	for (size_t i = 0; to && i < to->nblobs; i++)
+		if (!of_loader(&to->blobs[i]))
+			v[n++] = to->blobs[i];
+	if (!loaders) {
+		ptc_free(v);
+		return 0;
+	}
+	rc = check_blobs(0, v, n, err);
+	if (!rc) {
+		merged.at = to ? to->at : from->at;
+		rc = copy_blobs(&merged, v, n, err);
+	}
+	ptc_free(v);
+	if (!rc && to) {
+		rank_done(&s->ranks[0]);
+		s->ranks[0] = merged;
+		return 0;
+	}
+	if (!rc)
+		rc = insert_rank(s, &merged, err);
+	if (rc)
+		rank_done(&merged);
+	return rc;
+}
+
+int ptc_state_go_on(struct ptc_state *s, const struct ptc_state *now, struct ptc_error *err)
+{
+	bool loaders = false;
+	int rc = take_loaders(s, now, &loaders, err);
+
+	if (!rc && !loaders && !now->ncursors)
+		return ptc_error_set(err, PTC_ESTATE,
+				     "the job's state has no cursor and no loader's state, so nothing says which "
+				     "samples to skip");
+	for (size_t i = 0; i < now->ncursors && !rc; i++)
+		rc = take_cursor(s, &now->cursors[i], err);
+	return rc;
+}
+
 /* ---- what a rank is given ---- */
 
 static bool same_group(const struct ptc_coords *a, const struct ptc_coords *b)

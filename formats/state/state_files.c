@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: where the header that was imported still describes the tensors
- * it is used verbatim, so that the file has the same hash; else a canonical
- * one. Failure modes: memory, a name or shape that the format cannot say. */
+/* Happy path: if the imported header still describes the tensors, it is used verbatim, so the file has the same hash.
+ * Otherwise the header is canonical. Failure modes: memory; a name or shape that the format cannot express. */
 #include "formats/state/state_files.h"
 
 #include "base/alloc.h"

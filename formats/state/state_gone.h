@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* spoke: of each rank of the world, whether s has all that it set. What the others had is not known; they are taken to
- * have had what ranks that spoke have. text: "" if nothing is missing, else as "blobs of rank 1 (rng, where)". */
+/* spoke: for each rank of the world, whether s has all blobs that it set. The blobs of the other ranks are not known;
+ * they are taken to be those of the ranks that spoke. text: "" if nothing is missing, else as "blobs of rank 1 (rng,
+ * where)". */
 void ptc_state_gone_text(const struct ptc_state *s, const struct ptc_config *config, uint32_t world, const bool *spoke,
 			 char *text, size_t size);

@@ -369,6 +369,107 @@ static void state_of_group(void **state)
 	ptc_state_done(&s);
 }
 
+static void add_rank_0(struct ptc_state *s, const struct ptc_state_blob *blobs, size_t nblobs,
+		       const struct ptc_state_cursor *cursors, size_t ncursors)
+{
+	struct ptc_config config = config_of("dp=2");
+
+	assert_int_equal(ptc_state_add(s, &config, 0, blobs, nblobs, cursors, ncursors, NULL), 0);
+}
+
+static uint64_t position_of(const struct ptc_state *s, const char *name)
+{
+	for (size_t i = 0; i < s->ncursors; i++)
+		if (!strcmp(s->cursors[i].name, name))
+			return s->cursors[i].position;
+	return UINT64_MAX;
+}
+
+static const char *blob_of(const struct ptc_state *s, const char *name)
+{
+	static char text[16];
+
+	for (size_t i = 0; s->nranks && i < s->ranks[0].nblobs; i++)
+		if (!strcmp(s->ranks[0].blobs[i].name, name)) {
+			snprintf(text, sizeof text, "%.*s", (int)s->ranks[0].blobs[i].len,
+				 (const char *)s->ranks[0].blobs[i].data);
+			return text;
+		}
+	return "";
+}
+
+/* Cursors that are ahead and the states of loaders are those of the later state; all else stays. */
+static void state_goes_on(void **state)
+{
+	struct ptc_state_blob was[] = { blob("loader/data", PTC_STATE_JOB, "two"),
+					blob("loader/data/0", PTC_STATE_JOB, "a"),
+					blob("loader/data/1", PTC_STATE_JOB, "b"), blob("sched", PTC_STATE_JOB, "old"),
+					blob("loader/own", PTC_STATE_RANK, "old") };
+	struct ptc_state_blob is[] = { blob("loader/data", PTC_STATE_JOB, "one"),
+				       blob("loader/data/0", PTC_STATE_JOB, "c"), blob("sched", PTC_STATE_JOB, "new"),
+				       blob("loader/own", PTC_STATE_RANK, "new") };
+	struct ptc_state_cursor old[] = { cursor("data", 40, "n=7;batch=2"), cursor("eval", 9, "") };
+	struct ptc_state_cursor now[] = { cursor("data", 90, "n=7;batch=3"), cursor("eval", 5, ""),
+					  cursor("more", 3, "x") };
+	struct ptc_state s = { 0 }, ahead = { 0 }, none = { 0 };
+	struct ptc_error err = PTC_ERROR_INIT;
+	char *json = NULL;
+	size_t len;
+
+	(void)state;
+	add_rank_0(&s, was, 5, old, 2);
+	add_rank_0(&ahead, is, 4, now, 3);
+	assert_int_equal(ptc_state_go_on(&s, &ahead, &err), 0);
+	assert_true(position_of(&s, "data") == 90 && position_of(&s, "eval") == 9 && position_of(&s, "more") == 3);
+	assert_string_equal(s.cursors[0].tag, "n=7;batch=3");
+	assert_string_equal(blob_of(&s, "loader/data"), "one");
+	assert_string_equal(blob_of(&s, "loader/data/0"), "c");
+	assert_string_equal(blob_of(&s, "loader/data/1"), "");
+	assert_string_equal(blob_of(&s, "sched"), "old");
+	assert_string_equal(blob_of(&s, "loader/own"), "old"); /* a rank's own is no loader's that we know */
+	assert_int_equal(ptc_state_doc_encode(&s, &json, &len, NULL), 0);
+	ptc_free(json);
+	assert_int_equal(ptc_state_go_on(&s, &none, &err), PTC_ESTATE);
+	assert_non_null(strstr(err.text, "no cursor and no loader's state"));
+	assert_int_equal(ptc_state_go_on(&none, &ahead, &err), 0); /* to a state that had none */
+	assert_int_equal(none.nranks, 1);
+	assert_int_equal(none.ranks[0].nblobs, 2);
+	assert_int_equal(position_of(&none, "data"), 90);
+	ptc_state_done(&none);
+	now[0].tag = (char *)(uintptr_t) "n=8;batch=3";
+	add_rank_0(&none, NULL, 0, now, 1);
+	assert_int_equal(ptc_state_go_on(&s, &none, &err), PTC_ESTATE);
+	assert_non_null(strstr(err.text, "cursor \"data\": the order of the data is \"n=8;batch=3\" now"));
+	assert_int_equal(position_of(&s, "data"), 90);
+	ptc_state_done(&none);
+	ptc_state_done(&ahead);
+	ptc_state_done(&s);
+}
+
+static void goes_on_out_of_memory(void **state)
+{
+	struct ptc_state_blob was[] = { blob("loader/data", PTC_STATE_JOB, "a"), blob("sched", PTC_STATE_JOB, "old") };
+	struct ptc_state_blob is[] = { blob("loader/data", PTC_STATE_JOB, "b") };
+	struct ptc_state_cursor old = cursor("data", 40, "n=7"), now = cursor("data", 90, "n=7");
+	int64_t live = ptc_alloc_live();
+	int rc = PTC_ENOMEM;
+
+	(void)state;
+	for (uint64_t n = 1; rc; n++) {
+		struct ptc_state s = { 0 }, ahead = { 0 };
+
+		add_rank_0(&s, was, 2, &old, 1);
+		add_rank_0(&ahead, is, 1, &now, 1);
+		ptc_alloc_fail_at(n);
+		rc = ptc_state_go_on(&s, &ahead, NULL);
+		ptc_alloc_fail_at(0);
+		assert_true(rc == 0 || (rc == PTC_ENOMEM && n < 20));
+		ptc_state_done(&s);
+		ptc_state_done(&ahead);
+		assert_int_equal(ptc_alloc_live(), live);
+	}
+}
+
 static void state_versions(void **state)
 {
 	static const char with_groups[] =
@@ -491,6 +592,7 @@ int main(void)
 		cmocka_unit_test(layout_out_of_memory), cmocka_unit_test(merge_out_of_memory),
 		cmocka_unit_test(state_document),       cmocka_unit_test(state_of_group),
 		cmocka_unit_test(state_versions),       cmocka_unit_test(state_refused),
+		cmocka_unit_test(state_goes_on),        cmocka_unit_test(goes_on_out_of_memory),
 		cmocka_unit_test(state_out_of_memory),  cmocka_unit_test(utf8),
 	};
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: the program beside ours (or where it is installed) is spawned, a
- * line comes over a pipe, an empty one once it has mounted. Failure modes: no
- * such program, the line says why not, the pipe ends without one. */
+/* Happy path: the program beside ours (or where it is installed) is spawned. Once it has mounted, an empty line comes
+ * over a pipe. Failure modes: there is no such program; a line that is not empty says why it cannot mount; the pipe
+ * ends without a line. */
 #include "fusefs/launch/launch.h"
 
 #include "base/cleanup.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batches divided by length. Happy path: whoever asks for a slot of a step that is not remembered looks at the lengths
- * of the step's samples and divides them; the step takes the place of the oldest that is remembered. Several threads
- * may do so for one step at once. Failure modes: a source that cannot be read; lengths whose costs do not fit 64 bits;
- * out of memory. */
+/* Batches divided by length. Happy path: a caller asks for a slot of a step. If the step is not remembered, the
+ * caller's thread reads the lengths of the step's samples and divides them. The step then takes the place of the oldest
+ * one. Several threads may do so for one step at once. Failure modes: a source that cannot be read; lengths whose costs
+ * do not fit 64 bits; out of memory. */
 #include "fusefs/samples/part.h"
 
 #include "base/alloc.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where samples come from: a source that this process has opened, or the daemon: where another node alone has it, which
- * the daemon asks, and where the job is not of the user that we are, for then a process of his must open it
- * (docs/decisions/0006-sources.md). To whoever reads they are the same.
+/* Where samples come from: a source that this process has opened, or the daemon. The daemon is asked in two cases. The
+ * files are on another node alone, which the daemon asks. Or the job belongs to another user than this process, so that
+ * a process of that user must open the source (docs/decisions/0006-sources.md). For a reader the two are the same.
  *
- * Happy path: many samples at once; one call to the daemon for as many as it answers. Failure modes: a source that
- * cannot be opened, is not what was added or is written while it is read; the daemon or the node that has it is away:
- * what they say. */
+ * Happy path: many samples are read at once; the daemon gets one call for as many as it answers. Failure modes: the
+ * source cannot be opened, is not the one that was added, or is written while it is read; the daemon, or the node that
+ * has the source, is unreachable: their error. */
 #include "fusefs/samples/part.h"
 
 #include "base/alloc.h"

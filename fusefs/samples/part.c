@@ -3,8 +3,9 @@
  * and places follow from a few numbers; bytes are read from the sources as they are asked for.
  *
  * Happy path: made of the daemon's answer (docs/control.md, "job data"), its sources opened and compared with what they
- * were; then reads, by any thread. Failure modes: no such generation (PTC_ENOTFOUND), batches that nobody says, sources
- * of different dtypes, one that has changed or cannot be read: said once in the log, EIO for the reader. */
+ * were; then reads, by any thread. Failure modes: there is no such generation (PTC_ENOTFOUND); nothing says the batch
+ * sizes; sources have different dtypes; a source has changed or cannot be read. The log says so once, and the reader
+ * gets EIO. */
 #include "fusefs/samples/part.h"
 
 #include "base/alloc.h"
@@ -109,7 +110,7 @@ static int generation_of(const json_t *root, const char *name, uint64_t generati
 	for (size_t i = 0; i < l.n && !known; i++) {
 		if (strcmp(l.v[i].cursor, name) != 0)
 			continue;
-		known = l.v[i].generation == generation;
+		known = l.v[i].generation == generation && !ptc_ledger_skipped(&l.v[i]);
 		e = known ? l.v[i] : (struct ptc_ledger_entry){ .first = l.v[i].end, .first_step = l.v[i].end_step };
 	}
 	if (!known && generation == ptc_json_count(root, "generation"))

@@ -2,8 +2,9 @@
 /* data/NAME/gen-G/dp-D/epoch-E/, and files/ in it: the part of the tree that lies in datasets. A generation's part
  * (fs_part) is made when its directory is looked up and lives while the kernel knows a name below it.
  *
- * Sources are read with the rights of the job's owner: by us where we are he, else, where root serves all, by the
- * daemon (origin.c). Failure modes: the daemon does not answer, a source that has changed (EIO, said in the log). */
+ * Sources are read with the rights of the job's owner: by this process if it runs as the owner; otherwise, in root's
+ * mount, by the daemon (origin.c). Failure modes: the daemon does not answer, a source that has changed (EIO, said in
+ * the log). */
 #include "fusefs/serve/internal.h"
 
 #include "base/alloc.h"
@@ -261,7 +262,7 @@ static void list_generations(const struct fs_node *dir, const json_t *root, stru
 	if (ptc_ledger_from_json(json_object_get(root, "ledger"), &ledger))
 		return;
 	for (size_t i = 0; i < ledger.n; i++) {
-		if (strcmp(ledger.v[i].cursor, dir->data) != 0)
+		if (strcmp(ledger.v[i].cursor, dir->data) != 0 || ptc_ledger_skipped(&ledger.v[i]))
 			continue;
 		there |= ledger.v[i].generation == (uint64_t)now;
 		add_number(dir, "gen-", ledger.v[i].generation, FS_DATAGEN, l);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Content that lies in this node's memory: read there, by us (chunk_file.h), instead of through the daemon's socket.
- * Happy path: where a segment of a file lies is asked for once and remembered; a read within such segments is copied
- * and answered by the thread that took it, which waits for nothing.
+/* Content that lies in this node's memory. It is read there, by this process (chunk_file.h), instead of through the
+ * daemon's socket. Happy path: this process asks once where a segment of a file lies, and remembers the answer. A read
+ * within such segments is copied and answered by the thread that took it, which waits for nothing.
  *
  * Failure modes: a segment that is not here, or in too many pieces, is read through the cache, and asked for again
- * after a while; what is remembered may be out of date, which copying finds out (a snapshot that was let go, a daemon
- * that was killed), as it finds bytes that are damaged: it is forgotten and asked for anew, and then it is the daemon's
- * word that counts. */
+ * after a while. The remembered answer may be out of date, because a snapshot was dropped or a daemon was killed;
+ * copying notices that, as it notices damaged bytes. The answer is then forgotten and asked for anew, and the daemon's
+ * answer to the read counts. */
 #include "fusefs/serve/internal.h"
 
 #include "base/alloc.h"

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs, snapshots and how their bytes are read. Happy path: a snapshot's
- * object lives while the kernel knows a name of it or a file of it is open; it
- * is read through a view, the newest generation that has it; while files are
- * open the view is held, so that no switch takes it away.
- * Nodes, the numbers by which the kernel knows all that, hold them; a node's number is a hash of what it is.
+/* Jobs, snapshots and how their bytes are read. Happy path: a snapshot's object lives while the kernel knows a name of
+ * it or a file of it is open; it is read through a view, the newest generation that has it; while files are open the
+ * view is held, so that no switch takes it away. The kernel knows objects by the numbers of nodes; a node keeps its
+ * object, and its number is a hash of the object's identity.
  *
- * Failure modes: the source does not answer (what was known of jobs has to do
- * for a second; a view cannot be had: EIO), a snapshot that was replaced
- * (ESTALE, upon which the kernel looks its path up again). */
+ * Failure modes: the source does not answer (known facts about jobs are used for a second; without a view: EIO); a
+ * snapshot was replaced (ESTALE, upon which the kernel looks its path up again). */
 #include "fusefs/serve/internal.h"
 
 #include "base/alloc.h"

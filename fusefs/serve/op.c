@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests under way. Every one that cannot be answered at once is listed with
- * a deadline; whoever claims it first answers it: the worker that did it, or
- * the clock, which answers EIO at the deadline and EINTR once its caller has
- * given up. So a process that was killed does not wait for a peer.
+/* Requests under way. Every request that cannot be answered at once is listed with a deadline. The thread that claims
+ * it first answers it: the worker that did it, or the clock, which answers EIO at the deadline and EINTR once the
+ * caller has given up. So a process that was killed does not wait for a peer.
  *
  * libfuse calls on_interrupt with a lock of the request held, and frees the
  * request when it is answered: so the callback only marks it, by number, and

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests as libfuse hands them over, on the threads that take them, which
- * never wait: what is known is answered here, the rest goes to workers. All
- * that would change something is EROFS. */
+/* Requests as libfuse hands them over, on the threads that take them, which never wait: a request is answered here if
+ * the answer is known; all others go to workers. All that would change something is EROFS. */
 #include "fusefs/serve/internal.h"
 
 #include "base/alloc.h"

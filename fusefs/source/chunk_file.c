@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading what somebody else has. Happy path: whole blocks are copied out and have the checksums that we were told,
- * bytes of them go to the caller, and then the counts of those chunks they lie in are as they were. Failure modes: a
- * bit that has flipped, a count that has changed, a hole, a file that ends before: false, and the caller asks anew, at
- * last through the daemon, which says what is wrong. It is pread, not a mapping: a mapping would take a page of memory
- * for every hole it is read through, and kill us where there is none. */
+/* Reading chunk files that the daemon owns. Happy path: whole blocks are copied out and match the checksums that the
+ * daemon named. Their bytes go to the caller. Then the chunks' counts of uses still have the values that the daemon
+ * named. Failure modes: a flipped bit, a count that has changed, a hole, a file that ends before: false. The caller
+ * then asks anew, at last through the daemon, which says what is wrong. The file is read by pread, not mapped: through
+ * a mapping, each hole that is read would take a page of memory, and the end of the file would kill us. */
 #include "fusefs/source/chunk_file.h"
 
 #include "base/alloc.h"

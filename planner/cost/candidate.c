@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Candidates: whether they can be, as text, and their estimate as a whole. */
+/* Candidates: whether they are possible, their text, and their whole estimate. */
 #include "planner/cost/on_kinds.h"
 
 #include "base/check.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a sample costs by its length, where samples are packed. Happy path: the tokens of a micro-batch stay, so that
- * matrices are as efficient as they are; its sequences become shorter, so that attention takes less. The time of a
- * token is then a straight line over the length. Failure: a time that falls with the length counts as level. */
+/* What a sample costs by its length, if samples are packed. Happy path: times are computed for micro-batches of the
+ * same number of tokens and ever shorter sequences. So matrices are equally efficient, and only attention takes less
+ * time. The time of a token is then a straight line over the length. Failure: a time that falls with the length counts
+ * as constant. */
 #include "planner/cost/stages.h"
 
 #include "base/check.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Coefficients, then a Gaussian process over what they leave: configurations within about one
- * doubling of each other err alike. How far errors reach and how much two measurements of one
- * configuration differ is fixed; how large errors are is what the coefficients leave, at least 8 %. */
+/* First the coefficients are fitted. A Gaussian process then interpolates the errors that they leave: configurations
+ * whose degrees differ by less than about one doubling have similar errors. The reach of errors and the noise of a
+ * measurement are fixed (PTC_FIT_SETTINGS). The size of errors is that of the errors left by the coefficients, but at
+ * least the fixed size (25 %). */
 #include "planner/fit/coefs.h"
 #include "planner/fit/solve.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots, the links that they use, and the search for their nodes: depth first with a bound where there are few; else
- * from several starts, by swaps and by moves to free nodes. */
+/* Slots, the links that they use, and the search for their nodes. If there are few slots, the search is depth first
+ * with a bound; otherwise it begins at several starts, and swaps slots or moves them to free nodes. */
 #include "planner/mapping/slots.h"
 
 #include "base/alloc.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Assigns the ranks of a job to nodes by measured links between nodes and by what each node would have to get. Ranks
- * lie together as the cost model takes them to: consecutive ones, tp fastest, then cp, dp, pp, fill a node; of each
- * kind of devices for itself. Such a set of ranks is a slot; which node a slot gets is the question. The best
- * assignment makes the most steps until the horizon. Exact for at most PTC_MAPPING_EXACT slots on as many nodes;
+ * lie together as the cost model assumes: consecutive ranks, with tp fastest, then cp, dp and pp, fill a node. Each
+ * kind of devices is filled by itself. Such a set of ranks is a slot, and the search finds a node for each slot. The
+ * best assignment makes the most steps until the horizon. Exact for at most PTC_MAPPING_EXACT slots on as many nodes;
  * otherwise a local search, with the gap to a bound. Deterministic. Pure; any thread. */
 #pragma once
 

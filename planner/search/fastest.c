@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The best few of a space. Keeps them sorted; what is slower than the last of them is not visited. Where devices are of
- * several kinds, the walk takes all for as fast as the fastest, which bounds what a placement can reach. */
+/* The best few of a space. They are kept sorted, and the walk skips candidates that are slower than the last of them.
+ * If devices are of several kinds, the walk takes all of them to be as fast as the fastest; no placement can be faster
+ * than that. */
 #include "planner/cost/on_kinds.h"
 #include "planner/search/walk.h"
 

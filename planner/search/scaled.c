@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measured steps and what dp makes of them. A measured candidate keeps its step; another one goes by the measured row
- * whose dp is nearest. No failure modes. */
+/* Measured steps, scaled to other dp. A measured candidate keeps its step time; another one gets its time from the
+ * measured row whose dp is nearest. No failure modes. */
 #include "planner/search/scaled.h"
 
 #include "base/check.h"

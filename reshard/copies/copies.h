@@ -36,7 +36,8 @@ struct ptc_copies_found {
 	size_t nitems, itemscap;
 };
 int ptc_copies_find(const struct ptc_copies_ask *ask, struct ptc_copies_found *ret, struct ptc_error *err);
-/* Bytes of the layout that each of the nodes has and no other: what has to be copied before it is taken away. */
+/* For each of the nodes, the bytes of the layout that no other node has. They have to be copied before the node is
+ * taken away. */
 int ptc_copies_alone(const struct ptc_layout *layout, const struct ptc_allocation *at, uint32_t nnodes,
 		     int64_t *ret_bytes, struct ptc_error *err);
 void ptc_copies_found_done(struct ptc_copies_found *f); /* a zeroed one is fine */

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merging what ranks declare. Happy path: names become numbers in order of
- * arrival, a rank's parts a class that is looked up by its content, so that a
- * rank like another costs nothing; finish puts names in order, numbers
- * classes by their lowest rank and checks the whole. Failure modes: see
- * declared.h. */
+/* Merging what ranks declare. Happy path: names become numbers in order of arrival. A rank's parts become a class that
+ * is looked up by its content, so a rank that equals another one costs nothing. finish puts names in order, numbers
+ * classes by their lowest rank and checks the whole. Failure modes: see declared.h. */
 #include "reshard/layout/declared.h"
 
 #include "base/alloc.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a set of ranks holds together, as disjoint byte boxes. Ranks list
- * their regions by item, so one cursor per rank merges them; within an item
- * equal boxes collapse to the lowest rank and overlapping ones are cut.
+/* The boxes that a set of ranks holds together, as disjoint byte boxes. Ranks list their regions by item, so one cursor
+ * per rank merges them; within an item equal boxes collapse to the lowest rank and overlapping ones are cut.
  *
  * Failure modes: memory, and a cut that is not on a byte (which the layout
  * has already refused). */

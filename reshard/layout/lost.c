@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a layout holds that no usable node has any more. Nodes list their
- * boxes by item, so one cursor per node goes over the items.
+/* The boxes of a layout that no usable node has any more. Nodes list their boxes by item, so one cursor per node goes
+ * over the items.
  *
  * Failure modes: memory. */
 #include "reshard/layout/layout.h"

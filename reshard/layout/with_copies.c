@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A layout with copies beside it. Happy path: the layout's sets of ranks are made again, each with the copies of its
- * ranks in it; items that other copies hold get a spread of their own. Failure modes: those of a side, memory, a copy
- * of a rank that there is not (PTC_EINVAL). */
+ * ranks in it. Items that other copies hold get a spread of their own. Failure modes: those of a side; memory; a copy
+ * of a rank that does not exist (PTC_EINVAL). */
 #include "reshard/layout/internal.h"
 
 #include "base/alloc.h"

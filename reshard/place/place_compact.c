@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks to nodes where both are few enough for a word of bits each, but too
- * many to look at every way: threshold accepting over moves and swaps, from
- * the placement at hand. Classes that the same blocks need and the same nodes
- * have are one, so that a change is weighed by a few word operations. Numbers
- * come from a fixed sequence and all arithmetic is on integers: every node
- * finds the same. Failure mode: memory. */
+/* Blocks to nodes, if both are few enough for a word of bits each, but too many to try every assignment. The search is
+ * threshold accepting over moves and swaps, from the given placement on. Classes that the same blocks need and the same
+ * nodes have are merged, so a few word operations weigh a change. Numbers come from a fixed sequence and all arithmetic
+ * is on integers: every node finds the same. Failure mode: memory. */
 #include "reshard/place/internal.h"
 
 #include "base/alloc.h"

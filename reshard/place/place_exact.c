@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A few blocks to nodes, exactly: nodes in turn, each taking a set of blocks.
- * From the last node to the first, for each set that earlier nodes have, the
- * least bytes that can enter the nodes from there on (2^blocks entries a node,
- * 3^blocks sums); then from the first to the last along the sets that lose
- * nothing, and of those ways the one with the fewest bytes that devices lack.
- * Time is nodes, whatever the layouts. Failure modes: no way to meet the
- * constraints (PTC_ENODEVICES), memory. */
+/* A few blocks to nodes, exactly: nodes in turn, each taking a set of blocks. The first pass goes from the last node to
+ * the first. For each set of blocks that earlier nodes have, it finds the least bytes that can enter the remaining
+ * nodes (2^blocks entries a node, 3^blocks sums). The second pass goes from the first node to the last, along sets that
+ * keep this least number. Of these it takes the assignment with the fewest bytes that devices lack. Time grows with the
+ * number of nodes, whatever the layouts. Failure modes: no way to meet the constraints (PTC_ENODEVICES), memory. */
 #include "reshard/place/internal.h"
 
 #include "base/alloc.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What sets of ranks need and nodes lack, in bytes: all that a set needs, less what a node has of it. Failure mode:
+/* The bytes that nodes lack for sets of ranks: all bytes that a set needs, less those that the node has. Failure mode:
  * memory. */
 #include "reshard/place/internal.h"
 

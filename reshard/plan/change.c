@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: each pair of geometries is cut along each other once, whatever
- * number of items has it; items fall into groups by it and by who holds them;
- * atoms of a group fall into classes. Failure modes: layouts of different
- * states (PTC_ELAYOUT naming tensors), limits, memory. */
+/* Happy path: the two geometries of each pair are cut along each other once, however many items have that pair. Items
+ * form groups by their pair and by the ranks that hold them; the atoms of a group form classes. Failure modes: layouts
+ * of different states (PTC_ELAYOUT naming tensors), limits, memory. */
 #include "reshard/plan/change.h"
 
 #include "base/alloc.h"

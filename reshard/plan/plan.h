@@ -86,8 +86,8 @@ int64_t ptc_plan_time_ns(const struct ptc_plan *p, const struct ptc_rates *rates
 int ptc_plan_new(const struct ptc_spec *spec, const struct ptc_layout *from, const struct ptc_allocation *from_alloc,
 		 const struct ptc_layout *to, const struct ptc_allocation *to_alloc, uint32_t nnodes,
 		 const bool *usable, struct ptc_plan **ret_plan, struct ptc_error *err);
-/* The same plan, with a list of only the moves into one node: that of a large job takes 170 bytes for each move, and a
- * node asks for its own ones alone. UINT32_MAX: into all nodes. */
+/* The same plan, with a list of only the moves into one node. A move takes 170 bytes, so in a large job a node asks for
+ * its own moves alone. UINT32_MAX: into all nodes. */
 int ptc_plan_into(const struct ptc_layout *from, const struct ptc_allocation *from_alloc, const struct ptc_layout *to,
 		  const struct ptc_allocation *to_alloc, uint32_t nnodes, const bool *usable, uint32_t node,
 		  struct ptc_plan **ret_plan, struct ptc_error *err);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What splits leave of a tensor. Happy path: each dim is a list of parts in
- * the order of the rank's buffer, at first one, the whole; each split of the
- * rule, and at last zero by dims, keeps some of them. Failure modes: sizes
- * that do not come out (PTC_ELAYOUT naming tensor, dim and sizes), memory. */
+/* The part of a tensor that splits leave on a rank. Happy path: each dim is a list of parts in the order of the rank's
+ * buffer; at first it has one part, the whole dim. Each split of the rule keeps some parts, and so does, at last, zero
+ * by dims. Failure modes: sizes that do not divide (PTC_ELAYOUT naming tensor, dim and sizes), memory. */
 #include "reshard/regions/internal.h"
 
 #include "base/alloc.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where items are: each one's rule, pipeline stage and place on the ep axis,
- * and which ranks hold the same (cells). Failure modes: what rules and
- * configuration say does not fit together (PTC_ELAYOUT naming tensor and
- * numbers), memory. */
+/* The places of items: each one's rule, pipeline stage and place on the ep axis, and the ranks that hold the same
+ * (cells). Failure modes: rules and configuration contradict each other (PTC_ELAYOUT naming tensor and numbers),
+ * memory. */
 #include "reshard/regions/internal.h"
 #include "reshard/spec/lint.h"
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From rules and a configuration to what one rank holds. Happy path: every
- * item's rule and place are looked up once (ptc_regions_prepare). A region is
- * then one part of each dim (cut.c), for flat ranges cut further by the boxes
- * of the range. Failure modes: a rule that does not fit spec or configuration
- * (PTC_ELAYOUT naming tensor, dim and sizes), found by prepare for all ranks;
- * limits, memory. */
+/* From rules and a configuration to the regions of one rank. Happy path: every item's rule and place are looked up once
+ * (ptc_regions_prepare). A region is then one part of each dim (cut.c), for flat ranges cut further by the boxes of the
+ * range. Failure modes: a rule that does not fit spec or configuration (PTC_ELAYOUT naming tensor, dim and sizes),
+ * found by prepare for all ranks; limits, memory. */
 #include "reshard/regions/internal.h"
 
 #include "base/alloc.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rule rules what, and everything about a spec that can be wrong
- * without knowing a configuration. A spec that passes can be trusted by the
- * rest of reshard/: names are unique and in order, sizes do not overflow,
- * each rule fits the shapes it wins. Errors name tensor, dim and sizes. */
+/* Finds the winning rule of each item, and every error of a spec that shows without a configuration. A spec that passes
+ * can be trusted by the rest of reshard/: names are unique and in order, sizes do not overflow, each rule fits the
+ * shapes it wins. Errors name tensor, dim and sizes. */
 #include "reshard/spec/lint.h"
 
 #include "reshard/spec/glob.h"

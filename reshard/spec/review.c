@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is probably not meant though it has a meaning: tensors that no rule
- * covers, rules that an earlier one leaves nothing, and among these rules made
- * for fewer tensors than the earlier one that takes them and places them
- * otherwise. A rule that comes first and is made for fewer tensors is how
- * rules are written. Time is tensors times rules, memory rules squared. */
+/* Reports valid rules that are probably not meant: tensors that no rule covers, and rules to which an earlier one
+ * leaves no tensor. Among the latter are rules for fewer tensors than the earlier rule, which places them otherwise:
+ * the special rule should come first. Time is tensors times rules, memory rules squared. */
 #include "reshard/spec/lint.h"
 
 #include "reshard/spec/glob.h"

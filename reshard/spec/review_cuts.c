@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What configurations leave uncut. Happy path: tensors that differ in the
- * numbers in their names only, and have one shape and one rule, are a group;
- * for each configuration arithmetic on the degrees that their rules name says
- * what a rank holds, and groups that are whole there and weigh are told once.
- * Only parameters are looked at: fields follow them. Failure mode: memory. */
+/* Reports tensors that configurations leave uncut. Happy path: tensors form a group if they have one shape and one
+ * rule, and their names differ in numbers only. For each configuration, the degrees that the rules name tell what a
+ * rank holds. Large groups that are whole on a rank are reported once. Only parameters are looked at: fields follow
+ * them. Failure mode: memory. */
 #include "reshard/spec/config.h"
 #include "reshard/spec/lint.h"
 

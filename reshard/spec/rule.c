@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one rule says, and whether two say the same. Comparisons; nothing can fail. */
+/* The content of one rule, and whether two rules are equal. Comparisons; nothing can fail. */
 #include "reshard/spec/rule.h"
 
 #include <string.h>

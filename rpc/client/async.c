@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Asynchronous calls, unary or answered by a stream: one queue, one thread, callbacks on the loop.
  *
- * Happy path: the thread takes a completed call from the queue, appends it to
- * the done list and posts one drain to the loop, which runs the callbacks. Of
- * an answer that streams the thread takes each message, hands it over and asks
- * for the next one. A call whose connection was closed before anything was sent
- * waits in a list of the thread's and is made again (ptc_rpc_again_ms).
+ * Happy path: the thread takes a completed call from the queue, appends it to the done list and posts one drain to the
+ * loop, which runs the callbacks. If the answer is a stream, the thread takes each message, hands it over and asks for
+ * the next one. A call whose connection was closed before anything was sent waits in a list of the thread's and is made
+ * again (ptc_rpc_again_ms).
  *
- * Failure modes: a call that cannot be started goes straight to the done list
- * with its error. When the loop has been stopped, or the client is freed, what
- * is left is called back by ptc_rpc_client_free() with PTC_ECANCELED. When not
- * even the memory for a call can be had, one of a few spare records carries
- * the news; with those gone too the process ends, as nobody could be told. */
+ * Failure modes: a call that cannot be started goes straight to the done list with its error. When the loop has been
+ * stopped, or the client is freed, what is left is called back by ptc_rpc_client_free() with PTC_ECANCELED. If there is
+ * not even memory for a call, one of a few spare records reports that. If these are used up, too, the process ends,
+ * because nobody could be told. */
 #include "rpc/client/internal.h"
 
 #include "base/alloc.h"

@@ -53,7 +53,7 @@ grpc_op ptc_rpc_outcome_initial_op(struct ptc_rpc_outcome *o);
  * connects in a loop. timeout_ms 0: the call has no deadline. Returns the pause before, in milliseconds, which is
  * random, so that callers do not keep step; 0: it is not made again. */
 int ptc_rpc_again_ms(const struct ptc_rpc_outcome *o, const char *target, int64_t began_ns, int timeout_ms);
-/* What is left of timeout_ms, at least 1. 0 stays 0. */
+/* The rest of timeout_ms, at least 1. 0 stays 0. */
 int ptc_rpc_left_ms(int64_t began_ns, int timeout_ms);
 
 /* One unary call, blocking or asynchronous. */

@@ -8,9 +8,8 @@
  * A connection that is closed before the first message was sent is made again, with that message
  * (ptc_rpc_again_ms).
  *
- * Failure modes: when a send fails or a recv brings nothing, the peer's status
- * is there or about to be; it is waited for and returned by the same call, so
- * that no caller takes a broken stream for an ended one. */
+ * Failure modes: a send fails, or a recv brings nothing. The peer's status is then there, or comes soon. The same call
+ * waits for it and returns it, so no caller takes a broken stream for an ended one. */
 #include "rpc/client/internal.h"
 
 #include "base/alloc.h"

@@ -3,10 +3,10 @@
  * keeps strangers from taking what members need there. It knows no gRPC, and cannot tell who a caller is; it knows from
  * where he comes, whether he has sent a whole ClientHello, and whether a member has called from there.
  *
- * A caller waits in the door until his ClientHello is whole. That costs a descriptor. Then he is let in, in a random
- * turn: each share of the waiting ones is equally likely, whatever the number of its connections. A share is a host, or
- * an IPv6 network of 64 bits. Callers from members' hosts have places and a pace of their own. Where places are short,
- * one goes of the share that has most of them.
+ * A caller waits in the door until his ClientHello is whole. That costs a descriptor. Then he waits for his turn, which
+ * is drawn at random: each share of the waiting callers is equally likely, whatever the number of its connections. A
+ * share is a host, or an IPv6 network of 64 bits. Callers from members' hosts have places and a pace of their own. If
+ * places are short, a caller of the share with the most places is dropped.
  *
  * Happy path: open binds, start accepts on a thread of its own, until the door is freed.
  *

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The connections that we accepted: who each is of, how many there may be, and for how long one may stay unknown.
+/* The connections that we accepted: the peer of each, how many there may be, and for how long a peer may stay unknown.
  *
  * We accept every connection ourselves and hand it to the core. On a call the core names its connection only as "fd:N"
  * (unix) or by the caller's address (TCP). N is the descriptor's number. The core closes a descriptor when its
  * transport is destroyed, and every call keeps its transport, also a call that nobody has accepted yet. So a number
  * that we are given again belongs to no call of its former connection, and the table simply says who has it now.
- * (test_rpc_bounds.c proves that on the core in use.) Nobody tells us when the core closes one. So an entry
- * has the cookie of its socket. When room is needed, entries are compared with what their numbers stand for now; one
- * whose number has another cookie, or none, is over.
+ * (test_rpc_bounds.c proves that on the core in use.) Nobody tells us when the core closes a descriptor. So an entry
+ * has the cookie of its socket. When room is needed, the cookies of entries are compared with those that their numbers
+ * have now. If a number has another cookie, or none, its entry is over.
  *
  * A TCP connection is a stranger's until a call with a member's certificate came over it. Strangers are bounded in
  * number, per address and in time. At the bound the oldest of the address that has the most is shut down. The door

@@ -3,10 +3,10 @@
  *
  *   free -> accepting -> ready <-> running <-> waiting (<-> looked at) ; running -> free
  *
- * One thread at a time waits in the core for the next call. When one comes, another takes its place, and it goes on
- * with the call: every thread that waits in the core takes part in polling, and passing sockets around among many is
- * slow. At most max_calls threads run calls, and there is one more than that, so calls are always accepted, and a
- * caller who is to be preferred is known at once. A call that waits for its caller or its time has no thread: the
+ * One thread at a time waits in the core for the next call. When a call comes, another thread takes its place, and it
+ * goes on with the call. More threads do not wait there, because each would take part in polling, and passing sockets
+ * around among many is slow. At most max_calls threads run calls. There is one thread more, so calls are always
+ * accepted, and preferred callers are known at once. A call that waits for its caller or its time has no thread: the
  * waiter looks at it, soon at first and then less and less often, and makes it ready. All of this is in one lock; scans
  * are of some hundred entries.
  *
@@ -14,11 +14,13 @@
  * users; a user has an eighth for brief calls; bulk calls have five eighths, a user as many as max_calls_per_user while
  * half of these are free, then a few. Among calls that may run, root's and nodes' come first, then the oldest.
  *
- * Who may come: of what there is room for, users have five eighths, root a quarter; a user has max_calls_per_user. For
- * a user who finds no room, the oldest waiting call of whoever has the most, and more than him, is ended.
+ * Who may come: users together have five eighths of the room for calls, root has a quarter, and one user has
+ * max_calls_per_user. If a user finds no room, another call is ended for him: the oldest waiting call of the user who
+ * has the most calls, and more than he has.
  *
- * Failure modes: no thread can be started (calls wait longer; at start PTC_EIO); more calls than there is room for: a
- * user's are refused (PTC_ELIMIT) before they take the room that is kept for others; others wait in the core. */
+ * Failure modes: no thread can be started (calls wait longer; at start PTC_EIO); more calls than there is room for:
+ * calls of users are refused (PTC_ELIMIT) before they take the room that is kept for others; all other calls wait in
+ * the core. */
 #include "rpc/server/internal.h"
 
 #include "base/alloc.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether certificate files will do, before anything listens or connects with them: at a handshake the same mistakes
- * are a closed connection and a number. What looks into certificates with OpenSSL is here, in trust.c and in probe.c.
+/* Checks certificate files before anything listens or connects with them: at a handshake, the same mistakes would only
+ * show as a closed connection and a number. Only this file, trust.c and probe.c look into certificates with OpenSSL.
  * Happy path: the three files are read, the key is the certificate's, the authority has signed it, its time and uses
  * fit, it carries the node's name and the members', and is not revoked. Failure modes: the first of these that does not
- * hold, as what to do about it. */
+ * hold; the message says what to do about it. */
 #include "rpc/trust/creds.h"
 
 #include "base/cleanup.h"

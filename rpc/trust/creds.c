@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses, mutual TLS, and who a certificate says its holder is.
+/* Addresses, mutual TLS, and the identity of a certificate's holder.
  *
  * Happy path: PEM files are read once; the core verifies the chain against
  * the CA in both directions; after the handshake the client checks the name

@@ -66,10 +66,14 @@ static void nap(void)
 	nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
 }
 
-static void block(void)
+static void block(const char *which)
 {
-	touch("blocked");
-	while (!fake_file("unblock"))
+	char name[64];
+
+	snprintf(name, sizeof name, "blocked%s", which);
+	touch(name);
+	snprintf(name, sizeof name, "unblock%s", which);
+	while (!fake_file(name))
 		nap();
 }
 
@@ -80,8 +84,8 @@ void fake_pause(void)
 	pthread_mutex_lock(&lock);
 }
 
-/* A rule for this call: its result, 0 for none. */
-static CUresult rule(enum fake_function f, unsigned nth, bool *ret_block)
+/* A rule for this call: its result, 0 for none. which: what the rule has behind the word block. */
+static CUresult rule(enum fake_function f, unsigned nth, bool *ret_block, char which[32])
 {
 	char file[512], line[256], name[64], action[32], rest[128];
 	CUresult result = CUDA_SUCCESS;
@@ -93,7 +97,9 @@ static CUresult rule(enum fake_function f, unsigned nth, bool *ret_block)
 		if (sscanf(line, "%63s %u %31s %127[^\n]", name, &which, action, rest) < 3 ||
 		    strcmp(name, names[f]) != 0 || (which && which != nth))
 			continue;
-		*ret_block = strcmp(action, "block") == 0;
+		*ret_block = strncmp(action, "block", 5) == 0;
+		if (*ret_block)
+			snprintf(which, 32, "%s", action + 5);
 		result = (CUresult)strtol(action, NULL, 10);
 		if (strstr(rest, "once"))
 			unlink(file);
@@ -113,14 +119,15 @@ static CUresult rule(enum fake_function f, unsigned nth, bool *ret_block)
 CUresult fake_enter(enum fake_function f, bool needs_context)
 {
 	bool blocked = false;
+	char which[32] = "";
 	CUresult result;
 
 	pthread_mutex_lock(&lock);
 	fake.calls[f]++;
-	result = fake.sound ? CUDA_SUCCESS : rule(f, fake.calls[f], &blocked);
+	result = fake.sound ? CUDA_SUCCESS : rule(f, fake.calls[f], &blocked, which);
 	if (blocked) {
 		pthread_mutex_unlock(&lock);
-		block();
+		block(which);
 		pthread_mutex_lock(&lock);
 	}
 	if (result == CUDA_SUCCESS && !fake.started && f != FN_cuInit && f != FN_cuGetErrorName)

@@ -7,14 +7,17 @@
  *
  * PTC_FAKE_GPU=DIR            required: allocations, and what follows
  *   DIR/faults                lines "FUNCTION NTH ACTION...": the nth call of a process to it (0: each) fails. ACTION
- * is a CUresult, then any of: sticky (so does every later call), lost (the device is, for every process), once (removes
- * the file); or "block": the call waits until DIR/unblock exists, and makes DIR/blocked DIR/lost-N device N is lost
+ *                             is a CUresult, then any of: sticky (every later call fails, too), lost (the device is
+ *                             lost for every process), once (removes the file). Or ACTION is "block": the call makes
+ *                             DIR/blocked, and waits until DIR/unblock exists; or "block2": DIR/blocked2, DIR/unblock2
+ *   DIR/lost-N                device N is lost
  *   DIR/ecc-N                 memory of device N cannot be copied out: uncorrectable errors, which NVML counts, too
  *   DIR/report-PID            written at exit: what was called, what is left, what was wrong
  *   DIR/capturing             every stream is capturing a graph, which nobody gets
  *   DIR/unhang                what waits by cuStreamWaitValue64 goes on
  * PTC_FAKE_GPU_DEVICES=N      default 2            PTC_FAKE_GPU_VERSION=V   default 13000; 0: a toolkit's stub
  * PTC_FAKE_GPU_MEMORY=BYTES   of a device for one process; default 256 MiB
+ * PTC_FAKE_GPU_ROOM=BYTES     of a device for what all processes have by cuMemAlloc; default: any
  * PTC_FAKE_GPU_SOUND          set: this process is spared by DIR/faults
  * PTC_FAKE_GPU_PITCH=BYTES    the longest pitch of a strided copy
  * PTC_FAKE_GPU_WITHOUT=NAME   a function that the driver lacks
@@ -24,8 +27,8 @@
  * PTC_FAKE_GPU_NO_NODES      set: graphs write no values
  * PTC_FAKE_GPU_NO_IPC, PTC_FAKE_GPU_NO_FDS   memory that cannot be shared so
  * PTC_FAKE_GPU_APART          set: device addresses of cuMemAlloc and pools are no memory of the process, as on a
- * device: who reads or writes there but through the driver, this process or another, fails CUDA_VISIBLE_DEVICES
- * indices, or UUIDs in full */
+ *                             device. A process that reads or writes there other than through the driver fails
+ * CUDA_VISIBLE_DEVICES        indices, or UUIDs in full */
 #pragma once
 
 #include "daemon/gpu/cuda/cuda_functions.h"

@@ -2,6 +2,7 @@
 /* The fake driver: allocations, sharing, host memory (fake_cuda.h). */
 #include "tests/gpu/fake_cuda.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -143,6 +144,40 @@ static struct fake_range *map_shared(enum fake_kind kind, int fd, size_t size)
 	return r;
 }
 
+/* What all processes together have of a device by cuMemAlloc. */
+static size_t taken(int device)
+{
+	struct fake_header h;
+	struct dirent *e;
+	char file[512];
+	size_t all = 0;
+	DIR *d = opendir(fake.dir);
+
+	while (d && (e = readdir(d))) {
+		int fd = -1;
+
+		if (strncmp(e->d_name, "alloc-", 6) == 0) {
+			snprintf(file, sizeof file, "%s/%.200s", fake.dir, e->d_name);
+			fd = open(file, O_RDONLY | O_CLOEXEC);
+		}
+		if (fd < 0)
+			continue;
+		if (pread(fd, &h, sizeof h, 0) == sizeof h && h.device == device && !atomic_load(&h.freed))
+			all += h.size;
+		close(fd);
+	}
+	if (d)
+		closedir(d);
+	return all;
+}
+
+static bool has_room(int device, size_t size)
+{
+	const char *room = getenv("PTC_FAKE_GPU_ROOM");
+
+	return size <= fake.memory - fake.used[device] && (!room || taken(device) + size <= strtoull(room, NULL, 10));
+}
+
 CUresult cuMemAlloc(CUdeviceptr *address, size_t size)
 {
 	struct fake_range *r;
@@ -151,7 +186,7 @@ CUresult cuMemAlloc(CUdeviceptr *address, size_t size)
 
 	ENTER(cuMemAlloc, true);
 	device = fake_current()->device;
-	if (size == 0 || size > fake.memory - fake.used[device])
+	if (size == 0 || !has_room(device, size))
 		LEAVE(size ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE);
 	snprintf(file, sizeof file, "%s/alloc-%d-%llu", fake.dir, (int)getpid(), ++fake.next_id);
 	fd = open(file, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

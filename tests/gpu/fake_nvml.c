@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NVML for tests: libnvidia-ml.so.1. The same devices as the fake driver has (fake_cuda.h), and
+/* NVML for tests: libnvidia-ml.so.1. It has the devices of the fake driver (fake_cuda.h), and
  *
- *   PTC_FAKE_NVML="N:WORD,..."   device N is: ecc, pending, failed, busy (two processes), full (more than can be
- * listed), mig (two instances stand for it), bare (supports nothing optional) PTC_FAKE_NVML_START=RESULT   what
- * nvmlInit gives DIR/lost-N                   device N is lost; DIR/ecc-N: it has uncorrectable errors */
+ *   PTC_FAKE_NVML="N:WORD,..."   device N is: ecc, pending, failed, busy (two processes), full (more processes than can
+ *                                be listed), mig (two instances stand for it), bare (supports nothing optional)
+ *   PTC_FAKE_NVML_START=RESULT   the result of nvmlInit
+ *   DIR/lost-N                   device N is lost; DIR/ecc-N: it has uncorrectable errors */
 #include "daemon/gpu/cuda/nvml_driver.h"
 
 #include <stdbool.h>

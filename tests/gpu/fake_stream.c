@@ -7,16 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum work { COPY, MARK, EVENT, FILL, KERNEL, WAIT };
+enum work { COPY, MARK, EVENT, FILL, KERNEL, WAIT, AFTER };
 
 struct job {
 	struct job *next;
 	enum work work;
 	CUDA_MEMCPY3D copy;
 	CUdeviceptr word;
-	uint64_t value;
+	uint64_t value; /* EVENT, AFTER: which record of the event */
 	CUevent event;
-	size_t size; /* FILL: of value at word */
+	CUstream other; /* AFTER: where the event was recorded */
+	size_t size;    /* FILL: of value at word */
 	struct fake_launch *launch;
 };
 
@@ -50,7 +51,8 @@ struct CUstream_st {
 struct CUevent_st {
 	struct CUevent_st *next;
 	CUcontext context;
-	CUstream pending; /* where its record has not been reached */
+	CUstream pending;           /* where its last record has not been reached; NULL: it has */
+	uint64_t recorded, reached; /* records so far */
 };
 
 static CUstream streams;
@@ -140,14 +142,31 @@ static void push(CUstream stream, struct job job)
 	stream->last = &j->next;
 }
 
-/* The oldest work waits for a value that nobody has written, so the stream hangs. */
+static bool waits_for_other(const struct job *j)
+{
+	return j && j->work == AFTER && j->event->reached < j->value;
+}
+
+/* The oldest work waits for a value that nobody has written, so the stream hangs; or for another stream that does. */
 static bool hangs(CUstream stream)
 {
 	const struct job *j = stream->first;
 
+	if (waits_for_other(j))
+		return hangs(j->other);
 	return j && j->work == WAIT &&
 	       __atomic_load_n((const uint64_t *)(uintptr_t)j->word, __ATOMIC_SEQ_CST) < j->value &&
 	       !fake_file("unhang");
+}
+
+static void reach(const struct job *j)
+{
+	CUevent event = j->event;
+
+	if (event->reached < j->value)
+		event->reached = j->value;
+	if (event->reached == event->recorded)
+		event->pending = NULL;
 }
 
 /* Does the oldest work, if it can be done. */
@@ -158,6 +177,8 @@ static CUresult step(CUstream stream)
 
 	if (!j || hangs(stream))
 		return CUDA_SUCCESS;
+	if (waits_for_other(j))
+		return step(j->other);
 	stream->first = j->next;
 	if (!stream->first)
 		stream->last = &stream->first;
@@ -169,8 +190,8 @@ static CUresult step(CUstream stream)
 		memset(fake_bytes(j->word), (int)j->value, j->size);
 	else if (j->work == KERNEL)
 		result = fake_launch_do(j->launch);
-	else if (j->work == EVENT && j->event->pending == stream)
-		j->event->pending = NULL;
+	else if (j->work == EVENT)
+		reach(j);
 	free(j);
 	return result;
 }
@@ -249,6 +270,8 @@ CUresult cuStreamDestroy(CUstream stream)
 		struct job *j = stream->first;
 
 		stream->first = j->next;
+		if (j->work == EVENT)
+			reach(j);
 		free(j);
 	}
 	for (CUstream *at = &streams; *at; at = &(*at)->next)
@@ -484,7 +507,19 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
 	if (own(stream->context, "a stream") || own(event->context, "an event"))
 		LEAVE(CUDA_ERROR_INVALID_HANDLE);
 	event->pending = stream;
-	push(stream, (struct job){ .work = EVENT, .event = event });
+	push(stream, (struct job){ .work = EVENT, .event = event, .value = ++event->recorded });
+	LEAVE(CUDA_SUCCESS);
+}
+
+/* For the last record so far. An event that was never recorded is waited for by nobody. */
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+{
+	ENTER(cuStreamWaitEvent, true);
+	if (own(stream->context, "a stream") || own(event->context, "an event"))
+		LEAVE(CUDA_ERROR_INVALID_HANDLE);
+	if (event->pending && event->pending != stream)
+		push(stream,
+		     (struct job){ .work = AFTER, .event = event, .value = event->recorded, .other = event->pending });
 	LEAVE(CUDA_SUCCESS);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounds of an archive. What a name says is never believed alone: a checkpoint is one if it has .metadata, which is
- * written last, in a directory that gets its name after that. What is removed gets another name first, so a kill in
- * between leaves nothing that looks whole. Failure modes: archive.h. */
+/* Rounds of an archive. A name alone proves nothing: a directory counts as a checkpoint if it has .metadata. That file
+ * is written last, and the directory gets its name after that. A checkpoint that is removed gets another name first, so
+ * a kill in between leaves nothing that looks whole. Failure modes: archive.h. */
 #include "client/ctl/archive/archive.h"
 
 #include "base/alloc.h"

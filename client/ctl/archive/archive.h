@@ -4,7 +4,7 @@
  *   DIR/JOB-step-STEP-HASH/       a checkpoint; HASH names the job's uuid, generation and snapshot
  *   DIR/JOB-step-STEP-HASH.tmp-*  one that is being written, or was left behind by a kill
  *   DIR/JOB.newest                the name of the newest checkpoint that was verified, on one line
- *   DIR/JOB.lock                  locked by who writes
+ *   DIR/JOB.lock                  locked by the process that writes
  *
  * Happy path of a round: lock; remove what kills left; write and verify a checkpoint of what is committed, if there is
  * none; name it in JOB.newest; remove the oldest ones, never the one that is named there. Every step is whole or

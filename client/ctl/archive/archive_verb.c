@@ -62,13 +62,10 @@ const struct ctl_verb ctl_archive_verb = {
 	.name = "archive",
 	.args = "[JOB] DIR",
 	.about = "Write a checkpoint of a job's committed state into its archive, and keep the newest",
-	.help = "DIR/JOB-step-N-HASH is a checkpoint that plain torch.distributed.checkpoint loads (docs/archive.md). "
-		"It gets "
-		"its name\n"
-		"when all of it was written and read back. DIR/JOB.newest names the newest one, which is never "
-		"removed. If "
-		"what is\n"
-		"committed is in the archive already, nothing is written. What a killed ptcctl left behind is "
+	.help = "DIR/JOB-step-N-HASH is a checkpoint that plain torch.distributed.checkpoint loads\n"
+		"(docs/archive.md). It gets its name when all of it was written and read back.\n"
+		"DIR/JOB.newest names the newest one, which is never removed. If the committed state is in\n"
+		"the archive already, nothing is written. Files that a killed ptcctl left behind are\n"
 		"removed.\n",
 	CTL_OPTIONS(options),
 	.min_args = 2,

@@ -3,8 +3,8 @@
  *
  *   {"version": 1, "job", "uuid", "config", "generation", "snapshot", "step", "created_ms",
  *    "metadata": the hash of .metadata,
- *    "digests": {KEY: 16 digits}           of each tensor of an item its committed digest, of a value that of its part
- *    "documents": {"state": HASH, "ledger": HASH}}   of those that are there, ptc-state.json and ptc-ledger.json
+ *    "digests": {KEY: 16 digits}           a tensor of an item: its committed digest; a value: the digest of its part
+ *    "documents": {"state": HASH, "ledger": HASH}}   ptc-state.json and ptc-ledger.json, if they are there
  *
  * Failure modes: PTC_EDIGEST (a document is not the one that ptc.json names), PTC_EVERSION, PTC_EINVAL, those of files.
  */

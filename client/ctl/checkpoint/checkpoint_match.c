@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which entry of a checkpoint each of the job's items is. Failure modes: PTC_EINVAL, which names the key: it is
- * missing, of another dtype or shape, or there is no item for it. */
+/* Finds the entry of a checkpoint for each of the job's items. Failure modes: PTC_EINVAL, which names the key: it is
+ * missing, it has another dtype or shape, or no item has it. */
 #include "client/ctl/checkpoint/checkpoint.h"
 
 #include "base/alloc.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside client/ctl/checkpoint: what is being written. */
+/* Shared by the files of client/ctl/checkpoint: the checkpoint that is being written. */
 #pragma once
 
 #include "client/ctl/checkpoint/checkpoint.h"

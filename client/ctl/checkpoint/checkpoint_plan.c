@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a checkpoint has: for each item a key as a state dict {"model": .., "optim": ..} has it, cut into parts, and the
- * place of each part in the file. Failure modes: PTC_ELAYOUT (PyTorch has no such dtype), PTC_EINVAL (two items would
- * have one key), memory. */
+/* The content of a checkpoint. Each item gets the key that a state dict {"model": .., "optim": ..} gives it. It is cut
+ * into parts, and each part gets a place in the file. Failure modes: PTC_ELAYOUT (PyTorch has no such dtype),
+ * PTC_EINVAL (two items would have one key), memory. */
 #include "client/ctl/checkpoint/checkpoint_parts.h"
 
 #include "base/alloc.h"

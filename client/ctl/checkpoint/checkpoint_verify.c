@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a directory that was written back, as a reader does who knows nothing but the directory, and compares each
- * tensor with the committed digest and each value with what was to be written. Failure modes: PTC_EDIGEST, and those of
+/* Reads a written directory back, as a reader does who knows nothing but the directory. It compares each tensor with
+ * its committed digest, and each value with the value that was to be written. Failure modes: PTC_EDIGEST, and those of
  * reading. */
 #include "client/ctl/checkpoint/checkpoint_parts.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order and the division of an entry of the ledger. Happy path: its tag says both; of a mixture the tag names
- * which, and the job's description says what that is. Failure modes: PTC_EINVAL where the tag says no order, or another
- * mixture than the description (the job was created by a daemon that does not tell, or is another one). */
+/* The order and the division of an entry of the ledger. Happy path: the entry's tag says both. For a mixture, the tag
+ * names it, and the job's description says what it consists of. Failure modes: PTC_EINVAL if the tag says no order, or
+ * if the description has another mixture. (Another job may have that name now, or an old daemon created the job and
+ * does not tell the mixture.) */
 #include "client/ctl/datasets/consumed.h"
 
 #include "base/alloc.h"
@@ -120,12 +121,13 @@ int ctl_consumed_of(const struct ptc_ledger_entry *e, const json_t *data, struct
 				     "cursor %s: its tag \"%s\" is of another mixture than the job's data", e->cursor,
 				     e->tag);
 	c.how.n = c.mix.nsamples;
-	if (!ptc_batch_init_runs(&c.batch, e->batch, e->micro, e->dp, &c.how.micro_steps) || e->batch > CTL_BITS_MAX)
+	if (!ptc_ledger_skipped(e) &&
+	    (!ptc_batch_init_runs(&c.batch, e->batch, e->micro, e->dp, &c.how.micro_steps) || e->batch > CTL_BITS_MAX))
 		return ptc_error_set(err, PTC_EINVAL,
 				     "cursor %s, generation %" PRIu64 ": neither its tag \"%s\" nor the configuration "
 				     "says the global and the micro batch",
 				     e->cursor, e->generation, e->tag);
-	if (c.how.by_length)
+	if (c.how.by_length && !ptc_ledger_skipped(e))
 		ptc_batch_init(&c.batch, e->batch, 1, 1);
 	*ret = c;
 	return 0;

@@ -11,7 +11,8 @@
 struct ctl_consumed {
 	struct ptc_ledger_order how; /* n: of all datasets */
 	struct ptc_mix mix;          /* one dataset: of one part */
-	struct ptc_batch batch; /* by length: as one rank that has all, for nobody but the ranks knows the lengths */
+	/* By length: as one rank that has all, for nobody but the ranks knows the lengths. Skipped positions: none. */
+	struct ptc_batch batch;
 	const char *dataset[PTC_MIX_MAX]; /* borrowed from data; NULL: the tag names none */
 };
 /* data: of the daemon's answer to JobData. PTC_EINVAL: neither the tag nor data says the order, or nothing the batch.

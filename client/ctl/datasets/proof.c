@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl dataset proof: what a job's ranks said that they consumed, sample by sample, and that it was each once an
- * epoch. The ledger (formats/dataset/ledger.h) says which steps had which positions; which samples these are, and which
- * rank had them, is computed again (client/ctl/datasets/consumed.h) and counted. Where ranks divided by length, only
- * they know which had which: by step then.
+/* ptcctl dataset proof: which samples a job's ranks said that they consumed, and whether each came once an epoch. The
+ * ledger (formats/dataset/ledger.h) says which positions each step had. From these, the samples and the ranks that had
+ * them are computed again (client/ctl/datasets/consumed.h) and counted. If ranks divided batches by length, only they
+ * know which rank had which sample: then the samples are known by step. Samples that a rollback has
+ * skipped (--skip-data) came to no rank. They are named, and they count for their epoch as consumed ones do.
  *
- * Happy path: entries join up, every slot of every step is looked at, each finished epoch (of a mixture, of each
- * dataset) is counted in a bit per sample, or, of very many, by the inverse of the order. Failure modes: PTC_ECORRUPT
- * when something was missed, had twice, does not join up, or was of another order than the job's data; PTC_EINVAL where
- * a cursor's tag does not say its order; PTC_ESTATE where no rank said anything (ptcd counted steps, which shows
- * nothing of what ranks had), but with --counted. The other cursors are gone through all the same. Nothing to prove is
- * an error too. */
+ * Happy path: entries join up, every slot of every step is looked at, and each finished epoch is counted: with a bit
+ * for each sample, or, if there are too many samples, by the inverse of the order. Each dataset of a mixture has epochs
+ * of its own.
+ *
+ * Failure modes: PTC_ECORRUPT if a sample was missed or came twice, if entries do not join up, or if the order is not
+ * that of the job's data. PTC_EINVAL if a cursor's tag does not say its order. PTC_ESTATE if no rank said anything and
+ * --counted is not given: ptcd has counted steps, which does not show that ranks had the samples. The other cursors are
+ * proved all the same. It is an error, too, if there is nothing to prove. */
 #include "client/ctl/datasets/consumed.h"
 #include "client/ctl/datasets/datasets.h"
 
@@ -24,7 +27,7 @@
 static const struct ctl_option options[] = {
 	{ "cursor", "NAME", "only this cursor, if a job has several" },
 	{ "steps", "A-B", "print the samples of each rank in these steps instead" },
-	{ "counted", NULL, "accept ptcd's count, global_batch a step, for steps of which no rank said anything" },
+	{ "counted", NULL, "accept steps that no rank reported and ptcd has counted, global_batch samples each" },
 };
 
 struct part {
@@ -39,6 +42,7 @@ struct proof {
 	struct ctl_consumed at; /* of the entry at hand */
 	struct part part[PTC_MIX_MAX];
 	uint64_t since, position; /* looked at so far */
+	uint64_t skipped;         /* of these, samples that no rank had */
 	json_t *problems;
 	uint64_t wrong;
 	bool counted;  /* of some steps no rank said that it had the samples */
@@ -92,7 +96,7 @@ static void count(struct proof *p)
 		memset(part->seen, 0, n / 8 + 1);
 }
 
-/* Nothing is known of what came before the first entry. */
+/* Nothing is known of the samples before the first entry. */
 static int begin(struct proof *p, uint64_t position, struct ptc_error *err)
 {
 	const struct ptc_mix *mix = &p->at.mix;
@@ -154,6 +158,13 @@ static void check_joins(struct proof *p, const struct ptc_ledger_entry *before, 
 		       strncmp(before->tag, e->tag, PTC_MAX(strcspn(before->tag, ";"), strcspn(e->tag, ";")))))
 		wrong(p, "cursor %s: generation %" PRIu64 " has the order \"%s\", before it was \"%s\"", p->cursor,
 		      e->generation, e->tag, before->tag);
+	if (ptc_ledger_skipped(e) && (steps || e->end < e->first))
+		wrong(p,
+		      "cursor %s, generation %" PRIu64 ": positions %" PRIu64 " to %" PRIu64
+		      " are skipped in steps %" PRIu64 " to %" PRIu64,
+		      p->cursor, e->generation, e->first, e->end, e->first_step, e->end_step);
+	if (ptc_ledger_skipped(e))
+		return;
 	if (e->end_step < e->first_step || e->end < e->first || steps != had / e->batch || had % e->batch)
 		wrong(p,
 		      "cursor %s, generation %" PRIu64 ": steps %" PRIu64 " to %" PRIu64 " of %" PRIu64
@@ -173,12 +184,15 @@ static int check_entry(struct proof *p, const struct ptc_ledger_entry *before, c
 	if (rc)
 		return rc;
 	check_joins(p, before, &was, e);
-	p->counted |= p->at.how.counted;
+	if (ptc_ledger_skipped(e))
+		p->skipped += e->end - e->first;
+	else
+		p->counted |= p->at.how.counted;
 	if (ctl_consumed_compare(e, &p->at, p->data, &p->compared, &why))
 		wrong(p, "%s", why.text);
 	if (p->wrong)
 		return 0; /* what does not join up is not counted */
-	rc = check_division(p, e, &p->at.batch, err);
+	rc = ptc_ledger_skipped(e) ? 0 : check_division(p, e, &p->at.batch, err);
 	while (!rc && p->position < e->end && !ctl_interrupted())
 		count(p);
 	return rc;
@@ -191,7 +205,7 @@ static bool by_length(const char *tag)
 	return ptc_ledger_tag(tag, &how) && how.by_length;
 }
 
-/* Of all entries, as the daemon gave them, this cursor's. */
+/* The entries of this cursor, out of all that the daemon gave. */
 static json_t *entries_json(const char *cursor, const json_t *all)
 {
 	json_t *entries = json_array(), *row;
@@ -203,12 +217,13 @@ static json_t *entries_json(const char *cursor, const json_t *all)
 		row = json_copy(row);
 		json_object_set_new(row, "by_length",
 				    json_boolean(by_length(json_string_value(json_object_get(row, "tag")))));
+		json_object_set_new(row, "skipped", json_boolean(!ptc_json_count(row, "dp")));
 		json_array_append_new(entries, row);
 	}
 	return entries;
 }
 
-/* What has epochs of its own. */
+/* The datasets that have epochs of their own. */
 static json_t *part_json(const struct proof *p, uint32_t i)
 {
 	const struct ptc_order *o = &p->at.mix.order[i];
@@ -234,11 +249,12 @@ static json_t *proof_json(const struct proof *p, const json_t *all)
 	json_t *root = json_pack("{s:s}", "cursor", p->cursor);
 
 	json_object_update_new(root, p->at.how.mix[0] ? mixture_json(p) : part_json(p, 0));
-	json_object_update_new(root, json_pack("{s:I, s:I, s:I, s:s, s:b, s:b, s:O, s:o}", "seed",
+	json_object_update_new(root, json_pack("{s:I, s:I, s:I, s:I, s:s, s:b, s:b, s:O, s:o}", "seed",
 					       (json_int_t)p->at.how.seed, "since", (json_int_t)p->since, "position",
-					       (json_int_t)p->position, "said_by", p->counted ? "counts" : "ranks",
-					       "compared", (int)p->compared, "exactly_once", (int)!p->wrong, "problems",
-					       p->problems, "generations", entries_json(p->cursor, all)));
+					       (json_int_t)p->position, "skipped", (json_int_t)p->skipped, "said_by",
+					       p->counted ? "counts" : "ranks", "compared", (int)p->compared,
+					       "exactly_once", (int)!p->wrong, "problems", p->problems, "generations",
+					       entries_json(p->cursor, all)));
 	return root;
 }
 
@@ -255,6 +271,13 @@ static void print_entries(const struct proof *p)
 
 		if (strcmp(e->cursor, p->cursor) != 0 || e->end == e->first)
 			continue;
+		if (ptc_ledger_skipped(e)) {
+			snprintf(at, sizeof at, "%" PRIu64 "-%" PRIu64, e->first, e->end - 1);
+			printf("%-12" PRIu64
+			       " %-16s %-20s no rank had these: ptcctl rollback --skip-data at step %" PRIu64 "\n",
+			       e->generation, "skipped", at, e->first_step);
+			continue;
+		}
 		star = by_length(e->tag);
 		starred = starred || star;
 		snprintf(steps, sizeof steps, "%" PRIu64 "-%" PRIu64, e->first_step, e->end_step - 1);
@@ -280,10 +303,10 @@ static void print_epochs(const struct proof *p, uint32_t i)
 	if (p->at.how.mix[0])
 		printf("dataset %s: weight %" PRIu32 ", %" PRIu64 " samples%s: ", p->at.dataset[i], p->at.mix.weight[i],
 		       o->nsamples, shuffled(o));
-	printf("%" PRIu64 " epoch%s finished, each sample once in each; %" PRIu64 " of %" PRIu64
+	printf("%" PRIu64 " epoch%s finished, each sample once in each%s; %" PRIu64 " of %" PRIu64
 	       " samples of the next\n",
-	       part->epochs, part->epochs == 1 ? "" : "s", ptc_mix_count(&p->at.mix, i, p->position) % o->nsamples,
-	       o->nsamples);
+	       part->epochs, part->epochs == 1 ? "" : "s", p->skipped ? ", or skipped" : "",
+	       ptc_mix_count(&p->at.mix, i, p->position) % o->nsamples, o->nsamples);
 }
 
 static void print_proof(const struct proof *p)
@@ -307,13 +330,18 @@ static void print_proof(const struct proof *p)
 		printf("the job's description has no data: %s to compare this order with\n", p->cursor);
 	if (p->since)
 		printf("what came before position %" PRIu64 " is not recorded any more\n", p->since);
+	if (p->skipped)
+		printf("%" PRIu64
+		       " samples were skipped by ptcctl rollback --skip-data: the state has not been trained on "
+		       "them\n",
+		       p->skipped);
 	json_array_foreach(p->problems, i, line)
 		printf("%s\n", json_string_value(line));
 	for (uint32_t k = 0; k < p->at.mix.nparts && !p->wrong; k++)
 		print_epochs(p, k);
 }
 
-/* One that cannot be proved is shown, too, with why. */
+/* A cursor that cannot be proved is shown, too, with the reason. */
 static void show_unproved(const struct ctl *c, const char *cursor, const json_t *all, const char *why, json_t *list)
 {
 	if (c->json)
@@ -396,7 +424,8 @@ static void print_rank(const struct ctl *c, const struct ptc_ledger_entry *e, co
 	puts(c->json ? "]}" : "");
 }
 
-/* ret_printed: is added to. What is no proof is no list of what ranks had either, with the same words and status. */
+/* Adds to ret_printed. If the steps prove nothing, they are no list of the ranks' samples either; words and status are
+ * the same. */
 static int print_steps(const struct ctl *c, const struct ptc_ledger *l, const char *cursor, const json_t *doc,
 		       const uint64_t steps[2], uint64_t *ret_printed, struct ptc_error *err)
 {
@@ -415,7 +444,7 @@ static int print_steps(const struct ctl *c, const struct ptc_ledger *l, const ch
 	for (size_t i = 0; i < l->n && !rc; i++) {
 		const struct ptc_ledger_entry *e = &l->v[i];
 
-		if (strcmp(e->cursor, cursor) != 0)
+		if (strcmp(e->cursor, cursor) != 0 || ptc_ledger_skipped(e))
 			continue;
 		rc = ctl_consumed_of(e, data, &how, err);
 		if (!rc)
@@ -454,7 +483,7 @@ static bool is_first(const struct ptc_ledger *l, size_t i)
 	return true;
 }
 
-/* Of several that fail each is said. */
+/* If several cursors fail, each has a line. */
 static int fail_too(int rc, int its, const struct ptc_error *why, struct ptc_error *err)
 {
 	char before[PTC_ERROR_MAX];
@@ -507,7 +536,7 @@ static int show(struct ctl *c, const json_t *doc, const uint64_t steps[2], struc
 				   "the daemon's answer is not a ledger; use the ptcctl of the daemon's package");
 	else
 		rc = each_cursor(c, &l, steps, doc, list, err);
-	/* What is wrong is in the document too. */
+	/* The document has the problems, too. */
 	if (c->json && json_array_size(list)) {
 		ptc_auto_free char *text = NULL;
 
@@ -549,22 +578,20 @@ const struct ctl_verb ctl_dataset_proof = {
 	.name = "dataset proof",
 	.args = "[JOB]",
 	.about = "Show which samples a job's ranks said they consumed, and that each came once an epoch",
-	.help = "For each generation this shows its steps, the positions of the order that they consumed, and how "
-		"ranks divided them.\n"
-		"It counts each finished epoch sample by sample. Steps that were trained and lost again are in no "
-		"state, and do not\n"
-		"count. If ranks divided by length (*), the samples of each step are recorded, but not those of each "
-		"rank.\n"
-		"For a mixture it counts each dataset's epochs; samples are numbered through, dataset after dataset.\n"
-		"The counts come from the ranks' cursors at each snapshot. If no rank sets a cursor, ptcd counts "
-		"steps: the output\n"
-		"says so, and the exit status is 1 without --counted. An order other than that of the job's data: is "
-		"refused.\n"
-		"A cursor whose tag does not give its order cannot be proved; the others are proved, and the exit "
-		"status is 1.\n"
-		"With --steps and --format json, it prints a line for each rank of each step; of another order than "
-		"that of the job's\n"
-		"data:, none.\n",
+	.help = "For each generation this shows its steps, the positions of the order that they consumed,\n"
+		"and how ranks divided them. It counts each finished epoch sample by sample. Steps that\n"
+		"were trained and then lost do not count. If ranks divided batches by length (marked *), it\n"
+		"shows the samples of each step, but not those of each rank. For a mixture it counts each\n"
+		"dataset's epochs; samples are numbered through, dataset after dataset.\n"
+		"Positions that ptcctl rollback --skip-data has skipped are named; they count for their\n"
+		"epoch.\n"
+		"The counts come from the ranks' cursors at each snapshot. The exit status is 1 in these\n"
+		"cases:\n"
+		"  no rank sets a cursor, so ptcd has counted the steps (--counted accepts this)\n"
+		"  the order differs from that of the job's data:\n"
+		"  a cursor's tag does not give its order; the other cursors are proved all the same\n"
+		"With --steps and --format json, it prints a line for each rank of each step. If the order\n"
+		"differs from that of the job's data:, it prints none.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl export. TARGET ending in .safetensors is a file for the parameters,
- * anything else a directory for everything. Failure: files that were finished
- * stay, the one being written is removed. A switch that replaces what is being
- * read is no failure: what is committed then is read instead, from the file
- * that was being written or, where the state is another one, from the first;
- * a bounded number of times. A node that is well may count as down until it has a lease again (its coordinator was
- * started anew): it is asked again for a few seconds. */
+/* ptcctl export. If TARGET ends in .safetensors, it is a file for the parameters; otherwise it is a directory for
+ * everything.
+ *
+ * Failure: finished files stay, and the file that is being written is removed. If a switch replaces the state during
+ * the export, that is no failure: the new committed state is read instead. If its bytes are the same, only the file
+ * that is being written begins again; otherwise all files do. This happens a bounded number of times. A node that is
+ * well may count as down until it has a lease again, because its coordinator was started anew; such a node is asked
+ * again for a few seconds. */
 #include "client/ctl/files/export.h"
 
 #include "base/alloc.h"
@@ -166,7 +167,7 @@ static bool same_state(const struct ctl_export *ex, const struct ptc_admin_expor
 	return same;
 }
 
-/* What a read may fail with because the generation it asked for is being replaced. */
+/* Errors with which a read may fail because its generation is being replaced. */
 static bool may_have_moved(int rc)
 {
 	return rc == PTC_ESTATE || rc == PTC_ENOTFOUND || rc == PTC_ELOST || rc == PTC_EPEER || rc == PTC_EDIGEST;
@@ -181,8 +182,8 @@ static void say_again(const struct ctl_export *ex, const struct ptc_admin_export
 	fflush(stderr);
 }
 
-/* After a failure: takes up what is committed now. False: that is what was read, or it cannot be had; the failure
- * stands. */
+/* After a failure: takes up the state that is committed now. False: it is the state that was read, or it cannot be had;
+ * the failure stands. */
 static bool take_up(struct ctl_export *ex, int failure)
 {
 	struct ptc_admin_export *now;
@@ -315,17 +316,13 @@ const struct ctl_verb ctl_export = {
 	.name = "export",
 	.args = "[JOB] [TARGET]",
 	.about = "Write a job's committed state as safetensors files",
-	.help = "TARGET is a directory for everything (model.safetensors, FIELD.safetensors, or the files of the "
-		"import), or a name\n"
-		"ending in .safetensors for the parameters; fields then need --field. A file appears only as a whole, "
-		"and only after\n"
-		"its digests equal the committed ones. If the job is switched meanwhile, its state is read again: of "
-		"the same bytes\n"
-		"only the file that is being written, of others everything. Existing files of these names are "
-		"replaced.\n"
-		"With --dcp the directory must be absent or empty. It gets its name when all of it was written, "
-		"and "
-		"read back.\n",
+	.help = "TARGET is a directory for everything (model.safetensors, FIELD.safetensors, or the files\n"
+		"of the import), or a name ending in .safetensors for the parameters; fields then need\n"
+		"--field. A file gets its name only after its digests equal the committed ones. If a switch\n"
+		"replaces the state meanwhile, it is read again: if the bytes are the same, only the file\n"
+		"that is being written, otherwise everything. Existing files of these names are replaced.\n"
+		"With --dcp the directory must be absent or empty. It gets its name when all of it was\n"
+		"written and read back.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 2,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each rank holds, from that rank's own node: one file per rank and
- * field, canonical header, padding as zeros. Failure: PTC_EPEER where a node
- * sends another number of bytes than the layout says (export_read.c). */
+/* The part of each rank, read from that rank's own node: one file per rank and field, with a canonical header, and
+ * padding as zeros. Failure: PTC_EPEER where a node sends another number of bytes than the layout says (export_read.c).
+ */
 #include "client/ctl/files/export.h"
 
 #include "base/alloc.h"

@@ -250,7 +250,7 @@ static int list_entries(struct ctl_import *im, struct ptc_error *err)
 	return 0;
 }
 
-/* What ptc wrote has to be what ptc.json says. */
+/* A checkpoint that ptc wrote has to match ptc.json. */
 static int check_digests(const struct ctl_import *im, struct ptc_error *err)
 {
 	uint64_t want;
@@ -425,18 +425,15 @@ const struct ctl_verb ctl_import = {
 	.name = "import",
 	.args = "[JOB] PATH",
 	.about = "Fill a job from safetensors files, or from a checkpoint",
-	.help = "PATH is a .safetensors file, a directory with model.safetensors.index.json or model.safetensors, or a "
-		"checkpoint of\n"
-		"torch.distributed.checkpoint (a directory with .metadata; docs/archive.md). Of a checkpoint that ptc "
-		"wrote the job\n"
-		"also takes the step, the ranks' states and the consumed samples. Fields of the\n"
-		"optimizer are files with the same tensor names; in a directory they are found as FIELD.safetensors or "
-		"FIELD/.\n"
-		"Files are streamed, and never kept in memory.\n"
-		"Without --config and --gpus the job gets the largest entry of its `gpus` table for which there are "
-		"devices (of\n"
-		"--nodes, if given). If the table has no such entry, the job gets tp=1: one rank, which holds "
-		"everything once.\n",
+	.help = "PATH is a .safetensors file, a directory with model.safetensors.index.json or\n"
+		"model.safetensors, or a checkpoint of torch.distributed.checkpoint (a directory with\n"
+		".metadata; docs/archive.md). From a checkpoint that ptc wrote, the job also takes the\n"
+		"step, the ranks' states and the consumed samples. Fields of the optimizer are files with\n"
+		"the same tensor names; in a directory they are found as FIELD.safetensors or FIELD/. Files\n"
+		"are streamed, and never kept in memory.\n"
+		"Without --config and --gpus the job gets the largest entry of its `gpus` table for which\n"
+		"there are devices (of --nodes, if given). If the table has no such entry, the job gets\n"
+		"tp=1: one rank, which holds everything once.\n",
 	CTL_OPTIONS(options),
 	.min_args = 2,
 	.max_args = 2,

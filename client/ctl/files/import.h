@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside ptcctl import: the files that were read and what is sent of them. */
+/* Shared by the files of ptcctl import: the files that were read, and the bytes of them that are sent. */
 #pragma once
 
 #include "client/ctl/checkpoint/checkpoint.h"

@@ -12,7 +12,7 @@
 static const struct ctl_option options[] = {
 	{ "job", "JOB", "only this job; default: every job you may resize" },
 	{ "within", "TIME",
-	  "the node is taken away after TIME: bring what only it has to others first, and wait for it" },
+	  "the node goes after TIME: first copy bytes that only it has to other nodes, and wait for that" },
 	{ "undo", NULL, "allow ranks on the node again" },
 	{ "wait", NULL, "follow it to its end" },
 };

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl logs: what ranks wrote. Lines go out as they came, but on a terminal
- * control characters are shown as "?" and of a line that was rewritten with
- * carriage returns only its last state is shown. Failure: see admin.c; output
- * that can't be written ends it. */
+/* ptcctl logs: what ranks wrote. Lines go out as they came. Only on a terminal, control characters become "?", and a
+ * line that was rewritten with carriage returns shows its last state only. Failure: see admin.c; if its output cannot
+ * be written, the verb ends. */
 #include "client/ctl/jobs/jobs.h"
 
 #include "base/alloc.h"
@@ -16,8 +15,8 @@ static const struct ctl_option options[] = {
 	{ "follow", NULL, "wait for more until the job has ended", 'f' },
 	{ "rank", "R|all", "of this rank (default 0), or of every rank, each line with \"[rank R] \" before it" },
 	{ "lines", "N", "print the last N lines; default: all" },
-	{ "evidence", NULL, "instead: what nodes keep of ranks that hung: states, stacks, errors of devices" },
-	{ "now", NULL, "with --evidence: of the ranks that run, which are looked at first" },
+	{ "evidence", NULL, "show the nodes' records of ranks that hung instead: states, stacks, errors of devices" },
+	{ "now", NULL, "with --evidence: make new records first, of the ranks that run" },
 };
 
 struct printer {
@@ -132,9 +131,8 @@ const struct ctl_verb ctl_logs = {
 	.name = "logs",
 	.args = "[JOB]",
 	.about = "Show the output of a job's ranks on stdout and stderr",
-	.help = "If the job does not run, this shows the output of its newest ranks, also of a start that failed. "
-		"After a\n"
-		"resize --follow goes on with the output of the new processes.\n",
+	.help = "If the job does not run, this shows the output of its newest ranks, also of a start that\n"
+		"failed. After a resize, --follow goes on with the output of the new processes.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl rollback: the state of an older snapshot. A job that runs is ended first, without another snapshot, and
- * started again afterwards; each of the three is a switch of its own. Failure: what was done before stays, and the
- * error says what is left to do. */
+/* ptcctl rollback: the state of an older snapshot. If the job runs, it is first ended without another snapshot, and
+ * started again afterwards. End, rollback and start are three switches. With --skip-data the job is ended with a
+ * snapshot, which says how far it has come in its data. Failure: switches that are done stay, and the error says what is
+ * left to do. */
 #include "client/ctl/jobs/jobs.h"
 
 #include "base/cleanup.h"
@@ -13,9 +14,12 @@
 
 static const struct ctl_option options[] = {
 	{ "to", "STEP|snap-N", "the snapshot, by its step or its number (ptcctl snapshots)" },
+	{ "skip-data", NULL, "go on in the data where the job has come to, instead of where that snapshot was" },
 };
 
-static int runs(struct ctl *c, const char *job, bool *ret_runs, struct ptc_error *err)
+enum state { AT_REST, LIVE, RECOVERING };
+
+static int runs(struct ctl *c, const char *job, enum state *ret_runs, struct ptc_error *err)
 {
 	ptc_auto_free char *text = NULL;
 	const char *state;
@@ -28,62 +32,81 @@ static int runs(struct ctl *c, const char *job, bool *ret_runs, struct ptc_error
 		return rc;
 	state = json_string_value(
 		json_object_get(json_object_get(json_array_get(json_object_get(doc, "jobs"), 0), "run"), "state"));
-	*ret_runs = state && (!strcmp(state, "live") || !strcmp(state, "recovering"));
+	*ret_runs = state && !strcmp(state, "live")         ? LIVE
+		    : state && !strcmp(state, "recovering") ? RECOVERING
+							    : AT_REST;
 	json_decref(doc);
 	return 0;
 }
 
+/* What is asked for. */
+struct back {
+	const char *job;
+	uint64_t snapshot;
+	bool skip_data;
+	enum state was;
+};
+
 enum part { END, GO_BACK, START };
 
-static int do_part(struct ctl *c, const char *job, enum part part, uint64_t snapshot, struct ptc_error *err)
+static int do_part(struct ctl *c, const struct back *b, enum part part, struct ptc_error *err)
 {
-	const struct ptc_admin_target same = { .size = sizeof same, .job = job };
+	const struct ptc_admin_target same = { .size = sizeof same, .job = b->job };
 	struct ctl_follow follow = { 0 };
 	int rc;
 
 	ctl_progress_init(&follow.progress);
-	if (part == END)
-		rc = ptc_admin_stop(c->admin, job, true, ctl_follow_fn, &follow, err);
-	else if (part == GO_BACK)
-		rc = ptc_admin_rollback(c->admin, job, snapshot, ctl_follow_fn, &follow, err);
-	else
+	if (part == END) /* only ranks that run can say how far they have come */
+		rc = ptc_admin_stop(c->admin, b->job, !b->skip_data || b->was != LIVE, ctl_follow_fn, &follow, err);
+	else if (part == START)
 		rc = ptc_admin_run(c->admin, &same, ctl_follow_fn, &follow, err);
+	else if (b->skip_data)
+		rc = ptc_admin_rollback_skip(c->admin, b->job, b->snapshot, ctl_follow_fn, &follow, err);
+	else
+		rc = ptc_admin_rollback(c->admin, b->job, b->snapshot, ctl_follow_fn, &follow, err);
 	return ctl_follow_end(c, &follow, rc, err);
+}
+
+/* Before ranks end: whether the job can go back at all. */
+static int check(struct ctl *c, const struct back *b, struct ptc_error *err)
+{
+	int rc;
+
+	if (b->skip_data)
+		return ptc_admin_rollback_skip_check(c->admin, b->job, b->snapshot, err);
+	rc = ptc_admin_rollback_check(c->admin, b->job, b->snapshot, err);
+	return rc == PTC_ESTATE ? 0 : rc; /* a daemon that is older says that the job runs, and finds out afterwards */
 }
 
 static int run(struct ctl *c, struct ptc_error *err)
 {
-	const char *to = ctl_option(c, "to"), *job = c->args[0];
-	uint64_t snapshot = 0;
-	bool live = false;
+	const char *to = ctl_option(c, "to");
+	struct back b = { .job = c->args[0], .skip_data = ctl_option(c, "skip-data") };
 	int rc;
 
 	if (!to)
 		return ctl_usage(err, "needs --to STEP, or --to snap-N; ptcctl snapshots lists them");
-	rc = ctl_snapshot_choose(c, job, to, true, &snapshot, err);
+	rc = ctl_snapshot_choose(c, b.job, to, true, &b.snapshot, err);
 	if (!rc)
-		rc = runs(c, job, &live, err);
+		rc = runs(c, b.job, &b.was, err);
 	if (rc)
 		return rc;
 	ctl_leave_on_signals();
-	if (live) /* a daemon that is older says that the job runs, and finds out what lacks when ranks have ended */
-		rc = ptc_admin_rollback_check(c->admin, job, snapshot, err);
-	if (rc && rc != PTC_ESTATE)
-		return rc;
-	rc = 0;
-	if (live)
-		rc = do_part(c, job, END, 0, err);
+	if (b.was != AT_REST)
+		rc = check(c, &b, err);
+	if (!rc && b.was != AT_REST)
+		rc = do_part(c, &b, END, err);
 	if (rc)
 		return rc;
-	rc = do_part(c, job, GO_BACK, snapshot, err);
-	if (rc && live)
+	rc = do_part(c, &b, GO_BACK, err);
+	if (rc && b.was != AT_REST)
 		return ptc_error_wrap(err, "the job's ranks have ended, and its state is as it was (ptcctl run %s)",
-				      job);
-	if (rc || !live)
+				      b.job);
+	if (rc || b.was == AT_REST)
 		return rc;
-	rc = do_part(c, job, START, 0, err);
+	rc = do_part(c, &b, START, err);
 	if (rc)
-		ptc_error_wrap(err, "the job has gone back, and does not run (ptcctl run %s)", job);
+		ptc_error_wrap(err, "the job has gone back, and does not run (ptcctl run %s)", b.job);
 	return rc;
 }
 
@@ -91,14 +114,17 @@ const struct ctl_verb ctl_rollback = {
 	.name = "rollback",
 	.args = "[JOB]",
 	.about = "Go back to an older snapshot",
-	.help = "The job's state is that snapshot's again: tensors, the ranks' states, the place in the data, and the "
-		"step. It gets\n"
-		"a generation and a number of its own, so files and the ledger tell steps apart that are trained "
-		"twice.\n"
-		"Nodes have to have all of it; that is looked up before anything ends. A job that runs is ended first, "
-		"as by ptcctl stop --now, and started again. What it did since its "
-		"last snapshot\n"
-		"is lost. That snapshot is kept as an older one, if the job keeps so many (keep in job.yaml).\n",
+	.help = "The job's state becomes that of the snapshot: tensors, the ranks' states, the place in the\n"
+		"data, and the step. It gets a generation and a snapshot number of its own, so files and\n"
+		"the ledger tell apart steps that are trained twice. ptcctl first checks that the nodes\n"
+		"have all of the snapshot. If the job runs, it is then ended as by ptcctl stop --now, and\n"
+		"started again afterwards. Steps since its last snapshot are lost. That snapshot stays as\n"
+		"an older one, if the job keeps enough of them (keep in job.yaml).\n"
+		"With --skip-data the job goes on in its data where it has come to, so the samples that it\n"
+		"has consumed since are not trained on again. A job that runs is then ended with a\n"
+		"snapshot, as by ptcctl stop. If the job does not run, its last snapshot counts. ptcctl\n"
+		"dataset proof names the skipped positions. The program has to begin at the position that\n"
+		"its cursor says (ptc_cursor_get), not at one that it computes from the step.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

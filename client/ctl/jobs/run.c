@@ -18,7 +18,8 @@ static const struct ctl_option options[] = {
 	{ "file", "FILE", "the job's description (docs/job.md); creates the job if it does not exist", 'f' },
 	CTL_TARGET_OPTIONS,
 	{ "wait", NULL, "wait until the ranks train, and print the summary" },
-	{ "follow", NULL, "then show the output of all ranks until the job has ended; exit 1 if it failed" },
+	{ "follow", NULL,
+	  "then show the output of all ranks until the job has ended; exit status 1 if the job failed" },
 };
 
 /* The one job in a status document, borrowed from *ret_doc. */

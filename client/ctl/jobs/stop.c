@@ -27,12 +27,10 @@ const struct ctl_verb ctl_stop = {
 	.name = "stop",
 	.args = "[JOB]",
 	.about = "Stop a job's ranks at a step boundary and keep its state",
-	.help = "Waits until the ranks have ended. ptcctl run JOB starts them again from there; ptcctl resize can move "
-		"the state\n"
-		"meanwhile.\n"
-		"--now is for ranks that hang, or whose state is refused: they have to exit, and are killed after the "
-		"job's\n"
-		"`grace`. A switch under way is aborted first.\n",
+	.help = "Waits until the ranks have ended. ptcctl run JOB starts them again from there; ptcctl\n"
+		"resize can move the state meanwhile.\n"
+		"--now is for ranks that hang, or whose state is refused. They are told to exit, and killed\n"
+		"after the job's `grace`. A switch under way is aborted first.\n",
 	CTL_OPTIONS(stop_options),
 	.min_args = 1,
 	.max_args = 1,
@@ -41,7 +39,7 @@ const struct ctl_verb ctl_stop = {
 };
 
 static const struct ctl_option snapshot_options[] = {
-	{ "wait", NULL, "until it is committed, and print its summary" },
+	{ "wait", NULL, "wait until it is committed, and print its summary" },
 };
 
 static int run_snapshot(struct ctl *c, struct ptc_error *err)
@@ -61,8 +59,8 @@ const struct ctl_verb ctl_snapshot = {
 	.name = "snapshot",
 	.args = "[JOB]",
 	.about = "Take a snapshot of a job that runs; its ranks go on",
-	.help = "It replaces the one before it, unless the job keeps that (keep in job.yaml). The ranks wait while "
-		"their bytes are copied.\n",
+	.help = "The new snapshot replaces the one before it, unless the job keeps older ones (keep in\n"
+		"job.yaml). The ranks wait while their bytes are copied.\n",
 	CTL_OPTIONS(snapshot_options),
 	.min_args = 1,
 	.max_args = 1,

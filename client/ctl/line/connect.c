@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What verbs share while they run: the connection to a daemon, signals, and
- * output that nobody may take any more. */
+/* Shared by running verbs: the connection to a daemon, signals, and output that may have lost its reader. */
 #include "client/ctl/line/ctl.h"
 
 #include <errno.h>

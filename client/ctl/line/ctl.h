@@ -107,8 +107,8 @@ struct ctl_target {
 	}
 int ctl_target_get(const struct ctl *c, const char *job, struct ctl_target *ret_target, struct ptc_error *err);
 void ctl_target_done(struct ctl_target *target);
-/* snapshot_choice.c: the number of the job's snapshot that a text names: "snap-N", or a step. Of several snapshots of
- * one step the newest counts. kept: the committed one does not count. */
+/* snapshot_choice.c: the number of the job's snapshot that a text names: "snap-N", or a step. If several snapshots have
+ * that step, the newest counts. kept: the committed one does not count. */
 int ctl_snapshot_choose(struct ctl *c, const char *job, const char *text, bool kept, uint64_t *ret_snapshot,
 			struct ptc_error *err);
 /* Directories with rule sets, separated by ':'; ptc_free it. */

@@ -16,7 +16,7 @@ static const struct ctl_option options[] = {
 	{ "config", "CONFIG", "configuration, e.g. tp=2,pp=2,dp=1; required" },
 	{ "nodes", "N", "how many nodes there are (default: as many as it takes)" },
 	{ "rank", "R", "only this rank" },
-	{ "layout", "FILE", "what ranks of a live job hold: a file of ptcctl probe -o" },
+	{ "layout", "FILE", "a file of ptcctl probe -o, with what a live job's ranks hold" },
 };
 
 struct view {

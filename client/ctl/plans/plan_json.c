@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan as JSON (docs/plan.md), written move by move, so that a large one
- * needs no memory. Elements, not bytes, but where it says so. */
+/* A plan as JSON (docs/plan.md), written move by move, so that a large one needs no memory. Numbers count elements,
+ * unless a member's name says bytes. */
 #include "client/ctl/plans/offline.h"
 
 #include "base/check.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl plan: what a resize would do. Of a job a daemon has, or, with -f, of
- * a job's file on a cluster that options describe. */
+/* ptcctl plan: what a resize would do. A daemon plans for a job that it has. With -f, ptcctl plans for a job's file, on
+ * a cluster that options describe. */
 #include "client/ctl/plans/offline.h"
 #include "client/ctl/plans/plans.h"
 
@@ -18,15 +18,15 @@ static const struct ctl_option options[] = {
 	CTL_OFFLINE_OPTIONS,
 	{ "from", "CONFIG", "with -f: the configuration before" },
 	{ "to", "CONFIG", "with -f: the configuration after" },
-	{ "to-file", "FILE", "with -f: the new job.yaml, if it is another; it has the same tensors" },
+	{ "to-file", "FILE", "with -f: the job.yaml after the switch, if it differs; its tensors are the same" },
 	{ "layout", "FILE",
-	  "with -f: what ranks of a live job hold: a file of ptcctl probe -o, one for each configuration" },
+	  "with -f: a file of ptcctl probe -o, with what a live job's ranks hold; one for each configuration" },
 	{ "drain", "0,2", "with -f: drained nodes: they get no rank, and may send" },
-	{ "failed", "1,3/0", "with -f: nodes that are gone with what they had, or NODE/DEVICE not to be used" },
+	{ "failed", "1,3/0", "with -f: nodes that are gone with their bytes, or NODE/DEVICE that may not be used" },
 	{ "pin", "0,1", "with -f: nodes that the job must go on using" },
 	{ "nodes-per-rack", "N", "with -f: a TP group stays within a rack of so many nodes" },
-	{ "node-rate", "GB/S", "with -f: of each node's network, each way (default 25)" },
-	{ "device-rate", "GB/S", "with -f: between devices of a node, all together (default 200)" },
+	{ "node-rate", "GB/S", "with -f: rate of each node's network, each way (default 25)" },
+	{ "device-rate", "GB/S", "with -f: rate between the devices of a node, all together (default 200)" },
 };
 
 static int live(struct ctl *c, struct ptc_error *err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one rank of a probe declares, from its messages into a merge (reshard/layout/declared.h). Every number of it
+/* Reads the declaration of one rank of a probe from its messages into a merge (reshard/layout/declared.h). Every number
  * comes from a program and is checked.
  *
  * Happy path: add each TENSOR message, merge at DECLARED, clear for the next rank. Memory grows with what one rank

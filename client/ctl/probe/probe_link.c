@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path and failure modes: probe_link.h. Sending never waits: a rank that does not read what little it is told is
- * at fault. */
+/* Happy path and failure modes: probe_link.h. Sending never waits: the messages to a rank are few and short, so a rank
+ * that does not read them is at fault. */
 #include "client/ctl/probe/probe_link.h"
 
 #include "base/alloc.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A probe's end of the local protocol (proto/local.h): what ptcd is for a rank, as far as a rank goes until it waits to
- * be restored. There is one link for each program, from its HELLO on.
+/* A probe's end of the local protocol (proto/local.h). It plays ptcd for a rank, until the rank waits to be restored.
+ * There is one link for each program, from its HELLO on.
  *
  * Happy path: accept, then read whenever the descriptor is readable; each turn tells what the program wants. It is
  * given a generation when it asks for one, and its declaration is in `declared` when CTL_LINK_DECLARED is told.

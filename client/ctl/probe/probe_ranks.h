@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks of a configuration a probe builds. Of a small world, and where all are wanted: each. Of a large one first
- * those with the first two and the last place along dp and along cp. Where these declare the same for every place along
- * tp and pp, the others are their replicas and are not built; else they are.
+/* Which ranks of a configuration a probe builds. If the world is small, or the caller wants all ranks, it builds each.
+ * If the world is large, it first builds the ranks with the first two and the last place along dp and along cp. If
+ * these declare the same for every place along tp and pp, the other ranks count as their replicas; otherwise they are
+ * built, too.
  *
  * Happy path: take ranks until there is none; when all of them are merged, ask for more. Failure mode: PTC_ENOMEM. One
  * thread. Pure. */

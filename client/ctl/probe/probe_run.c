@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path and failure modes: probe.h. One loop waits for all programs. A job with `mode: restart` has a process for
- * each rank, as its ranks have: a program may look at RANK once and for all. With `mode: rebuild` a process is one rank
- * after the other, for as long as it asks for more. */
+/* Happy path and failure modes: probe.h. One loop waits for all programs. With `mode: restart` each rank has a process
+ * of its own, as in the job, because a program may read RANK once and for all. With `mode: rebuild` one process plays
+ * one rank after the other, as long as it asks for more. */
 #include "client/ctl/probe/probe.h"
 
 #include "base/alloc.h"

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/sys/sys.h"
 #include "formats/json.h"
 
 #include <string.h>
@@ -99,6 +100,25 @@ static void put_stragglers(const json_t *s)
 	}
 }
 
+/* "left as slow: n1:0 for 3540 s more, n2:0 for 12 s more" */
+static void put_left(const json_t *left)
+{
+	const json_t *k;
+	size_t i;
+
+	json_array_foreach(left, i, k) {
+		const char *node = json_string_value(json_object_get(k, "node"));
+		json_int_t ms = json_integer_value(json_object_get(k, "until_ms")) - ptc_sys_realtime_ms();
+
+		fputs(i ? ", " : "left as slow: ", stdout);
+		put_text(node ? node : "");
+		printf(":%" JSON_INTEGER_FORMAT " for %" JSON_INTEGER_FORMAT " s more",
+		       json_integer_value(json_object_get(k, "device")), ms > 0 ? (ms + 999) / 1000 : 0);
+	}
+	if (json_array_size(left))
+		putchar('\n');
+}
+
 static int put_run(const struct ctl *c, json_t *run, struct ptc_error *err)
 {
 	const char *state = json_string_value(json_object_get(run, "state"));
@@ -128,6 +148,7 @@ static int put_run(const struct ctl *c, json_t *run, struct ptc_error *err)
 	}
 	put_pace(run);
 	put_stragglers(json_object_get(run, "stragglers"));
+	put_left(json_object_get(run, "left_devices"));
 	if (!json_array_size(json_object_get(run, "ranks")))
 		return 0;
 	putchar('\n');

@@ -28,11 +28,12 @@ int ctl_print_columns(const struct ctl *c, const char *json, const char *list, c
  * --format json those alone, each with that member, in an object whose member `inner` is their list. */
 int ctl_print_inner(const struct ctl *c, const char *json, const char *list, const char *inner, const char *key,
 		    const struct ctl_column *columns, size_t n, struct ptc_error *err);
-/* On stderr, for a person, where as_of_ms is not 0: the coordinator is unreachable, and what is shown is as of then. */
+/* If as_of_ms is not 0, tells a person on stderr that the coordinator is unreachable, and that the answer is of that
+ * time. */
 void ctl_note_as_of(const struct ctl *c, int64_t as_of_ms);
 int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err);
 int ctl_print_summary(const struct ctl *c, const char *json, struct ptc_error *err);
-/* job_status.c: the jobs; of one, also what its ranks do. */
+/* job_status.c: shows the jobs; for a single job, also the states of its ranks. */
 int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc_error *err);
 /* "1.5 GiB"; returns buf. */
 const char *ctl_bytes(uint64_t bytes, char *buf, size_t size);
@@ -61,5 +62,5 @@ struct ctl_follow {
 	char *summary; /* ptc_free it */
 };
 int ctl_follow_fn(void *arg, const struct ptc_admin_progress *progress);
-/* What a followed call returned: prints the summary, or that the work goes on; passes errors on. */
+/* Ends a followed call: prints the summary, or that the work goes on; passes errors on. */
 int ctl_follow_end(struct ctl *c, struct ctl_follow *f, int rc, struct ptc_error *err);

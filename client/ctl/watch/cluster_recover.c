@@ -12,8 +12,8 @@
 
 static const struct ctl_option recover_options[] = {
 	{ "nodes", "N=A,M=B", "the nodes that are left, each with its address (advertise in its ptcd.yaml)" },
-	{ "dry-run", NULL, "only say what would be taken" },
-	{ "old-is-gone", NULL, "recover although the etcd before still answers: it is stopped for good" },
+	{ "dry-run", NULL, "only say which commits would be taken" },
+	{ "old-is-gone", NULL, "recover although the former etcd still answers; you vouch that it is gone for good" },
 };
 
 static const struct ctl_option rejoin_options[] = {
@@ -85,12 +85,11 @@ static int run_recover(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_cluster_recover = {
 	.name = "cluster recover",
 	.args = "",
-	.about = "Go on with an empty etcd after the one before is gone for good",
-	.help = "Every node of --nodes has been pointed at the empty etcd and started, and waits. Ask one of them. For "
-		"each\n"
-		"job, ptc takes the newest commit whose tensors are all on these nodes, at most one commit back\n"
-		"(docs/failures.md). If it is ended in the middle, give the same command again. Only root may do "
-		"this.\n",
+	.about = "Go on with an empty etcd after the former one is gone for good",
+	.help = "First set the coordinator of every node of --nodes to the empty etcd, and start ptcd\n"
+		"there: it waits. Then ask one of these nodes. For each job, ptc takes the newest commit\n"
+		"whose tensors are all on these nodes, at most one commit back (docs/failures.md). If the\n"
+		"command is ended in the middle, give it again. Only root may do this.\n",
 	CTL_OPTIONS(recover_options),
 	.run = run_recover,
 };
@@ -106,9 +105,9 @@ const struct ctl_verb ctl_cluster_rejoin = {
 	.name = "cluster rejoin",
 	.args = "",
 	.about = "Bring back a node that was not there when the cluster was recovered",
-	.help = "The node that is asked is set to the etcd that the others have. Tables that the cluster has "
-		"committed\n"
-		"are kept; others are dropped. Only root may do this.\n",
+	.help = "First set the coordinator of the node to the etcd that the other nodes have, and start\n"
+		"ptcd there. Then ask that node. It keeps the tables that the cluster has committed, and\n"
+		"drops all others. Only root may do this.\n",
 	CTL_OPTIONS(rejoin_options),
 	.run = run_rejoin,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcctl nodes: prints the daemon's document; as a table, what a person looks for first. */
+/* ptcctl nodes: prints the daemon's document. The table has the columns that a person looks for first. */
 #include "client/ctl/watch/watch.h"
 
 #include "base/check.h"

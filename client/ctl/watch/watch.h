@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verbs that look: nodes, status, top, events, report; and two that say what nobody can see: node lost, device bad. */
+/* Verbs that look: nodes, status, top, events, report. Verbs that tell the cluster what only a person knows: node lost,
+ * device bad, cluster recover, cluster rejoin. */
 #pragma once
 
 #include "client/ctl/line/ctl.h"

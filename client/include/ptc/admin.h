@@ -106,7 +106,7 @@ struct ptc_admin_target {
 PTC_ADMIN_API int ptc_admin_plan(struct ptc_admin *a, const struct ptc_admin_target *target, char **ret_json,
 				 struct ptc_error *err);
 
-/* Asks the planner about target->gpus devices or, with `first`, about each number of devices from `first` to that. */
+/* Asks the planner about target->gpus devices; if `first` is not 0, about each number from `first` to target->gpus. */
 struct ptc_admin_advice {
 	size_t size;
 	uint32_t first, horizon_ms; /* horizon_ms 0: the daemon's own */
@@ -118,7 +118,7 @@ PTC_ADMIN_API int ptc_admin_advise(struct ptc_admin *a, const struct ptc_admin_t
 /* The profile of the cluster, as JSON. action: "show", "measure", or "set" with the text of a profile's file. */
 PTC_ADMIN_API int ptc_admin_profile(struct ptc_admin *a, const char *action, const char *text, char **ret_json,
 				    struct ptc_error *err);
-/* Has the daemon remember a probe's layout document of a job (docs/probe.md). *ret_json says whether it counts. */
+/* Gives the daemon a probe's layout document of a job (docs/probe.md). *ret_json says whether plans use it. */
 PTC_ADMIN_API int ptc_admin_probe(struct ptc_admin *a, const char *job, const void *layout, size_t len, char **ret_json,
 				  struct ptc_error *err);
 
@@ -140,7 +140,7 @@ PTC_ADMIN_API int ptc_admin_resize(struct ptc_admin *a, const struct ptc_admin_t
 /* Moves the jobs off a node, or only this job (NULL: all of them). The node gets no ranks until ptc_admin_undrain. */
 PTC_ADMIN_API int ptc_admin_drain(struct ptc_admin *a, const char *node, const char *job, ptc_admin_progress_fn fn,
 				  void *arg, struct ptc_error *err);
-/* Does the same for a node that goes within_ms from now. The summary names jobs that it goes too early for. */
+/* Does the same for a node that goes within_ms from now. The summary names each job that needs more time. */
 PTC_ADMIN_API int ptc_admin_drain_within(struct ptc_admin *a, const char *node, const char *job, uint64_t within_ms,
 					 ptc_admin_progress_fn fn, void *arg, struct ptc_error *err);
 PTC_ADMIN_API int ptc_admin_undrain(struct ptc_admin *a, const char *node, ptc_admin_progress_fn fn, void *arg,
@@ -154,8 +154,8 @@ PTC_ADMIN_API int ptc_admin_repair(struct ptc_admin *a, const char *job, ptc_adm
 
 /* ---- live jobs: docs/control.md, "Live jobs" --------------------------------------- */
 
-/* Starts the ranks of a job, and finishes once they run. config NULL and gpus 0: as the job ran last, or as its table
- * says. */
+/* Starts the ranks of a job, and finishes once they run. config NULL and gpus 0: takes the configuration that the job
+ * had last, or one of its table. */
 PTC_ADMIN_API int ptc_admin_run(struct ptc_admin *a, const struct ptc_admin_target *target, ptc_admin_progress_fn fn,
 				void *arg, struct ptc_error *err);
 /* Takes a snapshot and ends the ranks. now: ends them without a snapshot. */
@@ -172,7 +172,7 @@ struct ptc_admin_logs {
 	uint32_t rank;
 	bool follow;        /* wait for more lines while the job's ranks run */
 	uint32_t lines;     /* begin this many lines before the end; 0: begin at the start */
-	bool evidence, now; /* instead: what all nodes keep of ranks that hung; now: of those that run, at first */
+	bool evidence, now; /* instead: the nodes' records of ranks that hung; now: make new ones of live ranks first */
 };
 /* data: whole lines of one rank, with newlines; any bytes. Returns 0 to go on; else the call returns PTC_ECANCELED. */
 typedef int (*ptc_admin_log_fn)(void *arg, uint32_t rank, const void *data, size_t len);

@@ -22,11 +22,22 @@ PTC_ADMIN_API int ptc_admin_export_snapshot(struct ptc_admin *a, const char *job
 PTC_ADMIN_API int ptc_admin_rollback(struct ptc_admin *a, const char *job, uint64_t snapshot, ptc_admin_progress_fn fn,
 				     void *arg, struct ptc_error *err);
 
-/* Whether ptc_admin_rollback would find all of that snapshot's bytes now; the job's ranks may run, and nothing is
- * changed. PTC_ELOST: some are on no node that is up; the line names a tensor. PTC_ESTATE: the daemon is older, and the
- * job runs. If the job does not run, an older daemon would really roll it back: do not call it then. */
+/* Checks whether ptc_admin_rollback would find all of that snapshot's bytes now. The job's ranks may run, and nothing
+ * changes. PTC_ELOST: some bytes are on no node that is up; the line names a tensor. PTC_ESTATE: the daemon is older,
+ * and the job runs. If the job does not run, an older daemon would really roll it back: do not call it then. */
 PTC_ADMIN_API int ptc_admin_rollback_check(struct ptc_admin *a, const char *job, uint64_t snapshot,
 					   struct ptc_error *err);
+
+/* As ptc_admin_rollback, but the job goes on in its data where it is now: samples that it has consumed since that
+ * snapshot are skipped, and the ledger says which. Where its present snapshot is older than its last steps, the samples
+ * of those come again. PTC_ESTATE: also if nothing says what would be skipped. PTC_EVERSION: a daemon is older. */
+PTC_ADMIN_API int ptc_admin_rollback_skip(struct ptc_admin *a, const char *job, uint64_t snapshot,
+					  ptc_admin_progress_fn fn, void *arg, struct ptc_error *err);
+
+/* Whether ptc_admin_rollback_skip would be possible, if the job's ranks run: after they have stopped with a snapshot.
+ * Nothing is changed. */
+PTC_ADMIN_API int ptc_admin_rollback_skip_check(struct ptc_admin *a, const char *job, uint64_t snapshot,
+						struct ptc_error *err);
 
 #ifdef __cplusplus
 }

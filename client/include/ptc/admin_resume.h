@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libptcadmin: what a job goes on with beside its tensors: the step, the ranks' states, and which samples were
- * consumed. An export gives it, and an import takes it, so that the job goes on where it was.
+/* libptcadmin: the state of a job beside its tensors: the step, the ranks' states, and which samples were consumed. An
+ * export gives these, and an import takes them, so that the job goes on where it was.
  *
  * Errors, threads, ownership and compatibility: <ptc/admin.h>. */
 #ifndef PTC_ADMIN_RESUME_H
@@ -25,7 +25,7 @@ struct ptc_admin_resume {
 	const void *ledger; /* the samples that were consumed, ledger_len bytes; 0: none */
 	size_t ledger_len;
 };
-/* ptc_admin_import_commit of a state that is not a job's first: the job goes on with what `resume` says. The import's
+/* As ptc_admin_import_commit, but the job then goes on from `resume` instead of beginning at step 0. The import's
  * `resumes` must be true. */
 PTC_ADMIN_API int ptc_admin_import_resume(struct ptc_admin *a, const char *job, uint64_t import_id,
 					  const uint64_t *digests, size_t ndigests,

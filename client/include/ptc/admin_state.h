@@ -160,7 +160,8 @@ PTC_ADMIN_API int ptc_admin_read_ranges(struct ptc_admin *a, const char *job, co
 /* ---- samples of datasets: docs/dataset.md --------------------------------------------- */
 
 /* The samples that a program wants: at most 8192 (1024 with names) and 1 MiB in one call. The daemon reads them as the
- * dataset's owner. Ask by the socket of a node that has the dataset. If only one node has it, ask any node. */
+ * dataset's owner. If every node has the dataset's files, ask the daemon of this node, by its socket. If only one node
+ * has them (`here`), any daemon will do. */
 struct ptc_admin_samples {
 	size_t size;
 	const char *dataset, *source; /* the dataset's name; the source that it must have (32 hex digits) */

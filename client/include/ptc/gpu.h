@@ -6,8 +6,8 @@
  * the device keeps the memory when the rank is killed. The functions have the form that
  * torch.cuda.memory.CUDAPluggableAllocator wants, and ptc.torch.state_pool() uses them so.
  *
- * The library uses the CUDA driver that the program has loaded. Failure modes: where there is none, or it cannot do
- * what is wanted, the functions say so and stops go on as without them. */
+ * The library uses the CUDA driver that the program has loaded. Failure modes: if there is no driver, or it cannot do
+ * what a function needs, the function says so. Stops then work as if the function had not been called. */
 #ifndef PTC_GPU_H
 #define PTC_GPU_H
 
@@ -22,23 +22,22 @@ extern "C" {
 typedef struct ptc_client ptc_client;
 
 /* Names the CUDA stream (a CUstream or cudaStream_t; NULL: the default stream) in whose order the program's device
- * changes declared memory: work on other streams has to be joined to it before ptc_boundary, and has to wait, at
- * ptc_update_begin, for the work that is queued on it. Name it before a CUDA graph with an update is captured: captured
- * before that, ptc_update_begin knows of no stream and puts no mark into the graph. Nobody can find that out later. The
- * device's marks would then say that the state is whole in the middle of a launch. Such a graph needs ptc_update_begin
- * before each launch. Its device has to be current on the thread. From then on ptc_boundary and ptc_update_begin also
- * have the device write a mark, in the order of the stream, without waiting for it (some microseconds). So a stop waits
- * for the mark and not for the whole device, which may hang in a collective. Call it after ptc_next, in each
- * generation. 1: marks are in use. 0: they are not, and stops wait for the whole device, as without this call: there is
- * no driver or no current device, the driver cannot do it, another stream was named in this generation, or the stream
- * is capturing a CUDA graph. */
+ * changes declared memory. Join work on other streams to it before ptc_boundary; after ptc_update_begin, let other
+ * streams wait for the work that is queued on it. From then on ptc_boundary and ptc_update_begin make the device write
+ * a mark, in the order of the stream, and do not wait for it (some microseconds). A stop then waits for the mark and
+ * not for the whole device, which may hang in a collective. Call this after ptc_next, in each generation, on a thread
+ * where the stream's device is current. Call it before you capture a CUDA graph with an update. A graph that was
+ * captured before has no mark, and nobody can find that out later: the device's marks would say that the state is whole
+ * in the middle of a launch. Call ptc_update_begin before each launch of such a graph. 1: marks are in use. 0: they are
+ * not, and stops wait for the whole device. The reason is one of these: there is no driver or no current device; the
+ * driver cannot write marks; another stream was named in this generation; the stream is capturing a CUDA graph. */
 PTC_API int ptc_stream(ptc_client *c, void *stream);
-/* For an update in a CUDA graph, in the place of ptc_update_begin: call it while `stream` captures the graph, before
- * the first change of declared memory is captured. Then each launch of the graph clears the device's mark first. Launch
- * the graph in the order of the stream of ptc_stream. If that stream itself captures the graph, ptc_update_begin does
- * the same. 1: the mark is in the graph. 0: no stream was named before, or the driver cannot do it; there are no marks
- * in this generation then, and stops wait for the whole device. PTC_R_INVALID: `stream` captures no graph; or after
- * ptc_survive, with which ptc_update_begin has to be called before each launch. */
+/* Takes the place of ptc_update_begin for an update in a CUDA graph. Call this while `stream` captures the graph,
+ * before the first change of declared memory is captured. Each launch of the graph then clears the device's mark first.
+ * Launch the graph in the order of the stream of ptc_stream. If that stream itself captures the graph, ptc_update_begin
+ * does the same. 1: the mark is in the graph. 0: no stream was named before, or the driver cannot do it; this
+ * generation then has no marks, and stops wait for the whole device. PTC_R_INVALID: `stream` captures no graph; or
+ * ptc_survive was called, after which each launch needs ptc_update_begin. */
 PTC_API int ptc_update_captured(ptc_client *c, void *stream);
 /* `size` bytes on CUDA's device number `device`, which is current on the thread: one handle for each call, so rounded
  * up to 2 MiB. NULL: no memory, or no driver. Where the driver exports no descriptors the memory is plain, and the rank

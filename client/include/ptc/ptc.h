@@ -113,15 +113,15 @@ struct ptc_tensor_desc {
 	const char *name;     /* the same on every rank and under every configuration; at most 1023 bytes */
 	const char *field;    /* NULL: the parameter (or buffer) itself; else e.g. "exp_avg"; at most 63 bytes */
 	const char *dtype;    /* as in safetensors: "F32", "BF16", "I64", "BOOL", ... whole bytes only */
-	uint32_t ndim;        /* 0: a scalar, with one box without offsets */
+	uint32_t ndim;        /* 0: a scalar; its one box has no offsets */
 	const int64_t *shape; /* global */
 	const struct ptc_shard_box *boxes;
 	size_t nboxes; /* 0: the tensor exists, but this rank holds no part of it */
 	void *data;    /* host memory, or that of a device whose context is current on this thread; NULL: not yet */
 	uint32_t flags;
 };
-/* Call it between ptc_next and ptc_restore. Boxes of one rank must not overlap. A tensor that was declared with boxes
- * and without data is declared again before ptc_restore, with data; all but data_offset and stride must be equal. */
+/* Call it between ptc_next and ptc_restore. Boxes of one rank must not overlap. If a tensor was declared with boxes and
+ * without data, declare it again before ptc_restore, with data. Only data_offset and stride may differ then. */
 PTC_API int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc);
 /* Says that all tensors have been declared, with data or without. Does not block; optional. For ranks that build ahead,
  * ptcd now compares the declarations with the state, so that what does not fit fails before memory is taken for it. */
@@ -145,11 +145,11 @@ PTC_API int ptc_blob_get(ptc_client *c, const char *name, enum ptc_blob_scope sc
 
 /* position: samples of a dataset that the job has consumed since its start. All ranks that set a cursor must set it
  * equally. tag: at most 255 bytes that say under which settings the position is valid, e.g. "n=1000,seed=7". If the tag
- * is "n=N,seed=S;batch=G,micro=M", `ptcctl dataset proof` can check that each epoch consumed every sample once. Before
- * the semicolon comes ",block=B" or ",sequential=1" if samples are shuffled in blocks, or not at all. ",by_length=1" at
- * its end (ptc_balance_step) makes the proof cover steps only. */
+ * is "n=N,seed=S;batch=G,micro=M", `ptcctl dataset proof` can check that each epoch consumed every sample once. If
+ * samples are shuffled in blocks, write ",block=B" before the semicolon; if not at all, ",sequential=1". If ranks use
+ * ptc_balance_step, end the tag with ",by_length=1": the proof then covers steps only. */
 PTC_API int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, const char *tag);
-/* 1: found; 0: none in the snapshot. tag_buffer may be NULL. */
+/* 1: found; 0: none in the snapshot. tag_buffer may be NULL. After rollback --skip-data it is not step times batch. */
 PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char *tag_buffer,
 			   size_t tag_capacity);
 
@@ -162,11 +162,11 @@ PTC_API int ptc_start_step(ptc_client *c, uint64_t *ret_step);
 
 /* ---- training -------------------------------------------------------------------- */
 
-/* Registers fn until the next ptc_next; NULL: none. When ptc_boundary or ptc_finish is about to wait, it calls fn in
- * its own thread before the state is taken. So fn can set blobs and cursors that need not be set at each step. It may
- * call only ptc_blob_set, ptc_cursor_set, ptc_stop_refuse, ptc_stop_later and ptc_stop_holds. If fn returns nonzero,
- * this rank refuses the stop: the switch fails, and its caller is told. ptc_boundary then returns 0, and ptc_finish
- * PTC_R_REFUSED. */
+/* Registers fn until the next ptc_next; NULL: none. If ptc_boundary or ptc_finish has to wait, it first calls fn, in
+ * the same thread. The state is taken after that, so fn can set blobs and cursors that need not be set at each step. It
+ * may call only ptc_blob_set, ptc_cursor_set, ptc_stop_refuse, ptc_stop_later and ptc_stop_holds. If fn returns
+ * nonzero, this rank refuses the stop: the switch fails, and its caller is told. ptc_boundary then returns 0, and
+ * ptc_finish PTC_R_REFUSED. */
 PTC_API int ptc_on_stop(ptc_client *c, int (*fn)(void *arg, uint64_t step), void *arg);
 /* For fn, before it returns nonzero: the reason in one line, cut off after 255 bytes. */
 PTC_API int ptc_stop_refuse(ptc_client *c, const char *why);
@@ -174,8 +174,8 @@ PTC_API int ptc_stop_refuse(ptc_client *c, const char *why);
  * several micro-steps add up. The stop moves to the next boundary on every rank. After 1024 such moves in a row the
  * stop is refused with the rank and `why`. ptc_finish has no later boundary: there the call refuses the stop. */
 PTC_API int ptc_stop_later(ptc_client *c, const char *why);
-/* For fn. 1: the stop is still at this step, as always in ptc_finish. 0: it has moved on, as another rank was past this
- * step. That rank may never reach it: if fn waits for others, it must ask again and return nonzero on 0. */
+/* For fn. 1: the stop is still at this step, as always in ptc_finish. 0: another rank was past this step, so the stop
+ * is at a later one. If fn waits for other ranks, it must ask again meanwhile, and return nonzero on 0. */
 PTC_API int ptc_stop_holds(ptc_client *c);
 
 /* Says that the declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; do not use
@@ -186,8 +186,8 @@ PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
  * (`whole` of `status --format json`). Waits some seconds while ptcd holds the rank (ptc_survive). A graph that was
  * captured before ptc_stream needs a call of ptc_update_begin before each launch (ptc/gpu.h). */
 PTC_API void ptc_update_begin(ptc_client *c);
-/* With it a job goes on from this memory when a node is lost (docs/failures.md). yes 1 promises: from each boundary to
- * ptc_update_begin all state is in declared memory, blobs and cursors. It holds until ptc_next; yes 0 takes it back. */
+/* yes 1 promises: from each boundary to ptc_update_begin all state is in declared memory, blobs and cursors. If a node
+ * is lost, the job then goes on from this memory (docs/failures.md). Holds until ptc_next, or until yes 0. */
 PTC_API int ptc_survive(ptc_client *c, int yes);
 PTC_API void ptc_leave(ptc_client *c); /* before memory is freed: waits while ptcd needs it, 5 min at most. NULL ok */
 /* Training is over after `step` steps. Blocks. 0: all have finished, the state is committed. 1: call ptc_next. */

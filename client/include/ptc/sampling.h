@@ -27,8 +27,8 @@ struct ptc_sampling {
 };
 /* The number of micro steps in a step, equal on every rank; 0: an argument is out of range. */
 PTC_API uint64_t ptc_micro_steps(const struct ptc_sampling *s);
-/* The number of micro steps that a rank has to compute. It may leave out those after them, up to ptc_micro_steps, whose
- * slots all have weight 0, if no rank waits for it there. 0: an argument is out of range. */
+/* The number of micro steps that a rank has to compute. In the further ones, up to ptc_micro_steps, all its slots have
+ * weight 0. The rank may leave these out if no other rank waits for it there. 0: an argument is out of range. */
 PTC_API uint64_t ptc_rank_micro_steps(const struct ptc_sampling *s, uint32_t dp_rank);
 /* Computes one micro batch of a rank, for the step that begins at `position` (samples consumed since the job's start).
  * Both arrays take micro_batch entries. Weights are 1, but 0 for slots beyond the global batch, which repeat a sample
@@ -39,8 +39,8 @@ PTC_API int ptc_micro_batch(const struct ptc_sampling *s, uint64_t position, uin
 
 /* Assigns the samples of a step to ranks by cost instead of by count (docs/order.md). The step has the same samples;
  * only the rank that computes each changes. A sample costs linear * length + square * length^2. lengths[i] is the
- * length of the i-th sample of the global batch; all ranks must pass equal lengths. What ptcd publishes of the two
- * coefficients is the value of the key "ptc.length_cost" (ptc_rendezvous_get): "A B", or nothing if it has no model.
+ * length of the i-th sample of the global batch; all ranks must pass equal lengths. ptcd publishes the two coefficients
+ * under the key "ptc.length_cost" (ptc_rendezvous_get): the value is "A B", or empty if ptcd has no model of the job.
  * For the samples in this order, call ptc_micro_batch with micro_batch = global_batch and dp = 1. ret_slots has micro
  * steps * dp * micro_batch entries. Slot k of a rank in a micro step is entry (micro_step * dp + dp_rank) * micro_batch
  * + k. An entry i < global_batch is sample i of the batch, with weight 1. An entry i >= global_batch is padding: sample

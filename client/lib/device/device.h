@@ -45,7 +45,7 @@ struct device_list {
 	size_t n, cap;
 };
 
-/* 1: [low, high) is device memory, and what it lies in is in the list; 0: it is not; -1: the driver says `why`, or no
+/* 1: [low, high) is device memory, and the list has its allocation; 0: it is not; -1: the driver's error (`why`), or no
  * memory. */
 int ptc_device_find(uint64_t low, uint64_t high, struct device_list *ret, char *why, size_t why_size);
 /* A descriptor of it, the caller's; -1: the driver gives none. */
@@ -53,10 +53,10 @@ int ptc_device_export(const struct device_memory *m);
 int ptc_device_read(const struct device_memory *m, void *to, uint64_t from, uint64_t bytes);
 int ptc_device_write(const struct device_memory *m, uint64_t to, const void *from, uint64_t bytes);
 
-/* What holds `address`; NULL: none does. */
+/* The entry that contains `address`; NULL: there is none. */
 const struct device_memory *ptc_device_at(const struct device_list *l, uint64_t address);
-/* false: no memory, or too many. What is there already is not added twice; what only the rank can copy
- * becomes one where it overlaps. */
+/* false: no memory, or too many. An entry that is there already is not added twice. Entries that only the rank can copy
+ * are merged where they overlap. */
 bool ptc_device_add(struct device_list *l, const struct device_memory *m);
 void ptc_device_clear(struct device_list *l);
 

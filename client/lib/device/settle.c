@@ -5,8 +5,8 @@
  * collective whose peer has gone; so a thread of our own makes the call, and is left behind if it takes too long. With
  * marks one word is waited for: whatever hangs on other streams, declared memory is complete once it is there.
  *
- * Failure modes: device.h. A thread that is left behind ends when its call does; the next wait for the same context
- * first waits for it, so there is at most one of a context. */
+ * Failure modes: device.h. A thread that is left behind ends when its call does. The next wait for the same context
+ * first waits for that thread, so each context has at most one. */
 #include "client/lib/device/driver.h"
 
 #include <errno.h>

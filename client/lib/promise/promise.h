@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank that survives (ptc_survive) publishes of itself in the shared page: its blobs and cursors. Two copies, so
- * that one of them always holds. The caller's thread only. Inside libptc. */
+/* A rank that survives (ptc_survive) publishes its blobs and cursors in the shared page. There are two copies, so one
+ * of them is always whole. The caller's thread only. Inside libptc. */
 #pragma once
 
 #include "proto/local_messages.h"

@@ -62,6 +62,7 @@ def generations():
     while (info := client.next()) is not None:
         yield Generation(client, info)
         gc.collect()  # models hang in cycles, and process groups with them
+        _free_devices()
     client.close()  # not after an exception: that the process fails is what ptcd is to see
 
 
@@ -84,7 +85,15 @@ def _forget_meshes():
         clear_redistribute_planner_cache()
 
 
-_pools = {}  # of each device; as long as the process, for tensors of any generation may lie there
+_allocators = {}  # of each device; as long as the process, for tensors of any generation may have their memory of it
+_pools = {}       # of each device; as long as a generation
+
+
+def _free_devices():
+    """Gives back the device memory that PyTorch caches, before this process asks for its next generation: ranks of other processes
+    may need it, and none allocates before all have asked. Memory that a variable of the program still uses stays."""
+    _pools.clear()  # PyTorch frees a pool's cache with the pool, and only then
+    torch.cuda.empty_cache()
 
 
 @contextlib.contextmanager
@@ -97,11 +106,13 @@ def state_pool(device=None):
         return
     index = None if device is None else torch.device(device).index
     index = torch.cuda.current_device() if index is None else index
+    if index not in _allocators:
+        _allocators[index] = torch.cuda.memory.CUDAPluggableAllocator(ptc.library()._name, "ptc_pool_alloc", "ptc_pool_free")
     if index not in _pools:
-        allocator = torch.cuda.memory.CUDAPluggableAllocator(ptc.library()._name, "ptc_pool_alloc", "ptc_pool_free")
-        _pools[index] = allocator, torch.cuda.MemPool(allocator.allocator())
-    with torch.cuda.use_mem_pool(_pools[index][1], index):
-        yield _pools[index][1]
+        _pools[index] = torch.cuda.MemPool(_allocators[index].allocator())
+    pool = _pools[index]
+    with torch.cuda.use_mem_pool(pool, index):
+        yield pool
 
 
 def _communicators_abort():

@@ -31,9 +31,9 @@ struct ptc_agent_op {
 	const struct ptc_rpc_call *call;
 };
 bool ptc_agent_op_stopped(void *op); /* a ptc_stop_fn; the handler's thread only */
-/* What an operation does with the one that runs. PTC_TURN_IN_ORDER: cancels it if it is of an older request; but ranks
- * that are being brought up are waited for, at most PTC_AGENT_RECONCILE_MS (PTC_ESTATE after that): whoever ended that
- * would leave the job without them. PTC_TURN_FINISH: cancels any operation, and that as well. */
+/* How an operation treats the running one. PTC_TURN_IN_ORDER: cancels it if its request is older. But if the running
+ * one brings up ranks, the operation waits for it, at most PTC_AGENT_RECONCILE_MS (PTC_ESTATE after that), because the
+ * job would have no ranks otherwise. PTC_TURN_FINISH: cancels any running operation, also one that brings up ranks. */
 enum ptc_agent_turn { PTC_TURN_IN_ORDER, PTC_TURN_FINISH };
 /* Checks the fence (durably) and the order, waits for its turn, and checks again. seq 0: the request has no order. */
 int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, const char *uuid, int64_t fence,

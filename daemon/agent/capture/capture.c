@@ -3,21 +3,18 @@
  * - memory is reserved for what this node holds under the generation;
  * - a few threads copy the memory of ranks into extents (capture_fill.c); that is the only copy of each byte;
  * - ranks that waited only for the copy go on, and the threads digest the extents;
- * - tensors of which the greatest counts, by a rule, are compared with other nodes' (max_reduce.c);
- * - tensors that only other nodes have as they count, by a rule, are fetched there (remote_primary.c);
+ * - if a rule says that the greatest value of a tensor counts, it is compared with other nodes' (max_reduce.c);
+ * - if a rule says that a replica counts which only another node has, it is fetched from there (remote_primary.c);
  * - checksums are made, and the table is sealed.
  * Ranks that have copied their memory themselves (copy: fast) go on before all that. Those whose device memory was
  * copied on the device (copy: async) go on once their host memory is copied.
  *
- * Failure modes: ranks that do not wait at that step, or have declared other
- * than the layout (PTC_ESTATE, PTC_ELAYOUT) or what has no greatest, memory (PTC_ENOSPC before
- * anything is copied), replicas that differ (PTC_EDIGEST naming tensor and
- * ranks), a rank that dies meanwhile (whatever its memory says). What was
- * begun is dropped then.
+ * Failure modes: ranks do not wait at that step (PTC_ESTATE); they have declared another layout, or a dtype without a
+ * greatest value (PTC_ELAYOUT); memory is short (PTC_ENOSPC, before anything is copied); replicas differ (PTC_EDIGEST
+ * naming tensor and ranks); a rank dies meanwhile (the error of reading its memory). The begun table is dropped then.
  *
- * A table of that name may be left from an attempt at another step: it is only
- * believed when a note in the store says that it was made for this very request;
- * else it is made anew. */
+ * A table of that name may be left from an attempt at another step. It is accepted only if a note in the store says
+ * that it was made for this very request; otherwise it is made anew. */
 #include "daemon/agent/calls/task_pool.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"
@@ -132,8 +129,8 @@ static int task_pool_run(struct ptc_capture *c, int (*run)(void *, unsigned, siz
 	return ptc_task_pool_run(&task_pool, err);
 }
 
-/* Of ranks that have survived a loss those count whose state is whole at that step; of others that were killed there,
- * their blobs and cursors. */
+/* Ranks that have survived a loss count if their state is whole at that step. Of other ranks, killed at that step, the
+ * blobs and cursors count. */
 static bool is_kept(const struct ptc_capture *c, const struct ptc_slot_view *slot)
 {
 	return slot->step == c->req->step && (!slot->not_held || (slot->outlived && slot->has_state));
@@ -149,7 +146,7 @@ static void keep_held(struct ptc_capture *c)
 	c->group.n = n;
 }
 
-/* Of a rank that has ended there is left what it had on devices. */
+/* A rank that has ended leaves only its tensors on devices. */
 static void keep_outlived(struct ptc_capture *c)
 {
 	size_t n = 0;
@@ -202,7 +199,7 @@ static int check_held(const struct ptc_capture *c, struct ptc_error *err)
 	return rc;
 }
 
-/* They have been held all the while: what was copied is of one step. */
+/* The ranks have been held all the while, so the copied bytes are of one step. */
 static int still_held(struct ptc_capture *c, struct ptc_error *err)
 {
 	struct ptc_group now = { 0 };
@@ -248,7 +245,7 @@ static int extents_reserve(struct ptc_capture *c, struct ptc_table *table, const
 	return boxes->n ? ptc_table_reserve(table, boxes->v, boxes->n, *ret, err) : 0;
 }
 
-/* For what others merge. */
+/* Makes extents for parts that other nodes merge. */
 static int reserve_parts(struct ptc_capture *c, struct ptc_error *err)
 {
 	const struct ptc_parts *parts = &c->reduce.parts;
@@ -364,7 +361,7 @@ static int release(struct ptc_capture *c, struct ptc_error *err)
 	return ptc_workers_release(c->agent->env.workers, &c->group.key, err);
 }
 
-/* What others have gets to n extents of missing, from the first on. */
+/* Fetches bytes of other nodes into n extents of missing, from the first on. */
 static struct ptc_remote_fetch fetch_of(struct ptc_capture *c, uint64_t snapshot, size_t first, size_t n)
 {
 	return (struct ptc_remote_fetch){ .agent = c->agent,
@@ -380,7 +377,7 @@ static struct ptc_remote_fetch fetch_of(struct ptc_capture *c, uint64_t snapshot
 					  .owner = c };
 }
 
-/* Of what is merged here, what is here has been copied. */
+/* This node's own values of the parts that it merges have been copied. */
 static int merge_own(struct ptc_capture *c, size_t first, struct ptc_error *err)
 {
 	struct ptc_table_key key =
@@ -417,8 +414,8 @@ static int fetch_remote(struct ptc_capture *c, size_t first, struct ptc_error *e
 	return rc ? rc : task_pool_run(c, ptc_capture_mark, c->nremote, err);
 }
 
-/* Of copy: async: copies the ranks' device memory on the devices, and puts those tasks last that need no more of the
- * ranks than that. Returns the number of the others. Whatever fails: the ranks wait until all is copied. */
+/* For copy: async: copies the ranks' device memory on the devices. Tasks that need the ranks no longer than that come
+ * last; returns the number of the other tasks. If anything fails, the ranks wait until all is copied. */
 static size_t shadow(struct ptc_capture *c, size_t ntasks)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -449,8 +446,8 @@ static size_t shadow(struct ptc_capture *c, size_t ntasks)
 	return ntasks;
 }
 
-/* Ranks that go on beside a shadow that is not there any more would lose the snapshot. What is left is copied from
- * their own memory then. Returns the number of tasks that are done. */
+/* If the shadow is gone when the ranks go on, the snapshot is lost. So if it is gone before that, the rest is copied
+ * from the ranks' own memory. Returns the number of tasks that are done. */
 static int before_release(struct ptc_capture *c, size_t here, size_t *waited, struct ptc_error *err)
 {
 	struct ptc_workers *workers = c->agent->env.workers;
@@ -499,7 +496,7 @@ static int copy(struct ptc_capture *c, bool released, struct ptc_error *err)
 	return rc;
 }
 
-/* From the ranks' memory to a sealed table. What is begun and fails is dropped. */
+/* From the ranks' memory to a sealed table. If that fails, the begun table is dropped. */
 static int take(struct ptc_capture *c, struct ptc_error *err)
 {
 	struct ptc_error ignored = PTC_ERROR_INIT;
@@ -549,7 +546,7 @@ static int take(struct ptc_capture *c, struct ptc_error *err)
 	return rc;
 }
 
-/* Of a table made for this request before: as it was made, each part was digested on the way. */
+/* Digests a table that was made for this request before, part by part, as when it was made. */
 static int digest_again(struct ptc_capture *c, struct ptc_error *err)
 {
 	struct ptc_digest_job job = { .table = c->table,

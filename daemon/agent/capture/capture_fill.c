@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An extent of a snapshot, from the memory of ranks that wait. Happy path: slice by slice, straight from the memory of
- * the lowest rank that has it, compared with what other ranks here hold of the same bytes (but for replicas that do not
- * count by a rule, where one that does is here), digested while it is in the caches. Where by a rule the greatest
- * counts it is taken of all of them.
+/* An extent of a snapshot, from the memory of ranks that wait. Happy path: it is filled slice by slice, straight from
+ * the memory of the lowest rank that has the slice. Each slice is compared with the other ranks here that hold it, and
+ * digested while it is in the caches. If a rule says which replicas count, and one of these is here, others are not
+ * compared. If a rule says that the greatest value counts, it is taken over all ranks here.
  *
- * Failure modes: replicas that differ (PTC_EDIGEST naming tensor and ranks), a rank that dies meanwhile (whatever its
- * memory says), memory. */
+ * Failure modes: replicas differ (PTC_EDIGEST naming tensor and ranks); a rank dies meanwhile (the error of reading its
+ * memory); memory. */
 #include "daemon/agent/capture/internal.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"
@@ -84,7 +84,7 @@ static int take_max(const struct fill *f, const struct ptc_capture_part *part, s
 	return 0;
 }
 
-/* What was read of a replica into what was copied. */
+/* Merges the bytes that were read of a replica into the copied bytes. */
 static int max_flush(const struct fill *f, struct ptc_error *err)
 {
 	struct ptc_capture_scratch *h = f->scratch;
@@ -150,7 +150,8 @@ static int copy_parts(struct fill *f, struct ptc_boxes *left, struct ptc_error *
 	return rc;
 }
 
-/* What of cut was copied before and must be what the source has: of a secondary one only what no primary has given. */
+/* The part of cut that was copied before and that must equal the source's. For a secondary source, that is only bytes
+ * that no primary has given. */
 static int to_compare(const struct fill *f, const struct ptc_box *cut, const struct ptc_boxes *left,
 		      struct ptc_boxes *out)
 {
@@ -181,7 +182,7 @@ static int compare_part(struct fill *f, const struct ptc_box *part, struct ptc_e
 	return rc == PTC_EDIGEST ? differ(f, part, err) : rc;
 }
 
-/* Compares what the source has of the extent and what was copied before, which is all but left. */
+/* Compares the source's bytes of the extent with those that were copied before, which are all but `left`. */
 static int compare_parts(struct fill *f, const struct ptc_boxes *left, struct ptc_error *err)
 {
 	struct ptc_boxes parts = { 0 };

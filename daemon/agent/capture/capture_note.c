@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was captured, for whoever asks again. Happy path: a note in the store says for which request the snapshot's
- * table was made, and what the ranks carried beside tensors; so the answer can be given again after the ranks went on,
- * and by a daemon that was started anew. It is written before the seal, so that a sealed table always has its own.
+/* A note about a capture, for a request that comes again. Happy path: the note in the store says for which request the
+ * snapshot's table was made, and has the ranks' rank state. So the answer can be given again after the ranks went on,
+ * also by a daemon that was started anew. The note is written before the seal, so a sealed table always has one.
  *
  * Failure modes: no note, or one of another request (PTC_ENOTFOUND); the store's; memory. */
 #include "daemon/agent/capture/internal.h"

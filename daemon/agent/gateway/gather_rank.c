@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A rank's local tensor, for a client.
  *
- * Happy path: it is read from the table of the rank's node, here or there. Where that node is down, or does not have
- * its table, the regions of the rank are read as ranges of their item from whoever has them (gather.c), replicas and
- * copies too, and put where the rank would have them.
+ * Happy path: the tensor is read from the table of the rank's node, which may be this one. If that node is down, or
+ * lacks its table, the rank's regions are read as ranges of their item from any node with a replica or copy (gather.c).
+ * They are put where the rank would have them.
  *
- * Failure modes: those of gather.c; the rank has no part of the item (PTC_ENOTFOUND). What fails after the first byte
- * is not tried elsewhere. */
+ * Failure modes: those of gather.c; the rank has no part of the item (PTC_ENOTFOUND). A read that fails after its first
+ * byte is not tried elsewhere. */
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/gateway/gateway.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A geometry: spec, layout and allocation of one generation, made from its document and the wire. It tells which node
- * holds which boxes. A geometry does not change once made. Those that differ in their numbers only share a shape, and
- * there is a cache of shapes (geometry_shape.h). Any thread. Failure modes: geometry.c. */
+ * holds which boxes. A geometry does not change once made. Geometries that differ in their numbers only share a shape,
+ * and there is a cache of shapes (geometry_shape.h). Any thread. Failure modes: geometry.c. */
 #pragma once
 
 #include "base/status.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shapes (geometry_shape.h), and the cache of them. Happy path: the key is the message without the numbers and without
- * what says nothing of where tensors lie; what is worked out is made under the shape's lock by whoever asks first.
- * Failure modes: memory; what could not be made is tried again by whoever asks next. */
+/* Shapes (geometry_shape.h), and the cache of them. Happy path: the key is the message without its numbers, and without
+ * members that do not affect where tensors lie. The first caller who needs a derived value makes it, under the shape's
+ * lock. Failure modes: memory; a value that could not be made is tried again by the next caller. */
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/agent/geometry/geometry_shape.h"
 #include "proto/pb.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A shape: what geometries have in common that differ only in the numbers of generation and snapshot. It has the spec,
- * the layout and the allocation, and what is worked out of them at first use: the boxes of this node, the boxes of each
- * item on each node, and the plan that leads to it: its hash, and its moves into this node. The calls of one switch
- * (Check, Prepare, Pull), and of the next switch back, work that out once.
+ * the layout and the allocation. At first use it computes from them the boxes of this node, the boxes of each item on
+ * each node, and the plan that leads to it: its hash, and its moves into this node. So the calls of one switch (Check,
+ * Prepare, Pull) compute these once; a switch back to the generation before finds them, too.
  *
  * The agent keeps the PTC_AGENT_GEOMETRIES shapes that were used last. Their memory comes from memory.work, as all of
  * the heap does: 150 bytes for each box of this node, and as much for each box of all nodes where somebody asked for

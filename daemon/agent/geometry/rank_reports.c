@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks of other nodes say of themselves, from the wire into a merge or
- * a state document. Happy path: numbers counted and checked, strings borrowed.
+/* Reports of ranks on other nodes, from the wire into a merge or a state document. Happy path: numbers counted and
+ * checked, strings borrowed.
  *
  * Failure modes: lists whose lengths contradict each other, a dtype that is
  * none, names that cannot be (PTC_EINVAL, PTC_ELIMIT naming the rank), and

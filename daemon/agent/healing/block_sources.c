@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of a damaged block from other nodes, and digests of what lies around them.
- * Happy path: each part is covered by boxes that nodes hold; each node is asked once for all of its boxes. Nothing that
- * comes is trusted: whoever asks compares checksums or digests. Failure modes: a node that does not answer in time or
- * refuses is not asked again for this block, and others are asked for what it was to give; memory (nothing is put). */
+/* Bytes of a damaged block from other nodes, and digests of what lies around them. Happy path: each part is covered by
+ * boxes that nodes hold; each node is asked once for all of its boxes. Received bytes are not trusted: the caller
+ * compares checksums or digests. Failure modes: a node does not answer in time, or refuses: it is not asked again for
+ * this block, and other nodes are asked for its boxes; memory (nothing is put). */
 #include "daemon/agent/healing/heal.h"
 
 #include "daemon/agent/calls/agent_state.h"

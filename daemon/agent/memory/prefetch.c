@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: the boxes of the next ranks on this node get places in one file of memory, which ptc-gpu page-locks; a
- * thread reads and verifies them one after another until it is asked for them; step by step, so that neither it nor
- * others wait for all of the memory. Failure modes: no budget, no memory, a layout or a table that is not known or not
- * here, too many short rows: less or nothing is prefetched. */
+/* Happy path: the boxes of the next ranks on this node get places in one file of memory, which ptc-gpu page-locks. A
+ * thread reads and verifies the boxes one after another, until the restore takes the list. Memory is page-locked step
+ * by step, so nobody waits for all of it. Failure modes: no budget or memory, a layout or table that is not known or
+ * not here, too many short rows. Then less is prefetched, or nothing. */
 #include "daemon/agent/memory/prefetch.h"
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/store/store_read.h"

@@ -11,10 +11,10 @@
  * chunks as the snapshot had. The snapshot's table is open meanwhile, so these chunks keep the bytes that were
  * verified.
  *
- * Threads: a thread of its own reads, for one job at a time one list; the calls may come from any. Memory: at most
- * env.prefetch_bytes of the node, for all jobs together: a job gets what others leave. It is page-locked in steps as it
- * is read to, each counted before, until _free. Whatever fails costs a restore through the ring, and one line of the
- * log. */
+ * Threads: a thread of its own reads. A job has one list at a time; calls may come from any thread. Memory: at most
+ * env.prefetch_bytes of the node for all jobs together, and a job gets as much as the others leave. It is page-locked
+ * in steps while it is filled, until _free; each step is counted before it is locked. If anything fails, the restore
+ * goes through the ring, and the log has one line. */
 #pragma once
 
 #include "daemon/agent/geometry/geometry.h"

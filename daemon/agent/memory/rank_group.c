@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A generation's ranks on this node: how they are started, which there are,
- * and where they have what. Happy path: the allocation says which ranks are
- * here, the job's description how they start, their declarations where their
- * memory is; the layout and the declarations are walked beside each other.
+/* A generation's ranks on this node: how they are started, which there are, and where they have their tensors. Happy
+ * path: the allocation says which ranks are here, the job's description says how they start, and their declarations say
+ * where their memory is. The layout and the declarations are walked side by side.
  *
- * Failure modes: no ranks run on this node, or others than should (PTC_ESTATE
- * naming ranks), declarations other than the layout (PTC_ELAYOUT naming rank
- * and tensor). */
+ * Failure modes: no ranks run on this node, or others than should (PTC_ESTATE naming ranks); declarations differ from
+ * the layout (PTC_ELAYOUT naming rank and tensor). */
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/agent/memory/rank_group.h"
 #include "formats/job/job.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Resident boxes: what stopped ranks had on a device, copied on that device, so that the next restore takes from there
- * what stays on it, and nothing of it crosses the host.
+/* Resident boxes: copies of stopped ranks' boxes on a device, on that same device. The next restore takes bytes that
+ * stay on the device from there, so they do not cross the host.
  *
  *   ptc_residents_make(agent, &make);                    at the stop, while the ranks' memory is there
  *   r = ptc_residents_take(agent, uuid);                 at the restore; the caller's from then on

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether the next generation's ranks find room on this node's devices. Happy path: a tensor that a rank here has
- * declared on a device will be on a device again; the next layout says how many bytes of it each rank will have. They
- * have to fit into what the device has free and what the job's own processes use there, who free it before.
+ * declared on a device will be on a device again; the next layout says how many bytes of it each rank will have. These
+ * bytes have to fit into the device's free memory plus the memory that the job's own processes use there, because these
+ * processes free it before.
  *
  * A rank needs more than it declares (activations, buffers of its libraries), and nobody knows how much. So the sum is
- * a lower bound, and only what is certain is refused. Failure modes: a device that is too small (PTC_ENOSPC), memory.
- * Where the driver does not say what processes use (containers), the device's whole memory counts as free. */
+ * a lower bound, and a switch is refused only if it certainly does not fit. Failure modes: a device that is too small
+ * (PTC_ENOSPC), memory. Where the driver does not say what processes use (containers), the device's whole memory counts
+ * as free. */
 #include "daemon/agent/ranks/internal.h"
 #include "daemon/gpu/node/node_devices.h"
 

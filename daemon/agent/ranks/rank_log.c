@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The peer call that reads a rank's log, and that about what is kept of ranks that hung. A log is sent as far as it
- * goes now, or, followed, until its process has ended or has become a rank of another incarnation. A log is cut by
- * punching a hole from its beginning (daemon/workers/process/exec_main.c) while it is read: what was read is sent only
- * if the hole has not come past it meanwhile; else one line says how many bytes are left out.
+/* Two peer calls: one reads a rank's log, the other the records of ranks that hung. A log is sent up to its present
+ * end. If the caller follows the log, it is sent until its process has ended or has become a rank of another
+ * incarnation. A log is cut by punching a hole from its beginning (daemon/workers/process/exec_main.c) while it is
+ * read. So bytes that were read are sent only if the hole has not passed them meanwhile; otherwise one line says how
+ * many bytes are left out.
  *
  * Failure modes: no such log (PTC_ENOTFOUND), a file that can't be read. */
 #include "daemon/agent/calls/wire.h"

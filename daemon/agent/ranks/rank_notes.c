@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the store remembers of the ranks that were here: the last incarnation that was begun, the last that may have
- * gone on. Durable, so that a machine that has lost its processes knows which of them it can have again.
+/* Notes in the store about the ranks that were here: the last incarnation that was begun, and the last that may have
+ * gone on. They are durable, so a machine that has lost its processes knows which of them may be started again.
  *
  * Failure modes: those of the store. A store that is new has no notes: nothing was begun there. */
 #include "daemon/agent/ranks/internal.h"

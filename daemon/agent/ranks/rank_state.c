@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a snapshot carries beside tensors, for each rank here: the state document that
- * the controller has written, by coordinates. Happy path: read, decoded, and
- * borrowed by the list of each rank. Failure modes: a blob that cannot be read
- * or is no state document, no memory. */
+/* The rank state of each rank here, out of the snapshot's state document, which the controller has written. A rank is
+ * found by its coordinates. Happy path: read, decoded, and borrowed by the list of each rank. Failure modes: a blob
+ * that cannot be read or is no state document, no memory. */
 #include "daemon/agent/ranks/internal.h"
 
 #include "base/alloc.h"

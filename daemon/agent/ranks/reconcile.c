@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What Finish says of ranks, made so. Happy path: ranks that wait with their
- * declarations get the snapshot's bytes and go; those that wait at a stop go
- * on; those that run are left alone; ranks that are not there are started and
- * built first; all others of the job are ended.
+/* Makes the ranks here those that Finish names. Happy path: ranks that wait with their declarations get the snapshot's
+ * bytes and go; those that wait at a stop go on; those that run are left alone; ranks that are not there are started
+ * and built first; all others of the job are ended.
  *
- * It is done on a thread of its own, in the job's order like a request. A later
- * Finish ends it; other requests wait for it (calls/operation.h). Finish waits for
- * it for a while, so that its answer usually says that ranks go; what is slow (a start that imports for a minute)
- * goes on behind the answer. Either way a failure is a worker event, not Finish's error:
- * the record is committed, and asking again would not help.
+ * The work is done on a thread of its own, in the job's order like a request. A later Finish ends it; other requests
+ * wait for it (calls/operation.h). Finish waits for it for a while, so its answer usually says that ranks go. Slow work
+ * (a start that imports for a minute) goes on after the answer. Either way a failure is a worker event, not Finish's
+ * error: the record is committed, and asking again would not help.
  *
  * Failure modes: bytes that are not here or do not verify, declarations other
  * than the generation's layout, a rank that dies, ranks that have gone with the

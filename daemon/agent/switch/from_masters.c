@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters that are made from their masters here (state: derive). Happy
- * path: once all else of a table is there, each missing box is read from the
- * master in parts, rounded, and written; when an import is complete, what came
- * as a parameter must be what its master makes of it, so that later no switch
- * changes a bit. The digests of a switch say the same a second time.
+/* Parameters that are made from their masters here (state: derive). Happy path: once all other bytes of a table are
+ * there, each missing box is read from the master in parts, rounded, and written. When an import is complete, each
+ * imported parameter is compared with the rounded master: they must be equal, so that no later switch changes a bit.
+ * The digests of a switch prove the same a second time.
  *
- * Failure modes: an imported parameter that is no such rounding (PTC_EINVAL
- * naming tensor and element), a master that is not here, memory. */
+ * Failure modes: an imported parameter is not the rounded master (PTC_EINVAL naming tensor and element); a master is
+ * not here; memory. */
 #include "daemon/agent/switch/internal.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"

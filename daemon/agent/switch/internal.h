@@ -47,13 +47,13 @@ int ptc_fill_reserve(struct ptc_fill *f, struct ptc_agent *agent, const struct p
 void ptc_fill_done(struct ptc_fill *f);
 
 /* ---- kept_fill.c ---- */
-/* Keeps what is missing for the Pull of that switch, in place of what was kept before. Takes over what *fill owns and
- * empties it, unless it is not worth keeping. */
+/* Keeps the list of missing boxes for the Pull of that switch, in place of an earlier list. Takes over the content of
+ * *fill and empties it, unless the list is not worth keeping. */
 void ptc_fill_keep(struct ptc_agent_job *job, uint64_t switch_id, const struct ptc_switch_view *v,
 		   struct ptc_table *table, struct ptc_fill *fill);
-/* Takes out what was kept; NULL: nothing was. */
+/* Takes out the kept list; NULL: there is none. */
 struct ptc_kept_fill *ptc_fill_take(struct ptc_agent_job *job);
-/* Gives what was kept, once; false: it is of another switch or table, or has been given. k may be NULL. */
+/* Gives the kept list, once; false: it is of another switch or table, or has been given. k may be NULL. */
 bool ptc_kept_fill_use(struct ptc_kept_fill *k, uint64_t switch_id, const struct ptc_switch_view *v,
 		       const struct ptc_table *table, struct ptc_fill *ret);
 struct ptc_kept_fill *ptc_kept_fill_free(struct ptc_kept_fill *k);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What Prepare has found missing, kept for the Pull of the same switch, which would find the same with as much work.
+/* The boxes that Prepare has found missing, kept for the Pull of the same switch, which would otherwise compute them
+ * again.
  *
- * Happy path: Prepare keeps it at the job, with a reference to the table that it reserved in. The first Pull takes it
- * out, and it is used if the switch, the old table and the new table are the same ones; the next Prepare and Finish
- * drop it. Only operations of the job touch it, which run one at a time (calls/operation.h).
+ * Happy path: Prepare keeps the list at the job, with a reference to the table in which it has reserved room. The first
+ * Pull takes the list out. It uses the list if the switch, the old table and the new table are the same. The next
+ * Prepare and Finish drop the list. Only operations of the job touch it, and these run one at a time
+ * (calls/operation.h).
  *
- * Failure modes: without memory for it, or where the list is long, nothing is kept, and Pull finds out anew. So it does
- * after a restart, and when it is asked again: extents may be filled by then. */
+ * Failure modes: if there is no memory for the list, or the list is long, nothing is kept, and Pull computes it. Pull
+ * also does so after a restart, and when it is asked again, because extents may be filled by then. */
 #include "daemon/agent/switch/internal.h"
 
 #include "daemon/store/store_table.h"

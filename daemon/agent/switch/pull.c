@@ -3,13 +3,14 @@
  *
  * Happy path: the table says which boxes are missing, so a repeated call goes on where the last one stopped. Each is
  * asked of the plan's source. A transfer (transfer/transfer.h) brings the bytes straight into extents, where they are
- * digested as they come; an extent is marked filled when its last byte is there. Then the table is sealed, what did not
- * come now is digested by reading, and the last message is sent. What rules reset is asked of nobody: it becomes zeros.
- * Nor is what they derive: it is made once all else is there. What an import has sent is summed and digested here.
+ * digested as they come; an extent is marked filled when its last byte is there. Then the table is sealed, boxes that
+ * did not come in this call are digested by reading, and the last message is sent. Items that rules reset are not
+ * fetched: they become zeros. Items that rules derive are not fetched either: they are made once all else is there.
+ * Bytes that an import has sent are summed and digested here.
  *
- * Failure modes: those of a transfer; after a source failed, all is digested by reading. A source that broke the
- * protocol though it had sent everything: PTC_EPEER. The caller gone, a Finish, a newer controller: PTC_ECANCELED; what
- * is filled stays. */
+ * Failure modes: those of a transfer; after a source has failed, everything is digested by reading. A source has sent
+ * everything, but broken the protocol: PTC_EPEER. The caller is gone, or a Finish or a newer controller comes:
+ * PTC_ECANCELED; filled extents stay. */
 #include "daemon/agent/switch/internal.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"
@@ -108,7 +109,7 @@ static void progress_send(void *arg)
 
 /* ---- the destination: extents of the new table ---- */
 
-/* What a rule resets. The recycled chunks of an extent hold what was in them before. */
+/* Zeros for items that a rule resets, because the recycled chunks of an extent hold old bytes. */
 static int extent_zero(struct pull *p, uint32_t id, const struct ptc_store_box *box, struct ptc_error *err)
 {
 	struct iovec spans[PTC_EXTENT_SPANS];
@@ -124,7 +125,8 @@ static int extent_zero(struct pull *p, uint32_t id, const struct ptc_store_box *
 	return ptc_table_filled(p->table, id, err);
 }
 
-/* Into extents of the transfer, but for what is fresh, which is filled at once, and what is derived. */
+/* Adds boxes to the extents of the transfer. Items that are reset are filled at once, and items that are derived are
+ * left out. */
 static int extents_take(struct pull *p, struct ptc_error *err)
 {
 	struct ptc_fill fill;
@@ -253,7 +255,7 @@ static void keep_rate(struct pull *p, int64_t bytes)
 		nanosleep(&(struct timespec){ .tv_nsec = (long)PTC_MIN(early_ns, WAIT_MAX_NS) }, NULL);
 }
 
-/* Digests and sums what is whole of it. */
+/* Digests and sums its complete parts. */
 static int part_arrived(void *arg, unsigned thread, const struct ptc_part *part, int64_t bytes, struct ptc_error *err)
 {
 	struct pull *p = arg;
@@ -291,7 +293,7 @@ static int part_end(void *arg, const struct ptc_part *part, const struct ptc_tra
 
 PTC_BY(box_by_item, struct ptc_store_box, item)
 
-/* What has come without a failure need not be digested again. */
+/* Boxes that have come without a failure need not be digested again. */
 static int digested_note(struct pull *p, struct ptc_error *err)
 {
 	p->digested = ptc_reallocarray(NULL, p->nextents, sizeof *p->digested);
@@ -374,7 +376,7 @@ static int pull_pushed(struct pull *p, struct ptc_error *err)
 
 /* ---- the call ---- */
 
-/* What links have given, as far as enough came to say so. v and ptrs have room for p->nalone. */
+/* The rates of links over which enough bytes came to measure them. v and ptrs have room for p->nalone. */
 static size_t link_figures(const struct pull *p, Ptc__V1__LinkFigure *v, Ptc__V1__LinkFigure **ptrs)
 {
 	size_t n = 0;
@@ -421,7 +423,7 @@ static int pull_reply(struct pull *p, struct ptc_error *err)
 	return rc;
 }
 
-/* What rules derive, once all else is there. What it is made of may have to be healed first. */
+/* Makes items that rules derive, once all others are there. Their masters may have to be healed first. */
 static int pull_derived(struct pull *p, struct ptc_error *err)
 {
 	struct ptc_heal_tries tries = { .now = true };

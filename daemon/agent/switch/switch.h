@@ -11,6 +11,6 @@ int ptc_agent_on_seal(void *agent, struct ptc_rpc_call *call, struct ptc_error *
 int ptc_agent_on_prepare(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 int ptc_agent_on_pull(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
 int ptc_agent_on_finish(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);
-/* Frees what is kept of a job between its calls; before the job itself. */
+/* Frees everything that is kept of a job between its calls. Call it before the job itself is freed. */
 void ptc_fill_forget(struct ptc_agent_job *job);
 int ptc_agent_on_stat(void *agent, struct ptc_rpc_call *call, struct ptc_error *err);

@@ -4,11 +4,10 @@
  * Prepare derives the new table from it and reserves chunks for the rest;
  * Finish drops what is no longer named. Each may be repeated.
  *
- * Failure modes: memory (PTC_ENOSPC in Prepare, also in its dry run, before
- * anything moved), a stale controller (PTC_EFENCED), a table that is not here
- * (PTC_ENOTFOUND from Seal). A node that lost its old table derives from
- * nothing and pulls everything. One that lost all chunks of the job begins
- * anew with them as soon as nothing that is committed names its tables. */
+ * Failure modes: memory (PTC_ENOSPC in Prepare, also in its dry run, before anything moved), a stale controller
+ * (PTC_EFENCED), a table that is not here (PTC_ENOTFOUND from Seal). A node that lost its old table derives from
+ * nothing and pulls everything. A node that lost all chunks of the job makes new ones as soon as no committed document
+ * names its tables. */
 #include "daemon/agent/calls/wire.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"

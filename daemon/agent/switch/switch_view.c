@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this node has to do with a switch, shared by Prepare and Pull. Happy path: needs and plan
- * are computed from spec, layouts and allocations; what is missing gets extents. Failure modes:
- * memory (PTC_ENOSPC before anything changed), layouts that do not describe the same tensors
- * (PTC_ELAYOUT). */
+/* This node's part in a switch, shared by Prepare and Pull. Happy path: needs and plan are computed from spec, layouts
+ * and allocations; missing boxes get extents. Failure modes: memory (PTC_ENOSPC before anything changed), layouts that
+ * do not describe the same tensors (PTC_ELAYOUT). */
 #include "daemon/agent/switch/internal.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"

@@ -5,9 +5,9 @@
  * the chunks they lie in and a descriptor for reading only.
  *
  * Failure modes: a job that is not the caller's, or bytes that are not here (PTC_ENOTFOUND), too many spans
- * (PTC_ELIMIT): the reader then reads as it would have without us. What is no question, or a caller that does not take
- * its answer, ends the connection; too many connections: the new one is closed. Nothing a reader does keeps anything
- * here. */
+ * (PTC_ELIMIT): the reader then reads as it would have without us. A malformed question, or a caller that does not take
+ * its answer, ends the connection. If there are too many connections, the new one is closed. A reader cannot make this
+ * daemon keep anything. */
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"

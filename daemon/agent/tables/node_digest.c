@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Digests of what this node holds, and the Digest call. Happy path: boxes are
- * cut into tasks that a few threads take in turn; digests are linear, so the
- * parts of a box XOR together. Failure modes: a block that does not verify
- * (PTC_ECORRUPT from the store), a box that is not here, cancellation. The
- * first failure stops all threads. */
+/* Digests of the boxes that this node holds, and the Digest call. Happy path: boxes are cut into tasks that a few
+ * threads take in turn; digests are linear, so the parts of a box XOR together. Failure modes: a block that does not
+ * verify (PTC_ECORRUPT from the store), a box that is not here, cancellation. The first failure stops all threads. */
 #include "daemon/agent/calls/task_pool.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"

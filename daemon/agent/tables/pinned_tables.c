@@ -3,9 +3,8 @@
  * reference to a sealed table, or renews its lease; a switch drops the table
  * meanwhile, its chunks stay, and Fetch finds it here; the reader gives it up.
  *
- * Failure modes: a table that is not here (PTC_ENOTFOUND), too many
- * (PTC_ELIMIT), a reader that is gone (its lease ends by itself). After a
- * restart of the daemon nothing is held: what was dropped before is gone. */
+ * Failure modes: a table that is not here (PTC_ENOTFOUND), too many (PTC_ELIMIT), a reader that is gone (its lease ends
+ * by itself). After a restart of the daemon no table is pinned, so tables that a switch had dropped are gone. */
 #include "daemon/agent/calls/operation.h"
 #include "daemon/store/store_table.h"
 #include "daemon/agent/calls/wire.h"

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fetch: bytes of boxes out of a sealed table, or what is filled of one that
- * is asked for before it is. Happy path: each box is cut
- * into messages of about PTC_BULK_MESSAGE_BYTES; long contiguous runs go as
- * references into the store's map (the slice's release drops a table
- * reference), the rest is packed into ticketed staging. The store verifies
- * block checksums as it hands bytes out.
+/* Fetch: bytes of boxes out of a sealed table, or out of the filled extents of a table that is not sealed yet. Happy
+ * path: each box is cut into messages of about PTC_BULK_MESSAGE_BYTES; long contiguous runs go as references into the
+ * store's map (the slice's release drops a table reference), the rest is packed into ticketed staging. The store
+ * verifies block checksums as it hands bytes out.
  *
  * Failure modes: a table or part of a box that is not here (PTC_ENOTFOUND), a
  * block that does not verify (PTC_ECORRUPT), the caller gone (PTC_ECANCELED).

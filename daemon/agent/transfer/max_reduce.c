@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors of which a snapshot has the greatest of what ranks hold (state: max).
- * Happy path: a node first makes the greatest of its own ranks. Of what several
- * nodes hold, the one of the lowest rank that does merges: it asks each other
- * for its part, a piece at a time, and takes the greater, element by element;
- * when it has been through, the others fetch what it made as they fetch any
- * replica that counts (remote_primary.c). So a part crosses the network twice, and n
- * nodes make 2n requests. As no order and no repetition changes a bit
- * (reshard/values/max.h), whoever is asked again gives the same.
- * The merging node fills extents of the snapshot, which others do not see before they are
- * marked filled. What the others expose lies in a table of its own, for the same
- * place of the snapshot is where they put what was merged; it is sealed, so
- * that a merging node whose daemon was killed finds it again.
+/* Tensors for which a snapshot takes the greatest value over all ranks (state: max).
+ *
+ * Happy path: each node first takes the greatest over its own ranks. If several nodes hold a part, the node of the
+ * lowest such rank merges it. That node asks each other node for its part, a piece at a time, and takes the greater
+ * value of each element. Afterwards the other nodes fetch the merged part, as they fetch any primary on another node
+ * (remote_primary.c). So a part crosses the network twice, and n nodes make 2n requests. Neither order nor repetition
+ * changes a bit (reshard/values/max.h), so a request that is repeated gets the same bytes.
+ *
+ * The merging node fills extents of the snapshot; other nodes do not see them before they are marked filled. The other
+ * nodes expose their parts in a table of its own, because the merged part takes their place in the snapshot. That table
+ * is sealed, so that a merging node whose daemon was killed finds it again.
  *
  * Failure modes: those of fetching (remote_primary.c), memory. */
 #include "daemon/agent/transfer/max_reduce.h"

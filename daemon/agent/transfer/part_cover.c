@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which nodes give which part of a box. Happy path: the replicas that overlap the box are listed, those that count
- * first in front; the box is cut in two where about half of them lie on either side, and so on, until the first replica
- * in the list of a piece has all of it, or few are left, which are subtracted one after the other. Cuts are where
- * replicas begin, so that whole replicas stay whole. Where no cut divides the list (replicas that overlap at random,
- * which no layout makes), all of it is subtracted in turn: right, but quadratic. Failure modes: memory. */
+/* Which nodes give which part of a box. Happy path: the replicas that overlap the box are listed, primaries first. The
+ * box is cut in two, so that about half of the replicas lie on either side, and so on. A piece is done once the first
+ * replica in its list has all of it. If few replicas are left, they are subtracted from the piece one after the other.
+ * Cuts lie where replicas begin, so whole replicas stay whole. If no cut divides the list (no layout makes such
+ * replicas), all are subtracted in turn, which is right but quadratic. Failure modes: memory. */
 #include "daemon/agent/transfer/transfer.h"
 
 #include "base/alloc.h"

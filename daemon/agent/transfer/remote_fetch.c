@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fetching replicas that count from the nodes that have them, into extents or to a callback.
  *
- * Happy path: one transfer without a choice of sources: each part has one node, which is asked until it has captured
- * the part. Failure modes: those of a transfer (transfer.c). */
+ * Happy path: one transfer. Each part has exactly one source, and this node asks it until it has captured the part.
+ * Failure modes: those of a transfer (transfer.c). */
 #include "daemon/agent/transfer/remote_primary.h"
 
 #include "base/check.h"

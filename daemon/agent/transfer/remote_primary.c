@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of a snapshot whose replica that counts is on another node, or is made there (max_reduce.c).
+/* Parts of a snapshot whose primary replica is on another node, or is made there (max_reduce.c).
  *
- * Happy path: what primary ranks hold is known from the layout, so each node finds for itself what it must ask for, and
- * of whom; that becomes extents of its own, which a transfer (transfer.h) fills once the rest is captured, from tables
- * that need not be sealed: nodes may wait for each other's parts. What an earlier attempt at another step has left at a
- * source may be read, before it is dropped there: then the digests that the controller compares differ.
+ * Happy path: the layout says what primary ranks hold. So each node finds by itself which parts it must ask for, and of
+ * whom. These parts get extents here, which a transfer (transfer.h) fills once the rest is captured. The sources'
+ * tables need not be sealed, so nodes may wait for each other's parts. A source may still have the part of an earlier
+ * attempt at another step, which it has not dropped yet. If that is read, the digests that the controller compares
+ * differ.
  *
- * Failure modes: a source that has not captured its part yet is asked again, until the operation is stopped (the
- * controller does, when the source fails) or for REMOTE_WAIT_MS (PTC_EPEER naming the node and why); memory. */
+ * Failure modes: a source has not captured its part yet: it is asked again, until the controller stops the operation
+ * because the source has failed, or for REMOTE_WAIT_MS (PTC_EPEER naming the node and why); memory. */
 #include "daemon/agent/transfer/max_reduce.h"
 #include "daemon/agent/transfer/remote_primary.h"
 #include "daemon/store/store_table.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The transfer engine, from the question who has what to the last byte in place.
+/* The transfer engine, from the search for sources to the last byte in place.
  *
  * Happy path: the destination's plan says which node gives which part. Parts of one node are asked for together, up to
  * a request's limits: one Fetch, whose payload is copied from the socket's slices to where each part belongs, run by
@@ -9,8 +9,8 @@
  * Failure modes: a source that fails, that sends fewer, more or malformed bytes (never past the memory asked for), or
  * from which no byte comes for PTC_AGENT_STALL_MS, is left out, and all is planned again over the others; when none is
  * left, PTC_EPEER naming the tensor, the node and why. With wait_ms, the source is asked again instead, and PTC_EPEER
- * names it when the time is over. Our own store or memory failing ends the transfer with its code. When the owner is to
- * stop, every stream is cancelled: PTC_ECANCELED; parts that are complete stay. */
+ * names it when the time is over. Our own store or memory failing ends the transfer with its code. If the owner has to
+ * stop, every stream is cancelled: PTC_ECANCELED; complete parts stay. */
 #include "daemon/agent/transfer/transfer.h"
 
 #include "daemon/agent/calls/agent_state.h"
@@ -82,8 +82,8 @@ PTC_COMPARE(part_compare, struct ptc_part,
 	    PTC_THEN(PTC_ORDER(a->node, b->node),
 		     PTC_THEN(PTC_ORDER(a->to, b->to), ptc_box_order_off(&a->box, &b->box))))
 
-/* Asks the destination what is missing. Sorts the parts by node. What one node gives of a box, though it has it of
- * several ranks, is asked for in fewer parts, and often in one run. */
+/* Asks the destination what is missing. Sorts the parts by node. If a node has a box of several ranks, its parts are
+ * merged, so it is asked for fewer parts, often for one run. */
 static int transfer_plan(struct ptc_transfer *t, struct ptc_error *err)
 {
 	struct ptc_parts *p = &t->parts;

@@ -72,7 +72,7 @@ struct ptc_transfer_source {
 	bool failed;
 };
 
-/* What came from a node while no other one sent: what the link between them gives. */
+/* The bytes that came from a node while no other node sent: a measure of the link between the two. */
 struct ptc_transfer_alone {
 	_Atomic int64_t all_bytes; /* at any time */
 	int64_t bytes, ns;

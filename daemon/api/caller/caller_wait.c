@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waits of a call's thread. Happy path: what is waited for comes, and the loop wakes the thread. Failure modes: not in
- * time; the caller has gone, which gRPC tells the call's own thread only, so it looks now and then (cluster.c). */
+/* Waits of a call's thread. Happy path: the awaited change comes, and the loop wakes the thread. Failure modes: it does
+ * not come in time; the caller has gone. gRPC tells only the call's own thread that the caller has gone, so this thread
+ * looks now and then (cluster.c). */
 #include "daemon/api/caller/caller.h"
 
 static bool call_gone(void *arg)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What nodes keep of a job's ranks that hung.
+/* Asks nodes for their records of a job's ranks that hung.
  *
  * Happy path: all nodes of the committed generation are asked at once; the answers are taken one after the other.
  * Failure modes: a node is down, does not answer in time, or is of a version that keeps nothing: its part says so. */

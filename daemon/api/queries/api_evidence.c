@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What nodes keep of a job's ranks that hung, for the job's owner.
+/* Gives the job's owner the nodes' records of ranks that hung.
  *
  * Happy path: each node's text, one after the other. Failure modes: a node that does not answer (its part says so); no
  * node keeps anything (PTC_ENOTFOUND). */

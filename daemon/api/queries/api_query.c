@@ -326,23 +326,50 @@ static void current_on_loop(void *arg)
 		  ptc_older_find(&j->older, c->t->record.snapshot));
 }
 
+static json_t *lost_json(const struct ptc_view *v, const struct ptc_lost_report *r)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < r->nlisted; i++) {
+		const struct ptc_lost_tensor *l = &r->listed[i];
+		json_t *nodes = json_array();
+
+		for (uint32_t k = 0; k < l->nnodes; k++)
+			json_array_append_new(nodes, json_string(v->nodes[l->nodes[k]]));
+		json_array_append_new(list, json_pack("{s:s, s:I, s:o}", "tensor", l->name, "bytes",
+						      (json_int_t)l->bytes, "nodes", nodes));
+	}
+	return json_pack("{s:I, s:I, s:o}", "tensors", (json_int_t)r->ntensors, "bytes", (json_int_t)r->bytes, "list",
+			 list);
+}
+
+static json_t *absent_json(const struct ptc_view *v, const struct ptc_lost_report *r)
+{
+	json_t *rows = json_array();
+
+	for (size_t i = 0; i < r->nabsent; i++)
+		json_array_append_new(rows, json_pack("{s:s, s:s, s:f, s:s}", "node", v->nodes[r->absent[i].node],
+						      "state", r->absent[i].state, "down_s", r->absent[i].down_s,
+						      "means", r->absent[i].means));
+	return rows;
+}
+
 /* Nothing while a switch is under way: its tables come and go, and its end says what became of it. */
 static int add_lost(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, const bool *has,
 		    const struct ptc_spec *spec, json_t *row, struct ptc_error *err)
 {
 	struct current c = { d, t, false };
-	json_t *lost = NULL, *absent = NULL;
+	struct ptc_lost_report r = { 0 };
 	int rc = t->has_intent || !t->record.snapshot
 			 ? 0
-			 : ptc_lost_find(&d->controllers, v, has, spec, &t->record, &lost, &absent, err);
+			 : ptc_lost_find(&d->controllers, v, has, spec, &t->record, &r, err);
 
-	if (rc == 0 && absent && ptc_loop_call(d->loop, current_on_loop, &c) == 0 && c.yes) {
-		json_object_set(row, "absent", absent);
-		if (lost)
-			json_object_set(row, "lost", lost);
+	if (rc == 0 && r.absent && ptc_loop_call(d->loop, current_on_loop, &c) == 0 && c.yes) {
+		json_object_set_new(row, "absent", absent_json(v, &r));
+		if (r.ntensors)
+			json_object_set_new(row, "lost", lost_json(v, &r));
 	}
-	json_decref(lost);
-	json_decref(absent);
+	ptc_lost_report_done(&r);
 	return rc;
 }
 

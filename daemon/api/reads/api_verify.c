@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* verify: every block and digest of a job's committed state, on every node that has part of it.
  *
- * Happy path: the tables are held on all nodes, so that a switch that commits meanwhile drops none of them; one node
- * after the other reads its part; replicas are compared, and each tensor's digest with the manifest's. Failure modes:
- * the job moved on before its tables were pinned, or its copies are elsewhere (begun again with what there is now, a
- * few times); a node that is unreachable, damage, digests that differ: the error names them (a node that is down is
- * left out where others have all that it has), and is written as an event. Whoever asks goes away: the pins end by
- * themselves. */
+ * Happy path: the tables are pinned on all nodes, so that a switch that commits meanwhile drops none of them. One node
+ * after the other reads its part. Replicas are compared with each other, and each tensor's digest with the manifest's.
+ *
+ * Failure modes: the job moved on before its tables were pinned, or its copies are elsewhere: verify begins again with
+ * the new state, a few times. A node is unreachable, a block is damaged, or digests differ: the error names them, and
+ * an event has it. (A node that is down is left out if others have all of its bytes.) The caller goes away: the pins
+ * end by themselves. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/fault.h"

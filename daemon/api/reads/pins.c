@@ -4,10 +4,9 @@
  * that has a part of it to keep its table, all at once; the reader asks again
  * before the lease ends, and gives it up at last.
  *
- * Failure modes: the job has moved on (PTC_ESTATE; what was not held is gone);
- * a node that does not answer within PEER_MS is left out (its bytes come from
- * a replica, or reading them fails); the reader dies (the lease ends); this
- * daemon dies (the other nodes' leases end). */
+ * Failure modes: the job has moved on (PTC_ESTATE; tables that were not pinned are gone); a node that does not answer
+ * within PEER_MS is left out (its bytes come from a replica, or reading them fails); the reader dies (the lease ends);
+ * this daemon dies (the other nodes' leases end). */
 #include "base/alloc.h"
 #include "base/sys/sys.h"
 #include "daemon/agent/calls/task_pool.h"

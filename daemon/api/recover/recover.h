@@ -7,9 +7,9 @@
  * chooses for each job the newest commit of which the nodes have every tensor, raises the coordination epoch on all of
  * them, and writes the commits into etcd. The last transaction writes /ptc/cluster; then all nodes begin.
  *
- * Failure modes: a node that does not answer, an etcd that has jobs, one before it that still answers: refused with one
- * line, and nothing has changed. If this daemon is killed, the same command begins anew: what was written before
- * /ptc/cluster is removed first, and nodes whose epoch was raised take a higher one. */
+ * Failure modes: a node does not answer, the new etcd has jobs, or the former etcd still answers: the command is
+ * refused with one line, and nothing has changed. If this daemon is killed, the same command begins anew: what was
+ * written before /ptc/cluster is removed first, and nodes whose epoch was raised take a higher one. */
 #pragma once
 
 #include "daemon/api/caller/caller.h"

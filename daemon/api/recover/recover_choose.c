@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which commit of a job the cluster goes on with.
  *
- * Happy path: all nodes keep the same commit, and have its tables. If the commit was under way, some keep the one
- * before; every node keeps the later one before it drops tables of the earlier, so one of both is complete.
+ * Happy path: all nodes keep the same commit, and have its tables. If a commit was under way, some nodes keep the
+ * commit before it. A node drops tables of the earlier commit only after it keeps the later one, so one of the two is
+ * complete.
  *
- * Failure modes: the nodes lack tensors of every commit: the newest is taken all the same, and the line says what is
- * missing and where it was; tables of a node that comes back count again. */
+ * Failure modes: the nodes lack tensors of every commit. The newest is taken all the same, and the line says which
+ * tensors are missing and where they were. If a node comes back, its tables count again. */
 #include "daemon/api/recover/recover_work.h"
 
 #include "base/alloc.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A node that was not there when the cluster was recovered.
  *
- * Happy path: it waits, because its epoch is lower than etcd's. For each of its jobs, its tables are what the cluster
- * has committed exactly if it keeps the same manifest: a manifest names the digest of every tensor. Then they stay;
- * others are dropped, since numbers of snapshots were given anew. Then it takes the epoch over, and begins.
+ * Happy path: the node waits, because its epoch is lower than etcd's. A manifest names the digest of every tensor. So
+ * the tables of a job are those that the cluster has committed exactly if the node keeps the same manifest. Such tables
+ * stay. All others are dropped, since snapshots have got new numbers. Then the node takes the epoch over, and begins.
  *
  * Failure modes: jobs that etcd does not know are refused by name, unless they are to be dropped (PTC_ESTATE). If it is
- * killed, it waits again, and has dropped only what it would have dropped. */
+ * killed, it waits again; the tables that it has dropped by then would be dropped now. */
 #include "daemon/api/recover/recover_work.h"
 
 #include "base/alloc.h"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether another etcd has taken the place of this node's, of which etcd itself knows nothing: a node that starts again
- * with the etcd that it had finds all as it was. Other nodes know. They are asked for their coordination epoch.
+/* Finds out whether another etcd has taken the place of this node's. The old etcd itself cannot tell: a node that
+ * starts again with it finds all keys as they were. Other nodes know, so they are asked for their coordination epoch.
  *
  * Happy path: the file `peers` in the state directory has the names and addresses of the nodes that this one has seen.
  * Before this node takes a lease, some of them are asked, for 2 s at most. While it runs, a thread asks those that
  * etcd lists as down, a few every 5 s: a node that uses this etcd need not be asked. A node that is asked by one of a
  * lower epoch says so in its log, and in the event logs of jobs.
  *
- * Failure modes: a node that does not answer says nothing, and is asked again. Once the node has been told of a later
- * epoch, that is durable (cluster/identity): PTC_ESTATE now, and at each start with this etcd.
+ * Failure modes: a node that does not answer is asked again. Once this node has been told of a later epoch, it keeps
+ * that durably (cluster/identity): PTC_ESTATE now, and at each start with this etcd.
  *
  * Thread: ask blocks, and is called before the daemon begins; start and stop are main's. `found` is called once, on the
  * loop. */

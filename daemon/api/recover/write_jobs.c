@@ -2,8 +2,8 @@
 /* Fills an empty etcd with committed jobs.
  *
  * Happy path: a marker is written first, and every write compares its revision, so of two recoveries only the later one
- * goes on. The last transaction writes /ptc/cluster in place of the marker. No daemon starts before that, so what
- * stands beside a marker belongs to a recovery that was cut off, and goes.
+ * goes on. The last transaction writes /ptc/cluster in place of the marker. No daemon starts before that, so keys
+ * beside a marker belong to a recovery that was cut off, and are removed.
  *
  * Failure modes: etcd has jobs, or a cluster (PTC_ESTATE); another recovery has begun (PTC_EFENCED); etcd's own. */
 #include "daemon/api/recover/recover_work.h"

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Datasets by name. The daemon keeps what it is told and looks at no source: the caller has opened it, as himself.
+/* Datasets by name. The daemon keeps the caller's document and opens no source: the caller has opened it, with his own
+ * rights.
  *
  * Happy path: any daemon writes, reads and deletes the key /ptc/datasets/UID/NAME; there is nothing for a controller to
- * do. Names are each user's own. Older versions had one space for all, /ptc/datasets/NAME: such are still found.
+ * do. Names are each user's own. Older versions had one space of names for all users, /ptc/datasets/NAME: such keys are
+ * still found.
  *
  * Failure modes: the name is taken (PTC_EEXIST), or not the caller's (PTC_ENOTFOUND, as for one that does not exist);
- * several users have one that root asks for (PTC_EINVAL); the user has as many as he may, or all users together
- * (PTC_ELIMIT); etcd unreachable (PTC_ECOORD). A job keeps what a dataset was
- * when the job was created, so removing one breaks none. */
+ * root asks for a name that several users have (PTC_EINVAL); the user has as many as he may, or all users together
+ * (PTC_ELIMIT); etcd unreachable (PTC_ECOORD). A job keeps the dataset's document of the time when the job was created,
+ * so removing a dataset breaks no job. */
 #include "daemon/api/samples/samples.h"
 
 #include "base/alloc.h"

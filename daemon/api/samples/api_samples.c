@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptc.v1.Control.DatasetRead: samples, for readers that cannot open the source, because one node alone has it or
- * because its owner may and they, serving him as root, must not. Nothing here opens a source: the node that has it
- * starts a process of the owner's (daemon/sources/), others ask that node.
+/* ptc.v1.Control.DatasetRead: samples for readers that cannot open the source. Either one node alone has it, or its
+ * owner may open it and the reader, which serves him as root, must not. Nothing here opens a source: the node that has
+ * it starts a process of the owner's (daemon/sources/), and other nodes ask that node.
  *
- * Happy path: a reader asks its own daemon; that looks the dataset up, whether he for whom it is may see it and whether
- * it is still the one he means; here, its process is asked, elsewhere peer_samples.c gets what this node has not yet.
- * Failure modes: no such dataset, or another one; what its process or its node says, or that it does not
+ * Happy path: a reader asks its own daemon. The daemon looks the dataset up. It checks that the user for whom the
+ * reader asks may see the dataset, and that the dataset is still the one that the reader means. If the source is here,
+ * its process is asked. Otherwise peer_samples.c gets the samples that this node does not have yet.
+ *
+ * Failure modes: there is no such dataset, or it is another one; the error of its process or its node; neither answers
  * (daemon/samples/peer_samples.h). */
 #include "base/alloc.h"
 #include "base/check.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the planner says of a job. Any daemon answers; nothing is changed. Failure modes: a job without a model
- * (PTC_ENOTFOUND says what is missing), more devices than are known, nothing that fits. */
+/* The planner's advice about a job. Any daemon answers; nothing is changed. Failure modes: the job has no model
+ * (PTC_ENOTFOUND says what is missing); more devices are asked for than are known; no configuration fits. */
 #include "base/check.h"
 #include "daemon/api/switches/switches.h"
 #include "daemon/documents/probed/probed.h"

@@ -2,10 +2,10 @@
 /* Deleting a job.
  *
  * Happy path: the job's controller waits until it is idle, and one transaction removes its keys; every daemon then
- * drops its bytes. Another daemon hands the call on, and stays with it: where the controller goes away, or loses the
- * job, in the middle, the job has either gone by then, or the next controller is asked. Failure modes: a job that runs
- * or switches (PTC_ESTATE), no controller within FOLLOW_NS, or a coordinator that does not answer: nothing says then
- * whether the job is gone. */
+ * drops its bytes. Any other daemon forwards the call, and waits for its end. If the controller goes away or loses the
+ * job meanwhile, the job is gone already, or the next controller is asked. Failure modes: the job runs or switches
+ * (PTC_ESTATE); there is no controller within FOLLOW_NS, or the coordinator does not answer: then nobody knows whether
+ * the job is gone. */
 #include "base/alloc.h"
 #include "base/number/fence.h"
 #include "base/sys/sys.h"

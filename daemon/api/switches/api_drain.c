@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A node is to be left by the jobs that are on it. Happy path: each job's controller is asked for a resize to the other
- * nodes, in turn, and its progress is relayed. Failure modes: too few other devices; a controller that goes (the switch
- * is followed to its end); a caller that goes (what has begun goes on). With a time, api_leave.c does it. */
+/* Moves the jobs on a node to other nodes. Happy path: each job's controller is asked for a resize to the other nodes,
+ * in turn, and its progress is relayed. Failure modes: there are too few other devices; a controller goes away (the
+ * switch is followed to its end); the caller goes away (switches that have begun go on). If a time is given,
+ * api_leave.c does the work. */
 #include "base/alloc.h"
 #include "daemon/api/switches/switches.h"
 #include "daemon/cluster/job_events.h"

@@ -3,8 +3,8 @@
  *
  * Happy path: every job that has something there is asked for at once, and its controller sees to it (leaving.h); they
  * are asked how far they are until all are done or the time is over. Failure modes: a job that is not done in time is
- * `late`, with what lacks; a controller that goes: the next one is told with the time that is left; a caller that goes:
- * the controllers go on. */
+ * `late`, and the answer says what it lacks; a controller goes away: the next one is told, with the remaining time; the
+ * caller goes away: the controllers go on. */
 #include "base/alloc.h"
 #include "base/sys/sys.h"
 #include "daemon/api/switches/switches.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs whose ranks run: run, stop, snapshot, and what status says.
  *
- * Happy path: run, stop and snapshot are switches like resize, with the same
- * progress and summary; status asks every node of the job what its ranks do.
+ * Happy path: run, stop and snapshot are switches like resize, with the same progress and summary; status asks every
+ * node of the job for the states of its ranks.
  *
  * Failure modes: a job that describes its tensors has no ranks to start; a
  * node that does not answer shows its ranks as unknown. */
@@ -120,7 +120,7 @@ PTC_API_HANDLER(ptc_api_stop)
 }
 
 static int check_rollback(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__RollbackRequest *req,
-			  struct ptc_error *err)
+			  bool skip_data, struct ptc_error *err)
 {
 	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
 	char phase[] = "idle", text[] = "", summary[] = "{\"version\":1}";
@@ -128,7 +128,7 @@ static int check_rollback(struct ptc_daemon *d, struct ptc_rpc_call *call, const
 	int rc = ptc_api_find(d, call, req->job, &t, err);
 
 	if (rc == 0)
-		rc = ptc_api_check_rollback(d, &t, req->snapshot, err);
+		rc = ptc_api_check_rollback(d, &t, req->snapshot, skip_data, err);
 	p.version = PTC_WIRE_VERSION;
 	p.phase = phase;
 	p.text = text;
@@ -137,7 +137,7 @@ static int check_rollback(struct ptc_daemon *d, struct ptc_rpc_call *call, const
 	return rc ? rc : ptc_pb_call_send(call, &p.base, err);
 }
 
-PTC_API_HANDLER(ptc_api_rollback)
+static int roll_back(struct ptc_daemon *d, struct ptc_rpc_call *call, bool skip_data, struct ptc_error *err)
 {
 	Ptc__V1__RollbackRequest *req;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__rollback_request__descriptor, (ProtobufCMessage **)&req, err);
@@ -147,13 +147,27 @@ PTC_API_HANDLER(ptc_api_rollback)
 	if (!req->snapshot)
 		rc = ptc_error_set(err, PTC_EINVAL, "a rollback that names no snapshot");
 	if (rc == 0 && req->check)
-		rc = check_rollback(arg, call, req, err);
+		rc = check_rollback(d, call, req, skip_data, err);
 	else if (rc == 0)
-		rc = end_or_go_on(arg, call, req->job,
-				  &(struct ptc_api_ask){ .kind = PTC_SWITCH_IMPORT, .source = req->snapshot },
-				  "/ptc.v1.Control/Rollback", &req->base, err);
+		rc = end_or_go_on(d, call, req->job,
+				  &(struct ptc_api_ask){
+					  .kind = PTC_SWITCH_IMPORT, .source = req->snapshot, .skip_data = skip_data },
+				  skip_data ? "/ptc.v1.Control/RollbackSkipping" : "/ptc.v1.Control/Rollback",
+				  &req->base, err);
 	ptc_pb_free(&req->base);
 	return rc;
+}
+
+PTC_API_HANDLER(ptc_api_rollback)
+{
+	return roll_back(arg, call, false, err);
+}
+
+/* A call of its own: a daemon that does not know it refuses, where one that passed a member over would go back in the
+ * data, too. */
+PTC_API_HANDLER(ptc_api_rollback_skipping)
+{
+	return roll_back(arg, call, true, err);
 }
 
 PTC_API_HANDLER(ptc_api_snapshot)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Logs of a job's ranks, read at their nodes and relayed line by line.
  *
- * Happy path: the ranks of a job that is live are where its committed generation says. Those of one that is not are
- * asked for: every node says whose logs it has, and the newest incarnation is shown, whether it came to train or not.
- * Followed, a reader per rank goes on until the rank's process has ended or belongs to another incarnation; then what
- * came and went since, and those of the incarnation that is live by now.
+ * Happy path: if the job is live, its committed generation says where its ranks are. Otherwise every node says whose
+ * logs it has, and the newest incarnation is shown, whether it began to train or not. If the caller follows the logs, a
+ * reader for each rank goes on until the rank's process has ended or belongs to another incarnation. Then come the
+ * ranks that have started since, up to those that are live by now.
  *
  * Failure modes: no such rank, no logs (PTC_ENOTFOUND), a node that is down or does not answer (PTC_EPEER; what others
  * have is shown). */
@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/sys/sys.h"
 #include "daemon/api/switches/switches.h"
+#include "daemon/cluster/ranks/rank_rows.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -219,7 +220,7 @@ static int places_live(struct ptc_daemon *d, struct ptc_target *t, struct log_pl
 struct up_nodes {
 	struct ptc_daemon *d;
 	struct log_place *of;
-	json_t **said; /* by each, NULL: nothing */
+	struct ptc_rank_rows *said; /* by each; empty: nothing */
 	size_t n;
 };
 
@@ -240,29 +241,24 @@ static void up_nodes_on_loop(void *arg)
 	}
 }
 
-static bool row_fits(const json_t *row)
+static bool row_fits(const struct ptc_rank_row *row)
 {
-	uint64_t world = ptc_json_count(row, "world");
-
-	return world && world <= PTC_MAX_RANKS;
+	return row->world && row->world <= PTC_MAX_RANKS;
 }
 
 /* The row of the newest process of all; with `after` and `not`, the oldest of those that are newer than `after` and not
  * of incarnation `not`. NULL: there is none. */
-static const json_t *pick_row(const struct up_nodes *u, uint64_t after, uint64_t not )
+static const struct ptc_rank_row *pick_row(const struct up_nodes *u, uint64_t after, uint64_t not )
 {
-	const json_t *best = NULL;
-	json_t *row;
-	size_t k;
+	const struct ptc_rank_row *best = NULL;
 
 	for (size_t i = 0; i < u->n; i++)
-		json_array_foreach(u->said[i], k, row) {
-			uint64_t since = ptc_json_count(row, "since_ms");
+		for (size_t k = 0; k < u->said[i].n; k++) {
+			const struct ptc_rank_row *row = &u->said[i].v[k];
 
-			if (!row_fits(row) || (after && (since <= after || ptc_json_count(row, "incarnation") == not )))
+			if (!row_fits(row) || (after && (row->since_ms <= after || row->incarnation == not )))
 				continue;
-			if (!best || (after ? since < ptc_json_count(best, "since_ms")
-					    : since > ptc_json_count(best, "since_ms")))
+			if (!best || (after ? row->since_ms < best->since_ms : row->since_ms > best->since_ms))
 				best = row;
 		}
 	return best;
@@ -272,22 +268,29 @@ static const json_t *pick_row(const struct up_nodes *u, uint64_t after, uint64_t
 static uint64_t incarnation_since(const struct up_nodes *u, uint64_t incarnation)
 {
 	uint64_t since = 0;
-	json_t *row;
-	size_t k;
 
 	for (size_t i = 0; i < u->n; i++)
-		json_array_foreach(u->said[i], k, row)
-			if (ptc_json_count(row, "incarnation") == incarnation)
-				since = PTC_MAX(since, ptc_json_count(row, "since_ms"));
+		for (size_t k = 0; k < u->said[i].n; k++)
+			if (u->said[i].v[k].incarnation == incarnation)
+				since = PTC_MAX(since, u->said[i].v[k].since_ms);
 	return since;
 }
 
 static void up_nodes_done(struct up_nodes *u)
 {
 	for (size_t i = 0; u->said && i < u->n; i++)
-		json_decref(u->said[i]);
+		ptc_free(u->said[i].v);
 	ptc_free(u->said);
 	ptc_free(u->of);
+}
+
+static void ask_node(const struct logs *l, const struct log_place *of, struct ptc_rank_rows *ret)
+{
+	char *said = ptc_api_ask_ranks(l->d, l->uuid, of->node, of->address);
+
+	if (said)
+		(void)ptc_rank_rows_decode(said, ret, NULL);
+	ptc_free(said);
 }
 
 /* Asks every node that is up whose logs it has. */
@@ -301,22 +304,23 @@ static int up_nodes_ask(const struct logs *l, struct up_nodes *u, struct ptc_err
 	if (!u->said || !u->of)
 		return ptc_nomem(err);
 	for (size_t i = 0; i < u->n; i++)
-		u->said[i] = ptc_api_ask_ranks(l->d, l->uuid, u->of[i].node, u->of[i].address);
+		ask_node(l, &u->of[i], &u->said[i]);
 	return 0;
 }
 
 /* Of the incarnation that a row is of. NULL: none. */
-static int places_row(const struct up_nodes *u, const json_t *of, struct log_places *ret, struct ptc_error *err)
+static int places_row(const struct up_nodes *u, const struct ptc_rank_row *of, struct log_places *ret,
+		      struct ptc_error *err)
 {
-	int rc = places_new(ret, ptc_json_count(of, "incarnation"), (uint32_t)ptc_json_count(of, "world"), err);
-	json_t *row;
-	size_t k;
+	int rc = places_new(ret, of ? of->incarnation : 0, of ? (uint32_t)of->world : 0, err);
 
 	for (size_t i = 0; of && rc == 0 && i < u->n; i++)
-		json_array_foreach(u->said[i], k, row)
-			if (ptc_json_count(row, "incarnation") == ret->incarnation &&
-			    ptc_json_count(row, "rank") < ret->world)
-				ret->of[ptc_json_count(row, "rank")] = u->of[i];
+		for (size_t k = 0; k < u->said[i].n; k++) {
+			const struct ptc_rank_row *row = &u->said[i].v[k];
+
+			if (row->incarnation == ret->incarnation && row->rank < ret->world)
+				ret->of[row->rank] = u->of[i];
+		}
 	return rc;
 }
 
@@ -465,12 +469,12 @@ static void open_missed(struct logs *l, uint64_t live)
 	struct up_nodes u = { .d = l->d };
 	int rc = up_nodes_ask(l, &u, &ignored);
 	uint64_t since = rc ? 0 : incarnation_since(&u, l->incarnation);
-	const json_t *row;
+	const struct ptc_rank_row *row;
 
 	while (rc == 0 && since && (row = pick_row(&u, since, live))) {
 		struct log_places p = { 0 };
 
-		since = incarnation_since(&u, ptc_json_count(row, "incarnation"));
+		since = incarnation_since(&u, row->incarnation);
 		rc = places_row(&u, row, &p, &ignored);
 		if (rc == 0)
 			rc = open_logs(l, &p, false, &ignored);

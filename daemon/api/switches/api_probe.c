@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A layout that `ptcctl probe` has found is remembered. Any daemon does it. Failure modes: a document that cannot be,
- * or of other tensors than the job's (the line names the first), PTC_EPERM, what etcd says. */
+/* Remembers a layout that `ptcctl probe` has found. Any daemon does it. Failure modes: the document is impossible, or
+ * has other tensors than the job (the line names the first); PTC_EPERM; etcd's errors. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"

@@ -44,31 +44,26 @@ static void list_up(void *arg)
 }
 
 /* One line in each job's log, of the change that is largest. */
-static void tell(const struct up_nodes *u, const json_t *changed)
+static void tell(const struct up_nodes *u, const struct ptc_link_changes *changed)
 {
-	const json_t *c, *worst = NULL;
+	const struct ptc_link_change *worst = NULL;
 	double most = 0;
-	size_t i;
 
-	json_array_foreach(changed, i, c) {
-		double was = json_number_value(json_object_get(c, "was")),
-		       is = json_number_value(json_object_get(c, "is"));
-		double times = PTC_MAX(was / is, is / was);
+	for (size_t i = 0; i < changed->n; i++) {
+		const struct ptc_link_change *c = &changed->v[i];
+		double times = PTC_MAX(c->was / c->is, c->is / c->was);
 
 		if (times <= most)
 			continue;
 		most = times;
 		worst = c;
 	}
-	for (i = 0; worst && i < u->njobs; i++)
+	for (size_t i = 0; worst && i < u->njobs; i++)
 		ptc_event(u->d->cluster, u->jobs[i], "links",
 			  "%zu links have changed, most of all from %s to %s: %.3g GB/s, it was %.3g GB/s; `ptcctl "
 			  "advise` "
 			  "says what that makes of the job",
-			  json_array_size(changed), json_string_value(json_object_get(worst, "from")),
-			  json_string_value(json_object_get(worst, "to")),
-			  json_number_value(json_object_get(worst, "is")) / 1e9,
-			  json_number_value(json_object_get(worst, "was")) / 1e9);
+			  changed->n, worst->from, worst->to, worst->is / 1e9, worst->was / 1e9);
 }
 
 /* ---- replan ---- */
@@ -136,11 +131,12 @@ static void replan(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *
 		ptc_event(d->cluster, uuid, "links", "no new plan: %s", err.text);
 }
 
-static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, json_t **ret_doc, struct ptc_error *err)
+static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, struct ptc_profile_doc *ret,
+		   struct ptc_link_changes *ret_changed, struct ptc_error *err)
 {
 	static atomic_bool busy;
 	struct up_nodes u = { .d = d };
-	json_t *pairs = NULL, *changed = NULL;
+	struct ptc_links pairs = { 0 };
 	int rc;
 
 	if (atomic_exchange(&busy, true))
@@ -152,52 +148,55 @@ static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, json_t **ret
 		rc = ptc_error_set(err, PTC_ENODEVICES, "%zu node is up; a link needs two", u.n);
 	if (rc == 0)
 		rc = ptc_links_measure(d->channels, u.v, u.n, &pairs, err);
-	if (rc == 0 && !json_array_size(pairs))
+	if (rc == 0 && !pairs.n)
 		rc = ptc_error_set(err, PTC_EPEER, "no node could pull from another; see the daemons' logs");
 	if (rc == 0)
-		rc = ptc_planning_profile_put(d->controllers.planning, NULL, pairs, ret_doc, &changed, err);
+		rc = ptc_planning_profile_put(d->controllers.planning, NULL, &pairs, ret, ret_changed, err);
 	if (rc == 0)
-		tell(&u, changed);
-	for (size_t i = 0; rc == 0 && json_array_size(changed) && i < u.njobs; i++)
+		tell(&u, ret_changed);
+	for (size_t i = 0; rc == 0 && ret_changed->n && i < u.njobs; i++)
 		replan(d, call, u.jobs[i]);
-	if (rc == 0)
-		json_object_set(*ret_doc, "changed", changed);
-	json_decref(changed);
-	json_decref(pairs);
+	ptc_free(pairs.v);
 	ptc_free(u.v);
 	ptc_free(u.jobs);
 	atomic_store(&busy, false);
 	return rc;
 }
 
-static int act(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ProfileRequest *req, json_t **ret_doc,
-	       struct ptc_error *err)
+static int act(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__ProfileRequest *req,
+	       struct ptc_profile_doc *ret, struct ptc_link_changes *ret_changed, struct ptc_error *err)
 {
-	json_t *changed = NULL;
-	int rc;
-
 	if (strcmp(req->action, "show") == 0)
-		return ptc_planning_profile_show(d->controllers.planning, ret_doc, err);
+		return ptc_planning_profile_show(d->controllers.planning, ret, err);
 	if (ptc_api_uid(call) != 0)
 		return ptc_error_set(err, PTC_EPERM, "only root may measure links or store a profile");
 	if (strcmp(req->action, "measure") == 0)
-		return measure(d, call, ret_doc, err);
+		return measure(d, call, ret, ret_changed, err);
 	if (strcmp(req->action, "set") != 0)
 		return ptc_error_set(err, PTC_EINVAL, "action is show, measure or set, not \"%.40s\"", req->action);
-	rc = ptc_planning_profile_put(d->controllers.planning, req->text, NULL, ret_doc, &changed, err);
-	json_decref(changed);
-	return rc;
+	return ptc_planning_profile_put(d->controllers.planning, req->text, NULL, ret, ret_changed, err);
 }
 
 PTC_API_HANDLER(ptc_api_profile)
 {
+	struct ptc_link_changes changed = { 0 };
+	struct ptc_profile_doc doc = { 0 };
 	Ptc__V1__ProfileRequest *req;
-	json_t *doc = NULL;
+	char *text = NULL;
+	bool measures;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__profile_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
-	rc = act(arg, call, req, &doc, err);
+	rc = act(arg, call, req, &doc, &changed, err);
+	measures = strcmp(req->action, "measure") == 0;
 	ptc_pb_free(&req->base);
-	return rc ? rc : ptc_api_send_json(call, doc, err);
+	if (rc)
+		return rc;
+	text = ptc_profile_doc_encode(&doc, measures ? &changed : NULL);
+	rc = text ? ptc_api_send_text(call, text, err) : ptc_nomem(err);
+	ptc_free(text);
+	ptc_free(changed.v);
+	ptc_profile_doc_done(&doc);
+	return rc;
 }

@@ -512,7 +512,56 @@ static int check_source(struct ptc_daemon *d, struct ptc_view *v, struct ptc_err
 		  : 0;
 }
 
-int ptc_api_check_rollback(struct ptc_daemon *d, const struct ptc_target *t, uint64_t snapshot, struct ptc_error *err)
+/* Whether the state that the job has now says what it would skip. source: what it goes back to. */
+static int check_skip(struct ptc_daemon *d, const struct ptc_view *now, const struct ptc_view *source,
+		      struct ptc_error *err)
+{
+	int rc = ptc_rank_states_skips(&d->controllers.docs, &now->meta, &source->manifest, &now->manifest, err);
+
+	return rc ? ptc_error_wrap(err, "job %s cannot skip its data", now->meta.name) : 0;
+}
+
+/* Ranks that run say how far they have come with one snapshot more, and the one that is wanted must outlast that. */
+static int check_outlasts(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_older_doc *older,
+			  uint64_t snapshot, struct ptc_error *err)
+{
+	const struct ptc_job_desc *desc;
+	void *ref;
+	int rc;
+
+	if (t->record.run != PTC_RUN_LIVE)
+		return 0;
+	rc = ptc_specs_get(d->controllers.docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err);
+	if (rc)
+		return rc;
+	if (!older->n || t->record.snapshot > older->v[older->n - 1].snapshot) /* a commit may have come between */
+		ptc_older_add(older, &(struct ptc_older){ .snapshot = t->record.snapshot, .step = t->record.step });
+	ptc_older_prune(older, desc->keep.last, desc->keep.every, PTC_OLDER_MAX);
+	ptc_specs_release(ref);
+	if (ptc_older_find(older, snapshot))
+		return 0;
+	return ptc_error_set(
+		err, PTC_ESTATE,
+		"job %s would not keep snapshot %llu beside the one that its ranks stop with; `ptcctl stop "
+		"%s --now` ends them without one, and what is skipped then ends where the last snapshot was",
+		t->meta.name, (unsigned long long)snapshot, t->meta.name);
+}
+
+static int check_skip_now(struct ptc_daemon *d, struct ptc_target *t, const struct ptc_view *source,
+			  struct ptc_older_doc *older, struct ptc_error *err)
+{
+	struct ptc_view now;
+	int rc = ptc_api_view(d, t, false, true, &now, err);
+
+	if (rc)
+		return rc;
+	rc = check_skip(d, &now, source, err);
+	ptc_view_done(&now);
+	return rc ? rc : check_outlasts(d, t, older, source->from_snapshot, err);
+}
+
+int ptc_api_check_rollback(struct ptc_daemon *d, struct ptc_target *t, uint64_t snapshot, bool skip_data,
+			   struct ptc_error *err)
 {
 	struct ptc_older_doc older;
 	struct ptc_view v;
@@ -523,6 +572,8 @@ int ptc_api_check_rollback(struct ptc_daemon *d, const struct ptc_target *t, uin
 	if (rc)
 		return rc;
 	rc = check_source(d, &v, err);
+	if (rc == 0 && skip_data)
+		rc = check_skip_now(d, t, &v, &older, err);
 	ptc_view_done(&v);
 	return rc;
 }
@@ -543,7 +594,10 @@ static int plan_rollback(struct ptc_daemon *d, const struct ptc_target *t, const
 	if (rc)
 		return rc;
 	r->source = ask->source;
+	r->skip_data = ask->skip_data;
 	rc = check_source(d, &r->source_view, err);
+	if (rc == 0 && ask->skip_data)
+		rc = check_skip(d, v, &r->source_view, err);
 	if (rc)
 		return rc;
 	rc = ptc_generation_doc_copy(&v->from, &r->to);

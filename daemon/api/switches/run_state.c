@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks of a job do: what status says of them, and a switch's progress until their first step. Happy path:
- * every node of the job is asked, and a switch that started ranks waits until each has ended a step. Failure modes: a
- * node that does not answer shows its ranks as unknown; a job that fails before its ranks' first step is reported
- * (PTC_ESTATE). */
+/* The states of a job's ranks, for status, and a switch's progress until their first step. Happy path: every node of
+ * the job is asked, and a switch that started ranks waits until each has ended a step. Failure modes: a node that does
+ * not answer shows its ranks as unknown; a job that fails before its ranks' first step is reported (PTC_ESTATE). */
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
 #include "daemon/api/switches/switches.h"
+#include "daemon/cluster/ranks/rank_rows.h"
 #include "daemon/controller/recovery/stragglers.h"
 #include "formats/json.h"
 
@@ -19,12 +19,12 @@
 
 /* ---- what ranks do ------------------------------------------------------------------ */
 
-json_t *ptc_api_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *node, const char *address)
+char *ptc_api_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *node, const char *address)
 {
 	Ptc__V1__JobRequest req = PTC__V1__JOB_REQUEST__INIT;
 	struct ptc_rpc_channel *channel;
 	ProtobufCMessage *reply;
-	json_t *rows = NULL;
+	char *text;
 
 	if (!address[0] || ptc_channels_get(d->channels, node, address, false, 0, &channel, NULL) != 0)
 		return NULL;
@@ -33,14 +33,29 @@ json_t *ptc_api_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *no
 	if (ptc_pb_unary(channel, "/ptc.v1.Peer/Ranks", &req.base, RANKS_TIMEOUT_MS, NULL, 0,
 			 &ptc__v1__document__descriptor, &reply, NULL) != 0)
 		return NULL;
-	if (ptc_json_load("ranks", ((Ptc__V1__Document *)reply)->json, strlen(((Ptc__V1__Document *)reply)->json),
-			  &rows, NULL) == 0 &&
-	    !json_is_array(rows)) {
-		json_decref(rows);
-		rows = NULL;
-	}
+	text = ptc_strdup(((Ptc__V1__Document *)reply)->json);
 	ptc_pb_free(reply);
-	return rows;
+	return text;
+}
+
+/* Asks the nodes of the committed generation. Gives the answer of each (NULL: none), by its number there; NULL: out of
+ * memory. */
+static char **ask_nodes(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v)
+{
+	char **said = ptc_calloc(v->from.nnodes, sizeof *said);
+
+	for (size_t n = 0; said && n < v->from.nnodes; n++)
+		for (size_t k = 0; k < v->nnodes; k++)
+			if (strcmp(v->nodes[k], v->from.nodes[n]) == 0)
+				said[n] = ptc_api_ask_ranks(d, t->meta.uuid, v->nodes[k], v->addresses[k]);
+	return said;
+}
+
+static void answers_free(char **said, size_t n)
+{
+	for (size_t i = 0; said && i < n; i++)
+		ptc_free(said[i]);
+	ptc_free(said);
 }
 
 static json_int_t row_int(const json_t *row, const char *key)
@@ -108,24 +123,38 @@ static json_t *with_health(json_t *row, char (*health)[PTC_HEALTH_BYTES], uint32
 	return row;
 }
 
-/* Rows of every rank of the committed generation, ascending. */
+/* NULL: there is no answer, or it is not a list. */
+static json_t *answer_json(const char *said)
+{
+	json_t *rows = NULL;
+
+	if (!said || ptc_json_load("ranks", said, strlen(said), &rows, NULL) != 0)
+		return NULL;
+	if (!json_is_array(rows)) {
+		json_decref(rows);
+		return NULL;
+	}
+	return rows;
+}
+
+/* Rows of every rank of the committed generation, ascending, as nodes say them. */
 static json_t *rank_rows(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v)
 {
-	json_t *ranks = json_array(), **said = ptc_calloc(v->from.nnodes, sizeof *said);
+	char **said = ask_nodes(d, t, v);
+	json_t *ranks = json_array(), **rows = ptc_calloc(v->from.nnodes, sizeof *rows);
 	struct healths h = { d, v, ptc_calloc(v->from.world, sizeof *h.of) };
 
 	if (h.of)
 		(void)ptc_loop_call(d->loop, healths_on_loop, &h);
-	for (size_t n = 0; said && n < v->from.nnodes; n++)
-		for (size_t k = 0; k < v->nnodes; k++)
-			if (strcmp(v->nodes[k], v->from.nodes[n]) == 0)
-				said[n] = ptc_api_ask_ranks(d, t->meta.uuid, v->nodes[k], v->addresses[k]);
-	for (uint32_t r = 0; said && r < v->from.world; r++)
+	for (size_t n = 0; said && rows && n < v->from.nnodes; n++)
+		rows[n] = answer_json(said[n]);
+	for (uint32_t r = 0; said && rows && r < v->from.world; r++)
 		json_array_append_new(ranks,
-				      with_health(rank_row(said[v->from.rank_node[r]], v, r, &t->record), h.of, r));
-	for (size_t n = 0; said && n < v->from.nnodes; n++)
-		json_decref(said[n]);
-	ptc_free(said);
+				      with_health(rank_row(rows[v->from.rank_node[r]], v, r, &t->record), h.of, r));
+	for (size_t n = 0; rows && n < v->from.nnodes; n++)
+		json_decref(rows[n]);
+	ptc_free(rows);
+	answers_free(said, v->from.nnodes);
 	ptc_free(h.of);
 	return ranks;
 }
@@ -194,6 +223,36 @@ struct waiting {
 	json_t *stragglers; /* NULL: nothing is known of them here */
 };
 
+struct left {
+	struct ptc_daemon *d;
+	const struct ptc_target *t;
+	json_t *list;
+};
+
+static void find_left(void *arg)
+{
+	struct left *f = arg;
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(f->d->cluster, f->t->meta.uuid);
+	int64_t now = ptc_sys_realtime_ms();
+
+	for (size_t i = 0; j && i < j->slow.n; i++)
+		if (j->slow.v[i].until_ms > now)
+			json_array_append_new(f->list, json_pack("{s:s, s:I, s:I, s:I}", "node", j->slow.v[i].node,
+								 "device", (json_int_t)j->slow.v[i].device, "since_ms",
+								 (json_int_t)j->slow.v[i].since_ms, "until_ms",
+								 (json_int_t)j->slow.v[i].until_ms));
+}
+
+/* Devices that the job has left, because its ranks were slow there. */
+static void add_left(struct ptc_daemon *d, const struct ptc_target *t, json_t *run)
+{
+	struct left f = { .d = d, .t = t, .list = json_array() };
+
+	if (ptc_loop_call(d->loop, find_left, &f) == 0 && json_array_size(f.list))
+		json_object_set(run, "left_devices", f.list);
+	json_decref(f.list);
+}
+
 static void find_waiting(void *arg)
 {
 	struct waiting *w = arg;
@@ -233,6 +292,7 @@ json_t *ptc_api_run_json(struct ptc_daemon *d, const struct ptc_target *t, const
 	struct failure f = { .d = d, .t = t };
 	json_t *ranks;
 
+	add_left(d, t, run);
 	if (t->record.recovery || t->record.run == PTC_RUN_LIVE)
 		add_recovery(d, t, run);
 	if (t->record.run == PTC_RUN_FAILED && ptc_loop_call(d->loop, find_failure, &f) == 0 && f.text[0])
@@ -259,19 +319,35 @@ struct first_step {
 	struct ptc_tail *tail; /* the controller has gone */
 };
 
-static bool all_stepped(const struct first_step *f, const struct ptc_target *t, const struct ptc_view *v,
-			json_int_t start)
+static const struct ptc_rank_row *find_rank(const struct ptc_rank_rows *rows, uint32_t rank,
+					    const struct ptc_record_doc *r)
 {
-	json_t *ranks = rank_rows(f->d, t, v), *row;
-	bool all = true;
-	size_t i;
+	for (size_t i = 0; i < rows->n; i++)
+		if (rows->v[i].rank == rank && rows->v[i].generation == r->generation &&
+		    rows->v[i].incarnation == r->incarnation)
+			return &rows->v[i];
+	return NULL;
+}
 
-	json_array_foreach(ranks, i, row) {
-		json_t *step = json_object_get(row, "step");
+static bool all_stepped(const struct first_step *f, const struct ptc_target *t, const struct ptc_view *v,
+			uint64_t start)
+{
+	char **said = ask_nodes(f->d, t, v);
+	struct ptc_rank_rows *rows = ptc_calloc(v->from.nnodes, sizeof *rows);
+	bool all = said && rows;
 
-		all = all && json_is_integer(step) && json_integer_value(step) > start;
+	for (size_t n = 0; all && n < v->from.nnodes; n++)
+		if (said[n])
+			(void)ptc_rank_rows_decode(said[n], &rows[n], NULL);
+	for (uint32_t r = 0; all && r < v->from.world; r++) {
+		const struct ptc_rank_row *row = find_rank(&rows[v->from.rank_node[r]], r, &t->record);
+
+		all = row && row->has_step && row->step > start;
 	}
-	json_decref(ranks);
+	for (size_t n = 0; rows && n < v->from.nnodes; n++)
+		ptc_free(rows[n].v);
+	ptc_free(rows);
+	answers_free(said, v->from.nnodes);
 	return all;
 }
 
@@ -332,7 +408,7 @@ static int with_first_step(void *arg, struct ptc_rpc_call *call, const char *sum
 	f->call = call;
 	if (waits_for_step(f->root)) {
 		there = look_again(f);
-		stepped = there && all_stepped(f, &f->t, &f->v, row_int(f->root, "step"));
+		stepped = there && all_stepped(f, &f->t, &f->v, ptc_json_count(f->root, "step"));
 		*later = there && !stepped && now - f->began_ns < FIRST_STEP_MS * INT64_C(1000000);
 		if (*later)
 			return 0;

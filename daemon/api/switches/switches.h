@@ -4,6 +4,7 @@
 #pragma once
 
 #include "daemon/api/caller/caller.h"
+#include "daemon/controller/switch_plan.h"
 
 /* api_switch.c: ptc_api_start_switch plans on this thread and submits the switch to this daemon's controller.
  * It waits while the controller only tidies up. */
@@ -12,20 +13,23 @@ struct ptc_api_ask {
 	bool start;      /* resize: starts the job's ranks, which do not run */
 	bool stop;       /* snapshot: the job stops with it; halt: always true */
 	uint64_t source; /* import: the older snapshot that the job goes back to */
+	bool skip_data;  /* with source: it goes on in the data where it is */
 };
 int ptc_api_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
 			 const struct ptc_api_ask *ask, const struct ptc_plan_request *pr, struct ptc_watcher *w,
 			 uint64_t id, struct ptc_error *err);
-/* Whether nodes have all of an older snapshot; PTC_ELOST naming a tensor. Blocking, not on the loop. */
-int ptc_api_check_rollback(struct ptc_daemon *d, const struct ptc_target *t, uint64_t snapshot, struct ptc_error *err);
+/* Whether nodes have all of an older snapshot; PTC_ELOST naming a tensor. skip_data: and whether the job could skip
+ * what it has consumed since, after one snapshot more where its ranks run. Blocking, not on the loop. */
+int ptc_api_check_rollback(struct ptc_daemon *d, struct ptc_target *t, uint64_t snapshot, bool skip_data,
+			   struct ptc_error *err);
 /* run_state.c, also for the next two functions: streams a switch's progress. If the switch starts ranks, the last
  * message waits for their first step. */
 int ptc_api_stream(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_watcher *w, struct ptc_rpc_call *call,
 		   struct ptc_error *err);
 /* The state of a job's ranks: docs/control.md, `run`. v: the job's committed generation; NULL: it has none. */
 json_t *ptc_api_run_json(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v);
-/* Asks a node for the job's ranks there (ptc_workers_json). NULL: it does not answer. */
-json_t *ptc_api_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *node, const char *address);
+/* Asks a node for the job's ranks there. Gives its answer (daemon/cluster/ranks); ptc_free it. NULL: there is none. */
+char *ptc_api_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *node, const char *address);
 uint64_t ptc_api_new_id(void);
 
 /* api_leave.c: a node that is taken away. Waits until the jobs have left it, or the time is over. *ret_summary:
@@ -64,5 +68,6 @@ PTC_API_HANDLER(ptc_api_run);
 PTC_API_HANDLER(ptc_api_stop);
 PTC_API_HANDLER(ptc_api_snapshot);
 PTC_API_HANDLER(ptc_api_rollback);
+PTC_API_HANDLER(ptc_api_rollback_skipping);
 /* api_logs.c */
 PTC_API_HANDLER(ptc_api_logs);

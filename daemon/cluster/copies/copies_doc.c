@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path and failure modes: copies_doc.h. The JSON has short rows, for a state of thousands of ranks has thousands
- * of parts; sets of items are in hexadecimal. */
+/* Happy path and failure modes: copies_doc.h. The JSON has short rows, because a state of thousands of ranks has
+ * thousands of parts. Sets of items are in hexadecimal. */
 #include "daemon/cluster/copies/copies_doc.h"
 
 #include "base/alloc.h"

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* /ptc/jobs/UUID/copies: what nodes hold of a job's committed state beyond what the layout of its generation puts
- * there.
+/* /ptc/jobs/UUID/copies: the boxes of a job's committed state that nodes have beyond those of its generation's layout.
  *
  * It is of one generation and of one content (the manifest's digests): it holds for every snapshot of that generation
  * with the same bytes, and for none other. Only the job's controller writes it, while it holds the lock, the record is
  * the one that it saw and no switch is under way. A table is named here before anybody reads it for a copy, and is
  * dropped after no document names it any more.
  *
- * One of zeros says nothing. Owned by whoever has it; no thread. Failure modes: PTC_EINVAL naming what is wrong,
- * PTC_EVERSION, memory. */
+ * A struct of zeros is a document without copies. Plain data of the caller; no thread. Failure modes: PTC_EINVAL naming
+ * what is wrong, PTC_EVERSION, memory. */
 #pragma once
 
 #include "base/limits.h"
@@ -42,7 +41,8 @@ struct ptc_copies_doc {
 	size_t nparts;
 	uint8_t **items; /* sets, a bit for each item, items_bytes each */
 	size_t nitems, items_bytes;
-	/* Tables of copies of what was committed before: they go when this is complete, or has to make room. */
+	/* Tables of copies of earlier commits. They are dropped when the copies of this commit are complete, or need
+	 * the room. */
 	struct ptc_copies_keeper *old;
 	size_t nold;
 };

@@ -9,5 +9,5 @@
 #define PTC_HEALTH_BYTES    16
 #define PTC_UNHEALTHY_BYTES 1280 /* 64 devices, each with PTC_HEALTH_BYTES and a number */
 
-/* Whether a device may be given to ranks. If not, ret_health (NULL ok) gets what it is. */
+/* Whether a device may be given to ranks. If not, ret_health (NULL ok) gets its health. */
 bool ptc_device_well(const char *unhealthy, uint32_t device, char ret_health[PTC_HEALTH_BYTES]);

@@ -28,7 +28,7 @@ enum ptc_identity_fit {
 };
 /* Compares a state directory's text (NULL: it has none) with etcd's (NULL: none). */
 enum ptc_identity_fit ptc_identity_fit(const char *own, const char *etcd);
-/* Explains a fit that is not SAME, in one line: what it is, and what to do. Returns PTC_ESTATE. */
+/* Explains a fit that is not SAME, in one line that also says what to do. Returns PTC_ESTATE. */
 int ptc_identity_explain(enum ptc_identity_fit fit, const char *state_dir, const char *own, const char *etcd,
 			 struct ptc_error *err);
 

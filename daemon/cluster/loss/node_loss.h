@@ -5,8 +5,8 @@
  * four cases time alone makes no node lost:
  * - etcd does not answer, or has answered again for less than after_ns. An outage of etcd says nothing about nodes.
  * - This daemon has paused (no tick for PTC_LOSS_PAUSE_NS), because its view may then be old.
- * - This daemon has started less than PTC_LOSS_RETURN times after_ns ago, from when etcd first answers it. All nodes
- * may have lost power with it, and it cannot know since when the others are away.
+ * - etcd has answered this daemon for less than PTC_LOSS_RETURN times after_ns since its start. All nodes may have lost
+ *   power with it, and it cannot know since when the others are down.
  * - Most nodes end within after_ns of each other, until PTC_LOSS_RETURN times after_ns after the last of them. They
  *   probably have a common cause, and come back.
  *

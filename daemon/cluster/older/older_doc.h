@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* /ptc/jobs/UUID/older: the snapshots that a job keeps beside the committed one (`keep` in job.yaml).
  *
- * The document is written by the transaction that writes the record, and only by it or by one that compares the record
- * and the lock. So a snapshot is always in one of the two, and a table is dropped only after no key in etcd names it.
- * Entries are ordered by snapshot, which is a number of its own for each state of a job: it grows with each snapshot
- * and each rollback, and no entry has the record's.
+ * Only two kinds of transactions write the document: one that also writes the record, or one that compares the record
+ * and the lock. So a snapshot that is kept is always in the record or in this document, and a table is dropped only
+ * after no key in etcd names it. Entries are ordered by snapshot, which is a number of its own for each state of a job:
+ * it grows with each snapshot and each rollback, and no entry has the record's.
  *
- * Plain data; one of zeros has no snapshots. No thread. Failure modes: PTC_EINVAL naming what is wrong, PTC_EVERSION,
- * memory. */
+ * Plain data; a struct of zeros has no snapshots. No thread. Failure modes: PTC_EINVAL naming what is wrong,
+ * PTC_EVERSION, memory. */
 #pragma once
 
 #include "base/status.h"

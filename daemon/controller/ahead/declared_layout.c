@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks of a generation have declared becomes its layout document.
+/* Makes the layout document of a generation from its ranks' declarations.
  *
  * Happy path: the declarations of all ranks are merged; the tensors are those that the record's state has; the document
  * is encoded. Failure modes: declarations that contradict each other, the old generation or a rule (PTC_ELAYOUT); etcd

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A job's archive (`archive:` in job.yaml): after a commit ptc-archive, a process of the job's owner, writes a
- * checkpoint of what was committed into the archive's directory (docs/archive.md). The controller starts it, hears how
+ * checkpoint of the committed state into the archive's directory (docs/archive.md). The controller starts it, hears how
  * it ended, and tells it by an event.
  *
  *   REST --there is a newer snapshot, it is due--> STARTING --> RUNNING --> REST

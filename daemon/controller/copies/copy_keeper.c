@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When something is to be done about copies, and what follows from what was done. Happy path and failure modes:
- * copy_keeper.h.
+/* Decides when work on copies is due, and which step follows another. Happy path and failure modes: copy_keeper.h.
  *
  *   REST --> LOOKING --nothing lacks--> REST (or NAMING, without what is not needed any more)
  *     ^         | targets

@@ -4,10 +4,12 @@
  *
  * Happy path: LOOKING (what lacks, and where it should go), PUSHING (each of these nodes pulls its part, from whoever
  * has it), CHECKING (what they got has the manifest's digests), NAMING (the document in etcd names their tables), and
- * looking again, until nothing lacks. Then tables of copies of older states are no longer named, and dropped.
+ * looking again, until nothing lacks. Then the document no longer names tables of older states' copies, and nodes drop
+ * these.
  *
- * It works only while no switch is under way; one that begins ends it, and what has arrived is kept by the nodes for as
- * long as no Finish drops it. A node that fails is tried again, later each time. A new controller looks, and goes on.
+ * It works only while no switch is under way. A switch that begins ends the copying; nodes keep the boxes that have
+ * arrived until a Finish drops them. A node that fails is tried again after ever longer waits. A new controller looks,
+ * and goes on.
  *
  * Failure modes: a node without room (an event; tables of older copies go first, then other nodes are tried), too few
  * domains (an event), digests that differ (an event; the tables are dropped).
@@ -102,7 +104,8 @@ struct ptc_copy_keeper_seen {
 	struct ptc_copies_doc next;
 	char **targets; /* of next: nodes that get copies */
 	size_t ntargets;
-	/* Nodes that are up and have not what the documents name there. None while only they had something. */
+	/* Nodes that are up and lack tables that the documents name there. Such a node is not listed while only it had
+	 * some bytes. */
 	char (*without)[PTC_NAME_MAX + 1];
 	size_t nwithout;
 };
@@ -110,8 +113,8 @@ struct ptc_copy_keeper_seen {
 void ptc_copy_keeper_push(struct ptc_copy_keeper *c, char *const *targets, size_t n);
 void ptc_copy_keeper_cancel(struct ptc_copy_keeper *c);
 void ptc_copy_keeper_pushes_done(struct ptc_copy_keeper *c);
-/* What the nodes that succeeded say has the manifest's digests; others say theirs where that is needed. Then
- * c->checked. */
+/* Compares the digests of the nodes that succeeded with the manifest's. If a digest needs other nodes' boxes, these
+ * give theirs. Then c->checked. */
 void ptc_copy_keeper_check(struct ptc_copy_keeper *c);
 /* naming.c: [loop] writes c->next; then c->named. */
 void ptc_copy_keeper_name(struct ptc_copy_keeper *c);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What lacks copies, and where they should go. Happy path: nodes are asked whether they have what the record and the
- * document say; regions are counted; the next document is what is there and what is to come. Failure modes: documents
- * that cannot be read (their code), memory. */
+/* Finds the regions that lack copies, and nodes for them. Happy path: nodes are asked whether they have the tables that
+ * record and document name; regions are counted; the next document names the copies that are there and those that are
+ * to come. Failure modes: documents that cannot be read (their code), memory. */
 #include "daemon/controller/copies/copy_keeper.h"
 #include "daemon/controller/loss/copied_layout.h"
 

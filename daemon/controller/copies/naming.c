@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The document of copies in etcd. Happy path: one transaction, while we hold the lock, the record is the one that was
- * looked at, no switch has begun and nobody else has written the document. Then nodes drop what it names no more.
- * Failure modes: a compare failed, etcd unreachable: nothing is named, and all is looked at again; a document that is
- * too long. A node that misses the call to drop does it with its next Finish. */
+/* The document of copies in etcd. Happy path: one transaction. It compares that we hold the lock, that the record is
+ * the one that was looked at, that no switch has begun, and that nobody else has written the document. Then nodes drop
+ * the tables that it names no more. Failure modes: a compare failed, or etcd is unreachable: nothing is named, and the
+ * keeper looks again; the document is too long. A node that misses the call drops these tables at its next Finish. */
 #include "daemon/controller/copies/copy_keeper.h"
 #include "proto/pb.h"
 

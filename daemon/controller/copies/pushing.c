@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes get their copies, and what they got is compared with the manifest. Happy path: each target is asked to pull a
- * generation that is the record's, with the copies of the next document beside it: what its node has is kept, the rest
- * is fetched and digested. A tensor's digest needs all of it: where copies alone are not everything, the other nodes
- * say what they have. Failure modes: a node's own (its code), each by itself; PTC_EDIGEST. */
+/* Makes nodes fetch their copies, and compares the copies with the manifest. Happy path: each target is asked to pull
+ * the record's generation, with the copies of the next document beside it. It keeps the boxes that it has, fetches the
+ * rest, and digests them. A tensor's digest needs all of the tensor: if the copies are only a part of it, the other
+ * nodes give digests of their parts. Failure modes: a node's own error (its code), which does not affect other nodes;
+ * PTC_EDIGEST. */
 #include "daemon/controller/copies/copy_keeper.h"
 #include "daemon/agent/geometry/digest_merge.h"
 #include "proto/pb.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The document of devices as a controller reads and writes it.
  *
- * Happy path: it is read with the mod_revision that a transaction is to compare, without what jobs had that are
- * deleted. Failure modes: it cannot be read; it is too long. Then what nodes have that are not up is left out: such a
- * node, once it is back, starts no rank beside another job's (daemon/workers/group). */
+ * Happy path: the document is read with the mod_revision that a transaction is to compare, and without the devices of
+ * deleted jobs. Failure modes: it cannot be read; it is too long. If it is too long, devices of nodes that are not up
+ * are left out. Such a node, once it is back, starts no rank beside another job's (daemon/workers/group). */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"

@@ -3,15 +3,16 @@
  *
  * Happy path: no switch but a snapshot is under way, and the job has devices that ranks of the record do not need. Each
  * of their nodes that is settled (ptc_job_settled) is asked which of its processes live. The devices that none of them
- * has are taken out of the document. A job that waits to be started again keeps what it had. Devices that ranks have
- * and the document lacks (an older version started them) are written down.
+ * has are taken out of the document. A job that waits to be started again keeps its devices. If ranks have devices that
+ * the document lacks (an older version started them), these are written into it.
  *
- * Why nobody loses a device that a switch has just claimed: the look is given up if a claim was made since it began. A
- * claim that is made later is written by a later task of the same lane, which reads the document anew. Another
- * controller's are kept apart by the lock, which the transaction compares.
+ * Why nobody loses a device that a switch has just claimed: if a claim was made since the look began, the look is given
+ * up. A later claim is written by a later task of the same lane, which reads the document anew. Claims of another
+ * controller are kept apart by the lock, which the transaction compares.
  *
- * Failure modes: a node is down, or does not answer: what it has stays the job's until it is back and its ranks have
- * ended; another job wrote the document at the same moment: written again; the lock is lost: nothing is written. */
+ * Failure modes: a node is down, or does not answer: its devices stay the job's until it is back and its ranks have
+ * ended. Another job wrote the document at the same moment: it is written again. The lock is lost: nothing is written.
+ */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
@@ -19,7 +20,7 @@
 #include "base/number/fence.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
-#include "formats/json.h"
+#include "daemon/cluster/ranks/rank_rows.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
@@ -182,31 +183,24 @@ struct ask {
 };
 
 /* Whether the process of that rank may have the device. */
-static bool may_have(const json_t *row, uint32_t device)
+static bool may_have(const struct ptc_rank_row *row, uint32_t device)
 {
-	const char *state = json_string_value(json_object_get(row, "state"));
-	const json_t *on = json_object_get(row, "on_device"), *pid = json_object_get(row, "pid");
-
-	if (on)
-		return json_is_integer(on) && json_integer_value(on) == (json_int_t)device;
-	/* an older version does not say on which */
-	return (!pid || json_integer_value(pid) > 0) && (!state || strcmp(state, "exited") != 0);
+	if (row->says_device)
+		return row->on_device && row->device == (int64_t)device;
+	return row->lives; /* an older version does not say on which */
 }
 
-static void take_rows(struct ptc_device_look *l, uint32_t node, const json_t *rows)
+static void take_rows(struct ptc_device_look *l, uint32_t node, const struct ptc_rank_rows *rows)
 {
 	const char *name = ptc_cluster_node(l->ctl->all->cluster, node)->doc.name;
-	const json_t *row;
-	size_t k;
 
 	for (size_t i = 0; i < l->n; i++) {
 		if (strcmp(l->spare[i].node, name) != 0)
 			continue;
 		l->free[i] = ptc_job_settled(l->ctl->core, node);
-		json_array_foreach(rows, k, row) {
-			if (may_have(row, l->spare[i].device))
+		for (size_t k = 0; k < rows->n; k++)
+			if (may_have(&rows->v[k], l->spare[i].device))
 				l->free[i] = false;
-		}
 	}
 }
 
@@ -215,16 +209,15 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 	struct ask *a = arg;
 	struct ptc_device_look *l = a->look;
 	ProtobufCMessage *msg = NULL;
-	json_t *rows = NULL;
-	const char *text;
+	struct ptc_rank_rows rows;
 
 	(void)err;
 	if (status == 0)
 		status = ptc_pb_decode(&ptc__v1__document__descriptor, data, len, &msg, NULL);
-	text = status == 0 ? ((Ptc__V1__Document *)msg)->json : "";
-	if (status == 0 && !l->ctl->gone && ptc_json_load("ranks", text, strlen(text), &rows, NULL) == 0)
-		take_rows(l, a->node, rows);
-	json_decref(rows);
+	if (status == 0 && !l->ctl->gone && ptc_rank_rows_decode(((Ptc__V1__Document *)msg)->json, &rows, NULL) == 0) {
+		take_rows(l, a->node, &rows);
+		ptc_free(rows.v);
+	}
 	ptc_pb_free(msg);
 	ptc_free(a);
 	if (--l->awaited == 0)

@@ -2,8 +2,8 @@
 /* How a job ends whose ranks finish.
  *
  * Happy path: all ranks finish at one step; the first node that says so makes the controller take a snapshot there, and
- * with it the record says `done`. Whoever had asked for a switch whose stop lies after that step hears of this end
- * instead.
+ * with it the record says `done`. A caller whose switch was to stop the ranks after that step gets the summary of this
+ * end instead.
  *
  * Failure modes: a rank has finished and others are past its step (they go on, without snapshots that are due, and the
  * job ends when all have finished); they have finished at different steps (no step has the state of all: the job ends

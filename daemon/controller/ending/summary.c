@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a committed switch came to (docs/control.md): the summary for whoever
- * waits for it, and a brief form that its event keeps. Loop thread.
+/* The result of a committed switch (docs/control.md): the summary for the waiting caller, and a brief form for its
+ * event. Loop thread.
  *
  * Happy path: both are made once, when the core says that the switch is done.
  *
@@ -100,39 +100,45 @@ static const char *preserved(const struct ptc_controller *ctl)
 
 static bool sends_elsewhere(const struct ptc_controller *ctl, const char *from, size_t but)
 {
-	const json_t *row;
-	size_t k;
-
 	for (size_t i = 0; i < ctl->npulls; i++)
-		json_array_foreach(ctl->pulls[i].links, k, row)
-			if (i != but && strcmp(json_string_value(json_object_get(row, "from")), from) == 0)
+		for (size_t k = 0; i != but && k < ctl->pulls[i].nlinks; k++)
+			if (strcmp(ctl->pulls[i].links[k].from, from) == 0)
 				return true;
 	return false;
 }
 
-/* What links between nodes have given while they had them to themselves; NULL: nothing is known. */
-static json_t *links_json(const struct ptc_controller *ctl)
+struct ptc_link_use *ptc_switch_links(const struct ptc_controller *ctl, size_t *ret_n)
 {
-	json_t *out = json_array(), *row;
-	size_t k;
+	struct ptc_link_use *v = NULL;
+	size_t n = 0;
 
 	for (size_t i = 0; i < ctl->npulls; i++)
-		json_array_foreach(ctl->pulls[i].links, k, row) {
-			const char *from = json_string_value(json_object_get(row, "from"));
-			json_t *one;
+		for (size_t k = 0; k < ctl->pulls[i].nlinks; k++) {
+			const struct ptc_link_use *l = &ctl->pulls[i].links[k];
 
-			if (!from || sends_elsewhere(ctl, from, i))
+			if (sends_elsewhere(ctl, l->from, i) || !PTC_MORE(v, n))
 				continue;
-			one = json_copy(row);
-			json_object_set_new(one, "to",
-					    json_string(
-						    ptc_cluster_node(ctl->all->cluster, ctl->pulls[i].node)->doc.name));
-			json_array_append_new(out, one);
+			v[n] = *l;
+			snprintf(v[n].to, sizeof v[n].to, "%s",
+				 ptc_cluster_node(ctl->all->cluster, ctl->pulls[i].node)->doc.name);
+			n++;
 		}
-	if (json_array_size(out))
-		return out;
-	json_decref(out);
-	return NULL;
+	*ret_n = n;
+	return v;
+}
+
+static void links_json(const struct ptc_controller *ctl, json_t *root)
+{
+	size_t n;
+	struct ptc_link_use *v = ptc_switch_links(ctl, &n);
+	json_t *out = n ? json_array() : NULL;
+
+	for (size_t i = 0; i < n; i++)
+		json_array_append_new(out, json_pack("{s:s, s:I, s:f, s:s}", "from", v[i].from, "bytes",
+						     (json_int_t)v[i].bytes, "seconds", v[i].seconds, "to", v[i].to));
+	if (out)
+		json_object_set_new(root, "links", out);
+	ptc_free(v);
 }
 
 /* Of a job with device memory: where what was restored to devices came from. */
@@ -150,7 +156,7 @@ static void device_json(const struct ptc_controller *ctl, json_t *root)
 char *ptc_switch_summary(struct ptc_controller *ctl)
 {
 	uint64_t wire = 0, copied = 0, verified = ctl->captured_bytes;
-	json_t *plan = NULL, *root, *links = links_json(ctl);
+	json_t *plan = NULL, *root;
 	double ahead;
 	char *text;
 
@@ -177,11 +183,10 @@ char *ptc_switch_summary(struct ptc_controller *ctl)
 		json_object_set_new(root, "captured_bytes", json_integer((json_int_t)ctl->captured_bytes));
 		json_object_set_new(root, "pause", pause_json(ctl));
 	}
-	if (root)
+	if (root) {
 		device_json(ctl, root);
-	if (root && links)
-		json_object_set(root, "links", links);
-	json_decref(links);
+		links_json(ctl, root);
+	}
 	if (root && ptc_ahead_took(ctl, &ahead))
 		json_object_set_new(root, "built_ahead_ms", json_real(ahead * 1e3));
 	text = root ? ptc_json_text(root) : NULL;

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is left when a daemon dies between two steps, and its removal.
+/* Removes remains of daemons that died between two steps. Three things can be left:
+ * - Chunks and ranks' folders of a job that was deleted while we did not look. ptc_tidy_store asks etcd about every job
+ *   in our store and every folder, at start and after each re-listing, until each got an answer.
+ * - Blobs of a job whose creation never came to its transaction. A key under /ptc/creating/ announces them; whoever
+ *   sees the creator's life end removes both.
+ * - Blobs of switches that were aborted or superseded. tidy_blobs removes them whenever a controller comes to rest.
  *
- * Three things can be left: chunks and ranks' folders of a job that was deleted while we did not
- * look (ptc_tidy_store asks etcd about every job in our store and every folder, at start and
- * after each re-listing, until each got an answer); blobs of a job whose
- * creation never came to its transaction (they are announced by a key under
- * /ptc/creating/, and whoever sees the creator's life end removes both); blobs
- * of switches that were aborted or superseded (tidy_blobs, whenever a
- * controller comes to rest).
- *
- * Failure modes: etcd unreachable, or without its data (asked again; all->reconciled and
- * ctl->untidy remember it); a controller that is none any more (every
- * removal is a transaction that compares its lock). */
+ * Failure modes: etcd is unreachable, or without its data (asked again; all->reconciled and ctl->untidy remember it);
+ * the controller is not one any more (every removal is a transaction that compares its lock). */
 #include "base/alloc.h"
 #include "daemon/store/store.h"
 #include "base/check.h"

@@ -22,33 +22,6 @@ void ptc_controller_saw_node(struct ptc_controller *ctl, uint32_t node, bool up)
 		*since = ptc_sys_now_ns();
 }
 
-static bool holds_part(const struct ptc_controller *ctl, const char *node)
-{
-	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
-
-	for (size_t i = 0; i < g->nnodes; i++)
-		if (strcmp(g->nodes[i], node) == 0)
-			return true;
-	return false;
-}
-
-void ptc_controller_tell_node(struct ptc_controller *ctl, uint32_t node, bool up, int64_t since_ns)
-{
-	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;
-	bool live = ctl->record.run == PTC_RUN_LIVE;
-
-	if (!ctl->has_record || !holds_part(ctl, name))
-		return;
-	if (up)
-		ptc_event(ctl->all->cluster, ctl->uuid, "node_back", "node %s is back, after %.1f s", name,
-			  (double)(ptc_sys_now_ns() - since_ns) / 1e9);
-	else
-		ptc_event(ctl->all->cluster, ctl->uuid, "node_down", "node %s is down: %s", name,
-			  live ? "its ranks go on if only its ptcd is gone; switches wait for it"
-			       : "what it alone has of the state cannot be read; switches wait for it, or until it is "
-				 "lost");
-}
-
 /* "node n1, down for 12 s; node n2, down for 3 s"; false: no node is waited for. */
 static bool names(const struct ptc_controller *ctl, char *buf, size_t size)
 {
@@ -103,7 +76,7 @@ void ptc_controller_waited_text(const struct ptc_controller *ctl, const struct p
 	snprintf(buf, size,
 		 "node %s has been down for %u s, and the switch needs it%s%s: start ptcd there and ask again%s", name,
 		 up->waited_ms / 1000, others, *others ? ")" : "",
-		 ctl->has_record && holds_part(ctl, name)
+		 ctl->has_record && ptc_controller_ranks_on(ctl, name)
 			 ? "; it has a part of the job's state, so every switch needs it"
 			 : ", or ask for nodes that are up (`ptcctl nodes`, --nodes)");
 }

@@ -5,8 +5,8 @@
  *     |                      | aborted: again        ^                       \--no ranks run--> MOVES --> OVER
  *     +----------------------+--no ranks run---------+
  *
- * Why not a resize: between its commits the newest snapshot is where the old layout puts it, so a node that is taken
- * away then takes bytes along (docs/decisions/0031). */
+ * Why not a resize: between its commits the newest snapshot lies where the old layout puts it. If the node is taken
+ * away then, bytes are lost (docs/decisions/0031). */
 #include "daemon/controller/leaving/leaving.h"
 #include "daemon/controller/internal.h"
 

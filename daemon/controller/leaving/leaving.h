@@ -6,9 +6,9 @@
  * no ranks run. Where it cannot start elsewhere, ranks go on after the snapshot. From the end of the copies on, the
  * nodes may go at any instant: nothing is lost.
  *
- * Failure modes: what is not copied in time is named (ptc_leaving_said); the job waits no longer then. Nothing of this
- * is written down but what the copies' document and the record say: a controller that takes over does not know which
- * nodes leave. [loop] for all of it. */
+ * Failure modes: if some bytes are not copied in time, the answer names them, and the job waits no longer. Only the
+ * document of copies and the record are in etcd. So a controller that takes over does not know which nodes leave, until
+ * it is told. [loop] for all of it. */
 #pragma once
 
 #include "base/limits.h"
@@ -38,7 +38,7 @@ enum ptc_leaving_phase {
 	PTC_LEAVING_OVER,
 };
 
-/* What the keeper of copies found last, of one record: bytes that only leaving nodes have. */
+/* The last result of the keeper of copies, for one record: bytes that only leaving nodes have. */
 struct ptc_leaving_left {
 	int64_t record_revision; /* 0: it has not looked yet */
 	uint64_t epoch;          /* of the cluster, as it began to look: what was gone may be back since */
@@ -73,11 +73,12 @@ bool ptc_leaving_has(const struct ptc_controller *ctl, const char *node);
 bool ptc_leaving_in_layout(const struct ptc_controller *ctl); /* the job's layout is on a node that leaves */
 /* A job whose ranks have stopped is not started yet: what only leaving nodes have comes first. */
 bool ptc_leaving_holds(const struct ptc_controller *ctl);
-/* Some node leaves, and more time changes nothing: no node can take what is left, or those that had it are lost. */
+/* Some node leaves, and more time changes nothing: no node can take the remaining bytes, or the nodes that had them are
+ * lost. */
 bool ptc_leaving_stuck(const struct ptc_controller *ctl);
-/* What was found last still holds. */
+/* The last result still holds. */
 bool ptc_leaving_counted(const struct ptc_controller *ctl);
-/* What lacks for the record is what leaving nodes alone have; everything else comes later. */
+/* The record lacks copies only of bytes that leaving nodes alone have; everything else comes later. */
 bool ptc_leaving_urgent(const struct ptc_controller *ctl);
 /* The keeper of copies has looked. */
 void ptc_leaving_looked(struct ptc_controller *ctl, const struct ptc_leaving_left *left);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layout that a view's committed generation has, and where what it says is: on its ranks' nodes, and on those that
- * have copies. Owned by whoever made it. Blocking, not on the loop. Failure modes: those of the documents, memory. */
+/* The layout of a view's committed generation, and the nodes that have its bytes: its ranks' nodes, and those with
+ * copies. Owned by whoever made it. Blocking, not on the loop. Failure modes: those of the documents, memory. */
 #pragma once
 
 #include "daemon/controller/controller.h"

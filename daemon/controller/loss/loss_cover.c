@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Before the first commit of a switch whose ranks do not run: the nodes that have sealed hold every tensor.
- *
- * Happy path: all have sealed, and nothing is to be worked out. Failure modes: PTC_ELOST naming what only nodes hold
- * that were left out: the switch aborts, and the record stays. The work is a task of the job, with copies of all it
- * needs. */
+/* Checks, before the first commit of a switch whose ranks do not run, that the nodes that have sealed hold every
+ * tensor. Happy path: all have sealed, and nothing has to be computed. Failure modes: PTC_ELOST naming tensors that
+ * only left-out nodes hold: the switch aborts, and the record stays. The work is a task of the job, with copies of all
+ * it needs. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"

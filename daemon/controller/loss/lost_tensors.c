@@ -3,8 +3,8 @@
  *
  * Happy path: every node of the generation is up and has its table; one empty fetch from each shows that.
  *
- * Failure modes: a node that is down, or up without the table (its store was lost, or is a new one), has nothing; one
- * that does not answer is taken to have what it had. */
+ * Failure modes: a node that is down, or that is up without the table (its store was lost, or is new), counts as having
+ * nothing. A node that does not answer counts as having its table. */
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
@@ -13,14 +13,12 @@
 #include "daemon/controller/internal.h"
 #include "daemon/controller/loss/copied_layout.h"
 #include "rpc/pb/pbcall.h"
-#include "formats/json.h"
 
 #include "ptc.pb-c.h"
 
 #include <string.h>
 
 #define ASK_TIMEOUT_MS 1000
-#define LIST_MAX       100 /* items named; of the others only number and bytes are told */
 #define ITEM_NAME_SIZE (PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2)
 
 /* A fetch of nothing, from the table that the generation is on this node. */
@@ -64,30 +62,30 @@ static bool has_table(struct ptc_controllers *all, const struct ptc_view *v, siz
 	return rc != PTC_ENOTFOUND && rc != PTC_ELOST && rc != PTC_ECORRUPT;
 }
 
-static json_t *list_json(const struct ptc_spec *spec, char *const *names, const struct ptc_lost *lost, size_t n)
+/* Takes into the report what there is room for. */
+static int take_lost(const struct ptc_spec *spec, const struct ptc_lost *lost, size_t n, struct ptc_lost_report *r)
 {
-	json_t *list = json_array();
-	int64_t bytes = 0;
-
+	r->ntensors = n;
+	r->listed = n ? ptc_calloc(PTC_MIN(n, (size_t)PTC_LOST_LISTED), sizeof *r->listed) : NULL;
+	if (n && !r->listed)
+		return PTC_ENOMEM;
 	for (size_t i = 0; i < n; i++) {
-		char name[ITEM_NAME_SIZE];
-		json_t *nodes;
+		struct ptc_lost_tensor *to;
 
-		bytes += lost[i].bytes;
-		if (i >= LIST_MAX)
+		r->bytes += lost[i].bytes;
+		if (i >= PTC_LOST_LISTED)
 			continue;
-		nodes = json_array();
-		for (uint32_t k = 0; k < lost[i].nnodes; k++)
-			json_array_append_new(nodes, json_string(names[lost[i].nodes[k]]));
-		json_array_append_new(list, json_pack("{s:s, s:I, s:o}", "tensor",
-						      ptc_item_name(spec, lost[i].item, name, sizeof name), "bytes",
-						      (json_int_t)lost[i].bytes, "nodes", nodes));
+		to = &r->listed[r->nlisted++];
+		(void)ptc_item_name(spec, lost[i].item, to->name, sizeof to->name);
+		to->bytes = lost[i].bytes;
+		to->nnodes = lost[i].nnodes;
+		memcpy(to->nodes, lost[i].nodes, sizeof to->nodes);
 	}
-	return json_pack("{s:I, s:I, s:o}", "tensors", (json_int_t)n, "bytes", (json_int_t)bytes, "list", list);
+	return 0;
 }
 
 static int find(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_spec *spec, const bool *usable,
-		json_t **ret_lost, struct ptc_error *err)
+		struct ptc_lost_report *r, struct ptc_error *err)
 {
 	const struct ptc_declared *declared;
 	struct ptc_lost *lost = NULL;
@@ -97,8 +95,8 @@ static int find(struct ptc_controllers *all, const struct ptc_view *v, const str
 
 	if (!rc)
 		rc = ptc_layout_lost(h.with.layout, &h.with.at, (uint32_t)v->nnodes, usable, &lost, &n, err);
-	if (!rc)
-		*ret_lost = n ? list_json(spec, v->nodes, lost, n) : NULL;
+	if (!rc && take_lost(spec, lost, n, r) != 0)
+		rc = ptc_nomem(err);
 	ptc_free(lost);
 	ptc_copied_layout_done(&h);
 	return rc;
@@ -137,27 +135,26 @@ struct absent {
 	const struct ptc_view *v;
 	const struct ptc_record_doc *record;
 	const bool *usable;
-	json_t *rows;
+	struct ptc_lost_report *r;
+	int rc;
 };
 
-static uint64_t tensors_of(const json_t *lost, const char *node)
+static uint64_t tensors_of(const struct ptc_lost_report *r, uint32_t node)
 {
 	uint64_t n = 0;
-	size_t i, k;
-	json_t *row, *name;
 
-	json_array_foreach(json_object_get(lost, "list"), i, row)
-		json_array_foreach(json_object_get(row, "nodes"), k, name)
-			n += strcmp(json_string_value(name), node) == 0;
+	for (size_t i = 0; i < r->nlisted; i++)
+		for (uint32_t k = 0; k < r->listed[i].nnodes; k++)
+			n += r->listed[i].nodes[k] == node;
 	return n;
 }
 
-static char *means(const char *state, const struct ptc_record_doc *record, const json_t *lost, const char *node,
-		   size_t items)
+static char *means(const struct ptc_absent_node *of, const struct ptc_record_doc *record,
+		   const struct ptc_lost_report *r, size_t items)
 {
-	uint64_t n = tensors_of(lost, node);
-	bool more = ptc_json_count(lost, "tensors") > json_array_size(json_object_get(lost, "list"));
-	const char *what = lost ? "what it had" : "every tensor";
+	uint64_t n = tensors_of(r, of->node);
+	bool more = r->ntensors > r->nlisted;
+	const char *what = r->ntensors ? "what it had" : "every tensor";
 
 	if (n)
 		return ptc_asprintf("bytes of %s%llu of %zu tensors were on no other node: what needs them is refused "
@@ -165,7 +162,7 @@ static char *means(const char *state, const struct ptc_record_doc *record, const
 				    more ? "at least " : "", (unsigned long long)n, items);
 	if (record->run == PTC_RUN_LIVE)
 		return ptc_asprintf("%s is on other nodes; the job's ranks run, and switches wait for the node", what);
-	if (strcmp(state, "down") != 0)
+	if (strcmp(of->state, "down") != 0)
 		return ptc_asprintf("%s is on other nodes; switches go on without it", what);
 	return ptc_asprintf("%s is on other nodes; switches wait for the node until it is lost%s", what,
 			    record->run == PTC_RUN_NONE || record->recovery
@@ -179,7 +176,9 @@ static void list_absent(void *arg)
 	struct absent *a = arg;
 	struct ptc_cluster *c = a->all->cluster;
 
-	for (size_t i = 0; i < a->v->nnodes; i++) {
+	a->r->absent = ptc_calloc(a->v->nnodes, sizeof *a->r->absent);
+	a->rc = a->r->absent ? 0 : PTC_ENOMEM;
+	for (uint32_t i = 0; a->rc == 0 && i < a->v->nnodes; i++) {
 		const struct ptc_node *n;
 		const char *state;
 		uint32_t at;
@@ -191,33 +190,36 @@ static void list_absent(void *arg)
 			: n->up                                ? "without its bytes"
 			: ptc_node_lost_for(n, a->record)      ? "lost"
 							       : "down";
-		json_array_append_new(a->rows,
-				      json_pack("{s:s, s:s, s:f}", "node", a->v->nodes[i], "state", state, "down_s",
-						n->up ? 0.0 : (double)(ptc_sys_now_ns() - n->down_ns) / 1e9));
+		a->r->absent[a->r->nabsent++] = (struct ptc_absent_node){
+			.node = i,
+			.state = state,
+			.down_s = n->up ? 0.0 : (double)(ptc_sys_now_ns() - n->down_ns) / 1e9,
+		};
 	}
 }
 
 static int add_absent(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_record_doc *record,
-		      const bool *usable, const json_t *lost, size_t items, json_t **ret_absent, struct ptc_error *err)
+		      const bool *usable, size_t items, struct ptc_lost_report *r, struct ptc_error *err)
 {
-	struct absent a = { .all = all, .v = v, .record = record, .usable = usable, .rows = json_array() };
+	struct absent a = { .all = all, .v = v, .record = record, .usable = usable, .r = r };
 	int rc = ptc_loop_call(all->loop, list_absent, &a);
-	json_t *row;
-	size_t i;
 
-	if (rc) {
-		json_decref(a.rows);
+	if (rc)
 		return ptc_error_set(err, rc, "the daemon is stopping");
+	for (size_t i = 0; i < r->nabsent && a.rc == 0; i++) {
+		r->absent[i].means = means(&r->absent[i], record, r, items);
+		a.rc = r->absent[i].means ? 0 : PTC_ENOMEM;
 	}
-	json_array_foreach(a.rows, i, row) {
-		char *text = means(json_string_value(json_object_get(row, "state")), record, lost,
-				   json_string_value(json_object_get(row, "node")), items);
+	return a.rc ? ptc_nomem(err) : 0;
+}
 
-		json_object_set_new(row, "means", json_string(text ? text : ""));
-		ptc_free(text);
-	}
-	*ret_absent = a.rows;
-	return 0;
+void ptc_lost_report_done(struct ptc_lost_report *r)
+{
+	for (size_t i = 0; i < r->nabsent; i++)
+		ptc_free(r->absent[i].means);
+	ptc_free(r->absent);
+	ptc_free(r->listed);
+	memset(r, 0, sizeof *r);
 }
 
 void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *ret_has)
@@ -227,24 +229,24 @@ void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *r
 }
 
 int ptc_lost_find(struct ptc_controllers *all, const struct ptc_view *v, const bool *has, const struct ptc_spec *spec,
-		  const struct ptc_record_doc *record, json_t **ret_lost, json_t **ret_absent, struct ptc_error *err)
+		  const struct ptc_record_doc *record, struct ptc_lost_report *ret, struct ptc_error *err)
 {
+	struct ptc_lost_report r = { 0 };
 	bool complete = true;
-	int rc;
+	int rc = 0;
 
 	for (size_t i = 0; i < v->nnodes; i++)
 		complete = complete && has[i];
-	*ret_lost = *ret_absent = NULL;
-	if (complete)
-		return 0;
-	rc = find(all, v, spec, has, ret_lost, err);
-	if (!rc)
-		rc = add_absent(all, v, record, has, *ret_lost, ptc_spec_items(spec), ret_absent, err);
+	if (!complete)
+		rc = find(all, v, spec, has, &r, err);
+	if (rc == 0 && !complete)
+		rc = add_absent(all, v, record, has, ptc_spec_items(spec), &r, err);
 	if (rc) {
-		json_decref(*ret_lost);
-		*ret_lost = NULL;
+		ptc_lost_report_done(&r);
+		return rc;
 	}
-	return rc;
+	*ret = r;
+	return 0;
 }
 
 int ptc_lost_error(const struct ptc_view *v, const struct ptc_spec *spec, const struct ptc_layout *l,

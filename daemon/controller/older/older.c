@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Snapshots that a job keeps beside the committed one: controller_work.h. Happy path: a commit makes the record's
- * snapshot an older one, prunes the list by `keep`, and writes both in one transaction. Nodes are told by Finish which
- * tables stay; those that are not the record's are told once the job is idle.
+ * snapshot an older one, prunes the list by `keep`, and writes both in one transaction. Finish tells the record's nodes
+ * which tables stay. Other nodes are told once the job is idle.
  *
  * Failure modes: a switch finds no room. Then the oldest snapshot is taken from the list, in a transaction of its own
  * that holds only while nothing else has changed; and nodes are told after that. */

@@ -3,14 +3,15 @@
  * another job has given some back.
  *
  * Happy path: a node has more devices for the job than it has been weighed with. When nothing more has joined for the
- * waiting time, a switch to as many devices as there are is planned, at most max_gpus, and made if it pays. What the
- * job has been weighed with is then kept in etcd, so that any controller goes on from there.
+ * waiting time, a switch to as many devices as there are is planned, at most max_gpus, and made if it pays. The weighed
+ * devices are then kept in etcd, so any controller goes on from there.
  *
- * Failure modes: no switch pays, or none is possible (an event says why, and the same devices are not weighed again); a
- * switch that aborts (tried again, later and later, TRIES_MAX times); a node that is lost (recovery.c goes first, and
- * nothing is weighed meanwhile); a controller that dies before it has decided (the next one weighs the same).
- * Loop thread. */
+ * Failure modes: no switch pays, or none is possible (an event says why, and the same devices are not weighed again);
+ * the switch aborts (tried again after ever longer waits, TRIES_MAX times); a node is lost (recovery.c goes first, and
+ * nothing is weighed meanwhile); the controller dies before it has decided (the next one weighs the same devices). Loop
+ * thread. */
 #include "daemon/controller/internal.h"
+#include "daemon/controller/recovery/straggler_drain.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"
@@ -50,16 +51,12 @@ static uint32_t devices_of(const struct ptc_node *n)
 	return devices;
 }
 
-/* Those of a node that the job has, or may have: nobody else has them. */
+/* Those of a node that the job has, or may have: nobody else has them, and it has not left them as slow. */
 static uint32_t free_of(const struct ptc_controller *ctl, const struct ptc_node *n)
 {
 	struct ptc_cluster *c = ctl->all->cluster;
 	uint32_t well = devices_of(n), devices = 0;
-	size_t given;
 
-	(void)ptc_devices_of_node(ptc_cluster_devices(c), n->doc.name, &given);
-	if (!given)
-		return well;
 	for (uint32_t k = 0; well && k < n->doc.devices; k++)
 		devices += ptc_node_device_well(n, k, NULL) &&
 			   ptc_cluster_device_free(c, n->doc.name, k, ctl->uuid, ctl->recovery.shares, NULL);
@@ -326,8 +323,7 @@ static void try_later(struct ptc_growth *g)
 	g->tries++;
 }
 
-/* False: the controller has begun something else meanwhile. */
-static bool submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p, uint64_t *ret_id)
+bool ptc_growth_submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p, uint64_t *ret_id)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_switch_request r;
@@ -358,7 +354,7 @@ static void grow(struct ptc_controller *ctl, struct ptc_recovery_plan *p, const 
 	char to[200];
 
 	snprintf(to, sizeof to, "%s", p->planned.to.config);
-	if (!submit(ctl, p, &id)) {
+	if (!ptc_growth_submit(ctl, p, &id)) {
 		try_later(g);
 		return;
 	}
@@ -371,8 +367,7 @@ static void grow(struct ptc_controller *ctl, struct ptc_recovery_plan *p, const 
 		       : "table");
 }
 
-/* What may be otherwise a little later. */
-static bool passes(int status)
+bool ptc_growth_passes(int status)
 {
 	return status == PTC_ECOORD || status == PTC_EPEER || status == PTC_ETIMEOUT || status == PTC_ECANCELED;
 }
@@ -388,7 +383,7 @@ static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 		return; /* it is weighed again */
 	if (!joined(ctl) || !ctl->recovery.elastic.grow)
 		return;
-	if (passes(p->status) && g->tries < TRIES_MAX) {
+	if (ptc_growth_passes(p->status) && g->tries < TRIES_MAX) {
 		try_later(g);
 		return;
 	}
@@ -459,7 +454,7 @@ static void replanned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 		ptc_event(c, ctl->uuid, "links", "no new plan: %s", p->err.text);
 	else if (p->planned.stays)
 		ptc_event(c, ctl->uuid, "links", "no new plan: the job stays as it is: %s", why);
-	else if (submit(ctl, p, &id))
+	else if (ptc_growth_submit(ctl, p, &id))
 		ptc_event(c, ctl->uuid, "links", "a new plan: %s", why);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks were doing that hang is kept by their nodes, before anything is done to them.
+/* Has nodes keep records of what hanging ranks do, before anything is done to these ranks.
  *
  * Happy path: each node of the generation makes a set of files; an event says where. Failure modes: a node that does
  * not answer within ASK_MS, or is of a version that keeps nothing, is named; nobody waits for it any longer. Loop

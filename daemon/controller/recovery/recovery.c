@@ -3,16 +3,16 @@
  *
  * Happy path: a node of the generation is lost, and the steps of the ranks that can be seen stand still: if the job can
  * go on elsewhere, its ranks are ended (the record says why), and it is started again from the record's snapshot. Until
- * it can, nothing is ended: a node that comes back with its ranks finds the others as they were.
+ * the job can go on elsewhere, no rank is ended: a node that comes back with its ranks finds the others as they were.
  *
- * Failure modes: bytes or devices are missing (events and status say which; tried again, later and later, and when a
- * node comes back); a switch that starts ranks aborts (tried again; after TRIES_MAX failures that no node is to blame
- * for the job stays failed). A rank that fails is judged first: its node, or another, may have gone at the same moment.
- * The program itself may be what takes nodes down, or hangs as it is built: starts that come to nothing are counted in
- * the record, and after as many as the job allows it stays failed.
- * Loop thread. */
+ * Failure modes: bytes or devices are missing (events and status say which; tried again after ever longer waits, and
+ * when a node comes back); a switch that starts ranks aborts (tried again; if no node is to blame for TRIES_MAX
+ * failures, the job stays failed). If a rank fails, its cause is judged first: its node, or another, may have gone at
+ * the same moment. The program itself may take nodes down, or hang while it builds. So failed starts are counted in the
+ * record, and after as many as the job allows it stays failed. Loop thread. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/leaving/leaving.h"
+#include "daemon/controller/recovery/straggler_drain.h"
 #include "daemon/controller/recovery/stragglers.h"
 
 #include "base/buf.h"
@@ -103,7 +103,7 @@ static void wait_for(struct ptc_controller *ctl, const char *why)
 		ptc_event(ctl->all->cluster, ctl->uuid, "waits", "%s", r->waits);
 }
 
-/* What is told once the HALT has begun. */
+/* The event of the HALT, which is written once the HALT has begun. */
 __attribute__((format(printf, 3, 4))) static void will_tell(struct ptc_controller *ctl, const char *kind,
 							    const char *fmt, ...)
 {
@@ -142,30 +142,35 @@ static void try_later(struct ptc_controller *ctl)
 void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *next)
 {
 	if (ctl->has_record && ctl->record.recovery && !next->recovery)
-		ctl->recovery.over = ctl->record;
+		ctl->recovery.over = true;
+}
+
+struct ptc_event_line *ptc_recovery_event(const struct ptc_controller *ctl, const struct ptc_record_doc *next)
+{
+	const struct ptc_record_doc *before = &ctl->record;
+	char from[64] = "the beginning, for it had no snapshot", lost[96] = "how many steps are lost is not known";
+
+	if (!ctl->has_record || !before->recovery || next->recovery || next->run != PTC_RUN_LIVE)
+		return NULL;
+	if (before->reached)
+		snprintf(lost, sizeof lost, "step %llu had been reached: %llu steps are lost",
+			 (unsigned long long)before->reached,
+			 (unsigned long long)(before->reached > next->step ? before->reached - next->step : 0));
+	if (next->snapshot)
+		snprintf(from, sizeof from, "the snapshot of step %llu", (unsigned long long)next->step);
+	return ptc_event_line_new(ctl->all->cluster, ctl->uuid, "recovered", "the job goes on from %s, under %s; %s",
+				  from, ctl->view.to.config, lost);
 }
 
 void ptc_recovery_committed(struct ptc_controller *ctl)
 {
-	const struct ptc_record_doc *now = &ctl->record, *before = &ctl->recovery.over;
-	char from[64] = "the beginning, for it had no snapshot", lost[96] = "how many steps are lost is not known";
+	struct ptc_recovery *r = &ctl->recovery;
 
-	if (!before->recovery || now->recovery)
+	if (!r->over || ctl->record.recovery)
 		return;
-	if (now->run != PTC_RUN_LIVE)
-		goto over;
-	if (before->reached)
-		snprintf(lost, sizeof lost, "step %llu had been reached: %llu steps are lost",
-			 (unsigned long long)before->reached,
-			 (unsigned long long)(before->reached > now->step ? before->reached - now->step : 0));
-	if (now->snapshot)
-		snprintf(from, sizeof from, "the snapshot of step %llu", (unsigned long long)now->step);
-	ptc_event(ctl->all->cluster, ctl->uuid, "recovered", "the job goes on from %s, under %s; %s", from,
-		  ctl->view.from.config, lost);
-over:
-	ctl->recovery.over.recovery = PTC_RECOVERY_NONE;
-	ctl->recovery.waits[0] = '\0';
-	ctl->recovery.tries = ctl->recovery.fails = ctl->recovery.owed = 0;
+	r->over = false;
+	r->waits[0] = '\0';
+	r->tries = r->fails = r->owed = 0;
 }
 
 /* ---- ranks are given up ------------------------------------------------------------------ */
@@ -257,7 +262,7 @@ static void was_read(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 	}
 }
 
-/* Instead of a HALT: what the ranks that are left hold becomes the snapshot first. */
+/* Instead of a HALT: the memory of the remaining ranks becomes the snapshot first. */
 static bool make_held(struct ptc_controller *ctl, struct ptc_switch_request *r)
 {
 	const struct ptc_hold *h = &ctl->recovery.hold;
@@ -271,7 +276,7 @@ static bool make_held(struct ptc_controller *ctl, struct ptc_switch_request *r)
 	return true;
 }
 
-/* After mark: what is counted is counted from the step that the job goes on from. */
+/* After mark: counts begin at the step that the job goes on from. */
 static void mark_held(struct ptc_controller *ctl, struct ptc_switch_request *r)
 {
 	struct ptc_recovery *rec = &ctl->recovery;
@@ -323,12 +328,14 @@ static void planned_live(struct ptc_controller *ctl, struct ptc_recovery_plan *p
 		(void)ptc_recovery_hold(ctl); /* act goes on */
 		return;
 	}
+	try_later(ctl);
+	if (p->status == PTC_ENODEVICES && ptc_straggler_drain_yields(ctl))
+		return;
 	snprintf(why, sizeof why,
 		 "node %s is lost, and the job cannot go on without it: %s; its ranks are left as they are until the "
 		 "node is back",
 		 parts.names, p->err.text);
 	wait_for(ctl, why);
-	try_later(ctl);
 }
 
 /* A node of a job that trains is lost, and no step ends any more. */
@@ -367,7 +374,7 @@ static bool was_killed(const struct ptc_worker_doc *w)
 	return WIFSIGNALED(w->exit_status) && WTERMSIG(w->exit_status) == SIGKILL;
 }
 
-/* Of the ranks that have failed the one that the others followed: they exit when a peer has gone, nobody kills them. */
+/* The failed rank that the others followed: those exit by themselves when a peer has gone, and nobody kills them. */
 static const struct ptc_worker_doc *culprit(const struct ptc_controller *ctl, const struct ptc_worker_doc *first)
 {
 	const struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid);
@@ -447,7 +454,7 @@ static const char *says_gone(const struct ptc_controller *ctl, uint64_t incarnat
 	return NULL;
 }
 
-/* Whether it is known by now what is to blame. */
+/* Whether the cause of the failure is known by now. */
 static bool judged(struct ptc_controller *ctl, const struct parts *p, const struct ptc_worker_view *w, bool gone)
 {
 	struct ptc_recovery *r = &ctl->recovery;
@@ -522,6 +529,8 @@ static void planned_start(struct ptc_controller *ctl, struct ptc_recovery_plan *
 	if (!ptc_controller_idle(ctl) || !ctl->record.recovery || ctl->record.run == PTC_RUN_LIVE)
 		return;
 	try_later(ctl); /* unless this one succeeds */
+	if (p->status == PTC_ENODEVICES && ptc_straggler_drain_yields(ctl))
+		return;
 	if (p->status) {
 		snprintf(why, sizeof why, "the job waits to be started again: %s", p->err.text);
 		wait_for(ctl, why);
@@ -747,7 +756,7 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 			act(ctl, &p);
 	} else {
 		back(ctl);
-		if (!hangs(ctl))
+		if (!hangs(ctl) && !ptc_stragglers_leave(ctl))
 			grow(ctl);
 	}
 }

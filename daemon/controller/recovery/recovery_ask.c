@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What step the ranks of a job have come to, where nodes can be asked.
+/* Asks the nodes that are up for the steps of a job's ranks.
  *
  * Happy path: each node of the generation that is up answers Ranks; the last answer ends the round. Failure modes: a
  * node that does not answer is suspected (controller_send.c probes it and revokes its lease), and the round does not
@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
-#include "formats/json.h"
+#include "daemon/cluster/ranks/rank_rows.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
@@ -44,56 +44,49 @@ static void round_ends(struct ptc_rank_rounds *r)
 }
 
 /* Whether it should go on by itself: it does not wait at a boundary, has not finished, and is not told to end. */
-static bool should_go(const json_t *row)
+static bool should_go(const struct ptc_rank_row *row)
 {
-	const char *state = json_string_value(json_object_get(row, "state"));
-
-	return state && (strcmp(state, "running") == 0 || strcmp(state, "spawned") == 0);
+	return strcmp(row->state, "running") == 0 || strcmp(row->state, "spawned") == 0;
 }
 
-static void take_stand(const struct ask *a, const json_t *row, uint64_t step)
+static void take_stand(const struct ask *a, const struct ptc_rank_row *row, uint64_t step)
 {
 	struct ptc_rank_stand *s = &a->ctl->recovery.rounds.stand;
-	const json_t *median = json_object_get(row, "median_step_seconds");
-	const json_t *start = json_object_get(row, "start_step");
 
-	s->now_s = PTC_MAX(s->now_s, json_number_value(median));
+	s->now_s = PTC_MAX(s->now_s, row->median_step_s);
 	if (!should_go(row) || step > s->now)
 		return;
 	if (step < s->now) {
 		s->now = step;
-		s->rank = (uint32_t)ptc_json_count(row, "rank");
+		s->rank = (uint32_t)row->rank;
 		s->n = 0;
 		s->fresh = false;
 		snprintf(s->node, sizeof s->node, "%s", ptc_cluster_node(a->ctl->all->cluster, a->node)->doc.name);
 	}
 	s->n++;
-	/* an older version does not say */
-	s->fresh |= !json_is_integer(start) || step <= (uint64_t)json_integer_value(start);
+	s->fresh |= !row->has_start || step <= row->start_step; /* an older version does not say */
 }
 
 /* A rank that has published nothing yet stands where it began. */
-static void take_steps(const struct ask *a, const json_t *rows)
+static void take_steps(const struct ask *a, const struct ptc_rank_rows *rows)
 {
 	const struct ptc_record_doc *record = &a->ctl->record;
 	struct ptc_rank_rounds *r = &a->ctl->recovery.rounds;
-	const json_t *row, *step;
-	size_t i;
 
-	json_array_foreach(rows, i, row) {
-		if (ptc_json_count(row, "generation") != record->generation ||
-		    ptc_json_count(row, "incarnation") != a->incarnation)
+	for (size_t i = 0; i < rows->n; i++) {
+		const struct ptc_rank_row *row = &rows->v[i];
+
+		if (row->generation != record->generation || row->incarnation != a->incarnation)
 			continue;
-		r->now_s = PTC_MAX(r->now_s, json_number_value(json_object_get(row, "step_seconds")));
-		step = json_object_get(row, "step");
-		take_stand(a, row, json_is_integer(step) ? (uint64_t)json_integer_value(step) : record->step);
+		r->now_s = PTC_MAX(r->now_s, row->step_s);
+		take_stand(a, row, row->has_step ? row->step : record->step);
 		ptc_stragglers_saw(a->ctl, row);
-		if (!json_is_integer(step)) {
+		if (!row->has_step) {
 			r->now = PTC_MIN(r->now, record->step);
 			continue;
 		}
-		r->now = PTC_MIN(r->now, (uint64_t)json_integer_value(step));
-		r->reached = PTC_MAX(r->reached, (uint64_t)json_integer_value(step));
+		r->now = PTC_MIN(r->now, row->step);
+		r->reached = PTC_MAX(r->reached, row->step);
 	}
 }
 
@@ -103,18 +96,16 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 	struct ptc_controller *ctl = a->ctl;
 	struct ptc_rank_rounds *r = &ctl->recovery.rounds;
 	ProtobufCMessage *msg = NULL;
-	json_t *rows = NULL;
-	const char *text;
+	struct ptc_rank_rows rows = { 0 };
 
 	(void)err;
 	if (!ctl->gone && r->incarnation == a->incarnation) {
 		if (status == 0)
 			status = ptc_pb_decode(&ptc__v1__document__descriptor, data, len, &msg, NULL);
-		text = status == 0 ? ((Ptc__V1__Document *)msg)->json : "";
 		if (status == 0)
-			status = ptc_json_load("ranks", text, strlen(text), &rows, NULL);
+			status = ptc_rank_rows_decode(((Ptc__V1__Document *)msg)->json, &rows, NULL);
 		if (status == 0)
-			take_steps(a, rows);
+			take_steps(a, &rows);
 		else
 			r->silent = true;
 		if (status == PTC_EPEER || (status == PTC_ETIMEOUT && !r->patient))
@@ -122,7 +113,7 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 		if (--r->awaited == 0)
 			round_ends(r);
 	}
-	json_decref(rows);
+	ptc_free(rows.v);
 	ptc_pb_free(msg);
 	ptc_free(a);
 	ptc_controller_unref(ctl);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether the ranks that have survived the loss of a node have all of the state at one step.
+/* Finds out whether the ranks that have survived the loss of a node have all of the state at one step.
  *
  * Happy path: each node of the generation that is up holds its ranks, and says at which step each can be taken; the
  * greatest step is chosen whose ranks have every tensor. Failure modes: a rank does not promise that its memory stays
- * whole, or is in an update (not counted; so is each rank of a node that knows nothing of all this); a node does not
- * answer (it is suspected, and not counted); no step will do, or none beyond the snapshot's (NONE, and why). The choice
- * is a task with copies of all it needs; the rest is on the loop. */
+ * whole, or is in an update (it is not counted; nor are ranks of a node whose version cannot hold them); a node does
+ * not answer (it is suspected, and not counted); at no step do the ranks have everything, or only at the snapshot's or
+ * an earlier one (NONE, and why). The choice is a task with copies of all it needs; the rest is on the loop. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"

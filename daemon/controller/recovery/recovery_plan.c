@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a job can go on now whose ranks are lost: whether live nodes hold its snapshot, and which configuration the
- * devices that are there allow.
- *
- * Happy path: as it was, if there are as many devices; else the largest that its table, the planner or the scaling of
- * dp has for fewer, at least min_gpus. Failure modes: PTC_ELOST naming a tensor; PTC_ENODEVICES; what planning says.
- * The work is a task with copies of all it needs, in a lane of its own: the job's transactions do not wait for it. */
+/* Finds out where a job whose ranks are lost can go on: whether live nodes hold its snapshot, and which configuration
+ * the remaining devices allow. Happy path: if there are enough devices, the configuration stays. Otherwise it is the
+ * largest for fewer devices that the job's table, the planner or another dp gives, for at least min_gpus. Failure
+ * modes: PTC_ELOST naming a tensor; PTC_ENODEVICES; what planning says. The work is a task with copies of all it needs,
+ * in a lane of its own: the job's transactions do not wait for it. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/leaving/leaving.h"
 
@@ -38,7 +37,7 @@ struct task {
 /* Its ranks run, and are to go on running while it is planned. */
 static bool trains(const struct task *t)
 {
-	return t->what == PTC_RECOVERY_GROW || t->what == PTC_RECOVERY_AGAIN;
+	return t->what == PTC_RECOVERY_GROW || t->what == PTC_RECOVERY_AGAIN || t->what == PTC_RECOVERY_LEAVE;
 }
 
 /* Without those that leave; nobody leaves: every node, and no list. */

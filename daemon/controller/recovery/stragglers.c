@@ -9,11 +9,13 @@
 #include "daemon/controller/recovery/stragglers.h"
 
 #include "daemon/controller/internal.h"
+#include "daemon/controller/recovery/straggler_drain.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
+#include "daemon/cluster/ranks/rank_rows.h"
 #include "daemon/core/slow/slow.h"
 #include "reshard/spec/config.h"
 
@@ -29,6 +31,7 @@ struct ptc_stragglers {
 	uint32_t comparable; /* ranks, in the last one */
 	struct ptc_slow_scratch *scratch;
 	bool *told; /* of each rank, that it is slow */
+	struct ptc_straggler_drain drain;
 	struct ptc_slow_rank ranks[];
 };
 
@@ -53,10 +56,13 @@ static bool current(const struct ptc_controller *ctl)
 static void begin(struct ptc_controller *ctl)
 {
 	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+	struct ptc_straggler_drain drain = { 0 };
 	struct ptc_stragglers *s = NULL;
 	struct ptc_config c;
 	size_t n = g->world;
 
+	if (ctl->recovery.stragglers)
+		drain = ctl->recovery.stragglers->drain; /* is not the ranks' */
 	ptc_free(ctl->recovery.stragglers);
 	ctl->recovery.stragglers = NULL;
 	if (n == 0 || ptc_config_parse(g->config, &c, NULL) != 0)
@@ -68,22 +74,18 @@ static void begin(struct ptc_controller *ctl)
 	s->told = (bool *)(void *)(s->scratch + n);
 	s->incarnation = ctl->record.incarnation;
 	s->n = g->world;
+	s->drain = drain;
 	for (uint32_t r = 0; r < s->n; r++)
 		s->ranks[r].role = ptc_config_coords(&c, r).pp;
 	ctl->recovery.stragglers = s;
 }
 
-void ptc_stragglers_saw(struct ptc_controller *ctl, const json_t *row)
+void ptc_stragglers_saw(struct ptc_controller *ctl, const struct ptc_rank_row *row)
 {
 	struct ptc_stragglers *s = ctl->recovery.stragglers;
-	const json_t *step = json_object_get(row, "step");
-	const json_t *own = json_object_get(json_object_get(row, "reports"), OWN_REPORT);
-	uint64_t rank = ptc_json_count(row, "rank");
-	double own_s = json_number_value(own);
 
-	if (current(ctl) && ptc_json_count(row, "incarnation") == s->incarnation && json_is_integer(step) &&
-	    rank < s->n)
-		ptc_slow_see(&s->ranks[rank], (uint64_t)json_integer_value(step), json_is_number(own) ? &own_s : NULL);
+	if (current(ctl) && row->incarnation == s->incarnation && row->has_step && row->rank < s->n)
+		ptc_slow_see(&s->ranks[row->rank], row->step, row->has_own ? &row->own_s : NULL);
 }
 
 /* ---- what is said ---------------------------------------------------------------------- */
@@ -155,6 +157,19 @@ bool ptc_stragglers_tick(struct ptc_controller *ctl)
 		judge(ctl);
 	}
 	return ptc_sys_now_ns() - r->rounds.asked_ns >= ASK_NS;
+}
+
+struct ptc_straggler_drain *ptc_straggler_drain_of(struct ptc_controller *ctl)
+{
+	return ctl->recovery.stragglers ? &ctl->recovery.stragglers->drain : NULL;
+}
+
+bool ptc_stragglers_leave(struct ptc_controller *ctl)
+{
+	struct ptc_stragglers *s = ctl->recovery.stragglers;
+
+	return ctl->recovery.has_elastic && ctl->recovery.elastic.on_straggler == PTC_JOB_STRAGGLER_DRAIN &&
+	       current(ctl) && ptc_straggler_drain_tick(ctl, &s->drain, s->ranks, s->n);
 }
 
 /* ---- what is shown ----------------------------------------------------------------------- */

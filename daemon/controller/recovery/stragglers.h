@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks of a job that trains that are slower than the others: "on_straggler" of its description. daemon/core/slow says
- * which are; this gives it what ranks tell, and tells people. Loop thread. */
+/* Ranks of a job that trains that are slower than the others: "on_straggler" of its description. daemon/core/slow
+ * decides which ranks are slow. This file gives it the ranks' reports, and reports the result to people. Loop thread.
+ */
 #pragma once
 
 #include "base/limits.h"
@@ -10,6 +11,7 @@
 #include <stdint.h>
 
 struct ptc_controller;
+struct ptc_rank_row;
 
 #define PTC_STRAGGLERS_SHOWN 8 /* in an event, in status and as series, so that a job with many is one line */
 
@@ -27,5 +29,9 @@ json_t *ptc_stragglers_json(const struct ptc_controller *ctl);
 /* Each 200 ms, of a job that trains and all of whose nodes are up. True: its nodes are to be asked (ptc_recovery_ask).
  */
 bool ptc_stragglers_tick(struct ptc_controller *ctl);
-/* A rank's row of an answer to Ranks, of the record's incarnation. */
-void ptc_stragglers_saw(struct ptc_controller *ctl, const json_t *row);
+/* Each 200 ms, of a job that trains and all of whose nodes are up: leaves devices on which ranks are slow
+ * (straggler_drain.h). True: something is under way, and nothing else is to be begun. */
+bool ptc_stragglers_leave(struct ptc_controller *ctl);
+/* A rank of an answer to Ranks, of the record's incarnation. Its own work: the report own_seconds (docs/failures.md).
+ */
+void ptc_stragglers_saw(struct ptc_controller *ctl, const struct ptc_rank_row *row);

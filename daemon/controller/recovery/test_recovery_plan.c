@@ -18,6 +18,8 @@
 static struct {
 	const char *leaves; /* a node's name; NULL: none */
 	bool device_bad;    /* on the job's own nodes not enough are well */
+	const char *slow;   /* a node whose devices the job has left; NULL: none */
+	bool no_config;     /* the planner has none, of however many devices */
 	struct ptc_job_desc desc;
 	char asked[256]; /* the nodes that the planner may use; "any" */
 	unsigned answers;
@@ -29,8 +31,8 @@ static struct {
 bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t device, const char *uuid, bool shares,
 			     const struct ptc_job_view **ret_by)
 {
-	(void)c, (void)node, (void)device, (void)uuid, (void)shares, (void)ret_by;
-	return true;
+	(void)c, (void)device, (void)uuid, (void)shares, (void)ret_by;
+	return !t.slow || strcmp(node, t.slow) != 0;
 }
 
 bool ptc_node_device_well(const struct ptc_node *n, uint32_t device, char ret_health[PTC_HEALTH_BYTES])
@@ -148,7 +150,7 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 	if (!req->nnodes)
 		snprintf(t.asked + strlen(t.asked), sizeof t.asked - strlen(t.asked), " any");
 	*ret_planned = (struct ptc_planned){ 0 };
-	return t.device_bad && req->nnodes == 2 ? PTC_ENODEVICES : 0;
+	return (t.device_bad && req->nnodes == 2) || t.no_config ? PTC_ENODEVICES : 0;
 }
 
 void ptc_planned_done(struct ptc_planned *p)
@@ -209,9 +211,34 @@ static void test_device_not_well(void **state)
 	assert_int_equal(t.status, PTC_ENODEVICES);
 }
 
+/* Devices that the job leaves are not counted. Where there are others the configuration stays; where there are not it
+ * is the next that is possible, and never less than min_gpus. The job trains: whether its state is covered is not
+ * asked, and it goes on as it is where nothing is possible. */
+static void test_slow(void **state)
+{
+	(void)state;
+	t.desc = (struct ptc_job_desc){ 0 };
+	t.device_bad = false;
+	t.slow = "n1";
+	assert_string_equal(asked(PTC_RECOVERY_LEAVE, NULL), "0 on any"); /* n0, n2 and n3 are there */
+	assert_string_equal(asked(PTC_RECOVERY_LEAVE, "n2"), "0 on n0 n1 n3");
+	t.no_config = true;
+	assert_string_equal(asked(PTC_RECOVERY_LEAVE, NULL), "1 on any");
+	assert_int_equal(t.status, PTC_ENODEVICES);
+	t.desc.elastic.min_gpus = 2;
+	assert_string_equal(asked(PTC_RECOVERY_LEAVE, NULL), "0 on any");
+	assert_int_equal(t.status, PTC_ENODEVICES);
+	t.no_config = false;
+	assert_string_equal(asked(PTC_RECOVERY_GROW, NULL), "3 on any");
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_leaving), cmocka_unit_test(test_device_not_well) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_leaving),
+		cmocka_unit_test(test_device_not_well),
+		cmocka_unit_test(test_slow),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

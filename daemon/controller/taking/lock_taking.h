@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this node's tries to take jobs' locks have shown. For other rooms: the API says it of a job. No failure modes.
- */
+/* The results of this node's tries to take jobs' locks, which the control API shows. No failure modes. */
 #pragma once
 
 struct ptc_job_view;

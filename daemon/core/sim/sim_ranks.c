@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What trains on the nodes of the simulation: one rank a node, a process of its own.
+/* The training ranks of the simulation: one on each node, a process of its own.
  *
  * A rank at boundary(step) publishes the step, reads its stop, and waits there or goes into the step; the step is over
  * for it once every rank of its incarnation has gone into it. So ranks are at most one step apart, and one that is gone

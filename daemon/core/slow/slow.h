@@ -3,8 +3,8 @@
  * the caller owns the ranks, and gives samples and the end of each round. docs/failures.md ("Slow ranks") has the rule
  * for users, docs/decisions/0039 its reasons.
  *
- * In synchronous training all ranks' steps take equally long, because each waits for the slowest. So what is compared
- * is not the step but the rank's own work in it, which only its program knows: a sum of seconds that grows.
+ * In synchronous training all ranks' steps take equally long, because each waits for the slowest. So the rule compares
+ * not steps but the rank's own work in them: a growing sum of seconds, which only its program knows.
  *
  * A window ends when every rank has made so many steps since it began. Each rank then has one number: its own seconds a
  * step. Among the ranks of one role (a pipeline stage) a rank is over the limit if it is beyond the median by
@@ -47,10 +47,10 @@ struct ptc_slow_scratch { /* one for each rank, for the call only */
 	double value;
 };
 
-/* What the rank says now. own_s NULL: nothing of its own work. A sum that is no number, or that goes back, makes the
- * rank unknown for this window. */
+/* Adds a sample of a rank. own_s NULL: the rank does not report its own work. A sum that is not a number, or that is
+ * less than before, makes the rank unknown for this window. */
 void ptc_slow_see(struct ptc_slow_rank *r, uint64_t step, const double *own_s);
-/* After a round of samples. False: the window goes on. True: it has ended, words and `slow` say what it has shown, and
+/* Ends a round of samples. False: the window goes on. True: the window has ended, words and `slow` have its result, and
  * the next window has begun. */
 bool ptc_slow_judge(struct ptc_slow_rank *ranks, size_t n, uint64_t steps, uint32_t percent,
 		    struct ptc_slow_scratch *scratch);

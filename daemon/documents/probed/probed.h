@@ -6,8 +6,8 @@
  * Whoever removes blobs keeps those that the list names, and compares the list's revision as it removes others. Earlier
  * versions know nothing of the list and may remove them: a name without a blob counts as none.
  *
- * Failure modes: PTC_ECOORD; what a document is (its own code); PTC_ELIMIT; PTC_ECONFLICT: the job changes again and
- * again. Threads: any but the loop; all functions but `done` block. */
+ * Failure modes: PTC_ECOORD; a document cannot be read (its own code); PTC_ELIMIT; PTC_ECONFLICT: the job changes again
+ * and again. Threads: any but the loop; all functions but `done` block. */
 #pragma once
 
 #include "daemon/documents/documents.h"

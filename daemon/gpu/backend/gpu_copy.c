@@ -7,8 +7,8 @@
  * a kernel where there are kernels (gpu_launch.c). A digest is computed on the device, or without kernels of tiles that
  * come out through the ring.
  *
- * Failure modes: a copy that the device does not do. What was queued is waited for before the call returns, so nothing
- * is written to host memory after it; if even that fails the failure is sticky and the process ends. */
+ * Failure modes: the device does not do a copy. The call waits for all queued copies before it returns, so nothing is
+ * written to host memory after it. If even waiting fails, the failure is sticky and the process ends. */
 #include "base/check.h"
 #include "base/number/digest.h"
 #include "base/sys/fault.h"
@@ -109,8 +109,8 @@ static CUresult copy_tile(struct ptc_gpu *g, const struct ptc_gpu_memory *m, con
 	CUDA_MEMCPY3D c = { .WidthInBytes = t->width, .Height = t->height, .Depth = t->depth };
 
 	if (t->height == 1 && t->depth == 1)
-		return direction == PTC_GPU_OUT ? g->cu->cuMemcpyDtoHAsync(host, device, t->width, g->stream)
-						: g->cu->cuMemcpyHtoDAsync(device, host, t->width, g->stream);
+		return direction == PTC_GPU_OUT ? g->cu->cuMemcpyDtoHAsync(host, device, t->width, g->link[direction])
+						: g->cu->cuMemcpyHtoDAsync(device, host, t->width, g->link[direction]);
 	if (direction == PTC_GPU_OUT) {
 		c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
 		c.srcDevice = device;
@@ -130,7 +130,7 @@ static CUresult copy_tile(struct ptc_gpu *g, const struct ptc_gpu_memory *m, con
 		c.dstPitch = device_row;
 		c.dstHeight = device_height;
 	}
-	return g->cu->cuMemcpy3DAsync(&c, g->stream);
+	return g->cu->cuMemcpy3DAsync(&c, g->link[direction]);
 }
 
 /* Between a slot, where a tile lies packed, and host memory. */
@@ -200,11 +200,21 @@ static bool is_short(const struct ptc_gpu_part *merged)
 	return merged->width < PTC_GPU_SHORT_ROW && merged->height * merged->depth > 1;
 }
 
-/* By a kernel: between the box and the slot's device memory, and between that and the slot in one piece. */
+/* What `later` is told from now on comes after what `first` has been told. */
+static CUresult after(struct ptc_gpu *g, CUstream first, CUstream later, CUevent event)
+{
+	CUresult result = g->cu->cuEventRecord(event, first);
+
+	return result ? result : g->cu->cuStreamWaitEvent(later, event, 0);
+}
+
+/* By a kernel: between the box and the slot's device memory, and between that and the slot in one piece. Kernels have a
+ * stream of their own, so one packs while the link copies what another has packed. */
 static CUresult move_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t, unsigned slot)
 {
 	struct ptc_gpu *g = r->g;
 	CUdeviceptr box = r->m->base + t->device_at, packed = ptc_gpu_slot_buffer(g, slot);
+	CUstream link = g->link[r->direction];
 	struct ptc_gpu_part size = { .width = t->width,
 				     .height = t->height,
 				     .depth = t->depth,
@@ -215,15 +225,24 @@ static CUresult move_tile(struct ring_run *r, const struct ptc_gpu_part *p, cons
 
 	if (r->direction == PTC_GPU_OUT) {
 		result = ptc_gpu_launch_move(g, PTC_GPU_OUT, box, &size, slot);
-		return result ? result : g->cu->cuMemcpyDtoHAsync(g->ring[slot].bytes, packed, bytes, g->stream);
+		if (!result)
+			result = after(g, g->stream, link, g->ring[slot].packed);
+		return result ? result : g->cu->cuMemcpyDtoHAsync(g->ring[slot].bytes, packed, bytes, link);
 	}
-	result = g->cu->cuMemcpyHtoDAsync(packed, g->ring[slot].bytes, bytes, g->stream);
+	result = g->cu->cuMemcpyHtoDAsync(packed, g->ring[slot].bytes, bytes, link);
+	if (!result)
+		result = after(g, link, g->stream, g->ring[slot].packed);
 	return result ? result : ptc_gpu_launch_move(g, PTC_GPU_IN, box, &size, slot);
 }
 
-static CUresult start_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t, unsigned slot)
+/* *ret_last: the stream that has the last of its work. */
+static CUresult start_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t, unsigned slot,
+			   CUstream *ret_last)
 {
-	if (r->kernels && is_short(p))
+	bool kernel = r->kernels && is_short(p);
+
+	*ret_last = kernel && r->direction == PTC_GPU_IN ? r->g->stream : r->g->link[r->direction];
+	if (kernel)
 		return move_tile(r, p, t, slot);
 	return copy_tile(r->g, r->m, p, t, r->direction, r->g->ring[slot].bytes, t->width, t->width * t->height);
 }
@@ -232,6 +251,7 @@ static int issue_tile(struct ring_run *r, const struct ptc_gpu_part *p, const st
 {
 	unsigned i = (unsigned)(r->issued % PTC_GPU_SLOTS);
 	struct ptc_gpu_slot *slot = &r->g->ring[i];
+	CUstream last;
 	int rc;
 
 	if (r->issued - r->finished == PTC_GPU_SLOTS) {
@@ -241,11 +261,11 @@ static int issue_tile(struct ring_run *r, const struct ptc_gpu_part *p, const st
 	}
 	if (r->direction == PTC_GPU_IN)
 		move_rows(p, t, PTC_GPU_IN, slot->bytes, r->host);
-	rc = ptc_gpu_check(r->g, start_tile(r, p, t, i), f, "device %s: copy %" PRIu64 " bytes", r->g->uuid,
+	rc = ptc_gpu_check(r->g, start_tile(r, p, t, i, &last), f, "device %s: copy %" PRIu64 " bytes", r->g->uuid,
 			   t->width * t->height * t->depth);
 	if (rc == 0)
-		rc = ptc_gpu_check(r->g, r->g->cu->cuEventRecord(slot->done, r->g->stream), f,
-				   "device %s: record an event", r->g->uuid);
+		rc = ptc_gpu_check(r->g, r->g->cu->cuEventRecord(slot->done, last), f, "device %s: record an event",
+				   r->g->uuid);
 	if (rc)
 		return rc;
 	r->tiles[i] = *t;
@@ -257,12 +277,16 @@ static int issue_tile(struct ring_run *r, const struct ptc_gpu_part *p, const st
 /* Nothing of ours may be under way when host memory is given back. If that cannot be known the process has to end. */
 static int drain(struct ptc_gpu *g, int rc, struct ptc_gpu_failure *f)
 {
-	CUresult result = g->cu->cuStreamSynchronize(g->stream);
+	CUstream streams[] = { g->stream, g->link[PTC_GPU_OUT], g->link[PTC_GPU_IN] };
 
-	if (rc == 0)
-		rc = ptc_gpu_check(g, result, f, "device %s: copy", g->uuid);
-	if (result != CUDA_SUCCESS)
-		f->fault.sticky = true;
+	for (size_t i = 0; i < PTC_ARRAY_LEN(streams); i++) {
+		CUresult result = g->cu->cuStreamSynchronize(streams[i]);
+
+		if (rc == 0)
+			rc = ptc_gpu_check(g, result, f, "device %s: copy", g->uuid);
+		if (result != CUDA_SUCCESS)
+			f->fault.sticky = true;
+	}
 	return rc;
 }
 

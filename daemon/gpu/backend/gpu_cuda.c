@@ -57,6 +57,9 @@ static int make_ring(struct ptc_gpu *g, struct ptc_gpu_failure *f)
 		rc = ptc_gpu_check(g, g->cu->cuEventCreate(&g->ring[i].done, CU_EVENT_DISABLE_TIMING), f,
 				   "device %s: make an event", g->uuid);
 		if (rc == 0)
+			rc = ptc_gpu_check(g, g->cu->cuEventCreate(&g->ring[i].packed, CU_EVENT_DISABLE_TIMING), f,
+					   "device %s: make an event", g->uuid);
+		if (rc == 0)
 			rc = ptc_gpu_check(g,
 					   g->cu->cuMemHostAlloc((void **)&g->ring[i].bytes, PTC_GPU_SLOT_BYTES,
 								 CU_MEMHOSTALLOC_PORTABLE),
@@ -111,7 +114,11 @@ static int cuda_unmap(struct ptc_gpu *g, struct ptc_gpu_memory *m, struct ptc_gp
 static void cuda_detach(struct ptc_gpu *g)
 {
 	struct ptc_gpu_failure ignored;
+	CUstream streams[] = { g->stream, g->link[PTC_GPU_OUT], g->link[PTC_GPU_IN] };
 
+	for (size_t i = 0; i < PTC_ARRAY_LEN(streams); i++)
+		if (streams[i])
+			g->cu->cuStreamDestroy(streams[i]);
 	while (g->memory)
 		(void)cuda_unmap(g, g->memory, &ignored);
 	ptc_gpu_kernels_done(g);
@@ -120,16 +127,27 @@ static void cuda_detach(struct ptc_gpu *g)
 			g->cu->cuMemFreeHost(g->ring[i].bytes);
 		if (g->ring[i].done)
 			g->cu->cuEventDestroy(g->ring[i].done);
+		if (g->ring[i].packed)
+			g->cu->cuEventDestroy(g->ring[i].packed);
 	}
 	if (g->ring_counted)
 		ptc_gpu_budget_give(g->budget, PTC_GPU_SLOTS * PTC_GPU_SLOT_BYTES);
-	if (g->stream)
-		g->cu->cuStreamDestroy(g->stream);
 	if (g->context) {
 		g->cu->cuCtxSetCurrent(NULL);
 		g->cu->cuDevicePrimaryCtxRelease(g->device);
 	}
 	ptc_free(g);
+}
+
+static int make_streams(struct ptc_gpu *g, struct ptc_gpu_failure *f)
+{
+	CUstream *const streams[] = { &g->stream, &g->link[PTC_GPU_OUT], &g->link[PTC_GPU_IN] };
+	int rc = 0;
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(streams) && rc == 0; i++)
+		rc = ptc_gpu_check(g, g->cu->cuStreamCreateWithPriority(streams[i], CU_STREAM_NON_BLOCKING, 0), f,
+				   "device %s: make a stream", g->uuid);
+	return rc;
 }
 
 static int cuda_attach(const char *uuid, struct ptc_gpu_budget *budget, struct ptc_gpu **ret, struct ptc_gpu_failure *f)
@@ -160,8 +178,7 @@ static int cuda_attach(const char *uuid, struct ptc_gpu_budget *budget, struct p
 		rc = ptc_gpu_check(g, g->cu->cuDeviceGetAttribute(&pitch, CU_DEVICE_ATTRIBUTE_MAX_PITCH, g->device), f,
 				   "device %s: ask for its longest row", g->uuid);
 	if (rc == 0)
-		rc = ptc_gpu_check(g, g->cu->cuStreamCreateWithPriority(&g->stream, CU_STREAM_NON_BLOCKING, 0), f,
-				   "device %s: make a stream", g->uuid);
+		rc = make_streams(g, f);
 	if (rc == 0)
 		rc = make_ring(g, f);
 	if (rc)

@@ -20,6 +20,7 @@ _Static_assert(PTC_GPU_SLOTS *PTC_GPU_SLOT_BYTES == PTC_GPU_RING_BYTES, "what th
 
 struct ptc_gpu_slot {
 	unsigned char *bytes;
+	CUevent packed; /* a kernel has filled the slot's device memory, or the link has */
 	CUevent done;
 };
 
@@ -36,7 +37,8 @@ struct ptc_gpu {
 	char uuid[PTC_GPU_UUID_SIZE];
 	CUdevice device;
 	CUcontext context;
-	CUstream stream;
+	CUstream stream;    /* kernels, and copies within the device */
+	CUstream link[2];   /* by direction: copies from and to the host, each for a copy engine */
 	uint64_t max_pitch; /* greatest distance of rows, in bytes, that the driver's strided copy takes */
 	struct ptc_gpu_budget *budget;
 	bool ring_counted;

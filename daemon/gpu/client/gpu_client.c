@@ -5,8 +5,8 @@
  *   NONE --start--> RUNNING --socket closed, killed--> ENDING --nobody waits any more--> NONE
  *
  * ENDING: the reading thread kills the process and waits for its end, so that it writes to nobody's memory; only then
- * it wakes the waiters. The socket is closed when the last has gone. A sticky answer lets what is under way end, holds
- * new calls back and ends the process then.
+ * it wakes the waiters. The socket is closed when the last waiter has gone. After a sticky answer, new calls wait until
+ * those under way have ended; then the process is ended.
  *
  * Failure modes: ptc-gpu cannot be started, or ends too often (PTC_ESTATE, with why the last one ended); it does not
  * answer and is killed (PTC_ETIMEOUT); it does not even end then: outcome.unsafe, and the process is left behind. */
@@ -451,10 +451,10 @@ static int end(struct ptc_gpu_client *c, struct call *k, struct ptc_gpu_ref ref,
 			     "%s: a ptc-gpu that hangs in the driver may have the memory mapped; keep it", k->what);
 }
 
-int ptc_gpu_client_unmap_host(struct ptc_gpu_client *c, struct ptc_gpu_ref host, struct ptc_gpu_outcome *o,
-			      struct ptc_error *err)
+int ptc_gpu_client_unmap_host(struct ptc_gpu_client *c, struct ptc_gpu_ref host, uint64_t locked,
+			      struct ptc_gpu_outcome *o, struct ptc_error *err)
 {
-	struct call k = { .what = "unmap host memory" };
+	struct call k = { .what = "unmap host memory", .bytes = locked };
 
 	k.head.op = PTC_GPU_UNMAP_HOST;
 	k.head.host = host.number;

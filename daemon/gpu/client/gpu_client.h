@@ -59,8 +59,9 @@ int ptc_gpu_client_map_host(struct ptc_gpu_client *c, int fd, uint64_t bytes, co
  * requests are served between two steps. PTC_EVERSION: an older ptc-gpu, which does not know it. */
 int ptc_gpu_client_lock(struct ptc_gpu_client *c, struct ptc_gpu_ref host, const char *uuid, uint64_t step,
 			uint64_t *ret_locked, struct ptc_gpu_outcome *o, struct ptc_error *err);
-int ptc_gpu_client_unmap_host(struct ptc_gpu_client *c, struct ptc_gpu_ref host, struct ptc_gpu_outcome *o,
-			      struct ptc_error *err);
+/* locked: how much of it is page-locked, which takes longer to be given back. */
+int ptc_gpu_client_unmap_host(struct ptc_gpu_client *c, struct ptc_gpu_ref host, uint64_t locked,
+			      struct ptc_gpu_outcome *o, struct ptc_error *err);
 
 /* Binds a rank's allocation. *ret_missing: the number of handles to give by _handles before anything else; 0 if the
  * allocation was mapped already. */

@@ -90,7 +90,7 @@ static void out_and_in(bool pinned)
 	assert_true(rank_has(r, address, bytes, 8));
 	ok(w, ptc_gpu_client_close(w->c, m, &w->o, &w->err));
 	rank_free(r, address);
-	ok(w, ptc_gpu_client_unmap_host(w->c, w->host, &w->o, &w->err));
+	ok(w, ptc_gpu_client_unmap_host(w->c, w->host, 0, &w->o, &w->err));
 	world_end(w);
 }
 
@@ -683,7 +683,7 @@ static void test_bad_requests(void **state)
 	says(w, "an empty box");
 	assert_int_equal(ptc_gpu_client_digest(w->c, none, &p, 1, &digest, &w->o, &w->err), PTC_ENOTFOUND);
 	assert_int_equal(ptc_gpu_client_digest(w->c, m, &p, 0, &digest, &w->o, &w->err), PTC_EINVAL);
-	assert_int_equal(ptc_gpu_client_unmap_host(w->c, none, &w->o, &w->err), PTC_ENOTFOUND);
+	assert_int_equal(ptc_gpu_client_unmap_host(w->c, none, 0, &w->o, &w->err), PTC_ENOTFOUND);
 	assert_int_equal(ptc_gpu_client_map_host(w->c, w->chunks_fd, 2001, NULL, &none, &w->o, &w->err), PTC_EINVAL);
 	ok(w, ptc_gpu_client_close(w->c, m, &w->o, &w->err));
 	e.bytes = 1001; /* a rank that lies */
@@ -799,7 +799,7 @@ static void test_shadow(void **state)
 
 struct background {
 	struct world *w;
-	struct ptc_gpu_ref m;
+	struct ptc_gpu_ref m, host;
 	const struct ptc_gpu_guard *guard;
 	uint64_t bytes;
 	struct ptc_gpu_outcome o;
@@ -841,7 +841,7 @@ static void test_mark_moves(void **state)
 	pthread_create(&b.thread, NULL, copy_in_background, &b);
 	await_block(w);
 	mark(r, 6, 1);
-	assert_int_equal(ptc_gpu_client_unmap_host(w->c, w->host, &w->o, &w->err), PTC_ESTATE);
+	assert_int_equal(ptc_gpu_client_unmap_host(w->c, w->host, 0, &w->o, &w->err), PTC_ESTATE);
 	says(w, "in use by 1 requests");
 	world_touch(w, "unblock");
 	pthread_join(b.thread, NULL);
@@ -1015,7 +1015,7 @@ static void test_killed(void **state)
 	assert_int_equal(ptc_gpu_client_digest(w->c, b.m, &p, 1, &digest, &w->o, &w->err), PTC_ESTATE);
 	says(w, "bind it again");
 	ok(w, ptc_gpu_client_close(w->c, b.m, &w->o, &w->err));
-	ok(w, ptc_gpu_client_unmap_host(w->c, host, &w->o, &w->err));
+	ok(w, ptc_gpu_client_unmap_host(w->c, host, 0, &w->o, &w->err));
 	assert_int_not_equal(gpu_pid(w, &s), pid);
 	assert_int_equal(s.life, 2);
 	world_end(w);
@@ -1313,7 +1313,7 @@ static int everything(struct world *w, struct test_rank *r, uint64_t plain, uint
 		rc = ptc_gpu_client_digest(w->c, m, &run, 1, &digest, &o, &w->err);
 		first = first ? first : rc;
 	}
-	rc = pinned.life ? ptc_gpu_client_unmap_host(w->c, pinned, &o, &w->err) : 0;
+	rc = pinned.life ? ptc_gpu_client_unmap_host(w->c, pinned, 0, &o, &w->err) : 0;
 	first = first ? first : rc;
 	rc = m.life ? ptc_gpu_client_close(w->c, m, &o, &w->err) : 0;
 	first = first ? first : rc;
@@ -1440,7 +1440,7 @@ static void test_budget(void **state)
 	gpu_pid(w, &stats);
 	assert_int_equal(stats.pinned_bytes, 20 * MIB);
 	assert_int_equal(world_bind(w, s, there, &f, &m), PTC_ENOSPC); /* no room for the other device's ring */
-	ok(w, ptc_gpu_client_unmap_host(w->c, pinned, &w->o, &w->err));
+	ok(w, ptc_gpu_client_unmap_host(w->c, pinned, 0, &w->o, &w->err));
 	gpu_pid(w, &stats);
 	assert_int_equal(stats.pinned_bytes, 16 * MIB);
 	world_end(w);
@@ -1493,10 +1493,70 @@ static void test_lock(void **state)
 	assert_int_equal(ptc_gpu_client_lock(w->c, w->host, e.uuid, 2 * step, &locked, &w->o, &w->err), PTC_EINVAL);
 	ok(w, copy(w, PTC_GPU_OUT, m, world_flat(0, 0, bytes)));
 	assert_true(is_seed(w->chunks, 0, bytes, 9));
-	ok(w, ptc_gpu_client_unmap_host(w->c, w->host, &w->o, &w->err));
+	ok(w, ptc_gpu_client_unmap_host(w->c, w->host, 0, &w->o, &w->err));
 	gpu_pid(w, &stats);
 	assert_int_equal(stats.pinned_bytes, 16 * MIB);
 	ok(w, ptc_gpu_client_close(w->c, m, &w->o, &w->err));
+	world_end(w);
+}
+
+static void *unmap_in_background(void *arg)
+{
+	struct background *b = arg;
+
+	b->rc = ptc_gpu_client_unmap_host(b->w->c, b->w->host, b->bytes, &b->o, &b->err);
+	return NULL;
+}
+
+/* Through another map of the chunks. */
+static void *copy_meanwhile(void *arg)
+{
+	struct background *b = arg;
+	struct ptc_gpu_part p = world_flat(0, 0, b->bytes);
+
+	b->rc = ptc_gpu_client_copy(b->w->c, PTC_GPU_OUT, b->m, b->host, &p, 1, NULL, &b->o, &b->err);
+	world_touch(b->w, "copied");
+	return NULL;
+}
+
+/* Page-locked memory is given back step by step: a copy that comes meanwhile does not wait for all of it. */
+static void test_unlock(void **state)
+{
+	struct world *w = world_begin(NULL);
+	struct test_rank *r = world_rank(w, 0);
+	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 3), locked = 0;
+	struct ptc_gpu_export e = rank_export(r, address, MIB);
+	struct background u = { .w = w, .bytes = 12 * MIB }, k = { .w = w, .bytes = MIB };
+	struct ptc_gpu_stats stats;
+
+	world_chunks(w, 12 * MIB, false);
+	ok(w, ptc_gpu_client_map_host(w->c, w->chunks_fd, w->chunk_bytes, NULL, &k.host, &w->o, &w->err));
+	ok(w, world_bind(w, r, address, &e, &k.m));
+	for (unsigned i = 1; i <= 3; i++)
+		ok(w, ptc_gpu_client_lock(w->c, w->host, e.uuid, 4 * MIB, &locked, &w->o, &w->err));
+	assert_int_equal(locked, 12 * MIB);
+	world_faults(w, "cuMemHostUnregister 1 block\ncuMemHostUnregister 2 block2\n");
+	pthread_create(&u.thread, NULL, unmap_in_background, &u);
+	await_block(w);
+	pthread_create(&k.thread, NULL, copy_meanwhile, &k);
+	nanosleep(&(struct timespec){ .tv_nsec = 500000000 }, NULL); /* it is in the queue */
+	world_touch(w, "unblock");
+	for (int i = 0; i < 60000 && !(world_has(w, "copied") && world_has(w, "blocked2")); i++)
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	assert_true(world_has(w, "copied"));
+	gpu_pid(w, &stats);
+	assert_int_equal(stats.pinned_bytes, 16 * MIB + 8 * MIB);
+	/* Nobody else gets a map that is about to go. */
+	assert_int_equal(copy(w, PTC_GPU_OUT, k.m, world_flat(0, 0, MIB)), PTC_ENOTFOUND);
+	world_touch(w, "unblock2");
+	pthread_join(u.thread, NULL);
+	pthread_join(k.thread, NULL);
+	assert_int_equal(u.rc | k.rc, 0);
+	assert_true(is_seed(w->chunks, 0, MIB, 3));
+	gpu_pid(w, &stats);
+	assert_int_equal(stats.pinned_bytes, 16 * MIB);
+	ok(w, ptc_gpu_client_unmap_host(w->c, k.host, 0, &w->o, &w->err));
+	ok(w, ptc_gpu_client_close(w->c, k.m, &w->o, &w->err));
 	world_end(w);
 }
 
@@ -1673,6 +1733,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_ring),
 		cmocka_unit_test(test_pinned),
 		cmocka_unit_test(test_lock),
+		cmocka_unit_test(test_unlock),
 		cmocka_unit_test(test_older),
 		cmocka_unit_test(test_boxes_ring),
 		cmocka_unit_test(test_boxes_pinned),

@@ -55,6 +55,7 @@
 	X(cuStreamCreateWithPriority, 5050, (CUstream * stream, unsigned flags, int priority))                         \
 	X(cuStreamDestroy, 4000, (CUstream stream))                                                                    \
 	X(cuStreamSynchronize, 2000, (CUstream stream))                                                                \
+	X(cuStreamWaitEvent, 3020, (CUstream stream, CUevent event, unsigned flags))                                   \
 	X(cuStreamWriteValue64, 11070, (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags))       \
 	X(cuEventCreate, 2000, (CUevent * event, unsigned flags))                                                      \
 	X(cuEventDestroy, 4000, (CUevent event))                                                                       \

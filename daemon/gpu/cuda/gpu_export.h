@@ -5,8 +5,7 @@
  * A binding is a device address and a length. ptc_gpu_export finds the allocation that has them, and the way to share
  * it:
  * - PTC_GPU_PATH_IPC: made by cuMemAlloc; one handle of 64 bytes for the whole allocation.
- * - PTC_GPU_PATH_VMM: mapped by cuMemMap (PyTorch's expandable segments); one descriptor for each handle under the
- * range.
+ * - PTC_GPU_PATH_VMM: mapped by cuMemMap (PyTorch's expandable segments); one descriptor for each of its handles.
  * - PTC_GPU_PATH_TRAINER: neither; only the owner can copy the memory, and `why` says the reason.
  *
  * ptc_gpu_export_fds makes descriptors in batches. They belong to the caller, who closes each batch once it is sent.

@@ -56,8 +56,9 @@ int ptc_node_devices_refresh(struct ptc_node_devices *d, struct ptc_error *err);
 /* Lets a thread ask ptc-gpu again if the last look is older than max_age_ms. Returns at once. */
 void ptc_node_devices_look(struct ptc_node_devices *d, int64_t max_age_ms);
 
-/* What the node's health command says of each device: why it is not well ("": it is), as health "check". A device that
- * the driver says is not well stays what the driver says. It holds until the next call. */
+/* Takes over the verdict of the node's health command for each device: the reason why it is not well ("": it is well),
+ * as health "check". If the driver says that a device is not well, its health stays the driver's. The verdict holds
+ * until the next call. */
 #define PTC_NODE_DEVICE_WHY 96
 void ptc_node_devices_verdict(struct ptc_node_devices *d, char (*why)[PTC_NODE_DEVICE_WHY]);
 

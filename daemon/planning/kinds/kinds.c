@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: each node's announced name is looked up in the cluster's profile, then in the devices file; nodes of the
  * same device are one kind, whose memory is the least that one of them has. A cluster whose nodes announce nothing has
- * the profile's only kind. What nobody knows counts as the slowest kind that is known, else as an A100. */
+ * the profile's only kind. A device that nobody knows counts as the slowest known kind, else as an A100. */
 #include "daemon/planning/kinds/kinds.h"
 
 #include "base/alloc.h"

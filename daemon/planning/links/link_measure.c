@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measuring. Happy path: who coordinates asks one node of each pair to pull from the other, both ways one after the
- * other, all pairs of a round at once; the puller opens as many streams as a switch has connections to a node, and
- * counts what comes in the best of three windows of 120 ms.
+/* Measuring. Happy path: the coordinating daemon asks one node of each pair to pull from the other, first one way and
+ * then the other. All pairs of a round do so at once. The puller opens as many streams as a switch has connections to a
+ * node, and counts the bytes of the best of three windows of 120 ms.
  *
  * Failure modes: a node that does not answer within MEASURE_MS leaves that pair out. */
 #include "daemon/planning/links/links.h"
@@ -259,17 +259,27 @@ size_t ptc_link_opponent(size_t n, size_t round, size_t i)
 	return other == i ? last : other;
 }
 
-static void put(json_t *pairs, const struct ptc_link_node *from, const struct ptc_link_node *to, const struct result *r)
+static int put(struct ptc_links *out, const struct ptc_link_node *from, const struct ptc_link_node *to,
+	       const struct result *r)
 {
-	if (r->bytes_s > 0)
-		json_array_append_new(pairs, json_pack("{s:s, s:s, s:f, s:f}", "from", from->name, "to", to->name,
-						       "bytes_s", r->bytes_s, "latency_s", r->latency_s));
+	struct ptc_link *l;
+
+	if (!(r->bytes_s > 0))
+		return 0;
+	if (!PTC_MORE(out->v, out->n))
+		return PTC_ENOMEM;
+	l = &out->v[out->n++];
+	*l = (struct ptc_link){ .bytes_s = r->bytes_s, .latency_s = r->latency_s };
+	memcpy(l->from, from->name, sizeof l->from);
+	memcpy(l->to, to->name, sizeof l->to);
+	return 0;
 }
 
-static void run_round(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, size_t round,
-		      struct pair *pairs, json_t *out)
+static int run_round(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, size_t round,
+		     struct pair *pairs, struct ptc_links *out)
 {
 	size_t even = n + n % 2, used = 0;
+	int rc = 0;
 
 	for (size_t i = 0; i < n; i++) {
 		size_t k = ptc_link_opponent(even, round, i);
@@ -285,26 +295,29 @@ static void run_round(struct ptc_channels *channels, const struct ptc_link_node 
 		if (!pairs[i].started)
 			continue;
 		pthread_join(pairs[i].thread, NULL);
-		put(out, pairs[i].a, pairs[i].b, &pairs[i].ab);
-		put(out, pairs[i].b, pairs[i].a, &pairs[i].ba);
+		if (rc == 0)
+			rc = put(out, pairs[i].a, pairs[i].b, &pairs[i].ab);
+		if (rc == 0)
+			rc = put(out, pairs[i].b, pairs[i].a, &pairs[i].ba);
 	}
+	return rc;
 }
 
-int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, json_t **ret_pairs,
+int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, struct ptc_links *ret,
 		      struct ptc_error *err)
 {
 	struct pair *pairs = ptc_calloc(n / 2 + 1, sizeof *pairs);
-	json_t *out = json_array();
+	struct ptc_links out = { 0 };
 	size_t rounds = n + n % 2;
+	int rc = pairs ? 0 : PTC_ENOMEM;
 
-	if (!pairs || !out) {
-		ptc_free(pairs);
-		json_decref(out);
+	for (size_t r = 0; rc == 0 && r + 1 < rounds && r < PTC_LINK_ROUNDS && r * n < PTC_LINK_PAIRS; r++)
+		rc = run_round(channels, nodes, n, r, pairs, &out);
+	ptc_free(pairs);
+	if (rc) {
+		ptc_free(out.v);
 		return ptc_nomem(err);
 	}
-	for (size_t r = 0; r + 1 < rounds && r < PTC_LINK_ROUNDS && r * n < PTC_LINK_PAIRS; r++)
-		run_round(channels, nodes, n, r, pairs, out);
-	ptc_free(pairs);
-	*ret_pairs = out;
+	*ret = out;
 	return 0;
 }

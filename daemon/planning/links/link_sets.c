@@ -20,28 +20,22 @@ static size_t index_of(const char *const *names, size_t n, const char *name)
 {
 	size_t i = 0;
 
-	while (i < n && (!name || strcmp(names[i], name) != 0))
+	while (i < n && strcmp(names[i], name) != 0)
 		i++;
 	return i;
 }
 
-static const char *text(const json_t *o, const char *key)
-{
-	return json_string_value(json_object_get(o, key));
-}
-
-struct ptc_link_sets *ptc_link_sets_new(const json_t *pairs, const char *const *names, size_t n)
+struct ptc_link_sets *ptc_link_sets_new(const struct ptc_links *pairs, const char *const *names, size_t n)
 {
 	struct ptc_link_sets *s = ptc_calloc(1, sizeof *s);
-	const json_t *p;
-	size_t i;
 
 	if (!s || !(s->bytes_s = ptc_calloc(n * n + 1, sizeof *s->bytes_s)))
 		return ptc_link_sets_free(s);
 	s->n = n;
-	json_array_foreach(pairs, i, p) {
-		size_t a = index_of(names, n, text(p, "from")), b = index_of(names, n, text(p, "to"));
-		double v = json_number_value(json_object_get(p, "bytes_s"));
+	for (size_t i = 0; i < pairs->n; i++) {
+		const struct ptc_link *p = &pairs->v[i];
+		size_t a = index_of(names, n, p->from), b = index_of(names, n, p->to);
+		double v = p->bytes_s;
 
 		if (a == n || b == n || a == b || !(v > 0))
 			continue;
@@ -137,84 +131,97 @@ bool ptc_link_sets_leave(const struct ptc_link_sets *s, bool *leave)
 
 /* ---- changes ---- */
 
-static double bandwidth(const json_t *pairs, const char *from, const char *to)
+static int add_change(struct ptc_link_changes *to, const struct ptc_link *pair, double was, double is)
 {
-	const json_t *p;
-	size_t i;
+	struct ptc_link_change *c;
 
-	json_array_foreach(pairs, i, p) {
-		const char *a = text(p, "from"), *b = text(p, "to");
-
-		if (a && b && strcmp(a, from) == 0 && strcmp(b, to) == 0)
-			return json_number_value(json_object_get(p, "bytes_s"));
-	}
+	if (!PTC_MORE(to->v, to->n))
+		return PTC_ENOMEM;
+	c = &to->v[to->n++];
+	*c = (struct ptc_link_change){ .was = was, .is = is };
+	memcpy(c->from, pair->from, sizeof c->from);
+	memcpy(c->to, pair->to, sizeof c->to);
 	return 0;
 }
 
-json_t *ptc_links_changed(const json_t *was, const json_t *is)
+static double bandwidth(const struct ptc_links *pairs, const struct ptc_link *of)
 {
-	json_t *out = json_array();
-	const json_t *p;
-	size_t i;
+	for (size_t i = 0; i < pairs->n; i++)
+		if (strcmp(pairs->v[i].from, of->from) == 0 && strcmp(pairs->v[i].to, of->to) == 0)
+			return pairs->v[i].bytes_s;
+	return 0;
+}
 
-	json_array_foreach(is, i, p) {
-		const char *from = text(p, "from"), *to = text(p, "to");
-		double now = json_number_value(json_object_get(p, "bytes_s"));
-		double before = from && to ? bandwidth(was, from, to) : 0;
+int ptc_links_changed(const struct ptc_links *was, const struct ptc_links *is, struct ptc_link_changes *ret)
+{
+	struct ptc_link_changes out = { 0 };
 
-		if (before > 0 && now > 0 && (now > before * CHANGED || before > now * CHANGED))
-			json_array_append_new(out, json_pack("{s:s, s:s, s:f, s:f}", "from", from, "to", to, "was",
-							     before, "is", now));
+	for (size_t i = 0; i < is->n; i++) {
+		double now = is->v[i].bytes_s, before = bandwidth(was, &is->v[i]);
+
+		if (!(before > 0 && now > 0 && (now > before * CHANGED || before > now * CHANGED)))
+			continue;
+		if (add_change(&out, &is->v[i], before, now) != 0) {
+			ptc_free(out.v);
+			return PTC_ENOMEM;
+		}
 	}
-	return out;
+	*ret = out;
+	return 0;
 }
 
 /* ---- what switches show ---- */
 
 #define HALVED 2
 
-static double of(const json_t *o, const char *key, double absent)
+static int take_link(struct ptc_link *pair, double is, struct ptc_link_changes *changed)
 {
-	const json_t *v = json_object_get(o, key);
+	double was = pair->bytes_s, measured = pair->measured_bytes_s > 0 ? pair->measured_bytes_s : was;
+	double seen = pair->seen_bytes_s, now = is * HALVED < seen ? PTC_MIN(is, measured) : measured;
 
-	return v ? json_number_value(v) : absent;
+	pair->measured_bytes_s = measured;
+	pair->seen_bytes_s = PTC_MAX(seen, is);
+	pair->bytes_s = now;
+	return was > 0 && (now > was * HALVED || was > now * HALVED) ? add_change(changed, pair, was, now) : 0;
 }
 
-static void take_link(json_t *pair, double is, json_t *changed)
+int ptc_links_saw(struct ptc_links *pairs, const struct ptc_link_use *uses, size_t n, struct ptc_link_changes *changed,
+		  bool *ret_any)
 {
-	double was = of(pair, "bytes_s", 0), measured = of(pair, "measured_bytes_s", was);
-	double seen = of(pair, "seen_bytes_s", 0), now = is * HALVED < seen ? PTC_MIN(is, measured) : measured;
-
-	json_object_set_new(pair, "measured_bytes_s", json_real(measured));
-	json_object_set_new(pair, "seen_bytes_s", json_real(PTC_MAX(seen, is)));
-	json_object_set_new(pair, "bytes_s", json_real(now));
-	if (was > 0 && (now > was * HALVED || was > now * HALVED))
-		json_array_append_new(changed, json_pack("{s:O, s:O, s:f, s:f}", "from", json_object_get(pair, "from"),
-							 "to", json_object_get(pair, "to"), "was", was, "is", now));
-}
-
-static bool of_pair(const json_t *pair, const json_t *row)
-{
-	const char *from = text(pair, "from"), *to = text(pair, "to"), *a = text(row, "from"), *b = text(row, "to");
-
-	return from && to && a && b && strcmp(from, a) == 0 && strcmp(to, b) == 0;
-}
-
-bool ptc_links_saw(json_t *pairs, const json_t *links, json_t *changed)
-{
-	const json_t *row;
-	json_t *pair;
 	bool any = false;
-	size_t i, k;
+	int rc = 0;
 
-	json_array_foreach(links, i, row) {
-		double seconds = of(row, "seconds", 0), is = seconds > 0 ? of(row, "bytes", 0) / seconds : 0;
+	for (size_t i = 0; i < n; i++) {
+		double is = uses[i].seconds > 0 ? (double)uses[i].bytes / uses[i].seconds : 0;
 
-		json_array_foreach(pairs, k, pair)
-			if (is > 0 && of_pair(pair, row)) {
-				take_link(pair, is, changed);
-				any = true;
-			}
+		for (size_t k = 0; k < pairs->n && is > 0; k++) {
+			struct ptc_link *pair = &pairs->v[k];
+
+			if (strcmp(pair->from, uses[i].from) != 0 || strcmp(pair->to, uses[i].to) != 0)
+				continue;
+			if (rc == 0)
+				rc = take_link(pair, is, changed);
+			any = true;
+		}
 	}
-	return any;
+	*ret_any = any;
+	return rc;
 }
+
+/* ---- as JSON ---- */
+
+#define LINK(member, kind, ...)   PTC_ROW(struct ptc_link, #member, member, kind, __VA_ARGS__)
+#define CHANGE(member, kind, ...) PTC_ROW(struct ptc_link_change, #member, member, kind, __VA_ARGS__)
+
+static const struct ptc_member link_rows[] = {
+	LINK(from, TEXT),
+	LINK(to, TEXT),
+	LINK(bytes_s, REAL),
+	LINK(latency_s, REAL, .optional = true),
+	LINK(measured_bytes_s, REAL, PTC_IF(struct ptc_link, measured_bytes_s)),
+	LINK(seen_bytes_s, REAL, PTC_IF(struct ptc_link, seen_bytes_s)),
+};
+const struct ptc_members ptc_link_members = PTC_MEMBERS(link_rows, struct ptc_link);
+static const struct ptc_member change_rows[] = { CHANGE(from, TEXT), CHANGE(to, TEXT), CHANGE(was, REAL),
+						 CHANGE(is, REAL) };
+const struct ptc_members ptc_link_change_members = PTC_MEMBERS(change_rows, struct ptc_link_change);

@@ -1,44 +1,76 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links between nodes: measured over the connections that a switch uses, kept as pairs in the cluster's profile, and
  * read as the slowest link of a set of nodes. Functions that measure block for seconds and belong on a thread of their
- * own; those on pairs are pure. Failure modes: a node that does not answer leaves its pairs out; out of memory. */
+ * own; those on pairs are pure. Lists are plain data of the caller: ptc_free their v. Failure modes: a node that does
+ * not answer leaves its pairs out; out of memory. */
 #pragma once
 
+#include "base/limits.h"
 #include "daemon/cluster/channels.h"
-#include "formats/json.h"
+#include "formats/members.h"
 #include "rpc/server/server.h"
 
 #include <stdint.h>
+
+/* A link that was measured, for bytes that go from one node to another. */
+struct ptc_link {
+	char from[PTC_NAME_MAX + 1], to[PTC_NAME_MAX + 1];
+	double bytes_s, latency_s; /* bytes_s: it counts for so much */
+	/* Once a switch has sent bytes over it: what measuring gave, and the most that a switch brought. Else 0. */
+	double measured_bytes_s, seen_bytes_s;
+};
+struct ptc_links {
+	struct ptc_link *v;
+	size_t n;
+};
+extern const struct ptc_members ptc_link_members; /* as JSON: docs/control.md, "profile" */
+/* One that gives otherwise now. */
+struct ptc_link_change {
+	char from[PTC_NAME_MAX + 1], to[PTC_NAME_MAX + 1];
+	double was, is; /* bytes per second */
+};
+struct ptc_link_changes {
+	struct ptc_link_change *v;
+	size_t n;
+};
+extern const struct ptc_members ptc_link_change_members;
+/* What one has brought in a switch. */
+struct ptc_link_use {
+	char from[PTC_NAME_MAX + 1], to[PTC_NAME_MAX + 1];
+	uint64_t bytes;
+	double seconds;
+};
 
 /* Peer/Stream, which sends bytes, and Peer/Measure, which pulls them from another node and times it. channels is
  * borrowed. */
 int ptc_links_register(struct ptc_rpc_server *peers, struct ptc_channels *channels, struct ptc_error *err);
 
 struct ptc_link_node {
-	char name[64], address[256];
+	char name[PTC_NAME_MAX + 1], address[256];
 };
 /* Each node with each other, both ways, in rounds of disjoint pairs; beyond PTC_LINK_ROUNDS nodes each with so many
- * others. *ret_pairs: [{from, to, bytes_s, latency_s}], bytes going from `from` to `to`. */
+ * others. */
 #define PTC_LINK_ROUNDS 31
 #define PTC_LINK_PAIRS  4096 /* about; 100 bytes each in one value of etcd's */
-int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, json_t **ret_pairs,
+int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, struct ptc_links *ret,
 		      struct ptc_error *err);
 /* The partner of the i-th node in a round of n (even) nodes; each has each once in n - 1 rounds. */
 size_t ptc_link_opponent(size_t n, size_t round, size_t i);
 
-/* Pairs whose bandwidth differs from what it was by more than a quarter: [{from, to, was, is}]. */
-json_t *ptc_links_changed(const json_t *was, const json_t *is);
+/* Pairs whose bandwidth differs from what it was by more than a quarter. 0, or PTC_ENOMEM. */
+int ptc_links_changed(const struct ptc_links *was, const struct ptc_links *is, struct ptc_link_changes *ret);
 
-/* What links gave in a switch: [{from, to, bytes, seconds}]. A switch is bounded by more than links, so one of them is
- * compared with what it has given in earlier switches. If it gives less than half of that, it counts for what it gives
- * now, until it gives as much again. Pairs that were never measured stay so. Adds [{from, to, was, is}] of those that
- * count for half or twice now. True: pairs (bytes_s, measured_bytes_s, seen_bytes_s) are others. */
-bool ptc_links_saw(json_t *pairs, const json_t *links, json_t *changed);
+/* What n links gave in a switch. A switch is bounded by more than links, so one of them is compared with what it has
+ * given in earlier switches. If it gives less than half of that, it counts for what it gives now, until it gives as
+ * much again. Pairs that were never measured stay so. Adds to changed those that count for half or twice now. *ret_any:
+ * pairs are others. 0, or PTC_ENOMEM. */
+int ptc_links_saw(struct ptc_links *pairs, const struct ptc_link_use *uses, size_t n, struct ptc_link_changes *changed,
+		  bool *ret_any);
 
 /* ---- sets of nodes ---- */
 struct ptc_link_sets; /* what pairs say of some nodes */
 /* names: of the nodes, in the caller's order. NULL: out of memory. */
-struct ptc_link_sets *ptc_link_sets_new(const json_t *pairs, const char *const *names, size_t n);
+struct ptc_link_sets *ptc_link_sets_new(const struct ptc_links *pairs, const char *const *names, size_t n);
 struct ptc_link_sets *ptc_link_sets_free(struct ptc_link_sets *s); /* NULL ok */
 /* All links as a matrix, symmetric; `unknown` where none was measured. */
 void ptc_link_sets_matrix(const struct ptc_link_sets *s, double unknown, double *ret);

@@ -2,6 +2,7 @@
 /* Rounds against their definition; sets of nodes against trying every set. */
 #include "daemon/planning/links/links.h"
 
+#include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
 
@@ -37,9 +38,26 @@ static void every_pair_has_its_round(void **state)
 
 static const char *const names[NODES] = { "a", "b", "c", "d", "e", "f", "g" };
 
-static void pair(json_t *pairs, size_t a, size_t b, double v)
+/* Room for all that a case adds. */
+struct pairs {
+	struct ptc_link v[64];
+	struct ptc_links all;
+};
+
+static void add(struct pairs *pairs, const char *from, const char *to, double v)
 {
-	json_array_append_new(pairs, json_pack("{s:s, s:s, s:f}", "from", names[a], "to", names[b], "bytes_s", v));
+	struct ptc_link *l = &pairs->v[pairs->all.n++];
+
+	assert_true(pairs->all.n <= PTC_ARRAY_LEN(pairs->v));
+	pairs->all.v = pairs->v;
+	*l = (struct ptc_link){ .bytes_s = v };
+	strcpy(l->from, from);
+	strcpy(l->to, to);
+}
+
+static void pair(struct pairs *pairs, size_t a, size_t b, double v)
+{
+	add(pairs, names[a], names[b], v);
 }
 
 /* Of random matrices with one slow node: it is the one that is left, and what remains is as fast as the best set of
@@ -54,7 +72,7 @@ static void a_slow_node_is_left(void **state)
 	printf("seed %u (repeat with PTC_TEST_SEED=%u)\n", seed, seed);
 	srand(seed);
 	for (int round = 0; round < 500; round++) {
-		json_t *pairs = json_array();
+		struct pairs pairs = { 0 };
 		double m[NODES][NODES], least = 1e30, best = 0;
 		size_t slow = (size_t)rand() % NODES;
 		bool leave[NODES] = { false };
@@ -68,11 +86,11 @@ static void a_slow_node_is_left(void **state)
 				if (a == slow || b == slow)
 					v /= 100;
 				m[a][b] = m[b][a] = v; /* the slower way */
-				pair(pairs, a, b, round % 2 ? v : back);
-				pair(pairs, b, a, round % 2 ? back : v);
+				pair(&pairs, a, b, round % 2 ? v : back);
+				pair(&pairs, b, a, round % 2 ? back : v);
 				least = PTC_MIN(least, v);
 			}
-		s = ptc_link_sets_new(pairs, names, NODES);
+		s = ptc_link_sets_new(&pairs.all, names, NODES);
 		assert_non_null(s);
 		assert_true(ptc_link_sets_slowest(s, leave) == least);
 		for (size_t out = 0; out < NODES; out++) {
@@ -89,49 +107,47 @@ static void a_slow_node_is_left(void **state)
 			assert_int_equal(a == slow, leave[a]);
 		assert_true(ptc_link_sets_slowest(s, leave) == best);
 		ptc_link_sets_free(s);
-		json_decref(pairs);
 	}
 }
 
 static void what_is_not_known_decides_nothing(void **state)
 {
-	json_t *pairs = json_array();
+	struct pairs pairs = { 0 };
 	bool leave[NODES] = { false };
-	struct ptc_link_sets *s = ptc_link_sets_new(pairs, names, NODES);
+	struct ptc_link_sets *s = ptc_link_sets_new(&pairs.all, names, NODES);
 
 	assert_true(ptc_link_sets_median(s) == 0);
 	assert_true(ptc_link_sets_slowest(s, leave) == 0);
 	assert_false(ptc_link_sets_leave(s, leave));
 	ptc_link_sets_free(s);
-	pair(pairs, 0, 1, 5e9);
-	json_array_append_new(pairs, json_pack("{s:s, s:s, s:f}", "from", "a", "to", "gone", "bytes_s", 1.0));
-	json_array_append_new(pairs, json_pack("{s:s, s:s, s:f}", "from", "b", "to", "c", "bytes_s", -1.0));
-	s = ptc_link_sets_new(pairs, names, NODES);
+	pair(&pairs, 0, 1, 5e9);
+	add(&pairs, "a", "gone", 1.0);
+	add(&pairs, "b", "c", -1.0);
+	s = ptc_link_sets_new(&pairs.all, names, NODES);
 	assert_true(ptc_link_sets_median(s) == 5e9);
 	assert_true(ptc_link_sets_slowest(s, leave) == 5e9);
 	ptc_link_sets_free(s);
-	json_decref(pairs);
 }
 
 static void changes_beyond_a_quarter(void **state)
 {
-	json_t *was = json_array(), *is = json_array(), *changed;
+	struct pairs was = { 0 }, is = { 0 };
+	struct ptc_link_changes changed;
 
-	pair(was, 0, 1, 4e9);
-	pair(was, 1, 0, 4e9);
-	pair(was, 0, 2, 4e9);
-	pair(is, 0, 1, 3.3e9); /* a fifth less */
-	pair(is, 1, 0, 3e9);
-	pair(is, 0, 2, 6e9);
-	pair(is, 2, 0, 1e9); /* was not known */
-	changed = ptc_links_changed(was, is);
-	assert_int_equal(2, json_array_size(changed));
-	assert_string_equal("b", json_string_value(json_object_get(json_array_get(changed, 0), "from")));
-	assert_string_equal("c", json_string_value(json_object_get(json_array_get(changed, 1), "to")));
-	assert_true(json_number_value(json_object_get(json_array_get(changed, 1), "was")) == 4e9);
-	json_decref(changed);
-	json_decref(was);
-	json_decref(is);
+	pair(&was, 0, 1, 4e9);
+	pair(&was, 1, 0, 4e9);
+	pair(&was, 0, 2, 4e9);
+	pair(&is, 0, 1, 3.3e9); /* a fifth less */
+	pair(&is, 1, 0, 3e9);
+	pair(&is, 0, 2, 6e9);
+	pair(&is, 2, 0, 1e9); /* was not known */
+	assert_int_equal(0, ptc_links_changed(&was.all, &is.all, &changed));
+	assert_int_equal(2, changed.n);
+	assert_string_equal("b", changed.v[0].from);
+	assert_string_equal("a", changed.v[0].to);
+	assert_string_equal("c", changed.v[1].to);
+	assert_true(changed.v[1].was == 4e9 && changed.v[1].is == 6e9);
+	ptc_free(changed.v);
 }
 
 /* A link by what switches bring over it, in turn; measured at 100. */
@@ -147,33 +163,37 @@ static void what_switches_show(void **state)
 		{ 12, 12, false },  { 5, 5, true },   { 30, 100, true }, /* as before */
 		{ 90, 100, false }, { 44, 44, true }, { 91, 100, true },
 	};
-	json_t *pairs = json_pack("[{s:s, s:s, s:f}, {s:s, s:s, s:f}]", "from", "a", "to", "b", "bytes_s", 100.0,
-				  "from", "b", "to", "a", "bytes_s", 70.0);
+	struct pairs pairs = { 0 };
+	struct ptc_link_changes changed = { 0 };
+	bool any;
 
+	pair(&pairs, 0, 1, 100);
+	pair(&pairs, 1, 0, 70);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(turns); i++) {
-		json_t *links = json_pack("[{s:s, s:s, s:f, s:f}, {s:s, s:s, s:f, s:f}]", "from", "a", "to", "b",
-					  "bytes", turns[i].bytes * 3, "seconds", 3.0, "from", "a", "to", "c", "bytes",
-					  5.0, "seconds", 1.0);
-		json_t *changed = json_array();
-		double was = json_number_value(json_object_get(json_array_get(pairs, 0), "bytes_s"));
+		const struct ptc_link_use uses[] = {
+			{ "a", "b", (uint64_t)turns[i].bytes * 3, 3.0 },
+			{ "a", "c", 5, 1.0 },
+		};
+		double was = pairs.v[0].bytes_s;
 
-		assert_true(ptc_links_saw(pairs, links, changed));
-		assert_true(json_number_value(json_object_get(json_array_get(pairs, 0), "bytes_s")) == turns[i].counts);
-		assert_int_equal(turns[i].changed, json_array_size(changed));
+		assert_int_equal(0, ptc_links_saw(&pairs.all, uses, 2, &changed, &any));
+		assert_true(any);
+		assert_true(pairs.v[0].bytes_s == turns[i].counts);
+		assert_true(pairs.v[0].measured_bytes_s == 100);
+		assert_int_equal(turns[i].changed, changed.n);
 		if (turns[i].changed) {
-			const json_t *c = json_array_get(changed, 0);
-
-			assert_string_equal("a", json_string_value(json_object_get(c, "from")));
-			assert_true(json_number_value(json_object_get(c, "was")) == was);
-			assert_true(json_number_value(json_object_get(c, "is")) == turns[i].counts);
+			assert_string_equal("a", changed.v[0].from);
+			assert_string_equal("b", changed.v[0].to);
+			assert_true(changed.v[0].was == was);
+			assert_true(changed.v[0].is == turns[i].counts);
 		}
-		json_decref(changed);
-		json_decref(links);
+		ptc_free(changed.v);
+		changed = (struct ptc_link_changes){ 0 };
 	}
-	assert_int_equal(2, json_array_size(pairs)); /* a to c was never measured */
-	assert_true(json_number_value(json_object_get(json_array_get(pairs, 1), "bytes_s")) == 70);
-	assert_false(ptc_links_saw(pairs, NULL, NULL));
-	json_decref(pairs);
+	assert_int_equal(2, pairs.all.n); /* a to c was never measured */
+	assert_true(pairs.v[1].bytes_s == 70 && pairs.v[1].measured_bytes_s == 0);
+	assert_int_equal(0, ptc_links_saw(&pairs.all, NULL, 0, &changed, &any));
+	assert_false(any);
 }
 
 int main(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: slots of consecutive ranks, the bytes that each node lacks for each, and the search of planner/mapping,
- * whose step times are those of the cost model with the slowest link of each class. Failure: ranks that do not fit, a
- * candidate that cannot be, memory. */
+ * whose step times are those of the cost model with the slowest link of each class. Failure: the ranks do not fit; the
+ * candidate is impossible; memory. */
 #include "daemon/planning/places/places.h"
 
 #include "base/alloc.h"

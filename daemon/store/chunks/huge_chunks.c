@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks in huge pages. What lies in small ones is looked up, mapped and copied 4 KiB at a time: a rank reads its state
- * out of them at half of memcpy's rate, out of huge ones at all of it. On tmpfs the kernel is asked, 2 MiB of a file at
- * a time, while nothing else has been done for a while; the bytes stay what and where they are. Only where the store
- * keeps free chunks (cushion_bytes): else they would be given back before it pays.
+/* Chunks in huge pages. Bytes in small pages are looked up, mapped and copied 4 KiB at a time: a rank reads its state
+ * out of them at half of memcpy's rate, and out of huge pages at the full rate. On tmpfs the kernel is asked to make
+ * huge pages, 2 MiB of a file at a time, while the store has had no other work for a while. Addresses and bytes do not
+ * change. This is done only if the store keeps free chunks (cushion_bytes); otherwise they would be given back before
+ * it pays.
  *
  * Happy path: a thread goes through the files once after chunks have been made; each range that has all its blocks is
- * collapsed and mapped anew. Failure modes: none that anybody sees: a range that cannot stays as it is; a kernel that
- * does not know the request (before 6.1) is not asked again. */
+ * collapsed and mapped anew. Failure modes: none that anybody sees: a range that cannot move stays as it is; a kernel
+ * that does not know the request (before 6.1) is not asked again. */
 #include "daemon/store/chunks/chunk.h"
 
 #include "base/limits.h"

@@ -2,8 +2,8 @@
 /* Damaged blocks: listed, opened, healed in place, or proven otherwise and summed anew.
  * Happy path, crashes and failure modes: store_heal.h.
  *
- * A block is written while others may read it. Whoever reads it meanwhile finds that it does not match, as before: only
- * lines of it that differ are written, so bytes that are right are never anything else in between. */
+ * A block is written while others may read it. A reader then finds, as before, that the block does not match. Only
+ * lines that differ are written, so right bytes never change. */
 #include "daemon/store/scrub/block_parts.h"
 #include "daemon/store/scrub/store_heal.h"
 

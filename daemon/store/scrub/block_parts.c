@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Live boxes in a block. Happy path: the block's range of each extent, as boxes, cut with what is live of it.
+/* Live boxes in a block. Happy path: the block's range of each extent becomes boxes, which are cut with the live boxes.
  *
  * Failure modes: block_parts.h. */
 #include "daemon/store/scrub/block_parts.h"

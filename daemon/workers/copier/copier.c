@@ -4,9 +4,9 @@
  *   STARTING --ready--> IDLE or BUSY --closed, killed, ended by itself--> ENDING --waited for--> freed
  *
  * A copier is in the list from its start until it has been waited for and nobody refers to it. The caller that starts
- * it lets go of the lock meanwhile; others of the job wait. A request that gets no answer ends in one of two ways.
- * Either the process is gone, and then nothing of it writes anywhere: the request is made again. Or it is not, and what
- * the request named is kept with the process. */
+ * it lets go of the lock meanwhile; others of the job wait. A request without an answer ends in one of two ways. If the
+ * process is gone, it can write nowhere any more, and the request is made again. If it is not gone, the memory that the
+ * request named is kept as long as the process. */
 #include "daemon/workers/copier/copier.h"
 
 #include "base/cleanup.h"

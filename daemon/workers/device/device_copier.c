@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/sys/fault.h"
 #include "daemon/gpu/client/gpu_client.h"
 
 #include <errno.h>
@@ -175,8 +176,10 @@ static int bind_range(struct ptc_device_copier *d, struct ptc_gpu_client *client
 		pthread_mutex_lock(&d->bind_lock);
 	if (rc == 0)
 		rc = ptc_gpu_client_bind(client, &e, ret, &missing, o, err);
-	if (rc == 0 && missing)
+	if (rc == 0 && missing) {
+		(void)ptc_fault("workers.bind.handles");
 		rc = ptc_gpu_client_handles(client, *ret, &r->fd, 1, &missing, o, err);
+	}
 	if (r->fd >= 0)
 		pthread_mutex_unlock(&d->bind_lock);
 	return rc;
@@ -320,7 +323,7 @@ static void unbind(struct ptc_device_copier *d, struct ptc_device_copying *x)
 			(void)ptc_gpu_client_close(d->client, x->bound[i].ref, &o, NULL);
 	for (size_t i = 0; i < x->npages; i++)
 		if (x->pages[i].ref.life)
-			(void)ptc_gpu_client_unmap_host(d->client, x->pages[i].ref, &o, NULL);
+			(void)ptc_gpu_client_unmap_host(d->client, x->pages[i].ref, 0, &o, NULL);
 	x->nbound = x->npages = 0;
 }
 
@@ -335,7 +338,7 @@ void ptc_device_copying_done(struct ptc_device_copier *d, struct ptc_slot_copyin
 	unbind(d, x);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(x->host); i++)
 		if (x->host[i].life && !x->borrowed[i])
-			(void)ptc_gpu_client_unmap_host(d->client, x->host[i], &o, NULL);
+			(void)ptc_gpu_client_unmap_host(d->client, x->host[i], 0, &o, NULL);
 	pthread_mutex_destroy(&x->lock);
 	ptc_free(x->pages);
 	ptc_free(x->bound);
@@ -763,7 +766,7 @@ bool ptc_device_unpin(struct ptc_device_copier *d, struct ptc_device_pinned *p)
 
 	if (!p->life)
 		return true;
-	(void)ptc_gpu_client_unmap_host(d->client, (struct ptc_gpu_ref){ p->life, p->number }, &o, NULL);
+	(void)ptc_gpu_client_unmap_host(d->client, (struct ptc_gpu_ref){ p->life, p->number }, p->bytes, &o, NULL);
 	if (!o.unsafe && p->bytes)
 		uncount(d, p->bytes);
 	*p = (struct ptc_device_pinned){ 0 };

@@ -32,7 +32,8 @@ struct ptc_device_range {
 int ptc_device_copier_new(const struct ptc_workers_env *env, struct ptc_device_copier **ret, struct ptc_error *err);
 /* Call this once all callers and all mappings are gone. NULL ok. */
 struct ptc_device_copier *ptc_device_copier_free(struct ptc_device_copier *d);
-/* Bytes of page-locked memory that were taken by pinned_take: a ring for each device in use, and ptc_device_pin's. */
+/* Bytes of page-locked memory that were taken by pinned_take: a ring for each device in use, and the memory of
+ * ptc_device_pin_more. */
 uint64_t ptc_device_copier_pinned(struct ptc_device_copier *d);
 
 /* Finds out whether ptc-gpu can map a range, by mapping and unmapping it. */
@@ -45,8 +46,8 @@ struct ptc_device_piece {
 	uint64_t bytes;
 };
 /* Of the calls below: pid < 0: process -pid has ended, and the range's handle (`fd`) keeps its memory. */
-/* The word that a rank's device writes, in a page that the rank shares: what it has to say before and after each copy.
- */
+/* The word that a rank's device writes into a page that the rank shares, and the value that it must have before and
+ * after each copy. */
 struct ptc_device_guard {
 	int page_fd; /* -1: there is none */
 	uint64_t page_bytes, at, value;

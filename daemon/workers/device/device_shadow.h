@@ -23,6 +23,6 @@ struct ptc_device_shadows {
 /* Adds a rank's spans on one device, one behind the other. *ret_bytes: of the memory that they need. */
 int ptc_device_shadows_add(struct ptc_device_shadows *s, pid_t pid, const char *uuid,
 			   const struct ptc_device_span *spans, size_t n, uint64_t *ret_bytes, struct ptc_error *err);
-/* What has the bytes; NULL: nothing has all of them. */
+/* The entry that has the bytes; NULL: none has all of them. */
 const struct ptc_device_shadow *ptc_device_shadow_at(const struct ptc_device_shadows *s, pid_t pid, uint64_t address,
 						     uint64_t bytes);

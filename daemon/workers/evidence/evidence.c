@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: under the lock it is noted which ranks there are; without it, those that tell their stacks are asked to,
- * then each rank's text is made of what it has told and of /proc, then dumps are read; the set gets its name. Failure
- * modes: evidence.h; a rank that does not answer within ANSWER_MS has told nothing. */
+/* Happy path: the ranks are listed under the lock. The rest needs no lock: ranks that can tell their stacks are asked
+ * for them; each rank's text is made of its answer and of /proc; dumps are read; the set gets its name. Failure modes:
+ * evidence.h; a rank that does not answer within ANSWER_MS adds no stacks. */
 #include "daemon/workers/evidence/evidence.h"
 #include "daemon/workers/evidence/evidence_dumps.h"
 #include "daemon/workers/evidence/process_evidence.h"

@@ -22,7 +22,7 @@ struct ptc_evidence_file {
 	int64_t size; /* of the file, which may be more */
 	time_t written;
 };
-/* Writes dir/name, which only the user may read. What is written in part is removed. */
+/* Writes dir/name, which only the user may read. A file that is written in part is removed. */
 int ptc_evidence_write(const char *dir, uid_t uid, const char *name, const void *data, size_t len,
 		       struct ptc_error *err);
 /* Reads the first max bytes of a regular file with the user's rights, not ptcd's, for the path is the user's to choose.

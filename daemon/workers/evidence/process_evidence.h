@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernel tells of a process that hangs, and of the machine. Happy path: text is added to a buffer. Failure
- * modes: what cannot be read, because it is gone or because ptcd is not root, is said in the text. Threads: any.
- * Nothing here touches the process's memory, which may be what hangs. For daemon/workers/evidence only. */
+/* The kernel's view of a process that hangs, and of the machine. Happy path: text is added to a buffer. Failure modes:
+ * if something cannot be read, because it is gone or because ptcd is not root, the text says so. Threads: any. Nothing
+ * here touches the process's memory, which may be what hangs. For daemon/workers/evidence only. */
 #pragma once
 
 #include "base/buf.h"

@@ -2,8 +2,8 @@
 /* Ending generations and processes. Happy path: ranks are told; with rebuild they come back to ptc_next, with restart
  * they exit.
  *
- * Failure modes: who does not come gets SIGTERM after half of the grace time and SIGKILL after all of it. That goes on
- * without the caller, too; and a ptcd that starts anew finds `ending` in the group's file. */
+ * Failure modes: a rank that does neither gets SIGTERM after half of the grace time and SIGKILL after all of it. That
+ * goes on without the caller, too; and a ptcd that starts anew finds `ending` in the group's file. */
 #include "daemon/workers/group/internal.h"
 #include "daemon/workers/process/process.h"
 #include "daemon/workers/session/rank_conn.h"

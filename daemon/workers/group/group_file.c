@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups on disk, and taking up again what an earlier ptcd has started. A group's file
+/* Groups on disk, and adopting the processes that an earlier ptcd has started. A group's file
  * (JOB/groups/GENERATION-INCARNATION) has the description it was started with, whether it was built, and which process
  * folder is which rank: written before a process of it starts, and before ranks are told their generation. Happy path:
- * write a temporary file, rename it. At start: read each job's groups, adopt the processes, listen; they connect by
- * themselves. What a later version has added behind the numbers of processes is passed over. Failure modes: a file of a
+ * write a temporary file, rename it. At start: read each job's groups, adopt the processes, listen; the ranks connect
+ * by themselves. Additions of a later version, behind the numbers of processes, are skipped. Failure modes: a file of a
  * version that is not read refuses the start (PTC_EVERSION); one that does not verify is logged and left out, and its
  * processes are ended as nobody's; a crash between file and process leaves a slot without one, which the next start
  * fills. */

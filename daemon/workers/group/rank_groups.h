@@ -44,8 +44,8 @@ struct ptc_rank_state;
  * rank_states: with has_state, of each rank of desc; NULL: none. */
 int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
 		      const struct ptc_rank_state *rank_states, const struct ptc_wait *wait, struct ptc_error *err);
-/* Does the same, but waits only until all have said what they hold. Some may have no memory for it yet: those slots are
- * BUILDING, and their views have the tensors. */
+/* Does the same, but waits only until all have declared. Ranks that have declared without memory stay BUILDING, and
+ * their views have the tensors. */
 int ptc_workers_build_layout(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step,
 			     bool has_state, const struct ptc_rank_state *rank_states, const struct ptc_wait *wait,
 			     struct ptc_error *err);

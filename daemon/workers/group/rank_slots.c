@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks' memory. Happy path: a view holds references to what its rank has declared and carries; reads and writes go
+/* Ranks' memory. Happy path: a view has references to its rank's declarations and rank state; reads and writes go
  * straight to the process's memory, by a process of the job's user (lean; copier.h), or reads to the staging memory
  * that the rank filled when it stopped (fast). Failure modes: an address that was not declared (EINTERNAL: the caller's
- * mistake), memory that is not there any more (ESTATE naming the tensor: asking again would not bring it back), a
- * process that has died (ESTATE), before or while it was read. */
+ * mistake), memory that is not there any more (ESTATE naming the tensor, because a retry would not help), a process
+ * that has died before or during the read (ESTATE). */
 #include "daemon/workers/copier/copier.h"
 #include "daemon/workers/group/internal.h"
 #include "daemon/workers/group/rank_slots.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a person sees of ranks here. Happy path: JSON built under the lock from what is known. Names of reports come
- * from shared memory that the rank writes: they are copied, bounded and escaped. Failure modes: out of memory. */
+/* The states of ranks here, for a person. Happy path: JSON built under the lock from what is known. Names of reports
+ * come from shared memory that the rank writes: they are copied, bounded and escaped. Failure modes: out of memory. */
 #include "daemon/workers/group/internal.h"
 #include "daemon/workers/group/rank_status.h"
 

@@ -3,10 +3,13 @@
  * that arms stops at and around the step the rank is at. Each arm must end with the rank held exactly where it was told
  * to be. A rank that is not held there has trained past a stop everybody else waits at: the arm is lost.
  *
- *   test_litmus [ARMS [plain|load]]  plain: the step is published by a plain store, as it must not be; ends with the
- * first lost arm, which shows that this test finds them (both threads need a CPU of their own for it). load: two more
- * threads for each CPU want it, too, so that both are interrupted anywhere Prints the seed, which PTC_TEST_SEED sets.
- */
+ *   test_litmus [ARMS [plain|load]]
+ *
+ * - plain: the step is published by a plain store, which is wrong. The run ends with the first lost arm, so it shows
+ *   that this test finds lost arms. Both threads need a CPU of their own for that.
+ * - load: two more threads for each CPU compete for it, so that both threads are interrupted anywhere.
+ *
+ * Prints the seed, which PTC_TEST_SEED sets. */
 #include "daemon/workers/group/internal.h"
 
 #include "base/check.h"

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ptc-exec: between ptcd and one program, so that neither's end is the other's.
  *
- *   ptcd --posix_spawn--> ptc-exec (reads the request, forks, ends: ptcd waits for it at once)
+ *   ptcd --vfork, exec--> ptc-exec (reads the request, forks, ends: ptcd waits for it at once)
  *                            +--> the helper (a session of its own; child of init) --fork--> the program
  *
  * The helper puts the program into its cgroup, records pid and start time, lets it begin, waits for it, records how it
- * ended. It stays as who it is, so that the program's user can neither signal it nor write its files, and is in no
- * cgroup of the program's, so that it survives cgroup.kill.
+ * ended. It keeps its own user, so the program's user can neither signal it nor write its files. It is in no cgroup of
+ * the program's, so it survives cgroup.kill.
  *
  * The program writes its log itself, straight into the file: were there a pipe, the helper's death would block or kill
- * the program. The helper only cuts the file: when it takes more room than asked, all but its newer half becomes a
- * hole. That loses no line to a race with the program and moves none. Room that the program reserves without writing is
- * freed as well, when it is as much again as asked. So the file may take more room than asked by what is written within
- * some milliseconds, it looks as long as all that was ever written, and nobody cuts it when the helper was killed.
+ * the program. The helper only cuts the file: when the file exceeds its limit, all but its newer half becomes a hole.
+ * No line is lost in a race with the program, and no line moves. Room that the program reserves without writing is
+ * freed as well, once it is as much as the limit. So the file may exceed the limit by the bytes of some milliseconds,
+ * and its length is that of all bytes ever written. If the helper was killed, nobody cuts the file.
  *
  * Happy path: request -> fork -> program makes its session, answers "ready" -> cgroup, `process` -> "go" -> exec ->
  * `exit`.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: the file `low`, then each value; back: each value of each process and thread that still has it, then the
- * file goes. Failure modes: priority.h. Killed between the two: the file is there, and the way back is gone again. */
+/* Happy path down: the file `low` is written, then each value. Happy path back: each process and thread that still has
+ * a lowered value gets its old one, then the file is removed. Failure modes: priority.h. If ptcd is killed in between,
+ * the file is there, and the way back is taken again. */
 #include "daemon/workers/process/priority.h"
 
 #include "base/check.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcd's side of processes that outlive it; exec_main.c is the other.
+/* ptcd's side of processes that outlive it; exec_main.c is the helper's side.
  *
  * Happy path: make and lock the folder, start the helper with the lock, read its pipe to the end (nothing: the program
  * has begun), read what it has recorded.
  *
  * Failure modes: a line on the pipe (the program has not begun; the folder goes again); a helper that is killed before
  * it has recorded (then the program never begins); one that does not come to the program's start, as where cwd hangs
- * (PTC_ETIMEOUT; the folder stays and can be adopted later). If ptcd is killed here, the folder tells the next one:
- * `process` is there, or the helper still has the lock, or nothing has begun. */
+ * (PTC_ETIMEOUT; the folder stays and can be adopted later). If ptcd is killed here, the folder tells the next ptcd
+ * what has happened: `process` is there, or the helper still has the lock, or nothing has begun. */
 #include "daemon/workers/process/spawn.h"
 
 #include "daemon/workers/process/cgroup.h"

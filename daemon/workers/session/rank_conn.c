@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sockets and connections of ranks. Happy path: accept, know who it is (SO_PEERCRED), queue what is
- * to be sent. Failure modes: a stranger of another user, or too many, is closed; what cannot be sent is queued, and
- * dropped with the connection; a rank that does not read is not read from either. */
+/* Sockets and connections of ranks. Happy path: accept, identify the caller (SO_PEERCRED), queue messages to it.
+ * Failure modes: a caller of another user, or one too many, is closed. A message that cannot be sent is queued, and
+ * dropped with the connection. If a rank does not read, nothing is read from it either. */
 #include "daemon/workers/session/internal.h"
 
 #include "base/cleanup.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of ranks, from the connection to the worker. Happy path: frames are read, and each goes to whoever it is
- * for. Failure modes: bytes that are no frames, and messages that are not expected, get REFUSED, and the connection
+/* Messages of ranks, from the connection to the worker. Happy path: frames are read, and each message goes to its
+ * worker. Failure modes: bytes that are no frames, and messages that are not expected, get REFUSED, and the connection
  * ends. */
 #include "daemon/workers/session/internal.h"
 

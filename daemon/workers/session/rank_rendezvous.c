@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rendezvous keys of one group, kept by the daemon of rank 0's node. Happy path: that is us, and a put wakes whoever
- * waits; or it is another node, and a task asks it. Failure modes: the same key with another value (EEXIST), too many
- * keys (ELIMIT), nobody puts it (ETIMEOUT), no group (ENOTFOUND). */
+/* Rendezvous keys of one group, kept by the daemon of rank 0's node. Happy path: if that daemon is this one, a put
+ * wakes all callers that wait for the key; otherwise a task asks that daemon. Failure modes: the same key with another
+ * value (EEXIST), too many keys (ELIMIT), nobody puts it (ETIMEOUT), no group (ENOTFOUND). */
 #include "daemon/workers/session/internal.h"
 
 #include "base/alloc.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rendezvous keys of a group, in memory and kept for a ptcd that is started anew while they still build: of ranks on
- * other nodes nobody would put them again. Happy path: each put is appended to
- * JOB/groups/GENERATION-INCARNATION.rendezvous, and read with the group. It is not synced: what the machine forgets,
- * its ranks are gone with. Failure modes: a key that cannot be written is only in memory (logged), and lost if ptcd
- * dies; what does not verify, and all behind it, is cut off. */
+/* Rendezvous keys of a group, in memory and in a file. The file is for a ptcd that starts anew while ranks still build:
+ * ranks on other nodes would not put their keys again. Happy path: each put is appended to
+ * JOB/groups/GENERATION-INCARNATION.rendezvous, and read with the group. The file is not synced, because a machine that
+ * loses it has lost its ranks, too. Failure modes: a key that cannot be written is only in memory (logged), and lost if
+ * ptcd dies. A record that does not verify is cut off, with everything behind it. */
 #include "daemon/workers/session/internal.h"
 
 #include "base/alloc.h"

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank says, and what it is told. Happy path: HELLO names its process; every later message moves its phase;
- * advance() tells it what follows from its phase and from what its group is to do.
+/* A rank's messages, and the answers to them. Happy path: HELLO names the rank's process; every later message moves its
+ * phase; advance() sends what follows from the phase and from the next step of the group.
  *
- *   CONNECTED -NEXT-> WAITING -generation-> BUILDING -DECLARED-> DECLARED -go-> RUNNING -STOPPED-> STOPPED -go on->
- * RUNNING ^                     |                    |             |                  |
- *                        +-------NEXT------- ENDING <---------------+-------------+------------------+
+ *   CONNECTED -NEXT-> WAITING -generation-> BUILDING -DECLARED-> DECLARED -go-> RUNNING -STOPPED-> STOPPED
+ *                        ^                     |                    |             |  ^               |  |
+ *                        |                     |                    |             |  +----go on------+  |
+ *                        +-------NEXT------- ENDING <---------------+-------------+---------------------+
  *
- * Failure modes: a token, user or process that does not fit, a message that is not allowed now or not readable:
- * REFUSED, and the connection is closed. What a rank of an ended generation says is passed over: it is told ENDED, and
- * can change nothing. */
+ * Failure modes: a token, user or process that does not fit, or a message that is not allowed now or not readable: the
+ * answer is REFUSED, and the connection is closed. A message of a rank of an ended generation is skipped: the rank gets
+ * ENDED, and can change nothing. */
 #include "daemon/workers/process/cgroup.h"
 #include "daemon/workers/session/internal.h"
 
@@ -80,8 +81,8 @@ static bool cut_off(const struct worker *k)
 	       (WTERMSIG(k->status) == SIGKILL || WTERMSIG(k->status) == SIGABRT);
 }
 
-/* Whether what it had declared on devices is there still, under handles that are ours, and a mark of the device says
- * what it is worth. */
+/* Whether its tensors on devices are still there, under handles that are ours, and a mark of the device says at which
+ * step they are whole. */
 static bool devices_outlived(const struct worker *k)
 {
 	const struct declared *d = k->declared;
@@ -156,7 +157,7 @@ static void exited_locked(struct ptc_workers *w, struct worker *k, bool known, i
 		if (g->built && !g->ending && !k->exit_wanted)
 			ptc_group_failed_locked(w, g, k, k->slot, NULL);
 	}
-	/* Whoever still looks at its memory has references of its own. */
+	/* Users of its memory have references of their own. */
 	k->outlived = outlived(k);
 	k->devices_outlived = k->outlived && devices_outlived(k);
 	if (k->outlived) { /* of a rank that was held: what has been read of it still holds */
@@ -183,7 +184,7 @@ static void reap_task(struct ptc_workers *w, void *arg)
 	int status;
 	bool known = ptc_process_status(&r->process, &status);
 
-	/* What it has left running in its cgroup goes with it, also where its helper was killed. */
+	/* Processes that it has left in its cgroup are killed with it, also if its helper was killed. */
 	if (*r->process.cgroup)
 		(void)ptc_cgroup_remove(r->process.cgroup, WORKERS_CGROUP_MS, NULL);
 	pthread_mutex_lock(&w->lock);
@@ -332,7 +333,7 @@ static void send_restored(struct worker *k)
 	ptc_local_put_restored(&out, &(struct ptc_local_restored){ k->restored, k->group->start_step });
 	ptc_conn_send_locked(k->conn, PTC_LOCAL_RESTORED, &out, -1);
 	ptc_free(out.data);
-	/* What it does not set anew is carried on. */
+	/* Blobs and cursors that it does not set anew keep their values. */
 	ptc_rank_state_unref(k->rank_state);
 	k->rank_state = ptc_rank_state_ref(k->restore);
 	k->phase = WORKER_RUNNING;
@@ -544,7 +545,7 @@ static void welcome(struct worker *k, const struct ptc_local_hello *h, bool with
 	ptc_free(out.data);
 }
 
-/* What it has said so far is of the connection before: it says it again. */
+/* Its earlier messages belong to the connection before; it sends them again. */
 static void begin_session(struct worker *k, const struct ptc_local_hello *h)
 {
 	bool go = k->go && k->generation == h->generation && k->incarnation == h->incarnation;
@@ -569,7 +570,7 @@ static void begin_session(struct worker *k, const struct ptc_local_hello *h)
 	k->incarnation = h->incarnation;
 	k->phase = WORKER_BUILDING;
 	k->resumes = WORKER_BUILDING + (h->resume_phase - PTC_LOCAL_BUILDS);
-	/* A rank that claims what it was not given is of no generation. */
+	/* A rank that claims a generation which it was not given has none. */
 	k->stale = !k->group || !k->group->built || k->group->slots[k->slot].rank.rank != h->rank;
 	k->ran |= !k->stale;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Staging memory (copy: fast, and of ranks that copy their device memory themselves). Happy path: a rank that has
- * declared gets memory of ours, all its pages made, and copies its state into it when it stops. Failure modes: no room
- * or too sparse: it gets none, and its copies are lean. */
+ * declared gets memory of ours, all its pages made, and copies its state into it when it stops. Failure modes: there is
+ * no room, or the rank's memory is too sparse: the rank gets no staging memory, and its copies are lean. */
 #include "daemon/workers/session/internal.h"
 #include "daemon/workers/session/session.h"
 

@@ -34,9 +34,9 @@ static inline bool ptc_worker_in_generation(const struct worker *k)
 /* The worker's generation ends or has ended, or its process has to exit. */
 bool ptc_worker_ending(const struct worker *k);
 
-/* Which processes of a job may be ranks of a group in mode rebuild. One that has run on a device has a context there
- * and nowhere else, so it serves the slots of that device. A new one serves any slot that is left. One of an earlier
- * ptcd of which nobody knows where it has run serves none. */
+/* Which processes of a job may be ranks of a group in mode rebuild. A process that has run on a device has a context
+ * there and nowhere else, so it serves the slots of that device. A new process serves any remaining slot. A process of
+ * an earlier ptcd serves none if nobody knows on which device it has run. */
 bool ptc_worker_usable(const struct worker *k); /* it lives, and is to go on */
 /* It waits; or it is of a group that runs, and will. */
 bool ptc_worker_present(const struct worker *k);

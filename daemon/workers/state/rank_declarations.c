@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks declare and carry, checked: every byte of it comes from a program. Happy path: tensors are added one by
- * one, then put into name order; all their memory becomes spans in address order, by which later reads and writes are
- * checked. Failure modes: ELAYOUT naming the tensor, ELIMIT when it takes more memory than one rank may have here. */
+/* Checks ranks' declarations and rank state, because every byte of them comes from a program. Happy path: tensors are
+ * added one by one, then put into name order; all their memory becomes spans in address order, by which later reads and
+ * writes are checked. Failure modes: ELAYOUT naming the tensor, ELIMIT when it takes more memory than one rank may have
+ * here. */
 #include "daemon/workers/state/rank_declarations.h"
 #include "daemon/workers/state/workers_sync.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the controller has to hear of. Happy path: conditions are looked at whenever a rank stops or exits; worker
- * events are queued and handed over by a thread of their own, in order, without our lock. Failure modes: without memory
- * the worker events are not said now, but at the next look (`said_` stays unset). */
+/* Worker events for the controller. Happy path: their conditions are checked whenever a rank stops or exits. A thread
+ * of its own hands queued events over, in order, without our lock. Failure modes: if memory is short, an event is
+ * queued at the next check instead (`said_` stays unset). */
 #include "daemon/workers/state/rank_events.h"
 
 #include "base/alloc.h"

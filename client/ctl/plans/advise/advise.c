@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ptcctl advise: which configuration for so many devices. Happy path: the job's file says what is trained and what the
- * program can take (`model:`, `space:`), the profile what there is and what was measured; no daemon is asked. Failure:
- * CTL_USAGE for options, else what reading and searching says, one line. */
+ * program can take (`model:`, `space:`). The profile says which devices there are and which steps were measured. No
+ * daemon is asked. Failure: CTL_USAGE for options, else the error of reading or searching, one line. */
 #include "client/ctl/plans/advise/advise.h"
 #include "client/ctl/plans/offline.h"
 #include "client/ctl/plans/plans.h"
@@ -26,9 +26,10 @@ static const struct ctl_option options[] = {
 	{ "profile", "FILE", "devices, links and measured steps (docs/planner.md)" },
 	{ "devices", "FILE",
 	  "devices by name, with peaks by data type and prices (deploy/devices.yaml); they replace built-in ones" },
-	{ "allreduce", "FILE", "also Galvatron's allreduce_bandwidth_*.json, for all of the profile's devices" },
+	{ "allreduce", "FILE", "add Galvatron's allreduce_bandwidth_*.json, for all of the profile's devices" },
 	{ "layout", "FILE",
-	  "with -f: what ranks of a live job hold: a file of ptcctl probe -o, one for each configuration, --now too" },
+	  "with -f: a file of ptcctl probe -o, with what a live job's ranks hold; one for each configuration, --now "
+	  "too" },
 	{ "now", "CONFIG", "the present configuration, if it can go on; it may have recompute=none|selective|full" },
 	{ "pause", "DURATION", "with --now: how long a switch stops the job besides moving its state (default 30s)" },
 	{ "horizon", "DURATION",

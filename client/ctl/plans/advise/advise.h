@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of `ptcctl advise`: what it has read, and how it shows what it found. */
+/* Shared by the files of `ptcctl advise`: the input that it has read, and functions that show the answer. */
 #pragma once
 
 #include "base/buf.h"
@@ -22,7 +22,8 @@ struct ctl_advice {
 	struct ctl_pricer *pricer;         /* NULL: nothing moves, or it is not known */
 	struct ptc_buf *out;               /* what it finds, as JSON; NULL: as a table */
 };
-/* What a switch moves between nodes. Not exact: at most bytes, at least bytes_least. */
+/* The bytes that a switch moves between nodes. If they are not exact, they are at most bytes, and at least bytes_least.
+ */
 struct ctl_moves {
 	double bytes, bytes_least, seconds;
 	bool exact;
@@ -35,10 +36,11 @@ struct ctl_pricer *ctl_pricer_free(struct ctl_pricer *p);
 int ctl_price(void *arg, const struct ptc_cand *to, struct ptc_switch_price *ret);
 /* Exact, if it is known what ranks hold under that configuration. An error: they cannot hold it so. */
 int ctl_moves(const struct ctl_pricer *p, const struct ptc_cand *to, struct ctl_moves *ret);
-/* What ctl_price has added for starting ranks. */
+/* The time that ctl_price has added for starting ranks. */
 double ctl_pricer_pause(const struct ctl_pricer *p);
 
-/* Without a model: what was measured, and with other dp. why: there is none. */
+/* Advice without a model: measured configurations, and the same with other dp. why: the reason why there is no model.
+ */
 int ctl_advise_measured(const struct ctl_advice *a, const char *why, struct ptc_error *err);
 /* advise_online.c: of a job that a daemon has. */
 int ctl_advise_online(struct ctl *c, struct ptc_error *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Advice without a model: configurations as they were measured, and the same with other dp, by the number of
- * micro-batches that a rank then has. Nothing is said of memory. Failure: nothing was measured of this batch that so
- * many devices can run. */
+ * micro-batches that a rank then has. Nothing is said of memory. Failure: no configuration was measured that has this
+ * batch and fits on so many devices. */
 #include "client/ctl/plans/advise/advise.h"
 
 #include "base/alloc.h"

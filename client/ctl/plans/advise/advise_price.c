@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a switch to a candidate moves, on the profile's nodes, ranks of --now on devices in order.
+/* The bytes that a switch to a candidate moves, on the profile's nodes. The ranks of --now lie on devices in order.
  *
- * Happy path: the job's file describes its state, or a probe has found what ranks hold: layouts, placement and plan of
- * reshard/ give the exact bytes. Of a configuration that no probe has looked at, bounds: a node needs of each replica
- * what its ranks are of it, and has none of it or all. Failure: a candidate whose layout cannot be is left out. */
+ * Happy path: the job's file describes its state, or a probe has found the layout. Then layouts, placement and plan of
+ * reshard/ give the exact bytes. For a configuration that no probe has looked at, there are bounds: a node needs the
+ * share of each replica that its ranks have, and it has either all of it or nothing. Failure: a candidate without a
+ * possible layout is left out. */
 #include "client/ctl/plans/advise/advise.h"
 #include "client/ctl/plans/offline.h"
 

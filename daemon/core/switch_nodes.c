@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the nodes of a job are asked: which of them a phase needs, and what each is sent, one operation at a time.
- * job_replies.c has what they answer. Nothing here fails. */
+/* Requests to the nodes of a job: which nodes a phase needs, and which operation each gets, one at a time.
+ * switch_replies.c has what they answer. Nothing here fails. */
 #include "daemon/core/job_internal.h"
 
 #include "base/check.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the answers of nodes, and their coming and going, mean. See job_core.c for the whole.
+/* The meaning of nodes' answers, and of nodes that come and go. See job_core.c for the whole.
  *
- * Happy path: job_nodes.c asks the nodes that a phase needs; the last answer ends the phase.
+ * Happy path: switch_nodes.c asks the nodes that a phase needs; the last answer ends the phase.
  *
  * Failure modes
  *   retriable answer      held back for 1, 2, 4 .. ticks, then sent again; max_attempts in a row abort the switch
  *   any other             aborts the switch; in FINISHING, ABORTING and IDLE the node stays stale and is tried again
  *   down                  waited for; what it was asked is asked again when it is back
- *   down often            in one phase, more than max_attempts times: it excuses failures of others no more
+ *   down often            in one phase, more than max_attempts times: failures of others then count all the same
  *   restarted in ARMING   its ranks go on, its stop may not have been set: armed again before it may answer STOP
  *   restarted in STARTING, BUILDING   asked again: its processes may have gone with the machine
  *   passed again          a new round, later; max_attempts repetitions abort the switch
@@ -29,7 +29,7 @@ static const char *op_name(int op)
 	return (unsigned)op < PTC_ARRAY_LEN(names) ? names[op] : "?";
 }
 
-/* ---- arming: the rounds after the first (job_nodes.c) ------------------------------------ */
+/* ---- arming: the rounds after the first (switch_nodes.c) ------------------------------------ */
 
 /* The next round, later than anything published; or too many were needed. */
 static void arming_again(struct ptc_job *job)
@@ -93,8 +93,8 @@ static void stop_reply(struct ptc_job *job, struct ptc_job_node *n, const struct
 	ptc_job_nodes_try(job);
 }
 
-/* A new process of a node whose ranks others wait for. They go on if it was only ptcd that died; a stop may be
- * forgotten, and with the machine they are gone: it is asked again what it has answered already. */
+/* A new process of a node whose ranks others wait for. If only ptcd died, they go on, but a stop may be forgotten. If
+ * the machine died, they are gone. So the node is asked again for operations that it has answered already. */
 static void node_restarted(struct ptc_job *job, struct ptc_job_node *n)
 {
 	if (job->phase == PTC_JOB_ARMING && n->from) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which nodes count as lost for a job: its core is told, and its events say so.
+/* What a job's events say of nodes: one is down, is back, or counts as lost for the job; its core is told of those that
+ * are lost.
  *
- * Happy path: no node is lost, and there is nothing to do. Failure modes: none. Loop thread. */
+ * Happy path: every node is up, and there is nothing to do. Failure modes: none. Loop thread. */
 #include "daemon/controller/internal.h"
 
 #include "base/sys/sys.h"
@@ -16,15 +17,28 @@ static bool counts(const struct ptc_controller *ctl, const struct ptc_node *n)
 
 static bool has_part(const struct ptc_controller *ctl, const char *node)
 {
-	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
-
-	for (size_t i = 0; i < g->nnodes; i++)
-		if (strcmp(g->nodes[i], node) == 0)
-			return ptc_view_placed(&ctl->view, node);
-	return ptc_copies_keeper(&ctl->view.copies, node) != NULL;
+	return ptc_controller_ranks_on(ctl, node) ? ptc_view_placed(&ctl->view, node)
+						  : ptc_copies_keeper(&ctl->view.copies, node) != NULL;
 }
 
-static void tell(struct ptc_controller *ctl, const struct ptc_node *n)
+void ptc_controller_tell_node(struct ptc_controller *ctl, uint32_t node, bool up, int64_t since_ns)
+{
+	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;
+	bool live = ctl->record.run == PTC_RUN_LIVE;
+
+	if (!ctl->has_record || !ptc_controller_ranks_on(ctl, name))
+		return;
+	if (up)
+		ptc_event(ctl->all->cluster, ctl->uuid, "node_back", "node %s is back, after %.1f s", name,
+			  (double)(ptc_sys_now_ns() - since_ns) / 1e9);
+	else
+		ptc_event(ctl->all->cluster, ctl->uuid, "node_down", "node %s is down: %s", name,
+			  live ? "its ranks go on if only its ptcd is gone; switches wait for it"
+			       : "what it alone has of the state cannot be read; switches wait for it, or until it is "
+				 "lost");
+}
+
+static void tell_one_lost(struct ptc_controller *ctl, const struct ptc_node *n)
 {
 	if (!has_part(ctl, n->doc.name))
 		return;
@@ -53,7 +67,7 @@ void ptc_controller_tell_lost(struct ptc_controller *ctl)
 			continue;
 		ctl->known[i].lost = lost;
 		if (lost)
-			tell(ctl, n);
+			tell_one_lost(ctl, n);
 		if (lost || !n->up) /* else it has been told that the node is up */
 			ptc_controller_step(ctl, &ev);
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Switches as they are asked for and as they are found written down: which are possible, which phases each has, and
- * where one that was begun goes on. See job_core.h for the rules and job_core.c for the whole.
+/* Switches that are requested, and switches that are found in etcd: which are possible, which phases each has, and
+ * where a begun switch goes on. See job_core.h for the rules and job_core.c for the whole.
  *
  * Happy path: SWITCH is checked against the record and adopted; START without an intent is idle.
  *

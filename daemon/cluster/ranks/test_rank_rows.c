@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Answers to Peer/Ranks: of this version, of older ones, and what is none. */
+#include "daemon/cluster/ranks/rank_rows.h"
+
+#include "base/alloc.h"
+#include "base/test_leaks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void everything_that_a_row_says(void **state)
+{
+	struct ptc_rank_rows rows;
+	const struct ptc_rank_row *r;
+
+	(void)state;
+	assert_int_equal(
+		0, ptc_rank_rows_decode("[{\"rank\": 3, \"generation\": 7, \"incarnation\": 9, \"state\": \"running\", "
+					"\"pid\": 12, \"step\": 40, \"whole\": true, \"step_seconds\": 0.5, "
+					"\"start_step\": 30, \"median_step_seconds\": 0.25, \"on_device\": 2, "
+					"\"reports\": {\"own_seconds\": 0.125, \"peak_bytes\": 1e9, \"loss\": null}, "
+					"\"world\": 4, \"since_ms\": 1234}, {\"rank\": 1, \"state\": \"exited\", "
+					"\"on_device\": null, \"step\": null, \"pid\": 0}]",
+					&rows, NULL));
+	assert_int_equal(2, rows.n);
+	r = &rows.v[0];
+	assert_true(r->rank == 3 && r->generation == 7 && r->incarnation == 9 && r->world == 4);
+	assert_true(r->since_ms == 1234 && r->lives);
+	assert_string_equal("running", r->state);
+	assert_true(r->has_step && r->step == 40 && r->has_start && r->start_step == 30);
+	assert_true(r->step_s == 0.5 && r->median_step_s == 0.25);
+	assert_true(r->has_own && r->own_s == 0.125 && r->peak_bytes == 1e9);
+	assert_true(r->says_device && r->on_device && r->device == 2);
+	r = &rows.v[1];
+	assert_true(r->rank == 1 && !r->lives && !r->has_step && !r->has_start && !r->has_own);
+	assert_true(r->says_device && !r->on_device);
+	assert_true(r->step_s == 0 && r->peak_bytes == 0 && r->world == 0);
+	ptc_free(rows.v);
+}
+
+static void older_versions_say_less(void **state)
+{
+	struct ptc_rank_rows rows;
+
+	(void)state;
+	assert_int_equal(0, ptc_rank_rows_decode("[{\"rank\": 0}, {\"pid\": 7, \"state\": \"exited\"}]", &rows, NULL));
+	assert_int_equal(2, rows.n);
+	assert_true(rows.v[0].lives && !rows.v[0].says_device && !rows.v[0].has_start);
+	assert_string_equal("", rows.v[0].state);
+	assert_false(rows.v[1].lives);
+	ptc_free(rows.v);
+	assert_int_equal(0, ptc_rank_rows_decode("[]", &rows, NULL));
+	assert_true(rows.n == 0 && rows.v == NULL);
+}
+
+static void what_is_no_list_is_refused(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_rank_rows rows;
+
+	(void)state;
+	assert_int_equal(PTC_EINVAL, ptc_rank_rows_decode("{\"rank\": 0}", &rows, &err));
+	assert_non_null(strstr(err.text, "not a list"));
+	assert_int_equal(PTC_EINVAL, ptc_rank_rows_decode("[{", &rows, NULL));
+	assert_int_equal(PTC_EINVAL, ptc_rank_rows_decode("", &rows, NULL));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(everything_that_a_row_says),
+		cmocka_unit_test(older_versions_say_less),
+		cmocka_unit_test(what_is_no_list_is_refused),
+	};
+
+	return test_leaks(cmocka_run_group_tests(tests, NULL, NULL));
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the files that plan a switch. Nothing here runs on the loop unless a function says so. */
+#pragma once
+
+#include "base/buf.h"
+#include "daemon/controller/switch_plan.h"
+#include "reshard/place/place.h"
+
+/* device_pool.c: the devices that a plan may use. Whoever plans owns it; begins as zeros, but for all, req and v. */
+struct ptc_device_pool {
+	struct ptc_controllers *all;
+	const struct ptc_plan_request *req; /* NULL: any node */
+	char **names;                       /* plan node number -> name; the view's nodes come first */
+	size_t nnames, nall; /* from nnames to nall: down, without anything of the job; no numbers of a plan */
+	const char **states; /* of all: "up", "down", "drained"; NULL: the cluster knows it no longer */
+	uint32_t *counts;    /* of all: devices */
+	bool *usable;        /* as a source */
+	uint64_t *ceilings;  /* of chunks; 0: not known, the node is down */
+	struct ptc_planning_node *nodes; /* what those that are up say of their devices */
+	uint32_t *rack_of;               /* of those that are up: its rack's number */
+	const char **racks;              /* their names, of documents; "" of nodes that name none is one like others */
+	size_t nracks;
+	struct ptc_device *devices;
+	size_t ndevices;
+	bool ranks, shares; /* devices of other jobs are left out, but for those that may be shared */
+	struct {
+		size_t n;
+		enum ptc_devices_lack lack;
+		char job[PTC_UUID_TEXT]; /* the last one named */
+		struct ptc_buf text;     /* "job a has n0:0, n0:1; job b has n1:0" */
+	} taken;
+	struct ptc_buf ill; /* devices that are not well, for a message */
+	const struct ptc_view *v;
+	const uint32_t *node_of_rank; /* that the planner has decided; NULL: wherever the fewest bytes move */
+	int rc;
+};
+/* [loop] arg: the pool. Sets its rc. */
+void ptc_device_pool_collect(void *arg);
+/* The same from another thread, and checks that the request's nodes are known. */
+int ptc_device_pool_fill(struct ptc_controllers *all, struct ptc_device_pool *p, struct ptc_error *err);
+void ptc_device_pool_done(struct ptc_device_pool *p);
+/* Whether the device is in the pool and not used yet (used: by the pool's numbers); *ret: its number. */
+bool ptc_device_pool_has(const struct ptc_device_pool *p, const bool *used, struct ptc_device want, size_t *ret);
+/* The devices of nodes that are not left (leave NULL: of all). Only the devices of *ret are its own: ptc_free them. */
+int ptc_device_pool_without(const struct ptc_device_pool *p, const bool *leave, struct ptc_device_pool *ret);
+/* Takes the devices of these nodes out of the pool. */
+int ptc_device_pool_leave(struct ptc_device_pool *p, const bool *leave, struct ptc_error *err);
+/* What may be used, and is to be kept together. Borrows from the pool. */
+struct ptc_place_opts ptc_device_pool_opts(const struct ptc_device_pool *p);
+/* Sets PTC_ENODEVICES, with a line that says which devices are not free, and why. */
+int ptc_device_pool_too_few(const struct ptc_device_pool *p, uint32_t world, struct ptc_error *err);
+/* For the planner, in the order of the pool's nodes. The caller ends it with ptc_planning_shape_done. */
+int ptc_device_pool_shape(const struct ptc_device_pool *p, struct ptc_planning_shape *ret);
+
+/* placing.c: the layouts of a switch, where its ranks are, and what moves. Begins as zeros. */
+struct ptc_plan_layouts {
+	const struct ptc_spec *spec;
+	const struct ptc_layout *from, *to; /* to NULL: what the ranks will hold is not known yet */
+	void *from_ref, *to_ref;
+	struct ptc_allocation from_alloc, to_alloc;
+	/* with copies, which are sources like any other: `from` is that layout, and this where it is */
+	struct ptc_allocation copied_at;
+	struct ptc_view_copied copied;
+	struct ptc_plan *plan;
+	struct ptc_plan *need; /* the same layout brought to empty nodes: in_bytes is what each node will hold */
+	struct ptc_groups groups;
+	int64_t bound; /* no allocation needs fewer bytes between nodes */
+	bool exact;
+};
+void ptc_plan_layouts_done(struct ptc_plan_layouts *l);
+/* A layout that ranks have declared (layout_hash), or that of config by the job's rules (layout_hash ""). The caller
+ * releases *ret_ref with ptc_layouts_release. */
+int ptc_plan_layout_get(struct ptc_controllers *all, const struct ptc_view *v, const char *layout_hash,
+			const char *config, const struct ptc_spec **ret_spec, const struct ptc_layout **ret_layout,
+			void **ret_ref, struct ptc_error *err);
+/* The layout that holds state now, if any does, and where its ranks are. */
+int ptc_plan_layout_from(struct ptc_controllers *all, const struct ptc_view *v, struct ptc_plan_layouts *l,
+			 struct ptc_error *err);
+/* Places and counts; with l->to_alloc given, only counts. */
+int ptc_plan_place(const struct ptc_device_pool *p, struct ptc_plan_layouts *l, struct ptc_error *err);
+/* Places ranks of which nobody knows yet what they will hold: they stay, unless fewer TP groups are split, or across
+ * racks, when they do not. */
+int ptc_plan_place_unknown(const struct ptc_device_pool *p, const struct ptc_config *c, uint32_t world,
+			   struct ptc_plan_layouts *l, struct ptc_error *err);
+/* Both layouts of a switch to config, placed and counted. *ret_known: the hash of the layout that its ranks declared
+ * before, if they did; ptc_free it. */
+int ptc_plan_layouts_make(struct ptc_controllers *all, const struct ptc_job_desc *desc, const struct ptc_view *v,
+			  const struct ptc_config *config, const struct ptc_device_pool *p, struct ptc_plan_layouts *l,
+			  char **ret_known, struct ptc_error *err);
+
+/* pricing.c: what the planner asks about switches of one job. Begins as zeros, but for all, v, desc and p. */
+struct ptc_pricer {
+	struct ptc_controllers *all;
+	const struct ptc_view *v;
+	const struct ptc_job_desc *desc;
+	const struct ptc_device_pool *p;
+	struct ptc_plan_layouts now; /* what holds the state, once for all candidates */
+	struct ptc_planning_shape shape;
+	bool *now_leaves;
+	uint32_t *now_nodes;
+};
+/* The question to the planner about the job on the pool's devices; it borrows from pr. End pr in any case. */
+int ptc_pricer_ask(struct ptc_pricer *pr, const struct ptc_plan_request *req, struct ptc_planning_ask *ret,
+		   struct ptc_error *err);
+void ptc_pricer_done(struct ptc_pricer *pr);
+
+/* choice.c: which configuration. *ret_choice: who chose, and why; NULL where nobody had to. The pool loses nodes that
+ * the planner does without, and is told where it has ranks (*ret_nodes, which the caller frees after the pool). A job
+ * without a model is scaled over dp, as is one that has never said its batch. */
+int ptc_plan_choose_config(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
+			   struct ptc_device_pool *p, const struct ptc_plan_request *req, struct ptc_config *ret_config,
+			   struct ptc_planned *ret, json_t **ret_choice, uint32_t **ret_nodes, struct ptc_error *err);
+/* What the job would not be started again on, it is not started on. */
+int ptc_plan_check_size(const struct ptc_job_desc *desc, const struct ptc_config *config, struct ptc_error *err);
+
+/* plan_answer.c: the document of the generation to come. It names only nodes that ranks use, in order of first use. */
+int ptc_plan_doc(const struct ptc_device_pool *p, const struct ptc_config *config, const struct ptc_allocation *a,
+		 struct ptc_generation_doc *ret_doc, struct ptc_error *err);
+/* The plan as docs/control.md describes it; ptc_free it. NULL: out of memory. desc NULL: not asked what happens to
+ * processes. blobs: what becomes of ranks' blobs; NULL: not asked for. choice: who chose the configuration; NULL: it
+ * was given. */
+char *ptc_plan_json(const struct ptc_device_pool *p, const struct ptc_view *v, const struct ptc_job_desc *desc,
+		    const struct ptc_generation_doc *to, const struct ptc_plan_layouts *l,
+		    const struct ptc_blobs_review *blobs, json_t *choice);

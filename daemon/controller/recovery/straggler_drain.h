@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job that trains leaves devices on which its ranks are slow (`on_straggler: drain`). What it has left is in etcd
+ * (daemon/cluster/devices/slow_devices.h), so the job does not get it before its time is over, whoever controls the
+ * job. Here is what only this controller needs. [loop] for all of it. */
+#pragma once
+
+#include "daemon/controller/recovery.h"
+#include "daemon/core/slow/slow_leave.h"
+
+struct ptc_straggler_drain {
+	bool writing;       /* in etcd */
+	uint64_t switch_id; /* of ours, until its end was seen; 0: none is under way */
+	uint32_t tries;     /* of a switch, for the same devices */
+	int64_t again_ns;   /* nothing is decided before */
+	/* the ranks of this incarnation stay, as has been said: why */
+	uint64_t stays;
+	enum ptc_slow_verdict why;
+	char left[200]; /* by the switch: devices, for events */
+};
+
+/* straggler_drain.c: each 200 ms, of a job that trains and all of whose nodes are up. ranks: n of them, as judged last.
+ * True: something is under way, and nothing else is to be begun. */
+bool ptc_straggler_drain_tick(struct ptc_controller *ctl, struct ptc_straggler_drain *d,
+			      const struct ptc_slow_rank *ranks, uint32_t n);
+/* The job cannot go on with the devices that it may have: those that it has left are its own again. False: it has left
+ * none that could help. */
+bool ptc_straggler_drain_yields(struct ptc_controller *ctl);
+
+/* stragglers.c: of the ranks of the record; NULL: there is none. */
+struct ptc_straggler_drain *ptc_straggler_drain_of(struct ptc_controller *ctl);
+
+/* growth.c: a resize of ranks that run, as planned; its id. False: the controller has begun something else meanwhile.
+ */
+bool ptc_growth_submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p, uint64_t *ret_id);
+bool ptc_growth_passes(int status); /* what may be otherwise a little later */

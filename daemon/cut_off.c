@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ends the ranks of a node that is cut off from all other machines: their jobs may go on elsewhere, and ranks write to
+ * files of their users (docs/decisions/0050-a-node-that-is-cut-off.md).
+ *
+ * Happy path: the node has its lease. Without it for cut_off_after, the other machines of the cluster are asked for a
+ * connection, again and again. One that takes it or refuses it is there: then etcd is unreachable, perhaps for all, and ranks
+ * go on. If none does, they are ended.
+ *
+ * Failure modes: a name that nobody resolves is no answer; out of memory: the next look asks. All of it is the loop's,
+ * but for the asking, which waits on a thread of libuv's pool. */
+#include "daemon/ptcd.h"
+#include "daemon/workers/group/rank_groups.h"
+
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys/sys.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define LOOK_MS      500
+#define ANSWER_MS    1000 /* for all machines that are asked at a look */
+#define MACHINES_MAX 32   /* of them at a look; the others at the next */
+
+struct machine {
+	char address[256];
+};
+struct machines {
+	struct machine *v;
+	size_t n;
+};
+
+struct job {
+	char uuid[PTC_UUID_TEXT];
+};
+struct jobs {
+	struct job *v;
+	size_t n;
+};
+
+struct ptc_cut_off {
+	struct ptc_daemon *d;
+	int64_t after_ns;
+	int64_t since_ns; /* the node has had no lease since then; 0: it has one */
+	int64_t next_ns;  /* the next look */
+	size_t first;     /* of the machines: who is asked first */
+	bool ended;       /* the ranks of this time without a lease */
+	bool asking, there;
+	struct machines machines; /* while asking: the asker's */
+};
+
+/* ---- who there is ---- */
+
+/* A socket file is on this machine. */
+static void add_machine(struct machines *m, const char *address)
+{
+	if (strncmp(address, "unix:", 5) != 0 && strlen(address) < sizeof m->v->address && PTC_MORE(m->v, m->n))
+		memcpy(m->v[m->n++].address, address, strlen(address) + 1);
+}
+
+/* Nodes that were up when etcd was last seen, and etcd's machines. */
+static void list_machines(struct ptc_cut_off *o)
+{
+	const struct ptc_daemon_config *cfg = &o->d->config;
+	struct ptc_cluster *c = o->d->cluster;
+
+	o->machines.n = 0;
+	ptc_free(o->machines.v);
+	o->machines.v = NULL;
+	for (size_t i = 0; i < ptc_cluster_nnodes(c); i++) {
+		const struct ptc_node *n = ptc_cluster_node(c, (uint32_t)i);
+
+		if (n->up && n->doc.address[0] && strcmp(n->doc.name, ptc_cluster_self(c)) != 0)
+			add_machine(&o->machines, n->doc.address);
+	}
+	for (size_t i = 0; !cfg->coordinator.local && i < cfg->coordinator.endpoints.n; i++)
+		add_machine(&o->machines, cfg->coordinator.endpoints.v[i]);
+}
+
+/* ---- whether one of them is there ---- */
+
+static bool same_host(const struct sockaddr_storage *a, const struct sockaddr *b)
+{
+	if (a->ss_family != b->sa_family)
+		return false;
+	if (b->sa_family == AF_INET)
+		return memcmp(&((const struct sockaddr_in *)(const void *)a)->sin_addr,
+			      &((const struct sockaddr_in *)(const void *)b)->sin_addr, sizeof(struct in_addr)) == 0;
+	return b->sa_family == AF_INET6 &&
+	       memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
+		      &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
+}
+
+/* Whether that is an address of this machine, such as of a member of etcd that runs here. Nothing is sent. */
+static bool is_own(const struct addrinfo *a)
+{
+	int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_storage from = { 0 };
+	socklen_t len = sizeof from;
+	bool own;
+
+	if (fd < 0)
+		return false;
+	own = connect(fd, a->ai_addr, a->ai_addrlen) == 0 && getsockname(fd, (struct sockaddr *)&from, &len) == 0 &&
+	      same_host(&from, a->ai_addr);
+	close(fd);
+	return own;
+}
+
+/* Splits HOST:PORT or [HOST]:PORT, and looks it up. NULL: nobody knows it. */
+static struct addrinfo *look_up(const char *address)
+{
+	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
+	const char *colon = strrchr(address, ':');
+	bool bracket = address[0] == '[';
+	struct addrinfo *list = NULL;
+	size_t len = colon ? (size_t)(colon - address) : 0;
+	char host[256];
+
+	if (len >= sizeof host || len <= 2u * bracket)
+		return NULL;
+	memcpy(host, address + bracket, len - 2u * bracket);
+	host[len - 2u * bracket] = '\0';
+	return getaddrinfo(host, colon + 1, &hints, &list) == 0 ? list : NULL;
+}
+
+/* A socket that connects to the address; -1: nobody can be reached there. *ret_there: somebody is. */
+static int begin_connect(const struct addrinfo *a, bool *ret_there)
+{
+	int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	*ret_there |= fd < 0; /* nothing can be told */
+	if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) != 0 && errno != EINPROGRESS) {
+		*ret_there |= errno == ECONNREFUSED;
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
+/* Of a socket that poll has found ready. */
+static bool answered(int fd)
+{
+	socklen_t len = sizeof(int);
+	int e = EIO;
+
+	return getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &len) == 0 && (e == 0 || e == ECONNREFUSED);
+}
+
+/* Of the sockets that poll has found ready, whether one says that somebody is there; these are closed. */
+static bool take_ready(struct pollfd *fds, size_t *n)
+{
+	bool there = false;
+	size_t left = 0;
+
+	for (size_t i = 0; i < *n; i++) {
+		if (!fds[i].revents) {
+			fds[left++] = fds[i];
+			continue;
+		}
+		there |= answered(fds[i].fd);
+		close(fds[i].fd);
+	}
+	*n = left;
+	return there;
+}
+
+/* Where nothing can be told, somebody is there. */
+static bool wait_answer(struct pollfd *fds, size_t *n)
+{
+	int64_t until = ptc_sys_now_ns() + ANSWER_MS * INT64_C(1000000);
+	bool there = false;
+
+	while (!there && *n) {
+		int64_t left = (until - ptc_sys_now_ns()) / 1000000;
+
+		if (left <= 0)
+			return false;
+		if (poll(fds, (nfds_t)*n, (int)left) >= 0)
+			there = take_ready(fds, n);
+		else
+			there = errno != EINTR;
+	}
+	return there;
+}
+
+/* Whether a machine takes a connection, or refuses one; also where there is no other machine. */
+static bool any_is_there(const struct machines *m, size_t first)
+{
+	struct pollfd fds[MACHINES_MAX];
+	size_t n = 0, others = 0;
+	bool there = false;
+
+	for (size_t i = 0; i < PTC_MIN(m->n, (size_t)MACHINES_MAX); i++) {
+		struct addrinfo *a = look_up(m->v[(first + i) % m->n].address);
+		bool own = a && is_own(a);
+		int fd = a && !own ? begin_connect(a, &there) : -1;
+
+		others += !own;
+		if (fd >= 0)
+			fds[n++] = (struct pollfd){ fd, POLLOUT, 0 };
+		if (a)
+			freeaddrinfo(a);
+	}
+	there = there || !others || wait_answer(fds, &n);
+	for (size_t i = 0; i < n; i++)
+		close(fds[i].fd);
+	return there;
+}
+
+/* ---- the ranks ---- */
+
+static void add_job(void *arg, const char *uuid)
+{
+	struct jobs *j = arg;
+
+	if (strlen(uuid) < sizeof j->v->uuid && PTC_MORE(j->v, j->n))
+		memcpy(j->v[j->n++].uuid, uuid, strlen(uuid) + 1);
+}
+
+static void end_all(struct ptc_cut_off *o)
+{
+	struct jobs j = { 0 };
+
+	ptc_workers_jobs(o->d->workers, add_job, &j);
+	ptc_warn("worker",
+		 "no lease for %lld s, and none of %zu other machines answers: ranks of %zu jobs are ended, because "
+		 "the jobs may go on elsewhere (cut_off_after)",
+		 (long long)((ptc_sys_now_ns() - o->since_ns) / 1000000000),
+		 PTC_MIN(o->machines.n, (size_t)MACHINES_MAX), j.n);
+	for (size_t i = 0; i < j.n; i++)
+		ptc_workers_drop(o->d->workers, j.v[i].uuid, NULL, 0, true);
+	ptc_free(j.v);
+	o->ended = true;
+}
+
+static void ask(void *arg, struct ptc_etcd *e)
+{
+	struct ptc_cut_off *o = arg;
+
+	(void)e;
+	o->there = any_is_there(&o->machines, o->first);
+}
+
+static void asked(void *arg)
+{
+	struct ptc_cut_off *o = arg;
+
+	o->asking = false;
+	o->first += MACHINES_MAX;
+	o->next_ns = ptc_sys_now_ns() + LOOK_MS * INT64_C(1000000);
+	if (!o->there && o->since_ns && !ptc_cluster_lease(o->d->cluster) && !atomic_load(&o->d->stopping))
+		end_all(o);
+}
+
+void ptc_cut_off_tick(struct ptc_cut_off *o)
+{
+	static const struct ptc_task_step steps[] = { { PTC_TASK_COMPUTE, ask }, { 0 } };
+	int64_t now = ptc_sys_now_ns();
+
+	if (!o)
+		return;
+	if (ptc_cluster_lease(o->d->cluster)) {
+		o->since_ns = 0;
+		o->ended = false;
+		return;
+	}
+	if (!o->since_ns)
+		o->since_ns = now;
+	if (o->ended || o->asking || now - o->since_ns < o->after_ns || now < o->next_ns)
+		return;
+	list_machines(o);
+	/* without any, nobody else can go on with a job */
+	o->asking = o->machines.n > 0 && ptc_cluster_steps(o->d->cluster, "cut-off", steps, asked, o) == 0;
+}
+
+/* ---- life ---- */
+
+int ptc_cut_off_new(struct ptc_daemon *d, struct ptc_cut_off **ret, struct ptc_error *err)
+{
+	if (!d->config.cut_off_after_ms)
+		return 0;
+	*ret = ptc_calloc(1, sizeof **ret);
+	if (!*ret)
+		return ptc_nomem(err);
+	**ret = (struct ptc_cut_off){ .d = d, .after_ns = (int64_t)d->config.cut_off_after_ms * 1000000 };
+	return 0;
+}
+
+struct ptc_cut_off *ptc_cut_off_free(struct ptc_cut_off *o)
+{
+	if (o)
+		ptc_free(o->machines.v);
+	ptc_free(o);
+	return NULL;
+}

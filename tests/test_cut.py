@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine is cut off from all others, silently: no connection is closed, no packet comes back (tests/machines.py). Its ptcd and its
+ranks live. The others go on without it; when its cable is back it takes part again, and nothing of its old ranks counts or is written.
+
+With cut_off_after its own ptcd ends its ranks before the others may go on (docs/failures.md, "When a node is cut off")."""
+import contextlib
+import glob
+import json
+import os
+import re
+import time
+import unittest
+
+import harness
+from cluster import start_time
+from harness import PATIENCE, wait_for
+from machines import LINK, Machines
+from test_ctrainer import BATCH, Trainer, differences
+
+TTL, AFTER = 2, 1  # seconds: lease_ttl, node_lost_after
+# A rank finds its own address, and a child of it writes a line ten times a second whatever the rank waits for.
+SCRIPT = (f'export C_TRAINER_HOST=$(ip -4 -o addr show {LINK} | sed "s/.*inet \\([0-9.]*\\).*/\\1/"); '
+          'mkdir -p "$LINES/beside"; (while :; do echo "$(date +%s.%N)"; sleep 0.1; done >>"$LINES/beside/$$") & '
+          'exec "$@" >>"$LINES/$$.jsonl"')
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def began(pid):
+    """When a process was started, in seconds since 1970; None: it is gone."""
+    ticks = start_time(pid)
+    return None if ticks is None else time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / TICKS
+
+
+@harness.skip_unless_root
+class Cut(harness.Case):
+    ends_them = True  # a node that is cut off ends its ranks itself
+
+    @contextlib.contextmanager
+    def machines(self, cut_off_after):
+        with Machines([f"n{i}" for i in range(4)]) as m, \
+                self.cluster(nodes=4, devices=1, transport="tls", hosts=m.hosts, lease_ttl=f"{TTL}s", node_lost_after=f"{AFTER}s",
+                             cut_off_after=cut_off_after, up=False) as c:
+            m.settle(c)
+            c.up(timeout_s=60 * PATIENCE)
+            yield m, c
+
+    def job(self, c, every=50):
+        return Trainer(c, self.dir, "restart", steps=1 << 40, sleep_ms=20, script=SCRIPT,
+                       run={"snapshot_every": every, "elastic": {"min_gpus": 2, "max_gpus": 3},
+                            "gpus": {2: f"dp=2,{BATCH}", 3: f"dp=3,{BATCH}"}})
+
+    def events(self, c, job, last):
+        lines = c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()
+        return [e for e in map(json.loads, lines) if e["number"] > last]
+
+    def trains(self, job, before=None):
+        """Until ranks, or those of another incarnation, have ended two steps after the one that they began with. The status."""
+        def stepped():
+            s = job.status()
+            run = s["run"]
+            if run["state"] != "live" or s["phase"] != "idle" or (before and run["incarnation"] == before["run"]["incarnation"]):
+                return None
+            return s if min((r.get("step") or -1 for r in run["ranks"]), default=-1) >= s["step"] + 2 else None
+        try:
+            return wait_for(stepped, 90 * PATIENCE, "a job that trains", 0.02)
+        except harness.ClusterError:
+            print(json.dumps(job.status()), job.do("events").stdout, flush=True)
+            raise
+
+    def next_step(self, job, before):
+        """When ranks of another incarnation had ended their first step (seconds since 1970), as their files show."""
+        def first():
+            new = [line for line in job.lines() if (line["generation"], line["incarnation"]) > at]
+            return len({line["step"] for line in new}) > 1 and time.time()
+        at = before["generation"], before["run"]["incarnation"]
+        return wait_for(first, 90 * PATIENCE, "a step", 0.01)
+
+    def gone_on(self, c, job, before, cut_at, last):
+        """Prints how long each part took. (seconds from the cut until new ranks were started, and until their first step had ended; the
+        status; the step that they began with)"""
+        stepped = self.next_step(job, before)
+        after = self.trains(job, before)
+        found, told = {}, ""
+        for e in self.events(c, job, last):
+            found.setdefault(e["kind"], e["time_ms"] / 1000)
+            told = e["text"] if e["kind"] == "recovered" else told
+        started = min(began(r["pid"]) for r in after["run"]["ranks"])
+        marks = [("down", found.get("node_down")), ("recovering", found.get("recovering")), ("ranks started", started), ("step", stepped)]
+        print("  " + ", ".join(f"{what} after {at - cut_at:.2f} s" for what, at in marks if at), flush=True)
+        said = re.search(r"of step (\d+), ", told)
+        self.assertTrue(said, f"nobody says from which step the job has gone on: {told}")
+        return started - cut_at, stepped - cut_at, after, int(said[1])
+
+    def beside(self, job):
+        """What the ranks' children have written: {process: bytes}."""
+        return {int(os.path.basename(path)): os.path.getsize(path) for path in glob.glob(os.path.join(job.logs, "beside", "*"))}
+
+    def cut_once(self, m, c, job, victim):
+        wait_for(lambda: job.status()["snapshot"], 60 * PATIENCE, "a snapshot", 0.1)
+        before, last = self.trains(job), max(e["number"] for e in self.events(c, job, -1))
+        old = {r["pid"]: start_time(r["pid"]) for r in before["run"]["ranks"] if r["node"] == victim}
+        self.assertEqual(1, len(old), before["run"]["ranks"])
+        time.sleep(self.random.random() * 0.5)  # any instant; nothing is judged by it
+        print(f"{victim} cut off (controller {before['controller']}), step {before['run'].get('step')}", flush=True)
+        m.cut(victim)
+        cut_at = time.time()
+        started, stepped, after, begun = self.gone_on(c, job, before, cut_at, last)
+        self.assertNotIn(victim, {r["node"] for r in after["ranks"]})
+        logged = max(line["step"] for line in job.lines() if (line["generation"], line["incarnation"]) ==
+                     (before["generation"], before["run"]["incarnation"]))
+        self.assertTrue(0 <= logged + 1 - begun <= 100, f"{logged} was the last step, and the job went on at {begun}")
+        runs = lambda: any(start_time(pid) == since for pid, since in old.items())  # noqa: E731
+        if self.ends_them:
+            wait_for(lambda: not runs(), 30 * PATIENCE, f"the end of {victim}'s ranks, by its own ptcd", 0.02)
+            wrote = self.beside(job)
+            self.assertRegex(c.nodes[victim].log_tail(200), "none of [3-9] other machines answers")
+            ended = max(os.path.getmtime(os.path.join(job.logs, "beside", str(pid))) for pid in old) - cut_at
+            print(f"  its ranks and their children wrote for {ended:.2f} s after the cut", flush=True)
+            time.sleep(1)
+            self.assertEqual([wrote[pid] for pid in old], [self.beside(job)[pid] for pid in old], "a child of a rank still writes")
+        else:
+            self.assertTrue(runs(), "nobody was to end them")
+        m.mend(victim)
+        self.comes_back(c, job, victim, old)
+        print(f"  steps lost: {logged + 1 - begun}", flush=True)
+        return started, stepped
+
+    def comes_back(self, c, job, victim, old):
+        """It is a node again, its old ranks and their children are gone, and what they wrote is as it was from then on."""
+        c.wait_nodes([victim], 60 * PATIENCE, node="n0")
+        wait_for(lambda: all(start_time(pid) != since for pid, since in old.items()), 60 * PATIENCE, f"the end of {victim}'s old ranks", 0.02)
+        alive = [pid for pid in c.machine(victim) if any(f"lines/beside/{rank}" in files(pid) for rank in old)]
+        self.assertEqual([], alive, "children of ranks that are ended")
+        lines, wrote = len(lines_of(job, old)), {pid: self.beside(job)[pid] for pid in old}
+        now = job.status()
+        job.wait_step(now["run"]["step"] + 50)
+        self.assertEqual(wrote, {pid: self.beside(job)[pid] for pid in old}, "children of an old rank still write")
+        self.assertEqual(lines, len(lines_of(job, old)), "an old rank still writes")
+
+    def check_end(self, job):
+        """Of each step, what the ranks said that did it last is what one process says; and each sample was used once."""
+        wait_for(lambda: job.do("stop", check=False).returncode == 0, 60 * PATIENCE, "the stop", 0.2)
+        job.steps = job.wait_run("stopped")["step"]
+        newest = {}
+        for line in job.lines():
+            at = line["generation"], line["incarnation"]
+            newest[line["step"]] = max(at, newest.get(line["step"], at))
+        lines = [line for line in job.lines() if newest[line["step"]] == (line["generation"], line["incarnation"]) and line["step"] < job.steps]
+        self.assertEqual([], differences(lines, job.reference())[:5])
+
+    def resized(self, job, config, nodes):
+        """A snapshot may be under way."""
+        wait_for(lambda: isinstance(job.resize(config, nodes, check=False), dict), 60 * PATIENCE, f"a resize to {config}", 0.2)
+
+    def cut_some(self, cut_off_after, rounds):
+        self.ends_them = cut_off_after != "0s"
+        with self.machines(cut_off_after) as (m, c):
+            job = self.job(c)
+            job.run(f"dp=3,{BATCH}", nodes="n1,n2,n3")
+            took = []
+            for _ in range(rounds):
+                took.append(self.cut_once(m, c, job, self.random.choice(["n1", "n2", "n3"])))
+                self.resized(job, f"dp=3,{BATCH}", "n1,n2,n3")
+            self.check_end(job)
+        worst = max(started for started, _ in took)
+        print(f"{len(took)} machines cut off: new ranks started within {worst:.2f} s, a step ended within {max(s for _, s in took):.2f} s",
+              flush=True)
+        self.assertLess(worst, (TTL + AFTER) * 3 * PATIENCE)
+
+    @harness.needs("ip", "nsenter", "unshare")
+    @harness.labels("repeats")
+    def test_machine_cut_off(self):
+        self.cut_some("1s", harness.size(1, 3, 40))
+
+    @unittest.skipUnless(harness.LONG, "the same, with ranks that outlive the cut: PTC_TEST_LONG")
+    @harness.needs("ip", "nsenter", "unshare")
+    @harness.labels("repeats")
+    def test_ranks_that_stay(self):
+        self.cut_some("0s", harness.size(1, 1, 10))
+
+    @harness.needs("ip", "nsenter", "unshare")
+    @harness.labels("repeats")
+    def test_etcd_cut_off(self):
+        """The machine that etcd runs on, and no rank: nobody is lost or cut off from all, and training goes on with the same processes,
+        also afterwards."""
+        with self.machines("1s") as (m, c):
+            job = self.job(c, every=1 << 40)
+            job.run(f"dp=3,{BATCH}", nodes="n1,n2,n3")
+            before, last = self.trains(job), max(e["number"] for e in self.events(c, job, -1))
+            m.cut("n0")
+            step = max(line["step"] for line in job.lines())
+            time.sleep(5 * (TTL + AFTER))
+            self.assertGreater(max(line["step"] for line in job.lines()), step + 40, "training stood still")
+            m.mend("n0")
+            c.wait_nodes(list(c.nodes), 90 * PATIENCE, node="n1")
+            after = self.trains(job)
+            pids = lambda s: {r["rank"]: r["pid"] for r in s["run"]["ranks"]}  # noqa: E731
+            self.assertEqual(pids(before), pids(after), "ranks were started again")
+            self.resized(job, f"dp=2,{BATCH}", "n1,n3")
+            self.assertEqual([], [e["text"] for e in self.events(c, job, last) if e["kind"] in ("node_lost", "recovering", "failed")])
+            self.check_end(job)
+
+
+def lines_of(job, pids):
+    """Lines that these processes have written, whole or not."""
+    found = []
+    for pid in pids:
+        with open(os.path.join(job.logs, f"{pid}.jsonl"), encoding="utf-8") as f:
+            found += f.readlines()
+    return found
+
+
+def files(pid):
+    """Paths that a process has open, one a line."""
+    found = []
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return "\n".join(found)
+
+
+if __name__ == "__main__":
+    unittest.main()

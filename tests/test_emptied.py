@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node dies in each phase of a switch and comes back with an empty store, as a machine that boots anew with its chunks in memory:
+what others hold is whole, and the job goes on.
+
+A switch is held in a phase: at a fault point of one node (base/sys/fault.h), or by ranks that stand still. Then a node, perhaps
+another one, is killed, its chunk_dir is removed, and it starts again. Every byte is on two nodes before."""
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import unittest
+
+import harness
+import live
+import oracle
+import test_crash
+from harness import LONG, PATIENCE, ClusterError, Job, wait_for
+import test_recover
+
+RULES = test_crash.RULES
+HERE, THERE = "tp=2,dp=2", "pp=2,dp=2"
+CONTROLLER, MEMBER = "controller", "member"
+FINISH = "member that finishes"  # what it is held at, others pass before the second commit, too
+# (who is held, at which point, and the phase that the job is in then)
+STORED = ((CONTROLLER, "etcd.intent.before", "intent"), (CONTROLLER, "etcd.intent.after", "intent"),
+          (MEMBER, "store.meta.commit.before", "sealing"), (CONTROLLER, "etcd.commit1.before", "commit1"),
+          (CONTROLLER, "etcd.commit1.after", "commit1"), (MEMBER, "agent.receive.middle", "filling"), (CONTROLLER, "digests.merge", "digesting"),
+          (CONTROLLER, "etcd.commit2.before", "commit2"), (CONTROLLER, "etcd.commit2.after", "commit2"),
+          (FINISH, "store.meta.commit.before", "finishing"))
+RANKS = "ranks"  # they are held: see Live.held_ranks
+JOINS = "node that joins"
+LIVE = (*((RANKS, phase, phase) for phase in ("starting", "arming", "building")), (MEMBER, "agent.capture.middle", "sealing"),
+        (CONTROLLER, "digests.merge", "agreeing"), (JOINS, "agent.receive.middle", "filling"),
+        *(at for at in STORED if at[0] in (CONTROLLER, FINISH) and at[1] != "digests.merge"))
+
+
+class Emptied(harness.Case):
+    (arm, env, up, settle, recover, forget, passed, quietly) = (
+        getattr(test_crash.Crash, name) for name in "arm env up settle recover forget passed quietly".split())
+
+    def moments(self, of):
+        """Some in CI, with the time between the commits always among them; else all, each several times."""
+        few = [self.random.choice([m for m in of if m[2] == "filling"]), *self.random.sample(of, 2)]
+        return few if not LONG else self.random.sample(of * harness.size(1, 1, 6), len(of) * harness.size(1, 1, 6))
+
+    def empty(self, c, victim, machine=False):
+        """It is gone, and has nothing in its store when it comes back. machine: its ranks are gone, too."""
+        if machine:
+            c.power_off(victim, chunks=False)
+        else:
+            c.nodes[victim].kill()
+            shutil.rmtree(c.nodes[victim].chunk_dir)
+
+    def phase(self, job, node):
+        with contextlib.suppress(ClusterError, subprocess.TimeoutExpired):
+            return job.status(node=node, timeout_s=10)["phase"]
+        return "unknown"
+
+    def controller(self, job):
+        return wait_for(lambda: job.status()["controller"], 20 * PATIENCE, "a controller")
+
+    @contextlib.contextmanager
+    def beside(self, act):
+        """act() runs in a thread of its own while the block does; what it raises is raised here at the end."""
+        failed = []
+
+        def guarded():
+            try:
+                act()
+            except BaseException as e:  # noqa: BLE001  told to the test's own thread
+                failed.append(e)
+        thread = threading.Thread(target=guarded)
+        thread.start()
+        try:
+            yield thread
+        finally:
+            thread.join()
+        if failed:
+            raise failed[0]
+
+    def hold(self, c, node, point):
+        self.forget(c.nodes[node])
+        self.arm(c.nodes[node], f"{point}=hold")
+
+    def came_to(self, c, node, point, switch):
+        """Whether the switch came to the point on this node; it waits there until recover()."""
+        wait_for(lambda: point in self.passed(c.nodes[node]) or not switch.is_alive(), 60 * PATIENCE, f"{point} on {node}", 0.01)
+        return point in self.passed(c.nodes[node])
+
+    def held_at(self, c, job, moment, controller, at, caller):
+        """A switch is under way, and is held at this moment: (its thread, the phase that it is in, or None where it did not come there)."""
+        who, point, _ = moment
+        stack = contextlib.ExitStack()
+        self.hold(c, *((controller, "etcd.commit2.after") if who == FINISH else (at, point)))
+        switch = stack.enter_context(self.beside(lambda: self.ask(c, job, caller)))
+        reached = True
+        if who == FINISH:
+            reached = self.came_to(c, controller, "etcd.commit2.after", switch)
+            self.hold(c, at, point)
+            self.arm(c.nodes[controller])
+        reached = reached and self.came_to(c, at, point, switch)
+        return stack, self.phase(job, caller) if reached else None
+
+    def resized(self, job, config):
+        """A node that is back may count as down for a moment, and a job may be about to change by itself."""
+        wait_for(lambda: isinstance(job.resize(config, check=False), dict), 120 * PATIENCE, f"a resize to {config}", 0.3)
+
+    def check_seen(self, moments, seen):
+        """Each phase that was asked for has been met, by one of the moments that are to lead to it."""
+        print("phases in which a node was emptied:", ", ".join(f"{p}: {seen.count(p)}" for p in sorted(set(seen))), flush=True)
+        self.assertEqual(set(), {phase for _, _, phase in moments} - set(seen), "no node was emptied in these phases")
+
+
+class Stored(Emptied):
+    """A job without ranks, on four nodes."""
+
+    def ask(self, c, job, caller):
+        self.quietly(c, "resize", job.name, "--config", THERE, "--wait", node=caller)
+
+    def switch_and_empty(self, c, job, moment):
+        """The phase in which a node was emptied, or None where the switch did not come to this moment."""
+        controller = self.controller(job)
+        at = controller if moment[0] == CONTROLLER else self.random.choice([n for n in c.nodes if n != controller])
+        victim = self.random.choice([at, *c.nodes])
+        caller = next(n for n in reversed(c.nodes) if n != victim)
+        switch, phase = self.held_at(c, job, moment, controller, at, caller)
+        with switch:
+            self.empty(c, victim)
+            self.recover(c)
+        print(f"{victim} emptied while {at} ({moment[0]}) was held at {moment[1]}: {phase or 'not reached'}", flush=True)
+        return phase
+
+    def check(self, c, job):
+        """All is there whatever has become of the switch; and is on two nodes again after the next one."""
+        config = job.wait_idle(90)["config"]
+        self.assertTrue(any(test_crash.same(config, a) for a in (HERE, THERE)), config)
+        self.assertNotIn("lost", job.status())
+        job.check_whole(self)
+        job.check_ranks(self, oracle.Config(config), RULES)
+        self.resized(job, HERE)
+        self.assertNotIn("absent", job.status())
+        c.ptcctl("verify", job.name)
+        job.check_whole(self)
+
+    @harness.labels("repeats")
+    def test_phases_of_state(self):
+        with self.cluster(nodes=4, devices=1, up=False, lease_ttl="2s") as c:
+            self.up(c)
+            job = Job(c, "twice", test_crash.small_state(self.seed), self.path("job"), RULES)
+            job.imported(HERE)
+            moments, seen = self.moments(STORED), []
+            for moment in moments:
+                for _ in range(test_crash.TRIES):  # a node may have what it would receive, and a moment passes
+                    seen.append(self.switch_and_empty(c, job, moment))
+                    self.check(c, job)
+                    if seen[-1] == moment[2]:
+                        break
+            self.check_seen(moments, [s for s in seen if s])
+            job.delete()
+
+
+class Live(Emptied):
+    """A job whose ranks train, on two nodes of three, and then on all. The node that dies has its ranks with it, or they outlive its
+    ptcd."""
+    (events, trains, placed, check_end) = (getattr(test_recover.Recover, name) for name in "events trains placed check_end".split())
+
+    @contextlib.contextmanager
+    def held_ranks(self, job, phase):
+        """Ranks stand still so that a switch stays in the phase: those that start, a rank that does not come to its boundary, or those
+        that build."""
+        if phase != "arming":
+            with job.hold("start" if phase == "starting" else "build"):
+                yield
+            return
+        ranks = job.status()["run"]["ranks"]
+        pid = self.random.choice(ranks)["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def ask(self, c, job, caller):
+        self.quietly(c, "resize", job.name, "--config", "dp=3", "--wait", node=caller, timeout_s=180 * PATIENCE)
+
+    def at_point(self, c, job, moment, controller, victim, machine):
+        there = self.placed(job)
+        at = {CONTROLLER: controller, JOINS: next(n for n in c.nodes if n not in there)}.get(moment[0])
+        at = at or self.random.choice([n for n in there if n != controller] or there)
+        switch, phase = self.held_at(c, job, moment, controller, at, next(n for n in reversed(c.nodes) if n != victim))
+        with switch:
+            self.empty(c, victim, machine)
+            self.recover(c)
+        return phase
+
+    def while_ranks_stand(self, c, job, phase, victim, machine):
+        caller = next(n for n in reversed(c.nodes) if n != victim)
+        with contextlib.ExitStack() as stack:
+            held = contextlib.ExitStack()
+            held.enter_context(self.held_ranks(job, phase))
+            switch = stack.enter_context(self.beside(lambda: self.ask(c, job, caller)))
+            stack.callback(held.close)  # before the switch is waited for
+            wait_for(lambda: self.phase(job, caller) == phase or not switch.is_alive(), 60 * PATIENCE, f"phase {phase}", 0.01)
+            found = self.phase(job, caller)
+            self.empty(c, victim, machine)
+            self.recover(c)
+        return found
+
+    def switch_and_empty(self, c, job, moment):
+        controller, machine, before = self.controller(job), self.random.random() < 0.5, job.status()
+        victim = self.random.choice(["n1", "n2"] if machine else list(c.nodes))  # n0 has etcd
+        if moment[0] == RANKS:
+            phase = self.while_ranks_stand(c, job, moment[1], victim, machine)
+        else:
+            phase = self.at_point(c, job, moment, controller, victim, machine)
+        print(f"{victim} ({'machine' if machine else 'ptcd'}) emptied, {moment[0]} at {moment[1]}: {phase or 'not reached'}; "
+              f"generation {before['generation']}, incarnation {before['run']['incarnation']}", flush=True)
+        return phase
+
+    def back(self, c, job):
+        """The job trains; what is committed is the state of its step; and it is brought to two nodes again."""
+        self.trains(c, job)
+        self.resized(job, "dp=2")
+        status = self.trains(c, job)
+        self.assertNotIn("absent", status)
+        job.check_state(self, status["step"], self.path("state"))
+        c.ptcctl("verify", job.name)
+
+    @harness.labels("repeats")
+    def test_phases_of_ranks(self):
+        with self.cluster(nodes=3, devices=1, up=False, lease_ttl="2s", node_lost_after="2s") as c:
+            self.up(c)
+            job = live.Job(c, self.path("job"), together="fail", data="100000,7,8,4", grace="2s",
+                           run={"elastic": {"min_gpus": 1, "max_gpus": 3}, "snapshot_every": 1 << 40})
+            job.run("dp=2")
+            job.wait_step(3)
+            job.do("snapshot")
+            moments, seen = self.moments(LIVE), []
+            for moment in moments:
+                for _ in range(test_crash.TRIES):
+                    seen.append(self.switch_and_empty(c, job, moment))
+                    self.back(c, job)
+                    if seen[-1] == moment[2]:
+                        break
+            self.check_seen(moments, [s for s in seen if s])
+            self.check_end(c, job)
+
+
+if __name__ == "__main__":
+    unittest.main()
