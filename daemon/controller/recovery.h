@@ -37,11 +37,11 @@ struct ptc_growth {
 
 struct ptc_recovery {
 	struct ptc_growth growth;
-	struct ptc_stragglers *stragglers; /* recovery/stragglers.h: one block; NULL: none is looked for */
-	bool replan;                       /* links have changed, and the job wants to be planned anew for that */
-	bool has_elastic, planning;
+	struct ptc_stragglers *stragglers;  /* recovery/stragglers.h: one block; NULL: none is looked for */
+	struct ptc_straggler_drain *drain;  /* in that block; NULL as it is */
+	bool replan;                        /* links have changed, and the job wants to be planned anew for that */
+	bool has_elastic, planning, shares; /* shares: the job's `share_devices` */
 	struct ptc_job_elastic elastic;
-	bool shares;           /* the job's `share_devices` */
 	int64_t first_step_ms; /* what a rank's first step may take: the job's `build_timeout` */
 	/* what ranks of the record's incarnation say, asked in rounds */
 	struct ptc_rank_rounds {

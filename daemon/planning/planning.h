@@ -114,19 +114,9 @@ void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *
 			  const struct ptc_job_desc *desc, const struct ptc_planning_shape *shape,
 			  const atomic_bool *stop);
 
-/* The cluster's profile (docs/control.md, "profile"). Freed with ptc_profile_doc_done; one of zeros is fine. */
-struct ptc_profile_doc {
-	char *profile;                           /* as a file has it; NULL: nobody has put one in */
-	struct ptc_links pairs;                  /* measured */
-	int64_t set_ms, measured_ms, changed_ms; /* Unix time of either, and of the last change in a switch; 0: never */
-};
-void ptc_profile_doc_done(struct ptc_profile_doc *d);
-/* changed: links that differ from what they were; NULL: not asked for. ptc_free it; NULL: out of memory. */
-char *ptc_profile_doc_encode(const struct ptc_profile_doc *d, const struct ptc_link_changes *changed);
-int ptc_profile_doc_decode(const char *what, const char *json, struct ptc_profile_doc *ret, struct ptc_error *err);
-/* show: an empty one where there is none. put replaces what is not NULL: the profile as a file has it, checked; pairs,
- * of ptc_links_measure, whose v it takes on success. *ret_changed: links that differ from what they were; ptc_free its
- * v. */
+/* The cluster's profile (links/links.h). show: an empty one where there is none. put replaces what is not NULL: the
+ * profile as a file has it, checked; pairs, of ptc_links_measure, whose v it takes on success. *ret_changed: links that
+ * differ from what they were; ptc_free its v. */
 int ptc_planning_profile_show(struct ptc_planning *p, struct ptc_profile_doc *ret, struct ptc_error *err);
 int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, struct ptc_links *pairs,
 			     struct ptc_profile_doc *ret, struct ptc_link_changes *ret_changed, struct ptc_error *err);

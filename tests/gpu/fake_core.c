@@ -90,12 +90,12 @@ static CUresult rule(enum fake_function f, unsigned nth, bool *ret_block, char w
 	char file[512], line[256], name[64], action[32], rest[128];
 	CUresult result = CUDA_SUCCESS;
 	FILE *in = fopen(path("faults", file, sizeof file), "re");
-	unsigned which;
+	unsigned number;
 
 	while (in && fgets(line, sizeof line, in)) {
 		rest[0] = '\0';
-		if (sscanf(line, "%63s %u %31s %127[^\n]", name, &which, action, rest) < 3 ||
-		    strcmp(name, names[f]) != 0 || (which && which != nth))
+		if (sscanf(line, "%63s %u %31s %127[^\n]", name, &number, action, rest) < 3 ||
+		    strcmp(name, names[f]) != 0 || (number && number != nth))
 			continue;
 		*ret_block = strncmp(action, "block", 5) == 0;
 		if (*ret_block)

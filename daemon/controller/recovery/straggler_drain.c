@@ -108,7 +108,7 @@ static void write_work(void *arg, struct ptc_etcd *etcd)
 static void was_written(void *arg)
 {
 	struct written *w = arg;
-	struct ptc_straggler_drain *d = ptc_straggler_drain_of(w->ctl);
+	struct ptc_straggler_drain *d = w->ctl->recovery.drain;
 
 	if (d) {
 		d->writing = false;
@@ -125,7 +125,7 @@ static void was_written(void *arg)
 /* Takes v. */
 static void write_down(struct ptc_controller *ctl, struct ptc_slow_device *v, size_t n, bool left)
 {
-	struct ptc_straggler_drain *d = ptc_straggler_drain_of(ctl);
+	struct ptc_straggler_drain *d = ctl->recovery.drain;
 	struct written *w = n ? ptc_calloc(1, sizeof *w) : NULL;
 
 	if (!w) {
@@ -206,7 +206,7 @@ static void stays(struct ptc_controller *ctl, struct ptc_straggler_drain *d, con
 
 static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 {
-	struct ptc_straggler_drain *d = ptc_straggler_drain_of(ctl);
+	struct ptc_straggler_drain *d = ctl->recovery.drain;
 	char on[sizeof d->left], to[200];
 
 	ptc_recovery_keep(ctl, p);

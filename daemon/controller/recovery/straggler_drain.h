@@ -26,9 +26,6 @@ bool ptc_straggler_drain_tick(struct ptc_controller *ctl, struct ptc_straggler_d
  * none that could help. */
 bool ptc_straggler_drain_yields(struct ptc_controller *ctl);
 
-/* stragglers.c: of the ranks of the record; NULL: there is none. */
-struct ptc_straggler_drain *ptc_straggler_drain_of(struct ptc_controller *ctl);
-
 /* growth.c: a resize of ranks that run, as planned; its id. False: the controller has begun something else meanwhile.
  */
 bool ptc_growth_submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p, uint64_t *ret_id);

@@ -65,6 +65,7 @@ static void begin(struct ptc_controller *ctl)
 		drain = ctl->recovery.stragglers->drain; /* is not the ranks' */
 	ptc_free(ctl->recovery.stragglers);
 	ctl->recovery.stragglers = NULL;
+	ctl->recovery.drain = NULL;
 	if (n == 0 || ptc_config_parse(g->config, &c, NULL) != 0)
 		return;
 	s = ptc_calloc(1, sizeof *s + n * (sizeof *s->ranks + sizeof *s->scratch + sizeof *s->told));
@@ -78,6 +79,7 @@ static void begin(struct ptc_controller *ctl)
 	for (uint32_t r = 0; r < s->n; r++)
 		s->ranks[r].role = ptc_config_coords(&c, r).pp;
 	ctl->recovery.stragglers = s;
+	ctl->recovery.drain = &s->drain;
 }
 
 void ptc_stragglers_saw(struct ptc_controller *ctl, const struct ptc_rank_row *row)
@@ -157,11 +159,6 @@ bool ptc_stragglers_tick(struct ptc_controller *ctl)
 		judge(ctl);
 	}
 	return ptc_sys_now_ns() - r->rounds.asked_ns >= ASK_NS;
-}
-
-struct ptc_straggler_drain *ptc_straggler_drain_of(struct ptc_controller *ctl)
-{
-	return ctl->recovery.stragglers ? &ctl->recovery.stragglers->drain : NULL;
 }
 
 bool ptc_stragglers_leave(struct ptc_controller *ctl)

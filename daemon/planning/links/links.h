@@ -81,3 +81,14 @@ double ptc_link_sets_slowest(const struct ptc_link_sets *s, const bool *leave);
 /* Leaves one node more: of the slowest link's two the one whose links are slower on average. False: fewer than two are
  * left, or nothing is known. */
 bool ptc_link_sets_leave(const struct ptc_link_sets *s, bool *leave);
+
+/* The cluster's profile (docs/control.md, "profile"). Freed with ptc_profile_doc_done; one of zeros is fine. */
+struct ptc_profile_doc {
+	char *profile;                           /* as a file has it; NULL: nobody has put one in */
+	struct ptc_links pairs;                  /* measured */
+	int64_t set_ms, measured_ms, changed_ms; /* Unix time of either, and of the last change in a switch; 0: never */
+};
+void ptc_profile_doc_done(struct ptc_profile_doc *d);
+/* changed: links that differ from what they were; NULL: not asked for. ptc_free it; NULL: out of memory. */
+char *ptc_profile_doc_encode(const struct ptc_profile_doc *d, const struct ptc_link_changes *changed);
+int ptc_profile_doc_decode(const char *what, const char *json, struct ptc_profile_doc *ret, struct ptc_error *err);
