@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz entry point: a byte that chooses a kind of message, then its wire form.
- * Its fields are counted before it is decoded, as for callers. A message that
- * is read again after it was written is the same then. */
+ * Its fields are counted before it is decoded, as for callers. It is the same
+ * in an arena. A message that is read again after it was written is the same
+ * then. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "proto/pb.h"
@@ -26,7 +27,8 @@ static const ProtobufCMessageDescriptor *const types[] = {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
 	const ProtobufCMessageDescriptor *type;
-	ProtobufCMessage *first = NULL, *second = NULL;
+	ProtobufCMessage *first = NULL, *second = NULL, *inside = NULL;
+	struct ptc_pb_arena arena = { 0 };
 	void *wire, *again;
 	size_t n, m;
 
@@ -38,6 +40,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 		return 0;
 	ptc_require(n != SIZE_MAX && n <= len);
 	ptc_require(ptc_pb_encode(first, &wire, &n, NULL) == 0);
+	ptc_require(ptc_pb_decode_in(&arena, type, data + 1, len - 1, &inside, NULL) == 0);
+	ptc_require(ptc_pb_encode(inside, &again, &m, NULL) == 0);
+	ptc_require(n == m && !memcmp(wire, again, n));
+	ptc_free(again);
+	ptc_pb_arena_done(&arena);
 	/* protobuf-c writes unknown fields as they came, also such as it does not read again */
 	if (ptc_pb_decode(type, wire, n, &second, NULL) == 0) {
 		ptc_require(ptc_pb_encode(second, &again, &m, NULL) == 0);

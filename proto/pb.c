@@ -2,7 +2,9 @@
 #include "proto/pb.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
 
+#include <stddef.h>
 #include <string.h>
 
 static void *pb_alloc(void *unused, size_t size)
@@ -62,10 +64,66 @@ int ptc_pb_encode(const ProtobufCMessage *msg, void **ret_data, size_t *ret_len,
 	return 0;
 }
 
+/* ---- arenas ---- */
+
+#define BLOCK_BYTES                                                                                                    \
+	((size_t)64 << 10) /* at least; fewer allocations than this has parts, and little that stays unused */
+
+struct ptc_pb_block {
+	struct ptc_pb_block *next;
+	max_align_t data[];
+};
+
+static void *arena_alloc(void *arg, size_t size)
+{
+	struct ptc_pb_arena *a = arg;
+	struct ptc_pb_block *block;
+	size_t room, all;
+
+	if (ptc_ckd_add(&size, PTC_MAX(size, (size_t)1), sizeof(max_align_t) - 1))
+		return NULL;
+	size -= size % sizeof(max_align_t);
+	if (size > a->left) {
+		room = PTC_MAX(size, BLOCK_BYTES);
+		block = ptc_ckd_add(&all, room, sizeof *block) ? NULL : ptc_malloc(all);
+		if (!block)
+			return NULL;
+		block->next = a->blocks;
+		a->blocks = block;
+		a->left = room;
+	}
+	a->left -= size; /* from the end of the block */
+	return (char *)a->blocks->data + a->left;
+}
+
+static void arena_free(void *arg, void *p)
+{
+	(void)arg; /* with the arena */
+	(void)p;
+}
+
+void ptc_pb_arena_done(struct ptc_pb_arena *a)
+{
+	struct ptc_pb_block *block;
+
+	while ((block = a->blocks)) {
+		a->blocks = block->next;
+		ptc_free(block);
+	}
+	a->left = 0;
+}
+
 int ptc_pb_decode(const ProtobufCMessageDescriptor *type, const void *data, size_t len, ProtobufCMessage **ret_msg,
 		  struct ptc_error *err)
 {
-	ProtobufCMessage *msg = protobuf_c_message_unpack(type, &ptc_pb_allocator, len, data);
+	return ptc_pb_decode_in(NULL, type, data, len, ret_msg, err);
+}
+
+int ptc_pb_decode_in(struct ptc_pb_arena *a, const ProtobufCMessageDescriptor *type, const void *data, size_t len,
+		     ProtobufCMessage **ret_msg, struct ptc_error *err)
+{
+	ProtobufCAllocator in = { arena_alloc, arena_free, a };
+	ProtobufCMessage *msg = protobuf_c_message_unpack(type, a ? &in : &ptc_pb_allocator, len, data);
 
 	if (!msg)
 		return ptc_error_set(err, PTC_EPEER, "%zu bytes do not parse as a %s (or memory ran out)", len,

@@ -27,6 +27,16 @@ int ptc_pb_encode(const ProtobufCMessage *msg, void **ret_data, size_t *ret_len,
 /* *ret_msg: protobuf_c_message_free_unpacked(msg, &ptc_pb_allocator), or ptc_pb_free. */
 int ptc_pb_decode(const ProtobufCMessageDescriptor *type, const void *data, size_t len, ProtobufCMessage **ret_msg,
 		  struct ptc_error *err);
+/* The memory of messages that have very many parts, and are read and forgotten: it is taken in large blocks and freed
+ * at once. Begins zeroed; belongs to one thread. */
+struct ptc_pb_arena { /* private */
+	struct ptc_pb_block *blocks;
+	size_t left; /* in the first block */
+};
+/* As ptc_pb_decode, but that the message is freed with the arena, and only so. a NULL: ptc_pb_decode. */
+int ptc_pb_decode_in(struct ptc_pb_arena *a, const ProtobufCMessageDescriptor *type, const void *data, size_t len,
+		     ProtobufCMessage **ret_msg, struct ptc_error *err);
+void ptc_pb_arena_done(struct ptc_pb_arena *a);
 /* How many fields the wire form has, nested ones included (a packed list is one); SIZE_MAX when it does not parse. A
  * field of two bytes costs protobuf-c about fifty, so whoever reads from strangers bounds it before decoding. */
 size_t ptc_pb_fields(const ProtobufCMessageDescriptor *type, const void *data, size_t len);

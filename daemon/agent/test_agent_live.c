@@ -695,9 +695,13 @@ static void check_gathered(struct live *l, struct gen *g)
 		struct ptc_buf b = PTC_BUF_INIT;
 		size_t n = (size_t)(t->elements * t->esize);
 
-		OK(ptc_agent_gather(l->w.nodes[0].agent, &geo, UUID, i, 0, n, to_buf, &b, &err));
-		assert_int_equal(b.len, n);
-		assert_memory_equal(b.data, t->truth, n);
+		for (int as_it_lies = 0; as_it_lies < 2; as_it_lies++) {
+			ptc_buf_reset(&b);
+			OK(ptc_agent_gather(l->w.nodes[0].agent, &geo, UUID, i, 0, n, to_buf,
+					    as_it_lies ? parts_to_buf : NULL, &b, &err));
+			assert_int_equal(b.len, n);
+			assert_memory_equal(b.data, t->truth, n);
+		}
 		ptc_buf_done(&b);
 	}
 	ptc_geometry_done(&geo);

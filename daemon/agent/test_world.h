@@ -771,6 +771,18 @@ static int to_buf(void *arg, const void *data, size_t len, struct ptc_error *err
 	return ptc_buf_failed(arg) ? ptc_error_set(err, PTC_ENOMEM, "test buffer") : 0;
 }
 
+static int parts_to_buf(void *arg, struct ptc_rpc_part *parts, size_t n, struct ptc_error *err)
+{
+	int rc = 0;
+
+	for (size_t i = 1; i < n; i++) {
+		if (rc == 0)
+			rc = to_buf(arg, parts[i].data, parts[i].len, err);
+		parts[i].release(parts[i].arg);
+	}
+	return rc;
+}
+
 /* Any ranges of any items, in any order, some empty; and what is too much, or none of them. */
 static void check_gather_many(struct world *w, const struct ptc_geometry *geo, uint32_t gateway)
 {
@@ -814,13 +826,14 @@ static void check_gather(struct world *w, struct gen *g, uint32_t gateway)
 		int64_t from = w->size[i] ? (int64_t)rnd((uint64_t)w->size[i]) : 0;
 		int64_t len = w->size[i] ? (int64_t)rnd((uint64_t)(w->size[i] - from)) : 0;
 
-		OK(ptc_agent_gather(w->nodes[gateway].agent, &geo, UUID, i, 0, (uint64_t)w->size[i], to_buf, &b, &err));
+		OK(ptc_agent_gather(w->nodes[gateway].agent, &geo, UUID, i, 0, (uint64_t)w->size[i], to_buf,
+				    rnd(2) ? parts_to_buf : NULL, &b, &err));
 		assert_int_equal(b.len, w->size[i]);
 		if (b.len)
 			assert_memory_equal(b.data, w->bytes[i], b.len);
 		ptc_buf_reset(&b);
-		OK(ptc_agent_gather(w->nodes[gateway].agent, &geo, UUID, i, (uint64_t)from, (uint64_t)len, to_buf, &b,
-				    &err));
+		OK(ptc_agent_gather(w->nodes[gateway].agent, &geo, UUID, i, (uint64_t)from, (uint64_t)len, to_buf,
+				    rnd(2) ? parts_to_buf : NULL, &b, &err));
 		assert_int_equal(b.len, len);
 		if (b.len)
 			assert_memory_equal(b.data, w->bytes[i] + from, b.len);

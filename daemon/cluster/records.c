@@ -636,7 +636,7 @@ static bool put_long(struct ptc_manifest_doc *d, const struct ptc_long_value *v)
 }
 
 /* False: the text is to be read as a whole, for what it has or for what its error says. */
-static bool read_short(const char *json, size_t len, struct ptc_manifest_doc *d)
+static bool read_short(const char *json, size_t len, bool names_only, struct ptc_manifest_doc *d)
 {
 	struct ptc_long_scan s = { .at = json, .end = json + len };
 	struct ptc_buf rest = PTC_BUF_INIT;
@@ -654,21 +654,32 @@ static bool read_short(const char *json, size_t len, struct ptc_manifest_doc *d)
 	if (!fine)
 		return false;
 	s = (struct ptc_long_scan){ .at = json, .end = json + len };
-	while (fine && ptc_long_next(&s, &v))
+	while (fine && !names_only && ptc_long_next(&s, &v))
 		fine = put_long(d, &v);
 	if (!fine)
 		ptc_manifest_doc_done(d);
 	return fine;
 }
 
-int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err)
+static int manifest_decode(const char *json, size_t len, bool names_only, struct ptc_manifest_doc *ret_doc,
+			   struct ptc_error *err)
 {
 	struct ptc_manifest_doc d = { 0 };
 
-	if (!read_short(json, len, &d))
+	if (!read_short(json, len, names_only, &d))
 		return manifest_read(json, len, ret_doc, err);
 	*ret_doc = d;
 	return 0;
+}
+
+int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err)
+{
+	return manifest_decode(json, len, false, ret_doc, err);
+}
+
+int ptc_manifest_doc_names(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err)
+{
+	return manifest_decode(json, len, true, ret_doc, err);
 }
 
 /* ---- worker -------------------------------------------------------------- */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The documents in etcd: their keys, their JSON, and their meaning. A person reads them with
- * `etcdctl get --prefix /ptc/`; docs/control.md lists them, too.
+/* The documents in etcd: keys, JSON and meaning. `etcdctl get --prefix /ptc/` shows them; docs/control.md lists them.
  *
  *   /ptc/cluster             {version, id}, written once; a daemon whose state has another id does not start
  *   /ptc/key, /ptc/upkeep    {version, id}: the key that seals descriptions (vault.c); daemon/coord/etcd_upkeep.c
@@ -181,10 +180,11 @@ bool ptc_manifest_placed(const struct ptc_manifest_doc *d, const char *node);
 int ptc_manifest_without_add(struct ptc_manifest_doc *d, const char *node); /* 0 or PTC_ENOMEM */
 char *ptc_manifest_doc_encode(const struct ptc_manifest_doc *d);
 int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err);
+/* Without digests and lists of items, which may not be checked: for who wants the names of other blobs only. */
+int ptc_manifest_doc_names(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err);
 void ptc_manifest_doc_done(struct ptc_manifest_doc *d);
-/* Adds a layout as the newest. 0 or PTC_ENOMEM. */
-int ptc_manifest_layout_add(struct ptc_manifest_doc *d, const char *config, const char *hash);
-const char *ptc_manifest_layout_find(const struct ptc_manifest_doc *d, const char *config); /* NULL: not known */
+int ptc_manifest_layout_add(struct ptc_manifest_doc *d, const char *config, const char *hash); /* 0 or PTC_ENOMEM */
+const char *ptc_manifest_layout_find(const struct ptc_manifest_doc *d, const char *config);    /* NULL: not known */
 
 /* A node's report about its ranks. */
 enum ptc_worker_state { PTC_WORKER_FAILED, PTC_WORKER_FINISHED, PTC_WORKER_DUE, PTC_WORKER_STATES };

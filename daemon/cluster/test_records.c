@@ -429,6 +429,24 @@ static void other_forms(const char *text, const struct ptc_manifest_doc *m)
 	json_decref(root);
 }
 
+/* Who wants the names of other blobs only gets the same ones. */
+static void same_names(const char *text, const struct ptc_manifest_doc *m)
+{
+	struct ptc_manifest_doc d;
+
+	assert_int_equal(ptc_manifest_doc_names(text, strlen(text), &d, NULL), 0);
+	assert_string_equal(d.spec_hash, m->spec_hash);
+	assert_string_equal(d.generation_hash, m->generation_hash);
+	assert_string_equal(d.state_hash, m->state_hash);
+	assert_int_equal(d.nfiles, m->nfiles);
+	for (size_t i = 0; i < d.nfiles; i++)
+		assert_string_equal(d.files[i].header_hash, m->files[i].header_hash);
+	assert_int_equal(d.nlayouts, m->nlayouts);
+	for (size_t i = 0; i < d.nlayouts; i++)
+		assert_string_equal(d.layouts[i].layout_hash, m->layouts[i].layout_hash);
+	ptc_manifest_doc_done(&d);
+}
+
 static void test_long_values(void **state)
 {
 	static const char *const wrong[][2] = { { "[0,1]", "[0,01]" },
@@ -453,6 +471,7 @@ static void test_long_values(void **state)
 		assert_int_equal(ptc_manifest_doc_decode(text, strlen(text), &d, NULL), 0);
 		same_manifest(&d, &m);
 		ptc_manifest_doc_done(&d);
+		same_names(text, &m);
 		other_forms(text, &m);
 		ptc_manifest_doc_done(&m);
 		ptc_free(text);

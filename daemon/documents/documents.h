@@ -85,12 +85,17 @@ const char *ptc_specs_plain_hash(const void *ref);
 int ptc_specs_read(const struct ptc_documents *docs, const char *uuid, const char *hash, char **ret_json,
 		   size_t *ret_len, struct ptc_error *err);
 
-/* ---- layouts.c: layouts that ranks have declared, by hash --------------------- */
+/* ---- layouts.c: layouts that ranks have declared, by hash, and those that rules make ---- */
 int ptc_layouts_new(struct ptc_kept *k, struct ptc_layouts **ret_layouts, struct ptc_error *err);
 struct ptc_layouts *ptc_layouts_free(struct ptc_layouts *l); /* NULL ok */
 /* Blocking (etcd on a miss); any thread. ref is released with ptc_layouts_release. */
 int ptc_layouts_get(struct ptc_layouts *l, const char *uuid, const char *hash, const struct ptc_declared **ret_declared,
 		    const struct ptc_layout **ret_layout, void **ret_ref, struct ptc_error *err);
+/* A layout that the job's rules make of a configuration, with the spec that it borrows. spec_hash: the description's.
+ * Blocking and threads as of ptc_specs_get; ref is released with ptc_layouts_release. */
+int ptc_layouts_of_rules(const struct ptc_documents *docs, const char *uuid, const char *spec_hash, const char *config,
+			 const struct ptc_spec **ret_spec, const struct ptc_layout **ret_layout, void **ret_ref,
+			 struct ptc_error *err);
 void ptc_layouts_release(void *ref);
 
 /* ---- rank_states.c: rank state, in a switch (formats/state/state_doc.h) ---- */

@@ -172,7 +172,7 @@ static int gather_manifest(struct gathering *g, const char *hash)
 
 	if (rc || !data)
 		return rc;
-	rc = ptc_manifest_doc_decode(data, len, &m, NULL);
+	rc = ptc_manifest_doc_names(data, len, &m, NULL);
 	if (rc == 0)
 		rc = gather_generation(g, m.generation_hash);
 	for (size_t i = 0; rc == 0 && i < m.nfiles; i++)

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layouts that ranks have declared, by the content hash of their document, shared by every reader and freed with the
- * last one; the layouts that were used last stay. Happy path: found, or fetched from the coordinator, decoded, checked.
+/* Layouts that ranks have declared, by the content hash of their document, and layouts that a job's rules make, by
+ * description and configuration. They are shared by every reader and freed with the last one; the layouts that were
+ * used last stay. Happy path: found, or made: fetched from the coordinator, decoded, checked; or computed by the rules.
  *
- * Failure modes: the blob is not there or does not decode (its code, naming
- * the hash), memory. */
+ * Failure modes: the blob is not there or does not decode (its code, naming the hash), a configuration that the rules
+ * do not allow (PTC_ELAYOUT), memory. */
 #include "daemon/documents/documents.h"
 
 #include "base/alloc.h"
 #include "base/cache/counted_cache.h"
 #include "base/check.h"
+#include "base/cleanup.h"
+#include "base/number/digest.h"
 #include "formats/state/layout_doc.h"
 
 #include <stdio.h>
@@ -18,7 +21,9 @@
 
 struct entry {
 	struct ptc_cached cached;
-	struct ptc_declared declared;
+	struct ptc_declared declared; /* zeros of one by rules */
+	void *spec_ref;               /* of one by rules, which borrows the description's spec */
+	const struct ptc_spec *spec;
 	struct ptc_layout *layout;
 };
 
@@ -33,6 +38,8 @@ static void drop(struct ptc_cached *cached)
 
 	ptc_layout_free(e->layout);
 	ptc_declared_done(&e->declared);
+	if (e->spec_ref)
+		ptc_specs_release(e->spec_ref);
 	ptc_free(e);
 }
 
@@ -99,6 +106,52 @@ int ptc_layouts_get(struct ptc_layouts *l, const char *uuid, const char *hash, c
 	}
 	if (ret_declared)
 		*ret_declared = &e->declared;
+	*ret_layout = e->layout;
+	*ret_ref = e;
+	return 0;
+}
+
+static int make_by_rules(const struct ptc_documents *docs, const char *uuid, const char *spec_hash, const char *config,
+			 struct entry **ret_entry, struct ptc_error *err)
+{
+	ptc_auto_free struct ptc_config *c = ptc_calloc(1, sizeof *c);
+	struct entry *e = ptc_calloc(1, sizeof *e);
+	const struct ptc_job_desc *desc;
+	int rc = c && e ? ptc_config_parse(config, c, err) : ptc_nomem(err);
+
+	if (rc == 0)
+		rc = ptc_specs_get(docs->specs, uuid, spec_hash, &desc, &e->spec_ref, err);
+	if (rc == 0)
+		rc = ptc_layout_new(&desc->spec, c, &e->layout, err);
+	if (rc) {
+		if (e)
+			drop(&e->cached);
+		return rc;
+	}
+	e->spec = &desc->spec;
+	*ret_entry = e;
+	return 0;
+}
+
+int ptc_layouts_of_rules(const struct ptc_documents *docs, const char *uuid, const char *spec_hash, const char *config,
+			 const struct ptc_spec **ret_spec, const struct ptc_layout **ret_layout, void **ret_ref,
+			 struct ptc_error *err)
+{
+	char key[PTC_UUID_TEXT + 2 * PTC_HASH_HEX], config_hash[PTC_HASH_HEX];
+	struct entry *e;
+	int rc;
+
+	_Static_assert(sizeof key <= PTC_CACHE_KEY, "keys are cut off");
+	ptc_content_hash(config, strlen(config), config_hash);
+	snprintf(key, sizeof key, "%s/%s/%s", uuid, spec_hash, config_hash);
+	e = (struct entry *)ptc_cache_find(&docs->layouts->cache, key);
+	if (!e) {
+		rc = make_by_rules(docs, uuid, spec_hash, config, &e, err);
+		if (rc)
+			return rc;
+		e = (struct entry *)ptc_cache_add(&docs->layouts->cache, key, &e->cached);
+	}
+	*ret_spec = e->spec;
 	*ret_layout = e->layout;
 	*ret_ref = e;
 	return 0;

@@ -165,6 +165,16 @@ int ptc_table_pieces(struct ptc_table *t, uint32_t item, const struct ptc_box *b
 	return 0;
 }
 
+int64_t ptc_table_has(struct ptc_table *t, uint32_t item, const struct ptc_box *box)
+{
+	int64_t bytes;
+
+	pthread_rwlock_rdlock(&t->lock);
+	bytes = ptc_store_covered(t, item, box);
+	pthread_rwlock_unlock(&t->lock);
+	return bytes;
+}
+
 const struct ptc_piece *ptc_table_all_pieces(struct ptc_table *t, size_t *ret_n)
 {
 	*ret_n = t->sealed ? t->n : 0;

@@ -405,12 +405,37 @@ int ptc_store_rec_jobs(struct ptc_store *s, ptc_store_rec_job_fn fn, void *arg, 
 	}
 }
 
-static void put_box(struct ptc_buf *b, const struct ptc_box *box)
+/* Writes a number at `to`, and returns where the next one goes. */
+static inline uint8_t *le_put(uint8_t *to, uint64_t v, unsigned bytes)
+{
+	for (unsigned i = 0; i < bytes; i++)
+		to[i] = (uint8_t)(v >> (8 * i));
+	return to + bytes;
+}
+
+static uint8_t *box_put(uint8_t *to, const struct ptc_box *box)
 {
 	for (uint32_t d = 0; d < box->ndim; d++) {
-		put_uint(b, (uint64_t)box->off[d], 8);
-		put_uint(b, (uint64_t)box->ext[d], 8);
+		to = le_put(to, (uint64_t)box->off[d], 8);
+		to = le_put(to, (uint64_t)box->ext[d], 8);
 	}
+	return to;
+}
+
+/* In one go: a table has one piece for each tensor at least. */
+static void put_piece(struct ptc_buf *b, const struct ptc_piece *p, uint64_t pos)
+{
+	uint8_t all[4 + 1 + 1 + 8 + 2 * 16 * PTC_MAX_DIMS], *to = all;
+	bool whole = ptc_box_equal(&p->live, &p->extent_box);
+
+	to = le_put(to, p->item, 4);
+	to = le_put(to, p->live.ndim, 1);
+	to = le_put(to, whole ? 0 : 1, 1);
+	to = le_put(to, pos, 8);
+	to = box_put(to, &p->extent_box);
+	if (!whole)
+		to = box_put(to, &p->live);
+	ptc_buf_append(b, all, (size_t)(to - all));
 }
 
 static void get_box(struct reader *r, uint32_t ndim, struct ptc_box *ret_box)
@@ -432,18 +457,8 @@ static int save_pieces(MDB_txn *txn, struct ptc_table *t, size_t from, struct pt
 		struct key k = table_key(&t->key, KIND_PIECES, t->xparts);
 
 		put_version(&b);
-		for (; i < t->n && b.len < PART_BYTES && !ptc_buf_failed(&b); i++) {
-			const struct ptc_piece *p = &t->pieces[i];
-			bool whole = ptc_box_equal(&p->live, &p->extent_box);
-
-			put_uint(&b, p->item, 4);
-			put_uint(&b, p->live.ndim, 1);
-			put_uint(&b, whole ? 0 : 1, 1);
-			put_uint(&b, t->locs[i].pos, 8);
-			put_box(&b, &p->extent_box);
-			if (!whole)
-				put_box(&b, &p->live);
-		}
+		for (; i < t->n && b.len < PART_BYTES && !ptc_buf_failed(&b); i++)
+			put_piece(&b, &t->pieces[i], t->locs[i].pos);
 		rc = rec_put(txn, t->job->s->dbi, &k, &b, err);
 		t->xparts++;
 	}

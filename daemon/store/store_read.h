@@ -17,6 +17,8 @@ struct ptc_piece {
 };
 int ptc_table_pieces(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_piece **ret_pieces,
 		     size_t *ret_n, struct ptc_error *err); /* ptc_free it */
+/* The number of bytes of box that this node has. */
+int64_t ptc_table_has(struct ptc_table *t, uint32_t item, const struct ptc_box *box);
 /* All pieces of the table, sorted by item. Borrowed as long as the caller has its reference. */
 const struct ptc_piece *ptc_table_all_pieces(struct ptc_table *t, size_t *ret_n);
 

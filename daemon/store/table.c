@@ -464,6 +464,8 @@ static void scatter(const struct ptc_table *t, size_t i, const struct ptc_box *s
 			uint8_t *to = ptc_store_at(t, pos, &room);
 			int64_t now = PTC_MIN(room, left);
 
+			if (r.run_bytes >= PTC_BLOCK_BYTES) /* most of the chunk comes so: no page by page */
+				ptc_store_chunk_map(t->chunks[ptc_store_chunk_of(pos)]);
 			memcpy(to, from, (size_t)now);
 			from += now;
 			pos += (uint64_t)now;

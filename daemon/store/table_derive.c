@@ -328,18 +328,14 @@ static int by_extent(const void *a, const void *b, void *arg)
 {
 	const struct cut *x = a, *y = b;
 	const struct ptc_table *t = arg;
-	uint64_t p = t->locs[x->i].pos, q = t->locs[y->i].pos;
-	int64_t v = ptc_box_volume(&t->pieces[x->i].extent_box), u = ptc_box_volume(&t->pieces[y->i].extent_box);
+	const struct ptc_piece *p = &t->pieces[x->i], *q = &t->pieces[y->i];
 
 	if (x->alias != y->alias)
 		return x->alias ? -1 : 1;
-	if (x->alias && p != q)
-		return p < q ? -1 : 1;
-	if (x->alias && v != u)
-		return v < u ? -1 : 1;
-	if (!x->alias && t->pieces[x->i].item != t->pieces[y->i].item)
-		return t->pieces[x->i].item < t->pieces[y->i].item ? -1 : 1;
-	return 0;
+	if (!x->alias)
+		return PTC_ORDER(p->item, q->item);
+	return PTC_THEN(PTC_ORDER(t->locs[x->i].pos, t->locs[y->i].pos),
+			PTC_ORDER(ptc_box_volume(&p->extent_box), ptc_box_volume(&q->extent_box)));
 }
 
 static bool same_group(const struct work *w, size_t a, size_t b)

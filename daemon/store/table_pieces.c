@@ -113,11 +113,68 @@ int ptc_store_table_room(struct ptc_table *t, size_t pieces, size_t chunks)
 	return rc ? rc : PTC_ROOM(t->chunks, t->nchunks + chunks, t->chunks_cap) ? 0 : PTC_ENOMEM;
 }
 
-PTC_BY2(by_item, struct ptc_piece, item, extent)
+PTC_BY(by_pos, struct loc, pos)
+
+/* What pieces are sorted by: the item, then the index, which is the extent's number. */
+static uint64_t place_of(const struct ptc_table *t, size_t i)
+{
+	return (uint64_t)t->pieces[i].item << 32 | i;
+}
+
+/* The end of the run of pieces that are in order, from `from` on. */
+static size_t run_end(const struct ptc_table *t, size_t from)
+{
+	size_t i = from + 1;
+
+	while (i < t->n && t->pieces[i - 1].item <= t->pieces[i].item)
+		i++;
+	return i < t->n ? i : t->n;
+}
+
+/* Leaves in room[i].pos the place of the piece that comes to i. Most tables are two runs that are in order: what stays,
+ * and what comes. False: all is in order already. */
+static bool order(const struct ptc_table *t, struct loc *room)
+{
+	const size_t first = t->n ? run_end(t, 0) : 0, second = first < t->n ? run_end(t, first) : t->n;
+	size_t a = 0, b = first;
+
+	if (first == t->n)
+		return false;
+	for (size_t i = 0; second == t->n && i < t->n; i++)
+		room[i].pos = a < first && (b == t->n || t->pieces[a].item <= t->pieces[b].item) ? place_of(t, a++)
+												 : place_of(t, b++);
+	if (second == t->n)
+		return true;
+	for (size_t i = 0; i < t->n; i++)
+		room[i].pos = place_of(t, i);
+	qsort(room, t->n, sizeof *room, by_pos);
+	return true;
+}
+
+/* Moves each piece once, around the circles of the order. */
+static void reorder(struct ptc_piece *v, size_t n, struct loc *room)
+{
+	for (size_t i = 0; i < n; i++)
+		room[i].next = 0; /* 1: it is in its place */
+	for (size_t i = 0; i < n; i++) {
+		struct ptc_piece first;
+		size_t to = i;
+
+		if (room[i].next)
+			continue;
+		first = v[i];
+		for (size_t from; !room[to].next; to = from) {
+			from = (uint32_t)room[to].pos;
+			room[to].next = 1;
+			v[to] = from == i ? first : v[from];
+		}
+	}
+}
 
 void ptc_store_table_sort(struct ptc_table *t, struct loc *room)
 {
-	ptc_sort(t->pieces, t->n, sizeof t->pieces[0], by_item);
+	if (order(t, room))
+		reorder(t->pieces, t->n, room);
 	for (size_t i = 0; i < t->n; i++) {
 		room[i] = t->locs[t->pieces[i].extent];
 		t->pieces[i].extent = (uint32_t)i;

@@ -1320,9 +1320,50 @@ static void a_full_map_loses_nothing(void **state)
 	place_remove(&p);
 }
 
+/* Pieces by item, those of an item as they came, each with its place: of tables that are in order, of two runs, and of
+ * any number of runs. */
+static void sealed_tables_are_by_item(void **state)
+{
+	(void)state;
+	srand(7);
+	for (int round = 0; round < 400; round++) {
+		const size_t n = (size_t)rand() % 60, runs = (size_t)rand() % 5;
+		struct ptc_table t = { .n = n, .cap = n };
+		struct loc *room = ptc_malloc((n + 1) * sizeof *room);
+		uint32_t item = 0;
+
+		t.pieces = ptc_calloc(n + 1, sizeof *t.pieces);
+		t.locs = ptc_calloc(n + 1, sizeof *t.locs);
+		for (uint32_t i = 0; i < n; i++) {
+			item += (uint32_t)rand() % 3;
+			if (runs && rand() % 60 < (int)runs)
+				item = (uint32_t)rand() % 20;
+			t.pieces[i] = (struct ptc_piece){ .item = item, .extent = i, .live.off = { (int64_t)i } };
+			t.locs[i].pos = 1000 + i;
+			t.locs[i].filled = i % 2;
+		}
+		ptc_store_table_sort(&t, room);
+		for (size_t i = 0; i < n; i++) {
+			const int64_t was = t.pieces[i].live.off[0];
+
+			assert_int_equal(t.pieces[i].extent, i);
+			assert_int_equal(t.locs[i].pos, 1000 + was);
+			assert_int_equal(t.locs[i].filled, was % 2);
+			if (i && t.pieces[i - 1].item == t.pieces[i].item)
+				assert_true(t.pieces[i - 1].live.off[0] < was);
+			else if (i)
+				assert_true(t.pieces[i - 1].item < t.pieces[i].item);
+		}
+		ptc_free(t.pieces);
+		ptc_free(t.locs);
+	}
+	assert_int_equal(ptc_alloc_live(), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(sealed_tables_are_by_item),
 		cmocka_unit_test(bytes_survive_reopen),
 		cmocka_unit_test(spans_and_digest_match),
 		cmocka_unit_test(derive_aliases_or_copies),

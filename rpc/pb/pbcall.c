@@ -17,10 +17,20 @@ int ptc_pb_call_send(struct ptc_rpc_call *call, const ProtobufCMessage *msg, str
 	return rc;
 }
 
+static int decode_bytes(const ProtobufCMessageDescriptor *type, size_t max_fields, const void *data, size_t len,
+			ProtobufCMessage **ret_msg, struct ptc_error *err)
+{
+	size_t fields = max_fields ? ptc_pb_fields(type, data, len) : 0;
+
+	if (fields > max_fields && fields != SIZE_MAX)
+		return ptc_error_set(err, PTC_ELIMIT, "%s has %zu fields; at most %zu are allowed", type->short_name,
+				     fields, max_fields);
+	return ptc_pb_decode(type, data, len, ret_msg, err);
+}
+
 static int decode(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, size_t max_fields,
 		  ProtobufCMessage **ret_msg, struct ptc_error *err)
 {
-	size_t fields;
 	size_t len = ptc_rpc_message_len(m);
 	void *data = ptc_malloc(len);
 	int rc;
@@ -28,12 +38,7 @@ static int decode(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *t
 	if (!data)
 		return ptc_nomem(err);
 	ptc_rpc_message_read(m, data, len);
-	fields = max_fields ? ptc_pb_fields(type, data, len) : 0;
-	if (fields > max_fields && fields != SIZE_MAX)
-		rc = ptc_error_set(err, PTC_ELIMIT, "%s has %zu fields; at most %zu are allowed", type->short_name,
-				   fields, max_fields);
-	else
-		rc = ptc_pb_decode(type, data, len, ret_msg, err);
+	rc = decode_bytes(type, max_fields, data, len, ret_msg, err);
 	ptc_free(data);
 	return rc;
 }
@@ -44,13 +49,22 @@ int ptc_pb_message(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *
 	return decode(m, type, 0, ret_msg, err);
 }
 
-int ptc_pb_request(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
-		   struct ptc_error *err)
+static int named(int rc, const ProtobufCMessageDescriptor *type, struct ptc_error *err)
 {
-	int rc = decode(m, type, PTC_CONTROL_FIELDS_MAX, ret_msg, err);
-
 	return rc == PTC_EPEER ? ptc_error_set(err, PTC_EINVAL, "the request is not a valid %s message", type->name)
 			       : rc;
+}
+
+static int request(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
+		   struct ptc_error *err)
+{
+	return named(decode(m, type, PTC_CONTROL_FIELDS_MAX, ret_msg, err), type, err);
+}
+
+int ptc_pb_request(const ProtobufCMessageDescriptor *type, const void *data, size_t len, ProtobufCMessage **ret_msg,
+		   struct ptc_error *err)
+{
+	return named(decode_bytes(type, PTC_CONTROL_FIELDS_MAX, data, len, ret_msg, err), type, err);
 }
 
 int ptc_pb_call_recv(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
@@ -65,7 +79,7 @@ int ptc_pb_call_recv(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor
 		return rc;
 	if (!m)
 		return ptc_error_set(err, PTC_EINVAL, "the call came without a request");
-	rc = ptc_pb_request(m, type, &msg, err);
+	rc = request(m, type, &msg, err);
 	ptc_rpc_message_done(m);
 	if (rc)
 		return rc;

@@ -12,9 +12,9 @@ int ptc_pb_call_send(struct ptc_rpc_call *call, const ProtobufCMessage *msg, str
  * none. */
 int ptc_pb_call_recv(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
 		     struct ptc_error *err);
-/* Parses a message that a client sent. PTC_EINVAL: it does not parse. PTC_ELIMIT: it has more fields than any request
- * needs. */
-int ptc_pb_request(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,
+/* Parses the bytes of a message that a client sent. PTC_EINVAL: it does not parse. PTC_ELIMIT: it has more fields than
+ * any request needs. */
+int ptc_pb_request(const ProtobufCMessageDescriptor *type, const void *data, size_t len, ProtobufCMessage **ret_msg,
 		   struct ptc_error *err);
 /* Parses a received message; m stays the caller's. */
 int ptc_pb_message(struct ptc_rpc_message *m, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret_msg,

@@ -168,12 +168,21 @@ class Smoke(unittest.TestCase):
         self.assertGreater(found["remote, cold"]["bytes"], 12 << 20)
         self.assertEqual([], os.listdir(chunks))
 
-    @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/dev/fuse"), "needs root and /dev/fuse, to mount")
+    def test_import_export(self):
+        """The scenario compares the exported file with the imported one."""
+        chunks = self.store()
+        found = self.results("import-export", "--mib", "16", "--rounds", "1", "--transports", "unix", "--nodes", "1,2", "--store", chunks)
+        self.assertEqual({f"{what}, {nodes}" for what in ("import", "export") for nodes in ("1 node", "2 nodes")},
+                         {r["what"] for r in found})
+        self.assertTrue(all(r["bytes"] > 16 << 20 and r["cpu_s_per_gb"] > 0 and r["limit"] == "cp" for r in found))
+        self.assertEqual([], os.listdir(chunks))
+
     def test_many_tensors(self):
         found = self.results("many-tensors", "--tensors", "300", "--rounds", "1", "--transports", "unix", "--nodes", "1,2")
         self.assertEqual({f"300 tensors to {to}, {nodes}" for to in ("tp4", "tp2") for nodes in ("1 node", "2 nodes")},
                          {r["what"] for r in found})
 
+    @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/dev/fuse"), "needs root and /dev/fuse, to mount")
     def test_small_files(self):
         """The scenario compares every file with what was imported."""
         chunks = self.store()

@@ -19,6 +19,12 @@
 int ptc_agent_request(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret,
 		      struct ptc_error *err)
 {
+	return ptc_agent_request_in(NULL, call, type, ret, err);
+}
+
+int ptc_agent_request_in(struct ptc_pb_arena *arena, struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type,
+			 ProtobufCMessage **ret, struct ptc_error *err)
+{
 	struct ptc_rpc_message *msg;
 	int rc = ptc_rpc_call_recv(call, &msg, err);
 
@@ -26,7 +32,7 @@ int ptc_agent_request(struct ptc_rpc_call *call, const ProtobufCMessageDescripto
 		return rc;
 	if (!msg)
 		return ptc_error_set(err, PTC_EINVAL, "the call has no request message");
-	rc = ptc_wire_decode(msg, type, ret, err);
+	rc = ptc_wire_decode_in(arena, msg, type, ret, err);
 	ptc_rpc_message_done(msg);
 	return rc;
 }

@@ -18,6 +18,9 @@
 /* Gives the one request message of a call, decoded; ptc_pb_free it. */
 int ptc_agent_request(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret,
 		      struct ptc_error *err);
+/* Into the arena, with which it is freed. arena NULL: ptc_agent_request. */
+int ptc_agent_request_in(struct ptc_pb_arena *arena, struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type,
+			 ProtobufCMessage **ret, struct ptc_error *err);
 int ptc_agent_reply(struct ptc_rpc_call *call, const ProtobufCMessage *msg, struct ptc_error *err);
 
 /* ---- one operation at a time ---- */

@@ -165,6 +165,12 @@ int ptc_wire_data_open(struct ptc_rpc_message *msg, uint64_t *ret_payload, struc
 int ptc_wire_decode(struct ptc_rpc_message *msg, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret,
 		    struct ptc_error *err)
 {
+	return ptc_wire_decode_in(NULL, msg, type, ret, err);
+}
+
+int ptc_wire_decode_in(struct ptc_pb_arena *arena, struct ptc_rpc_message *msg, const ProtobufCMessageDescriptor *type,
+		       ProtobufCMessage **ret, struct ptc_error *err)
+{
 	size_t len = ptc_rpc_message_len(msg);
 	ptc_auto_free void *bytes = ptc_malloc(len ? len : 1);
 
@@ -172,5 +178,5 @@ int ptc_wire_decode(struct ptc_rpc_message *msg, const ProtobufCMessageDescripto
 		return ptc_nomem(err);
 	if (ptc_rpc_message_read(msg, bytes, len) != len)
 		return ptc_error_set(err, PTC_EPEER, "malformed message: it is shorter than its head says");
-	return ptc_pb_decode(type, bytes, len, ret, err);
+	return ptc_pb_decode_in(arena, type, bytes, len, ret, err);
 }

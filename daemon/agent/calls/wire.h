@@ -46,3 +46,6 @@ int ptc_wire_data_open(struct ptc_rpc_message *msg, uint64_t *ret_payload, struc
 /* Decodes a control message; ptc_pb_free it. */
 int ptc_wire_decode(struct ptc_rpc_message *msg, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret,
 		    struct ptc_error *err);
+/* Into the arena, with which it is freed. arena NULL: ptc_wire_decode. */
+int ptc_wire_decode_in(struct ptc_pb_arena *arena, struct ptc_rpc_message *msg, const ProtobufCMessageDescriptor *type,
+		       ProtobufCMessage **ret, struct ptc_error *err);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gather: bytes of items in order, wherever they are.
  *
- * Happy path: the range is cut into windows. Each window is a transfer (transfer/transfer.h) into memory, from this
- * node's own table and the nodes that have the rest. The next window's requests are sent before the current window is
- * handed to the sink, so that senders read and pack while the sink writes; what they send waits in the transport. Many
- * small ranges make one window: each node is asked once for everything that it has of them. If ranges fall into more
- * pieces than the ticket covers, they are read in several windows, and delivered together. Memory: one window and one
- * scratch buffer, ticketed.
+ * Happy path: a range that lies on this node as a whole is given as it lies in the store. Any other range, and the rest
+ * of one after bytes that are strided or damaged, is cut into windows. Each window is a transfer (transfer/transfer.h)
+ * into memory, from this node's own table and the nodes that have the rest. The next window's requests are sent before
+ * the current window is handed to the sink, so that senders read and pack while the sink writes; what they send waits
+ * in the transport. Many small ranges make one window: each node is asked once for everything that it has of them. If
+ * ranges fall into more pieces than the ticket covers, they are read in several windows, and delivered together.
+ * Memory: one window and one scratch buffer, ticketed.
  *
  * Failure modes: those of a transfer, PTC_ECORRUPT where the bytes of the last replica are damaged; a range outside the
  * item (PTC_EINVAL); the sink's own code. */
@@ -27,6 +28,7 @@
 
 #define GATHER_WINDOW_MAX (8u << 20)
 #define GATHER_SCRATCH    (1u << 20)
+#define HERE_SPANS        64 /* a message of PTC_BULK_MESSAGE_BYTES lies in four chunks at most, where it is one box */
 
 struct gather {
 	struct ptc_transfer transfer;
@@ -243,15 +245,91 @@ static void gather_done(struct gather *ga)
 	ptc_staging_release(ga->memory);
 }
 
+/* ---- what lies here in one run ---- */
+
+struct here {
+	struct ptc_rpc_part parts[1 + HERE_SPANS]; /* the first is the taker's */
+	size_t n;                                  /* of the others */
+};
+
+static void unref_table(void *table)
+{
+	ptc_table_unref(table);
+}
+
+/* Adds a box as it lies in the store, verified. False: it is strided, not here, or damaged. */
+static bool here_add(const struct gather *ga, struct here *h, uint32_t item, const struct ptc_box *box)
+{
+	struct iovec spans[HERE_SPANS];
+	int n = 0;
+
+	if (ptc_table_read_iov(ga->table, item, box, spans, (int)(HERE_SPANS - h->n), &n, NULL) != 0)
+		return false;
+	for (int i = 0; i < n; i++)
+		h->parts[++h->n] = (struct ptc_rpc_part){ spans[i].iov_base, spans[i].iov_len, unref_table,
+							  ptc_table_ref(ga->table) };
+	return n > 0;
+}
+
+/* Whether this node has all of the range. Otherwise others had better be asked at once. */
+static bool all_here(const struct gather *ga, const struct ptc_item_range *range, uint32_t ndim, const int64_t *shape,
+		     struct ptc_boxes *boxes)
+{
+	if (ptc_box_from_range(ndim, shape, (int64_t)range->offset, (int64_t)range->length, boxes))
+		return false;
+	for (size_t i = 0; i < boxes->n; i++)
+		if (ptc_table_has(ga->table, range->item, &boxes->v[i]) != ptc_box_volume(&boxes->v[i]))
+			return false;
+	return true;
+}
+
+/* Gives the range's first bytes, and takes them off the range, as long as they lie here. The rest is for a transfer,
+ * which heals, and asks other nodes. */
+static int gather_here(const struct gather *ga, struct ptc_item_range *range, ptc_parts_fn take, void *arg,
+		       struct ptc_error *err)
+{
+	struct ptc_boxes boxes = { 0 };
+	int64_t shape[PTC_MAX_DIMS];
+	uint32_t ndim;
+	bool whole;
+	int rc = ptc_geometry_shape(ga->transfer.g, range->item, &ndim, shape, err);
+
+	whole = !rc && all_here(ga, range, ndim, shape, &boxes);
+	while (!rc && whole && range->length) {
+		const uint64_t len = PTC_MIN(range->length, (uint64_t)PTC_BULK_MESSAGE_BYTES);
+		struct here h = { .n = 0 };
+
+		boxes.n = 0;
+		if (ptc_box_from_range(ndim, shape, (int64_t)range->offset, (int64_t)len, &boxes))
+			rc = ptc_error_set(err, PTC_ENOMEM, "no memory to cut a range");
+		for (size_t i = 0; !rc && whole && i < boxes.n; i++)
+			whole = here_add(ga, &h, range->item, &boxes.v[i]);
+		if (rc || !whole) {
+			while (h.n)
+				unref_table(h.parts[h.n--].arg);
+			break;
+		}
+		rc = take(arg, h.parts, 1 + h.n, err);
+		range->offset += len;
+		range->length -= len;
+	}
+	ptc_boxes_done(&boxes);
+	return rc;
+}
+
 int ptc_agent_gather(struct ptc_agent *agent, const struct ptc_geometry *g, const char *uuid, uint32_t item,
-		     uint64_t offset, uint64_t length, ptc_sink_fn sink, void *arg, struct ptc_error *err)
+		     uint64_t offset, uint64_t length, ptc_sink_fn sink, ptc_parts_fn take, void *arg,
+		     struct ptc_error *err)
 {
 	struct ptc_item_range now = { item, offset, length };
 	struct gather ga = { .ranges = &now, .nranges = 1 };
 	int rc = gather_init(&ga, agent, g, uuid, length, &length, err);
 
-	now.length = ga.window;
-	if (!rc && length)
+	now.length = length;
+	if (!rc && length && take && ga.table)
+		rc = gather_here(&ga, &now, take, arg, err);
+	now.length = PTC_MIN(now.length, ga.window);
+	if (!rc && now.length)
 		rc = ptc_transfer_open(&ga.transfer, err);
 	while (!rc && now.length) {
 		const uint64_t len = now.length;

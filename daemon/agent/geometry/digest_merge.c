@@ -16,13 +16,16 @@
 #include <string.h>
 
 struct node_digests {
-	struct ptc_needs needs;
+	size_t n;    /* of boxes; 0: left out */
+	size_t seen; /* while the boxes of all nodes are gone through: how many of this node's came */
 	uint64_t *digest;
 	bool *have;
 };
 
 struct ptc_digests {
 	const struct ptc_geometry *g;
+	const struct ptc_replicas *all; /* boxes of all nodes */
+	struct ptc_replicas *own;       /* `all`, if the geometry does not keep it */
 	struct node_digests *nodes;
 };
 
@@ -32,32 +35,26 @@ struct entry {
 	uint64_t digest;
 };
 
-static int node_init(struct node_digests *n, const struct ptc_geometry *g, uint32_t node, struct ptc_error *err)
+static int node_init(struct node_digests *n, size_t boxes, struct ptc_error *err)
 {
-	int rc = ptc_layout_node_needs(g->copied, &g->copied_at, node, &n->needs, err);
-
-	if (rc)
-		return rc;
-	n->digest = ptc_calloc(n->needs.n ? n->needs.n : 1, sizeof *n->digest);
-	n->have = ptc_calloc(n->needs.n ? n->needs.n : 1, sizeof *n->have);
-	if (!n->digest || !n->have)
-		return ptc_nomem(err);
-	return 0;
+	n->n = boxes;
+	n->digest = ptc_calloc(boxes ? boxes : 1, sizeof *n->digest);
+	n->have = ptc_calloc(boxes ? boxes : 1, sizeof *n->have);
+	return n->digest && n->have ? 0 : ptc_nomem(err);
 }
 
 int ptc_digests_new(const struct ptc_geometry *g, struct ptc_digests **ret_digests, struct ptc_error *err)
 {
 	struct ptc_digests *d = ptc_calloc(1, sizeof *d);
-	int rc = 0;
+	int rc;
 
 	if (!d)
 		return ptc_nomem(err);
 	d->g = g;
 	d->nodes = ptc_calloc(g->nnodes, sizeof *d->nodes);
-	if (!d->nodes)
-		rc = ptc_nomem(err);
+	rc = d->nodes ? ptc_geometry_replicas_all(g, &d->all, &d->own, err) : ptc_nomem(err);
 	for (uint32_t i = 0; !rc && i < g->nnodes; i++)
-		rc = node_init(&d->nodes[i], g, i, err);
+		rc = node_init(&d->nodes[i], d->all->counts[i], err);
 	if (rc) {
 		ptc_digests_free(d);
 		return rc;
@@ -71,11 +68,11 @@ struct ptc_digests *ptc_digests_free(struct ptc_digests *d)
 	if (!d)
 		return NULL;
 	for (size_t i = 0; d->nodes && i < d->g->nnodes; i++) {
-		ptc_needs_done(&d->nodes[i].needs);
 		ptc_free(d->nodes[i].digest);
 		ptc_free(d->nodes[i].have);
 	}
 	ptc_free(d->nodes);
+	ptc_replicas_free(d->own);
 	ptc_free(d);
 	return NULL;
 }
@@ -90,9 +87,9 @@ int ptc_digests_add(struct ptc_digests *d, uint32_t node, const uint32_t *need_i
 				     d->g->nnodes);
 	nd = &d->nodes[node];
 	for (size_t i = 0; i < n; i++)
-		if (need_index[i] >= nd->needs.n)
+		if (need_index[i] >= nd->n)
 			return ptc_error_set(err, PTC_EPEER, "node %s sent a digest of box %u, but it has %zu boxes",
-					     d->g->nodes[node], need_index[i], nd->needs.n);
+					     d->g->nodes[node], need_index[i], nd->n);
 	for (size_t i = 0; i < n; i++) {
 		uint32_t at = need_index[i];
 
@@ -107,7 +104,7 @@ int ptc_digests_add(struct ptc_digests *d, uint32_t node, const uint32_t *need_i
 
 void ptc_digests_leave_out(struct ptc_digests *d, uint32_t node)
 {
-	ptc_needs_done(&d->nodes[node].needs);
+	d->nodes[node].n = 0;
 }
 
 /* ---- merging ---- */
@@ -128,60 +125,45 @@ static int entry_compare(const void *a, const void *b)
 	return x->node < y->node ? -1 : x->node > y->node;
 }
 
-/* at[item]: where the next entry of the item goes. */
-static int node_entries(const struct ptc_digests *d, uint32_t node, struct entry *v, size_t *at, struct ptc_error *err)
+/* The item's entries, in the order of nodes, behind the others. */
+static int item_entries(const struct ptc_digests *d, uint32_t item, struct entry *v, size_t *n, struct ptc_error *err)
 {
-	const struct node_digests *nd = &d->nodes[node];
+	for (size_t i = d->all->first[item]; i < d->all->first[item + 1]; i++) {
+		const struct ptc_replica *r = &d->all->v[i];
+		struct node_digests *nd = &d->nodes[r->node];
+		const size_t at = nd->seen++;
 
-	for (size_t i = 0; i < nd->needs.n; i++) {
-		if (ptc_box_empty(&nd->needs.v[i].box))
+		if (!nd->n || ptc_box_empty(&r->box))
 			continue;
-		if (!nd->have[i]) {
+		if (!nd->have[at]) {
 			char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
 
-			ptc_geometry_item_name(d->g, nd->needs.v[i].item, name, sizeof(name));
+			ptc_geometry_item_name(d->g, item, name, sizeof(name));
 			return ptc_error_set(err, PTC_ESTATE, "node %s sent no digest of its part of \"%.600s\"",
-					     d->g->nodes[node], name);
+					     d->g->nodes[r->node], name);
 		}
-		v[at[nd->needs.v[i].item]++] =
-			(struct entry){ nd->needs.v[i].item, node, &nd->needs.v[i].box, nd->digest[i] };
+		v[(*n)++] = (struct entry){ item, r->node, &r->box, nd->digest[at] };
 	}
 	return 0;
 }
 
-/* Where each item's entries begin; the last is the number of all. ptc_free it; NULL: out of memory. */
-static size_t *places_make(const struct ptc_digests *d)
-{
-	const size_t nitems = ptc_spec_items(d->g->spec);
-	size_t *at = ptc_calloc(nitems + 1, sizeof *at), sum = 0;
-
-	for (size_t i = 0; at && i < d->g->nnodes; i++)
-		for (size_t k = 0; k < d->nodes[i].needs.n; k++)
-			at[d->nodes[i].needs.v[k].item] += !ptc_box_empty(&d->nodes[i].needs.v[k].box);
-	for (size_t item = 0; at && item <= nitems; item++) {
-		const size_t n = at[item];
-
-		at[item] = sum;
-		sum += n;
-	}
-	return at;
-}
-
-/* By entry_compare. Put in the order of items first, so that each item's few boxes are all that is compared. */
+/* By entry_compare: boxes come by item, so each item's few are all that is compared. */
 static int entries_make(const struct ptc_digests *d, struct entry **ret, size_t *ret_n, struct ptc_error *err)
 {
-	const size_t nitems = ptc_spec_items(d->g->spec);
-	size_t *at = places_make(d), n = at ? at[nitems] : 0, begin = 0;
-	struct entry *v = at ? ptc_reallocarray(NULL, n ? n : 1, sizeof *v) : NULL;
+	const size_t nitems = ptc_spec_items(d->g->spec), most = d->all->first[nitems];
+	struct entry *v = ptc_reallocarray(NULL, most ? most : 1, sizeof *v);
+	size_t n = 0;
 	int rc = v ? 0 : ptc_nomem(err);
 
-	for (uint32_t i = 0; !rc && i < d->g->nnodes; i++)
-		rc = node_entries(d, i, v, at, err);
-	for (size_t item = 0; !rc && item < nitems; item++) { /* now at[item] is where the item ends */
-		ptc_sort(v + begin, at[item] - begin, sizeof *v, entry_compare);
-		begin = at[item];
+	for (size_t i = 0; i < d->g->nnodes; i++)
+		d->nodes[i].seen = 0;
+	for (uint32_t item = 0; !rc && item < nitems; item++) {
+		const size_t begin = n;
+
+		rc = item_entries(d, item, v, &n, err);
+		if (rc == 0)
+			ptc_sort(v + begin, n - begin, sizeof *v, entry_compare);
 	}
-	ptc_free(at);
 	if (rc) {
 		ptc_free(v);
 		return rc;

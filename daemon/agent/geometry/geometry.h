@@ -58,6 +58,18 @@ struct ptc_replica {
 /* Gives the boxes of an item on all nodes, borrowed from g. */
 int ptc_geometry_replicas(const struct ptc_geometry *g, uint32_t item, const struct ptc_replica **ret, size_t *ret_n,
 			  struct ptc_error *err);
+/* The boxes of all nodes. Those of an item are v[first[item]] to v[first[item + 1] - 1], by node. Those of one node,
+ * taken out of v in its order, are the node's needs in their order. */
+struct ptc_replicas {
+	struct ptc_replica *v;
+	size_t *first;  /* items + 1 */
+	size_t *counts; /* of each node's boxes */
+};
+struct ptc_replicas *ptc_replicas_free(struct ptc_replicas *r); /* NULL ok */
+/* Gives them as *ret, borrowed from g. *ret_own NULL: g keeps them. Otherwise they are too many to be kept, and
+ * *ret_own is the caller's, to be freed when *ret is not used any more. */
+int ptc_geometry_replicas_all(const struct ptc_geometry *g, const struct ptc_replicas **ret,
+			      struct ptc_replicas **ret_own, struct ptc_error *err);
 /* Gives the index of a node's name in g->nodes. PTC_EINVAL: g does not have the node. */
 int ptc_geometry_node(const struct ptc_geometry *g, const char *name, uint32_t *ret_node, struct ptc_error *err);
 /* Gives the shape of an item in bytes. PTC_EINVAL: there is no such item. */
@@ -84,6 +96,12 @@ bool ptc_geometry_plan_known(const struct ptc_geometry *from, const struct ptc_g
 			     char ret_hash[33]);
 void ptc_geometry_plan_note(const struct ptc_geometry *from, const struct ptc_geometry *to, const bool *usable,
 			    const char hash[33]);
+/* That plan with the moves into this node, as it was kept; NULL: nobody has kept it. It is the caller's, so that one
+ * call at a time has it. _keep takes a plan over, and frees it if it is long. */
+struct ptc_plan *ptc_geometry_plan_take(const struct ptc_geometry *from, const struct ptc_geometry *to,
+					const bool *usable);
+void ptc_geometry_plan_keep(const struct ptc_geometry *from, const struct ptc_geometry *to, const bool *usable,
+			    struct ptc_plan *plan);
 
 /* A geometry on the heap. */
 struct ptc_geometry_ref {

@@ -6,6 +6,7 @@
 #include "daemon/agent/geometry/geometry_shape.h"
 #include "proto/pb.h"
 #include "proto/ptc.pb-c.h"
+#include "reshard/plan/plan.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -38,52 +39,74 @@ static int needs_of_all(const struct ptc_geometry *g, struct node_needs *ret, st
 	return rc;
 }
 
-static int replicas_sort(struct ptc_geometry_shape *h, const struct ptc_geometry *g, const struct node_needs *all,
+struct ptc_replicas *ptc_replicas_free(struct ptc_replicas *r)
+{
+	if (!r)
+		return NULL;
+	ptc_free(r->v);
+	ptc_free(r->first);
+	ptc_free(r->counts);
+	ptc_free(r);
+	return NULL;
+}
+
+/* Puts every node's boxes where they belong. A node's boxes come by item, so their order stays. */
+static int replicas_sort(struct ptc_replicas *r, const struct ptc_geometry *g, const struct node_needs *all,
 			 struct ptc_error *err)
 {
 	size_t items = ptc_spec_items(g->spec), *first = ptc_calloc(items + 2, sizeof *first);
-	struct ptc_replica *v = ptc_reallocarray(NULL, all->total ? all->total : 1, sizeof *v);
 
-	if (!first || !v) {
-		ptc_free(first);
-		ptc_free(v);
+	r->first = first;
+	r->v = ptc_reallocarray(NULL, all->total ? all->total : 1, sizeof *r->v);
+	r->counts = ptc_calloc(g->nnodes, sizeof *r->counts);
+	if (!first || !r->v || !r->counts)
 		return ptc_nomem(err);
-	}
 	for (size_t i = 0; i < g->nnodes; i++)
-		for (size_t k = 0; k < all->v[i].n; k++)
+		for (size_t k = 0; k < all->v[i].n; k++) {
+			if (ptc_fails(!k || all->v[i].v[k].item >= all->v[i].v[k - 1].item))
+				return ptc_error_set(err, PTC_EINTERNAL, "internal error: boxes are not by item");
 			first[all->v[i].v[k].item + 2]++;
+		}
 	for (size_t i = 2; i < items + 2; i++)
 		first[i] += first[i - 1];
 	/* first[item + 1] is where the next one of item goes; at the end it is where item + 1 begins. */
-	for (uint32_t i = 0; i < g->nnodes; i++)
+	for (uint32_t i = 0; i < g->nnodes; i++) {
+		r->counts[i] = all->v[i].n;
 		for (size_t k = 0; k < all->v[i].n; k++) {
 			const struct ptc_need *need = &all->v[i].v[k];
 
-			v[first[need->item + 1]++] = (struct ptc_replica){ need->item, i, need->box };
+			r->v[first[need->item + 1]++] = (struct ptc_replica){ need->item, i, need->box };
 		}
-	h->first = first;
-	h->replicas = v;
+	}
 	return 0;
 }
 
-static int replicas_build_locked(struct ptc_geometry_shape *h, struct ptc_error *err)
+static int replicas_build(const struct ptc_geometry *g, struct ptc_replicas **ret, size_t *ret_total,
+			  struct ptc_error *err)
 {
-	const struct ptc_geometry *g = &h->g;
 	struct node_needs all = { 0 };
-	int rc = needs_of_all(g, &all, err);
+	struct ptc_replicas *r = ptc_calloc(1, sizeof *r);
+	int rc = r ? needs_of_all(g, &all, err) : ptc_nomem(err);
 
 	if (rc == 0)
-		rc = replicas_sort(h, g, &all, err);
+		rc = replicas_sort(r, g, &all, err);
 	for (size_t i = 0; all.v && i < g->nnodes; i++)
 		ptc_needs_done(&all.v[i]);
 	ptc_free(all.v);
-	return rc;
+	if (rc) {
+		ptc_replicas_free(r);
+		return rc;
+	}
+	*ret = r;
+	*ret_total = all.total;
+	return 0;
 }
 
 int ptc_geometry_replicas(const struct ptc_geometry *g, uint32_t item, const struct ptc_replica **ret, size_t *ret_n,
 			  struct ptc_error *err)
 {
 	struct ptc_geometry_shape *h = g->shape;
+	size_t total;
 	int rc = 0;
 
 	if (item >= ptc_spec_items(g->spec))
@@ -91,13 +114,36 @@ int ptc_geometry_replicas(const struct ptc_geometry *g, uint32_t item, const str
 				     ptc_spec_items(g->spec));
 	pthread_mutex_lock(&h->lock);
 	if (!h->replicas)
-		rc = replicas_build_locked(h, err);
+		rc = replicas_build(&h->g, &h->replicas, &total, err);
 	pthread_mutex_unlock(&h->lock);
 	if (rc)
 		return rc;
-	*ret = h->replicas + h->first[item];
-	*ret_n = h->first[item + 1] - h->first[item];
+	*ret = h->replicas->v + h->replicas->first[item];
+	*ret_n = h->replicas->first[item + 1] - h->replicas->first[item];
 	return 0;
+}
+
+int ptc_geometry_replicas_all(const struct ptc_geometry *g, const struct ptc_replicas **ret,
+			      struct ptc_replicas **ret_own, struct ptc_error *err)
+{
+	struct ptc_geometry_shape *h = g->shape;
+	struct ptc_replicas *made = NULL;
+	size_t total = 0;
+	int rc = 0;
+
+	pthread_mutex_lock(&h->lock);
+	if (!h->replicas)
+		rc = replicas_build(&h->g, &made, &total, err);
+	if (!rc && made && total <= PTC_AGENT_REPLICAS_KEPT) {
+		h->replicas = made;
+		made = NULL;
+	}
+	if (!rc) {
+		*ret = made ? made : h->replicas;
+		*ret_own = made;
+	}
+	pthread_mutex_unlock(&h->lock);
+	return rc;
 }
 
 /* ---- this node's boxes ---- */
@@ -174,6 +220,41 @@ void ptc_geometry_plan_note(const struct ptc_geometry *from, const struct ptc_ge
 	pthread_mutex_unlock(&h->lock);
 }
 
+struct ptc_plan *ptc_geometry_plan_take(const struct ptc_geometry *from, const struct ptc_geometry *to,
+					const bool *usable)
+{
+	struct ptc_geometry_shape *h = to->shape;
+	struct ptc_plan *plan = NULL;
+	char name[33];
+
+	if (plan_name(from, to, usable, name))
+		return NULL;
+	pthread_mutex_lock(&h->lock);
+	if (h->into && strcmp(h->into_of, name) == 0) {
+		plan = h->into;
+		h->into = NULL;
+	}
+	pthread_mutex_unlock(&h->lock);
+	return plan;
+}
+
+void ptc_geometry_plan_keep(const struct ptc_geometry *from, const struct ptc_geometry *to, const bool *usable,
+			    struct ptc_plan *plan)
+{
+	struct ptc_geometry_shape *h = to->shape;
+	struct ptc_plan *before = plan;
+	char name[33];
+
+	if (plan && plan->nmoves <= PTC_AGENT_PLAN_MOVES && plan_name(from, to, usable, name) == 0) {
+		pthread_mutex_lock(&h->lock);
+		before = h->into;
+		h->into = plan;
+		memcpy(h->into_of, name, sizeof name);
+		pthread_mutex_unlock(&h->lock);
+	}
+	ptc_plan_free(before);
+}
+
 /* ---- cache ---- */
 
 static int cache_key(const Ptc__V1__SwitchInfo *info, const Ptc__V1__Generation *which, char ret_key[33],
@@ -209,8 +290,8 @@ static void drop(struct ptc_cached *cached)
 
 	ptc_needs_done(&h->needs[0].needs);
 	ptc_needs_done(&h->needs[1].needs);
-	ptc_free(h->replicas);
-	ptc_free(h->first);
+	ptc_replicas_free(h->replicas);
+	ptc_plan_free(h->into);
 	ptc_geometry_own_done(&h->g);
 	pthread_mutex_destroy(&h->lock);
 	ptc_free(h);

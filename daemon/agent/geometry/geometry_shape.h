@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A shape: what geometries have in common that differ only in the numbers of generation and snapshot. It has the spec,
  * the layout and the allocation. At first use it computes from them the boxes of this node, the boxes of each item on
- * each node, and the hash of the plan that leads to it. So the calls of one switch (Check, Prepare, Pull) compute these
- * once; a switch back to the generation before finds them, too.
+ * each node, and the plan that leads to it: its hash, and its moves into this node. So the calls of one switch (Check,
+ * Prepare, Pull) compute these once; a switch back to the generation before finds them, too.
  *
  * The agent keeps the PTC_AGENT_GEOMETRIES shapes that were used last. Their memory comes from memory.work, as all of
  * the heap does: 150 bytes for each box of this node, and as much for each box of all nodes where somebody asked for
@@ -17,13 +17,14 @@ struct ptc_geometry_shape {
 	struct ptc_cached cached;
 	struct ptc_geometry g; /* owns what geometries of this shape borrow; its numbers are those of the first one */
 	pthread_mutex_t lock;  /* of all below */
-	struct ptc_replica *replicas; /* NULL until built; by item, then node */
-	size_t *first;                /* items + 1 */
+	struct ptc_replicas *replicas; /* NULL until built */
 	struct needs_here {
 		bool made;
 		struct ptc_needs needs;
 	} needs[2];                      /* of the layout; with copies, where they differ */
 	char plan_of[33], plan_hash[33]; /* "" until a plan is known */
+	char into_of[33];                /* which plan `into` is */
+	struct ptc_plan *into;           /* with its moves into this node; NULL: none is kept, or a call has it */
 };
 
 /* ---- geometry.c ---- */

@@ -6,6 +6,7 @@
  * digested as they come; an extent is marked filled when its last byte is there. Then the table is sealed, boxes that
  * did not come in this call are digested by reading, and the last message is sent. Items that rules reset are not
  * fetched: they become zeros. Items that rules derive are not fetched either: they are made once all else is there.
+ * Bytes that an import has sent are summed and digested here.
  *
  * Failure modes: those of a transfer; after a source has failed, everything is digested by reading. A source has sent
  * everything, but broken the protocol: PTC_EPEER. The caller is gone, or a Finish or a newer controller comes:
@@ -14,6 +15,7 @@
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"
+#include "daemon/agent/calls/task_pool.h"
 #include "daemon/agent/tables/node_digest.h"
 #include "daemon/agent/transfer/transfer.h"
 
@@ -208,13 +210,14 @@ static int extents_plan(void *arg, struct ptc_transfer *t, struct ptc_error *err
 				     (unsigned long long)p->view.to->g.generation);
 	/* A source that failed may leave bytes the plan has no sender for: then any replica is asked, or none is left.
 	 */
-	if (ptc_switch_plan(&p->view, p->view.self, &plan, NULL) == PTC_ENOMEM)
+	plan = ptc_geometry_plan_take(&p->view.from->g, &p->view.to->g, p->view.usable);
+	if (!plan && ptc_switch_plan(&p->view, p->view.self, &plan, NULL) == PTC_ENOMEM)
 		return ptc_error_set(err, PTC_ENOMEM, "no memory for a plan");
 	for (size_t i = 0; !rc && i < p->nextents; i++)
 		rc = extent_ask(p, t, i, plan, &asking, err);
 	ptc_boxes_done(&asking.cuts);
 	ptc_boxes_done(&asking.rest);
-	ptc_plan_free(plan);
+	ptc_geometry_plan_keep(&p->view.from->g, &p->view.to->g, p->view.usable, plan);
 	if (!rc)
 		progress_send(p);
 	return rc;
@@ -290,6 +293,18 @@ static int part_end(void *arg, const struct ptc_part *part, const struct ptc_tra
 
 PTC_BY(box_by_item, struct ptc_store_box, item)
 
+/* Boxes that have come without a failure need not be digested again. */
+static int digested_note(struct pull *p, struct ptc_error *err)
+{
+	p->digested = ptc_reallocarray(NULL, p->nextents, sizeof *p->digested);
+	if (!p->digested)
+		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu boxes", p->nextents);
+	for (p->ndigested = 0; p->ndigested < p->nextents; p->ndigested++)
+		p->digested[p->ndigested] = p->extents[p->ndigested].box;
+	ptc_sort(p->digested, p->ndigested, sizeof *p->digested, box_by_item);
+	return 0;
+}
+
 static int pull_missing(struct pull *p, struct ptc_error *err)
 {
 	static const struct ptc_transfer_to extents = {
@@ -315,16 +330,48 @@ static int pull_missing(struct pull *p, struct ptc_error *err)
 	rc = ptc_transfer_run(t, err);
 	for (unsigned i = 0; i < PTC_AGENT_PULL_THREADS; i++)
 		ptc_boxes_done(&p->receiving[i].slices);
-	if (rc || t->failures || !p->nextents)
-		return rc;
-	/* Boxes that have come without a failure need not be digested again. */
-	p->digested = ptc_reallocarray(NULL, p->nextents, sizeof *p->digested);
-	if (!p->digested)
-		return ptc_error_set(err, PTC_ENOMEM, "no memory for %zu boxes", p->nextents);
-	for (p->ndigested = 0; p->ndigested < p->nextents; p->ndigested++)
-		p->digested[p->ndigested] = p->extents[p->ndigested].box;
-	ptc_sort(p->digested, p->ndigested, sizeof *p->digested, box_by_item);
-	return 0;
+	return rc || t->failures || !p->nextents ? rc : digested_note(p, err);
+}
+
+/* ---- what an import has sent ---- */
+
+/* Digests and sums an extent, a slice at a time, so that its bytes are read from memory once. */
+static int pushed_extent(void *arg, unsigned thread, size_t i, struct ptc_error *err)
+{
+	struct pull *p = arg;
+	const struct extent *e = &p->extents[i];
+	const struct ptc_digest_fill d = { p->table, &p->view.to->g, p->view.needs, p->digests };
+	struct ptc_boxes slices = { 0 };
+	int64_t done = 0;
+	int rc = ptc_box_chop(&e->box.box, PTC_DIGEST_SLICE, &slices) ? ptc_nomem(err) : 0;
+
+	(void)thread;
+	for (size_t k = 0; !rc && k < slices.n; k++) {
+		rc = ptc_digest_part(&d, e->id, e->box.item, &slices.v[k], err);
+		done += ptc_box_volume(&slices.v[k]);
+		if (rc == 0)
+			ptc_table_extent_ready(p->table, e->id, 0, done);
+	}
+	ptc_boxes_done(&slices);
+	return rc ? rc : ptc_table_filled(p->table, e->id, err);
+}
+
+/* Nobody writes any more: writers do not run beside an operation. */
+static int pull_pushed(struct pull *p, struct ptc_error *err)
+{
+	struct ptc_task_pool pool = { .threads = PTC_AGENT_DIGEST_THREADS,
+				      .run = pushed_extent,
+				      .stop = pull_stopped,
+				      .tick = progress_send,
+				      .arg = p,
+				      .what = "digesting an import" };
+	int rc = extents_take(p, err);
+
+	p->total_bytes = p->copied_bytes = 0; /* none of it comes from a node */
+	pool.ntasks = p->nextents;
+	if (rc == 0)
+		rc = ptc_task_pool_run(&pool, err);
+	return rc || !p->nextents ? rc : digested_note(p, err);
 }
 
 /* ---- the call ---- */
@@ -402,7 +449,7 @@ static int pull_fill(struct pull *p, bool pushed, struct ptc_error *err)
 
 	if (ptc_table_sealed(p->table))
 		return 0;
-	rc = pushed ? ptc_table_filled_all(p->table, err) : pull_missing(p, err);
+	rc = pushed ? pull_pushed(p, err) : pull_missing(p, err);
 	rc = rc || pushed ? rc : pull_derived(p, err);
 	if (rc == 0)
 		rc = pull_cancelled(p, err);

@@ -25,6 +25,7 @@
 #define FETCH_PARTS       512
 #define FETCH_SPANS       16
 #define FETCH_ALIAS_BYTES (16u << 10) /* shorter boxes are cheaper packed */
+#define FETCH_BOX_WORK    4096        /* bytes that are packed in the time that a box takes by itself */
 
 struct out {
 	struct ptc_agent *agent;
@@ -39,6 +40,7 @@ struct out {
 	size_t nparts; /* from 1 on; 0 is the head */
 	size_t payload;
 	uint64_t left;            /* of the whole request, not yet in a message */
+	uint64_t unasked;         /* bytes since the caller was last found to be there */
 	struct ptc_verified seen; /* for this message */
 };
 
@@ -150,7 +152,11 @@ static int out_box(struct out *o, uint32_t item, const struct ptc_box *box, stru
 		rc = 0;
 	}
 	o->left -= len;
-	if (!rc && ptc_agent_op_stopped(&o->op))
+	o->unasked += len + FETCH_BOX_WORK;
+	if (rc || o->unasked < PTC_BULK_MESSAGE_BYTES)
+		return rc;
+	o->unasked = 0;
+	if (ptc_agent_op_stopped(&o->op))
 		rc = ptc_error_set(err, PTC_ECANCELED, "the node that fetched has closed the call");
 	return rc;
 }
@@ -158,20 +164,12 @@ static int out_box(struct out *o, uint32_t item, const struct ptc_box *box, stru
 /* A box nobody has is refused before it is cut into pieces. */
 static int box_here(struct out *o, uint32_t item, const struct ptc_box *box, struct ptc_error *err)
 {
-	struct ptc_piece *pieces = NULL;
-	struct ptc_box cut;
-	int64_t here = 0;
-	size_t n = 0;
-	int rc = ptc_table_pieces(o->table, item, box, &pieces, &n, err);
+	const int64_t here = ptc_table_has(o->table, item, box), all = ptc_box_volume(box);
 
-	for (size_t i = 0; !rc && i < n; i++)
-		if (pieces[i].live.ndim == box->ndim && ptc_box_intersect(&pieces[i].live, box, &cut))
-			here += ptc_box_volume(&cut);
-	ptc_free(pieces);
-	if (!rc && here != ptc_box_volume(box))
-		rc = ptc_error_set(err, PTC_ENOTFOUND, "node %s has only %lld of %lld requested bytes of item %u",
-				   o->agent->node, (long long)here, (long long)ptc_box_volume(box), item);
-	return rc;
+	if (here == all)
+		return 0;
+	return ptc_error_set(err, PTC_ENOTFOUND, "node %s has only %lld of %lld requested bytes of item %u",
+			     o->agent->node, (long long)here, (long long)all, item);
 }
 
 static int boxes_check(struct out *o, const Ptc__V1__FetchRequest *req, struct ptc_box *boxes, struct ptc_error *err)
@@ -247,11 +245,12 @@ static int fetch(struct ptc_agent *agent, struct ptc_rpc_call *call, const Ptc__
 
 int ptc_agent_on_fetch(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
+	struct ptc_pb_arena arena = { 0 }; /* a request has thousands of boxes */
 	ProtobufCMessage *msg = NULL;
-	int rc = ptc_agent_request(call, &ptc__v1__fetch_request__descriptor, &msg, err);
+	int rc = ptc_agent_request_in(&arena, call, &ptc__v1__fetch_request__descriptor, &msg, err);
 
 	if (rc == 0)
 		rc = fetch(arg, call, (const Ptc__V1__FetchRequest *)msg, err);
-	ptc_pb_free(msg);
+	ptc_pb_arena_done(&arena);
 	return rc;
 }

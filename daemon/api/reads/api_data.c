@@ -252,7 +252,61 @@ struct import {
 	bool have_geometry;
 	struct ptc_scatter *scatter;
 	uint64_t bytes;
+	uint8_t *buf; /* a message; kept from one to the next, so that its pages are there */
+	size_t room;
 };
+
+/* One message of an import. Its bytes are where the message was read to, or in head. */
+struct chunk {
+	Ptc__V1__ImportChunk *head;
+	const uint8_t *data;
+	size_t len;
+};
+
+struct unread {
+	const uint8_t *at, *end;
+};
+
+static size_t unread_read(void *arg, void *dst, size_t len)
+{
+	struct unread *u = arg;
+	const size_t n = PTC_MIN(len, (size_t)(u->end - u->at));
+
+	memcpy(dst, u->at, n);
+	u->at += n;
+	return n;
+}
+
+/* The bytes are copied out of the message once. Field 15 is last in what our clients send, so the rest is decoded
+ * alone; a message of another order is decoded as a whole. ptc_pb_free ret->head. */
+static int chunk_read(struct import *im, struct ptc_rpc_message *m, struct chunk *ret, struct ptc_error *err)
+{
+	const ProtobufCMessageDescriptor *type = &ptc__v1__import_chunk__descriptor;
+	const size_t len = ptc_rpc_message_len(m);
+	uint8_t head[PTC_WIRE_HEAD_MAX];
+	struct unread unread;
+	struct ptc_wire_source src = { unread_read, &unread, len };
+	uint64_t payload;
+	size_t head_len;
+	int rc;
+
+	if (!PTC_ROOM(im->buf, len + 1, im->room))
+		return ptc_nomem(err);
+	ptc_rpc_message_read(m, im->buf, len);
+	unread = (struct unread){ im->buf, im->buf + len };
+	if (ptc_wire_head_read(&src, head, &head_len, &payload, NULL) == 0) {
+		rc = ptc_pb_request(type, head, head_len, (ProtobufCMessage **)&ret->head, err);
+		ret->data = im->buf + (len - payload);
+		ret->len = (size_t)payload;
+		return rc;
+	}
+	rc = ptc_pb_request(type, im->buf, len, (ProtobufCMessage **)&ret->head, err);
+	if (rc == 0) {
+		ret->data = ret->head->data.data;
+		ret->len = ret->head->data.len;
+	}
+	return rc;
+}
 
 static bool shows_import(const struct ptc_target *t, const void *arg)
 {
@@ -289,23 +343,25 @@ static int find_import(struct import *im, const char *job, uint64_t id, struct p
 
 static int import_message(struct import *im, struct ptc_rpc_message *m, struct ptc_error *err)
 {
-	Ptc__V1__ImportChunk *c;
-	int rc = ptc_pb_request(m, &ptc__v1__import_chunk__descriptor, (ProtobufCMessage **)&c, err);
+	struct chunk chunk = { 0 };
+	const Ptc__V1__ImportChunk *c;
+	int rc = chunk_read(im, m, &chunk, err);
 
 	if (rc)
 		return rc;
+	c = chunk.head;
 	rc = ptc_pb_version(c->version, err);
 	if (rc == 0 && !im->scatter)
 		rc = find_import(im, c->job, c->import_id, err);
 	if (rc == 0 && (c->import_id != im->id || strcmp(c->job, im->job) != 0))
 		rc = ptc_error_set(err, PTC_EINVAL, "an import stream has data of two imports; open a stream for each");
-	if (rc == 0 && c->data.len > PTC_BULK_MESSAGE_BYTES)
+	if (rc == 0 && chunk.len > PTC_BULK_MESSAGE_BYTES)
 		rc = ptc_error_set(err, PTC_ELIMIT, "an import message has %zu bytes; at most %u are allowed",
-				   c->data.len, PTC_BULK_MESSAGE_BYTES);
-	if (rc == 0 && c->data.len)
-		rc = ptc_scatter_write(im->scatter, c->item, c->offset, c->data.data, c->data.len, err);
-	im->bytes += c->data.len;
-	ptc_pb_free(&c->base);
+				   chunk.len, PTC_BULK_MESSAGE_BYTES);
+	if (rc == 0 && chunk.len)
+		rc = ptc_scatter_write(im->scatter, c->item, c->offset, chunk.data, chunk.len, err);
+	im->bytes += chunk.len;
+	ptc_pb_free(&chunk.head->base);
 	return rc;
 }
 
@@ -356,6 +412,7 @@ PTC_API_HANDLER(ptc_api_import_data)
 	int rc = import_run(&im, &own);
 
 	ptc_scatter_free(im.scatter);
+	ptc_free(im.buf);
 	if (im.have_geometry)
 		ptc_geometry_done(&im.geometry);
 	if (rc) {
@@ -799,6 +856,18 @@ static int send_span(void *arg, const void *data, size_t len, struct ptc_error *
 	return ptc_rpc_call_send(arg, parts, PTC_ARRAY_LEN(parts), err);
 }
 
+/* Bytes that lie in the store go out from there, without a copy. */
+static int send_parts(void *arg, struct ptc_rpc_part *parts, size_t n, struct ptc_error *err)
+{
+	uint8_t head[PTC_WIRE_HEAD_MAX];
+	uint64_t len = 0;
+
+	for (size_t i = 1; i < n; i++)
+		len += parts[i].len;
+	parts[0] = (struct ptc_rpc_part){ .data = head, .len = ptc_wire_data_head(head, len) };
+	return ptc_rpc_call_send(arg, parts, n, err);
+}
+
 PTC_API_HANDLER(ptc_api_read)
 {
 	struct ptc_daemon *d = arg;
@@ -811,7 +880,7 @@ PTC_API_HANDLER(ptc_api_read)
 	rc = ptc_api_read_view(d, call, req->job, req->uuid, req->generation, req->snapshot, &v, err);
 	if (rc == 0) {
 		rc = ptc_agent_gather(d->agent, &v->geometry, v->view.meta.uuid, req->item, req->offset, req->length,
-				      send_span, call, err);
+				      send_span, send_parts, call, err);
 		ptc_read_view_put(v);
 	}
 	ptc_pb_free(&req->base);

@@ -56,7 +56,6 @@ int ptc_device_pool_shape(const struct ptc_device_pool *p, struct ptc_planning_s
 struct ptc_plan_layouts {
 	const struct ptc_spec *spec;
 	const struct ptc_layout *from, *to; /* to NULL: what the ranks will hold is not known yet */
-	struct ptc_layout *own_from, *own_to;
 	void *from_ref, *to_ref;
 	struct ptc_allocation from_alloc, to_alloc;
 	/* with copies, which are sources like any other: `from` is that layout, and this where it is */
@@ -69,15 +68,14 @@ struct ptc_plan_layouts {
 	bool exact;
 };
 void ptc_plan_layouts_done(struct ptc_plan_layouts *l);
-/* A layout that ranks have declared (layout_hash), or that of config by the job's rules (layout_hash ""). *ret_own and
- * *ret_ref: what the caller frees or releases; one of them is set. */
-int ptc_plan_layout_get(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
-			const char *layout_hash, const char *config, const struct ptc_spec **ret_spec,
-			const struct ptc_layout **ret_layout, struct ptc_layout **ret_own, void **ret_ref,
-			struct ptc_error *err);
+/* A layout that ranks have declared (layout_hash), or that of config by the job's rules (layout_hash ""). The caller
+ * releases *ret_ref with ptc_layouts_release. */
+int ptc_plan_layout_get(struct ptc_controllers *all, const struct ptc_view *v, const char *layout_hash,
+			const char *config, const struct ptc_spec **ret_spec, const struct ptc_layout **ret_layout,
+			void **ret_ref, struct ptc_error *err);
 /* The layout that holds state now, if any does, and where its ranks are. */
-int ptc_plan_layout_from(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
-			 struct ptc_plan_layouts *l, struct ptc_error *err);
+int ptc_plan_layout_from(struct ptc_controllers *all, const struct ptc_view *v, struct ptc_plan_layouts *l,
+			 struct ptc_error *err);
 /* Places and counts; with l->to_alloc given, only counts. */
 int ptc_plan_place(const struct ptc_device_pool *p, struct ptc_plan_layouts *l, struct ptc_error *err);
 /* Places ranks of which nobody knows yet what they will hold: they stay, unless fewer TP groups are split, or across

@@ -15,8 +15,6 @@
 
 void ptc_plan_layouts_done(struct ptc_plan_layouts *l)
 {
-	ptc_layout_free(l->own_from);
-	ptc_layout_free(l->own_to);
 	ptc_layouts_release(l->from_ref);
 	ptc_layouts_release(l->to_ref);
 	ptc_view_copied_done(&l->copied);
@@ -27,34 +25,25 @@ void ptc_plan_layouts_done(struct ptc_plan_layouts *l)
 }
 
 /* Laid out by what ranks have declared, or by the job's rules. */
-int ptc_plan_layout_get(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
-			const char *layout_hash, const char *config, const struct ptc_spec **ret_spec,
-			const struct ptc_layout **ret_layout, struct ptc_layout **ret_own, void **ret_ref,
-			struct ptc_error *err)
+int ptc_plan_layout_get(struct ptc_controllers *all, const struct ptc_view *v, const char *layout_hash,
+			const char *config, const struct ptc_spec **ret_spec, const struct ptc_layout **ret_layout,
+			void **ret_ref, struct ptc_error *err)
 {
 	const struct ptc_declared *declared;
-	struct ptc_config c;
 	int rc;
 
-	if (layout_hash[0]) {
-		rc = ptc_layouts_get(all->docs.layouts, v->meta.uuid, layout_hash, &declared, ret_layout, ret_ref, err);
-		if (rc == 0)
-			*ret_spec = &declared->spec;
-		return rc;
-	}
-	rc = ptc_config_parse(config, &c, err);
+	if (!layout_hash[0])
+		return ptc_layouts_of_rules(&all->docs, v->meta.uuid, v->meta.spec_hash, config, ret_spec, ret_layout,
+					    ret_ref, err);
+	rc = ptc_layouts_get(all->docs.layouts, v->meta.uuid, layout_hash, &declared, ret_layout, ret_ref, err);
 	if (rc == 0)
-		rc = ptc_layout_new(&desc->spec, &c, ret_own, err);
-	if (rc == 0) {
-		*ret_layout = *ret_own;
-		*ret_spec = &desc->spec;
-	}
+		*ret_spec = &declared->spec;
 	return rc;
 }
 
 /* The layout that holds state now, if any does, and where its ranks are. */
-int ptc_plan_layout_from(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
-			 struct ptc_plan_layouts *l, struct ptc_error *err)
+int ptc_plan_layout_from(struct ptc_controllers *all, const struct ptc_view *v, struct ptc_plan_layouts *l,
+			 struct ptc_error *err)
 {
 	int rc;
 
@@ -66,8 +55,7 @@ int ptc_plan_layout_from(struct ptc_controllers *all, const struct ptc_view *v, 
 	/* live ranks hold state before their first snapshot, and have declared what */
 	if (!v->from_snapshot && !v->from.layout_hash[0])
 		return 0;
-	rc = ptc_plan_layout_get(all, v, desc, v->from.layout_hash, v->from.config, &l->spec, &l->from, &l->own_from,
-				 &l->from_ref, err);
+	rc = ptc_plan_layout_get(all, v, v->from.layout_hash, v->from.config, &l->spec, &l->from, &l->from_ref, err);
 	if (rc || !v->copies.nparts)
 		return rc;
 	rc = ptc_view_copied(v, l->from, &l->copied, err);
@@ -282,14 +270,14 @@ int ptc_plan_layouts_make(struct ptc_controllers *all, const struct ptc_job_desc
 	if (rc == 0 && (!text || ptc_config_format(config, text, PTC_CONFIG_TEXT_MAX) != 0))
 		rc = ptc_nomem(err);
 	if (rc == 0)
-		rc = ptc_plan_layout_from(all, v, desc, l, err);
+		rc = ptc_plan_layout_from(all, v, l, err);
 	if (rc)
 		return rc;
 	if (declared)
 		known = ptc_manifest_layout_find(&v->manifest, text);
 	if (declared && !known)
 		return ptc_plan_place_unknown(p, config, world, l, err);
-	rc = ptc_plan_layout_get(all, v, desc, known ? known : "", text, &l->spec, &l->to, &l->own_to, &l->to_ref, err);
+	rc = ptc_plan_layout_get(all, v, known ? known : "", text, &l->spec, &l->to, &l->to_ref, err);
 	if (rc == 0 && known && !(*ret_known = ptc_strdup(known)))
 		rc = ptc_nomem(err);
 	return rc ? rc : ptc_plan_place(p, l, err);

@@ -85,8 +85,7 @@ static int price_layout(const struct ptc_pricer *pr, const struct ptc_config *to
 	int rc = text && ptc_config_format(to, text, PTC_CONFIG_TEXT_MAX) == 0 ? 0 : PTC_ENOMEM;
 
 	if (rc == 0)
-		rc = ptc_plan_layout_get(pr->all, pr->v, pr->desc, known ? known : "", text, &l->spec, &l->to,
-					 &l->own_to, &l->to_ref, NULL);
+		rc = ptc_plan_layout_get(pr->all, pr->v, known ? known : "", text, &l->spec, &l->to, &l->to_ref, NULL);
 	if (rc == 0)
 		rc = ptc_plan_place(pr->p, l, NULL);
 	if (rc == 0)
@@ -173,8 +172,7 @@ static int lacks_config(void *arg, const struct ptc_config *to, const uint32_t *
 	if (rc == 0 && !known && !pr->desc->spec.ntensors)
 		rc = PTC_ENOTFOUND;
 	if (rc == 0)
-		rc = ptc_plan_layout_get(pr->all, pr->v, pr->desc, known ? known : "", text, &l.spec, &l.to, &l.own_to,
-					 &l.to_ref, NULL);
+		rc = ptc_plan_layout_get(pr->all, pr->v, known ? known : "", text, &l.spec, &l.to, &l.to_ref, NULL);
 	if (rc == 0)
 		rc = ptc_change_new(l.from, l.to, &change, NULL);
 	if (rc == 0)
@@ -237,7 +235,7 @@ int ptc_pricer_ask(struct ptc_pricer *pr, const struct ptc_plan_request *req, st
 					.arg = pr,
 					.gone = req->gone,
 					.gone_arg = req->gone_arg };
-	int rc = ptc_plan_layout_from(pr->all, pr->v, pr->desc, &pr->now, err);
+	int rc = ptc_plan_layout_from(pr->all, pr->v, &pr->now, err);
 
 	if (rc == 0 && ptc_device_pool_shape(pr->p, &pr->shape) != 0)
 		rc = ptc_nomem(err);

@@ -204,20 +204,12 @@ int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *
 		       struct ptc_error *err)
 {
 	const struct ptc_device_pool *p = &pool->pool;
-	const struct ptc_job_desc *desc = NULL;
 	struct ptc_plan_layouts l = { 0 };
 	json_t *before = NULL;
-	void *ref = NULL;
-	int rc = 0;
+	int rc = ptc_plan_layout_from(p->all, v, &l, err);
 
-	if (v->from_snapshot && !v->from.layout_hash[0]) /* it was imported: by rules */
-		rc = ptc_specs_get(p->all->docs.specs, v->meta.uuid, v->meta.spec_hash, &desc, &ref, err);
-	if (rc)
-		return rc;
-	rc = ptc_plan_layout_from(p->all, v, desc, &l, err);
 	if (rc == 0)
-		rc = ptc_plan_layout_get(p->all, v, NULL, v->to.layout_hash, v->to.config, &l.spec, &l.to, &l.own_to,
-					 &l.to_ref, err);
+		rc = ptc_plan_layout_get(p->all, v, v->to.layout_hash, v->to.config, &l.spec, &l.to, &l.to_ref, err);
 	if (rc == 0 && ptc_view_allocation(v, &v->to, &l.to_alloc) != 0)
 		rc = ptc_nomem(err);
 	if (rc == 0)
@@ -230,7 +222,5 @@ int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *
 	}
 	json_decref(before);
 	ptc_plan_layouts_done(&l);
-	if (desc)
-		ptc_specs_release(ref);
 	return rc;
 }
