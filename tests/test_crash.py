@@ -1093,6 +1093,7 @@ class Crash(harness.Case):
             with open(self.path("profile.yaml"), "w") as f:
                 f.write("devices_per_node: 2\ndevices: [{name: H100-80GB, nodes: 2}]\nlinks: {intra_bytes_s: 4e11, node_bytes_s: 5e10}\n")
             c.ptcctl("profile", "-f", self.path("profile.yaml"))
+            c.ptcctl("profile", timeout_s=60 * PATIENCE) # measured, under a lock
             self.arm(c.nodes["n1"], "agent.receive.middle=sleep")
             thread = threading.Thread(target=lambda: self.quietly(c, "resize", job.name, "--config", B, "--wait"))
             thread.start()

@@ -206,7 +206,7 @@ static int lock_again(struct ptc_planning *p, struct ptc_etcd_op *op, int64_t *r
 
 	if (rc == 0 && kvs.n && strcmp(kvs.kv[0].value, op->value) == 0) {
 		same.equal = kvs.kv[0].create_revision;
-		rc = ptc_etcd_txn(ptc_planning_etcd(p), &same, 1, op, 1, NULL, &done, NULL, err);
+		rc = ptc_etcd_txn(ptc_planning_etcd(p), &same, 1, op, 1, "etcd.profiling", &done, NULL, err);
 	}
 	if (rc == 0 && !done)
 		rc = ptc_error_set(err, PTC_ESTATE, "node %.70s is measuring links; try again later",
@@ -227,7 +227,7 @@ int ptc_planning_profile_lock(struct ptc_planning *p, const char *node, int64_t 
 
 	if (!op.lease)
 		return ptc_error_set(err, PTC_ECOORD, "this node has no lease, for the coordinator does not answer");
-	rc = ptc_etcd_txn(ptc_planning_etcd(p), &none, 1, &op, 1, NULL, &done, ret_created, err);
+	rc = ptc_etcd_txn(ptc_planning_etcd(p), &none, 1, &op, 1, "etcd.profiling", &done, ret_created, err);
 	return rc || done ? rc : lock_again(p, &op, ret_created, err);
 }
 
@@ -237,7 +237,7 @@ void ptc_planning_profile_unlock(struct ptc_planning *p, int64_t created)
 	struct ptc_etcd_op op = { .key = PTC_PROFILING_KEY };
 	bool done;
 
-	ptc_etcd_txn(ptc_planning_etcd(p), &ours, 1, &op, 1, NULL, &done, NULL, NULL);
+	ptc_etcd_txn(ptc_planning_etcd(p), &ours, 1, &op, 1, "etcd.profiling", &done, NULL, NULL);
 }
 
 /* ---- what switches show ---- */
