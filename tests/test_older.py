@@ -312,7 +312,7 @@ class Older(harness.Case):
 
     def test_waits_for_ranks(self):
         """The job is ended while a node's ptcd is gone, and the ranks there run on: a rollback waits for that node, and names it. Once
-        the node is back its ranks end, and then the rollback goes on. If it is lost instead, the job goes back without it."""
+        the node is back its ranks end, and then the rollback goes on. If it is lost instead, the rollback ends, and says so."""
         with self.cluster(nodes=2, devices=2, lease_ttl="2s", node_lost_after="1h") as c:
             job = live.Job(c, self.dir, sleep=0.01, run={"keep": {"last": 9}})
             job.run("tp=2,dp=2")
@@ -338,10 +338,6 @@ class Older(harness.Case):
                 self.assertEqual(1, asked.wait(60 * PATIENCE))
                 with open(err) as f:
                     self.assertRegex(f.read(), "n1.*lost")
-                job.resize("tp=2")
-                c.ptcctl("rollback", job.name, "--to", f"snap-{first[0]}", timeout_s=60 * PATIENCE)
-                self.assertEqual(first[1], job.status()["step"])
-                job.check_state(self, first[1], self.path("lost"))
                 self.assertEqual(ranks, ranks & set(job.processes()))
                 c.restart("n1")
                 wait_for(lambda: not ranks & set(job.processes()), 60 * PATIENCE, "the end of ranks that nobody has any more", 0.1) # noqa: B023
