@@ -310,6 +310,7 @@ class Older(harness.Case):
         self.assertEqual(ranks, ranks & set(job.processes()))
         return asked, log.name
 
+    @harness.labels("repeats")
     def test_waits_for_ranks(self):
         """The job is ended while a node's ptcd is gone, and the ranks there run on: a rollback waits for that node, and names it. Once
         the node is back its ranks end, and then the rollback goes on. If it is lost instead, the rollback ends, and says so."""
@@ -375,6 +376,7 @@ class Older(harness.Case):
         """The controller dies before or after a transaction of a rollback. From the intent on, another one goes on to the end."""
         self.killed_in_rollbacks()
 
+    @harness.labels("repeats")
     def test_killed_while_it_skips(self):
         """The same with --skip-data: what has gone back has its data skipped, and what has not has not."""
         self.killed_in_rollbacks("--skip-data")

@@ -59,6 +59,7 @@ class Attacks(harness.Case):
             self.assertEqual((GOOD, 6), (now["profile"], len(now["pairs"])))
             self.assertEqual(6, len(self.measure(c)["pairs"]))
 
+    @harness.labels("repeats")
     def test_node_that_hangs(self):
         """A node that answers nobody, and one that is down, keep the links that they had; the others are measured, in a bounded time."""
         with self.cluster(nodes=3, devices=2, lease_ttl="60s") as c:
@@ -85,6 +86,7 @@ class Attacks(harness.Case):
             self.assertEqual([], self.measure(c)["failed"])
             self.assertEqual({pair: was[pair] for pair in of}, {pair: p for pair, p in self.pairs(c).items() if pair in of})
 
+    @harness.labels("repeats")
     def test_killed_while_measuring(self):
         """Who has asked is killed, then the daemon that measures: what was known stays, and others can measure."""
         with self.cluster(nodes=3, devices=2, lease_ttl="3s") as c:
@@ -131,6 +133,7 @@ class Attacks(harness.Case):
             job.steps = job.wait_run("stopped")["step"]
             self.assertEqual([], differences(job.lines(), job.reference()))
 
+    @harness.labels("repeats")
     def test_resizes_are_killed(self):
         """ptcctl and then the controller are killed in the middle of a planned resize, and two are asked for at once: the job is in one
         generation, of the old configuration or the planned one, and loses no step's worth of training."""

@@ -166,6 +166,7 @@ class Straggler(harness.Case):
             self.assertEqual([], self.left(job))
             self.check_end(c, job, proof=False)
 
+    @harness.labels("repeats")
     def test_stays(self):
         """All ranks are slow: nothing is said or done. One is, and the job may not have fewer devices: an event says why it stays, once,
         and the device remains the job's."""
@@ -186,6 +187,7 @@ class Straggler(harness.Case):
             self.assertEqual(1, self.seen(c, job)["slow"])
             self.check_end(c, job, proof=False)
 
+    @harness.labels("repeats")
     def test_spare(self):
         """A node that nobody used takes the place of the slow one. Another one is slow then: the job has left devices as often as it
         may, so it stays."""
@@ -204,6 +206,7 @@ class Straggler(harness.Case):
             self.assertEqual([("n2", 0)], self.left(job))
             self.check_end(c, job, proof=False)
 
+    @harness.labels("repeats")
     def test_time_is_over(self):
         """The job grows to the device that it has left when its time is over."""
         with self.cluster(nodes=4, devices=1) as c:
@@ -218,6 +221,7 @@ class Straggler(harness.Case):
             wait_for(lambda: self.placed(job) == ["n0", "n1", "n2", "n3"], 60 * PATIENCE, "all four again", 0.1)
             self.check_end(c, job, proof=False)
 
+    @harness.labels("repeats")
     def test_dies_before_it_leaves(self):
         """The controller dies once it has written which device is left: the next one makes the switch."""
         with self.cluster(nodes=4, devices=1, lease_ttl="2s", env={"n1": {"PTC_FAULT": "etcd.slow.after=kill"}}) as c:
