@@ -129,6 +129,7 @@ static void profiles_as_text(void **state)
 	assert_string_equal("{\"version\":1,\"profile\":null,\"pairs\":[],\"measured_ms\":7}", text);
 	assert_int_equal(0, ptc_profile_doc_decode("profile", text, &got, NULL));
 	assert_true(!got.profile && !got.pairs.n && got.measured_ms == 7);
+	ptc_profile_doc_done(&got);
 	ptc_free(text);
 	assert_int_equal(PTC_EINVAL, ptc_profile_doc_decode("profile", "{", &got, NULL));
 	assert_int_equal(PTC_EINVAL, ptc_profile_doc_decode("profile", "[1]", &got, NULL));
