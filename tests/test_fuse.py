@@ -343,13 +343,16 @@ class Fuse(harness.Case):
             self.assert_errno(errno.EROFS, os.truncate, os.path.join(top, "t.1.npy"), 0)
             m.stop()
 
-    def read_small(self, top, want):
-        """Every file of tensors/ as a plain program reads them: (right, EIO). Whatever else comes is a failure."""
+    def read_small(self, top, want, enough=None):
+        """Every file of tensors/ as a plain program reads them: (right, EIO). Whatever else comes is a failure. Not the rest, once so
+        many are EIO: without a daemon each takes its time."""
         right, refused = 0, 0
         names = os.listdir(top)
         self.assertEqual(len(want), len(names))
         self.random.shuffle(names)
         for name in names:
+            if refused == enough:
+                break
             try:
                 with open(os.path.join(top, name), "rb", buffering=0) as f: # where the daemon dies, its first call may be this one
                     data = f.read(1 << 20)
@@ -415,7 +418,7 @@ class Fuse(harness.Case):
             new = Mount(self, c, "--timeout", "1s", node="n1")
             top = new.path("small", "state", "latest", "tensors")
             with contextlib.suppress(FileNotFoundError): # where the state itself is gone
-                print(self.read_small(top, dict(list(want.items()))), flush=True)
+                print(self.read_small(top, want, enough=200), flush=True)
             killed.join()
 
     # ---- who may --------------------------------------------------------------
