@@ -120,7 +120,7 @@ class Cut(harness.Case):
             self.assertRegex(c.nodes[victim].log_tail(200), "none of [3-9] other machines answers")
             ended = max(os.path.getmtime(os.path.join(job.logs, "beside", str(pid))) for pid in old) - cut_at
             print(f"  its ranks and their children wrote for {ended:.2f} s after the cut", flush=True)
-            time.sleep(1)
+            time.sleep(1)  # nothing may be written for so long
             self.assertEqual([wrote[pid] for pid in old], [self.beside(job)[pid] for pid in old], "a child of a rank still writes")
         else:
             self.assertTrue(runs(), "nobody was to end them")
@@ -193,7 +193,7 @@ class Cut(harness.Case):
             before, last = self.trains(job), max(e["number"] for e in self.events(c, job, -1))
             m.cut("n0")
             step = max(line["step"] for line in job.lines())
-            time.sleep(5 * (TTL + AFTER))
+            time.sleep(5 * (TTL + AFTER))  # nothing may happen for so long; a node that ended its ranks would have by then
             self.assertGreater(max(line["step"] for line in job.lines()), step + 40, "training stood still")
             m.mend("n0")
             c.wait_nodes(list(c.nodes), 90 * PATIENCE, node="n1")

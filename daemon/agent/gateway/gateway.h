@@ -19,7 +19,7 @@ typedef int (*ptc_sink_fn)(void *arg, const void *data, size_t len, struct ptc_e
 /* The next bytes, as they lie in the store: parts[1] to parts[n - 1]; parts[0] is for the taker's own head. The taker
  * releases them, also on failure, as ptc_rpc_call_send does. */
 typedef int (*ptc_parts_fn)(void *arg, struct ptc_rpc_part *parts, size_t n, struct ptc_error *err);
-/* take: gets what lies on this node in one run, without a copy; NULL: the sink gets everything. */
+/* take: gets a range that lies as a whole on this node in one run, without a copy. NULL: the sink gets everything. */
 int ptc_agent_gather(struct ptc_agent *agent, const struct ptc_geometry *g, const char *uuid, uint32_t item,
 		     uint64_t offset, uint64_t length, ptc_sink_fn sink, ptc_parts_fn take, void *arg,
 		     struct ptc_error *err);
