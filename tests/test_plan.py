@@ -386,7 +386,7 @@ class Plan(harness.Case):
         self.assertGreater(seen.get("compared", 0), cases // 10)
 
     def test_random(self):
-        self.many(200 if SANITIZED else harness.size(1000, 5000, 30000), False)
+        self.many(200 if SANITIZED else harness.size(1000, 2000, 30000), False)
 
     def test_few_blocks_on_many_nodes(self):
         """The best is found wherever there are at most 8 blocks: k replicas, s to a node, of what N nodes have a part each of enter
@@ -425,12 +425,12 @@ class Plan(harness.Case):
 
     def test_assigned(self):
         """What is done for many blocks, with few: the bound is none that the best goes below."""
-        self.many(200 if SANITIZED else harness.size(1000, 5000, 30000), False, exact=False)
+        self.many(200 if SANITIZED else harness.size(1000, 2000, 30000), False, exact=False)
         self.assertLess(self.costs[0], 1.1 * self.costs[1])
 
     def test_constraints(self):
         """Lost and drained nodes, failed devices, pins and racks."""
-        self.many(200 if SANITIZED else harness.size(1000, 5000, 30000), True)
+        self.many(200 if SANITIZED else harness.size(1000, 2000, 30000), True)
 
 
 class Offline(harness.Case):

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulation: one crash at every step of a reference run, then thousands of random ones, then seeded bugs that it
  * has to find. PTC_TEST_SEED=N (with PTC_TEST_KIND=live, lose, recover, survive, keep or keep-live) replays one seed
- * with a trace; PTC_TEST_LONG=1 runs eight times as many, PTC_TEST_CAMPAIGN=1 eighty times. */
+ * with a trace; PTC_TEST_LONG=1 runs three times as many, PTC_TEST_CAMPAIGN=1 eighty times. */
 #include "daemon/core/sim/sim.h"
 
 #include "base/check.h"
@@ -21,7 +21,7 @@ static const uint64_t forgetful_seed = 3256135390; /* one in some ten thousand m
 
 static uint64_t scale(void)
 {
-	return ptc_test_size(1, 8, 80);
+	return ptc_test_size(1, 3, 80);
 }
 
 /* Runs again with a trace what failed. */
