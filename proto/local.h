@@ -125,6 +125,17 @@ enum ptc_local_declares {
 #define PTC_LOCAL_DOES_RECOMPUTE 1u
 /* Abilities of a ptcd that not every ptcd has: bits of a WELCOME. */
 #define PTC_LOCAL_TAKES_LAYOUT   1u /* TENSORs and a DECLARED of PTC_LOCAL_DECLARES_LAYOUT before those with memory */
+/* A rank's phase when it connects. Its next messages lead there again. */
+enum ptc_local_resume_phase {
+	PTC_LOCAL_NOWHERE, /* in no generation */
+	PTC_LOCAL_BUILDS,
+	PTC_LOCAL_HAS_DECLARED,
+	PTC_LOCAL_RUNS,
+	PTC_LOCAL_IS_STOPPED,
+};
+/* Abilities of a rank that not every rank has: bits of a HELLO. */
+#define PTC_LOCAL_CAN_FILL       1u
+#define PTC_LOCAL_CAN_TAKE_STATE 2u /* take BLOBs and CURSORs before GENERATION too, not only before RESTORED */
 
 struct ptc_local_header {
 	uint32_t magic;

@@ -247,9 +247,10 @@ static void put_added(struct ptc_local_out *o)
 }
 
 #define LEN(a)                      sizeof(a) / sizeof((a)[0])
-#define IS(m, member, kind, max)    PTC_LOCAL_MEMBER(struct ptc_local_##m, member, member, kind, max, false)
-#define RUN(m, first, last, kind)   PTC_LOCAL_MEMBER(struct ptc_local_##m, first, last, kind, 0, false)
-#define LATER(m, member, kind, max) PTC_LOCAL_MEMBER(struct ptc_local_##m, member, member, kind, max, true)
+#define IS(m, member, kind, max)    PTC_LOCAL_MEMBER(struct ptc_local_##m, member, kind, max, false)
+#define RUN32(m, first, last, n)    PTC_LOCAL_RUN(struct ptc_local_##m, first, last, U32, 4, n)
+#define RUN64(m, first, last, n)    PTC_LOCAL_RUN(struct ptc_local_##m, first, last, U64, 8, n)
+#define LATER(m, member, kind, max) PTC_LOCAL_MEMBER(struct ptc_local_##m, member, kind, max, true)
 
 /* Both directions of a message that is the members of a struct. sound: what must be true of `m` beside their limits. */
 #define PUT(name)                                                                                                      \
@@ -268,12 +269,12 @@ static void put_added(struct ptc_local_out *o)
 	}
 #define MESSAGE(name, sound) PUT(name) GET(name, sound)
 
-static const struct ptc_local_member hello_members[] = { RUN(hello, protocol_min, protocol_max, U32),
+static const struct ptc_local_member hello_members[] = { RUN32(hello, protocol_min, protocol_max, 2),
 							 IS(hello, pid, U64, 0),
 							 IS(hello, token, TEXT, PTC_LOCAL_TOKEN),
 							 IS(hello, version, TEXT, PTC_LOCAL_SHORT_MAX),
 							 IS(hello, resume_phase, U8, PTC_LOCAL_IS_STOPPED),
-							 RUN(hello, generation, incarnation, U64),
+							 RUN64(hello, generation, incarnation, 2),
 							 IS(hello, rank, U32, 0),
 							 LATER(hello, features, U32, 0) };
 MESSAGE(hello, true)
@@ -283,10 +284,10 @@ static const struct ptc_local_member welcome_members[] = { IS(welcome, protocol,
 							   LATER(welcome, features, U32, 0) };
 MESSAGE(welcome, true)
 
-static const struct ptc_local_member generation_members[] = { RUN(generation, generation, incarnation, U64),
+static const struct ptc_local_member generation_members[] = { RUN64(generation, generation, incarnation, 2),
 							      IS(generation, start_step, U64, PTC_LOCAL_STEP_MAX),
 							      IS(generation, has_state, FLAG, 1),
-							      RUN(generation, rank, global_batch, U32),
+							      RUN32(generation, rank, global_batch, 20),
 							      IS(generation, config, TEXT, PTC_LOCAL_CONFIG_MAX),
 							      IS(generation, job, TEXT, PTC_LOCAL_SHORT_MAX) };
 MESSAGE(generation, true)
@@ -323,17 +324,17 @@ static const struct ptc_local_member restored_members[] = { IS(restored, restore
 							    IS(restored, step, U64, PTC_LOCAL_STEP_MAX) };
 MESSAGE(restored, true)
 
-static const struct ptc_local_member filled_members[] = { RUN(filled, id, failed, U64), IS(filled, code, U32, 0) };
+static const struct ptc_local_member filled_members[] = { RUN64(filled, id, failed, 2), IS(filled, code, U32, 0) };
 MESSAGE(filled, true)
 
-static const struct ptc_local_member device_members[] = { RUN(device, address, buffer, U64),
+static const struct ptc_local_member device_members[] = { RUN64(device, address, buffer, 4),
 							  IS(device, uuid, TEXT, PTC_LOCAL_UUID_MAX),
 							  IS(device, why, TEXT, PTC_LOCAL_WHY_MAX),
 							  IS(device, ipc, EXACTLY, PTC_LOCAL_IPC_BYTES),
 							  IS(device, descriptor, U8, 0) };
 MESSAGE(device, m->bytes && m->address <= UINT64_MAX - m->bytes)
 
-static const struct ptc_local_member keeps_members[] = { RUN(keeps, address, bytes, U64) };
+static const struct ptc_local_member keeps_members[] = { RUN64(keeps, address, bytes, 2) };
 MESSAGE(keeps, m->bytes && m->address <= UINT64_MAX - m->bytes)
 
 static const struct ptc_local_member refusal_members[] = { IS(refusal, code, U32, 0),
@@ -431,7 +432,7 @@ bool ptc_local_get_box(struct ptc_local_tensor *t, struct ptc_local_box *ret)
 
 static const struct ptc_local_member staging_members[] = { IS(staging, bytes, U64, 0),
 							   IS(staging, nspans, U32, PTC_LOCAL_SPANS_MAX) };
-static const struct ptc_local_member span_members[] = { RUN(span, address, offset, U64) };
+static const struct ptc_local_member span_members[] = { RUN64(span, address, offset, 3) };
 
 void ptc_local_put_staging(struct ptc_local_out *o, uint64_t bytes, const struct ptc_local_span *spans, uint32_t nspans)
 {
@@ -456,9 +457,9 @@ bool ptc_local_get_span(struct ptc_local_staging *s, struct ptc_local_span *ret)
 	return !s->spans.bad && ret->bytes <= s->bytes && ret->offset <= s->bytes - ret->bytes;
 }
 
-static const struct ptc_local_member fill_members[] = { RUN(fill, generation, id, U64),
+static const struct ptc_local_member fill_members[] = { RUN64(fill, generation, id, 3),
 							IS(fill, nrows, U32, PTC_LOCAL_ROWS_MAX) };
-static const struct ptc_local_member rows_members[] = { RUN(rows, address, offset_step, U64) };
+static const struct ptc_local_member rows_members[] = { RUN64(rows, address, offset_step, 6) };
 
 void ptc_local_put_fill(struct ptc_local_out *o, const struct ptc_local_fill *m, const struct ptc_local_rows *rows)
 {

@@ -44,26 +44,21 @@ struct ptc_local_member {
 	uint64_t max;          /* of a number (0: any) or of bytes */
 	bool later;            /* where the message ends before, it is 0 */
 };
-/* first to last: members of the same type that stand behind each other. */
-#define PTC_LOCAL_MEMBER(type, first, last, kind, max, later)                                                          \
+/* first to last: n numbers of `bytes`. One of another type between them does not compile; older readers would fail. */
+#define PTC_LOCAL_RUN(type, first, last, kind, bytes, n)                                                               \
 	{                                                                                                              \
 		PTC_LOCAL_##kind, offsetof(type, first),                                                               \
-			offsetof(type, last) + sizeof(((type *)0)->last) - offsetof(type, first), max, later           \
+			(n) * sizeof(char[offsetof(type, last) - offsetof(type, first) == (bytes) * ((n)-1) ? (bytes)  \
+													    : -1]),    \
+			0, false                                                                                       \
+	}
+#define PTC_LOCAL_MEMBER(type, member, kind, max, later)                                                               \
+	{                                                                                                              \
+		PTC_LOCAL_##kind, offsetof(type, member), sizeof(((type *)0)->member), max, later                      \
 	}
 void ptc_local_put_members(struct ptc_local_out *o, const struct ptc_local_member *f, size_t n, const void *from);
 void ptc_local_get_members(struct ptc_local_in *in, const struct ptc_local_member *f, size_t n, void *to);
 
-/* A rank's phase when it connects. Its next messages lead there again. */
-enum ptc_local_resume_phase {
-	PTC_LOCAL_NOWHERE, /* in no generation */
-	PTC_LOCAL_BUILDS,
-	PTC_LOCAL_HAS_DECLARED,
-	PTC_LOCAL_RUNS,
-	PTC_LOCAL_IS_STOPPED,
-};
-/* Abilities of a rank that not every rank has: bits of a HELLO. */
-#define PTC_LOCAL_CAN_FILL       1u
-#define PTC_LOCAL_CAN_TAKE_STATE 2u /* take BLOBs and CURSORs before GENERATION too, not only before RESTORED */
 struct ptc_local_hello {
 	uint32_t protocol_min, protocol_max;
 	uint64_t pid;

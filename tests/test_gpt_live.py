@@ -185,7 +185,7 @@ class GptLive(harness.Case):
 
     @long
     def test_ten_switches_restart(self):
-        self.many_switches("restart", harness.size(6, 6, 10), harness.size(3, 3, 5), rest=("--rest", "0.5"), build="ahead")
+        self.many_switches("restart", harness.size(4, 4, 10), harness.size(2, 2, 5), rest=("--rest", "0.5"), build="ahead")
 
     # ---- there and back
 

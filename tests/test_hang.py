@@ -92,6 +92,24 @@ class Hang(harness.Case):
             self.assertNotIn(victim["pid"], job.processes())
             self.check_end(c, job)
 
+    def test_again_at_once(self):
+        """A job that takes a snapshot every few steps is hardly ever between two of them: a hang right after a restart is seen, too."""
+        with self.cluster(nodes=2, devices=1) as c:
+            job = self.hung(c, every=3)
+            job.run("dp=2")
+            incarnation = None
+            for n in range(3):
+                def steps():
+                    s = job.status()["run"]
+                    on = s["state"] == "live" and s["incarnation"] != incarnation # noqa: B023
+                    return s if on and all(r["state"] == "running" and r.get("step") for r in s["ranks"]) else None
+                run = wait_for(steps, 90 * PATIENCE, "ranks that end steps", 0.05)
+                self.assertEqual(n, run.get("recovery", {}).get("restarts", 0))
+                incarnation = run["incarnation"]
+                os.kill(run["ranks"][1]["pid"], signal.SIGSTOP)
+            self.trains(c, job, incarnation, steps=1)
+            self.check_end(c, job)
+
     def test_no_step_lost(self):
         """The ranks that hang are whole, or one of them is that has everything: their memory becomes the snapshot."""
         with self.cluster(nodes=2, devices=1) as c:

@@ -175,8 +175,8 @@ class LiveCrash(harness.Case):
             return self.act_and_die(c, job, controller if is_controller else self.other(c, controller), point, act)
 
         # a store that has enough chunks makes no new ones; a rank's helper kills its cgroup where it has not ended by itself; who
-        # has copies is asked some time after a commit
-        by_chance = ("store.chunks.commit.*", "store.fallocate", "process.cgroup_remove.*", "copies.look")
+        # has copies is asked, and documents that nothing names any more are deleted, some time after a commit
+        by_chance = ("store.chunks.commit.*", "store.fallocate", "process.cgroup_remove.*", "copies.look", "etcd.prune.*")
         for is_controller, point in plan:
             self.reach(point, lambda: attempt(is_controller, point), by_chance) # noqa: B023
         self.check_reached()
@@ -329,8 +329,9 @@ class LiveCrash(harness.Case):
                 wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
                 return died
 
-            of_snapshots = ("etcd.intent.*", "etcd.blob.*", "etcd.clear.*", "etcd.commit1.*", "etcd.prune.*", "store.*", "agent.capture.*", "copy.*")
-            for is_controller, point in plan: # one is due, or under way, at some halts and not at others
+            of_snapshots = ("etcd.intent.*", "etcd.blob.*", "etcd.clear.*", "etcd.commit1.*", "etcd.prune.*", "store.*", "agent.capture.*", "copy.*",
+                            "process.cgroup_remove.*") # a rank's helper may have done it
+            for is_controller, point in plan: # a snapshot is due, or under way, at some halts and not at others
                 self.reach(point, lambda: attempt(is_controller, point), of_snapshots) # noqa: B023
             self.check_reached()
 

@@ -118,7 +118,9 @@ class RecoverCluster(harness.Case):
             job.check_whole(self, node="n1")
             now = job.status(node="n1")
             self.assertEqual((before["generation"], before["uuid"]), (now["generation"], now["uuid"]))
-            wait_for(lambda: any(n["node"] == "n0" and n.get("lost") for n in c.json("nodes", node="n1")["nodes"]), 60 * PATIENCE, "n0 lost")
+            # a daemon that has started since knows n0 from the jobs that it controls
+            controller = wait_for(lambda: job.status(node="n1")["controller"], 60 * PATIENCE, "a controller")
+            wait_for(lambda: any(n["node"] == "n0" and n.get("lost") for n in c.json("nodes", node=controller)["nodes"]), 60 * PATIENCE, "n0 lost")
             job.resize("tp=3", node="n1")
             job.check_whole(self, node="n2")
             job.check_ranks(self, oracle.Config(tp=3), ROWS, node="n3")

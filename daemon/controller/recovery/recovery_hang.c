@@ -44,8 +44,11 @@ bool ptc_hang_hangs(const struct ptc_controller *ctl)
 	const struct ptc_recovery *r = &ctl->recovery;
 	const struct ptc_rank_rounds *rounds = &r->rounds;
 
-	if (r->hold.state != PTC_HOLD_IDLE || r->judging.incarnation == ctl->record.incarnation)
-		return false; /* ranks are held, or one has failed: what is done then is under way */
+	/* Ranks are held, or one has failed: what is done then is under way. Ranks of an earlier incarnation that were
+	 * held are gone. While snapshots follow each other, nobody may have had the time to note that. */
+	if ((r->hold.state != PTC_HOLD_IDLE && r->hold.incarnation == ctl->record.incarnation) ||
+	    r->judging.incarnation == ctl->record.incarnation)
+		return false;
 	return r->has_elastic && r->elastic.on_hang && ctl->record.run == PTC_RUN_LIVE &&
 	       rounds->incarnation == ctl->record.incarnation && rounds->n && rounds->stand.least != UINT64_MAX &&
 	       ptc_sys_now_ns() - rounds->done_ns < 2 * ask_ns(r) + ASK_MAX_NS &&

@@ -48,18 +48,19 @@ static void put_list(struct ptc_local_out *o, const char *const *list)
 		ptc_local_put_text(o, list[i]);
 }
 
-#define DESC(member, kind, max)      PTC_LOCAL_MEMBER(struct ptc_group_desc, member, member, kind, max, false)
-#define RUN(type, first, last, kind) PTC_LOCAL_MEMBER(struct ptc_group_##type, first, last, kind, 0, false)
+#define DESC(member, kind, max)     PTC_LOCAL_MEMBER(struct ptc_group_desc, member, kind, max, false)
+#define RUN32(type, first, last, n) PTC_LOCAL_RUN(struct ptc_group_##type, first, last, U32, 4, n)
+#define RUN64(type, first, last, n) PTC_LOCAL_RUN(struct ptc_group_##type, first, last, U64, 8, n)
 
-static const struct ptc_local_member rank_members[] = { RUN(rank, rank, cp, U32) };
+static const struct ptc_local_member rank_members[] = { RUN32(rank, rank, cp, 7) };
 /* Before the mode, and behind it. */
 static const struct ptc_local_member first_members[] = { DESC(key.uuid, ARRAY, 0),
-							 RUN(desc, key.generation, key.incarnation, U64),
+							 RUN64(desc, key.generation, key.incarnation, 2),
 							 DESC(job, TEXT, PTC_LOCAL_SHORT_MAX), DESC(uid, U32, 0) };
 static const struct ptc_local_member last_members[] = {
-	DESC(fast_copy, FLAG, 1),       DESC(snapshot_every, U64, 0), DESC(grace_ms, U32, 0),
-	DESC(log_bytes, U64, 0),        DESC(cwd, TEXT, STRING_MAX),  DESC(config, TEXT, PTC_LOCAL_CONFIG_MAX),
-	RUN(desc, degrees, nodes, U32), DESC(rank0_node, ARRAY, 0),   DESC(rank0_address, ARRAY, 0)
+	DESC(fast_copy, FLAG, 1),        DESC(snapshot_every, U64, 0), DESC(grace_ms, U32, 0),
+	DESC(log_bytes, U64, 0),         DESC(cwd, TEXT, STRING_MAX),  DESC(config, TEXT, PTC_LOCAL_CONFIG_MAX),
+	RUN32(desc, degrees, nodes, 12), DESC(rank0_node, ARRAY, 0),   DESC(rank0_address, ARRAY, 0)
 };
 
 static void put_desc(struct ptc_local_out *o, const struct ptc_group_desc *d)
@@ -162,8 +163,10 @@ int ptc_group_new(const struct ptc_group_desc *desc, struct group **ret, struct 
 		return ptc_nomem(err);
 	}
 	rc = from_bytes(out.data, out.len, 0, &in, ret, err);
-	if (rc == 0)
+	if (rc == 0) {
 		(*ret)->desc.share_devices = desc->share_devices;
+		(*ret)->desc.recomputes = desc->recomputes;
+	}
 	return rc;
 }
 
@@ -192,6 +195,7 @@ int ptc_group_save(const struct group *g, struct ptc_error *err)
 	for (size_t i = 0; i < g->desc.nranks; i++)
 		ptc_local_put_u32(&out, g->slots[i].number);
 	ptc_local_put_u8(&out, g->desc.share_devices);
+	ptc_local_put_u8(&out, g->desc.recomputes);
 #if PTC_VERSION_RAISED
 	ptc_local_put_u64(&out, PTC_VERSION_ADDED);
 #endif
@@ -275,7 +279,9 @@ int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_
 	g->has_state = ptc_local_get_u8(&in);
 	for (size_t i = 0; i < g->desc.nranks; i++)
 		g->slots[i].number = ptc_local_get_u32(&in);
-	g->desc.share_devices = in.p == in.end || ptc_local_get_u8(&in); /* an older ptcd did not say */
+	/* An older ptcd did not say. */
+	g->desc.share_devices = in.p == in.end || ptc_local_get_u8(&in);
+	g->desc.recomputes = in.p != in.end && ptc_local_get_u8(&in);
 	if (in.bad) {
 		ptc_group_free(g);
 		return ptc_error_set(err, PTC_ECORRUPT, "the file of a group of ranks ends early");

@@ -34,6 +34,7 @@ struct ptc_group_desc {
 	enum ptc_worker_mode mode;
 	bool fast_copy;                       /* copy: fast */
 	bool share_devices;                   /* its ranks may have devices together with other jobs' that say so */
+	bool recomputes;                      /* the configuration has `recompute`, which the program has to promise */
 	bool low;                             /* while others train: its processes start with a low priority */
 	uint64_t snapshot_every;              /* 0: never */
 	uint32_t grace_ms;                    /* from the request to exit to SIGKILL */
@@ -43,7 +44,6 @@ struct ptc_group_desc {
 	const char *config;  /* canonical text */
 	uint32_t degrees[6]; /* tp pp dp cp ep etp */
 	uint32_t zero, micro_batch, global_batch;
-	bool recomputes; /* the configuration has `recompute`, which the program has to promise */
 	uint32_t world, node_rank, nodes;
 	const struct ptc_group_rank *ranks; /* of this node */
 	size_t nranks;
