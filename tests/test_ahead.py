@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 import unittest
 
 import harness
@@ -103,6 +104,28 @@ class Ahead(harness.Case):
             second = job.resize("tp=1,dp=2")
             self.assertGreater(second["built_ahead_ms"], 0)
             job.wait_step(second["step"] + 5)
+            self.end(job)
+
+    def test_time_that_is_lost(self):
+        """What building ranks slow the others by counts as lost. Here the others stand still for three seconds meanwhile."""
+        with self.cluster(nodes=1, devices=4) as c:
+            job = ahead(self, c)
+            job.run("tp=2")
+            job.wait_step(60)
+            old = [r["pid"] for r in job.status()["run"]["ranks"]]
+            with job.hold("build"):
+                resize = self.resizing(c, job, "tp=4")
+                self.building(job)
+                for pid in old:
+                    os.kill(pid, signal.SIGSTOP)
+                time.sleep(3)
+                for pid in old:
+                    os.kill(pid, signal.SIGCONT)
+            out, err = resize.communicate(timeout=120 * PATIENCE)
+            self.assertEqual(0, resize.returncode, err)
+            pause = json.loads(out)["pause"]
+            self.assertGreater(pause["slowed_ms"], 1500, pause)
+            self.assertAlmostEqual(pause["total_ms"] + pause["slowed_ms"], pause["lost_ms"], delta=1, msg=pause)
             self.end(job)
 
     def test_no_snapshot_yet(self):

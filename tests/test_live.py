@@ -327,6 +327,7 @@ class Live(harness.Case):
                 self.assertGreater(summary["digests_verified"], 0)
                 pause = {k: summary["pause"].pop(k + "_ms") for k in ("total", "stop", "copy", "commit", "end", "build", "move",
                                                                       "restore", "first_step")}
+                self.assertAlmostEqual(pause["total"], summary["pause"].pop("lost_ms"), delta=0.01)
                 self.assertEqual({}, summary["pause"])
                 self.assertTrue(all(ms >= 0 for ms in pause.values()) and all(pause[k] > 0 for k in ("copy", "move", "build")), pause)
                 self.assertAlmostEqual(2 * pause["total"], sum(pause.values()), delta=0.01)

@@ -181,6 +181,9 @@ class Metrics(harness.Case):
                          sum(total(s, "ptc_switch_bound_bytes_total") for s in everywhere))
         for row in summary["phases"]:
             self.assertGreaterEqual(total(samples, "ptc_switch_phase_seconds_count", phase=row["phase"]), 1, row)
+        for part, lost_ms in (("paused", moved["pause"]["total_ms"] - moved["pause"]["first_step_ms"]), ("slowed", 0)):
+            self.assertEqual(1, sum(total(s, "ptc_switch_lost_seconds_count", part=part) for s in everywhere), part)
+            self.assertAlmostEqual(lost_ms / 1e3, sum(total(s, "ptc_switch_lost_seconds_sum", part=part) for s in everywhere), delta=0.01)
 
     def check_node(self, c, scraped):
         for row in c.json("nodes")["nodes"]:

@@ -33,3 +33,6 @@ void ptc_ahead_over(struct ptc_controller *ctl);
 bool ptc_ahead_stays(const struct ptc_controller *ctl, uint64_t *ret_generation, uint64_t *ret_incarnation);
 /* True: the running switch has found its ranks built; *ret_seconds is how long they took. */
 bool ptc_ahead_took(const struct ptc_controller *ctl, double *ret_seconds);
+/* True: *ret_seconds, at least 0, is how much longer the old ranks took until until_ns, from when the others began to
+ * build, than they took for as many steps before. step: the last that they have ended then. Right to about one step. */
+bool ptc_ahead_slowed(const struct ptc_controller *ctl, int64_t until_ns, uint64_t step, double *ret_seconds);

@@ -578,6 +578,7 @@ static void count(const struct ptc_controller *ctl, bool was_committed)
 {
 	struct ptc_switch_tally *t = &ptc_switch_tally;
 	const int64_t now = ptc_sys_now_ns();
+	double paused, slowed;
 	json_t *plan = NULL;
 
 	for (size_t i = 0; i < ctl->npulls; i++) {
@@ -591,6 +592,10 @@ static void count(const struct ptc_controller *ctl, bool was_committed)
 		t->bound_bytes += (uint64_t)json_integer_value(
 			json_object_get(json_object_get(plan, "totals"), "bound_any_mapping"));
 	json_decref(plan);
+	if (was_committed && ptc_switch_lost(ctl, &paused, &slowed)) {
+		ptc_histogram_add(&t->paused, (int64_t)(paused * 1e9));
+		ptc_histogram_add(&t->slowed, (int64_t)(slowed * 1e9));
+	}
 	for (size_t i = 0; i < ctl->nphases; i++)
 		ptc_histogram_add(&t->phases[ctl->phases[i].phase],
 				  (i + 1 < ctl->nphases ? ctl->phases[i + 1].at_ns : now) - ctl->phases[i].at_ns);

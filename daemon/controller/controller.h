@@ -174,5 +174,6 @@ struct ptc_switch_tally {
 	uint64_t ended[PTC_SWITCH_KINDS][2]; /* [kind][committed] */
 	uint64_t between_bytes, within_bytes, captured_bytes, bound_bytes;
 	struct ptc_histogram phases[PTC_JOB_PHASE_COUNT]; /* time spent in each */
+	struct ptc_histogram paused, slowed;              /* training time that those which were committed cost */
 };
 extern struct ptc_switch_tally ptc_switch_tally;

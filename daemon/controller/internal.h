@@ -135,6 +135,8 @@ const char *ptc_switch_name(const struct ptc_controller *ctl);      /* "resize",
 const char *ptc_switch_to_config(const struct ptc_controller *ctl); /* "": there is none */
 char *ptc_switch_summary(struct ptc_controller *ctl);               /* ptc_free it; NULL: out of memory */
 json_t *ptc_switch_brief(struct ptc_controller *ctl);               /* for its event */
+/* Training time that the switch which has just been committed cost, without the first step. False: none. */
+bool ptc_switch_lost(const struct ptc_controller *ctl, double *ret_paused_s, double *ret_slowed_s);
 /* What links between nodes have given while they had them to themselves; ptc_free it. NULL: nothing is known. */
 struct ptc_link_use *ptc_switch_links(const struct ptc_controller *ctl, size_t *ret_n);
 

@@ -433,6 +433,12 @@ static void w_phases(struct out *o)
 				  &ptc_switch_tally.phases[i]);
 }
 
+static void w_lost_time(struct out *o)
+{
+	histogram(o, (struct label){ "part", "paused" }, &ptc_switch_tally.paused);
+	histogram(o, (struct label){ "part", "slowed" }, &ptc_switch_tally.slowed);
+}
+
 static void w_store_chunks(struct out *o)
 {
 	const struct ptc_store_stats *s = &o->m->sample.store;
@@ -550,6 +556,10 @@ static const struct metric metrics[] = {
 	  "Switches that began and ended while this daemon controlled the job.", w_switches },
 	{ "ptc_switch_phase_seconds", "histogram", "phase", "Time that each of these switches spent in each phase.",
 	  w_phases },
+	{ "ptc_switch_lost_seconds", "histogram", "part",
+	  "Training time that each committed switch of running ranks cost, without the first step: the pause, and what "
+	  "ranks that built ahead slowed the others by.",
+	  w_lost_time },
 	{ "ptc_switch_between_bytes_total", "counter", "", "Bytes that entered nodes in switches.", w_number,
 	  AT(between) },
 	{ "ptc_switch_within_bytes_total", "counter", "", "Bytes copied within nodes in switches.", w_number,

@@ -49,7 +49,8 @@ class Gpt:
         r = json.loads(self.cluster.ptcctl("resize", "bench", "--config", config, "--wait", "--format", "json", timeout_s=900).stdout)
         took, done = time.monotonic() - began, r["step"] + 1 - first
         pause = {name[:-3]: ms / 1e3 for name, ms in r["pause"].items()}
-        return {"seconds": pause["total"], "lost": took - done / rate, "built_ahead": r.get("built_ahead_ms", 0) / 1e3,
+        told, _ = pause.pop("lost", None), pause.pop("slowed", None)
+        return {"seconds": pause["total"], "lost": took - done / rate, "lost_told": told, "built_ahead": r.get("built_ahead_ms", 0) / 1e3,
                 "step": 1 / rate, "pause": pause}
 
 
@@ -113,5 +114,6 @@ def line(r):
     parts = "".join(f"{name} {s * 1e3:.0f}, " for name, s in r.get("pause", {}).items() if name != "total")
     if not parts:
         return f"  {r['what']}: {r['seconds']:.2f} s without a step, of which {r['saved']:.2f} to save"
+    told = f" ({r['lost_told']:.2f} by its summary)" if r.get("lost_told") is not None else ""
     return (f"  {r['what']}: paused {r['seconds']:.2f} s (1/{1 / r['ratio']:.0f} of torchrun's); a step takes {r['step'] * 1e3:.0f} ms; "
-            f"built ahead {r['built_ahead']:.1f} s; training time lost {r['lost']:.2f} s; ms: {parts[:-2]}")
+            f"built ahead {r['built_ahead']:.1f} s; training time lost {r['lost']:.2f} s{told}; ms: {parts[:-2]}")

@@ -359,6 +359,10 @@ static void put_pause(const json_t *pause)
 			printf("    %-20s %9.1f ms %4.0f %%\n", parts[i].name, json_number_value(ms),
 			       total > 0 ? 100 * json_number_value(ms) / total : 0.0);
 	}
+	if (json_is_number(json_object_get(pause, "slowed_ms")))
+		printf("  %-22s %9.1f ms  while new ranks built; %.1f ms of training lost in all\n", "training slowed",
+		       json_number_value(json_object_get(pause, "slowed_ms")),
+		       json_number_value(json_object_get(pause, "lost_ms")));
 }
 
 /* "has finished at step 12; its state is in snapshot 2": instead of what was asked for, which came too late. */

@@ -383,6 +383,9 @@ static void add_first_step(json_t *summary, double ms)
 
 	json_object_set_new(pause, "first_step_ms", json_real(ms));
 	json_object_set_new(pause, "total_ms", json_real(total + ms));
+	if (json_object_get(pause, "lost_ms"))
+		json_object_set_new(pause, "lost_ms",
+				    json_real(json_number_value(json_object_get(pause, "lost_ms")) + ms));
 }
 
 static bool waits_for_step(const json_t *root)

@@ -48,6 +48,12 @@ struct ptc_ahead {
 	size_t nnodes;
 	enum stage stage;
 	int64_t began_ns, built_ns;
+	struct {                 /* of the ranks that train, from the round of questions that began with the building */
+		uint32_t rounds; /* that had ended before it */
+		int64_t asked_ns; /* 0: not known */
+		uint64_t step;
+		double step_s;
+	} pace;
 	bool over;      /* nothing more is done, and answers are not looked at */
 	bool submitted; /* the switch has begun */
 };
@@ -270,6 +276,38 @@ bool ptc_ahead_took(const struct ptc_controller *ctl, double *ret_seconds)
 	if (!a || !a->submitted)
 		return false;
 	*ret_seconds = (double)(a->built_ns - a->began_ns) / 1e9;
+	return true;
+}
+
+/* ---- the pace of the others --------------------------------------------------------- */
+
+static void ask_pace(struct ptc_ahead *a)
+{
+	ptc_recovery_ask(a->ctl, true);
+	a->pace.rounds = a->ctl->recovery.rounds.n;
+}
+
+static void note_pace(struct ptc_ahead *a)
+{
+	const struct ptc_rank_rounds *r = &a->ctl->recovery.rounds;
+
+	if (a->pace.asked_ns || r->incarnation != a->incarnation || r->n == a->pace.rounds || r->least == UINT64_MAX ||
+	    !(r->stand.step_s > 0))
+		return;
+	a->pace.asked_ns = r->done_ns;
+	a->pace.step = r->least;
+	a->pace.step_s = r->stand.step_s;
+}
+
+bool ptc_ahead_slowed(const struct ptc_controller *ctl, int64_t until_ns, uint64_t step, double *ret_seconds)
+{
+	const struct ptc_ahead *a = ctl->ahead;
+	double took;
+
+	if (!a || !a->submitted || !a->pace.asked_ns || step < a->pace.step)
+		return false;
+	took = (double)(until_ns - a->pace.asked_ns) / 1e9;
+	*ret_seconds = PTC_MAX(0.0, took - (double)(step - a->pace.step) * a->pace.step_s);
 	return true;
 }
 
@@ -504,6 +542,7 @@ void ptc_ahead_tick(struct ptc_controller *ctl)
 		ptc_ahead_stop(ctl, PTC_ESTATE, why);
 		return;
 	}
+	note_pace(a);
 	a->refs++;
 	if (a->stage == BUILDING && ask_nodes(a))
 		write_layout(a);
@@ -546,6 +585,7 @@ int ptc_ahead_begin(struct ptc_controller *ctl, struct ptc_switch_request *r, st
 	ptc_event(ctl->all->cluster, ctl->uuid, "building", "new ranks of %s build on %zu nodes while the others train",
 		  a->request.to.config, a->nnodes);
 	tell(a);
+	ask_pace(a);
 	a->refs++;
 	ptc_device_claim_early(ctl, &a->request.to, claimed, a);
 	return 0;

@@ -68,21 +68,70 @@ static double phase_ms(const struct ptc_controller *ctl, enum ptc_job_phase firs
 	return (double)sum / 1e6;
 }
 
-/* How long ranks stood still, and for what. Arming counts: ranks wait for the last of them to come to the stop. */
-static json_t *pause_json(struct ptc_controller *ctl)
-{
-	double stop = phase_ms(ctl, PTC_JOB_ARMING, PTC_JOB_ARMING);
-	double copy = phase_ms(ctl, PTC_JOB_SEALING, PTC_JOB_AGREEING);
-	double commit =
-		phase_ms(ctl, PTC_JOB_COMMIT1, PTC_JOB_COMMIT1) + phase_ms(ctl, PTC_JOB_COMMIT2, PTC_JOB_COMMIT2);
-	double end = phase_ms(ctl, PTC_JOB_ENDING, PTC_JOB_ENDING);
-	double build = phase_ms(ctl, PTC_JOB_BUILDING, PTC_JOB_LAYOUT);
-	double move = phase_ms(ctl, PTC_JOB_PREPARING, PTC_JOB_DIGESTING);
-	double restore = phase_ms(ctl, PTC_JOB_FINISHING, PTC_JOB_FINISHING);
+/* Milliseconds (docs/control.md, `pause`). */
+struct pause {
+	double stop, copy, commit, end, build, move, restore, total;
+	double slowed; /* what ranks that built ahead slowed the others by; below 0: that is not known */
+	bool ahead;
+};
 
-	return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "total_ms",
-			 stop + copy + commit + end + build + move + restore, "stop_ms", stop, "copy_ms", copy,
-			 "commit_ms", commit, "end_ms", end, "build_ms", build, "move_ms", move, "restore_ms", restore);
+static double slowed_ms(const struct ptc_controller *ctl, double stop_ms)
+{
+	int64_t stood = 0;
+	double s;
+
+	for (size_t i = 0; i + 1 < ctl->nphases; i++)
+		if (ctl->phases[i].phase == PTC_JOB_ARMING)
+			stood = ctl->phases[i + 1].at_ns;
+	if (!stood || !ptc_ahead_slowed(ctl, stood, ctl->record.step, &s))
+		return -1;
+	return PTC_MAX(0.0, s * 1e3 - stop_ms);
+}
+
+/* How long ranks stood still, and for what. Arming counts: ranks wait for the last of them to come to the stop. */
+static struct pause pause_of(const struct ptc_controller *ctl)
+{
+	struct pause p = {
+		.stop = phase_ms(ctl, PTC_JOB_ARMING, PTC_JOB_ARMING),
+		.copy = phase_ms(ctl, PTC_JOB_SEALING, PTC_JOB_AGREEING),
+		.commit = phase_ms(ctl, PTC_JOB_COMMIT1, PTC_JOB_COMMIT1) +
+			  phase_ms(ctl, PTC_JOB_COMMIT2, PTC_JOB_COMMIT2),
+		.end = phase_ms(ctl, PTC_JOB_ENDING, PTC_JOB_ENDING),
+		.build = phase_ms(ctl, PTC_JOB_BUILDING, PTC_JOB_LAYOUT),
+		.move = phase_ms(ctl, PTC_JOB_PREPARING, PTC_JOB_DIGESTING),
+		.restore = phase_ms(ctl, PTC_JOB_FINISHING, PTC_JOB_FINISHING),
+	};
+	double built;
+
+	p.total = p.stop + p.copy + p.commit + p.end + p.build + p.move + p.restore;
+	p.ahead = ptc_ahead_took(ctl, &built);
+	if (p.ahead)
+		p.slowed = slowed_ms(ctl, p.stop);
+	return p;
+}
+
+static json_t *pause_json(const struct ptc_controller *ctl)
+{
+	struct pause p = pause_of(ctl);
+	json_t *json = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "total_ms", p.total, "stop_ms", p.stop,
+				 "copy_ms", p.copy, "commit_ms", p.commit, "end_ms", p.end, "build_ms", p.build,
+				 "move_ms", p.move, "restore_ms", p.restore);
+
+	if (json && p.slowed >= 0) {
+		if (p.ahead)
+			json_object_set_new(json, "slowed_ms", json_real(p.slowed));
+		json_object_set_new(json, "lost_ms", json_real(p.total + p.slowed));
+	}
+	return json;
+}
+
+bool ptc_switch_lost(const struct ptc_controller *ctl, double *ret_paused_s, double *ret_slowed_s)
+{
+	struct pause p = pause_of(ctl);
+
+	*ret_paused_s = p.total / 1e3;
+	*ret_slowed_s = PTC_MAX(0.0, p.slowed) / 1e3;
+	return ctl->intent.run_from;
 }
 
 /* What goes on as before (docs/control.md): training under another configuration adds in another order, and with a
