@@ -4,8 +4,8 @@
  * Happy path: put writes the parts one after another, each while the guard holds. get reads all parts and compares the
  * whole with its hash. A blob of one part may go into the caller's own transaction (ptc_blob_op).
  *
- * Failure modes: the guard does not hold any more (PTC_EFENCED; parts written before stay, and are removed with the
- * job); a part is missing or damaged (PTC_ENOTFOUND; the line says what to do); etcd does not answer. */
+ * Failure modes: the guard does not hold any more (PTC_EFENCED; parts that are written stay until they are tidied up
+ * with the job); a part is missing or damaged (PTC_ENOTFOUND; the line says what to do); etcd does not answer. */
 #include "daemon/cluster/cluster.h"
 
 #include "base/buf.h"
