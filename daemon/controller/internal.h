@@ -183,9 +183,10 @@ void ptc_controller_cancel(struct ptc_controller *ctl, uint64_t seq); /* 0: all 
 void ptc_controller_suspect(struct ptc_controller *ctl, uint32_t node, int64_t lease);
 void ptc_controller_bytes(const struct ptc_controller *ctl, uint64_t *ret_done, uint64_t *ret_total);
 
-/* controller_txn.c */
+/* committing/ */
 void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update *up);
 void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq);
+/* controller_load.c */
 /* Reads lock, record and intent, and then gives the core START or LOCK_LOST. */
 void ptc_controller_load(struct ptc_controller *ctl, uint64_t seq);
 

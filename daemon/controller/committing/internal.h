@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the files of this room: a transaction under way, and whose state a switch carries. */
+#pragma once
+
+#include "daemon/controller/internal.h"
+
+#define MAX_NODE_COMPARES 100 /* leaves room for those in one Txn */
+
+/* Made on the loop, used by the job's lane, and back on the loop when its outcome is known or not. */
+struct txn {
+	struct ptc_controller *ctl;
+	uint64_t seq;
+	enum ptc_job_txn kind;
+	char uuid[PTC_UUID_TEXT];
+	int64_t fence, record_revision, intent_revision, barrier_revision;
+	struct ptc_intent_doc intent;
+	struct ptc_record_doc record;
+	struct ptc_manifest_doc manifest; /* shares nothing with the controller */
+	char *manifest_json;              /* of a commit */
+	char *generation_json;
+	struct ptc_event_line *event; /* of a commit; NULL: none */
+	bool new_incarnation;
+	/* a commit by which the record's snapshot becomes an older one: what the document is to be */
+	bool supersedes;
+	struct ptc_older_doc older;
+	char *older_json; /* NULL: there is no such document afterwards */
+	size_t older_most;
+	int64_t older_revision;
+	bool too_many; /* nodes were left out for the intent to name */
+	struct ptc_device_claim claim;
+	/* INTENT of a job whose ranks do not run: what they carry is known */
+	struct ptc_meta_doc meta;
+	char state_hash[PTC_HASH_HEX], data_hash[PTC_HASH_HEX], *from_config, *to_config;
+	struct ptc_rank_states rank_states;
+	struct {
+		char key[128];
+		int64_t revision;
+	} * nodes;
+	size_t nnodes;
+	/* outcome */
+	enum ptc_txn_outcome outcome;
+	int64_t revision;
+	char said[256];
+};
+
+/* Whose state the switch carries: the record's, or of a rollback the older snapshot's. */
+static inline const struct ptc_view *ptc_switch_source(const struct ptc_controller *ctl)
+{
+	return ctl->intent.source ? &ctl->source : &ctl->view;
+}
+
+/* A client sends the state. */
+static inline bool ptc_switch_is_sent(const struct ptc_controller *ctl)
+{
+	return ctl->intent.kind == PTC_SWITCH_IMPORT && !ctl->intent.source;
+}
+
+/* txn_content.c: fills the members that its kind needs. [loop] */
+int ptc_txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_job_update *up);
