@@ -72,6 +72,13 @@ class Campaign(harness.Case):
         self.assertEqual(["busy: 2; no devices: 1"], rows["drain", "4", "1"])
         self.assertEqual(["10"], rows["fds", "9", "11"])
 
+    def test_callers_of_the_fence(self):
+        """fence_mutants knows every one: whoever adds one names it there."""
+        r = subprocess.run([sys.executable, "-B", os.path.join(harness.ROOT, "tests", "fence_mutants"), "--list"],
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        self.assertEqual(0, r.returncode, r.stdout)
+        self.assertGreaterEqual(len(r.stdout.splitlines()), 23)
+
     def test_cut_off(self):
         """The machine of the campaign lost power within a line: what came before and what comes after it counts."""
         self.piece("kills", kill(8))
