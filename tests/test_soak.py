@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import threading
 import time
@@ -159,8 +160,12 @@ class Soak(harness.Case):
             raise
 
     @staticmethod
-    def trains(s):
-        return s["run"]["state"] == "live" and s["phase"] == "idle" and min((r.get("step") or -1 for r in s["run"]["ranks"]), default=-1) > s["step"]
+    def least(s):
+        return min((r.get("step") or -1 for r in s["run"]["ranks"]), default=-1)
+
+    def trains(self, s):
+        return s["run"]["state"] == "live" and s["phase"] == "idle" and self.least(s) > s["step"] and \
+            all(r["state"] == "running" and r["node"] not in self.away for r in s["run"]["ranks"])
 
     @staticmethod
     def copied(s):
@@ -176,8 +181,11 @@ class Soak(harness.Case):
             if stuck(s) and self.away:
                 for name in list(self.away):
                     self.come_back(name, emptied=False)
-                self.wait_job(job, well, f"job {job.name} to go on with all machines")
-        self.kept = self.leases(self.c)
+                s = self.wait_job(job, well, f"job {job.name} to go on with all machines")
+        at = s["generation"], s["run"]["incarnation"]
+        self.wait_job(self.live, lambda now: self.trains(now) and (at != (now["generation"], now["run"]["incarnation"]) or
+                                                                   self.least(now) > self.least(s)), "another step")
+        self.kept = wait_for(lambda: self.leases(self.c), 60 * PATIENCE, "etcd's answer")
 
     def copies(self):
         """Until every byte of both jobs is on two machines that are up."""
@@ -317,7 +325,7 @@ class Soak(harness.Case):
     def come_back(self, name, emptied):
         self.disturb()
         if emptied:
-            harness.shutil.rmtree(self.c.nodes[name].chunk_dir)
+            shutil.rmtree(self.c.nodes[name].chunk_dir)
         self.c.restart(name, timeout_s=60 * PATIENCE)
         self.away.remove(name)
         self.disturb()
