@@ -121,13 +121,19 @@ class Case(unittest.TestCase):
             else:
                 print("\n".join(complaints + crashed), file=sys.stderr)
 
+    @staticmethod
+    def leases(c):
+        """{node: the revision at which its key was made}: a node that loses its lease takes another, and its key is made anew. False: no
+        answer."""
+        out = c.etcdctl("get", "--prefix", "/ptc/nodes/", "-w", "json")
+        return out.returncode == 0 and {base64.b64decode(kv["key"]).decode().rpartition("/")[2]: kv["create_revision"]
+                                        for kv in json.loads(out.stdout).get("kvs", [])}
+
     @contextlib.contextmanager
     def keeps_leases(self, c, *nodes):
-        """Their leases are kept through the block. A node that loses its lease takes another, and its key is made anew."""
+        """Their leases are kept through the block."""
         def made():
-            out = c.etcdctl("get", "--prefix", "/ptc/nodes/", "-w", "json")
-            return out.returncode == 0 and {base64.b64decode(kv["key"]).decode().rpartition("/")[2]: kv["create_revision"]
-                                            for kv in json.loads(out.stdout).get("kvs", [])}
+            return self.leases(c)
 
         before = wait_for(made, 60 * PATIENCE, "etcd's answer")
         self.assertLessEqual(set(nodes), set(before))

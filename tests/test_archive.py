@@ -5,6 +5,7 @@ import glob
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import unittest
@@ -13,7 +14,9 @@ import harness
 import live
 import numpy as np
 import state as states
+from cluster import command
 from harness import PATIENCE, Job, wait_for
+from test_fuse import CAN_MOUNT, Mount
 
 ROWS = [{"match": "*", "split": {"axis": "tp", "dim": 0}}]
 RULES = [{"match": "h.*", "split": {"axis": "tp", "dim": 0}}, {"match": "*"}]
@@ -313,6 +316,64 @@ class Archive(harness.Case):
             self.assertEqual(sorted([second, third]), self.whole())
             self.assertEqual([], glob.glob(self.path("archive", "*.tmp*")))
             c.ptcctl("job", "delete", job.name)
+
+    @harness.skip_unless_root
+    def test_share_is_full(self):
+        """A job with `archive` says that its share is full, keeps what is there, and goes on; with more room it archives by itself again."""
+        os.mkdir(self.path("archive"))
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80k", "none", self.path("archive")], check=True)
+        self.addCleanup(subprocess.run, ["umount", "-l", self.path("archive")], check=False)
+        with self.cluster(nodes=1, devices=2) as c:
+            job = self.kept(c, {"keep": 2})
+            job.imported("tp=2")
+            first = self.wait_archived(c, job)
+            job.resize("tp=1")
+            failed = wait_for(lambda: self.events(c, job, "archive_failed"), 60 * PATIENCE, "a share that is full")
+            self.assertIn("No space left on device", failed[0]["text"])
+            self.assertIn("No space left on device", job.status()["archive"]["failed"])
+            wait_for(lambda: not glob.glob(self.path("archive", "*.tmp*")), 30 * PATIENCE, "nothing left of what did not fit", 0.02)
+            self.assertEqual([first], self.whole())
+            job.resize("tp=2")
+            job.check_whole(self)
+            subprocess.run(["mount", "-o", "remount,size=1m", self.path("archive")], check=True)
+            second = self.wait_archived(c, job)
+            self.assertEqual(sorted([first, second]), self.whole())
+            self.assertNotIn("failed", job.status()["archive"])
+            self.assertEqual(second, self.check_newest(c, job))
+
+    def writers(self, c):
+        """Processes that write archives."""
+        return [pid for pid in c.processes() if os.path.basename(command(pid).split(" ")[0]) == "ptc-archive"]
+
+    @unittest.skipUnless(CAN_MOUNT, "FUSE cannot be mounted here")
+    def test_share_hangs(self):
+        """A share that does not answer: the job goes on, other jobs' archives, too, and it can be deleted. A mount whose program is stopped
+        is such a share; as it lets nobody write, the round fails when it answers."""
+        with self.cluster(nodes=1, devices=4) as c:
+            mount = Mount(self, c)
+            job = self.kept(c, {"dir": mount.path("archive")}, "hangs")
+            job.create()
+            mount.process.send_signal(signal.SIGSTOP)
+            c.ptcctl(*job.import_args("tp=2"))
+            wait_for(lambda: job.status().get("archive", {}).get("running"), 60 * PATIENCE, "a round")
+            self.assertEqual(1, len(self.writers(c)))
+            other = self.kept(c, {}, "writes")
+            other.imported("tp=1")
+            self.wait_archived(c, other)
+            job.resize("tp=1")
+            job.check_whole(self)
+            self.assertTrue(job.status()["archive"]["running"], "it has not hung")
+            mount.process.send_signal(signal.SIGCONT)
+            failed = wait_for(lambda: self.events(c, job, "archive_failed"), 60 * PATIENCE, "an answer")
+            self.assertRegex(failed[0]["text"], "Read-only file system|Permission denied|not permitted|not implemented")
+            mount.process.send_signal(signal.SIGSTOP)
+            wait_for(lambda: job.status()["archive"]["running"], 60 * PATIENCE, "the next round, which hangs")
+            job.delete(timeout_s=30 * PATIENCE)
+            wait_for(lambda: not self.writers(c), 60 * PATIENCE, "the end of the process that hung", 0.1)
+            other.resize("tp=2")
+            self.wait_archived(c, other)
+            mount.process.send_signal(signal.SIGCONT)
+            mount.stop()
 
     @harness.skip_unless_root
     def test_owner(self):

@@ -64,6 +64,15 @@ def differences(lines, reference):
     return found + [(step, "beyond the end") for step in steps]
 
 
+def counted(lines, steps):
+    """Of a run that went back to snapshots: of each step what those ranks said that did it last."""
+    newest = {}
+    for line in lines:
+        at = line["generation"], line["incarnation"]
+        newest[line["step"]] = max(at, newest.get(line["step"], at))
+    return [line for line in lines if newest[line["step"]] == (line["generation"], line["incarnation"]) and line["step"] < steps]
+
+
 class As:
     """The cluster, used by somebody else."""
 

@@ -15,7 +15,7 @@ import harness
 from cluster import start_time
 from harness import PATIENCE, wait_for
 from machines import LINK, Machines
-from test_ctrainer import BATCH, Trainer, differences
+from test_ctrainer import BATCH, Trainer, counted, differences
 
 TTL, AFTER = 2, 1  # seconds: lease_ttl, node_lost_after
 # A rank finds its own address, and a child of it writes a line ten times a second whatever the rank waits for.
@@ -145,12 +145,7 @@ class Cut(harness.Case):
         """Of each step, what the ranks said that did it last is what one process says; and each sample was used once."""
         wait_for(lambda: job.do("stop", check=False).returncode == 0, 60 * PATIENCE, "the stop", 0.2)
         job.steps = job.wait_run("stopped")["step"]
-        newest = {}
-        for line in job.lines():
-            at = line["generation"], line["incarnation"]
-            newest[line["step"]] = max(at, newest.get(line["step"], at))
-        lines = [line for line in job.lines() if newest[line["step"]] == (line["generation"], line["incarnation"]) and line["step"] < job.steps]
-        self.assertEqual([], differences(lines, job.reference())[:5])
+        self.assertEqual([], differences(counted(job.lines(), job.steps), job.reference())[:5])
 
     def resized(self, job, config, nodes):
         """A snapshot may be under way."""

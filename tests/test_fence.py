@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A controller that has lost a job's lock, and does not know it, asks nodes for each thing that controllers ask for: it is refused,
-and nothing has changed. Spoken over a node's own peer socket (wire.py), as that controller's ptcd would."""
+and nothing has changed. Spoken over a node's own peer socket (wire.py), as that controller's ptcd would. And it writes to etcd what
+controllers write: nothing of it is written. Held there, at a fault point (base/sys/fault.h), while it loses the lock.
+fence_mutants leaves out one of these checks after the other."""
 import base64
+import contextlib
 import json
 import os
 import shutil
+import threading
+import time
 import unittest
 import uuid as uuids
 
@@ -12,11 +17,15 @@ import harness
 import live
 import numpy as np
 import state as states
+import test_crash
 import wire
 from harness import PATIENCE, Job, wait_for
 
 FENCED = "was overtaken by request|has obeyed a controller|has lost the job's lock"
 CALLS = ("Seal", "Prepare", "Pull", "Finish", "Drop", "Capture", "Start", "Arm", "Stop", "End", "Build")
+# Writes of a controller, each as (fault point, at which pass of it, what leads there). Of blobs there are several sorts in one switch.
+WRITES = [("etcd.intent", 1, "resize"), ("etcd.commit1", 1, "resize"), ("etcd.commit2", 1, "resize"), ("etcd.prune", 1, "resize"),
+          ("etcd.copies", 1, "snapshot"), ("etcd.devices", 1, "resize"), ("etcd.halt", 1, "stop"), *(("etcd.blob", n, "resize") for n in range(1, 5))]
 LATE = 1 << 40  # the number of a request: after all others with its fence
 
 
@@ -124,6 +133,95 @@ class Fence(harness.Case):
             job.check_whole(self)
             job.resize("tp=2")
             job.check_whole(self)
+
+    # ---- what it writes to etcd ----------------------------------------------------------------
+
+    (arm, env, up, settle, forget, passed, quietly) = (getattr(test_crash.Crash, name) for name in "arm env up settle forget passed quietly".split())
+    measured = {}
+
+    def written(self, c, uuid):
+        """{key: revision} of what is in etcd for the job, but its events, and of what jobs have in common."""
+        kvs = json.loads(c.etcdctl("get", "--prefix", "--keys-only", "/ptc/", "-w", "json").stdout)["kvs"]
+        keys = {base64.b64decode(kv["key"]).decode(): kv["mod_revision"] for kv in kvs}
+        return {k: n for k, n in keys.items() if (uuid in k and "/events/" not in k) or k == "/ptc/nodes-devices"}
+
+    def act(self, c, job, what):
+        if what == "resize":
+            there = "tp=3" if "tp=2" in job.status()["config"] else "tp=2"
+            return lambda: self.quietly(c, "resize", job.name, "--config", there, "--wait")
+        args = ["stop", job.name, "--now"] if what == "stop" else ["snapshot", job.name, "--wait"]
+        return lambda: self.quietly(c, *args)
+
+    @contextlib.contextmanager
+    def held(self, c, job, point, nth, what):
+        """The controller is about to write (its name), or what leads there has ended without it (None)."""
+        controller, act = wait_for(lambda: job.status()["controller"], 30 * PATIENCE, "a controller"), self.act(c, job, what)
+        for name, node in c.nodes.items():
+            self.forget(node)
+            self.arm(node, "etcd.lock.before@*=hold" + (f",{point}.before@{nth}=hold" if name == controller else ""))
+        thread, over = threading.Thread(target=act), []
+        thread.start()
+
+        def there():
+            """"held", or "over": some time after the call has ended, for copies and removals come after it. A second pass is not listed:
+            that the call does not end says that it is held there."""
+            if f"{point}.before" in self.passed(c.nodes[controller]) and (nth == 1 or thread.is_alive()) and self.stands(c, job):
+                return "held"
+            over.extend([] if thread.is_alive() else [time.monotonic()])
+            return over and time.monotonic() > over[0] + 3 and "over"
+        try:
+            came = wait_for(there, 60 * PATIENCE, f"{point}, or the end of the {what}", 0.05)
+            yield controller if came == "held" else None
+        finally:
+            for node in c.nodes.values():
+                self.arm(node)
+            thread.join()
+
+    def stands(self, c, job):
+        """Whether nothing is written for a while."""
+        uuid = job.status()["uuid"]
+        return self.written(c, uuid) == (time.sleep(0.5) or self.written(c, uuid))
+
+    def write_without_lock(self, c, job, point, nth, what):
+        """Whether the controller came to write: then it has not, without the lock."""
+        uuid = job.status()["uuid"]
+        with self.held(c, job, point, nth, what) as controller:
+            if not controller:
+                return False
+            self.assertEqual(0, c.etcdctl("del", f"/ptc/jobs/{uuid}/lock").returncode)
+            before = self.written(c, uuid)
+            self.assertNotIn(f"/ptc/jobs/{uuid}/lock", before)
+            self.forget(c.nodes[controller])
+            self.arm(c.nodes[controller], "etcd.lock.before@*=hold")
+            wait_for(lambda: f"{point}.after" in self.passed(c.nodes[controller]), 30 * PATIENCE, f"{point}.after", 0.01)
+            self.assertEqual(before, self.written(c, uuid), f"{controller} wrote at {point} without the lock")
+        return True
+
+    @harness.labels("repeats")
+    def test_writes_of_a_controller_without_lock(self):
+        """Nobody has the lock, for whoever would take it is held, too: whatever is written is the old controller's."""
+        with self.cluster(nodes=3, devices=1, up=False) as c:
+            self.up(c)
+            job = live.Job(c, self.path("job"), run={"copies": {"count": 2}})
+            job.run("tp=2")
+            writes = WRITES if harness.LONG else self.random.sample(WRITES, 3)
+            reached = [w for w in writes if self.try_write(c, job, *w)]
+            print("held without the lock:", ", ".join(f"{point}@{n}" for point, n, _ in reached), flush=True)
+            self.assertGreaterEqual(len(reached), len(writes) - (4 if harness.LONG else 2), f"of {writes}")
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
+
+    def try_write(self, c, job, point, nth, what):
+        """The same, and the job trains again at the end."""
+        reached = self.write_without_lock(c, job, point, nth, what)
+
+        def trains():
+            s = job.status()
+            if s["run"]["state"] in ("stopped", "failed") and s["phase"] == "idle" and what == "stop":
+                self.quietly(c, "run", job.name, "--config", "tp=2", "--wait")
+            return s["run"]["state"] == "live" and s["phase"] == "idle" and (s["run"].get("step") or -1) > s["step"]
+        wait_for(trains, 90 * PATIENCE, f"a job that trains after {point}", 0.2)
+        return reached
 
     def revision(self, c, key):
         return json.loads(c.etcdctl("get", key, "-w", "json").stdout)["kvs"][0]["create_revision"]

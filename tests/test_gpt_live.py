@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """examples/gpt under a cluster. With sanitizers: resized once while it trains. For minutes (PTC_TEST_LONG): switched again and
 again, nothing grows and the losses stay those of one process; and to another parallelism and back without a step between,
-every byte is as it was. And machines are killed under it, at random instants (PTC_TEST_KILLS of each kind of job)."""
+every byte is as it was. And machines are killed or cut off under it, at random instants (PTC_TEST_KILLS of each kind of job; tests/campaign
+makes hundreds)."""
 import base64
 import contextlib
 import json
@@ -16,12 +17,17 @@ import unittest
 import harness  # first: it says where the others are
 import curve
 import live
+import results
 from harness import PATIENCE, ClusterError, wait_for
+from machines import LINK, Machines
 from test_fuse import CAN_MOUNT, Mount
 from test_torch import HAS_TORCH, Job
 
 A = "tp=2,dp=2"
 EVERY = 10  # steps between the snapshots of a job whose machines are killed
+# of jobs whose machines are killed: the configuration of all devices, --zero, devices of each of four nodes, configurations for fewer
+KINDS = {"replicas": (A, "0", 1, {3: "dp=3", 2: "dp=2"}), "pipeline": ("tp=2,pp=2,dp=2", "0", 2, {6: "tp=2,dp=3", 4: A}),
+         "fsdp": ("dp=4", "fsdp", 1, {3: "dp=3", 2: "dp=2"}), "zero1": (A, "1", 1, {3: "dp=3", 2: "dp=2"})}
 LOST = re.compile(r"of step (\d+), under (\S+); step (\d+) had been reached: (\d+) steps are lost")
 
 
@@ -31,10 +37,16 @@ long = unittest.skipUnless(harness.LONG, "takes minutes: PTC_TEST_LONG")
 @unittest.skipUnless(HAS_TORCH, "no PyTorch: scripts/venv --torch")
 @harness.labels("repeats")
 class GptLive(harness.Case):
-    def job(self, c, mode, *options, name="gpt", **run):
+    def job(self, c, mode, *options, name="gpt", env=None, **run):
         self.out = self.path(f"{name}-out")
         os.makedirs(self.out, mode=0o777)
-        return Job(c, self.dir, name, mode, program=["gpt_live.py", *options, "--out", self.out], run=run)
+        job = Job(c, self.dir, name, mode, program=["gpt_live.py", *options, "--out", self.out], run=run)
+        with open(job.yaml, encoding="utf-8") as f:
+            spec = json.load(f)
+        spec["run"]["env"].update(env or {})
+        with open(job.yaml, "w", encoding="utf-8") as f:
+            json.dump(spec, f)
+        return job
 
     def reference(self, steps, *options):
         """The first steps of one process with the same options. It ends there: its schedule is that of the whole run."""
@@ -235,9 +247,9 @@ class GptLive(harness.Case):
         lines = c.ptcctl("events", job.name, "--format", "json", node=node, check=False).stdout.splitlines()
         return [json.loads(line) for line in lines]
 
-    def goes_on(self, c, job, victim, last):
+    def goes_on(self, c, job, victim, last, come_back):
         """Until the job has gone on without the node; nobody types anything. One exception: while copies of a snapshot are on their way,
-        its only copy may go with the node. The job then says so, and the node comes back. ({event}, whether that was so)"""
+        its only copy may go with the node. The job then says so, and the node comes back. ([event since], whether that was so)"""
         node, back = next(n for n in c.nodes if n != victim), []
 
         def recovered():
@@ -248,52 +260,99 @@ class GptLive(harness.Case):
                 if not back and e["kind"] == "waits" and "on no live node" in e["text"]:
                     copied = f"snapshot {job.status(node=node)['snapshot']}: every region is on 2 nodes"
                     self.assertNotIn(copied, [o["text"] for o in events], e["text"])
-                    c.start_node(c.nodes[victim])
+                    come_back(victim)
                     back.append(victim)
-            return next((e for e in new if e["kind"] == "recovered"), None)
+            return new if any(e["kind"] == "recovered" for e in new) else None
         try:
             return wait_for(recovered, 180 * PATIENCE, "a job that goes on", 0.2), bool(back)
         except ClusterError:
             print(c.ptcctl("events", job.name, node=node, check=False).stdout, json.dumps(job.status(node=node)), flush=True)
             raise
 
-    def lose(self, c, job, full):
-        """One machine dies at a random instant, and comes back after the job has gone on. (lost steps, seconds until it had gone on,
-        whether the machine had to come back for that)"""
+    def stepped(self, job, node, generation, step):
+        """When the ranks of a later generation had all ended this step (seconds since 1970)."""
+        def there():
+            s = job.status(node=node)
+            return s["generation"] > generation and s["run"].get("step", -1) > step and time.time()
+        return wait_for(there, 180 * PATIENCE, f"the end of step {step}", 0.05)
+
+    @staticmethod
+    def parts(events, began, stepped):
+        """Of the time until a step had ended, the seconds of each part (results.PARTS)."""
+        at = {"stepped": stepped}
+        for e in events:
+            if e["kind"] in ("node_down", "recovering"):
+                at.setdefault("detected", e["time_ms"] / 1000)
+            elif e["kind"] == "switch": # of several the last, which went through
+                at["decided"] = e["time_ms"] / 1000
+            elif e["kind"] == "recovered":
+                at["started"] = e["time_ms"] / 1000
+                break
+        parts, last = {}, began
+        for part in results.PARTS:
+            now = max(last, at.get(part, last))
+            parts[part], last = round(now - last, 3), now
+        return parts
+
+    def lose(self, c, job, full, cables, piece):
+        """One machine dies at a random instant, or its cable is pulled; it comes back after the job has gone on. What became of it."""
         time.sleep(self.random.random() * 8)  # about two snapshots; nothing is judged by it
         before, last = job.status(), max(e["number"] for e in self.events(c, job, "n0"))
-        victim = self.random.choice(sorted({r["node"] for r in before["ranks"]}))
-        began = time.monotonic()
-        c.power_off(victim)
-        event, back = self.goes_on(c, job, victim, last)
-        took, said = time.monotonic() - began, LOST.search(event["text"])
-        self.assertTrue(said, event["text"])
+        victim = self.random.choice(sorted({r["node"] for r in before["ranks"]} - ({"n0"} if cables else set())))
+        node, began = next(n for n in c.nodes if n != victim), time.time()
+        cables.cut(victim) if cables else c.power_off(victim)
+        events, back = self.goes_on(c, job, victim, last, cables.mend if cables else lambda name: c.start_node(c.nodes[name]))
+        text = next(e["text"] for e in events if e["kind"] == "recovered")
+        said = LOST.search(text)
+        self.assertTrue(said, text)
         step, config, reached, lost = int(said[1]), said[2], int(said[3]), int(said[4])
+        parts = self.parts(events, began, self.stepped(job, node, before["generation"], step))
         logged = max(curve.runs(self.out)[before["generation"]]) + 1
-        print(f"  {victim} (controller {before['controller']}) killed under {before['config']}: {reached} -> {step}, under {config}, "
-              f"after {took:.1f} s{', it had to come back' if back else ''}", flush=True)
+        print(f"  {victim} (controller {before['controller']}) {'cut off' if cables else 'killed'} under {before['config']}: {reached} -> "
+              f"{step}, under {config}, {parts}{', it had to come back' if back else ''}", flush=True)
         self.assertLessEqual(abs(logged - reached), 1, "what ranks logged, and what the event says that they had reached")
-        self.assertTrue(0 <= lost == reached - step <= 2 * EVERY, event["text"])
-        if back:
-            c.wait_nodes([victim])
-        else:
-            if self.random.random() < 0.5:  # as of a machine that starts anew
-                shutil.rmtree(c.nodes[victim].chunk_dir)
-            c.restart(victim)
+        self.assertTrue(0 <= lost == reached - step <= 2 * EVERY, text)
+        piece.line(test=f"GptLive.{self._testMethodName}", config=full, kind=job.name, way="cut off" if cables else "killed", node=victim,
+                   controller=victim == before["controller"], phase=before["phase"], under=before["config"], to=config, reached=reached,
+                   step=step, lost=lost, back=back, seconds=parts)
+        self.come_back(c, victim, cables, back)
         if self.random.random() < 0.5 and config != full:
             job.resize(full)
         job.wait_step(step + 2, 120)
-        return lost, took, back
 
-    def kill_machines(self, full, zero, kills):
-        """(step -> what ranks logged, [what lose() returns])"""
+    def come_back(self, c, victim, cables, back):
+        if cables and not back:
+            cables.mend(victim)
+        elif not back:
+            if self.random.random() < 0.5:  # as of a machine that starts anew
+                shutil.rmtree(c.nodes[victim].chunk_dir)
+            c.restart(victim)
+        c.wait_nodes([victim], 60 * PATIENCE, node=next(n for n in c.nodes if n != victim))
+
+    @contextlib.contextmanager
+    def four_machines(self, devices, cut):
+        """(cluster, what cuts its machines off or None). With cables etcd is on n0, whose cable stays where it is."""
+        options = {"nodes": 4, "devices": devices, "transport": "tls", "lease_ttl": "4s", "node_lost_after": "4s"}
+        if not cut:
+            with self.cluster(coordinator="etcd-cluster", **options) as c:
+                yield c, None
+            return
+        with Machines([f"n{i}" for i in range(4)]) as m, self.cluster(hosts=m.hosts, up=False, cut_off_after="1s", **options) as c:
+            m.settle(c)
+            c.up(timeout_s=60 * PATIENCE)
+            yield c, m
+
+    def kill_machines(self, kind, cut, kills, piece):
+        """step -> what ranks logged"""
+        full, zero, devices, fewer = KINDS[kind]
         options = ["--steps", "100000", "--dtype", "float64", "--zero", zero]
-        with self.cluster(nodes=4, devices=1, transport="tls", coordinator="etcd-cluster", lease_ttl="4s", node_lost_after="4s") as c:
-            job = self.job(c, "rebuild", *options, name=f"lost{zero}", snapshot_every=EVERY, copies={"count": 2},
-                           elastic={"on_failure": "shrink"}, gpus={4: full, 3: "dp=3", 2: "dp=2"})
+        with self.four_machines(devices, cut) as (c, cables):
+            job = self.job(c, "rebuild", *options, name=kind, env={"GLOO_SOCKET_IFNAME": LINK} if cut else {}, snapshot_every=EVERY,
+                           copies={"count": 2}, elastic={"on_failure": "shrink"}, gpus={4 * devices: full, **fewer})
             job.run(full)
             wait_for(lambda: job.status()["snapshot"] and job.status()["copies"]["fewest"] >= 2, 120 * PATIENCE, "a snapshot", 0.1)
-            losses = [self.lose(c, job, full) for _ in range(kills)]
+            for _ in range(kills):
+                self.lose(c, job, full, cables, piece)
             job.do("stop")
             steps = job.wait_run("stopped")["step"]
         found = curve.read(self.out)
@@ -301,28 +360,40 @@ class GptLive(harness.Case):
         for step, twice in curve.repeated(self.out).items():
             for loss in twice:
                 self.assertLessEqual(abs(loss - twice[-1]) / twice[-1], 1e-12, f"step {step} was done twice: {twice}")
-        return found, losses
+        return found
+
+    def machines_lost(self, kind, cut=False):
+        """A machine is gone at random instants, with its ptcd and its ranks; nobody types anything. From the step on from which the job
+        goes on, its losses are those of one process that never stopped, and samples are used once."""
+        with results.Piece("kills", self.seed) as piece:
+            found = self.kill_machines(kind, cut, int(os.environ.get("PTC_TEST_KILLS", 1)), piece)
+            worst = curve.difference(self.reference(len(found), "--steps", "100000", "--dtype", "float64"), found)
+            curve.check_samples(found, 510, 20)
+            print(f"{kind}: {len(found)} steps, losses at most {worst:.1e} apart", flush=True)
+            self.assertLessEqual(worst, 1e-12)
 
     @long
     def test_machines_killed(self):
-        """kill -9 of a ptcd and its ranks, at random instants, of replicas, FSDP and ZeRO-1; nobody types anything. From the step on
-        from which the job goes on, its losses are those of one process that never stopped, and samples are used once."""
-        kills, curves = int(os.environ.get("PTC_TEST_KILLS", 2)), {}
-        for full, zero in ((A, "0"), ("dp=4", "fsdp"), (A, "1")):
-            with self.subTest(full, zero=zero):
-                found, losses = self.kill_machines(full, zero, kills)
-                curves[zero] = found
-                print(f"{full}, zero {zero}: {kills} machines killed in {len(found)} steps; without a lost step {sum(not n for n, _, _ in losses)}, "
-                      f"at most {max(n for n, _, _ in losses)} lost; on again after at most {max(took for _, took, _ in losses):.1f} s; "
-                      f"{sum(back for _, _, back in losses)} had the only copy of something", flush=True)
-        self.assertEqual(3, len(curves))
-        steps = max(map(len, curves.values()))
-        reference = self.reference(steps, "--steps", "100000", "--dtype", "float64")
-        for zero, found in curves.items():
-            worst = curve.difference({step: reference[step] for step in found}, found)
-            curve.check_samples(found, 510, 20)
-            print(f"zero {zero}: losses at most {worst:.1e} apart", flush=True)
-            self.assertLessEqual(worst, 1e-12)
+        self.machines_lost("replicas")
+
+    @long
+    def test_machines_killed_pipeline(self):
+        self.machines_lost("pipeline")
+
+    @long
+    def test_machines_killed_fsdp(self):
+        self.machines_lost("fsdp")
+
+    @long
+    def test_machines_killed_zero1(self):
+        self.machines_lost("zero1")
+
+    @long
+    @harness.skip_unless_root
+    @harness.needs("ip", "nsenter", "unshare")
+    def test_machines_cut_off(self):
+        """No connection is closed and no packet comes back: the machine's lease has to end."""
+        self.machines_lost(self.random.choice(sorted(KINDS)), cut=True)
 
 
 if __name__ == "__main__":
