@@ -17,7 +17,7 @@
 
 struct ptc_ahead; /* one resize whose ranks build */
 
-/* Takes r's owned members if it returns 0. */
+/* Takes r's owned members if it returns 0. Then ask the ranks that train for their steps, for ptc_ahead_slowed. */
 int ptc_ahead_begin(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err);
 /* Call it every 200 ms. May free ctl unless the caller holds a reference. */
 void ptc_ahead_tick(struct ptc_controller *ctl);

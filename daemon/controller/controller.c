@@ -452,8 +452,14 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 
 	if (!rc)
 		rc = check_ahead(ctl, r, err);
-	if (rc || r->ahead)
-		return rc ? rc : ptc_ahead_begin(ctl, r, err);
+	if (!rc && r->ahead) {
+		rc = ptc_ahead_begin(ctl, r, err);
+		if (!rc)
+			ptc_recovery_ask(ctl, true); /* the pace that its ranks slow down is seen before they do */
+		return rc;
+	}
+	if (rc)
+		return rc;
 	ptc_generation_doc_done(&ctl->view.to);
 	ctl->view.to = r->to;
 	memset(&r->to, 0, sizeof r->to);

@@ -21,7 +21,8 @@
 #define START_MS  (PTC_RUN_BOUNDARY_MAX_MS + 60000) /* the node keeps to the job's build_timeout */
 #define END_MS    60000
 #define RETRY_NS  INT64_C(200000000)
-#define TRIES_MAX 50 /* of a node that does not answer: as long as its lease lives, and a little */
+#define PACE_NS   INT64_C(1000000000) /* so short before the building the ranks may have been asked */
+#define TRIES_MAX 50                  /* of a node that does not answer: as long as its lease lives, and a little */
 
 enum want { WANT_START, WANT_BUILD, WANT_NOTHING };
 enum stage { CLAIMING, BUILDING, WRITING, PLACING, BUILT };
@@ -48,8 +49,7 @@ struct ptc_ahead {
 	size_t nnodes;
 	enum stage stage;
 	int64_t began_ns, built_ns;
-	struct {                 /* of the ranks that train, from the round of questions that began with the building */
-		uint32_t rounds; /* that had ended before it */
+	struct {                  /* of the ranks that train, as they were asked when the building began */
 		int64_t asked_ns; /* 0: not known */
 		uint64_t step;
 		double step_s;
@@ -281,18 +281,12 @@ bool ptc_ahead_took(const struct ptc_controller *ctl, double *ret_seconds)
 
 /* ---- the pace of the others --------------------------------------------------------- */
 
-static void ask_pace(struct ptc_ahead *a)
-{
-	ptc_recovery_ask(a->ctl, true);
-	a->pace.rounds = a->ctl->recovery.rounds.n;
-}
-
 static void note_pace(struct ptc_ahead *a)
 {
 	const struct ptc_rank_rounds *r = &a->ctl->recovery.rounds;
 
-	if (a->pace.asked_ns || r->incarnation != a->incarnation || r->n == a->pace.rounds || r->least == UINT64_MAX ||
-	    !(r->stand.step_s > 0))
+	if (a->pace.asked_ns || r->incarnation != a->incarnation || !r->n || r->done_ns < a->began_ns - PACE_NS ||
+	    r->least == UINT64_MAX || !(r->stand.step_s > 0))
 		return;
 	a->pace.asked_ns = r->done_ns;
 	a->pace.step = r->least;
@@ -585,7 +579,6 @@ int ptc_ahead_begin(struct ptc_controller *ctl, struct ptc_switch_request *r, st
 	ptc_event(ctl->all->cluster, ctl->uuid, "building", "new ranks of %s build on %zu nodes while the others train",
 		  a->request.to.config, a->nnodes);
 	tell(a);
-	ask_pace(a);
 	a->refs++;
 	ptc_device_claim_early(ctl, &a->request.to, claimed, a);
 	return 0;
