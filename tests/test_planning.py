@@ -703,6 +703,49 @@ class Planning(harness.Case):
             deaf.steps = deaf.wait_run("stopped")["step"]
             self.assertEqual([], differences(deaf.lines(), deaf.reference()))
 
+    def test_schedule(self):
+        """A planned pipeline says its schedule where `space:` permits virtual stages; a program that does not promise it is refused, and
+        goes on as it was. A pipeline with virtual stages that an operator asks for needs no promise."""
+        space = {"global_batch": 24, "tp": [1], "pp": [2], "dp": [1, 2], "vpp": [1, 2], "micro_batch": [4], "schedule": "zb1p"}
+        run = {"model": {**MODEL, "layers": 8}, "space": space}
+        with self.cluster(nodes=1, devices=4) as c:
+            job = live.Job(c, self.dir, schedule=1, run=run)
+            job.run(f"dp=1,{BATCH}")
+            job.wait_step(5)
+            done = json.loads(c.ptcctl("resize", job.name, "--gpus", "4", "--wait", "--format", "json",
+                                       timeout_s=120 * harness.PATIENCE).stdout)
+            self.assertEqual("planner", done["plan"]["choice"]["by"])
+            self.assertRegex(done["to"], "^pp=2,.*,schedule=zb1p$")
+            job.wait_step(done["step"] + 5)
+            stages = 2 if "vpp=2" in done["to"] else 1
+            to = done["to"].replace("zb1p", "1f1b")
+            self.assertEqual(0, job.resize(to)["received_bytes"], "when ranks compute changes nothing that they hold")
+            job.wait_step(job.step() + 5)
+            job.resize(f"dp=1,{BATCH}")
+            job.wait_step(job.step() + 5)
+            told = {}
+            for log in sorted(os.listdir(job.logs)):
+                with open(os.path.join(job.logs, log), encoding="utf-8") as f:
+                    for line in map(json.loads, f):
+                        told.setdefault(line["generation"], set()).add(tuple(line["schedule"]))
+            self.assertEqual([{(None, 1)}, {("zb1p", stages)}, {("1f1b", stages)}, {(None, 1)}], [told[g] for g in sorted(told)])
+            for bad in ("schedule=interleaved", "schedule="):
+                self.refused(c, "resize", job.name, "--config", f"pp=2,{BATCH},{bad}", codes=(1, 2), contains="(1f1b, gpipe or zb1p)")
+            job.do("stop")
+            deaf = live.Job(c, self.path("deaf"), name="deaf", run=run)
+            deaf.run(f"dp=1,{BATCH}")
+            deaf.wait_step(5)
+            self.refused(c, "resize", "deaf", "--gpus", "4", "--wait", timeout_s=120 * harness.PATIENCE,
+                         contains="has schedule, and the program has not asked for it (ptc_schedule)")
+            now = harness.wait_for(lambda: (lambda s: s if s["phase"] == "idle" and s["run"]["state"] == "live" else None)(deaf.status()),
+                                   60 * harness.PATIENCE, "the job to go on", 0.1)
+            self.assertEqual((1, 1), (now["generation"], len(now["run"]["ranks"])))
+            deaf.wait_step(deaf.step() + 5)
+            self.assertEqual(2, deaf.resize(f"pp=2,vpp=2,{BATCH}")["generation"])
+            deaf.wait_step(deaf.step() + 5)
+            deaf.do("stop")
+            deaf.check_state(self, deaf.wait_run("stopped")["step"], self.path("out"))
+
     def test_what_samples_cost(self):
         """Ranks on both nodes divide batches by what their controller says that a sample costs, also after a resize; of a job without
         a model it says that it knows nothing."""

@@ -294,7 +294,8 @@ static int take_measured(const struct ptc_job_work_opts *o, struct ptc_job_work 
 		struct ptc_cand c;
 
 		if (ptc_config_parse(m->config, config, NULL) != 0 ||
-		    (config->global_batch && config->global_batch != w->work.global_batch))
+		    (config->global_batch && config->global_batch != w->work.global_batch) ||
+		    (config->schedule && config->schedule != (uint32_t)w->work.schedule + 1))
 			continue;
 		c = own_cand(w, config);
 		take_row(w, r, &c, &(struct seen){ m->step_s, m->noise, m->peak_bytes, m->config });
@@ -677,6 +678,7 @@ int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *m
 		memset(ret->recompute, 0, sizeof ret->recompute);
 		ret->nrecompute = 0;
 	}
+	ret->schedule = w->told_schedule && ret->pp > 1 ? (uint32_t)w->work.schedule + 1 : 0;
 	return ptc_config_world(ret, &world, err);
 }
 
@@ -772,6 +774,8 @@ int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *
 		only_kinds(w, nodes, ptc_cand_devices(&ret->cand), cluster);
 	else if (slowest > 0)
 		cluster->node_bytes_s = slowest;
+	if (config->schedule)
+		work.schedule = (enum ptc_schedule)(config->schedule - 1);
 	if (config->nstages) {
 		work.stages = config->stages;
 		work.nstages = config->nstages;

@@ -59,6 +59,9 @@ struct ptc_job_work {
 	/* Configurations say what is recomputed: the space has several ways, or some configuration of the job names
 	 * one. Otherwise the program does what the space says by itself. */
 	bool told_recompute;
+	/* The same of the order of micro-batches, and with it of vpp: the space permits virtual stages, or some
+	 * configuration of the job names a schedule. */
+	bool told_schedule;
 	double pause_s, horizon_s;
 	/* private */
 	struct ptc_job_work_memory *memory;

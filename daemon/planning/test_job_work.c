@@ -237,6 +237,55 @@ static void recomputation(void **state)
 	}
 }
 
+/* A planned pipeline says its schedule where `space:` permits virtual stages, so that ranks have to promise them. */
+static void schedules(void **state)
+{
+	static const struct {
+		const char *rest, *now, *want; /* want: the end of the configuration of pp=2 */
+		uint32_t vpp;
+	} cases[] = { { "space: {global_batch: 64}\n", NULL, "global_batch=64", 1 },
+		      { "space: {global_batch: 64, vpp: [1, 2]}\n", NULL, "global_batch=64,vpp=2,schedule=1f1b", 2 },
+		      { "space: {global_batch: 64, vpp: [1, 2], schedule: zb1p}\n", NULL, ",schedule=zb1p", 1 },
+		      { "space: {global_batch: 64, vpp: [2]}\n", NULL, ",vpp=2,schedule=1f1b", 2 },
+		      { "space: {global_batch: 64, schedule: gpipe}\n", NULL, "global_batch=64", 1 },
+		      { "space: {global_batch: 64}\n", "pp=2,micro_batch=2,global_batch=64,schedule=1f1b", "=1f1b", 1 },
+		      { "gpus: {2: \"pp=2,vpp=2,global_batch=64\"}\n", NULL, "global_batch=64,vpp=2", 2 } };
+	static char text[PTC_CONFIG_TEXT_MAX];
+	static struct ptc_config manner, config;
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
+		ptc_auto_free char *yaml = ptc_asprintf(HEAD MODEL "%s", cases[i].rest);
+		struct ptc_job_work_opts opts = { .now = cases[i].now };
+		struct ptc_job_found f = { .choice.cand = { .tp = 2,
+							    .cp = 1,
+							    .dp = 2,
+							    .pp = 2,
+							    .ep = 1,
+							    .etp = 1,
+							    .vpp = cases[i].vpp,
+							    .micro_batch = 2 } };
+		struct ptc_choice one, gpipe;
+		struct ptc_job_desc desc;
+		struct ptc_job_work *w = make(yaml, &desc, &opts);
+		size_t tail = strlen(cases[i].want);
+
+		assert_int_equal(0, ptc_job_manner(&opts, &manner, NULL));
+		assert_int_equal(0, ptc_job_work_config(w, &manner, &f, &config, NULL));
+		assert_int_equal(0, ptc_config_format(&config, text, sizeof text));
+		if (strlen(text) < tail || strcmp(text + strlen(text) - tail, cases[i].want) != 0)
+			fail_msg("%s does not end with %s", text, cases[i].want);
+		f.choice.cand.pp = f.choice.cand.vpp = 1;
+		assert_int_equal(0, ptc_job_work_config(w, &manner, &f, &config, NULL));
+		assert_int_equal(0, config.schedule); /* there is nothing to schedule */
+		assert_int_equal(0, ptc_config_parse("pp=4,micro_batch=1,schedule=1f1b", &config, NULL));
+		assert_int_equal(0, ptc_job_work_predict(w, &config, NULL, NULL, &one, NULL));
+		assert_int_equal(0, ptc_config_parse("pp=4,micro_batch=1,schedule=gpipe", &config, NULL));
+		assert_int_equal(0, ptc_job_work_predict(w, &config, NULL, NULL, &gpipe, NULL));
+		assert_true(gpipe.est.memory_bytes > one.est.memory_bytes);
+		done(w, &desc);
+	}
+}
+
 static void pair(struct ptc_links *pairs, const char *a, const char *b, double v)
 {
 	struct ptc_link *l = &pairs->v[pairs->n++];
@@ -390,6 +439,7 @@ int main(void)
 		cmocka_unit_test(what_is_missing_is_said),
 		cmocka_unit_test(in_the_jobs_manner),
 		cmocka_unit_test(recomputation),
+		cmocka_unit_test(schedules),
 		cmocka_unit_test(sets_of_nodes),
 		cmocka_unit_test_teardown(kinds_of_devices, plain_nodes),
 		cmocka_unit_test(a_model_by_its_tensors),

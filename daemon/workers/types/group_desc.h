@@ -43,7 +43,7 @@ struct ptc_group_desc {
 	const char *config;  /* canonical text */
 	uint32_t degrees[6]; /* tp pp dp cp ep etp */
 	uint32_t zero, micro_batch, global_batch;
-	bool recomputes; /* the configuration has `recompute`, which the program has to promise */
+	bool recomputes, scheduled; /* the configuration has that, which the program has to promise */
 	uint32_t world, node_rank, nodes;
 	const struct ptc_group_rank *ranks; /* of this node */
 	size_t nranks;
