@@ -83,6 +83,7 @@ struct ptc_work {
 			    */
 	bool sequence_parallel; /* norms and dropout are cut over tp, too */
 	bool uneven;            /* stages are cut by time; otherwise the first ones get the extra layer */
+	bool encoder_apart;     /* no stage has layers of both encoder and decoder, if there are several stages */
 	const uint32_t *stages; /* NULL, or the given number of layers of each of pp * vpp stages */
 	uint32_t nstages;
 };

@@ -51,6 +51,15 @@ static void random_model(struct ptc_model *m)
 		m->kinds[1].expert_ffn = heads * 128;
 		for (uint32_t i = 0; i < m->layers; i++)
 			m->kind[i] = i % 2;
+	} else if (rnd(3) == 0 && m->layers > 1) { /* an encoder, and layers that look at it */
+		uint32_t end = 1 + rnd(m->layers - 1);
+
+		m->nkinds = 2;
+		m->kinds[1] = m->kinds[0];
+		m->kinds[0].seq = 128u << rnd(4);
+		m->kinds[1].cross = true;
+		for (uint32_t i = end; i < m->layers; i++)
+			m->kind[i] = 1;
 	}
 }
 
@@ -73,6 +82,7 @@ static void random_instance(struct instance *x, uint64_t seed)
 				     .global_batch = 1 + rnd(96),
 				     .reduce_bytes = 2,
 				     .uneven = rnd(2),
+				     .encoder_apart = rnd(2),
 				     .sequence_parallel = rnd(2),
 				     .schedule = rnd(4) ? PTC_SCHEDULE_1F1B : PTC_SCHEDULE_GPIPE };
 	ptc_coefs_default(&x->work.coefs);
