@@ -426,6 +426,31 @@ class Planning(harness.Case):
             job.wait_idle()
             job.do("stop")
 
+    def test_remembered(self):
+        """`job create` has what each number of devices gets computed ahead: questions then search nothing. Another profile begins anew,
+        and so does another model."""
+        path = self.path("profile.yaml")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("devices_per_node: 4\ndevices: [{name: H100-80GB, nodes: 1}]\nlinks: {intra_bytes_s: 4e11, node_bytes_s: 5e10}\n")
+        with self.cluster(nodes=1, devices=4) as c:
+            job = Planned(c, self.path("job"), model={**MODEL, "hidden": 1536, "heads": 12})
+            job.create()
+
+            def memory(gpus, name=job.name):
+                return c.json("advise", name, "--gpus", gpus)["remembered"]
+
+            first = harness.wait_for(lambda: (lambda m: m if m["frontier"] and m["devices"] == 4 else None)(memory("1")),
+                                     60 * harness.PATIENCE, "all numbers of devices to be searched ahead", 0.2)
+            for gpus in ("2", "3", "4", "1-4", "1"):
+                self.assertEqual(first, memory(gpus))
+            c.ptcctl("profile", "-f", path)
+            self.assertEqual({"devices": 1, "frontier": False, "searches": 1}, memory("2"))
+            self.assertEqual({"devices": 1, "frontier": True, "searches": 2}, memory("1-4"))
+            other = Planned(c, self.path("other"), name="other", model={**MODEL, "hidden": 768, "heads": 12})
+            other.create()
+            harness.wait_for(lambda: memory("1", "other")["devices"] == 4 or None, 60 * harness.PATIENCE, "the other model's search", 0.2)
+            self.assertEqual({"devices": 1, "frontier": True, "searches": 2}, memory("1-4"))
+
     def test_profile_of_devices(self):
         good = "devices_per_node: 2\ndevices: [{name: H100-80GB, nodes: 2}]\nlinks: {intra_bytes_s: 4e11, node_bytes_s: 5e10}\n"
         path = self.path("profile.yaml")

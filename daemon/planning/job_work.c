@@ -27,6 +27,7 @@ struct ptc_job_work_memory {
 	pthread_mutex_t lock;
 	struct found found[REMEMBERED];
 	size_t next;
+	uint64_t searches;
 };
 
 /* ---- the cluster ---- */
@@ -449,6 +450,7 @@ static void remember(struct ptc_job_work_memory *m, uint32_t n, const struct ptc
 	struct found *f;
 
 	pthread_mutex_lock(&m->lock);
+	m->searches++;
 	f = &m->found[m->next++ % REMEMBERED];
 	f->devices = n;
 	f->n = count;
@@ -593,10 +595,30 @@ static struct ptc_frontier *frontier_of(struct ptc_job_work *w, struct ptc_job_s
 	uint32_t devices = PTC_MIN(s->devices, (uint32_t)PTC_WORK_FRONTIER);
 
 	pthread_mutex_lock(&w->memory->lock);
-	if (!s->frontier)
-		ptc_frontier_new(&s->work, &w->space, devices, &s->frontier, NULL);
+	if (!s->frontier && ptc_frontier_new(&s->work, &w->space, devices, &s->frontier, NULL) == 0)
+		w->memory->searches++;
 	pthread_mutex_unlock(&w->memory->lock);
 	return s->frontier;
+}
+
+struct ptc_job_work_memo ptc_job_work_memo(const struct ptc_job_work *w)
+{
+	struct ptc_job_work_memory *m = w->memory;
+	struct ptc_job_work_memo ret = { .frontier = !w->no_model.code };
+
+	pthread_mutex_lock(&m->lock);
+	ret.searches = m->searches;
+	for (size_t i = 0; i < REMEMBERED; i++) {
+		bool again = !m->found[i].devices;
+
+		for (size_t k = 0; k < i && !again; k++) /* two threads have searched for one number */
+			again = m->found[k].devices == m->found[i].devices;
+		ret.devices += !again;
+	}
+	for (unsigned i = 0; i < w->nsets; i++)
+		ret.frontier &= w->sets[i].placed || w->sets[i].frontier;
+	pthread_mutex_unlock(&m->lock);
+	return ret;
 }
 
 static bool best_by_search(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_point *ret, unsigned *ret_set)

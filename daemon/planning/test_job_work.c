@@ -62,9 +62,12 @@ static void the_search_is_the_planners(void **state)
 	struct ptc_space space = { .micro_batch = { 2, { 1, 2 } }, .zero = 1, .recompute = 1 };
 	struct ptc_work work = { .model = &model, .cluster = &cluster, .global_batch = 64, .reduce_bytes = 2 };
 	struct ptc_job_work_opts opts = { .profile = PROFILE };
+	struct ptc_job_work_memo memo;
 	struct ptc_job_desc desc;
 	struct ptc_job_work *w = make(HEAD MODEL SPACE, &desc, &opts);
 
+	memo = ptc_job_work_memo(w);
+	assert_true(!memo.frontier && !memo.devices && !memo.searches);
 	ptc_model_gpt(&model, 8, 1024, 16, 4096, 32000, 1024);
 	model.tied = model.positions = model.bias = model.dropout = false;
 	model.flash = true;
@@ -90,6 +93,19 @@ static void the_search_is_the_planners(void **state)
 		assert_true(ptc_job_work_best(w, n, &best, NULL));
 		assert_true(best.step_s == direct[0].est.step_s);
 	}
+	memo = ptc_job_work_memo(w);
+	assert_true(memo.frontier);
+	assert_int_equal(16, memo.devices);
+	assert_int_equal(17, memo.searches); /* and the frontier, once */
+	for (uint32_t n = 1; n <= 16; n++) {
+		struct ptc_frontier_point best;
+		size_t nfound = 0;
+
+		assert_int_equal(0, ptc_job_work_search(w, n, found, &nfound, NULL));
+		assert_true(ptc_job_work_best(w, n, &best, NULL));
+	}
+	memo = ptc_job_work_memo(w);
+	assert_int_equal(17, memo.searches); /* a look-up searches nothing */
 	done(w, &desc);
 }
 
