@@ -874,6 +874,25 @@ class Growth(harness.Case):
             job.steps = job.wait_run("stopped")["step"]
             self.assertEqual([], differences(job.lines(), job.reference()))
 
+    def test_grows_by_plan(self):
+        """Two nodes join a job without a table: it goes to what the planner chooses for three devices, and trains on with what it had."""
+        with self.cluster(nodes=3, devices=1, up=False) as c:
+            self.start(c, "n0")
+            job = self.elastic(c, "3s")
+            job.run(f"dp=1,{BATCH}")
+            self.weighed(c, job)
+            job.wait_step(5)
+            was = job.status()["generation"]
+            self.start(c, "n1", "n2")
+            now = self.trains(job, 3)
+            self.assertEqual(was + 1, now["generation"])
+            self.assertRegex(self.joined(c, job)[0], "^more devices are free, of n[12], n[12]; the job goes from micro_batch=4,[^ ]* to dp=3,[^ ]*, "
+                                                     "[^ ]*dp=3,[^ ]*: .* in the next [0-9]+ s of [0-9]+ candidates")
+            job.wait_step(job.status()["step"] + 5)
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
     def test_join_that_does_not_pay(self):
         """One micro-batch is one rank's work: the planner says that no switch pays, once."""
         with self.cluster(nodes=3, devices=1, up=False) as c:
