@@ -225,3 +225,11 @@ double ptc_model_flops_token(const struct ptc_model *m)
 	}
 	return sum;
 }
+
+uint32_t ptc_model_encoder(const struct ptc_model *m)
+{
+	for (uint32_t i = 0; i < m->layers; i++)
+		if (m->kinds[m->kind[i]].cross)
+			return i;
+	return 0;
+}

@@ -66,6 +66,10 @@ double ptc_model_flops_token(const struct ptc_model *m);
 /* Multiplications and additions of the scores and of their weighted sums, forward, for one sample. */
 double ptc_layer_attention_flops(const struct ptc_model *m, const struct ptc_layer_kind *k);
 
+/* Number of first layers that are an encoder's: those before the first one that looks at an encoder. 0: there is none.
+ */
+uint32_t ptc_model_encoder(const struct ptc_model *m);
+
 static inline uint32_t ptc_layer_seq(const struct ptc_model *m, const struct ptc_layer_kind *k)
 {
 	return k->seq ? k->seq : m->seq;

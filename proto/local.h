@@ -123,6 +123,7 @@ enum ptc_local_declares {
 /* What of a configuration the program says it does: bits of a DECLARED. ptcd refuses ranks that do not say it where
  * their configuration asks for it. */
 #define PTC_LOCAL_DOES_RECOMPUTE 1u
+#define PTC_LOCAL_DOES_SCHEDULE  2u
 /* Abilities of a ptcd that not every ptcd has: bits of a WELCOME. */
 #define PTC_LOCAL_TAKES_LAYOUT   1u /* TENSORs and a DECLARED of PTC_LOCAL_DECLARES_LAYOUT before those with memory */
 /* A rank's phase when it connects. Its next messages lead there again. */

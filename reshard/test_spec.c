@@ -26,7 +26,9 @@ static void configs_round_trip(void **state)
 					     "tp=2,pp=4,cp=2,ep=2,micro_batch=4,global_batch=64,stages=4:3:3:2",
 					     "dp=3,micro_batch=2,global_batch=10,experts=0:1,micro_steps=1x3:2x1",
 					     "recompute=full",
-					     "tp=2,recompute=none/selective/full" };
+					     "tp=2,recompute=none/selective/full",
+					     "pp=2,vpp=2,recompute=full,schedule=1f1b",
+					     "pp=2,schedule=zb1p" };
 	struct ptc_config a, b;
 	char text[PTC_CONFIG_TEXT_MAX];
 
@@ -92,6 +94,9 @@ static void bad_configs_are_refused(void **state)
 		"recompute=all",
 		"recompute=full/",
 		"recompute=none/full/none/full/none/full/none/full/none",
+		"schedule=",
+		"schedule=interleaved",
+		"schedule=1f1b,schedule=gpipe",
 		"order=tp-cp",
 		"order=tp-tp-ep-dp-pp",
 		"tp=99999",

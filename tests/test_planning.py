@@ -426,6 +426,31 @@ class Planning(harness.Case):
             job.wait_idle()
             job.do("stop")
 
+    def test_remembered(self):
+        """`job create` has what each number of devices gets computed ahead: questions then search nothing. Another profile begins anew,
+        and so does another model."""
+        path = self.path("profile.yaml")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("devices_per_node: 4\ndevices: [{name: H100-80GB, nodes: 1}]\nlinks: {intra_bytes_s: 4e11, node_bytes_s: 5e10}\n")
+        with self.cluster(nodes=1, devices=4) as c:
+            job = Planned(c, self.path("job"), model={**MODEL, "hidden": 1536, "heads": 12})
+            job.create()
+
+            def memory(gpus, name=job.name):
+                return c.json("advise", name, "--gpus", gpus)["remembered"]
+
+            first = harness.wait_for(lambda: (lambda m: m if m["frontier"] and m["devices"] == 4 else None)(memory("1")),
+                                     60 * harness.PATIENCE, "all numbers of devices to be searched ahead", 0.2)
+            for gpus in ("2", "3", "4", "1-4", "1"):
+                self.assertEqual(first, memory(gpus))
+            c.ptcctl("profile", "-f", path)
+            self.assertEqual({"devices": 1, "frontier": False, "searches": 1}, memory("2"))
+            self.assertEqual({"devices": 1, "frontier": True, "searches": 2}, memory("1-4"))
+            other = Planned(c, self.path("other"), name="other", model={**MODEL, "hidden": 768, "heads": 12})
+            other.create()
+            harness.wait_for(lambda: memory("1", "other")["devices"] == 4 or None, 60 * harness.PATIENCE, "the other model's search", 0.2)
+            self.assertEqual({"devices": 1, "frontier": True, "searches": 2}, memory("1-4"))
+
     def test_profile_of_devices(self):
         good = "devices_per_node: 2\ndevices: [{name: H100-80GB, nodes: 2}]\nlinks: {intra_bytes_s: 4e11, node_bytes_s: 5e10}\n"
         path = self.path("profile.yaml")
@@ -703,6 +728,49 @@ class Planning(harness.Case):
             deaf.steps = deaf.wait_run("stopped")["step"]
             self.assertEqual([], differences(deaf.lines(), deaf.reference()))
 
+    def test_schedule(self):
+        """A planned pipeline says its schedule where `space:` permits virtual stages; a program that does not promise it is refused, and
+        goes on as it was. A pipeline with virtual stages that an operator asks for needs no promise."""
+        space = {"global_batch": 24, "tp": [1], "pp": [2], "dp": [1, 2], "vpp": [1, 2], "micro_batch": [4], "schedule": "zb1p"}
+        run = {"model": {**MODEL, "layers": 8}, "space": space}
+        with self.cluster(nodes=1, devices=4) as c:
+            job = live.Job(c, self.dir, schedule=1, run=run)
+            job.run(f"dp=1,{BATCH}")
+            job.wait_step(5)
+            done = json.loads(c.ptcctl("resize", job.name, "--gpus", "4", "--wait", "--format", "json",
+                                       timeout_s=120 * harness.PATIENCE).stdout)
+            self.assertEqual("planner", done["plan"]["choice"]["by"])
+            self.assertRegex(done["to"], "^pp=2,.*,schedule=zb1p$")
+            job.wait_step(done["step"] + 5)
+            stages = 2 if "vpp=2" in done["to"] else 1
+            to = done["to"].replace("zb1p", "1f1b")
+            self.assertEqual(0, job.resize(to)["received_bytes"], "when ranks compute changes nothing that they hold")
+            job.wait_step(job.step() + 5)
+            job.resize(f"dp=1,{BATCH}")
+            job.wait_step(job.step() + 5)
+            told = {}
+            for log in sorted(os.listdir(job.logs)):
+                with open(os.path.join(job.logs, log), encoding="utf-8") as f:
+                    for line in map(json.loads, f):
+                        told.setdefault(line["generation"], set()).add(tuple(line["schedule"]))
+            self.assertEqual([{(None, 1)}, {("zb1p", stages)}, {("1f1b", stages)}, {(None, 1)}], [told[g] for g in sorted(told)])
+            for bad in ("schedule=interleaved", "schedule="):
+                self.refused(c, "resize", job.name, "--config", f"pp=2,{BATCH},{bad}", codes=(1, 2), contains="(1f1b, gpipe or zb1p)")
+            job.do("stop")
+            deaf = live.Job(c, self.path("deaf"), name="deaf", run=run)
+            deaf.run(f"dp=1,{BATCH}")
+            deaf.wait_step(5)
+            self.refused(c, "resize", "deaf", "--gpus", "4", "--wait", timeout_s=120 * harness.PATIENCE,
+                         contains="has schedule, and the program has not asked for it (ptc_schedule)")
+            now = harness.wait_for(lambda: (lambda s: s if s["phase"] == "idle" and s["run"]["state"] == "live" else None)(deaf.status()),
+                                   60 * harness.PATIENCE, "the job to go on", 0.1)
+            self.assertEqual((1, 1), (now["generation"], len(now["run"]["ranks"])))
+            deaf.wait_step(deaf.step() + 5)
+            self.assertEqual(2, deaf.resize(f"pp=2,vpp=2,{BATCH}")["generation"])
+            deaf.wait_step(deaf.step() + 5)
+            deaf.do("stop")
+            deaf.check_state(self, deaf.wait_run("stopped")["step"], self.path("out"))
+
     def test_what_samples_cost(self):
         """Ranks on both nodes divide batches by what their controller says that a sample costs, also after a resize; of a job without
         a model it says that it knows nothing."""
@@ -802,6 +870,25 @@ class Growth(harness.Case):
             self.start(c, "n4")
             self.assertIn("stays as it is: it has 4 devices, and its max_gpus is 4", self.joined(c, job, 2)[1])
             self.assertEqual(was + 1, job.status()["generation"])
+            job.do("stop")
+            job.steps = job.wait_run("stopped")["step"]
+            self.assertEqual([], differences(job.lines(), job.reference()))
+
+    def test_grows_by_plan(self):
+        """Two nodes join a job without a table: it goes to what the planner chooses for three devices, and trains on with what it had."""
+        with self.cluster(nodes=3, devices=1, up=False) as c:
+            self.start(c, "n0")
+            job = self.elastic(c, "3s")
+            job.run(f"dp=1,{BATCH}")
+            self.weighed(c, job)
+            job.wait_step(5)
+            was = job.status()["generation"]
+            self.start(c, "n1", "n2")
+            now = self.trains(job, 3)
+            self.assertEqual(was + 1, now["generation"])
+            self.assertRegex(self.joined(c, job)[0], "^more devices are free, of n[12], n[12]; the job goes from micro_batch=4,[^ ]* to dp=3,[^ ]*, "
+                                                     "[^ ]*dp=3,[^ ]*: .* in the next [0-9]+ s of [0-9]+ candidates")
+            job.wait_step(job.status()["step"] + 5)
             job.do("stop")
             job.steps = job.wait_run("stopped")["step"]
             self.assertEqual([], differences(job.lines(), job.reference()))

@@ -5,7 +5,7 @@
   trainer.py --rows R --layers L [--steps N] [--sleep S] [--build-sleep S] [--start-sleep S] [--end-sleep S] [--rendezvous 1] [--log DIR]
              [--fail-at STEP --fail-rank R] [--early STEP] [--hold-at STEP] [--raise-in start|build] [--data N,SEED,BATCH,MICRO [--by-length DP | --megatron 1]]
              [--place-later 1 [--place-wrong exit|less|dtype]] [--together fail|hang] [--survive 1] [--devices 1] [--stat 1] [--blobs NAME,..] [--amax DTYPE] [--own N]
-             [--recompute KINDS] [--peak BYTES]
+             [--recompute KINDS] [--schedule 1] [--peak BYTES]
 
 Layer l is a matrix of R x 6 doubles, rows split over tp (the first ranks have more), on pipeline stage l % pp, replicated over dp;
 element (i, j) is 1000 l + 10 i + j + s after s steps. Its field `m` is the same, negative. A scalar `steps` is s everywhere.
@@ -96,6 +96,7 @@ class Rank:
         self.args, self.client, self.gen, self.skipped = args, client, gen, 0
         later = Later(client, gen, args) if args.place_later else None
         self.recompute = [client.recompute(kind) for kind in range(args.recompute)]
+        self.schedule = client.schedule() if args.schedule else None
         client = later or client
         self.cost = self.ask_cost()
         first, n = rows_of(args.rows, gen.tp, gen.tp_rank)
@@ -367,6 +368,7 @@ def train(args, client, gen, rank, together):
         if log:
             line = {"step": step, "rank": gen.rank, "pid": os.getpid(), "generation": gen.generation}
             line |= {"recompute": rank.recompute} if rank.recompute else {}
+            line |= {"schedule": rank.schedule} if rank.schedule else {}
             if args.data:
                 samples = rank.from_files(step) if args.files else next(each) if args.megatron else rank.samples(step)
                 line |= {"samples": samples, "dp_rank": gen.dp_rank, "first": gen.tp_rank + gen.pp_rank == 0}
@@ -418,6 +420,7 @@ def main():
     p.add_argument("--blobs", type=lambda s: s.split(","), default=[], help="names of per-rank blobs; NAME@tp: of the tensor-parallel group")
     p.add_argument("--amax", choices=sorted(SIZES), help="with tensors of which each rank has values of its own, `amax` of this dtype")
     p.add_argument("--peak", type=float, default=0, help="bytes of its device's memory that a rank reports as its peak")
+    p.add_argument("--schedule", type=int, default=0, help="asks in which order micro-batches pass the pipeline, and logs it")
     p.add_argument("--recompute", type=int, default=0, help="asks how layers of so many kinds are to be recomputed, and logs it")
     p.add_argument("--refuse", help="stops are refused while this file exists")
     p.add_argument("--data", type=lambda s: [int(x) for x in s.split(",")], help="N,SEED,BATCH,MICRO: samples are consumed, and logged")

@@ -317,6 +317,43 @@ int ptc_recompute(ptc_client *c, uint32_t kind)
 	return rc;
 }
 
+/* 0: the configuration has none, and the order is the program's own. */
+static int schedule_of(ptc_client *c, uint32_t *ret_stages)
+{
+	static const char *const words[] = { "1f1b", "gpipe", "zb1p" };
+	size_t n = 0, digits = 0;
+	const char *word = ptc_client_config_value(c->config, "schedule", &n);
+	const char *vpp = ptc_client_config_value(c->config, "vpp", &digits);
+	int known = 0;
+
+	for (int i = 0; word && i < (int)(sizeof words / sizeof *words); i++)
+		if (strlen(words[i]) == n && !memcmp(words[i], word, n))
+			known = i + 1;
+	if (word && !known)
+		return ptc_client_fail(c, PTC_R_INVALID, "ptc_schedule: this libptc does not know schedule=%.*s",
+				       (int)n, word);
+	*ret_stages = vpp ? (uint32_t)strtoul(vpp, NULL, 10) : 1;
+	return known;
+}
+
+int ptc_schedule(ptc_client *c, uint32_t *ret_stages)
+{
+	int rc = ptc_client_enter(c);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&c->lock);
+	rc = check_building(c, "ptc_schedule");
+	if (!rc && !ret_stages)
+		rc = ptc_client_fail(c, PTC_R_INVALID, "ptc_schedule: ret_stages is NULL");
+	if (!rc)
+		rc = schedule_of(c, ret_stages);
+	if (rc >= 0)
+		c->does |= PTC_LOCAL_DOES_SCHEDULE;
+	pthread_mutex_unlock(&c->lock);
+	return rc;
+}
+
 int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc)
 {
 	struct device_list devices = { 0 };

@@ -294,11 +294,14 @@ static json_t *kinds(const struct ptc_job_work *w, const struct ptc_planning_ask
 static json_t *head(const struct ptc_job_work *w, const struct ptc_planning_ask *ask)
 {
 	const char *model = w->no_model.code ? "none" : w->inferred[0] ? "inferred" : "described";
+	struct ptc_job_work_memo memo = ptc_job_work_memo(w);
 
-	return json_pack("{s:i, s:I, s:b, s:I, s:b, s:b, s:f, s:s, s:o}", "version", 1, "gpus", (json_int_t)ask->gpus,
-			 "calibrated", (int)(w->cal != NULL), "measured_steps", (json_int_t)w->nsteps, "profiled",
-			 (int)!w->assumed, "links_known", (int)w->linked, "horizon_s",
-			 ask->horizon_s > 0 ? ask->horizon_s : w->horizon_s, "model", model, "kinds", kinds(w, ask));
+	return json_pack("{s:i, s:I, s:b, s:I, s:b, s:b, s:f, s:s, s:{s:I, s:b, s:I}, s:o}", "version", 1, "gpus",
+			 (json_int_t)ask->gpus, "calibrated", (int)(w->cal != NULL), "measured_steps",
+			 (json_int_t)w->nsteps, "profiled", (int)!w->assumed, "links_known", (int)w->linked,
+			 "horizon_s", ask->horizon_s > 0 ? ask->horizon_s : w->horizon_s, "model", model, "remembered",
+			 "devices", (json_int_t)memo.devices, "frontier", (int)memo.frontier, "searches",
+			 (json_int_t)memo.searches, "kinds", kinds(w, ask));
 }
 
 /* ---- choosing ---- */

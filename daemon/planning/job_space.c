@@ -66,7 +66,7 @@ static void add_degrees(void *arg, const struct ptc_config *c)
 
 struct first {
 	struct ptc_config *manner;
-	bool found, recompute; /* recompute: some configuration names it */
+	bool found, recompute, schedule; /* the last two: some configuration names it */
 	uint32_t batch;
 };
 
@@ -78,6 +78,7 @@ static void keep_first(void *arg, const struct ptc_config *c)
 		*f->manner = *c;
 	f->found = true;
 	f->recompute |= c->nrecompute > 0;
+	f->schedule |= c->schedule > 0;
 	f->batch = f->batch ? f->batch : c->global_batch;
 }
 
@@ -101,13 +102,17 @@ static int read_space(const char *text, struct ptc_job_work *w, struct ptc_error
 	return rc;
 }
 
-/* One way to recompute is how the program does it by itself; of several, the configuration says which. */
-static void told(struct ptc_job_work *w, bool named)
+/* One way to recompute is how the program does it by itself; of several, the configuration says which. Virtual stages
+ * that `space:` permits are planned where the program promises them; those of a configuration that the job has had or
+ * lists, its program has without being asked. */
+static void told(const struct ptc_job_desc *desc, const struct first *named, struct ptc_job_work *w)
 {
 	uint8_t all = w->space.recompute ? w->space.recompute : 1;
+	const struct ptc_degrees *vpp = &w->space.vpp;
 
 	w->space.recompute = all;
-	w->told_recompute = named || (all & (all - 1)) != 0;
+	w->told_recompute = named->recompute || (all & (all - 1)) != 0;
+	w->told_schedule = named->schedule || (desc->space && vpp->n && vpp->v[vpp->n - 1] > 1);
 }
 
 /* What is divided by length gives all replicas equally many micro-batches. */
@@ -176,7 +181,7 @@ int ptc_job_space(const struct ptc_job_work_opts *opts, struct ptc_job_work *w, 
 				   "job %s: nothing says its global batch; add `space: {global_batch: "
 				   "N}`",
 				   opts->desc->spec.name);
-	told(w, f.recompute);
+	told(opts->desc, &f, w);
 	even_lengths(opts->desc, w);
 	return rc;
 }

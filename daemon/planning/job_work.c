@@ -27,6 +27,7 @@ struct ptc_job_work_memory {
 	pthread_mutex_t lock;
 	struct found found[REMEMBERED];
 	size_t next;
+	uint64_t searches;
 };
 
 /* ---- the cluster ---- */
@@ -294,7 +295,8 @@ static int take_measured(const struct ptc_job_work_opts *o, struct ptc_job_work 
 		struct ptc_cand c;
 
 		if (ptc_config_parse(m->config, config, NULL) != 0 ||
-		    (config->global_batch && config->global_batch != w->work.global_batch))
+		    (config->global_batch && config->global_batch != w->work.global_batch) ||
+		    (config->schedule && config->schedule != (uint32_t)w->work.schedule + 1))
 			continue;
 		c = own_cand(w, config);
 		take_row(w, r, &c, &(struct seen){ m->step_s, m->noise, m->peak_bytes, m->config });
@@ -448,6 +450,7 @@ static void remember(struct ptc_job_work_memory *m, uint32_t n, const struct ptc
 	struct found *f;
 
 	pthread_mutex_lock(&m->lock);
+	m->searches++;
 	f = &m->found[m->next++ % REMEMBERED];
 	f->devices = n;
 	f->n = count;
@@ -592,10 +595,30 @@ static struct ptc_frontier *frontier_of(struct ptc_job_work *w, struct ptc_job_s
 	uint32_t devices = PTC_MIN(s->devices, (uint32_t)PTC_WORK_FRONTIER);
 
 	pthread_mutex_lock(&w->memory->lock);
-	if (!s->frontier)
-		ptc_frontier_new(&s->work, &w->space, devices, &s->frontier, NULL);
+	if (!s->frontier && ptc_frontier_new(&s->work, &w->space, devices, &s->frontier, NULL) == 0)
+		w->memory->searches++;
 	pthread_mutex_unlock(&w->memory->lock);
 	return s->frontier;
+}
+
+struct ptc_job_work_memo ptc_job_work_memo(const struct ptc_job_work *w)
+{
+	struct ptc_job_work_memory *m = w->memory;
+	struct ptc_job_work_memo ret = { .frontier = !w->no_model.code };
+
+	pthread_mutex_lock(&m->lock);
+	ret.searches = m->searches;
+	for (size_t i = 0; i < REMEMBERED; i++) {
+		bool again = !m->found[i].devices;
+
+		for (size_t k = 0; k < i && !again; k++) /* two threads have searched for one number */
+			again = m->found[k].devices == m->found[i].devices;
+		ret.devices += !again;
+	}
+	for (unsigned i = 0; i < w->nsets; i++)
+		ret.frontier &= w->sets[i].placed || w->sets[i].frontier;
+	pthread_mutex_unlock(&m->lock);
+	return ret;
 }
 
 static bool best_by_search(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_point *ret, unsigned *ret_set)
@@ -677,6 +700,7 @@ int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *m
 		memset(ret->recompute, 0, sizeof ret->recompute);
 		ret->nrecompute = 0;
 	}
+	ret->schedule = w->told_schedule && ret->pp > 1 ? (uint32_t)w->work.schedule + 1 : 0;
 	return ptc_config_world(ret, &world, err);
 }
 
@@ -772,6 +796,8 @@ int ptc_job_work_predict(const struct ptc_job_work *w, const struct ptc_config *
 		only_kinds(w, nodes, ptc_cand_devices(&ret->cand), cluster);
 	else if (slowest > 0)
 		cluster->node_bytes_s = slowest;
+	if (config->schedule)
+		work.schedule = (enum ptc_schedule)(config->schedule - 1);
 	if (config->nstages) {
 		work.stages = config->stages;
 		work.nstages = config->nstages;

@@ -59,6 +59,9 @@ struct ptc_job_work {
 	/* Configurations say what is recomputed: the space has several ways, or some configuration of the job names
 	 * one. Otherwise the program does what the space says by itself. */
 	bool told_recompute;
+	/* The same of the order of micro-batches, and with it of vpp: the space permits virtual stages, or some
+	 * configuration of the job names a schedule. */
+	bool told_schedule;
 	double pause_s, horizon_s;
 	/* private */
 	struct ptc_job_work_memory *memory;
@@ -82,6 +85,14 @@ int ptc_job_work_search(struct ptc_job_work *w, uint32_t n, struct ptc_job_found
 /* The fastest for at most n devices, by the sets' frontiers, which are made once, for more than PTC_WORK_FRONTIER by
  * searching. False: nothing fits, or memory is short. *ret_set (may be NULL): of which set it is. */
 bool ptc_job_work_best(struct ptc_job_work *w, uint32_t n, struct ptc_frontier_point *ret, unsigned *ret_set);
+/* What is remembered: the numbers of devices that were searched, and whether the sets' frontiers are made. `searches`
+ * grows with each search and each frontier, and never where an answer was remembered. Any thread. */
+struct ptc_job_work_memo {
+	uint32_t devices;
+	bool frontier;
+	uint64_t searches;
+};
+struct ptc_job_work_memo ptc_job_work_memo(const struct ptc_job_work *w);
 /* The configuration of this job for a candidate. manner: one of the job's configurations. Its rank order is kept, and
  * the result has a batch only if manner has one. */
 int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *manner, const struct ptc_job_found *f,

@@ -62,9 +62,12 @@ static void the_search_is_the_planners(void **state)
 	struct ptc_space space = { .micro_batch = { 2, { 1, 2 } }, .zero = 1, .recompute = 1 };
 	struct ptc_work work = { .model = &model, .cluster = &cluster, .global_batch = 64, .reduce_bytes = 2 };
 	struct ptc_job_work_opts opts = { .profile = PROFILE };
+	struct ptc_job_work_memo memo;
 	struct ptc_job_desc desc;
 	struct ptc_job_work *w = make(HEAD MODEL SPACE, &desc, &opts);
 
+	memo = ptc_job_work_memo(w);
+	assert_true(!memo.frontier && !memo.devices && !memo.searches);
 	ptc_model_gpt(&model, 8, 1024, 16, 4096, 32000, 1024);
 	model.tied = model.positions = model.bias = model.dropout = false;
 	model.flash = true;
@@ -90,6 +93,19 @@ static void the_search_is_the_planners(void **state)
 		assert_true(ptc_job_work_best(w, n, &best, NULL));
 		assert_true(best.step_s == direct[0].est.step_s);
 	}
+	memo = ptc_job_work_memo(w);
+	assert_true(memo.frontier);
+	assert_int_equal(16, memo.devices);
+	assert_int_equal(17, memo.searches); /* and the frontier, once */
+	for (uint32_t n = 1; n <= 16; n++) {
+		struct ptc_frontier_point best;
+		size_t nfound = 0;
+
+		assert_int_equal(0, ptc_job_work_search(w, n, found, &nfound, NULL));
+		assert_true(ptc_job_work_best(w, n, &best, NULL));
+	}
+	memo = ptc_job_work_memo(w);
+	assert_int_equal(17, memo.searches); /* a look-up searches nothing */
 	done(w, &desc);
 }
 
@@ -233,6 +249,55 @@ static void recomputation(void **state)
 		assert_int_equal(0, ptc_config_parse("dp=4,micro_batch=2,recompute=full", &config, NULL));
 		assert_int_equal(0, ptc_job_work_predict(w, &config, NULL, NULL, &full, NULL));
 		assert_int_equal(cases[i].told, full.est.step_s > plain.est.step_s);
+		done(w, &desc);
+	}
+}
+
+/* A planned pipeline says its schedule where `space:` permits virtual stages, so that ranks have to promise them. */
+static void schedules(void **state)
+{
+	static const struct {
+		const char *rest, *now, *want; /* want: the end of the configuration of pp=2 */
+		uint32_t vpp;
+	} cases[] = { { "space: {global_batch: 64}\n", NULL, "global_batch=64", 1 },
+		      { "space: {global_batch: 64, vpp: [1, 2]}\n", NULL, "global_batch=64,vpp=2,schedule=1f1b", 2 },
+		      { "space: {global_batch: 64, vpp: [1, 2], schedule: zb1p}\n", NULL, ",schedule=zb1p", 1 },
+		      { "space: {global_batch: 64, vpp: [2]}\n", NULL, ",vpp=2,schedule=1f1b", 2 },
+		      { "space: {global_batch: 64, schedule: gpipe}\n", NULL, "global_batch=64", 1 },
+		      { "space: {global_batch: 64}\n", "pp=2,micro_batch=2,global_batch=64,schedule=1f1b", "=1f1b", 1 },
+		      { "gpus: {2: \"pp=2,vpp=2,global_batch=64\"}\n", NULL, "global_batch=64,vpp=2", 2 } };
+	static char text[PTC_CONFIG_TEXT_MAX];
+	static struct ptc_config manner, config;
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
+		ptc_auto_free char *yaml = ptc_asprintf(HEAD MODEL "%s", cases[i].rest);
+		struct ptc_job_work_opts opts = { .now = cases[i].now };
+		struct ptc_job_found f = { .choice.cand = { .tp = 2,
+							    .cp = 1,
+							    .dp = 2,
+							    .pp = 2,
+							    .ep = 1,
+							    .etp = 1,
+							    .vpp = cases[i].vpp,
+							    .micro_batch = 2 } };
+		struct ptc_choice one, gpipe;
+		struct ptc_job_desc desc;
+		struct ptc_job_work *w = make(yaml, &desc, &opts);
+		size_t tail = strlen(cases[i].want);
+
+		assert_int_equal(0, ptc_job_manner(&opts, &manner, NULL));
+		assert_int_equal(0, ptc_job_work_config(w, &manner, &f, &config, NULL));
+		assert_int_equal(0, ptc_config_format(&config, text, sizeof text));
+		if (strlen(text) < tail || strcmp(text + strlen(text) - tail, cases[i].want) != 0)
+			fail_msg("%s does not end with %s", text, cases[i].want);
+		f.choice.cand.pp = f.choice.cand.vpp = 1;
+		assert_int_equal(0, ptc_job_work_config(w, &manner, &f, &config, NULL));
+		assert_int_equal(0, config.schedule); /* there is nothing to schedule */
+		assert_int_equal(0, ptc_config_parse("pp=4,micro_batch=1,schedule=1f1b", &config, NULL));
+		assert_int_equal(0, ptc_job_work_predict(w, &config, NULL, NULL, &one, NULL));
+		assert_int_equal(0, ptc_config_parse("pp=4,micro_batch=1,schedule=gpipe", &config, NULL));
+		assert_int_equal(0, ptc_job_work_predict(w, &config, NULL, NULL, &gpipe, NULL));
+		assert_true(gpipe.est.memory_bytes > one.est.memory_bytes);
 		done(w, &desc);
 	}
 }
@@ -390,6 +455,7 @@ int main(void)
 		cmocka_unit_test(what_is_missing_is_said),
 		cmocka_unit_test(in_the_jobs_manner),
 		cmocka_unit_test(recomputation),
+		cmocka_unit_test(schedules),
 		cmocka_unit_test(sets_of_nodes),
 		cmocka_unit_test_teardown(kinds_of_devices, plain_nodes),
 		cmocka_unit_test(a_model_by_its_tensors),

@@ -93,12 +93,15 @@ static void before_next(void)
 {
 	struct ptc_tensor_desc d = one("w");
 	uint64_t position;
+	uint32_t stages;
 	size_t len;
 
 	IS(ptc_declared(NULL), PTC_R_INVALID, NULL);
 	IS(ptc_declared(c), PTC_R_INVALID, "ptc_next");
 	IS(ptc_recompute(NULL, 0), PTC_R_INVALID, NULL);
 	IS(ptc_recompute(c, 0), PTC_R_INVALID, "ptc_next");
+	IS(ptc_schedule(NULL, &stages), PTC_R_INVALID, NULL);
+	IS(ptc_schedule(c, &stages), PTC_R_INVALID, "ptc_next");
 	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "ptc_next");
 	IS(ptc_restore(c), PTC_R_INVALID, "ptc_next");
 	IS(ptc_boundary(c, 0), PTC_R_INVALID, "ptc_restore");
@@ -150,13 +153,18 @@ static void later(void)
 	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "was not declared before ptc_declared");
 }
 
-/* What the configuration says of the program: recompute=none/full, and micro_steps=1x3:1x2 of batches of 10 by 2. */
+/* What the configuration says of the program: recompute=none/full, schedule=zb1p, vpp=3, and micro_steps=1x3:1x2 of
+ * batches of 10 by 2. */
 static void configured(void)
 {
 	struct ptc_sampling s = { sizeof s, 100, 1, 10, 2, 2, 1, NULL };
 	uint64_t ids[5];
 	float weights[5];
+	uint32_t stages = 0;
 
+	IS(ptc_schedule(c, NULL), PTC_R_INVALID, "ret_stages is NULL");
+	IS(ptc_schedule(c, &stages), 3, NULL);
+	IS((int)stages, 3, NULL);
 	IS(ptc_recompute(c, 0), 0, NULL);
 	IS(ptc_recompute(c, 1), 2, NULL);
 	IS(ptc_recompute(c, 5), 0, NULL); /* as the first */
@@ -224,11 +232,13 @@ static void building(void)
 static void running(void)
 {
 	struct ptc_tensor_desc d = one("late");
+	uint32_t stages;
 	char name[16];
 
 	IS(ptc_restore(c), PTC_R_INVALID, "ptc_restore");
 	IS(ptc_declared(c), PTC_R_INVALID, "ptc_restore");
 	IS(ptc_recompute(c, 0), PTC_R_INVALID, "ptc_restore");
+	IS(ptc_schedule(c, &stages), PTC_R_INVALID, "ptc_restore");
 	IS(ptc_tensor_declare(c, &d), PTC_R_INVALID, "ptc_restore");
 	IS(ptc_boundary(c, 1), PTC_R_INVALID, "next one is 0");
 	IS(ptc_boundary(c, 0), 0, NULL);

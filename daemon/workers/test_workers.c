@@ -1986,11 +1986,12 @@ static void test_misuse(void **state)
 	struct ptc_worker_event event;
 
 	(void)state;
-	g->desc.config = "dp=2,micro_batch=2,global_batch=10,micro_steps=1x3:1x2,recompute=none/full";
+	g->desc.config =
+		"dp=2,micro_batch=2,global_batch=10,micro_steps=1x3:1x2,vpp=3,recompute=none/full,schedule=zb1p";
 	g->desc.degrees[2] = 2;
 	g->desc.micro_batch = 2;
 	g->desc.global_batch = 10;
-	g->desc.recomputes = true;
+	g->desc.recomputes = g->desc.scheduled = true;
 	start_generation(g, NULL, 0);
 	assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event)); /* it leaves without ptc_finish */
 	nap_us(1000);

@@ -29,7 +29,7 @@ static const char *const primary_keys[] = { "tp", "dp", "cp" };
 static const enum ptc_axis primary_axes[] = { PTC_AXIS_TP, PTC_AXIS_DP, PTC_AXIS_CP };
 static const char *const config_keys[] = { "tp",       "pp",    "dp",      "cp",          "ep",           "etp",
 					   "zero",     "order", "stages",  "micro_batch", "global_batch", "vpp",
-					   "replicas", "shard", "experts", "micro_steps", "recompute" };
+					   "replicas", "shard", "experts", "micro_steps", "recompute",    "schedule" };
 const char *const ptc_job_states[PTC_JOB_STATES] = { "carry", "max", "replicate", "derive", "reset", "refuse" };
 
 static char *own(const char *s)
@@ -644,7 +644,8 @@ static int config_text(struct ptc_job_decoder *d, const struct ptc_doc_node *nod
 			rc = put_list(d, n, PTC_MAX_STAGES, b);
 		} else if (n->kind == PTC_DOC_LIST && !strcmp(n->key, "experts")) {
 			rc = put_list(d, n, PTC_MAX_EXPERTS, b);
-		} else if (!strcmp(n->key, "order") || !strcmp(n->key, "shard") || !strcmp(n->key, "recompute")) {
+		} else if (!strcmp(n->key, "order") || !strcmp(n->key, "shard") || !strcmp(n->key, "recompute") ||
+			   !strcmp(n->key, "schedule")) {
 			rc = ptc_doc_text(d->doc, n, n->key, &text, d->err);
 			ptc_buf_puts(b, text ? text : "");
 		} else {

@@ -13,7 +13,16 @@ struct devices {
 	const struct ptc_layers *const *l;
 	const uint8_t *which; /* NULL: all as l[0] */
 	uint32_t pp;
+	uint32_t end; /* a stage begins after so many layers; 0: there is no such place */
 };
+
+static struct devices devices_of(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_layers *const *l,
+				 const uint8_t *which)
+{
+	bool apart = w->encoder_apart && c->pp * c->vpp > 1;
+
+	return (struct devices){ l, which, c->pp, apart ? ptc_model_encoder(w->model) : 0 };
+}
 
 static const struct ptc_layers *layers_at(const struct devices *x, uint32_t stage)
 {
@@ -39,7 +48,7 @@ static double fill(const struct ptc_work *w, const struct devices *x, uint32_t s
 		double sum = s + 1 == stages ? l->head_s : 0;
 		uint32_t end = left;
 
-		while (left > s) {
+		while (left > s && !(left == x->end && left < end)) {
 			double with = sum + layer_seconds(&l->kind[m->kind[left - 1]]);
 
 			if (with > most) {
@@ -89,6 +98,45 @@ static void cut_even(uint32_t layers, uint32_t stages, uint32_t *cut)
 		cut[s] = layers / stages + (s < layers % stages);
 }
 
+/* Seconds of the slowest stage. */
+static double slowest(const struct ptc_work *w, const struct devices *x, uint32_t stages, const uint32_t *cut)
+{
+	double most = 0;
+
+	for (uint32_t s = 0, at = 0; s < stages; s++) {
+		double sum = s + 1 == stages ? layers_at(x, s)->head_s : 0;
+
+		for (uint32_t i = 0; i < cut[s]; i++, at++)
+			sum += layer_seconds(&layers_at(x, s)->kind[w->model->kind[at]]);
+		most = PTC_MAX(most, sum);
+	}
+	return most;
+}
+
+/* The encoder's layers and the decoder's, each evenly over stages of its own: as many for the encoder as make the
+ * slowest stage the fastest. */
+static void cut_apart(const struct ptc_work *w, const struct devices *x, uint32_t stages, uint32_t *cut)
+{
+	uint32_t decoder = w->model->layers - x->end, best = 0;
+	double least = INFINITY;
+
+	for (uint32_t n = 1; n < stages; n++) {
+		double s;
+
+		if (n > x->end || stages - n > decoder)
+			continue;
+		cut_even(x->end, n, cut);
+		cut_even(decoder, stages - n, cut + n);
+		s = slowest(w, x, stages, cut);
+		if (s < least) {
+			least = s;
+			best = n;
+		}
+	}
+	cut_even(x->end, best, cut);
+	cut_even(decoder, stages - best, cut + best);
+}
+
 static void cut_mixed(const struct ptc_work *w, const struct ptc_cand *c, const struct devices *x, uint32_t *cut)
 {
 	uint32_t stages = c->pp * c->vpp;
@@ -97,13 +145,15 @@ static void cut_mixed(const struct ptc_work *w, const struct ptc_cand *c, const 
 		memcpy(cut, w->stages, stages * sizeof *cut);
 	else if (w->uneven && stages > 1)
 		cut_by_time(w, x, stages, cut);
+	else if (x->end)
+		cut_apart(w, x, stages, cut);
 	else
 		cut_even(w->model->layers, stages, cut);
 }
 
 void ptc_cost_cut(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_layers *l, uint32_t *cut)
 {
-	struct devices x = { &l, NULL, c->pp };
+	struct devices x = devices_of(w, c, &l, NULL);
 
 	cut_mixed(w, c, &x, cut);
 }
@@ -111,7 +161,7 @@ void ptc_cost_cut(const struct ptc_work *w, const struct ptc_cand *c, const stru
 void ptc_cost_cut_mixed(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_layers *const *l,
 			const uint8_t *which, uint32_t *cut)
 {
-	struct devices x = { l, which, c->pp };
+	struct devices x = devices_of(w, c, l, which);
 
 	cut_mixed(w, c, &x, cut);
 }
@@ -213,7 +263,7 @@ static void take_device(const struct ptc_work *w, const struct ptc_cand *c, cons
 void ptc_cost_pipe_mixed(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_layers *const *l,
 			 const uint8_t *which, struct ptc_pipe *ret)
 {
-	struct devices x = { l, which, c->pp };
+	struct devices x = devices_of(w, c, l, which);
 	uint32_t cut[PTC_MODEL_MAX_LAYERS];
 	struct device_sum d[PTC_MODEL_MAX_LAYERS];
 

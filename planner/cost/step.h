@@ -10,12 +10,6 @@
 
 #include <stddef.h>
 
-enum ptc_schedule {
-	PTC_SCHEDULE_1F1B,  /* interleaved if vpp > 1 */
-	PTC_SCHEDULE_GPIPE, /* all forward, then all backward; holds every micro-batch */
-	PTC_SCHEDULE_ZB1P   /* zero bubble, ZB1P: 1F1B's memory, a third of its bubble */
-};
-
 /* A configuration as the search sees it. The rank order is tp-cp-ep-dp-pp. All degrees are at least 1. */
 struct ptc_cand {
 	uint32_t tp, cp, dp, pp, ep, etp, vpp, micro_batch;
@@ -89,6 +83,7 @@ struct ptc_work {
 			    */
 	bool sequence_parallel; /* norms and dropout are cut over tp, too */
 	bool uneven;            /* stages are cut by time; otherwise the first ones get the extra layer */
+	bool encoder_apart;     /* no stage has layers of both encoder and decoder, if there are several stages */
 	const uint32_t *stages; /* NULL, or the given number of layers of each of pp * vpp stages */
 	uint32_t nstages;
 };

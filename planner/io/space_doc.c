@@ -111,6 +111,7 @@ int ptc_plan_space_read(const struct ptc_doc *doc, const struct ptc_doc_node *no
 		FLAG("exact_batch", &ret->exact_batch),
 		FLAG("recompute_by_kind", &ret->recompute_by_kind),
 		FLAG("uneven", &w->uneven),
+		FLAG("encoder_apart", &w->encoder_apart),
 		FLAG("sequence_parallel", &w->sequence_parallel),
 		FLAG("uneven_batch", &w->uneven_batch),
 	};
@@ -121,7 +122,7 @@ int ptc_plan_space_read(const struct ptc_doc *doc, const struct ptc_doc_node *no
 	w->global_batch = 0;
 	w->schedule = (enum ptc_schedule)0;
 	w->dtype = (enum ptc_math)0;
-	w->uneven = w->sequence_parallel = w->uneven_batch = false;
+	w->uneven = w->encoder_apart = w->sequence_parallel = w->uneven_batch = false;
 	rc = ptc_doc_read(doc, node, "space", rows, PTC_ARRAY_LEN(rows), err);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(axes) && !rc; i++)
 		rc = read_axis(doc, node, rows[i].key, axes[i], err);

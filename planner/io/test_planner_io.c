@@ -374,9 +374,9 @@ static void test_galvatron(void **state)
 
 static void test_space(void **state)
 {
-	struct ptc_doc doc =
-		doc_of("global_batch: 512\ntp: [1, 2, 8]\nzero: [0, 1, 3]\nrecompute: [none, full]\nuneven: true\n"
-		       "schedule: zb1p\nmemory: {grad_bytes: 2, reserve_bytes: 4e9}\n");
+	struct ptc_doc doc = doc_of("global_batch: 512\ntp: [1, 2, 8]\nzero: [0, 1, 3]\nrecompute: [none, "
+				    "full]\nuneven: true\nencoder_apart: true\n"
+				    "schedule: zb1p\nmemory: {grad_bytes: 2, reserve_bytes: 4e9}\n");
 	struct ptc_space s = { 0 };
 	struct ptc_work w = { 0 };
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -387,7 +387,7 @@ static void test_space(void **state)
 	assert_true(s.tp.n == 3 && s.tp.v[2] == 8 && !s.pp.n);
 	assert_int_equal(s.zero, 1 | 2 | 8);
 	assert_int_equal(s.recompute, 1 | 4);
-	assert_true(w.uneven && w.schedule == PTC_SCHEDULE_ZB1P && w.memory.grad_bytes == 2 &&
+	assert_true(w.uneven && w.encoder_apart && w.schedule == PTC_SCHEDULE_ZB1P && w.memory.grad_bytes == 2 &&
 		    w.memory.optim_bytes == 12);
 	ptc_doc_done(&doc);
 	doc = doc_of("global_batch: 512\ntp: [2, 1]\n");

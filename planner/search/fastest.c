@@ -20,6 +20,7 @@ struct keeper {
 	struct ptc_cand smallest_cand;
 	struct ptc_placer *placer;                 /* NULL: one kind */
 	const struct ptc_cluster_profile *cluster; /* whose prices count */
+	uint64_t timed;
 	double enough; /* seconds, for the cheapest money: as many layouts as are kept do as well on one kind alone */
 };
 
@@ -230,10 +231,11 @@ static void seed(const struct ptc_work *w, const struct ptc_space *space, uint32
 					.fullest = INFINITY,
 					.enough = INFINITY,
 					.cluster = one->cluster };
-		struct ptc_walk walk = { one,   space, PTC_MIN(devices, k->placer->room[i]), INFINITY, false,
-					 visit, &alone };
+		struct ptc_walk walk = { one,    space, PTC_MIN(devices, k->placer->room[i]), INFINITY, false, visit,
+					 &alone, 0 };
 
 		ptc_walk_all(&walk);
+		k->timed += walk.timed;
 		if (!k->cheapest || one->cluster->kinds[0].price_hour > 0)
 			k->enough = PTC_MIN(k->enough, worst_kept(&alone));
 	}
@@ -243,7 +245,7 @@ static void walk_all(const struct ptc_work *w, const struct ptc_space *space, ui
 {
 	struct ptc_cluster_profile best = at_best(w->cluster);
 	struct ptc_work bound = *w;
-	struct ptc_walk walk = { &bound, space, devices, INFINITY, k->placer != NULL, visit, k };
+	struct ptc_walk walk = { &bound, space, devices, INFINITY, k->placer != NULL, visit, k, 0 };
 
 	bound.cluster = &best;
 	if (k->placer)
@@ -251,6 +253,7 @@ static void walk_all(const struct ptc_work *w, const struct ptc_space *space, ui
 	if (!k->cheapest)
 		walk.slowest_s = k->enough;
 	ptc_walk_all(&walk);
+	k->timed += walk.timed;
 }
 
 static int check_limits(const struct ptc_work *w, const struct ptc_search_limits *limits, struct ptc_error *err)
@@ -293,6 +296,8 @@ int ptc_search(const struct ptc_work *w, const struct ptc_space *space, const st
 		k.placer = &placer;
 	}
 	walk_all(&work, space, limits->devices, &k);
+	if (limits->timed)
+		*limits->timed = k.timed;
 	if (!k.n)
 		return none(&k, limits->devices, err);
 	correct(&work, cal, &k);

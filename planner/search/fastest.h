@@ -30,6 +30,7 @@ struct ptc_search_limits {
 	double memory_bytes; /* of a device; 0: the smallest kind's */
 	uint32_t keep;       /* number of layouts to return, 1..PTC_SEARCH_KEEP */
 	bool cheapest;       /* order by money per step first, then by speed */
+	uint64_t *timed;     /* gets the number of candidates whose step time was computed; NULL: not asked */
 };
 struct ptc_choice {
 	struct ptc_cand cand;
@@ -57,6 +58,8 @@ struct ptc_frontier_point {
 int ptc_frontier_new(const struct ptc_work *w, const struct ptc_space *space, uint32_t devices,
 		     struct ptc_frontier **ret, struct ptc_error *err);
 struct ptc_frontier *ptc_frontier_free(struct ptc_frontier *f);
+/* The number of candidates whose step time was computed to make it. */
+uint64_t ptc_frontier_timed(const struct ptc_frontier *f);
 /* The points for at most n devices, fastest first, with falling memory. NULL, 0: nothing fits. Borrowed. */
 const struct ptc_frontier_point *ptc_frontier_get(const struct ptc_frontier *f, uint32_t n, size_t *ret_n);
 /* The fastest point that fits in memory_bytes; NULL: none. */

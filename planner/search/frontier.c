@@ -18,6 +18,7 @@ struct set {
 struct ptc_frontier {
 	uint32_t devices;
 	double memory;
+	uint64_t timed;
 	struct set sets[]; /* [n]: at most n devices; [0] is empty */
 };
 
@@ -74,7 +75,7 @@ static int visit(struct ptc_walk *walk, const struct ptc_cand *c, const struct p
 int ptc_frontier_new(const struct ptc_work *w, const struct ptc_space *space, uint32_t devices,
 		     struct ptc_frontier **ret, struct ptc_error *err)
 {
-	struct ptc_walk walk = { w, space, devices, INFINITY, false, visit, NULL };
+	struct ptc_walk walk = { w, space, devices, INFINITY, false, visit, NULL, 0 };
 	struct ptc_frontier *f;
 	int rc = ptc_space_check(w, space, err);
 
@@ -89,6 +90,7 @@ int ptc_frontier_new(const struct ptc_work *w, const struct ptc_space *space, ui
 	f->memory = ptc_least_memory(w);
 	walk.arg = f;
 	rc = ptc_walk_all(&walk);
+	f->timed = walk.timed;
 	for (uint32_t n = 1; n <= devices && !rc; n++)
 		for (uint32_t i = 0; i < f->sets[n - 1].n && !rc; i++)
 			rc = add(&f->sets[n], &f->sets[n - 1].v[i]);
@@ -106,6 +108,11 @@ struct ptc_frontier *ptc_frontier_free(struct ptc_frontier *f)
 		ptc_free(f->sets[n].v);
 	ptc_free(f);
 	return NULL;
+}
+
+uint64_t ptc_frontier_timed(const struct ptc_frontier *f)
+{
+	return f->timed;
 }
 
 const struct ptc_frontier_point *ptc_frontier_get(const struct ptc_frontier *f, uint32_t n, size_t *ret_n)

@@ -51,6 +51,15 @@ static void random_model(struct ptc_model *m)
 		m->kinds[1].expert_ffn = heads * 128;
 		for (uint32_t i = 0; i < m->layers; i++)
 			m->kind[i] = i % 2;
+	} else if (rnd(3) == 0 && m->layers > 1) { /* an encoder, and layers that look at it */
+		uint32_t end = 1 + rnd(m->layers - 1);
+
+		m->nkinds = 2;
+		m->kinds[1] = m->kinds[0];
+		m->kinds[0].seq = 128u << rnd(4);
+		m->kinds[1].cross = true;
+		for (uint32_t i = end; i < m->layers; i++)
+			m->kind[i] = 1;
 	}
 }
 
@@ -73,6 +82,7 @@ static void random_instance(struct instance *x, uint64_t seed)
 				     .global_batch = 1 + rnd(96),
 				     .reduce_bytes = 2,
 				     .uneven = rnd(2),
+				     .encoder_apart = rnd(2),
 				     .sequence_parallel = rnd(2),
 				     .schedule = rnd(4) ? PTC_SCHEDULE_1F1B : PTC_SCHEDULE_GPIPE };
 	ptc_coefs_default(&x->work.coefs);
@@ -278,6 +288,61 @@ static void test_frontier(void **state)
 	assert_int_equal(ptc_alloc_live(), live);
 }
 
+/* A GPT of 175e9 parameters over tp, pp, dp, cp, vpp, ZeRO and recomputation: the work that ptc-bench planner times. */
+static void large_instance(struct instance *x)
+{
+	memset(x, 0, sizeof *x);
+	ptc_model_gpt(&x->model, 96, 12288, 96, 49152, 51200, 2048);
+	x->model.flash = true;
+	x->cluster.per_node = 8;
+	x->cluster.nkinds = 1;
+	ptc_device_kind_known("H100-80GB", &x->cluster.kinds[0]);
+	x->cluster.kinds[0].nodes = 1280;
+	x->cluster.intra_bytes_s = x->cluster.node_bytes_s = 400e9;
+	x->work = (struct ptc_work){
+		.model = &x->model, .cluster = &x->cluster, .global_batch = 1536, .reduce_bytes = 2, .uneven = true
+	};
+	ptc_coefs_default(&x->work.coefs);
+	ptc_memory_rules_default(&x->work.memory);
+	x->space = (struct ptc_space){
+		.zero = 1 | 2 | 8, .recompute = 7, .vpp = { 4, { 1, 2, 3, 4 } }, .cp = { 3, { 1, 2, 4 } }
+	};
+}
+
+/* Step times that a search and a frontier may compute: half more than they do. Each takes a tenth of a microsecond, so
+ * that the seconds of docs/planner.md hold. Look-ups compute none. */
+static void test_work_is_bounded(void **state)
+{
+	static const struct {
+		uint32_t devices;
+		uint64_t most;
+	} counts[] = { { 48, 90000 }, { 1024, 220000 }, { 10240, 3200000 } };
+	static struct instance x;
+	struct ptc_choice best;
+	struct ptc_frontier *f;
+	uint64_t all;
+
+	large_instance(&x);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(counts); i++) {
+		uint64_t timed = 0;
+		struct ptc_search_limits limits = { .devices = counts[i].devices, .keep = 1, .timed = &timed };
+		size_t n;
+
+		assert_int_equal(0, ptc_search(&x.work, &x.space, &limits, NULL, &best, &n, NULL));
+		if (!timed || timed > counts[i].most)
+			fail_msg("%u devices: %llu step times, at most %llu", counts[i].devices,
+				 (unsigned long long)timed, (unsigned long long)counts[i].most);
+	}
+	assert_int_equal(0, ptc_frontier_new(&x.work, &x.space, 1024, &f, NULL));
+	all = ptc_frontier_timed(f);
+	if (!all || all > 2500000)
+		fail_msg("a frontier of %llu step times", (unsigned long long)all);
+	for (uint32_t n = 1; n <= 1024; n++)
+		ptc_frontier_best(f, n, 40e9);
+	assert_int_equal(all, ptc_frontier_timed(f));
+	ptc_frontier_free(f);
+}
+
 /* Each allocation fails in turn: one error, nothing leaks. */
 static void test_no_memory(void **state)
 {
@@ -306,6 +371,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_exhaustive),
 		cmocka_unit_test(test_frontier),
+		cmocka_unit_test(test_work_is_bounded),
 		cmocka_unit_test(test_no_memory),
 	};
 

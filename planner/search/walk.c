@@ -66,6 +66,7 @@ static int walk_zero(struct walker *k, struct ptc_cand *c)
 
 		if (!(k->zero & 1 << c->zero) || (alone && k->zero & ((1 << c->zero) - 1)))
 			continue;
+		k->walk->timed++;
 		ptc_cost_time(k->w, c, &k->pipe, &est);
 		if (est.step_s <= k->walk->slowest_s || (k->walk->bound && c->vpp > 1))
 			rc = k->walk->visit(k->walk, c, &k->pipe, &est);

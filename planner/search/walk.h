@@ -19,6 +19,7 @@ struct ptc_walk {
 	int (*visit)(struct ptc_walk *walk, const struct ptc_cand *c, const struct ptc_pipe *p,
 		     struct ptc_estimate *est);
 	void *arg;
+	uint64_t timed; /* number of candidates whose step time was computed */
 };
 /* Stops when `visit` returns other than 0, and returns that value. */
 int ptc_walk_all(struct ptc_walk *walk);

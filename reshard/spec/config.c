@@ -14,7 +14,7 @@
 
 #define KEYS                                                                                                           \
 	"tp, pp, dp, cp, ep, etp, zero, order, stages, micro_batch, global_batch, vpp, replicas, shard, experts, "     \
-	"micro_steps, recompute"
+	"micro_steps, recompute, schedule"
 #define DEFAULT_ORDER "tp-cp-ep-dp-pp"
 #define LAYERS_MAX    999999 /* per stage; six digits keep the text form bounded */
 
@@ -23,6 +23,8 @@ static const char *const axes[5] = { "tp", "cp", "ep", "dp", "pp" };
 static const char *const shards[] = { "flat", "dim0", "buffer" }; /* in the order of enum ptc_shard_kind */
 
 static const char *const recomputes[] = { "none", "selective", "full" }; /* in the order of enum ptc_recompute */
+
+static const char *const schedules[] = { "1f1b", "gpipe", "zb1p" }; /* in the order of enum ptc_schedule */
 
 static const struct {
 	const char *key;
@@ -39,8 +41,8 @@ static const struct {
 	{ "micro_batch", offsetof(struct ptc_config, micro_batch), 0 },
 	{ "global_batch", offsetof(struct ptc_config, global_batch), 0 },
 };
-static const char *const more_keys[] = { "order", "stages",  "vpp",         "replicas",
-					 "shard", "experts", "micro_steps", "recompute" };
+static const char *const more_keys[] = { "order",   "stages",      "vpp",       "replicas", "shard",
+					 "experts", "micro_steps", "recompute", "schedule" };
 enum {
 	KEY_ORDER = PTC_ARRAY_LEN(numbers),
 	KEY_STAGES,
@@ -50,6 +52,7 @@ enum {
 	KEY_EXPERTS,
 	KEY_MICRO_STEPS,
 	KEY_RECOMPUTE,
+	KEY_SCHEDULE,
 	KEY_COUNT
 };
 
@@ -166,6 +169,12 @@ static bool parse_recompute(const char *s, size_t n, struct ptc_config *c)
 	return false;
 }
 
+static bool parse_schedule(const char *s, size_t n, struct ptc_config *c)
+{
+	c->schedule = (uint32_t)find_word(schedules, PTC_ARRAY_LEN(schedules), s, n) + 1;
+	return c->schedule <= PTC_ARRAY_LEN(schedules);
+}
+
 /* Index of the key in numbers[], or KEY_*; KEY_COUNT for an unknown one. */
 static size_t find_key(const char *s, size_t n)
 {
@@ -194,6 +203,8 @@ static bool parse_value(size_t k, const char *s, size_t n, struct ptc_config *c)
 		return ptc_micro_runs_parse(s, n, &c->micro_steps);
 	case KEY_RECOMPUTE:
 		return parse_recompute(s, n, c);
+	case KEY_SCHEDULE:
+		return parse_schedule(s, n, c);
 	default:
 		return parse_number(s, n, INT32_MAX, number_at(c, k));
 	}
@@ -210,6 +221,8 @@ static const char *hint(size_t k)
 		return " (2x6:4x3: the first 2 replicas take 6 micro-batches each, the next 4 take 3)";
 	case KEY_RECOMPUTE:
 		return " (none, selective or full; none/full says it for each kind of layers)";
+	case KEY_SCHEDULE:
+		return " (1f1b, gpipe or zb1p)";
 	default:
 		return "";
 	}
@@ -308,6 +321,8 @@ int ptc_config_format(const struct ptc_config *c, char *buf, size_t size)
 		put(&o, "%smicro_steps=%s", o.len ? "," : "", runs);
 	for (uint32_t i = 0; i < c->nrecompute; i++)
 		put(&o, "%s%s", i ? "/" : o.len ? ",recompute=" : "recompute=", recomputes[c->recompute[i]]);
+	if (c->schedule)
+		put(&o, "%sschedule=%s", o.len ? "," : "", schedules[c->schedule - 1]);
 	if (o.len == 0)
 		put(&o, "tp=1");
 	return o.len < size ? 0 : PTC_ELIMIT;
@@ -422,8 +437,11 @@ static int check_micro_steps(const struct ptc_config *c, struct ptc_error *err)
 	return 0;
 }
 
-static int check_recompute(const struct ptc_config *c, struct ptc_error *err)
+/* What says how ranks compute. */
+static int check_computing(const struct ptc_config *c, struct ptc_error *err)
 {
+	if (c->schedule > PTC_ARRAY_LEN(schedules))
+		return ptc_error_set(err, PTC_EINVAL, "configuration: schedule has an unknown value");
 	if (c->nrecompute > PTC_RECOMPUTE_KINDS)
 		return ptc_error_set(err, PTC_ELIMIT, "configuration: recompute names more than %d kinds of layers",
 				     PTC_RECOMPUTE_KINDS);
@@ -460,7 +478,7 @@ int ptc_config_world(const struct ptc_config *c, uint32_t *ret_world, struct ptc
 	if (!rc)
 		rc = check_micro_steps(c, err);
 	if (!rc)
-		rc = check_recompute(c, err);
+		rc = check_computing(c, err);
 	if (!rc)
 		*ret_world = (uint32_t)world;
 	return rc;

@@ -24,6 +24,13 @@ enum ptc_shard_kind {
 /* What the backward pass computes anew instead of keeping it ("recompute=full"). */
 enum ptc_recompute { PTC_RECOMPUTE_NONE, PTC_RECOMPUTE_SELECTIVE, PTC_RECOMPUTE_FULL };
 
+/* In which order micro-batches pass the pipeline ("schedule=gpipe"). */
+enum ptc_schedule {
+	PTC_SCHEDULE_1F1B,  /* interleaved if vpp > 1 */
+	PTC_SCHEDULE_GPIPE, /* all forward, then all backward; holds every micro-batch */
+	PTC_SCHEDULE_ZB1P   /* zero bubble, ZB1P: 1F1B's memory, a third of its bubble */
+};
+
 struct ptc_config {
 	uint32_t tp, pp, dp, cp, ep, etp; /* world = tp*cp*dp*pp; etp*ep*edp = tp*cp*dp */
 	uint32_t zero;    /* what data-parallel ranks cut: 0 nothing; 1, 2 optimizer fields; 3 parameters too */
@@ -45,6 +52,8 @@ struct ptc_config {
 	 * listed are as the first. n 0: none recomputes. It changes what ranks compute, never what they hold. */
 	uint8_t recompute[PTC_RECOMPUTE_KINDS];
 	uint32_t nrecompute;
+	/* "schedule=1f1b": enum ptc_schedule + 1. 0: the program's own. With it, ranks promise this order and vpp. */
+	uint32_t schedule;
 };
 struct ptc_coords {
 	uint32_t tp, pp, dp, cp;

@@ -277,6 +277,7 @@ int ctl_offline_declared(const struct ctl_offline *o, const char *what, const st
 			its->global_batch = config->global_batch;
 			memcpy(its->recompute, config->recompute, sizeof its->recompute);
 			its->nrecompute = config->nrecompute;
+			its->schedule = config->schedule;
 		}
 		if (ptc_config_format(its, have, PTC_CONFIG_TEXT_MAX) == 0 && !strcmp(want, have))
 			return ptc_layout_declared_new(&o->declared[i], ret, err);

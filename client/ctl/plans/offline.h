@@ -43,8 +43,8 @@ void ctl_offline_done(struct ctl_offline *o);
 /* A configuration's layout, under s or of a --layout; what: the option it comes from. */
 int ctl_offline_layout(const struct ctl_offline *o, const struct ptc_spec *s, const char *what, const char *config,
 		       struct ptc_layout **ret, struct ptc_error *err);
-/* The one of --layout with that configuration; any_batch: whatever its batch and recomputation are. PTC_ENOTFOUND:
- * there is none. */
+/* The one of --layout with that configuration; any_batch: whatever its batch, recomputation and schedule are.
+ * PTC_ENOTFOUND: there is none. */
 int ctl_offline_declared(const struct ctl_offline *o, const char *what, const struct ptc_config *config, bool any_batch,
 			 struct ptc_layout **ret, struct ptc_error *err);
 /* Ranks on devices in order, whatever may be used now. */

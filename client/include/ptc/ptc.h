@@ -127,7 +127,9 @@ PTC_API int ptc_declared(ptc_client *c);
  * selectively, 2 recomputing fully. A program that asks promises to do so. If the configuration has `recompute`, ptcd
  * refuses a rank that has not asked before ptc_declared and ptc_restore. */
 PTC_API int ptc_recompute(ptc_client *c, uint32_t kind);
-
+/* The same of `schedule`, for the order of micro-batches. 0: the program's own; 1: 1F1B; 2: all forward first (GPipe);
+ * 3: zero bubble (ZB1P). *ret_stages: the stages of each rank (vpp), which asking promises, too. */
+PTC_API int ptc_schedule(ptc_client *c, uint32_t *ret_stages);
 enum ptc_blob_scope {
 	PTC_BLOB_RANK = 1, /* restored on the rank with the same coordinates, if they still exist */
 	PTC_BLOB_JOB = 2,  /* one for all ranks, taken from rank 0 */
@@ -143,7 +145,6 @@ PTC_API int ptc_blob_set(ptc_client *c, const char *name, enum ptc_blob_scope sc
  * *ret_len: the blob's length, also if the buffer is too small (PTC_R_LIMIT). */
 PTC_API int ptc_blob_get(ptc_client *c, const char *name, enum ptc_blob_scope scope, void *buffer, size_t capacity,
 			 size_t *ret_len);
-
 /* position: samples of a dataset that the job has consumed since its start. All ranks that set a cursor must set it
  * equally. tag: at most 255 bytes that say under which settings the position is valid, e.g. "n=1000,seed=7". If the tag
  * is "n=N,seed=S;batch=G,micro=M", `ptcctl dataset proof` can check that each epoch consumed every sample once. If
@@ -153,7 +154,6 @@ PTC_API int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, c
 /* 1: found; 0: none in the snapshot. tag_buffer may be NULL. After rollback --skip-data it is not step times batch. */
 PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char *tag_buffer,
 			   size_t tag_capacity);
-
 /* Call it after the last declaration. Blocks until the generation is committed. 1: declared memory, blobs and cursors
  * have the values of the snapshot. 0: the job has no state yet. PTC_R_STALE: the switch failed; call ptc_next. */
 PTC_API int ptc_restore(ptc_client *c);

@@ -26,6 +26,7 @@ BLOB_MAX = 256 << 10
 BLOBS_MAX = 64  # names that a rank carries (ptc.h)
 RANK, JOB, TP = 1, 2, 3  # scopes of blobs
 RECOMPUTE = ("none", "selective", "full")
+SCHEDULES = (None, "1f1b", "gpipe", "zb1p")
 TIED, DEVICE = 1, 2
 
 
@@ -99,6 +100,7 @@ def library():
             ("ptc_tensor_declare", ctypes.c_int, [p, ctypes.POINTER(_TensorDesc)]),
             ("ptc_declared", ctypes.c_int, [p]),
             ("ptc_recompute", ctypes.c_int, [p, ctypes.c_uint32]),
+            ("ptc_schedule", ctypes.c_int, [p, ctypes.POINTER(ctypes.c_uint32)]),
             ("ptc_blob_set", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_int, p, size]),
             ("ptc_blob_get", ctypes.c_int, [p, ctypes.c_char_p, ctypes.c_int, p, size, ctypes.POINTER(size)]),
             ("ptc_cursor_set", ctypes.c_int, [p, ctypes.c_char_p, u64, ctypes.c_char_p]),
@@ -213,6 +215,13 @@ class Client:
         """"none", "selective" or "full": how layers of this kind (0: the model's first) are to be computed backward. A program that asks
         promises to do so; ask before declared() and restore() (ptc_recompute in ptc.h)."""
         return RECOMPUTE[self._check(self._lib.ptc_recompute(self._c, kind))]
+
+    def schedule(self):
+        """(order, stages): the order in which micro-batches pass the pipeline, "1f1b", "gpipe" or "zb1p", or None if it is the program's
+        own; and how many stages each rank has (vpp). A program that asks promises both; ask before declared() and restore()
+        (ptc_schedule in ptc.h)."""
+        stages = ctypes.c_uint32()
+        return SCHEDULES[self._check(self._lib.ptc_schedule(self._c, ctypes.byref(stages)))], stages.value
 
     def blob_set(self, name, data, scope=JOB):
         self._check(self._lib.ptc_blob_set(self._c, name.encode(), scope, data, len(data)))

@@ -250,6 +250,12 @@ class Generation:
         promises to do so; without it ptcd refuses a configuration with `recompute`. Ask before declare() and attach()."""
         return self._client.recompute(kind)
 
+    def schedule(self):
+        """(order, stages): the order in which micro-batches pass the pipeline, "1f1b", "gpipe" or "zb1p", or None if it is the script's
+        own; and how many stages each rank has (vpp). A script that asks promises both; without it ptcd refuses a configuration with
+        `schedule`. Ask before declare() and attach()."""
+        return self._client.schedule()
+
     def __getattr__(self, name):
         if name in self.__dict__.get("_hidden", ()):
             raise ptc.Error(-1, f"{name}: it is known after attach(); what was declared is only being built")

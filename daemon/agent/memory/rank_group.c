@@ -122,6 +122,7 @@ static int desc_fill(struct ptc_group_start *s, const Ptc__V1__SwitchInfo *info,
 	d->micro_batch = c->micro_batch;
 	d->global_batch = c->global_batch;
 	d->recomputes = c->nrecompute > 0;
+	d->scheduled = c->schedule > 0;
 	d->world = g->allocation.world;
 	snprintf(d->rank0_node, sizeof(d->rank0_node), "%s", g->nodes[first]);
 	snprintf(d->rank0_address, sizeof(d->rank0_address), "%s", g->addresses[first]);

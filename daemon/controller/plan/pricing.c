@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The layout of a configuration that differs from this one in its batch or recomputation at most: a price needs no
- * more. */
+/* The layout of a configuration that differs from this one only in its batch, or in what ranks compute when: a price
+ * needs no more. */
 static int known_layout(const struct ptc_manifest_doc *m, const struct ptc_config *config, const char **ret_hash)
 {
 	ptc_auto_free struct ptc_config *other = ptc_calloc(1, sizeof *other);
@@ -28,6 +28,7 @@ static int known_layout(const struct ptc_manifest_doc *m, const struct ptc_confi
 		other->micro_steps = config->micro_steps;
 		memcpy(other->recompute, config->recompute, sizeof other->recompute);
 		other->nrecompute = config->nrecompute;
+		other->schedule = config->schedule;
 		if (ptc_config_format(other, text, PTC_CONFIG_TEXT_MAX) == 0 && strcmp(text, want) == 0)
 			*ret_hash = m->layouts[i].layout_hash;
 	}

@@ -34,6 +34,8 @@
 #define FILE_HEAD       12           /* magic and version */
 #define STRING_MAX      (256u << 10) /* an argument or environment variable */
 #define STRINGS_MAX     4097         /* as many as a job may have, and its seed */
+#define RECOMPUTES      1            /* bits of the byte of what the program has to promise */
+#define SCHEDULED       2
 
 /* ---- description ------------------------------------------------------------- */
 
@@ -166,6 +168,7 @@ int ptc_group_new(const struct ptc_group_desc *desc, struct group **ret, struct 
 	if (rc == 0) {
 		(*ret)->desc.share_devices = desc->share_devices;
 		(*ret)->desc.recomputes = desc->recomputes;
+		(*ret)->desc.scheduled = desc->scheduled;
 	}
 	return rc;
 }
@@ -195,7 +198,7 @@ int ptc_group_save(const struct group *g, struct ptc_error *err)
 	for (size_t i = 0; i < g->desc.nranks; i++)
 		ptc_local_put_u32(&out, g->slots[i].number);
 	ptc_local_put_u8(&out, g->desc.share_devices);
-	ptc_local_put_u8(&out, g->desc.recomputes);
+	ptc_local_put_u8(&out, (uint8_t)(g->desc.recomputes * RECOMPUTES | g->desc.scheduled * SCHEDULED));
 #if PTC_VERSION_RAISED
 	ptc_local_put_u64(&out, PTC_VERSION_ADDED);
 #endif
@@ -252,7 +255,7 @@ int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_
 	uint64_t magic = ptc_local_get_u64(&in), sum;
 	uint32_t version = ptc_local_get_u32(&in);
 	struct group *g = NULL;
-	uint8_t *copy;
+	uint8_t *copy, promises;
 	int rc;
 
 	if (in.bad || magic != FILE_MAGIC || len < FILE_HEAD + sizeof sum)
@@ -281,7 +284,9 @@ int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_
 		g->slots[i].number = ptc_local_get_u32(&in);
 	/* An older ptcd did not say. */
 	g->desc.share_devices = in.p == in.end || ptc_local_get_u8(&in);
-	g->desc.recomputes = in.p != in.end && ptc_local_get_u8(&in);
+	promises = in.p == in.end ? 0 : ptc_local_get_u8(&in);
+	g->desc.recomputes = promises & RECOMPUTES;
+	g->desc.scheduled = promises & SCHEDULED;
 	if (in.bad) {
 		ptc_group_free(g);
 		return ptc_error_set(err, PTC_ECORRUPT, "the file of a group of ranks ends early");

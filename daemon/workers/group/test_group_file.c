@@ -118,7 +118,7 @@ static void an_old_file(void **state)
 	assert_true(d->ranks[0].rank == 20 && d->ranks[0].cp == 26 && d->ranks[1].rank == 27 && d->ranks[1].cp == 33);
 	assert_true(g->built && !g->ending && g->dropping && g->start_step == 77 && g->has_state);
 	assert_true(g->slots[0].number == 5 && g->slots[1].number == 6);
-	assert_true(d->share_devices && !d->recomputes); /* it does not say */
+	assert_true(d->share_devices && !d->recomputes && !d->scheduled); /* it does not say */
 	ptc_group_free(g);
 }
 
@@ -134,9 +134,9 @@ static void additions(void **state)
 	g = loaded(f);
 	assert_true(!g->desc.share_devices && !g->desc.recomputes);
 	ptc_group_free(g);
-	put(&f, 1, 1); /* recomputes */
+	put(&f, 3, 1); /* recomputes, scheduled */
 	g = loaded(f);
-	assert_true(!g->desc.share_devices && g->desc.recomputes);
+	assert_true(!g->desc.share_devices && g->desc.recomputes && g->desc.scheduled);
 	ptc_group_free(g);
 	put(&f, UINT64_C(0x1122334455667788), 8); /* of a version to come */
 	g = loaded(f);

@@ -709,14 +709,17 @@ static bool on_layout(struct worker *k)
 static int promised(const struct worker *k, const struct ptc_local_declared *d, struct ptc_error *err)
 {
 	const struct group *g = k->group;
+	bool recomputes = !g || !g->desc.recomputes || (d->does & PTC_LOCAL_DOES_RECOMPUTE);
+	bool scheduled = !g || !g->desc.scheduled || (d->does & PTC_LOCAL_DOES_SCHEDULE);
 
-	if (!g || !g->desc.recomputes || d->what == PTC_LOCAL_DECLARES_RUNNING || (d->does & PTC_LOCAL_DOES_RECOMPUTE))
+	if ((recomputes && scheduled) || d->what == PTC_LOCAL_DECLARES_RUNNING)
 		return 0;
 	return ptc_error_set(
 		err, PTC_EINVAL,
-		"configuration %.200s has recompute, and the program has not asked for it (ptc_recompute) "
-		"before it declared its state; leave it out of the configuration, or of space: in job.yaml",
-		g->desc.config);
+		"configuration %.200s has %s, and the program has not asked for it (%s) "
+		"before it declared its state; leave it out of the configuration, or %s out of space: in job.yaml",
+		g->desc.config, recomputes ? "schedule" : "recompute", recomputes ? "ptc_schedule" : "ptc_recompute",
+		recomputes ? "vpp" : "recompute");
 }
 
 static bool on_declared(struct ptc_workers *w, struct worker *k, const struct ptc_local_message *m)

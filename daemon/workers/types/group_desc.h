@@ -34,7 +34,7 @@ struct ptc_group_desc {
 	enum ptc_worker_mode mode;
 	bool fast_copy;                       /* copy: fast */
 	bool share_devices;                   /* its ranks may have devices together with other jobs' that say so */
-	bool recomputes;                      /* the configuration has `recompute`, which the program has to promise */
+	bool recomputes, scheduled;           /* the configuration has that, which the program has to promise */
 	bool low;                             /* while others train: its processes start with a low priority */
 	uint64_t snapshot_every;              /* 0: never */
 	uint32_t grace_ms;                    /* from the request to exit to SIGKILL */
