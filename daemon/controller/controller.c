@@ -479,6 +479,7 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 	}
 	ctl->watcher = r->watcher;
 	ctl->plan_json = r->plan_json;
+	ctl->choice = r->choice;
 	ctl->emptied = r->emptied;
 	ctl->nemptied = r->nemptied;
 	r->watcher = NULL;
@@ -605,6 +606,21 @@ static void compare_links(const struct ptc_controller *ctl)
 	ptc_free(links);
 }
 
+/* What became of the pause that the planner predicted. */
+static void compare_pause(const struct ptc_controller *ctl)
+{
+	const bool ran = ctl->intent.run_from;
+	const struct ptc_switch_pause p = ran ? ptc_switch_pause(ctl) : (struct ptc_switch_pause){ 0 };
+	const struct ptc_measured_pause pause = { .resize = ran,
+						  .pause_s = p.total_ms / 1e3,
+						  .moving_s = p.move_ms / 1e3,
+						  .predicted = ctl->choice.predicted,
+						  .predicted_s = ctl->choice.pause_s };
+
+	if (ctl->intent.run_to && ctl->intent.kind == PTC_SWITCH_RESIZE)
+		ptc_measuring_switched(ctl->all->measuring, ctl->uuid, ctl->intent.to_generation, &pause);
+}
+
 static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
 	char *text = NULL, why[1024];
@@ -625,8 +641,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	ctl->recovery.held = false;
 	if (up->status == 0) {
 		text = ptc_switch_summary(ctl);
-		if (ctl->intent.run_to && ctl->intent.kind == PTC_SWITCH_RESIZE)
-			ptc_measuring_switched(ctl->all->measuring, ctl->uuid, ctl->intent.to_generation, text);
+		compare_pause(ctl);
 		compare_links(ctl);
 		committed(ctl);
 	} else {

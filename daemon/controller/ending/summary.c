@@ -69,20 +69,28 @@ static double phase_ms(const struct ptc_controller *ctl, enum ptc_job_phase firs
 }
 
 /* How long ranks stood still, and for what. Arming counts: ranks wait for the last of them to come to the stop. */
-static json_t *pause_json(struct ptc_controller *ctl)
+struct ptc_switch_pause ptc_switch_pause(const struct ptc_controller *ctl)
 {
-	double stop = phase_ms(ctl, PTC_JOB_ARMING, PTC_JOB_ARMING);
-	double copy = phase_ms(ctl, PTC_JOB_SEALING, PTC_JOB_AGREEING);
-	double commit =
-		phase_ms(ctl, PTC_JOB_COMMIT1, PTC_JOB_COMMIT1) + phase_ms(ctl, PTC_JOB_COMMIT2, PTC_JOB_COMMIT2);
-	double end = phase_ms(ctl, PTC_JOB_ENDING, PTC_JOB_ENDING);
-	double build = phase_ms(ctl, PTC_JOB_BUILDING, PTC_JOB_LAYOUT);
-	double move = phase_ms(ctl, PTC_JOB_PREPARING, PTC_JOB_DIGESTING);
-	double restore = phase_ms(ctl, PTC_JOB_FINISHING, PTC_JOB_FINISHING);
+	struct ptc_switch_pause p = { .stop_ms = phase_ms(ctl, PTC_JOB_ARMING, PTC_JOB_ARMING),
+				      .copy_ms = phase_ms(ctl, PTC_JOB_SEALING, PTC_JOB_AGREEING),
+				      .commit_ms = phase_ms(ctl, PTC_JOB_COMMIT1, PTC_JOB_COMMIT1) +
+						   phase_ms(ctl, PTC_JOB_COMMIT2, PTC_JOB_COMMIT2),
+				      .end_ms = phase_ms(ctl, PTC_JOB_ENDING, PTC_JOB_ENDING),
+				      .build_ms = phase_ms(ctl, PTC_JOB_BUILDING, PTC_JOB_LAYOUT),
+				      .move_ms = phase_ms(ctl, PTC_JOB_PREPARING, PTC_JOB_DIGESTING),
+				      .restore_ms = phase_ms(ctl, PTC_JOB_FINISHING, PTC_JOB_FINISHING) };
 
-	return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "total_ms",
-			 stop + copy + commit + end + build + move + restore, "stop_ms", stop, "copy_ms", copy,
-			 "commit_ms", commit, "end_ms", end, "build_ms", build, "move_ms", move, "restore_ms", restore);
+	p.total_ms = p.stop_ms + p.copy_ms + p.commit_ms + p.end_ms + p.build_ms + p.move_ms + p.restore_ms;
+	return p;
+}
+
+static json_t *pause_json(const struct ptc_controller *ctl)
+{
+	const struct ptc_switch_pause p = ptc_switch_pause(ctl);
+
+	return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "total_ms", p.total_ms, "stop_ms", p.stop_ms,
+			 "copy_ms", p.copy_ms, "commit_ms", p.commit_ms, "end_ms", p.end_ms, "build_ms", p.build_ms,
+			 "move_ms", p.move_ms, "restore_ms", p.restore_ms);
 }
 
 /* What goes on as before (docs/control.md): training under another configuration adds in another order, and with a
@@ -153,12 +161,11 @@ static void device_json(const struct ptc_controller *ctl, json_t *root)
 		json_object_set_new(root, "device_unfinished", json_true());
 }
 
-char *ptc_switch_summary(struct ptc_controller *ctl)
+static json_t *summary_json(struct ptc_controller *ctl)
 {
 	uint64_t wire = 0, copied = 0, verified = ctl->captured_bytes;
 	json_t *plan = NULL, *root;
 	double ahead;
-	char *text;
 
 	for (size_t i = 0; i < ctl->npulls; i++) {
 		wire += ctl->pulls[i].wire_bytes;
@@ -189,7 +196,14 @@ char *ptc_switch_summary(struct ptc_controller *ctl)
 	}
 	if (root && ptc_ahead_took(ctl, &ahead))
 		json_object_set_new(root, "built_ahead_ms", json_real(ahead * 1e3));
-	text = root ? ptc_json_text(root) : NULL;
+	return root;
+}
+
+char *ptc_switch_summary(struct ptc_controller *ctl)
+{
+	json_t *root = summary_json(ctl);
+	char *text = root ? ptc_json_text(root) : NULL;
+
 	json_decref(root);
 	return text;
 }
@@ -267,12 +281,8 @@ json_t *ptc_switch_brief(struct ptc_controller *ctl)
 					    "device_peer_bytes",
 					    "device_host_bytes",
 					    "device_unfinished" };
-	char *text = ptc_switch_summary(ctl);
-	json_t *summary = NULL, *brief = json_object(), *plan;
+	json_t *summary = summary_json(ctl), *brief = json_object(), *plan;
 
-	if (text)
-		ptc_json_load("summary", text, strlen(text), &summary, NULL);
-	ptc_free(text);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(kept); i++)
 		if (json_object_get(summary, kept[i]))
 			json_object_set(brief, kept[i], json_object_get(summary, kept[i]));
