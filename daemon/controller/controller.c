@@ -485,6 +485,7 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 	}
 	ctl->watcher = r->watcher;
 	ctl->plan_json = r->plan_json;
+	ctl->choice = r->choice;
 	ctl->emptied = r->emptied;
 	ctl->nemptied = r->nemptied;
 	r->watcher = NULL;
@@ -584,7 +585,7 @@ static void count(const struct ptc_controller *ctl, bool was_committed)
 {
 	struct ptc_switch_tally *t = &ptc_switch_tally;
 	const int64_t now = ptc_sys_now_ns();
-	double paused, slowed;
+	struct ptc_switch_pause pause;
 	json_t *plan = NULL;
 
 	for (size_t i = 0; i < ctl->npulls; i++) {
@@ -598,9 +599,10 @@ static void count(const struct ptc_controller *ctl, bool was_committed)
 		t->bound_bytes += (uint64_t)json_integer_value(
 			json_object_get(json_object_get(plan, "totals"), "bound_any_mapping"));
 	json_decref(plan);
-	if (was_committed && ptc_switch_lost(ctl, &paused, &slowed)) {
-		ptc_histogram_add(&t->paused, (int64_t)(paused * 1e9));
-		ptc_histogram_add(&t->slowed, (int64_t)(slowed * 1e9));
+	if (was_committed && ctl->intent.run_from) {
+		pause = ptc_switch_pause(ctl);
+		ptc_histogram_add(&t->paused, (int64_t)(pause.total_ms * 1e6));
+		ptc_histogram_add(&t->slowed, (int64_t)(PTC_MAX(0.0, pause.slowed_ms) * 1e6));
 	}
 	for (size_t i = 0; i < ctl->nphases; i++)
 		ptc_histogram_add(&t->phases[ctl->phases[i].phase],
@@ -614,6 +616,21 @@ static void compare_links(const struct ptc_controller *ctl)
 
 	ptc_measuring_links(ctl->all->measuring, links, n);
 	ptc_free(links);
+}
+
+/* What became of the pause that the planner predicted. */
+static void compare_pause(const struct ptc_controller *ctl)
+{
+	const bool ran = ctl->intent.run_from;
+	const struct ptc_switch_pause p = ran ? ptc_switch_pause(ctl) : (struct ptc_switch_pause){ 0 };
+	const struct ptc_measured_pause pause = { .resize = ran,
+						  .pause_s = p.total_ms / 1e3,
+						  .moving_s = p.move_ms / 1e3,
+						  .predicted = ctl->choice.predicted,
+						  .predicted_s = ctl->choice.pause_s };
+
+	if (ctl->intent.run_to && ctl->intent.kind == PTC_SWITCH_RESIZE)
+		ptc_measuring_switched(ctl->all->measuring, ctl->uuid, ctl->intent.to_generation, &pause);
 }
 
 static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
@@ -636,8 +653,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	ctl->recovery.held = false;
 	if (up->status == 0) {
 		text = ptc_switch_summary(ctl);
-		if (ctl->intent.run_to && ctl->intent.kind == PTC_SWITCH_RESIZE)
-			ptc_measuring_switched(ctl->all->measuring, ctl->uuid, ctl->intent.to_generation, text);
+		compare_pause(ctl);
 		compare_links(ctl);
 		committed(ctl);
 	} else {

@@ -93,6 +93,7 @@ struct ptc_switch_request {
 	struct ptc_view source_view;  /* of an import from an older snapshot, `source`; owned */
 	uint64_t base_generation, base_snapshot; /* of the record that it was planned for */
 	char *plan_json;                         /* the summary's part about the plan; owned */
+	struct ptc_plan_choice choice;           /* the plan's */
 	char (*emptied)[PTC_NAME_MAX + 1];       /* keepers of copies that have none, as the plan found; owned */
 	size_t nemptied;
 	struct ptc_watcher *watcher; /* a reference; owned */

@@ -52,6 +52,7 @@ void ptc_controller_switch_done(struct ptc_controller *ctl)
 	ptc_free(ctl->from_config);
 	ptc_free(ctl->digests);
 	ctl->plan_json = ctl->from_config = NULL;
+	ctl->choice = (struct ptc_plan_choice){ 0 };
 	ctl->emptied = NULL;
 	ctl->nemptied = 0;
 	ctl->digests = NULL;

@@ -46,6 +46,7 @@ struct ptc_controller {
 	struct ptc_intent_doc intent;
 	char plan_hash[PTC_HASH_HEX]; /* of the first node that answered Prepare */
 	char *plan_json;
+	struct ptc_plan_choice choice;     /* as in the request; of zeros after another controller planned it */
 	char (*emptied)[PTC_NAME_MAX + 1]; /* as in the request: not counted among view.copies */
 	size_t nemptied;
 	char *from_config;                /* the configuration it began with, for its summary */
@@ -135,8 +136,12 @@ const char *ptc_switch_name(const struct ptc_controller *ctl);      /* "resize",
 const char *ptc_switch_to_config(const struct ptc_controller *ctl); /* "": there is none */
 char *ptc_switch_summary(struct ptc_controller *ctl);               /* ptc_free it; NULL: out of memory */
 json_t *ptc_switch_brief(struct ptc_controller *ctl);               /* for its event */
-/* Training time that the switch which has just been committed cost, without the first step. False: none. */
-bool ptc_switch_lost(const struct ptc_controller *ctl, double *ret_paused_s, double *ret_slowed_s);
+/* How long its ranks stood still, and for what; zeros but for phases that it had. */
+struct ptc_switch_pause {
+	double total_ms, stop_ms, copy_ms, commit_ms, end_ms, build_ms, move_ms, restore_ms;
+	double slowed_ms; /* what ranks that built ahead slowed the others by; below 0: that is not known */
+};
+struct ptc_switch_pause ptc_switch_pause(const struct ptc_controller *ctl);
 /* What links between nodes have given while they had them to themselves; ptc_free it. NULL: nothing is known. */
 struct ptc_link_use *ptc_switch_links(const struct ptc_controller *ctl, size_t *ret_n);
 

@@ -27,6 +27,7 @@ struct ptc_plan_request {
 struct ptc_planned {
 	struct ptc_generation_doc to;
 	char *json; /* docs/control.md describes it */
+	struct ptc_plan_choice choice;
 	bool stays; /* the planner finds that no switch pays; `to` is the present generation */
 	/* Nodes that are up and have lost the copies that the document names there: the plan counts on none of these.
 	 */

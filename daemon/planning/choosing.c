@@ -291,6 +291,11 @@ static json_t *kinds(const struct ptc_job_work *w, const struct ptc_planning_ask
 	return rows;
 }
 
+static double horizon_of(const struct ptc_planning_ask *ask, const struct ptc_job_work *w)
+{
+	return ask->horizon_s > 0 ? ask->horizon_s : w->horizon_s;
+}
+
 static json_t *head(const struct ptc_job_work *w, const struct ptc_planning_ask *ask)
 {
 	const char *model = w->no_model.code ? "none" : w->inferred[0] ? "inferred" : "described";
@@ -299,8 +304,8 @@ static json_t *head(const struct ptc_job_work *w, const struct ptc_planning_ask 
 	return json_pack("{s:i, s:I, s:b, s:I, s:b, s:b, s:f, s:s, s:{s:I, s:b, s:I}, s:o}", "version", 1, "gpus",
 			 (json_int_t)ask->gpus, "calibrated", (int)(w->cal != NULL), "measured_steps",
 			 (json_int_t)w->nsteps, "profiled", (int)!w->assumed, "links_known", (int)w->linked,
-			 "horizon_s", ask->horizon_s > 0 ? ask->horizon_s : w->horizon_s, "model", model, "remembered",
-			 "devices", (json_int_t)memo.devices, "frontier", (int)memo.frontier, "searches",
+			 "horizon_s", horizon_of(ask, w), "model", model, "remembered", "devices",
+			 (json_int_t)memo.devices, "frontier", (int)memo.frontier, "searches",
 			 (json_int_t)memo.searches, "kinds", kinds(w, ask));
 }
 
@@ -310,7 +315,7 @@ static struct ptc_choose_rules rules_of(const struct ptc_planning_ask *ask, cons
 					struct pricer *p)
 {
 	return (struct ptc_choose_rules){ .objective = ask->objective,
-					  .horizon_s = ask->horizon_s > 0 ? ask->horizon_s : w->horizon_s,
+					  .horizon_s = horizon_of(ask, w),
 					  .price_hour = w->profile.cluster.kinds[0].price_hour,
 					  .price = ask->price || ask->live ? price : NULL,
 					  .arg = p,
@@ -444,6 +449,11 @@ static int answer(const struct ptc_planning_ask *ask, struct pricer *p, const st
 
 	ret->config = p->config;
 	ret->stays = v[0].stays;
+	ret->choice = (struct ptc_plan_choice){ .by = PTC_CHOICE_BY_PLANNER,
+						.predicted = true,
+						.pause_s = v[0].price.down_s,
+						.break_even_s = v[0].break_even_s,
+						.horizon_s = horizon_of(ask, p->work) };
 	for (size_t i = 0; rc == 0 && i < n; i++)
 		json_array_append_new(rows, row(p, &v[i]));
 	ret->json = rc ? NULL : head(p->work, ask);

@@ -45,7 +45,7 @@
 struct note {
 	char uuid[PTC_UUID_TEXT];
 	uint64_t generation;
-	char *summary;
+	struct ptc_measured_pause pause;
 	unsigned looks; /* that did not find its run */
 };
 struct watched {
@@ -58,7 +58,7 @@ struct watched {
 	double windows[WINDOWS], written_s, peak_bytes;
 	size_t nwindows, written_windows;
 	uint64_t steps;
-	json_t *switched; /* summary of the switch that made this generation; NULL: none, or told */
+	struct ptc_measured_pause switched; /* the switch that made this generation; zeros: none, or told */
 };
 struct ptc_measuring {
 	struct ptc_measuring_opts opts;
@@ -236,16 +236,10 @@ static bool predict(struct ptc_measuring *m, const struct watched *w, struct ptc
 	return yes;
 }
 
-static double number(const json_t *o, const char *key)
-{
-	return json_number_value(json_object_get(o, key));
-}
-
 /* "tp=2: a step takes 0.210 s, 0.200 s were predicted (5 % less); the pause was 2.1 s, 3 s ...; a device had ..." */
 static void tell(struct ptc_measuring *m, struct watched *w, double step_s, const struct ptc_choice *predicted)
 {
-	const json_t *choice = json_object_get(json_object_get(w->switched, "plan"), "choice");
-	double pause = number(json_object_get(w->switched, "pause"), "total_ms") / 1e3, was = predicted->est.step_s;
+	double pause = w->switched.pause_s, was = predicted->est.step_s;
 	char text[512];
 	size_t at;
 
@@ -254,8 +248,8 @@ static void tell(struct ptc_measuring *m, struct watched *w, double step_s, cons
 			      step_s, was, 100 * predicted->sd, 100 * (was / step_s - 1));
 	if (pause > 0 && at < sizeof text)
 		at += (size_t)snprintf(text + at, sizeof text - at, "; the pause took %.3g s", pause);
-	if (pause > 0 && json_object_get(choice, "pause_s") && at < sizeof text)
-		at += (size_t)snprintf(text + at, sizeof text - at, ", predicted %.3g s", number(choice, "pause_s"));
+	if (pause > 0 && w->switched.predicted && at < sizeof text)
+		at += (size_t)snprintf(text + at, sizeof text - at, ", predicted %.3g s", w->switched.predicted_s);
 	if (at < sizeof text)
 		at += (size_t)snprintf(text + at, sizeof text - at, "; memory of a device: predicted %.3g GB",
 				       predicted->est.memory_bytes / 1e9);
@@ -295,8 +289,7 @@ static void write_step(struct ptc_measuring *m, struct watched *w, double step_s
 	w->written_windows = w->nwindows;
 	if (known)
 		tell(m, w, step_s, &predicted);
-	json_decref(w->switched);
-	w->switched = NULL;
+	w->switched = (struct ptc_measured_pause){ 0 };
 out:
 	ptc_free(d);
 }
@@ -333,16 +326,14 @@ static struct watched *find(struct ptc_measuring *m, const char *uuid)
 }
 
 /* A resize counts as a change; a run's pause is not one. */
-static void add_change(struct ptc_measuring *m, struct watched *w, const json_t *summary)
+static void add_change(struct ptc_measuring *m, struct watched *w, const struct ptc_measured_pause *pause)
 {
-	const json_t *pause = json_object_get(summary, "pause");
-	const char *kind = json_string_value(json_object_get(summary, "kind"));
 	struct ptc_measured_change c = { .time_ms = ptc_sys_realtime_ms(),
-					 .pause_s = number(pause, "total_ms") / 1e3,
-					 .moving_s = number(pause, "move_ms") / 1e3 };
+					 .pause_s = pause->pause_s,
+					 .moving_s = pause->moving_s };
 	struct ptc_measured_doc *d = ptc_calloc(1, sizeof *d);
 
-	if (d && kind && strcmp(kind, "resize") == 0) {
+	if (d && pause->resize) {
 		ptc_free(ptc_planning_measured(m->opts.planning, w->run.uuid, d));
 		ptc_measured_change_add(d, &c);
 		write_doc(m, &w->run, d, NULL);
@@ -354,17 +345,14 @@ static void add_change(struct ptc_measuring *m, struct watched *w, const json_t 
 static bool take_note(struct ptc_measuring *m, struct note *n)
 {
 	struct watched *w = find(m, n->uuid);
-	json_t *summary = NULL;
 
 	if (!w)
 		return ++n->looks == NOTE_LOOKS; /* it does not run */
 	if (w->run.generation < n->generation)
 		return false;
-	if (w->wanted && w->run.generation == n->generation &&
-	    ptc_json_load("summary", n->summary, strlen(n->summary), &summary, NULL) == 0) {
-		add_change(m, w, summary);
-		json_decref(w->switched);
-		w->switched = summary;
+	if (w->wanted && w->run.generation == n->generation) {
+		add_change(m, w, &n->pause);
+		w->switched = n->pause;
 	}
 	return true;
 }
@@ -380,31 +368,26 @@ static void take_notes(struct ptc_measuring *m)
 	m->nnotes = 0;
 	pthread_mutex_unlock(&m->lock);
 	for (size_t i = 0; i < n; i++)
-		if (take_note(m, &notes[i]))
-			ptc_free(notes[i].summary);
-		else
+		if (!take_note(m, &notes[i]))
 			notes[left++] = notes[i];
 	pthread_mutex_lock(&m->lock);
 	for (size_t i = 0; i < left; i++)
 		if (m->nnotes < NOTES)
 			m->notes[m->nnotes++] = notes[i];
-		else
-			ptc_free(notes[i].summary);
 	pthread_mutex_unlock(&m->lock);
 }
 
-void ptc_measuring_switched(struct ptc_measuring *m, const char *uuid, uint64_t generation, const char *summary)
+void ptc_measuring_switched(struct ptc_measuring *m, const char *uuid, uint64_t generation,
+			    const struct ptc_measured_pause *pause)
 {
-	struct note n = { .generation = generation };
+	struct note n = { .generation = generation, .pause = *pause };
 
-	if (!m || !summary || !(n.summary = ptc_strdup(summary)))
+	if (!m)
 		return;
 	snprintf(n.uuid, sizeof n.uuid, "%s", uuid);
 	pthread_mutex_lock(&m->lock);
-	if (m->nnotes < NOTES)
+	if (m->nnotes < NOTES) /* else nobody has looked for a minute: the change is not counted */
 		m->notes[m->nnotes++] = n;
-	else
-		ptc_free(n.summary); /* nobody has looked for a minute: the change is not counted */
 	pthread_mutex_unlock(&m->lock);
 }
 
@@ -583,7 +566,6 @@ static bool has_model(struct ptc_measuring *m, const struct ptc_measuring_run *r
 static void watched_done(struct watched *w)
 {
 	ptc_free(w->run.config);
-	json_decref(w->switched);
 }
 
 static void watch(struct ptc_measuring *m, struct ptc_measuring_run *r)
@@ -680,8 +662,6 @@ struct ptc_measuring *ptc_measuring_free(struct ptc_measuring *m)
 	pthread_join(m->thread, NULL);
 	for (size_t i = 0; i < m->n; i++)
 		watched_done(&m->w[i]);
-	for (size_t i = 0; i < m->nnotes; i++)
-		ptc_free(m->notes[i].summary);
 	ptc_free(m->links);
 	ptc_planning_shape_done(&m->shape);
 	pthread_cond_destroy(&m->wake);

@@ -39,6 +39,13 @@ void ptc_measuring_created(struct ptc_measuring *m, const char *uuid, const char
 /* [loop] A switch has been committed; what its n links have given is compared with what was measured. uses: copied. m
  * NULL ok. */
 void ptc_measuring_links(struct ptc_measuring *m, const struct ptc_link_use *uses, size_t n);
-/* [loop] A switch to a generation whose ranks run has been committed; summary: of the switch (docs/control.md), copied.
- * NULL ok. */
-void ptc_measuring_switched(struct ptc_measuring *m, const char *uuid, uint64_t generation, const char *summary);
+/* How long the ranks of a switch stood still. */
+struct ptc_measured_pause {
+	bool resize;              /* ranks ran before it, too: it counts as a change */
+	double pause_s, moving_s; /* of the pause, the time in which bytes moved */
+	bool predicted;           /* the planner has said predicted_s before */
+	double predicted_s;
+};
+/* [loop] A switch to a generation whose ranks run has been committed. pause: copied. m NULL ok. */
+void ptc_measuring_switched(struct ptc_measuring *m, const char *uuid, uint64_t generation,
+			    const struct ptc_measured_pause *pause);

@@ -86,11 +86,21 @@ struct ptc_planning_ask {
 	bool (*gone)(const void *gone_arg); /* nobody wants the answer any more; NULL: somebody does */
 	const void *gone_arg;
 };
-#define PTC_PLANNING_WHY_MAX (PTC_WHY_MAX + 1024)
+/* Who has chosen a configuration, and what the planner predicts of the switch to it. Borrows nothing. */
+struct ptc_plan_choice {
+	const char *by;      /* PTC_CHOICE_BY_PLANNER, "table" or "scaling of dp"; NULL: it was given */
+	bool predicted;      /* by the planner: the next three are known */
+	double pause_s;      /* of the switch */
+	double break_even_s; /* after so long it has paid that back; INFINITY: never */
+	double horizon_s;    /* to the next change; 0: not known */
+};
+#define PTC_CHOICE_BY_PLANNER "planner"
+#define PTC_PLANNING_WHY_MAX  (PTC_WHY_MAX + 1024)
 struct ptc_planning_answer {
 	struct ptc_config config;
 	bool stays; /* it is what is now, and no switch pays */
 	char why[PTC_PLANNING_WHY_MAX];
+	struct ptc_plan_choice choice;
 	uint32_t *nodes; /* of each rank of config, its node in the shape; NULL: wherever. ptc_free it */
 	bool *leave;     /* of each node of the shape, whether it is not to be used; NULL: all may be. ptc_free it */
 	json_t *json;    /* docs/control.md, "advice"; json_decref it */

@@ -644,6 +644,7 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 	if (!ask->source)
 		r.to = planned.to;
 	r.plan_json = planned.json;
+	r.choice = planned.choice;
 	r.emptied = planned.emptied;
 	r.nemptied = planned.nemptied;
 	r.base_generation = v.from_generation;

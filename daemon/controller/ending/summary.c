@@ -68,13 +68,6 @@ static double phase_ms(const struct ptc_controller *ctl, enum ptc_job_phase firs
 	return (double)sum / 1e6;
 }
 
-/* Milliseconds (docs/control.md, `pause`). */
-struct pause {
-	double stop, copy, commit, end, build, move, restore, total;
-	double slowed; /* what ranks that built ahead slowed the others by; below 0: that is not known */
-	bool ahead;
-};
-
 static double slowed_ms(const struct ptc_controller *ctl, double stop_ms)
 {
 	int64_t stood = 0;
@@ -89,49 +82,38 @@ static double slowed_ms(const struct ptc_controller *ctl, double stop_ms)
 }
 
 /* How long ranks stood still, and for what. Arming counts: ranks wait for the last of them to come to the stop. */
-static struct pause pause_of(const struct ptc_controller *ctl)
+struct ptc_switch_pause ptc_switch_pause(const struct ptc_controller *ctl)
 {
-	struct pause p = {
-		.stop = phase_ms(ctl, PTC_JOB_ARMING, PTC_JOB_ARMING),
-		.copy = phase_ms(ctl, PTC_JOB_SEALING, PTC_JOB_AGREEING),
-		.commit = phase_ms(ctl, PTC_JOB_COMMIT1, PTC_JOB_COMMIT1) +
-			  phase_ms(ctl, PTC_JOB_COMMIT2, PTC_JOB_COMMIT2),
-		.end = phase_ms(ctl, PTC_JOB_ENDING, PTC_JOB_ENDING),
-		.build = phase_ms(ctl, PTC_JOB_BUILDING, PTC_JOB_LAYOUT),
-		.move = phase_ms(ctl, PTC_JOB_PREPARING, PTC_JOB_DIGESTING),
-		.restore = phase_ms(ctl, PTC_JOB_FINISHING, PTC_JOB_FINISHING),
-	};
+	struct ptc_switch_pause p = { .stop_ms = phase_ms(ctl, PTC_JOB_ARMING, PTC_JOB_ARMING),
+				      .copy_ms = phase_ms(ctl, PTC_JOB_SEALING, PTC_JOB_AGREEING),
+				      .commit_ms = phase_ms(ctl, PTC_JOB_COMMIT1, PTC_JOB_COMMIT1) +
+						   phase_ms(ctl, PTC_JOB_COMMIT2, PTC_JOB_COMMIT2),
+				      .end_ms = phase_ms(ctl, PTC_JOB_ENDING, PTC_JOB_ENDING),
+				      .build_ms = phase_ms(ctl, PTC_JOB_BUILDING, PTC_JOB_LAYOUT),
+				      .move_ms = phase_ms(ctl, PTC_JOB_PREPARING, PTC_JOB_DIGESTING),
+				      .restore_ms = phase_ms(ctl, PTC_JOB_FINISHING, PTC_JOB_FINISHING) };
 	double built;
 
-	p.total = p.stop + p.copy + p.commit + p.end + p.build + p.move + p.restore;
-	p.ahead = ptc_ahead_took(ctl, &built);
-	if (p.ahead)
-		p.slowed = slowed_ms(ctl, p.stop);
+	p.total_ms = p.stop_ms + p.copy_ms + p.commit_ms + p.end_ms + p.build_ms + p.move_ms + p.restore_ms;
+	if (ptc_ahead_took(ctl, &built))
+		p.slowed_ms = slowed_ms(ctl, p.stop_ms);
 	return p;
 }
 
 static json_t *pause_json(const struct ptc_controller *ctl)
 {
-	struct pause p = pause_of(ctl);
-	json_t *json = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "total_ms", p.total, "stop_ms", p.stop,
-				 "copy_ms", p.copy, "commit_ms", p.commit, "end_ms", p.end, "build_ms", p.build,
-				 "move_ms", p.move, "restore_ms", p.restore);
+	const struct ptc_switch_pause p = ptc_switch_pause(ctl);
+	double built;
+	json_t *json = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "total_ms", p.total_ms, "stop_ms",
+				 p.stop_ms, "copy_ms", p.copy_ms, "commit_ms", p.commit_ms, "end_ms", p.end_ms,
+				 "build_ms", p.build_ms, "move_ms", p.move_ms, "restore_ms", p.restore_ms);
 
-	if (json && p.slowed >= 0) {
-		if (p.ahead)
-			json_object_set_new(json, "slowed_ms", json_real(p.slowed));
-		json_object_set_new(json, "lost_ms", json_real(p.total + p.slowed));
+	if (json && p.slowed_ms >= 0) {
+		if (ptc_ahead_took(ctl, &built))
+			json_object_set_new(json, "slowed_ms", json_real(p.slowed_ms));
+		json_object_set_new(json, "lost_ms", json_real(p.total_ms + p.slowed_ms));
 	}
 	return json;
-}
-
-bool ptc_switch_lost(const struct ptc_controller *ctl, double *ret_paused_s, double *ret_slowed_s)
-{
-	struct pause p = pause_of(ctl);
-
-	*ret_paused_s = p.total / 1e3;
-	*ret_slowed_s = PTC_MAX(0.0, p.slowed) / 1e3;
-	return ctl->intent.run_from;
 }
 
 /* What goes on as before (docs/control.md): training under another configuration adds in another order, and with a
@@ -202,12 +184,11 @@ static void device_json(const struct ptc_controller *ctl, json_t *root)
 		json_object_set_new(root, "device_unfinished", json_true());
 }
 
-char *ptc_switch_summary(struct ptc_controller *ctl)
+static json_t *summary_json(struct ptc_controller *ctl)
 {
 	uint64_t wire = 0, copied = 0, verified = ctl->captured_bytes;
 	json_t *plan = NULL, *root;
 	double ahead;
-	char *text;
 
 	for (size_t i = 0; i < ctl->npulls; i++) {
 		wire += ctl->pulls[i].wire_bytes;
@@ -238,7 +219,14 @@ char *ptc_switch_summary(struct ptc_controller *ctl)
 	}
 	if (root && ptc_ahead_took(ctl, &ahead))
 		json_object_set_new(root, "built_ahead_ms", json_real(ahead * 1e3));
-	text = root ? ptc_json_text(root) : NULL;
+	return root;
+}
+
+char *ptc_switch_summary(struct ptc_controller *ctl)
+{
+	json_t *root = summary_json(ctl);
+	char *text = root ? ptc_json_text(root) : NULL;
+
 	json_decref(root);
 	return text;
 }
@@ -316,12 +304,8 @@ json_t *ptc_switch_brief(struct ptc_controller *ctl)
 					    "device_peer_bytes",
 					    "device_host_bytes",
 					    "device_unfinished" };
-	char *text = ptc_switch_summary(ctl);
-	json_t *summary = NULL, *brief = json_object(), *plan;
+	json_t *summary = summary_json(ctl), *brief = json_object(), *plan;
 
-	if (text)
-		ptc_json_load("summary", text, strlen(text), &summary, NULL);
-	ptc_free(text);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(kept); i++)
 		if (json_object_get(summary, kept[i]))
 			json_object_set(brief, kept[i], json_object_get(summary, kept[i]));

@@ -225,6 +225,7 @@ static void planned_move(struct ptc_controller *ctl, struct ptc_recovery_plan *p
 	r.end = PTC_RUN_STOPPED;
 	r.to = p->planned.to;
 	r.plan_json = p->planned.json;
+	r.choice = p->planned.choice;
 	r.emptied = p->planned.emptied;
 	r.nemptied = p->planned.nemptied;
 	if (ctl->submit(ctl, &r, &err) != 0) {

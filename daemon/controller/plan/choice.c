@@ -63,9 +63,10 @@ static int by_planner(struct ptc_pricer *pr, const struct ptc_plan_request *req,
 	*ret_config = a->config;
 	ret->stays = a->stays;
 	snprintf(ret->why, sizeof ret->why, "%s", a->why);
+	ret->choice = a->choice;
 	first = json_array_get(json_object_get(a->json, "candidates"), 0);
 	*ret_choice = first ? json_copy(first) : json_object();
-	json_object_set_new(*ret_choice, "by", json_string("planner"));
+	json_object_set_new(*ret_choice, "by", json_string(a->choice.by));
 	json_object_set_new(*ret_choice, "why", json_string(a->why));
 	json_object_set(*ret_choice, "calibrated", json_object_get(a->json, "calibrated"));
 	json_object_set(*ret_choice, "profiled", json_object_get(a->json, "profiled"));
@@ -127,8 +128,11 @@ int ptc_plan_choose_config(struct ptc_controllers *all, const struct ptc_view *v
 		by = "scaling of dp";
 		rc = default_config(v->from.config, req->gpus, ret_config, err);
 	}
-	*ret_choice = rc ? NULL : json_pack("{s:s}", "by", by);
-	return rc;
+	if (rc)
+		return rc;
+	ret->choice = (struct ptc_plan_choice){ .by = by };
+	*ret_choice = json_pack("{s:s}", "by", by);
+	return 0;
 }
 
 /* A job is not started on devices on which it would not be started again. */

@@ -22,6 +22,7 @@
 #include "formats/json.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -299,19 +300,18 @@ static void stays(struct ptc_controller *ctl, const char *why)
 }
 
 /* By the planner's figures. False: it would, or nothing is predicted. */
-static bool hardly_pays(const json_t *choice, char *why, size_t size)
+static bool hardly_pays(const struct ptc_planned *p, char *why, size_t size)
 {
-	const json_t *even = json_object_get(choice, "break_even_s");
-	double horizon = json_number_value(json_object_get(choice, "horizon_s")), after = json_number_value(even);
+	const struct ptc_plan_choice *c = &p->choice;
 
-	if (!(horizon > 0) || json_object_get(choice, "step_s") == NULL || (even && after * PAYS <= horizon))
+	if (!c->predicted || !(c->horizon_s > 0) || c->break_even_s * PAYS <= c->horizon_s)
 		return false;
-	if (even)
+	if (isfinite(c->break_even_s))
 		snprintf(
 			why, size,
 			"%.200s would pay its pause back after %.3g s, and has to do so %d times over in the %.0f s to "
 			"the next change",
-			json_string_value(json_object_get(choice, "config")), after, PAYS, horizon);
+			p->to.config, c->break_even_s, PAYS, c->horizon_s);
 	else
 		snprintf(why, size, "no switch pays its pause back");
 	return true;
@@ -334,6 +334,7 @@ bool ptc_growth_submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p, 
 	r.end = PTC_RUN_STOPPED;
 	r.to = p->planned.to;
 	r.plan_json = p->planned.json;
+	r.choice = p->planned.choice;
 	r.emptied = p->planned.emptied;
 	r.nemptied = p->planned.nemptied;
 	*ret_id = r.id;
@@ -345,15 +346,15 @@ bool ptc_growth_submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p, 
 	return true;
 }
 
-static void grow(struct ptc_controller *ctl, struct ptc_recovery_plan *p, const json_t *choice)
+static void grow(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
-	const char *why = json_string_value(json_object_get(choice, "why"));
-	const char *by = json_string_value(json_object_get(choice, "by"));
+	const char *by = p->planned.choice.by;
 	uint64_t id;
-	char to[200];
+	char to[200], why[PTC_PLANNING_WHY_MAX];
 
-	snprintf(to, sizeof to, "%s", p->planned.to.config);
+	snprintf(to, sizeof to, "%s", p->planned.to.config); /* submit takes the plan */
+	snprintf(why, sizeof why, "%s", p->planned.why);
 	if (!ptc_growth_submit(ctl, p, &id)) {
 		try_later(g);
 		return;
@@ -361,10 +362,10 @@ static void grow(struct ptc_controller *ctl, struct ptc_recovery_plan *p, const 
 	g->switch_id = id;
 	ptc_event(ctl->all->cluster, ctl->uuid, "joined",
 		  "more devices are free, of %s; the job goes from %s to %s, %s%s", g->joined, ctl->view.from.config,
-		  to, why ? "" : "by its ",
-		  why  ? why
-		  : by ? by
-		       : "table");
+		  to, why[0] ? "" : "by its ",
+		  why[0] ? why
+		  : by   ? by
+			 : "table");
 }
 
 bool ptc_growth_passes(int status)
@@ -376,7 +377,6 @@ static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
 	char why[PTC_PLANNING_WHY_MAX];
-	json_t *plan = NULL, *choice;
 
 	ptc_recovery_keep(ctl, p);
 	if (!ptc_growth_rests(ctl) || ctl->record.run != PTC_RUN_LIVE || !g->since_ns)
@@ -395,14 +395,10 @@ static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 		stays(ctl, p->planned.why);
 		return;
 	}
-	if (ptc_json_load("plan", p->planned.json, strlen(p->planned.json), &plan, NULL) != 0)
-		return;
-	choice = json_object_get(plan, "choice");
-	if (hardly_pays(choice, why, sizeof why))
+	if (hardly_pays(&p->planned, why, sizeof why))
 		stays(ctl, why);
 	else
-		grow(ctl, p, choice);
-	json_decref(plan);
+		grow(ctl, p);
 }
 
 /* The switch of ours has ended: the ranks say how. */

@@ -541,6 +541,7 @@ static void planned_start(struct ptc_controller *ctl, struct ptc_recovery_plan *
 	r.end = PTC_RUN_STOPPED;
 	r.to = p->planned.to;
 	r.plan_json = p->planned.json;
+	r.choice = p->planned.choice;
 	r.emptied = p->planned.emptied;
 	r.nemptied = p->planned.nemptied;
 	if (ctl->submit(ctl, &r, &err) != 0) {
