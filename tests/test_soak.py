@@ -31,8 +31,8 @@ STATE = ("tp=2,dp=2", "tp=2,pp=2", "pp=2,dp=2", "tp=1,pp=2,dp=2,zero=1", "tp=4",
 LIVE = ("tp=2,dp=2", "tp=3", "dp=4", "dp=3", "tp=2", "dp=2")
 SLEEP_MS = harness.size(20, 30, 100) # of a step: a campaign's file of losses stays readable
 COUNT = int(os.environ.get("PTC_TEST_OPERATIONS") or harness.size(8, 50, 500))
-SECONDS = 1e9 if "PTC_TEST_OPERATIONS" in os.environ else harness.size(8, 90, 600) # no operation begins later
-RESTS = harness.size(1, 3, 12) # about so many looks at what the cluster takes
+SECONDS = 1e9 if "PTC_TEST_OPERATIONS" in os.environ else harness.size(5, 90, 600) # no operation begins later
+RESTS = harness.size(0, 3, 12) # about so many looks at what the cluster takes, beside the first and the last
 
 ALWAYS, AWAY_ONLY, DISTURBED = "at any time", "while a machine is away", "just after a daemon has died or come back"
 # Why an operation may be refused: (name, when that may be, what the message has).
@@ -77,16 +77,20 @@ class Looks:
            "etcd KiB": 8 << 10}
 
     def __init__(self, case, c):
-        self.case, self.c, self.rows = case, c, []
+        self.case, self.c, self.rows, self.sorts, self.keys = case, c, [], [], []
 
     @staticmethod
     def files(c):
-        return sum(len(files) for n in c.nodes.values() for where, _, files in os.walk(n.dir) if "/etcd" not in where)
+        """{what sort of file in the folders of daemons: how many}; a sort is a path whose numbers and nodes are left out."""
+        paths = [os.path.join(os.path.relpath(where, n.dir), name) for n in c.nodes.values() for where, _, files in os.walk(n.dir)
+                 if "/etcd" not in where for name in files]
+        return dict(collections.Counter(re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9]+", "N", path) for path in paths))
 
     def once(self, ranks):
         c = self.c
         row = live.usage(c, ranks, of=max)
-        row["files"] = self.files(c)
+        self.sorts.append(self.files(c))
+        row["files"] = sum(self.sorts[-1].values())
         with open("/proc/self/mountinfo", encoding="utf-8") as f:
             row["mounts"] = sum(c.dir in line for line in f)
         row["cgroups"] = len(harness.clusters.cgroups_of(c.jobs_with_ranks()))
@@ -96,13 +100,14 @@ class Looks:
     def look(self, pids):
         """Least of some looks: calls that have just ended, a snapshot and its copies are no leak."""
         rows = []
-        for _ in range(6):
+        for _ in range(4):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError): # a process has just ended
                 rows.append(self.once(pids()))
             time.sleep(0.25)
         least = {k: min(row[k] for row in rows) for k in rows[0]}
         keys = self.c.etcdctl("get", "--prefix", "--keys-only", "/ptc/").stdout.split()
-        least["keys"] = sum("/events/" not in k for k in keys)
+        self.keys.append({k for k in keys if "/events/" not in k})
+        least["keys"] = len(self.keys[-1])
         least["etcd KiB"] = live.database(self.c)[1] >> 10
         events = collections.Counter(k.split("/")[3] for k in keys if k.startswith("/ptc/events/"))
         self.case.assertLessEqual(max(events.values()), 1020 + 40, "events of a job")
@@ -115,7 +120,8 @@ class Looks:
         if len(self.rows) < 4:
             may.update({"ptcd KiB": 1 << 30, "rank KiB": 1 << 30})
         grown = {k: [row[k] for row in self.rows] for k in last if last[k] > max(row[k] for row in half) + may.get(k, 0)}
-        self.case.assertEqual({}, grown, "grew after the first half")
+        self.case.assertEqual({}, grown, f"grew after the first half; files at first {self.sorts[0]}, at last {self.sorts[-1]}; keys that are new "
+                                         f"{sorted(self.keys[-1] - self.keys[0])}")
 
 
 class Soak(harness.Case):
@@ -132,6 +138,13 @@ class Soak(harness.Case):
         with open(self.live.yaml, "w", encoding="utf-8") as f:
             json.dump(spec, f)
         self.live.run(f"tp=2,dp=2,{BATCH}")
+
+    def visit_all(self):
+        """A job has a store, a folder and a key on each node that it has ever been on."""
+        for nodes in ("n0,n1,n2", "n3,n4,n5"):
+            self.state.resize("dp=6", extra=("--nodes", nodes))
+            wait_for(lambda: isinstance(self.live.resize(f"dp=6,{BATCH}", nodes, check=False), dict), 60 * PATIENCE, # noqa: B023
+                     "a resize; a snapshot may be under way", 0.2)
 
     def up(self):
         """Nodes whose daemons run."""
@@ -388,6 +401,7 @@ class Soak(harness.Case):
                 self.cluster(nodes=NODES, devices=DEVICES, lease_ttl=f"{TTL}s", node_lost_after=f"{AFTER}s",
                              env={f"n{i}": harness.measured_env(harness.NO_LEAKS) for i in range(NODES)}) as self.c:
             self.jobs(self.c)
+            self.visit_all()
             looks = Looks(self, self.c)
             self.rest(looks)
             began = time.monotonic()
