@@ -392,6 +392,7 @@ class Soak(harness.Case):
             print(line, flush=True)
 
     @harness.labels("repeats")
+    @unittest.skipUnless(harness.LONG, "takes minutes: PTC_TEST_LONG")
     def test_soak(self):
         (self.away, self.drained, self.outcomes, self.failures), self.disturbances, self.compared = ([], [], [], []), 0, 0
         self.quiet_at, self.kept = time.monotonic(), {}
