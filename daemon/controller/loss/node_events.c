@@ -76,8 +76,21 @@ void ptc_controller_tell_lost(struct ptc_controller *ctl)
 
 void ptc_controller_lost_text(const struct ptc_controller *ctl, const struct ptc_job_update *up, char *buf, size_t size)
 {
-	snprintf(buf, size,
-		 "node %s is lost, and the switch was to put state there: ask again, and it is planned without that "
-		 "node",
-		 ptc_cluster_node(ctl->all->cluster, up->node)->doc.name);
+	const char *node = ptc_cluster_node(ctl->all->cluster, up->node)->doc.name;
+
+	if (ctl->intent.source)
+		snprintf(buf, size,
+			 "node %s is lost, and a rollback puts the state on the nodes that the job has now: resize the "
+			 "job to other nodes, and roll back then, or ask again once node %s is back",
+			 node, node);
+	else if (ctl->intent.kind == PTC_SWITCH_IMPORT)
+		snprintf(buf, size,
+			 "node %s is lost, and the import was to put state there: import again, and its nodes are "
+			 "chosen without that node",
+			 node);
+	else
+		snprintf(buf, size,
+			 "node %s is lost, and the switch was to put state there: ask again, and it is planned without "
+			 "that node",
+			 node);
 }
