@@ -103,7 +103,7 @@ enum ptc_job_op {
 	PTC_OP_END,
 	/* To to_nodes: answers when all ranks here have declared; PTC_ESTATE when a process is gone. Idempotent.
 	 * update: built: this node was asked for it before, so ranks of other nodes may have met the ranks that it had
-	 * then. If they are gone, no others are started in their place: PTC_ESTATE. A node also notes durably that
+	 * then. If they are gone, no others are started in their place: PTC_ELOST. A node also notes durably that
 	 * ranks build, and neither START nor FINISH starts an incarnation again that has this note. */
 	PTC_OP_BUILD,
 };

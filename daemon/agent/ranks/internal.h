@@ -35,7 +35,7 @@ int ptc_rank_note_write(struct ptc_agent *agent, enum ptc_rank_note what, const 
 int ptc_rank_note_is(struct ptc_agent *agent, enum ptc_rank_note what, const struct ptc_group_key *key, bool *ret_is,
 		     struct ptc_error *err);
 
-/* The first writes the note PTC_RANKS_BUILT, before these ranks are told their generation. The second says PTC_ESTATE
+/* The first writes the note PTC_RANKS_BUILT, before these ranks are told their generation. The second says PTC_ELOST
  * if nothing of them is here any more, and they were built here, by the note or because `built` says so: ranks of other
  * nodes have met them, and would not meet new ones. */
 int ptc_rank_built_note(struct ptc_agent *agent, const struct ptc_group_key *key, struct ptc_error *err);

@@ -65,7 +65,7 @@ int ptc_rank_built_check(struct ptc_agent *agent, const struct ptc_group_key *ke
 	if (rc || !built)
 		return rc;
 	return ptc_error_set(
-		err, PTC_ESTATE,
+		err, PTC_ELOST,
 		"the ranks of generation %llu that were built no longer run on this node (was it restarted?), and "
 		"ranks of other nodes have met them; they have to be started anew together",
 		(unsigned long long)key->generation);

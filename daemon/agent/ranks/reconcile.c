@@ -198,9 +198,9 @@ static int group_revive(struct reconciler *s, const struct ptc_group_start *star
 	return rc;
 }
 
-/* PTC_ESTATE: ranks of this incarnation cannot be started here any more. One that may have gone on is steps ahead of a
- * new one, others have met one that was built, and in a generation that has no snapshot yet ranks begin only where the
- * switch to it began them: a store that knows nothing of that is another one than it was then. */
+/* PTC_ESTATE, PTC_ELOST: ranks of this incarnation cannot be started here any more. One that may have gone on is steps
+ * ahead of a new one, others have met one that was built, and in a generation that has no snapshot yet ranks begin only
+ * where the switch to it began them: a store that knows nothing of that is another one than it was then. */
 static int gone_check(struct reconciler *s, const struct ptc_group_key *key, struct ptc_error *err)
 {
 	bool gone = false, begun = true;
@@ -249,7 +249,7 @@ static int group_reconcile(struct reconciler *s, const struct ptc_group_start *s
 	if (rc == PTC_ENOTFOUND || rc == PTC_ESTATE || (!rc && !group_stands(&group))) {
 		ptc_group_close(&group);
 		rc = gone_check(s, key, err);
-		s->gone = rc == PTC_ESTATE;
+		s->gone = rc == PTC_ESTATE || rc == PTC_ELOST;
 		if (rc == 0)
 			rc = table_check(s, err);
 		if (rc == 0)
