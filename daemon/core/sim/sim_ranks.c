@@ -284,6 +284,7 @@ int sim_op_build(struct sim *s, uint32_t i)
 	n->built_gen = w->to_gen;
 	n->built_incarnation = w->to_incarnation;
 	n->built_id = w->id;
+	uint64_t met[SIM_NODES] = { 0 };
 	for (uint32_t k = 0; k < w->nto; k++) { /* they meet */
 		const struct proc *q = proc_find(&s->nodes[w->to[k]], w->to_gen, w->to_incarnation);
 		if (!q || !q->building || q->state == PROC_FAILED)
@@ -292,12 +293,12 @@ int sim_op_build(struct sim *s, uint32_t i)
 			p->state = PROC_FAILED;
 			return PTC_ESTATE;
 		}
+		met[w->to[k]] = q->life;
 	}
 	if (sim_chance(s, 60))
 		return 1;
 	p->state = PROC_BUILT;
-	for (uint32_t k = 0; k < w->nto; k++)
-		p->met[w->to[k]] = proc_find(&s->nodes[w->to[k]], w->to_gen, w->to_incarnation)->life;
+	memcpy(p->met, met, sizeof(p->met));
 	p->n = w->nto;
 	memcpy(p->nodes, w->to, sizeof(p->nodes));
 	p->layout = w->to_layout;
