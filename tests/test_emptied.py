@@ -2,12 +2,9 @@
 """A node dies in each phase of a switch and comes back with an empty store, as a machine that boots anew with its chunks in memory:
 what others hold is whole, and the job goes on.
 
-A switch is held in a phase: at a fault point of one node (base/sys/fault.h), or by ranks that stand still. Then a node, perhaps
-another one, is killed, its chunk_dir is removed, and it starts again. Every byte is on two nodes before."""
+A switch is held in a phase, at a fault point of one node (base/sys/fault.h). Then a node, perhaps another one, is killed, its chunk_dir is removed, and it starts again. Every byte is on two nodes before."""
 import contextlib
-import os
 import shutil
-import signal
 import subprocess
 import threading
 import unittest
@@ -29,11 +26,7 @@ STORED = ((CONTROLLER, "etcd.intent.before", "intent"), (CONTROLLER, "etcd.inten
           (CONTROLLER, "etcd.commit1.after", "commit1"), (MEMBER, "agent.receive.middle", "filling"), (CONTROLLER, "digests.merge", "digesting"),
           (CONTROLLER, "etcd.commit2.before", "commit2"), (CONTROLLER, "etcd.commit2.after", "commit2"),
           (FINISH, "store.meta.commit.before", "finishing"))
-RANKS = "ranks"  # they are held: see Live.held_ranks
 JOINS = "node that joins"
-LIVE = (*((RANKS, phase, phase) for phase in ("starting", "arming", "building")), (MEMBER, "agent.capture.middle", "sealing"),
-        (CONTROLLER, "digests.merge", "agreeing"), (JOINS, "agent.receive.middle", "filling"),
-        *(at for at in STORED if at[0] in (CONTROLLER, FINISH) and at[1] != "digests.merge"))
 
 
 class Emptied(harness.Case):
@@ -46,13 +39,10 @@ class Emptied(harness.Case):
         few = [self.random.choice([m for m in of if m[2] == "filling"]), *self.random.sample(of, 2)]
         return few if not LONG else self.random.sample(of * harness.size(1, 1, 6), len(of) * harness.size(1, 1, 6))
 
-    def empty(self, c, victim, machine=False):
-        """It is gone, and has nothing in its store when it comes back. machine: its ranks are gone, too."""
-        if machine:
-            c.power_off(victim, chunks=False)
-        else:
-            c.nodes[victim].kill()
-            shutil.rmtree(c.nodes[victim].chunk_dir)
+    def empty(self, c, victim):
+        """It is gone, and has nothing in its store when it comes back."""
+        c.nodes[victim].kill()
+        shutil.rmtree(c.nodes[victim].chunk_dir)
 
     def phase(self, job, node):
         with contextlib.suppress(ClusterError, subprocess.TimeoutExpired):
@@ -163,91 +153,11 @@ class Stored(Emptied):
 
 
 class Live(Emptied):
-    """A job whose ranks train, on two nodes of three, and then on all. The node that dies has its ranks with it, or they outlive its
-    ptcd."""
+    """A job whose ranks train, on two nodes of three, and then on all. The node that dies has its ranks with it."""
     (events, trains, placed, check_end) = (getattr(test_recover.Recover, name) for name in "events trains placed check_end".split())
-
-    @contextlib.contextmanager
-    def held_ranks(self, job, phase):
-        """Ranks stand still so that a switch stays in the phase: those that start, a rank that does not come to its boundary, or those
-        that build."""
-        if phase != "arming":
-            with job.hold("start" if phase == "starting" else "build"):
-                yield
-            return
-        ranks = job.status()["run"]["ranks"]
-        pid = self.random.choice(ranks)["pid"]
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
 
     def ask(self, c, job, caller):
         self.quietly(c, "resize", job.name, "--config", "dp=3", "--wait", node=caller, timeout_s=180 * PATIENCE)
-
-    def at_point(self, c, job, moment, controller, victim, machine):
-        there = self.placed(job)
-        at = {CONTROLLER: controller, JOINS: next(n for n in c.nodes if n not in there)}.get(moment[0])
-        at = at or self.random.choice([n for n in there if n != controller] or there)
-        switch, phase = self.held_at(c, job, moment, controller, at, next(n for n in reversed(c.nodes) if n != victim))
-        with switch:
-            self.empty(c, victim, machine)
-            self.recover(c)
-        return phase
-
-    def while_ranks_stand(self, c, job, phase, victim, machine):
-        caller = next(n for n in reversed(c.nodes) if n != victim)
-        with contextlib.ExitStack() as stack:
-            held = contextlib.ExitStack()
-            held.enter_context(self.held_ranks(job, phase))
-            switch = stack.enter_context(self.beside(lambda: self.ask(c, job, caller)))
-            stack.callback(held.close)  # before the switch is waited for
-            wait_for(lambda: self.phase(job, caller) == phase or not switch.is_alive(), 60 * PATIENCE, f"phase {phase}", 0.01)
-            found = self.phase(job, caller)
-            self.empty(c, victim, machine)
-            self.recover(c)
-        return found
-
-    def switch_and_empty(self, c, job, moment):
-        controller, machine, before = self.controller(job), self.random.random() < 0.5, job.status()
-        victim = self.random.choice(["n1", "n2"] if machine else list(c.nodes))  # n0 has etcd
-        if moment[0] == RANKS:
-            phase = self.while_ranks_stand(c, job, moment[1], victim, machine)
-        else:
-            phase = self.at_point(c, job, moment, controller, victim, machine)
-        print(f"{victim} ({'machine' if machine else 'ptcd'}) emptied, {moment[0]} at {moment[1]}: {phase or 'not reached'}; "
-              f"generation {before['generation']}, incarnation {before['run']['incarnation']}", flush=True)
-        return phase
-
-    def back(self, c, job):
-        """The job trains; what is committed is the state of its step; and it is brought to two nodes again."""
-        self.trains(c, job)
-        self.resized(job, "dp=2")
-        status = self.trains(c, job)
-        self.assertNotIn("absent", status)
-        job.check_state(self, status["step"], self.path("state"))
-        c.ptcctl("verify", job.name)
-
-    @harness.labels("repeats")
-    def test_phases_of_ranks(self):
-        with self.cluster(nodes=3, devices=1, up=False, lease_ttl="2s", node_lost_after="2s") as c:
-            self.up(c)
-            job = live.Job(c, self.path("job"), together="fail", data="100000,7,8,4", grace="2s",
-                           run={"elastic": {"min_gpus": 1, "max_gpus": 3}, "snapshot_every": 1 << 40})
-            job.run("dp=2")
-            job.wait_step(3)
-            job.do("snapshot")
-            moments, seen = self.moments(LIVE), []
-            for moment in moments:
-                for _ in range(test_crash.TRIES):
-                    seen.append(self.switch_and_empty(c, job, moment))
-                    self.back(c, job)
-                    if seen[-1] and moment[2] in (seen[-1], None):
-                        break
-            self.check_seen(moments, [s for s in seen if s])
-            self.check_end(c, job)
 
     def reboot_while_filling(self, c, job, chunks):
         """A resize is held while the node that joins gets its state; a machine whose rank is built by then reboots, and is back at once."""
