@@ -10,8 +10,10 @@ import threading
 import unittest
 
 import harness
+import live
 import oracle
 import test_crash
+import test_recover
 from harness import LONG, PATIENCE, ClusterError, Job, wait_for
 
 RULES = test_crash.RULES
@@ -24,6 +26,7 @@ STORED = ((CONTROLLER, "etcd.intent.before", "intent"), (CONTROLLER, "etcd.inten
           (CONTROLLER, "etcd.commit1.after", "commit1"), (MEMBER, "agent.receive.middle", "filling"), (CONTROLLER, "digests.merge", "digesting"),
           (CONTROLLER, "etcd.commit2.before", "commit2"), (CONTROLLER, "etcd.commit2.after", "commit2"),
           (FINISH, "store.meta.commit.before", "finishing"))
+JOINS = "node that joins"
 
 
 class Emptied(harness.Case):
@@ -147,6 +150,49 @@ class Stored(Emptied):
                         break
             self.check_seen(moments, [s for s in seen if s])
             job.delete()
+
+
+class Live(Emptied):
+    """A job whose ranks train, on two nodes of three, and then on all. The node that dies has its ranks with it."""
+    (events, trains, placed, check_end) = (getattr(test_recover.Recover, name) for name in "events trains placed check_end".split())
+
+    def ask(self, c, job, caller):
+        self.quietly(c, "resize", job.name, "--config", "dp=3", "--wait", node=caller, timeout_s=180 * PATIENCE)
+
+    def reboot_while_filling(self, c, job, chunks):
+        """A resize is held while the node that joins gets its state; a machine whose rank is built by then reboots, and is back at once."""
+        there, controller = self.placed(job), self.controller(job)
+        victim, joins = next(n for n in there if n != "n0"), next(n for n in c.nodes if n not in there)
+        switch, phase = self.held_at(c, job, (JOINS, "agent.receive.middle", "filling"), controller, joins, "n0")
+        with switch:
+            c.power_off(victim, chunks=chunks)
+            self.arm(c.nodes[victim])
+            c.start_node(c.nodes[victim], self.env(c.nodes[victim]))
+            self.settle(c)
+            self.recover(c)
+        self.assertEqual("filling", phase)
+        return victim
+
+    @harness.labels("repeats")
+    def test_back_while_filling(self):
+        """Other ranks have met the rank that went with the machine: it is not built again alone. The switch aborts and names the node,
+        and the job goes on; that is nobody's program error."""
+        with self.cluster(nodes=3, devices=1, up=False, lease_ttl="2s", node_lost_after="1h") as c:
+            self.up(c)
+            job = live.Job(c, self.path("job"), together="fail", data="100000,7,8,4", grace="2s",
+                           run={"elastic": {"min_gpus": 1, "max_gpus": 3, "on_join": "ignore"}, "snapshot_every": 1 << 40})
+            job.run("dp=2")
+            job.wait_step(3)
+            for chunks in (True, False):
+                before = self.trains(c, job)
+                victim = self.reboot_while_filling(c, job, chunks)
+                after = self.trains(c, job, before["run"]["incarnation"])
+                aborted = self.events(c, job, "aborted")[-1]["text"]
+                self.assertRegex(aborted, f"node {victim}: .*no longer run on this node.*have met them")
+                self.assertEqual([], self.events(c, job, "failed", "gave_up"))
+                self.assertGreaterEqual(after["step"], before["step"])
+                self.assertEqual("dp=2", after["config"])
+            self.check_end(c, job)
 
 
 if __name__ == "__main__":

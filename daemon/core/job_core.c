@@ -14,6 +14,8 @@
  *   a node answers with anything else       the switch aborts
  *   a node is down                          waited for, node_wait_ms, then the switch aborts. FINISHING never waits
  *   a node is lost, or has lost its table   a switch of state leaves it out, if others hold all; else the switch aborts
+ *   a node is back without the ranks that   BUILD says so, and the switch aborts: other ranks have met them, and new
+ *   it had built, before COMMIT2            ones would build alone. A ptcd that finds its ranks again answers as before
  *   a node says we are fenced               RELOAD
  *   a transaction conflicts or is unknown   RELOAD, max_attempts times in a row, then the switch aborts
  *   abort while a transaction is in flight  remembered until its outcome is known; a committed switch stays committed
@@ -93,8 +95,8 @@ static void on_local(struct ptc_job *job, const struct ptc_job_event *ev, const 
 	if (!ev->seq || ev->seq != job->local_seq)
 		return;
 	job->local_seq = 0;
-	if (ev->status == 0) {
-		ptc_job_enter_after(job, job->phase);
+	if (ev->status == 0) { /* where a node is asked again, from the first phase on in which it answers for that */
+		ptc_job_enter_after(job, ptc_job_asks_again(job) ? PTC_JOB_ENDING : job->phase);
 		return;
 	}
 	ptc_job_reason_set(&job->why, ev->status, PTC_JOB_NO_NODE, "%s: %s", what,

@@ -63,8 +63,8 @@
  * - A sealed table is durable when the reply leaves. SEAL, PREPARE and PULL succeed if their result is already there.
  *   PULL without PREPARE in this process may answer PTC_ESTATE; then PREPARE comes again.
  *
- * Node failures: the core waits for a needed node that is down (node_wait_ms), then aborts the switch. Operations are
- * idempotent; a reply with an old sequence number is ignored; retriable failures are sent again with back-off.
+ * Node failures: a needed node that is down is waited for (node_wait_ms); then the switch aborts. One that restarts
+ * before COMMIT2 is asked again what it had answered since BUILDING. Retriable failures are sent again with back-off.
  *
  * Lost nodes: the shell declares a node that is down lost (NODE_LOST) if it should not be waited for. NODE_UP or
  * NODE_FOUND ends that. A switch whose ranks do not run (run_from unset) leaves a lost node out: it neither cleans the
@@ -158,7 +158,7 @@ struct ptc_job_update {
 	uint64_t stop;                           /* for PTC_OP_ARM, PTC_OP_STOP, PTC_OP_CAPTURE */
 	/* for PTC_TXN_COMMIT1 with run_from: the step at which all ranks waited */
 	uint64_t step;
-	bool new_incarnation; /* for PTC_TXN_CLEAR */
+	bool new_incarnation, built; /* for PTC_TXN_CLEAR; for PTC_OP_START and PTC_OP_BUILD */
 	uint64_t switch_id;
 	enum ptc_job_phase phase;
 	uint32_t timer_ms;

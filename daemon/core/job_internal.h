@@ -25,6 +25,8 @@ struct ptc_job_node {
 	bool left_out; /* this switch left it out: it gives no state, and was not cleaned */
 	bool prepared; /* it answered PREPARE, and has not restarted since */
 	bool armed;    /* it answered ARM for the current stop, and has not restarted since */
+	bool built;    /* it was asked to BUILD: others may have met the ranks of this switch that it had then */
+	bool again;    /* it has restarted since it answered BUILD, PREPARE or PULL, and is asked again */
 };
 
 struct ptc_job_reason {
@@ -116,6 +118,8 @@ bool ptc_job_switch_has(const struct ptc_switch *s, enum ptc_job_phase phase);
 bool ptc_job_record_is(const struct ptc_job *job, uint64_t generation, uint64_t snapshot);
 /* Whether the switch's COMMIT1 has succeeded and its intent is still there. */
 bool ptc_job_half_way(const struct ptc_job *job);
+/* Whether a node of to_nodes has restarted, and has not been asked since whether all is still there. */
+bool ptc_job_asks_again(const struct ptc_job *job);
 /* Whether a client sends the state of the current switch. */
 bool ptc_job_sent(const struct ptc_job *job);
 /* Whether CLEAR must raise the incarnation: ranks of the old generation may have ended for this switch. */

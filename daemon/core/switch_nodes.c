@@ -15,6 +15,12 @@ bool ptc_job_may_finish(const struct ptc_job *job)
 	       (job->phase == PTC_JOB_ABORTING && !job->txn_seq);
 }
 
+/* Its ranks may be gone since they were built, and with them what others have met. */
+static bool ranks_asked(const struct ptc_job *job, const struct ptc_job_node *n)
+{
+	return n->again && job->cur.run_to;
+}
+
 /* What the node is to do next in this phase, or NO_OP. */
 static int node_next_op(const struct ptc_job *job, const struct ptc_job_node *n)
 {
@@ -38,10 +44,12 @@ static int node_next_op(const struct ptc_job *job, const struct ptc_job_node *n)
 	case PTC_JOB_BUILDING:
 		return PTC_OP_BUILD;
 	case PTC_JOB_PREPARING:
-		return PTC_OP_PREPARE;
+		return ranks_asked(job, n) ? PTC_OP_BUILD : PTC_OP_PREPARE;
 	case PTC_JOB_FILLING:
 		if (ptc_job_sent(job))
 			return job->filled ? PTC_OP_PULL : NO_OP;
+		if (ranks_asked(job, n))
+			return PTC_OP_BUILD;
 		return n->prepared ? PTC_OP_PULL : PTC_OP_PREPARE;
 	default:
 		return NO_OP;
@@ -74,6 +82,8 @@ void ptc_job_node_try(struct ptc_job *job, uint32_t i)
 	}
 	if (op == PTC_OP_ARM || op == PTC_OP_STOP || op == PTC_OP_CAPTURE)
 		u->stop = job->arming.stop;
+	u->built = n->built && (op == PTC_OP_START || op == PTC_OP_BUILD);
+	n->built |= op == PTC_OP_BUILD;
 	if (op != PTC_OP_CHECK && op != PTC_OP_FINISH) {
 		n->stale = true;
 		unsettle(job, n);
@@ -188,6 +198,8 @@ void ptc_job_nodes_ask(struct ptc_job *job, bool from, bool to)
 		if (n->lost && ptc_job_node_dispensable(job, n))
 			n->left_out = true;
 		n->need = (((from && n->from) || ends_ranks(job, n)) && !n->left_out) || (to && n->to);
+		if (job->phase == PTC_JOB_BUILDING || job->phase == PTC_JOB_PREPARING)
+			n->again = false; /* all are asked */
 		if (job->phase == PTC_JOB_CHECKING && !n->to && !n->stale)
 			n->need = false; /* a clean node that only gives needs no dry run */
 		job->pending += n->need;

@@ -38,6 +38,7 @@
  *                               COMMIT2 -----> FINISHING -----------------------------------+
  *
  *   A switch has only some of these phases (ptc_job_switch_has); each goes to the next that it has.
+ *   LAYOUT, DIGESTING: a node of to_nodes has restarted meanwhile --> BUILDING, or PREPARING where no ranks shall run.
  *   any but NEW and STOPPED: conflict, unknown outcome, fenced --> RELOADING -- START --> where the record and the
  *   intent say. any: LOCK_LOST --> STOPPED.
  */
@@ -65,12 +66,12 @@ static const struct ptc_job_state states[PTC_JOB_PHASE_COUNT] = {
 			      PTC_JOB_WAITS_TXN },
 	[PTC_JOB_ENDING] = { "ending", B(BUILDING) | B(PREPARING) | ABORTABLE, true, PTC_JOB_WAITS_NODES, true, false },
 	[PTC_JOB_BUILDING] = { "building", B(LAYOUT) | ABORTABLE, true, PTC_JOB_WAITS_NODES, false, true },
-	[PTC_JOB_LAYOUT] = { "layout", B(PREPARING) | B(COMMIT2) | ABORTABLE, true, PTC_JOB_WAITS_LOCAL, false, false,
-			     PTC_UP_LAYOUT },
+	[PTC_JOB_LAYOUT] = { "layout", B(BUILDING) | B(PREPARING) | B(COMMIT2) | ABORTABLE, true, PTC_JOB_WAITS_LOCAL,
+			     false, false, PTC_UP_LAYOUT },
 	[PTC_JOB_PREPARING] = { "preparing", B(FILLING) | ABORTABLE, true, PTC_JOB_WAITS_NODES, false, true },
 	[PTC_JOB_FILLING] = { "filling", B(DIGESTING) | ABORTABLE, true, PTC_JOB_WAITS_NODES, false, true },
-	[PTC_JOB_DIGESTING] = { "digesting", B(COMMIT2) | ABORTABLE, true, PTC_JOB_WAITS_LOCAL, false, false,
-				PTC_UP_CHECK_DIGESTS },
+	[PTC_JOB_DIGESTING] = { "digesting", B(BUILDING) | B(PREPARING) | B(COMMIT2) | ABORTABLE, true,
+				PTC_JOB_WAITS_LOCAL, false, false, PTC_UP_CHECK_DIGESTS },
 	[PTC_JOB_COMMIT2] = { "commit2", B(FINISHING) | B(RELOADING) | B(STOPPED), true, PTC_JOB_WAITS_TXN },
 	[PTC_JOB_FINISHING] = { "finishing", B(IDLE) | B(RELOADING) | B(STOPPED), true },
 	[PTC_JOB_ABORTING] = { "aborting", B(IDLE) | B(RELOADING) | B(STOPPED), true },
@@ -181,7 +182,7 @@ void ptc_job_switch_forget(struct ptc_job *job)
 	memset(&job->why, 0, offsetof(struct ptc_job_reason, text) + 1);
 	for (uint32_t i = 0; i < job->nnodes; i++) {
 		struct ptc_job_node *n = &job->nodes[i];
-		n->from = n->to = n->left_out = n->prepared = n->armed = false;
+		n->from = n->to = n->left_out = n->prepared = n->armed = n->built = n->again = false;
 	}
 }
 
@@ -247,6 +248,15 @@ bool ptc_job_switch_has(const struct ptc_switch *s, enum ptc_job_phase phase)
 bool ptc_job_record_is(const struct ptc_job *job, uint64_t generation, uint64_t snapshot)
 {
 	return job->generation == generation && job->snapshot == snapshot;
+}
+
+bool ptc_job_asks_again(const struct ptc_job *job)
+{
+	for (uint32_t k = 0; k < job->cur.nto; k++) {
+		if (job->nodes[job->cur.to_nodes[k]].again)
+			return true;
+	}
+	return false;
 }
 
 bool ptc_job_sent(const struct ptc_job *job)

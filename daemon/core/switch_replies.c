@@ -10,6 +10,8 @@
  *   down often            in one phase, more than max_attempts times: failures of others then count all the same
  *   restarted in ARMING   its ranks go on, its stop may not have been set: armed again before it may answer STOP
  *   restarted in STARTING, BUILDING   asked again: its processes may have gone with the machine
+ *   restarted in LAYOUT to DIGESTING  asked again whether its ranks are there (BUILD), and its table (PREPARE, PULL);
+ *                                     where the shell compares meanwhile, all are, afterwards
  *   passed again          a new round, later; max_attempts repetitions abort the switch
  *   a rank asks for later a new round for the next step; PTC_JOB_MOVES_MAX of them abort the switch */
 #include "daemon/core/job_internal.h"
@@ -103,6 +105,10 @@ static void node_restarted(struct ptc_job *job, struct ptc_job_node *n)
 		ptc_job_node_want(job, n);
 	} else if ((job->phase == PTC_JOB_STARTING || job->phase == PTC_JOB_BUILDING) && n->to) {
 		ptc_job_node_want(job, n);
+	} else if (n->to && !ptc_job_sent(job) && job->phase >= PTC_JOB_LAYOUT && job->phase <= PTC_JOB_DIGESTING) {
+		n->again = true;
+		if (job->phase == PTC_JOB_PREPARING || job->phase == PTC_JOB_FILLING)
+			ptc_job_node_want(job, n);
 	}
 }
 
@@ -143,8 +149,14 @@ static void reply_good(struct ptc_job *job, uint32_t i, int op, const struct ptc
 		if (job->phase != PTC_JOB_CHECKING || !n->to)
 			ptc_job_node_answered(job, n);
 		break;
+	case PTC_OP_BUILD:
+		n->again = false;
+		if (job->phase == PTC_JOB_BUILDING)
+			ptc_job_node_answered(job, n);
+		break;
 	case PTC_OP_PREPARE:
 		n->prepared = true;
+		n->again = false;
 		if (job->phase == PTC_JOB_PREPARING)
 			ptc_job_node_answered(job, n);
 		break;

@@ -77,7 +77,7 @@ enum ptc_job_op {
 	 * incarnation go, which is durable. A rank lost after that is reported as failed, because it cannot join ranks
 	 * that have gone on without it. */
 	PTC_OP_FINISH,
-	/* To to_nodes: a process for each rank exists and waits in ptc_next. Idempotent. */
+	/* To to_nodes: a process for each rank exists and waits in ptc_next. Idempotent. update: built; see BUILD. */
 	PTC_OP_START,
 	/* To from_nodes: make pages for the tables that the switch will put here, as far as time and the ceiling
 	 * allow; never an error because there is no room. Made while ranks stand still, they would cost as long as
@@ -101,7 +101,10 @@ enum ptc_job_op {
 	/* To from_nodes: answers when every rank of from_generation here, of any incarnation, has exited or waits in
 	 * ptc_next. Tables older than the new snapshot are dropped. */
 	PTC_OP_END,
-	/* To to_nodes: answers when all ranks here have declared; PTC_ESTATE when a process is gone. Idempotent. */
+	/* To to_nodes: answers when all ranks here have declared; PTC_ESTATE when a process is gone. Idempotent.
+	 * update: built: this node was asked for it before, so ranks of other nodes may have met the ranks that it had
+	 * then. If they are gone, no others are started in their place: PTC_ELOST. A node also notes durably that
+	 * ranks build, and neither START nor FINISH starts an incarnation again that has this note. */
 	PTC_OP_BUILD,
 };
 

@@ -1559,6 +1559,72 @@ static void test_build_restart(void **state)
 	}
 }
 
+/* Answers what others are asked until BUILD is asked of the node again. */
+static const struct ptc_job_update *built_again(struct fix *f, uint32_t node, uint64_t before)
+{
+	for (size_t i = 0; i < f->n && sent(f, node, PTC_OP_BUILD)->seq == before; i++) {
+		struct ptc_job_update u = f->log[i];
+		if (u.kind != PTC_UP_SEND || u.node != node)
+			answer(f, &u);
+	}
+	return sent(f, node, PTC_OP_BUILD);
+}
+
+/* A node that restarts once ranks were built is asked for them again, in each phase until the second commit: where
+ * only its ptcd was restarted the switch goes on; where they are gone, it aborts and names the node. */
+static void test_restart_after_build(void **state)
+{
+	static const enum ptc_job_phase phases[] = { PTC_JOB_LAYOUT, PTC_JOB_PREPARING, PTC_JOB_FILLING,
+						     PTC_JOB_DIGESTING };
+	static const struct ptc_switch *const kinds[] = { &live, &first_run };
+	for (size_t i = 0; i < PTC_ARRAY_LEN(phases) * PTC_ARRAY_LEN(kinds) * 2; i++) {
+		enum ptc_job_phase phase = phases[i / 4];
+		const struct ptc_switch *s = kinds[i / 2 % 2];
+		bool gone = i % 2;
+		struct fix f;
+		if (!has_phase(s, (int)phase))
+			continue;
+		open_switch(&f, s, phase);
+		assert_false(sent(&f, 2, PTC_OP_START)->built);
+		assert_false(sent(&f, 2, PTC_OP_BUILD)->built);
+		uint64_t before = sent(&f, 2, PTC_OP_BUILD)->seq;
+		FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 2);
+		FEED(&f, .kind = PTC_EV_NODE_UP, .node = 2);
+		struct ptc_job_update u = *built_again(&f, 2, before);
+		assert_true(u.seq > before && u.built);
+		assert_true(ptc_job_phase(f.job) < PTC_JOB_COMMIT2);
+		FEED(&f, .kind = PTC_EV_REPLY, .node = 2, .seq = u.seq, .status = gone ? PTC_ESTATE : 0);
+		if (gone)
+			assert_int_equal(ptc_job_phase(f.job), PTC_JOB_ABORTING);
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, s->id, gone ? PTC_ESTATE : 0);
+		assert_int_equal(last(&f, PTC_UP_DONE, -1)->node, gone ? 2 : PTC_JOB_NO_NODE);
+		close_job(&f);
+	}
+}
+
+/* What a node has answered says nothing of its next life: its table may be gone with the machine. */
+static void test_restart_after_pull(void **state)
+{
+	static const struct ptc_switch *const kinds[] = { &resize, &stored };
+	for (size_t i = 0; i < PTC_ARRAY_LEN(kinds) * 2; i++) {
+		struct fix f;
+		open_switch(&f, kinds[i / 2], i % 2 ? PTC_JOB_DIGESTING : PTC_JOB_FILLING);
+		if (i % 2 == 0)
+			FEED(&f, .kind = PTC_EV_REPLY, .node = 2, .seq = sent(&f, 2, PTC_OP_PULL)->seq);
+		uint64_t before = sent(&f, 2, PTC_OP_PULL)->seq;
+		FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 2);
+		FEED(&f, .kind = PTC_EV_NODE_UP, .node = 2);
+		if (i % 2 == 0)
+			assert_true(sent(&f, 2, PTC_OP_PREPARE)->seq > before);
+		drive(&f, PTC_JOB_COMMIT2);
+		assert_true(sent(&f, 2, PTC_OP_PREPARE)->seq > before && sent(&f, 2, PTC_OP_PULL)->seq > before);
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, kinds[i / 2]->id, 0);
+		close_job(&f);
+	}
+}
+
 /* Aborted in each phase of each kind: what the record then is, and whether ranks have to be started again. */
 static void test_live_abort_everywhere(void **state)
 {
@@ -1897,6 +1963,8 @@ int main(void)
 		cmocka_unit_test(test_arming_restart),
 		cmocka_unit_test(test_arming_moves),
 		cmocka_unit_test(test_build_restart),
+		cmocka_unit_test(test_restart_after_build),
+		cmocka_unit_test(test_restart_after_pull),
 		cmocka_unit_test(test_live_abort_everywhere),
 		cmocka_unit_test(test_new_incarnation_once),
 		cmocka_unit_test(test_live_resume),

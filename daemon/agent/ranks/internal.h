@@ -29,11 +29,17 @@ int ptc_device_room(struct ptc_agent *agent, const struct ptc_geometry *next, ui
 		    const struct ptc_group *now, struct ptc_error *err);
 
 /* ---- what the store remembers of ranks (rank_notes.c): of each the last incarnation ---- */
-enum ptc_rank_note { PTC_RANKS_BEGUN, PTC_RANKS_GONE_ON };
+enum ptc_rank_note { PTC_RANKS_BEGUN, PTC_RANKS_BUILT, PTC_RANKS_GONE_ON };
 int ptc_rank_note_write(struct ptc_agent *agent, enum ptc_rank_note what, const struct ptc_group_key *key,
 			struct ptc_error *err);
 int ptc_rank_note_is(struct ptc_agent *agent, enum ptc_rank_note what, const struct ptc_group_key *key, bool *ret_is,
 		     struct ptc_error *err);
+
+/* The first writes the note PTC_RANKS_BUILT, before these ranks are told their generation. The second says PTC_ELOST
+ * if nothing of them is here any more, and they were built here, by the note or because `built` says so: ranks of other
+ * nodes have met them, and would not meet new ones. */
+int ptc_rank_built_note(struct ptc_agent *agent, const struct ptc_group_key *key, struct ptc_error *err);
+int ptc_rank_built_check(struct ptc_agent *agent, const struct ptc_group_key *key, bool built, struct ptc_error *err);
 
 /* ---- rank state (rank_state.c) ---- */
 

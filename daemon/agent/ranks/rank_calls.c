@@ -280,6 +280,8 @@ int ptc_agent_on_start(void *agent, struct ptc_rpc_call *call, struct ptc_error 
 
 		s.desc.low = l.req->ahead;
 		rc = job_timeout(&l, true, &wait.timeout_ms, err);
+		if (rc == 0)
+			rc = ptc_rank_built_check(l.agent, &s.desc.key, l.req->built, err);
 		if (!rc && !l.req->has_state)
 			rc = ptc_rank_note_write(l.agent, PTC_RANKS_BEGUN, &s.desc.key, err);
 		if (rc == 0)
@@ -523,6 +525,10 @@ static int build_ranks(struct live *l, const struct ptc_group_start *s, struct p
 
 	if (rc == 0)
 		rc = job_timeout(l, true, &wait.timeout_ms, err);
+	if (rc == 0)
+		rc = ptc_rank_built_check(l->agent, &s->desc.key, req->built, err);
+	if (rc == 0)
+		rc = ptc_rank_built_note(l->agent, &s->desc.key, err);
 	if (!rc) {
 		read_ahead(l);
 		rc = (req->layout ? ptc_workers_build_layout : ptc_workers_build)(l->agent->env.workers, &s->desc,

@@ -80,6 +80,12 @@ static int slot_go(const struct ptc_slot_view *slot, const struct ptc_group_desc
 	return ptc_slot_go(slot, restored, of->blobs, of->nblobs, of->cursors, of->ncursors, err);
 }
 
+/* Of a table that is opened. */
+static bool is_gone(int status)
+{
+	return status == PTC_ENOTFOUND || status == PTC_ELOST || status == PTC_ECORRUPT;
+}
+
 static int slots_restore(struct reconciler *s, const struct ptc_group *group, struct ptc_error *err)
 {
 	const Ptc__V1__SwitchInfo *info = s->req->info;
@@ -94,7 +100,7 @@ static int slots_restore(struct reconciler *s, const struct ptc_group *group, st
 	job.g = &ref->g;
 	key = ptc_geometry_key(job.g);
 	rc = ptc_table_open(s->agent->env.store, &key, &job.table, err);
-	s->gone = rc == PTC_ENOTFOUND || rc == PTC_ELOST || rc == PTC_ECORRUPT;
+	s->gone = is_gone(rc);
 	job.residents = ptc_residents_take(s->agent, info->uuid);
 	job.prefetched = ptc_prefetch_take(s->agent, info->uuid);
 	if (rc == 0)
@@ -184,15 +190,17 @@ static int group_revive(struct reconciler *s, const struct ptc_group_start *star
 	if (rc == 0)
 		ptc_rank_cost_tell(s->agent, start);
 	if (rc == 0)
+		rc = ptc_rank_built_note(s->agent, &start->desc.key, err);
+	if (rc == 0)
 		rc = ptc_workers_build(s->agent->env.workers, &start->desc, s->req->start_step, state, rank_states.of,
 				       &wait, err);
 	ptc_rank_states_done(&rank_states);
 	return rc;
 }
 
-/* PTC_ESTATE: ranks of this incarnation cannot be started here any more. One that may have gone on is steps ahead of a
- * new one, and in a generation that has no snapshot yet ranks begin only where the switch to it began them: a store
- * that knows nothing of that is another one than it was then. */
+/* PTC_ESTATE, PTC_ELOST: ranks of this incarnation cannot be started here any more. One that may have gone on is steps
+ * ahead of a new one, others have met one that was built, and in a generation that has no snapshot yet ranks begin only
+ * where the switch to it began them: a store that knows nothing of that is another one than it was then. */
 static int gone_check(struct reconciler *s, const struct ptc_group_key *key, struct ptc_error *err)
 {
 	bool gone = false, begun = true;
@@ -201,11 +209,33 @@ static int gone_check(struct reconciler *s, const struct ptc_group_key *key, str
 	if (rc == 0 && !s->req->info->from->snapshot)
 		rc = ptc_rank_note_is(s->agent, PTC_RANKS_BEGUN, key, &begun, err);
 	if (rc || (!gone && begun))
-		return rc;
+		return rc ? rc : ptc_rank_built_check(s->agent, key, false, err);
 	return ptc_error_set(err, PTC_ESTATE,
 			     "ranks of generation %llu no longer run on this node (was it restarted?); run the "
 			     "job again from its last snapshot",
 			     (unsigned long long)key->generation);
+}
+
+/* What ranks that have to be started would be given. They are not started for nothing: others would wait for them. */
+static int table_check(struct reconciler *s, struct ptc_error *err)
+{
+	const Ptc__V1__SwitchInfo *info = s->req->info;
+	struct ptc_geometry_ref *ref = NULL;
+	struct ptc_table *table = NULL;
+	struct ptc_table_key key;
+	int rc;
+
+	if (!info->from->snapshot)
+		return 0;
+	rc = ptc_geometry_get(s->agent, info, info->from, &ref, err);
+	if (rc)
+		return rc;
+	key = ptc_geometry_key(&ref->g);
+	rc = ptc_table_open(s->agent->env.store, &key, &table, err);
+	s->gone = is_gone(rc);
+	ptc_table_unref(table);
+	ptc_geometry_put(ref);
+	return rc;
 }
 
 static int group_reconcile(struct reconciler *s, const struct ptc_group_start *start, uint32_t self,
@@ -219,7 +249,9 @@ static int group_reconcile(struct reconciler *s, const struct ptc_group_start *s
 	if (rc == PTC_ENOTFOUND || rc == PTC_ESTATE || (!rc && !group_stands(&group))) {
 		ptc_group_close(&group);
 		rc = gone_check(s, key, err);
-		s->gone = rc == PTC_ESTATE;
+		s->gone = rc == PTC_ESTATE || rc == PTC_ELOST;
+		if (rc == 0)
+			rc = table_check(s, err);
 		if (rc == 0)
 			rc = group_revive(s, start, err);
 		if (rc == 0)

@@ -628,7 +628,6 @@ static void node_answer(struct sim *s, uint32_t i, int status, bool passed, uint
 		rep->node = i;
 		rep->seq = r->seq;
 		rep->status = status;
-		rep->a = s->etcd.key[i];
 		rep->op = r->op;
 		rep->passed = passed && s->o.bug != SIM_BUG_ONE_ROUND;
 		rep->step = step;
@@ -933,11 +932,11 @@ static void up_send(struct sim *s, int i, const struct ptc_job_update *u)
 	if (!cancel) {
 		bool lie = (s->o.bug == SIM_BUG_EARLY_COMMIT && u->op == PTC_OP_PULL) ||
 			   (s->o.bug == SIM_BUG_EARLY_BUILD && u->op == PTC_OP_END) ||
+			   (s->o.bug == SIM_BUG_NOT_ASKED && u->op == PTC_OP_BUILD && u->built) ||
 			   (s->o.bug == SIM_BUG_SKIP_FINISH && u->op == PTC_OP_FINISH);
 		struct ev *rep = ctl_local(s, i, EV_REP, lie ? 1 : n->up ? RPC_MS : 20, u->seq);
 		rep->node = u->node;
 		rep->status = lie ? 0 : n->up ? PTC_ETIMEOUT : PTC_EPEER;
-		rep->a = s->etcd.key[u->node];
 		rep->op = u->op;
 		rep->timeout = !lie;
 		if (lie && u->op == PTC_OP_FINISH)
@@ -961,6 +960,7 @@ static void up_send(struct sim *s, int i, const struct ptc_job_update *u)
 		r->rec = c->rec;
 		r->older = c->older;
 		r->stop = u->stop;
+		r->built = u->built;
 	}
 }
 
@@ -991,7 +991,7 @@ static void up_txn(struct sim *s, int i, const struct ptc_job_update *u)
 	t->sw = c->sw;
 	t->step = u->step;
 	t->new_incarnation = u->new_incarnation && s->o.bug != SIM_BUG_NO_NEW_INCARNATION;
-	memcpy(t->key, c->answered, sizeof(t->key));
+	memcpy(t->key, c->seen, sizeof(t->key)); /* what the core knows of */
 }
 
 static void ctl_read(struct sim *s, int i, uint64_t reload)
@@ -1731,8 +1731,6 @@ static void feed_answer(struct sim *s, const struct ev *ev)
 		later->timeout = true;
 		return;
 	}
-	if (ev->kind == EV_REP && ev->status == 0)
-		c->answered[ev->node] = ev->a;
 	if (ev->kind == EV_REP && ev->op == PTC_OP_CAPTURE && ev->status == 0 && ev->seq == c->sent[ev->node])
 		c->captured[ev->node] = ev->table;
 	sim_ctl_feed(s, ev->who, &e);

@@ -35,8 +35,10 @@ enum sim_bug {
 	SIM_BUG_NO_NEW_INCARNATION,     /* the shell does not raise the incarnation */
 	SIM_BUG_FINISH_ANY_INCARNATION, /* FINISH lets ranks of another incarnation go on */
 	SIM_BUG_START_LOST,             /* FINISH starts a rank again though the others have gone on without it */
+	SIM_BUG_START_BUILT,            /* a node starts a rank again though the others have met the one before */
 	/* only with both */
 	SIM_BUG_NO_HALT,      /* remaining ranks are not ended before the job is started again */
+	SIM_BUG_NOT_ASKED,    /* a node that is back is not asked whether the ranks that it had built are there */
 	SIM_BUG_LOST_TRAINS,  /* a node whose ranks train is given up by the clock alone */
 	SIM_BUG_FORGET_FENCE, /* a node that comes back empty takes requests of a controller that has lost the lock */
 	SIM_BUG_HELD_RUNS,    /* a node captures ranks of survivors that it does not hold any more */

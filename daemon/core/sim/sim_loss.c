@@ -31,6 +31,7 @@ void sim_machine_destroy(struct sim *s, uint32_t i, bool for_good)
 	sim_tables_destroy(s, i);
 	sim_ranks_lose(s, i);
 	n->fence = n->let_gen = n->let_incarnation = n->began_gen = n->began_incarnation = 0;
+	n->built_gen = n->built_incarnation = n->built_id = 0;
 	n->gone = for_good;
 }
 

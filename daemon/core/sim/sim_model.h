@@ -88,6 +88,7 @@ struct req { /* controller to node */
 	bool has_keep, cancel;
 	uint64_t keep_gen, keep_snap;
 	uint64_t stop;
+	bool built;
 	struct sw sw;
 	struct record rec; /* FINISH: the record to carry out */
 	struct older older;
@@ -96,11 +97,12 @@ struct req { /* controller to node */
 struct proc {
 	enum { PROC_NONE, PROC_WAITING, PROC_BUILT, PROC_RUN, PROC_STOPPED, PROC_FAILED } state;
 	uint64_t gen, incarnation;
-	uint64_t step; /* its values are complete after this many steps */
-	int64_t pub;   /* greatest step published; before the first boundary, one less than `step` */
-	bool building; /* has its generation and waits for its peers */
-	bool in_step;  /* has left boundary(step) */
-	bool ready;    /* in a step, with all that it needs of the others */
+	uint64_t life, met[SIM_NODES]; /* which process it is; those with which it was built, by node; 0: none yet */
+	uint64_t step;                 /* its values are complete after this many steps */
+	int64_t pub;                   /* greatest step published; before the first boundary, one less than `step` */
+	bool building;                 /* has its generation and waits for its peers */
+	bool in_step;                  /* has left boundary(step) */
+	bool ready;                    /* in a step, with all that it needs of the others */
 	bool has_stop, diverged;
 	/* held until then, and in the middle of an update; 0: it is not held. `hold` tells one time from another */
 	uint64_t held_until, hold;
@@ -117,8 +119,9 @@ struct node {
 	uint64_t fence;
 	struct table tables[MAX_TABLES];
 	uint32_t ntables;
-	uint64_t let_gen, let_incarnation;     /* greatest incarnation whose rank was let go here */
-	uint64_t began_gen, began_incarnation; /* the last one that START was for */
+	uint64_t let_gen, let_incarnation;               /* greatest incarnation whose rank was let go here */
+	uint64_t began_gen, began_incarnation;           /* the last one that START was for */
+	uint64_t built_gen, built_incarnation, built_id; /* the last one that BUILD was for, and its switch */
 	struct proc procs[MAX_PROCS];
 	/* in memory */
 	uint64_t seq, prepared_id;
@@ -159,7 +162,6 @@ struct ctl {
 	bool held;                   /* its switch may hold the ranks at a stop */
 	uint64_t ended_at;           /* when the last such switch ended */
 	uint64_t least, still_since; /* the least visible step of the record's ranks, and since when it has not moved */
-	uint64_t answered[SIM_NODES];     /* key of the node when it answered PULL */
 	struct table captured[SIM_NODES]; /* the table that the node reported as captured */
 	struct asked asked[MAX_ASKED];
 	uint32_t nasked;

@@ -44,7 +44,7 @@ static struct proc *proc_add(struct sim *s, struct node *n, uint64_t gen, uint64
 		sim_bad(s, "node %d hoards processes", (int)(n - s->nodes));
 		p = n->procs;
 	}
-	*p = (struct proc){ .state = PROC_WAITING, .gen = gen, .incarnation = incarnation };
+	*p = (struct proc){ .state = PROC_WAITING, .gen = gen, .incarnation = incarnation, .life = ++s->token };
 	return p;
 }
 
@@ -64,14 +64,23 @@ static void proc_go_on(struct proc *p)
 
 /* ---- operations ------------------------------------------------------------------ */
 
+/* Whether ranks of this switch have been built here: then others may have met them. */
+static bool were_built(const struct sim *s, const struct node *n)
+{
+	return (n->req.built || n->built_id == n->req.sw.id) && s->o.bug != SIM_BUG_START_BUILT;
+}
+
 int sim_op_start(struct sim *s, uint32_t i)
 {
 	struct node *n = &s->nodes[i];
 	const struct sw *w = &n->req.sw;
 	n->began_gen = w->to_gen;
 	n->began_incarnation = w->to_incarnation;
-	if (!proc_find(n, w->to_gen, w->to_incarnation))
-		proc_add(s, n, w->to_gen, w->to_incarnation);
+	if (proc_find(n, w->to_gen, w->to_incarnation))
+		return 0;
+	if (were_built(s, n))
+		return PTC_ESTATE;
+	proc_add(s, n, w->to_gen, w->to_incarnation);
 	return 0;
 }
 
@@ -264,20 +273,32 @@ int sim_op_build(struct sim *s, uint32_t i)
 	struct node *n = &s->nodes[i];
 	const struct sw *w = &n->req.sw;
 	struct proc *p = proc_find(n, w->to_gen, w->to_incarnation);
+	if (!p && !were_built(s, n)) /* gone since START, and nobody has met it */
+		p = proc_add(s, n, w->to_gen, w->to_incarnation);
 	if (!p || p->state == PROC_FAILED)
 		return PTC_ESTATE;
 	if (p->state != PROC_WAITING)
 		return 0;
 	check_nobody_trains(s, i, w);
 	p->building = true;
+	n->built_gen = w->to_gen;
+	n->built_incarnation = w->to_incarnation;
+	n->built_id = w->id;
+	uint64_t met[SIM_NODES] = { 0 };
 	for (uint32_t k = 0; k < w->nto; k++) { /* they meet */
 		const struct proc *q = proc_find(&s->nodes[w->to[k]], w->to_gen, w->to_incarnation);
 		if (!q || !q->building || q->state == PROC_FAILED)
 			return 1;
+		if (q->met[i] && q->met[i] != p->life) { /* what it waits for never comes */
+			p->state = PROC_FAILED;
+			return PTC_ESTATE;
+		}
+		met[w->to[k]] = q->life;
 	}
 	if (sim_chance(s, 60))
 		return 1;
 	p->state = PROC_BUILT;
+	memcpy(p->met, met, sizeof(p->met));
 	p->n = w->nto;
 	memcpy(p->nodes, w->to, sizeof(p->nodes));
 	p->layout = w->to_layout;
@@ -304,6 +325,17 @@ static void proc_let_go(struct sim *s, uint32_t i, struct proc *p)
 	n->let_incarnation = r->incarnation;
 }
 
+/* A new process in the place of one that others have met waits for them for ever. */
+static void check_not_alone(struct sim *s, uint32_t i, const struct proc *p)
+{
+	for (uint32_t k = 0; k < SIM_NODES; k++) {
+		const struct proc *q = proc_find(&s->nodes[k], p->gen, p->incarnation);
+		if (q && q->state != PROC_FAILED && q->met[i] && q->met[i] != p->life)
+			sim_bad(s, "node %u builds a rank of %llu.%llu alone: that of node %u has met the one before",
+				i, (unsigned long long)p->gen, (unsigned long long)p->incarnation, k);
+	}
+}
+
 void sim_ranks_finish(struct sim *s, uint32_t i)
 {
 	struct node *n = &s->nodes[i];
@@ -326,14 +358,18 @@ void sim_ranks_finish(struct sim *s, uint32_t i)
 	}
 	if (!live || there)
 		return;
+	bool built =
+		n->built_gen == r->gen && n->built_incarnation == r->incarnation && s->o.bug != SIM_BUG_START_BUILT;
 	struct proc *p = proc_add(s, n, r->gen, r->incarnation);
 	bool began = n->began_gen == r->gen && n->began_incarnation == r->incarnation;
 	bool there_yet = r->snap ? sim_table_find(n, r->gen, r->snap) != NULL : began;
-	if ((n->let_gen == r->gen && n->let_incarnation == r->incarnation && s->o.bug != SIM_BUG_START_LOST) ||
-	    !there_yet)
-		p->state = PROC_FAILED; /* the others have gone on without it, or what it had is lost */
-	else
-		proc_let_go(s, i, p);
+	if ((n->let_gen == r->gen && n->let_incarnation == r->incarnation && s->o.bug != SIM_BUG_START_LOST) || built ||
+	    !there_yet) {
+		p->state = PROC_FAILED; /* others have met it, or have gone on without it, or what it had is lost */
+		return;
+	}
+	check_not_alone(s, i, p);
+	proc_let_go(s, i, p);
 }
 
 /* ---- training --------------------------------------------------------------------------- */
