@@ -1788,6 +1788,7 @@ static void test_overtaken(void **state)
 	rng = seed + 15;
 	l = live_up(false);
 	c = replicas(l);
+	capture_all(l, &c->gen, 5, 7, 1, false);
 	c->gen.incarnation = 2;
 	c->gen.snapshot = 5;
 	l->workers[0].hold_ms = 60000;
