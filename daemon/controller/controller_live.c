@@ -592,10 +592,8 @@ void ptc_controller_event(struct ptc_controller *ctl)
 			return;
 	}
 	if (ctl->submit(ctl, &r, &err) == 0) {
-		if (w->doc.state != PTC_WORKER_FAILED)
-			return;
-		ptc_event(ctl->all->cluster, ctl->uuid, "failed", "node %s: %s", w->node, w->doc.text);
-		ptc_recovery_begun(ctl);
+		if (w->doc.state == PTC_WORKER_FAILED)
+			ptc_recovery_begun(ctl, w);
 		return;
 	}
 	ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);

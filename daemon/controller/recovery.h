@@ -119,17 +119,17 @@ struct ptc_recovery {
 		char text[768];
 		uint64_t incarnation;
 		enum ptc_recovery_kind of;
+		bool gone; /* it says what a node without its ranks has said: no rank has failed */
 	} told;
 	bool over; /* the recovery is, but its switch is not yet */
 };
 
 /* recovery.c: each 200 ms. May submit a switch, or abort one. */
 void ptc_recovery_tick(struct ptc_controller *ctl);
-/* A rank of a job that trains has failed: r becomes a HALT. False: whether a node is lost is not known yet; ask again.
- */
+/* A rank that trains has failed: r becomes a HALT. False: whether a node is lost is not known yet; ask again. */
 bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r);
-/* That HALT has begun: its event is written. */
-void ptc_recovery_begun(struct ptc_controller *ctl);
+/* That HALT has begun: events say why. failed: the rank that was judged; NULL: none was. */
+void ptc_recovery_begun(struct ptc_controller *ctl, const struct ptc_worker_view *failed);
 /* A node of a job that trains is lost: a snapshot that is due would wait for it. */
 bool ptc_recovery_holds(const struct ptc_controller *ctl);
 /* The record that a HALT or a snapshot of held ranks makes, and that a switch makes that starts ranks. */

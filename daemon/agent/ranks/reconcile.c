@@ -211,8 +211,8 @@ static int gone_check(struct reconciler *s, const struct ptc_group_key *key, str
 	if (rc || (!gone && begun))
 		return rc ? rc : ptc_rank_built_check(s->agent, key, false, err);
 	return ptc_error_set(err, PTC_ESTATE,
-			     "ranks of generation %llu no longer run on this node (was it restarted?); run the "
-			     "job again from its last snapshot",
+			     "ranks of generation %llu no longer run on this node (was it restarted?); the job has "
+			     "to begin again at its last snapshot",
 			     (unsigned long long)key->generation);
 }
 

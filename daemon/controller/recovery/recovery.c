@@ -111,15 +111,18 @@ __attribute__((format(printf, 3, 4))) static void will_tell(struct ptc_controlle
 	va_list ap;
 
 	r->told.kind = kind;
+	r->told.gone = false;
 	va_start(ap, fmt);
 	vsnprintf(r->told.text, sizeof r->told.text, fmt, ap);
 	va_end(ap);
 }
 
-void ptc_recovery_begun(struct ptc_controller *ctl)
+void ptc_recovery_begun(struct ptc_controller *ctl, const struct ptc_worker_view *failed)
 {
 	struct ptc_recovery *r = &ctl->recovery;
 
+	if (failed && !(failed->doc.gone && r->told.kind && r->told.gone))
+		ptc_event(ctl->all->cluster, ctl->uuid, "failed", "node %s: %s", failed->node, failed->doc.text);
 	if (r->told.kind && !(r->told.incarnation == ctl->record.incarnation && r->told.last == r->told.kind &&
 			      r->told.of == r->mark.recovery))
 		ptc_event(ctl->all->cluster, ctl->uuid, r->told.kind, "%s", r->told.text);
@@ -291,7 +294,7 @@ static void submit_halt(struct ptc_controller *ctl, struct ptc_switch_request *r
 	struct ptc_error err = PTC_ERROR_INIT;
 
 	if (ctl->submit(ctl, r, &err) == 0) {
-		ptc_recovery_begun(ctl);
+		ptc_recovery_begun(ctl, NULL);
 		return;
 	}
 	ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
@@ -443,15 +446,24 @@ static void judge_program(struct ptc_controller *ctl, const struct ptc_worker_do
 	count_program(ctl, what, w->step, e->max_restarts);
 }
 
-/* A node that has lost ranks of this incarnation, or their state, by itself; NULL: none says so. */
-static const char *says_gone(const struct ptc_controller *ctl, uint64_t incarnation)
+/* Of a node that has lost ranks of this incarnation, or their state, by itself; NULL: none says so. */
+static const struct ptc_worker_view *says_gone(const struct ptc_controller *ctl, uint64_t incarnation)
 {
 	const struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid);
 
 	for (size_t i = 0; j && i < j->nworkers; i++)
 		if (j->workers[i].doc.incarnation == incarnation && j->workers[i].doc.gone)
-			return j->workers[i].node;
+			return &j->workers[i];
 	return NULL;
+}
+
+static void tell_gone(struct ptc_controller *ctl, const struct ptc_worker_view *w)
+{
+	char line[600];
+
+	will_tell(ctl, "recovering", "node %s has lost its ranks, or their state, so the job is started again: %s",
+		  w->node, ptc_worker_text_line(w->doc.text, line, sizeof line));
+	ctl->recovery.told.gone = true;
 }
 
 /* Whether the cause of the failure is known by now. */
@@ -477,7 +489,7 @@ static bool judged(struct ptc_controller *ctl, const struct parts *p, const stru
 
 bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r)
 {
-	const char *gone = says_gone(ctl, w->doc.incarnation);
+	const struct ptc_worker_view *gone = says_gone(ctl, w->doc.incarnation);
 	struct ptc_recovery *rec = &ctl->recovery;
 	struct parts p = look(ctl);
 	bool held = false;
@@ -504,7 +516,7 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 	mark(ctl, r->id, PTC_RECOVERY_NODE, w->doc.step); /* 0: nobody saw how far that rank had come */
 	if (held)
 		mark_held(ctl, r);
-	if (!count_loss(ctl, p.down ? p.names : gone))
+	if (!count_loss(ctl, p.down ? p.names : gone->node))
 		return true;
 	if (p.down)
 		will_tell(ctl, "recovering",
@@ -512,8 +524,7 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 			  "that node is back, or lost",
 			  p.names, w->node);
 	else
-		will_tell(ctl, "recovering", "node %s has lost its ranks, or their state: the job is started again",
-			  gone);
+		tell_gone(ctl, gone);
 	return true;
 }
 
