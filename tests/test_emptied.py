@@ -4,6 +4,7 @@ what others hold is whole, and the job goes on.
 
 A switch is held in a phase, at a fault point of one node (base/sys/fault.h). Then a node, perhaps another one, is killed, its chunk_dir is removed, and it starts again. Every byte is on two nodes before."""
 import contextlib
+import re
 import shutil
 import subprocess
 import threading
@@ -189,6 +190,9 @@ class Live(Emptied):
                 after = self.trains(c, job, before["run"]["incarnation"])
                 aborted = self.events(c, job, "aborted")[-1]["text"]
                 self.assertRegex(aborted, f"node {victim}: .*no longer run on this node.*have met them")
+                told = [e["text"] for e in self.events(c, job, "recovering")]
+                self.assertEqual(0 if chunks else 1, len(told), told)
+                self.assertTrue(all(re.search(f"node {victim} .*its chunks cannot be used", t) for t in told), told)
                 self.assertEqual([], self.events(c, job, "failed", "gave_up"))
                 self.assertGreaterEqual(after["step"], before["step"])
                 self.assertEqual("dp=2", after["config"])
