@@ -18,6 +18,7 @@ struct ptc_plan_request {
 	bool at_rest;     /* no rank runs: nodes are asked whether they have the record's table */
 	bool runs;        /* a person wants ranks to run there: the job's min_gpus and max_gpus hold */
 	bool ranks;       /* ranks will run there: on devices only that no other job has */
+	bool unattended;  /* nobody has asked for it, and nobody reads what a program refuses */
 	char **nodes;
 	size_t nnodes;                      /* use only these nodes; 0: any */
 	bool (*gone)(const void *gone_arg); /* true: nobody waits for advice any more; may be NULL */

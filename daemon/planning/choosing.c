@@ -407,6 +407,8 @@ static void explain(const struct ptc_planning_ask *ask, const struct pricer *p, 
 			       w->no_model.text);
 	else if (!w->cal)
 		ptc_buf_puts(&b, "; step times are uncalibrated");
+	if (w->plain)
+		ptc_buf_puts(&b, "; without virtual stages, for the program has not promised them yet (ptc_schedule)");
 	if (w->inferred[0])
 		ptc_buf_printf(&b, "; the model is inferred from its tensors: %s", w->inferred);
 	if (w->kinds.said[0])

@@ -700,7 +700,9 @@ int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *m
 		memset(ret->recompute, 0, sizeof ret->recompute);
 		ret->nrecompute = 0;
 	}
-	ret->schedule = w->told_schedule && ret->pp > 1 ? (uint32_t)w->work.schedule + 1 : 0;
+	ret->schedule = ret->pp > 1 && (w->told_schedule || (w->told_stages && ret->vpp > 1))
+				? (uint32_t)w->work.schedule + 1
+				: 0;
 	return ptc_config_world(ret, &world, err);
 }
 
