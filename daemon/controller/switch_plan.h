@@ -11,7 +11,7 @@
 struct ptc_plan_request {
 	const char *config; /* NULL or "": the job's table or the planner chooses one for gpus */
 	uint32_t gpus;
-	double horizon_s; /* for the planner; 0: the job's mean time between changes */
+	double horizon_s; /* for the planner; 0: what the job's changes say (docs/planner.md) */
 	int objective;    /* for the planner: enum ptc_objective */
 	bool or_same;     /* without config and gpus: as the job is, or the largest of its table that fits ... */
 	bool or_one;      /* ... or, if none fits, one rank */

@@ -64,6 +64,8 @@ struct ptc_job_work {
 	bool told_schedule, told_stages;
 	bool plain; /* the space permits virtual stages, and they are left out (ptc_job_work_opts.unattended) */
 	double pause_s, horizon_s;
+	struct ptc_measured_loss losses[PTC_MEASURED_LOSSES]; /* of devices that have gone */
+	size_t nlosses;
 	/* private */
 	struct ptc_job_work_memory *memory;
 };

@@ -339,6 +339,30 @@ static void unattended(void **state)
 	}
 }
 
+/* Changes that follow each other quickly do not make the horizon shorter than the default, and losses are kept. */
+static void what_has_changed(void **state)
+{
+	struct ptc_job_work_opts opts = { .measured = &measured };
+
+	for (int slow = 0; slow < 2; slow++) {
+		struct ptc_job_desc desc;
+		struct ptc_job_work *w;
+
+		memset(&measured, 0, sizeof measured);
+		for (int i = 0; i < 4; i++)
+			ptc_measured_change_add(&measured,
+						&(struct ptc_measured_change){ (slow ? 3600000 : 60000) * i, 5, 1 });
+		ptc_measured_devices(&measured, 8, 1000);
+		ptc_measured_devices(&measured, 6, 2000);
+		w = make(HEAD MODEL SPACE, &desc, &opts);
+		assert_true(w->horizon_s == (slow ? 3600 : PTC_CHOOSE_HORIZON_S));
+		assert_true(w->pause_s == 4);
+		assert_int_equal(1, w->nlosses);
+		assert_int_equal(2, w->losses[0].devices);
+		done(w, &desc);
+	}
+}
+
 static void pair(struct ptc_links *pairs, const char *a, const char *b, double v)
 {
 	struct ptc_link *l = &pairs->v[pairs->n++];
@@ -494,6 +518,7 @@ int main(void)
 		cmocka_unit_test(recomputation),
 		cmocka_unit_test(schedules),
 		cmocka_unit_test(unattended),
+		cmocka_unit_test(what_has_changed),
 		cmocka_unit_test(sets_of_nodes),
 		cmocka_unit_test_teardown(kinds_of_devices, plain_nodes),
 		cmocka_unit_test(a_model_by_its_tensors),
