@@ -729,9 +729,9 @@ class Planning(harness.Case):
             self.assertEqual([], differences(deaf.lines(), deaf.reference()))
 
     def test_schedule(self):
-        """A planned pipeline says its schedule where `space:` permits virtual stages; a program that does not promise it is refused, and
-        goes on as it was. A pipeline with virtual stages that an operator asks for needs no promise."""
-        space = {"global_batch": 24, "tp": [1], "pp": [2], "dp": [1, 2], "vpp": [1, 2], "micro_batch": [4], "schedule": "zb1p"}
+        """A planned pipeline with virtual stages says its schedule; a program that does not promise it is refused, and goes on as it was.
+        A plain pipeline, and one with virtual stages that an operator asks for, need no promise."""
+        space = {"global_batch": 24, "tp": [1], "pp": [2], "dp": [1], "vpp": [2], "micro_batch": [4], "schedule": "zb1p"}
         run = {"model": {**MODEL, "layers": 8}, "space": space}
         with self.cluster(nodes=1, devices=4) as c:
             job = live.Job(c, self.dir, schedule=1, run=run)
@@ -740,9 +740,8 @@ class Planning(harness.Case):
             done = json.loads(c.ptcctl("resize", job.name, "--gpus", "4", "--wait", "--format", "json",
                                        timeout_s=120 * harness.PATIENCE).stdout)
             self.assertEqual("planner", done["plan"]["choice"]["by"])
-            self.assertRegex(done["to"], "^pp=2,.*,schedule=zb1p$")
+            self.assertRegex(done["to"], "^pp=2,.*,vpp=2,schedule=zb1p$")
             job.wait_step(done["step"] + 5)
-            stages = 2 if "vpp=2" in done["to"] else 1
             to = done["to"].replace("zb1p", "1f1b")
             self.assertEqual(0, job.resize(to)["received_bytes"], "when ranks compute changes nothing that they hold")
             job.wait_step(job.step() + 5)
@@ -753,7 +752,7 @@ class Planning(harness.Case):
                 with open(os.path.join(job.logs, log), encoding="utf-8") as f:
                     for line in map(json.loads, f):
                         told.setdefault(line["generation"], set()).add(tuple(line["schedule"]))
-            self.assertEqual([{(None, 1)}, {("zb1p", stages)}, {("1f1b", stages)}, {(None, 1)}], [told[g] for g in sorted(told)])
+            self.assertEqual([{(None, 1)}, {("zb1p", 2)}, {("1f1b", 2)}, {(None, 1)}], [told[g] for g in sorted(told)])
             for bad in ("schedule=interleaved", "schedule="):
                 self.refused(c, "resize", job.name, "--config", f"pp=2,{BATCH},{bad}", codes=(1, 2), contains="(1f1b, gpipe or zb1p)")
             job.do("stop")
@@ -770,6 +769,15 @@ class Planning(harness.Case):
             deaf.wait_step(deaf.step() + 5)
             deaf.do("stop")
             deaf.check_state(self, deaf.wait_run("stopped")["step"], self.path("out"))
+            plain = live.Job(c, self.path("plain"), name="plain", run={**run, "space": {**space, "dp": [2], "vpp": [1, 2]}})
+            plain.run(f"dp=1,{BATCH}")
+            plain.wait_step(5)
+            done = json.loads(c.ptcctl("resize", "plain", "--gpus", "4", "--wait", "--format", "json",
+                                       timeout_s=120 * harness.PATIENCE).stdout)
+            self.assertEqual("planner", done["plan"]["choice"]["by"])
+            self.assertEqual("pp=2,dp=2,micro_batch=4,global_batch=24", done["to"])
+            plain.wait_step(done["step"] + 5)
+            plain.do("stop")
 
     def test_what_samples_cost(self):
         """Ranks on both nodes divide batches by what their controller says that a sample costs, also after a resize; of a job without
@@ -892,6 +900,27 @@ class Growth(harness.Case):
             job.do("stop")
             job.steps = job.wait_run("stopped")["step"]
             self.assertEqual([], differences(job.lines(), job.reference()))
+
+    def test_grows_without_promises(self):
+        """The fastest pipeline for two devices has virtual stages, which no rank has promised: nobody would read the refusal, so the job
+        grows to one without them, and says so."""
+        space = {"global_batch": 24, "tp": [1], "pp": [2], "dp": [1], "vpp": [1, 2], "micro_batch": [4]}
+        with self.cluster(nodes=2, devices=1, up=False) as c:
+            self.start(c, "n0")
+            job = live.Job(c, self.dir, run={"model": {**MODEL, "layers": 8}, "space": space,
+                                             "elastic": {"on_join": "grow", "join_after": "500ms"}})
+            job.run(f"dp=1,{BATCH}")
+            self.weighed(c, job)
+            job.wait_step(5)
+            self.start(c, "n1")
+            now = self.trains(job, 2)
+            text = self.joined(c, job)[0]
+            self.assertRegex(text, "the job goes from micro_batch=4,[^ ]* to pp=2,micro_batch=4,global_batch=24, ")
+            self.assertIn("; without virtual stages, for the program has not promised them yet (ptc_schedule)", text)
+            job.wait_step(now["step"] + 5)
+            asked = [x["config"] for x in c.json("advise", job.name, "--gpus", "2")["candidates"]]
+            self.assertTrue(any(",vpp=2,schedule=1f1b" in config for config in asked), asked)
+            job.do("stop")
 
     def test_join_that_does_not_pay(self):
         """One micro-batch is one rank's work: the planner says that no switch pays, once."""

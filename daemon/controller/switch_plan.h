@@ -11,13 +11,14 @@
 struct ptc_plan_request {
 	const char *config; /* NULL or "": the job's table or the planner chooses one for gpus */
 	uint32_t gpus;
-	double horizon_s; /* for the planner; 0: the job's mean time between changes */
+	double horizon_s; /* for the planner; 0: what the job's changes say (docs/planner.md) */
 	int objective;    /* for the planner: enum ptc_objective */
 	bool or_same;     /* without config and gpus: as the job is, or the largest of its table that fits ... */
 	bool or_one;      /* ... or, if none fits, one rank */
 	bool at_rest;     /* no rank runs: nodes are asked whether they have the record's table */
 	bool runs;        /* a person wants ranks to run there: the job's min_gpus and max_gpus hold */
 	bool ranks;       /* ranks will run there: on devices only that no other job has */
+	bool unattended;  /* nobody has asked for it, and nobody reads what a program refuses */
 	char **nodes;
 	size_t nnodes;                      /* use only these nodes; 0: any */
 	bool (*gone)(const void *gone_arg); /* true: nobody waits for advice any more; may be NULL */

@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/sys/sys.h"
 #include "planner/cost/on_kinds.h"
 
 #include <math.h>
@@ -314,12 +315,16 @@ static json_t *head(const struct ptc_job_work *w, const struct ptc_planning_ask 
 static struct ptc_choose_rules rules_of(const struct ptc_planning_ask *ask, const struct ptc_job_work *w,
 					struct pricer *p)
 {
-	return (struct ptc_choose_rules){ .objective = ask->objective,
-					  .horizon_s = horizon_of(ask, w),
-					  .price_hour = w->profile.cluster.kinds[0].price_hour,
-					  .price = ask->price || ask->live ? price : NULL,
-					  .arg = p,
-					  .available = ask->gpus };
+	struct ptc_choose_rules r = { .objective = ask->objective,
+				      .horizon_s = horizon_of(ask, w),
+				      .price_hour = w->profile.cluster.kinds[0].price_hour,
+				      .price = ask->price || ask->live ? price : NULL,
+				      .arg = p,
+				      .forced_down_s = ask->live ? w->pause_s : 0,
+				      .available = ask->gpus };
+
+	ptc_measured_losses_mean(w->losses, w->nlosses, ptc_sys_realtime_ms(), &r.loss_every_s, &r.loss_devices);
+	return r;
 }
 
 /* What runs now as a candidate; false: it has to leave, or the model does not know it. */
@@ -407,6 +412,8 @@ static void explain(const struct ptc_planning_ask *ask, const struct pricer *p, 
 			       w->no_model.text);
 	else if (!w->cal)
 		ptc_buf_puts(&b, "; step times are uncalibrated");
+	if (w->plain)
+		ptc_buf_puts(&b, "; without virtual stages, for the program has not promised them yet (ptc_schedule)");
 	if (w->inferred[0])
 		ptc_buf_printf(&b, "; the model is inferred from its tensors: %s", w->inferred);
 	if (w->kinds.said[0])

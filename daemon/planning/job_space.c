@@ -102,17 +102,38 @@ static int read_space(const char *text, struct ptc_job_work *w, struct ptc_error
 	return rc;
 }
 
+/* Whether ranks have run under a configuration with `schedule`: so they have promised it, and virtual stages. */
+static int has_promised(const struct ptc_job_work_opts *o, bool *ret, struct ptc_error *err)
+{
+	ptc_auto_free struct ptc_config *c = ptc_calloc(1, sizeof *c);
+
+	if (!c)
+		return ptc_nomem(err);
+	*ret = o->now && ptc_config_parse(o->now, c, NULL) == 0 && c->schedule;
+	for (size_t i = 0; o->measured && i < o->measured->nrows && !*ret; i++)
+		*ret = ptc_config_parse(o->measured->rows[i].config, c, NULL) == 0 && c->schedule;
+	return 0;
+}
+
 /* One way to recompute is how the program does it by itself; of several, the configuration says which. Virtual stages
  * that `space:` permits are planned where the program promises them; those of a configuration that the job has had or
- * lists, its program has without being asked. */
-static void told(const struct ptc_job_desc *desc, const struct first *named, struct ptc_job_work *w)
+ * lists, its program has without being asked. A pipeline without virtual stages needs no promise. */
+static int told(const struct ptc_job_work_opts *o, const struct first *named, struct ptc_job_work *w,
+		struct ptc_error *err)
 {
 	uint8_t all = w->space.recompute ? w->space.recompute : 1;
-	const struct ptc_degrees *vpp = &w->space.vpp;
+	struct ptc_degrees *vpp = &w->space.vpp;
+	bool promised = false;
+	int rc = has_promised(o, &promised, err);
 
 	w->space.recompute = all;
 	w->told_recompute = named->recompute || (all & (all - 1)) != 0;
-	w->told_schedule = named->schedule || (desc->space && vpp->n && vpp->v[vpp->n - 1] > 1);
+	w->told_schedule = named->schedule;
+	w->told_stages = o->desc->space && vpp->n && vpp->v[vpp->n - 1] > 1;
+	w->plain = w->told_stages && vpp->v[0] == 1 && o->unattended && !promised;
+	if (w->plain)
+		vpp->n = 1;
+	return rc;
 }
 
 /* What is divided by length gives all replicas equally many micro-batches. */
@@ -181,7 +202,8 @@ int ptc_job_space(const struct ptc_job_work_opts *opts, struct ptc_job_work *w, 
 				   "job %s: nothing says its global batch; add `space: {global_batch: "
 				   "N}`",
 				   opts->desc->spec.name);
-	told(opts->desc, &f, w);
+	if (rc == 0)
+		rc = told(opts, &f, w, err);
 	even_lengths(opts->desc, w);
 	return rc;
 }

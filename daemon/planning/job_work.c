@@ -379,7 +379,11 @@ static int fill(const struct ptc_job_work_opts *o, struct ptc_job_work *w, struc
 		rc = make_matrix(o, w, err);
 	if (rc == 0)
 		rc = make_sets(o, w, err);
-	w->horizon_s = between > 0 ? between : PTC_CHOOSE_HORIZON_S;
+	/* too short a horizon is worse than none: it keeps what should be left */
+	w->horizon_s = PTC_MAX(between, (double)PTC_CHOOSE_HORIZON_S);
+	w->nlosses = o->measured ? o->measured->nlosses : 0;
+	if (w->nlosses)
+		memcpy(w->losses, o->measured->losses, w->nlosses * sizeof *w->losses);
 	w->pause_s = o->measured ? ptc_measured_pause_s(o->measured, PAUSE_LIVE_S) : PAUSE_LIVE_S;
 	return rc;
 }
@@ -700,7 +704,9 @@ int ptc_job_work_config(const struct ptc_job_work *w, const struct ptc_config *m
 		memset(ret->recompute, 0, sizeof ret->recompute);
 		ret->nrecompute = 0;
 	}
-	ret->schedule = w->told_schedule && ret->pp > 1 ? (uint32_t)w->work.schedule + 1 : 0;
+	ret->schedule = ret->pp > 1 && (w->told_schedule || (w->told_stages && ret->vpp > 1))
+				? (uint32_t)w->work.schedule + 1
+				: 0;
 	return ptc_config_world(ret, &world, err);
 }
 

@@ -59,10 +59,13 @@ struct ptc_job_work {
 	/* Configurations say what is recomputed: the space has several ways, or some configuration of the job names
 	 * one. Otherwise the program does what the space says by itself. */
 	bool told_recompute;
-	/* The same of the order of micro-batches, and with it of vpp: the space permits virtual stages, or some
-	 * configuration of the job names a schedule. */
-	bool told_schedule;
+	/* Every planned pipeline says the order of micro-batches, because some configuration of the job names one; else
+	 * those with virtual stages do, if the space permits these. */
+	bool told_schedule, told_stages;
+	bool plain; /* the space permits virtual stages, and they are left out (ptc_job_work_opts.unattended) */
 	double pause_s, horizon_s;
+	struct ptc_measured_loss losses[PTC_MEASURED_LOSSES]; /* of devices that have gone */
+	size_t nlosses;
 	/* private */
 	struct ptc_job_work_memory *memory;
 };
@@ -75,6 +78,7 @@ struct ptc_job_work_opts {
 	const struct ptc_links *pairs;           /* measured links; NULL: none */
 	const struct ptc_measured_doc *measured; /* NULL: nothing */
 	const struct ptc_planning_shape *shape;
+	bool unattended; /* virtual stages only if ranks have promised them: nobody reads a refusal */
 };
 /* PTC_ENOTFOUND: there is neither a model nor a measured step, or nothing says the global batch. */
 int ptc_job_work_new(const struct ptc_job_work_opts *opts, struct ptc_job_work **ret, struct ptc_error *err);

@@ -27,7 +27,11 @@ static const struct ptc_member change_rows[] = { IS(change, time_ms, I64, .optio
 						 IS(change, pause_s, REAL, .optional = true),
 						 IS(change, moving_s, REAL, .optional = true) };
 static const struct ptc_members change_members = PTC_MEMBERS(change_rows, struct ptc_measured_change);
-static const struct ptc_member doc_rows[] = { LIST(rows, nrows, row_members), LIST(changes, nchanges, change_members) };
+static const struct ptc_member loss_rows[] = { IS(loss, time_ms, I64), IS(loss, devices, U32) };
+static const struct ptc_members loss_members = PTC_MEMBERS(loss_rows, struct ptc_measured_loss);
+static const struct ptc_member doc_rows[] = { LIST(rows, nrows, row_members), LIST(changes, nchanges, change_members),
+					      LIST(losses, nlosses, loss_members),
+					      IS(doc, devices, U32, .optional = true) };
 static const struct ptc_members doc_members = PTC_MEMBERS(doc_rows, struct ptc_measured_doc);
 
 char *ptc_measured_encode(const struct ptc_measured_doc *d)
@@ -79,6 +83,32 @@ void ptc_measured_change_add(struct ptc_measured_doc *d, const struct ptc_measur
 	if (d->nchanges == PTC_MEASURED_CHANGES)
 		memmove(&d->changes[0], &d->changes[1], --d->nchanges * sizeof *d->changes);
 	d->changes[d->nchanges++] = *change;
+}
+
+bool ptc_measured_devices(struct ptc_measured_doc *d, uint32_t devices, int64_t now_ms)
+{
+	bool gone = devices < d->devices;
+
+	if (gone && d->nlosses == PTC_MEASURED_LOSSES)
+		memmove(&d->losses[0], &d->losses[1], --d->nlosses * sizeof *d->losses);
+	if (gone)
+		d->losses[d->nlosses++] = (struct ptc_measured_loss){ now_ms, d->devices - devices };
+	d->devices = devices;
+	return gone;
+}
+
+void ptc_measured_losses_mean(const struct ptc_measured_loss *v, size_t n, int64_t now_ms, double *ret_every_s,
+			      double *ret_devices)
+{
+	double sum = 0;
+
+	*ret_every_s = *ret_devices = 0;
+	if (n < 2 || now_ms <= v[0].time_ms)
+		return;
+	for (size_t i = 0; i < n; i++)
+		sum += v[i].devices;
+	*ret_every_s = (double)(now_ms - v[0].time_ms) / 1000 / (double)n;
+	*ret_devices = sum / (double)n;
 }
 
 double ptc_measured_between_s(const struct ptc_measured_doc *d)

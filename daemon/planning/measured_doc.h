@@ -7,11 +7,13 @@
 #include "base/status.h"
 #include "reshard/spec/config.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define PTC_MEASURED_ROWS    64  /* a job has run under fewer */
 #define PTC_MEASURED_CHANGES 16  /* a mean of so many */
+#define PTC_MEASURED_LOSSES  16  /* likewise */
 #define PTC_MEASURED_CONFIG  512 /* bytes of a configuration's text; a longer one is not kept */
 
 struct ptc_measured_row {
@@ -27,17 +29,31 @@ struct ptc_measured_change {
 	double pause_s;  /* training stood still; 0: not known */
 	double moving_s; /* of which bytes were expected to move */
 };
+/* Devices of the cluster have gone, whether or not the job had to change for that. */
+struct ptc_measured_loss {
+	int64_t time_ms;
+	uint32_t devices;
+};
 struct ptc_measured_doc {
 	struct ptc_measured_row rows[PTC_MEASURED_ROWS];
 	size_t nrows;
 	struct ptc_measured_change changes[PTC_MEASURED_CHANGES];
 	size_t nchanges;
+	struct ptc_measured_loss losses[PTC_MEASURED_LOSSES];
+	size_t nlosses;
+	uint32_t devices; /* that were there when this was written; 0: not known */
 };
 char *ptc_measured_encode(const struct ptc_measured_doc *d); /* ptc_free it; NULL: out of memory */
 int ptc_measured_decode(const char *json, size_t len, struct ptc_measured_doc *ret, struct ptc_error *err);
 /* Replaces the row of that configuration. */
 void ptc_measured_add(struct ptc_measured_doc *d, const struct ptc_measured_row *row);
 void ptc_measured_change_add(struct ptc_measured_doc *d, const struct ptc_measured_change *change);
+/* Notes how many devices there are now. True: some have gone since the last note. */
+bool ptc_measured_devices(struct ptc_measured_doc *d, uint32_t devices, int64_t now_ms);
+/* What n losses say until now: the mean time between them, seconds, and the mean number of devices. 0, 0: fewer than
+ * two are known. */
+void ptc_measured_losses_mean(const struct ptc_measured_loss *v, size_t n, int64_t now_ms, double *ret_every_s,
+			      double *ret_devices);
 /* Mean time between changes, seconds; 0: fewer than three are known. */
 double ptc_measured_between_s(const struct ptc_measured_doc *d);
 /* The mean time for which a switch stops the job, without moving bytes; absent if none was measured. */

@@ -38,9 +38,10 @@
 #define FEW_STEPS  3
 #define LONG_NS    INT64_C(30000000000) /* of few */
 #define WINDOWS    5
-#define CHANGED    0.05 /* of a step time: worth another write */
-#define SPREAD     3    /* windows that show how much steps differ */
-#define NOISE_MIN  0.03 /* runs of one configuration differ by as much */
+#define GONE_NS    INT64_C(10000000000) /* devices away for longer have gone: ptcd may have started again */
+#define CHANGED    0.05                 /* of a step time: worth another write */
+#define SPREAD     3                    /* windows that show how much steps differ */
+#define NOISE_MIN  0.03                 /* runs of one configuration differ by as much */
 
 struct note {
 	char uuid[PTC_UUID_TEXT];
@@ -58,6 +59,8 @@ struct watched {
 	double windows[WINDOWS], written_s, peak_bytes;
 	size_t nwindows, written_windows;
 	uint64_t steps;
+	uint32_t devices;                   /* of the cluster, as last noted; 0: not yet */
+	int64_t fewer_ns;                   /* since when there are fewer; 0: there are not */
 	struct ptc_measured_pause switched; /* the switch that made this generation; zeros: none, or told */
 };
 struct ptc_measuring {
@@ -281,6 +284,7 @@ static void write_step(struct ptc_measuring *m, struct watched *w, double step_s
 	snprintf(row.config, sizeof row.config, "%s", w->run.config);
 	ptc_free(ptc_planning_measured(m->opts.planning, w->run.uuid, d));
 	ptc_measured_add(d, &row);
+	d->devices = PTC_MAX(d->devices, w->devices);
 	if (write_doc(m, &w->run, d, &err) != 0) {
 		ptc_debug("planning", "job=%s not measured: %s", w->run.uuid, err.text);
 		goto out;
@@ -291,6 +295,36 @@ static void write_step(struct ptc_measuring *m, struct watched *w, double step_s
 		tell(m, w, step_s, &predicted);
 	w->switched = (struct ptc_measured_pause){ 0 };
 out:
+	ptc_free(d);
+}
+
+/* Devices have gone: how often they do says what idle ones are worth. */
+static void note_devices(struct ptc_measuring *m, struct watched *w)
+{
+	struct ptc_measured_doc *d = NULL;
+	uint32_t is = m->shape.devices;
+	int64_t now = ptc_sys_now_ns();
+
+	if (!w->wanted || !is)
+		return;
+	if (!w->devices && (d = ptc_calloc(1, sizeof *d))) {
+		ptc_free(ptc_planning_measured(m->opts.planning, w->run.uuid, d));
+		w->devices = d->devices; /* as it was before this run, which a loss may have begun */
+	}
+	if (is >= w->devices) {
+		w->devices = is;
+		w->fewer_ns = 0;
+	} else if (!w->fewer_ns) {
+		w->fewer_ns = now;
+	} else if (now - w->fewer_ns >= GONE_NS && (d || (d = ptc_calloc(1, sizeof *d)))) {
+		ptc_free(ptc_planning_measured(m->opts.planning, w->run.uuid, d));
+		d->devices = w->devices;
+		ptc_measured_devices(d, is, ptc_sys_realtime_ms());
+		if (write_doc(m, &w->run, d, NULL) == 0) {
+			w->devices = is;
+			w->fewer_ns = 0;
+		}
+	}
 	ptc_free(d);
 }
 
@@ -336,6 +370,7 @@ static void add_change(struct ptc_measuring *m, struct watched *w, const struct 
 	if (d && pause->resize) {
 		ptc_free(ptc_planning_measured(m->opts.planning, w->run.uuid, d));
 		ptc_measured_change_add(d, &c);
+		d->devices = PTC_MAX(d->devices, w->devices);
 		write_doc(m, &w->run, d, NULL);
 	}
 	ptc_free(d);
@@ -608,8 +643,10 @@ static void tick(struct ptc_measuring *m)
 	take_notes(m);
 	look_for_changes(m);
 	compare_links(m);
-	for (size_t i = 0; i < m->n && !atomic_load(&m->stop); i++)
+	for (size_t i = 0; i < m->n && !atomic_load(&m->stop); i++) {
+		note_devices(m, &m->w[i]);
 		look(m, &m->w[i]);
+	}
 	prepare(m);
 }
 

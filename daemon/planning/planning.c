@@ -190,6 +190,18 @@ char *ptc_planning_measured(struct ptc_planning *p, const char *uuid, struct ptc
 
 /* ---- works ---- */
 
+/* What of the present configuration the work depends on. With a space that is only what the program is told. */
+static void put_now(const struct ptc_planning_ask *ask, struct ptc_buf *b)
+{
+	const char *now = ask->now ? ask->now : "", *space = ask->desc->space;
+
+	if (!space)
+		ptc_buf_puts(b, now);
+	else
+		ptc_buf_printf(b, "%s%s%s", strstr(now, "recompute=") ? "r" : "", strstr(now, "schedule=") ? "s" : "",
+			       ask->unattended && strstr(space, "vpp") ? "u" : "");
+}
+
 /* What a work is made of, in a few bytes. */
 static void key_of(const struct ptc_planning_ask *ask, const char *profile, const char *measured, char *key,
 		   size_t size)
@@ -203,9 +215,9 @@ static void key_of(const struct ptc_planning_ask *ask, const char *profile, cons
 		ptc_buf_printf(&b, "%s %u %s %llu/", n->name, n->devices, n->device_name,
 			       (unsigned long long)n->device_bytes);
 	}
-	/* with a space, what runs now changes nothing */
-	ptc_buf_printf(&b, "%s/%s/%s/%s", ask->now && !ask->desc->space ? ask->now : "", profile ? profile : "",
-		       measured ? measured : "", ask->held_id ? ask->held_id : "");
+	put_now(ask, &b);
+	ptc_buf_printf(&b, "/%s/%s/%s", profile ? profile : "", measured ? measured : "",
+		       ask->held_id ? ask->held_id : "");
 	if (!ptc_buf_failed(&b))
 		ptc_content_hash(b.data, b.len, hash);
 	ptc_buf_done(&b);
@@ -224,7 +236,8 @@ int ptc_planning_work(struct ptc_planning *p, const struct ptc_planning_ask *ask
 					  .now = ask->now,
 					  .known = p->known,
 					  .measured = measured,
-					  .shape = &ask->shape };
+					  .shape = &ask->shape,
+					  .unattended = ask->unattended };
 	int rc = measured ? 0 : ptc_nomem(err);
 
 	if (rc == 0 && doc)

@@ -74,11 +74,12 @@ struct ptc_planning_ask {
 	const char *now;           /* the configuration that holds the state; NULL: none does */
 	bool may_stay;             /* where it is now it may go on */
 	bool live;                 /* ranks are to run afterwards: starting them counts */
+	bool unattended;           /* nobody has asked: virtual stages only if ranks have promised them before */
 	const bool *now_leaves;    /* nodes of the shape that it does not use now; NULL: not known */
 	const uint32_t *now_nodes; /* of each rank of `now`, its node in the shape; NULL: not known */
 	struct ptc_planning_shape shape;
 	uint32_t gpus;    /* at most so many devices, 1..shape.devices */
-	double horizon_s; /* 0: the job's mean time between changes */
+	double horizon_s; /* 0: what the job's changes say (docs/planner.md) */
 	enum ptc_objective objective;
 	ptc_planning_price_fn price; /* NULL: switches are free */
 	ptc_planning_lacks_fn lacks; /* with price */

@@ -253,7 +253,8 @@ static void recomputation(void **state)
 	}
 }
 
-/* A planned pipeline says its schedule where `space:` permits virtual stages, so that ranks have to promise them. */
+/* A planned pipeline with virtual stages that only `space:` permits says its schedule, so that ranks have to promise
+ * them. One without them says it only if some configuration of the job names a schedule. */
 static void schedules(void **state)
 {
 	static const struct {
@@ -261,7 +262,9 @@ static void schedules(void **state)
 		uint32_t vpp;
 	} cases[] = { { "space: {global_batch: 64}\n", NULL, "global_batch=64", 1 },
 		      { "space: {global_batch: 64, vpp: [1, 2]}\n", NULL, "global_batch=64,vpp=2,schedule=1f1b", 2 },
-		      { "space: {global_batch: 64, vpp: [1, 2], schedule: zb1p}\n", NULL, ",schedule=zb1p", 1 },
+		      { "space: {global_batch: 64, vpp: [1, 2]}\n", NULL, "global_batch=64", 1 },
+		      { "space: {global_batch: 64, vpp: [1, 2], schedule: zb1p}\n", NULL, "global_batch=64", 1 },
+		      { "space: {global_batch: 64, vpp: [1, 2], schedule: zb1p}\n", NULL, ",vpp=2,schedule=zb1p", 2 },
 		      { "space: {global_batch: 64, vpp: [2]}\n", NULL, ",vpp=2,schedule=1f1b", 2 },
 		      { "space: {global_batch: 64, schedule: gpipe}\n", NULL, "global_batch=64", 1 },
 		      { "space: {global_batch: 64}\n", "pp=2,micro_batch=2,global_batch=64,schedule=1f1b", "=1f1b", 1 },
@@ -298,6 +301,64 @@ static void schedules(void **state)
 		assert_int_equal(0, ptc_config_parse("pp=4,micro_batch=1,schedule=gpipe", &config, NULL));
 		assert_int_equal(0, ptc_job_work_predict(w, &config, NULL, NULL, &gpipe, NULL));
 		assert_true(gpipe.est.memory_bytes > one.est.memory_bytes);
+		done(w, &desc);
+	}
+}
+
+/* Where nobody reads what a program refuses, virtual stages are searched only if ranks have promised them. */
+static void unattended(void **state)
+{
+	static const struct {
+		const char *vpp, *now, *measured;
+		uint32_t most; /* the greatest vpp that is searched */
+		bool attended;
+	} cases[] = { { "[1, 2]", NULL, NULL, 1, false },
+		      { "[1, 2]", NULL, NULL, 2, true },
+		      { "[1, 2]", "pp=2,vpp=2,global_batch=64", "pp=2,vpp=2,global_batch=64", 1, false },
+		      { "[1, 2]", "pp=2,global_batch=64,schedule=1f1b", NULL, 2, false },
+		      { "[1, 2]", NULL, "pp=2,vpp=2,global_batch=64,schedule=1f1b", 2, false },
+		      { "[2]", NULL, NULL, 2, false } }; /* it has no others */
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
+		ptc_auto_free char *yaml =
+			ptc_asprintf(HEAD MODEL "space: {global_batch: 64, vpp: %s}\n", cases[i].vpp);
+		struct ptc_job_work_opts opts = { .now = cases[i].now,
+						  .measured = &measured,
+						  .unattended = !cases[i].attended };
+		struct ptc_job_desc desc;
+		struct ptc_job_work *w;
+
+		measured = (struct ptc_measured_doc){ .nrows = cases[i].measured ? 1 : 0 };
+		measured.rows[0].step_s = 1;
+		if (cases[i].measured)
+			strcpy(measured.rows[0].config, cases[i].measured);
+		w = make(yaml, &desc, &opts);
+		assert_int_equal(cases[i].most, w->space.vpp.v[w->space.vpp.n - 1]);
+		assert_int_equal(cases[i].most == 1, w->plain);
+		done(w, &desc);
+	}
+}
+
+/* Changes that follow each other quickly do not make the horizon shorter than the default, and losses are kept. */
+static void what_has_changed(void **state)
+{
+	struct ptc_job_work_opts opts = { .measured = &measured };
+
+	for (int slow = 0; slow < 2; slow++) {
+		struct ptc_job_desc desc;
+		struct ptc_job_work *w;
+
+		memset(&measured, 0, sizeof measured);
+		for (int i = 0; i < 4; i++)
+			ptc_measured_change_add(&measured,
+						&(struct ptc_measured_change){ (slow ? 3600000 : 60000) * i, 5, 1 });
+		ptc_measured_devices(&measured, 8, 1000);
+		ptc_measured_devices(&measured, 6, 2000);
+		w = make(HEAD MODEL SPACE, &desc, &opts);
+		assert_true(w->horizon_s == (slow ? 3600 : PTC_CHOOSE_HORIZON_S));
+		assert_true(w->pause_s == 4);
+		assert_int_equal(1, w->nlosses);
+		assert_int_equal(2, w->losses[0].devices);
 		done(w, &desc);
 	}
 }
@@ -456,6 +517,8 @@ int main(void)
 		cmocka_unit_test(in_the_jobs_manner),
 		cmocka_unit_test(recomputation),
 		cmocka_unit_test(schedules),
+		cmocka_unit_test(unattended),
+		cmocka_unit_test(what_has_changed),
 		cmocka_unit_test(sets_of_nodes),
 		cmocka_unit_test_teardown(kinds_of_devices, plain_nodes),
 		cmocka_unit_test(a_model_by_its_tensors),

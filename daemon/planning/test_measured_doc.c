@@ -52,6 +52,29 @@ static void changes_are_counted(void **state)
 	assert_true(ptc_measured_pause_s(&doc, 10) == 3.5); /* one whose pause is not known does not count */
 }
 
+static void devices_that_go(void **state)
+{
+	static const uint32_t seen[] = { 8, 8, 6, 9, 5 }; /* what comes back counts only if it goes again */
+	double every_s, devices;
+
+	memset(&doc, 0, sizeof doc);
+	ptc_measured_losses_mean(doc.losses, doc.nlosses, 1, &every_s, &devices);
+	assert_true(every_s == 0 && devices == 0);
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(i == 2 || i == 4, ptc_measured_devices(&doc, seen[i], 100000 * i));
+	assert_int_equal(2, doc.nlosses);
+	ptc_measured_losses_mean(doc.losses, 1, 600000, &every_s, &devices);
+	assert_true(every_s == 0 && devices == 0); /* one says nothing of how often */
+	ptc_measured_losses_mean(doc.losses, doc.nlosses, 600000, &every_s, &devices);
+	assert_true(every_s == 200 && devices == 3);
+	ptc_measured_losses_mean(doc.losses, doc.nlosses, 200000 + 86400000, &every_s, &devices);
+	assert_true(every_s == 43200); /* a day without one */
+	for (uint32_t n = 1000; n > 980; n--)
+		ptc_measured_devices(&doc, n, n);
+	assert_int_equal(PTC_MEASURED_LOSSES, doc.nlosses);
+	assert_int_equal(981, doc.losses[PTC_MEASURED_LOSSES - 1].time_ms);
+}
+
 static void comes_back_as_it_was(void **state)
 {
 	char *json;
@@ -61,6 +84,8 @@ static void comes_back_as_it_was(void **state)
 	add(4, 1e-6);
 	doc.rows[1].peak_bytes = 12345678901.0;
 	ptc_measured_change_add(&doc, &(struct ptc_measured_change){ 1700000000123, 2.25, 0.5 });
+	ptc_measured_devices(&doc, 8, 1);
+	ptc_measured_devices(&doc, 5, 1700000000124);
 	json = ptc_measured_encode(&doc);
 	assert_non_null(json);
 	assert_int_equal(0, ptc_measured_decode(json, strlen(json), &again, NULL));
@@ -139,8 +164,11 @@ static void profiles_as_text(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_oldest_goes_first), cmocka_unit_test(changes_are_counted),
-		cmocka_unit_test(comes_back_as_it_was),  cmocka_unit_test(what_is_not_ours_is_refused),
+		cmocka_unit_test(devices_that_go),
+		cmocka_unit_test(the_oldest_goes_first),
+		cmocka_unit_test(changes_are_counted),
+		cmocka_unit_test(comes_back_as_it_was),
+		cmocka_unit_test(what_is_not_ours_is_refused),
 		cmocka_unit_test(profiles_as_text),
 	};
 

@@ -644,8 +644,8 @@ static int config_text(struct ptc_job_decoder *d, const struct ptc_doc_node *nod
 			rc = put_list(d, n, PTC_MAX_STAGES, b);
 		} else if (n->kind == PTC_DOC_LIST && !strcmp(n->key, "experts")) {
 			rc = put_list(d, n, PTC_MAX_EXPERTS, b);
-		} else if (!strcmp(n->key, "order") || !strcmp(n->key, "shard") || !strcmp(n->key, "recompute") ||
-			   !strcmp(n->key, "schedule")) {
+		} else if (!strcmp(n->key, "order") || !strcmp(n->key, "shard") || !strcmp(n->key, "micro_steps") ||
+			   !strcmp(n->key, "recompute") || !strcmp(n->key, "schedule")) {
 			rc = ptc_doc_text(d->doc, n, n->key, &text, d->err);
 			ptc_buf_puts(b, text ? text : "");
 		} else {

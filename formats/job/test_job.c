@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "base/sys/sys.h"
 #include "formats/job/job.h"
 #include "formats/json.h"
@@ -1131,6 +1132,48 @@ static void test_later_keys(void **state)
 	ptc_job_desc_done(&job);
 }
 
+/* Every key of a configuration may stand in a map of `gpus`, and means what it means in a text. */
+static void test_config_maps(void **state)
+{
+	static const struct {
+		const char *map, *want; /* want: the canonical form */
+	} cases[] = {
+		{ "4: {tp: 2, pp: 2}", "\"4\":\"tp=2,pp=2\"" },
+		{ "4: {dp: 2, cp: 2, ep: 2, zero: 1}", "\"4\":\"dp=2,cp=2,ep=2,zero=1\"" },
+		{ "2: {tp: 2, etp: 2}", "\"2\":\"tp=2,etp=2\"" },
+		{ "4: {tp: 2, dp: 2, order: dp-tp-cp-ep-pp}", "\"4\":\"tp=2,dp=2,order=dp-tp-cp-ep-pp\"" },
+		{ "2: {pp: 2, vpp: 2, stages: [1, 0, 0, 1]}", "\"2\":\"pp=2,stages=1:0:0:1,vpp=2\"" },
+		{ "4: {dp: 4, zero: 3, shard: dim0, replicas: 2}", "\"4\":\"dp=4,zero=3,replicas=2,shard=dim0\"" },
+		{ "2: {dp: 2, ep: 2, experts: [1, 0]}", "\"2\":\"dp=2,ep=2,experts=1:0\"" },
+		{ "3: {dp: 3, micro_batch: 2, global_batch: 10, micro_steps: 1x3:2x1}",
+		  "\"3\":\"dp=3,micro_batch=2,global_batch=10,micro_steps=1x3:2x1\"" },
+		{ "2: {dp: 2, recompute: none/full}", "\"2\":\"dp=2,recompute=none/full\"" },
+		{ "2: {pp: 2, schedule: zb1p}", "\"2\":\"pp=2,schedule=zb1p\"" },
+	};
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases); i++) {
+		ptc_auto_free char *yaml = ptc_asprintf(HEAD RULES "gpus: {%s}", cases[i].map);
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_job_desc job = { 0 };
+		char *json = NULL;
+		size_t n = 0;
+
+		if (decode(yaml, &job, &err))
+			fail_msg("%s: %s", cases[i].map, err.text);
+		assert_int_equal(ptc_job_to_json(&job, &json, &n, NULL), 0);
+		if (!strstr(json, cases[i].want))
+			fail_msg("%s: %s", cases[i].map, json);
+		ptc_free(json);
+		ptc_job_desc_done(&job);
+	}
+	refuse(HEAD RULES "gpus: {3: {dp: 3, micro_batch: 2, global_batch: 10, micro_steps: 1x3}}", PTC_EINVAL,
+	       "micro_steps is of 1 replicas, dp is 3");
+	refuse(HEAD RULES "gpus: {3: {dp: 3, micro_batch: 2, global_batch: 10, micro_steps: 5}}", PTC_EINVAL,
+	       "bad value in \"micro_steps=5\" (2x6:4x3: ");
+	refuse(HEAD RULES "gpus: {3: {dp: 3, micro_batch: 2, global_batch: 10, micro_steps: [1, 1]}}", PTC_EINVAL,
+	       "micro_steps must be");
+}
+
 /* What depends on the job's tensors is settled when the job is read: the canonical form has what came out. */
 static void test_settled_rules(void **state)
 {
@@ -1415,6 +1458,7 @@ int main(void)
 		cmocka_unit_test(test_rule_sets),
 		cmocka_unit_test(test_nearest),
 		cmocka_unit_test(test_later_keys),
+		cmocka_unit_test(test_config_maps),
 		cmocka_unit_test(test_settled_rules),
 		cmocka_unit_test(test_later_keys_refused),
 		cmocka_unit_test(test_json_memory),

@@ -228,6 +228,7 @@ int ptc_pricer_ask(struct ptc_pricer *pr, const struct ptc_plan_request *req, st
 					.desc = pr->desc,
 					.now = pr->v->from.config,
 					.live = pr->desc->has_run,
+					.unattended = req->unattended,
 					.gpus = req->gpus,
 					.horizon_s = req->horizon_s,
 					.objective = (enum ptc_objective)req->objective,

@@ -99,6 +99,7 @@ static int plan_as(struct task *t, uint32_t gpus, struct ptc_error *err)
 	struct ptc_plan_request req = { .gpus = gpus, .or_same = gpus == 0, .at_rest = !trains(t) };
 
 	req.ranks = t->what != PTC_RECOVERY_ELSEWHERE;
+	req.unattended = true;
 	req.runs = gpus != 0; /* what is chosen is not less than min_gpus either */
 	if (t->what == PTC_RECOVERY_SAME) {
 		req.nodes = t->view.from.nodes;

@@ -144,6 +144,7 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 		    struct ptc_planned *ret_planned, struct ptc_error *err)
 {
 	(void)all, (void)v, (void)err;
+	assert_true(req->unattended);
 	snprintf(t.asked, sizeof t.asked, "%u on", req->gpus);
 	for (size_t i = 0; i < req->nnodes; i++)
 		snprintf(t.asked + strlen(t.asked), sizeof t.asked - strlen(t.asked), " %s", req->nodes[i]);
