@@ -137,6 +137,9 @@ CUresult fake_enter(enum fake_function f, bool needs_context)
 			result = fake.dead;
 		else if (!current)
 			result = fake_wrong(CUDA_ERROR_INVALID_CONTEXT, "%s without a context", names[f]);
+		else if (current->refs == 0)
+			result =
+				fake_wrong(CUDA_ERROR_CONTEXT_IS_DESTROYED, "%s in a context that has ended", names[f]);
 		else if (lost(current->device))
 			result = fake.dead = CUDA_ERROR_UNKNOWN;
 		else if (!fake.sound && f == FN_cuMemcpyDtoHAsync && ecc(current->device))
@@ -294,16 +297,34 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	LEAVE(CUDA_SUCCESS);
 }
 
+/* Nobody may be in a call that uses it. */
+static CUresult context_ends(CUcontext context, const char *by)
+{
+	fake_context_ends(context);
+	return context->waits ? fake_wrong(CUDA_ERROR_INVALID_CONTEXT, "%s while a thread waits for the context", by)
+			      : CUDA_SUCCESS;
+}
+
 CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
+	CUresult result = CUDA_SUCCESS;
+
 	ENTER(cuDevicePrimaryCtxRelease, false);
 	if (fake.contexts[device].refs == 0)
 		LEAVE(fake_wrong(CUDA_ERROR_INVALID_CONTEXT, "context %d released once too often", device));
 	if (--fake.contexts[device].refs == 0) {
-		fake_context_ends(&fake.contexts[device]);
+		result = context_ends(&fake.contexts[device], "cuDevicePrimaryCtxRelease");
 		for (int i = 0; i < FAKE_DEVICES_MAX; i++)
 			fake.peers[device][i] = fake.peers[i][device] = false;
 	}
+	LEAVE(result);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
+{
+	ENTER(cuDevicePrimaryCtxGetState, false);
+	*flags = 0;
+	*active = fake.contexts[device].refs > 0;
 	LEAVE(CUDA_SUCCESS);
 }
 
@@ -370,6 +391,42 @@ CUresult cuCtxPopCurrent(CUcontext *context)
 	LEAVE(CUDA_SUCCESS);
 }
 
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+	ENTER(cuCtxGetDevice, true);
+	*device = current->device;
+	LEAVE(CUDA_SUCCESS);
+}
+
+/* It is current on the thread afterwards. */
+CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device)
+{
+	CUcontext c;
+
+	ENTER(cuCtxCreate, false);
+	if (lost(device))
+		LEAVE(CUDA_ERROR_DEVICE_UNAVAILABLE);
+	c = calloc(1, sizeof *c);
+	if (!c || npushed == PUSHED_MAX)
+		abort();
+	*c = (struct CUctx_st){ .next = fake.made, .device = device, .refs = 1, .id = ++fake.next_id };
+	fake.made = c;
+	pushed[npushed++] = current;
+	*context = current = c;
+	LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuCtxDestroy(CUcontext context)
+{
+	ENTER(cuCtxDestroy, false);
+	if (context->refs == 0)
+		LEAVE(fake_wrong(CUDA_ERROR_INVALID_CONTEXT, "a context was destroyed twice"));
+	context->refs = 0;
+	if (current == context)
+		current = npushed ? pushed[--npushed] : NULL;
+	LEAVE(context_ends(context, "cuCtxDestroy"));
+}
+
 CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
 {
 	ENTER(cuCtxGetId, false);
@@ -427,6 +484,8 @@ __attribute__((destructor)) static void report(void)
 		left[r->kind]++;
 	for (int i = 0; i < FAKE_DEVICES_MAX; i++)
 		contexts += (unsigned)fake.contexts[i].refs;
+	for (CUcontext c = fake.made; c; c = c->next)
+		contexts += (unsigned)c->refs;
 	for (int i = 0; i < FN_COUNT; i++)
 		if (fake.calls[i])
 			fprintf(f, "call %s %u\n", names[i], fake.calls[i]);

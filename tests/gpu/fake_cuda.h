@@ -55,7 +55,9 @@ enum fake_function {
 };
 
 struct CUctx_st {
+	struct CUctx_st *next; /* of fake.made; one that was destroyed stays there, to be known */
 	int device, refs;
+	unsigned waits; /* threads in cuCtxSynchronize */
 	unsigned long long id;
 };
 
@@ -89,9 +91,9 @@ struct fake {
 	int ndevices, version;
 	int visible[FAKE_DEVICES_MAX];
 	bool started, sound;
-	CUresult dead; /* sticky */
-	struct CUctx_st contexts[FAKE_DEVICES_MAX];
-	bool peers[FAKE_DEVICES_MAX][FAKE_DEVICES_MAX]; /* the first one's context reads memory of the second one */
+	CUresult dead;                                     /* sticky */
+	struct CUctx_st contexts[FAKE_DEVICES_MAX], *made; /* primary ones; those of cuCtxCreate */
+	bool peers[FAKE_DEVICES_MAX][FAKE_DEVICES_MAX];    /* the first one's context reads memory of the second one */
 	struct fake_range *ranges;
 	size_t used[FAKE_DEVICES_MAX], memory;
 	unsigned long long next_id;

@@ -622,6 +622,7 @@ CUresult cuCtxSynchronize(void)
 	CUresult first = CUDA_SUCCESS;
 
 	ENTER(cuCtxSynchronize, true);
+	fake_current()->waits++;
 	for (CUstream s = streams; s;) {
 		CUresult result;
 
@@ -633,5 +634,6 @@ CUresult cuCtxSynchronize(void)
 		first = first ? first : result;
 		s = streams; /* others may have come and gone */
 	}
+	fake_current()->waits--;
 	LEAVE(first);
 }

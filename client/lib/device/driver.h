@@ -11,6 +11,8 @@
 	X(cuGetErrorName, 6000, (CUresult error, const char **name))                                                   \
 	X(cuDeviceGet, 2000, (CUdevice * device, int ordinal))                                                         \
 	X(cuDeviceGetUuid, 11040, (CUuuid * uuid, CUdevice device))                                                    \
+	X(cuDevicePrimaryCtxRetain, 7000, (CUcontext * context, CUdevice device))                                      \
+	X(cuDevicePrimaryCtxRelease, 11000, (CUdevice device))                                                         \
 	X(cuCtxGetId, 12000, (CUcontext context, unsigned long long *id))                                              \
 	X(cuMemGetAddressRange, 3020, (CUdeviceptr * base, size_t * size, CUdeviceptr address))                        \
 	X(cuIpcGetMemHandle, 4010, (CUipcMemHandle * handle, CUdeviceptr address))                                     \

@@ -2,8 +2,14 @@
 /* Waiting for devices, and marks.
  *
  * Without marks the whole device is waited for. cuCtxSynchronize does not return while a kernel hangs, for example in a
- * collective whose peer has gone; so a thread of our own makes the call, and is left behind if it takes too long. With
- * marks one word is waited for: whatever hangs on other streams, declared memory is complete once it is there.
+ * collective whose peer has gone; so a thread of our own makes the call, and is left behind if it takes too long. The
+ * program may then release its primary context, perhaps before that thread has run at all. So each such thread has a
+ * reference to the primary context, taken before it is started: the context ends when the last of both is released.
+ *
+ * The driver counts no references to a context of cuCtxCreate, and nobody may use one while it is destroyed. There the
+ * calling thread waits, for as long as the device takes; after the job's time ptcd gives up the stop.
+ *
+ * With marks one word is waited for: whatever hangs on other streams, declared memory is complete once it is there.
  *
  * Failure modes: device.h. A thread that is left behind ends when its call does. The next wait for the same context
  * first waits for that thread, so each context has at most one. */
@@ -29,6 +35,8 @@
 struct call {
 	struct call *next;
 	void *context;
+	CUdevice device;
+	bool held; /* with a reference to the device's primary context, which `context` is */
 	unsigned refs;
 	bool done;
 	CUresult result;
@@ -54,11 +62,38 @@ static CUresult do_settle(void *arg)
 	return cu.cuCtxSynchronize();
 }
 
+/* In the call's context. The primary context is not made where there is none: it takes some hundred MiB. */
+static CUresult do_hold(void *arg)
+{
+	struct call *c = arg;
+	CUcontext primary = NULL;
+	unsigned flags = 0;
+	int active = 0;
+	CUresult result = cu.cuCtxGetDevice(&c->device);
+
+	result = result ? result : cu.cuDevicePrimaryCtxGetState(c->device, &flags, &active);
+	if (result || !active)
+		return result;
+	result = cu.cuDevicePrimaryCtxRetain(&primary, c->device);
+	if (result)
+		return result;
+	c->held = primary == c->context;
+	return c->held ? CUDA_SUCCESS : cu.cuDevicePrimaryCtxRelease(c->device);
+}
+
+static void let_go(struct call *c)
+{
+	if (c->held)
+		cu.cuDevicePrimaryCtxRelease(c->device);
+	c->held = false;
+}
+
 static void *settle_thread(void *arg)
 {
 	struct call *c = arg;
 	CUresult result = ptc_device_in_context(c->context, do_settle, NULL);
 
+	let_go(c); /* before anybody hears of the end: who has waited may release the context's last reference */
 	pthread_mutex_lock(&lock);
 	c->result = result;
 	c->done = true;
@@ -94,29 +129,20 @@ static int start_locked(struct call *c)
 	return e;
 }
 
-/* One that was left behind for this context, with a reference; else one that has begun now. *ret_began: which. */
-static struct call *call_for(void *context, bool *ret_began)
+/* One that was left behind for this context, with a reference; else `mine`, which has begun now. NULL: no thread for
+ * it. *ret_began: which. */
+static struct call *call_for(struct call *mine, bool *ret_began)
 {
 	struct call *c;
 
-	*ret_began = false;
 	pthread_mutex_lock(&lock);
-	for (c = calls; c && c->context != context; c = c->next)
+	for (c = calls; c && c->context != mine->context; c = c->next)
 		;
-	if (c) {
+	if (c)
 		c->refs++;
-	} else {
-		c = calloc(1, sizeof *c);
-		if (c) {
-			c->context = context;
-			c->refs = 2; /* the thread's, and ours */
-			*ret_began = true;
-			if (start_locked(c) != 0) {
-				free(c);
-				c = NULL;
-			}
-		}
-	}
+	else if (start_locked(mine) == 0)
+		c = mine;
+	*ret_began = c == mine;
 	pthread_mutex_unlock(&lock);
 	return c;
 }
@@ -148,23 +174,47 @@ static int wait_for(struct call *c, const struct device_patience *p, CUresult *r
 	return rc;
 }
 
-int ptc_device_settle(const struct device_memory *m, const struct device_patience *p, char *why, size_t why_size)
+static int settle_apart(struct call *mine, const struct device_patience *p, CUresult *ret, char *why, size_t why_size)
 {
-	CUresult result = CUDA_SUCCESS;
 	bool began = false;
 	int rc = 0;
 
 	while (!rc && !began) { /* one that began before says nothing of later work */
-		struct call *c = call_for(m->context, &began);
+		struct call *c = call_for(mine, &began);
 
-		if (!c) {
-			snprintf(why, why_size, "wait for the device: no memory or no thread for it");
-			return -1;
+		if (c) {
+			rc = wait_for(c, p, ret, why, why_size);
+		} else {
+			snprintf(why, why_size, "wait for the device: no thread for it");
+			rc = -1;
 		}
-		rc = wait_for(c, p, &result, why, why_size);
 	}
-	if (rc)
-		return rc;
+	if (!began) {
+		let_go(mine);
+		free(mine);
+	}
+	return rc;
+}
+
+int ptc_device_settle(const struct device_memory *m, const struct device_patience *p, char *why, size_t why_size)
+{
+	struct call *c = calloc(1, sizeof *c);
+	CUresult result;
+
+	if (!c) {
+		snprintf(why, why_size, "wait for the device: no memory");
+		return -1;
+	}
+	c->context = m->context;
+	c->refs = 2; /* the thread's, and ours */
+	result = ptc_device_in_context(c->context, do_hold, c);
+	if (!result && c->held) {
+		if (settle_apart(c, p, &result, why, why_size) != 0)
+			return -1;
+	} else {
+		result = result ? result : ptc_device_in_context(c->context, do_settle, NULL);
+		free(c);
+	}
 	return result ? ptc_device_failed("wait for the device", result, why, why_size) : 0;
 }
 

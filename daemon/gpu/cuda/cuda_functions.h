@@ -78,6 +78,8 @@
 	X(cuCtxGetCurrent, 4000, (CUcontext * context))                                                                \
 	X(cuCtxPushCurrent, 4000, (CUcontext context))                                                                 \
 	X(cuCtxPopCurrent, 4000, (CUcontext * context))                                                                \
+	X(cuCtxGetDevice, 2000, (CUdevice * device))                                                                   \
+	X(cuDevicePrimaryCtxGetState, 7000, (CUdevice device, unsigned *flags, int *active))                           \
 	X(cuCtxSynchronize, 2000, (void))                                                                              \
 	X(cuStreamQuery, 2000, (CUstream stream))                                                                      \
 	X(cuStreamIsCapturing, 10000, (CUstream stream, CUstreamCaptureStatus * status))                               \
@@ -99,6 +101,8 @@
 
 /* Functions that only the trainers of our tests call. */
 #define PTC_CUDA_TRAINER_FUNCTIONS(X)                                                                                  \
+	X(cuCtxCreate, 3020, (CUcontext * context, unsigned flags, CUdevice device))                                   \
+	X(cuCtxDestroy, 4000, (CUcontext context))                                                                     \
 	X(cuMemAllocAsync, 11020, (CUdeviceptr * address, size_t size, CUstream stream))                               \
 	X(cuMemFreeAsync, 11020, (CUdeviceptr address, CUstream stream))                                               \
 	X(cuStreamWaitValue64, 11070, (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags))        \
