@@ -30,7 +30,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PINNED_PER_DEVICE    ((uint64_t)16 << 20) /* ptc-gpu's ring for each */
 #define EVENT_RETRY_MS       500
 #define TOLD_MS              50
 #define TOLD_WAITS           200 /* so often: then the failure is more important */
@@ -435,7 +434,8 @@ int ptc_live_start(struct ptc_daemon *d, struct ptc_error *err)
 	struct ptc_workers_env env = { .node = d->config.node,
 				       .dir = dir,
 				       .device_ids = ptc_node_devices_ids(d->config.found),
-				       .pinned_bytes = d->config.devices * PINNED_PER_DEVICE + d->config.prefetch,
+				       .devices = (unsigned)d->config.devices,
+				       .pinned_bytes = d->config.prefetch,
 				       .stall_ms = (int64_t)d->config.stall_after_ms,
 				       .copy_ms = (int64_t)d->config.copy_timeout_ms,
 				       .event = ptc_live_event,

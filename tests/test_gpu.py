@@ -108,9 +108,10 @@ class Gpu(unittest.TestCase):
         self.assertIn("see nvidia-smi", self.list(PTC_FAKE_NVML_START="999")["why"])
 
     def test_usage(self):
-        for args in ([], ["--what"], ["--list", "x"], ["--serve"], ["--serve", "--pinned", "x"], ["--serve", "--pinned", "-1"]):
+        for args in ([], ["--what"], ["--list", "x"], ["--serve"], *(["--serve", "--pinned", *more] for more in (
+                ["x"], ["-1"], ["1", "--copiers"], ["1", "--copiers", "0"], ["1", "--copiers", "9"], ["1", "--copy", "2"]))):
             r = subprocess.run([GPU, *args], env=self.env(), stderr=subprocess.PIPE, text=True, timeout=60)
-            self.assertEqual((r.returncode, r.stderr), (2, "usage: ptc-gpu --list | --serve --pinned BYTES\n"), args)
+            self.assertEqual((r.returncode, r.stderr), (2, "usage: ptc-gpu --list | --serve --pinned BYTES [--copiers 1..8]\n"), args)
         r = subprocess.run([GPU, "--serve", "--pinned", "1"], env=self.env(), stderr=subprocess.PIPE, text=True, timeout=60)
         self.assertEqual(r.returncode, 1)
         self.assertIn("only ptcd starts ptc-gpu --serve", r.stderr)

@@ -932,6 +932,9 @@ class GpuLive(harness.Case):
     def test_page_locked(self):
         """A device's page-locked memory counts before it is locked: a rank on a device for which there is no room copies itself."""
         memory = {"ceiling": "440MiB", "staging": "64MiB", "spare": "0B"}  # 82 MiB are for chunks, half of that for other memory
+        all_cpus = os.sched_getaffinity(0)
+        self.addCleanup(os.sched_setaffinity, 0, all_cpus)
+        os.sched_setaffinity(0, sorted(all_cpus)[:4])  # as many copies at once as on a small node: 16 MiB for each device
         with self.gpus(config={"memory": memory}, PTC_FAKE_GPU_DEVICES="3") as c:
             job = GpuJob(c, self.dir, self.gpu, env={"PTC_FAKE_GPU_DEVICES": "3"})
             job.run("dp=3")

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/sys/sys.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,6 +26,14 @@ static int create(pthread_t *ret_thread, const pthread_attr_t *attr, const char 
 	e = pthread_create(ret_thread, attr, fn, arg);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return e ? ptc_error_set(err, PTC_EIO, "cannot start thread %s: %s", name, strerror(e)) : 0;
+}
+
+unsigned ptc_thread_processors(void)
+{
+	cpu_set_t set;
+	int n = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+
+	return (unsigned)PTC_MAX(n, 1);
 }
 
 int ptc_thread_start(pthread_t *ret_thread, const char *name, void *(*fn)(void *), void *arg, struct ptc_error *err)

@@ -19,6 +19,9 @@
 /* Starts a thread; the caller joins *ret_thread. `name` is copied. */
 int ptc_thread_start(pthread_t *ret_thread, const char *name, void *(*fn)(void *arg), void *arg, struct ptc_error *err);
 
+/* Processors that this process may use; at least 1. */
+unsigned ptc_thread_processors(void);
+
 /* A count of threads that nobody joins one by one. It must live until ptc_thread_count_done returns. */
 struct ptc_thread_count {
 	pthread_mutex_t lock;

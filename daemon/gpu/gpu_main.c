@@ -5,11 +5,12 @@
  *
  *   ptc-gpu --list                       the node's devices as JSON, then exit
  *   ptc-gpu --serve --pinned BYTES       ptcd's requests on descriptor 3 (gpu_wire.h)
+ *           [--copiers N]                copies of a device that run at once
  *
  * Failure modes: wrong arguments, exit 2; what fails otherwise is one line on stderr, exit 1. */
 #include "base/alloc.h"
-#include "base/sys/fault.h"
 #include "base/log.h"
+#include "base/sys/fault.h"
 #include "base/sys/sys.h"
 #include "daemon/gpu/gpu_devices.h"
 #include "daemon/gpu/gpu_server.h"
@@ -37,24 +38,35 @@ static int list(void)
 	return 0;
 }
 
-static int serve(const char *pinned)
+static bool number_of(const char *text, unsigned long long *ret)
 {
-	struct ptc_error err = PTC_ERROR_INIT;
-	unsigned long long bytes;
 	char *end;
 
 	errno = 0;
-	bytes = strtoull(pinned, &end, 10);
-	if (errno || end == pinned || *end || pinned[0] == '-')
+	*ret = strtoull(text, &end, 10);
+	return !errno && end != text && !*end && text[0] != '-';
+}
+
+static int serve(const char *pinned, const char *copiers)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	unsigned long long bytes, n = ptc_gpu_copiers();
+
+	if (!number_of(pinned, &bytes) || (copiers && !number_of(copiers, &n)) || n < 1 || n > PTC_GPU_COPIERS_MAX)
 		return 2;
 	if (fcntl(PTC_GPU_FD, F_GETFD) < 0) {
 		ptc_error_log("gpu", "descriptor %d is not open: only ptcd starts ptc-gpu --serve", PTC_GPU_FD);
 		return 1;
 	}
-	if (ptc_gpu_serve(PTC_GPU_FD, bytes, &err) == 0)
+	if (ptc_gpu_serve(PTC_GPU_FD, bytes, (unsigned)n, &err) == 0)
 		return 0;
 	ptc_error_log("gpu", "%s", err.text);
 	return 1;
+}
+
+static bool is(const char *arg, const char *name)
+{
+	return strcmp(arg, name) == 0;
 }
 
 int main(int argc, char **argv)
@@ -63,11 +75,13 @@ int main(int argc, char **argv)
 
 	ptc_sys_standard_fds();
 	ptc_fault_init();
-	if (argc == 2 && strcmp(argv[1], "--list") == 0)
+	if (argc == 2 && is(argv[1], "--list"))
 		rc = list();
-	else if (argc == 4 && strcmp(argv[1], "--serve") == 0 && strcmp(argv[2], "--pinned") == 0)
-		rc = serve(argv[3]);
+	else if (argc >= 4 && is(argv[1], "--serve") && is(argv[2], "--pinned") &&
+		 (argc == 4 || (argc == 6 && is(argv[4], "--copiers"))))
+		rc = serve(argv[3], argc == 6 ? argv[5] : NULL);
 	if (rc == 2)
-		fprintf(stderr, "usage: ptc-gpu --list | --serve --pinned BYTES\n");
+		fprintf(stderr, "usage: ptc-gpu --list | --serve --pinned BYTES [--copiers 1..%d]\n",
+			PTC_GPU_COPIERS_MAX);
 	return rc;
 }

@@ -343,7 +343,7 @@ static int read_requests(struct ptc_gpu_server *s, struct ptc_error *err)
 	return 0;
 }
 
-int ptc_gpu_serve(int socket, uint64_t pinned_max, struct ptc_error *err)
+int ptc_gpu_serve(int socket, uint64_t pinned_max, unsigned copiers, struct ptc_error *err)
 {
 	struct ptc_gpu_server *s = ptc_calloc(1, sizeof *s);
 	struct ptc_gpu_answer ready = { .version = PTC_GPU_VERSION };
@@ -353,6 +353,7 @@ int ptc_gpu_serve(int socket, uint64_t pinned_max, struct ptc_error *err)
 	if (!s)
 		return ptc_nomem(err);
 	s->socket = socket;
+	s->ncopiers = copiers;
 	s->budget.max = pinned_max;
 	pthread_mutex_init(&s->send_lock, NULL);
 	pthread_mutex_init(&s->hosts_lock, NULL);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The server in ptc-gpu: it serves the requests of one socket (gpu_wire.h), with a thread for each device that they
- * name. gpu_serve.c reads requests and makes host maps. gpu_worker.c has a device's thread and its mapped allocations.
- * gpu_server.c has what both use.
+ * name. gpu_serve.c reads requests and makes host maps. gpu_worker.c has a device's thread and its mapped allocations,
+ * gpu_copiers.c the threads that copy for it. gpu_server.c has what all of them use.
  *
- * Locks: `hosts_lock` guards host maps, and each worker's `lock` its queue. Only a worker's thread uses its
- * allocations. Memory that a worker keeps (KEEP) is read by other workers, too. It stays until they have given it back
- * (share_lock). A worker that uses another one's memory never waits for that worker. */
+ * Locks: `hosts_lock` guards host maps, each worker's `lock` its queue, and its copiers' `lock` the copies under way.
+ * Only a worker's thread changes its allocations, and no copy is under way then. Memory that a worker keeps (KEEP) is
+ * read by other workers, too. It stays until they have given it back (share_lock). A worker that uses another one's
+ * memory never waits for that worker. */
 #pragma once
 
 #include "daemon/gpu/gpu_wire.h"
@@ -37,6 +38,8 @@ struct ptc_gpu_job {
 	struct ptc_gpu_host_map *host, *guard; /* the host maps that it uses, or NULL */
 	struct ptc_gpu_forgetting *forgetting;
 	struct ptc_gpu_worker *from; /* COPY_WITHIN: of whose allocations `host` is one */
+	struct ptc_gpu_entry *entry; /* a copy that has been checked: of this memory */
+	bool kernels;                /* and it may use kernels */
 	bool again;                  /* it is done in part: at the end of the queue, it goes on */
 };
 
@@ -57,6 +60,32 @@ struct ptc_gpu_entry {
 	unsigned readers;
 };
 
+struct ptc_gpu_worker;
+
+struct ptc_gpu_copier_thread {
+	struct ptc_gpu_worker *worker;
+	unsigned number;
+	pthread_t thread;
+};
+
+/* On a copier's thread: makes a copy that the worker's thread has checked, and answers. `f` says why the thread has no
+ * context, if it has none; that is the answer then. */
+typedef void ptc_gpu_copy_fn(struct ptc_gpu_worker *w, unsigned copier, struct ptc_gpu_job *j,
+			     struct ptc_gpu_failure *f);
+
+/* The threads that copy for a device; they start with its first copy. */
+struct ptc_gpu_copiers {
+	ptc_gpu_copy_fn *copy;
+	struct ptc_gpu_copier_thread threads[PTC_GPU_COPIERS_MAX];
+	unsigned n;
+	enum ptc_gpu_op op; /* of the copies under way; the worker's thread alone uses it */
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct ptc_gpu_job *next; /* handed over, and not taken yet */
+	unsigned running;         /* copies handed over and not ended */
+	bool stop;
+};
+
 struct ptc_gpu_worker {
 	struct ptc_gpu_server *server;
 	unsigned index;
@@ -67,14 +96,17 @@ struct ptc_gpu_worker {
 	struct ptc_gpu_job *first, **last;
 	unsigned queued;
 	bool stop;
+	bool is_broken;
+	struct ptc_gpu_failure broken; /* sticky: the answer to every later request */
+	struct ptc_gpu_copiers copiers;
 	_Atomic uint64_t mapped_bytes, allocations;
 	/* Other workers may borrow entries of the memory that it keeps. */
 	pthread_mutex_t share_lock;
 	pthread_cond_t returned;
-	/* The members below are its thread's. share_lock is held where `entries` moves, for those who look for a
-	 * shareable one. */
-	struct ptc_gpu *gpu;           /* NULL: not attached yet */
-	struct ptc_gpu_failure broken; /* sticky: the answer to every later request */
+	/* The members below are its thread's, and copiers read them. share_lock is held where `entries` moves, for
+	 * those who look for a shareable one. */
+	struct ptc_gpu *gpu; /* NULL: not attached yet */
+	bool kernels_tried;  /* they are loaded, or the device works without */
 	struct ptc_gpu_entry *entries;
 	uint32_t nentries;
 };
@@ -82,6 +114,7 @@ struct ptc_gpu_worker {
 struct ptc_gpu_server {
 	int socket;
 	const struct ptc_gpu_ops *ops;
+	unsigned ncopiers; /* copies of a device that run at once */
 	struct ptc_gpu_budget budget;
 	pthread_mutex_t send_lock, hosts_lock;
 	struct ptc_gpu_host_map hosts[PTC_GPU_HOSTS_MAX];
@@ -89,8 +122,9 @@ struct ptc_gpu_server {
 	unsigned nworkers; /* used by the reading thread only */
 };
 
-/* Serves until the socket is closed. Returns 0, or a status with err. */
-int ptc_gpu_serve(int socket, uint64_t pinned_max, struct ptc_error *err);
+/* Serves until the socket is closed. copiers: how many copies of a device run at once, 1 to PTC_GPU_COPIERS_MAX.
+ * Returns 0, or a status with err. */
+int ptc_gpu_serve(int socket, uint64_t pinned_max, unsigned copiers, struct ptc_error *err);
 
 /* ---- between the files ---- */
 
@@ -110,3 +144,9 @@ void ptc_gpu_worker_push(struct ptc_gpu_worker *w, struct ptc_gpu_job *j);
 void ptc_gpu_worker_stop(struct ptc_gpu_worker *w);
 /* Drops queued jobs. All workers are stopped, for one may borrow from another. */
 struct ptc_gpu_worker *ptc_gpu_worker_free(struct ptc_gpu_worker *w);
+/* On the worker's thread. */
+int ptc_gpu_copiers_start(struct ptc_gpu_worker *w, ptc_gpu_copy_fn *copy, struct ptc_error *err);
+/* Hands over a copy. Waits while all threads have one. */
+void ptc_gpu_copiers_give(struct ptc_gpu_copiers *c, struct ptc_gpu_job *j);
+void ptc_gpu_copiers_wait(struct ptc_gpu_copiers *c); /* until no copy is under way */
+void ptc_gpu_copiers_stop(struct ptc_gpu_copiers *c);

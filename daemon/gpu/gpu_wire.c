@@ -4,6 +4,7 @@
 #include "daemon/gpu/gpu_wire.h"
 
 #include "base/check.h"
+#include "base/sys/thread.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -120,6 +121,11 @@ static unsigned fds_wanted(uint32_t op, unsigned nfds)
 	if (op == PTC_GPU_HANDLES)
 		return nfds ? nfds : 1;
 	return 0;
+}
+
+unsigned ptc_gpu_copiers(void)
+{
+	return PTC_MIN(PTC_MAX(ptc_thread_processors() / 2, 2u), (unsigned)PTC_GPU_COPIERS_MAX);
 }
 
 int ptc_gpu_request_check(const struct ptc_gpu_request *q, size_t size, unsigned nfds, struct ptc_error *err)

@@ -107,6 +107,9 @@ long ptc_gpu_receive(int socket, void *ret, size_t max, int ret_fds[PTC_GPU_FDS_
 /* Sends one message: a head, and a body of body_size bytes or none. PTC_EPEER when the other end is gone. */
 int ptc_gpu_send(int socket, const void *head, size_t head_size, const void *body, size_t body_size, const int *fds,
 		 unsigned nfds);
+/* How many copies of a device run at once: half of the processors, as ranks and ptcd need some too, and 2 to
+ * PTC_GPU_COPIERS_MAX. Two even where there is one processor: then the link works while one of them moves bytes. */
+unsigned ptc_gpu_copiers(void);
 /* Whether a request of `size` bytes with nfds descriptors is well-formed by itself. */
 int ptc_gpu_request_check(const struct ptc_gpu_request *q, size_t size, unsigned nfds, struct ptc_error *err);
 /* Whether a box lies in device memory of device_bytes and, if host_bytes is not UINT64_MAX, in host memory of that

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A device's thread. Happy path: takes requests in order, attaches the device at the first that needs it, does each and
- * answers. Failure modes: a request that fails is answered with why and who is to blame. After a sticky failure every
- * later request is answered with it: the context is of no more use, and ptcd replaces this process. */
+ * answers; copies it checks, and hands over to the copiers. Failure modes: a request that fails is answered with why
+ * and who is to blame. After a sticky failure every later request is answered with it: the context is of no more use,
+ * and ptcd replaces this process. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/fault.h"
@@ -15,7 +16,7 @@
 
 static int attach(struct ptc_gpu_worker *w, struct ptc_gpu_failure *f)
 {
-	return w->gpu ? 0 : w->server->ops->attach(w->uuid, &w->server->budget, &w->gpu, f);
+	return w->gpu ? 0 : w->server->ops->attach(w->uuid, w->server->ncopiers, &w->server->budget, &w->gpu, f);
 }
 
 static int fail(struct ptc_gpu_failure *f, enum ptc_gpu_blame blame, int status)
@@ -234,32 +235,35 @@ static int check_parts(const struct ptc_gpu_job *j, const struct ptc_gpu_entry *
 	return rc ? fail(f, PTC_GPU_BLAME_REQUEST, rc) : 0;
 }
 
-static int do_copy(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_answer *a, struct ptc_gpu_failure *f)
+/* What a copy or a digest must not begin without. */
+static int begin_copy(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_failure *f)
 {
-	const struct ptc_gpu_ops *ops = w->server->ops;
-	struct ptc_gpu_entry *m = entry_of(w, &j->head, f);
-	struct ptc_gpu_host host = { 0 };
 	int rc;
 
-	if (!m)
+	j->entry = entry_of(w, &j->head, f);
+	if (!j->entry)
 		return f->fault.status;
-	rc = check_parts(j, m, f);
+	rc = check_parts(j, j->entry, f);
 	if (rc == 0)
-		rc = owner_lives(&m->e, "before the copy", f);
-	if (rc == 0)
-		rc = guarded(j, "before", f);
-	if (rc)
-		return rc;
-	if (j->head.op == PTC_GPU_DIGEST) {
-		rc = ops->digest(w->gpu, m->memory, j->parts, j->head.nparts, &a->value, f);
-	} else {
-		host = (struct ptc_gpu_host){ j->host->base, atomic_load(&j->host->locked), j->host->step };
-		rc = ops->copy(w->gpu, m->memory, j->head.op == PTC_GPU_COPY_OUT ? PTC_GPU_OUT : PTC_GPU_IN, &host,
-			       j->parts, j->head.nparts, f);
-	}
-	if (rc == 0)
-		rc = owner_lives(&m->e, "during the copy", f);
+		rc = owner_lives(&j->entry->e, "before the copy", f);
+	return rc ? rc : guarded(j, "before", f);
+}
+
+static int end_copy(const struct ptc_gpu_job *j, struct ptc_gpu_failure *f)
+{
+	int rc = owner_lives(&j->entry->e, "during the copy", f);
+
 	return rc ? rc : guarded(j, "after", f);
+}
+
+static int do_digest(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_answer *a,
+		     struct ptc_gpu_failure *f)
+{
+	int rc = begin_copy(w, j, f);
+
+	if (rc == 0)
+		rc = w->server->ops->digest(w->gpu, j->entry->memory, j->parts, j->head.nparts, &a->value, f);
+	return rc ? rc : end_copy(j, f);
 }
 
 static int copy_between(struct ptc_gpu_worker *w, const struct ptc_gpu_job *j, const struct ptc_gpu_entry *to,
@@ -484,10 +488,8 @@ static int dispatch(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_
 		return do_bind(w, j, a, f);
 	case PTC_GPU_HANDLES:
 		return do_handles(w, j, a, f);
-	case PTC_GPU_COPY_OUT:
-	case PTC_GPU_COPY_IN:
 	case PTC_GPU_DIGEST:
-		return do_copy(w, j, a, f);
+		return do_digest(w, j, a, f);
 	case PTC_GPU_CLOSE:
 		return do_close(w, j, a, f);
 	case PTC_GPU_KEEP:
@@ -495,6 +497,8 @@ static int dispatch(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_
 	case PTC_GPU_COPY_WITHIN:
 	case PTC_GPU_SHADOW:
 		return do_copy_within(w, j, f);
+	case PTC_GPU_COPY_OUT:
+	case PTC_GPU_COPY_IN:
 	case PTC_GPU_FORGET:
 	case PTC_GPU_STATS:
 		break;
@@ -519,37 +523,107 @@ static void append(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
 	pthread_mutex_unlock(&w->lock);
 }
 
+static bool is_broken(struct ptc_gpu_worker *w, struct ptc_gpu_failure *ret)
+{
+	bool broken;
+
+	pthread_mutex_lock(&w->lock);
+	broken = w->is_broken;
+	if (broken)
+		*ret = w->broken;
+	pthread_mutex_unlock(&w->lock);
+	return broken;
+}
+
+/* Frees the job before it answers: a caller that hears of the end may unmap what the request used. */
+static void finish(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, int rc, const struct ptc_gpu_answer *a,
+		   const struct ptc_gpu_failure *f)
+{
+	pthread_mutex_lock(&w->lock);
+	if (rc && f->fault.sticky && !w->is_broken) {
+		w->is_broken = true;
+		w->broken = *f;
+	}
+	pthread_mutex_unlock(&w->lock);
+	ptc_gpu_server_job_free(w->server, j);
+	if (rc)
+		ptc_gpu_server_refuse(w->server, a->id, f);
+	else
+		ptc_gpu_server_answer(w->server, a);
+}
+
 static void run(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
 {
 	struct ptc_gpu_answer a = { .version = PTC_GPU_VERSION, .id = j->head.id };
 	struct ptc_gpu_failure f = { .err = PTC_ERROR_INIT };
 	int rc;
 
+	ptc_gpu_copiers_wait(&w->copiers);
 	if (j->head.op == PTC_GPU_FORGET) {
 		do_forget(w, j);
-		goto out;
+		ptc_gpu_server_job_free(w->server, j);
+		return;
 	}
-	if (w->broken.fault.sticky) {
-		ptc_gpu_server_refuse(w->server, j->head.id, &w->broken);
-		goto out;
-	}
-	rc = dispatch(w, j, &a, &f);
-	if (rc && f.fault.sticky)
-		w->broken = f;
+	rc = is_broken(w, &f) ? f.fault.status : dispatch(w, j, &a, &f);
 	if (j->again) {
 		j->again = false;
 		append(w, j);
 		return;
 	}
-	/* Before the answer: a caller that hears of the end may unmap what the request used. */
-	ptc_gpu_server_job_free(w->server, j);
+	finish(w, j, rc, &a, &f);
+}
+
+/* ---- copies ---- */
+
+static void make_copy(struct ptc_gpu_worker *w, unsigned copier, struct ptc_gpu_job *j, struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_host host = { j->host->base, atomic_load(&j->host->locked), j->host->step };
+	struct ptc_gpu_answer a = { .version = PTC_GPU_VERSION, .id = j->head.id };
+	int rc = f->fault.status;
+
+	if (rc == 0 && is_broken(w, f))
+		rc = f->fault.status;
+	if (rc == 0)
+		rc = w->server->ops->copy(w->gpu, copier, j->entry->memory,
+					  j->head.op == PTC_GPU_COPY_OUT ? PTC_GPU_OUT : PTC_GPU_IN, &host, j->parts,
+					  j->head.nparts, j->kernels, f);
+	if (rc == 0)
+		rc = end_copy(j, f);
+	finish(w, j, rc, &a, f);
+}
+
+static int check_copy(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_failure *f)
+{
+	const struct ptc_gpu_ops *ops = w->server->ops;
+	int rc = is_broken(w, f) ? f->fault.status : begin_copy(w, j, f);
+
+	if (rc == 0 && ops->packs(j->parts, j->head.nparts)) {
+		if (!w->kernels_tried)
+			ptc_gpu_copiers_wait(&w->copiers);
+		rc = ops->kernels(w->gpu, &j->kernels, f);
+		w->kernels_tried |= rc == 0;
+	}
+	if (rc || w->copiers.n)
+		return rc;
+	rc = ptc_gpu_copiers_start(w, make_copy, &f->err);
+	return rc ? fail(f, PTC_GPU_BLAME_REQUEST, rc) : 0;
+}
+
+/* Copies of one direction run at once. */
+static void hand_over(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
+{
+	struct ptc_gpu_answer a = { .version = PTC_GPU_VERSION, .id = j->head.id };
+	struct ptc_gpu_failure f = { .err = PTC_ERROR_INIT };
+	int rc;
+
+	if (w->copiers.op != j->head.op)
+		ptc_gpu_copiers_wait(&w->copiers);
+	w->copiers.op = (enum ptc_gpu_op)j->head.op;
+	rc = check_copy(w, j, &f);
 	if (rc)
-		ptc_gpu_server_refuse(w->server, a.id, &f);
+		finish(w, j, rc, &a, &f);
 	else
-		ptc_gpu_server_answer(w->server, &a);
-	return;
-out:
-	ptc_gpu_server_job_free(w->server, j);
+		ptc_gpu_copiers_give(&w->copiers, j);
 }
 
 /* ---- the thread ---- */
@@ -580,8 +654,13 @@ static void *loop(void *arg)
 	struct ptc_gpu_failure ignored;
 	struct ptc_gpu_job *j;
 
-	while ((j = take(w)))
-		run(w, j);
+	while ((j = take(w))) {
+		if (j->head.op == PTC_GPU_COPY_OUT || j->head.op == PTC_GPU_COPY_IN)
+			hand_over(w, j);
+		else
+			run(w, j);
+	}
+	ptc_gpu_copiers_stop(&w->copiers);
 	if (!w->gpu)
 		return NULL;
 	pthread_mutex_lock(&s->hosts_lock);
@@ -612,6 +691,8 @@ int ptc_gpu_worker_new(struct ptc_gpu_server *s, unsigned index, const char *uui
 	pthread_cond_init(&w->changed, NULL);
 	pthread_mutex_init(&w->share_lock, NULL);
 	pthread_cond_init(&w->returned, NULL);
+	pthread_mutex_init(&w->copiers.lock, NULL);
+	pthread_cond_init(&w->copiers.changed, NULL);
 	snprintf(name, sizeof name, "ptc-gpu-%u", index);
 	rc = ptc_thread_start(&w->thread, name, loop, w, err);
 	if (rc) {
@@ -653,6 +734,8 @@ struct ptc_gpu_worker *ptc_gpu_worker_free(struct ptc_gpu_worker *w)
 		ptc_gpu_server_job_free(w->server, j);
 	}
 	ptc_free(w->entries);
+	pthread_cond_destroy(&w->copiers.changed);
+	pthread_mutex_destroy(&w->copiers.lock);
 	pthread_cond_destroy(&w->returned);
 	pthread_mutex_destroy(&w->share_lock);
 	pthread_cond_destroy(&w->changed);

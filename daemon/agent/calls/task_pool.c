@@ -5,7 +5,6 @@
 #include "base/check.h"
 #include "base/sys/thread.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 
 #define TICK_MS 200
@@ -32,10 +31,7 @@ struct member {
 
 unsigned ptc_task_pool_size(void)
 {
-	cpu_set_t set;
-	int n = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
-
-	return (unsigned)PTC_MIN(PTC_MAX(n, 1), PTC_TASK_POOL_MAX);
+	return PTC_MIN(ptc_thread_processors(), (unsigned)PTC_TASK_POOL_MAX);
 }
 
 static void *member_main(void *arg)

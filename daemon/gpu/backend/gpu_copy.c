@@ -16,6 +16,11 @@
 
 #include <inttypes.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#define PAST_CACHES_MIN ((size_t)4096) /* of shorter rows the ends cost more than is saved */
 
 /* A piece of a part that one call of the driver can copy. */
 struct tile {
@@ -98,9 +103,9 @@ static bool next_tile(struct cutter *c, struct tile *ret)
 }
 
 /* One copy of the driver between the device and host memory whose rows and slices lie row and slice bytes apart. */
-static CUresult copy_tile(struct ptc_gpu *g, const struct ptc_gpu_memory *m, const struct ptc_gpu_part *p,
-			  const struct tile *t, enum ptc_gpu_direction direction, unsigned char *host, uint64_t row,
-			  uint64_t slice)
+static CUresult copy_tile(const struct ptc_gpu *g, CUstream link, const struct ptc_gpu_memory *m,
+			  const struct ptc_gpu_part *p, const struct tile *t, enum ptc_gpu_direction direction,
+			  unsigned char *host, uint64_t row, uint64_t slice)
 {
 	CUdeviceptr device = m->base + t->device_at;
 	uint64_t device_row = t->height > 1 || t->depth > 1 ? p->device_row : t->width;
@@ -109,8 +114,8 @@ static CUresult copy_tile(struct ptc_gpu *g, const struct ptc_gpu_memory *m, con
 	CUDA_MEMCPY3D c = { .WidthInBytes = t->width, .Height = t->height, .Depth = t->depth };
 
 	if (t->height == 1 && t->depth == 1)
-		return direction == PTC_GPU_OUT ? g->cu->cuMemcpyDtoHAsync(host, device, t->width, g->link[direction])
-						: g->cu->cuMemcpyHtoDAsync(device, host, t->width, g->link[direction]);
+		return direction == PTC_GPU_OUT ? g->cu->cuMemcpyDtoHAsync(host, device, t->width, link)
+						: g->cu->cuMemcpyHtoDAsync(device, host, t->width, link);
 	if (direction == PTC_GPU_OUT) {
 		c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
 		c.srcDevice = device;
@@ -130,7 +135,36 @@ static CUresult copy_tile(struct ptc_gpu *g, const struct ptc_gpu_memory *m, con
 		c.dstPitch = device_row;
 		c.dstHeight = device_height;
 	}
-	return g->cu->cuMemcpy3DAsync(&c, g->link[direction]);
+	return g->cu->cuMemcpy3DAsync(&c, link);
+}
+
+/* memcpy to memory that nobody reads soon. What it writes does not go through the caches, which saves reading the lines
+ * first; with several copiers the memory's bandwidth is what they share. */
+static void past_caches(unsigned char *to, const unsigned char *from, size_t n)
+{
+#ifdef __SSE2__
+	size_t head = PTC_MIN((size_t)(-(uintptr_t)to & 15), n);
+
+	if (n >= PAST_CACHES_MIN) {
+		memcpy(to, from, head);
+		to += head;
+		from += head;
+		n -= head;
+		for (; n >= 64; n -= 64, to += 64, from += 64) {
+			__m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
+			__m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + 16));
+			__m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from + 32));
+			__m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from + 48));
+
+			_mm_stream_si128((__m128i *)(void *)to, a);
+			_mm_stream_si128((__m128i *)(void *)(to + 16), b);
+			_mm_stream_si128((__m128i *)(void *)(to + 32), c);
+			_mm_stream_si128((__m128i *)(void *)(to + 48), d);
+		}
+		_mm_sfence(); /* before whoever hears of it reads */
+	}
+#endif
+	memcpy(to, from, n);
 }
 
 /* Between a slot, where a tile lies packed, and host memory. */
@@ -142,7 +176,7 @@ static void move_rows(const struct ptc_gpu_part *p, const struct tile *t, enum p
 			unsigned char *at = host + t->other_at + z * p->other_slice + y * p->other_row;
 
 			if (direction == PTC_GPU_OUT)
-				memcpy(at, slot, t->width);
+				past_caches(at, slot, t->width);
 			else
 				memcpy(slot, at, t->width);
 			slot += t->width;
@@ -166,9 +200,10 @@ static uint64_t tile_digest(const struct ptc_gpu_part *p, const struct tile *t, 
 	return ptc_digest_shift(all, t->after);
 }
 
-/* Tiles under way in the ring, oldest first. */
+/* Tiles under way in a copier's part of the ring, oldest first. */
 struct ring_run {
 	struct ptc_gpu *g;
+	struct ptc_gpu_copier *c;
 	struct ptc_gpu_memory *m;
 	enum ptc_gpu_direction direction;
 	unsigned char *host; /* NULL: digest */
@@ -183,7 +218,7 @@ struct ring_run {
 static int finish_tile(struct ring_run *r, struct ptc_gpu_failure *f)
 {
 	unsigned i = (unsigned)(r->finished++ % PTC_GPU_SLOTS);
-	struct ptc_gpu_slot *slot = &r->g->ring[i];
+	struct ptc_gpu_slot *slot = &r->c->slots[i];
 	int rc = ptc_gpu_check(r->g, r->g->cu->cuEventSynchronize(slot->done), f, "device %s: copy", r->g->uuid);
 
 	if (rc || r->direction == PTC_GPU_IN)
@@ -210,11 +245,12 @@ static CUresult after(struct ptc_gpu *g, CUstream first, CUstream later, CUevent
 
 /* By a kernel: between the box and the slot's device memory, and between that and the slot in one piece. Kernels have a
  * stream of their own, so one packs while the link copies what another has packed. */
-static CUresult move_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t, unsigned slot)
+static CUresult move_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t,
+			  const struct ptc_gpu_slot *slot)
 {
 	struct ptc_gpu *g = r->g;
-	CUdeviceptr box = r->m->base + t->device_at, packed = ptc_gpu_slot_buffer(g, slot);
-	CUstream link = g->link[r->direction];
+	CUdeviceptr box = r->m->base + t->device_at, packed = slot->buffer;
+	CUstream link = r->c->link[r->direction];
 	struct ptc_gpu_part size = { .width = t->width,
 				     .height = t->height,
 				     .depth = t->depth,
@@ -224,33 +260,34 @@ static CUresult move_tile(struct ring_run *r, const struct ptc_gpu_part *p, cons
 	CUresult result;
 
 	if (r->direction == PTC_GPU_OUT) {
-		result = ptc_gpu_launch_move(g, PTC_GPU_OUT, box, &size, slot);
+		result = ptc_gpu_launch_move(g, r->c->stream, PTC_GPU_OUT, box, &size, slot);
 		if (!result)
-			result = after(g, g->stream, link, g->ring[slot].packed);
-		return result ? result : g->cu->cuMemcpyDtoHAsync(g->ring[slot].bytes, packed, bytes, link);
+			result = after(g, r->c->stream, link, slot->packed);
+		return result ? result : g->cu->cuMemcpyDtoHAsync(slot->bytes, packed, bytes, link);
 	}
-	result = g->cu->cuMemcpyHtoDAsync(packed, g->ring[slot].bytes, bytes, link);
+	result = g->cu->cuMemcpyHtoDAsync(packed, slot->bytes, bytes, link);
 	if (!result)
-		result = after(g, link, g->stream, g->ring[slot].packed);
-	return result ? result : ptc_gpu_launch_move(g, PTC_GPU_IN, box, &size, slot);
+		result = after(g, link, r->c->stream, slot->packed);
+	return result ? result : ptc_gpu_launch_move(g, r->c->stream, PTC_GPU_IN, box, &size, slot);
 }
 
 /* *ret_last: the stream that has the last of its work. */
-static CUresult start_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t, unsigned slot,
-			   CUstream *ret_last)
+static CUresult start_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t,
+			   const struct ptc_gpu_slot *slot, CUstream *ret_last)
 {
 	bool kernel = r->kernels && is_short(p);
+	CUstream link = r->c->link[r->direction];
 
-	*ret_last = kernel && r->direction == PTC_GPU_IN ? r->g->stream : r->g->link[r->direction];
+	*ret_last = kernel && r->direction == PTC_GPU_IN ? r->c->stream : link;
 	if (kernel)
 		return move_tile(r, p, t, slot);
-	return copy_tile(r->g, r->m, p, t, r->direction, r->g->ring[slot].bytes, t->width, t->width * t->height);
+	return copy_tile(r->g, link, r->m, p, t, r->direction, slot->bytes, t->width, t->width * t->height);
 }
 
 static int issue_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t, struct ptc_gpu_failure *f)
 {
 	unsigned i = (unsigned)(r->issued % PTC_GPU_SLOTS);
-	struct ptc_gpu_slot *slot = &r->g->ring[i];
+	struct ptc_gpu_slot *slot = &r->c->slots[i];
 	CUstream last;
 	int rc;
 
@@ -261,7 +298,7 @@ static int issue_tile(struct ring_run *r, const struct ptc_gpu_part *p, const st
 	}
 	if (r->direction == PTC_GPU_IN)
 		move_rows(p, t, PTC_GPU_IN, slot->bytes, r->host);
-	rc = ptc_gpu_check(r->g, start_tile(r, p, t, i, &last), f, "device %s: copy %" PRIu64 " bytes", r->g->uuid,
+	rc = ptc_gpu_check(r->g, start_tile(r, p, t, slot, &last), f, "device %s: copy %" PRIu64 " bytes", r->g->uuid,
 			   t->width * t->height * t->depth);
 	if (rc == 0)
 		rc = ptc_gpu_check(r->g, r->g->cu->cuEventRecord(slot->done, last), f, "device %s: record an event",
@@ -275,19 +312,23 @@ static int issue_tile(struct ring_run *r, const struct ptc_gpu_part *p, const st
 }
 
 /* Nothing of ours may be under way when host memory is given back. If that cannot be known the process has to end. */
-static int drain(struct ptc_gpu *g, int rc, struct ptc_gpu_failure *f)
+static int wait_for(struct ptc_gpu *g, CUstream stream, int rc, struct ptc_gpu_failure *f)
 {
-	CUstream streams[] = { g->stream, g->link[PTC_GPU_OUT], g->link[PTC_GPU_IN] };
+	CUresult result = g->cu->cuStreamSynchronize(stream);
 
-	for (size_t i = 0; i < PTC_ARRAY_LEN(streams); i++) {
-		CUresult result = g->cu->cuStreamSynchronize(streams[i]);
-
-		if (rc == 0)
-			rc = ptc_gpu_check(g, result, f, "device %s: copy", g->uuid);
-		if (result != CUDA_SUCCESS)
-			f->fault.sticky = true;
-	}
+	if (rc == 0)
+		rc = ptc_gpu_check(g, result, f, "device %s: copy", g->uuid);
+	if (result != CUDA_SUCCESS)
+		f->fault.sticky = true;
 	return rc;
+}
+
+/* After a copy that has failed, whatever it has begun. */
+static int drain(struct ptc_gpu *g, const struct ptc_gpu_copier *c, int rc, struct ptc_gpu_failure *f)
+{
+	rc = wait_for(g, c->stream, rc, f);
+	rc = wait_for(g, c->link[PTC_GPU_OUT], rc, f);
+	return wait_for(g, c->link[PTC_GPU_IN], rc, f);
 }
 
 static int through_ring(struct ring_run *r, const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f)
@@ -310,13 +351,14 @@ static int through_ring(struct ring_run *r, const struct ptc_gpu_part *parts, si
 	}
 	while (rc == 0 && r->finished < r->issued)
 		rc = finish_tile(r, f);
-	return rc ? drain(r->g, rc, f) : 0;
+	return rc ? drain(r->g, r->c, rc, f) : 0;
 }
 
 /* Into pinned memory; short rows, where a kernel packs them, through the ring. */
-static int straight(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction, unsigned char *host,
-		    const struct ptc_gpu_part *parts, size_t nparts, bool kernels, struct ptc_gpu_failure *f)
+static int straight(struct ring_run *r, const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f)
 {
+	struct ptc_gpu *g = r->g;
+	CUstream link = r->c->link[r->direction];
 	int rc = 0;
 
 	for (size_t i = 0; i < nparts && rc == 0; i++) {
@@ -324,22 +366,24 @@ static int straight(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_di
 				    .tile_max = UINT64_MAX,
 				    .max_pitch = g->max_pitch,
 				    .other_strided = true };
-		struct ring_run r = { .g = g, .m = m, .direction = direction, .host = host, .kernels = kernels };
 		struct tile t;
 
-		if (kernels && is_short(&c.part)) {
-			rc = through_ring(&r, &parts[i], 1, f);
+		if (r->kernels && is_short(&c.part)) {
+			r->issued = r->finished = 0;
+			rc = through_ring(r, &parts[i], 1, f);
 			continue;
 		}
 		while (rc == 0 && next_tile(&c, &t)) {
 			uint64_t row = t.height > 1 || t.depth > 1 ? c.part.other_row : t.width;
 
-			rc = ptc_gpu_check(
-				g, copy_tile(g, m, &c.part, &t, direction, host + t.other_at, row, c.part.other_slice),
-				f, "device %s: copy %" PRIu64 " bytes", g->uuid, t.width * t.height * t.depth);
+			rc = ptc_gpu_check(g,
+					   copy_tile(g, link, r->m, &c.part, &t, r->direction, r->host + t.other_at,
+						     row, c.part.other_slice),
+					   f, "device %s: copy %" PRIu64 " bytes", g->uuid,
+					   t.width * t.height * t.depth);
 		}
 	}
-	return drain(g, rc, f);
+	return rc ? drain(g, r->c, rc, f) : wait_for(g, link, 0, f);
 }
 
 /* Whether the host side lies in one page-locked piece. */
@@ -355,7 +399,7 @@ static int copy_one(struct ring_run *r, const struct ptc_gpu_host *host, const s
 		    struct ptc_gpu_failure *f)
 {
 	if (in_piece(host, p))
-		return straight(r->g, r->m, r->direction, host->base, p, 1, r->kernels, f);
+		return straight(r, p, 1, f);
 	r->issued = r->finished = 0;
 	return through_ring(r, p, 1, f);
 }
@@ -389,29 +433,34 @@ static int in_pieces(struct ring_run *r, const struct ptc_gpu_host *host, const 
 	return rc;
 }
 
-int ptc_gpu_cuda_copy(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
-		      const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts,
-		      struct ptc_gpu_failure *f)
+bool ptc_gpu_cuda_packs(const struct ptc_gpu_part *parts, size_t nparts)
 {
-	struct ring_run r = { .g = g, .m = m, .direction = direction, .host = host->base };
 	bool any = false;
-	int rc;
 
 	for (size_t i = 0; i < nparts && !any; i++) {
 		struct ptc_gpu_part p = ptc_gpu_part_merged(parts[i]);
 
 		any = is_short(&p);
 	}
-	rc = any ? ptc_gpu_kernels_ready(g, &r.kernels, f) : 0;
-	if (rc)
-		return rc;
+	return any;
+}
+
+int ptc_gpu_cuda_copy(struct ptc_gpu *g, unsigned copier, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
+		      const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts, bool kernels,
+		      struct ptc_gpu_failure *f)
+{
+	struct ring_run r = {
+		.g = g, .c = &g->copiers[copier], .m = m, .direction = direction, .host = host->base, .kernels = kernels
+	};
+	int rc = 0;
+
+	ptc_assert(copier < g->ncopiers);
 	if (!host->locked)
 		return through_ring(&r, parts, nparts, f);
 	for (size_t i = 0, n; i < nparts && rc == 0; i += n) {
 		for (n = 0; i + n < nparts && in_piece(host, &parts[i + n]); n++)
 			continue;
-		rc = n ? straight(g, m, direction, host->base, parts + i, n, r.kernels, f)
-		       : in_pieces(&r, host, &parts[i], f);
+		rc = n ? straight(&r, parts + i, n, f) : in_pieces(&r, host, &parts[i], f);
 		n += !n;
 	}
 	return rc;
@@ -440,7 +489,7 @@ static CUresult copy_within_tile(struct ptc_gpu *g, CUdeviceptr to, CUdeviceptr 
 	return g->cu->cuMemcpy3DAsync(&c, g->stream);
 }
 
-/* Short rows: packed by one kernel, unpacked by the next. The stream keeps their order, so one buffer does. */
+/* Short rows: packed by one kernel, unpacked by the next. The stream keeps their order, so one slot's buffer does. */
 static CUresult move_within_tile(struct ptc_gpu *g, CUdeviceptr to, CUdeviceptr from, const struct ptc_gpu_part *p,
 				 const struct tile *t)
 {
@@ -449,11 +498,14 @@ static CUresult move_within_tile(struct ptc_gpu *g, CUdeviceptr to, CUdeviceptr 
 				     .depth = t->depth,
 				     .device_row = p->other_row,
 				     .device_slice = p->other_slice };
-	CUresult result = ptc_gpu_launch_move(g, PTC_GPU_OUT, from + t->other_at, &size, 0);
+	CUresult result =
+		ptc_gpu_launch_move(g, g->stream, PTC_GPU_OUT, from + t->other_at, &size, &g->copiers[0].slots[0]);
 
 	size.device_row = p->device_row;
 	size.device_slice = p->device_slice;
-	return result ? result : ptc_gpu_launch_move(g, PTC_GPU_IN, to + t->device_at, &size, 0);
+	return result ? result
+		      : ptc_gpu_launch_move(g, g->stream, PTC_GPU_IN, to + t->device_at, &size,
+					    &g->copiers[0].slots[0]);
 }
 
 /* Maps the memory of another device, once for each. Then copies and kernels of g's stream read it as g's own. */
@@ -507,13 +559,13 @@ int ptc_gpu_cuda_copy_within(struct ptc_gpu *g, struct ptc_gpu_memory *to, struc
 				g, (c.free ? move_within_tile : copy_within_tile)(g, to->base, from->base, &c.part, &t),
 				f, "device %s: copy %" PRIu64 " bytes on it", g->uuid, t.width * t.height * t.depth);
 	}
-	return drain(g, rc, f);
+	return wait_for(g, g->stream, rc, f);
 }
 
 int ptc_gpu_cuda_digest(struct ptc_gpu *g, struct ptc_gpu_memory *m, const struct ptc_gpu_part *parts, size_t nparts,
 			uint64_t *ret_digest, struct ptc_gpu_failure *f)
 {
-	struct ring_run r = { .g = g, .m = m, .direction = PTC_GPU_OUT };
+	struct ring_run r = { .g = g, .c = &g->copiers[0], .m = m, .direction = PTC_GPU_OUT };
 	bool kernels;
 	int rc = ptc_gpu_kernels_ready(g, &kernels, f);
 

@@ -44,27 +44,56 @@ static int find_device(struct ptc_gpu *g, struct ptc_gpu_failure *f)
 			    g->uuid, count);
 }
 
-static int make_ring(struct ptc_gpu *g, struct ptc_gpu_failure *f)
+static int make_slot(struct ptc_gpu *g, struct ptc_gpu_slot *slot, struct ptc_gpu_failure *f)
 {
-	int rc = ptc_gpu_budget_take(g->budget, PTC_GPU_SLOTS * PTC_GPU_SLOT_BYTES, &f->err);
+	int rc = ptc_gpu_check(g, g->cu->cuEventCreate(&slot->done, CU_EVENT_DISABLE_TIMING), f,
+			       "device %s: make an event", g->uuid);
 
+	if (rc == 0)
+		rc = ptc_gpu_check(g, g->cu->cuEventCreate(&slot->packed, CU_EVENT_DISABLE_TIMING), f,
+				   "device %s: make an event", g->uuid);
+	if (rc == 0)
+		rc = ptc_gpu_check(g,
+				   g->cu->cuMemHostAlloc((void **)&slot->bytes, PTC_GPU_SLOT_BYTES,
+							 CU_MEMHOSTALLOC_PORTABLE),
+				   f, "device %s: pin %" PRIu64 " bytes", g->uuid, PTC_GPU_SLOT_BYTES);
+	return rc;
+}
+
+static int make_stream(struct ptc_gpu *g, CUstream *ret, struct ptc_gpu_failure *f)
+{
+	return ptc_gpu_check(g, g->cu->cuStreamCreateWithPriority(ret, CU_STREAM_NON_BLOCKING, 0), f,
+			     "device %s: make a stream", g->uuid);
+}
+
+static int make_copier(struct ptc_gpu *g, struct ptc_gpu_copier *c, struct ptc_gpu_failure *f)
+{
+	int rc = make_stream(g, &c->stream, f);
+
+	if (rc == 0)
+		rc = make_stream(g, &c->link[PTC_GPU_OUT], f);
+	if (rc == 0)
+		rc = make_stream(g, &c->link[PTC_GPU_IN], f);
+	for (unsigned i = 0; i < PTC_GPU_SLOTS && rc == 0; i++)
+		rc = make_slot(g, &c->slots[i], f);
+	return rc;
+}
+
+static int make_copiers(struct ptc_gpu *g, unsigned n, struct ptc_gpu_failure *f)
+{
+	int rc;
+
+	ptc_require(n > 0 && n <= PTC_GPU_COPIERS_MAX);
+	rc = ptc_gpu_budget_take(g->budget, n * PTC_GPU_COPIER_BYTES, &f->err);
 	if (rc) {
 		f->fault = (struct ptc_cuda_fault){ rc, PTC_GPU_BLAME_REQUEST, false };
 		return rc;
 	}
-	g->ring_counted = true;
-	for (unsigned i = 0; i < PTC_GPU_SLOTS && rc == 0; i++) {
-		rc = ptc_gpu_check(g, g->cu->cuEventCreate(&g->ring[i].done, CU_EVENT_DISABLE_TIMING), f,
-				   "device %s: make an event", g->uuid);
-		if (rc == 0)
-			rc = ptc_gpu_check(g, g->cu->cuEventCreate(&g->ring[i].packed, CU_EVENT_DISABLE_TIMING), f,
-					   "device %s: make an event", g->uuid);
-		if (rc == 0)
-			rc = ptc_gpu_check(g,
-					   g->cu->cuMemHostAlloc((void **)&g->ring[i].bytes, PTC_GPU_SLOT_BYTES,
-								 CU_MEMHOSTALLOC_PORTABLE),
-					   f, "device %s: pin %" PRIu64 " bytes", g->uuid, PTC_GPU_SLOT_BYTES);
-	}
+	g->ring_counted = n * PTC_GPU_COPIER_BYTES;
+	g->ncopiers = n;
+	rc = make_stream(g, &g->stream, f);
+	for (unsigned i = 0; i < n && rc == 0; i++)
+		rc = make_copier(g, &g->copiers[i], f);
 	return rc;
 }
 
@@ -110,28 +139,40 @@ static int cuda_unmap(struct ptc_gpu *g, struct ptc_gpu_memory *m, struct ptc_gp
 	return ended(g, result, f, "unmap memory");
 }
 
+static void drop_stream(struct ptc_gpu *g, CUstream stream)
+{
+	if (stream)
+		g->cu->cuStreamDestroy(stream);
+}
+
+static void drop_slot(struct ptc_gpu *g, struct ptc_gpu_slot *slot)
+{
+	if (slot->bytes)
+		g->cu->cuMemFreeHost(slot->bytes);
+	if (slot->done)
+		g->cu->cuEventDestroy(slot->done);
+	if (slot->packed)
+		g->cu->cuEventDestroy(slot->packed);
+}
+
 /* Of a half-made device too. What the driver says now changes nothing: the process is about to let go of the device. */
 static void cuda_detach(struct ptc_gpu *g)
 {
 	struct ptc_gpu_failure ignored;
-	CUstream streams[] = { g->stream, g->link[PTC_GPU_OUT], g->link[PTC_GPU_IN] };
 
-	for (size_t i = 0; i < PTC_ARRAY_LEN(streams); i++)
-		if (streams[i])
-			g->cu->cuStreamDestroy(streams[i]);
+	drop_stream(g, g->stream);
+	for (unsigned i = 0; i < g->ncopiers; i++) {
+		drop_stream(g, g->copiers[i].stream);
+		drop_stream(g, g->copiers[i].link[PTC_GPU_OUT]);
+		drop_stream(g, g->copiers[i].link[PTC_GPU_IN]);
+	}
 	while (g->memory)
 		(void)cuda_unmap(g, g->memory, &ignored);
 	ptc_gpu_kernels_done(g);
-	for (unsigned i = 0; i < PTC_GPU_SLOTS; i++) {
-		if (g->ring[i].bytes)
-			g->cu->cuMemFreeHost(g->ring[i].bytes);
-		if (g->ring[i].done)
-			g->cu->cuEventDestroy(g->ring[i].done);
-		if (g->ring[i].packed)
-			g->cu->cuEventDestroy(g->ring[i].packed);
-	}
+	for (unsigned i = 0; i < g->ncopiers * PTC_GPU_SLOTS; i++)
+		drop_slot(g, &g->copiers[i / PTC_GPU_SLOTS].slots[i % PTC_GPU_SLOTS]);
 	if (g->ring_counted)
-		ptc_gpu_budget_give(g->budget, PTC_GPU_SLOTS * PTC_GPU_SLOT_BYTES);
+		ptc_gpu_budget_give(g->budget, g->ring_counted);
 	if (g->context) {
 		g->cu->cuCtxSetCurrent(NULL);
 		g->cu->cuDevicePrimaryCtxRelease(g->device);
@@ -139,18 +180,13 @@ static void cuda_detach(struct ptc_gpu *g)
 	ptc_free(g);
 }
 
-static int make_streams(struct ptc_gpu *g, struct ptc_gpu_failure *f)
+static int cuda_enter(struct ptc_gpu *g, struct ptc_gpu_failure *f)
 {
-	CUstream *const streams[] = { &g->stream, &g->link[PTC_GPU_OUT], &g->link[PTC_GPU_IN] };
-	int rc = 0;
-
-	for (size_t i = 0; i < PTC_ARRAY_LEN(streams) && rc == 0; i++)
-		rc = ptc_gpu_check(g, g->cu->cuStreamCreateWithPriority(streams[i], CU_STREAM_NON_BLOCKING, 0), f,
-				   "device %s: make a stream", g->uuid);
-	return rc;
+	return ptc_gpu_check(g, g->cu->cuCtxSetCurrent(g->context), f, "device %s: use its context", g->uuid);
 }
 
-static int cuda_attach(const char *uuid, struct ptc_gpu_budget *budget, struct ptc_gpu **ret, struct ptc_gpu_failure *f)
+static int cuda_attach(const char *uuid, unsigned copiers, struct ptc_gpu_budget *budget, struct ptc_gpu **ret,
+		       struct ptc_gpu_failure *f)
 {
 	struct ptc_gpu *g = ptc_calloc(1, sizeof *g);
 	CUcontext context = NULL;
@@ -173,14 +209,12 @@ static int cuda_attach(const char *uuid, struct ptc_gpu_budget *budget, struct p
 	if (rc)
 		goto err_detach;
 	g->context = context;
-	rc = ptc_gpu_check(g, g->cu->cuCtxSetCurrent(g->context), f, "device %s: use its context", g->uuid);
+	rc = cuda_enter(g, f);
 	if (rc == 0)
 		rc = ptc_gpu_check(g, g->cu->cuDeviceGetAttribute(&pitch, CU_DEVICE_ATTRIBUTE_MAX_PITCH, g->device), f,
 				   "device %s: ask for its longest row", g->uuid);
 	if (rc == 0)
-		rc = make_streams(g, f);
-	if (rc == 0)
-		rc = make_ring(g, f);
+		rc = make_copiers(g, copiers, f);
 	if (rc)
 		goto err_detach;
 	g->max_pitch = (uint64_t)pitch;
@@ -363,6 +397,9 @@ const struct ptc_gpu_ops ptc_gpu_cuda_ops = {
 	.unmap = cuda_unmap,
 	.pin = cuda_pin,
 	.unpin = cuda_unpin,
+	.enter = cuda_enter,
+	.packs = ptc_gpu_cuda_packs,
+	.kernels = ptc_gpu_kernels_ready,
 	.copy = ptc_gpu_cuda_copy,
 	.keep = cuda_keep,
 	.copy_within = ptc_gpu_cuda_copy_within,

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The driver's backend: the state that gpu_cuda.c (devices, mappings), gpu_copy.c (copies, digests) and gpu_launch.c
- * (kernels) share. Each device's objects belong to its thread. */
+ * (kernels) share. Each device's objects belong to its thread; a copier's belong to the thread that copies by it. */
 #pragma once
 
 #include "daemon/gpu/backend/gpu_ops.h"
 #include "daemon/gpu/kernels/gpu_kernels.h"
 
-/* A ring of pinned slots between the device and host memory that is not pinned: the CPU empties one slot while the
- * device fills the others. Four slots of 4 MiB keep a PCIe 5 link busy for the time of a memcpy of one slot. They cost
- * 16 MiB of pinned memory for each device. */
+/* A ring of pinned slots between the device and host memory that is not pinned: a CPU empties one slot while the device
+ * fills the others. One CPU moves 8 to 13 GB/s between a slot and host memory, a PCIe 5 link 55. So each copier has
+ * slots of its own. Four of 2 MiB were the best on a device: with slots of 1 MiB eight copiers came to 35 GB/s, with
+ * these to 50 (docs/decisions/0053-copiers.md). */
 #define PTC_GPU_SLOTS      4
-#define PTC_GPU_SLOT_BYTES ((uint64_t)4 << 20)
-_Static_assert(PTC_GPU_SLOTS *PTC_GPU_SLOT_BYTES == PTC_GPU_RING_BYTES, "what the ring's callers count");
+#define PTC_GPU_SLOT_BYTES ((uint64_t)2 << 20)
+_Static_assert(PTC_GPU_SLOTS *PTC_GPU_SLOT_BYTES == PTC_GPU_COPIER_BYTES, "what the ring's callers count");
 /* Rows shorter than this are packed by a kernel into the slot's device memory. The driver's strided copies move longer
  * ones. */
 #define PTC_GPU_SHORT_ROW ((uint64_t)16 << 10)
@@ -20,11 +21,12 @@ _Static_assert(PTC_GPU_SLOTS *PTC_GPU_SLOT_BYTES == PTC_GPU_RING_BYTES, "what th
 
 struct ptc_gpu_slot {
 	unsigned char *bytes;
-	CUevent packed; /* a kernel has filled the slot's device memory, or the link has */
+	CUdeviceptr buffer; /* device memory of the same size, once kernels are loaded */
+	CUevent packed;     /* a kernel has filled the slot's device memory, or the link has */
 	CUevent done;
 };
 
-/* The loaded kernels. `buffers` has device memory for each slot of the ring. */
+/* The loaded kernels. `buffers` is the device memory of all slots of the ring. */
 struct ptc_gpu_kernels {
 	enum { PTC_GPU_KERNELS_UNTRIED, PTC_GPU_KERNELS_LOADED, PTC_GPU_KERNELS_REFUSED } state;
 	CUmodule module;
@@ -32,17 +34,24 @@ struct ptc_gpu_kernels {
 	CUdeviceptr buffers, scratch;
 };
 
+/* What one copy at a time uses. */
+struct ptc_gpu_copier {
+	CUstream stream;  /* kernels that pack rows */
+	CUstream link[2]; /* by direction: copies from and to the host, each for a copy engine */
+	struct ptc_gpu_slot slots[PTC_GPU_SLOTS];
+};
+
 struct ptc_gpu {
 	const struct ptc_cuda *cu;
 	char uuid[PTC_GPU_UUID_SIZE];
 	CUdevice device;
 	CUcontext context;
-	CUstream stream;    /* kernels, and copies within the device */
-	CUstream link[2];   /* by direction: copies from and to the host, each for a copy engine */
+	CUstream stream;    /* digests, and copies within the device */
 	uint64_t max_pitch; /* greatest distance of rows, in bytes, that the driver's strided copy takes */
 	struct ptc_gpu_budget *budget;
-	bool ring_counted;
-	struct ptc_gpu_slot ring[PTC_GPU_SLOTS];
+	uint64_t ring_counted; /* bytes of the budget */
+	struct ptc_gpu_copier copiers[PTC_GPU_COPIERS_MAX];
+	unsigned ncopiers;
 	struct ptc_gpu_kernels kernels;
 	struct ptc_gpu_memory *memory; /* list of mappings */
 	/* Contexts of other devices whose memory this one's may read. */
@@ -59,8 +68,9 @@ struct ptc_gpu_memory {
 	uint64_t bytes, handle_bytes, handles, mapped; /* mapped: VMM handles mapped so far */
 };
 
-int ptc_gpu_cuda_copy(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
-		      const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts,
+bool ptc_gpu_cuda_packs(const struct ptc_gpu_part *parts, size_t nparts);
+int ptc_gpu_cuda_copy(struct ptc_gpu *g, unsigned copier, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
+		      const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts, bool kernels,
 		      struct ptc_gpu_failure *f);
 int ptc_gpu_cuda_copy_within(struct ptc_gpu *g, struct ptc_gpu_memory *to, struct ptc_gpu_memory *from,
 			     const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f);
@@ -73,14 +83,10 @@ struct ptc_gpu_part ptc_gpu_part_merged(struct ptc_gpu_part p);
 /* Loads the kernels once. *ret_usable false: the device works without them. */
 int ptc_gpu_kernels_ready(struct ptc_gpu *g, bool *ret_usable, struct ptc_gpu_failure *f);
 void ptc_gpu_kernels_done(struct ptc_gpu *g);
-static inline CUdeviceptr ptc_gpu_slot_buffer(const struct ptc_gpu *g, unsigned slot)
-{
-	return g->kernels.buffers + slot * PTC_GPU_SLOT_BYTES;
-}
-/* Moves a box to or from the slot's device memory, in stream order; at most a slot's bytes. Of `size`, only the sizes
- * and the device's strides are used. */
-CUresult ptc_gpu_launch_move(struct ptc_gpu *g, enum ptc_gpu_direction direction, CUdeviceptr box,
-			     const struct ptc_gpu_part *size, unsigned slot);
+/* Moves a box to or from the slot's device memory, in the order of the stream; at most a slot's bytes. Of `size`, only
+ * the sizes and the device's strides are used. */
+CUresult ptc_gpu_launch_move(struct ptc_gpu *g, CUstream stream, enum ptc_gpu_direction direction, CUdeviceptr box,
+			     const struct ptc_gpu_part *size, const struct ptc_gpu_slot *slot);
 /* Computes a digest and waits for it. */
 int ptc_gpu_launch_digest(struct ptc_gpu *g, CUdeviceptr base, const struct ptc_gpu_part *parts, size_t nparts,
 			  uint64_t *ret_digest, struct ptc_gpu_failure *f);

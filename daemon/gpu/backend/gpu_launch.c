@@ -13,7 +13,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define BUFFERS_BYTES (PTC_GPU_SLOTS * PTC_GPU_SLOT_BYTES)
 #define TABLE_AT      64 /* in the scratch memory, behind the result */
 #define SCRATCH_BYTES (TABLE_AT + 256 * sizeof(uint64_t))
 #define BLOCKS_MAX    2048u                /* enough for every device; threads go on with the next piece */
@@ -73,14 +72,16 @@ static CUresult load(struct ptc_gpu *g, const void *image)
 	if (!result)
 		result = g->cu->cuMemAlloc(&k->scratch, SCRATCH_BYTES);
 	if (!result)
-		result = g->cu->cuMemAlloc(&k->buffers, BUFFERS_BYTES);
+		result = g->cu->cuMemAlloc(&k->buffers, g->ncopiers * PTC_GPU_COPIER_BYTES);
+	for (unsigned i = 0; i < g->ncopiers * PTC_GPU_SLOTS && !result; i++)
+		g->copiers[i / PTC_GPU_SLOTS].slots[i % PTC_GPU_SLOTS].buffer = k->buffers + i * PTC_GPU_SLOT_BYTES;
 	return result;
 }
 
 /* The digests of single bytes; by the ring's first slot, as that is pinned. */
 static CUresult write_table(struct ptc_gpu *g)
 {
-	uint64_t *table = (uint64_t *)(void *)g->ring[0].bytes;
+	uint64_t *table = (uint64_t *)(void *)g->copiers[0].slots[0].bytes;
 	CUresult result;
 
 	for (unsigned i = 0; i < 256; i++) {
@@ -124,22 +125,22 @@ int ptc_gpu_kernels_ready(struct ptc_gpu *g, bool *ret_usable, struct ptc_gpu_fa
 	return 0;
 }
 
-static CUresult launch(struct ptc_gpu *g, CUfunction function, uint64_t threads, void *parameters)
+static CUresult launch(struct ptc_gpu *g, CUstream stream, CUfunction function, uint64_t threads, void *parameters)
 {
 	uint64_t blocks = (threads + PTC_GPU_BLOCK - 1) / PTC_GPU_BLOCK;
 	void *all[] = { parameters };
 
 	return g->cu->cuLaunchKernel(function, (unsigned)PTC_MIN(blocks, BLOCKS_MAX), 1, 1, PTC_GPU_BLOCK, 1, 1, 0,
-				     g->stream, all, NULL);
+				     stream, all, NULL);
 }
 
 /* ---- boxes ---- */
 
-CUresult ptc_gpu_launch_move(struct ptc_gpu *g, enum ptc_gpu_direction direction, CUdeviceptr box,
-			     const struct ptc_gpu_part *size, unsigned slot)
+CUresult ptc_gpu_launch_move(struct ptc_gpu *g, CUstream stream, enum ptc_gpu_direction direction, CUdeviceptr box,
+			     const struct ptc_gpu_part *size, const struct ptc_gpu_slot *slot)
 {
 	struct ptc_gpu_pack p = { .box = box,
-				  .packed = ptc_gpu_slot_buffer(g, slot),
+				  .packed = slot->buffer,
 				  .row = size->device_row,
 				  .slice = size->depth > 1 ? size->device_slice : 0,
 				  .height = (uint32_t)size->height };
@@ -148,7 +149,7 @@ CUresult ptc_gpu_launch_move(struct ptc_gpu *g, enum ptc_gpu_direction direction
 	p.unit = all % 16 == 0 ? 16 : (uint32_t)(all & (0 - all));
 	p.width_units = (uint32_t)(size->width / p.unit);
 	p.units = (uint32_t)(size->width * size->height * size->depth / p.unit);
-	return launch(g, direction == PTC_GPU_OUT ? g->kernels.pack : g->kernels.unpack, p.units, &p);
+	return launch(g, stream, direction == PTC_GPU_OUT ? g->kernels.pack : g->kernels.unpack, p.units, &p);
 }
 
 /* ---- digests ---- */
@@ -173,7 +174,7 @@ static CUresult launch_run(struct ptc_gpu *g, CUdeviceptr at, uint64_t bytes, ui
 	/* x^64 of the digest's definition; the padding is taken back by its inverse, as x^(2^64 - 1) is 1. */
 	p.factor = ptc_digest_mul(ptc_digest_mul(ptc_digest_xpow(8), ptc_digest_xpow(after)),
 				  ptc_digest_xpow(UINT64_MAX - pad));
-	return launch(g, g->kernels.digest_run, lanes, &p);
+	return launch(g, g->stream, g->kernels.digest_run, lanes, &p);
 }
 
 static CUresult launch_rows(struct ptc_gpu *g, CUdeviceptr box, const struct ptc_gpu_part *size)
@@ -197,7 +198,7 @@ static CUresult launch_rows(struct ptc_gpu *g, CUdeviceptr box, const struct ptc
 
 	for (unsigned i = 0; i < 64; i++)
 		p.powers[i] = i ? ptc_digest_mul(p.powers[i - 1], p.powers[i - 1]) : ptc_digest_xpow(1);
-	return launch(g, g->kernels.digest_rows, pieces * p.depth, &p);
+	return launch(g, g->stream, g->kernels.digest_rows, pieces * p.depth, &p);
 }
 
 struct ptc_gpu_part ptc_gpu_part_merged(struct ptc_gpu_part p)
@@ -234,7 +235,7 @@ static CUresult launch_digest(struct ptc_gpu *g, CUdeviceptr base, const struct 
 int ptc_gpu_launch_digest(struct ptc_gpu *g, CUdeviceptr base, const struct ptc_gpu_part *parts, size_t nparts,
 			  uint64_t *ret_digest, struct ptc_gpu_failure *f)
 {
-	uint64_t *digest = (uint64_t *)(void *)g->ring[0].bytes;
+	uint64_t *digest = (uint64_t *)(void *)g->copiers[0].slots[0].bytes;
 	CUresult result = g->cu->cuMemsetD8Async(g->kernels.scratch, 0, sizeof *digest, g->stream);
 	CUresult waited;
 	int rc;

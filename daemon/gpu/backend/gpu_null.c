@@ -40,7 +40,8 @@ void ptc_gpu_budget_give(struct ptc_gpu_budget *b, uint64_t bytes)
 	ptc_require(atomic_fetch_sub(&b->used, bytes) >= bytes);
 }
 
-static int null_attach(const char *uuid, struct ptc_gpu_budget *budget, struct ptc_gpu **ret, struct ptc_gpu_failure *f)
+static int null_attach(const char *uuid, unsigned copiers, struct ptc_gpu_budget *budget, struct ptc_gpu **ret,
+		       struct ptc_gpu_failure *f)
 {
 	int rc = ptc_gpu_fail(f, null_status, PTC_GPU_BLAME_NODE, "device %s: %s", uuid, null_why);
 

@@ -2,7 +2,9 @@
 /* The operations of ptc-gpu on one device, as a table of functions: `cuda` (gpu_cuda.c) uses the driver, `null`
  * (gpu_null.c) is for nodes without one.
  *
- * Threads: ptc-gpu runs one thread for each device that it uses, and makes every call about a device on its thread.
+ * Threads: ptc-gpu runs one thread for each device that it uses, and makes every call about a device on its thread, but
+ * for `copy`. Copies in one direction run at once, each on a thread of its own that has called `enter`, and each with
+ * another number of a copier. Meanwhile the device's thread calls nothing but `packs` and `kernels`.
  * Ownership: the thread owns struct ptc_gpu from attach to detach; the device owns struct ptc_gpu_memory from map to
  * unmap. Failure modes: struct ptc_gpu_failure has the message and says what counts as failed. After a sticky failure,
  * call nothing but detach. */
@@ -20,7 +22,8 @@ struct ptc_gpu_failure {
 	struct ptc_error err;
 };
 
-#define PTC_GPU_RING_BYTES ((uint64_t)16 << 20) /* page-locked for each attached device */
+#define PTC_GPU_COPIERS_MAX  8                   /* copies of one device that run at once */
+#define PTC_GPU_COPIER_BYTES ((uint64_t)8 << 20) /* page-locked for each of them, of each attached device */
 
 /* A budget of page-locked host memory for all devices together. Bytes are reserved before they are locked. */
 struct ptc_gpu_budget {
@@ -54,8 +57,10 @@ enum ptc_gpu_direction { PTC_GPU_OUT, PTC_GPU_IN };
 
 struct ptc_gpu_ops {
 	const char *name;
-	/* Makes a context on the device, and its ring of pinned memory, which is taken from the budget. */
-	int (*attach)(const char *uuid, struct ptc_gpu_budget *budget, struct ptc_gpu **ret, struct ptc_gpu_failure *f);
+	/* Makes a context on the device, and its ring of pinned memory, which is taken from the budget. Each of
+	 * `copiers` (1 to PTC_GPU_COPIERS_MAX) has a part of the ring, of PTC_GPU_COPIER_BYTES. */
+	int (*attach)(const char *uuid, unsigned copiers, struct ptc_gpu_budget *budget, struct ptc_gpu **ret,
+		      struct ptc_gpu_failure *f);
 	void (*detach)(struct ptc_gpu *g); /* unmaps all memory first */
 	/* IPC: maps the memory. VMM: reserves addresses; the memory is mapped once map_handles has got every handle. */
 	int (*map)(struct ptc_gpu *g, const struct ptc_gpu_export *e, struct ptc_gpu_memory **ret,
@@ -69,9 +74,16 @@ struct ptc_gpu_ops {
 	/* Page-locks memory. The caller has taken the bytes from the budget. */
 	int (*pin)(struct ptc_gpu *g, void *p, uint64_t bytes, struct ptc_gpu_failure *f);
 	int (*unpin)(struct ptc_gpu *g, void *p, struct ptc_gpu_failure *f);
-	/* Copies, and returns when the bytes have arrived. The caller has checked the parts against both sides. */
-	int (*copy)(struct ptc_gpu *g, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
-		    const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts,
+	/* On a thread that copies, once: the device's context becomes the thread's. */
+	int (*enter)(struct ptc_gpu *g, struct ptc_gpu_failure *f);
+	/* Whether kernels are of use for a copy of these parts. */
+	bool (*packs)(const struct ptc_gpu_part *parts, size_t nparts);
+	/* Loads kernels, the first time. No copy is under way then. *ret_kernels: `copy` may use them. */
+	int (*kernels)(struct ptc_gpu *g, bool *ret_kernels, struct ptc_gpu_failure *f);
+	/* Copies, and returns when the bytes have arrived. The caller has checked the parts against both sides.
+	 * copier: from 0 on, below attach's number. */
+	int (*copy)(struct ptc_gpu *g, unsigned copier, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
+		    const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts, bool kernels,
 		    struct ptc_gpu_failure *f);
 	/* Memory of our own; unmap frees it. Fails without kernels, as its digests would cross the link. beside: a
 	 * trainer goes on beside it, so a sixteenth of the device has to stay free (PTC_ENOSPC); kernels are not

@@ -19,14 +19,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-int ptc_gpu_child_start(const char *path, uint64_t pinned_max, struct ptc_gpu_child *ret, struct ptc_error *err)
+int ptc_gpu_child_start(const char *path, uint64_t pinned_max, unsigned copiers, struct ptc_gpu_child *ret,
+			struct ptc_error *err)
 {
-	char name[] = "ptc-gpu", serve[] = "--serve", pinned[] = "--pinned", bytes[32];
-	char *argv[] = { name, serve, pinned, bytes, NULL };
+	char name[] = "ptc-gpu", serve[] = "--serve", pinned[] = "--pinned", bytes[32], copies[] = "--copiers", n[16];
+	char *argv[] = { name, serve, pinned, bytes, copies, n, NULL };
 	struct ptc_child_args args = { .path = path, .argv = argv, .nfds = 1 };
 	int fds[2], rc;
 
 	snprintf(bytes, sizeof bytes, "%" PRIu64, pinned_max);
+	snprintf(n, sizeof n, "%u", copiers);
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
 		return ptc_error_errno(err, errno, "make a socket for ptc-gpu");
 	args.fds = &fds[1];

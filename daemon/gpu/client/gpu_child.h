@@ -15,7 +15,8 @@ struct ptc_gpu_child {
 };
 
 /* Starts `ptc-gpu --serve` and keeps our end of its socket. */
-int ptc_gpu_child_start(const char *path, uint64_t pinned_max, struct ptc_gpu_child *ret, struct ptc_error *err);
+int ptc_gpu_child_start(const char *path, uint64_t pinned_max, unsigned copiers, struct ptc_gpu_child *ret,
+			struct ptc_error *err);
 void ptc_gpu_child_kill(const struct ptc_gpu_child *child);
 /* Waits at most timeout_ms for its end. true: it has ended, and `text` says how. The descriptors stay the caller's, so
  * another thread may still kill the ended process. */

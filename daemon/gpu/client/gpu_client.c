@@ -48,6 +48,7 @@ struct waiter {
 struct ptc_gpu_client {
 	char path[PTC_HELPER_PATH];
 	uint64_t pinned_max;
+	unsigned copiers;
 	int64_t hang_ms;
 	pthread_mutex_t send_lock; /* taken without `lock` */
 	pthread_mutex_t lock;
@@ -277,7 +278,7 @@ static int start_locked(struct ptc_gpu_client *c, struct ptc_error *err)
 	int rc = may_start_locked(c, err);
 
 	if (rc == 0)
-		rc = ptc_gpu_child_start(c->path, c->pinned_max, &c->child, err);
+		rc = ptc_gpu_child_start(c->path, c->pinned_max, c->copiers, &c->child, err);
 	if (rc)
 		return rc;
 	c->life++;
@@ -694,6 +695,7 @@ int ptc_gpu_client_new(const struct ptc_gpu_client_config *config, struct ptc_gp
 		return rc;
 	}
 	c->pinned_max = config->pinned_max;
+	c->copiers = config->copiers ? config->copiers : ptc_gpu_copiers();
 	c->hang_ms = config->hang_ms ? config->hang_ms : HANG_MS_DEFAULT;
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_mutex_init(&c->send_lock, NULL);

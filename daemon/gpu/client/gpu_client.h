@@ -23,6 +23,7 @@ struct ptc_gpu_client;
 struct ptc_gpu_client_config {
 	const char *program; /* NULL: found like the other helpers (PTC_GPU in the environment, beside ptcd, libexec) */
 	uint64_t pinned_max; /* bytes of page-locked memory, for all devices */
+	unsigned copiers;    /* copies of a device that run at once; 0: ptc_gpu_copiers() */
 	int64_t hang_ms; /* a request without an answer in this time, plus its bytes at 100 MB/s, ends the process */
 };
 

@@ -998,7 +998,7 @@ static void test_killed(void **state)
 	pid = gpu_pid(w, NULL);
 	pthread_create(&b.thread, NULL, copy_in_background, &b);
 	await_block(w);
-	assert_true(is_seed(w->chunks + 4096, 0, 4 * MIB, 1)); /* in the middle: some of it is there */
+	assert_true(is_seed(w->chunks + 4096, 0, 2 * MIB, 1)); /* in the middle: some of it is there */
 	assert_false(is_seed(w->chunks + 4096, 0, bytes, 1));
 	kill(pid, SIGKILL);
 	pthread_join(b.thread, NULL);
@@ -1092,7 +1092,7 @@ static void test_middle(void **state)
 /* A process that does not answer is killed, and the caller told. */
 static void test_hangs(void **state)
 {
-	struct ptc_gpu_client_config config = { .pinned_max = 64 * MIB, .hang_ms = 6000 };
+	struct ptc_gpu_client_config config = { .pinned_max = 64 * MIB, .copiers = 2, .hang_ms = 6000 };
 	struct world *w = world_begin(&config);
 	struct test_rank *r = world_rank(w, 0);
 	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 1);
@@ -1148,7 +1148,7 @@ static int hang_begin(struct world *w, pid_t *ret_pid, int *ret_input)
  * keeps its memory. What a rank has bound stays bound. The next process works. */
 static void test_cannot_be_ended(void **state)
 {
-	struct ptc_gpu_client_config config = { .pinned_max = 64 * MIB, .hang_ms = 6000 };
+	struct ptc_gpu_client_config config = { .pinned_max = 64 * MIB, .copiers = 2, .hang_ms = 6000 };
 	struct world *w = world_begin(&config);
 	struct test_rank *r = world_rank(w, 0);
 	uint64_t address = rank_alloc(r, RANK_PLAIN, HUNG_BYTES, 0, 1);
@@ -1196,7 +1196,7 @@ struct failure {
 	const char *says;
 };
 
-/* A copy of three tiles, in which something goes wrong. */
+/* A copy of five tiles, in which something goes wrong. */
 static void one_failure(const struct failure *f)
 {
 	struct world *w = world_begin(NULL);
@@ -1231,7 +1231,7 @@ static void test_failures(void **state)
 {
 	static const struct failure failures[] = {
 		{ "cuDevicePrimaryCtxRetain 1 2 once", PTC_ENOMEM, PTC_GPU_BLAME_REQUEST, false, "OUT_OF_MEMORY (2)" },
-		{ "cuMemHostAlloc 3 2 once", PTC_ENOMEM, PTC_GPU_BLAME_REQUEST, false, "pin 4194304 bytes" },
+		{ "cuMemHostAlloc 3 2 once", PTC_ENOMEM, PTC_GPU_BLAME_REQUEST, false, "pin 2097152 bytes" },
 		{ "cuIpcOpenMemHandle 1 400 once", PTC_ESTATE, PTC_GPU_BLAME_RANK, false, "process has ended" },
 		{ "cuIpcOpenMemHandle 1 801 once", PTC_ESTATE, PTC_GPU_BLAME_REQUEST, false, "does not support" },
 		{ "cuMemcpyDtoHAsync 2 1 once", PTC_EIO, PTC_GPU_BLAME_REQUEST, false, "INVALID_VALUE (1)" },
@@ -1421,7 +1421,7 @@ static void test_torture(void **state)
 
 static void test_budget(void **state)
 {
-	struct ptc_gpu_client_config config = { .pinned_max = 20 * MIB, .hang_ms = 60000 };
+	struct ptc_gpu_client_config config = { .pinned_max = 20 * MIB, .copiers = 2, .hang_ms = 60000 };
 	struct world *w = world_begin(&config);
 	struct test_rank *r = world_rank(w, 0), *s = world_rank(w, 1);
 	uint64_t address = rank_alloc(r, RANK_PLAIN, MIB, 0, 1), there = rank_alloc(s, RANK_PLAIN, MIB, 0, 2);
@@ -1450,7 +1450,7 @@ static void test_budget(void **state)
  */
 static void test_lock(void **state)
 {
-	struct ptc_gpu_client_config config = { .pinned_max = 16 * MIB + 9 * MIB, .hang_ms = 60000 };
+	struct ptc_gpu_client_config config = { .pinned_max = 16 * MIB + 9 * MIB, .copiers = 2, .hang_ms = 60000 };
 	struct world *w = world_begin(&config);
 	struct test_rank *r = world_rank(w, 0);
 	const uint64_t bytes = 13 * MIB, step = 4 * MIB;

@@ -61,7 +61,7 @@ static void write_image(struct world *w)
 
 struct world *world_begin(const struct ptc_gpu_client_config *config)
 {
-	struct ptc_gpu_client_config usual = { .pinned_max = 64 << 20, .hang_ms = 60000 };
+	struct ptc_gpu_client_config usual = { .pinned_max = 64 << 20, .copiers = 2, .hang_ms = 60000 };
 	struct world *w = calloc(1, sizeof *w);
 
 	snprintf(w->dir, sizeof w->dir, "/tmp/ptc-gpu-XXXXXX");

@@ -21,7 +21,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -216,10 +215,7 @@ uint64_t ptc_copiers_number(struct ptc_copiers *cs, const char *uuid)
 
 static unsigned slots_wanted(void)
 {
-	cpu_set_t set;
-	int n = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-
-	return (unsigned)PTC_MIN(PTC_MAX(n, 2), PTC_COPY_THREADS);
+	return PTC_MIN(PTC_MAX(ptc_thread_processors(), 2u), (unsigned)PTC_COPY_THREADS);
 }
 
 static int make_sockets(struct copier *c, int *theirs, unsigned n)

@@ -18,14 +18,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define PINNED_BYTES ((uint64_t)512 << 20) /* where nobody says: a ring for each of 32 devices */
-#define HANG_MS      30000
-#define TRIES        4
-#define ROOM_BYTES   ((uint64_t)4 << 20) /* read at once to be compared */
+#define HANG_MS    30000
+#define TRIES      4
+#define ROOM_BYTES ((uint64_t)4 << 20) /* read at once to be compared */
 
 struct ptc_device_copier {
 	const struct ptc_workers_env *env;
-	uint64_t pinned_bytes;
+	unsigned copiers;     /* copies of a device that run at once */
+	uint64_t device_ring; /* bytes that ptc-gpu page-locks for them, of each device */
+	uint64_t pinned_max;  /* and of all page-locked memory */
 	int64_t hang_ms;
 	pthread_mutex_t bind_lock; /* two that map the same handle at once would refuse each other */
 	pthread_mutex_t lock;
@@ -66,7 +67,9 @@ int ptc_device_copier_new(const struct ptc_workers_env *env, struct ptc_device_c
 	if (!d)
 		return ptc_nomem(err);
 	d->env = env;
-	d->pinned_bytes = env->pinned_bytes ? env->pinned_bytes : PINNED_BYTES;
+	d->copiers = ptc_gpu_copiers();
+	d->device_ring = d->copiers * PTC_GPU_COPIER_BYTES;
+	d->pinned_max = (env->devices ? env->devices : PTC_GPU_ATTACHED_MAX) * d->device_ring + env->pinned_bytes;
 	d->hang_ms = env->copy_ms ? env->copy_ms : HANG_MS;
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_mutex_init(&d->bind_lock, NULL);
@@ -91,7 +94,9 @@ struct ptc_device_copier *ptc_device_copier_free(struct ptc_device_copier *d)
 
 static int client_of(struct ptc_device_copier *d, struct ptc_gpu_client **ret, struct ptc_error *err)
 {
-	struct ptc_gpu_client_config config = { .pinned_max = d->pinned_bytes, .hang_ms = d->hang_ms };
+	struct ptc_gpu_client_config config = { .pinned_max = d->pinned_max,
+						.copiers = d->copiers,
+						.hang_ms = d->hang_ms };
 	int rc = 0;
 
 	pthread_mutex_lock(&d->lock);
@@ -120,15 +125,15 @@ static int count_ring(struct ptc_device_copier *d, const char *uuid, struct ptc_
 		i++;
 	if (i == d->nrings && i < PTC_ARRAY_LEN(d->rings)) { /* ptc-gpu refuses more devices */
 		if (d->env->pinned_take)
-			rc = d->env->pinned_take(d->env->arg, PTC_GPU_RING_BYTES, err);
+			rc = d->env->pinned_take(d->env->arg, d->device_ring, err);
 		if (rc == 0) {
 			snprintf(d->rings[d->nrings++], sizeof d->rings[0], "%s", uuid);
-			atomic_fetch_add(&d->ring_bytes, PTC_GPU_RING_BYTES);
+			atomic_fetch_add(&d->ring_bytes, d->device_ring);
 		}
 	}
 	pthread_mutex_unlock(&d->ring_lock);
 	return rc ? ptc_error_wrap(err, "device %s: no room below memory.ceiling for %lluMiB of page-locked memory",
-				   uuid, (unsigned long long)(PTC_GPU_RING_BYTES >> 20))
+				   uuid, (unsigned long long)(d->device_ring >> 20))
 		  : 0;
 }
 

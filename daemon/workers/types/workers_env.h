@@ -15,7 +15,8 @@ struct ptc_workers_env {
 	const char *cgroup; /* parent of the groups' cgroups; NULL: found from /proc/self/cgroup, or none */
 	const char *device_ids; /* UUIDs of the node's GPUs, with commas between, in the order of device numbers; NULL:
 				   devices are virtual */
-	uint64_t pinned_bytes;  /* page-locked memory that ptc-gpu may use */
+	unsigned devices;       /* of the node, each with a ring of page-locked memory; 0: as many as ptc-gpu serves */
+	uint64_t pinned_bytes;  /* page-locked memory that ptc-gpu may use beside the rings */
 	int64_t stall_ms;       /* time until STALLED, but at least 30 times a step's time; 0: never */
 	int64_t copy_ms;        /* time after which a copy of at most 16 MiB hangs; 0: 30 s */
 	void (*event)(void *arg, const struct ptc_worker_event *event);
