@@ -276,9 +276,12 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
 	const char *pitch = getenv("PTC_FAKE_GPU_PITCH");
 
 	ENTER(cuDeviceGetAttribute, false);
-	if (attribute != CU_DEVICE_ATTRIBUTE_MAX_PITCH)
+	if (attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+		*value = 3;
+	else if (attribute == CU_DEVICE_ATTRIBUTE_MAX_PITCH)
+		*value = pitch ? atoi(pitch) : INT32_MAX;
+	else
 		LEAVE(CUDA_ERROR_INVALID_VALUE);
-	*value = pitch ? atoi(pitch) : INT32_MAX;
 	LEAVE(CUDA_SUCCESS);
 }
 

@@ -87,7 +87,7 @@ static void do_unpack(const union parameters *p)
 
 static void do_run(const union parameters *p)
 {
-	ptc_gpu_digest_run_1(p->run);
+	ptc_gpu_digest_run_2(p->run);
 }
 
 static void do_rows(const union parameters *p)

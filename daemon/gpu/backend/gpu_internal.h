@@ -32,6 +32,7 @@ struct ptc_gpu_kernels {
 	CUmodule module;
 	CUfunction pack, unpack, digest_run, digest_rows;
 	CUdeviceptr buffers, scratch;
+	uint64_t chunks; /* of a long digest, so that all multiprocessors work on it at once */
 };
 
 /* What one copy at a time uses. */

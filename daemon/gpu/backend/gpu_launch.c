@@ -62,6 +62,7 @@ static CUresult load(struct ptc_gpu *g, const void *image)
 		    { &k->digest_run, PTC_GPU_KERNEL_DIGEST_RUN },
 		    { &k->digest_rows, PTC_GPU_KERNEL_DIGEST_ROWS } };
 	CUresult result = g->cu->cuModuleLoadData(&k->module, image);
+	int processors = 0;
 
 	if (result) {
 		k->module = NULL;
@@ -69,6 +70,10 @@ static CUresult load(struct ptc_gpu *g, const void *image)
 	}
 	for (size_t i = 0; i < PTC_ARRAY_LEN(all) && !result; i++)
 		result = g->cu->cuModuleGetFunction(all[i].function, k->module, all[i].name);
+	if (!result)
+		result = g->cu->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, g->device);
+	k->chunks = (uint64_t)PTC_MAX(processors, 1) * PTC_GPU_BLOCKS_BUSY * (PTC_GPU_BLOCK / PTC_GPU_LANES);
+	k->chunks = PTC_MIN(k->chunks, PTC_GPU_CHUNKS_MAX);
 	if (!result)
 		result = g->cu->cuMemAlloc(&k->scratch, SCRATCH_BYTES);
 	if (!result)
@@ -154,27 +159,38 @@ CUresult ptc_gpu_launch_move(struct ptc_gpu *g, CUstream stream, enum ptc_gpu_di
 
 /* ---- digests ---- */
 
+/* first * base^i */
+static void write_powers(uint64_t *powers, size_t n, uint64_t first, uint64_t base)
+{
+	for (size_t i = 0; i < n; i++, first = ptc_digest_mul(first, base))
+		powers[i] = first;
+}
+
 /* A run of `bytes` at `at`, with `after` bytes of its tensor behind it. */
 static CUresult launch_run(struct ptc_gpu *g, CUdeviceptr at, uint64_t bytes, uint64_t after)
 {
-	uint64_t end = at + bytes, lanes, pad = (0 - end) & 3;
+	uint64_t end = at + bytes, pad = (0 - end) & 3, block = PTC_GPU_ROWS * PTC_GPU_LANES, blocks, chunk, factor;
 	struct ptc_gpu_digest_run p = { .words = at & ~(CUdeviceptr)3,
 					.result = g->kernels.scratch,
 					.first_mask = UINT32_MAX << (8 * (at & 3)),
 					.last_mask = UINT32_MAX >> (8 * pad) };
 
 	p.nwords = (end + pad - p.words) / 4;
-	while (p.lanes_log < PTC_GPU_LANES_MAX_LOG && (uint64_t)128 << p.lanes_log <= p.nwords)
-		p.lanes_log++;
-	lanes = (uint64_t)1 << p.lanes_log;
-	p.steps = ((p.nwords + lanes - 1) / lanes + 63) / 64 * 64;
-	p.step = ptc_digest_xpow(4 * lanes);
-	for (unsigned i = 0; i < PTC_GPU_LANES_MAX_LOG; i++)
-		p.powers[i] = ptc_digest_xpow((uint64_t)4 << i);
-	/* x^64 of the digest's definition; the padding is taken back by its inverse, as x^(2^64 - 1) is 1. */
-	p.factor = ptc_digest_mul(ptc_digest_mul(ptc_digest_xpow(8), ptc_digest_xpow(after)),
-				  ptc_digest_xpow(UINT64_MAX - pad));
-	return launch(g, g->stream, g->kernels.digest_run, lanes, &p);
+	blocks = (p.nwords + block - 1) / block;
+	p.blocks = (blocks + g->kernels.chunks - 1) / g->kernels.chunks;
+	p.chunks = (blocks + p.blocks - 1) / p.blocks;
+	chunk = ptc_digest_xpow(4 * block * p.blocks);
+	/* x^64 of the digest's definition; the padding and a block are taken back by their inverse, as x^(2^64 - 1)
+	 * is 1. */
+	factor = ptc_digest_mul(ptc_digest_mul(ptc_digest_xpow(8), ptc_digest_xpow(after)),
+				ptc_digest_xpow(UINT64_MAX - pad - 4 * block));
+	write_powers(p.lane_low, PTC_ARRAY_LEN(p.lane_low), 1, ptc_digest_xpow(4));
+	write_powers(p.lane_high, PTC_ARRAY_LEN(p.lane_high), 1, ptc_digest_xpow(4 * 16));
+	write_powers(p.chunk_low, PTC_ARRAY_LEN(p.chunk_low), 1, chunk);
+	chunk = ptc_digest_mul(p.chunk_low[15], chunk);
+	write_powers(p.chunk_mid, PTC_ARRAY_LEN(p.chunk_mid), 1, chunk);
+	write_powers(p.chunk_high, PTC_ARRAY_LEN(p.chunk_high), factor, ptc_digest_mul(p.chunk_mid[15], chunk));
+	return launch(g, g->stream, g->kernels.digest_run, p.chunks * PTC_GPU_LANES, &p);
 }
 
 static CUresult launch_rows(struct ptc_gpu *g, CUdeviceptr box, const struct ptc_gpu_part *size)

@@ -50,6 +50,7 @@
 	X(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, 1)                                                                     \
 	X(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT, 2)                                                               \
 	X(CU_DEVICE_ATTRIBUTE_MAX_PITCH, 11)                                                                           \
+	X(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 16)                                                                \
 	X(CU_POINTER_ATTRIBUTE_CONTEXT, 1)                                                                             \
 	X(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 2)                                                                         \
 	X(CU_POINTER_ATTRIBUTE_BUFFER_ID, 7)                                                                           \

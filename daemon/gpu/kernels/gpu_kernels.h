@@ -10,11 +10,17 @@
  * an image of another version. */
 #define PTC_GPU_KERNEL_PACK        "ptc_gpu_pack_1"
 #define PTC_GPU_KERNEL_UNPACK      "ptc_gpu_unpack_1"
-#define PTC_GPU_KERNEL_DIGEST_RUN  "ptc_gpu_digest_run_1"
+#define PTC_GPU_KERNEL_DIGEST_RUN  "ptc_gpu_digest_run_2"
 #define PTC_GPU_KERNEL_DIGEST_ROWS "ptc_gpu_digest_rows_1"
 
-#define PTC_GPU_BLOCK         256u /* threads of a block, for every kernel */
-#define PTC_GPU_LANES_MAX_LOG 16u
+#define PTC_GPU_BLOCK 256u /* threads of a block, for every kernel */
+
+/* A digest's lanes, each a thread, and the words of a lane from which on the kernel works without a check. */
+#define PTC_GPU_LANES       128u
+#define PTC_GPU_ROWS        80u
+#define PTC_GPU_CHUNKS_MAX  4096u
+/* On each multiprocessor, at 128 registers a thread. */
+#define PTC_GPU_BLOCKS_BUSY 2u
 
 /* pack turns a box of strided rows into a run without gaps; unpack does the opposite. `unit` (1, 2, 4, 8 or 16) divides
  * both sides' addresses, width, row and slice. The box has fewer than 2^32 units. */
@@ -24,19 +30,19 @@ struct ptc_gpu_pack {
 	uint32_t unit, width_units, height, units; /* units: number of units of the whole box */
 };
 
-/* XORs the digest of a run of memory into *result. 2^lanes_log threads read the run's 32-bit words in turn. Leading
- * zero words do not change a digest. So the run begins at a multiple of 64 * 2^lanes_log words before its last one. */
+/* XORs the digest of a run of memory into *result. The run is cut into chunks of equal length, and leading zero words,
+ * which do not change a digest, fill the first chunk. A chunk has PTC_GPU_LANES threads, which read its 32-bit words in
+ * turn. It is a number of blocks, and a block is PTC_GPU_ROWS words of each thread. */
 struct ptc_gpu_digest_run {
-	uint64_t words;                         /* address of the first word, a multiple of 4 */
-	uint64_t nwords, steps;                 /* steps: words of each lane, with leading zeros; a multiple of 64 */
-	uint64_t result;                        /* address */
-	uint64_t factor;                        /* factor of the whole run's polynomial */
-	uint64_t step;                          /* x^(32 * lanes) */
-	uint64_t powers[PTC_GPU_LANES_MAX_LOG]; /* x^(32 * 2^i) */
-	uint32_t lanes_log;
+	uint64_t words;                                        /* address of the first word, a multiple of 4 */
+	uint64_t nwords, result;                               /* result: address */
+	uint64_t chunks, blocks;                               /* blocks: of a chunk */
+	uint64_t lane_low[16], lane_high[PTC_GPU_LANES / 16];  /* x^(32 * i), x^(32 * 16 * i) */
+	uint64_t chunk_low[16], chunk_mid[16], chunk_high[16]; /* c^i, c^(16 * i), c^(256 * i) * factor */
 	uint32_t first_mask, last_mask; /* the bytes of the first and the last word that belong to the run */
-	uint32_t reserved;
 };
+/* There c is x^(bits of a chunk). The factor is that of the whole run's polynomial, divided by x^(bits of a block), as
+ * the kernel works as if a block of zeros followed. */
 
 /* XORs the digest of a box whose rows lie apart in their tensor into *result. A row is cut into `segments` of
  * segment_bytes, the last one shorter. A thread takes one of these, or `group` whole rows of a slice. */

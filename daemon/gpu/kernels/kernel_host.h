@@ -11,7 +11,9 @@
 #define KERNEL             extern "C" __global__ void
 #define DEVICE             static __device__ __forceinline__
 #define DEVICE_CALL        static __device__ __noinline__
+#define BOUNDS(threads, n) __launch_bounds__(threads, n) /* n blocks share a multiprocessor */
 #define UNROLL             _Pragma("unroll")
+#define ROLLED             _Pragma("unroll 1")
 #define AT(type, address)  ((type *)(address))
 #define SWAP32(x)          __byte_perm(x, 0, 0x0123)
 #define XOR_INTO(p, value) atomicXor((unsigned long long *)(p), (unsigned long long)(value))
@@ -25,7 +27,9 @@ static __thread struct kernel_at kernel_at;
 #define KERNEL      static void
 #define DEVICE      static inline
 #define DEVICE_CALL static
+#define BOUNDS(threads, n)
 #define UNROLL
+#define ROLLED
 #define AT(type, address)  ((type *)(uintptr_t)(address))
 #define SWAP32(x)          __builtin_bswap32(x)
 #define XOR_INTO(p, value) (*(p) ^= (value))

@@ -85,7 +85,7 @@ static void unpack_thread(const void *p)
 
 static void run_thread(const void *p)
 {
-	ptc_gpu_digest_run_1(*(const struct ptc_gpu_digest_run *)p);
+	ptc_gpu_digest_run_2(*(const struct ptc_gpu_digest_run *)p);
 }
 
 static void rows_thread(const void *p)
@@ -155,34 +155,64 @@ static void test_pack(void **state)
 	}
 }
 
+/* r / x^bits modulo P */
+static uint64_t without(uint64_t r, uint64_t bits)
+{
+	while (bits--)
+		r = (r & 1) ? ((r ^ POLY) >> 1) | UINT64_C(1) << 63 : r >> 1;
+	return r;
+}
+
+static void write_powers(uint64_t *powers, unsigned n, uint64_t first, uint64_t base)
+{
+	for (unsigned i = 0; i < n; i++, first = times(first, base))
+		powers[i] = first;
+}
+
+/* In at least that number of chunks, and with as many blocks of zeros before the run's as are asked for. */
+static void check_run(uint64_t first, uint64_t bytes, uint64_t chunks, uint64_t zeros)
+{
+	const uint64_t block = PTC_GPU_LANES * PTC_GPU_ROWS, after = below(200);
+	uint8_t *data = random_bytes(first + bytes + 16);
+	uint64_t result = 5, start = (uintptr_t)(data + first), end = start + bytes, pad = (0 - end) & 3, c, factor;
+	struct ptc_gpu_digest_run p = { .words = start & ~UINT64_C(3),
+					.result = (uintptr_t)&result,
+					.chunks = chunks,
+					.first_mask = UINT32_MAX << (8 * (start & 3)),
+					.last_mask = UINT32_MAX >> (8 * pad) };
+
+	p.nwords = (end + pad - p.words) / 4;
+	p.blocks = ((p.nwords + block - 1) / block + chunks - 1) / chunks + zeros;
+	factor = without(x_to_the(64 + 8 * after), 8 * pad + 32 * block);
+	c = x_to_the(32 * block * p.blocks);
+	write_powers(p.lane_low, 16, 1, x_to_the(32));
+	write_powers(p.lane_high, PTC_GPU_LANES / 16, 1, x_to_the(32 * 16));
+	write_powers(p.chunk_low, 16, 1, c);
+	c = times(p.chunk_low[15], c);
+	write_powers(p.chunk_mid, 16, 1, c);
+	write_powers(p.chunk_high, 16, factor, times(p.chunk_mid[15], c));
+	each_thread((chunks * PTC_GPU_LANES + PTC_GPU_BLOCK - 1) / PTC_GPU_BLOCK * PTC_GPU_BLOCK, run_thread, &p);
+	if (result != (5 ^ oracle(oracle(0, data + first, bytes), NULL, after)))
+		fail_msg("%" PRIu64 " bytes at %" PRIu64 ", %" PRIu64 " chunks of %" PRIu64 " blocks", bytes, first,
+			 chunks, p.blocks);
+	free(data);
+}
+
 static void test_digest_run(void **state)
 {
 	seeded();
-	for (uint64_t n = cases(60); n; n--) {
-		uint64_t first = below(16), bytes = 1 + below(below(2) ? 60000 : 300), after = below(200);
-		uint8_t *data = random_bytes(first + bytes + 16);
-		uint64_t result = 5, start = (uintptr_t)(data + first), end = start + bytes, pad = (0 - end) & 3, lanes;
-		struct ptc_gpu_digest_run p = { .words = start & ~UINT64_C(3),
-						.result = (uintptr_t)&result,
-						.lanes_log = (uint32_t)below(9),
-						.first_mask = UINT32_MAX << (8 * (start & 3)),
-						.last_mask = UINT32_MAX >> (8 * pad) };
+	for (uint64_t n = cases(40); n; n--) {
+		uint64_t most[] = { 300, 60000, 400000 };
 
-		lanes = (uint64_t)1 << p.lanes_log;
-		p.nwords = (end + pad - p.words) / 4;
-		p.steps = ((p.nwords + lanes - 1) / lanes + 63) / 64 * 64 + 64 * below(2);
-		p.step = x_to_the(32 * lanes);
-		for (unsigned i = 0; i < p.lanes_log; i++)
-			p.powers[i] = x_to_the((uint64_t)32 << i);
-		/* The factor divides the padding out: after has no less bytes here. */
-		after += 3;
-		p.factor = x_to_the(64 + 8 * (after - pad));
-		each_thread(lanes, run_thread, &p);
-		if (result != (5 ^ oracle(oracle(0, data + first, bytes), NULL, after)))
-			fail_msg("%" PRIu64 " bytes at %" PRIu64 ", 2^%u lanes, %" PRIu64 " steps", bytes, first,
-				 p.lanes_log, p.steps);
-		free(data);
+		check_run(below(16), 1 + below(most[below(3)]), 1 + below(6), below(2));
 	}
+}
+
+/* The first words of a run, each of whose chunks is one block, have the highest powers. */
+static void test_digest_chunks(void **state)
+{
+	seeded();
+	check_run(below(16), 260 * PTC_GPU_LANES * PTC_GPU_ROWS * 4 - 7 - below(9000), 260, 0);
 }
 
 static void test_digest_rows(void **state)
@@ -241,6 +271,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_pack),
 		cmocka_unit_test(test_digest_run),
+		cmocka_unit_test(test_digest_chunks),
 		cmocka_unit_test(test_digest_rows),
 	};
 
