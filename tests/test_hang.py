@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import threading
+import time
 
 import harness
 import test_recover
@@ -93,21 +94,38 @@ class Hang(harness.Case):
             self.check_end(c, job)
 
     def test_again_at_once(self):
-        """A job that takes a snapshot every few steps is hardly ever between two of them: a hang right after a restart is seen, too."""
+        """Ranks hang right after a restart, and a snapshot that waits for them is under way: the controller has had no moment between two
+        switches, and still knows of the hold of the ranks that had hung before. The hang is seen, and the job is started again."""
         with self.cluster(nodes=2, devices=1) as c:
-            job = self.hung(c, every=3)
+            job = self.job(c, "hang", elastic={"on_hang": "recover", "hang_after": f"{AFTER}s", "on_failure": "wait"}, every=1000000, hold_at=1)
+            job.let_go()
             job.run("dp=2")
-            incarnation = None
-            for n in range(3):
-                def steps():
-                    s = job.status()["run"]
-                    on = s["state"] == "live" and s["incarnation"] != incarnation # noqa: B023
-                    return s if on and all(r["state"] == "running" and r.get("step") for r in s["ranks"]) else None
-                run = wait_for(steps, 90 * PATIENCE, "ranks that end steps", 0.05)
-                self.assertEqual(n, run.get("recovery", {}).get("restarts", 0))
-                incarnation = run["incarnation"]
-                os.kill(run["ranks"][1]["pid"], signal.SIGSTOP)
-            self.trains(c, job, incarnation, steps=1)
+            job.wait_step(10)
+            first = job.status()["run"]
+            os.unlink(os.path.join(job.logs, "go")) # the next ranks stand at step 1
+            c.ptcctl("device", "bad", "n1:0")
+            os.kill(first["ranks"][1]["pid"], signal.SIGSTOP)
+            wait_for(lambda: "n1:0 is not well" in " ".join(e["text"] for e in self.events(c, job, "waits")), 60 * PATIENCE, "a job that waits", 0.1)
+            # It is tried again after 1, 2, 4 and 8 s. From a try on the controller waits as long, also if it succeeds, before it looks whether
+            # ranks are held: after the next one for 8 s, in which the ranks start and the snapshot begins.
+            time.sleep(4)
+            c.ptcctl("device", "bad", "n1:0", "--undo")
+
+            def stand():
+                s = job.status()["run"]
+                on = s["state"] == "live" and s["incarnation"] != first["incarnation"]
+                return s if on and [r.get("step") for r in s["ranks"]] == [1, 1] else None
+            second = wait_for(stand, 90 * PATIENCE, "ranks at step 1", 0.02)
+            os.kill(second["ranks"][1]["pid"], signal.SIGSTOP)
+            job.let_go() # the other one now waits for it
+            said = []
+            ask = threading.Thread(target=lambda: said.append(job.do("snapshot", check=False)))
+            ask.start()
+            after = self.trains(c, job, second["incarnation"])
+            ask.join()
+            self.assertRegex(said[0].stderr, "hung at step 1")
+            self.assertEqual(2, after["run"]["recovery"]["restarts"])
+            self.assertEqual(2, len(self.events(c, job, "hung")))
             self.check_end(c, job)
 
     def test_no_step_lost(self):
