@@ -35,7 +35,9 @@ void ptc_pins_expire(struct ptc_pins *h);           /* any thread; does not bloc
 int ptc_pins_nodes(struct ptc_daemon *d, const struct ptc_read_view *view, const char *reader, uint32_t ttl_ms,
 		   unsigned *ret_pinned, struct ptc_error *err);
 
-/* ---- handlers: api_data.c, pins.c, api_verify.c ---- */
+/* ---- handlers: api_import.c, api_import_commit.c, api_export.c, api_read.c, pins.c, api_verify.c ---- */
+
+#define PTC_IMPORT_HEADERS_MAX_BYTES (16u << 20) /* of imported files; more are not kept for exports */
 
 PTC_API_HANDLER(ptc_api_import_begin);
 PTC_API_HANDLER(ptc_api_import_data);

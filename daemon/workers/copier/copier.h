@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copiers. A copier is a process ptc-copy of a job's user (copy.h), which copies the memory of the job's ranks. It
- * starts with the first copy and ends with the job's ranks. rank_slots.c calls this room, and workers.c owns it. It has
+ * starts with the first copy and ends with the job's ranks. group/slots calls this room, and workers.c owns it. It has
  * a lock of its own, which is taken last.
  *
  * Happy path: a caller takes a free socket of the job's copier, sends one request, and waits for the answer.

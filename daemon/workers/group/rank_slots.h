@@ -2,7 +2,7 @@
 /* Ranks' memory and state, slot by slot. The agent reads them at a stop, and restores them before ranks go on.
  *
  * Threads: any. Slots are borrowed between ptc_workers_slots and ptc_workers_slots_done. Meanwhile the group stays, but
- * a process may die. Failure modes: rank_slots.c. */
+ * a process may die. Failure modes: the files of slots/. */
 #pragma once
 
 #include "daemon/workers/copier/copy.h"

@@ -10,6 +10,12 @@
 #include "daemon/workers/state/rank_events.h"
 #include "daemon/workers/state/workers_sync.h"
 
+/* worker_life.c */
+void ptc_worker_drop_generation(struct worker *k); /* what it has said of its generation, and what it was given */
+void ptc_worker_drop_page(struct worker *k);
+void ptc_worker_see(struct worker *k, uint64_t step, int64_t now_ns); /* it was at this step */
+
+/* rank_rendezvous.c */
 void ptc_rendezvous_message_locked(struct ptc_workers *w, struct worker *k, uint16_t type,
 				   const struct ptc_local_rendezvous *m);
 /* rendezvous_file.c. NULL: the group has no such key. */

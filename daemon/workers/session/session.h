@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Workers, the processes of ranks: their life, their messages, and ptcd's answers. The loop and the groups call this.
- * Failure modes: session.c. */
+ * Failure modes: session.c, worker_life.c, rank_hello.c. */
 #pragma once
 
 #include "daemon/workers/session/rank_conn.h"
