@@ -71,10 +71,14 @@ class Looks:
     - a heap is not given back whole: 8 MiB a daemon, 2 MiB a rank (with sanitizers three times as much). 500 operations that leave
       32 KiB each behind are found by it.
     etcd keeps what was deleted until it is compacted, every thousand revisions of at most some KiB each: 8 MiB.
-    Memory is compared once there have been four looks: before that daemons still warm up."""
+    Memory is compared once there have been four looks: before that daemons still warm up.
+    Keys are those of ranks' blobs and of nodes that have ranks: these depend on where the last switch has put the ranks.
+    Folders of ended processes grow up to a number, which is compared by itself."""
 
     MAY = {"ptcd KiB": 8 << 10, "rank KiB": 2 << 10, "ptcd fds": 8, "rank fds": 2, "ptcd threads": 6, "rank threads": 2, "chunks": 10,
-           "etcd KiB": 8 << 10}
+           "etcd KiB": 8 << 10, "keys": 12}
+    PROCESS = "run/workers/N/processes/N/"
+    KEPT = 32 + 8  # folders of ended processes that a node keeps of a job, for their logs; and of ranks that run
 
     def __init__(self, case, c):
         self.case, self.c, self.rows, self.sorts, self.keys = case, c, [], [], []
@@ -90,7 +94,9 @@ class Looks:
         c = self.c
         row = live.usage(c, ranks, of=max)
         self.sorts.append(self.files(c))
-        row["files"] = sum(self.sorts[-1].values())
+        row["files"] = sum(n for path, n in self.sorts[-1].items() if not path.startswith(self.PROCESS))
+        kept = max(n for path, n in self.sorts[-1].items() if path.startswith(self.PROCESS))
+        self.case.assertLessEqual(kept, self.KEPT * len(c.nodes), "folders of processes")
         with open("/proc/self/mountinfo", encoding="utf-8") as f:
             row["mounts"] = sum(c.dir in line for line in f)
         row["cgroups"] = len(harness.clusters.cgroups_of(c.jobs_with_ranks()))
