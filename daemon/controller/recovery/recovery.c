@@ -121,7 +121,8 @@ void ptc_recovery_begun(struct ptc_controller *ctl, const struct ptc_worker_view
 {
 	struct ptc_recovery *r = &ctl->recovery;
 
-	if (failed && !(failed->doc.gone && r->told.kind && r->told.gone))
+	/* Of a rank whose device has failed its node knows how it ended: a rank has failed then, too. */
+	if (failed && !(failed->doc.gone && !failed->doc.exit_status && r->told.kind && r->told.gone))
 		ptc_event(ctl->all->cluster, ctl->uuid, "failed", "node %s: %s", failed->node, failed->doc.text);
 	if (r->told.kind && !(r->told.incarnation == ctl->record.incarnation && r->told.last == r->told.kind &&
 			      r->told.of == r->mark.recovery))
