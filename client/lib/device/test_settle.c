@@ -116,7 +116,7 @@ static void release(void)
 static volatile uint64_t *hang(void)
 {
 	CUstream stream;
-	CUdeviceptr at;
+	CUdeviceptr at = 0;
 	uint64_t *word;
 
 	need(!cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));

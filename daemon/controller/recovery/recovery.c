@@ -121,8 +121,10 @@ void ptc_recovery_begun(struct ptc_controller *ctl, const struct ptc_worker_view
 {
 	struct ptc_recovery *r = &ctl->recovery;
 
-	/* Of a rank whose device has failed its node knows how it ended: a rank has failed then, too. */
-	if (failed && !(failed->doc.gone && !failed->doc.exit_status && r->told.kind && r->told.gone))
+	/* Where a rank's device has failed, its node has seen how far the rank came, or how it ended: a rank has
+	 * failed then, too. A node that comes back without its ranks knows neither. */
+	if (failed &&
+	    !(failed->doc.gone && !failed->doc.step && !failed->doc.exit_status && r->told.kind && r->told.gone))
 		ptc_event(ctl->all->cluster, ctl->uuid, "failed", "node %s: %s", failed->node, failed->doc.text);
 	if (r->told.kind && !(r->told.incarnation == ctl->record.incarnation && r->told.last == r->told.kind &&
 			      r->told.of == r->mark.recovery))
