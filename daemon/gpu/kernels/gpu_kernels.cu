@@ -139,7 +139,7 @@ DEVICE void remain(uint32_t *words)
 	{
 		uint32_t w = 0;
 
-		UNROLL for (int d = i + 1; d <= DEGREE; d++) if (in_multiple(DEGREE - d)) w ^= words[i - d + ROWS];
+		UNROLL for (int d = 1; d <= DEGREE; d++) if (d > i && in_multiple(DEGREE - d)) w ^= words[i - d + ROWS];
 		words[i] = w;
 	}
 	UNROLL for (int i = 1; i < ROWS; i++)
