@@ -17,7 +17,8 @@ MODEL = {"layers": 4, "hidden": 160, "heads": 8, "vocab": 256, "seq": 32}  # exa
 SPACE = {"global_batch": 20, "micro_batch": [5], "tp": [1, 2], "pp": [1, 2, 4], "dtype": "fp32",
          "memory": {"weight_bytes": 4, "grad_bytes": 4, "optim_bytes": 8, "reduce_bytes": 4}}
 CORE = "devices:\n- {name: core, flops: {fp32: 30e9}, hbm_bytes_s: 5e9, memory_bytes: 4e9}\n"  # about what a core of a CPU does
-FAST = "links: {intra_bytes_s: 1e10, node_bytes_s: 1e9}\n"
+FAST = ("devices_per_node: 2\ndevices:\n- {name: core, nodes: 4, flops: 30e9, hbm_bytes_s: 5e9, memory_bytes: 4e9}\n"
+        "links: {intra_bytes_s: 1e10, node_bytes_s: 1e9}\n")
 MBIT = 20
 STEPS = 4  # that are timed
 
