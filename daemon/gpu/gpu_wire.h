@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages between ptcd and its ptc-gpu: SOCK_SEQPACKET, one socket, each message one packet.
  *
- *   ptc-gpu --serve --pinned BYTES      the socket is descriptor PTC_GPU_FD; ptc-gpu ends when the socket is closed
+ *   ptc-gpu --serve --pinned BYTES [--copiers N]     the socket is descriptor PTC_GPU_FD; ptc-gpu ends when the socket
+ *                                                    is closed
  *
  * ptc-gpu sends an answer with id 0 when it is ready. A request is a head and then its parts; descriptors come along.
- * Every request gets one answer, in any order between devices and in order for each device. Copied bytes never go
- * through the socket. ptc-gpu reads at most PTC_GPU_REQUESTS_MAX requests ahead; a further one waits in the socket.
+ * Every request gets one answer, in any order between devices and between copies of one direction; else in order for
+ * each device. Copied bytes never go through the socket. ptc-gpu reads at most PTC_GPU_REQUESTS_MAX requests ahead; a
+ * further one waits in the socket.
  *
  *   MAP_HOST    Makes a host map of `bytes` bytes of the file in the message. With PTC_GPU_PIN it is pinned for the
  *               device `bind.uuid`. Copies only read a map of a file that may only be read. -> host
