@@ -832,9 +832,9 @@ class GpuLive(harness.Case):
             job.do("stop")
             job.check_state(self, job.wait_run("stopped")["step"], self.path("end"))
 
-    def killed(self, victims, then, sig=signal.SIGKILL, survive="1", faults=(), argv=(), **options):
+    def killed(self, victims, then, sig=signal.SIGKILL, survive="1", faults=(), argv=(), leaves=False, **options):
         """tp=2: each rank's shard is its alone. Ranks stand at one step, and some are killed. The step that they had come to, that of the
-        snapshot, that from which the job goes on, and what events say."""
+        snapshot, that from which the job goes on, and what events say. leaves: rank 0 says first that it gives up."""
         with self.gpus() as c:
             self.may_leave = True
             job = GpuJob(c, self.dir, self.gpu, argv=["--folder", self.gpu, "--survive", survive, "--marks", "1", "--blobs", "5000", *argv],
@@ -851,10 +851,14 @@ class GpuLive(harness.Case):
             self.assertEqual(options["memory"] == "state", bool(self.handles(c)))
             self.faults(*faults)
             before = job.status()["run"]["incarnation"]
+            if leaves:
+                open(os.path.join(self.gpu, "leave"), "w").close()
+                wait_for(lambda: self.frozen(ranks[0]), 60 * PATIENCE, "rank 0 to be held")
             for rank in victims:
                 os.kill(ranks[rank]["pid"], sig)
             wait_for(lambda: [e for e in self.events(c, job) if e["kind"] in then], 60 * PATIENCE, str(then), 0.1)
-            os.unlink(stall)
+            for path in [stall] + leaves * [os.path.join(self.gpu, "leave")]:
+                os.unlink(path)
             wait_for(lambda: (lambda r: r["state"] == "live" and r["incarnation"] != before)(job.status()["run"]), 90 * PATIENCE, "ranks anew")
             at, said = job.status()["step"], [e["text"] for e in self.events(c, job) if e["kind"] in ("survived", "recovering")]
             job.wait_step(at + 5)  # each rank has compared what it was restored with
@@ -864,6 +868,15 @@ class GpuLive(harness.Case):
             self.assertEqual([], self.handles(c))
             self.assertTrue(not faults or "ptc-gpu (process " in self.log(c))
         return kept, reached, at, said
+
+    @staticmethod
+    def frozen(rank):
+        """By its cgroup, or by SIGSTOP."""
+        for name, word in (("freezer.state", "FROZEN"), ("cgroup.events", "frozen 1")):
+            with contextlib.suppress(OSError), open(os.path.join(rank["cgroup"] or "/", name)) as f:
+                return word in f.read()
+        with open(f"/proc/{rank['pid']}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0] == "T"
 
     def handles(self, c):
         """Descriptors of device memory that ptcd has."""
@@ -881,6 +894,13 @@ class GpuLive(harness.Case):
         self.assertIn(f"of step {at},", " ".join(said))
         kept, reached, at, said = self.killed([0], ("survived",), signal.SIGABRT, faults=["cuMemcpyDtoHAsync 0 719 sticky once"], memory="state")
         self.assertTrue(kept < at == reached, (kept, reached, at, said))  # ptc-gpu has ended in the middle, and copied again
+
+    def test_killed_rank_seen_by_another(self):
+        """A rank that waits for a collective hears that its peer is gone before ptcd hears how that one has ended, and gives up: the
+        job goes on at its step, and its event names the rank that was killed."""
+        kept, reached, at, said = self.killed([1], ("survived",), memory="state", leaves=True)
+        self.assertTrue(kept < at == reached, (kept, reached, at, said))
+        self.assertIn("rank 1 was killed", " ".join(said))
 
     def test_killed_ranks_all(self):
         """Blobs and cursors outlive their rank, too: nobody is left of a job that has all tensors on devices, and it goes on at the step

@@ -68,21 +68,25 @@ struct ptc_gpu_copier_thread {
 	pthread_t thread;
 };
 
-/* On a copier's thread: makes a copy that the worker's thread has checked, and answers. `f` says why the thread has no
- * context, if it has none; that is the answer then. */
-typedef void ptc_gpu_copy_fn(struct ptc_gpu_worker *w, unsigned copier, struct ptc_gpu_job *j,
-			     struct ptc_gpu_failure *f);
+/* On a copier's thread. `begin` begins a copy that the worker's thread has checked; false: it came to nothing, and is
+ * answered. `f` says why the thread has no context, if it has none; that is the answer then. `end` ends the oldest copy
+ * that has begun, and answers. */
+struct ptc_gpu_copying {
+	bool (*begin)(struct ptc_gpu_worker *w, unsigned copier, struct ptc_gpu_job *j, struct ptc_gpu_failure *f);
+	void (*end)(struct ptc_gpu_worker *w, unsigned copier, struct ptc_gpu_job *j);
+};
 
 /* The threads that copy for a device; they start with its first copy. */
 struct ptc_gpu_copiers {
-	ptc_gpu_copy_fn *copy;
+	const struct ptc_gpu_copying *copying;
 	struct ptc_gpu_copier_thread threads[PTC_GPU_COPIERS_MAX];
 	unsigned n;
 	enum ptc_gpu_op op; /* of the copies under way; the worker's thread alone uses it */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct ptc_gpu_job *next; /* handed over, and not taken yet */
-	unsigned running;         /* copies handed over and not ended */
+	unsigned running;         /* copies handed over and not ended: two of each thread at most */
+	unsigned idle;            /* threads that wait for one and have none under way */
 	bool stop;
 };
 
@@ -145,8 +149,8 @@ void ptc_gpu_worker_stop(struct ptc_gpu_worker *w);
 /* Drops queued jobs. All workers are stopped, for one may borrow from another. */
 struct ptc_gpu_worker *ptc_gpu_worker_free(struct ptc_gpu_worker *w);
 /* On the worker's thread. */
-int ptc_gpu_copiers_start(struct ptc_gpu_worker *w, ptc_gpu_copy_fn *copy, struct ptc_error *err);
-/* Hands over a copy. Waits while all threads have one. */
+int ptc_gpu_copiers_start(struct ptc_gpu_worker *w, const struct ptc_gpu_copying *copying, struct ptc_error *err);
+/* Hands over a copy. Waits while all threads have two. */
 void ptc_gpu_copiers_give(struct ptc_gpu_copiers *c, struct ptc_gpu_job *j);
 void ptc_gpu_copiers_wait(struct ptc_gpu_copiers *c); /* until no copy is under way */
 void ptc_gpu_copiers_stop(struct ptc_gpu_copiers *c);

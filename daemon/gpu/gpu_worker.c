@@ -575,7 +575,7 @@ static void run(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
 
 /* ---- copies ---- */
 
-static void make_copy(struct ptc_gpu_worker *w, unsigned copier, struct ptc_gpu_job *j, struct ptc_gpu_failure *f)
+static bool begin_copying(struct ptc_gpu_worker *w, unsigned copier, struct ptc_gpu_job *j, struct ptc_gpu_failure *f)
 {
 	struct ptc_gpu_host host = { j->host->base, atomic_load(&j->host->locked), j->host->step };
 	struct ptc_gpu_answer a = { .version = PTC_GPU_VERSION, .id = j->head.id };
@@ -587,10 +587,23 @@ static void make_copy(struct ptc_gpu_worker *w, unsigned copier, struct ptc_gpu_
 		rc = w->server->ops->copy(w->gpu, copier, j->entry->memory,
 					  j->head.op == PTC_GPU_COPY_OUT ? PTC_GPU_OUT : PTC_GPU_IN, &host, j->parts,
 					  j->head.nparts, j->kernels, f);
-	if (rc == 0)
-		rc = end_copy(j, f);
-	finish(w, j, rc, &a, f);
+	if (rc)
+		finish(w, j, rc, &a, f);
+	return rc == 0;
 }
+
+static void end_copying(struct ptc_gpu_worker *w, unsigned copier, struct ptc_gpu_job *j)
+{
+	struct ptc_gpu_answer a = { .version = PTC_GPU_VERSION, .id = j->head.id };
+	struct ptc_gpu_failure f = { .err = PTC_ERROR_INIT };
+	int rc = w->server->ops->copied(w->gpu, copier, &f);
+
+	if (rc == 0)
+		rc = end_copy(j, &f);
+	finish(w, j, rc, &a, &f);
+}
+
+static const struct ptc_gpu_copying copying = { begin_copying, end_copying };
 
 static int check_copy(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_gpu_failure *f)
 {
@@ -605,7 +618,7 @@ static int check_copy(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct pt
 	}
 	if (rc || w->copiers.n)
 		return rc;
-	rc = ptc_gpu_copiers_start(w, make_copy, &f->err);
+	rc = ptc_gpu_copiers_start(w, &copying, &f->err);
 	return rc ? fail(f, PTC_GPU_BLAME_REQUEST, rc) : 0;
 }
 

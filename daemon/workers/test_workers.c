@@ -1912,6 +1912,25 @@ static void test_leave(void **state)
 	end(g);
 }
 
+/* The peer that it has seen go was killed. That is told next: it is the cause. */
+static void test_leave_killed(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_RESTART, "leaves", NULL);
+	struct ptc_worker_event event;
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
+	assert_int_equal(event.rank, 1);
+	assert_int_equal(kill(pid_of(g, 0), SIGKILL), 0);
+	for (int i = 0; i < 30000 && event.rank == 1; i++) {
+		nap_us(1000);
+		assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
+	}
+	assert_true(event.rank == 0 && WIFSIGNALED(event.exit_status) && WTERMSIG(event.exit_status) == SIGKILL);
+	end(g);
+}
+
 static void test_status(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_REBUILD, "hang", NULL);
@@ -2588,6 +2607,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_hold_unproven, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hold_given_up, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_leave, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_leave_killed, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_deaf, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_start_after_others, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_status, setup, teardown),

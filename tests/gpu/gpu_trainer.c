@@ -19,8 +19,9 @@
  * With --folder rank 0 does what a file there asks for, and then makes another file. FOLDER/hang: its device gets work
  * that never ends, as a collective has whose peer is gone, on the state's own stream or on another one (--hang);
  * FOLDER/hung. With --survive 1 (its device finishes its work) or 2 (it does not) every rank calls ptc_survive, and
- * waits at a boundary while FOLDER/stall exists, from the step on that is written there. FOLDER/meddle: it begins an
- * update, even while it waits at a stop; FOLDER/meddled. While FOLDER/hold is there, no rank declares anything.
+ * waits at a boundary while FOLDER/stall exists, from the step on that is written there; there rank 0 gives up once
+ * FOLDER/leave exists. FOLDER/meddle: it begins an update, even while it waits at a stop; FOLDER/meddled. While
+ * FOLDER/hold is there, no rank declares anything.
  *
  * With --blobs N every rank sets at each boundary a blob of each scope of N bytes, and a cursor, that say whose they
  * are and of which step; what it is restored with has to be that of its start. */
@@ -448,9 +449,11 @@ static bool stalled(int64_t step)
 }
 
 /* As who waits for a peer that has gone. The device finishes what it has, or not. */
-static void stall(struct rank *r)
+static void stall(ptc_client *c, struct rank *r)
 {
 	while (stalled(r->step)) {
+		if (r->gen.rank == 0 && asked("leave"))
+			ptc_leave(c);
 		if (!args.behind)
 			wait_for_device(r);
 		nap();
@@ -494,7 +497,7 @@ static void train(ptc_client *c, struct rank *r)
 			wait_for_device(r);
 		nap();
 		if (args.survive)
-			stall(r);
+			stall(c, r);
 		if (args.marks == 2 && r->step >= 20)
 			check(c, ptc_stream(c, r->other), "stream");
 		if (args.folder && r->gen.rank == 0 && !asked("hung") && asked("hang")) {

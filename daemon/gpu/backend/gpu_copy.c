@@ -4,11 +4,13 @@
  * A part is cut into tiles. Happy path, host memory not pinned: each tile goes through a slot of the ring, packed
  * there; while the host empties (or fills) one slot the device works on the others. Pinned host memory: each tile is
  * one strided copy between both sides, and the call waits once. Short rows go through the ring in both cases, packed by
- * a kernel where there are kernels (gpu_launch.c). A digest is computed on the device, or without kernels of tiles that
- * come out through the ring.
+ * a kernel where there are kernels (gpu_launch.c). The last tiles of a copy may be in the ring while the next copy
+ * fills the slots that come free. A digest is computed on the device, or without kernels of tiles that come out through
+ * the ring.
  *
- * Failure modes: the device does not do a copy. The call waits for all queued copies before it returns, so nothing is
- * written to host memory after it. If even waiting fails, the failure is sticky and the process ends. */
+ * Failure modes: the device does not do a copy. The call waits for all queued copies before it returns, so nothing of
+ * this copy is written to host memory after it; tiles of the copy before are kept. If a tile of that one fails, both
+ * copies fail. If even waiting fails, the failure is sticky and the process ends. */
 #include "base/check.h"
 #include "base/number/digest.h"
 #include "base/sys/fault.h"
@@ -21,13 +23,6 @@
 #endif
 
 #define PAST_CACHES_MIN ((size_t)4096) /* of shorter rows the ends cost more than is saved */
-
-/* A piece of a part that one call of the driver can copy. */
-struct tile {
-	uint64_t device_at, other_at;
-	uint64_t width, height, depth;
-	uint64_t after; /* digest: the tensor's bytes after the tile's last byte */
-};
 
 /* Where the next tile of a part begins. */
 struct cutter {
@@ -53,11 +48,11 @@ static bool rows_fit(const struct cutter *c)
 	       (c->part.device_row <= c->max_pitch && (!c->other_strided || c->part.other_row <= c->max_pitch));
 }
 
-static struct tile tile_at(const struct cutter *c, uint64_t width, uint64_t height, uint64_t depth)
+static struct ptc_gpu_tile tile_at(const struct cutter *c, uint64_t width, uint64_t height, uint64_t depth)
 {
 	const struct ptc_gpu_part *p = &c->part;
 
-	return (struct tile){
+	return (struct ptc_gpu_tile){
 		.device_at = p->device_at + c->z * p->device_slice + c->y * p->device_row + c->x,
 		.other_at = p->other_at + c->z * p->other_slice + c->y * p->other_row + c->x,
 		.width = width,
@@ -69,7 +64,7 @@ static struct tile tile_at(const struct cutter *c, uint64_t width, uint64_t heig
 }
 
 /* The next tile of at most tile_max bytes; false after the last one. */
-static bool next_tile(struct cutter *c, struct tile *ret)
+static bool next_tile(struct cutter *c, struct ptc_gpu_tile *ret)
 {
 	const struct ptc_gpu_part *p = &c->part;
 	uint64_t rows, slices;
@@ -104,7 +99,7 @@ static bool next_tile(struct cutter *c, struct tile *ret)
 
 /* One copy of the driver between the device and host memory whose rows and slices lie row and slice bytes apart. */
 static CUresult copy_tile(const struct ptc_gpu *g, CUstream link, const struct ptc_gpu_memory *m,
-			  const struct ptc_gpu_part *p, const struct tile *t, enum ptc_gpu_direction direction,
+			  const struct ptc_gpu_part *p, const struct ptc_gpu_tile *t, enum ptc_gpu_direction direction,
 			  unsigned char *host, uint64_t row, uint64_t slice)
 {
 	CUdeviceptr device = m->base + t->device_at;
@@ -168,7 +163,7 @@ static void past_caches(unsigned char *to, const unsigned char *from, size_t n)
 }
 
 /* Between a slot, where a tile lies packed, and host memory. */
-static void move_rows(const struct ptc_gpu_part *p, const struct tile *t, enum ptc_gpu_direction direction,
+static void move_rows(const struct ptc_gpu_part *p, const struct ptc_gpu_tile *t, enum ptc_gpu_direction direction,
 		      unsigned char *slot, unsigned char *host)
 {
 	for (uint64_t z = 0; z < t->depth; z++)
@@ -184,7 +179,7 @@ static void move_rows(const struct ptc_gpu_part *p, const struct tile *t, enum p
 }
 
 /* What a packed tile contributes to its tensor's digest: Horner's rule over rows, then over slices. */
-static uint64_t tile_digest(const struct ptc_gpu_part *p, const struct tile *t, const unsigned char *slot)
+static uint64_t tile_digest(const struct ptc_gpu_part *p, const struct ptc_gpu_tile *t, const unsigned char *slot)
 {
 	uint64_t row = ptc_digest_xpow(p->other_row), slice = ptc_digest_xpow(p->other_slice), all = 0;
 
@@ -200,7 +195,7 @@ static uint64_t tile_digest(const struct ptc_gpu_part *p, const struct tile *t, 
 	return ptc_digest_shift(all, t->after);
 }
 
-/* Tiles under way in a copier's part of the ring, oldest first. */
+/* A copy, or a digest, as its tiles are issued. */
 struct ring_run {
 	struct ptc_gpu *g;
 	struct ptc_gpu_copier *c;
@@ -208,25 +203,21 @@ struct ring_run {
 	enum ptc_gpu_direction direction;
 	unsigned char *host; /* NULL: digest */
 	bool kernels;
-	uint64_t digest;
-	uint64_t issued, finished; /* tiles */
-	struct tile tiles[PTC_GPU_SLOTS];
-	struct ptc_gpu_part parts[PTC_GPU_SLOTS];
+	uint64_t first; /* the number of its first tile; those below are of the copy before */
 };
 
 /* Waits for the oldest tile; what came out of the device is passed on. */
-static int finish_tile(struct ring_run *r, struct ptc_gpu_failure *f)
+static int finish_tile(struct ptc_gpu *g, struct ptc_gpu_copier *c, struct ptc_gpu_failure *f)
 {
-	unsigned i = (unsigned)(r->finished++ % PTC_GPU_SLOTS);
-	struct ptc_gpu_slot *slot = &r->c->slots[i];
-	int rc = ptc_gpu_check(r->g, r->g->cu->cuEventSynchronize(slot->done), f, "device %s: copy", r->g->uuid);
+	struct ptc_gpu_slot *slot = &c->slots[c->finished++ % PTC_GPU_SLOTS];
+	int rc = ptc_gpu_check(g, g->cu->cuEventSynchronize(slot->done), f, "device %s: copy", g->uuid);
 
-	if (rc || r->direction == PTC_GPU_IN)
+	if (rc || slot->direction == PTC_GPU_IN)
 		return rc;
-	if (r->host)
-		move_rows(&r->parts[i], &r->tiles[i], PTC_GPU_OUT, slot->bytes, r->host);
+	if (slot->host)
+		move_rows(&slot->part, &slot->tile, PTC_GPU_OUT, slot->bytes, slot->host);
 	else
-		r->digest ^= tile_digest(&r->parts[i], &r->tiles[i], slot->bytes);
+		c->digest ^= tile_digest(&slot->part, &slot->tile, slot->bytes);
 	return 0;
 }
 
@@ -245,7 +236,7 @@ static CUresult after(struct ptc_gpu *g, CUstream first, CUstream later, CUevent
 
 /* By a kernel: between the box and the slot's device memory, and between that and the slot in one piece. Kernels have a
  * stream of their own, so one packs while the link copies what another has packed. */
-static CUresult move_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t,
+static CUresult move_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct ptc_gpu_tile *t,
 			  const struct ptc_gpu_slot *slot)
 {
 	struct ptc_gpu *g = r->g;
@@ -272,7 +263,7 @@ static CUresult move_tile(struct ring_run *r, const struct ptc_gpu_part *p, cons
 }
 
 /* *ret_last: the stream that has the last of its work. */
-static CUresult start_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t,
+static CUresult start_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct ptc_gpu_tile *t,
 			   const struct ptc_gpu_slot *slot, CUstream *ret_last)
 {
 	bool kernel = r->kernels && is_short(p);
@@ -284,18 +275,31 @@ static CUresult start_tile(struct ring_run *r, const struct ptc_gpu_part *p, con
 	return copy_tile(r->g, link, r->m, p, t, r->direction, slot->bytes, t->width, t->width * t->height);
 }
 
-static int issue_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct tile *t, struct ptc_gpu_failure *f)
+/* Until so many are left under way. The oldest may be of the copy before, which has failed then, too. */
+static int finish_tiles(struct ring_run *r, uint64_t left, struct ptc_gpu_failure *f)
 {
-	unsigned i = (unsigned)(r->issued % PTC_GPU_SLOTS);
-	struct ptc_gpu_slot *slot = &r->c->slots[i];
-	CUstream last;
-	int rc;
+	struct ptc_gpu_copier *c = r->c;
+	int rc = 0;
 
-	if (r->issued - r->finished == PTC_GPU_SLOTS) {
-		rc = finish_tile(r, f);
-		if (rc)
-			return rc;
+	while (rc == 0 && c->issued - c->finished > left) {
+		bool before = c->finished < r->first;
+
+		rc = finish_tile(r->g, c, f);
+		if (rc && before)
+			c->failure = *f;
 	}
+	return rc;
+}
+
+static int issue_tile(struct ring_run *r, const struct ptc_gpu_part *p, const struct ptc_gpu_tile *t,
+		      struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_slot *slot = &r->c->slots[r->c->issued % PTC_GPU_SLOTS];
+	CUstream last;
+	int rc = finish_tiles(r, PTC_GPU_SLOTS - 1, f);
+
+	if (rc)
+		return rc;
 	if (r->direction == PTC_GPU_IN)
 		move_rows(p, t, PTC_GPU_IN, slot->bytes, r->host);
 	rc = ptc_gpu_check(r->g, start_tile(r, p, t, slot, &last), f, "device %s: copy %" PRIu64 " bytes", r->g->uuid,
@@ -305,9 +309,11 @@ static int issue_tile(struct ring_run *r, const struct ptc_gpu_part *p, const st
 				   r->g->uuid);
 	if (rc)
 		return rc;
-	r->tiles[i] = *t;
-	r->parts[i] = *p;
-	r->issued++;
+	slot->tile = *t;
+	slot->part = *p;
+	slot->direction = r->direction;
+	slot->host = r->host;
+	r->c->issued++;
 	return 0;
 }
 
@@ -331,6 +337,21 @@ static int drain(struct ptc_gpu *g, const struct ptc_gpu_copier *c, int rc, stru
 	return wait_for(g, c->link[PTC_GPU_IN], rc, f);
 }
 
+/* After a failure: what the copy has begun ends and is forgotten, and so are the tiles of the copy before if one of
+ * them has failed. */
+static int give_up(struct ring_run *r, int rc, struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_copier *c = r->c;
+
+	rc = drain(r->g, c, rc, f);
+	if (c->finished < r->first && !c->failure.fault.status)
+		c->issued = r->first;
+	else
+		c->finished = c->issued;
+	return rc;
+}
+
+/* Returns with the last tiles under way. */
 static int through_ring(struct ring_run *r, const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f)
 {
 	int rc = 0;
@@ -339,22 +360,20 @@ static int through_ring(struct ring_run *r, const struct ptc_gpu_part *parts, si
 		struct cutter c = { .part = ptc_gpu_part_merged(parts[i]),
 				    .tile_max = PTC_GPU_SLOT_BYTES,
 				    .max_pitch = r->g->max_pitch };
-		struct tile t;
+		struct ptc_gpu_tile t;
 
 		c.free = r->kernels && is_short(&c.part);
 
 		while (rc == 0 && next_tile(&c, &t)) {
 			rc = issue_tile(r, &c.part, &t, f);
-			if (rc == 0 && r->issued > 1 && ptc_fault("gpu.copy.middle"))
+			if (rc == 0 && r->c->issued - r->first > 1 && ptc_fault("gpu.copy.middle"))
 				rc = ptc_gpu_fail(f, PTC_EIO, PTC_GPU_BLAME_REQUEST, "a test's failure");
 		}
 	}
-	while (rc == 0 && r->finished < r->issued)
-		rc = finish_tile(r, f);
-	return rc ? drain(r->g, r->c, rc, f) : 0;
+	return rc;
 }
 
-/* Into pinned memory; short rows, where a kernel packs them, through the ring. */
+/* Into pinned memory, to its end; short rows, where a kernel packs them, through the ring. */
 static int straight(struct ring_run *r, const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f)
 {
 	struct ptc_gpu *g = r->g;
@@ -366,11 +385,12 @@ static int straight(struct ring_run *r, const struct ptc_gpu_part *parts, size_t
 				    .tile_max = UINT64_MAX,
 				    .max_pitch = g->max_pitch,
 				    .other_strided = true };
-		struct tile t;
+		struct ptc_gpu_tile t;
 
 		if (r->kernels && is_short(&c.part)) {
-			r->issued = r->finished = 0;
 			rc = through_ring(r, &parts[i], 1, f);
+			if (rc == 0) /* the next part may lie over it, and does not wait for slots */
+				rc = finish_tiles(r, 0, f);
 			continue;
 		}
 		while (rc == 0 && next_tile(&c, &t)) {
@@ -383,7 +403,7 @@ static int straight(struct ring_run *r, const struct ptc_gpu_part *parts, size_t
 					   t.width * t.height * t.depth);
 		}
 	}
-	return rc ? drain(g, r->c, rc, f) : wait_for(g, link, 0, f);
+	return rc ? rc : wait_for(g, link, 0, f);
 }
 
 /* Whether the host side lies in one page-locked piece. */
@@ -398,10 +418,12 @@ static bool in_piece(const struct ptc_gpu_host *host, const struct ptc_gpu_part 
 static int copy_one(struct ring_run *r, const struct ptc_gpu_host *host, const struct ptc_gpu_part *p,
 		    struct ptc_gpu_failure *f)
 {
+	int rc;
+
 	if (in_piece(host, p))
 		return straight(r, p, 1, f);
-	r->issued = r->finished = 0;
-	return through_ring(r, p, 1, f);
+	rc = through_ring(r, p, 1, f);
+	return rc ? rc : finish_tiles(r, 0, f);
 }
 
 /* A box that crosses the end of a piece is copied row by row, and such a row in parts. */
@@ -445,24 +467,61 @@ bool ptc_gpu_cuda_packs(const struct ptc_gpu_part *parts, size_t nparts)
 	return any;
 }
 
+static int copy_parts(struct ring_run *r, const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts,
+		      size_t nparts, struct ptc_gpu_failure *f)
+{
+	int rc = 0;
+
+	if (!host->locked)
+		return through_ring(r, parts, nparts, f);
+	for (size_t i = 0, n; i < nparts && rc == 0; i += n) {
+		for (n = 0; i + n < nparts && in_piece(host, &parts[i + n]); n++)
+			continue;
+		rc = n ? straight(r, parts + i, n, f) : in_pieces(r, host, &parts[i], f);
+		n += !n;
+	}
+	return rc;
+}
+
 int ptc_gpu_cuda_copy(struct ptc_gpu *g, unsigned copier, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
 		      const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts, bool kernels,
 		      struct ptc_gpu_failure *f)
 {
-	struct ring_run r = {
-		.g = g, .c = &g->copiers[copier], .m = m, .direction = direction, .host = host->base, .kernels = kernels
-	};
-	int rc = 0;
+	struct ptc_gpu_copier *c = &g->copiers[copier];
+	struct ring_run r = { .g = g,
+			      .c = c,
+			      .m = m,
+			      .direction = direction,
+			      .host = host->base,
+			      .kernels = kernels,
+			      .first = c->issued };
+	int rc;
 
-	ptc_assert(copier < g->ncopiers);
-	if (!host->locked)
-		return through_ring(&r, parts, nparts, f);
-	for (size_t i = 0, n; i < nparts && rc == 0; i += n) {
-		for (n = 0; i + n < nparts && in_piece(host, &parts[i + n]); n++)
-			continue;
-		rc = n ? straight(&r, parts + i, n, f) : in_pieces(&r, host, &parts[i], f);
-		n += !n;
+	ptc_assert(copier < g->ncopiers && c->nbegun < PTC_GPU_BEGUN_MAX);
+	rc = copy_parts(&r, host, parts, nparts, f);
+	if (rc)
+		return give_up(&r, rc, f);
+	c->begun[c->nbegun++] = c->issued;
+	return 0;
+}
+
+int ptc_gpu_cuda_copied(struct ptc_gpu *g, unsigned copier, struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_copier *c = &g->copiers[copier];
+	uint64_t end = c->begun[0];
+	int rc = c->failure.fault.status;
+
+	ptc_assert(c->nbegun > 0);
+	if (rc)
+		*f = c->failure;
+	while (rc == 0 && c->finished < end)
+		rc = finish_tile(g, c, f);
+	if (rc) {
+		rc = drain(g, c, rc, f);
+		c->finished = PTC_MAX(c->finished, end);
 	}
+	memmove(c->begun, c->begun + 1, --c->nbegun * sizeof *c->begun);
+	c->failure = (struct ptc_gpu_failure){ .err = PTC_ERROR_INIT };
 	return rc;
 }
 
@@ -471,7 +530,7 @@ int ptc_gpu_cuda_copy(struct ptc_gpu *g, unsigned copier, struct ptc_gpu_memory 
 #define WITHIN_TILE ((uint64_t)1 << 30) /* a row's length is bounded as its pitch is */
 
 static CUresult copy_within_tile(struct ptc_gpu *g, CUdeviceptr to, CUdeviceptr from, const struct ptc_gpu_part *p,
-				 const struct tile *t)
+				 const struct ptc_gpu_tile *t)
 {
 	bool rows = t->height > 1 || t->depth > 1;
 	CUDA_MEMCPY3D c = { .srcMemoryType = CU_MEMORYTYPE_DEVICE,
@@ -491,7 +550,7 @@ static CUresult copy_within_tile(struct ptc_gpu *g, CUdeviceptr to, CUdeviceptr 
 
 /* Short rows: packed by one kernel, unpacked by the next. The stream keeps their order, so one slot's buffer does. */
 static CUresult move_within_tile(struct ptc_gpu *g, CUdeviceptr to, CUdeviceptr from, const struct ptc_gpu_part *p,
-				 const struct tile *t)
+				 const struct ptc_gpu_tile *t)
 {
 	struct ptc_gpu_part size = { .width = t->width,
 				     .height = t->height,
@@ -550,7 +609,7 @@ int ptc_gpu_cuda_copy_within(struct ptc_gpu *g, struct ptc_gpu_memory *to, struc
 		struct cutter c = { .part = ptc_gpu_part_merged(parts[i]),
 				    .max_pitch = g->max_pitch,
 				    .other_strided = true };
-		struct tile t;
+		struct ptc_gpu_tile t;
 
 		c.free = kernels && is_short(&c.part);
 		c.tile_max = c.free ? PTC_GPU_SLOT_BYTES : WITHIN_TILE;
@@ -565,7 +624,8 @@ int ptc_gpu_cuda_copy_within(struct ptc_gpu *g, struct ptc_gpu_memory *to, struc
 int ptc_gpu_cuda_digest(struct ptc_gpu *g, struct ptc_gpu_memory *m, const struct ptc_gpu_part *parts, size_t nparts,
 			uint64_t *ret_digest, struct ptc_gpu_failure *f)
 {
-	struct ring_run r = { .g = g, .c = &g->copiers[0], .m = m, .direction = PTC_GPU_OUT };
+	struct ptc_gpu_copier *c = &g->copiers[0];
+	struct ring_run r = { .g = g, .c = c, .m = m, .direction = PTC_GPU_OUT, .first = c->issued };
 	bool kernels;
 	int rc = ptc_gpu_kernels_ready(g, &kernels, f);
 
@@ -573,9 +633,12 @@ int ptc_gpu_cuda_digest(struct ptc_gpu *g, struct ptc_gpu_memory *m, const struc
 		return rc;
 	if (kernels)
 		return ptc_gpu_launch_digest(g, m->base, parts, nparts, ret_digest, f);
+	c->digest = 0;
 	rc = through_ring(&r, parts, nparts, f);
+	if (rc == 0)
+		rc = finish_tiles(&r, 0, f);
 	if (rc)
-		return rc;
-	*ret_digest = r.digest;
+		return give_up(&r, rc, f);
+	*ret_digest = c->digest;
 	return 0;
 }

@@ -401,6 +401,7 @@ const struct ptc_gpu_ops ptc_gpu_cuda_ops = {
 	.packs = ptc_gpu_cuda_packs,
 	.kernels = ptc_gpu_kernels_ready,
 	.copy = ptc_gpu_cuda_copy,
+	.copied = ptc_gpu_cuda_copied,
 	.keep = cuda_keep,
 	.copy_within = ptc_gpu_cuda_copy_within,
 	.digest = ptc_gpu_cuda_digest,

@@ -18,12 +18,25 @@ _Static_assert(PTC_GPU_SLOTS *PTC_GPU_SLOT_BYTES == PTC_GPU_COPIER_BYTES, "what 
 #define PTC_GPU_SHORT_ROW ((uint64_t)16 << 10)
 
 #define PTC_GPU_PEERS_MAX 32
+#define PTC_GPU_BEGUN_MAX 2 /* copies of a copier that have begun and not ended */
+
+/* A piece of a part that one call of the driver can copy. */
+struct ptc_gpu_tile {
+	uint64_t device_at, other_at;
+	uint64_t width, height, depth;
+	uint64_t after; /* digest: the tensor's bytes after the tile's last byte */
+};
 
 struct ptc_gpu_slot {
 	unsigned char *bytes;
 	CUdeviceptr buffer; /* device memory of the same size, once kernels are loaded */
 	CUevent packed;     /* a kernel has filled the slot's device memory, or the link has */
 	CUevent done;
+	/* The tile under way in it. */
+	struct ptc_gpu_tile tile;
+	struct ptc_gpu_part part;
+	enum ptc_gpu_direction direction;
+	unsigned char *host; /* NULL: digest */
 };
 
 /* The loaded kernels. `buffers` is the device memory of all slots of the ring. */
@@ -35,11 +48,18 @@ struct ptc_gpu_kernels {
 	uint64_t chunks; /* of a long digest, so that all multiprocessors work on it at once */
 };
 
-/* What one copy at a time uses. */
+/* What one thread copies with. Its next copy begins while the last tiles of the one before are under way, so that the
+ * link never waits for a copy's end. */
 struct ptc_gpu_copier {
 	CUstream stream;  /* kernels that pack rows */
 	CUstream link[2]; /* by direction: copies from and to the host, each for a copy engine */
 	struct ptc_gpu_slot slots[PTC_GPU_SLOTS];
+	uint64_t issued, finished; /* tiles; tile n is in slot n % PTC_GPU_SLOTS */
+	uint64_t digest;           /* of the tiles that were digested */
+	/* Copies that have begun, oldest first: the number of tiles that had been issued at the end of each. */
+	uint64_t begun[PTC_GPU_BEGUN_MAX];
+	unsigned nbegun;
+	struct ptc_gpu_failure failure; /* of the oldest; its status is 0 until a tile of it fails */
 };
 
 struct ptc_gpu {
@@ -73,6 +93,7 @@ bool ptc_gpu_cuda_packs(const struct ptc_gpu_part *parts, size_t nparts);
 int ptc_gpu_cuda_copy(struct ptc_gpu *g, unsigned copier, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
 		      const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts, bool kernels,
 		      struct ptc_gpu_failure *f);
+int ptc_gpu_cuda_copied(struct ptc_gpu *g, unsigned copier, struct ptc_gpu_failure *f);
 int ptc_gpu_cuda_copy_within(struct ptc_gpu *g, struct ptc_gpu_memory *to, struct ptc_gpu_memory *from,
 			     const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f);
 int ptc_gpu_cuda_digest(struct ptc_gpu *g, struct ptc_gpu_memory *m, const struct ptc_gpu_part *parts, size_t nparts,

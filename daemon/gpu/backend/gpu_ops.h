@@ -3,8 +3,8 @@
  * (gpu_null.c) is for nodes without one.
  *
  * Threads: ptc-gpu runs one thread for each device that it uses, and makes every call about a device on its thread, but
- * for `copy`. Copies in one direction run at once, each on a thread of its own that has called `enter`, and each with
- * another number of a copier. Meanwhile the device's thread calls nothing but `packs` and `kernels`.
+ * for `copy` and `copied`. Copies in one direction run at once, on threads that have called `enter`, each of which has
+ * its own number of a copier. Meanwhile the device's thread calls nothing but `packs` and `kernels`.
  * Ownership: the thread owns struct ptc_gpu from attach to detach; the device owns struct ptc_gpu_memory from map to
  * unmap. Failure modes: struct ptc_gpu_failure has the message and says what counts as failed. After a sticky failure,
  * call nothing but detach. */
@@ -80,11 +80,14 @@ struct ptc_gpu_ops {
 	bool (*packs)(const struct ptc_gpu_part *parts, size_t nparts);
 	/* Loads kernels, the first time. No copy is under way then. *ret_kernels: `copy` may use them. */
 	int (*kernels)(struct ptc_gpu *g, bool *ret_kernels, struct ptc_gpu_failure *f);
-	/* Copies, and returns when the bytes have arrived. The caller has checked the parts against both sides.
-	 * copier: from 0 on, below attach's number. */
+	/* Begins a copy: when it returns, its last bytes may still be under way, and `copied` waits for them. The
+	 * caller has checked the parts against both sides. copier: from 0 on, below attach's number. A copier has at
+	 * most two copies that have begun and not ended. After a failure nothing of this copy is under way. */
 	int (*copy)(struct ptc_gpu *g, unsigned copier, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
 		    const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts, bool kernels,
 		    struct ptc_gpu_failure *f);
+	/* Waits until the oldest copy that the copier has begun has ended. After a failure nothing of it is under way. */
+	int (*copied)(struct ptc_gpu *g, unsigned copier, struct ptc_gpu_failure *f);
 	/* Memory of our own; unmap frees it. Fails without kernels, as its digests would cross the link. beside: a
 	 * trainer goes on beside it, so a sixteenth of the device has to stay free (PTC_ENOSPC); kernels are not
 	 * needed. */

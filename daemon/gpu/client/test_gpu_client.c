@@ -1683,6 +1683,86 @@ static void test_threads(void **state)
 	world_end(w);
 }
 
+struct beside {
+	struct world *w;
+	struct ptc_gpu_ref m;
+	enum ptc_gpu_direction direction;
+	uint64_t at, bytes;
+	unsigned failed;
+	pthread_t thread;
+};
+
+/* Out: what is there afterwards is the rank's. A failed copy is made again, as the store does. */
+static void *copy_with_a_failure(void *arg)
+{
+	struct beside *b = arg;
+	struct ptc_gpu_part p = world_flat(b->at, b->at, b->bytes);
+	struct ptc_gpu_outcome o;
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	for (int i = 0; i < 12; i++) {
+		int rc;
+
+		if (b->direction == PTC_GPU_OUT)
+			memset(b->w->chunks + b->at, 0, b->bytes);
+		rc = ptc_gpu_client_copy(b->w->c, b->direction, b->m, b->w->host, &p, 1, NULL, &o, &err);
+		if (rc && (rc != PTC_EIO || !strstr(err.text, "a test's failure")))
+			return b;
+		b->failed += rc != 0;
+		if (!rc && b->direction == PTC_GPU_OUT && !is_seed(b->w->chunks + b->at, b->at, b->bytes, 1))
+			return b;
+	}
+	return NULL;
+}
+
+/* A copier begins a copy while the last tiles of the one before are under way. One of them fails in the middle: the
+ * others have all of their bytes. */
+static void fails_beside(enum ptc_gpu_direction direction)
+{
+	enum { N = 4 };
+	static const uint64_t sizes[N] = { 9 * MIB, 1 * MIB, 5 * MIB + 4096, 8 * MIB };
+	struct ptc_gpu_client_config config = { .pinned_max = 64 * MIB, .copiers = 1, .hang_ms = 60000 };
+	struct beside beside[N];
+	struct world *w;
+	struct test_rank *r;
+	struct ptc_gpu_export e;
+	struct ptc_gpu_ref m;
+	uint64_t address, at = 0, bytes = 24 * MIB;
+	unsigned failed = 0;
+
+	setenv("PTC_FAULT", "gpu.copy.middle@40=fail", 1);
+	w = world_begin(&config);
+	r = world_rank(w, 0);
+	address = rank_alloc(r, RANK_PLAIN, bytes, 0, direction == PTC_GPU_OUT ? 1 : 5);
+	e = rank_export(r, address, bytes);
+	world_chunks(w, bytes, false);
+	for (uint64_t i = 0; direction == PTC_GPU_IN && i < bytes; i++)
+		w->chunks[i] = test_gpu_byte(1, i);
+	ok(w, world_bind(w, r, address, &e, &m));
+	for (unsigned i = 0; i < N; at += sizes[i++]) {
+		beside[i] = (struct beside){ .w = w, .m = m, .direction = direction, .at = at, .bytes = sizes[i] };
+		pthread_create(&beside[i].thread, NULL, copy_with_a_failure, &beside[i]);
+	}
+	for (unsigned i = 0; i < N; i++) {
+		void *wrong;
+
+		pthread_join(beside[i].thread, &wrong);
+		assert_null(wrong);
+		failed += beside[i].failed;
+	}
+	assert_int_equal(failed, 1);
+	if (direction == PTC_GPU_IN)
+		assert_true(rank_has(r, address, at, 1));
+	unsetenv("PTC_FAULT");
+	world_end(w);
+}
+
+static void test_fails_beside(void **state)
+{
+	fails_beside(PTC_GPU_OUT);
+	fails_beside(PTC_GPU_IN);
+}
+
 /* A program that ends at once is not started for ever. */
 static void test_ends_at_once(void **state)
 {
@@ -1765,6 +1845,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_budget),
 		cmocka_unit_test(test_cycles),
 		cmocka_unit_test(test_threads),
+		cmocka_unit_test(test_fails_beside),
 		cmocka_unit_test(test_ends_at_once),
 		cmocka_unit_test(test_no_driver),
 		cmocka_unit_test(test_shadow),

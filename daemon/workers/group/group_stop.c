@@ -267,7 +267,7 @@ void ptc_workers_report_again(struct ptc_workers *w, const struct ptc_group_key 
 	pthread_mutex_lock(&w->lock);
 	g = ptc_group_find_locked(w, key);
 	if (g && g->built && !g->ending) {
-		g->said_failed = g->said_finished = g->said_due = false;
+		g->said_failed = g->said_leaves = g->said_finished = g->said_due = false;
 		for (size_t i = 0; i < g->desc.nranks; i++) {
 			const struct worker *k = g->slots[i].worker;
 

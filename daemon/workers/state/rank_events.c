@@ -85,8 +85,12 @@ static void failed_locked(struct ptc_workers *w, struct group *g, const struct w
 	uint64_t step = k ? k->end_step : 0;
 	char text[1024];
 
-	if (g->said_failed || (g->waited && !what)) /* a call that waits tells of the death */
-		return;                             /* the first is the cause, the others follow from it */
+	/* The first is the cause, and others follow from it. But a rank that gives up has seen that a peer is gone, and
+	 * says so before we hear how that one has ended. A call that waits tells of the death itself. */
+	if (g->said_failed && !(g->said_leaves && k && k->ended && !k->leaving))
+		return;
+	if (g->waited && !what)
+		return;
 	if (what) {
 		snprintf(text, sizeof text, "rank %u (pid %d): %s", rank, k ? (int)k->process.pid : 0, what);
 	} else {
@@ -100,7 +104,8 @@ static void failed_locked(struct ptc_workers *w, struct group *g, const struct w
 		said->gone = gone || (k && k->ended && (!k->status_known || k->bad_ns));
 		said->devices = devices_of(g);
 	}
-	g->said_failed = said != NULL;
+	g->said_failed |= said != NULL;
+	g->said_leaves = said && k && k->leaving;
 }
 
 void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t slot,

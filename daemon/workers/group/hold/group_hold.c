@@ -135,7 +135,7 @@ static void release_locked(struct ptc_workers *w, struct group *g, bool ends)
 		if (k->leaving && k->page)
 			atomic_exchange(&k->page->leaving, PTC_LOCAL_LEAVE_GO);
 		if (k->leaving)
-			g->said_failed = false; /* how it ends is told yet */
+			g->said_failed = g->said_leaves = false; /* how it ends is told yet */
 		k->leaving = k->hold.failed = false;
 		k->hold.again_ns = 0;
 		thaw_worker(k);
