@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of dtypes in PyTorch. A class stands for the dtype in what torch.save writes of the older ones. */
+/* Names of dtypes in PyTorch. For an older dtype, torch.save writes the name of a class instead. */
 #include "base/check.h"
 #include "formats/dcp/torch_file.h"
 #include "formats/dcp/torch_parts.h"

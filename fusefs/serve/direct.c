@@ -20,7 +20,7 @@
 #define SECOND         INT64_C(1000000000)
 #define FAR_NS         (5 * SECOND)
 #define UNREACHABLE_NS SECOND
-#define IDLE_NS        (30 * SECOND) /* and the file is closed: what it was part of may be gone long since */
+#define IDLE_NS        (30 * SECOND) /* then the file is closed: its snapshot may be gone long since */
 #define SPANS_IN_ALL   (1u << 19)    /* remembered: 20 MiB */
 #define SEGMENT_PARTS  1024          /* items in one segment, at most */
 

@@ -11,8 +11,8 @@ struct ptc_walk {
 	uint32_t devices;
 	/* Candidates with slower steps need not be visited; the visitor may lower this. */
 	double slowest_s;
-	/* The work is only a bound of the searched works, which may be cut differently. With several stages on a
-	 * device, the busiest device of one cut says nothing about that of another; only the mean does. */
+	/* `work` only bounds the works that are searched, whose layers may be cut into other stages. With several
+	 * stages on a device, the busiest device of one cut bounds no other cut; the mean of all devices does. */
 	bool bound;
 	/* Gets one candidate that ptc_cand_check accepts. est has all but memory, which ptc_cost_memory(w, c, p, est)
 	 * adds. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounding is an addition: half of what is cut off, less a bit where the rest is even; a carry into the exponent is
- * right. No failure modes. */
+/* Rounding is an addition: half of the lowest bit that is kept, less 1 if the part that is kept is even. A carry into
+ * the exponent gives the right value. No failure modes. */
 #include "reshard/values/derive.h"
 
 #include <string.h>

@@ -6,8 +6,8 @@
 
 #define CTL_CK_NO_ITEM UINT32_MAX
 
-/* Beside an entry of the checkpoint: the job's item whose bytes it has, or its own bytes, a whole part as torch.save
- * writes it. */
+/* What an entry of the checkpoint contains: the bytes of one of the job's items, or bytes of its own, which are a whole
+ * part as torch.save writes it. */
 struct ctl_ck_content {
 	uint32_t item; /* CTL_CK_NO_ITEM: data */
 	char *data;

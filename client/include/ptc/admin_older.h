@@ -29,13 +29,14 @@ PTC_ADMIN_API int ptc_admin_rollback_check(struct ptc_admin *a, const char *job,
 					   struct ptc_error *err);
 
 /* As ptc_admin_rollback, but the job goes on in its data where it is now: samples that it has consumed since that
- * snapshot are skipped, and the ledger says which. Where its present snapshot is older than its last steps, the samples
- * of those come again. PTC_ESTATE: also if nothing says what would be skipped. PTC_EVERSION: a daemon is older. */
+ * snapshot are skipped, and the ledger says which. If the job has made steps since its present snapshot, the samples of
+ * these steps come again. PTC_ESTATE: also if nothing says which samples would be skipped. PTC_EVERSION: a daemon is
+ * older. */
 PTC_ADMIN_API int ptc_admin_rollback_skip(struct ptc_admin *a, const char *job, uint64_t snapshot,
 					  ptc_admin_progress_fn fn, void *arg, struct ptc_error *err);
 
-/* Whether ptc_admin_rollback_skip would be possible, if the job's ranks run: after they have stopped with a snapshot.
- * Nothing is changed. */
+/* Checks whether ptc_admin_rollback_skip would be possible. If the job's ranks run: whether it would be possible after
+ * they have stopped with a snapshot. Nothing changes. */
 PTC_ADMIN_API int ptc_admin_rollback_skip_check(struct ptc_admin *a, const char *job, uint64_t snapshot,
 						struct ptc_error *err);
 

@@ -123,12 +123,12 @@ PTC_API int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc
 /* Says that all tensors have been declared, with data or without. Does not block; optional. For ranks that build ahead,
  * ptcd now compares the declarations with the state, so that what does not fit fails before memory is taken for it. */
 PTC_API int ptc_declared(ptc_client *c);
-/* How layers of a kind (0: the model's first) are to be computed backward: 0 from all that was kept, 1 recomputing
- * selectively, 2 recomputing fully. A program that asks promises to do so. If the configuration has `recompute`, ptcd
- * refuses a rank that has not asked before ptc_declared and ptc_restore. */
+/* What the backward pass is to recompute in layers of a kind (0: the model's first). 0: nothing; 1: a part
+ * (selective); 2: all. A program that asks promises to do so. If the configuration has `recompute`, ptcd refuses a rank
+ * that has not asked before ptc_declared and ptc_restore. */
 PTC_API int ptc_recompute(ptc_client *c, uint32_t kind);
-/* The same of `schedule`, for the order of micro-batches. 0: the program's own; 1: 1F1B; 2: all forward first (GPipe);
- * 3: zero bubble (ZB1P). *ret_stages: the stages of each rank (vpp), which asking promises, too. */
+/* As ptc_recompute, for `schedule`, the order of micro-batches. 0: the program's own; 1: 1F1B; 2: all forward first
+ * (GPipe); 3: zero bubble (ZB1P). *ret_stages: each rank's stages (vpp); a program that asks promises these, too. */
 PTC_API int ptc_schedule(ptc_client *c, uint32_t *ret_stages);
 enum ptc_blob_scope {
 	PTC_BLOB_RANK = 1, /* restored on the rank with the same coordinates, if they still exist */
@@ -151,7 +151,7 @@ PTC_API int ptc_blob_get(ptc_client *c, const char *name, enum ptc_blob_scope sc
  * samples are shuffled in blocks, write ",block=B" before the semicolon; if not at all, ",sequential=1". If ranks use
  * ptc_balance_step, end the tag with ",by_length=1": the proof then covers steps only. */
 PTC_API int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, const char *tag);
-/* 1: found; 0: none in the snapshot. tag_buffer may be NULL. After rollback --skip-data it is not step times batch. */
+/* 1: found; 0: none in the snapshot. tag_buffer may be NULL. After rollback --skip-data, position != step * batch. */
 PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char *tag_buffer,
 			   size_t tag_capacity);
 /* Call it after the last declaration. Blocks until the generation is committed. 1: declared memory, blobs and cursors
@@ -183,13 +183,13 @@ PTC_API int ptc_stop_holds(ptc_client *c);
  * while the state is taken. The first boundary has the step of ptc_start_step. Each later one has the next step. */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
 /* Says that the program is about to change declared memory in place: the state is not whole until the next boundary
- * (`whole` of `status --format json`). Waits some seconds while ptcd holds the rank (ptc_survive). A graph that was
+ * (`whole` of `status --format json`). If ptcd holds the rank (ptc_survive), it waits some seconds. A graph that was
  * captured before ptc_stream needs a call of ptc_update_begin before each launch (ptc/gpu.h). */
 PTC_API void ptc_update_begin(ptc_client *c);
 /* yes 1 promises: from each boundary to ptc_update_begin all state is in declared memory, blobs and cursors. If a node
  * is lost, the job then goes on from this memory (docs/failures.md). Holds until ptc_next, or until yes 0. */
 PTC_API int ptc_survive(ptc_client *c, int yes);
-PTC_API void ptc_leave(ptc_client *c); /* before memory is freed: waits while ptcd needs it, 5 min at most. NULL ok */
+PTC_API void ptc_leave(ptc_client *c); /* call it before you free memory: waits while ptcd needs that, 5 min at most */
 /* Training is over after `step` steps. Blocks. 0: all have finished, the state is committed. 1: call ptc_next. */
 PTC_API int ptc_finish(ptc_client *c, uint64_t step);
 /* A number for `ptcctl status`, e.g. "loss". Cheap; in memory shared with ptcd. At most 8 names of 31 bytes. */

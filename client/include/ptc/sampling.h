@@ -22,9 +22,9 @@ struct ptc_sampling {
 	uint32_t dp;            /* data-parallel ranks */
 	int32_t sequential;     /* 1: no shuffling */
 	/* ptc_generation.config, whose "micro_steps=" gives faster replicas more of a step (docs/order.md, "Unequal
-	 * micro steps"). Borrowed. NULL, or a size that ends before it: where dp and global_batch are those of the
-	 * generation that this process has from ptc_next, what that generation says; micro_batch has to be its, too.
-	 * "": all ranks compute equally many. */
+	 * micro steps"). Borrowed. "": all ranks compute equally many. NULL, or a `size` that ends before this member:
+	 * if dp and global_batch are those of the generation that ptc_next gave to this process, the configuration of
+	 * that generation, whose micro_batch must be used, too; otherwise as "". */
 	const char *config;
 };
 /* The number of micro steps in a step, equal on every rank; 0: an argument is out of range. */

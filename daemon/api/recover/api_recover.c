@@ -15,7 +15,7 @@ static void add_line(json_t *lines, const char *text)
 	ptc_info("recover", "%s", text ? text : "");
 }
 
-/* The jobs, the latest first. One whose name is taken is told, and left out. */
+/* Writes the jobs, the latest first. If a job's name is taken, a line says so, and the job is left out. */
 static int write_all(const struct ptc_recover_set *s, const struct ptc_recover_choice *v, size_t n, int64_t revision,
 		     json_t *lines, struct ptc_error *err)
 {

@@ -18,7 +18,7 @@
 
 #define METHOD      "/ptc.v1.Peer/Committed"
 #define ASK_MS      500  /* for one node to answer */
-#define FIRST_MS    2000 /* for all that are asked at start, of which most are there or refuse at once */
+#define FIRST_MS    2000 /* for all nodes asked at start together; most of them answer or refuse at once */
 #define FIRST_NODES 16
 #define LOOK_MS     5000
 #define LOOK_NODES  4 /* asked at each look */

@@ -18,8 +18,8 @@ struct ptc_api_ask {
 int ptc_api_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
 			 const struct ptc_api_ask *ask, const struct ptc_plan_request *pr, struct ptc_watcher *w,
 			 uint64_t id, struct ptc_error *err);
-/* Whether nodes have all of an older snapshot; PTC_ELOST naming a tensor. skip_data: and whether the job could skip
- * what it has consumed since, after one snapshot more where its ranks run. Blocking, not on the loop. */
+/* Whether nodes have all of an older snapshot; PTC_ELOST naming a tensor. skip_data: also whether the job could skip
+ * the samples that it has consumed since; if its ranks run, after one more snapshot. Blocking, not on the loop. */
 int ptc_api_check_rollback(struct ptc_daemon *d, struct ptc_target *t, uint64_t snapshot, bool skip_data,
 			   struct ptc_error *err);
 /* run_state.c, also for the next two functions: streams a switch's progress. If the switch starts ranks, the last

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices that one job has left because its ranks were slow there, until a stated time (`on_straggler: drain`): the
  * keys /ptc/jobs/UUID/slow/NODE/INDEX. The job's controller writes and removes them; so does an operator (`device bad
- * --undo`). Of one time in wall clock, for the daemons that read them are on several machines.
+ * --undo`). Times are of the wall clock, because daemons on several machines read them.
  *
  * Plain data of the caller; all zeros: there are none. No thread. Failure modes: PTC_ENOMEM, PTC_ELIMIT; a key or
  * document that is malformed. */

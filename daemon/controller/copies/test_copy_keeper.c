@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When the keeper of copies looks again. What it stands on is decided here: a look or a push is under way until the
- * test answers it. */
+/* When the keeper of copies looks again. The test plays the functions that the keeper calls: a look or a push is under
+ * way until the test answers it. */
 #include "daemon/controller/copies/copy_keeper.h"
 
 #include <setjmp.h>

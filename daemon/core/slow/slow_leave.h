@@ -4,8 +4,9 @@
  * reasons. No failure modes.
  *
  * A rank leaves its device if it is slow (slow.h), and was over the limit in the last window, too: one that is slow but
- * comes back to the others is waited for. If half of the ranks that can be compared are to leave, none does: that is no
- * matter of some devices. Ranks that are to leave at one moment are one time; so many times may be in force at once. */
+ * comes back to the others is waited for. If half of the ranks that can be compared are to leave, none does: then some
+ * devices are not the cause. Ranks that leave at one moment count as one time. At most `most` times may be in force at
+ * once. */
 #pragma once
 
 #include "daemon/core/slow/slow.h"
