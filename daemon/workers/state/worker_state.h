@@ -142,7 +142,7 @@ struct group {
 	struct slot *slots;
 	bool started, built, ending, dropping, removed, spawning;
 	int64_t held_from_ns, held_until_ns; /* group_hold.c; 0: it is not held */
-	bool wants_hold;                     /* a rank of it leaves */
+	bool wants_hold, said_leaves;        /* a rank of it leaves; that is what said_failed says, and not the cause */
 	bool holding;                        /* some of its ranks are not frozen yet */
 	unsigned viewed;                     /* views of it (rank_slots.c) */
 	bool given_up;   /* its ranks are not to be waited for: others are to be started in their place */
@@ -153,7 +153,6 @@ struct group {
 	struct rank_state **rank_states; /* of each slot until it has declared; NULL: none */
 	uint64_t armed;                  /* the stop; PTC_LOCAL_NO_STOP: none */
 	bool said_failed, said_finished, said_due, said_not_started, said_stalled;
-	bool said_leaves; /* said_failed, of a rank that gives up: the cause is yet to be told */
 	char refused[PTC_ERROR_MAX]; /* why a declaration was refused */
 	struct {                     /* how its ranks' device memory was copied last (copy: async) */
 		bool known, done;
