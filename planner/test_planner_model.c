@@ -362,12 +362,13 @@ static void test_bad_requests(void **state)
 	{
 		struct ptc_fit_row row = { &w, { 1, 1, 8, 1, 1, 1, 1, 1, 0, 0 }, -1 };
 
-		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err, "step 0 is not a positive time");
+		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err,
+			    "micro_batch=1 is not a positive time");
 		row.step_s = 1;
 		row.noise = -0.1;
-		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err, "the noise of measured step 0");
+		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err, "the noise of the measured step of");
 		row.noise = NAN;
-		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err, "the noise of measured step 0");
+		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err, "the noise of the measured step of");
 	}
 	w.global_batch = 0;
 	limits.memory_bytes = 0;

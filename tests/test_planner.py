@@ -489,6 +489,10 @@ class Advise(unittest.TestCase):
         self.assertIn("profile.yaml:3: node_bytes_s must be in", self.run_it("--gpus", "8", expect=1))
         self.write("profile.yaml", PROFILE.replace("links", "linsk"))
         self.assertIn('did you mean "links"?', self.run_it("--gpus", "8", expect=1))
+        for row, line in (("step_s: 1", "the measured step of tp=5,pp=1,dp=4,micro_batch=1: tp=5 does not divide 48 heads"),
+                          ("peak_bytes: 1e9", "the measured peak of tp=5,pp=1,dp=4,micro_batch=1: tp=5 does not divide 48 heads")):
+            self.write("profile.yaml", PROFILE + f'measured: [{{config: "tp=5,dp=4,micro_batch=1,global_batch=1024", {row}}}]\n')
+            self.assertIn(line, self.run_it("--gpus", "8", expect=1))
         self.write("profile.yaml", PROFILE)
         self.write("job.yaml", JOB.replace("heads: 48", "heads: 48, kv_heads: 7"))
         self.assertIn("kv_heads is 7", self.run_it("--gpus", "8", expect=1))
