@@ -62,9 +62,24 @@ static int check_kind(const struct ptc_device_kind *k, struct ptc_error *err)
 	return 0;
 }
 
+/* Groups or hops that were measured. */
+static int check_groups(const struct ptc_measured_group *v, uint32_t n, const char *what, struct ptc_error *err)
+{
+	if (n > PTC_MEASURED_MAX_GROUPS)
+		return ptc_error_set(err, PTC_ELIMIT, "profile: more than %d measured %ss", PTC_MEASURED_MAX_GROUPS,
+				     what);
+	for (uint32_t i = 0; i < n; i++)
+		if (v[i].size < 2 || !v[i].stride || !positive(v[i].bytes_s))
+			return ptc_error_set(err, PTC_EINVAL,
+					     "profile: the %s of %u devices, %u apart, is negative or missing", what,
+					     v[i].size, v[i].stride);
+	return 0;
+}
+
 int ptc_cluster_profile_check(const struct ptc_cluster_profile *c, struct ptc_error *err)
 {
 	uint64_t nodes = 0;
+	int rc;
 
 	if (!c->per_node || c->per_node > 1024)
 		return ptc_error_set(err, PTC_EINVAL, "profile: %u devices per node; it must be in 1..1024",
@@ -73,8 +88,7 @@ int ptc_cluster_profile_check(const struct ptc_cluster_profile *c, struct ptc_er
 		return ptc_error_set(err, PTC_EINVAL, "profile: %u kinds of devices; it must be in 1..%d", c->nkinds,
 				     PTC_DEVICE_MAX_KINDS);
 	for (uint32_t i = 0; i < c->nkinds; i++) {
-		int rc = check_kind(&c->kinds[i], err);
-
+		rc = check_kind(&c->kinds[i], err);
 		if (rc)
 			return rc;
 		nodes += c->kinds[i].nodes;
@@ -89,14 +103,11 @@ int ptc_cluster_profile_check(const struct ptc_cluster_profile *c, struct ptc_er
 				     "profile: the bandwidth between nodes is missing or not positive");
 	if (!(c->intra_latency_s >= 0) || !(c->node_latency_s >= 0))
 		return ptc_error_set(err, PTC_EINVAL, "profile: a latency is negative");
-	if (c->ngroups > PTC_MEASURED_MAX_GROUPS)
-		return ptc_error_set(err, PTC_ELIMIT, "profile: more than %d measured groups", PTC_MEASURED_MAX_GROUPS);
-	for (uint32_t i = 0; i < c->ngroups; i++)
-		if (c->groups[i].size < 2 || !c->groups[i].stride || !positive(c->groups[i].bytes_s))
-			return ptc_error_set(err, PTC_EINVAL,
-					     "profile: the link of %u devices, %u apart, is negative or missing",
-					     c->groups[i].size, c->groups[i].stride);
-	return 0;
+	if (c->overlap != 0 && !(c->overlap >= 1 && c->overlap <= PTC_OVERLAP_MAX))
+		return ptc_error_set(err, PTC_EINVAL, "profile: the overlap is %g; it must be in 1..%d", c->overlap,
+				     PTC_OVERLAP_MAX);
+	rc = check_groups(c->groups, c->ngroups, "link", err);
+	return rc ? rc : check_groups(c->hops, c->nhops, "hop", err);
 }
 
 uint32_t ptc_cluster_profile_devices(const struct ptc_cluster_profile *c)
@@ -143,4 +154,14 @@ struct ptc_ring ptc_cluster_ring_of(const struct ptc_cluster_profile *c, enum pt
 				    uint32_t stride)
 {
 	return ring(c, ptc_cluster_node_bytes_s(c, class), size, stride);
+}
+
+double ptc_cluster_hop(const struct ptc_cluster_profile *c, uint32_t size, uint32_t stride)
+{
+	double bytes_s = 0;
+
+	for (uint32_t i = 0; i < c->nhops; i++)
+		if (c->hops[i].size == size && c->hops[i].stride == stride)
+			bytes_s = c->hops[i].bytes_s; /* of several the last one counts, as of groups */
+	return bytes_s;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The devices that a job may use: nodes with equal numbers of devices, in kinds. It says how fast each kind computes,
- * and how fast devices communicate within a node and across nodes. Links that were measured as groups (Galvatron's
- * profile) are in a table, which has priority over the computed values. Plain data that the caller owns. Pure; any
- * thread. */
+ * and how fast devices communicate within a node and across nodes. Links that were measured as groups or as hops of a
+ * pipeline (Galvatron's profile) are in tables, which have priority over the computed values. Plain data that the
+ * caller owns. Pure; any thread. */
 #pragma once
 
 #include "base/status.h"
@@ -26,11 +26,15 @@ struct ptc_device_kind {
 	double price_hour;   /* of one device; 0: unknown */
 	uint32_t nodes;
 };
-/* A measured all-reduce among `size` devices that lie `stride` apart, with bytes_s per ring. */
+/* Measured among `size` devices that lie `stride` apart: an all-reduce, with bytes_s per ring, or a pipeline, with
+ * bytes_s from one device to the next. */
 struct ptc_measured_group {
 	uint32_t size, stride;
 	double bytes_s;
 };
+/* Computing takes so many times as long beside communication, as Galvatron measured. */
+#define PTC_OVERLAP_DEFAULT 1.1256
+#define PTC_OVERLAP_MAX     100
 /* Traffic of ranks with each other, by what they share. */
 enum ptc_link_class { PTC_LINK_TP, PTC_LINK_CP, PTC_LINK_EP, PTC_LINK_DP, PTC_LINK_PP, PTC_LINK_CLASSES };
 
@@ -43,8 +47,9 @@ struct ptc_cluster_profile {
 	/* of the slowest link between nodes that a class of traffic crosses, where ranks have been placed; 0:
 	 * node_bytes_s */
 	double class_bytes_s[PTC_LINK_CLASSES];
-	uint32_t ngroups;
-	struct ptc_measured_group groups[PTC_MEASURED_MAX_GROUPS];
+	uint32_t ngroups, nhops;
+	struct ptc_measured_group groups[PTC_MEASURED_MAX_GROUPS], hops[PTC_MEASURED_MAX_GROUPS];
+	double overlap; /* 0: PTC_OVERLAP_DEFAULT */
 };
 
 int ptc_cluster_profile_check(const struct ptc_cluster_profile *c, struct ptc_error *err);
@@ -65,6 +70,8 @@ struct ptc_ring ptc_cluster_ring(const struct ptc_cluster_profile *c, uint32_t s
 /* The same for traffic of a class. */
 struct ptc_ring ptc_cluster_ring_of(const struct ptc_cluster_profile *c, enum ptc_link_class class, uint32_t size,
 				    uint32_t stride);
+/* Bytes/s from a device to the next one of a pipeline of `size` devices that lie `stride` apart. 0: not measured. */
+double ptc_cluster_hop(const struct ptc_cluster_profile *c, uint32_t size, uint32_t stride);
 static inline double ptc_cluster_node_bytes_s(const struct ptc_cluster_profile *c, enum ptc_link_class class)
 {
 	return c->class_bytes_s[class] > 0 ? c->class_bytes_s[class] : c->node_bytes_s;

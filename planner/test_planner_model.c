@@ -233,6 +233,51 @@ static void test_measured_groups(void **state)
 	}
 }
 
+/* Galvatron's file of pipelines on two nodes of eight: a hop takes as long as its pair was measured to, each way. */
+static void test_measured_hops(void **state)
+{
+	struct ptc_work w = work_of(64);
+	struct ptc_cand across = { 2, 1, 1, 8, 1, 1, 1, 1, 0, 0 }, within = { 1, 1, 1, 8, 1, 1, 1, 1, 0, 0 };
+	struct ptc_estimate before, after;
+	double bytes = 2.0 * 1024 * 2048, m = 64;
+
+	cluster.kinds[0].nodes = 2;
+	ptc_model_gpt(&model, 24, 2048, 16, 8192, 50257, 1024);
+	w.coefs.v[PTC_COEF_NODE] = 0.5;
+	w.coefs.v[PTC_COEF_INTRA] = 0.8;
+	assert_int_equal(ptc_estimate(&w, &within, &before, NULL), 0);
+	cluster.hops[cluster.nhops++] = (struct ptc_measured_group){ 8, 2, 8.76278e9 };
+	assert_int_equal(ptc_cluster_profile_check(&cluster, NULL), 0);
+	assert_int_equal(ptc_estimate(&w, &across, &after, NULL), 0);
+	assert_true(fabs(after.pp_s / ((m - 1 + 7) * 2 * bytes / 2 / (8.76278e9 * 0.5)) - 1) < 1e-9);
+	assert_int_equal(ptc_estimate(&w, &within, &after, NULL), 0); /* its stages lie otherwise */
+	assert_true(after.step_s == before.step_s);
+	cluster.hops[cluster.nhops++] = (struct ptc_measured_group){ 8, 1, 109.45e9 };
+	assert_int_equal(ptc_estimate(&w, &within, &after, NULL), 0);
+	assert_true(fabs(after.pp_s / ((m - 1 + 7) * 2 * bytes / (109.45e9 * 0.8)) - 1) < 1e-9);
+}
+
+/* The overlap says how much slower the device computes while it gathers the weights of ZeRO 3. */
+static void test_overlap(void **state)
+{
+	struct ptc_work w = work_of(64);
+	struct ptc_cand c = { 1, 1, 8, 1, 1, 1, 1, 8, 3, 0 };
+	struct ptc_estimate usual, same, none, twice;
+
+	ptc_model_gpt(&model, 24, 2048, 16, 8192, 50257, 1024);
+	w.coefs.v[PTC_COEF_DP] = 1;
+	assert_int_equal(ptc_estimate(&w, &c, &usual, NULL), 0);
+	cluster.overlap = PTC_OVERLAP_DEFAULT;
+	assert_int_equal(ptc_estimate(&w, &c, &same, NULL), 0);
+	assert_true(same.step_s == usual.step_s && usual.dp_s > 0);
+	cluster.overlap = 1;
+	assert_int_equal(ptc_estimate(&w, &c, &none, NULL), 0);
+	cluster.overlap = 2;
+	assert_int_equal(ptc_estimate(&w, &c, &twice, NULL), 0);
+	assert_true(none.dp_s == 0); /* all is hidden here */
+	assert_true(fabs(usual.dp_s / twice.dp_s - 0.1256) < 1e-9);
+}
+
 static void expect_line(int rc, const struct ptc_error *err, const char *has)
 {
 	assert_int_not_equal(rc, 0);
@@ -278,7 +323,13 @@ static void test_bad_profiles(void **state)
 	expect_line(ptc_cluster_profile_check(&cluster, &err), &err, "memory of device A100-80GB");
 	work_of(8);
 	cluster.groups[cluster.ngroups++] = (struct ptc_measured_group){ 8, 1, -3 };
-	expect_line(ptc_cluster_profile_check(&cluster, &err), &err, "8 devices, 1 apart");
+	expect_line(ptc_cluster_profile_check(&cluster, &err), &err, "link of 8 devices, 1 apart");
+	work_of(8);
+	cluster.hops[cluster.nhops++] = (struct ptc_measured_group){ 2, 0, 1e9 };
+	expect_line(ptc_cluster_profile_check(&cluster, &err), &err, "hop of 2 devices, 0 apart");
+	work_of(8);
+	cluster.overlap = 0.5;
+	expect_line(ptc_cluster_profile_check(&cluster, &err), &err, "the overlap is 0.5; it must be in 1..100");
 	work_of(8);
 	cluster.per_node = 0;
 	expect_line(ptc_cluster_profile_check(&cluster, &err), &err, "0 devices per node");
@@ -311,12 +362,13 @@ static void test_bad_requests(void **state)
 	{
 		struct ptc_fit_row row = { &w, { 1, 1, 8, 1, 1, 1, 1, 1, 0, 0 }, -1 };
 
-		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err, "step 0 is not a positive time");
+		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err,
+			    "micro_batch=1 is not a positive time");
 		row.step_s = 1;
 		row.noise = -0.1;
-		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err, "the noise of measured step 0");
+		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err, "the noise of the measured step of");
 		row.noise = NAN;
-		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err, "the noise of measured step 0");
+		expect_line(ptc_calibration_new(&row, 1, NULL, &cal, &err), &err, "the noise of the measured step of");
 	}
 	w.global_batch = 0;
 	limits.memory_bytes = 0;
@@ -645,6 +697,8 @@ int main(void)
 		cmocka_unit_test(test_latency),
 		cmocka_unit_test(test_uneven_stages),
 		cmocka_unit_test(test_measured_groups),
+		cmocka_unit_test(test_measured_hops),
+		cmocka_unit_test(test_overlap),
 		cmocka_unit_test(test_bad_models),
 		cmocka_unit_test(test_bad_profiles),
 		cmocka_unit_test(test_bad_requests),

@@ -123,6 +123,32 @@ class KeepCopies(harness.Case):
                 job.check_whole(self)
                 self.wait_copies(job, 2)
 
+    def test_idle_node_keeps_a_replica(self):
+        """The planner takes two of three devices. The node of the idle one keeps a copy of everything: both others are lost at once, and
+        every byte is there."""
+        model = {"layers": 4, "hidden": 6144, "heads": 48, "vocab": 51200, "seq": 2048}
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = self.job(c, count=3)
+            with open(job.yaml) as f:
+                spec = json.load(f)
+            with open(job.yaml, "w") as f:
+                json.dump({**spec, "model": model, "space": {"global_batch": 24, "tp": [1], "pp": [1], "dp": [2], "micro_batch": [4]}}, f)
+            job.imported("tp=2,global_batch=24,micro_batch=4")
+            done = json.loads(c.ptcctl("resize", job.name, "--gpus", "3", "--wait", "--format", "json", timeout_s=60 * PATIENCE).stdout)
+            self.assertTrue(done["to"].startswith("dp=2,"), done)
+            if {"n1", "n2"} != {r["node"] for r in job.status()["ranks"]}: # n0, which answers here, is to be the idle one
+                job.resize(done["to"], extra=("--nodes", "n1,n2"))
+            self.assertEqual({"n1", "n2"}, {r["node"] for r in job.status()["ranks"]})
+            self.wait_copies(job, 3)
+            for victim in ("n1", "n2"):
+                c.nodes[victim].kill()
+            for victim in ("n1", "n2"):
+                self.wait_lost(c, victim)
+            self.assertNotIn("lost", job.status())
+            job.check_whole(self)
+            job.resize("tp=1")
+            job.check_ranks(self, oracle.Config(tp=1), ROWS)
+
     @harness.labels("repeats")
     def test_both_lost_and_back(self):
         """Both nodes that have a region are lost: it is named, nothing of it is dropped, and it is there when they are back."""

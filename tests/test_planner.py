@@ -404,6 +404,31 @@ class Advise(unittest.TestCase):
         self.assertLess(fp8["parts_s"]["compute"], plain["parts_s"]["compute"])
         self.assertIn("only the 16-bit peak", self.run_it("--gpus", "64", expect=1))
 
+    def test_galvatron(self):
+        """Files as Galvatron's hardware profiler writes them, for two nodes of eight: its p2p file says what a hop of the
+        pipeline takes. One file that is wrong is named in one line."""
+        self.write("profile.yaml", PROFILE.replace("nodes: 32", "nodes: 2"))
+        self.write("job.yaml", JOB.replace("micro_batch: [1, 2, 4, 8]", "tp: [1], dp: [1], pp: [16], micro_batch: [1]").replace("40", "32"))
+        files = {"allreduce_bandwidth_2nodes_8gpus_per_node.json": {"allreduce_size_16_consec_1": 44.682, "allreduce_size_8_consec_0": 20.7724},
+                 "p2p_bandwidth_2nodes_8gpus_per_node.json": {"pp_size_2": 7.65998, "pp_size_4": 8.02132, "pp_size_8": 8.76278,
+                                                              "pp_size_16": 8.13177},
+                 "overlap_coefficient.json": {"overlap_coe": 1.125552573612729}}
+        args = []
+        for name, values in files.items():
+            self.write(name, json.dumps(values, indent=4))
+            args += ["--galvatron", name]
+        without = self.candidates("--gpus", "16")["candidates"][0]
+        with_them = self.candidates("--gpus", "16", *args)["candidates"][0]
+        self.assertTrue(with_them["config"].startswith("tp=1,pp=16,dp=1,"), with_them)
+        # 2 bytes for each of 2048 tokens and 6144 columns, there and back, over 1023 + 15 boundaries in a row
+        hops = 2 * (1023 + 15) * 2 * 2048 * 6144
+        self.assertAlmostEqual(hops / 8.13177e9, with_them["parts_s"]["pp"], delta=1e-6)
+        self.assertGreater(abs(without["parts_s"]["pp"] - with_them["parts_s"]["pp"]), 1e-3)
+        self.write("p2p.json", '{\n    "pp_size_2": 7.6,\n    "pp_size_4": -8\n}')
+        self.assertIn("p2p.json:3: pp_size_4 must be in 1e-06..1e+06, not -8", self.run_it("--gpus", "16", "--galvatron", "p2p.json", expect=1))
+        self.write("p2p.json", '{"sp_size_2": 7.6}')
+        self.assertIn('p2p.json:1: "sp_size_2" is none of', self.run_it("--gpus", "16", "--galvatron", "p2p.json", expect=1))
+
     def test_bytes_as_objective(self):
         h, layers = 256, 8
         self.write("job.yaml", "version: 1\nname: tiny\ntensors:\n" +
@@ -464,6 +489,10 @@ class Advise(unittest.TestCase):
         self.assertIn("profile.yaml:3: node_bytes_s must be in", self.run_it("--gpus", "8", expect=1))
         self.write("profile.yaml", PROFILE.replace("links", "linsk"))
         self.assertIn('did you mean "links"?', self.run_it("--gpus", "8", expect=1))
+        for row, line in (("step_s: 1", "the measured step of tp=5,pp=1,dp=4,micro_batch=1: tp=5 does not divide 48 heads"),
+                          ("peak_bytes: 1e9", "the measured peak of tp=5,pp=1,dp=4,micro_batch=1: tp=5 does not divide 48 heads")):
+            self.write("profile.yaml", PROFILE + f'measured: [{{config: "tp=5,dp=4,micro_batch=1,global_batch=1024", {row}}}]\n')
+            self.assertIn(line, self.run_it("--gpus", "8", expect=1))
         self.write("profile.yaml", PROFILE)
         self.write("job.yaml", JOB.replace("heads: 48", "heads: 48, kv_heads: 7"))
         self.assertIn("kv_heads is 7", self.run_it("--gpus", "8", expect=1))

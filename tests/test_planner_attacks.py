@@ -185,6 +185,8 @@ class Attacks(harness.Case):
             cases += [GOOD.replace("nodes: 2", f"nodes: {bad}") for bad in ("-2", "0", "1e99", "2.5")]
             cases += [GOOD.replace("devices_per_node: 2", f"devices_per_node: {bad}") for bad in ("0", "-2", "1e12")]
             cases += [GOOD + f"groups: [{{size: {s}, stride: {k}, bytes_s: {b}}}]\n" for s, k, b in ((0, 1, 1e9), (2, -1, 1e9), (2, 1, "-1e9"))]
+            cases += [GOOD + f"hops: [{{size: {s}, stride: {k}, bytes_s: {b}}}]\n" for s, k, b in ((1, 1, 1e9), (2, 0, 1e9), (2, 1, 0))]
+            cases += [GOOD + f"overlap: {o}\n" for o in ("0", "0.5", "-1", ".nan", "1e9", "[]")]
             cases += [GOOD + f"measured: [{{config: \"tp=2\", step_s: {s}}}]\n" for s in ("0", "-1", ".nan")]
             cases += ["", "\n", "- 1\n", "\t", "a: b: c", "x" * (300 << 10), GOOD + "\0more", "[" * 5000]
             for text in cases:

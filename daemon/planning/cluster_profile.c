@@ -149,6 +149,13 @@ static int take_pairs(struct ptc_profile_doc *doc, const struct ptc_planning_lin
 	return 0;
 }
 
+/* Each daemon that sees the time grow asks its jobs (measuring.c). Daemons' clocks differ, so it never goes back. */
+static void note_changed(struct ptc_profile_doc *doc, const struct ptc_link_changes *changed, int64_t now_ms)
+{
+	if (changed->n)
+		doc->changed_ms = PTC_MAX(now_ms, doc->changed_ms + 1);
+}
+
 struct putting {
 	const char *profile;
 	const struct ptc_planning_links_found *found;
@@ -176,6 +183,7 @@ static int put_parts(void *arg, struct ptc_profile_doc *doc, bool *ret_write, st
 	if (ptc_links_changed(&doc->pairs, a->found->pairs, &a->changed) != 0 ||
 	    take_pairs(doc, a->found, a->now_ms) != 0)
 		return ptc_nomem(err);
+	note_changed(doc, &a->changed, a->now_ms);
 	return 0;
 }
 
@@ -256,8 +264,8 @@ static int see(void *arg, struct ptc_profile_doc *doc, bool *ret_write, struct p
 	a->changed = (struct ptc_link_changes){ 0 };
 	if (ptc_links_saw(&doc->pairs, a->uses, a->n, &a->changed, ret_write) != 0)
 		return ptc_nomem(err);
-	if (*ret_write && a->changed.n)
-		doc->changed_ms = ptc_sys_realtime_ms();
+	if (*ret_write)
+		note_changed(doc, &a->changed, ptc_sys_realtime_ms());
 	return 0;
 }
 

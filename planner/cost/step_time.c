@@ -7,9 +7,6 @@
 
 #include <math.h>
 
-/* Galvatron's measured slowdown of computing beside communication: 1.1256. */
-#define OVERLAP_COST 0.1256
-
 uint32_t ptc_cost_micro_batches(const struct ptc_work *w, const struct ptc_cand *c)
 {
 	uint64_t once = (uint64_t)c->micro_batch * c->dp;
@@ -33,15 +30,21 @@ static double ring_seconds(const struct ptc_work *w, uint32_t size, uint32_t str
 }
 
 /* Handing activations on, and gradients back, for one micro-batch at one boundary. Across nodes each
- * rank of tp sends its share (scatter-gather), so that a node sends per_node/tp tensors. */
+ * rank of tp sends its share (scatter-gather), so that a node sends per_node/tp tensors. A measured hop is from one
+ * device to the next; its time contains the latency. */
 static double boundary_seconds(const struct ptc_work *w, const struct ptc_cand *c, const struct ptc_pipe *p)
 {
 	const struct ptc_cluster_profile *n = w->cluster;
 	const double *v = w->coefs.v;
+	uint32_t devices = ptc_cand_devices(c);
+	bool crosses = devices > n->per_node;
+	double measured = ptc_cluster_hop(n, c->pp, devices / c->pp) * v[crosses ? PTC_COEF_NODE : PTC_COEF_INTRA];
 
 	if (c->pp == 1)
 		return 0;
-	if (ptc_cand_devices(c) <= n->per_node)
+	if (measured > 0)
+		return 2 * p->boundary_bytes / (crosses ? c->tp : 1) / measured;
+	if (!crosses)
 		return 2 * (p->boundary_bytes / (n->intra_bytes_s * v[PTC_COEF_INTRA]) +
 			    n->intra_latency_s * v[PTC_COEF_INTRA_LATENCY]);
 	return 2 * (p->boundary_bytes * PTC_MAX(1.0, (double)n->per_node / c->tp) /
@@ -112,8 +115,9 @@ void ptc_cost_time(const struct ptc_work *w, const struct ptc_cand *c, const str
 	ret->dp_s = 0;
 	if (c->zero == 3) { /* beside the computing of each micro-batch, as far as there is some */
 		double g = gather_seconds(w, c, p);
+		double slower = (w->cluster->overlap > 0 ? w->cluster->overlap : PTC_OVERLAP_DEFAULT) - 1;
 
-		ret->dp_s = m * (PTC_MAX(0.0, g - busiest) + OVERLAP_COST * PTC_MIN(g, busiest)) * PTC_MIN(1.0, dp);
+		ret->dp_s = m * (PTC_MAX(0.0, g - busiest) + slower * PTC_MIN(g, busiest)) * PTC_MIN(1.0, dp);
 	} else {
 		ret->dp_s = dp * gradient_seconds(w, c, p);
 	}

@@ -71,17 +71,17 @@ static int check_rows(const struct ptc_fit_row *rows, size_t n, struct ptc_error
 	if (n > PTC_FIT_MAX_ROWS)
 		return ptc_error_set(err, PTC_ELIMIT, "calibration: more than %d measured steps", PTC_FIT_MAX_ROWS);
 	for (size_t i = 0; i < n; i++) {
+		char text[PTC_CAND_TEXT_MAX];
 		struct ptc_estimate e;
 		int rc = ptc_estimate(rows[i].work, &rows[i].cand, &e, err);
 
+		ptc_cand_format(&rows[i].cand, text);
 		if (rc)
-			return ptc_error_wrap(err, "calibration: measured step %zu", i);
+			return ptc_error_wrap(err, "the measured step of %s", text);
 		if (!isfinite(rows[i].noise) || rows[i].noise < 0)
-			return ptc_error_set(err, PTC_EINVAL, "calibration: the noise of measured step %zu is negative",
-					     i);
+			return ptc_error_set(err, PTC_EINVAL, "the noise of the measured step of %s is negative", text);
 		if (!isfinite(rows[i].step_s) || rows[i].step_s <= 0)
-			return ptc_error_set(err, PTC_EINVAL, "calibration: measured step %zu is not a positive time",
-					     i);
+			return ptc_error_set(err, PTC_EINVAL, "the measured step of %s is not a positive time", text);
 	}
 	return 0;
 }

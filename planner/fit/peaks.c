@@ -32,16 +32,18 @@ int ptc_fit_peaks(const struct ptc_peak_row *rows, size_t n, struct ptc_memory_r
 
 	for (size_t i = 0; i < n; i++) {
 		struct ptc_work w = *rows[i].work;
+		char text[PTC_CAND_TEXT_MAX];
 		struct ptc_estimate e;
 		int rc;
 
 		w.memory = *rules;
 		w.memory.activations = 1;
 		rc = ptc_estimate(&w, &rows[i].cand, &e, err);
+		ptc_cand_format(&rows[i].cand, text);
 		if (rc)
-			return ptc_error_wrap(err, "measured peak %zu", i);
+			return ptc_error_wrap(err, "the measured peak of %s", text);
 		if (!isfinite(rows[i].peak_bytes) || rows[i].peak_bytes <= 0)
-			return ptc_error_set(err, PTC_EINVAL, "measured peak %zu is not a positive number", i);
+			return ptc_error_set(err, PTC_EINVAL, "the measured peak of %s is not a positive number", text);
 		add_peak(&e, e.state_bytes, rows[i].peak_bytes, &s);
 	}
 	if (!n)

@@ -67,5 +67,6 @@ int ptc_plan_profile_read(const struct ptc_doc *doc, struct ptc_plan_profile *re
 int ptc_plan_profile_read_with(const struct ptc_doc *doc, const struct ptc_plan_devices *known, enum ptc_math dtype,
 			       struct ptc_plan_profile *ret, struct ptc_error *err);
 void ptc_plan_profile_done(struct ptc_plan_profile *p);
-/* Reads Galvatron's allreduce_bandwidth_*.json, in GB/s, for all of c's devices; adds its groups to c. */
+/* Reads a file of Galvatron's hardware profile of all of c's devices, and adds it to c: groups of
+ * allreduce_bandwidth_*.json, hops of p2p_bandwidth_*.json, or the overlap of overlap_coefficient.json. */
 int ptc_plan_galvatron_read(const struct ptc_doc *doc, struct ptc_cluster_profile *c, struct ptc_error *err);

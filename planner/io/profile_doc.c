@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A cluster's profile: devices by kind, links, measured groups, measured steps. Fails on numbers that are missing,
- * negative or contradict each other, with their place. */
+/* A cluster's profile: devices by kind, links, measured groups and hops, measured steps. Fails on numbers that are
+ * missing, negative or contradict each other, with their place. */
 #include "planner/io/plan_doc.h"
 
 #include "base/alloc.h"
@@ -78,15 +78,29 @@ static int read_device(struct reader *r, const struct ptc_doc_node *node)
 	return rc ? rc : ptc_doc_read(r->doc, node, "devices", rows, PTC_ARRAY_LEN(rows), r->err);
 }
 
-static int read_group(struct reader *r, const struct ptc_doc_node *node)
+static int read_measured_group(struct reader *r, const struct ptc_doc_node *node, const char *list,
+			       struct ptc_measured_group *g)
 {
-	struct ptc_measured_group *g = &r->p->cluster.groups[r->p->cluster.ngroups++];
 	const struct ptc_doc_row rows[] = { { "size", PTC_DOC_COUNT, &g->size, 2, 1u << 17 },
 					    { "stride", PTC_DOC_COUNT, &g->stride, 1, 1u << 17 },
 					    { "bytes_s", PTC_DOC_REAL, &g->bytes_s, 1, 1e15 } };
 
 	g->stride = 1;
-	return ptc_doc_read(r->doc, node, "groups", rows, PTC_ARRAY_LEN(rows), r->err);
+	return ptc_doc_read(r->doc, node, list, rows, PTC_ARRAY_LEN(rows), r->err);
+}
+
+static int read_group(struct reader *r, const struct ptc_doc_node *node)
+{
+	struct ptc_cluster_profile *c = &r->p->cluster;
+
+	return read_measured_group(r, node, "groups", &c->groups[c->ngroups++]);
+}
+
+static int read_hop(struct reader *r, const struct ptc_doc_node *node)
+{
+	struct ptc_cluster_profile *c = &r->p->cluster;
+
+	return read_measured_group(r, node, "hops", &c->hops[c->nhops++]);
 }
 
 static int read_measured(struct reader *r, const struct ptc_doc_node *node)
@@ -145,6 +159,8 @@ static int read_all(struct reader *r)
 					    { "devices", PTC_DOC_OTHER },
 					    { "links", PTC_DOC_OTHER },
 					    { "groups", PTC_DOC_OTHER },
+					    { "hops", PTC_DOC_OTHER },
+					    { "overlap", PTC_DOC_REAL, &p->cluster.overlap, 1, PTC_OVERLAP_MAX },
 					    { "measured", PTC_DOC_OTHER } };
 	int rc;
 
@@ -156,6 +172,8 @@ static int read_all(struct reader *r)
 		rc = read_links(r);
 	if (!rc)
 		rc = each(r, "groups", PTC_MEASURED_MAX_GROUPS, read_group);
+	if (!rc)
+		rc = each(r, "hops", PTC_MEASURED_MAX_GROUPS, read_hop);
 	list = rc ? NULL : ptc_doc_get(root, "measured");
 	if (list && list->n) {
 		p->measured = ptc_calloc(list->n, sizeof *p->measured);
@@ -191,37 +209,4 @@ void ptc_plan_profile_done(struct ptc_plan_profile *p)
 {
 	ptc_free(p->measured);
 	memset(p, 0, sizeof *p);
-}
-
-int ptc_plan_galvatron_read(const struct ptc_doc *doc, struct ptc_cluster_profile *c, struct ptc_error *err)
-{
-	uint32_t devices = ptc_cluster_profile_devices(c);
-
-	if (doc->root->kind != PTC_DOC_MAP || !doc->root->n)
-		return ptc_doc_error(doc, doc->root, err, PTC_EINVAL, "not a map of bandwidths");
-	for (const struct ptc_doc_node *n = doc->root->first; n; n = n->next) {
-		struct ptc_measured_group *g = &c->groups[c->ngroups];
-		unsigned size, neighbours;
-		int end = 0, rc;
-
-		if (sscanf(n->key, "allreduce_size_%5u_consec_%1u%n", &size, &neighbours, &end) != 2 || n->key[end] ||
-		    neighbours > 1)
-			return ptc_doc_error(
-				doc, n, err, PTC_EINVAL,
-				"\"%.60s\" is not a bandwidth of an all-reduce (allreduce_size_N_consec_0|1)", n->key);
-		if (size < 2 || size > devices || devices % size)
-			return ptc_doc_error(doc, n, err, PTC_EINVAL,
-					     "a group of %u does not divide the profile's %u devices", size, devices);
-		if (c->ngroups == PTC_MEASURED_MAX_GROUPS)
-			return ptc_doc_error(doc, n, err, PTC_ELIMIT, "more than %d groups", PTC_MEASURED_MAX_GROUPS);
-		rc = ptc_doc_read(doc, doc->root, NULL,
-				  &(struct ptc_doc_row){ n->key, PTC_DOC_REAL, &g->bytes_s, 1e-6, 1e6 }, 1, err);
-		if (rc)
-			return rc;
-		g->bytes_s *= 1e9;
-		g->size = size;
-		g->stride = neighbours ? 1 : devices / size;
-		c->ngroups++;
-	}
-	return 0;
 }

@@ -222,6 +222,7 @@ static void test_profile(void **state)
 	int64_t live = ptc_alloc_live();
 	struct ptc_doc doc = doc_of(
 		CLUSTER LINKS "groups: [{size: 8, stride: 2, bytes_s: 2.08e10}]\n"
+			      "hops: [{size: 4, stride: 4, bytes_s: 8.02132e9}]\noverlap: 1.25\n"
 			      "measured:\n- {config: \"tp=2,pp=2,dp=4,micro_batch=2,global_batch=64,recompute=full\", "
 			      "step_s: 1.25, peak_bytes: 3e10}\n");
 	struct ptc_plan_profile p;
@@ -232,6 +233,7 @@ static void test_profile(void **state)
 	assert_int_equal(ptc_cluster_profile_devices(&p.cluster), 16);
 	assert_true(p.cluster.kinds[0].flops == 312e12 && p.cluster.kinds[0].price_hour == 1.5);
 	assert_true(p.cluster.node_bytes_s == 8e10 && p.cluster.groups[0].bytes_s == 2.08e10);
+	assert_true(ptc_cluster_hop(&p.cluster, 4, 4) == 8.02132e9 && p.cluster.overlap == 1.25);
 	assert_int_equal(p.nmeasured, 1);
 	assert_int_equal(p.measured[0].cand.dp, 4);
 	assert_int_equal(p.measured[0].cand.recompute, PTC_RECOMPUTE_FULL);
@@ -362,6 +364,70 @@ static void test_galvatron(void **state)
 	assert_true(fabs(ptc_cluster_ring(&c, 8, 1).bytes_s / ptc_cluster_ring(&c, 8, 2).bytes_s - 7.4935) < 1e-3);
 	assert_true(ptc_cluster_ring(&c, 2, 8).bytes_s == 8.13007e9);
 	ptc_doc_done(&doc);
+	doc = doc_of("{\"pp_size_2\":7.65998,\"pp_size_4\":8.02132,\"pp_size_8\":8.76278,\"pp_size_16\":8.13177}");
+	assert_int_equal(ptc_plan_galvatron_read(&doc, &c, &err), 0);
+	assert_true(c.ngroups == 5 && c.nhops == 4);
+	assert_true(ptc_cluster_hop(&c, 2, 8) == 7.65998e9 && ptc_cluster_hop(&c, 8, 2) == 8.76278e9);
+	assert_true(ptc_cluster_hop(&c, 2, 1) == 0);
+	ptc_doc_done(&doc);
+	doc = doc_of("{\"overlap_coe\": 1.125552573612729}");
+	assert_int_equal(ptc_plan_galvatron_read(&doc, &c, &err), 0);
+	assert_true(c.overlap == 1.125552573612729 && ptc_cluster_profile_check(&c, &err) == 0);
+	ptc_doc_done(&doc);
+}
+
+/* One clear line each, and nothing of the wrong entry is taken. */
+static void test_bad_galvatron(void **state)
+{
+	static const struct {
+		const char *text, *line;
+	} wrong[] = {
+		{ "{\"pp_size_3\":1}", "file:1: a pipeline of 3 does not divide the profile's 16 devices" },
+		{ "{\"pp_size_1\":1}", "file:1: a pipeline of 1 does not divide" },
+		{ "{\"pp_size_32\":1}", "file:1: a pipeline of 32 does not divide" },
+		{ "{\"pp_size_99999999999\":1}", "file:1: \"pp_size_99999999999\" is none of" },
+		{ "{\"pp_size_-2\":1}", "file:1: \"pp_size_-2\" is none of" },
+		{ "{\"pp_size_2\":0}", "file:1: pp_size_2 must be in 1e-06..1e+06, not 0" },
+		{ "{\"pp_size_2\":-7.6}", "file:1: pp_size_2 must be in 1e-06..1e+06, not -7.6" },
+		{ "{\"pp_size_2\":\"fast\"}", "file:1: pp_size_2" },
+		{ "{\"overlap_coe\":0.9}", "file:1: overlap_coe must be in 1..100, not 0.9" },
+		{ "{\"overlap_coe\":-1}", "file:1: overlap_coe must be in 1..100, not -1" },
+		{ "{\"overlap_coe\":[1]}", "file:1: overlap_coe" },
+		{ "{\"allreduce_size_8_1MB_time\":0.07}", "is none of allreduce_size_N_consec_0|1, pp_size_N" },
+		{ "[1]", "file:1: not a map of measured numbers" },
+		{ "{}", "file:1: not a map of measured numbers" },
+	};
+	struct ptc_cluster_profile c = { .per_node = 8, .nkinds = 1, .kinds = { { .nodes = 2 } } };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(wrong); i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_doc doc = doc_of(wrong[i].text);
+
+		expect_line(ptc_plan_galvatron_read(&doc, &c, &err), &err, wrong[i].line);
+		ptc_doc_done(&doc);
+		assert_true(!c.ngroups && !c.nhops && c.overlap == 0);
+	}
+	for (uint32_t i = 0; i < PTC_MEASURED_MAX_GROUPS; i++) {
+		struct ptc_doc doc = doc_of("{\"pp_size_2\":1}");
+
+		assert_int_equal(ptc_plan_galvatron_read(&doc, &c, NULL), 0);
+		ptc_doc_done(&doc);
+	}
+	{
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_doc doc = doc_of("{\"pp_size_2\":1}");
+
+		expect_line(ptc_plan_galvatron_read(&doc, &c, &err), &err, "more than 64 of one kind");
+		ptc_doc_done(&doc);
+	}
+}
+
+static void test_galvatron_groups(void **state)
+{
+	struct ptc_cluster_profile c = { .per_node = 8, .nkinds = 1, .kinds = { { .nodes = 2 } } };
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_doc doc;
+
 	doc = doc_of("{\"allreduce_size_3_consec_1\":44.682}");
 	expect_line(ptc_plan_galvatron_read(&doc, &c, &err), &err,
 		    "file:1: a group of 3 does not divide the profile's 16 devices");
@@ -416,6 +482,8 @@ int main(void)
 		cmocka_unit_test(test_encoder),
 		cmocka_unit_test(test_bad_devices),
 		cmocka_unit_test(test_galvatron),
+		cmocka_unit_test(test_bad_galvatron),
+		cmocka_unit_test(test_galvatron_groups),
 		cmocka_unit_test(test_space),
 	};
 

@@ -12,8 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define REPLAN_MS 60000
-
 struct up_nodes {
 	struct ptc_daemon *d;
 	struct ptc_link_node *v;
@@ -70,71 +68,6 @@ static void tell(const struct up_nodes *u, const struct ptc_link_changes *change
 			  changed->n, worst->from, worst->to, worst->is / 1e9, worst->was / 1e9);
 }
 
-/* ---- replan ---- */
-
-static bool wants_replan(struct ptc_daemon *d, const struct ptc_target *t)
-{
-	const struct ptc_job_desc *desc;
-	void *ref;
-	bool yes;
-
-	if (!t->has_record || t->record.run != PTC_RUN_LIVE ||
-	    ptc_specs_get(d->docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, NULL) != 0)
-		return false;
-	yes = desc->replan_on_links;
-	ptc_specs_release(ref);
-	return yes;
-}
-
-/* Asks the job's controller for a resize to as many devices as the job has; the first answer says whether it is made.
- */
-static int ask_controller(struct ptc_daemon *d, const struct ptc_target *t, uint32_t gpus, struct ptc_error *err)
-{
-	Ptc__V1__ResizeRequest req = PTC__V1__RESIZE_REQUEST__INIT;
-	const struct ptc_rpc_meta root = { "ptc-uid", "0" };
-	struct ptc_rpc_channel *channel;
-	struct ptc_rpc_message *m = NULL;
-	struct ptc_rpc_stream *s = NULL;
-	void *data = NULL;
-	size_t len = 0;
-	int rc = ptc_channels_get(d->channels, t->controller, t->address, false, 0, &channel, err);
-
-	req.version = PTC_WIRE_VERSION;
-	req.job = (char *)(uintptr_t)t->meta.uuid; /* packing only reads */
-	req.gpus = gpus;
-	if (rc == 0)
-		rc = ptc_pb_encode(&req.base, &data, &len, err);
-	if (rc == 0)
-		rc = ptc_rpc_stream_open(channel, "/ptc.v1.Control/Resize", REPLAN_MS, &root, 1, &s, err);
-	if (rc == 0)
-		rc = ptc_rpc_stream_send(s, &(struct ptc_rpc_part){ .data = data, .len = len }, 1, err);
-	if (rc == 0)
-		rc = ptc_rpc_stream_half_close(s, err);
-	if (rc == 0)
-		rc = ptc_rpc_stream_recv(s, &m, err);
-	if (rc == 0)
-		ptc_rpc_message_done(m);
-	ptc_rpc_stream_free(s); /* the switch is the controller's */
-	ptc_free(data);
-	return rc;
-}
-
-static void replan(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *uuid)
-{
-	struct ptc_error err = PTC_ERROR_INIT;
-	struct ptc_target t;
-	struct ptc_view v;
-	uint32_t world;
-
-	if (ptc_api_find(d, call, uuid, &t, NULL) != 0 || !wants_replan(d, &t) ||
-	    ptc_api_view(d, &t, false, true, &v, NULL) != 0)
-		return;
-	world = v.from.world;
-	ptc_view_done(&v);
-	if (ask_controller(d, &t, world, &err) != 0)
-		ptc_event(d->cluster, uuid, "links", "no new plan: %s", err.text);
-}
-
 /* ---- measuring ---- */
 
 struct answer {
@@ -170,7 +103,7 @@ static int measure_locked(struct ptc_daemon *d, const struct up_nodes *u, struct
 	return rc;
 }
 
-static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, struct answer *ret, struct ptc_error *err)
+static int measure(struct ptc_daemon *d, struct answer *ret, struct ptc_error *err)
 {
 	static atomic_bool busy;
 	struct up_nodes u = { .d = d };
@@ -187,8 +120,6 @@ static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, struct answe
 		rc = measure_locked(d, &u, ret, err);
 	if (rc == 0)
 		tell(&u, &ret->changed);
-	for (size_t i = 0; rc == 0 && ret->changed.n && i < u.njobs; i++)
-		replan(d, call, u.jobs[i]);
 	ptc_free(u.all);
 	ptc_free(u.v);
 	ptc_free(u.jobs);
@@ -204,7 +135,7 @@ static int act(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__P
 	if (ptc_api_uid(call) != 0)
 		return ptc_error_set(err, PTC_EPERM, "only root may measure links or store a profile");
 	if (strcmp(req->action, "measure") == 0)
-		return measure(d, call, ret, err);
+		return measure(d, ret, err);
 	if (strcmp(req->action, "set") != 0)
 		return ptc_error_set(err, PTC_EINVAL, "action is show, measure or set, not \"%.40s\"", req->action);
 	return ptc_planning_profile_put(d->controllers.planning, req->text, NULL, &ret->doc, &ret->changed, err);

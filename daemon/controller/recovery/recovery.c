@@ -714,7 +714,7 @@ static void grow(struct ptc_controller *ctl)
 	struct ptc_recovery *r = &ctl->recovery;
 
 	ptc_growth_note(ctl);
-	if (r->replan && ptc_growth_rests(ctl)) {
+	if (r->replan && !r->planning && ptc_growth_rests(ctl)) {
 		r->replan = false;
 		ptc_growth_replan(ctl);
 		return;

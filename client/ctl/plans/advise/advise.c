@@ -26,7 +26,9 @@ static const struct ctl_option options[] = {
 	{ "profile", "FILE", "devices, links and measured steps (docs/planner.md)" },
 	{ "devices", "FILE",
 	  "devices by name, with peaks by data type and prices (deploy/devices.yaml); they replace built-in ones" },
-	{ "allreduce", "FILE", "add Galvatron's allreduce_bandwidth_*.json, for all of the profile's devices" },
+	{ "galvatron", "FILE",
+	  "add a file of Galvatron's hardware profile, for all of the profile's devices: allreduce_bandwidth_*.json, "
+	  "p2p_bandwidth_*.json or overlap_coefficient.json; once for each file" },
 	{ "layout", "FILE",
 	  "with -f: a file of ptcctl probe -o, with what a live job's ranks hold; one for each configuration, --now "
 	  "too" },
@@ -164,9 +166,10 @@ static int read_devices(const struct ctl *c, struct ptc_plan_devices *ret, struc
 
 static int read_profile(const struct ctl *c, struct ctl_advice *a, struct ptc_error *err)
 {
-	const char *allreduce = ctl_option(c, "allreduce");
 	static struct ptc_plan_devices known; /* one thread; too large for a stack */
+	const char *file;
 	struct ptc_doc doc;
+	size_t at = 0;
 	int rc = read_devices(c, &known, err);
 
 	if (!rc)
@@ -175,13 +178,13 @@ static int read_profile(const struct ctl *c, struct ctl_advice *a, struct ptc_er
 		return rc;
 	rc = ptc_plan_profile_read_with(&doc, &known, a->work.dtype, &a->profile, err);
 	ptc_doc_done(&doc);
-	if (rc || !allreduce)
-		return rc;
-	rc = read_doc(allreduce, &doc, err);
-	if (rc)
-		return rc;
-	rc = ptc_plan_galvatron_read(&doc, &a->profile.cluster, err);
-	ptc_doc_done(&doc);
+	while (!rc && (file = ctl_option_next(c, "galvatron", &at))) {
+		rc = read_doc(file, &doc, err);
+		if (rc)
+			return rc;
+		rc = ptc_plan_galvatron_read(&doc, &a->profile.cluster, err);
+		ptc_doc_done(&doc);
+	}
 	return rc;
 }
 

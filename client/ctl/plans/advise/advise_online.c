@@ -113,7 +113,7 @@ static int take_range(const struct ctl *c, uint32_t *ret_first, uint32_t *ret_la
 /* The first option that only makes sense with -f. */
 static const char *stray(const struct ctl *c)
 {
-	static const char *const names[] = { "profile", "allreduce", "now", "pause" };
+	static const char *const names[] = { "profile", "galvatron", "now", "pause" };
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(names); i++)
 		if (ctl_option(c, names[i]))
