@@ -23,6 +23,7 @@ RULES = [{"match": "h.*", "split": {"axis": "tp", "dim": 0}}, {"match": "*"}]
 HERE = os.path.dirname(os.path.abspath(__file__))
 STRANGER = 65534  # a user whom every machine has, "nobody"
 AS_STRANGER = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups", "--"]
+AT_ONCE = 4  # of daemon/controller/archiving
 NO_TORCH = {"F4", "F6_E2M3", "F6_E3M2"}
 
 
@@ -373,6 +374,32 @@ class Archive(harness.Case):
             other.resize("tp=2")
             self.wait_archived(c, other)
             mount.process.send_signal(signal.SIGCONT)
+            mount.stop()
+
+    @harness.skip_unless_root
+    @unittest.skipUnless(CAN_MOUNT, "FUSE cannot be mounted here")
+    def test_shares_of_users(self):
+        """A user whose share does not answer has as many processes waiting there as a node starts: another user's job is archived."""
+        os.mkdir(self.path("archive"), 0o700)
+        os.chown(self.path("archive"), STRANGER, STRANGER)
+        with self.cluster(nodes=1, devices=2) as c:
+            mount = Mount(self, c)
+            hung = [self.kept(c, {"dir": mount.path("archive")}, f"hung-{i}") for i in range(AT_ONCE + 1)]
+            for job in hung:
+                job.create()
+            mount.process.send_signal(signal.SIGSTOP)
+            for job in hung:
+                c.ptcctl(*job.import_args("tp=2"))
+            wait_for(lambda: len(self.writers(c)) >= AT_ONCE, 60 * PATIENCE, "rounds that hang")
+            other = self.kept(c, {}, "writes")
+            for args in (("job", "create", "-f", other.yaml), other.import_args("tp=1")):
+                c.ptcctl(*args, prefix=AS_STRANGER)
+            self.wait_archived(c, other)
+            self.assertEqual(AT_ONCE, len(self.writers(c)), "the other jobs of the first user wait for each other")
+            mount.process.send_signal(signal.SIGCONT)
+            for job in hung:
+                job.delete(timeout_s=60 * PATIENCE)
+            wait_for(lambda: not self.writers(c), 60 * PATIENCE, "the end of the processes that hung", 0.1)
             mount.stop()
 
     @harness.skip_unless_root
