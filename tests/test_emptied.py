@@ -198,6 +198,30 @@ class Live(Emptied):
                 self.assertEqual("dp=2", after["config"])
             self.check_end(c, job)
 
+    @harness.labels("repeats")
+    def test_ranks_outlive_chunks(self):
+        """A ptcd comes back without the job's chunks, and its ranks train on. They have all that a snapshot needs, so the next one is
+        made in new chunks, and counts there."""
+        with self.cluster(nodes=2, devices=1) as c:
+            job = live.Job(c, self.path("job"), together="hang", data="100000,7,8,4", grace="2s", run={"snapshot_every": 1 << 40})
+            job.run("dp=2")
+            job.wait_step(3)
+            job.do("snapshot")
+            before = self.trains(c, job)
+            self.empty(c, "n1")
+            c.start_node(c.nodes["n1"])
+            c.wait_nodes(["n1"])
+            wait_for(lambda: job.do("snapshot", check=False).returncode == 0, 60 * PATIENCE, "a snapshot of ranks that have outlived chunks", 0.3)
+            after = self.trains(c, job)
+            self.assertGreater(after["step"], before["step"])
+            self.assertEqual(before["run"]["incarnation"], after["run"]["incarnation"])
+            self.assertNotIn("absent", after)
+            c.ptcctl("verify", job.name)
+            job.check_state(self, after["step"], self.path("state"))
+            self.assertEqual([], self.events(c, job, "recovering", "failed"))
+            self.resized(job, "dp=1")
+            self.check_end(c, job)
+
 
 if __name__ == "__main__":
     unittest.main()

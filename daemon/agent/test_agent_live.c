@@ -1572,6 +1572,47 @@ static void test_again(void **state)
 	live_down(l);
 }
 
+static bool chunks_gone(struct live *l, uint32_t node)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	unsigned n = 0;
+
+	return ptc_store_tables(l->w.nodes[node].store, UUID, count_tables, &n, &err) == PTC_ELOST;
+}
+
+/* Chunks are gone, and ranks have outlived them: what these have becomes a table in new ones. */
+static void test_chunks_gone(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__PullReply *reply;
+	char chunks[240];
+	struct live *l;
+	struct cut *c;
+
+	rng = seed + 21;
+	l = live_up(false);
+	c = replicas(l);
+	capture_all(l, &c->gen, 5, 7, 1, false);
+	capture_all(l, &c->gen, 6, 7, 2, false);
+	assert_int_equal(tables(l, 0), 2); /* chunks that are there stay */
+	snprintf(chunks, sizeof(chunks), "%s/chunks/" UUID, l->w.nodes[0].dir);
+	node_down(&l->w, &l->w.nodes[0]);
+	OK(ptc_sys_remove_tree(chunks, "test.remove", &err));
+	node_up(&l->w, &l->w.nodes[0]);
+	assert_true(chunks_gone(l, 0));
+	/* ranks that do not wait there have nothing to give, and the store stays as it is */
+	assert_int_equal(do_capture(l, 0, &c->gen, 7, 8, 3, false, &reply, &err), PTC_ESTATE);
+	assert_true(chunks_gone(l, 0));
+	capture_all(l, &c->gen, 7, 7, 3, false);
+	assert_int_equal(tables(l, 0), 1);
+	/* the same request once more finds that table */
+	capture_all(l, &c->gen, 7, 7, 3, false);
+	assert_int_equal(tables(l, 0), 1);
+	capture_all(l, &c->gen, 8, 7, 4, false);
+	assert_int_equal(tables(l, 0), 2);
+	live_down(l);
+}
+
 static void test_memory(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -2016,27 +2057,17 @@ static void test_log(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_switches),
-		cmocka_unit_test(test_replicas_differ),
-		cmocka_unit_test(test_primary),
-		cmocka_unit_test(test_primary_elsewhere),
-		cmocka_unit_test(test_primary_never),
-		cmocka_unit_test(test_max),
-		cmocka_unit_test(test_max_again),
-		cmocka_unit_test(test_max_never),
-		cmocka_unit_test(test_max_of_none),
-		cmocka_unit_test(test_max_memory),
-		cmocka_unit_test(test_again),
-		cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_staged),
-		cmocka_unit_test(test_revive),
-		cmocka_unit_test(test_built_and_gone),
-		cmocka_unit_test(test_fresh_node),
-		cmocka_unit_test(test_overtaken),
-		cmocka_unit_test(test_waited_for),
-		cmocka_unit_test(test_streams),
-		cmocka_unit_test(test_log),
-		cmocka_unit_test(test_read_for_nothing),
+		cmocka_unit_test(test_switches),      cmocka_unit_test(test_replicas_differ),
+		cmocka_unit_test(test_primary),       cmocka_unit_test(test_primary_elsewhere),
+		cmocka_unit_test(test_primary_never), cmocka_unit_test(test_max),
+		cmocka_unit_test(test_max_again),     cmocka_unit_test(test_max_never),
+		cmocka_unit_test(test_max_of_none),   cmocka_unit_test(test_max_memory),
+		cmocka_unit_test(test_again),         cmocka_unit_test(test_chunks_gone),
+		cmocka_unit_test(test_memory),        cmocka_unit_test(test_staged),
+		cmocka_unit_test(test_revive),        cmocka_unit_test(test_built_and_gone),
+		cmocka_unit_test(test_fresh_node),    cmocka_unit_test(test_overtaken),
+		cmocka_unit_test(test_waited_for),    cmocka_unit_test(test_streams),
+		cmocka_unit_test(test_log),           cmocka_unit_test(test_read_for_nothing),
 	};
 	const char *c = getenv("PTC_CASES");
 	int rc;

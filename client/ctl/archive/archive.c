@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 struct entry {
 	char *name;
@@ -110,6 +111,17 @@ static void list_done(struct archive *a)
 
 /* ---- the lock and the marker ---- */
 
+/* One text for each cause, whatever call finds it and whichever of several numbers the file system gives it. */
+static int cannot_write(const struct archive *a, int e, struct ptc_error *err)
+{
+	if (e == EPERM)
+		e = EACCES;
+	if (e == ENOSYS || e == EOPNOTSUPP)
+		e = EROFS;
+	return ptc_error_errno(err, e, "uid %u cannot write to the archive's directory %s", (unsigned)geteuid(),
+			       a->round->dir);
+}
+
 static int lock(struct archive *a, struct ptc_error *err)
 {
 	ptc_auto_free char *path = ptc_asprintf("%s/%s.lock", a->round->dir, a->round->name);
@@ -117,10 +129,10 @@ static int lock(struct archive *a, struct ptc_error *err)
 	if (!path)
 		return ptc_nomem(err);
 	if (mkdir(a->round->dir, 0777) && errno != EEXIST)
-		return ptc_error_errno(err, errno, "cannot create the directory %s", a->round->dir);
+		return cannot_write(a, errno, err);
 	a->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
 	if (a->lock < 0)
-		return ptc_error_errno(err, errno, "%s", path);
+		return cannot_write(a, errno, err);
 	if (!flock(a->lock, LOCK_EX | LOCK_NB))
 		return 0;
 	if (errno == EWOULDBLOCK)

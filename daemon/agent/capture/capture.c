@@ -9,6 +9,8 @@
  * Ranks that have copied their memory themselves (copy: fast) go on before all that. Those whose device memory was
  * copied on the device (copy: async) go on once their host memory is copied.
  *
+ * If the job's chunks are gone here, the ranks have outlived them, and the table is made in new ones.
+ *
  * Failure modes: ranks do not wait at that step (PTC_ESTATE); they have declared another layout, or a dtype without a
  * greatest value (PTC_ELAYOUT); memory is short (PTC_ENOSPC, before anything is copied); replicas differ (PTC_EDIGEST
  * naming tensor and ranks); a rank dies meanwhile (the error of reading its memory). The begun table is dropped then.
@@ -276,13 +278,31 @@ static int drop(struct ptc_capture *c, struct ptc_error *err)
 	return rc ? rc : ptc_agent_parts_drop(c->agent, c->key.uuid, err);
 }
 
+/* Where the job's chunks cannot be used, ranks have outlived them. They have all that this node's table needs, and
+ * nothing else that was there can be read: new chunks take their place. */
+static int drop_or_begin_anew(struct ptc_capture *c, struct ptc_error *err)
+{
+	struct ptc_error why = PTC_ERROR_INIT;
+	int rc = drop(c, &why);
+
+	if (rc != PTC_ELOST && rc != PTC_ECORRUPT)
+		return rc ? ptc_error_set(err, rc, "%s", why.text) : 0;
+	rc = ptc_store_job_anew(c->agent->env.store, c->key.uuid, err);
+	if (rc == 0)
+		rc = drop(c, err);
+	if (rc == 0)
+		ptc_warn("agent", "%s; its ranks have outlived them, and their snapshot begins with new ones",
+			 why.text);
+	return rc;
+}
+
 /* Nothing is believed that may be there; all is reserved before anything is copied. */
 static int reserve(struct ptc_capture *c, struct ptc_error *err)
 {
 	struct ptc_store_box *boxes = ptc_reallocarray(NULL, c->needs->n ? c->needs->n : 1, sizeof *boxes);
 	int64_t new_bytes = 0;
 	size_t n = 0;
-	int rc = boxes ? drop(c, err) : ptc_nomem(err);
+	int rc = boxes ? drop_or_begin_anew(c, err) : ptc_nomem(err);
 
 	for (size_t i = 0; !rc && i < c->needs->n; i++)
 		if (!ptc_box_empty(&c->needs->v[i].box))

@@ -20,14 +20,15 @@
 
 #define RETRY_NS   INT64_C(2000000000) /* doubled with each failure ... */
 #define RETRY_MAX  9                   /* ... so many times: a quarter of an hour */
-#define AT_ONCE    4                   /* processes of a node, for all jobs that it controls */
+#define AT_ONCE    4                   /* processes of a node; more only as may_start() says */
 #define END_MS     10000               /* one that is not wanted: to remove what it has not finished */
 #define RESULT_MAX 4096
 
 struct ptc_archiver {
 	struct ptc_controller *ctl;
 	enum { REST, STARTING, RUNNING } phase;
-	bool none; /* the job has no archive */
+	struct ptc_archiver *next; /* among the busy ones */
+	bool none;                 /* the job has no archive */
 	char *dir;
 	/* what was archived last, as the process has said */
 	uint64_t generation, snapshot, step;
@@ -44,7 +45,38 @@ struct ptc_archiver {
 	size_t nout;
 };
 
-static unsigned running; /* [loop] processes of this node */
+/* ---- whose turn it is ---- */
+
+static struct ptc_archiver *busy; /* [loop] those that have a process, or start one */
+
+/* A directory that does not answer keeps its processes for ever, and one user may have many such. So a user who has no
+ * process may start one, however many others have. */
+static bool may_start(const struct ptc_archiver *a)
+{
+	size_t all = 0, own = 0;
+
+	for (const struct ptc_archiver *b = busy; b; b = b->next) {
+		all++;
+		own += b->ctl->meta.uid == a->ctl->meta.uid;
+	}
+	return all < AT_ONCE || !own;
+}
+
+static void be_busy(struct ptc_archiver *a)
+{
+	a->next = busy;
+	busy = a;
+}
+
+static void be_free(struct ptc_archiver *a)
+{
+	struct ptc_archiver **p = &busy;
+
+	while (*p != a)
+		p = &(*p)->next;
+	*p = a->next;
+	a->next = NULL;
+}
 
 /* ---- a process is started ---- */
 
@@ -152,11 +184,11 @@ static void started(void *arg)
 	ptc_free(a->dir);
 	a->dir = s->dir;
 	a->none = s->status == 0 && s->none;
+	if (s->status || a->none)
+		be_free(a);
 	if (s->status) {
-		running--;
 		fail(a, s->err.text);
 	} else if (a->none) {
-		running--;
 		rest(a, 0);
 	} else {
 		a->phase = RUNNING;
@@ -183,7 +215,7 @@ static void start(struct ptc_archiver *a)
 	a->phase = STARTING;
 	a->round_generation = ctl->record.generation;
 	a->round_snapshot = ctl->record.snapshot;
-	running++;
+	be_busy(a);
 	snprintf(lane, sizeof lane, "a/%s", ctl->uuid);
 	ptc_require(ptc_cluster_steps(ctl->all->cluster, lane, steps, started, s) == 0);
 }
@@ -222,7 +254,7 @@ void ptc_archiver_stop(struct ptc_controller *ctl)
 	n->child = a->child;
 	a->child = PTC_CHILD_NONE;
 	a->phase = REST;
-	running--;
+	be_free(a);
 	snprintf(lane, sizeof lane, "a/%s", ctl->uuid);
 	ptc_require(ptc_cluster_steps(ctl->all->cluster, lane, steps, ended, n) == 0);
 }
@@ -247,7 +279,7 @@ static void finish(struct ptc_archiver *a, int status)
 	hear(a);
 	ptc_close(&a->fd);
 	ptc_child_close(&a->child);
-	running--;
+	be_free(a);
 	if (a->nout)
 		ptc_json_load("what ptc-archive says", a->out, a->nout, &said, &err);
 	why = json_string_value(json_object_get(said, "error"));
@@ -297,9 +329,8 @@ void ptc_archiver_tick(struct ptc_controller *ctl)
 			finish(a, status);
 		return;
 	}
-	if (a->none || a->phase != REST || running >= AT_ONCE || ptc_sys_now_ns() < a->next_ns ||
-	    !ptc_controller_idle(ctl) ||
-	    (a->snapshot == ctl->record.snapshot && a->generation == ctl->record.generation))
+	if (a->none || a->phase != REST || ptc_sys_now_ns() < a->next_ns || !ptc_controller_idle(ctl) ||
+	    (a->snapshot == ctl->record.snapshot && a->generation == ctl->record.generation) || !may_start(a))
 		return;
 	start(a);
 }

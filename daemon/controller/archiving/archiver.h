@@ -9,6 +9,9 @@
  * says what is there already. When the controller goes, the process ends and removes what it has not finished; what a
  * kill leaves, the next round removes.
  *
+ * A node has few such processes at a time, but each user may have one: a share that hangs keeps only its owner's jobs
+ * waiting.
+ *
  * Failure modes: the process fails (an event; it is tried again, later each time), cannot be started, or ends without a
  * word (the same). Threads: the loop, but for the task that starts the process. */
 #pragma once
