@@ -92,9 +92,10 @@ bool ptc_link_sets_leave(const struct ptc_link_sets *s, bool *leave);
 
 /* The cluster's profile (docs/control.md, "profile"). Freed with ptc_profile_doc_done; one of zeros is fine. */
 struct ptc_profile_doc {
-	char *profile;                           /* as a file has it; NULL: nobody has put one in */
-	struct ptc_links pairs;                  /* measured */
-	int64_t set_ms, measured_ms, changed_ms; /* Unix time of either, and of the last change that was found; 0: never */
+	char *profile;          /* as a file has it; NULL: nobody has put one in */
+	struct ptc_links pairs; /* measured */
+	int64_t set_ms, measured_ms,
+		changed_ms; /* Unix time of either, and of the last change that was found; 0: never */
 };
 void ptc_profile_doc_done(struct ptc_profile_doc *d);
 /* Of a measurement (NULL: of none): links that differ from what they were, and those that could not be measured.
