@@ -396,24 +396,9 @@ static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_reque
 
 static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t nfrom, uint32_t *to)
 {
-	struct ptc_switch sw = {
-		.id = ctl->intent.id,
-		.kind = ctl->intent.kind,
-		.from_generation = ctl->intent.from_generation,
-		.from_snapshot = ctl->intent.from_snapshot,
-		.to_generation = ctl->intent.to_generation,
-		.to_snapshot = ctl->intent.to_snapshot,
-		.from_nodes = from,
-		.nfrom = nfrom,
-		.to_nodes = to,
-		.nto = (uint32_t)ctl->view.to.nnodes,
-		.run_from = ctl->intent.run_from,
-		.run_to = ctl->intent.run_to,
-		.stop = ctl->intent.stop,
-		.held = ctl->intent.held,
-		.stored = ctl->intent.source != 0,
-	};
+	struct ptc_switch sw = ptc_controller_switch(ctl, &ctl->intent, from, nfrom, to);
 
+	sw.stored = ctl->intent.source != 0;
 	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_SWITCH, .request = &sw });
 }
 

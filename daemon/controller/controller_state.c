@@ -168,6 +168,25 @@ uint32_t *ptc_controller_placed(struct ptc_controller *ctl, const struct ptc_int
 	return v;
 }
 
+struct ptc_switch ptc_controller_switch(const struct ptc_controller *ctl, const struct ptc_intent_doc *in,
+					uint32_t *from, uint32_t nfrom, uint32_t *to)
+{
+	return (struct ptc_switch){ .id = in->id,
+				    .kind = in->kind,
+				    .from_generation = in->from_generation,
+				    .from_snapshot = in->from_snapshot,
+				    .to_generation = in->to_generation,
+				    .to_snapshot = in->to_snapshot,
+				    .from_nodes = from,
+				    .nfrom = nfrom,
+				    .to_nodes = to,
+				    .nto = (uint32_t)ctl->view.to.nnodes,
+				    .run_from = in->run_from,
+				    .run_to = in->run_to,
+				    .stop = in->stop,
+				    .held = in->held };
+}
+
 const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl)
 {
 	bool rolled = ctl->view.to.world && ctl->record.generation == ctl->intent.to_generation;
