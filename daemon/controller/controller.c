@@ -396,24 +396,9 @@ static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_reque
 
 static void step_switch(struct ptc_controller *ctl, uint32_t *from, uint32_t nfrom, uint32_t *to)
 {
-	struct ptc_switch sw = {
-		.id = ctl->intent.id,
-		.kind = ctl->intent.kind,
-		.from_generation = ctl->intent.from_generation,
-		.from_snapshot = ctl->intent.from_snapshot,
-		.to_generation = ctl->intent.to_generation,
-		.to_snapshot = ctl->intent.to_snapshot,
-		.from_nodes = from,
-		.nfrom = nfrom,
-		.to_nodes = to,
-		.nto = (uint32_t)ctl->view.to.nnodes,
-		.run_from = ctl->intent.run_from,
-		.run_to = ctl->intent.run_to,
-		.stop = ctl->intent.stop,
-		.held = ctl->intent.held,
-		.stored = ctl->intent.source != 0,
-	};
+	struct ptc_switch sw = ptc_controller_switch(ctl, &ctl->intent, from, nfrom, to);
 
+	sw.stored = ctl->intent.source != 0;
 	ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_SWITCH, .request = &sw });
 }
 
@@ -484,12 +469,11 @@ int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request 
 		ptc_require(from && ptc_older_aim(ctl) == 0);
 	}
 	ctl->watcher = r->watcher;
-	ctl->plan_json = r->plan_json;
-	ctl->choice = r->choice;
+	ctl->plan = r->plan;
 	ctl->emptied = r->emptied;
 	ctl->nemptied = r->nemptied;
 	r->watcher = NULL;
-	r->plan_json = NULL;
+	r->plan = NULL;
 	r->emptied = NULL;
 	r->nemptied = 0;
 	ptc_copy_keeper_committed(ctl);
@@ -586,7 +570,6 @@ static void count(const struct ptc_controller *ctl, bool was_committed)
 	struct ptc_switch_tally *t = &ptc_switch_tally;
 	const int64_t now = ptc_sys_now_ns();
 	struct ptc_switch_pause pause;
-	json_t *plan = NULL;
 
 	for (size_t i = 0; i < ctl->npulls; i++) {
 		t->between_bytes += ctl->pulls[i].wire_bytes;
@@ -594,11 +577,8 @@ static void count(const struct ptc_controller *ctl, bool was_committed)
 	}
 	t->ended[ctl->intent.kind][was_committed]++;
 	t->captured_bytes += ctl->captured_bytes;
-	if (was_committed && ctl->intent.kind == PTC_SWITCH_RESIZE && ctl->intent.from_snapshot && ctl->plan_json &&
-	    ptc_json_load("plan", ctl->plan_json, strlen(ctl->plan_json), &plan, NULL) == 0)
-		t->bound_bytes += (uint64_t)json_integer_value(
-			json_object_get(json_object_get(plan, "totals"), "bound_any_mapping"));
-	json_decref(plan);
+	if (was_committed && ctl->intent.kind == PTC_SWITCH_RESIZE && ctl->intent.from_snapshot && ctl->plan)
+		t->bound_bytes += (uint64_t)ctl->plan->totals.bound_any;
 	if (was_committed && ctl->intent.run_from) {
 		pause = ptc_switch_pause(ctl);
 		ptc_histogram_add(&t->paused, (int64_t)(pause.total_ms * 1e6));
@@ -623,11 +603,12 @@ static void compare_pause(const struct ptc_controller *ctl)
 {
 	const bool ran = ctl->intent.run_from;
 	const struct ptc_switch_pause p = ran ? ptc_switch_pause(ctl) : (struct ptc_switch_pause){ 0 };
+	const struct ptc_plan_choice none = { 0 }, *choice = ctl->plan ? &ctl->plan->chosen.choice : &none;
 	const struct ptc_measured_pause pause = { .resize = ran,
 						  .pause_s = p.total_ms / 1e3,
 						  .moving_s = p.move_ms / 1e3,
-						  .predicted = ctl->choice.predicted,
-						  .predicted_s = ctl->choice.pause_s };
+						  .predicted = choice->predicted,
+						  .predicted_s = choice->pause_s };
 
 	if (ctl->intent.run_to && ctl->intent.kind == PTC_SWITCH_RESIZE)
 		ptc_measuring_switched(ctl->all->measuring, ctl->uuid, ctl->intent.to_generation, &pause);

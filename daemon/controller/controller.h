@@ -10,8 +10,8 @@
 
 #include "base/number/count.h"
 #include "daemon/cluster/channels.h"
+#include "daemon/controller/switch_plan.h"
 #include "daemon/core/job_core.h"
-#include "daemon/documents/documents.h"
 #include "daemon/planning/measuring.h"
 #include "daemon/workers/types/worker_event.h"
 
@@ -92,13 +92,16 @@ struct ptc_switch_request {
 	struct ptc_generation_doc to; /* of a resize and an import; owned */
 	struct ptc_view source_view;  /* of an import from an older snapshot, `source`; owned */
 	uint64_t base_generation, base_snapshot; /* of the record that it was planned for */
-	char *plan_json;                         /* the summary's part about the plan; owned */
-	struct ptc_plan_choice choice;           /* the plan's */
+	struct ptc_plan_report *plan;            /* NULL: it was not planned; owned */
 	char (*emptied)[PTC_NAME_MAX + 1];       /* keepers of copies that have none, as the plan found; owned */
 	size_t nemptied;
 	struct ptc_watcher *watcher; /* a reference; owned */
 	uint64_t id, source;         /* source: as in the intent, like skip_data */
 };
+/* Takes what was planned: `to`, the plan, `emptied`. Any thread. */
+void ptc_switch_request_plan(struct ptc_switch_request *r, struct ptc_planned *planned);
+/* Frees the owned members that nobody has taken. Any thread. */
+void ptc_switch_request_done(struct ptc_switch_request *r);
 /* [loop] 0: accepted; the watcher will be finished, and the owned members are the controller's. */
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *request, struct ptc_error *err);
 /* [loop] The client has sent all of an import. imported: what its manifest is to have; emptied on success. */

@@ -335,8 +335,7 @@ struct layout_task {
 	size_t nreplies;
 	char layout_hash[PTC_HASH_HEX], generation_hash[PTC_HASH_HEX];
 	struct ptc_plan_pool *pool; /* borrows view */
-	char *planned;              /* what was planned before the layout was known; NULL: nothing */
-	char *plan_json;
+	struct ptc_plan_report *plan;
 	char *document; /* of the layout */
 	size_t len;
 };
@@ -348,8 +347,7 @@ static void layout_release(struct ptc_ctl_task *t)
 	for (size_t i = 0; i < l->nreplies; i++)
 		ptc_pb_free(&l->replies[i]->base);
 	ptc_free(l->replies);
-	ptc_free(l->planned);
-	ptc_free(l->plan_json);
+	ptc_plan_report_free(l->plan);
 	ptc_plan_pool_free(l->pool);
 	ptc_free(l->document);
 	ptc_view_done(&l->view);
@@ -419,7 +417,7 @@ static void layout_plan(void *arg, struct ptc_etcd *e)
 
 	(void)e;
 	if (l->task.status == 0)
-		l->task.status = ptc_plan_of_layout(l->pool, &l->view, l->planned, &l->plan_json, &l->task.err);
+		l->task.status = ptc_plan_of_layout(l->pool, &l->view, &l->plan, &l->task.err);
 }
 
 static void layout_adopt(struct ptc_ctl_task *t)
@@ -429,9 +427,10 @@ static void layout_adopt(struct ptc_ctl_task *t)
 
 	memcpy(ctl->view.to.layout_hash, l->layout_hash, sizeof l->layout_hash);
 	memcpy(ctl->intent.generation_hash, l->generation_hash, sizeof l->generation_hash);
-	ptc_free(ctl->plan_json);
-	ctl->plan_json = l->plan_json;
-	l->plan_json = NULL;
+	ptc_plan_report_inherit(l->plan, ctl->plan);
+	ptc_plan_report_free(ctl->plan);
+	ctl->plan = l->plan;
+	l->plan = NULL;
 }
 
 void ptc_controller_layout(struct ptc_controller *ctl, uint64_t seq)
@@ -460,7 +459,6 @@ void ptc_controller_layout(struct ptc_controller *ctl, uint64_t seq)
 	ptc_require(ptc_view_nodes(&l->view) == 0);
 	l->pool = ptc_plan_pool_new(ctl->all, &l->view);
 	ptc_require(l->pool);
-	l->planned = ctl->plan_json ? ptc_strdup(ctl->plan_json) : NULL;
 	l->replies = ptc_calloc(ctl->npulls, sizeof *l->replies);
 	ptc_require(l->replies);
 	for (size_t i = 0; i < ctl->npulls; i++) {

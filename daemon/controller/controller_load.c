@@ -140,23 +140,8 @@ static void start_core(struct ptc_controller *ctl, struct load *l)
 		from = stored ? ptc_older_sources(ctl, &nfrom) : ptc_controller_placed(ctl, &l->intent, &nfrom);
 		to = ptc_controller_numbers(ctl, &ctl->view.to);
 		ptc_require(from && to);
-		intent = (struct ptc_switch){
-			.id = l->intent.id,
-			.kind = l->intent.kind,
-			.from_generation = l->intent.from_generation,
-			.from_snapshot = l->intent.from_snapshot,
-			.to_generation = l->intent.to_generation,
-			.to_snapshot = l->intent.to_snapshot,
-			.from_nodes = from,
-			.nfrom = nfrom,
-			.to_nodes = to,
-			.nto = (uint32_t)ctl->view.to.nnodes,
-			.run_from = l->intent.run_from,
-			.run_to = l->intent.run_to,
-			.stop = l->intent.stop,
-			.held = l->intent.held,
-			.stored = stored,
-		};
+		intent = ptc_controller_switch(ctl, &l->intent, from, nfrom, to);
+		intent.stored = stored;
 		ev.intent = &intent;
 	}
 	ptc_controller_step(ctl, &ev);

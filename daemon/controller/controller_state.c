@@ -47,12 +47,11 @@ void ptc_controller_switch_done(struct ptc_controller *ctl)
 	ptc_watcher_unref(ctl->watcher);
 	ptc_watcher_unref(ctl->fill_watcher);
 	ctl->watcher = ctl->fill_watcher = NULL;
-	ptc_free(ctl->plan_json);
+	ctl->plan = ptc_plan_report_free(ctl->plan);
 	ptc_free(ctl->emptied);
 	ptc_free(ctl->from_config);
 	ptc_free(ctl->digests);
-	ctl->plan_json = ctl->from_config = NULL;
-	ctl->choice = (struct ptc_plan_choice){ 0 };
+	ctl->from_config = NULL;
 	ctl->emptied = NULL;
 	ctl->nemptied = 0;
 	ctl->digests = NULL;
@@ -169,6 +168,25 @@ uint32_t *ptc_controller_placed(struct ptc_controller *ctl, const struct ptc_int
 	return v;
 }
 
+struct ptc_switch ptc_controller_switch(const struct ptc_controller *ctl, const struct ptc_intent_doc *in,
+					uint32_t *from, uint32_t nfrom, uint32_t *to)
+{
+	return (struct ptc_switch){ .id = in->id,
+				    .kind = in->kind,
+				    .from_generation = in->from_generation,
+				    .from_snapshot = in->from_snapshot,
+				    .to_generation = in->to_generation,
+				    .to_snapshot = in->to_snapshot,
+				    .from_nodes = from,
+				    .nfrom = nfrom,
+				    .to_nodes = to,
+				    .nto = (uint32_t)ctl->view.to.nnodes,
+				    .run_from = in->run_from,
+				    .run_to = in->run_to,
+				    .stop = in->stop,
+				    .held = in->held };
+}
+
 const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl)
 {
 	bool rolled = ctl->view.to.world && ctl->record.generation == ctl->intent.to_generation;
@@ -193,6 +211,27 @@ void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_ki
 					    .base_snapshot = ctl->record.snapshot };
 	ptc_sys_random(&ret->id, sizeof ret->id, NULL);
 	ret->id = (ret->id & PTC_ID_MASK) | 1;
+}
+
+void ptc_switch_request_plan(struct ptc_switch_request *r, struct ptc_planned *planned)
+{
+	r->to = planned->to;
+	r->plan = planned->plan;
+	r->emptied = planned->emptied;
+	r->nemptied = planned->nemptied;
+	*planned = (struct ptc_planned){ .stays = planned->stays };
+}
+
+void ptc_switch_request_done(struct ptc_switch_request *r)
+{
+	ptc_generation_doc_done(&r->to);
+	ptc_view_done(&r->source_view);
+	r->plan = ptc_plan_report_free(r->plan);
+	ptc_free(r->emptied);
+	r->emptied = NULL;
+	r->nemptied = 0;
+	ptc_watcher_unref(r->watcher);
+	r->watcher = NULL;
 }
 
 const char *ptc_controller_waits(const struct ptc_controller *ctl)

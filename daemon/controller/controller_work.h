@@ -44,6 +44,11 @@ void *ptc_ctl_task_new(struct ptc_controller *ctl, size_t size, uint64_t seq);
 /* Runs the steps in the job's lane, and then gives the core the answer. */
 void ptc_ctl_task_run(struct ptc_ctl_task *t, const struct ptc_task_step *steps);
 
+/* controller_state.c: the switch of that intent, for the core, but for `stored`. It goes to the view's `to`. Borrows
+ * the nodes' numbers. */
+struct ptc_switch ptc_controller_switch(const struct ptc_controller *ctl, const struct ptc_intent_doc *in,
+					uint32_t *from, uint32_t nfrom, uint32_t *to);
+
 /* taking/lock_taking.c: which node gets a job's lock. */
 struct ptc_lock_tenure {
 	int64_t since_ns; /* when it was seen that this node cannot read the job's description; 0: it was not */

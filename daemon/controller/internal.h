@@ -44,9 +44,8 @@ struct ptc_controller {
 	struct ptc_copy_keeper *(*keeper_free)(struct ptc_copy_keeper *c); /* NULL: there is none */
 	/* the switch under way */
 	struct ptc_intent_doc intent;
-	char plan_hash[PTC_HASH_HEX]; /* of the first node that answered Prepare */
-	char *plan_json;
-	struct ptc_plan_choice choice;     /* as in the request; of zeros after another controller planned it */
+	char plan_hash[PTC_HASH_HEX];      /* of the first node that answered Prepare */
+	struct ptc_plan_report *plan;      /* NULL: another controller planned it, or nobody did */
 	char (*emptied)[PTC_NAME_MAX + 1]; /* as in the request: not counted among view.copies */
 	size_t nemptied;
 	char *from_config;                /* the configuration it began with, for its summary */

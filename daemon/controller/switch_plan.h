@@ -6,7 +6,54 @@
  * without a live source (PTC_ELOST), a request that contradicts itself (PTC_EINVAL), memory. */
 #pragma once
 
-#include "daemon/controller/controller.h"
+#include "daemon/documents/documents.h"
+#include "daemon/planning/planning.h"
+#include "reshard/place/place.h"
+
+struct ptc_controllers;
+
+/* Who has chosen the configuration, and why. */
+struct ptc_plan_chosen {
+	struct ptc_plan_choice choice; /* by NULL: it was given */
+	/* by the planner; else zeros */
+	char why[PTC_PLANNING_WHY_MAX];
+	bool calibrated, profiled; /* as in the advice */
+	struct ptc_advice_row row; /* the candidate; owned */
+};
+enum ptc_plan_mode { PTC_PLAN_UNASKED, PTC_PLAN_START, PTC_PLAN_RESTART, PTC_PLAN_REBUILD };
+/* Of every node of the cluster, and those that have something of the job. */
+struct ptc_plan_node {
+	char name[PTC_NAME_MAX + 1];
+	const char *state; /* "up", "drained" or "down"; static */
+	uint32_t devices;
+	bool counted; /* the rest is known: bytes that enter it and leave it, that it will hold, and may hold */
+	int64_t in_bytes, out_bytes, held_bytes;
+	uint64_t ceiling_bytes;
+};
+struct ptc_plan_totals {
+	int64_t in_place, within_node, between_nodes, reset, derived;
+	int64_t bound_mapping, bound_any; /* of bytes between nodes: for this mapping, for any */
+	bool bound_exact;
+};
+/* What a plan says about a switch. Its owner frees it with ptc_plan_report_free. */
+struct ptc_plan_report {
+	char job[PTC_NAME_MAX + 1];
+	bool has_from; /* a generation has the job's state now */
+	struct ptc_generation_doc from, to;
+	enum ptc_plan_mode *modes; /* of each rank of `to`, what happens to the process there */
+	struct ptc_plan_node *nodes;
+	size_t nnodes;
+	struct ptc_groups groups;
+	bool counted; /* totals are known, because what the ranks will hold is */
+	struct ptc_plan_totals totals;
+	struct ptc_blobs_review blobs; /* text "": nothing, or not asked for */
+	struct ptc_plan_chosen chosen;
+	struct ptc_planning_leaves leaves; /* warning_s 0: not asked for, or not known */
+};
+struct ptc_plan_report *ptc_plan_report_free(struct ptc_plan_report *r); /* NULL ok */
+/* As JSON (docs/control.md). NULL: out of memory. */
+json_t *ptc_plan_report_json(const struct ptc_plan_report *r);
+json_t *ptc_plan_totals_json(const struct ptc_plan_report *r);
 
 struct ptc_plan_request {
 	const char *config; /* NULL or "": the job's table or the planner chooses one for gpus */
@@ -27,29 +74,29 @@ struct ptc_plan_request {
 };
 struct ptc_planned {
 	struct ptc_generation_doc to;
-	char *json; /* docs/control.md describes it */
-	struct ptc_plan_choice choice;
-	bool stays; /* the planner finds that no switch pays; `to` is the present generation */
+	struct ptc_plan_report *plan; /* NULL: there is none */
+	bool stays;                   /* the planner finds that no switch pays; `to` is the present generation */
 	/* Nodes that are up and have lost the copies that the document names there: the plan counts on none of these.
 	 */
 	char (*emptied)[PTC_NAME_MAX + 1];
 	size_t nemptied;
-	char why[PTC_PLANNING_WHY_MAX];
 };
 void ptc_planned_done(struct ptc_planned *p);
 /* Plans a switch. v has from (or generation 0). Blocking; not on the loop. */
 int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
 		    struct ptc_planned *ret_planned, struct ptc_error *err);
-/* Gives the planner's advice for req->gpus devices or, with `first`, for each number from there on: JSON
- * (docs/control.md). Blocking; not on the loop. */
+/* Gives the planner's advice for req->gpus devices or, with `first`, for each number from there on. The caller ends it
+ * with ptc_advice_done. Blocking; not on the loop. */
 int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
-		    uint32_t first, json_t **ret_json, struct ptc_error *err);
+		    uint32_t first, struct ptc_advice *ret, struct ptc_error *err);
 
 /* The plan of a switch, made again once the layout of v->to is known. Its bounds are over the devices of the pool. */
 struct ptc_plan_pool; /* made on the loop; NULL: out of memory */
 struct ptc_plan_pool *ptc_plan_pool_new(struct ptc_controllers *all, const struct ptc_view *v);
 struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p); /* NULL ok */
-/* v: as given to ptc_plan_pool_new. planned: the first plan, whose choice stays; NULL: there is none. Blocking; any
- * thread but the loop. */
-int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, const char *planned, char **ret_json,
+/* v: as given to ptc_plan_pool_new. The new plan says nothing about who has chosen, about processes, and about blobs.
+ * Blocking; any thread but the loop. */
+int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, struct ptc_plan_report **ret,
 		       struct ptc_error *err);
+/* `to` says who has chosen, as `from` (NULL ok) did, which says so no longer. */
+void ptc_plan_report_inherit(struct ptc_plan_report *to, struct ptc_plan_report *from);

@@ -206,90 +206,117 @@ static int config_of(struct pricer *p, const struct ptc_ranked *r, struct ptc_er
 		 : ptc_config_parse(p->ask->now, &p->config, err);
 }
 
-/* ---- as JSON ---- */
+/* ---- what is said ---- */
 
-static json_t *parts(const struct ptc_estimate *e)
+static struct ptc_advice_parts parts(const struct ptc_estimate *e)
 {
-	return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "compute", e->compute_s, "tp", e->tp_s, "cp",
-			 e->cp_s, "ep", e->ep_s, "pp", e->pp_s, "bubble", e->bubble_s, "dp", e->dp_s, "optimizer",
-			 e->optimizer_s, "fixed", e->fixed_s);
+	return (struct ptc_advice_parts){ .compute_s = e->compute_s,
+					  .tp_s = e->tp_s,
+					  .cp_s = e->cp_s,
+					  .ep_s = e->ep_s,
+					  .pp_s = e->pp_s,
+					  .bubble_s = e->bubble_s,
+					  .dp_s = e->dp_s,
+					  .optimizer_s = e->optimizer_s,
+					  .fixed_s = e->fixed_s };
 }
 
-/* The slowest link between nodes that each class of traffic crosses. */
-static json_t *crossed(const struct settled *s)
+/* The text of p->config; ptc_free it. NULL: out of memory. */
+static char *config_text(const struct pricer *p)
 {
-	static const char *const classes[PTC_LINK_CLASSES] = { "tp", "cp", "ep", "dp", "pp" };
-	json_t *o = json_object();
+	ptc_auto_free char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
 
-	for (int k = 0; k < PTC_LINK_CLASSES; k++)
-		if (s->bytes_s[k] > 0)
-			json_object_set_new(o, classes[k], json_real(s->bytes_s[k]));
-	return json_pack("{s:s, s:o, s:f}", "by", s->nodes ? "links" : "bytes", "links_bytes_s", o, "gap", s->gap);
+	return text && ptc_config_format(&p->config, text, PTC_CONFIG_TEXT_MAX) == 0 ? ptc_strdup(text) : NULL;
 }
 
-static json_t *row(struct pricer *p, const struct ptc_ranked *r)
+/* False: there is nothing to say of it. */
+static bool fill_row(struct pricer *p, const struct ptc_ranked *r, struct ptc_advice_row *ret)
 {
 	const struct ptc_estimate *e = &r->choice.est;
 	const struct settled *s = r->stays ? NULL : settled_of(p, &r->choice.cand);
-	const struct ptc_planning_moves *m = s ? &s->moves : NULL;
-	ptc_auto_free char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
-	json_t *o;
+	char *text = config_of(p, r, NULL) == 0 ? config_text(p) : NULL;
 
-	if (!text || config_of(p, r, NULL) != 0 || ptc_config_format(&p->config, text, PTC_CONFIG_TEXT_MAX) != 0)
-		return NULL;
-	o = json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:o, s:f, s:b}", "config", text, "devices",
-		      (json_int_t)ptc_cand_devices(&r->choice.cand), "step_s", e->step_s, "error", r->choice.sd,
-		      "samples_s", p->work->work.global_batch / e->step_s, "memory_bytes", e->memory_bytes,
-		      "state_bytes", e->state_bytes, "activation_bytes", e->activation_bytes, "micro_batches",
-		      (json_int_t)e->micro_batches, "parts_s", parts(e), "pause_s", r->price.down_s, "runs_now",
-		      (int)r->stays);
-	if (o && m && p->ask->price) {
-		json_object_set_new(o, "moved_bytes", json_real(m->bytes));
-		json_object_set_new(o, "moved_bytes_least", json_real(m->bytes_least));
-		json_object_set_new(o, "moved_exact", json_boolean(m->exact));
+	if (!text)
+		return false;
+	*ret = (struct ptc_advice_row){ .config = text,
+					.devices = ptc_cand_devices(&r->choice.cand),
+					.step_s = e->step_s,
+					.error = r->choice.sd,
+					.samples_s = p->work->work.global_batch / e->step_s,
+					.memory_bytes = e->memory_bytes,
+					.state_bytes = e->state_bytes,
+					.activation_bytes = e->activation_bytes,
+					.micro_batches = e->micro_batches,
+					.parts = parts(e),
+					.pause_s = r->price.down_s,
+					.runs_now = r->stays,
+					.priced = s && p->ask->price,
+					.is_placed = s && s->known,
+					.pays = isfinite(r->break_even_s),
+					.break_even_s = r->break_even_s };
+	if (ret->priced) {
+		ret->moved_bytes = s->moves.bytes;
+		ret->moved_bytes_least = s->moves.bytes_least;
+		ret->moved_exact = s->moves.exact;
 	}
-	if (o && s && s->known)
-		json_object_set_new(o, "placed", crossed(s));
-	if (o && isfinite(r->break_even_s))
-		json_object_set_new(o, "break_even_s", json_real(r->break_even_s));
-	return o;
+	if (ret->is_placed) {
+		ret->placed.by = s->nodes ? PTC_PLACED_BY_LINKS : PTC_PLACED_BY_BYTES;
+		memcpy(ret->placed.bytes_s, s->bytes_s, sizeof ret->placed.bytes_s);
+		ret->placed.gap = s->gap;
+	}
+	return true;
+}
+
+static int fill_rows(struct pricer *p, const struct ptc_ranked *v, size_t n, struct ptc_advice *ret,
+		     struct ptc_error *err)
+{
+	ret->rows = ptc_calloc(n + 1, sizeof *ret->rows);
+	if (!ret->rows)
+		return ptc_nomem(err);
+	for (size_t i = 0; i < n; i++)
+		ret->nrows += fill_row(p, &v[i], &ret->rows[ret->nrows]);
+	return 0;
 }
 
 /* What has been measured of the job. */
-static json_t *measured(struct ptc_planning *p, const char *uuid)
+static int fill_measured(struct ptc_planning *p, const char *uuid, struct ptc_advice *ret, struct ptc_error *err)
 {
-	struct ptc_measured_doc *d = ptc_calloc(1, sizeof *d);
-	json_t *rows = json_array();
+	ptc_auto_free struct ptc_measured_doc *d = ptc_calloc(1, sizeof *d);
 
-	if (d)
-		ptc_free(ptc_planning_measured(p, uuid, d));
-	for (size_t i = 0; d && i < d->nrows; i++)
-		json_array_append_new(rows, json_pack("{s:s, s:f, s:I, s:I}", "config", d->rows[i].config, "step_s",
-						      d->rows[i].step_s, "steps", (json_int_t)d->rows[i].steps,
-						      "time_ms", (json_int_t)d->rows[i].time_ms));
-	ptc_free(d);
-	return rows;
+	ret->measured = ptc_calloc(PTC_MEASURED_ROWS, sizeof *ret->measured);
+	if (!d || !ret->measured)
+		return ptc_nomem(err);
+	ptc_free(ptc_planning_measured(p, uuid, d));
+	for (size_t i = 0; i < d->nrows; i++) {
+		struct ptc_advice_measured m = { .config = ptc_strdup(d->rows[i].config),
+						 .step_s = d->rows[i].step_s,
+						 .steps = d->rows[i].steps,
+						 .time_ms = d->rows[i].time_ms };
+
+		if (!m.config)
+			return ptc_nomem(err);
+		ret->measured[ret->nmeasured++] = m;
+	}
+	return 0;
 }
 
-/* Kinds of devices; memory is null where nothing is known of it. */
-static json_t *kinds(const struct ptc_job_work *w, const struct ptc_planning_ask *ask)
+static int fill_kinds(const struct ptc_job_work *w, const struct ptc_planning_ask *ask, struct ptc_advice *ret,
+		      struct ptc_error *err)
 {
-	json_t *rows = json_array();
-
+	ret->kinds = ptc_calloc(w->kinds.n + 1u, sizeof *ret->kinds);
+	if (!ret->kinds)
+		return ptc_nomem(err);
 	for (uint32_t k = 0; k < w->kinds.n; k++) {
-		uint32_t devices = 0;
+		struct ptc_advice_kind *kind = &ret->kinds[ret->nkinds++];
 
+		*kind = (struct ptc_advice_kind){ .memory_known = w->kinds.memory_known,
+						  .memory_bytes = w->kinds.v[k].memory_bytes,
+						  .price_hour = w->kinds.v[k].price_hour };
+		snprintf(kind->name, sizeof kind->name, "%s", w->kinds.v[k].name);
 		for (size_t i = 0; i < ask->shape.nnodes; i++)
-			devices += w->kind_of[i] == k ? ask->shape.nodes[i].devices : 0;
-		json_array_append_new(rows, json_pack("{s:s, s:I, s:o, s:o}", "name", w->kinds.v[k].name, "devices",
-						      (json_int_t)devices, "memory_bytes",
-						      w->kinds.memory_known ? json_real(w->kinds.v[k].memory_bytes)
-									    : json_null(),
-						      "price_hour",
-						      w->kinds.v[k].price_hour > 0 ? json_real(w->kinds.v[k].price_hour)
-										   : json_null()));
+			kind->devices += w->kind_of[i] == k ? ask->shape.nodes[i].devices : 0;
 	}
-	return rows;
+	return 0;
 }
 
 static double horizon_of(const struct ptc_planning_ask *ask, const struct ptc_job_work *w)
@@ -297,17 +324,22 @@ static double horizon_of(const struct ptc_planning_ask *ask, const struct ptc_jo
 	return ask->horizon_s > 0 ? ask->horizon_s : w->horizon_s;
 }
 
-static json_t *head(const struct ptc_job_work *w, const struct ptc_planning_ask *ask)
+static int fill_head(const struct ptc_job_work *w, const struct ptc_planning_ask *ask, struct ptc_advice *ret,
+		     struct ptc_error *err)
 {
-	const char *model = w->no_model.code ? "none" : w->inferred[0] ? "inferred" : "described";
-	struct ptc_job_work_memo memo = ptc_job_work_memo(w);
+	const struct ptc_job_work_memo memo = ptc_job_work_memo(w);
 
-	return json_pack("{s:i, s:I, s:b, s:I, s:b, s:b, s:f, s:s, s:{s:I, s:b, s:I}, s:o}", "version", 1, "gpus",
-			 (json_int_t)ask->gpus, "calibrated", (int)(w->cal != NULL), "measured_steps",
-			 (json_int_t)w->nsteps, "profiled", (int)!w->assumed, "links_known", (int)w->linked,
-			 "horizon_s", horizon_of(ask, w), "model", model, "remembered", "devices",
-			 (json_int_t)memo.devices, "frontier", (int)memo.frontier, "searches",
-			 (json_int_t)memo.searches, "kinds", kinds(w, ask));
+	ret->gpus = ask->gpus;
+	ret->calibrated = w->cal != NULL;
+	ret->measured_steps = w->nsteps;
+	ret->profiled = !w->assumed;
+	ret->links_known = w->linked;
+	ret->horizon_s = horizon_of(ask, w);
+	ret->model = w->no_model.code ? PTC_MODEL_NONE : w->inferred[0] ? PTC_MODEL_INFERRED : PTC_MODEL_DESCRIBED;
+	ret->remembered.devices = memo.devices;
+	ret->remembered.frontier = memo.frontier;
+	ret->remembered.searches = memo.searches;
+	return fill_kinds(w, ask, ret, err);
 }
 
 /* ---- choosing ---- */
@@ -394,7 +426,7 @@ static void name_kinds(const struct pricer *p, const struct ptc_ranked *first, s
 }
 
 static void explain(const struct ptc_planning_ask *ask, const struct pricer *p, const struct ptc_ranked *first,
-		    const char *why, struct ptc_planning_answer *ret)
+		    const char *why, char ret[PTC_PLANNING_WHY_MAX])
 {
 	const struct ptc_job_work *w = p->work;
 	const struct settled *s = first->stays ? NULL : settled_of((struct pricer *)(uintptr_t)p, &first->choice.cand);
@@ -402,7 +434,7 @@ static void explain(const struct ptc_planning_ask *ask, const struct pricer *p, 
 	struct ptc_buf b = PTC_BUF_INIT;
 
 	ptc_buf_puts(&b, why);
-	name_left(ask, w, ret->leave, &b);
+	name_left(ask, w, s ? w->sets[s->found.set].leave : NULL, &b);
 	name_kinds(p, first, &b);
 	name_places(s, &b);
 	if (m && !m->exact)
@@ -420,7 +452,7 @@ static void explain(const struct ptc_planning_ask *ask, const struct pricer *p, 
 		ptc_buf_printf(&b, "; %s", w->kinds.said);
 	if (!w->kinds.memory_known && !w->no_model.code)
 		ptc_buf_puts(&b, "; without a profile of the devices their memory is not compared");
-	snprintf(ret->why, sizeof ret->why, "%s", ptc_buf_failed(&b) ? why : b.data);
+	snprintf(ret, PTC_PLANNING_WHY_MAX, "%s", ptc_buf_failed(&b) ? why : b.data);
 	ptc_buf_done(&b);
 }
 
@@ -451,7 +483,6 @@ static int keep_places(const struct ptc_planning_ask *ask, struct pricer *p, con
 static int answer(const struct ptc_planning_ask *ask, struct pricer *p, const struct ptc_ranked *v, size_t n,
 		  const char *why, struct ptc_planning_answer *ret, struct ptc_error *err)
 {
-	json_t *rows = json_array();
 	int rc = config_of(p, &v[0], err);
 
 	ret->config = p->config;
@@ -461,26 +492,14 @@ static int answer(const struct ptc_planning_ask *ask, struct pricer *p, const st
 						.pause_s = v[0].price.down_s,
 						.break_even_s = v[0].break_even_s,
 						.horizon_s = horizon_of(ask, p->work) };
-	for (size_t i = 0; rc == 0 && i < n; i++)
-		json_array_append_new(rows, row(p, &v[i]));
-	ret->json = rc ? NULL : head(p->work, ask);
-	if (rc == 0 && !ret->json)
-		rc = ptc_nomem(err);
-	if (rc == 0) {
-		const struct settled *s = v[0].stays ? NULL : settled_of(p, &v[0].choice.cand);
-
-		ret->leave = s ? p->work->sets[s->found.set].leave : NULL;
-		explain(ask, p, &v[0], why, ret);
-		rc = keep_places(ask, p, &v[0], ret, err);
-	}
-	if (rc) {
-		json_decref(rows);
-		json_decref(ret->json);
+	if (rc == 0)
+		rc = fill_rows(p, v, n, &ret->advice, err);
+	if (rc == 0)
+		rc = fill_head(p->work, ask, &ret->advice, err);
+	if (rc)
 		return rc;
-	}
-	json_object_set_new(ret->json, "why", json_string(ret->why));
-	json_object_set_new(ret->json, "candidates", rows);
-	return 0;
+	explain(ask, p, &v[0], why, ret->advice.why);
+	return keep_places(ask, p, &v[0], ret, err);
 }
 
 static int new_pricer(const struct ptc_planning_ask *ask, struct ptc_job_work *w, struct pricer **ret,
@@ -591,79 +610,78 @@ int ptc_planning_choose(struct ptc_planning *p, const struct ptc_planning_ask *a
 	if (rc == 0)
 		rc = choose(ask, w, a, err);
 	if (rc == 0)
-		json_object_set_new(a->json, "measured", measured(p, ask->uuid));
+		rc = fill_measured(p, ask->uuid, &a->advice, err);
 	ptc_planning_work_release(w);
 	if (rc == 0)
 		*ret = *a;
+	else if (a)
+		ptc_planning_answer_done(a);
 	ptc_free(a);
 	return rc;
 }
 
+void ptc_planning_answer_done(struct ptc_planning_answer *a)
+{
+	ptc_free(a->nodes);
+	ptc_free(a->leave);
+	ptc_advice_done(&a->advice);
+	memset(a, 0, sizeof *a);
+}
+
 /* ---- ranges ---- */
 
-static json_t *count_row(struct pricer *p, uint32_t n)
+static void fill_count(struct pricer *p, uint32_t n, struct ptc_advice_count *ret)
 {
-	ptc_auto_free char *text = ptc_malloc(PTC_CONFIG_TEXT_MAX);
-	json_t *o = json_pack("{s:I}", "gpus", (json_int_t)n);
 	struct ptc_job_found found = { 0 };
 	struct ptc_frontier_point at;
 	struct settled s;
 
-	if (!o || !text || !ptc_job_work_best(p->work, n, &at, &found.set))
-		return o;
+	ret->gpus = n;
+	if (!ptc_job_work_best(p->work, n, &at, &found.set))
+		return;
 	found.choice.cand = at.cand;
 	if (ptc_job_work_config(p->work, &p->manner, &found, &p->config, NULL) != 0 ||
-	    ptc_config_format(&p->config, text, PTC_CONFIG_TEXT_MAX) != 0 ||
 	    ptc_job_work_predict(p->work, &p->config, NULL, NULL, &found.choice, NULL) != 0)
-		return o;
-	json_object_set_new(o, "config", json_string(text));
-	json_object_set_new(o, "devices", json_integer((json_int_t)ptc_cand_devices(&at.cand)));
-	json_object_set_new(o, "step_s", json_real(at.step_s));
-	json_object_set_new(o, "error", json_real(found.choice.sd));
-	json_object_set_new(o, "samples_s", json_real(p->work->work.global_batch / at.step_s));
-	json_object_set_new(o, "memory_bytes", json_real(at.memory_bytes));
-	if (!p->ask->price || ptc_cand_devices(&at.cand) > PTC_MAX_RANKS || price_at(p, &found, NULL, &s) != 0)
-		return o;
-	json_object_set_new(o, "pause_s", json_real(s.price.down_s));
-	json_object_set_new(o, "moved_bytes", json_real(s.moves.bytes));
-	json_object_set_new(o, "moved_exact", json_boolean(s.moves.exact));
-	return o;
+		return;
+	ret->config = config_text(p);
+	ret->devices = ptc_cand_devices(&at.cand);
+	ret->step_s = at.step_s;
+	ret->error = found.choice.sd;
+	ret->samples_s = p->work->work.global_batch / at.step_s;
+	ret->memory_bytes = at.memory_bytes;
+	if (!ret->config || !p->ask->price || ret->devices > PTC_MAX_RANKS || price_at(p, &found, NULL, &s) != 0)
+		return;
+	ret->priced = true;
+	ret->pause_s = s.price.down_s;
+	ret->moved_bytes = s.moves.bytes;
+	ret->moved_exact = s.moves.exact;
 }
 
-static int range(const struct ptc_planning_ask *ask, struct ptc_job_work *w, uint32_t first, json_t **ret_json,
+static int range(const struct ptc_planning_ask *ask, struct ptc_job_work *w, uint32_t first, struct ptc_advice *ret,
 		 struct ptc_error *err)
 {
 	struct pricer *p = NULL;
-	json_t *rows, *root;
 	int rc = new_pricer(ask, w, &p, err);
 
 	if (rc)
 		return rc;
-	rows = json_array();
-	for (uint32_t n = first; n <= ask->gpus && rc == 0; n++) {
-		json_array_append_new(rows, count_row(p, n));
+	ret->counts = ptc_calloc((size_t)ask->gpus - first + 1, sizeof *ret->counts);
+	if (!ret->counts)
+		rc = ptc_nomem(err);
+	for (uint32_t n = first; rc == 0 && n <= ask->gpus; n++) {
+		fill_count(p, n, &ret->counts[ret->ncounts++]);
 		if (ask->gone && ask->gone(ask->gone_arg))
 			rc = ptc_error_set(err, PTC_ECANCELED, "nobody waits for the advice any more");
 	}
 	pricer_free(p);
-	if (rc) {
-		json_decref(rows);
-		return rc;
-	}
-	root = head(w, ask);
-	if (!root) {
-		json_decref(rows);
-		return ptc_nomem(err);
-	}
-	json_object_set_new(root, "counts", rows);
-	*ret_json = root;
-	return 0;
+	return rc ? rc : fill_head(w, ask, ret, err);
 }
 
-int ptc_planning_range(struct ptc_planning *p, const struct ptc_planning_ask *ask, uint32_t first, json_t **ret_json,
-		       struct ptc_error *err)
+int ptc_planning_range(struct ptc_planning *p, const struct ptc_planning_ask *ask, uint32_t first,
+		       struct ptc_advice *ret, struct ptc_error *err)
 {
 	struct ptc_job_work *w = NULL;
+	struct ptc_advice a = { 0 };
 	int rc = check_ask(ask, err);
 
 	if (rc == 0 && (!first || first > ask->gpus))
@@ -671,7 +689,11 @@ int ptc_planning_range(struct ptc_planning *p, const struct ptc_planning_ask *as
 	if (rc == 0)
 		rc = ptc_planning_work(p, ask, &w, err);
 	if (rc == 0)
-		rc = range(ask, w, first, ret_json, err);
+		rc = range(ask, w, first, &a, err);
 	ptc_planning_work_release(w);
+	if (rc)
+		ptc_advice_done(&a);
+	else
+		*ret = a;
 	return rc;
 }

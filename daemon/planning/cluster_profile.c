@@ -325,22 +325,32 @@ static double middle_link(struct ptc_planning *p)
 	return middle;
 }
 
-json_t *ptc_planning_leaves(struct ptc_planning *p, const char *node, int64_t bytes, uint64_t warning_ms)
+struct ptc_planning_leaves ptc_planning_leaves(struct ptc_planning *p, const char *node, int64_t bytes,
+					       uint64_t warning_ms)
 {
-	double rate = p ? middle_link(p) : 0, within = (double)warning_ms / 1e3,
-	       seconds = rate > 0 ? (double)bytes / rate : 0;
-	char text[256], size[PTC_UNITS_MAX];
-	json_t *root = json_pack("{s:f, s:s, s:I, s:n, s:n, s:n, s:n}", "warning_s", within, "node", node, "bytes",
-				 (json_int_t)bytes, "bytes_s", "seconds", "fits", "text");
+	struct ptc_planning_leaves l = { .warning_s = (double)warning_ms / 1e3, .bytes = bytes };
 
-	if (!root || !(rate > 0))
+	snprintf(l.node, sizeof l.node, "%s", node);
+	l.bytes_s = p ? middle_link(p) : 0;
+	l.seconds = l.bytes_s > 0 ? (double)bytes / l.bytes_s : 0;
+	l.fits = l.bytes_s > 0 && l.seconds < l.warning_s;
+	return l;
+}
+
+json_t *ptc_planning_leaves_json(const struct ptc_planning_leaves *l)
+{
+	char text[256], size[PTC_UNITS_MAX];
+	json_t *root = json_pack("{s:f, s:s, s:I, s:n, s:n, s:n, s:n}", "warning_s", l->warning_s, "node", l->node,
+				 "bytes", (json_int_t)l->bytes, "bytes_s", "seconds", "fits", "text");
+
+	if (!root || !(l->bytes_s > 0))
 		return root;
 	snprintf(text, sizeof text,
-		 "%s are on %.70s alone and take %.1f s to copy, of the %.1f s between a warning and its end",
-		 ptc_units_print_bytes((uint64_t)bytes, size), node, seconds, within);
-	json_object_set_new(root, "bytes_s", json_real(rate));
-	json_object_set_new(root, "seconds", json_real(seconds));
-	json_object_set_new(root, "fits", json_boolean(seconds < within));
+		 "%s are on %s alone and take %.1f s to copy, of the %.1f s between a warning and its end",
+		 ptc_units_print_bytes((uint64_t)l->bytes, size), l->node, l->seconds, l->warning_s);
+	json_object_set_new(root, "bytes_s", json_real(l->bytes_s));
+	json_object_set_new(root, "seconds", json_real(l->seconds));
+	json_object_set_new(root, "fits", json_boolean(l->fits));
 	json_object_set_new(root, "text", json_string(text));
 	return root;
 }

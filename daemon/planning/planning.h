@@ -11,11 +11,11 @@
 #pragma once
 
 #include "daemon/cluster/cluster.h"
+#include "daemon/planning/advice/advice.h"
 #include "daemon/planning/kinds/kinds.h"
 #include "daemon/planning/links/links.h"
 #include "formats/job/job.h"
 #include "formats/json.h"
-#include "planner/search/choose.h"
 
 #include <stdatomic.h>
 
@@ -96,22 +96,22 @@ struct ptc_plan_choice {
 	double horizon_s;    /* to the next change; 0: not known */
 };
 #define PTC_CHOICE_BY_PLANNER "planner"
-#define PTC_PLANNING_WHY_MAX  (PTC_WHY_MAX + 1024)
+/* Freed with ptc_planning_answer_done. */
 struct ptc_planning_answer {
 	struct ptc_config config;
 	bool stays; /* it is what is now, and no switch pays */
-	char why[PTC_PLANNING_WHY_MAX];
 	struct ptc_plan_choice choice;
-	uint32_t *nodes; /* of each rank of config, its node in the shape; NULL: wherever. ptc_free it */
-	bool *leave;     /* of each node of the shape, whether it is not to be used; NULL: all may be. ptc_free it */
-	json_t *json;    /* docs/control.md, "advice"; json_decref it */
+	uint32_t *nodes; /* of each rank of config, its node in the shape; NULL: wherever */
+	bool *leave;     /* of each node of the shape, whether it is not to be used; NULL: all may be */
+	struct ptc_advice advice;
 };
+void ptc_planning_answer_done(struct ptc_planning_answer *a);
 /* The choice of planner/ alone; who else has a say (--config, the job's table) is ptc_plan_switch's business. */
 int ptc_planning_choose(struct ptc_planning *p, const struct ptc_planning_ask *ask, struct ptc_planning_answer *ret,
 			struct ptc_error *err);
-/* The best of each number of devices from `first` to ask->gpus, by the frontier; as JSON. PTC_ECANCELED: ask->gone. */
-int ptc_planning_range(struct ptc_planning *p, const struct ptc_planning_ask *ask, uint32_t first, json_t **ret_json,
-		       struct ptc_error *err);
+/* The best of each number of devices from `first` to ask->gpus, by the frontier. PTC_ECANCELED: ask->gone. */
+int ptc_planning_range(struct ptc_planning *p, const struct ptc_planning_ask *ask, uint32_t first,
+		       struct ptc_advice *ret, struct ptc_error *err);
 
 /* What a sample costs by its length under a configuration, with the coefficients that measured steps have given. Both
  * 0: there is no model. gpus, price and what goes with them are not looked at. */
@@ -146,6 +146,17 @@ int ptc_planning_links_saw(struct ptc_planning *p, const struct ptc_link_use *us
 			   struct ptc_link_changes *ret_changed, struct ptc_error *err);
 /* When links were last found to be otherwise in a switch, Unix time; 0: never. Blocking. */
 int64_t ptc_planning_links_changed_ms(struct ptc_planning *p);
-/* A node that alone has so many bytes, and is taken away warning_ms after that is said: {warning_s, node, bytes,
- * bytes_s, seconds, fits, text}. Without measured links the last four are null. NULL: out of memory. Blocking. */
-json_t *ptc_planning_leaves(struct ptc_planning *p, const char *node, int64_t bytes, uint64_t warning_ms);
+/* A node that alone has some bytes, and is taken away some time after that is said. */
+struct ptc_planning_leaves {
+	double warning_s; /* that time; 0: nobody asks */
+	char node[PTC_NAME_MAX + 1];
+	int64_t bytes;
+	double bytes_s, seconds; /* by measured links; 0: there are none */
+	bool fits;
+};
+/* node: its name, or "a node". Blocking. */
+struct ptc_planning_leaves ptc_planning_leaves(struct ptc_planning *p, const char *node, int64_t bytes,
+					       uint64_t warning_ms);
+/* {warning_s, node, bytes, bytes_s, seconds, fits, text}. Without measured links the last four are null. NULL: out of
+ * memory. */
+json_t *ptc_planning_leaves_json(const struct ptc_planning_leaves *l);

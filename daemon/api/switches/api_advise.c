@@ -37,7 +37,8 @@ PTC_API_HANDLER(ptc_api_advise)
 	struct ptc_plan_request pr;
 	struct ptc_target t;
 	struct ptc_view v;
-	json_t *advice = NULL;
+	struct ptc_advice advice = { 0 };
+	json_t *json;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__advise_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
@@ -60,8 +61,10 @@ PTC_API_HANDLER(ptc_api_advise)
 		ptc_view_done(&v);
 	}
 	if (rc == 0) {
-		json_object_set_new(advice, "job", json_string(t.meta.name));
-		rc = ptc_api_send_json(call, advice, err);
+		json = ptc_advice_json(&advice);
+		json_object_set_new(json, "job", json_string(t.meta.name));
+		rc = ptc_api_send_json(call, json, err);
+		ptc_advice_done(&advice);
 	}
 	ptc_pb_free(&req->base);
 	return rc;

@@ -181,6 +181,7 @@ static int table_json(struct ptc_daemon *d, const struct ptc_job_desc *desc, jso
 	if (ptc_loop_call(d->loop, note_per_node, &per) != 0)
 		return ptc_error_set(err, PTC_ECANCELED, "the daemon is stopping");
 	for (size_t i = 0; i < desc->ngpus; i++) {
+		struct ptc_planning_leaves leaves;
 		char config[256] = "";
 		struct ptc_layout *l = NULL;
 		int64_t alone = 0, most = 0; /* most: a node needs that for each device, less what its ranks share */
@@ -199,10 +200,10 @@ static int table_json(struct ptc_daemon *d, const struct ptc_job_desc *desc, jso
 		}
 		row = json_pack("{s:I, s:s, s:I}", "gpus", (json_int_t)desc->gpus[i].n, "config", config,
 				"device_bytes", (json_int_t)most);
-		if (row && desc->warning_ms)
-			json_object_set_new(row, "leaves",
-					    ptc_planning_leaves(d->controllers.planning, "a node", alone,
-								desc->warning_ms));
+		if (row && desc->warning_ms) {
+			leaves = ptc_planning_leaves(d->controllers.planning, "a node", alone, desc->warning_ms);
+			json_object_set_new(row, "leaves", ptc_planning_leaves_json(&leaves));
+		}
 		json_array_append_new(rows, row);
 	}
 	return 0;
@@ -370,7 +371,7 @@ PTC_API_HANDLER(ptc_api_plan)
 		ptc_probed_join(&d->docs, &v);
 		rc = ptc_plan_switch(&d->controllers, &v, &pr, &planned, err);
 		if (rc == 0) {
-			rc = ptc_api_send_text(call, planned.json, err);
+			rc = ptc_api_send_json(call, ptc_plan_report_json(planned.plan), err);
 			ptc_planned_done(&planned);
 		}
 		ptc_view_done(&v);
@@ -642,11 +643,7 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 	else if (resize || ask->kind == PTC_SWITCH_IMPORT)
 		rc = ptc_plan_switch(&d->controllers, &v, &asked, &planned, err);
 	if (!ask->source)
-		r.to = planned.to;
-	r.plan_json = planned.json;
-	r.choice = planned.choice;
-	r.emptied = planned.emptied;
-	r.nemptied = planned.nemptied;
+		ptc_switch_request_plan(&r, &planned);
 	r.base_generation = v.from_generation;
 	r.base_snapshot = v.from_snapshot;
 	if (rc == 0)
@@ -655,16 +652,12 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 		rc = builds_ahead(d, t, &r, err);
 	if (rc == 0 && planned.stays && !ask->start)
 		rc = ptc_error_set(err, PTC_ESTATE, "job %s stays as it is (--config moves it all the same): %s",
-				   t->meta.name, planned.why);
+				   t->meta.name, r.plan->chosen.why);
 	if (rc == 0) {
 		r.watcher = ptc_watcher_ref(w);
 		rc = hand_over(d, t, &r, ret_again, err);
-		ptc_watcher_unref(r.watcher);
 	}
-	ptc_generation_doc_done(&r.to);
-	ptc_view_done(&r.source_view);
-	ptc_free(r.plan_json);
-	ptc_free(r.emptied);
+	ptc_switch_request_done(&r);
 	ptc_view_done(&v);
 	return rc;
 }

@@ -68,10 +68,7 @@ struct ahead_call {
 static struct ptc_ahead *unref(struct ptc_ahead *a)
 {
 	if (a && --a->refs == 0) {
-		ptc_generation_doc_done(&a->request.to);
-		ptc_free(a->request.plan_json);
-		ptc_free(a->request.emptied);
-		ptc_watcher_unref(a->request.watcher);
+		ptc_switch_request_done(&a->request);
 		for (size_t i = 0; i < a->nnodes; i++)
 			if (a->nodes[i].declared)
 				ptc_pb_free(&a->nodes[i].declared->base);
@@ -336,7 +333,7 @@ static void submit(struct ptc_ahead *a)
 		rc = ctl->submit(ctl, &r, &err);
 	ptc_generation_doc_done(&r.to);
 	a->request.watcher = r.watcher;
-	a->request.plan_json = r.plan_json;
+	a->request.plan = r.plan;
 	a->request.emptied = r.emptied;
 	a->request.nemptied = r.nemptied;
 	if (rc == 0)
@@ -573,7 +570,9 @@ int ptc_ahead_begin(struct ptc_controller *ctl, struct ptc_switch_request *r, st
 	ptc_free(nodes);
 	a->request = *r;
 	memset(&r->to, 0, sizeof r->to);
-	r->plan_json = NULL;
+	r->plan = NULL;
+	r->emptied = NULL;
+	r->nemptied = 0;
 	r->watcher = NULL;
 	ctl->ahead = a;
 	ptc_event(ctl->all->cluster, ctl->uuid, "building", "new ranks of %s build on %zu nodes while the others train",

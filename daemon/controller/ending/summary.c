@@ -187,7 +187,7 @@ static void device_json(const struct ptc_controller *ctl, json_t *root)
 static json_t *summary_json(struct ptc_controller *ctl)
 {
 	uint64_t wire = 0, copied = 0, verified = ctl->captured_bytes;
-	json_t *plan = NULL, *root;
+	json_t *root;
 	double ahead;
 
 	for (size_t i = 0; i < ctl->npulls; i++) {
@@ -195,8 +195,6 @@ static json_t *summary_json(struct ptc_controller *ctl)
 		copied += ctl->pulls[i].copied_bytes;
 		verified += ctl->pulls[i].verified_bytes;
 	}
-	if (ctl->plan_json)
-		ptc_json_load("plan", ctl->plan_json, strlen(ctl->plan_json), &plan, NULL);
 	root = json_pack("{s:i, s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:s, s:f, s:o}",
 			 "version", 1, "job", ctl->meta.name, "id", (json_int_t)ctl->intent.id, "kind",
 			 ptc_switch_name(ctl), "generation", (json_int_t)ctl->intent.to_generation, "snapshot",
@@ -206,7 +204,7 @@ static json_t *summary_json(struct ptc_controller *ctl)
 			 "verified_bytes", (json_int_t)verified, "digests_verified", (json_int_t)ctl->ndigests,
 			 "preserved", preserved(ctl), "seconds",
 			 ctl->nphases ? (double)(ptc_sys_now_ns() - ctl->phases[0].at_ns) / 1e9 : 0.0, "plan",
-			 plan ? plan : json_null());
+			 ctl->plan ? ptc_plan_report_json(ctl->plan) : json_null());
 	if (root && ctl->rank_states.review.text[0])
 		json_object_set_new(root, "blobs", ptc_rank_states_json(&ctl->rank_states.review));
 	if (root && ctl->intent.run_from) {
@@ -266,19 +264,17 @@ static json_t *placement(const struct ptc_generation_doc *g)
 }
 
 /* [{node, in_bytes, out_bytes}] of the nodes between which bytes moved. */
-static json_t *moved(const json_t *plan)
+static json_t *moved(const struct ptc_plan_report *plan)
 {
-	json_t *list = json_array(), *node;
-	size_t i;
+	json_t *list = json_array();
 
-	json_array_foreach(json_object_get(plan, "nodes"), i, node) {
-		if (!ptc_json_count(node, "in_bytes") && !ptc_json_count(node, "out_bytes"))
-			continue;
-		if (json_array_size(list) == BRIEF_NODES_MAX)
-			break;
-		json_array_append_new(list, json_pack("{s:O, s:O, s:O}", "node", json_object_get(node, "node"),
-						      "in_bytes", json_object_get(node, "in_bytes"), "out_bytes",
-						      json_object_get(node, "out_bytes")));
+	for (size_t i = 0; i < plan->nnodes && json_array_size(list) < BRIEF_NODES_MAX; i++) {
+		const struct ptc_plan_node *n = &plan->nodes[i];
+
+		if (n->in_bytes || n->out_bytes)
+			json_array_append_new(list, json_pack("{s:s, s:I, s:I}", "node", n->name, "in_bytes",
+							      (json_int_t)n->in_bytes, "out_bytes",
+							      (json_int_t)n->out_bytes));
 	}
 	return list;
 }
@@ -304,15 +300,14 @@ json_t *ptc_switch_brief(struct ptc_controller *ctl)
 					    "device_peer_bytes",
 					    "device_host_bytes",
 					    "device_unfinished" };
-	json_t *summary = summary_json(ctl), *brief = json_object(), *plan;
+	json_t *summary = summary_json(ctl), *brief = json_object();
 
 	for (size_t i = 0; i < PTC_ARRAY_LEN(kept); i++)
 		if (json_object_get(summary, kept[i]))
 			json_object_set(brief, kept[i], json_object_get(summary, kept[i]));
-	plan = json_object_get(summary, "plan");
-	if (json_is_object(json_object_get(plan, "totals"))) {
-		json_object_set(brief, "totals", json_object_get(plan, "totals"));
-		json_object_set_new(brief, "nodes", moved(plan));
+	if (ctl->plan && ctl->plan->counted) {
+		json_object_set_new(brief, "totals", ptc_plan_totals_json(ctl->plan));
+		json_object_set_new(brief, "nodes", moved(ctl->plan));
 	}
 	if (ctl->view.from.world)
 		json_object_set_new(brief, "before", placement(&ctl->view.from));

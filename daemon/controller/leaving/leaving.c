@@ -223,17 +223,12 @@ static void planned_move(struct ptc_controller *ctl, struct ptc_recovery_plan *p
 	}
 	ptc_controller_request(ctl, PTC_SWITCH_RESIZE, &r);
 	r.end = PTC_RUN_STOPPED;
-	r.to = p->planned.to;
-	r.plan_json = p->planned.json;
-	r.choice = p->planned.choice;
-	r.emptied = p->planned.emptied;
-	r.nemptied = p->planned.nemptied;
-	if (ctl->submit(ctl, &r, &err) != 0) {
+	ptc_switch_request_plan(&r, &p->planned);
+	if (ctl->submit(ctl, &r, &err) != 0)
 		later(ctl, err.text);
-		return;
-	}
-	memset(&p->planned, 0, sizeof p->planned);
-	l->id = r.id;
+	else
+		l->id = r.id;
+	ptc_switch_request_done(&r);
 }
 
 static void move(struct ptc_controller *ctl)

@@ -6,9 +6,9 @@
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "daemon/controller/plan/internal.h"
-#include "formats/json.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* No --config and nothing in the table: keep tp and pp when they divide n, else dp alone. */
 static int default_config(const char *current, uint32_t gpus, struct ptc_config *ret_config, struct ptc_error *err)
@@ -48,12 +48,11 @@ static int same_config(const struct ptc_job_desc *desc, const char *current, con
 }
 
 static int by_planner(struct ptc_pricer *pr, const struct ptc_plan_request *req, struct ptc_config *ret_config,
-		      struct ptc_planned *ret, json_t **ret_choice, bool **ret_leave, uint32_t **ret_nodes,
+		      struct ptc_plan_chosen *ret_chosen, bool *ret_stays, bool **ret_leave, uint32_t **ret_nodes,
 		      struct ptc_error *err)
 {
 	struct ptc_planning_ask ask;
 	ptc_auto_free struct ptc_planning_answer *a = ptc_calloc(1, sizeof *a);
-	json_t *first;
 	int rc = a ? ptc_pricer_ask(pr, req, &ask, err) : ptc_nomem(err);
 
 	if (rc == 0)
@@ -61,19 +60,20 @@ static int by_planner(struct ptc_pricer *pr, const struct ptc_plan_request *req,
 	if (rc)
 		return rc;
 	*ret_config = a->config;
-	ret->stays = a->stays;
-	snprintf(ret->why, sizeof ret->why, "%s", a->why);
-	ret->choice = a->choice;
-	first = json_array_get(json_object_get(a->json, "candidates"), 0);
-	*ret_choice = first ? json_copy(first) : json_object();
-	json_object_set_new(*ret_choice, "by", json_string(a->choice.by));
-	json_object_set_new(*ret_choice, "why", json_string(a->why));
-	json_object_set(*ret_choice, "calibrated", json_object_get(a->json, "calibrated"));
-	json_object_set(*ret_choice, "profiled", json_object_get(a->json, "profiled"));
-	json_object_set(*ret_choice, "horizon_s", json_object_get(a->json, "horizon_s"));
-	json_decref(a->json);
+	*ret_stays = a->stays;
+	*ret_chosen = (struct ptc_plan_chosen){ .choice = a->choice,
+						.calibrated = a->advice.calibrated,
+						.profiled = a->advice.profiled };
+	memcpy(ret_chosen->why, a->advice.why, sizeof ret_chosen->why);
+	if (a->advice.nrows) {
+		ret_chosen->row = a->advice.rows[0];
+		a->advice.rows[0].config = NULL;
+	}
 	*ret_leave = a->leave;
 	*ret_nodes = a->nodes;
+	a->leave = NULL;
+	a->nodes = NULL;
+	ptc_planning_answer_done(a);
 	return 0;
 }
 
@@ -90,12 +90,10 @@ static int given_config(const struct ptc_plan_request *req, struct ptc_config *r
 	return rc;
 }
 
-/* *ret_choice: who chose, and why; NULL where nobody had to. The pool loses nodes that the planner does without, and is
- * told where it has ranks (*ret_nodes, which the caller frees after the pool). A job without a model is scaled over dp,
- * as is one that has never said its batch. */
 int ptc_plan_choose_config(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
 			   struct ptc_device_pool *p, const struct ptc_plan_request *req, struct ptc_config *ret_config,
-			   struct ptc_planned *ret, json_t **ret_choice, uint32_t **ret_nodes, struct ptc_error *err)
+			   struct ptc_plan_chosen *ret_chosen, bool *ret_stays, uint32_t **ret_nodes,
+			   struct ptc_error *err)
 {
 	bool *leave = NULL;
 	struct ptc_pricer pr = { .all = all, .v = v, .desc = desc, .p = p };
@@ -115,7 +113,7 @@ int ptc_plan_choose_config(struct ptc_controllers *all, const struct ptc_view *v
 		*ret_config = *known;
 		rc = 0;
 	} else if ((desc->model || desc->space) && all->planning) {
-		rc = by_planner(&pr, req, ret_config, ret, ret_choice, &leave, ret_nodes, err);
+		rc = by_planner(&pr, req, ret_config, ret_chosen, ret_stays, &leave, ret_nodes, err);
 		ptc_pricer_done(&pr);
 		if (rc == 0 && leave)
 			rc = ptc_device_pool_leave(p, leave, err);
@@ -130,8 +128,7 @@ int ptc_plan_choose_config(struct ptc_controllers *all, const struct ptc_view *v
 	}
 	if (rc)
 		return rc;
-	ret->choice = (struct ptc_plan_choice){ .by = by };
-	*ret_choice = json_pack("{s:s}", "by", by);
+	ret_chosen->choice.by = by;
 	return 0;
 }
 

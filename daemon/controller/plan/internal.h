@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/buf.h"
-#include "daemon/controller/switch_plan.h"
+#include "daemon/controller/controller.h" /* and switch_plan.h */
 #include "reshard/place/place.h"
 
 /* device_pool.c: the devices that a plan may use. Whoever plans owns it; begins as zeros, but for all, req and v. */
@@ -104,21 +104,22 @@ int ptc_pricer_ask(struct ptc_pricer *pr, const struct ptc_plan_request *req, st
 		   struct ptc_error *err);
 void ptc_pricer_done(struct ptc_pricer *pr);
 
-/* choice.c: which configuration. *ret_choice: who chose, and why; NULL where nobody had to. The pool loses nodes that
- * the planner does without, and is told where it has ranks (*ret_nodes, which the caller frees after the pool). A job
- * without a model is scaled over dp, as is one that has never said its batch. */
+/* choice.c: which configuration. *ret_chosen, of zeros before: who chose, and why. *ret_stays: the planner finds that
+ * no switch pays. The pool loses nodes that the planner does without, and is told where it has ranks (*ret_nodes, which
+ * the caller frees after the pool). A job without a model is scaled over dp, as is one that has never said its batch.
+ */
 int ptc_plan_choose_config(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
 			   struct ptc_device_pool *p, const struct ptc_plan_request *req, struct ptc_config *ret_config,
-			   struct ptc_planned *ret, json_t **ret_choice, uint32_t **ret_nodes, struct ptc_error *err);
+			   struct ptc_plan_chosen *ret_chosen, bool *ret_stays, uint32_t **ret_nodes,
+			   struct ptc_error *err);
 /* What the job would not be started again on, it is not started on. */
 int ptc_plan_check_size(const struct ptc_job_desc *desc, const struct ptc_config *config, struct ptc_error *err);
 
 /* plan_answer.c: the document of the generation to come. It names only nodes that ranks use, in order of first use. */
 int ptc_plan_doc(const struct ptc_device_pool *p, const struct ptc_config *config, const struct ptc_allocation *a,
 		 struct ptc_generation_doc *ret_doc, struct ptc_error *err);
-/* The plan as docs/control.md describes it; ptc_free it. NULL: out of memory. desc NULL: not asked what happens to
- * processes. blobs: what becomes of ranks' blobs; NULL: not asked for. choice: who chose the configuration; NULL: it
- * was given. */
-char *ptc_plan_json(const struct ptc_device_pool *p, const struct ptc_view *v, const struct ptc_job_desc *desc,
-		    const struct ptc_generation_doc *to, const struct ptc_plan_layouts *l,
-		    const struct ptc_blobs_review *blobs, json_t *choice);
+/* The report of a plan, but for who has chosen the configuration, and blobs. desc NULL: not asked what happens to
+ * processes. 0, or PTC_ENOMEM. */
+int ptc_plan_report_fill(const struct ptc_device_pool *p, const struct ptc_view *v, const struct ptc_job_desc *desc,
+			 const struct ptc_generation_doc *to, const struct ptc_plan_layouts *l,
+			 struct ptc_plan_report *r);

@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "daemon/controller/plan/internal.h"
-#include "formats/json.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +16,7 @@
 void ptc_planned_done(struct ptc_planned *p)
 {
 	ptc_generation_doc_done(&p->to);
-	ptc_free(p->json);
+	ptc_plan_report_free(p->plan);
 	ptc_free(p->emptied);
 	memset(p, 0, sizeof *p);
 }
@@ -84,7 +83,6 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 	ptc_auto_free char *known = NULL;
 	ptc_auto_free uint32_t *nodes = NULL;
 	struct ptc_config config;
-	json_t *choice = NULL;
 	void *ref = NULL;
 	int rc = req->nnodes > PTC_MAX_NODES
 			 ? ptc_error_set(err, PTC_ELIMIT, "%zu nodes are named; at most %u exist", req->nnodes,
@@ -93,12 +91,15 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 
 	p.ranks = req->ranks;
 	p.shares = rc == 0 && desc->share_devices;
+	if (rc == 0 && !(planned.plan = ptc_calloc(1, sizeof *planned.plan)))
+		rc = ptc_nomem(err);
 	if (rc == 0)
 		rc = ptc_device_pool_fill(all, &p, err);
 	if (rc == 0 && note_emptied(&p, &planned) != 0)
 		rc = ptc_nomem(err);
 	if (rc == 0)
-		rc = ptc_plan_choose_config(all, v, desc, &p, req, &config, &planned, &choice, &nodes, err);
+		rc = ptc_plan_choose_config(all, v, desc, &p, req, &config, &planned.plan->chosen, &planned.stays,
+					    &nodes, err);
 	if (rc == 0 && req->runs)
 		rc = ptc_plan_check_size(desc, &config, err);
 	if (rc == 0)
@@ -112,12 +113,11 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 	if (rc == 0) {
 		if (known)
 			memcpy(planned.to.layout_hash, known, strlen(known) + 1);
-		planned.json = ptc_plan_json(&p, v, desc, &planned.to, &l, &rank_states.review, choice);
-		rc = planned.json ? 0 : ptc_nomem(err);
+		planned.plan->blobs = rank_states.review;
+		rc = ptc_plan_report_fill(&p, v, desc, &planned.to, &l, planned.plan) ? ptc_nomem(err) : 0;
 	}
 	if (rc == PTC_ENODEVICES && req->ret_lack)
 		*req->ret_lack = p.taken.lack;
-	json_decref(choice);
 	ptc_plan_layouts_done(&l);
 	ptc_device_pool_done(&p);
 	ptc_specs_release(ref);
@@ -130,7 +130,7 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 }
 
 int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
-		    uint32_t first, json_t **ret_json, struct ptc_error *err)
+		    uint32_t first, struct ptc_advice *ret, struct ptc_error *err)
 {
 	struct ptc_device_pool p = { .all = all, .req = req, .v = v };
 	struct ptc_pricer pr = { .all = all, .v = v, .p = &p };
@@ -147,11 +147,13 @@ int ptc_plan_advise(struct ptc_controllers *all, const struct ptc_view *v, const
 	if (rc == 0)
 		rc = ptc_pricer_ask(&pr, req, &ask, err);
 	if (rc == 0 && first)
-		rc = ptc_planning_range(all->planning, &ask, first, ret_json, err);
-	else if (rc == 0 && (rc = ptc_planning_choose(all->planning, &ask, a, err)) == 0)
-		*ret_json = a->json;
-	ptc_free(a ? a->leave : NULL);
-	ptc_free(a ? a->nodes : NULL);
+		rc = ptc_planning_range(all->planning, &ask, first, ret, err);
+	else if (rc == 0 && (rc = ptc_planning_choose(all->planning, &ask, a, err)) == 0) {
+		*ret = a->advice;
+		a->advice = (struct ptc_advice){ 0 };
+	}
+	if (a)
+		ptc_planning_answer_done(a);
 	ptc_pricer_done(&pr);
 	ptc_device_pool_done(&p);
 	ptc_specs_release(ref);
@@ -200,27 +202,28 @@ struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p)
 	return NULL;
 }
 
-int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, const char *planned, char **ret_json,
+int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, struct ptc_plan_report **ret,
 		       struct ptc_error *err)
 {
 	const struct ptc_device_pool *p = &pool->pool;
 	struct ptc_plan_layouts l = { 0 };
-	json_t *before = NULL;
-	int rc = ptc_plan_layout_from(p->all, v, &l, err);
+	struct ptc_plan_report *report = ptc_calloc(1, sizeof *report);
+	int rc = report ? 0 : ptc_nomem(err);
 
+	if (rc == 0)
+		rc = ptc_plan_layout_from(p->all, v, &l, err);
 	if (rc == 0)
 		rc = ptc_plan_layout_get(p->all, v, v->to.layout_hash, v->to.config, &l.spec, &l.to, &l.to_ref, err);
 	if (rc == 0 && ptc_view_allocation(v, &v->to, &l.to_alloc) != 0)
 		rc = ptc_nomem(err);
 	if (rc == 0)
 		rc = plan_of_layout(p, &l, err);
-	if (rc == 0 && planned)
-		rc = ptc_json_load("plan", planned, strlen(planned), &before, err);
-	if (rc == 0) {
-		*ret_json = ptc_plan_json(p, v, NULL, &v->to, &l, NULL, json_object_get(before, "choice"));
-		rc = *ret_json ? 0 : ptc_nomem(err);
-	}
-	json_decref(before);
+	if (rc == 0 && ptc_plan_report_fill(p, v, NULL, &v->to, &l, report) != 0)
+		rc = ptc_nomem(err);
 	ptc_plan_layouts_done(&l);
+	if (rc)
+		ptc_plan_report_free(report);
+	else
+		*ret = report;
 	return rc;
 }

@@ -302,7 +302,7 @@ static void stays(struct ptc_controller *ctl, const char *why)
 /* By the planner's figures. False: it would, or nothing is predicted. */
 static bool hardly_pays(const struct ptc_planned *p, char *why, size_t size)
 {
-	const struct ptc_plan_choice *c = &p->choice;
+	const struct ptc_plan_choice *c = &p->plan->chosen.choice;
 
 	if (!c->predicted || !(c->horizon_s > 0) || c->break_even_s * PAYS <= c->horizon_s)
 		return false;
@@ -327,34 +327,30 @@ bool ptc_growth_submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p, 
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_switch_request r;
+	int rc;
 
 	ptc_controller_request(ctl, PTC_SWITCH_RESIZE, &r);
 	r.run_from = r.run_to = true;
 	r.ahead = p->builds_ahead;
 	r.end = PTC_RUN_STOPPED;
-	r.to = p->planned.to;
-	r.plan_json = p->planned.json;
-	r.choice = p->planned.choice;
-	r.emptied = p->planned.emptied;
-	r.nemptied = p->planned.nemptied;
+	ptc_switch_request_plan(&r, &p->planned);
 	*ret_id = r.id;
-	if (ctl->submit(ctl, &r, &err) != 0) { /* what was not taken over is still the plan's */
+	rc = ctl->submit(ctl, &r, &err);
+	if (rc)
 		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
-		return false;
-	}
-	memset(&p->planned, 0, sizeof p->planned);
-	return true;
+	ptc_switch_request_done(&r);
+	return rc == 0;
 }
 
 static void grow(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
-	const char *by = p->planned.choice.by;
+	const char *by = p->planned.plan->chosen.choice.by;
 	uint64_t id;
 	char to[200], why[PTC_PLANNING_WHY_MAX];
 
 	snprintf(to, sizeof to, "%s", p->planned.to.config); /* submit takes the plan */
-	snprintf(why, sizeof why, "%s", p->planned.why);
+	snprintf(why, sizeof why, "%s", p->planned.plan->chosen.why);
 	if (!ptc_growth_submit(ctl, p, &id)) {
 		try_later(g);
 		return;
@@ -392,7 +388,7 @@ static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 		return;
 	}
 	if (p->planned.stays) {
-		stays(ctl, p->planned.why);
+		stays(ctl, p->planned.plan->chosen.why);
 		return;
 	}
 	if (hardly_pays(&p->planned, why, sizeof why))
@@ -445,9 +441,9 @@ static void replanned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 
 	if (!ptc_growth_rests(ctl) || ctl->record.run != PTC_RUN_LIVE)
 		return;
-	snprintf(why, sizeof why, "%s", p->planned.why);
+	snprintf(why, sizeof why, "%s", p->status ? p->err.text : p->planned.plan->chosen.why);
 	if (p->status)
-		ptc_event(c, ctl->uuid, "links", "no new plan: %s", p->err.text);
+		ptc_event(c, ctl->uuid, "links", "no new plan: %s", why);
 	else if (p->planned.stays)
 		ptc_event(c, ctl->uuid, "links", "no new plan: the job stays as it is: %s", why);
 	else if (ptc_growth_submit(ctl, p, &id))

@@ -553,16 +553,10 @@ static void planned_start(struct ptc_controller *ctl, struct ptc_recovery_plan *
 	ptc_controller_request(ctl, PTC_SWITCH_RESIZE, &r);
 	r.run_to = true;
 	r.end = PTC_RUN_STOPPED;
-	r.to = p->planned.to;
-	r.plan_json = p->planned.json;
-	r.choice = p->planned.choice;
-	r.emptied = p->planned.emptied;
-	r.nemptied = p->planned.nemptied;
-	if (ctl->submit(ctl, &r, &err) != 0) {
+	ptc_switch_request_plan(&r, &p->planned);
+	if (ctl->submit(ctl, &r, &err) != 0)
 		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
-		return; /* what was not taken over is still the plan's */
-	}
-	memset(&p->planned, 0, sizeof p->planned);
+	ptc_switch_request_done(&r);
 }
 
 /* It stays as it is, until a person does something. */

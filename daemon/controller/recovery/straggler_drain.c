@@ -218,7 +218,7 @@ static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 		return;
 	}
 	if (p->status || p->planned.stays) {
-		stays(ctl, d, on, p->status ? p->err.text : p->planned.why);
+		stays(ctl, d, on, p->status ? p->err.text : p->planned.plan->chosen.why);
 		return;
 	}
 	snprintf(to, sizeof to, "%s", p->planned.to.config);
