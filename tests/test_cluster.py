@@ -11,6 +11,7 @@ import textwrap
 import unittest
 
 import harness
+import live
 import numpy as np
 import state as states
 from harness import PATIENCE, ROOT, Job, wait_for
@@ -211,6 +212,22 @@ WAITING = textwrap.dedent("""
         def test_not_reached(self):
             open(os.environ["WAITING_READY"] + ".second", "w").close()
 """)
+
+
+class TakenDown(harness.Case):
+    def stopped_rank(self, c):
+        """A rank that runs and that no SIGTERM ends. Its cgroup, in a list that is empty where there are none."""
+        job = live.Job(c, self.dir)
+        job.run("dp=1")
+        job.wait_step(3)
+        os.kill(job.status()["run"]["ranks"][0]["pid"], signal.SIGSTOP)
+        return harness.clusters.cgroups_of(c.jobs_with_ranks())
+
+    def test_rank_that_has_to_be_killed(self):
+        """Its helper, which is left alone for that, removes its cgroup, as the end of the block checks."""
+        with self.cluster(nodes=1, devices=1) as c:
+            cgroups = self.stopped_rank(c)
+        self.assertEqual([], [path for path in cgroups if os.path.exists(path)])
 
 
 class Interrupted(harness.Case):

@@ -25,6 +25,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 MARK = "PTC_LOCAL_CLUSTER"
 MEMBER = "ptc-node" # the DNS name in certificates of nodes: tls.member, in make-test-ca and ptcd by default
 SOCKET_PATH_MAX = 107
+HELPERS = ("ptc-exec",) # beside each rank
 
 
 class ClusterError(Exception):
@@ -107,6 +108,11 @@ def command(pid):
             return f.read().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def is_program(said, names):
+    """Whether what command() says of a process is a program of one of these names."""
+    return os.path.basename(said.split(" ")[0]).startswith(names)
 
 
 def children(pid):
@@ -582,10 +588,20 @@ class Cluster:
 
         def left():
             return {pid: said for pid, (began, said) in there.items()
-                    if start_time(pid) == began and not os.path.basename(said.split(" ")[0]).startswith(("ptc-exec", "ptc-fuse"))}
+                    if start_time(pid) == began and not is_program(said, (*HELPERS, "ptc-fuse"))}
         with contextlib.suppress(ClusterError):
             wait_for(lambda: not left(), 2, "the end of its children")
         return [f"ptcd of {node.name} ended and left process {pid}: {said}" for pid, said in left().items()]
+
+    def _end(self, number, spared, patience_s):
+        """Sends a signal to every process but programs of those names. True: all processes have ended, these programs too."""
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                if not is_program(command(pid), spared):
+                    os.kill(pid, number)
+        with contextlib.suppress(ClusterError):
+            return wait_for(lambda: not self.processes(), patience_s, "the end of the cluster's processes")
+        return False
 
     def stop(self):
         """Ends every process; returns what is worth a complaint, one line each."""
@@ -596,12 +612,9 @@ class Cluster:
                 complaints += self._stop_node(node)
         for member in self.members:
             member.stop()
-        for number, patience_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
-            for pid in self.processes():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-            with contextlib.suppress(ClusterError):
-                wait_for(lambda: not self.processes(), patience_s, "the end of the cluster's processes")
+        # a rank's helper removes the rank's cgroup as the rank ends: it is killed last, and only if it does not end by itself
+        for number, spared, patience_s in ((signal.SIGTERM, (), 5), (signal.SIGKILL, HELPERS, 30), (signal.SIGKILL, (), 5)):
+            if self._end(number, spared, patience_s):
                 break
         for pid in self.processes():
             complaints.append(f"process {pid} could not be ended")
