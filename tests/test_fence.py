@@ -178,7 +178,8 @@ class Fence(harness.Case):
             thread.join()
 
     def stands(self, c, job):
-        """Whether nothing is written for a while."""
+        """Whether nothing is written for a while: other nodes, and other threads of the controller, may have writes on their way, which
+        nobody outside can see."""
         uuid = job.status()["uuid"]
         return self.written(c, uuid) == (time.sleep(0.5) or self.written(c, uuid))
 

@@ -178,7 +178,7 @@ class GpuLive(harness.Case):
             job.wait_step(5)
             taking = self.snapshot(job)
             wait_for(lambda: taking.poll() is not None or (job.status()["phase"] != "idle" and self.stand(job)), 60 * PATIENCE, "ranks that stand")
-            time.sleep(1)  # the snapshot's copies begin
+            time.sleep(1)  # the snapshot's copies begin, and wait for the memory: so long they may not fail
             self.assertIsNone(taking.poll())
             self.arm("")
             self.assertEqual("", taking.communicate(timeout=120 * PATIENCE)[1])
@@ -1056,7 +1056,7 @@ class GpuLive(harness.Case):
         return list(map(json.loads, c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()))
 
     def stand(self, job):
-        """{rank: step} once none of them moves."""
+        """{rank: step} once none of them moves for a while: a rank that waits on its device says no more than its step."""
         before = {r: s["step"] for r, s in job.ranks().items()}
         time.sleep(0.3)
         return before if before == {r: s["step"] for r, s in job.ranks().items()} else None

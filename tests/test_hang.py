@@ -107,7 +107,8 @@ class Hang(harness.Case):
             os.kill(first["ranks"][1]["pid"], signal.SIGSTOP)
             wait_for(lambda: "n1:0 is not well" in " ".join(e["text"] for e in self.events(c, job, "waits")), 60 * PATIENCE, "a job that waits", 0.1)
             # It is tried again after 1, 2, 4 and 8 s. From a try on the controller waits as long, also if it succeeds, before it looks whether
-            # ranks are held: after the next one for 8 s, in which the ranks start and the snapshot begins.
+            # ranks are held: after the next one for 8 s, in which the ranks start and the snapshot begins. By the clock, because the
+            # controller's is what it is about, and of a try that fails as the one before it says nothing.
             time.sleep(4)
             c.ptcctl("device", "bad", "n1:0", "--undo")
 

@@ -357,7 +357,7 @@ class LiveCrash(harness.Case):
                     if phase == "ending":
                         os.kill(pid, signal.SIGCONT)
                     self.phase(c, job, phase)
-                    time.sleep(0.3 if phase != "ending" else 0)
+                    time.sleep(0.3 if phase != "ending" else 0) # an instant well inside it; nothing is judged by it
                 finally:
                     for name in dying:
                         c.nodes[name].kill()
@@ -379,7 +379,7 @@ class LiveCrash(harness.Case):
             steps = sum(map(len, job.steps_logged().values()))
             os.kill(etcd[0], signal.SIGSTOP)
             try:
-                time.sleep(5)
+                time.sleep(5) # for so long it stands, before what is asked and after
                 thread = threading.Thread(target=self.resize_there_quietly, args=(c, job))
                 thread.start()
                 time.sleep(5)
@@ -406,7 +406,7 @@ class LiveCrash(harness.Case):
             try:
                 node.signal(signal.SIGTERM)
                 for pid in there:
-                    time.sleep(self.random.random())
+                    time.sleep(self.random.random()) # any instant; nothing is judged by it
                     os.kill(pid, signal.SIGKILL)
                 node.wait_gone(60 * PATIENCE)
             finally:
@@ -484,7 +484,7 @@ class LiveCrash(harness.Case):
             thread = threading.Thread(target=self.resize_there(c, job), args=("n1",))
             thread.start()
             self.phase(c, job, "arming")
-            time.sleep(0.5)
+            time.sleep(0.5) # the stop is set, or about to be; nothing is judged by it
             c.ptcctl("abort", job.name)
             thread.join()
             for pid in pids.values():
@@ -897,14 +897,6 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
         out["chunks"] = sum(n["store"]["chunks_used"] for n in c.json("nodes")["nodes"])
         return out
 
-    def settled_usage(self, c, job):
-        """Least of a few looks: threads and descriptors of calls that have just ended are not a leak."""
-        looks = [self.usage(c, job)]
-        for _ in range(4):
-            time.sleep(0.2)
-            looks.append(self.usage(c, job))
-        return {k: min(look[k] for look in looks) for k in looks[0]}
-
     def many_switches(self, mode, count):
         self.measured = harness.measured_env()
         with self.started(mode=mode, lease_ttl="20s", env=harness.measured_env(harness.NO_LEAKS)) as (c, job): # a busy machine is no reason to change controllers
@@ -914,7 +906,7 @@ for what, act in (("socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_S
                 job.wait_step(at + 3)
                 job.resize(A if i % 2 == 0 else B)
                 if i == 6 or (i % 10 == 0 and i > 6):
-                    now = self.settled_usage(c, job)
+                    now = live.least(lambda: self.usage(c, job))
                     if not fifth:
                         fifth, began = now, live.database(c)
                     print(f"{mode}, after {i} switches: {now}", flush=True)

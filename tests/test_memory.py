@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import threading
-import time
 import unittest
 
 import harness
@@ -58,12 +57,12 @@ class Group:
         return ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', self.path]
 
     def remove(self):
-        for _ in range(100):
-            try:
+        def gone():
+            """The kernel keeps a cgroup for a moment after its last process."""
+            with contextlib.suppress(OSError):
                 os.rmdir(self.path)
-                return
-            except OSError:
-                time.sleep(0.05)
+            return not os.path.exists(self.path)
+        wait_for(gone, 30 * PATIENCE, f"the end of {self.path}", 0.05)
 
 
 def anonymous(pid):

@@ -220,16 +220,14 @@ class Quota(harness.Case):
 
     def soaked(self, c):
         """What no number of switches may add to: memory, descriptors and threads of daemons, processes, chunks, files, keys in etcd but
-        events; of a few looks the least, as calls that have just ended are no leak. Threads of calls are left out: there are more
-        once more calls have come at a time, up to a bound of their own."""
-        looks = []
-        for _ in range(5):
-            looks.append(live.usage(c, []))
-            looks[-1]["ptcd threads"] = sum(not self.is_of_calls(f"/proc/{n.pid()}/task/{t}/comm") for n in c.nodes.values()
-                                            for t in os.listdir(f"/proc/{n.pid()}/task"))
-            looks[-1]["files"] = sum(len(files) for n in c.nodes.values() for where, _, files in os.walk(n.dir) if "/etcd" not in where)
-            time.sleep(0.1)
-        least = {k: min(look[k] for look in looks) for k in looks[0]}
+        events. Threads of calls are left out: there are more once more calls have come at a time, up to a bound of their own."""
+        def look():
+            out = live.usage(c, [])
+            out["ptcd threads"] = sum(not self.is_of_calls(f"/proc/{n.pid()}/task/{t}/comm") for n in c.nodes.values()
+                                      for t in os.listdir(f"/proc/{n.pid()}/task"))
+            out["files"] = sum(len(files) for n in c.nodes.values() for where, _, files in os.walk(n.dir) if "/etcd" not in where)
+            return out
+        least = live.least(look)
         least["keys"] = sum("/events/" not in k for k in c.etcdctl("get", "--prefix", "--keys-only", "/ptc/").stdout.split())
         return least
 

@@ -104,13 +104,11 @@ class Looks:
         return row
 
     def look(self, pids):
-        """Least of some looks: calls that have just ended, a snapshot and its copies are no leak."""
-        rows = []
-        for _ in range(4):
+        """What is there now. A snapshot and its copies, as calls that have just ended, are no leak."""
+        def once():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError): # a process has just ended
-                rows.append(self.once(pids()))
-            time.sleep(0.25)
-        least = {k: min(row[k] for row in rows) for k in rows[0]}
+                return self.once(pids())
+        least = live.least(once)
         keys = self.c.etcdctl("get", "--prefix", "--keys-only", "/ptc/").stdout.split()
         self.keys.append({k for k in keys if "/events/" not in k})
         least["keys"] = len(self.keys[-1])
