@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulation's world, shared by sim.c (messages, etcd, nodes, controllers), sim_loss.c (lost machines and tables)
- * and sim_ranks.c (training ranks). */
+/* The simulation's world, shared by its files. A file calls only those that are listed below before it. */
 #pragma once
 
 #include "daemon/core/sim/sim_model.h"
@@ -95,47 +94,31 @@ struct told {
 	uint32_t from[SIM_NODES];
 };
 
-/* sim.c */
+/* sim_world.c */
 uint64_t sim_rnd(struct sim *s);
 uint32_t sim_below(struct sim *s, uint32_t n);
 bool sim_chance(struct sim *s, uint32_t percent);
 /* As sim_chance, but only while random faults are on. */
 bool sim_unlucky(struct sim *s, uint32_t percent);
+void sim_mix(struct sim *s, uint64_t v); /* into the run's hash */
 __attribute__((format(printf, 2, 3))) void sim_say(struct sim *s, const char *fmt, ...);
 __attribute__((format(printf, 2, 3))) void sim_bad(struct sim *s, const char *fmt, ...);
 struct ev *sim_post(struct sim *s, uint64_t delay, enum kind kind, int who);
+struct ev *sim_pop(struct sim *s);
+uint64_t sim_travel(struct sim *s);
+void sim_restart_post(struct sim *s, enum kind kind, int who, uint64_t delay);
+void sim_restart_later(struct sim *s, uint32_t node, uint64_t delay);
+bool sim_listed(const uint64_t *v, uint32_t n, uint64_t id);
 uint64_t sim_content(uint32_t item, uint64_t id);
+bool sim_layout_has(const uint32_t *nodes, uint32_t n, uint32_t layout, uint32_t item, uint32_t node);
 uint32_t sim_layout_needs(const uint32_t *nodes, uint32_t n, uint32_t layout, uint32_t node);
+/* Whether every item is on a node of the layout that is not in `without`. */
+bool sim_covered(const uint32_t *nodes, uint32_t n, uint32_t layout, uint32_t without);
+/* The nodes of v that are not in `without`. */
+uint32_t sim_placed(const uint32_t *v, uint32_t n, uint32_t without, uint32_t *ret);
 struct table *sim_table_find(struct node *n, uint64_t gen, uint64_t snap);
 struct table *sim_table_add(struct sim *s, struct node *n, uint64_t gen, uint64_t snap);
 void sim_table_drop(struct node *n, uint32_t i);
-
-void sim_node_crash(struct sim *s, uint32_t i);
-void sim_restart_later(struct sim *s, uint32_t node, uint64_t delay);
-void sim_ctl_feed(struct sim *s, int i, const struct ptc_job_event *e);
-bool sim_layout_has(const uint32_t *nodes, uint32_t n, uint32_t layout, uint32_t item, uint32_t node);
-
-/* sim_loss.c */
-/* Destroys a machine with all that it has; or only the tables of one that is down. */
-void sim_machine_destroy(struct sim *s, uint32_t i, bool for_good);
-void sim_tables_destroy(struct sim *s, uint32_t i);
-/* Makes one more fault, of the kinds that only `lose` has. */
-void sim_loss_fault(struct sim *s);
-void sim_loss_again(struct sim *s);
-/* Tells a controller's core which nodes it considers lost. */
-void sim_loss_watch(struct sim *s, int i);
-/* Whether a controller gives the record's ranks up: one of their nodes is lost, and it sees no step end. */
-bool sim_loss_gives_up(struct sim *s, int i);
-/* Whether the node had the record's table with the right bytes until a fault destroyed it. */
-bool sim_ruined(const struct sim *s, uint32_t node, const struct record *r);
-/* Whether faults have destroyed every copy of some item of the record. */
-bool sim_record_lost(const struct sim *s, const struct record *r);
-/* Whether every item is on a node of the layout that is not in `without`. */
-bool sim_covered(const uint32_t *nodes, uint32_t n, uint32_t layout, uint32_t without);
-/* The nodes of w that have no part in it any more, by the core's answer. */
-uint32_t sim_left_out(const struct ctl *c, const struct sw *w);
-/* The nodes of v that are not in `without`. */
-uint32_t sim_placed(const uint32_t *v, uint32_t n, uint32_t without, uint32_t *ret);
 
 /* sim_ranks.c. An operation returns 0, a status, or 1 if it needs more time. */
 uint64_t sim_item_value(uint32_t item, uint64_t id, uint64_t grown);
@@ -164,3 +147,53 @@ uint64_t sim_ranks_steps(const struct sim *s);
 bool sim_ranks_has(const struct sim *s, uint32_t node);
 /* The least step of the record's ranks on nodes with a key; UINT64_MAX: there are none. */
 uint64_t sim_ranks_seen(const struct sim *s, const struct record *r);
+
+/* sim_etcd.c */
+void sim_on_etcd_txn(struct sim *s, const struct ev *ev);
+void sim_on_etcd_acquire(struct sim *s, const struct ev *ev);
+void sim_on_etcd_read(struct sim *s, const struct ev *ev);
+void sim_on_etcd_tick(struct sim *s);
+
+/* sim_nodes.c. A machine's crash takes its ranks, too. */
+void sim_node_crash(struct sim *s, uint32_t i);
+void sim_machine_crash(struct sim *s, uint32_t i);
+void sim_node_start(struct sim *s, uint32_t i);
+void sim_on_node_tick(struct sim *s, uint32_t i);
+void sim_on_node_op(struct sim *s, const struct ev *ev);
+void sim_on_node_req(struct sim *s, const struct ev *ev);
+
+/* sim_loss.c */
+/* Destroys a machine with all that it has; or only the tables of one that is down. */
+void sim_machine_destroy(struct sim *s, uint32_t i, bool for_good);
+void sim_tables_destroy(struct sim *s, uint32_t i);
+/* Makes one more fault, of the kinds that only `lose` has. */
+void sim_loss_fault(struct sim *s);
+void sim_loss_again(struct sim *s);
+/* Whether the node had the record's table with the right bytes until a fault destroyed it. */
+bool sim_ruined(const struct sim *s, uint32_t node, const struct record *r);
+/* Whether faults have destroyed every copy of some item of the record. */
+bool sim_record_lost(const struct sim *s, const struct record *r);
+/* The nodes of w that have no part in it any more, by the core's answer. */
+uint32_t sim_left_out(const struct ctl *c, const struct sw *w);
+
+/* sim_ctls.c */
+void sim_ctl_crash(struct sim *s, int i);
+void sim_ctl_feed(struct sim *s, int i, const struct ptc_job_event *e);
+/* The core's view of w; only nodes that have a part in it. */
+void sim_switch_view(const struct sw *w, struct told *told);
+/* Whether a controller gives the record's ranks up: one of their nodes is lost, and it sees no step end. */
+bool sim_ctl_gives_up(struct sim *s, int i);
+struct ctl *sim_leader(struct sim *s); /* NULL: nobody has the lock and knows it */
+void sim_on_answer(struct sim *s, const struct ev *ev);
+void sim_on_readrep(struct sim *s, const struct ev *ev);
+void sim_on_txnrep(struct sim *s, const struct ev *ev);
+void sim_on_acqrep(struct sim *s, const struct ev *ev);
+void sim_on_ctl_tick(struct sim *s, int i);
+void sim_on_client(struct sim *s, const struct ev *ev);
+
+/* sim_driver.c */
+uint32_t sim_commits_wanted(const struct sim *s);
+uint32_t sim_script_length(void);
+void sim_on_driver(struct sim *s);
+void sim_on_fault(struct sim *s);
+void sim_on_restart(struct sim *s, const struct ev *ev);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loss: machines that go with their tables, tables that go while the machine stays, nodes that are declared lost.
- * Faults, what controllers make of them, and what the checker lets pass for them: a table may be missing only where a
- * fault destroyed it after it was there, whole and right. */
+/* Loss: machines that go with their tables, tables that go while the machine stays, nodes that are declared lost;
+ * and what is left of a record then.
+ *
+ * Happy path: a fault destroys tables and notes each complete one as a ruin.
+ * Failure modes: the checker lets a table be missing only where a fault destroyed it after it was there, whole and
+ * right (sim_ruined). More ruins than MAX_RUINS abort. */
 #include "daemon/core/sim/internal.h"
 
 #include "base/check.h"
@@ -72,19 +75,7 @@ bool sim_record_lost(const struct sim *s, const struct record *r)
 	return false;
 }
 
-/* ---- what is left out ---------------------------------------------------------------- */
-
-bool sim_covered(const uint32_t *nodes, uint32_t n, uint32_t layout, uint32_t without)
-{
-	for (uint32_t i = 0; i < ITEMS; i++) {
-		bool there = false;
-		for (uint32_t k = 0; k < n && !there; k++)
-			there = !(without >> nodes[k] & 1) && sim_layout_has(nodes, n, layout, i, nodes[k]);
-		if (!there)
-			return false;
-	}
-	return true;
-}
+/* ---- what is left out ------------------------------------------------------------ */
 
 uint32_t sim_left_out(const struct ctl *c, const struct sw *w)
 {
@@ -94,17 +85,7 @@ uint32_t sim_left_out(const struct ctl *c, const struct sw *w)
 	return mask;
 }
 
-uint32_t sim_placed(const uint32_t *v, uint32_t n, uint32_t without, uint32_t *ret)
-{
-	uint32_t m = 0;
-	for (uint32_t k = 0; k < n; k++) {
-		if (!(without >> v[k] & 1))
-			ret[m++] = v[k];
-	}
-	return m;
-}
-
-/* ---- faults ---------------------------------------------------------------------------- */
+/* ---- faults ---------------------------------------------------------------------- */
 
 static void declare(struct sim *s, uint32_t n)
 {
@@ -166,74 +147,4 @@ void sim_loss_again(struct sim *s)
 	sim_ranks_lose(s, n);
 	sim_node_crash(s, n);
 	sim_restart_later(s, n, 1000 + sim_below(s, 5000));
-}
-
-/* ---- what controllers see ----------------------------------------------------------------- */
-
-/* In the end a person says it of machines that are gone for good. */
-static bool declared(const struct sim *s, uint32_t n)
-{
-	return s->declared[n] || (s->calm && s->nodes[n].gone);
-}
-
-static bool lost_by_now(const struct sim *s, const struct ctl *c, uint32_t n)
-{
-	return c->down_at[n] && (declared(s, n) || s->now - c->down_at[n] > LOST_MS);
-}
-
-/* Of a job that has had ranks, which may still run there, the clock says nothing; unless the job has given them up. */
-static bool counts(const struct sim *s, const struct ctl *c, uint32_t n)
-{
-	const struct record *r = &c->rec;
-	return lost_by_now(s, c, n) && r->run != RUN_LIVE && (declared(s, n) || !r->incarnation || r->recovers);
-}
-
-static void watch_node(struct sim *s, int i, uint32_t n)
-{
-	struct ctl *c = &s->ctls[i];
-	struct ptc_job_event e = { .kind = PTC_EV_NODE_LOST, .node = n };
-	if (s->etcd.key[n]) {
-		c->down_at[n] = 0;
-		c->told_lost[n] = false;
-		return;
-	}
-	c->down_at[n] = c->down_at[n] ? c->down_at[n] : s->now;
-	bool lost = counts(s, c, n);
-	if (c->told_lost[n] && sim_unlucky(s, 1)) { /* taken back; and soon said again */
-		s->declared[n] = false;
-		c->down_at[n] = s->now;
-		lost = false;
-	}
-	if (lost == c->told_lost[n] || c->seen[n])
-		return;
-	c->told_lost[n] = lost;
-	e.kind = lost ? PTC_EV_NODE_LOST : PTC_EV_NODE_FOUND;
-	sim_ctl_feed(s, i, &e);
-}
-
-bool sim_loss_gives_up(struct sim *s, int i)
-{
-	const struct ctl *c = &s->ctls[i];
-	const struct record *r = &c->rec;
-	bool lost = false, seen = false;
-	if (!s->o.live || !s->o.lose || !c->job || r->run != RUN_LIVE || s->now - c->ended_at < RELEASED_MS)
-		return false;
-	for (uint32_t k = 0; k < r->n; k++) {
-		lost |= lost_by_now(s, c, r->nodes[k]);
-		seen |= !c->down_at[r->nodes[k]] || (s->calm && s->nodes[r->nodes[k]].gone);
-	}
-	return lost && seen &&
-	       (s->o.bug == SIM_BUG_LOST_TRAINS ||
-		(sim_ranks_seen(s, r) == c->least && s->now - c->still_since > LOST_MS));
-}
-
-void sim_loss_watch(struct sim *s, int i)
-{
-	struct ctl *c = &s->ctls[i];
-	uint64_t least = s->o.live ? sim_ranks_seen(s, &c->rec) : 0;
-	if (least != c->least || !c->still_since)
-		c->still_since = s->now;
-	c->least = least;
-	for (uint32_t n = 0; n < SIM_NODES && s->ctls[i].job; n++)
-		watch_node(s, i, n);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulation's model: etcd and its content, nodes with their tables and ranks, controllers, and their messages.
- * sim.c and sim_ranks.c own all of it. */
+ * The files of this folder own all of it. */
 #pragma once
 
 #include "daemon/core/sim/sim.h"
