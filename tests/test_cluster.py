@@ -229,6 +229,18 @@ class TakenDown(harness.Case):
             cgroups = self.stopped_rank(c)
         self.assertEqual([], [path for path in cgroups if os.path.exists(path)])
 
+    def test_cgroup_that_stays(self):
+        """Nobody removes the cgroup of a rank whose helper was killed: it is told."""
+        with self.cluster(nodes=1, devices=1) as c:
+            cgroups = self.stopped_rank(c)
+            if not cgroups:
+                self.skipTest("no cgroups here")
+            c.nodes["n0"].kill()
+            helpers = [pid for pid in c.processes() if open(f"/proc/{pid}/comm").read().strip() == "ptc-exec"]
+            self.assertEqual(1, len(helpers))
+            os.kill(helpers[0], signal.SIGKILL)
+            self.assertEqual([f"cgroup {path} left" for path in cgroups], c.down())
+
 
 class Interrupted(harness.Case):
     def test_a_signal_takes_all_down(self):
