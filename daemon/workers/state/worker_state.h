@@ -153,7 +153,7 @@ struct group {
 	struct rank_state **rank_states; /* of each slot until it has declared; NULL: none */
 	uint64_t armed;                  /* the stop; PTC_LOCAL_NO_STOP: none */
 	bool said_failed, said_finished, said_due, said_not_started, said_stalled;
-	bool said_leaves; /* said_failed, of a rank that gives up: the cause is yet to be told */
+	bool said_leaves;            /* said_failed, of a rank that gives up: the cause is yet to be told */
 	char refused[PTC_ERROR_MAX]; /* why a declaration was refused */
 	struct {                     /* how its ranks' device memory was copied last (copy: async) */
 		bool known, done;
