@@ -12,8 +12,8 @@
 
 #include <stdio.h>
 
-/* The next copy. wait: until there is one, and NULL at the end. Otherwise NULL if there is none, or if a thread that has
- * nothing to do will take it. */
+/* The next copy. wait: until there is one, and NULL at the end. Otherwise NULL if there is none, or if a thread that
+ * has nothing to do will take it. */
 static struct ptc_gpu_job *take(struct ptc_gpu_copiers *c, bool wait)
 {
 	struct ptc_gpu_job *j = NULL;

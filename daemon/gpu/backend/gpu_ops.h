@@ -86,7 +86,8 @@ struct ptc_gpu_ops {
 	int (*copy)(struct ptc_gpu *g, unsigned copier, struct ptc_gpu_memory *m, enum ptc_gpu_direction direction,
 		    const struct ptc_gpu_host *host, const struct ptc_gpu_part *parts, size_t nparts, bool kernels,
 		    struct ptc_gpu_failure *f);
-	/* Waits until the oldest copy that the copier has begun has ended. After a failure nothing of it is under way. */
+	/* Waits until the oldest copy that the copier has begun has ended. After a failure nothing of it is under way.
+	 */
 	int (*copied)(struct ptc_gpu *g, unsigned copier, struct ptc_gpu_failure *f);
 	/* Memory of our own; unmap frees it. Fails without kernels, as its digests would cross the link. beside: a
 	 * trainer goes on beside it, so a sixteenth of the device has to stay free (PTC_ENOSPC); kernels are not
