@@ -1855,6 +1855,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_cycles),
 		cmocka_unit_test(test_threads),
 		cmocka_unit_test(test_fails_beside),
+		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_ends_at_once),
 		cmocka_unit_test(test_no_driver),
 		cmocka_unit_test(test_shadow),
