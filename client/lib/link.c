@@ -187,12 +187,15 @@ static bool next_keep_locked(ptc_client *c)
 	return true;
 }
 
-/* Writes the next message into `out`. */
+/* Writes the next message into `out`. Nothing is said for a caller that has been told of an error: ptcd would write
+ * into memory that it declared. */
 static bool next_message_locked(ptc_client *c)
 {
 	c->out.len = 0;
 	c->out.failed = false;
 	c->out_offset = 0;
+	if (c->fatal)
+		return false;
 	if (ptc_client_filled(c))
 		return true;
 	if (c->phase == PHASE_NEXT && !c->sent.next) {

@@ -9,10 +9,15 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -134,6 +139,120 @@ static void test_strange_daemon(void **state)
 	free(o.data);
 }
 
+/* ---- a caller that has failed ---- */
+
+static sem_t sending, may_send;
+static _Atomic bool watched;
+
+/* libptc's own call: its thread stands where it sends a tensor for the first time. */
+ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
+{
+	const struct ptc_local_header *h = msg->msg_iov[0].iov_base;
+
+	if (watched && msg->msg_iovlen == 2 && h->magic == PTC_LOCAL_MAGIC && h->type == PTC_LOCAL_TENSOR) {
+		watched = false;
+		sem_post(&sending);
+		sem_wait(&may_send);
+	}
+	return syscall(SYS_sendmsg, fd, msg, flags);
+}
+
+static int page(void)
+{
+	int fd = memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	return ftruncate(fd, PTC_LOCAL_PAGE) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0 ? fd : -1;
+}
+
+/* A daemon of one rank, until that one hangs up. 0: the rank has not declared its memory. */
+static int serve_rank(int listener)
+{
+	struct ptc_local_out o = { .grow = realloc };
+	struct ptc_local_message m = { 0 };
+	struct ptc_local_conn conn;
+	size_t at = 0;
+	bool more;
+	int rc;
+
+	ptc_local_conn_init(&conn, accept(listener, NULL, NULL), realloc);
+	while ((rc = ptc_local_receive(&conn, &m, &more)) >= 0) {
+		struct ptc_local_declared declared;
+
+		if (rc == 0) {
+			usleep(more ? 0 : 1000);
+			continue;
+		}
+		at = o.len = 0;
+		if (m.type == PTC_LOCAL_HELLO) {
+			ptc_local_put_welcome(&o, &(struct ptc_local_welcome){ .protocol = PTC_LOCAL_PROTOCOL,
+									       .version = "1",
+									       .features = PTC_LOCAL_TAKES_LAYOUT });
+			ptc_local_send(&conn, PTC_LOCAL_WELCOME, o.data, o.len, page(), &at);
+		} else if (m.type == PTC_LOCAL_NEXT) {
+			ptc_local_put_generation(&o, &(struct ptc_local_generation){
+							     .generation = 1, .world = 1, .config = "", .job = "j" });
+			ptc_local_send(&conn, PTC_LOCAL_GENERATION, o.data, o.len, -1, &at);
+		} else if (m.type == PTC_LOCAL_DECLARED) {
+			if (!ptc_local_get_declared(m.data, m.len, &declared) ||
+			    declared.what == PTC_LOCAL_DECLARES_MEMORY)
+				return 3;
+		}
+	}
+	return 0;
+}
+
+/* Somebody closes our descriptors while its tensors are being said, and ptc_restore fails for it. The program may use
+ * its memory for something else then, so ptcd does not hear where it lies. */
+static void test_declares_no_more(void **state)
+{
+	char dir[] = "/tmp/ptc-open-XXXXXX", path[64];
+	int64_t shape = 16;
+	struct ptc_shard_box box = { .extent = { 16 } };
+	struct ptc_tensor_desc tensor = { .size = sizeof tensor,
+					  .name = "w",
+					  .dtype = "U8",
+					  .ndim = 1,
+					  .shape = &shape,
+					  .boxes = &box,
+					  .nboxes = 1 };
+	struct ptc_open_options o = { .size = sizeof o, .socket = path, .token = TOKEN, .timeout_ms = 60000 };
+	struct ptc_generation gen = { .size = sizeof gen };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0), unused, status;
+	struct sockaddr_un a;
+	ptc_client *c;
+	pid_t pid;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	snprintf(path, sizeof path, "%s/s", dir);
+	assert_int_equal(ptc_local_address(path, &a, &unused), 0);
+	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(listen(fd, 5), 0);
+	pid = fork();
+	if (pid == 0) {
+		alarm(60);
+		_exit(serve_rank(fd));
+	}
+	sem_init(&sending, 0, 0);
+	sem_init(&may_send, 0, 0);
+	assert_int_equal(ptc_open(&o, &c), 0);
+	assert_int_equal(ptc_next(c, &gen), 1);
+	tensor.data = path;
+	assert_int_equal(ptc_tensor_declare(c, &tensor), 0);
+	watched = true;
+	assert_int_equal(ptc_declared(c), 0);
+	sem_wait(&sending);
+	close(c->wake[1].fd);
+	assert_int_equal(ptc_restore(c), PTC_R_SYSTEM);
+	sem_post(&may_send);
+	ptc_close(c);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	close(fd);
+	unlink(path);
+	rmdir(dir);
+}
+
 /* What a configuration says of ranks' micro steps counts, unless the caller's structure ends before it. */
 static void test_unequal_steps(void)
 {
@@ -208,9 +327,8 @@ static void *nothing(void *arg)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_environment),
-		cmocka_unit_test(test_options),
-		cmocka_unit_test(test_strange_daemon),
+		cmocka_unit_test(test_environment),    cmocka_unit_test(test_options),
+		cmocka_unit_test(test_strange_daemon), cmocka_unit_test(test_declares_no_more),
 		cmocka_unit_test(test_samples),
 	};
 

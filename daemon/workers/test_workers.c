@@ -1912,10 +1912,12 @@ static void test_leave(void **state)
 	end(g);
 }
 
-/* The peer that it has seen go was killed. That is told next: it is the cause. */
+/* The peer that it has seen go was killed. That is told next: it is the cause, and how the rank that gave up ends is
+ * told no more. */
 static void test_leave_killed(void **state)
 {
 	struct group *g = group(2, 1, PTC_MODE_RESTART, "leaves", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
 	struct ptc_worker_event event;
 
 	(void)state;
@@ -1928,6 +1930,14 @@ static void test_leave_killed(void **state)
 		assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
 	}
 	assert_true(event.rank == 0 && WIFSIGNALED(event.exit_status) && WTERMSIG(event.exit_status) == SIGKILL);
+	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+	ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
+	for (int i = 0; i < 30000 && processes_left(); i++)
+		nap_us(1000);
+	assert_false(processes_left());
+	nap_us(100000); /* events are handed over by a thread */
+	assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
+	assert_int_equal(event.rank, 0);
 	end(g);
 }
 

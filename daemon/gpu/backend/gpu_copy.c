@@ -9,8 +9,8 @@
  * the ring.
  *
  * Failure modes: the device does not do a copy. The call waits for all queued copies before it returns, so nothing of
- * this copy is written to host memory after it; tiles of the copy before are kept. If a tile of that one fails, both
- * copies fail. If even waiting fails, the failure is sticky and the process ends. */
+ * this copy is written to host memory after it; tiles of the copy before are kept. If a tile of that one fails, it
+ * alone fails, unless that is sticky. If even waiting fails, the failure is sticky and the process ends. */
 #include "base/check.h"
 #include "base/number/digest.h"
 #include "base/sys/fault.h"
@@ -275,7 +275,42 @@ static CUresult start_tile(struct ring_run *r, const struct ptc_gpu_part *p, con
 	return copy_tile(r->g, link, r->m, p, t, r->direction, slot->bytes, t->width, t->width * t->height);
 }
 
-/* Until so many are left under way. The oldest may be of the copy before, which has failed then, too. */
+/* Nothing of ours may be under way when host memory is given back. If that cannot be known the process has to end. */
+static int wait_for(struct ptc_gpu *g, CUstream stream, int rc, struct ptc_gpu_failure *f)
+{
+	CUresult result = g->cu->cuStreamSynchronize(stream);
+
+	if (rc == 0)
+		rc = ptc_gpu_check(g, result, f, "device %s: copy", g->uuid);
+	if (result != CUDA_SUCCESS)
+		f->fault.sticky = true;
+	return rc;
+}
+
+/* After a copy that has failed, whatever it has begun. */
+static int drain(struct ptc_gpu *g, const struct ptc_gpu_copier *c, int rc, struct ptc_gpu_failure *f)
+{
+	rc = wait_for(g, c->stream, rc, f);
+	rc = wait_for(g, c->link[PTC_GPU_OUT], rc, f);
+	return wait_for(g, c->link[PTC_GPU_IN], rc, f);
+}
+
+/* A tile of the copy before has failed: none of it is wanted any more. This copy goes on, unless the failure is sticky.
+ */
+static int before_failed(struct ring_run *r, int rc, struct ptc_gpu_failure *f)
+{
+	struct ptc_gpu_copier *c = r->c;
+
+	rc = drain(r->g, c, rc, f);
+	c->failure = *f;
+	c->finished = r->first;
+	if (f->fault.sticky)
+		return rc;
+	*f = (struct ptc_gpu_failure){ .err = PTC_ERROR_INIT };
+	return 0;
+}
+
+/* Until so many are left under way. The oldest may be of the copy before. */
 static int finish_tiles(struct ring_run *r, uint64_t left, struct ptc_gpu_failure *f)
 {
 	struct ptc_gpu_copier *c = r->c;
@@ -286,7 +321,7 @@ static int finish_tiles(struct ring_run *r, uint64_t left, struct ptc_gpu_failur
 
 		rc = finish_tile(r->g, c, f);
 		if (rc && before)
-			c->failure = *f;
+			rc = before_failed(r, rc, f);
 	}
 	return rc;
 }
@@ -317,34 +352,13 @@ static int issue_tile(struct ring_run *r, const struct ptc_gpu_part *p, const st
 	return 0;
 }
 
-/* Nothing of ours may be under way when host memory is given back. If that cannot be known the process has to end. */
-static int wait_for(struct ptc_gpu *g, CUstream stream, int rc, struct ptc_gpu_failure *f)
-{
-	CUresult result = g->cu->cuStreamSynchronize(stream);
-
-	if (rc == 0)
-		rc = ptc_gpu_check(g, result, f, "device %s: copy", g->uuid);
-	if (result != CUDA_SUCCESS)
-		f->fault.sticky = true;
-	return rc;
-}
-
-/* After a copy that has failed, whatever it has begun. */
-static int drain(struct ptc_gpu *g, const struct ptc_gpu_copier *c, int rc, struct ptc_gpu_failure *f)
-{
-	rc = wait_for(g, c->stream, rc, f);
-	rc = wait_for(g, c->link[PTC_GPU_OUT], rc, f);
-	return wait_for(g, c->link[PTC_GPU_IN], rc, f);
-}
-
-/* After a failure: what the copy has begun ends and is forgotten, and so are the tiles of the copy before if one of
- * them has failed. */
+/* After a failure: what the copy has begun ends and is forgotten. Tiles of the copy before are kept. */
 static int give_up(struct ring_run *r, int rc, struct ptc_gpu_failure *f)
 {
 	struct ptc_gpu_copier *c = r->c;
 
 	rc = drain(r->g, c, rc, f);
-	if (c->finished < r->first && !c->failure.fault.status)
+	if (c->finished < r->first)
 		c->issued = r->first;
 	else
 		c->finished = c->issued;

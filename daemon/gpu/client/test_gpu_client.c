@@ -1687,6 +1687,7 @@ struct beside {
 	struct world *w;
 	struct ptc_gpu_ref m;
 	enum ptc_gpu_direction direction;
+	const char *says; /* the failure */
 	uint64_t at, bytes;
 	unsigned failed;
 	pthread_t thread;
@@ -1706,7 +1707,7 @@ static void *copy_with_a_failure(void *arg)
 		if (b->direction == PTC_GPU_OUT)
 			memset(b->w->chunks + b->at, 0, b->bytes);
 		rc = ptc_gpu_client_copy(b->w->c, b->direction, b->m, b->w->host, &p, 1, NULL, &o, &err);
-		if (rc && (rc != PTC_EIO || !strstr(err.text, "a test's failure")))
+		if (rc && (rc != PTC_EIO || !strstr(err.text, b->says)))
 			return b;
 		b->failed += rc != 0;
 		if (!rc && b->direction == PTC_GPU_OUT && !is_seed(b->w->chunks + b->at, b->at, b->bytes, 1))
@@ -1715,9 +1716,9 @@ static void *copy_with_a_failure(void *arg)
 	return NULL;
 }
 
-/* A copier begins a copy while the last tiles of the one before are under way. One of them fails in the middle: the
- * others have all of their bytes. */
-static void fails_beside(enum ptc_gpu_direction direction)
+/* A copier begins a copy while the last tiles of the one before are under way. One of them fails: in the middle, or
+ * where a rule of the fake driver says so. The others do not, and have all of their bytes. */
+static void fails_beside(enum ptc_gpu_direction direction, const char *rule)
 {
 	enum { N = 4 };
 	static const uint64_t sizes[N] = { 9 * MIB, 1 * MIB, 5 * MIB + 4096, 8 * MIB };
@@ -1730,8 +1731,10 @@ static void fails_beside(enum ptc_gpu_direction direction)
 	uint64_t address, at = 0, bytes = 24 * MIB;
 	unsigned failed = 0;
 
-	setenv("PTC_FAULT", "gpu.copy.middle@40=fail", 1);
+	if (!rule)
+		setenv("PTC_FAULT", "gpu.copy.middle@40=fail", 1);
 	w = world_begin(&config);
+	world_faults(w, rule ? rule : "");
 	r = world_rank(w, 0);
 	address = rank_alloc(r, RANK_PLAIN, bytes, 0, direction == PTC_GPU_OUT ? 1 : 5);
 	e = rank_export(r, address, bytes);
@@ -1741,6 +1744,7 @@ static void fails_beside(enum ptc_gpu_direction direction)
 	ok(w, world_bind(w, r, address, &e, &m));
 	for (unsigned i = 0; i < N; at += sizes[i++]) {
 		beside[i] = (struct beside){ .w = w, .m = m, .direction = direction, .at = at, .bytes = sizes[i] };
+		beside[i].says = rule ? "refused by the driver" : "a test's failure";
 		pthread_create(&beside[i].thread, NULL, copy_with_a_failure, &beside[i]);
 	}
 	for (unsigned i = 0; i < N; i++) {
@@ -1759,8 +1763,13 @@ static void fails_beside(enum ptc_gpu_direction direction)
 
 static void test_fails_beside(void **state)
 {
-	fails_beside(PTC_GPU_OUT);
-	fails_beside(PTC_GPU_IN);
+	static const char *const rules[] = { NULL, "cuEventSynchronize 4 1 once\n", "cuEventSynchronize 17 1 once\n",
+					     "cuEventSynchronize 30 1 once\n", "cuEventRecord 23 1 once\n" };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(rules); i++) {
+		fails_beside(PTC_GPU_OUT, rules[i]);
+		fails_beside(PTC_GPU_IN, rules[i]);
+	}
 }
 
 /* A program that ends at once is not started for ever. */
@@ -1846,6 +1855,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_cycles),
 		cmocka_unit_test(test_threads),
 		cmocka_unit_test(test_fails_beside),
+		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_ends_at_once),
 		cmocka_unit_test(test_no_driver),
 		cmocka_unit_test(test_shadow),

@@ -57,3 +57,6 @@ void rank_end(struct test_rank *r, int signal); /* 0: tells it to end */
 int world_bind(struct world *w, struct test_rank *r, uint64_t address, const struct ptc_gpu_export *e,
 	       struct ptc_gpu_ref *ret);
 struct ptc_gpu_part world_flat(uint64_t device_at, uint64_t other_at, uint64_t bytes);
+
+/* test_gpu_random.c */
+void test_random(void **state);

@@ -100,12 +100,13 @@ static void failed_locked(struct ptc_workers *w, struct group *g, const struct w
 	if (k && k->page)
 		ptc_local_step(k->page, &step);
 	said = say_locked(w, g, PTC_WORKER_EVENT_FAILED, rank, step, k && k->ended ? k->status : 0, text);
-	if (said) { /* not known: who was there to see the end has gone, too, as with the whole node */
-		said->gone = gone || (k && k->ended && (!k->status_known || k->bad_ns));
-		said->devices = devices_of(g);
-	}
-	g->said_failed |= said != NULL;
-	g->said_leaves = said && k && k->leaving;
+	if (!said)
+		return;
+	/* not known: who was there to see the end has gone, too, as with the whole node */
+	said->gone = gone || (k && k->ended && (!k->status_known || k->bad_ns));
+	said->devices = devices_of(g);
+	g->said_failed = true;
+	g->said_leaves = k && k->leaving;
 }
 
 void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t slot,

@@ -148,11 +148,11 @@ struct group {
 	bool given_up;   /* its ranks are not to be waited for: others are to be started in their place */
 	unsigned waited; /* calls of start or build that wait, and report a process that ends */
 	uint64_t start_step;
-	bool has_state;
-	bool given;                      /* rank states are known: after a build, but not after a restart */
+	bool has_state, given;           /* given: rank states are known: after a build, but not after a restart */
 	struct rank_state **rank_states; /* of each slot until it has declared; NULL: none */
 	uint64_t armed;                  /* the stop; PTC_LOCAL_NO_STOP: none */
-	bool said_failed, said_finished, said_due, said_not_started, said_stalled;
+	/* said_leaves: said_failed, of a rank that gives up, so the cause is yet to be told */
+	bool said_failed, said_leaves, said_finished, said_due, said_not_started, said_stalled;
 	char refused[PTC_ERROR_MAX]; /* why a declaration was refused */
 	struct {                     /* how its ranks' device memory was copied last (copy: async) */
 		bool known, done;

@@ -134,7 +134,7 @@ static void release_locked(struct ptc_workers *w, struct group *g, bool ends)
 			k->term_ns = ptc_sys_now_ns(); /* it comes to no boundary where it would be told */
 		if (k->leaving && k->page)
 			atomic_exchange(&k->page->leaving, PTC_LOCAL_LEAVE_GO);
-		if (k->leaving)
+		if (k->leaving && g->said_leaves)                /* else the cause has been told */
 			g->said_failed = g->said_leaves = false; /* how it ends is told yet */
 		k->leaving = k->hold.failed = false;
 		k->hold.again_ns = 0;
