@@ -113,38 +113,6 @@ class Lost(harness.Case):
             wait_for(lambda: not any(n["lost"] for n in c.json("nodes")["nodes"]), 30 * PATIENCE, "n2 back")
             self.assertEqual("", c.etcdctl("get", "/ptc/nodes-lost/n2").stdout)
 
-    def listed(self, c, node="n0"):
-        return {n["node"] for n in c.json("nodes", node=node)["nodes"]}
-
-    def test_forgotten(self):
-        """A node that is down stays in the list, also of a daemon that starts afterwards, until an operator has it forgotten; not while it
-        is up, or a job is laid out on it. When it comes back, it is as any other."""
-        with self.cluster(nodes=3, devices=2, **FAST) as c:
-            job = Job(c, "twice", self.state(), self.path("job"), ROWS)
-            job.imported("tp=2,dp=3")
-            self.refused(c, "node", "forget", "n2", contains="node n2 is up, so it cannot be forgotten")
-            self.refused(c, "node", "forget", "n9", contains="\"n9\" is not known")
-            c.nodes["n2"].kill()
-            self.wait_lost(c, "n2")
-            self.refused(c, "node", "forget", "n2", contains="job twice is laid out on node n2")
-            job.resize("tp=2,dp=2")
-            c.restart("n1")
-            wait_for(lambda: self.listed(c, "n1") == {"n0", "n1", "n2"}, 30 * PATIENCE, "n2 in the list of a daemon that never saw it up")
-            c.ptcctl("node", "lost", "n2")
-            c.ptcctl("drain", "n2", "--wait")
-            c.ptcctl("node", "forget", "n2")
-            for node in ("n0", "n1"):
-                wait_for(lambda node=node: self.listed(c, node) == {"n0", "n1"}, 30 * PATIENCE, f"n2 forgotten by {node}")
-            for key in ("lost/n2", "drained/n2", "known/n2"):
-                self.assertEqual("", c.etcdctl("get", f"/ptc/nodes-{key}").stdout, key)
-            self.refused(c, "node", "forget", "n2", contains="\"n2\" is not known")
-            c.restart("n1")
-            wait_for(lambda: self.listed(c, "n1") == {"n0", "n1"}, 30 * PATIENCE, "no n2 in the list of a daemon that starts")
-            c.restart("n2")
-            c.wait_nodes(["n0", "n1", "n2"], 30 * PATIENCE)
-            job.resize("tp=2,dp=3")
-            job.check_whole(self)
-
     def test_drain_of_a_lost_node(self):
         """Where the others have the devices, the job leaves it."""
         with self.cluster(nodes=3, devices=2, **FAST) as c:

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An operator says that a node is lost, or a device is bad, or takes that back. Happy path: a key under
- * /ptc/nodes-lost/ or /ptc/nodes-bad/, which every daemon sees. Or a node is to be forgotten: its keys go.
+ * /ptc/nodes-lost/ or /ptc/nodes-bad/, which every daemon sees.
  *
  * A device that is good again is also given back to jobs that have left it, because their ranks were slow there.
  *
- * Failure modes: a node or device nobody knows (PTC_ENOTFOUND); a node that is up, or one to forget that a job's newest
- * commit is laid out on (PTC_ESTATE); somebody else than root (PTC_EPERM). */
+ * Failure modes: a node or device nobody knows (PTC_ENOTFOUND), a lost node that is up (PTC_ESTATE), somebody else than
+ * root (PTC_EPERM). */
 #include "daemon/api/switches/switches.h"
 #include "base/alloc.h"
 #include "base/check.h"
@@ -18,7 +18,7 @@
 struct known {
 	struct ptc_daemon *d;
 	const char *node;
-	bool yes, up;
+	bool yes;
 	uint32_t devices;
 };
 
@@ -27,8 +27,7 @@ static void look(void *arg)
 	struct known *k = arg;
 	uint32_t i;
 
-	k->yes = ptc_cluster_find_node(k->d->cluster, k->node, &i) && !ptc_cluster_node(k->d->cluster, i)->forgotten;
-	k->up = k->yes && ptc_cluster_node(k->d->cluster, i)->up;
+	k->yes = ptc_cluster_find_node(k->d->cluster, k->node, &i);
 	k->devices = k->yes ? ptc_cluster_node(k->d->cluster, i)->doc.devices : 0;
 }
 
@@ -56,106 +55,6 @@ PTC_API_HANDLER(ptc_api_node_lost)
 	ack.version = PTC_WIRE_VERSION;
 	return rc ? rc : ptc_pb_call_send(call, &ack.base, err);
 }
-
-/* ---- a node that is gone for good ---- */
-
-struct job_list {
-	struct ptc_daemon *d;
-	char (*uuids)[PTC_UUID_TEXT];
-	size_t n;
-};
-
-static void list_jobs(void *arg)
-{
-	struct job_list *l = arg;
-	size_t n = ptc_cluster_njobs(l->d->cluster);
-
-	l->uuids = ptc_calloc(n ? n : 1, sizeof *l->uuids);
-	for (size_t i = 0; l->uuids && i < n; i++) {
-		const struct ptc_job_view *j = ptc_cluster_job(l->d->cluster, i);
-
-		if (j->has_meta && (j->has_record || j->bad_record))
-			memcpy(l->uuids[l->n++], j->uuid, PTC_UUID_TEXT);
-	}
-}
-
-/* Whether the job's newest commit counts on the node. */
-static bool counts_on(const struct ptc_view *v, const char *node)
-{
-	for (size_t i = 0; i < v->from.nnodes; i++)
-		if (strcmp(v->from.nodes[i], node) == 0)
-			return ptc_view_placed(v, node);
-	return false;
-}
-
-static int check_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *uuid, const char *node,
-		     struct ptc_error *err)
-{
-	struct ptc_target t;
-	struct ptc_view v;
-	int rc = ptc_api_find(d, call, uuid, &t, err);
-
-	if (rc == 0)
-		rc = ptc_api_view(d, &t, false, true, &v, err);
-	if (rc)
-		return rc;
-	if (counts_on(&v, node))
-		rc = ptc_error_set(err, PTC_ESTATE,
-				   "job %s is laid out on node %s: `ptcctl drain %s`, a resize, or `ptcctl job delete "
-				   "%s` comes first",
-				   t.meta.name, node, node, t.meta.name);
-	ptc_view_done(&v);
-	return rc;
-}
-
-/* A job that was deleted meanwhile counts on nothing. */
-static int check_jobs(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *node, struct ptc_error *err)
-{
-	struct job_list l = { .d = d };
-	int rc = ptc_loop_call(d->loop, list_jobs, &l);
-
-	if (rc == 0 && !l.uuids)
-		rc = ptc_nomem(err);
-	for (size_t i = 0; rc == 0 && i < l.n; i++) {
-		struct ptc_error why = PTC_ERROR_INIT;
-
-		rc = check_job(d, call, l.uuids[i], node, &why);
-		rc = rc == 0 || rc == PTC_ENOTFOUND ? 0 : ptc_error_set(err, rc, "%s", why.text);
-	}
-	ptc_free(l.uuids);
-	return rc;
-}
-
-PTC_API_HANDLER(ptc_api_node_forget)
-{
-	struct ptc_daemon *d = arg;
-	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;
-	struct known k = { .d = d };
-	Ptc__V1__NodeForgetRequest *req;
-	int rc = ptc_pb_call_recv(call, &ptc__v1__node_forget_request__descriptor, (ProtobufCMessage **)&req, err);
-
-	if (rc)
-		return rc;
-	k.node = req->node;
-	rc = ptc_name_check_job(req->node, err);
-	if (rc == 0 && ptc_api_uid(call) != 0)
-		rc = ptc_error_set(err, PTC_EPERM, "only root may have a node forgotten");
-	if (rc == 0)
-		rc = ptc_api_listed(d, call, err);
-	if (rc == 0)
-		rc = ptc_loop_call(d->loop, look, &k);
-	if (rc == 0 && !k.yes)
-		rc = ptc_error_set(err, PTC_ENOTFOUND, "node \"%s\" is not known; see `ptcctl nodes`", req->node);
-	if (rc == 0 && !k.up)
-		rc = check_jobs(d, call, req->node, err);
-	if (rc == 0)
-		rc = ptc_cluster_forget(d->cluster, req->node, err);
-	ptc_pb_free(&req->base);
-	ack.version = PTC_WIRE_VERSION;
-	return rc ? rc : ptc_pb_call_send(call, &ack.base, err);
-}
-
-/* ---- devices ---- */
 
 struct slow_there {
 	struct ptc_daemon *d;

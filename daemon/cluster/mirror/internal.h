@@ -22,7 +22,6 @@
 #define NODES_PREFIX "/ptc/nodes"
 #define LOST_PREFIX  "/ptc/nodes-lost/"
 #define BAD_PREFIX   "/ptc/nodes-bad/"
-#define KNOWN_PREFIX "/ptc/nodes-known/"
 #define JOBS_PREFIX  "/ptc/jobs/"
 #define WORKER_LEAF  "worker/"
 #define OWN_LANE     "cluster"

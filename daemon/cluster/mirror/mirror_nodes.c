@@ -2,15 +2,13 @@
 /* The mirror's nodes: which there are, and which count as lost.
  *
  * Happy path: a node is added when its name is first seen, and stays. When its key goes it is down. If it stays down
- * for too long, or an operator says so, ptc_cluster_tick calls it lost (daemon/cluster/loss). Each node enters itself
- * into the register, /ptc/nodes-known/. So daemons that start later know nodes that are down, until one is forgotten.
+ * for too long, or an operator says so, ptc_cluster_tick calls it lost (daemon/cluster/loss).
  *
- * Failure modes: more nodes than PTC_MAX_NODES (PTC_ELIMIT); no memory; an operator calls a node lost that is up, or
- * has it forgotten (PTC_ESTATE). */
+ * Failure modes: more nodes than PTC_MAX_NODES (PTC_ELIMIT); no memory; an operator calls a node lost that is up
+ * (PTC_ESTATE). */
 #include "daemon/cluster/mirror/internal.h"
 
 #include "base/alloc.h"
-#include "base/check.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
 
@@ -128,43 +126,6 @@ int ptc_cluster_declare_lost(struct ptc_cluster *c, const char *node, bool lost,
 				   "node %s is up, so it is not lost: `ptcctl drain %s` moves jobs off it; or stop its "
 				   "ptcd first",
 				   node, node);
-	return rc;
-}
-
-bool ptc_node_listed(const struct ptc_node *n)
-{
-	bool was_up = n->doc.address[0] != '\0'; /* while this daemon has run */
-
-	return n->up || n->known || n->drained || n->declared || n->marked || (was_up && !n->forgotten);
-}
-
-/* The entry goes last: when others see that, the rest is gone. It is written first, for a node that is not in the
- * register, because it has only run with a version that had none. */
-int ptc_cluster_forget(struct ptc_cluster *c, const char *node, struct ptc_error *err)
-{
-	static const char value[] = "{\"version\":1}";
-	char alive[128], known[128], lost[128], drained[128], bad[128];
-	const struct ptc_etcd_compare down = { alive, PTC_ETCD_CREATE_REV, 0 };
-	const struct ptc_etcd_op enter = { .key = known, .value = value, .len = strlen(value) };
-	const struct ptc_etcd_op ops[] = {
-		{ .key = lost }, { .key = drained }, { .key = bad, .prefix = true }, { .key = known }
-	};
-	bool ok = false;
-	int rc;
-
-	snprintf(alive, sizeof alive, NODES_PREFIX "/%s", node);
-	snprintf(known, sizeof known, KNOWN_PREFIX "%s", node);
-	snprintf(lost, sizeof lost, LOST_PREFIX "%s", node);
-	snprintf(drained, sizeof drained, NODES_PREFIX "-drained/%s", node);
-	snprintf(bad, sizeof bad, BAD_PREFIX "%s/", node);
-	rc = ptc_etcd_txn(c->etcd, &down, 1, &enter, 1, "etcd.lost", &ok, NULL, err);
-	if (rc == 0 && ok)
-		rc = ptc_etcd_txn(c->etcd, &down, 1, ops, PTC_ARRAY_LEN(ops), "etcd.lost", &ok, NULL, err);
-	if (rc == 0 && !ok)
-		rc = ptc_error_set(
-			err, PTC_ESTATE,
-			"node %s is up, so it cannot be forgotten: `ptcctl drain %s`, then stop its ptcd first", node,
-			node);
 	return rc;
 }
 
