@@ -142,7 +142,7 @@ struct group {
 	struct slot *slots;
 	bool started, built, ending, dropping, removed, spawning;
 	int64_t held_from_ns, held_until_ns; /* group_hold.c; 0: it is not held */
-	bool wants_hold, said_leaves;        /* a rank of it leaves; that is what said_failed says, and not the cause */
+	bool wants_hold;                     /* a rank of it leaves */
 	bool holding;                        /* some of its ranks are not frozen yet */
 	unsigned viewed;                     /* views of it (rank_slots.c) */
 	bool given_up;   /* its ranks are not to be waited for: others are to be started in their place */
