@@ -286,7 +286,7 @@ class Recover(harness.Case):
     def test_all_back(self):
         """All machines lose power, and one of them comes back later than nodes are waited for: it is not lost, for those that
         are back have been there for less than three times that long; the job goes on as it was."""
-        with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="8s") as c:
+        with self.cluster(nodes=3, devices=1, lease_ttl="2s", node_lost_after="15s") as c:
             job = self.job(c, "hang")
             job.run("dp=3")
             before = self.begun(c, job)
@@ -294,7 +294,7 @@ class Recover(harness.Case):
             for name in ("n0", "n1"):
                 c.start_node(c.nodes[name])
             c.wait_nodes(["n0", "n1"])
-            wait_for(lambda: [n for n in job.status().get("absent", []) if n["node"] == "n2" and n["down_s"] > 12], 60 * PATIENCE,
+            wait_for(lambda: [n for n in job.status().get("absent", []) if n["node"] == "n2" and n["down_s"] > 18], 60 * PATIENCE,
                      "a node that has been away for longer")
             c.start_node(c.nodes["n2"])
             self.assertEqual("dp=3", self.trains(c, job, before["run"]["incarnation"])["config"])
