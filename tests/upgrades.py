@@ -40,11 +40,15 @@ class Ridge(Trainer):
 
 class Reader(Mount):
     """A mount by the ptc-fuse of one build at a node, and a thread that reads a job there: a file that stays open, and each tensor's, opened
-    anew each time. Nothing comes out of the kernel's pages. Requests that meet a daemon that is away wait for it."""
+    anew each time. Nothing comes out of the kernel's pages. Requests that meet a daemon that is away wait for it.
+
+    unread: the daemon there has begun to start, and may say that there are no jobs (Replaced.says_none). Until all has been read again, what
+    is not found is opened again; `missed` counts that."""
 
     def __init__(self, test, c, build, node, job, expected):
         self.build, self.node, self.job, self.expected = build, node, job, expected
         self.rounds, self.failed, self.over = 0, None, threading.Event()
+        self.unread, self.missed = False, 0
         super().__init__(test, c, "--timeout", f"{60 * PATIENCE:.0f}s", node=node)
         self.thread = threading.Thread(target=self.run)
         test.addCleanup(self.end) # before the mount goes
@@ -59,16 +63,26 @@ class Reader(Mount):
             n = os.preadv(fd, [buf], 0)
             return buf[:n]
 
+    def open(self, path):
+        while True:
+            try:
+                return os.open(path, os.O_RDONLY | os.O_DIRECT)
+            except FileNotFoundError:
+                if not self.unread or self.over.is_set():
+                    raise
+                self.missed += 1
+                time.sleep(0.01)
+
     def run(self):
         top = self.path(self.job, "state", "latest")
         did, path = "opens", os.path.join(top, "model.safetensors")
         try:
-            kept = os.open(path, os.O_RDONLY | os.O_DIRECT)
+            kept = self.open(path)
             first = self.read(kept)
             while not self.over.is_set():
                 for name, data in self.expected.items():
                     did, path = "opens", os.path.join(top, "tensors", f"{name}.npy")
-                    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+                    fd = self.open(path)
                     did = "reads"
                     found = self.read(fd)
                     os.close(fd)
@@ -92,6 +106,7 @@ class Reader(Mount):
         """Until it has read all of it twice since."""
         before = self.rounds
         wait_for(lambda: self.failed or self.rounds >= before + 2, 90 * PATIENCE, "reads through the mount", 0.05)
+        self.unread = False
         self.passed()
 
     def passed(self):
@@ -107,6 +122,7 @@ class Replaced(harness.Case):
     old, new = harness.BUILD, None
     at = {}  # {job: nodes}; of others: all
     at_work = "before any daemon was replaced"
+    says_none = False # whether a daemon of `old` that starts says that there are no jobs, until it has read etcd's keys
 
     def document(self, c, uuid, kind):
         """(version, whether it has what the next version adds) of a document of a job."""
@@ -122,9 +138,12 @@ class Replaced(harness.Case):
         finally:
             c.options["build"] = before
 
-    def replace(self, c, name, build):
+    def replace(self, c, name, build, readers=()):
         self.at_work = f"while the daemon of {name} was replaced by that of {build or self.old}"
+        c.nodes[name].stop()
         c.nodes[name].build = build
+        for reader in readers:
+            reader.unread = self.says_none and not build and reader.node == name
         c.restart(name, timeout_s=60 * PATIENCE)
         c.wait_nodes(list(c.nodes), 60 * PATIENCE)
         self.at_work = f"after the daemon of {name} was replaced by that of {build or self.old}"
@@ -173,7 +192,8 @@ class Replaced(harness.Case):
 
     def mounts(self):
         """Mounts by the ptc-fuse of either version, at every node, are read while daemons are replaced, and back: each read has its bytes, and
-        none fails. A file that was opened before the first daemon was replaced is read until the end."""
+        none fails. A file that was opened before the first daemon was replaced is read until the end. One thing is left out: where says_none,
+        opens below a mount at a node whose daemon of `old` starts may find nothing until it has read etcd's keys."""
         s = states.State({})
         rng = np.random.default_rng(self.seed)
         for i in range(6):
@@ -187,13 +207,14 @@ class Replaced(harness.Case):
                 reader.goes_on()
             for build in (self.new, None):
                 for name in list(c.nodes):
-                    self.replace(c, name, build)
+                    self.replace(c, name, build, readers)
                     for reader in readers:
                         reader.goes_on()
             for reader in readers:
                 reader.end()
                 reader.passed()
                 reader.stop()
+            print(f"opened again where a daemon had not read etcd yet: {sum(reader.missed for reader in readers)}", flush=True)
 
     def switch_goes_on(self, raised):
         """A switch that daemons of one version have begun when they die, those of the other find, and end or undo; ranks train on. raised:
