@@ -17,6 +17,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ LONG = CAMPAIGN or bool(os.environ.get("PTC_TEST_LONG"))
 SANITIZED = os.environ.get("PTC_SANITIZED", "") # by what: "address,undefined" or "thread"
 NO_LEAKS = "detect_leaks=0"
 PATIENCE = 3 # times every limit in seconds of a wait for something that is to happen: machines that build and test are busy
+UNREAD = "has just started and is still reading the coordinator's keys; ask again"
 SLOWED = 3 if SANITIZED else 1 # times what is asserted of a duration
 
 
@@ -120,6 +122,26 @@ class Case(unittest.TestCase):
                 self.assertEqual([], complaints + crashed)
             else:
                 print("\n".join(complaints + crashed), file=sys.stderr)
+
+    @staticmethod
+    def etcd_pid(c):
+        """Of a cluster whose etcd is a child of a daemon."""
+        return next(pid for pid in c.processes() if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == "etcd")
+
+    @contextlib.contextmanager
+    def unread(self, c, name):
+        """In the block, that node's daemon has just been started and takes calls, and etcd, another one's child, does not list its keys."""
+        node, etcd = c.nodes[name], self.etcd_pid(c)
+        node.stop()
+        c.start_node(node, {"PTC_FAULT": "etcd.node.after=stop"}) # before the first listing
+        wait_for(lambda: clusters.stands(node.pid()), 60 * PATIENCE, "a daemon that has begun")
+        os.kill(etcd, signal.SIGSTOP)
+        try:
+            wait_for(lambda: clusters.stands(etcd), 60 * PATIENCE, "etcd to stand")
+            node.signal(signal.SIGCONT)
+            yield
+        finally:
+            os.kill(etcd, signal.SIGCONT)
 
     @staticmethod
     def leases(c):

@@ -34,6 +34,7 @@ def needs_baseline(test):
 
 class Baseline(Replaced):
     old, new = BASELINE, harness.BUILD
+    says_none = True
     # An old controller does not know which devices other jobs have: nodes of their own (docs/decisions/0021-devices.md).
     at = {"now": "n0,n1", "ahead": "n2,n3"}
 
@@ -149,7 +150,9 @@ class Baseline(Replaced):
     @unittest.skipUnless(CAN_MOUNT, "FUSE cannot be mounted here")
     @harness.labels("repeats")
     def test_mounts(self):
-        """Mounts of either version are read while daemons are replaced."""
+        """Mounts of either version are read while daemons are replaced. A daemon of the baseline that starts answers at once that there are no
+        jobs, and has not read etcd's keys yet: what is not found then is opened again. A daemon of this tree lets the question wait, as
+        fuse.daemon_has_not_read_etcd shows."""
         self.mounts()
 
     @needs_baseline

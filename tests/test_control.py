@@ -2,6 +2,7 @@
 """The control API under hostile and unlucky callers: what ptcctl would never send, clients that go away, a coordinator
 that does not answer, daemons that are stopped in the middle. Spoken over grpcio (tests/wire.py), not through ptcctl.
 """
+import concurrent.futures
 import json
 import os
 import re
@@ -463,9 +464,6 @@ class Control(harness.Case):
 
     # ---- the coordinator --------------------------------------------------------------------------------------------
 
-    def etcd_pid(self, c):
-        return next(pid for pid in c.processes() if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == "etcd")
-
     def events(self, c, node):
         return [json.loads(line) for line in c.ptcctl("events", "j", "--format", "json", node=node).stdout.splitlines()]
 
@@ -527,6 +525,18 @@ class Control(harness.Case):
             wait_for(lambda: c.ptcctl("resize", "j", "--config", "tp=1", "--wait", check=False).returncode == 0,
                      60 * PATIENCE, "a resize after etcd answers again", 0.5)
             job.check_whole(self)
+
+    def test_keys_not_read(self):
+        """A daemon that has just started and has not read etcd's keys does not judge by what it has read so far: what asks which nodes and jobs
+        there are waits, and is then refused with one line."""
+        with self.cluster(nodes=2, devices=1) as c:
+            calls = (("status",), ("job", "list"), ("nodes",), ("drain", "n0"), ("node", "lost", "n0"), ("device", "bad", "n0:0"), ("profile",))
+            with self.unread(c, "n1"), concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+                asked = [pool.submit(self.refused, c, *call, node="n1", codes=range(1, 10), contains=harness.UNREAD) for call in calls]
+            for call, answer in zip(calls, asked, strict=True):
+                with self.subTest(call):
+                    answer.result()
+            c.wait_nodes(["n0", "n1"], 60 * PATIENCE)
 
     def test_events_of_nodes_that_do_not_answer(self):
         """While etcd is unreachable the job's nodes are asked for its events, one after the other: eight that do not answer take about as long

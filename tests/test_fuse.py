@@ -879,6 +879,28 @@ print(f" {longest}")
             wait_for(lambda: self.readable(path, want), MOUNT_S, "the bytes after ptc-fuse died", 0.2)
             self.die_together(c, node, top, path, want)
 
+    def test_daemon_has_not_read_etcd(self):
+        """A daemon that starts and has not read etcd's keys yet does not say that there are no jobs: it lets the question wait, and then says
+        why. What is below a mount is found all the time."""
+        with self.cluster(nodes=2, devices=1) as c:
+            self.big_job(c, mib=1)
+            m = Mount(self, c, node="n1")
+            path = m.path("big", "state", "latest", "model.safetensors")
+            size = os.stat(path).st_size
+
+            def told():
+                self.assertEqual(["big"], os.listdir(m.dir))
+                self.assertEqual(size, os.stat(path).st_size)
+                r = c.ptcctl("status", node="n1", check=False)
+                self.assertNotEqual(0, r.returncode, r.stdout)
+                return harness.UNREAD in r.stderr
+            with self.unread(c, "n1"):
+                wait_for(told, 60 * PATIENCE, "a daemon that says what it waits for")
+            c.wait_nodes(["n0", "n1"], 60 * PATIENCE)
+            self.assertEqual(["big"], [job["job"] for job in c.json("status", node="n1")["jobs"]])
+            self.assertEqual(size, len(open(path, "rb").read()))
+            m.stop()
+
     def die_together(self, c, node, top, path, want):
         os.kill(self.fuse_pid(node), signal.SIGKILL)
         node.kill()

@@ -228,9 +228,11 @@ static int drain_all(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc_
 		     size_t *ret_moved, char **ret_summary, struct ptc_error *err)
 {
 	struct drain_list l = { .d = d, .node = req->node, .only = req->job, .uid = ptc_api_uid(call) };
-	int rc = ptc_loop_call(d->loop, list_drained, &l);
+	int rc = ptc_api_listed(d, call, err);
 	bool closes = l.uid == 0 && !req->job[0];
 
+	if (rc == 0)
+		rc = ptc_loop_call(d->loop, list_drained, &l);
 	if (rc == 0 && !l.known)
 		rc = ptc_error_set(err, PTC_ENOTFOUND, "node \"%s\" is not known; see `ptcctl nodes`", req->node);
 	if (rc == 0 && req->job[0] && l.n == 0)

@@ -46,6 +46,8 @@ PTC_API_HANDLER(ptc_api_node_lost)
 	if (rc == 0 && ptc_api_uid(call) != 0)
 		rc = ptc_error_set(err, PTC_EPERM, "only root may declare a node lost");
 	if (rc == 0)
+		rc = ptc_api_listed(d, call, err);
+	if (rc == 0)
 		rc = ptc_loop_call(d->loop, look, &k);
 	if (rc == 0 && !k.yes)
 		rc = ptc_error_set(err, PTC_ENOTFOUND, "node \"%s\" is not known; see `ptcctl nodes`", req->node);
@@ -117,6 +119,8 @@ PTC_API_HANDLER(ptc_api_device_bad)
 	rc = ptc_name_check_job(req->node, err);
 	if (rc == 0 && ptc_api_uid(call) != 0)
 		rc = ptc_error_set(err, PTC_EPERM, "only root may mark a device");
+	if (rc == 0)
+		rc = ptc_api_listed(d, call, err);
 	if (rc == 0)
 		rc = ptc_loop_call(d->loop, look, &k);
 	if (rc == 0 && !k.yes)

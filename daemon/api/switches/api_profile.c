@@ -111,7 +111,9 @@ static int measure(struct ptc_daemon *d, struct answer *ret, struct ptc_error *e
 
 	if (atomic_exchange(&busy, true))
 		return ptc_error_set(err, PTC_ESTATE, "another call is measuring links; try again later");
-	rc = ptc_loop_call(d->loop, list_up, &u);
+	rc = ptc_api_listed(d, call, err);
+	if (rc == 0)
+		rc = ptc_loop_call(d->loop, list_up, &u);
 	if (rc == 0 && (!u.v || !u.all || !u.jobs))
 		rc = ptc_nomem(err);
 	if (rc == 0 && u.n < 2)

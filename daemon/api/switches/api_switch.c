@@ -281,6 +281,8 @@ static int create_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 	if (rc == 0 && !ptc_cluster_lease(d->cluster))
 		rc = ptc_error_set(err, PTC_ECOORD, "the coordinator is unreachable; nothing was created");
 	if (rc == 0)
+		rc = ptc_api_listed(d, call, err);
+	if (rc == 0)
 		rc = ptc_sys_uuid(m.uuid, err);
 	snprintf(m.name, sizeof m.name, "%s", desc->spec.name);
 	if (rc == 0)
