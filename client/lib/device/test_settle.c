@@ -228,7 +228,7 @@ static void run_case(void **state)
 {
 	void (**fn)(void) = *state;
 	char dir[] = "/tmp/test_settle.XXXXXX";
-	int status;
+	int status = -1;
 	pid_t pid;
 
 	assert_non_null(mkdtemp(dir));
