@@ -103,7 +103,7 @@ static int measure_locked(struct ptc_daemon *d, const struct up_nodes *u, struct
 	return rc;
 }
 
-static int measure(struct ptc_daemon *d, struct answer *ret, struct ptc_error *err)
+static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, struct answer *ret, struct ptc_error *err)
 {
 	static atomic_bool busy;
 	struct up_nodes u = { .d = d };
@@ -137,7 +137,7 @@ static int act(struct ptc_daemon *d, struct ptc_rpc_call *call, const Ptc__V1__P
 	if (ptc_api_uid(call) != 0)
 		return ptc_error_set(err, PTC_EPERM, "only root may measure links or store a profile");
 	if (strcmp(req->action, "measure") == 0)
-		return measure(d, ret, err);
+		return measure(d, call, ret, err);
 	if (strcmp(req->action, "set") != 0)
 		return ptc_error_set(err, PTC_EINVAL, "action is show, measure or set, not \"%.40s\"", req->action);
 	return ptc_planning_profile_put(d->controllers.planning, req->text, NULL, &ret->doc, &ret->changed, err);
