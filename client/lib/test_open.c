@@ -80,26 +80,46 @@ static void test_options(void **state)
 	refused(&o, PTC_R_LOST, "no-slash");
 }
 
+struct listener {
+	char dir[256], path[300];
+	int fd;
+};
+
+static void listen_there(struct listener *l)
+{
+	struct sockaddr_un a;
+	int unused;
+
+	l->fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+	snprintf(l->dir, sizeof l->dir, "%s/ptc-open-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	assert_non_null(mkdtemp(l->dir));
+	snprintf(l->path, sizeof l->path, "%s/s", l->dir);
+	assert_int_equal(ptc_local_address(l->path, &a, &unused), 0);
+	assert_int_equal(bind(l->fd, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(listen(l->fd, 5), 0);
+}
+
+static void listen_no_more(struct listener *l)
+{
+	close(l->fd);
+	unlink(l->path);
+	rmdir(l->dir);
+}
+
 /* Somebody else answers. */
 static void answered_by(const void *frame, size_t len, int want, const char *text)
 {
-	char dir[256], path[300];
+	struct listener l;
 	pid_t pid;
-	struct sockaddr_un a;
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0), unused;
-	struct ptc_open_options o = { .size = sizeof o, .socket = path, .token = TOKEN, .timeout_ms = 3000 };
+	int unused;
+	struct ptc_open_options o = { .size = sizeof o, .socket = l.path, .token = TOKEN, .timeout_ms = 3000 };
 
-	snprintf(dir, sizeof dir, "%s/ptc-open-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-	assert_non_null(mkdtemp(dir));
-	snprintf(path, sizeof path, "%s/s", dir);
-	assert_int_equal(ptc_local_address(path, &a, &unused), 0);
-	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
-	assert_int_equal(listen(fd, 5), 0);
+	listen_there(&l);
 	pid = fork();
 	if (pid == 0) {
 		alarm(60);
 		for (;;) {
-			int c = accept(fd, NULL, NULL);
+			int c = accept(l.fd, NULL, NULL);
 
 			if (send(c, frame, len, MSG_NOSIGNAL) < 0)
 				_exit(1);
@@ -111,9 +131,7 @@ static void answered_by(const void *frame, size_t len, int want, const char *tex
 	refused(&o, want, text);
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
-	close(fd);
-	unlink(path);
-	rmdir(dir);
+	listen_no_more(&l);
 }
 
 static void test_strange_daemon(void **state)
@@ -205,7 +223,7 @@ static int serve_rank(int listener)
  * its memory for something else then, so ptcd does not hear where it lies. */
 static void test_declares_no_more(void **state)
 {
-	char dir[] = "/tmp/ptc-open-XXXXXX", path[64];
+	struct listener l;
 	int64_t shape = 16;
 	struct ptc_shard_box box = { .extent = { 16 } };
 	struct ptc_tensor_desc tensor = { .size = sizeof tensor,
@@ -215,29 +233,24 @@ static void test_declares_no_more(void **state)
 					  .shape = &shape,
 					  .boxes = &box,
 					  .nboxes = 1 };
-	struct ptc_open_options o = { .size = sizeof o, .socket = path, .token = TOKEN, .timeout_ms = 60000 };
+	struct ptc_open_options o = { .size = sizeof o, .socket = l.path, .token = TOKEN, .timeout_ms = 60000 };
 	struct ptc_generation gen = { .size = sizeof gen };
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0), unused, status;
-	struct sockaddr_un a;
+	int status;
 	ptc_client *c;
 	pid_t pid;
 
 	(void)state;
-	assert_non_null(mkdtemp(dir));
-	snprintf(path, sizeof path, "%s/s", dir);
-	assert_int_equal(ptc_local_address(path, &a, &unused), 0);
-	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
-	assert_int_equal(listen(fd, 5), 0);
+	listen_there(&l);
 	pid = fork();
 	if (pid == 0) {
 		alarm(60);
-		_exit(serve_rank(fd));
+		_exit(serve_rank(l.fd));
 	}
 	sem_init(&sending, 0, 0);
 	sem_init(&may_send, 0, 0);
 	assert_int_equal(ptc_open(&o, &c), 0);
 	assert_int_equal(ptc_next(c, &gen), 1);
-	tensor.data = path;
+	tensor.data = l.path;
 	assert_int_equal(ptc_tensor_declare(c, &tensor), 0);
 	watched = true;
 	assert_int_equal(ptc_declared(c), 0);
@@ -248,9 +261,7 @@ static void test_declares_no_more(void **state)
 	ptc_close(c);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
-	close(fd);
-	unlink(path);
-	rmdir(dir);
+	listen_no_more(&l);
 }
 
 /* What a configuration says of ranks' micro steps counts, unless the caller's structure ends before it. */
