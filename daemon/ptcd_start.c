@@ -451,6 +451,7 @@ static int new_cluster(struct process *p, struct ptc_error *err)
 		.state_dir = c->state_dir,
 		.lease_ttl_s = (int)(c->lease_ttl_ms / 1000),
 		.node_lost_after_ns = (int64_t)c->node_lost_after_ms * 1000000,
+		.node_quarantine_ns = (int64_t)c->node_quarantine_ms * 1000000,
 		.quota = { c->quota.jobs, c->quota.datasets, c->quota.documents, c->quota.etcd },
 		.on_change = on_change,
 		.on_synced = on_synced,

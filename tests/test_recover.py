@@ -568,6 +568,34 @@ class Recover(harness.Case):
         c.restart(name)
         return wait_for(lambda: self.events(c, job, *kinds)[told:], 30 * PATIENCE, "what becomes of the job")[0]
 
+    def test_quarantined(self):
+        """A node that comes and goes: a job that grows takes it back at once after the first loss, and after the second only when its
+        quarantine is over. A person may resize the job to it before."""
+        with self.cluster(nodes=3, devices=1, node_quarantine="10s", **FAST) as c:
+            job = self.job(c, every=200, elastic={"min_gpus": 1, "max_gpus": 3, "on_join": "grow", "join_after": "500ms"})
+            job.run("dp=3")
+            now = self.begun(c, job)
+            for loss in (1, 2, 3):
+                c.power_off("n2")
+                now = self.trains(c, job, now["run"]["incarnation"])
+                self.assertEqual("dp=2", now["config"])
+                c.restart("n2")
+                if loss == 3:
+                    wait_for(lambda: len(self.events(c, job, "quarantined")) == 2 or None, 60 * PATIENCE, "the longer quarantine", 0.1)
+                    job.resize("dp=3")
+                now = self.trains(c, job, now["run"]["incarnation"])
+                self.assertEqual("dp=3", now["config"])
+                grown = [e for e in self.events(c, job, "joined") if "the job goes from" in e["text"]]
+                self.assertEqual(min(loss, 2), len(grown))
+            once, twice = self.events(c, job, "quarantined")
+            self.assertRegex(once["text"], "^node n2 is back, and was lost 2 times: the job does not move there by itself for (9|10) s$")
+            self.assertRegex(twice["text"], "^node n2 is back, and was lost 3 times: .* for (19|20) s$")
+            self.assertGreaterEqual(grown[1]["time_ms"] - once["time_ms"], 8000)
+            row = {n["node"]: n for n in c.json("nodes", node=now["controller"])["nodes"]}
+            self.assertLessEqual(row["n2"].get("quarantined_s", 0), 20)
+            self.assertNotIn("quarantined_s", row["n0"])
+            self.check_end(c, job)
+
     def test_takes_nodes_down(self):
         """A node is lost at the same step again and again: after as many restarts as the job allows it stays failed."""
         with self.cluster(nodes=2, devices=1, **FAST) as c:

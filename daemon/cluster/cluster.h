@@ -19,6 +19,7 @@
 #include "daemon/cluster/older/older_doc.h"
 #include "daemon/cluster/devices/given_devices.h"
 #include "daemon/cluster/devices/slow_devices.h"
+#include "daemon/cluster/loss/quarantine.h"
 #include "daemon/cluster/records.h"
 #include "daemon/cluster/tasks.h"
 #include "rpc/client/client.h"
@@ -28,15 +29,14 @@ struct ptc_cluster;
 
 struct ptc_node {
 	struct ptc_node_doc doc;
-	bool up; /* its key exists */
-	bool drained;
-	bool declared;                /* an operator declared it lost; counts while it is down */
-	bool lost;                    /* it is down, and switches of state go on without it (daemon/cluster/loss) */
-	int64_t down_ns;              /* since when this daemon has seen it down; 0: it is up */
-	uint64_t marked, seen_marked; /* its devices that an operator calls bad, as bits */
+	bool up, drained; /* up: its key exists */
+	bool declared;    /* an operator declared it lost; counts while it is down */
+	bool lost;        /* it is down, and switches of state go on without it (daemon/cluster/loss) */
+	int64_t down_ns;  /* since when this daemon has seen it down; 0: it is up */
+	struct ptc_quarantine quarantine;
+	uint64_t marked, seen_marked;           /* its devices that an operator calls bad, as bits */
 	bool seen, seen_drained, seen_declared; /* in the listing under way */
-	int64_t create_revision;                /* of the key, while up */
-	int64_t lease;
+	int64_t create_revision, lease;         /* of the key, while up */
 };
 
 /* Whether switches of a job go on without the node. A node without a lease does not end its ranks by itself, so they
@@ -82,7 +82,7 @@ struct ptc_cluster_opts {
 	struct ptc_node_doc node;
 	const char *state_dir; /* holds the file `cluster` */
 	int lease_ttl_s;
-	int64_t node_lost_after_ns;
+	int64_t node_lost_after_ns, node_quarantine_ns; /* quarantine: of the second loss; 0: never */
 	struct ptc_cluster_quota {
 		uint64_t jobs, datasets, documents, etcd; /* cluster/quota.h */
 	} quota;

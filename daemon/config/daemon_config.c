@@ -435,6 +435,10 @@ static const struct key {
 	  "Time that switches wait for a node after its lease has ended. Then the node counts as lost: switches of "
 	  "jobs that never had ranks go on without it if other nodes hold the state. While etcd is unreachable no node "
 	  "becomes lost; if most nodes end together, it takes three times as long." },
+	{ "node_quarantine", &k_ms, AT(node_quarantine_ms), "1m", NULL,
+	  "A node that comes back after it was lost a second time is quarantined for this time, and twice as long "
+	  "after "
+	  "each further loss, at most 1h: no job moves ranks to it by itself. 0s: never." },
 	{ "cut_off_after", &k_ms, AT(cut_off_after_ms), "0s", NULL,
 	  "If this node has had no lease for this time, and no other machine of the cluster takes or refuses a "
 	  "connection, the node is cut off: its ranks are ended, because their jobs may go on elsewhere. 0s: never." },

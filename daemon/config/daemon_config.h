@@ -72,8 +72,9 @@ struct ptc_daemon_config {
 	} local_coordinator;
 	uint64_t lease_ttl_ms; /* whole seconds */
 	uint64_t node_lost_after_ms;
-	uint64_t cut_off_after_ms; /* 0: never */
-	uint64_t stall_after_ms;   /* 0: never */
+	uint64_t node_quarantine_ms; /* 0: never */
+	uint64_t cut_off_after_ms;   /* 0: never */
+	uint64_t stall_after_ms;     /* 0: never */
 	uint64_t copy_timeout_ms;
 	struct {
 		char *dir; /* NULL: no files */

@@ -30,6 +30,7 @@
 #define LEASE_TTL_MAX       600000
 #define STALL_AFTER_MAX     (7 * 86400000ull)
 #define NODE_LOST_AFTER_MAX (7 * 86400000ull)
+#define NODE_QUARANTINE_MAX 3600000ull
 #define CUT_OFF_AFTER_MAX   (7 * 86400000ull)
 #define COPY_TIMEOUT_MAX    3600000
 #define HEALTH_MAX          86400000 /* milliseconds */
@@ -317,6 +318,9 @@ int ptc_daemon_config_check(struct ptc_daemon_config *cfg, struct ptc_error *err
 		rc = ptc_daemon_config_error(cfg, "lease_ttl", err, PTC_EINVAL, "write whole seconds, 1s to 600s");
 	if (!rc && (cfg->node_lost_after_ms < 1000 || cfg->node_lost_after_ms > NODE_LOST_AFTER_MAX))
 		rc = ptc_daemon_config_error(cfg, "node_lost_after", err, PTC_EINVAL, "write 1s to 7d");
+	if (!rc && cfg->node_quarantine_ms > NODE_QUARANTINE_MAX)
+		rc = ptc_daemon_config_error(cfg, "node_quarantine", err, PTC_EINVAL,
+					     "write at most 1h, or 0s for never");
 	if (!rc && cfg->cut_off_after_ms && (cfg->cut_off_after_ms < 1000 || cfg->cut_off_after_ms > CUT_OFF_AFTER_MAX))
 		rc = ptc_daemon_config_error(cfg, "cut_off_after", err, PTC_EINVAL, "write 1s to 7d, or 0s for never");
 	if (!rc && cfg->stall_after_ms && (cfg->stall_after_ms < 1000 || cfg->stall_after_ms > STALL_AFTER_MAX))

@@ -61,8 +61,8 @@ static void defaults_are_filled(void **state)
 	assert_true(cfg.memory.ceiling == UINT64_C(8) << 30 && cfg.memory.staging == 256u << 20 &&
 		    cfg.memory.spare == 0);
 	assert_true(cfg.stall_after_ms == 600000);
-	assert_true(cfg.node_lost_after_ms == 10000 && cfg.lease_ttl_ms == 5000 && cfg.log == PTC_LOG_INFO &&
-		    cfg.devices == 2);
+	assert_true(cfg.node_lost_after_ms == 10000 && cfg.node_quarantine_ms == 60000 && cfg.lease_ttl_ms == 5000 &&
+		    cfg.log == PTC_LOG_INFO && cfg.devices == 2);
 	assert_true(!cfg.fuse.dir && cfg.fuse.cache == 64 << 20 && cfg.fuse.timeout_ms == 30000);
 	assert_true(cfg.sources.cache == 1 << 30);
 	assert_string_equal(cfg.sources.dir, "/var/lib/ptc/sources");
@@ -366,6 +366,7 @@ static const struct rule_case across_keys[] = {
 	{ MEM LOC UNIX "fuse: {timeout: 5s}\n", false, "fuse.timeout: has no effect without" },
 	{ MEM LOC UNIX "node_lost_after: 0s\n", false, "f.yaml:10:1: node_lost_after: write 1s to 7d" },
 	{ MEM LOC UNIX "node_lost_after: 8d\n", false, "node_lost_after: write 1s to 7d" },
+	{ MEM LOC UNIX "node_quarantine: 61m\n", false, "node_quarantine: write at most 1h, or 0s for never" },
 	{ MEM LOC UNIX "lease_ttl: 500ms\n", false, "f.yaml:10:1: lease_ttl: write whole seconds" },
 	{ MEM LOC UNIX "lease_ttl: 1500ms\n", false, "lease_ttl: write whole seconds" },
 	{ MEM LOC UNIX "lease_ttl: 1h\n", false, "lease_ttl: write whole seconds" },

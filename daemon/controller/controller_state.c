@@ -90,6 +90,7 @@ void ptc_controller_unref(struct ptc_controller *ctl)
 	ptc_free(ctl->known);
 	ptc_free(ctl->recovery.stragglers);
 	ptc_free(ctl->recovery.growth.offers);
+	ptc_free(ctl->recovery.growth.quarantined);
 	ptc_free(ctl->recovery.growth.seen);
 	ptc_free(ctl->recovery.growth.planned);
 	uv_close((uv_handle_t *)ctl->timer, timer_closed);

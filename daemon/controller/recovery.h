@@ -21,12 +21,12 @@ struct ptc_growth {
 	/* Devices of each node (by cluster number) that the job has been weighed with, as etcd has it. */
 	uint32_t *seen, *planned; /* planned: of the plan under way */
 	uint32_t *offers;         /* those that the job has or may have, as counted last */
+	uint32_t *quarantined;    /* of each node: its losses, when an event last said that it is quarantined */
 	size_t nseen;
 	uint64_t changes;   /* of nodes and of devices, when they were counted */
 	int64_t counted_ns; /* 0: never */
 	enum { PTC_GROWTH_UNREAD, PTC_GROWTH_READING, PTC_GROWTH_READ } state;
-	bool writing;
-	bool noted;                 /* seen is what was there when this controller first saw the job run */
+	bool writing, noted;        /* noted: seen is what was there when this controller first saw the job run */
 	bool anew;                  /* the job has not run: what is there when it is started has been weighed by then */
 	uint64_t there;             /* names what is there */
 	int64_t first_ns, since_ns; /* since when something has joined, and nothing else has changed; 0: nothing has */

@@ -378,7 +378,7 @@ class Cluster:
              "devices": int(o["devices"]), "memory": {"ceiling": o["ceiling"], "staging": o["staging"], "spare": o["spare"]}}
         if "lease_ttl" in o:
             c["lease_ttl"] = o["lease_ttl"]
-        for key in ("stall_after", "copy_timeout", "node_lost_after", "cut_off_after"):
+        for key in ("stall_after", "copy_timeout", "node_lost_after", "node_quarantine", "cut_off_after"):
             if key in o:
                 c[key] = o[key]
         if node.name in o.get("fuse", {}):

@@ -10,8 +10,9 @@ static const struct ctl_column columns[] = {
 	{ "devices", NULL, NULL },       { "devices_free", NULL, "free" },
 	{ "unhealthy", NULL, NULL },     { "used_bytes", "store", NULL },
 	{ "ceiling_bytes", NULL, NULL }, { "peak_bytes", "staging", "staging_peak_bytes" },
-	{ "lost", NULL, NULL },          { "insecure", NULL, NULL },
-	{ "rack", NULL, NULL },          { "address", NULL, NULL },
+	{ "lost", NULL, NULL },          { "quarantined_s", NULL, NULL },
+	{ "insecure", NULL, NULL },      { "rack", NULL, NULL },
+	{ "address", NULL, NULL },
 };
 
 static const struct ctl_column device_columns[] = {

@@ -9,6 +9,7 @@
 #include "daemon/api/queries/queries.h"
 #include "daemon/scrub/scrub.h"
 #include "daemon/api/switches/switches.h"
+#include "base/sys/sys.h"
 #include "formats/json.h"
 
 #include <inttypes.h>
@@ -96,6 +97,7 @@ static void list_nodes(void *arg)
 		const struct ptc_node *n = ptc_cluster_node(r->d->cluster, i);
 		json_t *given = given_rows(r, n->doc.name);
 		size_t free = free_devices(n, given);
+		int64_t quarantined = ptc_quarantine_left(&n->quarantine, ptc_sys_now_ns());
 		json_t *row =
 			json_pack("{s:s, s:s, s:s, s:b, s:I, s:s, s:I, s:I, s:s, s:b, s:I, s:I, s:b, s:o, s:I}", "node",
 				  n->doc.name, "state", n->up ? n->drained ? "drained" : "up" : "down", "address",
@@ -109,6 +111,8 @@ static void list_nodes(void *arg)
 		unhealthy_text(n, unhealthy);
 		if (unhealthy[0])
 			json_object_set_new(row, "unhealthy", json_string(unhealthy));
+		if (n->up && quarantined)
+			json_object_set_new(row, "quarantined_s", json_integer((quarantined + 999999999) / 1000000000));
 		json_array_append_new(r->rows, row);
 	}
 }

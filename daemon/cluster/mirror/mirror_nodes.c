@@ -96,6 +96,8 @@ void ptc_cluster_tick(struct ptc_cluster *c)
 				 !lost         ? "counts as lost no longer"
 				 : n->declared ? "is lost: an operator says so"
 					       : "is lost: it has had no lease for too long");
+		if (lost && !n->lost && !n->declared)
+			ptc_quarantine_lost(&n->quarantine, now);
 		changed = changed || lost != n->lost;
 		n->lost = lost;
 	}

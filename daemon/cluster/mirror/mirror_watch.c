@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/number/versions.h"
+#include "base/sys/sys.h"
 
 #include <string.h>
 
@@ -45,6 +46,8 @@ static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 		ptc_warn("etcd", "%s", err.text);
 	if (c->nodes[i]->create_revision != kv->create_revision)
 		c->opts.on_node_up(c->opts.arg, doc.name);
+	if (c->nodes[i]->lost)
+		ptc_quarantine_back(&c->nodes[i]->quarantine, c->opts.node_quarantine_ns, ptc_sys_now_ns());
 	c->nodes[i]->doc = doc;
 	c->nodes[i]->up = c->nodes[i]->seen = true;
 	c->nodes[i]->lost = false;

@@ -8,8 +8,8 @@
  *
  * Failure modes: no switch pays, or none is possible (an event says why, and the same devices are not weighed again);
  * the switch aborts (tried again after ever longer waits, TRIES_MAX times); a node is lost (recovery.c goes first, and
- * nothing is weighed meanwhile); the controller dies before it has decided (the next one weighs the same devices). Loop
- * thread. */
+ * nothing is weighed meanwhile); a node comes and goes (it offers nothing while it is quarantined, and an event says
+ * so); the controller dies before it has decided (the next one weighs the same devices). Loop thread. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/recovery/straggler_drain.h"
 
@@ -42,11 +42,13 @@ static void key_of(const struct ptc_controller *ctl, char key[KEY_MAX])
 
 /* ---- what is there ----------------------------------------------------------------- */
 
-/* Of those that are well. */
-static uint32_t devices_of(const struct ptc_node *n)
+/* Of those that are well. A node that is quarantined offers none, unless the job has ranks there. */
+static uint32_t devices_of(const struct ptc_controller *ctl, const struct ptc_node *n)
 {
 	uint32_t devices = 0;
 
+	if (ptc_quarantine_left(&n->quarantine, ptc_sys_now_ns()) && !ptc_controller_ranks_on(ctl, n->doc.name))
+		return 0;
 	for (uint32_t k = 0; n->up && !n->drained && k < n->doc.devices; k++)
 		devices += ptc_node_device_well(n, k, NULL);
 	return devices;
@@ -56,7 +58,7 @@ static uint32_t devices_of(const struct ptc_node *n)
 static uint32_t free_of(const struct ptc_controller *ctl, const struct ptc_node *n)
 {
 	struct ptc_cluster *c = ctl->all->cluster;
-	uint32_t well = devices_of(n), devices = 0;
+	uint32_t well = devices_of(ctl, n), devices = 0;
 
 	for (uint32_t k = 0; well && k < n->doc.devices; k++)
 		devices += ptc_node_device_well(n, k, NULL) &&
@@ -83,11 +85,32 @@ static void make_room(struct ptc_controller *ctl)
 	g->offers = more(g->offers, g->nseen, n);
 	g->seen = more(g->seen, g->nseen, n);
 	g->planned = more(g->planned, g->nseen, n);
+	g->quarantined = more(g->quarantined, g->nseen, n);
 	g->nseen = n;
 }
 
-/* What nodes offer is counted anew when a node or somebody's devices have changed; that a job was deleted is seen with
- * the next second. */
+/* Once for each loss. */
+static void tell_quarantined(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+	int64_t now = ptc_sys_now_ns();
+
+	for (uint32_t i = 0; i < g->nseen; i++) {
+		const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, i);
+		int64_t left = ptc_quarantine_left(&n->quarantine, now);
+
+		if (!left || !n->up || n->quarantine.losses == g->quarantined[i] ||
+		    ptc_controller_ranks_on(ctl, n->doc.name))
+			continue;
+		g->quarantined[i] = n->quarantine.losses;
+		ptc_event(ctl->all->cluster, ctl->uuid, "quarantined",
+			  "node %s is back, and was lost %u times: the job does not move there by itself for %.0f s",
+			  n->doc.name, n->quarantine.losses, (double)left / 1e9);
+	}
+}
+
+/* What nodes offer is counted anew when a node or somebody's devices have changed; that a job was deleted, or that a
+ * quarantine has ended, is seen with the next second. */
 static void count_offers(struct ptc_controller *ctl)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
@@ -464,7 +487,7 @@ void ptc_growth_note(struct ptc_controller *ctl)
 	g->noted = true;
 	make_room(ctl);
 	for (uint32_t i = 0; i < g->nseen; i++) /* whoever has them: it is not known yet with whom the job shares */
-		g->seen[i] = devices_of(ptc_cluster_node(ctl->all->cluster, i));
+		g->seen[i] = devices_of(ctl, ptc_cluster_node(ctl->all->cluster, i));
 }
 
 void ptc_growth_tick(struct ptc_controller *ctl)
@@ -477,6 +500,7 @@ void ptc_growth_tick(struct ptc_controller *ctl)
 		return;
 	}
 	count_offers(ctl);
+	tell_quarantined(ctl);
 	if (g->anew && g->state != PTC_GROWTH_READING && !g->writing) {
 		g->anew = false;
 		g->state = PTC_GROWTH_READ;

@@ -2,14 +2,16 @@
 /* Finds out where a job whose ranks are lost can go on: whether live nodes hold its snapshot, and which configuration
  * the remaining devices allow. Happy path: if there are enough devices, the configuration stays. Otherwise it is the
  * largest for fewer devices that the job's table, the planner or another dp gives, for at least min_gpus. Failure
- * modes: PTC_ELOST naming a tensor; PTC_ENODEVICES; what planning says. The work is a task with copies of all it needs,
- * in a lane of its own: the job's transactions do not wait for it. */
+ * modes: PTC_ELOST naming a tensor; PTC_ENODEVICES; what planning says. A node that is quarantined is used only if a
+ * job whose ranks are lost cannot go on without it. The work is a task with copies of all it needs, in a lane of its
+ * own: the job's transactions do not wait for it. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/leaving/leaving.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/sys/sys.h"
 #include "daemon/documents/probed/probed.h"
 
 #include <stdio.h>
@@ -26,10 +28,12 @@ struct task {
 	void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p);
 	struct ptc_recovery_plan plan;
 	struct ptc_view view;
-	bool ctl_leaves;  /* some node leaves */
-	bool shares;      /* the job's `share_devices` */
-	uint32_t devices; /* of nodes that are up and not drained, that no other job has */
-	char **stay;      /* nodes leave: all others that are up and not drained */
+	bool ctl_leaves;   /* some node leaves */
+	bool passes_over;  /* some node is left out because it is quarantined */
+	bool all_the_same; /* none is */
+	bool shares;       /* the job's `share_devices` */
+	uint32_t devices;  /* of nodes that it may use, that no other job has */
+	char **stay;       /* nodes are left out: all others that are up and not drained */
 	size_t nstay;
 	int rc;
 };
@@ -40,10 +44,26 @@ static bool trains(const struct task *t)
 	return t->what == PTC_RECOVERY_GROW || t->what == PTC_RECOVERY_AGAIN || t->what == PTC_RECOVERY_LEAVE;
 }
 
-/* Without those that leave; nobody leaves: every node, and no list. */
+static void forget_stay(struct task *t)
+{
+	for (size_t i = 0; i < t->nstay; i++)
+		ptc_free(t->stay[i]);
+	ptc_free(t->stay);
+	t->stay = NULL;
+	t->nstay = 0;
+}
+
+/* A quarantined node that has ranks of the job keeps them: a person has put them there. */
+static bool is_passed_over(const struct task *t, const struct ptc_node *n)
+{
+	return !t->all_the_same && n->up && !n->drained && ptc_quarantine_left(&n->quarantine, ptc_sys_now_ns()) &&
+	       !ptc_controller_ranks_on(t->ctl, n->doc.name);
+}
+
+/* Without those that are left out; where none is: every node, and no list. */
 static int note_stay(struct task *t, const char *node)
 {
-	if (!ptc_leaving_any(t->ctl))
+	if (!t->ctl_leaves && !t->passes_over)
 		return 0;
 	if (!PTC_MORE(t->stay, t->nstay))
 		return PTC_ENOMEM;
@@ -57,10 +77,15 @@ static void look_on_loop(void *arg)
 	int rc = 0;
 
 	t->ctl_leaves = ptc_leaving_any(t->ctl);
+	t->passes_over = false;
+	t->devices = 0;
+	forget_stay(t);
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(t->all->cluster); i++)
+		t->passes_over |= is_passed_over(t, ptc_cluster_node(t->all->cluster, i));
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(t->all->cluster) && !rc; i++) {
 		const struct ptc_node *n = ptc_cluster_node(t->all->cluster, i);
 
-		if (ptc_leaving_has(t->ctl, n->doc.name) || !n->up || n->drained)
+		if (ptc_leaving_has(t->ctl, n->doc.name) || !n->up || n->drained || is_passed_over(t, n))
 			continue;
 		rc = note_stay(t, n->doc.name);
 		for (uint32_t k = 0; k < n->doc.devices; k++)
@@ -143,7 +168,7 @@ static int make_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc
 		return rc;
 	if (!t->view.from.world)
 		return ptc_error_set(err, PTC_ESTATE, "the job has no configuration to go on with");
-	if (!t->nstay && t->ctl_leaves && !trains(t))
+	if (!t->nstay && (t->ctl_leaves || t->passes_over) && !trains(t))
 		return ptc_error_set(err, PTC_ENODEVICES, "no other node is up and not drained");
 	if (t->what == PTC_RECOVERY_SAME || t->what == PTC_RECOVERY_ELSEWHERE)
 		rc = plan_as(t, 0, err);
@@ -167,6 +192,13 @@ static int make_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc
 			 err);
 }
 
+static int look_and_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
+{
+	t->rc = PTC_ECANCELED; /* unless the loop does it */
+	ptc_loop_call(t->all->loop, look_on_loop, t);
+	return t->rc ? ptc_error_set(err, t->rc, "the job's nodes cannot be looked up") : make_plan(t, desc, err);
+}
+
 static void work(void *arg, struct ptc_etcd *etcd)
 {
 	struct task *t = arg;
@@ -187,10 +219,11 @@ static void work(void *arg, struct ptc_etcd *etcd)
 		rc = ptc_view_load(t->all->docs.kept, &t->meta, &t->record, NULL, &t->view, &p->err);
 	if (rc == 0 && t->what != PTC_RECOVERY_READ) {
 		ptc_probed_join(&t->all->docs, &t->view);
-		t->rc = PTC_ECANCELED; /* unless the loop does it */
-		ptc_loop_call(t->all->loop, look_on_loop, t);
-		rc = t->rc ? ptc_error_set(&p->err, t->rc, "the job's nodes cannot be looked up")
-			   : make_plan(t, desc, &p->err);
+		rc = look_and_plan(t, desc, &p->err);
+		if (rc == PTC_ENODEVICES && t->passes_over && !trains(t)) {
+			t->all_the_same = true; /* else the job would wait */
+			rc = look_and_plan(t, desc, &p->err);
+		}
 		ptc_view_done(&t->view);
 	}
 	if (ref)
@@ -217,9 +250,7 @@ static void finished(void *arg)
 	if (!ctl->gone)
 		t->planned(ctl, &t->plan);
 	ptc_planned_done(&t->plan.planned);
-	for (size_t i = 0; i < t->nstay; i++)
-		ptc_free(t->stay[i]);
-	ptc_free(t->stay);
+	forget_stay(t);
 	ptc_free(t);
 	ptc_controller_unref(ctl);
 }

@@ -19,12 +19,13 @@ static struct {
 	const char *leaves; /* a node's name; NULL: none */
 	bool device_bad;    /* on the job's own nodes not enough are well */
 	const char *slow;   /* a node whose devices the job has left; NULL: none */
+	int quarantined;    /* the number of a node; -1: none */
 	bool no_config;     /* the planner has none, of however many devices */
 	struct ptc_job_desc desc;
 	char asked[256]; /* the nodes that the planner may use; "any" */
 	unsigned answers;
 	int status;
-} t;
+} t = { .quarantined = -1 };
 
 /* ---- the rooms below ---- */
 
@@ -58,6 +59,12 @@ int ptc_loop_call(struct ptc_loop *loop, void (*fn)(void *arg), void *arg)
 	(void)loop;
 	fn(arg);
 	return 0;
+}
+
+bool ptc_controller_ranks_on(const struct ptc_controller *ctl, const char *node)
+{
+	(void)ctl;
+	return strcmp(node, "n0") == 0 || strcmp(node, "n1") == 0;
 }
 
 bool ptc_leaving_any(const struct ptc_controller *ctl)
@@ -177,6 +184,8 @@ static const char *asked(enum ptc_recovery_for what, const char *leaves)
 	for (int i = 0; i < NODES; i++) {
 		test_nodes[i] = (struct ptc_node){ .up = true, .doc.devices = 1 };
 		snprintf(test_nodes[i].doc.name, sizeof test_nodes[i].doc.name, "n%d", i);
+		if (i == t.quarantined)
+			test_nodes[i].quarantine.until_ns = INT64_MAX;
 	}
 	t.leaves = leaves;
 	t.answers = 0;
@@ -233,12 +242,41 @@ static void test_slow(void **state)
 	assert_string_equal(asked(PTC_RECOVERY_GROW, NULL), "3 on any");
 }
 
+/* A job does not grow to a quarantined node, and is not started again there, unless it could not go on otherwise. Where
+ * it has ranks they stay. */
+static void test_quarantined(void **state)
+{
+	(void)state;
+	t.desc = (struct ptc_job_desc){ 0 };
+	t.device_bad = t.no_config = false;
+	t.slow = NULL;
+	t.quarantined = 3;
+	assert_string_equal(asked(PTC_RECOVERY_GROW, NULL), "3 on n0 n1 n2");
+	assert_string_equal(asked(PTC_RECOVERY_AGAIN, "n2"), "2 on n0 n1");
+	assert_string_equal(asked(PTC_RECOVERY_ANY, NULL), "0 on n0 n1 n2");
+	assert_int_equal(t.status, 0);
+	t.no_config = true;
+	assert_string_equal(asked(PTC_RECOVERY_ANY, NULL), "1 on any"); /* the last that was tried */
+	assert_int_equal(t.status, PTC_ENODEVICES);
+	assert_string_equal(asked(PTC_RECOVERY_GROW, NULL), "3 on n0 n1 n2"); /* it trains, and can stay as it is */
+	t.no_config = false;
+	t.device_bad = true; /* of the job's own two nodes: only a third one helps */
+	assert_string_equal(asked(PTC_RECOVERY_SAME, "n2"), "0 on n0 n1 n3");
+	assert_int_equal(t.status, 0);
+	t.device_bad = false;
+	t.quarantined = 1;
+	assert_string_equal(asked(PTC_RECOVERY_GROW, NULL), "4 on any");
+	t.quarantined = -1;
+	assert_string_equal(asked(PTC_RECOVERY_ANY, NULL), "0 on any");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_leaving),
 		cmocka_unit_test(test_device_not_well),
 		cmocka_unit_test(test_slow),
+		cmocka_unit_test(test_quarantined),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
