@@ -485,6 +485,7 @@ class Advise(unittest.TestCase):
         self.assertIn("the range is empty", self.run_it("--gpus", "9-3", expect=2))
         self.assertIn("nothing fits on 1 devices of 80.0 GB", self.run_it("--gpus", "1", expect=1))
         self.assertIn("tp=5 does not divide 48 heads", self.run_it("--gpus", "8", "--now", "tp=5", expect=1))
+        self.assertIn("--now has global_batch=7, the job's is ", self.run_it("--gpus", "8", "--now", "tp=1,dp=7,global_batch=7", expect=1))
         self.write("profile.yaml", PROFILE.replace("8e10", "-1"))
         self.assertIn("profile.yaml:3: node_bytes_s must be in", self.run_it("--gpus", "8", expect=1))
         self.write("profile.yaml", PROFILE.replace("links", "linsk"))

@@ -262,11 +262,15 @@ static int seconds_of(const struct ctl *c, const char *name, double absent, doub
 	return rc;
 }
 
-/* --now as a choice, with what it takes. */
+/* --now as a choice, with what it takes. A switch keeps the job's global batch, so --now cannot have another one. */
 static int read_now(const struct ctl *c, const struct ctl_advice *a, struct ptc_choice *ret, struct ptc_error *err)
 {
-	int rc = ptc_cand_parse(ctl_option(c, "now"), &ret->cand, NULL, err);
+	ptc_auto_free struct ptc_config *config = ptc_calloc(1, sizeof *config);
+	int rc = config ? ptc_cand_parse(ctl_option(c, "now"), &ret->cand, config, err) : ptc_nomem(err);
 
+	if (!rc && config->global_batch && config->global_batch != a->work.global_batch)
+		rc = ptc_error_set(err, PTC_EINVAL, "--now has global_batch=%u, the job's is %u; leave it out of --now",
+				   config->global_batch, a->work.global_batch);
 	if (rc)
 		return rc;
 	rc = ptc_estimate(&a->work, &ret->cand, &ret->est, err);
