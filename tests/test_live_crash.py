@@ -330,7 +330,8 @@ class LiveCrash(harness.Case):
                 return died
 
             of_snapshots = ("etcd.intent.*", "etcd.blob.*", "etcd.clear.*", "etcd.commit1.*", "etcd.prune.*", "store.*", "agent.capture.*", "copy.*",
-                            "process.cgroup_remove.*") # a rank's helper may have done it
+                            "process.cgroup_remove.*", # a rank's helper may have done it
+                            "copies.look") # some time after a commit
             for is_controller, point in plan: # a snapshot is due, or under way, at some halts and not at others
                 self.reach(point, lambda: attempt(is_controller, point), of_snapshots) # noqa: B023
             self.check_reached()
