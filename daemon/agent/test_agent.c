@@ -163,7 +163,8 @@ static void test_shared_work(void **state)
 	gen_make(&now, 1, configs[0], NODES);
 	import(&w, &now, 0);
 	gen_make(&next, 2, configs[1], NODES);
-	next.nodes[0] = 1; /* so that it has a part */
+	next.nodes[0] = 1; /* so that it has a part; on a device that gen_make gives to nobody */
+	next.devices[0] = 32;
 	seal_and_prepare(&w, &info, &now, &next);
 	same_shape(&w, &info, false);
 	plan_known_of(&w, &info);
