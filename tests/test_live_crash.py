@@ -174,9 +174,8 @@ class LiveCrash(harness.Case):
             controller = wait_for(lambda: job.status()["controller"], 20 * PATIENCE, "a controller")
             return self.act_and_die(c, job, controller if is_controller else self.other(c, controller), point, act)
 
-        # a store that has enough chunks makes no new ones; a rank's helper kills its cgroup where it has not ended by itself; who
-        # has copies is asked, and documents that nothing names any more are deleted, some time after a commit
-        by_chance = ("store.chunks.commit.*", "store.fallocate", "process.cgroup_remove.*", "copies.look", "etcd.prune.*")
+        # a store that has enough chunks makes no new ones; a rank's helper kills its cgroup where it has not ended by itself
+        by_chance = ("store.chunks.commit.*", "store.fallocate", "process.cgroup_remove.*")
         for is_controller, point in plan:
             self.reach(point, lambda: attempt(is_controller, point), by_chance) # noqa: B023
         self.check_reached()
@@ -251,7 +250,7 @@ class LiveCrash(harness.Case):
                 return died
 
             for is_controller, point in plan:
-                self.reach(point, lambda: attempt(is_controller, point), ("etcd.prune.*",)) # noqa: B023 # some time after a commit
+                self.reach(point, lambda: attempt(is_controller, point)) # noqa: B023
             self.check_reached()
             self.check_end(c, job)
             self.delete(c, job)
@@ -329,9 +328,8 @@ class LiveCrash(harness.Case):
                 wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
                 return died
 
-            of_snapshots = ("etcd.intent.*", "etcd.blob.*", "etcd.clear.*", "etcd.commit1.*", "etcd.prune.*", "store.*", "agent.capture.*", "copy.*",
-                            "process.cgroup_remove.*", # a rank's helper may have done it
-                            "copies.look") # some time after a commit
+            of_snapshots = ("etcd.intent.*", "etcd.blob.*", "etcd.clear.*", "etcd.commit1.*", "store.*", "agent.capture.*", "copy.*",
+                            "process.cgroup_remove.*") # a rank's helper may have done it
             for is_controller, point in plan: # a snapshot is due, or under way, at some halts and not at others
                 self.reach(point, lambda: attempt(is_controller, point), of_snapshots) # noqa: B023
             self.check_reached()
