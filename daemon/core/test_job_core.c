@@ -1354,17 +1354,19 @@ static void test_held(void **state)
 	close_job(&f);
 	held.from_nodes = from_nodes;
 	held.nfrom = 2;
-	for (int k = 0; k < 2; k++) {
+	for (int k = 0; k < 3; k++) {
+		int status = k == 2 ? 0 : PTC_ESTATE; /* of AGREE */
 		open_switch(&f, &held, PTC_JOB_SEALING);
 		FEED(&f, .kind = PTC_EV_REPLY, .node = 1, .seq = sent(&f, 1, PTC_OP_CAPTURE)->seq,
 		     .status = k ? PTC_ELOST : PTC_ENOTFOUND, .text = "no rank here is whole");
 		assert_false(ptc_job_gives(f.job, 1));
 		FEED(&f, .kind = PTC_EV_REPLY, .node = 0, .seq = sent(&f, 0, PTC_OP_CAPTURE)->seq);
 		assert_int_equal(ptc_job_phase(f.job), PTC_JOB_AGREEING);
-		FEED(&f, .kind = PTC_EV_AGREED, .seq = last(&f, PTC_UP_AGREE, -1)->seq, .status = PTC_ESTATE);
+		FEED(&f, .kind = PTC_EV_AGREED, .seq = last(&f, PTC_UP_AGREE, -1)->seq, .status = status);
 		f.answered = last(&f, PTC_UP_AGREE, -1)->seq;
 		drive(&f, PTC_JOB_IDLE);
-		expect_done(&f, held.id, PTC_ESTATE);
+		expect_done(&f, held.id, status);
+		assert_int_equal(sent(&f, 1, PTC_OP_FINISH)->has_keep, status != 0);
 		close_job(&f);
 	}
 	/* another controller goes on with it at the same step */
