@@ -64,7 +64,7 @@
  *   PULL without PREPARE in this process may answer PTC_ESTATE; then PREPARE comes again.
  *
  * Node failures: a needed node that is down is waited for (node_wait_ms); then the switch aborts. One that restarts
- * before COMMIT2 is asked again what it had answered since BUILDING. Retriable failures are sent again with back-off.
+ * before COMMIT2 is asked again what it answered since BUILDING, or ends an import. Retriable failures are sent again.
  *
  * Lost nodes: the shell declares a node that is down lost (NODE_LOST) if it should not be waited for. NODE_UP or
  * NODE_FOUND ends that. A switch whose ranks do not run (run_from unset) leaves a lost node out: it neither cleans the

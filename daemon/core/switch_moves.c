@@ -35,7 +35,7 @@ static void begin_finishing(struct ptc_job *job)
 		struct ptc_job_node *n = &job->nodes[i];
 		if (n->in_record || !job->members_known)
 			ptc_job_node_mark_stale(job, i);
-		n->in_record = same ? n->from : n->to;
+		n->in_record = same ? n->from && !n->left_out : n->to;
 	}
 	job->members_known = true;
 	ptc_job_nodes_finish(job);

@@ -12,6 +12,8 @@
  *   restarted in STARTING, BUILDING   asked again: its processes may have gone with the machine
  *   restarted in LAYOUT to DIGESTING  asked again whether its ranks are there (BUILD), and its table (PREPARE, PULL);
  *                                     where the shell compares meanwhile, all are, afterwards
+ *   down or restarted in FILLING, DIGESTING of an import that a client sends   aborts it, also where the node had
+ *                                     answered PULL: its table may be gone, and nobody sends it again
  *   passed again          a new round, later; max_attempts repetitions abort the switch
  *   a rank asks for later a new round for the next step; PTC_JOB_MOVES_MAX of them abort the switch */
 #include "daemon/core/job_internal.h"
@@ -262,7 +264,7 @@ void ptc_job_on_node_down(struct ptc_job *job, uint32_t i)
 	if (ptc_job_may_finish(job)) {
 		ptc_job_node_answered(job, n);
 		ptc_job_advance(job);
-	} else if (n->need && job->phase == PTC_JOB_FILLING && ptc_job_sent(job)) {
+	} else if (n->to && ptc_job_sent(job) && (job->phase == PTC_JOB_FILLING || job->phase == PTC_JOB_DIGESTING)) {
 		ptc_job_reason_set(&job->why, PTC_EPEER, i, "went away during the import; what it was sent is lost");
 		ptc_job_switch_fail(job);
 	} else if (ptc_job_node_awaited(job, n)) {

@@ -1083,17 +1083,25 @@ static void test_forgotten_prepare(void **state)
 	close_job(&f);
 }
 
+/* Also where it had answered that its table is whole: the table may be gone with its machine. */
 static void test_import_node_restarts(void **state)
 {
-	struct fix f;
-	open_switch(&f, &import, PTC_JOB_FILLING);
-	FEED(&f, .kind = PTC_EV_NODE_UP, .node = 3); /* not one of ours */
-	assert_int_equal(ptc_job_phase(f.job), PTC_JOB_FILLING);
-	FEED(&f, .kind = PTC_EV_NODE_UP, .node = 2); /* without having been down: a new life */
-	assert_int_equal(ptc_job_phase(f.job), PTC_JOB_ABORTING);
-	drive(&f, PTC_JOB_IDLE);
-	expect_done(&f, import.id, PTC_EPEER);
-	close_job(&f);
+	for (int answered = 0; answered < 3; answered++) {
+		struct fix f;
+		open_switch(&f, &import, answered == 2 ? PTC_JOB_DIGESTING : PTC_JOB_FILLING);
+		if (answered == 1) {
+			FEED(&f, .kind = PTC_EV_FILLED);
+			FEED(&f, .kind = PTC_EV_REPLY, .node = 2, .seq = sent(&f, 2, PTC_OP_PULL)->seq);
+		}
+		enum ptc_job_phase phase = ptc_job_phase(f.job);
+		FEED(&f, .kind = PTC_EV_NODE_UP, .node = 3); /* not one of ours */
+		assert_int_equal(ptc_job_phase(f.job), phase);
+		FEED(&f, .kind = PTC_EV_NODE_UP, .node = 2); /* without having been down: a new life */
+		assert_int_equal(ptc_job_phase(f.job), PTC_JOB_ABORTING);
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, import.id, PTC_EPEER);
+		close_job(&f);
+	}
 }
 
 static void test_finishing_does_not_wait(void **state)
@@ -1346,17 +1354,19 @@ static void test_held(void **state)
 	close_job(&f);
 	held.from_nodes = from_nodes;
 	held.nfrom = 2;
-	for (int k = 0; k < 2; k++) {
+	for (int k = 0; k < 3; k++) {
+		int status = k == 2 ? 0 : PTC_ESTATE; /* of AGREE */
 		open_switch(&f, &held, PTC_JOB_SEALING);
 		FEED(&f, .kind = PTC_EV_REPLY, .node = 1, .seq = sent(&f, 1, PTC_OP_CAPTURE)->seq,
 		     .status = k ? PTC_ELOST : PTC_ENOTFOUND, .text = "no rank here is whole");
 		assert_false(ptc_job_gives(f.job, 1));
 		FEED(&f, .kind = PTC_EV_REPLY, .node = 0, .seq = sent(&f, 0, PTC_OP_CAPTURE)->seq);
 		assert_int_equal(ptc_job_phase(f.job), PTC_JOB_AGREEING);
-		FEED(&f, .kind = PTC_EV_AGREED, .seq = last(&f, PTC_UP_AGREE, -1)->seq, .status = PTC_ESTATE);
+		FEED(&f, .kind = PTC_EV_AGREED, .seq = last(&f, PTC_UP_AGREE, -1)->seq, .status = status);
 		f.answered = last(&f, PTC_UP_AGREE, -1)->seq;
 		drive(&f, PTC_JOB_IDLE);
-		expect_done(&f, held.id, PTC_ESTATE);
+		expect_done(&f, held.id, status);
+		assert_int_equal(sent(&f, 1, PTC_OP_FINISH)->has_keep, status != 0);
 		close_job(&f);
 	}
 	/* another controller goes on with it at the same step */

@@ -73,7 +73,8 @@ struct sim {
 	bool declared[SIM_NODES]; /* declared lost by an operator */
 	/* a bit per node that an intent or a first commit has left out and that no FINISH has reached since */
 	uint32_t given_up;
-	uint64_t moved_at; /* when a rank of the record's incarnation last ended a step */
+	uint64_t moved_at;         /* when a rank of the record's incarnation last ended a step */
+	uint64_t live[2], over[2]; /* generation, incarnation: whose ranks the record last wanted, and those before */
 	bool bad;
 };
 /* Whether the request names that table as one that stays. */
@@ -169,7 +170,7 @@ void sim_tables_destroy(struct sim *s, uint32_t i);
 /* Makes one more fault, of the kinds that only `lose` has. */
 void sim_loss_fault(struct sim *s);
 void sim_loss_again(struct sim *s);
-/* Whether the node had the record's table with the right bytes until a fault destroyed it. */
+/* Whether a fault has destroyed the record's table there, whole and right, and no second commit could know of it. */
 bool sim_ruined(const struct sim *s, uint32_t node, const struct record *r);
 /* Whether faults have destroyed every copy of some item of the record. */
 bool sim_record_lost(const struct sim *s, const struct record *r);

@@ -49,9 +49,40 @@ static void check_snapshot(struct sim *s, const struct record *r)
 	}
 }
 
+/* Ranks that were halted, given up or replaced are never the record's again. */
+static void check_incarnation(struct sim *s)
+{
+	const struct record *r = &s->etcd.rec;
+	bool runs = r->run == RUN_LIVE;
+	if (s->live[0] && !(runs && r->gen == s->live[0] && r->incarnation == s->live[1])) {
+		memcpy(s->over, s->live, sizeof(s->over));
+		s->live[0] = 0;
+	}
+	if (!runs)
+		return;
+	if (r->gen == s->over[0] && r->incarnation == s->over[1])
+		sim_bad(s, "the record wants ranks of %llu.%llu again, which were over", (unsigned long long)r->gen,
+			(unsigned long long)r->incarnation);
+	s->live[0] = r->gen;
+	s->live[1] = r->incarnation;
+}
+
+/* A node that was left out and is cleaned has no table that could be taken for the record's. */
+static void check_left_out(struct sim *s)
+{
+	const struct record *r = &s->etcd.rec;
+	for (uint32_t i = 0; r->gen && r->snap && i < SIM_NODES; i++) {
+		if (r->without >> i & 1 && !(s->given_up >> i & 1) && sim_table_find(&s->nodes[i], r->gen, r->snap))
+			sim_bad(s, "node %u was left out of record %llu.%llu, is cleaned, and has a table of it", i,
+				(unsigned long long)r->gen, (unsigned long long)r->snap);
+	}
+}
+
 static void check_record(struct sim *s)
 {
 	const struct record *r = &s->etcd.rec;
+	check_incarnation(s);
+	check_left_out(s);
 	if (r->gen && r->snap && s->o.lose && !s->o.faults && sim_record_lost(s, r))
 		sim_bad(s, "record %llu.%llu: one node was lost, and with it what was there twice",
 			(unsigned long long)r->gen, (unsigned long long)r->snap);

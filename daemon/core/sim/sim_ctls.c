@@ -90,7 +90,8 @@ static void up_send(struct sim *s, int i, const struct ptc_job_update *u)
 		bool lie = (s->o.bug == SIM_BUG_EARLY_COMMIT && u->op == PTC_OP_PULL) ||
 			   (s->o.bug == SIM_BUG_EARLY_BUILD && u->op == PTC_OP_END) ||
 			   (s->o.bug == SIM_BUG_NOT_ASKED && u->op == PTC_OP_BUILD && u->built) ||
-			   (s->o.bug == SIM_BUG_SKIP_FINISH && u->op == PTC_OP_FINISH);
+			   (s->o.bug == SIM_BUG_SKIP_FINISH && u->op == PTC_OP_FINISH) ||
+			   (s->o.bug == SIM_BUG_SKIP_RETURNED && u->op == PTC_OP_FINISH && s->given_up >> u->node & 1);
 		struct ev *rep = ctl_local(s, i, EV_REP, lie ? 1 : n->up ? RPC_MS : 20, u->seq);
 		rep->node = u->node;
 		rep->status = lie ? 0 : n->up ? PTC_ETIMEOUT : PTC_EPEER;
@@ -113,6 +114,11 @@ static void up_send(struct sim *s, int i, const struct ptc_job_update *u)
 		r->has_keep = u->has_keep;
 		r->keep_gen = u->keep_generation;
 		r->keep_snap = u->keep_snapshot;
+		if (s->o.bug == SIM_BUG_COUNT_RETURNED && u->op == PTC_OP_FINISH && c->rec.without >> u->node & 1) {
+			r->has_keep = true;
+			r->keep_gen = c->rec.gen;
+			r->keep_snap = c->rec.snap;
+		}
 		r->sw = c->sw;
 		r->rec = c->rec;
 		r->older = c->older;
@@ -222,7 +228,8 @@ static int captures_compare(struct sim *s, int i)
 
 static void up_compare(struct sim *s, int i, const struct ptc_job_update *u)
 {
-	struct ev *ev = ctl_local(s, i, EV_DIGESTS, 1 + sim_below(s, 5), u->seq);
+	bool slow = s->o.lose && !s->o.live && sim_unlucky(s, 10); /* of a large state; a node may be another by then */
+	struct ev *ev = ctl_local(s, i, EV_DIGESTS, 1 + sim_below(s, slow ? 2000 : 5), u->seq);
 	ev->status = sim_unlucky(s, 1) ? PTC_EDIGEST : 0;
 	ev->a = u->kind == PTC_UP_AGREE ? PTC_EV_AGREED : u->kind == PTC_UP_LAYOUT ? PTC_EV_LAYOUT : PTC_EV_DIGESTS;
 	const struct sw *w = &s->ctls[i].sw;
@@ -477,6 +484,8 @@ bool sim_ctl_gives_up(struct sim *s, int i)
 	bool lost = false, seen = false;
 	if (!s->o.live || !s->o.lose || !c->job || r->run != RUN_LIVE || s->now - c->ended_at < RELEASED_MS)
 		return false;
+	if (s->o.bug == SIM_BUG_NOT_GIVEN_UP && ptc_job_phase(c->job) == PTC_JOB_IDLE)
+		return false;
 	for (uint32_t k = 0; k < r->n; k++) {
 		lost |= lost_by_now(s, c, r->nodes[k]);
 		seen |= !c->down_at[r->nodes[k]] || (s->calm && s->nodes[r->nodes[k]].gone);
@@ -505,6 +514,17 @@ struct ctl *sim_leader(struct sim *s)
 	return c && c->alive && c->inc == s->etcd.lock_inc && c->fence == s->etcd.lock_rev && c->job ? c : NULL;
 }
 
+/* A destination has been away while state was brought there, and the shell sees nothing but its key change. */
+static bool taken_for_same(const struct sim *s, const struct ctl *c, uint32_t n)
+{
+	enum ptc_job_phase phase = ptc_job_phase(c->job);
+	bool to = false;
+	for (uint32_t k = 0; k < c->sw.nto; k++)
+		to |= c->sw.to[k] == n;
+	return s->o.bug == SIM_BUG_COMMIT_RETURNED && to && c->seen[n] && phase >= PTC_JOB_PREPARING &&
+	       phase <= PTC_JOB_DIGESTING;
+}
+
 /* What the watch on the nodes' keys tells. */
 static void ctl_watch(struct sim *s, int i)
 {
@@ -514,9 +534,12 @@ static void ctl_watch(struct sim *s, int i)
 	for (uint32_t n = 0; n < SIM_NODES && c->job; n++) {
 		uint64_t key = s->etcd.key[n], seen = c->seen[n];
 		struct ptc_job_event e = { .kind = PTC_EV_NODE_DOWN, .node = n };
-		if (key == seen)
+		if (key == seen || (!key && taken_for_same(s, c, n)))
 			continue;
+		bool same = taken_for_same(s, c, n);
 		c->seen[n] = key;
+		if (same)
+			continue;
 		if (!key || sim_chance(s, 50))
 			sim_ctl_feed(s, i, &e);
 		e.kind = PTC_EV_NODE_UP;

@@ -193,7 +193,7 @@ static void request_fill(struct sim *s, int i, struct sw *w, const struct record
 	w->to_gen = r->gen + 1;
 	w->to_snap = r->snap + 1;
 	w->nfrom = r->n;
-	w->without = r->without;
+	w->without = s->o.bug == SIM_BUG_COUNT_RETURNED ? 0 : r->without;
 	memcpy(w->from, r->nodes, sizeof(w->from));
 	w->from_layout = r->layout;
 	w->from_incarnation = r->incarnation;

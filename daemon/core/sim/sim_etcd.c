@@ -19,7 +19,7 @@ static bool txn_compares(struct sim *s, const struct txn *t)
 		return true;
 	if (t->lock_rev != e->lock_rev || t->rec_mod != e->rec.mod || t->intent_mod != e->intent_mod)
 		return false;
-	for (uint32_t i = 0; t->kind == PTC_TXN_COMMIT2 && i < t->sw.nto; i++) {
+	for (uint32_t i = 0; t->kind == PTC_TXN_COMMIT2 && s->o.bug != SIM_BUG_COMMIT_LOST && i < t->sw.nto; i++) {
 		uint32_t n = t->sw.to[i];
 		if (!t->key[n] || t->key[n] != e->key[n])
 			return false;
@@ -75,6 +75,8 @@ static void commit2(struct sim *s, const struct txn *t)
 	const struct sw *w = &t->sw;
 	struct record r = { .gen = w->to_gen, .snap = w->to_snap, .n = w->nto, .layout = w->to_layout };
 	memcpy(r.nodes, w->to, sizeof(r.nodes));
+	memcpy(r.key, e->key, sizeof(r.key));
+	r.at = s->now;
 	r.content = e->rec.content;
 	r.grown = e->rec.grown;
 	r.step = e->rec.step;
@@ -113,6 +115,7 @@ static void commit1(struct sim *s, const struct txn *t)
 	supersede(s);
 	s->res->left_out += t->without != r->without;
 	r->without = t->without;
+	r->at = 0;
 	s->given_up |= t->without;
 	r->snap = w->to_snap;
 	r->mod = e->rev;
@@ -144,6 +147,8 @@ static void clear(struct sim *s, const struct txn *t)
 		sim_bad(s, "%llu was cleared %s", (unsigned long long)t->sw.id,
 			ended ? "without an incarnation for ranks that may have ended"
 			      : "with an incarnation for no reason");
+	if (s->o.bug == SIM_BUG_REVIVED && e->rec.recovers)
+		e->rec.run = RUN_LIVE;
 	e->rec.incarnation += t->new_incarnation;
 	s->res->new_incarnations += t->new_incarnation;
 	e->intent_mod = 0;

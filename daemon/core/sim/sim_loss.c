@@ -20,7 +20,7 @@ void sim_tables_destroy(struct sim *s, uint32_t i)
 		if (!n->tables[k].sealed)
 			continue;
 		ptc_require(s->nruins < MAX_RUINS);
-		s->ruins[s->nruins++] = (struct ruin){ i, n->tables[k] };
+		s->ruins[s->nruins++] = (struct ruin){ i, n->tables[k], s->now, s->etcd.key[i] };
 		s->res->destroyed++;
 	}
 	n->ntables = 0;
@@ -38,6 +38,13 @@ void sim_machine_destroy(struct sim *s, uint32_t i, bool for_good)
 	n->gone = for_good;
 }
 
+/* A second commit names no node that is known to be another than the one that answered: what was lost before it is
+ * excused only as long as the key stood that the node had then. */
+static bool could_be_named(const struct ruin *ruin, const struct record *r)
+{
+	return ruin->at >= r->at || ruin->key == r->key[ruin->node];
+}
+
 bool sim_ruined(const struct sim *s, uint32_t node, const struct record *r)
 {
 	uint32_t needs = sim_layout_needs(r->nodes, r->n, r->layout, node);
@@ -45,6 +52,7 @@ bool sim_ruined(const struct sim *s, uint32_t node, const struct record *r)
 		const struct table *t = &s->ruins[k].table;
 		bool right =
 			s->ruins[k].node == node && t->gen == r->gen && t->snap == r->snap && (t->has & needs) == needs;
+		right = right && could_be_named(&s->ruins[k], r);
 		for (uint32_t i = 0; right && i < ITEMS; i++)
 			right = !(needs >> i & 1) || t->val[i] == sim_item_value(i, r->content, r->grown);
 		if (right)

@@ -33,6 +33,7 @@ struct record {
 	uint32_t n, nodes[SIM_NODES], layout;
 	uint32_t without; /* the placement is the layout's nodes without these */
 	uint64_t mod;
+	uint64_t at, key[SIM_NODES]; /* of the second commit: when, and the nodes' keys; at 0: a first commit made it */
 };
 struct older { /* snapshots that are kept beside the record's, oldest first */
 	uint32_t n;
@@ -75,10 +76,11 @@ struct table {
 	uint64_t val[ITEMS];
 	uint64_t cap_id, cap_stop; /* the switch and the stop that captured the table */
 };
-/* A sealed table that a fault has destroyed. */
+/* A sealed table that a fault has destroyed, when, and the node's key in etcd then. */
 struct ruin {
 	uint32_t node;
 	struct table table;
+	uint64_t at, key;
 };
 struct req { /* controller to node */
 	int ctl;

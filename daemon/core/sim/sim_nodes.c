@@ -116,12 +116,12 @@ static int op_seal(struct sim *s, uint32_t i)
 		return PTC_ENOTFOUND;
 	if (n->disk_full)
 		return PTC_ENOSPC;
-	uint32_t has = old->has;
+	const struct record *r = &n->req.rec;
 	if (!t)
 		t = sim_table_add(s, n, w->from_gen, w->to_snap);
-	t->has = has;
-	for (uint32_t k = 0; k < ITEMS; k++)
-		t->val[k] = sim_content(k, w->id);
+	t->has = old->has;
+	for (uint32_t k = 0; k < ITEMS; k++) /* what is wrong there stays wrong */
+		t->val[k] = sim_content(k, w->id) + (old->val[k] - sim_item_value(k, r->content, r->grown));
 	table_seal(t);
 	t->durable = s->o.bug != SIM_BUG_UNSYNCED_SEAL;
 	return 0;
@@ -181,6 +181,10 @@ static int op_pull(struct sim *s, uint32_t i)
 		if (sim_unlucky(s, 2))
 			return PTC_EIO;
 		table_seal(t);
+		for (uint32_t k = n->ntables; s->o.bug == SIM_BUG_DROP_FILLED && k-- > 0;) {
+			if (n->tables[k].gen < w->to_gen)
+				sim_table_drop(n, k);
+		}
 		return 0;
 	}
 	if (w->kind == PTC_SWITCH_IMPORT && !w->stored)
@@ -212,8 +216,8 @@ static int op_finish(struct sim *s, uint32_t i)
 			sim_table_drop(n, k);
 	}
 	n->prepared_id = n->copied_id = 0;
-	s->given_up &= ~(1u << i);
 	sim_ranks_finish(s, i);
+	s->given_up &= ~(1u << i);
 	return sim_unlucky(s, 2) ? PTC_EIO : 0;
 }
 
@@ -227,6 +231,16 @@ static int op_warm(struct sim *s, uint32_t i)
 {
 	(void)i;
 	return sim_unlucky(s, 1) ? PTC_EIO : 0;
+}
+
+/* It goes as it is about to answer, for so long that it is declared lost; and comes back with the table. */
+static bool goes_sealed(struct sim *s, uint32_t i)
+{
+	if (!s->o.lose || s->o.live || s->nodes[i].req.op != PTC_OP_SEAL || !sim_unlucky(s, 1))
+		return false;
+	sim_node_crash(s, i);
+	sim_restart_later(s, i, 2 * LOST_MS + sim_below(s, 5000));
+	return true;
 }
 
 void sim_on_node_op(struct sim *s, const struct ev *ev)
@@ -255,6 +269,8 @@ void sim_on_node_op(struct sim *s, const struct ev *ev)
 	}
 	sim_say(s, "node %u: op %d of %llu seq %llu: %s", i, n->req.op, (unsigned long long)n->req.sw.id,
 		(unsigned long long)n->req.seq, ptc_status_name(rc));
+	if (rc == 0 && goes_sealed(s, i))
+		return;
 	node_answer(s, i, rc, passed, step);
 }
 

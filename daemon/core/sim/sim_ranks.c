@@ -168,10 +168,11 @@ static int capture_held(struct sim *s, uint32_t i, struct table *t)
 		p->hold = ++s->token;
 		p->in_update = p->ready && sim_chance(s, 50);
 	}
-	bool there = p && !p->diverged && (proc_held(s, p) || s->o.bug == SIM_BUG_HELD_RUNS) && !p->in_update &&
-		     (p->step == n->req.stop || s->o.bug == SIM_BUG_HELD_STEP || s->o.bug == SIM_BUG_HELD_RUNS);
-	bool second = t && n->copied_id == w->id && n->copied_stop == n->req.stop;
-	if (second && there && (p->hold == n->copied_hold || s->o.bug == SIM_BUG_HELD_RUNS)) {
+	bool begun = n->copied_id == w->id && n->copied_stop == n->req.stop, second = t && begun;
+	bool any = s->o.bug == SIM_BUG_HELD_RUNS || (s->o.bug == SIM_BUG_HELD_ANEW && begun && !n->copied_hold);
+	bool there = p && !p->diverged && (proc_held(s, p) || any) && !p->in_update &&
+		     (p->step == n->req.stop || s->o.bug == SIM_BUG_HELD_STEP || any);
+	if (second && there && (p->hold == n->copied_hold || any)) {
 		for (uint32_t k = 1; k < ITEMS; k += 2)
 			t->val[k] = p->val[k];
 		t->sealed = t->durable = true;
@@ -190,8 +191,22 @@ static int capture_held(struct sim *s, uint32_t i, struct table *t)
 		t->val[k] = p->val[k];
 	t->cap_id = n->copied_id = w->id;
 	t->cap_stop = n->copied_stop = n->req.stop;
-	n->copied_hold = p->hold;
+	n->copied_hold = any ? 0 : p->hold;
 	return 1;
+}
+
+/* Whether the table is not taken for the capture that is asked for, and is made anew. */
+static bool captured_for_nothing(const struct sim *s, struct node *n, const struct table *t)
+{
+	const struct sw *w = &n->req.sw;
+	if (t->cap_id != w->id || t->cap_stop != n->req.stop)
+		return s->o.bug != SIM_BUG_OLD_CAPTURE;
+	if (s->o.bug != (w->held ? SIM_BUG_HELD_ANEW : SIM_BUG_CAPTURE_ANEW))
+		return false;
+	n->copied_id = w->id;
+	n->copied_stop = n->req.stop;
+	n->copied_hold = 0; /* of no hold */
+	return true;
 }
 
 /* The stopped rank's bytes are copied, the rank goes on if it may, and then the table is sealed. */
@@ -202,7 +217,7 @@ int sim_op_capture(struct sim *s, uint32_t i)
 	uint64_t stop = n->req.stop;
 	struct proc *p = old_rank(n);
 	struct table *t = sim_table_find(n, w->from_gen, w->to_snap);
-	if (t && t->sealed && s->o.bug != SIM_BUG_OLD_CAPTURE && (t->cap_id != w->id || t->cap_stop != stop)) {
+	if (t && t->sealed && captured_for_nothing(s, n, t)) {
 		sim_table_drop(n, (uint32_t)(t - n->tables));
 		t = NULL;
 	}
@@ -214,7 +229,8 @@ int sim_op_capture(struct sim *s, uint32_t i)
 		t->sealed = t->durable = true;
 		return 0;
 	}
-	if (!p || ((p->state != PROC_STOPPED || p->step != stop) && s->o.bug != SIM_BUG_EARLY_STOP))
+	bool any = s->o.bug == SIM_BUG_EARLY_STOP || (s->o.bug == SIM_BUG_CAPTURE_ANEW && n->copied_id == w->id);
+	if (!p || ((p->state != PROC_STOPPED || p->step != stop) && !any))
 		return PTC_ESTATE;
 	if (n->disk_full)
 		return PTC_ENOSPC;
@@ -341,12 +357,13 @@ void sim_ranks_finish(struct sim *s, uint32_t i)
 	struct node *n = &s->nodes[i];
 	const struct record *r = &n->req.rec;
 	bool live = n->req.has_keep && r->run == RUN_LIVE, any = s->o.bug == SIM_BUG_FINISH_ANY_INCARNATION,
-	     there = false;
+	     there = false, returned = s->o.bug == SIM_BUG_OLD_RANKS && s->given_up >> i & 1;
 	for (uint32_t k = 0; k < MAX_PROCS; k++) {
 		struct proc *p = &n->procs[k];
 		if (p->state == PROC_NONE)
 			continue;
-		if (!live || p->gen != r->gen || (p->incarnation != r->incarnation && !any)) {
+		bool old = !live || p->gen != r->gen || (p->incarnation != r->incarnation && !any);
+		if (old && !(returned && proc_trains(p))) {
 			p->state = PROC_NONE;
 			continue;
 		}
@@ -364,7 +381,7 @@ void sim_ranks_finish(struct sim *s, uint32_t i)
 	bool began = n->began_gen == r->gen && n->began_incarnation == r->incarnation;
 	bool there_yet = r->snap ? sim_table_find(n, r->gen, r->snap) != NULL : began;
 	if ((n->let_gen == r->gen && n->let_incarnation == r->incarnation && s->o.bug != SIM_BUG_START_LOST) || built ||
-	    !there_yet) {
+	    (!there_yet && s->o.bug != SIM_BUG_START_EMPTY)) {
 		p->state = PROC_FAILED; /* others have met it, or have gone on without it, or what it had is lost */
 		return;
 	}
