@@ -7,6 +7,7 @@
 #include "daemon/controller/copies/counting.h"
 #include "daemon/controller/taking/lock_taking.h"
 #include "daemon/api/queries/queries.h"
+#include "daemon/api/run/run.h"
 #include "daemon/scrub/scrub.h"
 #include "daemon/api/switches/switches.h"
 #include "formats/json.h"
@@ -485,6 +486,15 @@ static int add_state(struct ptc_daemon *d, const struct ptc_target *t, const str
 	return rc;
 }
 
+static void add_run(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, json_t *row)
+{
+	struct ptc_run_state run;
+
+	ptc_run_state_find(d, t, v, &run);
+	json_object_set_new(row, "run", ptc_run_state_json(&run));
+	ptc_run_state_done(&run);
+}
+
 /* Configuration, ranks and size of one job, from its documents, and what its ranks do. */
 static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, struct ptc_error *err)
 {
@@ -508,7 +518,7 @@ static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, 
 	if (rc == 0)
 		rc = add_copies(d, t, &v, has, row, err);
 	if (rc == 0 && t->record.run != PTC_RUN_NONE)
-		json_object_set_new(row, "run", ptc_api_run_json(d, t, &v));
+		add_run(d, t, &v, row);
 	ptc_free(has);
 	ptc_view_done(&v);
 	return rc;
