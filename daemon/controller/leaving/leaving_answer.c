@@ -2,7 +2,6 @@
 /* Happy path: one table writes and reads the members. Failure modes: leaving_answer.h. */
 #include "daemon/controller/leaving/leaving_answer.h"
 
-#include "formats/json.h"
 #include "formats/members.h"
 
 #include <string.h>

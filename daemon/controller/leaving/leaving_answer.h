@@ -7,8 +7,8 @@
 
 #include "base/status.h"
 #include "daemon/cluster/records.h"
+#include "formats/json.h"
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -4,7 +4,6 @@
 
 #include "base/alloc.h"
 #include "base/test_leaks.h"
-#include "formats/json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
