@@ -23,16 +23,10 @@ static const struct ptc_members members = PTC_MEMBERS(rows, struct ptc_leaving_a
 
 json_t *ptc_leaving_answer_json(const struct ptc_leaving_answer *a)
 {
-	json_t *root;
-
 	if (!a->concerned)
 		return json_pack("{s:i, s:s, s:b, s:b}", "version", VERSION, "job", a->job, "over", (int)a->over,
 				 "concerned", 0);
-	root = json_pack("{s:i}", "version", VERSION);
-	if (ptc_members_put(root, &members, a) == 0)
-		return root;
-	json_decref(root);
-	return NULL;
+	return ptc_members_to_doc(VERSION, &members, a);
 }
 
 int ptc_leaving_answer_decode(const char *json, struct ptc_leaving_answer *ret, struct ptc_error *err)
