@@ -82,6 +82,12 @@ static const struct ptc_member list_rows[] = {
 };
 static const struct ptc_members list_members = PTC_MEMBERS(list_rows, struct ptc_node_stat);
 
+static void stat_done(struct ptc_node_stat *s)
+{
+	ptc_members_done(&list_members, s);
+	memset(s, 0, sizeof *s);
+}
+
 int ptc_node_stat_decode(const char *json, struct ptc_node_stat *ret, struct ptc_error *err)
 {
 	json_t *root = NULL;
@@ -94,14 +100,8 @@ int ptc_node_stat_decode(const char *json, struct ptc_node_stat *ret, struct ptc
 		rc = ptc_members_from_json("stat", &list_members, root, ret, err);
 	json_decref(root);
 	if (rc)
-		ptc_node_stat_done(ret);
+		stat_done(ret);
 	return rc;
-}
-
-void ptc_node_stat_done(struct ptc_node_stat *s)
-{
-	ptc_members_done(&list_members, s);
-	memset(s, 0, sizeof *s);
 }
 
 /* ---- the row ---------------------------------------------------------------------------- */
@@ -173,6 +173,6 @@ json_t *ptc_node_listed_json(const struct ptc_node_listed *n)
 void ptc_node_listed_done(struct ptc_node_listed *n)
 {
 	ptc_free(n->given);
-	ptc_node_stat_done(&n->stat);
+	stat_done(&n->stat);
 	memset(n, 0, sizeof *n);
 }

@@ -44,7 +44,6 @@ struct ptc_node_stat {
 };
 /* On failure *ret is empty. */
 int ptc_node_stat_decode(const char *json, struct ptc_node_stat *ret, struct ptc_error *err);
-void ptc_node_stat_done(struct ptc_node_stat *s);
 
 /* A device that a job has. */
 struct ptc_node_given {
