@@ -2,8 +2,8 @@
 /* What `nodes` says of a node, to the letter: of one that answers, one that does not, and answers that are none. */
 #include "daemon/api/queries/node_doc.h"
 
-#include "base/alloc.h"
 #include "base/test_leaks.h"
+#include "formats/test_json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,17 +37,11 @@
 
 static void assert_text(const struct ptc_node_listed *n, const char *state, const char *drained, const char *rest)
 {
-	json_t *json = ptc_node_listed_json(n);
 	struct ptc_buf want = PTC_BUF_INIT;
-	char *said;
 
 	ptc_buf_printf(&want, ROW "%s", state, drained, rest);
-	assert_non_null(json);
-	said = ptc_json_text(json);
-	assert_string_equal(want.data, said);
-	json_decref(json);
+	test_json_is(want.data, ptc_node_listed_json(n));
 	ptc_buf_done(&want);
-	ptc_free(said);
 }
 
 static void a_node_that_answers(void **state)

@@ -2,9 +2,8 @@
 /* What status says of ranks, to the letter: of nodes that answer, that do not, and that know nothing of a rank. */
 #include "daemon/api/run/run.h"
 
-#include "base/alloc.h"
 #include "base/test_leaks.h"
-#include "formats/json.h"
+#include "formats/test_json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,16 +54,9 @@
 	"b\":null,\"own\":1.5},\"ranks\":[" SAID_TRAINS "," SAID_BEGINS "," SAID_BEFORE "," SAID_HAS_ENDED             \
 	"," SAID_UNKNOWN "]}"
 
-static void assert_text(const char *text, const struct ptc_run_state *run)
+static void assert_text(const char *want, const struct ptc_run_state *run)
 {
-	json_t *json = ptc_run_state_json(run);
-	char *said;
-
-	assert_non_null(json);
-	said = ptc_json_text(json);
-	assert_string_equal(text, said);
-	json_decref(json);
-	ptc_free(said);
+	test_json_is(want, ptc_run_state_json(run));
 }
 
 static void ranks_as_their_nodes_say_them(void **state)

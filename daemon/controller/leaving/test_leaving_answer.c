@@ -2,8 +2,8 @@
 /* Answers to Leave: what one daemon writes another reads, and the text is that of docs/control.md. */
 #include "daemon/controller/leaving/leaving_answer.h"
 
-#include "base/alloc.h"
 #include "base/test_leaks.h"
+#include "formats/test_json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,18 +16,6 @@
 	"{\"version\":1,\"job\":\"gpt\",\"uuid\":\"u-1\",\"over\":true,\"state\":\"late\",\"snapshot\":7,\"step\":40," \
 	"\"why\":\"no node can take 5 bytes of \\\"w\\\"\",\"left_bytes\":5,\"left_tensors\":2}"
 #define ELSEWHERE "{\"version\":1,\"job\":\"gpt\",\"over\":true,\"concerned\":false}"
-
-static void assert_text(const char *text, const struct ptc_leaving_answer *a)
-{
-	json_t *json = ptc_leaving_answer_json(a);
-	char *said;
-
-	assert_non_null(json);
-	said = ptc_json_text(json);
-	assert_string_equal(text, said);
-	json_decref(json);
-	ptc_free(said);
-}
 
 static void an_answer_is_read_as_it_was_written(void **state)
 {
@@ -44,9 +32,9 @@ static void an_answer_is_read_as_it_was_written(void **state)
 	struct ptc_leaving_answer a;
 
 	(void)state;
-	assert_text(LATE, &late);
+	test_json_is(LATE, ptc_leaving_answer_json(&late));
 	assert_int_equal(0, ptc_leaving_answer_decode(LATE, &a, NULL));
-	assert_text(LATE, &a);
+	test_json_is(LATE, ptc_leaving_answer_json(&a));
 }
 
 static void a_job_that_has_nothing_there(void **state)
@@ -54,7 +42,7 @@ static void a_job_that_has_nothing_there(void **state)
 	struct ptc_leaving_answer a;
 
 	(void)state;
-	assert_text(ELSEWHERE, &(struct ptc_leaving_answer){ .job = "gpt", .over = true });
+	test_json_is(ELSEWHERE, ptc_leaving_answer_json(&(struct ptc_leaving_answer){ .job = "gpt", .over = true }));
 	assert_int_equal(0, ptc_leaving_answer_decode(ELSEWHERE, &a, NULL));
 	assert_true(a.over && !a.concerned && !a.state[0]);
 }
