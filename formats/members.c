@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "formats/json.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -150,6 +151,25 @@ json_t *ptc_members_to_json(const struct ptc_members *t, const void *from)
 		return whole;
 	json_decref(whole);
 	return NULL;
+}
+
+json_t *ptc_members_to_doc(int version, const struct ptc_members *t, const void *from)
+{
+	json_t *root = json_pack("{s:i}", "version", version);
+
+	if (root && ptc_members_put(root, t, from) == 0)
+		return root;
+	json_decref(root);
+	return NULL;
+}
+
+char *ptc_members_to_text(int version, const struct ptc_members *t, const void *from)
+{
+	json_t *root = ptc_members_to_doc(version, t, from);
+	char *text = root ? ptc_json_text(root) : NULL;
+
+	json_decref(root);
+	return text;
 }
 
 /* ---- reading ---------------------------------------------------------------------- */

@@ -74,6 +74,9 @@ struct ptc_member {
 int ptc_members_put(json_t *map, const struct ptc_members *t, const void *from);
 /* Makes the whole value; NULL where ptc_members_put returns -1. */
 json_t *ptc_members_to_json(const struct ptc_members *t, const void *from);
+/* Makes a whole document: {"version": version}, then the members. The text is ptc_free'd. NULL: as above. */
+json_t *ptc_members_to_doc(int version, const struct ptc_members *t, const void *from);
+char *ptc_members_to_text(int version, const struct ptc_members *t, const void *from);
 /* Reads the members. `what` names the document in errors. *to is zeroed, or holds the values of missing members. */
 int ptc_members_from_json(const char *what, const struct ptc_members *t, const json_t *json, void *to,
 			  struct ptc_error *err);

@@ -689,7 +689,7 @@ static void calls_that_are_ready_at_once(void **state)
 		for (int i = 0; i < TOGETHER; i++) {
 			assert_int_equal(ptc_rpc_stream_open(ch, "/t.T/Meet", CALL_MS, NULL, 0, &s[i], NULL), 0);
 			assert_int_equal(ptc_rpc_stream_send(s[i], &p, 1, NULL), 0);
-			usleep(30000); /* its thread is idle again, and takes part in what comes */
+			usleep(30000); /* its thread is idle again, which nothing shows, and takes part in what comes */
 		}
 		for (int i = 0; i < TOGETHER; i++) {
 			assert_int_equal(ptc_rpc_stream_recv(s[i], &m, NULL), 0);
@@ -810,7 +810,8 @@ static void listener_survives_without_descriptors(void **state)
 
 		assert_int_equal(connect(knock[i], (struct sockaddr *)&addr, sizeof addr), 0);
 	}
-	usleep(300000); /* the listener tries, fails and waits, several times */
+	usleep(300000); /* the listener tries, fails and waits, several times: nobody is accepted, so nothing shows it
+			 */
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
 	member_ms(port);
 	for (size_t i = 0; i < PTC_ARRAY_LEN(knock); i++)

@@ -538,7 +538,7 @@ static void a_revoked_certificate_ends(void **state)
 	assert_int_equal(echo(s), 0);
 
 	test_sh("cd %s && cp list.crl good && echo junk >list.crl", dir);
-	usleep(1200000); /* the file is looked at once a second */
+	usleep(1200000); /* nothing is to happen when the file is looked at, once a second: nothing can be waited for */
 	assert_int_equal(echo(s), 0);
 	assert_int_equal(who(&co, text, &err), 0);
 	test_crl(dir, "ca2", "list", "stranger"); /* of another authority */
@@ -689,7 +689,7 @@ static void a_call_that_waited_is_told_why(void **state)
 		    h[2] = { { .err = PTC_ERROR_INIT }, { .err = PTC_ERROR_INIT } };
 	pthread_t asking[2];
 	struct paths p, q;
-	int port;
+	int port, running, waiting = 0;
 
 	(void)state;
 	snprintf(crl, sizeof crl, "%s/waited.crl", dir);
@@ -707,9 +707,11 @@ static void a_call_that_waited_is_told_why(void **state)
 		while (!atomic_load(&on_server.entered))
 			usleep(1000);
 	}
-	usleep(200000); /* the second one has come; if it comes later, it finds the list below, to the same end */
+	for (int i = 0; i < 60000 && waiting != 1; i++, usleep(1000)) /* the second one has come */
+		ptc_rpc_server_load(srv, &running, &waiting);
+	assert_int_equal(waiting, 1);
 	test_crl(dir, "ca", "waited", "n2");
-	usleep(1200000); /* the file is looked at once a second */
+	usleep(1200000); /* the file is looked at once a second, and calls hear of it when they begin or go on */
 	atomic_store(&on_server.go, true);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(pthread_join(asking[i], NULL), 0);

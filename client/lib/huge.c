@@ -7,13 +7,10 @@
 #include "client/lib/link.h"
 
 #include <errno.h>
+#include <linux/mman.h> /* MADV_COLLAPSE, which glibc 2.36 lacks */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
 
 void ptc_client_huge_init(ptc_client *c)
 {

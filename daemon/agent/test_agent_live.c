@@ -1160,6 +1160,31 @@ static void test_primary_elsewhere(void **state)
 	assert_true(spoilt > cases && wire);
 }
 
+static void add_fetches(void *arg, const char *method, uint64_t calls, uint64_t errors)
+{
+	if (strcmp(method, "/ptc.v1.Peer/Fetch") == 0)
+		*(uint64_t *)arg += calls;
+}
+
+/* That nodes have answered. */
+static uint64_t fetches(const struct live *l)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < NODES; i++)
+		if (l->w.nodes[i].server)
+			ptc_rpc_server_methods(l->w.nodes[i].server, add_fetches, &n);
+	return n;
+}
+
+/* Until another node was asked for what a node lacks, and has said that it has not got it yet. */
+static void await_fetches(const struct live *l, uint64_t before)
+{
+	for (int i = 0; i < 60000 && fetches(l) == before; i++)
+		usleep(1000);
+	assert_true(fetches(l) > before);
+}
+
 /* What node 1 waits for never comes: whoever ends the switch ends the wait, and nothing is left. */
 static void test_primary_never(void **state)
 {
@@ -1168,16 +1193,18 @@ static void test_primary_never(void **state)
 	struct capturer x;
 	struct live *l;
 	struct cut *c;
+	uint64_t before;
 
 	rng = seed + 13;
 	l = live_up(false);
 	c = replicas_on(l, 1);
 	l->job.spec.rules = &rule;
 	l->job.spec.nrules = 1;
+	before = fetches(l);
 	capturer_start(&x, l, &c->gen, 1, 5, 7, 1, false);
 	while (!tables(l, 1))
 		usleep(1000);
-	usleep(50000);
+	await_fetches(l, before);
 	OK(do_finish(&l->w, 1, NULL, false, &err));
 	assert_int_equal(pthread_join(x.thread, NULL), 0);
 	assert_int_equal(x.rc, PTC_ECANCELED);
@@ -1456,16 +1483,18 @@ static void test_max_never(void **state)
 		struct capturer x;
 		struct live *l;
 		struct cut *c;
+		uint64_t before;
 
 		rng = seed + 62;
 		l = live_up(false);
 		c = replicas_on(l, 1);
 		take_max(l);
 		train_apart(l, &c->gen, 7);
+		before = fetches(l);
 		capturer_start(&x, l, &c->gen, node, 5, 7, 1, false);
 		while (tables(l, node) < 1 + node)
 			usleep(1000);
-		usleep(50000);
+		await_fetches(l, before);
 		OK(do_finish(&l->w, node, NULL, false, &err));
 		assert_int_equal(pthread_join(x.thread, NULL), 0);
 		assert_int_equal(x.rc, PTC_ECANCELED);

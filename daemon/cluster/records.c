@@ -24,17 +24,6 @@
 /* The version to write: all members of the cluster read it. */
 #define WRITTEN ((int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION))
 
-/* NULL: out of memory, or a text is not UTF-8. */
-static json_t *pack(int version, const struct ptc_members *t, const void *from)
-{
-	json_t *root = json_pack("{s:i}", "version", version);
-
-	if (!root || ptc_members_put(root, t, from) == 0)
-		return root;
-	json_decref(root);
-	return NULL;
-}
-
 static char *dump(json_t *root)
 {
 	char *text = NULL;
@@ -101,7 +90,7 @@ static int unpack(const char *what, const char *const *known, const struct ptc_m
 #define ENCODE(name, version)                                                                                          \
 	char *ptc_##name##_doc_encode(const struct ptc_##name##_doc *d)                                                \
 	{                                                                                                              \
-		return dump(pack(version, &name##_members, d));                                                        \
+		return dump(ptc_members_to_doc(version, &name##_members, d));                                          \
 	}
 #define DECODE(name, what, sound, ...)                                                                                 \
 	int ptc_##name##_doc_decode(const char *json, size_t len, struct ptc_##name##_doc *ret_doc,                    \
@@ -276,7 +265,7 @@ static const struct ptc_members intent_members = PTC_MEMBERS(intent_rows, struct
 
 char *ptc_intent_doc_encode(const struct ptc_intent_doc *d)
 {
-	json_t *root = pack(WRITTEN, &intent_members, d);
+	json_t *root = ptc_members_to_doc(WRITTEN, &intent_members, d);
 
 	if (root && ((d->without[0] && put_need(root, NEED_WITHOUT) != 0) ||
 		     (d->skip_data && put_need(root, NEED_SKIP_DATA) != 0))) {
@@ -342,7 +331,7 @@ static const struct ptc_members before_ranks = { generation_rows, 2, 0, false },
 
 char *ptc_generation_doc_encode(const struct ptc_generation_doc *d)
 {
-	json_t *ranks = json_array(), *root = pack(WRITTEN, &before_ranks, d);
+	json_t *ranks = json_array(), *root = ptc_members_to_doc(WRITTEN, &before_ranks, d);
 
 	for (uint32_t r = 0; r < d->world; r++)
 		json_array_append_new(ranks,
@@ -481,7 +470,7 @@ static const struct ptc_members after_digests = { manifest_rows + BEFORE_DIGESTS
 static char *short_text(const struct ptc_manifest_doc *d)
 {
 	struct ptc_manifest_doc part = *d;
-	json_t *root = pack(WRITTEN, &before_digests, d);
+	json_t *root = ptc_members_to_doc(WRITTEN, &before_digests, d);
 	char *text = NULL;
 
 	part.files = ptc_calloc(PTC_MAX(d->nfiles, 1u), sizeof *part.files);
@@ -707,7 +696,7 @@ char *ptc_worker_doc_encode(const struct ptc_worker_doc *d)
 
 	if (!ptc_name_is_utf8(said.text)) /* a log may hold anything; JSON holds only UTF-8 */
 		snprintf(said.text, sizeof said.text, "(not text)");
-	return dump(pack(WRITTEN, &worker_members, &said));
+	return dump(ptc_members_to_doc(WRITTEN, &worker_members, &said));
 }
 
 DECODE(worker, "worker document", true, 0)

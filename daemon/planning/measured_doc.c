@@ -36,11 +36,7 @@ static const struct ptc_members doc_members = PTC_MEMBERS(doc_rows, struct ptc_m
 
 char *ptc_measured_encode(const struct ptc_measured_doc *d)
 {
-	json_t *root = json_pack("{s:i}", "version", VERSION);
-	char *text = ptc_members_put(root, &doc_members, d) == 0 ? ptc_json_text(root) : NULL;
-
-	json_decref(root);
-	return text;
+	return ptc_members_to_text(VERSION, &doc_members, d);
 }
 
 int ptc_measured_decode(const char *json, size_t len, struct ptc_measured_doc *ret, struct ptc_error *err)

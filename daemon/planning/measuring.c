@@ -346,7 +346,7 @@ static void look(struct ptc_measuring *m, struct watched *w)
 		    (w->written_windows < SPREAD && w->nwindows >= SPREAD))
 			write_step(m, w, step_s);
 	}
-	ptc_free(rows.v);
+	ptc_rank_rows_done(&rows);
 }
 
 /* ---- notes of switches ---- */

@@ -474,15 +474,15 @@ static bool processes_left(void)
 	return left;
 }
 
-static unsigned exited_ranks(void)
+static unsigned ranks_in(const char *state)
 {
-	static const char exited[] = "\"state\": \"exited\"";
-	char *json = NULL;
+	char *json = NULL, said[40];
+	int len = snprintf(said, sizeof said, "\"state\": \"%s\"", state);
 	unsigned n = 0;
 
 	if (ptc_workers_json(t.w, UUID, &json, NULL))
 		return 0;
-	for (const char *at = json; (at = strstr(at, exited)); at += sizeof exited - 1)
+	for (const char *at = json; (at = strstr(at, said)); at += len)
 		n++;
 	ptc_free(json);
 	return n;
@@ -1343,6 +1343,13 @@ static void test_restarted_during_rendezvous(void **state)
 	assert_int_not_equal(access(path, F_OK), 0);
 }
 
+static void await_ranks_in(const char *state, unsigned n)
+{
+	for (int i = 0; i < 60000 && ranks_in(state) != n; i++)
+		nap_us(1000);
+	assert_int_equal(ranks_in(state), n);
+}
+
 /* Told that their generation has ended, they wait in ptc_next, and say so to a ptcd that did not tell them. */
 static void test_restarted_while_ending(void **state)
 {
@@ -1354,9 +1361,9 @@ static void test_restarted_while_ending(void **state)
 	start_generation(g, NULL, 0);
 	stop(g, 5);
 	assert_int_equal(ptc_workers_end(t.w, &g->desc.key, &no_wait, &err), PTC_ECANCELED);
-	nap_us(100000);
+	await_ranks_in("waiting", 2);
 	again();
-	nap_us(100000);
+	await_ranks_in("waiting", 2);
 	again();
 	end(g);
 	next = group(2, 2, PTC_MODE_REBUILD, "", NULL);
@@ -1946,9 +1953,9 @@ static void test_leave_killed(void **state)
 	assert_true(event.rank == 0 && WIFSIGNALED(event.exit_status) && WTERMSIG(event.exit_status) == SIGKILL);
 	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
 	ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
-	for (int i = 0; i < 30000 && exited_ranks() < 2; i++)
+	for (int i = 0; i < 30000 && ranks_in("exited") < 2; i++)
 		nap_us(1000);
-	assert_int_equal(exited_ranks(), 2);
+	assert_int_equal(ranks_in("exited"), 2);
 	nap_us(100000); /* events are handed over by a thread */
 	assert_true(has_event(PTC_WORKER_EVENT_FAILED, &event));
 	assert_int_equal(event.rank, 0);

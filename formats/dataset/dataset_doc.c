@@ -47,19 +47,10 @@ static const struct ptc_member doc_rows[] = {
 };
 static const struct ptc_members doc_members = PTC_MEMBERS(doc_rows, struct ptc_dataset_doc);
 
-static json_t *to_json(const struct ptc_dataset_doc *d, uint32_t version)
-{
-	json_t *root = json_pack("{s:i}", "version", (int)version);
-
-	if (ptc_members_put(root, &doc_members, d) == 0)
-		return root;
-	json_decref(root);
-	return NULL;
-}
-
 json_t *ptc_dataset_doc_to_json(const struct ptc_dataset_doc *d)
 {
-	json_t *root = to_json(d, ptc_version_write(PTC_DATASET_DOC_VERSION, PTC_DATASET_DOC_SINCE));
+	json_t *root = ptc_members_to_doc((int)ptc_version_write(PTC_DATASET_DOC_VERSION, PTC_DATASET_DOC_SINCE),
+					  &doc_members, d);
 
 	if (root && ptc_version_adds())
 		json_object_set_new(root, "added", json_integer((json_int_t)PTC_VERSION_ADDED));
@@ -140,7 +131,7 @@ static int hash_bare(const struct ptc_dataset_doc *d, bool reader, char ret_hex[
 		bare->node[0] = '\0';
 	}
 	bare->created_ms = 0;
-	root = to_json(bare, 1); /* nodes of any version compare these */
+	root = ptc_members_to_doc(1, &doc_members, bare); /* nodes of any version compare these */
 	json = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
 	if (!json)

@@ -9,10 +9,9 @@
 #include "base/limits.h"
 #include "base/number/versions.h"
 #include "dataset/source.h"
+#include "formats/json.h"
 
 #include <sys/types.h>
-
-#include <jansson.h>
 
 #define PTC_DATASET_DOC_VERSION PTC_VERSION_NUMBER(1)
 #define PTC_DATASET_DOC_OLDEST  1

@@ -179,6 +179,18 @@ static void test_reads_ahead(void **state)
 	peer_release(p, node, fh, false);
 }
 
+/* Until the path is another node, which takes as long as the list of jobs is believed. */
+static uint64_t walk_until_other(struct peer *p, const char *path, uint64_t than)
+{
+	int64_t end_ns = ptc_sys_now_ns() + 5000000000;
+	uint64_t node;
+
+	do
+		node = peer_walk(p, path, NULL);
+	while ((node == than || !node) && ptc_sys_now_ns() < end_ns);
+	return node;
+}
+
 /* rsync and make go by them: another snapshot, another time; the same one, the same, whatever is looked at and when. */
 static void test_times(void **state)
 {
@@ -191,7 +203,8 @@ static void test_times(void **state)
 
 	for (unsigned snap = 1; snap <= 2; snap++) {
 		f->m.snapshot = f->m.generation = snap;
-		usleep(30 * 1000); /* longer than the list of jobs is believed */
+		snprintf(path, sizeof(path), "job/state/snap-%u-step-7", snap);
+		assert_int_not_equal(0, walk_until_other(p, path, 0));
 		for (size_t i = 0; i < PTC_ARRAY_LEN(paths); i++) {
 			snprintf(name, sizeof(name), paths[i], snap);
 			snprintf(path, sizeof(path), "job/state/snap-%u-step-7%s", snap, name);
@@ -587,7 +600,7 @@ static void test_data_hangs(void **state)
 			peer_send_read(p, nodes[i], fhs[i], off, 64 << 10); /* in order: through the cache, and ahead */
 	for (int i = 0; i < 8; i++)
 		peer_send(p, FUSE_LOOKUP, pics, "000000000-a.jpg", 16, NULL, 0);
-	usleep(50 * 1000);
+	usleep(50 * 1000); /* so that many hang: how many can is not said, and none comes back */
 	began = ptc_sys_now_ns();
 	node = peer_walk(p, SNAP "/model.safetensors", NULL);
 	fh = peer_open(p, node, false);
@@ -715,11 +728,13 @@ static void test_group(void **state)
 	struct peer *p = &f->p;
 	static const char *const files[] = { SNAP "/model.safetensors", SNAP "/tensors/b.npy", "job/generation.json" };
 	static const char *const dirs[] = { "job", "job/state", SNAP, SNAP "/gen-1/ranks" };
+	int64_t end_ns = ptc_sys_now_ns() + 5000000000;
 	struct fuse_attr attr;
 
 	assert_int_equal(0, listed_to(p, 1002, 500, 0));
 	f->m.shared = true;
-	usleep(30 * 1000); /* longer than the list of jobs is believed */
+	while (!listed_to(p, 1002, 500, 0) && ptc_sys_now_ns() < end_ns)
+		; /* as long as the list of jobs is believed */
 	for (size_t i = 0; i < PTC_ARRAY_LEN(files); i++) {
 		assert_int_not_equal(0, peer_walk(p, files[i], &attr));
 		assert_int_equal(S_IFREG | 0440, attr.mode);
@@ -849,18 +864,6 @@ static void test_errors(void **state)
 	f->m.error = 0;
 	assert_int_equal(0, peer_read(p, node, fh, 1 << 20, 4096)); /* nothing of the failure was kept */
 	peer_release(p, node, fh, false);
-}
-
-/* Until the path is another node, which takes as long as the list of jobs is believed. */
-static uint64_t walk_until_other(struct peer *p, const char *path, uint64_t than)
-{
-	int64_t end_ns = ptc_sys_now_ns() + 5000000000;
-	uint64_t node;
-
-	do
-		node = peer_walk(p, path, NULL);
-	while ((node == than || !node) && ptc_sys_now_ns() < end_ns);
-	return node;
 }
 
 /* The job goes on: an open file keeps its snapshot, names of the old one end, nothing aliases. */

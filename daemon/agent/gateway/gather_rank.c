@@ -34,20 +34,14 @@ static int rank_local(struct ptc_agent *agent, const struct ptc_geometry *g, con
 		      ptc_sink_fn sink, void *arg, struct ptc_error *err)
 {
 	uint64_t end;
-	struct ptc_table_key key = ptc_geometry_key(g);
 	struct ptc_staging *s = NULL;
 	struct ptc_rank_tensor t;
-	struct ptc_table *table;
 	struct ptc_heal_tries tries = { .n = 0 };
-	int rc = ptc_agent_table_open(agent, &key, &table, err);
+	int rc = ptc_rank_tensor_open(agent, g, range, &t, &end, err);
 
 	if (rc)
 		return rc;
-	rc = ptc_rank_tensor_init(&t, g, table, range->rank, range->item, err);
-	if (rc == 0)
-		rc = ptc_rank_range_end(&t, range, &end, err);
-	if (rc == 0)
-		rc = ptc_staging_new(&agent->gate, PTC_BULK_MESSAGE_BYTES + PTC_RANK_SCRATCH, NULL, NULL, &s, err);
+	rc = ptc_staging_new(&agent->gate, PTC_BULK_MESSAGE_BYTES + PTC_RANK_SCRATCH, NULL, NULL, &s, err);
 	for (uint64_t off = range->offset, len; !rc && off < end; off += len) {
 		len = PTC_MIN(end - off, (uint64_t)PTC_BULK_MESSAGE_BYTES);
 		do
@@ -57,7 +51,7 @@ static int rank_local(struct ptc_agent *agent, const struct ptc_geometry *g, con
 			rc = sink(arg, s->data, (size_t)len, err);
 	}
 	ptc_staging_release(s);
-	ptc_table_unref(table);
+	ptc_table_unref(t.table);
 	return rc;
 }
 

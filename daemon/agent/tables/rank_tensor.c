@@ -55,6 +55,23 @@ int ptc_rank_range_end(const struct ptc_rank_tensor *t, const struct ptc_rank_ra
 	return 0;
 }
 
+int ptc_rank_tensor_open(struct ptc_agent *agent, const struct ptc_geometry *g, const struct ptc_rank_range *range,
+			 struct ptc_rank_tensor *ret, uint64_t *ret_end, struct ptc_error *err)
+{
+	struct ptc_table_key key = ptc_geometry_key(g);
+	struct ptc_table *table;
+	int rc = ptc_agent_table_open(agent, &key, &table, err);
+
+	if (rc)
+		return rc;
+	rc = ptc_rank_tensor_init(ret, g, table, range->rank, range->item, err);
+	if (rc == 0)
+		rc = ptc_rank_range_end(ret, range, ret_end, err);
+	if (rc)
+		ptc_table_unref(table);
+	return rc;
+}
+
 struct window {
 	const struct ptc_rank_tensor *t;
 	int64_t from, to; /* bytes of the rank's buffer */
@@ -230,22 +247,17 @@ static int serve(struct ptc_agent *agent, struct ptc_rpc_call *call, const struc
 		 const struct ptc_rank_range *range, struct ptc_error *err)
 {
 	uint64_t end;
-	struct ptc_table_key key = ptc_geometry_key(g);
 	struct ptc_agent_op op = { agent, NULL, call };
 	struct ptc_rank_tensor t;
-	struct ptc_table *table;
 	struct ptc_heal_tries tries = { .n = 0 };
-	int rc = ptc_agent_table_open(agent, &key, &table, err);
+	int rc = ptc_rank_tensor_open(agent, g, range, &t, &end, err);
 
 	if (rc)
 		return rc;
-	rc = ptc_rank_tensor_init(&t, g, table, range->rank, range->item, err);
-	if (rc == 0)
-		rc = ptc_rank_range_end(&t, range, &end, err);
 	for (uint64_t off = range->offset; !rc && off < end; off += PTC_BULK_MESSAGE_BYTES)
 		rc = send_window(&op, call, &t, off, (size_t)PTC_MIN(end - off, (uint64_t)PTC_BULK_MESSAGE_BYTES),
 				 &tries, err);
-	ptc_table_unref(table);
+	ptc_table_unref(t.table);
 	return rc;
 }
 

@@ -5,11 +5,10 @@
 #pragma once
 
 #include "daemon/api/caller/daemon.h"
+#include "formats/json.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
-
-#include <jansson.h>
 
 /* A job that the caller may see, copied from the mirror. */
 struct ptc_target {

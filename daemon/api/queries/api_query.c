@@ -1,171 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The questions: nodes, jobs, status, snapshots. The JSON they
- * answer with is documented in docs/control.md. None changes anything. */
+/* The questions: jobs, status, snapshots. docs/control.md describes the JSON of the answers. None changes anything. */
 #include "base/alloc.h"
-#include "base/check.h"
 #include "daemon/controller/archiving/archiver.h"
 #include "daemon/controller/copies/counting.h"
 #include "daemon/controller/taking/lock_taking.h"
 #include "daemon/api/queries/queries.h"
+#include "daemon/api/run/run.h"
 #include "daemon/scrub/scrub.h"
-#include "daemon/api/switches/switches.h"
-#include "base/sys/sys.h"
 #include "formats/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define STAT_TIMEOUT_MS 1000
-#define FORWARD_MS      5000 /* a controller that is stopped holds a thread of ours for so long */
+#define FORWARD_MS 5000 /* a controller that is stopped holds a thread of ours for so long */
 
-/* ---- nodes ------------------------------------------------------------------- */
+/* ---- jobs and status ------------------------------------------------------------ */
 
-struct node_rows {
-	struct ptc_daemon *d;
-	uid_t uid; /* of the caller */
-	json_t *rows;
-};
-
-/* The name of another user's job is not said; 0 is root. */
-static bool may_name(uid_t caller, json_int_t owner)
-{
-	return caller == 0 || (json_int_t)caller == owner;
-}
-
-/* The node's devices that jobs have: [{device, jobs: [{uid, job}, ..]}]. */
-static json_t *given_rows(const struct node_rows *r, const char *node)
-{
-	json_t *rows = json_array(), *row = NULL, *job;
-	size_t n;
-	const struct ptc_device_given *g = ptc_devices_of_node(ptc_cluster_devices(r->d->cluster), node, &n);
-
-	for (size_t i = 0; i < n; i++) {
-		const struct ptc_job_view *j = ptc_cluster_find_uuid(r->d->cluster, g[i].uuid);
-
-		if (!j || !j->has_meta)
-			continue;
-		if (!row || json_integer_value(json_object_get(row, "device")) != (json_int_t)g[i].device) {
-			row = json_pack("{s:I, s:[]}", "device", (json_int_t)g[i].device, "jobs");
-			json_array_append_new(rows, row);
-		}
-		job = json_pack("{s:I}", "uid", (json_int_t)j->meta.uid);
-		if (may_name(r->uid, (json_int_t)j->meta.uid))
-			json_object_set_new(job, "job", json_string(j->meta.name));
-		json_array_append_new(json_object_get(row, "jobs"), job);
-	}
-	return rows;
-}
-
-/* How many nobody has, of those that are well. */
-static size_t free_devices(const struct ptc_node *n, json_t *given)
-{
-	size_t free = 0, i;
-	json_t *row;
-
-	for (uint32_t k = 0; k < n->doc.devices; k++) {
-		bool has = false;
-
-		json_array_foreach(given, i, row)
-			has |= json_integer_value(json_object_get(row, "device")) == (json_int_t)k;
-		free += !has && ptc_node_device_well(n, k, NULL);
-	}
-	return free;
-}
-
-/* As struct ptc_node_doc has it, with what operators say. */
-static void unhealthy_text(const struct ptc_node *n, char ret[PTC_UNHEALTHY_BYTES])
-{
-	char health[PTC_HEALTH_BYTES];
-	size_t len = 0;
-
-	ret[0] = '\0';
-	for (uint32_t k = 0; k < n->doc.devices && len + 24 < PTC_UNHEALTHY_BYTES; k++)
-		if (!ptc_node_device_well(n, k, health))
-			len += (size_t)snprintf(ret + len, PTC_UNHEALTHY_BYTES - len, "%s%u:%s", len ? "," : "", k,
-						health);
-}
-
-static void list_nodes(void *arg)
-{
-	struct node_rows *r = arg;
-	char unhealthy[PTC_UNHEALTHY_BYTES];
-
-	for (uint32_t i = 0; i < ptc_cluster_nnodes(r->d->cluster); i++) {
-		const struct ptc_node *n = ptc_cluster_node(r->d->cluster, i);
-		json_t *given = given_rows(r, n->doc.name);
-		size_t free = free_devices(n, given);
-		int64_t quarantined = ptc_quarantine_left(&n->quarantine, ptc_sys_now_ns());
-		json_t *row =
-			json_pack("{s:s, s:s, s:s, s:b, s:I, s:s, s:I, s:I, s:s, s:b, s:I, s:I, s:b, s:o, s:I}", "node",
-				  n->doc.name, "state", n->up ? n->drained ? "drained" : "up" : "down", "address",
-				  n->doc.address, "drained", (int)n->drained, "devices", (json_int_t)n->doc.devices,
-				  "device_name", n->doc.device_name, "device_bytes", (json_int_t)n->doc.device_bytes,
-				  "ceiling_bytes", (json_int_t)n->doc.ceiling_bytes, "rack", n->doc.rack, "insecure",
-				  (int)n->doc.insecure, "pid", (json_int_t)n->doc.pid, "documents",
-				  (json_int_t)n->doc.documents, "lost", (int)n->lost, "given", given, "devices_free",
-				  (json_int_t)free);
-
-		unhealthy_text(n, unhealthy);
-		if (unhealthy[0])
-			json_object_set_new(row, "unhealthy", json_string(unhealthy));
-		if (n->up && quarantined)
-			json_object_set_new(row, "quarantined_s", json_integer((quarantined + 999999999) / 1000000000));
-		json_array_append_new(r->rows, row);
-	}
-}
-
-/* Asks the node itself for what only it knows; a node that does not answer lacks these members. */
-static void add_stat(struct ptc_daemon *d, json_t *row)
-{
-	const char *name = json_string_value(json_object_get(row, "node"));
-	const char *address = json_string_value(json_object_get(row, "address"));
-	Ptc__V1__ListRequest req = PTC__V1__LIST_REQUEST__INIT;
-	struct ptc_rpc_channel *channel;
-	ProtobufCMessage *reply = NULL;
-	json_t *stat = NULL;
-
-	req.version = PTC_WIRE_VERSION;
-	if (strcmp(json_string_value(json_object_get(row, "state")), "down") == 0)
-		return;
-	if (ptc_channels_get(d->channels, name, address, false, 0, &channel, NULL) == 0 &&
-	    ptc_pb_unary(channel, "/ptc.v1.Peer/Stat", &req.base, STAT_TIMEOUT_MS, NULL, 0,
-			 &ptc__v1__document__descriptor, &reply, NULL) == 0) {
-		const char *json = ((Ptc__V1__Document *)reply)->json;
-
-		if (ptc_json_load("stat", json, strlen(json), &stat, NULL) == 0)
-			json_object_update_missing(row, stat);
-		json_decref(stat);
-	}
-	ptc_pb_free(reply);
-}
-
-/* What the cluster has given, beside what the node says of the device. */
-static void add_given(json_t *row, uid_t uid)
-{
-	json_t *device, *given, *rank;
-	size_t i, k;
-
-	json_array_foreach(json_object_get(row, "device_list"), i, device) {
-		json_object_set_new(device, "jobs", json_array());
-		json_array_foreach(json_object_get(row, "given"), k, given) {
-			if (json_equal(json_object_get(given, "device"), json_object_get(device, "device")))
-				json_object_set(device, "jobs", json_object_get(given, "jobs"));
-		}
-		json_array_foreach(json_object_get(device, "ranks"), k, rank) {
-			json_t *owner = json_object_get(rank, "uid"); /* an older version does not say whose */
-
-			if (!may_name(uid, owner ? json_integer_value(owner) : -1))
-				json_object_del(rank, "job");
-		}
-	}
-}
-
-/* Receives a request without members, and calls fn on the loop once the mirror is complete. */
-static int list(struct ptc_daemon *d, struct ptc_rpc_call *call, void (*fn)(void *arg), void *arg,
-		struct ptc_error *err)
+int ptc_api_list(struct ptc_daemon *d, struct ptc_rpc_call *call, void (*fn)(void *arg), void *arg,
+		 struct ptc_error *err)
 {
 	ProtobufCMessage *req;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__list_request__descriptor, &req, err);
@@ -176,27 +29,6 @@ static int list(struct ptc_daemon *d, struct ptc_rpc_call *call, void (*fn)(void
 	rc = ptc_api_listed(d, call, err);
 	return rc ? rc : ptc_loop_call(d->loop, fn, arg);
 }
-
-PTC_API_HANDLER(ptc_api_nodes)
-{
-	struct ptc_daemon *d = arg;
-	struct node_rows r = { .d = d, .uid = ptc_api_uid(call), .rows = json_array() };
-	json_t *row;
-	size_t i;
-	int rc = list(d, call, list_nodes, &r, err);
-
-	if (rc) {
-		json_decref(r.rows);
-		return rc;
-	}
-	json_array_foreach(r.rows, i, row) {
-		add_stat(d, row);
-		add_given(row, r.uid);
-	}
-	return ptc_api_send_json(call, ptc_api_dated(d, json_pack("{s:i, s:o}", "version", 1, "nodes", r.rows)), err);
-}
-
-/* ---- jobs and status ------------------------------------------------------------ */
 
 struct job_rows {
 	struct ptc_daemon *d;
@@ -285,7 +117,7 @@ PTC_API_HANDLER(ptc_api_job_list)
 {
 	struct ptc_daemon *d = arg;
 	struct job_rows r = { .d = d, .uid = ptc_api_uid(call), .rows = json_array() };
-	int rc = list(d, call, list_jobs, &r, err);
+	int rc = ptc_api_list(d, call, list_jobs, &r, err);
 
 	if (rc) {
 		json_decref(r.rows);
@@ -489,6 +321,15 @@ static int add_state(struct ptc_daemon *d, const struct ptc_target *t, const str
 	return rc;
 }
 
+static void add_run(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, json_t *row)
+{
+	struct ptc_run_state run;
+
+	ptc_run_state_find(d, t, v, &run);
+	json_object_set_new(row, "run", ptc_run_state_json(&run));
+	ptc_run_state_done(&run);
+}
+
 /* Configuration, ranks and size of one job, from its documents, and what its ranks do. */
 static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, struct ptc_error *err)
 {
@@ -512,7 +353,7 @@ static int add_details(struct ptc_daemon *d, struct ptc_target *t, json_t *row, 
 	if (rc == 0)
 		rc = add_copies(d, t, &v, has, row, err);
 	if (rc == 0 && t->record.run != PTC_RUN_NONE)
-		json_object_set_new(row, "run", ptc_api_run_json(d, t, &v));
+		add_run(d, t, &v, row);
 	ptc_free(has);
 	ptc_view_done(&v);
 	return rc;

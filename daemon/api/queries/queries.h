@@ -7,8 +7,14 @@
 /* api_query.c: JSON [{rank, node, device}] of v's committed generation; ptc_free it. NULL: out of memory. */
 char *ptc_api_ranks_json(const struct ptc_view *v);
 
-/* api_query.c */
+/* api_query.c: receives a request without members, and calls fn on the loop once the mirror is complete. */
+int ptc_api_list(struct ptc_daemon *d, struct ptc_rpc_call *call, void (*fn)(void *arg), void *arg,
+		 struct ptc_error *err);
+
+/* api_nodes.c */
 PTC_API_HANDLER(ptc_api_nodes);
+
+/* api_query.c */
 PTC_API_HANDLER(ptc_api_job_list);
 PTC_API_HANDLER(ptc_api_status);
 PTC_API_HANDLER(ptc_api_snapshots);

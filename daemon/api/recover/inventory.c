@@ -37,13 +37,7 @@ void ptc_inventory_done(struct ptc_inventory *v)
 
 char *ptc_inventory_encode(const struct ptc_inventory *v)
 {
-	json_t *root = json_pack("{s:i}", "version", 1);
-	char *text = NULL;
-
-	if (root && ptc_members_put(root, &members, v) == 0)
-		text = ptc_json_text(root);
-	json_decref(root);
-	return text;
+	return ptc_members_to_text(1, &members, v);
 }
 
 int ptc_inventory_decode(const char *what, const char *json, struct ptc_inventory *ret, struct ptc_error *err)

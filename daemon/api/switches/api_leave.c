@@ -9,6 +9,7 @@
 #include "base/sys/sys.h"
 #include "daemon/api/switches/switches.h"
 #include "daemon/controller/leaving/leaving.h"
+#include "daemon/controller/leaving/leaving_answer.h"
 #include "formats/json.h"
 
 #include <stdio.h>
@@ -24,7 +25,7 @@ struct ask {
 	struct ptc_daemon *d;
 	const char *uuid;
 	const Ptc__V1__LeaveRequest *req;
-	char *text;
+	struct ptc_leaving_answer *ret;
 	int rc;
 	struct ptc_error *err;
 };
@@ -34,18 +35,17 @@ static void ask_on_loop(void *arg)
 	struct ask *a = arg;
 	struct ptc_controller *ctl = ptc_controller_find(&a->d->controllers, a->uuid);
 
-	a->rc = ctl ? ptc_leaving_ask(ctl, a->req->node, a->req->within_ms, a->req->closed, a->req->begin, &a->text,
+	a->rc = ctl ? ptc_leaving_ask(ctl, a->req->node, a->req->within_ms, a->req->closed, a->req->begin, a->ret,
 				      a->err)
 		    : ptc_error_set(a->err, PTC_ESTATE, "this daemon does not control the job any more");
 }
 
-static int ask_here(struct ptc_daemon *d, const char *uuid, const Ptc__V1__LeaveRequest *req, char **ret_text,
-		    struct ptc_error *err)
+static int ask_here(struct ptc_daemon *d, const char *uuid, const Ptc__V1__LeaveRequest *req,
+		    struct ptc_leaving_answer *ret, struct ptc_error *err)
 {
-	struct ask a = { .d = d, .uuid = uuid, .req = req, .err = err };
+	struct ask a = { .d = d, .uuid = uuid, .req = req, .ret = ret, .err = err };
 	int rc = ptc_loop_call(d->loop, ask_on_loop, &a);
 
-	*ret_text = a.text;
 	return rc ? ptc_error_set(err, rc, "the daemon is stopping") : a.rc;
 }
 
@@ -53,18 +53,17 @@ PTC_API_HANDLER(ptc_api_leave)
 {
 	struct ptc_daemon *d = arg;
 	Ptc__V1__LeaveRequest *req;
+	struct ptc_leaving_answer answer = { 0 };
 	struct ptc_target t;
-	char *text = NULL;
 	int rc = ptc_pb_call_recv(call, &ptc__v1__leave_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
 		return rc;
 	rc = ptc_api_find(d, call, req->job, &t, err);
 	if (rc == 0)
-		rc = ask_here(d, t.meta.uuid, req, &text, err);
+		rc = ask_here(d, t.meta.uuid, req, &answer, err);
 	if (rc == 0)
-		rc = ptc_api_send_text(call, text, err);
-	ptc_free(text);
+		rc = ptc_api_send_json(call, ptc_leaving_answer_json(&answer), err);
 	ptc_pb_free(&req->base);
 	return rc;
 }
@@ -75,12 +74,12 @@ struct part {
 	const char *uuid;
 	char job[PTC_UUID_TEXT]; /* the same, for requests */
 	char name[PTC_NAME_MAX + 1];
-	bool begun, over, concerned;
 	char why[PTC_ERROR_MAX]; /* why it could not be asked */
-	json_t *said;
+	bool begun;              /* it has been asked, and has said: */
+	struct ptc_leaving_answer said;
 };
 
-static int receive(struct ptc_rpc_stream *s, char **ret_text, struct ptc_error *err)
+static int receive(struct ptc_rpc_stream *s, struct ptc_leaving_answer *ret, struct ptc_error *err)
 {
 	struct ptc_rpc_message *m = NULL;
 	Ptc__V1__Document *doc = NULL;
@@ -95,20 +94,20 @@ static int receive(struct ptc_rpc_stream *s, char **ret_text, struct ptc_error *
 	ptc_rpc_message_done(m);
 	if (rc)
 		return rc;
-	*ret_text = ptc_strdup(doc->json);
+	rc = ptc_leaving_answer_decode(doc->json, ret, err);
 	ptc_pb_free(&doc->base);
-	return *ret_text ? 0 : ptc_nomem(err);
+	return rc;
 }
 
 static int ask_there(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct ptc_target *t,
-		     const Ptc__V1__LeaveRequest *req, char **ret_text, struct ptc_error *err)
+		     const Ptc__V1__LeaveRequest *req, struct ptc_leaving_answer *ret, struct ptc_error *err)
 {
 	struct ptc_rpc_stream *s;
 	int rc = ptc_api_forward_open(d, t, call, "/ptc.v1.Control/Leave", &req->base, ANSWER_MS, &s, err);
 
 	if (rc)
 		return rc;
-	rc = receive(s, ret_text, err);
+	rc = receive(s, ret, err);
 	ptc_rpc_stream_free(s);
 	return rc;
 }
@@ -117,8 +116,6 @@ static int ask_part(struct ptc_daemon *d, struct ptc_rpc_call *call, struct part
 		    struct ptc_error *err)
 {
 	struct ptc_target t;
-	char *text = NULL;
-	json_t *root = NULL;
 	int rc = ptc_api_find(d, call, p->uuid, &t, err);
 
 	if (rc == 0)
@@ -129,20 +126,9 @@ static int ask_part(struct ptc_daemon *d, struct ptc_rpc_call *call, struct part
 	req->job = p->job;
 	req->begin = !p->begun;
 	if (rc == 0)
-		rc = t.ours ? ask_here(d, t.meta.uuid, req, &text, err) : ask_there(d, call, &t, req, &text, err);
-	if (rc == 0 && !text)
-		rc = ptc_error_set(err, PTC_EPEER, "the job's controller has given no answer");
-	if (rc == 0)
-		rc = ptc_json_load("leave", text, strlen(text), &root, err);
-	ptc_free(text);
-	if (rc)
-		return rc;
-	json_decref(p->said);
-	p->said = root;
-	p->begun = true;
-	p->concerned = !json_is_false(json_object_get(root, "concerned"));
-	p->over = json_is_true(json_object_get(root, "over"));
-	return 0;
+		rc = t.ours ? ask_here(d, t.meta.uuid, req, &p->said, err) : ask_there(d, call, &t, req, &p->said, err);
+	p->begun = p->begun || rc == 0;
+	return rc;
 }
 
 static bool ask_all(struct ptc_daemon *d, struct ptc_rpc_call *call, struct part *parts, size_t n,
@@ -155,9 +141,9 @@ static bool ask_all(struct ptc_daemon *d, struct ptc_rpc_call *call, struct part
 		int64_t left = until_ns - ptc_sys_now_ns();
 
 		req->within_ms = left > 0 ? (uint64_t)(left / MS) : 0;
-		if (!parts[i].over && ask_part(d, call, &parts[i], req, &err) != 0)
+		if (!parts[i].said.over && ask_part(d, call, &parts[i], req, &err) != 0)
 			snprintf(parts[i].why, sizeof parts[i].why, "%s", err.text);
-		over = over && parts[i].over;
+		over = over && parts[i].said.over;
 	}
 	return over;
 }
@@ -165,12 +151,10 @@ static bool ask_all(struct ptc_daemon *d, struct ptc_rpc_call *call, struct part
 /* One that has never been asked is late. */
 static json_t *summary_row(const struct part *p, size_t *moved)
 {
-	const char *state = json_string_value(json_object_get(p->said, "state"));
-
-	*moved += state && (!strcmp(state, "moved") || !strcmp(state, "starts"));
-	return p->said ? json_incref(p->said)
-		       : json_pack("{s:s, s:s, s:s, s:s}", "job", p->name, "uuid", p->uuid, "state", "late", "why",
-				   p->why);
+	*moved += !strcmp(p->said.state, "moved") || !strcmp(p->said.state, "starts");
+	return p->begun ? ptc_leaving_answer_json(&p->said)
+			: json_pack("{s:s, s:s, s:s, s:s}", "job", p->name, "uuid", p->uuid, "state", "late", "why",
+				    p->why);
 }
 
 static json_t *summary(const Ptc__V1__LeaveRequest *req, struct part *parts, size_t n, uint64_t within_ms,
@@ -180,7 +164,7 @@ static json_t *summary(const Ptc__V1__LeaveRequest *req, struct part *parts, siz
 	size_t moved = 0;
 
 	for (size_t i = 0; i < n; i++)
-		if (parts[i].concerned || !parts[i].begun)
+		if (parts[i].said.concerned || !parts[i].begun)
 			json_array_append_new(jobs, summary_row(&parts[i], &moved));
 	return json_pack("{s:i, s:s, s:I, s:b, s:f, s:f, s:o}", "version", 1, "node", req->node, "jobs_moved",
 			 (json_int_t)moved, "closed", req->closed, "within_s", (double)within_ms / 1e3, "seconds",
@@ -216,8 +200,6 @@ int ptc_api_leave_all(struct ptc_daemon *d, struct ptc_rpc_call *call, const str
 	root = summary(&req, parts, what->njobs, what->within_ms, began);
 	*ret_summary = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
-	for (size_t i = 0; i < what->njobs; i++)
-		json_decref(parts[i].said);
 	ptc_free(parts);
 	return *ret_summary ? 0 : ptc_nomem(err);
 }

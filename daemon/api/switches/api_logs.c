@@ -12,8 +12,8 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
+#include "daemon/api/run/run.h"
 #include "daemon/api/switches/switches.h"
-#include "daemon/cluster/ranks/rank_rows.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -279,18 +279,9 @@ static uint64_t incarnation_since(const struct up_nodes *u, uint64_t incarnation
 static void up_nodes_done(struct up_nodes *u)
 {
 	for (size_t i = 0; u->said && i < u->n; i++)
-		ptc_free(u->said[i].v);
+		ptc_rank_rows_done(&u->said[i]);
 	ptc_free(u->said);
 	ptc_free(u->of);
-}
-
-static void ask_node(const struct logs *l, const struct log_place *of, struct ptc_rank_rows *ret)
-{
-	char *said = ptc_api_ask_ranks(l->d, l->uuid, of->node, of->address);
-
-	if (said)
-		(void)ptc_rank_rows_decode(said, ret, NULL);
-	ptc_free(said);
 }
 
 /* Asks every node that is up whose logs it has. */
@@ -304,7 +295,7 @@ static int up_nodes_ask(const struct logs *l, struct up_nodes *u, struct ptc_err
 	if (!u->said || !u->of)
 		return ptc_nomem(err);
 	for (size_t i = 0; i < u->n; i++)
-		ask_node(l, &u->of[i], &u->said[i]);
+		(void)ptc_run_ask_node(l->d, l->uuid, u->of[i].node, u->of[i].address, &u->said[i]);
 	return 0;
 }
 

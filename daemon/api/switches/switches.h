@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls that change a job: create, delete, plan, resize, run, stop, snapshot. Also the state of its ranks, and their
- * logs. Handlers run on server threads. */
+/* Calls that change a job: create, delete, plan, resize, run, stop, snapshot. Also the logs of its ranks. Handlers run
+ * on server threads. */
 #pragma once
 
 #include "daemon/api/caller/caller.h"
@@ -22,14 +22,10 @@ int ptc_api_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const 
  * the samples that it has consumed since; if its ranks run, after one more snapshot. Blocking, not on the loop. */
 int ptc_api_check_rollback(struct ptc_daemon *d, struct ptc_target *t, uint64_t snapshot, bool skip_data,
 			   struct ptc_error *err);
-/* run_state.c, also for the next two functions: streams a switch's progress. If the switch starts ranks, the last
- * message waits for their first step. */
+/* first_step.c: streams a switch's progress. If the switch starts ranks, the last message waits for their first step.
+ */
 int ptc_api_stream(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_watcher *w, struct ptc_rpc_call *call,
 		   struct ptc_error *err);
-/* The state of a job's ranks: docs/control.md, `run`. v: the job's committed generation; NULL: it has none. */
-json_t *ptc_api_run_json(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v);
-/* Asks a node for the job's ranks there. Gives its answer (daemon/cluster/ranks); ptc_free it. NULL: there is none. */
-char *ptc_api_ask_ranks(struct ptc_daemon *d, const char *uuid, const char *node, const char *address);
 uint64_t ptc_api_new_id(void);
 
 /* api_leave.c: a node that is taken away. Waits until the jobs have left it, or the time is over. *ret_summary:

@@ -224,14 +224,14 @@ static json_t *put_items(const struct ptc_copies_doc *d)
 
 char *ptc_copies_doc_encode(const struct ptc_copies_doc *d)
 {
-	json_t *root = json_pack("{s:i}", "version", (int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION));
 	struct ptc_copies_doc c = { 0 };
+	json_t *root = NULL;
 	char *text = NULL;
 
 	if (ptc_copies_doc_copy(d, &c) == 0) {
 		mark_tables(&c, 0);
-		if (ptc_members_put(root, &doc_members, &c) == 0 &&
-		    json_object_set_new(root, "items", put_items(&c)) == 0 &&
+		root = ptc_members_to_doc((int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), &doc_members, &c);
+		if (root && json_object_set_new(root, "items", put_items(&c)) == 0 &&
 		    ptc_members_put(root, &old_members, &c) == 0)
 			text = ptc_json_text(root);
 	}

@@ -67,13 +67,7 @@ void ptc_slow_device_key(const struct ptc_slow_device *s, char ret_key[PTC_SLOW_
 
 char *ptc_slow_device_encode(const struct ptc_slow_device *s)
 {
-	json_t *root = json_pack("{s:i}", "version", (int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION));
-	char *text = NULL;
-
-	if (root && ptc_members_put(root, &members, s) == 0)
-		text = ptc_json_text(root);
-	json_decref(root);
-	return text;
+	return ptc_members_to_text((int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), &members, s);
 }
 
 int ptc_slow_device_put(struct ptc_slow_devices *d, const char *key, const char *json, size_t len,

@@ -31,13 +31,7 @@ static const struct ptc_members doc_members = PTC_MEMBERS(doc_rows, struct ptc_o
 
 char *ptc_older_doc_encode(const struct ptc_older_doc *d)
 {
-	json_t *root = json_pack("{s:i}", "version", (int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION));
-	char *text = NULL;
-
-	if (root && ptc_members_put(root, &doc_members, d) == 0)
-		text = ptc_json_text(root);
-	json_decref(root);
-	return text;
+	return ptc_members_to_text((int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), &doc_members, d);
 }
 
 int ptc_older_doc_decode(const char *json, size_t len, struct ptc_older_doc *ret, struct ptc_error *err)

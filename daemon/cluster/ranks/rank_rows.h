@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a node says of a job's ranks there: its answer to Peer/Ranks, as daemon/workers/group/rank_status.h describes
- * it. For daemons that decide by it; status shows the answer itself. Plain data of the caller, any thread.
+ * it. Some members are for daemons that decide by it, others for status. Plain data of the caller, any thread.
  *
- * Failure modes: PTC_EINVAL (the answer is not a list), PTC_ENOMEM. What a row does not say is 0 or false. */
+ * Failure modes: PTC_EINVAL (the answer is not a list), PTC_ENOMEM. What a row does not say is 0, false or NULL. */
 #pragma once
 
 #include "base/status.h"
@@ -11,23 +11,49 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Of a program's numbers, such as its loss. */
+struct ptc_rank_report {
+	char *name;
+	double value; /* NAN: it is no number */
+};
+/* Who copies what the rank has declared on devices. */
+struct ptc_rank_memory {
+	char *copied_by, *marks; /* NULL: the row says nothing of such memory */
+	bool has_step, whole;
+	uint64_t step;         /* of the marks on the device; whether it is whole there */
+	char *why;             /* it is not ptc-gpu */
+	char *copy, *copy_why; /* "async" or "lean"; why it is not async */
+};
 /* Of a slot, or of a process that has a log but no slot any more. */
 struct ptc_rank_row {
 	uint64_t rank, generation, incarnation;
 	uint64_t world, since_ms; /* when its process became that rank, and of how many */
 	char state[12];           /* "running", ... */
-	bool lives;               /* it has a process, as far as the row says */
-	bool has_step, has_start;
+	bool slot;                /* of a slot: the row has a pid, which may be 0 */
+	int64_t pid;
+	bool lives; /* it has a process, as far as the row says */
+	bool has_step, has_start, has_whole, whole;
 	uint64_t step, start_step;    /* the last one that it has ended; where it began */
 	double step_s, median_step_s; /* the last one; the middle of a few */
-	double peak_bytes, own_s;     /* of its reports: peak_bytes, own_seconds */
-	bool has_own;                 /* own_s is known */
-	bool says_device;             /* the next two are known */
-	bool on_device;               /* its process has or had a device */
-	int64_t device;               /* which */
+	bool has_stalled, has_hangs;
+	int64_t stalled_s, hangs_s;
+	double peak_bytes, own_s; /* of its reports: peak_bytes, own_seconds */
+	bool has_own;             /* own_s is known */
+	bool says_device;         /* the next two are known */
+	bool on_device;           /* its process has or had a device */
+	int64_t device;           /* which */
+	struct ptc_rank_memory memory;
+	struct ptc_rank_report *reports; /* in the rank's order */
+	size_t nreports;
+	char *cgroup, *log;
 };
+/* Zeroed, or filled in by _decode. */
 struct ptc_rank_rows {
-	struct ptc_rank_row *v; /* ptc_free it */
+	struct ptc_rank_row *v;
 	size_t n;
 };
 int ptc_rank_rows_decode(const char *json, struct ptc_rank_rows *ret, struct ptc_error *err);
+void ptc_rank_rows_done(struct ptc_rank_rows *rows);
+/* The row of a rank in that incarnation of a generation. NULL: there is none. */
+const struct ptc_rank_row *ptc_rank_rows_find(const struct ptc_rank_rows *rows, uint32_t rank, uint64_t generation,
+					      uint64_t incarnation);

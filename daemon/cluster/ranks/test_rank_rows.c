@@ -2,9 +2,9 @@
 /* Answers to Peer/Ranks: of this version, of older ones, and what is none. */
 #include "daemon/cluster/ranks/rank_rows.h"
 
-#include "base/alloc.h"
 #include "base/test_leaks.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -19,14 +19,18 @@ static void everything_that_a_row_says(void **state)
 	const struct ptc_rank_row *r;
 
 	(void)state;
-	assert_int_equal(
-		0, ptc_rank_rows_decode("[{\"rank\": 3, \"generation\": 7, \"incarnation\": 9, \"state\": \"running\", "
-					"\"pid\": 12, \"step\": 40, \"whole\": true, \"step_seconds\": 0.5, "
-					"\"start_step\": 30, \"median_step_seconds\": 0.25, \"on_device\": 2, "
-					"\"reports\": {\"own_seconds\": 0.125, \"peak_bytes\": 1e9, \"loss\": null}, "
-					"\"world\": 4, \"since_ms\": 1234}, {\"rank\": 1, \"state\": \"exited\", "
-					"\"on_device\": null, \"step\": null, \"pid\": 0}]",
-					&rows, NULL));
+	assert_int_equal(0,
+			 ptc_rank_rows_decode(
+				 "[{\"rank\": 3, \"generation\": 7, \"incarnation\": 9, \"state\": \"running\", "
+				 "\"pid\": 12, \"step\": 40, \"whole\": true, \"step_seconds\": 0.5, \"hangs_s\": 0, "
+				 "\"cgroup\": \"c\", \"log\": \"l\", \"device_memory\": {\"copied_by\": \"rank\", "
+				 "\"marks\": \"proven\", \"device_step\": 41, \"device_whole\": true, \"why\": \"w\", "
+				 "\"copy\": \"lean\", \"copy_why\": \"x\"}, "
+				 "\"start_step\": 30, \"median_step_seconds\": 0.25, \"on_device\": 2, "
+				 "\"reports\": {\"own_seconds\": 0.125, \"peak_bytes\": 1e9, \"loss\": null}, "
+				 "\"world\": 4, \"since_ms\": 1234}, {\"rank\": 1, \"state\": \"exited\", "
+				 "\"on_device\": null, \"step\": null, \"pid\": 0}]",
+				 &rows, NULL));
 	assert_int_equal(2, rows.n);
 	r = &rows.v[0];
 	assert_true(r->rank == 3 && r->generation == 7 && r->incarnation == 9 && r->world == 4);
@@ -36,11 +40,27 @@ static void everything_that_a_row_says(void **state)
 	assert_true(r->step_s == 0.5 && r->median_step_s == 0.25);
 	assert_true(r->has_own && r->own_s == 0.125 && r->peak_bytes == 1e9);
 	assert_true(r->says_device && r->on_device && r->device == 2);
+	assert_true(r->slot && r->pid == 12 && r->has_whole && r->whole);
+	assert_true(!r->has_stalled && r->has_hangs && r->hangs_s == 0);
+	assert_string_equal("c", r->cgroup);
+	assert_string_equal("l", r->log);
+	assert_string_equal("rank", r->memory.copied_by);
+	assert_string_equal("proven", r->memory.marks);
+	assert_true(r->memory.has_step && r->memory.step == 41 && r->memory.whole);
+	assert_string_equal("w", r->memory.why);
+	assert_string_equal("lean", r->memory.copy);
+	assert_string_equal("x", r->memory.copy_why);
+	assert_int_equal(3, r->nreports);
+	assert_string_equal("own_seconds", r->reports[0].name);
+	assert_string_equal("peak_bytes", r->reports[1].name);
+	assert_string_equal("loss", r->reports[2].name);
+	assert_true(r->reports[0].value == 0.125 && r->reports[1].value == 1e9 && isnan(r->reports[2].value));
 	r = &rows.v[1];
+	assert_true(r->slot && r->pid == 0 && !r->has_whole && !r->log && !r->cgroup && !r->memory.copied_by);
 	assert_true(r->rank == 1 && !r->lives && !r->has_step && !r->has_start && !r->has_own);
 	assert_true(r->says_device && !r->on_device);
 	assert_true(r->step_s == 0 && r->peak_bytes == 0 && r->world == 0);
-	ptc_free(rows.v);
+	ptc_rank_rows_done(&rows);
 }
 
 static void older_versions_say_less(void **state)
@@ -53,9 +73,25 @@ static void older_versions_say_less(void **state)
 	assert_true(rows.v[0].lives && !rows.v[0].says_device && !rows.v[0].has_start);
 	assert_string_equal("", rows.v[0].state);
 	assert_false(rows.v[1].lives);
-	ptc_free(rows.v);
+	assert_false(rows.v[0].slot);
+	ptc_rank_rows_done(&rows);
 	assert_int_equal(0, ptc_rank_rows_decode("[]", &rows, NULL));
 	assert_true(rows.n == 0 && rows.v == NULL);
+}
+
+static void a_rank_is_found_in_its_incarnation(void **state)
+{
+	struct ptc_rank_rows rows;
+
+	(void)state;
+	assert_int_equal(0, ptc_rank_rows_decode("[{\"rank\": 2, \"generation\": 7, \"incarnation\": 8}, "
+						 "{\"rank\": 2, \"generation\": 7, \"incarnation\": 9}]",
+						 &rows, NULL));
+	assert_ptr_equal(&rows.v[1], ptc_rank_rows_find(&rows, 2, 7, 9));
+	assert_null(ptc_rank_rows_find(&rows, 1, 7, 9));
+	assert_null(ptc_rank_rows_find(&rows, 2, 8, 9));
+	assert_null(ptc_rank_rows_find(&rows, 2, 7, 7));
+	ptc_rank_rows_done(&rows);
 }
 
 static void what_is_no_list_is_refused(void **state)
@@ -75,6 +111,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(everything_that_a_row_says),
 		cmocka_unit_test(older_versions_say_less),
+		cmocka_unit_test(a_rank_is_found_in_its_incarnation),
 		cmocka_unit_test(what_is_no_list_is_refused),
 	};
 

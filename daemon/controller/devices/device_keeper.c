@@ -216,7 +216,7 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 		status = ptc_pb_decode(&ptc__v1__document__descriptor, data, len, &msg, NULL);
 	if (status == 0 && !l->ctl->gone && ptc_rank_rows_decode(((Ptc__V1__Document *)msg)->json, &rows, NULL) == 0) {
 		take_rows(l, a->node, &rows);
-		ptc_free(rows.v);
+		ptc_rank_rows_done(&rows);
 	}
 	ptc_pb_free(msg);
 	ptc_free(a);

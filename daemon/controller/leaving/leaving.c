@@ -8,6 +8,7 @@
  * Why not a resize: between its commits the newest snapshot lies where the old layout puts it. If the node is taken
  * away then, bytes are lost (docs/decisions/0031). */
 #include "daemon/controller/leaving/leaving.h"
+#include "daemon/controller/leaving/leaving_answer.h"
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
@@ -306,19 +307,25 @@ static const char *waits_for(const struct ptc_controller *ctl, char *buf, size_t
 	return buf;
 }
 
-static json_t *said(const struct ptc_controller *ctl)
+static struct ptc_leaving_answer said(const struct ptc_controller *ctl)
 {
 	const struct ptc_leaving *l = ctl->leaving;
 	bool done = l->phase == PTC_LEAVING_OVER || l->phase == PTC_LEAVING_MOVES;
-	bool known = !done && ptc_leaving_counted(ctl);
+	struct ptc_leaving_answer a = { .concerned = true,
+					.over = l->phase == PTC_LEAVING_OVER || ptc_leaving_stuck(ctl),
+					.snapshot = ctl->record.snapshot,
+					.step = ctl->record.step };
 	char buf[400];
 
-	return json_pack("{s:i, s:s, s:s, s:b, s:s, s:I, s:I, s:s, s:I, s:I}", "version", 1, "job", ctl->meta.name,
-			 "uuid", ctl->uuid, "over", l->phase == PTC_LEAVING_OVER || ptc_leaving_stuck(ctl), "state",
-			 state_of(ctl, !done), "snapshot", (json_int_t)ctl->record.snapshot, "step",
-			 (json_int_t)ctl->record.step, "why", done ? l->why : waits_for(ctl, buf, sizeof buf),
-			 "left_bytes", known ? (json_int_t)(l->left.bytes + l->left.gone) : (json_int_t)0,
-			 "left_tensors", known ? (json_int_t)l->left.tensors : (json_int_t)0);
+	snprintf(a.job, sizeof a.job, "%s", ctl->meta.name);
+	snprintf(a.uuid, sizeof a.uuid, "%s", ctl->uuid);
+	snprintf(a.state, sizeof a.state, "%s", state_of(ctl, !done));
+	snprintf(a.why, sizeof a.why, "%s", done ? l->why : waits_for(ctl, buf, sizeof buf));
+	if (!done && ptc_leaving_counted(ctl)) {
+		a.left_bytes = l->left.bytes + l->left.gone;
+		a.left_tensors = l->left.tensors;
+	}
+	return a;
 }
 
 /* Whether the node has anything of the job. */
@@ -333,23 +340,21 @@ static bool concerns(const struct ptc_controller *ctl, const char *node)
 }
 
 int ptc_leaving_ask(struct ptc_controller *ctl, const char *node, uint64_t within_ms, bool closed, bool begin,
-		    char **ret_text, struct ptc_error *err)
+		    struct ptc_leaving_answer *ret, struct ptc_error *err)
 {
-	json_t *root;
-	int rc = 0;
+	int rc;
 
 	if (!ctl->has_record && ctl->record_revision == 0)
 		return ptc_error_set(err, PTC_ESTATE,
 				     "the job's controller has just begun, and has not read its record");
 	begin = begin || !ptc_leaving_has(ctl, node);
 	if (begin && !concerns(ctl, node)) {
-		root = json_pack("{s:i, s:s, s:b, s:b}", "version", 1, "job", ctl->meta.name, "over", 1, "concerned",
-				 0);
-	} else {
-		rc = begin ? leave(ctl, node, within_ms, closed, err) : 0;
-		root = rc ? NULL : said(ctl);
+		*ret = (struct ptc_leaving_answer){ .over = true };
+		snprintf(ret->job, sizeof ret->job, "%s", ctl->meta.name);
+		return 0;
 	}
-	*ret_text = root ? ptc_json_text(root) : NULL;
-	json_decref(root);
-	return rc || *ret_text ? rc : ptc_nomem(err);
+	rc = begin ? leave(ctl, node, within_ms, closed, err) : 0;
+	if (rc == 0)
+		*ret = said(ctl);
+	return rc;
 }

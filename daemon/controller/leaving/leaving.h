@@ -19,6 +19,7 @@
 
 struct ptc_controller;
 struct ptc_error;
+struct ptc_leaving_answer;
 
 #define PTC_LEAVING_MAX 64 /* nodes of one job at a time */
 
@@ -63,10 +64,10 @@ struct ptc_leaving {
 };
 
 /* leaving.c */
-/* The node goes `within_ms` from now, and *ret_text says how the job stands: JSON, ptc_free it. Unless `begin`, a node
- * that leaves already keeps its time. closed: it is drained for all jobs; if that is undone, it does not leave. */
+/* The node goes `within_ms` from now, and *ret says how the job stands (leaving_answer.h). Unless `begin`, a node that
+ * leaves already keeps its time. closed: it is drained for all jobs; if that is undone, it does not leave. */
 int ptc_leaving_ask(struct ptc_controller *ctl, const char *node, uint64_t within_ms, bool closed, bool begin,
-		    char **ret_text, struct ptc_error *err);
+		    struct ptc_leaving_answer *ret, struct ptc_error *err);
 /* leaving_nodes.c */
 bool ptc_leaving_any(const struct ptc_controller *ctl);
 bool ptc_leaving_has(const struct ptc_controller *ctl, const char *node);

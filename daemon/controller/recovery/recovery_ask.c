@@ -113,7 +113,7 @@ static void answered(void *arg, int status, const struct ptc_error *err, const v
 		if (--r->awaited == 0)
 			round_ends(r);
 	}
-	ptc_free(rows.v);
+	ptc_rank_rows_done(&rows);
 	ptc_pb_free(msg);
 	ptc_free(a);
 	ptc_controller_unref(ctl);

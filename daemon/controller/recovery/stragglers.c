@@ -189,27 +189,19 @@ uint32_t ptc_stragglers(const struct ptc_controller *ctl, struct ptc_straggler r
 	return n;
 }
 
-json_t *ptc_stragglers_json(const struct ptc_controller *ctl)
+void ptc_stragglers_say(const struct ptc_controller *ctl, struct ptc_stragglers_said *ret)
 {
 	const struct ptc_stragglers *s = ctl && current(ctl) ? ctl->recovery.stragglers : NULL;
-	struct ptc_straggler slow[PTC_STRAGGLERS_SHOWN];
-	uint32_t all, n = ptc_stragglers(ctl, slow, &all);
-	json_t *list = json_array(), *to;
 
-	if (!s || !s->windows) {
-		json_decref(list);
-		return NULL;
-	}
-	for (uint32_t i = 0; i < n; i++)
-		json_array_append_new(list,
-				      json_pack("{s:I, s:s, s:f, s:f}", "rank", (json_int_t)slow[i].rank, "node",
-						slow[i].node, "own_s", slow[i].own_s, "median_s", slow[i].median_s));
-	to = json_pack("{s:I, s:I, s:I, s:o}", "windows", (json_int_t)s->windows, "comparable",
-		       (json_int_t)s->comparable, "slow", (json_int_t)all, "list", list);
-	if (to && s->comparable < s->n)
-		json_object_set_new(to, "text",
-				    json_sprintf("%u of %u ranks cannot be compared: each has to report `%s`, as have "
-						 "to at least %d of its pipeline stage",
-						 s->n - s->comparable, s->n, OWN_REPORT, PTC_SLOW_RANKS_MIN));
-	return to;
+	*ret = (struct ptc_stragglers_said){ 0 };
+	if (!s || !s->windows)
+		return;
+	ret->windows = s->windows;
+	ret->comparable = s->comparable;
+	ret->n = ptc_stragglers(ctl, ret->v, &ret->slow);
+	if (s->comparable < s->n)
+		snprintf(ret->text, sizeof ret->text,
+			 "%u of %u ranks cannot be compared: each has to report `%s`, as have to at least %d of its "
+			 "pipeline stage",
+			 s->n - s->comparable, s->n, OWN_REPORT, PTC_SLOW_RANKS_MIN);
 }

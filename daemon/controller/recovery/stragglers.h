@@ -5,7 +5,6 @@
 #pragma once
 
 #include "base/limits.h"
-#include "formats/json.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,8 +22,14 @@ struct ptc_straggler {
 /* The ranks that are slow now, the lowest first; *ret_all: how many there are. ctl NULL: none. */
 uint32_t ptc_stragglers(const struct ptc_controller *ctl, struct ptc_straggler ret[PTC_STRAGGLERS_SHOWN],
 			uint32_t *ret_all);
-/* Status: docs/control.md, `stragglers` of `run`. NULL: the job does not ask for it, or nothing is known yet. */
-json_t *ptc_stragglers_json(const struct ptc_controller *ctl);
+/* For status: docs/control.md, `stragglers` of `run`. */
+struct ptc_stragglers_said {
+	uint32_t windows; /* that have ended; 0: the job does not ask for it, or nothing is known yet */
+	uint32_t comparable, slow, n;
+	struct ptc_straggler v[PTC_STRAGGLERS_SHOWN]; /* of the slow ones, the lowest n */
+	char text[200];                               /* why some cannot be compared; "": all can */
+};
+void ptc_stragglers_say(const struct ptc_controller *ctl, struct ptc_stragglers_said *ret);
 
 /* Each 200 ms, of a job that trains and all of whose nodes are up. True: its nodes are to be asked (ptc_recovery_ask).
  */

@@ -1554,7 +1554,7 @@ static void test_unlock(void **state)
 	pthread_create(&u.thread, NULL, unmap_in_background, &u);
 	await_block(w);
 	pthread_create(&k.thread, NULL, copy_meanwhile, &k);
-	nanosleep(&(struct timespec){ .tv_nsec = 500000000 }, NULL); /* it is in the queue */
+	nanosleep(&(struct timespec){ .tv_nsec = 500000000 }, NULL); /* it is in the queue, which nothing shows */
 	world_touch(w, "unblock");
 	for (int i = 0; i < 60000 && !(world_has(w, "copied") && world_has(w, "blocked2")); i++)
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);

@@ -705,9 +705,7 @@ void ptc_store_chunk_map(struct chunk *c)
 {
 	if (atomic_exchange(&c->mapped, true))
 		return;
-#ifdef MADV_POPULATE_WRITE
 	(void)madvise(c->ptr - CHUNK_PAD - PAGE_HEADER, CHUNK_SPAN, MADV_POPULATE_WRITE);
-#endif
 }
 
 int ptc_store_chunks_warm(struct job *j, size_t n, struct ptc_error *err)

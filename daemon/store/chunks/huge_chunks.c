@@ -16,17 +16,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/mman.h> /* MADV_COLLAPSE, which glibc 2.36 lacks */
 #include <stdio.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 #define QUIET_NS INT64_C(1000000000)
 #define TICK_MS  200
 #define PAGE_MIN 4096

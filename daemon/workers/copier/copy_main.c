@@ -23,10 +23,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-
 #define STACK_BYTES   (256u << 10)
 #define COMPARE_BYTES (256u << 10)
 #define FILES_MAX     64 /* sockets and what is being mapped */

@@ -9,7 +9,6 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/sys/sys.h"
 #include "base/sys/thread.h"
 
 #include <errno.h>
@@ -26,7 +25,26 @@
 /* The daemon's one such thread. STUCK: whoever has started it waits no more. */
 enum helper { HELPER_NONE, HELPER_READS, HELPER_STUCK };
 
-static _Atomic enum helper helper;
+static struct {
+	pthread_once_t once;
+	pthread_mutex_t lock; /* may be taken while a reading's own is held */
+	pthread_cond_t changed;
+	enum helper is;
+} helper = { .once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static void init_helper(void)
+{
+	ptc_cond_init(&helper.changed);
+}
+
+/* Wakes those who wait for their turn. */
+static void helper_becomes(enum helper is)
+{
+	pthread_mutex_lock(&helper.lock);
+	helper.is = is;
+	pthread_cond_broadcast(&helper.changed);
+	pthread_mutex_unlock(&helper.lock);
+}
 
 struct reading {
 	uid_t uid;
@@ -101,7 +119,7 @@ static void *read_it(void *arg)
 	o->file = file;
 	o->failed = failed;
 	o->over = true;
-	atomic_store(&helper, HELPER_NONE);
+	helper_becomes(HELPER_NONE);
 	pthread_cond_signal(&o->ended);
 	pthread_mutex_unlock(&o->lock);
 	leave(o);
@@ -117,7 +135,7 @@ static int await(struct reading *o, int64_t until_ns, struct ptc_evidence_file *
 		;
 	failed = o->over ? o->failed : ETIMEDOUT;
 	if (!o->over)
-		atomic_store(&helper, HELPER_STUCK); /* it is ours until it is over */
+		helper_becomes(HELPER_STUCK); /* it is ours until it is over */
 	if (!failed) {
 		*ret = o->file;
 		o->file.data = NULL;
@@ -129,15 +147,17 @@ static int await(struct reading *o, int64_t until_ns, struct ptc_evidence_file *
 /* Another set's dumps may be read just now. */
 static int take_turn(int64_t until_ns)
 {
-	for (;;) {
-		enum helper is = HELPER_NONE;
+	int rc;
 
-		if (atomic_compare_exchange_strong(&helper, &is, HELPER_READS))
-			return 0;
-		if (is == HELPER_STUCK || ptc_sys_now_ns() >= until_ns)
-			return EBUSY;
-		nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
-	}
+	pthread_once(&helper.once, init_helper);
+	pthread_mutex_lock(&helper.lock);
+	while (helper.is == HELPER_READS && ptc_cond_wait_until(&helper.changed, &helper.lock, until_ns))
+		;
+	rc = helper.is == HELPER_NONE ? 0 : EBUSY;
+	if (rc == 0)
+		helper.is = HELPER_READS;
+	pthread_mutex_unlock(&helper.lock);
+	return rc;
 }
 
 int ptc_evidence_read_as(uid_t uid, const char *path, size_t max, int64_t until_ns, struct ptc_evidence_file *ret)
@@ -154,7 +174,7 @@ int ptc_evidence_read_as(uid_t uid, const char *path, size_t max, int64_t until_
 		return failed;
 	o = ptc_calloc(1, sizeof *o);
 	if (!o) {
-		atomic_store(&helper, HELPER_NONE);
+		helper_becomes(HELPER_NONE);
 		return ENOMEM;
 	}
 	o->uid = uid;
@@ -167,7 +187,7 @@ int ptc_evidence_read_as(uid_t uid, const char *path, size_t max, int64_t until_
 		failed = await(o, until_ns, ret);
 	} else {
 		failed = EAGAIN;
-		atomic_store(&helper, HELPER_NONE);
+		helper_becomes(HELPER_NONE);
 		leave(o);
 	}
 	leave(o);

@@ -236,6 +236,42 @@ static bool reads_busy(void)
 	return failed == EBUSY;
 }
 
+struct reader {
+	pthread_t thread;
+	const char *path;
+	int failed;
+};
+
+static void *read_often(void *arg)
+{
+	struct reader *r = arg;
+
+	for (int i = 0; i < 50 && !r->failed; i++) {
+		struct ptc_evidence_file file;
+
+		r->failed = ptc_evidence_read_as(geteuid(), r->path, 4, soon(), &file);
+		ptc_free(file.data);
+	}
+	return NULL;
+}
+
+/* Who has to wait for its turn gets it. */
+static void test_read_in_turn(void **state)
+{
+	struct reader readers[4] = { 0 };
+
+	(void)state;
+	put("ours", "secret\n", 1);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(readers); i++) {
+		readers[i].path = at("ours");
+		assert_int_equal(pthread_create(&readers[i].thread, NULL, read_often, &readers[i]), 0);
+	}
+	for (size_t i = 0; i < PTC_ARRAY_LEN(readers); i++) {
+		assert_int_equal(pthread_join(readers[i].thread, NULL), 0);
+		assert_int_equal(readers[i].failed, 0);
+	}
+}
+
 static void test_read_as(void **state)
 {
 	char target[128];
@@ -344,6 +380,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_kernel, make_dir, remove_dir),
 		cmocka_unit_test(test_process),
 		cmocka_unit_test_setup_teardown(test_read_as, make_dir, remove_dir),
+		cmocka_unit_test_setup_teardown(test_read_in_turn, make_dir, remove_dir),
 		cmocka_unit_test_setup_teardown(test_dumps, make_dir, remove_dir),
 	};
 

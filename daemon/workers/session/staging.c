@@ -12,6 +12,7 @@
 #include "base/log.h"
 
 #include <fcntl.h>
+#include <linux/mman.h> /* MADV_COLLAPSE, which glibc 2.36 lacks */
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,13 +20,6 @@
 
 /* Sparse memory in staging would take more than it saves. */
 #define STAGING_SLACK (64u << 20)
-
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 struct staging *ptc_staging_unref(struct staging *s)
 {

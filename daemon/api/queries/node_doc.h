@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A node as `nodes` lists it (docs/control.md): what the cluster knows of it, and its own answer to Peer/Stat, which
+ * daemon/agent/switch/switch_calls.c writes. Plain data of the caller, any thread.
+ *
+ * Failure modes: PTC_EINVAL (the answer is none; the error names the member), PTC_ENOMEM. */
+#pragma once
+
+#include "daemon/cluster/records.h"
+#include "formats/json.h"
+
+/* A process on a device. */
+struct ptc_node_process {
+	char job[PTC_NAME_MAX + 1]; /* "": the caller may not know it */
+	int64_t uid, pid;
+	uint32_t rank;
+};
+struct ptc_node_device_said {
+	uint32_t device;
+	char *kind, *health;
+	char *uuid, *name, *bus; /* NULL: a virtual device, which lacks the next members too */
+	uint32_t index, processes;
+	uint64_t memory_bytes, free_bytes;
+	char *why; /* it is not well; NULL: it is */
+	struct ptc_node_process *ranks;
+	size_t nranks;
+};
+/* What a node says of itself. */
+struct ptc_node_stat {
+	uint32_t version;
+	struct {
+		uint64_t ceiling, used, file, chunks_used, chunks_free, copied, lost_jobs, outside, pinned;
+	} store;
+	struct {
+		uint64_t ceiling, peak;
+	} staging;
+	struct {
+		uint64_t ceiling, chunks, staging, work, transport, etcd, tables;
+	} memory;
+	struct {
+		uint64_t used, peak;
+	} heap;
+	struct ptc_node_device_said *devices;
+	size_t ndevices;
+};
+/* On failure *ret is empty. */
+int ptc_node_stat_decode(const char *json, struct ptc_node_stat *ret, struct ptc_error *err);
+
+/* A device that a job has. */
+struct ptc_node_given {
+	uint32_t device;
+	int64_t uid;
+	char job[PTC_NAME_MAX + 1]; /* "": the caller may not know it */
+};
+struct ptc_node_listed {
+	struct ptc_node_doc doc;
+	bool up, drained, lost;
+	int64_t quarantined_s; /* 0: it is not */
+	char unhealthy[PTC_UNHEALTHY_BYTES]; /* as in doc, with what operators say */
+	struct ptc_node_given *given;        /* by device */
+	size_t ngiven, devices_free;
+	bool answered;
+	struct ptc_node_stat stat;
+};
+/* NULL: out of memory. */
+json_t *ptc_node_listed_json(const struct ptc_node_listed *n);
+void ptc_node_listed_done(struct ptc_node_listed *n);
