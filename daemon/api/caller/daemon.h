@@ -14,7 +14,7 @@ struct ptc_pins;
 struct ptc_samples;
 struct ptc_scrubber;
 
-#define PTC_CONTROL_METHODS 39
+#define PTC_CONTROL_METHODS 40
 
 struct ptc_api_method {
 	struct ptc_daemon *d;

@@ -94,17 +94,21 @@ static void list_nodes(void *arg)
 
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(r->d->cluster); i++) {
 		const struct ptc_node *n = ptc_cluster_node(r->d->cluster, i);
-		json_t *given = given_rows(r, n->doc.name);
-		size_t free = free_devices(n, given);
-		json_t *row =
-			json_pack("{s:s, s:s, s:s, s:b, s:I, s:s, s:I, s:I, s:s, s:b, s:I, s:I, s:b, s:o, s:I}", "node",
-				  n->doc.name, "state", n->up ? n->drained ? "drained" : "up" : "down", "address",
-				  n->doc.address, "drained", (int)n->drained, "devices", (json_int_t)n->doc.devices,
-				  "device_name", n->doc.device_name, "device_bytes", (json_int_t)n->doc.device_bytes,
-				  "ceiling_bytes", (json_int_t)n->doc.ceiling_bytes, "rack", n->doc.rack, "insecure",
-				  (int)n->doc.insecure, "pid", (json_int_t)n->doc.pid, "documents",
-				  (json_int_t)n->doc.documents, "lost", (int)n->lost, "given", given, "devices_free",
-				  (json_int_t)free);
+		json_t *given, *row;
+		size_t free;
+
+		if (!ptc_node_listed(n))
+			continue;
+		given = given_rows(r, n->doc.name);
+		free = free_devices(n, given);
+		row = json_pack("{s:s, s:s, s:s, s:b, s:I, s:s, s:I, s:I, s:s, s:b, s:I, s:I, s:b, s:o, s:I}", "node",
+				n->doc.name, "state", n->up ? n->drained ? "drained" : "up" : "down", "address",
+				n->doc.address, "drained", (int)n->drained, "devices", (json_int_t)n->doc.devices,
+				"device_name", n->doc.device_name, "device_bytes", (json_int_t)n->doc.device_bytes,
+				"ceiling_bytes", (json_int_t)n->doc.ceiling_bytes, "rack", n->doc.rack, "insecure",
+				(int)n->doc.insecure, "pid", (json_int_t)n->doc.pid, "documents",
+				(json_int_t)n->doc.documents, "lost", (int)n->lost, "given", given, "devices_free",
+				(json_int_t)free);
 
 		unhealthy_text(n, unhealthy);
 		if (unhealthy[0])
