@@ -4,7 +4,7 @@
  * Happy path: the worker events of a node's ranks are written under the job's keys, where any controller of the job
  * sees them; rendezvous keys are asked for at the daemon of rank 0's node.
  *
- * Failure modes: etcd unreachable (the worker event waits and is written when it answers; a
+ * Failure modes: etcd unreachable (the worker event waits, and the job's later ones behind it, until it answers; a
  * restarted daemon tells it again), a job that is gone (its worker event is dropped),
  * rank 0's daemon unreachable (asked again until the caller's time is over), a
  * run_dir that is not the one ranks were started with (ptcd does not start). */
@@ -45,6 +45,7 @@ struct event {
 	bool again, judged, told;
 	uint64_t bad; /* devices of its ranks that are not well: the cluster has to know that first */
 	unsigned waits;
+	struct event *next; /* d->events: those that are not written yet, of all jobs, in their order */
 };
 
 /* Compares the job's meta, or what a deleted job's last rank has to say would stay for ever. */
@@ -137,9 +138,43 @@ static void event_work(void *arg, struct ptc_etcd *e)
 			 n->event.key.uuid, err.text);
 }
 
+/* The first of the job's events that are not written. NULL: there is none. */
+static struct event *first_of(const struct ptc_daemon *d, const char *uuid)
+{
+	struct event *n = d->events;
+
+	while (n && strcmp(n->event.key.uuid, uuid) != 0)
+		n = n->next;
+	return n;
+}
+
+static void take_out(struct event *n)
+{
+	struct event **at = &n->d->events;
+
+	while (*at != n)
+		at = &(*at)->next;
+	*at = n->next;
+}
+
+static void event_done(void *arg);
+
+/* They lie under one key, so a job's events are written one after another: one that has to be tried again would come
+ * upon a later one. n: the first of its job; NULL: none. */
+static void write_event(struct event *n)
+{
+	while (n && ptc_cluster_run(n->d->cluster, n->event.key.uuid, event_work, event_done, n) != 0) {
+		struct event *failed = n;
+
+		take_out(n);
+		n = first_of(n->d, n->event.key.uuid);
+		ptc_free(failed);
+	}
+}
+
 static void event_done(void *arg)
 {
-	struct event *n = arg;
+	struct event *n = arg, *later;
 	bool tells = n->bad && !n->told;
 
 	if (tells) {
@@ -150,7 +185,21 @@ static void event_done(void *arg)
 	    ptc_cluster_run_later(n->d->cluster, n->event.key.uuid, tells ? TOLD_MS : EVENT_RETRY_MS, event_work,
 				  event_done, n) == 0)
 		return;
+	take_out(n);
+	later = first_of(n->d, n->event.key.uuid);
 	ptc_free(n);
+	write_event(later);
+}
+
+static void enter_event(void *arg)
+{
+	struct event *n = arg, *before = first_of(n->d, n->event.key.uuid), **end = &n->d->events;
+
+	while (*end)
+		end = &(*end)->next;
+	*end = n;
+	if (!before)
+		write_event(n);
 }
 
 /* Something has failed: not only at the next look. */
@@ -187,7 +236,7 @@ void ptc_live_event(void *arg, const struct ptc_worker_event *event)
 		look_at_devices(d); /* it may be for one of them */
 	n->d = d;
 	n->event = *event;
-	if (ptc_cluster_run(d->cluster, event->key.uuid, event_work, event_done, n) != 0)
+	if (ptc_loop_post(d->loop, enter_event, n) != 0)
 		ptc_free(n);
 }
 

@@ -95,6 +95,7 @@ class Lost(harness.Case):
             self.refused(c, "node", "lost", "n9", contains="\"n9\" is not known")
             c.nodes["n2"].kill()
             wait_for(lambda: c.nodes_up() == {"n0", "n1"}, 30 * PATIENCE, "n2 listed as down")
+            self.refused(c, "node", "forget", "n2", contains="node n2 is down, and may come back")
             c.ptcctl("node", "lost", "n2")
             self.wait_lost(c, "n2")
             self.assertIn("lost", c.ptcctl("nodes").stdout)
@@ -112,6 +113,92 @@ class Lost(harness.Case):
             c.restart("n2")
             wait_for(lambda: not any(n["lost"] for n in c.json("nodes")["nodes"]), 30 * PATIENCE, "n2 back")
             self.assertEqual("", c.etcdctl("get", "/ptc/nodes-lost/n2").stdout)
+
+    def listed(self, c, node="n0"):
+        return {n["node"] for n in c.json("nodes", node=node)["nodes"]}
+
+    def test_forgotten(self):
+        """A node that is down stays in the list, also of a daemon that starts afterwards, until an operator has it forgotten; not while it
+        is up, or a job is laid out on it. When it comes back, it is as any other, without its marks."""
+        with self.cluster(nodes=3, devices=2, **FAST) as c:
+            job = Job(c, "twice", self.state(), self.path("job"), ROWS)
+            job.imported("tp=2,dp=3")
+            self.refused(c, "node", "forget", "n2", contains="node n2 is up, so it cannot be forgotten")
+            self.refused(c, "node", "forget", "n9", contains="\"n9\" is not known")
+            c.nodes["n2"].kill()
+            self.wait_lost(c, "n2")
+            self.refused(c, "node", "forget", "n2", contains="node n2 cannot be forgotten: job twice is laid out on it;")
+            job.resize("tp=2,dp=2")
+            c.restart("n1")
+            wait_for(lambda: self.listed(c, "n1") == {"n0", "n1", "n2"}, 30 * PATIENCE, "n2 in the list of a daemon that never saw it up")
+            c.ptcctl("node", "lost", "n2")
+            c.ptcctl("drain", "n2", "--wait")
+            if os.geteuid() == 0:
+                nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
+                self.refused(c, "node", "forget", "n2", prefix=nobody, contains="only root may have a node forgotten")
+            c.ptcctl("node", "forget", "n2")
+            for node in ("n0", "n1"):
+                wait_for(lambda node=node: self.listed(c, node) == {"n0", "n1"}, 30 * PATIENCE, f"n2 forgotten by {node}")
+            for key in ("lost/n2", "drained/n2", "known/n2"):
+                self.assertEqual("", c.etcdctl("get", f"/ptc/nodes-{key}").stdout, key)
+            self.refused(c, "node", "forget", "n2", contains="\"n2\" is not known")
+            self.refused(c, "drain", "n2", contains="\"n2\" is not known")
+            self.assertNotRegex(c.ptcctl("status").stdout + c.ptcctl("status", "twice").stdout, r"\bn2\b")
+            c.restart("n1")
+            wait_for(lambda: self.listed(c, "n1") == {"n0", "n1"}, 30 * PATIENCE, "no n2 in the list of a daemon that starts")
+            c.restart("n2")
+            c.wait_nodes(["n0", "n1", "n2"], 30 * PATIENCE)
+            for node in sorted(c.nodes):
+                n2 = next(n for n in c.json("nodes", node=node)["nodes"] if n["node"] == "n2")
+                self.assertEqual(("up", False, False), (n2["state"], n2["lost"], n2["drained"]))
+            self.assertNotEqual("", c.etcdctl("get", "/ptc/nodes-known/n2").stdout)
+            job.resize("tp=2,dp=3")
+            job.check_ranks(self, oracle.Config(tp=2, dp=3), ROWS)
+            job.check_whole(self)
+
+    def forget_at_last(self, c, node):
+        """Once nothing names the node any more."""
+        wait_for(lambda: c.ptcctl("node", "forget", node, check=False).returncode == 0, 60 * PATIENCE, f"{node} forgotten", 0.2)
+        wait_for(lambda: node not in self.listed(c), 30 * PATIENCE, f"{node} gone from the list")
+
+    def test_forgotten_after_its_copies(self):
+        """A node with copies, and one with an older snapshot, are forgotten only after these are elsewhere, or gone."""
+        with self.cluster(nodes=3, devices=1, **FAST) as c:
+            job = Job(c, "doubled", self.state(), self.path("job"), ROWS)
+            with open(job.yaml) as f:
+                spec = json.load(f)
+            with open(job.yaml, "w") as f:
+                json.dump({**spec, "copies": {"count": 2}}, f)
+            c.nodes["n2"].kill()
+            wait_for(lambda: c.nodes_up() == {"n0", "n1"}, 30 * PATIENCE, "n2 listed as down")
+            job.imported("tp=1")
+            self.assertEqual({"n0"}, {r["node"] for r in job.status()["ranks"]})
+            wait_for(lambda: (job.status().get("copies") or {"fewest": 0})["fewest"] == 2, 60 * PATIENCE, "copies on n1", 0.2)
+            c.nodes["n1"].kill()
+            self.wait_lost(c, "n1")
+            self.refused(c, "node", "forget", "n1", contains="node n1 cannot be forgotten: job doubled has copies there;")
+            c.restart("n2")
+            self.forget_at_last(c, "n1")
+            self.assertEqual(2, job.status()["copies"]["fewest"])
+            job.check_whole(self)
+
+    def test_forgotten_after_its_snapshots(self):
+        """A node that has an older snapshot's table is needed until the job keeps that snapshot no longer."""
+        with self.cluster(nodes=2, devices=1, **FAST) as c:
+            job = live.Job(c, self.path("live"), sleep=0.01, run={"keep": {"last": 2}})
+            job.run("tp=2")
+            job.wait_step(3)
+            job.do("snapshot")
+            job.resize("tp=1", nodes="n0") # its own snapshot is committed; the one before, of both nodes, is kept
+            self.assertEqual({"n0"}, {r["node"] for r in job.status()["ranks"]})
+            c.nodes["n1"].kill()
+            self.wait_lost(c, "n1")
+            self.refused(c, "node", "forget", "n1", contains="node n1 cannot be forgotten: job live keeps older snapshots there;")
+            job.wait_step(job.status()["step"] + 2)
+            job.do("snapshot")
+            self.forget_at_last(c, "n1")
+            job.do("stop")
+            job.check_state(self, job.wait_run("stopped")["step"], self.path("after"))
 
     def test_drain_of_a_lost_node(self):
         """Where the others have the devices, the job leaves it."""

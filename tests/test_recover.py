@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node is lost whose ranks train: the job goes on from its newest snapshot, and nobody types anything."""
+import base64
 import json
 import os
 import re
@@ -545,6 +546,27 @@ class Recover(harness.Case):
             self.assertEqual(3, sum(n.log_tail(1000).count("a test wants no switch to begin") for n in c.nodes.values()))
             self.assertEqual(["failed", "recovering"], [e["kind"] for e in self.events(c, job, "failed", "recovering")])
             self.check_end(c, job)
+
+    def test_told_in_order(self):
+        """A rank gives up, and etcd does not take that at first; meanwhile another is killed. The later event is written last."""
+        with self.cluster(up=False, nodes=1, devices=2, **FAST) as c:
+            c.up({"n0": {"PTC_FAULT": "etcd.worker-event.before=fail"}}, timeout_s=60 * PATIENCE)
+            job = live.Job(c, self.path("job"), grace="2s", run={"snapshot_every": 1000000, "elastic": {"max_restarts": 2}}, survive=1, hold_at=20, fail_at=20)
+            go = os.path.join(job.logs, "go-0")
+            job.run("dp=2")
+            ranks, key = job.status()["run"]["ranks"], f"/ptc/jobs/{job.status()['uuid']}/worker/n0"
+            open(go, "w").close() # rank 0 fails at step 20
+            wait_for(lambda: "cannot tell what its ranks have come to" in c.nodes["n0"].log_tail(1000), 60 * PATIENCE, "what rank 0 says", 0.005)
+            os.kill(ranks[1]["pid"], signal.SIGKILL)
+            os.unlink(go)
+            found = wait_for(lambda: [kv for kv in json.loads(c.etcdctl("get", "-w", "json", key).stdout).get("kvs", []) if kv["version"] >= 2],
+                             60 * PATIENCE, "both events", 0.02)
+            said = json.loads(base64.b64decode(found[0]["value"]))
+            self.assertEqual((2, 1), (found[0]["version"], said["rank"]), said)
+            self.assertIn("was killed by signal 9", said["text"])
+            wait_for(lambda: self.events(c, job, "recovering"), 60 * PATIENCE, "a job that starts again", 0.1)
+            open(go, "w").close()
+            job.wait_run("failed", 120) # the same step has failed twice
 
     def test_same_step(self):
         """A step that fails twice stops the job."""

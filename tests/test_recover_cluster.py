@@ -120,11 +120,21 @@ class RecoverCluster(harness.Case):
             self.assertEqual((before["generation"], before["uuid"]), (now["generation"], now["uuid"]))
             # a daemon that has started since knows n0 from the jobs that it controls
             controller = wait_for(lambda: job.status(node="n1")["controller"], 60 * PATIENCE, "a controller")
-            wait_for(lambda: any(n["node"] == "n0" and n.get("lost") for n in c.json("nodes", node=controller)["nodes"]), 60 * PATIENCE, "n0 lost")
+            wait_for(lambda: self.lost(c, controller), 60 * PATIENCE, "n0 lost")
+            for name in left: # which daemon controls it does not matter
+                wait_for(lambda name=name: self.lost(c, name), 60 * PATIENCE, f"n0 lost for {name}")
+            self.refused(c, "node", "forget", "n0", node="n3", contains="node n0 cannot be forgotten: job kept is laid out on it;")
             job.resize("tp=3", node="n1")
             job.check_whole(self, node="n2")
             job.check_ranks(self, oracle.Config(tp=3), ROWS, node="n3")
-            self.comes_back(c, job)
+            c.ptcctl("node", "forget", "n0", node="n3")
+            for name in left:
+                wait_for(lambda name=name: "n0" not in {n["node"] for n in c.json("nodes", node=name)["nodes"]}, 60 * PATIENCE, f"n0 forgotten by {name}")
+            self.comes_back(c, job) # forgotten or not, what ran with an etcd that has been replaced must rejoin
+
+    def lost(self, c, name, node="n0"):
+        """Whether that daemon lists the node as lost."""
+        return any(n["node"] == node and n.get("lost") for n in c.json("nodes", node=name)["nodes"])
 
     def refused_first(self, c):
         """Sets and callers that are not right; nothing has changed after any of them."""
@@ -297,7 +307,7 @@ class RecoverCluster(harness.Case):
             for node in left:
                 job.check_whole(self, node=node)
             job.check_ranks(self, at, ROWS, node="n2")
-            wait_for(lambda: any(n["node"] == "n0" and n.get("lost") for n in c.json("nodes", node="n1")["nodes"]), 60 * PATIENCE, "n0 lost")
+            wait_for(lambda: self.lost(c, "n1"), 60 * PATIENCE, "n0 lost")
             job.resize("tp=3", node="n1")
             job.check_whole(self, node="n3")
         shutil.rmtree(self.path("old-etcd"))

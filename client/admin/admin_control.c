@@ -365,6 +365,16 @@ int ptc_admin_node_lost(struct ptc_admin *a, const char *node, bool undo, struct
 	return ptc_admin_call_ack(a, SERVICE "NodeLost", &request.base, err);
 }
 
+int ptc_admin_node_forget(struct ptc_admin *a, const char *node, struct ptc_error *err)
+{
+	Ptc__V1__NodeForgetRequest request;
+
+	ptc__v1__node_forget_request__init(&request);
+	request.version = PTC_ADMIN_VERSION;
+	request.node = ptc_admin_borrow(node);
+	return ptc_admin_call_ack(a, SERVICE "NodeForget", &request.base, err);
+}
+
 int ptc_admin_cluster_recover(struct ptc_admin *a, const struct ptc_admin_recover *how, char **ret_json,
 			      struct ptc_error *err)
 {

@@ -57,6 +57,7 @@ int ptc_api_register(struct ptc_daemon *d, struct ptc_rpc_server *server, struct
 		{ "/ptc.v1.Control/Drain", ptc_api_drain, .bulk = true },
 		{ "/ptc.v1.Control/Leave", ptc_api_leave, .relayed = true },
 		{ "/ptc.v1.Control/NodeLost", ptc_api_node_lost },
+		{ "/ptc.v1.Control/NodeForget", ptc_api_node_forget, .bulk = true },
 		{ "/ptc.v1.Control/DeviceBad", ptc_api_device_bad },
 		{ "/ptc.v1.Control/Recover", ptc_api_recover, .bulk = true },
 		{ "/ptc.v1.Control/Abort", ptc_api_abort, .relayed = true },

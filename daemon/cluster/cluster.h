@@ -29,14 +29,15 @@ struct ptc_cluster;
 
 struct ptc_node {
 	struct ptc_node_doc doc;
-	bool up, drained; /* up: its key exists */
-	bool declared;    /* an operator declared it lost; counts while it is down */
-	bool lost;        /* it is down, and switches of state go on without it (daemon/cluster/loss) */
-	int64_t down_ns;  /* since when this daemon has seen it down; 0: it is up */
+	bool up, drained;      /* up: its key exists */
+	bool known, forgotten; /* known: in the register; forgotten: it was taken out while it was down */
+	bool declared;         /* an operator declared it lost; counts while it is down */
+	bool lost;             /* it is down, and switches of state go on without it (daemon/cluster/loss) */
+	int64_t down_ns;       /* since when this daemon has seen it down; 0: it is up */
 	struct ptc_quarantine quarantine;
-	uint64_t marked, seen_marked;           /* its devices that an operator calls bad, as bits */
-	bool seen, seen_drained, seen_declared; /* in the listing under way */
-	int64_t create_revision, lease;         /* of the key, while up */
+	uint64_t marked, seen_marked;                       /* its devices that an operator calls bad, as bits */
+	bool seen, seen_drained, seen_declared, seen_known; /* in the listing under way */
+	int64_t create_revision, lease;                     /* of the key, while up */
 };
 
 /* Whether switches of a job go on without the node. A node without a lease does not end its ranks by itself, so they
@@ -139,8 +140,8 @@ void ptc_cluster_changed(struct ptc_cluster *c); /* after another change that so
 size_t ptc_cluster_nnodes(const struct ptc_cluster *c);
 struct ptc_node *ptc_cluster_node(struct ptc_cluster *c, uint32_t index);
 bool ptc_cluster_find_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index);
-/* Finds a node, or adds an unknown one as down, because a record may name such a node. PTC_ENOMEM or 0. */
-int ptc_cluster_intern_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index);
+/* Finds a node that a job's generation names. It is listed, and in the register, from then on. 0 or an error code. */
+int ptc_cluster_name_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index);
 size_t ptc_cluster_njobs(const struct ptc_cluster *c);
 struct ptc_job_view *ptc_cluster_job(struct ptc_cluster *c, size_t index);
 /* Finds the job that user uid means by `ref`: a uuid, UID:NAME, or the name of a job of their own. For root also the
@@ -165,11 +166,11 @@ void ptc_cluster_tell_unhealthy(struct ptc_cluster *c, const char *text);
 /* Whether ranks may have the device, as its node and operators say. *ret_health (may be NULL): why not. */
 bool ptc_node_device_well(const struct ptc_node *n, uint32_t device, char ret_health[PTC_HEALTH_BYTES]);
 bool ptc_cluster_any_lost(const struct ptc_cluster *c); /* whether any node counts as lost */
+bool ptc_node_listed(const struct ptc_node *n);         /* whether people are told of it */
 int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c);
-/* Call this every 200 ms. It decides which nodes count as lost, and calls on_change if that has changed. */
-void ptc_cluster_tick(struct ptc_cluster *c);
-/* Declares a node lost for an operator, or takes that back. A node that comes back takes it back itself. Blocking; any
- * thread. */
+void ptc_cluster_tick(struct ptc_cluster *c); /* every 200 ms: decides which nodes count as lost (on_change) */
+/* Declares a node lost, until it is back, or takes that back; forget: it is listed no more until then. Both block. */
+int ptc_cluster_forget(struct ptc_cluster *c, const char *node, struct ptc_error *err);
 int ptc_cluster_declare_lost(struct ptc_cluster *c, const char *node, bool lost, struct ptc_error *err);
 int ptc_cluster_mark_device(struct ptc_cluster *c, const char *node, uint32_t device, bool bad, struct ptc_error *err);
 uint64_t ptc_cluster_epoch(const struct ptc_cluster *c); /* grows with every change of a node */
@@ -178,8 +179,7 @@ bool ptc_cluster_synced(const struct ptc_cluster *c);
 bool ptc_cluster_listed(const struct ptc_cluster *c);
 int64_t ptc_cluster_coordination_epoch(const struct ptc_cluster *c); /* base/number/fence.h; any thread */
 
-/* The size of etcd's database at the last look; zeros before. ptc_cluster_look asks for a new look and returns at once.
- */
+/* etcd's database at the last look; zeros before. ptc_cluster_look asks for a new look, and returns at once. */
 struct ptc_cluster_database {
 	uint64_t bytes, used;
 	bool full; /* etcd takes no writes */

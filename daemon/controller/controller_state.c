@@ -149,7 +149,7 @@ uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_ge
 	uint32_t *v = ptc_calloc(g->nnodes, sizeof *v);
 
 	for (size_t i = 0; v && i < g->nnodes; i++)
-		if (ptc_cluster_intern_node(ctl->all->cluster, g->nodes[i], &v[i]) != 0) {
+		if (ptc_cluster_name_node(ctl->all->cluster, g->nodes[i], &v[i]) != 0) {
 			ptc_free(v);
 			return NULL;
 		}

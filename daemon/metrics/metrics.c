@@ -311,7 +311,7 @@ static void w_nodes(struct out *o)
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(c); i++) {
 		const struct ptc_node *node = ptc_cluster_node(c, i);
 
-		n[!node->up ? 2 : node->drained ? 1 : 0]++;
+		n[!node->up ? 2 : node->drained ? 1 : 0] += ptc_node_listed(node);
 	}
 	for (size_t i = 0; i < PTC_ARRAY_LEN(n); i++)
 		labelled(o, &(struct label){ "state", states[i] }, 1, n[i]);

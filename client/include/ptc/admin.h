@@ -63,8 +63,7 @@ PTC_ADMIN_API int ptc_admin_open(const struct ptc_admin_opts *opts, struct ptc_a
 PTC_ADMIN_API struct ptc_admin *ptc_admin_close(struct ptc_admin *admin);
 /* Releases text of a ret_ argument. NULL ok. */
 PTC_ADMIN_API void ptc_admin_free(void *p);
-/* The library's version, e.g. "0.1.0". Static memory. */
-PTC_ADMIN_API const char *ptc_admin_version(void);
+PTC_ADMIN_API const char *ptc_admin_version(void); /* the library's, e.g. "0.1.0"; static memory */
 
 /* ---- documents: JSON as docs/control.md describes it -------------------------- */
 
@@ -87,9 +86,10 @@ PTC_ADMIN_API int ptc_admin_job_delete(struct ptc_admin *a, const char *job, str
 /* Ends a switch or an import before its commit. id: the number of an import; 0: the switch or import under way.
  * PTC_ESTATE: nothing is under way, or the commit has begun. */
 PTC_ADMIN_API int ptc_admin_abort(struct ptc_admin *a, const char *job, uint64_t id, struct ptc_error *err);
-/* Declares a node that is down lost: switches of jobs whose ranks do not run no longer wait for the node. undo: they
- * wait again. Root only. PTC_ESTATE: the node is up. */
+/* Declares a node that is down lost: switches no longer wait for it. undo: they do. Root only. PTC_ESTATE: it is up. */
 PTC_ADMIN_API int ptc_admin_node_lost(struct ptc_admin *a, const char *node, bool undo, struct ptc_error *err);
+/* A node that is gone for good is listed no more. Root only. PTC_ESTATE: it is up, or a job is laid out on it. */
+PTC_ADMIN_API int ptc_admin_node_forget(struct ptc_admin *a, const char *node, struct ptc_error *err);
 /* Marks a device bad: ranks that are started do not get it. undo: they may again. Root only. */
 PTC_ADMIN_API int ptc_admin_device_bad(struct ptc_admin *a, const char *node, uint32_t device, bool undo,
 				       struct ptc_error *err);

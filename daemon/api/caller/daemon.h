@@ -13,8 +13,9 @@ struct ptc_read_views;
 struct ptc_pins;
 struct ptc_samples;
 struct ptc_scrubber;
+struct event;
 
-#define PTC_CONTROL_METHODS 39
+#define PTC_CONTROL_METHODS 40
 
 struct ptc_api_method {
 	struct ptc_daemon *d;
@@ -33,7 +34,8 @@ struct ptc_daemon {
 	struct ptc_rpc_client *client;
 	struct ptc_documents docs;
 	struct ptc_workers *workers;
-	uint64_t unwell; /* loop: a bit for each device of the node that is not well */
+	uint64_t unwell;      /* loop: a bit for each device of the node that is not well */
+	struct event *events; /* loop: of ranks here, not written yet (daemon/local_ranks.c) */
 	struct ptc_channels *channels;
 	struct ptc_controllers controllers;
 	struct ptc_read_views *read_views;

@@ -85,6 +85,8 @@ static void list_on_loop(void *arg)
 		const struct ptc_node *n = ptc_cluster_node(l->d->cluster, i);
 		struct ptc_node_listed *to;
 
+		if (!ptc_node_listed(n))
+			continue;
 		if (!PTC_MORE(l->v, l->n)) {
 			l->failed = true;
 			return;

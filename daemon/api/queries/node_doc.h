@@ -54,7 +54,7 @@ struct ptc_node_given {
 struct ptc_node_listed {
 	struct ptc_node_doc doc;
 	bool up, drained, lost;
-	int64_t quarantined_s; /* 0: it is not */
+	int64_t quarantined_s;               /* 0: it is not */
 	char unhealthy[PTC_UNHEALTHY_BYTES]; /* as in doc, with what operators say */
 	struct ptc_node_given *given;        /* by device */
 	size_t ngiven, devices_free;

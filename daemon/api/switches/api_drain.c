@@ -28,7 +28,8 @@ static void list_drained(void *arg)
 	uint32_t node;
 
 	ptc_cluster_find_job(l->d->cluster, l->only, l->uid, &only, NULL);
-	l->known = ptc_cluster_find_node(l->d->cluster, l->node, &node);
+	l->known = ptc_cluster_find_node(l->d->cluster, l->node, &node) &&
+		   ptc_node_listed(ptc_cluster_node(l->d->cluster, node));
 	l->jobs = ptc_calloc(njobs, sizeof *l->jobs);
 	for (size_t i = 0; l->jobs && i < njobs; i++) {
 		const struct ptc_job_view *j = ptc_cluster_job(l->d->cluster, i);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An operator says that a node is lost, or a device is bad, or takes that back. Happy path: a key under
- * /ptc/nodes-lost/ or /ptc/nodes-bad/, which every daemon sees.
+ * /ptc/nodes-lost/ or /ptc/nodes-bad/, which every daemon sees. Or a node is to be forgotten: its keys go.
  *
  * A device that is good again is also given back to jobs that have left it, because their ranks were slow there.
  *
- * Failure modes: a node or device nobody knows (PTC_ENOTFOUND), a lost node that is up (PTC_ESTATE), somebody else than
- * root (PTC_EPERM). */
+ * Failure modes: a node or device nobody knows (PTC_ENOTFOUND); a node that is up, or one to forget that is not lost or
+ * that a job needs (PTC_ESTATE); somebody else than root (PTC_EPERM). */
 #include "daemon/api/switches/switches.h"
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/check.h"
 #include "daemon/cluster/job_events.h"
 #include "formats/names.h"
@@ -18,17 +19,22 @@
 struct known {
 	struct ptc_daemon *d;
 	const char *node;
-	bool yes;
+	bool synced, yes, up, lost;
 	uint32_t devices;
 };
 
 static void look(void *arg)
 {
 	struct known *k = arg;
+	const struct ptc_node *n;
 	uint32_t i;
 
-	k->yes = ptc_cluster_find_node(k->d->cluster, k->node, &i);
-	k->devices = k->yes ? ptc_cluster_node(k->d->cluster, i)->doc.devices : 0;
+	k->synced = ptc_cluster_synced(k->d->cluster);
+	n = ptc_cluster_find_node(k->d->cluster, k->node, &i) ? ptc_cluster_node(k->d->cluster, i) : NULL;
+	k->yes = n && ptc_node_listed(n);
+	k->up = k->yes && n->up;
+	k->lost = k->yes && !n->up && (n->lost || n->declared);
+	k->devices = k->yes ? n->doc.devices : 0;
 }
 
 PTC_API_HANDLER(ptc_api_node_lost)
@@ -57,6 +63,188 @@ PTC_API_HANDLER(ptc_api_node_lost)
 	ack.version = PTC_WIRE_VERSION;
 	return rc ? rc : ptc_pb_call_send(call, &ack.base, err);
 }
+
+/* ---- a node that is gone for good ---- */
+
+#define MARK_MS   2000 /* until this daemon has seen what an operator has just said */
+#define TOLD_JOBS 5    /* by name, of those that need the node */
+
+struct need {
+	char uuid[PTC_UUID_TEXT];
+	bool copies, older; /* as the mirror has these documents */
+};
+
+struct needs {
+	struct ptc_daemon *d;
+	const char *node;
+	struct need *v;
+	size_t n;
+};
+
+static bool has_copies(const struct ptc_copies_doc *d, const char *node)
+{
+	for (size_t i = 0; i < d->nkeepers; i++)
+		if (strcmp(d->keepers[i].node, node) == 0)
+			return true;
+	for (size_t i = 0; i < d->nold; i++)
+		if (strcmp(d->old[i].node, node) == 0)
+			return true;
+	return false;
+}
+
+static bool has_older(const struct ptc_older_doc *d, const char *node)
+{
+	for (size_t i = 0; i < d->n; i++)
+		if (ptc_older_has(&d->v[i], node))
+			return true;
+	return false;
+}
+
+static void list_jobs(void *arg)
+{
+	struct needs *l = arg;
+	size_t n = ptc_cluster_njobs(l->d->cluster);
+
+	l->v = ptc_calloc(n ? n : 1, sizeof *l->v);
+	for (size_t i = 0; l->v && i < n; i++) {
+		const struct ptc_job_view *j = ptc_cluster_job(l->d->cluster, i);
+
+		if (!j->has_meta)
+			continue;
+		l->v[l->n].copies = has_copies(&j->copies, l->node);
+		l->v[l->n].older = has_older(&j->older, l->node);
+		memcpy(l->v[l->n++].uuid, j->uuid, PTC_UUID_TEXT);
+	}
+}
+
+static bool uses(const struct ptc_generation_doc *g, const char *node)
+{
+	for (size_t i = 0; i < g->nnodes; i++)
+		if (strcmp(g->nodes[i], node) == 0)
+			return true;
+	return false;
+}
+
+/* *ret_why: what of the job names the node; NULL: nothing does. */
+static int look_at_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct need *of, const char *node,
+		       struct ptc_target *t, const char **ret_why, struct ptc_error *err)
+{
+	struct ptc_view v = { 0 };
+	int rc = ptc_api_find(d, call, of->uuid, t, err);
+
+	if (rc == 0)
+		rc = ptc_api_view(d, t, true, false, &v, err);
+	if (rc)
+		return rc;
+	*ret_why = uses(&v.from, node) ? "is laid out on it"
+		   : uses(&v.to, node) ? "is being switched to it"
+		   : of->copies        ? "has copies there"
+		   : of->older         ? "keeps older snapshots there"
+				       : NULL;
+	ptc_view_done(&v);
+	return 0;
+}
+
+/* Whether no job needs the node. A job that was deleted meanwhile does not. PTC_ESTATE: the line names those that do.
+ */
+static int check_jobs(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *node, struct ptc_error *err)
+{
+	struct needs l = { .d = d, .node = node };
+	struct ptc_buf told = PTC_BUF_INIT;
+	size_t ntold = 0;
+	int rc = ptc_loop_call(d->loop, list_jobs, &l);
+
+	if (rc == 0 && !l.v)
+		rc = ptc_nomem(err);
+	for (size_t i = 0; rc == 0 && i < l.n; i++) {
+		struct ptc_error why = PTC_ERROR_INIT;
+		const char *needed = NULL;
+		struct ptc_target t;
+
+		rc = look_at_job(d, call, &l.v[i], node, &t, &needed, &why);
+		rc = rc == 0 || rc == PTC_ENOTFOUND ? 0 : ptc_error_set(err, rc, "%s", why.text);
+		if (needed && ++ntold <= TOLD_JOBS)
+			ptc_buf_printf(&told, "%sjob %s %s", ntold > 1 ? ", " : "", t.meta.name, needed);
+	}
+	if (rc == 0 && ntold > TOLD_JOBS)
+		ptc_buf_printf(&told, ", and %zu more", ntold - TOLD_JOBS);
+	if (rc == 0 && ptc_buf_failed(&told))
+		rc = ptc_nomem(err);
+	if (rc == 0 && ntold)
+		rc = ptc_error_set(
+			err, PTC_ESTATE,
+			"node %s cannot be forgotten: %s; `ptcctl drain %s` moves jobs off it, copies move by "
+			"themselves, and older snapshots go as `keep` says",
+			node, told.data, node);
+	ptc_buf_done(&told);
+	ptc_free(l.v);
+	return rc;
+}
+
+static bool can_be_told(void *arg)
+{
+	struct known *k = arg;
+
+	look(arg);
+	return k->synced && (!k->yes || k->up || k->lost);
+}
+
+/* Whether the node is known and lost. What jobs need is read after this, so a node that is up goes no further. */
+static int check_lost(struct known *k, struct ptc_rpc_call *call, struct ptc_error *err)
+{
+	int rc = ptc_api_wait(k->d, call, can_be_told, k, MARK_MS);
+
+	if (rc && rc != PTC_ETIMEOUT)
+		return ptc_error_set(err, rc, "the daemon is stopping");
+	if (!k->synced)
+		return ptc_error_set(
+			err, PTC_ECOORD,
+			"node %s is still reading the coordinator's keys, so it cannot tell what needs node "
+			"%s; ask again",
+			k->d->config.node, k->node);
+	if (!k->yes)
+		return ptc_error_set(err, PTC_ENOTFOUND, "node \"%s\" is not known; see `ptcctl nodes`", k->node);
+	if (k->lost)
+		return 0;
+	if (k->up)
+		return ptc_error_set(err, PTC_ESTATE,
+				     "node %s is up, so it cannot be forgotten: `ptcctl drain %s`, then stop its ptcd "
+				     "first",
+				     k->node, k->node);
+	return ptc_error_set(err, PTC_ESTATE,
+			     "node %s is down, and may come back: wait until `ptcctl nodes` shows it as lost, or say "
+			     "`ptcctl node lost %s` first",
+			     k->node, k->node);
+}
+
+PTC_API_HANDLER(ptc_api_node_forget)
+{
+	struct ptc_daemon *d = arg;
+	Ptc__V1__Ack ack = PTC__V1__ACK__INIT;
+	struct known k = { .d = d };
+	Ptc__V1__NodeForgetRequest *req;
+	int rc = ptc_pb_call_recv(call, &ptc__v1__node_forget_request__descriptor, (ProtobufCMessage **)&req, err);
+
+	if (rc)
+		return rc;
+	k.node = req->node;
+	rc = ptc_name_check_job(req->node, err);
+	if (rc == 0 && ptc_api_uid(call) != 0)
+		rc = ptc_error_set(err, PTC_EPERM, "only root may have a node forgotten");
+	if (rc == 0)
+		rc = ptc_api_listed(d, call, err);
+	if (rc == 0)
+		rc = check_lost(&k, call, err);
+	if (rc == 0)
+		rc = check_jobs(d, call, req->node, err);
+	if (rc == 0)
+		rc = ptc_cluster_forget(d->cluster, req->node, err);
+	ptc_pb_free(&req->base);
+	ack.version = PTC_WIRE_VERSION;
+	return rc ? rc : ptc_pb_call_send(call, &ack.base, err);
+}
+
+/* ---- devices ---- */
 
 struct slow_there {
 	struct ptc_daemon *d;

@@ -54,6 +54,7 @@ PTC_API_HANDLER(ptc_api_job_delete);
 PTC_API_HANDLER(ptc_api_advise);
 /* api_lost.c */
 PTC_API_HANDLER(ptc_api_node_lost);
+PTC_API_HANDLER(ptc_api_node_forget);
 PTC_API_HANDLER(ptc_api_device_bad);
 /* api_profile.c */
 PTC_API_HANDLER(ptc_api_profile);

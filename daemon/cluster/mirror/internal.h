@@ -22,6 +22,7 @@
 #define NODES_PREFIX "/ptc/nodes"
 #define LOST_PREFIX  "/ptc/nodes-lost/"
 #define BAD_PREFIX   "/ptc/nodes-bad/"
+#define KNOWN_PREFIX "/ptc/nodes-known/"
 #define JOBS_PREFIX  "/ptc/jobs/"
 #define WORKER_LEAF  "worker/"
 #define OWN_LANE     "cluster"
@@ -84,6 +85,8 @@ void *ptc_cluster_keeper_main(void *arg);                                  /* th
 void ptc_cluster_own_key_changed(struct ptc_cluster *c, const char *name); /* name: of any node whose key changed */
 
 /* mirror_nodes.c */
+/* Finds a node, or adds an unknown one as down. 0, PTC_ELIMIT or PTC_ENOMEM. */
+int ptc_cluster_intern_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index);
 void ptc_cluster_node_ended(struct ptc_cluster *c, struct ptc_node *n);
 
 /* mirror_devices.c */

@@ -2,13 +2,19 @@
 /* The mirror's nodes: which there are, and which count as lost.
  *
  * Happy path: a node is added when its name is first seen, and stays. When its key goes it is down. If it stays down
- * for too long, or an operator says so, ptc_cluster_tick calls it lost (daemon/cluster/loss).
+ * for too long, or an operator says so, ptc_cluster_tick calls it lost (daemon/cluster/loss). Each node enters itself
+ * into the register, /ptc/nodes-known/. So daemons that start later know nodes that are down, until one is forgotten.
+ * A controller enters the nodes that its job names: after `cluster recover` the register is empty.
  *
- * Failure modes: more nodes than PTC_MAX_NODES (PTC_ELIMIT); no memory; an operator calls a node lost that is up
- * (PTC_ESTATE). */
+ * To forget a node changes only what is listed, and its marks: what it may write is decided by its etcd's identity, by
+ * its lease and by fences. It enters itself again when it takes a lease, which removes its mark "lost" as well.
+ *
+ * Failure modes: more nodes than PTC_MAX_NODES (PTC_ELIMIT); no memory; an operator calls a node lost that is up, or
+ * has it forgotten (PTC_ESTATE). */
 #include "daemon/cluster/mirror/internal.h"
 
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
 
@@ -128,6 +134,77 @@ int ptc_cluster_declare_lost(struct ptc_cluster *c, const char *node, bool lost,
 				   "node %s is up, so it is not lost: `ptcctl drain %s` moves jobs off it; or stop its "
 				   "ptcd first",
 				   node, node);
+	return rc;
+}
+
+/* ---- the register ---- */
+
+bool ptc_node_listed(const struct ptc_node *n)
+{
+	return n->up || n->drained || n->declared || n->marked || !n->forgotten;
+}
+
+static const char entry[] = "{\"version\":1}";
+
+struct naming {
+	char key[128];
+};
+
+/* The node has only run with a version that had no register, or before etcd was replaced. */
+static void name_work(void *arg, struct ptc_etcd *e)
+{
+	const struct naming *n = arg;
+	const struct ptc_etcd_op enter = { .key = n->key, .value = entry, .len = strlen(entry) };
+	struct ptc_error err = PTC_ERROR_INIT;
+	bool ok;
+
+	if (ptc_etcd_txn(e, &(struct ptc_etcd_compare){ n->key, PTC_ETCD_CREATE_REV, 0 }, 1, &enter, 1, "etcd.lost",
+			 &ok, NULL, &err) != 0)
+		ptc_debug("etcd", "%s is not written: %s", n->key, err.text); /* the next switch tries again */
+}
+
+int ptc_cluster_name_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index)
+{
+	int rc = ptc_cluster_intern_node(c, name, ret_index);
+	struct naming *n;
+
+	if (rc)
+		return rc;
+	c->nodes[*ret_index]->forgotten = false;
+	if (c->nodes[*ret_index]->known)
+		return 0;
+	n = ptc_calloc(1, sizeof *n);
+	if (!n)
+		return PTC_ENOMEM;
+	snprintf(n->key, sizeof n->key, KNOWN_PREFIX "%s", name);
+	if (ptc_cluster_run(c, OWN_LANE, name_work, ptc_free, n) != 0)
+		ptc_free(n);
+	return 0;
+}
+
+/* The entry goes last: when others see that, the rest is gone. It is written first, for a node that is not in the
+ * register, so that everybody sees it go. */
+int ptc_cluster_forget(struct ptc_cluster *c, const char *node, struct ptc_error *err)
+{
+	char alive[128], known[128], lost[128], drained[128], bad[128];
+	const struct ptc_etcd_compare down = { alive, PTC_ETCD_CREATE_REV, 0 };
+	const struct ptc_etcd_op enter = { .key = known, .value = entry, .len = strlen(entry) };
+	const struct ptc_etcd_op ops[] = {
+		{ .key = lost }, { .key = drained }, { .key = bad, .prefix = true }, { .key = known }
+	};
+	bool ok = false;
+	int rc;
+
+	snprintf(alive, sizeof alive, NODES_PREFIX "/%s", node);
+	snprintf(known, sizeof known, KNOWN_PREFIX "%s", node);
+	snprintf(lost, sizeof lost, LOST_PREFIX "%s", node);
+	snprintf(drained, sizeof drained, NODES_PREFIX "-drained/%s", node);
+	snprintf(bad, sizeof bad, BAD_PREFIX "%s/", node);
+	rc = ptc_etcd_txn(c->etcd, &down, 1, &enter, 1, "etcd.lost", &ok, NULL, err);
+	if (rc == 0 && ok)
+		rc = ptc_etcd_txn(c->etcd, &down, 1, ops, PTC_ARRAY_LEN(ops), "etcd.lost", &ok, NULL, err);
+	if (rc == 0 && !ok)
+		rc = ptc_error_set(err, PTC_ESTATE, "node %s is up again, so it is not forgotten", node);
 	return rc;
 }
 

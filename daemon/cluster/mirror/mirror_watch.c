@@ -50,10 +50,31 @@ static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 		ptc_quarantine_back(&c->nodes[i]->quarantine, c->opts.node_quarantine_ns, ptc_sys_now_ns());
 	c->nodes[i]->doc = doc;
 	c->nodes[i]->up = c->nodes[i]->seen = true;
-	c->nodes[i]->lost = false;
+	c->nodes[i]->lost = c->nodes[i]->forgotten = false;
 	c->nodes[i]->down_ns = 0;
 	c->nodes[i]->create_revision = kv->create_revision;
 	c->nodes[i]->lease = kv->lease;
+}
+
+static void set_known(struct ptc_node *n, bool known)
+{
+	n->known = n->seen_known = known;
+	n->forgotten = !known && !n->up;
+	if (n->forgotten)
+		n->quarantine = (struct ptc_quarantine){ 0 };
+}
+
+/* Nodes that nobody had forgotten must not take the room of those that are up, which are listed after them. */
+#define REGISTERED_MAX (PTC_MAX_NODES / 2)
+
+static void known_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const char *name)
+{
+	bool put = kind == PTC_WATCH_PUT;
+	uint32_t i;
+
+	if (ptc_cluster_find_node(c, name, &i) ||
+	    (put && c->nnodes < REGISTERED_MAX && ptc_cluster_intern_node(c, name, &i) == 0))
+		set_known(c->nodes[i], put);
 }
 
 static void node_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
@@ -72,6 +93,8 @@ static void node_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const st
 			c->nodes[i]->declared = c->nodes[i]->seen_declared = kind == PTC_WATCH_PUT;
 	} else if (strncmp(kv->key, bad, strlen(bad)) == 0) {
 		ptc_cluster_mark_event(c, kind, kv->key + strlen(bad));
+	} else if (strncmp(kv->key, KNOWN_PREFIX, strlen(KNOWN_PREFIX)) == 0) {
+		known_event(c, kind, kv->key + strlen(KNOWN_PREFIX));
 	} else if (strncmp(kv->key, plain, strlen(plain)) == 0) {
 		if (kind == PTC_WATCH_PUT)
 			node_put(c, kv);
@@ -99,7 +122,8 @@ static void reset(struct ptc_cluster *c, bool jobs)
 		ptc_slow_devices_unseen(&c->jobs[i]->slow);
 	}
 	for (size_t i = 0; !jobs && i < c->nnodes; i++) {
-		c->nodes[i]->seen = c->nodes[i]->seen_drained = c->nodes[i]->seen_declared = false;
+		c->nodes[i]->seen = c->nodes[i]->seen_drained = c->nodes[i]->seen_declared = c->nodes[i]->seen_known =
+			false;
 		c->nodes[i]->seen_marked = 0;
 	}
 	c->seen_devices = c->seen_devices && jobs;
@@ -120,6 +144,8 @@ static void synced(struct ptc_cluster *c, bool jobs)
 		n->drained = n->drained && n->seen_drained;
 		n->declared = n->declared && n->seen_declared;
 		n->marked &= n->seen_marked;
+		if (n->known && !n->seen_known)
+			set_known(n, false);
 		if (!n->up)
 			ptc_cluster_own_key_changed(c, n->doc.name);
 	}

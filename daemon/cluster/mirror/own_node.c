@@ -93,13 +93,17 @@ static char *own_doc(struct ptc_cluster *c)
 
 int ptc_cluster_take_lease(struct ptc_cluster *c, struct ptc_error *err)
 {
-	char key[128], lost[128], *json;
-	struct ptc_etcd_op ops[2] = { { .key = key }, { .key = lost } }; /* we are back */
+	static const char value[] = "{\"version\":1}";
+	char key[128], lost[128], known[128], *json;
+	struct ptc_etcd_op ops[3] = { { .key = key },
+				      { .key = lost }, /* we are back */
+				      { .key = known, .value = value, .len = strlen(value) } };
 	bool ok = false;
 	int rc;
 
 	node_key(c, key, sizeof key);
 	snprintf(lost, sizeof lost, LOST_PREFIX "%s", c->opts.node.name);
+	snprintf(known, sizeof known, KNOWN_PREFIX "%s", c->opts.node.name);
 	c->lease = ptc_etcd_lease_free(c->lease, false);
 	rc = ptc_cluster_check(c, err); /* etcd may have lost its data while we ran */
 	if (rc == 0)
@@ -115,7 +119,7 @@ int ptc_cluster_take_lease(struct ptc_cluster *c, struct ptc_error *err)
 	ops[0].value = json;
 	ops[0].len = strlen(json);
 	ops[0].lease = ptc_etcd_lease_id(c->lease);
-	rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ key, PTC_ETCD_CREATE_REV, 0 }, 1, ops, 2, "etcd.node",
+	rc = ptc_etcd_txn(c->etcd, &(struct ptc_etcd_compare){ key, PTC_ETCD_CREATE_REV, 0 }, 1, ops, 3, "etcd.node",
 			  &ok, NULL, err);
 	ptc_free(json);
 	if (rc == 0 && !ok)
