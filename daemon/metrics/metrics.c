@@ -554,8 +554,8 @@ static const struct metric metrics[] = {
 	  w_local_rate },
 	{ "ptc_switches_total", "counter", "kind, outcome",
 	  "Switches that began and ended while this daemon controlled the job.", w_switches },
-	{ "ptc_switch_phase_seconds", "histogram", "phase", "Time that each of these switches spent in each phase.",
-	  w_phases },
+	{ "ptc_switch_phase_seconds", "histogram", "phase",
+	  "Time that each of the switches in ptc_switches_total spent in each phase.", w_phases },
 	{ "ptc_switch_lost_seconds", "histogram", "part",
 	  "Training time that each committed switch of running ranks cost, without the first step: the pause, and the "
 	  "delay of the old ranks while new ranks built ahead.",
