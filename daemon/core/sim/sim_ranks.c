@@ -74,13 +74,13 @@ int sim_op_start(struct sim *s, uint32_t i)
 {
 	struct node *n = &s->nodes[i];
 	const struct sw *w = &n->req.sw;
+	bool there = proc_find(n, w->to_gen, w->to_incarnation);
+	if (!there && were_built(s, n))
+		return PTC_ESTATE; /* before it notes that they begin: so does the agent */
 	n->began_gen = w->to_gen;
 	n->began_incarnation = w->to_incarnation;
-	if (proc_find(n, w->to_gen, w->to_incarnation))
-		return 0;
-	if (were_built(s, n))
-		return PTC_ESTATE;
-	proc_add(s, n, w->to_gen, w->to_incarnation);
+	if (!there)
+		proc_add(s, n, w->to_gen, w->to_incarnation);
 	return 0;
 }
 

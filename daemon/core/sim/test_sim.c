@@ -203,57 +203,58 @@ static void test_replay(void **state)
 	}
 }
 
+static const char *const bug_names[SIM_BUG_COUNT] = {
+	[SIM_BUG_NO_COVER] = "no cover",
+	[SIM_BUG_FORGET_LEFT_OUT] = "forget left out",
+	[SIM_BUG_PLACE_ALL] = "place all",
+	[SIM_BUG_PULL_LEFT_OUT] = "pull left out",
+	[SIM_BUG_SEAL_NOTHING] = "seal nothing",
+	[SIM_BUG_DROP_RETURNED] = "drop returned",
+	[SIM_BUG_COMMIT_LOST] = "commit lost",
+	[SIM_BUG_COMMIT_RETURNED] = "commit returned",
+	[SIM_BUG_DROP_FILLED] = "drop filled",
+	[SIM_BUG_COUNT_RETURNED] = "count returned",
+	[SIM_BUG_SKIP_RETURNED] = "skip returned",
+	[SIM_BUG_NOT_GIVEN_UP] = "not given up",
+	[SIM_BUG_REVIVED] = "revived",
+	[SIM_BUG_START_EMPTY] = "start empty",
+	[SIM_BUG_OLD_RANKS] = "old ranks",
+	[SIM_BUG_CAPTURE_ANEW] = "capture anew",
+	[SIM_BUG_HELD_ANEW] = "held anew",
+	[SIM_BUG_NO_HALT] = "no halt",
+	[SIM_BUG_NOT_ASKED] = "not asked",
+	[SIM_BUG_LOST_TRAINS] = "lost trains",
+	[SIM_BUG_FORGET_FENCE] = "forget fence",
+	[SIM_BUG_HELD_RUNS] = "held runs",
+	[SIM_BUG_HELD_STEP] = "held step",
+	[SIM_BUG_HELD_ALONE] = "held alone",
+	[SIM_BUG_HELD_PLACE] = "held place",
+	[SIM_BUG_OLDER_FORGOTTEN] = "older forgotten",
+	[SIM_BUG_OLDER_LATE] = "older late",
+	[SIM_BUG_OLDER_RECORD] = "older record",
+	[SIM_BUG_NO_AGREE] = "no agree",
+	[SIM_BUG_ONE_ROUND] = "one round",
+	[SIM_BUG_EARLY_STOP] = "early stop",
+	[SIM_BUG_OLD_CAPTURE] = "old capture",
+	[SIM_BUG_EARLY_BUILD] = "early build",
+	[SIM_BUG_NO_NEW_INCARNATION] = "no new_incarnation",
+	[SIM_BUG_FINISH_ANY_INCARNATION] = "any incarnation",
+	[SIM_BUG_START_LOST] = "start lost",
+	[SIM_BUG_START_BUILT] = "start built",
+	[SIM_BUG_EARLY_COMMIT] = "early commit",
+	[SIM_BUG_GUESS_UNKNOWN] = "guess unknown",
+	[SIM_BUG_SKIP_FINISH] = "skip finish",
+	[SIM_BUG_OLD_LIFE] = "old life",
+	[SIM_BUG_NO_FENCE] = "no fence",
+	[SIM_BUG_NO_SEQ] = "no seq",
+	[SIM_BUG_NO_COMPARE] = "no compare",
+	[SIM_BUG_NO_TOUCH] = "no touch",
+	[SIM_BUG_UNSYNCED_SEAL] = "unsynced seal",
+};
+
 /* The checker can fail: each seeded bug is found within so many seeds. */
 static void test_finds_bugs(void **state)
 {
-	static const char *const names[SIM_BUG_COUNT] = {
-		[SIM_BUG_NO_COVER] = "no cover",
-		[SIM_BUG_FORGET_LEFT_OUT] = "forget left out",
-		[SIM_BUG_PLACE_ALL] = "place all",
-		[SIM_BUG_PULL_LEFT_OUT] = "pull left out",
-		[SIM_BUG_SEAL_NOTHING] = "seal nothing",
-		[SIM_BUG_DROP_RETURNED] = "drop returned",
-		[SIM_BUG_COMMIT_LOST] = "commit lost",
-		[SIM_BUG_COMMIT_RETURNED] = "commit returned",
-		[SIM_BUG_DROP_FILLED] = "drop filled",
-		[SIM_BUG_COUNT_RETURNED] = "count returned",
-		[SIM_BUG_SKIP_RETURNED] = "skip returned",
-		[SIM_BUG_NOT_GIVEN_UP] = "not given up",
-		[SIM_BUG_REVIVED] = "revived",
-		[SIM_BUG_START_EMPTY] = "start empty",
-		[SIM_BUG_OLD_RANKS] = "old ranks",
-		[SIM_BUG_CAPTURE_ANEW] = "capture anew",
-		[SIM_BUG_HELD_ANEW] = "held anew",
-		[SIM_BUG_NO_HALT] = "no halt",
-		[SIM_BUG_NOT_ASKED] = "not asked",
-		[SIM_BUG_LOST_TRAINS] = "lost trains",
-		[SIM_BUG_FORGET_FENCE] = "forget fence",
-		[SIM_BUG_HELD_RUNS] = "held runs",
-		[SIM_BUG_HELD_STEP] = "held step",
-		[SIM_BUG_HELD_ALONE] = "held alone",
-		[SIM_BUG_HELD_PLACE] = "held place",
-		[SIM_BUG_OLDER_FORGOTTEN] = "older forgotten",
-		[SIM_BUG_OLDER_LATE] = "older late",
-		[SIM_BUG_OLDER_RECORD] = "older record",
-		[SIM_BUG_NO_AGREE] = "no agree",
-		[SIM_BUG_ONE_ROUND] = "one round",
-		[SIM_BUG_EARLY_STOP] = "early stop",
-		[SIM_BUG_OLD_CAPTURE] = "old capture",
-		[SIM_BUG_EARLY_BUILD] = "early build",
-		[SIM_BUG_NO_NEW_INCARNATION] = "no new_incarnation",
-		[SIM_BUG_FINISH_ANY_INCARNATION] = "any incarnation",
-		[SIM_BUG_START_LOST] = "start lost",
-		[SIM_BUG_START_BUILT] = "start built",
-		[SIM_BUG_EARLY_COMMIT] = "early commit",
-		[SIM_BUG_GUESS_UNKNOWN] = "guess unknown",
-		[SIM_BUG_SKIP_FINISH] = "skip finish",
-		[SIM_BUG_OLD_LIFE] = "old life",
-		[SIM_BUG_NO_FENCE] = "no fence",
-		[SIM_BUG_NO_SEQ] = "no seq",
-		[SIM_BUG_NO_COMPARE] = "no compare",
-		[SIM_BUG_NO_TOUCH] = "no touch",
-		[SIM_BUG_UNSYNCED_SEAL] = "unsynced seal",
-	};
 	int missed = 0;
 	for (int bug = SIM_BUG_NONE + 1; bug < SIM_BUG_COUNT; bug++) {
 		struct sim_result r = { .ok = true };
@@ -269,8 +270,8 @@ static void test_finds_bugs(void **state)
 			if (!r.ok)
 				break;
 		}
-		printf("%-14s %s (seed %llu): %s\n", names[bug], r.ok ? "MISSED" : "found", (unsigned long long)seed,
-		       r.why);
+		printf("%-14s %s (seed %llu): %s\n", bug_names[bug], r.ok ? "MISSED" : "found",
+		       (unsigned long long)seed, r.why);
 		missed += r.ok;
 	}
 	assert_int_equal(missed, 0);
