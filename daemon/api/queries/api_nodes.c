@@ -116,9 +116,12 @@ static void ask_stat(const struct node_list *l, struct ptc_node_listed *n)
 	n->answered = ptc_node_stat_decode(((Ptc__V1__Document *)reply)->json, &n->stat, NULL) == 0;
 	ptc_pb_free(reply);
 	for (size_t i = 0; i < n->stat.ndevices; i++)
-		for (size_t k = 0; k < n->stat.devices[i].nranks; k++)
-			if (!may_name(l, n->stat.devices[i].ranks[k].uid))
-				n->stat.devices[i].ranks[k].job[0] = '\0';
+		for (size_t k = 0; k < n->stat.devices[i].nranks; k++) {
+			struct ptc_node_process *p = &n->stat.devices[i].ranks[k];
+
+			if (!may_name(l, p->has_uid ? p->uid : -1))
+				p->job[0] = '\0';
+		}
 }
 
 static json_t *list_json(struct node_list *l)

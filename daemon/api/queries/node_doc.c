@@ -12,7 +12,7 @@
 
 static const struct ptc_member process_rows[] = {
 	PTC_ROW(struct ptc_node_process, "job", job, TEXT, PTC_IF_TEXT(struct ptc_node_process, job)),
-	PTC_ROW(struct ptc_node_process, "uid", uid, I64),
+	PTC_ROW(struct ptc_node_process, "uid", uid, I64, PTC_IF(struct ptc_node_process, has_uid)),
 	PTC_ROW(struct ptc_node_process, "rank", rank, U32),
 	PTC_ROW(struct ptc_node_process, "pid", pid, I64),
 };
@@ -37,11 +37,16 @@ static const struct ptc_members device_members = PTC_MEMBERS(device_rows, struct
 #define BYTES(part, key, member) PTC_ROW(struct ptc_node_stat, key, part.member, U64)
 
 static const struct ptc_member store_rows[] = {
-	BYTES(store, "ceiling_bytes", ceiling),   BYTES(store, "used_bytes", used),
-	BYTES(store, "file_bytes", file),         BYTES(store, "chunks_used", chunks_used),
-	BYTES(store, "chunks_free", chunks_free), BYTES(store, "copied_bytes", copied),
-	BYTES(store, "lost_jobs", lost_jobs),     BYTES(store, "outside_bytes", outside),
-	BYTES(store, "pinned_bytes", pinned),
+	BYTES(store, "ceiling_bytes", ceiling),
+	BYTES(store, "used_bytes", used),
+	BYTES(store, "file_bytes", file),
+	BYTES(store, "chunks_used", chunks_used),
+	BYTES(store, "chunks_free", chunks_free),
+	BYTES(store, "copied_bytes", copied),
+	BYTES(store, "lost_jobs", lost_jobs),
+	BYTES(store, "outside_bytes", outside),
+	PTC_ROW(struct ptc_node_stat, "pinned_bytes", store.pinned, U64,
+		PTC_IF(struct ptc_node_stat, store.has_pinned)),
 };
 static const struct ptc_member staging_rows[] = {
 	BYTES(staging, "ceiling_bytes", ceiling),
@@ -88,6 +93,20 @@ static void stat_done(struct ptc_node_stat *s)
 	memset(s, 0, sizeof *s);
 }
 
+/* Members that answers of older versions lack. */
+static void note_newer(const json_t *root, struct ptc_node_stat *s)
+{
+	const json_t *list = json_object_get(root, "device_list");
+
+	s->store.has_pinned = json_object_get(json_object_get(root, "store"), "pinned_bytes") != NULL;
+	for (size_t i = 0; i < s->ndevices; i++) {
+		const json_t *ranks = json_object_get(json_array_get(list, i), "ranks");
+
+		for (size_t k = 0; k < s->devices[i].nranks; k++)
+			s->devices[i].ranks[k].has_uid = json_object_get(json_array_get(ranks, k), "uid") != NULL;
+	}
+}
+
 int ptc_node_stat_decode(const char *json, struct ptc_node_stat *ret, struct ptc_error *err)
 {
 	json_t *root = NULL;
@@ -98,6 +117,8 @@ int ptc_node_stat_decode(const char *json, struct ptc_node_stat *ret, struct ptc
 		rc = ptc_members_from_json("stat", &stat_members, root, ret, err);
 	if (rc == 0)
 		rc = ptc_members_from_json("stat", &list_members, root, ret, err);
+	if (rc == 0)
+		note_newer(root, ret);
 	json_decref(root);
 	if (rc)
 		stat_done(ret);

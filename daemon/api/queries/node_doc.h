@@ -11,6 +11,7 @@
 /* A process on a device. */
 struct ptc_node_process {
 	char job[PTC_NAME_MAX + 1]; /* "": the caller may not know it */
+	bool has_uid;               /* false: the node's version is older, and does not say whose process it is */
 	int64_t uid, pid;
 	uint32_t rank;
 };
@@ -29,6 +30,7 @@ struct ptc_node_stat {
 	uint32_t version;
 	struct {
 		uint64_t ceiling, used, file, chunks_used, chunks_free, copied, lost_jobs, outside, pinned;
+		bool has_pinned; /* false: the node's version is older, and does not say pinned */
 	} store;
 	struct {
 		uint64_t ceiling, peak;

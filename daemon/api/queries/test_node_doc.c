@@ -14,8 +14,10 @@
 
 #define SUMS                                                                                                           \
 	"\"store\":{\"ceiling_bytes\":1,\"used_bytes\":2,\"file_bytes\":3,\"chunks_used\":4,\"chunks_free\":5,"        \
-	"\"copied_bytes\":6,\"lost_jobs\":7,\"outside_bytes\":8,\"pinned_bytes\":9},\"staging\":{\"ceiling_bytes\":"   \
-	"10,\"peak_bytes\":11},\"memory\":{\"ceiling_bytes\":12,\"chunks_bytes\":13,\"staging_bytes\":14,"             \
+	"\"copied_bytes\":6,\"lost_jobs\":7,\"outside_bytes\":8,\"pinned_bytes\":9}," SUMS_BESIDE
+#define SUMS_BESIDE                                                                                                    \
+	"\"staging\":{\"ceiling_bytes\":10,\"peak_bytes\":11},\"memory\":{\"ceiling_bytes\":12,\"chunks_bytes\":13,"   \
+	"\"staging_bytes\":14,"                                                                                        \
 	"\"work_bytes\":15,\"transport_bytes\":16,\"etcd_bytes\":17,\"tables_bytes\":18},\"heap\":{\"used_bytes\":19," \
 	"\"peak_bytes\":20}"
 #define GPU                                                                                                            \
@@ -67,6 +69,27 @@ static void a_node_that_answers(void **state)
 	ptc_node_listed_done(&n);
 }
 
+/* The first version that the documents are compatible with said neither how much is pinned, nor whose a process is. */
+static void a_node_of_an_older_version(void **state)
+{
+	static const char stat[] = "{\"version\":1,\"store\":{\"ceiling_bytes\":1,\"used_bytes\":2,\"file_bytes\":3,"
+				   "\"chunks_used\":4,\"chunks_free\":5,\"copied_bytes\":6,\"lost_jobs\":7,"
+				   "\"outside_bytes\":8}," SUMS_BESIDE ",\"device_list\":[" VIRTUAL
+				   "{\"job\":\"gpt\",\"rank\":5,\"pid\":77}]";
+	struct ptc_node_listed n = { .doc = DOC, .up = true, .answered = true };
+	struct ptc_buf text = PTC_BUF_INIT;
+
+	(void)state;
+	ptc_buf_printf(&text, "%s}]}", stat);
+	assert_int_equal(0, ptc_node_stat_decode(text.data, &n.stat, NULL));
+	ptc_buf_done(&text);
+	assert_false(n.stat.devices[0].ranks[0].has_uid);
+	ptc_buf_printf(&text, "\"lost\":false,\"given\":[],\"devices_free\":0,%s,\"jobs\":[]}]}", stat + 1);
+	assert_text(&n, "up", "false", text.data);
+	ptc_buf_done(&text);
+	ptc_node_listed_done(&n);
+}
+
 static void nodes_that_do_not_answer(void **state)
 {
 	(void)state;
@@ -96,6 +119,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_node_that_answers),
+		cmocka_unit_test(a_node_of_an_older_version),
 		cmocka_unit_test(nodes_that_do_not_answer),
 		cmocka_unit_test(answers_that_are_none),
 	};

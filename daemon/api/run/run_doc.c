@@ -21,9 +21,11 @@ static void put_memory(json_t *row, const struct ptc_rank_memory *m)
 {
 	json_t *to;
 
-	if (!m->copied_by || !m->marks)
+	if (!m->copied_by)
 		return;
-	to = json_pack("{s:s, s:s}", "copied_by", m->copied_by, "marks", m->marks);
+	to = json_pack("{s:s}", "copied_by", m->copied_by);
+	if (m->marks)
+		json_object_set_new(to, "marks", json_string(m->marks));
 	if (m->has_step) {
 		json_object_set_new(to, "device_step", json_integer((json_int_t)m->step));
 		json_object_set_new(to, "device_whole", json_boolean(m->whole));

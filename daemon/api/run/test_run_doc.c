@@ -20,10 +20,12 @@
 	"\"device_whole\": false, \"why\": \"no \\\"ptc-gpu\\\"\", \"copy\": \"lean\", \"copy_why\": \"w\"}, "         \
 	"\"reports\": {\"loss\": 2, \"lr\": 0.10000000000000001, \"big\": 1e+17, \"m\\u00f6b\": null}, "               \
 	"\"cgroup\": \"/c\", \"log\": \"/l\", \"world\": 4, \"since_ms\": 1234}"
+/* Of a version that said nothing of marks. */
 #define BEGINS                                                                                                         \
 	"{\"rank\": 1, \"generation\": 7, \"incarnation\": 9, \"state\": \"building\", \"pid\": 0, \"step\": null, "   \
-	"\"step_seconds\": null, \"start_step\": 30, \"stalled_s\": 7, \"on_device\": null, \"reports\": {\"loss\": "  \
-	"3, \"own\": 1.5}, \"cgroup\": \"\", \"log\": null}"
+	"\"step_seconds\": null, \"start_step\": 30, \"stalled_s\": 7, \"on_device\": null, "                          \
+	"\"device_memory\": {\"copied_by\": \"rank\", \"why\": \"w\"}, \"reports\": {\"loss\": 3, \"own\": 1.5}, "     \
+	"\"cgroup\": \"\", \"log\": null}"
 #define BEFORE                                                                                                         \
 	"{\"rank\": 2, \"generation\": 6, \"incarnation\": 8, \"state\": \"exited\", \"on_device\": null, "            \
 	"\"world\": 4, \"since_ms\": 1}"
@@ -40,7 +42,8 @@
 	"\"device_health\":\"ecc\"}"
 #define SAID_BEGINS                                                                                                    \
 	"{\"rank\":1,\"generation\":7,\"incarnation\":9,\"state\":\"building\",\"pid\":0,\"step\":null,"               \
-	"\"stalled_s\":7,\"on_device\":null,\"reports\":{\"loss\":3,\"own\":1.5},\"cgroup\":\"\",\"log\":null,"        \
+	"\"stalled_s\":7,\"on_device\":null,\"device_memory\":{\"copied_by\":\"rank\",\"why\":\"w\"},\"reports\":{"    \
+	"\"loss\":3,\"own\":1.5},\"cgroup\":\"\",\"log\":null,"                                                        \
 	"\"node\":\"a\",\"device\":0}"
 #define SAID_BEFORE "{\"state\":\"exited\",\"rank\":2,\"node\":\"a\",\"device\":1}"
 #define SAID_HAS_ENDED                                                                                                 \

@@ -28,7 +28,7 @@ struct ptc_rank_memory {
 struct ptc_rank_row {
 	uint64_t rank, generation, incarnation;
 	uint64_t world, since_ms; /* when its process became that rank, and of how many */
-	char state[12];           /* "running", ... */
+	char state[32];           /* "running", ... */
 	bool slot;                /* of a slot: the row has a pid, which may be 0 */
 	int64_t pid;
 	bool lives; /* it has a process, as far as the row says */
