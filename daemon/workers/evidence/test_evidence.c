@@ -255,9 +255,10 @@ static void *read_often(void *arg)
 	return NULL;
 }
 
-/* Who has to wait for its turn gets it. */
+/* Who has to wait for its turn is woken, and gets it: nobody sleeps until the time of its wait is over. */
 static void test_read_in_turn(void **state)
 {
+	const int64_t end = soon();
 	struct reader readers[4] = { 0 };
 
 	(void)state;
@@ -270,6 +271,7 @@ static void test_read_in_turn(void **state)
 		assert_int_equal(pthread_join(readers[i].thread, NULL), 0);
 		assert_int_equal(readers[i].failed, 0);
 	}
+	assert_true(ptc_sys_now_ns() < end);
 }
 
 static void test_read_as(void **state)
