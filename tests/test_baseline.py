@@ -51,7 +51,8 @@ class Baseline(Replaced):
         for build in (self.old, self.new):
             for name in one.values():
                 with self.by(c, build), self.subTest(ptcctl=build, node=name):
-                    self.assertEqual(4, len(c.json("nodes", node=name)["nodes"]))
+                    wait_for(lambda: [{"store", "memory", "device_list"} <= set(n) for n in c.json("nodes", node=name)["nodes"]] == [True] * 4, # noqa: B023
+                             60 * PATIENCE, "figures of all four nodes", 0.2)
                     self.assertEqual("live", job.status(node=name)["run"]["state"])
                     self.assertIn("committed", c.ptcctl("events", state.name, node=name).stdout)
                     self.assertEqual(state.status(node=name)["snapshot"], c.json("snapshots", state.name, node=name)["snapshots"][0]["snapshot"])
