@@ -29,11 +29,11 @@ struct ptc_cluster;
 
 struct ptc_node {
 	struct ptc_node_doc doc;
-	bool up, drained;      /* up: its key exists */
-	bool known, forgotten; /* known: in the register; forgotten: it was taken out while it was down */
-	bool declared;         /* an operator declared it lost; counts while it is down */
-	bool lost;             /* it is down, and switches of state go on without it (daemon/cluster/loss) */
-	int64_t down_ns;       /* since when this daemon has seen it down; 0: it is up */
+	bool up, drained;              /* up: its key exists */
+	bool known, forgotten, naming; /* in the register; taken out of it while it was down; being put into it */
+	bool declared;                 /* an operator declared it lost; counts while it is down */
+	bool lost;                     /* it is down, and switches of state go on without it (daemon/cluster/loss) */
+	int64_t down_ns;               /* since when this daemon has seen it down; 0: it is up */
 	struct ptc_quarantine quarantine;
 	uint64_t marked, seen_marked;                       /* its devices that an operator calls bad, as bits */
 	bool seen, seen_drained, seen_declared, seen_known; /* in the listing under way */

@@ -134,6 +134,9 @@ static int look_at_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const st
 
 	if (rc == 0)
 		rc = ptc_api_view(d, t, true, false, &v, err);
+	if (rc == PTC_ENOTFOUND && ptc_api_find(d, call, of->uuid, t, err) == 0) /* a document of it is missing */
+		return ptc_error_set(err, PTC_ESTATE, "job %s cannot be read, so it may need node %s", t->meta.name,
+				     node);
 	if (rc)
 		return rc;
 	*ret_why = uses(&v.from, node) ? "is laid out on it"

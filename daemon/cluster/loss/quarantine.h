@@ -20,9 +20,10 @@ struct ptc_quarantine {   /* all zeros: the node was never lost */
 	int64_t lost_ns;  /* the last of them */
 	int64_t until_ns; /* 0: it has not been quarantined */
 };
-/* The node counts as lost from now on. */
-void ptc_quarantine_lost(struct ptc_quarantine *q, int64_t now_ns);
-/* It is back. first_ns 0: no node is quarantined. */
-void ptc_quarantine_back(struct ptc_quarantine *q, int64_t first_ns, int64_t now_ns);
+/* The node counts as lost, and is down since down_ns. A loss counts once, also if this is called again for it: while
+ * etcd does not answer, a node that is down is not called lost, and afterwards it is again. */
+void ptc_quarantine_lost(struct ptc_quarantine *q, int64_t down_ns, int64_t now_ns);
+/* It is back, and was down since down_ns: it is quarantined if that has counted as a loss. first_ns 0: no node is. */
+void ptc_quarantine_back(struct ptc_quarantine *q, int64_t down_ns, int64_t first_ns, int64_t now_ns);
 /* For how long it is still quarantined; 0: it is not. */
 int64_t ptc_quarantine_left(const struct ptc_quarantine *q, int64_t now_ns);

@@ -14,8 +14,8 @@
 /* Lost at `lost`, back at `back`: seconds of quarantine. */
 static int64_t after(struct ptc_quarantine *q, int64_t first, int64_t lost, int64_t back)
 {
-	ptc_quarantine_lost(q, lost * S);
-	ptc_quarantine_back(q, first * S, back * S);
+	ptc_quarantine_lost(q, lost * S - 1, lost * S);
+	ptc_quarantine_back(q, lost * S - 1, first * S, back * S);
 	return ptc_quarantine_left(q, back * S) / S;
 }
 
@@ -37,16 +37,31 @@ static void grows_with_each_loss(void **state)
 	}
 }
 
-/* A node whose key is written anew is told as back again: that makes nothing longer. */
-static void is_back_once(void **state)
+/* While etcd does not answer nobody is called lost; afterwards the same node is, again. That is one loss. */
+static void counts_once(void **state)
 {
 	struct ptc_quarantine q = { 0 };
 
 	(void)state;
-	ptc_quarantine_back(&q, 60 * S, 5 * S);
+	for (int64_t t = 20; t < 60; t++)
+		ptc_quarantine_lost(&q, 10 * S, t * S);
+	ptc_quarantine_back(&q, 10 * S, 60 * S, 60 * S);
+	assert_int_equal(ptc_quarantine_left(&q, 60 * S), 0);
+	assert_int_equal(after(&q, 60, 70, 80), 60);
+}
+
+/* A node that was away for a moment, or that an operator called lost, has no loss to be quarantined for. */
+static void is_back_from_no_loss(void **state)
+{
+	struct ptc_quarantine q = { 0 };
+
+	(void)state;
+	ptc_quarantine_back(&q, 4 * S, 60 * S, 5 * S);
 	assert_int_equal(ptc_quarantine_left(&q, 5 * S), 0);
 	(void)after(&q, 60, 10, 20);
 	assert_int_equal(after(&q, 60, 30, 40), 60);
+	ptc_quarantine_back(&q, 200 * S, 60 * S, 210 * S);
+	assert_int_equal(ptc_quarantine_left(&q, 210 * S), 0);
 }
 
 static void forgets(void **state)
@@ -74,9 +89,8 @@ static void can_be_off_or_long(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(grows_with_each_loss),
-		cmocka_unit_test(is_back_once),
-		cmocka_unit_test(forgets),
+		cmocka_unit_test(grows_with_each_loss), cmocka_unit_test(counts_once),
+		cmocka_unit_test(is_back_from_no_loss), cmocka_unit_test(forgets),
 		cmocka_unit_test(can_be_off_or_long),
 	};
 

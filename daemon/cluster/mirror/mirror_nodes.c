@@ -102,8 +102,8 @@ void ptc_cluster_tick(struct ptc_cluster *c)
 				 !lost         ? "counts as lost no longer"
 				 : n->declared ? "is lost: an operator says so"
 					       : "is lost: it has had no lease for too long");
-		if (lost && !n->lost && !n->declared)
-			ptc_quarantine_lost(&n->quarantine, now);
+		if (lost && !n->declared && n->create_revision) /* else this daemon has never seen it up */
+			ptc_quarantine_lost(&n->quarantine, n->down_ns, now);
 		changed = changed || lost != n->lost;
 		n->lost = lost;
 	}
@@ -147,20 +147,31 @@ bool ptc_node_listed(const struct ptc_node *n)
 static const char entry[] = "{\"version\":1}";
 
 struct naming {
+	struct ptc_node *node;
 	char key[128];
+	int rc;
 };
 
 /* The node has only run with a version that had no register, or before etcd was replaced. */
 static void name_work(void *arg, struct ptc_etcd *e)
 {
-	const struct naming *n = arg;
+	struct naming *n = arg;
 	const struct ptc_etcd_op enter = { .key = n->key, .value = entry, .len = strlen(entry) };
 	struct ptc_error err = PTC_ERROR_INIT;
 	bool ok;
 
-	if (ptc_etcd_txn(e, &(struct ptc_etcd_compare){ n->key, PTC_ETCD_CREATE_REV, 0 }, 1, &enter, 1, "etcd.lost",
-			 &ok, NULL, &err) != 0)
+	n->rc = ptc_etcd_txn(e, &(struct ptc_etcd_compare){ n->key, PTC_ETCD_CREATE_REV, 0 }, 1, &enter, 1, "etcd.lost",
+			     &ok, NULL, &err);
+	if (n->rc)
 		ptc_debug("etcd", "%s is not written: %s", n->key, err.text); /* the next switch tries again */
+}
+
+static void named(void *arg)
+{
+	struct naming *n = arg;
+
+	n->node->naming = n->rc == 0;
+	ptc_free(n);
 }
 
 int ptc_cluster_name_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index)
@@ -171,13 +182,15 @@ int ptc_cluster_name_node(struct ptc_cluster *c, const char *name, uint32_t *ret
 	if (rc)
 		return rc;
 	c->nodes[*ret_index]->forgotten = false;
-	if (c->nodes[*ret_index]->known)
+	if (c->nodes[*ret_index]->known || c->nodes[*ret_index]->naming)
 		return 0;
 	n = ptc_calloc(1, sizeof *n);
 	if (!n)
 		return PTC_ENOMEM;
+	n->node = c->nodes[*ret_index];
 	snprintf(n->key, sizeof n->key, KNOWN_PREFIX "%s", name);
-	if (ptc_cluster_run(c, OWN_LANE, name_work, ptc_free, n) != 0)
+	n->node->naming = ptc_cluster_run(c, OWN_LANE, name_work, named, n) == 0;
+	if (!n->node->naming)
 		ptc_free(n);
 	return 0;
 }

@@ -46,8 +46,9 @@ static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 		ptc_warn("etcd", "%s", err.text);
 	if (c->nodes[i]->create_revision != kv->create_revision)
 		c->opts.on_node_up(c->opts.arg, doc.name);
-	if (c->nodes[i]->lost)
-		ptc_quarantine_back(&c->nodes[i]->quarantine, c->opts.node_quarantine_ns, ptc_sys_now_ns());
+	if (!c->nodes[i]->up)
+		ptc_quarantine_back(&c->nodes[i]->quarantine, c->nodes[i]->down_ns, c->opts.node_quarantine_ns,
+				    ptc_sys_now_ns());
 	c->nodes[i]->doc = doc;
 	c->nodes[i]->up = c->nodes[i]->seen = true;
 	c->nodes[i]->lost = c->nodes[i]->forgotten = false;
@@ -59,6 +60,7 @@ static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 static void set_known(struct ptc_node *n, bool known)
 {
 	n->known = n->seen_known = known;
+	n->naming = false;
 	n->forgotten = !known && !n->up;
 	if (n->forgotten)
 		n->quarantine = (struct ptc_quarantine){ 0 };

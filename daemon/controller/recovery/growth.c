@@ -42,16 +42,29 @@ static void key_of(const struct ptc_controller *ctl, char key[KEY_MAX])
 
 /* ---- what is there ----------------------------------------------------------------- */
 
-/* Of those that are well. A node that is quarantined offers none, unless the job has ranks there. */
+static uint32_t ranks_of(const struct ptc_controller *ctl, const char *node)
+{
+	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+	uint32_t n = 0;
+
+	for (uint32_t r = 0; r < g->world; r++)
+		n += strcmp(g->nodes[g->rank_node[r]], node) == 0;
+	return n;
+}
+
+static bool is_quarantined(const struct ptc_node *n)
+{
+	return ptc_quarantine_left(&n->quarantine, ptc_sys_now_ns()) > 0;
+}
+
+/* Of those that are well. A node that is quarantined offers no more than the job has there. */
 static uint32_t devices_of(const struct ptc_controller *ctl, const struct ptc_node *n)
 {
 	uint32_t devices = 0;
 
-	if (ptc_quarantine_left(&n->quarantine, ptc_sys_now_ns()) && !ptc_controller_ranks_on(ctl, n->doc.name))
-		return 0;
 	for (uint32_t k = 0; n->up && !n->drained && k < n->doc.devices; k++)
 		devices += ptc_node_device_well(n, k, NULL);
-	return devices;
+	return is_quarantined(n) ? PTC_MIN(devices, ranks_of(ctl, n->doc.name)) : devices;
 }
 
 /* Those of a node that the job has, or may have: nobody else has them, and it has not left them as slow. */
@@ -63,7 +76,7 @@ static uint32_t free_of(const struct ptc_controller *ctl, const struct ptc_node 
 	for (uint32_t k = 0; well && k < n->doc.devices; k++)
 		devices += ptc_node_device_well(n, k, NULL) &&
 			   ptc_cluster_device_free(c, n->doc.name, k, ctl->uuid, ctl->recovery.shares, NULL);
-	return devices;
+	return PTC_MIN(devices, well);
 }
 
 /* Nodes are only added to the cluster. */
@@ -99,6 +112,8 @@ static void tell_quarantined(struct ptc_controller *ctl)
 		const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, i);
 		int64_t left = ptc_quarantine_left(&n->quarantine, now);
 
+		if (!left)
+			g->quarantined[i] = 0;
 		if (!left || !n->up || n->quarantine.losses == g->quarantined[i] ||
 		    ptc_controller_ranks_on(ctl, n->doc.name))
 			continue;
@@ -123,8 +138,11 @@ static void count_offers(struct ptc_controller *ctl)
 		return;
 	g->changes = changes;
 	g->counted_ns = now;
-	for (uint32_t i = 0; i < g->nseen; i++)
+	for (uint32_t i = 0; i < g->nseen; i++) {
 		g->offers[i] = free_of(ctl, ptc_cluster_node(c, i));
+		if (is_quarantined(ptc_cluster_node(c, i))) /* what the job has there, a person has put there */
+			g->seen[i] = g->offers[i];
+	}
 }
 
 /* Sums of all that is there, as a number that differs when something does. */
@@ -389,7 +407,8 @@ static void grow(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 
 bool ptc_growth_passes(int status)
 {
-	return status == PTC_ECOORD || status == PTC_EPEER || status == PTC_ETIMEOUT || status == PTC_ECANCELED;
+	return status == PTC_ECOORD || status == PTC_EPEER || status == PTC_ETIMEOUT || status == PTC_ECANCELED ||
+	       status == PTC_ENOTFOUND; /* a node that was to be used has gone meanwhile */
 }
 
 static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)

@@ -168,7 +168,7 @@ static int make_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc
 		return rc;
 	if (!t->view.from.world)
 		return ptc_error_set(err, PTC_ESTATE, "the job has no configuration to go on with");
-	if (!t->nstay && (t->ctl_leaves || t->passes_over) && !trains(t))
+	if (!t->nstay && (t->passes_over || (t->ctl_leaves && !trains(t)))) /* an empty list means every node */
 		return ptc_error_set(err, PTC_ENODEVICES, "no other node is up and not drained");
 	if (t->what == PTC_RECOVERY_SAME || t->what == PTC_RECOVERY_ELSEWHERE)
 		rc = plan_as(t, 0, err);
@@ -190,6 +190,12 @@ static int make_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc
 		return 0;
 	return plan_most(t, desc, PTC_MIN(t->devices, t->view.from.world - 1), PTC_MAX(desc->elastic.min_gpus, 1u),
 			 err);
+}
+
+/* Whether a plan with more nodes may be possible. */
+static bool other_nodes_help(int status)
+{
+	return status && status != PTC_ELOST && status != PTC_ENOMEM && status != PTC_ECANCELED;
 }
 
 static int look_and_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
@@ -220,7 +226,7 @@ static void work(void *arg, struct ptc_etcd *etcd)
 	if (rc == 0 && t->what != PTC_RECOVERY_READ) {
 		ptc_probed_join(&t->all->docs, &t->view);
 		rc = look_and_plan(t, desc, &p->err);
-		if (rc == PTC_ENODEVICES && t->passes_over && !trains(t)) {
+		if (t->passes_over && !trains(t) && other_nodes_help(rc)) {
 			t->all_the_same = true; /* else the job would wait */
 			rc = look_and_plan(t, desc, &p->err);
 		}
@@ -272,6 +278,7 @@ void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,
 			    .record = ctl->record,
 			    .what = what,
 			    .planned = planned,
+			    .all_the_same = ctl->recovery.fails > 0, /* what was planned without them has failed */
 			    .plan.err = PTC_ERROR_INIT };
 	snprintf(lane, sizeof lane, "r-%s", ctl->uuid);
 	ctl->recovery.planning = true;

@@ -21,6 +21,7 @@ static struct {
 	const char *slow;   /* a node whose devices the job has left; NULL: none */
 	int quarantined;    /* the number of a node; -1: none */
 	bool no_config;     /* the planner has none, of however many devices */
+	bool no_room;       /* on fewer than four nodes the state does not fit */
 	struct ptc_job_desc desc;
 	char asked[256]; /* the nodes that the planner may use; "any" */
 	unsigned answers;
@@ -158,6 +159,8 @@ int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const
 	if (!req->nnodes)
 		snprintf(t.asked + strlen(t.asked), sizeof t.asked - strlen(t.asked), " any");
 	*ret_planned = (struct ptc_planned){ 0 };
+	if (t.no_room && req->nnodes && req->nnodes < NODES)
+		return PTC_ENOSPC;
 	return (t.device_bad && req->nnodes == 2) || t.no_config ? PTC_ENODEVICES : 0;
 }
 
@@ -264,6 +267,10 @@ static void test_quarantined(void **state)
 	assert_string_equal(asked(PTC_RECOVERY_SAME, "n2"), "0 on n0 n1 n3");
 	assert_int_equal(t.status, 0);
 	t.device_bad = false;
+	t.no_room = true;
+	assert_string_equal(asked(PTC_RECOVERY_ANY, NULL), "0 on any");
+	assert_int_equal(t.status, 0);
+	t.no_room = false;
 	t.quarantined = 1;
 	assert_string_equal(asked(PTC_RECOVERY_GROW, NULL), "4 on any");
 	t.quarantined = -1;
