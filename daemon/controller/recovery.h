@@ -144,14 +144,14 @@ void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *wh
 
 /* growth.c: each 200 ms, of a job that trains and all of whose nodes are up. May submit a resize. */
 void ptc_growth_tick(struct ptc_controller *ctl);
+/* Each 200 ms until ranks that were lost are started again: nodes that are down join when they are back. */
+void ptc_growth_away(struct ptc_controller *ctl);
 /* Links have changed: the same for as many devices as the job has. */
 void ptc_growth_replan(struct ptc_controller *ctl);
-void ptc_controllers_replan(void *arg,
-			    const char *uuid); /* for ptc_measuring_opts.replan; arg: struct ptc_controllers */
+void ptc_controllers_replan(void *arg, const char *uuid); /* ptc_measuring_opts.replan; arg: struct ptc_controllers */
 /* Whether nothing is under way, not even ranks that build for a switch to come. */
 bool ptc_growth_rests(const struct ptc_controller *ctl);
-/* The present devices count as weighed, until it is known whether the job is to grow. */
-void ptc_growth_note(struct ptc_controller *ctl);
+void ptc_growth_note(struct ptc_controller *ctl); /* until it is known whether it grows, all devices count as weighed */
 
 /* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. patient: not for an
  * answer that comes late. */

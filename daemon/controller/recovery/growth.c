@@ -102,6 +102,23 @@ static void make_room(struct ptc_controller *ctl)
 	g->nseen = n;
 }
 
+/* Devices of each node that the job has, for ptc_free. */
+static uint32_t *own_devices(const struct ptc_controller *ctl)
+{
+	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
+	size_t nseen = ctl->recovery.growth.nseen;
+	uint32_t *own = ptc_calloc(nseen + 1, sizeof *own), *ranks = ptc_calloc(g->nnodes + 1, sizeof *ranks), at;
+
+	ptc_require(own && ranks);
+	for (uint32_t r = 0; r < g->world; r++)
+		ranks[g->rank_node[r]]++;
+	for (size_t i = 0; i < g->nnodes; i++)
+		if (ptc_cluster_find_node(ctl->all->cluster, g->nodes[i], &at) && at < nseen)
+			own[at] = ranks[i];
+	ptc_free(ranks);
+	return own;
+}
+
 /* Once for each loss. */
 static void tell_quarantined(struct ptc_controller *ctl)
 {
@@ -132,17 +149,19 @@ static void count_offers(struct ptc_controller *ctl)
 	struct ptc_cluster *c = ctl->all->cluster;
 	uint64_t changes = ptc_cluster_epoch(c) + ptc_cluster_device_writes(c);
 	int64_t now = ptc_sys_now_ns();
+	uint32_t *own;
 
 	make_room(ctl);
 	if (g->counted_ns && changes == g->changes && now - g->counted_ns < COUNT_NS)
 		return;
 	g->changes = changes;
 	g->counted_ns = now;
+	own = own_devices(ctl);
 	for (uint32_t i = 0; i < g->nseen; i++) {
 		g->offers[i] = free_of(ctl, ptc_cluster_node(c, i));
-		if (is_quarantined(ptc_cluster_node(c, i))) /* what the job has there, a person has put there */
-			g->seen[i] = g->offers[i];
+		g->seen[i] = PTC_MAX(g->seen[i], PTC_MIN(g->offers[i], own[i])); /* what it has does not join */
 	}
+	ptc_free(own);
 }
 
 /* Sums of all that is there, as a number that differs when something does. */
@@ -507,6 +526,26 @@ void ptc_growth_note(struct ptc_controller *ctl)
 	make_room(ctl);
 	for (uint32_t i = 0; i < g->nseen; i++) /* whoever has them: it is not known yet with whom the job shares */
 		g->seen[i] = devices_of(ctl, ptc_cluster_node(ctl->all->cluster, i));
+}
+
+void ptc_growth_away(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+	bool any = false;
+
+	if (!ctl->recovery.has_elastic || !ctl->recovery.elastic.grow || g->anew)
+		return;
+	if (g->state == PTC_GROWTH_UNREAD)
+		read_kept(ctl);
+	if (g->state != PTC_GROWTH_READ || g->writing)
+		return;
+	for (uint32_t i = 0; i < g->nseen; i++)
+		if (g->seen[i] && !ptc_cluster_node(ctl->all->cluster, i)->up) {
+			g->seen[i] = 0;
+			any = true;
+		}
+	if (any)
+		keep(ctl);
 }
 
 void ptc_growth_tick(struct ptc_controller *ctl)
