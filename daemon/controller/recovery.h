@@ -145,7 +145,7 @@ void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *wh
 /* growth.c: each 200 ms, of a job that trains and all of whose nodes are up. May submit a resize. */
 void ptc_growth_tick(struct ptc_controller *ctl);
 /* Each 200 ms until ranks that were lost are started again: nodes that are down join when they are back. */
-void ptc_growth_away(struct ptc_controller *ctl);
+void ptc_growth_forget_down(struct ptc_controller *ctl);
 /* Links have changed: the same for as many devices as the job has. */
 void ptc_growth_replan(struct ptc_controller *ctl);
 void ptc_controllers_replan(void *arg, const char *uuid); /* ptc_measuring_opts.replan; arg: struct ptc_controllers */

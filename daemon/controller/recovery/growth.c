@@ -528,7 +528,7 @@ void ptc_growth_note(struct ptc_controller *ctl)
 		g->seen[i] = devices_of(ctl, ptc_cluster_node(ctl->all->cluster, i));
 }
 
-void ptc_growth_away(struct ptc_controller *ctl)
+void ptc_growth_forget_down(struct ptc_controller *ctl)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
 	bool any = false;
