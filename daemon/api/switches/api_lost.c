@@ -83,9 +83,8 @@ struct needs {
 
 static bool has_copies(const struct ptc_copies_doc *d, const char *node)
 {
-	for (size_t i = 0; i < d->nkeepers; i++)
-		if (strcmp(d->keepers[i].node, node) == 0)
-			return true;
+	if (ptc_copies_keeper(d, node))
+		return true;
 	for (size_t i = 0; i < d->nold; i++)
 		if (strcmp(d->old[i].node, node) == 0)
 			return true;

@@ -42,41 +42,26 @@ static void key_of(const struct ptc_controller *ctl, char key[KEY_MAX])
 
 /* ---- what is there ----------------------------------------------------------------- */
 
-static uint32_t ranks_of(const struct ptc_controller *ctl, const char *node)
-{
-	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
-	uint32_t n = 0;
-
-	for (uint32_t r = 0; r < g->world; r++)
-		n += strcmp(g->nodes[g->rank_node[r]], node) == 0;
-	return n;
-}
-
-static bool is_quarantined(const struct ptc_node *n)
-{
-	return ptc_quarantine_left(&n->quarantine, ptc_sys_now_ns()) > 0;
-}
-
-/* Of those that are well. A node that is quarantined offers no more than the job has there. */
-static uint32_t devices_of(const struct ptc_controller *ctl, const struct ptc_node *n)
+/* Of those that are well. */
+static uint32_t devices_of(const struct ptc_node *n)
 {
 	uint32_t devices = 0;
 
 	for (uint32_t k = 0; n->up && !n->drained && k < n->doc.devices; k++)
 		devices += ptc_node_device_well(n, k, NULL);
-	return is_quarantined(n) ? PTC_MIN(devices, ranks_of(ctl, n->doc.name)) : devices;
+	return devices;
 }
 
 /* Those of a node that the job has, or may have: nobody else has them, and it has not left them as slow. */
 static uint32_t free_of(const struct ptc_controller *ctl, const struct ptc_node *n)
 {
 	struct ptc_cluster *c = ctl->all->cluster;
-	uint32_t well = devices_of(ctl, n), devices = 0;
+	uint32_t well = devices_of(n), devices = 0;
 
 	for (uint32_t k = 0; well && k < n->doc.devices; k++)
 		devices += ptc_node_device_well(n, k, NULL) &&
 			   ptc_cluster_device_free(c, n->doc.name, k, ctl->uuid, ctl->recovery.shares, NULL);
-	return PTC_MIN(devices, well);
+	return devices;
 }
 
 /* Nodes are only added to the cluster. */
@@ -159,6 +144,8 @@ static void count_offers(struct ptc_controller *ctl)
 	own = own_devices(ctl);
 	for (uint32_t i = 0; i < g->nseen; i++) {
 		g->offers[i] = free_of(ctl, ptc_cluster_node(c, i));
+		if (ptc_quarantine_left(&ptc_cluster_node(c, i)->quarantine, now)) /* no more than the job has */
+			g->offers[i] = PTC_MIN(g->offers[i], own[i]);
 		g->seen[i] = PTC_MAX(g->seen[i], PTC_MIN(g->offers[i], own[i])); /* what it has does not join */
 	}
 	ptc_free(own);
@@ -525,7 +512,7 @@ void ptc_growth_note(struct ptc_controller *ctl)
 	g->noted = true;
 	make_room(ctl);
 	for (uint32_t i = 0; i < g->nseen; i++) /* whoever has them: it is not known yet with whom the job shares */
-		g->seen[i] = devices_of(ctl, ptc_cluster_node(ctl->all->cluster, i));
+		g->seen[i] = devices_of(ptc_cluster_node(ctl->all->cluster, i));
 }
 
 void ptc_growth_forget_down(struct ptc_controller *ctl)
