@@ -52,14 +52,17 @@ static uint32_t devices_of(const struct ptc_node *n)
 	return devices;
 }
 
-/* Those of a node that the job has, or may have: nobody else has them, and it has not left them as slow. */
+/* Those of a node that the job has, or may have: nobody else has them, and it has not left them as slow. A device that
+ * was left is offered again only when it has been given back: its time may be over while its ranks still leave it. */
 static uint32_t free_of(const struct ptc_controller *ctl, const struct ptc_node *n)
 {
 	struct ptc_cluster *c = ctl->all->cluster;
+	const struct ptc_job_view *job = ptc_cluster_find_uuid(c, ctl->uuid);
 	uint32_t well = devices_of(n), devices = 0;
 
 	for (uint32_t k = 0; well && k < n->doc.devices; k++)
 		devices += ptc_node_device_well(n, k, NULL) &&
+			   !(job && ptc_slow_device_find(&job->slow, n->doc.name, k, INT64_MIN)) &&
 			   ptc_cluster_device_free(c, n->doc.name, k, ctl->uuid, ctl->recovery.shares, NULL);
 	return devices;
 }
@@ -552,14 +555,14 @@ void ptc_growth_tick(struct ptc_controller *ctl)
 		memcpy(g->planned, g->offers, g->nseen * sizeof *g->planned);
 		decided(ctl);
 	}
+	if (!g->writing && forget(ctl)) /* during a switch too: a device may be back by its end */
+		keep(ctl);
 	if (!ptc_growth_rests(ctl))
 		return;
 	if (g->switch_id) {
 		ended(ctl);
 		return;
 	}
-	if (!g->writing && forget(ctl))
-		keep(ctl);
 	if (!quiet(ctl))
 		return;
 	memcpy(g->planned, g->offers, g->nseen * sizeof *g->planned);
