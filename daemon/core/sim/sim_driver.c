@@ -163,12 +163,14 @@ static bool rank_failed(const struct sim *s)
 	return false;
 }
 
-/* The ranks are given up, to be started again elsewhere; from what those hold that are left, if that is all. */
-static void request_recovery(struct sim *s, struct sw *w, const struct record *r)
+/* The ranks are given up, to be started again elsewhere; from what those hold that are left, if that is all. What a
+ * controller without the lock asks for comes to nothing: it may have seen neither that a node is back nor that ranks go
+ * on. */
+static void request_recovery(struct sim *s, int i, struct sw *w, const struct record *r)
 {
 	uint32_t without;
 
-	if (s->now - s->moved_at < LOST_MS / 2)
+	if (sim_leader(s) == &s->ctls[i] && s->now - s->moved_at < LOST_MS / 2)
 		sim_bad(s, "ranks are given up that have ended a step %llu ms ago",
 			(unsigned long long)(s->now - s->moved_at));
 	s->res->recovered++;
@@ -204,7 +206,7 @@ static void request_fill(struct sim *s, int i, struct sw *w, const struct record
 		w->kind = PTC_SWITCH_HALT;
 		w->run = RUN_FAILED;
 	} else if (sim_ctl_gives_up(s, i)) {
-		request_recovery(s, w, r);
+		request_recovery(s, i, w, r);
 	} else if (s->o.faults) {
 		request_random(s, i, w, r);
 	} else if (s->o.live) {
