@@ -101,7 +101,7 @@ struct ptc_shard_box {
 
 enum ptc_tensor_flags {
 	PTC_TENSOR_TIED = 1, /* this name is on several pipeline stages on purpose, with equal bytes */
-	/* `data` must be memory that the CUDA driver knows. Without the flag libptc finds out. */
+	/* `data` must be memory that the CUDA driver knows. Without the flag libptc asks the driver. */
 	PTC_TENSOR_DEVICE = 2,
 };
 
@@ -120,15 +120,15 @@ struct ptc_tensor_desc {
 /* Call it between ptc_next and ptc_restore. Boxes of one rank must not overlap. If a tensor was declared with boxes and
  * without data, declare it again before ptc_restore, with data. Only data_offset and stride may differ then. */
 PTC_API int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc);
-/* Says that all tensors have been declared, with data or without. Does not block; optional. For ranks that build ahead,
- * ptcd now compares the declarations with the state, so that what does not fit fails before memory is taken for it. */
+/* Says that all tensors have been declared, with data or without. Optional; does not block. For ranks that build ahead,
+ * ptcd now compares the declarations with the state, so a mismatch is found before memory is taken. */
 PTC_API int ptc_declared(ptc_client *c);
-/* What the backward pass is to recompute in layers of a kind (0: the model's first). 0: nothing; 1: a part
- * (selective); 2: all. A program that asks promises to do so. If the configuration has `recompute`, ptcd refuses a rank
- * that has not asked before ptc_declared and ptc_restore. */
+/* What the backward pass is to recompute in layers of a kind (0: the model's first). 0: nothing; 1: a part (selective);
+ * 2: all. By this call a program promises to recompute so. If the configuration has `recompute`, ptcd refuses a rank
+ * that has not called this before ptc_declared and ptc_restore. */
 PTC_API int ptc_recompute(ptc_client *c, uint32_t kind);
 /* As ptc_recompute, for `schedule`, the order of micro-batches. 0: the program's own; 1: 1F1B; 2: all forward first
- * (GPipe); 3: zero bubble (ZB1P). *ret_stages: each rank's stages (vpp); a program that asks promises these, too. */
+ * (GPipe); 3: zero bubble (ZB1P). *ret_stages: each rank's stages (vpp), which the program promises, too. */
 PTC_API int ptc_schedule(ptc_client *c, uint32_t *ret_stages);
 enum ptc_blob_scope {
 	PTC_BLOB_RANK = 1, /* restored on the rank with the same coordinates, if they still exist */
@@ -151,22 +151,22 @@ PTC_API int ptc_blob_get(ptc_client *c, const char *name, enum ptc_blob_scope sc
  * samples are shuffled in blocks, write ",block=B" before the semicolon; if not at all, ",sequential=1". If ranks use
  * ptc_balance_step, end the tag with ",by_length=1": the proof then covers steps only. */
 PTC_API int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, const char *tag);
-/* 1: found; 0: none in the snapshot. tag_buffer may be NULL. After rollback --skip-data, position != step * batch. */
+/* 1: found; 0: none. tag_buffer NULL ok. The step does not give the position: rollback --skip-data skips samples. */
 PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char *tag_buffer,
 			   size_t tag_capacity);
 /* Call it after the last declaration. Blocks until the generation is committed. 1: declared memory, blobs and cursors
  * have the values of the snapshot. 0: the job has no state yet. PTC_R_STALE: the switch failed; call ptc_next. */
 PTC_API int ptc_restore(ptc_client *c);
 /* The step of the values that ptc_restore gave. It is greater than start_step of ptc_next if other ranks have trained
- * meanwhile (job.yaml, `build: ahead`); blobs and cursors are then newer, too. */
+ * meanwhile (job.yaml, `build: ahead`); blobs and cursors are then of that step, too. */
 PTC_API int ptc_start_step(ptc_client *c, uint64_t *ret_step);
 
 /* ---- training -------------------------------------------------------------------- */
 /* Registers fn until the next ptc_next; NULL: none. If ptc_boundary or ptc_finish has to wait, it first calls fn, in
- * the same thread. The state is taken after that, so fn can set blobs and cursors that need not be set at each step. It
- * may call only ptc_blob_set, ptc_cursor_set, ptc_stop_refuse, ptc_stop_later and ptc_stop_holds. If fn returns
- * nonzero, this rank refuses the stop: the switch fails, and its caller is told. ptc_boundary then returns 0, and
- * ptc_finish PTC_R_REFUSED. */
+ * the same thread. The state is taken after fn returns, so fn can set blobs and cursors that need not be set at each
+ * step. fn may call only ptc_blob_set, ptc_cursor_set, ptc_stop_refuse, ptc_stop_later and ptc_stop_holds. If fn
+ * returns nonzero, this rank refuses the stop: the switch fails, and its caller is told. ptc_boundary then returns 0,
+ * and ptc_finish PTC_R_REFUSED. */
 PTC_API int ptc_on_stop(ptc_client *c, int (*fn)(void *arg, uint64_t step), void *arg);
 /* For fn, before it returns nonzero: the reason in one line, cut off after 255 bytes. */
 PTC_API int ptc_stop_refuse(ptc_client *c, const char *why);
@@ -175,7 +175,7 @@ PTC_API int ptc_stop_refuse(ptc_client *c, const char *why);
  * stop is refused with the rank and `why`. ptc_finish has no later boundary: there the call refuses the stop. */
 PTC_API int ptc_stop_later(ptc_client *c, const char *why);
 /* For fn. 1: the stop is still at this step, as always in ptc_finish. 0: another rank was past this step, so the stop
- * is at a later one. If fn waits for other ranks, it must ask again meanwhile, and return nonzero on 0. */
+ * is at a later step: fn must return nonzero. While fn waits for other ranks, it must call this repeatedly. */
 PTC_API int ptc_stop_holds(ptc_client *c);
 
 /* Says that the declared state is whole after `step` steps. 0: go on. 1: the generation has ended here; do not use
@@ -183,13 +183,13 @@ PTC_API int ptc_stop_holds(ptc_client *c);
  * while the state is taken. The first boundary has the step of ptc_start_step. Each later one has the next step. */
 PTC_API int ptc_boundary(ptc_client *c, uint64_t step);
 /* Says that the program is about to change declared memory in place: the state is not whole until the next boundary
- * (`whole` of `status --format json`). If ptcd holds the rank (ptc_survive), it waits some seconds. A graph that was
- * captured before ptc_stream needs a call of ptc_update_begin before each launch (ptc/gpu.h). */
+ * (`whole` of `status --format json`). If ptcd holds the rank (ptc_survive), this call blocks for some seconds. A graph
+ * that was captured before ptc_stream needs a call of ptc_update_begin before each launch (ptc/gpu.h). */
 PTC_API void ptc_update_begin(ptc_client *c);
 /* yes 1 promises: from each boundary to ptc_update_begin all state is in declared memory, blobs and cursors. If a node
  * is lost, the job then goes on from this memory (docs/failures.md). Holds until ptc_next, or until yes 0. */
 PTC_API int ptc_survive(ptc_client *c, int yes);
-PTC_API void ptc_leave(ptc_client *c); /* call it before you free memory: waits while ptcd needs that, 5 min at most */
+PTC_API void ptc_leave(ptc_client *c); /* call it before you free memory: waits while ptcd needs it, at most 5 min */
 /* Training is over after `step` steps. Blocks. 0: all have finished, the state is committed. 1: call ptc_next. */
 PTC_API int ptc_finish(ptc_client *c, uint64_t step);
 /* A number for `ptcctl status`, e.g. "loss". Cheap; in memory shared with ptcd. At most 8 names of 31 bytes. */

@@ -23,34 +23,37 @@ struct ptc_sampling {
 	int32_t sequential;     /* 1: no shuffling */
 	/* ptc_generation.config, whose "micro_steps=" gives faster replicas more of a step (docs/order.md, "Unequal
 	 * micro steps"). Borrowed. "": all ranks compute equally many. NULL, or a `size` that ends before this member:
-	 * if dp and global_batch are those of the generation that ptc_next gave to this process, the configuration of
-	 * that generation, whose micro_batch must be used, too; otherwise as "". */
+	 * the configuration of the generation that ptc_next gave to this process, if dp and global_batch are those of
+	 * that generation (micro_batch must then be, too). If they differ, NULL means the same as "". */
 	const char *config;
 };
 /* The number of micro steps in a step, equal on every rank; 0: an argument is out of range. */
 PTC_API uint64_t ptc_micro_steps(const struct ptc_sampling *s);
-/* The number of micro steps that a rank has to compute. In the further ones, up to ptc_micro_steps, all its slots have
- * weight 0. The rank may leave these out if no other rank waits for it there. 0: an argument is out of range. */
+/* The number of micro steps that a rank has to compute. In the further micro steps, up to ptc_micro_steps, all its
+ * slots have weight 0. The rank may leave these steps out if no other rank waits for it in them. 0: an argument is out
+ * of range. */
 PTC_API uint64_t ptc_rank_micro_steps(const struct ptc_sampling *s, uint32_t dp_rank);
 /* Computes one micro batch of a rank, for the step that begins at `position` (samples consumed since the job's start).
- * Both arrays take micro_batch entries. Weights are 1, but 0 for slots beyond the global batch, which repeat a sample
- * of the batch. The loss of a step is the sum of weight * loss over all ranks and micro steps, divided by global_batch.
- * Returns 0 or PTC_R_INVALID. */
+ * Both arrays take micro_batch entries. Weights are 1. Slots beyond the global batch repeat a sample of the batch, and
+ * have weight 0. The loss of a step is the sum of weight * loss over all ranks and micro steps, divided by
+ * global_batch. Returns 0 or PTC_R_INVALID. */
 PTC_API int ptc_micro_batch(const struct ptc_sampling *s, uint64_t position, uint64_t micro_step, uint32_t dp_rank,
 			    uint64_t *ret_samples, float *ret_weights);
 
-/* Assigns the samples of a step to ranks by cost instead of by count (docs/order.md). The step has the same samples;
- * only the rank that computes each changes. A sample costs linear * length + square * length^2. lengths[i] is the
- * length of the i-th sample of the global batch; all ranks must pass equal lengths. ptcd publishes the two coefficients
- * under the key "ptc.length_cost" (ptc_rendezvous_get): the value is "A B", or empty if ptcd has no model of the job.
- * For the samples in this order, call ptc_micro_batch with micro_batch = global_batch and dp = 1. ret_slots has micro
- * steps * dp * micro_batch entries. Slot k of a rank in a micro step is entry (micro_step * dp + dp_rank) * micro_batch
- * + k. An entry i < global_batch is sample i of the batch, with weight 1. An entry i >= global_batch is padding: sample
- * i - global_batch, with weight 0. ret_balance may be NULL. Returns 0, PTC_R_INVALID (as with unequal micro steps),
- * PTC_R_MEMORY, or PTC_R_LIMIT: the sum of costs does not fit 64 bits. */
+/* Assigns the samples of a step to ranks by cost instead of by count (docs/order.md). The step has the same samples.
+ * Only the assignment of samples to ranks changes. A sample costs linear * length + square * length^2. lengths[i] is
+ * the length of the i-th sample of the global batch; all ranks must pass equal lengths. ptcd publishes the two
+ * coefficients under the key "ptc.length_cost" (ptc_rendezvous_get): the value is "A B", or empty if ptcd has no model
+ * of the job. To get the numbers of the samples of the global batch, in the order of lengths[], call ptc_micro_batch
+ * with micro_batch = global_batch and dp = 1. ret_slots has micro steps * dp * micro_batch entries. Slot k of a rank in
+ * a micro step is entry (micro_step * dp + dp_rank) * micro_batch + k. An entry i < global_batch is sample i of the
+ * batch, with weight 1. An entry i >= global_batch is padding: sample i - global_batch, with weight 0. ret_balance may
+ * be NULL. Returns 0, PTC_R_INVALID (as with unequal micro steps), PTC_R_MEMORY, or PTC_R_LIMIT: the sum of costs does
+ * not fit 64 bits. */
 struct ptc_balance {
 	size_t size;
-	uint64_t max, total; /* costs of a step: of the busiest rank; of all ranks with padding. Mean: total / dp */
+	/* Costs of a step. max: of the busiest rank. total: of all ranks, with padding. The mean is total / dp. */
+	uint64_t max, total;
 	uint64_t count_max, count_total; /* the same if the samples are assigned by count */
 };
 PTC_API int ptc_balance_step(const struct ptc_sampling *s, const uint64_t *lengths, uint64_t linear, uint64_t square,
