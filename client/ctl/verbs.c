@@ -17,7 +17,7 @@ const struct ctl_option ctl_globals[] = {
 	{ "version", NULL, "print the version" },
 	{ "format", "table|json", "format of listings (default table); plans and advice also as svg" },
 	{ "timeout", "DURATION", "stop waiting after this time, e.g. 30s; the work goes on" },
-	{ "progress", NULL, "print progress as lines if stderr is no terminal (default: print none there)" },
+	{ "progress", NULL, "print progress as lines on stderr, if stderr is no terminal (default: print none)" },
 	{ "socket", "PATH", "the daemon's socket (default $PTC_SOCKET, else " PTC_ADMIN_DEFAULT_SOCKET ")" },
 	{ "server", "HOST:PORT", "a daemon over TCP with mutual TLS, instead of the socket" },
 	{ "ca", "FILE", "with --server: the certificate authority" },

@@ -12,7 +12,7 @@
 static const struct ctl_option options[] = {
 	{ "job", "JOB", "only this job; default: every job that you may resize" },
 	{ "within", "TIME",
-	  "the node goes after TIME: copy to other nodes the bytes that exist only there, and wait for it" },
+	  "the node goes after TIME: copy to other nodes the bytes that exist only there, and wait for the copies" },
 	{ "undo", NULL, "allow ranks on the node again" },
 	{ "wait", NULL, "wait until the jobs have left the node" },
 };
