@@ -36,13 +36,13 @@ static const char usage[] =
 	"\n"
 	"  --socket PATH      the daemon's socket (default $PTC_SOCKET, else " PTC_ADMIN_DEFAULT_SOCKET ")\n"
 	"  --cache BYTES      memory for file content (default 64MiB)\n"
-	"  --timeout TIME     answer each request within this time, if need be by an error (default 30s)\n"
+	"  --timeout TIME     answer each request within this time, with an error if necessary (default 30s)\n"
 	"  --others           let other users in; each sees their own jobs (root only)\n"
 	"  --lock FILE        lock this file; a second process with the same file ends at once\n"
 	"  --linger TIME      end once the daemon has not answered for this time (default: never)\n"
 	"  --unmount          do not mount: detach the mount at DIR, if it is a ptc mount\n"
 	"  --stale            with --unmount: only if no process serves it any more\n"
-	"  --ready-fd N       descriptor that gets a newline once mounted, or a line that says why not\n"
+	"  --ready-fd N       write a newline to this descriptor once mounted, or a line with the reason why not\n"
 	"\n"
 	"exit status: 0 done, 1 failed, 2 usage\n";
 

@@ -15,15 +15,15 @@
 const struct ctl_option ctl_globals[] = {
 	{ "help", NULL, "print this help", 'h' },
 	{ "version", NULL, "print the version" },
-	{ "format", "table|json", "format of listings (default table); a plan also as svg" },
+	{ "format", "table|json", "format of listings (default table); plans and advice also as svg" },
 	{ "timeout", "DURATION", "stop waiting after this time, e.g. 30s; the work goes on" },
-	{ "progress", NULL, "print progress as lines on stderr if that is no terminal (default: print none)" },
+	{ "progress", NULL, "print progress as lines on stderr, if stderr is no terminal (default: print none)" },
 	{ "socket", "PATH", "the daemon's socket (default $PTC_SOCKET, else " PTC_ADMIN_DEFAULT_SOCKET ")" },
 	{ "server", "HOST:PORT", "a daemon over TCP with mutual TLS, instead of the socket" },
 	{ "ca", "FILE", "with --server: the certificate authority" },
 	{ "cert", "FILE", "with --server: your certificate" },
-	{ "key", "FILE", "with --server: its key" },
-	{ "member", "DNS-NAME", "with --server: tls.member of its cluster (default ptc-node)" },
+	{ "key", "FILE", "with --server: the key of your certificate" },
+	{ "member", "DNS-NAME", "with --server: tls.member of the daemon's cluster (default ptc-node)" },
 };
 const size_t ctl_nglobals = sizeof(ctl_globals) / sizeof(ctl_globals[0]);
 

@@ -12,7 +12,7 @@
 
 static const struct ctl_option options[] = {
 	{ "keep", "N", "how many checkpoints stay (default 3)" },
-	{ "rate", "BYTES", "write at most so many bytes a second, e.g. 100MiB" },
+	{ "rate", "BYTES", "write at most this many bytes a second, e.g. 100MiB" },
 };
 
 static int print(struct ctl *c, const struct ctl_archive_round *r, const struct ctl_archived *a, struct ptc_error *err)
@@ -61,12 +61,12 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_archive_verb = {
 	.name = "archive",
 	.args = "[JOB] DIR",
-	.about = "Write a checkpoint of a job's committed state into its archive, and keep the newest",
+	.about = "Write a checkpoint of a job's committed state into its archive, and remove the oldest ones",
 	.help = "DIR/JOB-step-N-HASH is a checkpoint that plain torch.distributed.checkpoint loads\n"
-		"(docs/archive.md). It gets its name when all of it was written and read back.\n"
-		"DIR/JOB.newest names the newest one, which is never removed. If the committed state is in\n"
-		"the archive already, nothing is written. Files that a killed ptcctl left behind are\n"
-		"removed.\n",
+		"(docs/archive.md). ptcctl gives a checkpoint this name after it has written the checkpoint\n"
+		"and read it back. DIR/JOB.newest names the newest one, which is never removed. If the\n"
+		"committed state is in the archive already, ptcctl writes nothing. It removes the files that\n"
+		"a killed ptcctl left behind.\n",
 	CTL_OPTIONS(options),
 	.min_args = 2,
 	.max_args = 2,

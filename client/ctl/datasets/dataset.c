@@ -161,10 +161,10 @@ static int check_source(const struct ptc_source *s, const struct ptc_source_prin
 /* ---- add ---- */
 
 static const struct ctl_option add_options[] = {
-	{ "kind", "KIND", "indexed, flat, npy or files; needed only if the path does not tell" },
-	{ "dtype", "DTYPE", "of the elements, as NumPy names it; a flat file needs it" },
-	{ "record", "N", "elements of a sample; a flat file, and an array of one dimension, need it" },
-	{ "here", NULL, "only this node has the files; other nodes read them from it" },
+	{ "kind", "KIND", "indexed, flat, npy or files; needed only if ptc cannot tell it from the path" },
+	{ "dtype", "DTYPE", "dtype of the elements, by its NumPy name; required for a flat file" },
+	{ "record", "N", "elements of a sample; required for a flat file, and for an array of one dimension" },
+	{ "here", NULL, "only this node has the files; other nodes read them from this node" },
 };
 
 static int look(const struct ctl *c, struct ptc_dataset_doc *doc, struct ptc_error *err)
@@ -222,11 +222,10 @@ const struct ctl_verb ctl_dataset_add = {
 	.name = "dataset add",
 	.args = "NAME PATH",
 	.about = "Register samples that lie under a path",
-	.help = "Nothing is copied: the path must lead to the same files on every node, unless --here says that only "
-		"this node has\n"
-		"them. The daemon reads an index, or lists every file of a directory, now. It keeps sizes, times and "
-		"digests, so that\n"
-		"it notices a changed source.\n",
+	.help = "Nothing is copied. Unless --here is given, the path must lead to the same files on every\n"
+		"node. While the dataset is added, the daemon reads its index, or lists every file of its\n"
+		"directory. The daemon keeps sizes, times and digests. By these it notices later that a file\n"
+		"has changed.\n",
 	CTL_OPTIONS(add_options),
 	.min_args = 2,
 	.max_args = 2,
@@ -394,10 +393,10 @@ static int run_check(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_dataset_check = {
 	.name = "dataset check",
 	.args = "NAME",
-	.about = "Check a dataset's whole source, and whether it has changed since it was added",
-	.help = "Each error is one line with the file and the place in it. The check looks at every sequence of an "
-		"index and at each\n"
-		"file of a directory, and reads an array from end to end. Exit status 1 if anything is wrong.\n",
+	.about = "Check all files of a dataset, and whether they have changed since it was added",
+	.help = "Each error is one line, with the file and the place in the file. The check looks at every\n"
+		"sequence of an index and at each file of a directory, and reads an array from end to end.\n"
+		"The exit status is 1 if anything is wrong.\n",
 	.min_args = 1,
 	.max_args = 1,
 	.run = run_check,
@@ -406,11 +405,11 @@ const struct ctl_verb ctl_dataset_check = {
 /* ---- inspect ---- */
 
 static const struct ctl_option inspect_options[] = {
-	{ "sample", "I", "this sample (default 0)" },
-	{ "at", "K", "the sample at place K of an epoch's order, instead" },
+	{ "sample", "I", "number of the sample (default 0)" },
+	{ "at", "K", "instead of --sample: the sample at place K of an epoch's order" },
 	{ "seed", "S", "with --at: the order's seed (default 0)" },
-	{ "epoch", "E", "with --at: which epoch (default 0)" },
-	{ "elements", "N", "show so many of its elements (default 16)" },
+	{ "epoch", "E", "with --at: the epoch (default 0)" },
+	{ "elements", "N", "number of the sample's elements to show (default 16)" },
 };
 
 static double half(uint16_t h)
@@ -569,7 +568,7 @@ const struct ctl_verb ctl_dataset_inspect = {
 	.name = "dataset inspect",
 	.args = "NAME",
 	.about = "Show one sample of a dataset, by number or by its place in the order",
-	.help = "docs/order.md defines the order.\n",
+	.help = "docs/order.md defines the order of samples.\n",
 	CTL_OPTIONS(inspect_options),
 	.min_args = 1,
 	.max_args = 1,

@@ -25,9 +25,9 @@
 #include <string.h>
 
 static const struct ctl_option options[] = {
-	{ "cursor", "NAME", "only this cursor, if a job has several" },
-	{ "steps", "A-B", "print the samples of each rank in these steps instead" },
-	{ "counted", NULL, "accept steps that no rank reported and ptcd has counted, global_batch samples each" },
+	{ "cursor", "NAME", "only this cursor; default: every cursor of the job" },
+	{ "steps", "A-B", "instead of the proof, print the samples of each rank in these steps" },
+	{ "counted", NULL, "accept steps that only ptcd counted (global_batch samples per step)" },
 };
 
 struct part {
@@ -577,21 +577,21 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_dataset_proof = {
 	.name = "dataset proof",
 	.args = "[JOB]",
-	.about = "Show which samples a job's ranks said they consumed, and that each came once an epoch",
-	.help = "For each generation this shows its steps, the positions of the order that they consumed,\n"
-		"and how ranks divided them. It counts each finished epoch sample by sample. Steps that\n"
-		"were trained and then lost do not count. If ranks divided batches by length (marked *), it\n"
-		"shows the samples of each step, but not those of each rank. For a mixture it counts each\n"
-		"dataset's epochs; samples are numbered through, dataset after dataset.\n"
-		"Positions that ptcctl rollback --skip-data has skipped are named; they count for their\n"
-		"epoch.\n"
-		"The counts come from the ranks' cursors at each snapshot. The exit status is 1 in these\n"
-		"cases:\n"
-		"  no rank sets a cursor, so ptcd has counted the steps (--counted accepts this)\n"
-		"  the order differs from that of the job's data:\n"
-		"  a cursor's tag does not give its order; the other cursors are proved all the same\n"
-		"With --steps and --format json, it prints a line for each rank of each step. If the order\n"
-		"differs from that of the job's data:, it prints none.\n",
+	.about = "Show the samples that a job has consumed, and check that each came once per epoch",
+	.help = "The counts come from the cursors of the job's ranks, as each snapshot has them. For each\n"
+		"generation, ptcctl shows its steps, the positions of the order that these steps consumed,\n"
+		"and how ranks divided the samples. It counts each finished epoch sample by sample. Steps\n"
+		"that were trained and then lost do not count. If ranks divided batches by length (marked *),\n"
+		"ptcctl knows the samples of each step, but not those of each rank. For a mixture it counts\n"
+		"each dataset's epochs, and numbers the samples of all datasets consecutively. It names\n"
+		"positions that ptcctl rollback --skip-data has skipped; they count for their epoch.\n"
+		"The exit status is 1 in these cases:\n"
+		"  a sample was missed, or came twice in an epoch\n"
+		"  the order of the samples differs from the order that `data:` of the job gives\n"
+		"  a cursor's tag does not say the order (ptcctl checks the other cursors all the same)\n"
+		"  no rank sets a cursor, so only ptcd has counted the steps (--counted accepts this)\n"
+		"With --steps and --format json, ptcctl prints a line for each rank of each step. If the\n"
+		"order differs from that of `data:`, it prints no lines.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

@@ -27,13 +27,13 @@
 #define PEER_TRIES  25  /* so often a node that does not answer is asked again: five seconds at least */
 
 static const struct ctl_option options[] = {
-	{ "field", "NAME=PATH", "write this field into this file; repeat for each" },
+	{ "field", "NAME=PATH", "write this field into this file; repeat the option for each field" },
 	{ "dcp", "DIR",
-	  "write a checkpoint of torch.distributed.checkpoint instead, with which ptcctl import goes on "
-	  "(docs/archive.md)" },
-	{ "snapshot", "STEP|snap-N", "a snapshot that the job keeps, not the committed one (ptcctl snapshots)" },
+	  "write a checkpoint of torch.distributed.checkpoint instead; ptcctl import can read it (docs/archive.md)" },
+	{ "snapshot", "STEP|snap-N",
+	  "an older snapshot that the job keeps (ptcctl snapshots), instead of the committed one" },
 	{ "ranks", "DIR",
-	  "write one file per rank and field instead: DIR/rank-R.FIELD.safetensors (FIELD is param or a field)" },
+	  "write one file per rank and field instead: DIR/rank-R.FIELD.safetensors (FIELD: param, or a field)" },
 };
 
 static bool is_file_name(const char *target)
@@ -316,13 +316,14 @@ const struct ctl_verb ctl_export = {
 	.name = "export",
 	.args = "[JOB] [TARGET]",
 	.about = "Write a job's committed state as safetensors files",
-	.help = "TARGET is a directory for everything (model.safetensors, FIELD.safetensors, or the files\n"
-		"of the import), or a name ending in .safetensors for the parameters; fields then need\n"
-		"--field. A file gets its name only after its digests equal the committed ones. If a switch\n"
-		"replaces the state meanwhile, it is read again: if the bytes are the same, only the file\n"
-		"that is being written, otherwise everything. Existing files of these names are replaced.\n"
-		"With --dcp the directory must be absent or empty. It gets its name when all of it was\n"
-		"written and read back.\n",
+	.help = "TARGET is a directory, or a name that ends in .safetensors. A directory gets everything:\n"
+		"model.safetensors and FIELD.safetensors, or the files of the import. A name that ends in\n"
+		".safetensors gets the parameters; write fields with --field.\n"
+		"A file gets its name only after its digests equal the committed ones. Existing files of\n"
+		"these names are replaced. If a switch replaces the state during the export and the bytes\n"
+		"are equal, only the file that is being written begins again. If bytes differ, all files do.\n"
+		"With --dcp the directory must be absent or empty. The checkpoint gets this name after ptcctl\n"
+		"has written it and read it back.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 2,

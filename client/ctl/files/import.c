@@ -20,12 +20,13 @@
 #define DEFAULT_STREAMS 2
 
 static const struct ctl_option options[] = {
-	{ "field", "NAME=PATH", "the file or directory of a field, e.g. exp_avg=exp_avg.safetensors; repeat for each" },
+	{ "field", "NAME=PATH",
+	  "the file or directory of a field, e.g. exp_avg=exp_avg.safetensors; repeat for each field" },
 	{ "model", "NAME",
-	  "of a checkpoint: the key of the model's state dict, e.g. app.model (default model; \"\": none)" },
-	{ "optim", "NAME", "of a checkpoint: the key of the optimizer's state dict (default optim)" },
+	  "for a checkpoint: the key of the model's state dict, e.g. app.model (default model; \"\": none)" },
+	{ "optim", "NAME", "for a checkpoint: the key of the optimizer's state dict (default optim)" },
 	CTL_TARGET_OPTIONS,
-	{ "streams", "N", "parallel streams, 1 to 16 (default 2)" },
+	{ "streams", "N", "number of parallel streams, 1 to 16 (default 2)" },
 };
 
 /* The path given for a field, else NAME.safetensors or NAME/ beside the parameters when PATH is a directory. */
@@ -427,13 +428,13 @@ const struct ctl_verb ctl_import = {
 	.about = "Fill a job from safetensors files, or from a checkpoint",
 	.help = "PATH is a .safetensors file, a directory with model.safetensors.index.json or\n"
 		"model.safetensors, or a checkpoint of torch.distributed.checkpoint (a directory with\n"
-		".metadata; docs/archive.md). From a checkpoint that ptc wrote, the job also takes the\n"
-		"step, the ranks' states and the consumed samples. Fields of the optimizer are files with\n"
-		"the same tensor names; in a directory they are found as FIELD.safetensors or FIELD/. Files\n"
-		"are streamed, and never kept in memory.\n"
+		".metadata; docs/archive.md). From a checkpoint that ptc wrote, the job also takes the step,\n"
+		"the ranks' states and the consumed samples. A field of the optimizer is a file with the same\n"
+		"tensor names. In a directory, ptcctl finds it as FIELD.safetensors or FIELD/. ptcctl streams\n"
+		"files, and never keeps a whole file in memory.\n"
 		"Without --config and --gpus the job gets the largest entry of its `gpus` table for which\n"
-		"there are devices (of --nodes, if given). If the table has no such entry, the job gets\n"
-		"tp=1: one rank, which holds everything once.\n",
+		"there are devices (of --nodes, if given). If the table has no such entry, the job gets tp=1:\n"
+		"one rank, which holds everything once.\n",
 	CTL_OPTIONS(options),
 	.min_args = 2,
 	.max_args = 2,

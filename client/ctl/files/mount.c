@@ -15,7 +15,7 @@
 
 static const struct ctl_option mount_options[] = {
 	{ "cache", "SIZE", "memory for file content (default 64MiB)" },
-	{ "read-timeout", "DURATION", "a read fails after this long without an answer (default 30s)" },
+	{ "read-timeout", "DURATION", "if the daemon does not answer for this time, a read fails (default 30s)" },
 	{ "others", NULL, "let other users in; each sees their own jobs (root only)" },
 	{ "foreground", NULL, "stay in the foreground, and serve until interrupted" },
 };
@@ -94,11 +94,10 @@ const struct ctl_verb ctl_mount = {
 	.name = "mount",
 	.args = "DIR",
 	.about = "Show your jobs' state as files at a directory",
-	.help = "DIR/JOB/state/latest/model.safetensors is the whole model, put together while you read it. Beside it "
-		"are the\n"
-		"optimizer's state, every tensor as .npy, and the part of each rank (docs/files.md). The files are "
-		"read-only.\n"
-		"`ptcctl umount` ends the mount; an open file keeps its snapshot.\n",
+	.help = "DIR/JOB/state/latest/model.safetensors is the whole model. Its bytes are put together while\n"
+		"a program reads the file. Beside it are the optimizer's state, every tensor as .npy, and the\n"
+		"part of each rank (docs/files.md). All files are read-only. `ptcctl umount` ends the mount.\n"
+		"An open file keeps its snapshot.\n",
 	CTL_OPTIONS(mount_options),
 	.min_args = 1,
 	.max_args = 1,
@@ -108,7 +107,7 @@ const struct ctl_verb ctl_mount = {
 const struct ctl_verb ctl_umount = {
 	.name = "umount",
 	.args = "DIR",
-	.about = "End a mount of `ptcctl mount`, even if somebody still reads there",
+	.about = "End a mount of `ptcctl mount`, even if a program still reads files there",
 	.min_args = 1,
 	.max_args = 1,
 	.run = run_umount,

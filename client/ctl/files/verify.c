@@ -23,7 +23,7 @@ static const struct ctl_option options[] = {
 const struct ctl_verb ctl_verify = {
 	.name = "verify",
 	.args = "[JOB]",
-	.about = "Read every block on every node again and compare digests",
+	.about = "Read every block of a job on every node again, and compare digests",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

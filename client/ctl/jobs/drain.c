@@ -10,11 +10,11 @@
 #include <string.h>
 
 static const struct ctl_option options[] = {
-	{ "job", "JOB", "only this job; default: every job you may resize" },
+	{ "job", "JOB", "only this job; default: every job that you may resize" },
 	{ "within", "TIME",
-	  "the node goes after TIME: first copy bytes that only it has to other nodes, and wait for that" },
+	  "the node goes after TIME: copy to other nodes the bytes that exist only there, and wait for the copies" },
 	{ "undo", NULL, "allow ranks on the node again" },
-	{ "wait", NULL, "follow it to its end" },
+	{ "wait", NULL, "wait until the jobs have left the node" },
 };
 
 static const char *text_of(const json_t *job, const char *key)
@@ -114,8 +114,8 @@ const struct ctl_verb ctl_drain = {
 	.name = "drain",
 	.args = "NODE",
 	.about = "Move everything off a node",
-	.help = "Root also closes the node for new ranks, until --undo. With --within it waits, at most for\n"
-		"that time, and fails if some bytes are still only on the node.\n",
+	.help = "If root drains a node, no new ranks are placed on it until --undo. With --within, ptcctl\n"
+		"waits at most for that time. It fails if some bytes are then still only on the node.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

@@ -143,11 +143,10 @@ const struct ctl_verb ctl_job_create = {
 	.name = "job create",
 	.args = "-f FILE",
 	.about = "Create a job from a description",
-	.help = "The job has no state until you import some or, with run: in the description, start its ranks (ptcctl "
-		"run).\n"
-		"ptcctl looks for named rule sets in $PTC_RULES_DIR, among the installed ones, in deploy/rules above "
-		"this program,\n"
-		"and among the built-in ones (ptcctl rules show).\n",
+	.help = "The new job has no state. Import some, or start the job's ranks (ptcctl run) if the\n"
+		"description has `run:`. ptcctl looks for named rule sets in $PTC_RULES_DIR, among the\n"
+		"installed ones, in deploy/rules above this program, and among the built-in ones (ptcctl\n"
+		"rules show).\n",
 	CTL_OPTIONS(create_options),
 	.run = run_create,
 };
@@ -175,7 +174,7 @@ const struct ctl_verb ctl_job_delete = {
 };
 
 static const struct ctl_option list_options[] = {
-	{ "names", NULL, "only their names, one a line" },
+	{ "names", NULL, "print only the names, one a line" },
 };
 
 static const struct ctl_column list_columns[] = {

@@ -12,11 +12,11 @@
 #include <unistd.h>
 
 static const struct ctl_option options[] = {
-	{ "follow", NULL, "wait for more until the job has ended", 'f' },
-	{ "rank", "R|all", "of this rank (default 0), or of every rank, each line with \"[rank R] \" before it" },
+	{ "follow", NULL, "also show new output, until the job has ended", 'f' },
+	{ "rank", "R|all", "the rank (default 0); all: every rank, with \"[rank R] \" before each line" },
 	{ "lines", "N", "print the last N lines; default: all" },
-	{ "evidence", NULL, "show the nodes' records of ranks that hung instead: states, stacks, errors of devices" },
-	{ "now", NULL, "with --evidence: make new records first, of the ranks that run" },
+	{ "evidence", NULL, "instead, show the records of ranks that hung: states, stacks, errors of devices" },
+	{ "now", NULL, "with --evidence: first make new records of the ranks that run" },
 };
 
 struct printer {
@@ -131,7 +131,7 @@ const struct ctl_verb ctl_logs = {
 	.name = "logs",
 	.args = "[JOB]",
 	.about = "Show the output of a job's ranks on stdout and stderr",
-	.help = "If the job does not run, this shows the output of its newest ranks, also of a start that\n"
+	.help = "If the job does not run, ptcctl shows the output of its newest ranks, also of a start that\n"
 		"failed. After a resize, --follow goes on with the output of the new processes.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,

@@ -8,8 +8,8 @@
 
 static const struct ctl_option options[] = {
 	CTL_TARGET_OPTIONS,
-	{ "dry-run", NULL, "as ptcctl plan: say what it would do" },
-	{ "wait", NULL, "follow the switch to its end and print its summary" },
+	{ "dry-run", NULL, "change nothing; show the plan, as ptcctl plan does" },
+	{ "wait", NULL, "wait until the switch has ended, and print its summary" },
 };
 
 static int resize(struct ctl *c, const struct ctl_target *target, struct ptc_error *err)

@@ -14,7 +14,7 @@
 
 static const struct ctl_option options[] = {
 	{ "to", "STEP|snap-N", "the snapshot, by its step or its number (ptcctl snapshots)" },
-	{ "skip-data", NULL, "go on in the data where the job has come to, instead of where that snapshot was" },
+	{ "skip-data", NULL, "keep the present position in the data; do not return to the snapshot's" },
 };
 
 enum state { AT_REST, LIVE, RECOVERING };
@@ -114,17 +114,18 @@ const struct ctl_verb ctl_rollback = {
 	.name = "rollback",
 	.args = "[JOB]",
 	.about = "Go back to an older snapshot",
-	.help = "The job's state becomes that of the snapshot: tensors, the ranks' states, the place in the\n"
-		"data, and the step. It gets a generation and a snapshot number of its own, so files and\n"
-		"the ledger tell apart steps that are trained twice. ptcctl first checks that the nodes\n"
-		"have all of the snapshot. If the job runs, it is then ended as by ptcctl stop --now, and\n"
-		"started again afterwards. Steps since its last snapshot are lost. That snapshot stays as\n"
-		"an older one, if the job keeps enough of them (keep in job.yaml).\n"
-		"With --skip-data the job goes on in its data where it has come to, so the samples that it\n"
-		"has consumed since are not trained on again. A job that runs is then ended with a\n"
-		"snapshot, as by ptcctl stop. If the job does not run, its last snapshot counts. ptcctl\n"
-		"dataset proof names the skipped positions. The program has to begin at the position that\n"
-		"its cursor says (ptc_cursor_get), not at one that it computes from the step.\n",
+	.help = "The job's tensors, its ranks' states, its position in the data and its step become those of\n"
+		"the snapshot. The result gets a generation and a snapshot number of its own. So files and\n"
+		"the ledger tell apart two steps with the same number.\n"
+		"ptcctl first checks that the nodes have the whole snapshot. If the job runs, ptcctl then\n"
+		"ends it as ptcctl stop --now does, and starts it again afterwards. Steps since the job's\n"
+		"last snapshot are lost. The last snapshot stays as an older one, if the job keeps enough\n"
+		"snapshots (keep in job.yaml).\n"
+		"With --skip-data the job keeps its present position in the data. So it does not train again\n"
+		"on samples that it has consumed since the snapshot. If the job runs, it is then ended with a\n"
+		"snapshot, as by ptcctl stop. If it does not run, the position of its last snapshot counts.\n"
+		"ptcctl dataset proof names the skipped positions. The program has to begin at the position\n"
+		"of its cursor (ptc_cursor_get), not at a position that it computes from the step.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

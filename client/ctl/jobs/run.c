@@ -18,8 +18,7 @@ static const struct ctl_option options[] = {
 	{ "file", "FILE", "the job's description (docs/job.md); creates the job if it does not exist", 'f' },
 	CTL_TARGET_OPTIONS,
 	{ "wait", NULL, "wait until the ranks train, and print the summary" },
-	{ "follow", NULL,
-	  "then show the output of all ranks until the job has ended; exit status 1 if the job failed" },
+	{ "follow", NULL, "show the output of all ranks until the job has ended; exit status 1 if the job failed" },
 };
 
 /* The one job in a status document, borrowed from *ret_doc. */
@@ -177,11 +176,9 @@ const struct ctl_verb ctl_run = {
 	.name = "run",
 	.args = "-f FILE | [JOB]",
 	.about = "Start the ranks of a new job, or start a job's ranks again",
-	.help = "A job that ran before goes on from its newest snapshot. Without --gpus and --config it keeps its "
-		"configuration; a\n"
-		"new job gets the largest entry of its table for which there are devices. The job does not depend on "
-		"ptcctl: leaving\n"
-		"--follow stops nothing (ptcctl stop does).\n",
+	.help = "A job that ran before goes on from its newest snapshot. Without --gpus and --config it keeps\n"
+		"its configuration. A new job gets the largest entry of its `gpus` table for which there are\n"
+		"devices. If you interrupt --follow, the job goes on; ptcctl stop ends it.\n",
 	CTL_OPTIONS(options),
 	.max_args = 1,
 	.job_missing = ctl_job_missing_without_file,

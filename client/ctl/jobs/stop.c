@@ -6,8 +6,8 @@
 #include "client/ctl/show/show.h"
 
 static const struct ctl_option stop_options[] = {
-	{ "now", NULL, "end ranks without a boundary and a snapshot; their work since the last snapshot is lost" },
-	{ "wait", NULL, "return when the ranks have ended; this is the default" },
+	{ "now", NULL, "end the ranks without a boundary or a snapshot; their work since the last snapshot is lost" },
+	{ "wait", NULL, "wait until the ranks have ended (the default)" },
 };
 
 static int run_stop(struct ctl *c, struct ptc_error *err)
@@ -27,10 +27,10 @@ const struct ctl_verb ctl_stop = {
 	.name = "stop",
 	.args = "[JOB]",
 	.about = "Stop a job's ranks at a step boundary and keep its state",
-	.help = "Waits until the ranks have ended. ptcctl run JOB starts them again from there; ptcctl\n"
-		"resize can move the state meanwhile.\n"
-		"--now is for ranks that hang, or whose state is refused. They are told to exit, and killed\n"
-		"after the job's `grace`. A switch under way is aborted first.\n",
+	.help = "Waits until the ranks have ended. ptcctl run JOB starts them again at the same step. Between\n"
+		"the two commands, ptcctl resize can move the state.\n"
+		"Use --now if ranks hang, or if ptc refuses their state. A switch under way is aborted first.\n"
+		"The ranks are then told to exit, and killed after the job's `grace`.\n",
 	CTL_OPTIONS(stop_options),
 	.min_args = 1,
 	.max_args = 1,
@@ -39,7 +39,7 @@ const struct ctl_verb ctl_stop = {
 };
 
 static const struct ctl_option snapshot_options[] = {
-	{ "wait", NULL, "wait until it is committed, and print its summary" },
+	{ "wait", NULL, "wait until the snapshot is committed, and print its summary" },
 };
 
 static int run_snapshot(struct ctl *c, struct ptc_error *err)

@@ -101,7 +101,7 @@ struct ctl_target {
 };
 #define CTL_TARGET_OPTIONS                                                                                             \
 	{ "config", "CONFIG", "configuration, e.g. tp=2,pp=2,dp=1" },                                                  \
-		{ "gpus", "N", "number of devices; the job's table says which configuration" },                        \
+		{ "gpus", "N", "number of devices; docs/job.md says which configuration the job then gets" },          \
 	{                                                                                                              \
 		"nodes", "A,B", "only these nodes"                                                                     \
 	}

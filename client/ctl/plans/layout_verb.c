@@ -14,9 +14,9 @@
 static const struct ctl_option options[] = {
 	CTL_OFFLINE_OPTIONS,
 	{ "config", "CONFIG", "configuration, e.g. tp=2,pp=2,dp=1; required" },
-	{ "nodes", "N", "how many nodes there are (default: as many as it takes)" },
+	{ "nodes", "N", "number of nodes (default: as many as the ranks need)" },
 	{ "rank", "R", "only this rank" },
-	{ "layout", "FILE", "a file of ptcctl probe -o, with what a live job's ranks hold" },
+	{ "layout", "FILE", "a live job's layout under this configuration (from ptcctl probe -o)" },
 };
 
 struct view {
@@ -177,9 +177,9 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_layout = {
 	.name = "layout",
 	.args = "",
-	.about = "Show the part of each tensor on every rank under a configuration",
-	.help = "Reads the job's file and asks no daemon. Ranks are on devices in order. --format json: "
-		"docs/plan.md.\n",
+	.about = "Show which part of each tensor every rank has under a configuration",
+	.help = "Reads the job's file, and asks no daemon. Rank 0 is on the first device of the first node,\n"
+		"rank 1 on the next device, and so on. docs/plan.md describes the output of --format json.\n",
 	CTL_OPTIONS(options),
 	.min_args = 0,
 	.max_args = 0,

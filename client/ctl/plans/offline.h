@@ -11,7 +11,7 @@
 #define CTL_OFFLINE_OPTIONS                                                                                            \
 	{ "file", "FILE", "the job's description (docs/job.md); no daemon is asked", 'f' },                            \
 	{                                                                                                              \
-		"devices-per-node", "M", "with -f: devices of each node (default 8)"                                   \
+		"devices-per-node", "M", "with -f: number of devices of each node (default 8)"                         \
 	}
 
 struct ctl_cluster {

@@ -13,20 +13,21 @@
 
 static const struct ctl_option options[] = {
 	{ "config", "CONFIG", "configuration, e.g. tp=2,pp=2,dp=1" },
-	{ "gpus", "N", "number of devices; the job's table says which configuration" },
-	{ "nodes", "A,B", "only these nodes; with -f: how many nodes there are" },
+	{ "gpus", "N", "number of devices; docs/job.md says which configuration the job then gets" },
+	{ "nodes", "A,B", "use only nodes of these names; with -f a NUMBER: how many nodes there are" },
 	CTL_OFFLINE_OPTIONS,
-	{ "from", "CONFIG", "with -f: the configuration before" },
-	{ "to", "CONFIG", "with -f: the configuration after" },
-	{ "to-file", "FILE", "with -f: the job.yaml after the switch, if it differs; its tensors are the same" },
-	{ "layout", "FILE",
-	  "with -f: a file of ptcctl probe -o, with what a live job's ranks hold; one for each configuration" },
-	{ "drain", "0,2", "with -f: drained nodes: they get no rank, and may send" },
-	{ "failed", "1,3/0", "with -f: nodes that are gone with their bytes, or NODE/DEVICE that may not be used" },
-	{ "pin", "0,1", "with -f: nodes that the job must go on using" },
-	{ "nodes-per-rack", "N", "with -f: a TP group stays within a rack of so many nodes" },
-	{ "node-rate", "GB/S", "with -f: rate of each node's network, each way (default 25)" },
-	{ "device-rate", "GB/S", "with -f: rate between the devices of a node, all together (default 200)" },
+	{ "from", "CONFIG", "with -f: the configuration before the switch" },
+	{ "to", "CONFIG", "with -f: the configuration after the switch" },
+	{ "to-file", "FILE",
+	  "with -f: the job file after the switch, if its rules change; tensors and fields must be the same" },
+	{ "layout", "FILE", "with -f: a live job's layout (from ptcctl probe -o); repeat for each configuration" },
+	{ "drain", "0,2", "with -f: nodes (by number) that get no rank but can still send state" },
+	{ "failed", "1,3/0",
+	  "with -f: nodes (by number) that are gone with their bytes, or NODE/DEVICE for a device that gets no rank" },
+	{ "pin", "0,1", "with -f: nodes (by number) that the job must go on using" },
+	{ "nodes-per-rack", "N", "with -f: number of nodes in a rack; each TP group stays within one rack" },
+	{ "node-rate", "GB/S", "with -f: rate of each node's network in each direction (default 25)" },
+	{ "device-rate", "GB/S", "with -f: rate between all devices of a node together (default 200)" },
 };
 
 static int live(struct ctl *c, struct ptc_error *err)
@@ -147,14 +148,13 @@ const struct ctl_verb ctl_plan = {
 	.name = "plan",
 	.args = "[JOB] | -f FILE --from CONFIG --to CONFIG",
 	.about = "Show the moves of a resize, and whether it is possible",
-	.help = "For a job that runs, this also shows the fate of each rank's process: restart (replaced by one "
-		"started ahead),\n"
-		"rebuild (stays, and builds its model again), start (there was none).\n"
-		"With -f no daemon is asked: the old ranks are on devices in order, the new ones where the fewest "
-		"bytes move.\n"
-		"With -f, --format json lists every move (docs/plan.md); svg draws the ranks by node, and marks nodes "
-		"that are down\n"
-		"or drained.\n",
+	.help = "For a job that runs, the plan also says for each new rank which process it will be:\n"
+		"  restart  a new process, which is started before the old one is stopped\n"
+		"  rebuild  the process on the device stays, and builds its model anew\n"
+		"  start    the first process on the device\n"
+		"With -f no daemon is asked. The old ranks are on devices in order. The new ranks are placed\n"
+		"where the fewest bytes move. With -f, --format json lists every move (docs/plan.md).\n"
+		"--format svg draws the ranks by node, and marks nodes that are down or drained.\n",
 	CTL_OPTIONS(options),
 	.min_args = 0,
 	.max_args = 1,

@@ -15,8 +15,8 @@
 #define FILE_MAX (1u << 20)
 
 static const struct ctl_option options[] = {
-	{ "show", NULL, "measure nothing: show the present profile" },
-	{ "file", "FILE", "measure nothing: store this profile of devices and links (docs/planner.md)", 'f' },
+	{ "show", NULL, "show the present profile, and measure nothing" },
+	{ "file", "FILE", "store this profile of devices and links (docs/planner.md), and measure nothing", 'f' },
 };
 
 static const char *date(const json_t *doc, const char *key, char *buf, size_t size)
@@ -115,10 +115,9 @@ const struct ctl_verb ctl_profile = {
 	.name = "profile",
 	.args = "[--show | -f FILE]",
 	.about = "Measure the links between nodes, for the planner",
-	.help = "Every node pulls from every other node, over the connections that a switch uses, in rounds of "
-		"disjoint pairs of\n"
-		"one second each. The cluster keeps the results with their date. If a link has changed by more than a "
-		"quarter,\n"
+	.help = "Every node pulls bytes from every other node, over as many connections as a switch uses.\n"
+		"The measurement has rounds of about one second; in each round no node is in two pairs. The\n"
+		"cluster keeps the results with their date. If a link has changed by more than a quarter,\n"
 		"each job gets an event. Only root may measure, or store a profile.\n",
 	CTL_OPTIONS(options),
 	.min_args = 0,

@@ -161,19 +161,19 @@ const struct ctl_verb ctl_rules_lint = {
 	.name = "rules lint",
 	.args = "",
 	.about = "Check a job file's rules against its tensors and configurations",
-	.help = "Refuses rules that are ambiguous, overlap or leave a part uncovered, and names tensor, axis and "
-		"sizes. Lays the\n"
-		"job out under each configuration of its gpus table and each --config. Exit status 1 if anything is "
-		"wrong.\n",
+	.help = "ptcctl computes the layout under each configuration of the job's `gpus` table, and of each\n"
+		"--config. It refuses rules that are ambiguous, that overlap, or that leave a part of a\n"
+		"tensor uncovered; the error names tensor, axis and sizes. The exit status is 1 if anything\n"
+		"is wrong.\n",
 	CTL_OPTIONS(options),
 	.run = run_lint,
 };
 const struct ctl_verb ctl_rules_show = {
 	.name = "rules show",
 	.args = "[NAME]",
-	.about = "Print a built-in rule set, or the names of all",
-	.help = "To change one, print it to a file in a directory of $PTC_RULES_DIR, or copy its rules into the "
-		"job's.\n",
+	.about = "Print a built-in rule set, or the names of all sets",
+	.help = "To change a set, print it to a file in a directory of $PTC_RULES_DIR and change the file. Or\n"
+		"copy the set's rules into the job's file.\n",
 	.max_args = 1,
 	.run = run_show,
 };

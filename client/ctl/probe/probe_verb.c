@@ -24,13 +24,14 @@
 static const struct ctl_option options[] = {
 	{ "file", "FILE", "the job's description (docs/job.md), with `run`; required", 'f' },
 	{ "config", "CONFIG", "configuration, e.g. tp=2,pp=2,dp=2; required" },
-	{ "output", "FILE", "write the layout there, as a document", 'o' },
-	{ "devices-per-node", "M", "devices of each node (default 8)" },
-	{ "programs", "N", "programs that run at a time (default: half of the processors, at most 4)" },
+	{ "output", "FILE", "write the layout into this file", 'o' },
+	{ "devices-per-node", "M", "number of devices of each node (default 8)" },
+	{ "programs", "N", "how many programs run at a time (default: half of the processors, at most 4)" },
 	{ "memory", "SIZE", "memory that one program may allocate, e.g. 4GiB (default 8GiB)" },
-	{ "limit", "DURATION", "time to start, and to build one rank (default: the job's build_timeout)" },
-	{ "all", NULL, "build every rank, even where ranks along dp and cp look like replicas" },
-	{ "show", NULL, "show what the programs write, on standard error" },
+	{ "limit", "DURATION",
+	  "how long a program may take to start, and to build one rank (default: the job's build_timeout)" },
+	{ "all", NULL, "build every rank, also ranks that look like replicas of another along dp and cp" },
+	{ "show", NULL, "copy the output of the programs to standard error" },
 };
 
 static void progress(void *arg, uint32_t done, uint32_t of)
@@ -248,16 +249,12 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_probe = {
 	.name = "probe",
 	.args = "[JOB] -f FILE --config CONFIG",
-	.about = "Find what each rank of a live job would hold under a configuration",
-	.help = "Runs the job's own program here, as you, without devices and without other ranks, until it has "
-		"declared "
-		"its\n"
-		"tensors. PyTorch programs that use ptc.torch build their model without memory; any other program sees "
-		"PTC_PROBE\n"
-		"in its environment. See docs/probe.md. With JOB the daemon remembers what was found, so that plans "
-		"and prices of "
-		"JOB\n"
-		"are exact for a configuration that it has never had.\n",
+	.about = "Find which tensors each rank of a live job would hold under a configuration",
+	.help = "ptcctl runs the job's own program on this machine, as you, without devices and without other\n"
+		"ranks, until the program has declared its tensors. PyTorch programs that use ptc.torch build\n"
+		"their model without memory. Any other program sees PTC_PROBE in its environment\n"
+		"(docs/probe.md). With JOB, the daemon keeps the layout that was found. Plans and prices of\n"
+		"JOB are then exact for this configuration, even if JOB has never had it.\n",
 	CTL_OPTIONS(options),
 	.max_args = 1,
 	.run = run,

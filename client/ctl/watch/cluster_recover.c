@@ -12,12 +12,13 @@
 
 static const struct ctl_option recover_options[] = {
 	{ "nodes", "N=A,M=B", "the nodes that are left, each with its address (advertise in its ptcd.yaml)" },
-	{ "dry-run", NULL, "only say which commits would be taken" },
-	{ "old-is-gone", NULL, "recover although the former etcd still answers; you vouch that it is gone for good" },
+	{ "dry-run", NULL, "change nothing; show which commits would be taken" },
+	{ "old-is-gone", NULL,
+	  "recover although the former etcd still answers; you promise that it will not be used again" },
 };
 
 static const struct ctl_option rejoin_options[] = {
-	{ "drop", NULL, "drop bytes of jobs that the cluster does not know" },
+	{ "drop", NULL, "also drop bytes of jobs that the cluster does not know" },
 };
 
 static int print_lines(const struct ctl *c, const char *json, struct ptc_error *err)
@@ -86,10 +87,10 @@ const struct ctl_verb ctl_cluster_recover = {
 	.name = "cluster recover",
 	.args = "",
 	.about = "Go on with an empty etcd after the former one is gone for good",
-	.help = "First set the coordinator of every node of --nodes to the empty etcd, and start ptcd\n"
-		"there: it waits. Then ask one of these nodes. For each job, ptc takes the newest commit\n"
-		"whose tensors are all on these nodes, at most one commit back (docs/failures.md). If the\n"
-		"command is ended in the middle, give it again. Only root may do this.\n",
+	.help = "First set `coordinator` of every node of --nodes to the empty etcd, and start ptcd there.\n"
+		"These daemons wait. Then give this command to one of them. For each job, ptc takes the\n"
+		"newest commit whose tensors are all on these nodes, at most one commit back\n"
+		"(docs/failures.md). If the command is interrupted, give it again. Only root may do this.\n",
 	CTL_OPTIONS(recover_options),
 	.run = run_recover,
 };
@@ -105,9 +106,9 @@ const struct ctl_verb ctl_cluster_rejoin = {
 	.name = "cluster rejoin",
 	.args = "",
 	.about = "Bring back a node that was not there when the cluster was recovered",
-	.help = "First set the coordinator of the node to the etcd that the other nodes have, and start\n"
-		"ptcd there. Then ask that node. It keeps the tables that the cluster has committed, and\n"
-		"drops all others. Only root may do this.\n",
+	.help = "First set `coordinator` of the node to the etcd that the other nodes have, and start ptcd\n"
+		"there. Then give this command to that node. The node keeps the tables that the cluster has\n"
+		"committed, and drops all others. Only root may do this.\n",
 	CTL_OPTIONS(rejoin_options),
 	.run = run_rejoin,
 };

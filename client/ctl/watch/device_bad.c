@@ -31,10 +31,10 @@ const struct ctl_verb ctl_device_bad = {
 	.name = "device bad",
 	.args = "NODE:INDEX",
 	.about = "Mark a device bad, so that no ranks get it",
-	.help = "Ranks that run on the device go on; `ptcctl resize` or the next start leaves the device\n"
-		"out. The mark stays until it is undone, also over restarts. With --undo, jobs that have left\n"
-		"the device because their ranks were slow there (`on_straggler: drain`) may have it again.\n"
-		"Only root may do this.\n",
+	.help = "Ranks that run on the device go on. `ptcctl resize` or the next start leaves the device out.\n"
+		"The mark stays until it is undone, also over restarts. After --undo, jobs that have left the\n"
+		"device because their ranks were slow there (`on_straggler: drain`) may have it again. Only\n"
+		"root may do this.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

@@ -10,9 +10,9 @@
 #include <time.h>
 
 static const struct ctl_option options[] = {
-	{ "follow", NULL, "wait for more" },
-	{ "after", "NUMBER", "only events after this one" },
-	{ "limit", "N", "at most this many" },
+	{ "follow", NULL, "also show new events as they come" },
+	{ "after", "NUMBER", "only events after the event of this number" },
+	{ "limit", "N", "at most this many events" },
 };
 
 /* "2026-01-02T03:04:05Z" for the key of that meaning; nothing where it is absent. */

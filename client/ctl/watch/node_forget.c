@@ -12,11 +12,11 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_node_forget = {
 	.name = "node forget",
 	.args = "NODE",
-	.about = "List a node that is gone for good no more",
-	.help = "Nodes that are down stay in `ptcctl nodes`, because they may come back. This takes one out, with its\n"
-		"marks (drained, lost, bad devices). The node must count as lost, and no job may need it: the line\n"
-		"names those that do. A node that comes back all the same is listed again, without these marks.\n"
-		"Only root may do this.\n",
+	.about = "Remove a node that is gone for good from listings",
+	.help = "Nodes that are down stay in `ptcctl nodes`, because they may come back. This command removes\n"
+		"one of them, with its marks (drained, lost, bad devices). The node must count as lost, and no\n"
+		"job may need it; otherwise the error names these jobs. If the node comes back nevertheless,\n"
+		"it is listed again, without these marks. Only root may do this.\n",
 	.min_args = 1,
 	.max_args = 1,
 	.run = run,

@@ -3,7 +3,7 @@
 #include "client/ctl/watch/watch.h"
 
 static const struct ctl_option options[] = {
-	{ "undo", NULL, "wait for the node again" },
+	{ "undo", NULL, "take the declaration back: switches wait for the node again" },
 };
 
 static int run(struct ctl *c, struct ptc_error *err)
@@ -16,10 +16,10 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_node_lost = {
 	.name = "node lost",
 	.args = "NODE",
-	.about = "Declare a node that is down lost",
-	.help = "Switches of jobs whose ranks do not run then go on without the node, if other nodes hold the state\n"
-		"(docs/failures.md). The declaration ends when the node is back. A job whose record still names the\n"
-		"node's bytes then uses them again. Only root may do this.\n",
+	.about = "Declare that a node which is down is lost",
+	.help = "Switches of jobs whose ranks do not run then go on without the node, if other nodes hold the\n"
+		"state (docs/failures.md). The declaration ends when the node is back. Once it is back, jobs\n"
+		"whose record names its bytes use these again. Only root may do this.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

@@ -23,7 +23,7 @@ static const struct ctl_column device_columns[] = {
 
 static const struct ctl_option options[] = {
 	{ "devices", NULL, "show each device: identity, health, the jobs that have it, and their ranks" },
-	{ "names", NULL, "only their names, one a line" },
+	{ "names", NULL, "print only the names, one a line" },
 };
 
 static int run(struct ctl *c, struct ptc_error *err)

@@ -434,9 +434,8 @@ const struct ctl_verb ctl_report = {
 	.name = "report",
 	.args = "[JOB]",
 	.about = "Write a page about a job: generations, pauses, moves",
-	.help = "The page is one HTML file without scripts and without parts from elsewhere. It shows the job's "
-		"events, of which\n"
-		"the newest thousand are kept.\n",
+	.help = "The page is one HTML file without scripts, and loads nothing from elsewhere. It shows the\n"
+		"job's events. ptc keeps the newest thousand of them.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

@@ -128,8 +128,8 @@ const struct ctl_verb ctl_status = {
 	.name = "status",
 	.args = "[JOB]",
 	.about = "Show a job, or all jobs: generation, configuration, phase",
-	.help = "For one job that runs, this also shows step, rate, the values that it reports (loss, ...), and its "
-		"ranks.\n",
+	.help = "For one job that runs, ptcctl also shows its step, its rate, its ranks, and the values that\n"
+		"the ranks report (loss, ...).\n",
 	.max_args = 1,
 	.run = run,
 };

@@ -25,20 +25,21 @@ static const struct ctl_option options[] = {
 	{ "gpus", "N|A-B", "number of devices, or each number in a range" },
 	{ "profile", "FILE", "devices, links and measured steps (docs/planner.md)" },
 	{ "devices", "FILE",
-	  "devices by name, with peaks by data type and prices (deploy/devices.yaml); they replace built-in ones" },
+	  "devices by name, with peaks by data type, and prices (as deploy/devices.yaml); they replace built-in ones" },
 	{ "galvatron", "FILE",
-	  "add a file of Galvatron's hardware profile, for all of the profile's devices: allreduce_bandwidth_*.json, "
-	  "p2p_bandwidth_*.json or overlap_coefficient.json; once for each file" },
+	  "add a file of Galvatron's hardware profile, measured on all devices (allreduce_bandwidth_*.json, "
+	  "p2p_bandwidth_*.json, overlap_coefficient.json); repeat for each file" },
 	{ "layout", "FILE",
-	  "with -f: a file of ptcctl probe -o, with what a live job's ranks hold; one for each configuration, --now "
-	  "too" },
-	{ "now", "CONFIG", "the present configuration, if it can go on; it may have recompute=none|selective|full" },
-	{ "pause", "DURATION", "with --now: how long a switch stops the job besides moving its state (default 30s)" },
+	  "with -f: a live job's layout (from ptcctl probe -o); repeat for each configuration, also that of --now" },
+	{ "now", "CONFIG",
+	  "the present configuration, if the job may stay in it; it may have recompute=none|selective|full" },
+	{ "pause", "DURATION",
+	  "with --now: how long a switch stops the job, apart from moving its state (default 30s)" },
 	{ "horizon", "DURATION",
-	  "time until the number of devices changes again (default: JOB's mean so far, else 10m)" },
+	  "expected time until the number of devices changes again (default: the mean for JOB so far, else 10m)" },
 	{ "objective", "throughput|money|state-bytes",
-	  "most steps (throughput, the default), least money for a step, or fewest bytes moved; with -f, moved from "
-	  "--now" },
+	  "throughput (default): most steps; money: least money per step; state-bytes: fewest bytes moved (with "
+	  "-f: from the configuration of --now)" },
 	{ "nodes", "A,B", "only these nodes; needs JOB" },
 };
 
@@ -446,14 +447,14 @@ const struct ctl_verb ctl_advise = {
 	.name = "advise",
 	.args = "[JOB] --gpus N|A-B | -f FILE --profile FILE --gpus N|A-B",
 	.about = "Show the fastest configurations that fit on a number of devices",
-	.help = "Step times are predicted (docs/planner.md). Measured steps calibrate them; without any they can be "
-		"off by half or\n"
-		"more. For a JOB the daemon answers, from the job's devices, their links, and steps measured while it "
-		"ran. With -f\n"
-		"no daemon is asked. Bytes are exact if rules give the ranks' layout, or if ranks have had the "
-		"configuration\n"
-		"or a probe has found it (ptcctl probe; with -f, --layout). Else they are estimated, with bounds.\n"
-		"Devices may stay idle if that is faster.\n",
+	.help = "The planner predicts step times (docs/planner.md). Measured steps calibrate the predictions;\n"
+		"without measured steps, expect an error of 50 % (a standard deviation). For a JOB the daemon\n"
+		"answers. It knows the job's devices, their links, and the steps that were measured while the\n"
+		"job ran. With -f no daemon is asked.\n"
+		"The bytes that a switch moves are exact in three cases: rules give the ranks' layout, or\n"
+		"ranks have had the configuration, or a probe has found its layout (ptcctl probe; with -f:\n"
+		"--layout). Otherwise the bytes are estimated, with bounds. Devices may stay idle if the job\n"
+		"is faster without them.\n",
 	CTL_OPTIONS(options),
 	.min_args = 0,
 	.max_args = 1,
