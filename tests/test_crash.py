@@ -30,6 +30,7 @@ import live
 import numpy as np
 import oracle
 import state as states
+from cluster import start_time
 from harness import LONG, PATIENCE, ROOT, SANITIZED, ClusterError, Job, wait_for
 
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0, "kind": "balanced"}, "layer": "h.{}.*"}]
@@ -314,6 +315,8 @@ class Crash(harness.Case):
             if thread.is_alive():
                 linger = time.monotonic() + 0.2
             time.sleep(0.005)
+        if node.pid() and not start_time(node.pid()): # killed; a thread of low priority (scrubber.c) has yet to end
+            wait_for(lambda: not node.pid(), 60 * PATIENCE, f"the end of {node.name}, which was killed", 0.01)
         died = not node.pid()
         self.recover(c)
         thread.join()
