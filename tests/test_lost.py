@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import threading
+import time
 import unittest
 
 import harness
@@ -339,6 +340,47 @@ class Lost(harness.Case):
             job.resize("tp=2,dp=2")
             c.ptcctl("verify", "twice")
             job.check_ranks(self, oracle.Config(tp=2, dp=2), ROWS)
+
+    def passed(self, node, point):
+        path = os.path.join(node.dir, "points")
+        if not os.path.exists(path):
+            return False
+        with open(path) as f:
+            return point in f.read().split()
+
+    def test_gone_after_it_received(self):
+        """A node has got bytes that no other node of the new generation gets, and its machine goes while another still receives. Its lease
+        has not ended by the second commit. The switch aborts, and those that sent the bytes still have them."""
+        with self.cluster(nodes=4, devices=1, up=False, lease_ttl="20s", node_lost_after=f"{AFTER}s") as c:
+            for node in c.nodes.values():
+                self.arm(node, "")
+                c.start_node(node, {"PTC_FAULT_FILE": os.path.join(node.dir, "fault"), "PTC_FAULT_LIST": os.path.join(node.dir, "points")})
+            c.wait_nodes(sorted(c.nodes), 60 * PATIENCE)
+            job = Job(c, "once", self.state(), self.path("job"), ROWS)
+            job.imported("tp=2")
+            before = job.status()
+            to = sorted(set(c.nodes) - {r["node"] for r in before["ranks"]}, key=lambda n: n in (before["controller"], "n0")) # n0 has etcd
+            victim, slow = (c.nodes[n] for n in to)
+            self.assertNotIn(victim.name, (before["controller"], "n0"))
+            for node, rule in ((victim, ""), (slow, "agent.receive.middle=hold")): # from now on it lists anew
+                os.unlink(os.path.join(node.dir, "points"))
+                self.arm(node, rule)
+            ended = []
+            switch = threading.Thread(target=lambda: ended.append(job.resize("tp=2", ("--nodes", ",".join(to)), check=False)))
+            switch.start()
+            wait_for(lambda: all(self.passed(n, "agent.receive.middle") for n in (victim, slow)), 60 * PATIENCE, "both to receive")
+            time.sleep(2) # the victim's part is a few KiB: it has sealed it, and has said so
+            self.assertEqual("filling", job.status()["phase"])
+            victim.kill()
+            self.arm(slow, "")
+            switch.join()
+            self.assertNotEqual(0, getattr(ended[0], "returncode", 0), ended)
+            self.assertIn(victim.name, ended[0].stderr)
+            after = job.wait_idle()
+            self.assertEqual(before["generation"], after["generation"])
+            self.assertNotIn("lost", after)
+            job.check_whole(self)
+            job.check_ranks(self, oracle.Config("tp=2"), ROWS)
 
     def gone_in_a_switch(self, c, job, victim, point, config):
         """A node dies at that point of a switch, and stays away. True: it came there. The job is whole, and moves on without it."""

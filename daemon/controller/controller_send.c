@@ -229,14 +229,16 @@ static void fail_later(struct call *c, int status, const struct ptc_error *err)
 
 /* ---- messages ------------------------------------------------------------------------ */
 
-static int encode_seal(struct ptc_controller *ctl, Ptc__V1__SwitchInfo *info, void **data, size_t *len,
+/* stand: of the new generation's table as itself. That changes nothing, and fails where the table is not there; every
+ * version answers so. */
+static int encode_seal(struct ptc_controller *ctl, Ptc__V1__SwitchInfo *info, bool stand, void **data, size_t *len,
 		       struct ptc_error *err)
 {
 	Ptc__V1__SealRequest req = PTC__V1__SEAL_REQUEST__INIT;
 	Ptc__V1__TableKey from = PTC__V1__TABLE_KEY__INIT, to = PTC__V1__TABLE_KEY__INIT;
 
-	from.generation = to.generation = ctl->intent.from_generation;
-	from.snapshot = ctl->intent.from_snapshot;
+	from.generation = to.generation = stand ? ctl->intent.to_generation : ctl->intent.from_generation;
+	from.snapshot = stand ? ctl->intent.to_snapshot : ctl->intent.from_snapshot;
 	to.snapshot = ctl->intent.to_snapshot;
 	req.version = PTC_WIRE_VERSION;
 	req.info = info;
@@ -428,9 +430,12 @@ static int encode_rollback(struct ptc_controller *ctl, const struct ptc_job_upda
 		rc = ptc_view_info(v, &info, err);
 	if (rc)
 		return rc;
-	rc = up->op == PTC_OP_PULL
-		     ? encode_pull(ctl, info.pb, data, len, err)
-		     : encode_prepare(info.pb, up->op == PTC_OP_CHECK, names_nothing(ctl, up->node), data, len, err);
+	if (up->op == PTC_OP_PULL)
+		rc = encode_pull(ctl, info.pb, data, len, err);
+	else if (up->op == PTC_OP_STAND)
+		rc = encode_seal(ctl, info.pb, true, data, len, err);
+	else
+		rc = encode_prepare(info.pb, up->op == PTC_OP_CHECK, names_nothing(ctl, up->node), data, len, err);
 	ptc_info_done(&info);
 	return rc;
 }
@@ -460,8 +465,8 @@ static int encode_of(struct ptc_controller *ctl, const struct ptc_job_update *up
 	/* bytes are read from the snapshot that COMMIT1 made; before that it is the record's own */
 	if (info.pb->from->number && (up->op == PTC_OP_PREPARE || up->op == PTC_OP_PULL))
 		info.pb->from->snapshot = ctl->intent.to_snapshot;
-	if (up->op == PTC_OP_SEAL)
-		rc = encode_seal(ctl, info.pb, data, len, err);
+	if (up->op == PTC_OP_SEAL || up->op == PTC_OP_STAND)
+		rc = encode_seal(ctl, info.pb, up->op == PTC_OP_STAND, data, len, err);
 	else if (up->op == PTC_OP_PULL)
 		rc = encode_pull(ctl, info.pb, data, len, err);
 	else if (up->op == PTC_OP_CAPTURE)
@@ -510,6 +515,7 @@ static const struct {
 	[PTC_OP_CAPTURE] = { "/ptc.v1.Peer/Capture", &ptc__v1__pull_reply__descriptor, 0 },
 	[PTC_OP_END] = { "/ptc.v1.Peer/End", &ptc__v1__workers_reply__descriptor, 0 },
 	[PTC_OP_BUILD] = { "/ptc.v1.Peer/Build", &ptc__v1__workers_reply__descriptor, 0 },
+	[PTC_OP_STAND] = { "/ptc.v1.Peer/Seal", NULL, CONTROL_TIMEOUT_MS },
 };
 
 struct ptc_pull {

@@ -7,13 +7,15 @@
  * Happy path: START, IDLE, SWITCH; CHECKING cleans the nodes that take part and asks for a dry run; INTENT makes the
  * switch durable; STARTING and ARMING get new ranks ready and stop the old; SEALING, AGREEING and COMMIT1 make the
  * snapshot; ENDING, BUILDING, LAYOUT put the new ranks in the place of the old; PREPARING, FILLING, DIGESTING make the
- * new tables; COMMIT2 makes the new generation; FINISHING drops what is no longer needed and lets ranks go; DONE.
+ * new tables; DIGESTING also asks whether they are still there; COMMIT2 makes the new generation; FINISHING drops what
+ * is no longer needed and lets ranks go; DONE.
  *
  * Failure modes
  *   a node answers with a retriable status  again after 1, 2, 4 .. ticks, max_attempts times, then the switch aborts
  *   a node answers with anything else       the switch aborts
  *   a node is down                          waited for, node_wait_ms, then the switch aborts. FINISHING never waits
  *   a node is lost, or has lost its table   a switch of state leaves it out, if others hold all; else the switch aborts
+ *   a node is lost after it has pulled      STAND gets no answer, and the switch aborts; unless it is lost after that
  *   a node is back without the ranks that   BUILD says so, and the switch aborts: other ranks have met them, and new
  *   it had built, before COMMIT2            ones would build alone. A ptcd that finds its ranks again answers as before
  *   a node says we are fenced               RELOAD
@@ -95,8 +97,8 @@ static void on_local(struct ptc_job *job, const struct ptc_job_event *ev, const 
 	if (!ev->seq || ev->seq != job->local_seq)
 		return;
 	job->local_seq = 0;
-	if (ev->status == 0) { /* where a node is asked again, from the first phase on in which it answers for that */
-		ptc_job_enter_after(job, ptc_job_asks_again(job) ? PTC_JOB_ENDING : job->phase);
+	if (ev->status == 0) {
+		ptc_job_advance(job);
 		return;
 	}
 	ptc_job_reason_set(&job->why, ev->status, PTC_JOB_NO_NODE, "%s: %s", what,

@@ -97,7 +97,7 @@ struct ptc_job_state {
 	uint32_t next;   /* phases that may follow: a bit per phase */
 	bool has_switch; /* invariant of the phase */
 	int waits;       /* enum ptc_job_waits; ABORTING waits for a transaction in its first half */
-	bool from, to;   /* the phase asks the from nodes, the to nodes */
+	bool from, to;   /* the phase asks the from nodes, the to nodes; DIGESTING beside the shell */
 	int update;      /* for PTC_JOB_WAITS_LOCAL: the update that asks the shell */
 };
 const struct ptc_job_state *ptc_job_state(enum ptc_job_phase phase);

@@ -107,6 +107,8 @@ void ptc_job_enter(struct ptc_job *job, enum ptc_job_phase phase)
 		ptc_job_push(job, (enum ptc_job_update_kind)s->update)->seq = job->local_seq = ++job->seq;
 	else
 		ptc_job_nodes_ask(job, s->from, s->to);
+	if (phase == PTC_JOB_DIGESTING)
+		ptc_job_nodes_ask(job, s->from, s->to);
 	if (s->to && target_lost(job))
 		ptc_job_switch_fail(job);
 	else
@@ -159,8 +161,20 @@ static void phase_complete(struct ptc_job *job)
 	ptc_job_enter_after(job, job->phase);
 }
 
+/* A node has restarted while the shell compared: it is asked again, from the first phase on in which nodes answer for
+ * their ranks and tables. */
+static void ask_again(struct ptc_job *job)
+{
+	ptc_job_nodes_release(job, false);
+	ptc_job_enter_after(job, PTC_JOB_ENDING);
+}
+
 void ptc_job_advance(struct ptc_job *job)
 {
-	if (job->pending == 0 && !job->txn_seq && !job->local_seq)
+	if (job->txn_seq || job->local_seq)
+		return;
+	if (ptc_job_state(job->phase)->waits == PTC_JOB_WAITS_LOCAL && ptc_job_asks_again(job))
+		ask_again(job);
+	else if (job->pending == 0)
 		phase_complete(job);
 }

@@ -51,6 +51,8 @@ static int node_next_op(const struct ptc_job *job, const struct ptc_job_node *n)
 		if (ranks_asked(job, n))
 			return PTC_OP_BUILD;
 		return n->prepared ? PTC_OP_PULL : PTC_OP_PREPARE;
+	case PTC_JOB_DIGESTING: /* one that has restarted answers for its table in FILLING again */
+		return n->again ? NO_OP : PTC_OP_STAND;
 	default:
 		return NO_OP;
 	}

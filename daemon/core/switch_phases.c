@@ -39,6 +39,7 @@
  *
  *   A switch has only some of these phases (ptc_job_switch_has); each goes to the next that it has.
  *   LAYOUT, DIGESTING: a node of to_nodes has restarted meanwhile --> BUILDING, or PREPARING where no ranks shall run.
+ *   DIGESTING waits for the shell and for STAND of the to nodes.
  *   any but NEW and STOPPED: conflict, unknown outcome, fenced --> RELOADING -- START --> where the record and the
  *   intent say. any: LOCK_LOST --> STOPPED.
  */
@@ -71,7 +72,7 @@ static const struct ptc_job_state states[PTC_JOB_PHASE_COUNT] = {
 	[PTC_JOB_PREPARING] = { "preparing", B(FILLING) | ABORTABLE, true, PTC_JOB_WAITS_NODES, false, true },
 	[PTC_JOB_FILLING] = { "filling", B(DIGESTING) | ABORTABLE, true, PTC_JOB_WAITS_NODES, false, true },
 	[PTC_JOB_DIGESTING] = { "digesting", B(BUILDING) | B(PREPARING) | B(COMMIT2) | ABORTABLE, true,
-				PTC_JOB_WAITS_LOCAL, false, false, PTC_UP_CHECK_DIGESTS },
+				PTC_JOB_WAITS_LOCAL, false, true, PTC_UP_CHECK_DIGESTS },
 	[PTC_JOB_COMMIT2] = { "commit2", B(FINISHING) | B(RELOADING) | B(STOPPED), true, PTC_JOB_WAITS_TXN },
 	[PTC_JOB_FINISHING] = { "finishing", B(IDLE) | B(RELOADING) | B(STOPPED), true },
 	[PTC_JOB_ABORTING] = { "aborting", B(IDLE) | B(RELOADING) | B(STOPPED), true },
@@ -97,7 +98,10 @@ void ptc_job_check(const struct ptc_job *job)
 		ptc_require(s->has_switch == job->has_switch);
 	if (job->phase != PTC_JOB_ABORTING)
 		ptc_require((s->waits == PTC_JOB_WAITS_TXN) == (job->txn_seq != 0));
-	ptc_require((s->waits == PTC_JOB_WAITS_LOCAL) == (job->local_seq != 0));
+	if (s->waits == PTC_JOB_WAITS_LOCAL) /* for the shell; DIGESTING may also wait for nodes alone */
+		ptc_require(job->local_seq || (s->to && job->pending));
+	else
+		ptc_require(!job->local_seq);
 	ptc_require(job->has_switch || job->why.status == 0);
 	ptc_require(job->phase != PTC_JOB_FINISHING || job->generation == job->cur.to_generation);
 #ifdef PTC_DEBUG

@@ -12,6 +12,7 @@
  *   restarted in STARTING, BUILDING   asked again: its processes may have gone with the machine
  *   restarted in LAYOUT to DIGESTING  asked again whether its ranks are there (BUILD), and its table (PREPARE, PULL);
  *                                     where the shell compares meanwhile, all are, afterwards
+ *   gone in DIGESTING, its key is there     does not answer STAND; its key goes, or max_attempts abort the switch
  *   down or restarted in FILLING, DIGESTING of an import that a client sends   aborts it, also where the node had
  *                                     answered PULL: its table may be gone, and nobody sends it again
  *   passed again          a new round, later; max_attempts repetitions abort the switch
@@ -29,6 +30,7 @@ static const char *op_name(int op)
 		[PTC_OP_PULL] = "pull",       [PTC_OP_FINISH] = "finish", [PTC_OP_START] = "start",
 		[PTC_OP_WARM] = "warm",       [PTC_OP_ARM] = "arm",       [PTC_OP_STOP] = "stop",
 		[PTC_OP_CAPTURE] = "capture", [PTC_OP_END] = "end",       [PTC_OP_BUILD] = "build",
+		[PTC_OP_STAND] = "stand",
 	};
 	return (unsigned)op < PTC_ARRAY_LEN(names) ? names[op] : "?";
 }
@@ -267,8 +269,11 @@ void ptc_job_on_node_down(struct ptc_job *job, uint32_t i)
 	} else if (n->to && ptc_job_sent(job) && (job->phase == PTC_JOB_FILLING || job->phase == PTC_JOB_DIGESTING)) {
 		ptc_job_reason_set(&job->why, PTC_EPEER, i, "went away during the import; what it was sent is lost");
 		ptc_job_switch_fail(job);
-	} else if (ptc_job_node_awaited(job, n)) {
-		ptc_job_want_tick(job);
+	} else {
+		if (ptc_job_node_awaited(job, n))
+			ptc_job_want_tick(job);
+		if (job->phase == PTC_JOB_DIGESTING) /* where only nodes were waited for, it is asked again now */
+			ptc_job_advance(job);
 	}
 }
 

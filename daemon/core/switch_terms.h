@@ -27,7 +27,7 @@ enum ptc_job_phase {
 	PTC_JOB_LAYOUT,   /* run_to: declarations become the layout */
 	PTC_JOB_PREPARING,
 	PTC_JOB_FILLING,
-	PTC_JOB_DIGESTING,
+	PTC_JOB_DIGESTING, /* digests are compared; the nodes of the new generation say that their tables are there */
 	PTC_JOB_COMMIT2,
 	PTC_JOB_FINISHING,
 	PTC_JOB_ABORTING,
@@ -106,6 +106,11 @@ enum ptc_job_op {
 	 * then. If they are gone, no others are started in their place: PTC_ELOST. A node also notes durably that
 	 * ranks build, and neither START nor FINISH starts an incarnation again that has this note. */
 	PTC_OP_BUILD,
+	/* To to_nodes, in DIGESTING beside the shell's comparison: the table (to_generation, to_snapshot) is here and
+	 * sealed; else PTC_ENOTFOUND. Changes nothing, and is answered at once. COMMIT2 compares the nodes' keys, but
+	 * a key outlives its machine by up to a lease. So a table that was lost before STAND is not committed, and the
+	 * tables that gave its bytes stay (docs/decisions/0057-finish-in-two-rounds.md). */
+	PTC_OP_STAND,
 };
 
 enum ptc_job_txn {

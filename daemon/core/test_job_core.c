@@ -1195,6 +1195,102 @@ static void test_digests_differ(void **state)
 	close_job(&f);
 }
 
+static void stand_reply(struct fix *f, uint32_t node, int status)
+{
+	FEED(f, .kind = PTC_EV_REPLY, .node = node, .seq = sent(f, node, PTC_OP_STAND)->seq, .status = status,
+	     .text = status ? "no such table" : NULL);
+}
+
+/* The nodes of the new generation are asked for their tables once more, beside the digests; all have to answer. */
+static void test_stand(void **state)
+{
+	static const struct ptc_switch *const kinds[] = { &resize, &stored, &import, &live };
+	for (size_t i = 0; i < PTC_ARRAY_LEN(kinds) * 3; i++) {
+		uint32_t node = 1;
+		struct fix f;
+		open_switch(&f, kinds[i / 3], PTC_JOB_DIGESTING);
+		assert_null(sent(&f, 0, PTC_OP_STAND));
+		for (size_t k = 0; k < 3; k++) { /* the digests first, second or last */
+			assert_int_equal(ptc_job_phase(f.job), PTC_JOB_DIGESTING);
+			if (k == i % 3)
+				FEED(&f, .kind = PTC_EV_DIGESTS, .seq = last(&f, PTC_UP_CHECK_DIGESTS, -1)->seq);
+			else
+				stand_reply(&f, node++, 0);
+		}
+		assert_int_equal(ptc_job_phase(f.job), PTC_JOB_COMMIT2);
+		f.answered = last(&f, PTC_UP_TXN, -1)->seq - 1;
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, kinds[i / 3]->id, 0);
+		close_job(&f);
+	}
+}
+
+/* One that was lost since it had pulled, and whose lease still stands: nothing is committed, and the tables that gave
+ * the bytes stay. */
+static void test_stands_not(void **state)
+{
+	static const int statuses[] = { PTC_ENOTFOUND, PTC_EPEER };
+	for (size_t i = 0; i < PTC_ARRAY_LEN(statuses) * 2; i++) {
+		int status = statuses[i / 2];
+		struct fix f;
+		open_switch(&f, &resize, PTC_JOB_DIGESTING);
+		if (i % 2)
+			FEED(&f, .kind = PTC_EV_DIGESTS, .seq = last(&f, PTC_UP_CHECK_DIGESTS, -1)->seq);
+		stand_reply(&f, 1, 0);
+		uint64_t answered = 0, tries = 0;
+		while (ptc_job_phase(f.job) == PTC_JOB_DIGESTING) {
+			if (sent(&f, 2, PTC_OP_STAND)->seq == answered) {
+				tick(&f);
+				continue;
+			}
+			answered = sent(&f, 2, PTC_OP_STAND)->seq;
+			tries++;
+			stand_reply(&f, 2, status);
+		}
+		assert_int_equal(tries, status == PTC_EPEER ? 3 : 1); /* max_attempts */
+		f.answered = last(&f, PTC_UP_TXN, -1)->seq - 1;
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, resize.id, status);
+		assert_int_equal(last(&f, PTC_UP_DONE, -1)->node, 2);
+		assert_string_equal(last(&f, PTC_UP_DONE, -1)->text, "stand: no such table");
+		const struct ptc_job_update *u = sent(&f, 0, PTC_OP_FINISH);
+		assert_true(u->has_keep && u->keep_generation == 3 && u->keep_snapshot == 6);
+		for (size_t k = 0; k < f.n; k++)
+			assert_false(f.log[k].kind == PTC_UP_TXN && f.log[k].txn == PTC_TXN_COMMIT2);
+		close_job(&f);
+	}
+}
+
+/* One that goes down or restarts meanwhile is asked again from PREPARE on, at once or when the digests are compared. */
+static void test_stand_restarts(void **state)
+{
+	for (int i = 0; i < 8; i++) {
+		const struct ptc_switch *s = i & 4 ? &live : &resize;
+		bool compared = i & 1, comes_back_first = i & 2;
+		struct fix f;
+		open_switch(&f, s, PTC_JOB_DIGESTING);
+		uint64_t digests = last(&f, PTC_UP_CHECK_DIGESTS, -1)->seq, before = sent(&f, 2, PTC_OP_STAND)->seq;
+		if (compared)
+			FEED(&f, .kind = PTC_EV_DIGESTS, .seq = digests);
+		FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 2);
+		assert_true(compared == (ptc_job_phase(f.job) != PTC_JOB_DIGESTING));
+		if (comes_back_first)
+			FEED(&f, .kind = PTC_EV_NODE_UP, .node = 2);
+		assert_int_equal(sent(&f, 2, PTC_OP_STAND)->seq, before); /* there is nothing to ask it for yet */
+		if (!compared)
+			FEED(&f, .kind = PTC_EV_DIGESTS, .seq = digests);
+		if (!comes_back_first)
+			FEED(&f, .kind = PTC_EV_NODE_UP, .node = 2);
+		assert_int_equal(ptc_job_phase(f.job), i & 4 ? PTC_JOB_BUILDING : PTC_JOB_PREPARING);
+		f.answered = PTC_MAX(digests, sent(&f, 2, PTC_OP_STAND)->seq);
+		drive(&f, PTC_JOB_COMMIT2);
+		assert_true(sent(&f, 2, PTC_OP_PULL)->seq > before && sent(&f, 2, PTC_OP_STAND)->seq > before);
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, s->id, 0);
+		close_job(&f);
+	}
+}
+
 /* ---- running ranks -------------------------------------------------------------------------- */
 
 static void expect_order(const struct fix *f, const enum ptc_job_phase *order, size_t n)
@@ -1962,6 +2058,9 @@ int main(void)
 		cmocka_unit_test(test_out_of_the_record),
 		cmocka_unit_test(test_finish_across_commit),
 		cmocka_unit_test(test_digests_differ),
+		cmocka_unit_test(test_stand),
+		cmocka_unit_test(test_stands_not),
+		cmocka_unit_test(test_stand_restarts),
 		cmocka_unit_test(test_live),
 		cmocka_unit_test(test_other_ways),
 		cmocka_unit_test(test_snapshot),

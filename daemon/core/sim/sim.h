@@ -10,7 +10,7 @@
 /* Seeded bugs of the shell, the nodes or etcd, which the checker must find: proof that it can fail. */
 enum sim_bug {
 	SIM_BUG_NONE,
-	SIM_BUG_EARLY_COMMIT,  /* the shell answers PULL before the node has */
+	SIM_BUG_EARLY_COMMIT,  /* the shell answers PULL and STAND before the node has */
 	SIM_BUG_GUESS_UNKNOWN, /* the shell reports an unknown transaction as done */
 	SIM_BUG_SKIP_FINISH,   /* the shell answers FINISH and sends nothing */
 	SIM_BUG_NO_FENCE,      /* nodes accept requests of any fence */
@@ -28,6 +28,7 @@ enum sim_bug {
 	SIM_BUG_DROP_RETURNED,   /* a node that comes back has dropped its tables */
 	SIM_BUG_COMMIT_LOST,     /* etcd makes the second commit without comparing the destinations' keys */
 	SIM_BUG_COMMIT_RETURNED, /* the shell takes a destination's next life for the one that has answered */
+	SIM_BUG_SKIP_STAND,      /* the shell answers STAND and sends nothing */
 	SIM_BUG_DROP_FILLED,     /* a destination drops its old tables before the second commit */
 	SIM_BUG_COUNT_RETURNED,  /* a node that was left out keeps its table, and counts again */
 	SIM_BUG_SKIP_RETURNED,   /* the shell answers FINISH for a node that was left out, and sends nothing */

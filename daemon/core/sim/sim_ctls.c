@@ -87,9 +87,10 @@ static void up_send(struct sim *s, int i, const struct ptc_job_update *u)
 	bool cancel = u->kind == PTC_UP_CANCEL;
 	c->sent[u->node] = cancel ? 0 : u->seq;
 	if (!cancel) {
-		bool lie = (s->o.bug == SIM_BUG_EARLY_COMMIT && u->op == PTC_OP_PULL) ||
+		bool lie = (s->o.bug == SIM_BUG_EARLY_COMMIT && (u->op == PTC_OP_PULL || u->op == PTC_OP_STAND)) ||
 			   (s->o.bug == SIM_BUG_EARLY_BUILD && u->op == PTC_OP_END) ||
 			   (s->o.bug == SIM_BUG_NOT_ASKED && u->op == PTC_OP_BUILD && u->built) ||
+			   (s->o.bug == SIM_BUG_SKIP_STAND && u->op == PTC_OP_STAND) ||
 			   (s->o.bug == SIM_BUG_SKIP_FINISH && u->op == PTC_OP_FINISH) ||
 			   (s->o.bug == SIM_BUG_SKIP_RETURNED && u->op == PTC_OP_FINISH && s->given_up >> u->node & 1);
 		struct ev *rep = ctl_local(s, i, EV_REP, lie ? 1 : n->up ? RPC_MS : 20, u->seq);
@@ -97,7 +98,7 @@ static void up_send(struct sim *s, int i, const struct ptc_job_update *u)
 		rep->status = lie ? 0 : n->up ? PTC_ETIMEOUT : PTC_EPEER;
 		rep->op = u->op;
 		rep->timeout = !lie;
-		if (lie && u->op == PTC_OP_FINISH)
+		if (lie && (u->op == PTC_OP_FINISH || u->op == PTC_OP_STAND))
 			return;
 	}
 	if (!n->up)
@@ -153,6 +154,7 @@ static void up_txn(struct sim *s, int i, const struct ptc_job_update *u)
 		t->without |= (uint32_t)c->told_lost[c->rec.nodes[k]] << c->rec.nodes[k];
 	t->sw = c->sw;
 	t->step = u->step;
+	t->compared_at = c->compared_at;
 	t->new_incarnation = u->new_incarnation && s->o.bug != SIM_BUG_NO_NEW_INCARNATION;
 	memcpy(t->key, c->seen, sizeof(t->key)); /* what the core knows of */
 }
@@ -234,6 +236,8 @@ static void up_compare(struct sim *s, int i, const struct ptc_job_update *u)
 	ev->a = u->kind == PTC_UP_AGREE ? PTC_EV_AGREED : u->kind == PTC_UP_LAYOUT ? PTC_EV_LAYOUT : PTC_EV_DIGESTS;
 	const struct sw *w = &s->ctls[i].sw;
 	bool agree = u->kind == PTC_UP_AGREE;
+	if (u->kind == PTC_UP_CHECK_DIGESTS)
+		s->ctls[i].compared_at = s->now;
 	if (agree && w->run_from && captures_compare(s, i)) {
 		s->res->disagreed++;
 		ev->status = PTC_EDIGEST;

@@ -77,6 +77,7 @@ static void commit2(struct sim *s, const struct txn *t)
 	memcpy(r.nodes, w->to, sizeof(r.nodes));
 	memcpy(r.key, e->key, sizeof(r.key));
 	r.at = s->now;
+	r.stood = t->compared_at;
 	r.content = e->rec.content;
 	r.grown = e->rec.grown;
 	r.step = e->rec.step;

@@ -34,6 +34,7 @@ struct record {
 	uint32_t without; /* the placement is the layout's nodes without these */
 	uint64_t mod;
 	uint64_t at, key[SIM_NODES]; /* of the second commit: when, and the nodes' keys; at 0: a first commit made it */
+	uint64_t stood; /* of the second commit: all nodes have said since then that their tables are there */
 };
 struct older { /* snapshots that are kept beside the record's, oldest first */
 	uint32_t n;
@@ -142,7 +143,8 @@ struct txn { /* controller to etcd, with the compared revisions */
 	uint64_t seq, lock_rev, rec_mod, intent_mod, key[SIM_NODES];
 	uint64_t step;
 	bool new_incarnation;
-	uint32_t without; /* COMMIT1: nodes of `from` that gave nothing */
+	uint32_t without;     /* COMMIT1: nodes of `from` that gave nothing */
+	uint64_t compared_at; /* COMMIT2: when its digests began to be compared */
 	struct sw sw;
 };
 struct ctl {
@@ -163,6 +165,7 @@ struct ctl {
 	bool told_lost[SIM_NODES];
 	bool held;                   /* its switch may hold the ranks at a stop */
 	uint64_t ended_at;           /* when the last such switch ended */
+	uint64_t compared_at;        /* when digests began to be compared for the last time */
 	uint64_t least, still_since; /* the least visible step of the record's ranks, and since when it has not moved */
 	struct table captured[SIM_NODES]; /* the table that the node reported as captured */
 	struct asked asked[MAX_ASKED];

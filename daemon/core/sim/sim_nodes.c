@@ -221,6 +221,15 @@ static int op_finish(struct sim *s, uint32_t i)
 	return sim_unlucky(s, 2) ? PTC_EIO : 0;
 }
 
+static int op_stand(struct sim *s, uint32_t i)
+{
+	const struct sw *w = &s->nodes[i].req.sw;
+	const struct table *t = sim_table_find(&s->nodes[i], w->to_gen, w->to_snap);
+	if (sim_unlucky(s, 2))
+		return PTC_EIO;
+	return t && t->sealed ? 0 : PTC_ENOTFOUND;
+}
+
 static int op_check(struct sim *s, uint32_t i)
 {
 	return s->nodes[i].disk_full ? PTC_ENOSPC : 0;
@@ -253,7 +262,7 @@ void sim_on_node_op(struct sim *s, const struct ev *ev)
 		[PTC_OP_CHECK] = op_check,     [PTC_OP_SEAL] = op_seal,           [PTC_OP_PREPARE] = op_prepare,
 		[PTC_OP_PULL] = op_pull,       [PTC_OP_FINISH] = op_finish,       [PTC_OP_START] = sim_op_start,
 		[PTC_OP_STOP] = sim_op_stop,   [PTC_OP_CAPTURE] = sim_op_capture, [PTC_OP_END] = sim_op_end,
-		[PTC_OP_BUILD] = sim_op_build, [PTC_OP_WARM] = op_warm,
+		[PTC_OP_BUILD] = sim_op_build, [PTC_OP_WARM] = op_warm,           [PTC_OP_STAND] = op_stand,
 	};
 	bool passed = false;
 	uint64_t step = 0;
