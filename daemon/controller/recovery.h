@@ -19,14 +19,15 @@ struct ptc_worker_view;
 /* Devices that join or become free, and what becomes of them: "on_join" of a job's elastic (growth.c). */
 struct ptc_growth {
 	/* Devices of each node (by cluster number) that the job has been weighed with, as etcd has it. */
-	uint32_t *seen, *planned; /* planned: of the plan under way */
+	uint32_t *seen, *planned; /* planned: of the plan or the switch under way, without what has left since */
 	uint32_t *offers;         /* those that the job has or may have, as counted last */
 	uint32_t *quarantined;    /* of each node: its losses, when an event last said that it is quarantined */
 	size_t nseen;
 	uint64_t changes;   /* of nodes and of devices, when they were counted */
 	int64_t counted_ns; /* 0: never */
 	enum { PTC_GROWTH_UNREAD, PTC_GROWTH_READING, PTC_GROWTH_READ } state;
-	bool writing, noted;        /* noted: seen is what was there when this controller first saw the job run */
+	bool leaves, outdated;       /* counted while ranks left devices; something that it was planned with has left */
+	bool writing, unkept, noted; /* unkept: etcd has an older `seen`; noted: it is of when the job was first seen */
 	bool anew;                  /* the job has not run: what is there when it is started has been weighed by then */
 	uint64_t there;             /* names what is there */
 	int64_t first_ns, since_ns; /* since when something has joined, and nothing else has changed; 0: nothing has */
@@ -144,13 +145,11 @@ void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *wh
 
 /* growth.c: each 200 ms, of a job that trains and all of whose nodes are up. May submit a resize. */
 void ptc_growth_tick(struct ptc_controller *ctl);
-/* Each 200 ms until ranks that were lost are started again: nodes that are down join when they are back. */
-void ptc_growth_forget_down(struct ptc_controller *ctl);
-/* Links have changed: the same for as many devices as the job has. */
-void ptc_growth_replan(struct ptc_controller *ctl);
+/* Each 200 ms until ranks that were lost are started again: devices that are not there join when they are back. */
+void ptc_growth_forget_absent(struct ptc_controller *ctl);
+void ptc_growth_replan(struct ptc_controller *ctl);       /* links have changed: for as many devices as the job has */
 void ptc_controllers_replan(void *arg, const char *uuid); /* ptc_measuring_opts.replan; arg: struct ptc_controllers */
-/* Whether nothing is under way, not even ranks that build for a switch to come. */
-bool ptc_growth_rests(const struct ptc_controller *ctl);
+bool ptc_growth_rests(const struct ptc_controller *ctl);  /* nothing is under way, no ranks build for a switch */
 void ptc_growth_note(struct ptc_controller *ctl); /* until it is known whether it grows, all devices count as weighed */
 
 /* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. patient: not for an
