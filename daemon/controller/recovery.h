@@ -40,6 +40,7 @@ struct ptc_recovery {
 	struct ptc_growth growth;
 	struct ptc_stragglers *stragglers;  /* recovery/stragglers.h: one block; NULL: none is looked for */
 	struct ptc_straggler_drain *drain;  /* in that block; NULL as it is */
+	struct ptc_recovery_task *answer;   /* a plan that came while a snapshot was made; NULL: none */
 	bool replan;                        /* links have changed, and the job wants to be planned anew for that */
 	bool has_elastic, planning, shares; /* shares: the job's `share_devices` */
 	struct ptc_job_elastic elastic;
@@ -125,8 +126,7 @@ struct ptc_recovery {
 	bool over; /* the recovery is, but its switch is not yet */
 };
 
-/* recovery.c: each 200 ms. May submit a switch, or abort one. */
-void ptc_recovery_tick(struct ptc_controller *ctl);
+void ptc_recovery_tick(struct ptc_controller *ctl); /* recovery.c: each 200 ms. May submit a switch, or abort one. */
 /* A rank that trains has failed: r becomes a HALT. False: whether a node is lost is not known yet; ask again. */
 bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r);
 /* That HALT has begun: events say why. failed: the rank that was judged; NULL: none was. */
@@ -180,10 +180,10 @@ struct ptc_recovery_plan {
 	bool read; /* these four are set */
 	struct ptc_planned planned;
 };
-/* Keeps what the description says, if that was read. */
-void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p);
+void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p); /* what the description says */
 /* Begins it, unless one is under way; then planned is called on the loop, unless the controller has gone. It may take
- * what is in p. READ: only what the description says. SAME: the configuration and the nodes that the job has, and no
+ * what is in p. If a snapshot is being made by then, planned is called after it (ptc_recovery_answer), and of what the
+ * job is by then. READ: only what the description says. SAME: the configuration and the nodes that the job has, and no
  * others. GROW, AGAIN, LEAVE: of a job that trains, on more devices than it has, on as many, on at most as many.
  * ELSEWHERE: of a job without ranks, its configuration, without nodes that leave; ANY leaves these out, too. */
 enum ptc_recovery_for {
@@ -197,3 +197,4 @@ enum ptc_recovery_for {
 };
 void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,
 		       void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p));
+void ptc_recovery_answer(struct ptc_controller *ctl); /* calls it then, if no switch is under way any more */
