@@ -439,11 +439,21 @@ static void set_from_config(struct ptc_controller *ctl)
 	ptc_require(ctl->from_config);
 }
 
+/* A switch of ranks that run is planned for their generation: snapshots that they have made since change nothing. */
+static void count_from_now(const struct ptc_controller *ctl, struct ptc_switch_request *r)
+{
+	if (r->run_from && ctl->has_record && ctl->record.generation == r->base_generation)
+		r->base_snapshot = ctl->record.snapshot;
+}
+
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
 {
 	uint32_t *from, *to, nfrom;
-	int rc = ptc_fault("controller.submit") ? ptc_error_set(err, PTC_EIO, "a test wants no switch to begin")
-						: check_base(ctl, r, err);
+	int rc;
+
+	count_from_now(ctl, r);
+	rc = ptc_fault("controller.submit") ? ptc_error_set(err, PTC_EIO, "a test wants no switch to begin")
+					    : check_base(ctl, r, err);
 
 	if (!rc)
 		rc = check_ahead(ctl, r, err);
