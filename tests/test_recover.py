@@ -618,6 +618,36 @@ class Recover(harness.Case):
             self.assertNotIn("quarantined_s", row["n0"])
             self.check_end(c, job)
 
+    def test_turns(self):
+        """One snapshot follows the other, and to plan takes longer than any is put off: the job grows all the same, a person's resize
+        gets its turn, and so do snapshots."""
+        slow = ",".join(f"{point}@*=sleep" for point in ("job.manifest", "etcd.commit1.before", "etcd.commit2.before"))
+        with self.cluster(nodes=3, devices=1, up=False, **FAST) as c:
+            for name, env in (("n0", {"PTC_FAULT": slow}), ("n1", None)):
+                c.start_node(c.nodes[name], env)
+            c.wait_nodes(["n0", "n1"], 60 * PATIENCE)
+            job = self.job(c, every=1, elastic={"on_join": "grow", "join_after": "500ms"})
+            job.run("dp=2")
+
+            def snapshots(more):
+                was = job.status()["snapshot"] or 0
+                wait_for(lambda: (job.status()["snapshot"] or 0) >= was + more, 60 * PATIENCE, f"{more} snapshots", 0.1)
+
+            def told():
+                return [e["text"] for e in self.events(c, job, "joined")]
+
+            snapshots(3)
+            c.start_node(c.nodes["n2"])
+            c.wait_nodes(["n2"], 60 * PATIENCE)
+            wait_for(told, 20 * PATIENCE, "that the job grows", 0.1)
+            self.assertRegex(told()[0], "^more devices are free, of n2; the job goes from dp=2 to dp=3, ")
+            wait_for(lambda: self.placed(job) == ["n0", "n1", "n2"], 60 * PATIENCE, "ranks on all nodes", 0.1)
+            snapshots(3)
+            self.assertEqual("dp=2", job.resize("dp=2")["to"].partition(",")[0])
+            snapshots(3)
+            self.assertEqual((1, []), (len(told()), self.events(c, job, "aborted")))
+            self.check_end(c, job)
+
     def test_takes_nodes_down(self):
         """A node is lost at the same step again and again: after as many restarts as the job allows it stays failed."""
         with self.cluster(nodes=2, devices=1, **FAST) as c:

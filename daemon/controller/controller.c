@@ -43,6 +43,7 @@ static void drop(struct ptc_controller *ctl)
 	ptc_archiver_stop(ctl);
 	ptc_ahead_stop(ctl, PTC_EFENCED, "another daemon took over the job while its new ranks built; ask again");
 	ptc_ahead_over(ctl);
+	ptc_recovery_answer(ctl);
 	ptc_watcher_finish(ctl->watcher, PTC_EFENCED, "another daemon took over the job; `ptcctl status` follows it",
 			   NULL);
 	ptc_watcher_finish(ctl->fill_watcher, PTC_EFENCED, "another daemon took over the job", NULL);
@@ -114,6 +115,7 @@ static void tell_nodes(struct ptc_controller *ctl)
 }
 
 static void perform_step(struct ptc_controller *ctl, const struct ptc_job_event *event);
+static void give_turn(struct ptc_controller *ctl);
 
 static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 {
@@ -124,6 +126,7 @@ static void create(struct ptc_controllers *all, struct ptc_job_view *job)
 	ctl->refs = 1;
 	ctl->step = perform_step;
 	ctl->submit = ptc_controller_submit;
+	ctl->give_turn = give_turn;
 	ctl->older.most = PTC_OLDER_MAX;
 	ctl->meta = job->meta;
 	ctl->view.meta = job->meta;
@@ -265,6 +268,19 @@ static void tell_progress(struct ptc_controller *ctl)
 	ptc_watcher_progress(ctl->fill_watcher, phase, bytes, total, text);
 }
 
+/* What the rooms want to begin needs a moment without a switch. Where one snapshot that is due follows another, a tick
+ * finds no such moment, so this is called before the next one begins, too. */
+static void give_turn(struct ptc_controller *ctl)
+{
+	ptc_controller_ref(ctl);
+	ctl->turn = !ptc_controller_idle(ctl);
+	ptc_recovery_answer(ctl);
+	ptc_leaving_tick(ctl);
+	ptc_recovery_tick(ctl);
+	ptc_ahead_tick(ctl);
+	ptc_controller_unref(ctl);
+}
+
 void ptc_controllers_tick(struct ptc_controllers *all)
 {
 	uint64_t id;
@@ -280,13 +296,7 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 			ptc_controller_event(all->list[i]);
 	for (size_t i = all->n; i-- > 0;)
 		if (i < all->n)
-			ptc_leaving_tick(all->list[i]);
-	for (size_t i = all->n; i-- > 0;)
-		if (i < all->n)
-			ptc_recovery_tick(all->list[i]);
-	for (size_t i = all->n; i-- > 0;)
-		if (i < all->n)
-			ptc_ahead_tick(all->list[i]);
+			give_turn(all->list[i]);
 	for (size_t i = all->n; i-- > 0;)
 		if (i < all->n && !ptc_ahead_builds(all->list[i], &id)) /* whose requests its own would end */
 			ptc_older_tick(all->list[i]);
@@ -429,11 +439,21 @@ static void set_from_config(struct ptc_controller *ctl)
 	ptc_require(ctl->from_config);
 }
 
+/* A switch of ranks that run is planned for their generation: snapshots that they have made since change nothing. */
+static void count_from_now(const struct ptc_controller *ctl, struct ptc_switch_request *r)
+{
+	if (r->run_from && ctl->has_record && ctl->record.generation == r->base_generation)
+		r->base_snapshot = ctl->record.snapshot;
+}
+
 int ptc_controller_submit(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err)
 {
 	uint32_t *from, *to, nfrom;
-	int rc = ptc_fault("controller.submit") ? ptc_error_set(err, PTC_EIO, "a test wants no switch to begin")
-						: check_base(ctl, r, err);
+	int rc;
+
+	count_from_now(ctl, r);
+	rc = ptc_fault("controller.submit") ? ptc_error_set(err, PTC_EIO, "a test wants no switch to begin")
+					    : check_base(ctl, r, err);
 
 	if (!rc)
 		rc = check_ahead(ctl, r, err);

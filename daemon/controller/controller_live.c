@@ -558,6 +558,18 @@ static bool too_early(const struct ptc_controller *ctl, const struct ptc_worker_
 	       ptc_sys_now_ns() < ctl->event_after_ns;
 }
 
+/* False: what had waited for its turn has begun, or the controller has gone. */
+static bool still_due(struct ptc_controller *ctl)
+{
+	bool idle;
+
+	ptc_controller_ref(ctl);
+	ctl->give_turn(ctl);
+	idle = !ctl->gone && ptc_controller_idle(ctl);
+	ptc_controller_unref(ctl);
+	return idle;
+}
+
 void ptc_controller_event(struct ptc_controller *ctl)
 {
 	struct ptc_job_view *j = ptc_cluster_find_uuid(ctl->all->cluster, ctl->uuid);
@@ -570,6 +582,11 @@ void ptc_controller_event(struct ptc_controller *ctl)
 	if (!j || !ptc_controller_idle(ctl) || !ctl->has_record || ctl->record.run != PTC_RUN_LIVE)
 		return;
 	w = newest(ctl, j);
+	if (w && w->doc.state == PTC_WORKER_DUE && ctl->turn) {
+		if (!still_due(ctl))
+			return;
+		w = newest(ctl, j);
+	}
 	if (!w || too_early(ctl, w))
 		return;
 	ptc_controller_request(ctl, PTC_SWITCH_SNAPSHOT, &r);

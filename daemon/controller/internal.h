@@ -16,9 +16,10 @@ struct ptc_pull; /* a running call that streams, controller_send.c */
 
 struct ptc_controller {
 	struct ptc_controllers *all;
-	/* Functions of controller.c, for the files below it: give the core an event; submit a switch. */
+	/* Of controller.c, for the files below it: give the core an event; submit a switch; let rooms begin theirs. */
 	void (*step)(struct ptc_controller *ctl, const struct ptc_job_event *event);
 	int (*submit)(struct ptc_controller *ctl, struct ptc_switch_request *r, struct ptc_error *err);
+	void (*give_turn)(struct ptc_controller *ctl);
 	int refs;     /* [loop] operations in flight and the daemon's list */
 	bool gone;    /* lock lost or job deleted: answers are ignored */
 	bool stopped; /* the core performed STOPPED */
@@ -72,6 +73,7 @@ struct ptc_controller {
 	} over;
 	struct ptc_watcher *heir;           /* of a switch that ended so; it hears the end of the job */
 	uint64_t due_incarnation, due_step; /* of the last due snapshot that was begun */
+	bool turn;              /* the last tick found a switch under way: rooms begin theirs before a due snapshot */
 	int64_t yield_until_ns; /* until then no due snapshot begins, because a caller waits for the last one's end */
 	struct {
 		enum ptc_job_phase phase;
@@ -190,8 +192,7 @@ void ptc_controller_bytes(const struct ptc_controller *ctl, uint64_t *ret_done, 
 /* committing/ */
 void ptc_controller_txn(struct ptc_controller *ctl, const struct ptc_job_update *up);
 void ptc_controller_check_digests(struct ptc_controller *ctl, uint64_t seq);
-/* controller_load.c */
-/* Reads lock, record and intent, and then gives the core START or LOCK_LOST. */
+/* controller_load.c: reads lock, record and intent, and then gives the core START or LOCK_LOST. */
 void ptc_controller_load(struct ptc_controller *ctl, uint64_t seq);
 
 /* controller_live.c */

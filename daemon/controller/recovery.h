@@ -19,14 +19,15 @@ struct ptc_worker_view;
 /* Devices that join or become free, and what becomes of them: "on_join" of a job's elastic (growth.c). */
 struct ptc_growth {
 	/* Devices of each node (by cluster number) that the job has been weighed with, as etcd has it. */
-	uint32_t *seen, *planned; /* planned: of the plan under way */
+	uint32_t *seen, *planned; /* planned: of the plan or the switch under way, without what has left since */
 	uint32_t *offers;         /* those that the job has or may have, as counted last */
 	uint32_t *quarantined;    /* of each node: its losses, when an event last said that it is quarantined */
 	size_t nseen;
 	uint64_t changes;   /* of nodes and of devices, when they were counted */
 	int64_t counted_ns; /* 0: never */
 	enum { PTC_GROWTH_UNREAD, PTC_GROWTH_READING, PTC_GROWTH_READ } state;
-	bool writing, noted;        /* noted: seen is what was there when this controller first saw the job run */
+	bool leaves, outdated;       /* counted while ranks left devices; something that it was planned with has left */
+	bool writing, unkept, noted; /* unkept: etcd has an older `seen`; noted: it is of when the job was first seen */
 	bool anew;                  /* the job has not run: what is there when it is started has been weighed by then */
 	uint64_t there;             /* names what is there */
 	int64_t first_ns, since_ns; /* since when something has joined, and nothing else has changed; 0: nothing has */
@@ -39,6 +40,7 @@ struct ptc_recovery {
 	struct ptc_growth growth;
 	struct ptc_stragglers *stragglers;  /* recovery/stragglers.h: one block; NULL: none is looked for */
 	struct ptc_straggler_drain *drain;  /* in that block; NULL as it is */
+	struct ptc_recovery_task *answer;   /* a plan that came while a snapshot was made; NULL: none */
 	bool replan;                        /* links have changed, and the job wants to be planned anew for that */
 	bool has_elastic, planning, shares; /* shares: the job's `share_devices` */
 	struct ptc_job_elastic elastic;
@@ -124,8 +126,7 @@ struct ptc_recovery {
 	bool over; /* the recovery is, but its switch is not yet */
 };
 
-/* recovery.c: each 200 ms. May submit a switch, or abort one. */
-void ptc_recovery_tick(struct ptc_controller *ctl);
+void ptc_recovery_tick(struct ptc_controller *ctl); /* recovery.c: each 200 ms. May submit a switch, or abort one. */
 /* A rank that trains has failed: r becomes a HALT. False: whether a node is lost is not known yet; ask again. */
 bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r);
 /* That HALT has begun: events say why. failed: the rank that was judged; NULL: none was. */
@@ -144,13 +145,11 @@ void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *wh
 
 /* growth.c: each 200 ms, of a job that trains and all of whose nodes are up. May submit a resize. */
 void ptc_growth_tick(struct ptc_controller *ctl);
-/* Each 200 ms until ranks that were lost are started again: nodes that are down join when they are back. */
-void ptc_growth_forget_down(struct ptc_controller *ctl);
-/* Links have changed: the same for as many devices as the job has. */
-void ptc_growth_replan(struct ptc_controller *ctl);
+/* Each 200 ms until ranks that were lost are started again: devices that are not there join when they are back. */
+void ptc_growth_forget_absent(struct ptc_controller *ctl);
+void ptc_growth_replan(struct ptc_controller *ctl);       /* links have changed: for as many devices as the job has */
 void ptc_controllers_replan(void *arg, const char *uuid); /* ptc_measuring_opts.replan; arg: struct ptc_controllers */
-/* Whether nothing is under way, not even ranks that build for a switch to come. */
-bool ptc_growth_rests(const struct ptc_controller *ctl);
+bool ptc_growth_rests(const struct ptc_controller *ctl);  /* nothing is under way, no ranks build for a switch */
 void ptc_growth_note(struct ptc_controller *ctl); /* until it is known whether it grows, all devices count as weighed */
 
 /* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. patient: not for an
@@ -181,10 +180,10 @@ struct ptc_recovery_plan {
 	bool read; /* these four are set */
 	struct ptc_planned planned;
 };
-/* Keeps what the description says, if that was read. */
-void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p);
+void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p); /* what the description says */
 /* Begins it, unless one is under way; then planned is called on the loop, unless the controller has gone. It may take
- * what is in p. READ: only what the description says. SAME: the configuration and the nodes that the job has, and no
+ * what is in p. If a snapshot is being made by then, planned is called after it (ptc_recovery_answer), and of what the
+ * job is by then. READ: only what the description says. SAME: the configuration and the nodes that the job has, and no
  * others. GROW, AGAIN, LEAVE: of a job that trains, on more devices than it has, on as many, on at most as many.
  * ELSEWHERE: of a job without ranks, its configuration, without nodes that leave; ANY leaves these out, too. */
 enum ptc_recovery_for {
@@ -198,3 +197,4 @@ enum ptc_recovery_for {
 };
 void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,
 		       void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p));
+void ptc_recovery_answer(struct ptc_controller *ctl); /* calls it then, if no switch is under way any more */

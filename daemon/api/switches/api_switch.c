@@ -396,6 +396,7 @@ static void submit_on_loop(void *arg)
 	struct submit *s = arg;
 	struct ptc_controller *ctl = ptc_controller_find(&s->d->controllers, s->uuid);
 
+	s->passing = false;
 	if (!ctl) {
 		s->rc = ptc_error_set(s->err, PTC_ESTATE, "this daemon does not control the job any more; try again");
 		return;
@@ -416,12 +417,47 @@ uint64_t ptc_api_new_id(void)
 	return (id & PTC_ID_MASK) | 1;
 }
 
-static int hand_over(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_switch_request *r, bool *ret_again,
-		     struct ptc_error *err)
-{
-	struct submit s = { .d = d, .uuid = t->meta.uuid, .request = r, .err = err };
-	int rc = ptc_loop_call(d->loop, submit_on_loop, &s);
+struct turn {
+	struct ptc_daemon *d;
+	struct ptc_rpc_call *call;
+	const char *uuid;
+	int64_t end_ns; /* it is waited for until then */
+	bool halts;
+	uint64_t epoch; /* of the cluster, before the try */
+	enum ptc_devices_lack lack;
+};
 
+static void note_epoch(void *arg)
+{
+	struct turn *u = arg;
+
+	u->epoch = ptc_cluster_epoch(u->d->cluster);
+}
+
+/* Another try can end otherwise than the one before. A job that is halted has been told to end what it does. */
+static bool may_try(void *arg)
+{
+	struct turn *u = arg;
+	struct ptc_controller *ctl = ptc_controller_find(&u->d->controllers, u->uuid);
+
+	if (u->lack)
+		return ptc_cluster_epoch(u->d->cluster) != u->epoch;
+	if (!ctl || ptc_controller_ready(ctl))
+		return true;
+	return !u->halts && !ptc_controller_idle(ctl) && !ptc_controller_passing(ctl);
+}
+
+/* What goes before may take longer than a due snapshot is put off. So a request for ranks that run is not planned anew
+ * while one is made. */
+static int hand_over(struct turn *u, struct ptc_switch_request *r, bool *ret_again, struct ptc_error *err)
+{
+	struct submit s = { .d = u->d, .uuid = u->uuid, .request = r, .err = err };
+	int rc;
+
+	do
+		rc = ptc_loop_call(u->d->loop, submit_on_loop, &s);
+	while (rc == 0 && s.rc == PTC_ESTATE && s.passing && r->run_from && r->kind != PTC_SWITCH_HALT &&
+	       ptc_api_wait(u->d, u->call, may_try, u, (u->end_ns - ptc_sys_now_ns()) / 1000000) == 0);
 	rc = rc ? ptc_error_set(err, rc, "the daemon is stopping") : s.rc;
 	/* a conflict: the mirror that the plan was made from was behind the record */
 	*ret_again = (rc == PTC_ESTATE && s.passing) || rc == PTC_ECONFLICT;
@@ -609,7 +645,7 @@ static int plan_rollback(struct ptc_daemon *d, const struct ptc_target *t, const
 
 /* One try: plan for what is committed now, hand over. Again, when the job was only tidying up after a
  * switch or making a snapshot, or the plan was made for an older record. */
-static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct ptc_api_ask *ask,
+static int try_switch(struct turn *u, struct ptc_target *t, const struct ptc_api_ask *ask,
 		      const struct ptc_plan_request *pr, struct ptc_watcher *w, uint64_t id, bool *ret_again,
 		      struct ptc_error *err)
 {
@@ -621,6 +657,7 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 					.end = PTC_RUN_STOPPED };
 	struct ptc_plan_request asked = *pr;
 	struct ptc_planned planned = { 0 };
+	struct ptc_daemon *d = u->d;
 	struct ptc_view v;
 	int rc = check_ask(t, ask, err);
 
@@ -657,39 +694,11 @@ static int try_switch(struct ptc_daemon *d, struct ptc_target *t, const struct p
 				   t->meta.name, r.plan->chosen.why);
 	if (rc == 0) {
 		r.watcher = ptc_watcher_ref(w);
-		rc = hand_over(d, t, &r, ret_again, err);
+		rc = hand_over(u, &r, ret_again, err);
 	}
 	ptc_switch_request_done(&r);
 	ptc_view_done(&v);
 	return rc;
-}
-
-struct turn {
-	struct ptc_daemon *d;
-	const char *uuid;
-	bool halts;
-	uint64_t epoch; /* of the cluster, before the try */
-	enum ptc_devices_lack lack;
-};
-
-static void note_epoch(void *arg)
-{
-	struct turn *u = arg;
-
-	u->epoch = ptc_cluster_epoch(u->d->cluster);
-}
-
-/* Another try can end otherwise than the one before. A job that is halted has been told to end what it does. */
-static bool may_try(void *arg)
-{
-	struct turn *u = arg;
-	struct ptc_controller *ctl = ptc_controller_find(&u->d->controllers, u->uuid);
-
-	if (u->lack)
-		return ptc_cluster_epoch(u->d->cluster) != u->epoch;
-	if (!ctl || ptc_controller_ready(ctl))
-		return true;
-	return !u->halts && !ptc_controller_idle(ctl) && !ptc_controller_passing(ctl);
 }
 
 /* A document that the plan needs was dropped: a later commit, by now, names others. */
@@ -712,7 +721,9 @@ int ptc_api_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const 
 
 	for (;;) {
 		struct ptc_target t;
-		struct turn u = { .d = d, .uuid = t.meta.uuid, .halts = ask->kind == PTC_SWITCH_HALT };
+		struct turn u = {
+			.d = d, .call = call, .uuid = t.meta.uuid, .end_ns = end, .halts = ask->kind == PTC_SWITCH_HALT
+		};
 		struct ptc_plan_request asked = pr ? *pr : (struct ptc_plan_request){ 0 };
 		bool again = false;
 		int rc = ptc_api_find(d, call, job, &t, err);
@@ -720,7 +731,7 @@ int ptc_api_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const 
 		asked.ret_lack = &u.lack;
 		ptc_loop_call(d->loop, note_epoch, &u);
 		if (rc == 0) {
-			rc = try_switch(d, &t, ask, &asked, w, id, &again, err);
+			rc = try_switch(&u, &t, ask, &asked, w, id, &again, err);
 			if (rc == PTC_ENOTFOUND && !again && !u.lack && moves++ < MOVES_MAX)
 				again = moved_on(d, call, &t);
 		}

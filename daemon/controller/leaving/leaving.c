@@ -158,8 +158,8 @@ static void begin(struct ptc_controller *ctl)
 
 	if (ptc_ahead_builds(ctl, &id))
 		ptc_ahead_stop(ctl, PTC_ECANCELED, "a node of the job will be taken away; ask again when it has gone");
-	if (!ptc_controller_idle(ctl)) {
-		later(ctl, "another switch of the job is under way");
+	if (!ptc_controller_idle(ctl)) { /* its end may be there for a moment only */
+		snprintf(l->why, sizeof l->why, "another switch of the job is under way");
 		return;
 	}
 	l->starts = false;

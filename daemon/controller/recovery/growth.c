@@ -107,6 +107,12 @@ static uint32_t *own_devices(const struct ptc_controller *ctl)
 	return own;
 }
 
+/* A switch is under way after which the job may have other devices. */
+static bool moves(const struct ptc_controller *ctl)
+{
+	return ctl->ahead || (!ptc_controller_idle(ctl) && ctl->intent.kind != PTC_SWITCH_SNAPSHOT);
+}
+
 /* Once for each loss. */
 static void tell_quarantined(struct ptc_controller *ctl)
 {
@@ -129,27 +135,31 @@ static void tell_quarantined(struct ptc_controller *ctl)
 	}
 }
 
-/* What nodes offer is counted anew when a node or somebody's devices have changed; that a job was deleted, or that a
- * quarantine has ended, is seen with the next second. */
+/* What nodes offer is counted anew when a node or somebody's devices have changed, or the job's ranks have moved; that
+ * a job was deleted, or that a quarantine has ended, is seen with the next second. What the job has does not join, but
+ * what its ranks are leaving does: it may be the job's to have again before they have left. */
 static void count_offers(struct ptc_controller *ctl)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
 	struct ptc_cluster *c = ctl->all->cluster;
 	uint64_t changes = ptc_cluster_epoch(c) + ptc_cluster_device_writes(c);
 	int64_t now = ptc_sys_now_ns();
+	bool leaves = moves(ctl);
 	uint32_t *own;
 
 	make_room(ctl);
-	if (g->counted_ns && changes == g->changes && now - g->counted_ns < COUNT_NS)
+	if (g->counted_ns && changes == g->changes && leaves == g->leaves && now - g->counted_ns < COUNT_NS)
 		return;
 	g->changes = changes;
+	g->leaves = leaves;
 	g->counted_ns = now;
 	own = own_devices(ctl);
 	for (uint32_t i = 0; i < g->nseen; i++) {
 		g->offers[i] = free_of(ctl, ptc_cluster_node(c, i));
 		if (ptc_quarantine_left(&ptc_cluster_node(c, i)->quarantine, now)) /* no more than the job has */
 			g->offers[i] = PTC_MIN(g->offers[i], own[i]);
-		g->seen[i] = PTC_MAX(g->seen[i], PTC_MIN(g->offers[i], own[i])); /* what it has does not join */
+		if (!leaves)
+			g->seen[i] = PTC_MAX(g->seen[i], PTC_MIN(g->offers[i], own[i]));
 	}
 	ptc_free(own);
 }
@@ -164,18 +174,16 @@ static uint64_t fingerprint(const struct ptc_controller *ctl)
 	return h;
 }
 
-/* What has left, or has become another job's, is forgotten, so that it joins when it comes back. True: something was
- * forgotten. */
-static bool forget(struct ptc_controller *ctl)
+/* What has left, or has become another job's, is forgotten, so that it joins when it comes back; also if that is before
+ * what it was planned with counts as weighed. */
+static void forget(struct ptc_growth *g)
 {
-	struct ptc_growth *g = &ctl->recovery.growth;
-	bool any = false;
-
 	for (uint32_t i = 0; i < g->nseen; i++) {
-		any |= g->offers[i] < g->seen[i];
+		g->unkept |= g->offers[i] < g->seen[i];
 		g->seen[i] = PTC_MIN(g->seen[i], g->offers[i]);
+		g->outdated |= g->offers[i] < g->planned[i];
+		g->planned[i] = PTC_MIN(g->planned[i], g->offers[i]);
 	}
-	return any;
 }
 
 /* How many devices have joined; their nodes' names go into g->joined. */
@@ -246,6 +254,7 @@ static void written(void *arg)
 	struct kept *k = arg;
 
 	k->ctl->recovery.growth.writing = false;
+	k->ctl->recovery.growth.unkept |= k->rc != 0;
 	if (k->rc && !k->ctl->gone)
 		ptc_debug("job", "job=%s what it was weighed with is not kept: etcd is unreachable", k->ctl->meta.name);
 	kept_done(k);
@@ -271,6 +280,7 @@ static void keep(struct ptc_controller *ctl)
 		return;
 	}
 	g->writing = true;
+	g->unkept = false;
 	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, write_work, written, k) == 0);
 }
 
@@ -338,6 +348,7 @@ static void decided(struct ptc_controller *ctl)
 	g->first_ns = g->since_ns = 0;
 	g->switch_id = 0;
 	g->tries = 0;
+	g->counted_ns = 0; /* what the job has now may be more */
 	memcpy(g->seen, g->planned, g->nseen * sizeof *g->seen);
 	keep(ctl);
 }
@@ -373,6 +384,18 @@ static void try_later(struct ptc_growth *g)
 	g->tries++;
 }
 
+/* The devices that ranks are to leave as slow are forgotten now: by the next count they may be given back. */
+static void look_again(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+
+	if (g->state != PTC_GROWTH_READ || g->anew)
+		return;
+	g->counted_ns = 0;
+	count_offers(ctl);
+	forget(g);
+}
+
 bool ptc_growth_submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p, uint64_t *ret_id)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -388,6 +411,8 @@ bool ptc_growth_submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p, 
 	rc = ctl->submit(ctl, &r, &err);
 	if (rc)
 		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
+	else
+		look_again(ctl);
 	ptc_switch_request_done(&r);
 	return rc == 0;
 }
@@ -428,7 +453,7 @@ static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 	ptc_recovery_keep(ctl, p);
 	if (!ptc_growth_rests(ctl) || ctl->record.run != PTC_RUN_LIVE || !g->since_ns)
 		return; /* it is weighed again */
-	if (!joined(ctl) || !ctl->recovery.elastic.grow)
+	if (!joined(ctl) || !ctl->recovery.elastic.grow || g->outdated)
 		return;
 	if (ptc_growth_passes(p->status) && g->tries < TRIES_MAX) {
 		try_later(g);
@@ -490,7 +515,11 @@ static void replanned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 	char why[PTC_PLANNING_WHY_MAX];
 	uint64_t id;
 
-	if (!ptc_growth_rests(ctl) || ctl->record.run != PTC_RUN_LIVE)
+	if (!ptc_growth_rests(ctl)) { /* after that */
+		ctl->recovery.replan = true;
+		return;
+	}
+	if (ctl->record.run != PTC_RUN_LIVE)
 		return;
 	snprintf(why, sizeof why, "%s", p->status ? p->err.text : p->planned.plan->chosen.why);
 	if (p->status)
@@ -518,23 +547,22 @@ void ptc_growth_note(struct ptc_controller *ctl)
 		g->seen[i] = devices_of(ptc_cluster_node(ctl->all->cluster, i));
 }
 
-void ptc_growth_forget_down(struct ptc_controller *ctl)
+void ptc_growth_forget_absent(struct ptc_controller *ctl)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
-	bool any = false;
 
 	if (!ctl->recovery.has_elastic || !ctl->recovery.elastic.grow || g->anew)
 		return;
 	if (g->state == PTC_GROWTH_UNREAD)
 		read_kept(ctl);
-	if (g->state != PTC_GROWTH_READ || g->writing)
+	if (g->state != PTC_GROWTH_READ)
 		return;
+	make_room(ctl);
 	for (uint32_t i = 0; i < g->nseen; i++)
-		if (g->seen[i] && !ptc_cluster_node(ctl->all->cluster, i)->up) {
-			g->seen[i] = 0;
-			any = true;
-		}
-	if (any)
+		g->offers[i] = devices_of(ptc_cluster_node(ctl->all->cluster, i));
+	forget(g);
+	g->counted_ns = 0;
+	if (g->unkept && !g->writing)
 		keep(ctl);
 }
 
@@ -555,7 +583,8 @@ void ptc_growth_tick(struct ptc_controller *ctl)
 		memcpy(g->planned, g->offers, g->nseen * sizeof *g->planned);
 		decided(ctl);
 	}
-	if (!g->writing && forget(ctl)) /* during a switch too: a device may be back by its end */
+	forget(g); /* during a switch too: a device may be back by its end */
+	if (g->unkept && !g->writing)
 		keep(ctl);
 	if (!ptc_growth_rests(ctl))
 		return;
@@ -566,5 +595,6 @@ void ptc_growth_tick(struct ptc_controller *ctl)
 	if (!quiet(ctl))
 		return;
 	memcpy(g->planned, g->offers, g->nseen * sizeof *g->planned);
+	g->outdated = false;
 	ptc_recovery_plan(ctl, PTC_RECOVERY_GROW, planned);
 }

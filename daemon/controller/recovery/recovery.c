@@ -746,7 +746,7 @@ void ptc_recovery_tick(struct ptc_controller *ctl)
 	}
 	p = look(ctl);
 	if (ctl->record.recovery)
-		ptc_growth_forget_down(ctl);
+		ptc_growth_forget_absent(ctl);
 	if (p.down || p.back) /* ranks may have waited for that node's: it counts anew from here */
 		ctl->recovery.rounds.stand.still_ns = ptc_sys_now_ns();
 	if (ctl->record.run == PTC_RUN_LIVE && p.down && ptc_sys_now_ns() - ctl->recovery.rounds.asked_ns >= ASK_NS)

@@ -19,12 +19,12 @@
 
 #define TRIES_MAX 64 /* configurations that are planned */
 
-struct task {
+struct ptc_recovery_task {
 	struct ptc_controller *ctl;
 	struct ptc_controllers *all;
 	struct ptc_meta_doc meta;
 	struct ptc_record_doc record;
-	enum ptc_recovery_for what;
+	enum ptc_recovery_for asked, what; /* what: it may become another as it is planned */
 	void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p);
 	struct ptc_recovery_plan plan;
 	struct ptc_view view;
@@ -39,12 +39,12 @@ struct task {
 };
 
 /* Its ranks run, and are to go on running while it is planned. */
-static bool trains(const struct task *t)
+static bool trains(const struct ptc_recovery_task *t)
 {
 	return t->what == PTC_RECOVERY_GROW || t->what == PTC_RECOVERY_AGAIN || t->what == PTC_RECOVERY_LEAVE;
 }
 
-static void forget_stay(struct task *t)
+static void forget_stay(struct ptc_recovery_task *t)
 {
 	for (size_t i = 0; i < t->nstay; i++)
 		ptc_free(t->stay[i]);
@@ -54,14 +54,14 @@ static void forget_stay(struct task *t)
 }
 
 /* A quarantined node that has ranks of the job keeps them: a person has put them there. */
-static bool is_passed_over(const struct task *t, const struct ptc_node *n)
+static bool is_passed_over(const struct ptc_recovery_task *t, const struct ptc_node *n)
 {
 	return !t->all_the_same && n->up && !n->drained && ptc_quarantine_left(&n->quarantine, ptc_sys_now_ns()) &&
 	       !ptc_controller_ranks_on(t->ctl, n->doc.name);
 }
 
 /* Without those that are left out; where none is: every node, and no list. */
-static int note_stay(struct task *t, const char *node)
+static int note_stay(struct ptc_recovery_task *t, const char *node)
 {
 	if (!t->ctl_leaves && !t->passes_over)
 		return 0;
@@ -73,7 +73,7 @@ static int note_stay(struct task *t, const char *node)
 
 static void look_on_loop(void *arg)
 {
-	struct task *t = arg;
+	struct ptc_recovery_task *t = arg;
 	int rc = 0;
 
 	t->ctl_leaves = ptc_leaving_any(t->ctl);
@@ -99,7 +99,7 @@ static void look_on_loop(void *arg)
 		t->rc = ptc_view_locate(&t->view, t->all->cluster);
 }
 
-static int check_covered(struct task *t, struct ptc_error *err)
+static int check_covered(struct ptc_recovery_task *t, struct ptc_error *err)
 {
 	ptc_auto_free bool *usable = ptc_calloc(t->view.nnodes + 1, sizeof *usable);
 
@@ -119,7 +119,7 @@ static bool candidate(const struct ptc_job_desc *desc, const struct ptc_config *
 	return desc->model || desc->space || n % (now->tp * now->pp * now->cp) == 0;
 }
 
-static int plan_as(struct task *t, uint32_t gpus, struct ptc_error *err)
+static int plan_as(struct ptc_recovery_task *t, uint32_t gpus, struct ptc_error *err)
 {
 	struct ptc_plan_request req = { .gpus = gpus, .or_same = gpus == 0, .at_rest = !trains(t) };
 
@@ -137,7 +137,8 @@ static int plan_as(struct task *t, uint32_t gpus, struct ptc_error *err)
 }
 
 /* The most devices from `least` to n for which there is a configuration. */
-static int plan_most(struct task *t, const struct ptc_job_desc *desc, uint32_t n, uint32_t least, struct ptc_error *err)
+static int plan_most(struct ptc_recovery_task *t, const struct ptc_job_desc *desc, uint32_t n, uint32_t least,
+		     struct ptc_error *err)
 {
 	const struct ptc_job_elastic *e = &desc->elastic;
 	ptc_auto_free struct ptc_config *now = ptc_calloc(1, sizeof *now);
@@ -159,7 +160,7 @@ static int plan_most(struct task *t, const struct ptc_job_desc *desc, uint32_t n
 				       t->devices, least, n < least ? least : n);
 }
 
-static int make_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
+static int make_plan(struct ptc_recovery_task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
 {
 	uint32_t most = desc->elastic.max_gpus ? desc->elastic.max_gpus : UINT32_MAX;
 	int rc = trains(t) ? 0 : check_covered(t, err);
@@ -198,7 +199,7 @@ static bool other_nodes_help(int status)
 	return status && status != PTC_ELOST && status != PTC_ENOMEM && status != PTC_ECANCELED;
 }
 
-static int look_and_plan(struct task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
+static int look_and_plan(struct ptc_recovery_task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
 {
 	t->rc = PTC_ECANCELED; /* unless the loop does it */
 	ptc_loop_call(t->all->loop, look_on_loop, t);
@@ -207,7 +208,7 @@ static int look_and_plan(struct task *t, const struct ptc_job_desc *desc, struct
 
 static void work(void *arg, struct ptc_etcd *etcd)
 {
-	struct task *t = arg;
+	struct ptc_recovery_task *t = arg;
 	struct ptc_recovery_plan *p = &t->plan;
 	const struct ptc_job_desc *desc = NULL;
 	void *ref = NULL;
@@ -247,40 +248,94 @@ void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_pla
 	ctl->recovery.has_elastic = true;
 }
 
+static void release(struct ptc_recovery_task *t)
+{
+	ptc_planned_done(&t->plan.planned);
+	forget_stay(t);
+	ptc_controller_unref(t->ctl);
+	ptc_free(t);
+}
+
+/* The job has other ranks by now; or a later snapshot, whose commit has dropped a document that was to be read. */
+static bool is_outdated(const struct ptc_recovery_task *t)
+{
+	const struct ptc_record_doc *now = &t->ctl->record;
+
+	return t->asked != PTC_RECOVERY_READ &&
+	       (now->generation != t->record.generation || now->incarnation != t->record.incarnation ||
+		(t->plan.status == PTC_ENOTFOUND && now->snapshot != t->record.snapshot));
+}
+
+/* Ranks go on after the switch under way: then an answer is still right. */
+static bool waits_for_snapshot(const struct ptc_recovery_task *t)
+{
+	const struct ptc_intent_doc *in = &t->ctl->intent;
+
+	return t->asked != PTC_RECOVERY_READ && !ptc_controller_idle(t->ctl) && in->kind == PTC_SWITCH_SNAPSHOT &&
+	       in->run_to;
+}
+
+static void start(struct ptc_recovery_task *t);
+
 static void finished(void *arg)
 {
-	struct task *t = arg;
+	struct ptc_recovery_task *t = arg;
 	struct ptc_controller *ctl = t->ctl;
 
 	ctl->recovery.planning = false;
-	if (!ctl->gone)
+	if (ctl->gone) {
+		release(t);
+	} else if (waits_for_snapshot(t)) {
+		ctl->recovery.answer = t;
+		ctl->turn = true;
+	} else if (is_outdated(t)) {
+		start(t);
+	} else {
 		t->planned(ctl, &t->plan);
+		release(t);
+	}
+}
+
+void ptc_recovery_answer(struct ptc_controller *ctl)
+{
+	struct ptc_recovery_task *t = ctl->recovery.answer;
+
+	if (!t || (!ctl->gone && !ptc_controller_idle(ctl)))
+		return;
+	ctl->recovery.answer = NULL;
+	finished(t);
+}
+
+/* For the present record. */
+static void start(struct ptc_recovery_task *t)
+{
+	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, work }, { 0 } };
+	char lane[PTC_LANE_MAX];
+
 	ptc_planned_done(&t->plan.planned);
-	forget_stay(t);
-	ptc_free(t);
-	ptc_controller_unref(ctl);
+	t->plan = (struct ptc_recovery_plan){ .err = PTC_ERROR_INIT };
+	t->record = t->ctl->record;
+	t->what = t->asked;
+	t->all_the_same = t->ctl->recovery.fails > 0; /* what was planned without them has failed */
+	snprintf(lane, sizeof lane, "r-%s", t->ctl->uuid);
+	t->ctl->recovery.planning = true;
+	ptc_require(ptc_cluster_steps(t->all->cluster, lane, steps, finished, t) == 0);
 }
 
 void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,
 		       void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p))
 {
-	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, work }, { 0 } };
-	char lane[PTC_LANE_MAX];
-	struct task *t;
+	struct ptc_recovery_task *t;
 
 	if (ctl->recovery.planning)
 		return;
+	if (ctl->recovery.answer)
+		release(ctl->recovery.answer);
+	ctl->recovery.answer = NULL;
 	t = ptc_calloc(1, sizeof *t);
 	ptc_require(t);
-	*t = (struct task){ .ctl = ptc_controller_ref(ctl),
-			    .all = ctl->all,
-			    .meta = ctl->meta,
-			    .record = ctl->record,
-			    .what = what,
-			    .planned = planned,
-			    .all_the_same = ctl->recovery.fails > 0, /* what was planned without them has failed */
-			    .plan.err = PTC_ERROR_INIT };
-	snprintf(lane, sizeof lane, "r-%s", ctl->uuid);
-	ctl->recovery.planning = true;
-	ptc_require(ptc_cluster_steps(ctl->all->cluster, lane, steps, finished, t) == 0);
+	*t = (struct ptc_recovery_task){
+		.ctl = ptc_controller_ref(ctl), .all = ctl->all, .meta = ctl->meta, .asked = what, .planned = planned
+	};
+	start(t);
 }

@@ -30,6 +30,7 @@
 #define RETRY_NS  (5000 * MS)
 #define TRIES_MAX 4
 #define OPS_MAX   100 /* of one transaction; etcd takes 128 */
+#define WRITE_MS  1000
 
 static int64_t backoff_ms(const struct ptc_controller *ctl)
 {
@@ -105,18 +106,26 @@ static void write_work(void *arg, struct ptc_etcd *etcd)
 		w->rc = write_some(w, etcd, at, PTC_MIN(w->n - at, (size_t)OPS_MAX));
 }
 
+/* What is given back has been told as such, so it is written however long etcd is away. What is left is decided anew.
+ */
 static void was_written(void *arg)
 {
 	struct written *w = arg;
 	struct ptc_straggler_drain *d = w->ctl->recovery.drain;
 
-	if (d) {
-		d->writing = false;
-		d->again_ns = PTC_MAX(d->again_ns, ptc_sys_now_ns() + SEEN_NS);
-	}
 	if (w->rc && !w->ctl->gone)
 		ptc_debug("job", "job=%s which devices it leaves is not written: etcd is unreachable",
 			  w->ctl->meta.name);
+	if (w->rc && !w->ctl->gone && !w->left) {
+		w->rc = 0;
+		if (ptc_cluster_run_later(w->ctl->all->cluster, w->ctl->uuid, WRITE_MS, write_work, was_written, w) ==
+		    0)
+			return;
+	}
+	if (d) {
+		d->writing = false;
+		d->seen_ns = ptc_sys_now_ns() + SEEN_NS;
+	}
 	ptc_controller_unref(w->ctl);
 	ptc_free(w->v);
 	ptc_free(w);
@@ -257,10 +266,12 @@ static void ended(struct ptc_controller *ctl, struct ptc_straggler_drain *d)
 /* Once for the ranks of an incarnation, and the reason. */
 static void tell_stays(struct ptc_controller *ctl, struct ptc_straggler_drain *d, enum ptc_slow_verdict why)
 {
-	if (d->stays == ctl->record.incarnation && d->why == why)
-		return;
+	if (d->stays != ctl->record.incarnation)
+		d->whys = 0;
 	d->stays = ctl->record.incarnation;
-	d->why = why;
+	if (d->whys & (1u << why))
+		return;
+	d->whys |= 1u << why;
 	if (why == PTC_SLOW_STAY_MANY)
 		ptc_event(
 			ctl->all->cluster, ctl->uuid, "drained",
@@ -333,7 +344,7 @@ bool ptc_straggler_drain_tick(struct ptc_controller *ctl, struct ptc_straggler_d
 		return false;
 	if (d->switch_id)
 		ended(ctl, d);
-	if (d->writing || ptc_sys_now_ns() < d->again_ns)
+	if (d->writing || ptc_sys_now_ns() < d->seen_ns)
 		return d->writing;
 	if (give_back(ctl, over, &again)) {
 		if (!ptc_buf_failed(&again))
@@ -342,6 +353,8 @@ bool ptc_straggler_drain_tick(struct ptc_controller *ctl, struct ptc_straggler_d
 		ptc_buf_done(&again);
 		return true;
 	}
+	if (ptc_sys_now_ns() < d->again_ns)
+		return false;
 	name_left(ctl, on, sizeof on);
 	if (!on[0])
 		return decide(ctl, d, ranks, n);
@@ -363,8 +376,11 @@ static bool could_help(const struct ptc_controller *ctl, const struct ptc_slow_d
 bool ptc_straggler_drain_yields(struct ptc_controller *ctl)
 {
 	struct ptc_buf back = PTC_BUF_INIT;
-	bool any = give_back(ctl, could_help, &back) > 0;
+	bool any;
 
+	if (ctl->recovery.drain && ctl->recovery.drain->writing)
+		return true; /* these, perhaps */
+	any = give_back(ctl, could_help, &back) > 0;
 	if (any && !ptc_buf_failed(&back))
 		ptc_event(ctl->all->cluster, ctl->uuid, "straggler_over",
 			  "the job may have %s again, which it has left as slow: it cannot go on without", back.data);

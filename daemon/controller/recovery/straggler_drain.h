@@ -9,13 +9,13 @@
 
 struct ptc_straggler_drain {
 	bool writing;       /* in etcd */
+	int64_t seen_ns;    /* by then the mirror shows what was written */
 	uint64_t switch_id; /* of ours, until its end was seen; 0: none is under way */
 	uint32_t tries;     /* of a switch, for the same devices */
 	int64_t again_ns;   /* nothing is decided before */
-	/* the ranks of this incarnation stay, as has been said: why */
-	uint64_t stays;
-	enum ptc_slow_verdict why;
-	char left[200]; /* by the switch: devices, for events */
+	uint64_t stays;     /* the ranks of this incarnation stay, as has been said: */
+	unsigned whys;      /* for these reasons (1 << enum ptc_slow_verdict) */
+	char left[200];     /* by the switch: devices, for events */
 };
 
 /* straggler_drain.c: each 200 ms, of a job that trains and all of whose nodes are up. ranks: n of them, as judged last.

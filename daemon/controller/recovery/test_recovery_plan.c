@@ -22,11 +22,17 @@ static struct {
 	int quarantined;    /* the number of a node; -1: none */
 	bool no_config;     /* the planner has none, of however many devices */
 	bool no_room;       /* on fewer than four nodes the state does not fit */
+	bool busy;          /* a switch is under way */
+	bool resized;       /* the job is, while its documents are read; then never again */
+	int missing;        /* so many times a document is missing; if `snapshots`, because of a snapshot meanwhile */
+	bool snapshots;
 	struct ptc_job_desc desc;
-	char asked[256]; /* the nodes that the planner may use; "any" */
-	unsigned answers;
+	char asked[256];         /* the nodes that the planner may use; "any" */
+	unsigned answers, looks; /* looks: the documents were read */
 	int status;
 } t = { .quarantined = -1 };
+
+static struct ptc_controller job;
 
 /* ---- the rooms below ---- */
 
@@ -60,6 +66,12 @@ int ptc_loop_call(struct ptc_loop *loop, void (*fn)(void *arg), void *arg)
 	(void)loop;
 	fn(arg);
 	return 0;
+}
+
+bool ptc_controller_idle(const struct ptc_controller *ctl)
+{
+	(void)ctl;
+	return !t.busy;
 }
 
 bool ptc_controller_ranks_on(const struct ptc_controller *ctl, const char *node)
@@ -111,6 +123,14 @@ int ptc_view_load(struct ptc_kept *k, const struct ptc_meta_doc *meta, const str
 	static char *nodes[] = { n0, n1 };
 
 	(void)k, (void)meta, (void)record, (void)intent, (void)err;
+	t.looks++;
+	job.record.generation += t.resized;
+	t.resized = false;
+	if (t.missing) {
+		t.missing--;
+		job.record.snapshot += t.snapshots;
+		return PTC_ENOTFOUND;
+	}
 	*ret_view = (struct ptc_view){ .from.world = 2, .from.config = config, .from.nodes = nodes, .from.nnodes = 2 };
 	return 0;
 }
@@ -181,9 +201,8 @@ static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 static const char *asked(enum ptc_recovery_for what, const char *leaves)
 {
 	static struct ptc_controllers all;
-	static struct ptc_controller ctl;
 
-	ctl.all = &all;
+	job.all = &all;
 	for (int i = 0; i < NODES; i++) {
 		test_nodes[i] = (struct ptc_node){ .up = true, .doc.devices = 1 };
 		snprintf(test_nodes[i].doc.name, sizeof test_nodes[i].doc.name, "n%d", i);
@@ -191,9 +210,9 @@ static const char *asked(enum ptc_recovery_for what, const char *leaves)
 			test_nodes[i].quarantine.until_ns = INT64_MAX;
 	}
 	t.leaves = leaves;
-	t.answers = 0;
-	ptc_recovery_plan(&ctl, what, planned);
-	assert_int_equal(t.answers, 1);
+	t.answers = t.looks = 0;
+	ptc_recovery_plan(&job, what, planned);
+	assert_int_equal(t.answers, !t.busy || what == PTC_RECOVERY_READ);
 	return t.asked;
 }
 
@@ -277,6 +296,73 @@ static void test_quarantined(void **state)
 	assert_string_equal(asked(PTC_RECOVERY_ANY, NULL), "0 on any");
 }
 
+/* A plan that comes while a snapshot is made is not forgotten: it waits for the snapshot's end. Another switch ends
+ * what was planned. */
+static void test_waits_for_snapshot(void **state)
+{
+	(void)state;
+	t.desc = (struct ptc_job_desc){ 0 };
+	t.busy = true;
+	job.intent = (struct ptc_intent_doc){ .kind = PTC_SWITCH_SNAPSHOT, .run_to = true };
+	assert_string_equal(asked(PTC_RECOVERY_GROW, NULL), "4 on any");
+	assert_true(job.turn && !job.recovery.planning);
+	ptc_recovery_answer(&job);
+	assert_int_equal(t.answers, 0);
+	t.busy = false;
+	ptc_recovery_answer(&job);
+	assert_int_equal(t.answers, 1);
+	assert_int_equal(t.status, 0);
+	ptc_recovery_answer(&job);
+	assert_int_equal(t.answers, 1);
+
+	t.busy = true;
+	(void)asked(PTC_RECOVERY_READ, NULL); /* that changes nothing of the switch */
+	(void)asked(PTC_RECOVERY_LEAVE, NULL);
+	assert_string_equal(asked(PTC_RECOVERY_AGAIN, NULL), "2 on any"); /* in place of the other */
+	t.busy = false;
+	ptc_recovery_answer(&job);
+	assert_int_equal(t.answers, 1);
+
+	t.busy = true;
+	(void)asked(PTC_RECOVERY_GROW, NULL);
+	job.gone = true;
+	ptc_recovery_answer(&job);
+	job.gone = t.busy = false;
+	ptc_recovery_answer(&job);
+	assert_int_equal(t.answers, 0);
+
+	t.busy = true;
+	job.intent.kind = PTC_SWITCH_RESIZE;
+	t.answers = 0;
+	ptc_recovery_plan(&job, PTC_RECOVERY_GROW, planned);
+	assert_int_equal(t.answers, 1); /* whoever asked decides */
+	t.busy = false;
+}
+
+/* While it was planned the job has come to other ranks, or to a later snapshot, whose commit has dropped the documents
+ * of the one before: it is planned for what the job is now. */
+static void test_planned_for_now(void **state)
+{
+	(void)state;
+	t.desc = (struct ptc_job_desc){ 0 };
+	assert_string_equal(asked(PTC_RECOVERY_GROW, NULL), "4 on any");
+	assert_int_equal(t.looks, 1);
+	t.resized = true;
+	(void)asked(PTC_RECOVERY_GROW, NULL);
+	assert_int_equal(t.looks, 2);
+	assert_int_equal(t.status, 0);
+	t.missing = 2;
+	t.snapshots = true;
+	(void)asked(PTC_RECOVERY_LEAVE, NULL);
+	assert_int_equal(t.looks, 3);
+	assert_int_equal(t.status, 0);
+	t.missing = 1;
+	t.snapshots = false;
+	(void)asked(PTC_RECOVERY_LEAVE, NULL); /* it is missing for another reason */
+	assert_int_equal(t.looks, 1);
+	assert_int_equal(t.status, PTC_ENOTFOUND);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -284,6 +370,8 @@ int main(void)
 		cmocka_unit_test(test_device_not_well),
 		cmocka_unit_test(test_slow),
 		cmocka_unit_test(test_quarantined),
+		cmocka_unit_test(test_waits_for_snapshot),
+		cmocka_unit_test(test_planned_for_now),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
