@@ -62,14 +62,6 @@ static void list_others(void *arg)
 	}
 }
 
-static bool uses(const struct ptc_view *v, const char *node)
-{
-	for (size_t i = 0; i < v->from.nnodes; i++)
-		if (strcmp(v->from.nodes[i], node) == 0)
-			return true;
-	return false;
-}
-
 /* The controller has gone, perhaps: the switch may be carried on by another one. */
 static int follow_resize(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, uint64_t id,
 			 int rc, struct ptc_error *broke, struct ptc_error *err)
@@ -153,7 +145,7 @@ static int drain_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const char
 		rc = ptc_api_view(d, &t, false, true, &v, err);
 	if (rc)
 		return rc;
-	if (uses(&v, node)) {
+	if (ptc_generation_doc_names(&v.from, node)) {
 		rc = ptc_loop_call(d->loop, list_others, &o);
 		req.version = PTC_WIRE_VERSION;
 		req.job = t.meta.uuid;
