@@ -615,7 +615,7 @@ class GpuLive(harness.Case):
 
     def ahead(self, c):
         """[(bytes used, bytes read)] of restores that something was read ahead of."""
-        return [(int(a), int(b)) for a, b in re.findall(r": (\d+) bytes of its restore came from page-locked memory, where (\d+) were", self.log(c))]
+        return [(int(a), int(b)) for a, b in re.findall(r": the restore took (\d+) of the (\d+) bytes that were read ahead", self.log(c))]
 
     def resize_ahead(self, c, job, config, meanwhile=lambda: None, status=0):
         """Resizes; the new ranks build until what is read ahead has been read."""

@@ -12,9 +12,9 @@
 static const struct ctl_option options[] = {
 	{ "job", "JOB", "only this job; default: every job you may resize" },
 	{ "within", "TIME",
-	  "the node goes after TIME: first copy bytes that only it has to other nodes, and wait for that" },
+	  "the node goes away in TIME: copy the bytes that only this node has to other nodes before that" },
 	{ "undo", NULL, "allow ranks on the node again" },
-	{ "wait", NULL, "follow it to its end" },
+	{ "wait", NULL, "wait until the jobs have left the node" },
 };
 
 static const char *text_of(const json_t *job, const char *key)
@@ -67,9 +67,9 @@ static int put_left(struct ctl *c, const char *summary, struct ptc_error *err)
 	}
 	if (!rc && late)
 		rc = ptc_error_set(err, PTC_ETIMEOUT,
-				   "%zu jobs were not done after %.1f s: what node %s alone has of them is "
+				   "after %.1f s, %zu jobs have not left node %s: bytes that only this node has are "
 				   "lost if it goes now",
-				   late, json_number_value(json_object_get(doc, "seconds")), text_of(doc, "node"));
+				   json_number_value(json_object_get(doc, "seconds")), late, text_of(doc, "node"));
 	json_decref(doc);
 	return rc;
 }
@@ -114,8 +114,9 @@ const struct ctl_verb ctl_drain = {
 	.name = "drain",
 	.args = "NODE",
 	.about = "Move everything off a node",
-	.help = "Root also closes the node for new ranks, until --undo. With --within it waits, at most for\n"
-		"that time, and fails if some bytes are still only on the node.\n",
+	.help = "If root gives the command, the node also gets no new ranks until --undo. With --within, ptcctl\n"
+		"waits until no job has bytes on this node only, but at most for TIME. If a job still has such\n"
+		"bytes then, the command fails and names the job.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

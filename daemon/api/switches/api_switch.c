@@ -461,8 +461,8 @@ static int check_layout(const struct ptc_target *t, const struct ptc_view *v, co
 		return 0;
 	return ptc_error_set(
 		err, PTC_ESTATE,
-		"job %s does not run, and what its ranks hold under %s is known only once they have; `ptcctl run "
-		"%s --config %s` takes it there",
+		"job %s does not run, and its ranks have never had configuration %s, so nobody knows what each of "
+		"them would hold; `ptcctl run %s --config %s` starts them with it",
 		t->meta.name, r->to.config, t->meta.name, r->to.config);
 }
 
