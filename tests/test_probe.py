@@ -348,7 +348,7 @@ class Programs(harness.Case):
             self.fails(self.job("memory"), "ended with status 1", before, options=["--memory", "300MiB"], lines=["MemoryError"])
         self.fails(self.job("hangs"), "within 1 s", "has not opened ptc", options=["--limit", "1s"], lines=["waiting for the corpus"])
         self.fails(self.job("floods"), "within 1 s", options=["--limit", "1s"], lines=["corpus corpus"])
-        self.fails(self.job("junk"), "what came on its socket is no message")
+        self.fails(self.job("junk"), "the program sends bytes that are no message of libptc")
         self.fails(self.job("asks"), 'the key "theirs"', "no other ranks", "PTC_PROBE")
         self.fails(self.job("twice"), before, lines=["declared twice"])
         self.fails(self.job("dtype"), 'tensor "w"', "F64", "F32")

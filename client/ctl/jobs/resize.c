@@ -8,7 +8,7 @@
 
 static const struct ctl_option options[] = {
 	CTL_TARGET_OPTIONS,
-	{ "dry-run", NULL, "as ptcctl plan: say what it would do" },
+	{ "dry-run", NULL, "change nothing, and show the plan as ptcctl plan does" },
 	{ "wait", NULL, "follow the switch to its end and print its summary" },
 };
 

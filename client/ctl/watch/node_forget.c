@@ -12,7 +12,7 @@ static int run(struct ctl *c, struct ptc_error *err)
 const struct ctl_verb ctl_node_forget = {
 	.name = "node forget",
 	.args = "NODE",
-	.about = "List a node that is gone for good no more",
+	.about = "Take a node that is gone for good off the list",
 	.help = "Nodes that are down stay in `ptcctl nodes`, because they may come back. This takes one out, with its\n"
 		"marks (drained, lost, bad devices). The node must count as lost, and no job may need it: the line\n"
 		"names those that do. A node that comes back all the same is listed again, without these marks.\n"
