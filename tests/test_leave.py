@@ -9,7 +9,6 @@ import subprocess
 import time
 
 import harness
-import live
 import numpy as np
 import state as states
 import test_recover

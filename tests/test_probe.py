@@ -10,7 +10,6 @@ import sys
 import unittest
 
 import harness  # first: it says where the others are
-import live
 from harness import LONG, PATIENCE, wait_for
 from test_ctrainer import Trainer, differences
 from test_quota import OTHER
@@ -224,9 +223,7 @@ class Remembered(harness.Case):
         with self.cluster(nodes=2, devices=2, up=False, lease_ttl="2s") as c:
             def arm(rule):
                 for name in c.nodes:
-                    with open(self.path(f"fault-{name}.new"), "w") as f:
-                        f.write(rule)
-                    os.rename(self.path(f"fault-{name}.new"), self.path(f"fault-{name}"))
+                    harness.replace_file(self.path(f"fault-{name}"), rule)
 
             def start(*names):
                 for name in names:

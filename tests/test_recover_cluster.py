@@ -288,9 +288,7 @@ class RecoverCluster(harness.Case):
             before = job.status()
             self.assertEqual("n0", before["controller"])
             wait_for(lambda: self.kept(c, job, left), 60 * PATIENCE, "documents on n1 to n3", 0.2)
-            with open(fault + ".new", "w") as f:
-                f.write(point)
-            os.rename(fault + ".new", fault)
+            harness.replace_file(fault, point)
             asked = threading.Thread(target=job.resize, args=("dp=4",), kwargs={"node": "n1", "check": False})
             asked.start()
             c.nodes["n0"].wait_gone(60 * PATIENCE)
