@@ -127,14 +127,15 @@ static uint32_t members(const struct ptc_cluster_profile *c, uint32_t size, uint
 	return PTC_MIN(size, n);
 }
 
-static struct ptc_ring ring(const struct ptc_cluster_profile *c, double node_bytes_s, uint32_t size, uint32_t stride)
+struct ptc_ring ptc_cluster_ring(const struct ptc_cluster_profile *c, enum ptc_link_class class, uint32_t size,
+				 uint32_t stride)
 {
 	uint32_t m = members(c, size, stride), rings;
 	struct ptc_ring r = { c->intra_bytes_s, c->intra_latency_s, size > m, false };
 
 	if (r.crosses) {
 		rings = PTC_MAX(1, c->per_node / m); /* as many groups leave this node at once */
-		r.bytes_s = node_bytes_s / rings;
+		r.bytes_s = ptc_cluster_node_bytes_s(c, class) / rings;
 		r.latency_s = c->node_latency_s;
 	}
 	for (uint32_t i = 0; i < c->ngroups; i++)
@@ -143,17 +144,6 @@ static struct ptc_ring ring(const struct ptc_cluster_profile *c, double node_byt
 			r.measured = true;
 		}
 	return r;
-}
-
-struct ptc_ring ptc_cluster_ring(const struct ptc_cluster_profile *c, uint32_t size, uint32_t stride)
-{
-	return ring(c, c->node_bytes_s, size, stride);
-}
-
-struct ptc_ring ptc_cluster_ring_of(const struct ptc_cluster_profile *c, enum ptc_link_class class, uint32_t size,
-				    uint32_t stride)
-{
-	return ring(c, ptc_cluster_node_bytes_s(c, class), size, stride);
 }
 
 double ptc_cluster_hop(const struct ptc_cluster_profile *c, uint32_t size, uint32_t stride)

@@ -60,16 +60,15 @@ bool ptc_device_kind_known(const char *name, struct ptc_device_kind *ret);
 /* All of them. */
 const struct ptc_device_kind *ptc_device_kinds_known(size_t *ret_n);
 
-/* The ring of a group of `size` ranks, `stride` apart, when all groups like it communicate at once. */
+/* The ring of a group of `size` ranks, `stride` apart, for traffic of a class, when all groups like it communicate at
+ * once. */
 struct ptc_ring {
 	double bytes_s, latency_s; /* of one ring, not scaled by coefficients */
 	bool crosses;              /* the ring leaves the node */
 	bool measured;
 };
-struct ptc_ring ptc_cluster_ring(const struct ptc_cluster_profile *c, uint32_t size, uint32_t stride);
-/* The same for traffic of a class. */
-struct ptc_ring ptc_cluster_ring_of(const struct ptc_cluster_profile *c, enum ptc_link_class class, uint32_t size,
-				    uint32_t stride);
+struct ptc_ring ptc_cluster_ring(const struct ptc_cluster_profile *c, enum ptc_link_class class, uint32_t size,
+				 uint32_t stride);
 /* Bytes/s from a device to the next one of a pipeline of `size` devices that lie `stride` apart. 0: not measured. */
 double ptc_cluster_hop(const struct ptc_cluster_profile *c, uint32_t size, uint32_t stride);
 static inline double ptc_cluster_node_bytes_s(const struct ptc_cluster_profile *c, enum ptc_link_class class)

@@ -671,7 +671,7 @@ static void same_state(void **state)
 
 	assert_int_equal(ptc_declared_same(&sa, &sa, "tp=2", &err), 0);
 	assert_int_equal(ptc_declared_same(&sa, &sb, "tp=2", &err), PTC_ELAYOUT);
-	assert_string_equal(err.text, "tensor \"b\" is F32[4,2] in the snapshot, and tp=2 declares BF16[4,2]");
+	assert_string_equal(err.text, "tensor \"b\" is F32 [4, 2] in the snapshot, and tp=2 declares BF16 [4, 2]");
 	assert_int_equal(ptc_declared_same(&sa, &sc, "tp=2", &err), PTC_ELAYOUT);
 	assert_non_null(strstr(err.text, "1 missing (\"b\"), 1 new (\"c\")"));
 	assert_int_equal(ptc_declared_same(&sa, &one, "tp=2", &err), PTC_ELAYOUT);

@@ -65,6 +65,13 @@ def size(short, long, campaign):
     return campaign if CAMPAIGN else long if LONG else short
 
 
+def replace_file(path, text=""):
+    """Who reads the file meanwhile has its old text, or the new one, as a whole."""
+    with open(path + ".new", "w") as f:
+        f.write(text)
+    os.rename(path + ".new", path)
+
+
 def binary(path):
     return os.path.join(BUILD, path)
 
@@ -123,6 +130,25 @@ class Case(unittest.TestCase):
                 self.fail(wrong)
             if wrong:
                 print(wrong, file=sys.stderr)
+
+    def arm(self, node, rule=""):
+        """Rules of fault points for a daemon whose PTC_FAULT_FILE is `fault` in its directory: from now on, or from its start on."""
+        replace_file(os.path.join(node.dir, "fault"), rule)
+
+    def events(self, c, job, *kinds):
+        """A job's events, of these kinds only if any are given."""
+        lines = c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()
+        return [e for e in map(json.loads, lines) if not kinds or e["kind"] in kinds]
+
+    def wait_lost(self, c, node):
+        wait_for(lambda: next(n for n in c.json("nodes")["nodes"] if n["node"] == node).get("lost"), 60 * PATIENCE,
+                 f"{node} counted as lost")
+
+    def empty_and_restart(self, c, node):
+        """A reboot of a machine whose chunks were in memory."""
+        c.nodes[node].kill()
+        shutil.rmtree(c.nodes[node].chunk_dir)
+        c.restart(node)
 
     @staticmethod
     def etcd_pid(c):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small models of Hugging Face's own classes: names and shapes of what they hold in memory and of what they save, and how
 their classes' tensor-parallel plans cut it. Models are made on the meta device and have no data."""
-import fnmatch
 import re
 import warnings
 

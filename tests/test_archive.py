@@ -267,10 +267,6 @@ class Archive(harness.Case):
             json.dump(spec, f)
         return job
 
-    def events(self, c, job, *kinds):
-        lines = map(json.loads, c.ptcctl("events", job.name, "--format", "json").stdout.splitlines())
-        return [e for e in lines if e["kind"] in kinds]
-
     def wait_archived(self, c, job):
         """Until the archive has what is committed now; returns its name."""
         def there():
@@ -285,9 +281,7 @@ class Archive(harness.Case):
         return wait_for(there, 60 * PATIENCE, "an archive of what is committed")
 
     def arm(self, rule=""):
-        with open(self.path("fault.new"), "w") as f:
-            f.write(rule)
-        os.rename(self.path("fault.new"), self.path("fault"))
+        harness.replace_file(self.path("fault"), rule)
 
     def test_by_itself(self):
         """A job with `archive` archives what is committed, also after kills of the process that writes and of the daemon that controls."""

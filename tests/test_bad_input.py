@@ -278,7 +278,7 @@ class BadInput(harness.Case):
             _, said = p.communicate(timeout=20 * PATIENCE)
         finally:
             os.kill(pid, signal.SIGCONT)
-        self.assertEqual((-signal.SIGINT, "\nptcctl: interrupted; what was started goes on (ptcctl status, ptcctl abort)\n"),
+        self.assertEqual((-signal.SIGINT, "\nptcctl: interrupted; work that the daemon has begun goes on (ptcctl status, ptcctl abort)\n"),
                          (p.returncode, said))
         job.wait_idle()
         job.check_whole(self)

@@ -6,7 +6,6 @@ A daemon is armed while it runs, by a file (PTC_FAULT_FILE): "hold" stops one th
 """
 import concurrent.futures
 import json
-import os
 import time
 import unittest
 
@@ -34,10 +33,7 @@ class Held(harness.Case):
         return Job(c, name, s, self.path(name), RULES)
 
     def arm(self, rules=""):
-        new = self.path("fault.new")
-        with open(new, "w") as f:
-            f.write(rules)
-        os.rename(new, self.path("fault"))
+        harness.replace_file(self.path("fault"), rules)
 
     def points(self):
         return {"PTC_FAULT_FILE": self.path("fault"), "PTC_FAULT_LIST": self.path("points")}

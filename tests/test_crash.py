@@ -66,13 +66,6 @@ class Crash(harness.Case):
     def env(self, node):
         return {**self.measured, "PTC_FAULT_FILE": os.path.join(node.dir, "fault"), "PTC_FAULT_LIST": os.path.join(node.dir, "points")}
 
-    def arm(self, node, rule=""):
-        """The daemon dies (or what else the rule says) at this point, from now on, or from its start on."""
-        path = os.path.join(node.dir, "fault")
-        with open(path + ".new", "w") as f:
-            f.write(rule)
-        os.rename(path + ".new", path)
-
     def up(self, c):
         for node in c.nodes.values():
             self.arm(node)

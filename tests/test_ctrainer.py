@@ -8,7 +8,6 @@ import subprocess
 
 import harness
 import live
-from harness import PATIENCE
 
 PROGRAM = harness.binary("examples/c-trainer/c-trainer")
 TOLERANCE = 1e-12  # relative: sums are made in another order

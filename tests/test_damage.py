@@ -315,9 +315,7 @@ class Damage(harness.Case):
         return live.layer(4096, 1, step)[self.HEAD].tobytes()
 
     def arm(self, rule=""):
-        with open(self.path("fault.new"), "w") as f:
-            f.write(rule)
-        os.rename(self.path("fault.new"), self.path("fault"))
+        harness.replace_file(self.path("fault"), rule)
 
     def test_no_run_from_it(self):
         """The state that ranks stopped with is damaged after it was read, in every copy: no rank takes a step with it, in whatever

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import threading
-import time
 
 import harness
 import live
@@ -92,9 +91,7 @@ class Devices(harness.Case):
         os.chmod(script, 0o755)
 
         def say(text):
-            with open(says + ".new", "w") as f:
-                f.write(text)
-            os.rename(says + ".new", says)
+            harness.replace_file(says, text)
 
         def unhealthy(c):
             return [n.get("unhealthy") for n in c.json("nodes")["nodes"]]
@@ -233,9 +230,7 @@ class Devices(harness.Case):
         points, rules = self.path("points"), self.path("fault")
 
         def arm(rule=""):
-            with open(rules + ".new", "w") as f:
-                f.write(rule)
-            os.rename(rules + ".new", rules)
+            harness.replace_file(rules, rule)
 
         def held():
             with open(points) as f:

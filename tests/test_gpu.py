@@ -23,7 +23,7 @@ UUIDS = ["GPU-" + "-".join(b * n for n in (4, 2, 2, 2, 6)) for b in ("d0", "d1",
 
 # The protocol as daemon/gpu/gpu_wire.h and daemon/gpu/cuda/gpu_export.h have it, written down a second time.
 VERSION, READY_ID = 2, 0
-MAP_HOST, UNMAP_HOST, BIND, HANDLES, COPY_OUT, COPY_IN, DIGEST, CLOSE, FORGET, STATS, KEEP, COPY_WITHIN, SHADOW, LOCK = range(1, 15)
+MAP_HOST, UNMAP_HOST, BIND, HANDLES, COPY_OUT, COPY_IN, DIGEST, CLOSE, _, STATS, KEEP, COPY_WITHIN, SHADOW, LOCK = range(1, 15)
 EXPORT = struct.Struct("<II7Q48s64s96s")
 HEAD = struct.Struct("<IIQIIIIQQQII")
 PART = struct.Struct("<9Q")
@@ -155,7 +155,8 @@ class Gpu(unittest.TestCase):
         cases = [
             (request(STATS, version=4), EVERSION, "version 4, this ptc-gpu speaks 1 to 3"),
             (request(STATS, version=0), EVERSION, "version 0"),
-            (request(0), EINVAL, "kind 0"), (request(LOCK + 1), EINVAL, "kind 15"), (request(STATS, number=0), EINVAL, "number 0"),
+            (request(0), EINVAL, "kind 0"), (request(LOCK + 1), EINVAL, "kind 15"), (request(9), ENOTFOUND, "no allocation 0"),
+            (request(STATS, number=0), EINVAL, "number 0"),
             (request(STATS, parts=[box]), EINVAL, "with 1 boxes"), (request(COPY_OUT), EINVAL, "with 0 boxes"),
             (request(COPY_OUT, parts=[box], nparts=2), EINVAL, "with 2 boxes"),
             (request(COPY_OUT, nparts=0xFFFFFFFF), EINVAL, "boxes in"),

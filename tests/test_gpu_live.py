@@ -234,9 +234,7 @@ class GpuLive(harness.Case):
 
     def arm(self, rules):
         """Sets the fault points of the node's ptcd, for a cluster that was begun with PTC_FAULT_FILE."""
-        with open(self.path("rules.new"), "w") as f:
-            f.write(rules + "\n")
-        os.rename(self.path("rules.new"), self.path("rules"))
+        harness.replace_file(self.path("rules"), rules + "\n")
 
     def passed(self, point):
         """Whether a process that was begun with PTC_FAULT_LIST has come to the fault point."""
@@ -615,7 +613,7 @@ class GpuLive(harness.Case):
 
     def ahead(self, c):
         """[(bytes used, bytes read)] of restores that something was read ahead of."""
-        return [(int(a), int(b)) for a, b in re.findall(r": (\d+) bytes of its restore came from page-locked memory, where (\d+) were", self.log(c))]
+        return [(int(a), int(b)) for a, b in re.findall(r": the restore took (\d+) of the (\d+) bytes that were read ahead", self.log(c))]
 
     def resize_ahead(self, c, job, config, meanwhile=lambda: None, status=0):
         """Resizes; the new ranks build until what is read ahead has been read."""
@@ -737,9 +735,7 @@ class GpuLive(harness.Case):
         stall = os.path.join(self.gpu, "stall")
         open(stall, "w").close()
         reached = max(wait_for(lambda: self.stand(job), 60 * PATIENCE, "ranks that wait").values()) + 20
-        with open(stall + ".new", "w") as f:
-            f.write(f"{reached}\n")
-        os.rename(stall + ".new", stall)
+        harness.replace_file(stall, f"{reached}\n")
         return stall, reached
 
     ENDED = r"rank 1 \(pid \d+\)(:| has ended:) its device 1 \(GPU-d1.*\) has failed: "

@@ -9,11 +9,8 @@ import textwrap
 import harness
 import numpy as np
 import state as states
+from bare_root import run
 from harness import PATIENCE, wait_for
-
-
-def run(*argv, **kw):
-    return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kw)
 
 
 def block(name):

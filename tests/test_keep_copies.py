@@ -3,7 +3,6 @@
 import concurrent.futures
 import json
 import os
-import shutil
 import unittest
 
 import harness
@@ -34,10 +33,6 @@ class KeepCopies(harness.Case):
             json.dump(spec, f)
         return job
 
-    def events(self, c, job, *kinds):
-        lines = c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()
-        return [e for e in map(json.loads, lines) if not kinds or e["kind"] in kinds]
-
     def copies(self, job):
         return job.status().get("copies")
 
@@ -51,10 +46,6 @@ class KeepCopies(harness.Case):
 
         return wait_for(there, timeout_s * PATIENCE, f"{fewest} copies of everything")
 
-    def wait_lost(self, c, node):
-        wait_for(lambda: next(n for n in c.json("nodes")["nodes"] if n["node"] == node).get("lost"), 60 * PATIENCE,
-                 f"{node} counted as lost")
-
     def document(self, c, job):
         uuid = job.status()["uuid"]
         text = c.etcdctl("get", "--print-value-only", f"/ptc/jobs/{uuid}/copies").stdout
@@ -62,12 +53,6 @@ class KeepCopies(harness.Case):
 
     def used(self, c, node):
         return next(n for n in c.json("nodes")["nodes"] if n["node"] == node)["store"]["used_bytes"]
-
-    def empty_and_restart(self, c, node):
-        """A reboot of a machine whose chunks were in memory."""
-        c.nodes[node].kill()
-        shutil.rmtree(c.nodes[node].chunk_dir)
-        c.restart(node)
 
     def test_keeper_without_chunks(self):
         """The only node for copies comes back without its chunks while the document still names its table: it gets copies again.
@@ -81,9 +66,7 @@ class KeepCopies(harness.Case):
             self.empty_and_restart(c, "n1")
             self.wait_copies(job, 2)
             self.assertEqual([0], [n["store"]["lost_jobs"] for n in c.json("nodes")["nodes"] if n["node"] == "n1"])
-            with open(f"{rules}.new", "w") as f:
-                f.write(",".join(f"copies.look@{n}=fail" for n in range(1, 9)))
-            os.rename(f"{rules}.new", rules)
+            harness.replace_file(rules, ",".join(f"copies.look@{n}=fail" for n in range(1, 9)))
             self.empty_and_restart(c, "n1")
             job.resize("tp=4")
             job.check_whole(self)
@@ -331,12 +314,6 @@ class KeepCopies(harness.Case):
                     self.arm(c.nodes[asked], "")
                 done = verified.result()
             self.assertEqual((0, ""), (done.returncode, done.stderr))
-
-    def arm(self, node, rule):
-        path = os.path.join(node.dir, "fault")
-        with open(path + ".new", "w") as f:
-            f.write(rule)
-        os.rename(path + ".new", path)
 
     def kill_at(self, c, job, point):
         """Somebody dies at that point while copies come, and comes back. True: somebody came there."""

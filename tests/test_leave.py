@@ -9,7 +9,6 @@ import subprocess
 import time
 
 import harness
-import live
 import numpy as np
 import state as states
 import test_recover
@@ -158,7 +157,7 @@ class Leave(test_recover.Recover):
             c.ptcctl("drain", other, "--undo")
             said, error = self.leave(c, here[1], within="1ms", code=1)
             self.assertEqual(["late"], [j["state"] for j in said["jobs"]])
-            self.assertIn("were not done", error)
+            self.assertIn("jobs have not left node", error)
             self.assertTrue(said["jobs"][0]["why"])
             r = c.ptcctl("drain", here[1], "--within", "1s", "--undo", check=False)
             self.assertEqual(2, r.returncode, r.stderr)
@@ -177,7 +176,7 @@ class Leave(test_recover.Recover):
             self.assertEqual("late", said["jobs"][0]["state"])
             self.assertRegex(said["jobs"][0]["why"], "no node that is up has .* of it: nodes that leave have gone with them")
             self.assertGreater(said["jobs"][0]["left_bytes"], 0)
-            self.assertIn("were not done", error)
+            self.assertIn("jobs have not left node", error)
             c.restart(victim)
             c.ptcctl("drain", victim, "--undo")
             job.check_whole(self)

@@ -117,10 +117,6 @@ class Live(harness.Case):
                                     rf"is snapshot {done['snapshot']}, of step 20", lines[0])
                 self.assertEqual((1, who), (len(lines), set(told[1].split("; ")) if told else lines[0]))  # as nodes say so
 
-    def events(self, c, job, *kinds):
-        lines = map(json.loads, c.ptcctl("events", job.name, "--format", "json").stdout.splitlines())
-        return [e for e in lines if e["kind"] in kinds]
-
     def test_preserved(self):
         """The summary says what goes on as before; of a drain its event does, beside those of the drain."""
         with self.cluster(nodes=3, devices=1) as c:

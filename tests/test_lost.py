@@ -26,20 +26,6 @@ class Lost(harness.Case):
             s.add(rng, name, "F32", shape)
         return s
 
-    def events(self, c, job, *kinds):
-        lines = c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()
-        return [e for e in map(json.loads, lines) if not kinds or e["kind"] in kinds]
-
-    def wait_lost(self, c, node):
-        wait_for(lambda: next(n for n in c.json("nodes")["nodes"] if n["node"] == node).get("lost"), 60 * PATIENCE,
-                 f"{node} counted as lost")
-
-    def empty_and_restart(self, c, node):
-        """A reboot of a machine whose chunks were in memory."""
-        c.nodes[node].kill()
-        shutil.rmtree(c.nodes[node].chunk_dir)
-        c.restart(node)
-
     def test_ranks_of_a_lost_node(self):
         """What a rank of a lost node had is put together from what others have, however it lies in its tensors."""
         rng = np.random.default_rng(self.seed)
@@ -301,12 +287,6 @@ class Lost(harness.Case):
             job.do("stop")
             job.check_state(self, job.wait_run("stopped")["step"], self.path("after"))
             self.assertNotIn("absent", job.status())
-
-    def arm(self, node, rule):
-        path = os.path.join(node.dir, "fault")
-        with open(path + ".new", "w") as f:
-            f.write(rule)
-        os.rename(path + ".new", path)
 
     def test_left_out(self):
         """A switch that a lost node was left out of is aborted after its snapshot, and the node comes back: what that snapshot has is

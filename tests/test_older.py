@@ -423,9 +423,3 @@ class Older(harness.Case):
             job.wait_step(self.listed(c, job)[0][1] + 2)
             job.do("stop")
             test_proof.proved(self, c, job)
-
-    def arm(self, node, rule=""):
-        path = os.path.join(node.dir, "fault")
-        with open(path + ".new", "w") as f:
-            f.write(rule)
-        os.rename(path + ".new", path)

@@ -10,7 +10,6 @@ import sys
 import unittest
 
 import harness  # first: it says where the others are
-import live
 from harness import LONG, PATIENCE, wait_for
 from test_ctrainer import Trainer, differences
 from test_quota import OTHER
@@ -224,9 +223,7 @@ class Remembered(harness.Case):
         with self.cluster(nodes=2, devices=2, up=False, lease_ttl="2s") as c:
             def arm(rule):
                 for name in c.nodes:
-                    with open(self.path(f"fault-{name}.new"), "w") as f:
-                        f.write(rule)
-                    os.rename(self.path(f"fault-{name}.new"), self.path(f"fault-{name}"))
+                    harness.replace_file(self.path(f"fault-{name}"), rule)
 
             def start(*names):
                 for name in names:
@@ -348,7 +345,7 @@ class Programs(harness.Case):
             self.fails(self.job("memory"), "ended with status 1", before, options=["--memory", "300MiB"], lines=["MemoryError"])
         self.fails(self.job("hangs"), "within 1 s", "has not opened ptc", options=["--limit", "1s"], lines=["waiting for the corpus"])
         self.fails(self.job("floods"), "within 1 s", options=["--limit", "1s"], lines=["corpus corpus"])
-        self.fails(self.job("junk"), "what came on its socket is no message")
+        self.fails(self.job("junk"), "the program sends bytes that are no message of libptc")
         self.fails(self.job("asks"), 'the key "theirs"', "no other ranks", "PTC_PROBE")
         self.fails(self.job("twice"), before, lines=["declared twice"])
         self.fails(self.job("dtype"), 'tensor "w"', "F64", "F32")

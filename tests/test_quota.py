@@ -189,9 +189,7 @@ class Quota(harness.Case):
             self.assertLess(live.database(c)[0], 16 * MiB)
 
     def arm(self, rules=""):
-        with open(self.path("fault.new"), "w") as f:
-            f.write(rules)
-        os.rename(self.path("fault.new"), self.path("fault"))
+        harness.replace_file(self.path("fault"), rules)
 
     def test_full(self):
         """etcd at its quota takes no writes: jobs say so; what was deleted is given back by ptcd, without a person."""

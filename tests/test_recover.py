@@ -25,10 +25,6 @@ class Recover(harness.Case):
         run = {"snapshot_every": every, **({"elastic": elastic} if elastic else {}), **(more or {})}
         return live.Job(c, self.path("job"), together=together, run=run, **kw)
 
-    def events(self, c, job, *kinds):
-        lines = c.ptcctl("events", job.name, "--format", "json").stdout.splitlines()
-        return [e for e in map(json.loads, lines) if not kinds or e["kind"] in kinds]
-
     def placed(self, job):
         return sorted({r["node"] for r in job.status()["ranks"]})
 
@@ -408,9 +404,7 @@ class Recover(harness.Case):
             job.run("dp=2", node="n1")
             before = self.begun(c, job)
             self.assertEqual("n1", before["controller"])
-            with open(rules + ".new", "w") as f:
-                f.write("etcd.commit2.after=kill")
-            os.rename(rules + ".new", rules)
+            harness.replace_file(rules, "etcd.commit2.after=kill")
             os.kill(next(r["pid"] for r in before["run"]["ranks"] if r["node"] == "n0"), signal.SIGKILL)
             wait_for(lambda: not c.nodes["n1"].pid(), 60 * PATIENCE, "n1 at etcd.commit2.after", 0.05)
             c.restart("n1")
@@ -538,9 +532,7 @@ class Recover(harness.Case):
             job = self.job(c, elastic={"max_restarts": 2}, every=1000000)
             job.run("dp=2")
             before = self.trains(c, job)
-            with open(f"{rules}.new", "w") as f:
-                f.write(",".join(f"controller.submit@{n}=fail" for n in (1, 2, 3)))
-            os.rename(f"{rules}.new", rules)
+            harness.replace_file(rules, ",".join(f"controller.submit@{n}=fail" for n in (1, 2, 3)))
             os.kill(before["run"]["ranks"][1]["pid"], signal.SIGKILL)
             self.trains(c, job, before["run"]["incarnation"])
             self.assertEqual(3, sum(n.log_tail(1000).count("a test wants no switch to begin") for n in c.nodes.values()))

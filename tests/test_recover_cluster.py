@@ -191,7 +191,7 @@ class RecoverCluster(harness.Case):
         self.waits(c, "n0", "was recovered to epoch 1 without it")
         self.refused(c, "nodes", node="n0", contains="`ptcctl cluster rejoin` on this node")
         told = c.ptcctl("cluster", "rejoin", node="n0").stdout
-        self.assertIn("its 1 tables here are not what is committed: dropped", told)
+        self.assertIn("its 1 tables on this node are not of committed snapshots: they were dropped", told)
         c.wait_nodes(["n0", "n1", "n2", "n3"], 60 * PATIENCE)
         job.resize("tp=4", node="n1")
         job.check_whole(self, node="n0")
@@ -288,9 +288,7 @@ class RecoverCluster(harness.Case):
             before = job.status()
             self.assertEqual("n0", before["controller"])
             wait_for(lambda: self.kept(c, job, left), 60 * PATIENCE, "documents on n1 to n3", 0.2)
-            with open(fault + ".new", "w") as f:
-                f.write(point)
-            os.rename(fault + ".new", fault)
+            harness.replace_file(fault, point)
             asked = threading.Thread(target=job.resize, args=("dp=4",), kwargs={"node": "n1", "check": False})
             asked.start()
             c.nodes["n0"].wait_gone(60 * PATIENCE)

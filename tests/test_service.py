@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import threading
 import unittest
@@ -14,6 +13,7 @@ import harness
 import live
 import test_fuse
 import test_live
+from bare_root import run
 from harness import PATIENCE, wait_for
 
 # Each of these would reach ranks or the mounts; deploy/systemd/README.md says how.
@@ -22,10 +22,6 @@ WRONG_FOR_RANKS = ("PrivateTmp PrivateDevices PrivateIPC PrivateNetwork PrivateM
                    "ReadOnlyPaths InaccessiblePaths TemporaryFileSystem DevicePolicy RuntimeDirectory RemoveIPC MountFlags "
                    "MemoryDenyWriteExecute RestrictNamespaces RestrictSUIDSGID RestrictAddressFamilies RestrictRealtime "
                    "LockPersonality SystemCallArchitectures User DynamicUser MemoryMax").split()
-
-
-def run(*argv, **kw):
-    return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kw)
 
 
 def notify(path, data):

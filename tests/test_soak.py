@@ -40,8 +40,8 @@ REASONS = [(name, when, re.compile(pattern)) for name, when, pattern in (
     ("busy", ALWAYS, r"is busy \(|is busy;|is switching;|while the switch was planned|meanwhile; (ask|try) again|another switch was found under way"),
     ("no devices", ALWAYS, r"\d+ devices are needed, (\d+ are known|free: \d+)|no other node is up"),
     ("the node is up", ALWAYS, r"node n\d is up, so it is not lost"),
-    ("not in time", ALWAYS, r"jobs were not done after 20"),
-    ("bytes on a node that is gone", AWAY_ONLY, r"on no live node|no live node has|was last on|jobs were not done"),
+    ("not in time", ALWAYS, r"after 20\.\d s, \d+ jobs have not left node"),
+    ("bytes on a node that is gone", AWAY_ONLY, r"on no live node|no live node has|was last on|jobs have not left node"),
     ("a node is gone", DISTURBED, r"is not known or is down|is down|down for more than|the switch was to put state there|ended without an answer|"
                                   r"went away|without that node|is lost|has not answered|was aborted|aborted:"),
     ("the job recovers", DISTURBED, r"has lost ranks and waits to be started again|a node of the job will be taken away"),

@@ -21,7 +21,6 @@ TABLE = {"3": "dp=3", "4": "dp=4"}
 
 
 class Straggler(harness.Case):
-    events = test_recover.Recover.events
     placed = test_recover.Recover.placed
     trains = test_recover.Recover.trains
     check_end = test_recover.Recover.check_end

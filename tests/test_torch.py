@@ -345,9 +345,7 @@ class Torch(torch_gradients.Gradients, torch_carried.Carried, harness.Case):
         """What shows at a switch only: the switch comes to nothing and training goes on; exceptions end the job."""
         with self.cluster(nodes=2, devices=2) as c:
             def told(what, name="do"):
-                with open(os.path.join(job.logs, name + ".new"), "w") as f:
-                    f.write(what)
-                os.replace(os.path.join(job.logs, name + ".new"), os.path.join(job.logs, name))
+                harness.replace_file(os.path.join(job.logs, name), what)
 
             def train_on():
                 step = wait_for(lambda: job.status()["run"].get("step"), 60 * PATIENCE, "a step", 0.05)

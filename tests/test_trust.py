@@ -332,9 +332,7 @@ class Trust(harness.Case):
             c.start_node(n1)
             asked = time.monotonic() + 1.5
             wait_for(lambda: "does not have the cluster's key" in n1.log_tail(50) or time.monotonic() > asked, 30 * PATIENCE, "n1 to ask")
-            with open(self.path("fault.new"), "w"):
-                pass
-            os.rename(self.path("fault.new"), self.path("fault"))
+            harness.replace_file(self.path("fault"))
             c.wait_nodes(["n0", "n1"])
             self.live(c, node="n1")
 

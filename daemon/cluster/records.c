@@ -351,6 +351,22 @@ void ptc_generation_doc_done(struct ptc_generation_doc *d)
 	memset(d, 0, sizeof *d);
 }
 
+bool ptc_generation_doc_names(const struct ptc_generation_doc *d, const char *node)
+{
+	for (size_t i = 0; i < d->nnodes; i++)
+		if (strcmp(d->nodes[i], node) == 0)
+			return true;
+	return false;
+}
+
+bool ptc_generation_doc_gives(const struct ptc_generation_doc *d, const char *node, uint32_t device)
+{
+	for (uint32_t r = 0; r < d->world; r++)
+		if (d->rank_device[r] == device && strcmp(d->nodes[d->rank_node[r]], node) == 0)
+			return true;
+	return false;
+}
+
 static int ranks_alloc(struct ptc_generation_doc *d, size_t world)
 {
 	d->rank_node = ptc_calloc(world, sizeof *d->rank_node);

@@ -139,6 +139,8 @@ struct ptc_generation_doc {
 char *ptc_generation_doc_encode(const struct ptc_generation_doc *d);
 int ptc_generation_doc_decode(const char *json, size_t len, struct ptc_generation_doc *ret_doc, struct ptc_error *err);
 void ptc_generation_doc_done(struct ptc_generation_doc *d);
+bool ptc_generation_doc_names(const struct ptc_generation_doc *d, const char *node); /* it has ranks there */
+bool ptc_generation_doc_gives(const struct ptc_generation_doc *d, const char *node, uint32_t device); /* to a rank */
 int ptc_generation_doc_copy(const struct ptc_generation_doc *d,
 			    struct ptc_generation_doc *ret_doc); /* 0 or PTC_ENOMEM */
 
@@ -170,14 +172,12 @@ struct ptc_manifest_doc {
 	struct ptc_known_layout *layouts;
 	size_t nlayouts; /* oldest first */
 	struct ptc_ledger ledger;
-	/* Placement: the snapshot's bytes are on the nodes of the generation's layout, but for these nodes, which were
-	 * left out. */
+	/* Nodes of the generation's layout that were left out: they have none of the snapshot's bytes. */
 	char **without;
 	size_t nwithout;
 };
-/* Whether the node has the snapshot's table: it was not left out. */
-bool ptc_manifest_placed(const struct ptc_manifest_doc *d, const char *node);
-int ptc_manifest_without_add(struct ptc_manifest_doc *d, const char *node); /* 0 or PTC_ENOMEM */
+bool ptc_manifest_placed(const struct ptc_manifest_doc *d, const char *node); /* false: it was left out */
+int ptc_manifest_without_add(struct ptc_manifest_doc *d, const char *node);   /* 0 or PTC_ENOMEM */
 char *ptc_manifest_doc_encode(const struct ptc_manifest_doc *d);
 int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err);
 /* Without digests and lists of items, which may not be checked: for who wants the names of other blobs only. */

@@ -278,6 +278,21 @@ static void test_wrong_members(void **state)
 	}
 }
 
+static void test_ranks_on_nodes(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_generation_doc g;
+
+	(void)state;
+	assert_int_equal(ptc_generation_doc_decode(good[GENERATION], strlen(good[GENERATION]), &g, &err), 0);
+	assert_true(ptc_generation_doc_names(&g, "n0") && ptc_generation_doc_names(&g, "n1"));
+	assert_false(ptc_generation_doc_names(&g, "n") || ptc_generation_doc_names(&g, "n10"));
+	assert_true(ptc_generation_doc_gives(&g, "n0", 0) && ptc_generation_doc_gives(&g, "n1", 63));
+	assert_false(ptc_generation_doc_gives(&g, "n0", 63) || ptc_generation_doc_gives(&g, "n2", 0));
+	ptc_generation_doc_done(&g);
+	assert_false(ptc_generation_doc_names(&g, "n0") || ptc_generation_doc_gives(&g, "n0", 0)); /* none */
+}
+
 /* Who was left out is said, and is what a reader must know. */
 static void test_left_out(void **state)
 {
@@ -551,7 +566,7 @@ int main(void)
 		cmocka_unit_test(test_members),        cmocka_unit_test(test_wrong_members),
 		cmocka_unit_test(test_left_out),       cmocka_unit_test(test_cut),
 		cmocka_unit_test(test_long_values),    cmocka_unit_test(test_damage),
-		cmocka_unit_test(test_depth_and_size),
+		cmocka_unit_test(test_depth_and_size), cmocka_unit_test(test_ranks_on_nodes),
 	};
 
 	ptc_json_init();

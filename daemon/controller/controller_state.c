@@ -197,12 +197,7 @@ const struct ptc_generation_doc *ptc_controller_current(const struct ptc_control
 
 bool ptc_controller_ranks_on(const struct ptc_controller *ctl, const char *node)
 {
-	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
-
-	for (size_t i = 0; i < g->nnodes; i++)
-		if (strcmp(g->nodes[i], node) == 0)
-			return true;
-	return false;
+	return ptc_generation_doc_names(ptc_controller_current(ctl), node);
 }
 
 void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_kind kind, struct ptc_switch_request *ret)

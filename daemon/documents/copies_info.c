@@ -25,7 +25,7 @@ uint32_t ptc_view_number(const struct ptc_view *v, const char *node)
 
 	while (i < v->nnodes && strcmp(v->nodes[i], node) != 0)
 		i++;
-	ptc_require(i < v->nnodes); /* ptc_view_nodes has put every keeper there */
+	ptc_require(i < v->nnodes); /* ptc_view_nodes has put every one there */
 	return i;
 }
 

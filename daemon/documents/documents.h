@@ -176,6 +176,8 @@ int ptc_view_copied(const struct ptc_view *v, const struct ptc_layout *base, str
 void ptc_view_copied_done(struct ptc_view_copied *h); /* a zeroed one is fine */
 /* Collects v->nodes from the generations. Returns 0 or PTC_ENOMEM. */
 int ptc_view_nodes(struct ptc_view *v);
+/* The index in v->nodes of a node of its generations or with copies. */
+uint32_t ptc_view_number(const struct ptc_view *v, const char *node);
 /* [loop] Fills `addresses` and `down` from the mirror. */
 int ptc_view_locate(struct ptc_view *v, struct ptc_cluster *c);
 /* Makes the message. Its parts borrow from v; ptc_info_done releases its arrays. */

@@ -6,7 +6,6 @@
  */
 #include "base/alloc.h"
 #include "base/sys/fault.h"
-#include "base/check.h"
 #include "daemon/documents/view_copies.h"
 
 #include "ptc.pb-c.h"
@@ -108,22 +107,11 @@ int ptc_view_older(struct ptc_kept *k, const struct ptc_meta_doc *meta, const st
 	return ptc_view_load(k, meta, &record, NULL, ret_view, err);
 }
 
-static bool find_name(const struct ptc_view *v, const char *name, size_t *ret_index)
-{
-	for (size_t i = 0; i < v->nnodes; i++)
-		if (strcmp(v->nodes[i], name) == 0) {
-			*ret_index = i;
-			return true;
-		}
-	return false;
-}
-
 static int add_node(struct ptc_view *v, const char *name)
 {
-	size_t at;
-
-	if (find_name(v, name, &at))
-		return 0;
+	for (size_t i = 0; i < v->nnodes; i++)
+		if (strcmp(v->nodes[i], name) == 0)
+			return 0;
 	v->nodes[v->nnodes] = ptc_strdup(name);
 	v->addresses[v->nnodes] = ptc_strdup("");
 	v->nnodes++;
@@ -191,12 +179,8 @@ int ptc_view_allocation(const struct ptc_view *v, const struct ptc_generation_do
 
 	if (!ranks)
 		return PTC_ENOMEM;
-	for (uint32_t r = 0; r < g->world; r++) {
-		size_t at = 0;
-
-		ptc_require(find_name(v, g->nodes[g->rank_node[r]], &at));
-		ranks[r] = (struct ptc_device){ (uint32_t)at, g->rank_device[r] };
-	}
+	for (uint32_t r = 0; r < g->world; r++)
+		ranks[r] = (struct ptc_device){ ptc_view_number(v, g->nodes[g->rank_node[r]]), g->rank_device[r] };
 	*ret_alloc = (struct ptc_allocation){ ranks, g->world };
 	return 0;
 }

@@ -6,7 +6,6 @@
 
 #include "ptc.pb-c.h"
 
-uint32_t ptc_view_number(const struct ptc_view *v, const char *node); /* index of a node in v->nodes */
 /* Fills the message with node numbers of v->nodes; borrows the sets of items from doc. Returns 0 or PTC_ENOMEM; free
  * ret in both cases. */
 int ptc_view_copies_info(const struct ptc_view *v, const struct ptc_copies_doc *doc, Ptc__V1__Copies *ret);

@@ -189,35 +189,6 @@ static int use_source(struct ptc_gpu_server *s, struct ptc_gpu_job *j, struct pt
 	return 0;
 }
 
-static int forget(struct ptc_gpu_server *s, struct ptc_gpu_job *j, struct ptc_error *err)
-{
-	struct ptc_gpu_answer a = { .version = PTC_GPU_VERSION, .id = j->head.id };
-	struct ptc_gpu_forgetting *all;
-	struct ptc_gpu_job *copies[PTC_GPU_ATTACHED_MAX];
-
-	if (s->nworkers == 0) {
-		ptc_gpu_server_answer(s, &a);
-		return 0;
-	}
-	all = ptc_calloc(1, sizeof *all);
-	for (unsigned i = 0; i < s->nworkers; i++) {
-		copies[i] = all ? ptc_calloc(1, sizeof *copies[i]) : NULL;
-		if (copies[i]) {
-			copies[i]->head = j->head;
-			copies[i]->forgetting = all;
-			continue;
-		}
-		while (i > 0)
-			ptc_free(copies[--i]);
-		ptc_free(all);
-		return ptc_nomem(err);
-	}
-	all->left = s->nworkers;
-	for (unsigned i = 0; i < s->nworkers; i++)
-		ptc_gpu_worker_push(s->workers[i], copies[i]);
-	return 0;
-}
-
 static void stats(struct ptc_gpu_server *s, uint64_t id)
 {
 	struct ptc_gpu_answer a = { .version = PTC_GPU_VERSION, .id = id, .more = atomic_load(&s->budget.used) };
@@ -237,8 +208,6 @@ static int begin(struct ptc_gpu_server *s, struct ptc_gpu_job *j, bool *ret_take
 	int rc = 0;
 
 	switch ((enum ptc_gpu_op)j->head.op) {
-	case PTC_GPU_FORGET:
-		return forget(s, j, err);
 	case PTC_GPU_STATS:
 		stats(s, j->head.id);
 		return 0;

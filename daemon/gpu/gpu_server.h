@@ -36,17 +36,10 @@ struct ptc_gpu_job {
 	int fds[PTC_GPU_FDS_MAX];
 	unsigned nfds;
 	struct ptc_gpu_host_map *host, *guard; /* the host maps that it uses, or NULL */
-	struct ptc_gpu_forgetting *forgetting;
-	struct ptc_gpu_worker *from; /* COPY_WITHIN: of whose allocations `host` is one */
-	struct ptc_gpu_entry *entry; /* a copy that has been checked: of this memory */
-	bool kernels;                /* and it may use kernels */
-	bool again;                  /* it is done in part: at the end of the queue, it goes on */
-};
-
-/* A FORGET that every worker must do; the last one answers. */
-struct ptc_gpu_forgetting {
-	_Atomic unsigned left;
-	_Atomic uint64_t closed;
+	struct ptc_gpu_worker *from;           /* COPY_WITHIN: of whose allocations `host` is one */
+	struct ptc_gpu_entry *entry;           /* a copy that has been checked: of this memory */
+	bool kernels;                          /* and it may use kernels */
+	bool again;                            /* it is done in part: at the end of the queue, it goes on */
 };
 
 /* A mapped allocation, shared by all who have bound it. */

@@ -25,7 +25,6 @@
  *   DIGEST      memory, parts. -> value
  *   CLOSE       memory: one user less. If that was the last, the answer comes once the memory is unmapped, so the rank
  *               may free it.
- *   FORGET      bind.pid, bind.process_start: unmaps all allocations of a process that has ended. -> their number
  *   KEEP        bind.uuid, bytes: memory of ptc-gpu's own on that device, until it is closed. Refused without kernels;
  *               with PTC_GPU_BESIDE refused if less than a sixteenth of the device would stay free. -> memory
  *   COPY_WITHIN memory, host, parts: copies from memory `host` to memory `memory`, of the same device, or what KEEP
@@ -63,8 +62,7 @@ enum ptc_gpu_op {
 	PTC_GPU_COPY_IN,
 	PTC_GPU_DIGEST,
 	PTC_GPU_CLOSE,
-	PTC_GPU_FORGET,
-	PTC_GPU_STATS,
+	PTC_GPU_STATS = 10, /* 9 closed the memory of a process; nobody asked for it */
 	PTC_GPU_KEEP,
 	PTC_GPU_COPY_WITHIN,
 	PTC_GPU_SHADOW,

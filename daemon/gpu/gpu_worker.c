@@ -355,29 +355,6 @@ static int do_close(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_
 	return unmap(w, m, f);
 }
 
-/* Of a process that has ended: whatever the driver says of each, all of it goes. */
-static void do_forget(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
-{
-	struct ptc_gpu_answer a = { .version = PTC_GPU_VERSION, .id = j->head.id };
-	struct ptc_gpu_forgetting *all = j->forgetting;
-	struct ptc_gpu_failure ignored;
-
-	for (uint32_t i = 0; i < w->nentries; i++) {
-		const struct ptc_gpu_export *e = &w->entries[i].e;
-
-		if (!w->entries[i].users || e->pid != j->head.bind.pid ||
-		    e->process_start != j->head.bind.process_start)
-			continue;
-		(void)unmap(w, &w->entries[i], &ignored);
-		atomic_fetch_add(&all->closed, 1);
-	}
-	if (atomic_fetch_sub(&all->left, 1) != 1)
-		return;
-	a.value = atomic_load(&all->closed);
-	ptc_gpu_server_answer(w->server, &a);
-	ptc_free(all);
-}
-
 /* The next bytes of a host map. */
 static int lock_bytes(struct ptc_gpu_worker *w, struct ptc_gpu_host_map *h, uint64_t bytes, struct ptc_gpu_failure *f)
 {
@@ -499,7 +476,6 @@ static int dispatch(struct ptc_gpu_worker *w, struct ptc_gpu_job *j, struct ptc_
 		return do_copy_within(w, j, f);
 	case PTC_GPU_COPY_OUT:
 	case PTC_GPU_COPY_IN:
-	case PTC_GPU_FORGET:
 	case PTC_GPU_STATS:
 		break;
 	}
@@ -559,11 +535,6 @@ static void run(struct ptc_gpu_worker *w, struct ptc_gpu_job *j)
 	int rc;
 
 	ptc_gpu_copiers_wait(&w->copiers);
-	if (j->head.op == PTC_GPU_FORGET) {
-		do_forget(w, j);
-		ptc_gpu_server_job_free(w->server, j);
-		return;
-	}
 	rc = is_broken(w, &f) ? f.fault.status : dispatch(w, j, &a, &f);
 	if (j->again) {
 		j->again = false;
@@ -742,8 +713,6 @@ struct ptc_gpu_worker *ptc_gpu_worker_free(struct ptc_gpu_worker *w)
 		struct ptc_gpu_job *j = w->first;
 
 		w->first = j->next;
-		if (j->forgetting && atomic_fetch_sub(&j->forgetting->left, 1) == 1)
-			ptc_free(j->forgetting);
 		ptc_gpu_server_job_free(w->server, j);
 	}
 	ptc_free(w->entries);

@@ -7,7 +7,6 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "formats/doc_rows.h"
 
 #include <string.h>
 
@@ -210,21 +209,11 @@ int ptc_job_space(const struct ptc_job_work_opts *opts, struct ptc_job_work *w, 
 
 /* ---- the model ---- */
 
-/* `{seq: S}`, with heads and topk perhaps: tensors say the rest. */
-static bool to_infer(const struct ptc_doc_node *node)
-{
-	return node->kind == PTC_DOC_MAP && !ptc_doc_get(node, "config") && !ptc_doc_get(node, "layers") &&
-	       ptc_doc_get(node, "seq");
-}
-
 static int infer(const struct ptc_doc *doc, const struct ptc_spec *tensors, struct ptc_job_work *w,
 		 struct ptc_error *err)
 {
-	struct ptc_infer_given given = { 0 };
-	const struct ptc_doc_row rows[] = { { "seq", PTC_DOC_COUNT, &given.seq, 1, 1 << 24 },
-					    { "heads", PTC_DOC_COUNT, &given.heads, 1, 1 << 24 },
-					    { "topk", PTC_DOC_COUNT, &given.topk, 1, 1 << 24 } };
-	int rc = ptc_doc_read(doc, doc->root, "model", rows, PTC_ARRAY_LEN(rows), err);
+	struct ptc_infer_given given;
+	int rc = ptc_plan_given_read(doc, doc->root, &given, err);
 
 	if (rc == 0 && !tensors)
 		return ptc_error_set(err, PTC_ENOTFOUND,
@@ -239,5 +228,6 @@ static int infer(const struct ptc_doc *doc, const struct ptc_spec *tensors, stru
 int ptc_job_model_read(const struct ptc_doc *doc, const struct ptc_spec *tensors, struct ptc_job_work *w,
 		       struct ptc_error *err)
 {
-	return to_infer(doc->root) ? infer(doc, tensors, w, err) : ptc_plan_model_read(doc, doc->root, &w->model, err);
+	return ptc_plan_model_infers(doc->root) ? infer(doc, tensors, w, err)
+						: ptc_plan_model_read(doc, doc->root, &w->model, err);
 }

@@ -6,6 +6,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 struct ptc_store;
 struct ptc_table; /* a counted reference to a table in memory */
@@ -14,6 +15,11 @@ struct ptc_table_key {
 	char uuid[37];
 	uint64_t generation, snapshot;
 };
+
+static inline bool ptc_table_key_same(const struct ptc_table_key *a, const struct ptc_table_key *b)
+{
+	return a->generation == b->generation && a->snapshot == b->snapshot && !strcmp(a->uuid, b->uuid);
+}
 
 struct ptc_store_box {
 	uint32_t item;

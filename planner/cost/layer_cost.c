@@ -20,7 +20,7 @@ struct context {
 
 static struct ptc_ring scaled(const struct ptc_work *w, enum ptc_link_class class, uint32_t size, uint32_t stride)
 {
-	struct ptc_ring r = ptc_cluster_ring_of(w->cluster, class, size, stride);
+	struct ptc_ring r = ptc_cluster_ring(w->cluster, class, size, stride);
 	const double *v = w->coefs.v;
 
 	r.bytes_s *= v[r.crosses ? PTC_COEF_NODE : PTC_COEF_INTRA];

@@ -18,7 +18,7 @@ uint32_t ptc_cost_micro_batches(const struct ptc_work *w, const struct ptc_cand 
  * and doubling do (Thakur et al. 2005). */
 static double ring_seconds(const struct ptc_work *w, uint32_t size, uint32_t stride, double bytes, double phases)
 {
-	struct ptc_ring r = ptc_cluster_ring_of(w->cluster, PTC_LINK_DP, size, stride);
+	struct ptc_ring r = ptc_cluster_ring(w->cluster, PTC_LINK_DP, size, stride);
 	const double *v = w->coefs.v;
 	double latency = r.measured ? 0 /* it is in what was measured */
 				    : r.latency_s * v[r.crosses ? PTC_COEF_NODE_LATENCY : PTC_COEF_INTRA_LATENCY];

@@ -132,3 +132,23 @@ int ptc_plan_model_read(const struct ptc_doc *doc, const struct ptc_doc_node *no
 		rc = place_encoder(doc, node, encoder, encoder_seq, ret, err);
 	return rc ? rc : finish(doc, node, dense, every, shared, ret, err);
 }
+
+bool ptc_plan_model_infers(const struct ptc_doc_node *node)
+{
+	return node && node->kind == PTC_DOC_MAP && !ptc_doc_get(node, "config") && !ptc_doc_get(node, "layers") &&
+	       ptc_doc_get(node, "seq");
+}
+
+int ptc_plan_given_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_infer_given *ret,
+			struct ptc_error *err)
+{
+	struct ptc_infer_given given = { 0 };
+	const struct ptc_doc_row rows[] = { { "seq", PTC_DOC_COUNT, &given.seq, 1, SEQ },
+					    { "heads", PTC_DOC_COUNT, &given.heads, 1, SEQ },
+					    { "topk", PTC_DOC_COUNT, &given.topk, 1, SEQ } };
+	int rc = ptc_doc_read(doc, node, "model", rows, PTC_ARRAY_LEN(rows), err);
+
+	if (rc == 0)
+		*ret = given;
+	return rc;
+}

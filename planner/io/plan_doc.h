@@ -7,12 +7,17 @@
 
 #include "formats/doc.h"
 #include "planner/fit/fit.h"
+#include "planner/infer.h"
 #include "planner/search/fastest.h"
 
 extern const char *const ptc_math_names[PTC_MATHS];
 
 /* Reads `model:`, or `model: {config: {...}, seq: S}` with the content of a config.json. The result is checked. */
 int ptc_plan_model_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_model *ret,
+			struct ptc_error *err);
+/* Whether `model:` has only seq, or with it heads and topk, so that ptc_model_infer has to find the rest. NULL: no. */
+bool ptc_plan_model_infers(const struct ptc_doc_node *node);
+int ptc_plan_given_read(const struct ptc_doc *doc, const struct ptc_doc_node *node, struct ptc_infer_given *ret,
 			struct ptc_error *err);
 /* Reads a config.json of Hugging Face's transformers. seq 0: the longest that it permits. PTC_ENOTFOUND: the model_type
  * is not known. */

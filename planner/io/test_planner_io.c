@@ -361,8 +361,10 @@ static void test_galvatron(void **state)
 	c.node_bytes_s = 44.682e9;
 	assert_int_equal(ptc_plan_galvatron_read(&doc, &c, &err), 0);
 	assert_int_equal(c.ngroups, 5);
-	assert_true(fabs(ptc_cluster_ring(&c, 8, 1).bytes_s / ptc_cluster_ring(&c, 8, 2).bytes_s - 7.4935) < 1e-3);
-	assert_true(ptc_cluster_ring(&c, 2, 8).bytes_s == 8.13007e9);
+	assert_true(
+		fabs(ptc_cluster_ring(&c, PTC_LINK_DP, 8, 1).bytes_s / ptc_cluster_ring(&c, PTC_LINK_DP, 8, 2).bytes_s -
+		     7.4935) < 1e-3);
+	assert_true(ptc_cluster_ring(&c, PTC_LINK_DP, 2, 8).bytes_s == 8.13007e9);
 	ptc_doc_done(&doc);
 	doc = doc_of("{\"pp_size_2\":7.65998,\"pp_size_4\":8.02132,\"pp_size_8\":8.76278,\"pp_size_16\":8.13177}");
 	assert_int_equal(ptc_plan_galvatron_read(&doc, &c, &err), 0);

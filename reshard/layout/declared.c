@@ -407,22 +407,6 @@ int ptc_layout_declared_new(const struct ptc_declared *d, struct ptc_layout **re
 
 /* ---- the same state ---- */
 
-static size_t shape_text(const struct ptc_tensor *t, char *text, size_t size)
-{
-	size_t n = (size_t)snprintf(text, size, "%s[", ptc_dtype_name(t->dtype));
-
-	for (uint32_t i = 0; i < t->ndim && n < size; i++)
-		n += (size_t)snprintf(text + n, size - n, "%s%lld", i ? "," : "", (long long)t->shape[i]);
-	if (n < size)
-		n += (size_t)snprintf(text + n, size - n, "]");
-	return n;
-}
-
-static bool same_tensor(const struct ptc_tensor *a, const struct ptc_tensor *b)
-{
-	return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
-}
-
 int ptc_declared_same(const struct ptc_spec *before, const struct ptc_spec *now, const char *what,
 		      struct ptc_error *err)
 {
@@ -438,13 +422,11 @@ int ptc_declared_same(const struct ptc_spec *before, const struct ptc_spec *now,
 			c = i == before->ntensors ? 1 : -1;
 		else
 			c = strcmp(a->name, b->name);
-		if (!c && !same_tensor(a, b)) {
-			shape_text(a, was, sizeof was);
-			shape_text(b, is, sizeof is);
+		if (!c && !ptc_tensor_same(a, b))
 			return ptc_error_set(err, PTC_ELAYOUT,
-					     "tensor \"%s\" is %s in the snapshot, and %s declares %s", a->name, was,
-					     what, is);
-		}
+					     "tensor \"%s\" is %s in the snapshot, and %s declares %s", a->name,
+					     ptc_tensor_text(a, was, sizeof was), what,
+					     ptc_tensor_text(b, is, sizeof is));
 		if (c < 0 && !ngone++)
 			gone = a;
 		if (c > 0 && !nnew++)

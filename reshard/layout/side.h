@@ -32,7 +32,3 @@ const struct ptc_side *ptc_layout_side(const struct ptc_layout *l);
 int ptc_side_init(struct ptc_side *s, const struct ptc_layout *layout, const struct ptc_spec *spec,
 		  struct ptc_error *err);
 void ptc_side_done(struct ptc_side *s); /* a zeroed or half-made side is fine */
-static inline const struct ptc_pieces *ptc_side_pieces(const struct ptc_side *s, uint32_t item)
-{
-	return &s->geometries[s->spreads[s->item_spread[item]].geometry];
-}

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "reshard/spec/lint.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -255,17 +256,6 @@ static int sum_classes(struct maker *m)
 
 /* ---- the two states ---- */
 
-static const char *tensor_text(const struct ptc_tensor *t, char *buf, size_t size)
-{
-	size_t n = (size_t)snprintf(buf, size, "%s [", ptc_dtype_name(t->dtype));
-
-	for (uint32_t d = 0; d < t->ndim && n < size; d++)
-		n += (size_t)snprintf(buf + n, size - n, "%s%lld", d ? ", " : "", (long long)t->shape[d]);
-	if (n < size)
-		snprintf(buf + n, size - n, "]");
-	return buf;
-}
-
 static int same_fields(const struct ptc_spec *a, const struct ptc_spec *b, struct ptc_error *err)
 {
 	for (size_t f = 0; f < PTC_MAX(a->nfields, b->nfields); f++) {
@@ -283,12 +273,6 @@ static int same_fields(const struct ptc_spec *a, const struct ptc_spec *b, struc
 	return 0;
 }
 
-static bool same_tensor(const struct ptc_tensor *a, const struct ptc_tensor *b)
-{
-	return a->dtype == b->dtype && a->ndim == b->ndim &&
-	       (!a->ndim || !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape));
-}
-
 /* Tensors are in name order in both. */
 static int same_state(const struct ptc_spec *a, const struct ptc_spec *b, struct ptc_error *err)
 {
@@ -304,9 +288,10 @@ static int same_state(const struct ptc_spec *a, const struct ptc_spec *b, struct
 		if (y && (!x || strcmp(x->name, y->name) > 0))
 			return ptc_error_set(err, PTC_ELAYOUT, "tensor \"%s\" is not in the old state (%zu tensors)",
 					     y->name, a->ntensors);
-		if (x && y && !same_tensor(x, y))
+		if (x && y && !ptc_tensor_same(x, y))
 			return ptc_error_set(err, PTC_ELAYOUT, "tensor \"%s\" is %s in the old state, %s in the new",
-					     x->name, tensor_text(x, was, sizeof was), tensor_text(y, is, sizeof is));
+					     x->name, ptc_tensor_text(x, was, sizeof was),
+					     ptc_tensor_text(y, is, sizeof is));
 	}
 	return a == b ? 0 : same_fields(a, b, err);
 }

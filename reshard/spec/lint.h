@@ -33,4 +33,6 @@ size_t ptc_rule_master(const struct ptc_spec *s, const struct ptc_rule *r);
 /* The rules that win for one tensor's items: ret[0] for the parameter, ret[f] for field f; NULL: no rule. */
 void ptc_spec_tensor_rules(const struct ptc_spec *s, size_t tensor, const struct ptc_rule *ret[1 + PTC_MAX_FIELDS]);
 /* Writes a shape such as "[4096, 1024]" into buf; returns buf. */
-const char *ptc_shape_text(const struct ptc_tensor *t, char *buf, size_t size);
+const char *ptc_shape_text(uint32_t ndim, const int64_t *shape, char *buf, size_t size);
+const char *ptc_tensor_text(const struct ptc_tensor *t, char *buf, size_t size); /* the same, as "F32 [4096, 1024]" */
+bool ptc_tensor_same(const struct ptc_tensor *a, const struct ptc_tensor *b);    /* in dtype and shape */

@@ -22,15 +22,29 @@ struct review {
 	void *arg;
 };
 
-const char *ptc_shape_text(const struct ptc_tensor *t, char *buf, size_t size)
+const char *ptc_shape_text(uint32_t ndim, const int64_t *shape, char *buf, size_t size)
 {
 	size_t n = (size_t)snprintf(buf, size, "[");
 
-	for (uint32_t d = 0; d < t->ndim && n < size; d++)
-		n += (size_t)snprintf(buf + n, size - n, "%s%" PRId64, d ? ", " : "", t->shape[d]);
+	for (uint32_t d = 0; d < ndim && n < size; d++)
+		n += (size_t)snprintf(buf + n, size - n, "%s%" PRId64, d ? ", " : "", shape[d]);
 	if (n < size)
 		snprintf(buf + n, size - n, "]");
 	return buf;
+}
+
+const char *ptc_tensor_text(const struct ptc_tensor *t, char *buf, size_t size)
+{
+	size_t n = (size_t)snprintf(buf, size, "%s ", ptc_dtype_name(t->dtype));
+
+	if (n < size)
+		ptc_shape_text(t->ndim, t->shape, buf + n, size - n);
+	return buf;
+}
+
+bool ptc_tensor_same(const struct ptc_tensor *a, const struct ptc_tensor *b)
+{
+	return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
 }
 
 static void __attribute__((format(printf, 4, 5))) tell(ptc_review_fn fn, void *arg, bool wrong, const char *fmt, ...)
@@ -64,7 +78,7 @@ static void review_tensor(struct review *v, size_t tensor, uint32_t *hit)
 	if (!won[0])
 		tell(v->fn, v->arg, true,
 		     "tensor \"%s\" %s is covered by no rule: it would be whole on every rank of every stage", t->name,
-		     ptc_shape_text(t, shape, sizeof shape));
+		     ptc_shape_text(t->ndim, t->shape, shape, sizeof shape));
 	for (uint32_t i = 0; i < nrules; i++) {
 		if (!ptc_glob_match(rules[i].match, strlen(rules[i].match), t->name, strlen(t->name)))
 			continue;
@@ -109,8 +123,8 @@ static bool review_pairs(const struct review *v, size_t b)
 		tell(v->fn, v->arg, true,
 		     "tensor \"%s\" %s is ambiguous: rule %zu (\"%s\") takes it, though rule %zu (\"%s\") fits it more "
 		     "closely (%u of the %u tensors) and places it differently; put that one first",
-		     t->name, ptc_shape_text(t, shape, sizeof shape), a, v->s->rules[a].match, b, v->s->rules[b].match,
-		     v->matches[b], v->matches[a]);
+		     t->name, ptc_shape_text(t->ndim, t->shape, shape, sizeof shape), a, v->s->rules[a].match, b,
+		     v->s->rules[b].match, v->matches[b], v->matches[a]);
 	}
 	return any;
 }

@@ -176,8 +176,9 @@ static const char *group_text(const struct group *g, char *buf, size_t size)
 
 	if (g->n > 1)
 		snprintf(more, sizeof more, " and %zu more like it", g->n - 1);
-	snprintf(buf, size, "tensor \"%s\" %s%s, %s", g->first->name, ptc_shape_text(g->first, shape, sizeof shape),
-		 more, ptc_units_print_bytes((uint64_t)g->bytes, bytes));
+	snprintf(buf, size, "tensor \"%s\" %s%s, %s", g->first->name,
+		 ptc_shape_text(g->first->ndim, g->first->shape, shape, sizeof shape), more,
+		 ptc_units_print_bytes((uint64_t)g->bytes, bytes));
 	return buf;
 }
 

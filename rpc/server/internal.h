@@ -54,7 +54,7 @@ struct ptc_rpc_call {
 	grpc_byte_buffer *incoming; /* output of the recv batch */
 	bool recv_started;          /* a receive batch was started ahead of ptc_rpc_call_recv */
 	int cancelled;              /* output of the close batch */
-	bool initial_sent, status_sent;
+	bool initial_sent;
 	int64_t polled_ns;
 	struct ptc_rpc_message msg;
 	struct ptc_rpc_identity identity;

@@ -6,21 +6,11 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "reshard/spec/lint.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #define KEY_MAX (PTC_ITEM_NAME_SIZE + 512)
-
-static void put_shape(uint32_t ndim, const int64_t *shape, char *text, size_t size)
-{
-	size_t n = (size_t)snprintf(text, size, "[");
-
-	for (uint32_t d = 0; d < ndim && n < size; d++)
-		n += (size_t)snprintf(text + n, size - n, "%s%" PRId64, d ? ", " : "", shape[d]);
-	if (n < size)
-		snprintf(text + n, size - n, "]");
-}
 
 static void key_of(const struct ptc_spec *spec, size_t item, const struct ctl_ck_prefixes *p, char *key, size_t size)
 {
@@ -56,9 +46,9 @@ static int check(const struct ctl_ck_source *s, const struct ptc_spec *spec, siz
 				     ptc_dtype_name(e->dtype), ptc_dtype_name(dtype));
 	if (e->ndim == t->ndim && !memcmp(e->shape, t->shape, t->ndim * sizeof t->shape[0]))
 		return 0;
-	put_shape(e->ndim, e->shape, is, sizeof is);
-	put_shape(t->ndim, t->shape, says, sizeof says);
-	return ptc_error_set(err, PTC_EINVAL, "%s: \"%s\" is %s, the job says %s", s->dir, key, is, says);
+	return ptc_error_set(err, PTC_EINVAL, "%s: \"%s\" is %s, the job says %s", s->dir, key,
+			     ptc_shape_text(e->ndim, e->shape, is, sizeof is),
+			     ptc_shape_text(t->ndim, t->shape, says, sizeof says));
 }
 
 /* A tensor of the model that the job has not would be lost without a word. */

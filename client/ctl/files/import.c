@@ -11,6 +11,7 @@
 #include "base/sys/fault.h"
 #include "client/ctl/files/files.h"
 #include "client/ctl/show/show.h"
+#include "reshard/spec/lint.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -86,15 +87,6 @@ static int wrong_tensor(const char *path, const struct ptc_tensor *missing, cons
 			     surplus ? surplus->name : "");
 }
 
-static size_t put_shape(const struct ptc_tensor *t, char *text, size_t size)
-{
-	size_t n = (size_t)snprintf(text, size, "[");
-
-	for (uint32_t d = 0; d < t->ndim && n < size; d++)
-		n += (size_t)snprintf(text + n, size - n, "%s%" PRId64, d ? ", " : "", t->shape[d]);
-	return n < size ? n + (size_t)snprintf(text + n, size - n, "]") : n;
-}
-
 /* Is the file's tensor longer in the one dim that the rule pads? */
 static bool is_padded(const struct ptc_rule *rule, const struct ptc_tensor *have, const struct ptc_tensor *want)
 {
@@ -117,9 +109,9 @@ static int wrong_shape(const char *path, const struct ptc_rule *rule, const stru
 {
 	char is[256], says[256];
 
-	put_shape(have, is, sizeof is);
-	put_shape(want, says, sizeof says);
-	return ptc_error_set(err, PTC_EINVAL, "%s: tensor \"%s\" is %s, the job says %s%s", path, have->name, is, says,
+	return ptc_error_set(err, PTC_EINVAL, "%s: tensor \"%s\" is %s, the job says %s%s", path, have->name,
+			     ptc_shape_text(have->ndim, have->shape, is, sizeof is),
+			     ptc_shape_text(want->ndim, want->shape, says, sizeof says),
 			     is_padded(rule, have, want)
 				     ? "; padding is no part of a tensor: leave it out of the file, or "
 				       "give the job the file's shape"

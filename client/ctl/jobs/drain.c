@@ -67,9 +67,9 @@ static int put_left(struct ctl *c, const char *summary, struct ptc_error *err)
 	}
 	if (!rc && late)
 		rc = ptc_error_set(err, PTC_ETIMEOUT,
-				   "%zu jobs were not done after %.1f s: what node %s alone has of them is "
+				   "after %.1f s, %zu jobs have not left node %s: bytes that only this node has are "
 				   "lost if it goes now",
-				   late, json_number_value(json_object_get(doc, "seconds")), text_of(doc, "node"));
+				   json_number_value(json_object_get(doc, "seconds")), late, text_of(doc, "node"));
 	json_decref(doc);
 	return rc;
 }
@@ -115,7 +115,8 @@ const struct ctl_verb ctl_drain = {
 	.args = "NODE",
 	.about = "Move everything off a node",
 	.help = "If root drains a node, no new ranks are placed on it until --undo. With --within, ptcctl\n"
-		"waits at most for that time. It fails if some bytes are then still only on the node.\n",
+		"waits until no job has bytes on this node only, but at most for TIME. If a job still has such\n"
+		"bytes then, the command fails and names the job.\n",
 	CTL_OPTIONS(options),
 	.min_args = 1,
 	.max_args = 1,

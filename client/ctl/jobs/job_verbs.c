@@ -35,9 +35,8 @@ static void warn_of_leaving(const json_t *created)
 				json_string_value(json_object_get(leaves, "text")));
 		else if (leaves && json_is_null(json_object_get(leaves, "fits")))
 			fprintf(stderr,
-				"ptcctl: warning: %s: whether what a node alone has can be copied in time is not "
-				"known, for links "
-				"are not measured (`ptcctl profile` does it)\n",
+				"ptcctl: warning: %s: links are not measured (`ptcctl profile` does it), so nobody "
+				"knows whether the bytes that only one node has can be copied in time\n",
 				json_string_value(json_object_get(row, "config")));
 	}
 }

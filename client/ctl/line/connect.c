@@ -34,7 +34,8 @@ void ctl_catch_signals(void)
 /* The signal has its default again, and ends us when this returns. */
 static void on_leave(int number)
 {
-	static const char text[] = "\nptcctl: interrupted; what was started goes on (ptcctl status, ptcctl abort)\n";
+	static const char text[] =
+		"\nptcctl: interrupted; work that the daemon has begun goes on (ptcctl status, ptcctl abort)\n";
 	ssize_t n = write(STDERR_FILENO, text, sizeof(text) - 1);
 
 	(void)n;

@@ -80,7 +80,7 @@ static int say(struct ctl_link *l, uint16_t type, struct ptc_local_out *out, int
 	ptc_free(out->data);
 	if (rc == -ENOMEM)
 		return ptc_nomem(err);
-	return rc == 1 ? 0 : ptc_error_set(err, PTC_ESTATE, "the program does not read what it is told");
+	return rc == 1 ? 0 : ptc_error_set(err, PTC_ESTATE, "the program does not read the messages to it");
 }
 
 /* The page that rank and ptcd share (proto/local_page.h). -1: it cannot be made. */
@@ -113,7 +113,7 @@ static int on_hello(struct ctl_link *l, const struct ptc_local_message *m, struc
 	ptc_auto_close int page = -1;
 
 	if (!ptc_local_get_hello(m->data, m->len, &hello) || strlen(hello.token) != PTC_LOCAL_TOKEN)
-		return ptc_error_set(err, PTC_EINVAL, "its first message is none of a rank");
+		return ptc_error_set(err, PTC_EINVAL, "the program's first message is not the hello of libptc");
 	if (hello.protocol_min > PTC_LOCAL_PROTOCOL || hello.protocol_max < PTC_LOCAL_OLDEST)
 		return ptc_error_set(err, PTC_EVERSION,
 				     "its libptc %.40s is too far from this ptcctl; use those of one version",
@@ -135,7 +135,8 @@ static int on_put(struct ctl_link *l, const struct ptc_local_rendezvous *r, stru
 	struct ctl_link_key k = { .len = r->len };
 
 	if (l->nkeys == KEYS_MAX)
-		return ptc_error_set(err, PTC_ELIMIT, "it puts more than %u keys", KEYS_MAX);
+		return ptc_error_set(err, PTC_ELIMIT, "the program puts more than %u keys into the rendezvous",
+				     KEYS_MAX);
 	k.key = ptc_strdup(r->key);
 	k.value = ptc_malloc(r->len + 1);
 	if (!k.key || !k.value || !PTC_ROOM(l->keys, l->nkeys + 1, l->keys_cap)) {
@@ -158,11 +159,11 @@ static int on_get(struct ctl_link *l, const struct ptc_local_rendezvous *r, stru
 	while (k > l->keys && strcmp(k[-1].key, r->key) != 0)
 		k--;
 	if (k == l->keys)
-		return ptc_error_set(
-			err, PTC_ESTATE,
-			"it asks for the key \"%.100s\", which another rank would put, and a probe has no other "
-			"ranks; let the program do without where PTC_PROBE is set",
-			r->key);
+		return ptc_error_set(err, PTC_ESTATE,
+				     "the program asks for the key \"%.100s\", which another rank would put, and a "
+				     "probe has no other ranks; let the program do without that key where PTC_PROBE is "
+				     "set",
+				     r->key);
 	ptc_local_put_rendezvous(&out, &(struct ptc_local_rendezvous){
 					       .id = r->id, .key = r->key, .value = k[-1].value, .len = k[-1].len });
 	return say(l, PTC_LOCAL_RENDEZVOUS_REPLY, &out, -1, err);
@@ -195,7 +196,8 @@ static int on_message(struct ctl_link *l, const struct ptc_local_message *m, str
 	default: /* where its memory is on devices, its blobs: no matter here */
 		return 0;
 	}
-	return ptc_error_set(err, PTC_EINVAL, "it says what no rank says now (message %u)", m->type);
+	return ptc_error_set(err, PTC_EINVAL, "the program sends message %u, which no rank sends at this time",
+			     m->type);
 }
 
 int ctl_link_read(struct ctl_link *l, struct ctl_declaration *d, enum ctl_link_turn *ret_turn, struct ptc_error *err)
@@ -210,7 +212,7 @@ int ctl_link_read(struct ctl_link *l, struct ctl_declaration *d, enum ctl_link_t
 	if (rc == 0)
 		return 0;
 	if (rc == -EPROTO)
-		return ptc_error_set(err, PTC_EINVAL, "what came on its socket is no message");
+		return ptc_error_set(err, PTC_EINVAL, "the program sends bytes that are no message of libptc");
 	if (rc == -ENOMEM)
 		return ptc_nomem(err);
 	if (rc < 0) {
@@ -222,7 +224,7 @@ int ctl_link_read(struct ctl_link *l, struct ctl_declaration *d, enum ctl_link_t
 	else if (m.type == PTC_LOCAL_HELLO)
 		rc = on_hello(l, &m, err);
 	else
-		rc = ptc_error_set(err, PTC_EINVAL, "its first message is none of a rank");
+		rc = ptc_error_set(err, PTC_EINVAL, "the program's first message is not the hello of libptc");
 	ptc_close(&m.fd);
 	return rc;
 }

@@ -10,8 +10,8 @@ static const struct {
 	const char *name, *about;
 } phases[] = {
 	{ "waiting", "another switch of the job is under way" },
-	{ "checking", "each node says whether it fits" },
-	{ "intent", "it is written down" },
+	{ "checking", "each node says whether its part fits" },
+	{ "intent", "the switch is written to etcd" },
 	{ "starting", "processes of the new ranks start and import; training goes on" },
 	{ "warming", "memory for the state is made; training goes on" },
 	{ "arming", "ranks agree on a step and stop there" },
@@ -21,14 +21,14 @@ static const struct {
 	{ "ending", "old ranks tear down" },
 	{ "building", "new ranks build their model" },
 	{ "layout", "the new layout is compared with the old one" },
-	{ "preparing", "memory is reserved, what stays is linked" },
+	{ "preparing", "memory is reserved; bytes that stay are linked" },
 	{ "filling", "bytes move" },
 	{ "digesting", "digests of all nodes are compared" },
 	{ "commit2", "the new generation is committed" },
 	{ "ending-job", "a rank has finished; the job ends once all have" },
 	{ "finishing", "ranks are restored and go on, old memory is freed" },
-	{ "taken-over", "its controller is gone, another node carries it on" },
-	{ "aborting", "back to what is committed" },
+	{ "taken-over", "the job's controller is gone; another node carries the switch on" },
+	{ "aborting", "the job goes back to its committed state" },
 };
 
 const char *ctl_phase_about(const char *phase)

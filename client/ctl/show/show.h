@@ -48,7 +48,7 @@ struct ctl_progress {
 	bool terminal, open; /* open: the terminal's line has text */
 	char phase[32];
 	int64_t phase_start_ns, shown_ns;
-	uint64_t phase_first, shown_bytes;
+	uint64_t phase_first;
 };
 void ctl_progress_want_lines(void); /* for all that is shown from now on */
 void ctl_progress_init(struct ctl_progress *p);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libptcadmin: snapshots that a job keeps beside the committed one (docs/job.md, `keep`). ptc_admin_snapshots lists
- * them.
+ * them. It says of each which nodes do not have their part of it (`absent`), which bytes are on no live node (`lost`),
+ * and which blocks are damaged (`damaged`). docs/control.md has all members.
  *
  * Errors, threads, ownership and compatibility: <ptc/admin.h>. */
 #ifndef PTC_ADMIN_OLDER_H

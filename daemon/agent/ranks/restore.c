@@ -455,7 +455,7 @@ int ptc_restore_slots(const struct ptc_restore *job, struct ptc_device_bytes *re
 		*ret_bytes = device_bytes(&x);
 	if (!rc && job->prefetched)
 		ptc_info("agent",
-			 "job %s: %llu bytes of its restore came from page-locked memory, where %llu were read",
+			 "job %s: the restore took %llu of the %llu bytes that were read ahead to page-locked memory",
 			 job->g->uuid, (unsigned long long)atomic_load(&x.ahead),
 			 (unsigned long long)ptc_prefetch_bytes(job->prefetched));
 	ptc_free(x.batches);

@@ -67,11 +67,6 @@ struct ptc_kept_fill *ptc_fill_take(struct ptc_agent_job *job)
 	return k;
 }
 
-static bool same_key(const struct ptc_table_key *a, const struct ptc_table_key *b)
-{
-	return a->generation == b->generation && a->snapshot == b->snapshot && !strcmp(a->uuid, b->uuid);
-}
-
 bool ptc_kept_fill_use(struct ptc_kept_fill *k, uint64_t switch_id, const struct ptc_switch_view *v,
 		       const struct ptc_table *table, struct ptc_fill *ret)
 {
@@ -80,7 +75,7 @@ bool ptc_kept_fill_use(struct ptc_kept_fill *k, uint64_t switch_id, const struct
 	if (!k || !k->fill.missing.n || k->table != table || k->switch_id != switch_id || !v->from)
 		return false;
 	from = ptc_geometry_key(&v->from->g);
-	if (!same_key(&k->from, &from))
+	if (!ptc_table_key_same(&k->from, &from))
 		return false;
 	*ret = k->fill;
 	ret->copied_bytes = ret->new_bytes = 0; /* Prepare has said them */

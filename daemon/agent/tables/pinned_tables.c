@@ -26,17 +26,12 @@ struct ptc_pinned_table {
 	int64_t until_ns;
 };
 
-static bool same_key(const struct ptc_table_key *a, const struct ptc_table_key *b)
-{
-	return a->generation == b->generation && a->snapshot == b->snapshot && !strcmp(a->uuid, b->uuid);
-}
-
 static struct ptc_pinned_table **find_locked(struct ptc_agent *agent, const struct ptc_table_key *key,
 					     const char *reader)
 {
 	struct ptc_pinned_table **at = &agent->shared.pinned;
 
-	while (*at && !(same_key(&(*at)->key, key) && (!reader || !strcmp((*at)->reader, reader))))
+	while (*at && !(ptc_table_key_same(&(*at)->key, key) && (!reader || !strcmp((*at)->reader, reader))))
 		at = &(*at)->next;
 	return at;
 }

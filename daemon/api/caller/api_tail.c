@@ -289,9 +289,9 @@ int ptc_tail_step(struct ptc_tail *tail, struct ptc_rpc_call *call, struct ptc_e
 	tail->seen = true;
 	tail->ended_ns = 0;
 	if (t.has_lock && t.lock_fence != tail->fence)
-		snprintf(text, sizeof text, "node %s carries it on", t.node);
+		snprintf(text, sizeof text, "node %s carries the switch on", t.node);
 	else
-		snprintf(text, sizeof text, "its controller is gone; another node takes over soon");
+		snprintf(text, sizeof text, "the job's controller is gone; another node takes over soon");
 	return go_on(tail, call, text, err);
 }
 

@@ -53,7 +53,7 @@ static int send_part(void *arg, const char *node, const Ptc__V1__EvidenceReply *
 
 	if (!reply || !reply->ranks) {
 		ptc_buf_printf(&s->silent, "==== node %s: %s ====\n", node,
-			       reply ? "it keeps nothing of the job" : why);
+			       reply ? "the node has no records of ranks of this job" : why);
 		return 0;
 	}
 	s->ranks += reply->ranks;
@@ -80,14 +80,15 @@ PTC_API_HANDLER(ptc_api_evidence)
 	if (rc == 0 && req->collect)
 		rc = ptc_api_evidence_collect(d, &t, "asked for by `ptcctl logs --evidence --now`", false, &ranks, err);
 	if (rc == 0 && req->collect && !ranks)
-		rc = ptc_error_set(err, PTC_ENOTFOUND, "no rank of job %s lives on a node that answers", t.meta.name);
+		rc = ptc_error_set(err, PTC_ENOTFOUND, "no node that answers has a live rank of job %s", t.meta.name);
 	if (rc == 0)
 		rc = ptc_api_evidence_ask(d, &t, &ask, send_part, &s, err);
 	if (rc == 0 && !s.ranks)
-		rc = ptc_error_set(err, PTC_ENOTFOUND,
-				   "nothing is kept of ranks of job %s; `ptcctl logs %s --evidence --now` looks at "
-				   "those that run",
-				   t.meta.name, t.meta.name);
+		rc = ptc_error_set(
+			err, PTC_ENOTFOUND,
+			"no node has records of ranks of job %s that hung; `ptcctl logs %s --evidence --now` "
+			"makes records of the ranks that run",
+			t.meta.name, t.meta.name);
 	if (rc == 0 && s.silent.len && !ptc_buf_failed(&s.silent))
 		rc = send_text(call, s.silent.data, s.silent.len, err);
 	ptc_buf_done(&s.silent);

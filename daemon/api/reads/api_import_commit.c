@@ -49,13 +49,19 @@ static int check_file(const struct ptc_spec *spec, const Ptc__V1__ImportedFile *
 		return ptc_error_set(err, PTC_EINVAL,
 				     "an imported file is of field \"%.63s\", but the job has no such field", f->field);
 	if (!f->name[0] || strlen(f->name) > FILE_NAME_MAX || strchr(f->name, '/'))
-		return ptc_error_set(err, PTC_EINVAL, "imported file with the name \"%.100s\"", f->name);
+		return ptc_error_set(err, PTC_EINVAL,
+				     "an imported file has the name \"%.100s\"; a name has 1 to %d bytes, and no '/'",
+				     f->name, FILE_NAME_MAX);
 	if (f->header.len < 8)
-		return ptc_error_set(err, PTC_EINVAL, "file %s: header of %zu bytes", f->name, f->header.len);
+		return ptc_error_set(err, PTC_EINVAL,
+				     "imported file %s has a header of %zu bytes; at least 8 are needed", f->name,
+				     f->header.len);
 	for (size_t i = 0; i < f->n_items; i++) {
 		if (f->items[i] >= items || seen[f->items[i]])
-			return ptc_error_set(err, PTC_EINVAL, "file %s: item %u is not one of %zu, or is there twice",
-					     f->name, f->items[i], items);
+			return ptc_error_set(
+				err, PTC_EINVAL,
+				"imported file %s names item %u twice, or it is not one of the job's %zu items",
+				f->name, f->items[i], items);
 		seen[f->items[i]] = true;
 	}
 	return 0;
@@ -179,7 +185,10 @@ static int commit_fill(struct commit *c, const Ptc__V1__ImportCommitRequest *req
 		m->digests[i] = req->digests[i];
 	m->ndigests = req->n_digests;
 	m->step = req->step;
-	rc = req->step <= INT64_MAX ? 0 : ptc_error_set(err, PTC_EINVAL, "an imported state after 2^63 steps or more");
+	rc = req->step <= INT64_MAX
+		     ? 0
+		     : ptc_error_set(err, PTC_EINVAL,
+				     "the imported state has 2^63 steps or more behind it; fewer are possible");
 	if (rc == 0)
 		rc = fill_state(c, &req->state_json, err);
 	if (rc == 0)

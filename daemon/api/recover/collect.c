@@ -110,7 +110,7 @@ int ptc_recover_set_ask(struct ptc_recover_set *s, char *const *specs, size_t n,
 	int rc = 0;
 
 	if (n > SET_MAX)
-		return ptc_error_set(err, PTC_ELIMIT, "%zu nodes; at most %d", n, SET_MAX);
+		return ptc_error_set(err, PTC_ELIMIT, "--nodes names %zu nodes; at most %d are possible", n, SET_MAX);
 	s->v = ptc_calloc(n ? n : 1, sizeof *s->v);
 	if (!s->v)
 		return ptc_nomem(err);
@@ -161,7 +161,7 @@ static int fetch_part(const struct ptc_recover_set *s, const struct ptc_recover_
 		return rc;
 	*ret_total = reply->total;
 	if (reply->total > DOCS_MAX || (!reply->data.len && b->len < reply->total))
-		rc = ptc_error_set(err, PTC_EPEER, "node %s sends documents that make no sense", n->name);
+		rc = ptc_error_set(err, PTC_EPEER, "node %s sends documents of another length than it says", n->name);
 	ptc_buf_append(b, reply->data.data, reply->data.len);
 	ptc_pb_free(&reply->base);
 	return rc;

@@ -117,8 +117,8 @@ static int judge(const struct ptc_recover_set *s, struct ptc_durable *d, const s
 	if (usable || !record->manifest_hash[0])
 		tell(c, &v, usable, missing.text);
 	else
-		c->line = ptc_asprintf("job %s (%s): what is there of it cannot be told: %s", c->name, c->uuid,
-				       missing.text);
+		c->line = ptc_asprintf("job %s (%s): which of its bytes these nodes have cannot be found out: %s",
+				       c->name, c->uuid, missing.text);
 	ptc_free(usable);
 	ptc_view_done(&v);
 	return c->line ? 0 : ptc_nomem(err);

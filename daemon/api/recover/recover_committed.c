@@ -199,8 +199,8 @@ static void tell_jobs(void *arg)
 			continue;
 		told++;
 		ptc_event(b->d->cluster, j->uuid, "node_behind",
-			  "node %s ran with an etcd that has been replaced; it is told, and ends: what it has counts "
-			  "again after `ptcctl cluster rejoin` there",
+			  "node %s ran with an etcd that has been replaced, so its ptcd ends; the bytes there count "
+			  "again after `ptcctl cluster rejoin` on that node",
 			  b->node);
 	}
 }

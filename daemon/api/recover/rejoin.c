@@ -66,11 +66,13 @@ static int rejoin_job(struct ptc_daemon *d, const struct ptc_inventory_job *j, b
 	if (rc && rc != PTC_ENOTFOUND)
 		return rc;
 	if (rc == 0 && same(d, uuid, &now)) {
-		ptc_buf_printf(text, "%sjob %s (%s): its tables here are what is committed: they count again",
+		ptc_buf_printf(text,
+			       "%sjob %s (%s): its tables on this node are of committed snapshots: they count again",
 			       text->len ? "\n" : "", name, uuid);
 		return 0;
 	}
-	ptc_buf_printf(text, "%sjob %s (%s): its %zu tables here are not what is committed: dropped",
+	ptc_buf_printf(text,
+		       "%sjob %s (%s): its %zu tables on this node are not of committed snapshots: they were dropped",
 		       text->len ? "\n" : "", name, uuid, j->ntables);
 	rc = ptc_store_keep(d->store, uuid, NULL, 0, NULL);
 	return rc == PTC_ELOST || rc == PTC_ECORRUPT || rc == PTC_ENOTFOUND ? 0 : rc;

@@ -39,10 +39,11 @@ struct ptc_rank_rows *ptc_run_ask_nodes(struct ptc_daemon *d, const struct ptc_t
 {
 	struct ptc_rank_rows *said = ptc_calloc(v->from.nnodes, sizeof *said);
 
-	for (size_t n = 0; said && n < v->from.nnodes; n++)
-		for (size_t k = 0; k < v->nnodes; k++)
-			if (strcmp(v->nodes[k], v->from.nodes[n]) == 0)
-				heard[n] = ptc_run_ask_node(d, t->meta.uuid, v->nodes[k], v->addresses[k], &said[n]);
+	for (size_t n = 0; said && n < v->from.nnodes; n++) {
+		const char *node = v->from.nodes[n];
+
+		heard[n] = ptc_run_ask_node(d, t->meta.uuid, node, v->addresses[ptc_view_number(v, node)], &said[n]);
+	}
 	return said;
 }
 

@@ -62,14 +62,6 @@ static void list_others(void *arg)
 	}
 }
 
-static bool uses(const struct ptc_view *v, const char *node)
-{
-	for (size_t i = 0; i < v->from.nnodes; i++)
-		if (strcmp(v->from.nodes[i], node) == 0)
-			return true;
-	return false;
-}
-
 /* The controller has gone, perhaps: the switch may be carried on by another one. */
 static int follow_resize(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, uint64_t id,
 			 int rc, struct ptc_error *broke, struct ptc_error *err)
@@ -153,7 +145,7 @@ static int drain_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const char
 		rc = ptc_api_view(d, &t, false, true, &v, err);
 	if (rc)
 		return rc;
-	if (uses(&v, node)) {
+	if (ptc_generation_doc_names(&v.from, node)) {
 		rc = ptc_loop_call(d->loop, list_others, &o);
 		req.version = PTC_WIRE_VERSION;
 		req.job = t.meta.uuid;
@@ -167,7 +159,8 @@ static int drain_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const char
 			rc = leave(d, &t, call, &req, node, err);
 		if (rc == PTC_ENODEVICES)
 			ptc_error_wrap(err,
-				       "`ptcctl resize %s --config ...` to fewer devices does what cannot be done here",
+				       "its configuration does not fit on the other nodes; `ptcctl resize %s --config "
+				       "...` gives it one for fewer devices",
 				       t.meta.name);
 		if (rc)
 			ptc_error_wrap(err, "job %s cannot leave node %s", t.meta.name, node);
@@ -203,9 +196,11 @@ static int unmark_drained(struct ptc_daemon *d, const char *node, struct ptc_err
 static int check_within(const Ptc__V1__DrainRequest *req, struct ptc_error *err)
 {
 	if (req->within_ms > WITHIN_MAX_MS)
-		return ptc_error_set(err, PTC_EINVAL, "--within is at most 7 days");
+		return ptc_error_set(err, PTC_EINVAL, "--within is longer than 7 days; give a shorter time");
 	if (req->within_ms && req->undo)
-		return ptc_error_set(err, PTC_EINVAL, "a node is either taken away or opened again");
+		return ptc_error_set(
+			err, PTC_EINVAL,
+			"--undo opens the node again, and --within says that it goes away: give one of them");
 	return 0;
 }
 

@@ -86,8 +86,9 @@ static int receive(struct ptc_rpc_stream *s, struct ptc_leaving_answer *ret, str
 	int rc = ptc_rpc_stream_recv(s, &m, err);
 
 	if (rc == 0 && !m)
-		return ptc_rpc_stream_finish(s, err) ? err->code
-						     : ptc_error_set(err, PTC_EPEER, "the controller says nothing");
+		return ptc_rpc_stream_finish(s, err)
+			       ? err->code
+			       : ptc_error_set(err, PTC_EPEER, "the job's controller has sent no answer");
 	if (rc)
 		return rc;
 	rc = ptc_pb_message(m, &ptc__v1__document__descriptor, (ProtobufCMessage **)&doc, err);

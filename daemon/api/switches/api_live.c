@@ -145,7 +145,7 @@ static int roll_back(struct ptc_daemon *d, struct ptc_rpc_call *call, bool skip_
 	if (rc)
 		return rc;
 	if (!req->snapshot)
-		rc = ptc_error_set(err, PTC_EINVAL, "a rollback that names no snapshot");
+		rc = ptc_error_set(err, PTC_EINVAL, "the request names no snapshot to which the job should go back");
 	if (rc == 0 && req->check)
 		rc = check_rollback(d, call, req, skip_data, err);
 	else if (rc == 0)

@@ -209,9 +209,7 @@ static int places_live(struct ptc_daemon *d, struct ptc_target *t, struct log_pl
 		const char *node = v.from.nodes[v.from.rank_node[r]];
 
 		snprintf(ret->of[r].node, sizeof ret->of[r].node, "%s", node);
-		for (size_t i = 0; i < v.nnodes; i++)
-			if (strcmp(v.nodes[i], node) == 0)
-				snprintf(ret->of[r].address, sizeof ret->of[r].address, "%s", v.addresses[i]);
+		snprintf(ret->of[r].address, sizeof ret->of[r].address, "%s", v.addresses[ptc_view_number(&v, node)]);
 	}
 	ptc_view_done(&v);
 	return rc;

@@ -116,14 +116,6 @@ static void list_jobs(void *arg)
 	}
 }
 
-static bool uses(const struct ptc_generation_doc *g, const char *node)
-{
-	for (size_t i = 0; i < g->nnodes; i++)
-		if (strcmp(g->nodes[i], node) == 0)
-			return true;
-	return false;
-}
-
 /* *ret_why: what of the job names the node; NULL: nothing does. */
 static int look_at_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const struct need *of, const char *node,
 		       struct ptc_target *t, const char **ret_why, struct ptc_error *err)
@@ -138,11 +130,11 @@ static int look_at_job(struct ptc_daemon *d, struct ptc_rpc_call *call, const st
 				     node);
 	if (rc)
 		return rc;
-	*ret_why = uses(&v.from, node) ? "is laid out on it"
-		   : uses(&v.to, node) ? "is being switched to it"
-		   : of->copies        ? "has copies there"
-		   : of->older         ? "keeps older snapshots there"
-				       : NULL;
+	*ret_why = ptc_generation_doc_names(&v.from, node) ? "is laid out on it"
+		   : ptc_generation_doc_names(&v.to, node) ? "is being switched to it"
+		   : of->copies                            ? "has copies there"
+		   : of->older                             ? "keeps older snapshots there"
+							   : NULL;
 	ptc_view_done(&v);
 	return 0;
 }

@@ -117,7 +117,8 @@ static int measure(struct ptc_daemon *d, struct ptc_rpc_call *call, struct answe
 	if (rc == 0 && (!u.v || !u.all || !u.jobs))
 		rc = ptc_nomem(err);
 	if (rc == 0 && u.n < 2)
-		rc = ptc_error_set(err, PTC_ENODEVICES, "%zu node is up; a link needs two", u.n);
+		rc = ptc_error_set(err, PTC_ENODEVICES, "%zu node is up, and a link is between two; start another node",
+				   u.n);
 	if (rc == 0)
 		rc = measure_locked(d, &u, ret, err);
 	if (rc == 0)

@@ -257,8 +257,8 @@ static int check_group(const struct ptc_rpc_call *call, const struct ptc_job_fil
 	if (files->group[0])
 		return ptc_error_set(
 			err, PTC_EINVAL,
-			"files: group \"%.80s\" is a name; a description has the number, which is looked up "
-			"where the job is created",
+			"files: group \"%.80s\" is a name; the request must have the group's number, which "
+			"`ptcctl job create` looks up",
 			files->group);
 	if (uid == 0 || (id->role == PTC_ROLE_USER && id->gid == files->gid) || is_member(uid, files->gid))
 		return 0;
@@ -483,7 +483,8 @@ static int check_ask(const struct ptc_target *t, const struct ptc_api_ask *ask, 
 			t->meta.name, t->meta.name);
 	if ((ask->kind == PTC_SWITCH_SNAPSHOT || ask->kind == PTC_SWITCH_HALT) && !live && !t->record.recovery)
 		return ptc_error_set(err, PTC_ESTATE,
-				     "job %s does not run (%s); its state is as `ptcctl snapshots %s` says",
+				     "job %s does not run (%s), so no rank can be stopped or copied; `ptcctl snapshots "
+				     "%s` lists its state",
 				     t->meta.name, t->has_record ? ptc_run_name(t->record.run) : "no state yet",
 				     t->meta.name);
 	return 0;
@@ -497,8 +498,8 @@ static int check_layout(const struct ptc_target *t, const struct ptc_view *v, co
 		return 0;
 	return ptc_error_set(
 		err, PTC_ESTATE,
-		"job %s does not run, and what its ranks hold under %s is known only once they have; `ptcctl run "
-		"%s --config %s` takes it there",
+		"job %s does not run, and its ranks have never had configuration %s, so nobody knows what each of "
+		"them would hold; `ptcctl run %s --config %s` starts them with it",
 		t->meta.name, r->to.config, t->meta.name, r->to.config);
 }
 
@@ -582,7 +583,7 @@ static int check_outlasts(struct ptc_daemon *d, const struct ptc_target *t, stru
 	return ptc_error_set(
 		err, PTC_ESTATE,
 		"job %s would not keep snapshot %llu beside the one that its ranks stop with; `ptcctl stop "
-		"%s --now` ends them without one, and what is skipped then ends where the last snapshot was",
+		"%s --now` ends them without one, and the data that is skipped then ends at the last snapshot",
 		t->meta.name, (unsigned long long)snapshot, t->meta.name);
 }
 

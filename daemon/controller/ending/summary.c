@@ -184,37 +184,30 @@ static void device_json(const struct ptc_controller *ctl, json_t *root)
 		json_object_set_new(root, "device_unfinished", json_true());
 }
 
-static json_t *summary_json(struct ptc_controller *ctl)
+/* What both forms have. */
+static json_t *switch_json(struct ptc_controller *ctl)
 {
-	uint64_t wire = 0, copied = 0, verified = ctl->captured_bytes;
+	uint64_t wire = 0, copied = 0;
 	json_t *root;
 	double ahead;
 
 	for (size_t i = 0; i < ctl->npulls; i++) {
 		wire += ctl->pulls[i].wire_bytes;
 		copied += ctl->pulls[i].copied_bytes;
-		verified += ctl->pulls[i].verified_bytes;
 	}
-	root = json_pack("{s:i, s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:s, s:f, s:o}",
-			 "version", 1, "job", ctl->meta.name, "id", (json_int_t)ctl->intent.id, "kind",
-			 ptc_switch_name(ctl), "generation", (json_int_t)ctl->intent.to_generation, "snapshot",
-			 (json_int_t)ctl->intent.to_snapshot, "step", (json_int_t)ctl->record.step, "from",
-			 ctl->from_config ? ctl->from_config : "", "to", ptc_switch_to_config(ctl), "phases",
-			 phases_json(ctl), "received_bytes", (json_int_t)wire, "copied_bytes", (json_int_t)copied,
-			 "verified_bytes", (json_int_t)verified, "digests_verified", (json_int_t)ctl->ndigests,
-			 "preserved", preserved(ctl), "seconds",
-			 ctl->nphases ? (double)(ptc_sys_now_ns() - ctl->phases[0].at_ns) / 1e9 : 0.0, "plan",
-			 ctl->plan ? ptc_plan_report_json(ctl->plan) : json_null());
-	if (root && ctl->rank_states.review.text[0])
-		json_object_set_new(root, "blobs", ptc_rank_states_json(&ctl->rank_states.review));
+	root = json_pack("{s:I, s:s, s:I, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:s, s:f}", "id",
+			 (json_int_t)ctl->intent.id, "kind", ptc_switch_name(ctl), "generation",
+			 (json_int_t)ctl->intent.to_generation, "snapshot", (json_int_t)ctl->intent.to_snapshot, "step",
+			 (json_int_t)ctl->record.step, "from", ctl->from_config ? ctl->from_config : "", "to",
+			 ptc_switch_to_config(ctl), "received_bytes", (json_int_t)wire, "copied_bytes",
+			 (json_int_t)copied, "digests_verified", (json_int_t)ctl->ndigests, "preserved", preserved(ctl),
+			 "seconds", ctl->nphases ? (double)(ptc_sys_now_ns() - ctl->phases[0].at_ns) / 1e9 : 0.0);
 	if (root && ctl->intent.run_from) {
 		json_object_set_new(root, "captured_bytes", json_integer((json_int_t)ctl->captured_bytes));
 		json_object_set_new(root, "pause", pause_json(ctl));
 	}
-	if (root) {
+	if (root)
 		device_json(ctl, root);
-		links_json(ctl, root);
-	}
 	if (root && ptc_ahead_took(ctl, &ahead))
 		json_object_set_new(root, "built_ahead_ms", json_real(ahead * 1e3));
 	return root;
@@ -222,9 +215,20 @@ static json_t *summary_json(struct ptc_controller *ctl)
 
 char *ptc_switch_summary(struct ptc_controller *ctl)
 {
-	json_t *root = summary_json(ctl);
-	char *text = root ? ptc_json_text(root) : NULL;
+	uint64_t verified = ctl->captured_bytes;
+	char *text = NULL;
+	json_t *root;
 
+	for (size_t i = 0; i < ctl->npulls; i++)
+		verified += ctl->pulls[i].verified_bytes;
+	root = json_pack("{s:i, s:s, s:o, s:I, s:o}", "version", 1, "job", ctl->meta.name, "phases", phases_json(ctl),
+			 "verified_bytes", (json_int_t)verified, "plan",
+			 ctl->plan ? ptc_plan_report_json(ctl->plan) : json_null());
+	if (ctl->rank_states.review.text[0])
+		json_object_set_new(root, "blobs", ptc_rank_states_json(&ctl->rank_states.review));
+	links_json(ctl, root);
+	if (json_object_update_new(root, switch_json(ctl)) == 0)
+		text = ptc_json_text(root);
 	json_decref(root);
 	return text;
 }
@@ -281,30 +285,8 @@ static json_t *moved(const struct ptc_plan_report *plan)
 
 json_t *ptc_switch_brief(struct ptc_controller *ctl)
 {
-	static const char *const kept[] = { "id",
-					    "kind",
-					    "generation",
-					    "snapshot",
-					    "step",
-					    "from",
-					    "to",
-					    "received_bytes",
-					    "copied_bytes",
-					    "captured_bytes",
-					    "seconds",
-					    "pause",
-					    "digests_verified",
-					    "preserved",
-					    "built_ahead_ms",
-					    "device_kept_bytes",
-					    "device_peer_bytes",
-					    "device_host_bytes",
-					    "device_unfinished" };
-	json_t *summary = summary_json(ctl), *brief = json_object();
+	json_t *brief = switch_json(ctl);
 
-	for (size_t i = 0; i < PTC_ARRAY_LEN(kept); i++)
-		if (json_object_get(summary, kept[i]))
-			json_object_set(brief, kept[i], json_object_get(summary, kept[i]));
 	if (ctl->plan && ctl->plan->counted) {
 		json_object_set_new(brief, "totals", ptc_plan_totals_json(ctl->plan));
 		json_object_set_new(brief, "nodes", moved(ctl->plan));
@@ -313,6 +295,5 @@ json_t *ptc_switch_brief(struct ptc_controller *ctl)
 		json_object_set_new(brief, "before", placement(&ctl->view.from));
 	if (ctl->view.to.world)
 		json_object_set_new(brief, "after", placement(&ctl->view.to));
-	json_decref(summary);
 	return brief;
 }

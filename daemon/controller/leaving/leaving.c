@@ -331,12 +331,7 @@ static struct ptc_leaving_answer said(const struct ptc_controller *ctl)
 /* Whether the node has anything of the job. */
 static bool concerns(const struct ptc_controller *ctl, const char *node)
 {
-	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
-
-	for (size_t i = 0; i < g->nnodes; i++)
-		if (strcmp(g->nodes[i], node) == 0)
-			return true;
-	return ptc_copies_keeper(&ctl->copies, node);
+	return ptc_controller_ranks_on(ctl, node) || ptc_copies_keeper(&ctl->copies, node);
 }
 
 int ptc_leaving_ask(struct ptc_controller *ctl, const char *node, uint64_t within_ms, bool closed, bool begin,

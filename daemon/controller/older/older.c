@@ -70,16 +70,6 @@ uint32_t *ptc_older_sources(struct ptc_controller *ctl, uint32_t *ret_n)
 	return v;
 }
 
-static bool is_of_record(const struct ptc_controller *ctl, uint32_t node)
-{
-	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
-
-	for (size_t i = 0; i < g->nnodes; i++)
-		if (strcmp(g->nodes[i], ptc_cluster_node(ctl->all->cluster, node)->doc.name) == 0)
-			return true;
-	return false;
-}
-
 /* A snapshot that a commit has dropped: the record's nodes hear of it by the commit's Finish. */
 static void want_told(struct ptc_controller *ctl, const struct ptc_older *gone, bool by_commit)
 {
@@ -88,7 +78,7 @@ static void want_told(struct ptc_controller *ctl, const struct ptc_older *gone, 
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(ctl->all->cluster); i++) {
 		const char *name = ptc_cluster_node(ctl->all->cluster, i)->doc.name;
 
-		if (ptc_older_has(gone, name) && !(by_commit && is_of_record(ctl, i)) &&
+		if (ptc_older_has(gone, name) && !(by_commit && ptc_controller_ranks_on(ctl, name)) &&
 		    !ptc_older_has(&k->tell, name) && ptc_older_node_add(&k->tell, name) != 0)
 			k->tell_all = true;
 	}

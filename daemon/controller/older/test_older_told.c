@@ -59,6 +59,11 @@ const struct ptc_generation_doc *ptc_controller_current(const struct ptc_control
 	return &ctl->view.from;
 }
 
+bool ptc_controller_ranks_on(const struct ptc_controller *ctl, const char *node)
+{
+	return ptc_generation_doc_names(&ctl->view.from, node);
+}
+
 struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl)
 {
 	return ctl;

@@ -92,10 +92,9 @@ static enum ptc_plan_mode rank_mode(const struct ptc_job_desc *desc, const struc
 {
 	if (!desc || !desc->has_run)
 		return PTC_PLAN_UNASKED;
-	for (uint32_t r = 0; v->from_incarnation && r < v->from.world; r++)
-		if (v->from.rank_device[r] == device && strcmp(v->from.nodes[v->from.rank_node[r]], node) == 0)
-			return desc->mode == PTC_JOB_REBUILD ? PTC_PLAN_REBUILD : PTC_PLAN_RESTART;
-	return PTC_PLAN_START;
+	if (!v->from_incarnation || !ptc_generation_doc_gives(&v->from, node, device))
+		return PTC_PLAN_START;
+	return desc->mode == PTC_JOB_REBUILD ? PTC_PLAN_REBUILD : PTC_PLAN_RESTART;
 }
 
 /* Whether the bytes of the node that alone has most can be copied between a warning and its end. Zeros: not asked for,

@@ -171,12 +171,7 @@ static size_t give_back(struct ptc_controller *ctl,
 
 static bool has_rank(const struct ptc_controller *ctl, const struct ptc_slow_device *s)
 {
-	const struct ptc_generation_doc *g = ptc_controller_current(ctl);
-
-	for (uint32_t r = 0; r < g->world; r++)
-		if (g->rank_device[r] == s->device && strcmp(g->nodes[g->rank_node[r]], s->node) == 0)
-			return true;
-	return false;
+	return ptc_generation_doc_gives(ptc_controller_current(ctl), s->node, s->device);
 }
 
 static bool over(const struct ptc_controller *ctl, const struct ptc_slow_device *s)

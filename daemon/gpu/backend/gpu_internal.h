@@ -9,7 +9,7 @@
 /* A ring of pinned slots between the device and host memory that is not pinned: a CPU empties one slot while the device
  * fills the others. One CPU moves 8 to 13 GB/s between a slot and host memory, a PCIe 5 link 55. So each copier has
  * slots of its own. Four of 2 MiB were the best on a device: with slots of 1 MiB eight copiers came to 35 GB/s, with
- * these to 50 (docs/decisions/0053-copiers.md). */
+ * these to 50 (docs/decisions/0053-copy-threads.md). */
 #define PTC_GPU_SLOTS      4
 #define PTC_GPU_SLOT_BYTES ((uint64_t)2 << 20)
 _Static_assert(PTC_GPU_SLOTS *PTC_GPU_SLOT_BYTES == PTC_GPU_COPIER_BYTES, "what the ring's callers count");

@@ -642,22 +642,6 @@ int ptc_gpu_client_close(struct ptc_gpu_client *c, struct ptc_gpu_ref memory, st
 	return end(c, &k, memory, o, err);
 }
 
-int ptc_gpu_client_forget(struct ptc_gpu_client *c, uint32_t pid, uint64_t process_start, uint64_t *ret_closed,
-			  struct ptc_gpu_outcome *o, struct ptc_error *err)
-{
-	struct call k = { .what = "forget a process" };
-	struct ptc_gpu_answer a;
-	int rc;
-
-	k.head.op = PTC_GPU_FORGET;
-	k.head.bind.pid = pid;
-	k.head.bind.process_start = process_start;
-	rc = run(c, &k, &a, o, err);
-	if (rc == 0)
-		*ret_closed = a.value;
-	return rc;
-}
-
 int ptc_gpu_client_stats(struct ptc_gpu_client *c, struct ptc_gpu_stats *ret, struct ptc_gpu_outcome *o,
 			 struct ptc_error *err)
 {

@@ -93,9 +93,6 @@ int ptc_gpu_client_shadow(struct ptc_gpu_client *c, struct ptc_gpu_ref to, struc
 			  struct ptc_gpu_outcome *o, struct ptc_error *err);
 int ptc_gpu_client_close(struct ptc_gpu_client *c, struct ptc_gpu_ref memory, struct ptc_gpu_outcome *o,
 			 struct ptc_error *err);
-/* Unmaps all memory of a process that has ended; *ret_closed is the number of allocations. */
-int ptc_gpu_client_forget(struct ptc_gpu_client *c, uint32_t pid, uint64_t process_start, uint64_t *ret_closed,
-			  struct ptc_gpu_outcome *o, struct ptc_error *err);
 /* Whether the ptc-gpu that has the reference still runs. It may end right after. Asks it. */
 bool ptc_gpu_client_lives(struct ptc_gpu_client *c, struct ptc_gpu_ref ref);
 int ptc_gpu_client_stats(struct ptc_gpu_client *c, struct ptc_gpu_stats *ret, struct ptc_gpu_outcome *o,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random copies of several threads by few copiers, while another thread makes calls of the driver fail, kills ptc-gpu,
- * unmaps and forgets. What is asserted: a copy that is answered with success has all of its bytes, and no other ones;
+ * and unmaps. What is asserted: a copy that is answered with success has all of its bytes, and no other ones;
  * of one that is answered with failure nothing is under way any more. PTC_SEED is the first seed, PTC_ROUNDS how many.
  */
 #include "daemon/gpu/client/test_gpu_world.h"
@@ -261,7 +261,7 @@ static void disturb(struct random_world *x, uint64_t *seed)
 	uint64_t value;
 	uint32_t missing;
 
-	switch (below(seed, 12)) {
+	switch (below(seed, 11)) {
 	case 0:
 		if (x->ends == ENDS_MAX || ptc_gpu_client_stats(x->w->c, &s, &o, NULL) || s.pid <= 0)
 			return;
@@ -276,12 +276,9 @@ static void disturb(struct random_world *x, uint64_t *seed)
 		(void)ptc_gpu_client_close(x->w->c, x->m, &o, NULL);
 		return;
 	case 3:
-		(void)ptc_gpu_client_forget(x->w->c, x->e.pid, x->e.process_start, &value, &o, NULL);
-		return;
-	case 4:
 		(void)ptc_gpu_client_digest(x->w->c, x->m, &p, 1, &value, &o, NULL);
 		return;
-	case 5:
+	case 4:
 		if (ptc_gpu_client_bind(x->w->c, &x->e, &m, &missing, &o, NULL) == 0)
 			(void)ptc_gpu_client_close(x->w->c, m, &o, NULL);
 		return;

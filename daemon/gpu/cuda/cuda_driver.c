@@ -136,13 +136,6 @@ int ptc_cuda_check(const struct ptc_cuda *cu, CUresult result, struct ptc_cuda_f
 	return ptc_error_set(err, m->fault.status, "%s: %s (%d): %s", what, name, result, m->advice);
 }
 
-const char *ptc_gpu_blame_name(enum ptc_gpu_blame blame)
-{
-	static const char *const names[] = { "none", "request", "rank", "device", "node" };
-
-	return (unsigned)blame < PTC_ARRAY_LEN(names) ? names[blame] : "unknown";
-}
-
 static int resolve(const char *name, int version, void **ret)
 {
 	CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;

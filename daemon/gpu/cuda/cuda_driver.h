@@ -47,4 +47,3 @@ struct ptc_cuda_fault ptc_cuda_fault(CUresult result);
  * and *ret_fault. cu and ret_fault may be NULL. */
 int ptc_cuda_check(const struct ptc_cuda *cu, CUresult result, struct ptc_cuda_fault *ret_fault, struct ptc_error *err,
 		   const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-const char *ptc_gpu_blame_name(enum ptc_gpu_blame blame);

@@ -92,29 +92,12 @@ static int read_model(const char *file, const struct ptc_doc *doc, struct ptc_mo
 	return rc ? rc : read_hf(file, text, (uint32_t)n, ret, err);
 }
 
-/* `model: {seq: S}`, also with heads and topk: the rest is to be inferred. */
-static bool to_infer(const struct ptc_doc_node *node)
-{
-	return node && node->kind == PTC_DOC_MAP && !ptc_doc_get(node, "config") && !ptc_doc_get(node, "layers") &&
-	       ptc_doc_get(node, "seq");
-}
-
 static int infer_model(const struct ctl *c, struct ctl_advice *a, const struct ptc_doc *doc, struct ptc_error *err)
 {
-	static const char *const keys[] = { "seq", "heads", "topk" };
-	const struct ptc_doc_node *node = ptc_doc_get(doc->root, "model");
-	struct ptc_infer_given given = { 0 };
-	uint32_t *const to[] = { &given.seq, &given.heads, &given.topk };
+	struct ptc_infer_given given;
 	struct ctl_offline o = { 0 };
-	int rc = ptc_doc_check_map(doc, node, "model", keys, PTC_ARRAY_LEN(keys), err);
+	int rc = ptc_plan_given_read(doc, ptc_doc_get(doc->root, "model"), &given, err);
 
-	for (size_t i = 0; i < PTC_ARRAY_LEN(keys) && !rc; i++) {
-		const struct ptc_doc_node *value = ptc_doc_get(node, keys[i]);
-		int64_t n = 0;
-
-		rc = value ? ptc_doc_int(doc, value, keys[i], 1, 1 << 24, &n, err) : 0;
-		*to[i] = (uint32_t)n;
-	}
 	if (!rc)
 		rc = ctl_offline_open(c, &o, err);
 	if (!rc)
@@ -134,7 +117,7 @@ static int read_job(const struct ctl *c, struct ctl_advice *a, struct ptc_error 
 		return rc;
 	space = ptc_doc_get(doc.root, "space");
 	a->has_state = ctl_option(c, "layout") || ptc_doc_get(doc.root, "tensors");
-	if (a->has_state && to_infer(ptc_doc_get(doc.root, "model")))
+	if (a->has_state && ptc_plan_model_infers(ptc_doc_get(doc.root, "model")))
 		rc = infer_model(c, a, &doc, err);
 	else
 		rc = read_model(file, &doc, &a->model, &a->no_model);
