@@ -368,8 +368,8 @@ static void test_back_in_the_switch(void **state)
 	assert_true(asks());
 }
 
-/* A device that the plan counted is away when the plan comes, which waited for a snapshot, or was away meanwhile. */
-static void test_away_as_it_is_planned(void **state)
+/* A device that the plan counted has left when the plan comes, which waited for a snapshot, or had left meanwhile. */
+static void test_gone_as_it_is_planned(void **state)
 {
 	(void)state;
 	test_nodes[3].up = false;
@@ -410,7 +410,7 @@ static void test_absent(void **state)
 	assert_true(asks());
 }
 
-/* What was forgotten while etcd was away is written later: another controller must not take it as weighed. */
+/* What was forgotten while etcd was unreachable is written later: another controller must not take it as weighed. */
 static void test_written_later(void **state)
 {
 	(void)state;
@@ -453,7 +453,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_given_back_and_kept, begin, end),
 		cmocka_unit_test_setup_teardown(test_snapshot, begin, end),
 		cmocka_unit_test_setup_teardown(test_back_in_the_switch, begin, end),
-		cmocka_unit_test_setup_teardown(test_away_as_it_is_planned, begin, end),
+		cmocka_unit_test_setup_teardown(test_gone_as_it_is_planned, begin, end),
 		cmocka_unit_test_setup_teardown(test_absent, begin, end),
 		cmocka_unit_test_setup_teardown(test_written_later, begin, end),
 		cmocka_unit_test_setup_teardown(test_replan, begin, end),

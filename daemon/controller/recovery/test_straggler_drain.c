@@ -245,7 +245,7 @@ static void test_stays(void **state)
 }
 
 /* The event says that the job stays, so the device must not be left after all when etcd is there again. */
-static void test_stays_while_etcd_is_away(void **state)
+static void test_stays_while_etcd_is_unreachable(void **state)
 {
 	(void)state;
 	has_left(0, HOUR_S);
@@ -266,7 +266,8 @@ static void test_stays_while_etcd_is_away(void **state)
 	assert_int_equal(t.plans, 1);
 }
 
-/* The time of a device is over: that is told once, though etcd is away, and also while the job stays on another one. */
+/* The time of a device is over: that is told once, though etcd is unreachable, and also while the job stays on another
+ * one. */
 static void test_time_is_over(void **state)
 {
 	(void)state;
@@ -323,7 +324,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_stays, begin),
-		cmocka_unit_test_setup(test_stays_while_etcd_is_away, begin),
+		cmocka_unit_test_setup(test_stays_while_etcd_is_unreachable, begin),
 		cmocka_unit_test_setup(test_time_is_over, begin),
 		cmocka_unit_test_setup(test_gone, begin),
 		cmocka_unit_test_setup(test_reasons, begin),
