@@ -171,7 +171,7 @@ class Ahead(harness.Case):
             pids = sorted(job.processes())
             r = job.resize("tp=4", check=False)
             self.assertEqual(1, r.returncode)
-            self.assertRegex(r.stderr, r"layer\.0\.weight. is F64.13,6. .* declares F64.14,6.")
+            self.assertRegex(r.stderr, r"layer\.0\.weight. is F64 .13, 6. .* declares F64 .14, 6.")
             self.stands(job, pids)
             self.end(job)
 
@@ -216,7 +216,7 @@ class Ahead(harness.Case):
             with job.hold("place"):
                 r = job.resize("tp=4", check=False)
                 self.assertEqual(1, r.returncode)
-                self.assertRegex(r.stderr, r"layer\.0\.weight. is F64.13,6. .* declares F64.14,6.")
+                self.assertRegex(r.stderr, r"layer\.0\.weight. is F64 .13, 6. .* declares F64 .14, 6.")
             self.stands(job, pids)
             self.end(job)
 

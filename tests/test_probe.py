@@ -154,7 +154,7 @@ class Remembered(harness.Case):
             self.refused(c, "plan", "-f", job.yaml, "--layout", job.yaml, "--from", "tp=2", "--to", "tp=4", contains="ridge.yaml")
             self.refused(c, "plan", "-f", job.yaml, "--from", "tp=2", "--to", "tp=4", contains="ptcctl probe -o")
             # what cannot be is refused, and nothing changes
-            self.refused(c, *tell, self.other("plain"), "--config", "tp=4", contains='tensor "w" is F64[37]')
+            self.refused(c, *tell, self.other("plain"), "--config", "tp=4", contains='tensor "w" is F64 [37]')
             if os.geteuid() == 0:
                 theirs = self.path("theirs")  # where another user may have temporary files
                 os.mkdir(theirs)
