@@ -439,10 +439,12 @@ static void set_from_config(struct ptc_controller *ctl)
 	ptc_require(ctl->from_config);
 }
 
-/* A switch of ranks that run is planned for their generation: snapshots that they have made since change nothing. */
+/* A switch of ranks that run is planned for their generation: snapshots that they have made since change nothing. A
+ * HALT is not asked whether ranks run, and may have been meant for ranks that have ended with a later snapshot. */
 static void count_from_now(const struct ptc_controller *ctl, struct ptc_switch_request *r)
 {
-	if (r->run_from && ctl->has_record && ctl->record.generation == r->base_generation)
+	if (r->run_from && r->kind != PTC_SWITCH_HALT && ctl->has_record &&
+	    ctl->record.generation == r->base_generation)
 		r->base_snapshot = ctl->record.snapshot;
 }
 

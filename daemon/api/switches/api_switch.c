@@ -382,33 +382,6 @@ PTC_API_HANDLER(ptc_api_plan)
 	return rc;
 }
 
-struct submit {
-	struct ptc_daemon *d;
-	const char *uuid;
-	struct ptc_switch_request *request;
-	struct ptc_error *err;
-	bool passing; /* what keeps the job busy ends by itself, soon */
-	int rc;
-};
-
-static void submit_on_loop(void *arg)
-{
-	struct submit *s = arg;
-	struct ptc_controller *ctl = ptc_controller_find(&s->d->controllers, s->uuid);
-
-	s->passing = false;
-	if (!ctl) {
-		s->rc = ptc_error_set(s->err, PTC_ESTATE, "this daemon does not control the job any more; try again");
-		return;
-	}
-	s->passing = ptc_controller_passing(ctl);
-	if (s->request->kind == PTC_SWITCH_HALT && !ptc_controller_idle(ctl)) { /* what hangs is ended first */
-		ptc_controller_abort(ctl, 0, "the job is stopped now", NULL);
-		s->passing = true;
-	}
-	s->rc = ptc_controller_submit(ctl, s->request, s->err);
-}
-
 uint64_t ptc_api_new_id(void)
 {
 	uint64_t id = 0;
@@ -423,7 +396,7 @@ struct turn {
 	const char *uuid;
 	int64_t end_ns; /* it is waited for until then */
 	bool halts;
-	uint64_t epoch; /* of the cluster, before the try */
+	uint64_t epoch, device_writes; /* of the cluster, before the try */
 	enum ptc_devices_lack lack;
 };
 
@@ -432,6 +405,40 @@ static void note_epoch(void *arg)
 	struct turn *u = arg;
 
 	u->epoch = ptc_cluster_epoch(u->d->cluster);
+	u->device_writes = ptc_cluster_device_writes(u->d->cluster);
+}
+
+struct submit {
+	struct turn *turn;
+	struct ptc_switch_request *request;
+	struct ptc_error *err;
+	bool waited;  /* since it was planned */
+	bool passing; /* what keeps the job busy ends by itself, soon */
+	int rc;
+};
+
+static void submit_on_loop(void *arg)
+{
+	struct submit *s = arg;
+	struct turn *u = s->turn;
+	struct ptc_controller *ctl = ptc_controller_find(&u->d->controllers, u->uuid);
+
+	s->passing = false;
+	if (!ctl) {
+		s->rc = ptc_error_set(s->err, PTC_ESTATE, "this daemon does not control the job any more; try again");
+		return;
+	}
+	if (s->waited && (ptc_cluster_epoch(u->d->cluster) != u->epoch ||
+			  ptc_cluster_device_writes(u->d->cluster) != u->device_writes)) {
+		s->rc = ptc_error_set(s->err, PTC_ECONFLICT, "nodes or devices have changed since it was planned");
+		return;
+	}
+	s->passing = ptc_controller_passing(ctl);
+	if (s->request->kind == PTC_SWITCH_HALT && !ptc_controller_idle(ctl)) { /* what hangs is ended first */
+		ptc_controller_abort(ctl, 0, "the job is stopped now", NULL);
+		s->passing = true;
+	}
+	s->rc = ptc_controller_submit(ctl, s->request, s->err);
 }
 
 /* Another try can end otherwise than the one before. A job that is halted has been told to end what it does. */
@@ -448,18 +455,20 @@ static bool may_try(void *arg)
 }
 
 /* What goes before may take longer than a due snapshot is put off. So a request for ranks that run is not planned anew
- * while one is made. */
+ * while one is made, unless nodes or devices change. */
 static int hand_over(struct turn *u, struct ptc_switch_request *r, bool *ret_again, struct ptc_error *err)
 {
-	struct submit s = { .d = u->d, .uuid = u->uuid, .request = r, .err = err };
+	struct submit s = { .turn = u, .request = r, .err = err };
 	int rc;
 
-	do
+	for (;; s.waited = true) {
 		rc = ptc_loop_call(u->d->loop, submit_on_loop, &s);
-	while (rc == 0 && s.rc == PTC_ESTATE && s.passing && r->run_from && r->kind != PTC_SWITCH_HALT &&
-	       ptc_api_wait(u->d, u->call, may_try, u, (u->end_ns - ptc_sys_now_ns()) / 1000000) == 0);
+		if (rc || s.rc != PTC_ESTATE || !s.passing || !r->run_from || r->kind == PTC_SWITCH_HALT ||
+		    ptc_api_wait(u->d, u->call, may_try, u, (u->end_ns - ptc_sys_now_ns()) / 1000000) != 0)
+			break;
+	}
 	rc = rc ? ptc_error_set(err, rc, "the daemon is stopping") : s.rc;
-	/* a conflict: the mirror that the plan was made from was behind the record */
+	/* a conflict: the mirror that the plan was made from was behind the record, or has changed */
 	*ret_again = (rc == PTC_ESTATE && s.passing) || rc == PTC_ECONFLICT;
 	return rc;
 }

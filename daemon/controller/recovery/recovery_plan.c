@@ -32,6 +32,7 @@ struct ptc_recovery_task {
 	bool passes_over;  /* some node is left out because it is quarantined */
 	bool all_the_same; /* none is */
 	bool shares;       /* the job's `share_devices` */
+	uint64_t changes;  /* of nodes and devices, up to when it was planned */
 	uint32_t devices;  /* of nodes that it may use, that no other job has */
 	char **stay;       /* nodes are left out: all others that are up and not drained */
 	size_t nstay;
@@ -296,6 +297,19 @@ static void finished(void *arg)
 	}
 }
 
+static uint64_t count_changes(const struct ptc_recovery_task *t)
+{
+	return ptc_cluster_epoch(t->all->cluster) + ptc_cluster_device_writes(t->all->cluster);
+}
+
+/* A node that leaves goes first: its switch is made, and then what was asked for is planned anew. */
+static bool yields(const struct ptc_recovery_task *t)
+{
+	bool trains = t->asked == PTC_RECOVERY_GROW || t->asked == PTC_RECOVERY_AGAIN || t->asked == PTC_RECOVERY_LEAVE;
+
+	return trains && !t->ctl->gone && ptc_leaving_puts_off(t->ctl);
+}
+
 void ptc_recovery_answer(struct ptc_controller *ctl)
 {
 	struct ptc_recovery_task *t = ctl->recovery.answer;
@@ -303,7 +317,14 @@ void ptc_recovery_answer(struct ptc_controller *ctl)
 	if (!t || (!ctl->gone && !ptc_controller_idle(ctl)))
 		return;
 	ctl->recovery.answer = NULL;
-	finished(t);
+	if (yields(t)) {
+		ctl->recovery.replan |= t->asked == PTC_RECOVERY_AGAIN;
+		release(t);
+	} else if (!ctl->gone && count_changes(t) != t->changes) { /* a node may be drained by now, a device taken */
+		start(t);
+	} else {
+		finished(t);
+	}
 }
 
 /* For the present record. */
@@ -316,6 +337,7 @@ static void start(struct ptc_recovery_task *t)
 	t->plan = (struct ptc_recovery_plan){ .err = PTC_ERROR_INIT };
 	t->record = t->ctl->record;
 	t->what = t->asked;
+	t->changes = count_changes(t);
 	t->all_the_same = t->ctl->recovery.fails > 0; /* what was planned without them has failed */
 	snprintf(lane, sizeof lane, "r-%s", t->ctl->uuid);
 	t->ctl->recovery.planning = true;

@@ -106,9 +106,8 @@ static void write_work(void *arg, struct ptc_etcd *etcd)
 		w->rc = write_some(w, etcd, at, PTC_MIN(w->n - at, (size_t)OPS_MAX));
 }
 
-/* What is given back has been told as such, so it is written however long etcd is unreachable. What is left is decided
- * anew.
- */
+/* What is given back has been told as such, so it is tried until etcd has it. What is left is decided
+ * anew. */
 static void was_written(void *arg)
 {
 	struct written *w = arg;

@@ -27,7 +27,9 @@ static struct {
 	int missing;        /* so many times a document is missing; if `snapshots`, because of a snapshot meanwhile */
 	bool snapshots;
 	struct ptc_job_desc desc;
-	char asked[256];         /* the nodes that the planner may use; "any" */
+	char asked[256]; /* the nodes that the planner may use; "any" */
+	bool goes_soon;  /* a node leaves, on which the job has ranks */
+	uint64_t node_changes, device_writes;
 	unsigned answers, looks; /* looks: the documents were read */
 	int status;
 } t = { .quarantined = -1 };
@@ -90,6 +92,24 @@ bool ptc_leaving_has(const struct ptc_controller *ctl, const char *node)
 {
 	(void)ctl;
 	return t.leaves && strcmp(t.leaves, node) == 0;
+}
+
+bool ptc_leaving_puts_off(const struct ptc_controller *ctl)
+{
+	(void)ctl;
+	return t.goes_soon;
+}
+
+uint64_t ptc_cluster_epoch(const struct ptc_cluster *c)
+{
+	(void)c;
+	return t.node_changes;
+}
+
+uint64_t ptc_cluster_device_writes(const struct ptc_cluster *c)
+{
+	(void)c;
+	return t.device_writes;
 }
 
 struct ptc_controller *ptc_controller_ref(struct ptc_controller *ctl)
@@ -339,6 +359,36 @@ static void test_waits_for_snapshot(void **state)
 	t.busy = false;
 }
 
+/* What was kept is planned anew if nodes or devices have changed since, and is dropped for a node that leaves. */
+static void test_waits_and_is_planned_anew(void **state)
+{
+	(void)state;
+	t.desc = (struct ptc_job_desc){ 0 };
+	job.intent = (struct ptc_intent_doc){ .kind = PTC_SWITCH_SNAPSHOT, .run_to = true };
+	for (int what = 0; what < 3; what++) {
+		t.busy = true;
+		(void)asked(PTC_RECOVERY_GROW, NULL);
+		t.busy = false;
+		t.node_changes += what == 1;
+		t.device_writes += what == 2;
+		ptc_recovery_answer(&job);
+		assert_int_equal(t.looks, what ? 2 : 1);
+		assert_int_equal(t.answers, 1);
+	}
+	for (int what = 0; what < 2; what++) {
+		t.busy = true;
+		(void)asked(what ? PTC_RECOVERY_AGAIN : PTC_RECOVERY_LEAVE, NULL);
+		t.busy = false;
+		t.goes_soon = true;
+		ptc_recovery_answer(&job);
+		assert_null(job.recovery.answer);
+		assert_int_equal(t.answers, 0);
+		assert_int_equal(job.recovery.replan, what); /* for links: nobody else asks for that again */
+		t.goes_soon = false;
+	}
+	job.recovery.replan = false;
+}
+
 /* While it was planned the job has come to other ranks, or to a later snapshot, whose commit has dropped the documents
  * of the one before: it is planned for what the job is now. */
 static void test_planned_for_now(void **state)
@@ -371,6 +421,7 @@ int main(void)
 		cmocka_unit_test(test_slow),
 		cmocka_unit_test(test_quarantined),
 		cmocka_unit_test(test_waits_for_snapshot),
+		cmocka_unit_test(test_waits_and_is_planned_anew),
 		cmocka_unit_test(test_planned_for_now),
 	};
 
