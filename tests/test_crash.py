@@ -30,7 +30,7 @@ import live
 import numpy as np
 import oracle
 import state as states
-from cluster import start_time
+from cluster import is_dying
 from harness import LONG, PATIENCE, ROOT, SANITIZED, ClusterError, Job, wait_for
 
 RULES = [{"match": "*", "split": {"axis": "tp", "dim": 0, "kind": "balanced"}, "layer": "h.{}.*"}]
@@ -308,7 +308,7 @@ class Crash(harness.Case):
             if thread.is_alive():
                 linger = time.monotonic() + 0.2
             time.sleep(0.005)
-        if node.pid() and not start_time(node.pid()): # killed; a thread of low priority (scrubber.c) has yet to end
+        if is_dying(node.pid()):
             wait_for(lambda: not node.pid(), 60 * PATIENCE, f"the end of {node.name}, which was killed", 0.01)
         died = not node.pid()
         self.recover(c)

@@ -63,14 +63,28 @@ def free_port():
     raise ClusterError("no free port on 127.0.0.1 between 20000 and 32000")
 
 
-def start_time(pid):
-    """Clock ticks since boot at which the process started; None when it is gone or a zombie."""
+def stat_fields(pid):
+    """The fields of /proc/PID/stat behind the name; None when the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:
-            fields = f.read().rpartition(b")")[2].split()
+            return f.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def is_dying(pid):
+    """Whether its first thread has ended. A killed process has its sockets until the last one has, which may take long on a busy machine
+    where that thread has a low priority (daemon/scrub/scrubber.c)."""
+    fields = stat_fields(pid)
+    return fields is not None and fields[0] in (b"Z", b"X")
+
+
+def start_time(pid):
+    """Clock ticks since boot at which the process started; None when it is gone, or a zombie without further threads."""
+    fields = stat_fields(pid)
+    if fields is None or fields[0] == b"X" or (fields[0] == b"Z" and int(fields[17]) <= 1):
+        return None
+    return int(fields[19])
 
 
 def stands(pid):
