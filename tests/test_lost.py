@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import threading
-import time
 import unittest
 
 import harness
@@ -328,6 +327,11 @@ class Lost(harness.Case):
         with open(path) as f:
             return point in f.read().split()
 
+    def list_anew(self, node, rule):
+        """Arms the node, which lists from now on anew what it passes."""
+        os.unlink(os.path.join(node.dir, "points"))
+        self.arm(node, rule)
+
     def test_gone_after_it_received(self):
         """A node has got bytes that no other node of the new generation gets, and its machine goes while another still receives. Its lease
         has not ended by the second commit. The switch aborts, and those that sent the bytes still have them."""
@@ -342,14 +346,14 @@ class Lost(harness.Case):
             to = sorted(set(c.nodes) - {r["node"] for r in before["ranks"]}, key=lambda n: n in (before["controller"], "n0")) # n0 has etcd
             victim, slow = (c.nodes[n] for n in to)
             self.assertNotIn(victim.name, (before["controller"], "n0"))
-            for node, rule in ((victim, ""), (slow, "agent.receive.middle=hold")): # from now on it lists anew
-                os.unlink(os.path.join(node.dir, "points"))
-                self.arm(node, rule)
+            for node in (victim, slow):
+                self.list_anew(node, "agent.receive.middle=hold")
             ended = []
             switch = threading.Thread(target=lambda: ended.append(job.resize("tp=2", ("--nodes", ",".join(to)), check=False)))
             switch.start()
             wait_for(lambda: all(self.passed(n, "agent.receive.middle") for n in (victim, slow)), 60 * PATIENCE, "both to receive")
-            time.sleep(2) # the victim's part is a few KiB: it has sealed it, and has said so
+            self.list_anew(victim, "")
+            wait_for(lambda: self.passed(victim, "store.meta.commit.after"), 60 * PATIENCE, "the victim to seal its part")
             self.assertEqual("filling", job.status()["phase"])
             victim.kill()
             self.arm(slow, "")

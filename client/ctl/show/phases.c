@@ -23,7 +23,7 @@ static const struct {
 	{ "layout", "the new layout is compared with the old one" },
 	{ "preparing", "memory is reserved; bytes that stay are linked" },
 	{ "filling", "bytes move" },
-	{ "digesting", "digests of all nodes are compared" },
+	{ "digesting", "digests of all nodes are compared, and new tables asked for" },
 	{ "commit2", "the new generation is committed" },
 	{ "ending-job", "a rank has finished; the job ends once all have" },
 	{ "finishing", "ranks are restored and go on, old memory is freed" },
