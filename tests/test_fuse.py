@@ -387,7 +387,7 @@ class Fuse(harness.Case):
             self.assertTrue(first[:n].endswith(want["t.7.npy"]))
             os.close(held)
             self.assertEqual((len(want), 0), self.read_small(m.path("small", "state", "latest", "tensors"), want))
-            new = Mount(self, c, "--timeout", "2s")
+            new = Mount(self, c, "--timeout", "10s")
             top = os.path.realpath(new.path("small", "state", "latest", "tensors"))
             self.assertEqual(len(want), len(os.listdir(top)))
             with open(os.path.join(top, "t.0.npy"), "rb") as f: # what comes with it is as much as they are together
