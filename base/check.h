@@ -25,7 +25,6 @@ void ptc_check_note(const char *file, int line, const char *func, const char *wh
 
 /* true on overflow; *ret is then unspecified (as with C23's ckd_*). */
 #define ptc_ckd_add(ret, a, b) __builtin_add_overflow((a), (b), (ret))
-#define ptc_ckd_sub(ret, a, b) __builtin_sub_overflow((a), (b), (ret))
 #define ptc_ckd_mul(ret, a, b) __builtin_mul_overflow((a), (b), (ret))
 
 #define PTC_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
