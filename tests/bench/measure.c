@@ -4,12 +4,12 @@
  *
  *   ptc-bench-measure store  DIR MIB ROUNDS
  *   ptc-bench-measure stream DIR MIB ROUNDS STREAMS insecure|unix|tls
- *   ptc-bench-measure limit  DIR MIB ROUNDS STREAMS MOVED-BYTES COPIED-BYTES
+ *   ptc-bench-measure limit  DIR MIB ROUNDS STREAMS insecure|unix|tls MOVED-BYTES COPYING-THREADS COPIED-BYTES
  *   ptc-bench-measure order  DIR MIB ROUNDS SAMPLES
  *
- * DIR is private and empty, except that stream with tls wants ca.crt, n0.crt and n0.key there. MIB is the size of each
- * of two buffers. A round measures the subject and its limits one right after the other, so that what else the machine
- * does disturbs both.
+ * DIR is private and empty, except that tls wants ca.crt, n0.crt and n0.key there. MIB is the size of each of two
+ * buffers. The limit of bytes that daemons move is loopback TCP; under TLS it is that of a stream of TLS. A round
+ * measures the subject and its limits one right after the other, so that what else the machine does disturbs both.
  *
  * Failure modes: one line on standard error and exit status 1; 2 for usage. */
 #include "tests/bench/measure.h"
@@ -27,16 +27,22 @@
 struct args {
 	const char *dir;
 	size_t bytes;
-	int rounds, streams;
+	int rounds, streams, threads;
 	enum measure_transport transport;
 	int64_t moved, copied, samples;
 };
 
 #define ORDER_PLACES 2000000 /* of a round */
 
+/* So many that each stream and each thread has one. */
 static int64_t touched(int64_t bytes)
 {
-	return PTC_MAX(bytes, 1);
+	return PTC_MAX(bytes, MEASURE_STREAMS_MAX);
+}
+
+static const char *tls_dir(const struct args *a)
+{
+	return a->transport == MEASURE_TLS ? a->dir : NULL;
 }
 
 static int store_rounds(const struct args *a, const struct measure_memory *m, struct ptc_error *err)
@@ -46,7 +52,7 @@ static int store_rounds(const struct args *a, const struct measure_memory *m, st
 
 	for (int i = 0; !rc && i < a->rounds; i++) {
 		struct measure_store_round r;
-		struct measured copy = measure_memcpy(m, (int64_t)m->bytes);
+		struct measured copy = measure_memcpy(m, 1, (int64_t)m->bytes);
 
 		rc = measure_store_round(s, &r, err);
 		if (rc)
@@ -70,7 +76,7 @@ static int store_rounds(const struct args *a, const struct measure_memory *m, st
 static int stream_rounds(const struct args *a, const struct measure_memory *m, struct ptc_error *err)
 {
 	struct measure_rpc *rpc = NULL;
-	struct measured tcp, bulk;
+	struct measured limit, bulk;
 	int rc;
 
 	ptc_alloc_keep(64 << 20); /* as ptcd does */
@@ -79,13 +85,13 @@ static int stream_rounds(const struct args *a, const struct measure_memory *m, s
 	if (!rc) /* once unmeasured: windows open, memory is there */
 		rc = measure_rpc_run(rpc, (int64_t)m->bytes, &bulk, err);
 	for (int i = 0; !rc && i < a->rounds; i++) {
-		rc = measure_tcp(m, a->streams, (int64_t)m->bytes, &tcp, err);
+		rc = measure_tcp(m, a->streams, (int64_t)m->bytes, tls_dir(a), &limit, err);
 		if (!rc)
 			rc = measure_rpc_run(rpc, (int64_t)m->bytes, &bulk, err);
 		if (rc)
 			break;
 		printf("%s{", i ? "," : "");
-		measure_print("tcp", &tcp);
+		measure_print("limit", &limit);
 		putchar(',');
 		measure_print("stream", &bulk);
 		putchar('}');
@@ -102,15 +108,15 @@ static int limit_rounds(const struct args *a, const struct measure_memory *m, st
 	int rc = 0;
 
 	for (int i = 0; !rc && i < a->rounds; i++) {
-		struct measured tcp, copy = measure_memcpy(m, touched(a->copied));
+		struct measured moved, copied = measure_memcpy(m, a->threads, touched(a->copied));
 
-		rc = measure_tcp(m, a->streams, touched(a->moved), &tcp, err);
+		rc = measure_tcp(m, a->streams, touched(a->moved), tls_dir(a), &moved, err);
 		if (rc)
 			break;
 		printf("%s{", i ? "," : "");
-		measure_print("tcp", &tcp);
+		measure_print("moved", &moved);
 		putchar(',');
-		measure_print("memcpy", &copy);
+		measure_print("copied", &copied);
 		putchar('}');
 	}
 	return rc;
@@ -145,7 +151,7 @@ static const struct scenario {
 	scenario_fn run;
 } scenarios[] = { { "store", 5, store_rounds },
 		  { "stream", 7, stream_rounds },
-		  { "limit", 8, limit_rounds },
+		  { "limit", 10, limit_rounds },
 		  { "order", 6, order_rounds } };
 
 static bool number(const char *text, int64_t least, int64_t most, int64_t *ret)
@@ -157,33 +163,39 @@ static bool number(const char *text, int64_t least, int64_t most, int64_t *ret)
 	return *text && !*end && v >= least && v <= most;
 }
 
+static bool transport(const char *name, enum measure_transport *ret)
+{
+	static const char *const names[] = { "insecure", "unix", "tls" };
+
+	for (size_t i = 0; i < PTC_ARRAY_LEN(names); i++)
+		if (strcmp(name, names[i]) == 0) {
+			*ret = (enum measure_transport)i;
+			return true;
+		}
+	return false;
+}
+
 static bool parse(int argc, char **argv, struct args *a)
 {
-	static const char *const transports[] = { "insecure", "unix", "tls" };
-	int64_t mib, rounds, streams = 1;
+	int64_t mib, rounds, streams = 1, threads = 1;
 	bool ok = number(argv[3], 1, 1 << 16, &mib) && number(argv[4], 1, 1000, &rounds);
 
 	if (ok && argc == 6)
 		ok = number(argv[5], 1, INT64_MAX, &a->samples);
-	else if (ok && argc > 5)
-		ok = number(argv[5], 1, MEASURE_STREAMS_MAX, &streams);
-	if (ok && argc == 8)
-		ok = number(argv[6], 0, INT64_C(1) << 50, &a->moved) &&
-		     number(argv[7], 0, INT64_C(1) << 50, &a->copied);
+	if (ok && argc > 6)
+		ok = number(argv[5], 1, MEASURE_STREAMS_MAX, &streams) && transport(argv[6], &a->transport);
+	if (ok && argc > 7)
+		ok = number(argv[7], 0, INT64_C(1) << 50, &a->moved) &&
+		     number(argv[8], 1, MEASURE_STREAMS_MAX, &threads) &&
+		     number(argv[9], 0, INT64_C(1) << 50, &a->copied);
 	if (!ok)
 		return false;
 	a->dir = argv[2];
 	a->bytes = (size_t)mib << 20;
 	a->rounds = (int)rounds;
 	a->streams = (int)streams;
-	if (argc != 7)
-		return true;
-	for (size_t i = 0; i < PTC_ARRAY_LEN(transports); i++)
-		if (strcmp(argv[6], transports[i]) == 0) {
-			a->transport = (enum measure_transport)i;
-			return true;
-		}
-	return false;
+	a->threads = (int)threads;
+	return true;
 }
 
 int main(int argc, char **argv)
@@ -210,7 +222,8 @@ int main(int argc, char **argv)
 	}
 	fputs("usage: ptc-bench-measure store DIR MIB ROUNDS\n"
 	      "       ptc-bench-measure stream DIR MIB ROUNDS STREAMS insecure|unix|tls\n"
-	      "       ptc-bench-measure limit DIR MIB ROUNDS STREAMS MOVED-BYTES COPIED-BYTES\n"
+	      "       ptc-bench-measure limit DIR MIB ROUNDS STREAMS insecure|unix|tls MOVED-BYTES COPYING-THREADS "
+	      "COPIED-BYTES\n"
 	      "       ptc-bench-measure order DIR MIB ROUNDS SAMPLES\n",
 	      stderr);
 	return 2;

@@ -6,8 +6,10 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct measured {
 	double seconds, cpu_seconds;
@@ -34,11 +36,21 @@ struct measure_memory {
 int measure_memory_new(struct measure_memory *m, size_t bytes, struct ptc_error *err);
 void measure_memory_done(struct measure_memory *m);
 
-/* bytes over one memcpy after the other, one thread. */
-struct measured measure_memcpy(const struct measure_memory *m, int64_t bytes);
-/* bytes in all over `streams` loopback TCP connections: write of 1 MiB, receive into place. */
-int measure_tcp(const struct measure_memory *m, int streams, int64_t bytes, struct measured *ret,
+/* bytes in all, copied by `threads` at once (at most MEASURE_STREAMS_MAX), each in its part of the memory. */
+struct measured measure_memcpy(const struct measure_memory *m, int threads, int64_t bytes);
+/* bytes in all over `streams` loopback TCP connections: write of 1 MiB, receive into place. tls_dir has the node's
+ * certificate for streams under TLS; NULL: plain. Connections are ready before time is taken. */
+int measure_tcp(const struct measure_memory *m, int streams, int64_t bytes, const char *tls_dir, struct measured *ret,
 		struct ptc_error *err);
+
+/* One end of a TLS stream over a connected socket, by OpenSSL alone, with the version and the cipher that gRPC's core
+ * agrees on: the first of OpenSSL's list. Whoever moves the first byte shakes hands. dir has n0.crt and n0.key. The
+ * socket stays the caller's. write and read return bytes, or <= 0 if the stream broke. */
+struct measure_tls;
+int measure_tls_new(const char *dir, int fd, bool server, struct measure_tls **ret, struct ptc_error *err);
+ssize_t measure_tls_write(struct measure_tls *t, const uint8_t *from, size_t n);
+ssize_t measure_tls_read(struct measure_tls *t, uint8_t *to, size_t n);
+struct measure_tls *measure_tls_free(struct measure_tls *t);
 
 /* Samples by their places in an order of so many: one by one, in runs of neighbours, and read from a table of m's size.
  * `bytes` of each counts places. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The limits: memcpy and loopback TCP, with nothing of ptc in between.
+/* The limits: memcpy and loopback TCP, plain or under TLS, with nothing of ptc in between.
  *
  * Happy path: as many socket pairs as streams, a thread at each end, bytes go from one large buffer to another.
  *
@@ -64,22 +64,53 @@ void measure_memory_done(struct measure_memory *m)
 	*m = (struct measure_memory){ 0 };
 }
 
-struct measured measure_memcpy(const struct measure_memory *m, int64_t bytes)
+struct copy {
+	pthread_t thread;
+	uint8_t *to;
+	const uint8_t *from;
+	size_t size;
+	int64_t bytes;
+};
+
+static void *copy_thread(void *arg)
 {
-	struct measure_clock c = measure_start();
+	const struct copy *c = arg;
 
-	for (int64_t done = 0, n; done < bytes; done += n) {
-		size_t at = (size_t)done % m->bytes;
+	for (int64_t done = 0, n; done < c->bytes; done += n) {
+		size_t at = (size_t)done % c->size;
 
-		n = PTC_MIN(PTC_MIN((int64_t)(m->bytes - at), bytes - done), MEASURE_WRITE_BYTES);
-		memcpy(m->dst + at, m->src + at, (size_t)n);
+		n = PTC_MIN(PTC_MIN((int64_t)(c->size - at), c->bytes - done), MEASURE_WRITE_BYTES);
+		memcpy(c->to + at, c->from + at, (size_t)n);
 		__asm__ volatile("" ::: "memory");
 	}
-	return measure_end(&c, bytes);
+	return NULL;
+}
+
+struct measured measure_memcpy(const struct measure_memory *m, int threads, int64_t bytes)
+{
+	struct measure_clock clock = measure_start();
+	struct copy copies[MEASURE_STREAMS_MAX];
+	size_t part = m->bytes / (size_t)threads;
+	int started = 1;
+
+	for (int i = 0; i < threads; i++)
+		copies[i] = (struct copy){ .to = m->dst + (size_t)i * part,
+					   .from = m->src + (size_t)i * part,
+					   .size = part,
+					   .bytes = bytes / threads };
+	while (started < threads && pthread_create(&copies[started].thread, NULL, copy_thread, &copies[started]) == 0)
+		started++;
+	for (int i = started; i < threads; i++) /* without a thread of their own */
+		copy_thread(&copies[i]);
+	copy_thread(&copies[0]);
+	for (int i = 1; i < started; i++)
+		pthread_join(copies[i].thread, NULL);
+	return measure_end(&clock, bytes / threads * threads);
 }
 
 struct end {
 	pthread_t thread;
+	struct measure_tls *tls; /* NULL: plain TCP */
 	uint8_t *memory;
 	size_t size;
 	int64_t bytes;
@@ -87,44 +118,55 @@ struct end {
 	bool failed;
 };
 
+static ssize_t put(struct end *e, const uint8_t *from, size_t n)
+{
+	ssize_t sent;
+
+	if (e->tls)
+		return measure_tls_write(e->tls, from, n);
+	do
+		sent = send(e->fd, from, n, MSG_NOSIGNAL);
+	while (sent < 0 && errno == EINTR);
+	return sent;
+}
+
+static ssize_t get(struct end *e, uint8_t *to, size_t n)
+{
+	ssize_t got;
+
+	if (e->tls)
+		return measure_tls_read(e->tls, to, n);
+	do
+		got = recv(e->fd, to, n, 0);
+	while (got < 0 && errno == EINTR);
+	return got;
+}
+
+/* Moves an end's bytes, through its memory again and again. An end that fails ends the other one, too. */
+static void move(struct end *e, bool sends)
+{
+	for (int64_t done = 0, n; done < e->bytes; done += n) {
+		size_t at = (size_t)done % e->size;
+		size_t most = (size_t)PTC_MIN(PTC_MIN((int64_t)(e->size - at), e->bytes - done), MEASURE_WRITE_BYTES);
+
+		n = sends ? put(e, e->memory + at, most) : get(e, e->memory + at, most);
+		if (n <= 0) {
+			e->failed = true;
+			shutdown(e->fd, SHUT_RDWR);
+			return;
+		}
+	}
+}
+
 static void *send_thread(void *arg)
 {
-	struct end *e = arg;
-
-	for (int64_t done = 0; done < e->bytes;) {
-		size_t at = (size_t)done % e->size;
-		size_t n = (size_t)PTC_MIN(PTC_MIN((int64_t)(e->size - at), e->bytes - done), MEASURE_WRITE_BYTES);
-		ssize_t sent = send(e->fd, e->memory + at, n, MSG_NOSIGNAL);
-
-		if (sent < 0 && errno == EINTR)
-			continue;
-		if (sent <= 0) {
-			e->failed = true;
-			break;
-		}
-		done += sent;
-	}
-	shutdown(e->fd, SHUT_WR);
+	move(arg, true);
 	return NULL;
 }
 
 static void *recv_thread(void *arg)
 {
-	struct end *e = arg;
-
-	for (int64_t done = 0; done < e->bytes;) {
-		size_t at = (size_t)done % e->size;
-		size_t n = (size_t)PTC_MIN(PTC_MIN((int64_t)(e->size - at), e->bytes - done), MEASURE_WRITE_BYTES);
-		ssize_t got = recv(e->fd, e->memory + at, n, 0);
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0) {
-			e->failed = true;
-			break;
-		}
-		done += got;
-	}
+	move(arg, false);
 	return NULL;
 }
 
@@ -179,7 +221,25 @@ static int ends_run(struct end *ends, int n, struct ptc_error *err)
 	return failed || started < n ? ptc_error_set(err, PTC_EIO, "a loopback stream broke") : 0;
 }
 
-int measure_tcp(const struct measure_memory *m, int streams, int64_t bytes, struct measured *ret, struct ptc_error *err)
+/* The ends get TLS, and each stream a byte: hands are shaken before anything is measured. */
+static int ends_secure(struct end *ends, int streams, const char *dir, struct ptc_error *err)
+{
+	int64_t bytes = ends[0].bytes;
+	int rc = 0;
+
+	for (int i = 0; !rc && i < 2 * streams; i++) {
+		ends[i].bytes = 1;
+		rc = measure_tls_new(dir, ends[i].fd, i % 2, &ends[i].tls, err);
+	}
+	if (!rc)
+		rc = ends_run(ends, 2 * streams, err);
+	for (int i = 0; i < 2 * streams; i++)
+		ends[i].bytes = bytes;
+	return rc;
+}
+
+int measure_tcp(const struct measure_memory *m, int streams, int64_t bytes, const char *tls_dir, struct measured *ret,
+		struct ptc_error *err)
 {
 	struct end ends[2 * MEASURE_STREAMS_MAX];
 	size_t part = m->bytes / (size_t)streams;
@@ -192,13 +252,17 @@ int measure_tcp(const struct measure_memory *m, int streams, int64_t bytes, stru
 					.size = part,
 					.bytes = bytes / streams };
 	rc = pairs_open(ends, streams, err);
+	if (!rc && tls_dir)
+		rc = ends_secure(ends, streams, tls_dir, err);
 	c = measure_start();
 	if (!rc)
 		rc = ends_run(ends, 2 * streams, err);
 	if (!rc)
 		*ret = measure_end(&c, bytes / streams * streams);
-	for (int i = 0; i < 2 * streams; i++)
+	for (int i = 0; i < 2 * streams; i++) {
+		measure_tls_free(ends[i].tls);
 		if (ends[i].fd >= 0)
 			close(ends[i].fd);
+	}
 	return rc;
 }

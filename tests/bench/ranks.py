@@ -14,6 +14,7 @@ import time
 
 import bench_state as state
 from cluster import Cluster, ClusterError, MARK, wait_for
+from limits import Limits, spread
 
 MIB, GIB = 1 << 20, 1 << 30
 SETTLE_S = 1 # between two stops: ranks measure the limit, staging memory is read, old chunks are given back
@@ -150,6 +151,7 @@ def bench_save(args, work, complain):
 def timed(scenario, what, limit, each, **about):
     return {"scenario": scenario, "what": what, "limit": limit, "rounds": len(each), **about,
             **{k: statistics.median(e[k] for e in each) for k in ("seconds", "limit_seconds", "bytes")},
+            "limit_spread": spread([e["limit_seconds"] / e["bytes"] for e in each]),
             "ratio": statistics.median(e["seconds"] / e["limit_seconds"] for e in each), "each": each}
 
 
@@ -175,23 +177,28 @@ def bench_restore(args, work, complain):
 # ---- live-switch ----------------------------------------------------------------------------------------------------
 
 OLD, NEW = "tp=2,pp=2,dp=2", "tp=4"
+STREAMS = 8 # connections of a switch between four daemons
 
 
-def one_live_switch(j, config):
+def one_live_switch(j, config, limits):
+    """The limit: what is distinct is copied out, what goes to other nodes moves, what new ranks hold is copied in."""
     r = j.resize(config)
-    j.wait_measured(r["generation"], 4 if config == NEW else 8)
-    pause = {name[:-3]: ms / 1e3 for name, ms in r["pause"].items()}
+    ranks = j.wait_measured(r["generation"], 4 if config == NEW else 8)
+    limit, _ = limits.of(STREAMS, r["received_bytes"], j.bytes + sum(line["bytes"] for line in ranks))
+    pause = {name[:-3]: ms / 1e3 for name, ms in r["pause"].items() if name != "lost_ms"} # no part of it; see pause.py
     restored = j.restored_s(r["generation"])
     # What is done with state. Not: waiting for the step's end, ending processes, starting them, their first step.
-    return {"seconds": pause["copy"] + pause["commit"] + pause["move"] + restored, "pause": pause, "restored": restored,
+    return {"seconds": pause["copy"] + pause["commit"] + pause["move"] + restored, "limit_seconds": limit, "pause": pause, "restored": restored,
             "received_bytes": r["received_bytes"], "copied_bytes": r["copied_bytes"],
             "digests_verified": r["digests_verified"], "phases": {p["phase"]: p["ms"] / 1e3 for p in r["phases"]}}
 
 
-def switch_medians(what, nodes, each, j):
+def switch_medians(what, nodes, each, j, limits):
     pauses = [e["pause"] for e in each]
     return {"scenario": "live-switch", "what": f"{what}, {nodes} node{'s' * (nodes > 1)}", "rounds": len(each),
-            "seconds": statistics.median(e["seconds"] for e in each), "bytes": j.bytes, "each": each,
+            "limit": "memcpy" if nodes == 1 else "memcpy + loopback TCP", "limit_spread": limits.spread(moved=nodes > 1),
+            **{k: statistics.median(e[k] for e in each) for k in ("seconds", "limit_seconds")}, "bytes": j.bytes, "each": each,
+            "ratio": statistics.median(e["seconds"] / e["limit_seconds"] for e in each),
             "pause": {k: statistics.median(p.get(k, 0) for p in pauses) for k in pauses[0]},
             "restored": statistics.median(e["restored"] for e in each)}
 
@@ -219,12 +226,12 @@ def bench_live_switch(args, work, complain):
         with job(args, where, OLD, complain, nodes=nodes, devices=8 // nodes) as j:
             forth, back = [], []
             j.wait_measured(1, 8)
+            limits = Limits(args, where, "unix", os.cpu_count())
             for _ in range(args.rounds + 1):
-                forth.append(one_live_switch(j, NEW))
-                back.append(one_live_switch(j, OLD))
-            yield switch_medians("to tp4", nodes, forth[1:], j)
-            yield switch_medians("to tp4, first", nodes, forth[:1], j)
-            yield switch_medians("to tp2,pp2,dp2", nodes, back[1:], j)
+                forth.append(one_live_switch(j, NEW, limits))
+                back.append(one_live_switch(j, OLD, limits))
+            for what, each in (("to tp4", forth[1:]), ("to tp4, first", forth[:1]), ("to tp2,pp2,dp2", back[1:])):
+                yield switch_medians(what, nodes, each, j, limits)
     if theirs[0] is None:
         complain("no torch and safetensors for --python: the baselines are left out")
         return

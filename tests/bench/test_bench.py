@@ -15,6 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "scripts", "lib")]
 import files  # noqa: E402
 import index  # noqa: E402
+import limits  # noqa: E402
 import ranks  # noqa: E402
 import samples  # noqa: E402
 BUILD = os.environ.get("PTC_BUILD", os.path.join(HERE, "..", "..", "build", "release"))
@@ -47,7 +48,22 @@ class Smoke(unittest.TestCase):
         found = self.results("stream", "--mib", "16", "--rounds", "2", "--streams", "1,3")
         self.assertEqual({(t, w) for t in ("insecure", "unix", "tls") for w in ("1 stream", "3 streams")},
                          {(r["transport"], r["what"]) for r in found})
-        self.assertTrue(all(r["gb_per_s"] > 0 and r["limit_gb_per_s"] > 0 for r in found))
+        for r in found:
+            self.assertTrue(r["gb_per_s"] > 0 and r["limit_gb_per_s"] > 0 and r["limit_spread"] >= 0)
+            self.assertEqual("TLS over loopback TCP" if r["transport"] == "tls" else "loopback TCP", r["limit"])
+
+    def test_limits(self):
+        """The limit of a round is measured around it; that of a switch is made of rates measured before and after it."""
+        rounds = [{"s": {"bytes": 10, "seconds": 4, "cpu_seconds": 4}, "l": {"bytes": 10, "seconds": t, "cpu_seconds": t}} for t in (1, 2, 4)]
+        found = limits.summary(rounds, "s", "l")
+        self.assertAlmostEqual(2, found["ratio"]) # of 4 / 1.5, 4 / 2, 4 / 3
+        self.assertAlmostEqual(1.5, found["limit_spread"])
+        ours = limits.Limits.__new__(limits.Limits)
+        rate = {(name, what): each for name, each in (("moved", 2), ("copied", 1)) for what in ("seconds", "cpu_seconds")}
+        ours.before, ours.all = [rate], [rate]
+        ours.sample = lambda streams: [{k: 3 * v for k, v in rate.items()}]
+        self.assertEqual((50, 50), ours.of(8, moved=10, copied=5)) # twice the first rates: halfway between both samples
+        self.assertAlmostEqual(1, ours.spread())
 
     def test_scale(self):
         for r in self.results("scale", "--scale", "small", "--rounds", "1", "--seed", "7"):
@@ -152,6 +168,7 @@ class Smoke(unittest.TestCase):
         for what, r in found.items():
             if what not in peers:
                 self.assertGreater(r["each"][0]["digests_verified"], 0)
+                self.assertTrue(r["limit_seconds"] > 0 and r["ratio"] > 0 and r["limit_spread"] >= 0)
                 self.assertEqual({"total", "stop", "copy", "commit", "end", "build", "move", "restore", "first_step"},
                                  set(r["pause"]))
         self.assertEqual([], os.listdir(chunks))
@@ -239,7 +256,7 @@ class Smoke(unittest.TestCase):
 
     def test_table_and_errors(self):
         table = bench("store", "--mib", "16", "--rounds", "1").stdout
-        self.assertRegex(table, r"store: write +- +cold +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+")
+        self.assertRegex(table, r"store: write +- +cold +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9]+ %")
         line = bench("store", "--mib", "16", "--store", "/nowhere", fails=True).stderr.strip().split("\n")[-1]
         self.assertRegex(line, "^ptc-bench: .*nowhere")
         bench("stream", "--transports", "pigeon", fails=True)
