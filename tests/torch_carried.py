@@ -880,8 +880,8 @@ class Carried:
         late.TIMEOUT_S = 0.01
         late._before_stop(gen, 7)
         for text, call in (
-                ("dataset loader: the snapshot has the state of a Loader under dp=2, this is dp=3, and what becomes of it only the "
-                 "loader knows: keep dp=2, give External(transform=), or use gen.batch_sampler()", lambda: start(0, 3, scope="job")),
+                ("dataset loader: the snapshot has the state of a Loader under dp=2, this is dp=3, and only the loader can "
+                 "convert it: keep dp=2, give External(transform=), or use gen.batch_sampler()", lambda: start(0, 3, scope="job")),
                 ("is of a loader with scope='job', this one has 'rank'", lambda: start(0, 2)),
                 ("dataset late: the loader of data-parallel rank 1 has not come to step 7 within 0.01 s", lambda: late._stop(gen, 7)),
                 ("the loader of data-parallel rank 1 has no state that can be carried", lambda: stop([1, object()], 2)),

@@ -190,7 +190,7 @@ PTC_ADMIN_API int ptc_admin_dataset_list(struct ptc_admin *a, char **ret_json, s
 
 /* json: one event. Returns 0 to go on; otherwise the call returns PTC_ECANCELED. */
 typedef int (*ptc_admin_event_fn)(void *arg, const char *json);
-/* Gives fn the events with numbers above `after`, at most `limit` (0: all). follow: and later ones. job NULL: any. */
+/* Gives fn the newest `limit` events (0: all) with numbers above `after`. follow: and all later ones. job NULL: any. */
 PTC_ADMIN_API int ptc_admin_events(struct ptc_admin *a, const char *job, bool follow, uint64_t after, uint32_t limit,
 				   ptc_admin_event_fn fn, void *arg, struct ptc_error *err);
 

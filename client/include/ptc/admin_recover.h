@@ -16,11 +16,11 @@ struct ptc_admin_recover {
 	size_t nnodes;
 	bool dry_run;     /* only say which commits would be taken */
 	bool old_is_gone; /* also if the nodes' former etcd still answers */
-	bool rejoin;      /* instead: the node that is asked joins a cluster that was recovered without it; no nodes */
-	bool drop;        /* with rejoin: its bytes of jobs that the cluster does not know are dropped */
+	bool rejoin; /* instead: the node that is asked joins a cluster that was recovered without it. nodes: none */
+	bool drop;   /* with rejoin: its bytes of jobs that the cluster does not know are dropped */
 };
-/* ret_json: {epoch, jobs, lines} (docs/control.md). PTC_ESTATE: a node runs with its etcd, the new etcd is not empty,
- * or the former etcd still answers. Nothing has changed then. */
+/* ret_json: {epoch, jobs, lines} (docs/control.md). PTC_ESTATE: a node does not wait for an etcd, the new etcd is not
+ * empty, or the former etcd still answers. Nothing has changed then. */
 PTC_ADMIN_API int ptc_admin_cluster_recover(struct ptc_admin *a, const struct ptc_admin_recover *how, char **ret_json,
 					    struct ptc_error *err);
 

@@ -123,9 +123,9 @@ PTC_API int ptc_tensor_declare(ptc_client *c, const struct ptc_tensor_desc *desc
 /* Says that all tensors have been declared, with data or without. Optional; does not block. For ranks that build ahead,
  * ptcd now compares the declarations with the state, so a mismatch is found before memory is taken. */
 PTC_API int ptc_declared(ptc_client *c);
-/* What the backward pass is to recompute in layers of a kind (0: the model's first). 0: nothing; 1: a part (selective);
- * 2: all. By this call a program promises to recompute so. If the configuration has `recompute`, ptcd refuses a rank
- * that has not called this before ptc_declared and ptc_restore. */
+/* Returns what the backward pass recomputes in layers of a kind: 0 nothing, 1 a part (selective), 2 all. kind: a number
+ * from 0, in the order in which the model has its kinds. By this call a program promises to recompute so. If the
+ * configuration has `recompute`, ptcd refuses a rank that has not called this before ptc_declared and ptc_restore. */
 PTC_API int ptc_recompute(ptc_client *c, uint32_t kind);
 /* As ptc_recompute, for `schedule`, the order of micro-batches. 0: the program's own; 1: 1F1B; 2: all forward first
  * (GPipe); 3: zero bubble (ZB1P). *ret_stages: each rank's stages (vpp), which the program promises, too. */
@@ -151,7 +151,7 @@ PTC_API int ptc_blob_get(ptc_client *c, const char *name, enum ptc_blob_scope sc
  * samples are shuffled in blocks, write ",block=B" before the semicolon; if not at all, ",sequential=1". If ranks use
  * ptc_balance_step, end the tag with ",by_length=1": the proof then covers steps only. */
 PTC_API int ptc_cursor_set(ptc_client *c, const char *name, uint64_t position, const char *tag);
-/* 1: found; 0: none. tag_buffer NULL ok. The step does not give the position: rollback --skip-data skips samples. */
+/* 1: found; 0: none. tag_buffer NULL ok. Do not compute the position from the step: a rollback may skip samples. */
 PTC_API int ptc_cursor_get(ptc_client *c, const char *name, uint64_t *ret_position, char *tag_buffer,
 			   size_t tag_capacity);
 /* Call it after the last declaration. Blocks until the generation is committed. 1: declared memory, blobs and cursors
@@ -189,7 +189,7 @@ PTC_API void ptc_update_begin(ptc_client *c);
 /* yes 1 promises: from each boundary to ptc_update_begin all state is in declared memory, blobs and cursors. If a node
  * is lost, the job then goes on from this memory (docs/failures.md). Holds until ptc_next, or until yes 0. */
 PTC_API int ptc_survive(ptc_client *c, int yes);
-PTC_API void ptc_leave(ptc_client *c); /* call it before you free memory: waits while ptcd needs it, at most 5 min */
+PTC_API void ptc_leave(ptc_client *c); /* before a rank gives up and frees memory; waits for ptcd's copy, up to 5 min */
 /* Training is over after `step` steps. Blocks. 0: all have finished, the state is committed. 1: call ptc_next. */
 PTC_API int ptc_finish(ptc_client *c, uint64_t step);
 /* A number for `ptcctl status`, e.g. "loss". Cheap; in memory shared with ptcd. At most 8 names of 31 bytes. */

@@ -23,8 +23,9 @@ struct ptc_sampling {
 	int32_t sequential;     /* 1: no shuffling */
 	/* ptc_generation.config, whose "micro_steps=" gives faster replicas more of a step (docs/order.md, "Unequal
 	 * micro steps"). Borrowed. "": all ranks compute equally many. NULL, or a `size` that ends before this member:
-	 * the configuration of the generation that ptc_next gave to this process, if dp and global_batch are those of
-	 * that generation (micro_batch must then be, too). If they differ, NULL means the same as "". */
+	 * the library compares dp and global_batch with the generation that ptc_next gave to this process. If they are
+	 * equal, it takes the configuration of that generation, and micro_batch must be equal, too. If they differ,
+	 * NULL means the same as "". */
 	const char *config;
 };
 /* The number of micro steps in a step, equal on every rank; 0: an argument is out of range. */
@@ -46,10 +47,10 @@ PTC_API int ptc_micro_batch(const struct ptc_sampling *s, uint64_t position, uin
  * coefficients under the key "ptc.length_cost" (ptc_rendezvous_get): the value is "A B", or empty if ptcd has no model
  * of the job. To get the numbers of the samples of the global batch, in the order of lengths[], call ptc_micro_batch
  * with micro_batch = global_batch and dp = 1. ret_slots has micro steps * dp * micro_batch entries. Slot k of a rank in
- * a micro step is entry (micro_step * dp + dp_rank) * micro_batch + k. An entry i < global_batch is sample i of the
- * batch, with weight 1. An entry i >= global_batch is padding: sample i - global_batch, with weight 0. ret_balance may
- * be NULL. Returns 0, PTC_R_INVALID (as with unequal micro steps), PTC_R_MEMORY, or PTC_R_LIMIT: the sum of costs does
- * not fit 64 bits. */
+ * a micro step is at index (micro_step * dp + dp_rank) * micro_batch + k. A value v < global_batch there means sample v
+ * of the batch, with weight 1. A value v >= global_batch means padding: sample v - global_batch, with weight 0.
+ * ret_balance may be NULL. Returns 0, PTC_R_INVALID (also if the configuration has unequal micro steps), PTC_R_MEMORY,
+ * or PTC_R_LIMIT: the sum of costs does not fit 64 bits. */
 struct ptc_balance {
 	size_t size;
 	/* Costs of a step. max: of the busiest rank. total: of all ranks, with padding. The mean is total / dp. */

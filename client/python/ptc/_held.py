@@ -480,7 +480,7 @@ def start_optimizer(optim):
                 continue
             if start is None:
                 refuse(f"optimizer {type(optim).__name__} has no state yet, and what it makes at its first step is not "
-                       f"known; take one step before attach (PyTorch's own need none, but SparseAdam)")
+                       f"known; take one step before attach (SparseAdam and optimizers from outside PyTorch need this)")
             with torch.no_grad():
                 start(optim, group, p)
 

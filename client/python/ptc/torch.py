@@ -422,7 +422,7 @@ class Generation:
             left = [name for name in left if _short(name) not in taken]
         for name in left:
             refuse(f"dataset {name}: the snapshot says where it was, and no sampler or loader here has this name, so that its samples would "
-                   f"be trained again; give it the name that it had, or name it in attach(data_changed=) where it is left on purpose")
+                   f"be trained again; give it the name that it had; if you removed it on purpose, name it in attach(data_changed=)")
 
     def _load(self):
         """What the snapshot has beside tensors, before anything is declared: what does not fit is refused while the generation
@@ -887,7 +887,7 @@ class External:
                    f"{self.scope!r}")
         if head["dp"] != gen.dp and self.transform is None:
             refuse(f"dataset {self.name}: the snapshot has the state of a {head['loader']} under dp={head['dp']}, this is dp={gen.dp}, and "
-                   f"what becomes of it only the loader knows: keep dp={head['dp']}, give External(transform=), or use "
+                   f"only the loader can convert it: keep dp={head['dp']}, give External(transform=), or use "
                    f"gen.batch_sampler()")
         parts = [gen._client.blob_get(f"loader/{self.name}/{i}") for i in range(head["parts"])]
         states = _values.loads(b"".join(parts))
