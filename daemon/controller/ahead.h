@@ -25,7 +25,8 @@ void ptc_ahead_tick(struct ptc_controller *ctl);
 void ptc_ahead_stop(struct ptc_controller *ctl, int status, const char *why);
 /* True: ranks build before their switch; *ret_id is the switch's id. */
 bool ptc_ahead_builds(const struct ptc_controller *ctl, uint64_t *ret_id);
-/* Takes the watcher of the caller that waits for the resize, which then hears of another end. NULL: nobody waits. */
+/* Takes the watcher of the caller that waits for the resize, so that the taker tells that caller the end. NULL: nobody
+ * waits. */
 struct ptc_watcher *ptc_ahead_take_watcher(struct ptc_controller *ctl);
 /* The switch under way is over. */
 void ptc_ahead_over(struct ptc_controller *ctl);
@@ -33,6 +34,7 @@ void ptc_ahead_over(struct ptc_controller *ctl);
 bool ptc_ahead_stays(const struct ptc_controller *ctl, uint64_t *ret_generation, uint64_t *ret_incarnation);
 /* True: the running switch has found its ranks built; *ret_seconds is how long they took. */
 bool ptc_ahead_took(const struct ptc_controller *ctl, double *ret_seconds);
-/* True: *ret_seconds, at least 0, is how much longer the old ranks took until until_ns, from when the others began to
- * build, than they took for as many steps before. step: the last that they have ended then. Right to about one step. */
+/* By how much the old ranks were slowed while the others built, until until_ns: the time that they took up to `step`,
+ * the last step that they have ended by then, minus the time of as many steps before. At least 0; right to about one
+ * step. False: it is not known. */
 bool ptc_ahead_slowed(const struct ptc_controller *ctl, int64_t until_ns, uint64_t step, double *ret_seconds);

@@ -63,7 +63,7 @@ int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, const s
 		       struct ptc_error *err);
 /* Whether the switch is in that phase (if it ended before: its error) or, with phase NULL, has ended. Does not wait. */
 int ptc_watcher_look(struct ptc_watcher *w, const char *phase, bool *ret_there, struct ptc_error *err);
-/* How long a step waits that has seen nothing happen since then. */
+/* How long a step waits before it looks again, if nothing has happened since then. */
 int ptc_wait_ms(int64_t since_ns);
 
 /* ---- controller.c: the shell around the job core -------------------------------- */
@@ -93,7 +93,7 @@ struct ptc_switch_request {
 	struct ptc_view source_view;  /* of an import from an older snapshot, `source`; owned */
 	uint64_t base_generation, base_snapshot; /* of the record that it was planned for */
 	struct ptc_plan_report *plan;            /* NULL: it was not planned; owned */
-	char (*emptied)[PTC_NAME_MAX + 1];       /* keepers of copies that have none, as the plan found; owned */
+	char (*emptied)[PTC_NAME_MAX + 1];       /* nodes that have lost their copies, as the plan found; owned */
 	size_t nemptied;
 	struct ptc_watcher *watcher; /* a reference; owned */
 	uint64_t id, source;         /* source: as in the intent, like skip_data */
@@ -118,13 +118,15 @@ void ptc_controller_event(struct ptc_controller *ctl);
 bool ptc_controller_idle(const struct ptc_controller *ctl);
 /* [loop] It is idle, and the mirror shows its record: a switch can be planned and submitted. */
 bool ptc_controller_ready(const struct ptc_controller *ctl);
-/* [loop] It only tidies up or takes a snapshot, which ends soon. The caller comes before the next snapshot. */
+/* [loop] The work under way ends soon: it is tidying up, or a snapshot. For some time no due snapshot begins, so the
+ * caller can begin its switch. */
 bool ptc_controller_passing(struct ptc_controller *ctl);
 int64_t ptc_controller_fence(const struct ptc_controller *ctl);
 /* [loop] Phase and progress for status; text is borrowed until the next step. */
 void ptc_controller_status(const struct ptc_controller *ctl, const char **ret_phase, uint64_t *ret_done,
 			   uint64_t *ret_total);
-const char *ptc_controller_waits(const struct ptc_controller *ctl); /* [loop] for lost ranks; "": it does not */
+/* [loop] What a recovery waits for, or which ranks hang. "": nothing. */
+const char *ptc_controller_waits(const struct ptc_controller *ctl);
 
 /* ---- ending/tidy.c: remains of crashes -------------------------------------------------------- */
 
@@ -141,7 +143,8 @@ int ptc_creation_begin(struct ptc_controllers *all, const char *uuid, uid_t uid,
 int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, uid_t uid, struct ptc_error *err);
 /* ---- loss/: what lost nodes held ---------------------------------------------- */
 
-/* Whether each of v's nodes is up and has its table. It asks them: blocking, not on the loop. v is located. */
+/* Whether each of v's nodes is up and has its table. It asks them: blocking, not on the loop. Call ptc_view_locate on v
+ * first. */
 void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *ret_has);
 /* Tensors of a committed generation that no live node has whole any more, and nodes that do not have their part. Nodes
  * are numbers of the view's. Freed with ptc_lost_report_done; one of zeros is fine. */

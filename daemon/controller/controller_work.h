@@ -44,8 +44,8 @@ void *ptc_ctl_task_new(struct ptc_controller *ctl, size_t size, uint64_t seq);
 /* Runs the steps in the job's lane, and then gives the core the answer. */
 void ptc_ctl_task_run(struct ptc_ctl_task *t, const struct ptc_task_step *steps);
 
-/* controller_state.c: the switch of that intent, for the core, but for `stored`. It goes to the view's `to`. Borrows
- * the nodes' numbers. */
+/* controller_state.c: makes the core's switch from that intent, all but `stored`; its to_nodes are those of the view's
+ * `to`. Borrows the lists. */
 struct ptc_switch ptc_controller_switch(const struct ptc_controller *ctl, const struct ptc_intent_doc *in,
 					uint32_t *from, uint32_t nfrom, uint32_t *to);
 
@@ -65,9 +65,9 @@ bool ptc_lock_unreadable(struct ptc_controller *ctl, int status, const char *why
 struct ptc_older_kept {
 	struct ptc_older_doc doc; /* as last read or written */
 	int64_t revision;         /* mod_revision of its key; 0: there is none */
-	size_t most; /* with room for so many besides the next snapshot, as the last switch without room has shown */
-	/* Nodes with tables of snapshots that have gone, which no Finish has told so: names as in an entry. More than
-	 * fit: all nodes. */
+	size_t most;              /* so many older snapshots fit, as the last switch that found no room has shown */
+	/* Nodes that may still have tables of dropped snapshots, because no Finish has told them: names as in an entry.
+	 * tell_all: there are more than fit, so all nodes are told. */
 	struct ptc_older tell;
 	bool tell_all;
 };
@@ -82,10 +82,10 @@ void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc 
 int ptc_older_aim(struct ptc_controller *ctl);
 /* The nodes that have the snapshot which a rollback goes back to; ptc_free it. NULL: out of memory. */
 uint32_t *ptc_older_sources(struct ptc_controller *ctl, uint32_t *ret_n);
-/* Every 200 ms while no new ranks build ahead: an idle job's nodes that have to be told are. May free ctl. */
+/* Every 200 ms while no new ranks build ahead: if the job is idle, tells the nodes in `tell`. May free ctl. */
 void ptc_older_tick(struct ptc_controller *ctl);
 /* A switch has failed for want of room on that node (cluster number). Drops the oldest snapshot that is kept beside the
- * committed one, and appends that to the text. Nothing if there is none that the node can have. */
+ * committed one, and appends that to the text. Does nothing if no such snapshot is on that node. */
 void ptc_older_make_room(struct ptc_controller *ctl, uint32_t node, char *text, size_t size);
 
 /* controller_state.c: writes a blob while the lock with that fence is held. May wait. */

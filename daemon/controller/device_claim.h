@@ -13,15 +13,15 @@
 /* Bytes that a switch has restored to devices, by where they came from. */
 struct ptc_restored_devices {
 	uint64_t kept_bytes, peer_bytes, host_bytes;
-	bool unfinished; /* some node has answered before it knew */
+	bool unfinished; /* some node has answered before its restore had ended */
 };
 
 struct ptc_controller;
 struct ptc_controllers;
 
-/* Of one controller: how often a switch of it has claimed devices; and whether a look at the job's devices is under
- * way, and the last one: when, and of which document and record. right: it found no others than those that ranks need.
- */
+/* Of one controller. claims: how often its switches have claimed devices. busy: a look at the job's devices is under
+ * way. The rest is about the last look: its time, the record (revision) and the document (writes) that it saw. right:
+ * the job had just the devices that its ranks need. */
 struct ptc_device_looks {
 	uint64_t claims;
 	bool busy, right;
@@ -65,8 +65,8 @@ int ptc_devices_read(struct ptc_controllers *all, struct ptc_etcd *e, struct ptc
 		     int64_t *ret_revision, struct ptc_error *err);
 /* Whether somebody has written the document since that revision. False also if etcd does not answer. */
 bool ptc_devices_moved(struct ptc_etcd *e, int64_t revision);
-/* The document's JSON (ptc_free it). If it is too long, takes what nodes have that are not up out of d. PTC_ELIMIT: it
- * is still too long. */
+/* The document's JSON (ptc_free it). If it is too long, removes the devices of nodes that are not up from d.
+ * PTC_ELIMIT: it is still too long. */
 int ptc_devices_text(struct ptc_controllers *all, struct ptc_devices_doc *d, char **ret_json, struct ptc_error *err);
 /* Reads a job's meta. *ret_there false: the job is deleted. */
 int ptc_devices_job(struct ptc_etcd *e, const char *uuid, bool *ret_there, struct ptc_meta_doc *ret_meta,

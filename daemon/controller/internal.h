@@ -47,7 +47,7 @@ struct ptc_controller {
 	struct ptc_intent_doc intent;
 	char plan_hash[PTC_HASH_HEX];      /* of the first node that answered Prepare */
 	struct ptc_plan_report *plan;      /* NULL: another controller planned it, or nobody did */
-	char (*emptied)[PTC_NAME_MAX + 1]; /* as in the request: not counted among view.copies */
+	char (*emptied)[PTC_NAME_MAX + 1]; /* nodes that lost their copies (the request's); not among view.copies */
 	size_t nemptied;
 	char *from_config;                /* the configuration it began with, for its summary */
 	struct ptc_watcher *watcher;      /* of the caller who started it */
@@ -71,7 +71,7 @@ struct ptc_controller {
 		uint64_t incarnation, due; /* of these ranks; snapshots due at that step or before are impossible now */
 		bool tried; /* a halt at one step of all ranks was tried; now the job ends once all have finished */
 	} over;
-	struct ptc_watcher *heir;           /* of a switch that ended so; it hears the end of the job */
+	struct ptc_watcher *heir;           /* hears the job's end, because a finished rank has ended its switch */
 	uint64_t due_incarnation, due_step; /* of the last due snapshot that was begun */
 	bool turn;              /* the last tick found a switch under way: rooms begin theirs before a due snapshot */
 	int64_t yield_until_ns; /* until then no due snapshot begins, because a caller waits for the last one's end */
@@ -112,7 +112,7 @@ void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_ki
 			    struct ptc_switch_request *ret);
 /* Gives a generation's nodes by their cluster numbers, each once; ptc_free it. NULL: out of memory. */
 uint32_t *ptc_controller_numbers(struct ptc_controller *ctl, const struct ptc_generation_doc *g);
-/* Gives the record's generation's nodes that have the record's snapshot and, with intent, a part in that switch. */
+/* Gives the record's nodes that have its snapshot; with intent, without those that it leaves out. */
 uint32_t *ptc_controller_placed(struct ptc_controller *ctl, const struct ptc_intent_doc *intent, uint32_t *ret_n);
 void ptc_pull_results_done(struct ptc_controller *ctl);
 void ptc_pull_result_done(struct ptc_pull_result *r);
@@ -154,8 +154,8 @@ const char *ptc_controller_waits_text(const struct ptc_controller *ctl, char *bu
 void ptc_controller_waited_text(const struct ptc_controller *ctl, const struct ptc_job_update *up, char *buf,
 				size_t size);
 
-/* loss/lost_tensors.c: what ptc_lost_covered says, of a plan, whose nodes have other numbers. PTC_ELOST, or another
- * failure. */
+/* loss/lost_tensors.c: as ptc_lost_covered, for a plan, whose numbers of nodes index `names`. Returns PTC_ELOST, or
+ * another failure. */
 int ptc_lost_error(const struct ptc_view *v, const struct ptc_spec *spec, const struct ptc_layout *l,
 		   const struct ptc_allocation *a, uint32_t nnodes, const bool *usable, char *const *names,
 		   struct ptc_error *err);
@@ -171,12 +171,12 @@ void ptc_controller_lost_text(const struct ptc_controller *ctl, const struct ptc
 void ptc_controller_cover(struct ptc_controller *ctl, uint64_t seq);
 
 void ptc_copy_keeper_tick(struct ptc_controller *ctl); /* every 200 ms: copies/, of what is committed, on other nodes */
-/* The record or its manifest has changed, so other copies may hold. */
+/* The record or its manifest has changed, so other copies may be valid. */
 void ptc_copy_keeper_committed(struct ptc_controller *ctl);
 /* Whether the switch under way may have the node begin anew: it has lost the copies that the document names there.
- * Where older snapshots lie these may be there again one day, with the chunks: false. */
+ * False if older snapshots lie there, because their chunks may be found again. */
 bool ptc_copy_keeper_emptied(const struct ptc_controller *ctl, const char *node);
-/* Ends all of its work; begins anew with what leaving nodes have. */
+/* The first ends all work of the keeper. The second also begins anew, with the bytes of leaving nodes. */
 void ptc_copy_keeper_stop(struct ptc_controller *ctl), ptc_copy_keeper_now(struct ptc_controller *ctl);
 void ptc_archiver_tick(struct ptc_controller *ctl), ptc_archiver_stop(struct ptc_controller *ctl);
 void ptc_leaving_tick(struct ptc_controller *ctl);
@@ -185,7 +185,7 @@ bool ptc_leaving_puts_off(const struct ptc_controller *ctl); /* a due snapshot w
 /* controller_send.c */
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up);
 void ptc_controller_cancel(struct ptc_controller *ctl, uint64_t seq); /* 0: all */
-/* It has not answered, under that lease: it is asked once more, and the lease is revoked when that fails, too. */
+/* A node that had that lease has not answered. Asks it once more, and revokes the lease if that fails, too. */
 void ptc_controller_suspect(struct ptc_controller *ctl, uint32_t node, int64_t lease);
 void ptc_controller_bytes(const struct ptc_controller *ctl, uint64_t *ret_done, uint64_t *ret_total);
 

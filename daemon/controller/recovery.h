@@ -18,7 +18,7 @@ struct ptc_worker_view;
 
 /* Devices that join or become free, and what becomes of them: "on_join" of a job's elastic (growth.c). */
 struct ptc_growth {
-	/* Devices of each node (by cluster number) that the job has been weighed with, as etcd has it. */
+	/* Of each node (by cluster number), as etcd has it: devices that are weighed: were considered for growth. */
 	uint32_t *seen, *planned; /* planned: of the plan or the switch under way, without what has left since */
 	uint32_t *offers;         /* those that the job has or may have, as counted last */
 	uint32_t *quarantined;    /* of each node: its losses, when an event last said that it is quarantined */
@@ -26,10 +26,10 @@ struct ptc_growth {
 	uint64_t changes;   /* of nodes and of devices, when they were counted */
 	int64_t counted_ns; /* 0: never */
 	enum { PTC_GROWTH_UNREAD, PTC_GROWTH_READING, PTC_GROWTH_READ } state;
-	bool leaves, outdated;       /* counted while ranks left devices; something that it was planned with has left */
-	bool writing, unkept, noted; /* unkept: etcd has an older `seen`; noted: it is of when the job was first seen */
-	bool anew;                  /* the job has not run: what is there when it is started has been weighed by then */
-	uint64_t there;             /* names what is there */
+	bool leaves, outdated;       /* leaves: ranks left devices at the count; outdated: a planned device has left */
+	bool writing, unkept, noted; /* unkept: etcd has an older `seen`; noted: `seen` is set (ptc_growth_note) */
+	bool anew;      /* the job has not run yet; all devices that are there at its start count as weighed */
+	uint64_t there; /* a fingerprint of `offers` */
 	int64_t first_ns, since_ns; /* since when something has joined, and nothing else has changed; 0: nothing has */
 	uint64_t switch_id;         /* of ours, from when its ranks build; 0: none is under way */
 	uint32_t tries;             /* switches in a row that came to nothing */
@@ -109,21 +109,21 @@ struct ptc_recovery {
 	bool held;        /* the switch under way may hold the ranks */
 	int64_t ended_ns; /* the last one that did has ended then */
 	int64_t retry_ns; /* nothing is tried before */
-	uint32_t tries;   /* in a row that came to nothing, */
-	uint32_t fails;   /* and of switches those that no node is to blame for */
-	uint32_t owed; /* what `restarts` of the record is to become, as a start has come to nothing; 0: it is right */
+	uint32_t tries;   /* starts in a row that came to nothing */
+	uint32_t fails;   /* of these, switches that failed through no fault of a node */
+	uint32_t owed; /* what the record's `restarts` must become after a start that came to nothing; 0: it is right */
 	char waits[768]; /* why the job waits, as events have said; "": it does not */
 	/* what the record is to say after the HALT of that id */
 	uint64_t mark_id;
 	struct ptc_record_doc mark; /* recovery and what goes with it */
-	struct ptc_told { /* that HALT's event, for when it has begun, and what was told last, of which ranks */
+	struct ptc_told { /* kind, text: of the event for when that HALT begins; the others: of the event before */
 		const char *kind, *last; /* NULL: there is none */
 		char text[768];
 		uint64_t incarnation;
 		enum ptc_recovery_kind of;
 		bool gone; /* it says what a node without its ranks has said: no rank has failed */
 	} told;
-	bool over; /* the recovery is, but its switch is not yet */
+	bool over; /* the recovery is over, but its switch is not yet */
 };
 
 void ptc_recovery_tick(struct ptc_controller *ctl); /* recovery.c: each 200 ms. May submit a switch, or abort one. */
@@ -133,11 +133,11 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 void ptc_recovery_begun(struct ptc_controller *ctl, const struct ptc_worker_view *failed);
 /* A node of a job that trains is lost: a snapshot that is due would wait for it. */
 bool ptc_recovery_holds(const struct ptc_controller *ctl);
-/* The record that a HALT or a snapshot of held ranks makes, and that a switch makes that starts ranks. */
+/* Change a record: the first for a HALT or a snapshot of held ranks, the second for a switch that starts ranks. */
 void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc *r);
 void ptc_recovery_starts(struct ptc_record_doc *r);
 void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *next); /* the record becomes next */
-/* For the transaction that makes the record next: ranks are started again. NULL: they are not, or out of memory. */
+/* The event for the transaction that makes the record `next`. NULL: it starts no ranks again, or no memory. */
 struct ptc_event_line *ptc_recovery_event(const struct ptc_controller *ctl, const struct ptc_record_doc *next);
 void ptc_recovery_committed(struct ptc_controller *ctl); /* a switch, and its generation is the current one */
 /* A switch that was to start ranks again has come to nothing. */
@@ -145,15 +145,15 @@ void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *wh
 
 /* growth.c: each 200 ms, of a job that trains and all of whose nodes are up. May submit a resize. */
 void ptc_growth_tick(struct ptc_controller *ctl);
-/* Each 200 ms until ranks that were lost are started again: devices that are not there join when they are back. */
+/* Each 200 ms until lost ranks are started again: devices that are absent now will count as joined later. */
 void ptc_growth_forget_absent(struct ptc_controller *ctl);
 void ptc_growth_replan(struct ptc_controller *ctl);       /* links have changed: for as many devices as the job has */
 void ptc_controllers_replan(void *arg, const char *uuid); /* ptc_measuring_opts.replan; arg: struct ptc_controllers */
 bool ptc_growth_rests(const struct ptc_controller *ctl);  /* nothing is under way, no ranks build for a switch */
-void ptc_growth_note(struct ptc_controller *ctl); /* until it is known whether it grows, all devices count as weighed */
+void ptc_growth_note(struct ptc_controller *ctl); /* counts devices as weighed until the job's description is read */
 
-/* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. patient: not for an
- * answer that comes late. */
+/* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. patient: a late answer
+ * alone is no reason to suspect a node. */
 void ptc_recovery_ask(struct ptc_controller *ctl, bool patient);
 /* recovery_hang.c: each 200 ms, of a job that trains: asks nodes as often as its `on_hang` needs, and tells of ranks
  * that hang, or go on again. */
@@ -182,10 +182,10 @@ struct ptc_recovery_plan {
 };
 void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p); /* what the description says */
 /* Begins it, unless one is under way; then planned is called on the loop, unless the controller has gone. It may take
- * what is in p. If a snapshot is being made by then, planned is called after it (ptc_recovery_answer), and of what the
- * job is by then. READ: only what the description says. SAME: the configuration and the nodes that the job has, and no
- * others. GROW, AGAIN, LEAVE: of a job that trains, on more devices than it has, on as many, on at most as many.
- * ELSEWHERE: of a job without ranks, its configuration, without nodes that leave; ANY leaves these out, too. */
+ * what is in p. If a snapshot is being made by then, planned is called after it (ptc_recovery_answer). READ: only what
+ * the description says. SAME: the configuration and the nodes that the job has, and no others. For a job that trains:
+ * GROW on more devices than it has, AGAIN on as many, LEAVE on at most as many. For a job without ranks: ELSEWHERE with
+ * its configuration, ANY with any; both without nodes that leave. */
 enum ptc_recovery_for {
 	PTC_RECOVERY_READ,
 	PTC_RECOVERY_SAME,

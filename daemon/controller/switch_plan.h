@@ -70,7 +70,7 @@ struct ptc_plan_request {
 	size_t nnodes;                      /* use only these nodes; 0: any */
 	bool (*gone)(const void *gone_arg); /* true: nobody waits for advice any more; may be NULL */
 	const void *gone_arg;
-	enum ptc_devices_lack *ret_lack; /* set with PTC_ENODEVICES, if it is so for others' devices; may be NULL */
+	enum ptc_devices_lack *ret_lack; /* set with PTC_ENODEVICES: whether other jobs have the devices; may be NULL */
 };
 struct ptc_planned {
 	struct ptc_generation_doc to;
@@ -98,5 +98,5 @@ struct ptc_plan_pool *ptc_plan_pool_free(struct ptc_plan_pool *p); /* NULL ok */
  * Blocking; any thread but the loop. */
 int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *v, struct ptc_plan_report **ret,
 		       struct ptc_error *err);
-/* `to` says who has chosen, as `from` (NULL ok) did, which says so no longer. */
+/* Moves `chosen`, who has chosen the configuration, out of `from` (NULL ok) into `to`. */
 void ptc_plan_report_inherit(struct ptc_plan_report *to, struct ptc_plan_report *from);

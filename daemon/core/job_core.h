@@ -63,17 +63,17 @@
  * - A sealed table is durable when the reply leaves. SEAL, PREPARE and PULL succeed if their result is already there.
  *   PULL without PREPARE in this process may answer PTC_ESTATE; then PREPARE comes again.
  *
- * Node failures: a needed node that is down is waited for (node_wait_ms); then the switch aborts. One that restarts
- * before COMMIT2 is asked again what it answered since BUILDING, or ends an import. Retriable failures are sent again.
+ * Node failures: a needed node that is down is waited for (node_wait_ms); then the switch aborts. If it restarts before
+ * COMMIT2, it is asked again what it has answered since BUILDING; an import aborts. Retriable failures are sent again.
  *
  * Lost nodes: the shell declares a node that is down lost (NODE_LOST) if it should not be waited for. NODE_UP or
- * NODE_FOUND ends that. A switch whose ranks do not run (run_from unset) leaves a lost node out: it neither cleans the
- * node nor asks it to seal. It also leaves out a node that answers SEAL with PTC_ENOTFOUND, PTC_ELOST or PTC_ECORRUPT,
- * because the node does not have its table. A node stays left out for the life of the switch, since it was not cleaned.
- * The shell writes the nodes that ptc_job_gives does not name into the intent (INTENT: cleaning has left them out) and
- * into the record's placement (COMMIT1), and gives from_nodes and record_nodes without them. AGREE checks that the
- * other nodes hold every tensor. A lost node to which the switch was to bring state aborts the switch at once. Where
- * ranks run, no node is left out; the switch waits for it. A SNAPSHOT that is `held` leaves nodes out as if none ran.
+ * NODE_FOUND ends that. A switch whose ranks do not run (run_from unset) leaves a lost node out: it neither cleans it
+ * (FINISH in CHECKING) nor asks it to seal. A node that answers SEAL with PTC_ENOTFOUND, PTC_ELOST or PTC_ECORRUPT
+ * does not have its table, and is left out, too. It stays so for the life of the switch, since it was not cleaned. The
+ * shell writes the nodes that ptc_job_gives does not name into the intent (INTENT: cleaning has left them out) and into
+ * the record's placement (COMMIT1), and gives from_nodes and record_nodes without them. AGREE checks that the other
+ * nodes hold every tensor. A lost node to which the switch was to bring state aborts the switch at once. Where ranks
+ * run, no node is left out; the switch waits for it. A SNAPSHOT that is `held` leaves nodes out as if none ran.
  */
 #pragma once
 
@@ -123,8 +123,8 @@ struct ptc_job_event {
 	 * REPLY of STOP: all ranks wait, but the state of one cannot be taken there (text: which, why). */
 	bool passed;
 	uint64_t step;
-	/* REPLY, TXN, TIMER, DIGESTS, AGREED, LAYOUT: that of the update answered. START: that of the RELOAD answered;
-	 * or 0 for the first START, or if the shell itself ensures that the read began after the RELOAD. */
+	/* REPLY, TXN, TIMER, DIGESTS, AGREED, LAYOUT: that of the update answered. START: that of the RELOAD answered.
+	 * It may be 0 for the first START, and if the shell ensures that the read began after the RELOAD. */
 	uint64_t seq;
 	int status;                   /* for REPLY, DIGESTS, AGREED, LAYOUT, ABORT: a PTC_ code */
 	enum ptc_txn_outcome outcome; /* TXN */

@@ -46,7 +46,7 @@ struct ptc_job_arming {
 	uint32_t moves;    /* how often the stop moved so */
 	bool passed;       /* some node answered passed in this round */
 	bool stopping;     /* a round ended without `passed`, and STOP is under way */
-	bool done;         /* all ranks have answered from `stop`, in this tenure of the lock */
+	bool done;         /* all ranks wait at `stop`, as their nodes have answered in this tenure of the lock */
 };
 
 struct ptc_job {
@@ -97,8 +97,8 @@ struct ptc_job_state {
 	uint32_t next;   /* phases that may follow: a bit per phase */
 	bool has_switch; /* invariant of the phase */
 	int waits;       /* enum ptc_job_waits; ABORTING waits for a transaction in its first half */
-	bool from, to;   /* the phase asks the from nodes, the to nodes; DIGESTING beside the shell */
-	int update;      /* for PTC_JOB_WAITS_LOCAL: the update that asks the shell */
+	bool from, to; /* the phase asks the from nodes, the to nodes. DIGESTING also waits for the shell (`update`) */
+	int update;    /* for PTC_JOB_WAITS_LOCAL: the update that asks the shell */
 };
 const struct ptc_job_state *ptc_job_state(enum ptc_job_phase phase);
 /* Aborts the process if an invariant does not hold. The O(1) checks run in every build, counts in debug builds. */

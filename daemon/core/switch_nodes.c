@@ -229,7 +229,7 @@ void ptc_job_nodes_finish(struct ptc_job *job)
 	ptc_job_nodes_try(job);
 }
 
-/* ---- arming (DESIGN section 3) -------------------------------------------------------
+/* ---- arming (docs/decisions/0002-live-jobs.md) ---------------------------------------------
  *
  *   round: ARM stop to all -- none passed --> STOP stop to all -- all wait --> the phase ends
  *     ^                          |                |

@@ -9,7 +9,7 @@
 #define PTC_JOB_TEXT_MAX 512
 #define PTC_JOB_NO_NODE  UINT32_MAX
 #define PTC_JOB_MOVES_MAX                                                                                              \
-	1024 /* boundaries by which a stop may move on for ranks that ask for it; more than a step has micro-steps */
+	1024 /* boundaries by which a stop may move on for ranks that ask for it; above the micro-steps of a step */
 
 enum ptc_job_phase {
 	PTC_JOB_NEW,
@@ -63,8 +63,8 @@ struct ptc_switch {
 };
 
 /* A request to a node. Ranks outlive the node's process (ptcd), not the machine. A node's report of a failed rank is
- * withdrawn once that rank's process has been ended. For an incarnation number can come again after an abort (only
- * CLEAR with new_incarnation and COMMIT2 raise the record's), and the new ranks must not meet an old report. */
+ * withdrawn once that rank's process has been ended. The reason: an incarnation number can come again after an abort,
+ * because only CLEAR with new_incarnation and COMMIT2 raise the record's. The new ranks must not meet an old report. */
 enum ptc_job_op {
 	PTC_OP_CHECK, /* Prepare with dry_run, to to_nodes */
 	/* To from_nodes: the table (from_generation, from_snapshot) becomes (from_generation, to_snapshot). */
@@ -73,9 +73,9 @@ enum ptc_job_op {
 	PTC_OP_PULL,    /* to to_nodes: move the bytes or, for an import that a client sends, seal; replies digests */
 	/* To any node: do what the record says; keep only the table `keep` (keep_snapshot 0: no table), or nothing.
 	 * Ranks of the record's (generation, incarnation) that wait with their declarations are restored and go on.
-	 * Ranks that wait at a stop go on. All others end. Missing ranks are started only if this node never let that
-	 * incarnation go, which is durable. A rank lost after that is reported as failed, because it cannot join ranks
-	 * that have gone on without it. */
+	 * Ranks that wait at a stop go on. All others end. Missing ranks are started only if this node has never let
+	 * ranks of that incarnation go on; a durable note says so. A rank lost after that is reported as failed,
+	 * because it cannot join ranks that have gone on without it. */
 	PTC_OP_FINISH,
 	/* To to_nodes: a process for each rank exists and waits in ptc_next. Idempotent. update: built; see BUILD. */
 	PTC_OP_START,
@@ -83,10 +83,10 @@ enum ptc_job_op {
 	 * allow; never an error because there is no room. Made while ranks stand still, they would cost as long as
 	 * several copies of the state. */
 	PTC_OP_WARM,
-	/* To from_nodes; update: stop; reply: passed, step. No rank goes past `stop`; or the node replies passed: some
-	 * rank has published that step or a later one. Then each such rank is held at its next boundary at the latest.
-	 * A rank that already waits at `stop` is armed, not passed; one that waits at an earlier step goes on to it. A
-	 * rank that has published nothing counts as at start_step - 1. */
+	/* To from_nodes; update: stop; reply: passed, step. From now on no rank goes past `stop`. If some rank has
+	 * published that step or a later one already, the node replies passed, and each such rank is held at its next
+	 * boundary at the latest. A rank that already waits at `stop` is armed, not passed; one that waits at an
+	 * earlier step goes on to it. A rank that has published nothing counts as at start_step - 1. */
 	PTC_OP_ARM,
 	/* To from_nodes; update: stop. One answer, when all ranks wait at `stop`; PTC_ESTATE if one is past it. passed:
 	 * the state of one rank cannot be taken there. Once all nodes have answered, a new round arms the step after

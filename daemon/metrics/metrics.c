@@ -557,8 +557,8 @@ static const struct metric metrics[] = {
 	{ "ptc_switch_phase_seconds", "histogram", "phase",
 	  "Time that each of the switches in ptc_switches_total spent in each phase.", w_phases },
 	{ "ptc_switch_lost_seconds", "histogram", "part",
-	  "Training time that each committed switch of running ranks cost, without the first step: the pause, and the "
-	  "delay of the old ranks while new ranks built ahead.",
+	  "Training time that each committed switch of running ranks cost. paused: the pause without the first step. "
+	  "slowed: the delay of old ranks while new ranks built ahead.",
 	  w_lost_time },
 	{ "ptc_switch_between_bytes_total", "counter", "", "Bytes that entered nodes in switches.", w_number,
 	  AT(between) },

@@ -151,7 +151,6 @@ static void on_readlink(fuse_req_t req, fuse_ino_t ino)
 		fuse_reply_err(req, EINVAL);
 }
 
-/* What lies in a dataset is opened here: nobody is asked for it, and loaders open a file for each sample. */
 /* All of a small tensor's file; false: it is none, or not here. */
 static bool small_content_locked(struct ptc_fs *fs, const struct fs_file *f, uint8_t *ret, size_t *ret_len)
 {
@@ -215,6 +214,7 @@ static bool open_known(struct ptc_fs *fs, fuse_req_t req, fuse_ino_t ino, struct
 	return true;
 }
 
+/* A file of a dataset is opened on this thread: no source is asked, and loaders open a file for each sample. */
 static void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct ptc_fs *fs = fuse_req_userdata(req);

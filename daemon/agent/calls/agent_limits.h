@@ -21,6 +21,5 @@
 #define PTC_AGENT_BEAT_MS        1000       /* how often a call about ranks says that it goes on */
 #define PTC_AGENT_RENDEZVOUS     16         /* calls that may wait for a key; further ones have to ask again */
 #define PTC_AGENT_RENDEZVOUS_MS  5000       /* the longest wait for a key */
-#define PTC_AGENT_RECONCILE_MS                                                                                         \
-	45000                     /* a request waits so long for ranks that are being brought up; less than its time */
-#define PTC_AGENT_FINISH_MS 15000 /* see ptc_agent_env.finish_wait_ms */
+#define PTC_AGENT_RECONCILE_MS   45000 /* a request's wait for ranks that are being brought up; below its own limit */
+#define PTC_AGENT_FINISH_MS      15000 /* see ptc_agent_env.finish_wait_ms */

@@ -28,12 +28,12 @@ struct ptc_agent_job {
 	int64_t seen_fence; /* the highest fence of the requests so far */
 	uint64_t seen_seq;  /* the highest number of the requests with that fence */
 	atomic_bool cancel;
-	uint64_t reconciles;      /* the number of what brings ranks up here, or is about to; 0: nothing does */
+	uint64_t reconciles;      /* of ptc_agent_reconciles: ranks are, or will be, brought up here; 0: none */
 	uint64_t switch_id;       /* of the last Prepare */
 	struct ptc_table_key key; /* of the table that Prepare made */
 	int64_t copied_bytes;     /* bytes that derive copied for that table */
-	/* What Prepare has found missing, for Pull; NULL: nothing, or it is not known. Of the operations, one at a
-	 * time; only while `prepared`. */
+	/* What Prepare has found missing, for Pull; NULL: nothing, or it is not known. Only the running operation uses
+	 * it, and only while `prepared`. */
 	struct ptc_kept_fill *fill;
 };
 

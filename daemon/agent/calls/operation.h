@@ -40,8 +40,8 @@ int ptc_agent_enter(struct ptc_agent *agent, const struct ptc_rpc_call *call, co
 		    uint64_t seq, enum ptc_agent_turn turn, struct ptc_agent_op *ret_op, struct ptc_error *err);
 void ptc_agent_leave(struct ptc_agent_op *op); /* an op of zeros is accepted */
 
-/* Ranks are about to be brought up behind an operation, a Finish, that has not been left yet. Returns a number for the
- * two functions below. */
+/* Notes that the running operation, a Finish, will go on to bring ranks up after ptc_agent_leave. Returns a number for
+ * the two functions below. */
 uint64_t ptc_agent_reconciles(struct ptc_agent_op *op);
 /* Enters for that. PTC_ECANCELED: a later Finish has come. */
 int ptc_agent_enter_reconcile(struct ptc_agent *agent, const char *uuid, int64_t fence, uint64_t number,

@@ -23,7 +23,8 @@ struct ptc_geometry {
 	struct ptc_layout
 		*own_layout; /* `layout`, if it was made from rules; NULL: it was declared, and layout_ref borrows it */
 	struct ptc_allocation allocation; /* node numbers index `nodes` */
-	/* With copies beside it, a rank more for each: who has what. Without, the same two; copies_beside.c */
+	/* Layout and allocation with copies: a further rank for each node's copies of a rank's part. Without copies the
+	 * same as the two above; copies_beside.c */
 	const struct ptc_layout *copied;
 	struct ptc_allocation copied_at;
 	struct ptc_layout *own_copied;
@@ -76,7 +77,8 @@ int ptc_geometry_node(const struct ptc_geometry *g, const char *name, uint32_t *
 int ptc_geometry_shape(const struct ptc_geometry *g, uint32_t item, uint32_t *ret_ndim, int64_t *ret_shape,
 		       struct ptc_error *err);
 struct ptc_table_key ptc_geometry_key(const struct ptc_geometry *g); /* this node's table */
-/* Of that node's table, where `snapshot` is the one of the tables read: with copies it has a table of its own. */
+/* The snapshot in the key of that node's table, if tables of `snapshot` are read: a node with copies has them in a
+ * table of another number. */
 uint64_t ptc_geometry_snapshot(const struct ptc_geometry *g, uint32_t node, uint64_t snapshot);
 
 /* ---- copies_beside.c ---- */
@@ -91,7 +93,7 @@ int ptc_geometry_name_error(const struct ptc_geometry *g, struct ptc_error *err)
  * this node. */
 int ptc_geometry_needs(const struct ptc_geometry *g, bool copies, const struct ptc_needs **ret, struct ptc_error *err);
 /* The hash of the plan that leads here, with usable[node] as of ptc_plan_new; from NULL: from nothing. False: nobody
- * has noted it, so make the plan and note its hash. Of each `to` the last one is kept. */
+ * has noted it, so make the plan and note its hash. For each `to`, the plan that was noted last is kept. */
 bool ptc_geometry_plan_known(const struct ptc_geometry *from, const struct ptc_geometry *to, const bool *usable,
 			     char ret_hash[33]);
 void ptc_geometry_plan_note(const struct ptc_geometry *from, const struct ptc_geometry *to, const bool *usable,

@@ -35,9 +35,9 @@ int ptc_rank_note_write(struct ptc_agent *agent, enum ptc_rank_note what, const 
 int ptc_rank_note_is(struct ptc_agent *agent, enum ptc_rank_note what, const struct ptc_group_key *key, bool *ret_is,
 		     struct ptc_error *err);
 
-/* The first writes the note PTC_RANKS_BUILT, before these ranks are told their generation. The second says PTC_ELOST
- * if nothing of them is here any more, and they were built here, by the note or because `built` says so: ranks of other
- * nodes have met them, and would not meet new ones. */
+/* The first writes the note PTC_RANKS_BUILT, before these ranks are told their generation. The second gives PTC_ELOST
+ * if these ranks were built here (the note or `built` says so) and none of them is here any more. Ranks of other nodes
+ * have met them, and would not meet new ones. */
 int ptc_rank_built_note(struct ptc_agent *agent, const struct ptc_group_key *key, struct ptc_error *err);
 int ptc_rank_built_check(struct ptc_agent *agent, const struct ptc_group_key *key, bool built, struct ptc_error *err);
 

@@ -21,8 +21,8 @@ int ptc_agent_on_evidence(void *agent, struct ptc_rpc_call *call, struct ptc_err
 
 struct ptc_agent;
 struct ptc_group_start;
-/* Of ranks that have been started: on rank 0's node, the key that says what samples cost. Ranks that ask before wait.
- */
+/* Call it once ranks have been started. On rank 0's node it puts the rendezvous key that says what samples cost; ranks
+ * that ask earlier wait for the key. */
 void ptc_rank_cost_tell(struct ptc_agent *agent, const struct ptc_group_start *s);
 
 /* ---- reconcile.c ---- */

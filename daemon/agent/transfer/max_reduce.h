@@ -15,8 +15,8 @@ int ptc_reduce_item(struct ptc_reduce *r, const struct ptc_geometry *g, uint32_t
 		    size_t from, size_t to, struct ptc_parts *remote, struct ptc_error *err);
 void ptc_reduce_sort(struct ptc_reduce *r); /* call it once all items are added */
 void ptc_reduce_done(struct ptc_reduce *r); /* accepts one of zeros */
-/* Merges the asked nodes' parts into the extents of own, which have this node's values already. In fetch set all but
- * take: its boxes and extents are own's, and its snapshot is that of the exposed tables. */
+/* Merges the asked nodes' parts into the extents of own, which have this node's values already. The caller sets all
+ * members of fetch but take: boxes and extents are those of r->own, and snapshot is that of the exposed tables. */
 int ptc_reduce_merge(const struct ptc_reduce *r, const struct ptc_remote_fetch *fetch, uint64_t *ret_bytes,
 		     struct ptc_error *err);
 /* The key of the table that a node exposes to the nodes that merge. It belongs to one request, so nobody takes a table

@@ -4,7 +4,7 @@
 
 #include "daemon/controller/internal.h"
 
-#define MAX_NODE_COMPARES 100 /* leaves room for those in one Txn */
+#define MAX_NODE_COMPARES 100 /* keys of nodes in one Txn, with room for the transaction's other compares */
 
 /* Made on the loop, used by the job's lane, and back on the loop when its outcome is known or not. */
 struct txn {
@@ -26,9 +26,9 @@ struct txn {
 	char *older_json; /* NULL: there is no such document afterwards */
 	size_t older_most;
 	int64_t older_revision;
-	bool too_many; /* nodes were left out for the intent to name */
+	bool too_many; /* more nodes were left out than the intent can name */
 	struct ptc_device_claim claim;
-	/* INTENT of a job whose ranks do not run: what they carry is known */
+	/* INTENT of a job whose ranks do not run: the rank state of the new ranks is already known */
 	struct ptc_meta_doc meta;
 	char state_hash[PTC_HASH_HEX], data_hash[PTC_HASH_HEX], *from_config, *to_config;
 	struct ptc_rank_states rank_states;

@@ -33,14 +33,14 @@ enum ptc_copy_keeper_phase {
 struct ptc_copy_keeper_nodes {
 	char **names;
 	uint32_t n, *own, *rack;         /* own: each its own domain; rack: with those of its rack */
-	bool *usable, *target, *leaving; /* leaving: NULL, or its bytes are no copy */
+	bool *usable, *target, *leaving; /* leaving: bytes on such a node do not count as a copy; NULL: none leaves */
 };
 void ptc_copy_keeper_nodes_done(struct ptc_copy_keeper_nodes *nodes);
 /* looking.c. [loop] up: only nodes that are up count; else those too that may come back. 0 or PTC_ENOMEM. */
 int ptc_copy_keeper_nodes(struct ptc_controllers *all, const struct ptc_view *v, bool up,
 			  struct ptc_copy_keeper_nodes *ret);
-/* What there is, and what lacks. Blocking, not on the loop. *ret_config: what the job asks for. left: NULL, or only
- * what nobody has but nodes that leave is looked for, and this set. */
+/* What there is, and what lacks. Blocking, not on the loop. *ret_config: what the job asks for. left: not NULL: looks
+ * only for bytes that only leaving nodes have, and sets *left. */
 int ptc_copy_keeper_find(struct ptc_controllers *all, const struct ptc_view *v,
 			 const struct ptc_copy_keeper_nodes *nodes, struct ptc_leaving_left *left,
 			 struct ptc_job_copies *ret_config, struct ptc_copies_found *ret, struct ptc_error *err);
@@ -50,7 +50,7 @@ struct ptc_copy_keeper_push {
 	struct ptc_copy_keeper *c;
 	struct ptc_rpc_async *rpc; /* while it runs */
 	char node[PTC_NAME_MAX + 1];
-	bool more; /* it only says digests of what it has */
+	bool more; /* it gets no copies; it is only asked for digests of boxes that it has */
 	bool finished;
 	uint32_t *index;
 	uint64_t *digests;
@@ -73,13 +73,13 @@ struct ptc_copy_keeper {
 	unsigned failures;
 	struct ptc_job_copies config; /* count 0: not known yet */
 	bool told_short, told_full, brought, checking_more;
-	uint64_t round;                 /* of table numbers of one record */
+	uint64_t round;                 /* makes new numbers for tables of copies of the same record */
 	char (*full)[PTC_NAME_MAX + 1]; /* had no room, or no chunk files: not asked again until then */
 	size_t nfull;
 	int64_t full_until_ns;
 	/* the round under way */
 	struct ptc_copies_doc next;        /* what the document is to be */
-	char (*without)[PTC_NAME_MAX + 1]; /* as looked: no sources, and free to begin anew */
+	char (*without)[PTC_NAME_MAX + 1]; /* as in `seen`: nodes that are no sources, and may begin with new chunks */
 	size_t nwithout;
 	int64_t bytes;
 	struct ptc_copy_keeper_push **pushes;
@@ -99,7 +99,7 @@ struct ptc_copy_keeper_seen {
 	struct ptc_job_copies config;
 	bool urgent; /* it was looked only for what nobody has but nodes that leave: left */
 	struct ptc_leaving_left left;
-	bool spare; /* nothing lacks, and the document names what is not needed any more, which next does not */
+	bool spare; /* nothing lacks; the document names copies that are not needed any more, and next does not */
 	struct ptc_copies_found found;
 	struct ptc_copies_doc next;
 	char **targets; /* of next: nodes that get copies */

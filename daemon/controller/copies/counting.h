@@ -4,6 +4,7 @@
 
 #include "daemon/controller/controller.h"
 
-/* docs/control.md, "copies"; of nodes that are up and have their table: `has`, of each of v's nodes. v is located. */
+/* Makes `copies` of docs/control.md. has: of each of v's nodes, whether it is up and has its table. Call
+ * ptc_view_locate on v first. */
 int ptc_copies_json(struct ptc_controllers *all, const struct ptc_view *v, const bool *has, json_t **ret,
 		    struct ptc_error *err);

@@ -42,7 +42,7 @@ enum ptc_leaving_phase {
 /* The last result of the keeper of copies, for one record: bytes that only leaving nodes have. */
 struct ptc_leaving_left {
 	int64_t record_revision; /* 0: it has not looked yet */
-	uint64_t epoch;          /* of the cluster, as it began to look: what was gone may be back since */
+	uint64_t epoch;          /* ptc_cluster_epoch when it began to look; absent nodes may be back since */
 	bool out;                /* nothing is left */
 	uint64_t bytes, nowhere; /* nowhere: of these, no other node can take them */
 	uint64_t gone;           /* bytes besides, which no node has any more */

@@ -6,19 +6,21 @@
 #include "daemon/controller/controller.h" /* and switch_plan.h */
 #include "reshard/place/place.h"
 
-/* device_pool.c: the devices that a plan may use. Whoever plans owns it; begins as zeros, but for all, req and v. */
+/* device_pool.c: the devices that a plan may use. Whoever plans owns it. It begins as zeros, except for the members
+ * `all`, `req` and `v`. */
 struct ptc_device_pool {
 	struct ptc_controllers *all;
 	const struct ptc_plan_request *req; /* NULL: any node */
 	char **names;                       /* plan node number -> name; the view's nodes come first */
-	size_t nnames, nall; /* from nnames to nall: down, without anything of the job; no numbers of a plan */
+	size_t nnames, nall; /* names[nnames] to names[nall - 1] are down and have nothing of the job; plans do not
+				number them */
 	const char **states; /* of all: "up", "down", "drained"; NULL: the cluster knows it no longer */
 	uint32_t *counts;    /* of all: devices */
 	bool *usable;        /* as a source */
 	uint64_t *ceilings;  /* of chunks; 0: not known, the node is down */
 	struct ptc_planning_node *nodes; /* what those that are up say of their devices */
 	uint32_t *rack_of;               /* of those that are up: its rack's number */
-	const char **racks;              /* their names, of documents; "" of nodes that name none is one like others */
+	const char **racks;              /* their names; nodes that name no rack are together in the rack "" */
 	size_t nracks;
 	struct ptc_device *devices;
 	size_t ndevices;
@@ -45,7 +47,7 @@ bool ptc_device_pool_has(const struct ptc_device_pool *p, const bool *used, stru
 int ptc_device_pool_without(const struct ptc_device_pool *p, const bool *leave, struct ptc_device_pool *ret);
 /* Takes the devices of these nodes out of the pool. */
 int ptc_device_pool_leave(struct ptc_device_pool *p, const bool *leave, struct ptc_error *err);
-/* What may be used, and is to be kept together. Borrows from the pool. */
+/* Options for placing: which devices may be used, and which racks keep TP groups together. Borrows from the pool. */
 struct ptc_place_opts ptc_device_pool_opts(const struct ptc_device_pool *p);
 /* Sets PTC_ENODEVICES, with a line that says which devices are not free, and why. */
 int ptc_device_pool_too_few(const struct ptc_device_pool *p, uint32_t world, struct ptc_error *err);
@@ -78,8 +80,8 @@ int ptc_plan_layout_from(struct ptc_controllers *all, const struct ptc_view *v, 
 			 struct ptc_error *err);
 /* Places and counts; with l->to_alloc given, only counts. */
 int ptc_plan_place(const struct ptc_device_pool *p, struct ptc_plan_layouts *l, struct ptc_error *err);
-/* Places ranks of which nobody knows yet what they will hold: they stay, unless fewer TP groups are split, or across
- * racks, when they do not. */
+/* Places ranks whose shards are not known yet. They stay where they are, unless another placement has fewer TP groups
+ * across racks or split over nodes. */
 int ptc_plan_place_unknown(const struct ptc_device_pool *p, const struct ptc_config *c, uint32_t world,
 			   struct ptc_plan_layouts *l, struct ptc_error *err);
 /* Both layouts of a switch to config, placed and counted. *ret_known: the hash of the layout that its ranks declared
@@ -112,7 +114,7 @@ int ptc_plan_choose_config(struct ptc_controllers *all, const struct ptc_view *v
 			   struct ptc_device_pool *p, const struct ptc_plan_request *req, struct ptc_config *ret_config,
 			   struct ptc_plan_chosen *ret_chosen, bool *ret_stays, uint32_t **ret_nodes,
 			   struct ptc_error *err);
-/* What the job would not be started again on, it is not started on. */
+/* Refuses a configuration beyond the job's min_gpus and max_gpus: the job would not be started again on it. */
 int ptc_plan_check_size(const struct ptc_job_desc *desc, const struct ptc_config *config, struct ptc_error *err);
 
 /* plan_answer.c: the document of the generation to come. It names only nodes that ranks use, in order of first use. */

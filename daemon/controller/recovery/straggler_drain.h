@@ -13,8 +13,8 @@ struct ptc_straggler_drain {
 	uint64_t switch_id; /* of ours, until its end was seen; 0: none is under way */
 	uint32_t tries;     /* of a switch, for the same devices */
 	int64_t again_ns;   /* nothing is decided before */
-	uint64_t stays;     /* the ranks of this incarnation stay, as has been said: */
-	unsigned whys;      /* for these reasons (1 << enum ptc_slow_verdict) */
+	uint64_t stays;     /* an event has said that the ranks of this incarnation stay */
+	unsigned whys;      /* the reasons in such events (1 << enum ptc_slow_verdict) */
 	char left[200];     /* by the switch: devices, for events */
 };
 
@@ -29,4 +29,4 @@ bool ptc_straggler_drain_yields(struct ptc_controller *ctl);
 /* growth.c: a resize of ranks that run, as planned; its id. False: the controller has begun something else meanwhile.
  */
 bool ptc_growth_submit(struct ptc_controller *ctl, struct ptc_recovery_plan *p, uint64_t *ret_id);
-bool ptc_growth_passes(int status); /* what may be otherwise a little later */
+bool ptc_growth_passes(int status); /* whether a later try may succeed */

@@ -12,10 +12,10 @@
  *
  * Happy path: events are handled until all has been quiet for longer than any message travels.
  * Failure modes: after every event the checker, which knows nothing of the core, looks at the durable state only:
- * the record names a table that every node of its layout has sealed, whole, with the right content (DESIGN section
- * 2, 1 and 2); no node acts on a lower fence than it has seen, and nobody without the lock changes the record (6).
- * At the end, with all faults gone: one idle controller, no intent, no table but the record's, one DONE for each
- * request, and each DONE true. The first violation ends the run (sim_bad). */
+ * the record names a table that every node of its layout has sealed, whole, with the right content; no node acts on
+ * a lower fence than it has seen, and nobody without the lock changes the record. At the end, with all faults gone:
+ * one idle controller, no intent, no table but the record's, one DONE for each request, and each DONE true. The
+ * first violation ends the run (sim_bad). */
 #include "daemon/core/sim/internal.h"
 
 #include "base/alloc.h"

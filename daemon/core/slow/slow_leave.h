@@ -21,7 +21,7 @@ enum ptc_slow_verdict {
 	PTC_SLOW_STAY_OFTEN, /* devices have been left `most` times, and their time is not over */
 };
 
-/* left_ms: when each device was left that is not over yet; those that were left at one time have equal values. LEAVE:
- * ret_leaves says of each rank whether it leaves. */
+/* left_ms: when the job has left each of the devices that it may not have again yet; devices that it left together have
+ * equal values. LEAVE: ret_leaves says of each rank whether it leaves. */
 enum ptc_slow_verdict ptc_slow_leave(const struct ptc_slow_rank *ranks, size_t n, const int64_t *left_ms, size_t nleft,
 				     uint32_t most, bool *ret_leaves);
