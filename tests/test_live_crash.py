@@ -328,7 +328,7 @@ class LiveCrash(harness.Case):
                 wait_for(lambda: not job.processes(), 20 * PATIENCE, "the end of every rank", 0.1)
                 return died
 
-            of_snapshots = ("etcd.intent.*", "etcd.blob.*", "etcd.clear.*", "etcd.commit1.*", "store.*", "agent.capture.*", "copy.*",
+            of_snapshots = ("etcd.intent.*", "etcd.blob.*", "etcd.clear.*", "etcd.commit1.*", "digests.merge", "store.*", "agent.capture.*", "copy.*",
                             "process.cgroup_remove.*") # a rank's helper may have done it
             for is_controller, point in plan: # a snapshot is due, or under way, at some halts and not at others
                 self.reach(point, lambda: attempt(is_controller, point), of_snapshots) # noqa: B023
