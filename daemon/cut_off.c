@@ -3,8 +3,8 @@
  * files of their users (docs/decisions/0050-a-node-that-is-cut-off.md).
  *
  * Happy path: the node has its lease. Without it for cut_off_after, the other machines of the cluster are asked for a
- * connection, again and again. One that takes it or refuses it is there: then etcd is unreachable, perhaps for all, and
- * ranks go on. If none does, they are ended.
+ * connection, again and again. A machine that accepts or refuses the connection is there. Then only etcd is
+ * unreachable, perhaps for all, and ranks go on. If no machine is there, the ranks are ended.
  *
  * Failure modes: a name that nobody resolves is no answer; out of memory: the next look asks. All of it is the loop's,
  * but for the asking, which waits on a thread of libuv's pool. */

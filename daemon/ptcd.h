@@ -20,7 +20,7 @@ void ptc_live_devices(struct ptc_daemon *d);
 
 /* ---- cut_off.c: a node that no other machine answers -------------------------------------- */
 struct ptc_cut_off;
-/* *ret stays as it is where the configuration wants none. */
+/* If the configuration does not want it, *ret stays as it is. */
 int ptc_cut_off_new(struct ptc_daemon *d, struct ptc_cut_off **ret, struct ptc_error *err);
 void ptc_cut_off_tick(struct ptc_cut_off *o);                /* [loop], again and again; NULL ok */
 struct ptc_cut_off *ptc_cut_off_free(struct ptc_cut_off *o); /* after the cluster has gone; NULL ok */

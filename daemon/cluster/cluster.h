@@ -57,7 +57,7 @@ struct ptc_worker_view {
 
 struct ptc_job_view {
 	char uuid[PTC_UUID_TEXT];
-	uint64_t changes, documents; /* count changes of the job's keys; documents: not of lock and workers */
+	uint64_t changes, documents; /* how often its keys have changed; documents: without lock and workers */
 	bool has_meta, has_record, has_intent, has_lock;
 	bool bad_record; /* there is a record that this version cannot read */
 	struct ptc_meta_doc meta;
@@ -83,7 +83,7 @@ struct ptc_cluster_opts {
 	struct ptc_node_doc node;
 	const char *state_dir; /* holds the file `cluster` */
 	int lease_ttl_s;
-	int64_t node_lost_after_ns, node_quarantine_ns; /* quarantine: of the second loss; 0: never */
+	int64_t node_lost_after_ns, node_quarantine_ns; /* quarantine: after the second loss; 0: never */
 	struct ptc_cluster_quota {
 		uint64_t jobs, datasets, documents, etcd; /* cluster/quota.h */
 	} quota;
@@ -96,7 +96,7 @@ struct ptc_cluster_opts {
 };
 
 int ptc_cluster_new(const struct ptc_cluster_opts *opts, struct ptc_cluster **ret_cluster, struct ptc_error *err);
-/* Before start: whether this node must wait with this etcd, and in err why (identity/identity.h). Blocking. */
+/* Before start: whether this node must not begin with this etcd yet; err says why (identity/identity.h). Blocking. */
 int ptc_cluster_waits(struct ptc_cluster *c, bool *ret_waits, struct ptc_error *err);
 int ptc_cluster_old_answers(struct ptc_cluster *c, char **ret_endpoint, struct ptc_error *err); /* identity.h */
 int ptc_cluster_start(struct ptc_cluster *c, struct ptc_error *err);
@@ -150,18 +150,18 @@ struct ptc_job_view *ptc_cluster_job(struct ptc_cluster *c, size_t index);
 int ptc_cluster_find_job(struct ptc_cluster *c, const char *ref, uid_t uid, struct ptc_job_view **ret_job,
 			 struct ptc_error *err);
 struct ptc_job_view *ptc_cluster_find_uuid(struct ptc_cluster *c, const char *uuid);
-/* The least fence that a controller of the job can have, by what the mirror shows: that of the lock. Without a lock
- * whoever gets it next has a greater one than this node's own key. 0: the mirror shows neither yet. Loop thread. */
+/* The least fence that a controller of the job can have, by what the mirror shows: that of the lock. If nobody holds
+ * the lock: that of this node's key, since the next lock is younger. 0: the mirror shows neither yet. Loop thread. */
 int64_t ptc_cluster_least_fence(struct ptc_cluster *c, const char *uuid);
 /* Which job has which devices, as last seen. Borrowed until the loop goes on. Entries of jobs that are deleted stay
  * until somebody writes the document anew, so ask ptc_cluster_find_uuid. */
 const struct ptc_devices_doc *ptc_cluster_devices(const struct ptc_cluster *c);
 uint64_t ptc_cluster_device_writes(const struct ptc_cluster *c); /* how often that has changed */
-/* Whether a rank of that job may have it. If not, *ret_by (NULL ok) has it; if that is NULL, the job has left it. */
+/* Whether a rank of that job may have the device. If not, *ret_by (NULL ok): who has it; NULL: the job left it. */
 bool ptc_cluster_device_free(struct ptc_cluster *c, const char *node, uint32_t device, const char *uuid, bool shares,
 			     const struct ptc_job_view **ret_by);
-/* Says in this node's document which of its devices are not well (struct ptc_node_doc), if it says something else. Call
- * it again and again: a write that fails is made at a later call. */
+/* Makes `text` what this node's document says of devices that are not well (struct ptc_node_doc). Call it again and
+ * again: it writes only if the text differs, and a write that failed is made at a later call. */
 void ptc_cluster_tell_unhealthy(struct ptc_cluster *c, const char *text);
 /* Whether ranks may have the device, as its node and operators say. *ret_health (may be NULL): why not. */
 bool ptc_node_device_well(const struct ptc_node *n, uint32_t device, char ret_health[PTC_HEALTH_BYTES]);
@@ -169,7 +169,7 @@ bool ptc_cluster_any_lost(const struct ptc_cluster *c); /* whether any node coun
 bool ptc_node_listed(const struct ptc_node *n);         /* whether people are told of it */
 int64_t ptc_cluster_lost_after_ns(const struct ptc_cluster *c);
 void ptc_cluster_tick(struct ptc_cluster *c); /* every 200 ms: decides which nodes count as lost (on_change) */
-/* Declares a node lost, until it is back, or takes that back; forget: it is listed no more until then. Both block. */
+/* forget: the node is not listed until it is back; declare_lost: it is lost until then (false: no more). Block. */
 int ptc_cluster_forget(struct ptc_cluster *c, const char *node, struct ptc_error *err);
 int ptc_cluster_declare_lost(struct ptc_cluster *c, const char *node, bool lost, struct ptc_error *err);
 int ptc_cluster_mark_device(struct ptc_cluster *c, const char *node, uint32_t device, bool bad, struct ptc_error *err);

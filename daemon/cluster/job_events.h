@@ -18,7 +18,7 @@ struct ptc_event_line;
 struct ptc_event_line *ptc_event_line_new(struct ptc_cluster *c, const char *uuid, const char *kind, const char *fmt,
 					  ...) __attribute__((format(printf, 4, 5)));
 struct ptc_etcd_op ptc_event_line_op(const struct ptc_event_line *l); /* borrows from l */
-/* happened: the transaction has. Returns NULL; NULL ok. */
+/* happened: whether the transaction was made. Returns NULL; NULL ok. */
 struct ptc_event_line *ptc_event_line_free(struct ptc_event_line *l, bool happened);
 
 /* A daemon remembers the events that it wrote and that ptc_events_remember read, for times when etcd is unreachable.

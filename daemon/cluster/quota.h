@@ -2,9 +2,9 @@
 /* Bounds on etcd's space for each user, because the jobs of all users need etcd for every commit.
  *
  * Two bounds are checked before a document is written. The user's bound limits the number of jobs and the bytes of all
- * their documents (spec, headers, layouts, generation, manifest, ranks' blobs, events); root has none. The bound of
- * etcd is a share of its quota: above one share no job is created, and above another no large document is written. So
- * there is always room for commits.
+ * their documents (spec, headers, layouts, generation, manifest, ranks' blobs, events); root has none. etcd's bound is
+ * on the size of its database: above three quarters of its quota no job is created, and above seven eighths no large
+ * document is written. So there is always room for commits.
  *
  * Happy path: etcd has room. A new job is announced with its size (/ptc/users/UID/UUID, and the key of its creation).
  * Then everything of the user is counted, and then the spec is written. So of two jobs that come together, at least one

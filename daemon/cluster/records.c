@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: a document is the members of its struct, in the order of its table, compact, so that equal documents have
  * equal hashes. Failure modes: a member is missing or has an impossible value: PTC_EINVAL naming document and member.
- * The version is not next to ours, or we do not know a need: PTC_EVERSION. Documents are written in the version that
- * all members read (base/number/versions.h). */
+ * We cannot read the version, or the document names in "needs" something that we do not know: PTC_EVERSION. Documents
+ * are written in the version that all members read (base/number/versions.h). */
 #include "daemon/cluster/records.h"
 
 #include "base/alloc.h"

@@ -4,7 +4,7 @@
  *   /ptc/cluster             {version, id}, written once; a daemon whose state has another id does not start
  *   /ptc/key, /ptc/upkeep    {version, id}: the key that seals descriptions (vault.c); daemon/coord/etcd_upkeep.c
  *   /ptc/profile             the cluster's devices and links (daemon/planning/remembered.h)
- *   /ptc/nodes/NAME, /ptc/nodes-known/NAME  node document, under its lease; {version}, until the node is forgotten
+ *   /ptc/nodes/NAME          node document, under its lease. /ptc/nodes-known/NAME: {version}, until it is forgotten
  *   /ptc/nodes-drained/NAME, /ptc/nodes-bad/NAME/INDEX  {version}: the node, or the device, gets no new ranks
  *   /ptc/nodes-lost/NAME     {version}: an operator declares the node lost; the node deletes it when it comes back
  *   /ptc/nodes-devices       which job has which devices (daemon/cluster/devices/given_devices.h)
@@ -17,13 +17,13 @@
  *   /ptc/jobs/UUID/meta      {version, uuid, name, uid, spec, created_ms}, and files_group if the job has one
  *   /ptc/jobs/UUID/lock      {version, node}, under the controller's lease; its create_revision is the fence
  *   /ptc/jobs/UUID/record    the one committed thing, at most 4 KiB
- *   /ptc/jobs/UUID/intent, /barrier   the switch under way; moved on by an abort, so older transactions fail
- *   /ptc/jobs/UUID/worker/NODE   events of its ranks (workers/types/worker_event.h); read after the keys above
+ *   /ptc/jobs/UUID/intent    the switch under way. /barrier: each abort changes it, so earlier transactions fail
+ *   /ptc/jobs/UUID/worker/NODE   events of its ranks (workers/types/worker_event.h); a listing has them last
  *   /ptc/jobs/UUID/copies, /older, /slow/NODE/INDEX   copies_doc.h; older_doc.h; devices/slow_devices.h
  *   /ptc/jobs/UUID/measured, /probed, /weighed   not mirrored: measured_doc.h, probed.h, controller/recovery/growth.c
  *   /ptc/jobs/UUID/damage/NODE   damaged blocks (daemon/scrub/bad_blocks.c)
  * Encoders return JSON text for ptc_free, or NULL when out of memory. Decoders check every member that they know, pass
- * over others, and refuse versions that are not next to theirs. */
+ * over others, and refuse versions that they cannot read (base/number/versions.h). */
 #pragma once
 
 #include "base/limits.h"
@@ -57,7 +57,7 @@ struct ptc_node_doc {
 };
 char *ptc_node_doc_encode(const struct ptc_node_doc *d);
 int ptc_node_doc_decode(const char *json, size_t len, struct ptc_node_doc *ret_doc, struct ptc_error *err);
-/* PTC_EVERSION: the node's version is not next to ours; the line says what to do. */
+/* PTC_EVERSION: the node's version differs from ours by more than one; the line says what to do. */
 int ptc_node_doc_near(const struct ptc_node_doc *d, struct ptc_error *err);
 
 struct ptc_meta_doc {
@@ -95,7 +95,7 @@ struct ptc_record_doc {
 	uint64_t switch_id;   /* of the last committed switch; 0: an older version did not say */
 	enum ptc_recovery_kind recovery;
 	uint64_t reached;     /* with recovery: the greatest boundary that a rank is known to have published */
-	uint32_t restarts;    /* that count, since restarted_ms (docs/failures.md, "When the job gives up") */
+	uint32_t restarts;    /* since restarted_ms, those that count (docs/failures.md, "When the job gives up") */
 	int64_t restarted_ms; /* Unix time of the first restart; 0: there was none */
 	uint64_t failed_step; /* step of the last error, or what had been reached at the last loss */
 	bool hung;            /* with recovery PROGRAM: ranks had hung */
@@ -112,13 +112,13 @@ struct ptc_intent_doc {
 	uint64_t from_generation, from_snapshot, to_generation, to_snapshot;
 	char generation_hash[PTC_HASH_HEX]; /* blob of the new ptc_generation_doc */
 	int64_t started_ms;
-	bool run_from, run_to;         /* ranks of the old generation run; ranks of the new one will */
-	enum ptc_run end;              /* of a snapshot without run_to, or a halt: the record's `run` afterwards */
-	uint64_t stop;                 /* first round of arming; held: where ranks are captured */
-	bool held, leaves;             /* a snapshot: of ranks that survive a loss; of ranks that start elsewhere */
-	uint64_t reached;              /* held: the greatest step that any rank was seen to come to */
-	uint64_t source;               /* import: the older snapshot whose state it is; 0: a client sends the state */
-	bool skip_data;                /* with source: the data goes on where the record's state had come to */
+	bool run_from, run_to; /* ranks of the old generation run; ranks of the new one will */
+	enum ptc_run end;      /* of a snapshot without run_to, or a halt: the record's `run` afterwards */
+	uint64_t stop;         /* first round of arming; held: where ranks are captured */
+	bool held, leaves;     /* a snapshot: held: of ranks that survived a loss; leaves: that start elsewhere */
+	uint64_t reached;      /* held: the greatest step that any rank was seen to come to */
+	uint64_t source;       /* import: the older snapshot whose state it is; 0: a client sends the state */
+	bool skip_data;        /* with source: the position in the data stays as in the record before */
 	char without[PTC_WITHOUT_MAX]; /* names of nodes, with spaces between: they are lost, or hold old tables */
 };
 char *ptc_intent_doc_encode(const struct ptc_intent_doc *d);
@@ -180,7 +180,7 @@ bool ptc_manifest_placed(const struct ptc_manifest_doc *d, const char *node); /*
 int ptc_manifest_without_add(struct ptc_manifest_doc *d, const char *node);   /* 0 or PTC_ENOMEM */
 char *ptc_manifest_doc_encode(const struct ptc_manifest_doc *d);
 int ptc_manifest_doc_decode(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err);
-/* Without digests and lists of items, which may not be checked: for who wants the names of other blobs only. */
+/* The same, but only for the names of other blobs: it skips digests and lists of items, and does not check them. */
 int ptc_manifest_doc_names(const char *json, size_t len, struct ptc_manifest_doc *ret_doc, struct ptc_error *err);
 void ptc_manifest_doc_done(struct ptc_manifest_doc *d);
 int ptc_manifest_layout_add(struct ptc_manifest_doc *d, const char *config, const char *hash); /* 0 or PTC_ENOMEM */
@@ -193,7 +193,7 @@ struct ptc_worker_doc {
 	enum ptc_worker_state state;
 	uint32_t rank;
 	int exit_status; /* as of wait(2) */
-	bool gone;       /* failed: the node lost its ranks, or their state, by itself */
+	bool gone;       /* failed: the node has lost its ranks or their state; no rank failed */
 	char text[1024];
 };
 char *ptc_worker_doc_encode(const struct ptc_worker_doc *d);

@@ -28,7 +28,7 @@
 
 struct ptc_daemon_tls {
 	char *ca, *cert, *key; /* all NULL: no TLS */
-	char *member, *crl;    /* the node's own only: members' DNS name; revoked certificates, NULL: none */
+	char *member, *crl;    /* set in `tls` only: members' DNS name; list of revoked certificates, NULL: none */
 };
 
 struct ptc_node_devices;
@@ -64,7 +64,7 @@ struct ptc_daemon_config {
 		struct {
 			char *cert, *key; /* NULL: none given */
 		} stranger;
-		bool unproved;
+		bool unproved; /* it is not tried whether etcd turns strangers away */
 	} coordinator;
 	struct {
 		char *data_dir; /* default state_dir/etcd */

@@ -3,9 +3,9 @@
  * rpc; those of daemon_config_check.c do not.
  *
  * etcd decides which jobs run as whom. A local etcd is started so that only members pass its handshake (etcd_child.c).
- * Other etcds are tried: each is shown no certificate at all, and then a stranger's. That is coordinator.stranger. If
- * etcd's clients have an authority of their own, it is this node's own certificate, which the cluster's authority has
- * signed.
+ * Other etcds are tried: each is shown no certificate at all, and then a stranger's certificate. This is
+ * coordinator.stranger. If that is not set and etcd's clients have an authority of their own, this node's own
+ * certificate is shown, because the cluster's authority has signed it.
  *
  * Failure modes: the first certificate that is not usable, as one line that names the key. A member of etcd that does
  * not answer is not tried, and the log says so. */

@@ -42,28 +42,30 @@ struct ptc_controllers {
 
 /* ---- ending/watcher.c: the progress of a switch, for a waiting client ---------------- */
 
-struct ptc_watcher; /* counted; the loop writes it, and the steps of one call look at it */
+struct ptc_watcher; /* counts its references; the loop writes it, and each step of one call reads it */
 struct ptc_watcher *ptc_watcher_new(uint64_t switch_id);
 struct ptc_watcher *ptc_watcher_ref(struct ptc_watcher *w);
 void ptc_watcher_unref(struct ptc_watcher *w);
 void ptc_watcher_progress(struct ptc_watcher *w, const char *phase, uint64_t done, uint64_t total, const char *text);
 void ptc_watcher_finish(struct ptc_watcher *w, int status, const char *text, const char *summary);
-/* Gives the summary of the last message (ptc_free it; NULL: as it is). *later: ask again. On failure there is none. */
+/* Gives another summary for the last message (ptc_free it), or NULL to send it as it is. *later: call it again later.
+ * If it fails, no last message is sent. */
 typedef int (*ptc_amend_fn)(void *arg, struct ptc_rpc_call *call, const char *summary, bool *later, char **ret_summary,
 			    struct ptc_error *err);
 /* Each may be NULL. */
 struct ptc_watch_ops {
 	ptc_amend_fn amend;
-	/* Replaces each further step of the call, once the lock is lost (PTC_EFENCED). */
+	/* Once the lock is lost (PTC_EFENCED), each further step of the call calls this instead. */
 	int (*lost)(void *arg, struct ptc_rpc_call *call, uint64_t switch_id, struct ptc_error *err);
 	void (*release)(void *arg); /* called once, also if ptc_watcher_stream fails */
 };
 /* For a handler: its call sends Progress messages until the switch ends, with its status, or until the client goes. */
 int ptc_watcher_stream(struct ptc_watcher *w, struct ptc_rpc_call *call, const struct ptc_watch_ops *ops, void *arg,
 		       struct ptc_error *err);
-/* Whether the switch is in that phase (if it ended before: its error) or, with phase NULL, has ended. Does not wait. */
+/* Whether the switch is in that phase; phase NULL: whether it has ended. If it ended before that phase, the result is
+ * its error. Does not wait. */
 int ptc_watcher_look(struct ptc_watcher *w, const char *phase, bool *ret_there, struct ptc_error *err);
-/* How long a step waits before it looks again, if nothing has happened since then. */
+/* How long a step waits before it looks again, if nothing has happened since `since_ns`. */
 int ptc_wait_ms(int64_t since_ns);
 
 /* ---- controller.c: the shell around the job core -------------------------------- */
@@ -80,7 +82,8 @@ bool ptc_controllers_next(const struct ptc_controllers *all, size_t *at, const c
 			  enum ptc_job_phase *ret_phase);
 /* [loop] For ptc_measuring_opts.runs; arg: struct ptc_controllers. */
 size_t ptc_controllers_runs(void *arg, struct ptc_measuring_run *ret, size_t max);
-void ptc_controllers_tidy(struct ptc_controllers *all); /* [loop] from time to time: removes what could not be before */
+/* [loop] Call it now and then: removes what could not be removed before. */
+void ptc_controllers_tidy(struct ptc_controllers *all);
 struct ptc_controller *ptc_controller_find(const struct ptc_controllers *all, const char *uuid);
 
 struct ptc_switch_request {
@@ -88,7 +91,8 @@ struct ptc_switch_request {
 	bool run_from, run_to, ahead; /* ranks run before it; ranks run after it, and build before it begins */
 	enum ptc_run end;             /* snapshot without run_to, halt: the record's `run` afterwards */
 	uint64_t stop, reached;       /* as in the intent; stop 0: as soon as possible */
-	bool held, leaves, skip_data; /* held, leaves: a snapshot of ranks that survived a loss; that start elsewhere */
+	bool held, leaves, skip_data; /* held: a snapshot of ranks that survived a loss; leaves: of ranks that will then
+					 start elsewhere */
 	struct ptc_generation_doc to; /* of a resize and an import; owned */
 	struct ptc_view source_view;  /* of an import from an older snapshot, `source`; owned */
 	uint64_t base_generation, base_snapshot; /* of the record that it was planned for */
@@ -172,7 +176,8 @@ void ptc_lost_report_done(struct ptc_lost_report *r);
 /* Blocks as well. */
 int ptc_lost_find(struct ptc_controllers *all, const struct ptc_view *v, const bool *has, const struct ptc_spec *spec,
 		  const struct ptc_record_doc *record, struct ptc_lost_report *ret, struct ptc_error *err);
-/* PTC_ELOST: usable nodes (by v's numbers) lack some of it; the line names tensors. Asks none. Not on the loop. */
+/* Whether the usable nodes (by v's numbers) have every byte of v's state. PTC_ELOST: they lack some; the line names
+ * tensors. Asks no node. Not on the loop. */
 int ptc_lost_covered(struct ptc_controllers *all, const struct ptc_view *v, const bool *usable, struct ptc_error *err);
 
 /* [loop] Numbers of the switches that this daemon has controlled since its start, for metrics. */
@@ -181,6 +186,6 @@ struct ptc_switch_tally {
 	uint64_t ended[PTC_SWITCH_KINDS][2]; /* [kind][committed] */
 	uint64_t between_bytes, within_bytes, captured_bytes, bound_bytes;
 	struct ptc_histogram phases[PTC_JOB_PHASE_COUNT]; /* time spent in each */
-	struct ptc_histogram paused, slowed;              /* training time that those which were committed cost */
+	struct ptc_histogram paused, slowed;              /* training time that committed switches cost */
 };
 extern struct ptc_switch_tally ptc_switch_tally;

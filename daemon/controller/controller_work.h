@@ -44,8 +44,8 @@ void *ptc_ctl_task_new(struct ptc_controller *ctl, size_t size, uint64_t seq);
 /* Runs the steps in the job's lane, and then gives the core the answer. */
 void ptc_ctl_task_run(struct ptc_ctl_task *t, const struct ptc_task_step *steps);
 
-/* controller_state.c: makes the core's switch from that intent, all but `stored`; its to_nodes are those of the view's
- * `to`. Borrows the lists. */
+/* controller_state.c: makes the core's switch from that intent, all but `stored`. `to`: nodes of the view's `to`. The
+ * switch borrows `from` and `to`. */
 struct ptc_switch ptc_controller_switch(const struct ptc_controller *ctl, const struct ptc_intent_doc *in,
 					uint32_t *from, uint32_t nfrom, uint32_t *to);
 
@@ -66,8 +66,8 @@ struct ptc_older_kept {
 	struct ptc_older_doc doc; /* as last read or written */
 	int64_t revision;         /* mod_revision of its key; 0: there is none */
 	size_t most;              /* so many older snapshots fit, as the last switch that found no room has shown */
-	/* Nodes that may still have tables of dropped snapshots, because no Finish has told them: names as in an entry.
-	 * tell_all: there are more than fit, so all nodes are told. */
+	/* Nodes that may still have tables of dropped snapshots, because no Finish has told them: `tell.nodes` has
+	 * their names. tell_all: there are more than fit, so all nodes are told. */
 	struct ptc_older tell;
 	bool tell_all;
 };

@@ -35,7 +35,7 @@ struct ptc_device_claim {
 	struct ptc_meta_doc meta; /* the job's */
 	struct ptc_device_given *want;
 	size_t n;
-	/* the document with them, and the mod_revision of the one it was made of */
+	/* the document with the wanted devices added, and the mod_revision of the document that was read for it */
 	char *json;
 	int64_t revision;
 	int status; /* PTC_ENODEVICES: another job has some; text says so */
@@ -49,7 +49,8 @@ int ptc_device_claim_read(struct ptc_device_claim *c, struct ptc_etcd *e, struct
 /* Whether the document has been written since. Blocks. */
 bool ptc_device_claim_moved(const struct ptc_device_claim *c, struct ptc_etcd *e);
 /* Claims the devices of g's ranks before their switch has an intent, in the job's lane; then done, on the loop. status
- * PTC_ENODEVICES: another job has some. What is claimed goes back as ever, once no process of the job has it. */
+ * PTC_ENODEVICES: another job has some. Claimed devices are given back like all others, once no process of the job has
+ * them. */
 void ptc_device_claim_early(struct ptc_controller *ctl, const struct ptc_generation_doc *g,
 			    void (*done)(void *arg, int status, const char *why), void *arg);
 /* "job NAME" where the job is of that user, else "a job of user UID": names are each user's own. In buf. */
@@ -59,7 +60,7 @@ const char *ptc_device_owner(const struct ptc_meta_doc *job, uint64_t uid, char 
 void ptc_device_keeper_tick(struct ptc_controller *ctl);
 
 /* device_document.c. All of it blocks. */
-/* Reads the document, without what jobs had that are deleted. *ret_revision: the mod_revision to compare when it is
+/* Reads the document, without the devices of deleted jobs. *ret_revision: the mod_revision to compare when it is
  * written; 0: there is no document yet. */
 int ptc_devices_read(struct ptc_controllers *all, struct ptc_etcd *e, struct ptc_devices_doc *ret,
 		     int64_t *ret_revision, struct ptc_error *err);

@@ -47,7 +47,7 @@ struct ptc_controller {
 	struct ptc_intent_doc intent;
 	char plan_hash[PTC_HASH_HEX];      /* of the first node that answered Prepare */
 	struct ptc_plan_report *plan;      /* NULL: another controller planned it, or nobody did */
-	char (*emptied)[PTC_NAME_MAX + 1]; /* nodes that lost their copies (the request's); not among view.copies */
+	char (*emptied)[PTC_NAME_MAX + 1]; /* nodes that have lost their copies; view.copies is without these */
 	size_t nemptied;
 	char *from_config;                /* the configuration it began with, for its summary */
 	struct ptc_watcher *watcher;      /* of the caller who started it */
@@ -64,16 +64,16 @@ struct ptc_controller {
 	struct ptc_ledger cursors;            /* from AGREE; only name, tag and position */
 	uint64_t captured_bytes;              /* from ranks, in all */
 	struct ptc_restored_devices device;   /* by the switch under way */
-	char gone_blobs[256], etcd_said[256]; /* of held ranks: what is not there; why the last transaction failed */
+	char gone_blobs[256], etcd_said[256]; /* blobs that held ranks lack; why the last transaction failed */
 	int64_t event_after_ns;               /* until then nodes' worker events are not acted on again */
-	/* a rank has finished before a step where a switch was to stop it */
+	/* Ranks of `incarnation` have finished before step `due`, where a switch was to stop them. */
 	struct {
-		uint64_t incarnation, due; /* of these ranks; snapshots due at that step or before are impossible now */
-		bool tried; /* a halt at one step of all ranks was tried; now the job ends once all have finished */
+		uint64_t incarnation, due; /* up to step `due`, no due snapshot is possible */
+		bool tried; /* no step could be found at which all end; so the job ends when all have finished */
 	} over;
-	struct ptc_watcher *heir;           /* hears the job's end, because a finished rank has ended its switch */
+	struct ptc_watcher *heir; /* of a caller whose switch a finished rank has ended; hears the job's end */
 	uint64_t due_incarnation, due_step; /* of the last due snapshot that was begun */
-	bool turn;              /* the last tick found a switch under way: rooms begin theirs before a due snapshot */
+	bool turn; /* the last tick found a switch under way, so a due snapshot lets rooms begin their switches first */
 	int64_t yield_until_ns; /* until then no due snapshot begins, because a caller waits for the last one's end */
 	struct {
 		enum ptc_job_phase phase;
@@ -137,25 +137,24 @@ const char *ptc_switch_name(const struct ptc_controller *ctl);      /* "resize",
 const char *ptc_switch_to_config(const struct ptc_controller *ctl); /* "": there is none */
 char *ptc_switch_summary(struct ptc_controller *ctl);               /* ptc_free it; NULL: out of memory */
 json_t *ptc_switch_brief(struct ptc_controller *ctl);               /* for its event */
-/* How long its ranks stood still, and for what; zeros but for phases that it had. */
+/* How long the switch's ranks stood still, and in which phases; 0: it did not have that phase. */
 struct ptc_switch_pause {
 	double total_ms, stop_ms, copy_ms, commit_ms, end_ms, build_ms, move_ms, restore_ms;
-	double slowed_ms; /* what ranks that built ahead slowed the others by; below 0: that is not known */
+	double slowed_ms; /* by how much ranks that built ahead slowed the others; below 0: not known */
 };
 struct ptc_switch_pause ptc_switch_pause(const struct ptc_controller *ctl);
-/* What links between nodes have given while they had them to themselves; ptc_free it. NULL: nothing is known. */
+/* What links gave whose sender sent to no other node meanwhile; ptc_free it. NULL: nothing is known. */
 struct ptc_link_use *ptc_switch_links(const struct ptc_controller *ctl, size_t *ret_n);
 
 /* waits.c: the nodes that the switch under way waits for, and since when. */
 void ptc_controller_saw_node(struct ptc_controller *ctl, uint32_t node, bool up);
-/* A text for the switch's progress, in buf, or etcd's last error; "": the switch waits for nothing. */
+/* A text for the switch's progress: for what it waits (in buf), or etcd's last error; "": it waits for nothing. */
 const char *ptc_controller_waits_text(const struct ptc_controller *ctl, char *buf, size_t size);
 /* A text for the switch's end: up->node stayed down for up->waited_ms. */
 void ptc_controller_waited_text(const struct ptc_controller *ctl, const struct ptc_job_update *up, char *buf,
 				size_t size);
 
-/* loss/lost_tensors.c: as ptc_lost_covered, for a plan, whose numbers of nodes index `names`. Returns PTC_ELOST, or
- * another failure. */
+/* loss/lost_tensors.c: the error of ptc_lost_covered for a plan, whose node numbers index `names`. Never 0. */
 int ptc_lost_error(const struct ptc_view *v, const struct ptc_spec *spec, const struct ptc_layout *l,
 		   const struct ptc_allocation *a, uint32_t nnodes, const bool *usable, char *const *names,
 		   struct ptc_error *err);
@@ -170,11 +169,11 @@ void ptc_controller_lost_text(const struct ptc_controller *ctl, const struct ptc
 /* loss/loss_cover.c: AGREE of a switch whose ranks do not run: checks that the sending nodes hold every tensor. */
 void ptc_controller_cover(struct ptc_controller *ctl, uint64_t seq);
 
-void ptc_copy_keeper_tick(struct ptc_controller *ctl); /* every 200 ms: copies/, of what is committed, on other nodes */
+void ptc_copy_keeper_tick(struct ptc_controller *ctl); /* every 200 ms: keeps copies of the committed state (copies/) */
 /* The record or its manifest has changed, so other copies may be valid. */
 void ptc_copy_keeper_committed(struct ptc_controller *ctl);
-/* Whether the switch under way may have the node begin anew: it has lost the copies that the document names there.
- * False if older snapshots lie there, because their chunks may be found again. */
+/* Whether the node has lost the copies that the document names there, so the switch may let it start with new chunks.
+ * False if older snapshots were there, because their chunks may come back. */
 bool ptc_copy_keeper_emptied(const struct ptc_controller *ctl, const char *node);
 /* The first ends all work of the keeper. The second also begins anew, with the bytes of leaving nodes. */
 void ptc_copy_keeper_stop(struct ptc_controller *ctl), ptc_copy_keeper_now(struct ptc_controller *ctl);

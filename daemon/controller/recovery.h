@@ -18,19 +18,19 @@ struct ptc_worker_view;
 
 /* Devices that join or become free, and what becomes of them: "on_join" of a job's elastic (growth.c). */
 struct ptc_growth {
-	/* Of each node (by cluster number), as etcd has it: devices that are weighed: were considered for growth. */
-	uint32_t *seen, *planned; /* planned: of the plan or the switch under way, without what has left since */
-	uint32_t *offers;         /* those that the job has or may have, as counted last */
-	uint32_t *quarantined;    /* of each node: its losses, when an event last said that it is quarantined */
+	/* Numbers for each node, by its cluster number. A device is weighed once it was considered for growth. */
+	uint32_t *seen, *planned; /* weighed devices, as in etcd; those of the plan or switch that have not left */
+	uint32_t *offers;         /* devices that the job has or may have, by the last count */
+	uint32_t *quarantined;    /* how often it had been lost when an event last said that it is quarantined */
 	size_t nseen;
-	uint64_t changes;   /* of nodes and of devices, when they were counted */
+	uint64_t changes;   /* how often nodes and devices had changed at the last count */
 	int64_t counted_ns; /* 0: never */
 	enum { PTC_GROWTH_UNREAD, PTC_GROWTH_READING, PTC_GROWTH_READ } state;
-	bool leaves, outdated;       /* leaves: ranks left devices at the count; outdated: a planned device has left */
+	bool leaves, outdated;       /* leaves: ranks were moving then; outdated: a planned device has left since */
 	bool writing, unkept, noted; /* unkept: etcd has an older `seen`; noted: `seen` is set (ptc_growth_note) */
 	bool anew;      /* the job has not run yet; all devices that are there at its start count as weighed */
 	uint64_t there; /* a fingerprint of `offers` */
-	int64_t first_ns, since_ns; /* since when something has joined, and nothing else has changed; 0: nothing has */
+	int64_t first_ns, since_ns; /* when the first device joined, and when devices last changed; 0: none joined */
 	uint64_t switch_id;         /* of ours, from when its ranks build; 0: none is under way */
 	uint32_t tries;             /* switches in a row that came to nothing */
 	char joined[200];           /* nodes, for the event */
@@ -38,8 +38,8 @@ struct ptc_growth {
 
 struct ptc_recovery {
 	struct ptc_growth growth;
-	struct ptc_stragglers *stragglers;  /* recovery/stragglers.h: one block; NULL: none is looked for */
-	struct ptc_straggler_drain *drain;  /* in that block; NULL as it is */
+	struct ptc_stragglers *stragglers;  /* recovery/stragglers.h; NULL: slow ranks are not looked for */
+	struct ptc_straggler_drain *drain;  /* in the memory of `stragglers`; NULL if that is NULL */
 	struct ptc_recovery_task *answer;   /* a plan that came while a snapshot was made; NULL: none */
 	bool replan;                        /* links have changed, and the job wants to be planned anew for that */
 	bool has_elastic, planning, shares; /* shares: the job's `share_devices` */
@@ -49,8 +49,8 @@ struct ptc_recovery {
 	struct ptc_rank_rounds {
 		uint64_t incarnation;
 		uint32_t awaited; /* answers of the round under way */
-		bool silent;      /* a node of it has not answered */
-		bool patient;     /* nobody waits for it */
+		bool silent;      /* a node has not answered in this round */
+		bool patient;     /* a late answer alone makes no node suspect */
 		uint32_t n;       /* rounds in which all nodes that are up have answered */
 		int64_t asked_ns; /* the last round began */
 		int64_t done_ns;  /* the last one of those n began */
@@ -58,7 +58,7 @@ struct ptc_recovery {
 		uint64_t least;   /* UINT64_MAX: no rank was seen */
 		uint64_t now;     /* least, of the round under way */
 		double now_s;     /* step_s, of the round under way */
-		double step_s;    /* what a step takes the slowest of them; 0: not known */
+		double step_s;    /* how long the slowest rank takes for a step; 0: not known */
 		uint64_t reached; /* the greatest that was ever seen; 0: none */
 		/* the same of those ranks that no boundary holds, and that have not finished: they should go on */
 		struct ptc_rank_stand {
@@ -67,13 +67,13 @@ struct ptc_recovery {
 			uint32_t rank, n;            /* the first one that is at `least`, and how many are */
 			char node[PTC_NAME_MAX + 1]; /* of that one */
 			bool fresh;                  /* one of these has not ended a step yet */
-			double step_s, now_s;        /* median of the last steps, of the slowest */
+			double step_s, now_s;        /* as above, but the median of a rank's last steps */
 		} stand;
 	} rounds;
 	/* recovery_hang.c: ranks that have stood for as long as the job allows */
 	struct ptc_hang {
-		uint64_t incarnation, step; /* of those that were told of last; 0: none */
-		uint64_t ends;              /* the ranks of this incarnation are held, and ended; 0: none are */
+		uint64_t incarnation, step; /* of the ranks that an event last called hanging; 0: none */
+		uint64_t ends;              /* the ranks of this incarnation are to be held and then ended; 0: none */
 		int64_t since_ns;
 		char who[128], text[256];  /* which ranks; what they do, for status */
 		struct ptc_hang_evidence { /* hang_evidence.c */
@@ -87,7 +87,7 @@ struct ptc_recovery {
 	struct {
 		uint64_t incarnation;
 		int64_t since_ns;
-		uint32_t from; /* rounds before that say nothing */
+		uint32_t from; /* number of the first round that counts */
 	} judging;
 	/* whether the ranks that are left have all of the state (recovery_hold.c) */
 	struct ptc_hold {
@@ -106,22 +106,22 @@ struct ptc_recovery {
 		uint64_t step, reached; /* reached: the greatest that a rank there has come to */
 		char why[192];
 	} hold;
-	bool held;        /* the switch under way may hold the ranks */
-	int64_t ended_ns; /* the last one that did has ended then */
+	bool held;        /* the switch under way may make the ranks wait */
+	int64_t ended_ns; /* when the last such switch ended */
 	int64_t retry_ns; /* nothing is tried before */
 	uint32_t tries;   /* starts in a row that came to nothing */
 	uint32_t fails;   /* of these, switches that failed through no fault of a node */
-	uint32_t owed; /* what the record's `restarts` must become after a start that came to nothing; 0: it is right */
-	char waits[768]; /* why the job waits, as events have said; "": it does not */
+	uint32_t owed;    /* new value for the record's `restarts`, because a start came to nothing; 0: none */
+	char waits[768];  /* why the job waits, as events have said; "": it does not */
 	/* what the record is to say after the HALT of that id */
 	uint64_t mark_id;
 	struct ptc_record_doc mark; /* recovery and what goes with it */
-	struct ptc_told { /* kind, text: of the event for when that HALT begins; the others: of the event before */
+	struct ptc_told { /* kind, text, gone: the event to write when that HALT begins; others: the one before */
 		const char *kind, *last; /* NULL: there is none */
 		char text[768];
 		uint64_t incarnation;
 		enum ptc_recovery_kind of;
-		bool gone; /* it says what a node without its ranks has said: no rank has failed */
+		bool gone; /* its text says that a node is back without its ranks, so no rank has failed */
 	} told;
 	bool over; /* the recovery is over, but its switch is not yet */
 };
@@ -131,7 +131,7 @@ void ptc_recovery_tick(struct ptc_controller *ctl); /* recovery.c: each 200 ms. 
 bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_view *w, struct ptc_switch_request *r);
 /* That HALT has begun: events say why. failed: the rank that was judged; NULL: none was. */
 void ptc_recovery_begun(struct ptc_controller *ctl, const struct ptc_worker_view *failed);
-/* A node of a job that trains is lost: a snapshot that is due would wait for it. */
+/* Whether no due snapshot may begin: the job trains, and a node that the snapshot would wait for is lost. */
 bool ptc_recovery_holds(const struct ptc_controller *ctl);
 /* Change a record: the first for a HALT or a snapshot of held ranks, the second for a switch that starts ranks. */
 void ptc_recovery_halts(const struct ptc_controller *ctl, struct ptc_record_doc *r);
@@ -139,7 +139,7 @@ void ptc_recovery_starts(struct ptc_record_doc *r);
 void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *next); /* the record becomes next */
 /* The event for the transaction that makes the record `next`. NULL: it starts no ranks again, or no memory. */
 struct ptc_event_line *ptc_recovery_event(const struct ptc_controller *ctl, const struct ptc_record_doc *next);
-void ptc_recovery_committed(struct ptc_controller *ctl); /* a switch, and its generation is the current one */
+void ptc_recovery_committed(struct ptc_controller *ctl); /* call it when a switch is committed and current */
 /* A switch that was to start ranks again has come to nothing. */
 void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *why);
 
@@ -147,10 +147,10 @@ void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *wh
 void ptc_growth_tick(struct ptc_controller *ctl);
 /* Each 200 ms until lost ranks are started again: devices that are absent now will count as joined later. */
 void ptc_growth_forget_absent(struct ptc_controller *ctl);
-void ptc_growth_replan(struct ptc_controller *ctl);       /* links have changed: for as many devices as the job has */
+void ptc_growth_replan(struct ptc_controller *ctl);       /* links have changed: plans anew, for as many devices */
 void ptc_controllers_replan(void *arg, const char *uuid); /* ptc_measuring_opts.replan; arg: struct ptc_controllers */
 bool ptc_growth_rests(const struct ptc_controller *ctl);  /* nothing is under way, no ranks build for a switch */
-void ptc_growth_note(struct ptc_controller *ctl); /* counts devices as weighed until the job's description is read */
+void ptc_growth_note(struct ptc_controller *ctl); /* counts all devices as weighed, before the description is read */
 
 /* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. patient: a late answer
  * alone is no reason to suspect a node. */
@@ -162,7 +162,7 @@ void ptc_hang_tick(struct ptc_controller *ctl);
 bool ptc_hang_hangs(const struct ptc_controller *ctl);
 /* hang_evidence.c: has nodes keep what the ranks do. It has ended when hang.evidence.state is KEPT. */
 void ptc_hang_keep(struct ptc_controller *ctl);
-/* recovery_hold.c: begins it, unless begun for the ranks of the record; ask again until it is FOUND or NONE. */
+/* recovery_hold.c: has nodes hold the record's ranks, if not done yet; call it until the state is FOUND or NONE. */
 enum ptc_hold_state ptc_recovery_hold(struct ptc_controller *ctl);
 /* Whether the node has a rank that is held at the step that was found. */
 bool ptc_recovery_gives(const struct ptc_controller *ctl, uint32_t node);
@@ -197,4 +197,4 @@ enum ptc_recovery_for {
 };
 void ptc_recovery_plan(struct ptc_controller *ctl, enum ptc_recovery_for what,
 		       void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p));
-void ptc_recovery_answer(struct ptc_controller *ctl); /* calls it then, if no switch is under way any more */
+void ptc_recovery_answer(struct ptc_controller *ctl); /* calls it for a plan put off, if no switch is under way */

@@ -21,7 +21,7 @@ struct ptc_plan_chosen {
 	struct ptc_advice_row row; /* the candidate; owned */
 };
 enum ptc_plan_mode { PTC_PLAN_UNASKED, PTC_PLAN_START, PTC_PLAN_RESTART, PTC_PLAN_REBUILD };
-/* Of every node of the cluster, and those that have something of the job. */
+/* A node of the cluster, or one that only the job's documents name. */
 struct ptc_plan_node {
 	char name[PTC_NAME_MAX + 1];
 	const char *state; /* "up", "drained" or "down"; static */
@@ -65,7 +65,8 @@ struct ptc_plan_request {
 	bool at_rest;     /* no rank runs: nodes are asked whether they have the record's table */
 	bool runs;        /* a person wants ranks to run there: the job's min_gpus and max_gpus hold */
 	bool ranks;       /* ranks will run there: on devices only that no other job has */
-	bool unattended;  /* nobody has asked for it, and nobody reads what a program refuses */
+	bool unattended;  /* no person has asked for the plan, so no person would read why a program refuses a
+			     configuration */
 	char **nodes;
 	size_t nnodes;                      /* use only these nodes; 0: any */
 	bool (*gone)(const void *gone_arg); /* true: nobody waits for advice any more; may be NULL */
@@ -82,7 +83,7 @@ struct ptc_planned {
 	size_t nemptied;
 };
 void ptc_planned_done(struct ptc_planned *p);
-/* Plans a switch. v has from (or generation 0). Blocking; not on the loop. */
+/* Plans a switch. v->from is set, or v's generation is 0. Blocking; not on the loop. */
 int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
 		    struct ptc_planned *ret_planned, struct ptc_error *err);
 /* Gives the planner's advice for req->gpus devices or, with `first`, for each number from there on. The caller ends it

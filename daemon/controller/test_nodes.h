@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The nodes of a cluster, as a test of one file decides them. */
+/* For tests: a cluster whose nodes the test sets in test_nodes. */
 #pragma once
 
 #include "daemon/cluster/cluster.h"

@@ -88,7 +88,7 @@ struct ptc_etcd_upkeep {
 	int64_t seen;       /* the revision at the last look */
 	int64_t forgotten;  /* the revision up to which the database is compacted */
 	uint64_t used_then; /* bytes in use after that compaction */
-	int nudges;         /* number of writes still to make */
+	int nudges;         /* number of small writes still to make, so that freed pages count as free */
 	int64_t rewritten;  /* the value of forgotten when the file was last rewritten (defragmented) */
 	char said[PTC_ERROR_MAX];
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Leases: grant, keep-alive on a thread of its own, revoke.
  *
- * Happy path: every third of the TTL one keep-alive; the moment it was sent
- * plus the TTL is until when the lease certainly lives.
+ * Happy path: one keep-alive every third of the TTL. The lease certainly lives
+ * until one TTL after the last answered keep-alive was sent.
  *
  * Failure modes: a lost keep-alive is tried again a ninth of a TTL later; etcd
  * answering that the lease is gone, or a whole TTL without an answer, ends the

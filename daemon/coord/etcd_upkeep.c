@@ -8,9 +8,9 @@
  * there we only look (ptc_etcd_size).
  *
  * Happy path: a look every few seconds. If many revisions or bytes have been added since, the revisions known at the
- * previous look are compacted. So a watcher has that long to come back. Above half of the quota, all revisions are
- * compacted. Where much of the file is free it is written anew: while nothing is written, as nobody is served
- * meanwhile, or at any time once it has come to half of its quota.
+ * previous look are compacted. So a watcher that was cut off can resume until the next look. Above half of the quota,
+ * all revisions are compacted. If much of the file is free, it is rewritten. Nobody is served meanwhile, so this is
+ * done when nobody writes; once the file has come to half of its quota, it is done at any time.
  *
  * Failure modes: etcd does not answer (the next look tries again); no room on
  * the disk for the new file (said once); live documents alone fill the quota

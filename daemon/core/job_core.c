@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job core: see job_core.h for the protocol and for what it asks of shell, nodes and etcd. This file has the
  * events. switch_phases.c has the states and their moves, switch_moves.c the begin and the end of each phase,
- * switch_nodes.c the requests to nodes, switch_replies.c their answers. switch_start.c says where a switch begins, or,
- * found in etcd, goes on.
+ * switch_nodes.c the requests to nodes, switch_replies.c their answers. switch_start.c says where a switch begins, and
+ * where one that was found in etcd goes on.
  *
  * Happy path: START, IDLE, SWITCH; CHECKING cleans the nodes that take part and asks for a dry run; INTENT makes the
  * switch durable; STARTING and ARMING get new ranks ready and stop the old; SEALING, AGREEING and COMMIT1 make the
@@ -15,14 +15,14 @@
  *   a node answers with anything else       the switch aborts
  *   a node is down                          waited for, node_wait_ms, then the switch aborts. FINISHING never waits
  *   a node is lost, or has lost its table   a switch of state leaves it out, if others hold all; else the switch aborts
- *   a node is lost after it has pulled      STAND gets no answer, and the switch aborts; unless it is lost after that
+ *   a node is lost after it has pulled      the switch aborts for want of an answer to STAND, or commits if it has one
  *   a node is back without the ranks that   BUILD says so, and the switch aborts: other ranks have met them, and new
  *   it had built, before COMMIT2            ones would build alone. A ptcd that finds its ranks again answers as before
  *   a node says we are fenced               RELOAD
  *   a transaction conflicts or is unknown   RELOAD, max_attempts times in a row, then the switch aborts
  *   abort while a transaction is in flight  remembered until its outcome is known; a committed switch stays committed
  *   abort before ENDING                     ranks go on from where they wait
- *   abort after it                          CLEAR raises the incarnation: the old generation starts again from the
+ *   abort after it                          CLEAR makes a new incarnation: the old generation starts again from the
  *                                           new snapshot
  *   lock lost                               DONE (PTC_EFENCED) for the switch, STOPPED; nothing more from this job
  *

@@ -18,12 +18,12 @@
  *   nothing: it has no phase that moves state (SEALING to COMMIT1, ENDING, PREPARING to DIGESTING).
  * - IMPORT: a client sends the state. With `stored` it is that of an older snapshot that the job keeps: a rollback.
  *   CHECKING then also waits until each of the record's nodes has ended its ranks, or is lost. FILLING then moves bytes
- *   as in a RESIZE, and another controller goes on with it. The record stays what it is until COMMIT2, so an abort
- *   loses nothing.
- * - SNAPSHOT: has run_from. It ends with COMMIT1, which deletes the intent in the same transaction. Without run_to, the
- *   job ends with it (the shell writes run: stopped or done).
- *   With `held` it is of ranks that have survived a loss: nodes hold them, so it begins with SEALING. A node that is
- *   lost, or answers CAPTURE with PTC_ELOST or PTC_ENOTFOUND, is left out; AGREE says whether the others have all.
+ *   as in a RESIZE. If the controller dies, another one can resume the switch. The record stays what it is until
+ *   COMMIT2, so an abort loses nothing.
+ * - SNAPSHOT: has run_from. It ends with COMMIT1, which deletes the intent in the same transaction. Without run_to, its
+ *   ranks do not go on (the shell writes run: stopped or done). With `held`, it copies ranks that have survived a loss.
+ *   Their nodes hold them, so the switch begins with SEALING. A node that is lost, or answers CAPTURE with PTC_ELOST or
+ *   PTC_ENOTFOUND, is left out; AGREE says whether the others have all.
  * - HALT: one transaction (in phase COMMIT2) without an intent, for the same generation and snapshot with another run
  *   state; then FINISHING.
  *
@@ -34,7 +34,7 @@
  *   An import aborts, because its client is gone; one that is `stored` goes on from PREPARING.
  * - an intent, record.snapshot = to_snapshot: again from ENDING, BUILDING or PREPARING.
  * - an intent from nothing: again from STARTING.
- * A held SNAPSHOT has its stop in the intent; nodes hold ranks for a while only, and then the switch aborts.
+ * A held SNAPSHOT is resumed with the stop that its intent has. If the nodes hold the ranks no more by then, it aborts.
  * If a controller stopped the ranks itself and only lost a transaction's outcome, it goes on from SEALING with the same
  * stop. COMMIT1 may still be on its way, so the snapshot that it names must not be captured again at another step.
  * COMMIT2 (and COMMIT1 of a SNAPSHOT) deletes the intent in the same transaction. So a record that a switch has
@@ -45,12 +45,12 @@
  * - It makes one ptc_job per tenure of the lock; an answer for one never reaches the next.
  * - It gives one REPLY for each SEND, at the latest at its deadline; after CANCEL or NODE_DOWN it may leave it out. The
  *   content of a reply (digests, captures, declarations) counts only if it answers the last SEND to that node that was
- *   not cancelled. A late reply is of an earlier attempt.
+ *   not cancelled. A late reply belongs to an earlier attempt, and is ignored.
  * - It gives NODE_DOWN then NODE_UP, or only NODE_UP, when a node has a new process.
- * - Every TXN compares the lock's create_revision, the record's mod_revision and the intent's mod_revision (0: none) as
- *   last read or written. It never retries inside: a transaction with an unknown outcome may still be on its way, and
+ * - Every TXN compares the lock's create_revision, and the mod_revisions of record, intent and barrier (0: none), as
+ *   last read or written. The shell sends each TXN once: if its outcome is unknown, it may still be on its way, and
  *   must fail once a later one has succeeded.
- * - It gives ABORT when a rank failed for which other ranks of the switch may wait, because STOP and BUILD have no
+ * - If a rank has failed and other ranks may wait for it, the shell gives ABORT, because STOP and BUILD have no
  *   deadline. In ARMING that is a rank of the record's incarnation, in BUILDING one of the new incarnation.
  *
  * Duties of a node; enum ptc_job_op has those that concern ranks:
@@ -63,17 +63,17 @@
  * - A sealed table is durable when the reply leaves. SEAL, PREPARE and PULL succeed if their result is already there.
  *   PULL without PREPARE in this process may answer PTC_ESTATE; then PREPARE comes again.
  *
- * Node failures: a needed node that is down is waited for (node_wait_ms); then the switch aborts. If it restarts before
- * COMMIT2, it is asked again what it has answered since BUILDING; an import aborts. Retriable failures are sent again.
+ * Node failures: the switch waits node_wait_ms for a needed node that is down, and then aborts. If it restarts before
+ * COMMIT2, its requests since BUILDING are repeated; an import from a client aborts. Retriable failures are sent again.
  *
  * Lost nodes: the shell declares a node that is down lost (NODE_LOST) if it should not be waited for. NODE_UP or
  * NODE_FOUND ends that. A switch whose ranks do not run (run_from unset) leaves a lost node out: it neither cleans it
- * (FINISH in CHECKING) nor asks it to seal. A node that answers SEAL with PTC_ENOTFOUND, PTC_ELOST or PTC_ECORRUPT
- * does not have its table, and is left out, too. It stays so for the life of the switch, since it was not cleaned. The
- * shell writes the nodes that ptc_job_gives does not name into the intent (INTENT: cleaning has left them out) and into
- * the record's placement (COMMIT1), and gives from_nodes and record_nodes without them. AGREE checks that the other
+ * (FINISH in CHECKING) nor asks it to seal. A node that answers SEAL with PTC_ENOTFOUND, PTC_ELOST or PTC_ECORRUPT does
+ * not have its table, and is left out, too. A node that is left out stays so until the switch ends, because it was not
+ * cleaned; ptc_job_gives says which nodes are. The shell writes their names into the intent (with INTENT) and into the
+ * record's placement (with COMMIT1); its from_nodes and record_nodes are without them. AGREE checks that the other
  * nodes hold every tensor. A lost node to which the switch was to bring state aborts the switch at once. Where ranks
- * run, no node is left out; the switch waits for it. A SNAPSHOT that is `held` leaves nodes out as if none ran.
+ * run, no node is left out (but by a SNAPSHOT that is `held`); the switch waits for it.
  */
 #pragma once
 
@@ -96,8 +96,8 @@ enum ptc_job_event_kind {
 	PTC_EV_NODE_DOWN,
 	PTC_EV_NODE_LOST,  /* the node is down, and is no longer waited for */
 	PTC_EV_NODE_FOUND, /* the node is down, and is waited for again */
-	PTC_EV_ABORT,      /* aborts the running switch: a person asked, or the import's client has gone */
-	PTC_EV_TIMER,      /* answers SET_TIMER; carries its sequence number */
+	PTC_EV_ABORT, /* aborts the running switch: a person asked, an import's client has gone, or a rank failed */
+	PTC_EV_TIMER, /* answers SET_TIMER; carries its sequence number */
 	PTC_EV_LOCK_LOST,
 	PTC_EV_AGREED, /* answers AGREE: status, text */
 	PTC_EV_LAYOUT, /* answers LAYOUT: status, text */

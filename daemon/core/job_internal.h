@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the files of the job core only. Each file calls only those above it here: switch_phases.c, switch_nodes.c,
- * switch_moves.c, then switch_replies.c and switch_start.c; job_core.c calls them all. There are no failure modes: room
- * was reserved before. */
+ * switch_moves.c, then switch_replies.c and switch_start.c; job_core.c calls them all. Nothing here fails: memory was
+ * reserved before. */
 #pragma once
 
 #include "daemon/core/job_core.h"
@@ -9,11 +9,11 @@
 struct ptc_job_node {
 	uint64_t seq;        /* of the request that is not answered yet; 0: none */
 	uint64_t up_seq;     /* of the last request to any node before this node came up */
-	int op;              /* of that request */
+	int op;              /* of the request `seq` */
 	uint32_t attempts;   /* number of retriable failures in a row */
 	uint32_t backoff;    /* ticks until the next attempt */
-	uint32_t down_ticks; /* ticks for which it was waited */
-	uint32_t fenced;     /* number of refusals in a row for a later fence that the node has seen */
+	uint32_t down_ticks; /* for so many ticks the switch has waited for it */
+	uint32_t fenced;     /* refusals in a row, because the node has seen a later fence */
 	uint32_t downs;      /* how often the node went down in this phase */
 	bool up;
 	bool stale;   /* it may hold tables, or have ranks, other than the record's */
@@ -71,7 +71,7 @@ struct ptc_job {
 	struct ptc_job_arming arming;
 	uint32_t *from_buf, *to_buf;
 	uint32_t from_cap, to_cap;
-	struct ptc_job_reason later; /* status != 0: in this round a rank of that node asked for the next boundary */
+	struct ptc_job_reason later; /* status != 0: in this round a rank of later.node asked for the next boundary */
 	struct ptc_job_reason why;   /* status != 0: the switch will be aborted */
 	uint64_t reported_id;        /* the last switch that got its DONE */
 
@@ -127,7 +127,7 @@ bool ptc_job_needs_incarnation(const struct ptc_job *job);
 
 /* ---- switch_nodes.c: what nodes are asked ---------------------------------------------------- */
 
-/* Whether FINISH may be sent: no intent is held. */
+/* Whether FINISH may be sent to any stale node: no intent is in etcd. (CHECKING sends it to nodes of its switch.) */
 bool ptc_job_may_finish(const struct ptc_job *job);
 /* Sends the node its next request, if there is one and the node can take it. */
 void ptc_job_node_try(struct ptc_job *job, uint32_t i);
@@ -137,12 +137,12 @@ void ptc_job_node_cancel(struct ptc_job *job, uint32_t i);
 /* The phase needs the node's answer; the second function notes that it has answered. */
 void ptc_job_node_want(struct ptc_job *job, struct ptc_job_node *n);
 void ptc_job_node_answered(struct ptc_job *job, struct ptc_job_node *n);
-/* Whether the phase cannot end without this node, or only badly. */
+/* Whether the phase needs this node: it needs its answer, or other nodes pull from it. */
 bool ptc_job_node_awaited(const struct ptc_job *job, const struct ptc_job_node *n);
 /* Notes that the node shall keep something else now, so the answer to a FINISH under way would prove nothing. */
 void ptc_job_node_mark_stale(struct ptc_job *job, uint32_t i);
-/* Notes that no node's answer is needed any more. A FINISH may go on: it is right until the record changes
- * (mark_stale). */
+/* Notes that no node's answer is needed any more, and drops the requests. A FINISH under way stays valid until the
+ * record changes (mark_stale), so it is dropped only with cancel_finish. */
 void ptc_job_nodes_release(struct ptc_job *job, bool cancel_finish);
 /* Leaves the node out: the switch goes on without its state, and the phase does not need its answer. */
 void ptc_job_node_leave_out(struct ptc_job *job, uint32_t i);
@@ -163,7 +163,7 @@ void ptc_job_nodes_finish(struct ptc_job *job);
 
 /* Moves to a phase and begins its work. */
 void ptc_job_enter(struct ptc_job *job, enum ptc_job_phase phase);
-/* Moves to the first phase after that one which this switch has. */
+/* Moves on from `phase` to the next phase that this switch has. */
 void ptc_job_enter_after(struct ptc_job *job, enum ptc_job_phase phase);
 /* Ends the phase if it waits for nothing any more. */
 void ptc_job_advance(struct ptc_job *job);

@@ -7,16 +7,17 @@
  *   retriable answer      held back for 1, 2, 4 .. ticks, then sent again; max_attempts in a row abort the switch
  *   any other             aborts the switch; in FINISHING, ABORTING and IDLE the node stays stale and is tried again
  *   down                  waited for; what it was asked is asked again when it is back
- *   down often            in one phase, more than max_attempts times: failures of others then count all the same
- *   restarted in ARMING   its ranks go on, its stop may not have been set: armed again before it may answer STOP
+ *   down often            in one phase, more than max_attempts times: then it no longer excuses failed pulls of others
+ *   restarted in ARMING   its ranks go on, and the stop may be forgotten: it is armed again before it is sent STOP
  *   restarted in STARTING, BUILDING   asked again: its processes may have gone with the machine
  *   restarted in LAYOUT to DIGESTING  asked again whether its ranks are there (BUILD), and its table (PREPARE, PULL);
- *                                     where the shell compares meanwhile, all are, afterwards
- *   gone in DIGESTING, its key is there     does not answer STAND; its key goes, or max_attempts abort the switch
+ *                                     if the shell compares just then, all are asked once it has answered
+ *   gone in DIGESTING, its key is there     does not answer STAND; the switch waits until its key goes, or aborts
+ *                                     after max_attempts
  *   down or restarted in FILLING, DIGESTING of an import that a client sends   aborts it, also where the node had
  *                                     answered PULL: its table may be gone, and nobody sends it again
  *   passed again          a new round, later; max_attempts repetitions abort the switch
- *   a rank asks for later a new round for the next step; PTC_JOB_MOVES_MAX of them abort the switch */
+ *   a rank wants a later stop   a new round for the next step; PTC_JOB_MOVES_MAX of them abort the switch */
 #include "daemon/core/job_internal.h"
 
 #include "base/check.h"

@@ -8,8 +8,8 @@
  *   a request that contradicts itself or the record   DONE with PTC_EINVAL or PTC_ESTATE; nothing else happens
  *   an intent that does not fit the record            cleared (PTC_ECORRUPT)
  *   an intent of an import that is not ours           cleared: its client is gone
- *   our intent is gone                                the record tells whether it was committed; else cleared again, so
- *                                                     that nothing of it can still land */
+ *   our intent is gone                                the record tells whether it was committed. If not, CLEAR is sent
+ *                                                     again, so that no earlier transaction of it can succeed */
 #include "daemon/core/job_internal.h"
 
 #include "base/check.h"

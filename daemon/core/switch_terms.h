@@ -6,10 +6,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PTC_JOB_TEXT_MAX 512
-#define PTC_JOB_NO_NODE  UINT32_MAX
-#define PTC_JOB_MOVES_MAX                                                                                              \
-	1024 /* boundaries by which a stop may move on for ranks that ask for it; above the micro-steps of a step */
+#define PTC_JOB_TEXT_MAX  512
+#define PTC_JOB_NO_NODE   UINT32_MAX
+/* A rank may ask for a stop one boundary later. A stop moves by so many at most; a step has fewer micro-steps. */
+#define PTC_JOB_MOVES_MAX 1024
 
 enum ptc_job_phase {
 	PTC_JOB_NEW,
@@ -47,24 +47,24 @@ struct ptc_switch {
 	uint64_t from_generation, from_snapshot; /* the record when the switch began; 0,0: none yet */
 	uint64_t to_generation;                  /* from_generation + 1; SNAPSHOT, HALT: from_generation */
 	uint64_t to_snapshot;                    /* from_snapshot + 1; RESIZE from nothing: 0; HALT: from_snapshot */
-	const uint32_t *from_nodes; /* nodes that have the record's table; of an intent that was read: those that it did
-				       not leave out */
-	uint32_t nfrom;             /* the core copies the list */
-	const uint32_t *to_nodes;   /* none for SNAPSHOT and HALT */
+	/* Nodes that have the record's table, without those that an intent, read from etcd, leaves out. */
+	const uint32_t *from_nodes;
+	uint32_t nfrom;           /* the core copies the list */
+	const uint32_t *to_nodes; /* none for SNAPSHOT and HALT */
 	uint32_t nto;
 	bool run_from, run_to; /* ranks run before the switch; ranks shall run after it. HALT: neither counts */
 	uint64_t stop;         /* run_from: stop step of the first round of arming; 0: as soon as possible */
 	/* SNAPSHOT with run_from, without run_to: from_nodes hold ranks that have survived the loss of others. Nobody
 	 * arms them: they are captured at `stop`. */
 	bool held;
-	/* IMPORT: nobody sends the state. It is that of an older snapshot, which from_nodes have: one that is down is
-	 * waited for. PREPARE and PULL name the snapshot. */
+	/* IMPORT: nobody sends the state. It is that of an older snapshot, which from_nodes have. The switch waits for
+	 * each of these nodes that is down. PREPARE and PULL name the snapshot. */
 	bool stored;
 };
 
-/* A request to a node. Ranks outlive the node's process (ptcd), not the machine. A node's report of a failed rank is
- * withdrawn once that rank's process has been ended. The reason: an incarnation number can come again after an abort,
- * because only CLEAR with new_incarnation and COMMIT2 raise the record's. The new ranks must not meet an old report. */
+/* A request to a node. Ranks outlive the node's process (ptcd), not the machine. A node withdraws its report of a
+ * failed rank once that rank's process has been ended. The reason: START and FINISH may start the rank again in the
+ * same incarnation, and the old report must not count for the new process. */
 enum ptc_job_op {
 	PTC_OP_CHECK, /* Prepare with dry_run, to to_nodes */
 	/* To from_nodes: the table (from_generation, from_snapshot) becomes (from_generation, to_snapshot). */
@@ -79,9 +79,9 @@ enum ptc_job_op {
 	PTC_OP_FINISH,
 	/* To to_nodes: a process for each rank exists and waits in ptc_next. Idempotent. update: built; see BUILD. */
 	PTC_OP_START,
-	/* To from_nodes: make pages for the tables that the switch will put here, as far as time and the ceiling
-	 * allow; never an error because there is no room. Made while ranks stand still, they would cost as long as
-	 * several copies of the state. */
+	/* To from_nodes: make pages for the tables that the switch will put here, as far as time and the ceiling allow;
+	 * never an error because there is no room. If they were made while ranks stand still, this would take as long
+	 * as several copies of the state. */
 	PTC_OP_WARM,
 	/* To from_nodes; update: stop; reply: passed, step. From now on no rank goes past `stop`. If some rank has
 	 * published that step or a later one already, the node replies passed, and each such rank is held at its next
@@ -89,8 +89,8 @@ enum ptc_job_op {
 	 * earlier step goes on to it. A rank that has published nothing counts as at start_step - 1. */
 	PTC_OP_ARM,
 	/* To from_nodes; update: stop. One answer, when all ranks wait at `stop`; PTC_ESTATE if one is past it. passed:
-	 * the state of one rank cannot be taken there. Once all nodes have answered, a new round arms the step after
-	 * it, at most PTC_JOB_MOVES_MAX times. STOP, END and BUILD may take minutes. */
+	 * the state of one rank cannot be taken there. Once all nodes have answered, a new round arms `stop` + 1, at
+	 * most PTC_JOB_MOVES_MAX times. STOP, END and BUILD may take minutes. */
 	PTC_OP_STOP,
 	/* To from_nodes, instead of SEAL where run_from; update: stop = the step. As SEAL, from ranks that wait at
 	 * `stop` (else PTC_ESTATE). A table that is sealed already counts only if this switch captured it at this stop;
@@ -120,9 +120,9 @@ enum ptc_job_txn {
 	PTC_TXN_COMMIT1,
 	/* record := (to_generation, to_snapshot), manifest; deletes the intent. Compares node keys, too */
 	PTC_TXN_COMMIT2,
-	/* abort: deletes the intent, if there is one, and puts the record again unchanged (0,0 if none). So the
-	 * record's mod_revision grows, and an INTENT or COMMIT that is still under way fails. update.new_incarnation:
-	 * the record's incarnation grows by one, because ranks of the old generation may have ended */
+	/* abort: deletes the intent, if there is one, and writes the barrier key (in the simulation: the record again).
+	 * So an INTENT or COMMIT that is still under way fails. update.new_incarnation: the record also gets another
+	 * incarnation, because ranks of the old generation may have ended */
 	PTC_TXN_CLEAR,
 	PTC_TXN_HALT, /* record := the same generation and snapshot with the requested run state */
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A job as planner/ sees it. Happy path: model and space are read, the profile is fitted to the nodes that are there,
- * what was measured calibrates the model. A measured configuration that is impossible for the model is left out. A
- * cluster without a profile gets assumed devices and links, and no memory is compared. */
+ * what was measured calibrates the model. A measured configuration that is impossible for the model is left out. For a
+ * cluster without a profile, devices and links are assumed, and no candidate is left out for want of memory. */
 #include "daemon/planning/job_work.h"
 
 #include "base/alloc.h"

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define PTC_MEASURED_ROWS    64  /* a job has run under fewer */
-#define PTC_MEASURED_CHANGES 16  /* a mean of so many */
+#define PTC_MEASURED_CHANGES 16  /* the last so many; their mean is used */
 #define PTC_MEASURED_LOSSES  16  /* likewise */
 #define PTC_MEASURED_CONFIG  512 /* bytes of a configuration's text; a longer one is not kept */
 
@@ -27,7 +27,7 @@ struct ptc_measured_row {
 struct ptc_measured_change {
 	int64_t time_ms;
 	double pause_s;  /* training stood still; 0: not known */
-	double moving_s; /* of which bytes were expected to move */
+	double moving_s; /* the part of pause_s in which bytes moved */
 };
 /* Devices of the cluster have gone, whether or not the job had to change for that. */
 struct ptc_measured_loss {

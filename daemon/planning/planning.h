@@ -6,8 +6,8 @@
  * and compute, for up to a second. One struct ptc_planning per daemon; its owner frees it after all callers are gone.
  *
  * Failure modes: PTC_ENOTFOUND (the job has no model that is known and no measured step, or nothing says its global
- * batch: there is nothing to plan with), PTC_EINVAL (a description or a profile that cannot be), PTC_ENODEVICES
- * (nothing fits). While etcd is unreachable the last profile and measurements that were read are used. */
+ * batch: there is nothing to plan with), PTC_EINVAL (an impossible description or profile), PTC_ENODEVICES (nothing
+ * fits). While etcd is unreachable the last profile and measurements that were read are used. */
 #pragma once
 
 #include "daemon/cluster/cluster.h"
@@ -37,7 +37,7 @@ struct ptc_planning_shape ptc_planning_shape(struct ptc_cluster *c);
 /* Fills in the sums. */
 void ptc_planning_shape_sum(struct ptc_planning_shape *s);
 void ptc_planning_shape_done(struct ptc_planning_shape *s);
-/* What that node says of its devices, and so many of them that may be used. */
+/* Makes a ptc_planning_node of what the node says of its devices. devices: how many of them may be used. */
 struct ptc_planning_node ptc_planning_node_of(const struct ptc_node_doc *doc, uint32_t devices);
 
 /* Bytes per second: of a node's network each way, and within a node, all its devices together. */
@@ -70,9 +70,9 @@ struct ptc_planning_ask {
 	const struct ptc_job_desc *desc;
 	const struct ptc_spec
 		*held;             /* what its ranks have declared, for a model that is to be inferred; NULL: nothing */
-	const char *held_id;       /* names that; NULL: nothing */
+	const char *held_id;       /* identifies `held`; NULL: nothing */
 	const char *now;           /* the configuration that holds the state; NULL: none does */
-	bool may_stay;             /* where it is now it may go on */
+	bool may_stay;             /* the job may also go on with its present configuration */
 	bool live;                 /* ranks are to run afterwards: starting them counts */
 	bool unattended;           /* nobody has asked: virtual stages only if ranks have promised them before */
 	const bool *now_leaves;    /* nodes of the shape that it does not use now; NULL: not known */
@@ -92,7 +92,7 @@ struct ptc_plan_choice {
 	const char *by;      /* PTC_CHOICE_BY_PLANNER, "table" or "scaling of dp"; NULL: it was given */
 	bool predicted;      /* by the planner: the next three are known */
 	double pause_s;      /* of the switch */
-	double break_even_s; /* after so long it has paid that back; INFINITY: never */
+	double break_even_s; /* after this time the switch has paid its pause back; INFINITY: never */
 	double horizon_s;    /* to the next change; 0: not known */
 };
 #define PTC_CHOICE_BY_PLANNER "planner"
@@ -118,9 +118,9 @@ int ptc_planning_range(struct ptc_planning *p, const struct ptc_planning_ask *as
 struct ptc_length_cost ptc_planning_length_cost(struct ptc_planning *p, const struct ptc_planning_ask *ask,
 						const struct ptc_config *config);
 
-/* Whether `model:` and `space:` of a description, as far as it has them, can be. Pure. */
+/* Checks `model:` and `space:` of a description, if it has them. Pure. */
 int ptc_planning_check(const struct ptc_job_desc *desc, struct ptc_error *err);
-/* Computes ahead what later calls look up, until *stop. Failures are left to those. */
+/* Computes ahead what later calls look up, until *stop. It reports no failures: the later calls do. */
 void ptc_planning_prepare(struct ptc_planning *p, const char *uuid, const char *spec_hash,
 			  const struct ptc_job_desc *desc, const struct ptc_planning_shape *shape,
 			  const atomic_bool *stop);
@@ -131,24 +131,25 @@ int ptc_planning_profile_lock(struct ptc_planning *p, const char *node, int64_t 
 void ptc_planning_profile_unlock(struct ptc_planning *p, int64_t created);
 struct ptc_planning_links_found {
 	const struct ptc_links *pairs;     /* of ptc_links_measure */
-	const struct ptc_link_node *nodes; /* that the cluster knows: between them, links not measured now stay */
+	const struct ptc_link_node *nodes; /* the cluster's: links between them that were not measured now are kept */
 	size_t nnodes;
 };
-/* The cluster's profile (links/links.h). show: an empty one where there is none. put replaces what is not NULL: the
- * profile as a file has it, checked; links, which are copied. *ret_changed: links that differ from what they were;
- * ptc_free its v. */
+/* The cluster's profile (links/links.h). _show gives an empty one if there is none. _put replaces the profile (text of
+ * a file, which it checks) and the links (copied), each if it is not NULL. *ret_changed: links that differ from what
+ * they were; ptc_free its v. */
 int ptc_planning_profile_show(struct ptc_planning *p, struct ptc_profile_doc *ret, struct ptc_error *err);
 int ptc_planning_profile_put(struct ptc_planning *p, const char *profile, const struct ptc_planning_links_found *found,
 			     struct ptc_profile_doc *ret, struct ptc_link_changes *ret_changed, struct ptc_error *err);
-/* What n links gave in a switch. One that gives less than half of what it has given in an earlier switch counts for
- * that, until it gives as much again. Links that nobody has measured stay so. *ret_changed: ptc_free its v. */
+/* Takes what n links gave in a switch, and changes the profile by the rule of ptc_links_saw. *ret_changed: ptc_free its
+ * v. */
 int ptc_planning_links_saw(struct ptc_planning *p, const struct ptc_link_use *uses, size_t n,
 			   struct ptc_link_changes *ret_changed, struct ptc_error *err);
 /* When links were last found to be otherwise in a switch, Unix time; 0: never. Blocking. */
 int64_t ptc_planning_links_changed_ms(struct ptc_planning *p);
-/* A node that alone has some bytes, and is taken away some time after that is said. */
+/* For a node that may be taken away at short notice: the bytes that it alone has, and whether they can be copied in
+ * time. */
 struct ptc_planning_leaves {
-	double warning_s; /* that time; 0: nobody asks */
+	double warning_s; /* the time from the notice on; 0: nobody asks */
 	char node[PTC_NAME_MAX + 1];
 	int64_t bytes;
 	double bytes_s, seconds; /* by measured links; 0: there are none */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For daemon/planning only: the documents that works are made of, and works that are shared. */
+/* For daemon/planning only: the documents of which each struct ptc_job_work ("work") is made, and works that callers
+ * share. */
 #pragma once
 
 #include "daemon/planning/job_work.h"

@@ -76,14 +76,13 @@ bool ptc_tail_worth(int status);
 /* Forwards a call that is answered soon, and returns its status. */
 int ptc_api_forward_now(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_rpc_call *call, const char *method,
 			const ProtobufCMessage *request, int timeout_ms, struct ptc_error *err);
-/* Gives the committed generation, located, and with with_intent the switch under way. If the job has changed since, it
- * updates t. PTC_ESTATE, with need_record: the job has no state yet. */
+/* Gives the view of the committed generation, with the nodes' addresses; with_intent: also of the switch under way. If
+ * the job has changed since, it updates t. PTC_ESTATE, with need_record: the job has no state yet. */
 int ptc_api_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, bool need_record,
 		 struct ptc_view *ret_view, struct ptc_error *err);
 /* Gives the snapshots that the job keeps beside the committed one, as the mirror has them. */
 void ptc_api_older(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_older_doc *ret);
-/* Makes t the job as it was with a snapshot that it keeps: its record is that snapshot's. False: it does not keep it.
- */
+/* Changes the record in t as if that kept snapshot were the committed one. False: the job does not keep it. */
 bool ptc_api_go_back(struct ptc_daemon *d, struct ptc_target *t, uint64_t snapshot);
 /* The time of etcd's last answer; 0: etcd is reachable. ptc_api_dated adds it to a document as "as_of_ms" if etcd
  * is unreachable. */
@@ -93,16 +92,18 @@ json_t *ptc_api_dated(struct ptc_daemon *d, json_t *root); /* returns root; NULL
 int ptc_api_need_snapshot(const struct ptc_target *t, struct ptc_error *err);
 
 /* node_evidence.c: asks the nodes of the job's committed generation what they keep of its ranks. fn is called for each
- * node in turn, with its answer, or NULL and why there is none; what it returns, if not 0, ends it. like: what is asked
- * for, but not of which job. Blocking: some seconds. */
+ * node in turn, with its answer, or with NULL and why there is none. If fn does not return 0, this ends with what it
+ * returned. like: the request, without the job. Blocking: some seconds. */
 typedef int (*ptc_evidence_fn)(void *arg, const char *node, const Ptc__V1__EvidenceReply *reply, const char *why,
 			       struct ptc_error *err);
 int ptc_api_evidence_ask(struct ptc_daemon *d, struct ptc_target *t, const Ptc__V1__EvidenceRequest *like,
 			 ptc_evidence_fn fn, void *arg, struct ptc_error *err);
-/* Has them make new sets of files first; *ret_ranks: of how many ranks. why: one line. */
+/* Has these nodes make new sets of files. *ret_ranks: the number of ranks that the files are of. why: one line for the
+ * files. */
 int ptc_api_evidence_collect(struct ptc_daemon *d, struct ptc_target *t, const char *why, bool if_stands,
 			     uint32_t *ret_ranks, struct ptc_error *err);
-/* Before the job's ranks are ended without a snapshot: has nodes keep it, if ranks seem to hang; an event says so. */
+/* Call it before the job's ranks are ended without a snapshot: if ranks seem to hang, nodes keep evidence, and an event
+ * says so. */
 void ptc_api_evidence_keep(struct ptc_daemon *d, struct ptc_target *t);
 
 /* Sends one Document; json is freed. */

@@ -2,7 +2,7 @@
 /* A node as `nodes` lists it (docs/control.md): what the cluster knows of it, and its own answer to Peer/Stat, which
  * daemon/agent/switch/switch_calls.c writes. Plain data of the caller, any thread.
  *
- * Failure modes: PTC_EINVAL (the answer is none; the error names the member), PTC_ENOMEM. */
+ * Failure modes: PTC_EINVAL (the answer is malformed; the error names the member), PTC_ENOMEM. */
 #pragma once
 
 #include "daemon/cluster/records.h"

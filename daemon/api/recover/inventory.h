@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one node keeps of committed jobs. Peers exchange it as JSON, which each version reads of the one before:
+/* What one node keeps of committed jobs. Peers exchange it as JSON. Each version of ptcd can also read that of the
+ * version before:
  *
  *   {version, node, cluster, waits, old, jobs: [{uuid, tables: [[generation, snapshot], ...], name, epoch, revision}]}
  *

@@ -27,7 +27,8 @@ struct ptc_recover_set {
 	struct ptc_identity identity; /* with the greatest epoch of the nodes */
 };
 void ptc_recover_set_done(struct ptc_recover_set *s);
-/* Asks every node. specs: NAME=ADDRESS, this node among them. dry: nodes need not wait. */
+/* Asks every node. specs: NAME=ADDRESS, this node among them. dry: a dry run, so nodes need not be waiting for an
+ * etcd. */
 int ptc_recover_set_ask(struct ptc_recover_set *s, char *const *specs, size_t n, bool dry, bool old_is_gone,
 			struct ptc_error *err);
 /* Has every node take the identity over. */
@@ -45,8 +46,8 @@ struct ptc_recover_choice {
 	bool complete;
 	char *line; /* for a person */
 };
-/* Chooses for every job of which a node keeps documents. The newest commit comes first; ptc_free each line, then
- * *ret_v. */
+/* Chooses a commit for every job of which a node keeps documents: the newest that is complete, else the newest.
+ * ptc_free each line, then *ret_v. */
 int ptc_recover_choose(const struct ptc_recover_set *s, struct ptc_recover_choice **ret_v, size_t *ret_n,
 		       struct ptc_error *err);
 

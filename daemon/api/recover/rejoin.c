@@ -5,8 +5,8 @@
  * the tables of a job are those that the cluster has committed exactly if the node keeps the same manifest. Such tables
  * stay. All others are dropped, since snapshots have got new numbers. Then the node takes the epoch over, and begins.
  *
- * Failure modes: jobs that etcd does not know are refused by name, unless they are to be dropped (PTC_ESTATE). If it is
- * killed, it waits again; the tables that it has dropped by then would be dropped now. */
+ * Failure modes: jobs that etcd does not know are refused by name, unless they are to be dropped (PTC_ESTATE). If the
+ * node is killed, it waits again when it starts; what it has dropped by then would only be dropped again. */
 #include "daemon/api/recover/recover_work.h"
 
 #include "base/alloc.h"

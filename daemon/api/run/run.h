@@ -26,11 +26,11 @@ struct ptc_run_state {
 	const char *cause; /* why ranks were started again: "node", "program", "hang"; NULL: they were not */
 	uint64_t reached, restarts;
 	char waits[1024];           /* why the job does not go on; "": it does, or nobody says */
-	char failed[1024];          /* of a job that has failed */
+	char failed[1024];          /* on which node the job has failed, and why; "": it has not */
 	bool live;                  /* the next ones are known */
 	struct ptc_run_rank *ranks; /* ascending */
 	size_t nranks, nnodes;
-	struct ptc_rank_rows *said; /* by each node of the generation; empty: nothing */
+	struct ptc_rank_rows *said; /* the rows of each node of the generation; empty if it has not answered */
 };
 
 /* run_state.c. v: the job's committed generation; NULL: it has none. */

@@ -4,7 +4,7 @@
  * Happy path: run, stop and snapshot are switches like resize, with the same progress and summary; status asks every
  * node of the job for the states of its ranks.
  *
- * Failure modes: a job that describes its tensors has no ranks to start; a
+ * Failure modes: a job without `run:` has no ranks to start; a job that lists its tensors must be imported first; a
  * node that does not answer shows its ranks as unknown. */
 #include "base/alloc.h"
 #include "base/buf.h"

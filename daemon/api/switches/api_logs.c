@@ -4,7 +4,7 @@
  * Happy path: if the job is live, its committed generation says where its ranks are. Otherwise every node says whose
  * logs it has, and the newest incarnation is shown, whether it began to train or not. If the caller follows the logs, a
  * reader for each rank goes on until the rank's process has ended or belongs to another incarnation. Then come the
- * ranks that have started since, up to those that are live by now.
+ * ranks of each incarnation that has started since, in their order, until the ranks that live now.
  *
  * Failure modes: no such rank, no logs (PTC_ENOTFOUND), a node that is down or does not answer (PTC_EPEER; what others
  * have is shown). */

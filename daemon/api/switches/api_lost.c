@@ -4,8 +4,8 @@
  *
  * A device that is good again is also given back to jobs that have left it, because their ranks were slow there.
  *
- * Failure modes: a node or device nobody knows (PTC_ENOTFOUND); a node that is up, or one to forget that is not lost or
- * that a job needs (PTC_ESTATE); somebody else than root (PTC_EPERM). */
+ * Failure modes: nobody knows the node or device (PTC_ENOTFOUND); the node is up; the node to forget is not lost, or a
+ * job needs it (all PTC_ESTATE); the caller is not root (PTC_EPERM). */
 #include "daemon/api/switches/switches.h"
 #include "base/alloc.h"
 #include "base/buf.h"

@@ -13,13 +13,14 @@ struct ptc_api_ask {
 	bool start;      /* resize: starts the job's ranks, which do not run */
 	bool stop;       /* snapshot: the job stops with it; halt: always true */
 	uint64_t source; /* import: the older snapshot that the job goes back to */
-	bool skip_data;  /* with source: it goes on in the data where it is */
+	bool skip_data;  /* with source: the job's position in the data stays what it is */
 };
 int ptc_api_start_switch(struct ptc_daemon *d, struct ptc_rpc_call *call, const char *job,
 			 const struct ptc_api_ask *ask, const struct ptc_plan_request *pr, struct ptc_watcher *w,
 			 uint64_t id, struct ptc_error *err);
-/* Whether nodes have all of an older snapshot; PTC_ELOST naming a tensor. skip_data: also whether the job could skip
- * the samples that it has consumed since; if its ranks run, after one more snapshot. Blocking, not on the loop. */
+/* Whether nodes have all of an older snapshot; PTC_ELOST naming a tensor. skip_data: also whether the job could then
+ * skip the samples that it has consumed since. If its ranks run, one more snapshot is taken before the rollback.
+ * Blocking, not on the loop. */
 int ptc_api_check_rollback(struct ptc_daemon *d, struct ptc_target *t, uint64_t snapshot, bool skip_data,
 			   struct ptc_error *err);
 /* first_step.c: streams a switch's progress. If the switch starts ranks, the last message waits for their first step.

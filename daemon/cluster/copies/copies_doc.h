@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* /ptc/jobs/UUID/copies: the boxes of a job's committed state that nodes have beyond those of its generation's layout.
  *
- * It is of one generation and of one content (the manifest's digests): it holds for every snapshot of that generation
- * with the same bytes, and for none other. Only the job's controller writes it, while it holds the lock, the record is
- * the one that it saw and no switch is under way. A table is named here before anybody reads it for a copy, and is
- * dropped after no document names it any more.
+ * It is valid for one generation and one content (the manifest's digests): for every snapshot of that generation with
+ * the same bytes, and for no other. Only the job's controller writes it, while it holds the lock, the record is the one
+ * that it saw and no switch is under way. A table is named here before anybody reads it for a copy, and is dropped
+ * after no document names it any more.
  *
  * A struct of zeros is a document without copies. Plain data of the caller; no thread. Failure modes: PTC_EINVAL naming
  * what is wrong, PTC_EVERSION, memory. */
@@ -29,7 +29,7 @@ struct ptc_copies_keeper {
 	uint64_t generation, table; /* the table's snapshot number */
 };
 struct ptc_copies_part {
-	uint32_t keeper, rank, items; /* indices: what the rank holds of the items is on the keeper, too */
+	uint32_t keeper, rank, items; /* indices: the keeper has a copy of what `rank` holds of the set `items` */
 };
 struct ptc_copies_doc {
 	uint64_t generation;
@@ -54,12 +54,12 @@ int ptc_copies_doc_decode(const char *json, size_t len, struct ptc_copies_doc *r
 void ptc_copies_content(const uint64_t *digests, size_t n, char ret[PTC_COPIES_HASH]);
 /* Takes a node out, with its copies. */
 void ptc_copies_doc_drop(struct ptc_copies_doc *d, const char *node);
-/* Adds a node that d has not, as `from` has it; nothing where that has it not. d's first sets of items are from's. 0 or
- * PTC_ENOMEM. */
+/* Copies the node's entry from `from` to d, which has none of it. If `from` has none either, nothing happens. d must
+ * begin with the same sets of items as `from`. 0 or PTC_ENOMEM. */
 int ptc_copies_doc_restore(struct ptc_copies_doc *d, const struct ptc_copies_doc *from, const char *node);
-/* The number of that set of items, which is added where it is new. bytes: of the set. 0 or PTC_ENOMEM. */
+/* Gives the number of a set of items; adds the set if d lacks it. bytes: its length. 0 or PTC_ENOMEM. */
 int ptc_copies_doc_items(struct ptc_copies_doc *d, const uint8_t *items, size_t bytes, uint32_t *ret);
-/* A node's table from now on, and a copy on it: 0 or PTC_ENOMEM. */
+/* _hold sets the table that a node has from now on; _add adds a copy in it. 0 or PTC_ENOMEM. */
 int ptc_copies_doc_hold(struct ptc_copies_doc *d, const char *node, uint64_t table, uint32_t *ret_keeper);
 int ptc_copies_doc_add(struct ptc_copies_doc *d, uint32_t keeper, uint32_t rank, uint32_t items);
 /* The keeper that the node is; NULL: none. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path and failure modes: given_devices.h. The JSON is by job and node, for it is rewritten whole. */
+/* Happy path and failure modes: given_devices.h. The JSON is grouped by job and node, which makes it short: each change
+ * rewrites all of it. */
 #include "daemon/cluster/devices/given_devices.h"
 
 #include "base/alloc.h"

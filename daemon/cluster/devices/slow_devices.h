@@ -16,7 +16,7 @@
 
 #define PTC_SLOW_LEAF        "slow/" /* behind /ptc/jobs/UUID/ */
 #define PTC_SLOW_LEAF_BYTES  (PTC_NAME_MAX + 24)
-#define PTC_SLOW_DEVICES_MAX 4096 /* of a job; no more are left */
+#define PTC_SLOW_DEVICES_MAX 4096 /* of a job, which leaves no more devices at a time */
 
 struct ptc_slow_device {
 	char node[PTC_NAME_MAX + 1];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which cluster an etcd or a state directory belongs to, and its coordination epoch: the value of /ptc/cluster, and the
  * file `cluster` in the state directory, which has the same bytes. The epoch grows each time another etcd takes the
- * place of one that is gone (`ptcctl cluster recover`). Epoch 0 is not written, so versions before it know the value.
+ * place of one that is gone (`ptcctl cluster recover`). An epoch of 0 is left out of the value, so versions of ptcd
+ * that know no epoch can read it.
  *
  * Plain data; functions with an etcd block. Failure modes: PTC_EINVAL and PTC_EVERSION for what cannot be read;
  * memory. */
@@ -39,10 +40,10 @@ int ptc_identity_remember(const char *state_dir, const struct ptc_etcd_opts *opt
 int ptc_identity_old_answers(const char *state_dir, const struct ptc_etcd_opts *opts, char **ret_endpoint,
 			     struct ptc_error *err);
 
-/* A node of a later epoch has told this one, durably: state_dir/replaced has that node's identity. */
+/* Notes durably, in state_dir/replaced, the identity of a node that has told this one of a later epoch. */
 int ptc_identity_told(const char *state_dir, const char *text, struct ptc_error *err);
 /* Whether the node was told of a later epoch than etcd's (etcd: its text). PTC_ESTATE: it was, and err says what to do.
  */
 int ptc_identity_check_told(const char *state_dir, const char *etcd, struct ptc_error *err);
-/* The same of what a node says now: own is the identity of this node's state directory. */
+/* Does the same with what `node` says now (theirs). own: the identity of this node's state directory. */
 int ptc_identity_check_peer(const char *own, const char *node, const char *theirs, struct ptc_error *err);

@@ -7,8 +7,8 @@
  * - This daemon has paused (no tick for PTC_LOSS_PAUSE_NS), because its view may then be old.
  * - etcd has answered this daemon for less than PTC_LOSS_RETURN times after_ns since its start. All nodes may have lost
  *   power with it, and it cannot know since when the others are down.
- * - Most nodes end within after_ns of each other, until PTC_LOSS_RETURN times after_ns after the last of them. They
- *   probably have a common cause, and come back.
+ * - More than half of the nodes have ended within after_ns, and the last of these ended less than PTC_LOSS_RETURN times
+ *   after_ns ago. They probably have a common cause, and come back.
  *
  * One thread owns and calls this. Times are of one monotonic clock, in nanoseconds, and never 0. Nothing here fails. */
 #pragma once
@@ -25,8 +25,8 @@ struct ptc_loss {
 	int64_t since_ns; /* since when etcd answers without a break; 0: it does not answer */
 	bool begun;       /* etcd has answered this daemon */
 	int64_t hold_ns;  /* until then time alone makes no node lost */
-	int64_t first_ns; /* the first of the ends that are counted together */
-	uint32_t members; /* nodes that were up before the first of them */
+	int64_t first_ns; /* when the first of the nodes ended that are counted together */
+	uint32_t members; /* number of nodes that were up before that */
 	uint32_t ended;
 };
 /* Call this once a tick, before ptc_loss_is. heard: etcd answers now. */

@@ -33,7 +33,7 @@ struct ptc_cluster {
 	struct ptc_etcd_watch *watch_nodes, *watch_jobs;
 	char *state_dir;
 	char *id;                   /* the value of /ptc/cluster that our state belongs to; from start on */
-	int64_t coordination_epoch; /* which it names; likewise */
+	int64_t coordination_epoch; /* the epoch in `id` */
 	/* loop */
 	struct ptc_node **nodes;
 	size_t nnodes;
@@ -73,7 +73,7 @@ struct ptc_cluster {
 };
 
 /* cluster_joining.c; these block. */
-/* Before we write anything: a cluster whose members are too far from us is left alone. */
+/* Before anything is written: refuses a cluster with members whose version is too far from ours. */
 int ptc_cluster_check_members(struct ptc_cluster *c, struct ptc_error *err);
 /* Sets c->id, which is written if there is none; then c->coordination_epoch from it. */
 int ptc_cluster_learn_id(struct ptc_cluster *c, struct ptc_error *err);

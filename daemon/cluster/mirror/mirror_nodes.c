@@ -6,8 +6,9 @@
  * into the register, /ptc/nodes-known/. So daemons that start later know nodes that are down, until one is forgotten.
  * A controller enters the nodes that its job names: after `cluster recover` the register is empty.
  *
- * To forget a node changes only what is listed, and its marks: what it may write is decided by its etcd's identity, by
- * its lease and by fences. It enters itself again when it takes a lease, which removes its mark "lost" as well.
+ * Forgetting a node removes only its entry in the list and its marks. It does not stop the node from writing: etcd's
+ * identity, the node's lease and fences do that. The node enters itself again when it takes a lease, which also removes
+ * its mark "lost".
  *
  * Failure modes: more nodes than PTC_MAX_NODES (PTC_ELIMIT); no memory; an operator calls a node lost that is up, or
  * has it forgotten (PTC_ESTATE). */

@@ -3,8 +3,8 @@
  *
  * Only two kinds of transactions write the document: one that also writes the record, or one that compares the record
  * and the lock. So a snapshot that is kept is always in the record or in this document, and a table is dropped only
- * after no key in etcd names it. Entries are ordered by snapshot, which is a number of its own for each state of a job:
- * it grows with each snapshot and each rollback, and no entry has the record's.
+ * after no key in etcd names it. Entries are ordered by snapshot number. Each snapshot and each rollback gets a higher
+ * number, and no entry has the record's.
  *
  * Plain data; a struct of zeros has no snapshots. No thread. Failure modes: PTC_EINVAL naming what is wrong,
  * PTC_EVERSION, memory. */
@@ -25,8 +25,8 @@ struct ptc_older {
 	uint64_t generation, snapshot, step;
 	char manifest_hash[PTC_OLDER_HASH], generation_hash[PTC_OLDER_HASH], layout_hash[PTC_OLDER_HASH],
 		state_hash[PTC_OLDER_HASH];
-	/* Names of the nodes that have its tables, with spaces between. Others may have a table of that name, of a
-	 * switch that came to nothing while they were away: there it goes. */
+	/* Names of the nodes that have its tables, with spaces between. If another node has a table of that name, it is
+	 * of a switch that was aborted while the node was down, and is dropped. */
 	char nodes[PTC_OLDER_NODES];
 };
 struct ptc_older_doc {
@@ -40,13 +40,13 @@ int ptc_older_doc_decode(const char *json, size_t len, struct ptc_older_doc *ret
 const struct ptc_older *ptc_older_find(const struct ptc_older_doc *d, uint64_t snapshot);
 bool ptc_older_has(const struct ptc_older *o, const char *node); /* whether the node is one of them */
 int ptc_older_node_add(struct ptc_older *o, const char *node);   /* 0 or PTC_ELIMIT */
-/* The oldest that the node has and may go where it lacks room: all but `source`, to which the job goes back (0: it does
- * not). d->n: there is none. */
+/* Gives the place of the oldest snapshot on the node that may be dropped to make room there: any but `source`, to which
+ * the job goes back (0: it does not). d->n: there is none. */
 size_t ptc_older_oldest_on(const struct ptc_older_doc *d, const char *node, uint64_t source);
 /* Adds a snapshot, newer than all. If there are as many as there may be, the oldest goes. */
 void ptc_older_add(struct ptc_older_doc *d, const struct ptc_older *o);
 void ptc_older_drop(struct ptc_older_doc *d, size_t n);      /* the oldest n */
 void ptc_older_drop_one(struct ptc_older_doc *d, size_t at); /* at < d->n */
-/* Leaves what a job keeps: the newest last - 1 (the committed one is not here), and, where every > 0, the first one of
- * each span of so many steps. Of these spans the oldest go if more than `most` are left. */
+/* Drops what a job does not keep. It keeps the newest last - 1 (the committed one is not here). If every > 0, it also
+ * keeps the first one in each span of `every` steps. If more than `most` remain, the oldest go. */
 void ptc_older_prune(struct ptc_older_doc *d, uint32_t last, uint64_t every, size_t most);

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of a program's numbers, such as its loss. */
+/* A number that the program reports, such as its loss. */
 struct ptc_rank_report {
 	char *name;
 	double value; /* NAN: it is no number */
@@ -20,16 +20,16 @@ struct ptc_rank_report {
 struct ptc_rank_memory {
 	char *copied_by, *marks; /* NULL: the row says nothing of such memory */
 	bool has_step, whole;
-	uint64_t step;         /* of the marks on the device; whether it is whole there */
-	char *why;             /* it is not ptc-gpu */
+	uint64_t step;         /* of the newest mark on the device; whole: the state is whole there */
+	char *why;             /* why the copier is not ptc-gpu */
 	char *copy, *copy_why; /* "async" or "lean"; why it is not async */
 };
 /* Of a slot, or of a process that has a log but no slot any more. */
 struct ptc_rank_row {
 	uint64_t rank, generation, incarnation;
-	uint64_t world, since_ms; /* when its process became that rank, and of how many */
+	uint64_t world, since_ms; /* number of ranks; when its process became this rank */
 	char state[32];           /* "running", ... */
-	bool slot;                /* of a slot: the row has a pid, which may be 0 */
+	bool slot;                /* the row is of a rank slot: it has a pid, if only 0 */
 	int64_t pid;
 	bool lives; /* it has a process, as far as the row says */
 	bool has_step, has_start, has_whole, whole;

@@ -5,12 +5,12 @@
  *
  *   REST --there is a newer snapshot, it is due--> STARTING --> RUNNING --> REST
  *
- * It works beside switches: the process pins what it reads. A new controller starts a round, and the directory itself
- * says what is there already. When the controller goes, the process ends and removes what it has not finished; what a
- * kill leaves, the next round removes.
+ * It works beside switches: the process pins what it reads. A new controller starts the process once, and the process
+ * finds in the directory what is archived already. When the controller goes, the process ends and removes what it has
+ * not finished. If it is killed, the next process removes this.
  *
- * A node has few such processes at a time, but each user may have one: a share that hangs keeps only its owner's jobs
- * waiting.
+ * Once a node has a few such processes, it starts more only for users who have none. So if a user's directory does not
+ * answer, only this user's jobs wait.
  *
  * Failure modes: the process fails (an event; it is tried again, later each time), cannot be started, or ends without a
  * word (the same). Threads: the loop, but for the task that starts the process. */

@@ -2,8 +2,8 @@
 /* Compares the digests that nodes have answered: of the new generation with those of its source, before the second
  * commit.
  *
- * Happy path: take moves the answers out of the controller. A task merges them item by item, and compares each replica
- * and each item with what is expected. The merged digests become those of the manifest.
+ * Happy path: ptc_merge_take moves the answers out of the controller. A task merges them item by item, and compares
+ * each replica and each item with what is expected. The merged digests become those of the manifest.
  *
  * Failure modes: replicas or items differ (PTC_EDIGEST; the switch is aborted, and the line names the tensor); digests
  * are missing (PTC_ESTATE); an import has another number of digests than the job has items; no memory. */

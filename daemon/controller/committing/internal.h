@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the files of this room: a transaction under way, and whose state a switch carries. */
+/* Shared by the files of this room: a transaction under way, and the state that a switch brings. */
 #pragma once
 
 #include "daemon/controller/internal.h"
 
 #define MAX_NODE_COMPARES 100 /* keys of nodes in one Txn, with room for the transaction's other compares */
 
-/* Made on the loop, used by the job's lane, and back on the loop when its outcome is known or not. */
+/* Made on the loop and used by the job's lane; it comes back to the loop with its outcome, which may be "unknown". */
 struct txn {
 	struct ptc_controller *ctl;
 	uint64_t seq;
@@ -43,7 +43,7 @@ struct txn {
 	char said[256];
 };
 
-/* Whose state the switch carries: the record's, or of a rollback the older snapshot's. */
+/* The view whose state the switch brings: the record's, or for a rollback that of the older snapshot. */
 static inline const struct ptc_view *ptc_switch_source(const struct ptc_controller *ctl)
 {
 	return ctl->intent.source ? &ctl->source : &ctl->view;

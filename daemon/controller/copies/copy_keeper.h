@@ -14,7 +14,7 @@
  * Failure modes: a node without room (an event; tables of older copies go first, then other nodes are tried), too few
  * domains (an event), digests that differ (an event; the tables are dropped).
  *
- * Threads: the loop, but for what tasks run on copies of what they need. */
+ * Threads: the loop. Only tasks run elsewhere, and they have copies of the data that they use. */
 #pragma once
 
 #include "daemon/controller/internal.h"
@@ -29,10 +29,10 @@ enum ptc_copy_keeper_phase {
 	PTC_KEEPER_NAMING,
 };
 
-/* The nodes as copies see them: those of a view first, by its numbers, then the others. */
+/* The nodes that may have copies: first those of a view, in its order, then all others. */
 struct ptc_copy_keeper_nodes {
 	char **names;
-	uint32_t n, *own, *rack;         /* own: each its own domain; rack: with those of its rack */
+	uint32_t n, *own, *rack;         /* each node's domain: in own the node itself, in rack its rack */
 	bool *usable, *target, *leaving; /* leaving: bytes on such a node do not count as a copy; NULL: none leaves */
 };
 void ptc_copy_keeper_nodes_done(struct ptc_copy_keeper_nodes *nodes);
@@ -63,9 +63,9 @@ struct ptc_copy_keeper_seen;
 struct ptc_copy_keeper {
 	struct ptc_controller *ctl; /* its owner */
 	enum ptc_copy_keeper_phase phase;
-	bool urgent;  /* the round under way is of what nobody has but nodes that leave */
+	bool urgent;  /* this round copies only bytes that no other node has than leaving ones */
 	bool stopped; /* what is under way ends, and counts for nothing */
-	/* what was looked at last, and nothing more was to be done about */
+	/* rested: the last look found nothing to do; it saw this epoch and these revisions */
 	bool rested;
 	uint64_t epoch;
 	int64_t record_revision, copies_revision;
@@ -74,12 +74,13 @@ struct ptc_copy_keeper {
 	struct ptc_job_copies config; /* count 0: not known yet */
 	bool told_short, told_full, brought, checking_more;
 	uint64_t round;                 /* makes new numbers for tables of copies of the same record */
-	char (*full)[PTC_NAME_MAX + 1]; /* had no room, or no chunk files: not asked again until then */
+	char (*full)[PTC_NAME_MAX + 1]; /* had no room, or no chunk files: not asked before full_until_ns */
 	size_t nfull;
 	int64_t full_until_ns;
 	/* the round under way */
 	struct ptc_copies_doc next;        /* what the document is to be */
-	char (*without)[PTC_NAME_MAX + 1]; /* as in `seen`: nodes that are no sources, and may begin with new chunks */
+	char (*without)[PTC_NAME_MAX + 1]; /* as in ptc_copy_keeper_seen: this round does not read from them, and they
+					      may start with new chunks */
 	size_t nwithout;
 	int64_t bytes;
 	struct ptc_copy_keeper_push **pushes;
@@ -97,15 +98,15 @@ struct ptc_copy_keeper_seen {
 	int status;
 	struct ptc_error err;
 	struct ptc_job_copies config;
-	bool urgent; /* it was looked only for what nobody has but nodes that leave: left */
+	bool urgent; /* only bytes that no other node has than leaving ones were looked for; `left` has the result */
 	struct ptc_leaving_left left;
 	bool spare; /* nothing lacks; the document names copies that are not needed any more, and next does not */
 	struct ptc_copies_found found;
 	struct ptc_copies_doc next;
 	char **targets; /* of next: nodes that get copies */
 	size_t ntargets;
-	/* Nodes that are up and lack tables that the documents name there. Such a node is not listed while only it had
-	 * some bytes. */
+	/* Nodes that are up and lack tables that the documents name there. Empty if no other node has some bytes: the
+	 * lost tables may then be the only copy. */
 	char (*without)[PTC_NAME_MAX + 1];
 	size_t nwithout;
 };

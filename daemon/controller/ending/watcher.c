@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: the loop writes the latest progress, and the steps of a call send it: soon after a change while there are
- * many, at most five times a second while there are few. Failure modes: the client goes away (the switch goes on), the
- * daemon stops. */
+/* Happy path: the loop writes the latest progress, and the steps of a call send it: within milliseconds while changes
+ * follow each other, and within 200 ms when none has come for a while. Failure modes: the client goes away (the switch
+ * goes on), the daemon stops. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/sys/sys.h"

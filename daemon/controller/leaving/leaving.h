@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Nodes that will be taken away within a stated time, and what one job does about it (`ptcctl drain --within`).
  *
- * Happy path: ranks that run stop at a boundary, and their state becomes a snapshot; what only leaving nodes have of
- * the committed state is copied to others, as fast as it comes; then the job starts again elsewhere, or moves there if
- * no ranks run. Where it cannot start elsewhere, ranks go on after the snapshot. From the end of the copies on, the
- * nodes may go at any instant: nothing is lost.
+ * Happy path: ranks that run stop at a boundary, and their state becomes a snapshot. Bytes of the committed state that
+ * only leaving nodes have are then copied to other nodes, as fast as possible. After that the job starts again
+ * elsewhere, or moves there if no ranks run. Where it cannot start elsewhere, ranks go on after the snapshot. From the
+ * end of the copies on, the nodes may go at any instant: nothing is lost.
  *
  * Failure modes: if some bytes are not copied in time, the answer names them, and the job waits no longer. Only the
  * document of copies and the record are in etcd. So a controller that takes over does not know which nodes leave, until
@@ -44,7 +44,7 @@ struct ptc_leaving_left {
 	int64_t record_revision; /* 0: it has not looked yet */
 	uint64_t epoch;          /* ptc_cluster_epoch when it began to look; absent nodes may be back since */
 	bool out;                /* nothing is left */
-	uint64_t bytes, nowhere; /* nowhere: of these, no other node can take them */
+	uint64_t bytes, nowhere; /* nowhere: the part of `bytes` that no other node can take */
 	uint64_t gone;           /* bytes besides, which no node has any more */
 	uint32_t tensors;
 	char tensor[200]; /* one of them */
@@ -64,22 +64,23 @@ struct ptc_leaving {
 };
 
 /* leaving.c */
-/* The node goes `within_ms` from now, and *ret says how the job stands (leaving_answer.h). Unless `begin`, a node that
- * leaves already keeps its time. closed: it is drained for all jobs; if that is undone, it does not leave. */
+/* The node goes `within_ms` from now, and *ret says how the job stands (leaving_answer.h). If the node leaves already,
+ * its time stays, unless `begin` is set. closed: it is drained for all jobs; if that is undone, it does not leave. */
 int ptc_leaving_ask(struct ptc_controller *ctl, const char *node, uint64_t within_ms, bool closed, bool begin,
 		    struct ptc_leaving_answer *ret, struct ptc_error *err);
 /* leaving_nodes.c */
 bool ptc_leaving_any(const struct ptc_controller *ctl);
 bool ptc_leaving_has(const struct ptc_controller *ctl, const char *node);
 bool ptc_leaving_in_layout(const struct ptc_controller *ctl); /* the job's layout is on a node that leaves */
-/* A job whose ranks have stopped is not started yet: what only leaving nodes have comes first. */
+/* Whether a job whose ranks have stopped must not start yet, because bytes that only leaving nodes have are copied
+ * first. */
 bool ptc_leaving_holds(const struct ptc_controller *ctl);
 /* Some node leaves, and more time changes nothing: no node can take the remaining bytes, or the nodes that had them are
  * lost. */
 bool ptc_leaving_stuck(const struct ptc_controller *ctl);
-/* The last result still holds. */
+/* Whether `left`, the last result of the keeper of copies, is still true. */
 bool ptc_leaving_counted(const struct ptc_controller *ctl);
-/* The record lacks copies only of bytes that leaving nodes alone have; everything else comes later. */
+/* Whether the keeper of copies shall copy only bytes that leaving nodes alone have, and all others later. */
 bool ptc_leaving_urgent(const struct ptc_controller *ctl);
 /* The keeper of copies has looked. */
 void ptc_leaving_looked(struct ptc_controller *ctl, const struct ptc_leaving_left *left);

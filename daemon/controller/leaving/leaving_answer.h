@@ -20,7 +20,7 @@ struct ptc_leaving_answer {
 	char state[16];           /* "late", "starts", "moved", "copied" */
 	uint64_t snapshot, step;
 	char why[512];
-	uint64_t left_bytes, left_tensors; /* only nodes that leave have them */
+	uint64_t left_bytes, left_tensors; /* only leaving nodes have these bytes, or no node any more */
 };
 
 /* NULL: out of memory. */

@@ -10,7 +10,7 @@ struct ptc_copied_layout {
 	void *ref;
 	struct ptc_view_copied with;
 };
-/* spec: the one it is laid out by, where ranks have declared none; it must outlive the layout. */
+/* spec: makes the layout if ranks have declared none; it must outlive the layout. */
 int ptc_copied_layout_init(struct ptc_copied_layout *h, struct ptc_controllers *all, const struct ptc_view *v,
 			   const struct ptc_spec *spec, const struct ptc_declared **ret_declared,
 			   struct ptc_error *err);

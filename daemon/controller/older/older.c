@@ -3,8 +3,8 @@
  * snapshot an older one, prunes the list by `keep`, and writes both in one transaction. Finish tells the record's nodes
  * which tables stay. Other nodes are told once the job is idle.
  *
- * Failure modes: a switch finds no room. Then the oldest snapshot is taken from the list, in a transaction of its own
- * that holds only while nothing else has changed; and nodes are told after that. */
+ * Failure modes: a switch finds no room. Then a separate transaction takes the oldest snapshot from the list; it
+ * succeeds only if nothing else has changed. After that, nodes are told. */
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"

@@ -24,7 +24,7 @@ struct ptc_device_pool {
 	size_t nracks;
 	struct ptc_device *devices;
 	size_t ndevices;
-	bool ranks, shares; /* devices of other jobs are left out, but for those that may be shared */
+	bool ranks, shares; /* ranks: no devices of other jobs; shares: but those that may be shared */
 	struct {
 		size_t n;
 		enum ptc_devices_lack lack;
@@ -33,7 +33,7 @@ struct ptc_device_pool {
 	} taken;
 	struct ptc_buf ill; /* devices that are not well, for a message */
 	const struct ptc_view *v;
-	const uint32_t *node_of_rank; /* that the planner has decided; NULL: wherever the fewest bytes move */
+	const uint32_t *node_of_rank; /* the planner's choice; NULL: wherever the fewest bytes move */
 	int rc;
 };
 /* [loop] arg: the pool. Sets its rc. */
@@ -43,7 +43,8 @@ int ptc_device_pool_fill(struct ptc_controllers *all, struct ptc_device_pool *p,
 void ptc_device_pool_done(struct ptc_device_pool *p);
 /* Whether the device is in the pool and not used yet (used: by the pool's numbers); *ret: its number. */
 bool ptc_device_pool_has(const struct ptc_device_pool *p, const bool *used, struct ptc_device want, size_t *ret);
-/* The devices of nodes that are not left (leave NULL: of all). Only the devices of *ret are its own: ptc_free them. */
+/* Makes a copy of the pool without the devices of nodes that `leave` marks (NULL: none). ptc_free its `devices`; it
+ * borrows everything else from p. */
 int ptc_device_pool_without(const struct ptc_device_pool *p, const bool *leave, struct ptc_device_pool *ret);
 /* Takes the devices of these nodes out of the pool. */
 int ptc_device_pool_leave(struct ptc_device_pool *p, const bool *leave, struct ptc_error *err);
@@ -60,7 +61,7 @@ struct ptc_plan_layouts {
 	const struct ptc_layout *from, *to; /* to NULL: what the ranks will hold is not known yet */
 	void *from_ref, *to_ref;
 	struct ptc_allocation from_alloc, to_alloc;
-	/* with copies, which are sources like any other: `from` is that layout, and this where it is */
+	/* if there are copies: `from` then contains them (copies are sources, too), and copied_at says where it lies */
 	struct ptc_allocation copied_at;
 	struct ptc_view_copied copied;
 	struct ptc_plan *plan;
@@ -107,9 +108,9 @@ int ptc_pricer_ask(struct ptc_pricer *pr, const struct ptc_plan_request *req, st
 void ptc_pricer_done(struct ptc_pricer *pr);
 
 /* choice.c: which configuration. *ret_chosen, of zeros before: who chose, and why. *ret_stays: the planner finds that
- * no switch pays. The pool loses nodes that the planner does without, and is told where it has ranks (*ret_nodes, which
- * the caller frees after the pool). A job without a model is scaled over dp, as is one that has never said its batch.
- */
+ * no switch pays. Nodes that the planner does not use are taken out of the pool. The pool also gets the nodes that the
+ * planner chose for ranks (*ret_nodes, which the caller frees after the pool). A job without a model is scaled over dp,
+ * as is one that has never said its batch. */
 int ptc_plan_choose_config(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_job_desc *desc,
 			   struct ptc_device_pool *p, const struct ptc_plan_request *req, struct ptc_config *ret_config,
 			   struct ptc_plan_chosen *ret_chosen, bool *ret_stays, uint32_t **ret_nodes,
@@ -120,8 +121,8 @@ int ptc_plan_check_size(const struct ptc_job_desc *desc, const struct ptc_config
 /* plan_answer.c: the document of the generation to come. It names only nodes that ranks use, in order of first use. */
 int ptc_plan_doc(const struct ptc_device_pool *p, const struct ptc_config *config, const struct ptc_allocation *a,
 		 struct ptc_generation_doc *ret_doc, struct ptc_error *err);
-/* The report of a plan, but for who has chosen the configuration, and blobs. desc NULL: not asked what happens to
- * processes. 0, or PTC_ENOMEM. */
+/* Fills in the report of a plan, except for who has chosen the configuration, and for blobs. desc NULL: nobody asks
+ * what happens to processes. 0, or PTC_ENOMEM. */
 int ptc_plan_report_fill(const struct ptc_device_pool *p, const struct ptc_view *v, const struct ptc_job_desc *desc,
 			 const struct ptc_generation_doc *to, const struct ptc_plan_layouts *l,
 			 struct ptc_plan_report *r);

@@ -3,8 +3,8 @@
  *
  * A job whose ranks declare their tensors is placed by the layout that it had under that configuration before. The
  * first time there is no such layout. Ranks then stay where they are, unless TP groups would be better together
- * elsewhere. TP groups stay in one rack if they all fit. If not, racks do not count, because a job that goes on is
- * worth more.
+ * elsewhere. TP groups stay in one rack if they all fit. If not, racks do not count: a job that goes on over several
+ * racks is better than one that stops.
  *
  * Failure modes: a rule that does not fit (PTC_ELAYOUT naming the tensor), bytes without a live source (PTC_ELOST), too
  * few devices (PTC_ENODEVICES), memory. */

@@ -9,7 +9,7 @@
  * when a node comes back); a switch that starts ranks aborts (tried again; if no node is to blame for TRIES_MAX
  * failures, the job stays failed). If a rank fails, its cause is judged first: its node, or another, may have gone at
  * the same moment. The program itself may take nodes down, or hang while it builds. So failed starts are counted in the
- * record, and after as many as the job allows it stays failed. Loop thread. */
+ * record. After as many as the job allows, the job stays failed. Loop thread. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/leaving/leaving.h"
 #include "daemon/controller/recovery/straggler_drain.h"

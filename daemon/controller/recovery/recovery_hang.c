@@ -2,8 +2,8 @@
 /* Whether ranks of a job that trains hang: "on_hang" of its description.
  *
  * Happy path: the job's nodes are asked for the steps of their ranks, often enough for the job's limit. A rank hangs if
- * its step stands for the limit, although no boundary holds the rank and it has not finished. One event says so, nodes
- * keep records of the ranks, and another event says when they go on. recovery.c does the rest.
+ * its step has not changed for the limit, although no boundary holds the rank and it has not finished. One event says
+ * so, nodes keep records of the ranks, and another event says when they go on. recovery.c does the rest.
  *
  * Failure modes: a node is down or does not answer (the node is to blame, and not the ranks: recovery.c); another
  * controller takes over (it begins to count anew). Loop thread. */

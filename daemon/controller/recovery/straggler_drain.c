@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A job leaves devices on which its ranks are slow.
  *
- * Happy path: ranks are slow, and the rule (daemon/core/slow/slow_leave.h) says that they leave their devices. These
- * devices are written down as left, which no plan of the job gives to its ranks from then on. Then a switch is planned
- * as for a lost node, but of ranks that train: on others, or on fewer. When its time is over the device is offered to
- * the job again, as one that joins.
+ * Happy path: ranks are slow, and the rule (daemon/core/slow/slow_leave.h) says that they leave their devices. etcd
+ * gets a note that the job has left these devices. From then on no plan of the job gives them to its ranks. Then a
+ * switch of the training ranks is planned, as after the loss of a node: to other devices, or to fewer. When its time is
+ * over the device is offered to the job again, as one that joins.
  *
  * Failure modes: no configuration fits (min_gpus), or a switch aborts TRIES_MAX times: the devices are the job's again,
  * an event says why, and nothing is tried for as long as they would have been left. The controller dies: its successor

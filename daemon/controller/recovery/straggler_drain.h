@@ -15,15 +15,15 @@ struct ptc_straggler_drain {
 	int64_t again_ns;   /* nothing is decided before */
 	uint64_t stays;     /* an event has said that the ranks of this incarnation stay */
 	unsigned whys;      /* the reasons in such events (1 << enum ptc_slow_verdict) */
-	char left[200];     /* by the switch: devices, for events */
+	char left[200];     /* the devices that ranks leave by the switch, for events */
 };
 
 /* straggler_drain.c: each 200 ms, of a job that trains and all of whose nodes are up. ranks: n of them, as judged last.
  * True: something is under way, and nothing else is to be begun. */
 bool ptc_straggler_drain_tick(struct ptc_controller *ctl, struct ptc_straggler_drain *d,
 			      const struct ptc_slow_rank *ranks, uint32_t n);
-/* The job cannot go on with the devices that it may have: those that it has left are its own again. False: it has left
- * none that could help. */
+/* If the job cannot go on with the devices that it may have, this lets it have those that it has left. False: it has
+ * left none that could help. */
 bool ptc_straggler_drain_yields(struct ptc_controller *ctl);
 
 /* growth.c: a resize of ranks that run, as planned; its id. False: the controller has begun something else meanwhile.

@@ -12,7 +12,8 @@
 struct ptc_controller;
 struct ptc_rank_row;
 
-#define PTC_STRAGGLERS_SHOWN 8 /* in an event, in status and as series, so that a job with many is one line */
+/* At most so many slow ranks are shown, in an event, in status and as metrics: the text stays one line. */
+#define PTC_STRAGGLERS_SHOWN 8
 
 struct ptc_straggler {
 	uint32_t rank;
@@ -37,6 +38,6 @@ bool ptc_stragglers_tick(struct ptc_controller *ctl);
 /* Each 200 ms, of a job that trains and all of whose nodes are up: leaves devices on which ranks are slow
  * (straggler_drain.h). True: something is under way, and nothing else is to be begun. */
 bool ptc_stragglers_leave(struct ptc_controller *ctl);
-/* A rank of an answer to Ranks, of the record's incarnation. Its own work: the report own_seconds (docs/failures.md).
- */
+/* Takes a row about a rank of the record's incarnation from a node's answer to Ranks. The rank's own work is its report
+ * own_seconds (docs/failures.md). */
 void ptc_stragglers_saw(struct ptc_controller *ctl, const struct ptc_rank_row *row);

@@ -6,11 +6,12 @@
  * In synchronous training all ranks' steps take equally long, because each waits for the slowest. So the rule compares
  * not steps but the rank's own work in them: a growing sum of seconds, which only its program knows.
  *
- * A window ends when every rank has made so many steps since it began. Each rank then has one number: its own seconds a
- * step. Among the ranks of one role (a pipeline stage) a rank is over the limit if it is beyond the median by
- * `percent`, and by PTC_SLOW_SPREADS times the spread of its role (1.4826 times the median of the distances to the
- * median, which is the standard deviation where the numbers are normal). After PTC_SLOW_WINDOWS such windows in a row
- * it is slow. It is slow no longer after as many in a row in which it is within half of `percent`. */
+ * A window ends when every rank has made `steps` steps since it began. Each rank then has one number: its own seconds a
+ * step. The numbers of one role (a pipeline stage) have a median and a spread. The spread is 1.4826 times the median of
+ * the distances to the median; this is the standard deviation if the numbers are normal. A rank is over the limit if it
+ * exceeds the median by more than `percent`, and by more than PTC_SLOW_SPREADS spreads. After PTC_SLOW_WINDOWS such
+ * windows in a row the rank is slow. After PTC_SLOW_WINDOWS windows in a row in which it exceeds the median by at most
+ * half of `percent`, it is slow no longer. */
 #pragma once
 
 #include <stdbool.h>
@@ -25,7 +26,7 @@ struct ptc_slow_sample {
 	bool known; /* the rank has a step */
 	bool tells; /* .. and tells of its own work */
 	uint64_t step;
-	double own_s; /* since any moment, but the same one for all samples of an incarnation */
+	double own_s; /* counted from any moment that is the same for all samples of an incarnation */
 };
 struct ptc_slow_rank {
 	uint32_t role; /* set by the caller; all else begins as 0 */
@@ -33,11 +34,11 @@ struct ptc_slow_rank {
 	/* of the last window */
 	enum ptc_slow_word {
 		PTC_SLOW_UNKNOWN, /* it does not tell of its work, or too few of its role do */
-		PTC_SLOW_WITHIN,  /* .. half of the limit */
-		PTC_SLOW_BETWEEN, /* .. the two: nothing changes */
+		PTC_SLOW_WITHIN,  /* at most half of `percent` above the median */
+		PTC_SLOW_BETWEEN, /* neither within nor over */
 		PTC_SLOW_OVER,
 	} word;
-	/* a step, in the last window in which its work was known; the median is that of its role */
+	/* seconds per step, of the rank and the median of its role, in the last window in which its work was known */
 	double own_s, median_s;
 	uint32_t over, within; /* windows in a row */
 	bool slow;

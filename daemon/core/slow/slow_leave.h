@@ -3,16 +3,18 @@
  * thread; the caller owns everything. docs/failures.md ("Slow ranks") has the rule for users, docs/decisions/0046 its
  * reasons. No failure modes.
  *
- * A rank leaves its device if it is slow (slow.h), and was over the limit in the last window, too: one that is slow but
- * comes back to the others is waited for. If half of the ranks that can be compared are to leave, none does: then some
- * devices are not the cause. Ranks that leave at one moment count as one time. At most `most` times may be in force at
- * once. */
+ * A rank leaves its device if it is slow (slow.h), and was over the limit in the last window, too. (A slow rank that is
+ * getting faster again may stay.) If half or more of the ranks that can be compared would leave, none leaves: then the
+ * cause is not a few devices. Ranks that leave together count as one leave. While the time of `most` leaves is not
+ * over, no other rank leaves. */
 #pragma once
 
 #include "daemon/core/slow/slow.h"
 
-#define PTC_SLOW_BACKOFF_MS (3600 * INT64_C(1000)) /* so long a device is left; `straggler_backoff` */
-#define PTC_SLOW_DRAINS     2                      /* times within that; `straggler_drains` */
+/* For this time a job does not get a device again that it has left (`straggler_backoff`). Within it, ranks leave so
+ * often at most (`straggler_drains`). */
+#define PTC_SLOW_BACKOFF_MS (3600 * INT64_C(1000))
+#define PTC_SLOW_DRAINS     2
 
 enum ptc_slow_verdict {
 	PTC_SLOW_STAY, /* no rank is to leave */

@@ -15,7 +15,7 @@ enum ptc_advice_places { PTC_PLACED_BY_BYTES, PTC_PLACED_BY_LINKS };
 /* Where the planner puts a candidate's ranks. */
 struct ptc_advice_placed {
 	enum ptc_advice_places by;
-	double bytes_s[PTC_LINK_CLASSES]; /* of the slowest link that each class crosses; 0: it crosses none */
+	double bytes_s[PTC_LINK_CLASSES]; /* of the slowest link that a class of traffic crosses; 0: none */
 	double gap;
 };
 /* The parts of a step's time. */
@@ -67,7 +67,7 @@ struct ptc_advice_measured {
 enum ptc_advice_model { PTC_MODEL_NONE, PTC_MODEL_INFERRED, PTC_MODEL_DESCRIBED };
 struct ptc_advice {
 	uint32_t gpus;
-	bool calibrated, profiled, links_known; /* by measured steps; devices; links between nodes */
+	bool calibrated, profiled, links_known; /* measured steps are used; devices, links are known */
 	uint64_t measured_steps;
 	double horizon_s;
 	enum ptc_advice_model model;

@@ -39,6 +39,6 @@ struct ptc_kinds {
 	bool memory_known;             /* of every kind */
 	char said[PTC_KINDS_SAID_MAX]; /* what had to be assumed; "": nothing */
 };
-#define PTC_KIND_NONE UINT8_MAX /* a node that has no device, or one kind too many */
+#define PTC_KIND_NONE UINT8_MAX /* a node without a device, or of a kind beyond PTC_DEVICE_MAX_KINDS */
 /* kind_of: for each node, its place in ret->v, or PTC_KIND_NONE. PTC_EINVAL: a device does not compute dtype. */
 int ptc_kinds_find(const struct ptc_kinds_ask *ask, struct ptc_kinds *ret, uint8_t *kind_of, struct ptc_error *err);

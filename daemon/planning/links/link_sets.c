@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pairs of nodes as a matrix. A pair that was not measured is none; the slower direction counts. Pure. */
+/* Pairs of nodes as a matrix. A pair that was not measured has no link; of two directions the slower one counts.
+ * Pure. */
 #include "daemon/planning/links/links.h"
 
 #include "base/alloc.h"

@@ -15,7 +15,7 @@
 /* A link that was measured, for bytes that go from one node to another. */
 struct ptc_link {
 	char from[PTC_NAME_MAX + 1], to[PTC_NAME_MAX + 1];
-	double bytes_s, latency_s; /* bytes_s: it counts for so much */
+	double bytes_s, latency_s; /* bytes_s: the speed with which plans count */
 	/* Once a switch has sent bytes over it: what measuring gave, and the most that a switch brought. Else 0. */
 	double measured_bytes_s, seen_bytes_s;
 	int64_t measured_ms; /* Unix time; 0: not known */
@@ -26,7 +26,7 @@ struct ptc_links {
 };
 extern const struct ptc_members ptc_link_members;     /* as JSON: docs/control.md, "profile" */
 extern const struct ptc_members ptc_link_way_members; /* from and to alone */
-/* One that gives otherwise now. */
+/* A link whose speed has changed. */
 struct ptc_link_change {
 	char from[PTC_NAME_MAX + 1], to[PTC_NAME_MAX + 1];
 	double was, is; /* bytes per second */
@@ -36,7 +36,7 @@ struct ptc_link_changes {
 	size_t n;
 };
 extern const struct ptc_members ptc_link_change_members;
-/* What one has brought in a switch. */
+/* What a link has brought in a switch. */
 struct ptc_link_use {
 	char from[PTC_NAME_MAX + 1], to[PTC_NAME_MAX + 1];
 	uint64_t bytes;
@@ -50,28 +50,28 @@ int ptc_links_register(struct ptc_rpc_server *peers, struct ptc_channels *channe
 struct ptc_link_node {
 	char name[PTC_NAME_MAX + 1], address[256];
 };
-/* Each node with each other, both ways, in rounds of disjoint pairs; beyond PTC_LINK_ROUNDS nodes each with so many
- * others. *ret_failed: those that could not be measured, from and to alone. A node that has answered nobody in
- * PTC_LINK_SILENT rounds is asked no more. */
+/* Measures the links of each node with each other, both ways, in rounds of disjoint pairs. At most PTC_LINK_ROUNDS
+ * rounds are made, so each node is measured with at most so many others. *ret_failed: links that could not be measured
+ * (only from and to are set). A node that has answered nobody in PTC_LINK_SILENT rounds is asked no more. */
 #define PTC_LINK_SILENT 3
 #define PTC_LINK_ROUNDS 31
 #define PTC_LINK_PAIRS  4096 /* about; 100 bytes each in one value of etcd's */
 int ptc_links_measure(struct ptc_channels *channels, const struct ptc_link_node *nodes, size_t n, struct ptc_links *ret,
 		      struct ptc_links *ret_failed, struct ptc_error *err);
-/* The partner of the i-th node in a round of n (even) nodes; each has each once in n - 1 rounds. */
+/* The partner of the i-th node in a round of n (even) nodes; in n - 1 rounds each node meets each other once. */
 size_t ptc_link_opponent(size_t n, size_t round, size_t i);
 
 /* Adds what `was` has of links that were not measured now and whose nodes the cluster knows: a node that was down or
- * silent for a moment has the links that it had. At most PTC_LINK_PAIRS in all. pairs: grown by PTC_MORE alone. 0, or
- * PTC_ENOMEM. */
+ * silent for a moment has the links that it had. At most PTC_LINK_PAIRS in all. The memory of `pairs` must have been
+ * grown by PTC_MORE only. 0, or PTC_ENOMEM. */
 int ptc_links_keep(struct ptc_links *pairs, const struct ptc_links *was, const struct ptc_link_node *nodes, size_t n);
 /* Pairs whose bandwidth differs from what it was by more than a quarter. 0, or PTC_ENOMEM. */
 int ptc_links_changed(const struct ptc_links *was, const struct ptc_links *is, struct ptc_link_changes *ret);
 
-/* What n links gave in a switch. A switch is bounded by more than links, so one of them is compared with what it has
- * given in earlier switches. If it gives less than half of that, it counts for what it gives now, until it gives as
- * much again. Pairs that were never measured stay so. Adds to changed those that count for half or twice now. *ret_any:
- * pairs are others. 0, or PTC_ENOMEM. */
+/* Takes what n links gave in a switch. Other things than links slow a switch, too, so a link is compared only with the
+ * most that it gave in an earlier switch. If it gives less than half of that, its bytes_s becomes what it gives now.
+ * Otherwise bytes_s becomes what measuring gave. Pairs that were never measured stay so. `changed` gets those whose
+ * bytes_s has halved or doubled. *ret_any: some pair was updated. 0, or PTC_ENOMEM. */
 int ptc_links_saw(struct ptc_links *pairs, const struct ptc_link_use *uses, size_t n, struct ptc_link_changes *changed,
 		  bool *ret_any);
 
@@ -84,10 +84,10 @@ struct ptc_link_sets *ptc_link_sets_free(struct ptc_link_sets *s); /* NULL ok */
 void ptc_link_sets_matrix(const struct ptc_link_sets *s, double unknown, double *ret);
 /* The middle one of all links between the nodes; 0: none was measured. */
 double ptc_link_sets_median(const struct ptc_link_sets *s);
-/* The slowest link among the nodes that are not left; 0: none is known. */
+/* The slowest link among the nodes that `leave` does not mark; 0: none is known. */
 double ptc_link_sets_slowest(const struct ptc_link_sets *s, const bool *leave);
-/* Leaves one node more: of the slowest link's two the one whose links are slower on average. False: fewer than two are
- * left, or nothing is known. */
+/* Marks one more node in `leave`: the one of the slowest link's two nodes whose links are slower on average. False:
+ * fewer than two unmarked nodes remain, or nothing is known. */
 bool ptc_link_sets_leave(const struct ptc_link_sets *s, bool *leave);
 
 /* The cluster's profile (docs/control.md, "profile"). Freed with ptc_profile_doc_done; one of zeros is fine. */

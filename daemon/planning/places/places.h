@@ -26,11 +26,11 @@ struct ptc_places {
 	uint32_t *node; /* of each rank; ptc_free it */
 	struct ptc_estimate est;
 	double sd;
-	double bytes_s[PTC_LINK_CLASSES]; /* of the slowest link that each class crosses; 0: it crosses none */
-	double gap;                       /* to a bound, in steps; 0: exact */
+	double bytes_s[PTC_LINK_CLASSES]; /* of the slowest link that a class of traffic crosses; 0: none */
+	double gap;                       /* no placement makes more than (1 + gap) times as many steps; 0: exact */
 };
 /* PTC_ENODEVICES: the ranks do not fit whole on these nodes. */
 int ptc_places_find(const struct ptc_places_ask *ask, struct ptc_places *ret, struct ptc_error *err);
-/* With ranks on given nodes. */
+/* The same for ranks on given nodes. */
 int ptc_places_estimate(const struct ptc_places_ask *ask, const uint32_t *node, struct ptc_places *ret,
 			struct ptc_error *err);
