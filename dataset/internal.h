@@ -59,7 +59,8 @@ struct ptc_npy {
 	uint64_t header_bytes;
 };
 #define PTC_NPY_HEADER_MAX 65536
-/* what names the file in errors. data: its first len bytes, all that there are up to PTC_NPY_HEADER_MAX. */
+/* `what` names the file in errors. data: the first len bytes of the file; len is PTC_NPY_HEADER_MAX, or less if the
+ * file is shorter. */
 int ptc_npy_parse(const char *what, const void *data, size_t len, struct ptc_npy *ret_npy, struct ptc_error *err);
 /* files.c */
 uint64_t ptc_source_files_digest(const struct ptc_source *s);

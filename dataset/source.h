@@ -97,8 +97,9 @@ const char *ptc_source_file(const struct ptc_source *s, uint64_t i);
 int ptc_source_read(const struct ptc_source *s, uint64_t i, uint64_t offset, void *buf, size_t len,
 		    struct ptc_error *err);
 
-/* Up to len bytes of sample i from offset on, as many as it has there: *ret_len; *ret_length: of the whole sample. One
- * look at where it lies, where ptc_source_sample and ptc_source_read take two. */
+/* Reads at most len bytes of sample i from offset on. *ret_len: bytes read, fewer at the sample's end; *ret_length:
+ * bytes of the whole sample. It looks up the sample's place once; ptc_source_sample and ptc_source_read together do so
+ * twice. */
 int ptc_source_read_up_to(const struct ptc_source *s, uint64_t i, uint64_t offset, void *buf, size_t len,
 			  size_t *ret_len, uint64_t *ret_length, struct ptc_error *err);
 
@@ -106,8 +107,8 @@ int ptc_source_read_up_to(const struct ptc_source *s, uint64_t i, uint64_t offse
  * source that was opened. For a directory it only checks that the directory is there. A few system calls. */
 int ptc_source_unchanged(const struct ptc_source *s, struct ptc_error *err);
 
-/* Everything wrong is told, line by line; not 0 from the callback: enough. Returns 0 when the whole source could be
- * looked at, and how many things are wrong; bytes: of all samples. */
+/* Calls fn with a line for each thing that is wrong; if fn does not return 0, it is not called again. Returns 0 if the
+ * whole source could be looked at, also if something is wrong. *ret_checked has the counts. */
 typedef int (*ptc_source_problem_fn)(void *arg, const char *text);
 struct ptc_source_checked {
 	uint64_t problems;

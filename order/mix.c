@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mixtures: which part each position is drawn from. Parts take turns in order of falling weight; each takes its share
- * of the positions that those before it have left, the i-th of n positions where floor(i * w / rest) grows, as
- * Bresenham draws a line. Counts follow from a position alone, so nothing is kept.
+/* Mixtures: which part each position is drawn from. Parts take positions in order of falling weight. Each part takes
+ * its share of the positions that earlier parts have left. It takes the i-th of these if floor(i * w / rest) grows
+ * there, as Bresenham draws a line; w is its weight, and rest the weight of all parts from it on. Counts follow from a
+ * position alone, so nothing is kept.
  *
  * Happy path: a division per part. Failure modes: none after ptc_mix_init. */
 #include "order/internal.h"

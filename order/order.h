@@ -49,10 +49,10 @@ uint64_t ptc_order_find(const struct ptc_order *order, uint64_t epoch, uint64_t 
  * dropped or repeated where an epoch ends. false, and nothing written: position + n exceeds 64 bits. */
 bool ptc_order_fill(const struct ptc_order *order, uint64_t position, uint64_t n, uint64_t *ret_samples);
 
-/* Several sets of samples drawn from by weight, each in its own order, interleaved evenly: of the first p samples a
- * part has had its share of p, less at most one, or more by less than 1 + ln(number of parts). Samples are numbered
- * through: those of part j are first[j] .. first[j + 1] - 1. One part alone is its order with the seed of the mixture.
- * In the caller's memory, no clean-up; the members are for mix.c. */
+/* Several sets of samples (parts), drawn from by weight, each in its own order, interleaved evenly. Among the first p
+ * samples, a part has at most one sample less than its share of p, and less than 1 + ln(number of parts) more. The
+ * samples of all parts have one numbering: those of part j are first[j] .. first[j + 1] - 1. A mixture of one part is
+ * that part's order with the seed of the mixture. In the caller's memory, no clean-up; the members are for mix.c. */
 #define PTC_MIX_MAX 64
 struct ptc_mix_part {
 	uint64_t nsamples;
@@ -112,17 +112,17 @@ struct ptc_batch {
 
 /* false: one of the numbers is 0, or global or micro * dp is above PTC_ORDER_MAX. */
 bool ptc_batch_init(struct ptc_batch *ret_batch, uint64_t global, uint32_t micro, uint32_t dp);
-/* The same with ranks that compute unequally many micro steps. All slots of a rank's further micro steps are padding,
- * so a rank that computes n_micro as well does no harm. runs->n 0 is ptc_batch_init. false: also if the runs are not of
- * dp ranks, or have fewer slots than the batch has samples. */
+/* The same with ranks that compute unequally many micro steps. After its own micro steps, all slots of a rank are
+ * padding, so it does no harm if the rank computes all n_micro. runs->n 0 is ptc_batch_init. false: also if the runs
+ * are not of dp ranks, or have fewer slots than the batch has samples. */
 bool ptc_batch_init_runs(struct ptc_batch *ret_batch, uint64_t global, uint32_t micro, uint32_t dp,
 			 const struct ptc_micro_runs *runs);
 /* How many micro steps a rank has to compute: those after them are padding. 0: no such rank. */
 uint64_t ptc_batch_steps(const struct ptc_batch *batch, uint32_t dp_rank);
 
-/* Slot k of a rank in a micro step: true, and which sample of the global batch it holds (0 .. global - 1), each exactly
- * once over all slots; or false for padding, which names a sample of the same batch again, to be given weight 0. Also
- * false, with PTC_ORDER_NONE: micro step, rank or slot does not exist. */
+/* Gives the sample in slot k of a rank in a micro step, as an offset in the global batch (0 .. global - 1). true: each
+ * sample is in exactly one such slot. false: the slot is padding; it repeats a sample of the batch, with weight 0.
+ * false with PTC_ORDER_NONE: micro step, rank or slot does not exist. */
 bool ptc_batch_slot(const struct ptc_batch *batch, uint64_t micro_step, uint32_t dp_rank, uint64_t k,
 		    uint64_t *ret_offset);
 
@@ -141,34 +141,35 @@ struct ptc_cost {
 struct ptc_balance_item {
 	uint64_t cost, count, index;
 };
-/* What a step costs ranks, padding slots too: the one that has most, all together; and so split by count
- * (ptc_batch_slot). The mean is total / dp. */
+/* What a step costs, padding slots included. max: of the rank with the greatest cost; total: of all ranks. count_*: the
+ * same if the batch is divided by count (ptc_batch_slot). The mean is total / dp. */
 struct ptc_batch_cost {
 	uint64_t max, total;
 	uint64_t count_max, count_total;
 };
-/* Items that ptc_batch_balance needs to work with; 0: a batch of none, or with runs, or their bytes are more than 64
- * bits count. */
+/* The number of items that ptc_batch_balance needs as `work`. 0: the batch is empty or has runs, or the items' bytes
+ * exceed 64 bits. */
 uint64_t ptc_balance_work(const struct ptc_batch *batch);
-/* The same samples on the same number of slots, assigned by what they cost. lengths[i] is that of offset i of the
- * global batch; ret_slots has n_micro * width entries, slot k of rank d in micro step m at m * width + d * micro + k:
- * the offset that it holds, each once, or for padding global + an offset that it names again. The one that has most of
- * k slots of a rank has at most 2 - 1/k times what it would have at best, and never more than by count. false, and no
- * answer written: slots times the greatest cost do not fit 64 bits, or ptc_balance_work is 0, as for a batch with runs.
+/* Assigns the samples to the same number of slots by what they cost. lengths[i]: length of the sample at offset i of
+ * the global batch. ret_slots has n_micro * width entries; slot k of rank d in micro step m is entry m * width + d *
+ * micro + k. An entry is the offset of its sample, each once; for padding, it is global + the offset of a repeated
+ * sample. If ranks have k slots each, the greatest cost of a rank is at most 2 - 1/k times that of the best assignment,
+ * and never above that of a division by count. false, and nothing written: slots times the greatest cost exceed 64
+ * bits, or ptc_balance_work gives 0.
  */
 bool ptc_batch_balance(const struct ptc_batch *batch, const uint64_t *lengths, struct ptc_cost cost,
 		       struct ptc_balance_item *work, uint64_t *ret_slots, struct ptc_batch_cost *ret_cost);
 
-/* How a sequence is cut for cp ranks that share it (context parallelism), in equal chunks: cp, of which rank r has
- * chunk r; or zig-zag, 2 * cp, of which it has chunk r and then chunk 2 * cp - 1 - r, equal work where a token attends
- * to those before it. A chunk has tokens first .. first + length - 1, of which the first `real` are of the sequence,
- * the others padding. */
+/* How a sequence is cut into equal chunks for cp ranks that share it (context parallelism). Plain: there are cp chunks,
+ * and rank r has chunk r. Zig-zag: there are 2 * cp chunks, and rank r has chunk r and then chunk 2 * cp - 1 - r; so
+ * ranks have equal work if tokens attend to earlier ones. A chunk has tokens first .. first + length - 1. The first
+ * `real` of them are of the sequence, the others are padding. */
 struct ptc_chunk {
 	uint64_t first, length, real;
 };
-/* A rank's chunks, in their order: returns how many, 1 or 2. A length that they do not divide is padded at its end, to
- * the next that they do: where none can be padded, refuse real < length. 0, and nothing written: length is 0 or above
- * PTC_ORDER_MAX, or there is no such rank. */
+/* Gives a rank's chunks in their order, and returns their number, 1 or 2. A length that the number of chunks does not
+ * divide is padded at its end to the next multiple. A caller that cannot pad refuses chunks with real < length. 0, and
+ * nothing written: length is 0 or above PTC_ORDER_MAX, or there is no such rank. */
 uint32_t ptc_order_chunks(uint64_t length, uint32_t cp, uint32_t cp_rank, bool zigzag, struct ptc_chunk ret_chunks[2]);
 
 #ifdef __cplusplus

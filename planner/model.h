@@ -66,7 +66,7 @@ double ptc_model_flops_token(const struct ptc_model *m);
 /* Multiplications and additions of the scores and of their weighted sums, forward, for one sample. */
 double ptc_layer_attention_flops(const struct ptc_model *m, const struct ptc_layer_kind *k);
 
-/* Number of first layers that are an encoder's: those before the first one that looks at an encoder. 0: there is none.
+/* Number of first layers that are an encoder's: those before the first layer with cross-attention. 0: there is none.
  */
 uint32_t ptc_model_encoder(const struct ptc_model *m);
 

@@ -18,19 +18,20 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define PTC_RPC_META_MAX         16           /* extra request metadata entries per call */
-#define PTC_RPC_METADATA_BYTES   (16 * 1024)  /* all metadata of one message; an error text of 1 KiB is 3 KiB encoded */
-#define PTC_RPC_PARTS_MAX        1024         /* parts of one message */
-#define PTC_RPC_METHODS_MAX      128          /* methods of one server */
-#define PTC_RPC_METHOD_NAME_MAX  128          /* "/package.Service/Method" */
-#define PTC_RPC_ADDRESS_MAX      256          /* host name (253) and port */
-#define PTC_RPC_PEM_MAX          (1u << 20)   /* bytes of a PEM file; CA bundles of some hundred KiB exist */
-#define PTC_RPC_CRL_MAX          (16u << 20)  /* bytes of a list of revoked certificates: about 40 each */
-#define PTC_RPC_KEEPALIVE_MS     10000        /* default of keepalive_ms */
-#define PTC_RPC_KEEPALIVE_MIN_MS 500          /* see tick_main() */
-#define PTC_RPC_BULK_FRAME       (4 << 20)    /* HTTP/2 frame limit we advertise: fewer headers per byte */
-#define PTC_RPC_BULK_WINDOW      (4 << 20)    /* flow-control window of a stream on bulk connections */
-#define PTC_RPC_SERVER_WINDOW    (1 << 20)    /* window of a stream that a server receives: takes no ticket */
+#define PTC_RPC_META_MAX         16          /* extra request metadata entries per call */
+#define PTC_RPC_METADATA_BYTES   (16 * 1024) /* all metadata of one message; an error text of 1 KiB is 3 KiB encoded */
+#define PTC_RPC_PARTS_MAX        1024        /* parts of one message */
+#define PTC_RPC_METHODS_MAX      128         /* methods of one server */
+#define PTC_RPC_METHOD_NAME_MAX  128         /* "/package.Service/Method" */
+#define PTC_RPC_ADDRESS_MAX      256         /* host name (253) and port */
+#define PTC_RPC_PEM_MAX          (1u << 20)  /* bytes of a PEM file; CA bundles of some hundred KiB exist */
+#define PTC_RPC_CRL_MAX          (16u << 20) /* bytes of a list of revoked certificates: about 40 each */
+#define PTC_RPC_KEEPALIVE_MS     10000       /* default of keepalive_ms */
+#define PTC_RPC_KEEPALIVE_MIN_MS 500         /* see tick_main() */
+#define PTC_RPC_BULK_FRAME       (4 << 20)   /* HTTP/2 frame limit we advertise: fewer headers per byte */
+#define PTC_RPC_BULK_WINDOW      (4 << 20)   /* flow-control window of a stream on bulk connections */
+/* window of a stream that a server receives; such bytes have no memory ticket */
+#define PTC_RPC_SERVER_WINDOW    (1 << 20)
 #define PTC_RPC_STATUS_KEY       "ptc-status" /* trailing metadata: our code, decimal */
 #define PTC_RPC_MAX_ARGS         32
 #define PTC_RPC_FRONTS_MAX       4           /* TCP listeners of one server */
@@ -73,10 +74,10 @@ int ptc_loop_post_node(struct ptc_loop *loop, struct ptc_loop_node *node);
 /* ---- status: the one place that knows both code spaces ------------------- */
 
 grpc_status_code ptc_rpc_status_to_core(int code, enum ptc_role role);
-/* Turns a status of the core into ours; 0 for OK. `details` is the peer's text or the core's. `target` names the peer
- * in messages that the core made. */
 /* Whether the call failed because its connection was closed before anything was sent; then it may be made again. */
 bool ptc_rpc_status_closed_early(grpc_status_code code, grpc_slice details, const char *target);
+/* Turns a status of the core into ours; 0 for OK. `details` is the peer's text or the core's. `target` names the peer
+ * in messages that the core made. */
 int ptc_rpc_status_from_core(grpc_status_code code, const grpc_metadata_array *trailing, grpc_slice details,
 			     const char *target, struct ptc_error *err);
 int ptc_rpc_status_from_call_error(grpc_call_error e, const char *what, struct ptc_error *err);

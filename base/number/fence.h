@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A fence: the number of a controller's tenure, which grows. It is the create_revision of the lock in etcd, and above
- * it the coordination epoch: how often etcd has been replaced by another one (`ptcctl cluster recover`), whose
- * revisions begin at 1 again. In epoch 0 a fence is the revision alone, as in versions before there were epochs. One
- * integer, so comparing fences compares the epochs first. */
+/* A fence: a number that grows each time another controller takes a job's lock. Its low bits are the create_revision of
+ * the lock in etcd. Its high bits are the coordination epoch: how often another etcd has taken the place of one that is
+ * gone (`ptcctl cluster recover`). A new etcd's revisions begin at 1 again. In epoch 0 a fence is the revision alone,
+ * as in versions before there were epochs. One integer, so comparing fences compares the epochs first. */
 #pragma once
 
 #include <stdint.h>

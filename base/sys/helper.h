@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds our own helper programs (ptc-copy, ptc-etcd-door, ptc-exec, ptc-fuse, ptc-source). Users do not run them by
- * name, so they are in no PATH.
+/* Finds our own helper programs (ptc-archive, ptc-copy, ptc-etcd-door, ptc-exec, ptc-fuse, ptc-gpu, ptc-source). Users
+ * do not run them by name, so they are in no PATH.
  *
  * The search looks at these places, in this order: the path in the variable `env`; the folder of this program; the
  * folder of ptcd in a build tree; libexec, at its usual distance from this program, so that an installed tree may be

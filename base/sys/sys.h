@@ -21,7 +21,7 @@ int ptc_sys_write_file(const char *path, const void *data, size_t len, mode_t mo
  * closes the descriptor, and unlinks `tmp` if it gives up. */
 int ptc_sys_create_beside(const char *path, mode_t mode, int *ret_fd, char **ret_tmp, struct ptc_error *err);
 int ptc_sys_publish(int fd, const char *tmp, const char *path, const char *point, struct ptc_error *err);
-/* fsync of a file that gets its place otherwise (below). */
+/* fsync of a file in a directory that ptc_sys_rename_dir will rename. */
 int ptc_sys_flush(int fd, const char *path, const char *point, struct ptc_error *err);
 /* Gives a directory that is complete its name: fsync of it, rename, fsync of the one above. `path` may be there if it
  * is an empty directory. */

@@ -80,7 +80,7 @@ struct ptc_client {
 	/* the caller's thread only */
 	bool running, stepped; /* stepped: a boundary has been passed since ptc_restore */
 	uint64_t next_step;    /* after `stepped`: the last boundary's + 1 */
-	unsigned forks;        /* of this process, when it was made: a child has more */
+	unsigned forks;        /* ptc_client_forks when the client was made; a forked child has more */
 	struct ptc_local_page *page;
 	struct staging staging; /* mapped */
 	struct device_marks marks;
@@ -100,7 +100,7 @@ struct ptc_client {
 	/* under lock */
 	enum phase phase;
 	uint32_t does;             /* PTC_LOCAL_DOES_: of this generation's configuration */
-	bool layout, takes_layout; /* ptc_declared was called; this connection's ptcd takes that (PTC_LOCAL_...) */
+	bool layout, takes_layout; /* ptc_declared was called; this connection's ptcd knows its message */
 	bool quit, welcomed, ended, restored, declined, finished, leaves, state_again;
 	int fatal; /* no way on: enum ptc_result */
 	char fatal_text[PTC_LOCAL_TEXT_MAX + 1], link_text[512];
@@ -133,7 +133,7 @@ struct ptc_client {
 		size_t tensor;
 		uint32_t box;
 		uint64_t at;
-		bool off, works; /* our thread's alone, as is: */
+		bool off, works; /* `off` to `refused`: our thread only */
 		unsigned refused;
 	} huge;
 
@@ -158,7 +158,7 @@ struct ptc_client {
 	} filled;
 };
 
-/* Returns code; c NULL: the line is the thread's. */
+/* Stores the line and returns code. c NULL: stores it for the thread, as a failed open does. */
 int ptc_client_fail(ptc_client *c, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Every call but the fast path of ptc_boundary begins with it: INVALID for NULL and after fork. */
 int ptc_client_enter(ptc_client *c);
@@ -170,7 +170,7 @@ void ptc_client_close_guarded(struct guarded_fd *o); /* closes it, if it is stil
 /* Under lock: a descriptor of ours is gone; then the client is over. */
 bool ptc_client_fds_closed_locked(ptc_client *c);
 void ptc_client_set_fatal_locked(ptc_client *c, int code, const char *text);
-extern atomic_uint ptc_client_forks; /* how often this process is a child of one that had loaded us */
+extern atomic_uint ptc_client_forks; /* number of forks, since the library was loaded, that lead to this process */
 static inline bool ptc_client_forked(const ptc_client *c)
 {
 	return c->forks != atomic_load_explicit(&ptc_client_forks, memory_order_relaxed);
@@ -186,6 +186,6 @@ bool ptc_client_settle(ptc_client *c, uint64_t step, char *why, size_t size);
 void ptc_client_staging_done(struct staging *s);
 struct blob *ptc_client_blob(struct rank_state *k, const char *name, enum ptc_blob_scope scope);
 struct cursor *ptc_client_cursor(struct rank_state *k, const char *name);
-/* Of `got`, what the program has not set is what the next snapshot carries. */
+/* Copies blobs and cursors that the program has not set from `got` to `set`, so that the next snapshot has them. */
 void ptc_client_rank_state_on_locked(ptc_client *c);
 void ptc_client_rank_state_clear(struct rank_state *k);

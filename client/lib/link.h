@@ -10,7 +10,7 @@ void *ptc_client_link(void *client); /* our thread */
 bool ptc_client_fill(ptc_client *c, const struct ptc_local_message *m);
 void ptc_client_fill_done(ptc_client *c);
 uint8_t *ptc_client_map(int fd, uint64_t bytes, int prot);
-bool ptc_client_filled(ptc_client *c); /* true: `out` has what is to be said of it */
+bool ptc_client_filled(ptc_client *c); /* true: `out` has the answer to a FILL, to be sent */
 /* huge.c; our thread. true: there may be more to do. */
 void ptc_client_huge_init(ptc_client *c);
 bool ptc_client_huge_step(ptc_client *c);

@@ -107,7 +107,7 @@ struct ptc_rank_states_ask {
 	const struct ptc_meta_doc *meta;
 	const char *from, *to; /* configurations, as text */
 	const char *hash;      /* hash of the snapshot's state document; "": there is none */
-	const char *data_hash; /* of the state in whose place the data goes on (ptc_state_go_on); NULL: of `hash` */
+	const char *data_hash; /* of the state whose place in the data counts (ptc_state_go_on); NULL: as `hash` */
 	int64_t fence;
 };
 struct ptc_rank_states {
@@ -119,8 +119,8 @@ struct ptc_rank_states {
  * loop. */
 int ptc_rank_states_switch(const struct ptc_rank_states_ask *ask, const struct ptc_state *state, struct ptc_etcd *e,
 			   struct ptc_rank_states *ret, struct ptc_error *err);
-/* Whether a job with the state of `now` can go back to that of `to` and go on in the data where it is. PTC_ESTATE: what
- * would be skipped cannot be named. Blocks; any thread but the loop. */
+/* Whether a job with the state of `now` can go back to the state of `to`, but keep its place in the data. PTC_ESTATE:
+ * the samples that would be skipped cannot be named. Blocks; any thread but the loop. */
 int ptc_rank_states_skips(const struct ptc_documents *docs, const struct ptc_meta_doc *meta,
 			  const struct ptc_manifest_doc *to, const struct ptc_manifest_doc *now, struct ptc_error *err);
 /* The JSON for summaries and plans (docs/control.md); NULL: there is nothing to report. */
@@ -138,9 +138,9 @@ struct ptc_view {
 	uint64_t from_incarnation, to_incarnation;
 	struct ptc_generation_doc from, to;
 	struct ptc_manifest_doc manifest; /* of from */
-	/* copies of `from`'s bytes, where they are valid for them; otherwise zeroed */
+	/* copies that are valid for the bytes of `from`; zeroed if there are none */
 	struct ptc_copies_doc copies;
-	/* borrowed: copies of `to`, which is `from` with these copies; NULL: a switch */
+	/* borrowed: if the view adds copies, `to` is `from` with these copies; NULL: the view is of a switch */
 	const struct ptc_copies_doc *more;
 	/* Every node that a generation uses or that has copies, in order of first use. An address is "" while its node
 	 * is down. down: the node is no source. It is also set for a node that is up and was left out of the snapshot

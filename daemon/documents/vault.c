@@ -6,10 +6,10 @@
  * Happy path: the first node makes a key, keeps it and then names it in etcd. A node that lacks the named key asks the
  * nodes that are up (Peer/Key), and keeps the key that it gets.
  *
- * Failure modes: nobody that is up has it (PTC_ECOORD; asked again when it is needed, at most once a second); two nodes
- * make one at a time (etcd takes one name, the other node asks for that key); a crash between file and name (the file's
- * key is named at the next start); a file that is no key (PTC_ESTATE, the node does not start); every node that had it
- * is gone for good (docs/install.md). */
+ * Failure modes: no node that is up has the key (PTC_ECOORD; asked again when it is needed, at most once a second). Two
+ * nodes make a key at the same time: etcd takes one name, and the other node asks for that key. A crash between file
+ * and name: the file's key is named at the next start. A file that is no key: PTC_ESTATE, and the node does not start.
+ * Every node that had the key is gone for good: docs/install.md. */
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/log.h"

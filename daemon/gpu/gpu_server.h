@@ -36,9 +36,9 @@ struct ptc_gpu_job {
 	int fds[PTC_GPU_FDS_MAX];
 	unsigned nfds;
 	struct ptc_gpu_host_map *host, *guard; /* the host maps that it uses, or NULL */
-	struct ptc_gpu_worker *from;           /* COPY_WITHIN: of whose allocations `host` is one */
-	struct ptc_gpu_entry *entry;           /* a copy that has been checked: of this memory */
-	bool kernels;                          /* and it may use kernels */
+	struct ptc_gpu_worker *from;           /* COPY_WITHIN: the worker that has the allocation `host` */
+	struct ptc_gpu_entry *entry;           /* of a copy, once it has been checked: the memory to copy from or to */
+	bool kernels;                          /* of a copy: it may use kernels */
 	bool again;                            /* it is done in part: at the end of the queue, it goes on */
 };
 
@@ -61,9 +61,9 @@ struct ptc_gpu_copier_thread {
 	pthread_t thread;
 };
 
-/* On a copier's thread. `begin` begins a copy that the worker's thread has checked; false: it came to nothing, and is
- * answered. `f` says why the thread has no context, if it has none; that is the answer then. `end` ends the oldest copy
- * that has begun, and answers. */
+/* On a copier's thread. `begin` begins a copy that the worker's thread has checked; false: the copy failed, and is
+ * answered. If the thread has no context, `f` has the reason, which becomes the answer. `end` ends the oldest copy that
+ * has begun, and answers. */
 struct ptc_gpu_copying {
 	bool (*begin)(struct ptc_gpu_worker *w, unsigned copier, struct ptc_gpu_job *j, struct ptc_gpu_failure *f);
 	void (*end)(struct ptc_gpu_worker *w, unsigned copier, struct ptc_gpu_job *j);
@@ -100,8 +100,8 @@ struct ptc_gpu_worker {
 	/* Other workers may borrow entries of the memory that it keeps. */
 	pthread_mutex_t share_lock;
 	pthread_cond_t returned;
-	/* The members below are its thread's, and copiers read them. share_lock is held where `entries` moves, for
-	 * those who look for a shareable one. */
+	/* The members below belong to its thread, and copiers read them. While `entries` is moved, the thread has
+	 * share_lock, because other workers look for shareable entries. */
 	struct ptc_gpu *gpu; /* NULL: not attached yet */
 	bool kernels_tried;  /* they are loaded, or the device works without */
 	struct ptc_gpu_entry *entries;

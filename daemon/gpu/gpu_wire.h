@@ -5,9 +5,9 @@
  *                                                    is closed
  *
  * ptc-gpu sends an answer with id 0 when it is ready. A request is a head and then its parts; descriptors come along.
- * Every request gets one answer, in any order between devices and between copies of one direction; else in order for
- * each device. Copied bytes never go through the socket. ptc-gpu reads at most PTC_GPU_REQUESTS_MAX requests ahead; a
- * further one waits in the socket.
+ * Every request gets one answer. Answers of one device come in the order of its requests, except those of copies in one
+ * direction. Answers of different devices come in any order. Copied bytes never go through the socket. ptc-gpu reads at
+ * most PTC_GPU_REQUESTS_MAX requests ahead; a further one waits in the socket.
  *
  *   MAP_HOST    Makes a host map of `bytes` bytes of the file in the message. With PTC_GPU_PIN it is pinned for the
  *               device `bind.uuid`. Copies only read a map of a file that may only be read. -> host
@@ -17,7 +17,8 @@
  *   UNMAP_HOST  host. Refused while a request uses the map. A map that was page-locked in steps is given back in steps,
  *               and other requests of the device are served in between.
  *   BIND        bind: maps a rank's allocation, or counts one more user of a mapped one. -> memory; missing handles.
- *               VMM with process_start 0: its process has ended, the handles keep the memory; `buffer` is ptcd's name.
+ *               VMM with process_start 0: the rank's process has ended, and the handles keep the memory. `buffer` is
+ *               then a number that ptcd chose.
  *   HANDLES     memory: the next descriptors of a VMM allocation, at most PTC_GPU_FDS_MAX. -> missing handles
  *   COPY_OUT    memory, host, parts. With PTC_GPU_GUARD the word at guard_at of guard_host must have guard_value before
  *               and after the copy.
@@ -27,9 +28,9 @@
  *               may free it.
  *   KEEP        bind.uuid, bytes: memory of ptc-gpu's own on that device, until it is closed. Refused without kernels;
  *               with PTC_GPU_BESIDE refused if less than a sixteenth of the device would stay free. -> memory
- *   COPY_WITHIN memory, host, parts: copies from memory `host` to memory `memory`, of the same device, or what KEEP
- *               made on another one. Of a part, device_* is the side of `memory`. PTC_ENODEVICES: one device cannot
- *               map the other's memory.
+ *   COPY_WITHIN memory, host, parts: copies to memory `memory` from memory `host`. This is on the same device, or was
+ *               made by KEEP on another one. In a part, device_* is the side of `memory`. PTC_ENODEVICES: one device
+ *               cannot map the other's memory.
  *   SHADOW      As COPY_WITHIN, and with PTC_GPU_GUARD the word has guard_value before and after the copy.
  *   STATS       -> value: mapped bytes; more: pinned bytes; count: allocations
  *

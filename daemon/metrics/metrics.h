@@ -2,8 +2,8 @@
 /* Numbers of this daemon for Prometheus: GET /metrics at the configured address (text format 0.0.4). One table in
  * metrics.c is what is served, what `ptcd --list-metrics` prints and what docs/metrics.md lists.
  *
- * Happy path: a request comes on the loop, what may block (store, processes, /proc) is read on a thread of libuv's
- * pool, the rest from the mirror, all requests that wait are answered with the same text.
+ * Happy path: a request comes on the loop. Numbers whose reading may block (store, processes, /proc) are read on a
+ * thread of libuv's pool, the others from the mirror. All requests that wait are answered with the same text.
  *
  * Failure modes: the address is taken (start fails); out of memory (503); too many connections, too long or too slow a
  * request (metrics_http.h). Nothing here can hold up the loop or change anything. */

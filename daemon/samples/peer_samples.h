@@ -9,8 +9,8 @@
  * everything is asked for and nothing is read ahead.
  *
  * An answer has up to a megabyte. This node waits for a bounded number of answers at once; other requests wait for
- * their turn. A node that has too much to do says so, and is asked again. Answers that this node gives to others are
- * not counted here, so two nodes that ask each other never wait for themselves. */
+ * their turn. A node that has too much to do says so, and is asked again. Answers that this node gives to others do not
+ * count, so two nodes that ask each other never block each other. */
 #pragma once
 
 #include "daemon/cluster/channels.h"

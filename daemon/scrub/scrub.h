@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The node's scrubber: one thread that reads idle chunks at the configured rate, has damaged blocks healed as soon as
- * they are found, by it or by any reader, and says in etcd which could not be.
+/* The node's scrubber: one thread that reads idle chunks at the configured rate. It has damaged blocks healed as soon
+ * as it or any reader has found them, and writes to etcd which blocks could not be healed.
  *
- * Happy path: new, start (once the servers answer); a round over all sealed tables after the other, paused while a
- * switch is under way on this node; free. Failure modes: a block without a copy is tried again every half minute, and
- * stands in /ptc/jobs/UUID/damage/NODE until it is right or gone; etcd unreachable: it is written later.
+ * Happy path: new starts the thread, once the servers answer. The thread makes one round after another over all sealed
+ * tables, and pauses while a switch is under way on this node. Then stop and free. Failure modes: a block without a
+ * copy is tried again every half minute, and stands in /ptc/jobs/UUID/damage/NODE until it is right or gone; etcd
+ * unreachable: it is written later.
  *
  * Threads: any but the loop for ptc_committed_get; any for the rest. */
 #pragma once

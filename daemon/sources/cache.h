@@ -34,7 +34,8 @@ int ptc_cache_open(const char *dir, uint64_t bytes, struct ptc_cache **ret_cache
 struct ptc_cache *ptc_cache_close(struct ptc_cache *c); /* NULL ok */
 /* len: PTC_CACHE_PIECE, less where the sample ends. size: of the whole sample. */
 void ptc_cache_put(struct ptc_cache *c, const struct ptc_cache_name *name, uint64_t size, const void *data, size_t len);
-/* Whether it says that it has it, and of which size the sample is; without looking at the bytes, so it may be wrong. */
+/* Whether the cache has an entry for the piece; *ret_size: bytes of the sample. The piece's bytes are not looked at, so
+ * they may be damaged. */
 bool ptc_cache_peek(struct ptc_cache *c, const struct ptc_cache_name *name, uint64_t *ret_size);
 /* buf has room for PTC_CACHE_PIECE; *ret_len bytes of it are set. */
 bool ptc_cache_get(struct ptc_cache *c, const struct ptc_cache_name *name, void *buf, size_t *ret_len,

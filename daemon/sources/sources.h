@@ -20,8 +20,9 @@
 struct ptc_sources;
 struct ptc_sources *ptc_sources_new(void);                   /* NULL: out of memory */
 struct ptc_sources *ptc_sources_free(struct ptc_sources *s); /* after the last read has returned; NULL ok */
-/* Blocks for at most timeout_ms. request, *ret_reply: encoded SamplesRequest (checked) and SamplesReply (as the helper
- * has made it: a process of the dataset's owner, who can make it say anything about what is his). ptc_free the reply.
+/* Blocks for at most timeout_ms. request: an encoded SamplesRequest, checked. *ret_reply: the encoded SamplesReply of
+ * ptc-source, unchecked. That process runs as the dataset's owner, who can make it answer anything about the owner's
+ * own data. ptc_free the reply.
  */
 int ptc_sources_read(struct ptc_sources *s, const struct ptc_dataset_doc *doc, const void *request, size_t len,
 		     int timeout_ms, void **ret_reply, size_t *ret_len, struct ptc_error *err);

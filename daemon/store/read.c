@@ -7,7 +7,7 @@
  * right once need not be right now.
  *
  * Failure modes: a part that is not here is PTC_ENOTFOUND before anything is written; a block that does not match its
- * sum is PTC_ECORRUPT naming item, rows, block and chunk, and is told to the store's owner once (damage.c). */
+ * sum is PTC_ECORRUPT naming item, rows, block and chunk, and is told to the store's owner once (store_damage.c). */
 #include "daemon/store/internal.h"
 
 #include "base/alloc.h"

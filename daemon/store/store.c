@@ -6,8 +6,8 @@
  * records that it is ready; job_delete records its intent (deleting), removes the directory, removes the records. So
  * open finishes or undoes a step that a crash has interrupted.
  *
- * Failure modes: a job whose chunks are gone, belong to another store or whose records do not verify stays in the list
- * as lost with its reason, every use of it says so, and the others work; a second process is refused. */
+ * Failure modes: the chunks of a job are gone or belong to another store, or its records do not verify. Then the job
+ * stays in the list as lost, every use of it gives the reason, and the other jobs work. A second process is refused. */
 #include "daemon/store/internal.h"
 
 #include "base/alloc.h"

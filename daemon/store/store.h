@@ -72,8 +72,8 @@ struct ptc_store_stats {
 };
 void ptc_store_stats(struct ptc_store *s, struct ptc_store_stats *ret_stats);
 /* Counts other memory of a job than chunks against the ceiling, such as staging memory. This memory is only for speed,
- * so chunks go first: the store must keep as many bytes free for chunks as it has given for other memory (PTC_ENOSPC).
- * The call may give blocks of free chunks back. */
+ * so chunks have priority. PTC_ENOSPC: fewer bytes would stay free for chunks than are given for other memory. The call
+ * may give blocks of free chunks back. */
 int ptc_store_outside_take(struct ptc_store *s, uint64_t bytes, struct ptc_error *err);
 void ptc_store_outside_give(struct ptc_store *s, uint64_t bytes);
 

@@ -26,9 +26,9 @@ const struct ptc_piece *ptc_table_all_pieces(struct ptc_table *t, size_t *ret_n)
  * PTC_ENOTFOUND: a part of box is not here. Errors about an item begin with "item N". */
 /* Reads box, row-major compact, into dst. */
 int ptc_table_read(struct ptc_table *t, uint32_t item, const struct ptc_box *box, void *dst, struct ptc_error *err);
-/* The block that the last of a row of reads has verified; all of zeros at first. Reads that follow each other at once
- * then verify a block once that holds many small boxes. The caller has a reference to the table, and forgets it with
- * the request that it works for: memory that was right then need not be right later. */
+/* Remembers the last block that was verified; set it to zeros first. If a block holds many small boxes, reads that
+ * follow each other then verify it once. The caller has a reference to the table. Use the struct for one request only,
+ * because memory that was right once need not be right later. */
 struct ptc_verified {
 	const struct ptc_table *table;
 	uint64_t begin, end; /* its place in the table's chunks */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A table in memory: its pieces, found by item, and its place in the job's registry. Knows neither meta nor how tables
- * are filled. Failure modes: memory (PTC_ENOMEM), more pieces than a table may have (PTC_ELIMIT), a box that is none
+ * are filled. Failure modes: memory (PTC_ENOMEM), more pieces than a table may have (PTC_ELIMIT), a malformed box
  * (PTC_EINVAL). */
 #include "daemon/store/internal.h"
 

@@ -37,9 +37,9 @@ int ptc_ledger_copy(const struct ptc_ledger *l, struct ptc_ledger *ret_copy);
 /* Notes a snapshot's cursor. `now` has cursor, tag, generation, end_step, end, dp, micro and batch; it is copied.
  * first_step and first follow from the cursor's last entry; without one, they are now's. Returns 0 or PTC_ENOMEM. */
 int ptc_ledger_note(struct ptc_ledger *l, const struct ptc_ledger_entry *now);
-/* The state of l goes on behind what `now` has consumed: what lies between is noted as skipped, in that generation, for
- * each cursor of `now` that is ahead of l. step: of l's state, for a cursor that l does not have. Returns 0 or
- * PTC_ENOMEM. */
+/* Notes that the state of l goes on after the samples that `now` has consumed. For each cursor of `now` that is ahead
+ * of l, the positions between are noted as skipped, under that generation. step: the step of l's state, for cursors
+ * that l does not have. Returns 0 or PTC_ENOMEM. */
 int ptc_ledger_skip(struct ptc_ledger *l, const struct ptc_ledger *now, uint64_t generation, uint64_t step);
 /* Whether the ledger has the cursor, and ends at that position. */
 bool ptc_ledger_ends_at(const struct ptc_ledger *l, const char *cursor, uint64_t position);

@@ -15,7 +15,7 @@
 #define PTC_DCP_PART_BYTES  (64u << 20) /* most bytes of a part that we write: a reader loads whole parts */
 #define PTC_DCP_PATH        8           /* names of which a key consists, at most */
 
-/* A box of a tensor, and where its file is: `bytes` bytes at `at` of a file of parts. */
+/* A part: the bytes of a box of a tensor. They are `bytes` bytes at offset `at` of the file with number `file`. */
 struct ptc_dcp_part {
 	uint32_t file;
 	uint64_t at, bytes;

@@ -52,7 +52,7 @@ struct ptc_job_run {
 	uint64_t build_timeout_ms;    /* how long new ranks may take to start, and then to build and declare */
 	uint64_t log_bytes;           /* bytes of log kept for one rank */
 };
-#define PTC_JOB_RESTARTS_MAX 1000 /* what follows: docs/job.md, "elastic" */
+#define PTC_JOB_RESTARTS_MAX 1000 /* this and struct ptc_job_elastic: docs/job.md, "elastic" */
 enum ptc_job_on_failure { PTC_JOB_SHRINK, PTC_JOB_WAIT, PTC_JOB_STOP };
 enum ptc_job_on_hang { PTC_JOB_HANG_IGNORE, PTC_JOB_HANG_REPORT, PTC_JOB_HANG_RECOVER };
 enum ptc_job_on_straggler { PTC_JOB_STRAGGLER_IGNORE, PTC_JOB_STRAGGLER_REPORT, PTC_JOB_STRAGGLER_DRAIN };
@@ -60,7 +60,7 @@ struct ptc_job_elastic {
 	uint32_t min_gpus, max_gpus; /* 0: not given */
 	enum ptc_job_on_failure on_failure;
 	bool grow;              /* on_join: devices that join make the job larger, if that pays */
-	uint64_t join_after_ms; /* so long after the last of them; 0: PTC_JOB_JOIN_AFTER_MS */
+	uint64_t join_after_ms; /* time after the last device joined; 0: PTC_JOB_JOIN_AFTER_MS */
 	uint32_t max_restarts;  /* within PTC_JOB_RESTARTS_MS, after errors of the program or without progress */
 	/* A rank hangs whose step stands for hang_after_ms, and for hang_steps times the median of its last steps. */
 	enum ptc_job_on_hang on_hang;
@@ -75,7 +75,7 @@ struct ptc_job_elastic {
 #define PTC_JOB_HANG_AFTER_MAX_MS (7 * 24 * 3600 * UINT64_C(1000))
 #define PTC_JOB_HANG_STEPS        30
 #define PTC_JOB_HANG_STEPS_MAX    1000000
-#define PTC_JOB_STRAGGLER_PERCENT 30 /* less is what machines of one kind differ by */
+#define PTC_JOB_STRAGGLER_PERCENT 30 /* machines of one kind differ by less than this */
 #define PTC_JOB_STRAGGLER_MIN     5  /* percent */
 #define PTC_JOB_STRAGGLER_MAX     10000
 #define PTC_JOB_STRAGGLER_STEPS   50
@@ -157,7 +157,7 @@ struct ptc_job_desc {
 		uint64_t keep;     /* checkpoints that stay */
 		uint64_t rate;     /* bytes a second at most; 0: no limit */
 	} archive;
-	uint64_t warning_ms;  /* what the job is on is taken away so long after it has been said; 0: not known */
+	uint64_t warning_ms;  /* time from the warning until a node is taken away; 0: not known */
 	bool replan_on_links; /* when measured links change, the planner is asked again, and its answer is followed */
 	/* path of tensors.from, a file or directory that could be opened; NULL: none. Not in the JSON */
 	char *source;

@@ -61,8 +61,9 @@ enum ptc_pickle_kind {
 	PTC_PICKLE_SEQ,   /* a tuple or list: items */
 	PTC_PICKLE_DICT,  /* items: key, value, key, value .. */
 	PTC_PICKLE_NAME,  /* text: "module name" */
-	PTC_PICKLE_CALL,  /* made of a class or function and its arguments: made; items, as of a list or dict */
-	PTC_PICKLE_ID,    /* a persistent id: made.args */
+	/* an object: `made` has the class or function and its arguments; items: those of a list or dict object */
+	PTC_PICKLE_CALL,
+	PTC_PICKLE_ID, /* a persistent id: made.args */
 };
 struct ptc_pickle_value {
 	enum ptc_pickle_kind kind;

@@ -73,8 +73,8 @@ int ptc_state_put(struct ptc_state *s, uint32_t rank, const struct ptc_coords *a
 int ptc_state_count(struct ptc_state *s, const struct ptc_state_cursor *cursor, struct ptc_error *err);
 /* Makes s, a state that a job goes back to, go on in the data where `now` has come to. Each cursor of `now` that is
  * ahead takes the place of that of s, and so do the states of loaders: the job's blobs named PTC_STATE_LOADER...
- * (ptc.torch, External). PTC_ESTATE: a cursor's order (its tag up to the ';') is another one in s, or `now` has
- * neither. */
+ * (ptc.torch, External). PTC_ESTATE: s has the cursor with another order (its tag up to the ';'), or `now` has neither
+ * cursors nor states of loaders. */
 #define PTC_STATE_LOADER "loader/"
 int ptc_state_go_on(struct ptc_state *s, const struct ptc_state *now, struct ptc_error *err);
 /* The blob of a tensor-parallel group: name and scope PTC_STATE_TP, of the ranks that differ from `at` in tp only. It

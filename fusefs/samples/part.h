@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parts: the samples that the ranks of one generation consume from one of the job's data, as files that are computed
- * and read on demand. A part is immutable except for the members that its lock guards. It is counted by the owners of
- * lists of parts. Functions block where they read samples; any thread. */
+ * and read on demand. A part is immutable except for the members that its lock guards. References to it are counted
+ * under the file system's lock. Functions block where they read samples; any thread. */
 #pragma once
 
 #include "fusefs/names/file_names.h"
@@ -41,8 +41,8 @@ struct fs_part {
 	struct fs_ahead ahead[FS_AHEADS];
 	size_t naheads;
 };
-/* How batches are divided by length (docs/order.md, "Batches by length"): of a few steps it is remembered. Counted from
- * the generation's begin, which has at most FS_DIVISION_SLOTS slots in a step of all ranks. */
+/* How batches are divided by length (docs/order.md, "Batches by length"). The division of a few steps is remembered;
+ * steps are counted from the generation's begin. A step of all ranks has at most FS_DIVISION_SLOTS slots. */
 #define FS_DIVISION_SLOTS (1u << 17)
 struct fs_division *fs_division_new(struct ptc_cost cost);
 struct fs_division *fs_division_free(struct fs_division *d); /* NULL ok */

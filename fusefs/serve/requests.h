@@ -117,7 +117,8 @@ struct fs_cache {
 /* The place of a part of a file in this node's chunk files. */
 struct fs_segment {
 	uint64_t file, index, generation;
-	struct ptc_fs_spans *spans; /* NULL: not here, until until_ns, through that generation */
+	/* NULL: until until_ns, assume that the bytes are not here, through that generation */
+	struct ptc_fs_spans *spans;
 	int64_t until_ns, used_ns;
 	bool known;
 };

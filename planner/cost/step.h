@@ -64,8 +64,8 @@ struct ptc_memory_rules {
 	/* further share of the activations that the allocator holds; it returns this memory when memory is short */
 	double waste;
 };
-/* bf16 weights, fp32 gradients, master weights and Adam's moments: 2 + 4 + 12 bytes. PTC_MEMORY_RESERVE is added, and
- * PTC_MEMORY_WASTE of the activations to a peak. */
+/* bf16 weights, fp32 gradients, master weights and Adam's moments: 2 + 4 + 12 bytes. PTC_MEMORY_RESERVE is added. To a
+ * peak, the share PTC_MEMORY_WASTE of the activations is added, too. */
 #define PTC_MEMORY_RESERVE 2e9
 #define PTC_MEMORY_WASTE   0.15
 void ptc_memory_rules_default(struct ptc_memory_rules *ret);
@@ -79,8 +79,8 @@ struct ptc_work {
 	double reduce_bytes; /* bytes of one gradient on the wire (2 for bf16) */
 	enum ptc_schedule schedule;
 	enum ptc_math dtype; /* selects the peaks of the cluster's kinds when the profile is read */
-	bool uneven_batch; /* replicas on faster devices may take more micro-batches, if none waits for another in each
-			    */
+	/* replicas on faster devices may take more micro-batches, if replicas wait for each other once a step only */
+	bool uneven_batch;
 	bool sequence_parallel; /* norms and dropout are cut over tp, too */
 	bool uneven;            /* stages are cut by time; otherwise the first ones get the extra layer */
 	bool encoder_apart;     /* no stage has layers of both encoder and decoder, if there are several stages */

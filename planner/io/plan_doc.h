@@ -48,8 +48,9 @@ int ptc_plan_device_find(const struct ptc_plan_devices *all, const char *name, e
 /* The devices that the program itself knows, with their 16-bit peaks only. */
 void ptc_plan_devices_builtin(struct ptc_plan_devices *ret);
 /* Finds a device by the name that a driver has for it ("NVIDIA H100 80GB HBM3"): the words of the listed name
- * ("H100-80GB") are all among its words. A listed size that the driver does not write has to be the memory that the
- * device has (0: not known), within a seventh. A part of a device (MIG) is no device. Else as ptc_plan_device_find. */
+ * ("H100-80GB") are all among its words. If the listed name has a memory size and the driver's name has none, the size
+ * must equal memory_bytes within a seventh (0: not known). A part of a device (MIG) is no device. Else as
+ * ptc_plan_device_find. */
 int ptc_plan_device_named(const struct ptc_plan_devices *all, const char *name, double memory_bytes,
 			  enum ptc_math dtype, struct ptc_device_kind *ret, struct ptc_error *err);
 

@@ -36,8 +36,8 @@ struct ptc_nodes_ask {
 	const double *lacks;
 	double lacks_bytes_s;      /* at which they enter; the busiest node counts */
 	double horizon_s, pause_s; /* pause_s: of a switch, beside moving bytes */
-	/* The seconds of a step with the slowest link of each class (0: the class crosses no link). Less is never
-	 * slower. */
+	/* The seconds of a step, from the rate of the slowest link of each class (0: the class crosses no link). A
+	 * lower rate never makes a step faster. */
 	double (*step_s)(void *arg, const double bytes_s[PTC_LINK_CLASSES]);
 	void *arg;
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans without a model: configurations that were measured, and the same with other dp, by the number of micro-batches
- * that a rank then has. Nothing is said of memory. Deterministic. Pure; any thread. */
+/* Plans without a model: configurations that were measured, and the same configurations with another dp. Their step
+ * times are scaled by the number of micro-batches that a rank has. Memory is not estimated. Deterministic. Pure; any
+ * thread. */
 #pragma once
 
 #include "planner/search/fastest.h"
@@ -10,7 +11,7 @@ struct ptc_scaled_row {
 	struct ptc_cand cand;
 	double step_s;
 };
-#define PTC_SCALED_SD 0.3 /* relative; of a step that only dp scales: gradients and waiting are not in it */
+#define PTC_SCALED_SD 0.3 /* relative, of a scaled step: scaling ignores gradients and waiting */
 
 /* Writes the fastest for at most that many devices, best first, at most max of them. dp: the values that the program
  * takes; n 0: all. Returns their number. */

@@ -11,8 +11,9 @@ struct ptc_walk {
 	uint32_t devices;
 	/* Candidates with slower steps need not be visited; the visitor may lower this. */
 	double slowest_s;
-	/* `work` only bounds the works that are searched, whose layers may be cut into other stages. With several
-	 * stages on a device, the busiest device of one cut bounds no other cut; the mean of all devices does. */
+	/* true: step times under `work` are only lower bounds for the works that are searched, because their layers may
+	 * be cut into stages differently. If a device has several stages, the bound then uses the mean time of all
+	 * devices, because the busiest device of one cut is no bound for other cuts. */
 	bool bound;
 	/* Gets one candidate that ptc_cand_check accepts. est has all but memory, which ptc_cost_memory(w, c, p, est)
 	 * adds. */

@@ -22,8 +22,8 @@ int ptc_lists_one(struct ptc_lists *l, const uint32_t *v, size_t n);
 /* Finds the list v of n numbers or adds it; *ret_id is its number. PTC_ENOMEM: l is unchanged. v must not point into l.
  */
 int ptc_lists_intern(struct ptc_lists *l, const uint32_t *v, size_t n, uint32_t *ret_id);
-/* Numbers for keys, which are lists. The caller chooses a new key's number, because some of its things have no key. So
- * the number of the list itself would not do. */
+/* Numbers for keys; a key is a list. The caller chooses the number of a new key, because it also numbers things without
+ * a key. So a list's own number cannot serve. */
 struct ptc_numbers {
 	struct ptc_lists keys;
 	uint32_t *of, cap; /* by the list's number */

@@ -25,5 +25,6 @@ struct ptc_part_box {
 /* Makes the pieces of n boxes of parts, in any order. Sorts v. */
 int ptc_pieces_make(struct ptc_pieces *p, struct ptc_part_box *v, size_t n);
 void ptc_pieces_done(struct ptc_pieces *p);
-/* The first piece that may overlap [lo, ..) along `dim`. Look on while box[i].off[dim] is below the other end. */
+/* The first piece that may overlap [lo, ..) along `dim`. Continue with the next pieces i while box[i].off[dim] is below
+ * the end of the range. */
 size_t ptc_pieces_first(const struct ptc_pieces *p, int64_t lo);

@@ -26,10 +26,11 @@ struct ptc_copies_add {
 	uint32_t rank, node, items; /* items: index into ptc_copies_found.items */
 };
 struct ptc_copies_found {
-	uint32_t fewest; /* the smallest number of domains that hold a region; 0: nobody who stays holds some region */
+	/* the smallest number of domains that hold a region; 0: only leaving nodes, or none, hold some region */
+	uint32_t fewest;
 	int64_t bytes;   /* bytes of missing copies; a region counts once for each missing one */
 	int64_t nowhere; /* of these, the bytes for which no node in another domain is left */
-	int64_t nobody;  /* bytes besides, of regions that no usable node holds, so none can be copied */
+	int64_t nobody;  /* further bytes, of regions that no usable node holds, so they cannot be copied */
 	struct ptc_copies_add *add;
 	size_t nadd, addcap;
 	uint8_t **items; /* sets of items, with a bit for each item */

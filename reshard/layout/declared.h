@@ -71,14 +71,14 @@ int ptc_declared_merge_add(struct ptc_declared_merge *m, uint32_t rank, const st
 			   size_t ntensors, struct ptc_error *err);
 /* Whether two ranks that were added hold the same boxes of the same tensors. */
 bool ptc_declared_merge_alike(const struct ptc_declared_merge *m, uint32_t a, uint32_t b);
-/* Adds a rank that holds what `like` of the same pipeline stage holds, which was added. */
+/* Adds a rank that holds the same boxes as rank `like` of the same pipeline stage, which was added before. */
 int ptc_declared_merge_like(struct ptc_declared_merge *m, uint32_t rank, uint32_t like, struct ptc_error *err);
 /* Checks that every rank was added and that the declarations fit together, and gives the result. Afterwards m can only
  * be freed. */
 int ptc_declared_merge_finish(struct ptc_declared_merge *m, struct ptc_declared *ret_declared, struct ptc_error *err);
 struct ptc_declared_merge *ptc_declared_merge_free(struct ptc_declared_merge *m); /* NULL ok */
 
-/* Whether two layouts of the same configuration say different things; text: of which tensor, first by name, and what.
+/* Whether two layouts of the same configuration differ. text: the difference in the first such tensor by name.
  */
 bool ptc_declared_differ(const struct ptc_declared *was, const struct ptc_declared *now, char *text, size_t size);
 /* Checks that two specs describe the same state: the same names, dtypes and shapes. PTC_ELAYOUT: the message names the

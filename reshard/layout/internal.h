@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by layout.c, declared.c, side.c, holdings.c and lost.c. */
+/* Shared by layout.c, declared.c, declared_merge.c, holdings.c and with_copies.c. */
 #pragma once
 
 #include "reshard/layout/side.h"

@@ -5,8 +5,8 @@
  * The local tensor of an item on a rank is the part that the splits of the item's rule leave (reshard/spec/rule.h).
  * Along a split dim, it has the rank's part of each block in block order, then padding. The other dims are whole.
  *
- * zero=N of the configuration also cuts items over data-parallel ranks: with 1 and 2 fields, with 3 parameters too.
- * With replicas=R, each of the R groups is cut by itself. The rank then keeps a part of the local tensor:
+ * zero=N of the configuration also cuts items over data-parallel ranks: zero=1 and zero=2 cut fields; zero=3 also cuts
+ * parameters. With replicas=R, each of the R groups is cut by itself. The rank then keeps a part of the local tensor:
  * - flat: the local tensor, padding included, is flattened row-major and cut into n ranges of ceil(elements / n). The
  *   last ranges are shorter or empty. The k-th rank of the group, in rank order, holds range k as a 1-d tensor.
  * - dim0: ceil chunks of dim 0, or of the dim that a rule states, as FSDP2 does. A scalar is whole on every rank.

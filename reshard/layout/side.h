@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A layout in compressed form. Items of one geometry are cut into the same pieces, and a set of ranks holds each piece
  * of an item. Much is alike in a model (layers, optimizer fields, replicas), so a side stays small for any number of
- * ranks. For reshard/layout and reshard/plan only. Failure mode: PTC_ENOMEM. */
+ * ranks. For reshard/layout, reshard/copies and reshard/plan only. Failure mode: PTC_ENOMEM. */
 #pragma once
 
 #include "reshard/box/pieces.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by place.c (prepares the problem), place_search.c (finds nodes for blocks) and place_exact.c (tries every
- * assignment of few blocks to nodes). For these files only. */
+/* Shared by the files of reshard/place only. place.c prepares the problem, place_search.c finds nodes for blocks, and
+ * place_exact.c tries every assignment of few blocks to nodes. */
 #pragma once
 
 #include "reshard/place/place.h"

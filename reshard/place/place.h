@@ -18,9 +18,9 @@ struct ptc_place_opts {
 	const uint32_t *racks; /* per node: its rack. A TP group that needs several nodes stays in one rack. NULL: racks
 				  do not matter */
 };
-/* Chooses a device for each rank of the new layout. First the bytes that enter nodes are fewest, counted once for each
- * node. Then the bytes that a device gets and did not hold are fewest. Devices that are not needed are left out; the
- * choice includes which ones.
+/* Chooses a device for each rank of the new layout. It minimizes the bytes that enter nodes, counted once for each
+ * node. Among equal choices it minimizes the bytes that devices get and did not hold. Devices that are not needed are
+ * left out; the choice includes which ones.
  *
  * A block stays on one node. A block is d consecutive tp ranks of one TP group, with d the largest divisor of tp for
  * which all blocks fit whole on nodes. The search is exact for up to 8 blocks. For more, it assigns and then improves
@@ -38,7 +38,7 @@ int ptc_place(const struct ptc_spec *spec, const struct ptc_layout *from, const 
 /* How well an allocation keeps TP groups together. */
 struct ptc_groups {
 	uint32_t n;
-	uint32_t split;  /* groups on more nodes than needed: the fewest offered nodes that have tp devices together */
+	uint32_t split;  /* groups on more nodes than the fewest offered nodes that have tp devices together */
 	uint32_t across; /* groups in more than one rack of o->racks */
 };
 int ptc_place_groups(const struct ptc_config *c, const struct ptc_allocation *a, const struct ptc_place_opts *o,

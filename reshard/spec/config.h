@@ -73,7 +73,7 @@ int ptc_config_world(const struct ptc_config *c, uint32_t *ret_world, struct ptc
 struct ptc_coords ptc_config_coords(const struct ptc_config *c, uint32_t rank);
 uint32_t ptc_config_rank(const struct ptc_config *c, const struct ptc_coords *coords);
 struct ptc_expert_coords ptc_config_expert_coords(const struct ptc_config *c, uint32_t rank);
-/* Leaves out what the first kind says already. A configuration that is parsed or formatted has it so. */
+/* Removes kinds at the end of `recompute` that equal the first kind. Parsing and formatting do so, too. */
 void ptc_config_recompute_trim(struct ptc_config *c);
 static inline uint32_t ptc_config_edp(const struct ptc_config *c)
 {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: an element's bits are turned into a number that is ordered as the
- * elements are: integers with their sign bit flipped, floats as sign and
- * magnitude. Two NaNs of the same bits are equal, so that replicas which agree
- * are carried byte for byte: that keeps the operation associative, as all NaNs of
- * one kind give that kind, and any other mix the quiet one.
+/* Happy path: an element's bits are turned into a number that is ordered as the elements are: integers with their sign
+ * bit flipped, floats as sign and magnitude. Two NaNs of the same bits are equal, so replicas that agree are carried
+ * byte for byte. The operation stays associative: NaNs that are all of one kind give that kind, and any other mix with
+ * a NaN gives the quiet one.
  *
  * Failure modes: a dtype without an order (PTC_ELAYOUT naming tensor and dtype). */
 #include "reshard/values/max.h"

@@ -3,8 +3,9 @@
  * calls; blocking streams. For failure modes and the thread model see rpc/rpc.h.
  *
  * A listener that has too many connections closes some before anything was sent. Then no handler has heard of the call,
- * and it is made again after a short random pause, for at most 5 s and within its deadline: unary and asynchronous
- * calls, and the first message of a stream, if nothing was awaited or half-closed before it. Nothing else is retried.
+ * and the call is made again after a short random pause, for at most 5 s and within its deadline. This holds for unary
+ * and asynchronous calls. It holds for a stream if the first thing that its owner does is to send a message. Nothing
+ * else is retried.
  */
 #pragma once
 
@@ -20,8 +21,8 @@ struct ptc_rpc_channel_opts {
 	const struct ptc_rpc_tls *tls; /* NULL only for unix targets or insecure */
 	bool insecure;                 /* plain TCP; refused unless the host is loopback */
 	/* TLS: the peer's certificate must carry ptc://node/NAME and tls->member. NULL: a certificate of any member
-	 * will do, or one without any ptc name that fits the target's host (etcd's). Host names are not compared
-	 * otherwise. */
+	 * will do. So will a certificate without a ptc name whose host name is the target's (etcd's); only there host
+	 * names are compared. */
 	const char *expect_node;
 	/* TLS: a connection made after ptc_rpc_tls_renew() uses the files' new content. *tls must outlive the channel.
 	 */

@@ -13,7 +13,7 @@ struct ptc_rpc_channel {
 	unsigned renewed;
 	struct ptc_rpc_trust *trust;      /* NULL: no list of revoked certificates */
 	unsigned listed;                  /* trust's epoch when core was made */
-	unsigned tried;                   /* the last epoch for which a core was to be made */
+	unsigned tried;                   /* the last epoch for which we tried to make a core */
 	struct ptc_rpc_channel_opts opts; /* the strings are ours, tls is the caller's */
 	atomic_int refs;
 	char target[PTC_RPC_ADDRESS_MAX], expect_node[PTC_NAME_MAX + 1];
@@ -49,9 +49,9 @@ grpc_op ptc_rpc_outcome_status_op(struct ptc_rpc_outcome *o);
 grpc_op ptc_rpc_outcome_initial_op(struct ptc_rpc_outcome *o);
 
 /* Whether a call with this outcome, which began at began_ns, is made again: the listener, or the kernel for it, closed
- * the connection before anything was sent, so that no handler has heard of it. So it does with many when somebody
- * connects in a loop. timeout_ms 0: the call has no deadline. Returns the pause before, in milliseconds, which is
- * random, so that callers do not keep step; 0: it is not made again. */
+ * the connection before anything was sent, so that no handler has heard of it. Listeners close many connections so when
+ * somebody connects in a loop. timeout_ms 0: the call has no deadline. Returns the pause before, in milliseconds, which
+ * is random, so that callers do not keep step; 0: it is not made again. */
 int ptc_rpc_again_ms(const struct ptc_rpc_outcome *o, const char *target, int64_t began_ns, int timeout_ms);
 /* The rest of timeout_ms, at least 1. 0 stays 0. */
 int ptc_rpc_left_ms(int64_t began_ns, int timeout_ms);
@@ -72,7 +72,7 @@ struct ptc_rpc_unary_args {
 	int timeout_ms;
 	const struct ptc_rpc_meta *meta;
 	size_t nmeta;
-	grpc_byte_buffer *packed; /* borrowed: the request, in place of `request`; NULL: that one */
+	grpc_byte_buffer *packed; /* borrowed: the packed request, instead of `request`; NULL: use `request` */
 };
 /* Makes the call and sends nothing. timeout_ms 0: no deadline. */
 int ptc_rpc_unary_open(struct ptc_rpc_unary_call *u, struct ptc_rpc_channel *ch, const struct ptc_rpc_unary_args *args,

@@ -4,8 +4,8 @@
  *   accept, begin -> REQUEST -> HANDLER [-> STEPS ...] -> DRAIN -> STATUS -> taken apart
  *
  * Between accept and the end, schedule.c gives it a thread whenever it has something to do. A thread waits here for a
- * moment (LINGER_MS), as most things come at once; then the call waits without it, and _look finds out when to go on.
- * Only a handler that is not brief keeps its thread while it receives and sends.
+ * moment (LINGER_MS), because most things come immediately. Then the call waits without a thread, and _look finds out
+ * when to go on. Only a handler that is not brief keeps its thread while it receives and sends.
  *
  * Happy path: the caller's identity and the method are looked up, the handler runs, its status goes out, and the call
  * is taken apart.

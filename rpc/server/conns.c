@@ -11,8 +11,8 @@
  *
  * A TCP connection is a stranger's until a call with a member's certificate came over it. Strangers are bounded in
  * number, per address and in time. At the bound the oldest of the address that has the most is shut down. The door
- * (rpc/door) lets so few in that each has half a second at least, which is more than a member's handshake takes. Those
- * from hosts of members have places of their own, so that strangers elsewhere cannot compete with them.
+ * (rpc/door) lets in so few that each stays for at least half a second; a member's handshake takes less. Those from
+ * hosts of members have places of their own, so that strangers elsewhere cannot compete with them.
  *
  * Happy path: take, and known at the first call.
  *

@@ -2,12 +2,12 @@
 /* TCP listeners. We accept, count (conns.c) and hand the connection to the core, which makes the TLS handshake.
  *
  * The core's own listener has no bound on connections, and the first accept(2) that fails for want of a descriptor ends
- * it for good (1.51, tcp_server_posix.cc, on_read). But the core takes connections from outside: a server whose port is
- * named "external:KEY" gets no socket; the channel argument of that name is a place where the core leaves a handler, a
- * C++ object of one method that takes a descriptor (what grpc++'s ExternalConnectionAcceptor uses). We call it through
- * its table of virtual functions, which the Itanium C++ ABI lays down for every compiler here: two destructors, then
- * Handle. Another version of the core may have another class; docs/decisions/0010-bounded-calls.md says what to look
- * at, and a server without a handler refuses to listen.
+ * it for good (1.51, tcp_server_posix.cc, on_read). But the core takes connections from outside. If a server's port is
+ * named "external:KEY", the core makes no socket. It stores a handler where the channel argument of that name points.
+ * The handler is a C++ object with one method that takes a descriptor (grpc++'s ExternalConnectionAcceptor uses it). We
+ * call it through its table of virtual functions, which the Itanium C++ ABI defines for every compiler here: two
+ * destructors, then Handle. Another version of the core may have another class; docs/decisions/0010-bounded-calls.md
+ * says what to look at, and a server without a handler refuses to listen.
  *
  * A door (rpc/door) accepts, and lets callers in whose ClientHello is whole, at a pace. Only these cost the core
  * anything.

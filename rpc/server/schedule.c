@@ -6,13 +6,14 @@
  * One thread at a time waits in the core for the next call. When a call comes, another thread takes its place, and it
  * goes on with the call. More threads do not wait there, because each would take part in polling, and passing sockets
  * around among many is slow. At most max_calls threads run calls. There is one thread more, so calls are always
- * accepted, and preferred callers are known at once. A call that waits for its caller or its time has no thread: the
- * waiter looks at it, soon at first and then less and less often, and makes it ready. All of this is in one lock; scans
- * are of some hundred entries.
+ * accepted, and callers with priority are recognized at once. A call that waits for its caller or its time has no
+ * thread: the waiter looks at it, soon at first and then less and less often, and makes it ready. All of this is in one
+ * lock; scans are of some hundred entries.
  *
- * Who may run: where users are bounded (max_calls_per_user), an eighth of the threads is left to root and an eighth to
- * users; a user has an eighth for brief calls; bulk calls have five eighths, a user as many as max_calls_per_user while
- * half of these are free, then a few. Among calls that may run, root's and nodes' come first, then the oldest.
+ * Who may run, where users are bounded (max_calls_per_user): an eighth of the threads is reserved for root, and an
+ * eighth for users. The brief calls of one user have at most an eighth. All bulk calls have at most five eighths. While
+ * half of these are free, one user may have max_calls_per_user bulk calls; after that, only a few. Among calls that may
+ * run, root's and nodes' come first, then the oldest.
  *
  * Who may come: users together have five eighths of the room for calls, root has a quarter, and one user has
  * max_calls_per_user. If a user finds no room, another call is ended for him: the oldest waiting call of the user who

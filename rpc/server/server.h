@@ -31,7 +31,7 @@ int ptc_rpc_server_method(struct ptc_rpc_server *srv, const char *method, unsign
 			  void *arg, struct ptc_error *err);
 enum ptc_rpc_kind {
 	PTC_RPC_THREAD, /* the call has a thread as long as it lasts; sends wait for the caller */
-	PTC_RPC_BULK,   /* as PTC_RPC_THREAD, but such calls leave threads to other calls, and users share the rest */
+	PTC_RPC_BULK,   /* as PTC_RPC_THREAD, but these calls get only some of the threads (schedule.c) */
 	PTC_RPC_BRIEF, /* the handler returns soon; sends do not wait for the caller, and the call may go on in steps */
 };
 /* Sets the kind of a method's calls; without it: PTC_RPC_THREAD. Before start, after the method was added. */

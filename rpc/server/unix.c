@@ -5,10 +5,9 @@
  *
  * Happy path: accept, identify, take, hand over.
  *
- * Failure modes: path too long, no socket there, or live (EINVAL, EEXIST);
- * for as_node a directory others can enter (PTC_EPERM); a caller who may not
- * connect, or with too many connections, is closed at once; without
- * descriptors callers wait, and the log says so. */
+ * Failure modes: the path is not absolute (PTC_EINVAL) or too long (PTC_ELIMIT). The path is no socket, or another
+ * process listens there (PTC_EEXIST). For as_node: others can enter the directory (PTC_EPERM). A caller who may not
+ * connect, or has too many connections, is closed at once. Without descriptors callers wait, and the log says so. */
 #include "rpc/server/internal.h"
 
 #include "base/alloc.h"

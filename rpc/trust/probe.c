@@ -6,8 +6,8 @@
  * TLS 1.3 a server judges the client's certificate after the client's handshake is over: only that answer proves that
  * it was let in.
  *
- * Failure modes: no connection, or silence until the deadline (SILENT); an alert or an end (REFUSED); our own files do
- * not do (an error). */
+ * Failure modes: no connection, or silence until the deadline (SILENT); an alert or an end (REFUSED); our own files
+ * cannot be used (an error). */
 #include "rpc/trust/creds.h"
 
 #include "base/alloc.h"

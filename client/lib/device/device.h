@@ -8,8 +8,8 @@
  *
  * settle.c waits for devices, and has the marks that a device writes itself.
  *
- * Failure modes: the driver's, as a line in `why`; a device that is not done when the caller's `goes_on` says that it
- * has been waited for long enough. */
+ * Failure modes: the driver's, as a line in `why`; a device that is not done in time (the caller's `goes_on` returns
+ * false). */
 #pragma once
 
 #include "proto/local_messages.h"
@@ -18,7 +18,7 @@
 #include <stdbool.h>
 
 struct device_memory {
-	uint64_t address, bytes; /* an allocation, or what was asked about where it cannot be shared */
+	uint64_t address, bytes; /* an allocation; if it cannot be shared, only the range that was asked about */
 	void *context;
 	uint64_t context_id, buffer;
 	char uuid[PTC_LOCAL_UUID_MAX + 1], why[PTC_LOCAL_WHY_MAX + 1];
@@ -33,7 +33,8 @@ struct device_marks {
 	uint64_t word; /* where the device sees it */
 };
 
-/* Asked between looks at the device. false: the caller gives up, and has said why. */
+/* goes_on is called again and again while a function waits for a device. false: the caller gives up, and has written
+ * `why`. */
 struct device_patience {
 	bool (*goes_on)(void *arg, char *why, size_t why_size);
 	void *arg;
@@ -72,8 +73,9 @@ int ptc_device_marks_begin(struct device_marks *m, void *stream, void *page, siz
 /* Has the device write `value` once it has come to this point of the stream. 1: it will; 0: the stream's work goes into
  * a graph, so a mark says nothing; -1: the driver says `why`. */
 int ptc_device_mark(const struct device_marks *m, uint64_t value, char *why, size_t why_size);
-/* Adds a write of 0, which says nothing of any step, to the graph that the stream captures: before all that is captured
- * after it, at each launch. 1: it is there; 0: the stream captures no graph; -1: the driver says `why`. */
+/* Adds a write of 0 to the graph that the stream captures. At each launch the write comes before all work that is
+ * captured after it. The value 0 says nothing about any step. 1: it is there; 0: the stream captures no graph; -1: the
+ * driver says `why`. */
 int ptc_device_mark_in_graph(const struct device_marks *m, void *stream, char *why, size_t why_size);
 /* Waits until the device has written `value`. 0, or -1 and `why`. */
 int ptc_device_marks_wait(const struct device_marks *m, const _Atomic uint64_t *word, uint64_t value,

@@ -9,7 +9,8 @@
  * The driver counts no references to a context of cuCtxCreate, and nobody may use one while it is destroyed. There the
  * calling thread waits, for as long as the device takes; after the job's time ptcd gives up the stop.
  *
- * With marks one word is waited for: whatever hangs on other streams, declared memory is complete once it is there.
+ * With marks this thread waits for one word. Once the word is there, declared memory is complete, even if work on other
+ * streams hangs.
  *
  * Failure modes: device.h. A thread that is left behind ends when its call does. The next wait for the same context
  * first waits for that thread, so each context has at most one. */

@@ -13,7 +13,7 @@ struct blob {
 	enum ptc_blob_scope scope;
 	void *data;
 	size_t len;
-	uint64_t set_at; /* promise.h */
+	uint64_t set_at; /* promise.set_at after its last change */
 	bool dirty;      /* ptcd has not got it on this connection */
 };
 
@@ -35,13 +35,13 @@ struct said {
 };
 struct promise {
 	bool made, tried;         /* tried: to make memory that outlives the process */
-	uint64_t set_at, said_at; /* changes of blobs and cursors; as of those that are published */
-	uint64_t shaped_at;       /* the last change that was not of a value alone, of the same length */
+	uint64_t set_at, said_at; /* number of changes of blobs and cursors; its value at the last publication */
+	uint64_t shaped_at;       /* set_at after the last change that was more than a new value of equal length */
 	struct said said[2];      /* what the page's `published` name */
 	unsigned next;            /* of `said`, the older one */
 };
-/* `said` lies from now on in memory that ptcd is given, so that it outlives us (PTC_LOCAL_KEEPS), if that can be made.
- * True, once: it is made, and the caller wakes the thread of the connection (ptc_client_wake_locked). */
+/* If possible, moves `said` to memory that ptcd gets, too, so that it outlives us (PTC_LOCAL_KEEPS). Returns true once:
+ * the memory was made just now, and the caller wakes the thread of the connection (ptc_client_wake_locked). */
 bool ptc_client_keep(ptc_client *c);
 /* Before a boundary at `step`, if something has changed. */
 void ptc_client_publish(ptc_client *c, uint64_t step);

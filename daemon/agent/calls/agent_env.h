@@ -31,7 +31,7 @@ struct ptc_agent_committed {
 /* The outcome for a damaged block. Valid during the call. */
 struct ptc_agent_healed {
 	const struct ptc_store_damage *what;
-	int status;       /* 0: its bytes are right now */
+	int status;       /* 0: the block is healed */
 	const char *text; /* the source of the bytes, or the reason for the failure */
 };
 
@@ -42,10 +42,10 @@ struct ptc_agent_env {
 	uint64_t work_bytes;              /* memory.work, for messages; 0: unknown */
 	uint64_t copies_rate;             /* bytes a second that copies may bring to this node; 0: no limit */
 	struct ptc_node_devices *devices; /* for Stat; NULL: unknown */
-	uint64_t device_copy_bytes;       /* of each device, to keep what stays there during a switch; 0: none */
-	uint64_t prefetch_bytes;          /* of the node, page-locked, to read ahead of restores; 0: nothing is */
+	uint64_t device_copy_bytes;       /* of each device, for boxes that stay on it during a switch; 0: none */
+	uint64_t prefetch_bytes;          /* of the node, page-locked, for bytes read before a restore; 0: none */
 	const char *memory_json;          /* Stat's member "memory": an object; NULL: {} */
-	/* Gives a reference to the parsed spec with that hash, and reads the blob from etcd if it has none.
+	/* Gives a reference to the parsed spec with that hash. If the spec is not in memory, reads its blob from etcd.
 	 * spec_release gives the reference back. */
 	int (*spec_get)(void *arg, const char *uuid, const char *hash, const struct ptc_spec **ret_spec, void **ret_ref,
 			struct ptc_error *err);
@@ -62,8 +62,9 @@ struct ptc_agent_env {
 	/* Gives a copy of a job's blob; ptc_free it. */
 	int (*blob_get)(void *arg, const char *uuid, const char *hash, char **ret_data, size_t *ret_len,
 			struct ptc_error *err);
-	/* Gives the least fence that a controller of the job can have by now, as far as this node knows. A node whose
-	 * store is new has no fence of its own. NULL: 0. PTC_ECANCELED: the daemon stops. */
+	/* Gives the least fence that a controller of the job can have by now, as far as this node knows. Called at the
+	 * first request of a job since the daemon's start, because a new store has noted no fence. NULL: 0.
+	 * PTC_ECANCELED: the daemon stops. */
 	int (*least_fence)(void *arg, const char *uuid, int64_t *ret_fence);
 	/* Keeps what is committed of the job, durably, before tables of an earlier commit are dropped. NULL: nothing is
 	 * kept. */

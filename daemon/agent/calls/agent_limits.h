@@ -14,10 +14,10 @@
 #define PTC_AGENT_DIGEST_THREADS 2
 #define PTC_AGENT_TICK_MS        200
 #define PTC_AGENT_STALL_MS       60000      /* a stream without a byte for this time has failed */
-#define PTC_AGENT_GEOMETRIES     8          /* shapes kept between calls */
+#define PTC_AGENT_GEOMETRIES     8          /* geometries' shapes (geometry_shape.h) kept between calls */
 #define PTC_AGENT_FILL_BOXES     (1u << 16) /* missing boxes kept from Prepare to Pull, of a job: 9 MiB of work */
-#define PTC_AGENT_REPLICAS_KEPT  (1u << 17) /* boxes of all nodes kept with a shape: 19 MiB of work */
-#define PTC_AGENT_PLAN_MOVES     (1u << 16) /* of a plan kept with a shape: 11 MiB of work */
+#define PTC_AGENT_REPLICAS_KEPT  (1u << 17) /* boxes of all nodes kept with a geometry's shape: 19 MiB of work */
+#define PTC_AGENT_PLAN_MOVES     (1u << 16) /* of a plan kept with a geometry's shape: 11 MiB of work */
 #define PTC_AGENT_BEAT_MS        1000       /* how often a call about ranks says that it goes on */
 #define PTC_AGENT_RENDEZVOUS     16         /* calls that may wait for a key; further ones have to ask again */
 #define PTC_AGENT_RENDEZVOUS_MS  5000       /* the longest wait for a key */

@@ -28,10 +28,10 @@ struct ptc_agent_job {
 	int64_t seen_fence; /* the highest fence of the requests so far */
 	uint64_t seen_seq;  /* the highest number of the requests with that fence */
 	atomic_bool cancel;
-	uint64_t reconciles;      /* of ptc_agent_reconciles: ranks are, or will be, brought up here; 0: none */
+	uint64_t reconciles;      /* number of the reconciling that brings up, or will bring up, ranks here; 0: none */
 	uint64_t switch_id;       /* of the last Prepare */
 	struct ptc_table_key key; /* of the table that Prepare made */
-	int64_t copied_bytes;     /* bytes that derive copied for that table */
+	int64_t copied_bytes;     /* bytes that ptc_table_derive copied for that table */
 	/* What Prepare has found missing, for Pull; NULL: nothing, or it is not known. Only the running operation uses
 	 * it, and only while `prepared`. */
 	struct ptc_kept_fill *fill;
@@ -47,7 +47,7 @@ struct ptc_heal_vain {
 /* The healing attempts of one reader; zeros before its first read. */
 struct ptc_heal_tries {
 	unsigned n, healed; /* blocks */
-	bool now;           /* the next try is made however lately one was in vain */
+	bool now;           /* the next try does not wait, even if one has just failed */
 };
 
 struct ptc_agent {

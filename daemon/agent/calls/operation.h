@@ -18,7 +18,8 @@
 /* Gives the one request message of a call, decoded; ptc_pb_free it. */
 int ptc_agent_request(struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret,
 		      struct ptc_error *err);
-/* Into the arena, with which it is freed. arena NULL: ptc_agent_request. */
+/* Does the same, but allocates the message from the arena, with which the message is freed. arena NULL: as
+ * ptc_agent_request. */
 int ptc_agent_request_in(struct ptc_pb_arena *arena, struct ptc_rpc_call *call, const ProtobufCMessageDescriptor *type,
 			 ProtobufCMessage **ret, struct ptc_error *err);
 int ptc_agent_reply(struct ptc_rpc_call *call, const ProtobufCMessage *msg, struct ptc_error *err);
@@ -43,10 +44,11 @@ void ptc_agent_leave(struct ptc_agent_op *op); /* an op of zeros is accepted */
 /* Notes that the running operation, a Finish, will go on to bring ranks up after ptc_agent_leave. Returns a number for
  * the two functions below. */
 uint64_t ptc_agent_reconciles(struct ptc_agent_op *op);
-/* Enters for that. PTC_ECANCELED: a later Finish has come. */
+/* Enters the job to bring up ranks under that number. PTC_ECANCELED: a later Finish has come. */
 int ptc_agent_enter_reconcile(struct ptc_agent *agent, const char *uuid, int64_t fence, uint64_t number,
 			      struct ptc_agent_op *ret_op, struct ptc_error *err);
-/* Nothing is brought up any more under that number; call it before ptc_agent_leave, or without it. */
+/* Says that nothing more is brought up under that number. If the caller has entered the job, it calls this before
+ * ptc_agent_leave. */
 void ptc_agent_reconciled(struct ptc_agent *agent, const char *uuid, uint64_t number);
 
 /* ---- writers of an import ---- */

@@ -5,8 +5,8 @@
  * Four pools, taken in one direction only, prevent deadlock. A thread with a ticket of `gate` (gather, scatter) may
  * wait for `push` (scatter's copies on their way). A thread with `push` may wait for `recv` (Pull, Put), and one with
  * `recv` for `send` (packed Fetch messages). A thread with `send` waits for the network alone. A thread that waits for
- * a pool has no ticket of that pool, except for messages that the transport has already. These give their tickets back
- * when they are written or dropped. */
+ * a pool may have tickets of that pool only for messages that the transport has already. These tickets are given back
+ * when their messages are written or dropped. */
 #pragma once
 
 #include "base/status.h"

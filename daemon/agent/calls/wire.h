@@ -3,8 +3,8 @@
  *
  * A bulk message (Data, PutChunk) is a protobuf whose `bytes data = 15` comes last. So a sender puts a small head in
  * front of memory that it aliases. A receiver reads the head and copies the rest once, from the socket's slices to its
- * place. A receiver refuses a bulk message with fields after the data, or with another length than the rest of the
- * message. Bounds: PTC_WIRE_HEAD_MAX for a head, base/limits.h for the rest. */
+ * place. A receiver refuses a bulk message if fields follow the data, or if the length of the data is not that of the
+ * rest of the message. Bounds: PTC_WIRE_HEAD_MAX for a head, base/limits.h for the rest. */
 #pragma once
 
 #include "base/status.h"
@@ -46,6 +46,7 @@ int ptc_wire_data_open(struct ptc_rpc_message *msg, uint64_t *ret_payload, struc
 /* Decodes a control message; ptc_pb_free it. */
 int ptc_wire_decode(struct ptc_rpc_message *msg, const ProtobufCMessageDescriptor *type, ProtobufCMessage **ret,
 		    struct ptc_error *err);
-/* Into the arena, with which it is freed. arena NULL: ptc_wire_decode. */
+/* Does the same, but allocates the message from the arena, with which the message is freed. arena NULL: as
+ * ptc_wire_decode. */
 int ptc_wire_decode_in(struct ptc_pb_arena *arena, struct ptc_rpc_message *msg, const ProtobufCMessageDescriptor *type,
 		       ProtobufCMessage **ret, struct ptc_error *err);

@@ -4,12 +4,12 @@
  * - a few threads copy the memory of ranks into extents (capture_fill.c); that is the only copy of each byte;
  * - ranks that waited only for the copy go on, and the threads digest the extents;
  * - if a rule says that the greatest value of a tensor counts, it is compared with other nodes' (max_reduce.c);
- * - if a rule says that a replica counts which only another node has, it is fetched from there (remote_primary.c);
+ * - if the primary of a box is on another node only, it is fetched from there (remote_primary.c);
  * - checksums are made, and the table is sealed.
  * Ranks that have copied their memory themselves (copy: fast) go on before all that. Those whose device memory was
  * copied on the device (copy: async) go on once their host memory is copied.
  *
- * If the job's chunks are gone here, the ranks have outlived them, and the table is made in new ones.
+ * If this node has lost the job's chunks while the ranks went on, the table is made in new chunks.
  *
  * Failure modes: ranks do not wait at that step (PTC_ESTATE); they have declared another layout, or a dtype without a
  * greatest value (PTC_ELAYOUT); memory is short (PTC_ENOSPC, before anything is copied); replicas differ (PTC_EDIGEST

@@ -22,7 +22,8 @@ struct ptc_capture_part {
 	uint8_t *ours;
 };
 
-/* Scratch of one thread: bytes of a replica, and the parts that become the greater of both. */
+/* Scratch of one thread: bytes of a replica, and the parts for which the greater of our element and the replica's
+ * counts. */
 struct ptc_capture_scratch {
 	struct ptc_iov_batch iov_batch;
 	uint8_t *buffer;
@@ -52,14 +53,14 @@ struct ptc_capture {
 	struct ptc_table *parts; /* the exposed table; NULL: there is none */
 	struct ptc_store_boxes exposed;
 	uint32_t *exposed_extents;
-	size_t mark_from; /* number of the first task that marks */
+	size_t mark_from; /* number of the first task of ptc_capture_mark */
 	uint64_t fetched;
 	struct ptc_copying copying;
 	struct ptc_wait wait; /* of copying */
 	atomic_bool stopped;  /* tells the threads that the call's own thread was asked to stop */
 	bool staged;          /* the ranks have copied everything to staging memory themselves */
 	bool async;           /* copy: async: ranks go on once their device memory is copied on the device */
-	size_t *order;        /* of the tasks of ptc_capture_fill; NULL: their own */
+	size_t *order;        /* the order in which tasks of ptc_capture_fill run; NULL: by number */
 	size_t fill_from;     /* number in `order` of the first task */
 	struct ptc_capture_scratch *scratch;
 	unsigned nscratch;
@@ -78,7 +79,7 @@ struct ptc_capture {
  * the extent filled, and digests it unless it is exposed. It does neither if ranks go on first (req->release) or if
  * other nodes' parts are missing. */
 int ptc_capture_fill(void *arg, unsigned thread, size_t i, struct ptc_error *err);
-/* Whether ranks may have gone on when task i is done, if there is a shadow of their device memory. */
+/* Whether task i reads from a shadow only, so that ranks may go on before it. */
 bool ptc_capture_from_shadow(const struct ptc_capture *c, size_t i);
 /* Digests the extent of task mark_from + i, whose bytes are all there, and marks it filled. */
 int ptc_capture_mark(void *arg, unsigned thread, size_t i, struct ptc_error *err);

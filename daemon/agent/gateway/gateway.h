@@ -16,8 +16,8 @@ struct Ptc__V1__SwitchInfo;
  * geometry that has them, and tries another replica if a node is unreachable. Memory is bounded. sink returns nonzero
  * to stop. */
 typedef int (*ptc_sink_fn)(void *arg, const void *data, size_t len, struct ptc_error *err);
-/* The next bytes, as they lie in the store: parts[1] to parts[n - 1]; parts[0] is for the taker's own head. The taker
- * releases them, also on failure, as ptc_rpc_call_send does. */
+/* Gets the next bytes, as they lie in the store, in parts[1] to parts[n - 1]. parts[0] is for a head that the callee
+ * makes. The callee releases the parts, also on failure, as ptc_rpc_call_send does. */
 typedef int (*ptc_parts_fn)(void *arg, struct ptc_rpc_part *parts, size_t n, struct ptc_error *err);
 /* take: gets a range that lies as a whole on this node in one run, without a copy. NULL: the sink gets everything. */
 int ptc_agent_gather(struct ptc_agent *agent, const struct ptc_geometry *g, const char *uuid, uint32_t item,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gather: bytes of items in order, wherever they are.
  *
- * Happy path: a range that lies on this node as a whole is given as it lies in the store. Any other range, and the rest
- * of one after bytes that are strided or damaged, is cut into windows. Each window is a transfer (transfer/transfer.h)
- * into memory, from this node's own table and the nodes that have the rest. The next window's requests are sent before
- * the current window is handed to the sink, so that senders read and pack while the sink writes; what they send waits
- * in the transport. Many small ranges make one window: each node is asked once for everything that it has of them. If
- * ranges fall into more pieces than the ticket covers, they are read in several windows, and delivered together.
- * Memory: one window and one scratch buffer, ticketed.
+ * Happy path: a range that lies on this node as a whole is given as it lies in the store. Any other range is cut into
+ * windows. So is the rest of a range whose bytes turn out to be strided or damaged. Each window is a transfer
+ * (transfer/transfer.h) into memory, from this node's own table and the nodes that have the rest. The next window's
+ * requests are sent before the current window is handed to the sink, so that senders read and pack while the sink
+ * writes; what they send waits in the transport. Many small ranges make one window: each node is asked once for
+ * everything that it has of them. If ranges fall into more pieces than the ticket covers, they are read in several
+ * windows, and delivered together. Memory: one window and one scratch buffer, ticketed.
  *
  * Failure modes: those of a transfer, PTC_ECORRUPT where the bytes of the last replica are damaged; a range outside the
  * item (PTC_EINVAL); the sink's own code. */

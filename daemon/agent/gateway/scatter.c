@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Scatter: a gateway sends ranges of items to every node that needs part of them. Happy path: a range is cut into
- * boxes, each box into what each node needs; parts go out over one Put stream per node, our own straight to the store.
- * Failure modes: a range outside the item (PTC_EINVAL), a node that is gone or refuses (its code, named); after any of
- * them, call nothing but free; the caller aborts the import. */
+ * boxes, and each box into the parts that nodes need. The parts of a node go out over one Put stream; this node's parts
+ * go straight to the store. Failure modes: a range outside the item (PTC_EINVAL), a node that is gone or refuses (its
+ * code, named); after any of them, call nothing but free; the caller aborts the import. */
 #include "daemon/agent/calls/operation.h"
 #include "daemon/agent/calls/wire.h"
 #include "daemon/agent/gateway/gateway.h"

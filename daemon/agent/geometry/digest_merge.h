@@ -10,13 +10,14 @@ struct ptc_digests;
 int ptc_digests_new(const struct ptc_geometry *g, struct ptc_digests **ret_digests, struct ptc_error *err);
 int ptc_digests_add(struct ptc_digests *d, uint32_t node, const uint32_t *need_index, const uint64_t *digests, size_t n,
 		    struct ptc_error *err);
-/* That node has no table of the state, though the geometry says so. Other nodes may hold all of it. */
+/* Says that this node has no table of the state, although the geometry says that it has one. Other nodes may hold all
+ * of the state. */
 void ptc_digests_leave_out(struct ptc_digests *d, uint32_t node);
 /* ret_items: a digest for each item, in the order of the spec. expected: the digests to compare with, for each item, or
  * NULL. PTC_EDIGEST: digests differ; the line names the tensor. PTC_ESTATE: digests are missing. */
 int ptc_digests_merge(struct ptc_digests *d, const uint64_t *expected, uint64_t *ret_items, struct ptc_error *err);
-/* As ptc_digests_merge, but that items of which nodes have not reported everything are left out: *ret_missing counts
- * those of `items`, a bit for each. */
+/* Compares as ptc_digests_merge does, but leaves out items that nodes have not reported completely. `items` has a bit
+ * for each item; *ret_missing counts the items that were left out and have their bit set. */
 int ptc_digests_compare(struct ptc_digests *d, const uint64_t *expected, const uint8_t *items, size_t *ret_missing,
 			struct ptc_error *err);
 struct ptc_digests *ptc_digests_free(struct ptc_digests *d);

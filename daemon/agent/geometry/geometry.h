@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A geometry: spec, layout and allocation of one generation, made from its document and the wire. It tells which node
- * holds which boxes. A geometry does not change once made. Geometries that differ in their numbers only share a shape,
- * and there is a cache of shapes (geometry_shape.h). Any thread. Failure modes: geometry.c. */
+ * holds which boxes. A geometry does not change once made. If geometries differ only in the numbers of generation and
+ * snapshot, they share a shape; shapes are cached (geometry_shape.h). Any thread. Failure modes: geometry.c. */
 #pragma once
 
 #include "base/status.h"
@@ -23,19 +23,19 @@ struct ptc_geometry {
 	struct ptc_layout
 		*own_layout; /* `layout`, if it was made from rules; NULL: it was declared, and layout_ref borrows it */
 	struct ptc_allocation allocation; /* node numbers index `nodes` */
-	/* Layout and allocation with copies: a further rank for each node's copies of a rank's part. Without copies the
-	 * same as the two above; copies_beside.c */
+	/* Layout and allocation with copies: each node's copies of a rank's part are one further rank
+	 * (copies_beside.c). If there are no copies, these are the layout and allocation above. */
 	const struct ptc_layout *copied;
 	struct ptc_allocation copied_at;
 	struct ptc_layout *own_copied;
-	uint64_t *snapshots; /* per node: of its table; NULL: `snapshot` of all */
+	uint64_t *snapshots; /* per node: the snapshot number of its table; NULL: `snapshot` for all nodes */
 	char **nodes, **addresses;
 	size_t nnodes;
 	char uuid[37];           /* the job */
 	char spec_hash[65];      /* names the spec's blob */
 	struct ptc_agent *agent; /* gives the references back */
 	void *spec_ref, *layout_ref;
-	struct ptc_geometry_shape *shape; /* owns all of it but the two numbers; NULL of one from ptc_geometry_place */
+	struct ptc_geometry_shape *shape; /* owns all but generation and snapshot; NULL: made by ptc_geometry_place */
 };
 /* Accepts an empty geometry, and leaves the geometry empty. */
 void ptc_geometry_done(struct ptc_geometry *g);
@@ -59,8 +59,8 @@ struct ptc_replica {
 /* Gives the boxes of an item on all nodes, borrowed from g. */
 int ptc_geometry_replicas(const struct ptc_geometry *g, uint32_t item, const struct ptc_replica **ret, size_t *ret_n,
 			  struct ptc_error *err);
-/* The boxes of all nodes. Those of an item are v[first[item]] to v[first[item + 1] - 1], by node. Those of one node,
- * taken out of v in its order, are the node's needs in their order. */
+/* The boxes of all nodes. Those of an item are v[first[item]] to v[first[item + 1] - 1], by node. The entries of one
+ * node, in the order of v, are the node's needs in the order of ptc_needs. */
 struct ptc_replicas {
 	struct ptc_replica *v;
 	size_t *first;  /* items + 1 */
@@ -77,8 +77,8 @@ int ptc_geometry_node(const struct ptc_geometry *g, const char *name, uint32_t *
 int ptc_geometry_shape(const struct ptc_geometry *g, uint32_t item, uint32_t *ret_ndim, int64_t *ret_shape,
 		       struct ptc_error *err);
 struct ptc_table_key ptc_geometry_key(const struct ptc_geometry *g); /* this node's table */
-/* The snapshot in the key of that node's table, if tables of `snapshot` are read: a node with copies has them in a
- * table of another number. */
+/* The snapshot number in the key of that node's table, for a read of `snapshot`. It differs for a node with copies,
+ * because these lie in a table with another number. */
 uint64_t ptc_geometry_snapshot(const struct ptc_geometry *g, uint32_t node, uint64_t snapshot);
 
 /* ---- copies_beside.c ---- */
@@ -92,8 +92,9 @@ int ptc_geometry_name_error(const struct ptc_geometry *g, struct ptc_error *err)
 /* The boxes of this node, borrowed from g. copies: with those that are beside the layout. PTC_EINVAL: g does not have
  * this node. */
 int ptc_geometry_needs(const struct ptc_geometry *g, bool copies, const struct ptc_needs **ret, struct ptc_error *err);
-/* The hash of the plan that leads here, with usable[node] as of ptc_plan_new; from NULL: from nothing. False: nobody
- * has noted it, so make the plan and note its hash. For each `to`, the plan that was noted last is kept. */
+/* Gives the hash of the plan from `from` to `to`; from NULL: nothing is held before. usable: as for ptc_plan_new.
+ * False: nobody has noted it, so make the plan and note its hash. For each `to`, the plan that was noted last is kept.
+ */
 bool ptc_geometry_plan_known(const struct ptc_geometry *from, const struct ptc_geometry *to, const bool *usable,
 			     char ret_hash[33]);
 void ptc_geometry_plan_note(const struct ptc_geometry *from, const struct ptc_geometry *to, const bool *usable,

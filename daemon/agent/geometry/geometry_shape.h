@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A shape: what geometries have in common that differ only in the numbers of generation and snapshot. It has the spec,
+/* A shape: the common part of geometries that differ only in the numbers of generation and snapshot. It has the spec,
  * the layout and the allocation. At first use it computes from them the boxes of this node, the boxes of each item on
  * each node, and the plan that leads to it: its hash, and its moves into this node. So the calls of one switch (Check,
  * Prepare, Pull) compute these once; a switch back to the generation before finds them, too.
@@ -21,9 +21,9 @@ struct ptc_geometry_shape {
 	struct needs_here {
 		bool made;
 		struct ptc_needs needs;
-	} needs[2];                      /* of the layout; with copies, where they differ */
-	char plan_of[33], plan_hash[33]; /* "" until a plan is known */
-	char into_of[33];                /* which plan `into` is */
+	} needs[2];                      /* [0]: of the layout; [1]: with copies, if there are any */
+	char plan_of[33], plan_hash[33]; /* name and hash of the plan that leads to this shape; "": not known */
+	char into_of[33];                /* name of the plan `into` */
 	struct ptc_plan *into;           /* with its moves into this node; NULL: none is kept, or a call has it */
 };
 

@@ -2,9 +2,8 @@
 /* Reports of ranks on other nodes, from the wire into a merge or a state document. Happy path: numbers counted and
  * checked, strings borrowed.
  *
- * Failure modes: lists whose lengths contradict each other, a dtype that is
- * none, names that cannot be (PTC_EINVAL, PTC_ELIMIT naming the rank), and
- * whatever the merge refuses. */
+ * Failure modes: lists whose lengths contradict each other, an unknown dtype, impossible names (PTC_EINVAL, PTC_ELIMIT
+ * naming the rank), and whatever the merge refuses. */
 #include "daemon/agent/geometry/rank_reports.h"
 #include "proto/ptc.pb-c.h"
 

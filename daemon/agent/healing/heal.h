@@ -38,11 +38,12 @@ struct ptc_block_source {
 	struct ptc_block *block;
 	const struct ptc_store_box *parts; /* boxes in the block */
 	size_t nparts;
-	uint8_t **bytes;      /* of each part */
-	bool *whole;          /* of each part: all of its bytes are there */
-	bool *usable;         /* of each node of g; false: this node, and nodes that failed */
-	bool *damaged;        /* of each part and node: that node's bytes are damaged, too */
-	unsigned unmarked;    /* times that a source refused parts together and none of them singly */
+	uint8_t **bytes; /* of each part */
+	bool *whole;     /* of each part: all of its bytes are there */
+	bool *usable;    /* of each node of g; false: this node, and nodes that failed */
+	bool *damaged;   /* of each part and node: that node's bytes are damaged, too */
+	/* times that a source refused a request for several parts, but none of these parts alone */
+	unsigned unmarked;
 	struct ptc_error why; /* the last failure; code 0: none */
 };
 int ptc_block_source_init(struct ptc_block_source *s,

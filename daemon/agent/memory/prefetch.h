@@ -7,8 +7,8 @@
  *   ptc_prefetch_find(p, table, item, box, &at)
  *   ptc_prefetch_free(p);
  *
- * What counts is the table that is restored. A box is used only if that table has its bytes at the same places of the
- * chunks as the snapshot had. The snapshot's table is open meanwhile, so these chunks keep the bytes that were
+ * A restore reads from a table, and uses a prefetched box only if that table has the box at the same places in the
+ * chunks as the snapshot's table has. The snapshot's table is open meanwhile, so these chunks keep the bytes that were
  * verified.
  *
  * Threads: a thread of its own reads. A job has one list at a time; calls may come from any thread. Memory: at most
@@ -23,9 +23,9 @@
 struct ptc_prefetch;
 struct ptc_table;
 
-#define PTC_PREFETCH_BOX (16 << 20) /* bytes; a restore looks for boxes that are cut so */
+#define PTC_PREFETCH_BOX (16 << 20) /* most bytes of a box; a restore cuts boxes in the same way to find them */
 
-/* device: the UUID of one that ranks here will have; the memory is page-locked for all. */
+/* device: the UUID of a device that ranks here will have. The memory is page-locked for all devices. */
 void ptc_prefetch_begin(struct ptc_agent *agent, const struct ptc_geometry *from, const struct ptc_geometry *to,
 			const char *device);
 /* NULL: there is none. */

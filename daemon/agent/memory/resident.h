@@ -8,7 +8,8 @@
  *   ptc_residents_free(r);
  *
  * The store is what counts: before use, the digest of a box is computed on the device and compared with that of the
- * sealed bytes of the store. So a box of another step is only useless. Whatever fails costs the copy from the host.
+ * sealed bytes of the store. So a box of another step does no harm; it is not used. If anything fails, the bytes are
+ * copied from the host.
  *
  * Threads: any; one job has one list at a time. Memory: at most env.device_copy_bytes of each device, from the stop to
  * the end of the restore, or to the Finish of a switch without one. */

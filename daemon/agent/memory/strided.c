@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: dims are merged from the last one outwards as long as both
- * sides have them without a gap; what is left is counted through. Runs that
- * touch are joined, and copied when the kernel's bound of spans is reached.
+/* Happy path: dims are merged from the last one outwards as long as they have no gap on either side; each index of the
+ * remaining dims is visited in turn. Runs that touch are joined, and copied when the kernel's bound of spans is
+ * reached.
  *
- * Failure modes: sub-byte dtypes with strides (PTC_ELAYOUT), whatever the
- * process's memory says (ptc_slot_copy). */
+ * Failure modes: sub-byte dtypes with strides (PTC_ELAYOUT), the errors of ptc_slot_copy. */
 #include "daemon/agent/memory/strided.h"
 
 #include "base/check.h"

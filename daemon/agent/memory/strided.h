@@ -13,10 +13,11 @@
 
 /* Where the bytes of a box lie in a process. */
 struct ptc_strided {
-	struct ptc_box box;           /* in bytes, as ptc_item_byte_box (spec.h) gives it */
-	uint64_t address;             /* of the box's first byte */
-	int64_t stride[PTC_MAX_DIMS]; /* bytes from one index to the next; in the last dim, from one step to the next */
-	int64_t step;                 /* contiguous bytes in the last dim; 0: all of it */
+	struct ptc_box box; /* in bytes, as ptc_item_byte_box (spec.h) gives it */
+	uint64_t address;   /* of the box's first byte */
+	/* bytes from one index to the next; in the last dim, from one run of `step` bytes to the next */
+	int64_t stride[PTC_MAX_DIMS];
+	int64_t step; /* bytes of a contiguous run in the last dim; 0: the whole dim is one run */
 };
 /* PTC_ELAYOUT: memory of a sub-byte dtype is not compact; the line names the tensor. */
 int ptc_strided_init(struct ptc_strided *p, const struct ptc_spec *spec, uint32_t item,

@@ -28,7 +28,7 @@ int ptc_restore_slots(const struct ptc_restore *job, struct ptc_device_bytes *re
 int ptc_device_room(struct ptc_agent *agent, const struct ptc_geometry *next, uint32_t self,
 		    const struct ptc_group *now, struct ptc_error *err);
 
-/* ---- what the store remembers of ranks (rank_notes.c): of each the last incarnation ---- */
+/* ---- notes in the store about ranks (rank_notes.c): for each kind, the last incarnation ---- */
 enum ptc_rank_note { PTC_RANKS_BEGUN, PTC_RANKS_BUILT, PTC_RANKS_GONE_ON };
 int ptc_rank_note_write(struct ptc_agent *agent, enum ptc_rank_note what, const struct ptc_group_key *key,
 			struct ptc_error *err);
@@ -37,7 +37,7 @@ int ptc_rank_note_is(struct ptc_agent *agent, enum ptc_rank_note what, const str
 
 /* The first writes the note PTC_RANKS_BUILT, before these ranks are told their generation. The second gives PTC_ELOST
  * if these ranks were built here (the note or `built` says so) and none of them is here any more. Ranks of other nodes
- * have met them, and would not meet new ones. */
+ * are connected to these ranks, and would not connect to new ones. */
 int ptc_rank_built_note(struct ptc_agent *agent, const struct ptc_group_key *key, struct ptc_error *err);
 int ptc_rank_built_check(struct ptc_agent *agent, const struct ptc_group_key *key, bool built, struct ptc_error *err);
 

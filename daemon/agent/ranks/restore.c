@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A snapshot's bytes into ranks that have declared. Happy path: each declared
- * region is cut into tasks, a rank's tasks make batches, and a few threads take batches of all ranks in turn; a task's
- * bytes are verified in the store's extents, and read from there by the rank (or written by us, where it cannot)
- * straight to where it has declared them. One copy of each byte is made. Failure modes: a block that does not verify
- * (PTC_ECORRUPT), bytes that are not here (PTC_ENOTFOUND), a rank that dies meanwhile (whatever its memory says),
- * cancellation. */
+/* A snapshot's bytes into ranks that have declared. Happy path: each declared region is cut into tasks, a rank's tasks
+ * make batches, and a few threads take batches of all ranks in turn; a task's bytes are verified in the store's
+ * extents, and read from there by the rank (or written by us, where it cannot) straight to where it has declared them.
+ * One copy of each byte is made. Failure modes: a block that does not verify (PTC_ECORRUPT), bytes that are not here
+ * (PTC_ENOTFOUND), a rank that dies meanwhile (the error of reading or writing its memory), cancellation. */
 #include "daemon/agent/calls/task_pool.h"
 #include "daemon/store/store_read.h"
 #include "daemon/agent/memory/copying.h"

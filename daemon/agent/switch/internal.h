@@ -28,8 +28,8 @@ int ptc_switch_plan(const struct ptc_switch_view *v, uint32_t node, struct ptc_p
 /* Opens the old table; NULL if this node does not have it. */
 int ptc_switch_source_open(struct ptc_agent *agent, const struct ptc_switch_view *v, struct ptc_table **ret,
 			   struct ptc_error *err);
-/* If all chunks of the job are gone, lets the job begin with new chunks here. Only if nobody counts on this node's
- * tables: the switch leaves them out, or no document names one (anew). */
+/* If all chunks of the job are gone, lets the job begin with new chunks here. It does so only if nobody needs this
+ * node's tables, because the switch leaves this node out or no document names one of its tables (anew). */
 int ptc_switch_begin_anew(struct ptc_agent *agent, const struct ptc_switch_view *v, const char *uuid, bool anew,
 			  struct ptc_error *err);
 /* Takes fresh and derived boxes out of the count of missing bytes, because no node sends them. */

@@ -6,7 +6,7 @@
  * digested as they come; an extent is marked filled when its last byte is there. Then the table is sealed, boxes that
  * did not come in this call are digested by reading, and the last message is sent. Items that rules reset are not
  * fetched: they become zeros. Items that rules derive are not fetched either: they are made once all else is there.
- * Bytes that an import has sent are summed and digested here.
+ * Bytes that an import has sent get their checksums and digests here.
  *
  * Failure modes: those of a transfer; after a source has failed, everything is digested by reading. A source has sent
  * everything, but broken the protocol: PTC_EPEER. The caller is gone, or a Finish or a newer controller comes:

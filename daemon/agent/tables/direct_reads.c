@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct reads: gives descriptors of chunk files to readers on this node (proto/direct_read.h): one thread, which polls
  * the listener and its connections and answers one question at a time. Happy path: who connects is known by
- * SO_PEERCRED; a question names a table, sealed or held; its ranges become spans, which go back with the checksums of
- * the chunks they lie in and a descriptor for reading only.
+ * SO_PEERCRED; a question names a table, which is sealed or pinned; its ranges become spans, which go back with the
+ * checksums of the chunks they lie in and a descriptor for reading only.
  *
  * Failure modes: a job that is not the caller's, or bytes that are not here (PTC_ENOTFOUND), too many spans
- * (PTC_ELIMIT): the reader then reads as it would have without us. A malformed question, or a caller that does not take
- * its answer, ends the connection. If there are too many connections, the new one is closed. A reader cannot make this
- * daemon keep anything. */
+ * (PTC_ELIMIT): the reader then reads the bytes through the daemon instead. A malformed question, or a caller that does
+ * not take its answer, ends the connection. If there are too many connections, the new one is closed. A reader cannot
+ * make this daemon keep anything. */
 #include "daemon/agent/calls/agent_state.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"

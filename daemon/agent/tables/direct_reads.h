@@ -5,7 +5,8 @@
 #include "base/status.h"
 #include "daemon/agent/calls/agent_env.h"
 
-/* Listens beside socket_path on a thread of its own. Free it before the agent. */
+/* Listens on a socket beside socket_path (socket_path with PTC_DIRECT_READ_SUFFIX), on a thread of its own. Free it
+ * before the agent. */
 struct ptc_direct_reads;
 int ptc_direct_reads_new(struct ptc_agent *agent, const char *socket_path, struct ptc_direct_reads **ret_reads,
 			 struct ptc_error *err);

@@ -17,7 +17,8 @@ struct ptc_digest_job {
 	void *arg;                        /* for stop and tick */
 	uint64_t *digests;                /* one for each need; filled */
 	const struct ptc_store_box *done; /* boxes that digests contain already, sorted by item and disjoint */
-	size_t ndone;                     /* 0: digests are set; otherwise the other boxes are added to them */
+	/* 0: digests are computed anew; otherwise digests of the other boxes are added to them */
+	size_t ndone;
 };
 int ptc_digest_needs(const struct ptc_digest_job *job, struct ptc_error *err);
 /* Digests an extent in slices while it is filled. The bytes are then in the processor's cache, so digests and checksums

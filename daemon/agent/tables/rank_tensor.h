@@ -27,7 +27,8 @@ int ptc_rank_tensor_init(struct ptc_rank_tensor *t, const struct ptc_geometry *g
 /* Gives the end of a range. PTC_EINVAL: the range exceeds the local tensor. */
 int ptc_rank_range_end(const struct ptc_rank_tensor *t, const struct ptc_rank_range *range, uint64_t *ret_end,
 		       struct ptc_error *err);
-/* Opens the table of this node for a range of the tensor, and does both. ptc_table_unref(ret->table) afterwards. */
+/* Opens this node's table for a range of the tensor, and calls the two functions above. Afterwards call
+ * ptc_table_unref(ret->table). */
 int ptc_rank_tensor_open(struct ptc_agent *agent, const struct ptc_geometry *g, const struct ptc_rank_range *range,
 			 struct ptc_rank_tensor *ret, uint64_t *ret_end, struct ptc_error *err);
 /* Reads bytes [off, off+len) into dst; padding reads as zeros. scratch has PTC_RANK_SCRATCH bytes, or

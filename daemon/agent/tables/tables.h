@@ -37,6 +37,6 @@ int ptc_agent_parts_drop(struct ptc_agent *agent, const char *uuid, struct ptc_e
 /* Drops the job's exposed tables, and those tables that are older than the newest of `keep` and not in `keep`. */
 int ptc_agent_tables_drop_old(struct ptc_agent *agent, const char *uuid, struct Ptc__V1__TableKey *const *keep,
 			      size_t nkeep, struct ptc_error *err);
-/* Marks the snapshot of an exposed table (transfer/max_reduce.h). No record names such a table. Finish drops it, and so
- * does the first call after all nodes have answered. */
+/* Marks the snapshot of an exposed table (transfer/max_reduce.h). No record names such a table. Finish drops it. So
+ * does the first End with `keep`, which the controller sends after all nodes have answered. */
 #define PTC_PARTS_SNAPSHOT (1ull << 63)

@@ -11,9 +11,9 @@ struct ptc_reduce;
 int ptc_remote_find(const struct ptc_geometry *g, const struct ptc_spec *rules, uint32_t self,
 		    const struct ptc_needs *needs, struct ptc_parts *ret, struct ptc_reduce *ret_reduce,
 		    struct ptc_error *err);
-/* Cuts the boxes of `missing` along the regions. Its last *ret_n boxes are then the regions, in order, each box at most
- * max_bytes; the boxes before have no part of a region. A region's `to` becomes the number of its first box among the
- * last ones. */
+/* Cuts the boxes of `missing` along the regions. First come boxes without a part of any region, then *ret_n boxes: the
+ * regions in order, cut into boxes of at most max_bytes. A region's `to` becomes the number of its first box, counted
+ * from 0 among these *ret_n boxes. */
 int ptc_remote_split(struct ptc_parts *regions, int64_t max_bytes, struct ptc_store_boxes *missing, size_t *ret_n,
 		     struct ptc_error *err);
 
@@ -26,7 +26,8 @@ struct ptc_remote_fetch {
 	const struct ptc_store_box *boxes;
 	const uint32_t *extents; /* unfilled extents of these boxes in the table */
 	size_t n;
-	/* Gets the bytes of a box, at most PTC_REMOTE_TAKE_BYTES, perhaps more than once. NULL: bytes go to the table.
+	/* Gets the bytes of a box, at most PTC_REMOTE_TAKE_BYTES. It may be called again with the same box. NULL: bytes
+	 * go to the table.
 	 */
 	int (*take)(void *arg, const struct ptc_part *part, const void *data, struct ptc_error *err);
 	void *take_arg;

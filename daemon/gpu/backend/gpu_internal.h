@@ -30,7 +30,7 @@ struct ptc_gpu_tile {
 struct ptc_gpu_slot {
 	unsigned char *bytes;
 	CUdeviceptr buffer; /* device memory of the same size, once kernels are loaded */
-	CUevent packed;     /* a kernel has filled the slot's device memory, or the link has */
+	CUevent packed;     /* the slot's device memory is filled, by a kernel or over the link */
 	CUevent done;
 	/* The tile under way in it. */
 	struct ptc_gpu_tile tile;

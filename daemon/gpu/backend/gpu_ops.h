@@ -3,11 +3,11 @@
  * (gpu_null.c) is for nodes without one.
  *
  * Threads: ptc-gpu runs one thread for each device that it uses, and makes every call about a device on its thread, but
- * for `copy` and `copied`. Copies in one direction run at once, on threads that have called `enter`, each of which has
- * its own number of a copier. Meanwhile the device's thread calls nothing but `packs` and `kernels`.
- * Ownership: the thread owns struct ptc_gpu from attach to detach; the device owns struct ptc_gpu_memory from map to
- * unmap. Failure modes: struct ptc_gpu_failure has the message and says what counts as failed. After a sticky failure,
- * call nothing but detach. */
+ * for `copy` and `copied`. Copies in one direction run at once, on threads that have called `enter`. Each of these
+ * threads uses a copier of its own. Meanwhile the device's thread calls nothing but `packs` and `kernels`. Ownership:
+ * the thread owns struct ptc_gpu from attach to detach; the device owns struct ptc_gpu_memory from map to unmap.
+ * Failure modes: struct ptc_gpu_failure has the message and says what counts as failed. After a sticky failure, call
+ * nothing but detach. */
 #pragma once
 
 #include "daemon/gpu/cuda/gpu_export.h"
@@ -89,14 +89,14 @@ struct ptc_gpu_ops {
 	/* Waits until the oldest copy that the copier has begun has ended. After a failure nothing of it is under way.
 	 */
 	int (*copied)(struct ptc_gpu *g, unsigned copier, struct ptc_gpu_failure *f);
-	/* Memory of our own; unmap frees it. Fails without kernels, as its digests would cross the link. beside: a
-	 * trainer goes on beside it, so a sixteenth of the device has to stay free (PTC_ENOSPC); kernels are not
-	 * needed. */
+	/* Takes memory of our own; unmap frees it. beside false: fails without kernels, because its digests would cross
+	 * the link. beside true: needs no kernels, but a trainer goes on meanwhile, so a sixteenth of the device has to
+	 * stay free (PTC_ENOSPC). */
 	int (*keep)(struct ptc_gpu *g, uint64_t bytes, bool beside, struct ptc_gpu_memory **ret,
 		    struct ptc_gpu_failure *f);
-	/* Copies to memory of this device from other memory of it, or from what another device keeps, which stays until
-	 * the call returns. Of a part, device_* is the side of `to`. The caller has checked both sides. PTC_ENODEVICES:
-	 * this device cannot map the other one's memory. */
+	/* Copies to memory of this device from other memory of this device, or from memory that another device keeps.
+	 * The caller ensures that both stay until the call returns. In a part, device_* is the side of `to`. The caller
+	 * has checked both sides. PTC_ENODEVICES: this device cannot map the other one's memory. */
 	int (*copy_within)(struct ptc_gpu *g, struct ptc_gpu_memory *to, struct ptc_gpu_memory *from,
 			   const struct ptc_gpu_part *parts, size_t nparts, struct ptc_gpu_failure *f);
 	/* The XOR of the parts' shares of their tensor's digest (base/number/digest.h). */

@@ -56,8 +56,9 @@ struct ptc_gpu_client *ptc_gpu_client_free(struct ptc_gpu_client *c);
 /* Maps `bytes` of a file for copies. pin_uuid: page-locked for that device; NULL: not page-locked. */
 int ptc_gpu_client_map_host(struct ptc_gpu_client *c, int fd, uint64_t bytes, const char *pin_uuid,
 			    struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err);
-/* Page-locks the next `step` bytes of a host map for a device, the same number each time; *ret_locked: of all. Others'
- * requests are served between two steps. PTC_EVERSION: an older ptc-gpu, which does not know it. */
+/* Page-locks the next `step` bytes of a host map for a device, the same number each time; *ret_locked: bytes of the map
+ * that are page-locked now. Others' requests are served between two steps. PTC_EVERSION: an older ptc-gpu, which does
+ * not know it. */
 int ptc_gpu_client_lock(struct ptc_gpu_client *c, struct ptc_gpu_ref host, const char *uuid, uint64_t step,
 			uint64_t *ret_locked, struct ptc_gpu_outcome *o, struct ptc_error *err);
 /* locked: how much of it is page-locked, which takes longer to be given back. */
@@ -83,7 +84,7 @@ int ptc_gpu_client_digest(struct ptc_gpu_client *c, struct ptc_gpu_ref memory, c
 int ptc_gpu_client_keep(struct ptc_gpu_client *c, const char *uuid, uint64_t bytes, bool beside,
 			struct ptc_gpu_ref *ret, struct ptc_gpu_outcome *o, struct ptc_error *err);
 /* Copies from one allocation to another of the same device, or from what is kept on another one: PTC_ENODEVICES if this
- * one cannot read it, or ptc-gpu is an older one. Of a part, device_* is the side of `to`. */
+ * one cannot read it, or ptc-gpu is an older one. In a part, device_* is the side of `to`. */
 int ptc_gpu_client_copy_within(struct ptc_gpu_client *c, struct ptc_gpu_ref to, struct ptc_gpu_ref from,
 			       const struct ptc_gpu_part *parts, uint32_t nparts, struct ptc_gpu_outcome *o,
 			       struct ptc_error *err);

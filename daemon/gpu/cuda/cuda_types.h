@@ -87,7 +87,7 @@ typedef struct {
 	size_t WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D;
 
-/* Of its kinds, what writes a value. */
+/* Of the members of the driver's union, only the one that writes a value is declared. */
 typedef union {
 	unsigned operation;
 	struct {

@@ -2,12 +2,12 @@
 /* Kernels: boxes of short rows, and digests (base/number/digest.h) on the device. CUDA C++ for nvcc, C for everybody
  * else (kernel_host.h).
  *
- * A digest reads 32-bit words w(0), w(1) ... as a polynomial over GF(2). Let y = x^(32 * 2^k). Squaring permutes the
- * roots of P, so P(y) = 0 modulo P for every k, and M(y) = 0 for each multiple M of P. Each of 2^k lanes reads every
- * 2^k-th word, which is a polynomial in y with words as coefficients, and divides it by M(y): an XOR of earlier words
- * for each word, no multiplication and no table. M has fewer terms than P: 22 XORs, of which a device does two at once,
- * in place of 32. What remains of a lane are 80 words. P(y) divides these down to 64, and a constant matrix of bits,
- * that of the powers of y, makes a number of these. */
+ * A digest reads 32-bit words w(0), w(1) ... as a polynomial over GF(2), modulo the digest's polynomial P. Let y =
+ * x^(32 * 2^k). Squaring permutes the roots of P, so P(y) = 0 modulo P for every k, and M(y) = 0 for each multiple M of
+ * P. Each of 2^k lanes reads every 2^k-th word, which is a polynomial in y with words as coefficients, and divides it
+ * by M(y): an XOR of earlier words for each word, no multiplication and no table. M has fewer terms than P: 22 XORs, of
+ * which a device does two at once, in place of 32. After that, 80 words of a lane remain. A division by P(y) leaves 64
+ * of them. A constant matrix of bits, made of the powers of y, turns these into one number. */
 #include "daemon/gpu/kernels/gpu_kernels.h"
 #include "daemon/gpu/kernels/kernel_host.h"
 

@@ -15,11 +15,12 @@
 
 #define PTC_GPU_BLOCK 256u /* threads of a block, for every kernel */
 
-/* A digest's lanes, each a thread, and the words of a lane from which on the kernel works without a check. */
+/* A digest's lanes, one for each thread, and the words of a lane in one block. A block within the run is read without
+ * checks. */
 #define PTC_GPU_LANES       128u
 #define PTC_GPU_ROWS        80u
 #define PTC_GPU_CHUNKS_MAX  4096u
-/* On each multiprocessor, at 128 registers a thread. */
+/* Blocks of threads that a multiprocessor has at once, at 128 registers a thread. */
 #define PTC_GPU_BLOCKS_BUSY 2u
 
 /* pack turns a box of strided rows into a run without gaps; unpack does the opposite. `unit` (1, 2, 4, 8 or 16) divides
@@ -31,8 +32,8 @@ struct ptc_gpu_pack {
 };
 
 /* XORs the digest of a run of memory into *result. The run is cut into chunks of equal length, and leading zero words,
- * which do not change a digest, fill the first chunk. A chunk has PTC_GPU_LANES threads, which read its 32-bit words in
- * turn. It is a number of blocks, and a block is PTC_GPU_ROWS words of each thread. */
+ * which do not change a digest, fill the first chunk. PTC_GPU_LANES threads read the 32-bit words of a chunk in turn. A
+ * chunk consists of blocks; in a block, each thread reads PTC_GPU_ROWS words. */
 struct ptc_gpu_digest_run {
 	uint64_t words;                                        /* address of the first word, a multiple of 4 */
 	uint64_t nwords, result;                               /* result: address */
@@ -41,8 +42,8 @@ struct ptc_gpu_digest_run {
 	uint64_t chunk_low[16], chunk_mid[16], chunk_high[16]; /* c^i, c^(16 * i), c^(256 * i) * factor */
 	uint32_t first_mask, last_mask; /* the bytes of the first and the last word that belong to the run */
 };
-/* There c is x^(bits of a chunk). The factor is that of the whole run's polynomial, divided by x^(bits of a block), as
- * the kernel works as if a block of zeros followed. */
+/* In these comments c is x^(bits of a chunk). `factor` is the factor of the whole run's polynomial in the digest,
+ * divided by x^(bits of a block), because the kernel computes as if a block of zeros followed. */
 
 /* XORs the digest of a box whose rows lie apart in their tensor into *result. A row is cut into `segments` of
  * segment_bytes, the last one shorter. A thread takes one of these, or `group` whole rows of a slice. */

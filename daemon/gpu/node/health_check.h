@@ -3,9 +3,9 @@
  * the node's devices are well.
  *
  * Happy path: each `every_ms` the command runs, in a session of its own, without input. Exit status 0: every device is
- * well. Another one: devices are not well, and are given to no ranks from then on. These are the devices that lines of
- * its output begin with, as "device 3: reason"; without such a line it is all of them, and the first line is the
- * reason. Standard output and standard error are read together, up to OUTPUT_MAX bytes; the rest is dropped.
+ * well. Another status: devices are not well, and are given to no ranks from then on. Lines of the output such as
+ * "device 3: reason" name these devices. Without such a line all devices are meant, and the first line is the reason.
+ * Standard output and standard error are read together, up to OUTPUT_MAX bytes; the rest is dropped.
  *
  * No verdict: the command cannot be run (also exit status 126 or 127, as shells say it), is ended by a signal, or takes
  * longer than timeout_ms (then its whole process group is killed). The log says so once, and what was known stays.

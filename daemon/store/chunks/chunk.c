@@ -9,7 +9,7 @@
  * blocks follow what is used.
  *
  * Failure modes: ceiling, map or file system full is PTC_ENOSPC with nothing changed; a directory that is missing or
- * carries another store's id is PTC_ELOST; an environment whose values are not where they can be is PTC_ECORRUPT. */
+ * carries another store's id is PTC_ELOST; an environment whose values lie at impossible places is PTC_ECORRUPT. */
 #include "daemon/store/chunks/chunk.h"
 #include "daemon/store/chunks/lmdb_env.h"
 

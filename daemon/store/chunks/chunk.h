@@ -13,8 +13,8 @@ int ptc_store_chunks_reopen(const struct job *j, int flags);         /* a descri
 int ptc_store_chunks_finalize(struct job *j, struct ptc_error *err); /* call it after the tables have been loaded */
 /* wlock. The number of chunks that may have blocks. */
 uint64_t ptc_store_chunks_max(const struct ptc_store *s);
-/* wlock. Takes the blocks of free chunks of other jobs than `but`, until at most `max` chunks have blocks or only used
- * ones have. */
+/* wlock. Gives blocks of free chunks back to the file system, for all jobs except `but`, until at most `max` chunks
+ * have blocks or no free chunk of these jobs has. */
 void ptc_store_chunks_yield(struct ptc_store *s, const struct job *but, uint64_t max);
 /* wlock. Takes n free chunks (refs 0 -> 1), and makes new ones if it has to. All or nothing. */
 int ptc_store_chunks_take(struct job *j, size_t n, struct chunk **ret_chunks, struct ptc_error *err);
@@ -36,7 +36,7 @@ void ptc_store_chunk_sum_early(struct chunk *c, uint16_t blocks);
  * count again. If it is unchanged, the bytes are the chunk's. */
 uint64_t ptc_store_chunk_use(struct chunk *c);
 void ptc_store_chunk_use_locked(struct job *j,
-				struct chunk *c); /* at open: a cold chunk gets refs 1, another one more */
+				struct chunk *c); /* adds a reference; a free chunk counts as used from then on */
 
 /* huge_chunks.c */
 void ptc_store_huge_begin(struct ptc_store *s);

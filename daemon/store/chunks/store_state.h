@@ -24,8 +24,8 @@ struct ptc_table;
 
 #define CHUNK_BLOCKS ((PTC_CHUNK_BYTES + PTC_BLOCK_BYTES - 1) / PTC_BLOCK_BYTES)
 /* A chunk is an LMDB value of whole pages, with LMDB's page header. CHUNK_PAD skips its first bytes, so that the
- * chunk's bytes and extents begin on cache lines: if both sides do, the kernel copies between processes half as fast
- * again. The last skipped bytes count the chunk's uses (ptc_store_chunk_use). They lie in the one page that is never
+ * chunk's bytes and extents begin on cache lines: if both sides do, the kernel copies between processes 1.5 times as
+ * fast. The last skipped bytes count the chunk's uses (ptc_store_chunk_use). They lie in the one page that is never
  * punched. */
 #define PAGE_HEADER  16
 #define CHUNK_PAD    48

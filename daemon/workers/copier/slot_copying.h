@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptcd's side of copies of ranks' memory (copier.h): which memory, and which owner has to know when a copy that hung
- * has ended. The caller owns all of it. Any number of threads may share one ptc_slot_copying. */
+/* ptcd's side of copies of ranks' memory (copier.h). It names ptcd's memory, and the owner who is told when a copy that
+ * hung has ended. The caller owns all of it. Any number of threads may share one ptc_slot_copying. */
 #pragma once
 
 #include "daemon/workers/types/group_desc.h"

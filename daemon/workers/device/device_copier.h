@@ -4,9 +4,9 @@
  * ptc-gpu maps a rank's allocation when an operation first copies from or to it, and unmaps it when the operation ends
  * (ptc_device_copying_done). The rank waits meanwhile, so it frees no mapped memory. ptc-gpu starts at the first call.
  *
- * Threads: any; calls block. Failure modes: the driver's error, with the device or the rank that counts as failed. If
- * ptc-gpu ends during a call, it is started again and the call is repeated, a few times. If it neither answers nor
- * ends, the memory named as `kept` stays (PTC_ESTATE). */
+ * Threads: any; calls block. Failure modes: the driver's error; the message says whether the device or the rank counts
+ * as failed. If ptc-gpu ends during a call, it is started again and the call is repeated, a few times. If it neither
+ * answers nor ends, the memory named as `kept` stays (PTC_ESTATE). */
 #pragma once
 
 #include "base/status.h"
@@ -45,7 +45,7 @@ struct ptc_device_piece {
 	uint8_t *here; /* in one of the two memories of the ptc_slot_copying */
 	uint64_t bytes;
 };
-/* Of the calls below: pid < 0: process -pid has ended, and the range's handle (`fd`) keeps its memory. */
+/* In the calls below, pid < 0 means that process -pid has ended; the range's handle (`fd`) keeps its memory. */
 /* The word that a rank's device writes into a page that the rank shares, and the value that it must have before and
  * after each copy. */
 struct ptc_device_guard {
@@ -73,18 +73,18 @@ struct ptc_device_rows {
 int ptc_device_keep(struct ptc_device_copier *d, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
 		    struct ptc_error *err);
 void ptc_device_drop(struct ptc_device_copier *d, struct ptc_device_memory *m); /* {0} ok */
-/* Copies on the device: op READ from the rank, WRITE to it. All rows lie in `range`. WRITE: it may be of another device
- * than m; PTC_ENODEVICES: that one cannot read it. */
+/* Copies on the device: op READ from the rank, WRITE to it. All rows lie in `range`. WRITE: `range` may be on another
+ * device than m; PTC_ENODEVICES: that device cannot read m. */
 int ptc_device_copy_kept(struct ptc_device_copier *d, struct ptc_slot_copying *c, const struct ptc_device_memory *m,
 			 enum ptc_copy_op op, pid_t pid, const struct ptc_device_range *range,
 			 const struct ptc_device_rows *rows, size_t n, struct ptc_error *err);
-/* The XOR of what rows contribute to a tensor's digest: `address` is the tensor's bytes after the last row's last byte,
- * and address_step the distance of rows in the tensor. */
+/* Gives the XOR of the rows' shares of a tensor's digest. Here rows.address is the number of the tensor's bytes after
+ * the last row, and rows.address_step the distance of rows in the tensor. */
 int ptc_device_digest_kept(struct ptc_device_copier *d, const struct ptc_device_memory *m,
 			   const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err);
 
-/* The same of a rank's memory: `address` is the rank's, and `kept` is the tensor's bytes after the last row's last
- * byte.
+/* Does the same for rows of a rank's memory. Here rows.kept is the number of the tensor's bytes after the last row, and
+ * rows.kept_step the distance of rows in the tensor.
  */
 int ptc_device_digest_rank(struct ptc_device_copier *d, struct ptc_slot_copying *c, pid_t pid,
 			   const struct ptc_device_range *range, const struct ptc_device_rows *rows, size_t n,
@@ -123,8 +123,9 @@ struct ptc_device_pinned {
 /* Maps a file in ptc-gpu, to be page-locked for a device in steps of so many bytes, a multiple of 4096. */
 int ptc_device_pin_begin(struct ptc_device_copier *d, int fd, uint64_t bytes, uint64_t step, const char *uuid,
 			 struct ptc_device_pinned *ret, struct ptc_error *err);
-/* Page-locks the next step, which is counted first; ptc-gpu serves others between two steps. After a failure what was
- * locked before stays. If ptc-gpu ends, so does the page-lock, and copies go through the ring. */
+/* Page-locks the next step, after its bytes were taken by pinned_take. ptc-gpu serves other requests between two steps.
+ * After a failure what was locked before stays. If ptc-gpu ends, so does the page-lock, and copies go through the ring.
+ */
 int ptc_device_pin_more(struct ptc_device_copier *d, struct ptc_device_pinned *p, struct ptc_error *err);
 /* {0} ok. false: ptc-gpu hangs and may have the memory for ever; it stays counted. */
 bool ptc_device_unpin(struct ptc_device_copier *d, struct ptc_device_pinned *p);

@@ -6,9 +6,9 @@
  * A program tells its stacks if it has a handler for SIGURG that writes them to its log, as ptc's Python package has.
  * Without a handler the signal does nothing, so no program is ended by it.
  *
- * Sets of files are evidence/N, with the newest PTC_EVIDENCE_KEPT; the job's owner may read them. A set is written
- * under another name first, so one that is there is whole. The oldest set goes first, then texts are written, and dumps
- * last, so that a disk that gets full costs dumps and not texts.
+ * Set number N is the folder evidence/N. The newest PTC_EVIDENCE_KEPT sets are kept, and the job's owner may read them.
+ * A set is written under another name first, so one that is there is whole. The oldest set goes first, then texts are
+ * written, and dumps last, so that a disk that gets full costs dumps and not texts.
  *
  * Failure modes: the job has no ranks here (PTC_ENOTFOUND); no rank's text can be written. What cannot be read, and a
  * dump that cannot be written, is said in the text. Threads: any; each call takes its own set. A call takes about a
@@ -30,7 +30,7 @@ struct ptc_workers;
 
 struct ptc_evidence {
 	char dir[320];   /* of the set */
-	uint32_t nranks; /* that it has files of; 0: none was made */
+	uint32_t nranks; /* ranks of which the set has files; 0: no set was made */
 	char *text;      /* of ptc_evidence_newest: of all its files but the dumps; ptc_free it */
 	size_t len;
 };

@@ -26,8 +26,8 @@ struct ptc_evidence_file {
 int ptc_evidence_write(const char *dir, uid_t uid, const char *name, const void *data, size_t len,
 		       struct ptc_error *err);
 /* Reads the first max bytes of a regular file with the user's rights, not ptcd's, for the path is the user's to choose.
- * until_ns: of ptc_sys_now_ns. 0, or an errno: ETIMEDOUT: its file system has not answered; EBUSY: one that did not
- * still has not. */
+ * until_ns: of ptc_sys_now_ns. Returns 0 or an errno. ETIMEDOUT: the file system has not answered. EBUSY: the file
+ * system of an earlier read still does not answer. */
 int ptc_evidence_read_as(uid_t uid, const char *path, size_t max, int64_t until_ns, struct ptc_evidence_file *ret);
 /* Keeps dumps as dir/dump-RANK, `room` bytes in all, and adds a line for each to said. A few seconds at most. */
 void ptc_evidence_dumps(const char *dir, uid_t uid, const struct ptc_evidence_dump *dumps, size_t n, size_t room,

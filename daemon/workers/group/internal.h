@@ -11,7 +11,7 @@
 #include "daemon/workers/state/workers_sync.h"
 
 /* group_start.c */
-/* Ends the low priority with which it was started, if it was. */
+/* If the worker was started with a low priority, raises it again. */
 void ptc_worker_raise_locked(struct ptc_workers *w, struct worker *k);
 /* Waits until all live workers are connected, at most WORKERS_CONNECTED_MS. */
 int ptc_group_wait_connected_locked(struct ptc_workers *w, struct group *g, struct ptc_error *err);
@@ -31,18 +31,19 @@ int ptc_group_load(const void *data, size_t len, struct group **ret, struct ptc_
 /* Sets one rank's stop. True: the rank is at or past `stop` and does not wait there; it then waits at its next boundary
  * at the latest. *ret_step: the step that the rank has published, if *ret_published. */
 bool ptc_worker_arm(struct worker *k, uint64_t stop, bool *ret_published, uint64_t *ret_step);
-uint64_t ptc_group_first_stop(const struct group *g); /* the stop of a rank that begins */
+uint64_t ptc_group_first_stop(const struct group *g); /* the first stop of a rank that begins its generation */
 
 /* group_hold.c */
 void ptc_group_let_go_locked(struct ptc_workers *w, struct group *g);
-/* Thaws held ranks that are told to exit right before: they begin no update any more, and get SIGTERM at once. */
+/* Thaws held ranks. Call it right after they were told to exit: they begin no update any more, and get SIGTERM at once.
+ */
 void ptc_group_end_held_locked(struct ptc_workers *w, struct group *g);
-/* NULL: its state can be taken; else why not. Of a group that is held; k NULL: of no process. */
+/* Says why the state of k, a worker of a held group, cannot be taken; NULL: it can. k NULL: the slot has no process. */
 const char *ptc_worker_not_held(const struct group *g, const struct worker *k);
 
 /* group_end.c */
-/* Where no rank of g's job is to stay: waits until those that were told to exit have done so, for they hold memory and
- * devices that g's ranks need. PTC_ESTATE names one that was killed and does not end; PTC_ETIMEOUT one that has its
- * grace time still. */
+/* If the job has no other group that stays: waits until the job's processes that were told to exit have exited, for
+ * they have memory and devices that g's ranks need. PTC_ESTATE names a process that was killed and does not end;
+ * PTC_ETIMEOUT one that has its grace time still. */
 int ptc_group_wait_others_locked(struct ptc_workers *w, const struct group *g, const struct ptc_wait *wait,
 				 int64_t deadline_ns, struct ptc_error *err);

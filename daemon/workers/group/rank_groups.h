@@ -16,9 +16,9 @@
 
 struct ptc_workers;
 
-/* Starts a process for every rank of the group, and waits until all wait in ptc_next. Idempotent. In mode rebuild,
- * processes of the job's running group count if the switch frees them. Where the job has no other group that is to
- * stay, processes that were told to exit are waited for first. */
+/* Starts a process for every rank of the group, and waits until all wait in ptc_next. Idempotent. In mode rebuild, a
+ * process of the job's running group counts as started if the switch frees it. Where the job has no other group that is
+ * to stay, processes that were told to exit are waited for first. */
 int ptc_workers_start(struct ptc_workers *w, const struct ptc_group_desc *desc, const struct ptc_wait *wait,
 		      struct ptc_error *err);
 /* One round of arming. *ret_passed: a rank is at or past `stop`; each such rank waits at its next boundary at the
@@ -40,34 +40,35 @@ int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, 
 int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, const struct ptc_wait *wait,
 		    struct ptc_error *err);
 struct ptc_rank_state;
-/* Gives the group's ranks their generation, and waits until all have declared. start_step and has_state: see ptc.h.
- * rank_states: with has_state, of each rank of desc; NULL: none. */
+/* Gives the group's ranks their generation, and waits until all have declared, with the addresses of their memory.
+ * start_step and has_state: see ptc.h. rank_states: with has_state, of each rank of desc; NULL: none. */
 int ptc_workers_build(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step, bool has_state,
 		      const struct ptc_rank_state *rank_states, const struct ptc_wait *wait, struct ptc_error *err);
-/* Does the same, but waits only until all have declared. Ranks that have declared without memory stay BUILDING, and
- * their views have the tensors. */
+/* Does the same, but waits only until all have declared their tensors, with or without memory. Ranks that have declared
+ * without memory stay BUILDING, and their views have the tensors. */
 int ptc_workers_build_layout(struct ptc_workers *w, const struct ptc_group_desc *desc, uint64_t start_step,
 			     bool has_state, const struct ptc_rank_state *rank_states, const struct ptc_wait *wait,
 			     struct ptc_error *err);
-/* The group's declared ranks begin at this step: it is known only now, if they were built before the snapshot was made
- * that they begin with. */
+/* Sets the step at which the group's declared ranks begin. If ranks are built ahead, their snapshot is made later, so
+ * the step is known only now. */
 int ptc_workers_start_step(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t start_step,
 			   struct ptc_error *err);
 /* Ends every process of the job outside the groups `keep` (their uuid is not looked at), in the background. n 0: all.
- * given_up: the job is to be started again, so they have at most WORKERS_GIVEN_UP_MS for it, also those that were told
- * before. */
+ * given_up: the job is to be started again, so processes have at most WORKERS_GIVEN_UP_MS to end, also those that were
+ * told to exit before. */
 void ptc_workers_drop(struct ptc_workers *w, const char *uuid, const struct ptc_group_key *keep, size_t n,
 		      bool given_up);
-/* Tells the group's ranks that their generation has ended, and does not wait until they have exited. Their memory is
- * needed by nobody, and other processes come before them. The group goes once they have exited. */
+/* Tells the group's ranks that their generation has ended, and does not wait until they have exited. Nobody needs their
+ * memory, so they exit at a low priority. The group is removed once they have exited. */
 void ptc_workers_tell_end(struct ptc_workers *w, const struct ptc_group_key *key);
 
 /* A device has failed: ends the ranks that have it as soon as nobody reads their memory, and reports their groups as
- * FAILED with `gone`. pid: only this process, because its memory cannot be read. 0: those that run and make no steps
- * any more. why: one line that names the device. Idempotent. */
+ * FAILED with `gone`. pid: only this process, because its memory cannot be read. pid 0: all processes on the device
+ * whose step does not change any more. why: one line that names the device. Idempotent. */
 void ptc_workers_device_failed(struct ptc_workers *w, uint32_t device, pid_t pid, const char *why);
 
-/* For a deleted job: does the same, and removes the job's folder once none of its processes runs here. Idempotent. */
+/* For a deleted job: does what ptc_workers_drop does for all groups, and removes the job's folder once none of its
+ * processes runs here. Idempotent. */
 void ptc_workers_forget(struct ptc_workers *w, const char *uuid);
 /* Calls fn for each job with a folder here. fn must not call this room. */
 void ptc_workers_jobs(struct ptc_workers *w, void (*fn)(void *arg, const char *uuid), void *arg);

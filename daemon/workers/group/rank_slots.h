@@ -38,10 +38,10 @@ const char *ptc_slot_device(const struct ptc_slot_view *slot, uint64_t address);
 /* Whether ptc-gpu copies the slot's device memory; else the rank does, or it has none. */
 bool ptc_slot_mapped(const struct ptc_slot_view *slot);
 /* Memory that ptc-gpu keeps on a device for the next restore of a job (device/device_copier.h). ptc_slot_kept_copy
- * copies on the device between a slot's declared memory there (READ from it, WRITE to it) and kept memory.
- * WRITE also copies from another device's kept memory; PTC_ENODEVICES: the slot's device cannot read it. PTC_ENOTFOUND:
- * the rows do not lie on that device, or only the rank can copy them. ptc_slot_digest: what the slot's rows contribute
- * to a tensor's digest; `kept` is the tensor's bytes after the last row's last byte. */
+ * copies on the device between a slot's declared memory there (READ from it, WRITE to it) and kept memory. WRITE also
+ * copies from another device's kept memory; PTC_ENODEVICES: the slot's device cannot read it. PTC_ENOTFOUND: the rows
+ * do not lie on that device, or only the rank can copy them. ptc_slot_digest: the share of the slot's rows in a
+ * tensor's digest; rows.kept is the number of the tensor's bytes after the last row. */
 int ptc_workers_keep(struct ptc_workers *w, const char *uuid, uint64_t bytes, struct ptc_device_memory *ret,
 		     struct ptc_error *err);
 void ptc_workers_keep_drop(struct ptc_workers *w, struct ptc_device_memory *m);
@@ -52,10 +52,11 @@ int ptc_slot_kept_copy(const struct ptc_slot_view *slot, struct ptc_slot_copying
 		       struct ptc_error *err);
 int ptc_slot_digest(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying,
 		    const struct ptc_device_rows *rows, size_t n, uint64_t *ret_digest, struct ptc_error *err);
-/* copy: async. ptc_slot_shadow copies what a STOPPED slot has on devices to memory of ptc-gpu there. After all slots'
- * ptc_slots_shadow_only lets their ranks go on: READs and COMPAREs of ptc_slot_copy come from there, also if a rank has
- * died, until ptc_slot_copying_done; host memory of ranks is refused (PTC_EINTERNAL). If a shadow failed, or does not
- * live any more right before ranks are let go (its ptc-gpu has ended), drop it: the ranks have to wait. */
+/* copy: async. ptc_slot_shadow copies what a STOPPED slot has on devices to memory of ptc-gpu there. When all slots
+ * have a shadow, call ptc_slots_shadow_only; then the ranks may go on. From then until ptc_slot_copying_done, READs and
+ * COMPAREs of ptc_slot_copy use the shadow, also if a rank has died; ranks' host memory is refused (PTC_EINTERNAL). If
+ * a shadow failed, or does not live any more right before ranks are let go (its ptc-gpu has ended), drop it: the ranks
+ * have to wait. */
 int ptc_slot_shadow(const struct ptc_slot_view *slot, struct ptc_slot_copying *copying, struct ptc_error *err);
 /* Whether ptc_slot_copy can read the declared memory at this address after ptc_slots_shadow_only. */
 bool ptc_slot_has_shadow(const struct ptc_slot_view *slot, uint64_t address);

@@ -2,9 +2,9 @@
 /* A low priority for a process and all that it starts, and the way back. For ranks that build while others train.
  *
  * - Memory: a higher oom_score_adj. Where memory runs out, the kernel ends such a process first.
- * - Processors: cpu.weight, where the process's cgroup has that file. Else a nice value; and that of its session, where
- *   the kernel divides processors between sessions (autogroup). A nice value is left alone if we have no right to take
- *   it back (CAP_SYS_NICE, or RLIMIT_NICE).
+ * - Processors: cpu.weight, where the process's cgroup has that file. Else the process's nice value. Where the kernel
+ *   divides processors between sessions (autogroup), also the session's nice value. A nice value is left alone if we
+ *   have no right to take it back (CAP_SYS_NICE, or RLIMIT_NICE).
  *
  * While it is low, the process's folder has a file `low` with the values before and since. So a later ptcd finds the
  * way back. A process or thread that has chosen a value itself keeps it.

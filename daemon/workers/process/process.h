@@ -27,7 +27,7 @@
 #define PTC_EXEC_PATH_MAX    256        /* as in struct ptc_process */
 #define PTC_EXEC_STRINGS_MAX 16384      /* arguments and variables */
 
-#define PTC_EXEC_LOW 1u /* in `flags`: begin with a low priority (priority.h); an older helper leaves it as it is */
+#define PTC_EXEC_LOW 1u /* in `flags`: begin with a low priority (priority.h); an older helper ignores this */
 
 /* Followed by NUL-terminated strings: token, parent cgroup, its name, cwd, argc arguments, envc variables. */
 struct ptc_exec_request {

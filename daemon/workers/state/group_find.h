@@ -38,13 +38,14 @@ bool ptc_worker_ending(const struct worker *k);
  * there and nowhere else, so it serves the slots of that device. A new process serves any remaining slot. A process of
  * an earlier ptcd serves none if nobody knows on which device it has run. */
 bool ptc_worker_usable(const struct worker *k); /* it lives, and is to go on */
-/* It waits; or it is of a group that runs, and will. */
+/* Whether it waits in ptc_next, or will come there: it ends its generation, or belongs to a group that was built. */
 bool ptc_worker_present(const struct worker *k);
-/* k is, or will be, one that g may use; present: it is there already. */
+/* Whether g may use k, now or later. present: only if ptc_worker_present(k) is true, too. */
 bool ptc_group_serves(const struct group *g, const struct worker *k, bool present);
 /* How many processes g still lacks, beside those that serve it. */
 size_t ptc_group_lacks_locked(const struct ptc_workers *w, const struct group *g, bool present);
-/* Whether k, which is free, is to stay for a group that is not built yet. Ask of the job's processes in their order. */
+/* Whether k, which is free, is to stay for g, which is not built yet. Free processes before k in the job's list come
+ * first. */
 bool ptc_group_wants_locked(const struct ptc_workers *w, const struct group *g, const struct worker *k);
 /* A process that waits, for a slot on the device; NULL: none. */
 struct worker *ptc_group_free_worker_locked(const struct ptc_workers *w, const struct group *g, uint32_t device);

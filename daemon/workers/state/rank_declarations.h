@@ -16,8 +16,8 @@ int ptc_declared_add_device(struct declared *d, const struct ptc_local_device *m
 int ptc_declared_add(struct declared *d, struct ptc_local_tensor *t, struct ptc_error *err);
 /* Call this after the last declaration: it sorts, refuses duplicates, and finds spans. */
 int ptc_declared_finish(struct declared *d, struct ptc_error *err);
-/* Both are finished. PTC_ELAYOUT: now has another tensor than before, or another part of one. Addresses and strides are
- * not looked at. */
+/* Both are finished. PTC_ELAYOUT: `now` has another tensor than `before`, or another part of a tensor. Addresses and
+ * strides are not looked at. */
 int ptc_declared_same_layout(const struct declared *before, const struct declared *now, struct ptc_error *err);
 /* The span that contains [address, address + len). NULL: not all of it is declared. */
 const struct ptc_local_span *ptc_declared_span(const struct declared *d, uint64_t address, uint64_t len);
@@ -28,6 +28,6 @@ struct rank_state *ptc_rank_state_new(void);
 struct rank_state *ptc_rank_state_ref(struct rank_state *k); /* NULL: NULL */
 struct rank_state *ptc_rank_state_unref(struct rank_state *k);
 int ptc_rank_state_make(const struct ptc_rank_state *of, struct rank_state **ret, struct ptc_error *err);
-/* Add a blob or cursor to *k. If somebody else has a reference to *k, they copy it first. */
+/* Add a blob or cursor to *k. If somebody else has a reference to *k, these functions replace *k by a copy first. */
 int ptc_rank_state_set_blob(struct rank_state **k, const struct ptc_local_blob *b);
 int ptc_rank_state_set_cursor(struct rank_state **k, const struct ptc_local_cursor *c);

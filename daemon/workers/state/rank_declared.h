@@ -14,7 +14,8 @@ struct rank_state {
 	struct ptc_slot_cursor *cursors;
 	size_t nblobs, ncursors;
 };
-/* A memfd of the rank's, with what its page names as published at these addresses. */
+/* A memfd of the rank, which the rank has mapped at `address`. It has the blobs and cursors that the rank has
+ * published. */
 struct kept_memory {
 	int fd; /* -1: none */
 	uint64_t address, bytes;

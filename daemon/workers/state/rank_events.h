@@ -10,11 +10,11 @@ void ptc_group_hangs_locked(struct ptc_workers *w, struct group *g);
 /* k: the slot's worker; NULL: it has none any more. what: the failure; NULL: the process has exited. */
 void ptc_group_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t slot,
 			     const char *what);
-/* The same of a rank whose device has failed: no program is to blame. */
+/* Does the same for a rank whose device has failed: no program is to blame. */
 void ptc_group_device_failed_locked(struct ptc_workers *w, struct group *g, const struct worker *k, size_t slot,
 				    const char *what);
-/* Returns PTC_ESTATE with the obituary as one line. If start or build waits for that process, the whole obituary
- * becomes worker events, once. */
+/* Returns PTC_ESTATE with one line that says how the process ended. If start or build waits for that process, queues
+ * the event NOT_STARTED once, with the end of the log. */
 int ptc_group_not_started_locked(struct ptc_workers *w, struct group *g, const struct worker *k, uint32_t rank,
 				 struct ptc_error *err);
 void *ptc_workers_reporter(void *workers);

@@ -21,12 +21,12 @@
 #define WORKERS_LEAVES_MS     20000        /* how long a rank that gives up is held by its node alone */
 #define WORKERS_UPDATE_MS     2000 /* how long a rank in an update may take to its next boundary, beside steps */
 #define WORKERS_SAMPLE_MS     200
-#define WORKERS_STEPS         15   /* the last ones, of which the median is taken */
-#define WORKERS_LOOK_MS       4    /* the same, while ranks are being frozen */
+#define WORKERS_STEPS         15   /* last steps of a rank, of which the median is taken */
+#define WORKERS_LOOK_MS       4    /* as WORKERS_SAMPLE_MS, while ranks are being frozen */
 #define WORKERS_CGROUP_MS     1000 /* how long the kernel may keep a cgroup busy whose processes have ended */
 #define WORKERS_LEFT_NS       INT64_C(2000000000)
 #define WORKERS_FILE_MAX      (8u << 20)
 #define WORKERS_QUEUE_READ    (1u << 20) /* if more bytes wait to be sent to a rank, ptcd does not read from the rank */
 #define WORKERS_QUEUE_MAX                                                                                              \
-	(64u << 20) /* with more its connection ends; what a rank carries takes 16 MiB, given twice                    \
+	(64u << 20) /* if more bytes wait, the connection ends; a rank state takes 16 MiB, and may wait twice          \
 		     */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of daemon/workers, for its rooms state, session and group and its floor only. One lock guards everything
- * here. One thread polls (workers.c). `changed` is signalled after every change that a caller may wait for. The caller
- * of a function that ends in _locked has the lock.
+/* The state of daemon/workers, for workers.c and the rooms state, session, evidence and group only. One lock guards
+ * everything here. One thread polls (workers.c). `changed` is signalled after every change that a caller may wait for.
+ * The caller of a function that ends in _locked has the lock.
  *
  *   job      a job's socket, processes and groups on this node
  *   worker   a process: its token, its connection, its shared page, its declarations
@@ -59,7 +59,7 @@ struct worker {
 	bool spawning;                   /* a caller starts it without the lock */
 	bool reaping;                    /* it has ended, and a task reads its status */
 	bool ended, status_known, left;  /* left: said BYE, at left_ns */
-	bool outlived, devices_outlived; /* killed, and something, or what it had on devices, is there still */
+	bool outlived, devices_outlived; /* killed, and device memory or blobs remain; device memory remains */
 	int64_t left_ns;
 	int status;
 	struct conn *conn;
@@ -115,7 +115,7 @@ struct worker {
 	uint64_t end_step;  /* once ended: what it had published; 0: nothing, or nobody saw it */
 	bool seen;
 	int64_t seen_ns;
-	double step_seconds;              /* mostly of the last */
+	double step_seconds;              /* a mean in which the last steps count most */
 	double last_steps[WORKERS_STEPS]; /* seconds a step, between samples; a ring */
 	unsigned nsteps;                  /* number written to it, in all */
 };
@@ -151,7 +151,7 @@ struct group {
 	bool has_state, given;           /* given: rank states are known: after a build, but not after a restart */
 	struct rank_state **rank_states; /* of each slot until it has declared; NULL: none */
 	uint64_t armed;                  /* the stop; PTC_LOCAL_NO_STOP: none */
-	/* said_leaves: said_failed, of a rank that gives up, so the cause is yet to be told */
+	/* said_leaves: said_failed is about a rank that gives up; the cause may be told later */
 	bool said_failed, said_leaves, said_finished, said_due, said_not_started, said_stalled;
 	char refused[PTC_ERROR_MAX]; /* why a declaration was refused */
 	struct {                     /* how its ranks' device memory was copied last (copy: async) */
@@ -196,5 +196,5 @@ struct ptc_workers {
 	struct event_item *event, **event_end;
 	struct ptc_thread_count tasks;
 	struct ptc_copiers copiers;    /* has a lock of its own */
-	struct ptc_device_copier *gpu; /* constant; locks of its own; no calls before the first device memory */
+	struct ptc_device_copier *gpu; /* never replaced; has locks of its own; unused before the first device memory */
 };

@@ -32,9 +32,11 @@ struct ptc_group_desc {
 	const char *job;
 	uid_t uid; /* the job's owner: processes run as this user, with its groups */
 	enum ptc_worker_mode mode;
-	bool fast_copy;                       /* copy: fast */
-	bool share_devices;                   /* its ranks may have devices together with other jobs' that say so */
-	bool recomputes, scheduled;           /* the configuration has that, which the program has to promise */
+	bool fast_copy; /* copy: fast */
+	/* its ranks may share devices with ranks of other jobs that allow it, too */
+	bool share_devices;
+	/* the configuration has recompute, schedule; the program promises to follow it */
+	bool recomputes, scheduled;
 	bool low;                             /* while others train: its processes start with a low priority */
 	uint64_t snapshot_every;              /* 0: never */
 	uint32_t grace_ms;                    /* from the request to exit to SIGKILL */

@@ -77,7 +77,7 @@ struct ptc_slot_view {
 	/* The rank has ended. ptc_slot_copy still reads what it had declared on devices, unless not_held says why not.
 	 * has_state: its blobs and cursors are those of `step`; else they are gone. */
 	bool outlived, has_state;
-	bool staged; /* ptc_slot_copy reads a copy that the rank has made, so the rank may go on meanwhile */
+	bool staged; /* equals `copied`: the rank may go on while ptc_slot_copy reads */
 	void *opaque;
 	/* With copy: fast and STOPPED: the rank has copied its bytes to staging memory. ptc_slot_copy reads them there,
 	 * also after ptc_workers_release, until ptc_workers_slots_done. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path: the hold word is set; the rank is frozen, and its state is whole; the blobs and cursors that it has
- * published are read. Failure modes: group_hold.h. The copier reads them, as all of a rank's memory. So an address that
- * the rank makes up gives an error, or bytes of its own. */
+ * published are read. Failure modes: group_hold.h. The copier reads blobs and cursors, as all of a rank's memory. So an
+ * address that the rank makes up gives an error, or bytes of its own. */
 #include "daemon/workers/group/hold/group_hold.h"
 
 #include "daemon/workers/copier/copier.h"

@@ -7,9 +7,9 @@
  * waits (proto/local_page.h). Blobs and cursors of a frozen rank are read from its memory. `not_held` of struct
  * ptc_slot_view says whether the rank's state can be taken.
  *
- * Of a rank that was killed, and whose memory its devices keep under descriptors that ptcd has, `not_held` says the
- * same; there is nothing to freeze. What any killed rank had published for its step is read if it lies in memory that
- * ptcd has too (PTC_LOCAL_KEEPS).
+ * A rank that was killed cannot be frozen. But if ptcd has descriptors of its device memory, the devices keep this
+ * memory, and `not_held` says whether the state can be taken. What any killed rank had published for its step is read
+ * if it lies in memory that ptcd has too (PTC_LOCAL_KEEPS).
  *
  * A hold ends with ptc_workers_let_go, with the end of the group, with ptcd, or when a new ptcd begins. It also ends
  * when its time is over, unless somebody has a view of it. Ranks then go on where they were. Ranks that are given up do

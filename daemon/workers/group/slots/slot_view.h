@@ -19,12 +19,12 @@ struct view {
 	pid_t pid;
 	int pidfd;
 	struct ptc_device_guard guard; /* of its device memory at the stop; page_fd is ours */
-	bool outlived;                 /* the process has ended, the memory on devices has not */
-	bool unguarded;                /* nothing but the guard can tell, and no descriptor was left for it */
+	bool outlived;                 /* the process has ended, and its devices keep its memory */
+	bool unguarded;                /* a held rank needs a guard, and no descriptor was left for its page */
 };
 
 /* slot_copy.c. Callers do not hold the lock. */
-/* Its process has ended, and not so that its memory on devices is kept. */
+/* Whether its process has ended, and its devices do not keep its memory. */
 bool ptc_slot_dead(const struct view *v);
 /* PTC_ESTATE: the line names rank and process, and why it ended, where that is known. */
 int ptc_slot_died(const struct view *v, struct ptc_error *err);
@@ -32,5 +32,5 @@ int ptc_slot_died(const struct view *v, struct ptc_error *err);
 int ptc_slot_check_held(const struct view *v, struct ptc_error *err);
 /* ptc-gpu can copy the rank's device memory. */
 int ptc_slot_check_mapped(const struct view *v, struct ptc_error *err);
-/* The process as the device's copier has it. */
+/* The pid as ptc_device_copy takes it: negative if the process has ended. */
 pid_t ptc_slot_owner(const struct view *v);
