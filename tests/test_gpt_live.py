@@ -175,8 +175,7 @@ class GptLive(harness.Case):
             at = 0
             for i in range(count):
                 job.wait_step(at + 2, 120)
-                # What is compared is used under one configuration. Ranks that build ahead yield to other tests: minutes, beside five.
-                at = job.resize(configs[-every:][i % every], timeout_s=900)["step"]
+                at = job.resize(configs[-every:][i % every])["step"] # what is compared is used under one configuration
                 if i % every == every - 1:
                     job.wait_step(at + 1, 120)
                     rows.append(self.usage(c, job))
