@@ -15,6 +15,7 @@ struct ptc_job_node {
 	uint32_t down_ticks; /* ticks for which it was waited */
 	uint32_t fenced;     /* number of refusals in a row for a later fence that the node has seen */
 	uint32_t downs;      /* how often the node went down in this phase */
+	uint32_t refills;    /* how often it has said in this switch that what it had pulled is not there */
 	bool up;
 	bool stale;   /* it may hold tables, or have ranks, other than the record's */
 	bool settled; /* see ptc_job_settled */
