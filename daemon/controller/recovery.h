@@ -23,8 +23,8 @@ struct ptc_growth {
 	uint32_t *offers;         /* those that the job has or may have, as counted last */
 	uint32_t *quarantined;    /* of each node: its losses, when an event last said that it is quarantined */
 	size_t nseen;
-	uint64_t changes;   /* of nodes and of devices, when they were counted */
-	int64_t counted_ns; /* 0: never */
+	uint64_t changes;            /* of nodes and of devices, when they were counted */
+	int64_t counted_ns, etcd_ns; /* 0: never; what etcd has of `seen` is not tried again before */
 	enum { PTC_GROWTH_UNREAD, PTC_GROWTH_READING, PTC_GROWTH_READ } state;
 	bool leaves, outdated;       /* counted while ranks left devices; something that it was planned with has left */
 	bool writing, unkept, noted; /* unkept: etcd has an older `seen`; noted: it is of when the job was first seen */
@@ -32,7 +32,7 @@ struct ptc_growth {
 	uint64_t there;             /* names what is there */
 	int64_t first_ns, since_ns; /* since when something has joined, and nothing else has changed; 0: nothing has */
 	uint64_t switch_id;         /* of ours, from when its ranks build; 0: none is under way */
-	uint32_t tries;             /* switches in a row that came to nothing */
+	uint32_t tries, fails;      /* in a row: switches that came to nothing; reads and writes in etcd that failed */
 	char joined[200];           /* nodes, for the event */
 };
 
