@@ -38,10 +38,10 @@ struct ptc_growth {
 
 struct ptc_recovery {
 	struct ptc_growth growth;
-	struct ptc_stragglers *stragglers;  /* recovery/stragglers.h: one block; NULL: none is looked for */
-	struct ptc_straggler_drain *drain;  /* in that block; NULL as it is */
-	struct ptc_recovery_task *answer;   /* a plan that came while a snapshot was made; NULL: none */
-	bool replan;                        /* links have changed, and the job wants to be planned anew for that */
+	struct ptc_stragglers *stragglers; /* recovery/stragglers.h: one block; NULL: none is looked for */
+	struct ptc_straggler_drain *drain; /* in that block; NULL as it is */
+	struct ptc_recovery_task *answer;  /* a plan that came while a snapshot was made; NULL: none */
+	bool replan, writes_slow; /* links have changed: it is planned anew; straggler_drain.c writes in etcd */
 	bool has_elastic, planning, shares; /* shares: the job's `share_devices` */
 	struct ptc_job_elastic elastic;
 	int64_t first_step_ms; /* what a rank's first step may take: the job's `build_timeout` */
