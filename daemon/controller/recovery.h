@@ -23,8 +23,8 @@ struct ptc_growth {
 	uint32_t *offers;         /* devices that the job has or may have, by the last count */
 	uint32_t *quarantined;    /* how often it had been lost when an event last said that it is quarantined */
 	size_t nseen;
-	uint64_t changes;   /* how often nodes and devices had changed at the last count */
-	int64_t counted_ns; /* 0: never */
+	uint64_t changes;            /* how often nodes and devices had changed at the last count */
+	int64_t counted_ns, etcd_ns; /* 0: never; what etcd has of `seen` is not tried again before */
 	enum { PTC_GROWTH_UNREAD, PTC_GROWTH_READING, PTC_GROWTH_READ } state;
 	bool leaves, outdated;       /* leaves: ranks were moving then; outdated: a planned device has left since */
 	bool writing, unkept, noted; /* unkept: etcd has an older `seen`; noted: `seen` is set (ptc_growth_note) */
@@ -32,16 +32,16 @@ struct ptc_growth {
 	uint64_t there; /* a fingerprint of `offers` */
 	int64_t first_ns, since_ns; /* when the first device joined, and when devices last changed; 0: none joined */
 	uint64_t switch_id;         /* of ours, from when its ranks build; 0: none is under way */
-	uint32_t tries;             /* switches in a row that came to nothing */
+	uint32_t tries, fails;      /* in a row: switches that came to nothing; reads and writes in etcd that failed */
 	char joined[200];           /* nodes, for the event */
 };
 
 struct ptc_recovery {
 	struct ptc_growth growth;
-	struct ptc_stragglers *stragglers;  /* recovery/stragglers.h; NULL: slow ranks are not looked for */
-	struct ptc_straggler_drain *drain;  /* in the memory of `stragglers`; NULL if that is NULL */
-	struct ptc_recovery_task *answer;   /* a plan that came while a snapshot was made; NULL: none */
-	bool replan;                        /* links have changed, and the job wants to be planned anew for that */
+	struct ptc_stragglers *stragglers; /* recovery/stragglers.h; NULL: slow ranks are not looked for */
+	struct ptc_straggler_drain *drain; /* in the memory of `stragglers`; NULL if that is NULL */
+	struct ptc_recovery_task *answer;  /* a plan that came while a snapshot was made; NULL: none */
+	bool replan, writes_slow; /* links have changed: it is planned anew; straggler_drain.c writes in etcd */
 	bool has_elastic, planning, shares; /* shares: the job's `share_devices` */
 	struct ptc_job_elastic elastic;
 	int64_t first_step_ms; /* what a rank's first step may take: the job's `build_timeout` */

@@ -15,6 +15,7 @@ struct ptc_job_node {
 	uint32_t down_ticks; /* for so many ticks the switch has waited for it */
 	uint32_t fenced;     /* refusals in a row, because the node has seen a later fence */
 	uint32_t downs;      /* how often the node went down in this phase */
+	uint32_t refills;    /* how often it has said in this switch that what it had pulled is not there */
 	bool up;
 	bool stale;   /* it may hold tables, or have ranks, other than the record's */
 	bool settled; /* see ptc_job_settled */

@@ -187,6 +187,7 @@ void ptc_job_switch_forget(struct ptc_job *job)
 	for (uint32_t i = 0; i < job->nnodes; i++) {
 		struct ptc_job_node *n = &job->nodes[i];
 		n->from = n->to = n->left_out = n->prepared = n->armed = n->built = n->again = false;
+		n->refills = 0;
 	}
 }
 

@@ -14,6 +14,7 @@
  *                                     if the shell compares just then, all are asked once it has answered
  *   gone in DIGESTING, its key is there     does not answer STAND; the switch waits until its key goes, or aborts
  *                                     after max_attempts
+ *   answers STAND without its table         as restarted; the same node max_attempts times in a switch aborts it
  *   down or restarted in FILLING, DIGESTING of an import that a client sends   aborts it, also where the node had
  *                                     answered PULL: its table may be gone, and nobody sends it again
  *   passed again          a new round, later; max_attempts repetitions abort the switch
@@ -201,6 +202,18 @@ static bool table_gone(const struct ptc_job *job, int op, int status)
 	return op == PTC_OP_SEAL && (status == PTC_ENOTFOUND || status == PTC_ELOST || status == PTC_ECORRUPT);
 }
 
+/* What it has pulled is gone: it has restarted without our noticing, and is asked from PREPARE on, as one that is seen
+ * to restart. */
+static bool pulls_again(const struct ptc_job *job, struct ptc_job_node *n, int op, int status)
+{
+	if (op != PTC_OP_STAND || status != PTC_ENOTFOUND || ptc_job_sent(job) || n->refills + 1 >= job->max_attempts)
+		return false;
+	n->refills++;
+	n->prepared = false;
+	n->again = true;
+	return true;
+}
+
 static void reply_bad(struct ptc_job *job, uint32_t i, int op, const struct ptc_job_event *ev)
 {
 	struct ptc_job_node *n = &job->nodes[i];
@@ -209,6 +222,8 @@ static void reply_bad(struct ptc_job *job, uint32_t i, int op, const struct ptc_
 		ptc_job_node_leave_out(job, i);
 		return;
 	}
+	if (pulls_again(job, n, op, ev->status))
+		return;
 	if (op == PTC_OP_PULL && ev->status == PTC_ESTATE && !ptc_job_sent(job)) {
 		n->prepared = false; /* it has forgotten: restarted without our noticing */
 		again = true;

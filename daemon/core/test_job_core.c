@@ -1225,63 +1225,87 @@ static void test_stand(void **state)
 	}
 }
 
+/* Node 2 answers so each time that it is asked, until the switch is aborted. Returns how often. */
+static unsigned stands_not(struct fix *f, int status, bool compared_first)
+{
+	uint64_t answered = 0, compared = 0;
+	unsigned tries = 0;
+	while (ptc_job_phase(f->job) != PTC_JOB_ABORTING) {
+		uint64_t asked = sent(f, 2, PTC_OP_STAND)->seq, digests = last(f, PTC_UP_CHECK_DIGESTS, -1)->seq;
+		if (ptc_job_phase(f->job) != PTC_JOB_DIGESTING) {
+			f->answered = PTC_MAX(asked, digests);
+			drive(f, PTC_JOB_DIGESTING);
+		} else if (compared < digests && (compared_first || answered == asked)) {
+			compared = digests;
+			FEED(f, .kind = PTC_EV_DIGESTS, .seq = digests);
+		} else if (answered < asked) {
+			answered = asked;
+			tries++;
+			stand_reply(f, 1, 0);
+			stand_reply(f, 2, status);
+		} else {
+			tick(f);
+		}
+	}
+	return tries;
+}
+
 /* One that was lost since it had pulled, and whose lease still stands: nothing is committed, and the tables that gave
- * the bytes stay. */
+ * the bytes stay. What a client has sent cannot be pulled again. */
 static void test_stands_not(void **state)
 {
-	static const int statuses[] = { PTC_ENOTFOUND, PTC_EPEER };
-	for (size_t i = 0; i < PTC_ARRAY_LEN(statuses) * 2; i++) {
-		int status = statuses[i / 2];
+	static const struct {
+		const struct ptc_switch *s;
+		int status;
+		unsigned tries; /* of max_attempts */
+	} cases[] = {
+		{ &resize, PTC_EPEER, 3 },     { &import, PTC_EPEER, 3 },     { &resize, PTC_ENOTFOUND, 3 },
+		{ &stored, PTC_ENOTFOUND, 3 }, { &import, PTC_ENOTFOUND, 1 }, { &resize, PTC_ECORRUPT, 1 },
+	};
+	for (size_t i = 0; i < PTC_ARRAY_LEN(cases) * 2; i++) {
+		const struct ptc_switch *s = cases[i / 2].s;
 		struct fix f;
-		open_switch(&f, &resize, PTC_JOB_DIGESTING);
-		if (i % 2)
-			FEED(&f, .kind = PTC_EV_DIGESTS, .seq = last(&f, PTC_UP_CHECK_DIGESTS, -1)->seq);
-		stand_reply(&f, 1, 0);
-		uint64_t answered = 0, tries = 0;
-		while (ptc_job_phase(f.job) == PTC_JOB_DIGESTING) {
-			if (sent(&f, 2, PTC_OP_STAND)->seq == answered) {
-				tick(&f);
-				continue;
-			}
-			answered = sent(&f, 2, PTC_OP_STAND)->seq;
-			tries++;
-			stand_reply(&f, 2, status);
-		}
-		assert_int_equal(tries, status == PTC_EPEER ? 3 : 1); /* max_attempts */
+		open_switch(&f, s, PTC_JOB_DIGESTING);
+		assert_int_equal(stands_not(&f, cases[i / 2].status, i % 2), cases[i / 2].tries);
 		f.answered = last(&f, PTC_UP_TXN, -1)->seq - 1;
 		drive(&f, PTC_JOB_IDLE);
-		expect_done(&f, resize.id, status);
+		expect_done(&f, s->id, cases[i / 2].status);
 		assert_int_equal(last(&f, PTC_UP_DONE, -1)->node, 2);
 		assert_string_equal(last(&f, PTC_UP_DONE, -1)->text, "stand: no such table");
 		const struct ptc_job_update *u = sent(&f, 0, PTC_OP_FINISH);
-		assert_true(u->has_keep && u->keep_generation == 3 && u->keep_snapshot == 6);
+		if (s == &resize)
+			assert_true(u->has_keep && u->keep_generation == 3 && u->keep_snapshot == 6);
 		for (size_t k = 0; k < f.n; k++)
 			assert_false(f.log[k].kind == PTC_UP_TXN && f.log[k].txn == PTC_TXN_COMMIT2);
 		close_job(&f);
 	}
 }
 
-/* One that goes down or restarts meanwhile is asked again from PREPARE on, at once or when the digests are compared. */
+/* One that goes down or restarts meanwhile is asked again from PREPARE on, at once or when the digests are compared; so
+ * is one that has restarted unnoticed, and has no table. */
 static void test_stand_restarts(void **state)
 {
-	for (int i = 0; i < 8; i++) {
-		const struct ptc_switch *s = i & 4 ? &live : &resize;
-		bool compared = i & 1, comes_back_first = i & 2;
+	for (int i = 0; i < 12; i++) {
+		const struct ptc_switch *s = i & 1 ? &live : &resize;
+		bool compared = i & 2, unnoticed = i < 4, comes_back_first = i < 8;
 		struct fix f;
 		open_switch(&f, s, PTC_JOB_DIGESTING);
 		uint64_t digests = last(&f, PTC_UP_CHECK_DIGESTS, -1)->seq, before = sent(&f, 2, PTC_OP_STAND)->seq;
 		if (compared)
 			FEED(&f, .kind = PTC_EV_DIGESTS, .seq = digests);
-		FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 2);
+		if (unnoticed)
+			stand_reply(&f, 2, PTC_ENOTFOUND);
+		else
+			FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 2);
 		assert_true(compared == (ptc_job_phase(f.job) != PTC_JOB_DIGESTING));
-		if (comes_back_first)
+		if (comes_back_first && !unnoticed)
 			FEED(&f, .kind = PTC_EV_NODE_UP, .node = 2);
 		assert_int_equal(sent(&f, 2, PTC_OP_STAND)->seq, before); /* there is nothing to ask it for yet */
 		if (!compared)
 			FEED(&f, .kind = PTC_EV_DIGESTS, .seq = digests);
 		if (!comes_back_first)
 			FEED(&f, .kind = PTC_EV_NODE_UP, .node = 2);
-		assert_int_equal(ptc_job_phase(f.job), i & 4 ? PTC_JOB_BUILDING : PTC_JOB_PREPARING);
+		assert_int_equal(ptc_job_phase(f.job), s == &live ? PTC_JOB_BUILDING : PTC_JOB_PREPARING);
 		f.answered = PTC_MAX(digests, sent(&f, 2, PTC_OP_STAND)->seq);
 		drive(&f, PTC_JOB_COMMIT2);
 		assert_true(sent(&f, 2, PTC_OP_PULL)->seq > before && sent(&f, 2, PTC_OP_STAND)->seq > before);

@@ -2,10 +2,12 @@
 /* A switch of a job at rest, while nodes are lost and come back: which tables it may take its bytes from.
  *
  * Happy path: the nodes are cleaned, the intent is written, each node seals its table S0 as S1, COMMIT1 makes S1 the
- * record's, the target nodes pull their new tables G1 from it, COMMIT2 makes those the record's.
+ * record's, the target nodes pull their new tables G1 from it, STAND asks whether these are still there, COMMIT2 makes
+ * them the record's; then S1 is dropped.
  * Failure modes: a node goes down at any time, comes back with its tables or without; it may be declared lost meanwhile,
- * and is then left out; the controller may give up before COMMIT2; another controller may take over at any time, while
- * the one before it goes on and its requests arrive late.
+ * and is then left out; one whose new table was lost before STAND pulls again, or the controller gives up; it may give
+ * up anywhere before COMMIT2; another controller may take over at any time, while the one before it goes on and its
+ * requests arrive late.
  *
  * What makes it dangerous: a snapshot of the running ranks (LIVE) may have come before, which was given up. What it
  * captured has the same name S1 as what the switch at rest seals, and other bytes. A node that was away since then
@@ -52,7 +54,7 @@
 #define AT_REST 1 /* .. those of S0, the last commit before */
 #define CAUGHT  2 /* .. those of ranks that ran on */
 
-mtype = { FINISH, CAPTURE, SEAL, PULL };
+mtype = { FINISH, CAPTURE, SEAL, PULL, STAND };
 mtype = { DONE, LACKS, FENCED };
 
 /* ---- what is durable ---- */
@@ -66,12 +68,14 @@ bool live = true; /* ranks run */
 byte intent;      /* 0: none, SEAL or CAPTURE: which switch is on its way */
 byte intent_left; /* nodes that it leaves out */
 byte attempts;
+byte same; /* nodes whose keys are those that they had when they were last asked to pull */
 
 /* nodes */
 byte s0[NODES] = AT_REST;
 byte s1[NODES];
 byte g1[NODES];
 byte seen[NODES]; /* the highest fence */
+byte stood;       /* nodes that have said since they pulled that G1 is there; for P5 only */
 
 /* ---- what is not ---- */
 
@@ -149,6 +153,7 @@ inline handle(f, n)
 		:: else -> answer = LACKS
 		fi
 	:: what == PULL ->
+		stood = stood & ~BIT(n);
 		if
 		:: HAS(n) & 1 -> pull_region(n, 1)
 		:: else
@@ -156,6 +161,11 @@ inline handle(f, n)
 		if
 		:: answer == DONE && (HAS(n) & 2) -> pull_region(n, 2)
 		:: else
+		fi
+	:: what == STAND ->
+		if
+		:: g1[n] -> stood = stood | BIT(n)
+		:: else -> answer = LACKS
 		fi
 	fi;
 handled:
@@ -212,8 +222,8 @@ end:	do
 		g1[n] = NONE;
 		seen[n] = 0
 	}
-	:: atomic { !up[n] && !lost[n] -> lost[n] = true }
-	:: atomic { !up[n] -> up[n] = true; lost[n] = false }
+	:: atomic { !up[n] && !lost[n] -> lost[n] = true; same = same & ~BIT(n) } /* its key may be there until then */
+	:: atomic { !up[n] -> up[n] = true; lost[n] = false; same = same & ~BIT(n) }
 	od
 }
 
@@ -228,7 +238,11 @@ inline request(op, k)
 	do
 	:: atomic { up[n] && empty(ask[PATH(f, n)]) && empty(say[PATH(f, n)]) && !asked ->
 		ask[PATH(f, n)]!op,k;
-		asked = true
+		asked = true;
+		if
+		:: op == PULL && lock == f -> same = same | BIT(n)
+		:: else
+		fi
 	}
 	:: atomic { !asked && nempty(say[PATH(f, n)]) -> say[PATH(f, n)]?_ } /* to a request that was given up */
 	:: atomic { asked && nempty(say[PATH(f, n)]) ->
@@ -393,9 +407,30 @@ preparing:
 		n++
 	:: else -> break
 	od;
+#ifndef BUG_UNSTOOD
+	/* DIGESTING: what was pulled is still there; what is not is pulled again, or the switch given up */
+	n = 0;
+	do
+	:: n < NODES && !IN(n, TARGETS) -> n++
+	:: n < NODES && IN(n, TARGETS) ->
+		request(STAND, 0);
+		if
+		:: result == LACKS -> REACHED(3); goto preparing
+		:: result != DONE -> goto abort
+		:: else
+		fi;
+		n++
+	:: else -> break
+	od;
+#endif
 	atomic {
 		if
+#ifndef BUG_UNCOMPARED
+		:: lock == f && intent == SEAL && record == 1 && same != TARGETS -> goto preparing
+		:: lock == f && intent == SEAL && record == 1 && same == TARGETS ->
+#else
 		:: lock == f && intent == SEAL && record == 1 ->
+#endif
 			record = 2;
 			place = TARGETS;
 			intent = 0;
@@ -403,6 +438,11 @@ preparing:
 			/* P3: what the record names has the bytes of the last commit */
 			CHECK(3, !g1[0] || g1[0] == bytes);
 			CHECK(3, !g1[1] || g1[1] == bytes);
+			/* P5: S1 is dropped next, so these are there; one that is not was lost after STAND, under the same key */
+			CHECK(5, g1[0] || IN(0, stood & same));
+			CHECK(5, g1[1] || IN(1, stood & same));
+			same = 0;
+			stood = 0;
 			if
 			:: f > 1 && attempts > 1 -> REACHED(2)
 			:: else
@@ -419,7 +459,7 @@ abort:	/* CLEAR, then the record to each; ranks that were to be captured are giv
 	atomic { may_give_up = false; asked = false }
 	atomic {
 		if
-		:: lock == f -> intent = 0; intent_left = 0
+		:: lock == f -> intent = 0; intent_left = 0; same = 0; stood = 0
 		:: else -> goto stopped
 		fi;
 		if

@@ -9,7 +9,8 @@
  * Failure modes: no switch pays, or none is possible (an event says why, and the same devices are not weighed again);
  * the switch aborts (tried again after ever longer waits, TRIES_MAX times); a node is lost (recovery.c goes first, and
  * nothing is weighed meanwhile); a node comes and goes (it offers nothing while it is quarantined, and an event says
- * so); the controller dies before it has decided (the next one weighs the same devices). Loop thread. */
+ * so); the controller dies before it has decided (the next one weighs the same devices); etcd is unreachable or full
+ * (asked again after 1 s, 2 s, 4 s, then each 8 s). Loop thread. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/recovery/straggler_drain.h"
 
@@ -31,6 +32,8 @@
 #define COUNT_NS  (1000 * MS)
 #define RETRY_NS  (10000 * MS)
 #define TRIES_MAX 4
+#define ETCD_NS   (1000 * MS)
+#define ETCD_LOG2 3
 #define PAYS      2 /* times over within the horizon: what is predicted is not exact, and devices may leave again */
 #define VERSION   1
 #define KEY_MAX   64
@@ -249,14 +252,24 @@ static void write_work(void *arg, struct ptc_etcd *etcd)
 			     1, &op, 1, "etcd.weighed", &ok, NULL, NULL);
 }
 
+/* After each failure in a row it is longer until etcd is asked again. */
+static void answered(struct ptc_growth *g, int rc)
+{
+	if (rc)
+		g->etcd_ns = ptc_sys_now_ns() + (ETCD_NS << PTC_MIN(g->fails, (uint32_t)ETCD_LOG2));
+	g->fails = rc ? g->fails + 1 : 0;
+}
+
 static void written(void *arg)
 {
 	struct kept *k = arg;
 
 	k->ctl->recovery.growth.writing = false;
 	k->ctl->recovery.growth.unkept |= k->rc != 0;
+	answered(&k->ctl->recovery.growth, k->rc);
 	if (k->rc && !k->ctl->gone)
-		ptc_debug("job", "job=%s what it was weighed with is not kept: etcd is unreachable", k->ctl->meta.name);
+		ptc_debug("job", "job=%s what it was weighed with is not kept: %s", k->ctl->meta.name,
+			  ptc_status_name(k->rc));
 	kept_done(k);
 }
 
@@ -308,6 +321,7 @@ static void was_read(void *arg)
 	uint32_t at;
 
 	g->state = k->rc ? PTC_GROWTH_UNREAD : PTC_GROWTH_READ;
+	answered(g, k->rc);
 	if (k->rc || ctl->gone) {
 		kept_done(k);
 		return;
@@ -331,6 +345,19 @@ static void read_kept(struct ptc_controller *ctl)
 {
 	ctl->recovery.growth.state = PTC_GROWTH_READING;
 	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, read_work, was_read, kept_new(ctl)) == 0);
+}
+
+/* What has not been read yet, or is not kept yet; not too soon after a failure. */
+static void ask_etcd(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+
+	if (g->fails && ptc_sys_now_ns() < g->etcd_ns)
+		return;
+	if (g->state == PTC_GROWTH_UNREAD)
+		read_kept(ctl);
+	else if (g->state == PTC_GROWTH_READ && g->unkept && !g->writing)
+		keep(ctl);
 }
 
 bool ptc_growth_rests(const struct ptc_controller *ctl)
@@ -554,7 +581,7 @@ void ptc_growth_forget_absent(struct ptc_controller *ctl)
 	if (!ctl->recovery.has_elastic || !ctl->recovery.elastic.grow || g->anew)
 		return;
 	if (g->state == PTC_GROWTH_UNREAD)
-		read_kept(ctl);
+		ask_etcd(ctl);
 	if (g->state != PTC_GROWTH_READ)
 		return;
 	make_room(ctl);
@@ -562,8 +589,7 @@ void ptc_growth_forget_absent(struct ptc_controller *ctl)
 		g->offers[i] = devices_of(ptc_cluster_node(ctl->all->cluster, i));
 	forget(g);
 	g->counted_ns = 0;
-	if (g->unkept && !g->writing)
-		keep(ctl);
+	ask_etcd(ctl);
 }
 
 void ptc_growth_tick(struct ptc_controller *ctl)
@@ -571,8 +597,7 @@ void ptc_growth_tick(struct ptc_controller *ctl)
 	struct ptc_growth *g = &ctl->recovery.growth;
 
 	if (g->state != PTC_GROWTH_READ && !g->anew) {
-		if (g->state == PTC_GROWTH_UNREAD)
-			read_kept(ctl);
+		ask_etcd(ctl);
 		return;
 	}
 	count_offers(ctl);
@@ -584,8 +609,7 @@ void ptc_growth_tick(struct ptc_controller *ctl)
 		decided(ctl);
 	}
 	forget(g); /* during a switch too: a device may be back by its end */
-	if (g->unkept && !g->writing)
-		keep(ctl);
+	ask_etcd(ctl);
 	if (!ptc_growth_rests(ctl))
 		return;
 	if (g->switch_id) {

@@ -122,10 +122,9 @@ static void was_written(void *arg)
 		    0)
 			return;
 	}
-	if (d) {
-		d->writing = false;
+	w->ctl->recovery.writes_slow = false;
+	if (d)
 		d->seen_ns = ptc_sys_now_ns() + SEEN_NS;
-	}
 	ptc_controller_unref(w->ctl);
 	ptc_free(w->v);
 	ptc_free(w);
@@ -134,7 +133,6 @@ static void was_written(void *arg)
 /* Takes v. */
 static void write_down(struct ptc_controller *ctl, struct ptc_slow_device *v, size_t n, bool left)
 {
-	struct ptc_straggler_drain *d = ctl->recovery.drain;
 	struct written *w = n ? ptc_calloc(1, sizeof *w) : NULL;
 
 	if (!w) {
@@ -142,8 +140,7 @@ static void write_down(struct ptc_controller *ctl, struct ptc_slow_device *v, si
 		return;
 	}
 	*w = (struct written){ ptc_controller_ref(ctl), ctl->fence, v, n, left, 0, false };
-	if (d)
-		d->writing = true;
+	ctl->recovery.writes_slow = true;
 	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, write_work, was_written, w) == 0);
 }
 
@@ -333,14 +330,14 @@ bool ptc_straggler_drain_tick(struct ptc_controller *ctl, struct ptc_straggler_d
 	struct ptc_buf again = PTC_BUF_INIT;
 	char on[sizeof d->left];
 
-	if (d->writing)
+	if (ctl->recovery.writes_slow)
 		return true;
 	if (!ptc_growth_rests(ctl))
 		return false;
 	if (d->switch_id)
 		ended(ctl, d);
-	if (d->writing || ptc_sys_now_ns() < d->seen_ns)
-		return d->writing;
+	if (ctl->recovery.writes_slow || ptc_sys_now_ns() < d->seen_ns)
+		return ctl->recovery.writes_slow;
 	if (give_back(ctl, over, &again)) {
 		if (!ptc_buf_failed(&again))
 			ptc_event(ctl->all->cluster, ctl->uuid, "straggler_over",
@@ -373,7 +370,7 @@ bool ptc_straggler_drain_yields(struct ptc_controller *ctl)
 	struct ptc_buf back = PTC_BUF_INIT;
 	bool any;
 
-	if (ctl->recovery.drain && ctl->recovery.drain->writing)
+	if (ctl->recovery.writes_slow)
 		return true; /* these, perhaps */
 	any = give_back(ctl, could_help, &back) > 0;
 	if (any && !ptc_buf_failed(&back))

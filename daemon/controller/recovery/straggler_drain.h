@@ -8,7 +8,6 @@
 #include "daemon/core/slow/slow_leave.h"
 
 struct ptc_straggler_drain {
-	bool writing;       /* in etcd */
 	int64_t seen_ns;    /* by then the mirror shows what was written */
 	uint64_t switch_id; /* of ours, until its end was seen; 0: none is under way */
 	uint32_t tries;     /* of a switch, for the same devices */

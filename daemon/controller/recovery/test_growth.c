@@ -14,12 +14,15 @@
 
 #include <cmocka.h>
 
-#define SWITCH 77
+#define SWITCH   77
+#define SECOND   INT64_C(1000000000)
+#define ASKED_24 6 /* times within 24 s, if that fails: after 0, 1, 3, 7, 15, 23 s */
 
 static struct {
 	bool busy;             /* a switch is under way */
 	const char *slow;      /* a node whose device the job has left; NULL: none */
-	int etcd;              /* what a write comes to */
+	int etcd;              /* what a read or a write comes to */
+	unsigned asked;        /* how often etcd was */
 	unsigned plans;        /* that were asked for */
 	unsigned switches;     /* that were submitted */
 	char kept[256];        /* in etcd */
@@ -100,6 +103,7 @@ int ptc_etcd_txn(struct ptc_etcd *e, const struct ptc_etcd_compare *cmp, size_t 
 		 size_t nops, const char *point, bool *ret_ok, int64_t *ret_revision, struct ptc_error *err)
 {
 	(void)e, (void)cmp, (void)ncmp, (void)nops, (void)point, (void)ret_revision, (void)err;
+	t.asked++;
 	*ret_ok = !t.etcd;
 	if (!t.etcd)
 		snprintf(t.kept, sizeof t.kept, "%.*s", (int)ops->len, (const char *)ops->value);
@@ -110,7 +114,8 @@ int ptc_etcd_get(struct ptc_etcd *e, const char *key, bool prefix, size_t max_ke
 		 struct ptc_error *err)
 {
 	(void)e, (void)key, (void)prefix, (void)max_keys, (void)ret_kvs, (void)err;
-	return 0;
+	t.asked++;
+	return t.etcd;
 }
 
 void ptc_etcd_kvs_done(struct ptc_etcd_kvs *kvs)
@@ -211,6 +216,7 @@ static void tick(void)
 		job.recovery.growth.counted_ns = 1;
 	if (job.recovery.growth.since_ns)
 		job.recovery.growth.since_ns = 1;
+	job.recovery.growth.etcd_ns -= SECOND;
 	ptc_growth_tick(&job);
 }
 
@@ -427,6 +433,48 @@ static void test_written_later(void **state)
 	assert_null(strstr(t.kept, "\"n3\""));
 }
 
+/* Several ticks a second, while etcd cannot be read or takes no writes. */
+static void fails_for_24_s(void)
+{
+	t.etcd = PTC_ENOSPC;
+	t.asked = 0;
+	for (int s = 0; s < 24; s++) {
+		tick();
+		ptc_growth_tick(&job);
+		ptc_growth_forget_absent(&job);
+	}
+	assert_int_equal(t.asked, ASKED_24);
+	t.etcd = 0;
+}
+
+static void test_reads_ever_later(void **state)
+{
+	(void)state;
+	ptc_growth_note(&job);
+	runs_on("01", 1);
+	fails_for_24_s();
+	for (int s = 0; s < 8; s++)
+		tick();
+	assert_int_equal(t.asked, ASKED_24 + 2); /* there was nothing to read, so it is written */
+	assert_non_null(strstr(t.kept, "\"n3\""));
+}
+
+static void test_writes_ever_later(void **state)
+{
+	(void)state;
+	runs_on("01", 1);
+	ptc_growth_note(&job);
+	assert_false(asks());
+	for (int i = 0; i < 2; i++) { /* after a success the waits are short again */
+		test_nodes[3 - i].up = false;
+		fails_for_24_s();
+		for (int s = 0; s < 8; s++)
+			tick();
+		assert_int_equal(t.asked, ASKED_24 + 1);
+		assert_null(strstr(t.kept, i ? "\"n2\"" : "\"n3\""));
+	}
+}
+
 /* Links have changed, and another switch is under way when the plan for that comes: it is planned once more. */
 static void test_replan(void **state)
 {
@@ -456,6 +504,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_gone_as_it_is_planned, begin, end),
 		cmocka_unit_test_setup_teardown(test_absent, begin, end),
 		cmocka_unit_test_setup_teardown(test_written_later, begin, end),
+		cmocka_unit_test_setup_teardown(test_reads_ever_later, begin, end),
+		cmocka_unit_test_setup_teardown(test_writes_ever_later, begin, end),
 		cmocka_unit_test_setup_teardown(test_replan, begin, end),
 	};
 

@@ -287,6 +287,28 @@ static void test_time_is_over(void **state)
 	assert_int_equal(t.events, 1);
 }
 
+/* The job waits to be started again, so nothing is known yet of how slow its ranks are. It asks again and again for the
+ * device that it cannot go on without, while etcd is unreachable: that is told and written once. */
+static void test_yields_before_it_runs(void **state)
+{
+	(void)state;
+	job.recovery.drain = NULL;
+	has_left(0, HOUR_S);
+	t.etcd = PTC_ECOORD;
+	for (int i = 0; i < 3; i++) {
+		assert_true(ptc_straggler_drain_yields(&job));
+		assert_non_null(strstr(t.event, "the job may have n0:0 again"));
+		assert_int_equal(t.events, 1);
+		write_again();
+	}
+	t.etcd = 0;
+	write_again();
+	assert_string_equal(t.written, "-slow/n0/0");
+	view.slow.n = 0;
+	assert_false(ptc_straggler_drain_yields(&job));
+	assert_int_equal(t.events, 1);
+}
+
 /* Another controller has the job now, and decides by what is in etcd. */
 static void test_gone(void **state)
 {
@@ -326,6 +348,7 @@ int main(void)
 		cmocka_unit_test_setup(test_stays, begin),
 		cmocka_unit_test_setup(test_stays_while_etcd_is_unreachable, begin),
 		cmocka_unit_test_setup(test_time_is_over, begin),
+		cmocka_unit_test_setup(test_yields_before_it_runs, begin),
 		cmocka_unit_test_setup(test_gone, begin),
 		cmocka_unit_test_setup(test_reasons, begin),
 	};
