@@ -65,6 +65,8 @@ def layer(rows, l, step, sign=1):
 
 
 class Job:
+    patience = 120 * PATIENCE # seconds that a switch may take
+
     def __init__(self, c, directory, name="live", mode="restart", rows=13, layers=4, gpus=None, run=None, grace="30s",
                  env=None, build_timeout=None, **options):
         self.c, self.name, self.dir, self.rows, self.layers = c, name, directory, rows, layers
@@ -84,8 +86,8 @@ class Job:
             spec["run"]["build_timeout"] = build_timeout
         if gpus:
             spec["gpus"] = gpus
-        # Ranks that build ahead yield to all else that computes: beside five other tests they take minutes.
-        self.patience = 900 if spec.get("build") == "ahead" else 120 * PATIENCE
+        if spec.get("build") == "ahead": # such ranks yield to all else that computes: beside five other tests they take minutes
+            self.patience = 900
         self.yaml = os.path.join(directory, f"{name}.yaml")
         with open(self.yaml, "w") as f:
             json.dump(spec, f)  # JSON is YAML
