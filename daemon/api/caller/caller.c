@@ -499,7 +499,7 @@ void ptc_api_older(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_
 {
 	struct older o = { d, t->meta.uuid, ret };
 
-	ret->n = 0;
+	*ret = (struct ptc_older_doc){ 0 };
 	ptc_loop_call(d->loop, older_on_loop, &o); /* a daemon that stops knows none */
 }
 
