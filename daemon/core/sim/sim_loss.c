@@ -138,8 +138,10 @@ static void make_copy(struct sim *s, const struct ctl *c, struct record *r)
 		if (!(all.has >> i & 1))
 			return;
 	}
-	if (!place_for_copy(s, c, r, &to))
+	if (!place_for_copy(s, c, r, &to) || s->nodes[to].fence > c->fence || s->nodes[to].running)
 		return;
+	s->nodes[to].fence = c->fence; /* requests that are still on their way do not know the copy */
+	s->nodes[to].seq = ptc_job_take_seq(c->job);
 	struct table *t = sim_table_find(&s->nodes[to], r->gen, r->snap | COPY_SNAP);
 	t = t ? t : sim_table_add(s, &s->nodes[to], r->gen, r->snap | COPY_SNAP);
 	t->has = all.has;
