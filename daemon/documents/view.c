@@ -93,49 +93,6 @@ int ptc_view_load(struct ptc_kept *k, const struct ptc_meta_doc *meta, const str
 	return 0;
 }
 
-int ptc_bridge_copies(struct ptc_kept *k, const char *uuid, const struct ptc_older *bridge, struct ptc_copies_doc *ret,
-		      struct ptc_error *err)
-{
-	char *json;
-	size_t len;
-	int rc = bridge->copies_hash[0]
-			 ? ptc_document_get(k, uuid, bridge->copies_hash, PTC_COPIES_MAX_BYTES, &json, &len, err)
-			 : PTC_ENOTFOUND;
-
-	*ret = (struct ptc_copies_doc){ 0 };
-	if (rc == PTC_ENOTFOUND) /* a version that does not know bridges may have removed it */
-		return 0;
-	if (rc)
-		return rc;
-	rc = ptc_copies_doc_decode(json, len, ret, err);
-	ptc_free(json);
-	return rc;
-}
-
-int ptc_view_older(struct ptc_kept *k, const struct ptc_meta_doc *meta, const struct ptc_older_doc *doc,
-		   uint64_t snapshot, struct ptc_view *ret_view, struct ptc_error *err)
-{
-	const struct ptc_older *o = ptc_older_find(doc, snapshot);
-	struct ptc_copies_doc copies = { 0 };
-	struct ptc_record_doc record;
-	int rc;
-
-	if (!o)
-		return ptc_error_set(err, PTC_ENOTFOUND, "job %s does not keep snapshot %llu", meta->name,
-				     (unsigned long long)snapshot);
-	record = (struct ptc_record_doc){ .generation = o->generation, .snapshot = o->snapshot, .step = o->step };
-	memcpy(record.manifest_hash, o->manifest_hash, sizeof record.manifest_hash);
-	rc = ptc_bridge_copies(k, meta->uuid, o, &copies, err);
-	if (rc == 0)
-		rc = ptc_view_load(k, meta, &record, NULL, ret_view, err);
-	if (rc == 0 && ptc_view_copies(ret_view, &copies) != 0) {
-		ptc_view_done(ret_view);
-		rc = ptc_nomem(err);
-	}
-	ptc_copies_doc_done(&copies);
-	return rc;
-}
-
 static int add_node(struct ptc_view *v, const char *name)
 {
 	for (size_t i = 0; i < v->nnodes; i++)
