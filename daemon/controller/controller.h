@@ -145,6 +145,11 @@ void ptc_tidy_creations(struct ptc_controllers *all);             /* [loop] crea
 void ptc_creation_key(const char *uuid, char ret_key[PTC_CREATION_KEY]);
 int ptc_creation_begin(struct ptc_controllers *all, const char *uuid, uid_t uid, size_t bytes, struct ptc_error *err);
 int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, uid_t uid, struct ptc_error *err);
+/* older/older_target.c: `from` of an older snapshot's view on other nodes, for a rollback where nodes of the job are
+ * lost: each part stays where it is, or goes to a usable node (by v's numbers). Pure. PTC_ENODEVICES, memory. */
+int ptc_older_target(const struct ptc_view *v, const bool *usable, struct ptc_generation_doc *ret,
+		     struct ptc_error *err);
+
 /* ---- loss/: what lost nodes held ---------------------------------------------- */
 
 /* Whether each of v's nodes is up and has its table. It asks them: blocking, not on the loop. Call ptc_view_locate on v

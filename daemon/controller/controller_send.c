@@ -291,14 +291,13 @@ static void keep_add(void *arg, uint64_t generation, uint64_t snapshot)
 /* Room for `more` besides what documents name on that node. */
 static void keep_init(struct keep *k, const struct ptc_controller *ctl, uint32_t node, size_t more)
 {
-	const size_t most = ctl->copies.nkeepers + ctl->copies.nold + ctl->older.doc.n + more;
+	const size_t most = ctl->copies.nkeepers + ctl->copies.nold + ptc_older_tables_max(&ctl->older) + more;
+	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;
 
 	*k = (struct keep){ ptc_calloc(most, sizeof *k->list), ptc_calloc(most, sizeof *k->keys), 0 };
 	ptc_require(k->list && k->keys);
-	ptc_copies_tables(&ctl->copies, ptc_cluster_node(ctl->all->cluster, node)->doc.name, keep_add, k);
-	for (size_t i = 0; i < ctl->older.doc.n; i++)
-		if (ptc_older_has(&ctl->older.doc.v[i], ptc_cluster_node(ctl->all->cluster, node)->doc.name))
-			keep_add(k, ctl->older.doc.v[i].generation, ctl->older.doc.v[i].snapshot);
+	ptc_copies_tables(&ctl->copies, name, keep_add, k);
+	ptc_older_tables(&ctl->older, name, keep_add, k);
 }
 
 static void keep_done(struct keep *k)
@@ -307,17 +306,23 @@ static void keep_done(struct keep *k)
 	ptc_free(k->keys);
 }
 
+static void some(void *arg, uint64_t generation, uint64_t snapshot)
+{
+	(void)generation, (void)snapshot;
+	*(bool *)arg = false;
+}
+
 /* Whether no document names a table on the node but the record, of whose nodes the node knows by itself; or the switch
- * counts on none of these. */
+ * counts on none of these. A bridge is no reason to wait for chunks that are gone. */
 static bool names_nothing(const struct ptc_controller *ctl, uint32_t node)
 {
-	struct keep k;
-	bool nothing;
+	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;
+	bool nothing = true;
 
-	keep_init(&k, ctl, node, 1);
-	nothing = k.n == 0;
-	keep_done(&k);
-	return nothing || ptc_copy_keeper_emptied(ctl, ptc_cluster_node(ctl->all->cluster, node)->doc.name);
+	ptc_copies_tables(&ctl->copies, name, some, &nothing);
+	for (size_t i = 0; i < ctl->older.doc.n; i++)
+		nothing = nothing && !ptc_older_has(&ctl->older.doc.v[i], name);
+	return nothing || ptc_copy_keeper_emptied(ctl, name);
 }
 
 static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,

@@ -65,6 +65,12 @@ static json_t *older_of(const struct ptc_older_doc *doc)
 	return list;
 }
 
+static json_t *bridge_of(const struct ptc_older *bridge)
+{
+	return json_pack("{s:I, s:I, s:I}", "snapshot", (json_int_t)bridge->snapshot, "generation",
+			 (json_int_t)bridge->generation, "step", (json_int_t)bridge->step);
+}
+
 static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 {
 	struct ptc_controller *ctl = ptc_controller_find(&d->controllers, j->uuid);
@@ -87,6 +93,8 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 		json_object_set_new(row, "archive", archive);
 	if (j->older.n)
 		json_object_set_new(row, "kept", older_of(&j->older));
+	if (j->older.bridge.snapshot)
+		json_object_set_new(row, "bridge", bridge_of(&j->older.bridge));
 	if (*ptc_lock_unreadable_why(j))
 		json_object_set_new(row, "unreadable", json_string(ptc_lock_unreadable_why(j)));
 	if (j->meta.shared)
@@ -470,6 +478,25 @@ static int add_snapshot(struct ptc_daemon *d, struct ptc_target *t, const char *
 	return rc;
 }
 
+static bool is_kept(const struct ptc_older_doc *doc, uint64_t snapshot)
+{
+	for (size_t i = 0; i < doc->n; i++)
+		if (doc->v[i].snapshot == snapshot)
+			return true;
+	return false;
+}
+
+/* The newest number below that one; 0: there is none. */
+static uint64_t next_older(const struct ptc_older_doc *doc, uint64_t below)
+{
+	uint64_t next = doc->bridge.snapshot < below ? doc->bridge.snapshot : 0;
+
+	for (size_t i = 0; i < doc->n; i++)
+		if (doc->v[i].snapshot < below)
+			next = doc->v[i].snapshot > next ? doc->v[i].snapshot : next;
+	return next;
+}
+
 /* Newest first. What has gone meanwhile is left out. */
 static int add_older(struct ptc_daemon *d, const struct ptc_target *t, json_t *rows, struct ptc_error *err)
 {
@@ -477,13 +504,14 @@ static int add_older(struct ptc_daemon *d, const struct ptc_target *t, json_t *r
 	int rc = 0;
 
 	ptc_api_older(d, t, &doc);
-	for (size_t i = doc.n; rc == 0 && i-- > 0;) {
+	for (uint64_t snapshot = next_older(&doc, UINT64_MAX); rc == 0 && snapshot;
+	     snapshot = next_older(&doc, snapshot)) {
 		struct ptc_target then = *t;
-		uint64_t snapshot = doc.v[i].snapshot;
 
-		if (snapshot == t->record.snapshot || !ptc_api_go_back(d, &then, snapshot))
+		if (!ptc_api_go_back(d, &then, snapshot) ||
+		    (then.record.snapshot == t->record.snapshot && then.record.generation == t->record.generation))
 			continue;
-		rc = add_snapshot(d, &then, "kept", rows, err);
+		rc = add_snapshot(d, &then, is_kept(&doc, snapshot) ? "kept" : "bridge", rows, err);
 		if (then.record.snapshot != snapshot)
 			json_array_remove(rows, json_array_size(rows) - 1);
 	}

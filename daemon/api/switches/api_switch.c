@@ -530,20 +530,29 @@ static int builds_ahead(struct ptc_daemon *d, const struct ptc_target *t, struct
 struct covered {
 	struct ptc_daemon *d;
 	struct ptc_view *v;
+	const struct ptc_target *t; /* the job now */
+	const struct ptc_generation_doc *now;
+	bool lost; /* one of its nodes is */
 	int rc;
 };
 
 static void locate_on_loop(void *arg)
 {
 	struct covered *c = arg;
+	uint32_t at;
 
 	c->rc = ptc_view_locate(c->v, c->d->cluster);
+	for (size_t i = 0; c->now && i < c->now->nnodes; i++)
+		c->lost |= !ptc_cluster_find_node(c->d->cluster, c->now->nodes[i], &at) ||
+			   ptc_node_lost_for(ptc_cluster_node(c->d->cluster, at), &c->t->record);
 }
 
-/* Nodes are asked whether they have what the snapshot says: one may be down, or have come back without it. */
-static int check_source(struct ptc_daemon *d, struct ptc_view *v, struct ptc_error *err)
+/* Nodes are asked whether they have what the snapshot says: one may be down, or have come back without it. to: where
+ * its state goes: where the job is `now`, or, if a node of these is lost, where it is; NULL: nowhere. */
+static int check_source(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_view *v,
+			const struct ptc_generation_doc *now, struct ptc_generation_doc *to, struct ptc_error *err)
 {
-	struct covered c = { .d = d, .v = v };
+	struct covered c = { .d = d, .v = v, .t = t, .now = now };
 	bool *usable = ptc_calloc(v->nnodes + 1, sizeof *usable);
 	int rc = usable ? ptc_loop_call(d->loop, locate_on_loop, &c) : PTC_ENOMEM;
 
@@ -555,6 +564,10 @@ static int check_source(struct ptc_daemon *d, struct ptc_view *v, struct ptc_err
 	}
 	ptc_lost_ask(&d->controllers, v, usable);
 	rc = ptc_lost_covered(&d->controllers, v, usable, err);
+	if (rc == 0 && to && c.lost)
+		rc = ptc_older_target(v, usable, to, err);
+	else if (rc == 0 && to && ptc_generation_doc_copy(now, to) != 0)
+		rc = ptc_nomem(err);
 	ptc_free(usable);
 	return rc ? ptc_error_wrap(err, "job %s cannot go back to snapshot %llu now", v->meta.name,
 				   (unsigned long long)v->from_snapshot)
@@ -620,14 +633,14 @@ int ptc_api_check_rollback(struct ptc_daemon *d, struct ptc_target *t, uint64_t 
 	rc = ptc_view_older(d->docs.kept, &t->meta, &older, snapshot, &v, err);
 	if (rc)
 		return rc;
-	rc = check_source(d, &v, err);
+	rc = check_source(d, t, &v, NULL, NULL, err);
 	if (rc == 0 && skip_data)
 		rc = check_skip_now(d, t, &v, &older, err);
 	ptc_view_done(&v);
 	return rc;
 }
 
-/* A rollback goes to where the job is now: it changes the state, and not where ranks are. */
+/* A rollback goes to where the job is now: it changes the state, and not where ranks are, unless a node is lost. */
 static int plan_rollback(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v,
 			 const struct ptc_api_ask *ask, struct ptc_switch_request *r, struct ptc_error *err)
 {
@@ -644,13 +657,8 @@ static int plan_rollback(struct ptc_daemon *d, const struct ptc_target *t, const
 		return rc;
 	r->source = ask->source;
 	r->skip_data = ask->skip_data;
-	rc = check_source(d, &r->source_view, err);
-	if (rc == 0 && ask->skip_data)
-		rc = check_skip(d, v, &r->source_view, err);
-	if (rc)
-		return rc;
-	rc = ptc_generation_doc_copy(&v->from, &r->to);
-	return rc ? ptc_nomem(err) : 0;
+	rc = check_source(d, t, &r->source_view, &v->from, &r->to, err);
+	return rc == 0 && ask->skip_data ? check_skip(d, v, &r->source_view, err) : rc;
 }
 
 /* One try: plan for what is committed now, hand over. Again, when the job was only tidying up after a

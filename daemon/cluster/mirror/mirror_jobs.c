@@ -182,7 +182,7 @@ void ptc_job_view_copies_delete(struct ptc_job_view *j)
 
 static int older_put(struct ptc_job_view *j, const struct ptc_etcd_kv *kv, struct ptc_error *err)
 {
-	j->older.n = 0;
+	j->older = (struct ptc_older_doc){ 0 };
 	j->older_revision = kv->mod_revision;
 	j->seen.older = true;
 	return ptc_older_doc_decode(kv->value, kv->len, &j->older, err);
@@ -190,7 +190,7 @@ static int older_put(struct ptc_job_view *j, const struct ptc_etcd_kv *kv, struc
 
 void ptc_job_view_older_delete(struct ptc_job_view *j)
 {
-	j->older.n = 0;
+	j->older = (struct ptc_older_doc){ 0 };
 	j->older_revision = 0;
 }
 

@@ -27,6 +27,8 @@ static void txn_free(struct txn *t)
 	ptc_manifest_doc_done(&t->manifest);
 	ptc_free(t->manifest_json);
 	ptc_free(t->older_json);
+	ptc_free(t->copies_json);
+	ptc_copies_doc_done(&t->copies);
 	ptc_free(t->generation_json);
 	ptc_free(t->from_config);
 	ptc_free(t->to_config);
@@ -180,17 +182,33 @@ static int put_record(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_o
 	return rc;
 }
 
+/* What of the older snapshots stays, by the job's description. */
+static int make_older(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
+{
+	uint32_t copies;
+	int rc = 0;
+
+	ptc_older_keep(&t->ctl->all->docs, &t->meta, t->older_most, &t->older, &copies);
+	if (t->bridge.snapshot && copies > 1 && !t->older.bridge.snapshot) {
+		if (t->copies_json)
+			rc = ptc_controller_put_blob(t->uuid, t->fence, e, t->copies_json, strlen(t->copies_json),
+						     t->bridge.copies_hash, err);
+		t->older.bridge = t->bridge;
+	}
+	if (rc == 0 && !ptc_older_doc_empty(&t->older) && !(t->older_json = ptc_older_doc_encode(&t->older)))
+		rc = ptc_nomem(err);
+	return rc;
+}
+
 static int do_commit(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
 	bool first = t->kind == PTC_TXN_COMMIT1;
 	struct named manifest = { .json = t->manifest_json };
-	int rc;
+	int rc = t->supersedes ? make_older(t, e, err) : 0;
 
+	if (rc)
+		return rc;
 	if (!manifest.json)
-		return ptc_nomem(err);
-	if (t->supersedes)
-		ptc_older_keep(&t->ctl->all->docs, &t->meta, t->older_most, &t->older);
-	if (t->older.n && !(t->older_json = ptc_older_doc_encode(&t->older)))
 		return ptc_nomem(err);
 	rc = name_blob(t, e, &manifest, t->record.manifest_hash, err);
 	if (rc == 0)
@@ -232,6 +250,8 @@ static void txn_encode(void *arg, struct ptc_etcd *e)
 	(void)e;
 	if (t->kind == PTC_TXN_COMMIT1 || t->kind == PTC_TXN_COMMIT2)
 		t->manifest_json = ptc_manifest_doc_encode(&t->manifest);
+	if (t->copies.nparts) /* NULL, for want of memory: a bridge without copies */
+		t->copies_json = ptc_copies_doc_encode(&t->copies);
 }
 
 static void txn_work(void *arg, struct ptc_etcd *e)
@@ -289,7 +309,7 @@ static void adopt(struct ptc_controller *ctl, struct txn *t)
 	if (t->kind == PTC_TXN_HALT)
 		return;
 	if (t->supersedes)
-		ptc_older_adopt(ctl, &t->older, t->older_json ? t->revision : 0);
+		ptc_older_adopt(ctl, &t->older, t->older_json ? t->revision : 0, t->copies_json ? &t->copies : NULL);
 	ptc_manifest_doc_done(&ctl->view.manifest);
 	ctl->view.manifest = t->manifest;
 	memset(&t->manifest, 0, sizeof t->manifest);

@@ -137,9 +137,15 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		if (c->brought && !s->found.bytes)
 			tell_reached(c);
 		c->brought = c->brought && s->found.bytes;
+		c->bridged = !s->urgent && !s->down && s->found.fewest && !s->found.nobody;
+		c->ctl->older.copied = c->bridged ? c->record_revision : 0;
+		c->ctl->older.bare =
+			c->bridged && !s->found.bytes && !c->ctl->copies_revision ? c->ctl->record.generation : 0;
 		at_rest(c);
 		return;
 	}
+	c->ctl->older.bare = 0;
+	c->ctl->older.copied = 0;
 	c->next = s->next;
 	s->next = (struct ptc_copies_doc){ 0 };
 	ptc_free(c->without);
@@ -178,9 +184,24 @@ static void take_back(struct ptc_copy_keeper *c, const struct ptc_copy_keeper_pu
 	ptc_debug("copies", "job=%s node %s: %s", c->ctl->uuid, p->node, p->err.text);
 }
 
+/* The bridge has tables on a node without room. */
+static bool bridge_goes(struct ptc_copy_keeper *c)
+{
+	bool goes = c->ctl->older.dropping;
+
+	for (size_t i = 0; i < c->npushes; i++)
+		goes = goes ||
+		       (c->pushes[i]->status == PTC_ENOSPC && ptc_older_bridge_yields(c->ctl, c->pushes[i]->node));
+	return goes;
+}
+
 /* The first node without room: tables of what was before go first. True: they do. */
 static bool make_room(struct ptc_copy_keeper *c)
 {
+	if (bridge_goes(c)) {
+		rest(c, RETRY_NS);
+		return true;
+	}
 	if (!c->ctl->copies.nold && !(c->ctl->copies.nkeepers && !c->ctl->view.copies.nkeepers))
 		return false;
 	tell(c, "copies_dropped",
@@ -340,7 +361,7 @@ static void note_situation(struct ptc_copy_keeper *c, uint64_t epoch)
 		c->nfull = 0;
 	if (c->epoch != epoch)
 		c->told_short = false;
-	c->rested = false;
+	c->rested = c->bridged = false;
 	c->epoch = epoch;
 	c->record_revision = ctl->record_revision;
 	c->copies_revision = ctl->copies_revision;
@@ -362,6 +383,8 @@ void ptc_copy_keeper_tick(struct ptc_controller *ctl)
 		}
 		return;
 	}
+	if (c->phase == PTC_KEEPER_REST && c->bridged && same(c, epoch))
+		ptc_older_bridged(ctl);
 	if (c->phase != PTC_KEEPER_REST || ptc_sys_now_ns() < c->next_ns || same(c, epoch))
 		return;
 	if (c->rested && c->config.count == 1 && !ctl->copies_revision &&

@@ -278,12 +278,15 @@ static void pruned(void *arg)
 	prune_free(p);
 }
 
+#define OLDER_HASHES 5 /* documents of one older snapshot */
+
 /* What older snapshots have for themselves. */
 static bool keep_older(struct prune *p, const struct ptc_older_doc *older)
 {
-	for (size_t i = 0; i < older->n; i++) {
-		const struct ptc_older *o = &older->v[i];
-		const char *hashes[] = { o->manifest_hash, o->generation_hash, o->layout_hash, o->state_hash };
+	for (size_t i = 0; i <= older->n; i++) {
+		const struct ptc_older *o = i < older->n ? &older->v[i] : &older->bridge;
+		const char *hashes[] = { o->manifest_hash, o->generation_hash, o->layout_hash, o->state_hash,
+					 o->copies_hash };
 
 		for (size_t k = 0; k < PTC_ARRAY_LEN(hashes); k++) {
 			if (!hashes[k][0])
@@ -299,7 +302,7 @@ static bool keep_older(struct prune *p, const struct ptc_older_doc *older)
 
 static bool keep_more(struct prune *p, const struct ptc_manifest_doc *m, const struct ptc_older_doc *older)
 {
-	p->more = ptc_calloc(m->nfiles + m->nlayouts + older->n * 4, sizeof *p->more);
+	p->more = ptc_calloc(m->nfiles + m->nlayouts + (older->n + 1) * OLDER_HASHES, sizeof *p->more);
 	for (size_t i = 0; p->more && i < m->nfiles + m->nlayouts; i++) {
 		const char *hash = i < m->nfiles ? m->files[i].header_hash : m->layouts[i - m->nfiles].layout_hash;
 

@@ -3,6 +3,7 @@
 #include "daemon/controller/internal.h"
 #include "daemon/controller/test_nodes.h"
 
+#include "base/alloc.h"
 #include "base/check.h"
 
 #include <setjmp.h>
@@ -125,6 +126,15 @@ static struct ptc_older snap(uint64_t generation, uint64_t snapshot, const char 
 	return o;
 }
 
+static struct ptc_copies_keeper *test_copy(const struct ptc_copies_keeper *k)
+{
+	struct ptc_copies_keeper *own = ptc_calloc(1, sizeof *own);
+
+	assert_non_null(own);
+	*own = *k;
+	return own;
+}
+
 static struct ptc_controller ctl;
 
 static void set_up(void)
@@ -162,10 +172,10 @@ static void test_told(void **state)
 	assert_string_equal(told(&ctl), "");
 	next = ctl.older.doc;
 	ptc_older_drop_one(&next, 2);
-	ptc_older_adopt(&ctl, &next, 2);
+	ptc_older_adopt(&ctl, &next, 2, NULL);
 	assert_string_equal(told(&ctl), "");
 	ptc_older_drop(&next, 1);
-	ptc_older_adopt(&ctl, &next, 3);
+	ptc_older_adopt(&ctl, &next, 3, NULL);
 	t.idle = false;
 	assert_string_equal(told(&ctl), "");
 	t.idle = true;
@@ -188,9 +198,48 @@ static void test_told(void **state)
 	assert_string_equal(told(&ctl), "n2 n3 ");
 }
 
+/* The bridge has tables on its nodes, and copies on others: all hear that it goes. It goes before the oldest snapshot
+ * where there is no room, unless the job goes back to it. */
+static void test_bridge(void **state)
+{
+	static struct ptc_copies_keeper keeper = { .node = "n3", .generation = 1, .table = PTC_COPIES_TABLE | 1 };
+	const struct ptc_older bridge = snap(1, 12, "n0", "n2");
+	char text[300] = "no room";
+	size_t n;
+
+	(void)state;
+	memset(&ctl, 0, sizeof ctl);
+	set_up();
+	n = ctl.older.doc.n;
+	ptc_older_bridged(&ctl); /* there is none */
+	assert_string_equal(told(&ctl), "");
+	ctl.older.doc.bridge = bridge;
+	ctl.older.copies = (struct ptc_copies_doc){ .keepers = test_copy(&keeper), .nkeepers = 1 };
+	ptc_older_bridged(&ctl);
+	assert_string_equal(told(&ctl), "n0 n2 n3 ");
+	assert_true(!ctl.older.doc.bridge.snapshot && !ctl.older.copies.nkeepers && ctl.older.doc.n == n);
+	assert_int_equal(ctl.older.no_room, 0);
+
+	ctl.older.doc.bridge = bridge;
+	assert_false(ptc_older_bridge_yields(&ctl, "n1"));
+	ctl.intent.source = 12;
+	ptc_older_make_room(&ctl, 2, text, sizeof text);
+	assert_non_null(strstr(text, "the oldest snapshot that is kept there (10, step 10) goes now"));
+	assert_true(ctl.older.doc.bridge.snapshot == 12 && ctl.older.doc.n == n - 1);
+	ctl.intent.source = 0;
+	ptc_older_make_room(&ctl, 2, text, sizeof text);
+	assert_non_null(
+		strstr(text, "the snapshot that bridges the time until there are copies (12, step 12) goes now"));
+	assert_true(!ctl.older.doc.bridge.snapshot && ctl.older.doc.n == n - 1 && ctl.older.no_room == 2);
+	(void)told(&ctl);
+	ctl.older.doc.bridge = bridge;
+	assert_true(ptc_older_bridge_yields(&ctl, "n0"));
+	assert_string_equal(told(&ctl), "n0 n2 ");
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_told) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_told), cmocka_unit_test(test_bridge) };
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -533,6 +533,30 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 
 /* ---- ranks are started again ------------------------------------------------------------------ */
 
+/* The record's snapshot is lost. Its job starts from an older one, once that is the record's. */
+static void go_back(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
+{
+	const uint64_t lost = ctl->record.snapshot, step = ctl->record.step, to = p->source_view.manifest.step;
+	struct ptc_switch_request r;
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	ptc_controller_request(ctl, PTC_SWITCH_IMPORT, &r);
+	r.end = PTC_RUN_STOPPED;
+	r.source = p->source;
+	r.source_view = p->source_view;
+	r.to = p->back_to;
+	p->source_view = (struct ptc_view){ 0 };
+	p->back_to = (struct ptc_generation_doc){ 0 };
+	if (ctl->submit(ctl, &r, &err) != 0)
+		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
+	else
+		ptc_event(ctl->all->cluster, ctl->uuid, "went_back",
+			  "snapshot %llu of step %llu is lost, so the job goes back to snapshot %llu of step %llu: %s",
+			  (unsigned long long)lost, (unsigned long long)step, (unsigned long long)p->source,
+			  (unsigned long long)to, p->err.text);
+	ptc_switch_request_done(&r);
+}
+
 static void planned_start(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 {
 	struct ptc_switch_request r;
@@ -548,6 +572,10 @@ static void planned_start(struct ptc_controller *ctl, struct ptc_recovery_plan *
 	if (p->status) {
 		snprintf(why, sizeof why, "the job waits to be started again: %s", p->err.text);
 		wait_for(ctl, why);
+		return;
+	}
+	if (p->source) {
+		go_back(ctl, p);
 		return;
 	}
 	ptc_controller_request(ctl, PTC_SWITCH_RESIZE, &r);
@@ -640,7 +668,8 @@ void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *wh
 		r->hold.state = PTC_HOLD_NONE; /* a HALT follows, and the last snapshot has to do */
 		snprintf(r->hold.why, sizeof r->hold.why, "%.190s", why);
 	}
-	if (!ctl->record.recovery || ctl->record.run == PTC_RUN_LIVE || ctl->intent.kind != PTC_SWITCH_RESIZE)
+	if (!ctl->record.recovery || ctl->record.run == PTC_RUN_LIVE ||
+	    (ctl->intent.kind != PTC_SWITCH_RESIZE && !ctl->intent.source))
 		return;
 	if (status != PTC_EPEER && status != PTC_ETIMEOUT && status != PTC_ECONFLICT && status != PTC_EFENCED &&
 	    status != PTC_ECOORD && status != PTC_ELOST)
