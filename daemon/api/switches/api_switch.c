@@ -596,6 +596,7 @@ static int check_outlasts(struct ptc_daemon *d, const struct ptc_target *t, stru
 	rc = ptc_specs_get(d->controllers.docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err);
 	if (rc)
 		return rc;
+	older->bridge = (struct ptc_older){ 0 }; /* the snapshot that ranks stop with may take its place */
 	if (!older->n || t->record.snapshot > older->v[older->n - 1].snapshot) /* a commit may have come between */
 		ptc_older_add(older, &(struct ptc_older){ .snapshot = t->record.snapshot, .step = t->record.step });
 	ptc_older_prune(older, desc->keep.last, desc->keep.every, PTC_OLDER_MAX);

@@ -137,7 +137,9 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		if (c->brought && !s->found.bytes)
 			tell_reached(c);
 		c->brought = c->brought && s->found.bytes;
-		c->bridged = !s->urgent && !s->down && s->found.fewest && !s->found.nobody;
+		/* No node is left for more copies, and none that is away, or full for now, may take some later. */
+		c->bridged = !s->urgent && !s->down && s->found.fewest && !s->found.nobody &&
+			     !(s->found.nowhere && (s->away || c->nfull));
 		c->ctl->older.copied = c->bridged ? c->record_revision : 0;
 		c->ctl->older.bare =
 			c->bridged && !s->found.bytes && !c->ctl->copies_revision ? c->ctl->record.generation : 0;

@@ -391,6 +391,11 @@ void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
 			k->nodes.usable[i] && (!ptc_cluster_find_node(ctl->all->cluster, k->nodes.names[i], &at) ||
 					       !ptc_cluster_node(ctl->all->cluster, at)->up);
 	}
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(ctl->all->cluster); i++) {
+		const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, i);
+
+		k->seen.away |= !n->up && !n->lost;
+	}
 	look_leaving(k);
 	look_older(k);
 	for (size_t i = 0; i < c->nfull; i++)

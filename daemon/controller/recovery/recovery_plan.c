@@ -238,7 +238,7 @@ static int plan_now(struct ptc_recovery_task *t, const struct ptc_job_desc *desc
  */
 static int go_back(struct ptc_recovery_task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
 {
-	bool may = desc->elastic.on_failure == PTC_JOB_SHRINK && !t->may_return &&
+	bool may = desc->elastic.on_failure == PTC_JOB_SHRINK && desc->copies.count > 1 && !t->may_return &&
 		   (t->what == PTC_RECOVERY_ANY || t->what == PTC_RECOVERY_SAME);
 	const struct ptc_older *o = may ? ptc_older_before(&t->older, UINT64_MAX) : NULL;
 	struct ptc_error why = PTC_ERROR_INIT;
@@ -248,8 +248,11 @@ static int go_back(struct ptc_recovery_task *t, const struct ptc_job_desc *desc,
 		ptc_view_done(&t->view);
 		t->source = o->snapshot;
 		t->all_the_same = false;
-		if (ptc_view_older(t->all->docs.kept, &t->meta, &t->older, o->snapshot, &t->view, &why) == 0)
+		rc = ptc_view_older(t->all->docs.kept, &t->meta, &t->older, o->snapshot, &t->view, &why);
+		if (rc == 0)
 			rc = plan_now(t, desc, &why);
+		else if (rc == PTC_ENOTFOUND) /* its documents are gone; any other failure is none of the snapshot's */
+			rc = PTC_ELOST;
 	}
 	if (rc && rc != PTC_ELOST)
 		*err = why;
