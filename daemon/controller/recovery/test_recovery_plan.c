@@ -38,6 +38,7 @@ static struct {
 	uint64_t whole;   /* ... and of the older ones only this one is; 0: none */
 	uint64_t source;  /* to which the job is to go back */
 	char said[64];
+	int unreadable; /* what reading an older snapshot's documents comes to */
 	char tried[64]; /* older ones that were looked at */
 } t = { .quarantined = -1, .down = -1 };
 
@@ -171,6 +172,8 @@ int ptc_view_older(struct ptc_kept *k, const struct ptc_meta_doc *meta, const st
 		   uint64_t snapshot, struct ptc_view *ret_view, struct ptc_error *err)
 {
 	snprintf(t.tried + strlen(t.tried), sizeof t.tried - strlen(t.tried), "%llu ", (unsigned long long)snapshot);
+	if (t.unreadable)
+		return t.unreadable;
 	if (ptc_view_load(k, meta, NULL, NULL, ret_view, err) != 0)
 		return PTC_ENOTFOUND;
 	ret_view->from_snapshot = snapshot;
@@ -490,9 +493,15 @@ static void test_goes_back(void **state)
 	add_older(4, false);
 	add_older(6, true);
 	job.older.doc.bridge = (struct ptc_older){ .generation = 1, .snapshot = 5 };
+	assert_string_equal(goes_back(PTC_RECOVERY_ANY), ""); /* without copies the job waits for the node */
+	t.desc.copies.count = 2;
 	assert_string_equal(goes_back(PTC_RECOVERY_ANY), "5 4 2 ");
 	assert_true(t.status == PTC_ELOST && !t.source);
 	assert_string_equal(t.said, "9 is lost");
+	t.unreadable = PTC_ECOORD; /* that says nothing about the snapshot */
+	assert_string_equal(goes_back(PTC_RECOVERY_ANY), "5 ");
+	assert_true(t.status == PTC_ECOORD && !t.source);
+	t.unreadable = 0;
 	t.whole = 5;
 	assert_string_equal(goes_back(PTC_RECOVERY_ANY), "5 ");
 	assert_true(!t.status && t.source == 5);
