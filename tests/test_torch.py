@@ -371,8 +371,8 @@ class Torch(torch_gradients.Gradients, torch_carried.Carried, harness.Case):
             self.assertEqual(1, job.status()["generation"])
             told('{"1": 20, "2": 20}', "samples")
             self.refused(c, "resize", job.name, "--config", "dp=1", "--wait", timeout_s=60 * PATIENCE,
-                         contains="dataset stream: the snapshot has the state of a Stream under dp=2, this is dp=1, and what becomes "
-                                  "of it only the loader knows")
+                         contains="dataset stream: the snapshot has the state of a Stream under dp=2, this is dp=1, and only the "
+                                  "loader can convert it")
             train_on()
             self.assertEqual(1, job.status()["generation"])
             job.do("snapshot")
