@@ -6,6 +6,7 @@ import statistics
 import subprocess
 
 GIB, MIB = 1 << 30, 1 << 20
+STREAMS = 8 # connections of a switch between four daemons, at least
 
 
 class Failed(Exception):
@@ -23,7 +24,7 @@ def measure(args, scenario, directory, mib, rounds, *rest):
 
 
 def around(values, i):
-    """Of what was measured once in each round: the samples right before and right after a round, and its own."""
+    """The median of the samples of a round and of its neighbours: what was measured shortly before and after it."""
     return statistics.median(values[max(0, i - 1):i + 2])
 
 
@@ -57,7 +58,7 @@ class Limits:
     def __init__(self, args, work, transport, threads):
         self.args, self.work, self.transport, self.threads = args, work, transport, threads
         self.size = int(min(256 * MIB, max(16 * MIB, args.gib * GIB / 4)))
-        self.before = self.sample(8) # connections: as many as a switch of four daemons uses at least
+        self.before = self.sample(STREAMS)
         self.all = list(self.before)
 
     def sample(self, streams):
@@ -76,4 +77,4 @@ class Limits:
 
     def spread(self, moved=True):
         """Of the rate that varied most; moved: whether bytes moved at all."""
-        return max(spread([s[name, "seconds"] for s in self.all]) for name in ("copied", "moved")[:1 + moved])
+        return max(spread([s[name, "seconds"] for s in self.all]) for name in (("copied", "moved") if moved else ("copied",)))

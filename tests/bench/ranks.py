@@ -14,7 +14,7 @@ import time
 
 import bench_state as state
 from cluster import Cluster, ClusterError, MARK, wait_for
-from limits import Limits, spread
+from limits import Limits, STREAMS, spread
 
 MIB, GIB = 1 << 20, 1 << 30
 SETTLE_S = 1 # between two stops: ranks measure the limit, staging memory is read, old chunks are given back
@@ -177,7 +177,6 @@ def bench_restore(args, work, complain):
 # ---- live-switch ----------------------------------------------------------------------------------------------------
 
 OLD, NEW = "tp=2,pp=2,dp=2", "tp=4"
-STREAMS = 8 # connections of a switch between four daemons
 
 
 def one_live_switch(j, config, limits):
