@@ -75,7 +75,7 @@ struct sim {
 	uint32_t given_up;
 	uint64_t moved_at;         /* when a rank of the record's incarnation last ended a step */
 	uint64_t live[2], over[2]; /* generation, incarnation: whose ranks the record last wanted, and those before */
-	bool bridged;              /* with `bridge`: a snapshot of the record has had its copy */
+	bool bridged; /* with `bridge`: a snapshot of the record has had its copy, and later ones may get one */
 	bool bad;
 };
 static inline bool sim_is_copy(const struct record *o, const struct table *t, uint32_t node)

@@ -65,6 +65,7 @@ enum sim_bug {
 	SIM_BUG_BRIDGE_EARLY,  /* the bridge goes before the record's snapshot has its copy */
 	SIM_BUG_BRIDGE_NEWEST, /* the bridge is the newest snapshot, whether that has its copy or not */
 	SIM_BUG_BRIDGE_COPY,   /* requests do not name the copy of the bridge, so it is dropped */
+	SIM_BUG_BRIDGE_DOWN,   /* the bridge goes while the node that could take the copy is down */
 	SIM_BUG_COUNT,
 };
 

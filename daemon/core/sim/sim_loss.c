@@ -153,15 +153,27 @@ static void make_copy(struct sim *s, const struct ctl *c, struct record *r)
 	sim_say(s, "node %u has a copy of %llu.%llu", to, (unsigned long long)r->gen, (unsigned long long)r->snap);
 }
 
+/* Whether every node without a part of the record's snapshot is lost. One that is only down may take the copy later. */
+static bool no_place(const struct sim *s, const struct record *r)
+{
+	for (uint32_t n = 0; n < SIM_NODES; n++) {
+		bool lost = s->o.bug == SIM_BUG_BRIDGE_DOWN ? !s->nodes[n].up : s->declared[n];
+		if (!lost && !sim_layout_needs(r->nodes, r->n, r->layout, n))
+			return false;
+	}
+	return true;
+}
+
 void sim_copy_keeper(struct sim *s, struct ctl *c)
 {
 	struct etcd *e = &s->etcd;
-	bool copied = copy_of(s, &e->rec) != NULL;
+	bool copied = copy_of(s, &e->rec) != NULL, nowhere = !copied && no_place(s, &e->rec);
 	if (ptc_job_phase(c->job) != PTC_JOB_IDLE || c->reading || e->intent_mod || c->rec.mod != e->rec.mod ||
 	    !e->rec.snap || !sim_chance(s, 30))
 		return;
-	if (e->older.bridge.snap && (copied || s->o.bug == SIM_BUG_BRIDGE_EARLY)) {
+	if (e->older.bridge.snap && (copied || nowhere || s->o.bug == SIM_BUG_BRIDGE_EARLY)) {
 		e->older.bridge.snap = 0;
+		s->bridged = s->bridged && !(nowhere && s->o.bug != SIM_BUG_BRIDGE_DOWN);
 		sim_say(s, "the bridge goes");
 	} else if (!copied) {
 		make_copy(s, c, &e->rec);

@@ -256,6 +256,7 @@ static const char *const bug_names[SIM_BUG_COUNT] = {
 	[SIM_BUG_BRIDGE_EARLY] = "bridge early",
 	[SIM_BUG_BRIDGE_NEWEST] = "bridge newest",
 	[SIM_BUG_BRIDGE_COPY] = "bridge copy",
+	[SIM_BUG_BRIDGE_DOWN] = "bridge down",
 	[SIM_BUG_NO_AGREE] = "no agree",
 	[SIM_BUG_ONE_ROUND] = "one round",
 	[SIM_BUG_EARLY_STOP] = "early stop",
