@@ -120,6 +120,39 @@ class Bridge(test_recover.Recover):
                              "2 are complete, the loss of a node may cost the job its state")
             job.check_whole(self)
 
+    def test_resize_without_room(self):
+        """Room for a live resize, but not beside the bridge: what can fail fails before anything stops, so there is no bridge."""
+        with self.cluster(nodes=2, devices=1, ceilings={"n0": "280MiB", "n1": "280MiB"}, **FAST) as c:
+            job = self.job(c, every=1 << 40, more=COUNT, rows=(160 << 20) // 192)  # each half: 80 MiB
+            job.run("tp=2")
+            first = self.snapshot(job, 0)
+            self.copied(job)
+            job.resize("dp=2")
+            self.assertEqual("dp=2", job.status()["config"])
+            self.assertEqual([], self.events(c, job, "aborted"))
+            dropped, = self.events(c, job, "bridge_dropped")
+            self.assertRegex(dropped["text"], f"snapshot {first['snapshot']} of step {first['step']} goes as soon as there is a newer "
+                             "one, for node n. has no room for both beside the switch; until there are copies again, the loss of a "
+                             "node may cost the job its state")
+            self.copied(job)
+            self.check_end(c, job)
+
+    def test_snapshots_outrun_copies(self):
+        """A snapshot is due long before the copies of the last one are there: it is left out, or no copies would ever be complete."""
+        with self.cluster(nodes=3, devices=1, copies={"rate": "2MiB"}, **FAST) as c:
+            job = self.job(c, every=10, more=COUNT, rows=1 << 15, sleep=0.05)  # 6 MiB
+            job.run("tp=2")
+            reached = wait_for(lambda: len(e := self.reached(c, job)) >= 3 and e, 120 * PATIENCE, "copies of three snapshots", 0.2)
+            snapshots = [int(e["text"].split()[1].rstrip(":")) for e in reached]
+            self.assertEqual(sorted(set(snapshots)), snapshots)
+            s = job.status()
+            self.assertEqual(0, s["step"] % 10)
+            self.assertGreaterEqual(s.get("bridge", s)["snapshot"], snapshots[-2])
+            self.check_end(c, job)
+
+    def reached(self, c, job):
+        return [e for e in self.events(c, job, "copies") if "every region is on 2" in e["text"]]
+
     def test_fewer_devices(self):
         """The same where the devices that are left do for a smaller configuration only."""
         with self.cluster(nodes=2, devices=1, env=self.rules(), **FAST) as c:

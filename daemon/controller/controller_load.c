@@ -202,6 +202,7 @@ static void load_done(void *arg)
 		ctl->copies = l->copies;
 		ctl->copies_revision = l->copies_revision;
 		memset(&l->copies, 0, sizeof l->copies);
+		ctl->older.tell_all |= ctl->older.revision && ctl->older.revision != l->older_revision;
 		ctl->older.doc = l->older;
 		ctl->older.revision = l->older_revision;
 		ptc_copies_doc_done(&ctl->older.copies);

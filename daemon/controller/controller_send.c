@@ -145,6 +145,21 @@ static int read_arm(const void *data, size_t len, struct ptc_job_event *ev, stru
 	return 0;
 }
 
+/* A node without room for the bridge beside what the switch makes: there is none, or the switch would fail later. */
+static void read_check(struct ptc_controller *ctl, uint32_t node, const void *data, size_t len)
+{
+	Ptc__V1__PrepareReply *r;
+	char why[PTC_NAME_MAX + 64];
+
+	if (ptc_pb_decode(&ptc__v1__prepare_reply__descriptor, data, len, (ProtobufCMessage **)&r, NULL) != 0)
+		return;
+	snprintf(why, sizeof why, "node %s has no room for both beside the switch",
+		 ptc_cluster_node(ctl->all->cluster, node)->doc.name);
+	if (r->no_room_beside)
+		ptc_older_no_bridge(ctl, why);
+	ptc_pb_free(&r->base);
+}
+
 /* What the node has restored to its devices. Figures alone: an answer that cannot be read does no harm. */
 static void read_finish(struct ptc_controller *ctl, const void *data, size_t len)
 {
@@ -176,6 +191,8 @@ static void answer(struct call *c, int status, const struct ptc_error *err, cons
 	} else if (status == 0 && c->op == PTC_OP_ARM) {
 		status = read_arm(data, len, &ev, &why);
 		err = &why;
+	} else if (status == 0 && c->op == PTC_OP_CHECK && !c->ctl->gone) {
+		read_check(c->ctl, c->node, data, len);
 	} else if (status == 0 && c->op == PTC_OP_FINISH && !c->ctl->gone) {
 		read_finish(c->ctl, data, len);
 	}
@@ -247,18 +264,6 @@ static int encode_seal(struct ptc_controller *ctl, Ptc__V1__SwitchInfo *info, bo
 	return ptc_pb_encode(&req.base, data, len, err);
 }
 
-static int encode_prepare(Ptc__V1__SwitchInfo *info, bool dry_run, bool anew, void **data, size_t *len,
-			  struct ptc_error *err)
-{
-	Ptc__V1__PrepareRequest req = PTC__V1__PREPARE_REQUEST__INIT;
-
-	req.version = PTC_WIRE_VERSION;
-	req.info = info;
-	req.dry_run = dry_run;
-	req.anew = anew;
-	return ptc_pb_encode(&req.base, data, len, err);
-}
-
 /* The record's generation, for FINISH: what runs, from which snapshot. Borrows everything, and is borrowed by the
  * message. */
 static void finish_view(struct ptc_controller *ctl, const struct ptc_job_update *up, struct ptc_view *ret_view)
@@ -325,6 +330,19 @@ static bool names_nothing(const struct ptc_controller *ctl, uint32_t node)
 	return nothing || ptc_copy_keeper_emptied(ctl, name);
 }
 
+static int encode_prepare(struct ptc_controller *ctl, const struct ptc_job_update *up, Ptc__V1__SwitchInfo *info,
+			  void **data, size_t *len, struct ptc_error *err)
+{
+	Ptc__V1__PrepareRequest req = PTC__V1__PREPARE_REQUEST__INIT;
+
+	req.version = PTC_WIRE_VERSION;
+	req.info = info;
+	req.dry_run = up->op == PTC_OP_CHECK;
+	req.anew = names_nothing(ctl, up->node);
+	req.stays = req.dry_run && ctl->intent.run_from && ptc_older_becomes_bridge(ctl, &ctl->older.doc, true);
+	return ptc_pb_encode(&req.base, data, len, err);
+}
+
 static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,
 			 struct ptc_error *err)
 {
@@ -351,6 +369,7 @@ static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update
 		req.info = info.pb;
 		req.start_step = ctl->record.step;
 		req.state_hash = ctl->view.manifest.state_hash;
+		req.leave_out = ptc_copy_keeper_leaves_out(ctl);
 		ptc_ahead_stays(ctl, &req.ahead_generation, &req.ahead_incarnation);
 	}
 	if (rc == 0)
@@ -440,7 +459,7 @@ static int encode_rollback(struct ptc_controller *ctl, const struct ptc_job_upda
 	else if (up->op == PTC_OP_STAND)
 		rc = encode_seal(ctl, info.pb, true, data, len, err);
 	else
-		rc = encode_prepare(info.pb, up->op == PTC_OP_CHECK, names_nothing(ctl, up->node), data, len, err);
+		rc = encode_prepare(ctl, up, info.pb, data, len, err);
 	ptc_info_done(&info);
 	return rc;
 }
@@ -477,7 +496,7 @@ static int encode_of(struct ptc_controller *ctl, const struct ptc_job_update *up
 	else if (up->op == PTC_OP_CAPTURE)
 		rc = encode_capture(ctl, up, info.pb, data, len, err);
 	else if (up->op == PTC_OP_CHECK || up->op == PTC_OP_PREPARE)
-		rc = encode_prepare(info.pb, up->op == PTC_OP_CHECK, names_nothing(ctl, up->node), data, len, err);
+		rc = encode_prepare(ctl, up, info.pb, data, len, err);
 	else
 		rc = encode_workers(ctl, up, info.pb, data, len, err);
 	ptc_info_done(&info);

@@ -90,6 +90,11 @@ struct ptc_older ptc_older_of_record(const struct ptc_controller *ctl);
  * `copies`; 0: not known. May block; not on the loop. */
 void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, size_t most,
 		    struct ptc_older_doc *doc, uint32_t *ret_copies);
+/* Whether the commit of another state, or of another generation, makes the record's snapshot the bridge of a job with
+ * copies. doc: what stays otherwise. captured: the state comes from ranks. */
+bool ptc_older_becomes_bridge(const struct ptc_controller *ctl, const struct ptc_older_doc *doc, bool captured);
+/* The record's generation gets no bridge; why: for an event. */
+void ptc_older_no_bridge(struct ptc_controller *ctl, const char *why);
 /* The record's copies are complete, or no node is left for more: the bridge goes. Try again if it stays. */
 void ptc_older_bridged(struct ptc_controller *ctl);
 /* A node has no room for the record's copies: the bridge goes before they are there. False: there is none. */
@@ -103,6 +108,12 @@ void ptc_older_tick(struct ptc_controller *ctl);
 /* A switch has failed for want of room on that node (cluster number). Drops the bridge, or else the oldest snapshot
  * that is kept beside the committed one, and appends that to the text. Does nothing if neither is on that node. */
 void ptc_older_make_room(struct ptc_controller *ctl, uint32_t node, char *text, size_t size);
+
+/* copies/copy_keeper.c: for Finish. While copies of the record's snapshot are on their way, so many of the snapshots
+ * that are due are left out: the next one would begin the copies anew, and the bridge would get older and older. */
+uint32_t ptc_copy_keeper_leaves_out(const struct ptc_controller *ctl);
+/* How many copies the job asks for; 0: not known yet. */
+uint32_t ptc_copy_keeper_count(const struct ptc_controller *ctl);
 
 /* controller_state.c: writes a blob while the lock with that fence is held. May wait. */
 int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,

@@ -30,7 +30,25 @@
 
 struct prepared {
 	int64_t missing_bytes, new_bytes, copied_bytes;
+	bool no_room_beside;
 };
+
+static int table_bytes(struct ptc_agent *agent, const struct ptc_table_key *key, uint64_t *ret, struct ptc_error *err)
+{
+	struct ptc_table *table;
+	const struct ptc_piece *pieces;
+	size_t n;
+	int rc = ptc_table_open(agent->env.store, key, &table, err);
+
+	if (rc)
+		return rc;
+	pieces = ptc_table_all_pieces(table, &n);
+	*ret = 0;
+	for (size_t i = 0; i < n; i++)
+		*ret += (uint64_t)ptc_box_volume(&pieces[i].live);
+	ptc_table_unref(table);
+	return 0;
+}
 
 /* What this node has of the job cannot be used. */
 static bool unusable(int status)
@@ -77,6 +95,19 @@ static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v,
 			rc = forget;
 	}
 	return rc ? rc : ptc_agent_memory_check(agent, ret->new_bytes, err);
+}
+
+/* What the switch makes here fits. If the source stays, it has to fit beside a snapshot as large as the source. */
+static void check_beside(struct ptc_agent *agent, const struct ptc_switch_view *v, struct prepared *ret)
+{
+	struct ptc_table_key key;
+	uint64_t bytes;
+
+	if (!v->from)
+		return;
+	key = ptc_geometry_key(&v->from->g);
+	ret->no_room_beside = table_bytes(agent, &key, &bytes, NULL) == 0 &&
+			      ptc_agent_memory_check(agent, ret->new_bytes + (int64_t)bytes, NULL) != 0;
 }
 
 static int prepare_real(struct ptc_agent_op *op, uint64_t id, const struct ptc_switch_view *v,
@@ -156,6 +187,8 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 	if (!rc)
 		rc = req->dry_run ? prepare_dry(agent, &view, &key, &done, err)
 				  : prepare_real(op, req->info->id, &view, &key, &done, err);
+	if (!rc && req->dry_run && req->stays)
+		check_beside(agent, &view, &done);
 	if (!rc && !req->dry_run)
 		job_prepared(op, req->info->id, &key, done.copied_bytes);
 	ptc__v1__prepare_reply__init(&reply);
@@ -164,6 +197,7 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 	reply.new_bytes = (uint64_t)done.new_bytes;
 	reply.missing_bytes = (uint64_t)done.missing_bytes;
 	reply.needs_bytes = (uint64_t)view.needs->bytes;
+	reply.no_room_beside = done.no_room_beside;
 	ptc_switch_view_done(&view, agent);
 	return rc ? rc : ptc_agent_reply(call, &reply.base, err);
 }
@@ -195,23 +229,6 @@ int ptc_agent_on_prepare(void *arg, struct ptc_rpc_call *call, struct ptc_error 
 }
 
 /* ---- Seal ---- */
-
-static int table_bytes(struct ptc_agent *agent, const struct ptc_table_key *key, uint64_t *ret, struct ptc_error *err)
-{
-	struct ptc_table *table;
-	const struct ptc_piece *pieces;
-	size_t n;
-	int rc = ptc_table_open(agent->env.store, key, &table, err);
-
-	if (rc)
-		return rc;
-	pieces = ptc_table_all_pieces(table, &n);
-	*ret = 0;
-	for (size_t i = 0; i < n; i++)
-		*ret += (uint64_t)ptc_box_volume(&pieces[i].live);
-	ptc_table_unref(table);
-	return 0;
-}
 
 static int seal(struct ptc_agent *agent, const Ptc__V1__SealRequest *req, struct ptc_rpc_call *call,
 		struct ptc_error *err)

@@ -526,13 +526,13 @@ void ptc_api_older(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_
 	ptc_loop_call(d->loop, older_on_loop, &o); /* a daemon that stops knows none */
 }
 
-bool ptc_api_go_back(struct ptc_daemon *d, struct ptc_target *t, uint64_t snapshot)
+bool ptc_api_go_back(struct ptc_daemon *d, struct ptc_target *t, uint64_t generation, uint64_t snapshot)
 {
 	struct ptc_older_doc doc;
 	const struct ptc_older *o;
 
 	ptc_api_older(d, t, &doc);
-	o = ptc_older_find(&doc, snapshot);
+	o = generation ? ptc_older_table(&doc, generation, snapshot) : ptc_older_find(&doc, snapshot);
 	if (!o)
 		return false;
 	t->has_record = true;

@@ -167,7 +167,7 @@ static void current_on_loop(void *arg)
 
 	c->yes = j && j->has_record && !j->has_intent &&
 		 ((j->record.generation == c->t->record.generation && j->record.snapshot == c->t->record.snapshot) ||
-		  ptc_older_find(&j->older, c->t->record.snapshot));
+		  ptc_older_table(&j->older, c->t->record.generation, c->t->record.snapshot));
 }
 
 static json_t *lost_json(const struct ptc_view *v, const struct ptc_lost_report *r)
@@ -508,7 +508,7 @@ static int add_older(struct ptc_daemon *d, const struct ptc_target *t, json_t *r
 	     snapshot = next_older(&doc, snapshot)) {
 		struct ptc_target then = *t;
 
-		if (!ptc_api_go_back(d, &then, snapshot) ||
+		if (!ptc_api_go_back(d, &then, 0, snapshot) ||
 		    (then.record.snapshot == t->record.snapshot && then.record.generation == t->record.generation))
 			continue;
 		rc = add_snapshot(d, &then, is_kept(&doc, snapshot) ? "kept" : "bridge", rows, err);

@@ -77,13 +77,12 @@ static bool is_table(const struct ptc_older *o, uint64_t generation, uint64_t sn
 	return o->generation == generation && o->snapshot == snapshot;
 }
 
-bool ptc_older_names(const struct ptc_older_doc *d, uint64_t generation, uint64_t snapshot)
+const struct ptc_older *ptc_older_table(const struct ptc_older_doc *d, uint64_t generation, uint64_t snapshot)
 {
-	bool names = d->bridge.snapshot && is_table(&d->bridge, generation, snapshot);
-
 	for (size_t i = 0; i < d->n; i++)
-		names |= is_table(&d->v[i], generation, snapshot);
-	return names;
+		if (is_table(&d->v[i], generation, snapshot))
+			return &d->v[i];
+	return d->bridge.snapshot && is_table(&d->bridge, generation, snapshot) ? &d->bridge : NULL;
 }
 
 const struct ptc_older *ptc_older_before(const struct ptc_older_doc *d, uint64_t below)

@@ -49,8 +49,8 @@ int ptc_older_doc_decode(const char *json, size_t len, struct ptc_older_doc *ret
 bool ptc_older_doc_empty(const struct ptc_older_doc *d);
 /* The snapshot with that number, the bridge first; NULL: there is none. */
 const struct ptc_older *ptc_older_find(const struct ptc_older_doc *d, uint64_t snapshot);
-/* Whether the document names that table, on whatever nodes. */
-bool ptc_older_names(const struct ptc_older_doc *d, uint64_t generation, uint64_t snapshot);
+/* The one with that table, on whatever nodes; NULL: there is none. */
+const struct ptc_older *ptc_older_table(const struct ptc_older_doc *d, uint64_t generation, uint64_t snapshot);
 /* The newest one below `below` that the job may go back to by itself; NULL: there is none. */
 const struct ptc_older *ptc_older_before(const struct ptc_older_doc *d, uint64_t below);
 /* The job goes back to that entry: those that are newer are left, and the bridge goes if it is newer. */

@@ -187,7 +187,8 @@ static void test_bridge(void **state)
 	assert_memory_equal(&again, &d, sizeof d);
 	ptc_free(json);
 	assert_ptr_equal(ptc_older_find(&d, 5), &d.bridge);
-	assert_true(ptc_older_names(&d, d.bridge.generation, 5) && !ptc_older_names(&d, d.bridge.generation + 1, 5));
+	assert_ptr_equal(ptc_older_table(&d, d.bridge.generation, 5), &d.bridge);
+	assert_null(ptc_older_table(&d, d.bridge.generation + 1, 5));
 	assert_ptr_equal(ptc_older_before(&d, UINT64_MAX), &d.v[2]);
 	assert_ptr_equal(ptc_older_before(&d, 6), &d.bridge);
 	assert_ptr_equal(ptc_older_before(&d, 5), &d.v[1]);

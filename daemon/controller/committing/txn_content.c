@@ -217,8 +217,7 @@ static int make_bridge(struct ptc_controller *ctl, struct txn *t, const struct p
 
 	if (k->copied == ctl->record_revision)
 		t->older.bridge = (struct ptc_older){ 0 };
-	if (t->older.bridge.snapshot || k->no_room == ctl->record.generation ||
-	    (captured && k->bare == ctl->record.generation))
+	if (!ptc_older_becomes_bridge(ctl, &t->older, captured))
 		return 0;
 	if (ctl->intent.source) { /* the state that the record gets; the one that it had is given up */
 		const struct ptc_older *source = ptc_older_find(&k->doc, ctl->intent.source);
@@ -240,6 +239,9 @@ static int make_older(struct ptc_controller *ctl, struct txn *t)
 	struct ptc_older was = ptc_older_of_record(ctl);
 
 	t->supersedes = was.snapshot && (second ? back || ctl->intent.kind == PTC_SWITCH_RESIZE : ctl->intent.run_from);
+	if (!was.snapshot && ctl->record.snapshot)
+		ptc_older_no_bridge(ctl,
+				    "its nodes' names are longer together than the list of snapshots can have them");
 	if (!t->supersedes)
 		return 0;
 	t->meta = ctl->meta;

@@ -21,6 +21,7 @@
 #define RETRY_MAX 5                    /* ... so many times */
 #define FULL_NS   INT64_C(60000000000) /* how long a node without room is left alone */
 #define SWITCH_NS INT64_C(500000000)   /* after a switch: the next one may follow at once */
+#define LEAVE_OUT 8                    /* snapshots in a row: so much longer may copies take than `snapshot_every` */
 
 /* ---- what is told ---- */
 
@@ -137,9 +138,9 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		if (c->brought && !s->found.bytes)
 			tell_reached(c);
 		c->brought = c->brought && s->found.bytes;
-		/* No node is left for more copies, and none that is away, or full for now, may take some later. */
+		/* No node is left for more copies, and none that is down, or full for now, may take some later. */
 		c->bridged = !s->urgent && !s->down && s->found.fewest && !s->found.nobody &&
-			     !(s->found.nowhere && (s->away || c->nfull));
+			     !(s->found.nowhere && (s->elsewhere_down || c->nfull));
 		c->ctl->older.copied = c->bridged ? c->record_revision : 0;
 		c->ctl->older.bare =
 			c->bridged && !s->found.bytes && !c->ctl->copies_revision ? c->ctl->record.generation : 0;
@@ -392,12 +393,26 @@ void ptc_copy_keeper_tick(struct ptc_controller *ctl)
 	if (c->rested && c->config.count == 1 && !ctl->copies_revision &&
 	    !ptc_leaving_any(ctl)) { /* it asks for none, and has none */
 		note_situation(c, epoch);
-		c->rested = true;
+		c->rested = c->bridged = true;
 		return;
 	}
 	note_situation(c, epoch);
 	c->phase = PTC_KEEPER_LOOKING;
 	ptc_copy_keeper_look(c);
+}
+
+uint32_t ptc_copy_keeper_leaves_out(const struct ptc_controller *ctl)
+{
+	const struct ptc_copy_keeper *c = ctl->keeper;
+	const bool waits =
+		ctl->older.doc.bridge.snapshot && !ctl->older.dropping && ctl->older.copied != ctl->record_revision;
+
+	return c && waits && c->config.count > 1 && !c->nfull && !c->failures ? LEAVE_OUT : 0;
+}
+
+uint32_t ptc_copy_keeper_count(const struct ptc_controller *ctl)
+{
+	return ctl->keeper ? ctl->keeper->config.count : 0;
 }
 
 void ptc_copy_keeper_now(struct ptc_controller *ctl)

@@ -103,7 +103,7 @@ struct ptc_copy_keeper_seen {
 	struct ptc_leaving_left left;
 	bool spare; /* nothing lacks; the document names copies that are not needed any more, and next does not */
 	bool down;  /* a node counts that is down, and may come back */
-	bool away;  /* some node of the cluster is down and not lost: copies may go there later */
+	bool elsewhere_down; /* some node of the cluster is down and not lost: copies may go there later */
 	struct ptc_copies_found found;
 	struct ptc_copies_doc next;
 	char **targets; /* of next: nodes that get copies */

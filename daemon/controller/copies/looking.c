@@ -394,7 +394,7 @@ void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
 	for (uint32_t i = 0; i < ptc_cluster_nnodes(ctl->all->cluster); i++) {
 		const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, i);
 
-		k->seen.away |= !n->up && !n->lost;
+		k->seen.elsewhere_down |= !n->up && !n->lost;
 	}
 	look_leaving(k);
 	look_older(k);

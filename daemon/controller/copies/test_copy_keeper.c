@@ -257,6 +257,37 @@ static void test_bridge(void **state)
 	assert_true(seen.bridged == 2 && !w->ctl.older.bare);
 }
 
+/* While copies are on their way, snapshots that are due are left out, and no longer: not where no bridge waits for the
+ * copies, and not where nobody can take them now. */
+static void test_leaves_out(void **state)
+{
+	struct ptc_copy_keeper *c;
+
+	(void)state;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	w->ctl.older.doc.bridge.snapshot = 1;
+	looks(1);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0); /* whether it asks for copies is not known */
+	c = w->ctl.keeper;
+	c->config.count = 2;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
+	c->failures = 1;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	c->failures = 0;
+	c->nfull = 1;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	c->nfull = 0;
+	w->ctl.older.dropping = true;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	w->ctl.older.dropping = false;
+	w->ctl.older.copied = w->ctl.record_revision;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	w->ctl.record_revision++;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
+	w->ctl.older.doc.bridge.snapshot = 0;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+}
+
 /* A node has no room for its copies: the bridge goes, and then it is looked again. */
 static void test_bridge_yields(void **state)
 {
@@ -286,6 +317,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_push, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stuck, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bridge, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_leaves_out, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bridge_yields, setup, teardown),
 	};
 

@@ -59,6 +59,25 @@ int ptc_older_aim(struct ptc_controller *ctl)
 	return ptc_view_nodes(&ctl->source);
 }
 
+bool ptc_older_becomes_bridge(const struct ptc_controller *ctl, const struct ptc_older_doc *doc, bool captured)
+{
+	const struct ptc_older_kept *k = &ctl->older;
+
+	return (!doc->bridge.snapshot || k->copied == ctl->record_revision) && k->no_room != ctl->record.generation &&
+	       !(captured && k->bare == ctl->record.generation);
+}
+
+void ptc_older_no_bridge(struct ptc_controller *ctl, const char *why)
+{
+	if (ctl->older.no_room != ctl->record.generation && ptc_copy_keeper_count(ctl) > 1)
+		ptc_event(ctl->all->cluster, ctl->uuid, "bridge_dropped",
+			  "snapshot %" PRIu64 " of step %" PRIu64
+			  " goes as soon as there is a newer one, for %s; until "
+			  "there are copies again, the loss of a node may cost the job its state",
+			  ctl->record.snapshot, ctl->record.step, why);
+	ctl->older.no_room = ctl->record.generation;
+}
+
 uint32_t *ptc_older_sources(struct ptc_controller *ctl, uint32_t *ret_n)
 {
 	const struct ptc_generation_doc *g = &ctl->source.from;
@@ -99,7 +118,7 @@ static void adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc, i
 	struct ptc_older_kept *k = &ctl->older;
 
 	for (size_t i = 0; i < k->doc.n; i++)
-		if (!ptc_older_names(doc, k->doc.v[i].generation, k->doc.v[i].snapshot))
+		if (!ptc_older_table(doc, k->doc.v[i].generation, k->doc.v[i].snapshot))
 			want_told(ctl, &k->doc.v[i], NULL, by_commit);
 	if (!same_bridge(&k->doc.bridge, &doc->bridge)) {
 		if (k->doc.bridge.snapshot)
@@ -167,8 +186,23 @@ struct shed {
 	char node[PTC_NAME_MAX + 1]; /* which has no room; "": the bridge is not needed any more */
 	int64_t fence, record_revision, older_revision, revision;
 	bool ok;
+	/* not ok: the document that etcd has, for the answer may have been lost only */
+	bool seen;
+	struct ptc_older_doc now;
+	int64_t now_revision;
 	struct ptc_error err;
 };
+
+static void see(struct shed *s, struct ptc_etcd *e, const char *key)
+{
+	struct ptc_etcd_kvs kvs = { 0 };
+
+	if (ptc_etcd_get(e, key, false, 0, &kvs, NULL) != 0)
+		return;
+	s->seen = !kvs.n || ptc_older_doc_decode(kvs.kv[0].value, kvs.kv[0].len, &s->now, NULL) == 0;
+	s->now_revision = kvs.n ? kvs.kv[0].mod_revision : 0;
+	ptc_etcd_kvs_done(&kvs);
+}
 
 static void shed_work(void *arg, struct ptc_etcd *e)
 {
@@ -190,6 +224,8 @@ static void shed_work(void *arg, struct ptc_etcd *e)
 		ptc_nomem(&s->err);
 	else
 		ptc_etcd_txn(e, cmp, PTC_ARRAY_LEN(cmp), &op, 1, "etcd.older", &s->ok, &s->revision, &s->err);
+	if (!s->ok)
+		see(s, e, older);
 	if (!s->ok && s->node[0])
 		ptc_warn("job", "job=%s snapshot %" PRIu64 " stays, although node %s has no room: %s", s->ctl->uuid,
 			 s->gone.snapshot, s->node,
@@ -223,7 +259,12 @@ static void shed_done(void *arg)
 			ctl->older.no_room = ctl->record.generation;
 		adopt(ctl, &s->doc, ptc_older_doc_empty(&s->doc) ? 0 : s->revision, NULL, false);
 		tell_shed(ctl, s);
+		/* ranks that leave snapshots out, for copies were on their way, are to make them again */
+		ctl->older.tell_all |= s->bridge && ctl->record.run == PTC_RUN_LIVE;
 		ctl->untidy = true; /* its documents */
+	} else if (!ctl->gone && s->seen && s->now_revision != ctl->older.revision) {
+		adopt(ctl, &s->now, s->now_revision, NULL, false);
+		ctl->untidy = true;
 	}
 	ptc_controller_unref(ctl);
 	ptc_free(s);

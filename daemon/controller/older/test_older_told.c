@@ -16,6 +16,11 @@
 static struct {
 	bool idle;
 	char told[64]; /* nodes that get Finish */
+	uint32_t copies;
+	char event[300];
+	/* what etcd has of the document after a transaction; lost: its answer does not come; conflict: it fails */
+	char *doc;
+	bool lost, conflict;
 } t;
 
 /* ---- the rooms below ---- */
@@ -38,15 +43,49 @@ int ptc_cluster_run(struct ptc_cluster *c, const char *lane, void (*work)(void *
 int ptc_etcd_txn(struct ptc_etcd *e, const struct ptc_etcd_compare *cmp, size_t ncmp, const struct ptc_etcd_op *ops,
 		 size_t nops, const char *point, bool *ret_ok, int64_t *ret_revision, struct ptc_error *err)
 {
-	(void)e, (void)cmp, (void)ncmp, (void)ops, (void)nops, (void)point, (void)err;
-	*ret_ok = true;
+	(void)e, (void)cmp, (void)ncmp, (void)nops, (void)point;
+	if (!t.conflict) {
+		ptc_free(t.doc);
+		t.doc = ops[0].value ? ptc_strdup(ops[0].value) : NULL;
+	}
+	if (t.lost)
+		return ptc_error_set(err, PTC_ETIMEOUT, "no answer");
+	*ret_ok = !t.conflict;
 	*ret_revision = 9;
 	return 0;
 }
 
+int ptc_etcd_get(struct ptc_etcd *e, const char *key, bool prefix, size_t max_keys, struct ptc_etcd_kvs *ret_kvs,
+		 struct ptc_error *err)
+{
+	static struct ptc_etcd_kv kv;
+
+	(void)e, (void)max_keys, (void)err;
+	assert_true(!prefix && strstr(key, "/older"));
+	kv = (struct ptc_etcd_kv){ .value = t.doc, .len = t.doc ? strlen(t.doc) : 0, .mod_revision = 9 };
+	*ret_kvs = (struct ptc_etcd_kvs){ .kv = &kv, .n = t.doc != NULL };
+	return 0;
+}
+
+void ptc_etcd_kvs_done(struct ptc_etcd_kvs *kvs)
+{
+	(void)kvs;
+}
+
+uint32_t ptc_copy_keeper_count(const struct ptc_controller *ctl)
+{
+	(void)ctl;
+	return t.copies;
+}
+
 void ptc_event(struct ptc_cluster *c, const char *uuid, const char *kind, const char *fmt, ...)
 {
-	(void)c, (void)uuid, (void)kind, (void)fmt;
+	va_list ap;
+
+	(void)c, (void)uuid, (void)kind;
+	va_start(ap, fmt);
+	vsnprintf(t.event, sizeof t.event, fmt, ap);
+	va_end(ap);
 }
 
 bool ptc_controller_idle(const struct ptc_controller *ctl)
@@ -237,9 +276,80 @@ static void test_bridge(void **state)
 	assert_string_equal(told(&ctl), "n0 n2 ");
 }
 
+/* The answer of etcd to the transaction that drops the bridge is lost, or the transaction fails, for the document has
+ * changed. What etcd has then counts; nodes hear what goes by it, and the transaction is not repeated for ever. */
+static void test_answer_lost(void **state)
+{
+	struct ptc_older_doc other;
+
+	(void)state;
+	memset(&ctl, 0, sizeof ctl);
+	set_up();
+	ctl.older.revision = 8;
+	ctl.older.doc.bridge = snap(1, 12, "n0", "n2");
+	t.lost = true;
+	ptc_older_bridged(&ctl);
+	assert_true(!ctl.older.doc.bridge.snapshot && ctl.older.doc.n == 4 && ctl.older.revision == 9);
+	assert_true(!ctl.older.dropping && !ctl.older.no_room);
+	assert_string_equal(told(&ctl), "n0 n2 ");
+
+	t.lost = false;
+	t.conflict = true;
+	ctl.older.revision = 8;
+	ctl.older.doc.bridge = snap(1, 12, "n0", "n2");
+	other = ctl.older.doc;
+	ptc_older_drop(&other, 2);
+	ptc_free(t.doc);
+	t.doc = ptc_older_doc_encode(&other);
+	ptc_older_bridged(&ctl);
+	assert_true(ctl.older.doc.bridge.snapshot == 12 && ctl.older.doc.n == 2 && ctl.older.revision == 9);
+	assert_string_equal(told(&ctl), "n0 n2 n3 ");
+	t.conflict = false;
+	ptc_free(t.doc);
+	t.doc = NULL;
+}
+
+/* Which snapshots become the bridge, and what is said where none can. */
+static void test_becomes_bridge(void **state)
+{
+	struct ptc_older_kept *k = &ctl.older;
+
+	(void)state;
+	memset(&ctl, 0, sizeof ctl);
+	set_up();
+	ctl.record_revision = 7;
+	t.event[0] = '\0';
+	assert_true(ptc_older_becomes_bridge(&ctl, &k->doc, true));
+	k->bare = 2; /* its layout has copies enough, and that of the next generation may not */
+	assert_true(!ptc_older_becomes_bridge(&ctl, &k->doc, true) && ptc_older_becomes_bridge(&ctl, &k->doc, false));
+	k->bare = 1;
+	k->doc.bridge = snap(1, 12, "n0", "n2");
+	assert_false(ptc_older_becomes_bridge(&ctl, &k->doc, true));
+	k->copied = 7;
+	assert_true(ptc_older_becomes_bridge(&ctl, &k->doc, true));
+	t.copies = 1;
+	ptc_older_no_bridge(&ctl, "node n1 has no room");
+	assert_true(k->no_room == 2 && !t.event[0]); /* it wants no copies */
+	k->no_room = 0;
+	t.copies = 2;
+	ptc_older_no_bridge(&ctl, "node n1 has no room");
+	assert_non_null(strstr(t.event, "goes as soon as there is a newer one, for node n1 has no room; until there "
+					"are copies again, the loss of a node may cost the job its state"));
+	assert_true(!ptc_older_becomes_bridge(&ctl, &k->doc, true) && !ptc_older_becomes_bridge(&ctl, &k->doc, false));
+	t.event[0] = '\0';
+	ptc_older_no_bridge(&ctl, "node n1 has no room");
+	assert_string_equal(t.event, "");
+	t.copies = 0;
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_told), cmocka_unit_test(test_bridge) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_told),
+		cmocka_unit_test(test_bridge),
+		cmocka_unit_test(test_answer_lost),
+		cmocka_unit_test(test_becomes_bridge),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
