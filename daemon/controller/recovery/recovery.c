@@ -151,11 +151,26 @@ void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *n
 		ctl->recovery.over = true;
 }
 
+/* Nobody has asked for that switch: recovery makes it. */
+static struct ptc_event_line *went_back(const struct ptc_controller *ctl, const struct ptc_record_doc *next)
+{
+	const char *why = ctl->recovery.waits;
+
+	return ptc_event_line_new(ctl->all->cluster, ctl->uuid, "went_back",
+				  "snapshot %llu of step %llu is lost, so the job goes back to snapshot %llu of step "
+				  "%llu%s%s",
+				  (unsigned long long)ctl->record.snapshot, (unsigned long long)ctl->record.step,
+				  (unsigned long long)ctl->intent.source, (unsigned long long)next->step,
+				  *why ? ": " : "", why);
+}
+
 struct ptc_event_line *ptc_recovery_event(const struct ptc_controller *ctl, const struct ptc_record_doc *next)
 {
 	const struct ptc_record_doc *before = &ctl->record;
 	char from[64] = "the beginning, for it had no snapshot", lost[96] = "how many steps are lost is not known";
 
+	if (ctl->has_record && before->recovery && next->recovery && ctl->intent.source && !ctl->watcher)
+		return went_back(ctl, next);
 	if (!ctl->has_record || !before->recovery || next->recovery || next->run != PTC_RUN_LIVE)
 		return NULL;
 	if (before->reached)
@@ -536,7 +551,6 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 /* The record's snapshot is lost. Its job starts from an older one, once that is the record's. */
 static void go_back(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 {
-	const uint64_t lost = ctl->record.snapshot, step = ctl->record.step, to = p->source_view.manifest.step;
 	struct ptc_switch_request r;
 	struct ptc_error err = PTC_ERROR_INIT;
 
@@ -550,10 +564,7 @@ static void go_back(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 	if (ctl->submit(ctl, &r, &err) != 0)
 		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
 	else
-		ptc_event(ctl->all->cluster, ctl->uuid, "went_back",
-			  "snapshot %llu of step %llu is lost, so the job goes back to snapshot %llu of step %llu: %s",
-			  (unsigned long long)lost, (unsigned long long)step, (unsigned long long)p->source,
-			  (unsigned long long)to, p->err.text);
+		snprintf(ctl->recovery.waits, sizeof ctl->recovery.waits, "%s", p->err.text); /* for its event */
 	ptc_switch_request_done(&r);
 }
 
