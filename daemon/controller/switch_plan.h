@@ -49,6 +49,9 @@ struct ptc_plan_report {
 	struct ptc_blobs_review blobs; /* text "": nothing, or not asked for */
 	struct ptc_plan_chosen chosen;
 	struct ptc_planning_leaves leaves; /* warning_s 0: not asked for, or not known */
+	/* A node without room for the bridge of a job with copies (docs/failures.md, "The window"); "": none is known
+	 */
+	char window[PTC_NAME_MAX + 1];
 };
 struct ptc_plan_report *ptc_plan_report_free(struct ptc_plan_report *r); /* NULL ok */
 /* As JSON (docs/control.md). NULL: out of memory. */

@@ -120,5 +120,7 @@ json_t *ptc_plan_report_json(const struct ptc_plan_report *r)
 		json_object_set_new(root, "choice", chosen_json(&r->chosen));
 	if (root && r->leaves.warning_s > 0)
 		json_object_set_new(root, "leaves", ptc_planning_leaves_json(&r->leaves));
+	if (root && r->window[0])
+		json_object_set_new(root, "window", json_string(r->window));
 	return root;
 }
