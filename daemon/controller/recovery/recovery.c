@@ -564,7 +564,7 @@ static void go_back(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 	if (ctl->submit(ctl, &r, &err) != 0)
 		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
 	else
-		snprintf(ctl->recovery.waits, sizeof ctl->recovery.waits, "%s", p->err.text); /* for its event */
+		snprintf(ctl->recovery.waits, sizeof ctl->recovery.waits, "%.760s", p->err.text); /* for its event */
 	ptc_switch_request_done(&r);
 }
 
