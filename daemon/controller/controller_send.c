@@ -112,8 +112,8 @@ void ptc_controller_suspect(struct ptc_controller *ctl, uint32_t node, int64_t l
 /* ---- answers ---------------------------------------------------------------------- */
 
 /* Every node plans for itself; nodes that disagree would move the wrong bytes. Only plans for the same set of live
- * nodes can be compared, so a call sent while one was down is not. */
-static int check_plan(struct call *c, const void *data, size_t len, struct ptc_error *err)
+ * nodes can be compared, so a call sent while one was down is not. The node may also have made room. */
+static int read_prepare(struct call *c, const void *data, size_t len, struct ptc_error *err)
 {
 	struct ptc_controller *ctl = c->ctl;
 	Ptc__V1__PrepareReply *r;
@@ -121,7 +121,11 @@ static int check_plan(struct call *c, const void *data, size_t len, struct ptc_e
 
 	if (rc)
 		return rc;
-	if (!ctl->plan_hash[0])
+	if (r->yielded)
+		ptc_older_yielded(ctl, ptc_cluster_node(ctl->all->cluster, c->node)->doc.name);
+	if (!c->all_up)
+		rc = 0;
+	else if (!ctl->plan_hash[0])
 		snprintf(ctl->plan_hash, sizeof ctl->plan_hash, "%s", r->plan_hash);
 	else if (strcmp(ctl->plan_hash, r->plan_hash) != 0)
 		rc = ptc_error_set(err, PTC_EINTERNAL,
@@ -143,21 +147,6 @@ static int read_arm(const void *data, size_t len, struct ptc_job_event *ev, stru
 	ev->step = r->step;
 	ptc_pb_free(&r->base);
 	return 0;
-}
-
-/* A node without room for the bridge beside what the switch makes: there is none, or the switch would fail later. */
-static void read_check(struct ptc_controller *ctl, uint32_t node, const void *data, size_t len)
-{
-	Ptc__V1__PrepareReply *r;
-	char why[PTC_NAME_MAX + 64];
-
-	if (ptc_pb_decode(&ptc__v1__prepare_reply__descriptor, data, len, (ProtobufCMessage **)&r, NULL) != 0)
-		return;
-	snprintf(why, sizeof why, "node %s has no room for both beside the switch",
-		 ptc_cluster_node(ctl->all->cluster, node)->doc.name);
-	if (r->no_room_beside)
-		ptc_older_no_bridge(ctl, why);
-	ptc_pb_free(&r->base);
 }
 
 /* What the node has restored to its devices. Figures alone: an answer that cannot be read does no harm. */
@@ -185,14 +174,12 @@ static void answer(struct call *c, int status, const struct ptc_error *err, cons
 
 	if (later)
 		snprintf(text, sizeof text, "%s", later);
-	if (status == 0 && c->op == PTC_OP_PREPARE && c->all_up && !c->ctl->gone) {
-		status = check_plan(c, data, len, &why);
+	if (status == 0 && c->op == PTC_OP_PREPARE && !c->ctl->gone) {
+		status = read_prepare(c, data, len, &why);
 		err = &why;
 	} else if (status == 0 && c->op == PTC_OP_ARM) {
 		status = read_arm(data, len, &ev, &why);
 		err = &why;
-	} else if (status == 0 && c->op == PTC_OP_CHECK && !c->ctl->gone) {
-		read_check(c->ctl, c->node, data, len);
 	} else if (status == 0 && c->op == PTC_OP_FINISH && !c->ctl->gone) {
 		read_finish(c->ctl, data, len);
 	}
@@ -293,14 +280,20 @@ static void keep_add(void *arg, uint64_t generation, uint64_t snapshot)
 	k->n++;
 }
 
+static struct keep keep_of(size_t most)
+{
+	struct keep k = { ptc_calloc(most, sizeof *k.list), ptc_calloc(most, sizeof *k.keys), 0 };
+
+	ptc_require(k.list && k.keys);
+	return k;
+}
+
 /* Room for `more` besides what documents name on that node. */
 static void keep_init(struct keep *k, const struct ptc_controller *ctl, uint32_t node, size_t more)
 {
-	const size_t most = ctl->copies.nkeepers + ctl->copies.nold + ptc_older_tables_max(&ctl->older) + more;
 	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;
 
-	*k = (struct keep){ ptc_calloc(most, sizeof *k->list), ptc_calloc(most, sizeof *k->keys), 0 };
-	ptc_require(k->list && k->keys);
+	*k = keep_of(ctl->copies.nkeepers + ctl->copies.nold + ptc_older_tables_max(&ctl->older) + more);
 	ptc_copies_tables(&ctl->copies, name, keep_add, k);
 	ptc_older_tables(&ctl->older, name, keep_add, k);
 }
@@ -333,14 +326,22 @@ static bool names_nothing(const struct ptc_controller *ctl, uint32_t node)
 static int encode_prepare(struct ptc_controller *ctl, const struct ptc_job_update *up, Ptc__V1__SwitchInfo *info,
 			  void **data, size_t *len, struct ptc_error *err)
 {
+	const char *name = ptc_cluster_node(ctl->all->cluster, up->node)->doc.name;
 	Ptc__V1__PrepareRequest req = PTC__V1__PREPARE_REQUEST__INIT;
+	struct keep yields = keep_of(ptc_older_tables_max(&ctl->older));
+	int rc;
 
+	if (up->op == PTC_OP_PREPARE && ctl->older.doc.bridge.snapshot != ctl->intent.source)
+		ptc_older_bridge_tables(&ctl->older, name, keep_add, &yields);
 	req.version = PTC_WIRE_VERSION;
 	req.info = info;
 	req.dry_run = up->op == PTC_OP_CHECK;
 	req.anew = names_nothing(ctl, up->node);
-	req.stays = req.dry_run && ctl->intent.run_from && ptc_older_becomes_bridge(ctl, &ctl->older.doc, true);
-	return ptc_pb_encode(&req.base, data, len, err);
+	req.yields = yields.list;
+	req.n_yields = yields.n;
+	rc = ptc_pb_encode(&req.base, data, len, err);
+	keep_done(&yields);
+	return rc;
 }
 
 static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,

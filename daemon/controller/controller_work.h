@@ -72,6 +72,8 @@ struct ptc_older_kept {
 	uint64_t no_room, bare;
 	int64_t copied; /* mod_revision of a record whose copies are complete */
 	bool dropping;  /* the bridge is being taken from the document */
+	char yielded[PTC_NAME_MAX +
+		     1]; /* a node that has dropped its tables of the bridge, for want of room; "": none */
 	/* Nodes that may still have tables of dropped snapshots, because no Finish has told them: `tell.nodes` has
 	 * their names. tell_all: there are more than fit, so all nodes are told. */
 	struct ptc_older tell;
@@ -83,6 +85,7 @@ void ptc_older_adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc
 		     struct ptc_copies_doc *copies);
 /* The tables that the document names on that node, with those that have copies of the bridge. */
 void ptc_older_tables(const struct ptc_older_kept *k, const char *node, ptc_copies_table_fn fn, void *arg);
+void ptc_older_bridge_tables(const struct ptc_older_kept *k, const char *node, ptc_copies_table_fn fn, void *arg);
 size_t ptc_older_tables_max(const struct ptc_older_kept *k);
 /* The snapshot of the present record, as an entry; snapshot 0: it cannot be kept. */
 struct ptc_older ptc_older_of_record(const struct ptc_controller *ctl);
@@ -90,9 +93,9 @@ struct ptc_older ptc_older_of_record(const struct ptc_controller *ctl);
  * `copies`; 0: not known. May block; not on the loop. */
 void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, size_t most,
 		    struct ptc_older_doc *doc, uint32_t *ret_copies);
-/* Whether the commit of another state, or of another generation, makes the record's snapshot the bridge of a job with
- * copies. doc: what stays otherwise. captured: the state comes from ranks. */
-bool ptc_older_becomes_bridge(const struct ptc_controller *ctl, const struct ptc_older_doc *doc, bool captured);
+/* A switch has found no room on that node, which has dropped its tables of the bridge: the bridge goes once the job is
+ * idle. */
+void ptc_older_yielded(struct ptc_controller *ctl, const char *node);
 /* The record's generation gets no bridge; why: for an event. */
 void ptc_older_no_bridge(struct ptc_controller *ctl, const char *why);
 /* The record's copies are complete, or no node is left for more: the bridge goes. Try again if it stays. */

@@ -30,25 +30,8 @@
 
 struct prepared {
 	int64_t missing_bytes, new_bytes, copied_bytes;
-	bool no_room_beside;
+	bool yielded;
 };
-
-static int table_bytes(struct ptc_agent *agent, const struct ptc_table_key *key, uint64_t *ret, struct ptc_error *err)
-{
-	struct ptc_table *table;
-	const struct ptc_piece *pieces;
-	size_t n;
-	int rc = ptc_table_open(agent->env.store, key, &table, err);
-
-	if (rc)
-		return rc;
-	pieces = ptc_table_all_pieces(table, &n);
-	*ret = 0;
-	for (size_t i = 0; i < n; i++)
-		*ret += (uint64_t)ptc_box_volume(&pieces[i].live);
-	ptc_table_unref(table);
-	return 0;
-}
 
 /* What this node has of the job cannot be used. */
 static bool unusable(int status)
@@ -97,23 +80,38 @@ static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v,
 	return rc ? rc : ptc_agent_memory_check(agent, ret->new_bytes, err);
 }
 
-/* What the switch makes here fits. If the source stays, it has to fit beside a snapshot as large as the source. */
-static void check_beside(struct ptc_agent *agent, const struct ptc_switch_view *v, struct prepared *ret)
+static bool is_key(const struct ptc_table_key *a, const struct ptc_table_key *b)
 {
-	struct ptc_table_key key;
-	uint64_t bytes;
-
-	if (!v->from)
-		return;
-	key = ptc_geometry_key(&v->from->g);
-	ret->no_room_beside = table_bytes(agent, &key, &bytes, NULL) == 0 &&
-			      ptc_agent_memory_check(agent, ret->new_bytes + (int64_t)bytes, NULL) != 0;
+	return a->generation == b->generation && a->snapshot == b->snapshot;
 }
 
-static int prepare_real(struct ptc_agent_op *op, uint64_t id, const struct ptc_switch_view *v,
+/* Drops the tables of the bridge, which the controller says may go. True: there was one. */
+static bool make_room(struct ptc_agent *agent, const struct ptc_switch_view *v, const Ptc__V1__PrepareRequest *req)
+{
+	const struct ptc_table_key to = ptc_geometry_key(&v->to->g);
+	struct ptc_table_key from = { 0 };
+	bool there, any = false;
+
+	if (v->from)
+		from = ptc_geometry_key(&v->from->g);
+	for (size_t i = 0; i < req->n_yields; i++) {
+		struct ptc_table_key key = { .generation = req->yields[i]->generation,
+					     .snapshot = req->yields[i]->snapshot };
+
+		snprintf(key.uuid, sizeof key.uuid, "%s", req->info->uuid);
+		there = false;
+		if (!is_key(&key, &to) && !is_key(&key, &from) &&
+		    ptc_agent_table_there(agent, &key, &there, NULL) == 0 && there)
+			any |= ptc_agent_table_drop(agent, &key, NULL) == 0;
+	}
+	return any;
+}
+
+static int prepare_real(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, const struct ptc_switch_view *v,
 			const struct ptc_table_key *key, struct prepared *ret, struct ptc_error *err)
 {
 	struct ptc_agent *agent = op->agent;
+	struct ptc_error why = PTC_ERROR_INIT;
 	struct ptc_fill fill = { 0 };
 	struct ptc_table *table;
 	int rc = ptc_table_begin(agent->env.store, key, &table, err);
@@ -121,12 +119,20 @@ static int prepare_real(struct ptc_agent_op *op, uint64_t id, const struct ptc_s
 	if (rc)
 		return rc;
 	if (!ptc_table_sealed(table))
-		rc = ptc_fill_reserve(&fill, agent, v, table, err);
+		rc = ptc_fill_reserve(&fill, agent, v, table, &why);
+	if (rc == PTC_ENOSPC && make_room(agent, v, req)) {
+		ret->yielded = true;
+		ptc_fill_done(&fill);
+		fill = (struct ptc_fill){ 0 };
+		rc = ptc_fill_reserve(&fill, agent, v, table, &why);
+	}
+	if (rc)
+		ptc_error_set(err, rc, "%s", why.text);
 	if (!rc) {
 		ret->missing_bytes = fill.missing.bytes;
 		ret->copied_bytes = fill.copied_bytes;
 		ret->new_bytes = fill.new_bytes;
-		ptc_fill_keep(op->job, id, v, table, &fill);
+		ptc_fill_keep(op->job, req->info->id, v, table, &fill);
 	}
 	ptc_fill_done(&fill);
 	ptc_table_unref(table);
@@ -186,9 +192,7 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 	}
 	if (!rc)
 		rc = req->dry_run ? prepare_dry(agent, &view, &key, &done, err)
-				  : prepare_real(op, req->info->id, &view, &key, &done, err);
-	if (!rc && req->dry_run && req->stays)
-		check_beside(agent, &view, &done);
+				  : prepare_real(op, req, &view, &key, &done, err);
 	if (!rc && !req->dry_run)
 		job_prepared(op, req->info->id, &key, done.copied_bytes);
 	ptc__v1__prepare_reply__init(&reply);
@@ -197,7 +201,7 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 	reply.new_bytes = (uint64_t)done.new_bytes;
 	reply.missing_bytes = (uint64_t)done.missing_bytes;
 	reply.needs_bytes = (uint64_t)view.needs->bytes;
-	reply.no_room_beside = done.no_room_beside;
+	reply.yielded = done.yielded;
 	ptc_switch_view_done(&view, agent);
 	return rc ? rc : ptc_agent_reply(call, &reply.base, err);
 }
@@ -229,6 +233,23 @@ int ptc_agent_on_prepare(void *arg, struct ptc_rpc_call *call, struct ptc_error 
 }
 
 /* ---- Seal ---- */
+
+static int table_bytes(struct ptc_agent *agent, const struct ptc_table_key *key, uint64_t *ret, struct ptc_error *err)
+{
+	struct ptc_table *table;
+	const struct ptc_piece *pieces;
+	size_t n;
+	int rc = ptc_table_open(agent->env.store, key, &table, err);
+
+	if (rc)
+		return rc;
+	pieces = ptc_table_all_pieces(table, &n);
+	*ret = 0;
+	for (size_t i = 0; i < n; i++)
+		*ret += (uint64_t)ptc_box_volume(&pieces[i].live);
+	ptc_table_unref(table);
+	return 0;
+}
 
 static int seal(struct ptc_agent *agent, const Ptc__V1__SealRequest *req, struct ptc_rpc_call *call,
 		struct ptc_error *err)

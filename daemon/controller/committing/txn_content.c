@@ -217,7 +217,8 @@ static int make_bridge(struct ptc_controller *ctl, struct txn *t, const struct p
 
 	if (k->copied == ctl->record_revision)
 		t->older.bridge = (struct ptc_older){ 0 };
-	if (!ptc_older_becomes_bridge(ctl, &t->older, captured))
+	if (t->older.bridge.snapshot || k->no_room == ctl->record.generation ||
+	    (captured && k->bare == ctl->record.generation))
 		return 0;
 	if (ctl->intent.source) { /* the state that the record gets; the one that it had is given up */
 		const struct ptc_older *source = ptc_older_find(&k->doc, ctl->intent.source);

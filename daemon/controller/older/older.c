@@ -59,14 +59,6 @@ int ptc_older_aim(struct ptc_controller *ctl)
 	return ptc_view_nodes(&ctl->source);
 }
 
-bool ptc_older_becomes_bridge(const struct ptc_controller *ctl, const struct ptc_older_doc *doc, bool captured)
-{
-	const struct ptc_older_kept *k = &ctl->older;
-
-	return (!doc->bridge.snapshot || k->copied == ctl->record_revision) && k->no_room != ctl->record.generation &&
-	       !(captured && k->bare == ctl->record.generation);
-}
-
 void ptc_older_no_bridge(struct ptc_controller *ctl, const char *why)
 {
 	if (ctl->older.no_room != ctl->record.generation && ptc_copy_keeper_count(ctl) > 1)
@@ -76,6 +68,12 @@ void ptc_older_no_bridge(struct ptc_controller *ctl, const char *why)
 			  "there are copies again, the loss of a node may cost the job its state",
 			  ctl->record.snapshot, ctl->record.step, why);
 	ctl->older.no_room = ctl->record.generation;
+}
+
+void ptc_older_yielded(struct ptc_controller *ctl, const char *node)
+{
+	ctl->older.no_room = ctl->record.generation;
+	snprintf(ctl->older.yielded, sizeof ctl->older.yielded, "%s", node);
 }
 
 uint32_t *ptc_older_sources(struct ptc_controller *ctl, uint32_t *ret_n)
@@ -149,6 +147,11 @@ void ptc_older_tables(const struct ptc_older_kept *k, const char *node, ptc_copi
 	for (size_t i = 0; i < k->doc.n; i++)
 		if (ptc_older_has(&k->doc.v[i], node))
 			fn(arg, k->doc.v[i].generation, k->doc.v[i].snapshot);
+	ptc_older_bridge_tables(k, node, fn, arg);
+}
+
+void ptc_older_bridge_tables(const struct ptc_older_kept *k, const char *node, ptc_copies_table_fn fn, void *arg)
+{
 	if (!k->doc.bridge.snapshot)
 		return;
 	if (ptc_older_has(&k->doc.bridge, node))
@@ -156,24 +159,6 @@ void ptc_older_tables(const struct ptc_older_kept *k, const char *node, ptc_copi
 	for (size_t i = 0; i < k->copies.nkeepers; i++)
 		if (strcmp(k->copies.keepers[i].node, node) == 0)
 			fn(arg, k->copies.keepers[i].generation, k->copies.keepers[i].table);
-}
-
-/* To the core a node that is told anew is one that has a new process: it gets Finish, which names what stays. No call
- * beside the core's, for that would end what a node still does for the last Finish. */
-void ptc_older_tick(struct ptc_controller *ctl)
-{
-	const struct ptc_older tell = ctl->older.tell;
-	const bool all = ctl->older.tell_all;
-
-	if ((!tell.nodes[0] && !all) || !ptc_controller_idle(ctl))
-		return;
-	ctl->older.tell = (struct ptc_older){ 0 };
-	ctl->older.tell_all = false;
-	ptc_controller_ref(ctl);
-	for (uint32_t i = 0; i < ctl->nknown && !ctl->gone; i++)
-		if (ctl->known[i].up && (all || ptc_older_has(&tell, ptc_cluster_node(ctl->all->cluster, i)->doc.name)))
-			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_UP, .node = i });
-	ptc_controller_unref(ctl);
 }
 
 /* ---- room ---- */
@@ -293,6 +278,31 @@ static void shed(struct ptc_controller *ctl, size_t at, const char *node)
 	ctl->older.dropping |= bridge;
 	/* the job's own lane: after what its switches have written */
 	ptc_require(ptc_cluster_run(ctl->all->cluster, ctl->uuid, shed_work, shed_done, s) == 0);
+}
+
+/* To the core a node that is told anew is one that has a new process: it gets Finish, which names what stays. No call
+ * beside the core's, for that would end what a node still does for the last Finish. */
+void ptc_older_tick(struct ptc_controller *ctl)
+{
+	const struct ptc_older tell = ctl->older.tell;
+	const bool all = ctl->older.tell_all;
+
+	if (!ptc_controller_idle(ctl))
+		return;
+	if (ctl->older.yielded[0] && !ctl->older.dropping) {
+		if (ctl->older.doc.bridge.snapshot)
+			shed(ctl, ctl->older.doc.n, ctl->older.yielded);
+		ctl->older.yielded[0] = '\0';
+	}
+	if (!tell.nodes[0] && !all)
+		return;
+	ctl->older.tell = (struct ptc_older){ 0 };
+	ctl->older.tell_all = false;
+	ptc_controller_ref(ctl);
+	for (uint32_t i = 0; i < ctl->nknown && !ctl->gone; i++)
+		if (ctl->known[i].up && (all || ptc_older_has(&tell, ptc_cluster_node(ctl->all->cluster, i)->doc.name)))
+			ptc_controller_step(ctl, &(struct ptc_job_event){ .kind = PTC_EV_NODE_UP, .node = i });
+	ptc_controller_unref(ctl);
 }
 
 void ptc_older_bridged(struct ptc_controller *ctl)

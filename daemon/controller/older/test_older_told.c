@@ -309,35 +309,41 @@ static void test_answer_lost(void **state)
 	t.doc = NULL;
 }
 
-/* Which snapshots become the bridge, and what is said where none can. */
-static void test_becomes_bridge(void **state)
+/* A node has dropped its tables of the bridge: the bridge goes once the job is idle. And what is said where there can
+ * be none. */
+static void test_no_bridge(void **state)
 {
 	struct ptc_older_kept *k = &ctl.older;
 
 	(void)state;
 	memset(&ctl, 0, sizeof ctl);
 	set_up();
-	ctl.record_revision = 7;
-	t.event[0] = '\0';
-	assert_true(ptc_older_becomes_bridge(&ctl, &k->doc, true));
-	k->bare = 2; /* its layout has copies enough, and that of the next generation may not */
-	assert_true(!ptc_older_becomes_bridge(&ctl, &k->doc, true) && ptc_older_becomes_bridge(&ctl, &k->doc, false));
-	k->bare = 1;
 	k->doc.bridge = snap(1, 12, "n0", "n2");
-	assert_false(ptc_older_becomes_bridge(&ctl, &k->doc, true));
-	k->copied = 7;
-	assert_true(ptc_older_becomes_bridge(&ctl, &k->doc, true));
+	ptc_older_yielded(&ctl, "n2");
+	assert_int_equal(k->no_room, 2);
+	t.idle = false;
+	assert_string_equal(told(&ctl), "");
+	assert_int_equal(k->doc.bridge.snapshot, 12);
+	t.idle = true;
+	(void)told(&ctl);
+	assert_int_equal(k->doc.bridge.snapshot, 0);
+	assert_non_null(strstr(t.event, "snapshot 12 of step 12 is dropped, for node n2 has no room"));
+	assert_string_equal(told(&ctl), "n0 n2 ");
+	assert_string_equal(told(&ctl), "");
+
+	k->no_room = 0;
+	t.event[0] = '\0';
 	t.copies = 1;
-	ptc_older_no_bridge(&ctl, "node n1 has no room");
+	ptc_older_no_bridge(&ctl, "its names are long");
 	assert_true(k->no_room == 2 && !t.event[0]); /* it wants no copies */
 	k->no_room = 0;
 	t.copies = 2;
-	ptc_older_no_bridge(&ctl, "node n1 has no room");
-	assert_non_null(strstr(t.event, "goes as soon as there is a newer one, for node n1 has no room; until there "
-					"are copies again, the loss of a node may cost the job its state"));
-	assert_true(!ptc_older_becomes_bridge(&ctl, &k->doc, true) && !ptc_older_becomes_bridge(&ctl, &k->doc, false));
+	ptc_older_no_bridge(&ctl, "its names are long");
+	assert_non_null(strstr(t.event,
+			       "goes as soon as there is a newer one, for its names are long; until there are copies "
+			       "again, the loss of a node may cost the job its state"));
 	t.event[0] = '\0';
-	ptc_older_no_bridge(&ctl, "node n1 has no room");
+	ptc_older_no_bridge(&ctl, "its names are long");
 	assert_string_equal(t.event, "");
 	t.copies = 0;
 }
@@ -348,7 +354,7 @@ int main(void)
 		cmocka_unit_test(test_told),
 		cmocka_unit_test(test_bridge),
 		cmocka_unit_test(test_answer_lost),
-		cmocka_unit_test(test_becomes_bridge),
+		cmocka_unit_test(test_no_bridge),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -113,28 +113,11 @@ static struct ptc_planning_leaves leaves(const struct ptc_device_pool *p, const 
 	return ptc_planning_leaves(p->all->planning, p->names[most], bytes[most], desc->warning_ms);
 }
 
-/* A node that cannot hold at once the committed snapshot, with its copies, the one that ranks stop with, and the new
- * bytes. NULL: none is known. */
-static const char *window(const struct ptc_device_pool *p, const struct ptc_view *v, const struct ptc_job_desc *desc,
-			  const struct ptc_plan_layouts *l)
-{
-	ptc_auto_free int64_t *held = ptc_calloc(p->nnames + 1, sizeof *held);
-
-	if (!held || !desc || desc->copies.count < 2 || !v->from_incarnation || !v->from_snapshot || !l->plan ||
-	    !l->from ||
-	    ptc_copies_held(l->from, l->from_alloc.world, &l->copied_at, (uint32_t)p->nnames, held, NULL) != 0)
-		return NULL;
-	for (size_t i = 0; i < p->nnames; i++)
-		if (p->ceilings[i] && (uint64_t)(l->plan->peak_bytes[i] + held[i]) > p->ceilings[i])
-			return p->names[i];
-	return NULL;
-}
-
 int ptc_plan_report_fill(const struct ptc_device_pool *p, const struct ptc_view *v, const struct ptc_job_desc *desc,
 			 const struct ptc_generation_doc *to, const struct ptc_plan_layouts *l,
 			 struct ptc_plan_report *r)
 {
-	const char *narrow = window(p, v, desc, l);
+	const char *narrow = ptc_plan_window(p, v, desc, l);
 
 	snprintf(r->window, sizeof r->window, "%s", narrow ? narrow : "");
 	snprintf(r->job, sizeof r->job, "%s", v->meta.name);
