@@ -323,24 +323,44 @@ static bool names_nothing(const struct ptc_controller *ctl, uint32_t node)
 	return nothing || ptc_copy_keeper_emptied(ctl, name);
 }
 
+struct yields {
+	struct keep keep;
+	const struct ptc_copies_doc *copies; /* of the record's snapshot: these stay, and may be sources */
+	const char *node;
+};
+
+static void yields_add(void *arg, uint64_t generation, uint64_t snapshot)
+{
+	struct yields *y = arg;
+
+	for (size_t i = 0; i < y->copies->nkeepers; i++) {
+		const struct ptc_copies_keeper *k = &y->copies->keepers[i];
+
+		if (strcmp(k->node, y->node) == 0 && k->generation == generation && k->table == snapshot)
+			return;
+	}
+	keep_add(&y->keep, generation, snapshot);
+}
+
 static int encode_prepare(struct ptc_controller *ctl, const struct ptc_job_update *up, Ptc__V1__SwitchInfo *info,
 			  void **data, size_t *len, struct ptc_error *err)
 {
-	const char *name = ptc_cluster_node(ctl->all->cluster, up->node)->doc.name;
 	Ptc__V1__PrepareRequest req = PTC__V1__PREPARE_REQUEST__INIT;
-	struct keep yields = keep_of(ptc_older_tables_max(&ctl->older));
+	struct yields yields = { .keep = keep_of(ptc_older_tables_max(&ctl->older)),
+				 .copies = &ctl->view.copies,
+				 .node = ptc_cluster_node(ctl->all->cluster, up->node)->doc.name };
 	int rc;
 
 	if (up->op == PTC_OP_PREPARE && ctl->older.doc.bridge.snapshot != ctl->intent.source)
-		ptc_older_bridge_tables(&ctl->older, name, keep_add, &yields);
+		ptc_older_bridge_tables(&ctl->older, yields.node, yields_add, &yields);
 	req.version = PTC_WIRE_VERSION;
 	req.info = info;
 	req.dry_run = up->op == PTC_OP_CHECK;
 	req.anew = names_nothing(ctl, up->node);
-	req.yields = yields.list;
-	req.n_yields = yields.n;
+	req.yields = yields.keep.list;
+	req.n_yields = yields.keep.n;
 	rc = ptc_pb_encode(&req.base, data, len, err);
-	keep_done(&yields);
+	keep_done(&yields.keep);
 	return rc;
 }
 

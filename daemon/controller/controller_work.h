@@ -85,6 +85,7 @@ void ptc_older_adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc
 		     struct ptc_copies_doc *copies);
 /* The tables that the document names on that node, with those that have copies of the bridge. */
 void ptc_older_tables(const struct ptc_older_kept *k, const char *node, ptc_copies_table_fn fn, void *arg);
+/* Of these, the bridge's that are no entry's. */
 void ptc_older_bridge_tables(const struct ptc_older_kept *k, const char *node, ptc_copies_table_fn fn, void *arg);
 size_t ptc_older_tables_max(const struct ptc_older_kept *k);
 /* The snapshot of the present record, as an entry; snapshot 0: it cannot be kept. */

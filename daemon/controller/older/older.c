@@ -152,10 +152,12 @@ void ptc_older_tables(const struct ptc_older_kept *k, const char *node, ptc_copi
 
 void ptc_older_bridge_tables(const struct ptc_older_kept *k, const char *node, ptc_copies_table_fn fn, void *arg)
 {
-	if (!k->doc.bridge.snapshot)
+	const struct ptc_older *b = &k->doc.bridge;
+
+	if (!b->snapshot)
 		return;
-	if (ptc_older_has(&k->doc.bridge, node))
-		fn(arg, k->doc.bridge.generation, k->doc.bridge.snapshot);
+	if (ptc_older_has(b, node) && ptc_older_table(&k->doc, b->generation, b->snapshot) == b)
+		fn(arg, b->generation, b->snapshot);
 	for (size_t i = 0; i < k->copies.nkeepers; i++)
 		if (strcmp(k->copies.keepers[i].node, node) == 0)
 			fn(arg, k->copies.keepers[i].generation, k->copies.keepers[i].table);

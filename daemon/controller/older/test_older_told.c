@@ -309,6 +309,37 @@ static void test_answer_lost(void **state)
 	t.doc = NULL;
 }
 
+static void list(void *arg, uint64_t generation, uint64_t snapshot)
+{
+	char *text = arg;
+
+	snprintf(text + strlen(text), 60 - strlen(text), "%llu.%llu ", (unsigned long long)generation,
+		 (unsigned long long)(snapshot & ~PTC_COPIES_TABLE));
+}
+
+/* A bridge may be an entry of the list, too: then only its copies are the bridge's alone. */
+static void test_tables(void **state)
+{
+	static struct ptc_copies_keeper keeper = { .node = "n2", .generation = 1, .table = PTC_COPIES_TABLE | 7 };
+	char text[60] = "";
+
+	(void)state;
+	memset(&ctl, 0, sizeof ctl);
+	set_up();
+	ctl.older.doc.bridge = snap(1, 12, "n0", "n2");
+	ctl.older.copies = (struct ptc_copies_doc){ .keepers = test_copy(&keeper), .nkeepers = 1 };
+	ptc_older_bridge_tables(&ctl.older, "n2", list, text);
+	assert_string_equal(text, "1.12 1.7 ");
+	text[0] = '\0';
+	ctl.older.doc.bridge = snap(1, 10, "n0", "n2");
+	ptc_older_bridge_tables(&ctl.older, "n2", list, text);
+	assert_string_equal(text, "1.7 ");
+	text[0] = '\0';
+	ptc_older_tables(&ctl.older, "n2", list, text);
+	assert_string_equal(text, "1.10 1.15 1.30 1.7 ");
+	ptc_copies_doc_done(&ctl.older.copies);
+}
+
 /* A node has dropped its tables of the bridge: the bridge goes once the job is idle. And what is said where there can
  * be none. */
 static void test_no_bridge(void **state)
@@ -351,10 +382,8 @@ static void test_no_bridge(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_told),
-		cmocka_unit_test(test_bridge),
-		cmocka_unit_test(test_answer_lost),
-		cmocka_unit_test(test_no_bridge),
+		cmocka_unit_test(test_told),   cmocka_unit_test(test_bridge),    cmocka_unit_test(test_answer_lost),
+		cmocka_unit_test(test_tables), cmocka_unit_test(test_no_bridge),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
