@@ -135,13 +135,10 @@ bool ptc_ending_ignores(const struct ptc_controller *ctl, const struct ptc_job_v
 /* summary.c: about the switch that has just been committed, before the view moves on. */
 const char *ptc_switch_name(const struct ptc_controller *ctl);      /* "resize", "snapshot", ... */
 const char *ptc_switch_to_config(const struct ptc_controller *ctl); /* "": there is none */
-char *ptc_switch_summary(struct ptc_controller *ctl);               /* ptc_free it; NULL: out of memory */
-json_t *ptc_switch_brief(struct ptc_controller *ctl);               /* for its event */
-/* How long the switch's ranks stood still, and in which phases; 0: it did not have that phase. */
-struct ptc_switch_pause {
-	double total_ms, stop_ms, copy_ms, commit_ms, end_ms, build_ms, move_ms, restore_ms;
-	double slowed_ms; /* by how much ranks that built ahead slowed the others; below 0: not known */
-};
+/* Fills the switch's end, for its summary and its event; ptc_switch_end_done it. 0 or PTC_ENOMEM. */
+int ptc_switch_end(struct ptc_controller *ctl, struct ptc_switch_end *ret);
+/* The summary as JSON; ptc_free it. NULL: out of memory. */
+char *ptc_switch_summary(struct ptc_controller *ctl, const struct ptc_switch_end *end);
 struct ptc_switch_pause ptc_switch_pause(const struct ptc_controller *ctl);
 /* What links gave whose sender sent to no other node meanwhile; ptc_free it. NULL: nothing is known. */
 struct ptc_link_use *ptc_switch_links(const struct ptc_controller *ctl, size_t *ret_n);

@@ -6,6 +6,7 @@
  * without a live source (PTC_ELOST), a request that contradicts itself (PTC_EINVAL), memory. */
 #pragma once
 
+#include "daemon/cluster/events/event_doc.h"
 #include "daemon/documents/documents.h"
 #include "daemon/planning/planning.h"
 #include "reshard/place/place.h"
@@ -30,11 +31,6 @@ struct ptc_plan_node {
 	int64_t in_bytes, out_bytes, held_bytes;
 	uint64_t ceiling_bytes;
 };
-struct ptc_plan_totals {
-	int64_t in_place, within_node, between_nodes, reset, derived;
-	int64_t bound_mapping, bound_any; /* of bytes between nodes: for this mapping, for any */
-	bool bound_exact;
-};
 /* What a plan says about a switch. Its owner frees it with ptc_plan_report_free. */
 struct ptc_plan_report {
 	char job[PTC_NAME_MAX + 1];
@@ -53,7 +49,6 @@ struct ptc_plan_report {
 struct ptc_plan_report *ptc_plan_report_free(struct ptc_plan_report *r); /* NULL ok */
 /* As JSON (docs/control.md). NULL: out of memory. */
 json_t *ptc_plan_report_json(const struct ptc_plan_report *r);
-json_t *ptc_plan_totals_json(const struct ptc_plan_report *r);
 
 struct ptc_plan_request {
 	const char *config; /* NULL or "": the job's table or the planner chooses one for gpus */
