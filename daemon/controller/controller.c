@@ -638,9 +638,9 @@ static void compare_pause(const struct ptc_controller *ctl)
 
 static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
-	struct ptc_switch_end end = { 0 };
-	char *text = NULL, why[1024];
-	int rc;
+	struct ptc_switch_summary *summary = NULL;
+	const struct ptc_switch_end *end;
+	char why[1024];
 
 	if (up->switch_id != ctl->intent.id)
 		return; /* refused before it began; submit has said so */
@@ -657,12 +657,10 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		ctl->recovery.ended_ns = ptc_sys_now_ns();
 	ctl->recovery.held = false;
 	if (up->status == 0) {
-		rc = ptc_switch_end(ctl, &end);
-		text = rc ? NULL : ptc_switch_summary(ctl, &end);
 		compare_pause(ctl);
 		compare_links(ctl);
-		committed(ctl, rc ? NULL : &end);
-		ptc_switch_end_done(&end);
+		summary = ptc_switch_summary_new(ctl, &end);
+		committed(ctl, end);
 	} else {
 		if (up->status != PTC_EFENCED) /* else it is the next controller's to say */
 			ptc_event_with(ctl->all->cluster, ctl->uuid, "aborted",
@@ -675,11 +673,11 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		else
 			ctl->event_after_ns = ptc_sys_now_ns() + EVENT_RETRY_NS;
 	}
-	ptc_watcher_finish(ctl->watcher, up->status, why, text);
-	ptc_watcher_finish(ctl->fill_watcher, up->status, why, text);
+	ptc_watcher_finish(ctl->watcher, up->status, why, summary);
+	ptc_watcher_finish(ctl->fill_watcher, up->status, why, summary);
 	if (up->status == 0)
-		ptc_ending_over(ctl, text);
-	ptc_free(text);
+		ptc_ending_over(ctl, summary);
+	ptc_switch_summary_unref(summary);
 	ptc_ahead_over(ctl);
 	ptc_controller_switch_done(ctl);
 	ptc_controller_tidy(ctl);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The result of a committed switch (docs/control.md), for the waiting caller and for the switch's event. Loop thread.
+/* The result of a committed switch (docs/control.md), for the waiting caller and for the switch's event. Loop thread;
+ * what becomes of a summary afterwards, any thread.
  *
  * Happy path: it is made once, when the core says that the switch is done.
  *
@@ -31,22 +32,6 @@ const char *ptc_switch_name(const struct ptc_controller *ctl)
 	default:
 		return in->run_to && !in->run_from ? "run" : "resize";
 	}
-}
-
-static json_t *phases_json(struct ptc_controller *ctl)
-{
-	json_t *list = json_array();
-	int64_t now = ptc_sys_now_ns();
-
-	for (size_t i = 0; i < ctl->nphases; i++) {
-		int64_t until = i + 1 < ctl->nphases ? ctl->phases[i + 1].at_ns : now;
-
-		if (ctl->phases[i].phase != PTC_JOB_IDLE)
-			json_array_append_new(list,
-					      json_pack("{s:s, s:f}", "phase", ptc_job_phase_name(ctl->phases[i].phase),
-							"ms", (double)(until - ctl->phases[i].at_ns) / 1e6));
-	}
-	return list;
 }
 
 /* Of the switch that has just been committed; a RELOAD may have made `to` the view's `from`. */
@@ -146,40 +131,6 @@ struct ptc_link_use *ptc_switch_links(const struct ptc_controller *ctl, size_t *
 	return v;
 }
 
-static void links_json(const struct ptc_controller *ctl, json_t *root)
-{
-	size_t n;
-	struct ptc_link_use *v = ptc_switch_links(ctl, &n);
-	json_t *out = n ? json_array() : NULL;
-
-	for (size_t i = 0; i < n; i++)
-		json_array_append_new(out, json_pack("{s:s, s:I, s:f, s:s}", "from", v[i].from, "bytes",
-						     (json_int_t)v[i].bytes, "seconds", v[i].seconds, "to", v[i].to));
-	if (out)
-		json_object_set_new(root, "links", out);
-	ptc_free(v);
-}
-
-char *ptc_switch_summary(struct ptc_controller *ctl, const struct ptc_switch_end *end)
-{
-	uint64_t verified = ctl->captured_bytes;
-	char *text = NULL;
-	json_t *root;
-
-	for (size_t i = 0; i < ctl->npulls; i++)
-		verified += ctl->pulls[i].verified_bytes;
-	root = json_pack("{s:i, s:s, s:o, s:I, s:o}", "version", 1, "job", ctl->meta.name, "phases", phases_json(ctl),
-			 "verified_bytes", (json_int_t)verified, "plan",
-			 ctl->plan ? ptc_plan_report_json(ctl->plan) : json_null());
-	if (ctl->rank_states.review.text[0])
-		json_object_set_new(root, "blobs", ptc_rank_states_json(&ctl->rank_states.review));
-	links_json(ctl, root);
-	if (ptc_switch_end_put(root, end) == 0)
-		text = ptc_json_text(root);
-	json_decref(root);
-	return text;
-}
-
 /* ---- the switch's end --------------------------------------------------------------- */
 
 /* Ranks of one node as "0-3,8"; NULL: out of memory. */
@@ -203,15 +154,13 @@ static char *ranks_of(const struct ptc_generation_doc *g, uint32_t node)
 static void placed(const struct ptc_generation_doc *g, struct ptc_switch_placed **v, size_t *n)
 {
 	for (uint32_t k = 0; k < g->nnodes && k < NODES_MAX; k++) {
-		char *ranks = ranks_of(g, k);
+		struct ptc_switch_placed p = { .ranks = ranks_of(g, k) };
 
-		if (!ranks || !PTC_MORE(*v, *n)) {
-			ptc_free(ranks);
-			continue;
-		}
-		(*v)[*n].ranks = ranks;
-		snprintf((*v)[*n].node, sizeof(*v)->node, "%s", g->nodes[k]);
-		++*n;
+		snprintf(p.node, sizeof p.node, "%s", g->nodes[k]);
+		if (p.ranks && PTC_MORE(*v, *n))
+			(*v)[(*n)++] = p;
+		else
+			ptc_free(p.ranks);
 	}
 }
 
@@ -240,7 +189,8 @@ static void on_devices(const struct ptc_restored_devices *d, struct ptc_switch_e
 	e->device_host_bytes = d->host_bytes;
 }
 
-int ptc_switch_end(struct ptc_controller *ctl, struct ptc_switch_end *ret)
+/* 0 or PTC_ENOMEM. */
+static int sum_up_end(struct ptc_controller *ctl, struct ptc_switch_end *ret)
 {
 	struct ptc_switch_end e = {
 		.id = ctl->intent.id,
@@ -277,4 +227,124 @@ int ptc_switch_end(struct ptc_controller *ctl, struct ptc_switch_end *ret)
 	placed(&ctl->view.to, &e.after, &e.nafter);
 	*ret = e;
 	return 0;
+}
+
+/* ---- the summary ------------------------------------------------------------------------ */
+
+struct ptc_switch_summary {
+	atomic_int refs;
+	char job[PTC_NAME_MAX + 1];
+	struct {
+		enum ptc_job_phase phase;
+		double ms;
+	} phases[PTC_PHASES_KEPT];
+	size_t nphases, nlinks;
+	uint64_t verified_bytes;
+	struct ptc_plan_report *plan; /* NULL: it is not known */
+	struct ptc_blobs_review blobs;
+	struct ptc_link_use *links;
+	struct ptc_switch_end end;
+};
+
+struct ptc_switch_summary *ptc_switch_summary_new(struct ptc_controller *ctl, const struct ptc_switch_end **ret_end)
+{
+	struct ptc_switch_summary *s = ptc_calloc(1, sizeof *s);
+	int64_t now = ptc_sys_now_ns();
+
+	*ret_end = NULL;
+	if (!s || sum_up_end(ctl, &s->end) != 0) {
+		ptc_free(s);
+		return NULL;
+	}
+	atomic_init(&s->refs, 1);
+	snprintf(s->job, sizeof s->job, "%s", ctl->meta.name);
+	for (size_t i = 0; i < ctl->nphases; i++) {
+		int64_t until = i + 1 < ctl->nphases ? ctl->phases[i + 1].at_ns : now;
+
+		if (ctl->phases[i].phase == PTC_JOB_IDLE)
+			continue;
+		s->phases[s->nphases].phase = ctl->phases[i].phase;
+		s->phases[s->nphases++].ms = (double)(until - ctl->phases[i].at_ns) / 1e6;
+	}
+	s->verified_bytes = ctl->captured_bytes;
+	for (size_t i = 0; i < ctl->npulls; i++)
+		s->verified_bytes += ctl->pulls[i].verified_bytes;
+	s->blobs = ctl->rank_states.review;
+	s->links = ptc_switch_links(ctl, &s->nlinks);
+	s->plan = ctl->plan;
+	ctl->plan = NULL;
+	*ret_end = &s->end;
+	return s;
+}
+
+struct ptc_switch_summary *ptc_switch_summary_ref(struct ptc_switch_summary *s)
+{
+	if (s)
+		atomic_fetch_add(&s->refs, 1);
+	return s;
+}
+
+void ptc_switch_summary_unref(struct ptc_switch_summary *s)
+{
+	if (!s || atomic_fetch_sub(&s->refs, 1) != 1)
+		return;
+	ptc_switch_end_done(&s->end);
+	ptc_plan_report_free(s->plan);
+	ptc_free(s->links);
+	ptc_free(s);
+}
+
+bool ptc_switch_summary_waits(const struct ptc_switch_summary *s, uint64_t *ret_step)
+{
+	*ret_step = s->end.step;
+	return s->end.ran && strcmp(s->end.kind, "resize") == 0;
+}
+
+static void add_first_step(struct ptc_switch_pause *p, double ms)
+{
+	p->has_first_step = true;
+	p->first_step_ms = ms;
+	p->total_ms += ms;
+	p->lost_ms += ms;
+}
+
+static json_t *phases_json(const struct ptc_switch_summary *s)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < s->nphases; i++)
+		json_array_append_new(list, json_pack("{s:s, s:f}", "phase", ptc_job_phase_name(s->phases[i].phase),
+						      "ms", s->phases[i].ms));
+	return list;
+}
+
+static json_t *links_json(const struct ptc_switch_summary *s)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < s->nlinks; i++)
+		json_array_append_new(list, json_pack("{s:s, s:I, s:f, s:s}", "from", s->links[i].from, "bytes",
+						      (json_int_t)s->links[i].bytes, "seconds", s->links[i].seconds,
+						      "to", s->links[i].to));
+	return list;
+}
+
+char *ptc_switch_summary_text(const struct ptc_switch_summary *s, double first_step_ms)
+{
+	struct ptc_switch_end end = s->end;
+	char *text = NULL;
+	json_t *root = json_pack("{s:i, s:s, s:o, s:I, s:o}", "version", 1, "job", s->job, "phases", phases_json(s),
+				 "verified_bytes", (json_int_t)s->verified_bytes, "plan",
+				 s->plan ? ptc_plan_report_json(s->plan) : json_null());
+
+	if (s->blobs.text[0])
+		json_object_set_new(root, "blobs", ptc_rank_states_json(&s->blobs));
+	if (s->nlinks)
+		json_object_set_new(root, "links", links_json(s));
+	if (first_step_ms >= 0)
+		add_first_step(&end.pause, first_step_ms);
+	if (ptc_switch_end_put(root, &end) == 0)
+		text = ptc_json_text(root);
+	json_decref(root);
+	return text;
 }
