@@ -31,10 +31,10 @@
 #include "base/status.h"
 #include "daemon/core/switch_terms.h"
 #include "daemon/cluster/devices/unhealthy.h"
+#include "daemon/cluster/marks/mark_docs.h"
 #include "formats/dataset/ledger.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 

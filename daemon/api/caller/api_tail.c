@@ -63,29 +63,12 @@ struct ptc_tail *ptc_tail_free(struct ptc_tail *tail)
 	return NULL;
 }
 
-static const char *text_of(const json_t *object, const char *key)
-{
-	const char *text = json_string_value(json_object_get(object, key));
-
-	return text ? text : "";
-}
-
-/* {"cleared": ID}, of an abort. */
-static bool cleared(const struct ptc_etcd_kv *kv, uint64_t id)
-{
-	json_t *barrier = NULL;
-	bool yes = ptc_json_load("barrier", kv->value, kv->len, &barrier, NULL) == 0 &&
-		   ptc_json_count(barrier, "cleared") == id;
-
-	json_decref(barrier);
-	return yes;
-}
-
 /* leaf: the key below the job's own. Those of nodes have a slash, whatever the nodes are called. */
 static void read_key(struct ptc_tail *tail, const char *leaf, const struct ptc_etcd_kv *kv, struct trace *t)
 {
 	struct ptc_intent_doc intent;
-	json_t *lock = NULL;
+	struct ptc_barrier_doc barrier;
+	struct ptc_lock_doc lock;
 
 	if (strcmp(leaf, "meta") == 0) {
 		t->job = true;
@@ -95,13 +78,13 @@ static void read_key(struct ptc_tail *tail, const char *leaf, const struct ptc_e
 	} else if (strcmp(leaf, "intent") == 0) {
 		t->under_way = ptc_intent_doc_decode(kv->value, kv->len, &intent, NULL) == 0 && intent.id == tail->id;
 	} else if (strcmp(leaf, "barrier") == 0) {
-		t->cleared = cleared(kv, tail->id);
+		t->cleared =
+			ptc_barrier_doc_decode(kv->value, kv->len, &barrier, NULL) == 0 && barrier.cleared == tail->id;
 	} else if (strcmp(leaf, "lock") == 0) {
 		t->has_lock = true;
 		t->lock_fence = ptc_fence(ptc_cluster_coordination_epoch(tail->d->cluster), kv->create_revision);
-		if (ptc_json_load("lock", kv->value, kv->len, &lock, NULL) == 0)
-			snprintf(t->node, sizeof t->node, "%s", text_of(lock, "node"));
-		json_decref(lock);
+		if (ptc_lock_doc_decode(kv->value, kv->len, &lock, NULL) == 0)
+			snprintf(t->node, sizeof t->node, "%s", lock.node);
 	}
 }
 
