@@ -284,11 +284,14 @@ static void add_spec_hash(struct ptc_daemon *d, const struct ptc_target *t, json
 static int add_copies(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, const bool *has,
 		      json_t *row, struct ptc_error *err)
 {
-	json_t *copies = NULL;
-	int rc = t->has_intent || !t->record.snapshot ? 0 : ptc_copies_json(&d->controllers, v, has, &copies, err);
+	struct ptc_copies_count copies;
+	int rc;
 
-	if (copies)
-		json_object_set_new(row, "copies", copies);
+	if (t->has_intent || !t->record.snapshot)
+		return 0;
+	rc = ptc_copies_count(&d->controllers, v, has, &copies, err);
+	if (rc == 0)
+		json_object_set_new(row, "copies", ptc_copies_count_json(&copies));
 	return rc;
 }
 
