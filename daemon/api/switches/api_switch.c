@@ -69,8 +69,9 @@ static int check_older_name(struct ptc_daemon *d, const struct ptc_meta_doc *m, 
 /* Names, spec and lock appear in one transaction; the creator is the first controller. */
 static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct ptc_error *err)
 {
-	char name_key[96], meta_key[96], lock_key[96], creation[PTC_CREATION_KEY], lock[PTC_NAME_MAX + 64];
-	ptc_auto_free char *meta = ptc_meta_doc_encode(m);
+	char name_key[96], meta_key[96], lock_key[96], creation[PTC_CREATION_KEY];
+	ptc_auto_free char *meta = ptc_meta_doc_encode(m), *lock = NULL;
+	struct ptc_lock_doc holder;
 	struct ptc_etcd_compare cmp[2] = { { name_key, PTC_ETCD_CREATE_REV, 0 }, { creation, PTC_ETCD_VERSION, 1 } };
 	struct ptc_etcd_op ops[4] = { { 0 } };
 	struct ptc_etcd_kvs kvs = { 0 };
@@ -78,7 +79,9 @@ static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct pt
 	bool ok = false;
 	int rc;
 
-	if (!meta)
+	snprintf(holder.node, sizeof holder.node, "%s", d->config.node);
+	lock = ptc_lock_doc_encode(&holder);
+	if (!meta || !lock)
 		return ptc_nomem(err);
 	if (!lease) /* a lock without one would never end */
 		return ptc_error_set(err, PTC_ECOORD, "the coordinator is unreachable; nothing was created");
@@ -86,7 +89,6 @@ static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct pt
 	snprintf(meta_key, sizeof meta_key, "/ptc/jobs/%s/meta", m->uuid);
 	snprintf(lock_key, sizeof lock_key, "/ptc/jobs/%s/lock", m->uuid);
 	ptc_creation_key(m->uuid, creation);
-	snprintf(lock, sizeof lock, "{\"version\":1,\"node\":\"%s\"}", d->config.node);
 	ops[0] = (struct ptc_etcd_op){ .key = name_key, .value = m->uuid, .len = strlen(m->uuid) };
 	ops[1] = (struct ptc_etcd_op){ .key = meta_key, .value = meta, .len = strlen(meta) };
 	ops[2] = (struct ptc_etcd_op){ .key = lock_key, .value = lock, .len = strlen(lock), .lease = lease };

@@ -10,7 +10,6 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/number/fence.h"
-#include "formats/json.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -117,17 +116,13 @@ static struct ptc_job_view *intern_job(struct ptc_cluster *c, const char *uuid)
 
 static void lock_put(const struct ptc_cluster *c, struct ptc_job_view *j, const struct ptc_etcd_kv *kv)
 {
-	const char *node = NULL;
-	json_t *root;
+	struct ptc_lock_doc doc;
 
-	if (ptc_json_load("lock", kv->value, kv->len, &root, NULL) != 0)
+	if (ptc_lock_doc_decode(kv->value, kv->len, &doc, NULL) != 0)
 		return;
-	if (json_unpack(root, "{s:s}", "node", &node) == 0) {
-		snprintf(j->lock_node, sizeof j->lock_node, "%s", node);
-		j->lock_fence = ptc_fence(c->coordination_epoch, kv->create_revision);
-		j->has_lock = j->seen.lock = true;
-	}
-	json_decref(root);
+	snprintf(j->lock_node, sizeof j->lock_node, "%s", doc.node);
+	j->lock_fence = ptc_fence(c->coordination_epoch, kv->create_revision);
+	j->has_lock = j->seen.lock = true;
 }
 
 static struct ptc_worker_view *find_worker(struct ptc_job_view *j, const char *node)

@@ -11,6 +11,7 @@
 #include "daemon/controller/committing/internal.h"
 
 #include "base/alloc.h"
+#include "base/cleanup.h"
 #include "base/check.h"
 #include "base/number/fence.h"
 #include "base/log.h"
@@ -220,15 +221,17 @@ static int do_commit(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 /* Moves the barrier on as well: an INTENT or COMMIT still on its way fails from here on. */
 static int do_clear(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
-	char intent[96], barrier[96], record[96], value[64], *json = NULL;
+	char intent[96], barrier[96], record[96], *json = NULL;
+	ptc_auto_free char *value = ptc_barrier_doc_encode(&(struct ptc_barrier_doc){ t->intent.id });
 	struct ptc_etcd_op ops[3] = { { 0 } };
 	size_t n = 2;
 	int rc;
 
+	if (!value)
+		return ptc_nomem(err);
 	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
 	snprintf(barrier, sizeof barrier, "/ptc/jobs/%s/barrier", t->uuid);
 	snprintf(record, sizeof record, "/ptc/jobs/%s/record", t->uuid);
-	snprintf(value, sizeof value, "{\"version\":1,\"cleared\":%llu}", (unsigned long long)t->intent.id);
 	ops[0] = (struct ptc_etcd_op){ .key = intent };
 	ops[1] = (struct ptc_etcd_op){ .key = barrier, .value = value, .len = strlen(value) };
 	if (t->new_incarnation) {

@@ -83,7 +83,8 @@ static struct ptc_plan_totals totals(const struct ptc_plan_layouts *l)
 					 .derived = plan->derived,
 					 .bound_mapping = plan->bound_mapping,
 					 .bound_any = l->bound,
-					 .bound_exact = l->exact };
+					 .bound_exact = l->exact,
+					 .gap = plan->between_nodes - l->bound };
 }
 
 /* What happens to the process of a rank that is to run there. */
