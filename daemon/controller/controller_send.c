@@ -122,7 +122,8 @@ static int read_prepare(struct call *c, const void *data, size_t len, struct ptc
 	if (rc)
 		return rc;
 	if (r->yielded)
-		ptc_older_yielded(ctl, ptc_cluster_node(ctl->all->cluster, c->node)->doc.name);
+		ptc_older_yielded(ctl, ptc_cluster_node(ctl->all->cluster, c->node)->doc.name, r->yielded->generation,
+				  r->yielded->snapshot);
 	if (!c->all_up)
 		rc = 0;
 	else if (!ctl->plan_hash[0])
@@ -150,7 +151,7 @@ static int read_arm(const void *data, size_t len, struct ptc_job_event *ev, stru
 }
 
 /* What the node has restored to its devices. Figures alone: an answer that cannot be read does no harm. */
-static void read_finish(struct ptc_controller *ctl, const void *data, size_t len)
+static void read_finish(struct ptc_controller *ctl, uint32_t node, const void *data, size_t len)
 {
 	Ptc__V1__FinishReply *r;
 
@@ -160,6 +161,9 @@ static void read_finish(struct ptc_controller *ctl, const void *data, size_t len
 	ctl->device.peer_bytes += r->device_peer_bytes;
 	ctl->device.host_bytes += r->device_host_bytes;
 	ctl->device.unfinished |= r->device_unfinished;
+	if (r->yielded)
+		ptc_older_yielded(ctl, ptc_cluster_node(ctl->all->cluster, node)->doc.name, r->yielded->generation,
+				  r->yielded->snapshot);
 	ptc_pb_free(&r->base);
 }
 
@@ -181,7 +185,7 @@ static void answer(struct call *c, int status, const struct ptc_error *err, cons
 		status = read_arm(data, len, &ev, &why);
 		err = &why;
 	} else if (status == 0 && c->op == PTC_OP_FINISH && !c->ctl->gone) {
-		read_finish(c->ctl, data, len);
+		read_finish(c->ctl, c->node, data, len);
 	}
 	if (status)
 		snprintf(text, sizeof text, "node %s: %s", ptc_cluster_node(c->ctl->all->cluster, c->node)->doc.name,
@@ -391,6 +395,7 @@ static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update
 		req.start_step = ctl->record.step;
 		req.state_hash = ctl->view.manifest.state_hash;
 		req.leave_out = ptc_copy_keeper_leaves_out(ctl);
+		ctl->older.left_out = req.leave_out > 0;
 		ptc_ahead_stays(ctl, &req.ahead_generation, &req.ahead_incarnation);
 	}
 	if (rc == 0)
@@ -414,6 +419,7 @@ static int encode_capture(struct ptc_controller *ctl, const struct ptc_job_updat
 	req.step = up->stop;
 	req.release = ctl->intent.kind == PTC_SWITCH_SNAPSHOT && ctl->intent.run_to;
 	req.held = ctl->intent.held;
+	req.leave_out = ptc_copy_keeper_will_leave_out(ctl);
 	return ptc_pb_encode(&req.base, data, len, err);
 }
 

@@ -71,7 +71,9 @@ struct ptc_older_kept {
 	 * `copies` asks for, without copies. 0: none. */
 	uint64_t no_room, bare;
 	int64_t copied; /* mod_revision of a record whose copies are complete */
+	uint32_t asked; /* copies that the job asks for, as the keeper has seen; 0: not known yet */
 	bool dropping;  /* the bridge is being taken from the document */
+	bool left_out;  /* the last Finish has said that snapshots are left out */
 	char yielded[PTC_NAME_MAX +
 		     1]; /* a node that has dropped its tables of the bridge, for want of room; "": none */
 	/* Nodes that may still have tables of dropped snapshots, because no Finish has told them: `tell.nodes` has
@@ -95,8 +97,10 @@ struct ptc_older ptc_older_of_record(const struct ptc_controller *ctl);
 void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, size_t most,
 		    struct ptc_older_doc *doc, uint32_t *ret_copies);
 /* A switch has found no room on that node, which has dropped its tables of the bridge: the bridge goes once the job is
- * idle. */
-void ptc_older_yielded(struct ptc_controller *ctl, const char *node);
+ * idle, or with the next commit. The key: one of these tables; nothing is done if the bridge has no such one. */
+void ptc_older_yielded(struct ptc_controller *ctl, const char *node, uint64_t generation, uint64_t snapshot);
+/* The nodes with ranks get another Finish once the job is idle. */
+void ptc_older_tell_ranks(struct ptc_controller *ctl);
 /* The record's generation gets no bridge; why: for an event. */
 void ptc_older_no_bridge(struct ptc_controller *ctl, const char *why);
 /* The record's copies are complete, or no node is left for more: the bridge goes. Try again if it stays. */
@@ -116,8 +120,8 @@ void ptc_older_make_room(struct ptc_controller *ctl, uint32_t node, char *text, 
 /* copies/copy_keeper.c: for Finish. While copies of the record's snapshot are on their way, so many of the snapshots
  * that are due are left out: the next one would begin the copies anew, and the bridge would get older and older. */
 uint32_t ptc_copy_keeper_leaves_out(const struct ptc_controller *ctl);
-/* How many copies the job asks for; 0: not known yet. */
-uint32_t ptc_copy_keeper_count(const struct ptc_controller *ctl);
+/* The same for Capture, whose ranks go on before the commit: as if copies were then on their way. */
+uint32_t ptc_copy_keeper_will_leave_out(const struct ptc_controller *ctl);
 
 /* controller_state.c: writes a blob while the lock with that fence is held. May wait. */
 int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,

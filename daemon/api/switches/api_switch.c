@@ -71,7 +71,7 @@ static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct pt
 {
 	char name_key[96], meta_key[96], lock_key[96], creation[PTC_CREATION_KEY];
 	ptc_auto_free char *meta = ptc_meta_doc_encode(m), *lock = NULL;
-	struct ptc_lock_doc holder;
+	struct ptc_lock_doc own;
 	struct ptc_etcd_compare cmp[2] = { { name_key, PTC_ETCD_CREATE_REV, 0 }, { creation, PTC_ETCD_VERSION, 1 } };
 	struct ptc_etcd_op ops[4] = { { 0 } };
 	struct ptc_etcd_kvs kvs = { 0 };
@@ -79,8 +79,8 @@ static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct pt
 	bool ok = false;
 	int rc;
 
-	snprintf(holder.node, sizeof holder.node, "%s", d->config.node);
-	lock = ptc_lock_doc_encode(&holder);
+	snprintf(own.node, sizeof own.node, "%s", d->config.node);
+	lock = ptc_lock_doc_encode(&own);
 	if (!meta || !lock)
 		return ptc_nomem(err);
 	if (!lease) /* a lock without one would never end */

@@ -215,7 +215,7 @@ static int make_bridge(struct ptc_controller *ctl, struct txn *t, const struct p
 	const struct ptc_older_kept *k = &ctl->older;
 	const bool captured = t->kind == PTC_TXN_COMMIT1;
 
-	if (k->copied == ctl->record_revision)
+	if (k->copied == ctl->record_revision || k->yielded[0])
 		t->older.bridge = (struct ptc_older){ 0 };
 	if (t->older.bridge.snapshot || k->no_room == ctl->record.generation ||
 	    (captured && k->bare == ctl->record.generation))

@@ -126,6 +126,7 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		return;
 	}
 	c->config = s->config;
+	c->ctl->older.asked = s->config.count;
 	if (s->urgent && s->left.record_revision == c->ctl->record_revision)
 		ptc_leaving_looked(c->ctl, &s->left);
 	if (s->urgent && !s->left.bytes) { /* now what the job asks for besides */
@@ -388,6 +389,10 @@ void ptc_copy_keeper_tick(struct ptc_controller *ctl)
 	}
 	if (c->phase == PTC_KEEPER_REST && c->bridged && same(c, epoch))
 		ptc_older_bridged(ctl);
+	if (ctl->older.left_out && !ptc_copy_keeper_leaves_out(ctl) && !ctl->older.dropping) {
+		ctl->older.left_out = false;
+		ptc_older_tell_ranks(ctl);
+	}
 	if (c->phase != PTC_KEEPER_REST || ptc_sys_now_ns() < c->next_ns || same(c, epoch))
 		return;
 	if (c->rested && c->config.count == 1 && !ctl->copies_revision &&
@@ -401,18 +406,29 @@ void ptc_copy_keeper_tick(struct ptc_controller *ctl)
 	ptc_copy_keeper_look(c);
 }
 
+/* Nodes take copies, as far as it is known. */
+static bool can_copy(const struct ptc_copy_keeper *c)
+{
+	return c && c->config.count > 1 && !c->nfull && !c->failures;
+}
+
 uint32_t ptc_copy_keeper_leaves_out(const struct ptc_controller *ctl)
 {
 	const struct ptc_copy_keeper *c = ctl->keeper;
 	const bool waits =
 		ctl->older.doc.bridge.snapshot && !ctl->older.dropping && ctl->older.copied != ctl->record_revision;
+	const bool rests = c && c->rested && c->record_revision == ctl->record_revision; /* for nodes that are down */
 
-	return c && waits && c->config.count > 1 && !c->nfull && !c->failures ? LEAVE_OUT : 0;
+	return waits && can_copy(c) && !rests ? LEAVE_OUT : 0;
 }
 
-uint32_t ptc_copy_keeper_count(const struct ptc_controller *ctl)
+uint32_t ptc_copy_keeper_will_leave_out(const struct ptc_controller *ctl)
 {
-	return ctl->keeper ? ctl->keeper->config.count : 0;
+	const uint64_t now = ctl->record.generation;
+
+	return can_copy(ctl->keeper) && ctl->record.snapshot && ctl->older.no_room != now && ctl->older.bare != now
+		       ? LEAVE_OUT
+		       : 0;
 }
 
 void ptc_copy_keeper_now(struct ptc_controller *ctl)

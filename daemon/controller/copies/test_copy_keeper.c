@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 static struct {
-	unsigned looks, pushes, cancels, bridged;
+	unsigned looks, pushes, cancels, bridged, told;
 	bool idle, yields; /* yields: there is a bridge */
 	char yielded[64];  /* the nodes without room */
 } seen;
@@ -46,6 +46,12 @@ bool ptc_ahead_builds(const struct ptc_controller *ctl, uint64_t *ret_id)
 const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl)
 {
 	return &ctl->view.from;
+}
+
+void ptc_older_tell_ranks(struct ptc_controller *ctl)
+{
+	(void)ctl;
+	seen.told++;
 }
 
 void ptc_older_bridged(struct ptc_controller *ctl)
@@ -284,8 +290,20 @@ static void test_leaves_out(void **state)
 	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
 	w->ctl.record_revision++;
 	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
+	c->record_revision = w->ctl.record_revision;
+	c->rested = true; /* nodes are down */
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	c->rested = false;
 	w->ctl.older.doc.bridge.snapshot = 0;
 	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	w->ctl.record.generation = 3;
+	assert_int_equal(ptc_copy_keeper_will_leave_out(&w->ctl), 8); /* the commit makes one */
+	w->ctl.older.bare = 3;
+	assert_int_equal(ptc_copy_keeper_will_leave_out(&w->ctl), 0);
+	/* what Finish has said is taken back */
+	w->ctl.older.left_out = true;
+	ptc_copy_keeper_tick(&w->ctl);
+	assert_true(seen.told == 1 && !w->ctl.older.left_out);
 }
 
 /* A node has no room for its copies: the bridge goes, and then it is looked again. */

@@ -59,21 +59,28 @@ int ptc_older_aim(struct ptc_controller *ctl)
 	return ptc_view_nodes(&ctl->source);
 }
 
+void ptc_older_tell_ranks(struct ptc_controller *ctl)
+{
+	struct ptc_older_kept *k = &ctl->older;
+
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(ctl->all->cluster); i++) {
+		const char *name = ptc_cluster_node(ctl->all->cluster, i)->doc.name;
+
+		if (ptc_controller_ranks_on(ctl, name) && !ptc_older_has(&k->tell, name) &&
+		    ptc_older_node_add(&k->tell, name) != 0)
+			k->tell_all = true;
+	}
+}
+
 void ptc_older_no_bridge(struct ptc_controller *ctl, const char *why)
 {
-	if (ctl->older.no_room != ctl->record.generation && ptc_copy_keeper_count(ctl) > 1)
+	if (ctl->older.no_room != ctl->record.generation && ctl->older.asked > 1)
 		ptc_event(ctl->all->cluster, ctl->uuid, "bridge_dropped",
 			  "snapshot %" PRIu64 " of step %" PRIu64
 			  " goes as soon as there is a newer one, for %s; until "
 			  "there are copies again, the loss of a node may cost the job its state",
 			  ctl->record.snapshot, ctl->record.step, why);
 	ctl->older.no_room = ctl->record.generation;
-}
-
-void ptc_older_yielded(struct ptc_controller *ctl, const char *node)
-{
-	ctl->older.no_room = ctl->record.generation;
-	snprintf(ctl->older.yielded, sizeof ctl->older.yielded, "%s", node);
 }
 
 uint32_t *ptc_older_sources(struct ptc_controller *ctl, uint32_t *ret_n)
@@ -110,6 +117,14 @@ static bool same_bridge(const struct ptc_older *a, const struct ptc_older *b)
 	return a->generation == b->generation && a->snapshot == b->snapshot;
 }
 
+static void tell_dropped(struct ptc_controller *ctl, const struct ptc_older *bridge, const char *node)
+{
+	ptc_event(ctl->all->cluster, ctl->uuid, "bridge_dropped",
+		  "snapshot %" PRIu64 " of step %" PRIu64 " is dropped, for node %s has no room; until the copies of "
+		  "snapshot %" PRIu64 " are complete, the loss of a node may cost the job its state",
+		  bridge->snapshot, bridge->step, node, ctl->record.snapshot);
+}
+
 static void adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc, int64_t revision,
 		  struct ptc_copies_doc *copies, bool by_commit)
 {
@@ -121,6 +136,9 @@ static void adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc, i
 	if (!same_bridge(&k->doc.bridge, &doc->bridge)) {
 		if (k->doc.bridge.snapshot)
 			want_told(ctl, &k->doc.bridge, &k->copies, by_commit);
+		if (k->yielded[0])
+			tell_dropped(ctl, &k->doc.bridge, k->yielded);
+		k->yielded[0] = '\0';
 		ptc_copies_doc_done(&k->copies);
 		if (copies && doc->bridge.snapshot) {
 			k->copies = *copies;
@@ -170,6 +188,7 @@ struct shed {
 	struct ptc_older_doc doc;
 	struct ptc_older gone;
 	bool bridge;                 /* that is what goes, and not an entry */
+	bool yielded;                /* for a node has dropped its tables already */
 	char node[PTC_NAME_MAX + 1]; /* which has no room; "": the bridge is not needed any more */
 	int64_t fence, record_revision, older_revision, revision;
 	bool ok;
@@ -223,14 +242,18 @@ static void shed_work(void *arg, struct ptc_etcd *e)
 static void tell_shed(struct ptc_controller *ctl, const struct shed *s)
 {
 	if (s->bridge && s->node[0])
-		ptc_event(ctl->all->cluster, ctl->uuid, "bridge_dropped",
-			  "snapshot %" PRIu64 " of step %" PRIu64 " is dropped, for node %s has no room; until the "
-			  "copies of snapshot %" PRIu64 " are complete, the loss of a node may cost the job its state",
-			  s->gone.snapshot, s->gone.step, s->node, ctl->record.snapshot);
+		tell_dropped(ctl, &s->gone, s->node);
 	else if (!s->bridge)
 		ptc_event(ctl->all->cluster, ctl->uuid, "snapshot_dropped",
 			  "snapshot %" PRIu64 " of step %" PRIu64 " is not kept any more: a switch found no room",
 			  s->gone.snapshot, s->gone.step);
+}
+
+/* Whether the document has no longer what was to go. */
+static bool lacks(const struct ptc_older_doc *d, const struct shed *s)
+{
+	return s->bridge ? !same_bridge(&d->bridge, &s->gone)
+			 : !ptc_older_table(d, s->gone.generation, s->gone.snapshot);
 }
 
 static void shed_done(void *arg)
@@ -239,6 +262,11 @@ static void shed_done(void *arg)
 	struct ptc_controller *ctl = s->ctl;
 
 	ctl->older.dropping = ctl->older.dropping && !s->bridge;
+	if (s->seen && lacks(&s->now, s)) { /* only the answer was lost */
+		s->ok = true;
+		s->doc = s->now;
+		s->revision = s->now_revision;
+	}
 	if (!ctl->gone && s->ok) {
 		if (!s->bridge)
 			ctl->older.most = s->doc.n;
@@ -246,19 +274,19 @@ static void shed_done(void *arg)
 			ctl->older.no_room = ctl->record.generation;
 		adopt(ctl, &s->doc, ptc_older_doc_empty(&s->doc) ? 0 : s->revision, NULL, false);
 		tell_shed(ctl, s);
-		/* ranks that leave snapshots out, for copies were on their way, are to make them again */
-		ctl->older.tell_all |= s->bridge && ctl->record.run == PTC_RUN_LIVE;
 		ctl->untidy = true; /* its documents */
 	} else if (!ctl->gone && s->seen && s->now_revision != ctl->older.revision) {
 		adopt(ctl, &s->now, s->now_revision, NULL, false);
 		ctl->untidy = true;
 	}
+	if (!s->ok && s->bridge && s->yielded && same_bridge(&ctl->older.doc.bridge, &s->gone))
+		snprintf(ctl->older.yielded, sizeof ctl->older.yielded, "%s", s->node); /* again */
 	ptc_controller_unref(ctl);
 	ptc_free(s);
 }
 
 /* Takes the entry `at` from the document, or the bridge (at: doc.n). node: which has no room; "": none lacks it. */
-static void shed(struct ptc_controller *ctl, size_t at, const char *node)
+static void shed(struct ptc_controller *ctl, size_t at, const char *node, bool yielded)
 {
 	const struct ptc_older_doc *d = &ctl->older.doc;
 	struct shed *s = ptc_calloc(1, sizeof *s);
@@ -269,6 +297,7 @@ static void shed(struct ptc_controller *ctl, size_t at, const char *node)
 			    .doc = *d,
 			    .gone = bridge ? d->bridge : d->v[at],
 			    .bridge = bridge,
+			    .yielded = yielded,
 			    .fence = ctl->fence,
 			    .record_revision = ctl->record_revision,
 			    .older_revision = ctl->older.revision };
@@ -288,13 +317,14 @@ void ptc_older_tick(struct ptc_controller *ctl)
 {
 	const struct ptc_older tell = ctl->older.tell;
 	const bool all = ctl->older.tell_all;
+	char node[PTC_NAME_MAX + 1];
 
 	if (!ptc_controller_idle(ctl))
 		return;
 	if (ctl->older.yielded[0] && !ctl->older.dropping) {
-		if (ctl->older.doc.bridge.snapshot)
-			shed(ctl, ctl->older.doc.n, ctl->older.yielded);
+		snprintf(node, sizeof node, "%s", ctl->older.yielded);
 		ctl->older.yielded[0] = '\0';
+		shed(ctl, ctl->older.doc.n, node, true);
 	}
 	if (!tell.nodes[0] && !all)
 		return;
@@ -310,23 +340,49 @@ void ptc_older_tick(struct ptc_controller *ctl)
 void ptc_older_bridged(struct ptc_controller *ctl)
 {
 	if (ctl->older.doc.bridge.snapshot && !ctl->older.dropping)
-		shed(ctl, ctl->older.doc.n, "");
+		shed(ctl, ctl->older.doc.n, "", false);
 }
 
-/* Whether it has a table there, and is not the `source` of a switch. */
+struct tables {
+	uint64_t generation, snapshot; /* looked for; snapshot 0: any */
+	bool found;
+};
+
+static void find_table(void *arg, uint64_t generation, uint64_t snapshot)
+{
+	struct tables *t = arg;
+
+	t->found |= !t->snapshot || (t->generation == generation && t->snapshot == snapshot);
+}
+
+void ptc_older_yielded(struct ptc_controller *ctl, const char *node, uint64_t generation, uint64_t snapshot)
+{
+	struct tables t = { generation, snapshot, false };
+
+	if (snapshot)
+		ptc_older_bridge_tables(&ctl->older, node, find_table, &t);
+	if (!t.found)
+		return;
+	ctl->older.no_room = ctl->record.generation;
+	snprintf(ctl->older.yielded, sizeof ctl->older.yielded, "%s", node);
+}
+
+/* Whether it has a table there that goes with it, and is not the `source` of a switch. */
 static bool bridge_on(const struct ptc_controller *ctl, const char *node, uint64_t source)
 {
 	const struct ptc_older *b = &ctl->older.doc.bridge;
+	struct tables any = { 0 };
 
-	return b->snapshot && !ctl->older.dropping && b->snapshot != source &&
-	       (ptc_older_has(b, node) || ptc_copies_keeper(&ctl->older.copies, node));
+	if (b->snapshot && !ctl->older.dropping && b->snapshot != source)
+		ptc_older_bridge_tables(&ctl->older, node, find_table, &any);
+	return any.found;
 }
 
 bool ptc_older_bridge_yields(struct ptc_controller *ctl, const char *node)
 {
 	if (!bridge_on(ctl, node, 0))
 		return false;
-	shed(ctl, ctl->older.doc.n, node);
+	shed(ctl, ctl->older.doc.n, node, false);
 	return true;
 }
 
@@ -356,5 +412,5 @@ void ptc_older_make_room(struct ptc_controller *ctl, uint32_t node, char *text, 
 		snprintf(text + len, size - len,
 			 "; the oldest snapshot that is kept there (%" PRIu64 ", step %" PRIu64 ") goes now: ask again",
 			 gone.snapshot, gone.step);
-	shed(ctl, at, name);
+	shed(ctl, at, name, false);
 }

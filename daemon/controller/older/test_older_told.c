@@ -16,7 +16,6 @@
 static struct {
 	bool idle;
 	char told[64]; /* nodes that get Finish */
-	uint32_t copies;
 	char event[300];
 	/* what etcd has of the document after a transaction; lost: its answer does not come; conflict: it fails */
 	char *doc;
@@ -70,12 +69,6 @@ int ptc_etcd_get(struct ptc_etcd *e, const char *key, bool prefix, size_t max_ke
 void ptc_etcd_kvs_done(struct ptc_etcd_kvs *kvs)
 {
 	(void)kvs;
-}
-
-uint32_t ptc_copy_keeper_count(const struct ptc_controller *ctl)
-{
-	(void)ctl;
-	return t.copies;
 }
 
 void ptc_event(struct ptc_cluster *c, const char *uuid, const char *kind, const char *fmt, ...)
@@ -345,12 +338,16 @@ static void test_tables(void **state)
 static void test_no_bridge(void **state)
 {
 	struct ptc_older_kept *k = &ctl.older;
+	struct ptc_older_doc next;
 
 	(void)state;
 	memset(&ctl, 0, sizeof ctl);
 	set_up();
 	k->doc.bridge = snap(1, 12, "n0", "n2");
-	ptc_older_yielded(&ctl, "n2");
+	ptc_older_yielded(&ctl, "n2", 1, 11); /* of a bridge that has gone */
+	ptc_older_yielded(&ctl, "n1", 1, 12);
+	assert_true(!k->no_room && !k->yielded[0]);
+	ptc_older_yielded(&ctl, "n2", 1, 12);
 	assert_int_equal(k->no_room, 2);
 	t.idle = false;
 	assert_string_equal(told(&ctl), "");
@@ -361,14 +358,33 @@ static void test_no_bridge(void **state)
 	assert_non_null(strstr(t.event, "snapshot 12 of step 12 is dropped, for node n2 has no room"));
 	assert_string_equal(told(&ctl), "n0 n2 ");
 	assert_string_equal(told(&ctl), "");
+	k->doc.bridge = snap(1, 12, "n0", "n2"); /* etcd fails: it is tried again */
+	k->revision = 9;
+	ptc_older_yielded(&ctl, "n2", 1, 12);
+	t.conflict = true;
+	ptc_free(t.doc);
+	t.doc = ptc_older_doc_encode(&k->doc);
+	(void)told(&ctl);
+	assert_true(k->doc.bridge.snapshot == 12 && k->yielded[0]);
+	next = k->doc; /* a commit takes its place */
+	next.bridge = snap(2, 13, "n0", "n1");
+	t.event[0] = '\0';
+	ptc_older_adopt(&ctl, &next, 10, NULL);
+	assert_non_null(strstr(t.event, "snapshot 12 of step 12 is dropped, for node n2 has no room"));
+	assert_false(k->yielded[0]);
+	t.conflict = false;
+	ptc_free(t.doc);
+	t.doc = NULL;
+	ptc_older_tell_ranks(&ctl);
+	assert_non_null(strstr(told(&ctl), "n0 n1 "));
 
 	k->no_room = 0;
 	t.event[0] = '\0';
-	t.copies = 1;
+	k->asked = 1;
 	ptc_older_no_bridge(&ctl, "its names are long");
 	assert_true(k->no_room == 2 && !t.event[0]); /* it wants no copies */
 	k->no_room = 0;
-	t.copies = 2;
+	k->asked = 2;
 	ptc_older_no_bridge(&ctl, "its names are long");
 	assert_non_null(strstr(t.event,
 			       "goes as soon as there is a newer one, for its names are long; until there are copies "
@@ -376,7 +392,6 @@ static void test_no_bridge(void **state)
 	t.event[0] = '\0';
 	ptc_older_no_bridge(&ctl, "its names are long");
 	assert_string_equal(t.event, "");
-	t.copies = 0;
 }
 
 int main(void)
