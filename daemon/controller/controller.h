@@ -40,7 +40,7 @@ struct ptc_controllers {
 
 #define PTC_ID_MASK ((UINT64_C(1) << 53) - 1) /* of random ids: every JSON reader can hold them */
 
-/* ---- ending/summary.c: the result of a committed switch; never changes, counts its references; NULL ok ---- */
+/* ---- ending/summary_text.c: the result of a committed switch; never changes, counts its references; NULL ok ---- */
 struct ptc_switch_summary *ptc_switch_summary_ref(struct ptc_switch_summary *s);
 void ptc_switch_summary_unref(struct ptc_switch_summary *s);
 /* Whether its ranks have yet to make their first step, after *ret_step. */
