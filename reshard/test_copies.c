@@ -255,6 +255,21 @@ static void by_bytes(void **state)
 		one_case();
 }
 
+/* Bytes that a node has. */
+static void check_held(const struct held *h, const uint32_t *domain)
+{
+	const bool every[NODES] = { true, true, true, true, true, true, true, true };
+	int64_t got[NODES], want[NODES] = { 0 };
+
+	count(h, domain, every, 1);
+	for (uint32_t item = 0; item < ITEMS; item++)
+		for (int64_t b = 0; b < ptc_item_bytes(&spec, item); b++)
+			for (uint32_t n = 0; n < NODES; n++)
+				want[n] += in[item][b] >> n & 1;
+	assert_int_equal(ptc_copies_held(h->base, h->at.world, &h->at, NODES, got, NULL), 0);
+	assert_memory_equal(got, want, sizeof got);
+}
+
 /* Bytes that a node alone has. */
 static void check_alone(const struct held *h, const uint32_t *domain)
 {
@@ -292,6 +307,7 @@ static void one_leaving(void)
 	for (uint32_t r = 0; r < h.world; r++)
 		h.ranks[r] = (struct ptc_device){ (uint32_t)rnd(NODES), r };
 	check_alone(&h, domain);
+	check_held(&h, domain);
 	all = count(&h, domain, usable, 1);
 	left = count(&h, domain, stays, 1);
 	if (ptc_copies_find(&(struct ptc_copies_ask){ .held = h.held,

@@ -258,8 +258,9 @@ def labels(*names):
     """What ctest calls a case, or every case of a class, beside its module's labels; tests/CMakeLists.txt reads the line.
     "repeats": what other cases show, again at random, in bulk, at one more point or against the clock. CI runs half of these, drawn
     anew each time, and none with AddressSanitizer; scripts/test --full runs all, and with AddressSanitizer half. "threads": what TSan looks at in scripts/test --full.
-    "gpu": what needs a device and its driver."""
-    if not set(names) <= {"gpu", "repeats", "threads"}:
+    "gpu": what needs a device and its driver. "alone": what loads the whole machine itself and measures answers, so that no other
+    test runs beside it."""
+    if not set(names) <= {"alone", "gpu", "repeats", "threads"}:
         raise ValueError(f"no such label: {names}")
     return lambda case: case
 

@@ -154,6 +154,7 @@ class TestBounds(harness.Case):
             job.resize("tp=1")
             job.check_whole(self)
 
+    @harness.labels("alone")
     @skip_unless_root
     def test_strangers_who_begin_handshakes_in_a_loop(self):
         """To the ports of all nodes, from several addresses: each sends a ClientHello, and says nothing more. Members have places

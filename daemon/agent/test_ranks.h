@@ -244,7 +244,8 @@ int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *
 	}
 }
 
-int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_error *err)
+int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t since, uint32_t leave_out,
+			struct ptc_error *err)
 {
 	pthread_mutex_lock(&w->lock);
 	w->releases++;

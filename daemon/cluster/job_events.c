@@ -8,7 +8,6 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
-#include "formats/json.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -92,17 +91,7 @@ void ptc_events_remember(struct ptc_etcd *etcd, const char *uuid)
 	ptc_etcd_kvs_done(&kvs);
 }
 
-int ptc_events_add(json_t *to, uint64_t number, const char *json, size_t len)
-{
-	json_t *ev = NULL;
-
-	if (ptc_json_load("event", json, len, &ev, NULL) != 0)
-		return 0;
-	json_object_set_new(ev, "number", json_integer((json_int_t)number));
-	return json_array_append_new(to, ev) ? PTC_ENOMEM : 0;
-}
-
-int ptc_events_remembered(const char *uuid, json_t *to)
+int ptc_events_remembered(const char *uuid, struct ptc_event_texts *to)
 {
 	struct line *found = ptc_calloc(RING, sizeof *found);
 	size_t n = 0;
@@ -116,11 +105,11 @@ int ptc_events_remembered(const char *uuid, json_t *to)
 		rc = found[n++].json ? 0 : PTC_ENOMEM;
 	}
 	pthread_mutex_unlock(&ring.lock);
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < n; i++)
 		if (rc == 0)
-			rc = ptc_events_add(to, found[i].number, found[i].json, strlen(found[i].json));
-		ptc_free(found[i].json);
-	}
+			rc = ptc_event_texts_add(to, found[i].number, found[i].json);
+		else
+			ptc_free(found[i].json);
 	ptc_free(found);
 	return rc;
 }
@@ -190,43 +179,27 @@ static void append(void *arg, struct ptc_etcd *etcd)
 	ptc_free(l);
 }
 
-/* Never longer than PTC_EVENT_MAX_BYTES: control characters of a rank's log take six bytes each. Takes of_switch. */
-static char *encode(struct ptc_cluster *c, const char *kind, json_t *of_switch, const char *whole)
+static char *encode(struct ptc_cluster *c, const char *kind, const struct ptc_switch_end *end, const char *text)
 {
-	const json_int_t now = (json_int_t)ptc_sys_realtime_ms();
-	char text[PTC_ERROR_MAX], *json = NULL;
+	struct ptc_event_doc doc = {
+		.time_ms = ptc_sys_realtime_ms(), .node = ptc_cluster_self(c), .kind = kind, .text = text
+	};
 
-	snprintf(text, sizeof text, "%s", whole);
-	for (size_t len = strlen(text);; len /= 2) {
-		json_t *root;
-
-		while (len > 0 && ((unsigned char)text[len] & 0xc0) == 0x80) /* not in the middle of a character */
-			len--;
-		text[len] = '\0';
-		root = json_pack("{s:i, s:I, s:s, s:s, s:s, s:O*}", "version",
-				 (int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), "time_ms", now, "node",
-				 ptc_cluster_self(c), "kind", kind, "text", text, "switch", of_switch);
-		json = root ? ptc_json_text(root) : NULL;
-		json_decref(root);
-		if (!json || len == 0 || strlen(json) <= PTC_EVENT_MAX_BYTES)
-			break;
-		ptc_free(json);
-	}
-	json_decref(of_switch);
-	return json;
+	if (end)
+		doc.end = *end;
+	return ptc_event_doc_encode(&doc);
 }
 
-static void post(struct ptc_cluster *c, const char *uuid, const char *kind, json_t *of_switch, const char *text)
+static void post(struct ptc_cluster *c, const char *uuid, const char *kind, const struct ptc_switch_end *end,
+		 const char *text)
 {
 	struct line *l = ptc_calloc(1, sizeof *l);
 
 	ptc_info("event", "job=%s %s: %s", uuid, kind, text);
-	if (!l) {
-		json_decref(of_switch);
+	if (!l)
 		return;
-	}
 	snprintf(l->uuid, sizeof l->uuid, "%s", uuid);
-	l->json = encode(c, kind, of_switch, text);
+	l->json = encode(c, kind, end, text);
 	l->number = next_number();
 	if (l->json)
 		remember(uuid, l->number, l->json, strlen(l->json));
@@ -247,7 +220,8 @@ void ptc_event(struct ptc_cluster *c, const char *uuid, const char *kind, const 
 	post(c, uuid, kind, NULL, text);
 }
 
-void ptc_event_with(struct ptc_cluster *c, const char *uuid, const char *kind, json_t *of_switch, const char *fmt, ...)
+void ptc_event_with(struct ptc_cluster *c, const char *uuid, const char *kind, const struct ptc_switch_end *end,
+		    const char *fmt, ...)
 {
 	char text[PTC_ERROR_MAX];
 	va_list ap;
@@ -255,7 +229,7 @@ void ptc_event_with(struct ptc_cluster *c, const char *uuid, const char *kind, j
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	post(c, uuid, kind, of_switch, text);
+	post(c, uuid, kind, end, text);
 }
 
 /* ---- written with something else ---- */

@@ -6,7 +6,6 @@
 #include "base/limits.h"
 #include "base/number/units.h"
 #include "daemon/cluster/cluster.h"
-#include "formats/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,15 +80,9 @@ static int count_events(struct ptc_etcd *e, const char *uuid, bool exact, uint64
 /* What was said of its size when it was announced: its spec may still be on its way. */
 static uint64_t announced_bytes(const struct ptc_etcd_kv *kv)
 {
-	json_int_t bytes = 0;
-	json_t *root;
+	struct ptc_announced_doc doc;
 
-	if (ptc_json_load("announced job", kv->value, kv->len, &root, NULL) != 0)
-		return 0;
-	if (json_unpack(root, "{s:I}", "bytes", &bytes) != 0)
-		bytes = 0;
-	json_decref(root);
-	return bytes > 0 ? (uint64_t)bytes : 0;
+	return ptc_announced_doc_decode(kv->value, kv->len, &doc, NULL) == 0 ? doc.bytes : 0;
 }
 
 struct mirror {

@@ -21,7 +21,7 @@
  *   /ptc/jobs/UUID/worker/NODE   events of its ranks (workers/types/worker_event.h); a listing has them last
  *   /ptc/jobs/UUID/copies, /older, /slow/NODE/INDEX   copies_doc.h; older_doc.h; devices/slow_devices.h
  *   /ptc/jobs/UUID/measured, /probed, /weighed   not mirrored: measured_doc.h, probed.h, controller/recovery/growth.c
- *   /ptc/jobs/UUID/damage/NODE   damaged blocks (daemon/scrub/bad_blocks.c)
+ *   /ptc/jobs/UUID/damage/NODE   damaged blocks (daemon/scrub/damage_doc.h)
  * Encoders return JSON text for ptc_free, or NULL when out of memory. Decoders check every member that they know, pass
  * over others, and refuse versions that they cannot read (base/number/versions.h). */
 #pragma once
@@ -31,10 +31,10 @@
 #include "base/status.h"
 #include "daemon/core/switch_terms.h"
 #include "daemon/cluster/devices/unhealthy.h"
+#include "daemon/cluster/marks/mark_docs.h"
 #include "formats/dataset/ledger.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 

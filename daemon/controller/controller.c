@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/sys/fault.h"
 #include "base/sys/sys.h"
-#include "formats/json.h"
 #include "rpc/pb/pbcall.h"
 
 #include "ptc.pb-c.h"
@@ -559,10 +558,11 @@ static void roll(struct ptc_controller *ctl)
 	ptc_copy_keeper_committed(ctl);
 }
 
-static void committed(struct ptc_controller *ctl)
+/* end NULL: no memory for it. */
+static void committed(struct ptc_controller *ctl, const struct ptc_switch_end *end)
 {
 	if (ctl->view.to.world) {
-		ptc_event_with(ctl->all->cluster, ctl->uuid, "committed", ptc_switch_brief(ctl),
+		ptc_event_with(ctl->all->cluster, ctl->uuid, "committed", end,
 			       "generation %llu, snapshot %llu, step %llu: %s",
 			       (unsigned long long)ctl->intent.to_generation,
 			       (unsigned long long)ctl->intent.to_snapshot, (unsigned long long)ctl->record.step,
@@ -572,9 +572,9 @@ static void committed(struct ptc_controller *ctl)
 				  (unsigned long long)ctl->intent.to_generation, ctl->rank_states.review.text);
 		roll(ctl);
 	} else {
-		ptc_event_with(ctl->all->cluster, ctl->uuid, "committed", ptc_switch_brief(ctl),
-			       "%s: snapshot %llu, step %llu", ptc_switch_name(ctl),
-			       (unsigned long long)ctl->record.snapshot, (unsigned long long)ctl->record.step);
+		ptc_event_with(ctl->all->cluster, ctl->uuid, "committed", end, "%s: snapshot %llu, step %llu",
+			       ptc_switch_name(ctl), (unsigned long long)ctl->record.snapshot,
+			       (unsigned long long)ctl->record.step);
 		if (ctl->intent.held)
 			ptc_event(
 				ctl->all->cluster, ctl->uuid, "survived",
@@ -638,7 +638,9 @@ static void compare_pause(const struct ptc_controller *ctl)
 
 static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 {
-	char *text = NULL, why[1024];
+	struct ptc_switch_summary *summary = NULL;
+	const struct ptc_switch_end *end;
+	char why[1024];
 
 	if (up->switch_id != ctl->intent.id)
 		return; /* refused before it began; submit has said so */
@@ -655,16 +657,15 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		ctl->recovery.ended_ns = ptc_sys_now_ns();
 	ctl->recovery.held = false;
 	if (up->status == 0) {
-		text = ptc_switch_summary(ctl);
 		compare_pause(ctl);
 		compare_links(ctl);
-		committed(ctl);
+		summary = ptc_switch_summary_new(ctl, &end);
+		committed(ctl, end);
 	} else {
 		if (up->status != PTC_EFENCED) /* else it is the next controller's to say */
 			ptc_event_with(ctl->all->cluster, ctl->uuid, "aborted",
-				       json_pack("{s:I, s:i, s:s}", "id", (json_int_t)up->switch_id, "status",
-						 up->status, "why", why),
-				       "%s: %s", ptc_status_name(up->status), why);
+				       &(struct ptc_switch_end){ up->switch_id, up->status, why }, "%s: %s",
+				       ptc_status_name(up->status), why);
 		ptc_generation_doc_done(&ctl->view.to);
 		ptc_recovery_aborted(ctl, up->status, why);
 		if (up->status == PTC_EFINISHED)
@@ -672,11 +673,11 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 		else
 			ctl->event_after_ns = ptc_sys_now_ns() + EVENT_RETRY_NS;
 	}
-	ptc_watcher_finish(ctl->watcher, up->status, why, text);
-	ptc_watcher_finish(ctl->fill_watcher, up->status, why, text);
+	ptc_watcher_finish(ctl->watcher, up->status, why, summary);
+	ptc_watcher_finish(ctl->fill_watcher, up->status, why, summary);
 	if (up->status == 0)
-		ptc_ending_over(ctl, text);
-	ptc_free(text);
+		ptc_ending_over(ctl, summary);
+	ptc_switch_summary_unref(summary);
 	ptc_ahead_over(ctl);
 	ptc_controller_switch_done(ctl);
 	ptc_controller_tidy(ctl);

@@ -40,6 +40,14 @@ struct ptc_controllers {
 
 #define PTC_ID_MASK ((UINT64_C(1) << 53) - 1) /* of random ids: every JSON reader can hold them */
 
+/* ---- ending/summary_text.c: the result of a committed switch; never changes, counts its references; NULL ok ---- */
+struct ptc_switch_summary *ptc_switch_summary_ref(struct ptc_switch_summary *s);
+void ptc_switch_summary_unref(struct ptc_switch_summary *s);
+/* Whether its ranks have yet to make their first step, after *ret_step. */
+bool ptc_switch_summary_waits(const struct ptc_switch_summary *s, uint64_t *ret_step);
+/* As JSON (docs/control.md); ptc_free it. first_step_ms below 0: not known. NULL: out of memory. */
+char *ptc_switch_summary_text(const struct ptc_switch_summary *s, double first_step_ms);
+
 /* ---- ending/watcher.c: the progress of a switch, for a waiting client ---------------- */
 
 struct ptc_watcher; /* counts its references; the loop writes it, and each step of one call reads it */
@@ -47,11 +55,11 @@ struct ptc_watcher *ptc_watcher_new(uint64_t switch_id);
 struct ptc_watcher *ptc_watcher_ref(struct ptc_watcher *w);
 void ptc_watcher_unref(struct ptc_watcher *w);
 void ptc_watcher_progress(struct ptc_watcher *w, const char *phase, uint64_t done, uint64_t total, const char *text);
-void ptc_watcher_finish(struct ptc_watcher *w, int status, const char *text, const char *summary);
-/* Gives another summary for the last message (ptc_free it), or NULL to send it as it is. *later: call it again later.
- * If it fails, no last message is sent. */
-typedef int (*ptc_amend_fn)(void *arg, struct ptc_rpc_call *call, const char *summary, bool *later, char **ret_summary,
-			    struct ptc_error *err);
+void ptc_watcher_finish(struct ptc_watcher *w, int status, const char *text, struct ptc_switch_summary *summary);
+/* Says how long the ranks' first step took, for the summary; else leaves *ret_first_step_ms. *later: call it again
+ * later. If it fails, no last message is sent. */
+typedef int (*ptc_amend_fn)(void *arg, struct ptc_rpc_call *call, const struct ptc_switch_summary *summary, bool *later,
+			    double *ret_first_step_ms, struct ptc_error *err);
 /* Each may be NULL. */
 struct ptc_watch_ops {
 	ptc_amend_fn amend;
@@ -145,6 +153,7 @@ void ptc_tidy_creations(struct ptc_controllers *all);             /* [loop] crea
 void ptc_creation_key(const char *uuid, char ret_key[PTC_CREATION_KEY]);
 int ptc_creation_begin(struct ptc_controllers *all, const char *uuid, uid_t uid, size_t bytes, struct ptc_error *err);
 int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, uid_t uid, struct ptc_error *err);
+
 /* ---- loss/: what lost nodes held ---------------------------------------------- */
 
 /* Whether each of v's nodes is up and has its table. It asks them: blocking, not on the loop. Call ptc_view_locate on v

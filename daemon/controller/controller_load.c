@@ -30,7 +30,7 @@ struct load {
 	struct ptc_record_doc record;
 	int64_t record_revision, intent_revision, barrier_revision, copies_revision;
 	struct ptc_intent_doc intent;
-	struct ptc_copies_doc copies;
+	struct ptc_copies_doc copies, bridge;
 	struct ptc_older_doc older;
 	int64_t older_revision;
 	struct ptc_view view, source; /* source: of a rollback */
@@ -108,6 +108,9 @@ static void load_work(void *arg, struct ptc_etcd *e)
 	if (l->status == 0 && l->has_intent && l->intent.source && ptc_older_find(&l->older, l->intent.source))
 		l->status = ptc_view_older(l->ctl->all->docs.kept, &l->ctl->meta, &l->older, l->intent.source,
 					   &l->source, &l->err);
+	if (l->status == 0)
+		l->status =
+			ptc_bridge_copies(l->ctl->all->docs.kept, l->ctl->uuid, &l->older.bridge, &l->bridge, &l->err);
 	if (l->status == 0)
 		l->status = load_rank_states(l, e);
 }
@@ -199,8 +202,12 @@ static void load_done(void *arg)
 		ctl->copies = l->copies;
 		ctl->copies_revision = l->copies_revision;
 		memset(&l->copies, 0, sizeof l->copies);
+		ctl->older.tell_all |= ctl->older.revision && ctl->older.revision != l->older_revision;
 		ctl->older.doc = l->older;
 		ctl->older.revision = l->older_revision;
+		ptc_copies_doc_done(&ctl->older.copies);
+		ctl->older.copies = l->bridge;
+		memset(&l->bridge, 0, sizeof l->bridge);
 		ptc_copy_keeper_committed(ctl);
 		if (l->has_intent) {
 			ptc_view_done(&ctl->source);
@@ -216,6 +223,7 @@ static void load_done(void *arg)
 	}
 	ptc_controller_unref(ctl);
 	ptc_copies_doc_done(&l->copies);
+	ptc_copies_doc_done(&l->bridge);
 	ptc_view_done(&l->source);
 	ptc_free(l);
 }

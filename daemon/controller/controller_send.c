@@ -112,8 +112,8 @@ void ptc_controller_suspect(struct ptc_controller *ctl, uint32_t node, int64_t l
 /* ---- answers ---------------------------------------------------------------------- */
 
 /* Every node plans for itself; nodes that disagree would move the wrong bytes. Only plans for the same set of live
- * nodes can be compared, so a call sent while one was down is not. */
-static int check_plan(struct call *c, const void *data, size_t len, struct ptc_error *err)
+ * nodes can be compared, so a call sent while one was down is not. The node may also have made room. */
+static int read_prepare(struct call *c, const void *data, size_t len, struct ptc_error *err)
 {
 	struct ptc_controller *ctl = c->ctl;
 	Ptc__V1__PrepareReply *r;
@@ -121,7 +121,12 @@ static int check_plan(struct call *c, const void *data, size_t len, struct ptc_e
 
 	if (rc)
 		return rc;
-	if (!ctl->plan_hash[0])
+	if (r->yielded)
+		ptc_older_yielded(ctl, ptc_cluster_node(ctl->all->cluster, c->node)->doc.name, r->yielded->generation,
+				  r->yielded->snapshot);
+	if (!c->all_up)
+		rc = 0;
+	else if (!ctl->plan_hash[0])
 		snprintf(ctl->plan_hash, sizeof ctl->plan_hash, "%s", r->plan_hash);
 	else if (strcmp(ctl->plan_hash, r->plan_hash) != 0)
 		rc = ptc_error_set(err, PTC_EINTERNAL,
@@ -146,7 +151,7 @@ static int read_arm(const void *data, size_t len, struct ptc_job_event *ev, stru
 }
 
 /* What the node has restored to its devices. Figures alone: an answer that cannot be read does no harm. */
-static void read_finish(struct ptc_controller *ctl, const void *data, size_t len)
+static void read_finish(struct ptc_controller *ctl, uint32_t node, const void *data, size_t len)
 {
 	Ptc__V1__FinishReply *r;
 
@@ -156,6 +161,9 @@ static void read_finish(struct ptc_controller *ctl, const void *data, size_t len
 	ctl->device.peer_bytes += r->device_peer_bytes;
 	ctl->device.host_bytes += r->device_host_bytes;
 	ctl->device.unfinished |= r->device_unfinished;
+	if (r->yielded)
+		ptc_older_yielded(ctl, ptc_cluster_node(ctl->all->cluster, node)->doc.name, r->yielded->generation,
+				  r->yielded->snapshot);
 	ptc_pb_free(&r->base);
 }
 
@@ -170,14 +178,14 @@ static void answer(struct call *c, int status, const struct ptc_error *err, cons
 
 	if (later)
 		snprintf(text, sizeof text, "%s", later);
-	if (status == 0 && c->op == PTC_OP_PREPARE && c->all_up && !c->ctl->gone) {
-		status = check_plan(c, data, len, &why);
+	if (status == 0 && c->op == PTC_OP_PREPARE && !c->ctl->gone) {
+		status = read_prepare(c, data, len, &why);
 		err = &why;
 	} else if (status == 0 && c->op == PTC_OP_ARM) {
 		status = read_arm(data, len, &ev, &why);
 		err = &why;
 	} else if (status == 0 && c->op == PTC_OP_FINISH && !c->ctl->gone) {
-		read_finish(c->ctl, data, len);
+		read_finish(c->ctl, c->node, data, len);
 	}
 	if (status)
 		snprintf(text, sizeof text, "node %s: %s", ptc_cluster_node(c->ctl->all->cluster, c->node)->doc.name,
@@ -247,18 +255,6 @@ static int encode_seal(struct ptc_controller *ctl, Ptc__V1__SwitchInfo *info, bo
 	return ptc_pb_encode(&req.base, data, len, err);
 }
 
-static int encode_prepare(Ptc__V1__SwitchInfo *info, bool dry_run, bool anew, void **data, size_t *len,
-			  struct ptc_error *err)
-{
-	Ptc__V1__PrepareRequest req = PTC__V1__PREPARE_REQUEST__INIT;
-
-	req.version = PTC_WIRE_VERSION;
-	req.info = info;
-	req.dry_run = dry_run;
-	req.anew = anew;
-	return ptc_pb_encode(&req.base, data, len, err);
-}
-
 /* The record's generation, for FINISH: what runs, from which snapshot. Borrows everything, and is borrowed by the
  * message. */
 static void finish_view(struct ptc_controller *ctl, const struct ptc_job_update *up, struct ptc_view *ret_view)
@@ -288,17 +284,22 @@ static void keep_add(void *arg, uint64_t generation, uint64_t snapshot)
 	k->n++;
 }
 
+static struct keep keep_of(size_t most)
+{
+	struct keep k = { ptc_calloc(most, sizeof *k.list), ptc_calloc(most, sizeof *k.keys), 0 };
+
+	ptc_require(k.list && k.keys);
+	return k;
+}
+
 /* Room for `more` besides what documents name on that node. */
 static void keep_init(struct keep *k, const struct ptc_controller *ctl, uint32_t node, size_t more)
 {
-	const size_t most = ctl->copies.nkeepers + ctl->copies.nold + ctl->older.doc.n + more;
+	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;
 
-	*k = (struct keep){ ptc_calloc(most, sizeof *k->list), ptc_calloc(most, sizeof *k->keys), 0 };
-	ptc_require(k->list && k->keys);
-	ptc_copies_tables(&ctl->copies, ptc_cluster_node(ctl->all->cluster, node)->doc.name, keep_add, k);
-	for (size_t i = 0; i < ctl->older.doc.n; i++)
-		if (ptc_older_has(&ctl->older.doc.v[i], ptc_cluster_node(ctl->all->cluster, node)->doc.name))
-			keep_add(k, ctl->older.doc.v[i].generation, ctl->older.doc.v[i].snapshot);
+	*k = keep_of(ctl->copies.nkeepers + ctl->copies.nold + ptc_older_tables_max(&ctl->older) + more);
+	ptc_copies_tables(&ctl->copies, name, keep_add, k);
+	ptc_older_tables(&ctl->older, name, keep_add, k);
 }
 
 static void keep_done(struct keep *k)
@@ -307,17 +308,64 @@ static void keep_done(struct keep *k)
 	ptc_free(k->keys);
 }
 
+static void some(void *arg, uint64_t generation, uint64_t snapshot)
+{
+	(void)generation, (void)snapshot;
+	*(bool *)arg = false;
+}
+
 /* Whether no document names a table on the node but the record, of whose nodes the node knows by itself; or the switch
- * counts on none of these. */
+ * counts on none of these. A bridge is no reason to wait for chunks that are gone. */
 static bool names_nothing(const struct ptc_controller *ctl, uint32_t node)
 {
-	struct keep k;
-	bool nothing;
+	const char *name = ptc_cluster_node(ctl->all->cluster, node)->doc.name;
+	bool nothing = true;
 
-	keep_init(&k, ctl, node, 1);
-	nothing = k.n == 0;
-	keep_done(&k);
-	return nothing || ptc_copy_keeper_emptied(ctl, ptc_cluster_node(ctl->all->cluster, node)->doc.name);
+	ptc_copies_tables(&ctl->copies, name, some, &nothing);
+	for (size_t i = 0; i < ctl->older.doc.n; i++)
+		nothing = nothing && !ptc_older_has(&ctl->older.doc.v[i], name);
+	return nothing || ptc_copy_keeper_emptied(ctl, name);
+}
+
+struct yields {
+	struct keep keep;
+	const struct ptc_copies_doc *copies; /* of the record's snapshot: these stay, and may be sources */
+	const char *node;
+};
+
+static void yields_add(void *arg, uint64_t generation, uint64_t snapshot)
+{
+	struct yields *y = arg;
+
+	for (size_t i = 0; i < y->copies->nkeepers; i++) {
+		const struct ptc_copies_keeper *k = &y->copies->keepers[i];
+
+		if (strcmp(k->node, y->node) == 0 && k->generation == generation && k->table == snapshot)
+			return;
+	}
+	keep_add(&y->keep, generation, snapshot);
+}
+
+static int encode_prepare(struct ptc_controller *ctl, const struct ptc_job_update *up, Ptc__V1__SwitchInfo *info,
+			  void **data, size_t *len, struct ptc_error *err)
+{
+	Ptc__V1__PrepareRequest req = PTC__V1__PREPARE_REQUEST__INIT;
+	struct yields yields = { .keep = keep_of(ptc_older_tables_max(&ctl->older)),
+				 .copies = &ctl->view.copies,
+				 .node = ptc_cluster_node(ctl->all->cluster, up->node)->doc.name };
+	int rc;
+
+	if (up->op == PTC_OP_PREPARE && ctl->older.doc.bridge.snapshot != ctl->intent.source)
+		ptc_older_bridge_tables(&ctl->older, yields.node, yields_add, &yields);
+	req.version = PTC_WIRE_VERSION;
+	req.info = info;
+	req.dry_run = up->op == PTC_OP_CHECK;
+	req.anew = names_nothing(ctl, up->node);
+	req.yields = yields.keep.list;
+	req.n_yields = yields.keep.n;
+	rc = ptc_pb_encode(&req.base, data, len, err);
+	keep_done(&yields.keep);
+	return rc;
 }
 
 static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update *up, void **data, size_t *len,
@@ -346,6 +394,8 @@ static int encode_finish(struct ptc_controller *ctl, const struct ptc_job_update
 		req.info = info.pb;
 		req.start_step = ctl->record.step;
 		req.state_hash = ctl->view.manifest.state_hash;
+		req.leave_out = ptc_copy_keeper_leaves_out(ctl);
+		ctl->older.left_out = req.leave_out > 0;
 		ptc_ahead_stays(ctl, &req.ahead_generation, &req.ahead_incarnation);
 	}
 	if (rc == 0)
@@ -369,6 +419,7 @@ static int encode_capture(struct ptc_controller *ctl, const struct ptc_job_updat
 	req.step = up->stop;
 	req.release = ctl->intent.kind == PTC_SWITCH_SNAPSHOT && ctl->intent.run_to;
 	req.held = ctl->intent.held;
+	req.leave_out = ptc_copy_keeper_will_leave_out(ctl);
 	return ptc_pb_encode(&req.base, data, len, err);
 }
 
@@ -435,7 +486,7 @@ static int encode_rollback(struct ptc_controller *ctl, const struct ptc_job_upda
 	else if (up->op == PTC_OP_STAND)
 		rc = encode_seal(ctl, info.pb, true, data, len, err);
 	else
-		rc = encode_prepare(info.pb, up->op == PTC_OP_CHECK, names_nothing(ctl, up->node), data, len, err);
+		rc = encode_prepare(ctl, up, info.pb, data, len, err);
 	ptc_info_done(&info);
 	return rc;
 }
@@ -472,7 +523,7 @@ static int encode_of(struct ptc_controller *ctl, const struct ptc_job_update *up
 	else if (up->op == PTC_OP_CAPTURE)
 		rc = encode_capture(ctl, up, info.pb, data, len, err);
 	else if (up->op == PTC_OP_CHECK || up->op == PTC_OP_PREPARE)
-		rc = encode_prepare(info.pb, up->op == PTC_OP_CHECK, names_nothing(ctl, up->node), data, len, err);
+		rc = encode_prepare(ctl, up, info.pb, data, len, err);
 	else
 		rc = encode_workers(ctl, up, info.pb, data, len, err);
 	ptc_info_done(&info);

@@ -63,30 +63,65 @@ bool ptc_lock_unreadable(struct ptc_controller *ctl, int status, const char *why
 
 /* older/older.c: snapshots that the job keeps beside the committed one. */
 struct ptc_older_kept {
-	struct ptc_older_doc doc; /* as last read or written */
-	int64_t revision;         /* mod_revision of its key; 0: there is none */
-	size_t most;              /* so many older snapshots fit, as the last switch that found no room has shown */
+	struct ptc_older_doc doc;     /* as last read or written */
+	struct ptc_copies_doc copies; /* of its bridge */
+	int64_t revision;             /* mod_revision of its key; 0: there is none */
+	size_t most;                  /* so many older snapshots fit, as the last switch that found no room has shown */
+	/* Generations of the record that get no bridge: there was no room for one; each region is on as many nodes as
+	 * `copies` asks for, without copies. 0: none. */
+	uint64_t no_room, bare;
+	int64_t copied; /* mod_revision of a record whose copies are complete */
+	uint32_t asked; /* copies that the job asks for, as the keeper has seen; 0: not known yet */
+	bool dropping;  /* the bridge is being taken from the document */
+	bool left_out;  /* the last Finish has said that snapshots are left out */
+	char yielded[PTC_NAME_MAX +
+		     1]; /* a node that has dropped its tables of the bridge, for want of room; "": none */
 	/* Nodes that may still have tables of dropped snapshots, because no Finish has told them: `tell.nodes` has
 	 * their names. tell_all: there are more than fit, so all nodes are told. */
 	struct ptc_older tell;
 	bool tell_all;
 };
-/* Takes a document that etcd has now. Nodes drop tables that it no longer names. */
-void ptc_older_adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc, int64_t revision);
+/* Takes a document that etcd has now. Nodes drop tables that it no longer names. copies: of its bridge, if this is
+ * another one than before; they are taken. */
+void ptc_older_adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc, int64_t revision,
+		     struct ptc_copies_doc *copies);
+/* The tables that the document names on that node, with those that have copies of the bridge. */
+void ptc_older_tables(const struct ptc_older_kept *k, const char *node, ptc_copies_table_fn fn, void *arg);
+/* Of these, the bridge's that are no entry's. */
+void ptc_older_bridge_tables(const struct ptc_older_kept *k, const char *node, ptc_copies_table_fn fn, void *arg);
+size_t ptc_older_tables_max(const struct ptc_older_kept *k);
 /* The snapshot of the present record, as an entry; snapshot 0: it cannot be kept. */
 struct ptc_older ptc_older_of_record(const struct ptc_controller *ctl);
-/* Prunes by the job's description. If that cannot be read now, everything stays. May block; not on the loop. */
+/* Prunes by the job's description. If that cannot be read now, everything stays. *ret_copies: the count of its
+ * `copies`; 0: not known. May block; not on the loop. */
 void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, size_t most,
-		    struct ptc_older_doc *doc);
+		    struct ptc_older_doc *doc, uint32_t *ret_copies);
+/* A switch has found no room on that node, which has dropped its tables of the bridge: the bridge goes once the job is
+ * idle, or with the next commit. The key: one of these tables; nothing is done if the bridge has no such one. */
+void ptc_older_yielded(struct ptc_controller *ctl, const char *node, uint64_t generation, uint64_t snapshot);
+/* The nodes with ranks get another Finish once the job is idle. */
+void ptc_older_tell_ranks(struct ptc_controller *ctl);
+/* The record's generation gets no bridge; why: for an event. */
+void ptc_older_no_bridge(struct ptc_controller *ctl, const char *why);
+/* The record's copies are complete, or no node is left for more: the bridge goes. Try again if it stays. */
+void ptc_older_bridged(struct ptc_controller *ctl);
+/* A node has no room for the record's copies: the bridge goes before they are there. False: there is none. */
+bool ptc_older_bridge_yields(struct ptc_controller *ctl, const char *node);
 /* For a rollback: gives the switch's new generation the content of ctl->source. 0 or PTC_ENOMEM. */
 int ptc_older_aim(struct ptc_controller *ctl);
 /* The nodes that have the snapshot which a rollback goes back to; ptc_free it. NULL: out of memory. */
 uint32_t *ptc_older_sources(struct ptc_controller *ctl, uint32_t *ret_n);
 /* Every 200 ms while no new ranks build ahead: if the job is idle, tells the nodes in `tell`. May free ctl. */
 void ptc_older_tick(struct ptc_controller *ctl);
-/* A switch has failed for want of room on that node (cluster number). Drops the oldest snapshot that is kept beside the
- * committed one, and appends that to the text. Does nothing if no such snapshot is on that node. */
+/* A switch has failed for want of room on that node (cluster number). Drops the bridge, or else the oldest snapshot
+ * that is kept beside the committed one, and appends that to the text. Does nothing if neither is on that node. */
 void ptc_older_make_room(struct ptc_controller *ctl, uint32_t node, char *text, size_t size);
+
+/* copies/copy_keeper.c: for Finish. While copies of the record's snapshot are on their way, so many of the snapshots
+ * that are due are left out: the next one would begin the copies anew, and the bridge would get older and older. */
+uint32_t ptc_copy_keeper_leaves_out(const struct ptc_controller *ctl);
+/* The same for Capture, whose ranks go on before the commit: as if copies were then on their way. */
+uint32_t ptc_copy_keeper_will_leave_out(const struct ptc_controller *ctl);
 
 /* controller_state.c: writes a blob while the lock with that fence is held. May wait. */
 int ptc_controller_put_blob(const char *uuid, int64_t fence, struct ptc_etcd *e, const char *data, size_t len,

@@ -124,7 +124,7 @@ bool ptc_controller_ranks_on(const struct ptc_controller *ctl, const char *node)
 /* The switch under way ended because a rank had finished. Its caller now waits for the job's end. why: one line. */
 void ptc_ending_begins(struct ptc_controller *ctl, const char *why);
 /* Call it after a committed switch: tells waiting callers whether the job has ended or goes on. */
-void ptc_ending_over(struct ptc_controller *ctl, const char *summary);
+void ptc_ending_over(struct ptc_controller *ctl, struct ptc_switch_summary *summary);
 void ptc_ending_lost(struct ptc_controller *ctl); /* the lock is lost, so this daemon does not learn the job's end */
 /* Whether the worker event asks for a switch now; it then sets kind and end of r. */
 bool ptc_ending_asks(struct ptc_controller *ctl, const struct ptc_job_view *j, const struct ptc_worker_doc *w,
@@ -135,13 +135,8 @@ bool ptc_ending_ignores(const struct ptc_controller *ctl, const struct ptc_job_v
 /* summary.c: about the switch that has just been committed, before the view moves on. */
 const char *ptc_switch_name(const struct ptc_controller *ctl);      /* "resize", "snapshot", ... */
 const char *ptc_switch_to_config(const struct ptc_controller *ctl); /* "": there is none */
-char *ptc_switch_summary(struct ptc_controller *ctl);               /* ptc_free it; NULL: out of memory */
-json_t *ptc_switch_brief(struct ptc_controller *ctl);               /* for its event */
-/* How long the switch's ranks stood still, and in which phases; 0: it did not have that phase. */
-struct ptc_switch_pause {
-	double total_ms, stop_ms, copy_ms, commit_ms, end_ms, build_ms, move_ms, restore_ms;
-	double slowed_ms; /* by how much ranks that built ahead slowed the others; below 0: not known */
-};
+/* Sums it up, and takes ctl->plan. *ret_end: borrowed from the summary. NULL, both: out of memory. */
+struct ptc_switch_summary *ptc_switch_summary_new(struct ptc_controller *ctl, const struct ptc_switch_end **ret_end);
 struct ptc_switch_pause ptc_switch_pause(const struct ptc_controller *ctl);
 /* What links gave whose sender sent to no other node meanwhile; ptc_free it. NULL: nothing is known. */
 struct ptc_link_use *ptc_switch_links(const struct ptc_controller *ctl, size_t *ret_n);

@@ -99,20 +99,18 @@ struct ptc_recovery {
 			PTC_HOLD_FOUND, /* they have it at `step` */
 			PTC_HOLD_NONE,  /* they have not: why */
 		} state;
-		uint32_t awaited; /* answers */
+		uint32_t awaited, nheld; /* answers; ranks */
 		int64_t since_ns;
 		struct ptc_held_rank *ranks; /* of each rank of the generation */
-		uint32_t nheld;
-		uint64_t step, reached; /* reached: the greatest that a rank there has come to */
+		uint64_t step, reached;      /* reached: the greatest that a rank there has come to */
 		char why[192];
 	} hold;
-	bool held;        /* the switch under way may make the ranks wait */
-	int64_t ended_ns; /* when the last such switch ended */
-	int64_t retry_ns; /* nothing is tried before */
-	uint32_t tries;   /* starts in a row that came to nothing */
-	uint32_t fails;   /* of these, switches that failed through no fault of a node */
-	uint32_t owed;    /* new value for the record's `restarts`, because a start came to nothing; 0: none */
-	char waits[768];  /* why the job waits, as events have said; "": it does not */
+	bool held;                  /* the switch under way may make the ranks wait */
+	int64_t ended_ns, retry_ns; /* when the last such switch ended; nothing is tried before */
+	uint32_t tries;             /* starts in a row that came to nothing */
+	uint32_t fails;             /* of these, switches that failed through no fault of a node */
+	uint32_t owed;   /* new value for the record's `restarts`, because a start came to nothing; 0: none */
+	char waits[768]; /* why the job waits, as events have said; "": it does not */
 	/* what the record is to say after the HALT of that id */
 	uint64_t mark_id;
 	struct ptc_record_doc mark; /* recovery and what goes with it */
@@ -143,8 +141,7 @@ void ptc_recovery_committed(struct ptc_controller *ctl); /* call it when a switc
 /* A switch that was to start ranks again has come to nothing. */
 void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *why);
 
-/* growth.c: each 200 ms, of a job that trains and all of whose nodes are up. May submit a resize. */
-void ptc_growth_tick(struct ptc_controller *ctl);
+void ptc_growth_tick(struct ptc_controller *ctl); /* growth.c: each 200 ms, of a job whose nodes are all up */
 /* Each 200 ms until lost ranks are started again: devices that are absent now will count as joined later. */
 void ptc_growth_forget_absent(struct ptc_controller *ctl);
 void ptc_growth_replan(struct ptc_controller *ctl);       /* links have changed: plans anew, for as many devices */
@@ -179,6 +176,9 @@ struct ptc_recovery_plan {
 	int64_t first_step_ms;
 	bool read; /* these four are set */
 	struct ptc_planned planned;
+	uint64_t source; /* the record's snapshot is lost, says err, and this older one is not; 0: it is not */
+	struct ptc_view source_view;
+	struct ptc_generation_doc back_to; /* where the source's state goes first */
 };
 void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_plan *p); /* what the description says */
 /* Begins it, unless one is under way; then planned is called on the loop, unless the controller has gone. It may take

@@ -6,6 +6,7 @@
  * without a live source (PTC_ELOST), a request that contradicts itself (PTC_EINVAL), memory. */
 #pragma once
 
+#include "daemon/cluster/events/event_doc.h"
 #include "daemon/documents/documents.h"
 #include "daemon/planning/planning.h"
 #include "reshard/place/place.h"
@@ -30,11 +31,6 @@ struct ptc_plan_node {
 	int64_t in_bytes, out_bytes, held_bytes;
 	uint64_t ceiling_bytes;
 };
-struct ptc_plan_totals {
-	int64_t in_place, within_node, between_nodes, reset, derived;
-	int64_t bound_mapping, bound_any; /* of bytes between nodes: for this mapping, for any */
-	bool bound_exact;
-};
 /* What a plan says about a switch. Its owner frees it with ptc_plan_report_free. */
 struct ptc_plan_report {
 	char job[PTC_NAME_MAX + 1];
@@ -49,11 +45,13 @@ struct ptc_plan_report {
 	struct ptc_blobs_review blobs; /* text "": nothing, or not asked for */
 	struct ptc_plan_chosen chosen;
 	struct ptc_planning_leaves leaves; /* warning_s 0: not asked for, or not known */
+	/* A node without room for the bridge of a job with copies (docs/failures.md, "The window"); "": none is known
+	 */
+	char window[PTC_NAME_MAX + 1];
 };
 struct ptc_plan_report *ptc_plan_report_free(struct ptc_plan_report *r); /* NULL ok */
 /* As JSON (docs/control.md). NULL: out of memory. */
 json_t *ptc_plan_report_json(const struct ptc_plan_report *r);
-json_t *ptc_plan_totals_json(const struct ptc_plan_report *r);
 
 struct ptc_plan_request {
 	const char *config; /* NULL or "": the job's table or the planner chooses one for gpus */
@@ -101,3 +99,8 @@ int ptc_plan_of_layout(const struct ptc_plan_pool *pool, const struct ptc_view *
 		       struct ptc_error *err);
 /* Moves `chosen`, who has chosen the configuration, out of `from` (NULL ok) into `to`. */
 void ptc_plan_report_inherit(struct ptc_plan_report *to, struct ptc_plan_report *from);
+
+/* older/older_target.c: `from` of an older snapshot's view on other nodes, for a rollback where nodes of the job are
+ * lost: each part stays where it is, or goes to a usable node (by v's numbers). Pure. PTC_ENODEVICES, memory. */
+int ptc_older_target(const struct ptc_view *v, const bool *usable, struct ptc_generation_doc *ret,
+		     struct ptc_error *err);

@@ -396,6 +396,25 @@ static void test_rollback(void **state)
 	close_job(&f);
 }
 
+/* A node is lost that had a part of the record's snapshot, and of the one that the job goes back to: it is asked for
+ * nothing, and the state goes to the nodes that the switch names. */
+static void test_rollback_without_a_node(void **state)
+{
+	struct fix f;
+
+	open_idle(&f, 3, 5);
+	FEED(&f, .kind = PTC_EV_NODE_DOWN, .node = 0);
+	FEED(&f, .kind = PTC_EV_NODE_LOST, .node = 0);
+	clear(&f);
+	FEED(&f, .kind = PTC_EV_SWITCH, .request = &stored);
+	assert_false(ptc_job_gives(f.job, 0));
+	assert_true(ptc_job_gives(f.job, 1));
+	drive(&f, PTC_JOB_IDLE);
+	expect_done(&f, stored.id, 0);
+	assert_null(sent(&f, 0, -1));
+	close_job(&f);
+}
+
 /* The bytes are on other nodes than the record's. One of these went down before a HALT, which does not wait for it, so
  * ranks may run there: a rollback waits until they have ended, or the node is lost. */
 static void test_rollback_ends_ranks(void **state)
@@ -2050,6 +2069,7 @@ int main(void)
 		cmocka_unit_test(test_resize),
 		cmocka_unit_test(test_import),
 		cmocka_unit_test(test_rollback),
+		cmocka_unit_test(test_rollback_without_a_node),
 		cmocka_unit_test(test_rollback_ends_ranks),
 		cmocka_unit_test(test_fence_of_another_etcd),
 		cmocka_unit_test(test_answers),

@@ -156,6 +156,9 @@ int ptc_view_load(struct ptc_kept *k, const struct ptc_meta_doc *meta, const str
 /* Loads those of an older snapshot that the job keeps. Blocks; any thread but the loop. PTC_ENOTFOUND: it does not. */
 int ptc_view_older(struct ptc_kept *k, const struct ptc_meta_doc *meta, const struct ptc_older_doc *doc,
 		   uint64_t snapshot, struct ptc_view *ret_view, struct ptc_error *err);
+/* The copies of a bridge; zeros: it has none. Blocks; any thread but the loop. */
+int ptc_bridge_copies(struct ptc_kept *k, const char *uuid, const struct ptc_older *bridge, struct ptc_copies_doc *ret,
+		      struct ptc_error *err);
 /* Copies those parts of the document into v that are valid for v->from's bytes, in place of earlier ones. Returns 0 or
  * PTC_ENOMEM. */
 int ptc_view_copies(struct ptc_view *v, const struct ptc_copies_doc *copies);

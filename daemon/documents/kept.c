@@ -195,7 +195,12 @@ static int gather_blobs(struct gathering *g)
 		rc = gather_manifest(g, g->record.manifest_hash);
 	for (size_t i = 0; rc == 0 && i < g->older.n; i++)
 		rc = gather_manifest(g, g->older.v[i].manifest_hash);
-	return rc;
+	if (rc)
+		return rc;
+	rc = gather_manifest(g, g->older.bridge.manifest_hash);
+	if (rc == 0)
+		rc = gather_one(g, g->older.bridge.copies_hash, &data, &len);
+	return rc == PTC_ENOTFOUND ? 0 : rc; /* a controller of a version without bridges may have removed them */
 }
 
 /* The keys at one revision. PTC_ENOTFOUND: the job has nothing committed. */

@@ -93,20 +93,6 @@ int ptc_view_load(struct ptc_kept *k, const struct ptc_meta_doc *meta, const str
 	return 0;
 }
 
-int ptc_view_older(struct ptc_kept *k, const struct ptc_meta_doc *meta, const struct ptc_older_doc *doc,
-		   uint64_t snapshot, struct ptc_view *ret_view, struct ptc_error *err)
-{
-	const struct ptc_older *o = ptc_older_find(doc, snapshot);
-	struct ptc_record_doc record;
-
-	if (!o)
-		return ptc_error_set(err, PTC_ENOTFOUND, "job %s does not keep snapshot %llu", meta->name,
-				     (unsigned long long)snapshot);
-	record = (struct ptc_record_doc){ .generation = o->generation, .snapshot = o->snapshot, .step = o->step };
-	memcpy(record.manifest_hash, o->manifest_hash, sizeof record.manifest_hash);
-	return ptc_view_load(k, meta, &record, NULL, ret_view, err);
-}
-
 static int add_node(struct ptc_view *v, const char *name)
 {
 	for (size_t i = 0; i < v->nnodes; i++)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies in a view: which of them are valid for its bytes, where they are, and the layout together with them. Failure
- * modes: memory; a document of other ranks or items than the generation has (PTC_EINVAL). */
+/* Copies in a view: which of them are valid for its bytes, where they are, and the layout together with them; and views
+ * of older snapshots, of which a bridge has copies of its own. Failure modes: memory; a document of other ranks or
+ * items than the generation has (PTC_EINVAL). */
 #include "daemon/documents/view_copies.h"
 
 #include "base/alloc.h"
@@ -71,4 +72,49 @@ void ptc_view_copied_done(struct ptc_view_copied *h)
 	ptc_layout_free(h->own);
 	ptc_allocation_done(&h->at);
 	*h = (struct ptc_view_copied){ 0 };
+}
+
+/* ---- older snapshots ---- */
+
+int ptc_bridge_copies(struct ptc_kept *k, const char *uuid, const struct ptc_older *bridge, struct ptc_copies_doc *ret,
+		      struct ptc_error *err)
+{
+	char *json;
+	size_t len;
+	int rc = bridge->copies_hash[0]
+			 ? ptc_document_get(k, uuid, bridge->copies_hash, PTC_COPIES_MAX_BYTES, &json, &len, err)
+			 : PTC_ENOTFOUND;
+
+	*ret = (struct ptc_copies_doc){ 0 };
+	if (rc == PTC_ENOTFOUND) /* a version that does not know bridges may have removed it */
+		return 0;
+	if (rc)
+		return rc;
+	rc = ptc_copies_doc_decode(json, len, ret, err);
+	ptc_free(json);
+	return rc;
+}
+
+int ptc_view_older(struct ptc_kept *k, const struct ptc_meta_doc *meta, const struct ptc_older_doc *doc,
+		   uint64_t snapshot, struct ptc_view *ret_view, struct ptc_error *err)
+{
+	const struct ptc_older *o = ptc_older_find(doc, snapshot);
+	struct ptc_copies_doc copies = { 0 };
+	struct ptc_record_doc record;
+	int rc;
+
+	if (!o)
+		return ptc_error_set(err, PTC_ENOTFOUND, "job %s does not keep snapshot %llu", meta->name,
+				     (unsigned long long)snapshot);
+	record = (struct ptc_record_doc){ .generation = o->generation, .snapshot = o->snapshot, .step = o->step };
+	memcpy(record.manifest_hash, o->manifest_hash, sizeof record.manifest_hash);
+	rc = ptc_bridge_copies(k, meta->uuid, o, &copies, err);
+	if (rc == 0)
+		rc = ptc_view_load(k, meta, &record, NULL, ret_view, err);
+	if (rc == 0 && ptc_view_copies(ret_view, &copies) != 0) {
+		ptc_view_done(ret_view);
+		rc = ptc_nomem(err);
+	}
+	ptc_copies_doc_done(&copies);
+	return rc;
 }

@@ -3,14 +3,13 @@
  * the list is compared with what was written last, and written where it differs; an empty one deletes the key. At the
  * first look at a job, the list that an earlier ptcd has written is read. Failure modes: etcd unreachable: the list is
  * written at the next look; a job that is being deleted takes no key (the job's meta must exist). */
+#include "daemon/scrub/damage_doc.h"
 #include "daemon/scrub/scrub.h"
 #include "daemon/store/scrub/store_heal.h"
 
 #include "base/alloc.h"
-#include "base/buf.h"
 #include "base/log.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -52,20 +51,15 @@ struct ptc_bad_blocks *ptc_bad_blocks_free(struct ptc_bad_blocks *b)
 	return NULL;
 }
 
-/* What a node says of a job's blocks, as JSON; ptc_free it. NULL: no memory. */
+/* A job's blocks as JSON; ptc_free it. NULL: no memory. */
 static char *encode(const struct ptc_store_damage *v, size_t n)
 {
-	struct ptc_buf b = PTC_BUF_INIT;
-	char *text;
+	struct ptc_damaged_block shown[PTC_BAD_BLOCKS_SHOWN];
+	struct ptc_damage_doc doc = { .blocks = n, .list = shown };
 
-	ptc_buf_printf(&b, "{\"version\":1,\"blocks\":%zu,\"list\":[", n);
-	for (size_t i = 0; i < n && i < PTC_BAD_BLOCKS_SHOWN; i++)
-		ptc_buf_printf(&b, "%s{\"generation\":%" PRIu64 ",\"item\":%" PRIu32 ",\"text\":\"%s\"}", i ? "," : "",
-			       v[i].key.generation, v[i].item, v[i].text);
-	ptc_buf_puts(&b, "]}");
-	text = ptc_buf_failed(&b) ? NULL : ptc_strdup(b.data);
-	ptc_buf_done(&b);
-	return text;
+	for (; doc.n < n && doc.n < PTC_BAD_BLOCKS_SHOWN; doc.n++)
+		shown[doc.n] = (struct ptc_damaged_block){ v[doc.n].key.generation, v[doc.n].item, v[doc.n].text };
+	return ptc_damage_doc_encode(&doc);
 }
 
 /* ---- writing it ---- */

@@ -842,11 +842,16 @@ static uint64_t stop(const struct group *g, uint64_t at)
 	return at;
 }
 
-static void release(const struct group *g)
+static void release_beyond(const struct group *g, uint64_t since, uint32_t leave_out)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
 
-	ok(ptc_workers_release(t.w, &g->desc.key, &err), &err);
+	ok(ptc_workers_release(t.w, &g->desc.key, since, leave_out, &err), &err);
+}
+
+static void release(const struct group *g)
+{
+	release_beyond(g, 0, 0);
 }
 
 static void end(const struct group *g)
@@ -1545,6 +1550,30 @@ static void test_due(void **state)
 	}
 	assert_true(has_event(PTC_WORKER_EVENT_FINISHED, &event));
 	assert_int_equal(event.step, 17);
+}
+
+/* Snapshots that are due are left out, as many as the controller says. Ranks that wait at one of them go on. */
+static void test_due_left_out(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "", "42");
+	struct ptc_worker_event event;
+
+	(void)state;
+	g->desc.snapshot_every = 5;
+	start_generation(g, NULL, 0);
+	for (uint64_t at = 5; at <= 20; at += 15) {
+		assert_true(has_event(PTC_WORKER_EVENT_DUE, &event));
+		assert_int_equal(event.step, at);
+		assert_int_equal(stop(g, at), at);
+		forget_event();
+		release_beyond(g, at, 2); /* not at 10 and 15, not at 25 and 30 */
+	}
+	assert_true(has_event(PTC_WORKER_EVENT_DUE, &event));
+	assert_int_equal(event.step, 35);
+	forget_event();
+	release_beyond(g, 35, UINT32_MAX);
+	assert_true(has_event(PTC_WORKER_EVENT_FINISHED, &event));
+	assert_int_equal(event.step, 42);
 }
 
 /* A rank that hangs is named; a rank that does not listen is killed. */
@@ -2629,6 +2658,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_program_that_cannot_start, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_finish, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_due, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_due_left_out, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hang, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stall, setup_stall, teardown),
 		cmocka_unit_test_setup_teardown(test_whole, setup, teardown),

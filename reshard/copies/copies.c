@@ -240,8 +240,10 @@ int ptc_copies_find(const struct ptc_copies_ask *ask, struct ptc_copies_found *r
 	return rc;
 }
 
-int ptc_copies_alone(const struct ptc_layout *layout, const struct ptc_allocation *at, uint32_t nnodes,
-		     int64_t *ret_bytes, struct ptc_error *err)
+/* Calls fn for each set of ranks that exactly these hold something, with its bytes. */
+static int each_set(const struct ptc_layout *layout,
+		    void (*fn)(void *arg, const uint32_t *ranks, size_t n, int64_t bytes), void *arg,
+		    struct ptc_error *err)
 {
 	const struct ptc_side *kept = ptc_layout_side(layout), *s;
 	struct ptc_side own = { 0 };
@@ -250,18 +252,64 @@ int ptc_copies_alone(const struct ptc_layout *layout, const struct ptc_allocatio
 	if (rc)
 		return rc;
 	s = kept ? kept : &own;
-	memset(ret_bytes, 0, nnodes * sizeof *ret_bytes);
 	for (uint32_t set = 0; set < s->sets.n; set++) {
-		size_t n, same = 0;
+		size_t n;
 		const uint32_t *ranks = ptc_lists_at(&s->sets, set, &n);
-		uint32_t node = n ? at->ranks[ranks[0]].node : 0;
 
-		while (same < n && at->ranks[ranks[same]].node == node)
-			same++;
-		if (n && same == n)
-			ret_bytes[node] += s->held[set];
+		fn(arg, ranks, n, s->held[set]);
 	}
 	if (!kept)
 		ptc_side_done(&own);
 	return 0;
+}
+
+struct sums {
+	const struct ptc_allocation *at;
+	uint32_t world;
+	int64_t *bytes; /* of each node */
+};
+
+static void add_alone(void *arg, const uint32_t *ranks, size_t n, int64_t bytes)
+{
+	struct sums *s = arg;
+	uint32_t node = n ? s->at->ranks[ranks[0]].node : 0;
+	size_t same = 0;
+
+	while (same < n && s->at->ranks[ranks[same]].node == node)
+		same++;
+	if (n && same == n)
+		s->bytes[node] += bytes;
+}
+
+int ptc_copies_alone(const struct ptc_layout *layout, const struct ptc_allocation *at, uint32_t nnodes,
+		     int64_t *ret_bytes, struct ptc_error *err)
+{
+	struct sums s = { .at = at, .bytes = ret_bytes };
+
+	memset(ret_bytes, 0, nnodes * sizeof *ret_bytes);
+	return each_set(layout, add_alone, &s, err);
+}
+
+static void add_held(void *arg, const uint32_t *ranks, size_t n, int64_t bytes)
+{
+	struct sums *s = arg;
+
+	for (size_t i = 0; i < n; i++) {
+		uint32_t node = s->at->ranks[ranks[i]].node;
+		bool first = ranks[i] < s->world;
+
+		for (size_t k = 0; first && k < i; k++)
+			first = s->at->ranks[ranks[k]].node != node;
+		if (first)
+			s->bytes[node] += bytes;
+	}
+}
+
+int ptc_copies_held(const struct ptc_layout *layout, uint32_t world, const struct ptc_allocation *at, uint32_t nnodes,
+		    int64_t *ret_bytes, struct ptc_error *err)
+{
+	struct sums s = { .at = at, .world = world, .bytes = ret_bytes };
+
+	memset(ret_bytes, 0, nnodes * sizeof *ret_bytes);
+	return each_set(layout, add_held, &s, err);
 }

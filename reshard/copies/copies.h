@@ -41,4 +41,8 @@ int ptc_copies_find(const struct ptc_copies_ask *ask, struct ptc_copies_found *r
  * taken away. */
 int ptc_copies_alone(const struct ptc_layout *layout, const struct ptc_allocation *at, uint32_t nnodes,
 		     int64_t *ret_bytes, struct ptc_error *err);
+/* For each of the nodes, the bytes that its ranks below `world` hold, each byte once. The others of the layout are
+ * nodes with copies. */
+int ptc_copies_held(const struct ptc_layout *layout, uint32_t world, const struct ptc_allocation *at, uint32_t nnodes,
+		    int64_t *ret_bytes, struct ptc_error *err);
 void ptc_copies_found_done(struct ptc_copies_found *f); /* a zeroed one is fine */

@@ -301,6 +301,17 @@ static void put_leaves(const json_t *doc)
 	       json_is_null(fits) ? "links are not measured (`ptcctl profile` does it)" : string(leaves, "text"));
 }
 
+static void put_window(const json_t *doc)
+{
+	const char *node = json_string_value(json_object_get(doc, "window"));
+
+	if (node)
+		printf("  %-22s %12s  has no room for the snapshot before beside the switch: until there are copies "
+		       "again, "
+		       "the loss of a node may cost the job its state\n",
+		       "window of one copy", node);
+}
+
 int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err)
 {
 	json_t *doc;
@@ -320,6 +331,7 @@ int ctl_print_plan(const struct ctl *c, const char *json, struct ptc_error *err)
 	put_nodes(doc);
 	put_blobs(doc);
 	put_leaves(doc);
+	put_window(doc);
 	json_decref(doc);
 	return 0;
 }

@@ -31,7 +31,10 @@ struct ptc_agent_job {
 	uint64_t reconciles;      /* number of the reconciling that brings up, or will bring up, ranks here; 0: none */
 	uint64_t switch_id;       /* of the last Prepare */
 	struct ptc_table_key key; /* of the table that Prepare made */
-	int64_t copied_bytes;     /* bytes that ptc_table_derive copied for that table */
+	/* A table of the bridge that a Prepare has dropped for want of room; snapshot 0: none. It is told until a
+	 * Finish does not name it any more. */
+	struct ptc_table_key yielded;
+	int64_t copied_bytes; /* bytes that ptc_table_derive copied for that table */
 	/* What Prepare has found missing, for Pull; NULL: nothing, or it is not known. Only the running operation uses
 	 * it, and only while `prepared`. */
 	struct ptc_kept_fill *fill;

@@ -378,7 +378,7 @@ static bool all_staged(const struct ptc_capture *c)
 
 static int release(struct ptc_capture *c, struct ptc_error *err)
 {
-	return ptc_workers_release(c->agent->env.workers, &c->group.key, err);
+	return ptc_workers_release(c->agent->env.workers, &c->group.key, c->req->step, c->req->leave_out, err);
 }
 
 /* Fetches bytes of other nodes into n extents of missing, from the first on. */

@@ -263,7 +263,7 @@ static int group_reconcile(struct reconciler *s, const struct ptc_group_start *s
 			rc = declared_go(s, start, &group, err);
 	}
 	if (!rc) /* also a stop that ranks have not come to yet is taken back */
-		rc = ptc_workers_release(s->agent->env.workers, key, err);
+		rc = ptc_workers_release(s->agent->env.workers, key, s->req->start_step, s->req->leave_out, err);
 	if (!rc && count(&group, PTC_SLOT_EXITED))
 		ptc_workers_report_again(s->agent->env.workers, key);
 	ptc_group_close(&group);

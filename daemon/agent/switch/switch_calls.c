@@ -79,10 +79,53 @@ static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v,
 	return rc ? rc : ptc_agent_memory_check(agent, ret->new_bytes, err);
 }
 
-static int prepare_real(struct ptc_agent_op *op, uint64_t id, const struct ptc_switch_view *v,
+static bool is_key(const struct ptc_table_key *a, const struct ptc_table_key *b)
+{
+	return a->generation == b->generation && a->snapshot == b->snapshot;
+}
+
+/* Drops the tables of the bridge, which the controller says may go. True: there was one. */
+static bool make_room(struct ptc_agent_op *op, const struct ptc_switch_view *v, const Ptc__V1__PrepareRequest *req)
+{
+	const struct ptc_table_key to = ptc_geometry_key(&v->to->g);
+	struct ptc_table_key from = { 0 };
+	bool there, any = false;
+
+	if (v->from)
+		from = ptc_geometry_key(&v->from->g);
+	for (size_t i = 0; i < req->n_yields; i++) {
+		struct ptc_table_key key = { .generation = req->yields[i]->generation,
+					     .snapshot = req->yields[i]->snapshot };
+
+		snprintf(key.uuid, sizeof key.uuid, "%s", req->info->uuid);
+		there = false;
+		if (is_key(&key, &to) || is_key(&key, &from) ||
+		    ptc_agent_table_there(op->agent, &key, &there, NULL) != 0 || !there)
+			continue;
+		pthread_mutex_lock(&op->agent->shared.lock);
+		op->job->yielded = key;
+		pthread_mutex_unlock(&op->agent->shared.lock);
+		any |= ptc_agent_table_drop(op->agent, &key, NULL) == 0;
+	}
+	return any;
+}
+
+/* What is to be told of it; NULL: nothing. key: its memory. */
+static Ptc__V1__TableKey *yielded(const struct ptc_agent_op *op, Ptc__V1__TableKey *key)
+{
+	ptc__v1__table_key__init(key);
+	pthread_mutex_lock(&op->agent->shared.lock);
+	key->generation = op->job->yielded.generation;
+	key->snapshot = op->job->yielded.snapshot;
+	pthread_mutex_unlock(&op->agent->shared.lock);
+	return key->snapshot ? key : NULL;
+}
+
+static int prepare_real(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, const struct ptc_switch_view *v,
 			const struct ptc_table_key *key, struct prepared *ret, struct ptc_error *err)
 {
 	struct ptc_agent *agent = op->agent;
+	struct ptc_error why = PTC_ERROR_INIT;
 	struct ptc_fill fill = { 0 };
 	struct ptc_table *table;
 	int rc = ptc_table_begin(agent->env.store, key, &table, err);
@@ -90,12 +133,19 @@ static int prepare_real(struct ptc_agent_op *op, uint64_t id, const struct ptc_s
 	if (rc)
 		return rc;
 	if (!ptc_table_sealed(table))
-		rc = ptc_fill_reserve(&fill, agent, v, table, err);
+		rc = ptc_fill_reserve(&fill, agent, v, table, &why);
+	if (rc == PTC_ENOSPC && make_room(op, v, req)) {
+		ptc_fill_done(&fill);
+		fill = (struct ptc_fill){ 0 };
+		rc = ptc_fill_reserve(&fill, agent, v, table, &why);
+	}
+	if (rc)
+		ptc_error_set(err, rc, "%s", why.text);
 	if (!rc) {
 		ret->missing_bytes = fill.missing.bytes;
 		ret->copied_bytes = fill.copied_bytes;
 		ret->new_bytes = fill.new_bytes;
-		ptc_fill_keep(op->job, id, v, table, &fill);
+		ptc_fill_keep(op->job, req->info->id, v, table, &fill);
 	}
 	ptc_fill_done(&fill);
 	ptc_table_unref(table);
@@ -142,6 +192,7 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 	struct ptc_switch_view view;
 	struct prepared done = { 0 };
 	struct ptc_table_key key;
+	Ptc__V1__TableKey gone;
 	char hash[33] = "";
 	int rc = ptc_switch_view_init(&view, agent, req->info, err);
 
@@ -155,7 +206,7 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 	}
 	if (!rc)
 		rc = req->dry_run ? prepare_dry(agent, &view, &key, &done, err)
-				  : prepare_real(op, req->info->id, &view, &key, &done, err);
+				  : prepare_real(op, req, &view, &key, &done, err);
 	if (!rc && !req->dry_run)
 		job_prepared(op, req->info->id, &key, done.copied_bytes);
 	ptc__v1__prepare_reply__init(&reply);
@@ -164,6 +215,7 @@ static int prepare(struct ptc_agent_op *op, const Ptc__V1__PrepareRequest *req, 
 	reply.new_bytes = (uint64_t)done.new_bytes;
 	reply.missing_bytes = (uint64_t)done.missing_bytes;
 	reply.needs_bytes = (uint64_t)view.needs->bytes;
+	reply.yielded = yielded(op, &gone);
 	ptc_switch_view_done(&view, agent);
 	return rc ? rc : ptc_agent_reply(call, &reply.base, err);
 }
@@ -287,12 +339,20 @@ static int finish(struct ptc_agent *agent, const Ptc__V1__FinishRequest *req, st
 	return rc;
 }
 
-/* Whether the job's table under construction is dropped by this, and with it the right to write to it. */
-static void finish_prepared(struct ptc_agent_op *op)
+/* Whether the job's table under construction is dropped by this, and with it the right to write to it. What nobody
+ * expects here any more is told no longer. */
+static void finish_prepared(struct ptc_agent_op *op, const Ptc__V1__FinishRequest *req)
 {
+	struct ptc_table_key *gone = &op->job->yielded;
+	bool named = false;
+
 	ptc_fill_forget(op->job);
 	pthread_mutex_lock(&op->agent->shared.lock);
 	op->job->prepared = false;
+	for (size_t i = 0; i < req->n_keep; i++)
+		named |= req->keep[i]->generation == gone->generation && req->keep[i]->snapshot == gone->snapshot;
+	if (!named)
+		*gone = (struct ptc_table_key){ 0 };
 	pthread_mutex_unlock(&op->agent->shared.lock);
 }
 
@@ -323,6 +383,7 @@ static int finish_check(const Ptc__V1__FinishRequest *req, struct ptc_error *err
 int ptc_agent_on_finish(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	Ptc__V1__FinishReply reply = PTC__V1__FINISH_REPLY__INIT;
+	Ptc__V1__TableKey gone;
 	struct ptc_error why = PTC_ERROR_INIT;
 	struct ptc_agent *agent = arg;
 	struct ptc_agent_op op = { 0 };
@@ -340,7 +401,8 @@ int ptc_agent_on_finish(void *arg, struct ptc_rpc_call *call, struct ptc_error *
 	if (rc == 0)
 		rc = ptc_agent_enter(agent, call, req->uuid, req->fence, req->seq, PTC_TURN_FINISH, &op, &why);
 	if (!rc) {
-		finish_prepared(&op);
+		finish_prepared(&op, req);
+		reply.yielded = yielded(&op, &gone);
 		rc = finish(agent, req, &why);
 		if (req->live && (!rc || rc == PTC_ENOTFOUND))
 			number = ptc_agent_reconciles(&op);

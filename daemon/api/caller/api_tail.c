@@ -11,6 +11,7 @@
 #include "base/number/fence.h"
 #include "base/sys/sys.h"
 #include "daemon/api/caller/caller.h"
+#include "daemon/cluster/job_events.h"
 #include "formats/json.h"
 
 #include <inttypes.h>
@@ -62,29 +63,12 @@ struct ptc_tail *ptc_tail_free(struct ptc_tail *tail)
 	return NULL;
 }
 
-static const char *text_of(const json_t *object, const char *key)
-{
-	const char *text = json_string_value(json_object_get(object, key));
-
-	return text ? text : "";
-}
-
-/* {"cleared": ID}, of an abort. */
-static bool cleared(const struct ptc_etcd_kv *kv, uint64_t id)
-{
-	json_t *barrier = NULL;
-	bool yes = ptc_json_load("barrier", kv->value, kv->len, &barrier, NULL) == 0 &&
-		   ptc_json_count(barrier, "cleared") == id;
-
-	json_decref(barrier);
-	return yes;
-}
-
 /* leaf: the key below the job's own. Those of nodes have a slash, whatever the nodes are called. */
 static void read_key(struct ptc_tail *tail, const char *leaf, const struct ptc_etcd_kv *kv, struct trace *t)
 {
 	struct ptc_intent_doc intent;
-	json_t *lock = NULL;
+	struct ptc_barrier_doc barrier;
+	struct ptc_lock_doc lock;
 
 	if (strcmp(leaf, "meta") == 0) {
 		t->job = true;
@@ -94,13 +78,13 @@ static void read_key(struct ptc_tail *tail, const char *leaf, const struct ptc_e
 	} else if (strcmp(leaf, "intent") == 0) {
 		t->under_way = ptc_intent_doc_decode(kv->value, kv->len, &intent, NULL) == 0 && intent.id == tail->id;
 	} else if (strcmp(leaf, "barrier") == 0) {
-		t->cleared = cleared(kv, tail->id);
+		t->cleared =
+			ptc_barrier_doc_decode(kv->value, kv->len, &barrier, NULL) == 0 && barrier.cleared == tail->id;
 	} else if (strcmp(leaf, "lock") == 0) {
 		t->has_lock = true;
 		t->lock_fence = ptc_fence(ptc_cluster_coordination_epoch(tail->d->cluster), kv->create_revision);
-		if (ptc_json_load("lock", kv->value, kv->len, &lock, NULL) == 0)
-			snprintf(t->node, sizeof t->node, "%s", text_of(lock, "node"));
-		json_decref(lock);
+		if (ptc_lock_doc_decode(kv->value, kv->len, &lock, NULL) == 0)
+			snprintf(t->node, sizeof t->node, "%s", lock.node);
 	}
 }
 
@@ -119,26 +103,37 @@ static int look(struct ptc_tail *tail, struct trace *ret_trace, struct ptc_error
 	return rc;
 }
 
-/* The switch's own event, committed or aborted; NULL: none (yet). */
-static json_t *find_event(const struct ptc_tail *tail)
+/* The switch's own event, committed or aborted. */
+struct ended {
+	char *json; /* NULL: there is none (yet) */
+	struct ptc_event_doc doc;
+};
+
+static void ended_done(struct ended *e)
+{
+	ptc_event_doc_done(&e->doc);
+	ptc_free(e->json);
+}
+
+static struct ended find_event(const struct ptc_tail *tail)
 {
 	struct ptc_etcd_kvs kvs = { 0 };
+	struct ended e = { 0 };
 	char prefix[96];
-	json_t *found = NULL;
 
 	snprintf(prefix, sizeof prefix, "/ptc/events/%s/", tail->meta.uuid);
 	if (ptc_etcd_get(ptc_cluster_etcd(tail->d->cluster), prefix, true, 0, &kvs, NULL) != 0)
-		return NULL;
-	for (size_t i = kvs.n; i-- > 0 && !found;) {
-		json_t *ev = NULL;
+		return e;
+	for (size_t i = kvs.n; i-- > 0 && !e.json;) {
+		const struct ptc_etcd_kv *kv = &kvs.kv[i];
 
-		if (ptc_json_load("event", kvs.kv[i].value, kvs.kv[i].len, &ev, NULL) == 0 &&
-		    ptc_json_count(json_object_get(ev, "switch"), "id") == tail->id)
-			found = json_incref(ev);
-		json_decref(ev);
+		if (ptc_event_doc_decode(kv->value, kv->len, &e.doc, NULL) == 0 && e.doc.end.id == tail->id)
+			e.json = ptc_strndup(kv->value, kv->len);
+		if (!e.json)
+			ptc_event_doc_done(&e.doc);
 	}
 	ptc_etcd_kvs_done(&kvs);
-	return found;
+	return e;
 }
 
 static int say(struct ptc_tail *tail, struct ptc_rpc_call *call, const char *text, struct ptc_error *err)
@@ -166,28 +161,38 @@ static int go_on(struct ptc_tail *tail, struct ptc_rpc_call *call, const char *t
 	return rc;
 }
 
-/* The event keeps what a person wants of a summary; without it, what the record says. */
-static int send_summary(struct ptc_tail *tail, struct ptc_rpc_call *call, const json_t *event, struct ptc_error *err)
+/* The event's text keeps what a person wants of a summary, and what another version says; without it, what the record
+ * says. NULL: out of memory. */
+static char *summary_text(const struct ptc_tail *tail, const struct ended *e)
 {
-	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
-	char phase[] = "done", empty[] = "", *text;
-	json_t *root = event ? json_deep_copy(json_object_get(event, "switch")) : json_object();
-	int rc;
+	json_t *event = NULL, *root;
+	char *text;
 
-	if (tail->waits) {
-		tail->over = true;
-		json_decref(root);
-		return 0;
-	}
-	if (!event)
-		json_object_update_new(root, json_pack("{s:s, s:I, s:I, s:I, s:I}", "kind", "switch", "generation",
-						       (json_int_t)tail->record.generation, "snapshot",
-						       (json_int_t)tail->record.snapshot, "step",
-						       (json_int_t)tail->record.step, "id", (json_int_t)tail->id));
+	if (e->json && ptc_json_load("event", e->json, strlen(e->json), &event, NULL) == 0)
+		root = json_incref(json_object_get(event, "switch"));
+	else
+		root = json_pack("{s:s, s:I, s:I, s:I, s:I}", "kind", "switch", "generation",
+				 (json_int_t)tail->record.generation, "snapshot", (json_int_t)tail->record.snapshot,
+				 "step", (json_int_t)tail->record.step, "id", (json_int_t)tail->id);
 	json_object_update_new(root, json_pack("{s:i, s:s, s:[], s:b}", "version", 1, "job", tail->meta.name, "phases",
 					       "taken_over", 1));
 	text = root ? ptc_json_text(root) : NULL;
 	json_decref(root);
+	json_decref(event);
+	return text;
+}
+
+static int send_summary(struct ptc_tail *tail, struct ptc_rpc_call *call, const struct ended *e, struct ptc_error *err)
+{
+	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
+	char phase[] = "done", empty[] = "", *text;
+	int rc;
+
+	if (tail->waits) {
+		tail->over = true;
+		return 0;
+	}
+	text = summary_text(tail, e);
 	if (!text)
 		return ptc_error_set(err, PTC_ENOMEM, "out of memory; the switch was committed");
 	p.version = PTC_WIRE_VERSION;
@@ -201,36 +206,31 @@ static int send_summary(struct ptc_tail *tail, struct ptc_rpc_call *call, const 
 	return rc;
 }
 
-static int came_to_nothing(const json_t *event, struct ptc_error *err)
+static int came_to_nothing(const struct ended *e, struct ptc_error *err)
 {
-	const json_t *sw = json_object_get(event, "switch");
-	int status = (int)json_integer_value(json_object_get(sw, "status"));
+	const struct ptc_switch_end *end = &e->doc.end;
 
-	if (!event)
+	if (!e->json)
 		return ptc_error_set(err, PTC_EFENCED,
 				     "the node that controlled the job is gone, and the one that took over aborted the "
 				     "switch; `ptcctl events` says why");
-	return ptc_error_set(err, status ? ptc_status_from_wire(status) : PTC_ESTATE, "%s", text_of(sw, "why"));
+	return ptc_error_set(err, end->status ? ptc_status_from_wire(end->status) : PTC_ESTATE, "%s",
+			     end->why ? end->why : "");
 }
 
 /* It has ended: with its event, or without where that does not come. */
 static int end(struct ptc_tail *tail, struct ptc_rpc_call *call, const struct trace *t, struct ptc_error *err)
 {
 	int64_t now = ptc_sys_now_ns();
-	json_t *event = find_event(tail);
-	bool committed = t->committed;
+	struct ended e = find_event(tail);
+	bool committed = t->committed || (e.doc.kind && strcmp(e.doc.kind, "committed") == 0);
 	int rc;
 
 	tail->ended_ns = tail->ended_ns ? tail->ended_ns : now;
-	if (!event && now - tail->ended_ns < EVENT_NS)
+	if (!e.json && now - tail->ended_ns < EVENT_NS)
 		return go_on(tail, call, tail->said, err);
-	if (event && strcmp(text_of(event, "kind"), "committed") == 0)
-		committed = true;
-	if (committed)
-		rc = send_summary(tail, call, event, err);
-	else
-		rc = came_to_nothing(event, err);
-	json_decref(event);
+	rc = committed ? send_summary(tail, call, &e, err) : came_to_nothing(&e, err);
+	ended_done(&e);
 	return rc;
 }
 
@@ -238,12 +238,12 @@ static int end(struct ptc_tail *tail, struct ptc_rpc_call *call, const struct tr
 static int untraced(struct ptc_tail *tail, struct ptc_rpc_call *call, const struct trace *t, struct ptc_error *err)
 {
 	bool later = t->has_lock && t->lock_fence != tail->fence;
-	json_t *event = find_event(tail);
+	struct ended e = find_event(tail);
+	bool known = tail->seen || e.json;
 
-	if (tail->seen || event) { /* another switch has ended since */
-		json_decref(event);
+	ended_done(&e);
+	if (known) /* another switch has ended since */
 		return end(tail, call, t, err);
-	}
 	if (later)
 		return ptc_error_set(err, PTC_EFENCED,
 				     "the node that controlled the job is gone, and the switch was not recorded: "

@@ -399,16 +399,41 @@ int ptc_api_forward_now(struct ptc_daemon *d, const struct ptc_target *t, struct
 struct locate {
 	struct ptc_daemon *d;
 	struct ptc_view *v;
+	struct ptc_older bridge;      /* that the view is of; snapshot 0: of none */
+	struct ptc_copies_doc copies; /* of that one */
 	int rc;
 };
 
 static void locate_on_loop(void *arg)
 {
 	struct locate *l = arg;
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(l->d->cluster, l->v->meta.uuid);
 
-	l->rc = ptc_view_find_copies(l->v, l->d->cluster);
+	if (j && j->older.bridge.snapshot && j->older.bridge.snapshot == l->v->from_snapshot &&
+	    j->older.bridge.generation == l->v->from_generation)
+		l->bridge = j->older.bridge;
+	l->rc = l->copies.nkeepers ? ptc_view_copies(l->v, &l->copies) : ptc_view_find_copies(l->v, l->d->cluster);
 	if (l->rc == 0)
 		l->rc = ptc_view_locate(l->v, l->d->cluster);
+}
+
+/* A bridge has copies of its own. */
+static int locate(struct locate *l, struct ptc_error *err)
+{
+	struct ptc_error why = PTC_ERROR_INIT;
+	int rc = ptc_loop_call(l->d->loop, locate_on_loop, l);
+
+	if (rc == 0)
+		rc = l->rc;
+	if (rc == 0 && l->bridge.copies_hash[0])
+		rc = ptc_bridge_copies(l->d->docs.kept, l->v->meta.uuid, &l->bridge, &l->copies, &why);
+	if (rc == 0 && l->copies.nkeepers)
+		rc = ptc_loop_call(l->d->loop, locate_on_loop, l);
+	ptc_copies_doc_done(&l->copies);
+	if (rc || l->rc)
+		return ptc_error_set(err, rc ? rc : l->rc, "cannot locate the nodes of job \"%s\"%s%s", l->v->meta.name,
+				     why.code ? ": " : "", why.text);
+	return 0;
 }
 
 struct refresh {
@@ -472,12 +497,10 @@ int ptc_api_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, b
 	rc = load_view(d, t, with_intent, ret_view, err);
 	if (rc)
 		return rc;
-	rc = ptc_loop_call(d->loop, locate_on_loop, &l);
-	if (rc || l.rc) {
+	rc = locate(&l, err);
+	if (rc)
 		ptc_view_done(ret_view);
-		return ptc_error_set(err, rc ? rc : l.rc, "cannot locate the nodes of job \"%s\"", t->meta.name);
-	}
-	return 0;
+	return rc;
 }
 
 struct older {
@@ -499,17 +522,17 @@ void ptc_api_older(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_
 {
 	struct older o = { d, t->meta.uuid, ret };
 
-	ret->n = 0;
+	*ret = (struct ptc_older_doc){ 0 };
 	ptc_loop_call(d->loop, older_on_loop, &o); /* a daemon that stops knows none */
 }
 
-bool ptc_api_go_back(struct ptc_daemon *d, struct ptc_target *t, uint64_t snapshot)
+bool ptc_api_go_back(struct ptc_daemon *d, struct ptc_target *t, uint64_t generation, uint64_t snapshot)
 {
 	struct ptc_older_doc doc;
 	const struct ptc_older *o;
 
 	ptc_api_older(d, t, &doc);
-	o = ptc_older_find(&doc, snapshot);
+	o = generation ? ptc_older_table(&doc, generation, snapshot) : ptc_older_find(&doc, snapshot);
 	if (!o)
 		return false;
 	t->has_record = true;

@@ -82,8 +82,9 @@ int ptc_api_view(struct ptc_daemon *d, struct ptc_target *t, bool with_intent, b
 		 struct ptc_view *ret_view, struct ptc_error *err);
 /* Gives the snapshots that the job keeps beside the committed one, as the mirror has them. */
 void ptc_api_older(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_older_doc *ret);
-/* Changes the record in t as if that kept snapshot were the committed one. False: the job does not keep it. */
-bool ptc_api_go_back(struct ptc_daemon *d, struct ptc_target *t, uint64_t snapshot);
+/* Changes the record in t as if that kept snapshot were the committed one. generation: that it is of, for two may have
+ * the same one; 0: any. False: the job does not keep it. */
+bool ptc_api_go_back(struct ptc_daemon *d, struct ptc_target *t, uint64_t generation, uint64_t snapshot);
 /* The time of etcd's last answer; 0: etcd is reachable. ptc_api_dated adds it to a document as "as_of_ms" if etcd
  * is unreachable. */
 int64_t ptc_api_as_of(struct ptc_daemon *d);

@@ -8,7 +8,6 @@
 #include "base/sys/sys.h"
 #include "daemon/api/queries/queries.h"
 #include "daemon/cluster/job_events.h"
-#include "formats/json.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,7 +19,9 @@
 #define PEERS_MS       2000 /* for all nodes that are asked, one after the other: a thread is held meanwhile */
 #define PEERS_MAX      64
 
-static int from_etcd(struct ptc_daemon *d, const char *uuid, json_t *to, struct ptc_error *err)
+/* Those after `after`. */
+static int from_etcd(struct ptc_daemon *d, const char *uuid, uint64_t after, struct ptc_event_texts *to,
+		     struct ptc_error *err)
 {
 	struct ptc_etcd_kvs kvs = { 0 };
 	char prefix[96];
@@ -28,37 +29,40 @@ static int from_etcd(struct ptc_daemon *d, const char *uuid, json_t *to, struct 
 
 	snprintf(prefix, sizeof prefix, "/ptc/events/%s/", uuid);
 	rc = ptc_etcd_get(ptc_cluster_etcd(d->cluster), prefix, true, 0, &kvs, err);
-	for (size_t i = 0; rc == 0 && i < kvs.n; i++)
-		rc = ptc_events_add(to, strtoull(kvs.kv[i].key + strlen(prefix), NULL, 10), kvs.kv[i].value,
-				    kvs.kv[i].len);
+	for (size_t i = 0; rc == 0 && i < kvs.n; i++) {
+		uint64_t number = strtoull(kvs.kv[i].key + strlen(prefix), NULL, 10);
+
+		if (number > after)
+			rc = ptc_event_texts_add(to, number, ptc_strndup(kvs.kv[i].value, kvs.kv[i].len));
+	}
 	ptc_etcd_kvs_done(&kvs);
 	return rc;
 }
 
 /* ---- while etcd is unreachable ---- */
 
-static int receive(struct ptc_rpc_stream *s, json_t *to)
+static int receive(struct ptc_rpc_stream *s, struct ptc_event_texts *to)
 {
 	struct ptc_rpc_message *m;
 	int rc;
 
 	while ((rc = ptc_rpc_stream_recv(s, &m, NULL)) == 0 && m) {
 		Ptc__V1__Document *doc = NULL;
-		json_t *ev = NULL;
 
 		rc = ptc_pb_message(m, &ptc__v1__document__descriptor, (ProtobufCMessage **)&doc, NULL);
 		ptc_rpc_message_done(m);
+		if (rc == 0)
+			rc = ptc_event_texts_add(to, 0, ptc_strdup(doc->json));
+		if (doc)
+			ptc_pb_free(&doc->base);
 		if (rc)
 			return rc;
-		if (ptc_json_load("event", doc->json, strlen(doc->json), &ev, NULL) == 0)
-			json_array_append_new(to, ev);
-		ptc_pb_free(&doc->base);
 	}
 	return rc;
 }
 
 static void from_node(struct ptc_daemon *d, const char *node, const char *address, const struct ptc_meta_doc *meta,
-		      int64_t until_ns, json_t *to)
+		      int64_t until_ns, struct ptc_event_texts *to)
 {
 	Ptc__V1__EventsRequest req = PTC__V1__EVENTS_REQUEST__INIT;
 	struct ptc_rpc_channel *channel;
@@ -82,7 +86,7 @@ static void from_node(struct ptc_daemon *d, const char *node, const char *addres
 	ptc_rpc_stream_free(s);
 }
 
-static int remembered(struct ptc_daemon *d, struct ptc_rpc_call *call, struct ptc_target *t, json_t *to,
+static int remembered(struct ptc_daemon *d, struct ptc_rpc_call *call, struct ptc_target *t, struct ptc_event_texts *to,
 		      struct ptc_error *err)
 {
 	const int64_t until_ns = ptc_sys_now_ns() + PEERS_MS * INT64_C(1000000);
@@ -107,28 +111,29 @@ static int remembered(struct ptc_daemon *d, struct ptc_rpc_call *call, struct pt
 
 static int by_number(const void *a, const void *b)
 {
-	uint64_t x = ptc_json_count(*(json_t *const *)a, "number"), y = ptc_json_count(*(json_t *const *)b, "number");
+	uint64_t x = ((const struct ptc_event_text *)a)->number, y = ((const struct ptc_event_text *)b)->number;
 
 	return x < y ? -1 : x > y;
 }
 
-/* Borrowed from events; those after `after`, each once. */
-static json_t **in_order(const json_t *events, uint64_t after, size_t *ret_n)
+/* Leaves those after `after`, each once. */
+static void put_in_order(struct ptc_event_texts *events, uint64_t after)
 {
-	size_t n = 0, kept = 0, i;
-	json_t **v = ptc_reallocarray(NULL, json_array_size(events) + 1, sizeof *v), *ev;
+	size_t kept = 0;
 
-	if (!v)
-		return NULL;
-	json_array_foreach(events, i, ev)
-		if (ptc_json_count(ev, "number") > after)
-			v[n++] = ev;
-	qsort(v, n, sizeof *v, by_number);
-	for (i = 0; i < n; i++)
-		if (!kept || by_number(&v[kept - 1], &v[i]) != 0)
-			v[kept++] = v[i];
-	*ret_n = kept;
-	return v;
+	if (events->n)
+		qsort(events->v, events->n, sizeof *events->v, by_number);
+	for (size_t i = 0; i < events->n; i++) {
+		struct ptc_event_text event = events->v[i];
+
+		if (event.number <= after) {
+			ptc_free(event.json);
+			continue;
+		}
+		events->v[kept++] = event;
+		after = event.number;
+	}
+	events->n = kept;
 }
 
 struct followed {
@@ -151,35 +156,33 @@ static void followed_free(void *arg)
 }
 
 /* As far as the caller takes it. *ret_all: there is no more. */
-static int send_in_order(struct followed *f, struct ptc_rpc_call *call, const json_t *events, bool dated, bool *ret_all,
-			 struct ptc_error *err)
+static int send_in_order(struct followed *f, struct ptc_rpc_call *call, const struct ptc_event_texts *events,
+			 bool dated, bool *ret_all, struct ptc_error *err)
 {
-	size_t n = 0, i;
-	json_t **v = in_order(events, f->after, &n);
-	int rc = v ? 0 : ptc_nomem(err);
+	size_t i = f->limit && events->n > f->limit ? events->n - f->limit : 0;
+	int rc = 0;
 
-	for (i = !rc && f->limit && n > f->limit ? n - f->limit : 0; rc == 0 && i < n && !ptc_rpc_call_full(call);
-	     i++) {
-		f->after = ptc_json_count(v[i], "number");
-		json_incref(v[i]);
-		rc = ptc_api_send_json(call, dated ? ptc_api_dated(f->d, v[i]) : v[i], err);
+	for (; rc == 0 && i < events->n && !ptc_rpc_call_full(call); i++) {
+		json_t *json = ptc_event_text_json(&events->v[i]);
+
+		f->after = events->v[i].number;
+		rc = ptc_api_send_json(call, dated ? ptc_api_dated(f->d, json) : json, err);
 	}
 	f->limit = 0;
-	*ret_all = i >= n;
-	ptc_free(v);
+	*ret_all = i >= events->n;
 	return rc;
 }
 
 static int send_events(struct followed *f, struct ptc_rpc_call *call, bool *ret_all, struct ptc_error *err)
 {
 	bool forwarded = ptc_rpc_call_meta(call, "ptc-forwarded") != NULL, unreachable = false;
-	json_t *events = json_array();
-	int rc = events ? 0 : PTC_ENOMEM;
+	struct ptc_event_texts events = { 0 };
+	int rc = 0;
 
-	if (!rc && !forwarded && !ptc_api_as_of(f->d)) {
+	if (!forwarded && !ptc_api_as_of(f->d)) {
 		struct ptc_error why = PTC_ERROR_INIT;
 
-		rc = from_etcd(f->d, f->t.meta.uuid, events, &why);
+		rc = from_etcd(f->d, f->t.meta.uuid, f->after, &events, &why);
 		unreachable = rc == PTC_ECOORD || rc == PTC_ETIMEOUT;
 		if (rc && !unreachable)
 			ptc_error_set(err, rc, "%s", why.text);
@@ -187,11 +190,13 @@ static int send_events(struct followed *f, struct ptc_rpc_call *call, bool *ret_
 		unreachable = true;
 	}
 	if (unreachable)
-		rc = forwarded ? ptc_events_remembered(f->t.meta.uuid, events)
-			       : remembered(f->d, call, &f->t, events, err);
-	if (rc == 0)
-		rc = send_in_order(f, call, events, !forwarded, ret_all, err);
-	json_decref(events);
+		rc = forwarded ? ptc_events_remembered(f->t.meta.uuid, &events)
+			       : remembered(f->d, call, &f->t, &events, err);
+	if (rc == 0) {
+		put_in_order(&events, f->after);
+		rc = send_in_order(f, call, &events, !forwarded, ret_all, err);
+	}
+	ptc_event_texts_done(&events);
 	return rc;
 }
 

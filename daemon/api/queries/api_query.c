@@ -6,6 +6,7 @@
 #include "daemon/controller/taking/lock_taking.h"
 #include "daemon/api/queries/queries.h"
 #include "daemon/api/run/run.h"
+#include "daemon/scrub/damage_doc.h"
 #include "daemon/scrub/scrub.h"
 #include "formats/json.h"
 
@@ -65,6 +66,12 @@ static json_t *older_of(const struct ptc_older_doc *doc)
 	return list;
 }
 
+static json_t *bridge_of(const struct ptc_older *bridge)
+{
+	return json_pack("{s:I, s:I, s:I}", "snapshot", (json_int_t)bridge->snapshot, "generation",
+			 (json_int_t)bridge->generation, "step", (json_int_t)bridge->step);
+}
+
 static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 {
 	struct ptc_controller *ctl = ptc_controller_find(&d->controllers, j->uuid);
@@ -87,6 +94,8 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 		json_object_set_new(row, "archive", archive);
 	if (j->older.n)
 		json_object_set_new(row, "kept", older_of(&j->older));
+	if (j->older.bridge.snapshot)
+		json_object_set_new(row, "bridge", bridge_of(&j->older.bridge));
 	if (*ptc_lock_unreadable_why(j))
 		json_object_set_new(row, "unreadable", json_string(ptc_lock_unreadable_why(j)));
 	if (j->meta.shared)
@@ -159,7 +168,7 @@ static void current_on_loop(void *arg)
 
 	c->yes = j && j->has_record && !j->has_intent &&
 		 ((j->record.generation == c->t->record.generation && j->record.snapshot == c->t->record.snapshot) ||
-		  ptc_older_find(&j->older, c->t->record.snapshot));
+		  ptc_older_table(&j->older, c->t->record.generation, c->t->record.snapshot));
 }
 
 static json_t *lost_json(const struct ptc_view *v, const struct ptc_lost_report *r)
@@ -209,37 +218,31 @@ static int add_lost(struct ptc_daemon *d, const struct ptc_target *t, const stru
 	return rc;
 }
 
-/* What one node says of its blocks; nothing where it cannot be read. */
-static void node_damage(const struct ptc_etcd_kv *kv, const char *node, const struct ptc_spec *spec,
-			uint64_t generation, json_t *rows)
+/* What one node says of its blocks. */
+static json_t *damage_json(const struct ptc_damage_doc *doc, const char *node, const struct ptc_spec *spec,
+			   uint64_t generation)
 {
 	char name[PTC_TENSOR_NAME_MAX + PTC_FIELD_NAME_MAX + 2];
-	json_t *doc = NULL, *list, *entry;
-	size_t i;
+	json_t *list = json_array();
 
-	if (ptc_json_load("damage", kv->value, kv->len, &doc, NULL) != 0)
-		return;
-	list = json_array();
-	json_array_foreach(json_object_get(doc, "list"), i, entry) {
-		uint64_t item = ptc_json_count(entry, "item");
+	for (size_t i = 0; i < doc->n; i++) {
+		const struct ptc_damaged_block *b = &doc->list[i];
 
-		if (ptc_json_count(entry, "generation") == generation && item < ptc_spec_items(spec))
-			ptc_item_name(spec, (uint32_t)item, name, sizeof name);
+		if (b->generation == generation && b->item < ptc_spec_items(spec))
+			ptc_item_name(spec, (uint32_t)b->item, name, sizeof name);
 		else
-			snprintf(name, sizeof name, "number %" PRIu64, item);
-		json_array_append_new(list,
-				      json_pack("{s:s, s:O}", "tensor", name, "text", json_object_get(entry, "text")));
+			snprintf(name, sizeof name, "number %" PRIu64, b->item);
+		json_array_append_new(list, json_pack("{s:s, s:s}", "tensor", name, "text", b->text));
 	}
-	json_array_append_new(rows, json_pack("{s:s, s:I, s:o}", "node", node, "blocks",
-					      (json_int_t)ptc_json_count(doc, "blocks"), "list", list));
-	json_decref(doc);
+	return json_pack("{s:s, s:I, s:o}", "node", node, "blocks", (json_int_t)doc->blocks, "list", list);
 }
 
 /* Blocks that are damaged and could not be healed, of nodes that have a part of what is committed; nothing while etcd
- * is unreachable. */
+ * is unreachable, or of a node whose document cannot be read. */
 static void add_damage(struct ptc_daemon *d, const struct ptc_view *v, const struct ptc_spec *spec, json_t *row)
 {
 	struct ptc_etcd_kvs kvs = { 0 };
+	struct ptc_damage_doc doc;
 	json_t *rows = json_array();
 	char prefix[96];
 
@@ -251,8 +254,11 @@ static void add_damage(struct ptc_daemon *d, const struct ptc_view *v, const str
 	}
 	for (size_t i = 0; i < kvs.n; i++)
 		for (size_t n = 0; n < v->nnodes; n++)
-			if (strcmp(kvs.kv[i].key + strlen(prefix), v->nodes[n]) == 0)
-				node_damage(&kvs.kv[i], v->nodes[n], spec, v->from_generation, rows);
+			if (strcmp(kvs.kv[i].key + strlen(prefix), v->nodes[n]) == 0 &&
+			    ptc_damage_doc_decode(kvs.kv[i].value, kvs.kv[i].len, &doc, NULL) == 0) {
+				json_array_append_new(rows, damage_json(&doc, v->nodes[n], spec, v->from_generation));
+				ptc_damage_doc_done(&doc);
+			}
 	ptc_etcd_kvs_done(&kvs);
 	if (json_array_size(rows))
 		json_object_set(row, "damaged", rows);
@@ -286,11 +292,14 @@ static void add_spec_hash(struct ptc_daemon *d, const struct ptc_target *t, json
 static int add_copies(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, const bool *has,
 		      json_t *row, struct ptc_error *err)
 {
-	json_t *copies = NULL;
-	int rc = t->has_intent || !t->record.snapshot ? 0 : ptc_copies_json(&d->controllers, v, has, &copies, err);
+	struct ptc_copies_count copies;
+	int rc;
 
-	if (copies)
-		json_object_set_new(row, "copies", copies);
+	if (t->has_intent || !t->record.snapshot)
+		return 0;
+	rc = ptc_copies_count(&d->controllers, v, has, &copies, err);
+	if (rc == 0)
+		json_object_set_new(row, "copies", ptc_copies_count_json(&copies));
 	return rc;
 }
 
@@ -470,6 +479,25 @@ static int add_snapshot(struct ptc_daemon *d, struct ptc_target *t, const char *
 	return rc;
 }
 
+static bool is_kept(const struct ptc_older_doc *doc, uint64_t snapshot)
+{
+	for (size_t i = 0; i < doc->n; i++)
+		if (doc->v[i].snapshot == snapshot)
+			return true;
+	return false;
+}
+
+/* The newest number below that one; 0: there is none. */
+static uint64_t next_older(const struct ptc_older_doc *doc, uint64_t below)
+{
+	uint64_t next = doc->bridge.snapshot < below ? doc->bridge.snapshot : 0;
+
+	for (size_t i = 0; i < doc->n; i++)
+		if (doc->v[i].snapshot < below)
+			next = doc->v[i].snapshot > next ? doc->v[i].snapshot : next;
+	return next;
+}
+
 /* Newest first. What has gone meanwhile is left out. */
 static int add_older(struct ptc_daemon *d, const struct ptc_target *t, json_t *rows, struct ptc_error *err)
 {
@@ -477,13 +505,14 @@ static int add_older(struct ptc_daemon *d, const struct ptc_target *t, json_t *r
 	int rc = 0;
 
 	ptc_api_older(d, t, &doc);
-	for (size_t i = doc.n; rc == 0 && i-- > 0;) {
+	for (uint64_t snapshot = next_older(&doc, UINT64_MAX); rc == 0 && snapshot;
+	     snapshot = next_older(&doc, snapshot)) {
 		struct ptc_target then = *t;
-		uint64_t snapshot = doc.v[i].snapshot;
 
-		if (snapshot == t->record.snapshot || !ptc_api_go_back(d, &then, snapshot))
+		if (!ptc_api_go_back(d, &then, 0, snapshot) ||
+		    (then.record.snapshot == t->record.snapshot && then.record.generation == t->record.generation))
 			continue;
-		rc = add_snapshot(d, &then, "kept", rows, err);
+		rc = add_snapshot(d, &then, is_kept(&doc, snapshot) ? "kept" : "bridge", rows, err);
 		if (then.record.snapshot != snapshot)
 			json_array_remove(rows, json_array_size(rows) - 1);
 	}

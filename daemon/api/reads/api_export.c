@@ -196,7 +196,7 @@ PTC_API_HANDLER(ptc_api_export_info)
 	ptc_pb_free(&req->base);
 	if (rc == 0)
 		rc = ptc_api_need_snapshot(&t, err);
-	if (rc == 0 && snapshot && snapshot != t.record.snapshot && !ptc_api_go_back(d, &t, snapshot))
+	if (rc == 0 && snapshot && snapshot != t.record.snapshot && !ptc_api_go_back(d, &t, 0, snapshot))
 		rc = not_kept(&t, snapshot, err);
 	if (rc == 0)
 		rc = ptc_api_view(d, &t, false, true, &v, err);

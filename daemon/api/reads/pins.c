@@ -240,7 +240,7 @@ int ptc_api_read_view(struct ptc_daemon *d, struct ptc_rpc_call *call, const cha
 	if (!t.has_record)
 		return ptc_error_set(err, PTC_ESTATE, "job \"%s\" has no state yet; import or run it first", job);
 	if ((t.record.generation != generation || t.record.snapshot != snapshot) &&
-	    !(ptc_api_go_back(d, &t, snapshot) && t.record.generation == generation))
+	    !ptc_api_go_back(d, &t, generation, snapshot))
 		return pinned_view(d->pins, t.meta.uuid, generation, snapshot, ret_view)
 			       ? 0
 			       : moved_on(job, t.record.generation, generation, err);

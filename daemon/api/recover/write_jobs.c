@@ -77,12 +77,14 @@ static int write_blobs(struct ptc_etcd *e, const struct ptc_etcd_compare *guard,
 
 /* The keys of a job, in one transaction. */
 struct job_keys {
-	char key[PTC_DURABLE_KEYS][KEY_BYTES], name[KEY_BYTES], user[PTC_USER_KEY], bytes[64];
+	char key[PTC_DURABLE_KEYS][KEY_BYTES], name[KEY_BYTES], user[PTC_USER_KEY];
+	char *bytes;
 	struct ptc_etcd_op ops[PTC_DURABLE_KEYS + 2];
 	size_t n;
 };
 
-static void make_keys(struct job_keys *k, const struct ptc_durable *d, const struct ptc_meta_doc *m)
+/* 0 or PTC_ENOMEM. */
+static int make_keys(struct job_keys *k, const struct ptc_durable *d, const struct ptc_meta_doc *m)
 {
 	const struct ptc_kept_doc *spec = ptc_kept_job_find(d->blobs, m->spec_hash);
 
@@ -96,8 +98,11 @@ static void make_keys(struct job_keys *k, const struct ptc_durable *d, const str
 	snprintf(k->name, KEY_BYTES, "/ptc/names/%u/%s", (unsigned)m->uid, m->name);
 	k->ops[k->n++] = (struct ptc_etcd_op){ .key = k->name, .value = m->uuid, .len = strlen(m->uuid) };
 	ptc_quota_key(m->uid, m->uuid, k->user);
-	snprintf(k->bytes, sizeof k->bytes, "{\"version\":1,\"bytes\":%zu}", spec ? spec->len : 0);
+	k->bytes = ptc_announced_doc_encode(&(struct ptc_announced_doc){ spec ? spec->len : 0 });
+	if (!k->bytes)
+		return PTC_ENOMEM;
 	k->ops[k->n++] = (struct ptc_etcd_op){ .key = k->user, .value = k->bytes, .len = strlen(k->bytes) };
+	return 0;
 }
 
 int ptc_recover_etcd_job(struct ptc_etcd *e, int64_t revision, const struct ptc_durable *d, struct ptc_error *err)
@@ -112,7 +117,8 @@ int ptc_recover_etcd_job(struct ptc_etcd *e, int64_t revision, const struct ptc_
 
 	if (rc)
 		return rc;
-	make_keys(&k, d, &m);
+	if (make_keys(&k, d, &m))
+		return ptc_nomem(err);
 	cmp[1].key = k.name;
 	rc = ptc_etcd_get(e, k.name, false, 1, &name, err);
 	if (rc == 0 && name.n)
@@ -124,6 +130,7 @@ int ptc_recover_etcd_job(struct ptc_etcd *e, int64_t revision, const struct ptc_
 		rc = write_blobs(e, cmp, m.uuid, d->blobs, err);
 	if (rc == 0)
 		rc = ptc_etcd_txn(e, cmp, 2, k.ops, k.n, "recover.job", &ok, NULL, err);
+	ptc_free(k.bytes);
 	return rc == 0 && !ok ? fenced(err) : rc;
 }
 

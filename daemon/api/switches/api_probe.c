@@ -3,7 +3,6 @@
  * has other tensors than the job (the line names the first); PTC_EPERM; etcd's errors. */
 #include "base/alloc.h"
 #include "base/check.h"
-#include "base/cleanup.h"
 #include "daemon/api/switches/switches.h"
 #include "daemon/cluster/job_events.h"
 #include "daemon/documents/probed/probed.h"
@@ -27,6 +26,19 @@ static int check_job(struct ptc_daemon *d, const struct ptc_target *t, struct pt
 					"job \"%s\" has rules for its tensors, which say what each rank holds; there "
 					"is nothing to probe",
 					t->meta.name);
+}
+
+/* What came of a probe. */
+struct found {
+	char *config;                /* owned */
+	bool declared;               /* ranks have declared a layout under it, which counts */
+	char differs[PTC_ERROR_MAX]; /* how theirs differs; "": it does not, or there is none */
+};
+
+static json_t *found_json(const struct found *f, const char *job)
+{
+	return json_pack("{s:i, s:s, s:s, s:s, s:s}", "version", 1, "job", job, "config", f->config, "known",
+			 f->declared ? "declared" : "probed", "differs", f->differs);
 }
 
 /* With what ranks have declared: of the job, and under this configuration. differs: how; "": they do not, or have not.
@@ -59,36 +71,31 @@ static int compare(struct ptc_daemon *d, const struct ptc_view *v, const struct 
 }
 
 static int remember(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v, const char *json,
-		    size_t len, json_t **ret_doc, struct ptc_error *err)
+		    size_t len, struct found *f, struct ptc_error *err)
 {
-	ptc_auto_free char *config = ptc_malloc(PTC_CONFIG_TEXT_MAX);
 	struct ptc_declared probed = { 0 };
-	char differs[PTC_ERROR_MAX];
-	bool declared;
-	int rc = config ? ptc_layout_doc_decode(json, len, &probed, err) : ptc_nomem(err);
+	int rc = ptc_layout_doc_decode(json, len, &probed, err);
 
 	if (rc)
 		return ptc_error_wrap(err, "the probe's layout");
-	if (ptc_config_format(&probed.config, config, PTC_CONFIG_TEXT_MAX) != 0)
+	f->config = ptc_malloc(PTC_CONFIG_TEXT_MAX);
+	if (!f->config || ptc_config_format(&probed.config, f->config, PTC_CONFIG_TEXT_MAX) != 0)
 		rc = ptc_nomem(err);
 	if (rc == 0)
-		rc = compare(d, v, &probed, config, differs, sizeof differs, err);
-	declared = rc == 0 && ptc_manifest_layout_find(&v->manifest, config);
-	if (rc == 0 && !declared)
-		rc = ptc_probed_put(&d->docs, &t->meta, config, json, len, err);
-	if (rc == 0 && *differs)
+		rc = compare(d, v, &probed, f->config, f->differs, sizeof f->differs, err);
+	f->declared = rc == 0 && ptc_manifest_layout_find(&v->manifest, f->config);
+	if (rc == 0 && !f->declared)
+		rc = ptc_probed_put(&d->docs, &t->meta, f->config, json, len, err);
+	if (rc == 0 && *f->differs)
 		ptc_event(d->cluster, t->meta.uuid, "probed",
-			  "a probe of %.200s differs from what ranks have declared under it, which counts: %s", config,
-			  differs);
-	else if (rc == 0 && !declared)
+			  "a probe of %.200s differs from what ranks have declared under it, which counts: %s",
+			  f->config, f->differs);
+	else if (rc == 0 && !f->declared)
 		ptc_event(d->cluster, t->meta.uuid, "probed",
 			  "%.200s: a probe has found what its %u ranks would hold; plans and prices count with it",
-			  config, probed.world);
-	if (rc == 0)
-		*ret_doc = json_pack("{s:i, s:s, s:s, s:s, s:s}", "version", 1, "job", t->meta.name, "config", config,
-				     "known", declared ? "declared" : "probed", "differs", differs);
+			  f->config, probed.world);
 	ptc_declared_done(&probed);
-	return rc || *ret_doc ? rc : ptc_nomem(err);
+	return rc;
 }
 
 PTC_API_HANDLER(ptc_api_probe)
@@ -97,7 +104,7 @@ PTC_API_HANDLER(ptc_api_probe)
 	Ptc__V1__ProbeRequest *req;
 	struct ptc_target t;
 	struct ptc_view v;
-	json_t *doc = NULL;
+	struct found found = { 0 };
 	int rc = ptc_pb_call_recv(call, &ptc__v1__probe_request__descriptor, (ProtobufCMessage **)&req, err);
 
 	if (rc)
@@ -111,9 +118,12 @@ PTC_API_HANDLER(ptc_api_probe)
 	if (rc == 0)
 		rc = ptc_api_view(d, &t, false, false, &v, err);
 	if (rc == 0) {
-		rc = remember(d, &t, &v, (const char *)req->layout.data, req->layout.len, &doc, err);
+		rc = remember(d, &t, &v, (const char *)req->layout.data, req->layout.len, &found, err);
 		ptc_view_done(&v);
 	}
 	ptc_pb_free(&req->base);
-	return rc ? rc : ptc_api_send_json(call, doc, err);
+	if (rc == 0)
+		rc = ptc_api_send_json(call, found_json(&found, t.meta.name), err);
+	ptc_free(found.config);
+	return rc;
 }

@@ -69,8 +69,9 @@ static int check_older_name(struct ptc_daemon *d, const struct ptc_meta_doc *m, 
 /* Names, spec and lock appear in one transaction; the creator is the first controller. */
 static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct ptc_error *err)
 {
-	char name_key[96], meta_key[96], lock_key[96], creation[PTC_CREATION_KEY], lock[PTC_NAME_MAX + 64];
-	ptc_auto_free char *meta = ptc_meta_doc_encode(m);
+	char name_key[96], meta_key[96], lock_key[96], creation[PTC_CREATION_KEY];
+	ptc_auto_free char *meta = ptc_meta_doc_encode(m), *lock = NULL;
+	struct ptc_lock_doc own;
 	struct ptc_etcd_compare cmp[2] = { { name_key, PTC_ETCD_CREATE_REV, 0 }, { creation, PTC_ETCD_VERSION, 1 } };
 	struct ptc_etcd_op ops[4] = { { 0 } };
 	struct ptc_etcd_kvs kvs = { 0 };
@@ -78,7 +79,9 @@ static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct pt
 	bool ok = false;
 	int rc;
 
-	if (!meta)
+	snprintf(own.node, sizeof own.node, "%s", d->config.node);
+	lock = ptc_lock_doc_encode(&own);
+	if (!meta || !lock)
 		return ptc_nomem(err);
 	if (!lease) /* a lock without one would never end */
 		return ptc_error_set(err, PTC_ECOORD, "the coordinator is unreachable; nothing was created");
@@ -86,7 +89,6 @@ static int put_job(struct ptc_daemon *d, const struct ptc_meta_doc *m, struct pt
 	snprintf(meta_key, sizeof meta_key, "/ptc/jobs/%s/meta", m->uuid);
 	snprintf(lock_key, sizeof lock_key, "/ptc/jobs/%s/lock", m->uuid);
 	ptc_creation_key(m->uuid, creation);
-	snprintf(lock, sizeof lock, "{\"version\":1,\"node\":\"%s\"}", d->config.node);
 	ops[0] = (struct ptc_etcd_op){ .key = name_key, .value = m->uuid, .len = strlen(m->uuid) };
 	ops[1] = (struct ptc_etcd_op){ .key = meta_key, .value = meta, .len = strlen(meta) };
 	ops[2] = (struct ptc_etcd_op){ .key = lock_key, .value = lock, .len = strlen(lock), .lease = lease };
@@ -530,20 +532,29 @@ static int builds_ahead(struct ptc_daemon *d, const struct ptc_target *t, struct
 struct covered {
 	struct ptc_daemon *d;
 	struct ptc_view *v;
+	const struct ptc_target *t; /* the job now */
+	const struct ptc_generation_doc *now;
+	bool lost; /* one of its nodes is */
 	int rc;
 };
 
 static void locate_on_loop(void *arg)
 {
 	struct covered *c = arg;
+	uint32_t at;
 
 	c->rc = ptc_view_locate(c->v, c->d->cluster);
+	for (size_t i = 0; c->now && i < c->now->nnodes; i++)
+		c->lost |= !ptc_cluster_find_node(c->d->cluster, c->now->nodes[i], &at) ||
+			   ptc_node_lost_for(ptc_cluster_node(c->d->cluster, at), &c->t->record);
 }
 
-/* Nodes are asked whether they have what the snapshot says: one may be down, or have come back without it. */
-static int check_source(struct ptc_daemon *d, struct ptc_view *v, struct ptc_error *err)
+/* Nodes are asked whether they have what the snapshot says: one may be down, or have come back without it. to: where
+ * its state goes: where the job is `now`, or, if a node of these is lost, where it is; NULL: nowhere. */
+static int check_source(struct ptc_daemon *d, const struct ptc_target *t, struct ptc_view *v,
+			const struct ptc_generation_doc *now, struct ptc_generation_doc *to, struct ptc_error *err)
 {
-	struct covered c = { .d = d, .v = v };
+	struct covered c = { .d = d, .v = v, .t = t, .now = now };
 	bool *usable = ptc_calloc(v->nnodes + 1, sizeof *usable);
 	int rc = usable ? ptc_loop_call(d->loop, locate_on_loop, &c) : PTC_ENOMEM;
 
@@ -555,6 +566,10 @@ static int check_source(struct ptc_daemon *d, struct ptc_view *v, struct ptc_err
 	}
 	ptc_lost_ask(&d->controllers, v, usable);
 	rc = ptc_lost_covered(&d->controllers, v, usable, err);
+	if (rc == 0 && to && c.lost)
+		rc = ptc_older_target(v, usable, to, err);
+	else if (rc == 0 && to && ptc_generation_doc_copy(now, to) != 0)
+		rc = ptc_nomem(err);
 	ptc_free(usable);
 	return rc ? ptc_error_wrap(err, "job %s cannot go back to snapshot %llu now", v->meta.name,
 				   (unsigned long long)v->from_snapshot)
@@ -583,6 +598,7 @@ static int check_outlasts(struct ptc_daemon *d, const struct ptc_target *t, stru
 	rc = ptc_specs_get(d->controllers.docs.specs, t->meta.uuid, t->meta.spec_hash, &desc, &ref, err);
 	if (rc)
 		return rc;
+	older->bridge = (struct ptc_older){ 0 }; /* the snapshot that ranks stop with may take its place */
 	if (!older->n || t->record.snapshot > older->v[older->n - 1].snapshot) /* a commit may have come between */
 		ptc_older_add(older, &(struct ptc_older){ .snapshot = t->record.snapshot, .step = t->record.step });
 	ptc_older_prune(older, desc->keep.last, desc->keep.every, PTC_OLDER_MAX);
@@ -620,14 +636,14 @@ int ptc_api_check_rollback(struct ptc_daemon *d, struct ptc_target *t, uint64_t 
 	rc = ptc_view_older(d->docs.kept, &t->meta, &older, snapshot, &v, err);
 	if (rc)
 		return rc;
-	rc = check_source(d, &v, err);
+	rc = check_source(d, t, &v, NULL, NULL, err);
 	if (rc == 0 && skip_data)
 		rc = check_skip_now(d, t, &v, &older, err);
 	ptc_view_done(&v);
 	return rc;
 }
 
-/* A rollback goes to where the job is now: it changes the state, and not where ranks are. */
+/* A rollback goes to where the job is now: it changes the state, and not where ranks are, unless a node is lost. */
 static int plan_rollback(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_view *v,
 			 const struct ptc_api_ask *ask, struct ptc_switch_request *r, struct ptc_error *err)
 {
@@ -644,13 +660,8 @@ static int plan_rollback(struct ptc_daemon *d, const struct ptc_target *t, const
 		return rc;
 	r->source = ask->source;
 	r->skip_data = ask->skip_data;
-	rc = check_source(d, &r->source_view, err);
-	if (rc == 0 && ask->skip_data)
-		rc = check_skip(d, v, &r->source_view, err);
-	if (rc)
-		return rc;
-	rc = ptc_generation_doc_copy(&v->from, &r->to);
-	return rc ? ptc_nomem(err) : 0;
+	rc = check_source(d, t, &r->source_view, &v->from, &r->to, err);
+	return rc == 0 && ask->skip_data ? check_skip(d, v, &r->source_view, err) : rc;
 }
 
 /* One try: plan for what is committed now, hand over. Again, when the job was only tidying up after a

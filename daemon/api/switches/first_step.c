@@ -6,7 +6,6 @@
 #include "base/sys/sys.h"
 #include "daemon/api/run/run.h"
 #include "daemon/api/switches/switches.h"
-#include "formats/json.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +17,6 @@ struct first_step {
 	struct ptc_rpc_call *call;
 	struct ptc_target t;           /* of the switch, then as it is now */
 	struct ptc_run_failure failed; /* text: set once the job has */
-	json_t *root;                  /* the summary, once the switch is made */
 	struct ptc_view v;
 	bool viewed;
 	int64_t began_ns;
@@ -68,53 +66,29 @@ static bool look_again(struct first_step *f)
 	return f->viewed;
 }
 
-static void add_first_step(json_t *summary, double ms)
-{
-	json_t *pause = json_object_get(summary, "pause");
-	double total = json_number_value(json_object_get(pause, "total_ms"));
-
-	json_object_set_new(pause, "first_step_ms", json_real(ms));
-	json_object_set_new(pause, "total_ms", json_real(total + ms));
-	if (json_object_get(pause, "lost_ms"))
-		json_object_set_new(pause, "lost_ms",
-				    json_real(json_number_value(json_object_get(pause, "lost_ms")) + ms));
-}
-
-static bool waits_for_step(const json_t *root)
-{
-	const json_t *pause = json_object_get(root, "pause");
-	const char *kind = json_string_value(json_object_get(root, "kind"));
-
-	return json_is_object(pause) && json_object_get(pause, "build_ms") && kind && strcmp(kind, "resize") == 0;
-}
-
 /* How long the first step took, when the switch made ranks start: until every rank has ended a step since the switch,
  * or something else is committed. PTC_ESTATE: one of them failed in it. */
-static int with_first_step(void *arg, struct ptc_rpc_call *call, const char *summary, bool *later, char **ret_summary,
-			   struct ptc_error *err)
+static int with_first_step(void *arg, struct ptc_rpc_call *call, const struct ptc_switch_summary *summary, bool *later,
+			   double *ret_ms, struct ptc_error *err)
 {
 	struct first_step *f = arg;
 	int64_t now = ptc_sys_now_ns();
 	bool there, stepped;
+	uint64_t step;
 
-	if (!f->root && ptc_json_load("summary", summary, strlen(summary), &f->root, NULL) != 0)
-		return 0;
 	f->began_ns = f->began_ns ? f->began_ns : now;
 	f->call = call;
-	if (waits_for_step(f->root)) {
+	if (ptc_switch_summary_waits(summary, &step)) {
 		there = look_again(f);
-		stepped = there && all_stepped(f, &f->t, &f->v, ptc_json_count(f->root, "step"));
+		stepped = there && all_stepped(f, &f->t, &f->v, step);
 		*later = there && !stepped && now - f->began_ns < FIRST_STEP_MS * INT64_C(1000000);
 		if (*later)
 			return 0;
 		if (stepped || (f->viewed && !there))
-			add_first_step(f->root, (double)(now - f->began_ns) / 1e6);
-		*ret_summary = ptc_json_text(f->root);
+			*ret_ms = (double)(now - f->began_ns) / 1e6;
 	}
 	if (!f->failed.text[0])
 		return 0;
-	ptc_free(*ret_summary);
-	*ret_summary = NULL;
 	return ptc_error_set(err, PTC_ESTATE,
 			     "the switch was made, but the job has failed before every rank's first step: %s",
 			     f->failed.text);
@@ -136,7 +110,6 @@ static void first_step_free(void *arg)
 	if (f->viewed)
 		ptc_view_done(&f->v);
 	ptc_tail_free(f->tail);
-	json_decref(f->root);
 	ptc_free(f);
 }
 

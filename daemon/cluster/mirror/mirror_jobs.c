@@ -10,7 +10,6 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/number/fence.h"
-#include "formats/json.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -117,17 +116,13 @@ static struct ptc_job_view *intern_job(struct ptc_cluster *c, const char *uuid)
 
 static void lock_put(const struct ptc_cluster *c, struct ptc_job_view *j, const struct ptc_etcd_kv *kv)
 {
-	const char *node = NULL;
-	json_t *root;
+	struct ptc_lock_doc doc;
 
-	if (ptc_json_load("lock", kv->value, kv->len, &root, NULL) != 0)
+	if (ptc_lock_doc_decode(kv->value, kv->len, &doc, NULL) != 0)
 		return;
-	if (json_unpack(root, "{s:s}", "node", &node) == 0) {
-		snprintf(j->lock_node, sizeof j->lock_node, "%s", node);
-		j->lock_fence = ptc_fence(c->coordination_epoch, kv->create_revision);
-		j->has_lock = j->seen.lock = true;
-	}
-	json_decref(root);
+	snprintf(j->lock_node, sizeof j->lock_node, "%s", doc.node);
+	j->lock_fence = ptc_fence(c->coordination_epoch, kv->create_revision);
+	j->has_lock = j->seen.lock = true;
 }
 
 static struct ptc_worker_view *find_worker(struct ptc_job_view *j, const char *node)
@@ -182,7 +177,7 @@ void ptc_job_view_copies_delete(struct ptc_job_view *j)
 
 static int older_put(struct ptc_job_view *j, const struct ptc_etcd_kv *kv, struct ptc_error *err)
 {
-	j->older.n = 0;
+	j->older = (struct ptc_older_doc){ 0 };
 	j->older_revision = kv->mod_revision;
 	j->seen.older = true;
 	return ptc_older_doc_decode(kv->value, kv->len, &j->older, err);
@@ -190,7 +185,7 @@ static int older_put(struct ptc_job_view *j, const struct ptc_etcd_kv *kv, struc
 
 void ptc_job_view_older_delete(struct ptc_job_view *j)
 {
-	j->older.n = 0;
+	j->older = (struct ptc_older_doc){ 0 };
 	j->older_revision = 0;
 }
 

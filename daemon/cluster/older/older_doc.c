@@ -22,10 +22,14 @@ static const struct ptc_member older_rows[] = {
 	PTC_ROW(struct ptc_older, "of_generation", generation_hash, TEXT),
 	PTC_ROW(struct ptc_older, "layout", layout_hash, TEXT, PTC_IF_TEXT(struct ptc_older, layout_hash)),
 	PTC_ROW(struct ptc_older, "state", state_hash, TEXT, PTC_IF_TEXT(struct ptc_older, state_hash)),
+	PTC_ROW(struct ptc_older, "copies", copies_hash, TEXT, PTC_IF_TEXT(struct ptc_older, copies_hash)),
+	PTC_ROW(struct ptc_older, "left", left, BOOL, PTC_IF(struct ptc_older, left)),
 };
 static const struct ptc_members older_members = PTC_MEMBERS(older_rows, struct ptc_older);
 static const struct ptc_member doc_rows[] = {
 	PTC_ROW(struct ptc_older_doc, "snapshots", v, ARRAY, PTC_COUNT(struct ptc_older_doc, n), .of = &older_members),
+	PTC_ROW(struct ptc_older_doc, "bridge", bridge, MAP, PTC_IF(struct ptc_older_doc, bridge.snapshot),
+		.of = &older_members),
 };
 static const struct ptc_members doc_members = PTC_MEMBERS(doc_rows, struct ptc_older_doc);
 
@@ -53,12 +57,54 @@ int ptc_older_doc_decode(const char *json, size_t len, struct ptc_older_doc *ret
 	return rc;
 }
 
+bool ptc_older_doc_empty(const struct ptc_older_doc *d)
+{
+	return !d->n && !d->bridge.snapshot;
+}
+
 const struct ptc_older *ptc_older_find(const struct ptc_older_doc *d, uint64_t snapshot)
 {
+	if (snapshot && d->bridge.snapshot == snapshot)
+		return &d->bridge;
 	for (size_t i = 0; i < d->n; i++)
 		if (d->v[i].snapshot == snapshot)
 			return &d->v[i];
 	return NULL;
+}
+
+static bool is_table(const struct ptc_older *o, uint64_t generation, uint64_t snapshot)
+{
+	return o->generation == generation && o->snapshot == snapshot;
+}
+
+const struct ptc_older *ptc_older_table(const struct ptc_older_doc *d, uint64_t generation, uint64_t snapshot)
+{
+	for (size_t i = 0; i < d->n; i++)
+		if (is_table(&d->v[i], generation, snapshot))
+			return &d->v[i];
+	return d->bridge.snapshot && is_table(&d->bridge, generation, snapshot) ? &d->bridge : NULL;
+}
+
+const struct ptc_older *ptc_older_before(const struct ptc_older_doc *d, uint64_t below)
+{
+	const struct ptc_older *o = d->bridge.snapshot && d->bridge.snapshot < below ? &d->bridge : NULL;
+
+	for (size_t i = 0; i < d->n; i++)
+		if (!d->v[i].left && d->v[i].snapshot < below && (!o || d->v[i].snapshot > o->snapshot))
+			o = &d->v[i];
+	return o;
+}
+
+void ptc_older_go_back(struct ptc_older_doc *d, uint64_t snapshot)
+{
+	for (size_t i = 0; i < d->n; i++) {
+		if (d->v[i].snapshot > snapshot)
+			d->v[i].left = true;
+		else if (d->v[i].snapshot == snapshot)
+			d->v[i].left = false;
+	}
+	if (d->bridge.snapshot > snapshot)
+		d->bridge = (struct ptc_older){ 0 };
 }
 
 bool ptc_older_has(const struct ptc_older *o, const char *node)

@@ -6,6 +6,11 @@
  * after no key in etcd names it. Entries are ordered by snapshot number. Each snapshot and each rollback gets a higher
  * number, and no entry has the record's.
  *
+ * Beside these there may be a bridge: the snapshot to which a job with `copies` goes back if the record's snapshot is
+ * lost before its copies are complete (docs/decisions/0058-bridges.md). While there is a bridge, the record's copies
+ * are not known to be complete. A bridge may also be one of the entries, and may have the number of the record's
+ * snapshot: a resize gives the same state to another generation. A version that does not know bridges ignores it.
+ *
  * Plain data; a struct of zeros has no snapshots. No thread. Failure modes: PTC_EINVAL naming what is wrong,
  * PTC_EVERSION, memory. */
 #pragma once
@@ -25,6 +30,9 @@ struct ptc_older {
 	uint64_t generation, snapshot, step;
 	char manifest_hash[PTC_OLDER_HASH], generation_hash[PTC_OLDER_HASH], layout_hash[PTC_OLDER_HASH],
 		state_hash[PTC_OLDER_HASH];
+	char copies_hash[PTC_OLDER_HASH]; /* of a bridge: its copies, as copies_doc.h has them */
+	/* The job has gone back to a snapshot before this one. A person may go back to this one; ptc does not. */
+	bool left;
 	/* Names of the nodes that have its tables, with spaces between. If another node has a table of that name, it is
 	 * of a switch that was aborted while the node was down, and is dropped. */
 	char nodes[PTC_OLDER_NODES];
@@ -32,12 +40,21 @@ struct ptc_older {
 struct ptc_older_doc {
 	struct ptc_older v[PTC_OLDER_MAX]; /* oldest first */
 	size_t n;
+	struct ptc_older bridge; /* snapshot 0: there is none */
 };
 
 char *ptc_older_doc_encode(const struct ptc_older_doc *d); /* ptc_free it; NULL: out of memory */
 int ptc_older_doc_decode(const char *json, size_t len, struct ptc_older_doc *ret, struct ptc_error *err);
-/* The snapshot with that number; NULL: there is none. */
+/* Whether the document says nothing: its key goes. */
+bool ptc_older_doc_empty(const struct ptc_older_doc *d);
+/* The snapshot with that number, the bridge first; NULL: there is none. */
 const struct ptc_older *ptc_older_find(const struct ptc_older_doc *d, uint64_t snapshot);
+/* The one with that table, on whatever nodes; NULL: there is none. */
+const struct ptc_older *ptc_older_table(const struct ptc_older_doc *d, uint64_t generation, uint64_t snapshot);
+/* The newest one below `below` that the job may go back to by itself; NULL: there is none. */
+const struct ptc_older *ptc_older_before(const struct ptc_older_doc *d, uint64_t below);
+/* The job goes back to that entry: those that are newer are left, and the bridge goes if it is newer. */
+void ptc_older_go_back(struct ptc_older_doc *d, uint64_t snapshot);
 bool ptc_older_has(const struct ptc_older *o, const char *node); /* whether the node is one of them */
 int ptc_older_node_add(struct ptc_older *o, const char *node);   /* 0 or PTC_ELIMIT */
 /* Gives the place of the oldest snapshot on the node that may be dropped to make room there: any but `source`, to which

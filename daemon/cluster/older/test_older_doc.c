@@ -163,13 +163,51 @@ static void test_room(void **state)
 	assert_true(d.n == 2 && d.v[0].snapshot == 20 && d.v[1].snapshot == 40);
 }
 
+/* The bridge is a part of its own: it needs no entry, is found by its number, and goes when the job goes back beyond
+ * it. What the job has left it does not go back to by itself. */
+static void test_bridge(void **state)
+{
+	struct ptc_older_doc d = { .n = 0 }, again;
+	struct ptc_error err = PTC_ERROR_INIT;
+	char *json;
+
+	(void)state;
+	assert_true(ptc_older_doc_empty(&d) && !ptc_older_before(&d, UINT64_MAX) && !ptc_older_find(&d, 0));
+	d.bridge = snap(5, 50);
+	snprintf(d.bridge.copies_hash, sizeof d.bridge.copies_hash, "%s", "cc");
+	assert_false(ptc_older_doc_empty(&d));
+	for (uint64_t i = 2; i <= 8; i += 2) {
+		struct ptc_older o = snap(i, 10 * i);
+
+		ptc_older_add(&d, &o);
+	}
+	d.v[3].left = true;
+	json = ptc_older_doc_encode(&d);
+	assert_int_equal(ptc_older_doc_decode(json, strlen(json), &again, &err), 0);
+	assert_memory_equal(&again, &d, sizeof d);
+	ptc_free(json);
+	assert_ptr_equal(ptc_older_find(&d, 5), &d.bridge);
+	assert_ptr_equal(ptc_older_table(&d, d.bridge.generation, 5), &d.bridge);
+	assert_null(ptc_older_table(&d, d.bridge.generation + 1, 5));
+	assert_ptr_equal(ptc_older_before(&d, UINT64_MAX), &d.v[2]);
+	assert_ptr_equal(ptc_older_before(&d, 6), &d.bridge);
+	assert_ptr_equal(ptc_older_before(&d, 5), &d.v[1]);
+	assert_null(ptc_older_before(&d, 2));
+	ptc_older_go_back(&d, 8);
+	assert_false(d.v[3].left);
+	ptc_older_go_back(&d, 5);
+	assert_true(d.v[2].left && d.v[3].left && !d.v[1].left && d.bridge.snapshot == 5);
+	ptc_older_go_back(&d, 4);
+	assert_true(!d.bridge.snapshot && d.n == 4);
+	assert_ptr_equal(ptc_older_before(&d, UINT64_MAX), &d.v[1]);
+	refuse("{\"version\":1,\"snapshots\":[],\"bridge\":{\"generation\":1}}", "snapshot");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_again),
-		cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_prune),
-		cmocka_unit_test(test_room),
+		cmocka_unit_test(test_again), cmocka_unit_test(test_refused), cmocka_unit_test(test_prune),
+		cmocka_unit_test(test_room),  cmocka_unit_test(test_bridge),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

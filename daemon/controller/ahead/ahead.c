@@ -218,9 +218,8 @@ void ptc_ahead_stop(struct ptc_controller *ctl, int status, const char *why)
 	if (!ctl->gone) {
 		end_ranks(a);
 		ptc_event_with(ctl->all->cluster, ctl->uuid, "aborted",
-			       json_pack("{s:I, s:i, s:s}", "id", (json_int_t)a->request.id, "status", status, "why",
-					 why),
-			       "%s: %s", ptc_status_name(status), why);
+			       &(struct ptc_switch_end){ a->request.id, status, why }, "%s: %s",
+			       ptc_status_name(status), why);
 	}
 	ptc_watcher_finish(a->request.watcher, status, why, NULL);
 	unref(a);

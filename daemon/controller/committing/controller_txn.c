@@ -11,6 +11,7 @@
 #include "daemon/controller/committing/internal.h"
 
 #include "base/alloc.h"
+#include "base/cleanup.h"
 #include "base/check.h"
 #include "base/number/fence.h"
 #include "base/log.h"
@@ -27,6 +28,8 @@ static void txn_free(struct txn *t)
 	ptc_manifest_doc_done(&t->manifest);
 	ptc_free(t->manifest_json);
 	ptc_free(t->older_json);
+	ptc_free(t->copies_json);
+	ptc_copies_doc_done(&t->copies);
 	ptc_free(t->generation_json);
 	ptc_free(t->from_config);
 	ptc_free(t->to_config);
@@ -180,17 +183,33 @@ static int put_record(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_o
 	return rc;
 }
 
+/* What of the older snapshots stays, by the job's description. */
+static int make_older(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
+{
+	uint32_t copies;
+	int rc = 0;
+
+	ptc_older_keep(&t->ctl->all->docs, &t->meta, t->older_most, &t->older, &copies);
+	if (t->bridge.snapshot && copies > 1 && !t->older.bridge.snapshot) {
+		if (t->copies_json)
+			rc = ptc_controller_put_blob(t->uuid, t->fence, e, t->copies_json, strlen(t->copies_json),
+						     t->bridge.copies_hash, err);
+		t->older.bridge = t->bridge;
+	}
+	if (rc == 0 && !ptc_older_doc_empty(&t->older) && !(t->older_json = ptc_older_doc_encode(&t->older)))
+		rc = ptc_nomem(err);
+	return rc;
+}
+
 static int do_commit(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
 	bool first = t->kind == PTC_TXN_COMMIT1;
 	struct named manifest = { .json = t->manifest_json };
-	int rc;
+	int rc = t->supersedes ? make_older(t, e, err) : 0;
 
+	if (rc)
+		return rc;
 	if (!manifest.json)
-		return ptc_nomem(err);
-	if (t->supersedes)
-		ptc_older_keep(&t->ctl->all->docs, &t->meta, t->older_most, &t->older);
-	if (t->older.n && !(t->older_json = ptc_older_doc_encode(&t->older)))
 		return ptc_nomem(err);
 	rc = name_blob(t, e, &manifest, t->record.manifest_hash, err);
 	if (rc == 0)
@@ -202,15 +221,17 @@ static int do_commit(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 /* Moves the barrier on as well: an INTENT or COMMIT still on its way fails from here on. */
 static int do_clear(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 {
-	char intent[96], barrier[96], record[96], value[64], *json = NULL;
+	char intent[96], barrier[96], record[96], *json = NULL;
+	ptc_auto_free char *value = ptc_barrier_doc_encode(&(struct ptc_barrier_doc){ t->intent.id });
 	struct ptc_etcd_op ops[3] = { { 0 } };
 	size_t n = 2;
 	int rc;
 
+	if (!value)
+		return ptc_nomem(err);
 	snprintf(intent, sizeof intent, "/ptc/jobs/%s/intent", t->uuid);
 	snprintf(barrier, sizeof barrier, "/ptc/jobs/%s/barrier", t->uuid);
 	snprintf(record, sizeof record, "/ptc/jobs/%s/record", t->uuid);
-	snprintf(value, sizeof value, "{\"version\":1,\"cleared\":%llu}", (unsigned long long)t->intent.id);
 	ops[0] = (struct ptc_etcd_op){ .key = intent };
 	ops[1] = (struct ptc_etcd_op){ .key = barrier, .value = value, .len = strlen(value) };
 	if (t->new_incarnation) {
@@ -232,6 +253,8 @@ static void txn_encode(void *arg, struct ptc_etcd *e)
 	(void)e;
 	if (t->kind == PTC_TXN_COMMIT1 || t->kind == PTC_TXN_COMMIT2)
 		t->manifest_json = ptc_manifest_doc_encode(&t->manifest);
+	if (t->copies.nparts) /* NULL, for want of memory: a bridge without copies */
+		t->copies_json = ptc_copies_doc_encode(&t->copies);
 }
 
 static void txn_work(void *arg, struct ptc_etcd *e)
@@ -289,7 +312,7 @@ static void adopt(struct ptc_controller *ctl, struct txn *t)
 	if (t->kind == PTC_TXN_HALT)
 		return;
 	if (t->supersedes)
-		ptc_older_adopt(ctl, &t->older, t->older_json ? t->revision : 0);
+		ptc_older_adopt(ctl, &t->older, t->older_json ? t->revision : 0, t->copies_json ? &t->copies : NULL);
 	ptc_manifest_doc_done(&ctl->view.manifest);
 	ctl->view.manifest = t->manifest;
 	memset(&t->manifest, 0, sizeof t->manifest);

@@ -20,10 +20,14 @@ struct txn {
 	char *generation_json;
 	struct ptc_event_line *event; /* of a commit; NULL: none */
 	bool new_incarnation;
-	/* a commit by which the record's snapshot becomes an older one: what the document is to be */
+	/* a commit after which the record's table is not the record's any more: what the document of older snapshots
+	 * is to be; and what becomes the bridge, if the job has copies (snapshot 0: nothing may), with its copies */
 	bool supersedes;
 	struct ptc_older_doc older;
-	char *older_json; /* NULL: there is no such document afterwards */
+	struct ptc_older bridge;
+	struct ptc_copies_doc copies;
+	char *copies_json; /* NULL: it has none */
+	char *older_json;  /* NULL: there is no such document afterwards */
 	size_t older_most;
 	int64_t older_revision;
 	bool too_many; /* more nodes were left out than the intent can name */

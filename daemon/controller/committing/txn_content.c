@@ -208,20 +208,52 @@ static void make_record(struct ptc_controller *ctl, struct txn *t)
 		r->switch_id = in->id;
 }
 
-/* The record gets another state: by the first commit of a switch that has captured ranks, and by a rollback's. */
-static void make_older(struct ptc_controller *ctl, struct txn *t)
+/* The snapshot to which the job can go back until the record's has its copies. If those of the present record are not
+ * known to be complete, the present bridge stays, for its own are. */
+static int make_bridge(struct ptc_controller *ctl, struct txn *t, const struct ptc_older *was)
 {
+	const struct ptc_older_kept *k = &ctl->older;
+	const bool captured = t->kind == PTC_TXN_COMMIT1;
+
+	if (k->copied == ctl->record_revision || k->yielded[0])
+		t->older.bridge = (struct ptc_older){ 0 };
+	if (t->older.bridge.snapshot || k->no_room == ctl->record.generation ||
+	    (captured && k->bare == ctl->record.generation))
+		return 0;
+	if (ctl->intent.source) { /* the state that the record gets; the one that it had is given up */
+		const struct ptc_older *source = ptc_older_find(&k->doc, ctl->intent.source);
+
+		if (source)
+			t->bridge = *source;
+		t->bridge.left = false;
+		return 0;
+	}
+	t->bridge = *was;
+	return ptc_copies_doc_copy(&ctl->view.copies, &t->copies);
+}
+
+/* The record gets another state: by the first commit of a switch that has captured ranks, and by a rollback's. The
+ * second commit of a resize gives its state another generation. */
+static int make_older(struct ptc_controller *ctl, struct txn *t)
+{
+	const bool second = t->kind == PTC_TXN_COMMIT2, back = second && ctl->intent.source;
 	struct ptc_older was = ptc_older_of_record(ctl);
 
-	t->supersedes = was.snapshot && ((t->kind == PTC_TXN_COMMIT1 && ctl->intent.run_from) ||
-					 (t->kind == PTC_TXN_COMMIT2 && ctl->intent.source));
+	t->supersedes = was.snapshot && (second ? back || ctl->intent.kind == PTC_SWITCH_RESIZE : ctl->intent.run_from);
+	if (!was.snapshot && ctl->record.snapshot)
+		ptc_older_no_bridge(ctl,
+				    "its nodes' names are longer together than the list of snapshots can have them");
 	if (!t->supersedes)
-		return;
+		return 0;
 	t->meta = ctl->meta;
 	t->older = ctl->older.doc;
 	t->older_most = ctl->older.most;
 	t->older_revision = ctl->older.revision;
-	ptc_older_add(&t->older, &was);
+	if (back || !second)
+		ptc_older_add(&t->older, &was);
+	if (back)
+		ptc_older_go_back(&t->older, ctl->intent.source);
+	return make_bridge(ctl, t, &was);
 }
 
 /* Nodes that hold the new generation must be the ones that answered. */
@@ -274,8 +306,9 @@ int ptc_txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_job
 		t->generation_json = ptc_generation_doc_encode(&ctl->view.to);
 		rc = t->generation_json ? make_rank_states(ctl, t) : PTC_ENOMEM;
 	} else if (t->kind == PTC_TXN_COMMIT1 || t->kind == PTC_TXN_COMMIT2) {
-		make_older(ctl, t);
-		rc = make_manifest(ctl, t, up->step);
+		rc = make_older(ctl, t);
+		if (rc == 0)
+			rc = make_manifest(ctl, t, up->step);
 	}
 	if (rc == 0 && t->kind == PTC_TXN_COMMIT2)
 		rc = make_compares(ctl, t);

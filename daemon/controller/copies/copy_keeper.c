@@ -21,6 +21,7 @@
 #define RETRY_MAX 5                    /* ... so many times */
 #define FULL_NS   INT64_C(60000000000) /* how long a node without room is left alone */
 #define SWITCH_NS INT64_C(500000000)   /* after a switch: the next one may follow at once */
+#define LEAVE_OUT 8                    /* snapshots in a row: so much longer may copies take than `snapshot_every` */
 
 /* ---- what is told ---- */
 
@@ -125,6 +126,7 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		return;
 	}
 	c->config = s->config;
+	c->ctl->older.asked = s->config.count;
 	if (s->urgent && s->left.record_revision == c->ctl->record_revision)
 		ptc_leaving_looked(c->ctl, &s->left);
 	if (s->urgent && !s->left.bytes) { /* now what the job asks for besides */
@@ -137,9 +139,17 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		if (c->brought && !s->found.bytes)
 			tell_reached(c);
 		c->brought = c->brought && s->found.bytes;
+		/* No node is left for more copies, and none that is down, or full for now, may take some later. */
+		c->bridged = !s->urgent && !s->down && s->found.fewest && !s->found.nobody &&
+			     !(s->found.nowhere && (s->elsewhere_down || c->nfull));
+		c->ctl->older.copied = c->bridged ? c->record_revision : 0;
+		c->ctl->older.bare =
+			c->bridged && !s->found.bytes && !c->ctl->copies_revision ? c->ctl->record.generation : 0;
 		at_rest(c);
 		return;
 	}
+	c->ctl->older.bare = 0;
+	c->ctl->older.copied = 0;
 	c->next = s->next;
 	s->next = (struct ptc_copies_doc){ 0 };
 	ptc_free(c->without);
@@ -178,9 +188,24 @@ static void take_back(struct ptc_copy_keeper *c, const struct ptc_copy_keeper_pu
 	ptc_debug("copies", "job=%s node %s: %s", c->ctl->uuid, p->node, p->err.text);
 }
 
+/* The bridge has tables on a node without room. */
+static bool bridge_goes(struct ptc_copy_keeper *c)
+{
+	bool goes = c->ctl->older.dropping;
+
+	for (size_t i = 0; i < c->npushes; i++)
+		goes = goes ||
+		       (c->pushes[i]->status == PTC_ENOSPC && ptc_older_bridge_yields(c->ctl, c->pushes[i]->node));
+	return goes;
+}
+
 /* The first node without room: tables of what was before go first. True: they do. */
 static bool make_room(struct ptc_copy_keeper *c)
 {
+	if (bridge_goes(c)) {
+		rest(c, RETRY_NS);
+		return true;
+	}
 	if (!c->ctl->copies.nold && !(c->ctl->copies.nkeepers && !c->ctl->view.copies.nkeepers))
 		return false;
 	tell(c, "copies_dropped",
@@ -340,7 +365,7 @@ static void note_situation(struct ptc_copy_keeper *c, uint64_t epoch)
 		c->nfull = 0;
 	if (c->epoch != epoch)
 		c->told_short = false;
-	c->rested = false;
+	c->rested = c->bridged = false;
 	c->epoch = epoch;
 	c->record_revision = ctl->record_revision;
 	c->copies_revision = ctl->copies_revision;
@@ -362,17 +387,48 @@ void ptc_copy_keeper_tick(struct ptc_controller *ctl)
 		}
 		return;
 	}
+	if (c->phase == PTC_KEEPER_REST && c->bridged && same(c, epoch))
+		ptc_older_bridged(ctl);
+	if (ctl->older.left_out && !ptc_copy_keeper_leaves_out(ctl) && !ctl->older.dropping) {
+		ctl->older.left_out = false;
+		ptc_older_tell_ranks(ctl);
+	}
 	if (c->phase != PTC_KEEPER_REST || ptc_sys_now_ns() < c->next_ns || same(c, epoch))
 		return;
 	if (c->rested && c->config.count == 1 && !ctl->copies_revision &&
 	    !ptc_leaving_any(ctl)) { /* it asks for none, and has none */
 		note_situation(c, epoch);
-		c->rested = true;
+		c->rested = c->bridged = true;
 		return;
 	}
 	note_situation(c, epoch);
 	c->phase = PTC_KEEPER_LOOKING;
 	ptc_copy_keeper_look(c);
+}
+
+/* Nodes take copies, as far as it is known. */
+static bool can_copy(const struct ptc_copy_keeper *c)
+{
+	return c && c->config.count > 1 && !c->nfull && !c->failures;
+}
+
+uint32_t ptc_copy_keeper_leaves_out(const struct ptc_controller *ctl)
+{
+	const struct ptc_copy_keeper *c = ctl->keeper;
+	const bool waits =
+		ctl->older.doc.bridge.snapshot && !ctl->older.dropping && ctl->older.copied != ctl->record_revision;
+	const bool rests = c && c->rested && c->record_revision == ctl->record_revision; /* for nodes that are down */
+
+	return waits && can_copy(c) && !rests ? LEAVE_OUT : 0;
+}
+
+uint32_t ptc_copy_keeper_will_leave_out(const struct ptc_controller *ctl)
+{
+	const uint64_t now = ctl->record.generation;
+
+	return can_copy(ctl->keeper) && ctl->record.snapshot && ctl->older.no_room != now && ctl->older.bare != now
+		       ? LEAVE_OUT
+		       : 0;
 }
 
 void ptc_copy_keeper_now(struct ptc_controller *ctl)

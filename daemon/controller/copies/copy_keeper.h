@@ -5,14 +5,14 @@
  * Happy path: LOOKING (what lacks, and where it should go), PUSHING (each of these nodes pulls its part, from whoever
  * has it), CHECKING (what they got has the manifest's digests), NAMING (the document in etcd names their tables), and
  * looking again, until nothing lacks. Then the document no longer names tables of older states' copies, and nodes drop
- * these.
+ * these, and the bridge (../older/) with its own.
  *
  * It works only while no switch is under way. A switch that begins ends the copying; nodes keep the boxes that have
  * arrived until a Finish drops them. A node that fails is tried again after ever longer waits. A new controller looks,
  * and goes on.
  *
- * Failure modes: a node without room (an event; tables of older copies go first, then other nodes are tried), too few
- * domains (an event), digests that differ (an event; the tables are dropped).
+ * Failure modes: a node without room (an event; the bridge goes first, then tables of older copies, then other nodes
+ * are tried), too few domains (an event), digests that differ (an event; the tables are dropped).
  *
  * Threads: the loop. Only tasks run elsewhere, and they have copies of the data that they use. */
 #pragma once
@@ -67,6 +67,7 @@ struct ptc_copy_keeper {
 	bool stopped; /* what is under way ends, and counts for nothing */
 	/* rested: the last look found nothing to do; it saw this epoch and these revisions */
 	bool rested;
+	bool bridged; /* .. for all copies are there that there can be, on nodes that are up */
 	uint64_t epoch;
 	int64_t record_revision, copies_revision;
 	int64_t next_ns; /* not before */
@@ -101,6 +102,8 @@ struct ptc_copy_keeper_seen {
 	bool urgent; /* only bytes that no other node has than leaving ones were looked for; `left` has the result */
 	struct ptc_leaving_left left;
 	bool spare; /* nothing lacks; the document names copies that are not needed any more, and next does not */
+	bool down;  /* a node counts that is down, and may come back */
+	bool elsewhere_down; /* some node of the cluster is down and not lost: copies may go there later */
 	struct ptc_copies_found found;
 	struct ptc_copies_doc next;
 	char **targets; /* of next: nodes that get copies */

@@ -21,8 +21,8 @@ static void collect_on_loop(void *arg)
 	c->rc = ptc_copy_keeper_nodes(c->all, c->v, true, &c->nodes);
 }
 
-int ptc_copies_json(struct ptc_controllers *all, const struct ptc_view *v, const bool *has, json_t **ret,
-		    struct ptc_error *err)
+int ptc_copies_count(struct ptc_controllers *all, const struct ptc_view *v, const bool *has,
+		     struct ptc_copies_count *ret, struct ptc_error *err)
 {
 	struct collect c = { .all = all, .v = v };
 	struct ptc_copies_found found = { 0 };
@@ -35,10 +35,16 @@ int ptc_copies_json(struct ptc_controllers *all, const struct ptc_view *v, const
 		c.nodes.usable[i] = c.nodes.usable[i] && has[i];
 	rc = c.rc ? ptc_nomem(err) : ptc_copy_keeper_find(all, v, &c.nodes, NULL, &config, &found, err);
 	if (rc == 0)
-		*ret = json_pack("{s:I, s:s, s:I, s:I, s:I}", "count", (json_int_t)config.count, "across",
-				 config.racks ? "rack" : "node", "fewest", (json_int_t)found.fewest, "bytes_left",
-				 (json_int_t)found.bytes, "bytes_without_place", (json_int_t)found.nowhere);
+		*ret = (struct ptc_copies_count){ config.count, config.racks, found.fewest, found.bytes,
+						  found.nowhere };
 	ptc_copies_found_done(&found);
 	ptc_copy_keeper_nodes_done(&c.nodes);
 	return rc;
+}
+
+json_t *ptc_copies_count_json(const struct ptc_copies_count *c)
+{
+	return json_pack("{s:I, s:s, s:I, s:I, s:I}", "count", (json_int_t)c->count, "across",
+			 c->racks ? "rack" : "node", "fewest", (json_int_t)c->fewest, "bytes_left",
+			 (json_int_t)c->bytes_left, "bytes_without_place", (json_int_t)c->bytes_without_place);
 }

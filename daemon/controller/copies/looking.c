@@ -384,6 +384,18 @@ void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
 		    ptc_copies_doc_copy(&ctl->copies, &k->now) == 0 && ptc_view_nodes(&k->view) == 0 &&
 		    ptc_view_locate(&k->view, ctl->all->cluster) == 0 &&
 		    ptc_copy_keeper_nodes(ctl->all, &k->view, false, &k->nodes) == 0);
+	for (size_t i = 0; i < k->nodes.n; i++) {
+		uint32_t at;
+
+		k->seen.down |=
+			k->nodes.usable[i] && (!ptc_cluster_find_node(ctl->all->cluster, k->nodes.names[i], &at) ||
+					       !ptc_cluster_node(ctl->all->cluster, at)->up);
+	}
+	for (uint32_t i = 0; i < ptc_cluster_nnodes(ctl->all->cluster); i++) {
+		const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, i);
+
+		k->seen.elsewhere_down |= !n->up && !n->lost;
+	}
 	look_leaving(k);
 	look_older(k);
 	for (size_t i = 0; i < c->nfull; i++)

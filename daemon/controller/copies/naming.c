@@ -39,6 +39,7 @@ void ptc_copy_keeper_committed(struct ptc_controller *ctl)
 
 struct dropping {
 	const struct ptc_copies_doc *now;
+	const struct ptc_older_kept *older;
 	const char *node;
 	Ptc__V1__TableKey *keys, **list;
 	size_t n;
@@ -61,6 +62,7 @@ static void collect(void *arg, uint64_t generation, uint64_t table)
 	d->table = table;
 	d->found = false;
 	ptc_copies_tables(d->now, d->node, compare, d);
+	ptc_older_tables(d->older, d->node, compare, d);
 	if (d->found)
 		return;
 	ptc__v1__table_key__init(&d->keys[d->n]);
@@ -104,6 +106,7 @@ static void drop_on(struct ptc_controller *ctl, const struct ptc_copies_doc *was
 {
 	const size_t most = was->nkeepers + was->nold;
 	struct dropping d = { .now = &ctl->copies,
+			      .older = &ctl->older,
 			      .node = node,
 			      .keys = ptc_calloc(most, sizeof *d.keys),
 			      .list = ptc_calloc(most, sizeof *d.list) };
@@ -116,7 +119,7 @@ static void drop_on(struct ptc_controller *ctl, const struct ptc_copies_doc *was
 	ptc_free(d.list);
 }
 
-/* Drops the tables that `was` names and c->ctl->copies does not. */
+/* Drops the tables that `was` names, and neither c->ctl->copies nor the bridge. */
 static void drop_tables(struct ptc_copy_keeper *c, const struct ptc_copies_doc *was)
 {
 	for (size_t i = 0; i < was->nkeepers; i++)

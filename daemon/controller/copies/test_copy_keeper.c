@@ -13,8 +13,9 @@
 #include <cmocka.h>
 
 static struct {
-	unsigned looks, pushes, cancels;
-	bool idle;
+	unsigned looks, pushes, cancels, bridged, told;
+	bool idle, yields; /* yields: there is a bridge */
+	char yielded[64];  /* the nodes without room */
 } seen;
 
 /* ---- the rooms below ---- */
@@ -45,6 +46,25 @@ bool ptc_ahead_builds(const struct ptc_controller *ctl, uint64_t *ret_id)
 const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl)
 {
 	return &ctl->view.from;
+}
+
+void ptc_older_tell_ranks(struct ptc_controller *ctl)
+{
+	(void)ctl;
+	seen.told++;
+}
+
+void ptc_older_bridged(struct ptc_controller *ctl)
+{
+	(void)ctl;
+	seen.bridged++;
+}
+
+bool ptc_older_bridge_yields(struct ptc_controller *ctl, const char *node)
+{
+	(void)ctl;
+	snprintf(seen.yielded + strlen(seen.yielded), sizeof seen.yielded - strlen(seen.yielded), "%s ", node);
+	return seen.yields;
 }
 
 void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
@@ -206,12 +226,117 @@ static void test_stuck(void **state)
 	assert_true(!ptc_leaving_urgent(&w->ctl) && !ptc_leaving_stuck(&w->ctl));
 }
 
+/* A look that nobody leaves for has found so many copies of everything. */
+static void answer_count(uint32_t fewest, int64_t nobody, bool down)
+{
+	struct ptc_copy_keeper *c = w->ctl.keeper;
+	struct ptc_copy_keeper_seen s = { .config.count = 2, .down = down };
+
+	s.found.fewest = fewest;
+	s.found.nobody = nobody;
+	c->looked(c, &s);
+	ptc_copy_keeper_tick(&w->ctl);
+	w->ctl.record_revision++; /* it looks again */
+}
+
+/* The bridge goes when all copies are there that there can be, on nodes that are up, and not when a part is nowhere. */
+static void test_bridge(void **state)
+{
+	(void)state;
+	w->ctl.record.generation = 3;
+	looks(1);
+	answer_count(2, 0, true);
+	looks(2);
+	answer_count(0, 5, false);
+	looks(3);
+	answer_count(1, 5, false);
+	assert_true(!seen.bridged && !w->ctl.older.copied && !w->ctl.older.bare);
+	looks(4);
+	answer_count(2, 0, false);
+	assert_int_equal(seen.bridged, 1);
+	assert_true(w->ctl.older.copied == w->ctl.record_revision - 1 && w->ctl.older.bare == 3);
+	ptc_copy_keeper_tick(&w->ctl); /* of the next record nobody knows yet */
+	assert_int_equal(seen.bridged, 1);
+	w->ctl.copies_revision = 5; /* copies are needed */
+	w->ctl.keeper->copies_revision = 5;
+	answer_count(2, 0, false);
+	assert_true(seen.bridged == 2 && !w->ctl.older.bare);
+}
+
+/* While copies are on their way, snapshots that are due are left out, and no longer: not where no bridge waits for the
+ * copies, and not where nobody can take them now. */
+static void test_leaves_out(void **state)
+{
+	struct ptc_copy_keeper *c;
+
+	(void)state;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	w->ctl.older.doc.bridge.snapshot = 1;
+	looks(1);
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0); /* whether it asks for copies is not known */
+	c = w->ctl.keeper;
+	c->config.count = 2;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
+	c->failures = 1;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	c->failures = 0;
+	c->nfull = 1;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	c->nfull = 0;
+	w->ctl.older.dropping = true;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	w->ctl.older.dropping = false;
+	w->ctl.older.copied = w->ctl.record_revision;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	w->ctl.record_revision++;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 8);
+	c->record_revision = w->ctl.record_revision;
+	c->rested = true; /* nodes are down */
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	c->rested = false;
+	w->ctl.older.doc.bridge.snapshot = 0;
+	assert_int_equal(ptc_copy_keeper_leaves_out(&w->ctl), 0);
+	w->ctl.record.generation = 3;
+	assert_int_equal(ptc_copy_keeper_will_leave_out(&w->ctl), 8); /* the commit makes one */
+	w->ctl.older.bare = 3;
+	assert_int_equal(ptc_copy_keeper_will_leave_out(&w->ctl), 0);
+	/* what Finish has said is taken back */
+	w->ctl.older.left_out = true;
+	ptc_copy_keeper_tick(&w->ctl);
+	assert_true(seen.told == 1 && !w->ctl.older.left_out);
+}
+
+/* A node has no room for its copies: the bridge goes, and then it is looked again. */
+static void test_bridge_yields(void **state)
+{
+	struct ptc_copy_keeper_push full = { .node = "n9", .status = PTC_ENOSPC }, fine = { .node = "n8" };
+	struct ptc_copy_keeper_push *pushes[] = { &fine, &full };
+	struct ptc_copy_keeper *c;
+
+	(void)state;
+	seen.yields = true;
+	looks(1);
+	c = w->ctl.keeper;
+	c->phase = PTC_KEEPER_PUSHING;
+	c->pushes = pushes;
+	c->npushes = 2;
+	c->pushed(c);
+	assert_string_equal(seen.yielded, "n9 ");
+	assert_true(c->phase == PTC_KEEPER_REST && !c->nfull);
+	c->pushes = NULL;
+	c->npushes = 0;
+	looks(2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_look_of_before, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_push, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stuck, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_bridge, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_leaves_out, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_bridge_yields, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,7 +39,7 @@ void ptc_ending_begins(struct ptc_controller *ctl, const char *why)
 	ptc_watcher_progress(ctl->heir, "ending-job", 0, 0, why);
 }
 
-void ptc_ending_over(struct ptc_controller *ctl, const char *summary)
+void ptc_ending_over(struct ptc_controller *ctl, struct ptc_switch_summary *summary)
 {
 	struct ptc_watcher *w = ctl->heir;
 

@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The result of a committed switch (docs/control.md): the summary for the waiting caller, and a brief form for its
- * event. Loop thread.
+/* The result of a committed switch (docs/control.md), for the waiting caller and for the switch's event. Loop thread.
  *
- * Happy path: both are made once, when the core says that the switch is done.
+ * Happy path: it is made once, when the core says that the switch is done.
  *
  * Failure modes: out of memory (NULL; the switch is committed all the same). */
-#include "daemon/controller/internal.h"
+#include "daemon/controller/ending/summary_text.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/sys/sys.h"
-#include "formats/json.h"
 
 #include <string.h>
 
-#define BRIEF_NODES_MAX 64 /* of larger switches the brief names the first; an event should stay below 16 KiB */
+#define NODES_MAX 64 /* of larger switches an event names the first; it should stay below 16 KiB */
 
 /* The switch under way, in a word. */
 const char *ptc_switch_name(const struct ptc_controller *ctl)
@@ -32,22 +30,6 @@ const char *ptc_switch_name(const struct ptc_controller *ctl)
 	default:
 		return in->run_to && !in->run_from ? "run" : "resize";
 	}
-}
-
-static json_t *phases_json(struct ptc_controller *ctl)
-{
-	json_t *list = json_array();
-	int64_t now = ptc_sys_now_ns();
-
-	for (size_t i = 0; i < ctl->nphases; i++) {
-		int64_t until = i + 1 < ctl->nphases ? ctl->phases[i + 1].at_ns : now;
-
-		if (ctl->phases[i].phase != PTC_JOB_IDLE)
-			json_array_append_new(list,
-					      json_pack("{s:s, s:f}", "phase", ptc_job_phase_name(ctl->phases[i].phase),
-							"ms", (double)(until - ctl->phases[i].at_ns) / 1e6));
-	}
-	return list;
 }
 
 /* Of the switch that has just been committed; a RELOAD may have made `to` the view's `from`. */
@@ -92,28 +74,17 @@ struct ptc_switch_pause ptc_switch_pause(const struct ptc_controller *ctl)
 				      .build_ms = phase_ms(ctl, PTC_JOB_BUILDING, PTC_JOB_LAYOUT),
 				      .move_ms = phase_ms(ctl, PTC_JOB_PREPARING, PTC_JOB_DIGESTING),
 				      .restore_ms = phase_ms(ctl, PTC_JOB_FINISHING, PTC_JOB_FINISHING) };
-	double built;
+	double ahead_s;
 
 	p.total_ms = p.stop_ms + p.copy_ms + p.commit_ms + p.end_ms + p.build_ms + p.move_ms + p.restore_ms;
-	if (ptc_ahead_took(ctl, &built))
+	p.has_slowed = ptc_ahead_took(ctl, &ahead_s);
+	if (p.has_slowed)
 		p.slowed_ms = slowed_ms(ctl, p.stop_ms);
+	p.has_lost = p.slowed_ms >= 0;
+	p.has_slowed &= p.has_lost;
+	p.slowed_ms = PTC_MAX(0.0, p.slowed_ms);
+	p.lost_ms = p.total_ms + p.slowed_ms;
 	return p;
-}
-
-static json_t *pause_json(const struct ptc_controller *ctl)
-{
-	const struct ptc_switch_pause p = ptc_switch_pause(ctl);
-	double built;
-	json_t *json = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "total_ms", p.total_ms, "stop_ms",
-				 p.stop_ms, "copy_ms", p.copy_ms, "commit_ms", p.commit_ms, "end_ms", p.end_ms,
-				 "build_ms", p.build_ms, "move_ms", p.move_ms, "restore_ms", p.restore_ms);
-
-	if (json && p.slowed_ms >= 0) {
-		if (ptc_ahead_took(ctl, &built))
-			json_object_set_new(json, "slowed_ms", json_real(p.slowed_ms));
-		json_object_set_new(json, "lost_ms", json_real(p.total_ms + p.slowed_ms));
-	}
-	return json;
 }
 
 /* What goes on as before (docs/control.md): training under another configuration adds in another order, and with a
@@ -158,82 +129,7 @@ struct ptc_link_use *ptc_switch_links(const struct ptc_controller *ctl, size_t *
 	return v;
 }
 
-static void links_json(const struct ptc_controller *ctl, json_t *root)
-{
-	size_t n;
-	struct ptc_link_use *v = ptc_switch_links(ctl, &n);
-	json_t *out = n ? json_array() : NULL;
-
-	for (size_t i = 0; i < n; i++)
-		json_array_append_new(out, json_pack("{s:s, s:I, s:f, s:s}", "from", v[i].from, "bytes",
-						     (json_int_t)v[i].bytes, "seconds", v[i].seconds, "to", v[i].to));
-	if (out)
-		json_object_set_new(root, "links", out);
-	ptc_free(v);
-}
-
-/* Of a job with device memory: where what was restored to devices came from. */
-static void device_json(const struct ptc_controller *ctl, json_t *root)
-{
-	if (!ctl->device.kept_bytes && !ctl->device.peer_bytes && !ctl->device.host_bytes)
-		return;
-	json_object_set_new(root, "device_kept_bytes", json_integer((json_int_t)ctl->device.kept_bytes));
-	json_object_set_new(root, "device_peer_bytes", json_integer((json_int_t)ctl->device.peer_bytes));
-	json_object_set_new(root, "device_host_bytes", json_integer((json_int_t)ctl->device.host_bytes));
-	if (ctl->device.unfinished)
-		json_object_set_new(root, "device_unfinished", json_true());
-}
-
-/* What both forms have. */
-static json_t *switch_json(struct ptc_controller *ctl)
-{
-	uint64_t wire = 0, copied = 0;
-	json_t *root;
-	double ahead;
-
-	for (size_t i = 0; i < ctl->npulls; i++) {
-		wire += ctl->pulls[i].wire_bytes;
-		copied += ctl->pulls[i].copied_bytes;
-	}
-	root = json_pack("{s:I, s:s, s:I, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:s, s:f}", "id",
-			 (json_int_t)ctl->intent.id, "kind", ptc_switch_name(ctl), "generation",
-			 (json_int_t)ctl->intent.to_generation, "snapshot", (json_int_t)ctl->intent.to_snapshot, "step",
-			 (json_int_t)ctl->record.step, "from", ctl->from_config ? ctl->from_config : "", "to",
-			 ptc_switch_to_config(ctl), "received_bytes", (json_int_t)wire, "copied_bytes",
-			 (json_int_t)copied, "digests_verified", (json_int_t)ctl->ndigests, "preserved", preserved(ctl),
-			 "seconds", ctl->nphases ? (double)(ptc_sys_now_ns() - ctl->phases[0].at_ns) / 1e9 : 0.0);
-	if (root && ctl->intent.run_from) {
-		json_object_set_new(root, "captured_bytes", json_integer((json_int_t)ctl->captured_bytes));
-		json_object_set_new(root, "pause", pause_json(ctl));
-	}
-	if (root)
-		device_json(ctl, root);
-	if (root && ptc_ahead_took(ctl, &ahead))
-		json_object_set_new(root, "built_ahead_ms", json_real(ahead * 1e3));
-	return root;
-}
-
-char *ptc_switch_summary(struct ptc_controller *ctl)
-{
-	uint64_t verified = ctl->captured_bytes;
-	char *text = NULL;
-	json_t *root;
-
-	for (size_t i = 0; i < ctl->npulls; i++)
-		verified += ctl->pulls[i].verified_bytes;
-	root = json_pack("{s:i, s:s, s:o, s:I, s:o}", "version", 1, "job", ctl->meta.name, "phases", phases_json(ctl),
-			 "verified_bytes", (json_int_t)verified, "plan",
-			 ctl->plan ? ptc_plan_report_json(ctl->plan) : json_null());
-	if (ctl->rank_states.review.text[0])
-		json_object_set_new(root, "blobs", ptc_rank_states_json(&ctl->rank_states.review));
-	links_json(ctl, root);
-	if (json_object_update_new(root, switch_json(ctl)) == 0)
-		text = ptc_json_text(root);
-	json_decref(root);
-	return text;
-}
-
-/* ---- the brief form ------------------------------------------------------------------- */
+/* ---- the switch's end --------------------------------------------------------------- */
 
 /* Ranks of one node as "0-3,8"; NULL: out of memory. */
 static char *ranks_of(const struct ptc_generation_doc *g, uint32_t node)
@@ -252,48 +148,114 @@ static char *ranks_of(const struct ptc_generation_doc *g, uint32_t node)
 	return ptc_buf_steal(&b, NULL);
 }
 
-/* [{node, ranks}] of a generation. */
-static json_t *placement(const struct ptc_generation_doc *g)
+/* Where the ranks of a generation are. */
+static void placed(const struct ptc_generation_doc *g, struct ptc_switch_placed **v, size_t *n)
 {
-	json_t *list = json_array();
+	for (uint32_t k = 0; k < g->nnodes && k < NODES_MAX; k++) {
+		struct ptc_switch_placed p = { .ranks = ranks_of(g, k) };
 
-	for (uint32_t n = 0; n < g->nnodes && n < BRIEF_NODES_MAX; n++) {
-		char *ranks = ranks_of(g, n);
-
-		if (ranks)
-			json_array_append_new(list, json_pack("{s:s, s:s}", "node", g->nodes[n], "ranks", ranks));
-		ptc_free(ranks);
+		snprintf(p.node, sizeof p.node, "%s", g->nodes[k]);
+		if (p.ranks && PTC_MORE(*v, *n))
+			(*v)[(*n)++] = p;
+		else
+			ptc_free(p.ranks);
 	}
-	return list;
 }
 
-/* [{node, in_bytes, out_bytes}] of the nodes between which bytes moved. */
-static json_t *moved(const struct ptc_plan_report *plan)
+/* By the plan, with the nodes between which bytes moved. */
+static void planned(const struct ptc_plan_report *plan, struct ptc_switch_end *e)
 {
-	json_t *list = json_array();
-
-	for (size_t i = 0; i < plan->nnodes && json_array_size(list) < BRIEF_NODES_MAX; i++) {
+	e->counted = true;
+	e->totals = plan->totals;
+	for (size_t i = 0; i < plan->nnodes && e->nnodes < NODES_MAX; i++) {
 		const struct ptc_plan_node *n = &plan->nodes[i];
+		struct ptc_switch_moved m = { .in_bytes = n->in_bytes, .out_bytes = n->out_bytes };
 
-		if (n->in_bytes || n->out_bytes)
-			json_array_append_new(list, json_pack("{s:s, s:I, s:I}", "node", n->name, "in_bytes",
-							      (json_int_t)n->in_bytes, "out_bytes",
-							      (json_int_t)n->out_bytes));
+		snprintf(m.node, sizeof m.node, "%s", n->name);
+		if ((m.in_bytes || m.out_bytes) && PTC_MORE(e->nodes, e->nnodes))
+			e->nodes[e->nnodes++] = m;
 	}
-	return list;
 }
 
-json_t *ptc_switch_brief(struct ptc_controller *ctl)
+/* Of a job with device memory: where what was restored to devices came from. */
+static void on_devices(const struct ptc_restored_devices *d, struct ptc_switch_end *e)
 {
-	json_t *brief = switch_json(ctl);
+	e->on_devices = d->kept_bytes || d->peer_bytes || d->host_bytes;
+	e->unfinished = e->on_devices && d->unfinished;
+	e->device_kept_bytes = d->kept_bytes;
+	e->device_peer_bytes = d->peer_bytes;
+	e->device_host_bytes = d->host_bytes;
+}
 
-	if (ctl->plan && ctl->plan->counted) {
-		json_object_set_new(brief, "totals", ptc_plan_totals_json(ctl->plan));
-		json_object_set_new(brief, "nodes", moved(ctl->plan));
+/* 0 or PTC_ENOMEM. */
+static int sum_up_end(struct ptc_controller *ctl, struct ptc_switch_end *ret)
+{
+	struct ptc_switch_end e = {
+		.id = ctl->intent.id,
+		.generation = ctl->intent.to_generation,
+		.snapshot = ctl->intent.to_snapshot,
+		.step = ctl->record.step,
+		.from = ptc_strdup(ctl->from_config ? ctl->from_config : ""),
+		.to = ptc_strdup(ptc_switch_to_config(ctl)),
+		.digests_verified = ctl->ndigests,
+		.seconds = ctl->nphases ? (double)(ptc_sys_now_ns() - ctl->phases[0].at_ns) / 1e9 : 0.0,
+		.ran = ctl->intent.run_from,
+		.captured_bytes = ctl->captured_bytes,
+	};
+	double ahead_s;
+
+	if (!e.from || !e.to) {
+		ptc_switch_end_done(&e);
+		return PTC_ENOMEM;
 	}
-	if (ctl->view.from.world)
-		json_object_set_new(brief, "before", placement(&ctl->view.from));
-	if (ctl->view.to.world)
-		json_object_set_new(brief, "after", placement(&ctl->view.to));
-	return brief;
+	snprintf(e.kind, sizeof e.kind, "%s", ptc_switch_name(ctl));
+	snprintf(e.preserved, sizeof e.preserved, "%s", preserved(ctl));
+	for (size_t i = 0; i < ctl->npulls; i++) {
+		e.received_bytes += ctl->pulls[i].wire_bytes;
+		e.copied_bytes += ctl->pulls[i].copied_bytes;
+	}
+	if (e.ran)
+		e.pause = ptc_switch_pause(ctl);
+	on_devices(&ctl->device, &e);
+	e.ahead = ptc_ahead_took(ctl, &ahead_s);
+	e.built_ahead_ms = e.ahead ? ahead_s * 1e3 : 0;
+	if (ctl->plan && ctl->plan->counted)
+		planned(ctl->plan, &e);
+	placed(&ctl->view.from, &e.before, &e.nbefore);
+	placed(&ctl->view.to, &e.after, &e.nafter);
+	*ret = e;
+	return 0;
+}
+
+/* ---- the summary ------------------------------------------------------------------------ */
+
+struct ptc_switch_summary *ptc_switch_summary_new(struct ptc_controller *ctl, const struct ptc_switch_end **ret_end)
+{
+	struct ptc_switch_summary *s = ptc_calloc(1, sizeof *s);
+	int64_t now = ptc_sys_now_ns();
+
+	*ret_end = NULL;
+	if (!s || sum_up_end(ctl, &s->end) != 0) {
+		ptc_free(s);
+		return NULL;
+	}
+	atomic_init(&s->refs, 1);
+	snprintf(s->job, sizeof s->job, "%s", ctl->meta.name);
+	for (size_t i = 0; i < ctl->nphases; i++) {
+		int64_t until = i + 1 < ctl->nphases ? ctl->phases[i + 1].at_ns : now;
+
+		if (ctl->phases[i].phase == PTC_JOB_IDLE)
+			continue;
+		s->phases[s->nphases].phase = ctl->phases[i].phase;
+		s->phases[s->nphases++].ms = (double)(until - ctl->phases[i].at_ns) / 1e6;
+	}
+	s->verified_bytes = ctl->captured_bytes;
+	for (size_t i = 0; i < ctl->npulls; i++)
+		s->verified_bytes += ctl->pulls[i].verified_bytes;
+	s->blobs = ctl->rank_states.review;
+	s->links = ptc_switch_links(ctl, &s->nlinks);
+	s->plan = ctl->plan;
+	ctl->plan = NULL;
+	*ret_end = &s->end;
+	return s;
 }

@@ -11,12 +11,12 @@
 #include "base/alloc.h"
 #include "daemon/store/store.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "base/number/fence.h"
 #include "base/log.h"
 #include "daemon/controller/internal.h"
 #include "daemon/documents/probed/probed.h"
 #include "daemon/workers/group/rank_groups.h"
-#include "formats/json.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -122,23 +122,22 @@ void ptc_creation_key(const char *uuid, char ret_key[PTC_CREATION_KEY])
 
 int ptc_creation_begin(struct ptc_controllers *all, const char *uuid, uid_t uid, size_t bytes, struct ptc_error *err)
 {
-	char key[PTC_CREATION_KEY], user[PTC_USER_KEY], size[64], *value;
-	struct ptc_etcd_op ops[2] = { { .key = key }, { .key = user, .value = size } };
+	char key[PTC_CREATION_KEY], user[PTC_USER_KEY];
+	struct ptc_creation_doc doc = { .uid = uid };
+	ptc_auto_free char *value = NULL, *size = ptc_announced_doc_encode(&(struct ptc_announced_doc){ bytes });
 	bool ok;
-	int rc;
 
 	ptc_creation_key(uuid, key);
 	ptc_quota_key(uid, uuid, user);
-	value = ptc_asprintf("{\"version\":1,\"node\":\"%s\",\"boot_id\":\"%s\",\"uid\":%u}", all->node,
-			     ptc_cluster_boot_id(all->cluster), (unsigned)uid);
-	if (!value)
+	snprintf(doc.node, sizeof doc.node, "%s", all->node);
+	snprintf(doc.boot_id, sizeof doc.boot_id, "%s", ptc_cluster_boot_id(all->cluster));
+	value = ptc_creation_doc_encode(&doc);
+	if (!value || !size)
 		return ptc_nomem(err);
-	ops[0].value = value;
-	ops[0].len = strlen(value);
-	ops[1].len = (size_t)snprintf(size, sizeof size, "{\"version\":1,\"bytes\":%zu}", bytes);
-	rc = ptc_etcd_txn(ptc_cluster_etcd(all->cluster), NULL, 0, ops, 2, "etcd.creating", &ok, NULL, err);
-	ptc_free(value);
-	return rc;
+	return ptc_etcd_txn(ptc_cluster_etcd(all->cluster), NULL, 0,
+			    (struct ptc_etcd_op[]){ { .key = key, .value = value, .len = strlen(value) },
+						    { .key = user, .value = size, .len = strlen(size) } },
+			    2, "etcd.creating", &ok, NULL, err);
 }
 
 int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, uid_t uid, struct ptc_error *err)
@@ -159,23 +158,19 @@ int ptc_creation_undo(struct ptc_etcd *e, const char *uuid, uid_t uid, struct pt
 static bool creator_alive(struct ptc_etcd *e, const struct ptc_etcd_kv *kv, uid_t *ret_uid)
 {
 	struct ptc_etcd_kvs kvs = { 0 };
-	const char *node, *boot;
+	struct ptc_creation_doc made;
 	struct ptc_node_doc doc;
 	char key[PTC_NAME_MAX + 32];
 	bool alive = true;
-	json_t *root;
 
-	if (ptc_json_load("creation", kv->value, kv->len, &root, NULL) != 0)
+	if (ptc_creation_doc_decode(kv->value, kv->len, &made, NULL) != 0)
 		return true; /* of a version we do not speak: not ours to judge */
-	*ret_uid = (uid_t)json_integer_value(json_object_get(root, "uid"));
-	if (json_unpack(root, "{s:s, s:s}", "node", &node, "boot_id", &boot) == 0) {
-		snprintf(key, sizeof key, "/ptc/nodes/%s", node);
-		if (ptc_etcd_get(e, key, false, 1, &kvs, NULL) == 0)
-			alive = kvs.n == 1 && ptc_node_doc_decode(kvs.kv[0].value, kvs.kv[0].len, &doc, NULL) == 0 &&
-				strcmp(doc.boot_id, boot) == 0;
-		ptc_etcd_kvs_done(&kvs);
-	}
-	json_decref(root);
+	*ret_uid = made.uid;
+	snprintf(key, sizeof key, "/ptc/nodes/%s", made.node);
+	if (ptc_etcd_get(e, key, false, 1, &kvs, NULL) == 0)
+		alive = kvs.n == 1 && ptc_node_doc_decode(kvs.kv[0].value, kvs.kv[0].len, &doc, NULL) == 0 &&
+			strcmp(doc.boot_id, made.boot_id) == 0;
+	ptc_etcd_kvs_done(&kvs);
 	return alive;
 }
 
@@ -278,12 +273,15 @@ static void pruned(void *arg)
 	prune_free(p);
 }
 
+#define OLDER_HASHES 5 /* documents of one older snapshot */
+
 /* What older snapshots have for themselves. */
 static bool keep_older(struct prune *p, const struct ptc_older_doc *older)
 {
-	for (size_t i = 0; i < older->n; i++) {
-		const struct ptc_older *o = &older->v[i];
-		const char *hashes[] = { o->manifest_hash, o->generation_hash, o->layout_hash, o->state_hash };
+	for (size_t i = 0; i <= older->n; i++) {
+		const struct ptc_older *o = i < older->n ? &older->v[i] : &older->bridge;
+		const char *hashes[] = { o->manifest_hash, o->generation_hash, o->layout_hash, o->state_hash,
+					 o->copies_hash };
 
 		for (size_t k = 0; k < PTC_ARRAY_LEN(hashes); k++) {
 			if (!hashes[k][0])
@@ -299,7 +297,7 @@ static bool keep_older(struct prune *p, const struct ptc_older_doc *older)
 
 static bool keep_more(struct prune *p, const struct ptc_manifest_doc *m, const struct ptc_older_doc *older)
 {
-	p->more = ptc_calloc(m->nfiles + m->nlayouts + older->n * 4, sizeof *p->more);
+	p->more = ptc_calloc(m->nfiles + m->nlayouts + (older->n + 1) * OLDER_HASHES, sizeof *p->more);
 	for (size_t i = 0; p->more && i < m->nfiles + m->nlayouts; i++) {
 		const char *hash = i < m->nfiles ? m->files[i].header_hash : m->layouts[i - m->nfiles].layout_hash;
 

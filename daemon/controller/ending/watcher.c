@@ -29,7 +29,7 @@ struct ptc_watcher {
 		uint64_t version; /* counts changes */
 		bool finished;
 		int status;
-		char *summary;
+		struct ptc_switch_summary *summary;
 	} shared;
 };
 
@@ -56,7 +56,7 @@ void ptc_watcher_unref(struct ptc_watcher *w)
 	if (!w || atomic_fetch_sub(&w->refs, 1) != 1)
 		return;
 	pthread_mutex_destroy(&w->lock);
-	ptc_free(w->shared.summary);
+	ptc_switch_summary_unref(w->shared.summary);
 	ptc_free(w);
 }
 
@@ -73,7 +73,7 @@ void ptc_watcher_progress(struct ptc_watcher *w, const char *phase, uint64_t don
 	pthread_mutex_unlock(&w->lock);
 }
 
-void ptc_watcher_finish(struct ptc_watcher *w, int status, const char *text, const char *summary)
+void ptc_watcher_finish(struct ptc_watcher *w, int status, const char *text, struct ptc_switch_summary *summary)
 {
 	if (!w)
 		return;
@@ -82,7 +82,7 @@ void ptc_watcher_finish(struct ptc_watcher *w, int status, const char *text, con
 		w->shared.finished = true;
 		w->shared.status = status;
 		snprintf(w->shared.text, sizeof w->shared.text, "%s", text ? text : "");
-		w->shared.summary = summary ? ptc_strdup(summary) : NULL;
+		w->shared.summary = ptc_switch_summary_ref(summary);
 		w->shared.version++;
 	}
 	pthread_mutex_unlock(&w->lock);
@@ -109,11 +109,12 @@ static void take_update(struct ptc_watcher *w, struct update *n)
 	pthread_mutex_unlock(&w->lock);
 }
 
-static int send_update(struct ptc_watcher *w, const struct update *n, const char *summary, struct ptc_rpc_call *call,
+static int send_update(struct ptc_watcher *w, const struct update *n, double first_step_ms, struct ptc_rpc_call *call,
 		       struct ptc_error *err)
 {
 	Ptc__V1__Progress p = PTC__V1__PROGRESS__INIT;
-	char phase[32], text[512], empty[] = "", ended[] = "done";
+	char phase[32], text[512], empty[] = "", ended[] = "done", *summary = NULL;
+	int rc;
 
 	memcpy(phase, n->phase, sizeof phase);
 	memcpy(text, n->text, sizeof text);
@@ -124,10 +125,12 @@ static int send_update(struct ptc_watcher *w, const struct update *n, const char
 	p.bytes_total = n->total;
 	p.finished = n->finished;
 	p.switch_id = w->switch_id;
-	if (!summary && n->finished)
-		summary = w->shared.summary; /* written once, before finished */
-	p.summary = summary ? (char *)(uintptr_t)summary : empty;
-	return ptc_pb_call_send(call, &p.base, err);
+	if (n->finished && w->shared.summary) /* written once, before finished */
+		summary = ptc_switch_summary_text(w->shared.summary, first_step_ms);
+	p.summary = summary ? summary : empty;
+	rc = ptc_pb_call_send(call, &p.base, err);
+	ptc_free(summary);
+	return rc;
 }
 
 int ptc_watcher_look(struct ptc_watcher *w, const char *phase, bool *ret_there, struct ptc_error *err)
@@ -172,7 +175,7 @@ int ptc_wait_ms(int64_t since_ns)
 static int stream_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *err)
 {
 	struct stream *s = arg;
-	char *summary = NULL;
+	double first_step_ms = -1;
 	struct update n = { 0 };
 	int rc = 0;
 
@@ -184,18 +187,17 @@ static int stream_step(void *arg, struct ptc_rpc_call *call, struct ptc_error *e
 	if (n.finished && s->ops.amend && s->w->shared.summary) {
 		bool later = false;
 
-		rc = s->ops.amend(s->arg, call, s->w->shared.summary, &later, &summary, err);
+		rc = s->ops.amend(s->arg, call, s->w->shared.summary, &later, &first_step_ms, err);
 		if (!rc && later) {
 			ptc_rpc_call_again(call, AMEND_MS);
 			return 0;
 		}
 	}
 	if (!rc && n.version != s->sent) {
-		rc = send_update(s->w, &n, summary, call, err);
+		rc = send_update(s->w, &n, first_step_ms, call, err);
 		s->sent = n.version;
 		s->sent_ns = ptc_sys_now_ns();
 	}
-	ptc_free(summary);
 	if (!rc && !n.finished)
 		ptc_rpc_call_again(call, ptc_wait_ms(s->sent_ns));
 	return rc;

@@ -80,9 +80,9 @@ void ptc_controller_lost_text(const struct ptc_controller *ctl, const struct ptc
 
 	if (ctl->intent.source)
 		snprintf(buf, size,
-			 "node %s is lost, and a rollback puts the state on the nodes that the job has now: resize the "
-			 "job to other nodes, and roll back then, or ask again once node %s is back",
-			 node, node);
+			 "node %s is lost, and the rollback was to put state there: ask again, and the state goes to "
+			 "nodes that have it",
+			 node);
 	else if (ctl->intent.kind == PTC_SWITCH_IMPORT)
 		snprintf(buf, size,
 			 "node %s is lost, and the import was to put state there: import again, and its nodes are "

@@ -3,6 +3,7 @@
 #include "daemon/controller/internal.h"
 #include "daemon/controller/test_nodes.h"
 
+#include "base/alloc.h"
 #include "base/check.h"
 
 #include <setjmp.h>
@@ -15,6 +16,10 @@
 static struct {
 	bool idle;
 	char told[64]; /* nodes that get Finish */
+	char event[300];
+	/* what etcd has of the document after a transaction; lost: its answer does not come; conflict: it fails */
+	char *doc;
+	bool lost, conflict;
 } t;
 
 /* ---- the rooms below ---- */
@@ -37,15 +42,43 @@ int ptc_cluster_run(struct ptc_cluster *c, const char *lane, void (*work)(void *
 int ptc_etcd_txn(struct ptc_etcd *e, const struct ptc_etcd_compare *cmp, size_t ncmp, const struct ptc_etcd_op *ops,
 		 size_t nops, const char *point, bool *ret_ok, int64_t *ret_revision, struct ptc_error *err)
 {
-	(void)e, (void)cmp, (void)ncmp, (void)ops, (void)nops, (void)point, (void)err;
-	*ret_ok = true;
+	(void)e, (void)cmp, (void)ncmp, (void)nops, (void)point;
+	if (!t.conflict) {
+		ptc_free(t.doc);
+		t.doc = ops[0].value ? ptc_strdup(ops[0].value) : NULL;
+	}
+	if (t.lost)
+		return ptc_error_set(err, PTC_ETIMEOUT, "no answer");
+	*ret_ok = !t.conflict;
 	*ret_revision = 9;
 	return 0;
 }
 
+int ptc_etcd_get(struct ptc_etcd *e, const char *key, bool prefix, size_t max_keys, struct ptc_etcd_kvs *ret_kvs,
+		 struct ptc_error *err)
+{
+	static struct ptc_etcd_kv kv;
+
+	(void)e, (void)max_keys, (void)err;
+	assert_true(!prefix && strstr(key, "/older"));
+	kv = (struct ptc_etcd_kv){ .value = t.doc, .len = t.doc ? strlen(t.doc) : 0, .mod_revision = 9 };
+	*ret_kvs = (struct ptc_etcd_kvs){ .kv = &kv, .n = t.doc != NULL };
+	return 0;
+}
+
+void ptc_etcd_kvs_done(struct ptc_etcd_kvs *kvs)
+{
+	(void)kvs;
+}
+
 void ptc_event(struct ptc_cluster *c, const char *uuid, const char *kind, const char *fmt, ...)
 {
-	(void)c, (void)uuid, (void)kind, (void)fmt;
+	va_list ap;
+
+	(void)c, (void)uuid, (void)kind;
+	va_start(ap, fmt);
+	vsnprintf(t.event, sizeof t.event, fmt, ap);
+	va_end(ap);
 }
 
 bool ptc_controller_idle(const struct ptc_controller *ctl)
@@ -125,6 +158,15 @@ static struct ptc_older snap(uint64_t generation, uint64_t snapshot, const char 
 	return o;
 }
 
+static struct ptc_copies_keeper *test_copy(const struct ptc_copies_keeper *k)
+{
+	struct ptc_copies_keeper *own = ptc_calloc(1, sizeof *own);
+
+	assert_non_null(own);
+	*own = *k;
+	return own;
+}
+
 static struct ptc_controller ctl;
 
 static void set_up(void)
@@ -162,10 +204,10 @@ static void test_told(void **state)
 	assert_string_equal(told(&ctl), "");
 	next = ctl.older.doc;
 	ptc_older_drop_one(&next, 2);
-	ptc_older_adopt(&ctl, &next, 2);
+	ptc_older_adopt(&ctl, &next, 2, NULL);
 	assert_string_equal(told(&ctl), "");
 	ptc_older_drop(&next, 1);
-	ptc_older_adopt(&ctl, &next, 3);
+	ptc_older_adopt(&ctl, &next, 3, NULL);
 	t.idle = false;
 	assert_string_equal(told(&ctl), "");
 	t.idle = true;
@@ -188,9 +230,176 @@ static void test_told(void **state)
 	assert_string_equal(told(&ctl), "n2 n3 ");
 }
 
+/* The bridge has tables on its nodes, and copies on others: all hear that it goes. It goes before the oldest snapshot
+ * where there is no room, unless the job goes back to it. */
+static void test_bridge(void **state)
+{
+	static struct ptc_copies_keeper keeper = { .node = "n3", .generation = 1, .table = PTC_COPIES_TABLE | 1 };
+	const struct ptc_older bridge = snap(1, 12, "n0", "n2");
+	char text[300] = "no room";
+	size_t n;
+
+	(void)state;
+	memset(&ctl, 0, sizeof ctl);
+	set_up();
+	n = ctl.older.doc.n;
+	ptc_older_bridged(&ctl); /* there is none */
+	assert_string_equal(told(&ctl), "");
+	ctl.older.doc.bridge = bridge;
+	ctl.older.copies = (struct ptc_copies_doc){ .keepers = test_copy(&keeper), .nkeepers = 1 };
+	ptc_older_bridged(&ctl);
+	assert_string_equal(told(&ctl), "n0 n2 n3 ");
+	assert_true(!ctl.older.doc.bridge.snapshot && !ctl.older.copies.nkeepers && ctl.older.doc.n == n);
+	assert_int_equal(ctl.older.no_room, 0);
+
+	ctl.older.doc.bridge = bridge;
+	assert_false(ptc_older_bridge_yields(&ctl, "n1"));
+	ctl.intent.source = 12;
+	ptc_older_make_room(&ctl, 2, text, sizeof text);
+	assert_non_null(strstr(text, "the oldest snapshot that is kept there (10, step 10) goes now"));
+	assert_true(ctl.older.doc.bridge.snapshot == 12 && ctl.older.doc.n == n - 1);
+	ctl.intent.source = 0;
+	ptc_older_make_room(&ctl, 2, text, sizeof text);
+	assert_non_null(
+		strstr(text, "the snapshot that bridges the time until there are copies (12, step 12) goes now"));
+	assert_true(!ctl.older.doc.bridge.snapshot && ctl.older.doc.n == n - 1 && ctl.older.no_room == 2);
+	(void)told(&ctl);
+	ctl.older.doc.bridge = bridge;
+	assert_true(ptc_older_bridge_yields(&ctl, "n0"));
+	assert_string_equal(told(&ctl), "n0 n2 ");
+}
+
+/* The answer of etcd to the transaction that drops the bridge is lost, or the transaction fails, for the document has
+ * changed. What etcd has then counts; nodes hear what goes by it, and the transaction is not repeated for ever. */
+static void test_answer_lost(void **state)
+{
+	struct ptc_older_doc other;
+
+	(void)state;
+	memset(&ctl, 0, sizeof ctl);
+	set_up();
+	ctl.older.revision = 8;
+	ctl.older.doc.bridge = snap(1, 12, "n0", "n2");
+	t.lost = true;
+	ptc_older_bridged(&ctl);
+	assert_true(!ctl.older.doc.bridge.snapshot && ctl.older.doc.n == 4 && ctl.older.revision == 9);
+	assert_true(!ctl.older.dropping && !ctl.older.no_room);
+	assert_string_equal(told(&ctl), "n0 n2 ");
+
+	t.lost = false;
+	t.conflict = true;
+	ctl.older.revision = 8;
+	ctl.older.doc.bridge = snap(1, 12, "n0", "n2");
+	other = ctl.older.doc;
+	ptc_older_drop(&other, 2);
+	ptc_free(t.doc);
+	t.doc = ptc_older_doc_encode(&other);
+	ptc_older_bridged(&ctl);
+	assert_true(ctl.older.doc.bridge.snapshot == 12 && ctl.older.doc.n == 2 && ctl.older.revision == 9);
+	assert_string_equal(told(&ctl), "n0 n2 n3 ");
+	t.conflict = false;
+	ptc_free(t.doc);
+	t.doc = NULL;
+}
+
+static void list(void *arg, uint64_t generation, uint64_t snapshot)
+{
+	char *text = arg;
+
+	snprintf(text + strlen(text), 60 - strlen(text), "%llu.%llu ", (unsigned long long)generation,
+		 (unsigned long long)(snapshot & ~PTC_COPIES_TABLE));
+}
+
+/* A bridge may be an entry of the list, too: then only its copies are the bridge's alone. */
+static void test_tables(void **state)
+{
+	static struct ptc_copies_keeper keeper = { .node = "n2", .generation = 1, .table = PTC_COPIES_TABLE | 7 };
+	char text[60] = "";
+
+	(void)state;
+	memset(&ctl, 0, sizeof ctl);
+	set_up();
+	ctl.older.doc.bridge = snap(1, 12, "n0", "n2");
+	ctl.older.copies = (struct ptc_copies_doc){ .keepers = test_copy(&keeper), .nkeepers = 1 };
+	ptc_older_bridge_tables(&ctl.older, "n2", list, text);
+	assert_string_equal(text, "1.12 1.7 ");
+	text[0] = '\0';
+	ctl.older.doc.bridge = snap(1, 10, "n0", "n2");
+	ptc_older_bridge_tables(&ctl.older, "n2", list, text);
+	assert_string_equal(text, "1.7 ");
+	text[0] = '\0';
+	ptc_older_tables(&ctl.older, "n2", list, text);
+	assert_string_equal(text, "1.10 1.15 1.30 1.7 ");
+	ptc_copies_doc_done(&ctl.older.copies);
+}
+
+/* A node has dropped its tables of the bridge: the bridge goes once the job is idle. And what is said where there can
+ * be none. */
+static void test_no_bridge(void **state)
+{
+	struct ptc_older_kept *k = &ctl.older;
+	struct ptc_older_doc next;
+
+	(void)state;
+	memset(&ctl, 0, sizeof ctl);
+	set_up();
+	k->doc.bridge = snap(1, 12, "n0", "n2");
+	ptc_older_yielded(&ctl, "n2", 1, 11); /* of a bridge that has gone */
+	ptc_older_yielded(&ctl, "n1", 1, 12);
+	assert_true(!k->no_room && !k->yielded[0]);
+	ptc_older_yielded(&ctl, "n2", 1, 12);
+	assert_int_equal(k->no_room, 2);
+	t.idle = false;
+	assert_string_equal(told(&ctl), "");
+	assert_int_equal(k->doc.bridge.snapshot, 12);
+	t.idle = true;
+	(void)told(&ctl);
+	assert_int_equal(k->doc.bridge.snapshot, 0);
+	assert_non_null(strstr(t.event, "snapshot 12 of step 12 is dropped, for node n2 has no room"));
+	assert_string_equal(told(&ctl), "n0 n2 ");
+	assert_string_equal(told(&ctl), "");
+	k->doc.bridge = snap(1, 12, "n0", "n2"); /* etcd fails: it is tried again */
+	k->revision = 9;
+	ptc_older_yielded(&ctl, "n2", 1, 12);
+	t.conflict = true;
+	ptc_free(t.doc);
+	t.doc = ptc_older_doc_encode(&k->doc);
+	(void)told(&ctl);
+	assert_true(k->doc.bridge.snapshot == 12 && k->yielded[0]);
+	next = k->doc; /* a commit takes its place */
+	next.bridge = snap(2, 13, "n0", "n1");
+	t.event[0] = '\0';
+	ptc_older_adopt(&ctl, &next, 10, NULL);
+	assert_non_null(strstr(t.event, "snapshot 12 of step 12 is dropped, for node n2 has no room"));
+	assert_false(k->yielded[0]);
+	t.conflict = false;
+	ptc_free(t.doc);
+	t.doc = NULL;
+	ptc_older_tell_ranks(&ctl);
+	assert_non_null(strstr(told(&ctl), "n0 n1 "));
+
+	k->no_room = 0;
+	t.event[0] = '\0';
+	k->asked = 1;
+	ptc_older_no_bridge(&ctl, "its names are long");
+	assert_true(k->no_room == 2 && !t.event[0]); /* it wants no copies */
+	k->no_room = 0;
+	k->asked = 2;
+	ptc_older_no_bridge(&ctl, "its names are long");
+	assert_non_null(strstr(t.event,
+			       "goes as soon as there is a newer one, for its names are long; until there are copies "
+			       "again, the loss of a node may cost the job its state"));
+	t.event[0] = '\0';
+	ptc_older_no_bridge(&ctl, "its names are long");
+	assert_string_equal(t.event, "");
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_told) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_told),   cmocka_unit_test(test_bridge),    cmocka_unit_test(test_answer_lost),
+		cmocka_unit_test(test_tables), cmocka_unit_test(test_no_bridge),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

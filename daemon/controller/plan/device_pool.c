@@ -143,6 +143,7 @@ void ptc_device_pool_collect(void *arg)
 {
 	struct ptc_device_pool *p = arg;
 	struct ptc_cluster *c = p->all->cluster;
+	const struct ptc_job_view *j = ptc_cluster_find_uuid(c, p->v->meta.uuid);
 	ptc_auto_free const struct ptc_node **nodes = by_name(c);
 	size_t most = ptc_cluster_nnodes(c) + p->v->nnodes, devices = 0;
 
@@ -186,6 +187,8 @@ void ptc_device_pool_collect(void *arg)
 		collect_state(p, nodes[i]);
 	ptc_free(p->racks); /* what it points to is the loop's */
 	p->racks = NULL;
+	if (j && !p->rc)
+		p->rc = ptc_copies_doc_copy(&j->copies, &p->copies);
 }
 
 void ptc_device_pool_done(struct ptc_device_pool *p)
@@ -201,6 +204,7 @@ void ptc_device_pool_done(struct ptc_device_pool *p)
 	ptc_free(p->rack_of);
 	ptc_free(p->racks);
 	ptc_free(p->devices);
+	ptc_copies_doc_done(&p->copies);
 	ptc_buf_done(&p->taken.text);
 	ptc_buf_done(&p->ill);
 }

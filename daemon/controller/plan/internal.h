@@ -33,6 +33,7 @@ struct ptc_device_pool {
 	} taken;
 	struct ptc_buf ill; /* devices that are not well, for a message */
 	const struct ptc_view *v;
+	struct ptc_copies_doc copies; /* the job's; v has none of them if ranks run */
 	const uint32_t *node_of_rank; /* the planner's choice; NULL: wherever the fewest bytes move */
 	int rc;
 };
@@ -117,6 +118,11 @@ int ptc_plan_choose_config(struct ptc_controllers *all, const struct ptc_view *v
 			   struct ptc_error *err);
 /* Refuses a configuration beyond the job's min_gpus and max_gpus: the job would not be started again on it. */
 int ptc_plan_check_size(const struct ptc_job_desc *desc, const struct ptc_config *config, struct ptc_error *err);
+
+/* window.c: the name of a node that has no room for the bridge of a live job with copies; NULL: none is known. It
+ * borrows from p. */
+const char *ptc_plan_window(const struct ptc_device_pool *p, const struct ptc_view *v, const struct ptc_job_desc *desc,
+			    const struct ptc_plan_layouts *l);
 
 /* plan_answer.c: the document of the generation to come. It names only nodes that ranks use, in order of first use. */
 int ptc_plan_doc(const struct ptc_device_pool *p, const struct ptc_config *config, const struct ptc_allocation *a,

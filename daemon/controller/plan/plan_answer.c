@@ -83,7 +83,8 @@ static struct ptc_plan_totals totals(const struct ptc_plan_layouts *l)
 					 .derived = plan->derived,
 					 .bound_mapping = plan->bound_mapping,
 					 .bound_any = l->bound,
-					 .bound_exact = l->exact };
+					 .bound_exact = l->exact,
+					 .gap = plan->between_nodes - l->bound };
 }
 
 /* What happens to the process of a rank that is to run there. */
@@ -117,6 +118,9 @@ int ptc_plan_report_fill(const struct ptc_device_pool *p, const struct ptc_view 
 			 const struct ptc_generation_doc *to, const struct ptc_plan_layouts *l,
 			 struct ptc_plan_report *r)
 {
+	const char *narrow = ptc_plan_window(p, v, desc, l);
+
+	snprintf(r->window, sizeof r->window, "%s", narrow ? narrow : "");
 	snprintf(r->job, sizeof r->job, "%s", v->meta.name);
 	r->has_from = v->from_generation != 0;
 	r->groups = l->groups;

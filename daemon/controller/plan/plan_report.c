@@ -70,18 +70,9 @@ static json_t *rank_rows(const struct ptc_generation_doc *g, const enum ptc_plan
 }
 
 /* null, while what the ranks will hold is not known. */
-json_t *ptc_plan_totals_json(const struct ptc_plan_report *r)
+static json_t *totals_json(const struct ptc_plan_report *r)
 {
-	const struct ptc_plan_totals *t = &r->totals;
-
-	if (!r->counted)
-		return json_null();
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I}", "in_place", (json_int_t)t->in_place,
-			 "within_node", (json_int_t)t->within_node, "between_nodes", (json_int_t)t->between_nodes,
-			 "bound_this_mapping", (json_int_t)t->bound_mapping, "bound_any_mapping",
-			 (json_int_t)t->bound_any, "bound_exact", (int)t->bound_exact, "gap",
-			 (json_int_t)(t->between_nodes - t->bound_any), "reset", (json_int_t)t->reset, "derived",
-			 (json_int_t)t->derived);
+	return r->counted ? ptc_members_to_json(&ptc_plan_totals_members, &r->totals) : json_null();
 }
 
 static json_t *groups_json(const struct ptc_groups *g)
@@ -112,7 +103,7 @@ json_t *ptc_plan_report_json(const struct ptc_plan_report *r)
 		json_pack("{s:i, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "version", 1, "job", r->job, "from",
 			  r->from.config ? r->from.config : "", "to", r->to.config, "from_ranks",
 			  r->has_from ? rank_rows(&r->from, NULL) : json_array(), "ranks", rank_rows(&r->to, r->modes),
-			  "nodes", node_rows(r), "groups", groups_json(&r->groups), "totals", ptc_plan_totals_json(r));
+			  "nodes", node_rows(r), "groups", groups_json(&r->groups), "totals", totals_json(r));
 
 	if (root && r->blobs.text[0])
 		json_object_set_new(root, "blobs", ptc_rank_states_json(&r->blobs));
@@ -120,5 +111,7 @@ json_t *ptc_plan_report_json(const struct ptc_plan_report *r)
 		json_object_set_new(root, "choice", chosen_json(&r->chosen));
 	if (root && r->leaves.warning_s > 0)
 		json_object_set_new(root, "leaves", ptc_planning_leaves_json(&r->leaves));
+	if (root && r->window[0])
+		json_object_set_new(root, "window", json_string(r->window));
 	return root;
 }

@@ -90,7 +90,7 @@ static void test_counted(void **state)
 					      .held_bytes = 7,
 					      .ceiling_bytes = 9 };
 	r->counted = true;
-	r->totals = (struct ptc_plan_totals){ 1, 2, 30, 4, 5, 30, 20, false };
+	r->totals = (struct ptc_plan_totals){ 1, 2, 30, 4, 5, 30, 20, false, 10 };
 	strcpy(r->blobs.text, "one is gone");
 	r->blobs.gone = 1;
 	r->leaves = (struct ptc_planning_leaves){ .warning_s = 120, .node = "n0", .bytes = 10 };
@@ -114,6 +114,8 @@ static void test_counted(void **state)
 	      "{\"warning_s\":120.0,\"node\":\"n0\",\"bytes\":10,\"bytes_s\":null,\"seconds\":null,\"fits\":null,"
 	      "\"text\":"
 	      "null}");
+	strcpy(r->window, "n1");
+	check(r, "window", "\"n1\"");
 	r->leaves = (struct ptc_planning_leaves){ 120, "n0", 10, 2.0, 5.0, true };
 	check(r, "leaves",
 	      "{\"warning_s\":120.0,\"node\":\"n0\",\"bytes\":10,\"bytes_s\":2.0,\"seconds\":5.0,\"fits\":true,"

@@ -151,11 +151,26 @@ void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *n
 		ctl->recovery.over = true;
 }
 
+/* Nobody has asked for that switch: recovery makes it. */
+static struct ptc_event_line *went_back(const struct ptc_controller *ctl, const struct ptc_record_doc *next)
+{
+	const char *why = ctl->recovery.waits;
+
+	return ptc_event_line_new(ctl->all->cluster, ctl->uuid, "went_back",
+				  "snapshot %llu of step %llu is lost, so the job goes back to snapshot %llu of step "
+				  "%llu%s%s",
+				  (unsigned long long)ctl->record.snapshot, (unsigned long long)ctl->record.step,
+				  (unsigned long long)ctl->intent.source, (unsigned long long)next->step,
+				  *why ? ": " : "", why);
+}
+
 struct ptc_event_line *ptc_recovery_event(const struct ptc_controller *ctl, const struct ptc_record_doc *next)
 {
 	const struct ptc_record_doc *before = &ctl->record;
 	char from[64] = "the beginning, for it had no snapshot", lost[96] = "how many steps are lost is not known";
 
+	if (ctl->has_record && before->recovery && next->recovery && ctl->intent.source && !ctl->watcher)
+		return went_back(ctl, next);
 	if (!ctl->has_record || !before->recovery || next->recovery || next->run != PTC_RUN_LIVE)
 		return NULL;
 	if (before->reached)
@@ -533,6 +548,26 @@ bool ptc_recovery_judges(struct ptc_controller *ctl, const struct ptc_worker_vie
 
 /* ---- ranks are started again ------------------------------------------------------------------ */
 
+/* The record's snapshot is lost. Its job starts from an older one, once that is the record's. */
+static void go_back(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
+{
+	struct ptc_switch_request r;
+	struct ptc_error err = PTC_ERROR_INIT;
+
+	ptc_controller_request(ctl, PTC_SWITCH_IMPORT, &r);
+	r.end = PTC_RUN_STOPPED;
+	r.source = p->source;
+	r.source_view = p->source_view;
+	r.to = p->back_to;
+	p->source_view = (struct ptc_view){ 0 };
+	p->back_to = (struct ptc_generation_doc){ 0 };
+	if (ctl->submit(ctl, &r, &err) != 0)
+		ptc_warn("job", "job=%s %s", ctl->meta.name, err.text);
+	else
+		snprintf(ctl->recovery.waits, sizeof ctl->recovery.waits, "%.760s", p->err.text); /* for its event */
+	ptc_switch_request_done(&r);
+}
+
 static void planned_start(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 {
 	struct ptc_switch_request r;
@@ -548,6 +583,10 @@ static void planned_start(struct ptc_controller *ctl, struct ptc_recovery_plan *
 	if (p->status) {
 		snprintf(why, sizeof why, "the job waits to be started again: %s", p->err.text);
 		wait_for(ctl, why);
+		return;
+	}
+	if (p->source) {
+		go_back(ctl, p);
 		return;
 	}
 	ptc_controller_request(ctl, PTC_SWITCH_RESIZE, &r);
@@ -640,7 +679,8 @@ void ptc_recovery_aborted(struct ptc_controller *ctl, int status, const char *wh
 		r->hold.state = PTC_HOLD_NONE; /* a HALT follows, and the last snapshot has to do */
 		snprintf(r->hold.why, sizeof r->hold.why, "%.190s", why);
 	}
-	if (!ctl->record.recovery || ctl->record.run == PTC_RUN_LIVE || ctl->intent.kind != PTC_SWITCH_RESIZE)
+	if (!ctl->record.recovery || ctl->record.run == PTC_RUN_LIVE ||
+	    (ctl->intent.kind != PTC_SWITCH_RESIZE && !ctl->intent.source))
 		return;
 	if (status != PTC_EPEER && status != PTC_ETIMEOUT && status != PTC_ECONFLICT && status != PTC_EFENCED &&
 	    status != PTC_ECOORD && status != PTC_ELOST)

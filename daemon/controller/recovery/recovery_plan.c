@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds out where a job whose ranks are lost can go on: whether live nodes hold its snapshot, and which configuration
- * the remaining devices allow. Happy path: if there are enough devices, the configuration stays. Otherwise it is the
- * largest for fewer devices that the job's table, the planner or another dp gives, for at least min_gpus. Failure
- * modes: PTC_ELOST naming a tensor; PTC_ENODEVICES; what planning says. A node that is quarantined is used only if a
- * job whose ranks are lost cannot go on without it. The work is a task with copies of all it needs, in a lane of its
- * own: the job's transactions do not wait for it. */
+/* Finds out where a job whose ranks are lost can go on: whether live nodes hold its snapshot, or else an older one, and
+ * which configuration the remaining devices allow. Happy path: if there are enough devices, the configuration stays.
+ * Otherwise it is the largest for fewer devices that the job's table, the planner or another dp gives, for at least
+ * min_gpus. Failure modes: PTC_ELOST naming a tensor; PTC_ENODEVICES; what planning says. A node that is quarantined is
+ * used only if a job whose ranks are lost cannot go on without it. The work is a task with copies of all it needs, in a
+ * lane of its own: the job's transactions do not wait for it. */
 #include "daemon/controller/internal.h"
 #include "daemon/controller/leaving/leaving.h"
 
@@ -27,10 +27,13 @@ struct ptc_recovery_task {
 	enum ptc_recovery_for asked, what; /* what: it may become another as it is planned */
 	void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p);
 	struct ptc_recovery_plan plan;
-	struct ptc_view view;
+	struct ptc_view view; /* of the record, or of the snapshot `source` */
+	struct ptc_older_doc older;
+	uint64_t source;
 	bool ctl_leaves;   /* some node leaves */
 	bool passes_over;  /* some node is left out because it is quarantined */
 	bool all_the_same; /* none is */
+	bool may_return;   /* a node with a part of the record's snapshot is down, and not lost */
 	bool shares;       /* the job's `share_devices` */
 	uint64_t changes;  /* of nodes and devices, up to when it was planned */
 	uint32_t devices;  /* of nodes that it may use, that no other job has */
@@ -94,22 +97,34 @@ static void look_on_loop(void *arg)
 				ptc_node_device_well(n, k, NULL) &&
 				ptc_cluster_device_free(t->all->cluster, n->doc.name, k, t->meta.uuid, t->shares, NULL);
 	}
-	/* of ranks that run, copies are old */
-	t->rc = rc || trains(t) ? rc : ptc_view_find_copies(&t->view, t->all->cluster);
+	/* of ranks that run, copies are old; an older snapshot has its own */
+	t->rc = rc || trains(t) || t->source ? rc : ptc_view_find_copies(&t->view, t->all->cluster);
 	if (t->rc == 0)
 		t->rc = ptc_view_locate(&t->view, t->all->cluster);
+	for (size_t i = 0; i < t->view.nnodes && !t->source; i++) {
+		uint32_t at;
+
+		if (ptc_cluster_find_node(t->all->cluster, t->view.nodes[i], &at))
+			t->may_return |= !ptc_cluster_node(t->all->cluster, at)->up &&
+					 !ptc_cluster_node(t->all->cluster, at)->lost;
+	}
 }
 
 static int check_covered(struct ptc_recovery_task *t, struct ptc_error *err)
 {
 	ptc_auto_free bool *usable = ptc_calloc(t->view.nnodes + 1, sizeof *usable);
+	int rc;
 
 	if (!usable)
 		return ptc_nomem(err);
 	if (!t->view.from_snapshot)
 		return 0;
 	ptc_lost_ask(t->all, &t->view, usable);
-	return ptc_lost_covered(t->all, &t->view, usable, err);
+	rc = ptc_lost_covered(t->all, &t->view, usable, err);
+	if (rc || !t->source)
+		return rc;
+	ptc_generation_doc_done(&t->plan.back_to);
+	return ptc_older_target(&t->view, usable, &t->plan.back_to, err);
 }
 
 /* Whether to plan for so many devices: what would be no more than a guess is left out. */
@@ -207,6 +222,49 @@ static int look_and_plan(struct ptc_recovery_task *t, const struct ptc_job_desc 
 	return t->rc ? ptc_error_set(err, t->rc, "the job's nodes cannot be looked up") : make_plan(t, desc, err);
 }
 
+static int plan_now(struct ptc_recovery_task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
+{
+	int rc;
+
+	ptc_probed_join(&t->all->docs, &t->view);
+	rc = look_and_plan(t, desc, err);
+	if (!t->passes_over || trains(t) || !other_nodes_help(rc))
+		return rc;
+	t->all_the_same = true; /* else the job would wait */
+	return look_and_plan(t, desc, err);
+}
+
+/* The record's snapshot is lost: to the newest older one that live nodes have. *err stays what it is if there is none.
+ */
+static int go_back(struct ptc_recovery_task *t, const struct ptc_job_desc *desc, struct ptc_error *err)
+{
+	bool may = desc->elastic.on_failure == PTC_JOB_SHRINK && desc->copies.count > 1 && !t->may_return &&
+		   (t->what == PTC_RECOVERY_ANY || t->what == PTC_RECOVERY_SAME);
+	const struct ptc_older *o = may ? ptc_older_before(&t->older, UINT64_MAX) : NULL;
+	struct ptc_error why = PTC_ERROR_INIT;
+	int rc = PTC_ELOST;
+
+	for (; o && rc == PTC_ELOST; o = ptc_older_before(&t->older, o->snapshot)) {
+		ptc_view_done(&t->view);
+		t->source = o->snapshot;
+		t->all_the_same = false;
+		rc = ptc_view_older(t->all->docs.kept, &t->meta, &t->older, o->snapshot, &t->view, &why);
+		if (rc == 0)
+			rc = plan_now(t, desc, &why);
+		else if (rc == PTC_ENOTFOUND) /* its documents are gone; any other failure is none of the snapshot's */
+			rc = PTC_ELOST;
+	}
+	if (rc && rc != PTC_ELOST)
+		*err = why;
+	if (rc) {
+		ptc_generation_doc_done(&t->plan.back_to);
+		return rc;
+	}
+	ptc_planned_done(&t->plan.planned); /* it shows that the job can be started then */
+	t->plan.source = t->source;
+	return 0;
+}
+
 static void work(void *arg, struct ptc_etcd *etcd)
 {
 	struct ptc_recovery_task *t = arg;
@@ -226,13 +284,14 @@ static void work(void *arg, struct ptc_etcd *etcd)
 	if (rc == 0 && t->what != PTC_RECOVERY_READ)
 		rc = ptc_view_load(t->all->docs.kept, &t->meta, &t->record, NULL, &t->view, &p->err);
 	if (rc == 0 && t->what != PTC_RECOVERY_READ) {
-		ptc_probed_join(&t->all->docs, &t->view);
-		rc = look_and_plan(t, desc, &p->err);
-		if (t->passes_over && !trains(t) && other_nodes_help(rc)) {
-			t->all_the_same = true; /* else the job would wait */
-			rc = look_and_plan(t, desc, &p->err);
-		}
-		ptc_view_done(&t->view);
+		rc = plan_now(t, desc, &p->err);
+		if (rc == PTC_ELOST)
+			rc = go_back(t, desc, &p->err);
+		if (p->source)
+			p->source_view = t->view;
+		else
+			ptc_view_done(&t->view);
+		t->view = (struct ptc_view){ 0 };
 	}
 	if (ref)
 		ptc_specs_release(ref);
@@ -249,9 +308,16 @@ void ptc_recovery_keep(struct ptc_controller *ctl, const struct ptc_recovery_pla
 	ctl->recovery.has_elastic = true;
 }
 
+static void plan_done(struct ptc_recovery_plan *p)
+{
+	ptc_planned_done(&p->planned);
+	ptc_generation_doc_done(&p->back_to);
+	ptc_view_done(&p->source_view);
+}
+
 static void release(struct ptc_recovery_task *t)
 {
-	ptc_planned_done(&t->plan.planned);
+	plan_done(&t->plan);
 	forget_stay(t);
 	ptc_controller_unref(t->ctl);
 	ptc_free(t);
@@ -276,6 +342,11 @@ static bool waits_for_snapshot(const struct ptc_recovery_task *t)
 	       in->run_to;
 }
 
+static uint64_t count_changes(const struct ptc_recovery_task *t)
+{
+	return ptc_cluster_epoch(t->all->cluster) + ptc_cluster_device_writes(t->all->cluster);
+}
+
 static void start(struct ptc_recovery_task *t);
 
 static void finished(void *arg)
@@ -289,17 +360,12 @@ static void finished(void *arg)
 	} else if (waits_for_snapshot(t)) {
 		ctl->recovery.answer = t;
 		ctl->turn = true;
-	} else if (is_outdated(t)) {
+	} else if (is_outdated(t) || (t->plan.source && count_changes(t) != t->changes)) { /* a node may be back */
 		start(t);
 	} else {
 		t->planned(ctl, &t->plan);
 		release(t);
 	}
-}
-
-static uint64_t count_changes(const struct ptc_recovery_task *t)
-{
-	return ptc_cluster_epoch(t->all->cluster) + ptc_cluster_device_writes(t->all->cluster);
 }
 
 /* A node that leaves goes first: its switch is made, and then what was asked for is planned anew. */
@@ -333,8 +399,11 @@ static void start(struct ptc_recovery_task *t)
 	static const struct ptc_task_step steps[] = { { PTC_TASK_ETCD, work }, { 0 } };
 	char lane[PTC_LANE_MAX];
 
-	ptc_planned_done(&t->plan.planned);
+	plan_done(&t->plan);
 	t->plan = (struct ptc_recovery_plan){ .err = PTC_ERROR_INIT };
+	t->older = t->ctl->older.doc;
+	t->source = 0;
+	t->may_return = false;
 	t->record = t->ctl->record;
 	t->what = t->asked;
 	t->changes = count_changes(t);

@@ -32,7 +32,17 @@ static struct {
 	uint64_t node_changes, device_writes;
 	unsigned answers, looks; /* looks: the documents were read */
 	int status;
-} t = { .quarantined = -1 };
+	int down;         /* the number of a node; -1: none */
+	bool lost;        /* .. and it is lost */
+	bool record_lost; /* the record's snapshot is not on live nodes, ... */
+	uint64_t whole;   /* ... and of the older ones only this one is; 0: none */
+	uint64_t source;  /* to which the job is to go back */
+	char said[64];
+	int unreadable; /* what reading an older snapshot's documents comes to */
+	char tried[64]; /* older ones that were looked at */
+} t = { .quarantined = -1, .down = -1 };
+
+#define RECORD 9
 
 static struct ptc_controller job;
 
@@ -152,7 +162,42 @@ int ptc_view_load(struct ptc_kept *k, const struct ptc_meta_doc *meta, const str
 		return PTC_ENOTFOUND;
 	}
 	*ret_view = (struct ptc_view){ .from.world = 2, .from.config = config, .from.nodes = nodes, .from.nnodes = 2 };
+	ret_view->from_snapshot = t.record_lost ? RECORD : 0;
+	ret_view->nodes = nodes;
+	ret_view->nnodes = 2;
 	return 0;
+}
+
+int ptc_view_older(struct ptc_kept *k, const struct ptc_meta_doc *meta, const struct ptc_older_doc *doc,
+		   uint64_t snapshot, struct ptc_view *ret_view, struct ptc_error *err)
+{
+	snprintf(t.tried + strlen(t.tried), sizeof t.tried - strlen(t.tried), "%llu ", (unsigned long long)snapshot);
+	if (t.unreadable)
+		return t.unreadable;
+	if (ptc_view_load(k, meta, NULL, NULL, ret_view, err) != 0)
+		return PTC_ENOTFOUND;
+	ret_view->from_snapshot = snapshot;
+	assert_non_null(ptc_older_find(doc, snapshot));
+	return 0;
+}
+
+int ptc_older_target(const struct ptc_view *v, const bool *usable, struct ptc_generation_doc *ret,
+		     struct ptc_error *err)
+{
+	(void)usable, (void)err;
+	*ret = (struct ptc_generation_doc){ .world = (uint32_t)v->from_snapshot };
+	return 0;
+}
+
+bool ptc_cluster_find_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index)
+{
+	(void)c;
+	for (uint32_t i = 0; i < NODES; i++)
+		if (strcmp(test_nodes[i].doc.name, name) == 0) {
+			*ret_index = i;
+			return true;
+		}
+	return false;
 }
 
 void ptc_view_done(struct ptc_view *v)
@@ -184,8 +229,10 @@ void ptc_lost_ask(struct ptc_controllers *all, const struct ptc_view *v, bool *u
 
 int ptc_lost_covered(struct ptc_controllers *all, const struct ptc_view *v, const bool *usable, struct ptc_error *err)
 {
-	(void)all, (void)v, (void)usable, (void)err;
-	return 0;
+	(void)all, (void)usable;
+	if (v->from_snapshot == t.whole || !v->from_snapshot)
+		return 0;
+	return ptc_error_set(err, PTC_ELOST, "%llu is lost", (unsigned long long)v->from_snapshot);
 }
 
 int ptc_plan_switch(struct ptc_controllers *all, const struct ptc_view *v, const struct ptc_plan_request *req,
@@ -216,6 +263,10 @@ static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 	(void)ctl;
 	t.answers++;
 	t.status = p->status;
+	t.source = p->source;
+	snprintf(t.said, sizeof t.said, "%.60s", p->err.text);
+	assert_int_equal(p->back_to.world, p->source);
+	assert_int_equal(p->source_view.from_snapshot, p->source);
 }
 
 static const char *asked(enum ptc_recovery_for what, const char *leaves)
@@ -226,6 +277,8 @@ static const char *asked(enum ptc_recovery_for what, const char *leaves)
 	for (int i = 0; i < NODES; i++) {
 		test_nodes[i] = (struct ptc_node){ .up = true, .doc.devices = 1 };
 		snprintf(test_nodes[i].doc.name, sizeof test_nodes[i].doc.name, "n%d", i);
+		test_nodes[i].up = i != t.down;
+		test_nodes[i].lost = i == t.down && t.lost;
 		if (i == t.quarantined)
 			test_nodes[i].quarantine.until_ns = INT64_MAX;
 	}
@@ -413,6 +466,75 @@ static void test_planned_for_now(void **state)
 	assert_int_equal(t.status, PTC_ENOTFOUND);
 }
 
+static void add_older(uint64_t snapshot, bool left)
+{
+	struct ptc_older o = { .generation = 1, .snapshot = snapshot, .left = left };
+
+	ptc_older_add(&job.older.doc, &o);
+}
+
+static const char *goes_back(enum ptc_recovery_for what)
+{
+	t.tried[0] = '\0';
+	(void)asked(what, NULL);
+	return t.tried;
+}
+
+/* The record's snapshot is lost: the newest older one that live nodes have is taken, the bridge among them, and none
+ * that the job has left. Neither is one if a node may still be back, or the job is to wait for it. */
+static void test_goes_back(void **state)
+{
+	(void)state;
+	t.desc = (struct ptc_job_desc){ 0 };
+	t.record_lost = true;
+	assert_string_equal(goes_back(PTC_RECOVERY_ANY), "");
+	assert_true(t.status == PTC_ELOST && !t.source);
+	add_older(2, false);
+	add_older(4, false);
+	add_older(6, true);
+	job.older.doc.bridge = (struct ptc_older){ .generation = 1, .snapshot = 5 };
+	assert_string_equal(goes_back(PTC_RECOVERY_ANY), ""); /* without copies the job waits for the node */
+	t.desc.copies.count = 2;
+	assert_string_equal(goes_back(PTC_RECOVERY_ANY), "5 4 2 ");
+	assert_true(t.status == PTC_ELOST && !t.source);
+	assert_string_equal(t.said, "9 is lost");
+	t.unreadable = PTC_ECOORD; /* that says nothing about the snapshot */
+	assert_string_equal(goes_back(PTC_RECOVERY_ANY), "5 ");
+	assert_true(t.status == PTC_ECOORD && !t.source);
+	t.unreadable = 0;
+	t.whole = 5;
+	assert_string_equal(goes_back(PTC_RECOVERY_ANY), "5 ");
+	assert_true(!t.status && t.source == 5);
+	assert_string_equal(t.said, "9 is lost");
+	t.whole = 2;
+	assert_string_equal(goes_back(PTC_RECOVERY_SAME), "5 4 2 ");
+	assert_true(!t.status && t.source == 2);
+	t.whole = 6;
+	assert_string_equal(goes_back(PTC_RECOVERY_ANY), "5 4 2 ");
+	assert_int_equal(t.status, PTC_ELOST);
+	t.whole = 5;
+	t.no_config = true;
+	assert_string_equal(goes_back(PTC_RECOVERY_ANY), "5 ");
+	assert_true(t.status == PTC_ENODEVICES && !t.source);
+	t.no_config = false;
+	t.desc.elastic.on_failure = PTC_JOB_WAIT;
+	assert_string_equal(goes_back(PTC_RECOVERY_SAME), "");
+	assert_int_equal(t.status, PTC_ELOST);
+	t.desc.elastic.on_failure = PTC_JOB_SHRINK;
+	t.down = 1;
+	assert_string_equal(goes_back(PTC_RECOVERY_ANY), "");
+	assert_int_equal(t.status, PTC_ELOST);
+	t.lost = true;
+	assert_string_equal(goes_back(PTC_RECOVERY_ANY), "5 ");
+	assert_true(!t.status && t.source == 5);
+	t.whole = RECORD;
+	assert_string_equal(goes_back(PTC_RECOVERY_ANY), "");
+	assert_true(!t.status && !t.source);
+	t.record_lost = t.lost = false;
+	t.down = -1;
+	job.older.doc = (struct ptc_older_doc){ 0 };
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -423,6 +545,7 @@ int main(void)
 		cmocka_unit_test(test_waits_for_snapshot),
 		cmocka_unit_test(test_waits_and_is_planned_anew),
 		cmocka_unit_test(test_planned_for_now),
+		cmocka_unit_test(test_goes_back),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,7 @@
 #include "daemon/controller/internal.h"
 
 #include "base/alloc.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/number/fence.h"
 #include "base/sys/sys.h"
@@ -118,7 +119,9 @@ static int read_description(struct lock_try *t)
 static void lock_work(void *arg, struct ptc_etcd *e)
 {
 	struct lock_try *t = arg;
-	char prefix[96], key[112], meta[112], value[PTC_NAME_MAX + 64];
+	ptc_auto_free char *value = NULL;
+	char prefix[96], key[112], meta[112];
+	struct ptc_lock_doc doc;
 	struct ptc_etcd_kvs kvs = { 0 };
 	int64_t created = 0;
 	bool ok;
@@ -135,7 +138,10 @@ static void lock_work(void *arg, struct ptc_etcd *e)
 	if (!created || (cannot_read(t->status) && !(t->description && t->anyway)))
 		return;
 	/* the job must still exist, or a lock would outlive it */
-	snprintf(value, sizeof value, "{\"version\":1,\"node\":\"%s\"}", t->all->node);
+	snprintf(doc.node, sizeof doc.node, "%s", t->all->node);
+	value = ptc_lock_doc_encode(&doc);
+	if (!value)
+		return; /* at the next look */
 	ptc_etcd_txn(e,
 		     (struct ptc_etcd_compare[]){ { key, PTC_ETCD_CREATE_REV, 0 },
 						  { meta, PTC_ETCD_CREATE_REV, created } },

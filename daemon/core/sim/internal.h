@@ -75,19 +75,12 @@ struct sim {
 	uint32_t given_up;
 	uint64_t moved_at;         /* when a rank of the record's incarnation last ended a step */
 	uint64_t live[2], over[2]; /* generation, incarnation: whose ranks the record last wanted, and those before */
+	bool bridged; /* with `bridge`: a snapshot of the record has had its copy, and later ones may get one */
 	bool bad;
 };
-/* Whether the request names that table as one that stays. */
-static inline bool sim_keeps(const struct req *r, const struct table *t)
+static inline bool sim_is_copy(const struct record *o, const struct table *t, uint32_t node)
 {
-	for (uint32_t i = 0; i < r->older.n; i++) {
-		const struct record *o = &r->older.v[i];
-		for (uint32_t k = 0; o->gen == t->gen && o->snap == t->snap && k < o->n; k++) {
-			if (o->nodes[k] == r->node && !(o->without >> r->node & 1))
-				return true;
-		}
-	}
-	return false;
+	return o->snap && o->copy == node + 1 && o->gen == t->gen && (o->snap | COPY_SNAP) == t->snap;
 }
 /* A switch as the core gets it, with room for its nodes. */
 struct told {
@@ -120,6 +113,7 @@ uint32_t sim_placed(const uint32_t *v, uint32_t n, uint32_t without, uint32_t *r
 struct table *sim_table_find(struct node *n, uint64_t gen, uint64_t snap);
 struct table *sim_table_add(struct sim *s, struct node *n, uint64_t gen, uint64_t snap);
 void sim_table_drop(struct node *n, uint32_t i);
+bool sim_keeps(const struct req *r, const struct table *t); /* whether the request names the table: it stays */
 
 /* sim_ranks.c. An operation returns 0, a status, or 1 if it needs more time. */
 uint64_t sim_item_value(uint32_t item, uint64_t id, uint64_t grown);
@@ -174,6 +168,8 @@ void sim_loss_again(struct sim *s);
 bool sim_ruined(const struct sim *s, uint32_t node, const struct record *r);
 /* Whether faults have destroyed every copy of some item of the record. */
 bool sim_record_lost(const struct sim *s, const struct record *r);
+/* With `bridge`: makes the copy of the record's snapshot or, once there is one, drops the bridge. */
+void sim_copy_keeper(struct sim *s, struct ctl *c);
 /* The nodes of w that have no part in it any more, by the core's answer. */
 uint32_t sim_left_out(const struct ctl *c, const struct sw *w);
 

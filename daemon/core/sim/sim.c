@@ -78,6 +78,41 @@ static void check_left_out(struct sim *s)
 	}
 }
 
+/* A copy that a record has is there, and right, or was destroyed. */
+static void check_copy(struct sim *s, const struct record *r)
+{
+	const struct table *t =
+		r->snap && r->copy ? sim_table_find(&s->nodes[r->copy - 1], r->gen, r->snap | COPY_SNAP) : NULL;
+	if (!r->snap || !r->copy)
+		return;
+	for (uint32_t k = 0; !t && k < s->nruins; k++) {
+		if (sim_is_copy(r, &s->ruins[k].table, s->ruins[k].node))
+			return;
+	}
+	for (uint32_t i = 0; i < ITEMS; i++) {
+		if (!t || t->val[i] != sim_item_value(i, r->content, r->grown)) {
+			sim_bad(s, "snapshot %llu.%llu: the copy on node %u is %s", (unsigned long long)r->gen,
+				(unsigned long long)r->snap, r->copy - 1, t ? "wrong" : "missing");
+			return;
+		}
+	}
+}
+
+/* One node was destroyed at most. Once a snapshot has had its copy, the record's is there as a whole, or the bridge. */
+static void check_bridge(struct sim *s)
+{
+	const struct record *r = &s->etcd.rec, *b = &s->etcd.older.bridge;
+	check_copy(s, r);
+	check_copy(s, b);
+	if (!b->snap)
+		b = NULL;
+	else
+		check_snapshot(s, b);
+	if (s->bridged && r->snap && sim_record_lost(s, r) && (!b || sim_record_lost(s, b)))
+		sim_bad(s, "record %llu.%llu: one node was destroyed, and neither it nor a bridge is left",
+			(unsigned long long)r->gen, (unsigned long long)r->snap);
+}
+
 static void check_record(struct sim *s)
 {
 	const struct record *r = &s->etcd.rec;
@@ -89,6 +124,8 @@ static void check_record(struct sim *s)
 	check_snapshot(s, r);
 	for (uint32_t i = 0; i < s->etcd.older.n; i++)
 		check_snapshot(s, &s->etcd.older.v[i]);
+	if (s->o.bridge)
+		check_bridge(s);
 }
 
 /* How many tables of older snapshots the node has to have. */
@@ -133,7 +170,7 @@ static const char *not_quiet(struct sim *s)
 		member = member && r->snap && !(r->without >> i & 1);
 		if (member && sim_ruined(s, i, r) && n->ntables <= 1)
 			continue;
-		if (s->o.keep && n->ntables >= member + older_tables(s, i))
+		if ((s->o.keep || s->o.bridge) && n->ntables >= member + older_tables(s, i))
 			continue; /* what the list names no more a node drops later: nobody waits for that */
 		if (n->ntables != member)
 			return member ? "a member has more than the record's table" : "a node that is out has tables";

@@ -61,6 +61,11 @@ enum sim_bug {
 	SIM_BUG_OLDER_FORGOTTEN, /* requests have the list of older snapshots that was read when the lock was got */
 	SIM_BUG_OLDER_LATE, /* a snapshot is put on the list after it was the record's, not with the same transaction */
 	SIM_BUG_OLDER_RECORD, /* a rollback takes bytes of the record's snapshot */
+	/* only with `bridge` */
+	SIM_BUG_BRIDGE_EARLY,  /* the bridge goes before the record's snapshot has its copy */
+	SIM_BUG_BRIDGE_NEWEST, /* the bridge is the newest snapshot, whether that has its copy or not */
+	SIM_BUG_BRIDGE_COPY,   /* requests do not name the copy of the bridge, so it is dropped */
+	SIM_BUG_BRIDGE_DOWN,   /* the bridge goes while the node that could take the copy is down */
 	SIM_BUG_COUNT,
 };
 
@@ -81,10 +86,13 @@ enum sim_victim {
 struct sim_opts {
 	uint64_t seed;
 	enum sim_bug bug;
-	bool live;    /* the job has ranks; otherwise only state */
-	bool lose;    /* machines are lost with their tables and ranks, tables are lost, nodes are declared lost */
-	bool faults;  /* random faults; otherwise only the one below */
-	bool keep;    /* the job keeps older snapshots, and goes back to them */
+	bool live;   /* the job has ranks; otherwise only state */
+	bool lose;   /* machines are lost with their tables and ranks, tables are lost, nodes are declared lost */
+	bool faults; /* random faults; otherwise only the one below */
+	bool keep;   /* the job keeps older snapshots, and goes back to them */
+	/* with lose: a copy of the record's snapshot is made on another node, in the background, and the snapshot
+	 * before stays until then; at most one node is destroyed */
+	bool bridge;
 	bool survive; /* with live, lose and faults: nodes are lost often whose ranks others can stand in for */
 	/* step > 0: the fault comes at the step-th update that any controller performs, before or after it */
 	uint64_t step;
@@ -104,10 +112,11 @@ struct sim_result {
 	uint32_t commits, aborts, conflicts, unknowns;
 	uint32_t new_incarnations, disagreed;
 	uint32_t destroyed, left_out,
-		lost;       /* tables destroyed; commits without a node; records lost whole or in part */
-	uint32_t recovered; /* switches because a node whose ranks should train was given up */
-	uint32_t rollbacks; /* committed */
-	uint32_t survived;  /* of them, committed snapshots of what the other ranks held */
+		lost;               /* tables destroyed; commits without a node; records lost whole or in part */
+	uint32_t recovered;         /* switches because a node whose ranks should train was given up */
+	uint32_t rollbacks;         /* committed */
+	uint32_t copies, went_back; /* copies that were made; rollbacks because the record's snapshot was lost */
+	uint32_t survived;          /* of them, committed snapshots of what the other ranks held */
 };
 
 /* Runs one simulation. Deterministic: equal options give equal results. */

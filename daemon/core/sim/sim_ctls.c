@@ -123,6 +123,8 @@ static void up_send(struct sim *s, int i, const struct ptc_job_update *u)
 		r->sw = c->sw;
 		r->rec = c->rec;
 		r->older = c->older;
+		if (s->o.bug == SIM_BUG_BRIDGE_COPY)
+			r->older.bridge.copy = 0;
 		r->stop = u->stop;
 		r->built = u->built;
 	}

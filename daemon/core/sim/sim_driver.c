@@ -57,14 +57,17 @@ static void request_numbers(struct sw *w)
 
 static void request_nodes(struct sim *s, struct sw *w)
 {
+	const uint32_t most = s->o.bridge ? SIM_NODES - 1 : SIM_NODES; /* one is left for copies */
 	while (w->nto == 0) {
-		for (uint32_t i = 0; i < SIM_NODES; i++) {
+		for (uint32_t i = 0; i < SIM_NODES && w->nto < most; i++) {
 			if (sim_chance(s, 60) && !(s->calm && s->nodes[i].gone))
 				w->to[w->nto++] = i;
 		}
 	}
 	w->to_layout = sim_below(s, 4);
-	if (s->o.lose && w->nto > 1 && sim_chance(s, s->o.survive ? 100 : 75))
+	if (s->o.bridge)
+		w->to_layout &= ~1u;
+	else if (s->o.lose && w->nto > 1 && sim_chance(s, s->o.survive ? 100 : 75))
 		w->to_layout |= 1; /* twice */
 }
 
@@ -82,10 +85,29 @@ static bool request_rollback(struct sim *s, int i, struct sw *w, const struct re
 	return true;
 }
 
+/* The record's snapshot is not on the nodes of its layout any more: to its copy, or to the bridge. */
+static bool request_back(struct sim *s, int i, struct sw *w, const struct record *r)
+{
+	const struct record *b = &s->ctls[i].older.bridge;
+	struct record alone = *r;
+	alone.copy = 0;
+	if (!s->o.bridge || !r->snap || r->run == RUN_LIVE || !sim_record_lost(s, &alone))
+		return false;
+	if (sim_record_lost(s, r) && (!b->snap || sim_record_lost(s, b)))
+		return false;
+	s->res->went_back++;
+	w->kind = PTC_SWITCH_IMPORT;
+	w->stored = true;
+	w->source = sim_record_lost(s, r) ? *b : *r;
+	w->nfrom = sim_placed(w->source.nodes, w->source.n, w->source.without, w->from);
+	w->without = 0;
+	return true;
+}
+
 static void request_random(struct sim *s, int i, struct sw *w, const struct record *r)
 {
 	request_nodes(s, w);
-	if (request_rollback(s, i, w, r))
+	if (request_back(s, i, w, r) || request_rollback(s, i, w, r))
 		return;
 	if (s->o.live) {
 		request_live(s, w, r);
@@ -264,6 +286,8 @@ void sim_on_driver(struct sim *s)
 	if (!c || !c->job)
 		return;
 	int i = (int)(c - s->ctls);
+	if (s->o.bridge && c == sim_leader(s))
+		sim_copy_keeper(s, c);
 	bool idle = ptc_job_phase(c->job) == PTC_JOB_IDLE;
 	if (!s->o.faults || s->calm) {
 		if (wants_more(s, i) && idle)

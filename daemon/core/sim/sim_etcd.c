@@ -42,6 +42,8 @@ static void supersede(struct sim *s)
 	struct etcd *e = &s->etcd;
 	struct older *o = &e->older;
 	struct record now = e->rec;
+	if (s->o.bridge && (!o->bridge.snap || now.copy || s->o.bug == SIM_BUG_BRIDGE_NEWEST))
+		o->bridge = now;
 	if (!s->o.keep)
 		return;
 	if (s->o.bug == SIM_BUG_OLDER_LATE) {
@@ -60,7 +62,9 @@ static void supersede(struct sim *s)
 /* The snapshot that a rollback goes back to is kept until it has got there. */
 static void check_source(struct sim *s, const struct sw *w)
 {
-	bool kept = false;
+	const struct etcd *e = &s->etcd;
+	/* copies of the record's snapshot are read as if by a rollback to it */
+	bool kept = s->o.bridge && (e->older.bridge.snap == w->source.snap || e->rec.snap == w->source.snap);
 	for (uint32_t i = 0; i < s->etcd.older.n; i++)
 		kept |= s->etcd.older.v[i].snap == w->source.snap;
 	if (!kept)
@@ -96,7 +100,7 @@ static void commit2(struct sim *s, const struct txn *t)
 	if (e->rec.gen != w->from_gen || (w->kind == PTC_SWITCH_RESIZE && e->rec.snap != w->to_snap))
 		sim_bad(s, "second commit of %llu over %llu.%llu", (unsigned long long)w->id,
 			(unsigned long long)e->rec.gen, (unsigned long long)e->rec.snap);
-	if (w->kind == PTC_SWITCH_IMPORT)
+	if (w->kind == PTC_SWITCH_IMPORT || s->o.bridge)
 		supersede(s);
 	e->rec = r;
 	e->intent_mod = 0;
@@ -119,6 +123,7 @@ static void commit1(struct sim *s, const struct txn *t)
 	r->at = 0;
 	s->given_up |= t->without;
 	r->snap = w->to_snap;
+	r->copy = 0;
 	r->mod = e->rev;
 	if (w->run_from) {
 		if (t->step < r->step)

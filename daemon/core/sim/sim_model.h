@@ -6,7 +6,7 @@
 #include "daemon/core/sim/sim.h"
 
 #define ITEMS       10
-#define MAX_TABLES  8
+#define MAX_TABLES  16
 #define MAX_ASKED   512
 #define TTL_MS      1000
 #define RPC_MS      800
@@ -20,7 +20,8 @@
 #define RELEASED_MS 300  /* within this time, ranks that a switch held show that they go on */
 #define MAX_RUINS   256
 #define MAX_OLDER   2
-#define INIT_ID     7 /* content of a program's own initial values */
+#define COPY_SNAP   (UINT64_C(1) << 62) /* in the snapshot's number of a table that is a copy */
+#define INIT_ID     7                   /* content of a program's own initial values */
 
 enum run { RUN_NONE, RUN_LIVE, RUN_STOPPED, RUN_FAILED };
 
@@ -35,10 +36,12 @@ struct record {
 	uint64_t mod;
 	uint64_t at, key[SIM_NODES]; /* of the second commit: when, and the nodes' keys; at 0: a first commit made it */
 	uint64_t stood; /* of the second commit: all nodes have said since then that their tables are there */
+	uint32_t copy;  /* one more than the node that has a copy of all items; 0: there is none */
 };
 struct older { /* snapshots that are kept beside the record's, oldest first */
 	uint32_t n;
 	struct record v[MAX_OLDER];
+	struct record bridge; /* snap 0: there is none */
 };
 struct sw { /* a switch as the intent and the requests carry it */
 	uint64_t id;

@@ -153,6 +153,12 @@ static int pull_stored(struct sim *s, uint32_t i, struct table *t, uint32_t item
 {
 	const struct record *r = &s->nodes[i].req.sw.source;
 	uint32_t first = sim_below(s, SIM_NODES);
+	struct table *copy = r->copy ? sim_table_find(&s->nodes[r->copy - 1], r->gen, r->snap | COPY_SNAP) : NULL;
+	if (copy && s->nodes[r->copy - 1].up && !s->cut_nn[i][r->copy - 1]) {
+		t->val[item] = copy->val[item];
+		t->has |= 1u << item;
+		return 1;
+	}
 	for (uint32_t k = 0; k < SIM_NODES; k++) {
 		uint32_t src = (first + k) % SIM_NODES;
 		struct table *from = sim_table_find(&s->nodes[src], r->gen, r->snap);

@@ -213,3 +213,22 @@ void sim_table_drop(struct node *n, uint32_t i)
 {
 	n->tables[i] = n->tables[--n->ntables];
 }
+
+bool sim_keeps(const struct req *r, const struct table *t)
+{
+	const struct record *b = &r->older.bridge;
+	for (uint32_t k = 0; b->snap && b->gen == t->gen && b->snap == t->snap && k < b->n; k++) {
+		if (b->nodes[k] == r->node && !(b->without >> r->node & 1))
+			return true;
+	}
+	if (sim_is_copy(&r->rec, t, r->node) || sim_is_copy(b, t, r->node))
+		return true;
+	for (uint32_t i = 0; i < r->older.n; i++) {
+		const struct record *o = &r->older.v[i];
+		for (uint32_t k = 0; o->gen == t->gen && o->snap == t->snap && k < o->n; k++) {
+			if (o->nodes[k] == r->node && !(o->without >> r->node & 1))
+				return true;
+		}
+	}
+	return false;
+}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulation: one crash at every step of a reference run, then thousands of random ones, then seeded bugs that it
- * has to find. PTC_TEST_SEED=N (with PTC_TEST_KIND=live, lose, recover, survive, keep or keep-live) replays one seed
- * with a trace; PTC_TEST_LONG=1 runs three times as many, PTC_TEST_CAMPAIGN=1 eighty times. */
+ * has to find. PTC_TEST_SEED=N (with PTC_TEST_KIND=live, lose, recover, survive, keep, keep-live, bridge or
+ * bridge-live) replays one seed with a trace; PTC_TEST_LONG=1 runs three times as many, PTC_TEST_CAMPAIGN=1 eighty
+ * times. */
 #include "daemon/core/sim/sim.h"
 
 #include "base/check.h"
@@ -91,18 +92,20 @@ static void test_loss_at_every_step(void **state)
 				    SIM_VICTIM_LOSS_COUNT, true);
 }
 
-enum kind { STATE, LOSE, LIVE, RECOVER, SURVIVE, KEEP, KEEP_LIVE };
+enum kind { STATE, LOSE, LIVE, RECOVER, SURVIVE, KEEP, KEEP_LIVE, BRIDGE, BRIDGE_LIVE };
 
 static void run_random(enum kind kind, uint64_t n)
 {
-	bool live = kind == LIVE || kind == RECOVER || kind == SURVIVE || kind == KEEP_LIVE;
+	bool live = kind == LIVE || kind == RECOVER || kind == SURVIVE || kind == KEEP_LIVE || kind == BRIDGE_LIVE;
+	bool bridge = kind == BRIDGE || kind == BRIDGE_LIVE;
 	struct sim_result r, sum = { 0 };
 	const char *one = getenv("PTC_TEST_SEED");
 	uint64_t from = ptc_test_seed();
 	n = one ? 1 : n * scale();
 	for (uint64_t seed = from; seed < from + n; seed++) {
 		struct sim_opts o = { .seed = seed, .live = live, .faults = true, .trace = one != NULL };
-		o.lose = kind == LOSE || kind == RECOVER || kind == SURVIVE;
+		o.lose = kind == LOSE || kind == RECOVER || kind == SURVIVE || bridge;
+		o.bridge = bridge;
 		o.survive = kind == SURVIVE;
 		o.keep = kind == KEEP || kind == KEEP_LIVE;
 		sim_run(&o, &r);
@@ -120,6 +123,8 @@ static void run_random(enum kind kind, uint64_t n)
 		sum.recovered += r.recovered;
 		sum.survived += r.survived;
 		sum.rollbacks += r.rollbacks;
+		sum.copies += r.copies;
+		sum.went_back += r.went_back;
 	}
 	printf("%llu seeds from %llu: %llu events, %u commits, %u aborts, %u conflicts, %u unknown outcomes, %u "
 	       "incarnations "
@@ -131,12 +136,16 @@ static void run_random(enum kind kind, uint64_t n)
 		       sum.destroyed, sum.left_out, sum.recovered, sum.survived);
 	if (kind == KEEP || kind == KEEP_LIVE)
 		printf("%u rollbacks\n", sum.rollbacks);
+	if (bridge)
+		printf("%u tables destroyed, %u copies, %u times back to a copy or the bridge\n", sum.destroyed,
+		       sum.copies, sum.went_back);
 	if (one)
 		return;
 	/* the run has to have met what it is for */
 	assert_true(sum.commits > n && sum.aborts > n / 2 && sum.conflicts > n / 10 && sum.unknowns > n / 2);
 	assert_true(kind != KEEP || sum.rollbacks > n / 3);
 	assert_true(kind != KEEP_LIVE || sum.rollbacks > n / 20);
+	assert_true(!bridge || (sum.copies > n && sum.went_back > n / 20));
 	assert_true(kind != SURVIVE || sum.survived > n / 10);
 	assert_true(kind != LOSE || (sum.destroyed > n && sum.left_out > n / 4));
 	assert_true(kind != RECOVER || (sum.destroyed > n / 3 && sum.left_out > n / 10 && sum.recovered > n / 15));
@@ -176,6 +185,16 @@ static void test_keep_random(void **state)
 static void test_keep_live_random(void **state)
 {
 	run_random(KEEP_LIVE, 500);
+}
+
+static void test_bridge_random(void **state)
+{
+	run_random(BRIDGE, 1000);
+}
+
+static void test_bridge_live_random(void **state)
+{
+	run_random(BRIDGE_LIVE, 1000);
 }
 
 static void test_live_crash(void **state)
@@ -234,6 +253,10 @@ static const char *const bug_names[SIM_BUG_COUNT] = {
 	[SIM_BUG_OLDER_FORGOTTEN] = "older forgotten",
 	[SIM_BUG_OLDER_LATE] = "older late",
 	[SIM_BUG_OLDER_RECORD] = "older record",
+	[SIM_BUG_BRIDGE_EARLY] = "bridge early",
+	[SIM_BUG_BRIDGE_NEWEST] = "bridge newest",
+	[SIM_BUG_BRIDGE_COPY] = "bridge copy",
+	[SIM_BUG_BRIDGE_DOWN] = "bridge down",
 	[SIM_BUG_NO_AGREE] = "no agree",
 	[SIM_BUG_ONE_ROUND] = "one round",
 	[SIM_BUG_EARLY_STOP] = "early stop",
@@ -266,11 +289,12 @@ static void test_finds_bugs(void **state)
 		uint64_t seed = from;
 		for (; seed < from + 3000; seed++) {
 			struct sim_opts o = { .seed = seed, .faults = true, .bug = (enum sim_bug)bug };
-			o.keep = bug >= SIM_BUG_OLDER_FORGOTTEN;
+			o.bridge = bug >= SIM_BUG_BRIDGE_EARLY;
+			o.keep = bug >= SIM_BUG_OLDER_FORGOTTEN && !o.bridge;
 			o.lose = (bug >= SIM_BUG_NO_COVER && bug < SIM_BUG_NO_AGREE) ||
 				 (bug >= SIM_BUG_NO_HALT && !o.keep);
-			o.live = bug >= SIM_BUG_NO_AGREE && !o.keep;
-			o.survive = bug >= SIM_BUG_HELD_RUNS && !o.keep;
+			o.live = bug >= SIM_BUG_NO_AGREE && !o.keep && !o.bridge;
+			o.survive = bug >= SIM_BUG_HELD_RUNS && !o.keep && !o.bridge;
 			sim_run(&o, &r);
 			if (!r.ok)
 				break;
@@ -297,6 +321,8 @@ int main(void)
 		cmocka_unit_test(test_survive_random),
 		cmocka_unit_test(test_keep_random),
 		cmocka_unit_test(test_keep_live_random),
+		cmocka_unit_test(test_bridge_random),
+		cmocka_unit_test(test_bridge_live_random),
 		cmocka_unit_test(test_replay),
 		cmocka_unit_test(test_finds_bugs),
 	};
@@ -306,15 +332,19 @@ int main(void)
 	const struct CMUnitTest survive[] = { cmocka_unit_test(test_survive_random) };
 	const struct CMUnitTest keep[] = { cmocka_unit_test(test_keep_random) };
 	const struct CMUnitTest keep_live[] = { cmocka_unit_test(test_keep_live_random) };
+	const struct CMUnitTest bridge[] = { cmocka_unit_test(test_bridge_random) };
+	const struct CMUnitTest bridge_live[] = { cmocka_unit_test(test_bridge_live_random) };
 	const struct CMUnitTest lose[] = { cmocka_unit_test(test_lose_random) };
 	const char *kind = getenv("PTC_TEST_KIND");
 	if (getenv("PTC_TEST_SEED"))
-		return kind && strcmp(kind, "live") == 0        ? cmocka_run_group_tests(live, NULL, NULL)
-		       : kind && strcmp(kind, "recover") == 0   ? cmocka_run_group_tests(recover, NULL, NULL)
-		       : kind && strcmp(kind, "survive") == 0   ? cmocka_run_group_tests(survive, NULL, NULL)
-		       : kind && strcmp(kind, "keep") == 0      ? cmocka_run_group_tests(keep, NULL, NULL)
-		       : kind && strcmp(kind, "keep-live") == 0 ? cmocka_run_group_tests(keep_live, NULL, NULL)
-		       : kind && strcmp(kind, "lose") == 0      ? cmocka_run_group_tests(lose, NULL, NULL)
-								: cmocka_run_group_tests(state_only, NULL, NULL);
+		return kind && strcmp(kind, "live") == 0          ? cmocka_run_group_tests(live, NULL, NULL)
+		       : kind && strcmp(kind, "recover") == 0     ? cmocka_run_group_tests(recover, NULL, NULL)
+		       : kind && strcmp(kind, "survive") == 0     ? cmocka_run_group_tests(survive, NULL, NULL)
+		       : kind && strcmp(kind, "keep") == 0        ? cmocka_run_group_tests(keep, NULL, NULL)
+		       : kind && strcmp(kind, "keep-live") == 0   ? cmocka_run_group_tests(keep_live, NULL, NULL)
+		       : kind && strcmp(kind, "bridge") == 0      ? cmocka_run_group_tests(bridge, NULL, NULL)
+		       : kind && strcmp(kind, "bridge-live") == 0 ? cmocka_run_group_tests(bridge_live, NULL, NULL)
+		       : kind && strcmp(kind, "lose") == 0        ? cmocka_run_group_tests(lose, NULL, NULL)
+								  : cmocka_run_group_tests(state_only, NULL, NULL);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,6 +56,18 @@ static uint64_t next_due(const struct group *g, uint64_t step)
 	return every && step < PTC_LOCAL_STEP_MAX - every ? (step / every + 1) * every : PTC_LOCAL_NO_STOP;
 }
 
+/* leave_out: so many of those after step `since` are not due. */
+static uint64_t first_due(const struct group *g, uint64_t since, uint32_t leave_out)
+{
+	uint64_t due = next_due(g, PTC_MAX(g->start_step, since));
+
+	if (due == PTC_LOCAL_NO_STOP || !leave_out)
+		return due;
+	if (leave_out > (PTC_LOCAL_STEP_MAX - due) / g->desc.snapshot_every)
+		return PTC_LOCAL_NO_STOP;
+	return due + leave_out * g->desc.snapshot_every;
+}
+
 uint64_t ptc_group_first_stop(const struct group *g)
 {
 	return g->armed != PTC_LOCAL_NO_STOP ? g->armed : next_due(g, g->start_step);
@@ -63,9 +75,8 @@ uint64_t ptc_group_first_stop(const struct group *g)
 
 /* Every rank gets the stop of the next snapshot that is due, the same one; none if none ever is. Ranks that wait at an
  * earlier one go on. */
-static void prearm_locked(struct group *g)
+static void prearm_locked(struct group *g, uint64_t due)
 {
-	uint64_t due = next_due(g, g->start_step);
 	bool again = true;
 
 	while (again) {
@@ -238,7 +249,8 @@ int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *
 	return rc < 0 ? rc : 0;
 }
 
-int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_error *err)
+int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t since, uint32_t leave_out,
+			struct ptc_error *err)
 {
 	struct group *g = NULL;
 	int rc;
@@ -250,7 +262,7 @@ int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, 
 		if (!rc && !g->ending) {
 			g->armed = PTC_LOCAL_NO_STOP;
 			g->said_finished = false;
-			prearm_locked(g);
+			prearm_locked(g, first_due(g, since, leave_out));
 			advance_all(w, g);
 			ptc_group_event_locked(w, g);
 		}

@@ -33,8 +33,10 @@ int ptc_workers_wait_stopped(struct ptc_workers *w, const struct ptc_group_key *
 			     const struct ptc_wait *wait, struct ptc_error *err);
 #define PTC_WORKERS_LATER_MAX 320 /* a rank's number, and the reason that libptc sends */
 /* Lets ranks that wait at a stop go on, and clears the stop of ranks that run. Finished ranks stay: the end of the job
- * (drop) or of the generation (end) lets them return from ptc_finish. */
-int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, struct ptc_error *err);
+ * (drop) or of the generation (end) lets them return from ptc_finish. Of the job's own snapshots, `leave_out` that are
+ * due after step `since` are left out. */
+int ptc_workers_release(struct ptc_workers *w, const struct ptc_group_key *key, uint64_t since, uint32_t leave_out,
+			struct ptc_error *err);
 /* Ends the group's generation: waits until every rank has exited or waits in ptc_next, and kills ranks after the grace
  * time. */
 int ptc_workers_end(struct ptc_workers *w, const struct ptc_group_key *key, const struct ptc_wait *wait,
