@@ -286,6 +286,14 @@ static void test_answer_lost(void **state)
 	assert_true(!ctl.older.dropping && !ctl.older.no_room);
 	assert_string_equal(told(&ctl), "n0 n2 ");
 
+	ctl.older.doc.bridge = snap(1, 12, "n0", "n2"); /* the same for want of room */
+	t.event[0] = '\0';
+	assert_true(ptc_older_bridge_yields(&ctl, "n0"));
+	assert_int_equal(ctl.older.no_room, 2);
+	assert_non_null(strstr(t.event, "snapshot 12 of step 12 is dropped, for node n0 has no room"));
+	assert_string_equal(told(&ctl), "n0 n2 ");
+	ctl.older.no_room = 0;
+
 	t.lost = false;
 	t.conflict = true;
 	ctl.older.revision = 8;
