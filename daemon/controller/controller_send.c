@@ -337,13 +337,10 @@ static void yields_add(void *arg, uint64_t generation, uint64_t snapshot)
 {
 	struct yields *y = arg;
 
-	for (size_t i = 0; i < y->copies->nkeepers; i++) {
-		const struct ptc_copies_keeper *k = &y->copies->keepers[i];
+	const struct ptc_copies_keeper *k = ptc_copies_keeper(y->copies, y->node);
 
-		if (strcmp(k->node, y->node) == 0 && k->generation == generation && k->table == snapshot)
-			return;
-	}
-	keep_add(&y->keep, generation, snapshot);
+	if (!k || k->generation != generation || k->table != snapshot)
+		keep_add(&y->keep, generation, snapshot);
 }
 
 static int encode_prepare(struct ptc_controller *ctl, const struct ptc_job_update *up, Ptc__V1__SwitchInfo *info,

@@ -79,11 +79,6 @@ static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v,
 	return rc ? rc : ptc_agent_memory_check(agent, ret->new_bytes, err);
 }
 
-static bool is_key(const struct ptc_table_key *a, const struct ptc_table_key *b)
-{
-	return a->generation == b->generation && a->snapshot == b->snapshot;
-}
-
 /* Drops the tables of the bridge, which the controller says may go. True: there was one. */
 static bool make_room(struct ptc_agent_op *op, const struct ptc_switch_view *v, const Ptc__V1__PrepareRequest *req)
 {
@@ -99,7 +94,7 @@ static bool make_room(struct ptc_agent_op *op, const struct ptc_switch_view *v, 
 
 		snprintf(key.uuid, sizeof key.uuid, "%s", req->info->uuid);
 		there = false;
-		if (is_key(&key, &to) || is_key(&key, &from) ||
+		if (ptc_table_key_same(&key, &to) || ptc_table_key_same(&key, &from) ||
 		    ptc_agent_table_there(op->agent, &key, &there, NULL) != 0 || !there)
 			continue;
 		pthread_mutex_lock(&op->agent->shared.lock);

@@ -139,7 +139,7 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		if (c->brought && !s->found.bytes)
 			tell_reached(c);
 		c->brought = c->brought && s->found.bytes;
-		/* No node is left for more copies, and none that is down, or full for now, may take some later. */
+		/* No node can take more copies: none that is up and has room, and none that is down or full for now. */
 		c->bridged = !s->urgent && !s->down && s->found.fewest && !s->found.nobody &&
 			     !(s->found.nowhere && (s->elsewhere_down || c->nfull));
 		c->ctl->older.copied = c->bridged ? c->record_revision : 0;
