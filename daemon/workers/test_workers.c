@@ -1769,32 +1769,7 @@ static void goes_on(void)
 	assert_true(ptc_workers_sum(t.w, UUID).step > was.step);
 }
 
-/* Ranks are frozen wherever they are, whole at one step each, and go on when they are let go, or ptcd ends. */
-static void test_hold(void **state)
-{
-	struct group *g = group(2, 1, PTC_MODE_REBUILD, "survives", NULL);
-	struct ptc_error err = PTC_ERROR_INIT;
-
-	(void)state;
-	start_generation(g, NULL, 0);
-	for (int i = 0; i < 8; i++) {
-		goes_on();
-		ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
-		check_held(g, false);
-		if (i % 4 == 3)
-			again(); /* another ptcd thaws what it finds */
-		else
-			ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
-		check_held(g, true);
-	}
-	goes_on();
-	ok(ptc_workers_hold(t.w, &g->desc.key, 50, WAIT, &err), &err); /* nobody asks again: they go on by themselves */
-	goes_on();
-	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
-	end(g); /* frozen ranks are ended, too */
-}
-
-/* Holds two ranks, when both have made steps. */
+/* Holds two ranks, when both have made steps. A ptcd that has begun anew holds those that it has found so far. */
 static void hold_both(struct group *g, uint64_t held[2])
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -1816,6 +1791,31 @@ static void hold_both(struct group *g, uint64_t held[2])
 		if (!both)
 			ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
 	}
+}
+
+/* Ranks are frozen wherever they are, whole at one step each, and go on when they are let go, or ptcd ends. */
+static void test_hold(void **state)
+{
+	struct group *g = group(2, 1, PTC_MODE_REBUILD, "survives", NULL);
+	struct ptc_error err = PTC_ERROR_INIT;
+	uint64_t held[2];
+
+	(void)state;
+	start_generation(g, NULL, 0);
+	for (int i = 0; i < 8; i++) {
+		hold_both(g, held);
+		check_held(g, false);
+		if (i % 4 == 3)
+			again(); /* another ptcd thaws what it finds */
+		else
+			ok(ptc_workers_let_go(t.w, &g->desc.key, &err), &err);
+		check_held(g, true);
+	}
+	goes_on();
+	ok(ptc_workers_hold(t.w, &g->desc.key, 50, WAIT, &err), &err); /* nobody asks again: they go on by themselves */
+	goes_on();
+	ok(ptc_workers_hold(t.w, &g->desc.key, 60000, WAIT, &err), &err);
+	end(g); /* frozen ranks are ended, too */
 }
 
 /* Ranks that are given up while they are held begin no update any more: others go on from that step. */
