@@ -7,7 +7,7 @@
  *
  * Failure modes: arguments out of range are refused (false, or PTC_ORDER_NONE); there is no other.
  *
- * What is computed here is part of a job's stored meaning and never changes; docs/order.md defines it exactly.
+ * What is computed here never changes, because jobs rely on it in every version; docs/order.md defines it exactly.
  * Pure, libc only, allocates nothing; all functions are thread-safe on objects that nobody writes. */
 #pragma once
 

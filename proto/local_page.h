@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The page of memory that a rank and its node's ptcd share: a memfd of PTC_LOCAL_PAGE bytes made by ptcd, sealed
- * against shrinking and growing. It lives as long as the rank, so a ptcd of another version finds it: members are added
- * behind the others, where pages of earlier versions are zero, and never moved. Any thread of either end; nothing here
- * blocks or fails. Needs libc only. */
+ * against shrinking and growing. It lives as long as the rank, so a ptcd of another version may find it. So members are
+ * never moved, and new ones are added behind the others, where pages of earlier versions are zero. Any thread of either
+ * end; nothing here blocks or fails. Needs libc only. */
 #pragma once
 
 #include "base/number/versions.h"
@@ -34,11 +34,12 @@ struct ptc_local_report {
 /* Blobs and cursors, in the rank's memory: frames of a uint32_t type (PTC_LOCAL_BLOB, PTC_LOCAL_CURSOR), a uint32_t
  * length, and the message. */
 struct ptc_local_published {
-	_Atomic uint64_t from; /* step + 1 of the first boundary at which it holds; 0: it is none, or being written */
+	_Atomic uint64_t from; /* step + 1 of the first boundary for which it counts; 0: it is none, or being written */
 	_Atomic uint64_t address, bytes;
 };
-/* Where the memfd that came with KEEPS lies in the rank's address space: what the page's `published` names there is in
- * it. ptcd has it as long as the rank's slot, so it can read what a killed rank has published. */
+/* Where the memfd that came with KEEPS lies in the rank's address space. If `published` of the page names an address in
+ * this range, its bytes are in the memfd. ptcd has it as long as the rank's slot, so it can read what a killed rank has
+ * published. */
 struct ptc_local_keeps {
 	uint64_t address, bytes;
 };
@@ -67,7 +68,7 @@ struct ptc_local_page {
 	/* The rank's: 1: its memory stays what its marks say, and its blobs and cursors are published (ptc_survive). */
 	_Alignas(64) _Atomic uint32_t survives;
 	_Atomic uint64_t marked; /* step + 1 of the boundary after which an update began last; 0: none */
-	struct ptc_local_published published[2]; /* the later one that holds counts */
+	struct ptc_local_published published[2]; /* of those whose `from` is reached, the later one counts */
 #if PTC_VERSION_RAISED
 	_Alignas(64) uint64_t added;
 #endif

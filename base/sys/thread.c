@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Thread starts: base/sys/thread.h. A joined thread gets its name from its starter; a counted one may be gone by then,
- * and names itself. */
+/* Thread starts: base/sys/thread.h. The starter names a thread that it will join. A counted thread may have ended
+ * before its starter could name it, so it names itself. */
 #include "base/sys/thread.h"
 
 #include "base/alloc.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cluster as this daemon sees it. The mirror is a copy of /ptc/nodes and /ptc/jobs; watches keep it and the loop
- * owns it. A thread of its own keeps this node's lease. Tasks write to etcd or compute, off the loop.
+ * owns it. One thread keeps this node's lease; another replaces a lost one. Tasks use etcd or compute, off the loop.
  *
  * Happy path: new connects, and compares /ptc/cluster with the state directory. start takes the lease, writes the node
  * key and begins the watches. Then the mirror is synced, and every change calls on_change on the loop.

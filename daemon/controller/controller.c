@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shell around the job core: one controller per job whose lock this
- * daemon holds. Feeds it what happens (mirror changes, answers, requests) and
- * performs its updates. Decides nothing itself.
+/* The shell around the job core: one controller per job whose lock this daemon holds. Feeds the core what happens
+ * (mirror changes, answers, requests) and performs the core's updates. Decides nothing itself.
  *
  * Happy path: the lock key appears with our name -> a controller, which loads
  * record and intent and starts the core; requests come through submit; DONE

@@ -3,7 +3,7 @@
  * remains of crashes. Each function says on which thread it runs; [loop] is the loop thread.
  *
  * Happy path: a lock key with this node's name appears; a controller loads the job's record; requests come through
- * ptc_controller_submit; the watcher of each is finished.
+ * ptc_controller_submit; ptc_watcher_finish tells whoever waits for a request how it ended.
  *
  * Failure modes: a lost lock (another daemon goes on), etcd or nodes that do not answer: daemon/core/job_core.h. */
 #pragma once

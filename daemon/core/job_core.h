@@ -10,7 +10,7 @@
  *    ^        (dry run)            run_to        run_from     run_from
  *    |          [ENDING] -> [BUILDING] -> [LAYOUT] -> PREPARING -> FILLING -> DIGESTING -> COMMIT2 -> FINISHING -> IDLE
  *    |            run_to       run_to        import: from INTENT straight to PREPARING        |
- *    +------------- ABORTING (CLEAR, then FINISH: what the record says) <---------------------+ never from here
+ *    +------------- ABORTING (CLEAR, then FINISH: what the record says) <---------------------+ never from FINISHING
  *
  * Kinds (docs/decisions/0002-live-jobs.md)
  * - RESIZE: from one configuration to another. run_from: ranks run and are stopped. run_to: ranks shall run afterwards.
@@ -66,14 +66,14 @@
  * Node failures: the switch waits node_wait_ms for a needed node that is down, and then aborts. If it restarts before
  * COMMIT2, its requests since BUILDING are repeated; an import from a client aborts. Retriable failures are sent again.
  *
- * Lost nodes: the shell declares a node that is down lost (NODE_LOST) if it should not be waited for. NODE_UP or
+ * Lost nodes: if a node is down and should not be waited for, the shell declares it lost (NODE_LOST). NODE_UP or
  * NODE_FOUND ends that. A switch whose ranks do not run (run_from unset) leaves a lost node out: it neither cleans it
- * (FINISH in CHECKING) nor asks it to seal. A node that answers SEAL with PTC_ENOTFOUND, PTC_ELOST or PTC_ECORRUPT does
- * not have its table, and is left out, too. A node that is left out stays so until the switch ends, because it was not
- * cleaned; ptc_job_gives says which nodes are. The shell writes their names into the intent (with INTENT) and into the
- * record's placement (with COMMIT1); its from_nodes and record_nodes are without them. AGREE checks that the other
- * nodes hold every tensor. A lost node to which the switch was to bring state aborts the switch at once. Where ranks
- * run, no node is left out (but by a SNAPSHOT that is `held`); the switch waits for it.
+ * (FINISH in CHECKING) nor asks it to seal. A node that answers SEAL with PTC_ENOTFOUND, PTC_ELOST or PTC_ECORRUPT
+ * does not have its table, and is left out, too. A node that is left out stays so until the switch ends, because it
+ * was not cleaned; ptc_job_gives says which nodes are. The shell writes their names into the intent (with INTENT) and
+ * into the record's placement (with COMMIT1); its from_nodes and record_nodes are without them. AGREE checks that the
+ * other nodes hold every tensor. A lost node to which the switch was to bring state aborts the switch at once. Where
+ * ranks run, no node is left out (but by a SNAPSHOT that is `held`); the switch waits for it.
  */
 #pragma once
 

@@ -10,7 +10,7 @@
  * most PTC_GPU_REQUESTS_MAX requests ahead; a further one waits in the socket.
  *
  *   MAP_HOST    Makes a host map of `bytes` bytes of the file in the message. With PTC_GPU_PIN it is pinned for the
- *               device `bind.uuid`. Copies only read a map of a file that may only be read. -> host
+ *               device `bind.uuid`. If the file may only be read, copies can only read from the map. -> host
  *   LOCK        host, bind.uuid, bytes: page-locks the next `bytes` of a host map for that device, the same number each
  *               time (at the end: what is left). Other requests of the device are served between two such steps.
  *               -> value: bytes that are page-locked now
@@ -28,9 +28,9 @@
  *               may free it.
  *   KEEP        bind.uuid, bytes: memory of ptc-gpu's own on that device, until it is closed. Refused without kernels;
  *               with PTC_GPU_BESIDE refused if less than a sixteenth of the device would stay free. -> memory
- *   COPY_WITHIN memory, host, parts: copies to memory `memory` from memory `host`. This is on the same device, or was
- *               made by KEEP on another one. In a part, device_* is the side of `memory`. PTC_ENODEVICES: one device
- *               cannot map the other's memory.
+ *   COPY_WITHIN memory, host, parts: copies to `memory`. The member `host` has the number of the source: memory that is
+ *               on the same device, or was made by KEEP on another one. In a part, device_* is the side of
+ *               `memory`. PTC_ENODEVICES: one device cannot map the other's memory.
  *   SHADOW      As COPY_WITHIN, and with PTC_GPU_GUARD the word has guard_value before and after the copy.
  *   STATS       -> value: mapped bytes; more: pinned bytes; count: allocations
  *

@@ -24,8 +24,8 @@
  * This header: the store and its jobs. store_table.h: making tables. store_read.h: reading them.
  *
  * Threads: any, unless a function says otherwise. The store serialises write transactions; they are short and never
- * wait for a network. A pointer into the map is valid while its caller has the reference to the table that gave it.
- * References to chunks guard it, not an LMDB reader. */
+ * wait for a network. A pointer into the map is valid while whoever got it has a reference to the table. References to
+ * chunks guard it, not an LMDB reader. */
 #pragma once
 
 #include "base/limits.h"
@@ -48,7 +48,7 @@ struct ptc_store_damage {
 struct ptc_store_opts {
 	const char *meta_dir;   /* durable; 0700, made if missing */
 	const char *chunk_dir;  /* on tmpfs or a disk; has a directory for each job, owned by the job's uid, 0700 */
-	uint64_t chunk_ceiling; /* hard limit of the bytes of all jobs' chunks, with free chunks that have blocks */
+	uint64_t chunk_ceiling; /* hard limit of the bytes of all jobs' chunks, including free chunks with blocks */
 	/* Bytes that a job's free chunks may keep after ptc_store_keep; 0: the larger of 64 MiB and a tenth of the
 	 * job's used bytes. If it is not 0 and chunks lie on tmpfs, they move into huge pages after a second without
 	 * work. */

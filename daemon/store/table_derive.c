@@ -3,8 +3,8 @@
  * they are copied. All other needed bytes are reported missing.
  *
  * Happy path: the needed boxes are made disjoint and merged. If the new table was begun before, the boxes that it has
- * already are taken out. Each needed box is cut along the source's pieces. Each such cut is referred to or copied,
- * which the share of live bytes in its chunks decides. References, and the extents for copies, are added in one commit.
+ * already are taken out. Each needed box is cut along the source's pieces. The share of live bytes in its chunks
+ * decides whether a cut is referred to or copied. References, and the extents for copies, are added in one commit.
  * Then the copies are filled, verified at the source, and recorded.
  *
  * Failure modes: a table holding other boxes is PTC_ESTATE (drop it first); no room is PTC_ENOSPC with nothing changed;

@@ -61,7 +61,7 @@ struct ptc_job_elastic {
 	enum ptc_job_on_failure on_failure;
 	bool grow;              /* on_join: devices that join make the job larger, if that pays */
 	uint64_t join_after_ms; /* time after the last device joined; 0: PTC_JOB_JOIN_AFTER_MS */
-	uint32_t max_restarts;  /* within PTC_JOB_RESTARTS_MS, after errors of the program or without progress */
+	uint32_t max_restarts;  /* after errors of the program within PTC_JOB_RESTARTS_MS, or without progress */
 	/* A rank hangs whose step stands for hang_after_ms, and for hang_steps times the median of its last steps. */
 	enum ptc_job_on_hang on_hang;
 	uint64_t hang_after_ms, straggler_backoff_ms; /* 0: PTC_JOB_HANG_AFTER_MS, PTC_SLOW_BACKOFF_MS */

@@ -5,8 +5,8 @@
  *
  * Failure modes: a segment that is not here, or in too many pieces, is read through the cache, and asked for again
  * after a while. The remembered answer may be out of date, because a snapshot was dropped or a daemon was killed;
- * copying notices that, as it notices damaged bytes. The answer is then forgotten and asked for anew, and the daemon's
- * answer to the read counts. */
+ * copying notices that, as it notices damaged bytes. The remembered places are then forgotten and asked for anew, and
+ * this read goes through the daemon. */
 #include "fusefs/serve/internal.h"
 
 #include "base/alloc.h"

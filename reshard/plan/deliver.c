@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: per class, the devices that need it and those that have it are
- * walked side by side, node by node. Senders' shares are a balance that
- * makes the busiest one's load small: each set in turn is dealt out again over
- * its nodes, to the least loaded first, until nothing changes.
+/* Who sends which bytes to whom. A class is all bytes that the same ranks need and the same ranks have (change.h).
+ *
+ * Happy path: for each class, the devices that need it and those that have it are walked side by side, node by node.
+ * Bytes that the same set of ranks has may come from any of its nodes. To make the load of the busiest sender small,
+ * the bytes of each set in turn are divided anew over its nodes, more to those with less load, until nothing changes.
  *
  * Failure modes: a class that no usable node has (PTC_ELOST), memory. */
 #include "reshard/plan/deliver.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: sets of ranks become devices. For each class, the receivers and their sources are decided once, for all
- * items. If several sources are possible, each gets a share. Then every atom of every item is walked, and each delivery
- * becomes a move. Every choice breaks ties by number, so the plan depends on its inputs only.
+/* Happy path: sets of ranks become devices. For each class (classes and atoms: change.h), the receivers and their
+ * sources are decided once, for all items. If several sources are possible, each gets a share. Then every atom of every
+ * item is walked, and each delivery becomes a move. Every choice breaks ties by number, so the plan depends on its
+ * inputs only.
  *
  * Failure modes: a byte no usable node has (PTC_ELOST naming the item and the
  * nodes that had it), contradictory inputs, memory; nothing is returned then. */

@@ -41,7 +41,7 @@ struct ptc_plan {
 	int64_t derived;       /* bytes of parameters that nodes lack and make from masters; each node counted once */
 	int64_t in_place;      /* bytes of the new layout that their node already has; each node counted once */
 	int64_t kept;          /* bytes of new shards that stay on their device */
-	int64_t within_node;   /* bytes of new shards that come from another device of their node */
+	int64_t within_node;   /* bytes of new shards that come from another device of their node, forwards included */
 	int64_t between_nodes; /* bytes that enter nodes, once for each node */
 	/* lower bound of between_nodes for this allocation; equal to it, as each missing byte enters once */
 	int64_t bound_mapping;

@@ -9,10 +9,11 @@
  * has the cookie of its socket. When room is needed, the cookies of entries are compared with those that their numbers
  * have now. If a number has another cookie, or none, its entry is over.
  *
- * A TCP connection is a stranger's until a call with a member's certificate came over it. Strangers are bounded in
- * number, per address and in time. At the bound the oldest of the address that has the most is shut down. The door
- * (rpc/door) lets in so few that each stays for at least half a second; a member's handshake takes less. Those from
- * hosts of members have places of their own, so that strangers elsewhere cannot compete with them.
+ * A TCP connection is a stranger's until a call with a member's or an administrator's certificate has come over it.
+ * Strangers' connections are bounded in number, per address and in time. At the bound, the oldest connection of the
+ * address with the most connections is shut down. The door (rpc/door) lets in so few that each stays for at least half
+ * a second; a member's handshake takes less. Strangers' connections from hosts of members have places of their own, so
+ * that strangers elsewhere cannot compete with them.
  *
  * Happy path: take, and known at the first call.
  *

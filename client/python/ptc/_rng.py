@@ -438,8 +438,8 @@ class Streams:
         return hashlib.sha256(text.encode()).digest()
 
     def _agree_at_start(self):
-        """Where the job begins, a tensor-parallel group begins with what its rank 0 has seeded: PyTorch's generator on the CPU and
-        Python's begin with other states in each process of a program that does not seed them."""
+        """Where the job begins, a tensor-parallel group begins with what its rank with tp coordinate 0 has seeded: PyTorch's generator on
+        the CPU and Python's begin with other states in each process of a program that does not seed them."""
         gen = self.gen
         streams = [s for s in self.all() if s.rule == AGREE] if gen.tp > 1 else []
         key = f"ptc/rng/{gen.pp_rank}/{gen.dp_rank}/{gen.cp_rank}"

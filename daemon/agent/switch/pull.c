@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pull: this node fetches what its new layout lacks, seals its table and says its digests.
  *
- * Happy path: the table says which boxes are missing, so a repeated call goes on where the last one stopped. Each is
- * asked of the plan's source. A transfer (transfer/transfer.h) brings the bytes straight into extents, where they are
- * digested as they come; an extent is marked filled when its last byte is there. Then the table is sealed, boxes that
- * did not come in this call are digested by reading, and the last message is sent. Items that rules reset are not
- * fetched: they become zeros. Items that rules derive are not fetched either: they are made once all else is there.
- * Bytes that an import has sent get their checksums and digests here.
+ * Happy path: the table says which boxes are missing, so a repeated call goes on where the last one stopped. Each
+ * missing box is asked of the plan's source. A transfer (transfer/transfer.h) brings the bytes straight into extents,
+ * where they are digested as they come; an extent is marked filled when its last byte is there. Then the table is
+ * sealed, boxes that did not come in this call are digested by reading, and the last message is sent. Items that rules
+ * reset are not fetched: they become zeros. Items that rules derive are not fetched either: they are made once all
+ * else is there. Bytes that an import has sent get their checksums and digests here.
  *
- * Failure modes: those of a transfer; after a source has failed, everything is digested by reading. A source has sent
- * everything, but broken the protocol: PTC_EPEER. The caller is gone, or a Finish or a newer controller comes:
- * PTC_ECANCELED; filled extents stay. */
+ * Failure modes: those of a transfer; after a source has failed, everything is digested by reading. A source has
+ * broken the protocol, and nothing is missing (it has sent all that was asked for, and more): PTC_EPEER. The caller is
+ * gone, or a Finish or a newer controller comes: PTC_ECANCELED; filled extents stay. */
 #include "daemon/agent/switch/internal.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_table.h"

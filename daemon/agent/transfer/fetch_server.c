@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fetch: bytes of boxes out of a sealed table, or out of the filled extents of a table that is not sealed yet. Happy
- * path: each box is cut into messages of about PTC_BULK_MESSAGE_BYTES; long contiguous runs go as references into the
- * store's map (the slice's release drops a table reference), the rest is packed into ticketed staging. The store
- * verifies block checksums as it hands bytes out.
+ * path: each box is cut into messages of about PTC_BULK_MESSAGE_BYTES. Long contiguous runs go as references into the
+ * store's map; once gRPC has sent them, the reference to the table is given back. The rest is packed into staging, for
+ * which a ticket is taken. The store verifies block checksums when it gives bytes out.
  *
- * Failure modes: a table or part of a box that is not here (PTC_ENOTFOUND), a
- * block that does not verify (PTC_ECORRUPT), the caller gone (PTC_ECANCELED).
- * On any of them every reference and ticket is given back. */
+ * Failure modes: a table or part of a box that is not here (PTC_ENOTFOUND), a block that does not verify
+ * (PTC_ECORRUPT), a malformed request (PTC_EINVAL), too many boxes (PTC_ELIMIT), memory (PTC_ENOMEM), the caller gone
+ * (PTC_ECANCELED). On any of them every reference and ticket is given back. */
 #include "daemon/agent/calls/operation.h"
 #include "daemon/store/store_table.h"
 #include "daemon/store/store_read.h"

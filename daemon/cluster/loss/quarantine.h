@@ -3,8 +3,8 @@
  *
  * Each loss of a job's node costs a recovery, and its return another switch, where the job grows. So a node that comes
  * and goes would cost a job most of its time. When a node comes back after its second loss it is quarantined for
- * `first_ns`, and twice as long after each further loss, at most PTC_QUARANTINE_MAX_NS. A node that stays for
- * PTC_QUARANTINE_FORGET_NS after its last loss and its quarantine begins anew: its losses are forgotten.
+ * `first_ns`, and twice as long after each further loss, at most PTC_QUARANTINE_MAX_NS. Earlier losses are forgotten if
+ * the node is lost again more than PTC_QUARANTINE_FORGET_NS after its last loss and the end of its quarantine.
  *
  * One thread owns and calls this. Times are of one monotonic clock, in nanoseconds, and never 0. Nothing here fails. */
 #pragma once

@@ -81,7 +81,7 @@ int ptc_cluster_learn_epoch(struct ptc_cluster *c, struct ptc_error *err);
 
 /* own_node.c */
 int ptc_cluster_take_lease(struct ptc_cluster *c, struct ptc_error *err);  /* blocks: at start, then the keeper's */
-void *ptc_cluster_keeper_main(void *arg);                                  /* the thread that keeps the lease; arg: c */
+void *ptc_cluster_keeper_main(void *arg);                                  /* a thread: replaces a lost lease; arg: c */
 void ptc_cluster_own_key_changed(struct ptc_cluster *c, const char *name); /* name: of any node whose key changed */
 
 /* mirror_nodes.c */

@@ -3,10 +3,10 @@
  * is.
  *
  * Happy path: take() hands out free chunks, those with touched pages first, and makes new ones in one short
- * transaction after the file's blocks have been reserved. A chunk is never deleted: when nothing refers to it, it is
- * free, with its blocks (warm) until trim() punches them out of the file (cold), all but the page that holds LMDB's
- * header. So a value's pages never move, LMDB's free list never has to find 256 neighbouring pages, and the file's
- * blocks follow what is used.
+ * transaction after the file's blocks have been reserved. A chunk is never deleted alone: when nothing refers to it,
+ * it is free, with its blocks (warm) until trim() punches them out of the file (cold), all but the page that holds
+ * LMDB's header. So a value's pages never move, LMDB's free list never has to find 256 neighbouring pages, and the
+ * file's blocks follow what is used.
  *
  * Failure modes: ceiling, map or file system full is PTC_ENOSPC with nothing changed; a directory that is missing or
  * carries another store's id is PTC_ELOST; an environment whose values lie at impossible places is PTC_ECORRUPT. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ptc-copy UID SOCKETS: copies between ranks' memory and ours for ptcd, as the job's user. Started by ptcd only.
  *
- * Happy path: becomes the user, starts a thread for each socket, answers requests until the sockets are closed. Failure
- * modes: it cannot become the user or start threads: said on the first socket, and it ends. A copy that the kernel
- * refuses: the answer has its errno. A rank's memory that does not answer, such as a mapping of a dead file system: the
- * thread hangs, and the process may outlive its SIGKILL until the kernel lets go. So ptcd assumes that, until the
- * process has ended, it may write to the memory that an unanswered request named. */
+ * Happy path: becomes the user, starts a thread for each socket, answers requests until the sockets are closed.
+ * Failure modes: it cannot become the user or start threads: said on the first socket, and it ends. A copy that the
+ * kernel refuses: the answer has its errno. A rank's memory that does not answer, such as a mapping of a dead file
+ * system: the thread hangs, and the process may outlive its SIGKILL until the kernel lets go. So ptcd assumes that the
+ * process may write to the memory that an unanswered request named, until the process has ended. */
 #include "base/sys/become.h"
 #include "base/check.h"
 #include "base/sys/fault.h"
