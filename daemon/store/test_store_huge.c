@@ -3,7 +3,7 @@
  * thread that moves chunks into huge pages later does not run in the first test. */
 #include "base/check.h"
 #include "base/limits.h"
-#include "base/sys/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "daemon/store/internal.h"
 #include "daemon/store/test_store_place.h"
 

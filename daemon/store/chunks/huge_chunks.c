@@ -11,7 +11,7 @@
 #include "daemon/store/chunks/chunk.h"
 
 #include "base/limits.h"
-#include "base/sys/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "base/sys/sys.h"
 #include "base/sys/thread.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
-#include "base/sys/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "base/sys/sys.h"
 
 #include <errno.h>

@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "base/sys/fault.h"
-#include "base/sys/huge_map.h"
+#include "base/memory/huge_map.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -9,7 +9,7 @@
 #include "base/sys/become.h"
 #include "base/check.h"
 #include "base/sys/fault.h"
-#include "base/sys/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "base/sys/sys.h"
 #include "daemon/workers/copier/copy.h"
 

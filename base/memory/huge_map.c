@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mappings at addresses where huge pages of a file are huge pages of ours. Failure modes: huge_map.h. */
-#include "base/sys/huge_map.h"
+#include "base/memory/huge_map.h"
 
 #include "base/limits.h"
 
