@@ -5,6 +5,7 @@
  * pinned page. */
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/memory/huge_map.h"
 #include "base/sys/fault.h"
 #include "daemon/gpu/gpu_server.h"
 
@@ -29,10 +30,10 @@ static int map_file(struct ptc_gpu_server *s, int fd, uint64_t bytes, struct ptc
 	if (fstat(fd, &st) != 0 || st.st_size < 0 || (uint64_t)st.st_size < bytes)
 		return ptc_error_set(err, PTC_EINVAL, "a host map of %" PRIu64 " bytes of a file that has fewer",
 				     bytes);
-	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	base = ptc_huge_map(fd, 0, bytes, PROT_READ | PROT_WRITE);
 	if (base == MAP_FAILED && errno == EACCES) {
 		read_only = true;
-		base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+		base = ptc_huge_map(fd, 0, bytes, PROT_READ);
 	}
 	if (base == MAP_FAILED)
 		return ptc_error_errno(err, errno, "map %" PRIu64 " bytes of host memory", bytes);

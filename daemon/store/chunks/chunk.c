@@ -24,6 +24,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -71,6 +72,18 @@ static uint64_t map_size(const struct job *j)
 	return (chunks * CHUNK_SPAN + chunks / 16 * 4096 + (16 << 20)) & ~UINT64_C(0xffff);
 }
 
+/* errno, or 0 */
+static int punch_range(struct job *j, uint64_t off, uint64_t bytes)
+{
+	int e = 0;
+
+	pthread_mutex_lock(&j->s->huge.blocks);
+	if (fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)bytes) != 0)
+		e = errno;
+	pthread_mutex_unlock(&j->s->huge.blocks);
+	return e;
+}
+
 /* Blocks for everything the next transaction can touch: it may write any page up to the end and pages for n chunks. */
 static int grow_file(struct job *j, size_t n, struct ptc_error *err)
 {
@@ -85,8 +98,11 @@ static int grow_file(struct job *j, size_t n, struct ptc_error *err)
 				     (unsigned long long)j->map_bytes);
 	if (end <= j->alloc_end)
 		return 0;
+	ptc_store_huge_fill(j, j->alloc_end, end - j->alloc_end);
 	rc = ptc_store_file_alloc(j->fd, j->alloc_end, end - j->alloc_end, err);
-	if (!rc)
+	if (rc) /* what there was room for helps nobody */
+		(void)punch_range(j, j->alloc_end, end - j->alloc_end);
+	else
 		j->alloc_end = end;
 	return rc;
 }
@@ -437,7 +453,7 @@ int ptc_store_chunk_page(const struct job *j, const struct chunk *c, uint64_t *r
 static int punch(struct job *j, struct chunk *c, struct ptc_error *err)
 {
 	uint64_t off;
-	int rc = ptc_store_chunk_page(j, c, &off, err), e = 0;
+	int rc = ptc_store_chunk_page(j, c, &off, err), e;
 
 	if (rc)
 		return rc;
@@ -445,11 +461,7 @@ static int punch(struct job *j, struct chunk *c, struct ptc_error *err)
 	use_anew(c);
 	atomic_store(&c->mapped, false);
 	atomic_store(&c->mapped_by, 0);
-	pthread_mutex_lock(&j->s->huge.blocks);
-	if (fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(off + j->page),
-		      CHUNK_SPAN - j->page) != 0)
-		e = errno;
-	pthread_mutex_unlock(&j->s->huge.blocks);
+	e = punch_range(j, off + j->page, CHUNK_SPAN - j->page);
 	if (e) {
 		j->no_punch = e == EOPNOTSUPP || e == ENOSYS;
 		return ptc_error_errno(err, e, "job %s: cannot free chunk %u", j->uuid, c->id);
@@ -607,17 +619,54 @@ static int make_new(struct job *j, size_t n, struct ptc_error *err)
 	return rc;
 }
 
-static int warm_up(struct job *j, struct ptc_error *err)
-{
-	struct chunk *c = pop(j, &j->cold);
+struct cold {
 	uint64_t off;
-	int rc = ptc_store_chunk_page(j, c, &off, err);
+	struct chunk *c;
+};
 
-	if (!rc)
-		rc = ptc_store_file_alloc(j->fd, off + j->page, CHUNK_SPAN - j->page, err);
-	push(j, rc ? &j->cold : &j->warm, c);
-	if (!rc)
-		count_warm(j, 1);
+static int by_place(const void *a, const void *b)
+{
+	const struct cold *l = a, *r = b;
+
+	return l->off < r->off ? -1 : l->off > r->off;
+}
+
+/* Huge pages span chunks, so chunks that follow each other in the file are filled together. Between two of them may be
+ * pages of LMDB, which have their blocks, but no chunk that is to stay cold. */
+static void fill_runs(struct job *j, const struct cold *v, size_t n)
+{
+	for (size_t i = 0, next; i < n; i = next) {
+		for (next = i + 1; next < n && v[next].off - v[next - 1].off < 2 * CHUNK_SPAN; next++)
+			;
+		ptc_store_huge_fill(j, v[i].off, v[next - 1].off + CHUNK_SPAN - v[i].off);
+	}
+}
+
+/* The first n free chunks without blocks get theirs. If there is no room for all, some may have got them. */
+static int warm_up(struct job *j, size_t n, struct ptc_error *err)
+{
+	struct cold *v = ptc_malloc(n * sizeof *v);
+	bool filled = false;
+	size_t k = 0;
+	int rc = v ? 0 : ptc_nomem(err);
+
+	for (; !rc && k < n && (v[k].c = pop(j, &j->cold)); k++)
+		rc = ptc_store_chunk_page(j, v[k].c, &v[k].off, err);
+	if (!rc) {
+		qsort(v, k, sizeof *v, by_place);
+		fill_runs(j, v, k);
+		filled = true;
+	}
+	while (k-- > 0) { /* those in front are taken first afterwards */
+		if (!rc)
+			rc = ptc_store_file_alloc(j->fd, v[k].off + j->page, CHUNK_SPAN - j->page, err);
+		if (!rc)
+			count_warm(j, 1);
+		else if (filled)
+			(void)punch_range(j, v[k].off + j->page, CHUNK_SPAN - j->page);
+		push(j, rc ? &j->cold : &j->warm, v[k].c);
+	}
+	ptc_free(v);
 	return rc;
 }
 
@@ -625,8 +674,8 @@ static int supply_more(struct job *j, size_t n, struct ptc_error *err)
 {
 	uint64_t max = ptc_store_chunks_max(j->s);
 
-	while (j->nwarm < n && j->cold) {
-		int rc = warm_up(j, err);
+	if (j->nwarm < n && j->cold) {
+		int rc = warm_up(j, n - j->nwarm, err);
 
 		if (rc)
 			return rc;

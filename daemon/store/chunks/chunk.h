@@ -38,6 +38,12 @@ uint64_t ptc_store_chunk_use(struct chunk *c);
 void ptc_store_chunk_use_locked(struct job *j,
 				struct chunk *c); /* adds a reference; a free chunk counts as used from then on */
 
+/* huge_fill.c */
+/* wlock. Gives a range of the job's file its blocks in huge pages as far as it can, if the file is on tmpfs. */
+void ptc_store_huge_fill(struct job *j, uint64_t off, uint64_t bytes);
+/* Moves a mapped range into huge pages, and fills its holes: 0 or errno. Each huge page needs a page that is there. */
+int ptc_store_huge_collapse(void *map, size_t bytes);
+
 /* huge_chunks.c */
 void ptc_store_huge_begin(struct ptc_store *s);
 void ptc_store_huge_end(struct ptc_store *s);

@@ -11,12 +11,12 @@
 #include "daemon/store/chunks/chunk.h"
 
 #include "base/limits.h"
+#include "base/memory/huge_map.h"
 #include "base/sys/sys.h"
 #include "base/sys/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/mman.h> /* MADV_COLLAPSE, which glibc 2.36 lacks */
 #include <stdio.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -47,23 +47,15 @@ static bool has_all_blocks(void *map)
 	return true;
 }
 
-/* Where the address says so too, as the kernel wants it; LMDB's own mapping begins anywhere. */
 static int collapse(int fd, uint64_t off)
 {
-	char *room = mmap(NULL, 2 * PTC_HUGE_PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *at, *map;
-	int e = 0;
+	void *map = ptc_huge_map(fd, off, PTC_HUGE_PAGE_BYTES, PROT_READ);
+	int e;
 
-	if (room == MAP_FAILED)
-		return errno;
-	at = room + (PTC_HUGE_PAGE_BYTES - (uintptr_t)room % PTC_HUGE_PAGE_BYTES) % PTC_HUGE_PAGE_BYTES;
-	map = mmap(at, PTC_HUGE_PAGE_BYTES, PROT_READ, MAP_SHARED | MAP_FIXED, fd, (off_t)off);
 	if (map == MAP_FAILED)
-		e = errno;
-	else if (!has_all_blocks(map))
-		e = EAGAIN;
-	else if (madvise(map, PTC_HUGE_PAGE_BYTES, MADV_COLLAPSE) != 0)
-		e = errno;
-	munmap(room, 2 * PTC_HUGE_PAGE_BYTES);
+		return errno;
+	e = has_all_blocks(map) ? ptc_store_huge_collapse(map, PTC_HUGE_PAGE_BYTES) : EAGAIN;
+	munmap(map, PTC_HUGE_PAGE_BYTES);
 	return e;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/sys/fault.h"
+#include "base/memory/huge_map.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -134,6 +135,7 @@ int ptc_store_env_open(const char *dir, enum store_env kind, uint64_t map_bytes,
 		       struct ptc_error *err)
 {
 	unsigned flags = MDB_NOTLS | MDB_NORDAHEAD | (kind == STORE_CHUNKS ? MDB_WRITEMAP : 0);
+	struct ptc_huge_aim aim = { 0 };
 	MDB_env *env = NULL;
 	int rc, dead;
 
@@ -146,8 +148,11 @@ int ptc_store_env_open(const char *dir, enum store_env kind, uint64_t map_bytes,
 	if (rc)
 		return ptc_store_lmdb_error(err, rc, "cannot open %s", dir);
 	rc = mdb_env_set_mapsize(env, map_bytes);
+	if (kind == STORE_CHUNKS) /* LMDB maps the file, and huge pages of chunks shall be huge pages of ours */
+		aim = ptc_huge_aim(map_bytes);
 	if (!rc)
 		rc = mdb_env_open(env, dir, flags, 0600);
+	ptc_huge_unaim(aim);
 	if (!rc)
 		rc = mdb_reader_check(env, &dead);
 	if (!rc)

@@ -115,6 +115,7 @@ struct ptc_store {
 		bool runs, quit, never; /* never: the kernel cannot do it; only the thread uses this */
 		pthread_mutex_t blocks; /* taken to give blocks back, and while a range has to keep all of its blocks */
 		_Atomic int64_t busy_ns;
+		int64_t fill_again_ns; /* huge_fill.c fills nothing before this time; under wlock */
 		_Atomic uint64_t bytes;
 	} huge;
 };

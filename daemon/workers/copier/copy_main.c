@@ -9,6 +9,7 @@
 #include "base/sys/become.h"
 #include "base/check.h"
 #include "base/sys/fault.h"
+#include "base/memory/huge_map.h"
 #include "base/sys/sys.h"
 #include "daemon/workers/copier/copy.h"
 
@@ -66,7 +67,7 @@ static int put_map(uint32_t i, struct map m)
 static int add_map(const struct ptc_copy_head *h, int fd)
 {
 	int prot = PROT_READ | (h->flags & PTC_COPY_WRITABLE ? PROT_WRITE : 0), e;
-	void *base = mmap(NULL, h->bytes, prot, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	void *base = ptc_huge_map(fd, 0, h->bytes, prot);
 
 	if (base == MAP_FAILED)
 		return errno;

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunks on tmpfs that are huge pages from the beginning, and those that have become cold in between. The
+ * thread that moves chunks into huge pages later does not run in the first test. */
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/memory/huge_map.h"
+#include "daemon/store/internal.h"
+#include "daemon/store/test_store_place.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* glibc 2.36 lacks it */
+#endif
+
+#define MIB    (1 << 20)
+#define ITEM   ((int64_t)900 << 10) /* one to a chunk */
+#define TABLES 24
+
+static bool collapses(const char *dir)
+{
+	char path[96];
+	bool can;
+	void *map;
+	int fd;
+
+	snprintf(path, sizeof path, "%s/probe", dir);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, (off_t)PTC_HUGE_PAGE_BYTES), 0);
+	assert_int_equal(pwrite(fd, "x", 1, 0), 1);
+	map = ptc_huge_map(fd, 0, PTC_HUGE_PAGE_BYTES, PROT_READ);
+	assert_true(map != MAP_FAILED);
+	can = madvise(map, PTC_HUGE_PAGE_BYTES, MADV_COLLAPSE) == 0;
+	munmap(map, PTC_HUGE_PAGE_BYTES);
+	close(fd);
+	unlink(path);
+	return can;
+}
+
+/* How much of the chunks is mapped here as huge pages. */
+static uint64_t in_huge_pages(const struct place *p)
+{
+	FILE *f = fopen("/proc/self/smaps", "r");
+	unsigned long long kib, sum = 0;
+	bool ours = false;
+	char line[512];
+
+	assert_non_null(f);
+	while (fgets(line, sizeof line, f)) {
+		if (strchr(line, '-') && strchr(line, '-') < strchr(line, ' '))
+			ours = strstr(line, p->chunks) != NULL;
+		else if (ours && sscanf(line, "ShmemPmdMapped: %llu kB", &kib) == 1)
+			sum += kib << 10;
+	}
+	fclose(f);
+	return sum;
+}
+
+/* A table of n items, each filled with its generation and number. */
+static void make(struct ptc_store *s, uint64_t generation, uint32_t n)
+{
+	struct ptc_table_key k = key_of(JOB_A, generation, generation);
+	struct ptc_store_box b[TABLES];
+	uint8_t *bytes = malloc(ITEM);
+	uint32_t ext[TABLES];
+	struct ptc_table *t;
+
+	for (uint32_t i = 0; i < n; i++)
+		b[i] = (struct ptc_store_box){ i, BOX1(0, ITEM) };
+	ok(ptc_table_begin(s, &k, &t, err));
+	ok(ptc_table_reserve(t, b, n, ext, err));
+	for (uint32_t i = 0; i < n; i++) {
+		memset(bytes, (int)(generation * 31 + i), ITEM);
+		fill_extent(t, ext[i], bytes, ITEM);
+		ok(ptc_table_filled(t, ext[i], err));
+	}
+	ok(ptc_table_seal(t, err));
+	ptc_table_unref(t);
+	free(bytes);
+}
+
+static void expect(struct ptc_store *s, uint64_t generation, uint32_t n)
+{
+	struct ptc_table_key k = key_of(JOB_A, generation, generation);
+	uint8_t *got = malloc(ITEM), *want = malloc(ITEM);
+	struct ptc_box b = BOX1(0, ITEM);
+	struct ptc_table *t;
+
+	ok(ptc_table_open(s, &k, &t, err));
+	for (uint32_t i = 0; i < n; i++) {
+		memset(want, (int)(generation * 31 + i), ITEM);
+		ok(ptc_table_read(t, i, &b, got, err));
+		assert_memory_equal(got, want, ITEM);
+	}
+	ptc_table_unref(t);
+	free(got);
+	free(want);
+}
+
+static void new_chunks_are_huge_pages(void **state)
+{
+	struct ptc_store *s;
+	struct place p;
+	bool can;
+
+	place_make(&p, fast_base());
+	can = collapses(p.dir);
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	make(s, 1, TABLES);
+	expect(s, 1, TABLES);
+	/* at least what is tried first, whatever it costs here */
+	if (can)
+		assert_true(in_huge_pages(&p) >= PTC_HUGE_PAGE_BYTES);
+	ptc_store_close(s);
+	place_remove(&p);
+	if (!can)
+		skip(); /* the kernel makes no huge pages here */
+}
+
+static void reopen(struct ptc_store **s, const struct place *p)
+{
+	const struct ptc_store_opts o = {
+		.meta_dir = p->meta, .chunk_dir = p->chunks, .chunk_ceiling = 64 * MIB, .cushion_bytes = 1
+	};
+
+	ptc_store_close(*s);
+	ok(ptc_store_open(&o, s, err));
+}
+
+/* Drops a random half of the tables, and counts the chunks of the rest. */
+static uint32_t drop_half(struct ptc_store *s, uint32_t *chunks, uint64_t ntables, unsigned *seed)
+{
+	struct ptc_table_key keep[64];
+	uint32_t kept = 0, nkeep = 0;
+
+	for (uint64_t g = 1; g < ntables; g++) {
+		if (rand_r(seed) % 2)
+			chunks[g] = 0;
+		if (!chunks[g])
+			continue;
+		keep[nkeep++] = key_of(JOB_A, g, g);
+		kept += chunks[g];
+	}
+	ok(ptc_store_keep(s, JOB_A, keep, nkeep, err));
+	return kept;
+}
+
+/* A random half of the tables is dropped, and a new one made where their chunks were, again and again. Bytes stay, and
+ * only chunks in use have blocks. Huge pages are tried each time, even if they were slow before. */
+static void cold_chunks_get_only_their_own_blocks(void **state)
+{
+	const unsigned first = (unsigned)time(NULL) ^ (unsigned)getpid();
+	uint32_t chunks[64] = { 0 }, used;
+	struct ptc_store *s = NULL;
+	struct ptc_store_stats st;
+	unsigned seed = first;
+	struct place p;
+
+	print_message("seed %u\n", first);
+	place_make(&p, fast_base());
+	reopen(&s, &p);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	for (uint64_t g = 1; g < 64; g++) {
+		if (g > 16) {
+			used = drop_half(s, chunks, g, &seed);
+			s->huge.fill_again_ns = 0;
+		} else {
+			used = 0;
+		}
+		chunks[g] = g > 16 ? PTC_MIN(TABLES, 1 + (uint32_t)rand_r(&seed) % 12) : 1;
+		make(s, g, chunks[g]);
+		for (uint64_t i = 1; i <= g; i++)
+			if (chunks[i])
+				expect(s, i, chunks[i]);
+		ptc_store_stats(s, &st);
+		if (g > 16 && st.file_bytes > (used + chunks[g] + st.chunks_free + 1) * MIB)
+			fail_msg("seed %u, table %llu: the file has %llu bytes, for %u chunks and %llu free ones",
+				 first, (unsigned long long)g, (unsigned long long)st.file_bytes, used + chunks[g],
+				 (unsigned long long)st.chunks_free);
+	}
+	ptc_store_close(s);
+	place_remove(&p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(new_chunks_are_huge_pages),
+		cmocka_unit_test(cold_chunks_get_only_their_own_blocks),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
