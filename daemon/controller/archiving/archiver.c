@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path and failure modes: archiver.h. */
 #include "daemon/controller/archiving/archiver.h"
+#include "daemon/controller/archiving/archive_said.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -30,11 +31,9 @@ struct ptc_archiver {
 	struct ptc_archiver *next; /* among the busy ones */
 	bool none;                 /* the job has no archive */
 	char *dir;
-	/* what was archived last, as the process has said */
-	uint64_t generation, snapshot, step;
-	char name[256];
-	int64_t time_ms;
-	int64_t next_ns; /* not before */
+	uint64_t generation, snapshot; /* archived last */
+	struct ptc_archive_said said;  /* of the last round that succeeded; all zeros: none has */
+	int64_t next_ns;               /* not before */
 	unsigned failures;
 	char failed[PTC_ERROR_MAX]; /* what the last round failed with; "": it did not */
 	/* the round under way */
@@ -155,24 +154,20 @@ static void fail(struct ptc_archiver *a, const char *why)
 	a->failures++;
 }
 
-static void succeed(struct ptc_archiver *a, const json_t *said)
+static void succeed(struct ptc_archiver *a, const struct ptc_archive_said *said)
 {
-	const char *name = json_string_value(json_object_get(said, "archive"));
-	uint64_t wait_ms = ptc_json_count(said, "wait_ms");
-
 	a->failures = 0;
 	a->failed[0] = '\0';
-	snprintf(a->name, sizeof a->name, "%s", name ? name : "");
-	a->step = ptc_json_count(said, "step");
-	a->time_ms = json_integer_value(json_object_get(said, "time_ms"));
-	rest(a, (int64_t)wait_ms * 1000000);
-	if (wait_ms) /* what is there is too new for another one yet */
+	a->said = *said;
+	rest(a, (int64_t)said->wait_ms * 1000000);
+	if (said->wait_ms) /* what is there is too new for another one yet */
 		return;
-	a->generation = ptc_json_count(said, "generation");
-	a->snapshot = ptc_json_count(said, "snapshot");
-	if (json_is_true(json_object_get(said, "fresh")))
+	a->generation = said->generation;
+	a->snapshot = said->snapshot;
+	if (said->fresh)
 		ptc_event(a->ctl->all->cluster, a->ctl->uuid, "archived",
-			  "snapshot %" PRIu64 ", step %" PRIu64 ": %s/%s", a->snapshot, a->step, a->dir, a->name);
+			  "snapshot %" PRIu64 ", step %" PRIu64 ": %s/%s", a->snapshot, said->step, a->dir,
+			  said->archive);
 }
 
 static void started(void *arg)
@@ -271,27 +266,21 @@ static void hear(struct ptc_archiver *a)
 
 static void finish(struct ptc_archiver *a, int status)
 {
-	struct ptc_error err = PTC_ERROR_INIT;
-	json_t *said = NULL;
-	const char *why;
+	struct ptc_archive_said said;
 	char text[128];
 
 	hear(a);
 	ptc_close(&a->fd);
 	ptc_child_close(&a->child);
 	be_free(a);
-	if (a->nout)
-		ptc_json_load("what ptc-archive says", a->out, a->nout, &said, &err);
-	why = json_string_value(json_object_get(said, "error"));
-	if (!why && !json_object_get(said, "archive")) {
+	if (ptc_archive_said_decode(a->out, a->nout, &said, NULL) != 0) {
 		snprintf(text, sizeof text, "ptc-archive ended (wait status 0x%x) and said nothing", (unsigned)status);
-		why = text;
+		fail(a, text);
+	} else if (said.error[0]) {
+		fail(a, said.error);
+	} else {
+		succeed(a, &said);
 	}
-	if (why)
-		fail(a, why);
-	else
-		succeed(a, said);
-	json_decref(said);
 }
 
 /* ---- when ---- */
@@ -343,11 +332,8 @@ json_t *ptc_archiver_json(const struct ptc_controller *ctl)
 	if (!a || a->none || !a->dir)
 		return NULL;
 	doc = json_pack("{s:s, s:b}", "dir", a->dir, "running", a->phase == RUNNING);
-	if (doc && a->name[0]) {
-		json_object_set_new(doc, "archive", json_string(a->name));
-		json_object_set_new(doc, "step", json_integer((json_int_t)a->step));
-		json_object_set_new(doc, "time_ms", json_integer((json_int_t)a->time_ms));
-	}
+	if (doc && a->said.archive[0])
+		(void)ptc_archive_said_put(doc, &a->said);
 	if (doc && a->failed[0])
 		json_object_set_new(doc, "failed", json_string(a->failed));
 	return doc;
