@@ -306,14 +306,16 @@ static int take_members(struct reader *r, const struct ptc_members *t, const jso
 static int take_keyed(struct reader *r, const struct ptc_member *m, const json_t *json, char *at)
 {
 	const struct ptc_members value = value_of(m);
-	const char *key;
+	const char *outer = r->key, *key;
 	json_t *one;
 	int rc = 0;
 
 	json_object_foreach((json_t *)(uintptr_t)json, key, one) {
 		rc = take_text(r, &m->of->v[0], key, at + m->of->v[0].offset);
+		r->key = key;
 		if (!rc)
 			rc = take_members(r, &value, one, at);
+		r->key = outer;
 		if (rc)
 			break;
 		at += m->of->size;

@@ -169,7 +169,7 @@ static const struct {
 	{ "[[[3,4]],[[5,6]]]", "{}", "\"many\" must be a list" },
 	{ "[[[3,4]],[[5,6]]]", "[[[3,4]],[[5,6]],[[5,6]],[[5,6]]]", "\"many\" has more than 3 members", PTC_ELIMIT },
 	{ "[[[7,8]]]", "[[[7,8]],[[7,8]],[[7,8]]]", "\"few\" has more than 2 members", PTC_ELIMIT },
-	{ "0.5,\"c\"", "\"\",\"c\"", "\"scores\" must be a number" },
+	{ "0.5,\"c\"", "\"\",\"c\"", "thing: \"b\" must be a number" },
 	{ "\"a\"", "\"abcde\"", "\"scores\" must be a text of at most 4 bytes" },
 	{ "{\"a\":-40,\"b\":0.5,\"c\":null}", "[]", "\"scores\" must be a map" },
 	{ "\"c\":null", "\"c\":1,\"d\":1,\"e\":1", "\"scores\" has more than 4 members", PTC_ELIMIT },

@@ -42,8 +42,9 @@ static void malformed_ones_are_refused(void **state)
 		{ "{\"nodes\":{}}", "weighed devices: no version", PTC_EINVAL },
 		{ "{\"version\":1}", "\"nodes\" is missing", PTC_EINVAL },
 		{ "{\"version\":1,\"nodes\":[]}", "\"nodes\" must be a map", PTC_EINVAL },
-		{ "{\"version\":1,\"nodes\":{\"n0\":1,\"n1\":-1}}", "\"nodes\" must be a whole number", PTC_EINVAL },
-		{ "{\"version\":1,\"nodes\":{\"n0\":\"8\"}}", "\"nodes\" must be a whole number", PTC_EINVAL },
+		{ "{\"version\":1,\"nodes\":{\"n0\":1,\"n1\":-1}}", "weighed devices: \"n1\" must be a whole number",
+		  PTC_EINVAL },
+		{ "{\"version\":1,\"nodes\":{\"n0\":\"8\"}}", "\"n0\" must be a whole number", PTC_EINVAL },
 		{ "{\"version\":1,\"nodes\":{\"n0\":1,\"n0\":1}}", "weighed devices", PTC_EINVAL },
 	};
 

@@ -84,7 +84,7 @@ static void what_has_another_type_is_refused(void **state)
 {
 	static const char *const bad[][2] = {
 		{ "[{\"rank\": 0}, {\"rank\": \"1\"}]", "ranks: \"rank\" must be a whole number" },
-		{ "[{\"reports\": {\"loss\": 1, \"lr\": \"2\"}}]", "\"reports\" must be a number" },
+		{ "[{\"reports\": {\"loss\": 1, \"lr\": \"2\"}}]", "\"lr\" must be a number" },
 		{ "[{\"log\": \"l\", \"step_seconds\": \"\"}]", "\"step_seconds\" must be a number" },
 		{ "[{\"device_memory\": {\"why\": \"w\", \"copy\": 1}}]", "\"copy\" must be a text" },
 		{ "[7]", "must be a map" },
