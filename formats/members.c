@@ -176,6 +176,12 @@ static bool is_there(const struct ptc_member *m, const char *base)
 	return !m->if_size;
 }
 
+/* null, if that stands for the member. */
+static json_t *member_to_json(const struct ptc_member *m, const char *base)
+{
+	return m->null && !is_there(m, base) ? json_null() : value_to_json(m, base);
+}
+
 int ptc_members_put(json_t *map, const struct ptc_members *t, const void *from)
 {
 	int rc = 0;
@@ -187,7 +193,7 @@ int ptc_members_put(json_t *map, const struct ptc_members *t, const void *from)
 		if (there && m->kind == PTC_IS_MAP && !m->key)
 			rc = ptc_members_put(map, m->of, (const char *)from + m->offset);
 		else if (there || m->null)
-			rc = json_object_set_new(map, m->key, there ? value_to_json(m, from) : json_null());
+			rc = json_object_set_new(map, m->key, member_to_json(m, from));
 	}
 	return rc;
 }
@@ -198,10 +204,10 @@ json_t *ptc_members_to_json(const struct ptc_members *t, const void *from)
 	int rc = 0;
 
 	if (is_alone(t))
-		return value_to_json(t->v, from);
+		return member_to_json(t->v, from);
 	whole = t->tuple ? json_array() : json_object();
 	for (size_t i = 0; t->tuple && !rc && i < t->n; i++)
-		rc = json_array_append_new(whole, value_to_json(&t->v[i], from));
+		rc = json_array_append_new(whole, member_to_json(&t->v[i], from));
 	if (!t->tuple)
 		rc = ptc_members_put(whole, t, from);
 	if (!rc)
@@ -386,13 +392,25 @@ static int take_value(struct reader *r, const struct ptc_member *m, const json_t
 	}
 }
 
+/* value NULL: it is missing. */
+static int take_member(struct reader *r, const struct ptc_member *m, const json_t *value, char *to)
+{
+	if (m->null && json_is_null(value))
+		value = NULL;
+	if (m->seen)
+		*(bool *)(to + m->if_offset) = value != NULL;
+	if (value)
+		return take_value(r, m, value, to);
+	return m->if_size || m->optional ? 0 : wrong(r, PTC_EINVAL, "is missing");
+}
+
 static int take_members(struct reader *r, const struct ptc_members *t, const json_t *json, char *to)
 {
 	const char *outer = r->key;
 	int rc = 0;
 
 	if (is_alone(t))
-		return take_value(r, t->v, json, to);
+		return take_member(r, t->v, json, to);
 	if (t->tuple ? json_array_size(json) != t->n : !json_is_object(json))
 		return wrong(r, PTC_EINVAL, "must be a %s of %zu members", t->tuple ? "list" : "map", t->n);
 	for (size_t i = 0; !rc && i < t->n; i++) {
@@ -402,14 +420,7 @@ static int take_members(struct reader *r, const struct ptc_members *t, const jso
 					       : json;
 
 		r->key = m->key ? m->key : outer;
-		if (m->null && json_is_null(value))
-			value = NULL;
-		if (m->seen)
-			*(bool *)(to + m->if_offset) = value != NULL;
-		if (value)
-			rc = take_value(r, m, value, to);
-		else if (!m->if_size && !m->optional)
-			rc = wrong(r, PTC_EINVAL, "is missing");
+		rc = take_member(r, m, value, to);
 	}
 	r->key = outer;
 	return rc;

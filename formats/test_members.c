@@ -22,6 +22,10 @@ struct score {
 	char *name;
 	double value;
 };
+struct maybe {
+	bool known;
+	uint64_t value;
+};
 struct all {
 	uint32_t narrow;
 	uint64_t wide, hex;
@@ -38,7 +42,8 @@ struct all {
 	char **names;
 	uint32_t nnames;
 	struct score *scores;
-	size_t nscores;
+	struct maybe maybes[3];
+	size_t nscores, nmaybes;
 	bool has_mark, has_inner;
 	int64_t mark, inner;
 };
@@ -52,6 +57,9 @@ static const struct ptc_members name = PTC_MEMBERS(name_rows, char *);
 static const struct ptc_member score_rows[] = { PTC_ROW(struct score, NULL, name, STRING, .max = 4),
 						PTC_ROW(struct score, NULL, value, NUMBER) };
 static const struct ptc_members score = PTC_MEMBERS(score_rows, struct score);
+static const struct ptc_member maybe_rows[] = { PTC_ROW(struct maybe, NULL, value, U64, PTC_SEEN(struct maybe, known),
+							.null = true) };
+static const struct ptc_members maybe = PTC_MEMBERS(maybe_rows, struct maybe);
 static const struct ptc_member inner_rows[] = { IS(inner, I64, PTC_SEEN(struct all, has_inner)) };
 static const struct ptc_members inner = PTC_MEMBERS(inner_rows, struct all);
 static const struct ptc_member rows[] = {
@@ -72,6 +80,7 @@ static const struct ptc_member rows[] = {
 	IS(few, ARRAY, .optional = true, PTC_COUNT(struct all, nfew), .of = &point),
 	IS(names, LIST, PTC_COUNT(struct all, nnames), .of = &name),
 	IS(scores, KEYED, .max = 4, PTC_COUNT(struct all, nscores), .of = &score),
+	IS(maybes, ARRAY, PTC_COUNT(struct all, nmaybes), .of = &maybe),
 	IS(mark, I64, PTC_SEEN(struct all, has_mark), .null = true),
 	{ NULL, PTC_IS_MAP, PTC_IF(struct all, has_inner), .of = &inner },
 };
@@ -81,7 +90,7 @@ static const char good[] =
 	"{\"narrow\":4294967295,\"wide\":1000,\"hex\":\"00000000000000ff\",\"sign\":-5,\"whole\":-6,"
 	"\"flag\":true,\"real\":0.5,\"colour\":\"green\",\"text\":\"abc\",\"string\":\"\\n\\u0001\","
 	"\"empty\":{},\"one\":[[1,2]],\"many\":[[[3,4]],[[5,6]]],\"few\":[[[7,8]]],\"names\":[\"x\",\"yz\"],"
-	"\"scores\":{\"a\":-40,\"b\":0.5,\"c\":null},\"mark\":0,\"inner\":7}";
+	"\"scores\":{\"a\":-40,\"b\":0.5,\"c\":null},\"maybes\":[0,null],\"mark\":0,\"inner\":7}";
 
 static int read_it(const char *json, struct all *ret, struct ptc_error *err)
 {
@@ -119,13 +128,14 @@ static void every_kind_comes_back(void **state)
 	assert_string_equal(a.string, "\n\001");
 	assert_true(a.nscores == 3 && a.scores[0].value == -40 && a.scores[1].value == 0.5 && isnan(a.scores[2].value));
 	assert_string_equal(a.scores[2].name, "c");
+	assert_true(a.nmaybes == 2 && a.maybes[0].known && !a.maybes[1].known);
 	assert_true(a.has_mark && a.mark == 0 && a.has_inner && a.inner == 7);
 	text = again(&a);
 	assert_string_equal(text, good);
 	ptc_free(text);
 	a.has_mark = a.has_inner = false;
 	text = again(&a);
-	assert_non_null(strstr(text, "\"c\":null},\"mark\":null}"));
+	assert_non_null(strstr(text, "\"maybes\":[0,null],\"mark\":null}"));
 	ptc_free(text);
 	a.said = true;
 	snprintf(a.later, sizeof a.later, "now");
@@ -173,6 +183,7 @@ static const struct {
 	{ "\"a\"", "\"abcde\"", "\"scores\" must be a text of at most 4 bytes" },
 	{ "{\"a\":-40,\"b\":0.5,\"c\":null}", "[]", "\"scores\" must be a map" },
 	{ "\"c\":null", "\"c\":1,\"d\":1,\"e\":1", "\"scores\" has more than 4 members", PTC_ELIMIT },
+	{ "[0,null]", "[0,-1]", "\"maybes\" must be a whole number" },
 	{ "\"inner\":7", "\"inner\":null", "\"inner\" must be a whole number" },
 	{ "\"yz\"", "\"wxyz\"", "\"names\" must be a text of at most 3 bytes" },
 };
