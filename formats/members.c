@@ -134,6 +134,19 @@ static json_t *number_to_json(double v)
 	return v == trunc(v) && fabs(v) < WHOLE_MAX ? json_integer((json_int_t)v) : json_real(v);
 }
 
+static json_t *bytes_to_json(const uint8_t *v, size_t n)
+{
+	struct ptc_buf hex = PTC_BUF_INIT;
+	json_t *text = NULL;
+
+	for (size_t i = 0; i < n; i++)
+		ptc_buf_printf(&hex, "%02x", v[i]);
+	if (!ptc_buf_failed(&hex))
+		text = json_string(hex.data ? hex.data : "");
+	ptc_buf_done(&hex);
+	return text;
+}
+
 static json_t *value_to_json(const struct ptc_member *m, const char *base)
 {
 	const char *at = base + m->offset;
@@ -154,6 +167,8 @@ static json_t *value_to_json(const struct ptc_member *m, const char *base)
 		return json_string(pointer(at));
 	case PTC_IS_HEX:
 		return json_sprintf("%016" PRIx64, load(at, m->size));
+	case PTC_IS_BYTES:
+		return bytes_to_json(pointer(at), count_of(m, base));
 	case PTC_IS_EMPTY:
 		return json_object();
 	case PTC_IS_MAP:
@@ -307,6 +322,24 @@ static int take_hex(const struct reader *r, const json_t *json, char *at)
 	return store(at, sizeof(uint64_t), strtoull(text, NULL, 16)), 0;
 }
 
+static int take_bytes(const struct reader *r, const struct ptc_member *m, const json_t *json, char *base)
+{
+	const char *text = json_string_value(json);
+	const size_t n = text ? strlen(text) / 2 : 0;
+	uint8_t *v;
+
+	if (!text || strlen(text) % 2 || strspn(text, "0123456789abcdef") != strlen(text) || n < (size_t)m->min)
+		return wrong(r, PTC_EINVAL, "must be hexadecimal digits of %" PRId64 " bytes or more", m->min);
+	v = ptc_malloc(PTC_MAX(n, 1u));
+	if (!v)
+		return ptc_error_set(r->err, PTC_ENOMEM, "%s: out of memory", r->what);
+	for (size_t i = 0; i < n; i++)
+		v[i] = (uint8_t)strtoul((char[]){ text[2 * i], text[2 * i + 1], 0 }, NULL, 16);
+	store(base + m->offset, sizeof v, (uintptr_t)v);
+	store(base + m->count_offset, m->count_size, n);
+	return 0;
+}
+
 static int take_members(struct reader *r, const struct ptc_members *t, const json_t *json, char *to);
 
 static int take_keyed(struct reader *r, const struct ptc_member *m, const json_t *json, char *at)
@@ -379,6 +412,8 @@ static int take_value(struct reader *r, const struct ptc_member *m, const json_t
 		return take_text(r, m, json_string_value(json), at);
 	case PTC_IS_HEX:
 		return take_hex(r, json, at);
+	case PTC_IS_BYTES:
+		return take_bytes(r, m, json, base);
 	case PTC_IS_EMPTY:
 		return 0;
 	case PTC_IS_MAP:
@@ -458,11 +493,11 @@ void ptc_members_done(const struct ptc_members *t, void *of)
 
 		if (m->kind == PTC_IS_MAP)
 			ptc_members_done(m->of, at);
-		if (m->kind != PTC_IS_STRING && !is_owned(m))
+		if (m->kind != PTC_IS_STRING && m->kind != PTC_IS_BYTES && !is_owned(m))
 			continue;
 		for (size_t k = 0; is_owned(m) && k < count_of(m, base); k++)
 			ptc_members_done(m->of, elements(m, base) + k * m->of->size);
-		if (is_owned(m))
+		if (m->kind != PTC_IS_STRING)
 			store(base + m->count_offset, m->count_size, 0);
 		ptc_free(pointer(at));
 		memset(at, 0, m->size);

@@ -26,6 +26,7 @@ enum ptc_member_kind {
 	PTC_IS_TEXT,   /* char[]; a longer text is refused, and one of less than min bytes */
 	PTC_IS_STRING, /* char *, owned; at least min, at most max bytes; max 0: no limit */
 	PTC_IS_HEX,    /* uint64_t as 16 digits */
+	PTC_IS_BYTES,  /* a pointer to `count` bytes, owned, at least min; in JSON hexadecimal digits */
 	PTC_IS_EMPTY,  /* an empty map, {}; nothing is read */
 	PTC_IS_MAP,    /* a struct; `of` has its members. Without key: they are members of the map around them */
 	PTC_IS_LIST,   /* a pointer to `count` structs, owned; at least min, at most max of them (0: no limit) */

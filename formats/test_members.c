@@ -43,7 +43,8 @@ struct all {
 	uint32_t nnames;
 	struct score *scores;
 	struct maybe maybes[3];
-	size_t nscores, nmaybes;
+	uint8_t *bytes;
+	size_t nscores, nmaybes, nbytes;
 	bool has_mark, has_inner;
 	int64_t mark, inner;
 };
@@ -81,6 +82,7 @@ static const struct ptc_member rows[] = {
 	IS(names, LIST, PTC_COUNT(struct all, nnames), .of = &name),
 	IS(scores, KEYED, .max = 4, PTC_COUNT(struct all, nscores), .of = &score),
 	IS(maybes, ARRAY, PTC_COUNT(struct all, nmaybes), .of = &maybe),
+	IS(bytes, BYTES, .min = 1, PTC_COUNT(struct all, nbytes)),
 	IS(mark, I64, PTC_SEEN(struct all, has_mark), .null = true),
 	{ NULL, PTC_IS_MAP, PTC_IF(struct all, has_inner), .of = &inner },
 };
@@ -90,7 +92,7 @@ static const char good[] =
 	"{\"narrow\":4294967295,\"wide\":1000,\"hex\":\"00000000000000ff\",\"sign\":-5,\"whole\":-6,"
 	"\"flag\":true,\"real\":0.5,\"colour\":\"green\",\"text\":\"abc\",\"string\":\"\\n\\u0001\","
 	"\"empty\":{},\"one\":[[1,2]],\"many\":[[[3,4]],[[5,6]]],\"few\":[[[7,8]]],\"names\":[\"x\",\"yz\"],"
-	"\"scores\":{\"a\":-40,\"b\":0.5,\"c\":null},\"maybes\":[0,null],\"mark\":0,\"inner\":7}";
+	"\"scores\":{\"a\":-40,\"b\":0.5,\"c\":null},\"maybes\":[0,null],\"bytes\":\"00f1\",\"mark\":0,\"inner\":7}";
 
 static int read_it(const char *json, struct all *ret, struct ptc_error *err)
 {
@@ -128,6 +130,7 @@ static void every_kind_comes_back(void **state)
 	assert_string_equal(a.string, "\n\001");
 	assert_true(a.nscores == 3 && a.scores[0].value == -40 && a.scores[1].value == 0.5 && isnan(a.scores[2].value));
 	assert_string_equal(a.scores[2].name, "c");
+	assert_true(a.nbytes == 2 && a.bytes[0] == 0 && a.bytes[1] == 0xf1);
 	assert_true(a.nmaybes == 2 && a.maybes[0].known && !a.maybes[1].known);
 	assert_true(a.has_mark && a.mark == 0 && a.has_inner && a.inner == 7);
 	text = again(&a);
@@ -135,7 +138,7 @@ static void every_kind_comes_back(void **state)
 	ptc_free(text);
 	a.has_mark = a.has_inner = false;
 	text = again(&a);
-	assert_non_null(strstr(text, "\"maybes\":[0,null],\"mark\":null}"));
+	assert_non_null(strstr(text, "\"bytes\":\"00f1\",\"mark\":null}"));
 	ptc_free(text);
 	a.said = true;
 	snprintf(a.later, sizeof a.later, "now");
@@ -183,6 +186,10 @@ static const struct {
 	{ "\"a\"", "\"abcde\"", "\"scores\" must be a text of at most 4 bytes" },
 	{ "{\"a\":-40,\"b\":0.5,\"c\":null}", "[]", "\"scores\" must be a map" },
 	{ "\"c\":null", "\"c\":1,\"d\":1,\"e\":1", "\"scores\" has more than 4 members", PTC_ELIMIT },
+	{ "00f1", "00f", "\"bytes\" must be hexadecimal digits of 1 bytes or more" },
+	{ "00f1", "00F1", "\"bytes\" must be hexadecimal digits" },
+	{ "00f1", "", "\"bytes\" must be hexadecimal digits" },
+	{ "\"00f1\"", "1", "\"bytes\" must be hexadecimal digits" },
 	{ "[0,null]", "[0,-1]", "\"maybes\" must be a whole number" },
 	{ "\"inner\":7", "\"inner\":null", "\"inner\" must be a whole number" },
 	{ "\"yz\"", "\"wxyz\"", "\"names\" must be a text of at most 3 bytes" },
