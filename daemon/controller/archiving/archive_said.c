@@ -3,6 +3,7 @@
 #include "daemon/controller/archiving/archive_said.h"
 
 #include "formats/members.h"
+#include "formats/names.h"
 
 #define WHAT             "what ptc-archive says"
 #define ROW(member, ...) PTC_ROW(struct ptc_archive_said, #member, member, __VA_ARGS__, .optional = true)
@@ -14,6 +15,16 @@ static const struct ptc_member rows[] = {
 };
 static const struct ptc_members members = PTC_MEMBERS(rows, struct ptc_archive_said);
 static const struct ptc_members shown = { rows, SHOWN, sizeof(struct ptc_archive_said), false };
+
+#define STATE(key, member, ...) PTC_ROW(struct ptc_archive_state, key, member, __VA_ARGS__)
+
+static const struct ptc_member state_rows[] = {
+	STATE("dir", dir, STRING),
+	STATE("running", running, BOOL),
+	STATE(NULL, said, MAP, PTC_IF_TEXT(struct ptc_archive_state, said.archive), .of = &shown),
+	STATE("failed", failed, TEXT, PTC_IF_TEXT(struct ptc_archive_state, failed)),
+};
+static const struct ptc_members state_members = PTC_MEMBERS(state_rows, struct ptc_archive_state);
 
 int ptc_archive_said_decode(const char *json, size_t len, struct ptc_archive_said *ret, struct ptc_error *err)
 {
@@ -27,7 +38,11 @@ int ptc_archive_said_decode(const char *json, size_t len, struct ptc_archive_sai
 	return rc;
 }
 
-int ptc_archive_said_put(json_t *to, const struct ptc_archive_said *s)
+json_t *ptc_archive_state_json(const struct ptc_archive_state *s)
 {
-	return ptc_members_put(to, &shown, s);
+	struct ptc_archive_state said = *s;
+
+	if (!ptc_name_is_utf8(said.failed)) /* a text that was cut may end in the middle of a character */
+		said.failed[0] = '\0';
+	return ptc_members_to_json(&state_members, &said);
 }

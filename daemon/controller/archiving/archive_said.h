@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The line of JSON in which ptc-archive (client/ctl/archive/archive_main.c) says how its round has ended. Plain data,
- * any thread. Failure modes: PTC_EINVAL (it is malformed, or names neither an archive nor an error), PTC_ENOMEM. */
+/* The line of JSON in which ptc-archive (client/ctl/archive/archive_main.c) says how its round has ended, and what
+ * status shows of an archive. Plain data, any thread. Failure modes: PTC_EINVAL (it is malformed, or names neither an
+ * archive nor an error), PTC_ENOMEM. */
 #pragma once
 
 #include "formats/json.h"
@@ -19,5 +20,12 @@ struct ptc_archive_said {
 	bool fresh;                    /* this round has written it */
 };
 int ptc_archive_said_decode(const char *json, size_t len, struct ptc_archive_said *ret, struct ptc_error *err);
-/* Adds archive, step and time_ms, as status shows them. Returns 0; -1: out of memory. */
-int ptc_archive_said_put(json_t *to, const struct ptc_archive_said *s);
+
+/* `archive` in docs/control.md. */
+struct ptc_archive_state {
+	char *dir;
+	bool running;
+	struct ptc_archive_said said; /* of the last round that succeeded; all zeros: none has */
+	char failed[PTC_ERROR_MAX];   /* what the last round failed with; "": it did not */
+};
+json_t *ptc_archive_state_json(const struct ptc_archive_state *s); /* NULL: out of memory */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Happy path and failure modes: archiver.h. */
 #include "daemon/controller/archiving/archiver.h"
-#include "daemon/controller/archiving/archive_said.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -30,12 +29,10 @@ struct ptc_archiver {
 	enum { REST, STARTING, RUNNING } phase;
 	struct ptc_archiver *next; /* among the busy ones */
 	bool none;                 /* the job has no archive */
-	char *dir;
+	struct ptc_archive_state state;
 	uint64_t generation, snapshot; /* archived last */
-	struct ptc_archive_said said;  /* of the last round that succeeded; all zeros: none has */
 	int64_t next_ns;               /* not before */
 	unsigned failures;
-	char failed[PTC_ERROR_MAX]; /* what the last round failed with; "": it did not */
 	/* the round under way */
 	uint64_t round_generation, round_snapshot;
 	struct ptc_child child;
@@ -146,10 +143,10 @@ static void rest(struct ptc_archiver *a, int64_t for_ns)
 
 static void fail(struct ptc_archiver *a, const char *why)
 {
-	if (strcmp(a->failed, why) != 0)
+	if (strcmp(a->state.failed, why) != 0)
 		ptc_event(a->ctl->all->cluster, a->ctl->uuid, "archive_failed", "snapshot %" PRIu64 ": %.900s",
 			  a->round_snapshot, why);
-	snprintf(a->failed, sizeof a->failed, "%s", why);
+	snprintf(a->state.failed, sizeof a->state.failed, "%s", why);
 	rest(a, RETRY_NS << PTC_MIN(a->failures, (unsigned)RETRY_MAX));
 	a->failures++;
 }
@@ -157,8 +154,8 @@ static void fail(struct ptc_archiver *a, const char *why)
 static void succeed(struct ptc_archiver *a, const struct ptc_archive_said *said)
 {
 	a->failures = 0;
-	a->failed[0] = '\0';
-	a->said = *said;
+	a->state.failed[0] = '\0';
+	a->state.said = *said;
 	rest(a, (int64_t)said->wait_ms * 1000000);
 	if (said->wait_ms) /* what is there is too new for another one yet */
 		return;
@@ -166,7 +163,7 @@ static void succeed(struct ptc_archiver *a, const struct ptc_archive_said *said)
 	a->snapshot = said->snapshot;
 	if (said->fresh)
 		ptc_event(a->ctl->all->cluster, a->ctl->uuid, "archived",
-			  "snapshot %" PRIu64 ", step %" PRIu64 ": %s/%s", a->snapshot, said->step, a->dir,
+			  "snapshot %" PRIu64 ", step %" PRIu64 ": %s/%s", a->snapshot, said->step, a->state.dir,
 			  said->archive);
 }
 
@@ -176,8 +173,8 @@ static void started(void *arg)
 	struct ptc_archiver *a = s->ctl->archiver;
 
 	ptc_require(a && a->phase == STARTING);
-	ptc_free(a->dir);
-	a->dir = s->dir;
+	ptc_free(a->state.dir);
+	a->state.dir = s->dir;
 	a->none = s->status == 0 && s->none;
 	if (s->status || a->none)
 		be_free(a);
@@ -287,7 +284,7 @@ static void finish(struct ptc_archiver *a, int status)
 
 static void archiver_free(struct ptc_archiver *a)
 {
-	ptc_free(a->dir);
+	ptc_free(a->state.dir);
 	ptc_free(a);
 }
 
@@ -324,17 +321,12 @@ void ptc_archiver_tick(struct ptc_controller *ctl)
 	start(a);
 }
 
-json_t *ptc_archiver_json(const struct ptc_controller *ctl)
+const struct ptc_archive_state *ptc_archiver_state(const struct ptc_controller *ctl)
 {
-	const struct ptc_archiver *a = ctl->archiver;
-	json_t *doc;
+	struct ptc_archiver *a = ctl->archiver;
 
-	if (!a || a->none || !a->dir)
+	if (!a || a->none || !a->state.dir)
 		return NULL;
-	doc = json_pack("{s:s, s:b}", "dir", a->dir, "running", a->phase == RUNNING);
-	if (doc && a->said.archive[0])
-		(void)ptc_archive_said_put(doc, &a->said);
-	if (doc && a->failed[0])
-		json_object_set_new(doc, "failed", json_string(a->failed));
-	return doc;
+	a->state.running = a->phase == RUNNING;
+	return &a->state;
 }

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+static char dir[] = "/a";
 /* As client/ctl/archive/archive_main.c writes it. */
 static const char done[] = "{\"archive\":\"gen-2-step-40\",\"step\":40,\"generation\":2,\"snapshot\":7,\"bytes\":1,"
 			   "\"fresh\":true,\"removed\":0,\"time_ms\":1795824383100,\"wait_ms\":0}";
@@ -19,14 +20,22 @@ static const char done[] = "{\"archive\":\"gen-2-step-40\",\"step\":40,\"generat
 static void a_round_that_succeeded(void **state)
 {
 	struct ptc_archive_said s;
-	json_t *to;
 
 	(void)state;
 	assert_int_equal(0, ptc_archive_said_decode(done, strlen(done), &s, NULL));
 	assert_true(!s.error[0] && s.generation == 2 && s.snapshot == 7 && s.fresh && !s.wait_ms);
-	to = json_object();
-	assert_int_equal(0, ptc_archive_said_put(to, &s));
-	test_json_is("{\"archive\":\"gen-2-step-40\",\"step\":40,\"time_ms\":1795824383100}", to);
+	test_json_is("{\"dir\":\"/a\",\"running\":true,\"archive\":\"gen-2-step-40\",\"step\":40,"
+		     "\"time_ms\":1795824383100}",
+		     ptc_archive_state_json(&(struct ptc_archive_state){ .dir = dir, .running = true, .said = s }));
+}
+
+static void before_a_round_has_succeeded(void **state)
+{
+	(void)state;
+	test_json_is("{\"dir\":\"/a\",\"running\":false,\"failed\":\"full\"}",
+		     ptc_archive_state_json(&(struct ptc_archive_state){ .dir = dir, .failed = "full" }));
+	test_json_is("{\"dir\":\"/a\",\"running\":false}",
+		     ptc_archive_state_json(&(struct ptc_archive_state){ .dir = dir, .failed = "f\xc3" }));
 }
 
 static void a_round_that_failed(void **state)
@@ -65,6 +74,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_round_that_succeeded),
+		cmocka_unit_test(before_a_round_has_succeeded),
 		cmocka_unit_test(a_round_that_failed),
 		cmocka_unit_test(what_is_neither_is_refused),
 	};
