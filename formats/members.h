@@ -21,13 +21,16 @@ enum ptc_member_kind {
 	PTC_IS_INT,
 	PTC_IS_BOOL,
 	PTC_IS_REAL,   /* double, not negative */
+	PTC_IS_NUMBER, /* double of any sign, written without a point if it is whole; null is NAN */
 	PTC_IS_WORD,   /* an enum; `words` has max + 1 entries */
-	PTC_IS_TEXT,   /* char[]; a longer text is refused */
-	PTC_IS_STRING, /* char *, owned; at most max bytes; 0: no limit */
+	PTC_IS_TEXT,   /* char[]; a longer text is refused, and one of less than min bytes */
+	PTC_IS_STRING, /* char *, owned; at least min, at most max bytes; max 0: no limit */
 	PTC_IS_HEX,    /* uint64_t as 16 digits */
+	PTC_IS_BYTES,  /* a pointer to `count` bytes, owned, at least min; in JSON hexadecimal digits */
 	PTC_IS_EMPTY,  /* an empty map, {}; nothing is read */
-	PTC_IS_MAP,    /* a struct; `of` has its members */
+	PTC_IS_MAP,    /* a struct; `of` has its members. Without key: they are members of the map around them */
 	PTC_IS_LIST,   /* a pointer to `count` structs, owned; at least min, at most max of them (0: no limit) */
+	PTC_IS_KEYED,  /* as a list, but the JSON value is a map: of each struct, `of` has the key, then the value */
 	PTC_IS_ARRAY,  /* an array of structs, of which `count` are used; at least min */
 };
 
@@ -46,6 +49,8 @@ struct ptc_member {
 	/* The member is written only if one of these bytes of the struct is not 0, and may be missing when read.
 	 * if_size 0: it is always written. */
 	uint32_t if_offset, if_size;
+	bool seen; /* this byte is a bool, which is set if the member was there when it was read */
+	bool null; /* null stands for a member that is missing: it is read as such, and written in its place */
 	uint32_t count_offset, count_size; /* place of the count, a uint32_t or size_t */
 	int64_t min, max;                  /* max 0: the kind's own limit */
 	const char *const *words;
@@ -59,6 +64,7 @@ struct ptc_member {
 #define PTC_SIZEOF(type, member)  sizeof(((type *)0)->member)
 #define PTC_AT(type, member)      .offset = offsetof(type, member), .size = PTC_SIZEOF(type, member)
 #define PTC_IF(type, member)      .if_offset = offsetof(type, member), .if_size = PTC_SIZEOF(type, member)
+#define PTC_SEEN(type, member)    PTC_IF(type, member), .seen = true
 #define PTC_IF_TEXT(type, member) .if_offset = offsetof(type, member), .if_size = 1
 #define PTC_COUNT(type, member)   .count_offset = offsetof(type, member), .count_size = PTC_SIZEOF(type, member)
 #define PTC_MEMBERS(table, type)                                                                                       \
@@ -80,5 +86,9 @@ char *ptc_members_to_text(int version, const struct ptc_members *t, const void *
 /* Reads the members. `what` names the document in errors. *to is zeroed, or holds the values of missing members. */
 int ptc_members_from_json(const char *what, const struct ptc_members *t, const json_t *json, void *to,
 			  struct ptc_error *err);
+/* Reads a whole document, whose version must be one that ptc_json_version permits (json.h); ours 0: it does not matter.
+ * On failure *to is zeroed. */
+int ptc_members_from_text(const char *what, uint32_t oldest, uint32_t ours, const struct ptc_members *t,
+			  const char *json, size_t len, void *to, struct ptc_error *err);
 /* Frees strings and lists, and zeroes them. */
 void ptc_members_done(const struct ptc_members *t, void *of);

@@ -53,8 +53,8 @@ int ptc_view_copies_info(const struct ptc_view *v, const struct ptc_copies_doc *
 		ret->sets[i] = doc->parts[i].items;
 	}
 	for (size_t i = 0; i < doc->nitems; i++) {
-		ret->items[i].data = doc->items[i];
-		ret->items[i].len = doc->items_bytes;
+		ret->items[i].data = doc->items[i].v;
+		ret->items[i].len = doc->items[i].n;
 	}
 	return 0;
 }

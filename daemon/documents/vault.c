@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
+#include "daemon/cluster/marks/mark_docs.h"
 #include "daemon/documents/documents.h"
 #include "rpc/pb/pbcall.h"
 #include "rpc/trust/seal.h"
@@ -123,32 +124,26 @@ static int replace_key(struct ptc_vault *v, const struct ptc_seal_key *key, stru
 static int named(struct ptc_vault *v, char ret_id[PTC_SEAL_ID_TEXT], struct ptc_error *err)
 {
 	struct ptc_etcd_kvs kvs = { 0 };
-	const char *id = NULL;
-	json_t *root = NULL;
+	struct ptc_key_doc doc = { .id = "" };
 	int rc = ptc_etcd_get(ptc_cluster_etcd(v->o.cluster), KEY_KEY, false, 1, &kvs, err);
 
-	ret_id[0] = '\0';
-	if (rc == 0 && kvs.n) {
-		rc = ptc_json_load(KEY_KEY, kvs.kv[0].value, kvs.kv[0].len, &root, err);
-		if (rc == 0)
-			rc = ptc_json_version(KEY_KEY, root, PTC_DOC_OLDEST, PTC_DOC_VERSION, err);
-		if (rc == 0 && (json_unpack(root, "{s:s}", "id", &id) != 0 || strlen(id) != PTC_SEAL_ID_TEXT - 1))
-			rc = ptc_error_set(err, PTC_EVERSION, KEY_KEY " in etcd is not one that this ptcd can read");
-		if (rc == 0)
-			memcpy(ret_id, id, PTC_SEAL_ID_TEXT);
-		json_decref(root);
-	}
+	if (rc == 0 && kvs.n)
+		rc = ptc_key_doc_decode(kvs.kv[0].value, kvs.kv[0].len, &doc, err);
 	ptc_etcd_kvs_done(&kvs);
+	memcpy(ret_id, doc.id, PTC_SEAL_ID_TEXT);
 	return rc;
 }
 
-static int name_it(struct ptc_vault *v, const char *id, struct ptc_error *err)
+static int name_it(struct ptc_vault *v, const char id[PTC_SEAL_ID_TEXT], struct ptc_error *err)
 {
-	char json[64];
+	struct ptc_key_doc doc;
+	ptc_auto_free char *json = NULL;
 	bool ok; /* or somebody else's is there, which is looked at next */
 
-	snprintf(json, sizeof json, "{\"version\":%u,\"id\":\"%s\"}",
-		 (unsigned)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), id);
+	memcpy(doc.id, id, sizeof doc.id);
+	json = ptc_key_doc_encode(&doc);
+	if (!json)
+		return ptc_nomem(err);
 	return ptc_etcd_txn(ptc_cluster_etcd(v->o.cluster),
 			    &(struct ptc_etcd_compare){ KEY_KEY, PTC_ETCD_CREATE_REV, 0 }, 1,
 			    &(struct ptc_etcd_op){ .key = KEY_KEY, .value = json, .len = strlen(json) }, 1, "etcd.key",
@@ -346,7 +341,7 @@ int ptc_vault_open(struct ptc_vault *v, const char *uuid, char *data, size_t len
 
 bool ptc_vault_key_id(struct ptc_vault *v, char ret_id[PTC_VAULT_ID])
 {
-	_Static_assert(PTC_VAULT_ID == PTC_SEAL_ID_TEXT, "an id of another length");
+	_Static_assert(PTC_VAULT_ID == PTC_SEAL_ID_TEXT && PTC_KEY_ID_TEXT == PTC_SEAL_ID_TEXT, "another length");
 	pthread_mutex_lock(&v->lock);
 	if (v->have)
 		memcpy(ret_id, v->key.id, PTC_VAULT_ID);

@@ -47,10 +47,10 @@ int ptc_view_copied(const struct ptc_view *v, const struct ptc_layout *base, str
 	ranks = ptc_reallocarray(h.at.ranks, h.at.world + d->nparts, sizeof *ranks);
 	h.at.ranks = ranks ? ranks : h.at.ranks;
 	rc = copies && ranks ? 0 : ptc_nomem(err);
-	if (!rc && d->items_bytes != ptc_spec_items(ptc_layout_spec(base)) / 8 + 1)
+	if (!rc && d->items[0].n != ptc_spec_items(ptc_layout_spec(base)) / 8 + 1)
 		rc = ptc_error_set(err, PTC_EINVAL, "the document of copies is of other tensors");
 	for (size_t i = 0; !rc && i < d->nparts; i++) {
-		copies[i] = (struct ptc_copy){ d->parts[i].rank, d->items[d->parts[i].items] };
+		copies[i] = (struct ptc_copy){ d->parts[i].rank, d->items[d->parts[i].items].v };
 		ranks[h.at.world + i] = (struct ptc_device){ ptc_view_number(v, d->keepers[d->parts[i].keeper].node),
 							     PTC_MAX_DEVICES_PER_NODE + (uint32_t)i };
 	}

@@ -2,7 +2,6 @@
 /* Happy path: one table writes the document, and reads it. Failure modes: damage_doc.h. */
 #include "daemon/scrub/damage_doc.h"
 
-#include "formats/json.h"
 #include "formats/members.h"
 
 #include <string.h>
@@ -26,16 +25,8 @@ char *ptc_damage_doc_encode(const struct ptc_damage_doc *d)
 
 int ptc_damage_doc_decode(const char *json, size_t len, struct ptc_damage_doc *ret, struct ptc_error *err)
 {
-	json_t *root = NULL;
-	int rc = ptc_json_load("damage", json, len, &root, err);
-
 	memset(ret, 0, sizeof *ret);
-	if (rc == 0)
-		rc = ptc_members_from_json("damage", &damage_members, root, ret, err);
-	json_decref(root);
-	if (rc)
-		ptc_damage_doc_done(ret);
-	return rc;
+	return ptc_members_from_text("damage", 0, 0, &damage_members, json, len, ret, err);
 }
 
 void ptc_damage_doc_done(struct ptc_damage_doc *d)

@@ -117,7 +117,7 @@ static uint64_t can_be_free(const struct ptc_node_device *d, const struct ptc_gr
 		if (now->v[i].pid <= 0 || !rank_uses(&now->v[i], d->uuid))
 			continue;
 		use = find_use(d, now->v[i].pid);
-		if (!use || use->bytes == UINT64_MAX || ptc_ckd_add(&sum, sum, use->bytes))
+		if (!use || !use->known || ptc_ckd_add(&sum, sum, use->bytes))
 			return d->memory_bytes;
 	}
 	return PTC_MIN(sum, d->memory_bytes);

@@ -35,24 +35,23 @@ static bool find_given(const struct node_list *l, struct ptc_node_listed *to)
 
 	for (size_t i = 0; i < n; i++) {
 		const struct ptc_job_view *j = ptc_cluster_find_uuid(l->d->cluster, g[i].uuid);
-		struct ptc_node_given *given;
+		struct ptc_node_owner job = { 0 };
 
 		if (!j || !j->has_meta)
 			continue;
-		if (!PTC_MORE(to->given, to->ngiven))
+		job.uid = (int64_t)j->meta.uid;
+		if (may_name(l, job.uid))
+			snprintf(job.job, sizeof job.job, "%s", j->meta.name);
+		if (ptc_node_given_add(to, g[i].device, &job) != 0)
 			return false;
-		given = &to->given[to->ngiven++];
-		*given = (struct ptc_node_given){ .device = g[i].device, .uid = (int64_t)j->meta.uid };
-		if (may_name(l, given->uid))
-			snprintf(given->job, sizeof given->job, "%s", j->meta.name);
 	}
 	return true;
 }
 
 /* How many nobody has, of those that are well. */
-static size_t free_devices(const struct ptc_node *n, const struct ptc_node_listed *of)
+static uint32_t free_devices(const struct ptc_node *n, const struct ptc_node_listed *of)
 {
-	size_t free = 0;
+	uint32_t free = 0;
 
 	for (uint32_t k = 0; k < n->doc.devices; k++) {
 		bool has = false;

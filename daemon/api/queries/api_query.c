@@ -77,7 +77,8 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 	struct ptc_controller *ctl = ptc_controller_find(&d->controllers, j->uuid);
 	const char *phase = j->has_intent ? "switching" : j->has_record ? "idle" : "empty";
 	uint64_t done = 0, total = 0;
-	json_t *row, *archive;
+	const struct ptc_archive_state *archive = ctl ? ptc_archiver_state(ctl) : NULL;
+	json_t *row;
 
 	if (ctl)
 		ptc_controller_status(ctl, &phase, &done, &total);
@@ -90,8 +91,8 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 			(json_int_t)(j->has_record ? j->record.snapshot : 0), "step",
 			(json_int_t)(j->has_record ? j->record.step : 0), "bytes_done", (json_int_t)done, "bytes_total",
 			(json_int_t)total);
-	if (ctl && (archive = ptc_archiver_json(ctl)))
-		json_object_set_new(row, "archive", archive);
+	if (archive)
+		json_object_set_new(row, "archive", ptc_archive_state_json(archive));
 	if (j->older.n)
 		json_object_set_new(row, "kept", older_of(&j->older));
 	if (j->older.bridge.snapshot)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Happy path: one table reads a node's answer and writes its members again; the jobs that have its devices are added.
+/* Happy path: one table reads a node's answer and writes its members again, with the jobs that have its devices.
  * Failure modes: node_doc.h. */
 #include "daemon/api/queries/node_doc.h"
 
@@ -12,11 +12,16 @@
 
 static const struct ptc_member process_rows[] = {
 	PTC_ROW(struct ptc_node_process, "job", job, TEXT, PTC_IF_TEXT(struct ptc_node_process, job)),
-	PTC_ROW(struct ptc_node_process, "uid", uid, I64, PTC_IF(struct ptc_node_process, has_uid)),
+	PTC_ROW(struct ptc_node_process, "uid", uid, I64, PTC_SEEN(struct ptc_node_process, has_uid)),
 	PTC_ROW(struct ptc_node_process, "rank", rank, U32),
 	PTC_ROW(struct ptc_node_process, "pid", pid, I64),
 };
 static const struct ptc_members process_members = PTC_MEMBERS(process_rows, struct ptc_node_process);
+static const struct ptc_member owner_rows[] = {
+	PTC_ROW(struct ptc_node_owner, "uid", uid, I64),
+	PTC_ROW(struct ptc_node_owner, "job", job, TEXT, PTC_IF_TEXT(struct ptc_node_owner, job)),
+};
+static const struct ptc_members owner_members = PTC_MEMBERS(owner_rows, struct ptc_node_owner);
 static const struct ptc_member device_rows[] = {
 	PTC_ROW(struct ptc_node_device_said, "device", device, U32),
 	PTC_ROW(struct ptc_node_device_said, "kind", kind, STRING),
@@ -31,8 +36,12 @@ static const struct ptc_member device_rows[] = {
 	PTC_ROW(struct ptc_node_device_said, "why", why, STRING, PTC_IF(struct ptc_node_device_said, why)),
 	PTC_ROW(struct ptc_node_device_said, "ranks", ranks, LIST, PTC_COUNT(struct ptc_node_device_said, nranks),
 		.of = &process_members),
+#define SAID 12 /* what the node says */
+	PTC_ROW(struct ptc_node_device_said, "jobs", jobs, LIST, PTC_COUNT(struct ptc_node_device_said, njobs),
+		.of = &owner_members),
 };
 static const struct ptc_members device_members = PTC_MEMBERS(device_rows, struct ptc_node_device_said);
+static const struct ptc_members said_members = { device_rows, SAID, sizeof(struct ptc_node_device_said), false };
 
 #define BYTES(part, key, member) PTC_ROW(struct ptc_node_stat, key, part.member, U64)
 
@@ -46,7 +55,7 @@ static const struct ptc_member store_rows[] = {
 	BYTES(store, "lost_jobs", lost_jobs),
 	BYTES(store, "outside_bytes", outside),
 	PTC_ROW(struct ptc_node_stat, "pinned_bytes", store.pinned, U64,
-		PTC_IF(struct ptc_node_stat, store.has_pinned)),
+		PTC_SEEN(struct ptc_node_stat, store.has_pinned)),
 };
 static const struct ptc_member staging_rows[] = {
 	BYTES(staging, "ceiling_bytes", ceiling),
@@ -80,122 +89,93 @@ static const struct ptc_member stat_rows[] = {
 	PART("heap", heap_members),
 };
 static const struct ptc_members stat_members = PTC_MEMBERS(stat_rows, struct ptc_node_stat);
-/* Apart, because each device gets the jobs that have it. */
-static const struct ptc_member list_rows[] = {
+static const struct ptc_member answer_rows[] = {
+	PART(NULL, stat_members),
 	PTC_ROW(struct ptc_node_stat, "device_list", devices, LIST, PTC_COUNT(struct ptc_node_stat, ndevices),
-		.of = &device_members),
+		.of = &said_members),
 };
-static const struct ptc_members list_members = PTC_MEMBERS(list_rows, struct ptc_node_stat);
-
-static void stat_done(struct ptc_node_stat *s)
-{
-	ptc_members_done(&list_members, s);
-	memset(s, 0, sizeof *s);
-}
-
-/* Members that answers of older versions lack. */
-static void note_newer(const json_t *root, struct ptc_node_stat *s)
-{
-	const json_t *list = json_object_get(root, "device_list");
-
-	s->store.has_pinned = json_object_get(json_object_get(root, "store"), "pinned_bytes") != NULL;
-	for (size_t i = 0; i < s->ndevices; i++) {
-		const json_t *ranks = json_object_get(json_array_get(list, i), "ranks");
-
-		for (size_t k = 0; k < s->devices[i].nranks; k++)
-			s->devices[i].ranks[k].has_uid = json_object_get(json_array_get(ranks, k), "uid") != NULL;
-	}
-}
+static const struct ptc_members answer_members = PTC_MEMBERS(answer_rows, struct ptc_node_stat);
 
 int ptc_node_stat_decode(const char *json, struct ptc_node_stat *ret, struct ptc_error *err)
 {
-	json_t *root = NULL;
-	int rc = ptc_json_load("stat", json, strlen(json), &root, err);
-
 	memset(ret, 0, sizeof *ret);
-	if (rc == 0)
-		rc = ptc_members_from_json("stat", &stat_members, root, ret, err);
-	if (rc == 0)
-		rc = ptc_members_from_json("stat", &list_members, root, ret, err);
-	if (rc == 0)
-		note_newer(root, ret);
-	json_decref(root);
-	if (rc)
-		stat_done(ret);
-	return rc;
+	return ptc_members_from_text("stat", 0, 0, &answer_members, json, strlen(json), ret, err);
 }
 
 /* ---- the row ---------------------------------------------------------------------------- */
 
-static json_t *owner_json(const struct ptc_node_given *g)
-{
-	json_t *owner = json_pack("{s:I}", "uid", (json_int_t)g->uid);
+#define ROW(key, member, ...) PTC_ROW(struct ptc_node_listed, key, member, __VA_ARGS__)
+#define IF(member)            PTC_IF(struct ptc_node_listed, member)
 
-	if (g->job[0])
-		json_object_set_new(owner, "job", json_string(g->job));
-	return owner;
+static const struct ptc_member given_rows[] = {
+	PTC_ROW(struct ptc_node_given, "device", device, U32),
+	PTC_ROW(struct ptc_node_given, "jobs", jobs, LIST, PTC_COUNT(struct ptc_node_given, njobs),
+		.of = &owner_members),
+};
+static const struct ptc_members given_members = PTC_MEMBERS(given_rows, struct ptc_node_given);
+static const struct ptc_member listed_rows[] = {
+	ROW("node", doc.name, TEXT),
+	ROW("state", state, STRING),
+	ROW("address", doc.address, TEXT),
+	ROW("drained", drained, BOOL),
+	ROW("devices", doc.devices, U32),
+	ROW("device_name", doc.device_name, TEXT),
+	ROW("device_bytes", doc.device_bytes, U64),
+	ROW("ceiling_bytes", doc.ceiling_bytes, U64),
+	ROW("rack", doc.rack, TEXT),
+	ROW("insecure", doc.insecure, BOOL),
+	ROW("pid", doc.pid, INT),
+	ROW("documents", doc.documents, U32),
+	ROW("lost", lost, BOOL),
+	ROW("given", given, LIST, PTC_COUNT(struct ptc_node_listed, ngiven), .of = &given_members),
+	ROW("devices_free", devices_free, U32),
+	ROW("unhealthy", unhealthy, TEXT, PTC_IF_TEXT(struct ptc_node_listed, unhealthy)),
+	ROW("quarantined_s", quarantined_s, I64, IF(quarantined_s)),
+	ROW(NULL, stat, MAP, IF(answered), .of = &stat_members),
+	ROW("device_list", stat.devices, LIST, IF(answered), PTC_COUNT(struct ptc_node_listed, stat.ndevices),
+	    .of = &device_members),
+};
+static const struct ptc_members listed_members = PTC_MEMBERS(listed_rows, struct ptc_node_listed);
+
+int ptc_node_given_add(struct ptc_node_listed *n, uint32_t device, const struct ptc_node_owner *job)
+{
+	struct ptc_node_given *g;
+
+	if (!n->ngiven || n->given[n->ngiven - 1].device != device) {
+		if (!PTC_MORE(n->given, n->ngiven))
+			return PTC_ENOMEM;
+		n->given[n->ngiven++] = (struct ptc_node_given){ .device = device };
+	}
+	g = &n->given[n->ngiven - 1];
+	if (!PTC_MORE(g->jobs, g->njobs))
+		return PTC_ENOMEM;
+	g->jobs[g->njobs++] = *job;
+	return 0;
 }
 
 /* The jobs that have the device. */
-static json_t *owners_json(const struct ptc_node_listed *n, uint32_t device)
+static void find_jobs(const struct ptc_node_listed *n, struct ptc_node_device_said *to)
 {
-	json_t *owners = json_array();
-
 	for (size_t i = 0; i < n->ngiven; i++)
-		if (n->given[i].device == device)
-			json_array_append_new(owners, owner_json(&n->given[i]));
-	return owners;
+		if (n->given[i].device == to->device) {
+			to->jobs = n->given[i].jobs;
+			to->njobs = n->given[i].njobs;
+		}
 }
 
-static json_t *given_json(const struct ptc_node_listed *n)
+json_t *ptc_node_listed_json(struct ptc_node_listed *n)
 {
-	json_t *rows = json_array();
-
-	for (size_t i = 0; i < n->ngiven; i++)
-		if (i == 0 || n->given[i].device != n->given[i - 1].device)
-			json_array_append_new(rows, json_pack("{s:I, s:o}", "device", (json_int_t)n->given[i].device,
-							      "jobs", owners_json(n, n->given[i].device)));
-	return rows;
-}
-
-static void put_stat(json_t *row, const struct ptc_node_listed *n)
-{
-	json_t *devices = json_array();
-
-	(void)ptc_members_put(row, &stat_members, &n->stat);
-	for (size_t i = 0; i < n->stat.ndevices; i++) {
-		json_t *device = ptc_members_to_json(&device_members, &n->stat.devices[i]);
-
-		json_object_set_new(device, "jobs", owners_json(n, n->stat.devices[i].device));
-		json_array_append_new(devices, device);
-	}
-	json_object_set_new(row, "device_list", devices);
-}
-
-json_t *ptc_node_listed_json(const struct ptc_node_listed *n)
-{
-	const struct ptc_node_doc *doc = &n->doc;
-	json_t *row =
-		json_pack("{s:s, s:s, s:s, s:b, s:I, s:s, s:I, s:I, s:s, s:b, s:I, s:I, s:b, s:o, s:I}", "node",
-			  doc->name, "state", n->up ? n->drained ? "drained" : "up" : "down", "address", doc->address,
-			  "drained", (int)n->drained, "devices", (json_int_t)doc->devices, "device_name",
-			  doc->device_name, "device_bytes", (json_int_t)doc->device_bytes, "ceiling_bytes",
-			  (json_int_t)doc->ceiling_bytes, "rack", doc->rack, "insecure", (int)doc->insecure, "pid",
-			  (json_int_t)doc->pid, "documents", (json_int_t)doc->documents, "lost", (int)n->lost, "given",
-			  given_json(n), "devices_free", (json_int_t)n->devices_free);
-
-	if (n->unhealthy[0])
-		json_object_set_new(row, "unhealthy", json_string(n->unhealthy));
-	if (n->quarantined_s)
-		json_object_set_new(row, "quarantined_s", json_integer(n->quarantined_s));
-	if (n->answered)
-		put_stat(row, n);
-	return row;
+	n->state = n->up ? n->drained ? "drained" : "up" : "down";
+	for (size_t i = 0; i < n->stat.ndevices; i++)
+		find_jobs(n, &n->stat.devices[i]);
+	return ptc_members_to_json(&listed_members, n);
 }
 
 void ptc_node_listed_done(struct ptc_node_listed *n)
 {
+	for (size_t i = 0; i < n->ngiven; i++)
+		ptc_members_done(&given_members, &n->given[i]);
 	ptc_free(n->given);
-	stat_done(&n->stat);
+	ptc_members_done(&answer_members, &n->stat);
 	memset(n, 0, sizeof *n);
 }

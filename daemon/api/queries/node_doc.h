@@ -15,6 +15,11 @@ struct ptc_node_process {
 	int64_t uid, pid;
 	uint32_t rank;
 };
+/* A job that has a device. */
+struct ptc_node_owner {
+	int64_t uid;
+	char job[PTC_NAME_MAX + 1]; /* "": the caller may not know it */
+};
 struct ptc_node_device_said {
 	uint32_t device;
 	char *kind, *health;
@@ -24,6 +29,9 @@ struct ptc_node_device_said {
 	char *why; /* it is not well; NULL: it is */
 	struct ptc_node_process *ranks;
 	size_t nranks;
+	/* not in the node's answer: borrowed from `given` of the listed node */
+	struct ptc_node_owner *jobs;
+	size_t njobs;
 };
 /* What a node says of itself. */
 struct ptc_node_stat {
@@ -47,11 +55,11 @@ struct ptc_node_stat {
 /* On failure *ret is empty. */
 int ptc_node_stat_decode(const char *json, struct ptc_node_stat *ret, struct ptc_error *err);
 
-/* A device that a job has. */
+/* A device that jobs have. */
 struct ptc_node_given {
 	uint32_t device;
-	int64_t uid;
-	char job[PTC_NAME_MAX + 1]; /* "": the caller may not know it */
+	struct ptc_node_owner *jobs;
+	size_t njobs;
 };
 struct ptc_node_listed {
 	struct ptc_node_doc doc;
@@ -59,10 +67,14 @@ struct ptc_node_listed {
 	int64_t quarantined_s;               /* 0: it is not */
 	char unhealthy[PTC_UNHEALTHY_BYTES]; /* as in doc, with what operators say */
 	struct ptc_node_given *given;        /* by device */
-	size_t ngiven, devices_free;
+	size_t ngiven;
+	uint32_t devices_free;
 	bool answered;
 	struct ptc_node_stat stat;
+	const char *state; /* set by _json */
 };
-/* NULL: out of memory. */
-json_t *ptc_node_listed_json(const struct ptc_node_listed *n);
+/* Adds a job that has the device; devices come in order. 0 or PTC_ENOMEM. */
+int ptc_node_given_add(struct ptc_node_listed *n, uint32_t device, const struct ptc_node_owner *job);
+/* Also completes n. NULL: out of memory. */
+json_t *ptc_node_listed_json(struct ptc_node_listed *n);
 void ptc_node_listed_done(struct ptc_node_listed *n);

@@ -37,7 +37,7 @@
 		.ceiling_bytes = 1, .rack = "r", .pid = 12, .documents = 1                                             \
 	}
 
-static void assert_text(const struct ptc_node_listed *n, const char *state, const char *drained, const char *rest)
+static void assert_text(struct ptc_node_listed *n, const char *state, const char *drained, const char *rest)
 {
 	struct ptc_buf want = PTC_BUF_INIT;
 
@@ -48,24 +48,23 @@ static void assert_text(const struct ptc_node_listed *n, const char *state, cons
 
 static void a_node_that_answers(void **state)
 {
-	struct ptc_node_given given[] = { { .device = 0, .uid = 4, .job = "gpt" }, { .device = 0, .uid = 5 } };
-	struct ptc_node_listed n = { .doc = DOC,
-				     .up = true,
-				     .unhealthy = "0:ecc",
-				     .given = given,
-				     .ngiven = 2,
-				     .devices_free = 1,
-				     .answered = true };
+	struct ptc_node_listed n = {
+		.doc = DOC, .up = true, .unhealthy = "0:ecc", .devices_free = 1, .answered = true
+	};
 
 	(void)state;
+	assert_int_equal(0, ptc_node_given_add(&n, 0, &(struct ptc_node_owner){ .uid = 4, .job = "gpt" }));
+	assert_int_equal(0, ptc_node_given_add(&n, 0, &(struct ptc_node_owner){ .uid = 5 }));
+	assert_int_equal(0, ptc_node_given_add(&n, 7, &(struct ptc_node_owner){ .uid = 4 }));
 	assert_int_equal(0, ptc_node_stat_decode(STAT, &n.stat, NULL));
 	n.stat.devices[0].ranks[1].job[0] = '\0'; /* the caller may not know it */
 	assert_text(&n, "up", "false",
-		    "\"lost\":false,\"given\":[{\"device\":0,\"jobs\":[{\"uid\":4,\"job\":\"gpt\"},{\"uid\":5}]}],"
-		    "\"devices_free\":1,\"unhealthy\":\"0:ecc\",\"version\":1," SUMS ",\"device_list\":[" GPU RANK
+		    "\"lost\":false,\"given\":[{\"device\":0,\"jobs\":[{\"uid\":4,\"job\":\"gpt\"},{\"uid\":5}]},{"
+		    "\"device\":7,"
+		    "\"jobs\":[{\"uid\":4}]}],\"devices_free\":1,\"unhealthy\":\"0:ecc\",\"version\":1," SUMS
+		    ",\"device_list\":[" GPU RANK
 		    ",{\"uid\":0,\"rank\":5,\"pid\":77}],\"jobs\":[{\"uid\":4,\"job\":\"gpt\"},{\"uid\":5}]}," VIRTUAL
 		    "],\"jobs\":[]}]}");
-	n.given = NULL;
 	ptc_node_listed_done(&n);
 }
 

@@ -2,7 +2,6 @@
 /* Happy path and failure modes: inventory.h. */
 #include "daemon/api/recover/inventory.h"
 
-#include "formats/json.h"
 #include "formats/members.h"
 
 #include <string.h>
@@ -43,15 +42,9 @@ char *ptc_inventory_encode(const struct ptc_inventory *v)
 int ptc_inventory_decode(const char *what, const char *json, struct ptc_inventory *ret, struct ptc_error *err)
 {
 	struct ptc_inventory v = { 0 };
-	json_t *root = NULL;
-	int rc = ptc_json_load(what, json, strlen(json), &root, err);
+	int rc = ptc_members_from_text(what, 0, 0, &members, json, strlen(json), &v, err);
 
 	if (rc == 0)
-		rc = ptc_members_from_json(what, &members, root, &v, err);
-	json_decref(root);
-	if (rc)
-		ptc_inventory_done(&v);
-	else
 		*ret = v;
 	return rc;
 }

@@ -103,6 +103,15 @@ static void jobs_whose_ranks_do_not_run(void **state)
 					     .restarts = 1 });
 }
 
+static void a_text_that_is_cut_in_a_character_is_left_out(void **state)
+{
+	(void)state;
+	assert_text(
+		"{\"state\":\"failed\",\"incarnation\":2,\"recovery\":{\"restarts\":1}}",
+		&(struct ptc_run_state){
+			.state = "failed", .incarnation = 2, .restarts = 1, .waits = "f\xc3", .failed = "node \xc3" });
+}
+
 static void ranks_that_are_slow(void **state)
 {
 	struct ptc_run_state run = { .state = "live",
@@ -131,6 +140,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ranks_as_their_nodes_say_them),
 		cmocka_unit_test(jobs_whose_ranks_do_not_run),
+		cmocka_unit_test(a_text_that_is_cut_in_a_character_is_left_out),
 		cmocka_unit_test(ranks_that_are_slow),
 	};
 

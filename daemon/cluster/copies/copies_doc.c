@@ -7,23 +7,46 @@
 #include "base/check.h"
 #include "base/number/digest.h"
 #include "base/number/versions.h"
-#include "formats/json.h"
 #include "formats/members.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define WHAT "document of copies"
 
+static const struct ptc_member keeper_rows[] = {
+	PTC_ROW(struct ptc_copies_keeper, NULL, node, TEXT, .min = 1),
+	PTC_ROW(struct ptc_copies_keeper, NULL, generation, U64, .min = 1),
+	PTC_ROW(struct ptc_copies_keeper, NULL, table, U64, .max = PTC_COPIES_TABLE - 1),
+};
+static const struct ptc_members keeper_members = PTC_TUPLE(keeper_rows, struct ptc_copies_keeper);
+static const struct ptc_member part_rows[] = {
+	PTC_ROW(struct ptc_copies_part, NULL, keeper, U32),
+	PTC_ROW(struct ptc_copies_part, NULL, rank, U32, .max = PTC_MAX_RANKS - 1),
+	PTC_ROW(struct ptc_copies_part, NULL, items, U32),
+};
+static const struct ptc_members part_members = PTC_TUPLE(part_rows, struct ptc_copies_part);
+static const struct ptc_member set_rows[] = {
+	PTC_ROW(struct ptc_copies_set, NULL, v, BYTES, .min = 1, PTC_COUNT(struct ptc_copies_set, n)),
+};
+static const struct ptc_members set_members = PTC_MEMBERS(set_rows, struct ptc_copies_set);
+#define LIST(key, member, count, max_, members)                                                                        \
+	PTC_ROW(struct ptc_copies_doc, key, member, LIST, .max = max_, PTC_COUNT(struct ptc_copies_doc, count),        \
+		.of = &(members))
+static const struct ptc_member doc_rows[] = {
+	PTC_ROW(struct ptc_copies_doc, "generation", generation, U64, .optional = true),
+	PTC_ROW(struct ptc_copies_doc, "layout", generation_hash, TEXT),
+	PTC_ROW(struct ptc_copies_doc, "content", content, TEXT),
+	LIST("keepers", keepers, nkeepers, 2 * PTC_MAX_NODES, keeper_members),
+	LIST("parts", parts, nparts, PTC_MAX_COPIES, part_members),
+	LIST("items", items, nitems, PTC_MAX_COPIES, set_members),
+	LIST("old", old, nold, 2 * PTC_MAX_NODES, keeper_members),
+};
+static const struct ptc_members doc_members = PTC_MEMBERS(doc_rows, struct ptc_copies_doc);
+
 void ptc_copies_doc_done(struct ptc_copies_doc *d)
 {
-	for (size_t i = 0; i < d->nitems; i++)
-		ptc_free(d->items[i]);
-	ptc_free(d->items);
-	ptc_free(d->keepers);
-	ptc_free(d->parts);
-	ptc_free(d->old);
+	ptc_members_done(&doc_members, d);
 	*d = (struct ptc_copies_doc){ 0 };
 }
 
@@ -46,8 +69,10 @@ int ptc_copies_doc_copy(const struct ptc_copies_doc *d, struct ptc_copies_doc *r
 	c.old = copy_of(d->old, d->nold, sizeof *c.old);
 	c.items = ptc_calloc(d->nitems, sizeof *c.items);
 	while (c.items && c.nitems < d->nitems) {
-		c.items[c.nitems] = copy_of(d->items[c.nitems], d->items_bytes, 1);
-		if (!c.items[c.nitems])
+		const struct ptc_copies_set *set = &d->items[c.nitems];
+
+		c.items[c.nitems] = (struct ptc_copies_set){ copy_of(set->v, set->n, 1), set->n };
+		if (!c.items[c.nitems].v)
 			break;
 		c.nitems++;
 	}
@@ -138,10 +163,10 @@ int ptc_copies_doc_add(struct ptc_copies_doc *d, uint32_t keeper, uint32_t rank,
 
 int ptc_copies_doc_items(struct ptc_copies_doc *d, const uint8_t *items, size_t bytes, uint32_t *ret)
 {
-	uint8_t **v;
+	struct ptc_copies_set *v;
 	size_t at = 0;
 
-	while (at < d->nitems && memcmp(d->items[at], items, bytes) != 0)
+	while (at < d->nitems && memcmp(d->items[at].v, items, bytes) != 0)
 		at++;
 	*ret = (uint32_t)at;
 	if (at < d->nitems)
@@ -150,11 +175,10 @@ int ptc_copies_doc_items(struct ptc_copies_doc *d, const uint8_t *items, size_t 
 	if (!v)
 		return PTC_ENOMEM;
 	d->items = v;
-	v[at] = copy_of(items, bytes, 1);
-	if (!v[at])
+	v[at] = (struct ptc_copies_set){ copy_of(items, bytes, 1), bytes };
+	if (!v[at].v)
 		return PTC_ENOMEM;
 	d->nitems++;
-	d->items_bytes = bytes;
 	return 0;
 }
 
@@ -172,32 +196,6 @@ int ptc_copies_doc_restore(struct ptc_copies_doc *d, const struct ptc_copies_doc
 
 /* ---- JSON ---- */
 
-static const struct ptc_member keeper_rows[] = {
-	PTC_ROW(struct ptc_copies_keeper, NULL, node, TEXT),
-	PTC_ROW(struct ptc_copies_keeper, NULL, generation, U64, .min = 1),
-	PTC_ROW(struct ptc_copies_keeper, NULL, table, U64, .max = PTC_COPIES_TABLE - 1),
-};
-static const struct ptc_members keeper_members = PTC_TUPLE(keeper_rows, struct ptc_copies_keeper);
-static const struct ptc_member part_rows[] = {
-	PTC_ROW(struct ptc_copies_part, NULL, keeper, U32),
-	PTC_ROW(struct ptc_copies_part, NULL, rank, U32, .max = PTC_MAX_RANKS - 1),
-	PTC_ROW(struct ptc_copies_part, NULL, items, U32),
-};
-static const struct ptc_members part_members = PTC_TUPLE(part_rows, struct ptc_copies_part);
-#define DOC(key, member, ...) PTC_ROW(struct ptc_copies_doc, key, member, __VA_ARGS__)
-#define KEEPERS(key, member, count)                                                                                    \
-	DOC(key, member, LIST, .max = 2 * PTC_MAX_NODES, PTC_COUNT(struct ptc_copies_doc, count), .of = &keeper_members)
-static const struct ptc_member doc_rows[] = {
-	DOC("generation", generation, U64, .optional = true),
-	DOC("layout", generation_hash, TEXT),
-	DOC("content", content, TEXT),
-	KEEPERS("keepers", keepers, nkeepers),
-	DOC("parts", parts, LIST, .max = PTC_MAX_COPIES, PTC_COUNT(struct ptc_copies_doc, nparts), .of = &part_members),
-};
-static const struct ptc_members doc_members = PTC_MEMBERS(doc_rows, struct ptc_copies_doc);
-static const struct ptc_member old_rows[] = { KEEPERS("old", old, nold) }; /* behind "items" */
-static const struct ptc_members old_members = PTC_MEMBERS(old_rows, struct ptc_copies_doc);
-
 /* Numbers of tables have no PTC_COPIES_TABLE in the JSON. */
 static void mark_tables(struct ptc_copies_doc *d, uint64_t mark)
 {
@@ -207,110 +205,39 @@ static void mark_tables(struct ptc_copies_doc *d, uint64_t mark)
 		d->old[i].table = (d->old[i].table & ~PTC_COPIES_TABLE) | mark;
 }
 
-static json_t *put_items(const struct ptc_copies_doc *d)
-{
-	json_t *rows = json_array();
-
-	for (size_t i = 0; i < d->nitems; i++) {
-		struct ptc_buf hex = PTC_BUF_INIT;
-
-		for (size_t k = 0; k < d->items_bytes; k++)
-			ptc_buf_printf(&hex, "%02x", d->items[i][k]);
-		json_array_append_new(rows, json_string(hex.data ? hex.data : ""));
-		ptc_buf_done(&hex);
-	}
-	return rows;
-}
-
 char *ptc_copies_doc_encode(const struct ptc_copies_doc *d)
 {
-	struct ptc_copies_doc c = { 0 };
-	json_t *root = NULL;
-	char *text = NULL;
+	struct ptc_copies_doc c;
+	char *text;
 
-	if (ptc_copies_doc_copy(d, &c) == 0) {
-		mark_tables(&c, 0);
-		root = ptc_members_to_doc((int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), &doc_members, &c);
-		if (root && json_object_set_new(root, "items", put_items(&c)) == 0 &&
-		    ptc_members_put(root, &old_members, &c) == 0)
-			text = ptc_json_text(root);
-	}
+	if (ptc_copies_doc_copy(d, &c) != 0)
+		return NULL;
+	mark_tables(&c, 0);
+	text = ptc_members_to_text((int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), &doc_members, &c);
 	ptc_copies_doc_done(&c);
-	json_decref(root);
 	return text;
 }
 
-static int malformed(const char *key, struct ptc_error *err)
-{
-	return ptc_error_set(err, PTC_EINVAL, WHAT ": malformed \"%s\"", key);
-}
-
-static int get_set(const char *hex, struct ptc_copies_doc *d, struct ptc_error *err)
-{
-	size_t len = hex ? strlen(hex) : 0;
-	uint8_t *v;
-
-	if (!len || len % 2 || strspn(hex, "0123456789abcdef") != len || (d->nitems && len / 2 != d->items_bytes))
-		return malformed("items", err);
-	v = ptc_malloc(len / 2);
-	if (!v)
-		return ptc_nomem(err);
-	d->items_bytes = len / 2;
-	d->items[d->nitems++] = v;
-	for (size_t i = 0; i < len / 2; i++)
-		v[i] = (uint8_t)strtoul((char[]){ hex[2 * i], hex[2 * i + 1], 0 }, NULL, 16);
-	return 0;
-}
-
-static int get_items(const json_t *root, struct ptc_copies_doc *d, struct ptc_error *err)
-{
-	const json_t *rows = json_object_get(root, "items");
-	json_t *row;
-	size_t i;
-	int rc = 0;
-
-	if (!json_is_array(rows) || json_array_size(rows) > PTC_MAX_COPIES)
-		return malformed("items", err);
-	d->items = ptc_calloc(json_array_size(rows), sizeof *d->items);
-	if (!d->items)
-		return ptc_nomem(err);
-	json_array_foreach(rows, i, row) {
-		rc = get_set(json_string_value(row), d, err);
-		if (rc)
-			break;
-	}
-	return rc;
-}
-
-/* What a table cannot say: a keeper has a name, and parts name keepers and sets of items. */
+/* What a table cannot say: sets of items have one length, and parts name keepers and sets. */
 static int check(const struct ptc_copies_doc *d, struct ptc_error *err)
 {
-	for (size_t i = 0; i < d->nkeepers + d->nold; i++)
-		if (!(i < d->nkeepers ? d->keepers[i] : d->old[i - d->nkeepers]).node[0])
-			return malformed(i < d->nkeepers ? "keepers" : "old", err);
+	for (size_t i = 1; i < d->nitems; i++)
+		if (d->items[i].n != d->items[0].n)
+			return ptc_error_set(err, PTC_EINVAL, WHAT ": \"items\" has sets of several lengths");
 	for (size_t i = 0; i < d->nparts; i++)
 		if (d->parts[i].keeper >= d->nkeepers || d->parts[i].items >= d->nitems)
-			return malformed("parts", err);
+			return ptc_error_set(err, PTC_EINVAL,
+					     WHAT ": \"parts\" names a keeper or set that is not there");
 	return 0;
 }
 
 int ptc_copies_doc_decode(const char *json, size_t len, struct ptc_copies_doc *ret, struct ptc_error *err)
 {
 	struct ptc_copies_doc d = { 0 };
-	json_t *root = NULL;
-	int rc = ptc_json_load(WHAT, json, len, &root, err);
+	int rc = ptc_members_from_text(WHAT, PTC_DOC_OLDEST, PTC_DOC_VERSION, &doc_members, json, len, &d, err);
 
 	if (rc == 0)
-		rc = ptc_json_version(WHAT, root, PTC_DOC_OLDEST, PTC_DOC_VERSION, err);
-	if (rc == 0)
-		rc = ptc_members_from_json(WHAT, &doc_members, root, &d, err);
-	if (rc == 0)
-		rc = ptc_members_from_json(WHAT, &old_members, root, &d, err);
-	if (rc == 0)
-		rc = get_items(root, &d, err);
-	if (rc == 0)
 		rc = check(&d, err);
-	json_decref(root);
 	if (rc) {
 		ptc_copies_doc_done(&d);
 		return rc;

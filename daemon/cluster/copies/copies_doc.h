@@ -31,6 +31,10 @@ struct ptc_copies_keeper {
 struct ptc_copies_part {
 	uint32_t keeper, rank, items; /* indices: the keeper has a copy of what `rank` holds of the set `items` */
 };
+struct ptc_copies_set { /* of items: a bit for each */
+	uint8_t *v;
+	size_t n;
+};
 struct ptc_copies_doc {
 	uint64_t generation;
 	char generation_hash[PTC_COPIES_HASH]; /* of its document, with the layout and the nodes */
@@ -39,8 +43,8 @@ struct ptc_copies_doc {
 	size_t nkeepers;
 	struct ptc_copies_part *parts;
 	size_t nparts;
-	uint8_t **items; /* sets, a bit for each item, items_bytes each */
-	size_t nitems, items_bytes;
+	struct ptc_copies_set *items; /* all of the same length */
+	size_t nitems;
 	/* Tables of copies of earlier commits. They are dropped when the copies of this commit are complete, or need
 	 * the room. */
 	struct ptc_copies_keeper *old;

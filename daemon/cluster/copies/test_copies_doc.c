@@ -110,33 +110,35 @@ static void test_nodes(void **state)
 	ptc_copies_doc_done(&was);
 }
 
+#define HEAD "{\"version\":1,\"generation\":1,\"layout\":\"a\",\"content\":\"b\",\"keepers\":["
+
 static void test_refused(void **state)
 {
-	static const char *const wrong[] = {
-		"{}",
-		"{\"version\":1,\"generation\":1,\"layout\":\"a\",\"content\":\"b\",\"keepers\":[[\"n0\",1]],\"parts\":"
-		"[],"
-		"\"items\":[],\"old\":[]}",
-		"{\"version\":1,\"generation\":1,\"layout\":\"a\",\"content\":\"b\",\"keepers\":[[\"n0\",1,-1]],"
-		"\"parts\":[],"
-		"\"items\":[],\"old\":[]}",
-		"{\"version\":1,\"generation\":1,\"layout\":\"a\",\"content\":\"b\",\"keepers\":[[\"n0\",1,4]],"
-		"\"parts\":[[1,0,0]],\"items\":[\"01\"],\"old\":[]}",
-		"{\"version\":1,\"generation\":1,\"layout\":\"a\",\"content\":\"b\",\"keepers\":[[\"n0\",1,4]],"
-		"\"parts\":[[0,0,1]],\"items\":[\"01\"],\"old\":[]}",
-		"{\"version\":1,\"generation\":1,\"layout\":\"a\",\"content\":\"b\",\"keepers\":[[\"n0\",1,4]],"
-		"\"parts\":[[0,-1,0]],\"items\":[\"01\"],\"old\":[]}",
-		"{\"version\":1,\"generation\":1,\"layout\":\"a\",\"content\":\"b\",\"keepers\":[],\"parts\":[],"
-		"\"items\":[\"0g\"],\"old\":[]}",
-		"{\"version\":1,\"generation\":1,\"layout\":\"a\",\"content\":\"b\",\"keepers\":[],\"parts\":[],"
-		"\"items\":[\"01\",\"0102\"],\"old\":[]}",
+	static const char *const wrong[][2] = {
+		{ "{}", "document of copies: no version" },
+		{ HEAD "[\"n0\",1]],\"parts\":[],\"items\":[],\"old\":[]}", "\"keepers\" must be a list of 3" },
+		{ HEAD "[\"\",1,4]],\"parts\":[],\"items\":[],\"old\":[]}",
+		  "\"keepers\" must be a text of at least 1" },
+		{ HEAD "[\"n0\",1,-1]],\"parts\":[],\"items\":[],\"old\":[]}", "\"keepers\" must be a whole number" },
+		{ HEAD "[\"n0\",1,4]],\"parts\":[[1,0,0]],\"items\":[\"01\"],\"old\":[]}", "\"parts\" names a keeper" },
+		{ HEAD "[\"n0\",1,4]],\"parts\":[[0,0,1]],\"items\":[\"01\"],\"old\":[]}", "\"parts\" names a keeper" },
+		{ HEAD "[\"n0\",1,4]],\"parts\":[[0,-1,0]],\"items\":[\"01\"],\"old\":[]}",
+		  "\"parts\" must be a whole" },
+		{ HEAD "],\"parts\":[],\"items\":[\"0g\"],\"old\":[]}", "\"items\" must be hexadecimal digits" },
+		{ HEAD "],\"parts\":[],\"items\":[\"01\",\"0102\"],\"old\":[]}", "\"items\" has sets of several" },
+		{ HEAD "],\"parts\":[],\"items\":[],\"old\":[[\"\",1,4]]}", "\"old\" must be a text of at least 1" },
 	};
-	struct ptc_copies_doc d;
 
 	(void)state;
-	for (size_t i = 0; i < PTC_ARRAY_LEN(wrong); i++)
-		if (!ptc_copies_doc_decode(wrong[i], strlen(wrong[i]), &d, NULL))
-			fail_msg("%s", wrong[i]);
+	for (size_t i = 0; i < PTC_ARRAY_LEN(wrong); i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_copies_doc d;
+
+		if (!ptc_copies_doc_decode(wrong[i][0], strlen(wrong[i][0]), &d, &err))
+			fail_msg("%s", wrong[i][0]);
+		if (!strstr(err.text, wrong[i][1]))
+			fail_msg("\"%s\" does not say \"%s\"", err.text, wrong[i][1]);
+	}
 }
 
 int main(void)

@@ -5,10 +5,11 @@
 
 #include "base/alloc.h"
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "base/number/versions.h"
-#include "formats/json.h"
+#include "formats/members.h"
 
-#include <stdio.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,119 +115,119 @@ const struct ptc_device_given *ptc_devices_taken(const struct ptc_devices_doc *d
 	return NULL;
 }
 
-/* ---- JSON: {version, jobs: {UUID: {shares, nodes: {NODE: [device, ..]}}}} ---- */
+/* ---- JSON: {version, jobs: {UUID: {nodes: {NODE: [device, ..]}, shares}}} ---- */
 
-static json_t *member(json_t *map, const char *key)
+struct node {
+	char node[PTC_NAME_MAX + 1];
+	uint32_t *devices;
+	size_t n;
+};
+struct job {
+	char uuid[PTC_DEVICES_UUID];
+	struct node *nodes;
+	size_t n;
+	bool shares;
+};
+struct jobs {
+	struct job *v;
+	size_t n;
+};
+
+static const struct ptc_member device_rows[] = {
+	{ NULL, PTC_IS_U32, .size = sizeof(uint32_t), .max = PTC_MAX_DEVICES_PER_NODE - 1 },
+};
+static const struct ptc_members device_members = PTC_MEMBERS(device_rows, uint32_t);
+static const struct ptc_member node_rows[] = {
+	PTC_ROW(struct node, NULL, node, TEXT, .min = 1),
+	PTC_ROW(struct node, NULL, devices, LIST, PTC_COUNT(struct node, n), .of = &device_members),
+};
+static const struct ptc_members node_members = PTC_MEMBERS(node_rows, struct node);
+static const struct ptc_member job_rows[] = {
+	PTC_ROW(struct job, NULL, uuid, TEXT, .min = PTC_DEVICES_UUID - 1),
+	PTC_ROW(struct job, "nodes", nodes, KEYED, PTC_COUNT(struct job, n), .of = &node_members),
+	PTC_ROW(struct job, "shares", shares, BOOL),
+};
+static const struct ptc_members job_members = PTC_MEMBERS(job_rows, struct job);
+static const struct ptc_member rows[] = {
+	PTC_ROW(struct jobs, "jobs", v, KEYED, PTC_COUNT(struct jobs, n), .of = &job_members),
+};
+static const struct ptc_members members = PTC_MEMBERS(rows, struct jobs);
+
+static int by_job(const void *a, const void *b)
 {
-	json_t *m = json_object_get(map, key);
+	const struct ptc_device_given *x = a, *y = b;
+	int c = strcmp(x->uuid, y->uuid);
 
-	if (!m && json_object_set_new(map, key, json_object()) == 0)
-		m = json_object_get(map, key);
-	return m;
+	return c ? c : by_device(a, b);
 }
 
 char *ptc_devices_doc_encode(const struct ptc_devices_doc *d)
 {
-	json_t *jobs = json_object(), *root;
-	bool failed = !jobs;
-	char *text;
+	ptc_auto_free struct ptc_device_given *v = ptc_calloc(d->n + 1, sizeof *v);
+	ptc_auto_free uint32_t *devices = ptc_calloc(d->n + 1, sizeof *devices);
+	ptc_auto_free struct node *nodes = ptc_calloc(d->n + 1, sizeof *nodes);
+	ptc_auto_free struct job *of = ptc_calloc(d->n + 1, sizeof *of);
+	struct jobs jobs = { of, 0 };
+	size_t nnodes = 0;
 
-	for (size_t i = 0; i < d->n && !failed; i++) {
-		const struct ptc_device_given *g = &d->v[i];
-		json_t *job = member(jobs, g->uuid), *nodes = member(job, "nodes"), *list;
+	if (!v || !devices || !nodes || !of)
+		return NULL;
+	if (d->n)
+		memcpy(v, d->v, d->n * sizeof *v);
+	qsort(v, d->n, sizeof *v, by_job);
+	for (size_t i = 0; i < d->n; i++) {
+		const bool other = i == 0 || strcmp(v[i].uuid, v[i - 1].uuid) != 0;
 
-		list = json_object_get(nodes, g->node);
-		if (!list && json_object_set_new(nodes, g->node, json_array()) == 0)
-			list = json_object_get(nodes, g->node);
-		failed = json_array_append_new(list, json_integer((json_int_t)g->device)) != 0 ||
-			 json_object_set_new(job, "shares", json_boolean(g->shares)) != 0;
+		if (other) {
+			of[jobs.n] = (struct job){ .nodes = &nodes[nnodes], .shares = v[i].shares };
+			memcpy(of[jobs.n++].uuid, v[i].uuid, sizeof of->uuid);
+		}
+		if (other || strcmp(v[i].node, v[i - 1].node) != 0) {
+			nodes[nnodes] = (struct node){ .devices = &devices[i] };
+			memcpy(nodes[nnodes++].node, v[i].node, sizeof nodes->node);
+			of[jobs.n - 1].n++;
+		}
+		devices[i] = v[i].device;
+		nodes[nnodes - 1].n++;
 	}
-	root = failed ? NULL
-		      : json_pack("{s:I, s:O}", "version",
-				  (json_int_t)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), "jobs", jobs);
-	text = root ? ptc_json_text(root) : NULL;
-	json_decref(jobs);
-	json_decref(root);
-	return text;
+	return ptc_members_to_text((int)ptc_version_write(PTC_DOC_VERSION, PTC_DOC_VERSION), &members, &jobs);
 }
 
-static int malformed(const char *uuid, struct ptc_error *err)
+/* How many devices there can be, the longest value of etcd bounds. */
+static int add_job(const struct job *job, struct ptc_devices_doc *d)
 {
-	return ptc_error_set(err, PTC_EINVAL, WHAT ": malformed entry of job \"%.40s\"", uuid);
-}
+	for (size_t i = 0; i < job->n; i++)
+		for (size_t k = 0; k < job->nodes[i].n; k++) {
+			struct ptc_device_given g = { .device = job->nodes[i].devices[k], .shares = job->shares };
 
-static int get_node(const char *uuid, bool shares, const char *node, const json_t *list, struct ptc_devices_doc *d,
-		    struct ptc_error *err)
-{
-	const json_t *value;
-	size_t i;
-
-	if (!json_is_array(list) || !node[0] || strlen(node) > PTC_NAME_MAX)
-		return malformed(uuid, err);
-	json_array_foreach(list, i, value) {
-		struct ptc_device_given g = { .device = (uint32_t)json_integer_value(value), .shares = shares };
-		struct ptc_device_given *v;
-
-		if (!json_is_integer(value) || json_integer_value(value) < 0 ||
-		    json_integer_value(value) >= PTC_MAX_DEVICES_PER_NODE || d->n > 2 * PTC_MAX_RANKS)
-			return malformed(uuid, err);
-		v = PTC_MORE(d->v, d->n) ? d->v : NULL;
-		if (!v)
-			return ptc_nomem(err);
-		snprintf(g.node, sizeof g.node, "%s", node);
-		snprintf(g.uuid, sizeof g.uuid, "%s", uuid);
-		v[d->n++] = g;
-	}
+			if (!PTC_MORE(d->v, d->n))
+				return PTC_ENOMEM;
+			memcpy(g.node, job->nodes[i].node, sizeof g.node);
+			memcpy(g.uuid, job->uuid, sizeof g.uuid);
+			d->v[d->n++] = g;
+		}
 	return 0;
-}
-
-static int get_job(const char *uuid, const json_t *job, struct ptc_devices_doc *d, struct ptc_error *err)
-{
-	json_t *nodes = json_object_get(job, "nodes"), *shares = json_object_get(job, "shares"), *list;
-	const char *node;
-	int rc = 0;
-
-	if (strlen(uuid) != PTC_DEVICES_UUID - 1 || !json_is_object(nodes) || !json_is_boolean(shares))
-		return malformed(uuid, err);
-	json_object_foreach(nodes, node, list) {
-		rc = get_node(uuid, json_is_true(shares), node, list, d, err);
-		if (rc)
-			break;
-	}
-	return rc;
 }
 
 int ptc_devices_doc_decode(const char *json, size_t len, struct ptc_devices_doc *ret, struct ptc_error *err)
 {
 	struct ptc_devices_doc d = { 0 };
-	json_t *root = NULL, *jobs, *job;
-	const char *uuid;
-	int rc = ptc_json_load(WHAT, json, len, &root, err);
+	struct jobs jobs = { 0 };
+	int rc = ptc_members_from_text(WHAT, PTC_DOC_OLDEST, PTC_DOC_VERSION, &members, json, len, &jobs, err);
 
-	if (rc == 0)
-		rc = ptc_json_version(WHAT, root, PTC_DOC_OLDEST, PTC_DOC_VERSION, err);
-	jobs = json_object_get(root, "jobs");
-	if (rc == 0 && !json_is_object(jobs))
-		rc = ptc_error_set(err, PTC_EINVAL, WHAT ": no \"jobs\"");
-	if (rc == 0)
-		json_object_foreach(jobs, uuid, job) {
-			rc = get_job(uuid, job, &d, err);
-			if (rc)
-				break;
-		}
-	json_decref(root);
-	if (rc) {
-		ptc_devices_doc_done(&d);
-		return rc;
-	}
+	for (size_t i = 0; rc == 0 && i < jobs.n; i++)
+		if (add_job(&jobs.v[i], &d) != 0)
+			rc = ptc_nomem(err);
+	ptc_members_done(&members, &jobs);
 	if (d.n > 1)
 		qsort(d.v, d.n, sizeof *d.v, by_device);
-	for (size_t i = 1; i < d.n; i++)
-		if (by_device(&d.v[i - 1], &d.v[i]) == 0) {
-			rc = malformed(d.v[i].uuid, err);
-			ptc_devices_doc_done(&d);
-			return rc;
-		}
-	*ret = d;
-	return 0;
+	for (size_t i = 1; rc == 0 && i < d.n; i++)
+		if (by_device(&d.v[i - 1], &d.v[i]) == 0)
+			rc = ptc_error_set(err, PTC_EINVAL, WHAT ": job %s has device %" PRIu32 " of node %s twice",
+					   d.v[i].uuid, d.v[i].device, d.v[i].node);
+	if (rc)
+		ptc_devices_doc_done(&d);
+	else
+		*ret = d;
+	return rc;
 }

@@ -5,7 +5,6 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/number/versions.h"
-#include "formats/json.h"
 #include "formats/members.h"
 
 #include <inttypes.h>
@@ -74,16 +73,10 @@ int ptc_slow_device_put(struct ptc_slow_devices *d, const char *key, const char 
 			struct ptc_error *err)
 {
 	struct ptc_slow_device s = { .seen = true }, *old;
-	json_t *root = NULL;
 	int rc = parse_key(key, &s) ? 0 : ptc_error_set(err, PTC_EINVAL, "it names no device");
 
 	if (rc == 0)
-		rc = ptc_json_load(WHAT, json, len, &root, err);
-	if (rc == 0)
-		rc = ptc_json_version(WHAT, root, PTC_DOC_OLDEST, PTC_DOC_VERSION, err);
-	if (rc == 0)
-		rc = ptc_members_from_json(WHAT, &members, root, &s, err);
-	json_decref(root);
+		rc = ptc_members_from_text(WHAT, PTC_DOC_OLDEST, PTC_DOC_VERSION, &members, json, len, &s, err);
 	if (rc)
 		return rc;
 	s.seen = true;

@@ -178,13 +178,18 @@ static void test_malformed(void **state)
 {
 	(void)state;
 	refuse("[", "document of devices");
-	refuse("{\"version\":1}", "no \"jobs\"");
-	refuse("{\"version\":1,\"jobs\":{\"short\":{\"shares\":true,\"nodes\":{}}}}", "of job \"short\"");
-	refuse("{\"version\":1,\"jobs\":{\"" JOB "\":{\"nodes\":{}}}}", "malformed");
-	refuse("{\"version\":1,\"jobs\":{\"" JOB "\":{\"shares\":true,\"nodes\":{\"a\":3}}}}", "malformed");
-	refuse("{\"version\":1,\"jobs\":{\"" JOB "\":{\"shares\":true,\"nodes\":{\"a\":[-1]}}}}", "malformed");
-	refuse("{\"version\":1,\"jobs\":{\"" JOB "\":{\"shares\":true,\"nodes\":{\"a\":[64]}}}}", "malformed");
-	refuse("{\"version\":1,\"jobs\":{\"" JOB "\":{\"shares\":true,\"nodes\":{\"a\":[1,1]}}}}", "malformed");
+	refuse("{\"version\":1}", "document of devices: \"jobs\" is missing");
+	refuse("{\"version\":1,\"jobs\":[]}", "\"jobs\" must be a map");
+	refuse("{\"version\":1,\"jobs\":{\"short\":{\"shares\":true,\"nodes\":{}}}}", "at least 36 bytes");
+	refuse("{\"version\":1,\"jobs\":{\"" JOB "0\":{\"shares\":true,\"nodes\":{}}}}", "at most 36 bytes");
+	refuse("{\"version\":1,\"jobs\":{\"" JOB "\":{\"nodes\":{}}}}", "\"shares\" is missing");
+	refuse("{\"version\":1,\"jobs\":{\"" JOB "\":{\"shares\":true,\"nodes\":{\"a\":3}}}}", "\"a\" must be a list");
+	refuse("{\"version\":1,\"jobs\":{\"" JOB "\":{\"shares\":true,\"nodes\":{\"\":[]}}}}", "at least 1 bytes");
+	refuse("{\"version\":1,\"jobs\":{\"" JOB "\":{\"shares\":true,\"nodes\":{\"a\":[-1]}}}}",
+	       "\"a\" must be a whole");
+	refuse("{\"version\":1,\"jobs\":{\"" JOB "\":{\"shares\":true,\"nodes\":{\"a\":[64]}}}}", "number in 0..63");
+	refuse("{\"version\":1,\"jobs\":{\"" JOB "\":{\"shares\":true,\"nodes\":{\"a\":[1,1]}}}}",
+	       "job " JOB " has device 1 of node a twice");
 	refuse("{\"version\":9,\"jobs\":{}}", "version");
 }
 

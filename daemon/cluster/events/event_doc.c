@@ -146,16 +146,8 @@ char *ptc_event_doc_encode(const struct ptc_event_doc *d)
 
 int ptc_event_doc_decode(const char *json, size_t len, struct ptc_event_doc *ret, struct ptc_error *err)
 {
-	json_t *root = NULL;
-	int rc = ptc_json_load("event", json, len, &root, err);
-
 	memset(ret, 0, sizeof *ret);
-	if (rc == 0)
-		rc = ptc_members_from_json("event", &event_read_members, root, ret, err);
-	json_decref(root);
-	if (rc)
-		ptc_event_doc_done(ret);
-	return rc;
+	return ptc_members_from_text("event", 0, 0, &event_read_members, json, len, ret, err);
 }
 
 void ptc_event_doc_done(struct ptc_event_doc *d)

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The small documents beside a job's own: who holds its lock, which switch was aborted, and a job that is being
- * created. Their version is 1 for ever. All encoders return text for ptc_free, or NULL when out of memory.
+/* The small documents beside a job's own: who holds its lock, which switch was aborted, a job that is being created,
+ * and the name of the cluster's key. Their version is 1 for ever, but for the key's. All encoders return text for
+ * ptc_free, or NULL when out of memory.
  *
- * Plain data, any thread. Failure modes: PTC_EINVAL (the document is malformed; the error names the member). */
+ * Plain data, any thread. Failure modes: PTC_EINVAL (the document is malformed; the error names the member);
+ * PTC_EVERSION (the key's only). */
 #pragma once
 
 #include "base/limits.h"
@@ -40,3 +42,11 @@ struct ptc_announced_doc {
 };
 char *ptc_announced_doc_encode(const struct ptc_announced_doc *d);
 int ptc_announced_doc_decode(const char *json, size_t len, struct ptc_announced_doc *ret_doc, struct ptc_error *err);
+
+/* /ptc/key: which key seals descriptions of jobs, but not the key itself */
+#define PTC_KEY_ID_TEXT 17 /* hex digits and a NUL */
+struct ptc_key_doc {
+	char id[PTC_KEY_ID_TEXT];
+};
+char *ptc_key_doc_encode(const struct ptc_key_doc *d);
+int ptc_key_doc_decode(const char *json, size_t len, struct ptc_key_doc *ret_doc, struct ptc_error *err);

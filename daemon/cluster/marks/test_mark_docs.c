@@ -49,6 +49,7 @@ static void written_and_read(void **state)
 	AGAIN(creation, VALUE("n0", "01234567-89ab-cdef-0123-456789abcdef", 4294967294),
 	      "\"node\":\"n0\",\"boot_id\":\"01234567-89ab-cdef-0123-456789abcdef\",\"uid\":4294967294")
 	AGAIN(announced, VALUE(0), "\"bytes\":0")
+	AGAIN(key, VALUE("0123456789abcdef"), "\"id\":\"0123456789abcdef\"")
 }
 
 static void malformed_ones_are_refused(void **state)
@@ -64,6 +65,21 @@ static void malformed_ones_are_refused(void **state)
 	REFUSED(creation, "{\"node\":\"n0\",\"boot_id\":\"0123456789012345678901234567890123456\",\"uid\":0}",
 		"boot_id")
 	REFUSED(announced, "{\"bytes\":1.5}", "bytes")
+	REFUSED(key, "{\"id\":\"0123456789abcdef\"}", "/ptc/key: no version")
+	REFUSED(key, "{\"version\":1,\"id\":\"0123456789abcde\"}", "\"id\" must be a text of at least 16 bytes")
+	REFUSED(key, "{\"version\":1,\"id\":\"0123456789abcdef0\"}", "\"id\" must be a text of at most 16 bytes")
+	REFUSED(key, "{\"version\":1}", "\"id\" is missing")
+}
+
+static void of_the_key_the_next_version_is_read(void **state)
+{
+	static const char next[] = "{\"version\":2,\"id\":\"0123456789abcdef\"}",
+			  far[] = "{\"version\":4,\"id\":\"0123456789abcdef\"}";
+	struct ptc_key_doc doc;
+
+	(void)state;
+	assert_int_equal(0, ptc_key_doc_decode(next, strlen(next), &doc, NULL));
+	assert_int_equal(PTC_EVERSION, ptc_key_doc_decode(far, strlen(far), &doc, NULL));
 }
 
 int main(void)
@@ -71,6 +87,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(written_and_read),
 		cmocka_unit_test(malformed_ones_are_refused),
+		cmocka_unit_test(of_the_key_the_next_version_is_read),
 	};
 
 	return test_leaks(cmocka_run_group_tests(tests, NULL, NULL));

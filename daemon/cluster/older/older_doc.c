@@ -5,7 +5,6 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/number/versions.h"
-#include "formats/json.h"
 #include "formats/members.h"
 
 #include <stdio.h>
@@ -41,14 +40,8 @@ char *ptc_older_doc_encode(const struct ptc_older_doc *d)
 int ptc_older_doc_decode(const char *json, size_t len, struct ptc_older_doc *ret, struct ptc_error *err)
 {
 	struct ptc_older_doc d = { .n = 0 };
-	json_t *root = NULL;
-	int rc = ptc_json_load(WHAT, json, len, &root, err);
+	int rc = ptc_members_from_text(WHAT, PTC_DOC_OLDEST, PTC_DOC_VERSION, &doc_members, json, len, &d, err);
 
-	if (rc == 0)
-		rc = ptc_json_version(WHAT, root, PTC_DOC_OLDEST, PTC_DOC_VERSION, err);
-	if (rc == 0)
-		rc = ptc_members_from_json(WHAT, &doc_members, root, &d, err);
-	json_decref(root);
 	for (size_t i = 1; rc == 0 && i < d.n; i++)
 		if (d.v[i].snapshot <= d.v[i - 1].snapshot)
 			rc = ptc_error_set(err, PTC_EINVAL, WHAT ": its snapshots are not in order");

@@ -2,10 +2,11 @@
 /* What a node says of a job's ranks there: its answer to Peer/Ranks, as daemon/workers/group/rank_status.h describes
  * it. Some members are for daemons that decide by it, others for status. Plain data of the caller, any thread.
  *
- * Failure modes: PTC_EINVAL (the answer is not a list), PTC_ENOMEM. What a row does not say is 0, false or NULL. */
+ * Failure modes: PTC_EINVAL (a member has an impossible value; the error names it), PTC_ENOMEM. What a row does not say
+ * is 0, false or NULL. */
 #pragma once
 
-#include "base/status.h"
+#include "formats/members.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,13 +48,14 @@ struct ptc_rank_row {
 	size_t nreports;
 	char *cgroup, *log;
 };
+extern const struct ptc_members ptc_rank_row_members; /* those that status shows */
 /* Zeroed, or filled in by _decode. */
 struct ptc_rank_rows {
 	struct ptc_rank_row *v;
 	size_t n;
 };
 int ptc_rank_rows_decode(const char *json, struct ptc_rank_rows *ret, struct ptc_error *err);
-void ptc_rank_rows_done(struct ptc_rank_rows *rows);
+void ptc_rank_rows_done(struct ptc_rank_rows *r);
 /* The row of a rank in that incarnation of a generation. NULL: there is none. */
-const struct ptc_rank_row *ptc_rank_rows_find(const struct ptc_rank_rows *rows, uint32_t rank, uint64_t generation,
+const struct ptc_rank_row *ptc_rank_rows_find(const struct ptc_rank_rows *said, uint32_t rank, uint64_t generation,
 					      uint64_t incarnation);

@@ -76,7 +76,29 @@ static void older_versions_say_less(void **state)
 	assert_false(rows.v[0].slot);
 	ptc_rank_rows_done(&rows);
 	assert_int_equal(0, ptc_rank_rows_decode("[]", &rows, NULL));
-	assert_true(rows.n == 0 && rows.v == NULL);
+	assert_int_equal(0, rows.n);
+	ptc_rank_rows_done(&rows);
+}
+
+static void what_has_another_type_is_refused(void **state)
+{
+	static const char *const bad[][2] = {
+		{ "[{\"rank\": 0}, {\"rank\": \"1\"}]", "ranks: \"rank\" must be a whole number" },
+		{ "[{\"reports\": {\"loss\": 1, \"lr\": \"2\"}}]", "\"lr\" must be a number" },
+		{ "[{\"log\": \"l\", \"step_seconds\": \"\"}]", "\"step_seconds\" must be a number" },
+		{ "[{\"device_memory\": {\"why\": \"w\", \"copy\": 1}}]", "\"copy\" must be a text" },
+		{ "[7]", "must be a map" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		struct ptc_rank_rows rows;
+
+		assert_int_equal(PTC_EINVAL, ptc_rank_rows_decode(bad[i][0], &rows, &err));
+		if (!strstr(err.text, bad[i][1]))
+			fail_msg("\"%s\" does not say \"%s\"", err.text, bad[i][1]);
+	}
 }
 
 static void a_rank_is_found_in_its_incarnation(void **state)
@@ -101,7 +123,7 @@ static void what_is_no_list_is_refused(void **state)
 
 	(void)state;
 	assert_int_equal(PTC_EINVAL, ptc_rank_rows_decode("{\"rank\": 0}", &rows, &err));
-	assert_non_null(strstr(err.text, "not a list"));
+	assert_non_null(strstr(err.text, "ranks: \"the document\" must be a list"));
 	assert_int_equal(PTC_EINVAL, ptc_rank_rows_decode("[{", &rows, NULL));
 	assert_int_equal(PTC_EINVAL, ptc_rank_rows_decode("", &rows, NULL));
 }
@@ -112,6 +134,7 @@ int main(void)
 		cmocka_unit_test(everything_that_a_row_says),
 		cmocka_unit_test(older_versions_say_less),
 		cmocka_unit_test(a_rank_is_found_in_its_incarnation),
+		cmocka_unit_test(what_has_another_type_is_refused),
 		cmocka_unit_test(what_is_no_list_is_refused),
 	};
 

@@ -29,14 +29,10 @@ struct ptc_archiver {
 	enum { REST, STARTING, RUNNING } phase;
 	struct ptc_archiver *next; /* among the busy ones */
 	bool none;                 /* the job has no archive */
-	char *dir;
-	/* what was archived last, as the process has said */
-	uint64_t generation, snapshot, step;
-	char name[256];
-	int64_t time_ms;
-	int64_t next_ns; /* not before */
+	struct ptc_archive_state state;
+	uint64_t generation, snapshot; /* archived last */
+	int64_t next_ns;               /* not before */
 	unsigned failures;
-	char failed[PTC_ERROR_MAX]; /* what the last round failed with; "": it did not */
 	/* the round under way */
 	uint64_t round_generation, round_snapshot;
 	struct ptc_child child;
@@ -147,32 +143,28 @@ static void rest(struct ptc_archiver *a, int64_t for_ns)
 
 static void fail(struct ptc_archiver *a, const char *why)
 {
-	if (strcmp(a->failed, why) != 0)
+	if (strcmp(a->state.failed, why) != 0)
 		ptc_event(a->ctl->all->cluster, a->ctl->uuid, "archive_failed", "snapshot %" PRIu64 ": %.900s",
 			  a->round_snapshot, why);
-	snprintf(a->failed, sizeof a->failed, "%s", why);
+	snprintf(a->state.failed, sizeof a->state.failed, "%s", why);
 	rest(a, RETRY_NS << PTC_MIN(a->failures, (unsigned)RETRY_MAX));
 	a->failures++;
 }
 
-static void succeed(struct ptc_archiver *a, const json_t *said)
+static void succeed(struct ptc_archiver *a, const struct ptc_archive_said *said)
 {
-	const char *name = json_string_value(json_object_get(said, "archive"));
-	uint64_t wait_ms = ptc_json_count(said, "wait_ms");
-
 	a->failures = 0;
-	a->failed[0] = '\0';
-	snprintf(a->name, sizeof a->name, "%s", name ? name : "");
-	a->step = ptc_json_count(said, "step");
-	a->time_ms = json_integer_value(json_object_get(said, "time_ms"));
-	rest(a, (int64_t)wait_ms * 1000000);
-	if (wait_ms) /* what is there is too new for another one yet */
+	a->state.failed[0] = '\0';
+	a->state.said = *said;
+	rest(a, (int64_t)said->wait_ms * 1000000);
+	if (said->wait_ms) /* what is there is too new for another one yet */
 		return;
-	a->generation = ptc_json_count(said, "generation");
-	a->snapshot = ptc_json_count(said, "snapshot");
-	if (json_is_true(json_object_get(said, "fresh")))
+	a->generation = said->generation;
+	a->snapshot = said->snapshot;
+	if (said->fresh)
 		ptc_event(a->ctl->all->cluster, a->ctl->uuid, "archived",
-			  "snapshot %" PRIu64 ", step %" PRIu64 ": %s/%s", a->snapshot, a->step, a->dir, a->name);
+			  "snapshot %" PRIu64 ", step %" PRIu64 ": %s/%s", a->snapshot, said->step, a->state.dir,
+			  said->archive);
 }
 
 static void started(void *arg)
@@ -181,8 +173,8 @@ static void started(void *arg)
 	struct ptc_archiver *a = s->ctl->archiver;
 
 	ptc_require(a && a->phase == STARTING);
-	ptc_free(a->dir);
-	a->dir = s->dir;
+	ptc_free(a->state.dir);
+	a->state.dir = s->dir;
 	a->none = s->status == 0 && s->none;
 	if (s->status || a->none)
 		be_free(a);
@@ -271,34 +263,28 @@ static void hear(struct ptc_archiver *a)
 
 static void finish(struct ptc_archiver *a, int status)
 {
-	struct ptc_error err = PTC_ERROR_INIT;
-	json_t *said = NULL;
-	const char *why;
+	struct ptc_archive_said said;
 	char text[128];
 
 	hear(a);
 	ptc_close(&a->fd);
 	ptc_child_close(&a->child);
 	be_free(a);
-	if (a->nout)
-		ptc_json_load("what ptc-archive says", a->out, a->nout, &said, &err);
-	why = json_string_value(json_object_get(said, "error"));
-	if (!why && !json_object_get(said, "archive")) {
+	if (ptc_archive_said_decode(a->out, a->nout, &said, NULL) != 0) {
 		snprintf(text, sizeof text, "ptc-archive ended (wait status 0x%x) and said nothing", (unsigned)status);
-		why = text;
+		fail(a, text);
+	} else if (said.error[0]) {
+		fail(a, said.error);
+	} else {
+		succeed(a, &said);
 	}
-	if (why)
-		fail(a, why);
-	else
-		succeed(a, said);
-	json_decref(said);
 }
 
 /* ---- when ---- */
 
 static void archiver_free(struct ptc_archiver *a)
 {
-	ptc_free(a->dir);
+	ptc_free(a->state.dir);
 	ptc_free(a);
 }
 
@@ -335,20 +321,12 @@ void ptc_archiver_tick(struct ptc_controller *ctl)
 	start(a);
 }
 
-json_t *ptc_archiver_json(const struct ptc_controller *ctl)
+const struct ptc_archive_state *ptc_archiver_state(const struct ptc_controller *ctl)
 {
-	const struct ptc_archiver *a = ctl->archiver;
-	json_t *doc;
+	struct ptc_archiver *a = ctl->archiver;
 
-	if (!a || a->none || !a->dir)
+	if (!a || a->none || !a->state.dir)
 		return NULL;
-	doc = json_pack("{s:s, s:b}", "dir", a->dir, "running", a->phase == RUNNING);
-	if (doc && a->name[0]) {
-		json_object_set_new(doc, "archive", json_string(a->name));
-		json_object_set_new(doc, "step", json_integer((json_int_t)a->step));
-		json_object_set_new(doc, "time_ms", json_integer((json_int_t)a->time_ms));
-	}
-	if (doc && a->failed[0])
-		json_object_set_new(doc, "failed", json_string(a->failed));
-	return doc;
+	a->state.running = a->phase == RUNNING;
+	return &a->state;
 }

@@ -16,9 +16,9 @@
  * word (the same). Threads: the loop, but for the task that starts the process. */
 #pragma once
 
+#include "daemon/controller/archiving/archive_said.h"
 #include "daemon/controller/internal.h"
-#include "formats/json.h"
 
-/* [loop] {dir, running, archive, step, snapshot, time_ms, failed}, as far as this controller knows; NULL: the job has
- * no archive, it is not known yet, or no memory. */
-json_t *ptc_archiver_json(const struct ptc_controller *ctl);
+/* [loop] As far as this controller knows, borrowed until the loop goes on. NULL: the job has no archive, or it is not
+ * known yet. */
+const struct ptc_archive_state *ptc_archiver_state(const struct ptc_controller *ctl);

@@ -188,7 +188,7 @@ static int begin_next(struct look *k)
 	next->keepers = NULL;
 	next->nkeepers = next->nparts = 0;
 	while (next->nitems)
-		ptc_free(next->items[--next->nitems]);
+		ptc_free(next->items[--next->nitems].v);
 	next->generation = k->view.from_generation;
 	memcpy(next->generation_hash, k->view.manifest.generation_hash, sizeof next->generation_hash);
 	ptc_copies_content(k->view.manifest.digests, k->view.manifest.ndigests, next->content);

@@ -218,8 +218,8 @@ static int compare(struct check *k, const struct ptc_geometry *g)
 		rc = ptc_error_set(&k->err, PTC_ECORRUPT, "the manifest has %zu digests for %zu items", k->nexpected,
 				   ptc_spec_items(g->spec));
 	for (size_t i = 0; !rc && i < k->next.nparts; i++)
-		for (size_t b = 0; b < PTC_MIN(bytes, k->next.items_bytes); b++)
-			copied[b] |= k->next.items[k->next.parts[i].items][b];
+		for (size_t b = 0, n = k->next.items[k->next.parts[i].items].n; b < PTC_MIN(bytes, n); b++)
+			copied[b] |= k->next.items[k->next.parts[i].items].v[b];
 	for (size_t i = 0; !rc && i < k->nsaid; i++) {
 		uint32_t node;
 

@@ -11,6 +11,7 @@
  * nothing is weighed meanwhile); a node comes and goes (it offers nothing while it is quarantined, and an event says
  * so); the controller dies before it has decided (the next one weighs the same devices); etcd is unreachable or full
  * (asked again after 1 s, 2 s, 4 s, then each 8 s). Loop thread. */
+#include "daemon/cluster/devices/weighed_devices.h"
 #include "daemon/controller/internal.h"
 #include "daemon/controller/recovery/straggler_drain.h"
 
@@ -20,7 +21,6 @@
 #include "base/number/fence.h"
 #include "base/log.h"
 #include "base/sys/sys.h"
-#include "formats/json.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -35,7 +35,6 @@
 #define ETCD_NS   (1000 * MS)
 #define ETCD_LOG2 3
 #define PAYS      2 /* times over within the horizon: what is predicted is not exact, and devices may leave again */
-#define VERSION   1
 #define KEY_MAX   64
 
 static void key_of(const struct ptc_controller *ctl, char key[KEY_MAX])
@@ -277,17 +276,18 @@ static void written(void *arg)
 static void keep(struct ptc_controller *ctl)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
-	json_t *nodes = json_object(), *root = json_pack("{s:i, s:O}", "version", VERSION, "nodes", nodes);
-	struct kept *k;
+	struct ptc_weighed_doc doc = { ptc_calloc(g->nseen + 1, sizeof *doc.v), 0 };
+	struct kept *k = kept_new(ctl);
 
-	for (uint32_t i = 0; i < g->nseen; i++)
-		if (g->seen[i])
-			json_object_set_new(nodes, ptc_cluster_node(ctl->all->cluster, i)->doc.name,
-					    json_integer(g->seen[i]));
-	k = kept_new(ctl);
-	k->text = root ? ptc_json_text(root) : NULL;
-	json_decref(nodes);
-	json_decref(root);
+	ptc_require(doc.v);
+	for (uint32_t i = 0; i < g->nseen; i++) {
+		if (!g->seen[i])
+			continue;
+		snprintf(doc.v[doc.n].node, sizeof doc.v->node, "%s", ptc_cluster_node(ctl->all->cluster, i)->doc.name);
+		doc.v[doc.n++].devices = g->seen[i];
+	}
+	k->text = ptc_weighed_doc_encode(&doc);
+	ptc_weighed_doc_done(&doc);
 	if (!k->text) {
 		kept_done(k);
 		return;
@@ -315,9 +315,7 @@ static void was_read(void *arg)
 	struct kept *k = arg;
 	struct ptc_controller *ctl = k->ctl;
 	struct ptc_growth *g = &ctl->recovery.growth;
-	json_t *root = NULL, *nodes;
-	const char *name;
-	json_t *value;
+	struct ptc_weighed_doc doc = { 0 };
 	uint32_t at;
 
 	g->state = k->rc ? PTC_GROWTH_UNREAD : PTC_GROWTH_READ;
@@ -327,17 +325,15 @@ static void was_read(void *arg)
 		return;
 	}
 	make_room(ctl);
-	if (k->text && ptc_json_load("weighed", k->text, strlen(k->text), &root, NULL) == 0 &&
-	    ptc_json_count(root, "version") == VERSION) {
-		nodes = json_object_get(root, "nodes");
+	if (k->text && ptc_weighed_doc_decode(k->text, strlen(k->text), &doc, NULL) == 0) {
 		memset(g->seen, 0, g->nseen * sizeof *g->seen);
-		json_object_foreach(nodes, name, value)
-			if (ptc_cluster_find_node(ctl->all->cluster, name, &at) && at < g->nseen)
-				g->seen[at] = (uint32_t)json_integer_value(value);
+		for (size_t i = 0; i < doc.n; i++)
+			if (ptc_cluster_find_node(ctl->all->cluster, doc.v[i].node, &at) && at < g->nseen)
+				g->seen[at] = doc.v[i].devices;
 	} else {
 		keep(ctl);
 	}
-	json_decref(root);
+	ptc_weighed_doc_done(&doc);
 	kept_done(k);
 }
 

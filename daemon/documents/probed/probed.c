@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "daemon/cluster/quota.h"
+#include "formats/members.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,55 +21,63 @@ void ptc_probed_key(const char *uuid, char ret_key[PTC_PROBED_KEY])
 	snprintf(ret_key, PTC_PROBED_KEY, "/ptc/jobs/%s/probed", uuid);
 }
 
+/* {"version":1,"layouts":[["tp=2","HASH"],...]} */
+static const struct ptc_member layout_rows[] = {
+	PTC_ROW(struct ptc_known_layout, NULL, config, STRING),
+	PTC_ROW(struct ptc_known_layout, NULL, layout_hash, TEXT, .min = PTC_HASH_HEX - 1),
+};
+static const struct ptc_members layout_members = PTC_TUPLE(layout_rows, struct ptc_known_layout);
+static const struct ptc_member rows[] = {
+	PTC_ROW(struct ptc_probed, "layouts", v, LIST, .optional = true, PTC_COUNT(struct ptc_probed, n),
+		.of = &layout_members),
+};
+static const struct ptc_members members = PTC_MEMBERS(rows, struct ptc_probed);
+
 void ptc_probed_done(struct ptc_probed *p)
 {
-	for (size_t i = 0; i < p->n; i++)
-		ptc_free(p->v[i].config);
-	ptc_free(p->v);
+	ptc_members_done(&members, p);
 	memset(p, 0, sizeof *p);
 }
 
-static int add(struct ptc_probed *p, const char *config, const char *hash)
+char *ptc_probed_encode(const struct ptc_probed *p)
 {
-	struct ptc_known_layout *k = &p->v[p->n];
-
-	k->config = ptc_strdup(config);
-	if (!k->config)
-		return PTC_ENOMEM;
-	snprintf(k->layout_hash, sizeof k->layout_hash, "%s", hash);
-	p->n++;
-	return 0;
+	return ptc_members_to_text(VERSION, &members, p);
 }
 
-/* {"version":1,"layouts":[["tp=2","HASH"],...]} */
-static int decode(const char *json, size_t len, struct ptc_probed *ret, struct ptc_error *err)
+int ptc_probed_decode(const char *json, size_t len, struct ptc_probed *ret, struct ptc_error *err)
 {
-	json_t *root = NULL, *row;
-	const json_t *rows;
-	int version = 0, rc = ptc_json_load("probed", json, len, &root, err);
-	size_t i;
+	struct ptc_probed p = { 0 };
+	int rc = ptc_members_from_text("probed", VERSION, VERSION, &members, json, len, &p, err);
 
-	if (rc)
-		return rc;
-	rows = json_object_get(root, "layouts");
-	ret->v = ptc_calloc(PTC_PROBED_MAX, sizeof *ret->v);
-	if (!ret->v)
-		rc = ptc_nomem(err);
-	else if (json_unpack(root, "{s:i}", "version", &version) != 0 || version != VERSION)
-		rc = ptc_error_set(err, PTC_EVERSION, "probed: version %d; this is version %d", version, VERSION);
-	json_array_foreach(rows, i, row) {
-		const char *config = json_string_value(json_array_get(row, 0)),
-			   *hash = json_string_value(json_array_get(row, 1));
-
-		if (rc || ret->n == PTC_PROBED_MAX)
-			break;
-		if (!config || !hash || strlen(hash) != PTC_HASH_HEX - 1)
-			rc = ptc_error_set(err, PTC_EINVAL, "probed: layout %zu has no configuration or no hash", i);
-		else if (add(ret, config, hash) != 0)
-			rc = ptc_nomem(err);
-	}
-	json_decref(root);
+	if (rc == 0)
+		*ret = p;
 	return rc;
+}
+
+static void drop(struct ptc_probed *p, size_t at)
+{
+	ptc_free(p->v[at].config);
+	memmove(&p->v[at], &p->v[at + 1], (--p->n - at) * sizeof *p->v);
+}
+
+int ptc_probed_add(struct ptc_probed *p, const char *config, const char *hash)
+{
+	struct ptc_known_layout *v = ptc_reallocarray(p->v, p->n + 1, sizeof *v), known = { 0 };
+
+	if (!v)
+		return PTC_ENOMEM;
+	p->v = v;
+	known.config = ptc_strdup(config);
+	if (!known.config)
+		return PTC_ENOMEM;
+	snprintf(known.layout_hash, sizeof known.layout_hash, "%s", hash);
+	for (size_t i = p->n; i-- > 0;)
+		if (strcmp(v[i].config, config) == 0)
+			drop(p, i);
+	while (p->n >= PTC_PROBED_MAX)
+		drop(p, 0);
+	v[p->n++] = known;
+	return 0;
 }
 
 int ptc_probed_read(struct ptc_etcd *e, const char *uuid, struct ptc_probed *ret, struct ptc_error *err)
@@ -80,36 +89,14 @@ int ptc_probed_read(struct ptc_etcd *e, const char *uuid, struct ptc_probed *ret
 
 	ptc_probed_key(uuid, key);
 	rc = ptc_etcd_get(e, key, false, 1, &kvs, err);
-	if (rc == 0 && kvs.n) {
+	if (rc == 0 && kvs.n)
+		rc = ptc_probed_decode(kvs.kv[0].value, kvs.kv[0].len, &p, err);
+	if (rc == 0 && kvs.n)
 		p.revision = kvs.kv[0].mod_revision;
-		rc = decode(kvs.kv[0].value, kvs.kv[0].len, &p, err);
-	}
 	ptc_etcd_kvs_done(&kvs);
-	if (rc)
-		ptc_probed_done(&p);
-	else
+	if (rc == 0)
 		*ret = p;
 	return rc;
-}
-
-/* The list with one more, as the newest. NULL: out of memory. */
-static char *encode(const struct ptc_probed *p, const char *config, const char *hash)
-{
-	json_t *rows = json_array(), *root;
-	size_t others = 0, skip;
-	char *text;
-
-	for (size_t i = 0; i < p->n; i++)
-		others += strcmp(p->v[i].config, config) != 0;
-	skip = others >= PTC_PROBED_MAX ? others - PTC_PROBED_MAX + 1 : 0;
-	for (size_t i = 0; i < p->n; i++)
-		if (strcmp(p->v[i].config, config) != 0 && !(skip && skip--))
-			json_array_append_new(rows, json_pack("[s,s]", p->v[i].config, p->v[i].layout_hash));
-	json_array_append_new(rows, json_pack("[s,s]", config, hash));
-	root = json_pack("{s:i, s:o}", "version", VERSION, "layouts", rows);
-	text = root ? ptc_json_text(root) : NULL;
-	json_decref(root);
-	return text;
 }
 
 /* Names a blob that has been written. *ret_ok false: the list, the job or the blob has changed meanwhile. */
@@ -129,7 +116,7 @@ static int name(struct ptc_etcd *e, const char *uuid, const struct ptc_etcd_comp
 	snprintf(prefix, sizeof prefix, "/ptc/blobs/%s/%s/", uuid, hash);
 	if (rc == 0)
 		rc = ptc_etcd_get_keys(e, prefix, &parts, err);
-	if (rc == 0 && !(text = encode(&p, config, hash)))
+	if (rc == 0 && (ptc_probed_add(&p, config, hash) != 0 || !(text = ptc_probed_encode(&p))))
 		rc = ptc_nomem(err);
 	cmp[n++] = *job;
 	cmp[n++] = (struct ptc_etcd_compare){ key, PTC_ETCD_MOD_REV, p.revision };

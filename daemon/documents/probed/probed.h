@@ -21,6 +21,11 @@ struct ptc_probed {
 	size_t n;
 	int64_t revision; /* of the key; 0: there is none */
 };
+/* Pure. The document, for ptc_free (NULL: out of memory); a text as the list, whose revision is then 0. */
+char *ptc_probed_encode(const struct ptc_probed *p);
+int ptc_probed_decode(const char *json, size_t len, struct ptc_probed *ret, struct ptc_error *err);
+/* Adds one as the newest, in place of an earlier one of that configuration. Returns 0 or PTC_ENOMEM. */
+int ptc_probed_add(struct ptc_probed *p, const char *config, const char *hash);
 void ptc_probed_key(const char *uuid, char ret_key[PTC_PROBED_KEY]);
 int ptc_probed_read(struct ptc_etcd *e, const char *uuid, struct ptc_probed *ret, struct ptc_error *err);
 void ptc_probed_done(struct ptc_probed *p); /* a zeroed one is fine */

@@ -11,9 +11,10 @@
 #include "base/sys/sys.h"
 #include "base/sys/thread.h"
 #include "daemon/gpu/client/gpu_child.h"
+#include "formats/json.h"
+#include "formats/members.h"
+#include "formats/names.h"
 
-#include <inttypes.h>
-#include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,72 +34,90 @@ struct ptc_node_devices {
 	bool looks, join; /* a thread is at it; it has to be joined */
 };
 
-static void take(json_t *o, const char *key, char *ret, size_t size)
-{
-	const char *text = json_string_value(json_object_get(o, key));
+/* ---- what ptc-gpu --list prints ---- */
 
-	snprintf(ret, size, "%s", text ? text : "");
-}
+struct listed {
+	uint32_t device; /* only written: the number here */
+	struct ptc_node_device d;
+	size_t nbytes; /* how many of d.uses have the element of pid_bytes */
+	bool visible;
+	uint32_t cuda_index;
+};
+struct list {
+	struct listed *v;
+	size_t n;
+	char *why; /* there is no device; NULL: there are some */
+};
 
-static struct ptc_node_device device_of(json_t *o)
-{
-	struct ptc_node_device d = { .index = (unsigned)json_integer_value(json_object_get(o, "index")),
-				     .processes = (unsigned)json_integer_value(json_object_get(o, "processes")),
-				     .memory_bytes = (uint64_t)json_integer_value(json_object_get(o, "memory_bytes")),
-				     .free_bytes = (uint64_t)json_integer_value(json_object_get(o, "free_bytes")) };
+#define ROW(key, member, ...)  PTC_ROW(struct listed, key, member, __VA_ARGS__, .optional = true)
+#define DEVICE(member, ...)    ROW(#member, d.member, __VA_ARGS__)
+#define OF_GPU                 PTC_IF_TEXT(struct listed, d.uuid)
+#define USES(key, n, members_) ROW(key, d.uses, ARRAY, PTC_COUNT(struct listed, n), .of = &(members_))
 
-	json_t *pids = json_object_get(o, "pids"), *bytes = json_object_get(o, "pid_bytes");
+static const struct ptc_member pid_rows[] = { PTC_ROW(struct ptc_node_device_use, NULL, pid, I64) };
+static const struct ptc_members pid_members = PTC_MEMBERS(pid_rows, struct ptc_node_device_use);
+static const struct ptc_member bytes_rows[] = {
+	PTC_ROW(struct ptc_node_device_use, NULL, bytes, U64, PTC_SEEN(struct ptc_node_device_use, known),
+		.null = true),
+};
+static const struct ptc_members bytes_members = PTC_MEMBERS(bytes_rows, struct ptc_node_device_use);
+static const struct ptc_member device_rows[] = {
+	ROW("device", device, U32),
+	DEVICE(kind, TEXT),
+	DEVICE(health, TEXT),
+	DEVICE(uuid, TEXT, OF_GPU),
+	DEVICE(name, TEXT, OF_GPU),
+	DEVICE(bus, TEXT, OF_GPU),
+	DEVICE(index, U32, OF_GPU),
+	DEVICE(memory_bytes, U64, OF_GPU),
+	DEVICE(free_bytes, U64, OF_GPU),
+	DEVICE(processes, U32, OF_GPU),
+	DEVICE(why, TEXT, PTC_IF_TEXT(struct listed, d.why)),
+#define SHOWN 11 /* what the node says of its devices */
+	USES("pids", d.nuses, pid_members),
+	USES("pid_bytes", nbytes, bytes_members),
+	ROW("visible", visible, BOOL),
+	ROW("cuda_index", cuda_index, U32),
+};
+static const struct ptc_members device_members = PTC_MEMBERS(device_rows, struct listed);
+static const struct ptc_members shown_members = { device_rows, SHOWN, sizeof(struct listed), false };
+static const struct ptc_member list_rows[] = {
+	PTC_ROW(struct list, "devices", v, LIST, PTC_COUNT(struct list, n), .of = &device_members),
+	PTC_ROW(struct list, "why", why, STRING, PTC_IF(struct list, why)),
+};
+static const struct ptc_members list_members = PTC_MEMBERS(list_rows, struct list);
 
-	d.nuses = PTC_MIN(json_array_size(pids), PTC_NODE_DEVICE_USES_MAX);
-	for (size_t i = 0; i < d.nuses; i++) {
-		json_t *known = json_array_get(bytes, i);
-
-		d.uses[i].pid = json_integer_value(json_array_get(pids, i));
-		d.uses[i].bytes = json_is_integer(known) ? (uint64_t)json_integer_value(known) : UINT64_MAX;
-	}
-	take(o, "uuid", d.uuid, sizeof d.uuid);
-	take(o, "kind", d.kind, sizeof d.kind);
-	take(o, "name", d.name, sizeof d.name);
-	take(o, "bus", d.bus, sizeof d.bus);
-	take(o, "health", d.health, sizeof d.health);
-	take(o, "why", d.why, sizeof d.why);
-	return d;
-}
-
-/* What ptc-gpu prints now; json_decref it. */
-static int ask(json_t **ret, struct ptc_error *err)
+/* What ptc-gpu prints now. *ret is zeroed; ptc_members_done it. */
+static int ask(struct list *ret, struct ptc_error *err)
 {
 	char path[PTC_HELPER_PATH];
 	ptc_auto_free char *text = NULL;
-	json_error_t wrong;
 	int rc = ptc_helper_find("ptc-gpu", "PTC_GPU", path, err);
 
 	if (rc == 0)
 		rc = ptc_gpu_child_list(path, LIST_TIMEOUT_MS, LIST_BYTES_MAX, &text, err);
-	if (rc)
-		return rc;
-	*ret = json_loads(text, 0, &wrong);
-	return *ret ? 0 : ptc_error_set(err, PTC_EPEER, "ptc-gpu --list printed invalid JSON: %s", wrong.text);
+	if (rc == 0)
+		rc = ptc_members_from_text("ptc-gpu --list", 0, 0, &list_members, text, strlen(text), ret, err);
+	return rc;
 }
 
 /* Places visible devices by cuda_index. Returns how many there are; SIZE_MAX: too many. */
-static size_t fill(json_t *list, struct ptc_node_device v[PTC_NODE_DEVICES_MAX])
+static size_t fill(const struct list *list, struct ptc_node_device v[PTC_NODE_DEVICES_MAX])
 {
-	size_t n = 0, i;
-	json_t *o;
+	size_t n = 0;
 
-	json_array_foreach(json_object_get(list, "devices"), i, o) {
-		json_int_t at = json_integer_value(json_object_get(o, "cuda_index"));
-
-		if (!json_is_true(json_object_get(o, "visible")))
+	for (size_t i = 0; i < list->n; i++) {
+		if (!list->v[i].visible)
 			continue;
-		if (at < 0 || at >= PTC_NODE_DEVICES_MAX)
+		if (list->v[i].cuda_index >= PTC_NODE_DEVICES_MAX)
 			return SIZE_MAX;
-		v[at] = device_of(o);
+		v[list->v[i].cuda_index] = list->v[i].d;
 		n++;
 	}
 	return n;
 }
+
+/* ---- the devices ---- */
 
 static int make(struct ptc_node_devices **ret, struct ptc_error *err)
 {
@@ -122,25 +141,23 @@ static int join_ids(struct ptc_node_devices *d, struct ptc_error *err)
 int ptc_node_devices_find(struct ptc_node_devices **ret, struct ptc_error *err)
 {
 	struct ptc_node_devices *d = NULL;
-	json_t *list = NULL;
-	const char *why;
+	struct list list = { 0 };
 	int rc = ask(&list, err);
 
 	if (rc == 0)
 		rc = make(&d, err);
 	if (rc == 0) {
-		d->n = fill(list, d->v);
+		d->n = fill(&list, d->v);
 		d->looked_ns = ptc_sys_now_ns();
-		why = json_string_value(json_object_get(list, "why"));
 		if (d->n == SIZE_MAX)
 			rc = ptc_error_set(err, PTC_ELIMIT, "more than %d devices", PTC_NODE_DEVICES_MAX);
 		else if (d->n == 0)
 			rc = ptc_error_set(err, PTC_ENODEVICES, "%s",
-					   why ? why : "none is visible: see CUDA_VISIBLE_DEVICES");
+					   list.why ? list.why : "none is visible: see CUDA_VISIBLE_DEVICES");
 		else
 			rc = join_ids(d, err);
 	}
-	json_decref(list);
+	ptc_members_done(&list_members, &list);
 	if (rc)
 		d = ptc_node_devices_free(d);
 	else
@@ -203,44 +220,38 @@ void ptc_node_devices_verdict(struct ptc_node_devices *d, char (*why)[PTC_NODE_D
 /* ---- looking again ---- */
 
 /* Numbers stay; what is not found is lost. */
-static void update_locked(struct ptc_node_devices *d, json_t *list)
+static void update_locked(struct ptc_node_devices *d, const struct list *list)
 {
 	for (size_t i = 0; i < d->n; i++) {
-		bool found = false;
-		size_t k;
-		json_t *o;
+		const struct ptc_node_device *now = NULL;
 
-		json_array_foreach(json_object_get(list, "devices"), k, o) {
-			struct ptc_node_device now = device_of(o);
-
-			if (strcmp(now.uuid, d->v[i].uuid) != 0)
-				continue;
-			d->v[i] = now;
-			d->v[i].dead = strcmp(now.health, "lost") == 0;
-			found = true;
+		for (size_t k = 0; k < list->n; k++)
+			if (strcmp(list->v[k].d.uuid, d->v[i].uuid) == 0)
+				now = &list->v[k].d;
+		if (now) {
+			d->v[i] = *now;
+			d->v[i].dead = strcmp(now->health, "lost") == 0;
+			continue;
 		}
-		if (!found) {
-			const char *why = json_string_value(json_object_get(list, "why"));
-
-			snprintf(d->v[i].health, sizeof d->v[i].health, "lost");
-			snprintf(d->v[i].why, sizeof d->v[i].why, "%s", why ? why : "the driver no longer shows it");
-			/* With no device at all, a new driver may have been installed: ranks go on with the old one. */
-			d->v[i].dead = json_array_size(json_object_get(list, "devices")) > 0;
-		}
+		snprintf(d->v[i].health, sizeof d->v[i].health, "lost");
+		snprintf(d->v[i].why, sizeof d->v[i].why, "%s",
+			 list->why ? list->why : "the driver no longer shows it");
+		/* With no device at all, a new driver may have been installed: ranks go on with the old one. */
+		d->v[i].dead = list->n > 0;
 	}
 }
 
 int ptc_node_devices_refresh(struct ptc_node_devices *d, struct ptc_error *err)
 {
-	json_t *list = NULL;
+	struct list list = { 0 };
 	int rc = d->ids ? ask(&list, err) : 0;
 
 	pthread_mutex_lock(&d->lock);
-	if (list)
-		update_locked(d, list);
+	if (d->ids && rc == 0)
+		update_locked(d, &list);
 	d->looked_ns = ptc_sys_now_ns();
 	pthread_mutex_unlock(&d->lock);
-	json_decref(list);
+	ptc_members_done(&list_members, &list);
 	return rc;
 }
 
@@ -282,24 +293,18 @@ void ptc_node_devices_unhealthy(struct ptc_node_devices *d, char *ret, size_t si
 
 void ptc_node_devices_json(struct ptc_node_devices *d, size_t i, struct ptc_buf *b)
 {
-	struct ptc_node_device v;
+	struct listed said = { .device = (uint32_t)i };
+	ptc_auto_free char *text = NULL;
 	json_t *o;
-	char *text;
 
-	ptc_node_devices_get(d, i, &v);
-	o = json_pack("{s:i, s:s, s:s}", "device", (int)i, "kind", v.kind, "health", v.health);
-	if (v.uuid[0])
-		json_object_update_new(o, json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:i}", "uuid", v.uuid, "name",
-						    v.name, "bus", v.bus, "index", (int)v.index, "memory_bytes",
-						    (json_int_t)v.memory_bytes, "free_bytes", (json_int_t)v.free_bytes,
-						    "processes", (int)v.processes));
-	if (v.why[0])
-		json_object_set_new(o, "why", json_string(v.why));
-	text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+	ptc_node_devices_get(d, i, &said.d);
+	if (!ptc_name_is_utf8(said.d.why)) /* the health command's words */
+		said.d.why[0] = '\0';
+	o = ptc_members_to_json(&shown_members, &said);
+	text = o ? ptc_json_text(o) : NULL;
 	json_decref(o);
 	if (text)
 		ptc_buf_append(b, text + 1, strlen(text) - 2);
 	else
 		b->failed = true;
-	free(text);
 }

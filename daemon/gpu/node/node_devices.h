@@ -24,7 +24,8 @@ struct ptc_node_devices;
 
 struct ptc_node_device_use {
 	int64_t pid;
-	uint64_t bytes; /* of the device's memory; UINT64_MAX: unknown */
+	bool known;
+	uint64_t bytes; /* of the device's memory, if known */
 };
 
 struct ptc_node_device {

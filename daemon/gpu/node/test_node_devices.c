@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -96,6 +97,42 @@ static void test_none(void **state)
 	free(before);
 }
 
+/* Of another program in ptc-gpu's place. */
+static void test_malformed(void **state)
+{
+	static const char *const bad[][2] = {
+		{ "{\"devices\":", "ptc-gpu --list" },
+		{ "{\"version\":1}", "ptc-gpu --list: \"devices\" is missing" },
+		{ "{\"devices\":[{\"uuid\":\"u\",\"index\":-1}]}", "\"index\" must be a whole number" },
+		{ "{\"devices\":[{\"uuid\":\"u\",\"kind\":\"long kind\"}]}", "\"kind\" must be a text of at most 7" },
+		{ "{\"devices\":[{\"uuid\":\"u\",\"pid_bytes\":[null,\"1\"]}]}", "\"pid_bytes\" must be a whole" },
+		{ "{\"devices\":[{\"uuid\":\"u\",\"visible\":true,\"cuda_index\":64}]}", "more than 64 devices" },
+		{ "{\"devices\":[{\"uuid\":\"u\",\"visible\":false}]}", "none is visible" },
+	};
+	const char *before = getenv("PTC_GPU");
+	char *own = before ? strdup(before) : NULL, path[96];
+	struct ptc_node_devices *d;
+
+	snprintf(path, sizeof path, "%s/ptc-gpu", dir);
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct ptc_error err = PTC_ERROR_INIT;
+		FILE *f = fopen(path, "w");
+
+		assert_non_null(f);
+		fprintf(f, "#!/bin/sh\necho '%s'\n", bad[i][0]);
+		fclose(f);
+		assert_int_equal(chmod(path, 0700), 0);
+		setenv("PTC_GPU", path, 1);
+		assert_int_not_equal(ptc_node_devices_find(&d, &err), 0);
+		if (!strstr(err.text, bad[i][1]))
+			fail_msg("\"%s\" does not say \"%s\"", err.text, bad[i][1]);
+	}
+	unlink(path);
+	if (own)
+		setenv("PTC_GPU", own, 1);
+	free(own);
+}
+
 static void test_virtual(void **state)
 {
 	struct ptc_error err = PTC_ERROR_INIT;
@@ -175,6 +212,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_all, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_visible, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_none, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_malformed, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_virtual, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_look, setup, teardown),
 	};

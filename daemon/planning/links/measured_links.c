@@ -10,7 +10,8 @@
 #define VERSION 1
 
 static const struct ptc_member doc_rows[] = {
-	PTC_ROW(struct ptc_profile_doc, "profile", profile, STRING, PTC_IF(struct ptc_profile_doc, profile)),
+	PTC_ROW(struct ptc_profile_doc, "profile", profile, STRING, PTC_IF(struct ptc_profile_doc, profile),
+		.null = true),
 	PTC_ROW(struct ptc_profile_doc, "pairs", pairs.v, LIST, .optional = true,
 		PTC_COUNT(struct ptc_profile_doc, pairs.n), .of = &ptc_link_members),
 	PTC_ROW(struct ptc_profile_doc, "set_ms", set_ms, I64, PTC_IF(struct ptc_profile_doc, set_ms)),
@@ -36,12 +37,10 @@ void ptc_profile_doc_done(struct ptc_profile_doc *d)
 char *ptc_profile_doc_encode(const struct ptc_profile_doc *d, const struct ptc_link_changes *changed,
 			     const struct ptc_links *failed)
 {
-	json_t *root = d->profile ? json_pack("{s:i}", "version", VERSION)
-				  : json_pack("{s:i, s:n}", "version", VERSION, "profile");
+	json_t *root = ptc_members_to_doc(VERSION, &doc_members, d);
 	char *text = NULL;
 
-	if (root && ptc_members_put(root, &doc_members, d) == 0 &&
-	    (!changed || ptc_members_put(root, &changes_members, changed) == 0) &&
+	if (root && (!changed || ptc_members_put(root, &changes_members, changed) == 0) &&
 	    (!failed || ptc_members_put(root, &failed_members, failed) == 0))
 		text = ptc_json_text(root);
 	json_decref(root);
@@ -51,18 +50,9 @@ char *ptc_profile_doc_encode(const struct ptc_profile_doc *d, const struct ptc_l
 int ptc_profile_doc_decode(const char *what, const char *json, struct ptc_profile_doc *ret, struct ptc_error *err)
 {
 	struct ptc_profile_doc d = { 0 };
-	json_t *root = NULL;
-	int rc = ptc_json_load(what, json, strlen(json), &root, err);
+	int rc = ptc_members_from_text(what, 0, 0, &doc_members, json, strlen(json), &d, err);
 
-	if (rc == 0 && json_is_null(json_object_get(root, "profile")))
-		json_object_del(root, "profile");
 	if (rc == 0)
-		rc = ptc_members_from_json(what, &doc_members, root, &d, err);
-	json_decref(root);
-	if (rc) {
-		ptc_profile_doc_done(&d);
-		return rc;
-	}
-	*ret = d;
-	return 0;
+		*ret = d;
+	return rc;
 }
