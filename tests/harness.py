@@ -42,8 +42,10 @@ def sanitizer_env():
     """What a program that is not sanitized itself needs to load our libraries that are. Its own leaks are not ours."""
     if "address" not in SANITIZED:
         return {}
-    runtime = subprocess.run(["cc", "-print-file-name=libasan.so"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return {"LD_PRELOAD": runtime.strip(), "ASAN_OPTIONS": NO_LEAKS}
+    # libstdc++ as well: its exceptions, which PyTorch throws, go through libasan, which looks for them when it is loaded.
+    runtimes = [subprocess.run(["cc", f"-print-file-name={library}"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+                for library in ("libasan.so", "libstdc++.so.6")]
+    return {"LD_PRELOAD": " ".join(runtimes), "ASAN_OPTIONS": NO_LEAKS}
 
 
 def measured_env(given=None):
