@@ -397,6 +397,7 @@ static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_reque
 		.reached = r->reached,
 		.source = r->source,
 		.skip_data = r->skip_data,
+		.recovers = r->recovers,
 	};
 	intent_target(&ctl->intent, r);
 	ctl->nphases = 0;
