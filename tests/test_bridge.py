@@ -200,6 +200,32 @@ class Bridge(test_recover.Recover):
             self.assertEqual(third["snapshot"], fourth.get("bridge", third)["snapshot"])
             self.check_end(c, job)
 
+    def test_listed(self):
+        """A bridge that `keep` keeps, too, is listed once. One that has the number of a kept snapshot, under another generation, is
+        listed beside it."""
+        with self.cluster(nodes=3, devices=1, env=self.rules(), **FAST) as c:
+            job = self.job(c, every=1 << 40, more={**COUNT, "keep": {"last": 5}})
+            first, second = self.in_the_window(c, job)
+            def rows():
+                return [(s["snapshot"], s["generation"], s["state"], s.get("bridge", False)) for s in
+                        c.json("snapshots", job.name)["snapshots"]]
+            self.assertEqual([(second["snapshot"], 1, "committed", False), (first["snapshot"], 1, "kept", True)], rows())
+            self.assertRegex(c.ptcctl("snapshots", job.name).stdout, r"(?m)^[^\n]*\bkept\b[^\n]*\byes\b")
+            self.let_copy()
+            self.copied(job)
+            job.do("stop")
+            stopped = self.copied(job)
+            self.no_copies()
+            c.ptcctl("run", job.name, "--config", "tp=1", "--wait", timeout_s=60 * PATIENCE)
+            then = job.status()
+            self.assertEqual((stopped["snapshot"] + 1, 2), (then["snapshot"], then["generation"]))
+            last = self.snapshot(job, then["step"])
+            self.assertEqual([(last["snapshot"], 2, "committed", False), (then["snapshot"], 2, "kept", False),
+                              (then["snapshot"], 1, "bridge", True), (second["snapshot"], 1, "kept", False)], rows()[:4])
+            job.check_state(self, then["step"], self.path("bridge"), snapshot=f"snap-{then['snapshot']}")
+            self.let_copy()
+            self.check_end(c, job)
+
     def test_replicas_need_none(self):
         """Every region is on two nodes by the layout alone: no snapshot is kept for nothing."""
         with self.cluster(nodes=2, devices=1, env=self.rules(), **FAST) as c:
