@@ -137,8 +137,8 @@ int64_t ptc_controller_fence(const struct ptc_controller *ctl);
 /* [loop] Phase and progress for status; text is borrowed until the next step. */
 void ptc_controller_status(const struct ptc_controller *ctl, const char **ret_phase, uint64_t *ret_done,
 			   uint64_t *ret_total);
-/* [loop] What a recovery waits for, or which ranks hang. "": nothing. */
-const char *ptc_controller_waits(const struct ptc_controller *ctl);
+/* [loop] What a recovery waits for, or which ranks hang; why a job with `copies` has no bridge. "": nothing. */
+const char *ptc_controller_waits(const struct ptc_controller *c), *ptc_older_why_none(const struct ptc_controller *c);
 
 /* ---- ending/tidy.c: remains of crashes -------------------------------------------------------- */
 

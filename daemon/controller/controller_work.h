@@ -70,10 +70,11 @@ struct ptc_older_kept {
 	/* Generations of the record that get no bridge: there was no room for one; each region is on as many nodes as
 	 * `copies` asks for, without copies. 0: none. */
 	uint64_t no_room, bare;
-	int64_t copied; /* mod_revision of a record whose copies are complete */
-	uint32_t asked; /* copies that the job asks for, as the keeper has seen; 0: not known yet */
-	bool dropping;  /* the bridge is being taken from the document */
-	bool left_out;  /* the last Finish has said that snapshots are left out */
+	uint64_t unnamed; /* that generation has no bridge because of long names, and an event has said so */
+	int64_t copied;   /* mod_revision of a record whose copies are complete */
+	uint32_t asked;   /* copies that the job asks for, as the keeper has seen; 0: not known yet */
+	bool dropping;    /* the bridge is being taken from the document */
+	bool left_out;    /* the last Finish has said that snapshots are left out */
 	char yielded[PTC_NAME_MAX +
 		     1]; /* a node that has dropped its tables of the bridge, for want of room; "": none */
 	/* Nodes that may still have tables of dropped snapshots, because no Finish has told them: `tell.nodes` has
@@ -101,8 +102,10 @@ void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc 
 void ptc_older_yielded(struct ptc_controller *ctl, const char *node, uint64_t generation, uint64_t snapshot);
 /* The nodes with ranks get another Finish once the job is idle. */
 void ptc_older_tell_ranks(struct ptc_controller *ctl);
-/* The record's generation gets no bridge; why: for an event. */
-void ptc_older_no_bridge(struct ptc_controller *ctl, const char *why);
+/* The record's generation gets no bridge, for the names of its nodes are too long for the list. */
+void ptc_older_no_bridge(struct ptc_controller *ctl);
+/* `asked` and `bare` are known for the record: if that is so, it is said. */
+void ptc_older_check_names(struct ptc_controller *ctl);
 /* The record's copies are complete, or no node is left for more: the bridge goes. Try again if it stays. */
 void ptc_older_bridged(struct ptc_controller *ctl);
 /* A node has no room for the record's copies: the bridge goes before they are there. False: there is none. */

@@ -96,6 +96,8 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 		json_object_set_new(row, "kept", older_of(&j->older));
 	if (j->older.bridge.snapshot)
 		json_object_set_new(row, "bridge", bridge_of(&j->older.bridge));
+	if (ctl && *ptc_older_why_none(ctl))
+		json_object_set_new(row, "no_bridge", json_string(ptc_older_why_none(ctl)));
 	if (*ptc_lock_unreadable_why(j))
 		json_object_set_new(row, "unreadable", json_string(ptc_lock_unreadable_why(j)));
 	if (j->meta.shared)

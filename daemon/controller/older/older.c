@@ -72,15 +72,43 @@ void ptc_older_tell_ranks(struct ptc_controller *ctl)
 	}
 }
 
-void ptc_older_no_bridge(struct ptc_controller *ctl, const char *why)
+#define LONG_NAMES "the names of its nodes are longer together than the list of snapshots can have them"
+
+/* Once for a generation. If the layout alone has each region often enough, nothing is lost by it. */
+static void tell_unnamed(struct ptc_controller *ctl)
 {
-	if (ctl->older.no_room != ctl->record.generation && ctl->older.asked > 1)
-		ptc_event(ctl->all->cluster, ctl->uuid, "bridge_dropped",
-			  "snapshot %" PRIu64 " of step %" PRIu64
-			  " goes as soon as there is a newer one, for %s; until "
-			  "there are copies again, the loss of a node may cost the job its state",
-			  ctl->record.snapshot, ctl->record.step, why);
+	struct ptc_older_kept *k = &ctl->older;
+
+	if (k->asked < 2 || k->bare == ctl->record.generation || k->unnamed == ctl->record.generation)
+		return;
+	k->unnamed = ctl->record.generation;
+	ptc_event(ctl->all->cluster, ctl->uuid, "bridge_dropped",
+		  "snapshot %" PRIu64 " of step %" PRIu64 " goes as soon as there is a newer one, for " LONG_NAMES
+		  "; until there are copies again, the loss "
+		  "of a node may cost the job its state",
+		  ctl->record.snapshot, ctl->record.step);
+}
+
+void ptc_older_no_bridge(struct ptc_controller *ctl)
+{
 	ctl->older.no_room = ctl->record.generation;
+	tell_unnamed(ctl);
+}
+
+void ptc_older_check_names(struct ptc_controller *ctl)
+{
+	if (!ptc_older_of_record(ctl).snapshot)
+		tell_unnamed(ctl);
+}
+
+const char *ptc_older_why_none(const struct ptc_controller *ctl)
+{
+	const struct ptc_older_kept *k = &ctl->older;
+
+	if (k->unnamed && k->unnamed == ctl->record.generation)
+		return LONG_NAMES;
+	return k->no_room && k->no_room == ctl->record.generation && !k->doc.bridge.snapshot ? "a node had no room"
+											     : "";
 }
 
 uint32_t *ptc_older_sources(struct ptc_controller *ctl, uint32_t *ret_n)

@@ -388,25 +388,65 @@ static void test_no_bridge(void **state)
 
 	k->no_room = 0;
 	t.event[0] = '\0';
-	k->asked = 1;
-	ptc_older_no_bridge(&ctl, "its names are long");
-	assert_true(k->no_room == 2 && !t.event[0]); /* it wants no copies */
-	k->no_room = 0;
-	k->asked = 2;
-	ptc_older_no_bridge(&ctl, "its names are long");
-	assert_non_null(strstr(t.event,
-			       "goes as soon as there is a newer one, for its names are long; until there are copies "
-			       "again, the loss of a node may cost the job its state"));
+	assert_string_equal(ptc_older_why_none(&ctl), "");
+	k->no_room = ctl.record.generation;
+	assert_string_equal(ptc_older_why_none(&ctl), ""); /* there is one */
+	k->doc.bridge = (struct ptc_older){ 0 };
+	assert_string_equal(ptc_older_why_none(&ctl), "a node had no room");
+}
+
+/* The names of a job's nodes are too long for the list: said once, whether a commit finds that first, or the keeper of
+ * copies knows first how many copies the job asks for. */
+static void test_long_names(void **state)
+{
+	struct ptc_older_kept *k = &ctl.older;
+	char *nodes[40];
+	char names[40][PTC_NAME_MAX + 1];
+
+	(void)state;
+	memset(&ctl, 0, sizeof ctl);
+	set_up();
+	for (size_t i = 0; i < PTC_ARRAY_LEN(nodes); i++) {
+		nodes[i] = names[i];
+		snprintf(names[i], sizeof names[i], "a-node-with-a-name-of-more-than-thirty-bytes-%zu", i);
+	}
+	ctl.view.from.nodes = nodes;
+	ctl.view.from.nnodes = PTC_ARRAY_LEN(nodes);
 	t.event[0] = '\0';
-	ptc_older_no_bridge(&ctl, "its names are long");
+	ptc_older_no_bridge(&ctl); /* the commit of a controller that does not know yet that the job has copies */
+	assert_true(k->no_room == 2 && !t.event[0]);
+	ptc_older_check_names(&ctl);
 	assert_string_equal(t.event, "");
+	k->asked = 1;
+	ptc_older_check_names(&ctl);
+	assert_string_equal(t.event, ""); /* it asks for none */
+	k->asked = 2;
+	k->bare = 2;
+	ptc_older_check_names(&ctl);
+	assert_string_equal(t.event, ""); /* its layout has them */
+	k->bare = 0;
+	ptc_older_check_names(&ctl);
+	assert_non_null(strstr(t.event, "goes as soon as there is a newer one, for the names of its nodes are longer "
+					"together than the list of snapshots can have them; until there are copies "
+					"again, the loss of a node may cost the job its state"));
+	assert_non_null(strstr(ptc_older_why_none(&ctl), "the names of its nodes are longer"));
+	t.event[0] = '\0';
+	ptc_older_check_names(&ctl);
+	ptc_older_no_bridge(&ctl);
+	assert_string_equal(t.event, "");
+	ctl.view.from.nnodes = 2; /* a resize */
+	ctl.record.generation = 3;
+	ctl.record.snapshot = 40;
+	ptc_older_check_names(&ctl);
+	assert_string_equal(t.event, "");
+	assert_string_equal(ptc_older_why_none(&ctl), "");
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_told),   cmocka_unit_test(test_bridge),    cmocka_unit_test(test_answer_lost),
-		cmocka_unit_test(test_tables), cmocka_unit_test(test_no_bridge),
+		cmocka_unit_test(test_tables), cmocka_unit_test(test_no_bridge), cmocka_unit_test(test_long_names),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
