@@ -75,8 +75,10 @@ struct ptc_older_kept {
 	uint32_t asked;   /* copies that the job asks for, as the keeper has seen; 0: not known yet */
 	bool dropping;    /* the bridge is being taken from the document */
 	bool left_out;    /* the last Finish has said that snapshots are left out */
-	char yielded[PTC_NAME_MAX +
-		     1]; /* a node that has dropped its tables of the bridge, for want of room; "": none */
+	/* A node that has dropped its tables of the bridge, for want of room or, with `gone`, nobody knows why; "":
+	 * none */
+	char yielded[PTC_NAME_MAX + 1];
+	bool gone;
 	/* Nodes that may still have tables of dropped snapshots, because no Finish has told them: `tell.nodes` has
 	 * their names. tell_all: there are more than fit, so all nodes are told. */
 	struct ptc_older tell;
@@ -100,6 +102,12 @@ void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc 
 /* A switch has found no room on that node, which has dropped its tables of the bridge: the bridge goes once the job is
  * idle, or with the next commit. The key: one of these tables; nothing is done if the bridge has no such one. */
 void ptc_older_yielded(struct ptc_controller *ctl, const char *node, uint64_t generation, uint64_t snapshot);
+/* older/bridge_there.c: names a node that is up and has lost its part of the bridge, if the other nodes, with those
+ * that are down, do not have all of it; "": none. Blocks; any thread but the loop. */
+void ptc_older_ask_bridge(struct ptc_controllers *all, const struct ptc_meta_doc *meta, const struct ptc_older_doc *doc,
+			  char ret_node[PTC_NAME_MAX + 1]);
+/* That has been found: the bridge goes once the job is idle, or with the next commit, unless it is another one now. */
+void ptc_older_bridge_gone(struct ptc_controller *ctl, const struct ptc_older *bridge, const char *node);
 /* The nodes with ranks get another Finish once the job is idle. */
 void ptc_older_tell_ranks(struct ptc_controller *ctl);
 /* The record's generation gets no bridge, for the names of its nodes are too long for the list. */

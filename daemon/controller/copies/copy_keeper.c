@@ -120,6 +120,8 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 {
 	if (over(c))
 		return;
+	if (s->unbridged[0])
+		ptc_older_bridge_gone(c->ctl, &s->bridge, s->unbridged);
 	if (s->status) {
 		ptc_warn("copies", "job=%s its copies cannot be looked up: %s", c->ctl->uuid, s->err.text);
 		retry(c);

@@ -54,6 +54,11 @@ void ptc_older_tell_ranks(struct ptc_controller *ctl)
 	seen.told++;
 }
 
+void ptc_older_bridge_gone(struct ptc_controller *ctl, const struct ptc_older *bridge, const char *node)
+{
+	(void)ctl, (void)bridge, (void)node;
+}
+
 void ptc_older_check_names(struct ptc_controller *ctl)
 {
 	(void)ctl;

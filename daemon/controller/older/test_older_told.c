@@ -395,6 +395,41 @@ static void test_no_bridge(void **state)
 	assert_string_equal(ptc_older_why_none(&ctl), "a node had no room");
 }
 
+/* Nodes do not have the bridge any more, and nobody knows why: it goes, and the next commit may make another one. */
+static void test_gone(void **state)
+{
+	const struct ptc_older bridge = snap(1, 12, "n0", "n2"), other = snap(1, 11, "n0", "n2");
+	struct ptc_older_kept *k = &ctl.older;
+
+	(void)state;
+	memset(&ctl, 0, sizeof ctl);
+	set_up();
+	k->doc.bridge = bridge;
+	ptc_older_bridge_gone(&ctl, &other, "n2"); /* that was asked about the one before */
+	assert_false(k->yielded[0]);
+	ptc_older_bridge_gone(&ctl, &bridge, "n2");
+	t.conflict = true;
+	ptc_free(t.doc);
+	t.doc = ptc_older_doc_encode(&k->doc);
+	(void)told(&ctl);
+	assert_true(k->yielded[0] && k->gone && k->doc.bridge.snapshot == 12); /* it is tried again */
+	t.conflict = false;
+	(void)told(&ctl);
+	assert_non_null(strstr(t.event,
+			       "snapshot 12 of step 12 is dropped, for node n2 does not have its part of it any "
+			       "more; until the copies"));
+	assert_true(!k->doc.bridge.snapshot && !k->no_room && !k->yielded[0]);
+	assert_string_equal(told(&ctl), "n0 n2 ");
+	k->doc.bridge = bridge;
+	ptc_older_bridge_gone(&ctl, &bridge, "n2");
+	ptc_older_yielded(&ctl, "n2", 1, 12); /* it says so itself now */
+	(void)told(&ctl);
+	assert_non_null(strstr(t.event, "node n2 has no room"));
+	assert_int_equal(k->no_room, 2);
+	ptc_free(t.doc);
+	t.doc = NULL;
+}
+
 /* The names of a job's nodes are too long for the list: said once, whether a commit finds that first, or the keeper of
  * copies knows first how many copies the job asks for. */
 static void test_long_names(void **state)
@@ -447,6 +482,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_told),   cmocka_unit_test(test_bridge),    cmocka_unit_test(test_answer_lost),
 		cmocka_unit_test(test_tables), cmocka_unit_test(test_no_bridge), cmocka_unit_test(test_long_names),
+		cmocka_unit_test(test_gone),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
