@@ -146,6 +146,11 @@ static int put_run(const struct ctl *c, json_t *run, struct ptc_error *err)
 		put_text(text);
 		putchar('\n');
 	}
+	text = json_string_value(json_object_get(run, "stays"));
+	if (text && *text) {
+		put_text(text);
+		putchar('\n');
+	}
 	put_pace(run);
 	put_stragglers(json_object_get(run, "stragglers"));
 	put_left(json_object_get(run, "left_devices"));

@@ -205,6 +205,8 @@ json_t *ptc_run_state_json(const struct ptc_run_state *run)
 	put_left(to, &run->left);
 	put_stragglers(to, &run->stragglers);
 	put_recovery(to, run);
+	if (run->stays[0])
+		json_object_set_new(to, "stays", json_string(run->stays));
 	if (run->failed[0])
 		json_object_set_new(to, "text", json_string(run->failed));
 	if (!run->live)
