@@ -6,7 +6,7 @@
  *   /ptc/profile             the cluster's devices and links (daemon/planning/remembered.h)
  *   /ptc/nodes/NAME          node document, under its lease. /ptc/nodes-known/NAME: {version}, until it is forgotten
  *   /ptc/nodes-drained/NAME, /ptc/nodes-bad/NAME/INDEX  {version}: the node, or the device, gets no new ranks
- *   /ptc/nodes-lost/NAME     {version}: an operator declares the node lost; the node deletes it when it comes back
+ *   /ptc/nodes-lost/NAME     {version}: an operator calls it lost; until it is back. -losses/NAME: quarantine_doc.h
  *   /ptc/nodes-devices       which job has which devices (daemon/cluster/devices/given_devices.h)
  *   /ptc/names/UID/JOB       the job's uuid
  *   /ptc/users/UID/UUID      {version, bytes}: a job of that user, and its spec's length (daemon/cluster/quota.h)
