@@ -61,6 +61,11 @@ void ptc_locks_tick(struct ptc_controllers *all); /* every 200 ms: tries for fre
 void ptc_lock_readable(struct ptc_controller *ctl);
 bool ptc_lock_unreadable(struct ptc_controller *ctl, int status, const char *why);
 
+/* controller_state.c: whether the switch under way starts ranks of a job that trains on the node, where it has none.
+ * loss/new_nodes.c: asks such nodes that are down; call it each 200 ms. */
+bool ptc_controller_is_new(const struct ptc_controller *ctl, const char *node);
+void ptc_new_nodes_tick(struct ptc_controller *ctl);
+
 /* older/older.c: snapshots that the job keeps beside the committed one. */
 struct ptc_older_kept {
 	struct ptc_older_doc doc;     /* as last read or written */
