@@ -92,7 +92,7 @@ int ptc_cluster_intern_node(struct ptc_cluster *c, const char *name, uint32_t *r
 void ptc_cluster_node_ended(struct ptc_cluster *c, struct ptc_node *n);
 
 /* mirror_losses.c */
-void ptc_cluster_losses_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv);
+void ptc_cluster_losses_event(struct ptc_node *n, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv);
 void ptc_cluster_losses_synced(struct ptc_node *n); /* at the end of a listing: it may have had none of that node */
 void ptc_cluster_keep_losses(struct ptc_cluster *c, int64_t now_ns); /* once a tick: writes what etcd does not have */
 

@@ -33,20 +33,14 @@ static void take(struct ptc_node *n, const char *text, size_t len, int64_t revis
 	ptc_quarantine_take(&n->quarantine, &now);
 }
 
-void ptc_cluster_losses_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
+void ptc_cluster_losses_event(struct ptc_node *n, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv)
 {
-	const bool put = kind == PTC_WATCH_PUT;
-	uint32_t i;
+	const bool writing = n->quarantine.kept.writing;
 
-	if (!c->opts.node_quarantine_ns || ptc_cluster_intern_node(c, kv->key + strlen(LOSSES_PREFIX), &i) != 0)
-		return;
-	if (put) {
-		take(c->nodes[i], kv->value ? kv->value : "", kv->len, kv->mod_revision);
-	} else { /* the node is being forgotten */
-		const bool writing = c->nodes[i]->quarantine.kept.writing;
-
-		c->nodes[i]->quarantine = (struct ptc_quarantine){ .kept.writing = writing };
-	}
+	if (kind == PTC_WATCH_PUT)
+		take(n, kv->value ? kv->value : "", kv->len, kv->mod_revision);
+	else /* the node is being forgotten */
+		n->quarantine = (struct ptc_quarantine){ .kept.writing = writing };
 }
 
 void ptc_cluster_losses_synced(struct ptc_node *n)
@@ -121,12 +115,20 @@ static int64_t turn(const struct ptc_cluster *c)
 	return before;
 }
 
+/* 0: its key is not there. */
+static int64_t own_revision(const struct ptc_cluster *c)
+{
+	for (size_t i = 0; i < c->nnodes; i++)
+		if (strcmp(c->nodes[i]->doc.name, c->opts.node.name) == 0)
+			return c->nodes[i]->up ? c->nodes[i]->create_revision : 0;
+	return 0;
+}
+
 void ptc_cluster_keep_losses(struct ptc_cluster *c, int64_t now_ns)
 {
-	uint32_t own;
+	const int64_t own = own_revision(c);
 
-	if (!c->opts.node_quarantine_ns || !ptc_cluster_synced(c) || !ptc_cluster_lease(c) ||
-	    !ptc_cluster_find_node(c, c->opts.node.name, &own) || !c->nodes[own]->up)
+	if (!c->opts.node_quarantine_ns || !ptc_cluster_synced(c) || !ptc_cluster_lease(c) || !own)
 		return;
 	for (size_t i = 0; i < c->nnodes; i++) {
 		struct ptc_node *n = c->nodes[i];
@@ -139,6 +141,6 @@ void ptc_cluster_keep_losses(struct ptc_cluster *c, int64_t now_ns)
 		if (!*ahead_ns)
 			*ahead_ns = now_ns;
 		if (!n->quarantine.kept.writing && now_ns - *ahead_ns >= turn(c) * PATIENCE_NS)
-			keep(c, n, c->nodes[own]->create_revision, now_ns);
+			keep(c, n, own, now_ns);
 	}
 }

@@ -94,7 +94,8 @@ static void node_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const st
 		if (ptc_cluster_intern_node(c, kv->key + strlen(lost), &i) == 0)
 			c->nodes[i]->declared = c->nodes[i]->seen_declared = kind == PTC_WATCH_PUT;
 	} else if (strncmp(kv->key, LOSSES_PREFIX, strlen(LOSSES_PREFIX)) == 0) {
-		ptc_cluster_losses_event(c, kind, kv);
+		if (c->opts.node_quarantine_ns && ptc_cluster_intern_node(c, kv->key + strlen(LOSSES_PREFIX), &i) == 0)
+			ptc_cluster_losses_event(c->nodes[i], kind, kv);
 	} else if (strncmp(kv->key, bad, strlen(bad)) == 0) {
 		ptc_cluster_mark_event(c, kind, kv->key + strlen(bad));
 	} else if (strncmp(kv->key, KNOWN_PREFIX, strlen(KNOWN_PREFIX)) == 0) {
