@@ -2,6 +2,7 @@
 """The bridge: a job with `copies` keeps the snapshot before until the copies of the newer one are complete, and goes back to it by
 itself if a node with the only part of the newer one is lost."""
 import json
+import shutil
 import unittest
 
 import harness
@@ -199,6 +200,60 @@ class Bridge(test_recover.Recover):
             fourth = self.snapshot(job, third["step"])
             self.assertEqual(third["snapshot"], fourth.get("bridge", third)["snapshot"])
             self.check_end(c, job)
+
+    def test_listed(self):
+        """A bridge that `keep` keeps, too, is listed once. One that has the number of a kept snapshot, under another generation, is
+        listed beside it."""
+        with self.cluster(nodes=3, devices=1, env=self.rules(), **FAST) as c:
+            job = self.job(c, every=1 << 40, more={**COUNT, "keep": {"last": 5}})
+            first, second = self.in_the_window(c, job)
+            def rows():
+                return [(s["snapshot"], s["generation"], s["state"], s.get("bridge", False)) for s in
+                        c.json("snapshots", job.name)["snapshots"]]
+            self.assertEqual([(second["snapshot"], 1, "committed", False), (first["snapshot"], 1, "kept", True)], rows())
+            self.assertRegex(c.ptcctl("snapshots", job.name).stdout, r"(?m)^[^\n]*\bkept\b[^\n]*\byes\b")
+            self.let_copy()
+            self.copied(job)
+            job.do("stop")
+            stopped = self.copied(job)
+            self.no_copies()
+            c.ptcctl("run", job.name, "--config", "tp=1", "--wait", timeout_s=60 * PATIENCE)
+            then = job.status()
+            self.assertEqual((stopped["snapshot"] + 1, 2), (then["snapshot"], then["generation"]))
+            last = self.snapshot(job, then["step"])
+            self.assertEqual([(last["snapshot"], 2, "committed", False), (then["snapshot"], 2, "kept", False),
+                              (then["snapshot"], 1, "bridge", True), (second["snapshot"], 1, "kept", False)], rows()[:4])
+            job.check_state(self, then["step"], self.path("bridge"), snapshot=f"snap-{then['snapshot']}")
+            self.let_copy()
+            self.check_end(c, job)
+
+    def test_gone(self):
+        """Nodes lose the chunks of the bridge: it stays as long as other nodes have all of it; then it goes, and an event says why."""
+        with self.cluster(nodes=2, devices=1, env=self.rules(), **FAST) as c:
+            job = self.job(c, every=1 << 40, more=COUNT)
+            first, _ = self.in_the_window(c, job)
+            c.nodes["n1"].kill()
+            shutil.rmtree(c.nodes["n1"].chunk_dir)
+            c.start_node(c.nodes["n1"], {"PTC_FAULT_FILE": self.faults})
+            c.wait_nodes(sorted(c.nodes), 60 * PATIENCE)
+            wait_for(lambda: any(n["node"] == "n1" for n in self.bridge(c, job).get("absent", [])), 60 * PATIENCE, "a bridge without n1")
+            self.assertEqual(first["snapshot"], job.status()["bridge"]["snapshot"])
+            c.nodes["n0"].kill()
+            shutil.rmtree(c.nodes["n0"].chunk_dir)
+            c.start_node(c.nodes["n0"], {"PTC_FAULT_FILE": self.faults})
+            c.wait_nodes(sorted(c.nodes), 60 * PATIENCE)
+            told, = wait_for(lambda: self.events(c, job, "bridge_dropped"), 60 * PATIENCE, "the end of the bridge")
+            self.assertRegex(told["text"], f"^snapshot {first['snapshot']} of step {first['step']} is dropped, for node n[01] does not "
+                             "have its part of it any more; until the copies of snapshot .* are complete")
+            wait_for(lambda: "bridge" not in job.status(), 60 * PATIENCE, "no bridge")
+            self.assertNotIn("no_bridge", job.status())
+            self.let_copy()
+            job.do("snapshot")
+            self.copied(job)
+            self.check_end(c, job)
+
+    def bridge(self, c, job):
+        return next((s for s in c.json("snapshots", job.name)["snapshots"] if s.get("bridge")), {})
 
     def test_replicas_need_none(self):
         """Every region is on two nodes by the layout alone: no snapshot is kept for nothing."""

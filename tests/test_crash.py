@@ -186,7 +186,7 @@ class Crash(harness.Case):
 
     def expected_keys(self, keys):
         """What the jobs, the nodes and the records account for."""
-        expected = {"/ptc/cluster", "/ptc/key"} | {"/ptc/profile", "/ptc/nodes-devices"} & set(keys) | {k for k in keys if k.startswith(("/ptc/nodes/", "/ptc/nodes-known/", "/ptc/nodes-drained/"))}
+        expected = {"/ptc/cluster", "/ptc/key"} | {"/ptc/profile", "/ptc/nodes-devices"} & set(keys) | {k for k in keys if k.startswith(("/ptc/nodes/", "/ptc/nodes-known/", "/ptc/nodes-drained/", "/ptc/nodes-losses/"))}
         for key in [k for k in keys if k.startswith("/ptc/names/")]:
             uuid = keys[key].decode()
             meta = json.loads(keys[f"/ptc/jobs/{uuid}/meta"])

@@ -197,6 +197,32 @@ class Live(harness.Case):
             c.restart(other)
             job.do("stop")
 
+    def test_silent_new_node(self):
+        """A node on which a resize starts ranks says nothing any more, and closes no connection: the resize ends with its lease, and the
+        ranks that train train on."""
+        with self.cluster(nodes=2, devices=2, lease_ttl="2s") as c:
+            job = live.Job(c, self.dir)
+            job.run("tp=2")
+            job.wait_step(3)
+            before = job.status()
+            other = "n1" if before["ranks"][0]["node"] == "n0" else "n0"
+            self.assertEqual(("n1", "n0"), (other, before["controller"]))
+            with job.hold("start"):
+                argv = [harness.program("ptcctl"), "resize", job.name, "--config", "tp=4", "--wait"]
+                ptcctl = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                          env=c.environment({"PTC_SOCKET": c.nodes["n0"].socket}))
+                wait_for(lambda: job.status()["phase"] == "starting", 30 * PATIENCE, "new ranks started", 0.02)
+                c.nodes[other].signal(signal.SIGSTOP)
+            _, err = ptcctl.communicate(timeout=120 * PATIENCE)
+            self.assertEqual(1, ptcctl.returncode)
+            self.assertIn(f"node {other} is lost, and the switch was to put state there: ask again", err)
+            job.wait_step(job.status()["run"]["step"] + 3)
+            c.nodes[other].signal(signal.SIGCONT)
+            c.wait_nodes(sorted(c.nodes), 60 * PATIENCE)
+            wait_for(lambda: c.ptcctl("resize", job.name, "--config", "tp=4", "--wait", check=False, timeout_s=60 * PATIENCE).returncode == 0,
+                     60 * PATIENCE, "the resize", 0.5)
+            job.do("stop")
+
     @unittest.skipUnless(harness.LONG, "takes long: PTC_TEST_LONG")
     def test_node_that_has_a_part(self):
         """A node with a replica of the state is down: what others have is read, and nobody is told to ask for other nodes."""

@@ -880,6 +880,7 @@ class Growth(harness.Case):
             self.start(c, "n4")
             self.assertIn("stays as it is: it has 4 devices, and its max_gpus is 4", self.joined(c, job, 2)[1])
             self.assertEqual(was + 1, job.status()["generation"])
+            self.assertEqual(self.joined(c, job, 2)[1], job.status()["run"]["stays"])
             job.do("stop")
             job.steps = job.wait_run("stopped")["step"]
             self.assertEqual([], differences(job.lines(), job.reference()))

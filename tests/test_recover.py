@@ -610,6 +610,46 @@ class Recover(harness.Case):
             self.assertNotIn("quarantined_s", row["n0"])
             self.check_end(c, job)
 
+    def test_quarantined_for_others(self):
+        """What daemons have counted outlives them: those that are started anew have the node in quarantine, and count on."""
+        with self.cluster(nodes=3, devices=1, node_quarantine="30s", **FAST) as c:
+            job = self.job(c, every=200, elastic={"min_gpus": 1, "max_gpus": 3, "on_join": "grow", "join_after": "500ms"})
+            job.run("dp=3")
+            now = self.begun(c, job)
+            for loss in (1, 2):
+                c.power_off("n2")
+                now = self.trains(c, job, now["run"]["incarnation"])
+                c.restart("n2")
+                if loss == 1:
+                    now = self.trains(c, job, now["run"]["incarnation"])
+            told = wait_for(lambda: self.events(c, job, "quarantined"), 60 * PATIENCE, "the quarantine")
+            self.assertRegex(told[0]["text"], "^node n2 is back, and was lost 2 times: .* for (29|30) s$")
+            def kept():
+                text = c.etcdctl("get", "--print-value-only", "/ptc/nodes-losses/n2").stdout
+                return text.strip() and json.loads(text).get("until_ms") and json.loads(text)
+            doc = wait_for(kept, 60 * PATIENCE, "what is kept of it", 0.1)
+            self.assertEqual(2, doc["losses"])
+            for name in ("n0", "n1", "n2"):
+                c.nodes[name].kill()
+            for name in ("n0", "n1", "n2"):
+                c.start_node(c.nodes[name])
+            c.wait_nodes(sorted(c.nodes), 60 * PATIENCE)
+            for name in ("n0", "n1", "n2"):
+                row = next(n for n in c.json("nodes", node=name)["nodes"] if n["node"] == "n2")
+                self.assertTrue(0 < row.get("quarantined_s", 0) <= 30, (name, row))
+            self.trains(c, job)
+            c.power_off("n2")
+            self.wait_lost(c, "n2")
+            c.restart("n2")
+            told = wait_for(lambda: [e for e in self.events(c, job, "quarantined") if "3 times" in e["text"]], 60 * PATIENCE, "the third")
+            self.assertRegex(told[0]["text"], "^node n2 is back, and was lost 3 times: .* for (59|60) s$")
+            self.assertEqual("dp=2", job.status()["config"])
+            self.check_end(c, job)
+            c.power_off("n2")
+            self.wait_lost(c, "n2")
+            c.ptcctl("node", "forget", "n2")
+            self.assertEqual("", c.etcdctl("get", "--prefix", "/ptc/nodes-losses/").stdout)
+
     def test_turns(self):
         """One snapshot follows the other, and to plan takes longer than any is put off: the job grows all the same, a person's resize
         gets its turn, and so do snapshots."""

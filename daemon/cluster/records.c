@@ -260,6 +260,7 @@ static const struct ptc_member intent_rows[] = {
 	IS(intent_doc, without, TEXT, IF_TEXT(intent_doc, without)),
 	IS(intent_doc, source, U64, IF(intent_doc, source)),
 	IS(intent_doc, skip_data, BOOL, IF(intent_doc, skip_data)),
+	IS(intent_doc, recovers, BOOL, IF(intent_doc, recovers)),
 };
 static const struct ptc_members intent_members = PTC_MEMBERS(intent_rows, struct ptc_intent_doc);
 

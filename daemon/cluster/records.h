@@ -6,7 +6,7 @@
  *   /ptc/profile             the cluster's devices and links (daemon/planning/remembered.h)
  *   /ptc/nodes/NAME          node document, under its lease. /ptc/nodes-known/NAME: {version}, until it is forgotten
  *   /ptc/nodes-drained/NAME, /ptc/nodes-bad/NAME/INDEX  {version}: the node, or the device, gets no new ranks
- *   /ptc/nodes-lost/NAME     {version}: an operator declares the node lost; the node deletes it when it comes back
+ *   /ptc/nodes-lost/NAME     {version}: an operator calls it lost; until it is back. -losses/NAME: quarantine_doc.h
  *   /ptc/nodes-devices       which job has which devices (daemon/cluster/devices/given_devices.h)
  *   /ptc/names/UID/JOB       the job's uuid
  *   /ptc/users/UID/UUID      {version, bytes}: a job of that user, and its spec's length (daemon/cluster/quota.h)
@@ -112,13 +112,13 @@ struct ptc_intent_doc {
 	uint64_t from_generation, from_snapshot, to_generation, to_snapshot;
 	char generation_hash[PTC_HASH_HEX]; /* blob of the new ptc_generation_doc */
 	int64_t started_ms;
-	bool run_from, run_to; /* ranks of the old generation run; ranks of the new one will */
-	enum ptc_run end;      /* of a snapshot without run_to, or a halt: the record's `run` afterwards */
-	uint64_t stop;         /* first round of arming; held: where ranks are captured */
-	bool held, leaves;     /* a snapshot: held: of ranks that survived a loss; leaves: that start elsewhere */
-	uint64_t reached;      /* held: the greatest step that any rank was seen to come to */
-	uint64_t source;       /* import: the older snapshot whose state it is; 0: a client sends the state */
-	bool skip_data;        /* with source: the position in the data stays as in the record before */
+	bool run_from, run_to;    /* ranks of the old generation run; ranks of the new one will */
+	enum ptc_run end;         /* of a snapshot without run_to, or a halt: the record's `run` afterwards */
+	uint64_t stop;            /* first round of arming; held: where ranks are captured */
+	bool held, leaves;        /* a snapshot: held: of ranks that survived a loss; leaves: that start elsewhere */
+	uint64_t reached;         /* held: the greatest step that any rank was seen to come to */
+	uint64_t source;          /* import: the older snapshot whose state it is; 0: a client sends the state */
+	bool skip_data, recovers; /* source: the data's position stays as in the record before; a recovery asked */
 	char without[PTC_WITHOUT_MAX]; /* names of nodes, with spaces between: they are lost, or hold old tables */
 };
 char *ptc_intent_doc_encode(const struct ptc_intent_doc *d);

@@ -287,6 +287,8 @@ void ptc_controllers_tick(struct ptc_controllers *all)
 		if (i < all->n) /* whether that counts for a job is known once its record has been read */
 			ptc_controller_tell_lost(all->list[i]);
 	for (size_t i = 0; i < all->n; i++)
+		ptc_new_nodes_tick(all->list[i]);
+	for (size_t i = 0; i < all->n; i++)
 		if (all->list[i]->running || waits(all->list[i])) /* bytes move, or seconds are counted */
 			tell_progress(all->list[i]);
 	for (size_t i = all->n; i-- > 0;)
@@ -396,6 +398,7 @@ static void set_intent(struct ptc_controller *ctl, const struct ptc_switch_reque
 		.reached = r->reached,
 		.source = r->source,
 		.skip_data = r->skip_data,
+		.recovers = r->recovers,
 	};
 	intent_target(&ctl->intent, r);
 	ctl->nphases = 0;

@@ -99,16 +99,16 @@ struct ptc_switch_request {
 	bool run_from, run_to, ahead; /* ranks run before it; ranks run after it, and build before it begins */
 	enum ptc_run end;             /* snapshot without run_to, halt: the record's `run` afterwards */
 	uint64_t stop, reached;       /* as in the intent; stop 0: as soon as possible */
-	bool held, leaves, skip_data; /* held: a snapshot of ranks that survived a loss; leaves: of ranks that will then
-					 start elsewhere */
-	struct ptc_generation_doc to; /* of a resize and an import; owned */
-	struct ptc_view source_view;  /* of an import from an older snapshot, `source`; owned */
+	/* held: a snapshot of ranks that survived a loss; leaves: of ranks that will then start elsewhere */
+	bool held, leaves, skip_data, recovers;
+	struct ptc_generation_doc to;            /* of a resize and an import; owned */
+	struct ptc_view source_view;             /* of an import from an older snapshot, `source`; owned */
 	uint64_t base_generation, base_snapshot; /* of the record that it was planned for */
 	struct ptc_plan_report *plan;            /* NULL: it was not planned; owned */
 	char (*emptied)[PTC_NAME_MAX + 1];       /* nodes that have lost their copies, as the plan found; owned */
 	size_t nemptied;
 	struct ptc_watcher *watcher; /* a reference; owned */
-	uint64_t id, source;         /* source: as in the intent, like skip_data */
+	uint64_t id, source;         /* source: as in the intent, like skip_data and recovers */
 };
 /* Takes what was planned: `to`, the plan, `emptied`. Any thread. */
 void ptc_switch_request_plan(struct ptc_switch_request *r, struct ptc_planned *planned);
@@ -137,8 +137,8 @@ int64_t ptc_controller_fence(const struct ptc_controller *ctl);
 /* [loop] Phase and progress for status; text is borrowed until the next step. */
 void ptc_controller_status(const struct ptc_controller *ctl, const char **ret_phase, uint64_t *ret_done,
 			   uint64_t *ret_total);
-/* [loop] What a recovery waits for, or which ranks hang. "": nothing. */
-const char *ptc_controller_waits(const struct ptc_controller *ctl);
+/* [loop] What a recovery waits for, or which ranks hang; why a job with `copies` has no bridge. "": nothing. */
+const char *ptc_controller_waits(const struct ptc_controller *c), *ptc_older_why_none(const struct ptc_controller *c);
 
 /* ---- ending/tidy.c: remains of crashes -------------------------------------------------------- */
 

@@ -43,70 +43,93 @@ struct call {
 /* ---- suspicion ------------------------------------------------------------------ */
 
 struct probe {
-	struct ptc_controllers *all;
 	struct ptc_rpc_channel *channel;
+	void (*done)(void *arg, int status, const struct ptc_error *err);
+	void *arg;
+};
+
+static void probed(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
+{
+	struct probe p = *(struct probe *)arg;
+
+	(void)reply;
+	(void)len;
+	ptc_free(arg);
+	p.done(p.arg, status, err);
+	ptc_rpc_channel_free(p.channel);
+}
+
+int ptc_controller_probe(struct ptc_controllers *all, const struct ptc_node *n,
+			 void (*done)(void *arg, int status, const struct ptc_error *err), void *arg)
+{
+	Ptc__V1__ListRequest req = PTC__V1__LIST_REQUEST__INIT;
+	struct probe *p = ptc_calloc(1, sizeof *p);
+	void *data;
+	size_t len;
+	int rc;
+
+	if (!p)
+		return PTC_ENOMEM;
+	*p = (struct probe){ .done = done, .arg = arg };
+	req.version = PTC_WIRE_VERSION;
+	/* a connection of its own: a shared one may be waiting out a back-off and would condemn a node that is back */
+	rc = ptc_channels_probe(all->channels, n->doc.name, n->doc.address, &p->channel, NULL);
+	if (rc == 0)
+		rc = ptc_pb_encode(&req.base, &data, &len, NULL);
+	if (rc) {
+		ptc_rpc_channel_free(p->channel);
+		ptc_free(p);
+		return rc;
+	}
+	ptc_rpc_unary_async(all->client, p->channel, "/ptc.v1.Peer/Stat", data, len, PROBE_TIMEOUT_MS, probed, p);
+	ptc_free(data);
+	return 0;
+}
+
+struct suspect {
+	struct ptc_controllers *all;
 	uint32_t node;
 	int64_t lease;
 	char name[PTC_NAME_MAX + 1];
 };
 
-static void probe_free(void *arg)
-{
-	struct probe *p = arg;
-
-	ptc_rpc_channel_free(p->channel);
-	ptc_free(p);
-}
-
 static void revoke(void *arg, struct ptc_etcd *etcd)
 {
-	struct probe *p = arg;
+	struct suspect *s = arg;
 
-	ptc_etcd_revoke(etcd, p->lease, NULL); /* gone already: just as well */
+	ptc_etcd_revoke(etcd, s->lease, NULL); /* gone already: just as well */
 }
 
-static void probed(void *arg, int status, const struct ptc_error *err, const void *reply, size_t len)
+static void suspected(void *arg, int status, const struct ptc_error *err)
 {
-	struct probe *p = arg;
-	struct ptc_node *n = ptc_cluster_node(p->all->cluster, p->node);
+	struct suspect *s = arg;
+	struct ptc_node *n = ptc_cluster_node(s->all->cluster, s->node);
 
-	(void)reply;
-	(void)len;
-	if ((status != PTC_EPEER && status != PTC_ETIMEOUT) || !n->up || n->lease != p->lease ||
-	    atomic_load(p->all->stopping)) {
-		probe_free(p);
+	if ((status != PTC_EPEER && status != PTC_ETIMEOUT) || !n->up || n->lease != s->lease ||
+	    atomic_load(s->all->stopping)) {
+		ptc_free(s);
 		return;
 	}
-	ptc_warn("node", "node=%s does not answer (%s); revoking its lease", p->name, err->text);
-	if (ptc_cluster_run(p->all->cluster, "revoke", revoke, probe_free, p) != 0)
-		probe_free(p);
+	ptc_warn("node", "node=%s does not answer (%s); revoking its lease", s->name, err->text);
+	if (ptc_cluster_run(s->all->cluster, "revoke", revoke, ptc_free, s) != 0)
+		ptc_free(s);
 }
 
 /* lease: the one the node had when the request that failed was sent; a newer one belongs to a newer life. */
 void ptc_controller_suspect(struct ptc_controller *ctl, uint32_t node, int64_t lease)
 {
 	struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, node);
-	Ptc__V1__ListRequest req = PTC__V1__LIST_REQUEST__INIT;
-	struct probe *p;
-	void *data;
-	size_t len;
+	struct suspect *s;
 
 	if (!n->up || !lease || n->lease != lease || strcmp(n->doc.name, ctl->all->node) == 0)
 		return;
-	p = ptc_calloc(1, sizeof *p);
-	req.version = PTC_WIRE_VERSION;
-	if (!p)
+	s = ptc_calloc(1, sizeof *s);
+	if (!s)
 		return;
-	*p = (struct probe){ .all = ctl->all, .node = node, .lease = lease };
-	snprintf(p->name, sizeof p->name, "%s", n->doc.name);
-	/* a connection of its own: a shared one may be waiting out a back-off and would condemn a node that is back */
-	if (ptc_channels_probe(ctl->all->channels, n->doc.name, n->doc.address, &p->channel, NULL) != 0 ||
-	    ptc_pb_encode(&req.base, &data, &len, NULL) != 0) {
-		probe_free(p);
-		return;
-	}
-	ptc_rpc_unary_async(ctl->all->client, p->channel, "/ptc.v1.Peer/Stat", data, len, PROBE_TIMEOUT_MS, probed, p);
-	ptc_free(data);
+	*s = (struct suspect){ .all = ctl->all, .node = node, .lease = lease };
+	snprintf(s->name, sizeof s->name, "%s", n->doc.name);
+	if (ptc_controller_probe(ctl->all, n, suspected, s) != 0)
+		ptc_free(s);
 }
 
 /* ---- answers ---------------------------------------------------------------------- */

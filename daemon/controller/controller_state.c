@@ -201,6 +201,13 @@ bool ptc_controller_ranks_on(const struct ptc_controller *ctl, const char *node)
 	return ptc_generation_doc_names(ptc_controller_current(ctl), node);
 }
 
+bool ptc_controller_is_new(const struct ptc_controller *ctl, const char *node)
+{
+	return ctl->has_record && ctl->record.run == PTC_RUN_LIVE && !ptc_controller_idle(ctl) &&
+	       ctl->intent.run_from && ptc_generation_doc_names(&ctl->view.to, node) &&
+	       !ptc_controller_ranks_on(ctl, node);
+}
+
 void ptc_controller_request(const struct ptc_controller *ctl, enum ptc_switch_kind kind, struct ptc_switch_request *ret)
 {
 	*ret = (struct ptc_switch_request){ .kind = kind,

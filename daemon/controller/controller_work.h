@@ -61,6 +61,11 @@ void ptc_locks_tick(struct ptc_controllers *all); /* every 200 ms: tries for fre
 void ptc_lock_readable(struct ptc_controller *ctl);
 bool ptc_lock_unreadable(struct ptc_controller *ctl, int status, const char *why);
 
+/* controller_state.c: whether the switch under way starts ranks of a job that trains on the node, where it has none.
+ * loss/new_nodes.c: asks such nodes that are down; call it each 200 ms. */
+bool ptc_controller_is_new(const struct ptc_controller *ctl, const char *node);
+void ptc_new_nodes_tick(struct ptc_controller *ctl);
+
 /* older/older.c: snapshots that the job keeps beside the committed one. */
 struct ptc_older_kept {
 	struct ptc_older_doc doc;     /* as last read or written */
@@ -70,12 +75,15 @@ struct ptc_older_kept {
 	/* Generations of the record that get no bridge: there was no room for one; each region is on as many nodes as
 	 * `copies` asks for, without copies. 0: none. */
 	uint64_t no_room, bare;
-	int64_t copied; /* mod_revision of a record whose copies are complete */
-	uint32_t asked; /* copies that the job asks for, as the keeper has seen; 0: not known yet */
-	bool dropping;  /* the bridge is being taken from the document */
-	bool left_out;  /* the last Finish has said that snapshots are left out */
-	char yielded[PTC_NAME_MAX +
-		     1]; /* a node that has dropped its tables of the bridge, for want of room; "": none */
+	uint64_t unnamed; /* that generation has no bridge because of long names, and an event has said so */
+	int64_t copied;   /* mod_revision of a record whose copies are complete */
+	uint32_t asked;   /* copies that the job asks for, as the keeper has seen; 0: not known yet */
+	bool dropping;    /* the bridge is being taken from the document */
+	bool left_out;    /* the last Finish has said that snapshots are left out */
+	/* A node that has dropped its tables of the bridge, for want of room or, with `gone`, nobody knows why; "":
+	 * none */
+	char yielded[PTC_NAME_MAX + 1];
+	bool gone;
 	/* Nodes that may still have tables of dropped snapshots, because no Finish has told them: `tell.nodes` has
 	 * their names. tell_all: there are more than fit, so all nodes are told. */
 	struct ptc_older tell;
@@ -99,10 +107,18 @@ void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc 
 /* A switch has found no room on that node, which has dropped its tables of the bridge: the bridge goes once the job is
  * idle, or with the next commit. The key: one of these tables; nothing is done if the bridge has no such one. */
 void ptc_older_yielded(struct ptc_controller *ctl, const char *node, uint64_t generation, uint64_t snapshot);
+/* older/bridge_there.c: names a node that is up and has lost its part of the bridge, if the other nodes, with those
+ * that are down, do not have all of it; "": none. Blocks; any thread but the loop. */
+void ptc_older_ask_bridge(struct ptc_controllers *all, const struct ptc_meta_doc *meta, const struct ptc_older_doc *doc,
+			  char ret_node[PTC_NAME_MAX + 1]);
+/* That has been found: the bridge goes once the job is idle, or with the next commit, unless it is another one now. */
+void ptc_older_bridge_gone(struct ptc_controller *ctl, const struct ptc_older *bridge, const char *node);
 /* The nodes with ranks get another Finish once the job is idle. */
 void ptc_older_tell_ranks(struct ptc_controller *ctl);
-/* The record's generation gets no bridge; why: for an event. */
-void ptc_older_no_bridge(struct ptc_controller *ctl, const char *why);
+/* The record's generation gets no bridge, for the names of its nodes are too long for the list. */
+void ptc_older_no_bridge(struct ptc_controller *ctl);
+/* `asked` and `bare` are known for the record: if that is so, it is said. */
+void ptc_older_check_names(struct ptc_controller *ctl);
 /* The record's copies are complete, or no node is left for more: the bridge goes. Try again if it stays. */
 void ptc_older_bridged(struct ptc_controller *ctl);
 /* A node has no room for the record's copies: the bridge goes before they are there. False: there is none. */

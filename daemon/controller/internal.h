@@ -84,8 +84,10 @@ struct ptc_controller {
 	struct {
 		bool up, lost;
 		int64_t revision;
-		int64_t down_ns; /* since when this daemon has seen it down; 0: it is up */
-		int64_t back_ns; /* when it came back; 0: it did not */
+		int64_t down_ns;     /* since when this daemon has seen it down; 0: it is up */
+		int64_t back_ns;     /* when it came back; 0: it did not */
+		int64_t asked_ns;    /* loss/new_nodes.c: the last question to it while it is down ... */
+		bool asking, silent; /* ... is under way; has shown that it is not there */
 	} * known;
 	size_t nknown;
 	struct ptc_recovery recovery;
@@ -179,6 +181,9 @@ bool ptc_leaving_puts_off(const struct ptc_controller *ctl); /* a due snapshot w
 /* controller_send.c */
 void ptc_controller_send(struct ptc_controller *ctl, const struct ptc_job_update *up);
 void ptc_controller_cancel(struct ptc_controller *ctl, uint64_t seq); /* 0: all */
+/* Asks a node whether it is there, over a connection of its own; then done, unless the result is an error. */
+int ptc_controller_probe(struct ptc_controllers *all, const struct ptc_node *n,
+			 void (*done)(void *arg, int status, const struct ptc_error *err), void *arg);
 /* A node that had that lease has not answered. Asks it once more, and revokes the lease if that fails, too. */
 void ptc_controller_suspect(struct ptc_controller *ctl, uint32_t node, int64_t lease);
 void ptc_controller_bytes(const struct ptc_controller *ctl, uint64_t *ret_done, uint64_t *ret_total);

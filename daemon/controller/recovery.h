@@ -2,7 +2,6 @@
 /* A live job goes on after the loss of a node, or after a failure of its program, with no operator: ranks that are left
  * are ended (HALT, whose record says why), and the job is started again from the record's snapshot (RESIZE of a job
  * whose ranks do not run, which leaves lost nodes out). What the job wants is "elastic" of its description.
- *
  * A controller has one of these; all of it belongs to the loop. What has to outlive a controller is in the record. */
 #pragma once
 
@@ -28,12 +27,13 @@ struct ptc_growth {
 	enum { PTC_GROWTH_UNREAD, PTC_GROWTH_READING, PTC_GROWTH_READ } state;
 	bool leaves, outdated;       /* leaves: ranks were moving then; outdated: a planned device has left since */
 	bool writing, unkept, noted; /* unkept: etcd has an older `seen`; noted: `seen` is set (ptc_growth_note) */
-	bool anew;      /* the job has not run yet; all devices that are there at its start count as weighed */
-	uint64_t there; /* a fingerprint of `offers` */
+	bool anew; /* the job has not run yet; all devices that are there at its start count as weighed */
+	uint64_t there, failed_at;  /* a fingerprint of `offers`; how often nodes had changed at failed_ns */
+	int64_t failed_ns;          /* when switches to the weighed devices had failed too often; 0: they have not */
 	int64_t first_ns, since_ns; /* when the first device joined, and when devices last changed; 0: none joined */
 	uint64_t switch_id;         /* of ours, from when its ranks build; 0: none is under way */
 	uint32_t tries, fails;      /* in a row: switches that came to nothing; reads and writes in etcd that failed */
-	char joined[200];           /* nodes, for the event */
+	char joined[200], stays[400]; /* nodes, for the event; why the job does not grow, for status; "": nothing */
 };
 
 struct ptc_recovery {
@@ -147,10 +147,10 @@ void ptc_growth_forget_absent(struct ptc_controller *ctl);
 void ptc_growth_replan(struct ptc_controller *ctl);       /* links have changed: plans anew, for as many devices */
 void ptc_controllers_replan(void *arg, const char *uuid); /* ptc_measuring_opts.replan; arg: struct ptc_controllers */
 bool ptc_growth_rests(const struct ptc_controller *ctl);  /* nothing is under way, no ranks build for a switch */
+const char *ptc_growth_stays(const struct ptc_controller *ctl); /* why it does not grow, although devices are free */
 void ptc_growth_note(struct ptc_controller *ctl); /* counts all devices as weighed, before the description is read */
 
-/* recovery_ask.c: one round, unless one is under way; nodes that do not answer are suspected. patient: a late answer
- * alone is no reason to suspect a node. */
+/* recovery_ask.c: one round, unless one is under way. Silent nodes are suspected; patient: late ones are not. */
 void ptc_recovery_ask(struct ptc_controller *ctl, bool patient);
 /* recovery_hang.c: each 200 ms, of a job that trains: asks nodes as often as its `on_hang` needs, and tells of ranks
  * that hang, or go on again. */

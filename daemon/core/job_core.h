@@ -73,7 +73,7 @@
  * was not cleaned; ptc_job_gives says which nodes are. The shell writes their names into the intent (with INTENT) and
  * into the record's placement (with COMMIT1); its from_nodes and record_nodes are without them. AGREE checks that the
  * other nodes hold every tensor. A lost node to which the switch was to bring state aborts the switch at once. Where
- * ranks run, no node is left out (but by a SNAPSHOT that is `held`); the switch waits for it.
+ * ranks run, no node is left out (but by a SNAPSHOT that is `held`); the switch waits for one that has such ranks.
  */
 #pragma once
 

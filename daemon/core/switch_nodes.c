@@ -166,7 +166,8 @@ bool ptc_job_node_dispensable(const struct ptc_job *job, const struct ptc_job_no
 
 bool ptc_job_node_indispensable(const struct ptc_job *job, const struct ptc_job_node *n)
 {
-	return n->to && !job->cur.run_from && !ptc_job_may_finish(job) && job->phase != PTC_JOB_ABORTING;
+	const bool trains = job->cur.run_from && n->from; /* ranks of the record run there */
+	return n->to && !trains && !ptc_job_may_finish(job) && job->phase != PTC_JOB_ABORTING;
 }
 
 void ptc_job_node_leave_out(struct ptc_job *job, uint32_t i)

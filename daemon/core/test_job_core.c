@@ -988,6 +988,30 @@ static void test_lost_live(void **state)
 	}
 }
 
+/* A node on which none of those ranks run is not waited for: in no phase before the second commit. */
+static void test_lost_new(void **state)
+{
+	for (int p = PTC_JOB_IDLE; p < PTC_JOB_COMMIT2; p++) {
+		struct fix f;
+		if (p != PTC_JOB_IDLE && !has_phase(&live, p))
+			continue;
+		open_idle(&f, 3, 5);
+		if (p != PTC_JOB_IDLE) {
+			FEED(&f, .kind = PTC_EV_SWITCH, .request = &live);
+			drive(&f, (enum ptc_job_phase)p);
+		}
+		FEED(&f, .kind = PTC_EV_NODE_LOST, .node = 2);
+		if (p == PTC_JOB_IDLE)
+			FEED(&f, .kind = PTC_EV_SWITCH, .request = &live);
+		assert_true(p == PTC_JOB_INTENT || p == PTC_JOB_COMMIT1 || ptc_job_phase(f.job) == PTC_JOB_IDLE ||
+			    ptc_job_phase(f.job) == PTC_JOB_ABORTING);
+		drive(&f, PTC_JOB_IDLE);
+		expect_done(&f, live.id, PTC_EPEER);
+		assert_true(last(&f, PTC_UP_DONE, -1)->lost && last(&f, PTC_UP_DONE, -1)->node == 2);
+		close_job(&f);
+	}
+}
+
 static void test_node_wait(void **state)
 {
 	struct fix f;
@@ -2091,6 +2115,7 @@ int main(void)
 		cmocka_unit_test(test_lost_source),
 		cmocka_unit_test(test_lost_target),
 		cmocka_unit_test(test_lost_live),
+		cmocka_unit_test(test_lost_new),
 		cmocka_unit_test(test_node_wait),
 		cmocka_unit_test(test_node_gone),
 		cmocka_unit_test(test_source_down),

@@ -6,9 +6,10 @@
 #include "client/ctl/show/show.h"
 
 static const struct ctl_column columns[] = {
-	{ "snapshot", NULL, NULL }, { "generation", NULL, NULL },     { "step", NULL, NULL },
-	{ "state", NULL, NULL },    { "config", NULL, NULL },         { "state_bytes", NULL, NULL },
-	{ "tensors", NULL, NULL },  { "fewest", "copies", "copies" }, { "manifest", NULL, NULL },
+	{ "snapshot", NULL, NULL },    { "generation", NULL, NULL }, { "step", NULL, NULL },
+	{ "state", NULL, NULL },       { "bridge", NULL, NULL },     { "config", NULL, NULL },
+	{ "state_bytes", NULL, NULL }, { "tensors", NULL, NULL },    { "fewest", "copies", "copies" },
+	{ "manifest", NULL, NULL },
 };
 
 static int run(struct ctl *c, struct ptc_error *err)

@@ -146,6 +146,11 @@ static int put_run(const struct ctl *c, json_t *run, struct ptc_error *err)
 		put_text(text);
 		putchar('\n');
 	}
+	text = json_string_value(json_object_get(run, "stays"));
+	if (text && *text) {
+		put_text(text);
+		putchar('\n');
+	}
 	put_pace(run);
 	put_stragglers(json_object_get(run, "stragglers"));
 	put_left(json_object_get(run, "left_devices"));
@@ -179,22 +184,27 @@ static void put_devices(json_t *devices)
 		putchar('\n');
 }
 
+/* A line of its own, if there is such a text. */
+static void put_line(const char *before, const json_t *text)
+{
+	if (!json_is_string(text))
+		return;
+	printf("\n%s", before);
+	put_text(json_string_value(text));
+	putchar('\n');
+}
+
 int ctl_print_status(const struct ctl *c, const char *json, bool one, struct ptc_error *err)
 {
 	json_t *doc = NULL, *job;
-	const char *unreadable;
 	int rc = ctl_print_columns(c, json, "jobs", job_columns, PTC_ARRAY_LEN(job_columns), err);
 
 	if (rc || !one || c->json)
 		return rc;
 	rc = ptc_json_load("status", json, strlen(json), &doc, err);
 	job = json_array_get(json_object_get(doc, "jobs"), 0);
-	unreadable = json_string_value(json_object_get(job, "unreadable"));
-	if (!rc && unreadable) {
-		putchar('\n');
-		put_text(unreadable);
-		putchar('\n');
-	}
+	put_line("", json_object_get(job, "unreadable"));
+	put_line("no bridge: ", json_object_get(job, "no_bridge"));
 	if (!rc)
 		rc = put_run(c, json_object_get(job, "run"), err);
 	if (!rc)

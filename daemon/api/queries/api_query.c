@@ -97,6 +97,8 @@ static json_t *job_row(struct ptc_daemon *d, const struct ptc_job_view *j)
 		json_object_set_new(row, "kept", older_of(&j->older));
 	if (j->older.bridge.snapshot)
 		json_object_set_new(row, "bridge", bridge_of(&j->older.bridge));
+	if (ctl && *ptc_older_why_none(ctl))
+		json_object_set_new(row, "no_bridge", json_string(ptc_older_why_none(ctl)));
 	if (*ptc_lock_unreadable_why(j))
 		json_object_set_new(row, "unreadable", json_string(ptc_lock_unreadable_why(j)));
 	if (j->meta.shared)
@@ -480,42 +482,51 @@ static int add_snapshot(struct ptc_daemon *d, struct ptc_target *t, const char *
 	return rc;
 }
 
-static bool is_kept(const struct ptc_older_doc *doc, uint64_t snapshot)
+static bool is_same(const struct ptc_older *o, uint64_t generation, uint64_t snapshot)
 {
-	for (size_t i = 0; i < doc->n; i++)
-		if (doc->v[i].snapshot == snapshot)
-			return true;
-	return false;
+	return o->generation == generation && o->snapshot == snapshot;
 }
 
-/* The newest number below that one; 0: there is none. */
-static uint64_t next_older(const struct ptc_older_doc *doc, uint64_t below)
+/* The bridge may be the record's or an entry's, and else has a row of its own: also beside one of the same snapshot,
+ * which a resize has given to another generation. */
+static int add_older_one(struct ptc_daemon *d, const struct ptc_target *t, const struct ptc_older *o,
+			 const struct ptc_older *bridge, const char *state, json_t *rows, struct ptc_error *err)
 {
-	uint64_t next = doc->bridge.snapshot < below ? doc->bridge.snapshot : 0;
+	struct ptc_target then = *t;
+	int rc;
 
-	for (size_t i = 0; i < doc->n; i++)
-		if (doc->v[i].snapshot < below)
-			next = doc->v[i].snapshot > next ? doc->v[i].snapshot : next;
-	return next;
+	if (is_same(o, t->record.generation, t->record.snapshot) ||
+	    !ptc_api_go_back(d, &then, o->generation, o->snapshot))
+		return 0;
+	rc = add_snapshot(d, &then, state, rows, err);
+	if (!is_same(o, then.record.generation, then.record.snapshot)) /* it has gone meanwhile */
+		json_array_remove(rows, json_array_size(rows) - 1);
+	else if (is_same(bridge, o->generation, o->snapshot))
+		json_object_set_new(json_array_get(rows, json_array_size(rows) - 1), "bridge", json_true());
+	return rc;
 }
 
-/* Newest first. What has gone meanwhile is left out. */
+static bool is_newer(const struct ptc_older *a, const struct ptc_older *b)
+{
+	return a->snapshot != b->snapshot ? a->snapshot > b->snapshot : a->generation > b->generation;
+}
+
+/* Newest first. */
 static int add_older(struct ptc_daemon *d, const struct ptc_target *t, json_t *rows, struct ptc_error *err)
 {
 	struct ptc_older_doc doc;
+	const struct ptc_older *bridge = &doc.bridge;
+	bool told;
 	int rc = 0;
 
 	ptc_api_older(d, t, &doc);
-	for (uint64_t snapshot = next_older(&doc, UINT64_MAX); rc == 0 && snapshot;
-	     snapshot = next_older(&doc, snapshot)) {
-		struct ptc_target then = *t;
+	told = !bridge->snapshot || ptc_older_table(&doc, bridge->generation, bridge->snapshot) != bridge;
+	for (size_t i = doc.n; rc == 0 && (i || !told);) {
+		const bool next = !told && (!i || is_newer(bridge, &doc.v[i - 1]));
 
-		if (!ptc_api_go_back(d, &then, 0, snapshot) ||
-		    (then.record.snapshot == t->record.snapshot && then.record.generation == t->record.generation))
-			continue;
-		rc = add_snapshot(d, &then, is_kept(&doc, snapshot) ? "kept" : "bridge", rows, err);
-		if (then.record.snapshot != snapshot)
-			json_array_remove(rows, json_array_size(rows) - 1);
+		rc = next ? add_older_one(d, t, bridge, bridge, "bridge", rows, err)
+			  : add_older_one(d, t, &doc.v[--i], bridge, "kept", rows, err);
+		told |= next;
 	}
 	return rc;
 }

@@ -26,6 +26,7 @@ struct ptc_run_state {
 	const char *cause; /* why ranks were started again: "node", "program", "hang"; NULL: they were not */
 	uint64_t reached, restarts;
 	char waits[1024];           /* why the job does not go on; "": it does, or nobody says */
+	char stays[400];            /* why the job does not grow, although devices are free; "": as with `waits` */
 	char failed[1024];          /* on which node the job has failed, and why; "": it has not */
 	bool live;                  /* the next ones are known */
 	struct ptc_run_rank *ranks; /* ascending */

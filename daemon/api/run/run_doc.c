@@ -54,6 +54,7 @@ static const struct ptc_member run_rows[] = {
 	RUN("left_devices", left.v, LIST, IF(left.n), PTC_COUNT(struct ptc_run_state, left.n), .of = &left_members),
 	RUN("stragglers", stragglers, MAP, IF(stragglers.windows), .of = &said_members),
 	{ "recovery", PTC_IS_MAP, RECOVERS, .of = &recovery_members },
+	RUN("stays", stays, TEXT, IF_TEXT(stays)),
 	RUN("text", failed, TEXT, IF_TEXT(failed)),
 };
 static const struct ptc_members run_members = PTC_MEMBERS(run_rows, struct ptc_run_state);
@@ -137,6 +138,8 @@ json_t *ptc_run_state_json(const struct ptc_run_state *run)
 	/* a text that was cut may end in the middle of a character */
 	if (!ptc_name_is_utf8(said.waits))
 		said.waits[0] = '\0';
+	if (!ptc_name_is_utf8(said.stays))
+		said.stays[0] = '\0';
 	if (!ptc_name_is_utf8(said.failed))
 		said.failed[0] = '\0';
 	to = ptc_members_to_json(&run_members, &said);

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/sys/sys.h"
+#include "daemon/controller/recovery.h"
 #include "rpc/pb/pbcall.h"
 
 #include <stdio.h>
@@ -123,6 +124,7 @@ static void find_waiting(const struct finding *f)
 	struct ptc_controller *ctl = ptc_controller_find(&f->d->controllers, f->t->meta.uuid);
 
 	snprintf(f->run->waits, sizeof f->run->waits, "%s", ctl ? ptc_controller_waits(ctl) : "");
+	snprintf(f->run->stays, sizeof f->run->stays, "%s", ctl ? ptc_growth_stays(ctl) : "");
 	ptc_stragglers_say(ctl, &f->run->stragglers);
 }
 

@@ -87,6 +87,8 @@ static void jobs_whose_ranks_do_not_run(void **state)
 	struct ptc_slow_device left = { .node = "a", .device = 3, .since_ms = 5, .until_ms = 6 };
 
 	(void)state;
+	assert_text("{\"state\":\"live\",\"incarnation\":2,\"stays\":\"it does not pay\"}",
+		    &(struct ptc_run_state){ .state = "live", .incarnation = 2, .stays = "it does not pay" });
 	assert_text("{\"state\":\"done\",\"incarnation\":2}",
 		    &(struct ptc_run_state){ .state = "done", .incarnation = 2 });
 	assert_text("{\"state\":\"failed\",\"incarnation\":2,\"left_devices\":[{\"node\":\"a\",\"device\":3,"

@@ -14,7 +14,8 @@
 
 static void written_and_read(void **state)
 {
-	static const char text[] = "{\"version\":1,\"nodes\":{\"n1\":8,\"n0\":4294967295}}",
+	static const char text[] =
+		"{\"version\":1,\"nodes\":{\"n1\":8,\"n0\":4294967295},\"stays\":\"it does not pay\",\"failed\":true}",
 			  next[] = "{\"version\":2,\"nodes\":{},\"later\":1}";
 	struct ptc_weighed_doc d;
 	char *json;
@@ -23,12 +24,14 @@ static void written_and_read(void **state)
 	assert_int_equal(0, ptc_weighed_doc_decode(text, strlen(text), &d, NULL));
 	assert_true(d.n == 2 && d.v[0].devices == 8 && d.v[1].devices == UINT32_MAX);
 	assert_string_equal("n1", d.v[0].node);
+	assert_string_equal("it does not pay", d.stays);
+	assert_true(d.failed);
 	json = ptc_weighed_doc_encode(&d);
 	assert_string_equal(text, json);
 	ptc_free(json);
 	ptc_weighed_doc_done(&d);
 	assert_int_equal(0, ptc_weighed_doc_decode(next, strlen(next), &d, NULL));
-	assert_int_equal(0, d.n);
+	assert_true(d.n == 0 && !d.stays[0] && !d.failed);
 	ptc_weighed_doc_done(&d);
 }
 

@@ -12,6 +12,8 @@ static const struct ptc_member node_rows[] = {
 static const struct ptc_members node_members = PTC_MEMBERS(node_rows, struct ptc_weighed_node);
 static const struct ptc_member rows[] = {
 	PTC_ROW(struct ptc_weighed_doc, "nodes", v, KEYED, PTC_COUNT(struct ptc_weighed_doc, n), .of = &node_members),
+	PTC_ROW(struct ptc_weighed_doc, "stays", stays, TEXT, PTC_IF_TEXT(struct ptc_weighed_doc, stays)),
+	PTC_ROW(struct ptc_weighed_doc, "failed", failed, BOOL, PTC_IF(struct ptc_weighed_doc, failed)),
 };
 static const struct ptc_members members = PTC_MEMBERS(rows, struct ptc_weighed_doc);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* /ptc/jobs/UUID/weighed: devices that a job's controller has considered for the job's growth (`on_join: grow`), by
- * node. {version, nodes: {NODE: devices}}; nodes without such devices are left out.
+ * node. {version, nodes: {NODE: devices}, stays, failed}; nodes without such devices are left out.
  *
  * Plain data of the caller, any thread. Failure modes: PTC_EINVAL (the document is malformed; the error names the
  * member), PTC_EVERSION, PTC_ENOMEM. */
@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +20,8 @@ struct ptc_weighed_node {
 struct ptc_weighed_doc {
 	struct ptc_weighed_node *v;
 	size_t n;
+	char stays[400]; /* why the job does not grow, for status; "": nothing is known */
+	bool failed;     /* what was considered is tried again once nodes have changed */
 };
 char *ptc_weighed_doc_encode(const struct ptc_weighed_doc *d); /* ptc_free it; NULL: out of memory */
 int ptc_weighed_doc_decode(const char *json, size_t len, struct ptc_weighed_doc *ret, struct ptc_error *err);

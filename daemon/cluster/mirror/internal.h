@@ -6,6 +6,7 @@
  *   mirror_devices.c     which job has which device
  *   mirror_jobs.c        jobs
  *   own_node.c           this node's key and lease
+ *   mirror_losses.c      how often nodes were lost
  *   mirror_nodes.c       nodes   cluster_joining.c  which cluster this is
  *   cluster_access.c     accessors, tasks, waits
  *
@@ -19,13 +20,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define NODES_PREFIX "/ptc/nodes"
-#define LOST_PREFIX  "/ptc/nodes-lost/"
-#define BAD_PREFIX   "/ptc/nodes-bad/"
-#define KNOWN_PREFIX "/ptc/nodes-known/"
-#define JOBS_PREFIX  "/ptc/jobs/"
-#define WORKER_LEAF  "worker/"
-#define OWN_LANE     "cluster"
+#define NODES_PREFIX  "/ptc/nodes"
+#define LOST_PREFIX   "/ptc/nodes-lost/"
+#define BAD_PREFIX    "/ptc/nodes-bad/"
+#define LOSSES_PREFIX "/ptc/nodes-losses/"
+#define KNOWN_PREFIX  "/ptc/nodes-known/"
+#define JOBS_PREFIX   "/ptc/jobs/"
+#define WORKER_LEAF   "worker/"
+#define OWN_LANE      "cluster"
 
 struct ptc_cluster {
 	struct ptc_cluster_opts opts;
@@ -88,6 +90,11 @@ void ptc_cluster_own_key_changed(struct ptc_cluster *c, const char *name); /* na
 /* Finds a node, or adds an unknown one as down. 0, PTC_ELIMIT or PTC_ENOMEM. */
 int ptc_cluster_intern_node(struct ptc_cluster *c, const char *name, uint32_t *ret_index);
 void ptc_cluster_node_ended(struct ptc_cluster *c, struct ptc_node *n);
+
+/* mirror_losses.c */
+void ptc_cluster_losses_event(struct ptc_node *n, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv);
+void ptc_cluster_losses_synced(struct ptc_node *n); /* at the end of a listing: it may have had none of that node */
+void ptc_cluster_keep_losses(struct ptc_cluster *c, int64_t now_ns); /* once a tick: writes what etcd does not have */
 
 /* mirror_devices.c */
 void ptc_cluster_devices_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const struct ptc_etcd_kv *kv);

@@ -104,10 +104,11 @@ void ptc_cluster_tick(struct ptc_cluster *c)
 				 : n->declared ? "is lost: an operator says so"
 					       : "is lost: it has had no lease for too long");
 		if (lost && !n->declared && n->create_revision) /* else this daemon has never seen it up */
-			ptc_quarantine_lost(&n->quarantine, n->down_ns, now);
+			ptc_quarantine_lost(&n->quarantine, n->create_revision, now);
 		changed = changed || lost != n->lost;
 		n->lost = lost;
 	}
+	ptc_cluster_keep_losses(c, now);
 	if (changed && ptc_cluster_synced(c)) {
 		c->epoch++;
 		c->opts.on_change(c->opts.arg, NULL);
@@ -200,11 +201,11 @@ int ptc_cluster_name_node(struct ptc_cluster *c, const char *name, uint32_t *ret
  * register, so that everybody sees it go. */
 int ptc_cluster_forget(struct ptc_cluster *c, const char *node, struct ptc_error *err)
 {
-	char alive[128], known[128], lost[128], drained[128], bad[128];
+	char alive[128], known[128], lost[128], drained[128], bad[128], losses[128];
 	const struct ptc_etcd_compare down = { alive, PTC_ETCD_CREATE_REV, 0 };
 	const struct ptc_etcd_op enter = { .key = known, .value = entry, .len = strlen(entry) };
 	const struct ptc_etcd_op ops[] = {
-		{ .key = lost }, { .key = drained }, { .key = bad, .prefix = true }, { .key = known }
+		{ .key = lost }, { .key = drained }, { .key = bad, .prefix = true }, { .key = losses }, { .key = known }
 	};
 	bool ok = false;
 	int rc;
@@ -214,6 +215,7 @@ int ptc_cluster_forget(struct ptc_cluster *c, const char *node, struct ptc_error
 	snprintf(lost, sizeof lost, LOST_PREFIX "%s", node);
 	snprintf(drained, sizeof drained, NODES_PREFIX "-drained/%s", node);
 	snprintf(bad, sizeof bad, BAD_PREFIX "%s/", node);
+	snprintf(losses, sizeof losses, LOSSES_PREFIX "%s", node);
 	rc = ptc_etcd_txn(c->etcd, &down, 1, &enter, 1, "etcd.lost", &ok, NULL, err);
 	if (rc == 0 && ok)
 		rc = ptc_etcd_txn(c->etcd, &down, 1, ops, PTC_ARRAY_LEN(ops), "etcd.lost", &ok, NULL, err);

@@ -47,7 +47,7 @@ static void node_put(struct ptc_cluster *c, const struct ptc_etcd_kv *kv)
 	if (c->nodes[i]->create_revision != kv->create_revision)
 		c->opts.on_node_up(c->opts.arg, doc.name);
 	if (!c->nodes[i]->up)
-		ptc_quarantine_back(&c->nodes[i]->quarantine, c->nodes[i]->down_ns, c->opts.node_quarantine_ns,
+		ptc_quarantine_back(&c->nodes[i]->quarantine, c->nodes[i]->create_revision, c->opts.node_quarantine_ns,
 				    ptc_sys_now_ns());
 	c->nodes[i]->doc = doc;
 	c->nodes[i]->up = c->nodes[i]->seen = true;
@@ -93,6 +93,9 @@ static void node_event(struct ptc_cluster *c, enum ptc_watch_kind kind, const st
 	} else if (strncmp(kv->key, lost, strlen(lost)) == 0) {
 		if (ptc_cluster_intern_node(c, kv->key + strlen(lost), &i) == 0)
 			c->nodes[i]->declared = c->nodes[i]->seen_declared = kind == PTC_WATCH_PUT;
+	} else if (strncmp(kv->key, LOSSES_PREFIX, strlen(LOSSES_PREFIX)) == 0) {
+		if (c->opts.node_quarantine_ns && ptc_cluster_intern_node(c, kv->key + strlen(LOSSES_PREFIX), &i) == 0)
+			ptc_cluster_losses_event(c->nodes[i], kind, kv);
 	} else if (strncmp(kv->key, bad, strlen(bad)) == 0) {
 		ptc_cluster_mark_event(c, kind, kv->key + strlen(bad));
 	} else if (strncmp(kv->key, KNOWN_PREFIX, strlen(KNOWN_PREFIX)) == 0) {
@@ -127,6 +130,7 @@ static void reset(struct ptc_cluster *c, bool jobs)
 		c->nodes[i]->seen = c->nodes[i]->seen_drained = c->nodes[i]->seen_declared = c->nodes[i]->seen_known =
 			false;
 		c->nodes[i]->seen_marked = 0;
+		c->nodes[i]->quarantine.kept.seen = false;
 	}
 	c->seen_devices = c->seen_devices && jobs;
 	if (jobs)
@@ -146,6 +150,7 @@ static void synced(struct ptc_cluster *c, bool jobs)
 		n->drained = n->drained && n->seen_drained;
 		n->declared = n->declared && n->seen_declared;
 		n->marked &= n->seen_marked;
+		ptc_cluster_losses_synced(n);
 		if (n->known && !n->seen_known)
 			set_known(n, false);
 		if (!n->up)

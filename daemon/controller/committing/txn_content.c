@@ -241,8 +241,7 @@ static int make_older(struct ptc_controller *ctl, struct txn *t)
 
 	t->supersedes = was.snapshot && (second ? back || ctl->intent.kind == PTC_SWITCH_RESIZE : ctl->intent.run_from);
 	if (!was.snapshot && ctl->record.snapshot)
-		ptc_older_no_bridge(ctl,
-				    "its nodes' names are longer together than the list of snapshots can have them");
+		ptc_older_no_bridge(ctl);
 	if (!t->supersedes)
 		return 0;
 	t->meta = ctl->meta;

@@ -120,6 +120,8 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 {
 	if (over(c))
 		return;
+	if (s->unbridged[0])
+		ptc_older_bridge_gone(c->ctl, &s->bridge, s->unbridged);
 	if (s->status) {
 		ptc_warn("copies", "job=%s its copies cannot be looked up: %s", c->ctl->uuid, s->err.text);
 		retry(c);
@@ -145,11 +147,15 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		c->ctl->older.copied = c->bridged ? c->record_revision : 0;
 		c->ctl->older.bare =
 			c->bridged && !s->found.bytes && !c->ctl->copies_revision ? c->ctl->record.generation : 0;
+		if (!s->urgent)
+			ptc_older_check_names(c->ctl);
 		at_rest(c);
 		return;
 	}
 	c->ctl->older.bare = 0;
 	c->ctl->older.copied = 0;
+	if (!s->urgent)
+		ptc_older_check_names(c->ctl);
 	c->next = s->next;
 	s->next = (struct ptc_copies_doc){ 0 };
 	ptc_free(c->without);

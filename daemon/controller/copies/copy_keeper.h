@@ -105,6 +105,8 @@ struct ptc_copy_keeper_seen {
 	bool down;  /* a node counts that is down, and may come back */
 	bool elsewhere_down; /* some node of the cluster is down and not lost: copies may go there later */
 	struct ptc_copies_found found;
+	struct ptc_older bridge;          /* the job's then; snapshot 0: it had none */
+	char unbridged[PTC_NAME_MAX + 1]; /* a node without its part of it, as ptc_older_ask_bridge says; "": none */
 	struct ptc_copies_doc next;
 	char **targets; /* of next: nodes that get copies */
 	size_t ntargets;

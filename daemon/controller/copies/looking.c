@@ -21,6 +21,7 @@ struct look {
 	struct ptc_copies_doc now; /* the document, whether it holds or not */
 	struct ptc_copy_keeper_nodes nodes;
 	bool *older; /* of each node of the view: it keeps older snapshots */
+	struct ptc_older_doc kept;
 	uint64_t round;
 	struct ptc_copy_keeper_seen seen;
 };
@@ -288,6 +289,7 @@ static void look_work(void *arg, struct ptc_etcd *e)
 	struct ptc_copy_keeper_seen *s = &k->seen;
 
 	(void)e;
+	ptc_older_ask_bridge(k->ctl->all, &k->view.meta, &k->kept, s->unbridged);
 	s->status = ptc_fault("copies.look") ? ptc_error_set(&s->err, PTC_EIO, "a test wants no look") : ask_nodes(k);
 	if (s->status == 0)
 		s->status = ptc_copy_keeper_find(k->ctl->all, &k->view, &k->nodes, s->urgent ? &s->left : NULL,
@@ -374,7 +376,8 @@ void ptc_copy_keeper_look(struct ptc_copy_keeper *c)
 
 	ptc_require(k);
 	ptc_copy_keeper_committed(ctl); /* a switch may have left out what is asked about now */
-	*k = (struct look){ .ctl = ptc_controller_ref(ctl), .c = c, .round = c->round };
+	*k = (struct look){ .ctl = ptc_controller_ref(ctl), .c = c, .round = c->round, .kept = ctl->older.doc };
+	k->seen.bridge = k->kept.bridge;
 	k->view.meta = ctl->meta;
 	k->view.from_generation = ctl->record.generation;
 	k->view.from_snapshot = ctl->record.snapshot;

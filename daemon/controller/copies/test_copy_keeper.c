@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 static struct {
-	unsigned looks, pushes, cancels, bridged, told;
+	unsigned looks, pushes, cancels, bridged, told, named;
 	bool idle, yields; /* yields: there is a bridge */
 	char yielded[64];  /* the nodes without room */
 } seen;
@@ -52,6 +52,17 @@ void ptc_older_tell_ranks(struct ptc_controller *ctl)
 {
 	(void)ctl;
 	seen.told++;
+}
+
+void ptc_older_bridge_gone(struct ptc_controller *ctl, const struct ptc_older *bridge, const char *node)
+{
+	(void)ctl, (void)bridge, (void)node;
+}
+
+void ptc_older_check_names(struct ptc_controller *ctl)
+{
+	(void)ctl;
+	seen.named++;
 }
 
 void ptc_older_bridged(struct ptc_controller *ctl)
@@ -251,6 +262,7 @@ static void test_bridge(void **state)
 	looks(3);
 	answer_count(1, 5, false);
 	assert_true(!seen.bridged && !w->ctl.older.copied && !w->ctl.older.bare);
+	assert_true(seen.named); /* `asked` is known */
 	looks(4);
 	answer_count(2, 0, false);
 	assert_int_equal(seen.bridged, 1);

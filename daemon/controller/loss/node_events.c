@@ -10,9 +10,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool counts(const struct ptc_controller *ctl, const struct ptc_node *n)
+static bool counts(const struct ptc_controller *ctl, uint32_t i)
 {
-	return ctl->has_record && ptc_node_lost_for(n, &ctl->record);
+	const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, i);
+
+	return ctl->has_record && (ptc_node_lost_for(n, &ctl->record) ||
+				   (ctl->known[i].silent && ptc_controller_is_new(ctl, n->doc.name)));
 }
 
 static bool has_part(const struct ptc_controller *ctl, const char *node)
@@ -60,13 +63,13 @@ void ptc_controller_tell_lost(struct ptc_controller *ctl)
 	ptc_controller_ref(ctl);
 	for (uint32_t i = 0; i < ctl->nknown && !ctl->gone; i++) {
 		const struct ptc_node *n = ptc_cluster_node(ctl->all->cluster, i);
-		bool lost = counts(ctl, n);
+		bool lost = counts(ctl, i);
 		struct ptc_job_event ev = { .kind = lost ? PTC_EV_NODE_LOST : PTC_EV_NODE_FOUND, .node = i };
 
 		if (lost == ctl->known[i].lost)
 			continue;
 		ctl->known[i].lost = lost;
-		if (lost)
+		if (lost && n->lost)
 			tell_one_lost(ctl, n);
 		if (lost || !n->up) /* else it has been told that the node is up */
 			ptc_controller_step(ctl, &ev);

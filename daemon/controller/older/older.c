@@ -72,15 +72,43 @@ void ptc_older_tell_ranks(struct ptc_controller *ctl)
 	}
 }
 
-void ptc_older_no_bridge(struct ptc_controller *ctl, const char *why)
+#define LONG_NAMES "the names of its nodes are longer together than the list of snapshots can have them"
+
+/* Once for a generation. If the layout alone has each region often enough, nothing is lost by it. */
+static void tell_unnamed(struct ptc_controller *ctl)
 {
-	if (ctl->older.no_room != ctl->record.generation && ctl->older.asked > 1)
-		ptc_event(ctl->all->cluster, ctl->uuid, "bridge_dropped",
-			  "snapshot %" PRIu64 " of step %" PRIu64
-			  " goes as soon as there is a newer one, for %s; until "
-			  "there are copies again, the loss of a node may cost the job its state",
-			  ctl->record.snapshot, ctl->record.step, why);
+	struct ptc_older_kept *k = &ctl->older;
+
+	if (k->asked < 2 || k->bare == ctl->record.generation || k->unnamed == ctl->record.generation)
+		return;
+	k->unnamed = ctl->record.generation;
+	ptc_event(ctl->all->cluster, ctl->uuid, "bridge_dropped",
+		  "snapshot %" PRIu64 " of step %" PRIu64 " goes as soon as there is a newer one, for " LONG_NAMES
+		  "; until there are copies again, the loss "
+		  "of a node may cost the job its state",
+		  ctl->record.snapshot, ctl->record.step);
+}
+
+void ptc_older_no_bridge(struct ptc_controller *ctl)
+{
 	ctl->older.no_room = ctl->record.generation;
+	tell_unnamed(ctl);
+}
+
+void ptc_older_check_names(struct ptc_controller *ctl)
+{
+	if (!ptc_older_of_record(ctl).snapshot)
+		tell_unnamed(ctl);
+}
+
+const char *ptc_older_why_none(const struct ptc_controller *ctl)
+{
+	const struct ptc_older_kept *k = &ctl->older;
+
+	if (k->unnamed && k->unnamed == ctl->record.generation)
+		return LONG_NAMES;
+	return k->no_room && k->no_room == ctl->record.generation && !k->doc.bridge.snapshot ? "a node had no room"
+											     : "";
 }
 
 uint32_t *ptc_older_sources(struct ptc_controller *ctl, uint32_t *ret_n)
@@ -117,12 +145,13 @@ static bool same_bridge(const struct ptc_older *a, const struct ptc_older *b)
 	return a->generation == b->generation && a->snapshot == b->snapshot;
 }
 
-static void tell_dropped(struct ptc_controller *ctl, const struct ptc_older *bridge, const char *node)
+static void tell_dropped(struct ptc_controller *ctl, const struct ptc_older *bridge, const char *node, bool gone)
 {
 	ptc_event(ctl->all->cluster, ctl->uuid, "bridge_dropped",
-		  "snapshot %" PRIu64 " of step %" PRIu64 " is dropped, for node %s has no room; until the copies of "
-		  "snapshot %" PRIu64 " are complete, the loss of a node may cost the job its state",
-		  bridge->snapshot, bridge->step, node, ctl->record.snapshot);
+		  "snapshot %" PRIu64 " of step %" PRIu64 " is dropped, for node %s %s; until the copies of snapshot "
+		  "%" PRIu64 " are complete, the loss of a node may cost the job its state",
+		  bridge->snapshot, bridge->step, node, gone ? "does not have its part of it any more" : "has no room",
+		  ctl->record.snapshot);
 }
 
 static void adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc, int64_t revision,
@@ -137,7 +166,7 @@ static void adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc, i
 		if (k->doc.bridge.snapshot)
 			want_told(ctl, &k->doc.bridge, &k->copies, by_commit);
 		if (k->yielded[0])
-			tell_dropped(ctl, &k->doc.bridge, k->yielded);
+			tell_dropped(ctl, &k->doc.bridge, k->yielded, k->gone);
 		k->yielded[0] = '\0';
 		ptc_copies_doc_done(&k->copies);
 		if (copies && doc->bridge.snapshot) {
@@ -188,7 +217,7 @@ struct shed {
 	struct ptc_older_doc doc;
 	struct ptc_older gone;
 	bool bridge;                 /* that is what goes, and not an entry */
-	bool yielded;                /* for a node has dropped its tables already */
+	bool yielded, lacks;         /* for a node has dropped its tables already; lacks: not for want of room */
 	char node[PTC_NAME_MAX + 1]; /* which has no room; "": the bridge is not needed any more */
 	int64_t fence, record_revision, older_revision, revision;
 	bool ok;
@@ -233,8 +262,8 @@ static void shed_work(void *arg, struct ptc_etcd *e)
 	if (!s->ok)
 		see(s, e, older);
 	if (!s->ok && s->node[0])
-		ptc_warn("job", "job=%s snapshot %" PRIu64 " stays, although node %s has no room: %s", s->ctl->uuid,
-			 s->gone.snapshot, s->node,
+		ptc_warn("job", "job=%s snapshot %" PRIu64 " stays, although node %s %s: %s", s->ctl->uuid,
+			 s->gone.snapshot, s->node, s->lacks ? "lacks its part" : "has no room",
 			 s->err.code ? s->err.text : "the job's record has changed meanwhile");
 	ptc_free(json);
 }
@@ -242,7 +271,7 @@ static void shed_work(void *arg, struct ptc_etcd *e)
 static void tell_shed(struct ptc_controller *ctl, const struct shed *s)
 {
 	if (s->bridge && s->node[0])
-		tell_dropped(ctl, &s->gone, s->node);
+		tell_dropped(ctl, &s->gone, s->node, s->lacks);
 	else if (!s->bridge)
 		ptc_event(ctl->all->cluster, ctl->uuid, "snapshot_dropped",
 			  "snapshot %" PRIu64 " of step %" PRIu64 " is not kept any more: a switch found no room",
@@ -254,6 +283,12 @@ static bool lacks(const struct ptc_older_doc *d, const struct shed *s)
 {
 	return s->bridge ? !same_bridge(&d->bridge, &s->gone)
 			 : !ptc_older_table(d, s->gone.generation, s->gone.snapshot);
+}
+
+static void note_yielded(struct ptc_controller *ctl, const char *node, bool gone)
+{
+	snprintf(ctl->older.yielded, sizeof ctl->older.yielded, "%s", node);
+	ctl->older.gone = gone;
 }
 
 static void shed_done(void *arg)
@@ -270,7 +305,7 @@ static void shed_done(void *arg)
 	if (!ctl->gone && s->ok) {
 		if (!s->bridge)
 			ctl->older.most = s->doc.n;
-		else if (s->node[0])
+		else if (s->node[0] && !s->lacks)
 			ctl->older.no_room = ctl->record.generation;
 		adopt(ctl, &s->doc, ptc_older_doc_empty(&s->doc) ? 0 : s->revision, NULL, false);
 		tell_shed(ctl, s);
@@ -280,7 +315,7 @@ static void shed_done(void *arg)
 		ctl->untidy = true;
 	}
 	if (!s->ok && s->bridge && s->yielded && same_bridge(&ctl->older.doc.bridge, &s->gone))
-		snprintf(ctl->older.yielded, sizeof ctl->older.yielded, "%s", s->node); /* again */
+		note_yielded(ctl, s->node, s->lacks); /* again */
 	ptc_controller_unref(ctl);
 	ptc_free(s);
 }
@@ -298,6 +333,7 @@ static void shed(struct ptc_controller *ctl, size_t at, const char *node, bool y
 			    .gone = bridge ? d->bridge : d->v[at],
 			    .bridge = bridge,
 			    .yielded = yielded,
+			    .lacks = yielded && ctl->older.gone,
 			    .fence = ctl->fence,
 			    .record_revision = ctl->record_revision,
 			    .older_revision = ctl->older.revision };
@@ -364,7 +400,13 @@ void ptc_older_yielded(struct ptc_controller *ctl, const char *node, uint64_t ge
 	if (!t.found)
 		return;
 	ctl->older.no_room = ctl->record.generation;
-	snprintf(ctl->older.yielded, sizeof ctl->older.yielded, "%s", node);
+	note_yielded(ctl, node, false);
+}
+
+void ptc_older_bridge_gone(struct ptc_controller *ctl, const struct ptc_older *bridge, const char *node)
+{
+	if (same_bridge(&ctl->older.doc.bridge, bridge) && !ctl->older.yielded[0] && !ctl->older.dropping)
+		note_yielded(ctl, node, true);
 }
 
 /* Whether it has a table there that goes with it, and is not the `source` of a switch. */

@@ -388,25 +388,101 @@ static void test_no_bridge(void **state)
 
 	k->no_room = 0;
 	t.event[0] = '\0';
-	k->asked = 1;
-	ptc_older_no_bridge(&ctl, "its names are long");
-	assert_true(k->no_room == 2 && !t.event[0]); /* it wants no copies */
-	k->no_room = 0;
-	k->asked = 2;
-	ptc_older_no_bridge(&ctl, "its names are long");
+	assert_string_equal(ptc_older_why_none(&ctl), "");
+	k->no_room = ctl.record.generation;
+	assert_string_equal(ptc_older_why_none(&ctl), ""); /* there is one */
+	k->doc.bridge = (struct ptc_older){ 0 };
+	assert_string_equal(ptc_older_why_none(&ctl), "a node had no room");
+}
+
+/* Nodes do not have the bridge any more, and nobody knows why: it goes, and the next commit may make another one. */
+static void test_gone(void **state)
+{
+	const struct ptc_older bridge = snap(1, 12, "n0", "n2"), other = snap(1, 11, "n0", "n2");
+	struct ptc_older_kept *k = &ctl.older;
+
+	(void)state;
+	memset(&ctl, 0, sizeof ctl);
+	set_up();
+	k->doc.bridge = bridge;
+	ptc_older_bridge_gone(&ctl, &other, "n2"); /* that was asked about the one before */
+	assert_false(k->yielded[0]);
+	ptc_older_bridge_gone(&ctl, &bridge, "n2");
+	t.conflict = true;
+	ptc_free(t.doc);
+	t.doc = ptc_older_doc_encode(&k->doc);
+	(void)told(&ctl);
+	assert_true(k->yielded[0] && k->gone && k->doc.bridge.snapshot == 12); /* it is tried again */
+	t.conflict = false;
+	(void)told(&ctl);
 	assert_non_null(strstr(t.event,
-			       "goes as soon as there is a newer one, for its names are long; until there are copies "
-			       "again, the loss of a node may cost the job its state"));
+			       "snapshot 12 of step 12 is dropped, for node n2 does not have its part of it any "
+			       "more; until the copies"));
+	assert_true(!k->doc.bridge.snapshot && !k->no_room && !k->yielded[0]);
+	assert_string_equal(told(&ctl), "n0 n2 ");
+	k->doc.bridge = bridge;
+	ptc_older_bridge_gone(&ctl, &bridge, "n2");
+	ptc_older_yielded(&ctl, "n2", 1, 12); /* it says so itself now */
+	(void)told(&ctl);
+	assert_non_null(strstr(t.event, "node n2 has no room"));
+	assert_int_equal(k->no_room, 2);
+	ptc_free(t.doc);
+	t.doc = NULL;
+}
+
+/* The names of a job's nodes are too long for the list: said once, whether a commit finds that first, or the keeper of
+ * copies knows first how many copies the job asks for. */
+static void test_long_names(void **state)
+{
+	struct ptc_older_kept *k = &ctl.older;
+	char *nodes[40];
+	char names[40][PTC_NAME_MAX + 1];
+
+	(void)state;
+	memset(&ctl, 0, sizeof ctl);
+	set_up();
+	for (size_t i = 0; i < PTC_ARRAY_LEN(nodes); i++) {
+		nodes[i] = names[i];
+		snprintf(names[i], sizeof names[i], "a-node-with-a-name-of-more-than-thirty-bytes-%zu", i);
+	}
+	ctl.view.from.nodes = nodes;
+	ctl.view.from.nnodes = PTC_ARRAY_LEN(nodes);
 	t.event[0] = '\0';
-	ptc_older_no_bridge(&ctl, "its names are long");
+	ptc_older_no_bridge(&ctl); /* the commit of a controller that does not know yet that the job has copies */
+	assert_true(k->no_room == 2 && !t.event[0]);
+	ptc_older_check_names(&ctl);
 	assert_string_equal(t.event, "");
+	k->asked = 1;
+	ptc_older_check_names(&ctl);
+	assert_string_equal(t.event, ""); /* it asks for none */
+	k->asked = 2;
+	k->bare = 2;
+	ptc_older_check_names(&ctl);
+	assert_string_equal(t.event, ""); /* its layout has them */
+	k->bare = 0;
+	ptc_older_check_names(&ctl);
+	assert_non_null(strstr(t.event, "goes as soon as there is a newer one, for the names of its nodes are longer "
+					"together than the list of snapshots can have them; until there are copies "
+					"again, the loss of a node may cost the job its state"));
+	assert_non_null(strstr(ptc_older_why_none(&ctl), "the names of its nodes are longer"));
+	t.event[0] = '\0';
+	ptc_older_check_names(&ctl);
+	ptc_older_no_bridge(&ctl);
+	assert_string_equal(t.event, "");
+	ctl.view.from.nnodes = 2; /* a resize */
+	ctl.record.generation = 3;
+	ctl.record.snapshot = 40;
+	ptc_older_check_names(&ctl);
+	assert_string_equal(t.event, "");
+	assert_string_equal(ptc_older_why_none(&ctl), "");
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_told),   cmocka_unit_test(test_bridge),    cmocka_unit_test(test_answer_lost),
-		cmocka_unit_test(test_tables), cmocka_unit_test(test_no_bridge),
+		cmocka_unit_test(test_tables), cmocka_unit_test(test_no_bridge), cmocka_unit_test(test_long_names),
+		cmocka_unit_test(test_gone),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

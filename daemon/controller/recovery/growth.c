@@ -7,7 +7,8 @@
  * it pays. The weighed devices are then kept in etcd, so any controller goes on from there.
  *
  * Failure modes: no switch pays, or none is possible (an event says why, and the same devices are not weighed again);
- * the switch aborts (tried again after ever longer waits, TRIES_MAX times); a node is lost (recovery.c goes first, and
+ * the switch aborts (tried again after ever longer waits, TRIES_MAX times, and later once whenever nodes have changed;
+ * an event and status say so); a node is lost (recovery.c goes first, and
  * nothing is weighed meanwhile); a node comes and goes (it offers nothing while it is quarantined, and an event says
  * so); the controller dies before it has decided (the next one weighs the same devices); etcd is unreachable or full
  * (asked again after 1 s, 2 s, 4 s, then each 8 s). Loop thread. */
@@ -146,7 +147,7 @@ static void count_offers(struct ptc_controller *ctl)
 	struct ptc_cluster *c = ctl->all->cluster;
 	uint64_t changes = ptc_cluster_epoch(c) + ptc_cluster_device_writes(c);
 	int64_t now = ptc_sys_now_ns();
-	bool leaves = moves(ctl);
+	bool leaves = moves(ctl), more = leaves;
 	uint32_t *own;
 
 	make_room(ctl);
@@ -162,8 +163,11 @@ static void count_offers(struct ptc_controller *ctl)
 			g->offers[i] = PTC_MIN(g->offers[i], own[i]);
 		if (!leaves)
 			g->seen[i] = PTC_MAX(g->seen[i], PTC_MIN(g->offers[i], own[i]));
+		more |= g->offers[i] > own[i];
 	}
 	ptc_free(own);
+	if (!more)
+		g->stays[0] = '\0';
 }
 
 /* Sums of all that is there, as a number that differs when something does. */
@@ -181,7 +185,10 @@ static uint64_t fingerprint(const struct ptc_controller *ctl)
 static void forget(struct ptc_growth *g)
 {
 	for (uint32_t i = 0; i < g->nseen; i++) {
-		g->unkept |= g->offers[i] < g->seen[i];
+		if (g->offers[i] < g->seen[i]) {
+			g->unkept = true;
+			g->stays[0] = '\0';
+		}
 		g->seen[i] = PTC_MIN(g->seen[i], g->offers[i]);
 		g->outdated |= g->offers[i] < g->planned[i];
 		g->planned[i] = PTC_MIN(g->planned[i], g->offers[i]);
@@ -276,10 +283,11 @@ static void written(void *arg)
 static void keep(struct ptc_controller *ctl)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
-	struct ptc_weighed_doc doc = { ptc_calloc(g->nseen + 1, sizeof *doc.v), 0 };
+	struct ptc_weighed_doc doc = { .v = ptc_calloc(g->nseen + 1, sizeof *doc.v), .failed = g->failed_ns != 0 };
 	struct kept *k = kept_new(ctl);
 
 	ptc_require(doc.v);
+	snprintf(doc.stays, sizeof doc.stays, "%s", g->stays);
 	for (uint32_t i = 0; i < g->nseen; i++) {
 		if (!g->seen[i])
 			continue;
@@ -308,6 +316,22 @@ static void read_work(void *arg, struct ptc_etcd *etcd)
 	ptc_etcd_kvs_done(&kvs);
 }
 
+/* Changes of nodes and their marks: what jobs do with devices is none. */
+static uint64_t node_changes(const struct ptc_controller *ctl)
+{
+	return ptc_cluster_epoch(ctl->all->cluster) - ptc_cluster_device_writes(ctl->all->cluster);
+}
+
+/* stays: as in struct ptc_growth. failed: what was weighed is tried again once nodes have changed. */
+static void note_stays(struct ptc_controller *ctl, const char *stays, bool failed)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+
+	snprintf(g->stays, sizeof g->stays, "%s", stays ? stays : "");
+	g->failed_ns = failed ? ptc_sys_now_ns() : 0;
+	g->failed_at = node_changes(ctl);
+}
+
 /* Without a document (a new job, or one of an older version) what was there when the job was first seen to run has been
  * weighed. */
 static void was_read(void *arg)
@@ -330,6 +354,7 @@ static void was_read(void *arg)
 		for (size_t i = 0; i < doc.n; i++)
 			if (ptc_cluster_find_node(ctl->all->cluster, doc.v[i].node, &at) && at < g->nseen)
 				g->seen[at] = doc.v[i].devices;
+		note_stays(ctl, doc.stays, doc.failed);
 	} else {
 		keep(ctl);
 	}
@@ -363,8 +388,9 @@ bool ptc_growth_rests(const struct ptc_controller *ctl)
 
 /* ---- the decision --------------------------------------------------------------------- */
 
-/* What was planned with has been weighed, and is not again until more joins; what has joined since has not. */
-static void decided(struct ptc_controller *ctl)
+/* What was planned with has been weighed, and is not again until more joins; what has joined since has not. stays,
+ * failed: as in note_stays. */
+static void decided(struct ptc_controller *ctl, const char *stays, bool failed)
 {
 	struct ptc_growth *g = &ctl->recovery.growth;
 
@@ -373,14 +399,23 @@ static void decided(struct ptc_controller *ctl)
 	g->tries = 0;
 	g->counted_ns = 0; /* what the job has now may be more */
 	memcpy(g->seen, g->planned, g->nseen * sizeof *g->seen);
+	note_stays(ctl, stays, failed);
 	keep(ctl);
 }
 
-static void stays(struct ptc_controller *ctl, const char *why)
+static void stays(struct ptc_controller *ctl, const char *why, bool failed)
 {
-	ptc_event(ctl->all->cluster, ctl->uuid, "joined", "more devices are free, of %s; the job stays as it is: %s",
-		  ctl->recovery.growth.joined, why);
-	decided(ctl);
+	char text[PTC_ERROR_MAX];
+
+	snprintf(text, sizeof text, "more devices are free, of %s; the job stays as it is: %s%s",
+		 ctl->recovery.growth.joined, why, failed ? "; it is tried again when nodes have changed" : "");
+	ptc_event(ctl->all->cluster, ctl->uuid, "joined", "%s", text);
+	decided(ctl, text, failed);
+}
+
+const char *ptc_growth_stays(const struct ptc_controller *ctl)
+{
+	return ctl->record.run == PTC_RUN_LIVE && ctl->recovery.elastic.grow ? ctl->recovery.growth.stays : "";
 }
 
 /* By the planner's figures. False: it would, or nothing is predicted. */
@@ -454,6 +489,7 @@ static void grow(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 		return;
 	}
 	g->switch_id = id;
+	g->stays[0] = '\0';
 	ptc_event(ctl->all->cluster, ctl->uuid, "joined",
 		  "more devices are free, of %s; the job goes from %s to %s, %s%s", g->joined, ctl->view.from.config,
 		  to, why[0] ? "" : "by its ",
@@ -483,15 +519,15 @@ static void planned(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 		return;
 	}
 	if (p->status) {
-		stays(ctl, p->err.text);
+		stays(ctl, p->err.text, ptc_growth_passes(p->status));
 		return;
 	}
 	if (p->planned.stays) {
-		stays(ctl, p->planned.plan->chosen.why);
+		stays(ctl, p->planned.plan->chosen.why, false);
 		return;
 	}
 	if (hardly_pays(&p->planned, why, sizeof why))
-		stays(ctl, why);
+		stays(ctl, why, false);
 	else
 		grow(ctl, p);
 }
@@ -504,12 +540,31 @@ static void ended(struct ptc_controller *ctl)
 
 	g->switch_id = 0;
 	if (grew) {
-		decided(ctl);
+		decided(ctl, "", false);
 	} else if (g->tries >= TRIES_MAX) {
-		stays(ctl, "the switch has failed too often");
+		stays(ctl, "the switch has failed too often", true);
 	} else {
 		try_later(g);
 	}
+}
+
+/* Switches to what was weighed had failed too often, and nodes have changed since, which may have been the reason: one
+ * more try, but not too soon. What joins is another matter: that counts as ever. */
+static void try_anew(struct ptc_controller *ctl)
+{
+	struct ptc_growth *g = &ctl->recovery.growth;
+	uint32_t *own;
+
+	if (!g->failed_ns || g->failed_at == node_changes(ctl) ||
+	    ptc_sys_now_ns() - g->failed_ns < RETRY_NS << TRIES_MAX)
+		return;
+	own = own_devices(ctl);
+	for (uint32_t i = 0; i < g->nseen; i++)
+		g->seen[i] = PTC_MIN(g->seen[i], own[i]);
+	ptc_free(own);
+	note_stays(ctl, "", false);
+	g->unkept = true;
+	g->tries = TRIES_MAX;
 }
 
 static bool quiet(struct ptc_controller *ctl)
@@ -602,7 +657,7 @@ void ptc_growth_tick(struct ptc_controller *ctl)
 		g->anew = false;
 		g->state = PTC_GROWTH_READ;
 		memcpy(g->planned, g->offers, g->nseen * sizeof *g->planned);
-		decided(ctl);
+		decided(ctl, "", false);
 	}
 	forget(g); /* during a switch too: a device may be back by its end */
 	ask_etcd(ctl);
@@ -612,6 +667,7 @@ void ptc_growth_tick(struct ptc_controller *ctl)
 		ended(ctl);
 		return;
 	}
+	try_anew(ctl);
 	if (!quiet(ctl))
 		return;
 	memcpy(g->planned, g->offers, g->nseen * sizeof *g->planned);

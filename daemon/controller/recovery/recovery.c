@@ -151,38 +151,6 @@ void ptc_recovery_saw(struct ptc_controller *ctl, const struct ptc_record_doc *n
 		ctl->recovery.over = true;
 }
 
-/* Nobody has asked for that switch: recovery makes it. */
-static struct ptc_event_line *went_back(const struct ptc_controller *ctl, const struct ptc_record_doc *next)
-{
-	const char *why = ctl->recovery.waits;
-
-	return ptc_event_line_new(ctl->all->cluster, ctl->uuid, "went_back",
-				  "snapshot %llu of step %llu is lost, so the job goes back to snapshot %llu of step "
-				  "%llu%s%s",
-				  (unsigned long long)ctl->record.snapshot, (unsigned long long)ctl->record.step,
-				  (unsigned long long)ctl->intent.source, (unsigned long long)next->step,
-				  *why ? ": " : "", why);
-}
-
-struct ptc_event_line *ptc_recovery_event(const struct ptc_controller *ctl, const struct ptc_record_doc *next)
-{
-	const struct ptc_record_doc *before = &ctl->record;
-	char from[64] = "the beginning, for it had no snapshot", lost[96] = "how many steps are lost is not known";
-
-	if (ctl->has_record && before->recovery && next->recovery && ctl->intent.source && !ctl->watcher)
-		return went_back(ctl, next);
-	if (!ctl->has_record || !before->recovery || next->recovery || next->run != PTC_RUN_LIVE)
-		return NULL;
-	if (before->reached)
-		snprintf(lost, sizeof lost, "step %llu had been reached: %llu steps are lost",
-			 (unsigned long long)before->reached,
-			 (unsigned long long)(before->reached > next->step ? before->reached - next->step : 0));
-	if (next->snapshot)
-		snprintf(from, sizeof from, "the snapshot of step %llu", (unsigned long long)next->step);
-	return ptc_event_line_new(ctl->all->cluster, ctl->uuid, "recovered", "the job goes on from %s, under %s; %s",
-				  from, ctl->view.to.config, lost);
-}
-
 void ptc_recovery_committed(struct ptc_controller *ctl)
 {
 	struct ptc_recovery *r = &ctl->recovery;
@@ -557,6 +525,7 @@ static void go_back(struct ptc_controller *ctl, struct ptc_recovery_plan *p)
 	ptc_controller_request(ctl, PTC_SWITCH_IMPORT, &r);
 	r.end = PTC_RUN_STOPPED;
 	r.source = p->source;
+	r.recovers = true;
 	r.source_view = p->source_view;
 	r.to = p->back_to;
 	p->source_view = (struct ptc_view){ 0 };

@@ -6,6 +6,7 @@
 #include "daemon/controller/test_nodes.h"
 
 #include "base/alloc.h"
+#include "base/sys/sys.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,13 +20,16 @@
 #define ASKED_24 6 /* times within 24 s, if that fails: after 0, 1, 3, 7, 15, 23 s */
 
 static struct {
-	bool busy;             /* a switch is under way */
-	const char *slow;      /* a node whose device the job has left; NULL: none */
-	int etcd;              /* what a read or a write comes to */
-	unsigned asked;        /* how often etcd was */
-	unsigned plans;        /* that were asked for */
-	unsigned switches;     /* that were submitted */
-	char kept[256];        /* in etcd */
+	bool busy;         /* a switch is under way */
+	const char *slow;  /* a node whose device the job has left; NULL: none */
+	int etcd;          /* what a read or a write comes to */
+	unsigned asked;    /* how often etcd was */
+	unsigned plans;    /* that were asked for */
+	unsigned switches; /* that were submitted */
+	char kept[512];    /* in etcd; read: it is read from there */
+	bool read;
+	uint64_t epoch;        /* of the cluster */
+	char event[512];       /* the last one */
 	uint32_t ranks[NODES]; /* the number of the node of each rank */
 	void (*planned)(struct ptc_controller *ctl, struct ptc_recovery_plan *p);
 } t;
@@ -75,7 +79,7 @@ bool ptc_node_device_well(const struct ptc_node *n, uint32_t device, char ret_he
 uint64_t ptc_cluster_epoch(const struct ptc_cluster *c)
 {
 	(void)c;
-	return 0;
+	return t.epoch;
 }
 
 uint64_t ptc_cluster_device_writes(const struct ptc_cluster *c)
@@ -113,8 +117,13 @@ int ptc_etcd_txn(struct ptc_etcd *e, const struct ptc_etcd_compare *cmp, size_t 
 int ptc_etcd_get(struct ptc_etcd *e, const char *key, bool prefix, size_t max_keys, struct ptc_etcd_kvs *ret_kvs,
 		 struct ptc_error *err)
 {
-	(void)e, (void)key, (void)prefix, (void)max_keys, (void)ret_kvs, (void)err;
+	static struct ptc_etcd_kv kv;
+
+	(void)e, (void)key, (void)prefix, (void)max_keys, (void)err;
 	t.asked++;
+	kv = (struct ptc_etcd_kv){ .value = t.kept, .len = strlen(t.kept) };
+	if (t.read)
+		*ret_kvs = (struct ptc_etcd_kvs){ .kv = &kv, .n = 1 };
 	return t.etcd;
 }
 
@@ -125,7 +134,12 @@ void ptc_etcd_kvs_done(struct ptc_etcd_kvs *kvs)
 
 void ptc_event(struct ptc_cluster *c, const char *uuid, const char *kind, const char *fmt, ...)
 {
-	(void)c, (void)uuid, (void)kind, (void)fmt;
+	va_list ap;
+
+	(void)c, (void)uuid, (void)kind;
+	va_start(ap, fmt);
+	vsnprintf(t.event, sizeof t.event, fmt, ap);
+	va_end(ap);
 }
 
 const struct ptc_generation_doc *ptc_controller_current(const struct ptc_controller *ctl)
@@ -492,6 +506,91 @@ static void test_replan(void **state)
 	assert_int_equal(t.switches, 1);
 }
 
+/* The job's switch to more devices comes to nothing, as often as it is tried. */
+static void fails(unsigned times)
+{
+	const unsigned before = t.switches;
+
+	for (unsigned i = 0; i < times; i++) {
+		assert_true(asks());
+		answer();
+		t.busy = false;
+		tick();
+	}
+	assert_int_equal(t.switches, before + times);
+	assert_false(asks());
+}
+
+/* It fails too often: status says so, whoever controls the job, and it is tried once more when nodes have changed. */
+static void test_failed_too_often(void **state)
+{
+	const char said[] =
+		"more devices are free, of n3; the job stays as it is: the switch has failed too often; it is "
+		"tried again when nodes have changed";
+
+	(void)state;
+	test_nodes[3].up = false;
+	runs_on("012", 1);
+	ptc_growth_note(&job);
+	assert_false(asks());
+	assert_string_equal(ptc_growth_stays(&job), "");
+	test_nodes[3].up = true;
+	fails(5);
+	assert_string_equal(t.event, said);
+	assert_string_equal(ptc_growth_stays(&job), said);
+	assert_non_null(strstr(t.kept, "\"n3\""));
+	job.recovery.growth.failed_ns = 1;
+	assert_false(asks()); /* nothing has changed */
+	job.recovery.growth.failed_ns = ptc_sys_now_ns();
+	t.epoch++;
+	assert_false(asks()); /* it is too soon */
+
+	job.recovery.growth.state = PTC_GROWTH_UNREAD; /* another controller */
+	job.recovery.growth.failed_ns = 0;
+	job.recovery.growth.stays[0] = '\0';
+	t.read = true;
+	assert_false(asks());
+	assert_string_equal(ptc_growth_stays(&job), said);
+
+	t.epoch++;
+	job.recovery.growth.failed_ns = 1;
+	fails(1);
+	assert_string_equal(ptc_growth_stays(&job), said);
+	t.epoch++;
+	job.recovery.growth.failed_ns = 1;
+	assert_true(asks());
+	answer();
+	assert_string_equal(ptc_growth_stays(&job), "");
+	runs_on("0123", SWITCH);
+	assert_false(asks());
+	assert_string_equal(ptc_growth_stays(&job), "");
+	assert_null(strstr(t.kept, "stays"));
+}
+
+/* The devices that were weighed leave, or a person resizes the job to them: it does not stay because of them any more.
+ */
+static void test_stays_no_longer(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		test_nodes[3].up = false;
+		runs_on("012", 1);
+		ptc_growth_note(&job);
+		assert_false(asks());
+		test_nodes[3].up = true;
+		fails(5);
+		assert_true(*ptc_growth_stays(&job));
+		if (i)
+			test_nodes[3].up = false;
+		else
+			runs_on("0123", 2);
+		tick();
+		assert_string_equal(ptc_growth_stays(&job), "");
+	}
+	test_nodes[3].up = true; /* it joins as ever, with all tries */
+	fails(5);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -507,6 +606,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_reads_ever_later, begin, end),
 		cmocka_unit_test_setup_teardown(test_writes_ever_later, begin, end),
 		cmocka_unit_test_setup_teardown(test_replan, begin, end),
+		cmocka_unit_test_setup_teardown(test_failed_too_often, begin, end),
+		cmocka_unit_test_setup_teardown(test_stays_no_longer, begin, end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

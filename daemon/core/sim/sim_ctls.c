@@ -460,6 +460,20 @@ static bool counts(const struct sim *s, const struct ctl *c, uint32_t n)
 	return lost_by_now(s, c, n) && r->run != RUN_LIVE && (declared(s, n) || !r->incarnation || r->recovers);
 }
 
+/* The switch under way puts ranks there, where none of the record's run: the shell asks such a node once its lease has
+ * ended. It may be wrong, for a node may live that does not answer. */
+static bool is_new(const struct sim *s, const struct ctl *c, uint32_t n)
+{
+	const struct record *r = &c->rec;
+	bool to = false, runs = false;
+	for (uint32_t k = 0; k < c->sw.nto; k++)
+		to |= c->sw.to[k] == n;
+	for (uint32_t k = 0; k < r->n; k++)
+		runs |= r->nodes[k] == n;
+	return r->run == RUN_LIVE && ptc_job_switch(c->job) && c->sw.run_from && to && !runs && c->down_at[n] &&
+	       s->now - c->down_at[n] > ASKED_MS;
+}
+
 static void watch_node(struct sim *s, int i, uint32_t n)
 {
 	struct ctl *c = &s->ctls[i];
@@ -470,7 +484,7 @@ static void watch_node(struct sim *s, int i, uint32_t n)
 		return;
 	}
 	c->down_at[n] = c->down_at[n] ? c->down_at[n] : s->now;
-	bool lost = counts(s, c, n);
+	bool lost = counts(s, c, n) || is_new(s, c, n);
 	if (c->told_lost[n] && sim_unlucky(s, 1)) { /* taken back; and soon said again */
 		s->declared[n] = false;
 		c->down_at[n] = s->now;

@@ -16,6 +16,7 @@
 #define WANT_COMMIT 3      /* without random faults: import, two resizes */
 #define MAX_PROCS   4
 #define LOST_MS     1500 /* a node whose key is gone for this time is declared lost */
+#define ASKED_MS    100  /* ... where no ranks of a job that trains are, as soon as it has not answered either */
 #define HELD_MS     1200 /* so long ranks are held at most that survive */
 #define RELEASED_MS 300  /* within this time, ranks that a switch held show that they go on */
 #define MAX_RUINS   256
