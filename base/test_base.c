@@ -82,6 +82,23 @@ static void digest_matches_definition_and_splits(void **state)
 	}
 }
 
+static void powers_of_the_digest_add_up(void **state)
+{
+	unsigned seed = 3;
+	uint64_t slow = 1;
+
+	for (uint64_t n = 0; n < 300; n++) { /* x^8 at a time */
+		assert_true(ptc_digest_xpow(n) == slow);
+		slow = ptc_digest_mul(slow, 256);
+	}
+	for (int round = 0; round < 2000; round++) {
+		uint64_t all = (uint64_t)rand_r(&seed) << 33 ^ (uint64_t)rand_r(&seed) << 11 ^ (uint64_t)rand_r(&seed);
+		uint64_t part = all >> round % 64;
+
+		assert_true(ptc_digest_xpow(all) == ptc_digest_mul(ptc_digest_xpow(part), ptc_digest_xpow(all - part)));
+	}
+}
+
 /* What stores of other processors have written must verify here: whichever code sums, the sums are libxxhash's. */
 static void checksums_are_those_of_libxxhash(void **state)
 {
@@ -201,6 +218,7 @@ int main(void)
 		cmocka_unit_test(digest_check_value),
 		cmocka_unit_test(search_is_as_counted),
 		cmocka_unit_test(digest_matches_definition_and_splits),
+		cmocka_unit_test(powers_of_the_digest_add_up),
 		cmocka_unit_test(checksums_are_those_of_libxxhash),
 		cmocka_unit_test(errors_wrap_and_name),
 		cmocka_unit_test(buffer_survives_failed_allocation),

@@ -118,15 +118,25 @@ uint64_t ptc_digest_mul(uint64_t a, uint64_t b)
 }
 #endif
 
+/* x^8 to the powers 1, 2, 4 and so on. Boxes of small tensors need a power each. */
+static uint64_t squares[64];
+
+__attribute__((constructor)) static void squares_make(void)
+{
+	squares[0] = 256; /* x^8 */
+	for (int i = 1; i < 64; i++)
+		squares[i] = mul_portable(squares[i - 1], squares[i - 1]);
+}
+
 uint64_t ptc_digest_xpow(uint64_t bytes)
 {
-	uint64_t result = 1, base = 256; /* x^0, x^8 */
+	uint64_t result;
 
-	for (; bytes; bytes >>= 1) {
-		if (bytes & 1)
-			result = ptc_digest_mul(result, base);
-		base = ptc_digest_mul(base, base);
-	}
+	if (!bytes)
+		return 1; /* x^0 */
+	result = squares[__builtin_ctzll(bytes)];
+	for (bytes &= bytes - 1; bytes; bytes &= bytes - 1)
+		result = ptc_digest_mul(result, squares[__builtin_ctzll(bytes)]);
 	return result;
 }
 

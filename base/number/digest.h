@@ -29,7 +29,7 @@ uint64_t ptc_digest_xpow(uint64_t bytes);
 /* crc * x^(8 * bytes_after): a run's share of its tensor's digest. */
 static inline uint64_t ptc_digest_shift(uint64_t crc, uint64_t bytes_after)
 {
-	return ptc_digest_mul(crc, ptc_digest_xpow(bytes_after));
+	return bytes_after ? ptc_digest_mul(crc, ptc_digest_xpow(bytes_after)) : crc;
 }
 
 /* The CRC-32 of ZIP and gzip; begin with 0 and give the bytes in order, in any number of parts. */

@@ -276,14 +276,25 @@ static void test_kept_fill(void **state)
 		OK(do_finish(&w, i, gen_has(&next, i) ? &next : NULL, false, &err));
 	check_gather(&w, &next, 0);
 	now = next;
-	gen_make(&next, 3, "tp=1", 1);
-	next.nodes[0] = 0;
+	gen_make(&next, 3, "tp=2", 1);
+	next.nodes[0] = 1; /* it lacks nothing, which its Pull need not find out again */
+	next.nodes[1] = 0;
 	seal_and_prepare(&w, &info, &now, &next);
-	assert_non_null(kept(&w, 0));
-	OK(do_finish(&w, 0, NULL, false, &err)); /* the switch is given up */
-	assert_null(kept(&w, 0));
+	assert_true(kept(&w, 0) && kept(&w, 1));
+	assert_int_equal(pull_all(&w, &info, &next, false), planned(&w, &info));
+	assert_true(!kept(&w, 0) && !kept(&w, 1));
+	for (uint32_t i = 0; i < NODES; i++)
+		OK(do_finish(&w, i, gen_has(&next, i) ? &next : NULL, false, &err));
+	check_gather(&w, &next, 0);
+	now = next;
+	gen_make(&next, 4, "tp=1", 1);
+	next.nodes[0] = 2;
+	seal_and_prepare(&w, &info, &now, &next);
+	assert_non_null(kept(&w, 2));
+	OK(do_finish(&w, 2, NULL, false, &err)); /* the switch is given up */
+	assert_null(kept(&w, 2));
 	prepare_all(&w, &info, &next); /* left behind when the agent ends */
-	assert_non_null(kept(&w, 0));
+	assert_non_null(kept(&w, 2));
 	world_down(&w);
 }
 

@@ -28,8 +28,10 @@ struct ptc_table {
 	_Atomic bool sealed;
 	_Atomic bool dropped; /* neither in meta nor in the registry any more */
 	pthread_rwlock_t lock;
+	unsigned *owners; /* tables that have these pieces, locs and heads, under store.lock; NULL: this one alone */
 	struct ptc_piece *pieces; /* in a begun table, piece.extent is the piece's index */
 	struct loc *locs;         /* parallel to pieces */
+	int64_t live_bytes;       /* of pieces */
 	size_t n, cap;
 	struct chunk **chunks;
 	size_t nchunks, chunks_cap;
@@ -48,6 +50,10 @@ void ptc_store_table_register_locked(struct ptc_table *t);
 int ptc_store_table_room(struct ptc_table *t, size_t pieces, size_t chunks); /* 0 or PTC_ENOMEM */
 void ptc_store_table_push(struct ptc_table *t, const struct ptc_piece *p, uint64_t pos, bool filled);
 void ptc_store_table_rehash(struct ptc_table *t);
+/* Gives t, which is empty, the pieces of sealed table src, which nobody changes any more. 0 or PTC_ENOMEM. */
+int ptc_store_table_share(struct ptc_table *t, struct ptc_table *src);
+/* The table goes. True: others have its pieces, so these stay. */
+bool ptc_store_table_shared_locked(struct ptc_table *t);
 void ptc_store_table_sort(struct ptc_table *t,
 			  struct loc *room); /* by item; takes ownership of room, which has t->n + 1 entries */
 int ptc_store_box_check(uint32_t item, const struct ptc_box *b, struct ptc_error *err);

@@ -88,19 +88,6 @@ static void reach(const struct ptc_table *t, size_t i, const struct ptc_box *cut
 	*ret_end = t->locs[i].pos + (uint64_t)last + 1;
 }
 
-static int check_read(const struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_error *err)
-{
-	int rc = ptc_store_box_check(item, box, err);
-
-	if (rc)
-		return rc;
-	if (!t->sealed)
-		return ptc_error_set(err, PTC_ESTATE, "item %u: this state is not complete yet", item);
-	if (ptc_store_covered(t, item, box) != ptc_box_volume(box))
-		return ptc_error_set(err, PTC_ENOTFOUND, "item %u: a part of this box is not on this node", item);
-	return 0;
-}
-
 /* Calls fn for each piece that has a part of box. */
 typedef int (*part_fn)(void *arg, const struct ptc_table *t, size_t i, const struct ptc_box *cut,
 		       struct ptc_error *err);
@@ -123,12 +110,30 @@ static int walk_parts(struct ptc_table *t, uint32_t item, const struct ptc_box *
 	return rc;
 }
 
+/* The piece that has all of box, as index + 1, as the first of most items; 0: the parts have to be found. */
+static uint32_t whole_in(const struct ptc_table *t, uint32_t item, const struct ptc_box *box)
+{
+	const uint32_t i = ptc_store_table_head(t, item);
+
+	return i && t->pieces[i - 1].item == item && ptc_box_contains(&t->pieces[i - 1].live, box) ? i : 0;
+}
+
 static int each_part(struct ptc_table *t, uint32_t item, const struct ptc_box *box, part_fn fn, void *arg,
 		     struct ptc_error *err)
 {
-	int rc = check_read(t, item, box, err);
+	int rc = ptc_store_box_check(item, box, err);
+	uint32_t whole;
 
-	return rc ? rc : walk_parts(t, item, box, fn, arg, err);
+	if (rc)
+		return rc;
+	if (!t->sealed)
+		return ptc_error_set(err, PTC_ESTATE, "item %u: this state is not complete yet", item);
+	whole = whole_in(t, item, box);
+	if (whole)
+		return fn(arg, t, whole - 1, box, err);
+	if (ptc_store_covered(t, item, box) != ptc_box_volume(box))
+		return ptc_error_set(err, PTC_ENOTFOUND, "item %u: a part of this box is not on this node", item);
+	return walk_parts(t, item, box, fn, arg, err);
 }
 
 int ptc_table_pieces(struct ptc_table *t, uint32_t item, const struct ptc_box *box, struct ptc_piece **ret_pieces,

@@ -565,13 +565,8 @@ int ptc_store_tables(struct ptc_store *s, const char *uuid, ptc_table_fn fn, voi
 	pthread_mutex_lock(&s->wlock);
 	j = job_find(s, uuid);
 	rc = ptc_store_job_usable(j, uuid, err);
-	for (struct ptc_table *t = rc ? NULL : j->tables; t; t = t->next) {
-		int64_t bytes = 0;
-
-		for (size_t i = 0; i < t->n; i++)
-			bytes += ptc_box_volume(&t->pieces[i].live);
-		fn(arg, &t->key, t->sealed, bytes);
-	}
+	for (struct ptc_table *t = rc ? NULL : j->tables; t; t = t->next)
+		fn(arg, &t->key, t->sealed, t->live_bytes);
 	pthread_mutex_unlock(&s->wlock);
 	return rc;
 }

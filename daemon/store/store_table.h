@@ -73,6 +73,8 @@ int ptc_table_filled(struct ptc_table *t, uint32_t extent, struct ptc_error *err
 int ptc_table_flush(struct ptc_table *t, struct ptc_error *err);
 /* Bytes of the table's chunks; 0: it has none. */
 uint64_t ptc_table_bytes(struct ptc_table *t);
+/* The number of bytes of tensors that a sealed table has. */
+uint64_t ptc_table_live_bytes(const struct ptc_table *t);
 /* Calls ptc_table_filled for every extent, for imports that fill by ptc_table_write. */
 int ptc_table_filled_all(struct ptc_table *t, struct ptc_error *err);
 /* Makes the table durable: msync, checksums in meta, one commit. PTC_ESTATE: an extent is unfilled; the line names its

@@ -31,7 +31,7 @@ struct ptc_table *ptc_table_unref(struct ptc_table *t)
 {
 	struct ptc_store *s;
 	struct job *last = NULL;
-	bool gone;
+	bool gone, shared = false;
 
 	if (!t)
 		return NULL;
@@ -41,6 +41,7 @@ struct ptc_table *ptc_table_unref(struct ptc_table *t)
 	if (gone) {
 		for (size_t i = 0; i < t->nchunks; i++)
 			ptc_store_chunk_put_locked(t->job, t->chunks[i]);
+		shared = ptc_store_table_shared_locked(t);
 		last = ptc_store_job_unref_locked(t->job);
 	}
 	pthread_mutex_unlock(&s->lock);
@@ -48,10 +49,13 @@ struct ptc_table *ptc_table_unref(struct ptc_table *t)
 	if (!gone)
 		return NULL;
 	pthread_rwlock_destroy(&t->lock);
-	ptc_free(t->pieces);
-	ptc_free(t->locs);
 	ptc_free(t->chunks);
-	ptc_free(t->heads);
+	if (!shared) {
+		ptc_free(t->owners);
+		ptc_free(t->pieces);
+		ptc_free(t->locs);
+		ptc_free(t->heads);
+	}
 	ptc_free(t);
 	return NULL;
 }
@@ -216,6 +220,7 @@ static void take_back(struct ptc_table *t, size_t n, size_t nchunks)
 
 		for (size_t c = ptc_store_chunk_of(pos); c <= ptc_store_chunk_of(end - 1) && !t->locs[i].filled; c++)
 			t->chunks[c]->unfilled--;
+		t->live_bytes -= ptc_box_volume(&t->pieces[i].live);
 	}
 	for (size_t i = nchunks; i < t->nchunks; i++) {
 		t->chunks[i]->stored--;
@@ -447,6 +452,11 @@ uint64_t ptc_table_bytes(struct ptc_table *t)
 	bytes = (uint64_t)t->nchunks * PTC_CHUNK_BYTES;
 	pthread_rwlock_unlock(&t->lock);
 	return bytes;
+}
+
+uint64_t ptc_table_live_bytes(const struct ptc_table *t)
+{
+	return t->sealed ? (uint64_t)t->live_bytes : 0;
 }
 
 static void scatter(const struct ptc_table *t, size_t i, const struct ptc_box *src_box, const uint8_t *src,

@@ -46,6 +46,7 @@ struct work {
 	size_t nadd, add_cap;
 	struct chunk **chunks; /* aliased */
 	size_t nchunks;
+	uint64_t *kept; /* of plan_simple: needed bytes of each chunk of src; NULL: build() has planned */
 };
 
 void ptc_store_boxes_done(struct ptc_store_boxes *b)
@@ -435,6 +436,104 @@ static int build(struct work *w)
 	return rc;
 }
 
+/* ---- most layouts ---- */
+
+/* Whether box is one run of its extent, without the bytes around it; *pos becomes that of the run. */
+static bool one_run(const struct ptc_box *extent, const struct ptc_box *box, uint64_t *pos)
+{
+	int64_t first = 0;
+	bool row = false; /* dims outside have more than one row: the others must be whole */
+
+	for (uint32_t d = 0; d < box->ndim; d++) {
+		if (row && box->ext[d] != extent->ext[d])
+			return false;
+		row |= box->ext[d] > 1;
+		first = first * extent->ext[d] + box->off[d] - extent->off[d];
+	}
+	*pos += (uint64_t)first;
+	return true;
+}
+
+/* Refers to what source piece i has of the need; *next: the least position of its extent. False: not so simple. */
+static bool simple_cut(struct work *w, size_t need, uint32_t i, uint64_t *next, int *rc)
+{
+	const struct ptc_piece *p = &w->src->pieces[i];
+	const struct ptc_box *box = &w->rest.v[need].box;
+	uint64_t pos = w->src->locs[i].pos;
+	struct ptc_box common;
+	int64_t bytes;
+
+	if (ptc_box_contains(box, &p->live)) {
+		box = &p->live;
+	} else if (!ptc_box_contains(&p->live, box)) {
+		if (!ptc_box_intersect(&p->live, box, &common))
+			return true;
+		box = &common;
+	}
+	if (pos < *next)
+		return false;
+	*next = pos + 1;
+	if (!one_run(&p->extent_box, box, &pos))
+		return false;
+	bytes = ptc_box_volume(box);
+	w->covered[need] += bytes;
+	count_run(pos, pos + (uint64_t)bytes, w->kept);
+	if (!w->dry_run && !PTC_ROOM(w->add, w->nadd ? w->nadd + 1 : w->rest.n - need, w->add_cap))
+		*rc = PTC_ENOMEM;
+	else if (!w->dry_run)
+		w->add[w->nadd++] =
+			(struct addition){ { .item = p->item, .live = *box, .extent_box = *box }, pos, true };
+	return true;
+}
+
+static bool simple_need(struct work *w, size_t need, uint64_t *next, int *rc)
+{
+	const uint32_t item = w->rest.v[need].item, ndim = w->rest.v[need].box.ndim;
+	const struct ptc_table *src = source(w, item);
+
+	for (uint32_t i = src ? ptc_store_table_head(src, item) : 0; i && !*rc; i = src->locs[i - 1].next)
+		if (src->pieces[i - 1].item == item && src->pieces[i - 1].live.ndim == ndim &&
+		    !simple_cut(w, need, i - 1, next, rc))
+			return false;
+	return true;
+}
+
+/* Each chunk alone; worth_keeping() asks of several together, so it says the same of any of them. */
+static bool all_worth_keeping(const struct work *w)
+{
+	for (size_t k = 0; k < w->src->nchunks; k++)
+		if (w->kept[k] && w->kept[k] * 4 < (uint64_t)w->src->chunks[k]->used * 3)
+			return false;
+	return true;
+}
+
+/* The table is new, and each need is one run of an extent. These extents lie in the order of the needs, and their
+ * chunks are all worth keeping. So the references follow from the needs, without a list of cuts. False: it is not so
+ * simple, and nothing has been planned. */
+static bool plan_simple(struct work *w, int *rc)
+{
+	uint64_t next = 0;
+	bool simple = w->src && w->as_given && !w->t->n;
+
+	if (!simple)
+		return false;
+	w->covered = ptc_calloc(w->rest.n + 1, sizeof *w->covered);
+	w->kept = ptc_calloc(w->src->nchunks + 1, sizeof *w->kept);
+	if (!w->covered || !w->kept)
+		*rc = PTC_ENOMEM;
+	for (size_t k = 0; simple && !*rc && k < w->rest.n; k++)
+		simple = simple_need(w, k, &next, rc);
+	simple = simple && !*rc && all_worth_keeping(w);
+	if (simple || *rc)
+		return true;
+	ptc_free(w->covered);
+	ptc_free(w->kept);
+	w->covered = NULL;
+	w->kept = NULL;
+	w->nadd = 0;
+	return false;
+}
+
 /* Chunks of aliased extents, in the source's order and without gaps inside an extent; positions become relative. */
 static int map_chunks(struct work *w)
 {
@@ -449,7 +548,9 @@ static int map_chunks(struct work *w)
 		ptc_free(to);
 		return PTC_ENOMEM;
 	}
-	for (size_t i = 0; i < w->nadd; i++) {
+	for (size_t k = 0; w->kept && k < src->nchunks; k++)
+		to[k] = w->kept[k] > 0;
+	for (size_t i = 0; !w->kept && i < w->nadd; i++) {
 		uint64_t pos = w->add[i].pos, end = pos + (uint64_t)ptc_box_volume(&w->add[i].p.extent_box);
 
 		for (size_t k = ptc_store_chunk_of(pos); w->add[i].alias && k <= ptc_store_chunk_of(end - 1); k++)
@@ -485,6 +586,18 @@ static bool whole_or_nothing(struct work *w, size_t i, int *rc)
 	return true;
 }
 
+/* parts: for its memory. */
+static int push_chopped(struct list *l, uint32_t item, const struct ptc_box *box, struct ptc_boxes *parts)
+{
+	int rc;
+
+	if (ptc_box_volume(box) <= PTC_EXTENT_MAX_BYTES)
+		return push(l, item, box, 1);
+	parts->n = 0;
+	rc = ptc_box_chop(box, PTC_EXTENT_MAX_BYTES, parts);
+	return rc ? rc : push(l, item, parts->v, parts->n);
+}
+
 /* Parts of rest that src does not have, and extents t has reserved but cannot fill from src. */
 static int find_missing(struct work *w)
 {
@@ -504,7 +617,7 @@ static int find_missing(struct work *w)
 	for (size_t i = 0, e; i < w->rest.n && !rc; i = e) {
 		const struct ptc_table *src = source(w, w->rest.v[i].item);
 
-		have.n = left.n = parts.n = 0;
+		have.n = left.n = 0;
 		e = group_end(w->rest.v, w->rest.n, i);
 		if (e - i == 1 && whole_or_nothing(w, i, &rc))
 			continue;
@@ -515,9 +628,7 @@ static int find_missing(struct work *w)
 		if (!rc)
 			ptc_boxes_join(left.v, &left.n);
 		for (size_t k = 0; k < left.n && !rc; k++)
-			rc = ptc_box_chop(&left.v[k], PTC_EXTENT_MAX_BYTES, &parts);
-		if (!rc)
-			rc = push(&w->missing, w->rest.v[i].item, parts.v, parts.n);
+			rc = push_chopped(&w->missing, w->rest.v[i].item, &left.v[k], &parts);
 	}
 	ptc_boxes_done(&have);
 	ptc_boxes_done(&left);
@@ -579,12 +690,13 @@ static int plan(struct work *w, const struct ptc_store_box *needs, size_t n, str
 	if (rc)
 		return rc;
 	rc = subtract_held(w);
-	if (!rc)
+	if (!rc && !plan_simple(w, &rc)) {
 		rc = find_cuts(w);
-	if (!rc)
-		rc = classify(w);
-	if (!rc)
-		rc = build(w);
+		if (!rc)
+			rc = classify(w);
+		if (!rc)
+			rc = build(w);
+	}
 	if (!rc)
 		rc = map_chunks(w);
 	if (!rc)
@@ -599,6 +711,7 @@ static void work_done(struct work *w)
 	if (!w->as_given)
 		ptc_free(w->needs.v);
 	ptc_free(w->covered);
+	ptc_free(w->kept);
 	ptc_free(w->cuts);
 	ptc_free(w->copies.v);
 	ptc_free(w->missing.v);
@@ -637,14 +750,11 @@ static int alias_locked(struct ptc_store *s, struct ptc_table *src, const struct
 {
 	const struct table_save what = { .seal = true };
 	struct ptc_table *t = ptc_store_table_new(src->job, key);
-	struct loc *room = NULL;
-	int rc = PTC_ENOMEM;
+	int rc;
 
-	if (t && ptc_store_table_room(t, src->n, src->nchunks) == 0)
-		room = ptc_malloc((src->n + 1) * sizeof *room);
-	if (!room) {
+	if (!t || !PTC_ROOM(t->chunks, src->nchunks, t->chunks_cap) || ptc_store_table_share(t, src)) {
 		ptc_table_unref(t);
-		return ptc_error_set(err, rc, "out of memory");
+		return ptc_nomem(err);
 	}
 	pthread_mutex_lock(&s->lock);
 	for (size_t i = 0; i < src->nchunks; i++) {
@@ -652,15 +762,11 @@ static int alias_locked(struct ptc_store *s, struct ptc_table *src, const struct
 		ptc_store_chunk_use_locked(t->job, src->chunks[i]);
 	}
 	pthread_mutex_unlock(&s->lock);
-	for (size_t i = 0; i < src->n; i++)
-		ptc_store_table_push(t, &src->pieces[i], src->locs[i].pos, true);
 	rc = ptc_store_rec_table_save(t, &what, NULL, 0, err);
 	if (rc) {
-		ptc_free(room);
 		ptc_table_unref(t);
 		return rc;
 	}
-	ptc_store_table_sort(t, room);
 	t->sealed = true;
 	pthread_mutex_lock(&s->lock);
 	ptc_store_table_register_locked(t);

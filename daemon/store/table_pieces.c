@@ -81,6 +81,38 @@ void ptc_store_table_push(struct ptc_table *t, const struct ptc_piece *p, uint64
 	t->pieces[t->n] = *p;
 	t->locs[t->n] = (struct loc){ .pos = pos, .next = *head, .filled = filled };
 	*head = (uint32_t)++t->n;
+	t->live_bytes += ptc_box_volume(&p->live);
+}
+
+int ptc_store_table_share(struct ptc_table *t, struct ptc_table *src)
+{
+	unsigned *one = ptc_calloc(1, sizeof *one);
+
+	if (!one)
+		return PTC_ENOMEM;
+	pthread_mutex_lock(&t->job->s->lock);
+	if (!src->owners) {
+		*one = 1;
+		src->owners = one;
+		one = NULL;
+	}
+	++*src->owners;
+	t->owners = src->owners;
+	pthread_mutex_unlock(&t->job->s->lock);
+	ptc_free(one);
+	t->pieces = src->pieces;
+	t->locs = src->locs;
+	t->heads = src->heads;
+	t->n = src->n;
+	t->cap = src->cap;
+	t->nheads = src->nheads;
+	t->live_bytes = src->live_bytes;
+	return 0;
+}
+
+bool ptc_store_table_shared_locked(struct ptc_table *t)
+{
+	return t->owners && --*t->owners > 0;
 }
 
 static int room_pieces(struct ptc_table *t, size_t n)
@@ -191,9 +223,15 @@ int64_t ptc_store_covered(const struct ptc_table *t, uint32_t item, const struct
 	struct ptc_box cut;
 	int64_t sum = 0;
 
-	for (uint32_t i = ptc_store_table_head(t, item); i; i = t->locs[i - 1].next)
-		if (t->pieces[i - 1].item == item && t->pieces[i - 1].live.ndim == box->ndim &&
-		    ptc_box_intersect(&t->pieces[i - 1].live, box, &cut))
+	for (uint32_t i = ptc_store_table_head(t, item); i; i = t->locs[i - 1].next) {
+		const struct ptc_piece *p = &t->pieces[i - 1];
+
+		if (p->item != item || p->live.ndim != box->ndim)
+			continue;
+		if (ptc_box_contains(&p->live, box)) /* most; pieces do not overlap */
+			return ptc_box_volume(box);
+		if (ptc_box_intersect(&p->live, box, &cut))
 			sum += ptc_box_volume(&cut);
+	}
 	return sum;
 }

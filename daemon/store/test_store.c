@@ -209,6 +209,54 @@ static void derive_aliases_or_copies(void **state)
 	free(x);
 }
 
+/* The same rows of many items that share a chunk: they stay by reference if they are three quarters of it at least. */
+static void rows_of_a_shared_chunk(void **state)
+{
+	enum { ITEMS = 100 };
+	const int64_t shape[] = { 8, 128 };
+	uint8_t *x = tensor(shape[0], shape[1], 4);
+	struct ptc_table_key k = key_of(JOB_A, 1, 1);
+	struct ptc_store_box needs[ITEMS];
+	struct ptc_store_stats before, after;
+	struct ptc_store_boxes m;
+	struct ptc_table *t, *src;
+	struct ptc_store *s;
+	struct place p;
+	int64_t bytes, planned;
+
+	place_make(&p, fast_base());
+	s = store_open(&p, 64 * MIB);
+	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
+	for (uint32_t i = 0; i < ITEMS; i++)
+		needs[i] = (struct ptc_store_box){ i, BOX2(0, 0, 8, 128) };
+	make_table(s, &k, needs, ITEMS, x, shape);
+	ok(ptc_table_open(s, &k, &src, err));
+	for (int64_t rows = 1; rows <= 8; rows++) {
+		const struct ptc_table_key part = key_of(JOB_A, 1 + (uint64_t)rows, 1);
+
+		for (uint32_t i = 0; i < ITEMS; i++)
+			needs[i].box.ext[0] = rows;
+		ptc_store_stats(s, &before);
+		ok(ptc_table_begin(s, &part, &t, err));
+		ok(ptc_table_derive(t, src, NULL, needs, ITEMS, true, &m, &planned, err));
+		ptc_store_boxes_done(&m);
+		ok(ptc_table_derive(t, src, NULL, needs, ITEMS, false, &m, &bytes, err));
+		assert_int_equal(m.n, 0);
+		ptc_store_boxes_done(&m);
+		ok(ptc_table_seal(t, err));
+		ptc_table_unref(t);
+		ptc_store_stats(s, &after);
+		assert_int_equal(after.copied_bytes - before.copied_bytes, rows < 6 ? ITEMS * rows * shape[1] : 0);
+		assert_int_equal(bytes, rows < 6 ? PTC_CHUNK_BYTES : 0);
+		assert_int_equal(planned, bytes);
+		expect_box(s, &part, ITEMS / 2, needs[ITEMS / 2].box, x, shape);
+	}
+	ptc_table_unref(src);
+	ptc_store_close(s);
+	place_remove(&p);
+	free(x);
+}
+
 /* Of what is fresh nothing is taken from the source; a resumed table gives it out again. */
 static void derive_leaves_out_what_is_fresh(void **state)
 {
@@ -1367,6 +1415,7 @@ int main(void)
 		cmocka_unit_test(bytes_survive_reopen),
 		cmocka_unit_test(spans_and_digest_match),
 		cmocka_unit_test(derive_aliases_or_copies),
+		cmocka_unit_test(rows_of_a_shared_chunk),
 		cmocka_unit_test(derive_leaves_out_what_is_fresh),
 		cmocka_unit_test(misuse_is_refused),
 		cmocka_unit_test(notes_outlive_us_and_go_with_the_job),

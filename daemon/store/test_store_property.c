@@ -120,6 +120,29 @@ static size_t random_needs(struct ptc_store_box *v, size_t max)
 	return n;
 }
 
+/* Needs as layouts give them: at most one of each item, by item. Mostly what the need before was, or its first half. */
+static size_t ordered_needs(struct ptc_store_box *v)
+{
+	static struct ptc_box before[ITEMS];
+	size_t n = 0;
+
+	for (uint32_t i = 0; i < ITEMS; i++) {
+		const struct ptc_box whole = ptc_box_whole(items[i].ndim, items[i].shape);
+		struct ptc_box *b = &before[i];
+
+		memset(items[i].want, 0, (size_t)items[i].bytes);
+		if (!ptc_box_contains(&whole, b) || below(6) == 0) /* of another chain */
+			*b = random_box(&items[i]);
+		else if (below(5) == 0)
+			b->ext[0] = (b->ext[0] + 1) / 2;
+		if (volume(b) == 0 || below(8) == 0)
+			continue;
+		v[n++] = (struct ptc_store_box){ i, *b };
+		paint(&items[i], b, items[i].want, 1, NULL);
+	}
+	return n;
+}
+
 /* Missing must be, byte for byte, what is wanted and not had. */
 static void check_missing(const struct ptc_store_boxes *m, bool had_source)
 {
@@ -321,18 +344,35 @@ static int64_t held_bytes(void)
 	return n;
 }
 
+/* A snapshot of from, under another number; at times from itself goes while the snapshot is open. */
+static struct ptc_table *snapshot_open(struct ptc_store *s, const struct ptc_table_key *from)
+{
+	const struct ptc_table_key alias = key_of(JOB_A, from->generation, from->snapshot + 1);
+	struct ptc_table *t;
+
+	ok(ptc_table_alias(s, from, &alias, err));
+	if (below(2))
+		ok(ptc_store_keep(s, JOB_A, &alias, 1, err));
+	ok(ptc_table_open(s, &alias, &t, err));
+	check_table(t);
+	return t;
+}
+
 /* One switch: derive k from from (or nothing), fill, seal; then nothing else is kept. */
 static void step(struct ptc_store *s, const struct ptc_table_key *from, const struct ptc_table_key *k)
 {
 	struct ptc_store_box needs[12];
-	size_t n = random_needs(needs, 12);
+	size_t n;
 	struct ptc_table *t, *src = NULL;
 	struct ptc_store_boxes m, dry;
 	struct ptc_store_stats st, before;
 	int64_t bytes, planned, slack;
 
-	if (from)
+	if (from && below(2))
+		src = snapshot_open(s, from);
+	else if (from)
 		ok(ptc_table_open(s, from, &src, err));
+	n = below(3) ? ordered_needs(needs) : random_needs(needs, 12);
 	ok(ptc_table_begin(s, k, &t, err));
 	ptc_store_stats(s, &before);
 	ok(ptc_table_derive(t, src, NULL, needs, n, true, &dry, &planned, err));

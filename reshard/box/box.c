@@ -40,61 +40,26 @@ struct ptc_box ptc_box_whole(uint32_t ndim, const int64_t *shape)
 	return b;
 }
 
-int64_t ptc_box_volume(const struct ptc_box *b)
-{
-	int64_t v = 1;
-
-	for (uint32_t d = 0; d < b->ndim; d++)
-		v *= b->ext[d];
-	return v;
-}
-
-bool ptc_box_empty(const struct ptc_box *b)
-{
-	for (uint32_t d = 0; d < b->ndim; d++)
-		if (b->ext[d] <= 0)
-			return true;
-	return false;
-}
-
-bool ptc_box_equal(const struct ptc_box *a, const struct ptc_box *b)
-{
-	if (a->ndim != b->ndim)
-		return false;
-	for (uint32_t d = 0; d < a->ndim; d++)
-		if (a->off[d] != b->off[d] || a->ext[d] != b->ext[d])
-			return false;
-	return true;
-}
-
-bool ptc_box_contains(const struct ptc_box *outer, const struct ptc_box *inner)
-{
-	if (outer->ndim != inner->ndim)
-		return false;
-	if (ptc_box_empty(inner))
-		return true;
-	for (uint32_t d = 0; d < outer->ndim; d++)
-		if (inner->off[d] < outer->off[d] || inner->off[d] + inner->ext[d] > outer->off[d] + outer->ext[d])
-			return false;
-	return true;
-}
-
+/* Boxes are compared and hashed as memory too (lists.c), so dims that are not used are 0. */
 bool ptc_box_intersect(const struct ptc_box *a, const struct ptc_box *b, struct ptc_box *ret)
 {
-	struct ptc_box r = { .ndim = a->ndim };
+	const uint32_t ndim = a->ndim;
 
-	if (a->ndim != b->ndim)
+	if (ndim != b->ndim)
 		return false;
-	for (uint32_t d = 0; d < a->ndim; d++) {
+	for (uint32_t d = 0; d < ndim; d++)
+		if (PTC_MIN(a->off[d] + a->ext[d], b->off[d] + b->ext[d]) <= PTC_MAX(a->off[d], b->off[d]))
+			return false;
+	ret->ndim = ndim;
+	for (uint32_t d = 0; d < ndim; d++) { /* ret may be a or b */
 		int64_t lo = PTC_MAX(a->off[d], b->off[d]);
 		int64_t hi = PTC_MIN(a->off[d] + a->ext[d], b->off[d] + b->ext[d]);
 
-		if (hi <= lo)
-			return false;
-		r.off[d] = lo;
-		r.ext[d] = hi - lo;
+		ret->off[d] = lo;
+		ret->ext[d] = hi - lo;
 	}
-	*ret = r;
+	for (uint32_t d = ndim; d < PTC_MAX_DIMS; d++)
+		ret->off[d] = ret->ext[d] = 0;
 	return true;
 }
 
@@ -336,11 +301,12 @@ void ptc_runs_init(struct ptc_runs *r, const struct ptc_box *a, const struct ptc
 	int64_t a_stride[PTC_MAX_DIMS], b_stride[PTC_MAX_DIMS];
 	uint32_t d = cut->ndim;
 
-	*r = (struct ptc_runs){ .run_bytes = 1, .count = 1 };
-	if (ptc_box_empty(cut)) {
-		r->run_bytes = r->count = 0;
+	/* of the arrays only what nd counts is used: to clear them takes longer than all else for a small box */
+	r->a_off = r->b_off = r->done = 0;
+	r->nd = 0;
+	r->run_bytes = r->count = !ptc_box_empty(cut);
+	if (!r->count)
 		return;
-	}
 	ptc_require(a->ndim == d && b->ndim == d);
 	ptc_assert(ptc_box_contains(a, cut) && ptc_box_contains(b, cut));
 	r->a_off = locate(a, cut, a_stride);
@@ -354,6 +320,7 @@ void ptc_runs_init(struct ptc_runs *r, const struct ptc_box *a, const struct ptc
 	for (uint32_t i = 0; i < d; i++) {
 		if (cut->ext[i] == 1)
 			continue;
+		r->idx[r->nd] = 0;
 		r->n[r->nd] = cut->ext[i];
 		r->a_step[r->nd] = a_stride[i];
 		r->b_step[r->nd] = b_stride[i];

@@ -28,9 +28,31 @@ int ptc_boxes_push(struct ptc_boxes *b, const struct ptc_box *box); /* returns 0
 
 /* The box that covers a whole shape. */
 struct ptc_box ptc_box_whole(uint32_t ndim, const int64_t *shape);
-int64_t ptc_box_volume(const struct ptc_box *b); /* elements; bytes for byte boxes */
-bool ptc_box_empty(const struct ptc_box *b);
-bool ptc_box_equal(const struct ptc_box *a, const struct ptc_box *b);
+/* Elements; bytes for byte boxes. */
+static inline int64_t ptc_box_volume(const struct ptc_box *b)
+{
+	int64_t v = 1;
+
+	for (uint32_t d = 0; d < b->ndim; d++)
+		v *= b->ext[d];
+	return v;
+}
+static inline bool ptc_box_empty(const struct ptc_box *b)
+{
+	for (uint32_t d = 0; d < b->ndim; d++)
+		if (b->ext[d] <= 0)
+			return true;
+	return false;
+}
+static inline bool ptc_box_equal(const struct ptc_box *a, const struct ptc_box *b)
+{
+	if (a->ndim != b->ndim)
+		return false;
+	for (uint32_t d = 0; d < a->ndim; d++)
+		if (a->off[d] != b->off[d] || a->ext[d] != b->ext[d])
+			return false;
+	return true;
+}
 /* Comparisons of boxes of one shape. The first compares where boxes begin, dim 0 first. The second then compares the
  * extents of boxes that begin at the same place. */
 static inline int ptc_box_order_off(const struct ptc_box *a, const struct ptc_box *b)
@@ -48,7 +70,17 @@ static inline int ptc_box_order(const struct ptc_box *a, const struct ptc_box *b
 		c = a->ext[d] < b->ext[d] ? -1 : a->ext[d] > b->ext[d];
 	return c;
 }
-bool ptc_box_contains(const struct ptc_box *outer, const struct ptc_box *inner);
+static inline bool ptc_box_contains(const struct ptc_box *outer, const struct ptc_box *inner)
+{
+	if (outer->ndim != inner->ndim)
+		return false;
+	if (ptc_box_empty(inner))
+		return true;
+	for (uint32_t d = 0; d < outer->ndim; d++)
+		if (inner->off[d] < outer->off[d] || inner->off[d] + inner->ext[d] > outer->off[d] + outer->ext[d])
+			return false;
+	return true;
+}
 /* false if the boxes are disjoint or one is empty; *ret is then unchanged. */
 bool ptc_box_intersect(const struct ptc_box *a, const struct ptc_box *b, struct ptc_box *ret);
 /* Appends a minus b as disjoint boxes (at most 2 * ndim), in row-major order of their first elements. */

@@ -22,6 +22,7 @@ struct ptc_kept_fill {
 	uint64_t switch_id;
 	struct ptc_table_key from;
 	struct ptc_table *table;
+	bool used; /* it counts once: extents may be filled since */
 };
 
 struct ptc_kept_fill *ptc_kept_fill_free(struct ptc_kept_fill *k)
@@ -46,7 +47,7 @@ void ptc_fill_keep(struct ptc_agent_job *job, uint64_t switch_id, const struct p
 
 	ptc_fill_forget(job);
 	/* of an import, which has no state before, bytes are written before the Pull */
-	if (!v->from || !fill->missing.n || fill->missing.n > PTC_AGENT_FILL_BOXES)
+	if (!v->from || fill->missing.n > PTC_AGENT_FILL_BOXES)
 		return;
 	k = ptc_calloc(1, sizeof *k);
 	if (!k)
@@ -72,7 +73,7 @@ bool ptc_kept_fill_use(struct ptc_kept_fill *k, uint64_t switch_id, const struct
 {
 	struct ptc_table_key from;
 
-	if (!k || !k->fill.missing.n || k->table != table || k->switch_id != switch_id || !v->from)
+	if (!k || k->used || k->table != table || k->switch_id != switch_id || !v->from)
 		return false;
 	from = ptc_geometry_key(&v->from->g);
 	if (!ptc_table_key_same(&k->from, &from))
@@ -80,5 +81,6 @@ bool ptc_kept_fill_use(struct ptc_kept_fill *k, uint64_t switch_id, const struct
 	*ret = k->fill;
 	ret->copied_bytes = ret->new_bytes = 0; /* Prepare has said them */
 	k->fill = (struct ptc_fill){ 0 };
+	k->used = true;
 	return true;
 }

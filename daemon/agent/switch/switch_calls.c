@@ -246,16 +246,11 @@ int ptc_agent_on_prepare(void *arg, struct ptc_rpc_call *call, struct ptc_error 
 static int table_bytes(struct ptc_agent *agent, const struct ptc_table_key *key, uint64_t *ret, struct ptc_error *err)
 {
 	struct ptc_table *table;
-	const struct ptc_piece *pieces;
-	size_t n;
 	int rc = ptc_table_open(agent->env.store, key, &table, err);
 
 	if (rc)
 		return rc;
-	pieces = ptc_table_all_pieces(table, &n);
-	*ret = 0;
-	for (size_t i = 0; i < n; i++)
-		*ret += (uint64_t)ptc_box_volume(&pieces[i].live);
+	*ret = ptc_table_live_bytes(table);
 	ptc_table_unref(table);
 	return 0;
 }

@@ -27,6 +27,7 @@ struct digester {
 	const struct ptc_digest_job *job;
 	struct task *tasks;
 	size_t ntasks, cap;
+	struct ptc_boxes rest, next; /* of the need at hand; kept from need to need for their memory */
 	struct ptc_verified seen[PTC_AGENT_DIGEST_THREADS];
 };
 
@@ -41,8 +42,11 @@ static int task_push(struct digester *d, size_t need, const struct ptc_box *box)
 static int tasks_of(struct digester *d, size_t need, const struct ptc_box *box)
 {
 	struct ptc_boxes cut = { 0 };
-	int rc = ptc_box_chop(box, DIGEST_TASK_BYTES, &cut);
+	int rc;
 
+	if (ptc_box_volume(box) <= DIGEST_TASK_BYTES)
+		return task_push(d, need, box);
+	rc = ptc_box_chop(box, DIGEST_TASK_BYTES, &cut);
 	for (size_t k = 0; !rc && k < cut.n; k++)
 		rc = task_push(d, need, &cut.v[k]);
 	ptc_boxes_done(&cut);
@@ -54,24 +58,30 @@ static int tasks_rest(struct digester *d, size_t need, size_t *at)
 {
 	const struct ptc_digest_job *job = d->job;
 	const struct ptc_need *n = &job->needs->v[need];
-	struct ptc_boxes rest = { 0 }, next = { 0 };
+	struct ptc_boxes swap;
 	struct ptc_box common;
-	int rc = ptc_boxes_push(&rest, &n->box);
+	int rc;
 
 	while (*at < job->ndone && job->done[*at].item < n->item)
 		(*at)++;
+	if (*at == job->ndone || job->done[*at].item != n->item)
+		return tasks_of(d, need, &n->box);
+	if (ptc_box_contains(&job->done[*at].box, &n->box)) /* as most */
+		return 0;
+	d->rest.n = 0;
+	rc = ptc_boxes_push(&d->rest, &n->box);
 	for (size_t k = *at; !rc && k < job->ndone && job->done[k].item == n->item; k++) {
 		if (!ptc_box_intersect(&n->box, &job->done[k].box, &common))
 			continue;
-		for (size_t i = 0; !rc && i < rest.n; i++)
-			rc = ptc_box_subtract(&rest.v[i], &job->done[k].box, &next);
-		ptc_boxes_done(&rest);
-		rest = next;
-		next = (struct ptc_boxes){ 0 };
+		d->next.n = 0;
+		for (size_t i = 0; !rc && i < d->rest.n; i++)
+			rc = ptc_box_subtract(&d->rest.v[i], &job->done[k].box, &d->next);
+		swap = d->rest;
+		d->rest = d->next;
+		d->next = swap;
 	}
-	for (size_t i = 0; !rc && i < rest.n; i++)
-		rc = tasks_of(d, need, &rest.v[i]);
-	ptc_boxes_done(&rest);
+	for (size_t i = 0; !rc && i < d->rest.n; i++)
+		rc = tasks_of(d, need, &d->rest.v[i]);
 	return rc;
 }
 
@@ -142,6 +152,8 @@ int ptc_digest_needs(const struct ptc_digest_job *job, struct ptc_error *err)
 	if (rc == 0)
 		rc = ptc_task_pool_run(&task_pool, err);
 	ptc_free(d.tasks);
+	ptc_boxes_done(&d.rest);
+	ptc_boxes_done(&d.next);
 	return rc;
 }
 
