@@ -687,7 +687,8 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
  * them go on. */
 static bool may_hold(const struct ptc_controller *ctl, enum ptc_job_phase phase)
 {
-	return ctl->intent.run_from && phase >= PTC_JOB_INTENT && phase <= PTC_JOB_SEALING;
+	return phase == PTC_JOB_ABORTING ||
+	       (ctl->intent.run_from && phase >= PTC_JOB_INTENT && phase <= PTC_JOB_SEALING);
 }
 
 static void phase_changed(struct ptc_controller *ctl, enum ptc_job_phase phase)

@@ -289,7 +289,7 @@ static bool may_hold(const struct sim *s, const struct ctl *c, enum ptc_job_phas
 {
 	if (s->o.bug == SIM_BUG_DUE_FREE)
 		return phase == PTC_JOB_ARMING || phase == PTC_JOB_SEALING;
-	return c->sw.run_from && phase >= PTC_JOB_INTENT && phase <= PTC_JOB_SEALING;
+	return phase == PTC_JOB_ABORTING || (c->sw.run_from && phase >= PTC_JOB_INTENT && phase <= PTC_JOB_SEALING);
 }
 
 static void up_perform(struct sim *s, int i, const struct ptc_job_update *u)
