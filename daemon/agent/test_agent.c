@@ -633,6 +633,177 @@ static void test_memory(void **state)
 	world_down(&w);
 }
 
+/* ---- no room beside the bridge ---- */
+
+#define COPIES_TABLE (UINT64_C(1) << 62 | 5)
+
+/* Node 2 has half of the record's snapshot (generation 2, whose other half is on node 0), under that number and as the
+ * table with its copies; and the bridge, in which its other half is, too. It is full. The next generation is all there.
+ */
+struct tight {
+	struct world w;
+	struct gen first, now, bridge, next;
+	struct info info;
+	Ptc__V1__Copies copies;
+	uint32_t nodes[1], keepers[1], ranks[1], sets[1];
+	uint64_t snapshots[1];
+	ProtobufCBinaryData items[1];
+	uint8_t bits[NITEMS / 8 + 1];
+	uint64_t seq;                           /* as a controller's requests have it */
+	Ptc__V1__TableKey named[4], *yields[4]; /* the source, the target, the bridge, the source's copies */
+};
+
+static struct ptc_table_key table_of(uint64_t generation, uint64_t snapshot)
+{
+	struct ptc_table_key key = { .generation = generation, .snapshot = snapshot };
+
+	snprintf(key.uuid, sizeof key.uuid, "%s", UUID);
+	return key;
+}
+
+static bool has_table(struct tight *t, uint64_t generation, uint64_t snapshot)
+{
+	struct ptc_table_key key = table_of(generation, snapshot);
+	struct ptc_error err = PTC_ERROR_INIT;
+	bool there = false;
+
+	OK(ptc_agent_table_there(t->w.nodes[2].agent, &key, &there, &err));
+	return there;
+}
+
+static void tight_copies(struct tight *t)
+{
+	const uint32_t scalar = T_SCALAR * (1 + NFIELDS);
+
+	ptc__v1__copies__init(&t->copies);
+	t->nodes[0] = 2;
+	t->snapshots[0] = COPIES_TABLE;
+	t->ranks[0] = 0;
+	t->bits[scalar / 8] = (uint8_t)(1u << scalar % 8);
+	t->items[0] = (ProtobufCBinaryData){ sizeof t->bits, t->bits };
+	t->copies.n_nodes = t->copies.n_snapshots = t->copies.n_keepers = t->copies.n_ranks = t->copies.n_sets =
+		t->copies.n_items = 1;
+	t->copies.nodes = t->nodes;
+	t->copies.snapshots = t->snapshots;
+	t->copies.keepers = t->keepers;
+	t->copies.ranks = t->ranks;
+	t->copies.sets = t->sets;
+	t->copies.items = t->items;
+	t->info.from.copies = &t->copies;
+}
+
+static void tight_up(struct tight *t)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_store_stats stats;
+	struct world *w = &t->w;
+
+	memset(t, 0, sizeof *t);
+	rng = seed + 11;
+	world_up(w, NODES, true);
+	gen_make(&t->first, 1, "tp=1", 1);
+	import(w, &t->first, 0);
+	gen_make(&t->now, 2, "tp=2", 1);
+	t->now.nodes[1] = 2;
+	seal_and_prepare(w, &t->info, &t->first, &t->now);
+	pull_all(w, &t->info, &t->now, false);
+	gen_make(&t->bridge, 3, "tp=1", 1);
+	t->bridge.nodes[0] = 2;
+	seal_and_prepare(w, &t->info, &t->now, &t->bridge);
+	pull_all(w, &t->info, &t->bridge, false);
+	gen_make(&t->next, 4, "tp=1", 1);
+	t->next.nodes[0] = 2;
+	info_make(&t->info, w, &t->now, &t->next);
+	OK(do_seal(w, 2, &t->info, 2, t->now.snapshot, COPIES_TABLE, &err));
+	ptc_store_stats(w->nodes[2].store, &stats);
+	node_down(w, &w->nodes[2]);
+	w->nodes[2].ceiling = stats.used_bytes + (1 << 20);
+	node_up(w, &w->nodes[2]);
+	for (int i = 0; i < 4; i++) {
+		ptc__v1__table_key__init(&t->named[i]);
+		t->named[i].generation = (uint64_t[]){ 2, 4, 3, 2 }[i];
+		t->named[i].snapshot = (uint64_t[]){ t->now.snapshot, 4, 3, COPIES_TABLE }[i];
+		t->yields[i] = &t->named[i];
+	}
+}
+
+static int prepare_tight(struct tight *t, size_t nyields, Ptc__V1__PrepareReply **ret, struct ptc_error *err)
+{
+	t->info.pb.seq = ++t->seq;
+	return do_prepare_tight(&t->w, 2, &t->info, false, t->yields, nyields, ret, err);
+}
+
+/* What a Finish says that was dropped; with_bridge: it names the bridge beside the record. */
+static uint64_t finish_says(struct tight *t, bool with_bridge)
+{
+	Ptc__V1__FinishRequest req;
+	Ptc__V1__TableKey *keep[3] = { t->yields[0], t->yields[3], t->yields[2] };
+	struct ptc_error err = PTC_ERROR_INIT;
+	const Ptc__V1__FinishReply *reply;
+	ProtobufCMessage *msg;
+	uint64_t said;
+
+	ptc__v1__finish_request__init(&req);
+	req.version = 1;
+	req.uuid = uuid_text;
+	req.fence = t->w.fence;
+	req.seq = ++t->seq;
+	req.keep = keep;
+	req.n_keep = with_bridge ? 3 : 2;
+	OK(unary(&t->w, 2, "/ptc.v1.Peer/Finish", &req.base, &ptc__v1__finish_reply__descriptor, &msg, &err));
+	reply = (const Ptc__V1__FinishReply *)msg;
+	said = reply->yielded ? reply->yielded->generation : 0;
+	ptc_pb_free(msg);
+	return said;
+}
+
+/* A Prepare without room drops tables of the bridge that its request names, and says so again and again until a Finish
+ * names them no longer. It spares source and target of the switch, whoever names them. */
+static void test_yields(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__PrepareReply *reply;
+	static struct tight t;
+
+	tight_up(&t);
+	assert_int_equal(prepare_tight(&t, 0, &reply, &err), PTC_ENOSPC); /* nothing may go */
+	assert_true(has_table(&t, 3, 3));
+	OK(prepare_tight(&t, 3, &reply, &err));
+	assert_non_null(reply->yielded);
+	assert_true(reply->yielded->generation == 3 && reply->yielded->snapshot == 3);
+	ptc_pb_free(&reply->base);
+	assert_true(has_table(&t, 2, t.now.snapshot) && has_table(&t, 4, 4) && !has_table(&t, 3, 3));
+	OK(prepare_tight(&t, 3, &reply, &err)); /* the answer was lost */
+	assert_true(reply->yielded && reply->yielded->generation == 3);
+	ptc_pb_free(&reply->base);
+	assert_int_equal(finish_says(&t, true), 3); /* the switch is given up, and the controller does not know it */
+	assert_int_equal(finish_says(&t, true), 3);
+	assert_int_equal(finish_says(&t, false), 0);
+	assert_int_equal(finish_says(&t, true), 0); /* nobody expects it here any more */
+	assert_true(has_table(&t, 2, t.now.snapshot) && has_table(&t, 2, COPIES_TABLE) && !has_table(&t, 4, 4));
+	world_down(&t.w);
+}
+
+/* The record's copies are sources, where ranks do not run: their table stays, and so does that of the node's own part.
+ * There is no room even without the bridge, so only a Finish can say that it is gone. */
+static void test_yields_no_copies(void **state)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	Ptc__V1__PrepareReply *reply;
+	static struct tight t;
+
+	tight_up(&t);
+	tight_copies(&t);
+	OK(do_seal(&t.w, 2, &t.info, 3, 3, 9, &err)); /* so its chunks stay */
+	assert_int_equal(prepare_tight(&t, 4, &reply, &err), PTC_ENOSPC);
+	assert_true(has_table(&t, 2, t.now.snapshot) && has_table(&t, 2, COPIES_TABLE) && !has_table(&t, 3, 3));
+	assert_int_equal(finish_says(&t, true), 3);
+	node_down(&t.w, &t.w.nodes[2]);
+	node_up(&t.w, &t.w.nodes[2]);
+	assert_int_equal(finish_says(&t, true), 0); /* a daemon that restarts has forgotten it */
+	world_down(&t.w);
+}
+
 static void heap_up(struct world *w, struct gen *now, struct gen *next, struct info *info)
 {
 	rng = seed + 9;
@@ -871,6 +1042,7 @@ int main(void)
 		cmocka_unit_test(test_finish_cancels), cmocka_unit_test(test_liars),
 		cmocka_unit_test(test_replicas),       cmocka_unit_test(test_pins),
 		cmocka_unit_test(test_memory),         cmocka_unit_test(test_heap),
+		cmocka_unit_test(test_yields),         cmocka_unit_test(test_yields_no_copies),
 		cmocka_unit_test(test_wire_numbers),   cmocka_unit_test(test_fences_and_numbers),
 		cmocka_unit_test(test_wrong_bytes),    cmocka_unit_test(test_fence_of_a_new_store),
 	};

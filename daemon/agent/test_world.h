@@ -530,8 +530,9 @@ static int unary(struct world *w, uint32_t node, const char *method, const Proto
 	return rc;
 }
 
-static int do_prepare(struct world *w, uint32_t node, struct info *info, bool dry, Ptc__V1__PrepareReply **ret,
-		      struct ptc_error *err)
+/* yields: tables that may go if there is no room. */
+static int do_prepare_tight(struct world *w, uint32_t node, struct info *info, bool dry, Ptc__V1__TableKey **yields,
+			    size_t nyields, Ptc__V1__PrepareReply **ret, struct ptc_error *err)
 {
 	Ptc__V1__PrepareRequest req = PTC__V1__PREPARE_REQUEST__INIT;
 	ProtobufCMessage *reply = NULL;
@@ -540,9 +541,17 @@ static int do_prepare(struct world *w, uint32_t node, struct info *info, bool dr
 	req.version = 1;
 	req.info = &info->pb;
 	req.dry_run = dry;
+	req.yields = yields;
+	req.n_yields = nyields;
 	rc = unary(w, node, "/ptc.v1.Peer/Prepare", &req.base, &ptc__v1__prepare_reply__descriptor, &reply, err);
 	*ret = (Ptc__V1__PrepareReply *)reply;
 	return rc;
+}
+
+static int do_prepare(struct world *w, uint32_t node, struct info *info, bool dry, Ptc__V1__PrepareReply **ret,
+		      struct ptc_error *err)
+{
+	return do_prepare_tight(w, node, info, dry, NULL, 0, ret, err);
 }
 
 static int do_seal(struct world *w, uint32_t node, struct info *info, uint64_t gen, uint64_t a, uint64_t b,

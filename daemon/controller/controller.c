@@ -355,7 +355,7 @@ static int check_base(struct ptc_controller *ctl, const struct ptc_switch_reques
 	if (generation != r->base_generation || snapshot != r->base_snapshot)
 		return ptc_error_set(err, PTC_ECONFLICT, "job %s changed while the switch was planned; try again",
 				     ctl->meta.name);
-	if (r->source && !ptc_older_find(&ctl->older.doc, r->source))
+	if (r->source && !ptc_older_kept(ctl, r->source))
 		return ptc_error_set(err, PTC_ENOTFOUND, "job %s does not keep snapshot %llu any more", ctl->meta.name,
 				     (unsigned long long)r->source);
 	if (r->kind == PTC_SWITCH_IMPORT && generation && !r->source)
@@ -685,13 +685,21 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	ptc_controller_tidy(ctl);
 }
 
+/* Ranks wait at a stop, or have come to a step where a snapshot is due before their switch arms them; an abort lets
+ * them go on. */
+static bool may_hold(const struct ptc_controller *ctl, enum ptc_job_phase phase)
+{
+	return phase == PTC_JOB_ABORTING ||
+	       (ctl->intent.run_from && phase >= PTC_JOB_INTENT && phase <= PTC_JOB_SEALING);
+}
+
 static void phase_changed(struct ptc_controller *ctl, enum ptc_job_phase phase)
 {
 	if (ctl->nphases < PTC_PHASES_KEPT) {
 		ctl->phases[ctl->nphases].phase = phase;
 		ctl->phases[ctl->nphases++].at_ns = ptc_sys_now_ns();
 	}
-	ctl->recovery.held |= phase == PTC_JOB_ARMING || phase == PTC_JOB_SEALING;
+	ctl->recovery.held |= may_hold(ctl, phase);
 	ptc_debug("job", "job=%s phase %s", ctl->meta.name, ptc_job_phase_name(phase));
 	tell_progress(ctl);
 }

@@ -350,41 +350,23 @@ static bool names_nothing(const struct ptc_controller *ctl, uint32_t node)
 	return nothing || ptc_copy_keeper_emptied(ctl, name);
 }
 
-struct yields {
-	struct keep keep;
-	const struct ptc_copies_doc *copies; /* of the record's snapshot: these stay, and may be sources */
-	const char *node;
-};
-
-static void yields_add(void *arg, uint64_t generation, uint64_t snapshot)
-{
-	struct yields *y = arg;
-
-	const struct ptc_copies_keeper *k = ptc_copies_keeper(y->copies, y->node);
-
-	if (!k || k->generation != generation || k->table != snapshot)
-		keep_add(&y->keep, generation, snapshot);
-}
-
 static int encode_prepare(struct ptc_controller *ctl, const struct ptc_job_update *up, Ptc__V1__SwitchInfo *info,
 			  void **data, size_t *len, struct ptc_error *err)
 {
 	Ptc__V1__PrepareRequest req = PTC__V1__PREPARE_REQUEST__INIT;
-	struct yields yields = { .keep = keep_of(ptc_older_tables_max(&ctl->older)),
-				 .copies = &ctl->view.copies,
-				 .node = ptc_cluster_node(ctl->all->cluster, up->node)->doc.name };
+	struct keep yields = keep_of(ptc_older_tables_max(&ctl->older));
 	int rc;
 
-	if (up->op == PTC_OP_PREPARE && ctl->older.doc.bridge.snapshot != ctl->intent.source)
-		ptc_older_bridge_tables(&ctl->older, yields.node, yields_add, &yields);
+	if (up->op == PTC_OP_PREPARE)
+		ptc_older_yields(ctl, ptc_cluster_node(ctl->all->cluster, up->node)->doc.name, keep_add, &yields);
 	req.version = PTC_WIRE_VERSION;
 	req.info = info;
 	req.dry_run = up->op == PTC_OP_CHECK;
 	req.anew = names_nothing(ctl, up->node);
-	req.yields = yields.keep.list;
-	req.n_yields = yields.keep.n;
+	req.yields = yields.list;
+	req.n_yields = yields.n;
 	rc = ptc_pb_encode(&req.base, data, len, err);
-	keep_done(&yields.keep);
+	keep_done(&yields);
 	return rc;
 }
 

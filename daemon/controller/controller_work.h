@@ -97,9 +97,14 @@ void ptc_older_adopt(struct ptc_controller *ctl, const struct ptc_older_doc *doc
 void ptc_older_tables(const struct ptc_older_kept *k, const char *node, ptc_copies_table_fn fn, void *arg);
 /* Of these, the bridge's that are no entry's. */
 void ptc_older_bridge_tables(const struct ptc_older_kept *k, const char *node, ptc_copies_table_fn fn, void *arg);
+/* Of these, those that a Prepare of the switch may drop: none that the record's copies name, and none if the switch
+ * goes back to the bridge. */
+void ptc_older_yields(const struct ptc_controller *ctl, const char *node, ptc_copies_table_fn fn, void *arg);
 size_t ptc_older_tables_max(const struct ptc_older_kept *k);
 /* The snapshot of the present record, as an entry; snapshot 0: it cannot be kept. */
 struct ptc_older ptc_older_of_record(const struct ptc_controller *ctl);
+/* Whether the job keeps that snapshot, and it is not a bridge that is being taken from the document. */
+bool ptc_older_kept(const struct ptc_controller *ctl, uint64_t snapshot);
 /* Prunes by the job's description. If that cannot be read now, everything stays. *ret_copies: the count of its
  * `copies`; 0: not known. May block; not on the loop. */
 void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc *meta, size_t most,

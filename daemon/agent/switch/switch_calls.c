@@ -79,22 +79,27 @@ static int prepare_dry(struct ptc_agent *agent, const struct ptc_switch_view *v,
 	return rc ? rc : ptc_agent_memory_check(agent, ret->new_bytes, err);
 }
 
-/* Drops the tables of the bridge, which the controller says may go. True: there was one. */
+/* A table of that generation here: that of its ranks, or the one that has its copies, too. */
+static bool is_of(const struct ptc_geometry_ref *side, const struct ptc_table_key *key)
+{
+	if (!side || key->generation != side->g.generation)
+		return false;
+	return key->snapshot == side->g.snapshot || key->snapshot == ptc_geometry_key(&side->g).snapshot;
+}
+
+/* Drops the tables of the bridge, which the controller says may go; never one that the switch reads or makes. True:
+ * there was one. */
 static bool make_room(struct ptc_agent_op *op, const struct ptc_switch_view *v, const Ptc__V1__PrepareRequest *req)
 {
-	const struct ptc_table_key to = ptc_geometry_key(&v->to->g);
-	struct ptc_table_key from = { 0 };
 	bool there, any = false;
 
-	if (v->from)
-		from = ptc_geometry_key(&v->from->g);
 	for (size_t i = 0; i < req->n_yields; i++) {
 		struct ptc_table_key key = { .generation = req->yields[i]->generation,
 					     .snapshot = req->yields[i]->snapshot };
 
 		snprintf(key.uuid, sizeof key.uuid, "%s", req->info->uuid);
 		there = false;
-		if (ptc_table_key_same(&key, &to) || ptc_table_key_same(&key, &from) ||
+		if (is_of(v->to, &key) || is_of(v->from, &key) ||
 		    ptc_agent_table_there(op->agent, &key, &there, NULL) != 0 || !there)
 			continue;
 		pthread_mutex_lock(&op->agent->shared.lock);

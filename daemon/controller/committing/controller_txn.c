@@ -77,7 +77,7 @@ static int run_txn(struct txn *t, struct ptc_etcd *e, const struct ptc_etcd_op *
 	if (t->claim.json)
 		cmp[n++] = (struct ptc_etcd_compare){ PTC_DEVICES_KEY, PTC_ETCD_MOD_REV, t->claim.revision };
 	snprintf(older, sizeof older, "/ptc/jobs/%s/older", t->uuid);
-	if (t->supersedes)
+	if (t->supersedes || t->goes_back)
 		cmp[n++] = (struct ptc_etcd_compare){ older, PTC_ETCD_MOD_REV, t->older_revision };
 	for (size_t i = 0; i < t->nnodes; i++)
 		cmp[n++] = (struct ptc_etcd_compare){ t->nodes[i].key, PTC_ETCD_CREATE_REV, t->nodes[i].revision };
@@ -135,6 +135,8 @@ static int do_intent(struct txn *t, struct ptc_etcd *e, struct ptc_error *err)
 	char key[96], *json;
 	int rc = t->too_many       ? ptc_error_set(err, PTC_ELIMIT,
 						   "too many nodes are lost for one switch to go on without them")
+		 : t->source_gone  ? ptc_error_set(err, PTC_ENOTFOUND, "the job does not keep snapshot %llu any more",
+						   (unsigned long long)t->intent.source)
 		 : generation.json ? name_blob(t, e, &generation, t->intent.generation_hash, err)
 				   : 0;
 

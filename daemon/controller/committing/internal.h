@@ -30,7 +30,9 @@ struct txn {
 	char *older_json;  /* NULL: there is no such document afterwards */
 	size_t older_most;
 	int64_t older_revision;
-	bool too_many; /* more nodes were left out than the intent can name */
+	bool goes_back;   /* INTENT of a rollback: nothing has taken its snapshot from that document meanwhile ... */
+	bool source_gone; /* ... or something has */
+	bool too_many;    /* more nodes were left out than the intent can name */
 	struct ptc_device_claim claim;
 	/* INTENT of a job whose ranks do not run: the rank state of the new ranks is already known */
 	struct ptc_meta_doc meta;

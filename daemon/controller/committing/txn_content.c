@@ -297,6 +297,11 @@ int ptc_txn_fill(struct ptc_controller *ctl, struct txn *t, const struct ptc_job
 	make_record(ctl, t);
 	if (t->kind == PTC_TXN_INTENT && !ctl->intent.source)
 		make_without(ctl, t);
+	if (t->kind == PTC_TXN_INTENT && ctl->intent.source) {
+		t->goes_back = true;
+		t->source_gone = !ptc_older_table(&ctl->older.doc, ctl->source.from_generation, ctl->intent.source);
+		t->older_revision = ctl->older.revision;
+	}
 	if (t->kind == PTC_TXN_INTENT)
 		rc = ptc_device_claim_make(ctl, &t->claim);
 	if (rc)

@@ -51,6 +51,14 @@ void ptc_older_keep(const struct ptc_documents *docs, const struct ptc_meta_doc 
 	ptc_specs_release(ref);
 }
 
+bool ptc_older_kept(const struct ptc_controller *ctl, uint64_t snapshot)
+{
+	const struct ptc_older_doc *d = &ctl->older.doc;
+	const struct ptc_older *o = ptc_older_find(d, snapshot);
+
+	return o && !(o == &d->bridge && ctl->older.dropping);
+}
+
 int ptc_older_aim(struct ptc_controller *ctl)
 {
 	ptc_generation_doc_done(&ctl->source.to);
@@ -211,6 +219,28 @@ void ptc_older_bridge_tables(const struct ptc_older_kept *k, const char *node, p
 }
 
 /* ---- room ---- */
+
+struct yields {
+	const struct ptc_copies_keeper *kept; /* the node's copies of the record's snapshot, which may be sources */
+	ptc_copies_table_fn fn;
+	void *arg;
+};
+
+static void yields_add(void *arg, uint64_t generation, uint64_t snapshot)
+{
+	const struct yields *y = arg;
+
+	if (!y->kept || y->kept->generation != generation || y->kept->table != snapshot)
+		y->fn(y->arg, generation, snapshot);
+}
+
+void ptc_older_yields(const struct ptc_controller *ctl, const char *node, ptc_copies_table_fn fn, void *arg)
+{
+	struct yields y = { ptc_copies_keeper(&ctl->view.copies, node), fn, arg };
+
+	if (ctl->older.doc.bridge.snapshot != ctl->intent.source)
+		ptc_older_bridge_tables(&ctl->older, node, yields_add, &y);
+}
 
 struct shed {
 	struct ptc_controller *ctl;

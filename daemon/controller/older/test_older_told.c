@@ -269,6 +269,18 @@ static void test_bridge(void **state)
 	assert_string_equal(told(&ctl), "n0 n2 ");
 }
 
+/* While the bridge is being taken from the document, a rollback to it is refused. */
+static void test_kept(void **state)
+{
+	(void)state;
+	memset(&ctl, 0, sizeof ctl);
+	set_up();
+	ctl.older.doc.bridge = snap(1, 12, "n0", "n2");
+	assert_true(ptc_older_kept(&ctl, 12) && ptc_older_kept(&ctl, 15) && !ptc_older_kept(&ctl, 13));
+	ctl.older.dropping = true; /* nothing goes back to it any more */
+	assert_true(!ptc_older_kept(&ctl, 12) && ptc_older_kept(&ctl, 15));
+}
+
 /* The answer of etcd to the transaction that drops the bridge is lost, or the transaction fails, for the document has
  * changed. What etcd has then counts; nodes hear what goes by it, and the transaction is not repeated for ever. */
 static void test_answer_lost(void **state)
@@ -339,6 +351,36 @@ static void test_tables(void **state)
 	ptc_older_tables(&ctl.older, "n2", list, text);
 	assert_string_equal(text, "1.10 1.15 1.30 1.7 ");
 	ptc_copies_doc_done(&ctl.older.copies);
+}
+
+/* A Prepare may drop tables of the bridge, but none that the record's copies name, and none that the switch goes back
+ * to.
+ */
+static void test_yields(void **state)
+{
+	static struct ptc_copies_keeper keeper = { .node = "n2", .generation = 1, .table = PTC_COPIES_TABLE | 7 };
+	char text[60] = "";
+
+	(void)state;
+	memset(&ctl, 0, sizeof ctl);
+	set_up();
+	ptc_older_yields(&ctl, "n2", list, text); /* there is no bridge */
+	assert_string_equal(text, "");
+	ctl.older.doc.bridge = snap(1, 12, "n0", "n2");
+	ctl.older.copies = (struct ptc_copies_doc){ .keepers = test_copy(&keeper), .nkeepers = 1 };
+	ptc_older_yields(&ctl, "n2", list, text);
+	assert_string_equal(text, "1.12 1.7 ");
+	ctl.view.copies = (struct ptc_copies_doc){ .keepers = test_copy(&keeper), .nkeepers = 1 };
+	text[0] = '\0';
+	ptc_older_yields(&ctl, "n2", list, text);
+	assert_string_equal(text, "1.12 ");
+	text[0] = '\0';
+	ptc_older_yields(&ctl, "n1", list, text); /* has none */
+	ctl.intent.source = 12;
+	ptc_older_yields(&ctl, "n2", list, text);
+	assert_string_equal(text, "");
+	ptc_copies_doc_done(&ctl.older.copies);
+	ptc_copies_doc_done(&ctl.view.copies);
 }
 
 /* A node has dropped its tables of the bridge: the bridge goes once the job is idle. And what is said where there can
@@ -482,7 +524,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_told),   cmocka_unit_test(test_bridge),    cmocka_unit_test(test_answer_lost),
 		cmocka_unit_test(test_tables), cmocka_unit_test(test_no_bridge), cmocka_unit_test(test_long_names),
-		cmocka_unit_test(test_gone),
+		cmocka_unit_test(test_gone),   cmocka_unit_test(test_kept),      cmocka_unit_test(test_yields),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,8 @@ enum kind {
 	EV_TXNREP,
 	EV_READ,
 	EV_READREP,
+	EV_SHED,
+	EV_SHEDREP,
 	EV_ACQUIRE,
 	EV_ACQREP,
 	EV_TIMER,
@@ -32,27 +34,27 @@ struct ev {
 	enum kind kind;
 	int who; /* the node or controller that gets the event */
 	uint32_t inc;
-	uint64_t seq, a;
+	uint64_t seq, a, step, intent_mod;
 	int status;
 	uint32_t node;
 	enum ptc_txn_outcome outcome;
 	bool timeout, passed;
 	enum ptc_job_op op;
-	uint64_t step;
 	struct table table;
 	struct record rec;
 	struct older older;
-	uint64_t intent_mod;
 	union {
 		struct req req;
 		struct txn txn;
 		struct sw sw;
 	} u;
 };
-struct slot {
-	uint64_t at, order;
-	struct ev *ev;
+/* A switch as the core gets it, with room for its nodes. */
+struct told {
+	struct ptc_switch s;
+	uint32_t from[SIM_NODES];
 };
+struct slot;
 struct sim {
 	struct sim_opts o;
 	struct sim_result *res;
@@ -63,38 +65,31 @@ struct sim {
 	struct node nodes[SIM_NODES];
 	struct ctl ctls[SIM_CTLS];
 	bool cut_cn[SIM_CTLS][SIM_NODES], cut_ce[SIM_CTLS], cut_ne[SIM_NODES], cut_nn[SIM_NODES][SIM_NODES];
-	bool calm;
+	bool calm, bad;
 	uint64_t committed[MAX_ASKED * 4], failed[MAX_ASKED * 4];
-	uint32_t ncommitted, nfailed, commits_at_calm;
+	uint32_t ncommitted, nfailed, commits_at_calm, nruins, nyields;
 	uint32_t script_at; /* for live jobs without random faults */
 	uint64_t script_id;
 	struct ruin ruins[MAX_RUINS];
-	uint32_t nruins;
 	bool declared[SIM_NODES]; /* declared lost by an operator */
 	/* a bit per node that an intent or a first commit has left out and that no FINISH has reached since */
 	uint32_t given_up;
 	uint64_t moved_at;         /* when a rank of the record's incarnation last ended a step */
 	uint64_t live[2], over[2]; /* generation, incarnation: whose ranks the record last wanted, and those before */
 	bool bridged; /* with `bridge`: a snapshot of the record has had its copy, and later ones may get one */
-	bool bad;
-};
-static inline bool sim_is_copy(const struct record *o, const struct table *t, uint32_t node)
-{
-	return o->snap && o->copy == node + 1 && o->gen == t->gen && (o->snap | COPY_SNAP) == t->snap;
-}
-/* A switch as the core gets it, with room for its nodes. */
-struct told {
-	struct ptc_switch s;
-	uint32_t from[SIM_NODES];
+	struct {      /* tables of a bridge that a node has dropped for want of room, in which of its lives */
+		uint32_t node, inc;
+		uint64_t gen, snap;
+	} yields[MAX_YIELDS];
+	uint64_t left_since; /* since when ranks leave snapshots out although no copies come; 0: they do not */
 };
 
 /* sim_world.c */
 uint64_t sim_rnd(struct sim *s);
 uint32_t sim_below(struct sim *s, uint32_t n);
 bool sim_chance(struct sim *s, uint32_t percent);
-/* As sim_chance, but only while random faults are on. */
-bool sim_unlucky(struct sim *s, uint32_t percent);
-void sim_mix(struct sim *s, uint64_t v); /* into the run's hash */
+bool sim_unlucky(struct sim *s, uint32_t percent); /* as sim_chance, but only while random faults are on */
+void sim_mix(struct sim *s, uint64_t v);           /* into the run's hash */
 __attribute__((format(printf, 2, 3))) void sim_say(struct sim *s, const char *fmt, ...);
 __attribute__((format(printf, 2, 3))) void sim_bad(struct sim *s, const char *fmt, ...);
 struct ev *sim_post(struct sim *s, uint64_t delay, enum kind kind, int who);
@@ -114,10 +109,17 @@ struct table *sim_table_find(struct node *n, uint64_t gen, uint64_t snap);
 struct table *sim_table_add(struct sim *s, struct node *n, uint64_t gen, uint64_t snap);
 void sim_table_drop(struct node *n, uint32_t i);
 bool sim_keeps(const struct req *r, const struct table *t); /* whether the request names the table: it stays */
+bool sim_is_copy(const struct record *o, const struct table *t, uint32_t node);
+bool sim_is_part(const struct record *o, const struct table *t, uint32_t node); /* of the layout */
+/* A table of the bridge there, but for a copy that the record has, too: Prepare may drop it. */
+bool sim_is_bridge(const struct sim *s, const struct req *r, const struct table *t);
+/* Whether that node has dropped that table for want of room; by_now: and has been up since. */
+bool sim_yielded(const struct sim *s, uint32_t node, uint64_t gen, uint64_t snap, bool by_now);
+bool sim_bridge_yielded(const struct sim *s, const struct record *b, bool by_now); /* some table of it, somewhere */
 
 /* sim_ranks.c. An operation returns 0, a status, or 1 if it needs more time. */
 uint64_t sim_item_value(uint32_t item, uint64_t id, uint64_t grown);
-uint64_t sim_weight(uint64_t gen, uint64_t incarnation);
+uint64_t sim_weight(const struct sim *s, uint64_t gen, uint64_t incarnation);
 int sim_op_start(struct sim *s, uint32_t i);
 int sim_op_arm(struct sim *s, uint32_t i, bool *ret_passed, uint64_t *ret_step);
 int sim_op_stop(struct sim *s, uint32_t i);
@@ -142,11 +144,10 @@ uint64_t sim_ranks_steps(const struct sim *s);
 bool sim_ranks_has(const struct sim *s, uint32_t node);
 /* The least step of the record's ranks on nodes with a key; UINT64_MAX: there are none. */
 uint64_t sim_ranks_seen(const struct sim *s, const struct record *r);
+bool sim_ranks_leave_out(const struct sim *s); /* none of the record's ranks waits where the next snapshot is due */
 
 /* sim_etcd.c */
-void sim_on_etcd_txn(struct sim *s, const struct ev *ev);
-void sim_on_etcd_acquire(struct sim *s, const struct ev *ev);
-void sim_on_etcd_read(struct sim *s, const struct ev *ev);
+void sim_on_etcd(struct sim *s, const struct ev *ev);
 void sim_on_etcd_tick(struct sim *s);
 
 /* sim_nodes.c. A machine's crash takes its ranks, too. */
@@ -154,24 +155,31 @@ void sim_node_crash(struct sim *s, uint32_t i);
 void sim_machine_crash(struct sim *s, uint32_t i);
 void sim_node_start(struct sim *s, uint32_t i);
 void sim_on_node_tick(struct sim *s, uint32_t i);
-void sim_on_node_op(struct sim *s, const struct ev *ev);
-void sim_on_node_req(struct sim *s, const struct ev *ev);
+void sim_on_node(struct sim *s, const struct ev *ev);
 
 /* sim_loss.c */
 /* Destroys a machine with all that it has; or only the tables of one that is down. */
 void sim_machine_destroy(struct sim *s, uint32_t i, bool for_good);
 void sim_tables_destroy(struct sim *s, uint32_t i);
-/* Makes one more fault, of the kinds that only `lose` has. */
-void sim_loss_fault(struct sim *s);
+void sim_loss_fault(struct sim *s); /* makes one more fault, of the kinds that only `lose` has */
 void sim_loss_again(struct sim *s);
 /* Whether a fault has destroyed the record's table there, whole and right, and no second commit could know of it. */
 bool sim_ruined(const struct sim *s, uint32_t node, const struct record *r);
 /* Whether faults have destroyed every copy of some item of the record. */
 bool sim_record_lost(const struct sim *s, const struct record *r);
-/* With `bridge`: makes the copy of the record's snapshot or, once there is one, drops the bridge. */
-void sim_copy_keeper(struct sim *s, struct ctl *c);
+const struct table *sim_copy_of(const struct sim *s, const struct record *r); /* whole; NULL: there is none */
 /* The nodes of w that have no part in it any more, by the core's answer. */
 uint32_t sim_left_out(const struct ctl *c, const struct sw *w);
+
+/* sim_bridge.c: what a controller with `bridge` does. */
+void sim_copy_keeper(struct sim *s, struct ctl *c); /* makes the record's copy; once it is there, the bridge goes */
+uint32_t sim_leaves_out(const struct sim *s, const struct ctl *c);     /* for FINISH */
+uint32_t sim_will_leave_out(const struct sim *s, const struct ctl *c); /* for CAPTURE */
+void sim_older_adopt(struct sim *s, struct ctl *c, const struct older *older, bool by_commit);
+void sim_yield_heard(struct sim *s, struct ctl *c, uint32_t node, const struct table *t);
+void sim_bridge_tick(struct sim *s, struct ctl *c); /* idle: the bridge of a node that has dropped it goes */
+void sim_on_shedrep(struct sim *s, const struct ev *ev);
+void sim_check_left(struct sim *s); /* in the end, snapshots are left out only while copies are on their way */
 
 /* sim_ctls.c */
 void sim_ctl_crash(struct sim *s, int i);
@@ -181,12 +189,8 @@ void sim_switch_view(const struct sw *w, struct told *told);
 /* Whether a controller gives the record's ranks up: one of their nodes is lost, and it sees no step end. */
 bool sim_ctl_gives_up(struct sim *s, int i);
 struct ctl *sim_leader(struct sim *s); /* NULL: nobody has the lock and knows it */
-void sim_on_answer(struct sim *s, const struct ev *ev);
-void sim_on_readrep(struct sim *s, const struct ev *ev);
-void sim_on_txnrep(struct sim *s, const struct ev *ev);
-void sim_on_acqrep(struct sim *s, const struct ev *ev);
+void sim_on_ctl(struct sim *s, const struct ev *ev);
 void sim_on_ctl_tick(struct sim *s, int i);
-void sim_on_client(struct sim *s, const struct ev *ev);
 
 /* sim_driver.c */
 uint32_t sim_commits_wanted(const struct sim *s);

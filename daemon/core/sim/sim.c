@@ -30,7 +30,9 @@ static void check_snapshot(struct sim *s, const struct record *r)
 	for (uint32_t k = 0; r->gen && r->snap && k < r->n; k++) {
 		uint32_t node = r->nodes[k];
 		struct table *t = sim_table_find(&s->nodes[node], r->gen, r->snap);
-		if (r->without >> node & 1 || ((!t || !t->sealed) && sim_ruined(s, node, r)))
+		bool gone =
+			(!t || !t->sealed) && (sim_ruined(s, node, r) || sim_yielded(s, node, r->gen, r->snap, false));
+		if (r->without >> node & 1 || gone)
 			continue;
 		if (!t || !t->sealed || (!t->durable && !s->nodes[node].up)) {
 			sim_bad(s, "record %llu.%llu: node %u has %s", (unsigned long long)r->gen,
@@ -82,8 +84,8 @@ static void check_left_out(struct sim *s)
 static void check_copy(struct sim *s, const struct record *r)
 {
 	const struct table *t =
-		r->snap && r->copy ? sim_table_find(&s->nodes[r->copy - 1], r->gen, r->snap | COPY_SNAP) : NULL;
-	if (!r->snap || !r->copy)
+		r->snap && r->copy ? sim_table_find(&s->nodes[r->copy - 1], r->gen, r->copy_snap) : NULL;
+	if (!r->snap || !r->copy || (!t && sim_yielded(s, r->copy - 1, r->gen, r->copy_snap, false)))
 		return;
 	for (uint32_t k = 0; !t && k < s->nruins; k++) {
 		if (sim_is_copy(r, &s->ruins[k].table, s->ruins[k].node))
@@ -157,6 +159,8 @@ static const char *not_quiet(struct sim *s)
 		return "the job does not run";
 	if (s->o.live && sim_ranks_not_quiet(s))
 		return sim_ranks_not_quiet(s);
+	if (sim_bridge_yielded(s, &s->etcd.older.bridge, true))
+		return "a bridge is named that a node has dropped";
 	const struct record *r = &s->etcd.rec;
 	for (uint32_t i = 0; i < SIM_NODES; i++) {
 		struct node *n = &s->nodes[i];
@@ -207,6 +211,7 @@ static bool for_the_dead(const struct sim *s, const struct ev *ev)
 	case EV_TXNREP:
 	case EV_READREP:
 	case EV_ACQREP:
+	case EV_SHEDREP:
 	case EV_TIMER:
 	case EV_DIGESTS:
 	case EV_CLIENT:
@@ -221,33 +226,24 @@ static void handle(struct sim *s, const struct ev *ev)
 {
 	switch (ev->kind) {
 	case EV_REQ:
-		sim_on_node_req(s, ev);
-		break;
 	case EV_OP:
-		sim_on_node_op(s, ev);
+		sim_on_node(s, ev);
+		break;
+	case EV_TXN:
+	case EV_READ:
+	case EV_SHED:
+	case EV_ACQUIRE:
+		sim_on_etcd(s, ev);
 		break;
 	case EV_REP:
 	case EV_TIMER:
 	case EV_DIGESTS:
-		sim_on_answer(s, ev);
-		break;
-	case EV_TXN:
-		sim_on_etcd_txn(s, ev);
-		break;
 	case EV_TXNREP:
-		sim_on_txnrep(s, ev);
-		break;
-	case EV_READ:
-		sim_on_etcd_read(s, ev);
-		break;
 	case EV_READREP:
-		sim_on_readrep(s, ev);
-		break;
-	case EV_ACQUIRE:
-		sim_on_etcd_acquire(s, ev);
-		break;
+	case EV_SHEDREP:
 	case EV_ACQREP:
-		sim_on_acqrep(s, ev);
+	case EV_CLIENT:
+		sim_on_ctl(s, ev);
 		break;
 	case EV_CTL_TICK:
 		sim_on_ctl_tick(s, ev->who);
@@ -269,9 +265,6 @@ static void handle(struct sim *s, const struct ev *ev)
 		break;
 	case EV_FAULT:
 		sim_on_fault(s);
-		break;
-	case EV_CLIENT:
-		sim_on_client(s, ev);
 		break;
 	case EV_ABORT:
 		sim_ctl_feed(s, ev->who, &(struct ptc_job_event){ .kind = PTC_EV_ABORT });
@@ -315,17 +308,19 @@ static void sim_loop(struct sim *s)
 			handle(s, ev);
 		enum kind kind = ev->kind;
 		ptc_free(ev);
-		if (kind <= EV_READREP || kind == EV_CLIENT || kind == EV_RESTART_NODE || kind == EV_FAULT)
+		if (kind <= EV_SHED || kind == EV_CLIENT || kind == EV_RESTART_NODE || kind == EV_FAULT)
 			check_record(
 				s); /* the others change nothing that is durable, but for a fault that is injected */
+		if (kind == EV_ETCD_TICK && s->o.bridge && s->o.live)
+			sim_check_left(s);
 		if (kind != EV_ETCD_TICK || s->restarts_left || (s->o.faults && !s->calm))
 			continue;
 		if (!quiet_since && !not_quiet(s)) {
 			quiet_since = s->now;
 			steps = sim_ranks_steps(s);
 		}
-		if (quiet_since && s->now > quiet_since + (s->o.faults ? 6000 : 2000))
-			break;
+		if (quiet_since && s->now > quiet_since + (s->o.faults ? 6000 : 2000) && !(s->o.bridge && not_quiet(s)))
+			break; /* ranks that wait for a snapshot are soon served */
 	}
 	if (s->o.live && quiet_since && !not_quiet(s) && sim_ranks_steps(s) < steps + 10)
 		sim_bad(s, "the ranks do not go on");

@@ -66,6 +66,23 @@ enum sim_bug {
 	SIM_BUG_BRIDGE_NEWEST, /* the bridge is the newest snapshot, whether that has its copy or not */
 	SIM_BUG_BRIDGE_COPY,   /* requests do not name the copy of the bridge, so it is dropped */
 	SIM_BUG_BRIDGE_DOWN,   /* the bridge goes while the node that could take the copy is down */
+	/* only with `tight`, too */
+	SIM_BUG_YIELD_UNTOLD, /* only the answer to the Prepare that dropped tables of the bridge says so */
+	SIM_BUG_YIELD_STAYS,  /* the controller hears that they were dropped, and leaves the bridge in the document */
+	SIM_BUG_YIELD_MARK,   /* the controller's note that a node has dropped a bridge stays for the next bridge */
+	SIM_BUG_YIELD_SOURCE, /* neither the controller nor the node spares the bridge that the job goes back to */
+	SIM_BUG_YIELD_BLIND,  /* recovery goes back to the bridge without asking nodes whether they have it */
+	SIM_BUG_BACK_SHED,    /* the job goes back to a bridge that is being taken out of the document */
+	SIM_BUG_SHED_LATE,    /* etcd takes the bridge out of the document without comparing */
+	/* and with `live` */
+	SIM_BUG_YIELD_ANY,  /* whatever a node has dropped, the controller takes for a table of the present bridge */
+	SIM_BUG_YIELD_COPY, /* Prepare names a copy that the record has, too */
+	SIM_BUG_DUE_FREE,   /* ranks that wait where a snapshot is due count as free before its switch arms them */
+	/* only with `bridge` and `live`, and not with `tight` */
+	SIM_BUG_LEAVE_MORE,  /* each time it is told, a node leaves snapshots out after those that it leaves out already
+			      */
+	SIM_BUG_LEAVE_STAYS, /* nobody says that the copies are complete, and snapshots are not left out any more */
+	SIM_BUG_LEAVE_DOWN,  /* snapshots are left out while no node can take copies */
 	SIM_BUG_COUNT,
 };
 
@@ -93,6 +110,7 @@ struct sim_opts {
 	/* with lose: a copy of the record's snapshot is made on another node, in the background, and the snapshot
 	 * before stays until then; at most one node is destroyed */
 	bool bridge;
+	bool tight;   /* with bridge: nodes have no room for it at times, so Prepare drops its tables */
 	bool survive; /* with live, lose and faults: nodes are lost often whose ranks others can stand in for */
 	/* step > 0: the fault comes at the step-th update that any controller performs, before or after it */
 	uint64_t step;
@@ -112,11 +130,13 @@ struct sim_result {
 	uint32_t commits, aborts, conflicts, unknowns;
 	uint32_t new_incarnations, disagreed;
 	uint32_t destroyed, left_out,
-		lost;               /* tables destroyed; commits without a node; records lost whole or in part */
-	uint32_t recovered;         /* switches because a node whose ranks should train was given up */
-	uint32_t rollbacks;         /* committed */
-	uint32_t copies, went_back; /* copies that were made; rollbacks because the record's snapshot was lost */
-	uint32_t survived;          /* of them, committed snapshots of what the other ranks held */
+		lost;                  /* tables destroyed; commits without a node; records lost whole or in part */
+	uint32_t recovered;            /* switches because a node whose ranks should train was given up */
+	uint32_t rollbacks;            /* committed */
+	uint32_t copies, went_back;    /* copies that were made; rollbacks because the record's snapshot was lost */
+	uint32_t survived;             /* of them, committed snapshots of what the other ranks held */
+	uint32_t yielded, yields_told; /* tables of a bridge that Prepare has dropped; bridges that went for it */
+	uint32_t due, left_out_due;    /* snapshots that ranks asked for; those that they left out */
 };
 
 /* Runs one simulation. Deterministic: equal options give equal results. */

@@ -22,6 +22,9 @@ static void ctl_forget(struct ctl *c)
 	memset(c->down_at, 0, sizeof(c->down_at));
 	memset(c->told_lost, 0, sizeof(c->told_lost));
 	c->still_since = 0;
+	c->yielded = c->tell = 0;
+	c->no_room = c->shed = 0;
+	c->left_out = false;
 }
 
 void sim_ctl_crash(struct sim *s, int i)
@@ -80,11 +83,29 @@ static void inject(struct sim *s, int i)
 	}
 }
 
+/* What the job goes back to is not to go. */
+static bool goes_to_bridge(const struct sim *s, const struct ctl *c)
+{
+	return c->sw.stored && c->sw.source.snap == c->older.bridge.snap && s->o.bug != SIM_BUG_YIELD_SOURCE;
+}
+
+/* How many of the snapshots that are due the node's ranks leave out. */
+static uint32_t leaves_out(const struct sim *s, struct ctl *c, const struct ptc_job_update *u)
+{
+	if (u->op == PTC_OP_CAPTURE)
+		return sim_will_leave_out(s, c);
+	if (u->op != PTC_OP_FINISH || !u->has_keep || c->rec.run != RUN_LIVE)
+		return 0;
+	c->left_out = sim_leaves_out(s, c) > 0;
+	return sim_leaves_out(s, c);
+}
+
 static void up_send(struct sim *s, int i, const struct ptc_job_update *u)
 {
 	struct ctl *c = &s->ctls[i];
 	struct node *n = &s->nodes[u->node];
 	bool cancel = u->kind == PTC_UP_CANCEL;
+	uint32_t leave_out = cancel ? 0 : leaves_out(s, c, u);
 	c->sent[u->node] = cancel ? 0 : u->seq;
 	if (!cancel) {
 		bool lie = (s->o.bug == SIM_BUG_EARLY_COMMIT && (u->op == PTC_OP_PULL || u->op == PTC_OP_STAND)) ||
@@ -125,9 +146,20 @@ static void up_send(struct sim *s, int i, const struct ptc_job_update *u)
 		r->older = c->older;
 		if (s->o.bug == SIM_BUG_BRIDGE_COPY)
 			r->older.bridge.copy = 0;
+		r->yields = u->op == PTC_OP_PREPARE && s->o.tight && !goes_to_bridge(s, c);
+		r->leave_out = leave_out;
 		r->stop = u->stop;
 		r->built = u->built;
 	}
+}
+
+/* What a rollback goes back to may be gone since it was asked for. Then its intent is not written. */
+static bool source_gone(const struct sim *s, const struct ctl *c)
+{
+	const struct record *b = &c->older.bridge, *o = &c->sw.source;
+	bool there = s->o.bug == SIM_BUG_BACK_SHED || (b->gen == o->gen && b->snap == o->snap) ||
+		     (c->rec.gen == o->gen && c->rec.snap == o->snap);
+	return s->o.bridge && c->sw.stored && !there;
 }
 
 static void up_txn(struct sim *s, int i, const struct ptc_job_update *u)
@@ -138,12 +170,15 @@ static void up_txn(struct sim *s, int i, const struct ptc_job_update *u)
 	late->rec = c->rec;
 	late->older = c->older;
 	late->intent_mod = c->intent_mod;
-	if (s->cut_ce[i] || sim_unlucky(s, 5))
+	if (s->cut_ce[i] || sim_unlucky(s, 5) || (u->txn == PTC_TXN_INTENT && source_gone(s, c)))
 		return;
 	struct ev *ev = ctl_local(s, i, EV_TXN, sim_travel(s), u->seq);
 	struct txn *t = &ev->u.txn;
 	*t = (struct txn){ .kind = u->txn, .seq = u->seq, .lock_rev = c->fence, .rec_mod = c->rec.mod };
 	t->intent_mod = c->intent_mod;
+	t->older_mod = c->older.mod;
+	t->yielded = c->yielded;
+	t->no_bridge = c->no_room && c->no_room == c->rec.gen;
 	if (u->txn == PTC_TXN_INTENT && s->o.bug != SIM_BUG_FORGET_LEFT_OUT)
 		c->sw.without |= sim_left_out(c, &c->sw);
 	if (u->txn == PTC_TXN_COMMIT1 && s->o.bug != SIM_BUG_PLACE_ALL &&
@@ -249,6 +284,14 @@ static void up_compare(struct sim *s, int i, const struct ptc_job_update *u)
 		ev->status = PTC_ELOST;
 }
 
+/* Ranks wait at a stop, or at the step where a snapshot is due; an abort lets them go on. */
+static bool may_hold(const struct sim *s, const struct ctl *c, enum ptc_job_phase phase)
+{
+	if (s->o.bug == SIM_BUG_DUE_FREE)
+		return phase == PTC_JOB_ARMING || phase == PTC_JOB_SEALING;
+	return phase == PTC_JOB_ABORTING || (c->sw.run_from && phase >= PTC_JOB_INTENT && phase <= PTC_JOB_SEALING);
+}
+
 static void up_perform(struct sim *s, int i, const struct ptc_job_update *u)
 {
 	switch (u->kind) {
@@ -272,7 +315,7 @@ static void up_perform(struct sim *s, int i, const struct ptc_job_update *u)
 		break;
 	case PTC_UP_PHASE:
 		sim_say(s, "ctl %d: %s of %llu", i, ptc_job_phase_name(u->phase), (unsigned long long)u->switch_id);
-		s->ctls[i].held |= u->phase == PTC_JOB_ARMING || u->phase == PTC_JOB_SEALING;
+		s->ctls[i].held |= may_hold(s, &s->ctls[i], u->phase);
 		if (u->phase == PTC_JOB_FILLING)
 			client_start(s, i);
 		break;
@@ -331,7 +374,7 @@ static bool still_busy(const struct sim *s, const struct ctl *c, const struct ev
 	       !s->cut_cn[ev->who][ev->node];
 }
 
-void sim_on_answer(struct sim *s, const struct ev *ev)
+static void on_answer(struct sim *s, const struct ev *ev)
 {
 	struct ctl *c = &s->ctls[ev->who];
 	struct ptc_job_event e = { .node = ev->node, .seq = ev->seq, .status = ev->status };
@@ -350,6 +393,8 @@ void sim_on_answer(struct sim *s, const struct ev *ev)
 	}
 	if (ev->kind == EV_REP && ev->op == PTC_OP_CAPTURE && ev->status == 0 && ev->seq == c->sent[ev->node])
 		c->captured[ev->node] = ev->table;
+	if (ev->kind == EV_REP && (ev->op == PTC_OP_PREPARE || ev->op == PTC_OP_FINISH) && c->job && ev->status == 0)
+		sim_yield_heard(s, c, ev->node, &ev->table);
 	sim_ctl_feed(s, ev->who, &e);
 }
 
@@ -373,7 +418,7 @@ void sim_switch_view(const struct sw *w, struct told *told)
 	ret->stored = w->stored;
 }
 
-void sim_on_readrep(struct sim *s, const struct ev *ev)
+static void on_readrep(struct sim *s, const struct ev *ev)
 {
 	struct ctl *c = &s->ctls[ev->who];
 	struct ptc_job_event e = { .kind = PTC_EV_START };
@@ -392,7 +437,7 @@ void sim_on_readrep(struct sim *s, const struct ev *ev)
 		return;
 	}
 	c->rec = ev->rec;
-	c->older = ev->older;
+	sim_older_adopt(s, c, &ev->older, false);
 	c->intent_mod = ev->intent_mod;
 	e.seq = ev->seq;
 	e.fence = (int64_t)c->fence;
@@ -409,7 +454,7 @@ void sim_on_readrep(struct sim *s, const struct ev *ev)
 	sim_ctl_feed(s, ev->who, &e);
 }
 
-void sim_on_txnrep(struct sim *s, const struct ev *ev)
+static void on_txnrep(struct sim *s, const struct ev *ev)
 {
 	struct ctl *c = &s->ctls[ev->who];
 	struct ptc_job_event e = { .kind = PTC_EV_TXN, .seq = ev->seq, .outcome = ev->outcome };
@@ -423,12 +468,12 @@ void sim_on_txnrep(struct sim *s, const struct ev *ev)
 		c->rec = ev->rec;
 		c->intent_mod = ev->intent_mod;
 		if (s->o.bug != SIM_BUG_OLDER_FORGOTTEN)
-			c->older = ev->older;
+			sim_older_adopt(s, c, &ev->older, true);
 	}
 	sim_ctl_feed(s, ev->who, &e);
 }
 
-void sim_on_acqrep(struct sim *s, const struct ev *ev)
+static void on_acqrep(struct sim *s, const struct ev *ev)
 {
 	struct ctl *c = &s->ctls[ev->who];
 	struct ptc_job_opts opts = { .node_wait_ms = 3000, .max_attempts = 5 };
@@ -582,6 +627,19 @@ static bool switch_lost_rank(const struct sim *s, const struct ctl *c)
 	return false;
 }
 
+/* To the core they have a new process each, so that they get another FINISH, which names what stays. */
+static void tell_anew(struct sim *s, int i)
+{
+	struct ctl *c = &s->ctls[i];
+	uint32_t tell = c->tell;
+	c->tell = 0;
+	for (uint32_t n = 0; n < SIM_NODES && c->job; n++) {
+		struct ptc_job_event e = { .kind = PTC_EV_NODE_UP, .node = n };
+		if (tell >> n & 1 && c->seen[n])
+			sim_ctl_feed(s, i, &e);
+	}
+}
+
 void sim_on_ctl_tick(struct sim *s, int i)
 {
 	struct ctl *c = &s->ctls[i];
@@ -607,10 +665,14 @@ void sim_on_ctl_tick(struct sim *s, int i)
 		struct ptc_job_event e = { .kind = PTC_EV_ABORT, .status = PTC_EPEER, .text = "a rank has failed" };
 		sim_ctl_feed(s, i, &e);
 	}
+	if (c->job && s->o.bridge && ptc_job_phase(c->job) == PTC_JOB_IDLE) {
+		sim_bridge_tick(s, c);
+		tell_anew(s, i);
+	}
 }
 
 /* An import's client puts the bytes of one node after the other, then says so. */
-void sim_on_client(struct sim *s, const struct ev *ev)
+static void on_client(struct sim *s, const struct ev *ev)
 {
 	const struct sw *w = &ev->u.sw;
 	struct ptc_job_event e = { .kind = PTC_EV_FILLED };
@@ -640,4 +702,27 @@ void sim_on_client(struct sim *s, const struct ev *ev)
 	struct ev *next = ctl_local(s, ev->who, EV_CLIENT, sim_travel(s), 0);
 	next->a = ev->a + 1;
 	next->u.sw = *w;
+}
+
+void sim_on_ctl(struct sim *s, const struct ev *ev)
+{
+	switch (ev->kind) {
+	case EV_TXNREP:
+		on_txnrep(s, ev);
+		break;
+	case EV_READREP:
+		on_readrep(s, ev);
+		break;
+	case EV_ACQREP:
+		on_acqrep(s, ev);
+		break;
+	case EV_SHEDREP:
+		sim_on_shedrep(s, ev);
+		break;
+	case EV_CLIENT:
+		on_client(s, ev);
+		break;
+	default:
+		on_answer(s, ev);
+	}
 }

@@ -93,7 +93,9 @@ static bool request_back(struct sim *s, int i, struct sw *w, const struct record
 	alone.copy = 0;
 	if (!s->o.bridge || !r->snap || r->run == RUN_LIVE || !sim_record_lost(s, &alone))
 		return false;
-	if (sim_record_lost(s, r) && (!b->snap || sim_record_lost(s, b)))
+	bool whole = b->snap && (!sim_record_lost(s, b) || s->o.bug == SIM_BUG_YIELD_BLIND); /* so the nodes say */
+	whole = whole && (!s->ctls[i].shed || s->o.bug == SIM_BUG_BACK_SHED);
+	if (sim_record_lost(s, r) && !whole)
 		return false;
 	s->res->went_back++;
 	w->kind = PTC_SWITCH_IMPORT;
@@ -211,8 +213,28 @@ static void request_recovery(struct sim *s, int i, struct sw *w, const struct re
 	request_nodes(s, w);
 }
 
+/* Ranks wait where a snapshot is due, and have said so. */
+static bool ranks_due(const struct sim *s, const struct record *r, uint64_t *ret_step)
+{
+	*ret_step = 0;
+	for (uint32_t i = 0; r->run == RUN_LIVE && i < SIM_NODES; i++) {
+		if (s->etcd.due[i].gen == r->gen && s->etcd.due[i].incarnation == r->incarnation)
+			*ret_step = PTC_MAX(*ret_step, s->etcd.due[i].step);
+	}
+	return *ret_step > r->step;
+}
+
+static void request_due(struct sim *s, struct sw *w, uint64_t step)
+{
+	s->res->due++;
+	w->kind = PTC_SWITCH_SNAPSHOT;
+	w->run_from = w->run_to = true;
+	w->stop = step;
+}
+
 static void request_fill(struct sim *s, int i, struct sw *w, const struct record *r)
 {
+	uint64_t due;
 	w->kind = r->gen ? PTC_SWITCH_RESIZE : PTC_SWITCH_IMPORT;
 	w->to_gen = r->gen + 1;
 	w->to_snap = r->snap + 1;
@@ -229,6 +251,8 @@ static void request_fill(struct sim *s, int i, struct sw *w, const struct record
 		w->run = RUN_FAILED;
 	} else if (sim_ctl_gives_up(s, i)) {
 		request_recovery(s, i, w, r);
+	} else if (ranks_due(s, r, &due) && (s->calm || sim_chance(s, 70))) {
+		request_due(s, w, due);
 	} else if (s->o.faults) {
 		request_random(s, i, w, r);
 	} else if (s->o.live) {
@@ -268,6 +292,7 @@ uint32_t sim_commits_wanted(const struct sim *s)
 /* More is wanted than the job is now. */
 static bool wants_more(struct sim *s, int i)
 {
+	uint64_t due;
 	if (!s->o.live)
 		return s->res->commits < sim_commits_wanted(s);
 	while (!s->o.faults && s->script_at < sim_script_length() &&
@@ -276,7 +301,8 @@ static bool wants_more(struct sim *s, int i)
 		s->script_id = 0;
 	}
 	bool more = s->o.faults ? s->res->commits < sim_commits_wanted(s) : s->script_at < sim_script_length();
-	return more || s->etcd.rec.run != RUN_LIVE || rank_failed(s) || sim_ctl_gives_up(s, i);
+	return more || s->etcd.rec.run != RUN_LIVE || rank_failed(s) || sim_ctl_gives_up(s, i) ||
+	       ranks_due(s, &s->ctls[i].rec, &due);
 }
 
 void sim_on_driver(struct sim *s)
@@ -313,6 +339,8 @@ static void heal(struct sim *s)
 	memset(s->cut_nn, 0, sizeof(s->cut_nn));
 	for (uint32_t i = 0; i < SIM_NODES; i++)
 		s->nodes[i].disk_full = false;
+	for (uint32_t i = 0; (s->calm || s->o.live) && i < SIM_NODES; i++)
+		s->nodes[i].tight = s->nodes[i].only_less = false;
 }
 
 static void fault_random(struct sim *s)
@@ -321,6 +349,11 @@ static void fault_random(struct sim *s)
 	uint64_t later = sim_chance(s, 50) ? 5 + sim_below(s, 300) : 1000 + sim_below(s, 5000);
 	if (s->o.survive && !sim_chance(s, 15)) {
 		sim_loss_again(s);
+		return;
+	}
+	if (s->o.tight && sim_chance(s, s->o.live ? 40 : 15)) {
+		s->nodes[n].tight ^= true;
+		s->nodes[n].only_less = sim_chance(s, 15);
 		return;
 	}
 	if (s->o.lose && sim_chance(s, 25)) {

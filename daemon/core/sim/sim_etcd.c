@@ -19,6 +19,10 @@ static bool txn_compares(struct sim *s, const struct txn *t)
 		return true;
 	if (t->lock_rev != e->lock_rev || t->rec_mod != e->rec.mod || t->intent_mod != e->intent_mod)
 		return false;
+	bool back = t->kind == PTC_TXN_INTENT && t->sw.stored && s->o.bug != SIM_BUG_BACK_SHED;
+	bool lists = back || t->kind == PTC_TXN_COMMIT1 || t->kind == PTC_TXN_COMMIT2;
+	if (s->o.bridge && lists && t->older_mod != e->older.mod)
+		return false;
 	for (uint32_t i = 0; t->kind == PTC_TXN_COMMIT2 && s->o.bug != SIM_BUG_COMMIT_LOST && i < t->sw.nto; i++) {
 		uint32_t n = t->sw.to[i];
 		if (!t->key[n] || t->key[n] != e->key[n])
@@ -36,14 +40,33 @@ static void committed(struct sim *s, const struct txn *t)
 	s->committed[s->ncommitted++] = t->sw.id;
 }
 
+/* As make_bridge in daemon/controller/committing: what the job can go back to until the record's snapshot has its copy.
+ */
+static void supersede_bridge(struct sim *s, const struct txn *t)
+{
+	struct record *b = &s->etcd.older.bridge, now = s->etcd.rec;
+	if (t->yielded && !sim_bridge_yielded(s, b, false))
+		sim_bad(s, "the commit of %llu drops a bridge that every node still has", (unsigned long long)t->sw.id);
+	s->res->yields_told += t->yielded;
+	if (t->yielded || now.copy || s->o.bug == SIM_BUG_BRIDGE_NEWEST)
+		b->snap = 0;
+	if (b->snap)
+		return;
+	if (!t->no_bridge)
+		*b = now;
+	else
+		s->bridged = false;
+}
+
 /* The record's snapshot becomes an older one, in the transaction that gives it another content. */
-static void supersede(struct sim *s)
+static void supersede(struct sim *s, const struct txn *t)
 {
 	struct etcd *e = &s->etcd;
 	struct older *o = &e->older;
 	struct record now = e->rec;
-	if (s->o.bridge && (!o->bridge.snap || now.copy || s->o.bug == SIM_BUG_BRIDGE_NEWEST))
-		o->bridge = now;
+	if (s->o.bridge)
+		supersede_bridge(s, t);
+	o->mod = e->rev;
 	if (!s->o.keep)
 		return;
 	if (s->o.bug == SIM_BUG_OLDER_LATE) {
@@ -101,7 +124,7 @@ static void commit2(struct sim *s, const struct txn *t)
 		sim_bad(s, "second commit of %llu over %llu.%llu", (unsigned long long)w->id,
 			(unsigned long long)e->rec.gen, (unsigned long long)e->rec.snap);
 	if (w->kind == PTC_SWITCH_IMPORT || s->o.bridge)
-		supersede(s);
+		supersede(s, t);
 	e->rec = r;
 	e->intent_mod = 0;
 	committed(s, t);
@@ -117,21 +140,23 @@ static void commit1(struct sim *s, const struct txn *t)
 			(unsigned long long)r->snap);
 	if (!sim_covered(w->from, w->nfrom, w->from_layout, t->without))
 		sim_bad(s, "first commit of %llu: some item is on no node that it names", (unsigned long long)w->id);
-	supersede(s);
+	supersede(s, t);
 	s->res->left_out += t->without != r->without;
 	r->without = t->without;
 	r->at = 0;
 	s->given_up |= t->without;
 	r->snap = w->to_snap;
-	r->copy = 0;
 	r->mod = e->rev;
 	if (w->run_from) {
+		uint64_t grown = (t->step - r->step) * sim_weight(s, r->gen, r->incarnation);
 		if (t->step < r->step)
 			sim_bad(s, "the record goes back from step %llu to %llu", (unsigned long long)r->step,
 				(unsigned long long)t->step);
-		r->grown += (t->step - r->step) * sim_weight(r->gen, r->incarnation);
+		r->copy = grown ? 0 : r->copy; /* a copy is of a content, and of a generation */
+		r->grown += grown;
 		r->step = t->step;
 	} else {
+		r->copy = 0;
 		r->content = w->id;
 		r->grown = 0;
 	}
@@ -197,7 +222,7 @@ static void txn_apply(struct sim *s, const struct txn *t)
 	}
 }
 
-void sim_on_etcd_txn(struct sim *s, const struct ev *ev)
+static void on_txn(struct sim *s, const struct ev *ev)
 {
 	static const char *const names[] = { "intent", "commit1", "commit2", "clear", "halt" };
 	bool ok = txn_compares(s, &ev->u.txn);
@@ -218,7 +243,34 @@ void sim_on_etcd_txn(struct sim *s, const struct ev *ev)
 	rep->intent_mod = s->etcd.intent_mod;
 }
 
-void sim_on_etcd_acquire(struct sim *s, const struct ev *ev)
+/* The bridge is taken out of the document, if nothing has changed since the controller read it. */
+static void on_shed(struct sim *s, const struct ev *ev)
+{
+	struct etcd *e = &s->etcd;
+	const struct txn *t = &ev->u.txn;
+	bool ok = s->o.bug == SIM_BUG_SHED_LATE || (t->lock_rev == e->lock_rev && t->rec_mod == e->rec.mod &&
+						    !e->intent_mod && t->older_mod == e->older.mod);
+	sim_say(s, "etcd: the bridge %llu.%llu goes (%d): %s", (unsigned long long)e->older.bridge.gen,
+		(unsigned long long)e->older.bridge.snap, t->why, ok ? "applied" : "conflict");
+	if (ok && t->why == SHED_YIELDED && !sim_bridge_yielded(s, &e->older.bridge, false))
+		sim_bad(s, "a bridge goes that every node still has");
+	if (ok) {
+		e->older.bridge.snap = 0;
+		e->older.mod = ++e->rev;
+		s->res->yields_told += t->why == SHED_YIELDED;
+		if (t->why != SHED_COPIED && s->o.bug != SIM_BUG_BRIDGE_DOWN)
+			s->bridged = false;
+	}
+	if (s->cut_ce[ev->who] || sim_unlucky(s, 5))
+		return;
+	struct ev *rep = sim_post(s, sim_travel(s), EV_SHEDREP, ev->who);
+	rep->inc = ev->inc;
+	rep->seq = t->seq;
+	rep->outcome = ok ? PTC_TXN_OK : PTC_TXN_CONFLICT;
+	rep->older = e->older;
+}
+
+static void on_acquire(struct sim *s, const struct ev *ev)
 {
 	struct etcd *e = &s->etcd;
 	bool mine = e->lock_rev && e->lock_ctl == ev->who && e->lock_inc == ev->inc;
@@ -236,7 +288,7 @@ void sim_on_etcd_acquire(struct sim *s, const struct ev *ev)
 	rep->a = e->lock_rev;
 }
 
-void sim_on_etcd_read(struct sim *s, const struct ev *ev)
+static void on_read(struct sim *s, const struct ev *ev)
 {
 	if (s->cut_ce[ev->who] || sim_unlucky(s, 5))
 		return;
@@ -248,6 +300,18 @@ void sim_on_etcd_read(struct sim *s, const struct ev *ev)
 	rep->intent_mod = s->etcd.intent_mod;
 	rep->a = s->etcd.lock_rev;
 	rep->u.sw = s->etcd.intent;
+}
+
+void sim_on_etcd(struct sim *s, const struct ev *ev)
+{
+	if (ev->kind == EV_TXN)
+		on_txn(s, ev);
+	else if (ev->kind == EV_READ)
+		on_read(s, ev);
+	else if (ev->kind == EV_SHED)
+		on_shed(s, ev);
+	else
+		on_acquire(s, ev);
 }
 
 void sim_on_etcd_tick(struct sim *s)

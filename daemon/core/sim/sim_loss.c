@@ -62,10 +62,10 @@ bool sim_ruined(const struct sim *s, uint32_t node, const struct record *r)
 	return false;
 }
 
-/* The copy of r, whole; NULL: there is none. */
-static struct table *copy_of(struct sim *s, const struct record *r)
+const struct table *sim_copy_of(const struct sim *s, const struct record *r)
 {
-	struct table *t = r->copy ? sim_table_find(&s->nodes[r->copy - 1], r->gen, r->snap | COPY_SNAP) : NULL;
+	struct node *n = r->copy ? (struct node *)(uintptr_t)&s->nodes[r->copy - 1] : NULL;
+	const struct table *t = n ? sim_table_find(n, r->gen, r->copy_snap) : NULL;
 	return t && t->sealed ? t : NULL;
 }
 
@@ -81,7 +81,7 @@ static bool has_item(const struct node *n, const struct record *r, uint32_t item
 
 bool sim_record_lost(const struct sim *s, const struct record *r)
 {
-	if (copy_of((struct sim *)(uintptr_t)s, r))
+	if (sim_copy_of(s, r))
 		return false;
 	for (uint32_t i = 0; r->gen && r->snap && i < ITEMS; i++) {
 		bool there = false;
@@ -101,85 +101,6 @@ uint32_t sim_left_out(const struct ctl *c, const struct sw *w)
 	for (uint32_t k = 0; k < w->nfrom; k++)
 		mask |= (uint32_t)!ptc_job_gives(c->job, w->from[k]) << w->from[k];
 	return mask;
-}
-
-/* ---- copies ---------------------------------------------------------------------- */
-
-/* A node that is up, that no request for the record is on its way to, and on which the record's snapshot has nothing.
- */
-static bool place_for_copy(struct sim *s, const struct ctl *c, const struct record *r, uint32_t *ret)
-{
-	uint32_t first = sim_below(s, SIM_NODES);
-	for (uint32_t k = 0; k < SIM_NODES; k++) {
-		uint32_t n = (first + k) % SIM_NODES;
-		if (!ptc_job_settled(c->job, n) || !s->nodes[n].up || s->nodes[n].disk_full ||
-		    sim_layout_needs(r->nodes, r->n, r->layout, n))
-			continue;
-		*ret = n;
-		return true;
-	}
-	return false;
-}
-
-/* All at once: what becomes of one that is interrupted is not the core's. */
-static void make_copy(struct sim *s, const struct ctl *c, struct record *r)
-{
-	struct table all = { 0 };
-	uint32_t to;
-	for (uint32_t i = 0; i < ITEMS; i++) {
-		for (uint32_t k = 0; k < r->n && !(all.has >> i & 1); k++) {
-			struct node *n = &s->nodes[r->nodes[k]];
-			const struct table *t = n->up ? sim_table_find(n, r->gen, r->snap) : NULL;
-			if (!t || !t->sealed || r->without >> r->nodes[k] & 1 || !(t->has >> i & 1))
-				continue;
-			all.val[i] = t->val[i];
-			all.has |= 1u << i;
-		}
-		if (!(all.has >> i & 1))
-			return;
-	}
-	if (!place_for_copy(s, c, r, &to) || s->nodes[to].fence > c->fence || s->nodes[to].running)
-		return;
-	s->nodes[to].fence = c->fence; /* requests that are still on their way do not know the copy */
-	s->nodes[to].seq = ptc_job_take_seq(c->job);
-	struct table *t = sim_table_find(&s->nodes[to], r->gen, r->snap | COPY_SNAP);
-	t = t ? t : sim_table_add(s, &s->nodes[to], r->gen, r->snap | COPY_SNAP);
-	t->has = all.has;
-	memcpy(t->val, all.val, sizeof(t->val));
-	t->sealed = t->durable = true;
-	r->copy = to + 1;
-	s->bridged = true;
-	s->res->copies++;
-	sim_say(s, "node %u has a copy of %llu.%llu", to, (unsigned long long)r->gen, (unsigned long long)r->snap);
-}
-
-/* Whether every node without a part of the record's snapshot is lost. One that is only down may take the copy later. */
-static bool no_place(const struct sim *s, const struct record *r)
-{
-	for (uint32_t n = 0; n < SIM_NODES; n++) {
-		bool lost = s->o.bug == SIM_BUG_BRIDGE_DOWN ? !s->nodes[n].up : s->declared[n];
-		if (!lost && !sim_layout_needs(r->nodes, r->n, r->layout, n))
-			return false;
-	}
-	return true;
-}
-
-void sim_copy_keeper(struct sim *s, struct ctl *c)
-{
-	struct etcd *e = &s->etcd;
-	bool copied = copy_of(s, &e->rec) != NULL, nowhere = !copied && no_place(s, &e->rec);
-	if (ptc_job_phase(c->job) != PTC_JOB_IDLE || c->reading || e->intent_mod || c->rec.mod != e->rec.mod ||
-	    !e->rec.snap || !sim_chance(s, 30))
-		return;
-	if (e->older.bridge.snap && (copied || nowhere || s->o.bug == SIM_BUG_BRIDGE_EARLY)) {
-		e->older.bridge.snap = 0;
-		s->bridged = s->bridged && !(nowhere && s->o.bug != SIM_BUG_BRIDGE_DOWN);
-		sim_say(s, "the bridge goes");
-	} else if (!copied) {
-		make_copy(s, c, &e->rec);
-	}
-	c->rec.copy = e->rec.copy;
-	c->older = e->older;
 }
 
 /* ---- faults ---------------------------------------------------------------------- */

@@ -23,6 +23,10 @@
 #define MAX_OLDER   2
 #define COPY_SNAP   (UINT64_C(1) << 62) /* in the snapshot's number of a table that is a copy */
 #define INIT_ID     7                   /* content of a program's own initial values */
+#define SNAP_EVERY  6                   /* with `bridge`, ranks: a snapshot is due each time after so many steps */
+#define LEAVE_OUT   8                   /* of these, so many are left out while copies are on their way */
+#define LEFT_MS     1500                /* in the end, within this time nodes hear that none are left out any more */
+#define MAX_YIELDS  256
 
 enum run { RUN_NONE, RUN_LIVE, RUN_STOPPED, RUN_FAILED };
 
@@ -36,13 +40,15 @@ struct record {
 	uint32_t without; /* the placement is the layout's nodes without these */
 	uint64_t mod;
 	uint64_t at, key[SIM_NODES]; /* of the second commit: when, and the nodes' keys; at 0: a first commit made it */
-	uint64_t stood; /* of the second commit: all nodes have said since then that their tables are there */
-	uint32_t copy;  /* one more than the node that has a copy of all items; 0: there is none */
+	uint64_t stood;     /* of the second commit: all nodes have said since then that their tables are there */
+	uint32_t copy;      /* one more than the node that has a copy of all items; 0: there is none */
+	uint64_t copy_snap; /* in the key of that copy's table; two snapshots of equal content have the same copy */
 };
 struct older { /* snapshots that are kept beside the record's, oldest first */
 	uint32_t n;
 	struct record v[MAX_OLDER];
 	struct record bridge; /* snap 0: there is none */
+	uint64_t mod;
 };
 struct sw { /* a switch as the intent and the requests carry it */
 	uint64_t id;
@@ -73,6 +79,9 @@ struct etcd {
 	struct {
 		uint64_t gen, incarnation; /* the incarnation whose rank here has failed */
 	} failed[SIM_NODES];
+	struct {
+		uint64_t gen, incarnation, step; /* whose rank here waits at a step where a snapshot is due */
+	} due[SIM_NODES];
 };
 struct table {
 	uint64_t gen, snap;
@@ -95,7 +104,8 @@ struct req { /* controller to node */
 	bool has_keep, cancel;
 	uint64_t keep_gen, keep_snap;
 	uint64_t stop;
-	bool built;
+	bool built, yields; /* PREPARE: tables of the bridge may go */
+	uint32_t leave_out; /* CAPTURE, FINISH: so many of the next snapshots that are due */
 	struct sw sw;
 	struct record rec; /* FINISH: the record to carry out */
 	struct older older;
@@ -114,13 +124,16 @@ struct proc {
 	/* held until then, and in the middle of an update; 0: it is not held. `hold` tells one time from another */
 	uint64_t held_until, hold;
 	bool in_update;
-	uint64_t stop;
+	uint64_t stop, due, start;            /* due: the last stop was set because a snapshot is due there; else 0 */
+	uint32_t left;                        /* due steps that it has passed since it last waited */
 	uint32_t n, nodes[SIM_NODES], layout; /* the nodes with which it trains */
 	uint64_t val[ITEMS];
 };
 struct node {
 	bool up, disk_full;
 	bool gone; /* gone for good */
+	/* There is room for new tables only beside no table of a bridge; only_less: not even then. */
+	bool tight, only_less;
 	uint32_t inc;
 	/* durable */
 	uint64_t fence;
@@ -134,6 +147,8 @@ struct node {
 	uint64_t seq, prepared_id;
 	uint64_t copied_id, copied_stop; /* an unsealed capture is complete; held: half of it is */
 	uint64_t copied_hold;
+	uint64_t yielded_gen, yielded_snap,
+		yielded_by; /* the last table that a request (seq) dropped for want of room */
 	bool running;
 	uint64_t token;
 	struct req req;
@@ -144,11 +159,13 @@ struct asked {
 };
 struct txn { /* controller to etcd, with the compared revisions */
 	enum ptc_job_txn kind;
-	uint64_t seq, lock_rev, rec_mod, intent_mod, key[SIM_NODES];
+	uint64_t seq, lock_rev, rec_mod, intent_mod, older_mod, key[SIM_NODES];
 	uint64_t step;
 	bool new_incarnation;
-	uint32_t without;     /* COMMIT1: nodes of `from` that gave nothing */
-	uint64_t compared_at; /* COMMIT2: when its digests began to be compared */
+	uint32_t without;        /* COMMIT1: nodes of `from` that gave nothing */
+	uint64_t compared_at;    /* COMMIT2: when its digests began to be compared */
+	bool yielded, no_bridge; /* the bridge goes, for a node has dropped its tables; the record gets none */
+	enum why_shed { SHED_COPIED, SHED_NOWHERE, SHED_ROOM, SHED_YIELDED } why; /* EV_SHED */
 	struct sw sw;
 };
 struct ctl {
@@ -172,6 +189,13 @@ struct ctl {
 	uint64_t compared_at;        /* when digests began to be compared for the last time */
 	uint64_t least, still_since; /* the least visible step of the record's ranks, and since when it has not moved */
 	struct table captured[SIM_NODES]; /* the table that the node reported as captured */
+	/* As daemon/controller/older has them: a node has dropped tables of the bridge (one more than its number); the
+	 * record's generation gets no bridge; the bridge is being taken out (the request); nodes to be told anew. */
+	uint32_t yielded, tell, shed_node;
+	uint64_t no_room, shed;
+	enum why_shed shed_why;
+	struct record shed_gone;
+	bool left_out; /* the last FINISH has said that snapshots are left out */
 	struct asked asked[MAX_ASKED];
 	uint32_t nasked;
 };

@@ -33,6 +33,7 @@ void sim_node_crash(struct sim *s, uint32_t i)
 	n->up = n->running = false;
 	n->inc++;
 	n->seq = n->prepared_id = n->token = n->copied_id = 0;
+	n->yielded_gen = n->yielded_snap = n->yielded_by = 0;
 }
 
 void sim_machine_crash(struct sim *s, uint32_t i)
@@ -89,6 +90,10 @@ static void node_answer(struct sim *s, uint32_t i, int status, bool passed, uint
 		rep->step = step;
 		if (r->op == PTC_OP_CAPTURE && status == 0 && t)
 			rep->table = *t;
+		bool tells = s->o.bug == SIM_BUG_YIELD_UNTOLD ? r->op == PTC_OP_PREPARE && n->yielded_by == r->seq
+							      : r->op == PTC_OP_PREPARE || r->op == PTC_OP_FINISH;
+		if (tells && status == 0)
+			rep->table = (struct table){ .gen = n->yielded_gen, .snap = n->yielded_snap };
 	}
 }
 
@@ -127,6 +132,68 @@ static int op_seal(struct sim *s, uint32_t i)
 	return 0;
 }
 
+/* What a yield never drops, whatever the request names. */
+static void check_yield(struct sim *s, uint32_t i, const struct table *t)
+{
+	const struct etcd *e = &s->etcd;
+	const struct sw *w = &e->intent;
+	const char *what = sim_is_part(&e->rec, t, i)   ? "of the record"
+			   : sim_is_copy(&e->rec, t, i) ? "of its copy"
+							: NULL;
+	for (uint32_t k = 0; k < e->older.n; k++)
+		what = sim_is_part(&e->older.v[k], t, i) ? "that is kept" : what;
+	if (e->intent_mod && w->stored && (sim_is_part(&w->source, t, i) || sim_is_copy(&w->source, t, i)))
+		what = "that the running switch goes back to";
+	if (e->intent_mod && t->gen == w->from_gen && t->snap == w->to_snap)
+		what = "that is the source of the running switch";
+	if (e->intent_mod && t->gen == w->to_gen && t->snap == w->to_snap)
+		what = "that the running switch makes";
+	if (what)
+		sim_bad(s, "node %u drops table %llu.%llu for want of room, one %s", i, (unsigned long long)t->gen,
+			(unsigned long long)t->snap, what);
+}
+
+/* A node looks itself, too. */
+static bool is_source_or_target(const struct sim *s, const struct req *r, const struct table *t)
+{
+	const struct sw *w = &r->sw;
+	if (w->stored && s->o.bug != SIM_BUG_YIELD_SOURCE)
+		return sim_is_part(&w->source, t, r->node) || sim_is_copy(&w->source, t, r->node);
+	return (t->gen == w->to_gen || (t->gen == w->from_gen && !w->stored)) && t->snap == w->to_snap;
+}
+
+/* Whether there is room for one more table; tables of the bridge are dropped for it if the request says so. */
+static bool has_room(struct sim *s, uint32_t i)
+{
+	struct node *n = &s->nodes[i];
+	const struct req *r = &n->req;
+	bool beside = false;
+	for (uint32_t k = n->ntables; n->tight && k-- > 0;) {
+		const struct table *t = &n->tables[k];
+		if (!sim_is_bridge(s, r, t))
+			continue;
+		bool stays = !r->yields || is_source_or_target(s, r, t);
+		beside |= stays;
+		if (stays)
+			continue;
+		check_yield(s, i, t);
+		sim_say(s, "node %u drops %llu.%llu for want of room", i, (unsigned long long)t->gen,
+			(unsigned long long)t->snap);
+		ptc_require(s->nyields < MAX_YIELDS);
+		s->yields[s->nyields].node = i;
+		s->yields[s->nyields].inc = n->inc;
+		s->yields[s->nyields].gen = t->gen;
+		s->yields[s->nyields++].snap = t->snap;
+		s->res->yielded++;
+		s->bridged = false; /* until there are copies again, the loss of a node may cost the state */
+		n->yielded_gen = t->gen;
+		n->yielded_snap = t->snap;
+		n->yielded_by = r->seq;
+		sim_table_drop(n, k);
+	}
+	return !n->tight || (!beside && !n->only_less);
+}
+
 static int op_prepare(struct sim *s, uint32_t i)
 {
 	struct node *n = &s->nodes[i];
@@ -136,6 +203,8 @@ static int op_prepare(struct sim *s, uint32_t i)
 	n->prepared_id = w->id;
 	if (sim_table_find(n, w->to_gen, w->to_snap))
 		return 0;
+	if (!has_room(s, i))
+		return PTC_ENOSPC;
 	struct table *t = sim_table_add(s, n, w->to_gen, w->to_snap);
 	struct table *old = w->stored && s->o.bug != SIM_BUG_OLDER_RECORD
 				    ? sim_table_find(n, w->source.gen, w->source.snap)
@@ -153,7 +222,7 @@ static int pull_stored(struct sim *s, uint32_t i, struct table *t, uint32_t item
 {
 	const struct record *r = &s->nodes[i].req.sw.source;
 	uint32_t first = sim_below(s, SIM_NODES);
-	struct table *copy = r->copy ? sim_table_find(&s->nodes[r->copy - 1], r->gen, r->snap | COPY_SNAP) : NULL;
+	struct table *copy = r->copy ? sim_table_find(&s->nodes[r->copy - 1], r->gen, r->copy_snap) : NULL;
 	if (copy && s->nodes[r->copy - 1].up && !s->cut_nn[i][r->copy - 1]) {
 		t->val[item] = copy->val[item];
 		t->has |= 1u << item;
@@ -222,6 +291,8 @@ static int op_finish(struct sim *s, uint32_t i)
 			sim_table_drop(n, k);
 	}
 	n->prepared_id = n->copied_id = 0;
+	if (!sim_keeps(&n->req, &(struct table){ .gen = n->yielded_gen, .snap = n->yielded_snap }))
+		n->yielded_gen = n->yielded_snap = n->yielded_by = 0; /* nobody expects it here any more */
 	sim_ranks_finish(s, i);
 	s->given_up &= ~(1u << i);
 	return sim_unlucky(s, 2) ? PTC_EIO : 0;
@@ -258,7 +329,7 @@ static bool goes_sealed(struct sim *s, uint32_t i)
 	return true;
 }
 
-void sim_on_node_op(struct sim *s, const struct ev *ev)
+static void on_op(struct sim *s, const struct ev *ev)
 {
 	uint32_t i = (uint32_t)ev->who;
 	struct node *n = &s->nodes[i];
@@ -300,7 +371,7 @@ static void node_refuse(struct sim *s, const struct req *r)
 	rep->status = PTC_EFENCED;
 }
 
-void sim_on_node_req(struct sim *s, const struct ev *ev)
+static void on_req(struct sim *s, const struct ev *ev)
 {
 	const struct req *r = &ev->u.req;
 	struct node *n = &s->nodes[r->node];
@@ -327,4 +398,12 @@ void sim_on_node_req(struct sim *s, const struct ev *ev)
 	n->running = true;
 	n->token = ++s->token;
 	sim_post(s, 1 + sim_below(s, 20), EV_OP, (int)r->node)->a = n->token;
+}
+
+void sim_on_node(struct sim *s, const struct ev *ev)
+{
+	if (ev->kind == EV_REQ)
+		on_req(s, ev);
+	else
+		on_op(s, ev);
 }

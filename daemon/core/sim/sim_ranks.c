@@ -20,8 +20,11 @@ uint64_t sim_item_value(uint32_t item, uint64_t id, uint64_t grown)
 	return sim_content(item, id) + grown * (0x9E3779B97F4A7C15ull * (item + 1));
 }
 
-uint64_t sim_weight(uint64_t gen, uint64_t incarnation)
+uint64_t sim_weight(const struct sim *s, uint64_t gen, uint64_t incarnation)
 {
+	if (s->o.tight &&
+	    (gen + incarnation) % 3 == 0) /* ranks that change nothing: their snapshots have the same copy */
+		return 0;
 	return (gen * 0xD1B54A32D192ED03ull ^ incarnation * 0x8CB92BA72F3D8DD7ull) | 1;
 }
 
@@ -60,6 +63,31 @@ static void proc_go_on(struct proc *p)
 		p->state = PROC_RUN;
 		p->in_step = true;
 	}
+}
+
+static bool dues(const struct sim *s)
+{
+	return s->o.bridge && s->o.live;
+}
+
+static uint64_t next_due(uint64_t step)
+{
+	return (step / SNAP_EVERY + 1) * SNAP_EVERY;
+}
+
+/* It has no stop any more but that of the next snapshot that is due. Of those after `since`, the request leaves some
+ * out; one that it has passed already is missed. */
+static void proc_release(struct sim *s, const struct req *r, struct proc *p, uint64_t since)
+{
+	uint64_t due = next_due(since) + (uint64_t)r->leave_out * SNAP_EVERY;
+	if (s->o.bug == SIM_BUG_LEAVE_MORE && r->leave_out && p->due >= due)
+		due = p->due + SNAP_EVERY;
+	if (p->pub >= (int64_t)due)
+		due = next_due((uint64_t)p->pub);
+	p->has_stop = dues(s);
+	if (p->has_stop)
+		p->stop = p->due = due;
+	proc_go_on(p);
 }
 
 /* ---- operations ------------------------------------------------------------------ */
@@ -104,6 +132,7 @@ int sim_op_arm(struct sim *s, uint32_t i, bool *ret_passed, uint64_t *ret_step)
 	if (*ret_passed && p->state == PROC_STOPPED && sim_chance(s, 50))
 		return 0; /* may stay where it is */
 	p->has_stop = true;
+	p->due = 0;
 	p->stop = *ret_passed ? (uint64_t)p->pub + 1 : stop;
 	if (p->step < p->stop)
 		proc_go_on(p);
@@ -241,8 +270,7 @@ int sim_op_capture(struct sim *s, uint32_t i)
 	t->cap_id = n->copied_id = w->id;
 	t->cap_stop = n->copied_stop = stop;
 	if (w->kind == PTC_SWITCH_SNAPSHOT && w->run_to) {
-		p->has_stop = false;
-		proc_go_on(p);
+		proc_release(s, &n->req, p, stop);
 	}
 	return 1;
 }
@@ -333,8 +361,9 @@ static void proc_let_go(struct sim *s, uint32_t i, struct proc *p)
 	p->layout = r->layout;
 	for (uint32_t k = 0; k < ITEMS; k++)
 		p->val[k] = t ? t->val[k] : sim_content(k, INIT_ID);
-	p->step = r->step;
+	p->step = p->start = r->step;
 	p->pub = (int64_t)r->step - 1;
+	p->due = p->left = 0;
 	p->in_step = p->has_stop = p->diverged = p->ready = false;
 	p->state = PROC_RUN;
 	n->let_gen = r->gen;
@@ -370,8 +399,7 @@ void sim_ranks_finish(struct sim *s, uint32_t i)
 		there = true;
 		if (p->state == PROC_WAITING || p->state == PROC_BUILT)
 			proc_let_go(s, i, p);
-		p->has_stop = false;
-		proc_go_on(p);
+		proc_release(s, &n->req, p, r->step);
 	}
 	if (!live || there)
 		return;
@@ -387,6 +415,7 @@ void sim_ranks_finish(struct sim *s, uint32_t i)
 	}
 	check_not_alone(s, i, p);
 	proc_let_go(s, i, p);
+	proc_release(s, &n->req, p, r->step);
 }
 
 /* ---- training --------------------------------------------------------------------------- */
@@ -415,7 +444,7 @@ static void check_values(struct sim *s, uint32_t i, const struct proc *p)
 			(unsigned long long)r->step);
 		return;
 	}
-	uint64_t grown = r->grown + (p->step - r->step) * sim_weight(p->gen, p->incarnation);
+	uint64_t grown = r->grown + (p->step - r->step) * sim_weight(s, p->gen, p->incarnation);
 	uint32_t needs = sim_layout_needs(p->nodes, p->n, p->layout, i);
 	for (uint32_t k = 0; k < ITEMS; k++) {
 		if (needs >> k & 1 && p->val[k] != sim_item_value(k, r->content, grown))
@@ -438,19 +467,33 @@ static void check_peers(struct sim *s, uint32_t i, const struct proc *p)
 			(unsigned long long)r->incarnation);
 }
 
+/* At a boundary it waits, or goes into the step. */
+static void proc_publish(struct sim *s, uint32_t i, struct proc *p)
+{
+	p->pub = (int64_t)p->step;
+	if (p->has_stop && p->step >= p->stop) {
+		p->state = PROC_STOPPED;
+		p->left = 0;
+		return;
+	}
+	p->in_step = true;
+	if (!p->due || p->step <= p->start || p->step % SNAP_EVERY)
+		return;
+	s->res->left_out_due++;
+	if (++p->left > LEAVE_OUT)
+		sim_bad(s, "node %u: the rank of %llu.%llu has left out %u snapshots that were due", i,
+			(unsigned long long)p->gen, (unsigned long long)p->incarnation, p->left);
+}
+
 static void proc_train(struct sim *s, uint32_t i, struct proc *p)
 {
 	bool all = p->in_step && all_in_step(s, p);
 	if (!p->in_step) {
-		p->pub = (int64_t)p->step;
-		if (p->has_stop && p->step >= p->stop)
-			p->state = PROC_STOPPED;
-		else
-			p->in_step = true;
+		proc_publish(s, i, p);
 	} else if (!p->ready && s->o.survive && all && sim_chance(s, 50)) {
 		p->ready = true;
 	} else if ((p->ready && sim_chance(s, p->hold ? 15 : 1)) || all) { /* an update may take long */
-		uint64_t by = sim_weight(p->gen, p->incarnation);
+		uint64_t by = sim_weight(s, p->gen, p->incarnation);
 		for (uint32_t k = 0; k < ITEMS; k++)
 			p->val[k] += sim_item_value(k, 0, by) - sim_item_value(k, 0, 0);
 		p->step++;
@@ -475,8 +518,14 @@ void sim_ranks_train(struct sim *s, uint32_t i)
 void sim_ranks_report(struct sim *s, uint32_t i)
 {
 	s->etcd.failed[i].gen = s->etcd.failed[i].incarnation = 0;
+	memset(&s->etcd.due[i], 0, sizeof(s->etcd.due[i]));
 	for (uint32_t k = 0; k < MAX_PROCS; k++) {
 		const struct proc *p = &s->nodes[i].procs[k];
+		if (p->state == PROC_STOPPED && p->due && p->step >= p->due) {
+			s->etcd.due[i].gen = p->gen;
+			s->etcd.due[i].incarnation = p->incarnation;
+			s->etcd.due[i].step = p->step;
+		}
 		if (p->state != PROC_FAILED)
 			continue;
 		s->etcd.failed[i].gen = p->gen;
@@ -488,8 +537,9 @@ void sim_ranks_report(struct sim *s, uint32_t i)
 void sim_ranks_restarted(struct sim *s, uint32_t i)
 {
 	for (uint32_t k = 0; k < MAX_PROCS; k++) {
-		if (s->o.live && sim_chance(s, 30))
-			s->nodes[i].procs[k].has_stop = false;
+		struct proc *p = &s->nodes[i].procs[k];
+		if (s->o.live && sim_chance(s, 30)) /* but for one that is due, which ranks have themselves */
+			p->has_stop = p->has_stop && p->due;
 	}
 }
 
@@ -597,4 +647,21 @@ uint64_t sim_ranks_seen(const struct sim *s, const struct record *r)
 		}
 	}
 	return least;
+}
+
+bool sim_ranks_leave_out(const struct sim *s)
+{
+	const struct record *r = &s->etcd.rec;
+	bool any = false;
+	for (uint32_t i = 0; r->run == RUN_LIVE && i < SIM_NODES; i++) {
+		for (uint32_t k = 0; k < MAX_PROCS; k++) {
+			const struct proc *p = &s->nodes[i].procs[k];
+			if (p->state == PROC_NONE || p->gen != r->gen || p->incarnation != r->incarnation)
+				continue;
+			if (!proc_trains(p) || !p->has_stop || p->stop <= next_due(p->step))
+				return false;
+			any = true;
+		}
+	}
+	return any;
 }

@@ -70,6 +70,11 @@ void sim_bad(struct sim *s, const char *fmt, ...)
 	sim_say(s, "VIOLATION %s", s->res->why);
 }
 
+struct slot {
+	uint64_t at, order;
+	struct ev *ev;
+};
+
 static bool slot_less(const struct slot *a, const struct slot *b)
 {
 	return a->at != b->at ? a->at < b->at : a->order < b->order;
@@ -214,21 +219,55 @@ void sim_table_drop(struct node *n, uint32_t i)
 	n->tables[i] = n->tables[--n->ntables];
 }
 
+bool sim_is_copy(const struct record *o, const struct table *t, uint32_t node)
+{
+	return o->snap && o->copy == node + 1 && o->gen == t->gen && o->copy_snap == t->snap;
+}
+
+bool sim_is_part(const struct record *o, const struct table *t, uint32_t node)
+{
+	for (uint32_t k = 0; o->snap && o->gen == t->gen && o->snap == t->snap && k < o->n; k++) {
+		if (o->nodes[k] == node && !(o->without >> node & 1))
+			return true;
+	}
+	return false;
+}
+
 bool sim_keeps(const struct req *r, const struct table *t)
 {
 	const struct record *b = &r->older.bridge;
-	for (uint32_t k = 0; b->snap && b->gen == t->gen && b->snap == t->snap && k < b->n; k++) {
-		if (b->nodes[k] == r->node && !(b->without >> r->node & 1))
-			return true;
-	}
-	if (sim_is_copy(&r->rec, t, r->node) || sim_is_copy(b, t, r->node))
+	if (sim_is_part(b, t, r->node) || sim_is_copy(&r->rec, t, r->node) || sim_is_copy(b, t, r->node))
 		return true;
 	for (uint32_t i = 0; i < r->older.n; i++) {
-		const struct record *o = &r->older.v[i];
-		for (uint32_t k = 0; o->gen == t->gen && o->snap == t->snap && k < o->n; k++) {
-			if (o->nodes[k] == r->node && !(o->without >> r->node & 1))
-				return true;
-		}
+		if (sim_is_part(&r->older.v[i], t, r->node))
+			return true;
+	}
+	return false;
+}
+
+bool sim_is_bridge(const struct sim *s, const struct req *r, const struct table *t)
+{
+	const struct record *b = &r->older.bridge;
+	bool shared = sim_is_copy(&r->rec, t, r->node) && s->o.bug != SIM_BUG_YIELD_COPY;
+	return sim_is_part(b, t, r->node) || (sim_is_copy(b, t, r->node) && !shared);
+}
+
+bool sim_yielded(const struct sim *s, uint32_t node, uint64_t gen, uint64_t snap, bool by_now)
+{
+	for (uint32_t k = 0; k < s->nyields; k++) {
+		if (s->yields[k].node == node && s->yields[k].gen == gen && s->yields[k].snap == snap &&
+		    (!by_now || s->yields[k].inc == s->nodes[node].inc))
+			return true;
+	}
+	return false;
+}
+
+bool sim_bridge_yielded(const struct sim *s, const struct record *b, bool by_now)
+{
+	for (uint32_t i = 0; b->snap && i < SIM_NODES; i++) {
+		if (sim_yielded(s, i, b->gen, b->snap, by_now) ||
+		    (b->copy == i + 1 && sim_yielded(s, i, b->gen, b->copy_snap, by_now)))
+			return true;
 	}
 	return false;
 }

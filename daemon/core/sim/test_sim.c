@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulation: one crash at every step of a reference run, then thousands of random ones, then seeded bugs that it
- * has to find. PTC_TEST_SEED=N (with PTC_TEST_KIND=live, lose, recover, survive, keep, keep-live, bridge or
- * bridge-live) replays one seed with a trace; PTC_TEST_LONG=1 runs three times as many, PTC_TEST_CAMPAIGN=1 eighty
- * times. */
+ * has to find. PTC_TEST_SEED=N (with PTC_TEST_KIND=live or another of main's kinds) replays one seed with a
+ * trace; PTC_TEST_KIND alone runs the random seeds of that kind; PTC_TEST_LONG=1 runs three times as many,
+ * PTC_TEST_CAMPAIGN=1 eighty times. */
 #include "daemon/core/sim/sim.h"
 
 #include "base/check.h"
@@ -18,8 +18,14 @@
 #include <cmocka.h>
 
 static const uint64_t first_seed = 1;
-/* some bugs are met by one seed in some ten thousand */
-static const uint64_t forget_fence_seed = 3256135390, forget_left_out_seed = 12680;
+/* Some bugs are met by one seed in some thousand. */
+static const struct {
+	int bug;
+	uint64_t seed;
+} rare_bugs[] = {
+	{ SIM_BUG_FORGET_FENCE, 3256135390 }, { SIM_BUG_FORGET_LEFT_OUT, 12680 }, { SIM_BUG_BACK_SHED, 2670 },
+	{ SIM_BUG_YIELD_ANY, 1972 },          { SIM_BUG_DUE_FREE, 1670 },
+};
 
 static uint64_t scale(void)
 {
@@ -92,12 +98,13 @@ static void test_loss_at_every_step(void **state)
 				    SIM_VICTIM_LOSS_COUNT, true);
 }
 
-enum kind { STATE, LOSE, LIVE, RECOVER, SURVIVE, KEEP, KEEP_LIVE, BRIDGE, BRIDGE_LIVE };
+enum kind { STATE, LOSE, LIVE, RECOVER, SURVIVE, KEEP, KEEP_LIVE, BRIDGE, BRIDGE_LIVE, YIELD, YIELD_LIVE };
 
 static void run_random(enum kind kind, uint64_t n)
 {
-	bool live = kind == LIVE || kind == RECOVER || kind == SURVIVE || kind == KEEP_LIVE || kind == BRIDGE_LIVE;
-	bool bridge = kind == BRIDGE || kind == BRIDGE_LIVE;
+	bool tight = kind == YIELD || kind == YIELD_LIVE, bridge = kind == BRIDGE || kind == BRIDGE_LIVE || tight;
+	bool live = kind == LIVE || kind == RECOVER || kind == SURVIVE || kind == KEEP_LIVE || kind == BRIDGE_LIVE ||
+		    kind == YIELD_LIVE;
 	struct sim_result r, sum = { 0 };
 	const char *one = getenv("PTC_TEST_SEED");
 	uint64_t from = ptc_test_seed();
@@ -106,6 +113,7 @@ static void run_random(enum kind kind, uint64_t n)
 		struct sim_opts o = { .seed = seed, .live = live, .faults = true, .trace = one != NULL };
 		o.lose = kind == LOSE || kind == RECOVER || kind == SURVIVE || bridge;
 		o.bridge = bridge;
+		o.tight = tight;
 		o.survive = kind == SURVIVE;
 		o.keep = kind == KEEP || kind == KEEP_LIVE;
 		sim_run(&o, &r);
@@ -125,6 +133,10 @@ static void run_random(enum kind kind, uint64_t n)
 		sum.rollbacks += r.rollbacks;
 		sum.copies += r.copies;
 		sum.went_back += r.went_back;
+		sum.yielded += r.yielded;
+		sum.yields_told += r.yields_told;
+		sum.due += r.due;
+		sum.left_out_due += r.left_out_due;
 	}
 	printf("%llu seeds from %llu: %llu events, %u commits, %u aborts, %u conflicts, %u unknown outcomes, %u "
 	       "incarnations "
@@ -139,6 +151,11 @@ static void run_random(enum kind kind, uint64_t n)
 	if (bridge)
 		printf("%u tables destroyed, %u copies, %u times back to a copy or the bridge\n", sum.destroyed,
 		       sum.copies, sum.went_back);
+	if (tight)
+		printf("%u tables dropped for want of room, %u bridges that went for it\n", sum.yielded,
+		       sum.yields_told);
+	if (bridge && live)
+		printf("%u snapshots that were due, %u left out\n", sum.due, sum.left_out_due);
 	if (one)
 		return;
 	/* the run has to have met what it is for */
@@ -146,6 +163,8 @@ static void run_random(enum kind kind, uint64_t n)
 	assert_true(kind != KEEP || sum.rollbacks > n / 3);
 	assert_true(kind != KEEP_LIVE || sum.rollbacks > n / 20);
 	assert_true(!bridge || (sum.copies > n && sum.went_back > n / 20));
+	assert_true(!tight || (sum.yielded > n / (live ? 10 : 4) && sum.yields_told > n / (live ? 20 : 8)));
+	assert_true(!bridge || !live || (sum.due > n && sum.left_out_due > n));
 	assert_true(kind != SURVIVE || sum.survived > n / 10);
 	assert_true(kind != LOSE || (sum.destroyed > n && sum.left_out > n / 4));
 	assert_true(kind != RECOVER || (sum.destroyed > n / 3 && sum.left_out > n / 10 && sum.recovered > n / 15));
@@ -195,6 +214,16 @@ static void test_bridge_random(void **state)
 static void test_bridge_live_random(void **state)
 {
 	run_random(BRIDGE_LIVE, 1000);
+}
+
+static void test_yield_random(void **state)
+{
+	run_random(YIELD, 500);
+}
+
+static void test_yield_live_random(void **state)
+{
+	run_random(YIELD_LIVE, 500);
 }
 
 static void test_live_crash(void **state)
@@ -257,6 +286,19 @@ static const char *const bug_names[SIM_BUG_COUNT] = {
 	[SIM_BUG_BRIDGE_NEWEST] = "bridge newest",
 	[SIM_BUG_BRIDGE_COPY] = "bridge copy",
 	[SIM_BUG_BRIDGE_DOWN] = "bridge down",
+	[SIM_BUG_YIELD_UNTOLD] = "yield untold",
+	[SIM_BUG_YIELD_STAYS] = "yield stays",
+	[SIM_BUG_YIELD_ANY] = "yield any",
+	[SIM_BUG_YIELD_MARK] = "yield mark",
+	[SIM_BUG_YIELD_SOURCE] = "yield source",
+	[SIM_BUG_YIELD_COPY] = "yield copy",
+	[SIM_BUG_YIELD_BLIND] = "yield blind",
+	[SIM_BUG_BACK_SHED] = "back shed",
+	[SIM_BUG_SHED_LATE] = "shed late",
+	[SIM_BUG_LEAVE_MORE] = "leave more",
+	[SIM_BUG_LEAVE_STAYS] = "leave stays",
+	[SIM_BUG_LEAVE_DOWN] = "leave down",
+	[SIM_BUG_DUE_FREE] = "due free",
 	[SIM_BUG_NO_AGREE] = "no agree",
 	[SIM_BUG_ONE_ROUND] = "one round",
 	[SIM_BUG_EARLY_STOP] = "early stop",
@@ -277,30 +319,42 @@ static const char *const bug_names[SIM_BUG_COUNT] = {
 	[SIM_BUG_UNSYNCED_SEAL] = "unsynced seal",
 };
 
+static uint64_t bug_seed(int bug)
+{
+	for (size_t i = 0; i < PTC_ARRAY_LEN(rare_bugs); i++) {
+		if (rare_bugs[i].bug == bug)
+			return rare_bugs[i].seed;
+	}
+	return first_seed;
+}
+
+static struct sim_opts bug_opts(int bug)
+{
+	struct sim_opts o = { .faults = true, .bug = (enum sim_bug)bug };
+	o.bridge = bug >= SIM_BUG_BRIDGE_EARLY;
+	o.tight = bug >= SIM_BUG_YIELD_UNTOLD && bug < SIM_BUG_LEAVE_MORE;
+	o.keep = bug >= SIM_BUG_OLDER_FORGOTTEN && !o.bridge;
+	o.lose = (bug >= SIM_BUG_NO_COVER && bug < SIM_BUG_NO_AGREE) || (bug >= SIM_BUG_NO_HALT && !o.keep);
+	o.live = bug >= SIM_BUG_NO_AGREE && !o.keep && (!o.bridge || bug >= SIM_BUG_YIELD_ANY);
+	o.survive = bug >= SIM_BUG_HELD_RUNS && !o.keep && !o.bridge;
+	return o;
+}
+
 /* The checker can fail: each seeded bug is found within so many seeds. */
 static void test_finds_bugs(void **state)
 {
 	int missed = 0;
 	for (int bug = SIM_BUG_NONE + 1; bug < SIM_BUG_COUNT; bug++) {
 		struct sim_result r = { .ok = true };
-		uint64_t from = bug == SIM_BUG_FORGET_FENCE      ? forget_fence_seed
-				: bug == SIM_BUG_FORGET_LEFT_OUT ? forget_left_out_seed
-								 : first_seed;
-		uint64_t seed = from;
-		for (; seed < from + 3000; seed++) {
-			struct sim_opts o = { .seed = seed, .faults = true, .bug = (enum sim_bug)bug };
-			o.bridge = bug >= SIM_BUG_BRIDGE_EARLY;
-			o.keep = bug >= SIM_BUG_OLDER_FORGOTTEN && !o.bridge;
-			o.lose = (bug >= SIM_BUG_NO_COVER && bug < SIM_BUG_NO_AGREE) ||
-				 (bug >= SIM_BUG_NO_HALT && !o.keep);
-			o.live = bug >= SIM_BUG_NO_AGREE && !o.keep && !o.bridge;
-			o.survive = bug >= SIM_BUG_HELD_RUNS && !o.keep && !o.bridge;
+		struct sim_opts o = bug_opts(bug);
+		const uint64_t from = bug_seed(bug);
+		for (o.seed = from; o.seed < from + 3000; o.seed++) {
 			sim_run(&o, &r);
 			if (!r.ok)
 				break;
 		}
 		printf("%-14s %s (seed %llu): %s\n", bug_names[bug], r.ok ? "MISSED" : "found",
-		       (unsigned long long)seed, r.why);
+		       (unsigned long long)o.seed, r.why);
 		missed += r.ok;
 	}
 	assert_int_equal(missed, 0);
@@ -323,28 +377,33 @@ int main(void)
 		cmocka_unit_test(test_keep_live_random),
 		cmocka_unit_test(test_bridge_random),
 		cmocka_unit_test(test_bridge_live_random),
+		cmocka_unit_test(test_yield_random),
+		cmocka_unit_test(test_yield_live_random),
 		cmocka_unit_test(test_replay),
 		cmocka_unit_test(test_finds_bugs),
 	};
-	const struct CMUnitTest state_only[] = { cmocka_unit_test(test_random) };
-	const struct CMUnitTest live[] = { cmocka_unit_test(test_live_random) };
-	const struct CMUnitTest recover[] = { cmocka_unit_test(test_recover_random) };
-	const struct CMUnitTest survive[] = { cmocka_unit_test(test_survive_random) };
-	const struct CMUnitTest keep[] = { cmocka_unit_test(test_keep_random) };
-	const struct CMUnitTest keep_live[] = { cmocka_unit_test(test_keep_live_random) };
-	const struct CMUnitTest bridge[] = { cmocka_unit_test(test_bridge_random) };
-	const struct CMUnitTest bridge_live[] = { cmocka_unit_test(test_bridge_live_random) };
-	const struct CMUnitTest lose[] = { cmocka_unit_test(test_lose_random) };
+	const struct {
+		const char *kind;
+		struct CMUnitTest test[1];
+	} kinds[] = {
+		{ "state", { cmocka_unit_test(test_random) } },
+		{ "live", { cmocka_unit_test(test_live_random) } },
+		{ "lose", { cmocka_unit_test(test_lose_random) } },
+		{ "recover", { cmocka_unit_test(test_recover_random) } },
+		{ "survive", { cmocka_unit_test(test_survive_random) } },
+		{ "keep", { cmocka_unit_test(test_keep_random) } },
+		{ "keep-live", { cmocka_unit_test(test_keep_live_random) } },
+		{ "bridge", { cmocka_unit_test(test_bridge_random) } },
+		{ "bridge-live", { cmocka_unit_test(test_bridge_live_random) } },
+		{ "yield", { cmocka_unit_test(test_yield_random) } },
+		{ "yield-live", { cmocka_unit_test(test_yield_live_random) } },
+	};
 	const char *kind = getenv("PTC_TEST_KIND");
-	if (getenv("PTC_TEST_SEED"))
-		return kind && strcmp(kind, "live") == 0          ? cmocka_run_group_tests(live, NULL, NULL)
-		       : kind && strcmp(kind, "recover") == 0     ? cmocka_run_group_tests(recover, NULL, NULL)
-		       : kind && strcmp(kind, "survive") == 0     ? cmocka_run_group_tests(survive, NULL, NULL)
-		       : kind && strcmp(kind, "keep") == 0        ? cmocka_run_group_tests(keep, NULL, NULL)
-		       : kind && strcmp(kind, "keep-live") == 0   ? cmocka_run_group_tests(keep_live, NULL, NULL)
-		       : kind && strcmp(kind, "bridge") == 0      ? cmocka_run_group_tests(bridge, NULL, NULL)
-		       : kind && strcmp(kind, "bridge-live") == 0 ? cmocka_run_group_tests(bridge_live, NULL, NULL)
-		       : kind && strcmp(kind, "lose") == 0        ? cmocka_run_group_tests(lose, NULL, NULL)
-								  : cmocka_run_group_tests(state_only, NULL, NULL);
+	if (!kind && getenv("PTC_TEST_SEED"))
+		kind = "state";
+	for (size_t i = 0; kind && i < PTC_ARRAY_LEN(kinds); i++) {
+		if (strcmp(kind, kinds[i].kind) == 0)
+			return cmocka_run_group_tests(kinds[i].test, NULL, NULL);
+	}
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
