@@ -332,6 +332,7 @@ static int schedule_of(ptc_client *c, uint32_t *ret_stages)
 	if (word && !known)
 		return ptc_client_fail(c, PTC_R_INVALID, "ptc_schedule: this libptc does not know schedule=%.*s",
 				       (int)n, word);
+	/* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the caller has refused NULL */
 	*ret_stages = vpp ? (uint32_t)strtoul(vpp, NULL, 10) : 1;
 	return known;
 }

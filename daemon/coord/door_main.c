@@ -219,7 +219,7 @@ static void shed_locked(const struct rivals *r)
 	for (int i = 0; i < r->count; i++) {
 		int n = share_of(r, &r->of[i]->caller);
 
-		if (n < most || (n == most && victim->since_ns <= r->of[i]->since_ns))
+		if (n < most || (victim && n == most && victim->since_ns <= r->of[i]->since_ns))
 			continue;
 		most = n;
 		victim = r->of[i];
