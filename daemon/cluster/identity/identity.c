@@ -106,7 +106,8 @@ int ptc_identity_remember(const char *state_dir, const struct ptc_etcd_opts *opt
 		ptc_buf_printf(&b, "%s\n", opts->endpoints[i]);
 	if (!path || ptc_buf_failed(&b))
 		rc = ptc_nomem(err);
-	else if (ptc_sys_read_file(path, REMEMBERED_MAX, &old, NULL, NULL) != 0 || strcmp(old, b.data ? b.data : "") != 0)
+	else if (ptc_sys_read_file(path, REMEMBERED_MAX, &old, NULL, NULL) != 0 ||
+		 strcmp(old, b.data ? b.data : "") != 0)
 		rc = ptc_sys_write_file(path, b.data, b.len, 0600, "coordinator.write", err);
 	ptc_buf_done(&b);
 	return rc;
