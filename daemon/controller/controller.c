@@ -686,7 +686,7 @@ static void done(struct ptc_controller *ctl, const struct ptc_job_update *up)
 }
 
 /* Ranks wait at a stop, or have come to a step where a snapshot is due before their switch arms them; an abort lets
- * them go on. */
+ * them go on, and so does a FINISH. */
 static bool may_hold(const struct ptc_controller *ctl, enum ptc_job_phase phase)
 {
 	return phase == PTC_JOB_ABORTING ||
@@ -717,6 +717,7 @@ static void perform(struct ptc_controller *ctl, const struct ptc_job_update *up)
 	case PTC_UP_SEND:
 		if (up->op == PTC_OP_CAPTURE)
 			ctl->capture_step = up->stop;
+		ctl->recovery.held |= up->op == PTC_OP_FINISH; /* see may_hold */
 		ptc_controller_send(ctl, up);
 		break;
 	case PTC_UP_TXN:

@@ -1887,6 +1887,22 @@ static bool all_left(struct group *g)
 	return all;
 }
 
+/* Until a ptcd that has begun anew has heard of both ranks. */
+static void find_both(struct group *g)
+{
+	struct ptc_error err = PTC_ERROR_INIT;
+	struct ptc_slot_view *slots;
+	bool both = false;
+	size_t n;
+
+	while (!both) {
+		ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
+		both = n == 2 && slots[0].has_state && slots[1].has_state && slots[0].step > 0 && slots[1].step > 0;
+		ptc_workers_slots_done(t.w, slots, n);
+		nap_us(1000);
+	}
+}
+
 /* What ranks that are killed at any moment have published outlives them: blobs and cursors of the step that they had
  * come to, read once and again. */
 static void test_killed(void **state)
@@ -1908,6 +1924,7 @@ static void test_killed(void **state)
 		goes_on();
 		if (round % 2 == 0) /* they have said it again, to another ptcd */
 			again();
+		find_both(g);
 		goes_on();
 		ok(ptc_workers_slots(t.w, &g->desc.key, &slots, &n, &err), &err);
 		for (size_t i = 0; i < 2; i++)

@@ -107,6 +107,7 @@ static void up_send(struct sim *s, int i, const struct ptc_job_update *u)
 	bool cancel = u->kind == PTC_UP_CANCEL;
 	uint32_t leave_out = cancel ? 0 : leaves_out(s, c, u);
 	c->sent[u->node] = cancel ? 0 : u->seq;
+	c->held |= !cancel && u->op == PTC_OP_FINISH && s->o.bug != SIM_BUG_DUE_FREE; /* see may_hold */
 	if (!cancel) {
 		bool lie = (s->o.bug == SIM_BUG_EARLY_COMMIT && (u->op == PTC_OP_PULL || u->op == PTC_OP_STAND)) ||
 			   (s->o.bug == SIM_BUG_EARLY_BUILD && u->op == PTC_OP_END) ||
@@ -284,7 +285,7 @@ static void up_compare(struct sim *s, int i, const struct ptc_job_update *u)
 		ev->status = PTC_ELOST;
 }
 
-/* Ranks wait at a stop, or at the step where a snapshot is due; an abort lets them go on. */
+/* Ranks wait at a stop, or at the step where a snapshot is due; an abort lets them go on, and so does a FINISH. */
 static bool may_hold(const struct sim *s, const struct ctl *c, enum ptc_job_phase phase)
 {
 	if (s->o.bug == SIM_BUG_DUE_FREE)
