@@ -24,7 +24,7 @@ static const struct {
 	uint64_t seed;
 } rare_bugs[] = {
 	{ SIM_BUG_FORGET_FENCE, 3256135390 }, { SIM_BUG_FORGET_LEFT_OUT, 12680 }, { SIM_BUG_BACK_SHED, 2670 },
-	{ SIM_BUG_YIELD_ANY, 1972 },          { SIM_BUG_DUE_FREE, 117853 },
+	{ SIM_BUG_YIELD_ANY, 1972 },          { SIM_BUG_DUE_FREE, 55214 },
 };
 
 static uint64_t scale(void)
