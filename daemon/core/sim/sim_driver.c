@@ -187,6 +187,15 @@ static bool rank_failed(const struct sim *s)
 	return false;
 }
 
+/* Some ptcd of the job's nodes has run since a rank ended its last step, and so could say that it did. */
+static bool step_was_seen(const struct sim *s, const struct record *r)
+{
+	for (uint32_t k = 0; k < r->n; k++)
+		if (s->nodes[r->nodes[k]].up && s->nodes[r->nodes[k]].up_at <= s->moved_at)
+			return true;
+	return false;
+}
+
 /* The ranks are given up, to be started again elsewhere; from what those hold that are left, if that is all. What a
  * controller without the lock asks for comes to nothing: it may have seen neither that a node is back nor that ranks go
  * on. */
@@ -194,7 +203,7 @@ static void request_recovery(struct sim *s, int i, struct sw *w, const struct re
 {
 	uint32_t without;
 
-	if (sim_leader(s) == &s->ctls[i] && s->now - s->moved_at < LOST_MS / 2)
+	if (sim_leader(s) == &s->ctls[i] && s->now - s->moved_at < LOST_MS / 2 && step_was_seen(s, r))
 		sim_bad(s, "ranks are given up that have ended a step %llu ms ago",
 			(unsigned long long)(s->now - s->moved_at));
 	s->res->recovered++;

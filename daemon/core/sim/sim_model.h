@@ -130,6 +130,7 @@ struct proc {
 	uint64_t val[ITEMS];
 };
 struct node {
+	uint64_t up_at; /* since when its ptcd runs */
 	bool up, disk_full;
 	bool gone; /* gone for good */
 	/* There is room for new tables only beside no table of a bridge; only_less: not even then. */

@@ -49,6 +49,7 @@ void sim_node_start(struct sim *s, uint32_t i)
 		return;
 	sim_say(s, "node %u starts", i);
 	n->up = true;
+	n->up_at = s->now;
 	sim_ranks_restarted(s, i);
 	s->etcd.key[i] = 0; /* a new life has a new key */
 	s->declared[i] = false;

@@ -24,7 +24,7 @@ static const struct {
 	uint64_t seed;
 } rare_bugs[] = {
 	{ SIM_BUG_FORGET_FENCE, 3256135390 }, { SIM_BUG_FORGET_LEFT_OUT, 12680 }, { SIM_BUG_BACK_SHED, 2670 },
-	{ SIM_BUG_YIELD_ANY, 1972 },          { SIM_BUG_DUE_FREE, 55214 },
+	{ SIM_BUG_YIELD_ANY, 1972 },          { SIM_BUG_DUE_FREE, 117853 },
 };
 
 static uint64_t scale(void)
@@ -332,7 +332,7 @@ static struct sim_opts bug_opts(int bug)
 {
 	struct sim_opts o = { .faults = true, .bug = (enum sim_bug)bug };
 	o.bridge = bug >= SIM_BUG_BRIDGE_EARLY;
-	o.tight = bug >= SIM_BUG_YIELD_UNTOLD && bug < SIM_BUG_LEAVE_MORE;
+	o.tight = bug >= SIM_BUG_YIELD_UNTOLD && bug < SIM_BUG_DUE_FREE;
 	o.keep = bug >= SIM_BUG_OLDER_FORGOTTEN && !o.bridge;
 	o.lose = (bug >= SIM_BUG_NO_COVER && bug < SIM_BUG_NO_AGREE) || (bug >= SIM_BUG_NO_HALT && !o.keep);
 	o.live = bug >= SIM_BUG_NO_AGREE && !o.keep && (!o.bridge || bug >= SIM_BUG_YIELD_ANY);
