@@ -19,6 +19,13 @@
 #define ITEM   ((int64_t)900 << 10) /* one to a chunk */
 #define TABLES 24
 
+/* AddressSanitizer maps what LMDB allocates before LMDB maps its file, so the file comes to another place. */
+#ifdef __SANITIZE_ADDRESS__
+#define PLACES_MAPS false
+#else
+#define PLACES_MAPS true
+#endif
+
 static bool collapses(const char *dir)
 {
 	char path[96];
@@ -107,7 +114,7 @@ static void new_chunks_are_huge_pages(void **state)
 	bool can;
 
 	place_make(&p, fast_base());
-	can = collapses(p.dir);
+	can = PLACES_MAPS && collapses(p.dir);
 	s = store_open(&p, 64 * MIB);
 	ok(ptc_store_job_create(s, JOB_A, getuid(), err));
 	make(s, 1, TABLES);
@@ -118,7 +125,7 @@ static void new_chunks_are_huge_pages(void **state)
 	ptc_store_close(s);
 	place_remove(&p);
 	if (!can)
-		skip(); /* the kernel makes no huge pages here */
+		skip(); /* the kernel makes no huge pages here, or maps go elsewhere */
 }
 
 static void reopen(struct ptc_store **s, const struct place *p)
