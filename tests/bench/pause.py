@@ -61,7 +61,8 @@ def torchrun(args, work, config, steps, *more):
         world *= int(degrees.get(name, 1))
         argv += [f"--{name}", degrees.get(name, "1")]
     times = os.path.join(work, "times")
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": os.path.join(work, "inductor")}
+    # torchrun leaves its folders of logs where temporary files are
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": os.path.join(work, "inductor"), "TMPDIR": work}
     r = subprocess.run([args.python, "-B", "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", str(world),
                         os.path.join(ROOT, "tests", "bench", "pause_peer.py"), *argv, "--times", times, "--steps", str(steps), *more],
                        check=False, env=env, cwd=work, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
