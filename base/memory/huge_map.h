@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* MAP_SHARED of `bytes` bytes at `offset` (both multiples of a page), at an address that fits. The caller calls munmap.
+/* MAP_SHARED of `bytes` bytes at `offset` (a multiple of a page), at an address that fits. The caller calls munmap.
  * MAP_FAILED: errno says why. */
 void *ptc_huge_map(int fd, uint64_t offset, size_t bytes, int prot);
 

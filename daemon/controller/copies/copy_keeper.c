@@ -141,7 +141,8 @@ static void looked(struct ptc_copy_keeper *c, struct ptc_copy_keeper_seen *s)
 		if (c->brought && !s->found.bytes)
 			tell_reached(c);
 		c->brought = c->brought && s->found.bytes;
-		/* No node can take more copies: none that is up and has room, and none that is down or full for now. */
+		/* No node can take more copies: none that is up and has room, and none that is down, or full until
+		 * something goes. */
 		c->bridged = !s->urgent && !s->down && s->found.fewest && !s->found.nobody &&
 			     !(s->found.nowhere && (s->elsewhere_down || c->nfull));
 		c->ctl->older.copied = c->bridged ? c->record_revision : 0;

@@ -9,8 +9,8 @@
 #include "daemon/store/chunks/lmdb_env.h"
 
 #include "base/check.h"
-#include "base/sys/fault.h"
 #include "base/memory/huge_map.h"
+#include "base/sys/fault.h"
 
 #include <dirent.h>
 #include <errno.h>
